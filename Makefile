@@ -1,0 +1,69 @@
+# mapsync. `make` alone says what can be made.
+
+SHELL := /bin/bash
+export CGO_ENABLED := 0
+TOOL := go tool -modfile=tools/go.mod
+VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+SESSIONS ?= 1000
+ATTACH ?= kprobe
+BUFFER ?= ring
+LOAD ?= builtin
+KERNEL ?= host
+KERNELS ?= 5.10 6.1 6.12
+FUZZTIME ?= 10s
+
+.DEFAULT_GOAL := help
+.PHONY: help build generate check-generate fmt lint deps test test-kernels fuzz demo drill bench clean
+
+help: ## say what can be made
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
+	@echo "  KERNEL=host|native|5.10|6.1|6.12; test-kernels takes KERNELS=\"$(KERNELS)\""
+
+build: ## build bin/syncd
+	@mkdir -p bin
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/syncd ./syncd
+
+generate: ## remake BPF objects and protobuf code (needs clang 14: scripts/install-deps generate)
+	scripts/install-deps generate
+	go generate ./...
+
+check-generate: generate ## remake them and fail when that changed anything
+	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go'
+
+fmt: ## format the Go code
+	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$')
+
+lint: ## run the linters
+	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee /dev/stderr)"
+	$(TOOL) golangci-lint run ./...
+	$(TOOL) buf lint proto
+
+deps: ## install what building and testing need, or say what is missing
+	@scripts/install-deps
+
+test: ## run all tests, those of the hooks on kernel 6.1
+	@scripts/install-deps test
+	scripts/test
+
+test-kernels: deps ## run the kernel tests on every kernel of the matrix
+	scripts/test-kernels $(KERNELS)
+
+fuzz: ## run each fuzz target for FUZZTIME (default 10s)
+	scripts/fuzz $(FUZZTIME)
+
+demo: deps ## kill a load balancer and lose no session
+	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) KERNEL=$(KERNEL) scripts/drill
+
+drill: demo ## the same with SESSIONS=N
+
+bench: deps ## measure the way of a delta, and print it beside its bounds
+	@mkdir -p bin
+	go build -trimpath -o bin/throughput ./bench/throughput
+	bin/throughput -json bin/throughput.json
+
+clean: ## remove what was built
+	rm -rf bin
