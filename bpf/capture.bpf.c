@@ -1,0 +1,269 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * The hooks on the kernel's hash-map functions (kernel/bpf/hashtab.c).
+ *
+ * Both ways of attaching report after the function has returned, so that a
+ * write which failed is never reported: fexit sees arguments and result at
+ * once; a kprobe remembers the arguments, and a return probe finds them again.
+ */
+#include "context.h"
+
+#include <linux/ptrace.h>
+#include <bpf/bpf_core_read.h>
+#include <bpf/bpf_tracing.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+struct bpf_map {
+	__u32 id;
+} __attribute__((preserve_access_index));
+
+struct bpf_htab {
+	struct bpf_map map;
+} __attribute__((preserve_access_index));
+
+struct bpf_lru_node {
+	__u16 cpu;
+} __attribute__((preserve_access_index));
+
+struct htab_elem {
+	struct bpf_lru_node lru_node;
+	char key[0];
+} __attribute__((preserve_access_index));
+
+/* Report own writes too, marked as such: for the tests of who is who. */
+volatile const bool emit_own = false;
+
+/* Run once by the daemon at start: whoever runs it is the daemon. */
+SEC("cgroup_skb/egress")
+int claim_process(struct __sk_buff *skb)
+{
+	own_process = current_process();
+	return 0;
+}
+
+/* pass_own is the short way for the writes of the daemon's program: while a hook
+ * runs for one of them, the same hook does not run for a packet that interrupts.
+ * Own writes are not looked at further, so one that fails counts like any other. */
+static __always_inline bool pass_own(__u32 kind)
+{
+	struct slot *s;
+
+	if (emit_own || !own_write())
+		return false;
+	s = slot_at(kind, 0);
+	if (!s || in_interrupt(s))
+		return false;
+	/* No level is entered: an interrupt may be counting in the same slot. */
+	__sync_fetch_and_add(&s->seen, 1);
+	__sync_fetch_and_add(&s->own, 1);
+	return true;
+}
+
+static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprobe, bool failed,
+				   __u32 id, const void *key, const void *value)
+{
+	struct watch *w = bpf_map_lookup_elem(&watched, &id);
+	struct slot *s, *base;
+	enum context context;
+	__u32 level;
+
+	if (!w)
+		return;
+	s = enter(kind, &base, &level);
+	if (!s)
+		return;
+	s->seen++;
+	if (failed) {
+		s->failed++;
+		goto out;
+	}
+	context = context_of(s, kprobe);
+	/* An eviction is the map's doing, whoever needed the room. */
+	if (context == CTX_OWN && op != OP_EVICT) {
+		s->own++;
+		if (!emit_own)
+			goto out;
+	}
+	emit(ctx, s, kind * LEVELS + level, id, w, op, context, key, value);
+out:
+	leave(base);
+}
+
+static __always_inline const void *evicted_key(const void *node)
+{
+	return node - bpf_core_field_offset(struct htab_elem, lru_node) +
+	       bpf_core_field_offset(struct htab_elem, key);
+}
+
+/* ---- fexit: one program a function, each with the result behind its arguments ---- */
+
+#define FEXIT_UPDATE(name, function, kind)                                                  \
+	SEC("fexit/" function)                                                              \
+	int name(__u64 *ctx)                                                                \
+	{                                                                                   \
+		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
+		if (maybe_watched(id) && !pass_own(kind))                                   \
+			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id,           \
+			       (void *)ctx[1], (void *)ctx[2]);                             \
+		return 0;                                                                   \
+	}
+
+#define FEXIT_DELETE(name, function, kind, result)                                          \
+	SEC("fexit/" function)                                                              \
+	int name(__u64 *ctx)                                                                \
+	{                                                                                   \
+		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
+		if (maybe_watched(id) && !pass_own(kind))                                   \
+			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id,      \
+			       (void *)ctx[1], NULL);                                       \
+		return 0;                                                                   \
+	}
+
+FEXIT_UPDATE(fexit_update, "htab_map_update_elem", KIND_UPDATE)
+FEXIT_UPDATE(fexit_lru_update, "htab_lru_map_update_elem", KIND_LRU_UPDATE)
+FEXIT_DELETE(fexit_delete, "htab_map_delete_elem", KIND_DELETE, 2)
+FEXIT_DELETE(fexit_lru_delete, "htab_lru_map_delete_elem", KIND_LRU_DELETE, 2)
+FEXIT_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP_DELETE, 4)
+FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem",
+	     KIND_LRU_LOOKUP_DELETE, 4)
+
+SEC("fexit/htab_lru_map_delete_node")
+int fexit_evict(__u64 *ctx)
+{
+	__u32 id = BPF_CORE_READ((struct bpf_htab *)ctx[0], map.id);
+
+	if (maybe_watched(id))
+		report(ctx, KIND_EVICT, OP_EVICT, false, !(bool)ctx[2], id,
+		       evicted_key((void *)ctx[1]), NULL);
+	return 0;
+}
+
+/* ---- kprobe: arguments at entry, result at return ---- */
+
+/* frame is one call under way: found again at its return by the place of its
+ * return address on the stack. */
+struct frame {
+	__u64 stack; /* 0: free */
+	__u64 key;
+	__u64 value;
+	__u32 map_id;
+	__u32 kind;
+};
+
+/* As many calls as can be under way on one CPU: a task's and interrupts', an
+ * eviction inside an update, and tasks preempted in a sleepable program. */
+#define FRAMES 8
+
+struct frames {
+	struct frame frame[FRAMES];
+	__u32 next; /* the one to give up when all are taken */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct frames);
+} frames SEC(".maps");
+
+static __always_inline int remember(struct pt_regs *ctx, __u32 kind, __u32 id, const void *key,
+				    const void *value)
+{
+	__u64 stack = PT_REGS_SP(ctx);
+	__u32 zero = 0, at = FRAMES;
+	struct frames *f;
+
+	if (!maybe_watched(id) || (kind != KIND_EVICT && pass_own(kind)))
+		return 0;
+	f = bpf_map_lookup_elem(&frames, &zero);
+	if (!f)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < FRAMES; i++)
+		if (f->frame[i].stack == stack || (at == FRAMES && !f->frame[i].stack))
+			at = i;
+	/* A call whose return was never seen leaves its frame behind. */
+	if (at >= FRAMES)
+		at = f->next++ % FRAMES;
+	f->frame[at].stack = stack;
+	f->frame[at].key = (__u64)key;
+	f->frame[at].value = (__u64)value;
+	f->frame[at].map_id = id;
+	f->frame[at].kind = kind;
+	return 0;
+}
+
+static __always_inline __u32 map_id(const void *map)
+{
+	return BPF_CORE_READ((struct bpf_map *)map, id);
+}
+
+#define KPROBE_UPDATE(name, kind)                                                           \
+	SEC("kprobe")                                                                       \
+	int name(struct pt_regs *ctx)                                                       \
+	{                                                                                   \
+		return remember(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
+				(void *)PT_REGS_PARM2(ctx), (void *)PT_REGS_PARM3(ctx));    \
+	}
+
+#define KPROBE_DELETE(name, kind)                                                           \
+	SEC("kprobe")                                                                       \
+	int name(struct pt_regs *ctx)                                                       \
+	{                                                                                   \
+		return remember(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
+				(void *)PT_REGS_PARM2(ctx), NULL);                          \
+	}
+
+KPROBE_UPDATE(kprobe_update, KIND_UPDATE)
+KPROBE_UPDATE(kprobe_lru_update, KIND_LRU_UPDATE)
+KPROBE_DELETE(kprobe_delete, KIND_DELETE)
+KPROBE_DELETE(kprobe_lru_delete, KIND_LRU_DELETE)
+KPROBE_DELETE(kprobe_lookup_delete, KIND_LOOKUP_DELETE)
+KPROBE_DELETE(kprobe_lru_lookup_delete, KIND_LRU_LOOKUP_DELETE)
+
+SEC("kprobe")
+int kprobe_evict(struct pt_regs *ctx)
+{
+	struct bpf_htab *htab = (void *)PT_REGS_PARM1(ctx);
+
+	return remember(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id),
+			evicted_key((void *)PT_REGS_PARM2(ctx)), NULL);
+}
+
+static __always_inline bool call_failed(__u32 kind, __u64 result)
+{
+	return kind == KIND_EVICT ? !(bool)result : (int)result != 0;
+}
+
+/* One program behind every function. The return instruction has taken the
+ * return address off the stack: its place is 8 bytes below. */
+SEC("kretprobe")
+int kretprobe_any(struct pt_regs *ctx)
+{
+	__u64 stack = PT_REGS_SP(ctx) - 8;
+	struct frame call;
+	struct frames *f;
+	__u32 zero = 0, at = FRAMES;
+	enum op op;
+
+	f = bpf_map_lookup_elem(&frames, &zero);
+	if (!f)
+		return 0;
+#pragma unroll
+	for (int i = 0; i < FRAMES; i++)
+		if (f->frame[i].stack == stack)
+			at = i;
+	if (at >= FRAMES)
+		return 0;
+	call = f->frame[at];
+	f->frame[at].stack = 0;
+	if (call.kind >= KIND_FEED)
+		return 0;
+	op = call.kind == KIND_EVICT ? OP_EVICT : call.value ? OP_UPDATE : OP_DELETE;
+	report(ctx, call.kind, op, true, call_failed(call.kind, PT_REGS_RC(ctx)), call.map_id,
+	       (void *)call.key, (void *)call.value);
+	return 0;
+}

@@ -1,0 +1,100 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * A load balancer's data plane for kernels that allow no hooks: writes a map
+ * and reports the change by the same code as the hooks. Tests and benchmarks
+ * alone load it; it shares the maps of a capture.
+ */
+#define RING_ONLY
+#include "event.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+volatile const __u32 target_id = 0;
+volatile const __u32 key_size = 4;
+volatile const __u32 value_size = 4;
+
+/* Only write the map, or only report: what the other half costs. */
+volatile const bool skip_write = false;
+volatile const bool skip_event = false;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} target SEC(".maps"); /* replaced by the map that the feed writes */
+
+/* One change: head, key and value, each padded to 8 bytes. Sized by the loader. */
+struct change {
+	__u32 op;
+	__u32 context;
+	__u8 data[];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 24);
+} changes SEC(".maps");
+
+struct feed_args {
+	__u32 first;
+	__u32 count;
+	__u32 failed;
+};
+
+static long feed_one(__u32 i, struct feed_args *args)
+{
+	__u32 at = args->first + i, level;
+	__u32 id = target_id;
+	struct change *c = bpf_map_lookup_elem(&changes, &at);
+	struct slot *s, *base;
+	struct watch *w;
+	void *value;
+	long err = 0;
+
+	if (!c)
+		return 1;
+	value = c->data + ALIGN8(key_size);
+	if (!skip_write) {
+		if (c->op == OP_DELETE)
+			err = bpf_map_delete_elem(&target, c->data);
+		else
+			err = bpf_map_update_elem(&target, c->data, value, BPF_ANY);
+	}
+	if (err)
+		args->failed++;
+	if (skip_event || !maybe_watched(id))
+		return 0;
+	w = bpf_map_lookup_elem(&watched, &id);
+	if (!w)
+		return 0;
+	s = enter(KIND_FEED, &base, &level);
+	if (!s)
+		return 0;
+	s->seen++;
+	if (err)
+		s->failed++;
+	else
+		emit(NULL, s, KIND_FEED * LEVELS + level, id, w, c->op, c->context, c->data,
+		     c->op == OP_DELETE ? NULL : value);
+	leave(base);
+	return 0;
+}
+
+/* feed makes the changes from first on, count of them, and says how many the
+ * map refused. */
+SEC("syscall")
+int feed(struct feed_args *args)
+{
+	struct feed_args copy = *args;
+
+	copy.failed = 0;
+	bpf_loop(copy.count, feed_one, &copy, 0);
+	args->failed = copy.failed;
+	return 0;
+}
