@@ -1,0 +1,126 @@
+//go:build ignore
+
+// SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
+/*
+ * A data plane for tests: a socket filter that makes a list of writes to a map.
+ * A test run makes them in process context, packets that reach the socket make
+ * them in a soft interrupt. It knows nothing of the hooks.
+ */
+#include <linux/bpf.h>
+#include <stdbool.h>
+
+#include <bpf/bpf_helpers.h>
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* As many writes as one run may make. */
+#define RUN_WRITES 16
+
+enum op { OP_UPDATE, OP_DELETE, OP_IN_PLACE };
+
+const volatile __u32 key_size = 4;
+const volatile __u32 value_size = 4;
+
+/* How many writes one run makes, up to RUN_WRITES. */
+const volatile __u32 run_writes = 1;
+
+/* At the end of the list begin again, for ever. */
+const volatile bool endless = false;
+
+/* Put the number of the write, from 1, into bytes 8 to 15 of the value. */
+const volatile bool number_values = false;
+
+/* Replaced by the map to be written. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, 4);
+	__uint(value_size, 4);
+} target SEC(".maps");
+
+/* One write: this head, then key and value, each padded to 8 bytes. */
+struct write {
+	__u32 op;
+	__s32 result;
+	__u64 flags;
+	__u8 data[];
+};
+
+/* Sized by the loader. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, 32);
+} writes SEC(".maps");
+
+/* One CPU at a time runs an instance: nothing here is atomic. */
+struct progress {
+	__u32 next;
+	__u32 end;
+	__u64 runs;
+	__u64 done;
+	__u64 failed;
+	__u64 cpu; /* of the last run */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct progress);
+} progress SEC(".maps");
+
+static __always_inline int make(struct write *w, void *value)
+{
+	__u64 *place;
+
+	if (w->op == OP_DELETE)
+		return bpf_map_delete_elem(&target, w->data);
+	if (w->op == OP_UPDATE)
+		return bpf_map_update_elem(&target, w->data, value, w->flags);
+	if (value_size < 8)
+		return -1;
+	place = bpf_map_lookup_elem(&target, w->data);
+	if (!place)
+		return -2;
+	*place = *(__u64 *)value;
+	return 0;
+}
+
+SEC("socket")
+int make_writes(struct __sk_buff *skb)
+{
+	__u32 zero = 0, at;
+	struct progress *p = bpf_map_lookup_elem(&progress, &zero);
+
+	if (!p)
+		return 0;
+	p->runs++;
+	p->cpu = bpf_get_smp_processor_id();
+	for (int i = 0; i < RUN_WRITES && i < run_writes; i++) {
+		struct write *w;
+		void *value;
+
+		if (p->next >= p->end) {
+			if (!endless)
+				break;
+			p->next = 0;
+		}
+		at = p->next;
+		w = bpf_map_lookup_elem(&writes, &at);
+		if (!w)
+			break;
+		value = w->data + ((key_size + 7) & ~7U);
+		if (number_values && value_size >= 16)
+			((__u64 *)value)[1] = p->done + 1;
+		w->result = make(w, value);
+		p->next++;
+		p->done++;
+		if (w->result)
+			p->failed++;
+	}
+	return 0; /* drop the packet */
+}

@@ -1,0 +1,123 @@
+package dataplane
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+func newMap(t *testing.T, typ ebpf.MapType, entries uint32) *ebpf.Map {
+	t.Helper()
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: typ, KeySize: 8, ValueSize: 16, MaxEntries: entries})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func open(t *testing.T, m *ebpf.Map, o Options) *Program {
+	t.Helper()
+	p, err := Open(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func number(n uint64) []byte { return binary.NativeEndian.AppendUint64(nil, n) }
+
+func value(n uint64) []byte { return append(number(n), number(0)...) }
+
+func TestRunMakesEachWriteOnce(t *testing.T) {
+	for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
+		m := newMap(t, typ, 100)
+		p := open(t, m, Options{Capacity: 40, RunWrites: 16, NumberValues: true})
+		for i := range uint64(20) {
+			p.Add(Update, ebpf.UpdateAny, number(i), value(i))
+		}
+		p.Add(Update, ebpf.UpdateNoExist, number(3), value(99))
+		p.Add(Delete, 0, number(4), nil)
+		p.Add(Delete, 0, number(77), nil)
+		p.Add(InPlace, 0, number(5), value(55))
+		failed, err := p.Run()
+		if err != nil || failed != 2 || p.Done() != 24 {
+			t.Fatalf("%d of %d failed: %v", failed, p.Done(), err)
+		}
+		if err := p.Result(20); !errors.Is(err, unix.EEXIST) {
+			t.Errorf("update of a present key: %v", err)
+		}
+		if err := p.Result(22); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("delete of an absent key: %v", err)
+		}
+		for i := range uint64(20) {
+			var got [2]uint64
+			err := m.Lookup(i, &got)
+			switch {
+			case i == 4 && !errors.Is(err, ebpf.ErrKeyNotExist):
+				t.Errorf("deleted key: %v", err)
+			case i == 4:
+			case err != nil:
+				t.Errorf("key %d: %v", i, err)
+			case i == 5 && got[0] != 55, i != 5 && got != [2]uint64{i, i + 1}:
+				t.Errorf("key %d: %v", i, got)
+			}
+		}
+	}
+}
+
+func TestPacketsMakeWritesWhereTheyAreSteered(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("one CPU: nowhere to steer packets to")
+	}
+	m := newMap(t, ebpf.Hash, 100)
+	for _, cpu := range []int{1, 0} {
+		restore, err := SteerLoopback(cpu)
+		if errors.Is(err, fs.ErrNotExist) {
+			t.Skip("this kernel cannot steer packets (CONFIG_RPS)")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := open(t, m, Options{Capacity: 10, RunWrites: 2, Endless: true})
+		for i := range uint64(10) {
+			p.Add(Update, ebpf.UpdateAny, number(i), value(i))
+		}
+		r, err := p.Receive()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Send(p, 1-cpu, 15); err != nil {
+			t.Fatal(err)
+		}
+		if p.Done() != 30 || p.Failed() != 0 || p.LastCPU() != cpu {
+			t.Errorf("%d writes, %d failed, the last on CPU %d, want %d", p.Done(), p.Failed(), p.LastCPU(), cpu)
+		}
+		stop := r.Flood(1-cpu, 0)
+		time.Sleep(50 * time.Millisecond)
+		if sent, err := stop(); err != nil || sent == 0 {
+			t.Errorf("%d packets sent: %v", sent, err)
+		}
+		if err := errors.Join(r.Close(), restore()); err != nil {
+			t.Error(err)
+		}
+		if p.Done() <= 30 || p.LastCPU() != cpu {
+			t.Errorf("a flood made %d writes, the last on CPU %d, want %d", p.Done()-30, p.LastCPU(), cpu)
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package netns
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Veth joins two namespaces (or one with itself) by a pair of Ethernet links,
+// both down and without addresses. Removing one end removes both.
+func Veth(a *NS, nameA string, b *NS, nameB string) error {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = nameA
+	attrs.Namespace = netlink.NsFd(int(a.fd))
+	pair := netlink.NewVeth(attrs)
+	pair.PeerName = nameB
+	pair.PeerNamespace = netlink.NsFd(int(b.fd))
+	if err := a.handle.LinkAdd(pair); err != nil {
+		return fmt.Errorf("create veth %s/%s - %s/%s: %w", a.name, nameA, b.name, nameB, err)
+	}
+	return nil
+}
+
+// Link returns the named link.
+func (n *NS) Link(name string) (netlink.Link, error) {
+	link, err := n.handle.LinkByName(name)
+	if err != nil {
+		return nil, fmt.Errorf("find link %s/%s: %w", n.name, name, err)
+	}
+	return link, nil
+}
+
+// MAC returns the named link's hardware address.
+func (n *NS) MAC(name string) (net.HardwareAddr, error) {
+	link, err := n.Link(name)
+	if err != nil {
+		return nil, err
+	}
+	return link.Attrs().HardwareAddr, nil
+}
+
+// withLink runs f on the named link and says which link an error is about.
+func (n *NS) withLink(verb, name string, f func(netlink.Link) error) error {
+	link, err := n.Link(name)
+	if err != nil {
+		return err
+	}
+	if err := f(link); err != nil {
+		return fmt.Errorf("%s %s/%s: %w", verb, n.name, name, err)
+	}
+	return nil
+}
+
+// Up sets the link up.
+func (n *NS) Up(link string) error { return n.withLink("set up", link, n.handle.LinkSetUp) }
+
+// Down sets the link down: the other end of a veth pair loses its carrier,
+// and the routes over the link are gone.
+func (n *NS) Down(link string) error { return n.withLink("set down", link, n.handle.LinkSetDown) }
+
+// Addr adds an address in prefix notation ("10.0.0.1/24"). IPv6 addresses are
+// usable at once: duplicate address detection is off for them.
+func (n *NS) Addr(link, cidr string) error {
+	addr, err := netlink.ParseAddr(cidr)
+	if err != nil {
+		return fmt.Errorf("parse address %q: %w", cidr, err)
+	}
+	if addr.IP.To4() == nil {
+		addr.Flags |= unix.IFA_F_NODAD
+	}
+	return n.withLink("add address "+cidr+" to", link, func(l netlink.Link) error {
+		return n.handle.AddrAdd(l, addr)
+	})
+}
+
+// Route sends dst ("10.1.0.0/16", "default") to the next hop via, replacing
+// the route that is there: moving a route is one atomic step.
+func (n *NS) Route(dst, via string) error {
+	route, err := parseRoute(dst)
+	if err != nil {
+		return err
+	}
+	if route.Gw = net.ParseIP(via); route.Gw == nil {
+		return fmt.Errorf("parse next hop %q: not an IP address", via)
+	}
+	if err := n.handle.RouteReplace(route); err != nil {
+		return fmt.Errorf("route %s via %s in namespace %s: %w", dst, via, n.name, err)
+	}
+	return nil
+}
+
+// RouteDev sends dst to the link itself, replacing the route that is there.
+func (n *NS) RouteDev(dst, link string) error {
+	route, err := parseRoute(dst)
+	if err != nil {
+		return err
+	}
+	return n.withLink("route "+dst+" to", link, func(l netlink.Link) error {
+		route.LinkIndex = l.Attrs().Index
+		route.Scope = netlink.SCOPE_LINK
+		return n.handle.RouteReplace(route)
+	})
+}
+
+func parseRoute(dst string) (*netlink.Route, error) {
+	if dst == "default" {
+		dst = "0.0.0.0/0"
+	}
+	_, prefix, err := net.ParseCIDR(dst)
+	if err != nil {
+		return nil, fmt.Errorf("parse destination %q: %w", dst, err)
+	}
+	return &netlink.Route{Dst: prefix}, nil
+}
+
+// Neigh pins the hardware address of a neighbour, so that no ARP or neighbour
+// discovery is needed for it.
+func (n *NS) Neigh(link, ip string, mac net.HardwareAddr) error {
+	addr := net.ParseIP(ip)
+	if addr == nil {
+		return fmt.Errorf("parse neighbour %q: not an IP address", ip)
+	}
+	return n.withLink("pin neighbour "+ip+" on", link, func(l netlink.Link) error {
+		return n.handle.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Attrs().Index, State: netlink.NUD_PERMANENT, IP: addr, HardwareAddr: mac,
+		})
+	})
+}
+
+// ethtoolValue is struct ethtool_value of include/uapi/linux/ethtool.h.
+type ethtoolValue struct{ cmd, data uint32 }
+
+// ifreqData is struct ifreq with ifr_data, of include/uapi/linux/if.h.
+type ifreqData struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [16]byte
+}
+
+// TxChecksum turns the link's transmit checksum offload on or off
+// (SIOCETHTOOL, ETHTOOL_STXCSUM). A veth pair offloads by leaving the TCP
+// checksum unfinished; a program that rewrites headers incrementally then
+// makes garbage of it. Off, the sender computes real checksums; the kernel
+// turns segmentation offload off with it. Set it on the sending link.
+func (n *NS) TxChecksum(link string, on bool) error {
+	value := ethtoolValue{cmd: unix.ETHTOOL_STXCSUM}
+	if on {
+		value.data = 1
+	}
+	return n.ethtool(link, &value)
+}
+
+// TxChecksumOn tells whether the link offloads transmit checksums.
+func (n *NS) TxChecksumOn(link string) (bool, error) {
+	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
+	err := n.ethtool(link, &value)
+	return value.data != 0, err
+}
+
+func (n *NS) ethtool(link string, value *ethtoolValue) error {
+	req := ifreqData{data: unsafe.Pointer(value)}
+	if copy(req.name[:unix.IFNAMSIZ-1], link) < len(link) {
+		return fmt.Errorf("set offload of %s/%s: link name too long", n.name, link)
+	}
+	return n.Do(func() error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open socket in namespace %s: %w", n.name, err)
+		}
+		defer unix.Close(fd) //nolint:errcheck // a socket without data has nothing to report
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req)))
+		if errno != 0 {
+			return fmt.Errorf("set offload of %s/%s: %w", n.name, link, os.NewSyscallError("ioctl SIOCETHTOOL", errno))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,144 @@
+// Command vmrun runs a program in a virtual machine with a chosen kernel:
+//
+//	go test -exec "vmrun -kernel 6.1" ./...
+//	vmrun -kernel 6.12 -mem 4G -file bin/syncd:/bin/syncd -- bin/drill -sessions 1000
+//	vmrun kernels [-fetch] [-refresh] [release...]
+//	vmrun native
+//
+// The program has the same path, working directory and testdata as on the
+// host; its output and exit status become vmrun's. What vmrun itself has to
+// report ends with status 125.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"mapsync/internal/vm"
+	"mapsync/internal/vm/guest"
+	"mapsync/internal/vm/kernel"
+)
+
+// failed is the exit status when it is not the program's.
+const failed = 125
+
+func main() {
+	if guest.IsInit() { // this same file is the virtual machine's init
+		guest.Main()
+	}
+	code, err := run(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "vmrun:", err)
+		if code == 0 {
+			code = failed
+		}
+	}
+	os.Exit(code)
+}
+
+func run(args []string) (int, error) {
+	if len(args) > 0 {
+		switch args[0] {
+		case "kernels":
+			return 0, kernels(args[1:])
+		case "native":
+			return native()
+		}
+	}
+	opts, err := parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return opts.boot()
+}
+
+// native answers for scripts whether hooks can be tested without a machine.
+func native() (int, error) {
+	ok, reason := vm.CanAttachNatively()
+	fmt.Println(reason)
+	if !ok {
+		return 1, nil
+	}
+	return 0, nil
+}
+
+// boot runs the program and shows what is worth showing about its end.
+func (o *options) boot() (int, error) {
+	log := newLogger(o.verbose)
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	signals := catchSignals(cancel)
+	k, err := getKernel(ctx, o.kernel, log)
+	if err != nil {
+		return 0, err
+	}
+	log.Debug("booting", "kernel", k.String())
+	cfg := o.config
+	cfg.Kernel, cfg.Log, cfg.Signals = k, log, signals
+	cfg.Stdout, cfg.Stderr = outputs()
+	result, err := vm.Run(ctx, cfg)
+	if result.Signal != "" {
+		fmt.Fprintf(os.Stderr, "vmrun: program was ended by %s\n", result.Signal)
+	}
+	if result.Console != "" && (result.Code != 0 || o.verbose) {
+		fmt.Fprintf(os.Stderr, "vmrun: the kernel said:\n%s\n", result.Console)
+	}
+	return result.Code, err
+}
+
+// catchSignals returns this process's signals for the program. After the
+// first the program has a few seconds; a second one ends the machine at once,
+// and this process even if its output is blocked.
+func catchSignals(cancel context.CancelCauseFunc) <-chan os.Signal {
+	caught, forward := make(chan os.Signal, 4), make(chan os.Signal, 1)
+	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
+	go func() {
+		first := <-caught
+		forward <- first
+		stop := func() { cancel(fmt.Errorf("stopped by %v", first)) }
+		time.AfterFunc(5*time.Second, stop)
+		<-caught
+		stop()
+		time.Sleep(2 * time.Second)
+		os.Exit(failed)
+	}()
+	return forward
+}
+
+func getKernel(ctx context.Context, name string, log *slog.Logger) (*kernel.Kernel, error) {
+	dir, err := kernel.DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	return kernel.NewStore(dir, log).Get(ctx, name)
+}
+
+// outputs returns one writer twice if standard output and error are the same
+// file, as under go test: the guest then keeps the order between them.
+func outputs() (stdout, stderr io.Writer) {
+	out, errOut := os.Stdout.Stat()
+	err, errErr := os.Stderr.Stat()
+	if errOut == nil && errErr == nil && os.SameFile(out, err) {
+		return os.Stdout, os.Stdout
+	}
+	return os.Stdout, os.Stderr
+}
+
+func newLogger(verbose bool) *slog.Logger {
+	level := slog.LevelInfo
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: level}))
+}

@@ -1,0 +1,131 @@
+// Package kernel gets distribution kernels as packages and keeps them in a
+// cache outside the repository. It asks the package manager of the machine,
+// with the machine's own sources and another release's name, and leaves the
+// system's package lists, caches and settings as they are.
+package kernel
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// ErrUnavailable is wrapped by every error that says that a kernel cannot be
+// had on this machine.
+var ErrUnavailable = errors.New("kernel cannot be had")
+
+// Kernel is one kernel in the cache: pinned by release, recorded by version.
+type Kernel struct {
+	// Release is the name it was asked for by, the series: "6.1".
+	Release string
+	// Version is what uname -r prints: "6.1.0-56-cloud-amd64".
+	Version string
+	// Packages are the packages it came in, "name=version".
+	Packages []string
+	// SHA256 are the digests of the package files, in hex, in that order.
+	SHA256 []string
+	// Fetched is the time of the download.
+	Fetched time.Time
+	// Dir is where it was unpacked.
+	Dir string
+}
+
+// Image returns the path of the bootable image.
+func (k *Kernel) Image() string { return filepath.Join(k.Dir, "boot", "vmlinuz-"+k.Version) }
+
+// Config returns the path of the build configuration.
+func (k *Kernel) Config() string { return filepath.Join(k.Dir, "boot", "config-"+k.Version) }
+
+// String says which kernel this is, for a log line.
+func (k *Kernel) String() string {
+	return fmt.Sprintf("%s (%s, %s)", k.Release, k.Version, strings.Join(k.Packages, " "))
+}
+
+// release is a kernel that can be asked for.
+type release struct {
+	name   string // what the user says, and the key of the cache
+	distro string // "debian" or "ubuntu"
+	suite  string // the distribution release that ships it
+	meta   string // the package that depends on its newest version
+	series string // what the version must begin with; empty: anything
+}
+
+const (
+	debian    = "debian"
+	ubuntu    = "ubuntu"
+	cloudMeta = "linux-image-cloud-amd64"
+)
+
+// releases is the matrix: one series for each Debian release.
+var releases = []release{
+	{"5.10", debian, "bullseye", cloudMeta, "5.10."},
+	{"6.1", debian, "bookworm", cloudMeta, "6.1."},
+	{"6.12", debian, "trixie", cloudMeta, "6.12."},
+}
+
+// HostRelease is the name that stands for the distribution's own kernel.
+const HostRelease = "host"
+
+// Releases returns the names of the matrix, oldest first.
+func Releases() []string {
+	var names []string
+	for _, r := range releases {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+// lookup finds the release that a name stands for on a host.
+func lookup(name string, host osRelease) (release, error) {
+	if name == HostRelease {
+		return hostRelease(host)
+	}
+	i := slices.IndexFunc(releases, func(r release) bool { return r.name == name })
+	if i < 0 {
+		return release{}, fmt.Errorf("find kernel %q: not one of %s, %s",
+			name, strings.Join(Releases(), ", "), HostRelease)
+	}
+	return releases[i], nil
+}
+
+func hostRelease(host osRelease) (release, error) {
+	if host.id == debian {
+		i := slices.IndexFunc(releases, func(r release) bool { return r.suite == host.codename })
+		if i >= 0 {
+			return releases[i], nil
+		}
+	}
+	meta := map[string]string{debian: cloudMeta, ubuntu: "linux-image-virtual"}[host.id]
+	if meta == "" || host.codename == "" {
+		return release{}, fmt.Errorf("%w: the distribution's own kernel is known for Debian and Ubuntu only, "+
+			"this is %q; name one of %s", ErrUnavailable, host.pretty, strings.Join(Releases(), ", "))
+	}
+	return release{host.id + "-" + host.codename, host.id, host.codename, meta, ""}, nil
+}
+
+// osRelease is what os-release(5) says about the machine.
+type osRelease struct{ id, codename, pretty string }
+
+func readOSRelease(path string) (osRelease, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return osRelease{}, fmt.Errorf("read distribution: %w", err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	fields := map[string]string{}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if key, value, ok := strings.Cut(lines.Text(), "="); ok {
+			fields[key] = strings.Trim(value, `"'`)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return osRelease{}, fmt.Errorf("read distribution: %w", err)
+	}
+	return osRelease{fields["ID"], fields["VERSION_CODENAME"], fields["PRETTY_NAME"]}, nil
+}

@@ -1,0 +1,175 @@
+package vm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mapsync/internal/vm/guest"
+)
+
+const emulator = "qemu-system-x86_64"
+
+// machine is a running emulator.
+type machine struct {
+	cfg     *Config
+	cmd     *exec.Cmd
+	port    *os.File
+	conn    *guest.Conn
+	console *tail
+	started time.Time
+	exited  chan struct{} // closed when the emulator is gone; then waitErr is set
+	waitErr error
+}
+
+// startMachine starts the emulator with the image and a socket for the port.
+func startMachine(cfg *Config, image *os.File) (*machine, error) {
+	path, err := exec.LookPath(emulator)
+	if err != nil {
+		return nil, ErrNoQEMU
+	}
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close() //nolint:errcheck // the child has its own
+	m := &machine{
+		cfg: cfg, port: ours, conn: guest.NewConn(ours), console: &tail{limit: 64 << 10},
+		started: time.Now(), exited: make(chan struct{}),
+	}
+	m.cmd = exec.Command(path, arguments(cfg)...)
+	m.cmd.ExtraFiles = []*os.File{theirs, image} // descriptors 3 and 4
+	m.cmd.Stdout, m.cmd.Stderr = m.console, m.console
+	m.cmd.WaitDelay = time.Second
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{
+		Pdeathsig: syscall.SIGKILL,
+		Setpgid:   true, // a Ctrl-C at the terminal is for the program in the guest
+	}
+	start := make(chan error)
+	go m.own(start)
+	if err := <-start; err != nil {
+		return nil, errors.Join(fmt.Errorf("start emulator: %w", err), ours.Close())
+	}
+	return m, nil
+}
+
+// own starts the emulator and waits for its end, on one thread: the kernel
+// sends Pdeathsig when the thread ends that started the child.
+func (m *machine) own(start chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	err := m.cmd.Start()
+	start <- err
+	if err != nil {
+		return
+	}
+	m.waitErr = m.cmd.Wait()
+	close(m.exited)
+}
+
+// stop ends the emulator and waits until it is gone.
+func (m *machine) stop() {
+	_ = m.cmd.Process.Kill()
+	<-m.exited
+	_ = m.port.Close()
+}
+
+// signal passes a signal on to the program; one that comes before the
+// program is started waits in the socket.
+func (m *machine) signal(sig os.Signal) {
+	if s, ok := sig.(syscall.Signal); ok {
+		if err := m.conn.Write(guest.FrameSignal, []byte{byte(s)}); err != nil {
+			m.cfg.Log.Warn("signal did not reach the program", "signal", s.String(), "error", err)
+		}
+	}
+}
+
+// arguments of the emulator. cx16 off: 6.12 crashes early with it under
+// QEMU 7.2. No default devices: nothing for the kernel to probe.
+func arguments(cfg *Config) []string {
+	accel, cpu := "tcg,thread=multi", "max,-cx16"
+	if cfg.Accel != "tcg" {
+		accel, cpu = cfg.Accel, "host"
+	}
+	return []string{
+		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cfg.CPUs), "-m", cfg.Memory,
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
+		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
+		"-chardev", "socket,id=port,fd=3", "-device", "virtio-serial-pci",
+		"-device", "virtserialport,chardev=port,name=" + guest.PortName,
+		"-kernel", cfg.Kernel.Image(), "-initrd", "/proc/self/fd/4",
+		// Warnings and worse go to the console. nowatchdog: a host that is
+		// short of CPU time looks like a lockup.
+		"-append", "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nowatchdog",
+	}
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("create socket pair: %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil { // so that Close ends a Read
+		return nil, nil, fmt.Errorf("create socket pair: %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "port"), os.NewFile(uintptr(fds[1]), "port of the emulator"), nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	limit int
+	mu    sync.Mutex
+	buf   []byte
+	mark  int // length of what came before the mark, as far as it is kept
+}
+
+var _ io.Writer = (*tail)(nil)
+
+// Write never fails.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, p...)
+	if over := len(t.buf) - t.limit; over > t.limit {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+		t.mark = max(0, t.mark-over)
+	}
+	return len(p), nil
+}
+
+// setMark makes [tail.sinceMark] leave out what came until now.
+func (t *tail) setMark() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.mark = len(t.buf)
+}
+
+// sinceMark returns the last lines that came after the mark.
+func (t *tail) sinceMark() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text(t.mark)
+}
+
+// String returns the last lines.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.text(0)
+}
+
+// text drops a serial line's carriage returns.
+func (t *tail) text(from int) string {
+	text := string(t.buf[max(from, len(t.buf)-t.limit):])
+	return strings.TrimSpace(strings.ReplaceAll(text, "\r", ""))
+}

@@ -1,0 +1,290 @@
+package vm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"mapsync/internal/vm/guest"
+	"mapsync/internal/vm/kernel"
+)
+
+// The test binary is the machine's init, the program in the machine, and the
+// host process that dies: which one, the environment says.
+const roleEnv = "VM_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	if guest.IsInit() {
+		guest.Main()
+	}
+	if role, ok := roles[os.Getenv(roleEnv)]; ok {
+		os.Exit(role())
+	}
+	os.Exit(m.Run())
+}
+
+var roles = map[string]func() int{
+	"work": work, "hang": hang, "panic": kernelPanic, "host": hostThatDies,
+}
+
+const outputSize = 3 << 20
+
+// pattern has every byte value, carriage returns and line ends among them.
+func pattern() []byte {
+	b := make([]byte, outputSize)
+	for i := range b {
+		b[i] = byte(i ^ i>>8)
+	}
+	return b
+}
+
+// work writes a lot to standard output, what it sees to standard error, and
+// files to take out.
+func work() int {
+	if _, err := os.Stdout.Write(pattern()); err != nil {
+		return 1
+	}
+	modules, _ := os.ReadFile("/proc/modules")
+	release, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	given, _ := os.ReadFile("/given/file")
+	data, _ := os.ReadFile("testdata/hello.txt")
+	_, probes := os.Stat("/sys/kernel/tracing/kprobe_events")
+	attach, reason := CanAttachNatively()
+	fmt.Fprintf(os.Stderr, "veth=%v\nrelease=%s\ngiven=%s\ndata=%s\nkprobes=%v\nargs=%q\nattach=%v %s\n",
+		bytes.Contains(modules, []byte("veth ")), bytes.TrimSpace(release), given, data, probes == nil, os.Args[1:], attach, reason)
+	_ = os.MkdirAll("/out/dir/sub", 0o755)
+	_ = os.WriteFile("/out/dir/sub/big", pattern(), 0o600)
+	_ = os.WriteFile("/out/one", []byte("one"), 0o644)
+	orphan := exec.Command(os.Args[0]) // holds our output open
+	orphan.Env = []string{roleEnv + "=hang"}
+	orphan.Stderr = os.Stderr
+	if err := orphan.Start(); err != nil {
+		return 1
+	}
+	return 7
+}
+
+// hang says when it is ready and ends by force only.
+func hang() int {
+	fmt.Println("ready")
+	time.Sleep(time.Hour)
+	return 0
+}
+
+func kernelPanic() int {
+	_ = os.WriteFile("/proc/sys/kernel/sysrq", []byte("1"), 0o644)
+	_ = os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0o644)
+	time.Sleep(time.Hour)
+	return 0
+}
+
+// hostThatDies runs a machine until it is killed.
+func hostThatDies() int {
+	cfg, err := config("hang")
+	if err == nil {
+		cfg.Stdout, cfg.Stderr = os.Stdout, os.Stderr
+		_, err = Run(context.Background(), cfg)
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}
+
+func config(role string) (Config, error) {
+	dir, err := kernel.DefaultDir()
+	if err != nil {
+		return Config{}, err
+	}
+	k, err := kernel.NewStore(dir, slog.Default()).Get(context.Background(), "6.1")
+	if err != nil {
+		return Config{}, err
+	}
+	self, err := os.Executable()
+	return Config{
+		Kernel: k, Args: []string{self, "an argument", ""}, Env: []string{roleEnv + "=" + role},
+		Timeout: 2 * time.Minute, Stdout: io.Discard, Stderr: io.Discard, Log: slog.New(slog.DiscardHandler),
+	}, err
+}
+
+func testConfig(t *testing.T, role string) Config {
+	t.Helper()
+	cfg, err := config(role)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cfg
+}
+
+func TestRun(t *testing.T) {
+	cfg := testConfig(t, "work")
+	var stdout, stderr bytes.Buffer
+	cfg.Stdout, cfg.Stderr = &stdout, &stderr
+	cfg.Modules = []string{"veth"}
+	given := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(given, []byte("from the host"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Files = []File{{given, "/given/file"}}
+	out := t.TempDir()
+	cfg.Outs = []Out{
+		{Guest: "/out/dir", Host: filepath.Join(out, "dir")},
+		{Guest: "/out/one", Host: filepath.Join(out, "new", "one")},
+		{Guest: "/nothing", Host: filepath.Join(out, "nothing"), Optional: true},
+		{Guest: "/missing", Host: filepath.Join(out, "missing")},
+	}
+	result, err := Run(t.Context(), cfg)
+	if err == nil || !strings.Contains(err.Error(), "/missing") || strings.Contains(err.Error(), "/out") {
+		t.Errorf("error is %v, want one about the missing out alone", err)
+	}
+	if result.Code != 7 || result.Signal != "" {
+		t.Errorf("result is %+v, want exit status 7", result)
+	}
+	if !bytes.Equal(stdout.Bytes(), pattern()) {
+		t.Errorf("standard output is mangled: %d bytes, want %d", stdout.Len(), outputSize)
+	}
+	for _, want := range []string{
+		"veth=true\n", "release=" + cfg.Kernel.Version + "\n", "given=from the host\n", "data=hello, guest\n\n",
+		"kprobes=true\n", `args=["an argument" ""]`, "attach=true",
+	} {
+		if !strings.Contains(stderr.String(), want) {
+			t.Errorf("no %q in %q", want, stderr.String())
+		}
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "dir", "sub", "big")); err != nil || !bytes.Equal(b, pattern()) {
+		t.Errorf("file out of a directory: %d bytes, %v", len(b), err)
+	}
+	if b, err := os.ReadFile(filepath.Join(out, "new", "one")); err != nil || string(b) != "one" {
+		t.Errorf("single file out: %q, %v", b, err)
+	}
+}
+
+func TestTimeoutTellsWhereTheProgramIs(t *testing.T) {
+	cfg := testConfig(t, "hang")
+	var output bytes.Buffer
+	cfg.Stdout, cfg.Stderr = &output, &output
+	cfg.Timeout = 20 * time.Second
+	_, err := Run(t.Context(), cfg)
+	if !errors.Is(err, ErrTimeout) {
+		t.Fatalf("error is %v, want a timeout", err)
+	}
+	if text := output.String(); !strings.HasPrefix(text, "ready\n") || !strings.Contains(text, "SIGQUIT") || !strings.Contains(text, "vm.hang") {
+		t.Errorf("output has no stack of the program: %q", text)
+	}
+}
+
+func TestKernelPanicIsReported(t *testing.T) {
+	cfg := testConfig(t, "panic")
+	_, err := Run(t.Context(), cfg)
+	var failure *MachineError
+	if !errors.As(err, &failure) {
+		t.Fatalf("error is %v, want a machine error", err)
+	}
+	if !strings.Contains(failure.Reason, "kernel panic - not syncing: sysrq") || !strings.Contains(failure.Console, "Call Trace") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMachineDiesWithItsHost(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := exec.CommandContext(t.Context(), self)
+	host.Env = append(os.Environ(), roleEnv+"=host")
+	host.Stderr = os.Stderr
+	out, err := host.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "ready\n" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	machines := children(t, host.Process.Pid)
+	if len(machines) != 1 {
+		t.Fatalf("host has children %v, want the emulator", machines)
+	}
+	if err := host.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = host.Wait()
+	for deadline := time.Now().Add(10 * time.Second); alive(machines[0]); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("emulator %d outlives its host", machines[0])
+		}
+	}
+}
+
+func TestSignalsAndCancel(t *testing.T) {
+	cfg := testConfig(t, "hang")
+	signals := make(chan os.Signal, 1)
+	cfg.Signals = signals
+	cfg.Stdout = writerFunc(func(p []byte) { signals <- syscall.SIGTERM })
+	result, err := Run(t.Context(), cfg)
+	if err != nil || result.Signal != "SIGTERM" || result.Code != 128+int(syscall.SIGTERM) {
+		t.Errorf("after a signal: %+v, %v", result, err)
+	}
+	cfg = testConfig(t, "hang")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cause := errors.New("enough")
+	time.AfterFunc(time.Second, func() { cancel(cause) })
+	if _, err := Run(ctx, cfg); !errors.Is(err, cause) {
+		t.Errorf("after cancelling: %v", err)
+	}
+	if left := children(t, os.Getpid()); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+type writerFunc func(p []byte)
+
+func (f writerFunc) Write(p []byte) (int, error) { f(p); return len(p), nil }
+
+// children returns the child processes of pid, from /proc.
+func children(t *testing.T, pid int) []int {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []int
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			continue // it ended meanwhile
+		}
+		var child, parent int
+		var state string
+		head, rest, _ := strings.Cut(string(b), " (")
+		rest = rest[strings.LastIndex(rest, ") ")+2:]
+		if _, err := fmt.Sscan(head, &child); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Sscan(rest, &state, &parent); err != nil {
+			t.Fatal(err)
+		}
+		if parent == pid {
+			found = append(found, child)
+		}
+	}
+	return found
+}
+
+// alive tells whether a process exists and is not a zombie.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !bytes.Contains(b, []byte(") Z "))
+}
