@@ -1,0 +1,355 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	keyOne = "0123456789abcdef"
+	keyTwo = "fedcba9876543210fedcba9876543210"
+)
+
+func TestJoinAndLeave(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a", keys(keyOne))
+	changes := make(chan struct{}, 1)
+	cancel := a.Subscribe(changes)
+	// c knows only b: the membership must spread.
+	b := start(t, "b", keys(keyOne), joining(a))
+	c := start(t, "c", keys(keyOne), joining(b))
+	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	select {
+	case <-changes:
+	default:
+		t.Error("subscriber was not told of two joins")
+	}
+	if err := b.JoinError(); err != nil {
+		t.Errorf("JoinError after joining: %v", err)
+	}
+
+	began := time.Now()
+	if err := c.stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Second, "c has left", func() bool { return a.sees(b) && b.sees(a) })
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("leaving took %v", took)
+	}
+	cancel()
+	cancel()
+	for len(changes) > 0 {
+		<-changes
+	}
+	if err := b.stop(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, time.Second, "b has left", func() bool { return a.sees() })
+	if len(changes) > 0 {
+		t.Error("told of a change after cancel")
+	}
+	if s := a.Stats(); s.Joined != 2 || s.Gone != 2 || s.Members != 0 {
+		t.Errorf("stats %+v, want 2 joined, 2 gone", s)
+	}
+	if err := a.Run(t.Context()); err == nil {
+		t.Error("second Run did not fail")
+	}
+}
+
+// A node may be started before those it joins.
+func TestJoinWaits(t *testing.T) {
+	t.Parallel()
+	reserved, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := reserved.Addr().String()
+	_ = reserved.Close()
+	a := start(t, "a", func(o *Options) { o.Join = []string{addr, "no-such-host.invalid:7946"} })
+	eventually(t, 20*time.Second, "an error for each address", func() bool {
+		err := a.JoinError()
+		return err != nil && strings.Contains(err.Error(), addr) && strings.Contains(err.Error(), "no-such-host")
+	})
+	if a.logs.count("level=WARN", "no other node can be reached") != 1 {
+		t.Error("failed join was not logged once")
+	}
+	b := start(t, "b", func(o *Options) { o.BindAddr = addr })
+	eventually(t, 20*time.Second, "a reaches b", func() bool { return a.sees(b) && b.sees(a) })
+	if err := a.JoinError(); err != nil {
+		t.Errorf("JoinError after joining: %v", err)
+	}
+}
+
+func TestDieAndComeBack(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a")
+	b := start(t, "b", joining(a))
+	c := start(t, "c", joining(a))
+	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) })
+
+	// On the same address, at once: no death is noticed, only another incarnation.
+	c.kill(t)
+	addr := c.GossipAddr()
+	c = start(t, "c", joining(a), func(o *Options) { o.BindAddr = addr })
+	eventually(t, 10*time.Second, "c's new incarnation", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+
+	// On another address, at once: taken when the old address is found dead.
+	c.kill(t)
+	began := time.Now()
+	c = start(t, "c", joining(a))
+	eventually(t, 15*time.Second, "c at its new address", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	t.Logf("taken back at another address after %v", time.Since(began))
+
+	// Dead for a while.
+	c.kill(t)
+	began = time.Now()
+	eventually(t, 10*time.Second, "c is dead", func() bool { return a.sees(b) && b.sees(a) })
+	t.Logf("found dead after %v", time.Since(began))
+	c = start(t, "c", joining(b))
+	eventually(t, 10*time.Second, "c is back", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	for _, n := range []*node{a, b, c} {
+		if s := n.Stats(); s.NameConflicts != 0 || n.logs.count("level=ERROR") > 0 {
+			t.Errorf("%s took a restart for a conflict: %+v", n.opts.NodeName, s)
+		}
+	}
+}
+
+// The defaults promise a time.
+func TestDeadTimeOnLAN(t *testing.T) {
+	t.Parallel()
+	lan := func(o *Options) { o.Profile = "" }
+	a := start(t, "a", lan)
+	b := start(t, "b", lan, joining(a))
+	c := start(t, "c", lan, joining(a))
+	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	began := time.Now()
+	c.kill(t)
+	eventually(t, 10*time.Second, "c is dead", func() bool { return a.sees(b) && b.sees(a) })
+	took := time.Since(began)
+	t.Logf("found dead after %v", took)
+	if took < time.Second || took > 6*time.Second {
+		t.Errorf("found dead after %v, want about 4 s", took)
+	}
+}
+
+// A lost node is found again although nobody is told to join it.
+func TestRejoin(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a")
+	b := start(t, "b", joining(a))
+	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	b.kill(t)
+	eventually(t, 10*time.Second, "b is dead", func() bool { return a.sees() })
+	addr := b.GossipAddr()
+	b = start(t, "b", func(o *Options) { o.BindAddr = addr })
+	eventually(t, 15*time.Second, "a finds b", func() bool { return a.sees(b) && b.sees(a) })
+}
+
+func TestNameConflict(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a")
+	b := start(t, "b", joining(a))
+	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	impostor := start(t, "b", joining(a))
+	for _, n := range []*node{a, impostor} {
+		eventually(t, 10*time.Second, "the conflict is noticed", func() bool {
+			return n.Stats().NameConflicts > 0 && n.logs.count("level=ERROR", "two live nodes have the same name", "name=b") == 1
+		})
+	}
+	if !a.sees(b) {
+		t.Errorf("the first holder of the name was lost: %v", a.Members())
+	}
+}
+
+func TestWrongKey(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name           string
+		mine, theirs   func(*Options)
+		joiner, joined error
+	}{
+		{"other key", keys(keyOne), keys(keyTwo), ErrKeyDiffers, ErrKeyDiffers},
+		{"key joins plain", keys(keyOne), keys(), ErrPeerPlain, ErrPeerEncrypted},
+		{"plain joins key", keys(), keys(keyOne), ErrPeerEncrypted, ErrPeerPlain},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t, "b", test.theirs)
+			a := start(t, "a", test.mine, joining(b))
+			eventually(t, 5*time.Second, "join fails for the key", func() bool { return errors.Is(a.JoinError(), test.joiner) })
+			if text := a.JoinError().Error(); !strings.Contains(text, b.GossipAddr()) || strings.Contains(text, "\n") {
+				t.Errorf("join error %q should name %s on one line", text, b.GossipAddr())
+			}
+			for _, side := range []struct {
+				*node
+				want error
+			}{{a, test.joiner}, {b, test.joined}} {
+				eventually(t, 5*time.Second, "it is counted", func() bool { return keyCounts(side.Stats())[side.want] > 1 })
+				if n := side.logs.count("level=ERROR"); n != 1 {
+					t.Errorf("%d errors logged by %s, want 1", n, side.opts.NodeName)
+				}
+				if side.logs.count("level=ERROR", "gossip", "127.0.0.1", "remedy=") != 1 {
+					t.Errorf("error of %s does not name cause, peer and remedy", side.opts.NodeName)
+				}
+			}
+			if len(a.Members())+len(b.Members()) != 0 {
+				t.Error("nodes with unlike keys became members")
+			}
+		})
+	}
+}
+
+func keyCounts(s Stats) map[error]uint64 {
+	return map[error]uint64{ErrKeyDiffers: s.KeyDiffers, ErrPeerPlain: s.PeerPlain, ErrPeerEncrypted: s.PeerEncrypted}
+}
+
+// A member that comes back with another key, or none, still gets datagrams.
+func TestKeyTroubleByDatagram(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		before, after func(*Options)
+		change        []error
+	}{
+		// A member that encrypts sends to one that does not, and the reverse. A
+		// plain ping to a node with a key looks like one with another key.
+		{"lost its key", keys(keyOne), keys(), []error{ErrPeerEncrypted}},
+		{"changed its key", keys(keyOne), keys(keyTwo), []error{ErrKeyDiffers}},
+		{"got a key", keys(), keys(keyOne), []error{ErrPeerPlain, ErrKeyDiffers}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			a := start(t, "a", test.before)
+			b := start(t, "b", test.before, joining(a))
+			eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+			b.kill(t)
+			addr := b.GossipAddr()
+			b = start(t, "b", test.after, func(o *Options) { o.BindAddr = addr })
+			eventually(t, 5*time.Second, "b hears a", func() bool {
+				counts := keyCounts(b.Stats())
+				for _, want := range test.change {
+					if counts[want] > 0 {
+						return b.logs.count("level=ERROR", "gossip", "peer=127.0.0.1", "remedy=") > 0
+					}
+				}
+				return false
+			})
+			eventually(t, 10*time.Second, "a misses b", func() bool { return a.sees() })
+		})
+	}
+}
+
+func TestKeyRotation(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a", keys(keyOne, keyTwo))
+	b := start(t, "b", keys(keyTwo, keyOne), joining(a))
+	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	if a.Stats().KeyDiffers+b.Stats().KeyDiffers != 0 {
+		t.Error("keys that overlap were taken for unlike ones")
+	}
+}
+
+func TestCloseWithoutRun(t *testing.T) {
+	t.Parallel()
+	c, err := New(Options{NodeName: "a", Incarnation: 1, BindAddr: "127.0.0.1:0", ServiceAddr: "127.0.0.1:7947"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := c.Run(context.Background()); err != nil {
+		t.Errorf("Run after Close: %v", err)
+	}
+}
+
+// A peer that accepts and says nothing does not hold up a shutdown.
+func TestStopWhileJoining(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	a := start(t, "a", func(o *Options) { o.Join = []string{silent.Addr().String()}; o.Profile = ProfileWAN })
+	conn, err := silent.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	began := time.Now()
+	if err := a.stop(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("stopping took %v", took)
+	}
+}
+
+func TestNewRefuses(t *testing.T) {
+	t.Parallel()
+	good := Options{NodeName: "a", Incarnation: 1, BindAddr: "127.0.0.1:0", ServiceAddr: "127.0.0.1:7947"}
+	taken, err := New(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	for want, change := range map[string]func(*Options){
+		"node name is empty":       func(o *Options) { o.NodeName = "" },
+		"characters other than":    func(o *Options) { o.NodeName = "a/b" },
+		"incarnation is zero":      func(o *Options) { o.Incarnation = 0 },
+		"wildcard or multicast":    func(o *Options) { o.ServiceAddr = "0.0.0.0:7947" },
+		"has port 0":               func(o *Options) { o.ServiceAddr = "10.0.0.1:0" },
+		"set the address to adv":   func(o *Options) { o.BindAddr = ":7946" },
+		"advertised gossip addr":   func(o *Options) { o.AdvertiseAddr = "[::]:7946" },
+		"has no plain IP address":  func(o *Options) { o.BindAddr = "localhost:7946" },
+		"has 5 bytes":              keys("short"),
+		"profile \"moon\" is unkn": func(o *Options) { o.Profile = "moon" },
+		"dead time 1ms is shorter": func(o *Options) { o.DeadTime = time.Millisecond },
+		"join: parse address":      func(o *Options) { o.Join = []string{"10.0.0.2"} },
+		"address already in use":   func(o *Options) { o.BindAddr = taken.GossipAddr() },
+	} {
+		opts := good
+		change(&opts)
+		c, err := New(opts)
+		if err == nil {
+			_ = c.Close()
+			t.Errorf("New succeeded, want an error with %q", want)
+		} else if !strings.Contains(err.Error(), want) {
+			t.Errorf("error %q, want %q in it", err, want)
+		}
+	}
+}
+
+func TestCheckExposure(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		addr              string
+		secured, insecure bool
+		ok                bool
+	}{
+		{"127.0.0.1:7946", false, false, true},
+		{"127.8.0.1:7946", false, false, true},
+		{"[::1]:7946", false, false, true},
+		{"[::ffff:127.0.0.1]:7946", false, false, true},
+		{"localhost:7946", false, false, true},
+		{"10.0.0.1:7946", false, false, false},
+		{"0.0.0.0:7946", false, false, false},
+		{":7946", false, false, false},
+		{"lb1:7946", false, false, false},
+		{"10.0.0.1:7946", true, false, true},
+		{"10.0.0.1:7946", false, true, true},
+		{"10.0.0.1", true, true, false},
+	} {
+		err := CheckExposure(test.addr, test.secured, test.insecure)
+		if (err == nil) != test.ok {
+			t.Errorf("CheckExposure(%q, %v, %v) = %v", test.addr, test.secured, test.insecure, err)
+		}
+	}
+}

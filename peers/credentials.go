@@ -1,0 +1,192 @@
+package peers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// CredentialsOptions name the files that secure the streams.
+type CredentialsOptions struct {
+	// CertFile holds this node's certificate, followed by intermediates, in PEM.
+	// It must be for server and client authentication.
+	CertFile string
+	// KeyFile holds its private key in PEM.
+	KeyFile string
+	// CAFile holds the CA certificates that sign the nodes' certificates, in PEM.
+	CAFile string
+	// NodeName must be among the certificate's DNS names.
+	NodeName string
+	// Logger gets refusals and reloads; nothing is logged by default.
+	Logger *slog.Logger
+}
+
+// CredentialsStats is a snapshot of a Credentials' counters.
+type CredentialsStats struct {
+	// Secure is false for Insecure.
+	Secure bool
+	// NotAfter is when the certificate in use expires.
+	NotAfter time.Time
+	// Reloads counts changed files taken into use, ReloadErrors changed files
+	// that could not be.
+	Reloads, ReloadErrors uint64
+	// Accepted and Dialled count handshakes that succeeded, by side.
+	Accepted, Dialled uint64
+	// AcceptRefused and DialRefused count connections that did not come about,
+	// by side. The maps are the caller's.
+	AcceptRefused, DialRefused map[Reason]uint64
+	// LogsSuppressed counts messages held back by rate limits.
+	LogsSuppressed uint64
+}
+
+// Credentials secures the streams between nodes. Its methods may be called from
+// any goroutine.
+type Credentials struct {
+	opts CredentialsOptions
+	log  *slog.Logger
+	gate *gate
+
+	mu      sync.Mutex
+	current *material // nil if insecure
+	looked  time.Time
+	failure reloadFailure
+	stats   CredentialsStats
+}
+
+// NewCredentials loads the files and checks that peers will accept them: mutual
+// TLS 1.3, in which both sides verify each other against the CA and the client
+// verifies the node's name. The files are looked at again at handshakes and by
+// Stats, at most once a second; what is new and valid serves the next handshake.
+func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
+	if opts.CertFile == "" || opts.KeyFile == "" || opts.CAFile == "" {
+		return nil, errors.New("load TLS files: certificate, key and CA file are needed, all three")
+	}
+	if err := CheckNodeName(opts.NodeName); err != nil {
+		return nil, fmt.Errorf("load TLS files: %w", err)
+	}
+	c := newCredentials(opts)
+	now := time.Now()
+	m, err := opts.loadMaterial(now)
+	if err != nil {
+		return nil, fmt.Errorf("load TLS files: %w", err)
+	}
+	c.current, c.looked = m, now
+	c.advise(m, now)
+	return c, nil
+}
+
+// Insecure returns credentials without any security, for tests and for networks
+// that are trusted as a whole. It counts and names the one mistake it can see:
+// a peer that speaks TLS.
+func Insecure(logger *slog.Logger) *Credentials {
+	return newCredentials(CredentialsOptions{Logger: logger})
+}
+
+func newCredentials(opts CredentialsOptions) *Credentials {
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Credentials{
+		opts: opts,
+		log:  opts.Logger,
+		gate: newGate(logEvery),
+		stats: CredentialsStats{
+			AcceptRefused: make(map[Reason]uint64),
+			DialRefused:   make(map[Reason]uint64),
+		},
+	}
+}
+
+// Secure reports whether streams are encrypted and peers verified.
+func (c *Credentials) Secure() bool { return c.opts.CertFile != "" }
+
+// Server returns the credentials of this node's gRPC server.
+func (c *Credentials) Server() credentials.TransportCredentials {
+	return &transportCredentials{c: c}
+}
+
+// Client returns the credentials for dialling node. Its certificate must carry
+// that name, whatever address it is dialled at.
+func (c *Credentials) Client(node string) credentials.TransportCredentials {
+	return &transportCredentials{c: c, node: node}
+}
+
+// VerifyPeer returns an error if the caller of a gRPC handler, whose context is
+// ctx, did not show a certificate of node. The error is a gRPC status with code
+// PermissionDenied, and is counted and logged here. Insecure credentials accept
+// every caller.
+func (c *Credentials) VerifyPeer(ctx context.Context, node string) error {
+	if !c.Secure() {
+		return nil
+	}
+	caller, ok := peer.FromContext(ctx)
+	if !ok {
+		return status.Error(codes.PermissionDenied, "verify peer: the call has no peer")
+	}
+	info, ok := caller.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return status.Error(codes.PermissionDenied, "verify peer: the caller showed no verified certificate")
+	}
+	leaf := info.State.VerifiedChains[0][0]
+	if namesNode(leaf, node) {
+		return nil
+	}
+	refused := &RefusedError{
+		Reason: ReasonWrongName,
+		Remote: caller.Addr.String(),
+		Cause: fmt.Sprintf("it calls itself node %s, but its certificate is for %s: issue each node a certificate with its name as DNS name",
+			plainName(node), nameList(leaf)),
+	}
+	c.refused(true, refused)
+	return status.Error(codes.PermissionDenied, refused.Error())
+}
+
+// Stats returns the counters as they are now, after a look at the files.
+func (c *Credentials) Stats() CredentialsStats {
+	m := c.material()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	s.Secure = c.Secure()
+	if m != nil {
+		s.NotAfter = m.cert.Leaf.NotAfter
+	}
+	s.AcceptRefused = maps.Clone(s.AcceptRefused)
+	s.DialRefused = maps.Clone(s.DialRefused)
+	s.LogsSuppressed = c.gate.held()
+	return s
+}
+
+// refused counts and logs a connection that did not come about.
+func (c *Credentials) refused(server bool, err *RefusedError) {
+	c.mu.Lock()
+	if server {
+		c.stats.AcceptRefused[err.Reason]++
+	} else {
+		c.stats.DialRefused[err.Reason]++
+	}
+	c.mu.Unlock()
+	log := c.log.With("remote", err.Remote, "reason", string(err.Reason), "cause", err.Cause)
+	if err.Reason == ReasonClosed {
+		log.Debug("connection ended during its handshake")
+		return
+	}
+	// A client's port is another one each time.
+	if !c.gate.allow(fmt.Sprint(server, err.Reason, hostOf(err.Remote))) {
+		return
+	}
+	if server {
+		log.Error("refused a connection")
+	} else {
+		log.Error("connection to peer failed")
+	}
+}

@@ -1,0 +1,152 @@
+package peers
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// logBook keeps what was logged.
+type logBook struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBook) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBook) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelInfo}))
+}
+
+// count returns how many lines hold all parts.
+func (b *logBook) count(parts ...string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := 0
+	for line := range strings.Lines(b.buf.String()) {
+		if !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) }) {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *logBook) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// eventually waits until ok, for at most limit.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if ok() {
+			return
+		}
+	}
+	t.Fatalf("not within %v: %s", limit, what)
+}
+
+// node is a cluster that runs in a test.
+type node struct {
+	*Cluster
+	logs *logBook
+	// stop ends Run, and reports its error.
+	stop func() error
+}
+
+var incarnations atomic.Uint64
+
+// start runs a node with the given name and changes to its options.
+func start(t *testing.T, name string, change ...func(*Options)) *node {
+	t.Helper()
+	n := &node{logs: &logBook{}}
+	opts := Options{
+		NodeName:    name,
+		Incarnation: incarnations.Add(1),
+		BindAddr:    "127.0.0.1:0",
+		ServiceAddr: name + ".example:7947",
+		Profile:     ProfileLocal,
+		Logger:      n.logs.logger(),
+	}
+	for _, f := range change {
+		f(&opts)
+	}
+	var err error
+	if n.Cluster, err = New(opts); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	n.stop = sync.OnceValue(func() error {
+		cancel()
+		return <-done
+	})
+	t.Cleanup(func() {
+		if err := n.stop(); err != nil {
+			t.Errorf("node %s: %v", name, err)
+		}
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, n.logs)
+		}
+	})
+	return n
+}
+
+// kill ends a node without a farewell.
+func (n *node) kill(t *testing.T) {
+	t.Helper()
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := n.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// sees reports whether the members are the given nodes, in any order.
+func (n *node) sees(nodes ...*node) bool {
+	members := n.Members()
+	for _, other := range nodes {
+		want := Member{
+			Name: other.opts.NodeName, Incarnation: other.opts.Incarnation,
+			ServiceAddr: other.opts.ServiceAddr, GossipAddr: other.GossipAddr(),
+		}
+		if !slices.Contains(members, want) {
+			return false
+		}
+	}
+	return len(members) == len(nodes)
+}
+
+func joining(nodes ...*node) func(*Options) {
+	return func(o *Options) {
+		for _, n := range nodes {
+			o.Join = append(o.Join, n.GossipAddr())
+		}
+	}
+}
+
+func keys(keys ...string) func(*Options) {
+	return func(o *Options) {
+		for _, key := range keys {
+			o.GossipKeys = append(o.GossipKeys, []byte(key))
+		}
+	}
+}

@@ -1,0 +1,239 @@
+package peers
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Reason is why a connection between nodes did not come about.
+type Reason string
+
+// The reasons, as they stand in metrics.
+const (
+	// ReasonPlain: the other side speaks no TLS.
+	ReasonPlain Reason = "plain"
+	// ReasonTLS: the other side speaks TLS, and this node was told not to.
+	ReasonTLS Reason = "tls"
+	// ReasonNoCertificate: the client showed no certificate.
+	ReasonNoCertificate Reason = "no_certificate"
+	// ReasonUnknownCA: the certificate was signed by a CA that is not ours.
+	ReasonUnknownCA Reason = "unknown_ca"
+	// ReasonExpired: the certificate is no longer valid.
+	ReasonExpired Reason = "expired"
+	// ReasonNotYetValid: the certificate is not valid yet.
+	ReasonNotYetValid Reason = "not_yet_valid"
+	// ReasonWrongName: the certificate is another node's.
+	ReasonWrongName Reason = "wrong_name"
+	// ReasonBadCertificate: the certificate is unfit for another cause.
+	ReasonBadCertificate Reason = "bad_certificate"
+	// ReasonRefusedByPeer: the other side refused this node's certificate.
+	ReasonRefusedByPeer Reason = "refused_by_peer"
+	// ReasonProtocol: no common TLS version, or the other side is no gRPC.
+	ReasonProtocol Reason = "protocol"
+	// ReasonClosed: the connection ended or timed out during the handshake, as
+	// port probes do.
+	ReasonClosed Reason = "closed"
+	// ReasonOther is everything else.
+	ReasonOther Reason = "other"
+)
+
+// RefusedError is a connection that was refused, by either side.
+type RefusedError struct {
+	// Reason is the cause, for a metric.
+	Reason Reason
+	// Remote is the address of the other side.
+	Remote string
+	// Cause says what is wrong and what to do.
+	Cause string
+	// Err is the error underneath.
+	Err error
+}
+
+// Error returns the cause and the other side's address.
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("connection with %s refused: %s", e.Remote, e.Cause)
+}
+
+// Unwrap returns the error underneath.
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// handshake is one attempt, with what is needed to explain its failure.
+type handshake struct {
+	// own is what this node showed.
+	own *material
+	// dialled is the node name that the client asked for.
+	dialled string
+	remote  string
+	server  bool
+}
+
+// explain turns the error of a handshake into one that names the cause.
+func (h handshake) explain(err error) *RefusedError {
+	refused := &RefusedError{Reason: ReasonOther, Remote: h.remote, Cause: err.Error(), Err: err}
+	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		h.explainVerification(refused, verification)
+		return refused
+	}
+	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		refused.Reason = ReasonPlain
+		refused.Cause = "it does not speak TLS: give that node TLS files too, or check that this is its address"
+		return refused
+	}
+	if alert := remoteAlert(err); alert != "" {
+		refused.Reason = ReasonRefusedByPeer
+		refused.Cause = "it refused this node's certificate (" + alert + "): " + h.ownFault(alert, time.Now())
+		if alert == alertText(alertProtocolVersion) {
+			refused.Reason = ReasonProtocol
+			refused.Cause = "it does not speak TLS 1.3"
+		}
+		return refused
+	}
+	if text := err.Error(); strings.Contains(text, "didn't provide a certificate") {
+		refused.Reason = ReasonNoCertificate
+		refused.Cause = "the client showed no certificate: is it a node of this cluster?"
+	} else if strings.Contains(text, "unsupported versions") || strings.Contains(text, "unsupported protocol version") {
+		refused.Reason = ReasonProtocol
+		refused.Cause = "it does not speak TLS 1.3"
+	} else if strings.Contains(text, "ALPN") || strings.Contains(text, "application protocol") {
+		refused.Reason = ReasonProtocol
+		refused.Cause = "it speaks TLS, but not gRPC: check that this is a node's service address"
+	} else if isClosed(err) {
+		refused.Reason = ReasonClosed
+		refused.Cause = "it ended the connection, or was silent, during the TLS handshake"
+	}
+	return refused
+}
+
+// isClosed reports whether err only says that the other side went away.
+func isClosed(err error) bool {
+	for _, closed := range []error{
+		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, syscall.ECONNRESET, syscall.EPIPE,
+		os.ErrDeadlineExceeded, context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, closed) {
+			return true
+		}
+	}
+	return false
+}
+
+// explainVerification names what is wrong with the peer's certificate.
+func (h handshake) explainVerification(refused *RefusedError, err *tls.CertificateVerificationError) {
+	leaf := &x509.Certificate{}
+	if len(err.UnverifiedCertificates) > 0 {
+		leaf = err.UnverifiedCertificates[0]
+	}
+	whose := "its certificate (for " + nameList(leaf) + ") "
+	refused.Reason = ReasonBadCertificate
+	refused.Cause = whose + "is not acceptable: " + err.Err.Error()
+
+	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
+		refused.Reason = ReasonUnknownCA
+		refused.Cause = whose + "was signed by an unknown CA (" + leaf.Issuer.String() + "): give all nodes the same CA file"
+		return
+	}
+	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+		refused.Reason = ReasonWrongName
+		refused.Cause = whose + "does not name node " + h.dialled + ", which was dialled: issue each node a certificate with its name as DNS name"
+		return
+	}
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired && invalid.Cert != nil {
+		if time.Now().Before(invalid.Cert.NotBefore) {
+			refused.Reason = ReasonNotYetValid
+			refused.Cause = whose + "is not yet valid, but from " + stamp(invalid.Cert.NotBefore) + ": check the clocks of both nodes"
+			return
+		}
+		refused.Reason = ReasonExpired
+		refused.Cause = whose + "expired at " + stamp(invalid.Cert.NotAfter) + ": renew it, or check this node's clock"
+	}
+}
+
+// ownFault guesses why the peer sent alert about this node's certificate. The
+// alert is all that the peer says, so this looks for what it can have meant.
+func (h handshake) ownFault(alert string, now time.Time) string {
+	leaf := h.own.cert.Leaf
+	switch {
+	case now.After(leaf.NotAfter):
+		return "it expired at " + stamp(leaf.NotAfter) + ": renew it"
+	case now.Before(leaf.NotBefore):
+		return "it is not yet valid, but from " + stamp(leaf.NotBefore) + ": check this node's clock"
+	case alert == alertText(alertExpired):
+		return "it is valid from " + stamp(leaf.NotBefore) + " to " + stamp(leaf.NotAfter) + ", so the clocks of the nodes differ"
+	case h.server && h.dialled != "" && !namesNode(leaf, h.dialled):
+		return "it is for " + nameList(leaf) + ", but this node was dialled as " + plainName(h.dialled) + ": node names and certificates do not fit"
+	}
+	return "the peer does not trust the CA that signed it (" + leaf.Issuer.String() + "): give all nodes the same CA file, and see the peer's log"
+}
+
+// stamp formats a time for a message.
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// nameList lists the names in a certificate.
+func nameList(leaf *x509.Certificate) string {
+	var names []string
+	for _, name := range leaf.DNSNames {
+		names = append(names, plainName(name))
+	}
+	for _, ip := range leaf.IPAddresses {
+		names = append(names, ip.String())
+	}
+	if len(names) == 0 {
+		return "no name"
+	}
+	return strings.Join(names, ", ")
+}
+
+// plainName quotes a name only if it is not made of what names are made of: it
+// comes from the other side.
+func plainName(name string) string {
+	if CheckNodeName(strings.TrimPrefix(name, "*.")) == nil {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
+// namesNode reports whether leaf carries the node's name: among its DNS names,
+// letter for letter but for case, so that a wildcard names no node; or, for a
+// node that is named by its IP address, among those.
+func namesNode(leaf *x509.Certificate, node string) bool {
+	for _, name := range leaf.DNSNames {
+		if strings.EqualFold(name, node) {
+			return true
+		}
+	}
+	ip := net.ParseIP(node)
+	for _, own := range leaf.IPAddresses {
+		if ip != nil && own.Equal(ip) {
+			return true
+		}
+	}
+	return false
+}
+
+// The TLS alerts that tell something about a certificate.
+const (
+	alertExpired         tls.AlertError = 45
+	alertProtocolVersion tls.AlertError = 70
+)
+
+func alertText(alert tls.AlertError) string { return strings.TrimPrefix(alert.Error(), "tls: ") }
+
+// remoteAlert returns the text of the alert that the other side sent, or "".
+// The type of such an error is private to crypto/tls.
+func remoteAlert(err error) string {
+	op, ok := errors.AsType[*net.OpError](err)
+	if !ok || op.Op != "remote error" || op.Err == nil {
+		return ""
+	}
+	return strings.TrimPrefix(op.Err.Error(), "tls: ")
+}

@@ -1,0 +1,78 @@
+package peers
+
+import "time"
+
+const (
+	// lookEvery is the least time between two looks at the files.
+	lookEvery = time.Second
+	// writeTime is for how long files that do not fit together are taken for
+	// being written.
+	writeTime = 2 * time.Second
+	// expiryNotice is how long before its end a certificate is warned about when
+	// it is loaded, unless it is made for a short life.
+	expiryNotice = 7 * 24 * time.Hour
+)
+
+// reloadFailure is what is wrong with changed files, as long as they are.
+type reloadFailure struct {
+	text  string
+	since time.Time
+	told  bool
+}
+
+// material returns what the next handshake is to use, having looked whether the
+// files changed. It returns nil if the credentials are insecure.
+func (c *Credentials) material() *material {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	if c.current == nil || now.Sub(c.looked) < lookEvery {
+		return c.current
+	}
+	c.looked = now
+	if stamps := c.opts.stampFiles(); c.failure.text == "" && stamps == c.current.stamps && settled(stamps, now) {
+		return c.current
+	}
+	m, err := c.opts.loadMaterial(now)
+	if err != nil {
+		c.keep(err, now)
+		return c.current
+	}
+	c.failure = reloadFailure{}
+	if m.same(c.current) {
+		c.current.stamps = m.stamps
+		return c.current
+	}
+	c.current = m
+	c.stats.Reloads++
+	c.log.Info("TLS files reloaded", "names", m.cert.Leaf.DNSNames, "not_after", m.cert.Leaf.NotAfter)
+	c.advise(m, now)
+	return c.current
+}
+
+// keep notes that the changed files are of no use. It is told once, and only if
+// they stay so for a while: certificate and key are seldom replaced in one step.
+// The caller holds c.mu.
+func (c *Credentials) keep(err error, now time.Time) {
+	if c.failure.text != err.Error() {
+		c.failure = reloadFailure{text: err.Error(), since: now}
+	}
+	if c.failure.told || now.Sub(c.failure.since) < writeTime {
+		return
+	}
+	c.failure.told = true
+	c.stats.ReloadErrors++
+	c.log.Error("changed TLS files cannot be used, the former ones stay in use",
+		"error", err, "former_not_after", c.current.cert.Leaf.NotAfter)
+}
+
+// advise warns of what works today and should still be put right.
+func (c *Credentials) advise(m *material, now time.Time) {
+	if mode := m.stamps[1].mode; mode&0o004 != 0 {
+		c.log.Warn("TLS key file can be read by others: chmod 600 it", "file", c.opts.KeyFile, "mode", mode.Perm().String())
+	}
+	leaf := m.cert.Leaf
+	if left := leaf.NotAfter.Sub(now); left < min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/3) {
+		c.log.Warn("TLS certificate expires soon: renew it", "file", c.opts.CertFile, "not_after", leaf.NotAfter)
+	}
+}

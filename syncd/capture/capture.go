@@ -1,0 +1,198 @@
+// Package capture hooks the kernel's hash-map functions and turns what happens
+// to watched maps into changes of their tables.
+//
+// The hooks run after the kernel's function and know its result, so a write that
+// failed is never reported. They tell who wrote (a packet, a process, a bpf(2)
+// call, this daemon), number each event per CPU, and count whatever they could
+// not deliver.
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"mapsync/bpf"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+)
+
+// Capture watches maps. It owns its BPF programs, their buffer and their links.
+type Capture struct {
+	options Options
+	log     *slog.Logger
+
+	objects  *ebpf.Collection
+	attached Attach
+	missing  []string
+	links    []link.Link
+	returns  []link.Link // those of links that are return probes
+	detached bool        // guarded by pump.mu
+	source   source
+	slots    *slots
+	filter   *filter
+
+	mu      sync.Mutex // guards filter, targets
+	targets map[uint32]*target
+
+	pump pump
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// Open loads the programs and attaches them. With AttachAuto, fexit is tried
+// first. The error says what this kernel or this process lacks.
+func Open(o Options) (*Capture, error) {
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	if o.Attach != AttachAuto {
+		return open(o, o.Attach)
+	}
+	c, fexitErr := open(o, AttachFexit)
+	if fexitErr == nil {
+		return c, nil
+	}
+	c, err := open(o, AttachKprobe)
+	if err != nil {
+		return nil, fmt.Errorf("attach neither by fexit (%w) nor by kprobe: %w", fexitErr, err)
+	}
+	o.Logger.Info("fexit is not to be had here, using kprobe", "reason", fexitErr)
+	return c, nil
+}
+
+func open(o Options, attach Attach) (_ *Capture, err error) {
+	c := &Capture{options: o, log: o.Logger, attached: attach, targets: make(map[uint32]*target)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(explain(err, attach, o.Buffer), c.Close())
+		}
+	}()
+	hooks, err := c.load(attach)
+	if err != nil {
+		return nil, err
+	}
+	if c.slots, err = mapSlots(c.objects.Maps["slots"]); err != nil {
+		return nil, err
+	}
+	if c.filter, err = mapFilter(c.objects.Maps["filter"]); err != nil {
+		return nil, err
+	}
+	if c.source, err = openSource(&o, c.objects.Maps); err != nil {
+		return nil, err
+	}
+	if attach != AttachNone {
+		if err = c.attachAll(hooks); err != nil {
+			return nil, err
+		}
+	}
+	c.pump.init(c)
+	c.logOpen()
+	return c, nil
+}
+
+// load loads the programs that attach needs, with the buffer sized.
+func (c *Capture) load(attach Attach) ([]hook, error) {
+	spec, err := bpf.LoadCapture()
+	if err != nil {
+		return nil, fmt.Errorf("read BPF object: %w", err)
+	}
+	hooks, missing, err := keepPrograms(spec, attach)
+	if err != nil {
+		return nil, err
+	}
+	c.missing = missing
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, fmt.Errorf("count possible CPUs: %w", err)
+	}
+	spec.Maps["slots"].MaxEntries = uint32(cpus * slotsPerCPU)
+	if c.options.Buffer == BufferRing {
+		spec.Maps["ring"].MaxEntries = uint32(c.options.BufferSize)
+	}
+	constants := map[string]any{"use_perf": c.options.Buffer == BufferPerf, "emit_own": c.options.EmitOwn}
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set BPF constant %s: %w", name, err)
+		}
+	}
+	replace := map[string]*ebpf.Map{}
+	if c.options.OwnWriter != nil {
+		replace["own_writer"] = c.options.OwnWriter
+	}
+	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	if err != nil {
+		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
+	}
+	// At least an Ethernet header: the kernel asks for one.
+	if _, err := c.objects.Programs[claimProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+		return nil, fmt.Errorf("run BPF program %s: %w", claimProgram, err)
+	}
+	return hooks, nil
+}
+
+func (c *Capture) logOpen() {
+	cpus, _ := ebpf.PossibleCPU() // load has asked before
+	c.log.Info("capture is open", "attach", c.attached, "buffer", c.options.Buffer,
+		"buffer_size", c.options.BufferSize,
+		"buffer_memory_bytes", BufferMemory(c.options.Buffer, c.options.BufferSize, cpus),
+		"missing_symbols", c.missing)
+}
+
+// Attached tells how the hooks are attached: AttachFexit, AttachKprobe or AttachNone.
+func (c *Capture) Attached() Attach { return c.attached }
+
+// Missing returns the optional kernel functions that this kernel lacks.
+func (c *Capture) Missing() []string { return c.missing }
+
+// Maps returns the BPF maps that a program needs to report changes like a hook,
+// by their name in bpf/event.h. They stay the capture's.
+func (c *Capture) Maps() map[string]*ebpf.Map {
+	shared := make(map[string]*ebpf.Map)
+	for _, name := range []string{"slots", "watched", "filter", "ring", "perf"} {
+		shared[name] = c.objects.Maps[name]
+	}
+	return shared
+}
+
+// Close detaches the hooks and frees everything. It ends Run and may be called
+// more than once.
+func (c *Capture) Close() error {
+	c.closeOnce.Do(func() { c.closeErr = c.close() })
+	return c.closeErr
+}
+
+func (c *Capture) close() error {
+	// Detaching takes seconds, and Stats may be asking the links meanwhile.
+	c.pump.mu.Lock()
+	c.pump.skipped, c.pump.skippedCounted = c.skipped()
+	links := c.links
+	c.detached = true
+	c.pump.mu.Unlock()
+
+	errs := []error{closeLinks(links)}
+	if c.source != nil {
+		errs = append(errs, c.source.close())
+	}
+	// Run and Stats may still be reading what is mapped.
+	c.pump.mu.Lock()
+	defer c.pump.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.slots != nil {
+		c.pump.final = c.slots.sum()
+		errs = append(errs, c.slots.close())
+		c.slots = nil
+	}
+	if c.filter != nil {
+		errs = append(errs, c.filter.close())
+		c.filter = nil
+	}
+	if c.objects != nil {
+		c.objects.Close()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,66 @@
+package capture
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"mapsync/syncd/table"
+)
+
+// Bytes of struct event in bpf/event.h.
+const eventSize = 24
+
+// event is one record from the kernel. Key and value are borrowed from it.
+type event struct {
+	seq     uint64 // of this CPU and slot, from 1
+	time    uint64 // ns since boot, bpf_ktime_get_ns
+	mapID   uint32
+	cpu     uint16
+	slot    uint8
+	op      table.Op
+	context table.Context
+	data    []byte // key and value, each padded to 8 bytes
+}
+
+// parseHead reads the head of a record. The sizes behind it are the map's: see fill.
+func parseHead(sample []byte) (event, error) {
+	if len(sample) < eventSize {
+		return event{}, fmt.Errorf("event of %d bytes is shorter than its head", len(sample))
+	}
+	e := event{
+		seq:   binary.NativeEndian.Uint64(sample),
+		time:  binary.NativeEndian.Uint64(sample[8:]),
+		mapID: binary.NativeEndian.Uint32(sample[16:]),
+		cpu:   binary.NativeEndian.Uint16(sample[20:]),
+		slot:  sample[22],
+		data:  sample[eventSize:],
+	}
+	e.op, e.context = table.Op(sample[23]>>4), table.Context(sample[23]&15)
+	if e.op > table.OpEvict || e.context > table.ContextOwn {
+		return event{}, fmt.Errorf("event has operation %d and context %d", e.op, e.context)
+	}
+	return e, nil
+}
+
+// fill sets c to the change that e reports, of a map with these sizes.
+func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) error {
+	valueAt := align8(keySize)
+	want := valueAt
+	if e.op == table.OpUpdate {
+		want += align8(valueSize)
+	}
+	// A perf record ends with up to 7 bytes of padding of its own.
+	if len(e.data) < want || len(e.data) > want+7 {
+		return fmt.Errorf("event of map %d carries %d bytes, its entries need %d",
+			e.mapID, len(e.data), want)
+	}
+	c.Key, c.Value = e.data[:keySize], nil
+	if e.op == table.OpUpdate {
+		c.Value = e.data[valueAt : valueAt+valueSize]
+	}
+	c.Time = int64(e.time) + wallOffset
+	c.CPU, c.Op, c.Context = e.cpu, e.op, e.context
+	return nil
+}
+
+func align8(n int) int { return (n + 7) &^ 7 }

@@ -1,0 +1,53 @@
+package capture_test
+
+import (
+	"fmt"
+	"testing"
+
+	"mapsync/internal/dataplane"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// testEviction fills an LRU map many times over: each key that went out is
+// reported, and no other.
+func testEviction(t *testing.T, h *hooked) {
+	const writes, perRun = 3000, 16
+	m, id := newHash(t, ebpf.LRUHash, 8, 16, 512)
+	p := openDataPlane(t, m, dataplane.Options{Capacity: writes, RunWrites: perRun})
+	for i := range writes {
+		key, value := entry(8, 16, i, i)
+		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+	}
+	h.watch(t, id, 8, 16)
+	if failed, err := p.Run(); err != nil || failed != 0 {
+		t.Fatal(failed, err)
+	}
+	h.settle(t)
+	present, evicted, updates := make(map[string]bool), make(map[string]bool), 0
+	var key [8]byte
+	var value [16]byte
+	for it := m.Iterate(); it.Next(&key, &value); {
+		present[string(key[:])] = true
+	}
+	for _, c := range h.take(id) {
+		switch {
+		case c.Op == table.OpUpdate:
+			updates++
+		case c.Op != table.OpEvict || c.Value != "" || c.Context != table.ContextProcess:
+			t.Fatalf("unexpected event %+q", c)
+		case present[c.Key] || evicted[c.Key]:
+			t.Fatalf("key %x is reported as evicted, and is in the map or was evicted before", c.Key)
+		default:
+			evicted[c.Key] = true
+		}
+	}
+	if updates != writes || len(evicted) == 0 || len(evicted)+len(present) != writes {
+		t.Errorf("%d updates, %d evicted, %d present, of %d", updates, len(evicted), len(present), writes)
+	}
+	if err := h.Unwatch(id); err != nil {
+		t.Fatal(err)
+	}
+	report.add("LRU evicts", h, fmt.Sprintf("%d of %d", len(evicted), writes-len(present)))
+}

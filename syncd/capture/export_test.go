@@ -1,0 +1,59 @@
+package capture
+
+import (
+	"errors"
+	"os"
+	"slices"
+
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf/link"
+)
+
+// Step moves one batch, for benchmarks.
+func (c *Capture) Step() error { return c.pump.step() }
+
+// Tap reads events like Run, until Close, but gives each to fn, which borrows it,
+// and not to the map's table: a table keeps of each key only the newest.
+func (c *Capture) Tap(fn func(mapID uint32, change *table.Change)) error {
+	for {
+		err := c.pump.read()
+		if errors.Is(err, os.ErrClosed) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		c.tapBatch(fn)
+	}
+}
+
+func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
+	p := &c.pump
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.parse()
+	for i := range p.events {
+		e := &p.events[i]
+		target := c.target(e.mapID)
+		if target == nil {
+			p.stats.Unwatched++
+			continue
+		}
+		if err := e.fill(&p.change, target.keySize, target.valueSize, c.options.WallOffset); err != nil {
+			p.stats.Malformed++
+			continue
+		}
+		fn(e.mapID, &p.change)
+		p.stats.Events++
+		p.stats.ByContext[e.context]++
+	}
+}
+
+// DetachReturns takes the return probes off: what remains reports nothing.
+func (c *Capture) DetachReturns() error {
+	err := closeLinks(c.returns)
+	c.links = slices.DeleteFunc(c.links, func(l link.Link) bool { return slices.Contains(c.returns, l) })
+	c.returns = nil
+	return err
+}

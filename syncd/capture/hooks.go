@@ -1,0 +1,135 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+)
+
+// hook is one kernel function in kernel/bpf/hashtab.c and the programs for it.
+type hook struct {
+	symbol   string
+	fexit    string
+	kprobe   string
+	required bool // without it changes of a whole map type go unseen
+}
+
+var hooks = []hook{
+	{"htab_map_update_elem", "fexit_update", "kprobe_update", true},
+	{"htab_map_delete_elem", "fexit_delete", "kprobe_delete", true},
+	{"htab_lru_map_update_elem", "fexit_lru_update", "kprobe_lru_update", true},
+	{"htab_lru_map_delete_elem", "fexit_lru_delete", "kprobe_lru_delete", true},
+	{"htab_map_lookup_and_delete_elem", "fexit_lookup_delete", "kprobe_lookup_delete", false},
+	{"htab_lru_map_lookup_and_delete_elem", "fexit_lru_lookup_delete", "kprobe_lru_lookup_delete", false},
+	{"htab_lru_map_delete_node", "fexit_evict", "kprobe_evict", false},
+}
+
+// Names of the programs that serve every attach kind, or every kprobe.
+const (
+	returnProgram = "kretprobe_any"
+	claimProgram  = "claim_process"
+)
+
+// keepPrograms drops from spec what attach does not need, and what has no
+// function to attach to on this kernel. It returns the hooks that remain and the
+// symbols that this kernel lacks.
+func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missing []string, err error) {
+	wanted := map[string]bool{claimProgram: true}
+	if attach != AttachNone {
+		if kept, missing, err = presentHooks(); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, h := range kept {
+		if attach == AttachFexit {
+			wanted[h.fexit] = true
+		} else {
+			wanted[h.kprobe], wanted[returnProgram] = true, true
+		}
+	}
+	for name := range spec.Programs {
+		if !wanted[name] {
+			delete(spec.Programs, name)
+		}
+	}
+	return kept, missing, nil
+}
+
+// presentHooks tells by the kernel's BTF, which lists static functions too, which hooks can be.
+func presentHooks() (present []hook, missing []string, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, nil, fmt.Errorf("load the kernel's BTF (needs CONFIG_DEBUG_INFO_BTF): %w", err)
+	}
+	var lacking []string
+	for _, h := range hooks {
+		var fn *btf.Func
+		if err := kernel.TypeByName(h.symbol, &fn); err == nil {
+			present = append(present, h)
+			continue
+		}
+		missing = append(missing, h.symbol)
+		if h.required {
+			lacking = append(lacking, h.symbol)
+		}
+	}
+	if len(lacking) > 0 {
+		return nil, missing, fmt.Errorf("this kernel has no function %s to hook", strings.Join(lacking, ", "))
+	}
+	return present, missing, nil
+}
+
+// attachAll attaches the loaded programs. What it attached stays in c, also on
+// an error.
+func (c *Capture) attachAll(hooks []hook) error {
+	for _, h := range hooks {
+		err := c.attachOne(h)
+		// BTF may list a function that the compiler gave another symbol.
+		if errors.Is(err, os.ErrNotExist) && !h.required {
+			c.missing = append(c.missing, h.symbol)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Capture) attachOne(h hook) error {
+	if c.attached == AttachFexit {
+		l, err := link.AttachTracing(link.TracingOptions{
+			Program: c.objects.Programs[h.fexit], AttachType: ebpf.AttachTraceFExit,
+		})
+		if err != nil {
+			return fmt.Errorf("attach fexit to %s: %w", h.symbol, err)
+		}
+		c.links = append(c.links, l)
+		return nil
+	}
+	// The return probe first: a call that it sees without an entry is none of ours.
+	l, err := link.Kretprobe(h.symbol, c.objects.Programs[returnProgram], nil)
+	if err != nil {
+		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)
+	}
+	c.links, c.returns = append(c.links, l), append(c.returns, l)
+	l, err = link.Kprobe(h.symbol, c.objects.Programs[h.kprobe], nil)
+	if err != nil {
+		return fmt.Errorf("attach kprobe to %s: %w", h.symbol, err)
+	}
+	c.links = append(c.links, l)
+	return nil
+}
+
+func closeLinks(links []link.Link) error {
+	var errs []error
+	for _, l := range links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(errs...)
+}

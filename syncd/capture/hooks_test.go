@@ -1,0 +1,196 @@
+package capture_test
+
+import (
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"mapsync/bpf"
+	"mapsync/internal/dataplane"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// attaches are the ways to attach that are tested everywhere.
+var attaches = []capture.Attach{capture.AttachKprobe, capture.AttachFexit}
+
+// buffers are the kinds of buffer, and a size that holds all that a test of single writes makes.
+var buffers = map[capture.Buffer]int{capture.BufferRing: 1 << 20, capture.BufferPerf: 256}
+
+// change is a table.Change that owns its key and value.
+type change struct {
+	Op         table.Op
+	Context    table.Context
+	Key, Value string
+}
+
+// hooked is a Capture with hooks, and what it reports.
+type hooked struct {
+	*capture.Capture
+	attach    capture.Attach
+	buffer    capture.Buffer
+	ownWriter *ebpf.Map
+	fences    []*dataplane.Program // one a CPU
+	fenceID   uint32
+
+	mu      sync.Mutex
+	changes map[uint32][]change
+	observe func(mapID uint32, c *table.Change) // takes the place of changes
+}
+
+// openHooks attaches hooks until the end of the test. The zero values of o are filled in.
+func openHooks(t testing.TB, o capture.Options) *hooked {
+	t.Helper()
+	needAttach(t, o.Attach)
+	own, err := bpf.NewOwnWriter()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { own.Close() })
+	if o.Buffer == "" {
+		o.Buffer = capture.BufferRing
+	}
+	o.OwnWriter, o.Logger = own, slog.New(slog.DiscardHandler)
+	c, err := capture.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &hooked{
+		Capture: c, attach: o.Attach, buffer: o.Buffer, ownWriter: own,
+		changes: make(map[uint32][]change),
+	}
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return h
+}
+
+// tap begins to read events, until the end of t.
+func (h *hooked) tap(t testing.TB) {
+	t.Helper()
+	m, id := newHash(t, ebpf.Hash, 8, 16, 64)
+	h.fenceID = id
+	h.watch(t, id, 8, 16)
+	for cpu := range runtime.NumCPU() {
+		p := openDataPlane(t, m, dataplane.Options{Capacity: 1})
+		key, value := entry(8, 16, cpu, cpu)
+		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+		h.fences = append(h.fences, p)
+	}
+	done := make(chan error, 1)
+	go func() { done <- h.Tap(h.record) }()
+	t.Cleanup(func() {
+		h.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (h *hooked) record(id uint32, c *table.Change) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.observe != nil && id != h.fenceID {
+		h.observe(id, c)
+		return
+	}
+	h.changes[id] = append(h.changes[id], change{c.Op, c.Context, string(c.Key), string(c.Value)})
+}
+
+// take returns what was recorded of a map since the last time.
+func (h *hooked) take(id uint32) []change {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	changes := h.changes[id]
+	delete(h.changes, id)
+	return changes
+}
+
+func (h *hooked) recorded(id uint32) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.changes[id])
+}
+
+// settle waits until every event of a write that was made before is recorded: each
+// CPU writes once more, to another map, and events of one CPU come in order.
+func (h *hooked) settle(t testing.TB) {
+	t.Helper()
+	h.take(h.fenceID)
+	for cpu, p := range h.fences {
+		unpin, err := dataplane.Pin(cpu)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = p.Run()
+		unpin()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
+}
+
+func (h *hooked) watch(t testing.TB, id uint32, keySize, valueSize int) {
+	t.Helper()
+	if err := h.Watch(id, newTable(t, keySize, valueSize)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func openDataPlane(t testing.TB, m *ebpf.Map, o dataplane.Options) *dataplane.Program {
+	t.Helper()
+	p, err := dataplane.Open(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func openReceiver(t testing.TB, p *dataplane.Program) *dataplane.Receiver {
+	t.Helper()
+	r, err := p.Receive()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// compareChanges reports the first few differences.
+func compareChanges(t testing.TB, got, want []change) {
+	t.Helper()
+	if slices.Equal(got, want) {
+		return
+	}
+	t.Errorf("%d events, want %d", len(got), len(want))
+	reported := 0
+	for i := range max(len(got), len(want)) {
+		var g, w change
+		if i < len(got) {
+			g = got[i]
+		}
+		if i < len(want) {
+			w = want[i]
+		}
+		if g != w && reported < 3 {
+			reported++
+			t.Errorf("event %d: %+q, want %+q", i, g, w)
+		}
+	}
+}

@@ -1,0 +1,13 @@
+package capture
+
+import "github.com/cilium/ebpf/features"
+
+// kernelAtLeast compares the running kernel's release.
+func kernelAtLeast(major, minor uint32) bool {
+	code, err := features.LinuxVersionCode()
+	if err != nil {
+		return false
+	}
+	have := [2]uint32{code >> 16, code >> 8 & 0xff}
+	return have[0] > major || have[0] == major && have[1] >= minor
+}

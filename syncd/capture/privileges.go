@@ -1,0 +1,56 @@
+package capture
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// explain adds to why hooks could not be opened which capabilities this process
+// lacks: what the kernel says seldom tells.
+func explain(err error, attach Attach, buffer Buffer) error {
+	lacking := lackingCapabilities(attach, buffer)
+	if err == nil || len(lacking) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; this process lacks %s", err, strings.Join(lacking, ", "))
+}
+
+func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	if err := unix.Capget(&header, &data[0]); err != nil {
+		return nil
+	}
+	has := func(bit uint) bool { return data[bit/32].Effective&(1<<(bit%32)) != 0 }
+	admin := has(unix.CAP_SYS_ADMIN)
+	if !admin && !has(unix.CAP_BPF) {
+		lacking = append(lacking, "CAP_BPF")
+	}
+	if !admin && !has(unix.CAP_PERFMON) {
+		lacking = append(lacking, "CAP_PERFMON")
+	}
+	// For the addresses in /proc/kallsyms, which CAP_SYS_ADMIN does not give.
+	if !has(unix.CAP_SYSLOG) {
+		lacking = append(lacking, "CAP_SYSLOG")
+	}
+	usesPerf := attach == AttachKprobe || buffer == BufferPerf
+	if !admin && usesPerf && perfNeedsAdmin() {
+		lacking = append(lacking, "CAP_SYS_ADMIN (kprobes and perf buffers need it while kernel.perf_event_paranoid is above 2)")
+	}
+	return lacking
+}
+
+// perfNeedsAdmin tells whether perf events are closed to CAP_PERFMON: Debian's and
+// Ubuntu's kernels know such a level, and it is their default.
+func perfNeedsAdmin() bool {
+	text, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	if err != nil {
+		return false
+	}
+	var level int
+	_, err = fmt.Sscan(string(text), &level)
+	return err == nil && level > 2
+}

@@ -1,0 +1,128 @@
+package capture_test
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"mapsync/bpf"
+	"mapsync/syncd/capture"
+
+	"golang.org/x/sys/unix"
+)
+
+// capabilityNames are those that are about what a capture needs.
+var capabilityNames = map[string]uint{
+	"bpf": unix.CAP_BPF, "perfmon": unix.CAP_PERFMON, "syslog": unix.CAP_SYSLOG, "sys_admin": unix.CAP_SYS_ADMIN,
+}
+
+// privilege is one set of capabilities and what it is enough for. The process
+// stays root by its user id, like most containers.
+type privilege struct {
+	capabilities string
+	paranoid     string // kernel.perf_event_paranoid
+	attach       capture.Attach
+	buffer       capture.Buffer
+	refusal      string // part of the message; empty: it works
+}
+
+// Debian's and Ubuntu's kernels know a perf_event_paranoid above 2, at which perf
+// events take CAP_SYS_ADMIN: kprobes and perf buffers are such.
+var privileges = []privilege{
+	{"bpf,perfmon,syslog", "3", capture.AttachFexit, capture.BufferRing, ""},
+	{"bpf,perfmon,syslog", "3", capture.AttachAuto, capture.BufferRing, ""},
+	{"bpf,perfmon,syslog", "3", capture.AttachFexit, capture.BufferPerf, "lacks CAP_SYS_ADMIN"},
+	{"bpf,perfmon,syslog", "3", capture.AttachKprobe, capture.BufferRing, "lacks CAP_SYS_ADMIN"},
+	{"bpf,perfmon,syslog", "2", capture.AttachKprobe, capture.BufferPerf, ""},
+	{"sys_admin,syslog", "3", capture.AttachKprobe, capture.BufferPerf, ""},
+	{"bpf,perfmon", "2", capture.AttachFexit, capture.BufferRing, "lacks CAP_SYSLOG"},
+	{"bpf,syslog", "2", capture.AttachFexit, capture.BufferRing, "lacks CAP_PERFMON"},
+	{"perfmon,syslog", "2", capture.AttachFexit, capture.BufferRing, "not permitted"}, // already its first map,
+}
+
+const paranoidFile = "/proc/sys/kernel/perf_event_paranoid"
+
+// TestPrivileges asserts which capabilities are enough, and that a refusal says what of.
+func TestPrivileges(t *testing.T) {
+	for _, attach := range attaches {
+		needAttach(t, attach)
+	}
+	before, err := os.ReadFile(paranoidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(paranoidFile, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, p := range privileges {
+		t.Run(fmt.Sprintf("%s, paranoid %s, %s, %s", p.capabilities, p.paranoid, p.attach, p.buffer), p.test)
+	}
+}
+
+func (p *privilege) test(t *testing.T) {
+	if err := os.WriteFile(paranoidFile, []byte(p.paranoid), 0); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=limited %s %s %s", childEnv, p.attach, p.buffer, p.capabilities))
+	out, err := cmd.CombinedOutput()
+	if p.refusal == "" && err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+	if p.refusal != "" && (err == nil || !strings.Contains(string(out), p.refusal)) {
+		t.Errorf("%v: %q, want a refusal because of %q", err, out, p.refusal)
+	}
+}
+
+func limited(arguments []string) error {
+	attach, buffer := capture.Attach(arguments[0]), capture.Buffer(arguments[1])
+	if err := keepOnly(strings.Split(arguments[2], ",")); err != nil {
+		return err
+	}
+	own, err := bpf.NewOwnWriter()
+	if err != nil {
+		return fmt.Errorf("own writer: %w", err)
+	}
+	c, err := capture.Open(capture.Options{
+		Attach: attach, Buffer: buffer, BufferSize: buffers[buffer], OwnWriter: own,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	return errors.Join(err, func() error {
+		if c != nil {
+			return c.Close()
+		}
+		return nil
+	}())
+}
+
+// keepOnly gives up all capabilities of this process but these.
+func keepOnly(names []string) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var data [2]unix.CapUserData
+	for _, name := range names {
+		bit, ok := capabilityNames[name]
+		if !ok {
+			return fmt.Errorf("unknown capability %q", name)
+		}
+		data[bit/32].Effective |= 1 << (bit % 32)
+		data[bit/32].Permitted |= 1 << (bit % 32)
+	}
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
+		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data)), 0)
+	if errno != 0 {
+		return fmt.Errorf("give up capabilities: %w", errno)
+	}
+	return nil
+}

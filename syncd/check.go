@@ -1,0 +1,171 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+
+	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
+
+	"github.com/cilium/ebpf/rlimit"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// report is what `syncd check --json` prints.
+type report struct {
+	Kernel   string          `json:"kernel"`
+	UID      int             `json:"uid"`
+	Usable   bool            `json:"usable"`
+	Attach   string          `json:"attach"` // what --attach auto would take; empty: nothing works
+	Features []reportFeature `json:"features"`
+	Observed []observation   `json:"observed"`
+}
+
+type reportFeature struct {
+	Name     string `json:"name"`
+	What     string `json:"what"`
+	Required bool   `json:"required"`
+	Works    bool   `json:"works"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+// observation is one kind of write, and how each way to attach learns of it.
+type observation struct {
+	Write  string `json:"write"`
+	Fexit  string `json:"fexit"`
+	Kprobe string `json:"kprobe"`
+}
+
+func newCheck() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check what this kernel and these privileges offer",
+		Long: `Try everything that the daemon needs, for a moment and on maps of its own, and say what
+it will see of a load balancer's writes and what it will not. Exit code 1: it cannot work here.`,
+		Example: `  syncd check
+  syncd check --json | jq .attach`,
+		Args: exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			r := makeReport()
+			if asJSON {
+				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
+					return fmt.Errorf("print report: %w", err)
+				}
+			} else if err := r.print(cmd.OutOrStdout()); err != nil {
+				return fmt.Errorf("print report: %w", err)
+			}
+			if !r.Usable {
+				return errReported
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func makeReport() report {
+	r := report{Kernel: kernelRelease(), UID: os.Geteuid()}
+	memlock := rlimit.RemoveMemlock()
+	r.add("memory", "lock memory for BPF maps (before kernel 5.11)", false, memlock)
+	features := kmap.Probe()
+	for _, f := range features {
+		r.add(f.Name, f.What, f.Required, f.Err)
+	}
+	offers := capture.Probe()
+	for _, o := range offers {
+		r.add(string(o.Attach), "hook the kernel's hash-map functions by "+string(o.Attach), false, o.Err)
+		if o.Err == nil && r.Attach == "" {
+			r.Attach = string(o.Attach)
+		}
+	}
+	r.Usable = features.Err() == nil && r.Attach != ""
+	r.observe(offers[0], offers[1])
+	return r
+}
+
+func (r *report) add(name, what string, required bool, err error) {
+	f := reportFeature{Name: name, What: what, Required: required, Works: err == nil}
+	if err != nil {
+		f.Problem = err.Error()
+	}
+	r.Features = append(r.Features, f)
+}
+
+// observe states what each way to attach sees: docs/capture.md has the reasons.
+func (r *report) observe(fexit, kprobe capture.Offer) {
+	add := func(write, byFexit, byKprobe string) {
+		if fexit.Err != nil {
+			byFexit = "not available"
+		}
+		if kprobe.Err != nil {
+			byKprobe = "not available"
+		}
+		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe})
+	}
+	optional := func(o capture.Offer, symbol string) string {
+		for _, missing := range o.Missing {
+			if missing == symbol {
+				return "not seen: this kernel has no " + symbol
+			}
+		}
+		return "at once"
+	}
+	counted := func(o capture.Offer) string {
+		if o.SkippedCounted {
+			return "not seen, but counted"
+		}
+		return "not seen and not counted by this kernel"
+	}
+	add("update or delete by a BPF program", "at once", "at once")
+	add("update or delete by bpf(2)", "at once", "not seen")
+	add("lookup-and-delete by bpf(2)", optional(fexit, "htab_map_lookup_and_delete_elem"), "not seen")
+	add("batch lookup-and-delete by bpf(2)", "not seen", "not seen")
+	add("change in place through a looked-up pointer", "not seen", "not seen")
+	add("eviction from an LRU map", optional(fexit, "htab_lru_map_delete_node"), optional(kprobe, "htab_lru_map_delete_node"))
+	add("write during a run that the kernel skips", counted(fexit), counted(kprobe))
+}
+
+func (r *report) print(out io.Writer) error {
+	fmt.Fprintf(out, "kernel %s, uid %d\n\n", r.Kernel, r.UID)
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, f := range r.Features {
+		mark := "yes"
+		if !f.Works {
+			mark = "no"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, mark, f.What)
+	}
+	fmt.Fprintf(w, "\nWHAT HAPPENS TO A WATCHED MAP\tFEXIT\tKPROBE\n")
+	for _, o := range r.Observed {
+		fmt.Fprintf(w, "%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(out)
+	for _, f := range r.Features {
+		if !f.Works {
+			fmt.Fprintf(out, "%s: %s\n", f.Name, f.Problem)
+		}
+	}
+	if r.Usable {
+		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
+	} else {
+		fmt.Fprintln(out, "syncd cannot work here")
+	}
+	return nil
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

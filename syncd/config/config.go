@@ -1,0 +1,187 @@
+// Package config holds the daemon's settings: their defaults, the flags and the
+// YAML file that set them, and what makes them valid. Each setting has one name,
+// the same on the command line and in the file.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Config is everything that can be set. Durations are written like "30s".
+type Config struct {
+	Maps       []string `yaml:"map"`
+	Attach     string   `yaml:"attach"`
+	Buffer     string   `yaml:"buffer"`
+	BufferSize int      `yaml:"buffer-size"`
+
+	NodeName        string   `yaml:"node-name"`
+	Join            []string `yaml:"join"`
+	GossipListen    string   `yaml:"gossip-listen"`
+	GossipAdvertise string   `yaml:"gossip-advertise"`
+	GossipKeyFile   string   `yaml:"gossip-key-file"`
+	GRPCListen      string   `yaml:"grpc-listen"`
+	GRPCAdvertise   string   `yaml:"grpc-advertise"`
+	TLSCert         string   `yaml:"tls-cert"`
+	TLSKey          string   `yaml:"tls-key"`
+	TLSCA           string   `yaml:"tls-ca"`
+	Insecure        bool     `yaml:"insecure"`
+
+	DeadTime        time.Duration `yaml:"dead-time"`
+	SyncTimeout     time.Duration `yaml:"sync-timeout"`
+	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
+	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
+	EvictionDeletes bool          `yaml:"eviction-deletes"`
+
+	MetricsListen string `yaml:"metrics-listen"`
+	ControlSocket string `yaml:"control-socket"`
+	StateDir      string `yaml:"state-dir"`
+	LogLevel      string `yaml:"log-level"`
+	LogFormat     string `yaml:"log-format"`
+}
+
+// DefaultControlSocket is where a running daemon listens for the other subcommands.
+const DefaultControlSocket = "/run/mapsync/syncd.sock"
+
+// Default returns the settings of a daemon that was told nothing. The node name
+// is the host's.
+func Default() Config {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // asked for by Validate
+	}
+	return Config{
+		Attach: "auto", Buffer: "ring",
+		NodeName:     host,
+		GossipListen: "127.0.0.1:7946", GRPCListen: "127.0.0.1:7947",
+		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, TombstoneTTL: 15 * time.Minute, MaxClockAhead: 24 * time.Hour,
+		MetricsListen: "127.0.0.1:9746",
+		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync",
+		LogLevel: "info", LogFormat: "text",
+	}
+}
+
+// Map is one entry of the setting map: [NAME=]REF.
+type Map struct {
+	Name string // what the map is called among the peers
+	Ref  string // which kernel map it is: name:N, pin:PATH or id:ID
+}
+
+// mapName is what a map may be called on the wire, in metrics and in commands.
+var mapName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// ParseMap reads one entry of the setting map. Without NAME, a map is called what
+// the kernel, or the last part of its pin path, calls it.
+func ParseMap(s string) (Map, error) {
+	m := Map{Ref: s}
+	if name, ref, ok := strings.Cut(s, "="); ok && mapName.MatchString(name) {
+		m.Name, m.Ref = name, ref
+	}
+	kind, rest, ok := strings.Cut(m.Ref, ":")
+	switch {
+	case strings.HasPrefix(m.Ref, "/"):
+		kind, rest, m.Ref = "pin", m.Ref, "pin:"+m.Ref
+	case !ok:
+		kind, rest, m.Ref = "name", m.Ref, "name:"+m.Ref
+	}
+	if rest == "" || !slices.Contains([]string{"name", "pin", "id"}, kind) {
+		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID", s)
+	}
+	if m.Name == "" {
+		if kind == "id" {
+			return Map{}, fmt.Errorf("map %q: an id differs on every node, so write NAME=%s", s, m.Ref)
+		}
+		m.Name = rest[strings.LastIndex(rest, "/")+1:]
+	}
+	if !mapName.MatchString(m.Name) {
+		return Map{}, fmt.Errorf("map %q: name %q is not usable: letters, digits, '_', '.' and '-', at most 64", s, m.Name)
+	}
+	return m, nil
+}
+
+// Validate says everything that is wrong with the settings, each with what to do.
+func (c *Config) Validate() error {
+	errs := []error{c.validateMaps(), c.validateAddresses(), c.validateTLS()}
+	oneOf := func(name, value string, choices ...string) {
+		if !slices.Contains(choices, value) {
+			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
+		}
+	}
+	oneOf("attach", c.Attach, "auto", "fexit", "kprobe")
+	oneOf("buffer", c.Buffer, "ring", "perf")
+	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
+	oneOf("log-format", c.LogFormat, "text", "json")
+	if c.BufferSize < 0 {
+		errs = append(errs, fmt.Errorf("buffer-size %d is negative", c.BufferSize))
+	}
+	if c.NodeName == "" || len(c.NodeName) > 128 || strings.ContainsAny(c.NodeName, " \t\n/") {
+		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 characters without spaces or slashes", c.NodeName))
+	}
+	for name, d := range map[string]time.Duration{
+		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "max-clock-ahead": c.MaxClockAhead,
+	} {
+		if d <= 0 {
+			errs = append(errs, fmt.Errorf("%s %s is not positive", name, d))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateMaps() error {
+	if len(c.Maps) == 0 {
+		return errors.New("no map to watch: give map at least once (`syncd maps` lists what is there)")
+	}
+	var errs []error
+	seen := make(map[string]bool)
+	for _, s := range c.Maps {
+		m, err := ParseMap(s)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if seen[m.Name] {
+			errs = append(errs, fmt.Errorf("map %q: another map is called %s already", s, m.Name))
+		}
+		seen[m.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateAddresses() error {
+	var errs []error
+	for name, addr := range map[string]string{
+		"gossip-listen": c.GossipListen, "gossip-advertise": c.GossipAdvertise,
+		"grpc-listen": c.GRPCListen, "grpc-advertise": c.GRPCAdvertise,
+		"metrics-listen": c.MetricsListen,
+	} {
+		if addr == "" && name != "gossip-listen" && name != "grpc-listen" {
+			continue // advertise falls back to listen; no metrics-listen, no endpoint
+		}
+		if _, _, err := net.SplitHostPort(addr); err != nil {
+			errs = append(errs, fmt.Errorf("%s %q is no address: write HOST:PORT", name, addr))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateTLS() error {
+	set := 0
+	for _, file := range []string{c.TLSCert, c.TLSKey, c.TLSCA} {
+		if file != "" {
+			set++
+		}
+	}
+	if set != 0 && set != 3 {
+		return errors.New("tls-cert, tls-key and tls-ca go together: give all three, or none")
+	}
+	return nil
+}
+
+// TLS reports whether connections between peers are encrypted and verified.
+func (c *Config) TLS() bool { return c.TLSCert != "" }

@@ -1,0 +1,115 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+)
+
+func flags(t *testing.T, args ...string) *pflag.FlagSet {
+	t.Helper()
+	c := Default()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	c.Bind(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return fs
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "syncd.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestEverySettingIsAFlagAndAKey(t *testing.T) {
+	fs := flags(t)
+	typ := reflect.TypeFor[Config]()
+	for i := range typ.NumField() {
+		key := typ.Field(i).Tag.Get("yaml")
+		if key == "" || fs.Lookup(key) == nil {
+			t.Errorf("%s: key %q has no flag of the same name", typ.Field(i).Name, key)
+		}
+	}
+	n := 0
+	fs.VisitAll(func(*pflag.Flag) { n++ })
+	if n != typ.NumField() {
+		t.Errorf("%d flags for %d settings", n, typ.NumField())
+	}
+}
+
+func TestFlagsBeatFileBeatsDefaults(t *testing.T) {
+	path := write(t, "map: [ct_map]\nattach: kprobe\nbuffer: perf\nsync-timeout: 5s\njoin: ['10.0.0.2:7946']\n")
+	got, err := Load(path, flags(t, "--buffer=ring", "--join=10.0.0.3:7946", "--join=10.0.0.4:7946", "--node-name=a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Default()
+	want.Maps, want.Attach, want.SyncTimeout, want.NodeName = []string{"ct_map"}, "kprobe", 5*time.Second, "a"
+	want.Join = []string{"10.0.0.3:7946", "10.0.0.4:7946"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestFileIsStrict(t *testing.T) {
+	for text, want := range map[string]string{
+		"map: [a]\nbufer: ring\n":             "bufer",
+		"map: [a]\nbuffer: ring\nbuffer: x\n": "already defined",
+		"map: [a]\nbuffer-size: many\n":       "cannot unmarshal",
+		"map: [a\n":                           "parse YAML",
+		"map: []\n":                           "no map to watch",
+		"map: [a, 'a=pin:/x']\n":              "called a already",
+		"map: ['id:7']\n":                     "NAME=id:7",
+		"map: ['a=what:7']\n":                 "[NAME=]REF",
+		"map: [a]\nattach: magic\n":           "attach \"magic\" is unknown",
+		"map: [a]\ntls-cert: x\n":             "go together",
+		"map: [a]\ngrpc-listen: nowhere\n":    "write HOST:PORT",
+		"map: [a]\nsync-timeout: 0s\n":        "not positive",
+	} {
+		if _, err := Load(write(t, text), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want an error with %q", text, err, want)
+		}
+	}
+}
+
+func TestParseMap(t *testing.T) {
+	for in, want := range map[string]Map{
+		"ct_map":                        {"ct_map", "name:ct_map"},
+		"name:ct_map":                   {"ct_map", "name:ct_map"},
+		"/sys/fs/bpf/lb/ct_map":         {"ct_map", "pin:/sys/fs/bpf/lb/ct_map"},
+		"ct=pin:/sys/fs/bpf/lb/ct=_map": {"ct", "pin:/sys/fs/bpf/lb/ct=_map"},
+		"ct=id:12":                      {"ct", "id:12"},
+	} {
+		got, err := ParseMap(in)
+		if err != nil || got != want {
+			t.Errorf("%q: got %+v, %v, want %+v", in, got, err, want)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("map: [ct_map]\nattach: kprobe\nsync-timeout: 5s\n"))
+	f.Add([]byte("join: ['10.0.0.2:7946']\nbuffer-size: 4096\n"))
+	f.Add([]byte("a: &a [*a]"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c := Default()
+		if c.Parse(data) != nil {
+			return
+		}
+		// What was accepted either validates or says why not; it never panics.
+		if err := c.Validate(); err == nil && len(c.Maps) == 0 {
+			t.Error("valid settings without a map")
+		}
+	})
+}

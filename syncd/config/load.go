@@ -1,0 +1,125 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/goccy/go-yaml"
+	"github.com/spf13/pflag"
+)
+
+// maxFileSize is more than any settings need, in bytes.
+const maxFileSize = 1 << 20
+
+// Bind declares every setting as a flag of fs that writes to c.
+func (c *Config) Bind(fs *pflag.FlagSet) {
+	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID (repeatable)")
+	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit or kprobe")
+	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
+	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "its size, a power of two: bytes of a ring, pages a CPU of perf (0: 16 MiB, 1024 pages)")
+
+	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "this node's name among the peers, and in its certificate")
+	fs.StringArrayVar(&c.Join, "join", c.Join, "gossip `HOST:PORT` of a peer to join (repeatable)")
+	fs.StringVar(&c.GossipListen, "gossip-listen", c.GossipListen, "address for gossip, UDP and TCP")
+	fs.StringVar(&c.GossipAdvertise, "gossip-advertise", c.GossipAdvertise, "gossip address to tell peers (default: gossip-listen)")
+	fs.StringVar(&c.GossipKeyFile, "gossip-key-file", c.GossipKeyFile, "file of base64 gossip keys, one a line, 16, 24 or 32 bytes each, the first for sending")
+	fs.StringVar(&c.GRPCListen, "grpc-listen", c.GRPCListen, "address for the streams of peers")
+	fs.StringVar(&c.GRPCAdvertise, "grpc-advertise", c.GRPCAdvertise, "stream address to tell peers (default: grpc-listen)")
+	fs.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate of this node, PEM; its DNS name is the node name")
+	fs.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "private key of the certificate, PEM")
+	fs.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "certificates of the authority that peers are verified against, PEM")
+	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "allow addresses other than loopback without TLS or gossip key")
+
+	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "how long a peer that cannot be reached is thought alive (at least 400ms)")
+	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "how long to wait at start for what peers know before this node's own map counts as new")
+	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "how long a delete is remembered; a peer away for longer is synchronised anew")
+	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
+	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
+
+	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
+	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")
+	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory that remembers, until reboot, which maps were watched")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "least level to log: debug, info, warn or error")
+	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
+}
+
+// Load returns the valid settings made of the defaults, the file (when path is
+// not empty) and, above it, the flags that were given.
+func Load(path string, flags *pflag.FlagSet) (Config, error) {
+	c := Default()
+	if path != "" {
+		if err := c.readFile(path); err != nil {
+			return Config{}, err
+		}
+	}
+	if err := c.override(flags); err != nil {
+		return Config{}, err
+	}
+	if err := c.Validate(); err != nil {
+		return Config{}, fmt.Errorf("settings are not usable: %w", err)
+	}
+	return c, nil
+}
+
+func (c *Config) readFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("open settings: %w", err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err != nil {
+		return fmt.Errorf("read settings: %w", err)
+	}
+	if err := c.Parse(data); err != nil {
+		return fmt.Errorf("settings in %s: %w", path, err)
+	}
+	return nil
+}
+
+// Parse sets c from a YAML document. A key that is no setting, or stands twice,
+// is an error.
+func (c *Config) Parse(data []byte) (err error) {
+	// The library panics on some documents that are none, such as "join: ! ".
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("parse YAML: the document cannot be read (%v)", p)
+		}
+	}()
+	if len(data) > maxFileSize {
+		return fmt.Errorf("file is larger than %d bytes", maxFileSize)
+	}
+	err = yaml.NewDecoder(bytes.NewReader(data), yaml.Strict(), yaml.DisallowUnknownField()).Decode(c)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("parse YAML: %w", err)
+	}
+	return nil
+}
+
+// override sets what was given on the command line.
+func (c *Config) override(given *pflag.FlagSet) error {
+	if given == nil {
+		return nil
+	}
+	own := pflag.NewFlagSet("settings", pflag.ContinueOnError)
+	c.Bind(own)
+	var err error
+	given.Visit(func(f *pflag.Flag) {
+		target := own.Lookup(f.Name)
+		if target == nil || err != nil {
+			return // a flag of the command, not a setting
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			err = target.Value.(pflag.SliceValue).Replace(list.GetSlice())
+			return
+		}
+		err = target.Value.Set(f.Value.String())
+	})
+	if err != nil {
+		return fmt.Errorf("apply flag: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,227 @@
+// Package daemon wires the parts of syncd together and runs them: capture and
+// kmap around the tables, replicate between nodes, membership, and what an
+// operator looks at. It is the only place that knows all of them.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"mapsync/bpf"
+	"mapsync/peers"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+	"mapsync/syncd/replicate"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+)
+
+// Options configures a Daemon.
+type Options struct {
+	Config  config.Config
+	Version string // of the program, for status and metrics
+	Logger  *slog.Logger
+	// OpenCapture attaches the hooks; capture.Open when nil. A test or a benchmark
+	// that brings its own source of events replaces it.
+	OpenCapture func(capture.Options) (*capture.Capture, error)
+}
+
+// Daemon is one node. It owns everything that it opens.
+type Daemon struct {
+	config  config.Config
+	version string
+	log     *slog.Logger
+	clock   clock
+	self    table.Owner
+	started time.Time
+
+	ownWriter   *ebpf.Map
+	capture     *capture.Capture
+	credentials *peers.Credentials
+	cluster     *peers.Cluster
+	replicator  *replicate.Replicator
+	state       *state
+	maps        []*replica
+
+	grpc     *grpc.Server
+	listener net.Listener // of grpc
+	admin    *admin
+
+	cleanup []func() error // in the order of opening
+}
+
+// New checks the settings and opens everything, so that whatever cannot work is
+// an error here and not later. Run or Close must follow.
+func New(o Options) (_ *Daemon, err error) {
+	if o.OpenCapture == nil {
+		o.OpenCapture = capture.Open
+	}
+	d := &Daemon{config: o.Config, version: o.Version, log: o.Logger, clock: newClock(), started: time.Now()}
+	d.self = table.Owner{Node: d.config.NodeName, Incarnation: uint64(d.clock.now())}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.Close())
+		}
+	}()
+	if err := checkExposure(&d.config); err != nil {
+		return nil, err
+	}
+	if d.state, err = openState(d.config.StateDir, d.config.NodeName); err != nil {
+		return nil, err
+	}
+	if err := d.openKernel(o.OpenCapture); err != nil {
+		return nil, err
+	}
+	if err := d.openNetwork(); err != nil {
+		return nil, err
+	}
+	for _, s := range d.config.Maps {
+		r, err := newReplica(d, s)
+		if err != nil {
+			return nil, err
+		}
+		d.maps = append(d.maps, r)
+	}
+	if d.admin, err = openAdmin(d); err != nil {
+		return nil, err
+	}
+	d.onClose(d.admin.close)
+	return d, nil
+}
+
+func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)) error {
+	// Kernels before 5.11 charge BPF memory to this limit.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("raise the limit of locked memory (needs CAP_SYS_RESOURCE before kernel 5.11): %w", err)
+	}
+	var err error
+	if d.ownWriter, err = bpf.NewOwnWriter(); err != nil {
+		return err
+	}
+	d.onClose(d.ownWriter.Close)
+	d.capture, err = open(capture.Options{
+		Attach: capture.Attach(d.config.Attach), Buffer: capture.Buffer(d.config.Buffer),
+		BufferSize: d.config.BufferSize, OwnWriter: d.ownWriter,
+		WallOffset: d.clock.offset, Logger: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("open capture (`syncd check` says what this kernel offers): %w", err)
+	}
+	d.onClose(d.capture.Close)
+	return nil
+}
+
+func (d *Daemon) openNetwork() error {
+	var err error
+	if d.credentials, err = openCredentials(&d.config, d.log); err != nil {
+		return err
+	}
+	if err := d.openReplicator(); err != nil {
+		return err
+	}
+	if d.listener, err = net.Listen("tcp", d.config.GRPCListen); err != nil {
+		return fmt.Errorf("listen for peers: %w", err)
+	}
+	d.onClose(func() error { d.grpc.Stop(); return nil })
+	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
+	if err != nil {
+		return err
+	}
+	service := d.config.GRPCAdvertise
+	if service == "" {
+		service = d.listener.Addr().String()
+	}
+	d.cluster, err = peers.New(peers.Options{
+		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
+		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
+		Join: d.config.Join, GossipKeys: keys, ServiceAddr: service,
+		DeadTime: d.config.DeadTime, Logger: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("open gossip: %w", err)
+	}
+	d.onClose(d.cluster.Close)
+	return nil
+}
+
+func (d *Daemon) openReplicator() error {
+	o := replicate.Options{
+		Self: d.self, Logger: d.log, Now: d.clock.time, MaxClockAhead: d.config.MaxClockAhead,
+		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
+			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
+			return grpc.NewClient("passthrough:///"+p.Addr, options...)
+		},
+	}
+	if d.credentials.Secure() {
+		o.Authenticate = d.credentials.VerifyPeer
+	}
+	var err error
+	if d.replicator, err = replicate.New(o); err != nil {
+		return err
+	}
+	d.grpc = grpc.NewServer(append(d.replicator.ServerOptions(), grpc.Creds(d.credentials.Server()))...)
+	d.replicator.Register(d.grpc)
+	return nil
+}
+
+// Run replicates until ctx ends, then leaves the cluster and closes everything.
+// It returns nil at such an end, and otherwise what went wrong.
+func (d *Daemon) Run(ctx context.Context) error {
+	d.log.Info("syncd is running", "node", d.self.Node, "incarnation", d.self.Incarnation,
+		"version", d.version, "pid", os.Getpid(), "grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.capture.Run(ctx) })
+	g.Go(func() error { return d.cluster.Run(ctx) })
+	g.Go(func() error { return d.replicator.Run(ctx) })
+	g.Go(func() error { return d.followMembers(ctx) })
+	g.Go(func() error { return d.claimWhenSynced(ctx) })
+	g.Go(func() error { return d.admin.run(ctx) })
+	for _, m := range d.maps {
+		g.Go(func() error { return m.run(ctx) })
+	}
+	g.Go(func() error { return d.grpc.Serve(d.listener) })
+	g.Go(func() error { <-ctx.Done(); d.grpc.Stop(); return nil })
+	err := g.Wait()
+	if errors.Is(err, context.Canceled) {
+		err = nil
+	}
+	d.log.Info("syncd has stopped")
+	return errors.Join(err, d.Close())
+}
+
+func (d *Daemon) onClose(fn func() error) { d.cleanup = append(d.cleanup, fn) }
+
+// Close frees what New opened, of a Daemon that never ran.
+func (d *Daemon) Close() error {
+	var errs []error
+	for len(d.cleanup) > 0 {
+		last := len(d.cleanup) - 1
+		errs = append(errs, d.cleanup[last]())
+		d.cleanup = d.cleanup[:last]
+	}
+	return errors.Join(errs...)
+}
+
+// Ready reports whether this node holds, in its kernel maps, what its peers
+// know, and says what is missing otherwise.
+func (d *Daemon) Ready() (bool, []string) {
+	var missing []string
+	for _, m := range d.maps {
+		if reason := m.notReady(); reason != "" {
+			missing = append(missing, m.name+": "+reason)
+		}
+	}
+	if err := d.waitingForPeers(); err != "" {
+		missing = append(missing, err)
+	}
+	return len(missing) == 0, missing
+}

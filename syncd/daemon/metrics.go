@@ -1,0 +1,207 @@
+package daemon
+
+import (
+	"mapsync/syncd/table"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// collector turns the snapshots of all parts into metrics, at each scrape.
+type collector struct {
+	daemon *Daemon
+}
+
+func newCollector(d *Daemon) *collector { return &collector{daemon: d} }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("mapsync_"+name, help, labels, nil)
+}
+
+// The metrics. docs/operations.md says what to do about each.
+var (
+	buildInfo = desc("build_info", "Always 1; the version is a label.", "version", "node")
+	readyInfo = desc("ready", "1 when this node's kernel maps hold what its peers know.")
+
+	captureEvents    = desc("capture_events_total", "Changes seen by hooks and handed to tables, by who wrote.", "context")
+	captureFailed    = desc("capture_failed_writes_total", "Writes to watched maps that the kernel refused.")
+	captureOwn       = desc("capture_own_writes_total", "Writes to watched maps by this daemon.")
+	captureLost      = desc("capture_lost_events_total", "Changes seen by a hook, or missed by it, and not handed on, by cause.", "cause")
+	captureGaps      = desc("capture_sequence_gaps_total", "Events that were numbered and never arrived.")
+	captureCounted   = desc("capture_skipped_runs_counted", "1 when this kernel counts hook runs that it skipped.")
+	captureMalformed = desc("capture_malformed_events_total", "Events that no watched map's layout fits.")
+
+	mapEntries   = desc("map_entries", "Entries of a map's table, by state.", "map", "state")
+	mapState     = desc("map_state", "1 for the state that the map is in.", "map", "state")
+	mapMemory    = desc("map_memory_bytes", "Memory of a map's table.", "map")
+	mapHead      = desc("map_position", "Number of the newest change in a map's order.", "map")
+	mapApplied   = desc("map_applied_position", "Number of the newest change that the kernel map holds.", "map")
+	mapWrites    = desc("map_kernel_writes_total", "Entries written to the kernel map, by operation.", "map", "operation")
+	mapWriteFail = desc("map_kernel_write_failures_total", "Entries that the kernel map refused, by cause; they are retried.", "map", "cause")
+	mapRechecks  = desc("map_rechecks_total", "Keys read again because the order of two writes was in doubt.", "map")
+	mapLocal     = desc("map_local_changes_total", "Local changes, by what became of them.", "map", "outcome")
+	mapRemote    = desc("map_remote_changes_total", "Changes from peers, by what became of them.", "map", "outcome")
+
+	peerUp     = desc("peer_connected", "1 when changes of the peer arrive here.", "peer")
+	peerServed = desc("peer_served", "1 when changes of this node go to the peer.", "peer")
+	lagEntries = desc("peer_lag_entries", "Changes that the peer's kernel map does not hold yet.", "peer", "map")
+	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer's kernel map does not hold yet.", "peer", "map")
+
+	streamDeltas = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
+	streamBytes  = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
+	streamErrors = desc("stream_errors_total", "What went wrong with streams, by cause.", "cause")
+	streamWalks  = desc("stream_walks_total", "Streams opened to peers, from the beginning or resumed.", "kind")
+
+	gossipMembers = desc("gossip_members", "Other nodes that live.")
+	gossipErrors  = desc("gossip_errors_total", "What went wrong with gossip, by cause.", "cause")
+	tlsRefused    = desc("tls_refused_total", "Connections refused, by side and reason.", "side", "reason")
+	tlsExpiry     = desc("tls_certificate_expiry_timestamp_seconds", "When this node's certificate ends.")
+	tlsReloads    = desc("tls_reload_errors_total", "Changed certificate files that could not be used.")
+)
+
+// Describe sends nothing: the metrics depend on the maps and peers there are.
+func (c *collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect sends all metrics.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	out := sink(ch)
+	d := c.daemon
+	ready, _ := d.Ready()
+	out.gauge(buildInfo, 1, d.version, d.self.Node)
+	out.gauge(readyInfo, truth(ready))
+	out.capture(d)
+	for _, m := range d.maps {
+		out.replica(m)
+	}
+	out.streams(d)
+	out.transport(d)
+}
+
+type sink chan<- prometheus.Metric
+
+func (s sink) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s sink) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	s <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (s sink) capture(d *Daemon) {
+	c := d.capture.Stats()
+	for i, n := range c.ByContext {
+		s.counter(captureEvents, n, table.Context(i).String())
+	}
+	s.counter(captureFailed, c.Failed)
+	s.counter(captureOwn, c.Own)
+	s.counter(captureLost, c.LostReservations, "buffer_full")
+	s.counter(captureLost, c.PerfLost, "perf")
+	s.counter(captureLost, c.Nested, "nested")
+	s.counter(captureLost, c.Skipped, "skipped")
+	s.counter(captureGaps, c.SequenceGaps)
+	s.gauge(captureCounted, truth(c.SkippedCounted))
+	s.counter(captureMalformed, c.Malformed)
+}
+
+func (s sink) replica(m *replica) {
+	m.mu.Lock()
+	state, t, kernel := m.state, m.table, m.kernel
+	m.mu.Unlock()
+	for _, each := range []MapState{MapWaiting, MapLoading, MapSyncing, MapReplicating, MapRefused} {
+		s.gauge(mapState, truth(each == state), m.name, string(each))
+	}
+	if t == nil {
+		return
+	}
+	st := t.Stats()
+	for name, n := range map[string]int{
+		"live": st.Live, "tombstone": st.Tombstones, "unversioned": st.Unversioned,
+		"pending_write": st.Dirty, "failed_write": st.Failed,
+	} {
+		s.gauge(mapEntries, float64(n), m.name, name)
+	}
+	s.gauge(mapMemory, float64(st.MemoryBytes), m.name)
+	s.gauge(mapHead, float64(st.Head), m.name)
+	s.gauge(mapApplied, float64(st.Applied), m.name)
+	for name, n := range map[string]uint64{
+		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled,
+		"restored": st.Restored, "evicted": st.Evictions,
+	} {
+		s.counter(mapLocal, n, m.name, name)
+	}
+	for name, n := range map[string]uint64{
+		"accepted": st.RemoteAccepted, "stale": st.RemoteStale, "conflict": st.RemoteConflictOwn, "refused": st.Refused,
+	} {
+		s.counter(mapRemote, n, m.name, name)
+	}
+	if kernel != nil {
+		s.kernel(m.name, kernel)
+	}
+}
+
+func (s sink) kernel(name string, a *attachment) {
+	if a.syncer == nil {
+		return
+	}
+	st := a.syncer.Stats()
+	s.counter(mapWrites, st.Written, name, "update")
+	s.counter(mapWrites, st.Deleted, name, "delete")
+	for cause, n := range map[string]uint64{
+		"full": st.FailedFull, "memory": st.FailedMemory, "busy": st.FailedBusy, "other": st.FailedOther,
+	} {
+		s.counter(mapWriteFail, n, name, cause)
+	}
+	s.counter(mapRechecks, st.Rechecks, name)
+}
+
+func (s sink) streams(d *Daemon) {
+	for _, p := range d.replicator.Status() {
+		s.gauge(peerUp, truth(p.Connected), p.Node)
+		s.gauge(peerServed, truth(p.Serving), p.Node)
+		for _, m := range p.Maps {
+			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
+			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
+		}
+	}
+	st := d.replicator.Stats()
+	s.counter(streamDeltas, st.Sent.Deltas, "sent")
+	s.counter(streamDeltas, st.Received.Deltas, "received")
+	s.counter(streamBytes, st.Sent.Bytes, "sent")
+	s.counter(streamBytes, st.Received.Bytes, "received")
+	for cause, n := range map[string]uint64{
+		"connect": st.ConnectErrors, "gap": st.Gaps, "bad_message": st.BadMessages, "bad_request": st.BadRequests,
+		"silence": st.Silences, "refused_delta": st.DeltasRefused, "clock_ahead": st.DeltasAhead, "refused_map": st.MapsRefused,
+	} {
+		s.counter(streamErrors, n, cause)
+	}
+	s.counter(streamWalks, st.Walks, "beginning")
+	s.counter(streamWalks, st.Resumes, "resumed")
+}
+
+func (s sink) transport(d *Daemon) {
+	g := d.cluster.Stats()
+	s.gauge(gossipMembers, float64(g.Members))
+	for cause, n := range map[string]uint64{
+		"join": g.JoinFailures, "key_differs": g.KeyDiffers, "peer_plain": g.PeerPlain,
+		"peer_encrypted": g.PeerEncrypted, "bad_meta": g.BadMeta, "name_conflict": g.NameConflicts,
+	} {
+		s.counter(gossipErrors, n, cause)
+	}
+	c := d.credentials.Stats()
+	for reason, n := range c.AcceptRefused {
+		s.counter(tlsRefused, n, "accept", string(reason))
+	}
+	for reason, n := range c.DialRefused {
+		s.counter(tlsRefused, n, "dial", string(reason))
+	}
+	if !c.NotAfter.IsZero() {
+		s.gauge(tlsExpiry, float64(c.NotAfter.Unix()))
+	}
+	s.counter(tlsReloads, c.ReloadErrors)
+}

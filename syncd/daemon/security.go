@@ -1,0 +1,85 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"mapsync/peers"
+	"mapsync/syncd/config"
+)
+
+// checkExposure refuses to serve peers on anything but loopback without
+// encryption, unless told to.
+func checkExposure(c *config.Config) error {
+	gossipSecured := c.GossipKeyFile != ""
+	var errs []error
+	for _, a := range []struct {
+		setting, addr string
+		secured       bool
+	}{
+		{"gossip-listen", c.GossipListen, gossipSecured},
+		{"gossip-advertise", c.GossipAdvertise, gossipSecured},
+		{"grpc-listen", c.GRPCListen, c.TLS()},
+		{"grpc-advertise", c.GRPCAdvertise, c.TLS()},
+	} {
+		if a.addr == "" {
+			continue
+		}
+		if err := peers.CheckExposure(a.addr, a.secured, c.Insecure); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", a.setting, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, error) {
+	if !c.TLS() {
+		log.Warn("streams between peers are neither encrypted nor verified: no tls-cert is given", "insecure", c.Insecure)
+		return peers.Insecure(log), nil
+	}
+	return peers.NewCredentials(peers.CredentialsOptions{
+		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, NodeName: c.NodeName, Logger: log,
+	})
+}
+
+// readGossipKeys reads one base64 key a line; empty lines and those that begin
+// with # are passed over. No file is no key.
+func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
+	if path == "" {
+		log.Warn("gossip is neither encrypted nor verified: no gossip-key-file is given")
+		return nil, nil
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read gossip keys: %w", err)
+	}
+	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
+		log.Warn("gossip key file can be read by others: chmod 600 it", "file", path, "mode", info.Mode().Perm().String())
+	}
+	var keys [][]byte
+	lines := bufio.NewScanner(bytes.NewReader(data))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		key, err := base64.StdEncoding.DecodeString(line)
+		if err != nil {
+			return nil, fmt.Errorf("gossip key in %s, line %d: %w", path, n, err)
+		}
+		keys = append(keys, key)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read gossip keys: %w", err)
+	}
+	if len(keys) == 0 {
+		return nil, fmt.Errorf("%s holds no gossip key: write one with `head -c 32 /dev/urandom | base64`", path)
+	}
+	return keys, nil
+}

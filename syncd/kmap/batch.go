@@ -1,0 +1,153 @@
+package kmap
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBatchFull is returned by [Batch.Add] when there is no room: call Apply.
+var ErrBatchFull = errors.New("batch is full")
+
+// Batch collects writes in the memory that the writing program reads, so that
+// nothing is copied twice. A map has one; it belongs to one goroutine at a time.
+type Batch struct {
+	layout
+	mem []byte
+	n   int
+	cap int
+}
+
+func (k *Map) newBatch(o *Options) Batch {
+	b := Batch{layout: k.layout, cap: k.burst(o)}
+	if k.writer != nil {
+		b.mem = k.writer.entries
+	} else {
+		b.mem = make([]byte, b.cap*b.stride)
+	}
+	return b
+}
+
+// Batch returns the map's batch, emptied.
+func (k *Map) Batch() *Batch {
+	k.batch.Reset()
+	return &k.batch
+}
+
+// Len returns the number of entries added.
+func (b *Batch) Len() int { return b.n }
+
+// Cap returns how many entries there is room for.
+func (b *Batch) Cap() int { return b.cap }
+
+// Reset empties the batch.
+func (b *Batch) Reset() { b.n = 0 }
+
+// Add copies one write into the batch: an update, or with a nil value a delete. It
+// returns ErrBatchFull, or an error for a size that is not the map's.
+func (b *Batch) Add(key, value []byte) error {
+	if b.n == b.cap {
+		return ErrBatchFull
+	}
+	if len(key) != b.keySize || value != nil && len(value) != b.valueSize {
+		return fmt.Errorf("add write of %d + %d bytes to map with %d + %d", len(key), len(value), b.keySize, b.valueSize)
+	}
+	if b.mem == nil {
+		return os.ErrClosed
+	}
+	e := b.entry(b.n)
+	op := uint32(opDelete)
+	if value != nil {
+		op = opUpdate
+		copy(e[b.valueOffset:], value)
+	}
+	copy(e[entryKey:], key)
+	binary.NativeEndian.PutUint64(e, uint64(op)) // and rc = 0
+	b.n++
+	return nil
+}
+
+// Err returns the outcome of entry i after [Map.Apply]: nil, or the error of the
+// map, a [unix.Errno]: E2BIG for a full map. Deleting an absent key is no error.
+func (b *Batch) Err(i int) error {
+	if rc := b.rc(i); rc != 0 {
+		return unix.Errno(-rc)
+	}
+	return nil
+}
+
+func (b *Batch) entry(i int) []byte { return b.mem[i*b.stride:][:b.stride:b.stride] }
+func (b *Batch) op(i int) uint32    { return binary.NativeEndian.Uint32(b.mem[i*b.stride:]) }
+func (b *Batch) rc(i int) int32 {
+	return int32(binary.NativeEndian.Uint32(b.mem[i*b.stride+entryRC:]))
+}
+
+func (b *Batch) setRC(i int, rc unix.Errno) {
+	binary.NativeEndian.PutUint32(b.mem[i*b.stride+entryRC:], uint32(-int32(rc)))
+}
+func (b *Batch) key(i int) []byte   { return b.entry(i)[entryKey:][:b.keySize] }
+func (b *Batch) value(i int) []byte { return b.entry(i)[b.valueOffset:][:b.valueSize] }
+
+// transientTries is how often a write that the kernel put off is tried again.
+const transientTries = 4
+
+// Apply writes the batch to the map, in order. It returns the number of entries that
+// failed, each with its own error in [Batch.Err], or an error when the map as a whole
+// could not be written. What the kernel only put off is tried again: a locked
+// bucket (EBUSY), and the per-CPU memory of a map made with BPF_F_NO_PREALLOC, which
+// the kernel refills a moment later (ENOMEM).
+func (k *Map) Apply(b *Batch) (failed int, err error) {
+	k.writeMu.Lock()
+	defer k.writeMu.Unlock()
+	if b.mem == nil {
+		return 0, fmt.Errorf("write map %q: %w", k.info.Name, os.ErrClosed)
+	}
+	for try := range transientTries {
+		if b.n == 0 {
+			return 0, nil
+		}
+		if k.writer != nil {
+			failed, err = k.writer.run(b.n)
+		} else {
+			failed, err = k.bulk.run(b)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("write map %q: %w", k.info.Name, err)
+		}
+		if failed == 0 || try == transientTries-1 || !b.keepTransient() {
+			break
+		}
+		time.Sleep(time.Millisecond << try)
+	}
+	if failed > 0 {
+		failed = b.countFailed()
+	}
+	return failed, nil
+}
+
+// keepTransient leaves to be done only what may go better the next time.
+func (b *Batch) keepTransient() (some bool) {
+	for i := range b.n {
+		switch unix.Errno(-b.rc(i)) {
+		case unix.EBUSY, unix.ENOMEM, unix.EAGAIN:
+			b.setRC(i, 0)
+			some = true
+		default:
+			binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
+		}
+	}
+	return some
+}
+
+func (b *Batch) countFailed() (n int) {
+	for i := range b.n {
+		if b.rc(i) != 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,115 @@
+package kmap
+
+import (
+	"errors"
+	"flag"
+	"testing"
+	"time"
+)
+
+var benchEntries = flag.Int("kmap.entries", 1_000_000, "entries of the benchmarks' maps")
+
+func benchMap(b *testing.B, o Options) *Map {
+	b.Helper()
+	k := openMap(b, newKernelMap(b, hashSpec(48, 176, uint32(*benchEntries))), o)
+	put(b, k, 0, *benchEntries, 1)
+	return k
+}
+
+// perEntry reports a whole pass over the map as the cost of one entry.
+func perEntry(b *testing.B) {
+	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(*benchEntries), "ns/entry")
+}
+
+var benchWays = []struct {
+	name string
+	opts Options
+}{{"program", Options{}}, {"bpf2", Options{NoProgram: true}}}
+
+// BenchmarkApply writes every entry of a full map once an operation. kernel-ns/entry
+// is the share of Apply, without filling the batch.
+func BenchmarkApply(b *testing.B) {
+	for _, way := range benchWays {
+		b.Run(way.name, func(b *testing.B) {
+			k := benchMap(b, way.opts)
+			key, value := entry(0, 2, 48, 176)
+			batch := k.Batch()
+			var inKernel time.Duration
+			apply := func() {
+				began := time.Now()
+				if failed, err := k.Apply(batch); failed != 0 || err != nil {
+					b.Fatal(failed, err)
+				}
+				inKernel += time.Since(began)
+				batch.Reset()
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				for n := range *benchEntries {
+					fillKey(key, n)
+					err := batch.Add(key, value)
+					if errors.Is(err, ErrBatchFull) {
+						apply()
+						err = batch.Add(key, value)
+					}
+					if err != nil {
+						b.Fatal(err)
+					}
+				}
+				apply()
+			}
+			perEntry(b)
+			b.ReportMetric(float64(inKernel)/float64(b.N)/float64(*benchEntries), "kernel-ns/entry")
+		})
+	}
+}
+
+// fillKey makes key the n-th that entry gives, without allocating.
+func fillKey(key []byte, n int) {
+	key[0], key[1], key[2], key[3] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
+	for i := 4; i < len(key); i++ {
+		key[i] = byte(n + i)
+	}
+}
+
+func BenchmarkForEach(b *testing.B) {
+	for _, way := range benchWays {
+		b.Run(way.name, func(b *testing.B) {
+			k := benchMap(b, way.opts)
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				err := k.ForEach(b.Context(), func(_, _ []byte) error { n++; return nil })
+				if err != nil || n < *benchEntries {
+					b.Fatal(n, err)
+				}
+			}
+			perEntry(b)
+		})
+	}
+}
+
+func BenchmarkLookup(b *testing.B) {
+	for _, way := range benchWays {
+		b.Run(way.name, func(b *testing.B) {
+			k := benchMap(b, way.opts)
+			keys := make([]byte, *benchEntries*48)
+			for n := range *benchEntries {
+				fillKey(keys[n*48:][:48], n)
+			}
+			b.ReportAllocs()
+			for b.Loop() {
+				n := 0
+				err := k.Lookup(keys, func(_ int, _, _ []byte, found bool) {
+					if found {
+						n++
+					}
+				})
+				if err != nil || n != *benchEntries {
+					b.Fatal(n, err)
+				}
+			}
+			perEntry(b)
+		})
+	}
+}

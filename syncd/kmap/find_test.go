@@ -1,0 +1,297 @@
+package kmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+func TestParseRef(t *testing.T) {
+	for in, want := range map[string]Ref{
+		"ct_map":                {Name: "ct_map"},
+		"name:ct_map":           {Name: "ct_map"},
+		"/sys/fs/bpf/tc/ct_map": {PinPath: "/sys/fs/bpf/tc/ct_map"},
+		"pin:/sys/fs/bpf//x":    {PinPath: "/sys/fs/bpf/x"},
+		"id:12":                 {ID: 12},
+	} {
+		got, err := ParseRef(in)
+		if err != nil || got != want {
+			t.Errorf("%q: %+v, %v", in, got, err)
+		}
+		if again, err := ParseRef(got.String()); err != nil || again != got {
+			t.Errorf("%q: %q reads as %+v, %v", in, got.String(), again, err)
+		}
+	}
+	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x"} {
+		if got, err := ParseRef(in); err == nil {
+			t.Errorf("%q read as %+v", in, got)
+		}
+	}
+}
+
+// unique names maps of one test: other tests' maps are on the same host.
+func unique(base string) string { return fmt.Sprintf("%s_%x", base, time.Now().UnixNano()&0xffffff) }
+
+func idOf(t *testing.T, m *ebpf.Map) uint32 {
+	t.Helper()
+	i, err := infoOf(m.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i.id
+}
+
+func resolved(t *testing.T, ref Ref) (uint32, error) {
+	t.Helper()
+	m, err := Resolve(ref)
+	if err != nil {
+		return 0, err
+	}
+	defer m.Close()
+	return idOf(t, m), nil
+}
+
+func namedSpec(name string) *ebpf.MapSpec {
+	s := hashSpec(8, 8, 100)
+	s.Name = name
+	return s
+}
+
+func TestResolve(t *testing.T) {
+	name := unique("resolve")
+	for _, ref := range []Ref{{Name: name}, {ID: 0xfffffff0}, {PinPath: "/sys/fs/bpf/" + name}} {
+		if _, err := resolved(t, ref); !errors.Is(err, ErrNotFound) {
+			t.Errorf("%s: %v", ref, err)
+		}
+	}
+	if _, err := Resolve(Ref{}); err == nil || errors.Is(err, ErrNotFound) {
+		t.Errorf("nothing named: %v", err)
+	}
+	m := newKernelMap(t, namedSpec(name))
+	for _, ref := range []Ref{{Name: name}, {Name: name + "_longer_than_the_kernel_keeps"}, {ID: idOf(t, m)}} {
+		if len(ref.Name) > maxName {
+			ref.Name = ref.Name[:0] + name + strings.Repeat("x", maxName-len(name)) + "yz"
+			newKernelMap(t, namedSpec(ref.Name[:maxName]))
+			if _, err := resolved(t, ref); err != nil {
+				t.Errorf("%s: %v", ref, err)
+			}
+			continue
+		}
+		if id, err := resolved(t, ref); err != nil || id != idOf(t, m) {
+			t.Errorf("%s: id %d, %v", ref, id, err)
+		}
+	}
+	// A map of another kind with the name does not matter.
+	newKernelMap(t, &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
+	if id, err := resolved(t, Ref{Name: name}); err != nil || id != idOf(t, m) {
+		t.Errorf("beside an array: id %d, %v", id, err)
+	}
+	second := newKernelMap(t, namedSpec(name))
+	_, err := resolved(t, Ref{Name: name})
+	if !errors.Is(err, ErrAmbiguous) || !strings.Contains(err.Error(), fmt.Sprint(idOf(t, m))) {
+		t.Errorf("two maps: %v", err)
+	}
+	useByProgram(t, second)
+	if id, err := resolved(t, Ref{Name: name}); err != nil || id != idOf(t, second) {
+		t.Errorf("one of two in use: id %d, %v", id, err)
+	}
+}
+
+// useByProgram loads a program of somebody else's that uses m, until the test ends or
+// it is closed.
+func useByProgram(t *testing.T, m *ebpf.Map) *ebpf.Program {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "lb", Type: ebpf.SocketFilter, License: "MIT",
+		Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// bpffs returns a directory in a bpf file system of the test's own.
+func bpffs(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "b p f")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("bpffs", dir, "bpf", 0, ""); err != nil {
+		t.Fatalf("mount bpffs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestList(t *testing.T) {
+	dir := bpffs(t)
+	m := newKernelMap(t, namedSpec(unique("list")))
+	pins := []string{filepath.Join(dir, "a"), filepath.Join(dir, "sub", "b")}
+	if err := os.Mkdir(filepath.Dir(pins[1]), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	first, err := m.Clone()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer first.Close()
+	if err := errors.Join(first.Pin(pins[0]), m.Pin(pins[1]), useByProgram(t, m).Pin(filepath.Join(dir, "program"))); err != nil {
+		t.Fatal(err)
+	}
+	put(t, openMap(t, m, Options{}), 0, 42, 1)
+	perCPU := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	array := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+
+	list, err := List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	find := func(m *ebpf.Map) *Info {
+		i := slices.IndexFunc(list, func(i Info) bool { return i.ID == idOf(t, m) })
+		if i < 0 {
+			return nil
+		}
+		return &list[i]
+	}
+	got := find(m)
+	if got == nil || got.Entries != 42 || !slices.Equal(got.Pins, pins) || got.Supported != nil || got.KeySize != 8 {
+		t.Errorf("map: %+v", got)
+	}
+	if got := find(perCPU); got == nil || !errors.Is(got.Supported, ErrUnsupported) {
+		t.Errorf("per-CPU map: %+v", got)
+	}
+	if got := find(array); got != nil {
+		t.Errorf("array: %+v", got)
+	}
+}
+
+func TestBPFMounts(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "mountinfo")
+	text := `22 1 0:20 / /sys/fs/bpf rw,nosuid shared:9 - bpf bpf rw,mode=700
+23 1 0:21 / /tmp/b\040p\134f rw - bpf none rw
+24 1 0:22 / /bpf rw - tmpfs bpf rw
+garbage
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, err := bpfMounts(file)
+	if err != nil || !slices.Equal(got, []string{"/sys/fs/bpf", `/tmp/b p\f`}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// next expects an event within a second.
+func next(t *testing.T, w *Watcher, kind EventKind, id uint32) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	e, err := w.Next(ctx)
+	if err != nil || e.Kind != kind || e.ID != id {
+		t.Fatalf("event %s %d, %v; want %s %d", e.Kind, e.ID, err, kind, id)
+	}
+	if e.Map != nil {
+		t.Cleanup(func() { e.Map.Close() })
+	}
+}
+
+func nothing(t *testing.T, w *Watcher) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+	defer cancel()
+	if e, err := w.Next(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("event %s %d, %v; want none", e.Kind, e.ID, err)
+	}
+}
+
+func TestWatchPin(t *testing.T) {
+	path := filepath.Join(bpffs(t), "map")
+	w := NewWatcher(Ref{PinPath: path}, 10*time.Millisecond)
+	nothing(t, w)
+	for _, kind := range []EventKind{Appeared, Replaced} {
+		m := newKernelMap(t, namedSpec("pinned"))
+		if kind == Replaced {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := m.Pin(path); err != nil {
+			t.Fatal(err)
+		}
+		next(t, w, kind, idOf(t, m))
+		nothing(t, w)
+		if kind == Replaced {
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			next(t, w, Gone, idOf(t, m))
+			nothing(t, w)
+		}
+	}
+}
+
+// A load balancer that restarts makes a new map of the same name, while the old one
+// lives on because this process holds it.
+func TestWatchName(t *testing.T) {
+	name := unique("watch")
+	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
+	nothing(t, w)
+	old := newKernelMap(t, namedSpec(name))
+	user := useByProgram(t, old)
+	next(t, w, Appeared, idOf(t, old))
+	openMap(t, old, Options{})
+	nothing(t, w)
+
+	renewed := newKernelMap(t, namedSpec(name))
+	nothing(t, w) // the old one is still in use: only now does it end
+	useByProgram(t, renewed)
+	user.Close()
+	next(t, w, Replaced, idOf(t, renewed))
+	nothing(t, w)
+}
+
+// User space alone uses the maps: the newer one is meant.
+func TestWatchNameWithoutPrograms(t *testing.T) {
+	name := unique("watch")
+	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
+	old := newKernelMap(t, namedSpec(name))
+	next(t, w, Appeared, idOf(t, old))
+	openMap(t, old, Options{})
+	renewed := newKernelMap(t, namedSpec(name))
+	next(t, w, Replaced, idOf(t, renewed))
+	nothing(t, w)
+}
+
+// An error that lasts is reported once.
+func TestWatchReportsOnce(t *testing.T) {
+	name := unique("watch")
+	first := newKernelMap(t, namedSpec(name))
+	second := newKernelMap(t, namedSpec(name))
+	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
+	if _, err := w.Next(t.Context()); !errors.Is(err, ErrAmbiguous) {
+		t.Fatal(err)
+	}
+	nothing(t, w)
+	second.Close()
+	next(t, w, Appeared, idOf(t, first))
+	w.Forget()
+	next(t, w, Appeared, idOf(t, first))
+	nothing(t, w)
+}

@@ -1,0 +1,110 @@
+package kmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/cilium/ebpf"
+)
+
+// Feature is one thing that this package needs or can use of the kernel.
+type Feature struct {
+	Name string
+	// What says what the feature is for.
+	What string
+	// Required is set when nothing takes the feature's place.
+	Required bool
+	// Err is nil when it works here, else why it does not.
+	Err error
+}
+
+// Features is what [Probe] found, in the order of importance.
+type Features []Feature
+
+// Err returns why this kernel or these privileges do not do at all, or nil.
+func (f Features) Err() error {
+	var errs []error
+	for _, x := range f {
+		if x.Required && x.Err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", x.Name, x.Err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Probe tries everything that Open and its like do, on maps of its own.
+func Probe() Features {
+	f := Features{
+		{Name: "maps", What: "create a hash map", Required: true},
+		{Name: "write-program", What: "write by a program: fast, and hides nothing from the hooks"},
+		{Name: "lookup-program", What: "look up by a program"},
+		{Name: "iterator", What: "read whole maps by an iterator"},
+		{Name: "batch", What: "bpf(2) for many entries a call: the fallback", Err: haveBatch()},
+		{Name: "map-ids", What: "find maps by name or id, list them"},
+	}
+	_, f[5].Err = ebpf.MapGetNextID(0)
+	if errors.Is(f[5].Err, fs.ErrNotExist) {
+		f[5].Err = nil
+	}
+	f[0].Err = probeMap(f[1:4])
+	return f
+}
+
+// probeMap uses a small map in all ways, and leaves what failed in the features of
+// writing, looking up and reading.
+func probeMap(f Features) error {
+	raw, err := ebpf.NewMap(&ebpf.MapSpec{Name: "mapsync_probe", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 8})
+	if err != nil {
+		for i := range f {
+			f[i].Err = errors.New("no map to try it on")
+		}
+		return err
+	}
+	defer release(raw)
+	m, err := Open(raw, Options{})
+	if err != nil {
+		return err
+	}
+	defer release(m)
+	f[0].Err = m.writeErr
+	f[1].Err = m.lookupErr
+	f[2].Err = m.readErr
+	return roundTrip(m)
+}
+
+// roundTrip writes an entry and reads it back in both ways.
+func roundTrip(m *Map) error {
+	key, value := []byte("roundtri"), []byte("ptripround")[:8]
+	b := m.Batch()
+	if err := b.Add(key, value); err != nil {
+		return err
+	}
+	if _, err := m.Apply(b); err != nil {
+		return err
+	}
+	if err := b.Err(0); err != nil {
+		return err
+	}
+	seen := 0
+	same := func(k, v []byte) bool { return string(k) == string(key) && string(v) == string(value) }
+	err := m.Lookup(key, func(_ int, k, v []byte, found bool) {
+		if found && same(k, v) {
+			seen++
+		}
+	})
+	if err != nil {
+		return err
+	}
+	err = m.ForEach(context.Background(), func(k, v []byte) error {
+		if same(k, v) {
+			seen++
+		}
+		return nil
+	})
+	if err == nil && seen < 2 {
+		err = errors.New("what was written does not read back")
+	}
+	return err
+}

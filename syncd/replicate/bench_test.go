@@ -1,0 +1,208 @@
+package replicate
+
+import (
+	"encoding/binary"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+const (
+	benchKeySize   = 48
+	benchValueSize = 176
+)
+
+func benchEntry(k, v []byte, i, gen int) {
+	binary.LittleEndian.PutUint64(k, uint64(i)*0x9e3779b97f4a7c15)
+	binary.LittleEndian.PutUint64(v, uint64(gen))
+}
+
+// fillTable makes n local changes of generation gen.
+func fillTable(tb *table.Table, n, gen int) {
+	k, v := make([]byte, benchKeySize), make([]byte, benchValueSize)
+	for from := 0; from < n; from += 256 {
+		tb.Update(func(tx *table.Tx) {
+			now := time.Now().UnixNano()
+			for i := from; i < min(n, from+256); i++ {
+				benchEntry(k, v, i, gen)
+				tx.Local(&table.Change{Key: k, Value: v, Time: now})
+			}
+		})
+	}
+}
+
+// discard is a stream to nowhere.
+type discard struct {
+	responder
+	last []byte
+	keep bool
+}
+
+func (d *discard) SendMsg(m any) error {
+	out := m.(*outbound)
+	if d.keep {
+		d.last = flat(out)
+	}
+	out.data.Free()
+	return nil
+}
+
+// benchFeed returns a feed of a table with n records, past its first walk.
+func benchFeed(b *testing.B, n int) (*feed, *localMap, *discard) {
+	b.Helper()
+	self := table.Owner{Node: "load-balancer-1", Incarnation: 1}
+	r, err := New(Options{Self: self, Dial: noDial})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+	fillTable(tb, n, 0)
+	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
+	m := &localMap{name: testMap, layout: layout, table: tb, generation: 1}
+	to := &discard{}
+	s := newSession(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
+	f := newFeed(s, subscription(1, testMap, layout))
+	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, tb), tb.NewCursor(0), func() {}
+	return f, m, to
+}
+
+// BenchmarkEncode is the sending side up to gRPC, for one delta.
+func BenchmarkEncode(b *testing.B) {
+	const n = 100_000
+	f, m, _ := benchFeed(b, n)
+	b.ReportAllocs()
+	b.ResetTimer()
+	for done := 0; done < b.N; {
+		f.cursor = m.table.NewCursor(0)
+		f.sent.Store(0)
+		for more := true; more && done < b.N; {
+			var err error
+			if more, err = f.step(m, time.Now()); err != nil {
+				b.Fatal(err)
+			}
+			done += f.enc.deltas
+		}
+		f.cursor.Close()
+	}
+}
+
+// BenchmarkMerge is the receiving side from gRPC, for one delta: decoding, and
+// the merge of new keys, or of newer values for known ones.
+func BenchmarkMerge(b *testing.B) {
+	const n = 100_000
+	f, m, to := benchFeed(b, n)
+	to.keep = true
+	generation := func(gen int) (batches [][]byte) {
+		if gen > 0 {
+			fillTable(m.table, n, gen)
+		}
+		for more := true; more; {
+			var err error
+			if more, err = f.step(m, time.Now()); err != nil {
+				b.Fatal(err)
+			}
+			batches = append(batches, to.last)
+		}
+		return batches
+	}
+	first, second := generation(0), generation(1)
+	run := func(b *testing.B, known bool) {
+		b.ReportAllocs()
+		b.StopTimer()
+		for done := 0; done < b.N; {
+			l, in := benchLink(b)
+			batches, before := first, uint64(0)
+			if known {
+				takeAll(b, l, first, len(first))
+				batches, before = second, in.count.deltas.Load()
+			}
+			runtime.GC()
+			b.StartTimer()
+			takeAll(b, l, batches, (b.N-done+maxBatchDeltas-1)/maxBatchDeltas)
+			b.StopTimer()
+			done += int(in.count.deltas.Load() - before)
+		}
+	}
+	b.Run("new", func(b *testing.B) { run(b, false) })
+	b.Run("known", func(b *testing.B) { run(b, true) })
+}
+
+func benchLink(b *testing.B) (*link, *intake) {
+	b.Helper()
+	self := table.Owner{Node: "load-balancer-2", Incarnation: 2}
+	r, err := New(Options{Self: self, Dial: noDial})
+	if err != nil {
+		b.Fatal(err)
+	}
+	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
+	if err := r.AddMap(testMap, layout, tb); err != nil {
+		b.Fatal(err)
+	}
+	return acceptedLink(r, Peer{Node: "load-balancer-1", Incarnation: 1})
+}
+
+func takeAll(b *testing.B, l *link, batches [][]byte, limit int) {
+	b.Helper()
+	for _, data := range batches[:min(limit, len(batches))] {
+		if err := l.take(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkEndToEnd carries deltas from one table to another over gRPC on
+// loopback: one walk, and then changes as they are made. The processor time is
+// that of both sides, with the making of the changes in the second case.
+func BenchmarkEndToEnd(b *testing.B) {
+	const n = 200_000
+	bench := func(b *testing.B, live bool) {
+		self := table.Owner{Node: "a", Incarnation: 1}
+		ours := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+		fillTable(ours, n, 0)
+		node1 := startNode(b, "a", 1, ours)
+		deltas := 0
+		var cpu, wall time.Duration
+		for b.Loop() {
+			b.StopTimer()
+			theirs := newSizedTable(b, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
+			node2 := startNode(b, "b", 2, theirs)
+			reached := func() bool { m, _ := node2.status("a", testMap); return m.Received == ours.Stats().Head }
+			if live {
+				meet(node1, node2)
+				eventually(b, "first sync", reached)
+			}
+			runtime.GC()
+			cpu0, wall0 := cpuTime(), time.Now()
+			b.StartTimer()
+			if live {
+				fillTable(ours, n, deltas+1)
+			} else {
+				meet(node1, node2)
+			}
+			eventually(b, "synced", reached)
+			b.StopTimer()
+			cpu += cpuTime() - cpu0
+			wall += time.Since(wall0)
+			deltas += n
+			node2.stop()
+			b.StartTimer()
+		}
+		b.ReportMetric(float64(cpu)/float64(deltas), "cpu-ns/delta")
+		b.ReportMetric(float64(deltas)/wall.Seconds(), "deltas/s")
+		b.ReportMetric(0, "ns/op")
+	}
+	b.Run("walk", func(b *testing.B) { bench(b, false) })
+	b.Run("live", func(b *testing.B) { bench(b, true) })
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,306 @@
+package replicate
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// TestEncodeIsPlainProtobuf decodes hand-made batches with the stock decoder:
+// every field, and the same bytes in length as the stock encoder's.
+func TestEncodeIsPlainProtobuf(t *testing.T) {
+	self := table.Owner{Node: "a", Incarnation: 77}
+	tb := newTable(t, self, false)
+	putTable(t, tb, 0, 1500, 1)
+	tb.Update(func(tx *table.Tx) {
+		for i := range 200 {
+			id := tx.Intern(table.Owner{Node: "x", Incarnation: uint64(i)})
+			d := table.Delta{Key: key(i), Version: 1 << 61, Owner: id, Delete: i%3 == 0, Value: value(i)}
+			if o := tx.Remote(&d, 0, table.RemoteOptions{}); o != table.Accepted {
+				t.Fatal(o)
+			}
+		}
+	})
+	want := make(map[string]*mapsyncv1.Delta)
+	c := tb.NewCursor(0)
+	defer c.Close()
+	tb.View(func(tx *table.Tx) {
+		var rec table.Record
+		e := newEncoder(300, self, tb)
+		for done := false; !done; {
+			from := c.Position()
+			e.begin(tx.Head())
+			for e.fits() {
+				if done = !tx.Next(c, &rec); done {
+					break
+				}
+				e.add(tx, e.slot(rec.Owner), &rec)
+				want[string(rec.Key)] = wantDelta(&rec)
+			}
+			checkBatch(t, tx, flat(e.finish(from, c.Position(), done)), self, from, c.Position(), done, want)
+		}
+	})
+	if len(want) > 0 {
+		t.Errorf("%d records were not sent", len(want))
+	}
+}
+
+func wantDelta(rec *table.Record) *mapsyncv1.Delta {
+	d := &mapsyncv1.Delta{
+		Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value), Version: uint64(rec.Version),
+		Owner: uint32(rec.Owner), Operation: mapsyncv1.Operation_OPERATION_UPDATE,
+	}
+	if rec.Delete {
+		d.Operation = mapsyncv1.Operation_OPERATION_DELETE
+	}
+	return d
+}
+
+func checkBatch(t *testing.T, tx *table.Tx, data []byte, self table.Owner, from, to uint64, last bool, want map[string]*mapsyncv1.Delta) {
+	t.Helper()
+	var m mapsyncv1.SubscribeResponse
+	if err := proto.Unmarshal(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	if n := proto.Size(&m); n != len(data) {
+		t.Errorf("encoded in %d bytes, which can be %d", len(data), n)
+	}
+	if len(data) > maxResponseBytes {
+		t.Errorf("a batch of %d bytes", len(data))
+	}
+	b := m.GetBatch()
+	for _, d := range b.GetDeltas() {
+		o := b.GetOwners()[d.GetOwner()]
+		d.Owner = uint32(tx.Intern(table.Owner{Node: o.GetNode(), Incarnation: o.GetNumber()}))
+		if diff := cmp.Diff(want[string(d.GetKey())], d, protocmp.Transform()); diff != "" {
+			t.Fatal(diff)
+		}
+		delete(want, string(d.GetKey()))
+	}
+	b.Deltas, b.Owners = nil, nil
+	head := &mapsyncv1.Batch{Map: 300, Origin: incarnation(self), PreviousPosition: from, Position: to, CaughtUp: last}
+	if diff := cmp.Diff(head, b, protocmp.Transform()); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestDecodeWhatStockEncodes is the other way round, with anything in it.
+func TestDecodeWhatStockEncodes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &mapsyncv1.Batch{
+			Map:              rapid.Uint32().Draw(t, "map"),
+			Origin:           drawOwner(t),
+			PreviousPosition: rapid.Uint64().Draw(t, "previous"),
+			Position:         rapid.Uint64().Draw(t, "position"),
+			CaughtUp:         rapid.Bool().Draw(t, "caught up"),
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "owners") {
+			m.Owners = append(m.Owners, drawOwner(t))
+		}
+		for range rapid.IntRange(0, 20).Draw(t, "deltas") {
+			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{
+				Key:       rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "key"),
+				Value:     rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
+				Version:   rapid.Uint64().Draw(t, "version"),
+				Owner:     rapid.Uint32().Draw(t, "owner"),
+				Operation: mapsyncv1.Operation(rapid.Int32().Draw(t, "operation")),
+			})
+		}
+		data, err := proto.Marshal(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: m}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, ok := batchOf(data)
+		if !ok {
+			t.Fatal("a batch was not recognised")
+		}
+		var b batch
+		got, err := decoded(&b, inner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(m, got, protocmp.Transform()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func drawOwner(t *rapid.T) *mapsyncv1.Incarnation {
+	return &mapsyncv1.Incarnation{
+		Node:   rapid.StringN(1, 60, maxNodeName).Draw(t, "node"),
+		Number: rapid.Uint64().Draw(t, "number"),
+	}
+}
+
+// decoded returns what the decoder by hand makes of a batch.
+func decoded(b *batch, data []byte) (*mapsyncv1.Batch, error) {
+	if err := b.parse(data); err != nil {
+		return nil, err
+	}
+	m := &mapsyncv1.Batch{
+		Map: b.index, PreviousPosition: b.previous, Position: b.position, CaughtUp: b.caughtUp,
+	}
+	if b.origin != (table.Owner{}) {
+		m.Origin = incarnation(b.origin)
+	}
+	for _, w := range b.owners {
+		m.Owners = append(m.Owners, incarnation(w.owner()))
+	}
+	err := b.groups(make([]wireDelta, 3), func(wires []wireDelta) error {
+		for _, d := range wires {
+			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{
+				Key: slices.Clone(d.key), Value: slices.Clone(d.value),
+				Version: d.version, Owner: d.owner, Operation: d.operation,
+			})
+		}
+		return nil
+	})
+	return m, err
+}
+
+// TestBatchCostsNoAllocationPerDelta holds for encoding and for merging.
+func TestBatchCostsNoAllocationPerDelta(t *testing.T) {
+	self := table.Owner{Node: "a", Incarnation: 1}
+	tb := newTable(t, self, false)
+	putTable(t, tb, 0, maxBatchDeltas, 1)
+	e := newEncoder(1, self, tb)
+	c := tb.NewCursor(0)
+	defer c.Close()
+	var data []byte
+	var rec table.Record
+	encode := func() {
+		tb.View(func(tx *table.Tx) {
+			e.begin(maxBatchDeltas)
+			for tx.Next(c, &rec) {
+				e.add(tx, e.slot(rec.Owner), &rec)
+			}
+			out := e.finish(0, c.Position(), true)
+			data = append(data[:0], out.data[0].ReadOnlyData()...)
+			data = append(data, out.data[1].ReadOnlyData()...)
+			out.data.Free()
+		})
+		c.Close()
+		c = tb.NewCursor(0)
+	}
+	if n := testing.AllocsPerRun(20, encode); n > 20 {
+		t.Errorf("%v allocations to encode a batch", n)
+	}
+
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 1}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := newTable(t, r.opt.Self, false)
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, theirs); err != nil {
+		t.Fatal(err)
+	}
+	l, in := acceptedLink(r, Peer{Node: "a", Incarnation: 1})
+	merge := func() {
+		in.position = 0
+		if err := l.take(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge()
+	if n := testing.AllocsPerRun(20, merge); n > 20 {
+		t.Errorf("%v allocations to merge a batch", n)
+	}
+	if n := len(live(theirs)); n != maxBatchDeltas {
+		t.Errorf("%d keys merged", n)
+	}
+}
+
+func TestPoolKeepsSizes(t *testing.T) {
+	for range 1000 {
+		n := rand.N(200 << 10)
+		b := buffers.Get(n)
+		if len(*b) != n {
+			t.Fatalf("a buffer of %d bytes for %d", len(*b), n)
+		}
+		buffers.Put(b)
+	}
+}
+
+func TestAckQueue(t *testing.T) {
+	var q ackQueue
+	for i := uint64(1); i <= 100; i++ {
+		q.push(i, 10*i)
+	}
+	for _, step := range []struct {
+		applied, position uint64
+		ok                bool
+	}{{5, 0, false}, {10, 1, true}, {10, 0, false}, {319, 31, true}, {999, 0, false}, {1000, 100, true}} {
+		position, ok := q.pop(step.applied)
+		if position != step.position || ok != step.ok {
+			t.Errorf("applied %d: position %d, %v", step.applied, position, ok)
+		}
+	}
+	if q.n != 0 {
+		t.Errorf("%d points left", q.n)
+	}
+}
+
+func TestView(t *testing.T) {
+	peers := func(names string) (p []Peer) {
+		for _, c := range names {
+			p = append(p, Peer{Node: string(c), Incarnation: 2})
+		}
+		return p
+	}
+	for _, tc := range []struct {
+		self, live    string // without self
+		owner, target table.Owner
+		want          bool
+	}{
+		{"a", "b", table.Owner{Node: "a", Incarnation: 1}, table.Owner{Node: "b", Incarnation: 2}, true},   // own
+		{"a", "b", table.Owner{Node: "b", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false},  // echo
+		{"a", "b", table.Owner{Node: "b", Incarnation: 1}, table.Owner{Node: "b", Incarnation: 2}, true},   // its earlier life
+		{"b", "ac", table.Owner{Node: "c", Incarnation: 1}, table.Owner{Node: "c", Incarnation: 2}, true},  // everyone does
+		{"a", "bc", table.Owner{Node: "c", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false}, // c does it
+		{"a", "bc", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, true},  // d is gone
+		{"b", "ac", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "a", Incarnation: 2}, true},
+		{"b", "ac", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "c", Incarnation: 2}, false},
+		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "a", Incarnation: 2}, true}, // a is told by all
+		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false},
+	} {
+		if got := newView(1, tc.self, peers(tc.live)).serves(tc.owner, tc.target); got != tc.want {
+			t.Errorf("%s with %q live serves %v to %v: %v", tc.self, tc.live, tc.owner, tc.target, got)
+		}
+	}
+	if newView(2, "b", peers("acd")).takesOver(newView(1, "b", peers("ac")), "e") {
+		t.Error("a new node makes b responsible")
+	}
+	if !newView(2, "b", peers("cd")).takesOver(newView(1, "b", peers("acd")), "e") {
+		t.Error("b is not responsible when a goes")
+	}
+}
+
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no name":    {Dial: noDial},
+		"no dialler": {Self: table.Owner{Node: "a"}},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+	r, err := New(Options{Self: table.Owner{Node: "a"}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, waiting := r.SyncedAll(); ok || len(waiting) != 1 {
+		t.Errorf("synced with peers that nobody knows: %v", waiting)
+	}
+	if r.opt.MaxClockAhead != 24*time.Hour {
+		t.Errorf("clocks may be %s ahead", r.opt.MaxClockAhead)
+	}
+}

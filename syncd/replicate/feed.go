@@ -1,0 +1,250 @@
+package replicate
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// feed is one map on its way to one peer. It belongs to the session's sending
+// goroutine but for the atomic fields.
+type feed struct {
+	s      *session
+	index  uint32
+	name   string
+	layout *mapsyncv1.Layout
+	resume *mapsyncv1.Resume
+	// tellAll has records told that this node does not answer for, until the
+	// peer was told that there is nothing more.
+	tellAll bool
+
+	unwanted atomic.Bool   // the peer has unsubscribed
+	serving  atomic.Bool   // m is valid, also for other goroutines
+	sent     atomic.Uint64 // position
+	acked    atomic.Uint64 // position
+	upToDate atomic.Bool   // nothing was left to send
+
+	told    tale
+	toldFor *localMap // the map that was refused
+
+	m         *localMap
+	cancel    func() // of the table's wake-ups
+	cursor    *table.Cursor
+	enc       *encoder
+	origin    uint64 // where the walk began
+	open      bool   // the table is complete, so that the walk may begin
+	lost      bool   // the position is below the floor
+	goal      uint64 // head of the table when a walk from 0 began
+	exhausted bool   // the walk reached the end
+	lastSent  time.Time
+	caughtUp  bool // the peer was told that there is nothing more
+
+	// fill and rec are kept so that a batch allocates neither.
+	fill func(*table.Tx)
+	rec  table.Record
+}
+
+// tale is what a peer was told last about a map that is not served.
+type tale uint8
+
+const (
+	toldNothing tale = iota
+	toldPending
+	toldRefused
+)
+
+func newFeed(s *session, m *mapsyncv1.MapSubscription) *feed {
+	f := &feed{s: s, index: m.GetMap(), name: m.GetName(), layout: m.GetLayout(), resume: m.GetResume(), tellAll: m.GetTellAll()}
+	f.fill = f.encode
+	return f
+}
+
+// close gives up what serving took. It may be called more than once.
+func (f *feed) close() {
+	if f.cursor != nil {
+		f.serving.Store(false)
+		f.cancel()
+		f.cursor.Close()
+		f.cursor = nil
+	}
+}
+
+// start begins to serve the feed if it can be served, and tells the peer what
+// became of it unless it was told before.
+func (f *feed) start(m *localMap) error {
+	switch {
+	case m == nil:
+		if f.told == toldPending {
+			return nil
+		}
+		f.told, f.toldFor = toldPending, nil
+		return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
+			Pending: &mapsyncv1.MapPending{Map: f.index},
+		}})
+	case !m.layout.matches(f.layout):
+		if f.told == toldRefused && f.toldFor == m {
+			return nil
+		}
+		f.told, f.toldFor = toldRefused, m
+		f.s.r.count.mapsRefused.Add(1)
+		return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
+			Refused: &mapsyncv1.MapRefused{
+				Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
+				Text: fmt.Sprintf("map %q has keys and values of %d and %d bytes on %s, and of %d and %d bytes on %s",
+					f.name, m.layout.KeySize, m.layout.ValueSize, f.s.r.opt.Self.Node,
+					f.layout.GetKeySize(), f.layout.GetValueSize(), f.s.target.Node),
+			},
+		}})
+	}
+	return f.serve(m)
+}
+
+// serve opens the walk: where the peer left off if that is still a place in this
+// table's order, or else at 0.
+func (f *feed) serve(m *localMap) error {
+	position, reset := f.resume.GetPosition(), false
+	var head, floor uint64
+	m.table.View(func(tx *table.Tx) { head, floor = tx.Head(), tx.Floor() })
+	if f.resume.GetIncarnation() != f.s.r.opt.Self.Incarnation || f.resume.GetGeneration() != m.generation ||
+		position > head || position < floor {
+		position, reset = 0, true
+		f.s.r.count.walks.Add(1)
+	} else {
+		f.s.r.count.resumes.Add(1)
+	}
+	f.m, f.origin = m, position
+	f.enc = newEncoder(f.index, f.s.r.opt.Self, m.table)
+	f.cursor = m.table.NewCursor(position)
+	f.cancel = m.table.Subscribe(f.s.wake)
+	f.sent.Store(position)
+	f.serving.Store(true)
+	return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
+		Accepted: &mapsyncv1.MapAccepted{Map: f.index, Generation: m.generation, Position: position, Reset_: reset},
+	}})
+}
+
+// end tells the peer that the subscription is over.
+func (f *feed) end(reason mapsyncv1.EndReason) error {
+	f.s.remove(f)
+	return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{
+		Ended: &mapsyncv1.MapEnded{Map: f.index, Reason: reason},
+	}})
+}
+
+func (f *feed) tell(m *mapsyncv1.SubscribeResponse) error {
+	if err := f.s.send.Send(m); err != nil {
+		return fmt.Errorf("send answer about map %q: %w", f.name, err)
+	}
+	f.s.lastSent = time.Now()
+	return nil
+}
+
+// step sends at most one batch, or whatever else is due about the map. It
+// reports whether there is more to do at once.
+func (f *feed) step(m *localMap, now time.Time) (more bool, err error) {
+	switch {
+	case f.unwanted.Load():
+		f.s.remove(f)
+		return false, nil
+	case f.m == nil:
+		err := f.start(m)
+		return f.m != nil, err
+	case f.m != m:
+		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
+	}
+	f.m.table.View(f.fill)
+	if f.lost {
+		f.enc.drop()
+		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+	}
+	return f.open && !f.exhausted, f.dispatch(now)
+}
+
+// encode fills a batch with the next records that the peer is to have.
+func (f *feed) encode(tx *table.Tx) {
+	if !f.open && !f.begin(tx) {
+		return
+	}
+	position := f.cursor.Position()
+	// A deletion that was forgotten before the walk met it is lost to the peer,
+	// unless the walk began at 0 after it was made.
+	if floor := tx.Floor(); floor > position && floor > f.goal {
+		f.lost = true
+		return
+	}
+	v := f.s.r.view.Load() // under the lock: see view
+	rule := v.epoch << 1
+	if f.tellAll {
+		rule |= 1
+	}
+	f.enc.begin(tx.Head() - position)
+	f.exhausted = false
+	for n := 0; n < maxBatchWalk && f.enc.fits(); n++ {
+		if !tx.Next(f.cursor, &f.rec) {
+			f.exhausted = true
+			return
+		}
+		slot := f.enc.slot(f.rec.Owner)
+		if slot.rule != rule+1 {
+			owner := tx.Owner(f.rec.Owner)
+			slot.rule = rule + 1 // 0 is a slot without any
+			slot.serve = v.serves(owner, f.s.target) || (f.tellAll && owner != f.s.target)
+		}
+		if slot.serve && f.rec.Version != 0 {
+			f.enc.add(tx, slot, &f.rec)
+		}
+	}
+	f.exhausted = f.cursor.Position() == tx.Head()
+}
+
+// begin opens the walk once the table is complete. Before, nobody knows which
+// of the records are this node's.
+func (f *feed) begin(tx *table.Tx) bool {
+	if tx.Unversioned() > 0 {
+		return false
+	}
+	f.open = true
+	if f.origin == 0 {
+		f.goal = tx.Head()
+	}
+	return true
+}
+
+// dispatch sends what encode made of the walk. A batch without deltas only moves
+// the position: there is no hurry unless the peer waits to hear that this is
+// all. A walk that may not begin yet is all, too: two nodes that start together
+// would otherwise wait for each other.
+func (f *feed) dispatch(now time.Time) error {
+	previous, deltas := f.sent.Load(), f.enc.deltas
+	position, end := previous, !f.open || f.exhausted
+	if f.open {
+		position = f.cursor.Position()
+	}
+	f.upToDate.Store(end)
+	if deltas == 0 {
+		f.enc.drop()
+		if (!end || f.caughtUp) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.advance) {
+			return nil
+		}
+	}
+	f.sent.Store(position)
+	f.caughtUp = f.caughtUp || end
+	f.tellAll = f.tellAll && !f.caughtUp
+	f.lastSent, f.s.lastSent = now, now
+	out := f.enc.finish(previous, position, end)
+	f.s.count.add(deltas, out.data.Len())
+	f.s.r.count.sent.add(deltas, out.data.Len())
+	if err := f.s.send.SendMsg(out); err != nil {
+		return fmt.Errorf("send batch of map %q: %w", f.name, err)
+	}
+	return nil
+}
+
+// behind reports whether the peer is yet to hear of positions that hold nothing
+// for it.
+func (f *feed) behind() bool {
+	return f.cursor != nil && f.open && f.cursor.Position() != f.sent.Load()
+}

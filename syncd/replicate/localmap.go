@@ -1,0 +1,113 @@
+package replicate
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// maxSamples bounds the memory of when a map's head was where.
+const maxSamples = 1024
+
+// localMap is a map of this node. It is replaced, not changed, when a map of
+// the same name comes again.
+type localMap struct {
+	name       string
+	layout     Layout
+	table      *table.Table
+	generation uint64
+
+	mu      sync.Mutex
+	samples []headSample
+	scanned table.OwnerID // owners below were reported by newOwners
+}
+
+// headSample says that the table's head had reached a position by some time.
+type headSample struct {
+	position uint64
+	at       time.Time
+}
+
+// sampleLag notes the head of the table, for lagSince.
+func (m *localMap) sampleLag(now time.Time) {
+	head := m.head()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.samples); n > 0 && m.samples[n-1].position == head {
+		return
+	}
+	if len(m.samples) == maxSamples {
+		// Half the resolution lasts twice as long.
+		for i := range maxSamples / 2 {
+			m.samples[i] = m.samples[2*i+1]
+		}
+		m.samples = m.samples[:maxSamples/2]
+	}
+	m.samples = append(m.samples, headSample{head, now})
+}
+
+// lagSince returns how old the oldest change above a position is, as far as the
+// samples tell.
+func (m *localMap) lagSince(position uint64, now time.Time) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(m.samples, position, func(s headSample, p uint64) int {
+		if s.position > p {
+			return 1
+		}
+		return -1
+	})
+	if i == len(m.samples) {
+		return 0
+	}
+	return max(0, now.Sub(m.samples[i].at))
+}
+
+func (m *localMap) head() (head uint64) {
+	m.table.View(func(tx *table.Tx) { head = tx.Head() })
+	return head
+}
+
+// owners returns the nodes that own records, or did.
+func (m *localMap) owners() []string {
+	var from table.OwnerID
+	return m.ownersFrom(&from)
+}
+
+// newOwners returns those that were not returned before.
+func (m *localMap) newOwners() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ownersFrom(&m.scanned)
+}
+
+func (m *localMap) ownersFrom(id *table.OwnerID) (nodes []string) {
+	m.table.View(func(tx *table.Tx) {
+		for {
+			o := tx.Owner(*id)
+			if o == (table.Owner{}) {
+				return
+			}
+			nodes = append(nodes, o.Node)
+			*id++
+		}
+	})
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+func (l Layout) proto() *mapsyncv1.Layout {
+	typ := mapsyncv1.MapType_MAP_TYPE_HASH
+	if l.LRU {
+		typ = mapsyncv1.MapType_MAP_TYPE_LRU_HASH
+	}
+	return &mapsyncv1.Layout{KeySize: uint32(l.KeySize), ValueSize: uint32(l.ValueSize), Type: typ}
+}
+
+// matches reports whether entries of a peer's map fit.
+func (l Layout) matches(p *mapsyncv1.Layout) bool {
+	return uint64(p.GetKeySize()) == uint64(l.KeySize) && uint64(p.GetValueSize()) == uint64(l.ValueSize)
+}

@@ -1,0 +1,140 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+func TestLayoutThatDiffers(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
+	wide := newSizedTable(t, a.self, testKeySize, 2*testValueSize, false)
+	a.addMap("other", wide)
+	b.addMap("other", newTable(t, b.self, false))
+	meet(a, b)
+	a.put(0, 10, 1)
+	eventually(t, "the map that matches is replicated", func() bool { return len(live(b.tb)) == 10 })
+	eventually(t, "the other one is refused", func() bool {
+		m, _ := b.status("a", "other")
+		return m.State == StateRefused && strings.Contains(m.Error, "8 and 32 bytes on a, and of 8 and 16 bytes on b")
+	})
+	ok, waiting := b.r.SyncedAll()
+	if !ok {
+		t.Errorf("waiting for %q, which cannot come", waiting)
+	}
+	// It is tried again when the sender's map changes.
+	a.r.RemoveMap("other")
+	right := newTable(t, a.self, false)
+	putTable(t, right, 0, 5, 1)
+	a.addMap("other", right)
+	eventually(t, "served", func() bool { m, _ := b.status("a", "other"); return m.State == StateCaughtUp && m.In.Deltas == 5 })
+}
+
+func TestMapsComeAndGo(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
+	meet(a, b)
+	theirs := newTable(t, b.self, false)
+	b.addMap("late", theirs)
+	eventually(t, "pending", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	ours := newTable(t, a.self, false)
+	putTable(t, ours, 0, 100, 1)
+	a.addMap("late", ours)
+	eventually(t, "served", func() bool { return len(live(theirs)) == 100 })
+
+	a.r.RemoveMap("late")
+	putTable(t, ours, 100, 110, 1)
+	eventually(t, "pending again", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	// Another table, whose positions mean something else.
+	ours = newTable(t, a.self, false)
+	putTable(t, ours, 200, 210, 1)
+	a.addMap("late", ours)
+	eventually(t, "the new one is served", func() bool { return len(live(theirs)) == 110 })
+
+	b.r.RemoveMap("late")
+	eventually(t, "unsubscribed", func() bool { m, _ := a.status("b", "late"); return !m.Serving })
+	putTable(t, ours, 300, 310, 1)
+	a.put(0, 10, 1)
+	eventually(t, "the other map goes on", func() bool { return len(live(b.tb)) == 10 })
+	if n := len(live(theirs)); n != 110 {
+		t.Errorf("a removed map has %d keys, expected 110", n)
+	}
+	for _, n := range []*node{a, b} {
+		if s := n.r.Stats(); s.GapsOrErrors() != 0 {
+			t.Errorf("errors on the way: %+v", s)
+		}
+	}
+}
+
+func TestManyMaps(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
+	var last *table.Table
+	for i := range MaxMaps - 1 {
+		ours := newTable(t, a.self, false)
+		putTable(t, ours, 0, 20, i)
+		last = newTable(t, b.self, false)
+		name := fmt.Sprintf("map%d", i)
+		a.addMap(name, ours)
+		b.addMap(name, last)
+	}
+	err := a.r.AddMap("more", Layout{KeySize: testKeySize, ValueSize: testValueSize}, a.tb)
+	if !errors.Is(err, ErrMap) {
+		t.Errorf("add one map too many: %v", err)
+	}
+	meet(a, b)
+	eventually(t, "all maps are there", func() bool {
+		_, p := b.status("a", testMap)
+		n := 0
+		for _, m := range p.Maps {
+			if m.In.Deltas == 20 {
+				n++
+			}
+		}
+		return n == MaxMaps-1 && len(live(last)) == 20
+	})
+}
+
+func TestAddMapRefuses(t *testing.T) {
+	a := startNode(t, "a", 1, nil)
+	foreign := newTable(t, table.Owner{Node: "b", Incarnation: 1}, false)
+	huge := newSizedTable(t, a.self, 8, maxEntryBytes, false)
+	ok := Layout{KeySize: testKeySize, ValueSize: testValueSize}
+	for name, err := range map[string]error{
+		"twice":        a.r.AddMap(testMap, ok, a.tb),
+		"wrong layout": a.r.AddMap("x", Layout{KeySize: 4, ValueSize: 4}, a.tb),
+		"foreign":      a.r.AddMap("x", ok, foreign),
+		"no name":      a.r.AddMap("", ok, a.tb),
+		"not UTF-8":    a.r.AddMap("\xff", ok, a.tb),
+		"too large":    a.r.AddMap("x", Layout{KeySize: 8, ValueSize: maxEntryBytes}, huge),
+	} {
+		if !errors.Is(err, ErrMap) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestLagIsMeasured(t *testing.T) {
+	m := &localMap{table: newTable(t, table.Owner{Node: "a"}, false)}
+	begun := time.Now()
+	for i := range 3 * maxSamples {
+		putTable(t, m.table, i, i+1, 1)
+		m.sampleLag(begun.Add(time.Duration(i) * time.Second))
+	}
+	now := begun.Add(3 * maxSamples * time.Second)
+	if len(m.samples) > maxSamples {
+		t.Errorf("%d samples kept", len(m.samples))
+	}
+	head := m.head()
+	for _, behind := range []uint64{1, 10, 1000, 3000} {
+		got, want := m.lagSince(head-behind, now), time.Duration(behind)*time.Second
+		if got > want || got < want-16*time.Second {
+			t.Errorf("%d changes behind: lag %s, expected about %s", behind, got, want)
+		}
+	}
+	if got := m.lagSince(head, now); got != 0 {
+		t.Errorf("lag %s with nothing behind", got)
+	}
+}

@@ -1,0 +1,47 @@
+package replicate
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/mem"
+
+	"mapsync/syncd/table"
+)
+
+// TestEncodingMeetsDecoding carries what a table holds, and then what changed, by
+// the two halves of a stream.
+func TestEncodingMeetsDecoding(t *testing.T) {
+	from := newSizedTable(t, table.Owner{Node: "a", Incarnation: 1}, benchKeySize, benchValueSize, false)
+	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
+	e, err := NewEncoding(from, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	d, err := NewDecoding(to, from.Self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3 * maxBatchDeltas
+	for gen := range 3 {
+		fillTable(from, n, gen)
+		for more := true; more; {
+			more, err = e.Next(func(m mem.BufferSlice) {
+				whole := make([]byte, m.Len())
+				m.CopyTo(whole)
+				if err := d.Take(whole); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := to.Stats(); got.Live != n || got.RemoteAccepted != uint64((gen+1)*n) {
+			t.Fatalf("%d entries, %d deltas after generation %d", got.Live, got.RemoteAccepted, gen)
+		}
+	}
+	if err := d.Take([]byte{0xff}); err == nil {
+		t.Fatal("a broken message was taken")
+	}
+}

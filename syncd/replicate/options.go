@@ -1,0 +1,122 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"mapsync/syncd/table"
+)
+
+// MaxMaps is how many maps a Replicator carries at once.
+const MaxMaps = 64
+
+// DefaultMaxClockAhead is the limit for a record's version ahead of the local
+// clock when Options do not say.
+const DefaultMaxClockAhead = 24 * time.Hour
+
+const (
+	protocolVersion = 1
+	maxNodeName     = 255
+)
+
+var (
+	// ErrOptions is wrapped by the errors of New.
+	ErrOptions = errors.New("invalid replicator options")
+	// ErrMap is wrapped by the errors of AddMap.
+	ErrMap = errors.New("map cannot be replicated")
+	// ErrRunning is returned by a second call of Run.
+	ErrRunning = errors.New("replicator has run already")
+)
+
+// Peer is a live member of the cluster other than this node.
+type Peer struct {
+	// Node is its name.
+	Node string
+	// Incarnation is the wall clock in nanoseconds at which its process started.
+	Incarnation uint64
+	// Addr is where its replication service listens, host:port.
+	Addr string
+}
+
+func (p Peer) owner() table.Owner {
+	return table.Owner{Node: p.Node, Incarnation: p.Incarnation}
+}
+
+// Layout is what two nodes must agree on before they exchange a map's entries.
+type Layout struct {
+	// KeySize is the size of a key in bytes.
+	KeySize int
+	// ValueSize is the size of a value in bytes.
+	ValueSize int
+	// LRU says that the map evicts. Nodes may differ in it.
+	LRU bool
+}
+
+// Options configure a Replicator.
+type Options struct {
+	// Self is this node and its incarnation.
+	Self table.Owner
+	// Dial makes a connection to a peer, with credentials and with what
+	// DialOptions returns. The Replicator closes it. It need not be connected.
+	Dial func(p Peer) (*grpc.ClientConn, error)
+	// Authenticate tells whether the caller of an incoming stream really is the
+	// node that it says it is. Nil accepts everyone.
+	Authenticate func(ctx context.Context, node string) error
+	// Logger receives what becomes of streams. Nil discards it.
+	Logger *slog.Logger
+	// Now is the wall clock. Nil means time.Now.
+	Now func() time.Time
+	// MaxClockAhead is how far the version of a record may be ahead of the local
+	// clock. Records beyond are refused one by one, lest one broken clock pull
+	// along everyone's. Zero means DefaultMaxClockAhead.
+	MaxClockAhead time.Duration
+	// MinBackoff and MaxBackoff bound the time between attempts to connect. Zero
+	// means 100 ms and 5 s.
+	MinBackoff, MaxBackoff time.Duration
+	// RewalkDelay is the time after which a map is walked again from the
+	// beginning because the table refused a record; it doubles each time, up to
+	// 16 times as long. Zero means 30 s.
+	RewalkDelay time.Duration
+	// UnknownGrace is how long after the first call of SetPeers an owner that
+	// was never seen in the cluster is waited for before it counts as gone. Zero
+	// means 60 s.
+	UnknownGrace time.Duration
+
+	heartbeat, silence, advance, pace time.Duration // set by tests
+}
+
+func (o *Options) complete() error {
+	switch {
+	case o.Self.Node == "" || len(o.Self.Node) > maxNodeName:
+		return fmt.Errorf("create replicator for node name of %d bytes: %w", len(o.Self.Node), ErrOptions)
+	case o.Dial == nil:
+		return fmt.Errorf("create replicator without a dialler: %w", ErrOptions)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	orDefault(&o.MaxClockAhead, DefaultMaxClockAhead)
+	orDefault(&o.MinBackoff, 100*time.Millisecond)
+	orDefault(&o.MaxBackoff, 5*time.Second)
+	orDefault(&o.RewalkDelay, 30*time.Second)
+	orDefault(&o.UnknownGrace, time.Minute)
+	orDefault(&o.heartbeat, time.Second)
+	orDefault(&o.silence, 10*time.Second)
+	orDefault(&o.advance, 100*time.Millisecond)
+	orDefault(&o.pace, time.Millisecond)
+	return nil
+}
+
+func orDefault(d *time.Duration, v time.Duration) {
+	if *d <= 0 {
+		*d = v
+	}
+}

@@ -1,0 +1,243 @@
+package replicate
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/keepalive"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+const (
+	// maxRequestBytes and maxResponseBytes bound a message to a sender and to a
+	// receiver. The latter has room for a full batch in which each record has an
+	// owner of its own.
+	maxRequestBytes  = 64 << 10
+	maxResponseBytes = 1 << 20
+	// streamWindow is what one stream may have under way: enough for 10 Gbit/s at
+	// 3 ms, and all that a slow peer ever costs its own node.
+	streamWindow = 4 << 20
+	ioBuffer     = 128 << 10
+
+	// maxEntryBytes bounds a key and its value, so that a batch holds several.
+	maxEntryBytes = 32 << 10
+
+	housekeeping = 250 * time.Millisecond
+)
+
+// Replicator carries the changes of tables between this node and its peers. Its
+// methods may be called from any goroutine. It must not be called while a table
+// is locked (from inside table.Update or View).
+type Replicator struct {
+	opt   Options
+	codec codec
+	view  atomic.Pointer[view]
+	maps  atomic.Pointer[map[string]*localMap] // by name; never changed, but replaced
+	count counters
+
+	mu       sync.Mutex
+	links    map[string]*link // by node; kept when a peer goes, for its positions
+	seen     map[string]bool  // every node that ever was live
+	gone     map[string]bool  // those that are not any more
+	sessions map[*session]struct{}
+	touch    map[touchWork]struct{}
+	serial   uint64    // last generation of a map
+	known    time.Time // of the first SetPeers
+
+	wake    chan struct{} // for Run
+	started bool
+	ctx     context.Context // of Run; nil before
+	wg      sync.WaitGroup
+}
+
+// New returns a Replicator without maps and peers. Its errors wrap ErrOptions.
+func New(o Options) (*Replicator, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	r := &Replicator{
+		opt:      o,
+		codec:    newCodec(),
+		links:    make(map[string]*link),
+		seen:     make(map[string]bool),
+		gone:     make(map[string]bool),
+		sessions: make(map[*session]struct{}),
+		touch:    make(map[touchWork]struct{}),
+		wake:     make(chan struct{}, 1),
+	}
+	r.view.Store(newView(0, o.Self.Node, nil))
+	r.maps.Store(&map[string]*localMap{})
+	return r, nil
+}
+
+// Register adds the replication service to a gRPC server that was made with
+// ServerOptions. Streams are served while Run runs.
+func (r *Replicator) Register(s grpc.ServiceRegistrar) {
+	mapsyncv1.RegisterReplicationServiceServer(s, &service{r: r})
+}
+
+// ServerOptions returns what the gRPC server needs besides credentials.
+func (r *Replicator) ServerOptions() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ForceServerCodecV2(r.codec),
+		grpc.MaxRecvMsgSize(maxRequestBytes),
+		grpc.ReadBufferSize(ioBuffer),
+		grpc.WriteBufferSize(ioBuffer),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+// DialOptions returns what a connection to a peer needs besides credentials.
+func (r *Replicator) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(streamWindow),
+		grpc.WithReadBufferSize(ioBuffer),
+		grpc.WithWriteBufferSize(ioBuffer),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes), grpc.ForceCodecV2(r.codec)),
+	}
+}
+
+// Run keeps a stream to each live peer and serves theirs until ctx is done. It
+// returns nil after all that it started has ended, which the streams that it
+// serves do without the gRPC server's being stopped. It can be called once.
+func (r *Replicator) Run(ctx context.Context) error {
+	r.mu.Lock()
+	if r.started {
+		r.mu.Unlock()
+		return ErrRunning
+	}
+	r.started, r.ctx = true, ctx
+	r.mu.Unlock()
+	defer r.stop()
+
+	tick := time.NewTicker(housekeeping)
+	defer tick.Stop()
+	for {
+		r.connect(ctx)
+		r.doTouch(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-tick.C:
+			r.keepHouse()
+		}
+	}
+}
+
+// stop waits for all goroutines. From here on no new one is started: those are
+// started by Run itself, or under the lock by enter while the context lives.
+func (r *Replicator) stop() {
+	r.mu.Lock()
+	for _, l := range r.links {
+		l.stop()
+	}
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+// connect starts a link to each live peer that has none running.
+func (r *Replicator) connect(ctx context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for node := range r.view.Load().live {
+		if l := r.links[node]; !l.running() {
+			l.start(ctx, &r.wg)
+		}
+	}
+}
+
+// keepHouse does what is due from time to time.
+func (r *Replicator) keepHouse() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, m := range r.localMaps() {
+		m.sampleLag(now)
+	}
+	if !r.known.IsZero() && now.Sub(r.known) > r.opt.UnknownGrace {
+		r.findUnknown()
+	}
+}
+
+// AddMap begins to replicate a table under a name. The table must hold the
+// map's first content already (table.Tx.Load). The errors wrap ErrMap.
+func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
+	if layout.KeySize != t.KeySize() || layout.ValueSize != t.ValueSize() {
+		return fmt.Errorf("add map %q with %d+%d bytes on a table of %d+%d bytes: %w", name,
+			layout.KeySize, layout.ValueSize, t.KeySize(), t.ValueSize(), ErrMap)
+	}
+	if layout.KeySize+layout.ValueSize > maxEntryBytes {
+		return fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
+			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
+	}
+	if err := checkName(name); err != nil {
+		return fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
+	}
+	if t.Self() != r.opt.Self {
+		return fmt.Errorf("add map %q with the table of another node: %w", name, ErrMap)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(r.localMaps())
+	if all[name] != nil {
+		return fmt.Errorf("add map %q a second time: %w", name, ErrMap)
+	}
+	if len(all) == MaxMaps {
+		return fmt.Errorf("add map %q as number %d: %w", name, MaxMaps+1, ErrMap)
+	}
+	// A map that comes again is another one, also to peers that saw the old one.
+	r.serial = max(r.serial+1, uint64(r.opt.Now().UnixNano()))
+	all[name] = &localMap{name: name, layout: layout, table: t, generation: r.serial}
+	t.Update(func(tx *table.Tx) {
+		for node := range r.gone {
+			tx.SetGone(node, true)
+		}
+	})
+	r.maps.Store(&all)
+	r.notify()
+	return nil
+}
+
+// RemoveMap ends the replication of a map. It does nothing if there is none of
+// that name.
+func (r *Replicator) RemoveMap(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := maps.Clone(r.localMaps())
+	delete(all, name)
+	r.maps.Store(&all)
+	r.notify()
+}
+
+// notify wakes everyone who looks at maps or peers. The lock is held.
+func (r *Replicator) notify() {
+	poke(r.wake)
+	for _, l := range r.links {
+		poke(l.wake)
+	}
+	for s := range r.sessions {
+		poke(s.wake)
+	}
+}
+
+// localMaps returns the maps by name, to be read only.
+func (r *Replicator) localMaps() map[string]*localMap { return *r.maps.Load() }
+
+// poke sends on a channel of capacity 1 unless a wake-up is pending.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,276 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+var (
+	errProtocol = errors.New("protocol violation")
+	errPeerGone = errors.New("peer is gone")
+	errReplaced = errors.New("replaced by a newer stream")
+)
+
+// service answers Subscribe.
+type service struct {
+	mapsyncv1.UnimplementedReplicationServiceServer
+	r *Replicator
+}
+
+// responder is the part of a server's stream that a session sends on.
+type responder interface {
+	Send(*mapsyncv1.SubscribeResponse) error
+	SendMsg(any) error
+}
+
+// session is one stream to a peer. Two goroutines share it: one handles the
+// peer's requests, the other sends. They may outlive the gRPC handler for as
+// long as the end of the stream takes to reach them.
+type session struct {
+	r      *Replicator
+	target table.Owner
+	send   responder
+	wake   chan struct{}
+	begun  time.Time
+
+	cancel  context.CancelCauseFunc
+	release func() bool // lets go of Run's context
+
+	mu        sync.Mutex
+	feeds     []*feed
+	lastIndex uint32
+
+	// Of the sending goroutine.
+	round    []*feed
+	lastSent time.Time
+	count    traffic
+}
+
+// Subscribe serves one peer until either side has enough.
+func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	r := v.r
+	hello, err := firstRequest(stream, r.opt.silence)
+	if err != nil {
+		return err
+	}
+	target, err := r.checkHello(stream.Context(), hello.GetHello())
+	if err != nil {
+		r.count.badRequests.Add(1)
+		r.opt.Logger.Warn("stream refused", slog.Any("error", err))
+		return err
+	}
+	s := newSession(r, target, stream)
+	ctx, err := r.enter(stream.Context(), s)
+	if err != nil {
+		return err
+	}
+	defer r.leave(s)
+	r.wg.Go(func() { s.cancel(s.receive(stream)) })
+	r.wg.Go(func() { s.cancel(s.run(ctx)) })
+	// Only the return of this function ends a Send or Recv that blocks.
+	<-ctx.Done()
+	return s.ended(context.Cause(ctx))
+}
+
+// firstRequest returns the first request, if it comes in time. When it does
+// not, the handler's return ends the Recv that still waits.
+func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit time.Duration) (*mapsyncv1.SubscribeRequest, error) {
+	type result struct {
+		req *mapsyncv1.SubscribeRequest
+		err error
+	}
+	got := make(chan result, 1)
+	go func() {
+		req, err := stream.Recv()
+		got <- result{req, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case res := <-got:
+		return res.req, res.err
+	case <-timer.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "no hello in %s", limit)
+	}
+}
+
+func newSession(r *Replicator, target table.Owner, send responder) *session {
+	return &session{
+		r: r, target: target, send: send,
+		wake:  make(chan struct{}, 1),
+		begun: time.Now(),
+	}
+}
+
+// checkHello returns who the caller is. Its errors are gRPC statuses.
+func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.Owner, error) {
+	o := table.Owner{Node: h.GetSelf().GetNode(), Incarnation: h.GetSelf().GetNumber()}
+	switch {
+	case h == nil:
+		return o, status.Error(codes.InvalidArgument, "the first message must be a hello")
+	case h.GetProtocolVersion() != protocolVersion:
+		return o, status.Errorf(codes.FailedPrecondition, "protocol version %d is not version %d",
+			h.GetProtocolVersion(), protocolVersion)
+	case checkName(o.Node) != nil:
+		return o, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
+	case o.Node == r.opt.Self.Node:
+		return o, status.Errorf(codes.AlreadyExists, "the node name %q is this node's own", o.Node)
+	}
+	if r.opt.Authenticate != nil {
+		if err := r.opt.Authenticate(ctx, o.Node); err != nil {
+			return o, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
+		}
+	}
+	return o, nil
+}
+
+// enter registers a session. A peer has one stream: a newer one takes the place
+// of an older one whose end has not been noticed.
+func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx == nil || r.ctx.Err() != nil {
+		return nil, status.Error(codes.Unavailable, "replication is not running")
+	}
+	for o := range r.sessions {
+		if o.target.Node == s.target.Node {
+			o.cancel(errReplaced)
+		}
+	}
+	ctx, s.cancel = context.WithCancelCause(ctx)
+	// The stream's context tells when the stream ends, Run's when the daemon does.
+	s.release = context.AfterFunc(r.ctx, func() { s.cancel(context.Canceled) })
+	r.sessions[s] = struct{}{}
+	r.wg.Add(1)
+	return ctx, nil
+}
+
+func (r *Replicator) leave(s *session) {
+	s.release()
+	r.mu.Lock()
+	delete(r.sessions, s)
+	r.mu.Unlock()
+	r.wg.Done()
+}
+
+// checkPeer ends the session if its peer is gone or has started anew. A peer
+// that membership does not know yet is given time.
+func (s *session) checkPeer(old, v *view) {
+	p, live := v.live[s.target.Node]
+	_, was := old.live[s.target.Node]
+	if (!live && was) || (live && p.Incarnation > s.target.Incarnation) {
+		s.cancel(errPeerGone)
+	}
+}
+
+// ended logs why a session is over, and returns that for the peer.
+func (s *session) ended(err error) error {
+	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
+	if errors.Is(err, errProtocol) {
+		s.r.count.badRequests.Add(1)
+		log.Warn("stream to peer ended", slog.Any("error", err))
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	log.Info("stream to peer ended", slog.Any("error", err))
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// receive handles the peer's requests.
+func (s *session) receive(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("receive request: %w", err)
+		}
+		if err := s.handle(req); err != nil {
+			return err
+		}
+	}
+}
+
+// handle takes in one request. Its errors wrap errProtocol.
+func (s *session) handle(req *mapsyncv1.SubscribeRequest) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch m := req.GetMessage().(type) {
+	case *mapsyncv1.SubscribeRequest_Subscribe:
+		return s.subscribe(m.Subscribe)
+	case *mapsyncv1.SubscribeRequest_Unsubscribe:
+		return s.unsubscribe(m.Unsubscribe.GetMap())
+	case *mapsyncv1.SubscribeRequest_Ack:
+		return s.acknowledge(m.Ack)
+	default:
+		return fmt.Errorf("request of type %T: %w", m, errProtocol)
+	}
+}
+
+func (s *session) subscribe(m *mapsyncv1.MapSubscription) error {
+	switch {
+	case m.GetMap() <= s.lastIndex:
+		return fmt.Errorf("subscription %d after %d: %w", m.GetMap(), s.lastIndex, errProtocol)
+	case len(s.feeds) >= 2*MaxMaps:
+		// Twice, for those that are ended here and not yet taken from the list.
+		return fmt.Errorf("more than %d subscriptions: %w", MaxMaps, errProtocol)
+	case checkName(m.GetName()) != nil:
+		return fmt.Errorf("map name of %d bytes: %w", len(m.GetName()), errProtocol)
+	}
+	s.lastIndex = m.GetMap()
+	s.feeds = append(s.feeds, newFeed(s, m))
+	poke(s.wake)
+	return nil
+}
+
+func (s *session) unsubscribe(index uint32) error {
+	if index > s.lastIndex {
+		return fmt.Errorf("end of unknown subscription %d: %w", index, errProtocol)
+	}
+	if f := s.find(index); f != nil {
+		f.unwanted.Store(true)
+		poke(s.wake)
+	}
+	return nil
+}
+
+func (s *session) acknowledge(a *mapsyncv1.Ack) error {
+	if a.GetMap() > s.lastIndex {
+		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)
+	}
+	f := s.find(a.GetMap())
+	if f == nil {
+		return nil // it ended meanwhile
+	}
+	if sent := f.sent.Load(); a.GetPosition() > sent {
+		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
+	}
+	f.acked.Store(a.GetPosition())
+	return nil
+}
+
+// find returns a feed. The lock is held.
+func (s *session) find(index uint32) *feed {
+	for _, f := range s.feeds {
+		if f.index == index {
+			return f
+		}
+	}
+	return nil
+}
+
+// remove takes a feed from the list.
+func (s *session) remove(f *feed) {
+	f.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.feeds = slices.DeleteFunc(s.feeds, func(o *feed) bool { return o == f })
+}

@@ -1,0 +1,111 @@
+package replicate
+
+import (
+	"sync/atomic"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// Stats is a snapshot of a Replicator's counters since its start.
+type Stats struct {
+	// Peers is the number of live peers.
+	Peers int
+	// Connected is the number of peers whose changes this node receives now.
+	Connected int
+	// Serving is the number of streams that are served now.
+	Serving int
+	// Maps is the number of maps.
+	Maps int
+
+	// Sent and Received count the batches of all streams.
+	Sent, Received Traffic
+	// DeltasAccepted counts received deltas that were newer than the table.
+	DeltasAccepted uint64
+	// DeltasRefused counts received deltas that a table refused.
+	DeltasRefused uint64
+	// DeltasAhead counts received deltas whose version was too far ahead of the
+	// local clock.
+	DeltasAhead uint64
+
+	// Connects counts streams that were opened to peers, and ConnectErrors those
+	// that failed, be it at once or later.
+	Connects, ConnectErrors uint64
+	// Walks counts walks from the beginning that were begun for a peer, and
+	// Resumes those that went on where the peer had left off.
+	Walks, Resumes uint64
+	// MapsRefused counts maps refused to a peer for their layout.
+	MapsRefused uint64
+	// Gaps counts received batches that did not follow on the one before.
+	Gaps uint64
+	// BadMessages counts messages of senders that did not parse or fit, gaps
+	// included. BadRequests counts those of receivers.
+	BadMessages, BadRequests uint64
+	// Silences counts streams given up because nothing came for too long.
+	Silences uint64
+}
+
+// Traffic counts batches, the deltas in them, and their encoded bytes.
+type Traffic struct {
+	Batches, Deltas, Bytes uint64
+}
+
+type traffic struct {
+	batches, deltas, bytes atomic.Uint64
+}
+
+func (t *traffic) add(deltas, bytes int) {
+	t.batches.Add(1)
+	t.deltas.Add(uint64(deltas))
+	t.bytes.Add(uint64(bytes))
+}
+
+func (t *traffic) load() Traffic {
+	return Traffic{t.batches.Load(), t.deltas.Load(), t.bytes.Load()}
+}
+
+type counters struct {
+	sent, received           traffic
+	accepted, refused, ahead atomic.Uint64
+	connects, connectErrors  atomic.Uint64
+	walks, resumes           atomic.Uint64
+	mapsRefused              atomic.Uint64
+	gaps                     atomic.Uint64
+	badMessages, badRequests atomic.Uint64
+	silences                 atomic.Uint64
+}
+
+// Stats returns a snapshot of the counters.
+func (r *Replicator) Stats() Stats {
+	c := &r.count
+	s := Stats{
+		Sent:           c.sent.load(),
+		Received:       c.received.load(),
+		DeltasAccepted: c.accepted.Load(),
+		DeltasRefused:  c.refused.Load(),
+		DeltasAhead:    c.ahead.Load(),
+		Connects:       c.connects.Load(),
+		ConnectErrors:  c.connectErrors.Load(),
+		Walks:          c.walks.Load(),
+		Resumes:        c.resumes.Load(),
+		MapsRefused:    c.mapsRefused.Load(),
+		Gaps:           c.gaps.Load(),
+		BadMessages:    c.badMessages.Load(),
+		BadRequests:    c.badRequests.Load(),
+		Silences:       c.silences.Load(),
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s.Maps, s.Serving = len(r.localMaps()), len(r.sessions)
+	for node := range r.view.Load().live {
+		s.Peers++
+		if r.links[node].connected() {
+			s.Connected++
+		}
+	}
+	return s
+}
+
+func incarnation(o table.Owner) *mapsyncv1.Incarnation {
+	return &mapsyncv1.Incarnation{Node: o.Node, Number: o.Incarnation}
+}

@@ -1,0 +1,396 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// stockServer is a sender of changes made of nothing but generated code.
+type stockServer struct {
+	mapsyncv1.UnimplementedReplicationServiceServer
+	serve func(mapsyncv1.ReplicationService_SubscribeServer) error
+}
+
+func (s *stockServer) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	return s.serve(stream)
+}
+
+// startStock serves as node x, incarnation 1.
+func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeServer) error) Peer {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := grpc.NewServer()
+	mapsyncv1.RegisterReplicationServiceServer(srv, &stockServer{serve: serve})
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = srv.Serve(lis) })
+	t.Cleanup(func() { srv.Stop(); wg.Wait() })
+	return Peer{Node: "x", Incarnation: 1, Addr: lis.Addr().String()}
+}
+
+func welcome(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	if _, err := stream.Recv(); err != nil {
+		return err
+	}
+	return stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}},
+	}})
+}
+
+// accept answers the next subscription, as if to resume wherever it asks to.
+func accept(stream mapsyncv1.ReplicationService_SubscribeServer) (*mapsyncv1.MapSubscription, error) {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return nil, err
+		}
+		if sub := m.GetSubscribe(); sub != nil {
+			return sub, stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
+				Accepted: &mapsyncv1.MapAccepted{
+					Map: sub.GetMap(), Generation: 9, Position: sub.GetResume().GetPosition(), Reset_: sub.GetResume() == nil,
+				},
+			}})
+		}
+	}
+}
+
+func stockBatch(index uint32, from, to uint64, keys ...int) *mapsyncv1.SubscribeResponse {
+	b := &mapsyncv1.Batch{
+		Map: index, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}, PreviousPosition: from, Position: to,
+		Owners: []*mapsyncv1.Incarnation{{Node: "x", Number: 1}}, CaughtUp: true,
+	}
+	for _, k := range keys {
+		b.Deltas = append(b.Deltas, &mapsyncv1.Delta{
+			Key: key(k), Value: value(k), Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE,
+		})
+	}
+	return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: b}}
+}
+
+func TestStockServer(t *testing.T) {
+	acks := make(chan uint64, 10)
+	peer := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+		if err := welcome(stream); err != nil {
+			return err
+		}
+		sub, err := accept(stream)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(stockBatch(sub.GetMap(), 0, 10, 1, 2, 3)); err != nil {
+			return err
+		}
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			acks <- m.GetAck().GetPosition()
+		}
+	})
+	b := startNode(t, "b", 2, nil)
+	b.r.SetPeers([]Peer{peer})
+	eventually(t, "received", func() bool { return len(live(b.tb)) == 3 })
+	select {
+	case p := <-acks:
+		if p != 10 {
+			t.Errorf("position %d acknowledged, expected 10", p)
+		}
+	case <-time.After(deadline):
+		t.Error("nothing acknowledged")
+	}
+}
+
+func TestStockClient(t *testing.T) {
+	a := startNode(t, "a", 1, nil)
+	a.put(0, 1000, 1)
+	stream := stockClient(t, a)
+	send(t, stream, hello("y"))
+	send(t, stream, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{
+		Subscribe: subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}),
+	}})
+	deltas, position := 0, uint64(0)
+	for deltas < 1000 {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := m.GetBatch()
+		if b == nil {
+			continue
+		}
+		if b.GetPreviousPosition() != position {
+			t.Errorf("a batch from %d after %d", b.GetPreviousPosition(), position)
+		}
+		deltas, position = deltas+len(b.GetDeltas()), b.GetPosition()
+	}
+	send(t, stream, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
+		Ack: &mapsyncv1.Ack{Map: 1, Position: position},
+	}})
+	a.r.SetPeers([]Peer{{Node: "y", Incarnation: 1, Addr: "127.0.0.1:1"}})
+	eventually(t, "acknowledged", func() bool { m, _ := a.status("y", testMap); return m.Acked == position && m.LagEntries == 0 })
+	// And a lie ends the stream, naming the cause.
+	send(t, stream, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
+		Ack: &mapsyncv1.Ack{Map: 1, Position: position + 1},
+	}})
+	for {
+		if _, err := stream.Recv(); err != nil {
+			if !strings.Contains(err.Error(), "acknowledgement of position") {
+				t.Errorf("the stream ended with %v", err)
+			}
+			break
+		}
+	}
+}
+
+func stockClient(t *testing.T, n *node) mapsyncv1.ReplicationService_SubscribeClient {
+	t.Helper()
+	conn, err := grpc.NewClient(n.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+func hello(node string) *mapsyncv1.SubscribeRequest {
+	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{
+		Hello: &mapsyncv1.Hello{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: node, Number: 1}},
+	}}
+}
+
+func send(t *testing.T, stream mapsyncv1.ReplicationService_SubscribeClient, m *mapsyncv1.SubscribeRequest) {
+	t.Helper()
+	if err := stream.Send(m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSlowReaderCostsNobody has a peer that subscribes and then reads nothing.
+func TestSlowReaderCostsNobody(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
+	slow := stockClient(t, a)
+	send(t, slow, hello("slow"))
+	send(t, slow, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{
+		Subscribe: subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}),
+	}})
+	meet(a, b)
+	for v := range 40 {
+		a.put(0, 10000, v)
+	}
+	eventually(t, "the other peer has the last value", func() bool {
+		l := live(b.tb)
+		return len(l) == 10000 && l[0] == 39 && l[9999] == 39
+	})
+	// When it reads at last, it gets what is new, not the history.
+	got := make(map[string]int)
+	deltas := 0
+	for got[string(key(9999))] != 39 {
+		m, err := slow.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range m.GetBatch().GetDeltas() {
+			got[string(d.GetKey())] = int(d.GetValue()[7])
+			deltas++
+		}
+	}
+	if deltas > 100_000 || len(got) != 10000 {
+		t.Errorf("the slow peer received %d deltas of %d keys, of 400000 changes", deltas, len(got))
+	}
+}
+
+// TestGap has a server that leaves out a batch, once.
+func TestGap(t *testing.T) {
+	resumed := make(chan uint64, 1)
+	peer := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+		if err := welcome(stream); err != nil {
+			return err
+		}
+		sub, err := accept(stream)
+		if err != nil {
+			return err
+		}
+		for _, b := range []*mapsyncv1.SubscribeResponse{
+			stockBatch(sub.GetMap(), 0, 10, 1), stockBatch(sub.GetMap(), 20, 30, 3),
+		} {
+			if err := stream.Send(b); err != nil {
+				return err
+			}
+		}
+		if sub, err = accept(stream); err != nil {
+			return err
+		}
+		resumed <- sub.GetResume().GetPosition()
+		if err := stream.Send(stockBatch(sub.GetMap(), 10, 30, 2, 3)); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	})
+	b := startNode(t, "b", 2, nil)
+	b.r.SetPeers([]Peer{peer})
+	eventually(t, "received without the gap", func() bool { return len(live(b.tb)) == 3 })
+	if p := <-resumed; p != 10 {
+		t.Errorf("resumed at %d, expected 10", p)
+	}
+	if s := b.r.Stats(); s.Gaps != 1 || s.BadMessages != 1 || s.ConnectErrors != 0 {
+		t.Errorf("gap not counted, or more than that: %+v", s)
+	}
+}
+
+func TestSilentPeerIsGivenUp(t *testing.T) {
+	var streams sync.WaitGroup
+	streams.Add(2)
+	once := make(chan struct{}, 2)
+	peer := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+		select {
+		case once <- struct{}{}:
+			streams.Done()
+		default:
+		}
+		if err := welcome(stream); err != nil {
+			return err
+		}
+		<-stream.Context().Done()
+		return nil
+	})
+	b := startNode(t, "b", 2, nil, func(o *Options) { o.silence = 50 * time.Millisecond })
+	b.r.SetPeers([]Peer{peer})
+	streams.Wait() // that is, it came again
+	eventually(t, "counted and shown", func() bool {
+		_, p := b.status("x", testMap)
+		return b.r.Stats().Silences > 0 && (p.Connected || strings.Contains(p.Error, "silent"))
+	})
+}
+
+func TestStrangersAreRefused(t *testing.T) {
+	a := startNode(t, "a", 1, nil, func(o *Options) {
+		o.Authenticate = func(_ context.Context, node string) error {
+			if node == "b" {
+				return nil
+			}
+			return errors.New("the certificate is for node c")
+		}
+	})
+	for want, m := range map[string]*mapsyncv1.SubscribeRequest{
+		"certificate is for node c":        hello("d"),
+		"this node's own":                  hello("a"),
+		"node name of 0 bytes":             hello(""),
+		"must be a hello":                  {},
+		"protocol version 0 is not vers":   {Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{}}},
+		"node name of 256 bytes":           hello(strings.Repeat("x", 256)),
+		"larger than max":                  hello(strings.Repeat("x", maxRequestBytes)),
+		"request of type <nil>: protocol ": nil,
+	} {
+		stream := stockClient(t, a)
+		if m == nil {
+			send(t, stream, hello("b"))
+			m = &mapsyncv1.SubscribeRequest{}
+		}
+		send(t, stream, m)
+		for {
+			if _, err := stream.Recv(); err != nil {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("refused with %q, expected %q in it", err, want)
+				}
+				break
+			}
+		}
+	}
+	if s := a.r.Stats(); s.BadRequests < 7 {
+		t.Errorf("%d bad requests counted", s.BadRequests)
+	}
+}
+
+func TestCallerThatSaysNothing(t *testing.T) {
+	a := startNode(t, "a", 1, nil, func(o *Options) { o.silence = 20 * time.Millisecond })
+	if _, err := stockClient(t, a).Recv(); err == nil || !strings.Contains(err.Error(), "no hello in 20ms") {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// TestOtherNodeAtTheAddress is a peer that is not who membership says.
+func TestOtherNodeAtTheAddress(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
+	p := a.peer()
+	p.Incarnation = 3
+	b.r.SetPeers([]Peer{p})
+	eventually(t, "told", func() bool {
+		_, st := b.status("a", testMap)
+		return strings.Contains(st.Error, `reach "a" of 1, expected "a" of 3`)
+	})
+	b.r.SetPeers([]Peer{a.peer()})
+	eventually(t, "connected once membership knows better", func() bool { return b.r.Stats().Connected == 1 })
+	// An address that moves does not cost the position.
+	a.put(0, 10, 1)
+	eventually(t, "received", func() bool { return len(live(b.tb)) == 10 })
+	p = a.peer()
+	p.Addr = strings.Replace(p.Addr, "127.0.0.1", "localhost", 1)
+	walks := a.r.Stats().Walks
+	b.r.SetPeers([]Peer{p})
+	eventually(t, "resumed", func() bool { return a.r.Stats().Resumes > 0 && b.r.Stats().Connected == 1 })
+	if n := a.r.Stats().Walks; n != walks {
+		t.Errorf("%d walks for a new address", n-walks)
+	}
+}
+
+func TestLyingSenders(t *testing.T) {
+	good := func() *mapsyncv1.Batch { return stockBatch(1, 0, 10, 1).GetBatch() }
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := newTable(t, r.opt.Self, false)
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
+		t.Fatal(err)
+	}
+	for want, lie := range map[string]func(*mapsyncv1.Batch){
+		"key of 7 bytes":          func(b *mapsyncv1.Batch) { b.Deltas[0].Key = make([]byte, 7) },
+		"value of 0 bytes":        func(b *mapsyncv1.Batch) { b.Deltas[0].Value = nil },
+		"without a version":       func(b *mapsyncv1.Batch) { b.Deltas[0].Version = 0 },
+		"owner 1 of 1":            func(b *mapsyncv1.Batch) { b.Deltas[0].Owner = 1 },
+		"operation 9":             func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 9 },
+		"gap in the changes":      func(b *mapsyncv1.Batch) { b.PreviousPosition = 1 },
+		"node name of 0 bytes":    func(b *mapsyncv1.Batch) { b.Owners[0].Node = "" },
+		"node name of 256 bytes":  func(b *mapsyncv1.Batch) { b.Owners[0].Node = strings.Repeat("x", 256) },
+		"unknown subscription 2":  func(b *mapsyncv1.Batch) { b.Map = 2 },
+		"receive batch of \"z\"":  func(b *mapsyncv1.Batch) { b.Origin.Node = "z" },
+		"receive batch of \"\"":   func(b *mapsyncv1.Batch) { b.Origin = nil },
+		"receive batch of \"x\" ": func(b *mapsyncv1.Batch) { b.Origin.Number = 2 },
+	} {
+		l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+		b := good()
+		lie(b)
+		data := mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: b}})
+		err := l.take(data)
+		if err == nil {
+			err = in.err
+		}
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, got: %v", want, err)
+		}
+		if in.position != 0 || len(live(tb)) != 0 {
+			t.Errorf("%s: taken in nevertheless", want)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/spf13/cobra"
+)
+
+func newRun() *cobra.Command {
+	var file string
+	settings := config.Default()
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the daemon",
+		Long: `Run the daemon until SIGINT or SIGTERM. Every flag is a setting of the same name in the
+YAML file; flags win over the file.`,
+		Example: `  # Two load balancers, everything from a file
+  syncd run --config /etc/mapsync/syncd.yaml
+
+  # One map by its pin, peers verified by certificate
+  syncd run --map /sys/fs/bpf/lb/ct_map --join 10.0.0.2:7946 \
+    --gossip-listen 10.0.0.1:7946 --gossip-key-file /etc/mapsync/gossip.key \
+    --grpc-listen 10.0.0.1:7947 \
+    --tls-cert /etc/mapsync/lb1.crt --tls-key /etc/mapsync/lb1.key --tls-ca /etc/mapsync/ca.crt`,
+		Args: exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			loaded, err := config.Load(file, cmd.Flags())
+			if err != nil {
+				return usageError{err}
+			}
+			d, err := daemon.New(daemon.Options{Config: loaded, Version: version, Logger: newLogger(&loaded)})
+			if err != nil {
+				return err
+			}
+			return d.Run(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&file, "config", "", "YAML `file` of settings")
+	settings.Bind(cmd.Flags())
+	return cmd
+}
+
+func newLogger(c *config.Config) *slog.Logger {
+	var level slog.Level
+	err := level.UnmarshalText([]byte(c.LogLevel))
+	options := &slog.HandlerOptions{Level: level}
+	var handler slog.Handler = slog.NewTextHandler(os.Stderr, options)
+	if c.LogFormat == "json" {
+		handler = slog.NewJSONHandler(os.Stderr, options)
+	}
+	log := slog.New(handler)
+	if err != nil {
+		log.Error("log level is unknown", "error", errors.Unwrap(err)) // Validate has asked before
+	}
+	return log
+}

@@ -1,0 +1,86 @@
+package table
+
+// checkInvariants verifies what must hold of a table between any two calls.
+func checkInvariants(tb interface {
+	Helper()
+	Fatalf(string, ...any)
+}, t *Table,
+) {
+	tb.Helper()
+	seen := make(map[uint32]bool)
+	var st Stats
+	walk := func(list uint32, inOrder bool) {
+		last, prev := uint64(0), list
+		for s := t.meta(list).next; s != list; s = t.meta(s).next {
+			m := t.meta(s)
+			switch {
+			case seen[s]:
+				tb.Fatalf("slot %d stands twice in the lists", s)
+			case m.prev != prev:
+				tb.Fatalf("slot %d has predecessor %d, not %d", s, m.prev, prev)
+			case m.is(flagFree):
+				tb.Fatalf("slot %d is free and in a list", s)
+			case m.is(flagUnversioned) == inOrder || (m.version == 0) == inOrder || (m.seq == 0) == inOrder:
+				tb.Fatalf("slot %d is in the wrong list: version %d, position %d", s, m.version, m.seq)
+			case inOrder && m.seq <= last:
+				tb.Fatalf("slot %d at position %d stands after %d", s, m.seq, last)
+			case !m.live() && !m.is(flagInTombs):
+				tb.Fatalf("tombstone %d would never expire", s)
+			case m.is(flagFailed|flagRedo) && !m.is(flagDirty):
+				tb.Fatalf("slot %d has flags %b", s, m.flags)
+			case m.is(flagRecheck) && !m.is(flagDirty) && !m.is(flagInRechecks):
+				tb.Fatalf("slot %d waits for a recheck that will not come", s)
+			case m.is(flagFailed) && !m.is(flagInFailures):
+				tb.Fatalf("slot %d failed and will not be tried again", s)
+			}
+			if _, found := t.find(t.key(s)); found != s {
+				tb.Fatalf("key of slot %d is found in slot %d", s, found)
+			}
+			seen[s], last, prev = true, m.seq, s
+			st.count(m)
+		}
+		if t.meta(list).prev != prev || (inOrder && last > t.seq) {
+			tb.Fatalf("list %d ends at %d, position %d of %d", list, prev, last, t.seq)
+		}
+	}
+	walk(order, true)
+	walk(unversioned, false)
+	if len(seen) != t.used || t.used != t.index.count {
+		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
+	}
+	got := t.stats
+	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, Rechecks: got.Rechecks}
+	if got != st {
+		tb.Fatalf("stats %+v, counted %+v", got, st)
+	}
+	checkCursors(tb, t)
+}
+
+func checkCursors(tb interface{ Fatalf(string, ...any) }, t *Table) {
+	for _, c := range t.cursors {
+		m := t.meta(c.at)
+		next := t.meta(m.next)
+		switch {
+		case !m.is(flagCursor):
+			tb.Fatalf("slot %d does not know of its cursor", c.at)
+		case m.seq > c.pos:
+			tb.Fatalf("cursor at %d rests beyond, on %d", c.pos, m.seq)
+		case m.next != order && next.seq <= c.pos:
+			tb.Fatalf("cursor at %d has not passed %d", c.pos, next.seq)
+		}
+	}
+}
+
+func (s *Stats) count(m *meta) {
+	add := func(n *int, is bool) {
+		if is {
+			*n++
+		}
+	}
+	add(&s.Live, m.live())
+	add(&s.Tombstones, !m.live())
+	add(&s.Unversioned, m.is(flagUnversioned))
+	add(&s.Dirty, m.is(flagDirty))
+	add(&s.Failed, m.is(flagFailed))
+	add(&s.Rechecks, m.is(flagRecheck))
+}

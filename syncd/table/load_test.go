@@ -1,0 +1,33 @@
+package table
+
+import "testing"
+
+// What was read of a key before it was deleted must not bring it back, although
+// the delete's event came while the key was unknown.
+func TestDeleteDuringLoadIsNotUndone(t *testing.T) {
+	tab, err := New(Options{Self: Owner{Node: "a", Incarnation: 1}, KeySize: 8, ValueSize: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, stays, value := []byte("gonegone"), []byte("staystay"), []byte("valuable")
+	tab.Update(func(tx *Tx) {
+		tx.BeginLoad()
+		tx.Local(&Change{Key: gone, Op: OpDelete, Time: 1000})
+		tx.Load(gone, value)
+		tx.Load(stays, value)
+		tx.EndLoad()
+		var keys [32]byte
+		if n := tx.TakeRechecks(keys[:]); n != 1 || string(keys[:8]) != string(gone) {
+			t.Fatalf("%d rechecks, the first of %q", n, keys[:8])
+		}
+		tx.Local(&Change{Key: gone, Op: OpDelete, Context: ContextReread, Time: 2000})
+		tx.Claim(3000, 10)
+		var rec Record
+		if !tx.Get(gone, &rec) || !rec.Delete {
+			t.Error("the deleted key is back")
+		}
+		if !tx.Get(stays, &rec) || rec.Delete {
+			t.Error("the other key is gone")
+		}
+	})
+}

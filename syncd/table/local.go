@@ -1,0 +1,214 @@
+package table
+
+import "bytes"
+
+// sameMoment is how far apart in nanoseconds the events of two CPUs must be for
+// their times to tell which write the map took last. Between the map's lock and
+// the hook that takes the time there is an interrupt's worth of delay.
+const sameMoment = 1_000_000
+
+// Local enters a change of the local map.
+//
+// A change wins if its version, its time plus the table's skew, is above the
+// record's, or if it is later than everything known of the key here. It then
+// makes this incarnation the owner. Only a delete that means it travels: a
+// bpf(2) delete of a record that another live node owns is the expiry of a
+// standby's copy, and the record is Restored instead.
+func (tx *Tx) Local(c *Change) Outcome {
+	o := tx.t.local(c)
+	st := &tx.t.stats
+	switch o {
+	case Accepted:
+		st.LocalAccepted++
+	case Unchanged:
+		st.LocalUnchanged++
+	case Stale:
+		st.LocalStale++
+	case Restored:
+		st.Restored++
+	}
+	return o
+}
+
+func (t *Table) local(c *Change) Outcome {
+	// Not so evictions: what the daemon's own write pushed out of an LRU map is
+	// gone like any other victim.
+	if c.Context == ContextOwn && c.Op != OpEvict {
+		t.stats.LocalOwn++
+		return Ignored
+	}
+	if len(c.Key) != t.opt.KeySize || c.Op > OpEvict || (c.Op == OpUpdate && len(c.Value) != t.opt.ValueSize) {
+		t.stats.Refused++
+		return Refused
+	}
+	h, s := t.find(c.Key)
+	if s != 0 && c.Context == ContextReread && t.meta(s).is(flagDirty) {
+		t.recheck(s)
+		return Ignored
+	}
+	switch c.Op {
+	case OpEvict:
+		return t.localEvict(c, s)
+	case OpDelete:
+		return t.localDelete(c, h, s)
+	default:
+		return t.localUpdate(c, h, s)
+	}
+}
+
+func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
+	if s == 0 {
+		if s = t.create(h, c.Key); s == 0 {
+			return Refused
+		}
+		t.enter(c, s, t.versionAt(c.Time))
+		if t.strays.match(h, c) {
+			t.recheck(s)
+		}
+		t.settleLater(0, s, c.Time, neverChanged)
+		return Accepted
+	}
+	m := t.meta(s)
+	// A write to an unversioned record claims it even when it changes nothing:
+	// the data plane uses that key now. To have read it again says nothing new.
+	claims := m.is(flagUnversioned) && c.Context != ContextReread
+	if m.live() && !claims && bytes.Equal(t.value(s), c.Value) {
+		m.flags &^= flagEvicted
+		m.witness(c)
+		return Unchanged
+	}
+	again := !m.live()
+	outcome := t.change(c, s)
+	if again && outcome == Accepted {
+		t.settleLater(0, s, c.Time, neverChanged)
+	}
+	return outcome
+}
+
+func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
+	if s == 0 {
+		t.strays.note(h, c)
+		if t.loading != nil {
+			t.loading.note(h)
+		}
+		return Unchanged
+	}
+	m := t.meta(s)
+	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread) {
+		m.witness(c)
+		return Unchanged
+	}
+	if t.foreign(m) && c.Context >= ContextSyscall {
+		if c.Context == ContextReread && t.predates(c, m) {
+			t.recheck(s)
+			return Stale
+		}
+		t.markDirty(s)
+		t.moveTail(s)
+		return Restored
+	}
+	return t.change(c, s)
+}
+
+// localEvict notes that the kernel no longer holds a key, so that not finding
+// it is no surprise, and that it is written again when its owner changes it.
+func (t *Table) localEvict(c *Change, s uint32) Outcome {
+	t.stats.Evictions++
+	if s == 0 || !t.meta(s).live() {
+		return Ignored
+	}
+	if m := t.meta(s); !t.opt.EvictionDeletes || t.foreign(m) {
+		// A dirty record is about to be written anyway.
+		if !m.is(flagDirty) {
+			m.flags |= flagEvicted
+		}
+		return Ignored
+	}
+	return t.change(c, s)
+}
+
+// foreign reports whether another node that is still there owns the record.
+func (t *Table) foreign(m *meta) bool {
+	o := &t.owners.list[m.owner]
+	return !m.is(flagUnversioned) && !o.ours && !o.gone
+}
+
+// change enters a change that differs from what the record says, if it wins.
+func (t *Table) change(c *Change, s uint32) Outcome {
+	m := t.meta(s)
+	v := t.versionAt(c.Time)
+	switch {
+	case c.Context == ContextReread && t.predates(c, m):
+		t.recheck(s)
+		return Stale
+	case v > m.version:
+	case c.Time >= m.seen:
+		// Later than all evidence, so it must win, although a version that was
+		// raised above a peer's is ahead of the clock.
+		v = m.version + 1
+	default:
+		m.witness(c)
+		if !m.is(flagDirty) {
+			t.recheck(s)
+		}
+		return Stale
+	}
+	again := t.doubtful(c, m)
+	t.enter(c, s, v)
+	if again {
+		t.recheck(s)
+	}
+	return Accepted
+}
+
+// predates reports whether a reread may have been made before the newest
+// evidence for the record, or before the daemon's own last write to it.
+func (t *Table) predates(c *Change, m *meta) bool {
+	return m.is(flagWritten) || c.Time < m.seen
+}
+
+// doubtful reports whether the kernel may hold something else than the change
+// that is about to be entered.
+func (t *Table) doubtful(c *Change, m *meta) bool {
+	switch {
+	case m.is(flagUnversioned):
+		return false
+	case c.Context == ContextReread:
+		// A write may land after the time in its event, and after the read.
+		return c.Time-m.seen <= sameMoment
+	case m.is(flagWritten), !t.ours(m.owner):
+		// The daemon's own write of the record may have come later.
+		return true
+	default:
+		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= sameMoment)
+	}
+}
+
+// enter makes a change the record's content.
+func (t *Table) enter(c *Change, s uint32, v Version) {
+	m := t.meta(s)
+	m.witness(c)
+	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
+	m.flags &^= flagWritten | flagEvicted
+	t.clearDirty(s)
+	t.stamp(s, v, selfID)
+}
+
+// witness notes a change as evidence for the record, also when it brings
+// nothing new: an event of another CPU may be underway.
+func (m *meta) witness(c *Change) {
+	switch {
+	case c.Context == ContextReread:
+		m.flags &^= flagDoubt
+	case m.seen == 0 || c.Time-m.seen > sameMoment:
+		m.cpu = c.CPU
+	case m.cpu != c.CPU:
+		m.cpu = cpuNone
+	}
+	m.seen = max(m.seen, c.Time)
+}
+
+// versionAt returns the version of a change made at a time.
+func (t *Table) versionAt(now int64) Version {
+	return Version(min(max(now+t.skew, 1), int64(maxVersion)))
+}

@@ -1,0 +1,157 @@
+package table
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+)
+
+const (
+	flowKey   = 48 // a connection-tracking map's sizes
+	flowValue = 176
+	million   = 1_000_000
+)
+
+func newFlows(tb testing.TB) *Table {
+	tb.Helper()
+	tab, err := New(Options{Self: self, KeySize: flowKey, ValueSize: flowValue})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return tab
+}
+
+// flows makes keys and values without allocating.
+type flows struct {
+	key   [flowKey]byte
+	value [flowValue]byte
+}
+
+func (f *flows) set(key, value int) {
+	binary.LittleEndian.PutUint64(f.key[20:], uint64(key))
+	binary.LittleEndian.PutUint64(f.value[100:], uint64(value))
+}
+
+func (f *flows) local(tx *Tx, key, value int, now int64) Outcome {
+	f.set(key, value)
+	return tx.Local(&Change{Key: f.key[:], Value: f.value[:], Time: now})
+}
+
+func (f *flows) remote(tx *Tx, key, value int, now int64, o OwnerID) Outcome {
+	f.set(key, value)
+	return tx.Remote(&Delta{Key: f.key[:], Value: f.value[:], Version: Version(now), Owner: o}, now, RemoteOptions{})
+}
+
+func heap() uint64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestMemory holds the table to key + value + 96 bytes an entry, and its own
+// account of it to the truth.
+func TestMemory(t *testing.T) {
+	before := heap()
+	tab := newFlows(t)
+	var f flows
+	measure := func(what string, entries int) {
+		t.Helper()
+		used, said := heap()-before, tab.Stats().MemoryBytes
+		each := float64(used) / float64(entries)
+		t.Logf("%s: %.1f bytes an entry, %.1f above key and value; said %.1f",
+			what, each, each-flowKey-flowValue, float64(said)/float64(entries))
+		if each > flowKey+flowValue+96 {
+			t.Errorf("%s: %.1f bytes an entry", what, each)
+		}
+		if diff := float64(said)/float64(used) - 1; diff > 0.1 || diff < -0.1 {
+			t.Errorf("%s: %d bytes used, %d said", what, used, said)
+		}
+	}
+	// The index is at its emptiest after its segments were split, at its fullest
+	// before.
+	for i, n := 0, 100_000; n <= million; n += 100_000 {
+		for ; i < n; i++ {
+			tab.Update(func(tx *Tx) { f.local(tx, i, i, int64(i+1)) })
+		}
+		measure("live", n)
+	}
+	// All of them deleted, and as many rechecks as there can be.
+	tab.Update(func(tx *Tx) {
+		for i := range million {
+			f.set(i, 0)
+			tx.Local(&Change{Key: f.key[:], Op: OpDelete, CPU: 1, Time: int64(i + 2)})
+		}
+	})
+	if st := tab.Stats(); st.Tombstones != million || st.Rechecks != million {
+		t.Fatalf("%d tombstones, %d rechecks", st.Tombstones, st.Rechecks)
+	}
+	measure("tombstones", million)
+	// What is forgotten is used again: as many new keys take no more room.
+	tab.Update(func(tx *Tx) {
+		for tx.Expire(1<<60, 1000) {
+		}
+	})
+	was := tab.Stats().MemoryBytes
+	for i := range million {
+		tab.Update(func(tx *Tx) { f.local(tx, -i, i, 1<<61) })
+	}
+	if is := tab.Stats().MemoryBytes; is > was+was/20 {
+		t.Errorf("%d bytes, %d after as many new keys", was, is)
+	}
+	measure("new", million)
+	runtime.KeepAlive(tab)
+}
+
+// TestNoAllocations: nothing is allocated for a change, a delta or a record
+// once a table has its size.
+func TestNoAllocations(t *testing.T) {
+	const n = 20_000
+	tab := newFlows(t)
+	var f flows
+	var rec Record
+	var owner OwnerID
+	now := int64(1)
+	tab.Update(func(tx *Tx) { owner = tx.Intern(peer) })
+	c := tab.NewCursor(0)
+	buf := make([]byte, 64*flowKey)
+	step := 0
+	advance := func() int { step++; now += 1000; return step % n }
+	each := map[string]func(*Tx){
+		"local update":   func(tx *Tx) { f.local(tx, advance(), step, now) },
+		"local takeover": func(tx *Tx) { f.remote(tx, advance(), step, now, owner); now++; f.local(tx, step%n, -step, now) },
+		"remote":         func(tx *Tx) { f.remote(tx, advance(), step, now, owner) },
+		"next":           func(tx *Tx) { f.local(tx, advance(), step, now); tx.Next(c, &rec) },
+		"write": func(tx *Tx) {
+			f.remote(tx, advance(), step, now, owner)
+			for tx.NextDirty(c, &rec) {
+				tx.Applied(rec.Ref, rec.Version, nil)
+			}
+			tx.SetApplied(c.Position())
+		},
+		"delete, expire, create": func(tx *Tx) {
+			f.set(advance(), 0)
+			tx.Local(&Change{Key: f.key[:], Op: OpDelete, Time: now})
+			tx.Expire(now+int64(DefaultTombstoneTTL), 8)
+			f.local(tx, step%n, step, now)
+		},
+		"reread": func(tx *Tx) {
+			tx.TakeRechecks(buf)
+			f.set(advance(), step)
+			tx.Local(&Change{Key: f.key[:], Value: f.value[:], Time: now, Context: ContextReread})
+		},
+		"intern": func(tx *Tx) { tx.Intern(peer); tx.Owner(owner) },
+		"get":    func(tx *Tx) { f.set(advance(), 0); tx.Get(f.key[:], &rec) },
+	}
+	for name, fn := range each {
+		warm := func() { tab.Update(fn) }
+		for range 2 * n {
+			warm()
+		}
+		if a := testing.AllocsPerRun(n, warm); a != 0 {
+			t.Errorf("%s: %v allocations", name, a)
+		}
+	}
+	checkInvariants(t, tab)
+}

@@ -1,0 +1,148 @@
+package table
+
+import "bytes"
+
+// Remote merges a record that a peer sent. It is accepted if its (version,
+// owner) is above that of the record here, and is then to be written to the
+// kernel (dirty) if the kernel holds something else. now is the wall clock in
+// nanoseconds.
+//
+// A record that an earlier incarnation of this node owned meets a local map
+// that knows better: see mergeOwn.
+func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
+	o := tx.t.remote(d, now, opt)
+	switch o {
+	case Accepted:
+		tx.t.stats.RemoteAccepted++
+	case Unchanged, Stale:
+		tx.t.stats.RemoteStale++
+	}
+	return o
+}
+
+func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
+	if len(d.Key) != t.opt.KeySize || (!d.Delete && len(d.Value) != t.opt.ValueSize) ||
+		d.Version == 0 || d.Version > maxVersion || int(d.Owner) >= len(t.owners.list) {
+		t.stats.Refused++
+		return Refused
+	}
+	t.skew = max(t.skew, int64(d.Version)-now)
+	h, s := t.find(d.Key)
+	if t.ours(d.Owner) {
+		if o, done := t.mergeOwn(d, h, s, now); done {
+			return o
+		}
+	}
+	if s == 0 {
+		if s = t.create(h, d.Key); s == 0 {
+			return Refused
+		}
+		t.put(s, d.Value, d.Delete, now)
+		if !d.Delete {
+			t.markDirty(s)
+		}
+		t.adopt(s, d, now)
+		return Accepted
+	}
+	m := t.meta(s)
+	if !t.beats(d, m) {
+		return t.repeated(d, s, opt)
+	}
+	// What is dirty stays dirty: the kernel holds something older still. And where
+	// a recheck has yet to tell what it holds, it may not be what the table says.
+	if m.is(flagDirty|flagDoubt) || t.differs(d, s) {
+		t.markDirty(s)
+	}
+	t.put(s, d.Value, d.Delete, now)
+	t.adopt(s, d, now)
+	return Accepted
+}
+
+// repeated deals with a delta that is not above the record. In a walk from the
+// beginning it proves that the peer still has the key.
+func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
+	m := t.meta(s)
+	if opt.Touch && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
+		t.moveTail(s)
+	}
+	if d.Version == m.version && d.Owner == m.owner && d.Delete != m.live() {
+		return Unchanged
+	}
+	return Stale
+}
+
+// differs reports whether the kernel holds something else than the delta, going
+// by a record that is not dirty.
+func (t *Table) differs(d *Delta, s uint32) bool {
+	m := t.meta(s)
+	held := m.live() && !m.is(flagEvicted)
+	if d.Delete || !held {
+		return held == d.Delete
+	}
+	return !bytes.Equal(t.value(s), d.Value)
+}
+
+// adopt gives a record the version and owner of a delta.
+func (t *Table) adopt(s uint32, d *Delta, now int64) {
+	m := t.meta(s)
+	m.seen, m.cpu = max(m.seen, now), cpuNone
+	t.stamp(s, d.Version, d.Owner)
+}
+
+// mergeOwn merges a record that names this node as its owner.
+//
+// If it names this very incarnation, nobody can know better than this table.
+// If it names an earlier one, the local map is right about it as long as it is
+// the map of that time: what is there with the same content is still what the
+// peers hold; what differs was changed, and what is not there was deleted,
+// while no daemon watched. A map that is new knows nothing of the old records,
+// and is refilled with them, but is right about the keys that it holds.
+//
+// What the local map says then gets a version just above the peer's: enough to
+// win over the old record, and not so much that it wins over a third node which
+// took the key over in the meantime.
+func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
+	current := d.Owner == selfID
+	if s == 0 {
+		if !current && !t.opt.SameMap {
+			return 0, false
+		}
+	} else if m := t.meta(s); !t.beats(d, m) || (!current && !t.mapKnows(m)) {
+		return 0, false
+	}
+	if current {
+		t.stats.RemoteConflictOwn++
+	}
+	if s == 0 {
+		return t.buryOwn(d, h, now), true
+	}
+	m := t.meta(s)
+	if !current && m.live() != d.Delete && (d.Delete || bytes.Equal(t.value(s), d.Value)) {
+		t.adopt(s, d, now)
+		return Accepted, true
+	}
+	t.stamp(s, d.Version+1, selfID)
+	return Accepted, true
+}
+
+// mapKnows reports whether a record says what the local map held when an
+// earlier incarnation's record of the key arrives.
+func (t *Table) mapKnows(m *meta) bool {
+	return m.owner == selfID || (t.opt.SameMap && t.ours(m.owner))
+}
+
+// buryOwn records that a key of ours is not in the map.
+func (t *Table) buryOwn(d *Delta, h uint32, now int64) Outcome {
+	s := t.create(h, d.Key)
+	if s == 0 {
+		return Refused
+	}
+	t.kill(s, now)
+	if d.Delete {
+		t.adopt(s, d, now)
+		return Accepted
+	}
+	t.meta(s).seen = max(t.meta(s).seen, now)
+	t.stamp(s, d.Version+1, selfID)
+	return Accepted
+}

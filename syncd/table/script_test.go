@@ -1,0 +1,349 @@
+package table
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write what the scenarios print into testdata")
+
+// TestScenarios runs the scripts in testdata. A script is a list of steps, each
+// a few commands, a line of dashes, and what they print:
+//
+//	a update k v1
+//	sync a b
+//	----
+//	a update k v1 by packet: accepted
+//	a > b: k v1 v1000 a: accepted
+//
+// Time passes by a millisecond with each command. Versions are printed as
+// milliseconds since the start, and what is left in nanoseconds. The commands
+// are those of scriptCommands.
+func TestScenarios(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scenarios: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScript(t, file) })
+	}
+}
+
+func runScript(t *testing.T, file string) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &script{T: t}
+	var transcript bytes.Buffer
+	expected := false
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		switch {
+		case line == "----":
+			expected = true
+			fmt.Fprintf(&transcript, "----\n%s", s.out.String())
+			s.out.Reset()
+		case line == "":
+			expected = false
+			transcript.WriteString("\n")
+		case expected: // what it printed last time
+		default:
+			transcript.WriteString(line + "\n")
+			if !strings.HasPrefix(line, "#") {
+				s.command(strings.Fields(line))
+			}
+		}
+	}
+	for _, name := range s.sim.names {
+		if n := s.sim.nodes[name]; n.up {
+			checkInvariants(t, n.tab)
+		}
+	}
+	if *update {
+		if err := os.WriteFile(file, transcript.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if got := transcript.String(); got != string(text) {
+		t.Errorf("%s", diff(string(text), got))
+	}
+}
+
+// diff shows the first lines that are not the same.
+func diff(want, got string) string {
+	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
+	for i := range min(len(w), len(g)) {
+		if w[i] != g[i] {
+			return fmt.Sprintf("line %d is\n%s\nwant\n%s", i+1, g[i], w[i])
+		}
+	}
+	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
+}
+
+type script struct {
+	*testing.T
+	sim *sim
+	out bytes.Buffer
+}
+
+// scriptCommands: those above the line are about the cluster, those below about
+// the node whose name comes first.
+var scriptCommands = map[string]func(s *script, n *simNode, args []string){
+	"nodes":  (*script).nodes,  // names...: bring up nodes with an empty map
+	"sleep":  (*script).sleep,  // duration
+	"sync":   (*script).sync,   // from to [limit]: carry records over a stream
+	"settle": (*script).settle, // let everything run until all are equal
+
+	"clock":   (*script).clock,   // duration: how far the node's clock is ahead
+	"update":  (*script).update,  // key value [context] [cpu]: a write and its event
+	"delete":  (*script).delete,  // key [context] [cpu]
+	"silent":  (*script).silent,  // key [value]: a write that no hook sees
+	"late":    (*script).late,    // key [value]: a write whose event is still underway
+	"events":  (*script).events,  // deliver those
+	"write":   (*script).write,   // let the writer write all there is
+	"take":    (*script).take,    // let the writer take all there is
+	"put":     (*script).put,     // let it write what it took
+	"report":  (*script).report,  // [error]: let it say so
+	"requeue": (*script).requeue, // try what failed again
+	"reread":  (*script).reread,  // read what the table asks for
+	"scan":    (*script).scan,    // read the whole map
+	"claim":   (*script).claim,   // claim what was loaded
+	"crash":   (*script).crash,
+	"restart": (*script).restart, // [new]: a new incarnation, perhaps with a new map
+	"expire":  (*script).expire,  // duration: let that time pass and tombstones go
+	"show":    (*script).show,    // the table in its order, and the kernel map
+}
+
+func (s *script) command(f []string) {
+	var n *simNode
+	if s.sim != nil {
+		s.sim.now += int64(time.Millisecond)
+		if n = s.sim.nodes[f[0]]; n != nil {
+			f = f[1:]
+		}
+	}
+	fn := scriptCommands[f[0]]
+	if fn == nil {
+		s.Fatalf("unknown command %q", f)
+	}
+	fn(s, n, f[1:])
+}
+
+func (s *script) printf(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
+
+func (s *script) nodes(_ *simNode, args []string) {
+	s.sim = newSim(s, args...)
+	s.sim.trace = func(format string, args ...any) {
+		for i, a := range args {
+			if v, ok := a.(Version); ok {
+				args[i] = versionText(v)
+			}
+		}
+		// A record without a value leaves two blanks.
+		s.printf("%s", strings.Join(strings.Fields(fmt.Sprintf(strings.ReplaceAll(format, "v%d", "%s"), args...)), " "))
+	}
+	for _, name := range args {
+		s.sim.nodes[name].start(true)
+	}
+	for _, name := range args {
+		s.sim.nodes[name].claims = true
+	}
+}
+
+func versionText(v Version) string {
+	if v == 0 {
+		return "v0"
+	}
+	d := int64(v) - simStart
+	text := "v" + strconv.FormatInt(d/1e6, 10)
+	if ns := d % 1e6; ns != 0 {
+		text += fmt.Sprintf("%+d", ns)
+	}
+	return text
+}
+
+func (s *script) sleep(_ *simNode, args []string) { s.sim.now += s.duration(args[0]) }
+
+func (s *script) duration(text string) int64 {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		s.Fatal(err)
+	}
+	return int64(d)
+}
+
+func (s *script) sync(_ *simNode, args []string) {
+	limit := 1 << 20
+	if len(args) > 2 {
+		limit, _ = strconv.Atoi(args[2])
+	}
+	before := s.out.Len()
+	s.sim.pump(args[0], args[1], limit)
+	if s.out.Len() == before {
+		s.printf("%s > %s: nothing", args[0], args[1])
+	}
+}
+
+func (s *script) settle(*simNode, []string) {
+	trace := s.sim.trace
+	s.sim.trace = func(string, ...any) {}
+	s.sim.scans = true
+	if err := s.sim.settle(); err != nil {
+		s.Errorf("settle: %v", err)
+	}
+	s.sim.trace = trace
+}
+
+func (s *script) clock(n *simNode, args []string) { n.offset = s.duration(args[0]) }
+
+// change makes a write, with the context and CPU if they are given.
+func (s *script) change(n *simNode, key, value string, dead bool, rest []string) *Change {
+	ctx, cpu := ContextPacket, uint64(0)
+	if len(rest) > 0 {
+		ctx = Context(indexOf(s, contextNames[:], rest[0]))
+	}
+	if len(rest) > 1 {
+		cpu, _ = strconv.ParseUint(rest[1], 10, 16)
+	}
+	return n.touch(key, value, dead, uint16(cpu), ctx, 0)
+}
+
+func (s *script) update(n *simNode, args []string) {
+	if c := s.change(n, args[0], args[1], false, args[2:]); c != nil {
+		n.local(c)
+	}
+}
+
+func (s *script) delete(n *simNode, args []string) {
+	if c := s.change(n, args[0], "", true, args[1:]); c != nil {
+		n.local(c)
+	}
+}
+
+func (s *script) quiet(n *simNode, args []string) *Change {
+	if len(args) == 1 {
+		return s.change(n, args[0], "", true, nil)
+	}
+	return s.change(n, args[0], args[1], false, nil)
+}
+
+func (s *script) silent(n *simNode, args []string) { s.quiet(n, args) }
+
+func (s *script) late(n *simNode, args []string) {
+	if c := s.quiet(n, args); c != nil {
+		n.events[0] = append(n.events[0], c)
+	}
+}
+
+func (s *script) events(n *simNode, _ []string) {
+	for len(n.events[0]) > 0 {
+		n.deliver(0)
+	}
+}
+
+func (s *script) write(n *simNode, _ []string) {
+	n.take(1 << 20)
+	n.report(nil)
+}
+
+func (s *script) take(n *simNode, _ []string) { n.take(1 << 20) }
+
+func (s *script) put(n *simNode, _ []string) { n.write(1 << 20) }
+
+func (s *script) report(n *simNode, args []string) {
+	if len(args) == 0 {
+		n.report(nil)
+	} else {
+		n.report(fmt.Errorf("%s", args[0]))
+	}
+}
+
+func (s *script) requeue(n *simNode, _ []string) {
+	n.tab.Update(func(tx *Tx) { s.printf("%s tries %d again", n.name, tx.RequeueFailed(1<<20)) })
+}
+
+func (s *script) reread(n *simNode, _ []string) {
+	n.takeRechecks(1 << 10)
+	if len(n.keys) == 0 {
+		s.printf("%s: nothing to read", n.name)
+	}
+	n.read()
+	n.answer()
+}
+
+func (s *script) scan(n *simNode, _ []string) {
+	n.scan()
+	n.answer()
+}
+
+func (s *script) claim(n *simNode, _ []string) {
+	n.claim()
+	s.printf("%s claims: %v", n.name, n.claims)
+}
+
+func (s *script) crash(n *simNode, _ []string) { n.stop() }
+
+func (s *script) restart(n *simNode, args []string) {
+	fresh := slices.Contains(args, "new")
+	if fresh {
+		clear(n.kernel)
+	}
+	n.start(!fresh)
+}
+
+func (s *script) expire(n *simNode, args []string) {
+	s.sim.now += s.duration(args[0])
+	n.tab.Update(func(tx *Tx) {
+		for tx.Expire(n.clock(), 1) {
+		}
+		s.printf("%s: floor %d of %d", n.name, tx.Floor(), tx.Head())
+	})
+}
+
+func (s *script) show(n *simNode, _ []string) {
+	c := n.tab.NewCursor(0)
+	defer c.Close()
+	n.tab.View(func(tx *Tx) {
+		var r Record
+		for tx.Next(c, &r) {
+			s.printf("%s %4d  %s", n.name, r.Position, s.record(n, tx, &r))
+		}
+		for slot := n.tab.meta(unversioned).next; slot != unversioned; slot = n.tab.meta(slot).next {
+			n.tab.describe(slot, &r)
+			s.printf("%s       %s", n.name, s.record(n, tx, &r))
+		}
+	})
+	var all []string
+	for _, k := range slices.Sorted(maps.Keys(n.kernel)) {
+		all = append(all, k+"="+n.kernel[k])
+	}
+	s.printf("%s", strings.TrimSpace(n.name+" kernel "+strings.Join(all, " ")))
+}
+
+func (s *script) record(n *simNode, tx *Tx, r *Record) string {
+	value := text(r.Value)
+	if r.Delete {
+		value = "-"
+	}
+	o := tx.Owner(r.Owner)
+	owner := o.Node
+	if o.Node == n.name && o != n.self {
+		owner += " (earlier)"
+	}
+	line := fmt.Sprintf("%s %s %s %s", text(r.Key), value, versionText(r.Version), owner)
+	if r.Dirty {
+		line += " dirty"
+	}
+	return line
+}

@@ -1,0 +1,63 @@
+package table
+
+import "testing"
+
+// A new key is read again after 50, 100, 200 ms … until it has changed and then
+// three readings bring nothing new.
+func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
+	tab, err := New(Options{Self: Owner{Node: "a", Incarnation: 1}, KeySize: 8, ValueSize: 8, SettleKeys: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ms = 1_000_000
+	key := []byte("new flow")
+	take := func(tx *Tx) int {
+		var keys [8 * 8]byte
+		return tx.TakeRechecks(keys[:])
+	}
+	tab.Update(func(tx *Tx) {
+		tx.Local(&Change{Key: key, Value: []byte("syn_sent"), Time: 1000 * ms})
+		for _, step := range []struct {
+			at    int64
+			reads int
+			value string // found by the reading
+			next  int64
+		}{
+			{1049, 0, "", 1050},
+			{1050, 1, "syn_sent", 1150},
+			{1149, 0, "", 1150},
+			{1151, 1, "establis", 1351},
+			{1351, 1, "establis", 1751},
+			{1751, 1, "establis", 2551},
+			{2551, 1, "establis", 4151},
+			{4151, 0, "", 0}, // three times nothing new: settled
+		} {
+			if next := tx.Settle(step.at*ms, 10); next != step.next*ms {
+				t.Errorf("at %d: next at %d, want %d", step.at, next/ms, step.next)
+			}
+			if n := take(tx); n != step.reads {
+				t.Errorf("at %d: %d readings, want %d", step.at, n, step.reads)
+			}
+			if step.value != "" {
+				tx.Local(&Change{Key: key, Value: []byte(step.value), Time: (step.at + 1) * ms, Context: ContextReread})
+			}
+		}
+		var rec Record
+		if !tx.Get(key, &rec) || string(rec.Value) != "establis" {
+			t.Errorf("the table holds %q", rec.Value)
+		}
+	})
+	tab.Update(func(tx *Tx) { // three at a time are one too many
+		for _, k := range []string{"flow aaa", "flow bbb", "flow ccc"} {
+			tx.Local(&Change{Key: []byte(k), Value: []byte("syn_sent"), Time: 2000 * ms})
+		}
+		tx.Local(&Change{Key: []byte("flow aaa"), Op: OpDelete, Time: 2001 * ms})
+		tx.Settle(2050*ms, 10)
+		if n := take(tx); n != 1 {
+			t.Errorf("%d readings, want the one of the flow that still lives", n)
+		}
+	})
+	if s := tab.Stats(); s.Unsettled != 1 {
+		t.Errorf("%d unsettled, want 1", s.Unsettled)
+	}
+}

@@ -1,0 +1,178 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// DefaultTombstoneTTL is how long a tombstone is kept when Options do not say.
+const DefaultTombstoneTTL = 15 * time.Minute
+
+// maxRecords is what slot numbers can name, with room for the two sentinels.
+const maxRecords = math.MaxUint32 - 2
+
+// ErrOptions is wrapped by the errors of New.
+var ErrOptions = errors.New("invalid table options")
+
+// Options configure a Table.
+type Options struct {
+	// Self is this node and its incarnation.
+	Self Owner
+	// KeySize is the size of a key in bytes, more than 0.
+	KeySize int
+	// ValueSize is the size of a value in bytes, more than 0.
+	ValueSize int
+	// SameMap says that the local map is the one that an earlier incarnation of
+	// this node watched. It is then right about what that incarnation owned.
+	SameMap bool
+	// TombstoneTTL is how long a deleted key is remembered, from the moment at
+	// which this node learnt of it. Zero means DefaultTombstoneTTL.
+	TombstoneTTL time.Duration
+	// Seed keys the hash of the index. Zero picks a random one, which is what
+	// anything but a test wants: flow keys are chosen by attackers.
+	Seed uint64
+	// MaxRecords is how many records, tombstones included, the table holds. When
+	// it is full, the oldest tombstones go before their time; when there are
+	// none, what is new is refused and counted. Zero means no limit of its own.
+	MaxRecords int
+	// SettleKeys is how many new keys are read again at a time until their
+	// in-place changes have settled; 0 follows none. Each takes 24 bytes meanwhile.
+	SettleKeys int
+	// EvictionDeletes makes the eviction of a key that this node owns a delete.
+	EvictionDeletes bool
+}
+
+// Table is the replicated content of one map. Its methods may be called from
+// any goroutine; those that take the lock (all but KeySize, ValueSize and Self)
+// must not be called from inside Update or View.
+type Table struct {
+	mu  sync.Mutex
+	tx  Tx
+	opt Options
+	max int
+
+	slab
+	index  index
+	owners owners
+
+	seq     uint64 // position given out last
+	applied uint64
+	floor   uint64
+	skew    int64
+	cursors []*Cursor
+	trail   trail
+	warmth  uint64 // what was read ahead, for nobody
+
+	tombs    fifo[tomb]
+	rechecks fifo[uint32]
+	failures fifo[uint32]
+	strays   strays
+	settling settling
+	loading  *loading // nil but during a load
+	stats    Stats
+
+	subMu sync.Mutex
+	subs  map[chan<- struct{}]int
+}
+
+// Tx is access to a Table under its lock. It is valid only inside the function
+// that Update or View called with it.
+type Tx struct {
+	t       *Table
+	changed bool
+}
+
+// New returns an empty table. Its errors wrap ErrOptions.
+func New(o Options) (*Table, error) {
+	switch {
+	case o.Self.Node == "":
+		return nil, fmt.Errorf("create table without a node name: %w", ErrOptions)
+	case o.KeySize <= 0 || o.ValueSize <= 0:
+		return nil, fmt.Errorf("create table with key size %d and value size %d: %w", o.KeySize, o.ValueSize, ErrOptions)
+	case o.MaxRecords < 0 || o.MaxRecords > maxRecords:
+		return nil, fmt.Errorf("create table with at most %d records: %w", o.MaxRecords, ErrOptions)
+	case o.TombstoneTTL < 0:
+		return nil, fmt.Errorf("create table with tombstone lifetime %s: %w", o.TombstoneTTL, ErrOptions)
+	}
+	if o.TombstoneTTL == 0 {
+		o.TombstoneTTL = DefaultTombstoneTTL
+	}
+	for o.Seed == 0 {
+		o.Seed = rand.Uint64()
+	}
+	t := &Table{opt: o, max: o.MaxRecords, subs: make(map[chan<- struct{}]int)}
+	if t.max == 0 {
+		t.max = maxRecords
+	}
+	t.tx.t = t
+	t.initSlab(o.KeySize, o.ValueSize)
+	t.index.init()
+	t.owners.init(o.Self)
+	return t, nil
+}
+
+// Update calls fn with exclusive access to the table. Afterwards it wakes the
+// subscribers if the order, a dirty record, a recheck or the applied position
+// moved.
+func (t *Table) Update(fn func(*Tx)) {
+	if t.update(fn) {
+		t.notify()
+	}
+}
+
+func (t *Table) update(fn func(*Tx)) (changed bool) {
+	t.mu.Lock()
+	// Deferred, so that a panic in fn does not leave the table locked for
+	// whoever recovers from it.
+	defer t.mu.Unlock()
+	t.tx.changed = false
+	fn(&t.tx)
+	return t.tx.changed
+}
+
+// View calls fn with exclusive access to the table, for reading: moving a
+// cursor is reading, changing a record is not. It wakes nobody.
+func (t *Table) View(fn func(*Tx)) {
+	t.update(fn)
+}
+
+// Subscribe sends on ch, without ever blocking, after each Update that moved
+// something. Give it a channel with a capacity of 1: one pending wake-up stands
+// for all. After cancel has returned nothing is sent any more; it may be called
+// more than once.
+func (t *Table) Subscribe(ch chan<- struct{}) (cancel func()) {
+	t.subMu.Lock()
+	defer t.subMu.Unlock()
+	t.subs[ch]++
+	return sync.OnceFunc(func() {
+		t.subMu.Lock()
+		defer t.subMu.Unlock()
+		if t.subs[ch]--; t.subs[ch] == 0 {
+			delete(t.subs, ch)
+		}
+	})
+}
+
+func (t *Table) notify() {
+	t.subMu.Lock()
+	defer t.subMu.Unlock()
+	for ch := range t.subs {
+		select {
+		case ch <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// KeySize returns the size of a key in bytes.
+func (t *Table) KeySize() int { return t.opt.KeySize }
+
+// ValueSize returns the size of a value in bytes.
+func (t *Table) ValueSize() int { return t.opt.ValueSize }
+
+// Self returns the owner that local changes are recorded under.
+func (t *Table) Self() Owner { return t.opt.Self }

@@ -1,0 +1,100 @@
+package table
+
+import "math"
+
+// Touch moves the records that any incarnation of a node owns, tombstones
+// included, to the tail, so that every reader meets them again: this node now
+// streams them in the other's place. It looks at up to limit records; while it
+// returns true, call it again with the same cursor. Begin with a new cursor at
+// position 0; what comes to the tail after the first call is left alone.
+func (tx *Tx) Touch(node string, c *Cursor, limit int) (more bool) {
+	t := tx.t
+	for range limit {
+		s := c.bounded()
+		if s == 0 {
+			return false
+		}
+		if t.owners.list[t.meta(s).owner].Node == node {
+			t.moveTail(s)
+		}
+	}
+	return true
+}
+
+// Sweep deletes the live records that any incarnation of a node owns and whose
+// position is below before, as if that node had said so: after a walk through
+// all it has, merged with RemoteOptions.Touch, these are the ones it no longer
+// has. The tombstone keeps the record's version and owner: it wins over that
+// record alone, so whatever else has become of the key since wins over it.
+//
+// before is the first position that the walk could give out: Head plus one when
+// it began. Sweep looks at up to limit records; while it returns true, call it
+// again with the same cursor. Begin with a new cursor at position 0.
+func (tx *Tx) Sweep(node string, before uint64, now int64, c *Cursor, limit int) (more bool) {
+	t := tx.t
+	for range limit {
+		s := c.bounded()
+		if s == 0 || t.meta(s).seq >= before {
+			return false
+		}
+		m := t.meta(s)
+		if !m.live() || t.owners.list[m.owner].Node != node {
+			continue
+		}
+		t.kill(s, now)
+		m.seen, m.cpu = max(m.seen, now), cpuNone
+		t.markDirty(s)
+		t.moveTail(s)
+		t.stats.Swept++
+	}
+	return true
+}
+
+// Expire forgets the tombstones that are older than Options.TombstoneTTL, up to
+// limit of them, and returns true if there may be more. One that is still to be
+// written to the kernel is kept. now is the wall clock in nanoseconds.
+func (tx *Tx) Expire(now int64, limit int) (more bool) {
+	t := tx.t
+	ttl := int64(t.opt.TombstoneTTL)
+	if now < math.MinInt64+ttl {
+		return false
+	}
+	for range limit {
+		if t.tombs.len() == 0 || t.tombs.peek().when > now-ttl {
+			return false
+		}
+		q := t.tombs.pop()
+		m := t.meta(q.slot)
+		switch {
+		case m.live(), m.seen <= now-ttl && !m.is(flagDirty):
+			if t.expireOne(q) {
+				t.stats.Expired++
+			}
+		default:
+			t.tombs.push(tomb{max(m.seen, now-ttl+1), q.slot})
+		}
+	}
+	return t.tombs.len() > 0 && t.tombs.peek().when <= now-ttl
+}
+
+// expireOne forgets the tombstone of an entry taken from the queue. If it is
+// still to be written it goes round once more; if the key lives again there is
+// nothing to forget.
+func (t *Table) expireOne(q tomb) bool {
+	m := t.meta(q.slot)
+	switch {
+	case m.live():
+		m.flags &^= flagInTombs
+		return false
+	case m.is(flagDirty):
+		t.tombs.push(q)
+		return false
+	}
+	t.floor = max(t.floor, m.seq)
+	t.unlink(q.slot)
+	t.dropRecheck(m)
+	t.index.remove(t.hash(t.key(q.slot)), q.slot)
+	t.release(q.slot)
+	t.stats.Tombstones--
+	return true
+}
