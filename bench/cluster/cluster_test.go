@@ -1,0 +1,292 @@
+package cluster
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/internal/testcert"
+	"mapsync/internal/vm"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestMain(m *testing.M) {
+	Main()
+	os.Exit(m.Run())
+}
+
+// settleTime is how long nodes may take, after the load stops, to hold the same.
+const settleTime = 5 * time.Second
+
+// trial is a cluster under test.
+type trial struct {
+	t     *testing.T
+	nodes []*remote
+	start []startRequest
+}
+
+func newTrial(t *testing.T, p place, n int) *trial {
+	t.Helper()
+	tr := &trial{t: t}
+	dir := t.TempDir()
+	ca, err := testcert.NewCA(dir, "cluster")
+	tr.must(err)
+	gossipKey := []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef")))
+	var join []string
+	for i := range n {
+		address, err := p.start(t.Context(), i)
+		tr.must(err)
+		name := fmt.Sprintf("n%d", i)
+		tr.nodes = append(tr.nodes, &remote{name: name, control: net.JoinHostPort(address, controlPort)})
+		join = append(join, net.JoinHostPort(address, gossipPort))
+		c := config.Default()
+		c.NodeName, c.Buffer, c.BufferSize = name, "ring", 64<<20
+		c.Attach = attach(p)
+		c.GossipListen, c.GRPCListen = net.JoinHostPort(address, gossipPort), net.JoinHostPort(address, grpcPort)
+		c.MetricsListen = ""
+		if _, ok := p.(*processes); ok {
+			c.DeadTime = 15 * time.Second // emulated CPUs may stand still for seconds
+		}
+		pair, err := ca.Issue(name, testcert.Options{})
+		tr.must(err)
+		tr.start = append(tr.start, startRequest{Config: c, Files: map[string][]byte{
+			certFile: tr.read(pair.CertFile), keyFile: tr.read(pair.KeyFile), caFile: tr.read(ca.CertFile), gossipFile: gossipKey,
+		}})
+	}
+	for i := range tr.start {
+		tr.start[i].Config.Join = join
+		tr.syncd(i)
+	}
+	tr.eventually(30*time.Second, func(ctx context.Context) error { return tr.ready(ctx) })
+	return tr
+}
+
+// attach is how the nodes of a place see their maps; without hooks it is not asked.
+func attach(p place) string {
+	if ps, ok := p.(*processes); ok {
+		return string(ps.attach)
+	}
+	return string(capture.AttachAuto)
+}
+
+func (tr *trial) must(err error) {
+	tr.t.Helper()
+	if err != nil {
+		tr.t.Fatal(err)
+	}
+}
+
+func (tr *trial) read(path string) []byte {
+	tr.t.Helper()
+	data, err := os.ReadFile(path)
+	tr.must(err)
+	return data
+}
+
+func (tr *trial) syncd(i int) {
+	tr.t.Helper()
+	tr.must(tr.nodes[i].call(tr.t.Context(), "POST", "/start", tr.start[i], nil))
+}
+
+func (tr *trial) post(i int, path string) {
+	tr.t.Helper()
+	tr.must(tr.nodes[i].post(tr.t.Context(), path))
+}
+
+func (tr *trial) load(loads ...load) {
+	tr.t.Helper()
+	for i, n := range tr.nodes {
+		tr.must(n.call(tr.t.Context(), "POST", "/load", loads[i%len(loads)], nil))
+	}
+}
+
+func (tr *trial) eachPost(path string) {
+	tr.t.Helper()
+	for i := range tr.nodes {
+		tr.post(i, path)
+	}
+}
+
+// eventually asks until there is nothing wrong any more, or the time is over.
+func (tr *trial) eventually(limit time.Duration, check func(context.Context) error) {
+	tr.t.Helper()
+	began := time.Now()
+	for {
+		err := check(tr.t.Context())
+		took := time.Since(began)
+		if err == nil && took <= limit {
+			tr.t.Logf("settled within %v", took.Round(time.Millisecond))
+			return
+		}
+		if took > limit {
+			tr.t.Fatalf("not within %v: %v; now: %v", limit, err, differences(tr.t.Context(), tr.nodes))
+		}
+		tr.t.Logf("not yet after %v: %v", took.Round(time.Millisecond), err)
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (tr *trial) settled() {
+	tr.t.Helper()
+	tr.eventually(settleTime, func(ctx context.Context) error { return settled(ctx, tr.nodes) })
+}
+
+// ready says which node does not see all others, or is not ready.
+func (tr *trial) ready(ctx context.Context) error {
+	for _, n := range tr.nodes {
+		s, err := n.status(ctx)
+		if err != nil {
+			return err
+		}
+		if !s.Ready || len(s.Peers) != len(tr.nodes)-1 {
+			return fmt.Errorf("node %s sees %d peers, not ready: %s", n.name, len(s.Peers), strings.Join(s.NotReady, ", "))
+		}
+	}
+	return nil
+}
+
+// noLosses fails when any event was lost: then nothing could be expected to be equal.
+func (tr *trial) noLosses() {
+	tr.t.Helper()
+	for _, n := range tr.nodes {
+		s, err := n.status(tr.t.Context())
+		tr.must(err)
+		if s.Capture.Lost != 0 {
+			tr.t.Errorf("node %s lost %d events", n.name, s.Capture.Lost)
+		}
+	}
+}
+
+// kill kills the syncd of random nodes at random moments while their load
+// balancers write on, and starts it again: a restart is not a death.
+func (tr *trial) kill(times int, random *rand.Rand) {
+	for k := range times {
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+		i := random.IntN(len(tr.nodes))
+		tr.t.Logf("kill %d: node %s", k+1, tr.nodes[i].name)
+		tr.post(i, "/kill")
+		time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond)
+		tr.syncd(i)
+	}
+}
+
+func testKills(t *testing.T, p place, l load, times int) {
+	tr := newTrial(t, p, 3)
+	tr.load(l)
+	tr.kill(times, rand.New(rand.NewPCG(1, 2)))
+	time.Sleep(2 * time.Second)
+	tr.eachPost("/unload")
+	tr.settled()
+	tr.noLosses()
+}
+
+// testStopped stops one node's syncd for as long as told, under load. The others
+// must not notice, and it must catch up.
+func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
+	tr := newTrial(t, p, 3)
+	// What the stopped node's own data plane does meanwhile must fit into its
+	// buffer: a loss is not what this is about.
+	slow := l
+	slow.Interval *= 8
+	tr.load(l, l, slow)
+	time.Sleep(2 * time.Second)
+	tr.post(2, "/stop")
+	worst := tr.watchLag(stopped)
+	tr.post(2, "/continue")
+	time.Sleep(2 * time.Second)
+	tr.eachPost("/unload")
+	tr.settled()
+	tr.noLosses()
+	t.Logf("worst lag between the running nodes while one was stopped: %v", worst)
+	for _, n := range tr.nodes {
+		s, err := n.status(t.Context())
+		tr.must(err)
+		if s.Gaps != 0 {
+			t.Errorf("node %s saw %d gaps", n.name, s.Gaps)
+		}
+	}
+}
+
+// watchLag returns the worst lag between nodes 0 and 1.
+func (tr *trial) watchLag(d time.Duration) time.Duration {
+	tr.t.Helper()
+	worst := time.Duration(0)
+	for deadline := time.Now().Add(d); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		for i := range 2 {
+			s, err := tr.nodes[i].status(tr.t.Context())
+			tr.must(err)
+			for _, peer := range s.Peers {
+				if peer.Node != tr.nodes[1-i].name {
+					continue
+				}
+				for _, m := range peer.Maps {
+					worst = max(worst, time.Duration(m.LagSeconds*float64(time.Second)))
+				}
+			}
+		}
+	}
+	if worst > 2*time.Second {
+		tr.t.Errorf("a stopped peer slowed the others down to a lag of %v", worst)
+	}
+	return worst
+}
+
+// Natively the data plane makes 12,800 changes a second on each node.
+var native = load{Flows: 20000, Interval: 20 * time.Millisecond}
+
+func TestContainersSurviveKills(t *testing.T) {
+	testKills(t, newContainers(t), native, 20)
+}
+
+func TestContainersStoppedPeerSlowsNobody(t *testing.T) {
+	stopped := 60 * time.Second
+	if testing.Short() {
+		stopped = 10 * time.Second
+	}
+	testStopped(t, newContainers(t), native, stopped)
+}
+
+// Under emulation the data plane makes 2,560 changes a second on each node.
+var emulated = load{Flows: 2000, Interval: 100 * time.Millisecond}
+
+// onHooks runs a test for each way to attach, where the kernel can be hooked.
+func onHooks(t *testing.T, test func(t *testing.T, p place)) {
+	if ok, why := vm.CanAttachNatively(); !ok {
+		if os.Getenv(inMachine) != "" {
+			t.Fatal("a kernel of the matrix cannot be hooked: ", why)
+		}
+		t.Skip("no hooks here, make test runs this in a virtual machine: ", why)
+	}
+	if _, err := newBalancer(0, "ct_probe"); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("the data plane of this test needs programs of type syscall: ", err)
+	}
+	for _, a := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe} {
+		t.Run(string(a)+"/ring", func(t *testing.T) { test(t, &processes{t: t, attach: a}) })
+	}
+}
+
+func TestHookedNodesSurviveKills(t *testing.T) {
+	times := 20
+	if testing.Short() {
+		times = 5
+	}
+	onHooks(t, func(t *testing.T, p place) { testKills(t, p, emulated, times) })
+}
+
+func TestHookedStoppedPeerSlowsNobody(t *testing.T) {
+	stopped := 60 * time.Second
+	if testing.Short() {
+		stopped = 10 * time.Second
+	}
+	onHooks(t, func(t *testing.T, p place) { testStopped(t, p, emulated, stopped) })
+}

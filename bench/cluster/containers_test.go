@@ -1,0 +1,136 @@
+package cluster
+
+import (
+	"context"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/testcontainers/testcontainers-go"
+	"github.com/testcontainers/testcontainers-go/network"
+	"github.com/testcontainers/testcontainers-go/wait"
+)
+
+// inMachine is set by scripts/test-kernels: inside a virtual machine is no Docker.
+const inMachine = "MAPSYNC_KERNEL"
+
+// containers is a place of one container a node, of an image made of nothing but
+// this test binary.
+type containers struct {
+	t       *testing.T
+	network string
+	image   string
+}
+
+func newContainers(t *testing.T) *containers {
+	t.Helper()
+	if os.Getenv(inMachine) != "" {
+		t.Skip("containers are for the host")
+	}
+	// The reaper is an image that would have to be pulled; t.Cleanup does its work.
+	t.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
+	n, err := network.New(t.Context())
+	if err != nil {
+		t.Fatalf("no network of containers (is Docker running?): %v", err)
+	}
+	t.Cleanup(func() {
+		if err := n.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return &containers{t: t, network: n.Name}
+}
+
+// buildContext is a directory with this binary and how to put it into an image.
+func (c *containers) buildContext() (string, error) {
+	dir := c.t.TempDir()
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if err := checkStatic(exe); err != nil {
+		return "", err
+	}
+	in, err := os.Open(exe)
+	if err != nil {
+		return "", err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(filepath.Join(dir, "node"), os.O_CREATE|os.O_WRONLY, 0o755)
+	if err != nil {
+		return "", err
+	}
+	if _, err := io.Copy(out, in); err != nil {
+		return "", err
+	}
+	if err := out.Close(); err != nil {
+		return "", err
+	}
+	dockerfile := "FROM scratch\nCOPY node /node\nENTRYPOINT [\"/node\"]\n"
+	return dir, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o600)
+}
+
+// checkStatic says what to do when an image with nothing else in it could not run
+// the binary.
+func checkStatic(exe string) error {
+	f, err := elf.Open(exe)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("this test binary needs shared libraries: run the test with CGO_ENABLED=0")
+		}
+	}
+	return nil
+}
+
+func (c *containers) start(ctx context.Context, i int) (string, error) {
+	s, err := json.Marshal(settings{Number: uint32(i), Control: net.JoinHostPort("", controlPort), Dir: "/run/mapsync"})
+	if err != nil {
+		return "", err
+	}
+	request := testcontainers.ContainerRequest{
+		Image:      c.image,
+		Networks:   []string{c.network},
+		Env:        map[string]string{roleVariable: roleNode, settingsVariable: string(s)},
+		WaitingFor: wait.ForLog("node is up"),
+		HostConfigModifier: func(h *container.HostConfig) {
+			h.CapAdd = []string{"SYS_ADMIN", "NET_ADMIN"}
+		},
+		LogConsumerCfg: &testcontainers.LogConsumerConfig{Consumers: []testcontainers.LogConsumer{logTo{c.t, i}}},
+	}
+	if c.image == "" {
+		dir, err := c.buildContext()
+		if err != nil {
+			return "", fmt.Errorf("make the image: %w", err)
+		}
+		request.FromDockerfile = testcontainers.FromDockerfile{Context: dir, Repo: "mapsync-cluster", Tag: "test"}
+	}
+	box, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: request, Started: true})
+	testcontainers.CleanupContainer(c.t, box)
+	if err != nil {
+		return "", fmt.Errorf("start container: %w", err)
+	}
+	return box.ContainerIP(ctx)
+}
+
+// logTo puts a container's output into the log of the test.
+type logTo struct {
+	t *testing.T
+	i int
+}
+
+func (l logTo) Accept(log testcontainers.Log) {
+	if testing.Verbose() {
+		fmt.Fprintf(os.Stderr, "n%d: %s", l.i, log.Content)
+	}
+}

@@ -1,0 +1,164 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/gob"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"strings"
+
+	"mapsync/syncd/daemon"
+)
+
+// place is where nodes run: containers, or processes of this machine.
+type place interface {
+	// start starts node number i and returns its IP address, on which its control
+	// listens at controlPort.
+	start(ctx context.Context, i int) (address string, err error)
+}
+
+// Ports of every node: each has an address of its own.
+const (
+	controlPort = "8000"
+	gossipPort  = "7946"
+	grpcPort    = "7947"
+	metricsPort = "9746"
+)
+
+// remote is a node as the test sees it.
+type remote struct {
+	name    string
+	control string
+}
+
+func (r *remote) call(ctx context.Context, method, path string, body, result any) error {
+	var in io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+		in = bytes.NewReader(data)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "http://"+r.control+path, in)
+	if err != nil {
+		return fmt.Errorf("ask node %s: %w", r.name, err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask node %s: %w", r.name, err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(response.Body)
+		return fmt.Errorf("node %s, %s: %s", r.name, path, strings.TrimSpace(string(text)))
+	}
+	if result == nil {
+		return nil
+	}
+	if err := gob.NewDecoder(response.Body).Decode(result); err != nil {
+		return fmt.Errorf("read answer of node %s: %w", r.name, err)
+	}
+	return nil
+}
+
+func (r *remote) post(ctx context.Context, path string) error {
+	return r.call(ctx, http.MethodPost, path, nil, nil)
+}
+
+func (r *remote) content(ctx context.Context, path string) (content, error) {
+	var c content
+	err := r.call(ctx, http.MethodGet, path, nil, &c)
+	return c, err
+}
+
+func (r *remote) status(ctx context.Context) (daemon.Status, error) {
+	var data []byte
+	var s daemon.Status
+	if err := r.call(ctx, http.MethodGet, "/status", nil, &data); err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(data, &s); err != nil {
+		return s, fmt.Errorf("read status of node %s: %w", r.name, err)
+	}
+	return s, nil
+}
+
+// difference says how got differs from want, shortly; nil when it does not.
+func difference(what string, want, got content) error {
+	var missing, surplus, other int
+	example := ""
+	for key, value := range want {
+		have, ok := got[key]
+		if ok && have == value {
+			continue
+		}
+		if ok {
+			other++
+		} else {
+			missing++
+		}
+		example = key
+	}
+	for key := range got {
+		if _, ok := want[key]; !ok {
+			surplus++
+			example = key
+		}
+	}
+	if missing+surplus+other == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: of %d entries %d are missing and %d differ, %d are too many, such as node and flow %x: want version %x, got %x",
+		what, len(want), missing, other, surplus, example[:8], head(want[example]), head(got[example]))
+}
+
+func head(s string) string { return s[:min(8, len(s))] }
+
+// settled compares what every node holds, in its table and in its kernel map,
+// with what all nodes' data planes wrote, by their digests.
+func settled(ctx context.Context, nodes []*remote) error {
+	var want digest
+	all := make([]digests, len(nodes))
+	for i, n := range nodes {
+		if err := n.call(ctx, http.MethodGet, "/digests", nil, &all[i]); err != nil {
+			return err
+		}
+		want.add(all[i].Expected)
+	}
+	for i, n := range nodes {
+		if all[i].Kernel != want || all[i].Table != want {
+			return fmt.Errorf("node %s holds %d entries in its kernel map and %d in its table, want %d; sums %x, %x, want %x",
+				n.name, all[i].Kernel.Entries, all[i].Table.Entries, want.Entries, all[i].Kernel.Sum, all[i].Table.Sum, want.Sum)
+		}
+	}
+	return nil
+}
+
+// differences says in which entries the nodes differ from what was written.
+func differences(ctx context.Context, nodes []*remote) error {
+	want := make(content)
+	for _, n := range nodes {
+		own, err := n.content(ctx, "/expected")
+		if err != nil {
+			return err
+		}
+		maps.Copy(want, own)
+	}
+	var errs []error
+	for _, n := range nodes {
+		for _, path := range []string{"/kernel", "/table"} {
+			got, err := n.content(ctx, path)
+			if err == nil {
+				err = difference(n.name+path, want, got)
+			}
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

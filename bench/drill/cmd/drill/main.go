@@ -1,0 +1,98 @@
+// Command drill performs the failover drill and ends with one line that sums it
+// up. Its exit status is 0 only if the control run lost at least nine sessions
+// in ten and the run with syncd none.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"mapsync/bench/drill"
+)
+
+func main() {
+	if drill.RunRole() {
+		return
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer stop()
+	err := run(ctx, os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "drill failed:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	opts, file, err := parse(args)
+	if err != nil {
+		return err
+	}
+	opts.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	result, err := drill.Run(ctx, *opts)
+	if err != nil {
+		return err
+	}
+	if file != "" {
+		err = write(file, result)
+	}
+	// The verdict is explained first: the line is the last thing to be read.
+	if err := errors.Join(err, result.Err()); err != nil {
+		fmt.Fprintln(os.Stderr, "drill failed:", err)
+		fmt.Println(result.Line())
+		os.Exit(1)
+	}
+	fmt.Println(result.Line())
+	return nil
+}
+
+func parse(args []string) (*drill.Options, string, error) {
+	o := new(drill.Options)
+	fs := flag.NewFlagSet("drill", flag.ContinueOnError)
+	fs.IntVar(&o.Sessions, "sessions", 1000, "TCP sessions to open")
+	fs.StringVar(&o.Syncd, "syncd", "off", "`path` of the syncd program, or off for the control run alone")
+	fs.StringVar(&o.Attach, "attach", "kprobe", "how syncd attaches: kprobe, fexit or auto")
+	fs.StringVar(&o.Buffer, "buffer", "ring", "which buffer syncd uses: ring or perf")
+	fs.StringVar((*string)(&o.Load), "load", string(drill.LoadBuiltin), "what drives the sessions: builtin or tcpkali")
+	fs.StringVar((*string)(&o.XDP), "xdp", "auto", "where the load balancers' XDP runs: auto, native or generic")
+	fs.BoolVar(&o.SkipControl, "skip-control", false, "skip the control run, for development: never a success")
+	fs.IntVar(&o.Fresh, "fresh", 0, "exchanges that a survivor completes after the cut (default 2)")
+	fs.DurationVar(&o.StallTimeout, "stall-timeout", 0, "an exchange that takes longer, plus 50 mean latencies, is stalled (default 20s)")
+	fs.DurationVar(&o.Flow, "flow", 0, "how long data flows on all sessions before the cut, at least (default 3s)")
+	fs.DurationVar(&o.Hold, "hold", 0, "how long survivors go on after every session is decided (default 5s)")
+	fs.DurationVar(&o.OpenTimeout, "open-timeout", 0, "limit for opening all sessions (default 10m)")
+	fs.DurationVar(&o.SyncTimeout, "sync-timeout", 0, "limit for the peer to catch up before the cut (default 2m)")
+	fs.DurationVar(&o.CollectEvery, "collect-every", 0, "pause of the load balancers' idle collectors (default 30s)")
+	file := fs.String("json", "", "`file` to write the result to")
+	if err := fs.Parse(args); err != nil {
+		return nil, "", err
+	}
+	if fs.NArg() > 0 {
+		return nil, "", fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	if o.Syncd == "off" {
+		o.Syncd = ""
+	}
+	return o, *file, nil
+}
+
+func write(file string, result *drill.Result) error {
+	text, err := json.MarshalIndent(result, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	if err := os.WriteFile(file, append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write result: %w", err)
+	}
+	return nil
+}

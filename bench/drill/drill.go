@@ -1,0 +1,233 @@
+// Package drill kills a load balancer and counts the TCP sessions that go on
+// through its peer. It builds a network of namespaces with clients, a router,
+// two load balancers (each with its own syncd) and backends, opens sessions
+// through the active one, keeps checked data flowing on all of them, takes the
+// active one away, moves the route, and judges every session. The same without
+// syncd, run first, is the control.
+//
+// It needs root, and nothing else of the machine: no tools, no outside network.
+// Every process is this executable again, so the calling program starts with
+// [RunRole].
+package drill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"mapsync/bench/lb"
+)
+
+// Load names what drives the sessions.
+type Load string
+
+// The loads: the built-in client checks every byte on both sides; tcpkali's
+// sessions are judged by the backends, which check what they receive.
+const (
+	LoadBuiltin Load = "builtin"
+	LoadTcpkali Load = "tcpkali"
+)
+
+// Options says what to drill. The zero value of a field takes the default that
+// its comment names.
+type Options struct {
+	Sessions int    // TCP sessions to open; 1000
+	Syncd    string // path of the syncd program; empty runs the control alone
+	Attach   string // how syncd attaches: kprobe, fexit or auto; kprobe
+	Buffer   string // which buffer it uses: ring or perf; ring
+
+	SkipControl bool    // for development: the result is then never a success
+	Load        Load    // LoadBuiltin
+	XDP         lb.Mode // lb.ModeAuto
+
+	Fresh        int           // exchanges that a survivor completes after the cut; 2
+	StallTimeout time.Duration // how long an exchange may take, plus 50 mean latencies; 20 s
+	Flow         time.Duration // how long data flows on all sessions before the cut, at least; 3 s
+	Hold         time.Duration // how long survivors go on after all are decided; 5 s
+	OpenTimeout  time.Duration // for opening all sessions; 10 min
+	SyncTimeout  time.Duration // for the peer to catch up before the cut; 2 min
+	CollectEvery time.Duration // pause of the load balancers' collectors; 30 s
+
+	// BeforeCut, if set, runs when all sessions are open, right before the
+	// active load balancer dies, with the pin paths of both maps.
+	BeforeCut func(active, standby string) error
+
+	Logger *slog.Logger // progress; required
+}
+
+func (o *Options) setDefaults() {
+	setDefault(&o.Sessions, 1000)
+	setDefault(&o.Attach, "kprobe")
+	setDefault(&o.Buffer, "ring")
+	setDefault(&o.Load, LoadBuiltin)
+	setDefault(&o.XDP, lb.ModeAuto)
+	setDefault(&o.Fresh, 2)
+	setDefault(&o.StallTimeout, 20*time.Second)
+	setDefault(&o.Flow, 3*time.Second)
+	setDefault(&o.Hold, 5*time.Second)
+	setDefault(&o.OpenTimeout, 10*time.Minute)
+	setDefault(&o.SyncTimeout, 2*time.Minute)
+	setDefault(&o.CollectEvery, 30*time.Second)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (o *Options) validate() error {
+	if o.Sessions < 1 || o.Sessions > 1_000_000 {
+		return fmt.Errorf("%d sessions: choose 1 to 1000000", o.Sessions)
+	}
+	if o.Load != LoadBuiltin && o.Load != LoadTcpkali {
+		return fmt.Errorf("load %q: choose %s or %s", o.Load, LoadBuiltin, LoadTcpkali)
+	}
+	return nil
+}
+
+// Outcome is what became of the sessions of one run.
+type Outcome struct {
+	Sessions   int     `json:"sessions"`
+	Survived   int     `json:"survived"` // completed exchanges begun after the cut, every byte right
+	Reset      int     `json:"reset"`    // reset or closed
+	Stalled    int     `json:"stalled"`  // no answer within the limit
+	Corrupt    int     `json:"corrupt"`  // a wrong byte, seen by the client
+	MaxStallMS int64   `json:"max_stall_ms"`
+	LimitMS    int64   `json:"stall_limit_ms"`
+	OpenMS     int64   `json:"open_ms"`    // for opening all sessions, one exchange each included
+	LatencyMS  float64 `json:"latency_ms"` // mean of an exchange before the cut
+	Exchanges  uint64  `json:"exchanges"`
+	SyncMS     int64   `json:"sync_ms"`   // waited for the peer before the cut
+	SwitchMS   int64   `json:"switch_ms"` // from the kill until the route was moved
+	Standby    Census  `json:"standby"`   // the peer's map right after the cut
+	FirstLoss  string  `json:"first_loss,omitempty"`
+	MemoryMB   int     `json:"memory_mb"` // of the whole machine in use, when all sessions were open
+}
+
+// Result is a whole drill.
+type Result struct {
+	Kernel  string   `json:"kernel"` // major.minor
+	Attach  string   `json:"attach"`
+	Buffer  string   `json:"buffer"`
+	Load    Load     `json:"load"`
+	Control *Outcome `json:"control,omitempty"`
+	Real    *Outcome `json:"real,omitempty"`
+
+	// ConnectionRate is netperf's TCP_CRR through the active load balancer, in
+	// connections a second; 0 when netperf is not installed.
+	ConnectionRate float64 `json:"connection_rate,omitempty"`
+}
+
+// Line sums the result up. A run that did not take place counts nothing.
+func (r *Result) Line() string {
+	control, real := r.Control, r.Real
+	if control == nil {
+		control = &Outcome{}
+	}
+	if real == nil {
+		real = &Outcome{}
+	}
+	return fmt.Sprintf("drill: kernel=%s attach=%s sessions=%d control_survived=%d survived=%d reset=%d stalled=%d max_stall_ms=%d",
+		r.Kernel, r.Attach, max(control.Sessions, real.Sessions), control.Survived,
+		real.Survived, real.Reset, real.Stalled, real.MaxStallMS)
+}
+
+// Err says why the drill is not passed, nil when it is: the control lost at
+// least nine sessions in ten, and the real run none.
+func (r *Result) Err() error {
+	if r.Control == nil {
+		return errors.New("there was no control run")
+	}
+	if r.Control.Survived*10 > r.Control.Sessions {
+		return fmt.Errorf("control run kept %d of %d sessions: the drill proves nothing",
+			r.Control.Survived, r.Control.Sessions)
+	}
+	if r.Real == nil {
+		return errors.New("there was no run with syncd")
+	}
+	if r.Real.Survived != r.Real.Sessions {
+		return fmt.Errorf("%d of %d sessions were lost", r.Real.Sessions-r.Real.Survived, r.Real.Sessions)
+	}
+	return nil
+}
+
+// Run performs the drill and cleans up after it, however it ends. An error says
+// that it could not be performed; whether it was passed, [Result.Err] says.
+func Run(ctx context.Context, opts Options) (*Result, error) {
+	opts.setDefaults()
+	if err := opts.validate(); err != nil {
+		return nil, err
+	}
+	tools, err := findTools(opts.Load)
+	if err != nil {
+		return nil, err
+	}
+	release, err := kernelRelease()
+	if err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // for the router's program, before 5.11
+		return nil, fmt.Errorf("raise memory lock limit: %w", err)
+	}
+	result := &Result{Kernel: release, Attach: opts.Attach, Buffer: opts.Buffer, Load: opts.Load}
+	place, err := newWorkplace()
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err := place.remove(); err != nil {
+			opts.Logger.Error("cannot clean up", "error", err)
+		}
+	}()
+	if !opts.SkipControl {
+		control := opts
+		control.Syncd, control.BeforeCut = "", nil
+		r := &run{opts: &control, tools: tools, place: place, name: "control", log: opts.Logger.With("run", "control")}
+		if result.Control, err = r.perform(ctx); err != nil {
+			return nil, fmt.Errorf("control run: %w", err)
+		}
+		result.ConnectionRate = r.connectionRate
+	}
+	if opts.Syncd == "" && opts.BeforeCut == nil {
+		return result, nil
+	}
+	r := &run{opts: &opts, tools: tools, place: place, name: "real", log: opts.Logger.With("run", "real")}
+	if result.Real, err = r.perform(ctx); err != nil {
+		return nil, fmt.Errorf("real run: %w", err)
+	}
+	return result, nil
+}
+
+// memoryUsed returns how much of the machine's memory is not available, in MiB.
+func memoryUsed() (int, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("read memory in use: %w", err)
+	}
+	var total, free, available int
+	_, err = fmt.Sscanf(string(text), "MemTotal: %d kB\nMemFree: %d kB\nMemAvailable: %d kB", &total, &free, &available)
+	if err != nil {
+		return 0, fmt.Errorf("parse memory in use: %w", err)
+	}
+	return (total - available) / 1024, nil
+}
+
+func kernelRelease() (string, error) {
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		return "", fmt.Errorf("read kernel release: %w", err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		return "", fmt.Errorf("parse kernel release: %w", err)
+	}
+	return fmt.Sprintf("%d.%d", major, minor), nil
+}

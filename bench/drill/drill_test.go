@@ -1,0 +1,212 @@
+package drill
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"mapsync/bench/lb/bpf"
+)
+
+func TestMain(m *testing.M) {
+	if RunRole() {
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// copyMap plays the part of syncd: it copies the entries for which keep returns
+// true, as keep left them.
+func copyMap(from, to string, keep func(*bpf.LBCtKey, *bpf.LBCtValue) bool) (err error) {
+	src, err := ebpf.LoadPinnedMap(from, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, src.Close()) }()
+	dst, err := ebpf.LoadPinnedMap(to, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dst.Close()) }()
+	var (
+		key   bpf.LBCtKey
+		value bpf.LBCtValue
+	)
+	entries := src.Iterate()
+	for entries.Next(&key, &value) {
+		if !keep(&key, &value) {
+			continue
+		}
+		if err := dst.Put(key, value); err != nil {
+			return err
+		}
+	}
+	return entries.Err()
+}
+
+func perform(t *testing.T, opts Options) *Result {
+	t.Helper()
+	opts.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	result, err := Run(t.Context(), opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// With the whole state on the peer every session goes on; without it none does.
+func TestSurvivorsAreCounted(t *testing.T) {
+	const sessions = 300
+	result := perform(t, Options{
+		Sessions: sessions, Hold: time.Second, Flow: 1,
+		BeforeCut: func(active, standby string) error {
+			return copyMap(active, standby, func(*bpf.LBCtKey, *bpf.LBCtValue) bool { return true })
+		},
+	})
+	if err := result.Err(); err != nil {
+		t.Error(err)
+	}
+	if c := result.Control; c.Survived != 0 || c.Reset != sessions {
+		t.Errorf("control run: %+v", c)
+	}
+	if c := result.Real.Standby; c != (Census{Entries: 2 * sessions}) {
+		t.Errorf("standby's map: %+v", c)
+	}
+	if r := result.Real; r.Survived != sessions || r.Exchanges < 3*sessions || r.MaxStallMS >= r.LimitMS {
+		t.Errorf("real run: %+v", r)
+	}
+}
+
+// State that is missing or wrong costs exactly the sessions that it belongs to.
+func TestLossesAreCounted(t *testing.T) {
+	const sessions = 120
+	// The client's port tells sessions apart in both directions.
+	port := func(k *bpf.LBCtKey, v *bpf.LBCtValue) uint16 {
+		net := k.Sport
+		if v.Direction == 1 {
+			net = k.Dport
+		}
+		return net<<8 | net>>8
+	}
+	for name, c := range map[string]struct {
+		stalled bool
+		keep    func(*bpf.LBCtKey, *bpf.LBCtValue) bool
+	}{
+		"entries missing": {keep: func(k *bpf.LBCtKey, v *bpf.LBCtValue) bool {
+			return port(k, v)%3 != 0
+		}},
+		// The backend's reset has no entry of its own and gets no further.
+		"wrong backend": {stalled: true, keep: func(k *bpf.LBCtKey, v *bpf.LBCtValue) bool {
+			if port(k, v)%3 == 0 && v.Direction == 0 {
+				backend := byte(v.Nat.Daddr[0]>>24)%backendCount + 1
+				v.Nat.Daddr[0] = v.Nat.Daddr[0]&0xffffff | uint32(backend)<<24
+			}
+			return true
+		}},
+		"replies missing": {stalled: true, keep: func(k *bpf.LBCtKey, v *bpf.LBCtValue) bool {
+			return port(k, v)%3 != 0 || v.Direction == 0
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			lost := 0
+			for i := range sessions {
+				if (firstPort+i/len(sources(sessions)))%3 == 0 {
+					lost++
+				}
+			}
+			result := perform(t, Options{
+				Sessions: sessions, Hold: time.Second, Flow: 1, StallTimeout: 3 * time.Second, SkipControl: true,
+				BeforeCut: func(active, standby string) error { return copyMap(active, standby, c.keep) },
+			})
+			r := result.Real
+			got := r.Reset
+			if c.stalled {
+				got = r.Stalled
+			}
+			if r.Survived != sessions-lost || got != lost {
+				t.Errorf("want %d lost: %+v", lost, r)
+			}
+			if result.Err() == nil {
+				t.Error("a drill without control and with losses is passed")
+			}
+		})
+	}
+}
+
+// tcpkali knows nothing of the drill: it opens a new session for one that is lost.
+func TestTcpkali(t *testing.T) {
+	if _, err := exec.LookPath("tcpkali"); err != nil {
+		t.Skip("tcpkali is not installed")
+	}
+	const sessions = 100
+	for _, kept := range []bool{true, false} {
+		result := perform(t, Options{
+			Sessions: sessions, Load: LoadTcpkali, StallTimeout: 5 * time.Second, SkipControl: true,
+			BeforeCut: func(active, standby string) error {
+				return copyMap(active, standby, func(*bpf.LBCtKey, *bpf.LBCtValue) bool { return kept })
+			},
+		})
+		if r := result.Real; (r.Survived == sessions) != kept || (r.Survived == 0) == kept {
+			t.Errorf("state kept: %v, outcome %+v", kept, r)
+		}
+	}
+}
+
+// What the drill leaves behind would fill a machine that runs it often.
+func TestCleansUp(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	failure := errors.New("no cut today")
+	_, err := Run(t.Context(), Options{
+		Sessions: 10, SkipControl: true, Logger: slog.New(slog.DiscardHandler),
+		BeforeCut: func(string, string) error { return failure },
+	})
+	if !errors.Is(err, failure) {
+		t.Fatal(err)
+	}
+	left, err := os.ReadDir(os.Getenv("TMPDIR"))
+	if err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func TestResult(t *testing.T) {
+	r := Result{
+		Kernel: "6.1", Attach: "kprobe",
+		Control: &Outcome{Sessions: 1000, Survived: 0, Reset: 1000},
+		Real:    &Outcome{Sessions: 1000, Survived: 1000, MaxStallMS: 230},
+	}
+	const line = "drill: kernel=6.1 attach=kprobe sessions=1000 control_survived=0 survived=1000 reset=0 stalled=0 max_stall_ms=230"
+	if got := r.Line(); got != line {
+		t.Errorf("got  %s\nwant %s", got, line)
+	}
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	r.Control.Survived = 101
+	if r.Err() == nil {
+		t.Error("a control run that keeps more than a tenth passes")
+	}
+	r.Control.Survived, r.Real.Survived = 100, 999
+	if r.Err() == nil {
+		t.Error("a lost session passes")
+	}
+}
+
+func TestOptionsAreRefused(t *testing.T) {
+	logger := slog.New(slog.DiscardHandler)
+	t.Setenv("PATH", "")
+	for _, o := range []Options{
+		{Sessions: -1, Logger: logger},
+		{Load: "wrk", Logger: logger},
+		{Load: LoadTcpkali, Logger: logger}, // not installed on an empty path
+	} {
+		if _, err := Run(t.Context(), o); err == nil {
+			t.Errorf("%+v is accepted", o)
+		}
+	}
+}

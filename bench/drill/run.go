@@ -1,0 +1,328 @@
+package drill
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"mapsync/bench/lb"
+)
+
+// The two load balancers: sessions are opened through the first, which dies.
+const (
+	active  = 0
+	standby = 1
+)
+
+// run is one pass of the drill: with syncd, or the control without.
+type run struct {
+	opts  *Options
+	tools *tools
+	place *workplace
+	name  string
+	log   *slog.Logger
+
+	net            *network
+	key            uint64 // of the content
+	pins           [2]string
+	backends       *process
+	clients        *process
+	balancers      [2]*process
+	daemons        [2]*daemon // nil without syncd
+	judge          *process   // who counts the sessions
+	refused        int        // connections that the backends ended
+	dead           bool       // the active load balancer was killed
+	connectionRate float64
+}
+
+func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
+	defer func() { err = errors.Join(err, r.end()) }()
+	r.log.Info("building network", "sessions", r.opts.Sessions)
+	if r.net, err = newNetwork(r.opts.Sessions); err != nil {
+		return nil, err
+	}
+	if err := r.start(); err != nil {
+		return nil, err
+	}
+	if err := r.startDaemons(ctx); err != nil {
+		return nil, err
+	}
+	if r.daemons[active] == nil {
+		r.connectionRate = r.tools.measureRate(ctx, r)
+	}
+	out = &Outcome{Sessions: r.opts.Sessions}
+	if err := r.open(ctx); err != nil {
+		return nil, err
+	}
+	if err := r.settle(ctx, out); err != nil {
+		return nil, err
+	}
+	if out.MemoryMB, err = memoryUsed(); err != nil {
+		return nil, err
+	}
+	cut, err := r.cut(out)
+	if err != nil {
+		return nil, err
+	}
+	return out, r.decide(ctx, cut, out)
+}
+
+// start brings the load balancers and backends up.
+func (r *run) start() (err error) {
+	if r.key, err = randomKey(); err != nil {
+		return err
+	}
+	o := r.opts
+	r.backends, err = startRole(r.net.backends, roleBackends, order{Backends: &backendsOrder{
+		Listen: backends(), Key: r.key, Sessions: o.Sessions, Pattern: r.tools.pattern(),
+		Fresh: o.Fresh, StallTimeout: o.StallTimeout,
+	}})
+	if err != nil {
+		return err
+	}
+	if err := r.backends.ready(); err != nil {
+		return err
+	}
+	for i := range r.net.nodes {
+		if err := r.startBalancer(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// startClients sets the sessions going and says who will judge them.
+func (r *run) startClients() (err error) {
+	o := r.opts
+	if o.Load == LoadTcpkali {
+		r.judge = r.backends
+		r.clients, err = r.tools.startTcpkali(r)
+		return err
+	}
+	r.clients, err = startRole(r.net.clients, roleClients, order{Clients: &clientsOrder{
+		Service: service(), Sources: sources(o.Sessions), Sessions: o.Sessions, Key: r.key,
+		Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
+	}})
+	if err != nil {
+		return err
+	}
+	r.judge = r.clients
+	return r.clients.ready()
+}
+
+func (r *run) startBalancer(i int) (err error) {
+	node := r.net.nodes[i]
+	if r.pins[i], err = r.place.pins(r.name, node.name); err != nil {
+		return err
+	}
+	r.balancers[i], err = startRole(node.ns, roleBalancer, order{Balancer: &balancerOrder{
+		Interface: balancerLink, Mode: string(r.opts.XDP), Service: service(), Backends: backends(),
+		PinDir: r.pins[i], CollectEvery: r.opts.CollectEvery,
+		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two a session, and room
+	}})
+	if err != nil {
+		return err
+	}
+	return r.balancers[i].ready()
+}
+
+// open opens the sessions and waits until every one has exchanged data.
+func (r *run) open(ctx context.Context) error {
+	if err := r.startClients(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.OpenTimeout,
+		fmt.Errorf("sessions are not open after %s", r.opts.OpenTimeout))
+	defer cancel()
+	rep, err := r.await(ctx, func(rep report) bool { return rep.Opened })
+	if err != nil {
+		return fmt.Errorf("open sessions: %w", err)
+	}
+	r.log.Info("all sessions are open and carry data", "sessions", rep.Counts.Opened,
+		"took", rep.Counts.OpenTime.Round(time.Millisecond))
+	return nil
+}
+
+// settle lets data flow, and gives the peer the chance that an operator would
+// give it.
+func (r *run) settle(ctx context.Context, out *Outcome) error {
+	begun := time.Now()
+	if err := r.flow(ctx); err != nil {
+		return err
+	}
+	if r.daemons[active] != nil {
+		if err := r.awaitPeer(ctx); err != nil {
+			return err
+		}
+		out.SyncMS = time.Since(begun).Milliseconds()
+	}
+	if r.opts.BeforeCut == nil {
+		return nil
+	}
+	err := r.opts.BeforeCut(filepath.Join(r.pins[active], lb.MapName), filepath.Join(r.pins[standby], lb.MapName))
+	if err != nil {
+		return fmt.Errorf("prepare cut: %w", err)
+	}
+	return nil
+}
+
+// flow passes the time before the cut.
+func (r *run) flow(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.Flow, errFlowed)
+	defer cancel()
+	_, err := r.await(ctx, func(report) bool { return false })
+	if errors.Is(err, errFlowed) {
+		return nil
+	}
+	return err
+}
+
+var errFlowed = errors.New("data has flowed for long enough")
+
+// cut kills the active load balancer and its syncd, cuts its links and moves
+// the route. A node that dies does all at once. Here the order has to stand for
+// that: syncd goes first, so that it can tell its peer nothing of the last
+// moment, and the link goes before the load balancer, or else the node's kernel,
+// alive without the program, would reset whoever speaks to it in between.
+func (r *run) cut(out *Outcome) (*cutOrder, error) {
+	cut := &cutOrder{Killed: monotonic()}
+	r.dead = true
+	var err error
+	if d := r.daemons[active]; d != nil {
+		err = d.process.cmd.Process.Kill()
+	}
+	err = errors.Join(err, r.net.cut(active), r.balancers[active].cmd.Process.Kill())
+	cut.Dead = monotonic()
+	err = errors.Join(err, r.net.point(standby))
+	out.SwitchMS = (monotonic() - cut.Killed) / int64(time.Millisecond)
+	err = errors.Join(err, r.net.isolate(active))
+	if err != nil {
+		return nil, fmt.Errorf("cut %s off: %w", r.net.nodes[active].name, err)
+	}
+	r.log.Info("active load balancer is dead, its links are cut, the route is moved",
+		"dead", r.net.nodes[active].name, "route", r.net.nodes[standby].name, "switch_ms", out.SwitchMS)
+	return cut, nil
+}
+
+// decide waits until every session is judged.
+func (r *run) decide(ctx context.Context, cut *cutOrder, out *Outcome) error {
+	if err := r.judge.order(order{Cut: cut}); err != nil {
+		return err
+	}
+	var err error
+	if out.Standby, err = takeCensus(filepath.Join(r.pins[standby], lb.MapName)); err != nil {
+		return err
+	}
+	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*out.Sessions,
+		"handshake", out.Standby.Handshake, "closing", out.Standby.Closing)
+	rep, err := r.await(ctx, func(rep report) bool { return rep.Done })
+	if err != nil {
+		return fmt.Errorf("judge sessions: %w", err)
+	}
+	c := rep.Counts
+	out.Survived, out.Reset, out.Stalled, out.Corrupt = c.Survived, c.Reset, c.Stalled, c.Corrupt
+	out.MaxStallMS, out.LimitMS = c.MaxStall.Milliseconds(), c.Limit.Milliseconds()
+	out.OpenMS, out.LatencyMS = c.OpenTime.Milliseconds(), c.Latency.Seconds()*1e3
+	out.Exchanges, out.FirstLoss = c.Exchanges, c.FirstLoss
+	r.log.Info("all sessions are decided", "survived", out.Survived, "reset", out.Reset,
+		"stalled", out.Stalled, "corrupt", out.Corrupt, "max_stall_ms", out.MaxStallMS, "first_loss", out.FirstLoss)
+	if out.Survived < out.Sessions {
+		r.explain(ctx)
+	}
+	return nil
+}
+
+// await passes reports on as progress until one is what it waits for. A
+// process that dies before its time ends the wait.
+func (r *run) await(ctx context.Context, wanted func(report) bool) (report, error) {
+	for {
+		select {
+		case <-ctx.Done():
+			return report{}, context.Cause(ctx)
+		case <-r.balancers[standby].done:
+			return report{}, fmt.Errorf("%s ended early: %w", r.balancers[standby].name, r.balancers[standby].why())
+		case <-r.standbyDaemon():
+			return report{}, fmt.Errorf("%s ended early: %w", r.daemons[standby].process.name, r.daemons[standby].process.why())
+		case rep, ok := <-r.judge.reports:
+			switch {
+			case !ok:
+				return report{}, fmt.Errorf("%s ended early", r.judge.name)
+			case rep.Error != "":
+				return report{}, fmt.Errorf("%s: %s", r.judge.name, rep.Error)
+			case !r.dead && rep.Counts.lost() > 0:
+				return report{}, fmt.Errorf("%d sessions broke before the cut, the first: %s", rep.Counts.lost(), rep.Counts.FirstLoss)
+			}
+			r.progress(rep)
+			if wanted(rep) {
+				return rep, nil
+			}
+		case rep, ok := <-r.others():
+			if !ok || rep.Error != "" {
+				return report{}, fmt.Errorf("%s ended early: %s", r.backends.name, rep.Error)
+			}
+			if n := rep.Counts.lost(); n > r.refused {
+				r.log.Warn("backends have ended connections", "connections", n, "first", rep.Counts.FirstLoss)
+				r.refused = n
+			}
+		}
+	}
+}
+
+// others gives the backends' reports when they are not the judge.
+func (r *run) others() <-chan report {
+	if r.judge == r.backends {
+		return nil
+	}
+	return r.backends.reports
+}
+
+func (r *run) standbyDaemon() <-chan struct{} {
+	if r.daemons[standby] == nil {
+		return nil
+	}
+	return r.daemons[standby].process.done
+}
+
+func (r *run) progress(rep report) {
+	c := rep.Counts
+	if c == nil {
+		return
+	}
+	r.log.Info("progress", "open", c.Opened, "exchanges", c.Exchanges, "survived", c.Survived,
+		"reset", c.Reset, "stalled", c.Stalled, "corrupt", c.Corrupt, "latency", c.Latency.Round(time.Microsecond))
+}
+
+// end stops everything, the noisy ends first.
+func (r *run) end() error {
+	var errs []error
+	if r.net != nil {
+		errs = append(errs, r.net.silence())
+	}
+	for _, p := range []*process{r.clients, r.backends, r.balancers[0], r.balancers[1]} {
+		if p != nil {
+			errs = append(errs, p.kill())
+		}
+	}
+	for _, d := range r.daemons {
+		if d != nil {
+			errs = append(errs, d.process.kill())
+		}
+	}
+	if r.net != nil {
+		errs = append(errs, r.net.close())
+	}
+	return errors.Join(errs...)
+}
+
+func randomKey() (uint64, error) {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return 0, fmt.Errorf("make content key: %w", err)
+	}
+	return binary.LittleEndian.Uint64(b[:]), nil
+}

@@ -1,0 +1,256 @@
+package drill
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/goccy/go-yaml"
+
+	"mapsync/bench/lb"
+	"mapsync/internal/testcert"
+)
+
+const (
+	gossipPort = "7946"
+	grpcPort   = "7947"
+	askEvery   = time.Second
+)
+
+// daemon is a running syncd.
+type daemon struct {
+	process *process
+	socket  string
+}
+
+// settings is what the drill writes into a syncd's file. It is told no more than
+// an operator would have to tell it.
+type settings struct {
+	NodeName      string   `yaml:"node-name"`
+	Maps          []string `yaml:"map"`
+	Attach        string   `yaml:"attach"`
+	Buffer        string   `yaml:"buffer"`
+	GossipListen  string   `yaml:"gossip-listen"`
+	GossipKeyFile string   `yaml:"gossip-key-file"`
+	Join          []string `yaml:"join"`
+	GRPCListen    string   `yaml:"grpc-listen"`
+	TLSCert       string   `yaml:"tls-cert"`
+	TLSKey        string   `yaml:"tls-key"`
+	TLSCA         string   `yaml:"tls-ca"`
+	ControlSocket string   `yaml:"control-socket"`
+	StateDir      string   `yaml:"state-dir"`
+	LogLevel      string   `yaml:"log-level"`
+}
+
+// startDaemons starts a syncd beside each load balancer, secured as in
+// production, and waits until the two know each other.
+func (r *run) startDaemons(ctx context.Context) error {
+	if r.opts.Syncd == "" {
+		return nil
+	}
+	shared, err := r.place.files(r.name, "shared")
+	if err != nil {
+		return err
+	}
+	ca, err := testcert.NewCA(shared, "ca")
+	if err != nil {
+		return err
+	}
+	gossipKey, err := writeGossipKey(shared)
+	if err != nil {
+		return err
+	}
+	for i, node := range r.net.nodes {
+		pair, err := ca.Issue(node.name, testcert.Options{})
+		if err != nil {
+			return err
+		}
+		c, err := r.settings(i)
+		if err != nil {
+			return err
+		}
+		c.GossipKeyFile, c.TLSCert, c.TLSKey, c.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
+		if err := r.startDaemon(i, c); err != nil {
+			return err
+		}
+	}
+	return r.awaitReady(ctx)
+}
+
+// settings are those of one node but for its secrets. The two meet on the link
+// between them, and each joins the other, so that either may come up first.
+func (r *run) settings(i int) (*settings, error) {
+	node, peer := r.net.nodes[i], r.net.nodes[1-i]
+	dir, err := r.place.files(r.name, node.name)
+	if err != nil {
+		return nil, err
+	}
+	return &settings{
+		NodeName: node.name,
+		Maps:     []string{filepath.Join(r.pins[i], lb.MapName)},
+		Attach:   r.opts.Attach, Buffer: r.opts.Buffer,
+		GossipListen: node.sync + ":" + gossipPort, GRPCListen: node.sync + ":" + grpcPort,
+		Join:          []string{peer.sync + ":" + gossipPort},
+		ControlSocket: filepath.Join(dir, "syncd.sock"), StateDir: dir,
+		LogLevel: "warn",
+	}, nil
+}
+
+func (r *run) startDaemon(i int, c *settings) error {
+	text, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("encode settings of %s: %w", c.NodeName, err)
+	}
+	file := filepath.Join(c.StateDir, "syncd.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return fmt.Errorf("write settings of %s: %w", c.NodeName, err)
+	}
+	p, err := startProgram(r.net.nodes[i].ns, control, c.NodeName+" syncd", r.opts.Syncd, "run", "--config", file)
+	if err != nil {
+		return err
+	}
+	r.daemons[i] = &daemon{process: p, socket: c.ControlSocket}
+	return nil
+}
+
+func writeGossipKey(dir string) (string, error) {
+	var key [32]byte
+	if _, err := rand.Read(key[:]); err != nil {
+		return "", fmt.Errorf("make gossip key: %w", err)
+	}
+	file := filepath.Join(dir, "gossip.key")
+	if err := os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(key[:])+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write gossip key: %w", err)
+	}
+	return file, nil
+}
+
+// status is what the drill reads of `syncd status --json`.
+type status struct {
+	Ready    bool     `json:"ready"`
+	NotReady []string `json:"not_ready"`
+	Capture  struct {
+		Events uint64 `json:"events"`
+		Lost   uint64 `json:"lost"`
+	} `json:"capture"`
+	Peers []struct {
+		Receiving bool `json:"receiving"`
+		Sending   bool `json:"sending"`
+		Maps      []struct {
+			Lag uint64 `json:"lag_entries"`
+		} `json:"maps"`
+	} `json:"peers"`
+}
+
+// met says that the daemon is ready and has streams to and from its peer.
+func (s *status) met() bool {
+	return s.Ready && len(s.Peers) == 1 && s.Peers[0].Sending && s.Peers[0].Receiving
+}
+
+// lag is the number of entries that the peer's map is behind.
+func (s *status) lag() (entries uint64, known bool) {
+	if len(s.Peers) != 1 || len(s.Peers[0].Maps) != 1 {
+		return 0, false
+	}
+	return s.Peers[0].Maps[0].Lag, true
+}
+
+func (r *run) ask(ctx context.Context, d *daemon) (status, error) {
+	var s status
+	text, err := r.askText(ctx, d)
+	if err != nil {
+		return s, err
+	}
+	if err := json.Unmarshal(text, &s); err != nil {
+		return s, fmt.Errorf("read status of %s: %w", d.process.name, err)
+	}
+	return s, nil
+}
+
+func (r *run) askText(ctx context.Context, d *daemon) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, r.opts.Syncd, "status", "--json", "--control-socket", d.socket)
+	text, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", d.process.name, err)
+	}
+	return text, nil
+}
+
+// explain logs what the surviving syncd knows, for whoever looks into a loss.
+func (r *run) explain(ctx context.Context) {
+	if r.daemons[standby] == nil {
+		return
+	}
+	text, err := r.askText(ctx, r.daemons[standby])
+	if err != nil {
+		r.log.Warn("standby's syncd says nothing", "error", err)
+		return
+	}
+	r.log.Warn("sessions were lost", "standby_status", string(text))
+}
+
+// awaitReady waits until both daemons are ready and see their peer.
+func (r *run) awaitReady(ctx context.Context) error {
+	for _, d := range r.daemons {
+		if s, err := r.poll(ctx, d, (*status).met); err != nil {
+			return fmt.Errorf("wait for %s to be ready: %w (last status: %+v)", d.process.name, err, s)
+		}
+	}
+	r.log.Info("both syncd are ready and see each other", "attach", r.opts.Attach, "buffer", r.opts.Buffer)
+	return nil
+}
+
+// awaitPeer waits until the active load balancer's syncd says that its peer has
+// everything, while traffic goes on. A peer that is late is no reason to spare
+// the load balancer: the sessions will tell.
+func (r *run) awaitPeer(ctx context.Context) error {
+	begun := time.Now()
+	s, err := r.poll(ctx, r.daemons[active], func(s *status) bool {
+		lag, known := s.lag()
+		return known && lag == 0
+	})
+	lag, _ := s.lag()
+	log := r.log.With("took", time.Since(begun).Round(time.Millisecond),
+		"events", s.Capture.Events, "lost", s.Capture.Lost, "lag", lag)
+	switch {
+	case errors.Is(err, errLate):
+		log.Warn("peer has not caught up in time")
+	case err != nil:
+		return fmt.Errorf("wait for peer to catch up: %w", err)
+	default:
+		log.Info("peer has caught up")
+	}
+	return nil
+}
+
+// errLate says that a daemon was not as wanted for the whole SyncTimeout.
+var errLate = errors.New("still not so")
+
+// poll asks a daemon until its status is as wanted, and returns the last one.
+func (r *run) poll(ctx context.Context, d *daemon, wanted func(*status) bool) (status, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.SyncTimeout, errLate)
+	defer cancel()
+	var last status
+	for {
+		s, err := r.ask(ctx, d)
+		if err == nil {
+			if last = s; wanted(&s) {
+				return s, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return last, errors.Join(context.Cause(ctx), err)
+		case <-d.process.done:
+			return last, fmt.Errorf("it ended: %w", d.process.why())
+		case <-time.After(askEvery):
+		}
+	}
+}

@@ -1,0 +1,52 @@
+package drill
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+
+	"mapsync/syncd/config"
+	syncd "mapsync/syncd/daemon"
+)
+
+// The drill knows syncd by its documented names alone; both sides must agree.
+func TestSettingsAreSyncds(t *testing.T) {
+	text, err := yaml.Marshal(&settings{
+		NodeName: "lb1", Maps: []string{"/sys/fs/bpf/ct_map"}, Attach: "kprobe", Buffer: "perf",
+		GossipListen: "10.13.0.1:7946", GossipKeyFile: "/gossip.key", Join: []string{"10.13.0.2:7946"},
+		GRPCListen: "10.13.0.1:7947", TLSCert: "/cert.pem", TLSKey: "/key.pem", TLSCA: "/ca.pem",
+		ControlSocket: "/syncd.sock", StateDir: "/state", LogLevel: "warn",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	if err := c.Parse(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStatusIsSyncds(t *testing.T) {
+	text, err := json.Marshal(syncd.Status{
+		Ready:   true,
+		Capture: syncd.CaptureStatus{Events: 7},
+		Peers: []syncd.PeerStatus{{
+			Receiving: true, Sending: true,
+			Maps: []syncd.PeerMapStatus{{LagEntries: 5}},
+		}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s status
+	if err := json.Unmarshal(text, &s); err != nil {
+		t.Fatal(err)
+	}
+	if lag, known := s.lag(); !s.met() || lag != 5 || !known || s.Capture.Events != 7 {
+		t.Errorf("%s is read as %+v", text, s)
+	}
+}

@@ -1,0 +1,155 @@
+package lb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"mapsync/bench/lb/bpf"
+)
+
+// maxIdle bounds the entries that one walk of the collector remembers; what
+// is over waits for the next walk.
+const maxIdle = 16384
+
+// States and flags of lb.h that user space reads.
+const (
+	StateSynSent     = 1
+	StateSynRecv     = 2
+	StateEstablished = 3
+	StateClosing     = 4
+
+	natSrc = 1
+	natDst = 2
+)
+
+// Stats is a snapshot of a balancer's counters since it was loaded.
+type Stats struct {
+	Forwarded uint64 // packets rewritten and sent on
+	New       uint64 // flows created
+	Closed    uint64 // flows that the data plane deleted
+	NoEntry   uint64 // segments to the service of no known flow
+	Full      uint64 // SYNs dropped because the map was full
+	NoBackend uint64 // SYNs dropped for want of a backend
+	Idle      uint64 // entries that the collector deleted
+}
+
+// Collect walks the map every CollectEvery and deletes idle entries, by bpf(2)
+// and one by one, until ctx ends; it then returns nil. It is the only reader
+// and writer in user space. A walk that fails ends it with an error.
+func (b *Balancer) Collect(ctx context.Context) error {
+	tick := time.NewTicker(b.cfg.CollectEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		deleted, err := b.sweep()
+		if err != nil {
+			return fmt.Errorf("collect idle entries: %w", err)
+		}
+		b.log.Debug("idle entries collected", "deleted", deleted)
+	}
+}
+
+// sweep is one walk. Deleting waits until the walk is over, as a deleted key
+// would send it back to the start.
+func (b *Balancer) sweep() (int, error) {
+	idle, err := b.findIdle()
+	if err != nil {
+		return 0, err
+	}
+	deleted := 0
+	for i := range idle {
+		err := b.objs.CtMap.Delete(&idle[i])
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return deleted, fmt.Errorf("delete idle entry: %w", err)
+		}
+		if err == nil {
+			deleted++
+		}
+	}
+	b.idle += uint64(deleted)
+	return deleted, nil
+}
+
+// findIdle returns the entries whose connection is idle in both directions.
+func (b *Balancer) findIdle() ([]bpf.LBCtKey, error) {
+	var (
+		idle  []bpf.LBCtKey
+		key   bpf.LBCtKey
+		value bpf.LBCtValue
+	)
+	now, err := bootTime()
+	if err != nil {
+		return nil, err
+	}
+	entries := b.objs.CtMap.Iterate()
+	for len(idle) < maxIdle && entries.Next(&key, &value) {
+		if !isIdle(&value, now) {
+			continue
+		}
+		var other bpf.LBCtValue
+		err := b.objs.CtMap.Lookup(reverseKey(&key, &value), &other)
+		if errors.Is(err, ebpf.ErrKeyNotExist) || (err == nil && isIdle(&other, now)) {
+			idle = append(idle, key)
+		} else if err != nil {
+			return nil, fmt.Errorf("look up other direction: %w", err)
+		}
+	}
+	// A walk that deletions disturbed is not a failure: the next one goes on.
+	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return nil, fmt.Errorf("walk entries: %w", err)
+	}
+	return idle, nil
+}
+
+func isIdle(v *bpf.LBCtValue, now uint64) bool {
+	limit := uint64(v.IdleTimeout) * uint64(time.Second)
+	return now > v.LastUsed && now-v.LastUsed > limit
+}
+
+// reverseKey is reverse_key of lb.bpf.c.
+func reverseKey(k *bpf.LBCtKey, v *bpf.LBCtValue) *bpf.LBCtKey {
+	out := *k
+	out.Saddr, out.Daddr, out.Sport, out.Dport = k.Daddr, k.Saddr, k.Dport, k.Sport
+	if v.Nat.Flags&natDst != 0 {
+		out.Saddr, out.Sport = v.Nat.Daddr, v.Nat.Dport
+	}
+	if v.Nat.Flags&natSrc != 0 {
+		out.Daddr, out.Dport = v.Nat.Saddr, v.Nat.Sport
+	}
+	return &out
+}
+
+// bootTime returns what bpf_ktime_get_ns returns: CLOCK_MONOTONIC.
+func bootTime() (uint64, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0, fmt.Errorf("read clock: %w", err)
+	}
+	return uint64(ts.Nano()), nil
+}
+
+// Stats reads the counters. Not to be called while Collect runs.
+func (b *Balancer) Stats() (Stats, error) {
+	out := Stats{Idle: b.idle}
+	for i, field := range []*uint64{
+		&out.Forwarded, &out.New, &out.Closed, &out.NoEntry, &out.Full, &out.NoBackend,
+	} {
+		var perCPU []uint64
+		if err := b.objs.Stats.Lookup(uint32(i), &perCPU); err != nil {
+			return Stats{}, fmt.Errorf("read counters: %w", err)
+		}
+		for _, n := range perCPU {
+			*field += n
+		}
+	}
+	return out, nil
+}

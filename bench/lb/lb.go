@@ -1,0 +1,242 @@
+// Package lb is the load balancer under test: a small layer 4 NAT load balancer
+// for TCP over IPv4 in XDP, with a connection-tracking hash map like those of
+// real ones. Its data plane alone creates and closes entries and changes them
+// in place; user space only configures it and deletes what is idle. It knows
+// nothing of replication.
+//
+// It stands on one leg: the router sends it what clients send to a service and
+// what backends answer, and gets every rewritten packet back on the same link.
+// The node should hold the services' addresses on its loopback, so that its
+// own stack resets connections that the map does not know.
+package lb
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	"mapsync/bench/lb/bpf"
+)
+
+// MapName is the name of the connection-tracking map, in the kernel and in the
+// pin directory.
+const MapName = "ct_map"
+
+// Mode says where XDP runs.
+type Mode string
+
+// The modes: ModeAuto takes the driver's XDP where it has one.
+const (
+	ModeAuto    Mode = "auto"
+	ModeNative  Mode = "native"
+	ModeGeneric Mode = "generic"
+)
+
+// Config is what a [Balancer] needs to know. Zero durations and a zero
+// MaxEntries take the defaults that the fields name.
+type Config struct {
+	VIP      netip.AddrPort   // the one service, IPv4
+	Backends []netip.AddrPort // at least one, IPv4
+
+	PinDir     string // existing directory on a bpffs; empty pins nothing
+	NewMap     bool   // replace a pinned map instead of going on with it
+	MaxEntries uint32 // two for each connection; 262144
+
+	Handshake    time.Duration // idle limit of a half-open connection; 30 s
+	Established  time.Duration // idle limit of an open one; 30 min
+	Closing      time.Duration // idle limit of a half-closed one; 60 s
+	CollectEvery time.Duration // pause between two walks of the collector; 30 s
+
+	Logger *slog.Logger // required
+}
+
+func (c *Config) setDefaults() {
+	setDefault(&c.Handshake, 30*time.Second)
+	setDefault(&c.Established, 30*time.Minute)
+	setDefault(&c.Closing, time.Minute)
+	setDefault(&c.CollectEvery, 30*time.Second)
+	setDefault(&c.MaxEntries, 262144)
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *Config) validate() error {
+	if !c.VIP.Addr().Is4() || c.VIP.Port() == 0 {
+		return fmt.Errorf("service %s is not an IPv4 address and port", c.VIP)
+	}
+	if len(c.Backends) == 0 {
+		return errors.New("no backend given")
+	}
+	for _, b := range c.Backends {
+		if !b.Addr().Is4() || b.Port() == 0 {
+			return fmt.Errorf("backend %s is not an IPv4 address and port", b)
+		}
+	}
+	return nil
+}
+
+// Balancer is a loaded load balancer. It owns its BPF objects until Close.
+type Balancer struct {
+	cfg   Config
+	log   *slog.Logger
+	objs  bpf.LBObjects
+	links []link.Link
+	idle  uint64 // entries that the collector deleted
+}
+
+// New loads the program, tells it the service and its backends, and pins the
+// connection-tracking map. Nothing is attached yet. It needs CAP_BPF (or
+// CAP_SYS_ADMIN before 5.8) and CAP_NET_ADMIN.
+func New(cfg Config) (*Balancer, error) {
+	cfg.setDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return nil, fmt.Errorf("raise memory lock limit: %w", err)
+	}
+	b := &Balancer{cfg: cfg, log: cfg.Logger}
+	if err := b.load(); err != nil {
+		return nil, err
+	}
+	if err := b.configure(); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
+}
+
+func (b *Balancer) load() error {
+	spec, err := bpf.LoadLB()
+	if err != nil {
+		return fmt.Errorf("read load balancer object: %w", err)
+	}
+	spec.Maps[MapName].MaxEntries = b.cfg.MaxEntries
+	if b.cfg.PinDir == "" {
+		spec.Maps[MapName].Pinning = ebpf.PinNone
+	} else if b.cfg.NewMap {
+		err := os.Remove(filepath.Join(b.cfg.PinDir, MapName))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("remove old connection-tracking map: %w", err)
+		}
+	}
+	for name, limit := range map[string]time.Duration{
+		"timeout_handshake":   b.cfg.Handshake,
+		"timeout_established": b.cfg.Established,
+		"timeout_closing":     b.cfg.Closing,
+	} {
+		if err := spec.Variables[name].Set(uint32(limit / time.Second)); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: b.cfg.PinDir}}
+	if err := spec.LoadAndAssign(&b.objs, opts); err != nil {
+		return fmt.Errorf("load load balancer: %w", err)
+	}
+	return nil
+}
+
+func (b *Balancer) configure() error {
+	for i, be := range b.cfg.Backends {
+		value := bpf.LBBackend{Addr: beAddr(be.Addr()), Port: bePort(be.Port()), Id: uint32(i)}
+		if err := b.objs.Backends.Put(uint32(i), value); err != nil {
+			return fmt.Errorf("add backend %s: %w", be, err)
+		}
+	}
+	key := bpf.LBVipKey{Addr: beAddr(b.cfg.VIP.Addr()), Port: bePort(b.cfg.VIP.Port()), Proto: unix.IPPROTO_TCP}
+	if err := b.objs.Vips.Put(key, bpf.LBVipValue{Count: uint32(len(b.cfg.Backends))}); err != nil {
+		return fmt.Errorf("add service %s: %w", b.cfg.VIP, err)
+	}
+	return nil
+}
+
+// Attach starts balancing on the named interface of the calling thread's
+// network namespace. The link lives as long as this process: the kernel
+// detaches the program when the process dies, however it dies.
+func (b *Balancer) Attach(iface string, mode Mode) error {
+	dev, err := net.InterfaceByName(iface)
+	if err != nil {
+		return fmt.Errorf("find interface %s: %w", iface, err)
+	}
+	l, used, err := attach(b.objs.Lb, dev.Index, mode)
+	if err != nil {
+		return fmt.Errorf("attach to %s: %w", iface, err)
+	}
+	b.links = append(b.links, l)
+	b.log.Info("load balancer attached", "interface", iface, "mode", used, "service", b.cfg.VIP.String(),
+		"backends", len(b.cfg.Backends))
+	return nil
+}
+
+func attach(prog *ebpf.Program, ifindex int, mode Mode) (link.Link, Mode, error) {
+	opts := link.XDPOptions{Program: prog, Interface: ifindex, Flags: link.XDPDriverMode}
+	if mode != ModeGeneric {
+		l, err := link.AttachXDP(opts)
+		if err == nil || mode == ModeNative {
+			return l, ModeNative, err
+		}
+	}
+	opts.Flags = link.XDPGenericMode
+	l, err := link.AttachXDP(opts)
+	return l, ModeGeneric, err
+}
+
+// AttachPass attaches a program that passes everything to the interface with
+// the given index in the calling thread's network namespace. A veth takes
+// XDP_TX frames from its peer only while it polls, which before 5.13 it does
+// only with an XDP program of its own; the router's end of the leg needs it.
+// The caller closes the link.
+func AttachPass(ifindex int) (link.Link, error) {
+	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "pass", Type: ebpf.XDP, License: "Dual BSD/GPL",
+		Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 2 /* XDP_PASS */), asm.Return()},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load pass program: %w", err)
+	}
+	defer prog.Close() //nolint:errcheck // the link holds the program
+	l, _, err := attach(prog, ifindex, ModeAuto)
+	if err != nil {
+		return nil, fmt.Errorf("attach pass program: %w", err)
+	}
+	return l, nil
+}
+
+// Map returns the connection-tracking map. It belongs to b.
+func (b *Balancer) Map() *ebpf.Map { return b.objs.CtMap }
+
+// Close detaches and frees everything but the pin, which stays for the next
+// balancer, like the map behind it. Call it once, after Collect has returned.
+func (b *Balancer) Close() error {
+	errs := make([]error, 0, len(b.links)+1)
+	for _, l := range b.links {
+		errs = append(errs, l.Close())
+	}
+	return errors.Join(append(errs, b.objs.Close())...)
+}
+
+// beAddr and bePort give values whose bytes in memory are in network order.
+func beAddr(a netip.Addr) uint32 {
+	b := a.As4()
+	return binary.NativeEndian.Uint32(b[:])
+}
+
+func bePort(p uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, p))
+}

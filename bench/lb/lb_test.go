@@ -1,0 +1,302 @@
+package lb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"mapsync/bench/lb/bpf"
+)
+
+// What an XDP program answers, from enum xdp_action.
+const (
+	xdpDrop = 1
+	xdpPass = 2
+	xdpTx   = 3
+)
+
+var (
+	testVIP      = netip.MustParseAddrPort("10.9.9.9:80")
+	testClient   = netip.MustParseAddrPort("10.1.0.1:40000")
+	testBackends = []netip.AddrPort{
+		netip.MustParseAddrPort("10.2.0.1:8080"),
+		netip.MustParseAddrPort("10.2.0.2:8081"),
+	}
+)
+
+func testBalancer(t *testing.T, cfg Config) *Balancer {
+	t.Helper()
+	cfg.VIP, cfg.Logger = testVIP, slog.New(slog.DiscardHandler)
+	if cfg.Backends == nil {
+		cfg.Backends = testBackends
+	}
+	setDefault(&cfg.MaxEntries, 64)
+	b, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// send runs one segment through the program and returns what comes out.
+func send(t *testing.T, b *Balancer, in segment) (uint32, segment) {
+	t.Helper()
+	verdict, out, err := b.objs.Lb.Test(in.bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seg, err := parseSegment(out)
+	if err != nil {
+		t.Fatalf("output of %s: %v", in, err)
+	}
+	return verdict, seg
+}
+
+// mustSend is send for a segment that the balancer has to forward.
+func mustSend(t *testing.T, b *Balancer, in segment) segment {
+	t.Helper()
+	verdict, out := send(t, b, in)
+	if verdict != xdpTx {
+		t.Fatalf("%s: verdict %d, want XDP_TX", in, verdict)
+	}
+	if out.srcMAC != balancerMAC || out.dstMAC != routerMAC {
+		t.Fatalf("%s does not go back to its sender: %s", in, out)
+	}
+	return out
+}
+
+func entries(t *testing.T, b *Balancer) map[bpf.LBCtKey]bpf.LBCtValue {
+	t.Helper()
+	all := map[bpf.LBCtKey]bpf.LBCtValue{}
+	var (
+		key   bpf.LBCtKey
+		value bpf.LBCtValue
+	)
+	it := b.Map().Iterate()
+	for it.Next(&key, &value) {
+		all[key] = value
+	}
+	if err := it.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// open performs a handshake and returns the backend that was chosen.
+func open(t *testing.T, b *Balancer, client netip.AddrPort) netip.AddrPort {
+	t.Helper()
+	out := mustSend(t, b, segment{src: client, dst: testVIP, flags: flagSYN, seq: 100})
+	backend := out.dst
+	mustSend(t, b, segment{src: backend, dst: client, flags: flagSYN | flagACK, seq: 500, ack: 101})
+	mustSend(t, b, segment{src: client, dst: testVIP, flags: flagACK, seq: 101, ack: 501})
+	return backend
+}
+
+func TestNewFlow(t *testing.T) {
+	b := testBalancer(t, Config{})
+	in := segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 100}
+	out := mustSend(t, b, in)
+	if out.src != testClient || (out.dst != testBackends[0] && out.dst != testBackends[1]) {
+		t.Fatalf("got %s > %s", out.src, out.dst)
+	}
+	all := entries(t, b)
+	if len(all) != 2 {
+		t.Fatalf("%d entries, want one for each direction", len(all))
+	}
+	for key, value := range all {
+		if value.State != StateSynSent || testBackends[value.BackendId] != out.dst || value.IdleTimeout != 30 {
+			t.Errorf("%+v: %+v", key, value)
+		}
+		if _, ok := all[*reverseKey(&key, &value)]; !ok {
+			t.Errorf("%+v has no other direction", key)
+		}
+	}
+	// The same SYN again is the same flow, whatever the random choice.
+	for range 20 {
+		if again := mustSend(t, b, in); again.dst != out.dst {
+			t.Fatalf("repeated SYN went to %s, then %s", out.dst, again.dst)
+		}
+	}
+}
+
+func TestReplyIsRewritten(t *testing.T) {
+	b := testBalancer(t, Config{})
+	backend := open(t, b, testClient)
+	payload := bytes.Repeat([]byte("odd length!"), 13)
+	out := mustSend(t, b, segment{src: backend, dst: testClient, flags: flagACK, seq: 501, ack: 101, payload: payload})
+	if out.src != testVIP || out.dst != testClient || !bytes.Equal(out.payload, payload) {
+		t.Fatalf("got %s > %s, %d bytes", out.src, out.dst, len(out.payload))
+	}
+}
+
+func TestAllBackendsAreUsed(t *testing.T) {
+	b := testBalancer(t, Config{MaxEntries: 256})
+	used := map[netip.AddrPort]int{}
+	for port := range uint16(64) {
+		used[open(t, b, netip.AddrPortFrom(testClient.Addr(), 1000+port))]++
+	}
+	for _, be := range testBackends {
+		if used[be] < 8 {
+			t.Errorf("backend %s got %d of 64 flows", be, used[be])
+		}
+	}
+}
+
+func TestStateChangesInPlace(t *testing.T) {
+	b := testBalancer(t, Config{Established: 77 * time.Second})
+	open(t, b, testClient)
+	before := entries(t, b)
+	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 101, ack: 501, payload: make([]byte, 50)})
+	for key, value := range entries(t, b) {
+		old, ok := before[key]
+		if !ok {
+			t.Fatalf("%+v is new: the state was not changed in place", key)
+		}
+		if value.State != StateEstablished || value.IdleTimeout != 77 {
+			t.Errorf("state %d, idle timeout %d", value.State, value.IdleTimeout)
+		}
+		if value.Direction == 1 {
+			if value.Packets != 1 {
+				t.Errorf("reply direction counts %d packets", value.Packets)
+			}
+			continue
+		}
+		if value.Packets != old.Packets+1 || value.Bytes != old.Bytes+90 || value.LastUsed <= old.LastUsed {
+			t.Errorf("before %+v\nafter %+v", old, value)
+		}
+		if value.Tcp[0].Seq != 151 || value.Tcp[0].Ack != 501 {
+			t.Errorf("sequence numbers %+v", value.Tcp)
+		}
+	}
+}
+
+func TestClose(t *testing.T) {
+	finish := func(t *testing.T, b *Balancer, backend netip.AddrPort) {
+		mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagFIN | flagACK, seq: 101, ack: 501})
+		mustSend(t, b, segment{src: backend, dst: testClient, flags: flagFIN | flagACK, seq: 501, ack: 102})
+		for _, value := range entries(t, b) {
+			if value.State != StateClosing || value.IdleTimeout != 60 {
+				t.Errorf("half closed: state %d, idle timeout %d", value.State, value.IdleTimeout)
+			}
+		}
+		if n := len(entries(t, b)); n != 2 {
+			t.Fatalf("%d entries before the last acknowledgement", n)
+		}
+		mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 102, ack: 502})
+	}
+	for name, end := range map[string]func(*testing.T, *Balancer, netip.AddrPort){
+		"both FINs acknowledged": finish,
+		"reset by client": func(t *testing.T, b *Balancer, _ netip.AddrPort) {
+			mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagRST, seq: 101})
+		},
+		"reset by backend": func(t *testing.T, b *Balancer, backend netip.AddrPort) {
+			mustSend(t, b, segment{src: backend, dst: testClient, flags: flagRST | flagACK, seq: 501, ack: 101})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := testBalancer(t, Config{})
+			end(t, b, open(t, b, testClient))
+			if all := entries(t, b); len(all) != 0 {
+				t.Errorf("%d entries left: %+v", len(all), all)
+			}
+			stats, err := b.Stats()
+			if err != nil || stats.Closed != 1 || stats.New != 1 {
+				t.Errorf("%+v, %v", stats, err)
+			}
+		})
+	}
+}
+
+func TestPortReuseWhileClosing(t *testing.T) {
+	b := testBalancer(t, Config{})
+	open(t, b, testClient)
+	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagFIN | flagACK, seq: 101, ack: 501})
+	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 9000})
+	for _, value := range entries(t, b) {
+		if value.State != StateSynSent {
+			t.Errorf("state %d of the new flow", value.State)
+		}
+	}
+}
+
+// Without an entry a segment is the stack's business: it answers with a reset.
+func TestUnknownFlowPasses(t *testing.T) {
+	b := testBalancer(t, Config{})
+	for name, in := range map[string]segment{
+		"middle of a flow": {src: testClient, dst: testVIP, flags: flagACK, seq: 7, ack: 8, payload: []byte("x")},
+		"reply":            {src: testBackends[0], dst: testClient, flags: flagSYN | flagACK, seq: 7, ack: 8},
+		"no service":       {src: testClient, dst: netip.MustParseAddrPort("10.9.9.9:81"), flags: flagSYN},
+	} {
+		verdict, out := send(t, b, in)
+		if verdict != xdpPass || out.src != in.src || out.dst != in.dst {
+			t.Errorf("%s: verdict %d, %s > %s", name, verdict, out.src, out.dst)
+		}
+	}
+	if n := len(entries(t, b)); n != 0 {
+		t.Errorf("%d entries", n)
+	}
+	if stats, err := b.Stats(); err != nil || stats.NoEntry != 1 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+}
+
+func TestFullMapDropsSYN(t *testing.T) {
+	b := testBalancer(t, Config{MaxEntries: 5})
+	open(t, b, netip.AddrPortFrom(testClient.Addr(), 1))
+	open(t, b, netip.AddrPortFrom(testClient.Addr(), 2))
+	verdict, _ := send(t, b, segment{src: testClient, dst: testVIP, flags: flagSYN})
+	if verdict != xdpDrop {
+		t.Errorf("verdict %d", verdict)
+	}
+	if n := len(entries(t, b)); n != 4 {
+		t.Errorf("%d entries: half a flow is left", n)
+	}
+	if stats, err := b.Stats(); err != nil || stats.Full != 1 || stats.New != 2 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+	// The flows that are there are none the worse.
+	mustSend(t, b, segment{src: netip.AddrPortFrom(testClient.Addr(), 1), dst: testVIP, flags: flagACK, seq: 101, ack: 501})
+}
+
+func TestCollector(t *testing.T) {
+	b := testBalancer(t, Config{})
+	open(t, b, netip.AddrPortFrom(testClient.Addr(), 1))
+	open(t, b, netip.AddrPortFrom(testClient.Addr(), 2))
+	if n, err := b.sweep(); n != 0 || err != nil {
+		t.Fatalf("deleted %d of the living, %v", n, err)
+	}
+	// The first connection goes idle in both directions, the second in one.
+	for key, value := range entries(t, b) {
+		first := key.Sport == bePort(1) || key.Dport == bePort(1)
+		if first || value.Direction == 1 {
+			value.LastUsed, value.IdleTimeout = 1, 1
+			if err := b.Map().Update(key, value, ebpf.UpdateExist); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n, err := b.sweep(); n != 2 || err != nil {
+		t.Fatalf("deleted %d entries, %v; want the 2 of one connection", n, err)
+	}
+	for key := range entries(t, b) {
+		if key.Sport != bePort(2) && key.Dport != bePort(2) {
+			t.Errorf("%+v is left", key)
+		}
+	}
+}
+
+func TestKeyLayout(t *testing.T) {
+	if k, v := binary.Size(bpf.LBCtKey{}), binary.Size(bpf.LBCtValue{}); k != 48 || v != 176 {
+		t.Errorf("key %d bytes, value %d bytes", k, v)
+	}
+}

@@ -1,0 +1,163 @@
+// Throughput measures the way of a delta from one kernel map to another, each step
+// of it, and what other ways of carrying deltas would do, in one run on one
+// machine. It needs no hooks, only the right to use bpf(2): a BPF program of type
+// syscall writes the first map and reports each change by the hooks' own code.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type options struct {
+	entries int
+	rounds  int
+	race    time.Duration
+	json    string
+	profile string
+	only    bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.entries, "entries", 1_000_000, "entries of the maps; a million take 2 GB of memory")
+	flag.IntVar(&o.rounds, "rounds", 5, "repetitions; medians are printed")
+	flag.DurationVar(&o.race, "race", time.Second, "time for each comparison in each round")
+	flag.StringVar(&o.json, "json", "", "file to write the figures to, as JSON")
+	flag.StringVar(&o.profile, "profile", "", "write CPU profiles of the last two end-to-end passes to `prefix`.new and prefix.updates")
+	flag.BoolVar(&o.only, "end-to-end", false, "measure end to end and its ceiling, and nothing else")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "throughput:", err)
+		os.Exit(1)
+	}
+}
+
+// run fails only when something is wrong: an entry that differs, an event lost.
+// Being slow is no failure.
+func run(ctx context.Context, o options) error {
+	if o.entries < batchEntries || o.rounds < 1 || flag.NArg() > 0 {
+		return fmt.Errorf("measure %d entries %d times: at least %d and 1, and no further arguments", o.entries, o.rounds, batchEntries)
+	}
+	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
+	r, err := newReport(o.entries, o.rounds)
+	if err != nil {
+		return err
+	}
+	if err := r.measure(ctx, o); err != nil {
+		return err
+	}
+	r.judge()
+	if err := r.write(os.Stdout); err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	if o.json == "" {
+		return nil
+	}
+	return r.save(o.json)
+}
+
+func (r *Report) measure(ctx context.Context, o options) error {
+	progress("making %d entries", o.entries)
+	e := makeEntries(o.entries, 0)
+	before, err := beginLoad()
+	if err != nil {
+		return err
+	}
+	if err := r.race(ctx, o, e); err != nil {
+		return err
+	}
+	if r.OtherLoad, err = before.percent(); err != nil {
+		return err
+	}
+	if o.only {
+		return nil
+	}
+	for _, part := range []struct {
+		name string
+		run  func() ([]Step, error)
+	}{
+		{"kernel events", func() ([]Step, error) { return eventSteps(o.entries, o.rounds) }},
+		{"the way into the table", func() ([]Step, error) { return drainSteps(o.entries, o.rounds) }},
+		{"the codec", func() ([]Step, error) { return codecSteps(o.entries, o.rounds) }},
+		{"reading and writing maps", func() ([]Step, error) { return mapSteps(ctx, e, o.rounds) }},
+	} {
+		progress("steps: %s", part.name)
+		steps, err := part.run()
+		if err != nil {
+			return fmt.Errorf("measure %s: %w", part.name, err)
+		}
+		r.Steps = append(r.Steps, steps...)
+	}
+	return nil
+}
+
+// race measures what is compared with each other, in turn.
+func (r *Report) race(ctx context.Context, o options, e *entries) error {
+	var ends []EndToEnd
+	var fresh, again []Sample
+	others := make([][]Sample, len(rivals))
+	for round := range o.rounds {
+		progress("round %d of %d: end to end", round+1, o.rounds)
+		profile := ""
+		if round == o.rounds-1 {
+			profile = o.profile
+		}
+		end, err := endToEnd(ctx, o.entries, profile)
+		if err != nil {
+			return err
+		}
+		ends = append(ends, end)
+		progress("  %.0f and %.0f deltas/s", end.New.DeltasPerSecond, end.Updated.DeltasPerSecond)
+		a, b, err := ceiling(e)
+		if err != nil {
+			return err
+		}
+		fresh, again = append(fresh, a), append(again, b)
+		progress("  %.0f and %.0f are the ceiling", 1e9/a.Nanoseconds, 1e9/b.Nanoseconds)
+		for i := range rivals {
+			s, err := rivals[i].race(ctx, e, o.race)
+			if err != nil {
+				return err
+			}
+			others[i] = append(others[i], s)
+			progress("  %.0f by %s", 1e9/s.Nanoseconds, rivals[i].name)
+		}
+	}
+	r.EndToEnd = medianEnd(ends)
+	r.CeilingNew, r.CeilingUpdate = rate("bpf(2) batches, new", median(fresh)), rate("bpf(2) batches, updates", median(again))
+	for i := range rivals {
+		r.Rivals = append(r.Rivals, rate(rivals[i].name, median(others[i])))
+	}
+	return nil
+}
+
+// medianEnd takes the median of each pass, and the memory of the last round.
+func medianEnd(ends []EndToEnd) EndToEnd {
+	pick := func(of func(*EndToEnd) Pass) Pass {
+		passes := make([]Pass, len(ends))
+		for i := range ends {
+			passes[i] = of(&ends[i])
+		}
+		slices.SortFunc(passes, func(a, b Pass) int { return int(b.DeltasPerSecond - a.DeltasPerSecond) })
+		return passes[len(passes)/2]
+	}
+	result := ends[len(ends)-1]
+	result.New = pick(func(e *EndToEnd) Pass { return e.New })
+	result.Updated = pick(func(e *EndToEnd) Pass { return e.Updated })
+	return result
+}
+
+func progress(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, format+"\n", args...)
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/replicate"
+	"mapsync/syncd/table"
+)
+
+// mapName is what the nodes call the map that they replicate.
+const mapName = "ct_map"
+
+// node is one end: a kernel map, its table, the writer between the two, and the
+// replicator. It is what a syncd has, without the daemon around it.
+type node struct {
+	owner    table.Owner
+	kernel   *ebpf.Map
+	access   *kmap.Map
+	table    *table.Table
+	syncer   *kmap.Syncer
+	repl     *replicate.Replicator
+	server   *grpc.Server
+	listener net.Listener
+}
+
+func newNode(name string, n int, clock wallClock) (_ *node, err error) {
+	d := &node{owner: table.Owner{Node: name, Incarnation: uint64(clock.now())}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if d.kernel, err = newMap(name, n); err != nil {
+		return nil, err
+	}
+	if d.access, err = kmap.Open(d.kernel, kmap.Options{}); err != nil {
+		return nil, err
+	}
+	if d.table, err = newTable(d.owner); err != nil {
+		return nil, err
+	}
+	if d.syncer, err = kmap.NewSyncer(d.table, d.access, kmap.SyncerOptions{Now: clock.now}); err != nil {
+		return nil, err
+	}
+	d.repl, err = replicate.New(replicate.Options{Self: d.owner, Dial: d.dial, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	layout := replicate.Layout{KeySize: keySize, ValueSize: valueSize}
+	if err := d.repl.AddMap(mapName, layout, d.table); err != nil {
+		return nil, err
+	}
+	d.server = grpc.NewServer(d.repl.ServerOptions()...)
+	d.repl.Register(d.server)
+	d.listener, err = net.Listen("tcp", "127.0.0.1:0")
+	return d, err
+}
+
+func newTable(owner table.Owner) (*table.Table, error) {
+	return table.New(table.Options{Self: owner, KeySize: keySize, ValueSize: valueSize})
+}
+
+func (d *node) dial(p replicate.Peer) (*grpc.ClientConn, error) {
+	options := append(d.repl.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	return grpc.NewClient(p.Addr, options...)
+}
+
+func (d *node) peer() replicate.Peer {
+	return replicate.Peer{Node: d.owner.Node, Incarnation: d.owner.Incarnation, Addr: d.listener.Addr().String()}
+}
+
+// start runs the node in the group until ctx is done.
+func (d *node) start(ctx context.Context, group *errgroup.Group, peer replicate.Peer) {
+	d.repl.SetPeers([]replicate.Peer{peer})
+	group.Go(func() error { return d.syncer.Run(ctx) })
+	group.Go(func() error { return d.repl.Run(ctx) })
+	group.Go(func() error { return d.server.Serve(d.listener) })
+	group.Go(func() error {
+		<-ctx.Done()
+		d.server.Stop()
+		return nil
+	})
+}
+
+// close frees what start does not.
+func (d *node) close() error {
+	var errs []error
+	if d.access != nil {
+		errs = append(errs, d.access.Close())
+	}
+	if d.kernel != nil {
+		errs = append(errs, d.kernel.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// state describes what a table is busy with, for when that does not end.
+func (d *node) state() string {
+	s := d.table.Stats()
+	return fmt.Sprintf("%s: %d live, %d dirty, %d failed, %d rechecks, %d local, %d from peers",
+		d.owner.Node, s.Live, s.Dirty, s.Failed, s.Rechecks, s.LocalAccepted, s.RemoteAccepted)
+}

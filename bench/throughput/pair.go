@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mapsync/internal/feed"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/table"
+)
+
+// pair is two nodes in one process, and what writes the map of the first.
+type pair struct {
+	n       int
+	a, b    *node
+	capture *capture.Capture
+	feed    *feed.Feed
+	profile string
+
+	ctx   context.Context // ends with the first failure
+	group *errgroup.Group
+	stop  context.CancelFunc
+}
+
+// openPair starts two nodes that replicate a map of up to n entries, and waits for
+// the stream between them.
+func openPair(ctx context.Context, n int) (_ *pair, err error) {
+	clock := newWallClock()
+	p := &pair{n: n}
+	ctx, p.stop = context.WithCancel(ctx)
+	p.group, p.ctx = errgroup.WithContext(ctx)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.a, err = newNode("first", n, clock); err != nil {
+		return nil, err
+	}
+	if p.b, err = newNode("second", n, clock); err != nil {
+		return nil, err
+	}
+	if p.capture, err = openCapture(clock); err != nil {
+		return nil, err
+	}
+	if p.feed, err = feed.Open(p.a.kernel, p.capture.Maps(), feed.Options{Capacity: n}); err != nil {
+		return nil, err
+	}
+	if err := watch(p.capture, p.a.kernel, p.a.table); err != nil {
+		return nil, err
+	}
+	p.group.Go(func() error { return p.capture.Run(p.ctx) })
+	p.a.start(p.ctx, p.group, p.b.peer())
+	p.b.start(p.ctx, p.group, p.a.peer())
+	return p, p.await(func() bool {
+		first, _ := p.a.repl.SyncedAll()
+		second, _ := p.b.repl.SyncedAll()
+		return first && second
+	})
+}
+
+func openCapture(clock wallClock) (*capture.Capture, error) {
+	return capture.Open(capture.Options{
+		Attach: capture.AttachNone, Buffer: capture.BufferRing, WallOffset: clock.offset,
+		Logger: slog.New(slog.DiscardHandler),
+	})
+}
+
+// await polls until done, or until nothing has moved for long.
+func (p *pair) await(done func() bool) error {
+	const patience = 20 * time.Second
+	progress, since := uint64(0), time.Now()
+	for !done() {
+		select {
+		case <-p.ctx.Done():
+			return fmt.Errorf("wait for the nodes: %w", context.Cause(p.ctx))
+		case <-time.After(time.Millisecond):
+		}
+		b := p.b.table.Stats()
+		if now := b.Head + b.Applied + p.capture.Stats().Events; now != progress {
+			progress, since = now, time.Now()
+		} else if time.Since(since) > patience {
+			return fmt.Errorf("wait for the nodes: nothing moved for %s (%s; %s)", patience, p.a.state(), p.b.state())
+		}
+	}
+	return nil
+}
+
+// close ends everything.
+func (p *pair) close() error {
+	p.stop()
+	errs := []error{p.group.Wait()}
+	if p.feed != nil {
+		errs = append(errs, p.feed.Close())
+	}
+	if p.capture != nil {
+		errs = append(errs, p.capture.Close())
+	}
+	for _, d := range []*node{p.a, p.b} {
+		if d != nil {
+			errs = append(errs, d.close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// load puts the entries of a generation into the feed, all of them: the first in
+// their order, later ones shuffled, as connections do not change in the order in
+// which they came.
+func load(f *feed.Feed, n, generation int) {
+	var k key
+	var v value
+	stride := 1
+	if generation > 0 {
+		stride = strideOf(n)
+	}
+	f.Reset()
+	for at := range n {
+		i := at * stride % n
+		fillKey(k[:], i)
+		fillValue(v[:], i, generation)
+		f.Add(table.OpUpdate, table.ContextPacket, k[:], v[:])
+	}
+}
+
+// strideOf returns a step that leads through all numbers below n, far from one to
+// the next.
+func strideOf(n int) int {
+	stride := int(float64(n)*0.618) | 1
+	for gcd(stride, n) > 1 {
+		stride += 2
+	}
+	return stride
+}
+
+func gcd(a, b int) int {
+	for b > 0 {
+		a, b = b, a%b
+	}
+	return a
+}

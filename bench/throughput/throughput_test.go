@@ -1,0 +1,111 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+
+	"mapsync/syncd/kmap"
+)
+
+// needBPF skips where the kernel has no programs of the type that feeds.
+func needBPF(t *testing.T) {
+	t.Helper()
+	if err := features.HaveProgramType(ebpf.Syscall); errors.Is(err, ebpf.ErrNotSupported) {
+		t.Skip("this kernel has no syscall programs")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRun measures a little of everything and writes it down.
+func TestRun(t *testing.T) {
+	needBPF(t)
+	path := filepath.Join(t.TempDir(), "figures.json")
+	o := options{entries: batchEntries, rounds: 1, race: 5 * time.Millisecond, json: path}
+	if err := run(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r Report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	if r.Entries != o.entries || len(r.Rivals) != len(rivals) || len(r.Steps) == 0 || len(r.Targets) == 0 {
+		t.Errorf("the report is not complete: %s", text)
+	}
+	for _, rate := range append(r.Rivals, r.CeilingNew, r.CeilingUpdate) {
+		if rate.DeltasPerSecond <= 0 {
+			t.Errorf("%s: %f deltas a second", rate.Name, rate.DeltasPerSecond)
+		}
+	}
+	if r.EndToEnd.New.DeltasPerSecond <= 0 || r.EndToEnd.Updated.DeltasPerSecond <= 0 {
+		t.Errorf("end to end: %+v", r.EndToEnd)
+	}
+}
+
+// TestVerify: whatever is wrong with the second map is found.
+func TestVerify(t *testing.T) {
+	needBPF(t)
+	const n = 100
+	m, err := newMap("verify", n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	access, err := kmap.Open(m, kmap.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer access.Close()
+	e := makeEntries(n+1, 0)
+	put := func(k, v int) {
+		if err := m.Put(e.keys[k], e.values[v]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check := func(want string) {
+		t.Helper()
+		err := verify(t.Context(), access, n, 0)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Fatalf("verify: %v, want %q", err, want)
+		}
+	}
+	for i := range n - 1 {
+		put(i, i)
+	}
+	check("99 of 100")
+	put(n-1, n-1)
+	check("")
+	put(7, 8)
+	check("entry 7 differs")
+	put(7, 7)
+	put(n, n)
+	check("entry 100 was never written")
+}
+
+// TestStride: shuffling meets each entry once.
+func TestStride(t *testing.T) {
+	for _, n := range []int{1, 2, 8192, 999_983, 1_000_000} {
+		stride := strideOf(n)
+		seen := make([]bool, n)
+		for at := range n {
+			seen[at*stride%n] = true
+		}
+		for i, ok := range seen {
+			if !ok {
+				t.Fatalf("%d of %d is not met with stride %d", i, n, stride)
+			}
+		}
+	}
+}
