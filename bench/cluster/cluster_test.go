@@ -18,10 +18,16 @@ import (
 	"mapsync/syncd/config"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+	"github.com/cilium/ebpf/rlimit"
 )
 
 func TestMain(m *testing.M) {
 	Main()
+	// Kernels before 5.11 charge BPF memory to this limit.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -267,7 +273,7 @@ func onHooks(t *testing.T, test func(t *testing.T, p place)) {
 		}
 		t.Skip("no hooks here, make test runs this in a virtual machine: ", why)
 	}
-	if _, err := newBalancer(0, "ct_probe"); errors.Is(err, ebpf.ErrNotSupported) {
+	if err := features.HaveProgramType(ebpf.Syscall); errors.Is(err, ebpf.ErrNotSupported) {
 		t.Skip("the data plane of this test needs programs of type syscall: ", err)
 	}
 	for _, a := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe} {
