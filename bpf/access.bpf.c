@@ -19,6 +19,11 @@
  * bottom halves that the run keeps off; with fewer, the run itself costs. */
 #define RUN_ENTRIES 16
 
+#define ALIGN8(n) (((n) + 7) & ~7U)
+
+/* Parts of a value that an update may leave as they are. */
+#define KEEP_RANGES 512
+
 enum op {
 	OP_NONE, /* nothing (left) to do */
 	OP_UPDATE,
@@ -33,7 +38,8 @@ struct entry {
 };
 
 /* Where the runs of one burst have got to. A signal ends a repeated test run
- * early, so only this tells how far it went. */
+ * early, so only this tells how far it went. What is counted are entries, or
+ * where the values are per CPU, the CPUs of all entries. */
 struct cursor {
 	__u32 next;
 	__u32 end;
@@ -41,12 +47,26 @@ struct cursor {
 	__u32 bucket; /* of the socket at which the last quiet run was made */
 };
 
+struct range {
+	__u32 offset;
+	__u32 size;
+};
+
 const volatile __u32 key_size = 4;
-const volatile __u32 value_size = 4;
+const volatile __u32 value_size = 4; /* with per-CPU values, of all together */
 const volatile __u32 value_offset = 16; /* of the value in an entry */
 const volatile __u32 lock_offset = 0;	/* of the bpf_spin_lock in a value */
 const volatile __u64 update_flags = 0;
 const volatile bool keys_only = false;
+
+/* Of a map with per-CPU values: how many, and the size of one. */
+const volatile __u32 cpus = 1;
+const volatile __u32 elem_size = 4;
+
+/* What an update leaves as the entry in the map has it. With none, the verifier
+ * drops the code for it. */
+const volatile __u32 keep_count = 0;
+const volatile struct range keep[KEEP_RANGES] = {};
 
 /* The map to be read and written: replaced by the real one at load. */
 struct {
@@ -97,12 +117,31 @@ struct {
 	__type(value, __u64);
 } own_writer SEC(".maps");
 
+/* keep_ranges takes into e what the map's entry, if there is one, has to keep. It
+ * reads without the value's lock, under which no helper may be called. */
+static __always_inline void keep_ranges(struct entry *e)
+{
+	void *value = (void *)e + value_offset;
+	void *held = bpf_map_lookup_elem(&target, e->key);
+
+	if (!held)
+		return;
+	for (__u32 i = 0; i < KEEP_RANGES; i++) {
+		if (i >= keep_count)
+			break;
+		bpf_probe_read_kernel(value + keep[i].offset, keep[i].size, held + keep[i].offset);
+	}
+}
+
 static __always_inline int write_entry(struct entry *e)
 {
 	int rc;
 
-	if (e->op == OP_UPDATE)
+	if (e->op == OP_UPDATE) {
+		if (keep_count)
+			keep_ranges(e);
 		return bpf_map_update_elem(&target, e->key, (void *)e + value_offset, update_flags);
+	}
 	if (e->op != OP_DELETE)
 		return 0;
 	rc = bpf_map_delete_elem(&target, e->key);
@@ -236,6 +275,48 @@ SEC("cgroup_skb/ingress")
 int mapsync_locked(struct __sk_buff *skb)
 {
 	return lookup(true);
+}
+
+/* A program sees the value of one CPU at a time (from 5.19): each step is one CPU
+ * of one entry. All numbers have 64 bits, or the compiler would compare a copy of
+ * cpu, and the verifier not know the bounds of cpu itself. */
+SEC("cgroup_skb/ingress")
+int mapsync_lookup_percpu(struct __sk_buff *skb)
+{
+	__u32 zero = 0, slot;
+	struct cursor *c = bpf_map_lookup_elem(&lookup_cursor, &zero);
+	__u64 at, n, cpu;
+
+	if (!c)
+		return 1;
+	at = c->next;
+	n = at / cpus;
+	cpu = at % cpus;
+	for (int i = 0; i < RUN_ENTRIES; i++) {
+		struct entry *e;
+		void *value;
+
+		if (at >= c->end)
+			break;
+		if (cpu >= cpus) {
+			cpu = 0;
+			n++;
+		}
+		slot = n;
+		e = bpf_map_lookup_elem(&lookup_entries, &slot);
+		if (!e)
+			break;
+		value = bpf_map_lookup_percpu_elem(&target, e->key, cpu);
+		if (!value)
+			e->rc = -ENOENT;
+		else
+			bpf_probe_read_kernel((void *)e + value_offset + cpu * ALIGN8(elem_size),
+					      elem_size, value);
+		cpu++;
+		at++;
+	}
+	c->next = at;
+	return 1;
 }
 
 struct seq_file;

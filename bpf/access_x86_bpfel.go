@@ -21,30 +21,41 @@ type AccessCursor struct {
 	Bucket uint32
 }
 
+type AccessRange struct {
+	_      structs.HostLayout
+	Offset uint32
+	Size   uint32
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	AccessMapLookupCursor       = "lookup_cursor"
-	AccessMapLookupEntries      = "lookup_entries"
-	AccessMapOwnWriter          = "own_writer"
-	AccessMapScratch            = "scratch"
-	AccessMapTarget             = "target"
-	AccessMapVisited            = "visited"
-	AccessMapWriteCursor        = "write_cursor"
-	AccessMapWriteEntries       = "write_entries"
-	AccessProgMapsyncCount      = "mapsync_count"
-	AccessProgMapsyncDump       = "mapsync_dump"
-	AccessProgMapsyncLocked     = "mapsync_locked"
-	AccessProgMapsyncLookup     = "mapsync_lookup"
-	AccessProgMapsyncWrite      = "mapsync_write"
-	AccessProgMapsyncWriteQuiet = "mapsync_write_quiet"
-	AccessVarKeySize            = "key_size"
-	AccessVarKeysOnly           = "keys_only"
-	AccessVarLockOffset         = "lock_offset"
-	AccessVarUpdateFlags        = "update_flags"
-	AccessVarValueOffset        = "value_offset"
-	AccessVarValueSize          = "value_size"
+	AccessMapLookupCursor         = "lookup_cursor"
+	AccessMapLookupEntries        = "lookup_entries"
+	AccessMapOwnWriter            = "own_writer"
+	AccessMapScratch              = "scratch"
+	AccessMapTarget               = "target"
+	AccessMapVisited              = "visited"
+	AccessMapWriteCursor          = "write_cursor"
+	AccessMapWriteEntries         = "write_entries"
+	AccessProgMapsyncCount        = "mapsync_count"
+	AccessProgMapsyncDump         = "mapsync_dump"
+	AccessProgMapsyncLocked       = "mapsync_locked"
+	AccessProgMapsyncLookup       = "mapsync_lookup"
+	AccessProgMapsyncLookupPercpu = "mapsync_lookup_percpu"
+	AccessProgMapsyncWrite        = "mapsync_write"
+	AccessProgMapsyncWriteQuiet   = "mapsync_write_quiet"
+	AccessVarCpus                 = "cpus"
+	AccessVarElemSize             = "elem_size"
+	AccessVarKeep                 = "keep"
+	AccessVarKeepCount            = "keep_count"
+	AccessVarKeySize              = "key_size"
+	AccessVarKeysOnly             = "keys_only"
+	AccessVarLockOffset           = "lock_offset"
+	AccessVarUpdateFlags          = "update_flags"
+	AccessVarValueOffset          = "value_offset"
+	AccessVarValueSize            = "value_size"
 )
 
 // LoadAccess returns the embedded CollectionSpec for Access.
@@ -89,12 +100,13 @@ type AccessSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AccessProgramSpecs struct {
-	MapsyncCount      *ebpf.ProgramSpec `ebpf:"mapsync_count"`
-	MapsyncDump       *ebpf.ProgramSpec `ebpf:"mapsync_dump"`
-	MapsyncLocked     *ebpf.ProgramSpec `ebpf:"mapsync_locked"`
-	MapsyncLookup     *ebpf.ProgramSpec `ebpf:"mapsync_lookup"`
-	MapsyncWrite      *ebpf.ProgramSpec `ebpf:"mapsync_write"`
-	MapsyncWriteQuiet *ebpf.ProgramSpec `ebpf:"mapsync_write_quiet"`
+	MapsyncCount        *ebpf.ProgramSpec `ebpf:"mapsync_count"`
+	MapsyncDump         *ebpf.ProgramSpec `ebpf:"mapsync_dump"`
+	MapsyncLocked       *ebpf.ProgramSpec `ebpf:"mapsync_locked"`
+	MapsyncLookup       *ebpf.ProgramSpec `ebpf:"mapsync_lookup"`
+	MapsyncLookupPercpu *ebpf.ProgramSpec `ebpf:"mapsync_lookup_percpu"`
+	MapsyncWrite        *ebpf.ProgramSpec `ebpf:"mapsync_write"`
+	MapsyncWriteQuiet   *ebpf.ProgramSpec `ebpf:"mapsync_write_quiet"`
 }
 
 // AccessMapSpecs contains maps before they are loaded into the kernel.
@@ -115,6 +127,10 @@ type AccessMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AccessVariableSpecs struct {
+	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
+	ElemSize    *ebpf.VariableSpec `ebpf:"elem_size"`
+	Keep        *ebpf.VariableSpec `ebpf:"keep"`
+	KeepCount   *ebpf.VariableSpec `ebpf:"keep_count"`
 	KeySize     *ebpf.VariableSpec `ebpf:"key_size"`
 	KeysOnly    *ebpf.VariableSpec `ebpf:"keys_only"`
 	LockOffset  *ebpf.VariableSpec `ebpf:"lock_offset"`
@@ -170,6 +186,10 @@ func (m *AccessMaps) Close() error {
 //
 // It can be passed to LoadAccessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AccessVariables struct {
+	Cpus        *ebpf.Variable `ebpf:"cpus"`
+	ElemSize    *ebpf.Variable `ebpf:"elem_size"`
+	Keep        *ebpf.Variable `ebpf:"keep"`
+	KeepCount   *ebpf.Variable `ebpf:"keep_count"`
 	KeySize     *ebpf.Variable `ebpf:"key_size"`
 	KeysOnly    *ebpf.Variable `ebpf:"keys_only"`
 	LockOffset  *ebpf.Variable `ebpf:"lock_offset"`
@@ -182,12 +202,13 @@ type AccessVariables struct {
 //
 // It can be passed to LoadAccessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AccessPrograms struct {
-	MapsyncCount      *ebpf.Program `ebpf:"mapsync_count"`
-	MapsyncDump       *ebpf.Program `ebpf:"mapsync_dump"`
-	MapsyncLocked     *ebpf.Program `ebpf:"mapsync_locked"`
-	MapsyncLookup     *ebpf.Program `ebpf:"mapsync_lookup"`
-	MapsyncWrite      *ebpf.Program `ebpf:"mapsync_write"`
-	MapsyncWriteQuiet *ebpf.Program `ebpf:"mapsync_write_quiet"`
+	MapsyncCount        *ebpf.Program `ebpf:"mapsync_count"`
+	MapsyncDump         *ebpf.Program `ebpf:"mapsync_dump"`
+	MapsyncLocked       *ebpf.Program `ebpf:"mapsync_locked"`
+	MapsyncLookup       *ebpf.Program `ebpf:"mapsync_lookup"`
+	MapsyncLookupPercpu *ebpf.Program `ebpf:"mapsync_lookup_percpu"`
+	MapsyncWrite        *ebpf.Program `ebpf:"mapsync_write"`
+	MapsyncWriteQuiet   *ebpf.Program `ebpf:"mapsync_write_quiet"`
 }
 
 func (p *AccessPrograms) Close() error {
@@ -196,6 +217,7 @@ func (p *AccessPrograms) Close() error {
 		p.MapsyncDump,
 		p.MapsyncLocked,
 		p.MapsyncLookup,
+		p.MapsyncLookupPercpu,
 		p.MapsyncWrite,
 		p.MapsyncWriteQuiet,
 	)

@@ -65,7 +65,7 @@ static __always_inline bool pass_own(__u32 kind)
 static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprobe, bool failed,
 				   __u32 id, const void *key, const void *value)
 {
-	struct watch *w = bpf_map_lookup_elem(&watched, &id);
+	struct watch *w = watch_of(id);
 	struct slot *s, *base;
 	enum context context;
 	__u32 level;
@@ -105,7 +105,7 @@ static __always_inline const void *evicted_key(const void *node)
 	int name(__u64 *ctx)                                                                \
 	{                                                                                   \
 		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (maybe_watched(id) && !pass_own(kind))                                   \
+		if (watch_of(id) && !pass_own(kind))                                   \
 			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id,           \
 			       (void *)ctx[1], (void *)ctx[2]);                             \
 		return 0;                                                                   \
@@ -116,7 +116,7 @@ static __always_inline const void *evicted_key(const void *node)
 	int name(__u64 *ctx)                                                                \
 	{                                                                                   \
 		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (maybe_watched(id) && !pass_own(kind))                                   \
+		if (watch_of(id) && !pass_own(kind))                                   \
 			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id,      \
 			       (void *)ctx[1], NULL);                                       \
 		return 0;                                                                   \
@@ -130,12 +130,22 @@ FEXIT_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP
 FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem",
 	     KIND_LRU_LOOKUP_DELETE, 4)
 
+/* Maps with per-CPU values: a program writes its own CPU's, bpf(2) those of all, in
+ * maps of both types by one function. Deletes and evictions are those above. */
+FEXIT_UPDATE(fexit_percpu_update, "htab_percpu_map_update_elem", KIND_PERCPU_UPDATE)
+FEXIT_UPDATE(fexit_lru_percpu_update, "htab_lru_percpu_map_update_elem", KIND_LRU_PERCPU_UPDATE)
+FEXIT_UPDATE(fexit_percpu_syscall, "bpf_percpu_hash_update", KIND_PERCPU_SYSCALL)
+FEXIT_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_delete_elem",
+	     KIND_PERCPU_LOOKUP_DELETE, 4)
+FEXIT_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
+	     KIND_LRU_PERCPU_LOOKUP_DELETE, 4)
+
 SEC("fexit/htab_lru_map_delete_node")
 int fexit_evict(__u64 *ctx)
 {
 	__u32 id = BPF_CORE_READ((struct bpf_htab *)ctx[0], map.id);
 
-	if (maybe_watched(id))
+	if (watch_of(id))
 		report(ctx, KIND_EVICT, OP_EVICT, false, !(bool)ctx[2], id,
 		       evicted_key((void *)ctx[1]), NULL);
 	return 0;
@@ -176,7 +186,7 @@ static __always_inline int remember(struct pt_regs *ctx, __u32 kind, __u32 id, c
 	__u32 zero = 0, at = FRAMES;
 	struct frames *f;
 
-	if (!maybe_watched(id) || (kind != KIND_EVICT && pass_own(kind)))
+	if (!watch_of(id) || (kind != KIND_EVICT && pass_own(kind)))
 		return 0;
 	f = bpf_map_lookup_elem(&frames, &zero);
 	if (!f)
@@ -223,6 +233,8 @@ KPROBE_DELETE(kprobe_delete, KIND_DELETE)
 KPROBE_DELETE(kprobe_lru_delete, KIND_LRU_DELETE)
 KPROBE_DELETE(kprobe_lookup_delete, KIND_LOOKUP_DELETE)
 KPROBE_DELETE(kprobe_lru_lookup_delete, KIND_LRU_LOOKUP_DELETE)
+KPROBE_UPDATE(kprobe_percpu_update, KIND_PERCPU_UPDATE)
+KPROBE_UPDATE(kprobe_lru_percpu_update, KIND_LRU_PERCPU_UPDATE)
 
 SEC("kprobe")
 int kprobe_evict(struct pt_regs *ctx)

@@ -51,40 +51,48 @@ type CaptureSlot struct {
 
 type CaptureWatch struct {
 	_         structs.HostLayout
+	Id        uint32
 	KeySize   uint32
 	ValueSize uint32
+	More      uint32
 }
 
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	CaptureMapFilter                 = "filter"
-	CaptureMapFrames                 = "frames"
-	CaptureMapOwnWriter              = "own_writer"
-	CaptureMapPerf                   = "perf"
-	CaptureMapRing                   = "ring"
-	CaptureMapSlots                  = "slots"
-	CaptureMapWatched                = "watched"
-	CaptureProgClaimProcess          = "claim_process"
-	CaptureProgFexitDelete           = "fexit_delete"
-	CaptureProgFexitEvict            = "fexit_evict"
-	CaptureProgFexitLookupDelete     = "fexit_lookup_delete"
-	CaptureProgFexitLruDelete        = "fexit_lru_delete"
-	CaptureProgFexitLruLookupDelete  = "fexit_lru_lookup_delete"
-	CaptureProgFexitLruUpdate        = "fexit_lru_update"
-	CaptureProgFexitUpdate           = "fexit_update"
-	CaptureProgKprobeDelete          = "kprobe_delete"
-	CaptureProgKprobeEvict           = "kprobe_evict"
-	CaptureProgKprobeLookupDelete    = "kprobe_lookup_delete"
-	CaptureProgKprobeLruDelete       = "kprobe_lru_delete"
-	CaptureProgKprobeLruLookupDelete = "kprobe_lru_lookup_delete"
-	CaptureProgKprobeLruUpdate       = "kprobe_lru_update"
-	CaptureProgKprobeUpdate          = "kprobe_update"
-	CaptureProgKretprobeAny          = "kretprobe_any"
-	CaptureVarEmitOwn                = "emit_own"
-	CaptureVarOwnProcess             = "own_process"
-	CaptureVarUsePerf                = "use_perf"
+	CaptureMapFrames                      = "frames"
+	CaptureMapOwnWriter                   = "own_writer"
+	CaptureMapPerf                        = "perf"
+	CaptureMapRing                        = "ring"
+	CaptureMapSlots                       = "slots"
+	CaptureMapWatches                     = "watches"
+	CaptureProgClaimProcess               = "claim_process"
+	CaptureProgFexitDelete                = "fexit_delete"
+	CaptureProgFexitEvict                 = "fexit_evict"
+	CaptureProgFexitLookupDelete          = "fexit_lookup_delete"
+	CaptureProgFexitLruDelete             = "fexit_lru_delete"
+	CaptureProgFexitLruLookupDelete       = "fexit_lru_lookup_delete"
+	CaptureProgFexitLruPercpuLookupDelete = "fexit_lru_percpu_lookup_delete"
+	CaptureProgFexitLruPercpuUpdate       = "fexit_lru_percpu_update"
+	CaptureProgFexitLruUpdate             = "fexit_lru_update"
+	CaptureProgFexitPercpuLookupDelete    = "fexit_percpu_lookup_delete"
+	CaptureProgFexitPercpuSyscall         = "fexit_percpu_syscall"
+	CaptureProgFexitPercpuUpdate          = "fexit_percpu_update"
+	CaptureProgFexitUpdate                = "fexit_update"
+	CaptureProgKprobeDelete               = "kprobe_delete"
+	CaptureProgKprobeEvict                = "kprobe_evict"
+	CaptureProgKprobeLookupDelete         = "kprobe_lookup_delete"
+	CaptureProgKprobeLruDelete            = "kprobe_lru_delete"
+	CaptureProgKprobeLruLookupDelete      = "kprobe_lru_lookup_delete"
+	CaptureProgKprobeLruPercpuUpdate      = "kprobe_lru_percpu_update"
+	CaptureProgKprobeLruUpdate            = "kprobe_lru_update"
+	CaptureProgKprobePercpuUpdate         = "kprobe_percpu_update"
+	CaptureProgKprobeUpdate               = "kprobe_update"
+	CaptureProgKretprobeAny               = "kretprobe_any"
+	CaptureVarEmitOwn                     = "emit_own"
+	CaptureVarOwnProcess                  = "own_process"
+	CaptureVarUsePerf                     = "use_perf"
 )
 
 // LoadCapture returns the embedded CollectionSpec for Capture.
@@ -129,35 +137,41 @@ type CaptureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
-	ClaimProcess          *ebpf.ProgramSpec `ebpf:"claim_process"`
-	FexitDelete           *ebpf.ProgramSpec `ebpf:"fexit_delete"`
-	FexitEvict            *ebpf.ProgramSpec `ebpf:"fexit_evict"`
-	FexitLookupDelete     *ebpf.ProgramSpec `ebpf:"fexit_lookup_delete"`
-	FexitLruDelete        *ebpf.ProgramSpec `ebpf:"fexit_lru_delete"`
-	FexitLruLookupDelete  *ebpf.ProgramSpec `ebpf:"fexit_lru_lookup_delete"`
-	FexitLruUpdate        *ebpf.ProgramSpec `ebpf:"fexit_lru_update"`
-	FexitUpdate           *ebpf.ProgramSpec `ebpf:"fexit_update"`
-	KprobeDelete          *ebpf.ProgramSpec `ebpf:"kprobe_delete"`
-	KprobeEvict           *ebpf.ProgramSpec `ebpf:"kprobe_evict"`
-	KprobeLookupDelete    *ebpf.ProgramSpec `ebpf:"kprobe_lookup_delete"`
-	KprobeLruDelete       *ebpf.ProgramSpec `ebpf:"kprobe_lru_delete"`
-	KprobeLruLookupDelete *ebpf.ProgramSpec `ebpf:"kprobe_lru_lookup_delete"`
-	KprobeLruUpdate       *ebpf.ProgramSpec `ebpf:"kprobe_lru_update"`
-	KprobeUpdate          *ebpf.ProgramSpec `ebpf:"kprobe_update"`
-	KretprobeAny          *ebpf.ProgramSpec `ebpf:"kretprobe_any"`
+	ClaimProcess               *ebpf.ProgramSpec `ebpf:"claim_process"`
+	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
+	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
+	FexitLookupDelete          *ebpf.ProgramSpec `ebpf:"fexit_lookup_delete"`
+	FexitLruDelete             *ebpf.ProgramSpec `ebpf:"fexit_lru_delete"`
+	FexitLruLookupDelete       *ebpf.ProgramSpec `ebpf:"fexit_lru_lookup_delete"`
+	FexitLruPercpuLookupDelete *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_lookup_delete"`
+	FexitLruPercpuUpdate       *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_update"`
+	FexitLruUpdate             *ebpf.ProgramSpec `ebpf:"fexit_lru_update"`
+	FexitPercpuLookupDelete    *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup_delete"`
+	FexitPercpuSyscall         *ebpf.ProgramSpec `ebpf:"fexit_percpu_syscall"`
+	FexitPercpuUpdate          *ebpf.ProgramSpec `ebpf:"fexit_percpu_update"`
+	FexitUpdate                *ebpf.ProgramSpec `ebpf:"fexit_update"`
+	KprobeDelete               *ebpf.ProgramSpec `ebpf:"kprobe_delete"`
+	KprobeEvict                *ebpf.ProgramSpec `ebpf:"kprobe_evict"`
+	KprobeLookupDelete         *ebpf.ProgramSpec `ebpf:"kprobe_lookup_delete"`
+	KprobeLruDelete            *ebpf.ProgramSpec `ebpf:"kprobe_lru_delete"`
+	KprobeLruLookupDelete      *ebpf.ProgramSpec `ebpf:"kprobe_lru_lookup_delete"`
+	KprobeLruPercpuUpdate      *ebpf.ProgramSpec `ebpf:"kprobe_lru_percpu_update"`
+	KprobeLruUpdate            *ebpf.ProgramSpec `ebpf:"kprobe_lru_update"`
+	KprobePercpuUpdate         *ebpf.ProgramSpec `ebpf:"kprobe_percpu_update"`
+	KprobeUpdate               *ebpf.ProgramSpec `ebpf:"kprobe_update"`
+	KretprobeAny               *ebpf.ProgramSpec `ebpf:"kretprobe_any"`
 }
 
 // CaptureMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureMapSpecs struct {
-	Filter    *ebpf.MapSpec `ebpf:"filter"`
 	Frames    *ebpf.MapSpec `ebpf:"frames"`
 	OwnWriter *ebpf.MapSpec `ebpf:"own_writer"`
 	Perf      *ebpf.MapSpec `ebpf:"perf"`
 	Ring      *ebpf.MapSpec `ebpf:"ring"`
 	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Watched   *ebpf.MapSpec `ebpf:"watched"`
+	Watches   *ebpf.MapSpec `ebpf:"watches"`
 }
 
 // CaptureVariableSpecs contains global variables before they are loaded into the kernel.
@@ -189,24 +203,22 @@ func (o *CaptureObjects) Close() error {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CaptureMaps struct {
-	Filter    *ebpf.Map `ebpf:"filter"`
 	Frames    *ebpf.Map `ebpf:"frames"`
 	OwnWriter *ebpf.Map `ebpf:"own_writer"`
 	Perf      *ebpf.Map `ebpf:"perf"`
 	Ring      *ebpf.Map `ebpf:"ring"`
 	Slots     *ebpf.Map `ebpf:"slots"`
-	Watched   *ebpf.Map `ebpf:"watched"`
+	Watches   *ebpf.Map `ebpf:"watches"`
 }
 
 func (m *CaptureMaps) Close() error {
 	return _CaptureClose(
-		m.Filter,
 		m.Frames,
 		m.OwnWriter,
 		m.Perf,
 		m.Ring,
 		m.Slots,
-		m.Watched,
+		m.Watches,
 	)
 }
 
@@ -223,22 +235,29 @@ type CaptureVariables struct {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
-	ClaimProcess          *ebpf.Program `ebpf:"claim_process"`
-	FexitDelete           *ebpf.Program `ebpf:"fexit_delete"`
-	FexitEvict            *ebpf.Program `ebpf:"fexit_evict"`
-	FexitLookupDelete     *ebpf.Program `ebpf:"fexit_lookup_delete"`
-	FexitLruDelete        *ebpf.Program `ebpf:"fexit_lru_delete"`
-	FexitLruLookupDelete  *ebpf.Program `ebpf:"fexit_lru_lookup_delete"`
-	FexitLruUpdate        *ebpf.Program `ebpf:"fexit_lru_update"`
-	FexitUpdate           *ebpf.Program `ebpf:"fexit_update"`
-	KprobeDelete          *ebpf.Program `ebpf:"kprobe_delete"`
-	KprobeEvict           *ebpf.Program `ebpf:"kprobe_evict"`
-	KprobeLookupDelete    *ebpf.Program `ebpf:"kprobe_lookup_delete"`
-	KprobeLruDelete       *ebpf.Program `ebpf:"kprobe_lru_delete"`
-	KprobeLruLookupDelete *ebpf.Program `ebpf:"kprobe_lru_lookup_delete"`
-	KprobeLruUpdate       *ebpf.Program `ebpf:"kprobe_lru_update"`
-	KprobeUpdate          *ebpf.Program `ebpf:"kprobe_update"`
-	KretprobeAny          *ebpf.Program `ebpf:"kretprobe_any"`
+	ClaimProcess               *ebpf.Program `ebpf:"claim_process"`
+	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
+	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
+	FexitLookupDelete          *ebpf.Program `ebpf:"fexit_lookup_delete"`
+	FexitLruDelete             *ebpf.Program `ebpf:"fexit_lru_delete"`
+	FexitLruLookupDelete       *ebpf.Program `ebpf:"fexit_lru_lookup_delete"`
+	FexitLruPercpuLookupDelete *ebpf.Program `ebpf:"fexit_lru_percpu_lookup_delete"`
+	FexitLruPercpuUpdate       *ebpf.Program `ebpf:"fexit_lru_percpu_update"`
+	FexitLruUpdate             *ebpf.Program `ebpf:"fexit_lru_update"`
+	FexitPercpuLookupDelete    *ebpf.Program `ebpf:"fexit_percpu_lookup_delete"`
+	FexitPercpuSyscall         *ebpf.Program `ebpf:"fexit_percpu_syscall"`
+	FexitPercpuUpdate          *ebpf.Program `ebpf:"fexit_percpu_update"`
+	FexitUpdate                *ebpf.Program `ebpf:"fexit_update"`
+	KprobeDelete               *ebpf.Program `ebpf:"kprobe_delete"`
+	KprobeEvict                *ebpf.Program `ebpf:"kprobe_evict"`
+	KprobeLookupDelete         *ebpf.Program `ebpf:"kprobe_lookup_delete"`
+	KprobeLruDelete            *ebpf.Program `ebpf:"kprobe_lru_delete"`
+	KprobeLruLookupDelete      *ebpf.Program `ebpf:"kprobe_lru_lookup_delete"`
+	KprobeLruPercpuUpdate      *ebpf.Program `ebpf:"kprobe_lru_percpu_update"`
+	KprobeLruUpdate            *ebpf.Program `ebpf:"kprobe_lru_update"`
+	KprobePercpuUpdate         *ebpf.Program `ebpf:"kprobe_percpu_update"`
+	KprobeUpdate               *ebpf.Program `ebpf:"kprobe_update"`
+	KretprobeAny               *ebpf.Program `ebpf:"kretprobe_any"`
 }
 
 func (p *CapturePrograms) Close() error {
@@ -249,14 +268,21 @@ func (p *CapturePrograms) Close() error {
 		p.FexitLookupDelete,
 		p.FexitLruDelete,
 		p.FexitLruLookupDelete,
+		p.FexitLruPercpuLookupDelete,
+		p.FexitLruPercpuUpdate,
 		p.FexitLruUpdate,
+		p.FexitPercpuLookupDelete,
+		p.FexitPercpuSyscall,
+		p.FexitPercpuUpdate,
 		p.FexitUpdate,
 		p.KprobeDelete,
 		p.KprobeEvict,
 		p.KprobeLookupDelete,
 		p.KprobeLruDelete,
 		p.KprobeLruLookupDelete,
+		p.KprobeLruPercpuUpdate,
 		p.KprobeLruUpdate,
+		p.KprobePercpuUpdate,
 		p.KprobeUpdate,
 		p.KretprobeAny,
 	)

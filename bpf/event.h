@@ -31,6 +31,11 @@ enum kind {
 	KIND_LOOKUP_DELETE,
 	KIND_LRU_LOOKUP_DELETE,
 	KIND_EVICT,
+	KIND_PERCPU_UPDATE,
+	KIND_LRU_PERCPU_UPDATE,
+	KIND_PERCPU_SYSCALL,
+	KIND_PERCPU_LOOKUP_DELETE,
+	KIND_LRU_PERCPU_LOOKUP_DELETE,
 	KIND_FEED,
 	KINDS,
 };
@@ -66,11 +71,28 @@ struct slot {
 	__u8 data[MAX_KEY + MAX_VALUE + 16]; /* 16: the verifier rounds both up */
 };
 
-/* watch is what user space says of a map it watches. */
+/* watch is what user space says of a map it watches. It writes them in place: a
+ * bpf(2) write of a hash map would count as a run that each kprobe on this host
+ * has skipped. */
 struct watch {
+	__u32 id; /* 0: none */
 	__u32 key_size;
-	__u32 value_size;
+	__u32 value_size; /* 0: events carry the key alone */
+	__u32 more;	  /* another map's id may stand in the next place */
 };
+
+/* Where the watch of a map stands: at its id modulo WATCHES, or in one of the next
+ * places when others have taken that. Mirrored by capture/watches.go. */
+#define WATCHES 4096
+#define PROBES 64 /* as many as maps can be watched */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, WATCHES);
+	__type(key, __u32);
+	__type(value, struct watch);
+} watches SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -79,24 +101,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 64);
-	__type(key, __u32);
-	__type(value, struct watch);
-} watched SEC(".maps");
-
-/* One bit for (id mod 4096) of each watched map: says no to nearly every other
- * map without a call. */
-#define FILTER_BITS 4096
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64[FILTER_BITS / 64]);
-} filter SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -124,12 +128,22 @@ static __always_inline long output(void *ctx, void *data, __u32 len)
 	return bpf_ringbuf_output(&ring, data, len, 0);
 }
 
-static __always_inline bool maybe_watched(__u32 id)
+/* watch_of returns NULL for a map that is not watched: nearly always at the first
+ * look. */
+static __always_inline struct watch *watch_of(__u32 id)
 {
-	__u32 zero = 0;
-	__u64(*bits)[FILTER_BITS / 64] = bpf_map_lookup_elem(&filter, &zero);
+	for (__u32 i = 0; i < PROBES; i++) {
+		__u32 at = (id + i) % WATCHES;
+		struct watch *w = bpf_map_lookup_elem(&watches, &at);
 
-	return bits && (*bits)[(id % FILTER_BITS) / 64] & (1ULL << (id % 64));
+		if (!w)
+			return NULL;
+		if (w->id == id)
+			return w;
+		if (!w->more)
+			return NULL;
+	}
+	return NULL;
 }
 
 static __always_inline struct slot *slot_at(__u32 kind, __u32 level)

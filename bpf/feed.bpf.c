@@ -68,9 +68,7 @@ static long feed_one(__u32 i, struct feed_args *args)
 	}
 	if (err)
 		args->failed++;
-	if (skip_event || !maybe_watched(id))
-		return 0;
-	w = bpf_map_lookup_elem(&watched, &id);
+	w = skip_event ? NULL : watch_of(id);
 	if (!w)
 		return 0;
 	s = enter(KIND_FEED, &base, &level);

@@ -37,8 +37,10 @@ type FeedSlot struct {
 
 type FeedWatch struct {
 	_         structs.HostLayout
+	Id        uint32
 	KeySize   uint32
 	ValueSize uint32
+	More      uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -46,11 +48,10 @@ type FeedWatch struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	FeedMapChanges   = "changes"
-	FeedMapFilter    = "filter"
 	FeedMapRing      = "ring"
 	FeedMapSlots     = "slots"
 	FeedMapTarget    = "target"
-	FeedMapWatched   = "watched"
+	FeedMapWatches   = "watches"
 	FeedProgFeed     = "feed"
 	FeedVarKeySize   = "key_size"
 	FeedVarSkipEvent = "skip_event"
@@ -109,11 +110,10 @@ type FeedProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type FeedMapSpecs struct {
 	Changes *ebpf.MapSpec `ebpf:"changes"`
-	Filter  *ebpf.MapSpec `ebpf:"filter"`
 	Ring    *ebpf.MapSpec `ebpf:"ring"`
 	Slots   *ebpf.MapSpec `ebpf:"slots"`
 	Target  *ebpf.MapSpec `ebpf:"target"`
-	Watched *ebpf.MapSpec `ebpf:"watched"`
+	Watches *ebpf.MapSpec `ebpf:"watches"`
 }
 
 // FeedVariableSpecs contains global variables before they are loaded into the kernel.
@@ -148,21 +148,19 @@ func (o *FeedObjects) Close() error {
 // It can be passed to LoadFeedObjects or ebpf.CollectionSpec.LoadAndAssign.
 type FeedMaps struct {
 	Changes *ebpf.Map `ebpf:"changes"`
-	Filter  *ebpf.Map `ebpf:"filter"`
 	Ring    *ebpf.Map `ebpf:"ring"`
 	Slots   *ebpf.Map `ebpf:"slots"`
 	Target  *ebpf.Map `ebpf:"target"`
-	Watched *ebpf.Map `ebpf:"watched"`
+	Watches *ebpf.Map `ebpf:"watches"`
 }
 
 func (m *FeedMaps) Close() error {
 	return _FeedClose(
 		m.Changes,
-		m.Filter,
 		m.Ring,
 		m.Slots,
 		m.Target,
-		m.Watched,
+		m.Watches,
 	)
 }
 

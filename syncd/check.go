@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 
 	"mapsync/syncd/capture"
@@ -108,10 +109,10 @@ func (r *report) observe(fexit, kprobe capture.Offer) {
 		}
 		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe})
 	}
-	optional := func(o capture.Offer, symbol string) string {
+	optional := func(o capture.Offer, symbols ...string) string {
 		for _, missing := range o.Missing {
-			if missing == symbol {
-				return "not seen: this kernel has no " + symbol
+			if slices.Contains(symbols, missing) {
+				return "not seen: this kernel has no " + missing
 			}
 		}
 		return "at once"
@@ -127,6 +128,11 @@ func (r *report) observe(fexit, kprobe capture.Offer) {
 	add("lookup-and-delete by bpf(2)", optional(fexit, "htab_map_lookup_and_delete_elem"), "not seen")
 	add("batch lookup-and-delete by bpf(2)", "not seen", "not seen")
 	add("change in place through a looked-up pointer", "not seen", "not seen")
+	perCPU := []string{"htab_percpu_map_update_elem", "htab_lru_percpu_map_update_elem"}
+	add("update of a per-CPU map by a BPF program", optional(fexit, perCPU...), optional(kprobe, perCPU...))
+	add("update of a per-CPU map by bpf(2)", optional(fexit, "bpf_percpu_hash_update"), "not seen")
+	add("lookup-and-delete in a per-CPU map by bpf(2)", optional(fexit,
+		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), "not seen")
 	add("eviction from an LRU map", optional(fexit, "htab_lru_map_delete_node"), optional(kprobe, "htab_lru_map_delete_node"))
 	add("write during a run that the kernel skips", counted(fexit), counted(kprobe))
 }

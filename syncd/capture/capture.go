@@ -32,9 +32,9 @@ type Capture struct {
 	detached bool        // guarded by pump.mu
 	source   source
 	slots    *slots
-	filter   *filter
+	watches  *watches
 
-	mu      sync.Mutex // guards filter, targets
+	mu      sync.Mutex // guards watches, targets
 	targets map[uint32]*target
 
 	pump pump
@@ -78,7 +78,7 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 	if c.slots, err = mapSlots(c.objects.Maps["slots"]); err != nil {
 		return nil, err
 	}
-	if c.filter, err = mapFilter(c.objects.Maps["filter"]); err != nil {
+	if c.watches, err = mapWatches(c.objects.Maps["watches"]); err != nil {
 		return nil, err
 	}
 	if c.source, err = openSource(&o, c.objects.Maps); err != nil {
@@ -152,7 +152,7 @@ func (c *Capture) Missing() []string { return c.missing }
 // by their name in bpf/event.h. They stay the capture's.
 func (c *Capture) Maps() map[string]*ebpf.Map {
 	shared := make(map[string]*ebpf.Map)
-	for _, name := range []string{"slots", "watched", "filter", "ring", "perf"} {
+	for _, name := range []string{"slots", "watches", "ring", "perf"} {
 		shared[name] = c.objects.Maps[name]
 	}
 	return shared
@@ -187,9 +187,9 @@ func (c *Capture) close() error {
 		errs = append(errs, c.slots.close())
 		c.slots = nil
 	}
-	if c.filter != nil {
-		errs = append(errs, c.filter.close())
-		c.filter = nil
+	if c.watches != nil {
+		errs = append(errs, c.watches.close())
+		c.watches = nil
 	}
 	if c.objects != nil {
 		c.objects.Close()

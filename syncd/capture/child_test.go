@@ -134,11 +134,11 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 		case "tagged":
 			err = operateTagged(m, i)
 		case "update":
-			err = m.Put(key, value)
+			err = putEntry(m, key, value)
 		case "delete":
 			err = m.Delete(key)
 		case "lookup-and-delete":
-			err = m.LookupAndDelete(key, &value)
+			err = lookupAndDelete(m, key, &value)
 		default:
 			err = fmt.Errorf("unknown operation")
 		}
@@ -147,6 +147,37 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 		}
 	}
 	return nil
+}
+
+// putEntry updates an entry by bpf(2), on all CPUs where each has its own.
+func putEntry(m *ebpf.Map, key, value []byte) error {
+	if !isPerCPU(m) {
+		return m.Put(key, value)
+	}
+	return m.Put(key, onEachCPU(m, [][]byte{value}))
+}
+
+func lookupAndDelete(m *ebpf.Map, key []byte, value *[]byte) error {
+	if !isPerCPU(m) {
+		return m.LookupAndDelete(key, value)
+	}
+	return m.LookupAndDelete(key, new([][]byte))
+}
+
+func isPerCPU(m *ebpf.Map) bool { return m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash }
+
+// onEachCPU repeats each value for all CPUs where each has its own.
+func onEachCPU[V any](m *ebpf.Map, values []V) []V {
+	if !isPerCPU(m) {
+		return values
+	}
+	var all []V
+	for _, v := range values {
+		for range ebpf.MustPossibleCPU() {
+			all = append(all, v)
+		}
+	}
+	return all
 }
 
 // operateTagged writes as TestWhoWroteUnderLoad wants it.
@@ -168,12 +199,12 @@ func operateBatch(m *ebpf.Map, operation string, first, n, version int) error {
 	done := n
 	switch operation {
 	case "batch-update":
-		done, err = m.BatchUpdate(keys, values, nil)
+		done, err = m.BatchUpdate(keys, onEachCPU(m, values), nil)
 	case "batch-delete":
 		done, err = m.BatchDelete(keys, nil)
 	case "batch-lookup-and-delete":
 		var cursor ebpf.MapBatchCursor
-		done, err = m.BatchLookupAndDelete(&cursor, make([][8]byte, 2*n), make([][16]byte, 2*n), nil)
+		done, err = m.BatchLookupAndDelete(&cursor, make([][8]byte, 2*n), onEachCPU(m, make([][16]byte, 2*n)), nil)
 		if errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map
 			err = nil
 		}

@@ -12,24 +12,26 @@ import (
 
 // testEviction fills an LRU map many times over: each key that went out is
 // reported, and no other.
-func testEviction(t *testing.T, h *hooked) {
+func testEviction(t *testing.T, h *hooked, row string, typ ebpf.MapType) {
 	const writes, perRun = 3000, 16
-	m, id := newHash(t, ebpf.LRUHash, 8, 16, 512)
+	m, id := newHash(t, typ, 8, 16, 512)
 	p := openDataPlane(t, m, dataplane.Options{Capacity: writes, RunWrites: perRun})
 	for i := range writes {
 		key, value := entry(8, 16, i, i)
 		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 	}
-	h.watch(t, id, 8, 16)
+	if isPerCPU(m) {
+		h.watchKeys(t, m, id)
+	} else {
+		h.watch(t, id, 8, 16)
+	}
 	if failed, err := p.Run(); err != nil || failed != 0 {
 		t.Fatal(failed, err)
 	}
 	h.settle(t)
 	present, evicted, updates := make(map[string]bool), make(map[string]bool), 0
-	var key [8]byte
-	var value [16]byte
-	for it := m.Iterate(); it.Next(&key, &value); {
-		present[string(key[:])] = true
+	for _, key := range keysOf(t, m) {
+		present[key] = true
 	}
 	for _, c := range h.take(id) {
 		switch {
@@ -46,8 +48,6 @@ func testEviction(t *testing.T, h *hooked) {
 	if updates != writes || len(evicted) == 0 || len(evicted)+len(present) != writes {
 		t.Errorf("%d updates, %d evicted, %d present, of %d", updates, len(evicted), len(present), writes)
 	}
-	if err := h.Unwatch(id); err != nil {
-		t.Fatal(err)
-	}
-	report.add("LRU evicts", h, fmt.Sprintf("%d of %d", len(evicted), writes-len(present)))
+	h.Unwatch(id)
+	report.add(row, h, fmt.Sprintf("%d of %d", len(evicted), writes-len(present)))
 }

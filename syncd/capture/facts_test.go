@@ -37,7 +37,7 @@ func (s *scene) expect(op table.Op, context table.Context, version int) {
 	s.seen += ten
 	for i := range ten {
 		key, value := entry(8, 16, i, version+i)
-		if op != table.OpUpdate {
+		if op != table.OpUpdate || isPerCPU(s.m) {
 			value = nil
 		}
 		s.want = append(s.want, change{op, context, string(key), string(value)})
@@ -49,9 +49,12 @@ func (s *scene) fill() {
 	s.Helper()
 	for i := range ten {
 		key, value := entry(8, 16, i, i)
-		if err := s.m.Put(key, value); err != nil {
+		if err := putEntry(s.m, key, value); err != nil {
 			s.Fatal(err)
 		}
+	}
+	if n := len(keysOf(s, s.m)); n != ten {
+		s.Fatalf("%d entries in the map", n)
 	}
 }
 
@@ -96,7 +99,7 @@ func (s *scene) bySyscall(operation string, version int) {
 	c.do(s, operation, 0, ten, version)
 }
 
-// byDaemon applies entries as the daemon does: by its program.
+// byDaemon applies entries as the daemon does: by its program, where there is one.
 func (s *scene) byDaemon(remove bool, version int) {
 	s.Helper()
 	k, err := kmap.Open(s.m, kmap.Options{OwnWriter: s.h.ownWriter})
@@ -104,12 +107,12 @@ func (s *scene) byDaemon(remove bool, version int) {
 		s.Fatal(err)
 	}
 	defer k.Close()
-	if k.Method().Write != kmap.ByProgram {
+	if (k.Method().Write == kmap.ByProgram) == isPerCPU(s.m) {
 		s.Fatalf("writes by %s: %v", k.Method().Write, k.Method().Reason)
 	}
 	b := k.Batch()
 	for i := range ten {
-		key, value := entry(8, 16, i, version+i)
+		key, value := entry(8, k.Info().ValueSize, i, version+i)
 		if remove {
 			value = nil
 		}
@@ -120,15 +123,6 @@ func (s *scene) byDaemon(remove bool, version int) {
 	if failed, err := k.Apply(b); err != nil || failed != 0 {
 		s.Fatal(failed, err)
 	}
-}
-
-func (s *scene) entries() (n int) {
-	var key [8]byte
-	var value [16]byte
-	for it := s.m.Iterate(); it.Next(&key, &value); {
-		n++
-	}
-	return n
 }
 
 // fact is one row of the table of what hooks see.
@@ -212,8 +206,8 @@ var facts = []fact{
 	}},
 	{name: "batch lookup-and-delete", full: true, act: func(s *scene) {
 		s.bySyscall("batch-lookup-and-delete", 0)
-		if n := s.entries(); n != 0 {
-			s.Errorf("%d entries left", n)
+		if left := keysOf(s, s.m); len(left) != 0 {
+			s.Errorf("%d entries left", len(left))
 		}
 	}},
 	{name: "lookup-and-delete", full: true, needs: "htab_map_lookup_and_delete_elem", act: func(s *scene) {
@@ -280,10 +274,11 @@ func TestFacts(t *testing.T) {
 			t.Run(string(attach)+"/"+string(buffer), func(t *testing.T) {
 				h := openHooks(t, capture.Options{Attach: attach, Buffer: buffer, BufferSize: buffers[buffer]})
 				h.tap(t)
-				for _, f := range facts {
+				for _, f := range append(facts, perCPUFacts...) {
 					t.Run(f.name, func(t *testing.T) { f.test(t, h) })
 				}
-				t.Run("LRU evicts", func(t *testing.T) { testEviction(t, h) })
+				t.Run("LRU evicts", func(t *testing.T) { testEviction(t, h, "LRU evicts", ebpf.LRUHash) })
+				t.Run("LRU per-CPU evicts", func(t *testing.T) { testEviction(t, h, "LRU per-CPU evicts", ebpf.LRUCPUHash) })
 				t.Run("sizes", func(t *testing.T) { testSizes(t, h) })
 				if buffer == capture.BufferRing {
 					t.Run("filter", func(t *testing.T) { testFilter(t, h) })
@@ -321,7 +316,11 @@ func (f *fact) test(t *testing.T, h *hooked) {
 		return
 	}
 	h.settle(t)
-	h.watch(t, s.id, 8, 16)
+	if isPerCPU(s.m) {
+		h.watchKeys(t, s.m, s.id)
+	} else {
+		h.watch(t, s.id, 8, 16)
+	}
 	before := h.Stats()
 	f.act(s)
 	after := h.Stats()
@@ -335,9 +334,7 @@ func (f *fact) test(t *testing.T, h *hooked) {
 	if after.LostReservations != before.LostReservations || after.Malformed != 0 {
 		t.Errorf("lost or malformed: %+v", after)
 	}
-	if err := h.Unwatch(s.id); err != nil {
-		t.Fatal(err)
-	}
+	h.Unwatch(s.id)
 	report.add(f.name, h, fmt.Sprintf("%d/%d", len(got), seen))
 }
 
@@ -353,7 +350,7 @@ func has(h *hooked, symbol string) bool {
 // checkAbsent asserts that what cannot be hooked cannot be done either.
 func checkAbsent(t *testing.T, s *scene, f *fact) {
 	key, value := entry(8, 16, 0, 0)
-	if err := s.m.LookupAndDelete(key, &value); !errors.Is(err, ebpf.ErrNotSupported) {
+	if err := lookupAndDelete(s.m, key, &value); !errors.Is(err, ebpf.ErrNotSupported) {
 		t.Errorf("%s is not hooked, and the operation says: %v", f.needs, err)
 	}
 	report.add(f.name, s.h, "not here")

@@ -55,6 +55,19 @@ func newHash(t testing.TB, typ ebpf.MapType, keySize, valueSize, entries int) (*
 	return m, uint32(id)
 }
 
+// keysOf returns all keys of a map.
+func keysOf(t testing.TB, m *ebpf.Map) (keys []string) {
+	t.Helper()
+	key, err := m.NextKeyBytes(nil)
+	for ; key != nil && err == nil; key, err = m.NextKeyBytes(key) {
+		keys = append(keys, string(key))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
 func newTable(t testing.TB, keySize, valueSize int) *table.Table {
 	t.Helper()
 	tab, err := table.New(table.Options{
@@ -252,9 +265,7 @@ func TestMapsComeAndGoWhileRunning(t *testing.T) {
 	}
 	run()
 	eventually(t, "two maps' events", func() bool { return c.Stats().Events == 20 })
-	if err := c.Unwatch(ids[0]); err != nil {
-		t.Fatal(err)
-	}
+	c.Unwatch(ids[0])
 	if err := c.Watch(ids[1], tables[1]); err != nil {
 		t.Fatal(err)
 	}
@@ -278,6 +289,14 @@ func TestWatchLimits(t *testing.T) {
 	if err := c.Watch(1, newTable(t, 8, 4097)); !errors.Is(err, capture.ErrEntryTooLarge) {
 		t.Errorf("got %v", err)
 	}
+	large := newTable(t, 512, 8192)
+	if err := c.WatchKeys(1, large); err != nil {
+		t.Errorf("a map of which events carry the keys alone: %v", err)
+	}
+	c.Unwatch(1)
+	if err := c.WatchKeys(1, newTable(t, 513, 8)); !errors.Is(err, capture.ErrEntryTooLarge) {
+		t.Errorf("got %v", err)
+	}
 	tab := newTable(t, 8, 8)
 	for id := range uint32(capture.MaxMaps) {
 		if err := c.Watch(id+1, tab); err != nil {
@@ -290,9 +309,7 @@ func TestWatchLimits(t *testing.T) {
 	if err := c.Watch(1, tab); err == nil {
 		t.Error("a map was taken twice")
 	}
-	if err := c.Unwatch(1); err != nil {
-		t.Fatal(err)
-	}
+	c.Unwatch(1)
 	if err := c.Watch(1000, tab); err != nil {
 		t.Errorf("a freed place is not reused: %v", err)
 	}

@@ -15,8 +15,8 @@ import (
 type hook struct {
 	symbol   string
 	fexit    string
-	kprobe   string
-	required bool // without it changes of a whole map type go unseen
+	kprobe   string // none: it is called by bpf(2) alone, where no kprobe runs
+	required bool   // without it changes of the common map types go unseen
 }
 
 var hooks = []hook{
@@ -27,6 +27,11 @@ var hooks = []hook{
 	{"htab_map_lookup_and_delete_elem", "fexit_lookup_delete", "kprobe_lookup_delete", false},
 	{"htab_lru_map_lookup_and_delete_elem", "fexit_lru_lookup_delete", "kprobe_lru_lookup_delete", false},
 	{"htab_lru_map_delete_node", "fexit_evict", "kprobe_evict", false},
+	{"htab_percpu_map_update_elem", "fexit_percpu_update", "kprobe_percpu_update", false},
+	{"htab_lru_percpu_map_update_elem", "fexit_lru_percpu_update", "kprobe_lru_percpu_update", false},
+	{"bpf_percpu_hash_update", "fexit_percpu_syscall", "", false},
+	{"htab_percpu_map_lookup_and_delete_elem", "fexit_percpu_lookup_delete", "", false},
+	{"htab_lru_percpu_map_lookup_and_delete_elem", "fexit_lru_percpu_lookup_delete", "", false},
 }
 
 // Names of the programs that serve every attach kind, or every kprobe.
@@ -46,9 +51,10 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missin
 		}
 	}
 	for _, h := range kept {
-		if attach == AttachFexit {
+		switch {
+		case attach == AttachFexit:
 			wanted[h.fexit] = true
-		} else {
+		case h.kprobe != "":
 			wanted[h.kprobe], wanted[returnProgram] = true, true
 		}
 	}
@@ -60,7 +66,8 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missin
 	return kept, missing, nil
 }
 
-// presentHooks tells by the kernel's BTF, which lists static functions too, which hooks can be.
+// presentHooks tells by the kernel's BTF, which lists static functions too, which
+// hooks can be.
 func presentHooks() (present []hook, missing []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -88,6 +95,9 @@ func presentHooks() (present []hook, missing []string, err error) {
 // an error.
 func (c *Capture) attachAll(hooks []hook) error {
 	for _, h := range hooks {
+		if c.attached == AttachKprobe && h.kprobe == "" {
+			continue
+		}
 		err := c.attachOne(h)
 		// BTF may list a function that the compiler gave another symbol.
 		if errors.Is(err, os.ErrNotExist) && !h.required {

@@ -10,6 +10,7 @@ import (
 	"mapsync/bpf"
 	"mapsync/internal/dataplane"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -135,6 +136,7 @@ func (h *hooked) settle(t testing.TB) {
 		}
 	}
 	eventually(t, "the events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
+	h.Stats() // waits for the end of the batch, in which each map's events stand together
 }
 
 func (h *hooked) watch(t testing.TB, id uint32, keySize, valueSize int) {
@@ -142,6 +144,20 @@ func (h *hooked) watch(t testing.TB, id uint32, keySize, valueSize int) {
 	if err := h.Watch(id, newTable(t, keySize, valueSize)); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// watchKeys watches a per-CPU map.
+func (h *hooked) watchKeys(t testing.TB, m *ebpf.Map, id uint32) *table.Table {
+	t.Helper()
+	info, err := kmap.Describe(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab := newTable(t, info.KeySize, info.ValueSize)
+	if err := h.WatchKeys(id, tab); err != nil {
+		t.Fatal(err)
+	}
+	return tab
 }
 
 func openDataPlane(t testing.TB, m *ebpf.Map, o dataplane.Options) *dataplane.Program {

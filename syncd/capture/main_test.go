@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 // mustRun are the tests that every kernel of the matrix runs with each attach.
 var mustRun = []string{
 	"facts ring", "facts perf", "who wrote, under load", "blindness", "losses ring", "losses perf",
-	"close", "cost",
+	"close", "cost", "per-CPU entries",
 }
 
 // haveRun is filled by the tests: ran.

@@ -63,7 +63,8 @@ const (
 	maxPerfPages = 1 << 18
 )
 
-// Limits of a watched map's entries, in bytes, and of the number of maps: those of bpf/event.h.
+// Limits of a watched map's entries, in bytes, and of the number of maps: those of
+// bpf/event.h. Where events carry the key alone, that of values does not matter.
 const (
 	MaxKeySize   = 512
 	MaxValueSize = 4096

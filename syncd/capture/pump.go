@@ -143,7 +143,11 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.stats.Malformed++
 			continue
 		}
-		tx.Local(&p.change)
+		if p.target.valueSize == 0 && e.op == table.OpUpdate {
+			tx.Reread(p.change.Key)
+		} else {
+			tx.Local(&p.change)
+		}
 		p.stats.Events++
 		p.stats.ByContext[e.context]++
 	}

@@ -14,7 +14,7 @@ import (
 
 // Slots of one CPU, SLOTS in bpf/event.h, and the stride of one in the mapped array.
 const (
-	slotsPerCPU = 24
+	slotsPerCPU = 39
 	slotStride  = int(unsafe.Sizeof(bpf.CaptureSlot{}))
 )
 
@@ -54,35 +54,3 @@ func (s *slots) sum() counters {
 }
 
 func (s *slots) close() error { return unix.Munmap(s.memory) }
-
-// filter is the mapped bit set with which the hooks pass over other maps.
-type filter struct {
-	memory []byte
-	users  map[uint32]int // watched maps by bit
-}
-
-// Bits of the filter, FILTER_BITS in bpf/event.h.
-const filterBits = 4096
-
-func mapFilter(m *ebpf.Map) (*filter, error) {
-	memory, err := unix.Mmap(m.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return nil, fmt.Errorf("map the filter into memory: %w", err)
-	}
-	return &filter{memory: memory, users: make(map[uint32]int)}, nil
-}
-
-func (f *filter) set(id uint32, on bool) {
-	bit := id % filterBits
-	word := (*uint64)(unsafe.Pointer(&f.memory[bit/64*8]))
-	if on {
-		f.users[bit]++
-		atomic.OrUint64(word, 1<<(bit%64))
-		return
-	}
-	if f.users[bit]--; f.users[bit] == 0 {
-		atomic.AndUint64(word, ^uint64(1<<(bit%64)))
-	}
-}
-
-func (f *filter) close() error { return unix.Munmap(f.memory) }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"mapsync/bpf"
 	"mapsync/syncd/table"
 )
 
@@ -12,18 +11,29 @@ import (
 type target struct {
 	table     *table.Table
 	keySize   int
-	valueSize int
+	valueSize int // 0: events carry the key alone
 }
 
 // Watch sends the changes of the kernel map id to t, from the next write on. It
 // fails with ErrEntryTooLarge when an event could not carry an entry.
 func (c *Capture) Watch(id uint32, t *table.Table) error {
-	if err := CheckEntry(t.KeySize(), t.ValueSize()); err != nil {
+	return c.watch(id, t, t.ValueSize())
+}
+
+// WatchKeys is Watch for a per-CPU map, of which a hook sees the value of one CPU
+// only: an update is no change of the table, which is asked to have the key read
+// again whole (table.Tx.Reread). Values may have any size.
+func (c *Capture) WatchKeys(id uint32, t *table.Table) error {
+	return c.watch(id, t, 0)
+}
+
+func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
+	if err := CheckEntry(t.KeySize(), valueSize); err != nil {
 		return fmt.Errorf("watch map %d: %w", id, err)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.filter == nil {
+	if c.watches == nil {
 		return errors.New("watch a map: capture is closed")
 	}
 	if c.targets[id] != nil {
@@ -32,32 +42,25 @@ func (c *Capture) Watch(id uint32, t *table.Table) error {
 	if len(c.targets) == MaxMaps {
 		return fmt.Errorf("watch map %d: %d maps are watched already, the most there can be", id, MaxMaps)
 	}
-	w := bpf.CaptureWatch{KeySize: uint32(t.KeySize()), ValueSize: uint32(t.ValueSize())}
-	if err := c.objects.Maps["watched"].Put(id, &w); err != nil {
-		return fmt.Errorf("watch map %d: %w", id, err)
-	}
-	c.targets[id] = &target{table: t, keySize: t.KeySize(), valueSize: t.ValueSize()}
-	c.filter.set(id, true)
+	c.targets[id] = &target{table: t, keySize: t.KeySize(), valueSize: valueSize}
+	c.watches.add(id, t.KeySize(), valueSize)
 	return nil
 }
 
 // Unwatch stops reporting the changes of the kernel map id. What the buffer
 // still holds of them is discarded.
-func (c *Capture) Unwatch(id uint32) error {
+func (c *Capture) Unwatch(id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.filter == nil || c.targets[id] == nil {
-		return nil
+	if c.watches == nil || c.targets[id] == nil {
+		return
 	}
-	c.filter.set(id, false)
+	c.watches.remove(id)
 	delete(c.targets, id)
-	if err := c.objects.Maps["watched"].Delete(id); err != nil {
-		return fmt.Errorf("stop watching map %d: %w", id, err)
-	}
-	return nil
 }
 
-// CheckEntry says whether an event can carry keys and values of these sizes, in bytes.
+// CheckEntry says whether an event can carry keys and values of these sizes, in
+// bytes: values of 0 for a map that [Capture.WatchKeys] is for.
 func CheckEntry(keySize, valueSize int) error {
 	if keySize > MaxKeySize || valueSize > MaxValueSize {
 		return fmt.Errorf("%w: key %d and value %d bytes, at most %d and %d can be carried",

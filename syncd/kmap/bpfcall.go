@@ -12,8 +12,11 @@ import (
 
 // Commands of bpf(2) that are called directly: a test run because a library's
 // answer to EINTR is to start all over, the info for fields it leaves out, and
-// batches because the library wants a Go type for an entry.
+// entries because the library wants a Go type for each value, and of each CPU.
 const (
+	cmdMapLookupElem  = 1
+	cmdMapUpdateElem  = 2
+	cmdMapDeleteElem  = 3
 	cmdProgTestRun    = 10
 	cmdObjGetInfoFD   = 15
 	cmdMapLookupBatch = 24
@@ -83,6 +86,25 @@ func release(c io.Closer) { _ = c.Close() }
 func (i *mapInfo) nameString() string {
 	name, _, _ := bytes.Cut(i.name[:], []byte{0})
 	return string(name)
+}
+
+// mapElem makes a call for one entry. value takes what a lookup finds, and is nil
+// for a delete. An error is a [unix.Errno].
+func mapElem(cmd uintptr, mapFD int, key, value []byte, flags uint64) error {
+	attr := struct {
+		mapFD, _   uint32
+		key, value unsafe.Pointer
+		flags      uint64
+	}{
+		mapFD: uint32(mapFD),
+		key:   unsafe.Pointer(unsafe.SliceData(key)), value: unsafe.Pointer(unsafe.SliceData(value)),
+		flags: flags,
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+	if errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // batchArgs are the arguments of a bpf(2) call for many entries.

@@ -10,16 +10,16 @@ import (
 
 // bulk writes by bpf(2): the fallback for maps that no program can write.
 type bulk struct {
-	m            *ebpf.Map
+	k            *Map
 	batched      bool
-	flags        ebpf.MapUpdateFlags
+	flags        uint64
 	keys, values []byte // as bpf(2) wants them: one after the other
 }
 
 func newBulk(k *Map) *bulk {
-	w := &bulk{m: k.m, batched: k.method.Write == ByBatch}
+	w := &bulk{k: k, batched: k.method.Write == ByBatch}
 	if k.info.HasSpinLock {
-		w.flags = ebpf.UpdateLock
+		w.flags = uint64(ebpf.UpdateLock)
 	}
 	return w
 }
@@ -51,7 +51,9 @@ func (w *bulk) run(b *Batch) (failed int, err error) {
 // entry that fails; what comes after it goes into the next call.
 func (w *bulk) runSame(b *Batch, at, n int) (failed int, err error) {
 	remove := b.op(at) == opDelete
-	w.gather(b, at, n)
+	if err := w.gather(b, at, n); err != nil {
+		return 0, err
+	}
 	for done := 0; done < n; done++ {
 		count, err := w.call(b, done, n, remove)
 		if err == nil && w.batched {
@@ -60,8 +62,8 @@ func (w *bulk) runSame(b *Batch, at, n int) (failed int, err error) {
 		if err == nil {
 			continue
 		}
-		errno, ok := errnoOf(err)
-		if !ok || wholeMap(errno) {
+		var errno unix.Errno
+		if !errors.As(err, &errno) || wholeMap(errno) {
 			return 0, err
 		}
 		done += count
@@ -83,7 +85,8 @@ func wholeMap(errno unix.Errno) bool {
 	return false
 }
 
-func (w *bulk) gather(b *Batch, at, n int) {
+// gather puts the entries together, with what is to be kept of those in the map.
+func (w *bulk) gather(b *Batch, at, n int) error {
 	w.keys, w.values = w.keys[:0], w.values[:0]
 	for i := at; i < at+n; i++ {
 		w.keys = append(w.keys, b.key(i)...)
@@ -91,37 +94,35 @@ func (w *bulk) gather(b *Batch, at, n int) {
 			w.values = append(w.values, b.value(i)...)
 		}
 	}
+	if len(w.k.keep) == 0 || len(w.values) == 0 {
+		return nil
+	}
+	return w.k.Lookup(w.keys, func(i int, _, held []byte, found bool) {
+		if !found {
+			return
+		}
+		value := w.values[i*b.valueSize:][:b.valueSize]
+		for _, r := range w.k.keep {
+			copy(value[r.Offset:][:r.Size], held[r.Offset:])
+		}
+	})
 }
 
 // call makes one bpf(2) call for the entries from done on, and returns how many
 // of them it did.
 func (w *bulk) call(b *Batch, done, n int, remove bool) (int, error) {
-	keys := w.keys[done*b.keySize:]
+	fd, keys := w.k.m.FD(), w.keys[done*b.keySize:]
 	switch {
 	case w.batched && remove:
-		return mapBatch(cmdMapDeleteBatch, w.m.FD(), batchArgs{keys: keys, count: n - done})
+		return mapBatch(cmdMapDeleteBatch, fd, batchArgs{keys: keys, count: n - done})
 	case w.batched:
-		return mapBatch(cmdMapUpdateBatch, w.m.FD(), batchArgs{
-			keys: keys, values: w.values[done*b.valueSize:], count: n - done, elemFlags: uint64(w.flags),
+		return mapBatch(cmdMapUpdateBatch, fd, batchArgs{
+			keys: keys, values: w.values[done*b.valueSize:], count: n - done, elemFlags: w.flags,
 		})
 	case remove:
-		return 0, w.m.Delete(keys)
+		return 0, mapElem(cmdMapDeleteElem, fd, keys, nil, 0)
 	}
-	return 0, w.m.Update(keys, w.values, w.flags)
-}
-
-// errnoOf finds the kernel's error under the library's.
-func errnoOf(err error) (unix.Errno, bool) {
-	var errno unix.Errno
-	switch {
-	case errors.As(err, &errno):
-		return errno, true
-	case errors.Is(err, ebpf.ErrKeyNotExist):
-		return unix.ENOENT, true
-	case errors.Is(err, ebpf.ErrKeyExist):
-		return unix.EEXIST, true
-	}
-	return 0, false
+	return 0, mapElem(cmdMapUpdateElem, fd, keys, w.values, w.flags)
 }
 
 // haveBatch tells whether the kernel takes many entries in one bpf(2) call.

@@ -106,7 +106,7 @@ func named(ref Ref) ([]uint32, error) {
 		if !ref.matches(i.nameString()) {
 			return nil
 		}
-		if t := ebpf.MapType(i.typ); t == ebpf.Hash || t == ebpf.LRUHash {
+		if slices.Contains(replicable, ebpf.MapType(i.typ)) {
 			hash = append(hash, i.id)
 		} else {
 			other = append(other, i.id)

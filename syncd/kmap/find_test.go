@@ -157,6 +157,7 @@ func TestList(t *testing.T) {
 	}
 	put(t, openMap(t, m, Options{}), 0, 42, 1)
 	perCPU := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	large := newKernelMap(t, hashSpec(8, MaxValueSize+1, 1))
 	array := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 
 	list, err := List(t.Context())
@@ -174,8 +175,11 @@ func TestList(t *testing.T) {
 	if got == nil || got.Entries != 42 || !slices.Equal(got.Pins, pins) || got.Supported != nil || got.KeySize != 8 {
 		t.Errorf("map: %+v", got)
 	}
-	if got := find(perCPU); got == nil || !errors.Is(got.Supported, ErrUnsupported) {
+	if got := find(perCPU); got == nil || got.Supported != nil || got.Entries != 0 {
 		t.Errorf("per-CPU map: %+v", got)
+	}
+	if got := find(large); got == nil || !errors.Is(got.Supported, ErrUnsupported) {
+		t.Errorf("map with large values: %+v", got)
 	}
 	if got := find(array); got != nil {
 		t.Errorf("array: %+v", got)

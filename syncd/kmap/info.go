@@ -3,16 +3,20 @@ package kmap
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 )
 
-// Sizes that a replicated map may have, in bytes: what an event can carry.
+// Sizes that a replicated map may have, in bytes: what an event can carry. Of a
+// per-CPU map it carries the key alone, and what bounds the values of all CPUs
+// together is the memory of a record.
 const (
-	MaxKeySize   = 512
-	MaxValueSize = 4096
+	MaxKeySize         = 512
+	MaxValueSize       = 4096
+	MaxPerCPUValueSize = 64 << 10
 )
 
 // ErrUnsupported is returned, wrapped, for a map that cannot be replicated.
@@ -20,11 +24,18 @@ var ErrUnsupported = errors.New("map cannot be replicated")
 
 // Info describes a map. It is a copy: nothing in it changes with the map.
 type Info struct {
-	ID         uint32
-	Name       string // at most 15 bytes
-	Type       ebpf.MapType
-	KeySize    int // bytes
-	ValueSize  int // bytes
+	ID      uint32
+	Name    string // at most 15 bytes
+	Type    ebpf.MapType
+	KeySize int // bytes
+	// ValueSize is the size of an entry's whole value in bytes. In a per-CPU map
+	// that is each CPU's, padded to 8 bytes, one after the other.
+	ValueSize int
+	// ElemSize is the value size that the map was made with, in bytes: the value
+	// of one CPU in a per-CPU map, else the same as ValueSize.
+	ElemSize int
+	// CPUs is the number of possible CPUs for a per-CPU map, else 0.
+	CPUs       int
 	MaxEntries int
 	Flags      uint32 // BPF_F_ flags of the map's creation
 	// Entries is the number of entries when asked, -1 where it is not known.
@@ -56,6 +67,7 @@ func Describe(m *ebpf.Map) (Info, error) {
 		Type:         ebpf.MapType(raw.typ),
 		KeySize:      int(raw.keySize),
 		ValueSize:    int(raw.valueSize),
+		ElemSize:     int(raw.valueSize),
 		MaxEntries:   int(raw.maxEntries),
 		Flags:        raw.flags,
 		Entries:      -1,
@@ -64,8 +76,8 @@ func Describe(m *ebpf.Map) (Info, error) {
 		BTFValueType: raw.btfValueID,
 		LockOffset:   -1,
 	}
-	info.Supported = info.supported()
-	if info.Supported == nil {
+	info.Supported = info.measure()
+	if info.Supported == nil && info.CPUs == 0 { // no lock in a value per CPU: map_check_btf
 		info.HasSpinLock = hasSpinLock(m, &info)
 	}
 	if info.HasSpinLock {
@@ -74,13 +86,33 @@ func Describe(m *ebpf.Map) (Info, error) {
 	return info, nil
 }
 
+// measure finds the size of a per-CPU map's values, and says why a map cannot be
+// replicated.
+func (i *Info) measure() (err error) {
+	if perCPU(i.Type) {
+		if i.CPUs, err = ebpf.PossibleCPU(); err != nil {
+			return fmt.Errorf("%w: count possible CPUs: %w", ErrUnsupported, err)
+		}
+		i.ValueSize = i.CPUs * pad8(i.ElemSize)
+	}
+	return i.supported()
+}
+
+// replicable are the types of map that can be replicated.
+var replicable = []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash}
+
+func perCPU(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
+
 func (i *Info) supported() error {
 	switch {
-	case i.Type != ebpf.Hash && i.Type != ebpf.LRUHash:
-		return fmt.Errorf("%w: its type is %s, not Hash or LRUHash", ErrUnsupported, i.Type)
+	case !slices.Contains(replicable, i.Type):
+		return fmt.Errorf("%w: its type is %s, not one of %v", ErrUnsupported, i.Type, replicable)
 	case i.KeySize > MaxKeySize:
 		return fmt.Errorf("%w: its key has %d bytes, more than %d", ErrUnsupported, i.KeySize, MaxKeySize)
-	case i.ValueSize > MaxValueSize:
+	case i.CPUs > 0 && i.ValueSize > MaxPerCPUValueSize:
+		return fmt.Errorf("%w: its value has %d bytes on each of %d CPUs, more than %d together",
+			ErrUnsupported, pad8(i.ElemSize), i.CPUs, MaxPerCPUValueSize)
+	case i.CPUs == 0 && i.ValueSize > MaxValueSize:
 		return fmt.Errorf("%w: its value has %d bytes, more than %d", ErrUnsupported, i.ValueSize, MaxValueSize)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
@@ -65,14 +64,15 @@ func (k *Map) lookupSingle(keys []byte, fn func(i int, key, value []byte, found 
 	value := make([]byte, k.layout.valueSize)
 	for i := range len(keys) / ks {
 		key := keys[i*ks:][:ks:ks]
-		err := k.m.LookupWithFlags(key, value, k.lookupFlags())
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err := mapElem(cmdMapLookupElem, k.m.FD(), key, value, k.lookupFlags())
+		if errors.Is(err, unix.ENOENT) {
 			fn(i, key, nil, false)
 			continue
 		}
 		if err != nil {
 			return fmt.Errorf("look up in map %q: %w", k.info.Name, err)
 		}
+		k.cleanPadding(value)
 		fn(i, key, value, true)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mapsync/bpf"
+	"mapsync/syncd/table"
 )
 
 // Way is how one kind of access to a map is done.
@@ -27,7 +28,9 @@ const (
 type Method struct {
 	Read   Way // the whole map: ByIterator, ByBatch or BySingle
 	Lookup Way // given keys: ByProgram or BySingle
-	Write  Way // ByProgram, ByBatch or BySingle
+	// Write is ByProgram, ByBatch or BySingle: never ByProgram for a per-CPU map, of
+	// which a program writes the value of its own CPU only.
+	Write Way
 	// Reason says why a way is not the best one; nil when all are.
 	Reason error
 }
@@ -42,6 +45,11 @@ type Options struct {
 	// Burst is how many entries are written in one go at most. 0: as many as
 	// fit into 4 MiB, at most 8192.
 	Burst int
+	// Keep are the parts of a value that an update leaves as the map's entry has
+	// them. What is written is kept in an entry that is new. They are read without
+	// the value's spin lock when a program writes, and under it otherwise; a change
+	// in place of a kept part at the moment of the write may be lost.
+	Keep []table.Range
 	// NoProgram has everything done by bpf(2): to compare, and to test.
 	NoProgram bool
 }
@@ -61,6 +69,7 @@ type Map struct {
 	info   Info
 	layout layout
 	method Method
+	keep   []table.Range // of Options, in order and apart
 
 	writeErr, lookupErr, readErr error // why not by program
 
@@ -87,11 +96,15 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	if info.Supported != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, info.Supported)
 	}
+	keep, err := tidyRanges(o.Keep, info.ValueSize)
+	if err != nil {
+		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
+	}
 	own, err := m.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
-	k := &Map{m: own, info: info, layout: newLayout(&info)}
+	k := &Map{m: own, info: info, layout: newLayout(&info), keep: keep}
 	k.method = Method{Read: ByIterator, Lookup: ByProgram, Write: ByProgram}
 	k.writeErr, k.lookupErr = k.openWriter(&o), k.openLooker(&o)
 	k.readErr = k.openDumper(&o)
@@ -101,7 +114,12 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	return k, nil
 }
 
-var errNoProgram = errors.New("programs are switched off")
+// Why a map is not written by a program.
+var (
+	errNoProgram = errors.New("programs are switched off")
+	errPerCPU    = errors.New("a program writes the value of its own CPU only")
+	errManyKept  = fmt.Errorf("a program keeps at most %d parts of a value", keepRanges)
+)
 
 // fallback is the way without a program.
 func fallback() Way {
@@ -120,8 +138,15 @@ func (k *Map) burst(o *Options) int {
 }
 
 func (k *Map) openWriter(o *Options) error {
-	err := errNoProgram
-	if !o.NoProgram {
+	var err error
+	switch {
+	case o.NoProgram:
+		err = errNoProgram
+	case k.info.CPUs > 0:
+		err = errPerCPU
+	case len(k.keep) > keepRanges:
+		err = errManyKept
+	default:
 		k.writer, err = k.openQuietWriter(o)
 		if err != nil {
 			k.writer, err = k.openShared(o.OwnWriter, k.burst(o), bpf.AccessProgMapsyncWrite,
@@ -142,6 +167,8 @@ func (k *Map) openLooker(o *Options) error {
 	case o.NoProgram:
 	case k.info.HasSpinLock:
 		err = k.openLocked(o)
+	case k.info.CPUs > 0:
+		err = k.openLookup(o, bpf.AccessProgMapsyncLookupPercpu)
 	default:
 		err = k.openLookup(o, bpf.AccessProgMapsyncLookup)
 	}
@@ -179,17 +206,16 @@ func (k *Map) openLocked(o *Options) error {
 	return fmt.Errorf("find the spin lock in the value: %w", err)
 }
 
-// openDumper loads the iterator. A value with a lock is not read by it: it gives
-// the keys, and the values are looked up.
+// openDumper loads the iterator. Some values are not read by it: see keysOnly.
 func (k *Map) openDumper(o *Options) error {
 	err := errNoProgram
 	switch {
 	case o.NoProgram:
-	case k.info.HasSpinLock && k.looker == nil:
-		err = errors.New("values with a spin lock cannot be looked up by a program")
+	case k.keysOnly() && k.looker == nil:
+		err = errors.New("values that an iterator cannot give cannot be looked up by a program")
 	default:
 		k.dumper, err = loadObject(k.m, &k.info, nil, objectSpec{
-			program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: k.info.HasSpinLock,
+			program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: k.keysOnly(),
 		})
 		if err == nil {
 			err = k.tryDumper()
@@ -207,11 +233,15 @@ func (k *Map) openDumper(o *Options) error {
 // openShared loads a program that works on an array of entries, and runs it once
 // over nothing: what only shows when it runs must show now.
 func (k *Map) openShared(own *ebpf.Map, slots int, program, entries, cursor string, more ...string) (*shared, error) {
-	obj, err := loadObject(k.m, &k.info, own, objectSpec{
+	want := objectSpec{
 		program: program,
 		maps:    append(more, bpf.AccessMapTarget, entries, cursor),
 		slots:   slots,
-	})
+	}
+	if entries == bpf.AccessMapWriteEntries {
+		want.keep = k.keep
+	}
+	obj, err := loadObject(k.m, &k.info, own, want)
 	if err != nil {
 		return nil, err
 	}
@@ -220,6 +250,7 @@ func (k *Map) openShared(own *ebpf.Map, slots int, program, entries, cursor stri
 		obj.close()
 		return nil, err
 	}
+	s.steps = max(1, k.info.CPUs)
 	if program == bpf.AccessProgMapsyncWriteQuiet {
 		s.quiet, err = openQuiet(s)
 	} else {
@@ -258,10 +289,11 @@ func (k *Map) Method() Method { return k.method }
 func (k *Map) Close() error {
 	k.writeMu.Lock()
 	defer k.writeMu.Unlock()
-	k.lookupMu.Lock()
-	defer k.lookupMu.Unlock()
+	// In this order: reading and writing may look up meanwhile.
 	k.readMu.Lock()
 	defer k.readMu.Unlock()
+	k.lookupMu.Lock()
+	defer k.lookupMu.Unlock()
 	err := errors.Join(k.writer.close(), k.looker.close(), k.m.Close())
 	k.dumper.close()
 	k.writer, k.looker, k.dumper, k.batch.mem = nil, nil, nil, nil

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
+	"mapsync/syncd/table"
 )
 
 // Layout of an entry in the shared arrays: struct entry in bpf/access.bpf.c.
@@ -27,8 +28,11 @@ const (
 	opDelete
 )
 
-// runEntries is RUN_ENTRIES in bpf/access.bpf.c.
-const runEntries = 16
+// RUN_ENTRIES and KEEP_RANGES in bpf/access.bpf.c.
+const (
+	runEntries = 16
+	keepRanges = 512
+)
 
 // stuckAfter is how long a burst may stand still before it is given up: far more
 // than a thread of ours can be kept from finishing its run on one CPU.
@@ -62,6 +66,7 @@ type objectSpec struct {
 	maps     []string // the maps that the program uses
 	slots    int      // elements of the array of entries
 	keysOnly bool
+	keep     []table.Range // at most keepRanges
 }
 
 // loadObject loads one program for the map. own may be nil.
@@ -76,7 +81,7 @@ func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*objec
 	}
 	maps.DeleteFunc(spec.Programs, func(name string, _ *ebpf.ProgramSpec) bool { return name != want.program })
 	maps.DeleteFunc(spec.Maps, func(name string, _ *ebpf.MapSpec) bool { return !keep[name] })
-	if err := setConstants(spec, info, want.keysOnly); err != nil {
+	if err := setConstants(spec, info, &want); err != nil {
 		return nil, err
 	}
 	replace := map[string]*ebpf.Map{}
@@ -104,11 +109,15 @@ func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*objec
 	return &object{coll: coll, prog: coll.Programs[want.program]}, nil
 }
 
-func setConstants(spec *ebpf.CollectionSpec, info *Info, keysOnly bool) error {
+func setConstants(spec *ebpf.CollectionSpec, info *Info, want *objectSpec) error {
 	l := newLayout(info)
 	flags := uint64(ebpf.UpdateAny)
 	if info.HasSpinLock {
 		flags |= uint64(ebpf.UpdateLock)
+	}
+	var keep [keepRanges]bpf.AccessRange
+	for i, r := range want.keep {
+		keep[i] = bpf.AccessRange{Offset: uint32(r.Offset), Size: uint32(r.Size)}
 	}
 	constants := map[string]any{
 		bpf.AccessVarKeySize:     uint32(info.KeySize),
@@ -116,7 +125,11 @@ func setConstants(spec *ebpf.CollectionSpec, info *Info, keysOnly bool) error {
 		bpf.AccessVarValueOffset: uint32(l.valueOffset),
 		bpf.AccessVarLockOffset:  uint32(max(info.LockOffset, 0)),
 		bpf.AccessVarUpdateFlags: flags,
-		bpf.AccessVarKeysOnly:    keysOnly,
+		bpf.AccessVarKeysOnly:    want.keysOnly,
+		bpf.AccessVarCpus:        uint32(max(info.CPUs, 1)),
+		bpf.AccessVarElemSize:    uint32(info.ElemSize),
+		bpf.AccessVarKeep:        keep,
+		bpf.AccessVarKeepCount:   uint32(len(want.keep)),
 	}
 	for name, value := range constants {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -140,6 +153,7 @@ type shared struct {
 	entries []byte
 	cursor  []byte
 	slots   int
+	steps   int    // that the program makes for one entry
 	quiet   *quiet // nil: test runs
 }
 
@@ -186,6 +200,7 @@ func (s *shared) runs(n uint32) error {
 // run has the program work on the first n entries, and returns how many of them
 // failed. A run that a signal ends early is taken up where it stopped.
 func (s *shared) run(n int) (failed int, err error) {
+	n *= s.steps
 	c := (*bpf.AccessCursor)(unsafe.Pointer(&s.cursor[0]))
 	atomic.StoreUint32(&c.Failed, 0)
 	atomic.StoreUint32(&c.Next, 0)

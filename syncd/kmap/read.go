@@ -12,9 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readBytes is the size of the buffer for an iterator's output: more than the 8
-// pages that the kernel hands out at a time (bpf_seq_read), and any entry.
-const readBytes = 64 << 10
+// seqBytes is what the kernel takes from an iterator at a time (bpf_seq_read): an
+// entry has to be smaller. readBytes is the size of the buffer for it, and for what
+// was left of the time before.
+const (
+	seqBytes  = 8 * 4096
+	readBytes = 2 * seqBytes
+)
 
 // ForEach calls fn for every entry of the map, until fn or ctx fails. key and value
 // are good during the call only. Entries that change meanwhile may be missed, or seen
@@ -24,11 +28,14 @@ func (k *Map) ForEach(ctx context.Context, fn func(key, value []byte) error) err
 	defer k.readMu.Unlock()
 	var err error
 	switch {
-	case k.dumper != nil && k.info.HasSpinLock:
-		err = k.forEachLocked(ctx, fn)
+	case k.dumper != nil && k.keysOnly():
+		err = k.forEachKey(ctx, fn)
 	case k.dumper != nil:
 		size := k.layout.keySize
-		err = k.dump(ctx, func(entry []byte) error { return fn(entry[:size], entry[size:]) })
+		err = k.dump(ctx, func(entry []byte) error {
+			k.cleanPadding(entry[size:])
+			return fn(entry[:size], entry[size:])
+		})
 	case k.method.Read == ByBatch:
 		err = k.forEachBatch(ctx, fn)
 	case k.method.Read == BySingle:
@@ -45,7 +52,7 @@ func (k *Map) ForEach(ctx context.Context, fn func(key, value []byte) error) err
 // dump runs the iterator over the map and calls fn for every entry it gives.
 func (k *Map) dump(ctx context.Context, fn func(entry []byte) error) error {
 	size := k.layout.keySize
-	if !k.info.HasSpinLock {
+	if !k.keysOnly() {
 		size += k.layout.valueSize
 	}
 	return iterate(ctx, k.dumper.prog, k.m, func(out []byte) (int, error) {
@@ -105,9 +112,26 @@ func (k *Map) tryDumper() error {
 	return it.Close()
 }
 
-// forEachLocked reads values under their locks, which an iterator cannot take: it
-// gives the keys, and the values are looked up.
-func (k *Map) forEachLocked(ctx context.Context, fn func(key, value []byte) error) error {
+// keysOnly tells whether an iterator cannot give the values: it cannot take their
+// lock, or they are too large for it.
+func (k *Map) keysOnly() bool {
+	return k.info.HasSpinLock || k.layout.keySize+k.layout.valueSize >= seqBytes
+}
+
+// cleanPadding clears what is between the values of the CPUs: it is whatever
+// somebody once wrote there by bpf(2), and no difference.
+func (k *Map) cleanPadding(value []byte) {
+	size := k.info.ElemSize
+	if k.info.CPUs == 0 || size == pad8(size) {
+		return
+	}
+	for at := 0; at < len(value); at += pad8(size) {
+		clear(value[at+size : at+pad8(size)])
+	}
+}
+
+// forEachKey has the iterator give the keys, and looks the values up.
+func (k *Map) forEachKey(ctx context.Context, fn func(key, value []byte) error) error {
 	room := lookupSlots * k.layout.keySize
 	keys := make([]byte, 0, room)
 	var fnErr error
@@ -133,24 +157,24 @@ func (k *Map) forEachLocked(ctx context.Context, fn func(key, value []byte) erro
 	return flush()
 }
 
-func (k *Map) lookupFlags() ebpf.MapLookupFlags {
+func (k *Map) lookupFlags() uint64 {
 	if k.info.HasSpinLock {
-		return ebpf.LookupLock
+		return uint64(ebpf.LookupLock)
 	}
 	return 0
 }
 
 // forEachBatch reads by bpf(2), a few hundred entries a call.
 func (k *Map) forEachBatch(ctx context.Context, fn func(key, value []byte) error) error {
-	n := 512
 	ks, vs := k.layout.keySize, k.layout.valueSize
+	n := min(512, burstBytes/(ks+vs))
 	keys, values := make([]byte, n*ks), make([]byte, n*vs)
 	var in []byte
 	// The place in the map is 4 bytes for hash maps, a key for others.
 	out := make([]byte, max(ks, 4))
 	for ctx.Err() == nil {
 		count, err := mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
-			keys: keys, values: values, count: n, elemFlags: uint64(k.lookupFlags()), in: in, out: out,
+			keys: keys, values: values, count: n, elemFlags: k.lookupFlags(), in: in, out: out,
 		})
 		if errors.Is(err, unix.ENOSPC) { // one bucket holds more than n
 			n *= 2
@@ -162,6 +186,7 @@ func (k *Map) forEachBatch(ctx context.Context, fn func(key, value []byte) error
 			return err
 		}
 		for i := range count {
+			k.cleanPadding(values[i*vs:][:vs])
 			if err := fn(keys[i*ks:][:ks:ks], values[i*vs:][:vs:vs]); err != nil {
 				return err
 			}
@@ -188,13 +213,14 @@ func (k *Map) forEachSingle(ctx context.Context, fn func(key, value []byte) erro
 		}
 		copy(key, next)
 		from = key
-		err = k.m.LookupWithFlags(key, value, k.lookupFlags())
-		if errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = mapElem(cmdMapLookupElem, k.m.FD(), key, value, k.lookupFlags())
+		if errors.Is(err, unix.ENOENT) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
+		k.cleanPadding(value)
 		if err := fn(key, value); err != nil {
 			return err
 		}

@@ -13,8 +13,10 @@ import (
 )
 
 const (
-	// chunk is how many records are handled under the table's lock at a time.
-	chunk = 256
+	// chunk is how many records are handled under the table's lock at a time, and
+	// recheckBytes what the keys and values that are read again take at most.
+	chunk        = 256
+	recheckBytes = 2 << 20
 	// gather is how long the writer waits before it looks again: under load it
 	// finds many records at once, for a cost that nobody notices at rest.
 	gather = 500 * time.Microsecond
@@ -99,12 +101,13 @@ func NewSyncer(t *table.Table, m *Map, o SyncerOptions) (*Syncer, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	lot := min(chunk, recheckBytes/(t.KeySize()+t.ValueSize()))
 	return &Syncer{
 		t: t, m: m, opts: o, backoff: minBackoff,
 		pending: make([]write, 0, m.batch.Cap()),
-		keys:    make([]byte, chunk*t.KeySize()),
-		values:  make([]byte, chunk*t.ValueSize()),
-		found:   make([]bool, chunk),
+		keys:    make([]byte, lot*t.KeySize()),
+		values:  make([]byte, lot*t.ValueSize()),
+		found:   make([]bool, lot),
 	}, nil
 }
 
@@ -184,7 +187,7 @@ func (s *Syncer) pass() (more bool, err error) {
 		return false, err
 	}
 	n, err := s.recheck()
-	return b.Len() == b.Cap() || n == chunk, err
+	return b.Len() == b.Cap() || n == len(s.found), err
 }
 
 // fill takes dirty records into the batch. The table is locked for a chunk at a
@@ -259,7 +262,8 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 
 // recheck reads again what the table asks for, and returns how many keys that was.
 // What was read goes to the table with the time before the read: an event of a
-// later change must not look older than this.
+// later change must not look older than this. What could not be read is asked for
+// again: whoever serves the table next finds it.
 func (s *Syncer) recheck() (n int, err error) {
 	s.t.Update(func(tx *table.Tx) { n = tx.TakeRechecks(s.keys) })
 	if n == 0 {
@@ -272,7 +276,8 @@ func (s *Syncer) recheck() (n int, err error) {
 		copy(s.values[i*vs:][:vs], value)
 	})
 	if err != nil {
-		return n, err
+		s.putBack(n)
+		return 0, err
 	}
 	s.t.Update(func(tx *table.Tx) {
 		for i := range n {
@@ -287,6 +292,16 @@ func (s *Syncer) recheck() (n int, err error) {
 	s.stats.Rechecks += uint64(n)
 	s.mu.Unlock()
 	return n, nil
+}
+
+// putBack asks again for the keys of a recheck that failed.
+func (s *Syncer) putBack(n int) {
+	ks := s.t.KeySize()
+	s.t.Update(func(tx *table.Tx) {
+		for i := range n {
+			tx.Reread(s.keys[i*ks:][:ks])
+		}
+	})
 }
 
 // upkeep lets tombstones expire, and gives failed writes another try: after a

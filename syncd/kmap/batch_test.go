@@ -1,0 +1,93 @@
+package kmap
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A batch keeps its order, and an update and a delete of one key in it too.
+func TestBatchOrder(t *testing.T) {
+	for _, o := range []Options{{}, {NoProgram: true}} {
+		k := openMap(t, newKernelMap(t, hashSpec(4, 4, 10)), o)
+		k1, v1 := entry(1, 1, 4, 4)
+		k2, v2 := entry(2, 1, 4, 4)
+		_, v3 := entry(2, 3, 4, 4)
+		b := k.Batch()
+		for _, w := range [][2][]byte{{k1, v1}, {k1, nil}, {k2, nil}, {k2, v2}, {k2, v3}} {
+			if err := b.Add(w[0], w[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if failed, err := k.Apply(b); failed != 0 || err != nil {
+			t.Fatal(failed, err)
+		}
+		if all := content(t, k); len(all) != 1 || all[string(k2)] != string(v3) {
+			t.Errorf("content: %x", all)
+		}
+	}
+}
+
+func TestFullMap(t *testing.T) {
+	for _, o := range []Options{{}, {NoProgram: true}} {
+		t.Run(fmt.Sprint(o.NoProgram), func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, hashSpec(8, 8, 100)), o)
+			put(t, k, 0, 100, 1)
+			b := k.Batch()
+			for n := 90; n < 110; n++ { // ten that are there, ten that are not
+				if err := b.Add(entry(n, 2, 8, 8)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			gone, _ := entry(0, 0, 8, 8)
+			if err := b.Add(gone, nil); err != nil {
+				t.Fatal(err)
+			}
+			failed, err := k.Apply(b)
+			if failed != 10 || err != nil {
+				t.Fatalf("%d failed, %v", failed, err)
+			}
+			for i := range b.Len() {
+				if err := b.Err(i); (i >= 10 && i < 20) != errors.Is(err, unix.E2BIG) || (err != nil) != (i >= 10 && i < 20) {
+					t.Errorf("entry %d: %v", i, err)
+				}
+			}
+			if got := len(content(t, k)); got != 99 {
+				t.Errorf("%d entries, want 99", got)
+			}
+		})
+	}
+}
+
+// Memory for the entries of such a map comes from per-CPU lists that the kernel fills
+// in the background: a burst must not fail because it was faster.
+func TestNoPreallocBulk(t *testing.T) {
+	k := openMap(t, newKernelMap(t, withFlags(hashSpec(48, 176, 60000), noPrealloc)), Options{})
+	put(t, k, 0, 60000, 1)
+	put(t, k, 0, 60000, 2)
+	if n := len(content(t, k)); n != 60000 {
+		t.Errorf("%d entries", n)
+	}
+	put(t, k, 0, 60000, -1)
+	checkContent(t, k, 0, 0, 0)
+}
+
+func TestBatchRefuses(t *testing.T) {
+	k := openMap(t, newKernelMap(t, hashSpec(8, 8, 100)), Options{Burst: 16})
+	b := k.Batch()
+	for _, w := range [][2]int{{7, 8}, {9, 8}, {8, 7}, {8, 9}, {8, 0}} {
+		if b.Add(make([]byte, w[0]), make([]byte, w[1])) == nil {
+			t.Errorf("write of %v bytes taken", w)
+		}
+	}
+	for n := range 16 {
+		if err := b.Add(entry(n, 0, 8, 8)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Add(entry(16, 0, 8, 8)); !errors.Is(err, ErrBatchFull) {
+		t.Errorf("full batch: %v", err)
+	}
+}

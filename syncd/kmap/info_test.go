@@ -1,0 +1,69 @@
+package kmap
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestOpenRefuses(t *testing.T) {
+	for _, spec := range []*ebpf.MapSpec{
+		{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
+		{Type: ebpf.HashOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: hashSpec(4, 4, 1)},
+		hashSpec(8, MaxValueSize+1, 1),
+	} {
+		_, err := Open(newKernelMap(t, spec), Options{})
+		if !errors.Is(err, ErrUnsupported) {
+			t.Errorf("%s %d+%d: %v", spec.Type, spec.KeySize, spec.ValueSize, err)
+		}
+		t.Log(err)
+	}
+}
+
+// The kernel makes no map of which two CPUs alone have too much.
+func TestPerCPUValueLimit(t *testing.T) {
+	i := Info{Type: ebpf.PerCPUHash, KeySize: 8, ElemSize: 509, CPUs: 128, ValueSize: 128 * 512}
+	if err := i.supported(); err != nil {
+		t.Errorf("%d bytes: %v", i.ValueSize, err)
+	}
+	i.CPUs, i.ValueSize = 129, 129*512
+	if err := i.supported(); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("%d bytes: %v", i.ValueSize, err)
+	}
+}
+
+func TestDescribePerCPU(t *testing.T) {
+	cpus := ebpf.MustPossibleCPU()
+	for _, typ := range []ebpf.MapType{ebpf.PerCPUHash, ebpf.LRUCPUHash} {
+		i, err := Describe(newKernelMap(t, withType(hashSpec(8, 13, 5), typ)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.Supported != nil || i.ElemSize != 13 || i.CPUs != cpus || i.ValueSize != 16*cpus || i.HasSpinLock {
+			t.Errorf("%+v", i)
+		}
+	}
+}
+
+func TestDescribe(t *testing.T) {
+	for _, c := range []struct {
+		spec   *ebpf.MapSpec
+		lock   bool
+		offset int
+	}{
+		{hashSpec(8, 8, 5), false, -1},
+		{lockSpec(64, 8, 5), true, 8},
+		{lockSpec(64, 0, 5), true, 0},
+	} {
+		m := newKernelMap(t, c.spec)
+		i, err := Describe(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i.HasSpinLock != c.lock || i.LockOffset != c.offset || i.Name != "kmap_test" || i.MaxEntries != 5 ||
+			i.ValueSize != int(c.spec.ValueSize) || i.ElemSize != i.ValueSize || i.CPUs != 0 || i.ID == 0 || i.Supported != nil || (i.BTFID != 0) != c.lock {
+			t.Errorf("%+v", i)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package kmap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/features"
+
+	"mapsync/syncd/table"
+)
+
+func perCPUSpec(typ ebpf.MapType, key, value, entries uint32) *ebpf.MapSpec {
+	return withType(hashSpec(key, value, entries), typ)
+}
+
+// perCPUMethod is how a per-CPU map must be used on this kernel: programs read the
+// values of other CPUs from 5.19 on.
+func perCPUMethod(t *testing.T, large bool) Method {
+	code, err := features.LinuxVersionCode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch {
+	case code >= 5<<16|19<<8:
+		return Method{Read: ByIterator, Lookup: ByProgram, Write: ByBatch}
+	case large:
+		return Method{Read: ByBatch, Lookup: BySingle, Write: ByBatch}
+	}
+	return Method{Read: ByIterator, Lookup: BySingle, Write: ByBatch}
+}
+
+func TestRoundTripPerCPU(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		spec  *ebpf.MapSpec
+		large bool // too large for an iterator's output
+	}{
+		{"4+8", perCPUSpec(ebpf.PerCPUHash, 4, 8, 3000), false},
+		{"odd 5+3", perCPUSpec(ebpf.PerCPUHash, 5, 3, 3000), false},
+		{"flow 48+176", perCPUSpec(ebpf.PerCPUHash, 48, 176, 5000), false},
+		{"no prealloc", withFlags(perCPUSpec(ebpf.PerCPUHash, 16, 36, 1000), noPrealloc), false},
+		{"lru", perCPUSpec(ebpf.LRUCPUHash, 16, 36, 10000), false},
+		{"largest", perCPUSpec(ebpf.PerCPUHash, 512, largestElem(0), 60), true},
+		{"largest to iterate over", perCPUSpec(ebpf.PerCPUHash, 8, largestElem(seqBytes-16), 60), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, c.spec), Options{})
+			got := k.Method()
+			if got.Reason == nil || !errors.Is(got.Reason, errPerCPU) {
+				t.Errorf("reason: %v", got.Reason)
+			}
+			if got.Reason = nil; got != perCPUMethod(t, c.large) {
+				t.Errorf("method %+v, want %+v", got, perCPUMethod(t, c.large))
+			}
+			testRoundTrip(t, k)
+		})
+		t.Run(c.name+" by bpf(2)", func(t *testing.T) {
+			k := openMap(t, newKernelMap(t, c.spec), Options{NoProgram: true})
+			testRoundTrip(t, k)
+			k.method.Read, k.method.Write, k.bulk.batched = BySingle, BySingle, false
+			testRoundTrip(t, k)
+		})
+	}
+}
+
+// largestElem is a size for the value of one CPU with which all together have that
+// many bytes at most; 0: as many as can be.
+func largestElem(total int) uint32 {
+	const kernels = 32 << 10 // PCPU_MIN_UNIT_SIZE
+	if total == 0 {
+		total = MaxPerCPUValueSize
+	}
+	return uint32(min(kernels, total/ebpf.MustPossibleCPU()&^7))
+}
+
+// What was written between the values of CPUs is nobody's content.
+func TestPerCPUPadding(t *testing.T) {
+	for _, o := range []Options{{}, {NoProgram: true}} {
+		k := openMap(t, newKernelMap(t, perCPUSpec(ebpf.PerCPUHash, 8, 5, 10)), o)
+		key, value := entry(1, 1, 8, k.info.ValueSize)
+		if err := mapElem(cmdMapUpdateElem, k.m.FD(), key, value, 0); err != nil {
+			t.Fatal(err)
+		}
+		raw := make([]byte, len(value))
+		if err := mapElem(cmdMapLookupElem, k.m.FD(), key, raw, 0); err != nil || !bytes.Equal(raw, value) {
+			t.Fatalf("the kernel keeps no padding: %x, %v", raw, err)
+		}
+		checkContent(t, k, 1, 2, 1)
+	}
+}
+
+// A program that updates an entry changes the value of one CPU, and the entry is
+// read again whole; what a peer sends is written for all CPUs.
+func TestSyncerPerCPU(t *testing.T) {
+	m := openMap(t, newKernelMap(t, perCPUSpec(ebpf.PerCPUHash, 8, 12, 100)), Options{})
+	tab, err := table.New(table.Options{
+		Self: table.Owner{Node: "here", Incarnation: 2}, KeySize: m.info.KeySize, ValueSize: m.info.ValueSize,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bind(t, tab, m)
+	holds := func(key, value []byte) func() bool {
+		return func() (same bool) {
+			var rec table.Record
+			tab.View(func(tx *table.Tx) { same = tx.Get(key, &rec) && bytes.Equal(rec.Value, value) })
+			return same
+		}
+	}
+	for g := range 3 {
+		key, value := entry(1, g, m.info.KeySize, m.info.ValueSize)
+		if err := mapElem(cmdMapUpdateElem, m.m.FD(), key, value, 0); err != nil {
+			t.Fatal(err)
+		}
+		tab.Update(func(tx *table.Tx) { tx.Reread(key) })
+		eventually(t, fmt.Sprintf("generation %d", g), holds(key, m.seen(value)))
+	}
+	key, value := entry(2, 1, m.info.KeySize, m.info.ValueSize)
+	now := time.Now().UnixNano()
+	tab.Update(func(tx *table.Tx) {
+		d := table.Delta{Key: key, Value: m.seen(value), Version: table.Version(now), Owner: b.peer}
+		if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
+			t.Error(got)
+		}
+	})
+	b.settled()
+	if got, err := m.fromKernel(key); err != nil || !bytes.Equal(got, m.seen(value)) {
+		t.Errorf("%x, %v, want %x", got, err, m.seen(value))
+	}
+	b.stop()
+	if all := content(t, m); len(all) != 2 {
+		t.Errorf("%d entries", len(all))
+	}
+}
+
+// What could not be read again is asked for again: a known key and one that is not.
+func TestFailedRecheckIsPutBack(t *testing.T) {
+	tab := newTable(t, table.Options{})
+	m, err := Open(newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := bind(t, tab, m)
+	b.remote(1, 2, 1)
+	b.settled()
+	b.stop()
+	known, _ := entry(1, 0, testKey, testValue)
+	unknown, _ := entry(2, 0, testKey, testValue)
+	tab.Update(func(tx *table.Tx) { tx.Reread(known); tx.Reread(unknown) })
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := b.sync.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "look up") {
+			t.Errorf("Run on a closed map: %v", err)
+		}
+	}
+	var keys [3 * testKey]byte
+	tab.Update(func(tx *table.Tx) {
+		n := tx.TakeRechecks(keys[:])
+		got := string(keys[:n*testKey])
+		if n != 2 || !strings.Contains(got, string(known)) || !strings.Contains(got, string(unknown)) {
+			t.Errorf("%d keys wait to be read: %x", n, got)
+		}
+	})
+}
