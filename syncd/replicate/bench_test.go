@@ -1,7 +1,6 @@
 package replicate
 
 import (
-	"encoding/binary"
 	"runtime"
 	"syscall"
 	"testing"
@@ -14,11 +13,6 @@ const (
 	benchKeySize   = 48
 	benchValueSize = 176
 )
-
-func benchEntry(k, v []byte, i, gen int) {
-	binary.LittleEndian.PutUint64(k, uint64(i)*0x9e3779b97f4a7c15)
-	binary.LittleEndian.PutUint64(v, uint64(gen))
-}
 
 // fillTable makes n local changes of generation gen.
 func fillTable(tb *table.Table, n, gen int) {
@@ -51,7 +45,7 @@ func (d *discard) SendMsg(m any) error {
 }
 
 // benchFeed returns a feed of a table with n records, past its first walk.
-func benchFeed(b *testing.B, n int) (*feed, *localMap, *discard) {
+func benchFeed(b *testing.B, layout Layout, n int) (*feed, *localMap, *discard) {
 	b.Helper()
 	self := table.Owner{Node: "load-balancer-1", Incarnation: 1}
 	r, err := New(Options{Self: self, Dial: noDial})
@@ -60,19 +54,31 @@ func benchFeed(b *testing.B, n int) (*feed, *localMap, *discard) {
 	}
 	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
 	fillTable(tb, n, 0)
-	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
-	m := &localMap{name: testMap, layout: layout, table: tb, generation: 1}
+	m, err := newLocalMap(testMap, layout, tb)
+	if err != nil {
+		b.Fatal(err)
+	}
 	to := &discard{}
 	s := newSession(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
 	f := newFeed(s, subscription(1, testMap, layout))
-	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, tb), tb.NewCursor(0), func() {}
+	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, m.codec), tb.NewCursor(0), func() {}
 	return f, m, to
 }
 
+// benchLayouts are the same entries as bytes and as fields.
+func benchLayouts(b *testing.B, bench func(*testing.B, Layout)) {
+	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
+	b.Run("bytes", func(b *testing.B) { bench(b, layout) })
+	layout.Schema = benchSchema()
+	b.Run("typed", func(b *testing.B) { bench(b, layout) })
+}
+
 // BenchmarkEncode is the sending side up to gRPC, for one delta.
-func BenchmarkEncode(b *testing.B) {
+func BenchmarkEncode(b *testing.B) { benchLayouts(b, benchEncode) }
+
+func benchEncode(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, _ := benchFeed(b, n)
+	f, m, _ := benchFeed(b, layout, n)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for done := 0; done < b.N; {
@@ -87,13 +93,17 @@ func BenchmarkEncode(b *testing.B) {
 		}
 		f.cursor.Close()
 	}
+	sent := f.s.count.load()
+	b.ReportMetric(float64(sent.Bytes)/float64(sent.Deltas), "B/delta")
 }
 
 // BenchmarkMerge is the receiving side from gRPC, for one delta: decoding, and
 // the merge of new keys, or of newer values for known ones.
-func BenchmarkMerge(b *testing.B) {
+func BenchmarkMerge(b *testing.B) { benchLayouts(b, benchMerge) }
+
+func benchMerge(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, to := benchFeed(b, n)
+	f, m, to := benchFeed(b, layout, n)
 	to.keep = true
 	generation := func(gen int) (batches [][]byte) {
 		if gen > 0 {
@@ -113,7 +123,7 @@ func BenchmarkMerge(b *testing.B) {
 		b.ReportAllocs()
 		b.StopTimer()
 		for done := 0; done < b.N; {
-			l, in := benchLink(b)
+			l, in := benchLink(b, layout)
 			batches, before := first, uint64(0)
 			if known {
 				takeAll(b, l, first, len(first))
@@ -130,7 +140,7 @@ func BenchmarkMerge(b *testing.B) {
 	b.Run("known", func(b *testing.B) { run(b, true) })
 }
 
-func benchLink(b *testing.B) (*link, *intake) {
+func benchLink(b *testing.B, layout Layout) (*link, *intake) {
 	b.Helper()
 	self := table.Owner{Node: "load-balancer-2", Incarnation: 2}
 	r, err := New(Options{Self: self, Dial: noDial})
@@ -138,7 +148,6 @@ func benchLink(b *testing.B) (*link, *intake) {
 		b.Fatal(err)
 	}
 	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
-	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
 	if err := r.AddMap(testMap, layout, tb); err != nil {
 		b.Fatal(err)
 	}
@@ -151,6 +160,9 @@ func takeAll(b *testing.B, l *link, batches [][]byte, limit int) {
 		if err := l.take(data); err != nil {
 			b.Fatal(err)
 		}
+	}
+	if err := l.intakes[testMap].err; err != nil {
+		b.Fatal(err)
 	}
 }
 

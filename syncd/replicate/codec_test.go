@@ -35,7 +35,7 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 	defer c.Close()
 	tb.View(func(tx *table.Tx) {
 		var rec table.Record
-		e := newEncoder(300, self, tb)
+		e := newEncoder(300, self, codecOf(t, tb))
 		for done := false; !done; {
 			from := c.Position()
 			e.begin(tx.Head())
@@ -44,7 +44,8 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 					break
 				}
 				e.add(tx, e.slot(rec.Owner), &rec)
-				want[string(rec.Key)] = wantDelta(&rec)
+				d := wantDelta(&rec)
+				want[string(d.Key)] = d
 			}
 			checkBatch(t, tx, flat(e.finish(from, c.Position(), done)), self, from, c.Position(), done, want)
 		}
@@ -56,7 +57,7 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 
 func wantDelta(rec *table.Record) *mapsyncv1.Delta {
 	d := &mapsyncv1.Delta{
-		Key: slices.Clone(rec.Key), Value: slices.Clone(rec.Value), Version: uint64(rec.Version),
+		Key: wireBytes(rec.Key), Value: wireBytes(rec.Value), Version: uint64(rec.Version),
 		Owner: uint32(rec.Owner), Operation: mapsyncv1.Operation_OPERATION_UPDATE,
 	}
 	if rec.Delete {
@@ -169,10 +170,21 @@ func decoded(b *batch, data []byte) (*mapsyncv1.Batch, error) {
 
 // TestBatchCostsNoAllocationPerDelta holds for encoding and for merging.
 func TestBatchCostsNoAllocationPerDelta(t *testing.T) {
+	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
+	t.Run("bytes", func(t *testing.T) { costsNoAllocation(t, layout) })
+	layout.Schema = benchSchema()
+	t.Run("typed", func(t *testing.T) { costsNoAllocation(t, layout) })
+}
+
+func costsNoAllocation(t *testing.T, layout Layout) {
 	self := table.Owner{Node: "a", Incarnation: 1}
-	tb := newTable(t, self, false)
-	putTable(t, tb, 0, maxBatchDeltas, 1)
-	e := newEncoder(1, self, tb)
+	tb := newSizedTable(t, self, layout.KeySize, layout.ValueSize, false)
+	fillTable(tb, maxBatchDeltas, 1)
+	m, err := newLocalMap(testMap, layout, tb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEncoder(1, self, m.codec)
 	c := tb.NewCursor(0)
 	defer c.Close()
 	var data []byte
@@ -199,8 +211,8 @@ func TestBatchCostsNoAllocationPerDelta(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	theirs := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, theirs); err != nil {
+	theirs := newSizedTable(t, r.opt.Self, layout.KeySize, layout.ValueSize, false)
+	if err := r.AddMap(testMap, layout, theirs); err != nil {
 		t.Fatal(err)
 	}
 	l, in := acceptedLink(r, Peer{Node: "a", Incarnation: 1})
@@ -214,7 +226,7 @@ func TestBatchCostsNoAllocationPerDelta(t *testing.T) {
 	if n := testing.AllocsPerRun(20, merge); n > 20 {
 		t.Errorf("%v allocations to merge a batch", n)
 	}
-	if n := len(live(theirs)); n != maxBatchDeltas {
+	if n := theirs.Stats().Live; n != maxBatchDeltas {
 		t.Errorf("%d keys merged", n)
 	}
 }

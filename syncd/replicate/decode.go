@@ -224,7 +224,12 @@ func consumeOwner(b []byte) (w wireOwner, n int, err error) {
 		m := 0
 		switch {
 		case data[0] == tagNode:
-			w.node, m = consumeBytes(data)
+			// Each, not only the last, which counts: so says protobuf of strings.
+			if w.node, m = consumeBytes(data); m > 0 {
+				if err := checkName(w.node); err != nil {
+					return w, 0, err
+				}
+			}
 		case data[0] == tagNumber && len(data) >= 9:
 			w.number, m = binary.LittleEndian.Uint64(data[1:]), 9
 		case data[0] != tagNumber:

@@ -23,10 +23,22 @@
 // A table with unversioned records streams nothing: until they are claimed,
 // this node does not know what is its own. Load a map before AddMap.
 //
+// Whoever may connect may also observe: it is told everything, by as many nodes as
+// it asks, holds nothing and counts for nothing.
+//
+// # What bytes mean
+//
+// The sender encodes keys and values by its own schema. Both sides tell theirs when a
+// map is subscribed to, and the receiver compiles a decoder from the one to the
+// other; what cannot be brought together is refused by both, with the names of the fields.
+// Time stamps are on the wire as the sender's wall clock. The receiver measures
+// how far that is from its own before it subscribes to anything, and from time to time
+// after, so that neither wall clocks nor boot times need agree.
+//
 // # The hot path
 //
 // A batch is encoded straight from the table's records into a pooled buffer
-// that gRPC sends as it is, and decoded in place on the other side into one
+// that gRPC sends as it is, and on the other side decoded entry by entry in one
 // Update of the table. Nothing is allocated per delta. On the wire it is plain
 // protobuf: any stock client or server of mapsync.v1 interoperates.
 //
@@ -36,6 +48,6 @@
 // has not seen stays in the table, which is there anyway. A message that does
 // not parse, leaves a gap or does not fit the layout is an error of that map or
 // stream: it is counted, shown by Status, and tried again later from the last
-// good position. A single record that the table refuses is set aside, and the
-// map walked again later.
+// good position. A single record that the table refuses, or that this node's
+// types cannot hold, is set aside, and the map walked again later.
 package replicate

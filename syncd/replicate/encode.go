@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -48,11 +49,12 @@ const (
 type encoder struct {
 	index  uint32
 	origin []byte // encoded field
-	key    []byte // tag and length
-	value  []byte
+	codec  *schema.Encoder
+	times  schema.Times // of the batch
+	worst  int          // size of the largest delta with everything around
 
-	bare, full int // size of a delta without and with a value, before the owner
-	worst      int // size of the largest delta with everything around
+	// key and value are encoded here, because their sizes come before them.
+	key, value []byte
 
 	slots  []ownerSlot // by table.OwnerID
 	serial uint32      // of the batch, for ownerSlot.serial
@@ -62,6 +64,8 @@ type encoder struct {
 	owners []byte // encoded fields
 	named  uint32 // number of owners
 	deltas int
+	failed int   // records that cannot be encoded
+	why    error // the first one's reason
 }
 
 // ownerSlot is what is known about an owner: whether its records are served,
@@ -73,24 +77,23 @@ type ownerSlot struct {
 	serve  bool
 }
 
-func newEncoder(index uint32, origin table.Owner, t *table.Table) *encoder {
-	e := &encoder{
+func newEncoder(index uint32, origin table.Owner, codec *schema.Encoder) *encoder {
+	const delta, field, version, operation, owner = 1 + binary.MaxVarintLen32, 1 + binary.MaxVarintLen32, 9, 2, 6
+	return &encoder{
 		index:  index,
 		origin: appendOwner(nil, tagBatchOrigin, origin),
-		key:    protowire.AppendVarint([]byte{tagKey}, uint64(t.KeySize())),
-		value:  protowire.AppendVarint([]byte{tagValue}, uint64(t.ValueSize())),
+		codec:  codec,
+		key:    make([]byte, 0, codec.MaxKey()),
+		value:  make([]byte, 0, codec.MaxValue()),
+		worst:  delta + 2*field + codec.MaxKey() + codec.MaxValue() + version + operation + owner,
 	}
-	const version, operation, owner = 9, 2, 6
-	e.bare = len(e.key) + t.KeySize() + version + operation
-	e.full = e.bare + len(e.value) + t.ValueSize()
-	e.worst = 1 + binary.MaxVarintLen32 + e.full + owner
-	return e
 }
 
 // begin starts a batch for about the given number of deltas.
 func (e *encoder) begin(expected uint64) {
 	e.serial++
 	e.owners, e.named, e.deltas = e.owners[:0], 0, 0
+	e.failed, e.why = 0, nil
 	n := int(min(expected, maxBatchDeltas))
 	e.body, e.pooled = newBuffer(max(e.worst, min(n*e.worst, maxBatchBytes)))
 }
@@ -108,31 +111,32 @@ func (e *encoder) slot(id table.OwnerID) *ownerSlot {
 	return &e.slots[id]
 }
 
-// add appends a record whose owner is the one of the slot.
+// add appends a record whose owner is the one of the slot. One that cannot be
+// encoded is counted instead.
 func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
+	key, err := e.codec.AppendKey(e.key[:0], r.Key)
+	if err != nil {
+		if e.failed++; e.why == nil {
+			e.why = err
+		}
+		return
+	}
+	value, op := e.value[:0], mapsyncv1.Operation_OPERATION_DELETE
+	if !r.Delete {
+		value, op = e.codec.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
+	}
 	if s.serial != e.serial {
 		s.serial, s.index = e.serial, e.named
 		e.named++
 		e.owners = appendOwner(e.owners, tagBatchOwner, tx.Owner(r.Owner))
 	}
-	size, op := e.full, mapsyncv1.Operation_OPERATION_UPDATE
-	if r.Delete {
-		size, op = e.bare, mapsyncv1.Operation_OPERATION_DELETE
-	}
-	if s.index > 0 {
-		size += 1 + protowire.SizeVarint(uint64(s.index))
-	}
+	const version, operation = 9, 2
+	size := bytesSize(len(key)) + bytesSize(len(value)) + version + fieldSize(uint64(s.index)) + operation
 	b := appendVarint(append(e.body, tagBatchDelta), uint64(size))
-	b = append(b, e.key...)
-	b = append(b, r.Key...)
-	if !r.Delete {
-		b = append(b, e.value...)
-		b = append(b, r.Value...)
-	}
+	b = appendBytes(b, tagKey, key)
+	b = appendBytes(b, tagValue, value)
 	b = binary.LittleEndian.AppendUint64(append(b, tagVersion), uint64(r.Version))
-	if s.index > 0 {
-		b = appendVarint(append(b, tagOwner), uint64(s.index))
-	}
+	b = appendField(b, tagOwner, uint64(s.index))
 	e.body = append(b, tagOperation, byte(op))
 	e.deltas++
 }
@@ -197,6 +201,21 @@ func fieldSize(v uint64) int {
 		return 0
 	}
 	return 1 + (bits.Len64(v)+6)/7
+}
+
+// appendBytes appends what is left out if it is empty.
+func appendBytes(b []byte, tag byte, v []byte) []byte {
+	if len(v) == 0 {
+		return b
+	}
+	return append(appendVarint(append(b, tag), uint64(len(v))), v...)
+}
+
+func bytesSize(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return fieldSize(uint64(n)) + n
 }
 
 // appendVarint is protowire.AppendVarint in a size that the compiler inlines.

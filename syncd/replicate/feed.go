@@ -2,10 +2,12 @@ package replicate
 
 import (
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -15,8 +17,10 @@ type feed struct {
 	s      *session
 	index  uint32
 	name   string
-	layout *mapsyncv1.Layout
+	theirs *mapsyncv1.Schema
 	resume *mapsyncv1.Resume
+	// observe has all records told, to one who holds none.
+	observe bool
 	// tellAll has records told that this node does not answer for, until the
 	// peer was told that there is nothing more.
 	tellAll bool
@@ -57,7 +61,10 @@ const (
 )
 
 func newFeed(s *session, m *mapsyncv1.MapSubscription) *feed {
-	f := &feed{s: s, index: m.GetMap(), name: m.GetName(), layout: m.GetLayout(), resume: m.GetResume(), tellAll: m.GetTellAll()}
+	f := &feed{
+		s: s, index: m.GetMap(), name: m.GetName(), theirs: m.GetSchema(), resume: m.GetResume(),
+		tellAll: m.GetTellAll(), observe: m.GetObserve(),
+	}
 	f.fill = f.encode
 	return f
 }
@@ -75,8 +82,7 @@ func (f *feed) close() {
 // start begins to serve the feed if it can be served, and tells the peer what
 // became of it unless it was told before.
 func (f *feed) start(m *localMap) error {
-	switch {
-	case m == nil:
+	if m == nil {
 		if f.told == toldPending {
 			return nil
 		}
@@ -84,22 +90,42 @@ func (f *feed) start(m *localMap) error {
 		return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
 			Pending: &mapsyncv1.MapPending{Map: f.index},
 		}})
-	case !m.layout.matches(f.layout):
-		if f.told == toldRefused && f.toldFor == m {
-			return nil
-		}
-		f.told, f.toldFor = toldRefused, m
-		f.s.r.count.mapsRefused.Add(1)
-		return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
-			Refused: &mapsyncv1.MapRefused{
-				Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
-				Text: fmt.Sprintf("map %q has keys and values of %d and %d bytes on %s, and of %d and %d bytes on %s",
-					f.name, m.layout.KeySize, m.layout.ValueSize, f.s.r.opt.Self.Node,
-					f.layout.GetKeySize(), f.layout.GetValueSize(), f.s.target.Node),
-			},
-		}})
+	}
+	if f.told == toldRefused && f.toldFor == m {
+		return nil
+	}
+	if err := f.fits(m); err != nil {
+		return f.refuse(m, err)
 	}
 	return f.serve(m)
+}
+
+// fits returns an error if the peer's map cannot hold what this one's schema
+// describes. The peer asks itself the same; but here too it is to be seen why a map
+// is not replicated.
+func (f *feed) fits(m *localMap) error {
+	if f.observe {
+		return nil
+	}
+	theirs, err := fromProto(f.name, f.theirs)
+	if err != nil {
+		return err
+	}
+	_, err = schema.NewDecoder(m.layout.Schema, theirs, m.layout.Links)
+	return err
+}
+
+func (f *feed) refuse(m *localMap, err error) error {
+	f.told, f.toldFor = toldRefused, m
+	f.s.r.count.mapsRefused.Add(1)
+	f.s.r.opt.Logger.Warn("map refused to peer", slog.String("peer", f.s.target.Node),
+		slog.String("map", f.name), slog.Any("error", err))
+	return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
+		Refused: &mapsyncv1.MapRefused{
+			Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
+			Text: fmt.Sprintf("map %q of %s does not fit that of %s: %v", f.name, f.s.r.opt.Self.Node, f.s.target.Node, err),
+		},
+	}})
 }
 
 // serve opens the walk: where the peer left off if that is still a place in this
@@ -116,13 +142,15 @@ func (f *feed) serve(m *localMap) error {
 		f.s.r.count.resumes.Add(1)
 	}
 	f.m, f.origin = m, position
-	f.enc = newEncoder(f.index, f.s.r.opt.Self, m.table)
+	f.enc = newEncoder(f.index, f.s.r.opt.Self, m.codec)
 	f.cursor = m.table.NewCursor(position)
 	f.cancel = m.table.Subscribe(f.s.wake)
 	f.sent.Store(position)
 	f.serving.Store(true)
 	return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
-		Accepted: &mapsyncv1.MapAccepted{Map: f.index, Generation: m.generation, Position: position, Reset_: reset},
+		Accepted: &mapsyncv1.MapAccepted{
+			Map: f.index, Generation: m.generation, Position: position, Reset_: reset, Schema: m.wire,
+		},
 	}})
 }
 
@@ -155,6 +183,7 @@ func (f *feed) step(m *localMap, now time.Time) (more bool, err error) {
 	case f.m != m:
 		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
 	}
+	f.enc.times = f.s.r.opt.Times()
 	f.m.table.View(f.fill)
 	if f.lost {
 		f.enc.drop()
@@ -191,7 +220,7 @@ func (f *feed) encode(tx *table.Tx) {
 		if slot.rule != rule+1 {
 			owner := tx.Owner(f.rec.Owner)
 			slot.rule = rule + 1 // 0 is a slot without any
-			slot.serve = v.serves(owner, f.s.target) || (f.tellAll && owner != f.s.target)
+			slot.serve = f.observe || v.serves(owner, f.s.target) || (f.tellAll && owner != f.s.target)
 		}
 		if slot.serve && f.rec.Version != 0 {
 			f.enc.add(tx, slot, &f.rec)
@@ -218,6 +247,7 @@ func (f *feed) begin(tx *table.Tx) bool {
 // all. A walk that may not begin yet is all, too: two nodes that start together
 // would otherwise wait for each other.
 func (f *feed) dispatch(now time.Time) error {
+	f.noteFailed()
 	previous, deltas := f.sent.Load(), f.enc.deltas
 	position, end := previous, !f.open || f.exhausted
 	if f.open {
@@ -241,6 +271,19 @@ func (f *feed) dispatch(now time.Time) error {
 		return fmt.Errorf("send batch of map %q: %w", f.name, err)
 	}
 	return nil
+}
+
+// noteFailed counts the records that could not be encoded.
+func (f *feed) noteFailed() {
+	if f.enc.failed == 0 {
+		return
+	}
+	f.s.r.count.unencodable.Add(uint64(f.enc.failed))
+	f.m.failed.Do(func() {
+		f.s.r.opt.Logger.Warn("entries are not replicated whose key cannot be encoded: programs must clear a key, padding too, before they fill it in",
+			slog.String("map", f.name), slog.Any("error", f.enc.why))
+	})
+	f.enc.failed = 0
 }
 
 // behind reports whether the peer is yet to hear of positions that hold nothing

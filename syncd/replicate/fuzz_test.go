@@ -2,10 +2,12 @@ package replicate
 
 import (
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -18,30 +20,67 @@ func mustMarshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// fuzzReplicator has one small map.
+// richLayout is what the map of the fuzz targets is.
+func richLayout() Layout {
+	s := richSchema()
+	return Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &links{names: []string{"lo", "eth0"}}}
+}
+
+// fuzzReplicator has one map, with fields of all kinds.
 func fuzzReplicator(t testing.TB) (*Replicator, *table.Table) {
 	t.Helper()
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	r, err := New(Options{
+		Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial,
+		Times: func() schema.Times { return schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6} },
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tb := newSizedTable(t, r.opt.Self, 2, 3, true)
-	if err := r.AddMap(testMap, Layout{KeySize: 2, ValueSize: 3}, tb); err != nil {
+	layout := richLayout()
+	tb := newSizedTable(t, r.opt.Self, layout.KeySize, layout.ValueSize, true)
+	if err := r.AddMap(testMap, layout, tb); err != nil {
 		t.Fatal(err)
 	}
 	return r, tb
 }
 
-func fuzzBatch() *mapsyncv1.Batch {
+// richEntry is an entry that differs from others in each byte that is not 0.
+func richEntry(i byte) (key, value []byte) {
+	layout := richLayout()
+	key, value = []byte{10, 0, 0, i, 1, 0, 0, 0}, make([]byte, layout.ValueSize)
+	for at := range value {
+		value[at] = byte(at) * i
+	}
+	bools, link := layout.Schema.Value.Fields[4], layout.Schema.Value.Fields[14]
+	value[bools.Offset] = 1
+	copy(value[link.Offset:], []byte{2, 0, 0, 0})
+	return key, value
+}
+
+func richDelta(t testing.TB, i byte) *mapsyncv1.Delta {
+	t.Helper()
+	layout := richLayout()
+	e, err := schema.NewEncoder(layout.Schema, layout.Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, value := richEntry(i)
+	d := &mapsyncv1.Delta{Version: 5 + uint64(i), Operation: mapsyncv1.Operation_OPERATION_UPDATE}
+	if d.Key, err = e.AppendKey(nil, key); err != nil {
+		t.Fatal(err)
+	}
+	d.Value = e.AppendValue(nil, value, &schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6})
+	return d
+}
+
+func fuzzBatch(t testing.TB) *mapsyncv1.Batch {
+	deltas := []*mapsyncv1.Delta{richDelta(t, 0), richDelta(t, 1), richDelta(t, 2), richDelta(t, 3)}
+	deltas[2].Owner, deltas[2].Operation, deltas[2].Value = 1, mapsyncv1.Operation_OPERATION_DELETE, nil
+	deltas[3].Owner = 2
 	return &mapsyncv1.Batch{
 		Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}, Position: 7,
 		Owners: []*mapsyncv1.Incarnation{{Node: "x", Number: 1}, {Node: "b", Number: 1}, {Node: "b", Number: 2}},
-		Deltas: []*mapsyncv1.Delta{
-			{Key: []byte("k1"), Value: []byte("abc"), Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE},
-			{Key: []byte("k2"), Version: 6, Owner: 1, Operation: mapsyncv1.Operation_OPERATION_DELETE},
-			{Key: []byte("k3"), Value: []byte("abc"), Version: 7, Owner: 2, Operation: mapsyncv1.Operation_OPERATION_UPDATE},
-		},
-		CaughtUp: true,
+		Deltas: deltas, CaughtUp: true,
 	}
 }
 
@@ -49,7 +88,7 @@ func fuzzBatch() *mapsyncv1.Batch {
 // the stock decoder accepts too, and what the stock decoder makes of it means
 // the same to both.
 func FuzzBatch(f *testing.F) {
-	f.Add(mustMarshal(f, fuzzBatch()))
+	f.Add(mustMarshal(f, fuzzBatch(f)))
 	f.Add(mustMarshal(f, &mapsyncv1.Batch{Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var b batch
@@ -77,16 +116,34 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// checkTable looks at all that was merged.
+// checkTable looks at all that was merged: what came in by the wire can go out by
+// it, and comes in as the same.
 func checkTable(t *testing.T, tb *table.Table) {
 	t.Helper()
+	layout := richLayout()
+	e, err := schema.NewEncoder(layout.Schema, layout.Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := schema.NewDecoder(layout.Schema, layout.Schema, layout.Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := make([]byte, layout.KeySize)
 	c := tb.NewCursor(0)
 	defer c.Close()
 	tb.View(func(tx *table.Tx) {
 		var rec table.Record
 		for tx.Next(c, &rec) {
-			if len(rec.Key) != 2 || rec.Version == 0 || (!rec.Delete && len(rec.Value) != 3) || tx.Owner(rec.Owner).Node == "" {
+			if rec.Version == 0 || (!rec.Delete && len(rec.Value) != layout.ValueSize) || tx.Owner(rec.Owner).Node == "" {
 				t.Fatalf("record %+v", rec)
+			}
+			key, err := e.AppendKey(nil, rec.Key)
+			if err != nil {
+				t.Fatalf("encode key %x: %v", rec.Key, err)
+			}
+			if err := d.Key(again, key); err != nil || string(again) != string(rec.Key) {
+				t.Fatalf("key %x became %x: %v", rec.Key, again, err)
 			}
 		}
 	})
@@ -95,22 +152,26 @@ func checkTable(t *testing.T, tb *table.Table) {
 // FuzzResponses feeds a receiver a run of messages, each with its length before
 // it.
 func FuzzResponses(f *testing.F) {
+	wire := toProto(richSchema())
 	var run []byte
 	for _, m := range []*mapsyncv1.SubscribeResponse{
 		{Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 1}}},
-		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true}}},
-		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch()}},
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
+		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},
 		{Message: &mapsyncv1.SubscribeResponse_Heartbeat{Heartbeat: &mapsyncv1.Heartbeat{}}},
 		{Message: &mapsyncv1.SubscribeResponse_Ended{Ended: &mapsyncv1.MapEnded{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeResponse_Refused{Refused: &mapsyncv1.MapRefused{Map: 1, Text: "no"}}},
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 2, Reset_: true, Schema: toProto(oldSchema())}}},
+		{Message: &mapsyncv1.SubscribeResponse_ClockReply{ClockReply: &mapsyncv1.ClockReply{ProbeSent: 5, Received: 6, Clock: 7}}},
 	} {
 		b := mustMarshal(f, m)
-		run = append(append(run, byte(len(b))), b...)
+		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
 		l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+		l.clock.ask(time.Unix(0, 5))
 		each(data, func(b []byte) bool {
 			err := l.take(b)
 			l.acks(l.requests(nil, r.localMaps(), l.since.Add(1<<40)))
@@ -123,12 +184,12 @@ func FuzzResponses(f *testing.F) {
 
 // each calls fn with the pieces of data until it returns false.
 func each(data []byte, fn func([]byte) bool) {
-	for len(data) > 0 {
-		n := min(int(data[0]), len(data)-1)
-		if !fn(data[1 : 1+n]) {
+	for len(data) > 1 {
+		n := min(int(data[0])|int(data[1])<<8, len(data)-2)
+		if !fn(data[2 : 2+n]) {
 			return
 		}
-		data = data[1+n:]
+		data = data[2+n:]
 	}
 }
 
@@ -137,22 +198,26 @@ func FuzzRequests(f *testing.F) {
 	var run []byte
 	for _, m := range []*mapsyncv1.SubscribeRequest{
 		hello("x"),
-		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(1, testMap, Layout{KeySize: 2, ValueSize: 3})}},
+		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(1, testMap, richLayout())}},
 		{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(2, testMap, Layout{KeySize: 4})}},
+		{Message: &mapsyncv1.SubscribeRequest_ClockProbe{ClockProbe: &mapsyncv1.ClockProbe{Sent: 5}}},
 		{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: &mapsyncv1.MapSubscription{
 			Map: 3, Name: testMap, Resume: &mapsyncv1.Resume{Incarnation: 2, Generation: 5, Position: 1 << 63},
 		}}},
 	} {
 		b := mustMarshal(f, m)
-		run = append(append(run, byte(len(b))), b...)
+		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
+	watch := mustMarshal(f, observation(1, testMap))
+	f.Add(append([]byte{byte(len(watch)), 0}, watch...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
+		key, value := richEntry(1)
 		tb.Update(func(tx *table.Tx) {
-			tx.Local(&table.Change{Key: []byte("k1"), Value: []byte("abc"), Time: 5})
+			tx.Local(&table.Change{Key: key, Value: value, Time: 5})
 		})
 		s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, &discard{responder: nowhere{}})
 		defer s.closeFeeds()
@@ -182,3 +247,45 @@ type nowhere struct{}
 
 func (nowhere) Send(*mapsyncv1.SubscribeResponse) error { return nil }
 func (nowhere) SendMsg(any) error                       { return nil }
+
+// FuzzSchema lets a peer tell any schema, in both directions, and send anything by
+// it.
+func FuzzSchema(f *testing.F) {
+	delta := richDelta(f, 3)
+	for _, s := range []*schema.Schema{richSchema(), oldSchema(), newSchema(), perCPU(), linkSchema(), schema.FromSizes("x", 8, 133)} {
+		f.Add(mustMarshal(f, toProto(s)), delta.GetKey(), delta.GetValue())
+	}
+	layout := richLayout()
+	times := schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6}
+	f.Fuzz(func(t *testing.T, data, key, value []byte) {
+		var p mapsyncv1.Schema
+		if proto.Unmarshal(data, &p) != nil {
+			return
+		}
+		theirs, err := fromProto(testMap, &p)
+		if err != nil {
+			return
+		}
+		again, err := fromProto(testMap, toProto(theirs))
+		if err != nil || !schema.Equal(theirs, again) {
+			t.Fatalf("it is not what it was when told again: %v", err)
+		}
+		for _, local := range []*schema.Schema{layout.Schema, theirs} {
+			d, err := schema.NewDecoder(theirs, local, layout.Links)
+			if err != nil {
+				continue
+			}
+			k, v := make([]byte, local.Key.Size), make([]byte, local.Value.Size)
+			_, _ = d.Key(k, key), d.Value(v, value, &times)
+			for _, r := range d.Keep() {
+				if r.Offset < 0 || r.Size < 1 || r.Offset+r.Size > len(v) {
+					t.Fatalf("keep %+v of %d bytes", r, len(v))
+				}
+			}
+		}
+		if e, err := schema.NewEncoder(theirs, layout.Links); err == nil && theirs.Value.Size < 1<<12 {
+			e.AppendValue(nil, make([]byte, theirs.Value.Size), &times)
+		}
+		_, _ = schema.NewDecoder(layout.Schema, theirs, layout.Links)
+	})
+}

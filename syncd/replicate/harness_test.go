@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -15,8 +16,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -102,7 +105,13 @@ func (n *node) stop() {
 
 func (n *node) addMap(name string, tb *table.Table) {
 	n.t.Helper()
-	if err := n.r.AddMap(name, Layout{KeySize: tb.KeySize(), ValueSize: tb.ValueSize()}, tb); err != nil {
+	n.addTyped(name, nil, nil, tb)
+}
+
+func (n *node) addTyped(name string, s *schema.Schema, links schema.Links, tb *table.Table) {
+	n.t.Helper()
+	layout := Layout{KeySize: tb.KeySize(), ValueSize: tb.ValueSize(), Schema: s, Links: links}
+	if err := n.r.AddMap(name, layout, tb); err != nil {
 		n.t.Fatal(err)
 	}
 	n.stops = append(n.stops, startWriter(tb))
@@ -305,7 +314,29 @@ func noDial(Peer) (*grpc.ClientConn, error) {
 }
 
 func subscription(index uint32, name string, l Layout) *mapsyncv1.MapSubscription {
-	return &mapsyncv1.MapSubscription{Map: index, Name: name, Layout: l.proto()}
+	if l.Schema == nil {
+		l.Schema = schema.FromSizes(name, l.KeySize, l.ValueSize)
+	}
+	return &mapsyncv1.MapSubscription{Map: index, Name: name, Layout: l.proto(), Schema: toProto(l.Schema)}
+}
+
+// codecOf returns what encodes the entries of a table of bytes.
+func codecOf(t testing.TB, tb *table.Table) *schema.Encoder {
+	t.Helper()
+	e, err := schema.NewEncoder(schema.FromSizes(testMap, tb.KeySize(), tb.ValueSize()), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// wireBytes returns bytes as the message of an opaque map has them.
+func wireBytes(b []byte) []byte {
+	b = bytes.TrimRight(b, "\x00")
+	if len(b) == 0 {
+		return nil
+	}
+	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), b)
 }
 
 // acceptedLink returns a link whose subscription 1 is to the replicator's map
@@ -314,7 +345,7 @@ func acceptedLink(r *Replicator, p Peer) (*link, *intake) {
 	l := newLink(r, p)
 	l.requests(nil, r.localMaps(), time.Now())
 	in := l.intakes[testMap]
-	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true}, 0)
+	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wire}, 0)
 	return l, in
 }
 

@@ -3,9 +3,11 @@ package replicate
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -43,7 +45,10 @@ type intake struct {
 	accepted   uint64
 	refused    uint64
 
-	// Of the receiving goroutine, during a merge.
+	// Of the receiving goroutine.
+	decoder *schema.Decoder // from the peer's schema
+
+	// And of it during a merge.
 	apply  func(*table.Tx)
 	group  func([]wireDelta) error
 	tx     *table.Tx
@@ -53,15 +58,9 @@ type intake struct {
 	delta  table.Delta
 	opt    table.RemoteOptions
 	now    int64
+	times  schema.Times // between the peer's wall clock and this node's kernel
 	limit  table.Version
 	result merged
-}
-
-// merged is what became of a batch.
-type merged struct {
-	err                      error
-	head                     uint64
-	accepted, refused, ahead uint64
 }
 
 func newIntake(l *link, m *localMap) *intake {
@@ -77,8 +76,12 @@ func (in *intake) reset() {
 	in.pending.n, in.acked = 0, 0
 }
 
-// accept begins a walk. The lock is held.
+// accept begins a walk, unless the peer's map does not fit. The lock is held.
 func (in *intake) accept(a *mapsyncv1.MapAccepted, head uint64) error {
+	if err := in.compile(a.GetSchema()); err != nil {
+		in.unfit(err, time.Now())
+		return nil
+	}
 	known := in.generation != 0 && in.generation == a.GetGeneration()
 	if !a.GetReset_() {
 		if !known || a.GetPosition() != in.position {
@@ -101,100 +104,34 @@ func (in *intake) accept(a *mapsyncv1.MapAccepted, head uint64) error {
 	return nil
 }
 
-// merge takes in a batch. The lock is not held. An error is one of this map.
-func (in *intake) merge(b *batch) (merged, error) {
-	if b.previous != in.position || b.position < b.previous {
-		in.l.r.count.gaps.Add(1)
-		return merged{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
-			in.m.name, b.previous, b.position, in.position, errGap)
+// compile makes the decoder of what the peer will send.
+func (in *intake) compile(p *mapsyncv1.Schema) error {
+	theirs, err := fromProto(in.m.name, p)
+	if err != nil {
+		return err
 	}
-	in.result = merged{head: in.head}
-	if b.deltas > 0 {
-		now := in.l.r.opt.Now()
-		in.now = now.UnixNano()
-		in.limit = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
-		in.opt = table.RemoteOptions{Touch: in.sweep}
-		in.m.table.Update(in.apply)
-		in.tx = nil
+	in.decoder, err = schema.NewDecoder(theirs, in.m.layout.Schema, in.m.layout.Links)
+	if err != nil {
+		return err
 	}
-	if in.result.err != nil {
-		return merged{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
-	}
-	if b.caughtUp && in.sweep {
-		in.sweepRest()
-	}
-	return in.result, nil
-}
-
-func (in *intake) mergeAll(tx *table.Tx) {
-	b := &in.l.batch
-	in.tx, in.ids = tx, in.ids[:0]
-	for _, w := range b.owners {
-		in.ids = append(in.ids, tx.Intern(w.owner()))
-	}
-	in.result.err = b.groups(in.wires[:], in.group)
-	in.result.head = tx.Head()
-}
-
-// mergeGroup merges deltas whose keys the table reads ahead.
-func (in *intake) mergeGroup(wires []wireDelta) error {
-	for i := range wires {
-		in.keys[i] = wires[i].key
-	}
-	in.tx.Warm(in.keys[:len(wires)])
-	for i := range wires {
-		if err := in.mergeOne(&wires[i]); err != nil {
-			return err
-		}
+	in.delta.Keep = in.delta.Keep[:0]
+	for _, k := range in.decoder.Keep() {
+		in.delta.Keep = append(in.delta.Keep, table.Range(k))
 	}
 	return nil
 }
 
-func (in *intake) mergeOne(w *wireDelta) error {
-	d := &in.delta
-	switch w.operation {
-	case mapsyncv1.Operation_OPERATION_UPDATE:
-		d.Value, d.Delete = w.value, false
-	case mapsyncv1.Operation_OPERATION_DELETE:
-		d.Value, d.Delete = nil, true
-	default:
-		return fmt.Errorf("read operation %d: %w", w.operation, errMalformed)
+// unfit sets a map aside whose schema on the peer cannot be brought into this
+// node's. It is asked for again from time to time, since the peer's map may be
+// replaced. The lock is held.
+func (in *intake) unfit(err error, now time.Time) {
+	in.l.r.count.mapsUnfit.Add(1)
+	err = fmt.Errorf("map of %s does not fit: %w", in.l.peer.Node, err)
+	if text(in.err) != err.Error() {
+		in.l.r.opt.Logger.Warn("map of peer refused", slog.String("peer", in.l.peer.Node),
+			slog.String("map", in.m.name), slog.Any("error", err))
 	}
-	switch {
-	case len(w.key) != in.m.layout.KeySize:
-		return fmt.Errorf("read key of %d bytes for one of %d: %w", len(w.key), in.m.layout.KeySize, errMalformed)
-	case !d.Delete && len(w.value) != in.m.layout.ValueSize:
-		return fmt.Errorf("read value of %d bytes for one of %d: %w", len(w.value), in.m.layout.ValueSize, errMalformed)
-	case w.version == 0:
-		return fmt.Errorf("read record without a version: %w", errMalformed)
-	case int(w.owner) >= len(in.ids):
-		return fmt.Errorf("read owner %d of %d: %w", w.owner, len(in.ids), errMalformed)
-	}
-	d.Key, d.Version, d.Owner = w.key, table.Version(w.version), in.ids[w.owner]
-	if d.Version > in.limit {
-		in.result.ahead++
-		return nil
-	}
-	switch in.tx.Remote(d, in.now, in.opt) {
-	case table.Accepted:
-		in.result.accepted++
-	case table.Refused:
-		in.result.refused++
-	}
-	return nil
-}
-
-// sweepRest deletes what the peer had and the walk did not meet.
-func (in *intake) sweepRest() {
-	c := in.m.table.NewCursor(0)
-	defer c.Close()
-	now := in.l.r.opt.Now().UnixNano()
-	for more := true; more; {
-		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.l.peer.Node, in.before, now, c, touchChunk)
-			in.result.head = tx.Head()
-		})
-	}
+	in.giveUp(StateRefused, err, now.Add(in.l.r.opt.unfit))
 }
 
 // merged notes a batch that was taken in. The lock is held.
@@ -206,7 +143,10 @@ func (in *intake) merged(b *batch, res merged, now time.Time) {
 	in.backoff = 0
 	if n := res.refused + res.ahead; n > 0 {
 		in.refused += n
-		in.err = fmt.Errorf("%d records refused by the table, %d too far ahead of the clock", res.refused, res.ahead)
+		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", res.refused, res.ahead)
+		if res.aside != nil {
+			in.err = fmt.Errorf("%w: %w", in.err, res.aside)
+		}
 		if in.rewalk.IsZero() {
 			in.rewalk = now.Add(in.l.r.opt.RewalkDelay << in.walks)
 			in.walks = min(in.walks+1, maxRewalks)
@@ -230,12 +170,16 @@ func (in *intake) rewalkDue(now time.Time) bool {
 
 // fail gives the subscription up for a while. The lock is held.
 func (in *intake) fail(err error, now time.Time) {
+	in.backoff = min(max(2*in.backoff, in.l.r.opt.MinBackoff), 30*time.Second)
+	in.giveUp(StateFailed, err, now.Add(in.backoff))
+}
+
+// giveUp ends the subscription, and has another made at some time.
+func (in *intake) giveUp(state State, err error, retry time.Time) {
 	dropped := in.index
 	delete(in.l.byIndex, in.index)
 	in.reset()
-	in.dropped, in.state, in.err = dropped, StateFailed, err
-	in.backoff = min(max(2*in.backoff, in.l.r.opt.MinBackoff), 30*time.Second)
-	in.retry = now.Add(in.backoff)
+	in.dropped, in.state, in.err, in.retry = dropped, state, err, retry
 	poke(in.l.wake)
 }
 

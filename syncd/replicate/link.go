@@ -38,9 +38,13 @@ type link struct {
 	intakes map[string]*intake
 	byIndex map[uint32]*intake // of the stream
 	last    uint32             // highest index of the stream
+	clock   peerClock
 
-	batch batch // of the receiving goroutine
+	// Of the receiving goroutine.
+	batch batch
 	in    inbound
+	keys  []byte // of a group of deltas
+	value []byte
 }
 
 // requester is the part of a client's stream that requests are sent on.
@@ -168,13 +172,12 @@ func (l *link) connect(ctx context.Context) error {
 	// through ends with it.
 	silence := time.AfterFunc(l.r.opt.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
-	if err := l.greet(stream); err != nil {
-		return err
-	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { cancel(l.request(ctx, stream)) })
-	err = l.receive(stream, func() { silence.Reset(l.r.opt.silence) })
+	if err = l.greet(stream); err == nil {
+		wg.Go(func() { cancel(l.request(ctx, stream)) })
+		err = l.receive(stream, func() { silence.Reset(l.r.opt.silence) })
+	}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		l.r.count.silences.Add(1)
 		err = fmt.Errorf("receive for %s: %w", l.r.opt.silence, errSilent)
@@ -183,7 +186,7 @@ func (l *link) connect(ctx context.Context) error {
 	return err
 }
 
-// greet exchanges Hello and Welcome.
+// greet exchanges Hello and Welcome, and sees how the peer's clock goes.
 func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	// An error of Send is only that the stream has ended; Recv knows why.
 	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{
@@ -206,6 +209,9 @@ func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error 
 		return fmt.Errorf("reach %q of %d, expected %q of %d: %w",
 			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
 	}
+	if err := l.synchronise(stream); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.up, l.err, l.since = true, nil, time.Now()
@@ -221,6 +227,7 @@ func (l *link) request(ctx context.Context, send requester) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var out []*mapsyncv1.SubscribeRequest
+	probed := time.Now()
 	for ctx.Err() == nil {
 		maps := l.r.localMaps()
 		subs.follow(maps, l.wake)
@@ -228,6 +235,12 @@ func (l *link) request(ctx context.Context, send requester) error {
 		for _, m := range out {
 			if err := send.Send(m); err != nil {
 				return fmt.Errorf("send request: %w", err)
+			}
+		}
+		if time.Since(probed) >= l.r.opt.probe {
+			probed = time.Now()
+			if err := l.probe(send); err != nil {
+				return err
 			}
 		}
 		pause(ctx, ackPace)

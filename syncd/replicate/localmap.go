@@ -1,11 +1,15 @@
 package replicate
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -17,8 +21,11 @@ const maxSamples = 1024
 type localMap struct {
 	name       string
 	layout     Layout
+	wire       *mapsyncv1.Schema // as peers are told it
+	codec      *schema.Encoder
 	table      *table.Table
 	generation uint64
+	failed     sync.Once // tells of keys that cannot be encoded
 
 	mu      sync.Mutex
 	samples []headSample
@@ -29,6 +36,52 @@ type localMap struct {
 type headSample struct {
 	position uint64
 	at       time.Time
+}
+
+// newLocalMap checks that a map can be replicated. Its errors wrap ErrMap.
+func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) {
+	switch {
+	case layout.KeySize != t.KeySize() || layout.ValueSize != t.ValueSize():
+		return nil, fmt.Errorf("add map %q with %d+%d bytes on a table of %d+%d bytes: %w", name,
+			layout.KeySize, layout.ValueSize, t.KeySize(), t.ValueSize(), ErrMap)
+	case layout.KeySize+layout.ValueSize > maxEntryBytes:
+		return nil, fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
+			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
+	}
+	if err := checkName(name); err != nil {
+		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
+	}
+	if layout.Schema == nil {
+		layout.Schema = schema.FromSizes(name, layout.KeySize, layout.ValueSize)
+	}
+	m := &localMap{name: name, layout: layout, table: t}
+	if err := m.compile(); err != nil {
+		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
+	}
+	return m, nil
+}
+
+// compile checks that entries of the schema can be sent.
+func (m *localMap) compile() error {
+	s := m.layout.Schema
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("check schema: %w", err)
+	}
+	if s.Key.Size != m.layout.KeySize || s.Value.Size != m.layout.ValueSize {
+		return fmt.Errorf("use a schema of %d+%d bytes for entries of %d+%d", s.Key.Size, s.Value.Size, m.layout.KeySize, m.layout.ValueSize)
+	}
+	var err error
+	if m.codec, err = schema.NewEncoder(s, m.layout.Links); err != nil {
+		return fmt.Errorf("compile encoder: %w", err)
+	}
+	if n := m.codec.MaxKey() + m.codec.MaxValue(); n > maxEncodedBytes {
+		return fmt.Errorf("send entries of up to %d bytes, more than %d", n, maxEncodedBytes)
+	}
+	m.wire = toProto(s)
+	if n := proto.Size(m.wire); n > maxSchemaBytes {
+		return fmt.Errorf("send schema of %d bytes, more than %d", n, maxSchemaBytes)
+	}
+	return nil
 }
 
 // sampleLag notes the head of the table, for lagSince.
@@ -105,9 +158,4 @@ func (l Layout) proto() *mapsyncv1.Layout {
 		typ = mapsyncv1.MapType_MAP_TYPE_LRU_HASH
 	}
 	return &mapsyncv1.Layout{KeySize: uint32(l.KeySize), ValueSize: uint32(l.ValueSize), Type: typ}
-}
-
-// matches reports whether entries of a peer's map fit.
-func (l Layout) matches(p *mapsyncv1.Layout) bool {
-	return uint64(p.GetKeySize()) == uint64(l.KeySize) && uint64(p.GetValueSize()) == uint64(l.ValueSize)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -20,7 +21,8 @@ func TestLayoutThatDiffers(t *testing.T) {
 	eventually(t, "the map that matches is replicated", func() bool { return len(live(b.tb)) == 10 })
 	eventually(t, "the other one is refused", func() bool {
 		m, _ := b.status("a", "other")
-		return m.State == StateRefused && strings.Contains(m.Error, "8 and 32 bytes on a, and of 8 and 16 bytes on b")
+		return m.State == StateRefused && strings.Contains(m.Error, `map \"other\" of a does not fit that of b`) &&
+			strings.Contains(m.Error, "value: 16 bytes here, 32 at the sender")
 	})
 	ok, waiting := b.r.SyncedAll()
 	if !ok {
@@ -102,6 +104,22 @@ func TestAddMapRefuses(t *testing.T) {
 	foreign := newTable(t, table.Owner{Node: "b", Incarnation: 1}, false)
 	huge := newSizedTable(t, a.self, 8, maxEntryBytes, false)
 	ok := Layout{KeySize: testKeySize, ValueSize: testValueSize}
+	typed := func(value *schema.Message) Layout {
+		s := schema.FromSizes("x", testKeySize, testValueSize)
+		s.Value, s.Opaque = value, false
+		return Layout{KeySize: testKeySize, ValueSize: testValueSize, Schema: s}
+	}
+	// Each byte of it can become the name of an interface.
+	links := typed(members("links", schema.Field{Size: 1, Count: maxEntryBytes - 8, Kind: schema.KindIfname})).Schema
+	wide := newSizedTable(t, a.self, 8, links.Value.Size, false)
+	var wordy []schema.Field
+	for range testValueSize {
+		f := schema.Field{Size: 1, Kind: schema.KindEnum, Enum: &schema.Enum{}}
+		for range 2000 {
+			f.Enum.Values = append(f.Enum.Values, schema.EnumValue{Name: "WORD"})
+		}
+		wordy = append(wordy, f)
+	}
 	for name, err := range map[string]error{
 		"twice":        a.r.AddMap(testMap, ok, a.tb),
 		"wrong layout": a.r.AddMap("x", Layout{KeySize: 4, ValueSize: 4}, a.tb),
@@ -109,6 +127,10 @@ func TestAddMapRefuses(t *testing.T) {
 		"no name":      a.r.AddMap("", ok, a.tb),
 		"not UTF-8":    a.r.AddMap("\xff", ok, a.tb),
 		"too large":    a.r.AddMap("x", Layout{KeySize: 8, ValueSize: maxEntryBytes}, huge),
+		"wrong schema": a.r.AddMap("x", typed(oldSchema().Value), a.tb),
+		"no schema":    a.r.AddMap("x", typed(nil), a.tb),
+		"no room":      a.r.AddMap("x", Layout{KeySize: 8, ValueSize: links.Value.Size, Schema: links}, wide),
+		"much text":    a.r.AddMap("x", typed(members("wordy", wordy...)), a.tb),
 	} {
 		if !errors.Is(err, ErrMap) {
 			t.Errorf("%s: %v", name, err)

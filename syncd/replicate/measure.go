@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -39,17 +40,16 @@ func (s *sink) SendMsg(m any) error {
 	return nil
 }
 
-// NewEncoding returns an Encoding of what the table has after a position. Close it
-// when it is no longer used.
-func NewEncoding(t *table.Table, after uint64) (*Encoding, error) {
-	r, m, err := measuring(t)
+// NewEncoding returns an Encoding of what the table has after a position, with
+// entries of the given schema; nil means bytes. Close it when it is no longer used.
+func NewEncoding(t *table.Table, s *schema.Schema, after uint64) (*Encoding, error) {
+	r, m, err := measuring(t, s)
 	if err != nil {
 		return nil, err
 	}
 	e := &Encoding{}
-	s := newSession(r, table.Owner{Node: measuredPeer}, &e.sink)
-	e.feed = newFeed(s, &mapsyncv1.MapSubscription{
-		Map: 1, Name: measuredMap, Layout: m.layout.proto(),
+	e.feed = newFeed(newSession(r, table.Owner{Node: measuredPeer}, &e.sink), &mapsyncv1.MapSubscription{
+		Map: 1, Name: measuredMap, Layout: m.layout.proto(), Schema: m.wire,
 		Resume: &mapsyncv1.Resume{Incarnation: t.Self().Incarnation, Generation: m.generation, Position: after},
 	})
 	return e, e.feed.serve(m)
@@ -71,10 +71,11 @@ type Decoding struct {
 	link *link
 }
 
-// NewDecoding returns a Decoding into a table, of messages that an Encoding of a
-// table of that owner made from position 0 on.
-func NewDecoding(t *table.Table, from table.Owner) (*Decoding, error) {
-	r, m, err := measuring(t)
+// NewDecoding returns a Decoding into a table with entries of the given schema, of
+// messages that an Encoding of a table of that owner and with the same schema made
+// from position 0 on.
+func NewDecoding(t *table.Table, s *schema.Schema, from table.Owner) (*Decoding, error) {
+	r, m, err := measuring(t, s)
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +83,8 @@ func NewDecoding(t *table.Table, from table.Owner) (*Decoding, error) {
 	in := newIntake(l, m)
 	in.index, l.last = 1, 1
 	l.intakes[measuredMap], l.byIndex[1] = in, in
-	return &Decoding{l}, in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true}, m.head())
+	err = in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: m.wire}, m.head())
+	return &Decoding{l}, err
 }
 
 // Take merges one message.
@@ -94,14 +96,14 @@ func (d *Decoding) Take(message []byte) error {
 }
 
 // measuring returns a Replicator with the table, which is connected to nobody.
-func measuring(t *table.Table) (*Replicator, *localMap, error) {
+func measuring(t *table.Table, s *schema.Schema) (*Replicator, *localMap, error) {
 	r, err := New(Options{Self: t.Self(), Dial: func(Peer) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial while measuring: %w", context.Canceled)
 	}})
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := r.AddMap(measuredMap, Layout{KeySize: t.KeySize(), ValueSize: t.ValueSize()}, t); err != nil {
+	if err := r.AddMap(measuredMap, Layout{KeySize: t.KeySize(), ValueSize: t.ValueSize(), Schema: s}, t); err != nil {
 		return nil, nil, err
 	}
 	return r, r.localMaps()[measuredMap], nil

@@ -5,20 +5,26 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
 // TestEncodingMeetsDecoding carries what a table holds, and then what changed, by
 // the two halves of a stream.
 func TestEncodingMeetsDecoding(t *testing.T) {
+	t.Run("bytes", func(t *testing.T) { encodingMeetsDecoding(t, nil) })
+	t.Run("typed", func(t *testing.T) { encodingMeetsDecoding(t, benchSchema()) })
+}
+
+func encodingMeetsDecoding(t *testing.T, s *schema.Schema) {
 	from := newSizedTable(t, table.Owner{Node: "a", Incarnation: 1}, benchKeySize, benchValueSize, false)
 	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
-	e, err := NewEncoding(from, 0)
+	e, err := NewEncoding(from, s, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	d, err := NewDecoding(to, from.Self())
+	d, err := NewDecoding(to, s, from.Self())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -47,7 +48,7 @@ func (p Peer) owner() table.Owner {
 	return table.Owner{Node: p.Node, Incarnation: p.Incarnation}
 }
 
-// Layout is what two nodes must agree on before they exchange a map's entries.
+// Layout is what the entries of a map are.
 type Layout struct {
 	// KeySize is the size of a key in bytes.
 	KeySize int
@@ -55,6 +56,12 @@ type Layout struct {
 	ValueSize int
 	// LRU says that the map evicts. Nodes may differ in it.
 	LRU bool
+	// Schema is what the bytes of keys and values mean. Peers whose schema is
+	// another are told, and tell, what both know by name. It must not change any
+	// more. Nil means bytes, of which peers must have as many.
+	Schema *schema.Schema
+	// Links translates interface indexes. Nil knows none.
+	Links schema.Links
 }
 
 // Options configure a Replicator.
@@ -69,8 +76,13 @@ type Options struct {
 	Authenticate func(ctx context.Context, node string) error
 	// Logger receives what becomes of streams. Nil discards it.
 	Logger *slog.Logger
-	// Now is the wall clock. Nil means time.Now.
+	// Now is the wall clock. It should not be set while the node runs: peers
+	// measure how far it is from theirs. Nil means time.Now.
 	Now func() time.Time
+	// Times converts between the kernel's clocks and Now. It is called for each
+	// batch. Nil means that no kernel's clock is known, as for maps without time
+	// stamps.
+	Times func() schema.Times
 	// MaxClockAhead is how far the version of a record may be ahead of the local
 	// clock. Records beyond are refused one by one, lest one broken clock pull
 	// along everyone's. Zero means DefaultMaxClockAhead.
@@ -87,7 +99,7 @@ type Options struct {
 	// means 60 s.
 	UnknownGrace time.Duration
 
-	heartbeat, silence, advance, pace time.Duration // set by tests
+	heartbeat, silence, advance, pace, probe, unfit time.Duration // set by tests
 }
 
 func (o *Options) complete() error {
@@ -103,6 +115,9 @@ func (o *Options) complete() error {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Times == nil {
+		o.Times = func() schema.Times { return schema.Times{} }
+	}
 	orDefault(&o.MaxClockAhead, DefaultMaxClockAhead)
 	orDefault(&o.MinBackoff, 100*time.Millisecond)
 	orDefault(&o.MaxBackoff, 5*time.Second)
@@ -112,6 +127,8 @@ func (o *Options) complete() error {
 	orDefault(&o.silence, 10*time.Second)
 	orDefault(&o.advance, 100*time.Millisecond)
 	orDefault(&o.pace, time.Millisecond)
+	orDefault(&o.probe, 5*time.Second)
+	orDefault(&o.unfit, time.Minute)
 	return nil
 }
 

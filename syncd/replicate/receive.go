@@ -50,6 +50,8 @@ func (l *link) take(data []byte) error {
 		return l.takeBatch(b)
 	case *mapsyncv1.SubscribeResponse_Heartbeat:
 		return nil
+	case *mapsyncv1.SubscribeResponse_ClockReply:
+		return l.takeClock(m.ClockReply)
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return l.about(m.Accepted.GetMap(), func(in *intake) error {
 			return in.accept(m.Accepted, in.m.head())
@@ -87,7 +89,7 @@ func (l *link) refused(in *intake, m *mapsyncv1.MapRefused) error {
 		return fmt.Errorf("map %q refused while it was served: %w", in.m.name, errProtocol)
 	}
 	// The text is a stranger's: it goes where nothing takes it for more.
-	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.512q", l.peer.Node, m.GetText())
+	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", l.peer.Node, m.GetText())
 	l.r.opt.Logger.Warn("map refused by peer",
 		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err))
 	return nil
@@ -128,6 +130,8 @@ func (l *link) takeBatch(data []byte) error {
 	}
 	now := time.Now()
 	res, err := in.merge(b)
+	l.r.count.outOfRange.Add(res.outOfRange)
+	l.r.count.withoutLink.Add(res.withoutLink)
 	l.r.count.received.add(b.deltas, len(data))
 	l.r.count.accepted.Add(res.accepted)
 	l.r.count.refused.Add(res.refused)
@@ -182,10 +186,13 @@ func (l *link) requests(out []*mapsyncv1.SubscribeRequest, maps map[string]*loca
 // subscribe makes the request for a map. The lock is held.
 func (l *link) subscribe(in *intake, now time.Time) *mapsyncv1.SubscribeRequest {
 	l.last++
-	in.index, in.state = l.last, StateWaiting
+	in.index = l.last
+	if in.state != StateRefused {
+		in.state = StateWaiting
+	}
 	l.byIndex[in.index] = in
 	m := &mapsyncv1.MapSubscription{
-		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(),
+		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(), Schema: in.m.wire,
 		TellAll: in.m.table.Stats().Unversioned > 0,
 	}
 	if in.generation != 0 && !in.rewalkDue(now) {

@@ -19,15 +19,18 @@ const (
 	// maxRequestBytes and maxResponseBytes bound a message to a sender and to a
 	// receiver. The latter has room for a full batch in which each record has an
 	// owner of its own.
-	maxRequestBytes  = 64 << 10
+	maxRequestBytes  = maxSchemaBytes + 16<<10
 	maxResponseBytes = 1 << 20
 	// streamWindow is what one stream may have under way: enough for 10 Gbit/s at
 	// 3 ms, and all that a slow peer ever costs its own node.
 	streamWindow = 4 << 20
 	ioBuffer     = 128 << 10
 
-	// maxEntryBytes bounds a key and its value, so that a batch holds several.
-	maxEntryBytes = 32 << 10
+	// maxEntryBytes bounds a key and its value, so that a batch holds several, and
+	// maxEncodedBytes what they may become on the wire where a schema makes much of
+	// few bits, so that a batch holds one.
+	maxEntryBytes   = 32 << 10
+	maxEncodedBytes = 512 << 10
 
 	housekeeping = 250 * time.Millisecond
 )
@@ -173,16 +176,9 @@ func (r *Replicator) keepHouse() {
 // AddMap begins to replicate a table under a name. The table must hold the
 // map's first content already (table.Tx.Load). The errors wrap ErrMap.
 func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
-	if layout.KeySize != t.KeySize() || layout.ValueSize != t.ValueSize() {
-		return fmt.Errorf("add map %q with %d+%d bytes on a table of %d+%d bytes: %w", name,
-			layout.KeySize, layout.ValueSize, t.KeySize(), t.ValueSize(), ErrMap)
-	}
-	if layout.KeySize+layout.ValueSize > maxEntryBytes {
-		return fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
-			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
-	}
-	if err := checkName(name); err != nil {
-		return fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
+	m, err := newLocalMap(name, layout, t)
+	if err != nil {
+		return err
 	}
 	if t.Self() != r.opt.Self {
 		return fmt.Errorf("add map %q with the table of another node: %w", name, ErrMap)
@@ -198,7 +194,8 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	}
 	// A map that comes again is another one, also to peers that saw the old one.
 	r.serial = max(r.serial+1, uint64(r.opt.Now().UnixNano()))
-	all[name] = &localMap{name: name, layout: layout, table: t, generation: r.serial}
+	m.generation = r.serial
+	all[name] = m
 	t.Update(func(tx *table.Tx) {
 		for node := range r.gone {
 			tx.SetGone(node, true)

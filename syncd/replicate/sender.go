@@ -38,6 +38,9 @@ func (s *session) run(ctx context.Context) error {
 			continue
 		case <-s.wake:
 		}
+		if err := s.answer(); err != nil {
+			return err
+		}
 		// Many small changes make one batch rather than many: what comes within
 		// the pace of the last round waits for the next.
 		if rest := s.r.opt.pace - time.Since(begun); rest > 0 {
@@ -60,11 +63,17 @@ func (s *session) sendRound(now time.Time) (more bool, err error) {
 	s.round = append(s.round[:0], s.feeds...)
 	s.mu.Unlock()
 	for _, f := range s.round {
+		if err := s.answer(); err != nil {
+			return false, err
+		}
 		again, err := f.step(maps[f.name], now)
 		if err != nil {
 			return false, err
 		}
 		more = more || again
+	}
+	if err := s.answer(); err != nil {
+		return false, err
 	}
 	if now.Sub(s.lastSent) < s.r.opt.heartbeat {
 		return more, nil

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -21,6 +22,9 @@ var (
 	errPeerGone = errors.New("peer is gone")
 	errReplaced = errors.New("replaced by a newer stream")
 )
+
+// maxStreams bounds the streams to one node name, those that observe included.
+const maxStreams = 16
 
 // service answers Subscribe.
 type service struct {
@@ -47,14 +51,19 @@ type session struct {
 	cancel  context.CancelCauseFunc
 	release func() bool // lets go of Run's context
 
+	// observing says that the other end is nobody's replica.
+	observing atomic.Bool
+
 	mu        sync.Mutex
 	feeds     []*feed
 	lastIndex uint32
+	probes    []received
 
 	// Of the sending goroutine.
-	round    []*feed
-	lastSent time.Time
-	count    traffic
+	round     []*feed
+	answering []received
+	lastSent  time.Time
+	count     traffic
 }
 
 // Subscribe serves one peer until either side has enough.
@@ -124,8 +133,6 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.
 			h.GetProtocolVersion(), protocolVersion)
 	case checkName(o.Node) != nil:
 		return o, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
-	case o.Node == r.opt.Self.Node:
-		return o, status.Errorf(codes.AlreadyExists, "the node name %q is this node's own", o.Node)
 	}
 	if r.opt.Authenticate != nil {
 		if err := r.opt.Authenticate(ctx, o.Node); err != nil {
@@ -135,25 +142,51 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.
 	return o, nil
 }
 
-// enter registers a session. A peer has one stream: a newer one takes the place
-// of an older one whose end has not been noticed.
+// makeRoom ends the oldest stream to a node name if there are as many as may be: one
+// that observes, lest observers keep a replica out. The lock is held.
+func (r *Replicator) makeRoom(node string) {
+	same, oldest := 0, (*session)(nil)
+	for o := range r.sessions {
+		if o.target.Node != node {
+			continue
+		}
+		same++
+		if oldest == nil || (o.observing.Load() && !oldest.observing.Load()) ||
+			(o.observing.Load() == oldest.observing.Load() && o.begun.Before(oldest.begun)) {
+			oldest = o
+		}
+	}
+	if same >= maxStreams {
+		oldest.cancel(errReplaced)
+	}
+}
+
+// enter registers a session.
 func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.ctx == nil || r.ctx.Err() != nil {
 		return nil, status.Error(codes.Unavailable, "replication is not running")
 	}
-	for o := range r.sessions {
-		if o.target.Node == s.target.Node {
-			o.cancel(errReplaced)
-		}
-	}
+	r.makeRoom(s.target.Node)
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	// The stream's context tells when the stream ends, Run's when the daemon does.
 	s.release = context.AfterFunc(r.ctx, func() { s.cancel(context.Canceled) })
 	r.sessions[s] = struct{}{}
 	r.wg.Add(1)
 	return ctx, nil
+}
+
+// replace ends the peer's other streams. A replica has one: a newer one takes the
+// place of an older one whose end has not been noticed.
+func (r *Replicator) replace(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o := range r.sessions {
+		if o != s && o.target.Node == s.target.Node && !o.observing.Load() {
+			o.cancel(errReplaced)
+		}
+	}
 }
 
 func (r *Replicator) leave(s *session) {
@@ -165,8 +198,11 @@ func (r *Replicator) leave(s *session) {
 }
 
 // checkPeer ends the session if its peer is gone or has started anew. A peer
-// that membership does not know yet is given time.
+// that membership does not know yet is given time. Who observes is none.
 func (s *session) checkPeer(old, v *view) {
+	if s.observing.Load() {
+		return
+	}
 	p, live := v.live[s.target.Node]
 	_, was := old.live[s.target.Node]
 	if (!live && was) || (live && p.Incarnation > s.target.Incarnation) {
@@ -210,6 +246,8 @@ func (s *session) handle(req *mapsyncv1.SubscribeRequest) error {
 		return s.unsubscribe(m.Unsubscribe.GetMap())
 	case *mapsyncv1.SubscribeRequest_Ack:
 		return s.acknowledge(m.Ack)
+	case *mapsyncv1.SubscribeRequest_ClockProbe:
+		return s.probed(m.ClockProbe)
 	default:
 		return fmt.Errorf("request of type %T: %w", m, errProtocol)
 	}
@@ -224,6 +262,16 @@ func (s *session) subscribe(m *mapsyncv1.MapSubscription) error {
 		return fmt.Errorf("more than %d subscriptions: %w", MaxMaps, errProtocol)
 	case checkName(m.GetName()) != nil:
 		return fmt.Errorf("map name of %d bytes: %w", len(m.GetName()), errProtocol)
+	case !m.GetObserve() && s.target.Node == s.r.opt.Self.Node:
+		return fmt.Errorf("replicate to node name %q, which is this node's own: %w", s.target.Node, errProtocol)
+	case s.lastIndex > 0 && m.GetObserve() != s.observing.Load():
+		return fmt.Errorf("subscription to observe among others that are not: %w", errProtocol)
+	}
+	if s.lastIndex == 0 {
+		s.observing.Store(m.GetObserve())
+		if !m.GetObserve() {
+			s.r.replace(s)
+		}
 	}
 	s.lastIndex = m.GetMap()
 	s.feeds = append(s.feeds, newFeed(s, m))

@@ -13,8 +13,9 @@ type Stats struct {
 	Peers int
 	// Connected is the number of peers whose changes this node receives now.
 	Connected int
-	// Serving is the number of streams that are served now.
-	Serving int
+	// Serving is the number of streams to peers that are served now, and Observers
+	// the number of those to others that only look.
+	Serving, Observers int
 	// Maps is the number of maps.
 	Maps int
 
@@ -22,8 +23,14 @@ type Stats struct {
 	Sent, Received Traffic
 	// DeltasAccepted counts received deltas that were newer than the table.
 	DeltasAccepted uint64
-	// DeltasRefused counts received deltas that a table refused.
-	DeltasRefused uint64
+	// DeltasRefused counts received deltas that were set aside: those that a table
+	// refused, and DeltasOutOfRange, which hold a number that this node's field
+	// cannot, and DeltasWithoutLink, which name an interface that this node has not.
+	DeltasRefused, DeltasOutOfRange, DeltasWithoutLink uint64
+	// DeltasUnencodable counts the times that a record was met which cannot be
+	// sent, because there are bytes in the padding of its key, or an interface in it
+	// that does not exist.
+	DeltasUnencodable uint64
 	// DeltasAhead counts received deltas whose version was too far ahead of the
 	// local clock.
 	DeltasAhead uint64
@@ -34,8 +41,9 @@ type Stats struct {
 	// Walks counts walks from the beginning that were begun for a peer, and
 	// Resumes those that went on where the peer had left off.
 	Walks, Resumes uint64
-	// MapsRefused counts maps refused to a peer for their layout.
-	MapsRefused uint64
+	// MapsRefused counts maps refused to a peer, and MapsUnfit those of a peer that
+	// were refused here, for their schema.
+	MapsRefused, MapsUnfit uint64
 	// Gaps counts received batches that did not follow on the one before.
 	Gaps uint64
 	// BadMessages counts messages of senders that did not parse or fit, gaps
@@ -67,9 +75,11 @@ func (t *traffic) load() Traffic {
 type counters struct {
 	sent, received           traffic
 	accepted, refused, ahead atomic.Uint64
+	outOfRange, withoutLink  atomic.Uint64
+	unencodable              atomic.Uint64
 	connects, connectErrors  atomic.Uint64
 	walks, resumes           atomic.Uint64
-	mapsRefused              atomic.Uint64
+	mapsRefused, mapsUnfit   atomic.Uint64
 	gaps                     atomic.Uint64
 	badMessages, badRequests atomic.Uint64
 	silences                 atomic.Uint64
@@ -79,24 +89,35 @@ type counters struct {
 func (r *Replicator) Stats() Stats {
 	c := &r.count
 	s := Stats{
-		Sent:           c.sent.load(),
-		Received:       c.received.load(),
-		DeltasAccepted: c.accepted.Load(),
-		DeltasRefused:  c.refused.Load(),
-		DeltasAhead:    c.ahead.Load(),
-		Connects:       c.connects.Load(),
-		ConnectErrors:  c.connectErrors.Load(),
-		Walks:          c.walks.Load(),
-		Resumes:        c.resumes.Load(),
-		MapsRefused:    c.mapsRefused.Load(),
-		Gaps:           c.gaps.Load(),
-		BadMessages:    c.badMessages.Load(),
-		BadRequests:    c.badRequests.Load(),
-		Silences:       c.silences.Load(),
+		Sent:              c.sent.load(),
+		Received:          c.received.load(),
+		DeltasAccepted:    c.accepted.Load(),
+		DeltasRefused:     c.refused.Load(),
+		DeltasOutOfRange:  c.outOfRange.Load(),
+		DeltasWithoutLink: c.withoutLink.Load(),
+		DeltasUnencodable: c.unencodable.Load(),
+		DeltasAhead:       c.ahead.Load(),
+		Connects:          c.connects.Load(),
+		ConnectErrors:     c.connectErrors.Load(),
+		Walks:             c.walks.Load(),
+		Resumes:           c.resumes.Load(),
+		MapsRefused:       c.mapsRefused.Load(),
+		MapsUnfit:         c.mapsUnfit.Load(),
+		Gaps:              c.gaps.Load(),
+		BadMessages:       c.badMessages.Load(),
+		BadRequests:       c.badRequests.Load(),
+		Silences:          c.silences.Load(),
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s.Maps, s.Serving = len(r.localMaps()), len(r.sessions)
+	s.Maps = len(r.localMaps())
+	for o := range r.sessions {
+		if o.observing.Load() {
+			s.Observers++
+		} else {
+			s.Serving++
+		}
+	}
 	for node := range r.view.Load().live {
 		s.Peers++
 		if r.links[node].connected() {

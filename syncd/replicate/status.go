@@ -19,7 +19,7 @@ const (
 	StateWaiting State = "waiting"
 	// StatePending maps are not there yet on the peer.
 	StatePending State = "pending"
-	// StateRefused maps do not match the peer's.
+	// StateRefused maps cannot hold what the peer's do.
 	StateRefused State = "refused"
 	// StateFailed maps had an error and are subscribed to again later.
 	StateFailed State = "failed"
@@ -41,6 +41,9 @@ type PeerStatus struct {
 	Error string
 	// Serving says that the peer has a stream from this node.
 	Serving bool
+	// ClockOffset is how far the peer's clock is ahead of this node's, right to half
+	// of RoundTrip, the time that it took to ask. Both are zero before the first answer.
+	ClockOffset, RoundTrip time.Duration
 	// Maps are this node's maps, by name.
 	Maps []MapStatus
 }
@@ -86,6 +89,9 @@ func (r *Replicator) Status() []PeerStatus {
 	}
 	sessions := make(map[table.Owner]*session, len(r.sessions))
 	for s := range r.sessions {
+		if s.observing.Load() {
+			continue
+		}
 		if o := sessions[s.target]; o == nil || o.begun.Before(s.begun) {
 			sessions[s.target] = s
 		}
@@ -140,7 +146,10 @@ func (l *link) unsynced(maps map[string]*localMap) (names []string) {
 func (l *link) status(maps map[string]*localMap) PeerStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	st := PeerStatus{Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: text(l.err)}
+	st := PeerStatus{
+		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: text(l.err),
+		ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
+	}
 	for name, m := range maps {
 		ms := MapStatus{Name: name, State: StateWaiting}
 		if in := l.intakes[name]; in != nil && in.m == m {

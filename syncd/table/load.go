@@ -1,7 +1,5 @@
 package table
 
-import "bytes"
-
 // loadDeletes bounds how many keys deleted during a load are told apart. Beyond,
 // each loaded key is read again.
 const loadDeletes = 1 << 16
@@ -69,7 +67,7 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 	m := t.meta(s)
 	switch {
-	case m.live() && bytes.Equal(t.value(s), value):
+	case m.live() && t.same(s, value):
 		return Unchanged
 	case m.is(flagDirty):
 		return Ignored

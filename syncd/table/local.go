@@ -1,7 +1,5 @@
 package table
 
-import "bytes"
-
 // sameMoment is how far apart in nanoseconds the events of two CPUs must be for
 // their times to tell which write the map took last. Between the map's lock and
 // the hook that takes the time there is an interrupt's worth of delay.
@@ -72,8 +70,11 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	// A write to an unversioned record claims it even when it changes nothing:
 	// the data plane uses that key now. To have read it again says nothing new.
 	claims := m.is(flagUnversioned) && c.Context != ContextReread
-	if m.live() && !claims && bytes.Equal(t.value(s), c.Value) {
+	if m.live() && !claims && t.same(s, c.Value) && !t.refreshes(c, s) {
 		m.flags &^= flagEvicted
+		if c.Time >= m.seen {
+			copy(t.value(s), c.Value)
+		}
 		m.witness(c)
 		return Unchanged
 	}
@@ -83,6 +84,21 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		t.settleLater(0, s, c.Time, neverChanged)
 	}
 	return outcome
+}
+
+// refreshes reports whether a change that is none by itself is to be told
+// nevertheless, because the record was told long ago.
+func (t *Table) refreshes(c *Change, s uint32) bool {
+	m := t.meta(s)
+	if t.opt.Refresh == 0 || m.is(flagUnversioned) || t.versionAt(c.Time) < m.version+Version(t.opt.Refresh) {
+		return false
+	}
+	// To find a value as it was says nothing; to write it anew says that it is used.
+	touched := !t.held(s, c.Value) || (c.Context < ContextSyscall && t.foreign(m))
+	if touched {
+		t.stats.Refreshed++
+	}
+	return touched
 }
 
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {

@@ -1,7 +1,5 @@
 package table
 
-import "bytes"
-
 // Remote merges a record that a peer sent. It is accepted if its (version,
 // owner) is above that of the record here, and is then to be written to the
 // kernel (dirty) if the kernel holds something else. now is the wall clock in
@@ -48,6 +46,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if !t.beats(d, m) {
 		return t.repeated(d, s, opt)
 	}
+	t.keep(s, d)
 	// What is dirty stays dirty: the kernel holds something older still. And where
 	// a recheck has yet to tell what it holds, it may not be what the table says.
 	if m.is(flagDirty|flagDoubt) || t.differs(d, s) {
@@ -79,7 +78,7 @@ func (t *Table) differs(d *Delta, s uint32) bool {
 	if d.Delete || !held {
 		return held == d.Delete
 	}
-	return !bytes.Equal(t.value(s), d.Value)
+	return !t.held(s, d.Value)
 }
 
 // adopt gives a record the version and owner of a delta.
@@ -117,7 +116,7 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 		return t.buryOwn(d, h, now), true
 	}
 	m := t.meta(s)
-	if !current && m.live() != d.Delete && (d.Delete || bytes.Equal(t.value(s), d.Value)) {
+	if !current && m.live() != d.Delete && (d.Delete || t.same(s, d.Value)) {
 		t.adopt(s, d, now)
 		return Accepted, true
 	}

@@ -27,6 +27,8 @@ const (
 	// flagDoubt: a recheck was asked for and has not brought its answer yet, so
 	// what the kernel holds is not known.
 	flagDoubt
+	// flagMet has the value of scan.lap in a record that the scan has met.
+	flagMet
 	// flagFree: the slot holds no record.
 	flagFree
 

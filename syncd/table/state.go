@@ -43,6 +43,7 @@ func (t *Table) create(hash uint32, key []byte) uint32 {
 	}
 	s := t.alloc()
 	copy(t.key(s), key)
+	t.met(s)
 	t.index.insert(hash, s)
 	t.stats.Live++
 	return s
@@ -69,6 +70,7 @@ func (t *Table) fill(s uint32, value []byte) {
 		m.flags &^= flagTombstone
 		t.stats.Tombstones--
 		t.stats.Live++
+		t.met(s)
 	}
 	copy(t.value(s), value)
 }

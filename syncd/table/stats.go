@@ -37,9 +37,17 @@ type Stats struct {
 	LocalOwn uint64
 	// Evictions counts LRU evictions, whether or not they count as deletes.
 	Evictions uint64
+	// Scanned counts entries that scans read, and ScanFound those among them, and
+	// records without one, that had to be looked at again or were entered.
+	Scanned, ScanFound uint64
+	// Refreshed counts touches that changed nothing significant and were told.
+	Refreshed uint64
 	// Unsettled counts new keys whose in-place changes were not followed because
 	// Options.SettleKeys others were being followed.
 	Unsettled uint64
+	// RereadsDropped counts keys without a record that were not read again because
+	// too many others waited.
+	RereadsDropped uint64
 	// Restored counts local expiries of a peer's record.
 	Restored uint64
 	// RemoteAccepted counts deltas that entered the table.
@@ -68,6 +76,7 @@ func (t *Table) Stats() Stats {
 	s := t.stats
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() +
-		t.strays.bytes() + t.settling.bytes() + t.trail.bytes() + t.tombs.bytes(16) + t.rechecks.bytes(4) + t.failures.bytes(4)
+		t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
+		t.tombs.bytes(16) + t.rechecks.bytes(4) + t.failures.bytes(4)
 	return s
 }

@@ -39,9 +39,21 @@ type Options struct {
 	// it is full, the oldest tombstones go before their time; when there are
 	// none, what is new is refused and counted. Zero means no limit of its own.
 	MaxRecords int
+	// Refresh is how old a record must be for a touch that changes nothing
+	// significant (a counter, a time stamp, or a data-plane write of the same) to count
+	// as a change: it tells the peers that the key lives, and makes a key that another
+	// owns this node's. Zero: it never does.
+	Refresh time.Duration
 	// SettleKeys is how many new keys are read again at a time until their
 	// in-place changes have settled; 0 follows none. Each takes 24 bytes meanwhile.
 	SettleKeys int
+	// Significant has a bit for each of a value's whose change is a difference by
+	// itself, ValueSize bytes; nil: all are. A change of the others alone is kept,
+	// but nobody is told before the rest changes too.
+	Significant []byte
+	// Carried has a bit for each of a value's that is replicated, ValueSize bytes;
+	// nil: all are.
+	Carried []byte
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
 }
@@ -70,8 +82,10 @@ type Table struct {
 	tombs    fifo[tomb]
 	rechecks fifo[uint32]
 	failures fifo[uint32]
+	rereads  rereads
 	strays   strays
 	settling settling
+	scan     scan
 	loading  *loading // nil but during a load
 	stats    Stats
 
@@ -95,8 +109,10 @@ func New(o Options) (*Table, error) {
 		return nil, fmt.Errorf("create table with key size %d and value size %d: %w", o.KeySize, o.ValueSize, ErrOptions)
 	case o.MaxRecords < 0 || o.MaxRecords > maxRecords:
 		return nil, fmt.Errorf("create table with at most %d records: %w", o.MaxRecords, ErrOptions)
-	case o.TombstoneTTL < 0:
-		return nil, fmt.Errorf("create table with tombstone lifetime %s: %w", o.TombstoneTTL, ErrOptions)
+	case o.Significant != nil && len(o.Significant) != o.ValueSize, o.Carried != nil && len(o.Carried) != o.ValueSize:
+		return nil, fmt.Errorf("create table with masks that are not as long as a value: %w", ErrOptions)
+	case o.TombstoneTTL < 0 || o.Refresh < 0:
+		return nil, fmt.Errorf("create table with tombstone lifetime %s and refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
 	}
 	if o.TombstoneTTL == 0 {
 		o.TombstoneTTL = DefaultTombstoneTTL

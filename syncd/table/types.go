@@ -148,6 +148,7 @@ type Delta struct {
 	// Key is the key, KeySize bytes.
 	Key []byte
 	// Value is the value, ValueSize bytes; ignored when Delete is set.
+	// Where Keep says so it is written to.
 	Value []byte
 	// Version is the record's version, never 0.
 	Version Version
@@ -155,6 +156,9 @@ type Delta struct {
 	Owner OwnerID
 	// Delete marks a tombstone.
 	Delete bool
+	// Keep are the parts of Value that the delta does not tell. A live record
+	// keeps its own there, which the merge copies into Value.
+	Keep []Range
 }
 
 // RemoteOptions says how to merge a delta.

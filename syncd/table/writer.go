@@ -61,6 +61,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		t.fail(s)
 	default:
 		t.clearDirty(s)
+		t.met(s)
 		m.flags = m.flags&^flagDoubt | flagWritten
 	}
 }
@@ -151,7 +152,8 @@ func (tx *Tx) Refill() {
 // goes to Local with ContextReread and the time before the read.
 func (tx *Tx) TakeRechecks(buf []byte) int {
 	t := tx.t
-	n := 0
+	n := t.rereads.take(buf, t.opt.KeySize)
+	buf = buf[n*t.opt.KeySize:]
 	for size := t.opt.KeySize; len(buf) >= size && t.rechecks.len() > 0; {
 		s := t.rechecks.pop()
 		m := t.meta(s)

@@ -78,7 +78,7 @@ type RefusalReason int32
 
 const (
 	RefusalReason_REFUSAL_REASON_UNSPECIFIED RefusalReason = 0
-	// Key or value sizes differ.
+	// The receiver's map cannot hold what the sender's schema describes.
 	RefusalReason_REFUSAL_REASON_LAYOUT RefusalReason = 1
 )
 
@@ -281,14 +281,14 @@ func (x *Incarnation) GetNumber() uint64 {
 	return 0
 }
 
-// Layout is what two nodes must agree on before they exchange a map's entries.
+// Layout is the outside of a map, for people. What nodes compare is the Schema.
 type Layout struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Bytes of a key.
 	KeySize uint32 `protobuf:"varint,1,opt,name=key_size,json=keySize,proto3" json:"key_size,omitempty"`
 	// Bytes of a value.
 	ValueSize uint32 `protobuf:"varint,2,opt,name=value_size,json=valueSize,proto3" json:"value_size,omitempty"`
-	// Kind of the map. Nodes may differ in it: it is told, not compared.
+	// Kind of the map.
 	Type          MapType `protobuf:"varint,3,opt,name=type,proto3,enum=mapsync.v1.MapType" json:"type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -354,6 +354,7 @@ type SubscribeRequest struct {
 	//	*SubscribeRequest_Subscribe
 	//	*SubscribeRequest_Unsubscribe
 	//	*SubscribeRequest_Ack
+	//	*SubscribeRequest_ClockProbe
 	Message       isSubscribeRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -432,6 +433,15 @@ func (x *SubscribeRequest) GetAck() *Ack {
 	return nil
 }
 
+func (x *SubscribeRequest) GetClockProbe() *ClockProbe {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_ClockProbe); ok {
+			return x.ClockProbe
+		}
+	}
+	return nil
+}
+
 type isSubscribeRequest_Message interface {
 	isSubscribeRequest_Message()
 }
@@ -456,6 +466,11 @@ type SubscribeRequest_Ack struct {
 	Ack *Ack `protobuf:"bytes,4,opt,name=ack,proto3,oneof"`
 }
 
+type SubscribeRequest_ClockProbe struct {
+	// Asks for the sender's clock.
+	ClockProbe *ClockProbe `protobuf:"bytes,5,opt,name=clock_probe,json=clockProbe,proto3,oneof"`
+}
+
 func (*SubscribeRequest_Hello) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Subscribe) isSubscribeRequest_Message() {}
@@ -464,12 +479,16 @@ func (*SubscribeRequest_Unsubscribe) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Ack) isSubscribeRequest_Message() {}
 
+func (*SubscribeRequest_ClockProbe) isSubscribeRequest_Message() {}
+
 // Hello opens a stream. At most 64 maps may then be subscribed to at a time.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of the protocol: 1.
 	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
-	// The receiver. Its certificate must be one for this node.
+	// The receiver. Its certificate must be one for this node. Who only observes
+	// need not be a node of the cluster: then it is any name that the certificate
+	// is for.
 	Self          *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -537,7 +556,14 @@ type MapSubscription struct {
 	// that is marked caught_up the sender tells whatever it knows, not only what
 	// it answers for: an owner that is away just now cannot tell it, and the
 	// receiver must not claim what is that owner's.
-	TellAll       bool `protobuf:"varint,5,opt,name=tell_all,json=tellAll,proto3" json:"tell_all,omitempty"`
+	TellAll bool `protobuf:"varint,5,opt,name=tell_all,json=tellAll,proto3" json:"tell_all,omitempty"`
+	// Schema of the receiver's map, in which it must be able to hold what the
+	// sender's schema describes.
+	Schema *Schema `protobuf:"bytes,6,opt,name=schema,proto3" json:"schema,omitempty"`
+	// The receiver is nobody's replica: it is told all that the sender knows,
+	// whoever answers for it, needs neither schema nor layout, and acknowledges
+	// nothing. The subscriptions of a stream are all of this kind or none is.
+	Observe       bool `protobuf:"varint,7,opt,name=observe,proto3" json:"observe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -603,6 +629,20 @@ func (x *MapSubscription) GetResume() *Resume {
 func (x *MapSubscription) GetTellAll() bool {
 	if x != nil {
 		return x.TellAll
+	}
+	return false
+}
+
+func (x *MapSubscription) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
+func (x *MapSubscription) GetObserve() bool {
+	if x != nil {
+		return x.Observe
 	}
 	return false
 }
@@ -773,6 +813,53 @@ func (x *Ack) GetPosition() uint64 {
 	return 0
 }
 
+// ClockProbe asks for the sender's clock. Up to 8 may wait for their answer.
+type ClockProbe struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Clock of the receiver in nanoseconds. It comes back as it is, and only means
+	// something to the receiver, which sends none twice.
+	Sent          uint64 `protobuf:"fixed64,1,opt,name=sent,proto3" json:"sent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockProbe) Reset() {
+	*x = ClockProbe{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockProbe) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockProbe) ProtoMessage() {}
+
+func (x *ClockProbe) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockProbe.ProtoReflect.Descriptor instead.
+func (*ClockProbe) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ClockProbe) GetSent() uint64 {
+	if x != nil {
+		return x.Sent
+	}
+	return 0
+}
+
 // SubscribeResponse is a message from the sender of changes. At least every
 // second there is one.
 type SubscribeResponse struct {
@@ -786,6 +873,7 @@ type SubscribeResponse struct {
 	//	*SubscribeResponse_Ended
 	//	*SubscribeResponse_Batch
 	//	*SubscribeResponse_Heartbeat
+	//	*SubscribeResponse_ClockReply
 	Message       isSubscribeResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -793,7 +881,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -805,7 +893,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -818,7 +906,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SubscribeResponse) GetMessage() isSubscribeResponse_Message {
@@ -891,6 +979,15 @@ func (x *SubscribeResponse) GetHeartbeat() *Heartbeat {
 	return nil
 }
 
+func (x *SubscribeResponse) GetClockReply() *ClockReply {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_ClockReply); ok {
+			return x.ClockReply
+		}
+	}
+	return nil
+}
+
 type isSubscribeResponse_Message interface {
 	isSubscribeResponse_Message()
 }
@@ -930,6 +1027,11 @@ type SubscribeResponse_Heartbeat struct {
 	Heartbeat *Heartbeat `protobuf:"bytes,7,opt,name=heartbeat,proto3,oneof"`
 }
 
+type SubscribeResponse_ClockReply struct {
+	// The sender's clock.
+	ClockReply *ClockReply `protobuf:"bytes,8,opt,name=clock_reply,json=clockReply,proto3,oneof"`
+}
+
 func (*SubscribeResponse_Welcome) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Accepted) isSubscribeResponse_Message() {}
@@ -944,6 +1046,8 @@ func (*SubscribeResponse_Batch) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Heartbeat) isSubscribeResponse_Message() {}
 
+func (*SubscribeResponse_ClockReply) isSubscribeResponse_Message() {}
+
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -957,7 +1061,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -969,7 +1073,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -982,7 +1086,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Welcome) GetProtocolVersion() uint32 {
@@ -1011,14 +1115,16 @@ type MapAccepted struct {
 	// The walk begins at 0 although the receiver may hold changes already: what it
 	// holds of the sender and does not meet before the first batch that is marked
 	// caught_up is no longer there.
-	Reset_        bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
+	Reset_ bool `protobuf:"varint,4,opt,name=reset,proto3" json:"reset,omitempty"`
+	// Schema of the sender's map, by which keys and values are encoded.
+	Schema        *Schema `protobuf:"bytes,5,opt,name=schema,proto3" json:"schema,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *MapAccepted) Reset() {
 	*x = MapAccepted{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1030,7 +1136,7 @@ func (x *MapAccepted) String() string {
 func (*MapAccepted) ProtoMessage() {}
 
 func (x *MapAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1043,7 +1149,7 @@ func (x *MapAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapAccepted.ProtoReflect.Descriptor instead.
 func (*MapAccepted) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *MapAccepted) GetMap() uint32 {
@@ -1074,6 +1180,13 @@ func (x *MapAccepted) GetReset_() bool {
 	return false
 }
 
+func (x *MapAccepted) GetSchema() *Schema {
+	if x != nil {
+		return x.Schema
+	}
+	return nil
+}
+
 // MapPending says that the sender has no such map yet.
 type MapPending struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1085,7 +1198,7 @@ type MapPending struct {
 
 func (x *MapPending) Reset() {
 	*x = MapPending{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1097,7 +1210,7 @@ func (x *MapPending) String() string {
 func (*MapPending) ProtoMessage() {}
 
 func (x *MapPending) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1110,7 +1223,7 @@ func (x *MapPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapPending.ProtoReflect.Descriptor instead.
 func (*MapPending) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *MapPending) GetMap() uint32 {
@@ -1127,7 +1240,7 @@ type MapRefused struct {
 	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
 	// Why, for programs.
 	Reason RefusalReason `protobuf:"varint,2,opt,name=reason,proto3,enum=mapsync.v1.RefusalReason" json:"reason,omitempty"`
-	// Why, for people.
+	// Why, for people: it names the fields.
 	Text string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	// Layout of the sender's map, if there is one.
 	Layout        *Layout `protobuf:"bytes,4,opt,name=layout,proto3" json:"layout,omitempty"`
@@ -1137,7 +1250,7 @@ type MapRefused struct {
 
 func (x *MapRefused) Reset() {
 	*x = MapRefused{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1149,7 +1262,7 @@ func (x *MapRefused) String() string {
 func (*MapRefused) ProtoMessage() {}
 
 func (x *MapRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1162,7 +1275,7 @@ func (x *MapRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapRefused.ProtoReflect.Descriptor instead.
 func (*MapRefused) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MapRefused) GetMap() uint32 {
@@ -1206,7 +1319,7 @@ type MapEnded struct {
 
 func (x *MapEnded) Reset() {
 	*x = MapEnded{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1218,7 +1331,7 @@ func (x *MapEnded) String() string {
 func (*MapEnded) ProtoMessage() {}
 
 func (x *MapEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1231,7 +1344,7 @@ func (x *MapEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapEnded.ProtoReflect.Descriptor instead.
 func (*MapEnded) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MapEnded) GetMap() uint32 {
@@ -1257,7 +1370,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1269,7 +1382,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1282,7 +1395,72 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
+}
+
+// ClockReply answers ClockProbe. Its clock is the wall clock, in Unix nanoseconds,
+// by which the sender writes time stamps into keys and values.
+type ClockReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As the probe had it.
+	ProbeSent uint64 `protobuf:"fixed64,1,opt,name=probe_sent,json=probeSent,proto3" json:"probe_sent,omitempty"`
+	// When the probe came in.
+	Received uint64 `protobuf:"fixed64,2,opt,name=received,proto3" json:"received,omitempty"`
+	// When this was sent.
+	Clock         uint64 `protobuf:"fixed64,3,opt,name=clock,proto3" json:"clock,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClockReply) Reset() {
+	*x = ClockReply{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClockReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClockReply) ProtoMessage() {}
+
+func (x *ClockReply) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClockReply.ProtoReflect.Descriptor instead.
+func (*ClockReply) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ClockReply) GetProbeSent() uint64 {
+	if x != nil {
+		return x.ProbeSent
+	}
+	return 0
+}
+
+func (x *ClockReply) GetReceived() uint64 {
+	if x != nil {
+		return x.Received
+	}
+	return 0
+}
+
+func (x *ClockReply) GetClock() uint64 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
 }
 
 // Batch is a run of the order of changes of one map.
@@ -1309,7 +1487,7 @@ type Batch struct {
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1321,7 +1499,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1334,7 +1512,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Batch) GetMap() uint32 {
@@ -1386,12 +1564,16 @@ func (x *Batch) GetCaughtUp() bool {
 	return false
 }
 
-// Delta is the newest record of one key.
+// Delta is the newest record of one key. Key and value are messages of the types
+// that the sender's schema describes, and on the wire no different from fields of
+// these types: whoever knows them may declare them so. They are canonical: fields
+// in the order of their numbers, everything as short as it can be, and zeros left
+// out, of arrays those at the end.
 type Delta struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Key, as long as the layout says.
+	// The key's message; absent if all of it is zero.
 	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Value, as long as the layout says; absent for a deletion.
+	// The value's message; absent if all of it is zero, and for a deletion.
 	Value []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	// Hybrid logical clock in nanoseconds, not 0. The higher (version, owner)
 	// wins, on every node.
@@ -1406,7 +1588,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1418,7 +1600,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1431,7 +1613,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Delta) GetKey() []byte {
@@ -1474,7 +1656,7 @@ var File_mapsync_v1_replication_proto protoreflect.FileDescriptor
 const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"\x1cmapsync/v1/replication.proto\x12\n" +
-	"mapsync.v1\"9\n" +
+	"mapsync.v1\x1a\x17mapsync/v1/schema.proto\"9\n" +
 	"\vIncarnation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x06R\x06number\"k\n" +
@@ -1482,22 +1664,26 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bkey_size\x18\x01 \x01(\rR\akeySize\x12\x1d\n" +
 	"\n" +
 	"value_size\x18\x02 \x01(\rR\tvalueSize\x12'\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\xed\x01\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\xa8\x02\n" +
 	"\x10SubscribeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.mapsync.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\tsubscribe\x18\x02 \x01(\v2\x1b.mapsync.v1.MapSubscriptionH\x00R\tsubscribe\x12A\n" +
 	"\vunsubscribe\x18\x03 \x01(\v2\x1d.mapsync.v1.MapUnsubscriptionH\x00R\vunsubscribe\x12#\n" +
-	"\x03ack\x18\x04 \x01(\v2\x0f.mapsync.v1.AckH\x00R\x03ackB\t\n" +
+	"\x03ack\x18\x04 \x01(\v2\x0f.mapsync.v1.AckH\x00R\x03ack\x129\n" +
+	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
+	"clockProbeB\t\n" +
 	"\amessage\"_\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\xaa\x01\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\xf0\x01\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
 	"\x06layout\x18\x03 \x01(\v2\x12.mapsync.v1.LayoutR\x06layout\x12*\n" +
 	"\x06resume\x18\x04 \x01(\v2\x12.mapsync.v1.ResumeR\x06resume\x12\x19\n" +
-	"\btell_all\x18\x05 \x01(\bR\atellAll\"f\n" +
+	"\btell_all\x18\x05 \x01(\bR\atellAll\x12*\n" +
+	"\x06schema\x18\x06 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\x12\x18\n" +
+	"\aobserve\x18\a \x01(\bR\aobserve\"f\n" +
 	"\x06Resume\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x1e\n" +
 	"\n" +
@@ -1508,7 +1694,10 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x03map\x18\x01 \x01(\rR\x03map\"3\n" +
 	"\x03Ack\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
-	"\bposition\x18\x02 \x01(\x04R\bposition\"\xfe\x02\n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\" \n" +
+	"\n" +
+	"ClockProbe\x12\x12\n" +
+	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\xb9\x03\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -1516,18 +1705,21 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\arefused\x18\x04 \x01(\v2\x16.mapsync.v1.MapRefusedH\x00R\arefused\x12,\n" +
 	"\x05ended\x18\x05 \x01(\v2\x14.mapsync.v1.MapEndedH\x00R\x05ended\x12)\n" +
 	"\x05batch\x18\x06 \x01(\v2\x11.mapsync.v1.BatchH\x00R\x05batch\x125\n" +
-	"\theartbeat\x18\a \x01(\v2\x15.mapsync.v1.HeartbeatH\x00R\theartbeatB\t\n" +
+	"\theartbeat\x18\a \x01(\v2\x15.mapsync.v1.HeartbeatH\x00R\theartbeat\x129\n" +
+	"\vclock_reply\x18\b \x01(\v2\x16.mapsync.v1.ClockReplyH\x00R\n" +
+	"clockReplyB\t\n" +
 	"\amessage\"a\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"q\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\x9d\x01\n" +
 	"\vMapAccepted\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1e\n" +
 	"\n" +
 	"generation\x18\x02 \x01(\x06R\n" +
 	"generation\x12\x1a\n" +
 	"\bposition\x18\x03 \x01(\x04R\bposition\x12\x14\n" +
-	"\x05reset\x18\x04 \x01(\bR\x05reset\"\x1e\n" +
+	"\x05reset\x18\x04 \x01(\bR\x05reset\x12*\n" +
+	"\x06schema\x18\x05 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\"\x1e\n" +
 	"\n" +
 	"MapPending\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\"\x91\x01\n" +
@@ -1540,7 +1732,13 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bMapEnded\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12-\n" +
 	"\x06reason\x18\x02 \x01(\x0e2\x15.mapsync.v1.EndReasonR\x06reason\"\v\n" +
-	"\tHeartbeat\"\x8c\x02\n" +
+	"\tHeartbeat\"]\n" +
+	"\n" +
+	"ClockReply\x12\x1d\n" +
+	"\n" +
+	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
+	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\x8c\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
@@ -1586,7 +1784,7 @@ func file_mapsync_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_mapsync_v1_replication_proto_goTypes = []any{
 	(MapType)(0),              // 0: mapsync.v1.MapType
 	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
@@ -1600,15 +1798,18 @@ var file_mapsync_v1_replication_proto_goTypes = []any{
 	(*Resume)(nil),            // 9: mapsync.v1.Resume
 	(*MapUnsubscription)(nil), // 10: mapsync.v1.MapUnsubscription
 	(*Ack)(nil),               // 11: mapsync.v1.Ack
-	(*SubscribeResponse)(nil), // 12: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 13: mapsync.v1.Welcome
-	(*MapAccepted)(nil),       // 14: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 15: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 16: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 17: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 18: mapsync.v1.Heartbeat
-	(*Batch)(nil),             // 19: mapsync.v1.Batch
-	(*Delta)(nil),             // 20: mapsync.v1.Delta
+	(*ClockProbe)(nil),        // 12: mapsync.v1.ClockProbe
+	(*SubscribeResponse)(nil), // 13: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 14: mapsync.v1.Welcome
+	(*MapAccepted)(nil),       // 15: mapsync.v1.MapAccepted
+	(*MapPending)(nil),        // 16: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 17: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 18: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 19: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 20: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 21: mapsync.v1.Batch
+	(*Delta)(nil),             // 22: mapsync.v1.Delta
+	(*Schema)(nil),            // 23: mapsync.v1.Schema
 }
 var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	0,  // 0: mapsync.v1.Layout.type:type_name -> mapsync.v1.MapType
@@ -1616,31 +1817,35 @@ var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	8,  // 2: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
 	10, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
 	11, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
-	4,  // 5: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	5,  // 6: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
-	9,  // 7: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	13, // 8: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	14, // 9: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	15, // 10: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	16, // 11: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	17, // 12: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	19, // 13: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	18, // 14: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	4,  // 15: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	1,  // 16: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	5,  // 17: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
-	2,  // 18: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	4,  // 19: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	4,  // 20: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	20, // 21: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
-	3,  // 22: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
-	6,  // 23: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	12, // 24: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
-	24, // [24:25] is the sub-list for method output_type
-	23, // [23:24] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	12, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
+	4,  // 6: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	5,  // 7: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
+	9,  // 8: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	23, // 9: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
+	14, // 10: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	15, // 11: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	16, // 12: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	17, // 13: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	18, // 14: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	21, // 15: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	19, // 16: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	20, // 17: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	4,  // 18: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	23, // 19: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
+	1,  // 20: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	5,  // 21: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
+	2,  // 22: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	4,  // 23: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	4,  // 24: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	22, // 25: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
+	3,  // 26: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
+	6,  // 27: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	13, // 28: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	28, // [28:29] is the sub-list for method output_type
+	27, // [27:28] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_mapsync_v1_replication_proto_init() }
@@ -1648,13 +1853,15 @@ func file_mapsync_v1_replication_proto_init() {
 	if File_mapsync_v1_replication_proto != nil {
 		return
 	}
+	file_mapsync_v1_schema_proto_init()
 	file_mapsync_v1_replication_proto_msgTypes[2].OneofWrappers = []any{
 		(*SubscribeRequest_Hello)(nil),
 		(*SubscribeRequest_Subscribe)(nil),
 		(*SubscribeRequest_Unsubscribe)(nil),
 		(*SubscribeRequest_Ack)(nil),
+		(*SubscribeRequest_ClockProbe)(nil),
 	}
-	file_mapsync_v1_replication_proto_msgTypes[8].OneofWrappers = []any{
+	file_mapsync_v1_replication_proto_msgTypes[9].OneofWrappers = []any{
 		(*SubscribeResponse_Welcome)(nil),
 		(*SubscribeResponse_Accepted)(nil),
 		(*SubscribeResponse_Pending)(nil),
@@ -1662,6 +1869,7 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeResponse_Ended)(nil),
 		(*SubscribeResponse_Batch)(nil),
 		(*SubscribeResponse_Heartbeat)(nil),
+		(*SubscribeResponse_ClockReply)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1669,7 +1877,7 @@ func file_mapsync_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mapsync_v1_replication_proto_rawDesc), len(file_mapsync_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

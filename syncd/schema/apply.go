@@ -1,0 +1,185 @@
+package schema
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// maxNear is how many names are offered for one that is not found.
+const maxNear = 4
+
+// Apply gives fields what the settings of this map say, in the place of what tags
+// said, and checks that all of it fits: call it without settings too. Of a per-CPU map
+// it comes after [Schema.PerCPU]. After an error the schema is not to be used.
+func (s *Schema) Apply(settings []Setting) error {
+	done := map[*Field]bool{}
+	for i := range settings {
+		set := &settings[i]
+		if set.Map != s.Map {
+			continue
+		}
+		f, key, err := s.find(set.Field)
+		if err != nil {
+			return fmt.Errorf("map %q: %w", s.Map, err)
+		}
+		if done[f] {
+			return fmt.Errorf("map %q: field %s is set twice", s.Map, set.Field)
+		}
+		done[f] = true
+		if err := f.set(set, key); err != nil {
+			return fmt.Errorf("map %q: field %s %w", s.Map, set.Field, err)
+		}
+	}
+	if err := s.check(s.Key, "key."); err != nil {
+		return fmt.Errorf("map %q: %w", s.Map, err)
+	}
+	if err := s.check(s.oneValue(), ""); err != nil {
+		return fmt.Errorf("map %q: %w", s.Map, err)
+	}
+	return nil
+}
+
+// set replaces what tags said.
+func (f *Field) set(set *Setting, key bool) error {
+	if f.decl == nil { // not made from BTF
+		f.decl = &declared{number: f.Number}
+		f.decl.keep(f)
+	}
+	merged := *set
+	if set.Number == 0 && !set.Clear {
+		merged.Number = f.decl.tags.Number
+	}
+	return f.assume(&merged, key)
+}
+
+// oneValue returns the value, of a per-CPU map that of one CPU.
+func (s *Schema) oneValue() *Message {
+	if s.CPUs > 0 {
+		return s.Value.Fields[0].Message
+	}
+	return s.Value
+}
+
+// find returns the field of a path.
+func (s *Schema) find(path string) (f *Field, key bool, err error) {
+	m := s.oneValue()
+	rest, key := strings.CutPrefix(path, "key.")
+	if key {
+		m = s.Key
+	} else {
+		rest = strings.TrimPrefix(path, "value.")
+	}
+	for name := range strings.SplitSeq(rest, ".") {
+		i := -1
+		if m != nil {
+			i = slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == name })
+		}
+		if i < 0 {
+			return nil, false, s.noField(path)
+		}
+		f = &m.Fields[i]
+		m = f.Message
+	}
+	return f, key, nil
+}
+
+// noField returns the error for a path that leads nowhere, with the paths most like it.
+func (s *Schema) noField(path string) error {
+	path = path[:min(len(path), maxName)]
+	paths := append(pathsOf(nil, s.Key, "key."), pathsOf(nil, s.oneValue(), "")...)
+	if len(paths) == 0 {
+		return errors.New("there are no fields")
+	}
+	wanted := strings.TrimPrefix(path, "value.")
+	far := make(map[string]int, len(paths))
+	for _, p := range paths {
+		far[p] = distance(wanted, p)
+	}
+	slices.SortStableFunc(paths, func(a, b string) int { return cmp.Compare(far[a], far[b]) })
+	near := paths[:min(len(paths), maxNear)]
+	return fmt.Errorf("there is no field %q; near it are %s", path, strings.Join(near, ", "))
+}
+
+// pathsOf appends the paths of all fields, as many as are worth looking at.
+func pathsOf(paths []string, m *Message, prefix string) []string {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if len(paths) > 1000 {
+			break
+		}
+		paths = append(paths, prefix+f.Name)
+		if f.Message != nil {
+			paths = pathsOf(paths, f.Message, prefix+f.Name+".")
+		}
+	}
+	return paths
+}
+
+// distance returns how far a path is from the one wanted: how many letters to change,
+// whatever structs are around when the wanted one names none.
+func distance(wanted, path string) int {
+	if i := strings.LastIndexByte(path, '.'); !strings.Contains(wanted, ".") && i >= 0 {
+		return min(1+edits(wanted, path[i+1:]), edits(wanted, path))
+	}
+	return edits(wanted, path)
+}
+
+// edits returns the Levenshtein distance of two strings.
+func edits(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// check looks for what only shows when all settings are applied.
+func (s *Schema) check(m *Message, prefix string) error {
+	if err := checkUnique(m); err != nil {
+		return fmt.Errorf("struct %s %w", m.Name, err)
+	}
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if f.Roles&RoleSum != 0 && s.CPUs == 0 {
+			return fmt.Errorf("field %s%s of type %s cannot have role sum: it needs a per-CPU map", prefix, f.Name, f.Type)
+		}
+		if f.Message != nil {
+			if err := s.check(f.Message, prefix+f.Name+"."); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkUnique checks that no two fields of m have a name or number in common.
+func checkUnique(m *Message) error {
+	names := make(map[string]bool, len(m.Fields))
+	numbers := make(map[int]string, len(m.Fields))
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if names[f.Name] {
+			return fmt.Errorf("has two fields %s", f.Name)
+		}
+		if other, taken := numbers[f.Number]; taken {
+			return fmt.Errorf("has fields %s and %s of the same number %d", other, f.Name, f.Number)
+		}
+		names[f.Name], numbers[f.Number] = true, f.Name
+	}
+	return nil
+}

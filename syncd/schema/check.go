@@ -1,0 +1,221 @@
+package schema
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limits of schemas that peers send.
+const (
+	maxName   = 128   // bytes of a field's name
+	maxText   = 4096  // bytes of what is for people
+	maxValues = 65536 // names of an enum
+	maxNumber = 1<<29 - 1
+	maxLink   = 15 // bytes of the name of an interface: IFNAMSIZ with its zero
+)
+
+// Check validates a schema from anywhere, also one that a peer made up. Its errors
+// wrap [ErrType] and name the field.
+func (s *Schema) Check() error {
+	if !isText(s.Map, maxName) {
+		return fmt.Errorf("%w: the name of the map is not text", ErrType)
+	}
+	if s.Key == nil || s.Value == nil {
+		return fmt.Errorf("%w: no type of key or value", ErrType)
+	}
+	if s.Opaque && (len(s.Key.Fields) != 1 || len(s.Value.Fields) != 1) {
+		return fmt.Errorf("%w: opaque, but with fields", ErrType)
+	}
+	key := checker{key: true}
+	if err := key.half(s.Key); err != nil {
+		return fmt.Errorf("%w: key%w", ErrType, err)
+	}
+	var value checker
+	if err := value.half(s.Value); err != nil {
+		return fmt.Errorf("%w: value%w", ErrType, err)
+	}
+	return s.checkCPUs()
+}
+
+func (s *Schema) checkCPUs() error {
+	if s.CPUs == 0 {
+		return nil
+	}
+	f := s.Value.Fields
+	if len(f) != 1 || f[0].Kind != KindMessage || f[0].Count != s.CPUs || f[0].Size%8 != 0 || !f[0].Sent() {
+		return fmt.Errorf("%w: value is no array of %d CPUs", ErrType, s.CPUs)
+	}
+	return nil
+}
+
+// checker checks one half of an entry. Its errors begin with the path of a field.
+type checker struct {
+	key    bool
+	fields int // elements of arrays of messages counted
+}
+
+func (c *checker) half(m *Message) error {
+	if m.Size == 0 {
+		return errors.New(" has no size")
+	}
+	return c.message(m, "", 0, 1)
+}
+
+func (c *checker) message(m *Message, path string, depth, times int) error {
+	switch {
+	case m == nil:
+		return fmt.Errorf("%s has no type", path)
+	case depth > MaxDepth:
+		return fmt.Errorf("%s is nested deeper than %d", path, MaxDepth)
+	case m.Size < 0 || m.Size > MaxSize:
+		return fmt.Errorf("%s takes %d bytes, at most %d can be", path, m.Size, MaxSize)
+	case !isText(m.Name, maxText):
+		return fmt.Errorf("%s has a type whose name is not text", path)
+	case len(m.Fields) > MaxFields:
+		return fmt.Errorf("%s has more than %d fields", path, MaxFields)
+	}
+	c.fields += max(len(m.Fields), 1) * times // empty elements cost time, too
+	if c.fields > MaxFields {
+		return fmt.Errorf(" has more than %d fields", MaxFields)
+	}
+	names := make(map[string]bool, len(m.Fields))
+	numbers := make(map[int]bool, len(m.Fields))
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if !isIdentifier(f.Name) {
+			return fmt.Errorf("%s has a field with the name %.40q", path, f.Name)
+		}
+		at := path + sep(path) + f.Name
+		if names[f.Name] || f.Sent() && numbers[f.Number] {
+			return fmt.Errorf("%s is not the only one of its name and number", at)
+		}
+		names[f.Name], numbers[f.Number] = true, f.Sent() || numbers[f.Number]
+		if why := c.field(f, m.Size); why != "" {
+			return fmt.Errorf("%s %s", at, why)
+		}
+		if f.Kind == KindMessage {
+			if err := c.message(f.Message, at, depth+1, times*max(f.Count, 1)); err != nil {
+				return err
+			}
+			if f.Message.Size > f.Size {
+				return fmt.Errorf("%s is smaller than its type", at)
+			}
+		}
+	}
+	return checkOverlap(m, path)
+}
+
+func sep(path string) string {
+	if path == "" {
+		return " "
+	}
+	return "."
+}
+
+// field says what is wrong with a field, "" for nothing.
+func (c *checker) field(f *Field, room int) string {
+	switch {
+	case f.Sent() && (f.Number < 1 || f.Number > maxNumber || f.Number >= 19000 && f.Number <= 19999):
+		return fmt.Sprintf("has the number %d, which protobuf does not allow", f.Number)
+	case f.Offset < 0 || f.Size < 0 || f.Count < 0 || f.BitOffset < 0 || f.BitSize < 0 ||
+		f.Offset > room || f.Size > MaxSize || f.Count > MaxSize || f.BitOffset > 8*MaxSize || f.BitSize > 64 ||
+		f.Offset+f.Bytes() > room:
+		return "lies outside of its type"
+	case f.BitSize > 8*f.Size || f.BitSize > 0 && f.Count > 0:
+		return "is no possible bitfield"
+	case !isText(f.Type, maxText) || !isText(f.Doc, maxText):
+		return "has a type or remarks that are not text"
+	case f.Default != nil && len(f.Default) != f.Bytes():
+		return fmt.Sprintf("has a default of %d bytes, but takes %d", len(f.Default), f.Bytes())
+	case c.key && (!f.Sent() || f.Kind == KindTime):
+		return "belongs to a key, but has no value that is the same everywhere"
+	}
+	return checkKind(f)
+}
+
+func checkKind(f *Field) string {
+	number := f.Size == 1 || f.Size == 2 || f.Size == 4 || f.Size == 8
+	bitfield := f.BitSize > 0
+	ok := false
+	switch f.Kind {
+	case KindNone:
+		ok = true
+	case KindUint, KindSint, KindBool:
+		ok = number
+	case KindEnum:
+		ok = number && f.Enum != nil && checkEnum(f.Enum)
+	case KindFloat:
+		ok = number && f.Size >= 4 && !bitfield
+	case KindBytes:
+		ok = f.Size > 0 && !bitfield
+	case KindMessage:
+		ok = !bitfield
+	case KindTime:
+		role := f.Roles & RoleTime
+		ok = number && f.Size >= 4 && !bitfield && role != 0 && role&(role-1) == 0
+	case KindIfname:
+		ok = number && !bitfield
+	}
+	if !ok {
+		return fmt.Sprintf("of %d bytes cannot be of its kind %d", f.Size, f.Kind)
+	}
+	return ""
+}
+
+func checkEnum(e *Enum) bool {
+	return isText(e.Name, maxText) && len(e.Values) <= maxValues &&
+		!slices.ContainsFunc(e.Values, func(v EnumValue) bool { return !isText(v.Name, maxText) })
+}
+
+// checkOverlap refuses fields that share bits: what is decoded would depend on their
+// order.
+func checkOverlap(m *Message, path string) error {
+	order := make([]*Field, len(m.Fields))
+	for i := range m.Fields {
+		order[i] = &m.Fields[i]
+	}
+	slices.SortFunc(order, func(a, b *Field) int {
+		return cmp.Or(cmp.Compare(a.firstBit(), b.firstBit()), cmp.Compare(a.endBit(), b.endBit()))
+	})
+	for i, f := range order {
+		if i > 0 && f.firstBit() < order[i-1].endBit() {
+			return fmt.Errorf("%s%s%s overlaps %s", path, sep(path), f.Name, order[i-1].Name)
+		}
+	}
+	return nil
+}
+
+func (f *Field) firstBit() int { return f.Offset*8 + f.BitOffset }
+
+func (f *Field) endBit() int {
+	if f.BitSize > 0 {
+		return f.firstBit() + f.BitSize
+	}
+	return (f.Offset + f.Bytes()) * 8
+}
+
+func isIdentifier(s string) bool {
+	for i, c := range s {
+		if c != '_' && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return s != "" && len(s) <= maxName
+}
+
+// isText reports whether s can be shown on a terminal.
+func isText(s string, most int) bool {
+	if len(s) > most || !utf8.ValidString(s) {
+		return false
+	}
+	for _, c := range s {
+		if unicode.IsControl(c) && c != '\n' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,138 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// wireRoles are the roles that matter for bytes, in memory or on the wire.
+const wireRoles = RoleTime | RoleIfindex | RoleLocal | RoleBE
+
+// Equal reports whether entries of a and b have the same wire format and the same
+// layout in memory. Names of fields count, as layouts are compared by them; names of
+// types, remarks, defaults, the names of an enum's values and roles that are for
+// people do not.
+func Equal(a, b *Schema) bool {
+	return a.Opaque == b.Opaque && a.CPUs == b.CPUs &&
+		equalMessages(a.Key, b.Key) && equalMessages(a.Value, b.Value)
+}
+
+func equalMessages(a, b *Message) bool {
+	return a == b || a.Size == b.Size && slices.EqualFunc(a.Fields, b.Fields, equalFields)
+}
+
+func equalFields(a, b Field) bool {
+	if a.Name != b.Name || a.Number != b.Number || a.Offset != b.Offset || a.Size != b.Size || a.Count != b.Count ||
+		a.BitOffset != b.BitOffset || a.BitSize != b.BitSize || a.Kind != b.Kind ||
+		(a.Roles^b.Roles)&wireRoles != 0 || a.isIPv4() != b.isIPv4() {
+		return false
+	}
+	switch a.Kind {
+	case KindMessage:
+		return equalMessages(a.Message, b.Message)
+	case KindEnum:
+		return a.Enum.Signed == b.Enum.Signed
+	case KindTime:
+		return a.Signed == b.Signed
+	}
+	return true
+}
+
+// maxProblems is how many fields an error names, as a peer can have as many as it likes.
+const maxProblems = 64
+
+// incompatible returns an error that names what does not fit, nil for nothing.
+func incompatible(name string, problems []string) error {
+	if len(problems) == 0 {
+		return nil
+	}
+	more := ""
+	if n := len(problems) - maxProblems; n > 0 {
+		problems = problems[:maxProblems]
+		more = fmt.Sprintf("; and %d more", n)
+	}
+	return fmt.Errorf("%w: map %s: %s%s", ErrIncompatible, name, strings.Join(problems, "; "), more)
+}
+
+// compareKeys finds fields that only one side has: without them, a key could become
+// another.
+func (c *compiler) compareKeys(from, to *Message, path string) {
+	sender := fieldsByName(from)
+	for i := range to.Fields {
+		if sender[to.Fields[i].Name] == nil {
+			c.problem(path+to.Fields[i].Name, " is missing at the sender")
+		}
+	}
+	here := c.byName(to)
+	for i := range from.Fields {
+		if here[from.Fields[i].Name] == nil {
+			c.problem(path+from.Fields[i].Name, " is missing here")
+		}
+	}
+}
+
+// mismatch says why a field of the sender cannot be kept in to, "" when it can. Whether a
+// value fits is seen when it comes.
+func mismatch(from, to *Field) string {
+	a, b := classOf(from), classOf(to)
+	enums := from.Kind == KindEnum && to.Kind == KindEnum
+	if (a == b || enums) && (from.Count > 0) == (to.Count > 0) {
+		return ""
+	}
+	return fmt.Sprintf(": %s here, %s at the sender", to.describe(), from.describe())
+}
+
+// describe returns what the field is on the wire, in words of C and protobuf.
+func (f *Field) describe() string {
+	text := ""
+	switch f.Kind {
+	case KindUint:
+		text = fmt.Sprintf("uint%d", f.Size*8)
+		if f.isIPv4() {
+			text = "IPv4 address"
+		}
+	case KindSint:
+		text = fmt.Sprintf("int%d", f.Size*8)
+	case KindBool:
+		text = "bool"
+	case KindEnum:
+		text = "enum"
+	case KindFloat:
+		text = "float"
+		if f.Size == 8 {
+			text = "double"
+		}
+	case KindBytes:
+		text = fmt.Sprintf("%d bytes", f.Size)
+	case KindMessage:
+		text = "message"
+	case KindTime:
+		text = "time"
+	case KindIfname:
+		text = "interface"
+	}
+	if f.Count > 0 {
+		return fmt.Sprintf("array of %d × %s", f.Count, text)
+	}
+	return text
+}
+
+// compareShapes finds differences of the schemas as wholes. It reports whether values must
+// be folded, because they are of another number of CPUs.
+func compareShapes(remote, local *Schema) (fold bool, problems []string) {
+	switch {
+	case remote.Opaque != local.Opaque:
+		problems = append(problems, "one side has no BTF: its entries are bytes without a type")
+	case remote.Opaque:
+		if a, b := local.Key.Size, remote.Key.Size; a != b {
+			problems = append(problems, fmt.Sprintf("key: %d bytes here, %d at the sender", a, b))
+		}
+		if a, b := local.Value.Size, remote.Value.Size; a != b {
+			problems = append(problems, fmt.Sprintf("value: %d bytes here, %d at the sender", a, b))
+		}
+	case (remote.CPUs > 0) != (local.CPUs > 0):
+		problems = append(problems, "one side has a value for each CPU, the other has not")
+	}
+	return remote.CPUs != local.CPUs, problems
+}

@@ -1,0 +1,368 @@
+package schema
+
+import (
+	"fmt"
+	mathbits "math/bits"
+	"unsafe"
+)
+
+// Decoder turns wire bytes of a sender's schema into entries of the local layout. It
+// does not change after NewDecoder and may be used by several goroutines at once.
+type Decoder struct {
+	key, value           plan
+	keyImage, valueImage []byte
+	keep                 []Range
+	links                Links
+	same                 bool
+}
+
+// NewDecoder compiles a decoder of what a sender with the schema remote sends, into the
+// layout of local. Both are checked. Errors wrap [ErrType], or [ErrIncompatible] and name the
+// fields that do not fit. The strings that links is asked for are those of the
+// wire bytes themselves: they must not be held on to.
+//
+// Fields are mapped by name. Integers may have another width, arrays and bytes another
+// length, and time stamps another clock: whether a value fits is seen when it comes. Fields that
+// only one side has are ignored or kept, but for those of keys. Per-CPU values
+// of another number of CPUs are added up, in the width of the field and wrapping as the
+// counters themselves do, when all their fields are sums: the first CPU gets it all.
+func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
+	if err := local.Check(); err != nil {
+		return nil, fmt.Errorf("decode map %s: %w", local.Map, err)
+	}
+	if err := remote.Check(); err != nil {
+		return nil, fmt.Errorf("decode map %s of the sender: %w", local.Map, err)
+	}
+	fold, problems := compareShapes(remote, local)
+	if err := incompatible(local.Map, problems); err != nil {
+		return nil, err
+	}
+	key, value := compiler{half: "key"}, compiler{half: "value"}
+	key.compile(remote.Key, local.Key, false)
+	value.compile(remote.Value, local.Value, fold)
+	if err := incompatible(local.Map, append(key.problems, value.problems...)); err != nil {
+		return nil, err
+	}
+	k := newKeeper(local.Value.Size)
+	k.message(remote.Value, local.Value, 0)
+	return &Decoder{
+		key: key.plan, value: value.plan, links: links, same: Equal(remote, local),
+		keyImage: make([]byte, local.Key.Size), valueImage: k.image, keep: k.ranges(),
+	}, nil
+}
+
+// Same reports whether both layouts are equal.
+func (d *Decoder) Same() bool { return d.same }
+
+// Keep returns the byte ranges of a value that the sender does not tell, in ascending order: fields
+// that it does not have or send, or that are local or the kernel's here. Value
+// leaves their default there. A byte that also holds bits that the sender tells is not
+// among them. The slice is the decoder's.
+func (d *Decoder) Keep() []Range { return d.keep }
+
+// Key decodes a key into dst, which has the size of a local key and is wholly
+// written, also in case of an error. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
+func (d *Decoder) Key(dst, wire []byte) error {
+	if err := d.key.decode(dst, d.keyImage, wire, nil, d.links); err != nil {
+		return fmt.Errorf("decode key: %w", err)
+	}
+	return nil
+}
+
+// Value decodes a value into dst, which has the size of a local value and is wholly
+// written, also in case of an error. What the sender does not tell holds the defaults of
+// its fields. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
+func (d *Decoder) Value(dst, wire []byte, t *Times) error {
+	if err := d.value.decode(dst, d.valueImage, wire, t, d.links); err != nil {
+		return fmt.Errorf("decode value: %w", err)
+	}
+	return nil
+}
+
+// decoding is one struct on its way from the wire.
+type decoding struct {
+	plan  *plan
+	wire  []byte
+	times *Times
+	links Links
+}
+
+func (p *plan) decode(dst, image, wire []byte, t *Times, links Links) error {
+	if len(dst) != p.size {
+		return fmt.Errorf("%d bytes of room instead of %d", len(dst), p.size)
+	}
+	copy(dst, image)
+	if len(wire) > p.most {
+		return fmt.Errorf("%w: %d bytes, at most %d can be", ErrMalformed, len(wire), p.most)
+	}
+	if t == nil {
+		t = &noTimes
+	}
+	d := decoding{plan: p, wire: wire, times: t, links: links}
+	return d.run(0, 0, len(wire), unsafe.Pointer(unsafe.SliceData(dst)))
+}
+
+// open is a message that encloses the one that is being decoded.
+type open struct {
+	end  uint32 // where it ends on the wire
+	next uint32 // the op that goes on
+}
+
+// run decodes the wire bytes from pos to end into the struct or element at base, by the ops
+// from i up to an opStop. Ops are in the order of the wire: a tag that does not come
+// any more matches the op that ends the message. Wire bytes are read in words that are
+// zero beyond the end; that a field was within the message is checked after it.
+func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
+	ops, wire := d.plan.ops, d.wire
+	var opens [MaxDepth + 1]open
+	depth := 0
+	for {
+		if pos == end {
+			if depth == 0 {
+				return nil
+			}
+			depth--
+			i, end = int(opens[depth].next), int(opens[depth].end)
+			continue
+		}
+		w := load64(wire, pos)
+		o := &ops[i]
+		for (w^o.tag)&o.mask != 0 {
+			i = int(o.next)
+			o = &ops[i]
+		}
+		at := unsafe.Add(base, o.off)
+		body := pos + int(o.tagLen)
+		if o.code <= opLastVarint {
+			x := w >> (o.tagLen * 8 & 63)
+			v := x & 0x7f
+			pos = body + 1
+			if x&0x80 != 0 {
+				last := mathbits.TrailingZeros64(^x & 0x8080808080808080)
+				if last < 64-8*int(o.tagLen) {
+					x &= 2<<(last&63) - 1
+					v = joined(x)
+					pos = body + (last+1)>>3
+					if x>>((last-7)&63) == 0 {
+						v = 0 // a zero at the end: not the shortest
+					}
+				} else if v, pos = d.varint(body, end); pos < 0 {
+					return d.plan.failed(ErrMalformed, i, body)
+				}
+			}
+			if v == 0 || pos > end || !o.store(at, v) {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			i = int(o.next)
+			continue
+		}
+		var err error
+		switch o.code {
+		case opFixed32, opIPv4:
+			v := uint32(load64(wire, body))
+			pos = body + 4
+			if v == 0 || pos > end {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			if o.code == opIPv4 {
+				v = mathbits.ReverseBytes32(v)
+			}
+			*(*uint32)(at) = v
+		case opFixed64, opKtime, opBoottime:
+			v := load64(wire, body)
+			pos = body + 8
+			if v == 0 || pos > end {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			if o.code != opFixed64 {
+				v = d.reading(o.code, int64(v))
+			}
+			*(*uint64)(at) = v
+		case opBytes16:
+			size := int(byte(w >> (o.tagLen * 8 & 63)))
+			pos = body + 1 + size
+			if size == 0 || size > 16 || pos > end || wire[pos-1] == 0 {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			low, high := load64(wire, body+1), load64(wire, body+9)
+			if size < 8 {
+				low, high = low&(1<<(8*size)-1), 0
+			}
+			*(*uint64)(at) = low
+			*(*uint64)(unsafe.Add(at, 8)) = high & (1<<(8*(size-8)&127) - 1)
+		case opBytes:
+			var b []byte
+			if b, pos = d.bytes(body, end, int(o.n)); len(b) == 0 {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			copy(unsafe.Slice((*byte)(at), o.n), b)
+		case opMessage:
+			size := 0
+			if size, pos = d.length(body, end); size <= 0 {
+				return d.plan.failed(ErrMalformed, i, body)
+			}
+			opens[depth] = open{end: uint32(end), next: o.next}
+			depth++
+			end = pos + size
+			i++
+			continue
+		case opMessages:
+			if pos, err = d.messages(i, pos, end, at); err != nil {
+				return err
+			}
+		case opOdd:
+			if pos, err = d.odd(o, body, end, base); err != nil {
+				return d.plan.failed(err, i, body)
+			}
+		default: // the end of a message
+			return d.plan.failed(ErrMalformed, i, pos)
+		}
+		i = int(o.next)
+	}
+}
+
+// store writes a varint's value; ok is false when the sender's field, which is as wide
+// as ours, cannot have held it.
+func (o *op) store(at unsafe.Pointer, v uint64) (ok bool) {
+	switch o.code {
+	case opU8:
+		*(*uint8)(at) = uint8(v)
+		return v < 1<<8
+	case opU16:
+		*(*uint16)(at) = uint16(v)
+		return v < 1<<16
+	case opU32:
+		*(*uint32)(at) = uint32(v)
+		return v < 1<<32
+	case opU64:
+		*(*uint64)(at) = v
+		return true
+	case opBE16:
+		*(*uint16)(at) = mathbits.ReverseBytes16(uint16(v))
+		return v < 1<<16
+	case opBE32:
+		*(*uint32)(at) = mathbits.ReverseBytes32(uint32(v))
+		return v < 1<<32
+	case opBE64:
+		*(*uint64)(at) = mathbits.ReverseBytes64(v)
+		return true
+	case opS32:
+		*(*uint32)(at) = uint32(v>>1) ^ -uint32(v&1)
+		return v < 1<<32
+	case opS64:
+		*(*uint64)(at) = v>>1 ^ -(v & 1)
+		return true
+	case opEnum32:
+		*(*uint32)(at) = uint32(v)
+		return v == uint64(int64(int32(v)))
+	}
+	*(*uint64)(at) |= v << (o.shift & 63) // opBits: all its bits were 0
+	return v>>(o.bits&127) == 0
+}
+
+// load64 returns the 8 bytes at pos, zero beyond the end.
+func load64(b []byte, pos int) uint64 {
+	if pos+8 <= len(b) {
+		return *(*uint64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), pos))
+	}
+	return loadEnd(b, pos)
+}
+
+func loadEnd(b []byte, pos int) uint64 {
+	if len(b) >= 8 {
+		missing := uint(pos + 8 - len(b))
+		return *(*uint64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), len(b)-8)) >> (8 * missing)
+	}
+	var v uint64
+	for i := len(b) - 1; i >= pos; i-- {
+		v = v<<8 | uint64(b[i])
+	}
+	return v
+}
+
+// joined returns the number whose groups of 7 bits are in the bytes of x.
+func joined(x uint64) uint64 {
+	x = x&0x007f007f007f007f | x&0x7f007f007f007f00>>1
+	x = x&0x00003fff00003fff | x&0x3fff00003fff0000>>2
+	return x&0x000000000fffffff | x&0x0fffffff00000000>>4
+}
+
+// reading converts Unix nanoseconds to a nanosecond clock: without saturation where
+// that is plain.
+func (d *decoding) reading(code opcode, ns int64) uint64 {
+	role, add := RoleKtime, d.times.Ktime
+	if code == opBoottime {
+		role, add = RoleBoottime, d.times.Boottime
+	}
+	r := ns - add
+	if r <= 0 || (ns^add)&(ns^r) < 0 || ns == forever {
+		v, _ := d.times.fromWall(clock{role: role, size: 8}, ns)
+		return v
+	}
+	return uint64(r)
+}
+
+// varint reads a varint of any length; next is negative when it is not in its
+// shortest form or does not end before the end.
+func (d *decoding) varint(pos, end int) (v uint64, next int) {
+	for shift := uint(0); pos < end && shift < 64; shift += 7 {
+		b := d.wire[pos]
+		pos++
+		v |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			if b == 0 && shift > 0 || shift == 63 && b > 1 {
+				break
+			}
+			return v, pos
+		}
+	}
+	return 0, -1
+}
+
+// length reads the length of a record that must end before the end; it is negative when
+// it does not.
+func (d *decoding) length(pos, end int) (size, next int) {
+	v, next := d.varint(pos, end)
+	if next < 0 || v > uint64(end-next) {
+		return -1, pos
+	}
+	return int(v), next
+}
+
+// bytes reads a record of at most so many bytes, the last of which is not zero. It is
+// empty also when it is anything else.
+func (d *decoding) bytes(pos, end, most int) (b []byte, next int) {
+	size, pos := d.length(pos, end)
+	if size <= 0 || size > most || d.wire[pos+size-1] == 0 {
+		return nil, pos
+	}
+	return d.wire[pos : pos+size], pos + size
+}
+
+// messages decodes the array of messages of op i, whose first tag is at pos and whose
+// first element is at base.
+func (d *decoding) messages(i, pos, end int, base unsafe.Pointer) (next int, err error) {
+	o := &d.plan.ops[i]
+	l := &d.plan.lists[o.n]
+	for k := uint32(0); ; k++ {
+		size, body := d.length(pos+int(o.tagLen), end)
+		if size < 0 || k == l.count {
+			return 0, d.plan.failed(ErrMalformed, i, pos)
+		}
+		pos = body + size
+		if size > 0 {
+			if k >= l.room {
+				return 0, d.plan.failed(ErrRange, i, body)
+			}
+			if err := d.run(i+1, body, pos, unsafe.Add(base, k*l.stride)); err != nil {
+				return 0, err
+			}
+		}
+		if pos == end || (load64(d.wire, pos)^o.tag)&o.mask != 0 {
+			if size == 0 {
+				return 0, d.plan.failed(ErrMalformed, i, pos) // the last is empty
+			}
+			return pos, nil
+		}
+	}
+}

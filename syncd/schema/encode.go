@@ -1,0 +1,326 @@
+package schema
+
+import (
+	"fmt"
+	mathbits "math/bits"
+	"slices"
+	"unsafe"
+)
+
+// slack is how much of a buffer may be written beyond the wire bytes, as they are
+// written in words.
+const slack = 16
+
+// Encoder turns the entries of one map into wire format. It does not change after
+// NewEncoder and may be used by several goroutines at once.
+type Encoder struct {
+	key, value plan
+	gaps       []gap
+	links      Links
+}
+
+// NewEncoder compiles an encoder of s, which it checks. Without links, names of
+// interfaces are not known.
+func NewEncoder(s *Schema, links Links) (*Encoder, error) {
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("encode map %s: %w", s.Map, err)
+	}
+	key, value := compiler{half: "key"}, compiler{half: "value"}
+	key.compile(s.Key, s.Key, false)
+	value.compile(s.Value, s.Value, false)
+	if problems := append(key.problems, value.problems...); len(problems) > 0 {
+		return nil, fmt.Errorf("%w: map %s: %s", ErrType, s.Map, problems[0])
+	}
+	return &Encoder{key: key.plan, value: value.plan, gaps: s.Key.gaps(), links: links}, nil
+}
+
+// MaxKey returns how many bytes of room AppendKey needs. No key takes more on the wire.
+func (e *Encoder) MaxKey() int { return e.key.most + slack }
+
+// MaxValue returns how many bytes of room AppendValue needs. No value takes more on the
+// wire.
+func (e *Encoder) MaxValue() int { return e.value.most + slack }
+
+// AppendKey appends the wire bytes of a key, which must have the size of the schema's, and
+// returns the extended buffer. Errors wrap [ErrPadding], or [ErrLink] when the key holds
+// an interface that has no name; dst is then returned as it was.
+func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
+	if len(key) != e.key.size {
+		return dst, fmt.Errorf("encode key: %d bytes instead of %d", len(key), e.key.size)
+	}
+	p := unsafe.Pointer(unsafe.SliceData(key))
+	for _, g := range e.gaps {
+		var b uint64
+		if g.size == 8 {
+			b = *(*uint64)(unsafe.Add(p, g.off))
+		} else {
+			b = uint64(*(*byte)(unsafe.Add(p, g.off)))
+		}
+		if b&g.mask != 0 {
+			return dst, fmt.Errorf("%w: byte %d", ErrPadding, int(g.off)+mathbits.TrailingZeros64(b&g.mask)/8)
+		}
+	}
+	out, ok := e.key.encode(dst, key, nil, e.links)
+	if !ok {
+		return dst, fmt.Errorf("encode key: %w", ErrLink)
+	}
+	return out, nil
+}
+
+// AppendValue appends the wire bytes of a value and returns the extended buffer. A value
+// must have the size of the schema's: it panics otherwise. Times that t cannot convert, and
+// interfaces that have no name, are left out.
+func (e *Encoder) AppendValue(dst, value []byte, t *Times) []byte {
+	out, _ := e.value.encode(dst, value, t, e.links)
+	return out
+}
+
+// encoding is one struct on its way to the wire.
+type encoding struct {
+	plan  *plan
+	out   unsafe.Pointer // room for plan.most + slack bytes
+	times *Times
+	links Links
+	lost  bool // an interface had no name
+}
+
+// encode appends a struct. ok is false when an interface had no name.
+func (p *plan) encode(dst, src []byte, t *Times, links Links) (out []byte, ok bool) {
+	if len(src) != p.size {
+		panic("schema: struct bytes of another size than the schema's")
+	}
+	n := len(dst)
+	dst = slices.Grow(dst, p.most+slack)
+	if t == nil {
+		t = &noTimes
+	}
+	e := encoding{plan: p, out: unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), n), times: t, links: links}
+	n += e.run(0, 0, unsafe.Pointer(unsafe.SliceData(src)))
+	return dst[:n], !e.lost
+}
+
+// run encodes the struct or element at base by the ops from i up to an opStop. It writes
+// from n on, and returns where it stopped. Each field is a tag of up to 5 bytes, written
+// as a word, and what follows: the switch leaves varints to the code after it.
+func (e *encoding) run(i, n int, base unsafe.Pointer) int {
+	ops, out := e.plan.ops, e.out
+	var starts [MaxDepth + 1]uint32 // where open messages begin
+	depth := 0
+	for ; ; i++ {
+		o := &ops[i]
+		at := unsafe.Add(base, o.off)
+		var v uint64
+		switch o.code {
+		case opStop:
+			return n
+		case opEnd:
+			depth--
+			n = closeMessage(out, int(starts[depth]), n, int(o.tagLen))
+			continue
+		case opMessage:
+			if zero(at, int(o.n)) {
+				i = int(o.next) - 1
+				continue
+			}
+			*(*uint64)(unsafe.Add(out, n)) = o.tag
+			n += int(o.tagLen) + 1
+			starts[depth] = uint32(n)
+			depth++
+			continue
+		case opU8:
+			v = uint64(*(*uint8)(at))
+		case opU16:
+			v = uint64(*(*uint16)(at))
+		case opU32:
+			v = uint64(*(*uint32)(at))
+		case opU64:
+			v = *(*uint64)(at)
+		case opBE16:
+			v = uint64(mathbits.ReverseBytes16(*(*uint16)(at)))
+		case opBE32:
+			v = uint64(mathbits.ReverseBytes32(*(*uint32)(at)))
+		case opBE64:
+			v = mathbits.ReverseBytes64(*(*uint64)(at))
+		case opS32:
+			s := *(*int32)(at)
+			v = uint64(uint32(s<<1) ^ uint32(s>>31))
+		case opS64:
+			s := *(*int64)(at)
+			v = uint64(s<<1) ^ uint64(s>>63)
+		case opEnum32:
+			v = uint64(int64(*(*int32)(at)))
+		case opBits:
+			v = *(*uint64)(at) >> (o.shift & 63) & (1<<(o.bits&127) - 1)
+		case opFixed32, opIPv4:
+			f := *(*uint32)(at)
+			if f == 0 {
+				continue
+			}
+			if o.code == opIPv4 {
+				f = mathbits.ReverseBytes32(f)
+			}
+			*(*uint64)(unsafe.Add(out, n)) = o.tag
+			n += int(o.tagLen)
+			*(*uint32)(unsafe.Add(out, n)) = f
+			n += 4
+			continue
+		case opFixed64:
+			f := *(*uint64)(at)
+			if f == 0 {
+				continue
+			}
+			*(*uint64)(unsafe.Add(out, n)) = o.tag
+			n += int(o.tagLen)
+			*(*uint64)(unsafe.Add(out, n)) = f
+			n += 8
+			continue
+		case opKtime, opBoottime:
+			f := *(*uint64)(at)
+			if f == 0 {
+				continue
+			}
+			*(*uint64)(unsafe.Add(out, n)) = o.tag
+			n += int(o.tagLen)
+			*(*uint64)(unsafe.Add(out, n)) = e.nanoseconds(o.code, f)
+			n += 8
+			continue
+		case opBytes16:
+			low, high := *(*uint64)(at), *(*uint64)(unsafe.Add(at, 8))
+			size := 16 - mathbits.LeadingZeros64(high)/8
+			if high == 0 {
+				if low == 0 {
+					continue
+				}
+				size = 8 - mathbits.LeadingZeros64(low)/8
+			}
+			*(*uint64)(unsafe.Add(out, n)) = o.tag
+			n += int(o.tagLen)
+			*(*byte)(unsafe.Add(out, n)) = byte(size)
+			*(*uint64)(unsafe.Add(out, n+1)) = low
+			*(*uint64)(unsafe.Add(out, n+9)) = high
+			n += 1 + size
+			continue
+		case opBytes:
+			if size := trimmed(at, int(o.n)); size > 0 {
+				n = putBytes(out, n, o, unsafe.Slice((*byte)(at), size))
+			}
+			continue
+		case opMessages:
+			n = e.messages(i, n, at)
+			i = int(o.next) - 1
+			continue
+		case opOdd:
+			n = e.odd(o, n, base)
+			continue
+		}
+		if v == 0 {
+			continue
+		}
+		*(*uint64)(unsafe.Add(out, n)) = o.tag
+		n += int(o.tagLen)
+		if v < 0x80 {
+			*(*byte)(unsafe.Add(out, n)) = byte(v)
+			n++
+			continue
+		}
+		if v < 1<<56 {
+			n += putWord(unsafe.Add(out, n), v)
+			continue
+		}
+		n = putVarint(out, n, v)
+	}
+}
+
+// nanoseconds converts a reading of the nanosecond clocks: without saturation where
+// that is plain.
+func (e *encoding) nanoseconds(code opcode, reading uint64) uint64 {
+	role, add := RoleKtime, e.times.Ktime
+	if code == opBoottime {
+		role, add = RoleBoottime, e.times.Boottime
+	}
+	ns := int64(reading) + add
+	if int64(reading) < 0 || (int64(reading)^ns)&(add^ns) < 0 || ns == 0 {
+		ns, _ = e.times.toWall(clock{role: role, size: 8}, reading)
+	}
+	return uint64(ns)
+}
+
+// messages encodes the array of messages of op i, whose first element is at base.
+func (e *encoding) messages(i, n int, base unsafe.Pointer) int {
+	o := &e.plan.ops[i]
+	l := &e.plan.lists[o.n]
+	count := trimmed(base, int(l.count)*int(l.stride))
+	if count > 0 {
+		count = (count-1)/int(l.stride) + 1
+	}
+	end := n
+	for k := range count {
+		element := unsafe.Add(base, k*int(l.stride))
+		*(*uint64)(unsafe.Add(e.out, n)) = o.tag
+		n += int(o.tagLen) + 1
+		start := n
+		if !zero(element, int(l.stride)) {
+			n = e.run(i+1, n, element)
+		}
+		if n > start {
+			n = closeLength(e.out, start, n)
+			end = n
+			continue
+		}
+		*(*byte)(unsafe.Add(e.out, n-1)) = 0
+	}
+	return end // without the empty elements at the end
+}
+
+// closeMessage writes the length of a message that begins at start into the byte
+// before it. It takes an empty one back, tag and all.
+func closeMessage(out unsafe.Pointer, start, n, tagLen int) int {
+	if n == start {
+		return start - 1 - tagLen
+	}
+	return closeLength(out, start, n)
+}
+
+// closeLength writes the length of what begins at start into the byte before it, and
+// makes room when one byte is not enough.
+func closeLength(out unsafe.Pointer, start, n int) int {
+	size := n - start
+	if size < 0x80 {
+		*(*byte)(unsafe.Add(out, start-1)) = byte(size)
+		return n
+	}
+	more := (mathbits.Len(uint(size)) - 1) / 7
+	all := unsafe.Slice((*byte)(out), n+more)
+	copy(all[start+more:], all[start:n])
+	putVarint(out, start-1, uint64(size))
+	return n + more
+}
+
+// putWord writes v, which is below 1<<56, as a varint and returns its size. It writes 8
+// bytes and has no branches: the sizes of counters and ports are hard to predict.
+func putWord(p unsafe.Pointer, v uint64) int {
+	size := (mathbits.Len64(v)*9 + 64) >> 6 // a seventh, rounded up
+	v = v&0x0fffffff | v&0x00fffffff0000000<<4
+	v = v&0x00003fff00003fff | v&0x0fffc0000fffc000<<2
+	v = v&0x007f007f007f007f | v&0x3f803f803f803f80<<1
+	*(*uint64)(p) = v | 0x8080808080808080&(1<<(8*(size-1)&63)-1)
+	return size
+}
+
+func putVarint(out unsafe.Pointer, n int, v uint64) int {
+	for v >= 0x80 {
+		*(*byte)(unsafe.Add(out, n)) = byte(v) | 0x80
+		v >>= 7
+		n++
+	}
+	*(*byte)(unsafe.Add(out, n)) = byte(v)
+	return n + 1
+}
+
+// putBytes writes a record of bytes.
+func putBytes(out unsafe.Pointer, n int, o *op, b []byte) int {
+	*(*uint64)(unsafe.Add(out, n)) = o.tag
+	n = putVarint(out, n+int(o.tagLen), uint64(len(b)))
+	copy(unsafe.Slice((*byte)(unsafe.Add(out, n)), len(b)), b)
+	return n + len(b)
+}

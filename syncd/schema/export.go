@@ -1,0 +1,197 @@
+package schema
+
+import (
+	"bytes"
+	_ "embed"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/template"
+)
+
+// The contract as a subscriber needs it, around the messages of one map. It is a copy in
+// part of proto/mapsync/v1: a test holds the two together.
+//
+//go:embed export.tmpl
+var contractText string
+
+var contract = template.Must(template.New("contract").Parse(contractText))
+
+// Export writes a proto3 file with the messages of s and of the service that streams
+// them, all that a gRPC client needs to subscribe to the map and read typed deltas. It is
+// for one map: the deltas of a batch have one type. The daemon's own
+// contract (proto/mapsync/v1) has bytes where this has messages, which is the same on
+// the wire; the names of package and service are the same, so one program
+// cannot link both, nor the files of two maps.
+//
+// The error of a schema that is not valid wraps [ErrType].
+func Export(w io.Writer, s *Schema) error {
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("export map %s: %w", s.Map, err)
+	}
+	name := camelName(s.Map, "Map")
+	key := exportHalf(s.Key, name+"Key", "is a key of map "+s.Map+".")
+	value := exportHalf(s.Value, name+"Value", "is a value of map "+s.Map+".")
+	var file bytes.Buffer
+	err := contract.Execute(&file, struct {
+		Map, Quoted, Name, GoName string
+		Opaque                    bool
+		Key, Value                string
+	}{oneLine(s.Map), strconv.QuoteToASCII(s.Map), name, strings.ToLower(name), s.Opaque, key, value})
+	if err != nil {
+		return fmt.Errorf("write .proto file: %w", err)
+	}
+	if _, err := w.Write(file.Bytes()); err != nil {
+		return fmt.Errorf("write .proto file: %w", err)
+	}
+	return nil
+}
+
+// exporter writes the message of a key or value. All types that it needs are nested in it,
+// side by side.
+type exporter struct {
+	out   bytes.Buffer
+	names nameSet
+	// Types written, and those that are yet to be.
+	messages []namedMessage
+	enums    []namedEnum
+}
+
+type namedMessage struct {
+	name string
+	m    *Message
+}
+
+type namedEnum struct {
+	name string
+	e    *Enum
+}
+
+func exportHalf(m *Message, name, comment string) string {
+	x := &exporter{names: nameSet{name: true}}
+	x.collect(m)
+	writeComment(&x.out, "", fmt.Sprintf("%s %s C: %s, %d bytes.", name, comment, m.Name, m.Size))
+	fmt.Fprintf(&x.out, "message %s {\n", name)
+	x.fields(m, "  ")
+	for _, nested := range x.messages {
+		x.out.WriteByte('\n')
+		writeComment(&x.out, "  ", fmt.Sprintf("C: %s, %d bytes.", nested.m.Name, nested.m.Size))
+		fmt.Fprintf(&x.out, "  message %s {\n", nested.name)
+		x.fields(nested.m, "    ")
+		x.out.WriteString("  }\n")
+	}
+	for _, nested := range x.enums {
+		x.enum(nested)
+	}
+	x.out.WriteString("}\n")
+	return x.out.String()
+}
+
+// collect names every type that m needs. Names of fields are taken first, so that a
+// type's name never means a field.
+func (x *exporter) collect(m *Message) {
+	eachMessage(m, func(m *Message) {
+		for _, name := range fieldNames(m) {
+			x.names[name] = true
+		}
+	})
+	eachMessage(m, func(m *Message) {
+		for i := range m.Fields {
+			switch f := &m.Fields[i]; f.wireType() {
+			case "message":
+				if f.Sent() && x.messageName(f.Message) == "" {
+					x.messages = append(x.messages, namedMessage{x.names.take(camelName(f.Message.Name, "Struct")), f.Message})
+				}
+			case "enum":
+				if f.Sent() && x.enumName(f.Enum) == "" {
+					x.enums = append(x.enums, namedEnum{x.names.take(camelName(f.Enum.Name, "Enum")), f.Enum})
+				}
+			}
+		}
+	})
+}
+
+// eachMessage calls what for m and every message within that is sent, outer ones first.
+func eachMessage(m *Message, what func(*Message)) {
+	what(m)
+	for i := range m.Fields {
+		if f := &m.Fields[i]; f.Kind == KindMessage && f.Sent() {
+			eachMessage(f.Message, what)
+		}
+	}
+}
+
+// messageName returns the name of a message that is equal to m, so that two fields of one
+// C type have one type.
+func (x *exporter) messageName(m *Message) string {
+	for i := range x.messages {
+		if other := x.messages[i].m; other == m || sameMessage(other, m) {
+			return x.messages[i].name
+		}
+	}
+	return ""
+}
+
+func (x *exporter) enumName(e *Enum) string {
+	for i := range x.enums {
+		if other := x.enums[i].e; other == e || sameEnum(other, e) {
+			return x.enums[i].name
+		}
+	}
+	return ""
+}
+
+// fields writes the fields of a message, and reserves what is not sent.
+func (x *exporter) fields(m *Message, indent string) {
+	names := fieldNames(m)
+	taken := make(map[int]bool)
+	for i := range m.Fields {
+		taken[m.Fields[i].Number] = taken[m.Fields[i].Number] || m.Fields[i].Sent()
+	}
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if i > 0 {
+			x.out.WriteByte('\n')
+		}
+		if !f.Sent() {
+			x.reserve(f, names[i], indent, !taken[f.Number])
+			taken[f.Number] = true
+			continue
+		}
+		writeComment(&x.out, indent, sentence(f.Doc)+sentence(f.meaning()))
+		writeComment(&x.out, indent, "C: "+cType(f)+".")
+		x.out.WriteString(indent)
+		if f.repeated() {
+			x.out.WriteString("repeated ")
+		}
+		fmt.Fprintf(&x.out, "%s %s = %d;\n", x.typeName(f), names[i], f.Number)
+	}
+}
+
+// reserve keeps the name of a field that is not sent, and its number if no other has it.
+func (x *exporter) reserve(f *Field, name, indent string, number bool) {
+	why := f.Doc
+	switch {
+	case f.Kind != KindNone:
+		why = sentence(f.Doc) + "local to each node"
+	case why == "":
+		why = "the kernel's own, or a pointer"
+	}
+	writeComment(&x.out, indent, sentence(why)+"Not sent.")
+	writeComment(&x.out, indent, "C: "+cType(f)+".")
+	if number && 0 < f.Number && f.Number <= maxNumber {
+		fmt.Fprintf(&x.out, "%sreserved %d;\n", indent, f.Number)
+	}
+	fmt.Fprintf(&x.out, "%sreserved %q;\n", indent, name)
+}
+
+func (x *exporter) typeName(f *Field) string {
+	switch f.wireType() {
+	case "message":
+		return x.messageName(f.Message)
+	case "enum":
+		return x.enumName(f.Enum)
+	}
+	return f.wireType()
+}

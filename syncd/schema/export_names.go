@@ -1,0 +1,148 @@
+package schema
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// nameSet is a set of names of which each may stand for one thing only.
+type nameSet map[string]bool
+
+// take returns name, or name with a number after it if it is taken.
+func (s nameSet) take(name string) string {
+	unique := name
+	for n := 2; s[unique]; n++ {
+		unique = fmt.Sprintf("%s%d", name, n)
+	}
+	s[unique] = true
+	return unique
+}
+
+// legalName returns a name that protobuf takes; one that is legal in C stays as it is.
+func legalName(name string) string {
+	legal := strings.Map(func(r rune) rune {
+		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, name)
+	if legal == "" || '0' <= legal[0] && legal[0] <= '9' {
+		legal = "_" + legal
+	}
+	return legal
+}
+
+// camelName turns ct_map into CtMap. What does not begin with a letter gets prefix.
+func camelName(name, prefix string) string {
+	var camel strings.Builder
+	for word := range strings.SplitSeq(legalName(name), "_") {
+		if word != "" {
+			camel.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		}
+	}
+	if s := camel.String(); s != "" && s[0] >= 'A' {
+		return s
+	}
+	return prefix + camel.String()
+}
+
+// fieldNames returns the names of m's fields as protobuf takes them: two must not be
+// the same in JSON (foo_bar and fooBar) and none be empty there (_). Earlier fields keep theirs.
+func fieldNames(m *Message) []string {
+	names := make([]string, len(m.Fields))
+	taken, inJSON := nameSet{}, nameSet{}
+	for i := range m.Fields {
+		name := legalName(m.Fields[i].Name)
+		if jsonName(name) == "" {
+			name = "field" + name
+		}
+		plain := name
+		for n := 2; taken[name] || inJSON[jsonName(name)]; n++ {
+			name = fmt.Sprintf("%s%d", plain, n)
+		}
+		taken[name], inJSON[jsonName(name)] = true, true
+		names[i] = name
+	}
+	return names
+}
+
+// jsonName returns the name that protobuf makes for JSON.
+func jsonName(name string) string {
+	var made strings.Builder
+	upper := false
+	for _, r := range name {
+		if r == '_' {
+			upper = true
+			continue
+		}
+		if upper && 'a' <= r && r <= 'z' {
+			r -= 'a' - 'A'
+		}
+		upper = false
+		made.WriteRune(r)
+	}
+	return made.String()
+}
+
+// enumNames returns the names of e's values. Those of C stay, unless another thing in the
+// message has the name, or protobuf takes two of one enum for the same: it
+// ignores case, underscores, and the enum's name at the beginning.
+func (x *exporter) enumNames(enumName string, e *Enum) []string {
+	names := make([]string, len(e.Values))
+	prefix := foldName(enumName)
+	folded := make(map[string]uint64)
+	for i, v := range e.Values {
+		name := legalName(v.Name)
+		if x.names[name] || name == "option" || name == "reserved" {
+			name = strings.ToUpper(snakeName(enumName)) + "_" + name
+		}
+		plain := name
+		for n := 2; ; n++ {
+			fold := foldName(name)
+			if rest := strings.TrimPrefix(fold, prefix); rest != "" {
+				fold = rest
+			}
+			if other, ok := folded[fold]; !x.names[name] && (!ok || other == v.Value) {
+				folded[fold] = v.Value
+				break
+			}
+			name = fmt.Sprintf("%s_%d", plain, n)
+		}
+		x.names[name] = true
+		names[i] = name
+	}
+	return names
+}
+
+func foldName(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
+
+// snakeName turns CtState into Ct_State.
+func snakeName(camel string) string {
+	var snake strings.Builder
+	for i, r := range camel {
+		if i > 0 && 'A' <= r && r <= 'Z' {
+			snake.WriteByte('_')
+		}
+		snake.WriteRune(r)
+	}
+	return snake.String()
+}
+
+// sameMessage reports whether two messages are written in the same way.
+func sameMessage(a, b *Message) bool {
+	return a.Name == b.Name && a.Size == b.Size && slices.EqualFunc(a.Fields, b.Fields, sameField)
+}
+
+func sameField(a, b Field) bool {
+	if a.Kind != b.Kind || a.Kind == KindMessage && !sameMessage(a.Message, b.Message) ||
+		a.Kind == KindEnum && !sameEnum(a.Enum, b.Enum) {
+		return false
+	}
+	return a.Name == b.Name && a.Number == b.Number && a.Offset == b.Offset && a.Size == b.Size && a.Count == b.Count &&
+		a.BitOffset == b.BitOffset && a.BitSize == b.BitSize && a.Roles == b.Roles && a.Type == b.Type && a.Doc == b.Doc
+}
+
+func sameEnum(a, b *Enum) bool {
+	return a.Name == b.Name && a.Signed == b.Signed && slices.Equal(a.Values, b.Values)
+}

@@ -1,0 +1,206 @@
+package schema
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+)
+
+// wireType returns the field's protobuf type, or message or enum.
+func (f *Field) wireType() string {
+	wide := "32"
+	if f.Size > 4 {
+		wide = "64"
+	}
+	switch f.Kind {
+	case KindSint:
+		return "sint" + wide
+	case KindBool:
+		return "bool"
+	case KindEnum:
+		switch {
+		case f.Size <= 4:
+			return "enum"
+		case f.Enum.Signed:
+			return "int64"
+		}
+		return "uint64"
+	case KindFloat:
+		if f.Size > 4 {
+			return "double"
+		}
+		return "float"
+	case KindBytes:
+		return "bytes"
+	case KindMessage:
+		return "message"
+	case KindTime:
+		return "sfixed64"
+	case KindIfname:
+		return "string"
+	}
+	if f.isIPv4() {
+		return "fixed32"
+	}
+	return "uint" + wide
+}
+
+// repeated reports whether the field is an array on the wire.
+func (f *Field) repeated() bool { return f.Count > 0 }
+
+// meaning says what people need to know to read what is sent.
+func (f *Field) meaning() string {
+	var parts []string
+	switch {
+	case f.Kind == KindTime:
+		parts = append(parts, "Unix time in nanoseconds by the sender's clock, 0 for none; "+clockName(f.Roles)+" in the kernel")
+	case f.Kind == KindIfname:
+		parts = append(parts, "name of a network interface of the sender; its index in the kernel")
+	case f.isIPv4():
+		parts = append(parts, "IPv4 address, 10.0.0.1 being 0x0a000001")
+	case f.Roles&RoleIPv4 != 0:
+		parts = append(parts, "IPv4 address in network byte order")
+	case f.Roles&RoleIPv6 != 0:
+		parts = append(parts, "IPv6 address in network byte order; an IPv4 address stands in the first 4 bytes")
+	case f.Roles&RoleMAC != 0:
+		parts = append(parts, "MAC address")
+	case f.Roles&RolePort != 0:
+		parts = append(parts, "port")
+	}
+	if f.swapped() && !f.isIPv4() {
+		parts = append(parts, "network byte order in the kernel, host value here")
+	}
+	if f.Kind == KindEnum && f.Size > 4 {
+		parts = append(parts, "an enum of 64 bits, which protobuf has not: "+listValues(f.Enum))
+	}
+	switch {
+	case f.Kind == KindBytes && !f.repeated():
+		parts = append(parts, "trailing zero bytes are left out")
+	case f.repeated() && f.Kind == KindBytes:
+		parts = append(parts, fmt.Sprintf("%d elements of %d bytes; trailing zeros are left out", f.Count, f.Size))
+	case f.repeated():
+		parts = append(parts, fmt.Sprintf("%d elements; trailing zero elements are left out", f.Count))
+	}
+	if f.Roles&RoleVolatile != 0 {
+		parts = append(parts, "volatile: a change in it alone need not be sent")
+	}
+	if f.Roles&RoleSum != 0 {
+		parts = append(parts, "the sum of all CPUs counts")
+	}
+	return strings.Join(parts, "; ")
+}
+
+func clockName(r Role) string {
+	switch {
+	case r&RoleBoottime != 0:
+		return "nanoseconds of CLOCK_BOOTTIME"
+	case r&RoleJiffies != 0:
+		return "jiffies"
+	case r&RoleSeconds != 0:
+		return "seconds of CLOCK_MONOTONIC"
+	}
+	return "nanoseconds of CLOCK_MONOTONIC"
+}
+
+// cType says how a field is declared and where it is.
+func cType(f *Field) string {
+	if f.BitSize > 0 {
+		return fmt.Sprintf("%s %s : %d; offset %s", f.Type, f.Name, f.BitSize, place(f.firstBit()))
+	}
+	base, dims, _ := strings.Cut(f.Type, "[")
+	if dims != "" {
+		dims = "[" + dims
+	}
+	if base = strings.TrimSpace(base); !strings.HasSuffix(base, "*") {
+		base += " "
+	}
+	return fmt.Sprintf("%s%s%s; offset %d, size %d", base, f.Name, dims, f.Offset, f.Bytes())
+}
+
+// listValues lists an enum's values, a few of them.
+func listValues(e *Enum) string {
+	const most = 16
+	values := make([]string, 0, most)
+	for i, v := range e.Values {
+		if i == most {
+			values = append(values, "...")
+			break
+		}
+		if e.Signed {
+			values = append(values, fmt.Sprintf("%s = %d", v.Name, int64(v.Value)))
+		} else {
+			values = append(values, fmt.Sprintf("%s = %d", v.Name, v.Value))
+		}
+	}
+	return strings.Join(values, ", ")
+}
+
+// enum writes an enum. Its zero comes first: proto3 wants it so.
+func (x *exporter) enum(n namedEnum) {
+	names := x.enumNames(n.name, n.e)
+	seen := make(map[int32]bool)
+	var zero, rest []string
+	alias, wraps := false, false
+	for i, v := range n.e.Values {
+		number := int32(v.Value)
+		alias = alias || seen[number]
+		seen[number] = true
+		wraps = wraps || !n.e.Signed && number < 0
+		line := fmt.Sprintf("    %s = %d;\n", names[i], number)
+		if number == 0 {
+			zero = append(zero, line)
+		} else {
+			rest = append(rest, line)
+		}
+	}
+	if len(zero) == 0 {
+		name := strings.ToUpper(snakeName(n.name)) + "_UNSPECIFIED"
+		zero = []string{"    // Not one of C's.\n", fmt.Sprintf("    %s = 0;\n", x.names.take(name))}
+	}
+	x.out.WriteByte('\n')
+	comment := fmt.Sprintf("C: enum %s.", n.e.Name)
+	if wraps {
+		comment += " Values of 2147483648 and more are negative here: protobuf's enums are signed."
+	}
+	writeComment(&x.out, "  ", comment)
+	fmt.Fprintf(&x.out, "  enum %s {\n", n.name)
+	if alias {
+		x.out.WriteString("    option allow_alias = true;\n")
+	}
+	x.out.WriteString(strings.Join(zero, "") + strings.Join(rest, "") + "  }\n")
+}
+
+// sentence makes a sentence of a phrase, with a space after it.
+func sentence(phrase string) string {
+	if phrase = strings.TrimSuffix(strings.TrimSpace(phrase), "."); phrase == "" {
+		return ""
+	}
+	return strings.ToUpper(phrase[:1]) + phrase[1:] + ". "
+}
+
+// writeComment writes text as a comment in lines that are not too long.
+func writeComment(out *bytes.Buffer, indent, text string) {
+	const width = 90
+	if text == "" {
+		return
+	}
+	line := indent + "//"
+	for word := range strings.FieldsSeq(oneLine(text)) {
+		if len(line)+1+len(word) > width && len(line) > len(indent)+2 {
+			out.WriteString(line + "\n")
+			line = indent + "//"
+		}
+		line += " " + word
+	}
+	out.WriteString(line + "\n")
+}
+
+// oneLine replaces what would end a comment.
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' || r == '\ufffd' {
+			return ' '
+		}
+		return r
+	}, s)
+}

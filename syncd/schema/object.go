@@ -1,0 +1,85 @@
+package schema
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/cilium/ebpf"
+)
+
+// maxBTF is the size of the largest BTF that is read, in bytes. Objects have some
+// kilobytes; and a reader that follows types from one to the next
+// runs out of stack at three million bytes.
+const maxBTF = 2 << 20
+
+// FromObject returns the schemas of the hash maps of a BPF object file, by name. How
+// many CPUs there will be is not in the file: entries of per-CPU maps are shown for 1.
+// A map of a type that cannot be replicated takes part in the error, and the others
+// are returned with it.
+func FromObject(path string) ([]*Schema, error) {
+	spec, err := loadObject(path)
+	if err != nil {
+		return nil, fmt.Errorf("read BPF object %s: %w", path, err)
+	}
+	var schemas []*Schema
+	var failed []error
+	for _, name := range slices.Sorted(maps.Keys(spec.Maps)) {
+		s, err := fromMapSpec(name, spec.Maps[name])
+		if err != nil {
+			failed = append(failed, err)
+		} else if s != nil {
+			schemas = append(schemas, s)
+		}
+	}
+	return schemas, errors.Join(failed...)
+}
+
+// loadObject reads the file. The library may panic on one that is broken.
+func loadObject(path string) (spec *ebpf.CollectionSpec, err error) {
+	defer recovered(&err)
+	file, err := elf.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	if s := file.Section(".BTF"); s != nil && s.Size > maxBTF {
+		return nil, fmt.Errorf("it has %d bytes of BTF, more than %d", s.Size, maxBTF)
+	}
+	if file.Data != elf.ELFDATA2LSB {
+		return nil, errors.New("it is for machines of the other byte order")
+	}
+	return ebpf.LoadCollectionSpec(path)
+}
+
+// recovered makes an error of a panic.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("the types are broken: %v", r)
+	}
+}
+
+// fromMapSpec returns nil for a map that is no hash.
+func fromMapSpec(name string, m *ebpf.MapSpec) (*Schema, error) {
+	perCPU := false
+	switch m.Type {
+	case ebpf.Hash, ebpf.LRUHash:
+	case ebpf.PerCPUHash, ebpf.LRUCPUHash:
+		perCPU = true
+	default:
+		return nil, nil
+	}
+	s := FromSizes(name, int(m.KeySize), int(m.ValueSize))
+	if m.Key != nil && m.Value != nil {
+		var err error
+		if s, err = FromTypes(name, m.Key, m.Value); err != nil {
+			return nil, err
+		}
+	}
+	if perCPU {
+		s = s.PerCPU(1)
+	}
+	return s, nil
+}

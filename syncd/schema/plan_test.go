@@ -1,0 +1,408 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func TestOpSize(t *testing.T) {
+	if size := unsafe.Sizeof(op{}); size != 32 {
+		t.Errorf("an op takes %d bytes: they are read in order, two in a cache line", size)
+	}
+}
+
+// TestWire compares single fields with bytes by protobuf's book.
+func TestWire(t *testing.T) {
+	signed := &Enum{Signed: true}
+	pair := &Message{Size: 2, Fields: []Field{
+		{Name: "x", Number: 1, Size: 1, Kind: KindUint},
+		{Name: "y", Number: 2, Offset: 1, Size: 1, Kind: KindUint},
+	}}
+	tests := []struct {
+		name  string
+		field Field
+		value string
+		want  string
+	}{
+		{"zero", Field{Size: 4, Kind: KindUint}, "00000000", ""},
+		{"uint8", Field{Size: 1, Kind: KindUint}, "ff", "08ff01"},
+		{"uint32", Field{Size: 4, Kind: KindUint}, "ffffffff", "08ffffffff0f"},
+		{"uint64", Field{Size: 8, Kind: KindUint}, "ffffffffffffffff", "08ffffffffffffffffff01"},
+		{"57 bits", Field{Size: 8, Kind: KindUint}, "0000000000000001", "08808080808080808001"},
+		{"56 bits", Field{Size: 8, Kind: KindUint}, "ffffffffffffff00", "08ffffffffffffff7f"},
+		{"big endian", Field{Size: 2, Kind: KindUint, Roles: RoleBE}, "01bb", "08bb03"},
+		{"address", Field{Size: 4, Kind: KindUint, Roles: RoleIPv4}, "0a000001", "0d0100000a"},
+		{"sint8", Field{Size: 1, Kind: KindSint}, "ff", "0801"},
+		{"sint32", Field{Size: 4, Kind: KindSint}, "00000080", "08ffffffff0f"},
+		{"sint64", Field{Size: 8, Kind: KindSint}, "feffffffffffffff", "0803"},
+		{"bool", Field{Size: 1, Kind: KindBool}, "07", "0807"},
+		{"enum", Field{Size: 4, Kind: KindEnum, Enum: signed}, "ffffffff", "08ffffffffffffffffff01"},
+		{"unsigned enum", Field{Size: 4, Kind: KindEnum, Enum: &Enum{}}, "00000080", "0880808080f8ffffffff01"},
+		{"narrow enum", Field{Size: 1, Kind: KindEnum, Enum: signed}, "ff", "08ffffffffffffffffff01"},
+		{"wide enum", Field{Size: 8, Kind: KindEnum, Enum: &Enum{}}, "ffffffffffffffff", "08ffffffffffffffffff01"},
+		{"float", Field{Size: 4, Kind: KindFloat}, "00000080", "0d00000080"}, // minus zero
+		{"double", Field{Size: 8, Kind: KindFloat}, "000000000000f03f", "09000000000000f03f"},
+		{"bytes", Field{Size: 4, Kind: KindBytes}, "00010000", "0a020001"},
+		{"16 bytes", Field{Size: 16, Kind: KindBytes}, "0a000001000000000000000000000000", "0a040a000001"},
+		{"array", Field{Size: 2, Count: 3, Kind: KindUint}, "000001000000", "0a020001"},
+		{"addresses", Field{Size: 4, Count: 2, Kind: KindUint, Roles: RoleIPv4}, "000000000a000001", "0a08000000000100000a"},
+		{"bytes array", Field{Size: 2, Count: 3, Kind: KindBytes}, "000061000000", "0a000a0161"},
+		{"interface", Field{Size: 4, Kind: KindIfname}, "02000000", "0a0465746830"},
+		{"unknown interface", Field{Size: 4, Kind: KindIfname}, "63000000", ""},
+		{"interfaces", Field{Size: 4, Count: 3, Kind: KindIfname}, "630000000100000063000000", "0a000a026c6f"},
+		{"bitfield", Field{Size: 1, Kind: KindUint, BitOffset: 2, BitSize: 3}, "1c", "0807"},
+		{"signed bitfield", Field{Size: 1, Kind: KindSint, BitOffset: 2, BitSize: 3}, "1c", "0801"},
+		{"message", Field{Size: 2, Kind: KindMessage, Message: pair}, "0005", "0a021005"},
+		{"messages", Field{Size: 2, Count: 3, Kind: KindMessage, Message: pair}, "000001000000", "0a000a020801"},
+		{"ktime", Field{Size: 8, Kind: KindTime, Roles: RoleKtime}, "0100000000000000", "090100000000000000"},
+		{"never ends", Field{Size: 8, Kind: KindTime, Roles: RoleKtime}, "ffffffffffffffff", "09ffffffffffffff7f"},
+		{"jiffies without a clock", Field{Size: 8, Kind: KindTime, Roles: RoleJiffies}, "0100000000000000", ""},
+		{"number", Field{Number: 16, Size: 1, Kind: KindUint}, "01", "800101"},
+		{"high number", Field{Number: maxNumber, Size: 1, Kind: KindUint}, "01", "f8ffffff0f01"},
+	}
+	for _, test := range tests {
+		test.field.Name = "a"
+		s := oneValue(test.field)
+		enc, dec := newCodec(t, s, s)
+		value, _ := hex.DecodeString(test.value)
+		wire := enc.AppendValue(nil, value, nil)
+		if got := hex.EncodeToString(wire); got != test.want {
+			t.Errorf("%s: %s became %s, want %s", test.name, test.value, got, test.want)
+			continue
+		}
+		got := make([]byte, len(value))
+		if err := dec.Value(got, wire, nil); err != nil {
+			t.Errorf("%s: %v", test.name, err)
+		}
+		if again := enc.AppendValue(nil, got, nil); !bytes.Equal(again, wire) {
+			t.Errorf("%s: %x became %x", test.name, wire, again)
+		}
+	}
+}
+
+// TestLongMessage: lengths that take more than the byte that is kept for them.
+func TestLongMessage(t *testing.T) {
+	for _, size := range []int{125, 126, 127, 128, 16381, 16382, 16383, 16384, 70000} {
+		inner := &Message{Size: size, Fields: []Field{{Name: "b", Number: 1, Size: size, Kind: KindBytes}}}
+		s := oneValue(
+			Field{Name: "one", Size: size, Kind: KindMessage, Message: inner},
+			Field{Name: "two", Size: size, Count: 2, Kind: KindMessage, Message: inner},
+			Field{Name: "three", Size: 1, Count: size, Kind: KindUint},
+		)
+		enc, dec := newCodec(t, s, s)
+		value := make([]byte, s.Value.Size)
+		for i := range value {
+			value[i] = byte(i%250 + 1)
+		}
+		wire := enc.AppendValue(nil, value, nil)
+		got := make([]byte, len(value))
+		if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, value) {
+			t.Errorf("%d bytes do not survive: %v", size, err)
+		}
+	}
+}
+
+func TestMalformed(t *testing.T) {
+	inner := &Message{Size: 1, Fields: []Field{{Name: "x", Number: 1, Size: 1, Kind: KindUint}}}
+	s := oneValue(
+		Field{Name: "a", Size: 1, Kind: KindUint},
+		Field{Name: "b", Size: 8, Kind: KindUint},
+		Field{Name: "c", Size: 2, Kind: KindBytes},
+		Field{Name: "d", Size: 1, Kind: KindMessage, Message: inner},
+		Field{Name: "e", Size: 1, Count: 2, Kind: KindMessage, Message: inner},
+		Field{Name: "f", Size: 2, Count: 2, Kind: KindUint},
+		Field{Name: "g", Size: 4, Kind: KindFloat},
+		Field{Name: "h", Size: 16, Kind: KindBytes},
+		Field{Name: "i", Size: 4, Kind: KindIfname},
+		Field{Name: "j", Size: 4, Kind: KindEnum, Enum: &Enum{}},
+	)
+	_, dec := newCodec(t, s, s)
+	for name, text := range map[string]string{
+		"zero":                     "0800",
+		"long varint":              "088100",
+		"longer varint":            "10ffffffffffffffff80808000",
+		"varint without end":       "10ffffffffffffffffff",
+		"varint beyond 64 bits":    "10ffffffffffffffffff02",
+		"varint cut off":           "1080",
+		"too large":                "088002",
+		"tag cut off":              "08",
+		"twice":                    "08010801",
+		"order":                    "10010801",
+		"unknown field":            "7801",
+		"tag in long form":         "880001",
+		"tag zero":                 "0001",
+		"wrong wire type":          "0d01000000",
+		"bytes with zero at end":   "1a020100",
+		"bytes too long":           "1a03010101",
+		"bytes cut off":            "1a0201",
+		"empty bytes":              "1a00",
+		"length beyond the end":    "1affffffffffffffffff01",
+		"empty message":            "2200",
+		"message longer than rest": "22030801",
+		"field beyond its message": "22010801",
+		"unknown field in message": "22021001",
+		"empty element at end":     "2a0208012a00",
+		"too many elements":        "2a0208012a0208012a020801",
+		"packed with zero at end":  "32020100",
+		"packed too many":          "3203010101",
+		"packed element cut off":   "320180",
+		"empty packed":             "3200",
+		"float of zero":            "3d00000000",
+		"float cut off":            "3d010000",
+		"16 bytes cut off":         "4205010203",
+		"17 bytes":                 "421101010101010101010101010101010101010101",
+		"16 bytes, zero at end":    "42020100",
+		"name with a zero":         "4a03650074",
+		"name too long":            "4a1061616161616161616161616161616161",
+		"enum beyond 32 bits":      "508080808010",
+	} {
+		wire, err := hex.DecodeString(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dec.Value(make([]byte, s.Value.Size), wire, nil); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := dec.Value(make([]byte, s.Value.Size), []byte("\x4a\x04eth9"), nil); !errors.Is(err, ErrLink) {
+		t.Errorf("unknown interface: %v", err)
+	}
+	if err := dec.Value(make([]byte, 3), nil, nil); err == nil {
+		t.Error("room of the wrong size is accepted")
+	}
+}
+
+func TestPadding(t *testing.T) {
+	s := oneValue(Field{Name: "a", Size: 1, Kind: KindUint})
+	s.Key = &Message{Size: 21, Fields: []Field{
+		{Name: "a", Number: 1, Size: 1, Kind: KindUint},
+		{Name: "b", Number: 2, Offset: 4, Size: 8, Kind: KindUint},
+		{Name: "c", Number: 3, Offset: 12, Size: 1, BitOffset: 2, BitSize: 3, Kind: KindUint},
+	}}
+	enc, _ := newCodec(t, s, s)
+	covered := []byte{0xff, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0b11100, 0, 0, 0, 0, 0, 0, 0, 0}
+	for i := range 21 * 8 {
+		key := make([]byte, 21)
+		key[i/8] = 1 << (i % 8)
+		out, err := enc.AppendKey([]byte("x"), key)
+		if padding := covered[i/8]&key[i/8] == 0; padding != errors.Is(err, ErrPadding) || padding && string(out) != "x" {
+			t.Errorf("bit %d: %v", i, err)
+		}
+	}
+	if _, err := enc.AppendKey(nil, make([]byte, 20)); err == nil {
+		t.Error("a key of the wrong size is accepted")
+	}
+	s.Key.Fields[0].Kind = KindIfname
+	enc, _ = newCodec(t, s, s)
+	if _, err := enc.AppendKey(nil, append([]byte{99}, make([]byte, 20)...)); !errors.Is(err, ErrLink) {
+		t.Errorf("a key with an unknown interface: %v", err)
+	}
+}
+
+func TestTimes(t *testing.T) {
+	wall := Times{Ktime: 1e18, Boottime: 1e18 + 3e9, Jiffies: 1 << 33, JiffiesAt: 1e18 + 9e12, Tick: 4e6}
+	ktime := clock{role: RoleKtime, size: 8}
+	signed := clock{role: RoleBoottime, size: 8, signed: true}
+	seconds := clock{role: RoleSeconds, size: 4}
+	jiffies := clock{role: RoleJiffies, size: 8}
+	short := clock{role: RoleJiffies, size: 4}
+	toWall := []struct {
+		c    clock
+		v    uint64
+		want int64
+	}{
+		{ktime, 5, 1e18 + 5},
+		{ktime, math.MaxUint64, forever},
+		{ktime, math.MaxInt64, forever},
+		{signed, math.MaxUint64, 1e18 + 3e9 - 1},
+		{seconds, 60, 1e18 + 60e9},
+		{clock{role: RoleSeconds, size: 8}, 1 << 62, forever},
+		{jiffies, 1<<33 + 250, 1e18 + 9e12 + 1e9},
+		{jiffies, 1<<33 - 250, 1e18 + 9e12 - 1e9},
+		{short, 250, 1e18 + 9e12 + 1e9},
+		{short, 1<<32 - 250, 1e18 + 9e12 - 1e9}, // before they wrapped
+	}
+	for _, test := range toWall {
+		ns, ok := wall.toWall(test.c, test.v)
+		if !ok || ns != test.want {
+			t.Errorf("%+v: %d is %d, want %d", test.c, test.v, ns, test.want)
+		}
+	}
+	fromWall := []struct {
+		c    clock
+		ns   int64
+		want uint64
+	}{
+		{ktime, 1e18 + 5, 5},
+		{ktime, 1e18 - 5, 1}, // before the boot
+		{ktime, forever, math.MaxUint64},
+		{ktime, 1e18, 1},
+		{signed, 1e18 + 3e9 - 7, math.MaxUint64 - 6},
+		{signed, forever, math.MaxInt64},
+		{seconds, 1e18 + 60e9 + 999999999, 60},
+		{seconds, 1e18 - 60e9, 1},
+		{seconds, 9e18, math.MaxUint32}, // more than it holds
+		{jiffies, 1e18 + 9e12 + 1e9 + 1e6, 1<<33 + 250},
+		{jiffies, 1e18 + 9e12 + 1e9 + 2e6, 1<<33 + 251},
+		{jiffies, 1e18 + 9e12 - 1e9 - 2e6, 1<<33 - 251},
+		{jiffies, math.MinInt64, 1},
+		{jiffies, forever, math.MaxUint64},
+		{short, 1e18 + 9e12 - 1e9, 1<<32 - 250},
+		{short, 1e18 + 9e12, 1}, // 0 is never
+	}
+	for _, test := range fromWall {
+		if v, ok := wall.fromWall(test.c, test.ns); !ok || v != test.want {
+			t.Errorf("%+v: %d is %d, want %d", test.c, test.ns, v, test.want)
+		}
+	}
+	if ns, _ := (&Times{Ktime: -5}).toWall(ktime, 5); ns != 1 {
+		t.Errorf("1970 became %d", ns)
+	}
+}
+
+// TestRebase: boots hours apart and wall clocks an hour apart, time since stays.
+func TestRebase(t *testing.T) {
+	sender := Times{Ktime: 1e18, Boottime: 1e18, Jiffies: 1e9, JiffiesAt: 1e18 + 36e12, Tick: 1e6}
+	here := Times{Ktime: 1e18 - 7e12, Boottime: 1e18 - 9e12, Jiffies: 7e9, JiffiesAt: 1e18 + 36e12, Tick: 4e6}
+	const ahead = 3600e9 // the sender's wall clock
+	for _, role := range []Role{RoleKtime, RoleBoottime, RoleJiffies, RoleSeconds} {
+		s := oneValue(Field{Name: "seen", Size: 8, Kind: KindTime, Roles: role})
+		enc, dec := newCodec(t, s, s)
+		c := clockOf(&s.Value.Fields[0])
+		idle := int64(1234e9)
+		now := sender.JiffiesAt
+		v, _ := sender.fromWall(c, now-idle)
+		shifted := here.Shift(ahead)
+		got := make([]byte, 8)
+		wire := enc.AppendValue(nil, unsafe.Slice((*byte)(unsafe.Pointer(&v)), 8), &sender)
+		if err := dec.Value(got, wire, &shifted); err != nil {
+			t.Fatal(err)
+		}
+		l := laneOf(&s.Value.Fields[0], 0)
+		ns, _ := here.toWall(c, l.load(ptr(got)))
+		if off := now - ahead - idle - ns; off > 1e9 || off < -1e9 || role != RoleSeconds && (off > 2e6 || off < -2e6) {
+			t.Errorf("role %d: off by %d ns", role, off)
+		}
+	}
+}
+
+func TestCheck(t *testing.T) {
+	deep := &Message{Size: 1, Fields: []Field{{Name: "f", Number: 1, Size: 1, Kind: KindUint}}}
+	for range MaxDepth + 1 {
+		deep = &Message{Size: 1, Fields: []Field{{Name: "f", Number: 1, Size: 1, Kind: KindMessage, Message: deep}}}
+	}
+	loop := &Message{Size: 1, Fields: []Field{{Name: "f", Number: 1, Size: 1, Kind: KindMessage}}}
+	loop.Fields[0].Message = loop
+	wide := &Message{Size: 0, Fields: []Field{{Name: "x", Kind: KindNone}, {Name: "y", Kind: KindNone}}}
+	for range MaxDepth - 1 {
+		wide = &Message{Size: 0, Fields: []Field{
+			{Name: "x", Number: 1, Kind: KindMessage, Message: wide}, {Name: "y", Number: 2, Kind: KindMessage, Message: wide},
+		}}
+	}
+	tests := []struct {
+		name  string
+		field Field
+	}{
+		{"too deep", Field{Size: 1, Kind: KindMessage, Message: deep}},
+		{"endless", Field{Size: 1, Kind: KindMessage, Message: loop}},
+		{"many fields", Field{Size: 0, Kind: KindMessage, Message: wide}},
+		{"many elements", Field{Size: 0, Count: MaxSize, Kind: KindMessage, Message: wide}},
+		{"many empty elements", Field{Size: 0, Count: MaxSize, Kind: KindMessage, Message: &Message{}}},
+		{"no type", Field{Size: 1, Kind: KindMessage}},
+		{"number", Field{Number: 19500, Size: 1, Kind: KindUint}},
+		{"number", Field{Number: 1 << 29, Size: 1, Kind: KindUint}},
+		{"number", Field{Number: -1, Size: 1, Kind: KindUint}},
+		{"size", Field{Size: 3, Kind: KindUint}},
+		{"size", Field{Size: 2, Kind: KindFloat}},
+		{"size", Field{Size: math.MaxInt, Kind: KindBytes}},
+		{"count", Field{Size: 1, Count: math.MaxInt, Kind: KindUint}},
+		{"count", Field{Size: 1, Count: -1, Kind: KindUint}},
+		{"kind", Field{Size: 1, Kind: 99}},
+		{"enum", Field{Size: 1, Kind: KindEnum}},
+		{"bits", Field{Size: 1, BitSize: 9, Kind: KindUint}},
+		{"bits", Field{Size: 8, BitSize: 2, BitOffset: math.MaxInt, Kind: KindUint}},
+		{"bits", Field{Size: 4, BitSize: 4, Kind: KindFloat}},
+		{"bit array", Field{Size: 1, BitSize: 2, Count: 2, Kind: KindUint}},
+		{"two clocks", Field{Size: 8, Kind: KindTime, Roles: RoleKtime | RoleJiffies}},
+		{"no clock", Field{Size: 8, Kind: KindTime}},
+		{"default", Field{Size: 2, Kind: KindUint, Default: []byte{1}}},
+		{"text", Field{Size: 2, Kind: KindUint, Doc: "\x1b[2J"}},
+	}
+	for _, test := range tests {
+		test.field.Name = "a"
+		s := oneValue(Field{Name: "b", Number: 7, Size: 1, Kind: KindUint})
+		test.field.Offset = 1
+		if test.field.Number == 0 {
+			test.field.Number = 1
+		}
+		s.Value.Fields = append(s.Value.Fields, test.field)
+		s.Value.Size = 64
+		if err := s.Check(); !errors.Is(err, ErrType) || !strings.Contains(err.Error(), "value") {
+			t.Errorf("%s: %v", test.name, err)
+		}
+	}
+}
+
+// TestCheckSchema is about what is more than one field.
+func TestCheckSchema(t *testing.T) {
+	tests := map[string]func(s *Schema){
+		"no key":        func(s *Schema) { s.Key = nil },
+		"no size":       func(s *Schema) { s.Value.Size, s.Value.Fields = 0, nil },
+		"large":         func(s *Schema) { s.Value.Size = MaxSize + 1 },
+		"outside":       func(s *Schema) { s.Value.Size = 3 },
+		"overlap":       func(s *Schema) { s.Value.Fields[1].Offset = 1 },
+		"same name":     func(s *Schema) { s.Value.Fields[1].Name = "a" },
+		"same number":   func(s *Schema) { s.Value.Fields[1].Number = 1 },
+		"bad name":      func(s *Schema) { s.Value.Fields[1].Name = "a.b" },
+		"long name":     func(s *Schema) { s.Value.Fields[1].Name = strings.Repeat("a", 129) },
+		"map":           func(s *Schema) { s.Map = "\x00" },
+		"local key":     func(s *Schema) { s.Key.Fields[0].Roles = RoleLocal },
+		"time in a key": func(s *Schema) { s.Key.Fields[0].Kind, s.Key.Fields[0].Roles = KindTime, RoleSeconds },
+		"opaque":        func(s *Schema) { s.Opaque = true },
+		"CPUs":          func(s *Schema) { s.CPUs = 2 },
+	}
+	for name, change := range tests {
+		s := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}, Field{Name: "b", Size: 2, Kind: KindUint})
+		if err := s.Check(); err != nil {
+			t.Fatal(err)
+		}
+		change(s)
+		if err := s.Check(); !errors.Is(err, ErrType) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := NewEncoder(s, nil); !errors.Is(err, ErrType) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestEqual(t *testing.T) {
+	tests := map[string]struct {
+		change func(f *Field)
+		equal  bool
+	}{
+		"doc":      {func(f *Field) { f.Doc, f.Type, f.Default = "x", "y", []byte{1, 2} }, true},
+		"volatile": {func(f *Field) { f.Roles = RoleVolatile | RolePort }, true},
+		"name":     {func(f *Field) { f.Name = "b" }, false},
+		"number":   {func(f *Field) { f.Number = 2 }, false},
+		"order":    {func(f *Field) { f.Roles = RoleBE }, false},
+		"local":    {func(f *Field) { f.Roles = RoleLocal }, false},
+		"kind":     {func(f *Field) { f.Kind = KindSint }, false},
+	}
+	for name, test := range tests {
+		a, b := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}), oneValue(Field{Name: "a", Size: 2, Kind: KindUint})
+		test.change(&b.Value.Fields[0])
+		if Equal(a, b) != test.equal {
+			t.Errorf("%s: equal is %v", name, !test.equal)
+		}
+	}
+	if fields := slices.Clone(conntrackSchema().Value.Fields); !equalMessages(conntrackSchema().Value, &Message{Size: 176, Fields: fields}) {
+		t.Error("a schema is not equal to itself")
+	}
+}

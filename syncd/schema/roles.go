@@ -1,0 +1,233 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// tagPrefix begins the decl tags that are ours.
+const tagPrefix = "mapsync:"
+
+// Numbers of fields that protobuf keeps for itself.
+const (
+	reservedFirst = 19000
+	reservedLast  = 19999
+)
+
+// What roles may go together.
+const (
+	// keyRoles are those that a key's field may have.
+	keyRoles = RoleBE | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort | RoleIfindex
+	// meanings exclude each other.
+	meanings = RoleTime | RoleIfindex | RoleSum | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort
+	// hostOrder excludes network byte order.
+	hostOrder = RoleTime | RoleIfindex | RoleSum
+)
+
+// Setting gives one field its roles, in the place of those that tags gave it.
+type Setting struct {
+	// Map is the name of the map.
+	Map string
+	// Field is the path of the field in the value, names joined by dots; in the key
+	// behind "key.". "value." may stand before it.
+	Field string
+	// Roles are all roles that the field is to have, beside those of its type.
+	Roles Role
+	// Clear says that nothing of the tags is to remain, the number included.
+	Clear bool
+	// Number pins the field's number; 0: as it is.
+	Number int
+	// Default is what a local field holds at first: a number, or for fields that are
+	// none its bytes in hexadecimal; "" for zeros.
+	Default string
+}
+
+// ParseSetting reads MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
+// seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac and port; number=N and
+// default=VALUE stand beside them, and none alone. Whether they fit the field is for
+// [Schema.Apply] to say.
+func ParseSetting(s string) (Setting, error) {
+	place, roles, ok := strings.Cut(s, "=")
+	colon := strings.LastIndexByte(place, ':')
+	if !ok || colon <= 0 || colon == len(place)-1 {
+		return Setting{}, fmt.Errorf("read field setting %q: want MAP:PATH=ROLE[,ROLE...]", s)
+	}
+	set := Setting{Map: place[:colon], Field: place[colon+1:]}
+	if roles == "none" {
+		set.Clear = true
+		return set, nil
+	}
+	if err := set.parse(roles); err != nil {
+		return Setting{}, fmt.Errorf("read field setting %q: %w", s, err)
+	}
+	return set, nil
+}
+
+// parseTags reads the decl tags of a member and of its type. Those of others are
+// not looked at.
+func parseTags(ofType, ofMember []string) (set Setting, err error) {
+	for _, tag := range ofType {
+		if roles, ours := strings.CutPrefix(tag, tagPrefix); ours && err == nil {
+			err = set.parse(roles)
+		}
+	}
+	if err == nil && set.Number != 0 {
+		err = errors.New("number=N is for a member, not for a type")
+	}
+	for _, tag := range ofMember {
+		if roles, ours := strings.CutPrefix(tag, tagPrefix); ours && err == nil {
+			err = set.parse(roles)
+		}
+	}
+	if err != nil {
+		return set, fmt.Errorf("has a bad tag: %w", err)
+	}
+	return set, nil
+}
+
+// parse adds what a list of roles says.
+func (set *Setting) parse(list string) error {
+	for word := range strings.SplitSeq(list, ",") {
+		var more Setting
+		name, value, hasValue := strings.Cut(word, "=")
+		switch {
+		case hasValue && name == "number":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > maxNumber || reservedFirst <= n && n <= reservedLast {
+				return fmt.Errorf("%.80q is no number of a protobuf field", word)
+			}
+			more.Number = n
+		case hasValue && name == "default" && value != "":
+			more.Default = value
+		default:
+			i := slices.IndexFunc(roleTable, func(r roleInfo) bool { return r.name == word })
+			if i < 0 {
+				return fmt.Errorf("there is no role %.80q", word)
+			}
+			more.Roles = roleTable[i].role
+		}
+		if err := set.add(&more); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// add adds what another one says.
+func (set *Setting) add(more *Setting) error {
+	if set.Number != 0 && more.Number != 0 && set.Number != more.Number {
+		return fmt.Errorf("number=%d and number=%d contradict each other", set.Number, more.Number)
+	}
+	if set.Default != "" && more.Default != "" && set.Default != more.Default {
+		return fmt.Errorf("default=%.40s and default=%.40s contradict each other", set.Default, more.Default)
+	}
+	set.Roles |= more.Roles
+	set.Number = max(set.Number, more.Number)
+	set.Default = max(set.Default, more.Default)
+	return nil
+}
+
+// roleInfo is one role.
+type roleInfo struct {
+	role  Role
+	name  string
+	needs string              // what type it fits, for people
+	take  func(f *Field) bool // makes f what the role says, false if it does not fit
+}
+
+var roleTable = []roleInfo{
+	{RoleKtime, "ktime", "an 8-byte integer", func(f *Field) bool { return f.become(KindTime, 8) }},
+	{RoleBoottime, "boottime", "an 8-byte integer", func(f *Field) bool { return f.become(KindTime, 8) }},
+	{RoleJiffies, "jiffies", "a 4 or 8-byte integer", func(f *Field) bool { return f.become(KindTime, 4, 8) }},
+	{RoleSeconds, "seconds", "a 4 or 8-byte integer", func(f *Field) bool { return f.become(KindTime, 4, 8) }},
+	{RoleIfindex, "ifindex", "a 2, 4 or 8-byte integer", func(f *Field) bool { return f.become(KindIfname, 2, 4, 8) }},
+	{RoleVolatile, "volatile", "a field that is sent", func(f *Field) bool { return f.Kind != KindNone }},
+	{RoleLocal, "local", "a field", func(*Field) bool { return true }},
+	{RoleSum, "sum", "an integer", func(f *Field) bool { return f.integer(1, 2, 4, 8) }},
+	{RoleBE, "be", "an unsigned 2, 4 or 8-byte integer", func(f *Field) bool { return f.Kind == KindUint && f.integer(2, 4, 8) }},
+	{RoleIPv4, "ipv4", "an unsigned 4-byte integer or 4 bytes", (*Field).becomeIPv4},
+	{RoleIPv6, "ipv6", "16 bytes", func(f *Field) bool { return f.becomeBytes(16) }},
+	{RoleMAC, "mac", "6 bytes", func(f *Field) bool { return f.becomeBytes(6) }},
+	{RolePort, "port", "an unsigned 2-byte integer", func(f *Field) bool { return f.Kind == KindUint && f.integer(2) }},
+}
+
+// integer reports whether f is an integer, or an array of them, of one of the sizes.
+func (f *Field) integer(sizes ...int) bool {
+	return (f.Kind == KindUint || f.Kind == KindSint) && f.BitSize == 0 && slices.Contains(sizes, f.Size)
+}
+
+func (f *Field) become(kind Kind, sizes ...int) bool {
+	if !f.integer(sizes...) {
+		return false
+	}
+	f.Kind = kind
+	return true
+}
+
+func (f *Field) becomeIPv4() bool {
+	if f.Kind == KindUint && f.integer(4) {
+		f.Roles |= RoleBE
+		return true
+	}
+	return f.Kind == KindBytes && f.Size == 4
+}
+
+// becomeBytes makes bytes of an array of integers with as many, as addresses are
+// often written in C.
+func (f *Field) becomeBytes(size int) bool {
+	if f.Kind == KindBytes {
+		return f.Size == size
+	}
+	if f.Count == 0 || f.Bytes() != size || !f.integer(2, 4, 8) {
+		return false
+	}
+	f.Kind, f.Size, f.Count = KindBytes, size, 0
+	f.Roles &^= RoleBE
+	return true
+}
+
+// declared is what a field is by its type alone, and what its tags say.
+type declared struct {
+	kind        Kind
+	size, count int
+	roles       Role
+	number      int
+	tags        Setting
+}
+
+// keep remembers what f is before it is given roles.
+func (d *declared) keep(f *Field) {
+	d.kind, d.size, d.count, d.roles = f.Kind, f.Size, f.Count, f.Roles
+}
+
+// assume makes f what its type and a setting say, nothing else. The errors go on
+// from the field's name.
+func (f *Field) assume(set *Setting, key bool) error {
+	d := f.decl
+	f.Kind, f.Size, f.Count = d.kind, d.size, d.count
+	f.Roles, f.Number, f.Default = d.roles|set.Roles, d.number, nil
+	if set.Number != 0 {
+		f.Number = set.Number
+	}
+	if wrong := set.Roles &^ keyRoles; key && wrong != 0 {
+		return fmt.Errorf("of type %s cannot have role %s in a key", f.Type, strings.Join(wrong.names(), ","))
+	}
+	if both := f.Roles & meanings; both&(both-1) != 0 {
+		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.names(), ","))
+	}
+	if both := f.Roles & (hostOrder | RoleBE); both&RoleBE != 0 && both != RoleBE {
+		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.names(), ","))
+	}
+	for _, r := range roleTable {
+		if set.Roles&r.role != 0 && !r.take(f) {
+			return fmt.Errorf("of type %s cannot have role %s: it needs %s", f.Type, r.name, r.needs)
+		}
+	}
+	if set.Default == "" {
+		return nil
+	}
+	return f.setDefault(set.Default)
+}

@@ -1,0 +1,259 @@
+package schema
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// What is said about a union is bounded.
+const (
+	maxListed = 6    // members listed by name
+	maxDoc    = 1024 // bytes
+)
+
+// choice says what stands for a union: one of its members, or all of its bytes.
+type choice struct {
+	draft          // fields of the member, none when the bytes are the field
+	whole     bool // the bytes are the field
+	anonymous bool // the member is an anonymous struct or union
+	kind      Kind // of the bytes: KindBytes, or KindNone when they are local
+	doc       string
+}
+
+// choose looks for the member that stands for a union: the first that covers every bit that
+// any covers. If one holds what must not travel, nothing of the union does.
+func (b *builder) choose(u *btf.Union, name string) (*choice, error) {
+	alts, err := b.alternatives(u, name)
+	if err != nil {
+		return nil, err
+	}
+	c := &choice{draft: draft{msg: &Message{Name: name}}}
+	if slices.ContainsFunc(alts, func(a draft) bool { return holdsNone(a.msg) }) {
+		c.whole, c.kind, c.doc = true, KindNone, "not sent: one of them holds a pointer or is the kernel's"
+	} else if len(alts) > 0 {
+		i, err := b.widest(alts, int(u.Size))
+		if err != nil {
+			return nil, err
+		}
+		c.take(alts, i, u)
+	}
+	if len(u.Members) > 1 {
+		c.doc = addDoc("a union of "+listMembers(u), c.doc)
+	}
+	return c, nil
+}
+
+// take lets alternative i stand for the union, or if that is -1 its bytes.
+func (c *choice) take(alts []draft, i int, u *btf.Union) {
+	if i < 0 {
+		c.whole, c.kind, c.doc = true, KindBytes, "sent as bytes, as none covers all others"
+		return
+	}
+	c.draft, c.anonymous = alts[i], u.Members[i].Name == ""
+	if len(alts) > 1 {
+		c.doc = "sent as " + spellMember(&u.Members[i])
+	}
+}
+
+// alternatives makes the fields of each member by itself.
+func (b *builder) alternatives(u *btf.Union, name string) ([]draft, error) {
+	if err := b.enter(u); err != nil {
+		return nil, err
+	}
+	defer b.leave()
+	var alts []draft
+	for i := range u.Members {
+		m := &u.Members[i]
+		sh, err := b.shape(m)
+		if err != nil {
+			return nil, err
+		}
+		if _, _, err := b.extent(m, &sh, int(u.Size)); err != nil {
+			return nil, err
+		}
+		alt := draft{msg: &Message{Name: name, Size: int(u.Size)}}
+		if err := b.member(&alt, m, &sh, 0); err != nil {
+			return nil, err
+		}
+		alts = append(alts, alt)
+	}
+	return alts, nil
+}
+
+// widest returns the first alternative that covers all that any covers, -1 if there
+// is none.
+func (b *builder) widest(alts []draft, size int) (int, error) {
+	if b.marks -= 2 * len(alts) * size; b.marks < 0 {
+		return 0, b.fail("has too many or too large unions")
+	}
+	all := make([]byte, size)
+	for _, a := range alts {
+		a.msg.cover(all)
+	}
+	one := make([]byte, size)
+	for i, a := range alts {
+		clear(one)
+		a.msg.cover(one)
+		if bytes.Equal(one, all) {
+			return i, nil
+		}
+	}
+	return -1, nil
+}
+
+// cover sets the bits that the fields of m hold in the bytes of one.
+func (m *Message) cover(mask []byte) {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		at := mask[f.Offset : f.Offset+f.Bytes()]
+		switch {
+		case f.BitSize > 0:
+			for bit := f.BitOffset; bit < f.BitOffset+f.BitSize; bit++ {
+				at[bit/8] |= 1 << (bit % 8)
+			}
+		case f.Kind == KindMessage:
+			for ; len(at) > 0; at = at[f.Size:] {
+				f.Message.cover(at[:f.Size])
+			}
+		case f.Kind == KindBool: // no other value survives
+			for i := range at {
+				at[i] |= 1
+			}
+		case f.Kind != KindNone:
+			for i := range at {
+				at[i] = 0xff
+			}
+		}
+	}
+}
+
+func holdsNone(m *Message) bool {
+	return slices.ContainsFunc(m.Fields, func(f Field) bool {
+		return f.Kind == KindNone || f.Message != nil && holdsNone(f.Message)
+	})
+}
+
+// anonymousUnion adds what stands for a union without a name: fields of the
+// struct around it, which begins base before it.
+func (b *builder) anonymousUnion(sc *draft, u *btf.Union, base int) error {
+	c, err := b.choose(u, sc.msg.Name)
+	if err != nil {
+		return err
+	}
+	if c.whole {
+		c.ordinal = 1
+		c.msg.Fields = []Field{{
+			Name: joinNames(u), Size: int(u.Size), Kind: c.kind,
+			Type: strings.TrimSpace("union " + clean(u.Name, "_")), decl: &declared{number: 1},
+		}}
+	}
+	if sc.ordinal+c.ordinal >= reservedFirst {
+		return b.fail("has member %d: protobuf keeps the number", reservedFirst)
+	}
+	for i, f := range c.msg.Fields {
+		f.Offset += base
+		f.decl.number += sc.ordinal
+		if i == 0 {
+			f.Doc = addDoc(c.doc, f.Doc)
+		}
+		sc.msg.Fields = append(sc.msg.Fields, f)
+	}
+	sc.ordinal += c.ordinal
+	return nil
+}
+
+// namedUnion says what f is, a union or an array of them. A single one is what stands
+// for it, under its own name.
+func (b *builder) namedUnion(f *Field, u *btf.Union, sh *shape, place string) (present bool, err error) {
+	c, err := b.choose(u, sh.structName(place))
+	if err != nil {
+		return false, err
+	}
+	f.Doc = c.doc
+	switch {
+	case c.whole:
+		f.Kind = c.kind
+	case len(c.msg.Fields) == 0:
+		return false, nil // padding
+	case sh.array || c.anonymous:
+		c.msg.Name = sh.structName(place)
+		f.Kind, f.Message = KindMessage, c.msg
+	default:
+		return true, b.standIn(f, &c.msg.Fields[0])
+	}
+	return true, nil
+}
+
+// standIn makes f, a union, what its member is.
+func (b *builder) standIn(f, member *Field) error {
+	stand := *member
+	stand.Name, stand.Type, stand.Number = f.Name, f.Type, f.Number
+	stand.Offset += f.Offset
+	stand.Doc = addDoc(f.Doc, member.Doc)
+	tags := member.decl.tags
+	if err := tags.add(&f.decl.tags); err != nil {
+		return b.fail("%v", err)
+	}
+	stand.decl = &declared{number: f.decl.number, tags: tags}
+	*f = stand
+	return nil
+}
+
+// joinNames makes the name of a union that has none, of those of its members.
+func joinNames(u *btf.Union) string { return cleanName(joinSome(u.Members, "_or_", firstName)) }
+
+// listMembers lists the members of a union, for people.
+func listMembers(u *btf.Union) string { return joinSome(u.Members, ", ", spellMember) }
+
+// spellMember names a member of a union, an anonymous struct by the names of its own.
+func spellMember(m *btf.Member) string {
+	if s, ok := m.Type.(*btf.Struct); ok && m.Name == "" {
+		return "{" + joinSome(s.Members, ", ", firstName) + "}"
+	}
+	return firstName(m)
+}
+
+// joinSome joins what spell makes of the first members.
+func joinSome(members []btf.Member, by string, spell func(*btf.Member) string) string {
+	var names []string
+	for i := range members {
+		if i == maxListed {
+			names = append(names, "more")
+			break
+		}
+		names = append(names, spell(&members[i]))
+	}
+	return strings.Join(names, by)
+}
+
+// firstName returns a name that stands for a member: its own, or the first within.
+func firstName(m *btf.Member) string {
+	for range MaxDepth {
+		if m.Name != "" {
+			return clean(m.Name, "_")
+		}
+		var inner []btf.Member
+		switch t := m.Type.(type) {
+		case *btf.Struct:
+			inner = t.Members
+		case *btf.Union:
+			inner = t.Members
+		}
+		if len(inner) == 0 {
+			break
+		}
+		m = &inner[0]
+	}
+	return "unnamed"
+}
+
+func addDoc(outer, inner string) string {
+	doc := outer + inner
+	if outer != "" && inner != "" {
+		doc = outer + "; " + inner
+	}
+	return doc[:min(len(doc), maxDoc)]
+}

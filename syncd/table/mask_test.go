@@ -1,0 +1,105 @@
+package table
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// volatileTail makes the last byte of a value volatile.
+func volatileTail(o *Options) {
+	o.Significant = bytes.Repeat([]byte{0xff}, o.ValueSize)
+	o.Significant[o.ValueSize-1] = 0
+}
+
+// tail returns a change of key k whose value has a last byte.
+func tail(t *testing.T, last byte, at int64) *Change {
+	c := parseChange(t, "update k v packet 0", at)
+	c.Value[len(c.Value)-1] = last
+	return c
+}
+
+func TestVolatileChangeAloneIsKeptAndNotTold(t *testing.T) {
+	r := newRig(t, volatileTail)
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(tail(t, 1, second)) })
+	head := r.tab.Stats().Head
+	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, 2*second)) })
+	// One that is older than what is known brings nothing at all.
+	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 3, second)) })
+	if got := r.tab.Stats().Head; got != head {
+		t.Errorf("the order moved from %d to %d for a volatile change alone", head, got)
+	}
+	var rec Record
+	r.tab.View(func(tx *Tx) { tx.Get(pad("k", simKey), &rec) })
+	if got := rec.Value[len(rec.Value)-1]; got != 7 {
+		t.Errorf("the volatile byte is %d, want 7: it travels with the next change", got)
+	}
+}
+
+func TestKeepLeavesWhatADeltaDoesNotTell(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k own packet 0")
+	d := &Delta{Key: pad("k", simKey), Value: pad("new", simValue), Version: Version(5 * second), Keep: []Range{{1, 2}}}
+	r.do(Accepted, func(tx *Tx) Outcome {
+		d.Owner = tx.Intern(peer)
+		return tx.Remote(d, 5*second, RemoteOptions{})
+	})
+	if state := r.state("k"); !strings.HasPrefix(state, "nwn ") {
+		t.Errorf("k is %q, want the value nwn", state)
+	}
+	// What the table has no live record of takes what the delta brought there.
+	d = &Delta{Key: pad("l", simKey), Value: pad("new", simValue), Version: 7, Keep: []Range{{1, 2}}}
+	r.do(Accepted, func(tx *Tx) Outcome {
+		d.Owner = tx.Intern(peer)
+		return tx.Remote(d, 5*second, RemoteOptions{})
+	})
+	if state := r.state("l"); !strings.HasPrefix(state, "new ") {
+		t.Errorf("l is %q, want the value new", state)
+	}
+}
+
+func TestEqualUnder(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := rapid.IntRange(1, 40).Draw(rt, "size")
+		part := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 1, 0x80, 0xff}), n, n)
+		a, b, mask := part.Draw(rt, "a"), part.Draw(rt, "b"), part.Draw(rt, "mask")
+		want := true
+		for i := range a {
+			want = want && (a[i]^b[i])&mask[i] == 0
+		}
+		if got := equalUnder(mask, a, b); got != want {
+			rt.Fatalf("got %t, want %t", got, want)
+		}
+	})
+}
+
+func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.tab.Update(func(tx *Tx) {
+		tx.Reread(pad("k", simKey))
+		tx.Reread(pad("l", simKey))
+	})
+	if got := r.rechecks(); got != "lk" && got != "kl" {
+		t.Fatalf("to be read again: %q, want k and l", got)
+	}
+	r.wantRechecks("")
+	r.tab.Update(func(tx *Tx) {
+		for range maxRereads + 2 {
+			tx.Reread(pad("l", simKey))
+		}
+	})
+	if got := r.tab.Stats().RereadsDropped; got != 2 {
+		t.Errorf("%d rereads dropped, want 2", got)
+	}
+	buf := make([]byte, maxRereads*simKey)
+	r.tab.Update(func(tx *Tx) {
+		if n := tx.TakeRechecks(buf); n != maxRereads {
+			t.Errorf("%d keys to be read again, want %d", n, maxRereads)
+		}
+	})
+	r.local(Accepted, 2*second, "update l w reread 0")
+	r.want("l", "w v2000000000 a100")
+}
