@@ -10,6 +10,7 @@ SESSIONS ?= 1000
 ATTACH ?= kprobe
 BUFFER ?= ring
 LOAD ?= builtin
+LAYOUTS ?= v1,v1
 KERNEL ?= host
 KERNELS ?= 5.10 6.1 6.12
 FUZZTIME ?= 10s
@@ -21,6 +22,7 @@ help: ## say what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
+	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby)"
 	@echo "  KERNEL=host|native|5.10|6.1|6.12; test-kernels takes KERNELS=\"$(KERNELS)\""
 
 build: ## build bin/syncd
@@ -32,7 +34,7 @@ generate: ## remake BPF objects and protobuf code (needs clang 14: scripts/insta
 	go generate ./...
 
 check-generate: generate ## remake them and fail when that changed anything
-	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go'
+	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
 
 fmt: ## format the Go code
 	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$')
@@ -56,7 +58,7 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 	scripts/fuzz $(FUZZTIME)
 
 demo: deps ## kill a load balancer and lose no session
-	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) KERNEL=$(KERNEL) scripts/drill
+	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) KERNEL=$(KERNEL) scripts/drill
 
 drill: demo ## the same with SESSIONS=N
 

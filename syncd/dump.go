@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"time"
 
 	"mapsync/syncd/config"
@@ -12,47 +13,97 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// entryFlags are what dump and watch have in common.
+type entryFlags struct {
+	socket      string
+	asJSON, raw bool
+	query       daemon.EntryQuery
+}
+
+func (f *entryFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
+	cmd.Flags().BoolVar(&f.raw, "raw", false, "print keys and values as the hex of their bytes in the kernel map")
+	cmd.Flags().StringArrayVar(&f.query.Where, "where", nil,
+		"only entries of which this holds, such as dport=443, saddr=10.0.0.0/8 or state!=CT_CLOSED (repeatable)")
+}
+
+// print asks the daemon and prints each entry as it comes.
+func (f *entryFlags) print(cmd *cobra.Command, name string) error {
+	f.query.Form = daemon.FormText
+	switch {
+	case f.raw:
+		f.query.Form = daemon.FormRaw
+	case f.asJSON:
+		f.query.Form = daemon.FormJSON
+	}
+	out := bufio.NewWriter(cmd.OutOrStdout())
+	encoder := json.NewEncoder(out)
+	err := daemon.NewClient(f.socket).Entries(cmd.Context(), name, f.query, func(e *daemon.Entry) error {
+		var err error
+		if f.asJSON {
+			err = encoder.Encode(e)
+		} else {
+			err = printEntry(out, e)
+		}
+		if err == nil && f.query.Watch {
+			err = out.Flush() // whoever watches wants to see it now
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
 func newDump() *cobra.Command {
-	var socket string
-	var asJSON, tombstones bool
+	var flags entryFlags
 	cmd := &cobra.Command{
 		Use:   "dump MAP",
 		Short: "Print what the running daemon knows of a map",
 		Long: `Print the records of a replicated map, oldest change first: key, value, which node owns
-it, and when it changed. An entry marked pending is not in this node's kernel map yet.`,
-		Example: `  syncd dump ct_map
-  syncd dump ct_map --json | jq -r 'select(.owner == "lb1") | .key'
+it, and when it changed. An entry marked pending is not in this node's kernel map yet. For
+people, fields that are zero are left out; --json has them all.`,
+		Example: `  syncd dump ct_map --where dport=443 --where saddr=10.0.0.0/8
+  syncd dump ct_map --json | jq -r 'select(.owner == "lb1") | .key.saddr'
   syncd dump ct_map --tombstones`,
 		Args: exactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			out := bufio.NewWriter(cmd.OutOrStdout())
-			encoder := json.NewEncoder(out)
-			err := daemon.NewClient(socket).Dump(cmd.Context(), args[0], tombstones, func(e *daemon.Entry) error {
-				if asJSON {
-					return encoder.Encode(e)
-				}
-				return printEntry(out, e)
-			})
-			if err != nil {
-				return err
-			}
-			return out.Flush()
-		},
+		RunE: func(cmd *cobra.Command, args []string) error { return flags.print(cmd, args[0]) },
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	cmd.Flags().BoolVar(&tombstones, "tombstones", false, "print deleted keys that are still remembered, too")
+	flags.bind(cmd)
+	cmd.Flags().BoolVar(&flags.query.Tombstones, "tombstones", false, "print deleted keys that are still remembered, too")
 	return cmd
 }
 
-func printEntry(out *bufio.Writer, e *daemon.Entry) error {
-	value, note := e.Value, ""
+func newWatch() *cobra.Command {
+	flags := entryFlags{query: daemon.EntryQuery{Watch: true}}
+	cmd := &cobra.Command{
+		Use:   "watch MAP",
+		Short: "Print the changes of a map as they happen",
+		Long: `Print each change of a replicated map from now on, this node's own and its peers', until
+interrupted. A key that changes faster than it can be printed comes once, with its newest value.`,
+		Example: `  syncd watch ct_map --where state=CT_ESTABLISHED
+  syncd watch ct_map --json | jq -c 'select(.deleted)'`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error { return flags.print(cmd, args[0]) },
+	}
+	flags.bind(cmd)
+	return cmd
+}
+
+func printEntry(out io.Writer, e *daemon.Entry) error {
+	key, value, err := e.Text()
+	if err != nil {
+		return err
+	}
 	if e.Deleted {
 		value = "deleted"
 	}
+	note := ""
 	if e.Pending {
 		note = " pending"
 	}
-	_, err := fmt.Fprintf(out, "%s %s owner=%s changed=%s%s\n", e.Key, value, e.Owner, e.Changed.Format(time.RFC3339Nano), note)
+	_, err = fmt.Fprintf(out, "%s %s owner=%s changed=%s%s\n", key, value, e.Owner, e.Changed.Format(time.RFC3339Nano), note)
 	return err
 }

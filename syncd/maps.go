@@ -6,6 +6,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,8 @@ type hostMap struct {
 	MaxEntries int      `json:"max_entries"`
 	Entries    int      `json:"entries"` // -1: not known
 	Pins       []string `json:"pins"`
+	KeyType    string   `json:"key_type,omitempty"` // C types; empty: no BTF, or no right to read it
+	ValueType  string   `json:"value_type,omitempty"`
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
 	Problem    string   `json:"problem,omitempty"` // why it cannot be replicated
@@ -66,6 +69,9 @@ func describe(info *kmap.Info) hostMap {
 		h.Problem = info.Supported.Error()
 		return h
 	}
+	if s, err := daemon.SchemaOf(info.Name, *info); err == nil && !s.Opaque {
+		h.KeyType, h.ValueType = s.Key.Name, s.Value.Name
+	}
 	method, err := methodOf(info.ID)
 	if err != nil {
 		h.Problem = err.Error()
@@ -92,6 +98,12 @@ func methodOf(id uint32) (kmap.Method, error) {
 func printMaps(cmd *cobra.Command, list []hostMap) error {
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tNAME\tTYPE\tKEY\tVALUE\tENTRIES\tMAX\tREAD\tWRITE\tPINS")
+	typed := func(name string, size int) string {
+		if name == "" {
+			return fmt.Sprint(size)
+		}
+		return fmt.Sprintf("%s (%d)", name, size)
+	}
 	for _, m := range list {
 		entries := "?"
 		if m.Entries >= 0 {
@@ -101,8 +113,8 @@ func printMaps(cmd *cobra.Command, list []hostMap) error {
 		if m.Problem != "" {
 			ways = "-\t-"
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%d\t%s\t%s\n", m.ID, m.Name, m.Type, m.KeySize, m.ValueSize,
-			entries, m.MaxEntries, ways, strings.Join(m.Pins, " "))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", m.ID, m.Name, m.Type,
+			typed(m.KeyType, m.KeySize), typed(m.ValueType, m.ValueSize), entries, m.MaxEntries, ways, strings.Join(m.Pins, " "))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print maps: %w", err)

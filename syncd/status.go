@@ -76,10 +76,14 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", m.Name, m.State, m.Live, m.MaxEntries,
 			m.Tombstones, m.Pending, m.Failed, m.Position, m.Applied, m.Write)
 	}
-	fmt.Fprintln(w, "\nPEER\tADDRESS\tMAP\tSTATE\tRECEIVED\tSENT\tACKED\tLAG\tLAG TIME")
+	fmt.Fprintln(w, "\nPEER\tADDRESS\tRECEIVING\tSENDING\tCLOCK AHEAD\tROUND TRIP")
+	for _, p := range s.Peers {
+		fmt.Fprintf(w, "%s\t%s\t%t\t%t\t%s\t%s\n", p.Node, p.Address, p.Receiving, p.Sending, seconds(p.ClockOffset), seconds(p.RoundTrip))
+	}
+	fmt.Fprintln(w, "\nPEER\tMAP\tSTATE\tRECEIVED\tSENT\tACKED\tLAG\tLAG TIME")
 	for _, p := range s.Peers {
 		for _, m := range p.Maps {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Node, p.Address, m.Name, m.State,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Node, m.Name, m.State,
 				m.Received, m.Sent, m.Acked, m.LagEntries, seconds(m.LagSeconds))
 		}
 	}

@@ -353,7 +353,8 @@ func (n *node) table(ctx context.Context) (content, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	c := make(content)
-	err := n.client().Dump(ctx, "ct", true, func(e *daemon.Entry) error {
+	everything := daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}
+	err := n.client().Entries(ctx, "ct", everything, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
 		if err != nil {
 			return err

@@ -3,12 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
+	"math/bits"
+	"unsafe"
 
 	"github.com/cilium/ebpf"
 
+	lbbpf "mapsync/bench/lb/bpf"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/schema"
 )
 
 // The sizes of a connection-tracking entry as LoxiLB's ct_map has them, in bytes.
@@ -23,27 +26,61 @@ type (
 	value = [valueSize]byte
 )
 
-// fillKey makes the key of entry i: its number, then bytes that are different in
-// every entry and easy to make again.
+// firstClient is the address of entry 0; that of entry i is i further.
+const firstClient = 10 << 24
+
+// fillKey makes the key of entry i: a client's connection to one service.
 func fillKey(b []byte, i int) {
-	binary.LittleEndian.PutUint64(b, uint64(i))
-	fill(b[8:], uint64(i))
-}
-
-// fillValue makes the value that entry i has in a generation. Each generation
-// changes the whole of it.
-func fillValue(b []byte, i, generation int) {
-	fill(b, uint64(i)<<8|uint64(generation)|1<<63)
-}
-
-// fill is SplitMix64, a word at a time.
-func fill(b []byte, seed uint64) {
-	for ; len(b) >= 8; b = b[8:] {
-		seed += 0x9e3779b97f4a7c15
-		z := (seed ^ seed>>30) * 0xbf58476d1ce4e5b9
-		z = (z ^ z>>27) * 0x94d049bb133111eb
-		binary.LittleEndian.PutUint64(b, z^z>>31)
+	k := (*lbbpf.LBCtKey)(unsafe.Pointer((*key)(b)))
+	*k = lbbpf.LBCtKey{
+		Saddr: [4]uint32{bits.ReverseBytes32(firstClient + uint32(i))},
+		Daddr: [4]uint32{bits.ReverseBytes32(0xc0000201)},
+		Sport: bits.ReverseBytes16(1024 + uint16(mix(uint64(i))%60000)), Dport: bits.ReverseBytes16(443),
+		Proto: 6, Family: 2,
 	}
+}
+
+// numberOf returns i of a key.
+func numberOf(b []byte) int {
+	k := (*lbbpf.LBCtKey)(unsafe.Pointer((*key)(b)))
+	return int(bits.ReverseBytes32(k.Saddr[0]) - firstClient)
+}
+
+// fillValue makes the value that entry i has in a generation: an established
+// connection after a while of traffic.
+func fillValue(b []byte, i, generation int) {
+	v := (*lbbpf.LBCtValue)(unsafe.Pointer((*value)(b)))
+	seed := mix(uint64(i)<<8 | uint64(generation))
+	*v = lbbpf.LBCtValue{
+		Created: 3_600_000_000_000 + uint64(i)*1000, LastUsed: 3_600_000_000_000 + uint64(i)*1000 + seed%60_000_000_000,
+		Packets: 3 + seed>>8%1000, Bytes: 200 + seed>>16%1_000_000,
+		IdleTimeout: 1800 + uint32(generation), BackendId: 1 + uint32(i)%16,
+		State: 3, Direction: uint8(i & 1), VipId: 1,
+	}
+	v.Nat.Daddr[0] = bits.ReverseBytes32(0x0ac80001 + uint32(i)%16)
+	v.Nat.Dport, v.Nat.Flags = bits.ReverseBytes16(8080), 2
+	for d := range v.Tcp {
+		v.Tcp[d].Seq, v.Tcp[d].Ack = uint32(mix(seed+uint64(d))), uint32(mix(seed-uint64(d)))
+		v.Tcp[d].Window, v.Tcp[d].Flags = 64240, 1
+	}
+}
+
+// mix is a step of SplitMix64.
+func mix(z uint64) uint64 {
+	z += 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// ctSchema returns what an entry is made of, as the load balancer's object file says.
+func ctSchema() (*schema.Schema, error) {
+	spec, err := lbbpf.LoadLB()
+	if err != nil {
+		return nil, fmt.Errorf("read the load balancer's types: %w", err)
+	}
+	m := spec.Maps["ct_map"]
+	return schema.FromTypes(mapName, m.Key, m.Value)
 }
 
 // entries are all the keys and values of one generation.
@@ -81,13 +118,13 @@ func verify(ctx context.Context, m *kmap.Map, n, generation int) error {
 	var k key
 	var v value
 	err := m.ForEach(ctx, func(gotKey, gotValue []byte) error {
-		i := binary.LittleEndian.Uint64(gotKey)
-		if i >= uint64(n) {
+		i := numberOf(gotKey)
+		if i < 0 || i >= n {
 			return fmt.Errorf("entry %d was never written", i)
 		}
-		fillKey(k[:], int(i))
-		fillValue(v[:], int(i), generation)
-		if !bytes.Equal(gotKey, k[:]) || !bytes.Equal(gotValue, v[:]) {
+		fillKey(k[:], i)
+		fillValue(v[:], i, generation)
+		if !bytes.Equal(gotKey, k[:]) || !sameValue((*value)(gotValue), &v) {
 			return fmt.Errorf("entry %d differs from what was written", i)
 		}
 		if !seen[i] { // an iterator may visit an entry twice
@@ -103,4 +140,14 @@ func verify(ctx context.Context, m *kmap.Map, n, generation int) error {
 		return fmt.Errorf("verify the second map: it holds %d of %d entries", count, n)
 	}
 	return nil
+}
+
+// sameValue compares a value that was carried over with the one that was written. Time
+// stamps may be off by what the nodes' measurement of each other's clocks is.
+func sameValue(got, want *value) bool {
+	g, w := *(*lbbpf.LBCtValue)(unsafe.Pointer(got)), *(*lbbpf.LBCtValue)(unsafe.Pointer(want))
+	const tolerance = 1_000_000 // ns
+	off := max(g.LastUsed-w.LastUsed+tolerance, g.Created-w.Created+tolerance)
+	g.LastUsed, g.Created = w.LastUsed, w.Created
+	return g == w && off <= 2*tolerance
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/syncd/schema"
 )
 
 // Sample is what something cost, by unit.
@@ -97,6 +99,9 @@ func newWallClock() wallClock {
 }
 
 func (c wallClock) now() int64 { return monotonic() + c.offset }
+
+// times says how the time stamps of entries relate to it.
+func (c wallClock) times() schema.Times { return schema.Times{Ktime: c.offset, Boottime: c.offset} }
 
 func monotonic() int64 {
 	var ts unix.Timespec

@@ -52,11 +52,15 @@ func newNode(name string, n int, clock wallClock) (_ *node, err error) {
 	if d.syncer, err = kmap.NewSyncer(d.table, d.access, kmap.SyncerOptions{Now: clock.now}); err != nil {
 		return nil, err
 	}
-	d.repl, err = replicate.New(replicate.Options{Self: d.owner, Dial: d.dial, Logger: slog.New(slog.DiscardHandler)})
+	d.repl, err = replicate.New(replicate.Options{Self: d.owner, Dial: d.dial, Times: clock.times, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return nil, err
 	}
-	layout := replicate.Layout{KeySize: keySize, ValueSize: valueSize}
+	types, err := ctSchema()
+	if err != nil {
+		return nil, err
+	}
+	layout := replicate.Layout{KeySize: keySize, ValueSize: valueSize, Schema: types}
 	if err := d.repl.AddMap(mapName, layout, d.table); err != nil {
 		return nil, err
 	}
@@ -67,7 +71,13 @@ func newNode(name string, n int, clock wallClock) (_ *node, err error) {
 }
 
 func newTable(owner table.Owner) (*table.Table, error) {
-	return table.New(table.Options{Self: owner, KeySize: keySize, ValueSize: valueSize})
+	types, err := ctSchema()
+	if err != nil {
+		return nil, err
+	}
+	return table.New(table.Options{
+		Self: owner, KeySize: keySize, ValueSize: valueSize, Significant: types.Significant(), Carried: types.Carried(),
+	})
 }
 
 func (d *node) dial(p replicate.Peer) (*grpc.ClientConn, error) {

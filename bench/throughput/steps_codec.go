@@ -63,10 +63,14 @@ func newCodec(n int) (*codec, error) {
 	if c.to, err = newTable(table.Owner{Node: "second", Incarnation: 1}); err != nil {
 		return nil, err
 	}
-	if c.encoding, err = replicate.NewEncoding(c.from, 0); err != nil {
+	types, err := ctSchema()
+	if err != nil {
 		return nil, err
 	}
-	c.decoding, err = replicate.NewDecoding(c.to, sender)
+	if c.encoding, err = replicate.NewEncoding(c.from, types, 0); err != nil {
+		return nil, err
+	}
+	c.decoding, err = replicate.NewDecoding(c.to, types, sender)
 	return c, err
 }
 

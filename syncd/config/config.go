@@ -20,6 +20,8 @@ type Config struct {
 	Attach     string   `yaml:"attach"`
 	Buffer     string   `yaml:"buffer"`
 	BufferSize int      `yaml:"buffer-size"`
+	Schemas    []string `yaml:"schema"`
+	Fields     []string `yaml:"field"`
 
 	NodeName        string   `yaml:"node-name"`
 	Join            []string `yaml:"join"`
@@ -107,7 +109,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate says everything that is wrong with the settings, each with what to do.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateAddresses(), c.validateTLS()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
@@ -149,6 +151,24 @@ func (c *Config) validateMaps() error {
 			errs = append(errs, fmt.Errorf("map %q: another map is called %s already", s, m.Name))
 		}
 		seen[m.Name] = true
+	}
+	return errors.Join(errs...)
+}
+
+// ParseSchema reads one entry of the setting schema: MAP=FILE.
+func ParseSchema(s string) (name, file string, err error) {
+	name, file, ok := strings.Cut(s, "=")
+	if !ok || !mapName.MatchString(name) || file == "" {
+		return "", "", fmt.Errorf("schema %q: write MAP=FILE.o", s)
+	}
+	return name, file, nil
+}
+
+func (c *Config) validateSchemas() error {
+	var errs []error
+	for _, s := range c.Schemas {
+		_, _, err := ParseSchema(s)
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }

@@ -14,9 +14,15 @@ import (
 // maxFileSize is more than any settings need, in bytes.
 const maxFileSize = 1 << 20
 
+// FieldUsage explains the setting field.
+const FieldUsage = "what a field means, `MAP:FIELD=ROLE[,ROLE]`, instead of what the types say: ktime, boottime, jiffies, seconds, " +
+	"ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port, default=N, number=N or none (repeatable)"
+
 // Bind declares every setting as a flag of fs that writes to c.
 func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID (repeatable)")
+	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
+	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit or kprobe")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
 	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "its size, a power of two: bytes of a ring, pages a CPU of perf (0: 16 MiB, 1024 pages)")

@@ -1,7 +1,11 @@
 package daemon
 
 import (
+	"fmt"
 	"time"
+
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/schema"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,7 +14,8 @@ import (
 // which also stamps events, plus an offset taken once at start. A step of the wall
 // clock while the daemon runs therefore never reorders what one node did.
 type clock struct {
-	offset int64 // ns to add to CLOCK_MONOTONIC
+	offset  int64         // ns to add to CLOCK_MONOTONIC
+	jiffies *kmap.Jiffies // nil when the kernel would not tell
 }
 
 func newClock() clock {
@@ -34,11 +39,23 @@ func (c clock) now() int64 { return monotonic() + c.offset }
 
 func (c clock) time() time.Time { return time.Unix(0, c.now()) }
 
+// times says how the kernel's clocks relate to this one now. While the machine
+// sleeps CLOCK_BOOTTIME goes on and CLOCK_MONOTONIC does not, so ask again each time.
+func (c clock) times() schema.Times {
+	t := schema.Times{Ktime: c.offset, Boottime: c.now() - read(unix.CLOCK_BOOTTIME)}
+	if c.jiffies != nil {
+		t.Jiffies, t.JiffiesAt, t.Tick = c.jiffies.Count, c.jiffies.At+c.offset, c.jiffies.Tick
+	}
+	return t
+}
+
 // monotonic reads the clock of bpf_ktime_get_ns.
-func monotonic() int64 {
+func monotonic() int64 { return read(unix.CLOCK_MONOTONIC) }
+
+func read(id int32) int64 {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic("read CLOCK_MONOTONIC: " + err.Error()) // no Linux lacks it
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		panic(fmt.Sprintf("read clock %d: %s", id, err)) // no Linux lacks it
 	}
 	return ts.Nano()
 }

@@ -1,33 +1,15 @@
 package daemon
 
 import (
-	"bufio"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"strings"
-	"time"
-
-	"mapsync/syncd/table"
 )
-
-// Entry is one record of a map as `syncd dump` shows it. Keys and values are hex.
-type Entry struct {
-	Key         string    `json:"key"`
-	Value       string    `json:"value,omitempty"`
-	Deleted     bool      `json:"deleted,omitempty"`
-	Owner       string    `json:"owner,omitempty"` // empty: nobody has claimed it yet
-	Incarnation uint64    `json:"incarnation,omitempty"`
-	Changed     time.Time `json:"changed,omitzero"` // by the clock of its version
-	Version     uint64    `json:"version"`
-	Pending     bool      `json:"pending,omitempty"` // still to be written to the kernel map
-}
 
 func (a *admin) controlHandler() http.Handler {
 	mux := http.NewServeMux()
@@ -37,87 +19,9 @@ func (a *admin) controlHandler() http.Handler {
 			a.daemon.log.Debug("a status request ended early", "error", err)
 		}
 	})
-	mux.HandleFunc("GET /dump/{map}", func(w http.ResponseWriter, r *http.Request) {
-		m := a.daemon.replica(r.PathValue("map"))
-		if m == nil {
-			http.Error(w, "no such map: "+strings.Join(a.daemon.mapNames(), ", ")+" are replicated here", http.StatusNotFound)
-			return
-		}
-		if err := m.dump(w, r.URL.Query().Has("tombstones")); err != nil {
-			a.daemon.log.Debug("a dump ended early", "error", err)
-		}
-	})
+	mux.HandleFunc("GET /dump/{map}", a.serveEntries)
+	mux.HandleFunc("GET /watch/{map}", a.serveEntries)
 	return mux
-}
-
-// dumpChunk is how many entries one hold of the table's lock copies out.
-const dumpChunk = 1024
-
-const dumpLaps = 4
-
-// dump writes the map's records as JSON, one a line. Records that change while
-// it runs may come twice, the newer one last; a dump that changes outrun ends
-// after dumpLaps times the records that there were.
-func (m *replica) dump(w io.Writer, tombstones bool) error {
-	t := m.currentTable()
-	if t == nil {
-		return nil
-	}
-	cursor := t.NewCursor(0)
-	defer cursor.Close()
-	out := bufio.NewWriter(w)
-	encoder := json.NewEncoder(out)
-	entries := make([]Entry, 0, dumpChunk)
-	st := t.Stats()
-	left := dumpChunk + dumpLaps*(st.Live+st.Tombstones)
-	for done := false; !done; {
-		entries = entries[:0]
-		t.View(func(tx *table.Tx) {
-			var rec table.Record
-			for range dumpChunk {
-				if left--; left < 0 || !tx.Next(cursor, &rec) {
-					done = true
-					return
-				}
-				if !rec.Delete || tombstones {
-					entries = append(entries, newEntry(tx, &rec))
-				}
-			}
-		})
-		for i := range entries {
-			if err := encoder.Encode(&entries[i]); err != nil {
-				return fmt.Errorf("write dump: %w", err)
-			}
-		}
-	}
-	return out.Flush()
-}
-
-func newEntry(tx *table.Tx, rec *table.Record) Entry {
-	e := Entry{Key: hex.EncodeToString(rec.Key), Deleted: rec.Delete, Version: uint64(rec.Version), Pending: rec.Dirty}
-	if !rec.Delete {
-		e.Value = hex.EncodeToString(rec.Value)
-	}
-	if rec.Version != 0 {
-		owner := tx.Owner(rec.Owner)
-		e.Owner, e.Incarnation = owner.Node, owner.Incarnation
-		e.Changed = time.Unix(0, int64(rec.Version))
-	}
-	return e
-}
-
-// Bytes returns the key and the value, nil of a deleted entry.
-func (e *Entry) Bytes() (key, value []byte, err error) {
-	if key, err = hex.DecodeString(e.Key); err != nil {
-		return nil, nil, fmt.Errorf("decode key: %w", err)
-	}
-	if e.Deleted {
-		return key, nil, nil
-	}
-	if value, err = hex.DecodeString(e.Value); err != nil {
-		return nil, nil, fmt.Errorf("decode value: %w", err)
-	}
-	return key, value, nil
 }
 
 // Client asks a running daemon on its control socket.
@@ -151,13 +55,10 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 	return s, nil
 }
 
-// Dump calls fn for each record of the map, tombstones too when asked for.
-func (c *Client) Dump(ctx context.Context, name string, tombstones bool, fn func(*Entry) error) error {
-	path := "/dump/" + url.PathEscape(name)
-	if tombstones {
-		path += "?tombstones"
-	}
-	body, err := c.get(ctx, path)
+// Entries calls fn for each record of a map that is asked for. With Watch it goes
+// on until ctx ends.
+func (c *Client) Entries(ctx context.Context, name string, q EntryQuery, fn func(*Entry) error) error {
+	body, err := c.get(ctx, q.path(name))
 	if err != nil {
 		return err
 	}
@@ -165,10 +66,10 @@ func (c *Client) Dump(ctx context.Context, name string, tombstones bool, fn func
 	decoder := json.NewDecoder(body)
 	for {
 		var e Entry
-		if err := decoder.Decode(&e); errors.Is(err, io.EOF) {
+		if err := decoder.Decode(&e); errors.Is(err, io.EOF) || ctx.Err() != nil {
 			return nil
 		} else if err != nil {
-			return fmt.Errorf("read dump: %w", err)
+			return fmt.Errorf("read entries: %w", err)
 		}
 		if err := fn(&e); err != nil {
 			return err

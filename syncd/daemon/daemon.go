@@ -16,7 +16,9 @@ import (
 	"mapsync/peers"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -50,6 +52,8 @@ type Daemon struct {
 	cluster     *peers.Cluster
 	replicator  *replicate.Replicator
 	state       *state
+	links       *links
+	fields      []schema.Setting
 	maps        []*replica
 
 	grpc     *grpc.Server
@@ -75,6 +79,12 @@ func New(o Options) (_ *Daemon, err error) {
 	if err := checkExposure(&d.config); err != nil {
 		return nil, err
 	}
+	if d.fields, err = ParseFields(d.config.Fields); err != nil {
+		return nil, err
+	}
+	if d.links, err = newLinks(d.log); err != nil {
+		return nil, err
+	}
 	if d.state, err = openState(d.config.StateDir, d.config.NodeName); err != nil {
 		return nil, err
 	}
@@ -91,6 +101,9 @@ func New(o Options) (_ *Daemon, err error) {
 		}
 		d.maps = append(d.maps, r)
 	}
+	if err := errors.Join(checkFields(d.fields, d.mapNames()), d.schemaFiles()); err != nil {
+		return nil, err
+	}
 	if d.admin, err = openAdmin(d); err != nil {
 		return nil, err
 	}
@@ -104,6 +117,9 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 		return fmt.Errorf("raise the limit of locked memory (needs CAP_SYS_RESOURCE before kernel 5.11): %w", err)
 	}
 	var err error
+	if d.clock.jiffies, err = kmap.MeasureJiffies(); err != nil {
+		d.log.Warn("fields with the role jiffies cannot be converted on this kernel", "error", err)
+	}
 	if d.ownWriter, err = bpf.NewOwnWriter(); err != nil {
 		return err
 	}
@@ -155,7 +171,7 @@ func (d *Daemon) openNetwork() error {
 
 func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
-		Self: d.self, Logger: d.log, Now: d.clock.time, MaxClockAhead: d.config.MaxClockAhead,
+		Self: d.self, Logger: d.log, Now: d.clock.time, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
 		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
 			return grpc.NewClient("passthrough:///"+p.Addr, options...)
@@ -181,6 +197,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return d.capture.Run(ctx) })
 	g.Go(func() error { return d.cluster.Run(ctx) })
+	g.Go(func() error { return d.links.run(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
 	g.Go(func() error { return d.followMembers(ctx) })
 	g.Go(func() error { return d.claimWhenSynced(ctx) })

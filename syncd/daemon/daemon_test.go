@@ -288,7 +288,7 @@ func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
 	}
 	eventually(t, "the layouts that differ are named", func() bool {
 		for _, m := range n1.status().Peers[0].Maps {
-			if m.Name == "differ" && strings.Contains(m.Error, "8 and 24 bytes") {
+			if m.Name == "differ" && strings.Contains(m.Error, "value: ") && strings.Contains(m.Error, "24") {
 				return true
 			}
 		}
@@ -329,7 +329,7 @@ func TestHealthAndMetrics(t *testing.T) {
 			strings.Contains(body, "mapsync_ready 1")
 	})
 	found := 0
-	err := n.client.Dump(t.Context(), "ct", false, func(e *daemon.Entry) error {
+	err := n.client.Entries(t.Context(), "ct", daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
 		if err == nil && len(key) == 8 && binary.LittleEndian.Uint64(value) == 1 && e.Owner == "n1" {
 			found++
@@ -339,7 +339,7 @@ func TestHealthAndMetrics(t *testing.T) {
 	if err != nil || found != 10 {
 		t.Errorf("dump has %d entries, %v", found, err)
 	}
-	if err := n.client.Dump(t.Context(), "other", false, nil); err == nil || !strings.Contains(err.Error(), "no such map") {
+	if err := n.client.Entries(t.Context(), "other", daemon.EntryQuery{}, nil); err == nil || !strings.Contains(err.Error(), "no such map") {
 		t.Errorf("dump of an unknown map: %v", err)
 	}
 }

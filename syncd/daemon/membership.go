@@ -67,9 +67,8 @@ func (d *Daemon) claimWhenSynced(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		waiting := d.waitingForPeers()
 		for _, m := range d.maps {
-			m.claim(waiting)
+			m.claim()
 		}
 	}
 }

@@ -43,13 +43,16 @@ var (
 
 	peerUp     = desc("peer_connected", "1 when changes of the peer arrive here.", "peer")
 	peerServed = desc("peer_served", "1 when changes of this node go to the peer.", "peer")
+	peerClock  = desc("peer_clock_offset_seconds", "How far the peer's clock is ahead of this node's.", "peer")
+	peerTrip   = desc("peer_round_trip_seconds", "Time that a message to the peer and its answer take, at best.", "peer")
 	lagEntries = desc("peer_lag_entries", "Changes that the peer's kernel map does not hold yet.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer's kernel map does not hold yet.", "peer", "map")
 
-	streamDeltas = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
-	streamBytes  = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
-	streamErrors = desc("stream_errors_total", "What went wrong with streams, by cause.", "cause")
-	streamWalks  = desc("stream_walks_total", "Streams opened to peers, from the beginning or resumed.", "kind")
+	streamDeltas    = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
+	streamBytes     = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
+	streamErrors    = desc("stream_errors_total", "What went wrong with streams, by cause.", "cause")
+	streamObservers = desc("stream_observers", "Programs that are no nodes and follow a map here.")
+	streamWalks     = desc("stream_walks_total", "Streams opened to peers, from the beginning or resumed.", "kind")
 
 	gossipMembers = desc("gossip_members", "Other nodes that live.")
 	gossipErrors  = desc("gossip_errors_total", "What went wrong with gossip, by cause.", "cause")
@@ -130,7 +133,7 @@ func (s sink) replica(m *replica) {
 	s.gauge(mapHead, float64(st.Head), m.name)
 	s.gauge(mapApplied, float64(st.Applied), m.name)
 	for name, n := range map[string]uint64{
-		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled,
+		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
 		"restored": st.Restored, "evicted": st.Evictions,
 	} {
 		s.counter(mapLocal, n, m.name, name)
@@ -164,6 +167,8 @@ func (s sink) streams(d *Daemon) {
 	for _, p := range d.replicator.Status() {
 		s.gauge(peerUp, truth(p.Connected), p.Node)
 		s.gauge(peerServed, truth(p.Serving), p.Node)
+		s.gauge(peerClock, p.ClockOffset.Seconds(), p.Node)
+		s.gauge(peerTrip, p.RoundTrip.Seconds(), p.Node)
 		for _, m := range p.Maps {
 			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
 			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
@@ -176,10 +181,13 @@ func (s sink) streams(d *Daemon) {
 	s.counter(streamBytes, st.Received.Bytes, "received")
 	for cause, n := range map[string]uint64{
 		"connect": st.ConnectErrors, "gap": st.Gaps, "bad_message": st.BadMessages, "bad_request": st.BadRequests,
-		"silence": st.Silences, "refused_delta": st.DeltasRefused, "clock_ahead": st.DeltasAhead, "refused_map": st.MapsRefused,
+		"silence": st.Silences, "clock_ahead": st.DeltasAhead, "refused_map": st.MapsRefused, "unfit_map": st.MapsUnfit,
+		"refused_delta": st.DeltasRefused - st.DeltasOutOfRange - st.DeltasWithoutLink,
+		"out_of_range":  st.DeltasOutOfRange, "no_interface": st.DeltasWithoutLink, "unencodable": st.DeltasUnencodable,
 	} {
 		s.counter(streamErrors, n, cause)
 	}
+	s.gauge(streamObservers, float64(st.Observers))
 	s.counter(streamWalks, st.Walks, "beginning")
 	s.counter(streamWalks, st.Resumes, "resumed")
 }

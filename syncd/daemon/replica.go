@@ -8,10 +8,10 @@ import (
 	"sync"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -42,15 +42,18 @@ type replica struct {
 	name   string
 	ref    kmap.Ref
 	log    *slog.Logger
+	// schemaFile is where the types are read from instead of the kernel, if set.
+	schemaFile string
 
 	mu         sync.Mutex
 	state      MapState
 	err        error
-	table      *table.Table // nil until a first map gave the sizes
-	kernel     *attachment  // nil while there is no map
-	since      time.Time    // when the current kernel map was attached
-	claimHead  uint64       // the table's head when it was claimed
-	remembered bool         // the state file names the current kernel map
+	table      *table.Table   // nil until a first map gave the sizes
+	schema     *schema.Schema // of the table
+	kernel     *attachment    // nil while there is no map
+	since      time.Time      // when the current kernel map was attached
+	claimHead  uint64         // the table's head when it was claimed
+	remembered bool           // the state file names the current kernel map
 }
 
 // attachment is one kernel map under a replica.
@@ -142,19 +145,22 @@ func (m *replica) refuse(err error) {
 // attach puts a kernel map under the replica: hooks first, then its content, so
 // that no change falls between the two. fail is called when the map stops working later.
 func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.CancelCauseFunc) error {
-	opened, err := kmap.Open(event.Map, kmap.Options{OwnWriter: m.daemon.ownWriter, Logger: m.log})
-	err = errors.Join(err, event.Map.Close())
+	opened, s, err := m.open(event.Map)
 	if err != nil {
 		return err
 	}
 	a := &attachment{m: opened, stop: func() {}}
-	known := m.currentTable()
-	t, err := m.tableFor(opened.Info())
+	known, _ := m.current()
+	t, err := m.tableFor(opened.Info(), s)
 	if err != nil {
 		return errors.Join(err, opened.Close())
 	}
-	m.begin(a, t)
-	if err := m.daemon.capture.Watch(event.ID, t); err != nil {
+	m.begin(a, t, s)
+	watch := m.daemon.capture.Watch
+	if opened.Info().CPUs > 0 {
+		watch = m.daemon.capture.WatchKeys // an event has the value of one CPU only
+	}
+	if err := watch(event.ID, t); err != nil {
 		return err
 	}
 	began := time.Now()
@@ -164,21 +170,35 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	}
 	m.log.Info("the map is attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
 		"read", opened.Method().Read, "write", opened.Method().Write)
-	if err := m.replicate(t, opened.Info(), known != nil); err != nil {
+	if err := m.replicate(t, s, opened.Info(), known != nil); err != nil {
 		return err
 	}
 	return m.startSyncer(ctx, a, t, fail)
 }
 
-// tableFor returns the replica's table, made to measure for the first map.
-func (m *replica) tableFor(info kmap.Info) (*table.Table, error) {
-	if err := capture.CheckEntry(info.KeySize, info.ValueSize); err != nil {
-		return nil, err
+// open reads the map's types and gets it ready. It closes raw.
+func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
+	defer raw.Close()
+	info, err := kmap.Describe(raw)
+	if err != nil {
+		return nil, nil, err
 	}
-	if t := m.currentTable(); t != nil {
-		if t.KeySize() != info.KeySize || t.ValueSize() != info.ValueSize {
-			return nil, fmt.Errorf("the new map's entries have %d+%d bytes and the table's %d+%d: restart syncd to begin anew",
-				info.KeySize, info.ValueSize, t.KeySize(), t.ValueSize())
+	if info.Supported != nil {
+		return nil, nil, info.Supported
+	}
+	s, err := m.schemaFor(info)
+	if err != nil {
+		return nil, nil, err
+	}
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriter: m.daemon.ownWriter, Keep: keptRanges(s), Logger: m.log})
+	return opened, s, err
+}
+
+// tableFor returns the replica's table, made to measure for the first map.
+func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
+	if t, old := m.current(); t != nil {
+		if !schema.Equal(old, s) {
+			return nil, errors.New("the new map's entries have another layout: restart syncd to begin anew")
 		}
 		return t, nil
 	}
@@ -188,13 +208,15 @@ func (m *replica) tableFor(info kmap.Info) (*table.Table, error) {
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		SettleKeys:      settleKeys,
+		Significant:     s.Significant(),
+		Carried:         s.Carried(),
 	})
 }
 
-func (m *replica) begin(a *attachment, t *table.Table) {
+func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.kernel, m.table, m.state, m.err, m.since = a, t, MapLoading, nil, time.Now()
+	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	m.remembered = m.daemon.state.same(m.name, a.m.Info().ID)
 }
 
@@ -216,14 +238,20 @@ func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table, refill 
 	return n, err
 }
 
-func (m *replica) replicate(t *table.Table, info kmap.Info, known bool) error {
-	m.setState(MapSyncing)
-	if known {
-		return nil
+// replicate offers the map to peers. Only then may it be claimed: until the
+// replicator knows of it, nobody is waited for.
+func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info, known bool) error {
+	var err error
+	if !known {
+		err = m.daemon.replicator.AddMap(m.name, replicate.Layout{
+			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash,
+			Schema: s, Links: m.daemon.links,
+		}, t)
 	}
-	return m.daemon.replicator.AddMap(m.name, replicate.Layout{
-		KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: info.Type == ebpf.LRUHash,
-	}, t)
+	if err == nil {
+		m.setState(MapSyncing)
+	}
+	return err
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
@@ -255,9 +283,7 @@ func (m *replica) detach(next MapState) bool {
 	if a == nil {
 		return false
 	}
-	if err := m.daemon.capture.Unwatch(a.m.Info().ID); err != nil {
-		m.log.Warn("the hooks keep watching a map that has gone", "error", err)
-	}
+	m.daemon.capture.Unwatch(a.m.Info().ID)
 	a.stop()
 	if a.done != nil {
 		<-a.done
@@ -270,16 +296,21 @@ func (m *replica) detach(next MapState) bool {
 
 // claim ends the first synchronisation once nothing is waited for, or the time
 // limit is over: what is in the map and no peer knows is then this node's.
-func (m *replica) claim(waiting string) {
+func (m *replica) claim() {
 	m.mu.Lock()
 	state, t, since := m.state, m.table, m.since
 	m.mu.Unlock()
-	switch {
-	case state == MapReplicating:
+	switch state {
+	case MapSyncing:
+	case MapReplicating:
 		m.rememberWhenApplied()
 		return
-	case state != MapSyncing:
+	default:
 		return
+	}
+	// Asked for only now: before the map was offered to peers none was waited for.
+	waiting := m.daemon.waitingForPeers()
+	switch {
 	case waiting != "" && !m.daemon.pastSyncTimeout(since):
 		return
 	case waiting != "":
@@ -331,8 +362,10 @@ func (m *replica) setState(s MapState) {
 	m.state = s
 }
 
-func (m *replica) currentTable() *table.Table {
+// current returns the replica's table and what its bytes mean, nil before there
+// was a map.
+func (m *replica) current() (*table.Table, *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.table
+	return m.table, m.schema
 }

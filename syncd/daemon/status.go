@@ -66,13 +66,17 @@ type MapStatus struct {
 
 // PeerStatus is the part of Status about one live peer.
 type PeerStatus struct {
-	Node        string          `json:"node"`
-	Incarnation uint64          `json:"incarnation"`
-	Address     string          `json:"address"`
-	Receiving   bool            `json:"receiving"` // its stream to this node is up
-	Sending     bool            `json:"sending"`   // this node's stream to it is up
-	Since       time.Time       `json:"since,omitzero"`
-	Error       string          `json:"error,omitempty"`
+	Node        string    `json:"node"`
+	Incarnation uint64    `json:"incarnation"`
+	Address     string    `json:"address"`
+	Receiving   bool      `json:"receiving"` // its stream to this node is up
+	Sending     bool      `json:"sending"`   // this node's stream to it is up
+	Since       time.Time `json:"since,omitzero"`
+	Error       string    `json:"error,omitempty"`
+	// ClockOffset is how far the peer's clock is ahead of this node's, as measured
+	// by messages that take RoundTrip there and back.
+	ClockOffset float64         `json:"clock_offset_seconds"`
+	RoundTrip   float64         `json:"round_trip_seconds"`
 	Maps        []PeerMapStatus `json:"maps"`
 }
 
@@ -150,6 +154,7 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 	s := PeerStatus{
 		Node: p.Node, Incarnation: p.Incarnation, Address: p.Addr,
 		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, Error: p.Error,
+		ClockOffset: p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
 		Maps: make([]PeerMapStatus, 0, len(p.Maps)),
 	}
 	for _, m := range p.Maps {

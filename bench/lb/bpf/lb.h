@@ -4,14 +4,17 @@
 
 #include <linux/types.h>
 
+/* What a field means, for whoever reads the type: see docs/schema.md. */
+#define ROLE(role) __attribute__((btf_decl_tag("mapsync:" role)))
+
 /* One direction of one flow. Addresses and ports in network byte order; an
  * IPv4 address stands in word 0 and the others are zero. Unused bytes are
  * zero: the whole struct is hashed. */
 struct ct_key {
-	__be32 saddr[4];
-	__be32 daddr[4];
-	__be16 sport;
-	__be16 dport;
+	__be32 saddr[4] ROLE("ipv6");
+	__be32 daddr[4] ROLE("ipv6");
+	__be16 sport ROLE("port");
+	__be16 dport ROLE("port");
 	__u16 zone;
 	__u8 proto;  /* IPPROTO_TCP */
 	__u8 family; /* AF_INET or AF_INET6 */
@@ -21,10 +24,10 @@ struct ct_key {
 
 /* What a packet of this direction gets instead of its own addresses. */
 struct ct_nat {
-	__be32 saddr[4];
-	__be32 daddr[4];
-	__be16 sport;
-	__be16 dport;
+	__be32 saddr[4] ROLE("ipv6");
+	__be32 daddr[4] ROLE("ipv6");
+	__be16 sport ROLE("port");
+	__be16 dport ROLE("port");
 	__u32 flags; /* CT_NAT_* */
 };
 
@@ -35,11 +38,11 @@ enum {
 
 /* What was last seen of one direction of the TCP connection. */
 struct ct_tcp {
-	__u32 seq;     /* first sequence number not yet sent, host order */
-	__u32 ack;     /* host order */
+	__u32 seq ROLE("volatile"); /* first sequence number not yet sent, host order */
+	__u32 ack ROLE("volatile"); /* host order */
 	__u32 fin_seq; /* sequence number after the FIN, valid with CT_TCP_FIN */
-	__u16 window;  /* unscaled, host order */
-	__u16 flags;   /* CT_TCP_* */
+	__u16 window ROLE("volatile"); /* unscaled, host order */
+	__u16 flags;		       /* CT_TCP_* */
 };
 
 enum {
@@ -63,11 +66,12 @@ enum ct_direction {
 	CT_REPLY,
 };
 
+#ifndef CT_NEXT
 struct ct_value {
-	__u64 last_used; /* bpf_ktime_get_ns */
-	__u64 created;   /* bpf_ktime_get_ns */
-	__u64 packets;   /* of this direction */
-	__u64 bytes;
+	__u64 last_used ROLE("ktime,volatile");
+	__u64 created ROLE("ktime");
+	__u64 packets ROLE("volatile"); /* of this direction */
+	__u64 bytes ROLE("volatile");
 	struct ct_nat nat;
 	struct ct_tcp tcp[2]; /* by enum ct_direction */
 	__u32 idle_timeout;   /* seconds */
@@ -79,8 +83,31 @@ struct ct_value {
 	__u8 reserved[56];
 };
 
-_Static_assert(sizeof(struct ct_key) == 48, "a key is 48 bytes");
 _Static_assert(sizeof(struct ct_value) == 176, "a value is 176 bytes");
+#else
+/* The next release's layout: the counters have moved, three numbers are wider, two
+ * fields are new, and the whole is smaller. */
+struct ct_value {
+	__u64 last_used ROLE("ktime,volatile");
+	__u64 created ROLE("ktime");
+	struct ct_nat nat;
+	struct ct_tcp tcp[2];
+	__u64 idle_timeout;
+	__u64 packets ROLE("volatile");
+	__u64 bytes ROLE("volatile");
+	__u32 backend_id;
+	__u32 state;
+	__u32 vip_id;
+	__u8 direction;
+	__u8 reserved[15];
+	__u32 mark; /* random, the same in both directions; 0: the flow began without */
+	__u64 rx_time ROLE("ktime,volatile"); /* last segment with data, SYN or FIN */
+};
+
+_Static_assert(sizeof(struct ct_value) == 152, "a value is 152 bytes");
+#endif
+
+_Static_assert(sizeof(struct ct_key) == 48, "a key is 48 bytes");
 
 struct vip_key {
 	__be32 addr;

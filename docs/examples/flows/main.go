@@ -1,0 +1,132 @@
+// Flows follows the connections of a load balancer at one of its nodes: an example
+// of a program that has nothing of mapsync but the file that `syncd schema export`
+// wrote, and a stock gRPC client.
+//
+//	flows -addr 10.0.0.1:7947 -name observer -cert observer.crt -key observer.key -ca ca.crt
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/signal"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"mapsync/docs/examples/flows/ctmap"
+)
+
+// options are the command line.
+type options struct {
+	addr, name, node, mapName string
+	cert, key, ca             string
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.addr, "addr", "127.0.0.1:7947", "gRPC `address` of a node")
+	flag.StringVar(&o.name, "name", "observer", "this program's name: the one in its certificate")
+	flag.StringVar(&o.node, "node", "", "the node's name, if its certificate is for another than that of addr")
+	flag.StringVar(&o.mapName, "map", "ct_map", "what the nodes call the map")
+	flag.StringVar(&o.cert, "cert", "", "certificate `file`; none: no TLS")
+	flag.StringVar(&o.key, "key", "", "key `file`")
+	flag.StringVar(&o.ca, "ca", "", "`file` of the cluster's authority")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := follow(ctx, &o); err != nil && ctx.Err() == nil {
+		fmt.Fprintln(os.Stderr, "flows:", err)
+		os.Exit(1)
+	}
+}
+
+// follow prints what the node tells until ctx or the stream ends.
+func follow(ctx context.Context, o *options) error {
+	secured, err := secure(o)
+	if err != nil {
+		return err
+	}
+	client, err := grpc.NewClient(o.addr, grpc.WithTransportCredentials(secured))
+	if err != nil {
+		return fmt.Errorf("make client: %w", err)
+	}
+	defer client.Close()
+	stream, err := ctmap.NewReplicationServiceClient(client).Subscribe(ctx)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	hello := &ctmap.SubscribeRequest{Message: &ctmap.SubscribeRequest_Hello{Hello: &ctmap.Hello{
+		ProtocolVersion: 1, Self: &ctmap.Incarnation{Node: o.name, Number: uint64(time.Now().UnixNano())},
+	}}}
+	observe := &ctmap.SubscribeRequest{Message: &ctmap.SubscribeRequest_Subscribe{Subscribe: &ctmap.MapSubscription{
+		Map: 1, Name: o.mapName, Observe: true,
+	}}}
+	if err := errors.Join(stream.Send(hello), stream.Send(observe)); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+		printBatch(response.GetBatch())
+	}
+}
+
+func secure(o *options) (credentials.TransportCredentials, error) {
+	if o.cert == "" {
+		return insecure.NewCredentials(), nil
+	}
+	pair, err := tls.LoadX509KeyPair(o.cert, o.key)
+	if err != nil {
+		return nil, fmt.Errorf("read certificate: %w", err)
+	}
+	ca, err := os.ReadFile(o.ca)
+	if err != nil {
+		return nil, fmt.Errorf("read authority: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("read authority: %s has no certificate", o.ca)
+	}
+	return credentials.NewTLS(&tls.Config{
+		Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: o.node, MinVersion: tls.VersionTLS13,
+	}), nil
+}
+
+func printBatch(b *ctmap.Batch) {
+	for _, d := range b.GetDeltas() {
+		k, v := d.GetKey(), d.GetValue()
+		flow := fmt.Sprintf("%s:%d > %s:%d", address(k.GetSaddr()), k.GetSport(), address(k.GetDaddr()), k.GetDport())
+		owner := b.GetOwners()[d.GetOwner()].GetNode()
+		if d.GetOperation() == ctmap.Operation_OPERATION_DELETE {
+			fmt.Printf("%s closed owner=%s\n", flow, owner)
+			continue
+		}
+		fmt.Printf("%s state=%d backend=%s:%d packets=%d used=%s owner=%s\n", flow, v.GetState(),
+			address(v.GetNat().GetDaddr()), v.GetNat().GetDport(), v.GetPackets(),
+			time.Unix(0, v.GetLastUsed()).UTC().Format(time.RFC3339Nano), owner)
+	}
+	if b.GetCaughtUp() {
+		fmt.Println("-- all that there is")
+	}
+}
+
+// address reads one of a dual-stack field: an IPv4 address stands in the first 4
+// bytes, and trailing zeros are left out.
+func address(b []byte) netip.Addr {
+	var whole [16]byte
+	copy(whole[:], b)
+	if len(b) <= 4 {
+		return netip.AddrFrom4([4]byte(whole[:4]))
+	}
+	return netip.AddrFrom16(whole)
+}

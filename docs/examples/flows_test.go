@@ -1,0 +1,204 @@
+// Package examples tests the examples, from outside: one that is made of an exported
+// file cannot be linked with the contract that the file repeats.
+package examples
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+
+	lbbpf "mapsync/bench/lb/bpf"
+	"mapsync/internal/feed"
+	"mapsync/internal/testcert"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+	"mapsync/syncd/table"
+)
+
+// A node of a load balancer, secured as in production, and the example beside it.
+func TestFollowsANode(t *testing.T) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	spec, err := lbbpf.LoadLB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Maps["ct_map"].Pinning = ebpf.PinNone
+	m, err := ebpf.NewMap(spec.Maps["ct_map"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	dir := t.TempDir()
+	ca, err := testcert.NewCA(dir, "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	c := startNode(t, dir, ca, fmt.Sprintf("ct_map=id:%d", id))
+	write := openFeed(t, m, c)
+	observer, err := ca.Issue("observer", testcert.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(table.OpUpdate, 1)
+	lines := runExample(t, "-addr", "127.0.2.1:7947", "-node", "lb1", "-name", "observer",
+		"-cert", observer.CertFile, "-key", observer.KeyFile, "-ca", observer.CAFile)
+	want := func(parts ...string) {
+		t.Helper()
+		late := time.After(20 * time.Second)
+		for {
+			var line string
+			var ok bool
+			select {
+			case line, ok = <-lines:
+			case <-late:
+			}
+			if !ok {
+				t.Fatalf("the example did not say %q", parts)
+			}
+			all := true
+			for _, part := range parts {
+				all = all && strings.Contains(line, part)
+			}
+			if all {
+				return
+			}
+			t.Log("passed over: ", line)
+		}
+	}
+	want("10.1.2.3:1001 > 192.0.2.1:443", "state=3", "backend=10.200.0.7:8080", "packets=11", "owner=lb1")
+	want("-- all")
+	write(table.OpUpdate, 2)
+	want("10.1.2.3:1002 > 192.0.2.1:443", "packets=12", "used="+time.Now().UTC().Format("2006-01-02T15"))
+	write(table.OpDelete, 2)
+	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
+}
+
+// startNode runs a daemon whose events come from a feed.
+func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture.Capture {
+	t.Helper()
+	pair, err := ca.Issue("lb1", testcert.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(dir, "gossip.key")
+	if err := os.WriteFile(key, []byte(base64.StdEncoding.EncodeToString(make([]byte, 32))), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := config.Default()
+	o.NodeName, o.Maps = "lb1", []string{ctMap}
+	o.GossipListen, o.GRPCListen, o.MetricsListen = "127.0.2.1:7946", "127.0.2.1:7947", ""
+	o.GossipKeyFile, o.TLSCert, o.TLSKey, o.TLSCA = key, pair.CertFile, pair.KeyFile, pair.CAFile
+	o.StateDir, o.ControlSocket = dir, filepath.Join(dir, "syncd.sock")
+	var c *capture.Capture
+	d, err := daemon.New(daemon.Options{
+		Config: o, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
+			o.Attach = capture.AttachNone
+			c, err = capture.Open(o)
+			return c, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	client := daemon.NewClient(o.ControlSocket)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if s, err := client.Status(t.Context()); err == nil && s.Ready {
+			return c
+		}
+		if time.Now().After(end) {
+			t.Fatal("the node is not ready within 20 s")
+		}
+	}
+}
+
+// openFeed returns what writes the map as the load balancer's data plane would.
+func openFeed(t *testing.T, m *ebpf.Map, c *capture.Capture) func(op table.Op, port uint16) {
+	t.Helper()
+	f, err := feed.Open(m, c.Maps(), feed.Options{Capacity: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return func(op table.Op, n uint16) {
+		t.Helper()
+		port := 1000 + n
+		k := lbbpf.LBCtKey{Saddr: [4]uint32{0x0302010a}, Daddr: [4]uint32{0x010200c0}, Sport: port<<8 | port>>8, Dport: 0xbb01, Proto: 6, Family: 2}
+		v := lbbpf.LBCtValue{LastUsed: uint64(monotonic(t)), State: 3, Packets: uint64(10 + n)}
+		v.Nat.Daddr[0], v.Nat.Dport = 0x0700c80a, 0x901f
+		f.Reset()
+		f.Add(op, table.ContextPacket, (*[48]byte)(unsafe.Pointer(&k))[:], (*[176]byte)(unsafe.Pointer(&v))[:])
+		if failed, err := f.Run(); err != nil || failed > 0 {
+			t.Fatalf("write: %d failed, %v", failed, err)
+		}
+	}
+}
+
+// monotonic reads the clock of bpf_ktime_get_ns.
+func monotonic(t *testing.T) int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return ts.Nano()
+}
+
+// runExample builds and runs the program, and returns the lines that it prints.
+func runExample(t *testing.T, args ...string) <-chan string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "flows")
+	if out, err := exec.Command("go", "build", "-o", program, "./flows").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Stderr = t.Output()
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := make(chan string, 64)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(out); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	return lines
+}

@@ -1,0 +1,287 @@
+package daemon
+
+import (
+	"bufio"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// Form is how the keys and values of entries are written.
+type Form string
+
+// The forms.
+const (
+	FormJSON Form = "json" // an object of typed fields
+	FormText Form = "text" // a string for people, zero fields left out
+	FormRaw  Form = "raw"  // a string of hex: the bytes of the kernel map
+)
+
+// EntryQuery says which entries of a map are wanted, and how.
+type EntryQuery struct {
+	Form       Form     // empty: FormJSON
+	Where      []string // conditions like "dport=443", all of which must hold
+	Tombstones bool     // deleted keys that are still remembered, too
+	Watch      bool     // the changes from now on, deletes too, instead of what is there
+}
+
+func (q *EntryQuery) path(name string) string {
+	what := "/dump/"
+	if q.Watch {
+		what = "/watch/"
+	}
+	form := q.Form
+	if form == "" {
+		form = FormJSON
+	}
+	values := url.Values{"form": {string(form)}, "where": q.Where, "tombstones": {strconv.FormatBool(q.Tombstones)}}
+	return what + url.PathEscape(name) + "?" + values.Encode()
+}
+
+// Entry is one record of a map as `syncd dump` and `syncd watch` show it.
+type Entry struct {
+	Key         json.RawMessage `json:"key"`             // as the query's form says
+	Value       json.RawMessage `json:"value,omitempty"` // absent of a deleted key
+	Deleted     bool            `json:"deleted,omitempty"`
+	Owner       string          `json:"owner,omitempty"` // empty: nobody has claimed it yet
+	Incarnation uint64          `json:"incarnation,omitempty"`
+	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version
+	Version     uint64          `json:"version"`
+	Pending     bool            `json:"pending,omitempty"` // still to be written to the kernel map
+}
+
+// Bytes returns key and value of an entry in FormRaw; the value is nil of a deleted one.
+func (e *Entry) Bytes() (key, value []byte, err error) {
+	if key, err = unhex(e.Key); err != nil {
+		return nil, nil, fmt.Errorf("decode key: %w", err)
+	}
+	if e.Deleted {
+		return key, nil, nil
+	}
+	if value, err = unhex(e.Value); err != nil {
+		return nil, nil, fmt.Errorf("decode value: %w", err)
+	}
+	return key, value, nil
+}
+
+func unhex(text json.RawMessage) ([]byte, error) {
+	var s string
+	if err := json.Unmarshal(text, &s); err != nil {
+		return nil, err
+	}
+	return hex.DecodeString(s)
+}
+
+// Text returns key and value of an entry in FormText or FormRaw.
+func (e *Entry) Text() (key, value string, err error) {
+	if err := json.Unmarshal(e.Key, &key); err != nil {
+		return "", "", fmt.Errorf("read key: %w", err)
+	}
+	if !e.Deleted {
+		if err := json.Unmarshal(e.Value, &value); err != nil {
+			return "", "", fmt.Errorf("read value: %w", err)
+		}
+	}
+	return key, value, nil
+}
+
+// serveEntries answers a query.
+func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
+	m := a.daemon.replica(r.PathValue("map"))
+	if m == nil {
+		http.Error(w, "no such map: "+strings.Join(a.daemon.mapNames(), ", ")+" are replicated here", http.StatusNotFound)
+		return
+	}
+	t, s := m.current()
+	if t == nil {
+		http.Error(w, "the map has not been there yet: its layout is not known", http.StatusServiceUnavailable)
+		return
+	}
+	l, err := newLister(a.daemon, t, s, r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	if strings.HasPrefix(r.URL.Path, "/watch/") {
+		err = l.watch(r.Context(), w)
+	} else {
+		err = l.dump(w)
+	}
+	if err != nil {
+		a.daemon.log.Debug("entries ended early", "error", err)
+	}
+}
+
+// lister writes entries of one table.
+type lister struct {
+	t          *table.Table
+	form       Form
+	tombstones bool
+	printer    *schema.Printer
+	filters    []*schema.Filter
+	times      func() schema.Times
+
+	entries []Entry
+}
+
+func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*lister, error) {
+	l := &lister{
+		t: t, form: Form(query.Get("form")), tombstones: query.Get("tombstones") == "true",
+		printer: schema.NewPrinter(s, d.links), times: d.clock.times, entries: make([]Entry, 0, listChunk),
+	}
+	switch l.form {
+	case FormJSON, FormText, FormRaw:
+	default:
+		return nil, fmt.Errorf("form %q is unknown: ask for json, text or raw", l.form)
+	}
+	for _, expression := range query["where"] {
+		f, err := schema.ParseFilter(s, expression)
+		if err != nil {
+			return nil, err
+		}
+		f.Links = d.links
+		l.filters = append(l.filters, f)
+	}
+	return l, nil
+}
+
+const (
+	// listChunk is how many records one hold of the table's lock looks at.
+	listChunk = 1024
+	// listLaps bounds a dump that changes outrun.
+	listLaps = 4
+)
+
+// dump writes what is there as JSON, one entry a line, oldest change first. Records
+// that change while it runs may come twice, the newer one last; a dump that changes
+// outrun ends after listLaps times the records that there were.
+func (l *lister) dump(w io.Writer) error {
+	cursor := l.t.NewCursor(0)
+	defer cursor.Close()
+	out := bufio.NewWriter(w)
+	st := l.t.Stats()
+	left := listChunk + listLaps*(st.Live+st.Tombstones)
+	for more := true; more && left > 0; left -= listChunk {
+		more = l.next(cursor, l.tombstones)
+		if err := l.flush(out); err != nil {
+			return err
+		}
+	}
+	return out.Flush()
+}
+
+// watch writes each change from now on until ctx ends or nobody reads any more.
+// What changes faster than it is read comes once, with its newest content.
+func (l *lister) watch(ctx context.Context, w http.ResponseWriter) error {
+	wake := make(chan struct{}, 1)
+	cancel := l.t.Subscribe(wake)
+	defer cancel()
+	cursor := l.t.NewCursor(l.t.Stats().Head)
+	defer cursor.Close()
+	control := http.NewResponseController(w)
+	out := bufio.NewWriter(w)
+	for {
+		for more := true; more; {
+			more = l.next(cursor, true)
+			if err := l.flush(out); err != nil {
+				return err
+			}
+		}
+		if err := out.Flush(); err != nil {
+			return fmt.Errorf("write entries: %w", err)
+		}
+		if err := control.Flush(); err != nil {
+			return fmt.Errorf("write entries: %w", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-wake:
+		}
+	}
+}
+
+// next takes the matching ones of the next records, and reports whether there may be more.
+func (l *lister) next(cursor *table.Cursor, tombstones bool) (more bool) {
+	l.entries = l.entries[:0]
+	times := l.times()
+	more = true
+	l.t.View(func(tx *table.Tx) {
+		var rec table.Record
+		for range listChunk {
+			if !tx.Next(cursor, &rec) {
+				more = false
+				return
+			}
+			if (!rec.Delete || tombstones) && l.matches(&rec, &times) {
+				l.entries = append(l.entries, l.entry(tx, &rec, &times))
+			}
+		}
+	})
+	return more
+}
+
+func (l *lister) matches(rec *table.Record, t *schema.Times) bool {
+	for _, f := range l.filters {
+		if !f.Match(rec.Key, rec.Value, t) {
+			return false
+		}
+	}
+	return true
+}
+
+func (l *lister) flush(out io.Writer) error {
+	encoder := json.NewEncoder(out)
+	for i := range l.entries {
+		if err := encoder.Encode(&l.entries[i]); err != nil {
+			return fmt.Errorf("write entries: %w", err)
+		}
+	}
+	return nil
+}
+
+func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
+	e := Entry{Deleted: rec.Delete, Version: uint64(rec.Version), Pending: rec.Dirty}
+	switch l.form {
+	case FormRaw:
+		e.Key, e.Value = quoted(hex.EncodeToString(rec.Key)), quoted(hex.EncodeToString(rec.Value))
+	case FormText:
+		e.Key = quoted(string(l.printer.AppendKey(nil, rec.Key)))
+		if !rec.Delete {
+			e.Value = quoted(string(l.printer.AppendValue(nil, rec.Value, t)))
+		}
+	default:
+		e.Key = l.printer.AppendJSONKey(nil, rec.Key)
+		if !rec.Delete {
+			e.Value = l.printer.AppendJSONValue(nil, rec.Value, t)
+		}
+	}
+	if rec.Delete {
+		e.Value = nil
+	}
+	if rec.Version != 0 {
+		owner := tx.Owner(rec.Owner)
+		e.Owner, e.Incarnation = owner.Node, owner.Incarnation
+		e.Changed = time.Unix(0, int64(rec.Version))
+	}
+	return e
+}
+
+func quoted(s string) json.RawMessage {
+	b, err := json.Marshal(s)
+	if err != nil {
+		return json.RawMessage(`""`) // of a string: cannot be
+	}
+	return b
+}

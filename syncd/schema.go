@@ -1,0 +1,184 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/schema"
+
+	"github.com/spf13/cobra"
+)
+
+func newSchema() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schema",
+		Short: "Show or export the types of a map's entries",
+		Long: `Show how the entries of a map are understood and sent, as read from BTF: of a map on this
+host, or of those in a BPF object file.`,
+		Example: `  syncd schema show ct_map
+  syncd schema export ct_map > ct_map.proto`,
+	}
+	cmd.AddCommand(newSchemaShow(), newSchemaExport())
+	return cmd
+}
+
+// schemaFlags say which schema is meant.
+type schemaFlags struct {
+	name   string
+	fields []string
+}
+
+func (f *schemaFlags) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.name, "map", "", "which map of the object file, if there are several")
+	cmd.Flags().StringArrayVar(&f.fields, "field", nil, config.FieldUsage)
+}
+
+func newSchemaShow() *cobra.Command {
+	var flags schemaFlags
+	cmd := &cobra.Command{
+		Use:   "show MAP|FILE.o",
+		Short: "Show the fields of a map's keys and values",
+		Long: `Show each field of a map's key and value: where it is, its C type, how it is sent, and the
+roles that decl tags in the load balancer's source (mapsync:ROLE) or --field give it. MAP is name:N, pin:PATH
+or id:ID; reading a map's types needs CAP_SYS_ADMIN.`,
+		Example: `  syncd schema show ct_map
+  syncd schema show lb.o --map ct_map
+  syncd schema show /sys/fs/bpf/lb/ct_map --field ct_map:last_used=ktime,volatile`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := flags.find(args[0])
+			if err != nil {
+				return err
+			}
+			for i, s := range list {
+				if i > 0 {
+					fmt.Fprintln(cmd.OutOrStdout())
+				}
+				if err := schema.Show(cmd.OutOrStdout(), s); err != nil {
+					return fmt.Errorf("show schema: %w", err)
+				}
+			}
+			return nil
+		},
+	}
+	flags.bind(cmd)
+	return cmd
+}
+
+func newSchemaExport() *cobra.Command {
+	var flags schemaFlags
+	var output string
+	cmd := &cobra.Command{
+		Use:   "export MAP|FILE.o",
+		Short: "Write a .proto file with which a program can read a map's changes",
+		Long: `Write a documented proto3 file with the messages of the map's key, value and changes, and
+the service that streams them. A program with nothing but this file and a gRPC client can
+follow the map at any node: docs/examples has one.`,
+		Example: `  syncd schema export ct_map > ct_map.proto
+  syncd schema export lb.o --map ct_map`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			list, err := flags.find(args[0])
+			if err != nil {
+				return err
+			}
+			if len(list) > 1 {
+				names := make([]string, len(list))
+				for i, s := range list {
+					names[i] = s.Map
+				}
+				return usageError{fmt.Errorf("%s has several maps, pick one with --map: %s", args[0], strings.Join(names, ", "))}
+			}
+			var text bytes.Buffer
+			if err := schema.Export(&text, list[0]); err != nil {
+				return err
+			}
+			if output == "" {
+				_, err = text.WriteTo(cmd.OutOrStdout())
+			} else {
+				err = os.WriteFile(output, text.Bytes(), 0o644)
+			}
+			if err != nil {
+				return fmt.Errorf("write schema: %w", err)
+			}
+			return nil
+		},
+	}
+	flags.bind(cmd)
+	cmd.Flags().StringVar(&output, "output", "", "`file` to write instead of printing")
+	return cmd
+}
+
+// find returns the schemas that an argument means.
+func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
+	settings, err := daemon.ParseFields(f.fields)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	var list []*schema.Schema
+	if strings.HasSuffix(what, ".o") {
+		list, err = f.ofFile(what)
+	} else {
+		list, err = ofMap(what)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range list {
+		if err := s.Apply(settings); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return nil, usageError{err}
+	}
+	list, err := schema.FromObject(path)
+	if f.name != "" {
+		list = slices.DeleteFunc(list, func(s *schema.Schema) bool { return s.Map != f.name })
+		if len(list) > 0 {
+			return list, nil // what is wrong with other maps does not matter
+		}
+	}
+	if len(list) == 0 && err == nil {
+		err = fmt.Errorf("%s has no such hash map", path)
+	}
+	return list, err
+}
+
+func ofMap(setting string) ([]*schema.Schema, error) {
+	ref, err := kmap.ParseRef(setting)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	m, err := kmap.Resolve(ref)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	info, err := kmap.Describe(m)
+	if err != nil {
+		return nil, err
+	}
+	name := info.Name
+	if ref.PinPath != "" {
+		name = path.Base(ref.PinPath) // as the daemon calls it
+	}
+	s, err := daemon.SchemaOf(name, info)
+	if err != nil {
+		return nil, err
+	}
+	return []*schema.Schema{s}, nil
+}
