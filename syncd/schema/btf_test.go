@@ -38,6 +38,9 @@ func lines(m *Message, indent string) (all []string) {
 			s += fmt.Sprintf(":%d bits %d of", f.BitOffset, f.BitSize)
 		}
 		s += fmt.Sprintf(" %d %s", f.Size, kindNames[f.Kind])
+		if f.Signed {
+			s += " signed"
+		}
 		if f.Count > 0 {
 			s += fmt.Sprintf(" *%d", f.Count)
 		}
@@ -242,7 +245,7 @@ ifindex 7 @40 4 ifname ifindex
 flag 9 @48 1 bool`)
 	expect(t, s.Value, "roles_value", 88, `
 ktime 1 @0 8 time ktime
-boottime 2 @8 8 time boottime
+boottime 2 @8 8 time signed boottime
 jiffies 3 @16 8 time jiffies
 jiffies32 4 @24 4 time jiffies
 seconds 5 @32 8 time *2 seconds

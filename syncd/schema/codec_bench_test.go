@@ -8,7 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"mapsync/syncd/schema/internal/conntrackpb"
+	"mapsync/internal/conntrackpb"
 )
 
 // The entry that the codec is measured by: a dual-stack conntrack entry of 48 + 176

@@ -163,6 +163,7 @@ func (f *Field) become(kind Kind, sizes ...int) bool {
 	if !f.integer(sizes...) {
 		return false
 	}
+	f.Signed = kind == KindTime && f.Kind == KindSint
 	f.Kind = kind
 	return true
 }
@@ -207,7 +208,7 @@ func (d *declared) keep(f *Field) {
 // from the field's name.
 func (f *Field) assume(set *Setting, key bool) error {
 	d := f.decl
-	f.Kind, f.Size, f.Count = d.kind, d.size, d.count
+	f.Kind, f.Size, f.Count, f.Signed = d.kind, d.size, d.count, false
 	f.Roles, f.Number, f.Default = d.roles|set.Roles, d.number, nil
 	if set.Number != 0 {
 		f.Number = set.Number

@@ -63,7 +63,7 @@ func settings(t testing.TB, texts ...string) (all []Setting) {
 func TestApply(t *testing.T) {
 	for _, c := range []struct{ setting, line string }{
 		{"kinds:u64=ktime,volatile", "u64 10 @0 8 time ktime,volatile"},
-		{"kinds:s64=boottime", "s64 11 @0 8 time boottime"},
+		{"kinds:s64=boottime", "s64 11 @0 8 time signed boottime"},
 		{"kinds:value.u32=seconds", "u32 8 @0 4 time seconds"},
 		{"kinds:u64=jiffies", "u64 10 @0 8 time jiffies"},
 		{"kinds:s32=ifindex", "s32 9 @0 4 ifname ifindex"},

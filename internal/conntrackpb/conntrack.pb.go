@@ -507,7 +507,7 @@ const file_conntrack_proto_rawDesc = "" +
 	"\aretrans\x18\x04 \x01(\rR\aretrans\x12\x10\n" +
 	"\x03mss\x18\x05 \x01(\rR\x03mss\x12\x14\n" +
 	"\x05scale\x18\x06 \x01(\rR\x05scale\x12\x14\n" +
-	"\x05state\x18\a \x01(\rR\x05stateB+Z)mapsync/syncd/schema/internal/conntrackpbb\x06proto3"
+	"\x05state\x18\a \x01(\rR\x05stateB\x1eZ\x1cmapsync/internal/conntrackpbb\x06proto3"
 
 var (
 	file_conntrack_proto_rawDescOnce sync.Once
