@@ -123,15 +123,18 @@ func (tr *trial) eachPost(path string) {
 	}
 }
 
-// eventually asks until there is nothing wrong any more, or the time is over.
+// eventually asks until there is nothing wrong any more, or the time is over. The
+// last to count is the one asked before: under emulation it takes seconds to read
+// and compare all maps and tables, and they do not wait to be equal until it is done.
 func (tr *trial) eventually(limit time.Duration, check func(context.Context) error) {
 	tr.t.Helper()
 	began := time.Now()
 	for {
+		asked := time.Since(began)
 		err := check(tr.t.Context())
 		took := time.Since(began)
-		if err == nil && took <= limit {
-			tr.t.Logf("settled within %v", took.Round(time.Millisecond))
+		if err == nil && asked <= limit {
+			tr.t.Logf("settled, asked after %v and answered after %v", asked.Round(time.Millisecond), took.Round(time.Millisecond))
 			return
 		}
 		if took > limit {
