@@ -348,23 +348,16 @@ func (n *node) digests(ctx context.Context) (digests, error) {
 
 func (n *node) client() *daemon.Client { return daemon.NewClient(n.settings.Config.ControlSocket) }
 
-// table is what syncd says that the map holds.
+// table is what syncd says that the map holds. What is deleted while it is told may
+// be in it: then it changes yet, and is asked for again.
 func (n *node) table(ctx context.Context) (content, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	c := make(content)
-	everything := daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}
-	err := n.client().Entries(ctx, "ct", everything, func(e *daemon.Entry) error {
+	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
-		if err != nil {
-			return err
-		}
-		if e.Deleted {
-			delete(c, string(key))
-		} else {
-			c[string(key)] = string(value)
-		}
-		return nil
+		c[string(key)] = string(value)
+		return err
 	})
 	return c, err
 }
