@@ -83,8 +83,12 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 	fmt.Fprintln(w, "\nPEER\tMAP\tSTATE\tRECEIVED\tSENT\tACKED\tLAG\tLAG TIME")
 	for _, p := range s.Peers {
 		for _, m := range p.Maps {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%s\n", p.Node, m.Name, m.State,
-				m.Received, m.Sent, m.Acked, m.LagEntries, seconds(m.LagSeconds))
+			lag, late := fmt.Sprint(m.LagEntries), seconds(m.LagSeconds)
+			if m.Error != "" {
+				lag, late = "NOT SERVED", "-" // no lag is not what this is
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", p.Node, m.Name, m.State,
+				m.Received, m.Sent, m.Acked, lag, late)
 		}
 	}
 	if err := w.Flush(); err != nil {

@@ -11,8 +11,8 @@ import (
 // runBalancer is the process of one load balancer, in its namespace.
 func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err error) {
 	balancer, err := lb.New(lb.Config{
-		VIP: o.Service, Backends: o.Backends, PinDir: o.PinDir,
-		MaxEntries: o.MaxEntries, CollectEvery: o.CollectEvery, Logger: logger,
+		VIP: o.Service, Backends: o.Backends, Layout: o.Layout,
+		PinDir: o.PinDir, MaxEntries: o.MaxEntries, CollectEvery: o.CollectEvery, Logger: logger,
 	})
 	if err != nil {
 		return err

@@ -42,6 +42,11 @@ type Options struct {
 	Attach   string // how syncd attaches: kprobe, fexit or auto; kprobe
 	Buffer   string // which buffer it uses: ring or perf; ring
 
+	// Layouts are those of the connection-tracking maps of the active load balancer
+	// and of the standby; lb.LayoutV1. Different ones are a cluster in the middle of
+	// an upgrade.
+	Layouts [2]lb.Layout
+
 	SkipControl bool    // for development: the result is then never a success
 	Load        Load    // LoadBuiltin
 	XDP         lb.Mode // lb.ModeAuto
@@ -65,6 +70,9 @@ func (o *Options) setDefaults() {
 	setDefault(&o.Sessions, 1000)
 	setDefault(&o.Attach, "kprobe")
 	setDefault(&o.Buffer, "ring")
+	for i := range o.Layouts {
+		setDefault(&o.Layouts[i], lb.LayoutV1)
+	}
 	setDefault(&o.Load, LoadBuiltin)
 	setDefault(&o.XDP, lb.ModeAuto)
 	setDefault(&o.Fresh, 2)
@@ -90,7 +98,7 @@ func (o *Options) validate() error {
 	if o.Load != LoadBuiltin && o.Load != LoadTcpkali {
 		return fmt.Errorf("load %q: choose %s or %s", o.Load, LoadBuiltin, LoadTcpkali)
 	}
-	return nil
+	return errors.Join(o.Layouts[active].Validate(), o.Layouts[standby].Validate())
 }
 
 // Outcome is what became of the sessions of one run.
@@ -114,19 +122,21 @@ type Outcome struct {
 
 // Result is a whole drill.
 type Result struct {
-	Kernel  string   `json:"kernel"` // major.minor
-	Attach  string   `json:"attach"`
-	Buffer  string   `json:"buffer"`
-	Load    Load     `json:"load"`
-	Control *Outcome `json:"control,omitempty"`
-	Real    *Outcome `json:"real,omitempty"`
+	Kernel  string       `json:"kernel"` // major.minor
+	Attach  string       `json:"attach"`
+	Buffer  string       `json:"buffer"`
+	Load    Load         `json:"load"`
+	Layouts [2]lb.Layout `json:"layouts"` // of the active load balancer and the standby
+	Control *Outcome     `json:"control,omitempty"`
+	Real    *Outcome     `json:"real,omitempty"`
 
 	// ConnectionRate is netperf's TCP_CRR through the active load balancer, in
 	// connections a second; 0 when netperf is not installed.
 	ConnectionRate float64 `json:"connection_rate,omitempty"`
 }
 
-// Line sums the result up. A run that did not take place counts nothing.
+// Line sums the result up. A run that did not take place counts nothing. Layouts are
+// named when they differ from the default.
 func (r *Result) Line() string {
 	control, real := r.Control, r.Real
 	if control == nil {
@@ -135,9 +145,13 @@ func (r *Result) Line() string {
 	if real == nil {
 		real = &Outcome{}
 	}
-	return fmt.Sprintf("drill: kernel=%s attach=%s sessions=%d control_survived=%d survived=%d reset=%d stalled=%d max_stall_ms=%d",
+	line := fmt.Sprintf("drill: kernel=%s attach=%s sessions=%d control_survived=%d survived=%d reset=%d stalled=%d max_stall_ms=%d",
 		r.Kernel, r.Attach, max(control.Sessions, real.Sessions), control.Survived,
 		real.Survived, real.Reset, real.Stalled, real.MaxStallMS)
+	if l := r.Layouts; l != [2]lb.Layout{lb.LayoutV1, lb.LayoutV1} {
+		line += fmt.Sprintf(" layouts=%s,%s", l[active], l[standby])
+	}
+	return line
 }
 
 // Err says why the drill is not passed, nil when it is: the control lost at
@@ -177,7 +191,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if err := rlimit.RemoveMemlock(); err != nil { // for the router's program, before 5.11
 		return nil, fmt.Errorf("raise memory lock limit: %w", err)
 	}
-	result := &Result{Kernel: release, Attach: opts.Attach, Buffer: opts.Buffer, Load: opts.Load}
+	result := &Result{Kernel: release, Attach: opts.Attach, Buffer: opts.Buffer, Load: opts.Load, Layouts: opts.Layouts}
 	place, err := newWorkplace()
 	if err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package drill
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -10,11 +11,19 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"mapsync/bench/lb"
 	"mapsync/bench/lb/bpf"
 )
 
 func TestMain(m *testing.M) {
 	if RunRole() {
+		return
+	}
+	if os.Getenv(syncdVariable) != "" {
+		if err := runSyncd(os.Args[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "syncd:", err)
+			os.Exit(1)
+		}
 		return
 	}
 	os.Exit(m.Run())
@@ -176,13 +185,17 @@ func TestCleansUp(t *testing.T) {
 
 func TestResult(t *testing.T) {
 	r := Result{
-		Kernel: "6.1", Attach: "kprobe",
+		Kernel: "6.1", Attach: "kprobe", Layouts: [2]lb.Layout{lb.LayoutV1, lb.LayoutV1},
 		Control: &Outcome{Sessions: 1000, Survived: 0, Reset: 1000},
 		Real:    &Outcome{Sessions: 1000, Survived: 1000, MaxStallMS: 230},
 	}
 	const line = "drill: kernel=6.1 attach=kprobe sessions=1000 control_survived=0 survived=1000 reset=0 stalled=0 max_stall_ms=230"
 	if got := r.Line(); got != line {
 		t.Errorf("got  %s\nwant %s", got, line)
+	}
+	r.Layouts[standby] = lb.LayoutNext
+	if got := r.Line(); got != line+" layouts=v1,next" {
+		t.Errorf("in the middle of an upgrade: %s", got)
 	}
 	if err := r.Err(); err != nil {
 		t.Error(err)
@@ -203,6 +216,7 @@ func TestOptionsAreRefused(t *testing.T) {
 	for _, o := range []Options{
 		{Sessions: -1, Logger: logger},
 		{Load: "wrk", Logger: logger},
+		{Layouts: [2]lb.Layout{lb.LayoutV1, "v3"}, Logger: logger},
 		{Load: LoadTcpkali, Logger: logger}, // not installed on an empty path
 	} {
 		if _, err := Run(t.Context(), o); err == nil {

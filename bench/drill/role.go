@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/bench/lb"
 )
 
 // roleVariable names the environment variable that makes this program play one
@@ -56,6 +58,7 @@ type backendsOrder struct {
 type balancerOrder struct {
 	Interface    string           `json:"interface"`
 	Mode         string           `json:"mode"`
+	Layout       lb.Layout        `json:"layout"`
 	Service      netip.AddrPort   `json:"service"`
 	Backends     []netip.AddrPort `json:"backends"`
 	PinDir       string           `json:"pin_dir"`

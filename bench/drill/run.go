@@ -121,7 +121,7 @@ func (r *run) startBalancer(i int) (err error) {
 		return err
 	}
 	r.balancers[i], err = startRole(node.ns, roleBalancer, order{Balancer: &balancerOrder{
-		Interface: balancerLink, Mode: string(r.opts.XDP), Service: service(), Backends: backends(),
+		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
 		PinDir: r.pins[i], CollectEvery: r.opts.CollectEvery,
 		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two a session, and room
 	}})
@@ -215,7 +215,7 @@ func (r *run) decide(ctx context.Context, cut *cutOrder, out *Outcome) error {
 		return err
 	}
 	var err error
-	if out.Standby, err = takeCensus(filepath.Join(r.pins[standby], lb.MapName)); err != nil {
+	if out.Standby, err = takeCensus(filepath.Join(r.pins[standby], lb.MapName), r.opts.Layouts[standby]); err != nil {
 		return err
 	}
 	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*out.Sessions,

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"github.com/goccy/go-yaml"
 
 	"mapsync/bench/lb"
@@ -35,6 +36,7 @@ type daemon struct {
 type settings struct {
 	NodeName      string   `yaml:"node-name"`
 	Maps          []string `yaml:"map"`
+	Schemas       []string `yaml:"schema,omitempty"`
 	Attach        string   `yaml:"attach"`
 	Buffer        string   `yaml:"buffer"`
 	GossipListen  string   `yaml:"gossip-listen"`
@@ -92,15 +94,40 @@ func (r *run) settings(i int) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
+	pin := filepath.Join(r.pins[i], lb.MapName)
+	schemas, err := objectSchemas(pin, r.opts.Layouts[i], dir)
+	if err != nil {
+		return nil, err
+	}
 	return &settings{
 		NodeName: node.name,
-		Maps:     []string{filepath.Join(r.pins[i], lb.MapName)},
-		Attach:   r.opts.Attach, Buffer: r.opts.Buffer,
+		Maps:     []string{pin}, Schemas: schemas,
+		Attach: r.opts.Attach, Buffer: r.opts.Buffer,
 		GossipListen: node.sync + ":" + gossipPort, GRPCListen: node.sync + ":" + grpcPort,
 		Join:          []string{peer.sync + ":" + gossipPort},
 		ControlSocket: filepath.Join(dir, "syncd.sock"), StateDir: dir,
 		LogLevel: "warn",
 	}, nil
+}
+
+// objectSchemas points syncd at the load balancer's object file, which it puts into
+// dir, where the kernel does not keep what the types say about their fields. It
+// returns nothing where it does.
+func objectSchemas(pin string, layout lb.Layout, dir string) (schemas []string, err error) {
+	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
+	if err != nil {
+		return nil, fmt.Errorf("open map for its types: %w", err)
+	}
+	defer func() { err = errors.Join(err, m.Close()) }()
+	known, err := lb.KnowsRoles(m)
+	if err != nil || known {
+		return nil, err
+	}
+	file := filepath.Join(dir, "lb.o")
+	if err := os.WriteFile(file, layout.Object(), 0o600); err != nil {
+		return nil, fmt.Errorf("write object of load balancer: %w", err)
+	}
+	return []string{lb.MapName + "=" + file}, nil
 }
 
 func (r *run) startDaemon(i int, c *settings) error {

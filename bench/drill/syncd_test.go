@@ -13,7 +13,7 @@ import (
 // The drill knows syncd by its documented names alone; both sides must agree.
 func TestSettingsAreSyncds(t *testing.T) {
 	text, err := yaml.Marshal(&settings{
-		NodeName: "lb1", Maps: []string{"/sys/fs/bpf/ct_map"}, Attach: "kprobe", Buffer: "perf",
+		NodeName: "lb1", Maps: []string{"/sys/fs/bpf/ct_map"}, Schemas: []string{"ct_map=/lb.o"}, Attach: "kprobe", Buffer: "perf",
 		GossipListen: "10.13.0.1:7946", GossipKeyFile: "/gossip.key", Join: []string{"10.13.0.2:7946"},
 		GRPCListen: "10.13.0.1:7947", TLSCert: "/cert.pem", TLSKey: "/key.pem", TLSCA: "/ca.pem",
 		ControlSocket: "/syncd.sock", StateDir: "/state", LogLevel: "warn",

@@ -61,7 +61,11 @@ func (b *Balancer) Collect(ctx context.Context) error {
 // sweep is one walk. Deleting waits until the walk is over, as a deleted key
 // would send it back to the start.
 func (b *Balancer) sweep() (int, error) {
-	idle, err := b.findIdle()
+	now, err := bootTime()
+	if err != nil {
+		return 0, err
+	}
+	idle, err := b.release.findIdle(b.objs.CtMap, now)
 	if err != nil {
 		return 0, err
 	}
@@ -80,27 +84,25 @@ func (b *Balancer) sweep() (int, error) {
 }
 
 // findIdle returns the entries whose connection is idle in both directions.
-func (b *Balancer) findIdle() ([]bpf.LBCtKey, error) {
+func findIdle[V any](m *ebpf.Map, now uint64, entryOf func(*V) Entry) ([]bpf.LBCtKey, error) {
 	var (
 		idle  []bpf.LBCtKey
 		key   bpf.LBCtKey
-		value bpf.LBCtValue
+		value V
 	)
-	now, err := bootTime()
-	if err != nil {
-		return nil, err
-	}
-	entries := b.objs.CtMap.Iterate()
+	entries := m.Iterate()
 	for len(idle) < maxIdle && entries.Next(&key, &value) {
-		if !isIdle(&value, now) {
+		entry := entryOf(&value)
+		if !entry.isIdle(now) {
 			continue
 		}
-		var other bpf.LBCtValue
-		err := b.objs.CtMap.Lookup(reverseKey(&key, &value), &other)
-		if errors.Is(err, ebpf.ErrKeyNotExist) || (err == nil && isIdle(&other, now)) {
-			idle = append(idle, key)
-		} else if err != nil {
+		var other V // one that is gone is idle since ever
+		err := m.Lookup(reverseKey(&key, &entry.Nat), &other)
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil, fmt.Errorf("look up other direction: %w", err)
+		}
+		if entry = entryOf(&other); entry.isIdle(now) {
+			idle = append(idle, key)
 		}
 	}
 	// A walk that deletions disturbed is not a failure: the next one goes on.
@@ -110,20 +112,19 @@ func (b *Balancer) findIdle() ([]bpf.LBCtKey, error) {
 	return idle, nil
 }
 
-func isIdle(v *bpf.LBCtValue, now uint64) bool {
-	limit := uint64(v.IdleTimeout) * uint64(time.Second)
-	return now > v.LastUsed && now-v.LastUsed > limit
+func (e *Entry) isIdle(now uint64) bool {
+	return now > e.LastUsed && now-e.LastUsed > e.IdleTimeout*uint64(time.Second)
 }
 
 // reverseKey is reverse_key of lb.bpf.c.
-func reverseKey(k *bpf.LBCtKey, v *bpf.LBCtValue) *bpf.LBCtKey {
+func reverseKey(k *bpf.LBCtKey, nat *bpf.LBCtNat) *bpf.LBCtKey {
 	out := *k
 	out.Saddr, out.Daddr, out.Sport, out.Dport = k.Daddr, k.Saddr, k.Dport, k.Sport
-	if v.Nat.Flags&natDst != 0 {
-		out.Saddr, out.Sport = v.Nat.Daddr, v.Nat.Dport
+	if nat.Flags&natDst != 0 {
+		out.Saddr, out.Sport = nat.Daddr, nat.Dport
 	}
-	if v.Nat.Flags&natSrc != 0 {
-		out.Daddr, out.Dport = v.Nat.Saddr, v.Nat.Sport
+	if nat.Flags&natSrc != 0 {
+		out.Daddr, out.Dport = nat.Saddr, nat.Sport
 	}
 	return &out
 }

@@ -50,6 +50,8 @@ type Config struct {
 	VIP      netip.AddrPort   // the one service, IPv4
 	Backends []netip.AddrPort // at least one, IPv4
 
+	Layout Layout // of the connection-tracking map; LayoutV1
+
 	PinDir     string // existing directory on a bpffs; empty pins nothing
 	NewMap     bool   // replace a pinned map instead of going on with it
 	MaxEntries uint32 // two for each connection; 262144
@@ -63,6 +65,7 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() {
+	setDefault(&c.Layout, LayoutV1)
 	setDefault(&c.Handshake, 30*time.Second)
 	setDefault(&c.Established, 30*time.Minute)
 	setDefault(&c.Closing, time.Minute)
@@ -89,16 +92,17 @@ func (c *Config) validate() error {
 			return fmt.Errorf("backend %s is not an IPv4 address and port", b)
 		}
 	}
-	return nil
+	return c.Layout.Validate()
 }
 
 // Balancer is a loaded load balancer. It owns its BPF objects until Close.
 type Balancer struct {
-	cfg   Config
-	log   *slog.Logger
-	objs  bpf.LBObjects
-	links []link.Link
-	idle  uint64 // entries that the collector deleted
+	cfg     Config
+	log     *slog.Logger
+	release release
+	objs    bpf.LBObjects // of either release: their names are the same
+	links   []link.Link
+	idle    uint64 // entries that the collector deleted
 }
 
 // New loads the program, tells it the service and its backends, and pins the
@@ -112,7 +116,7 @@ func New(cfg Config) (*Balancer, error) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		return nil, fmt.Errorf("raise memory lock limit: %w", err)
 	}
-	b := &Balancer{cfg: cfg, log: cfg.Logger}
+	b := &Balancer{cfg: cfg, log: cfg.Logger, release: releases[cfg.Layout]}
 	if err := b.load(); err != nil {
 		return nil, err
 	}
@@ -123,7 +127,7 @@ func New(cfg Config) (*Balancer, error) {
 }
 
 func (b *Balancer) load() error {
-	spec, err := bpf.LoadLB()
+	spec, err := b.release.load()
 	if err != nil {
 		return fmt.Errorf("read load balancer object: %w", err)
 	}
@@ -179,8 +183,8 @@ func (b *Balancer) Attach(iface string, mode Mode) error {
 		return fmt.Errorf("attach to %s: %w", iface, err)
 	}
 	b.links = append(b.links, l)
-	b.log.Info("load balancer attached", "interface", iface, "mode", used, "service", b.cfg.VIP.String(),
-		"backends", len(b.cfg.Backends))
+	b.log.Info("load balancer attached", "interface", iface, "mode", used, "layout", b.cfg.Layout,
+		"service", b.cfg.VIP.String(), "backends", len(b.cfg.Backends))
 	return nil
 }
 

@@ -3,12 +3,14 @@ package lb
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"log/slog"
 	"net/netip"
 	"testing"
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"mapsync/bench/lb/bpf"
 )
@@ -75,21 +77,21 @@ func mustSend(t *testing.T, b *Balancer, in segment) segment {
 	return out
 }
 
-func entries(t *testing.T, b *Balancer) map[bpf.LBCtKey]bpf.LBCtValue {
+func entries(t *testing.T, b *Balancer) map[bpf.LBCtKey]Entry {
 	t.Helper()
-	all := map[bpf.LBCtKey]bpf.LBCtValue{}
-	var (
-		key   bpf.LBCtKey
-		value bpf.LBCtValue
-	)
-	it := b.Map().Iterate()
-	for it.Next(&key, &value) {
-		all[key] = value
-	}
-	if err := it.Err(); err != nil {
+	all := map[bpf.LBCtKey]Entry{}
+	err := b.cfg.Layout.ForEach(b.Map(), func(key *bpf.LBCtKey, entry *Entry) { all[*key] = *entry })
+	if err != nil {
 		t.Fatal(err)
 	}
 	return all
+}
+
+// eachLayout runs a test for each release of the load balancer.
+func eachLayout(t *testing.T, test func(t *testing.T, l Layout)) {
+	for _, l := range []Layout{LayoutV1, LayoutNext} {
+		t.Run(string(l), func(t *testing.T) { test(t, l) })
+	}
 }
 
 // open performs a handshake and returns the backend that was chosen.
@@ -102,8 +104,10 @@ func open(t *testing.T, b *Balancer, client netip.AddrPort) netip.AddrPort {
 	return backend
 }
 
-func TestNewFlow(t *testing.T) {
-	b := testBalancer(t, Config{})
+func TestNewFlow(t *testing.T) { eachLayout(t, testNewFlow) }
+
+func testNewFlow(t *testing.T, l Layout) {
+	b := testBalancer(t, Config{Layout: l})
 	in := segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 100}
 	out := mustSend(t, b, in)
 	if out.src != testClient || (out.dst != testBackends[0] && out.dst != testBackends[1]) {
@@ -114,10 +118,10 @@ func TestNewFlow(t *testing.T) {
 		t.Fatalf("%d entries, want one for each direction", len(all))
 	}
 	for key, value := range all {
-		if value.State != StateSynSent || testBackends[value.BackendId] != out.dst || value.IdleTimeout != 30 {
+		if value.State != StateSynSent || testBackends[value.BackendID] != out.dst || value.IdleTimeout != 30 {
 			t.Errorf("%+v: %+v", key, value)
 		}
-		if _, ok := all[*reverseKey(&key, &value)]; !ok {
+		if _, ok := all[*reverseKey(&key, &value.Nat)]; !ok {
 			t.Errorf("%+v has no other direction", key)
 		}
 	}
@@ -129,8 +133,10 @@ func TestNewFlow(t *testing.T) {
 	}
 }
 
-func TestReplyIsRewritten(t *testing.T) {
-	b := testBalancer(t, Config{})
+func TestReplyIsRewritten(t *testing.T) { eachLayout(t, testReplyIsRewritten) }
+
+func testReplyIsRewritten(t *testing.T, l Layout) {
+	b := testBalancer(t, Config{Layout: l})
 	backend := open(t, b, testClient)
 	payload := bytes.Repeat([]byte("odd length!"), 13)
 	out := mustSend(t, b, segment{src: backend, dst: testClient, flags: flagACK, seq: 501, ack: 101, payload: payload})
@@ -152,8 +158,10 @@ func TestAllBackendsAreUsed(t *testing.T) {
 	}
 }
 
-func TestStateChangesInPlace(t *testing.T) {
-	b := testBalancer(t, Config{Established: 77 * time.Second})
+func TestStateChangesInPlace(t *testing.T) { eachLayout(t, testStateChangesInPlace) }
+
+func testStateChangesInPlace(t *testing.T, l Layout) {
+	b := testBalancer(t, Config{Layout: l, Established: 77 * time.Second})
 	open(t, b, testClient)
 	before := entries(t, b)
 	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 101, ack: 501, payload: make([]byte, 50)})
@@ -174,13 +182,15 @@ func TestStateChangesInPlace(t *testing.T) {
 		if value.Packets != old.Packets+1 || value.Bytes != old.Bytes+90 || value.LastUsed <= old.LastUsed {
 			t.Errorf("before %+v\nafter %+v", old, value)
 		}
-		if value.Tcp[0].Seq != 151 || value.Tcp[0].Ack != 501 {
-			t.Errorf("sequence numbers %+v", value.Tcp)
+		if value.TCP[0].Seq != 151 || value.TCP[0].Ack != 501 {
+			t.Errorf("sequence numbers %+v", value.TCP)
 		}
 	}
 }
 
-func TestClose(t *testing.T) {
+func TestClose(t *testing.T) { eachLayout(t, testClose) }
+
+func testClose(t *testing.T, l Layout) {
 	finish := func(t *testing.T, b *Balancer, backend netip.AddrPort) {
 		mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagFIN | flagACK, seq: 101, ack: 501})
 		mustSend(t, b, segment{src: backend, dst: testClient, flags: flagFIN | flagACK, seq: 501, ack: 102})
@@ -204,7 +214,7 @@ func TestClose(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := testBalancer(t, Config{})
+			b := testBalancer(t, Config{Layout: l})
 			end(t, b, open(t, b, testClient))
 			if all := entries(t, b); len(all) != 0 {
 				t.Errorf("%d entries left: %+v", len(all), all)
@@ -217,8 +227,10 @@ func TestClose(t *testing.T) {
 	}
 }
 
-func TestPortReuseWhileClosing(t *testing.T) {
-	b := testBalancer(t, Config{})
+func TestPortReuseWhileClosing(t *testing.T) { eachLayout(t, testPortReuseWhileClosing) }
+
+func testPortReuseWhileClosing(t *testing.T, l Layout) {
+	b := testBalancer(t, Config{Layout: l})
 	open(t, b, testClient)
 	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagFIN | flagACK, seq: 101, ack: 501})
 	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 9000})
@@ -268,8 +280,10 @@ func TestFullMapDropsSYN(t *testing.T) {
 	mustSend(t, b, segment{src: netip.AddrPortFrom(testClient.Addr(), 1), dst: testVIP, flags: flagACK, seq: 101, ack: 501})
 }
 
-func TestCollector(t *testing.T) {
-	b := testBalancer(t, Config{})
+func TestCollector(t *testing.T) { eachLayout(t, testCollector) }
+
+func testCollector(t *testing.T, l Layout) {
+	b := testBalancer(t, Config{Layout: l})
 	open(t, b, netip.AddrPortFrom(testClient.Addr(), 1))
 	open(t, b, netip.AddrPortFrom(testClient.Addr(), 2))
 	if n, err := b.sweep(); n != 0 || err != nil {
@@ -279,10 +293,7 @@ func TestCollector(t *testing.T) {
 	for key, value := range entries(t, b) {
 		first := key.Sport == bePort(1) || key.Dport == bePort(1)
 		if first || value.Direction == 1 {
-			value.LastUsed, value.IdleTimeout = 1, 1
-			if err := b.Map().Update(key, value, ebpf.UpdateExist); err != nil {
-				t.Fatal(err)
-			}
+			makeIdle(t, b, key)
 		}
 	}
 	if n, err := b.sweep(); n != 2 || err != nil {
@@ -295,8 +306,78 @@ func TestCollector(t *testing.T) {
 	}
 }
 
-func TestKeyLayout(t *testing.T) {
-	if k, v := binary.Size(bpf.LBCtKey{}), binary.Size(bpf.LBCtValue{}); k != 48 || v != 176 {
-		t.Errorf("key %d bytes, value %d bytes", k, v)
+// makeIdle changes what the collector goes by.
+func makeIdle(t *testing.T, b *Balancer, key bpf.LBCtKey) {
+	t.Helper()
+	v1, next := new(bpf.LBCtValue), new(bpf.LBNextCtValue)
+	var value any = v1
+	if b.cfg.Layout == LayoutNext {
+		value = next
+	}
+	if err := b.Map().Lookup(key, value); err != nil {
+		t.Fatal(err)
+	}
+	v1.LastUsed, v1.IdleTimeout = 1, 1
+	next.LastUsed, next.IdleTimeout = 1, 1
+	if err := b.Map().Update(key, value, ebpf.UpdateExist); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What only the next release keeps, it keeps up to date.
+func TestNextKeepsMore(t *testing.T) {
+	b := testBalancer(t, Config{Layout: LayoutNext})
+	open(t, b, testClient)
+	lookup := func() (values [2]bpf.LBNextCtValue) {
+		for key, entry := range entries(t, b) {
+			if err := b.Map().Lookup(key, &values[entry.Direction]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return values
+	}
+	before := lookup()
+	if m := before[0].Mark; m == 0 || m != before[1].Mark { // 0 is as likely as any other of 2^32
+		t.Errorf("marks %d and %d", m, before[1].Mark)
+	}
+	if v := before[0]; v.RxTime < v.Created || v.RxTime >= v.LastUsed {
+		t.Errorf("created at %d, last SYN at %d, last segment, an empty one, at %d", v.Created, v.RxTime, v.LastUsed)
+	}
+	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 101, ack: 501, payload: []byte("x")})
+	if v := lookup()[0]; v.RxTime != v.LastUsed || v.RxTime <= before[0].RxTime || v.Mark != before[0].Mark {
+		t.Errorf("before %+v\nafter %+v", before[0], v)
+	}
+}
+
+func TestRolesAreKnown(t *testing.T) {
+	eachLayout(t, func(t *testing.T, l Layout) {
+		known, err := KnowsRoles(testBalancer(t, Config{Layout: l}).Map())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var name unix.Utsname
+		if err := unix.Uname(&name); err != nil {
+			t.Fatal(err)
+		}
+		var major, minor int
+		if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+			t.Fatal(err)
+		}
+		if tags := major > 5 || major == 5 && minor >= 16; known != tags {
+			t.Errorf("roles are known: %v, the kernel has decl tags: %v", known, tags)
+		}
+	})
+}
+
+func TestUnknownLayoutIsRefused(t *testing.T) {
+	if _, err := New(Config{VIP: testVIP, Backends: testBackends, Layout: "v3", Logger: slog.New(slog.DiscardHandler)}); err == nil {
+		t.Error("layout v3 is loaded")
+	}
+}
+
+func TestSizes(t *testing.T) {
+	k, v1, next := binary.Size(bpf.LBCtKey{}), binary.Size(bpf.LBCtValue{}), binary.Size(bpf.LBNextCtValue{})
+	if k != 48 || v1 != 176 || next != 152 {
+		t.Errorf("key %d bytes, values %d and %d bytes", k, v1, next)
 	}
 }

@@ -216,6 +216,22 @@ static __always_inline void follow(struct ct_value *v, __u32 dir, const struct p
 	v->idle_timeout = state_timeout(v->state);
 }
 
+/* What only the next layout has room for. */
+static __always_inline void create_next(struct ct_value *v)
+{
+#ifdef CT_NEXT
+	v->mark = bpf_get_prandom_u32();
+#endif
+}
+
+static __always_inline void track_next(struct ct_value *v, const struct packet *p)
+{
+#ifdef CT_NEXT
+	if (bpf_ntohl(p->tcp->seq) != p->seq_end)
+		v->rx_time = v->last_used;
+#endif
+}
+
 /* Returns 1 when the packet ends the connection. */
 static __always_inline int track(struct ct_value *v, const struct ct_key *reverse,
 				 const struct packet *p)
@@ -228,6 +244,7 @@ static __always_inline int track(struct ct_value *v, const struct ct_key *revers
 	__sync_fetch_and_add(&v->packets, 1);
 	__sync_fetch_and_add(&v->bytes, p->len);
 	follow(v, dir, p);
+	track_next(v, p);
 	if (!handshake)
 		return 0;
 	peer = bpf_map_lookup_elem(&ct_map, reverse);
@@ -290,6 +307,7 @@ static __always_inline int create(const struct ct_key *key, struct ct_key *rever
 	v.nat.flags = CT_NAT_SRC;
 	v.nat.saddr[0] = key->daddr[0];
 	v.nat.sport = key->dport;
+	create_next(&v);
 	if (bpf_map_update_elem(&ct_map, reverse, &v, BPF_ANY))
 		goto full;
 	v.direction = CT_ORIGINAL;

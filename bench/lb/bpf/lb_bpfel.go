@@ -34,28 +34,32 @@ type LBCtKey struct {
 	Pad    uint32
 }
 
+type LBCtNat struct {
+	_     structs.HostLayout
+	Saddr [4]uint32
+	Daddr [4]uint32
+	Sport uint16
+	Dport uint16
+	Flags uint32
+}
+
+type LBCtTcp struct {
+	_      structs.HostLayout
+	Seq    uint32
+	Ack    uint32
+	FinSeq uint32
+	Window uint16
+	Flags  uint16
+}
+
 type LBCtValue struct {
-	_        structs.HostLayout
-	LastUsed uint64
-	Created  uint64
-	Packets  uint64
-	Bytes    uint64
-	Nat      struct {
-		_     structs.HostLayout
-		Saddr [4]uint32
-		Daddr [4]uint32
-		Sport uint16
-		Dport uint16
-		Flags uint32
-	}
-	Tcp [2]struct {
-		_      structs.HostLayout
-		Seq    uint32
-		Ack    uint32
-		FinSeq uint32
-		Window uint16
-		Flags  uint16
-	}
+	_           structs.HostLayout
+	LastUsed    uint64
+	Created     uint64
+	Packets     uint64
+	Bytes       uint64
+	Nat         LBCtNat
+	Tcp         [2]LBCtTcp
 	IdleTimeout uint32
 	BackendId   uint32
 	State       uint8

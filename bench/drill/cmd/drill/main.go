@@ -12,9 +12,11 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"mapsync/bench/drill"
+	"mapsync/bench/lb"
 )
 
 func main() {
@@ -63,6 +65,7 @@ func parse(args []string) (*drill.Options, string, error) {
 	fs.StringVar(&o.Syncd, "syncd", "off", "`path` of the syncd program, or off for the control run alone")
 	fs.StringVar(&o.Attach, "attach", "kprobe", "how syncd attaches: kprobe, fexit or auto")
 	fs.StringVar(&o.Buffer, "buffer", "ring", "which buffer syncd uses: ring or perf")
+	layouts := fs.String("layouts", "v1,v1", "`layouts` of the active and the standby load balancer's map, each v1 or next")
 	fs.StringVar((*string)(&o.Load), "load", string(drill.LoadBuiltin), "what drives the sessions: builtin or tcpkali")
 	fs.StringVar((*string)(&o.XDP), "xdp", "auto", "where the load balancers' XDP runs: auto, native or generic")
 	fs.BoolVar(&o.SkipControl, "skip-control", false, "skip the control run, for development: never a success")
@@ -79,6 +82,11 @@ func parse(args []string) (*drill.Options, string, error) {
 	}
 	if fs.NArg() > 0 {
 		return nil, "", fmt.Errorf("unexpected argument %q", fs.Arg(0))
+	}
+	first, second, _ := strings.Cut(*layouts, ",")
+	o.Layouts = [2]lb.Layout{lb.Layout(first), lb.Layout(second)}
+	if err := errors.Join(o.Layouts[0].Validate(), o.Layouts[1].Validate()); err != nil {
+		return nil, "", fmt.Errorf("layouts %q: write ACTIVE,STANDBY: %w", *layouts, err)
 	}
 	if o.Syncd == "off" {
 		o.Syncd = ""

@@ -61,6 +61,7 @@ func parse(args []string, cfg *lb.Config) (iface string, mode lb.Mode, err error
 	fs.StringVar((*string)(&mode), "xdp", string(lb.ModeAuto), "where XDP runs: auto, native or generic")
 	fs.TextVar(&cfg.VIP, "vip", netip.AddrPort{}, "service, ADDRESS:PORT")
 	backends := fs.String("backends", "", "backends, ADDRESS:PORT,…")
+	fs.StringVar((*string)(&cfg.Layout), "layout", string(lb.LayoutV1), "layout of ct_map: v1 or next")
 	fs.StringVar(&cfg.PinDir, "pin-dir", "", "directory on a bpffs to pin ct_map in")
 	fs.BoolVar(&cfg.NewMap, "new-map", false, "replace a pinned ct_map instead of going on with it")
 	fs.UintVar(&max, "max-entries", 262144, "size of ct_map, two entries for each connection")
