@@ -61,7 +61,7 @@ func TestFollowsANode(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(table.OpUpdate, 1)
-	lines := runExample(t, "-addr", "127.0.2.1:7947", "-node", "lb1", "-name", "observer",
+	lines := runExample(t, "-addr", address()+":7947", "-node", "lb1", "-name", "observer",
 		"-cert", observer.CertFile, "-key", observer.KeyFile, "-ca", observer.CAFile)
 	want := func(parts ...string) {
 		t.Helper()
@@ -94,6 +94,9 @@ func TestFollowsANode(t *testing.T) {
 	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
 }
 
+// address is one that nobody else who runs this test has.
+func address() string { return fmt.Sprintf("127.%d.%d.77", 1+os.Getpid()/250%250, os.Getpid()%250) }
+
 // startNode runs a daemon whose events come from a feed.
 func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture.Capture {
 	t.Helper()
@@ -107,7 +110,7 @@ func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture
 	}
 	o := config.Default()
 	o.NodeName, o.Maps = "lb1", []string{ctMap}
-	o.GossipListen, o.GRPCListen, o.MetricsListen = "127.0.2.1:7946", "127.0.2.1:7947", ""
+	o.GossipListen, o.GRPCListen, o.MetricsListen = address()+":7946", address()+":7947", ""
 	o.GossipKeyFile, o.TLSCert, o.TLSKey, o.TLSCA = key, pair.CertFile, pair.KeyFile, pair.CAFile
 	o.StateDir, o.ControlSocket = dir, filepath.Join(dir, "syncd.sock")
 	var c *capture.Capture

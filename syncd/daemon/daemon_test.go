@@ -61,16 +61,22 @@ func (l *logBuffer) contains(s string) bool {
 	return strings.Contains(l.text.String(), s)
 }
 
+// loopback returns a node's address: others of this machine may be running these tests, too.
+func loopback(number int) string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
+}
+
 // newNode makes settings for a node; number tells its addresses apart from others'.
 func newNode(t *testing.T, number int, maps ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), config: config.Default()}
-	address := fmt.Sprintf("127.0.1.%d", number)
+	address := loopback(number)
 	n.config.NodeName = fmt.Sprintf("n%d", number)
 	n.config.Maps = maps
 	n.config.GossipListen, n.config.GRPCListen = address+":7946", address+":7947"
 	n.config.MetricsListen = address + ":9746"
-	n.config.Join = []string{"127.0.1.1:7946", "127.0.1.2:7946"}
+	n.config.Join = []string{loopback(1) + ":7946", loopback(2) + ":7946"}
 	n.config.StateDir, n.config.ControlSocket = n.dir, filepath.Join(n.dir, "syncd.sock")
 	n.config.SyncTimeout = 2 * time.Second
 	return n
