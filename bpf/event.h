@@ -185,6 +185,13 @@ static __always_inline void leave(struct slot *base)
  * bounds of a number that the compiler keeps on the stack meanwhile. */
 #define READ_SIZE(size) (*(const volatile __u32 *)&(size))
 
+/* The same for a number that is no size in memory: say once more, where the compiler
+ * cannot know it, what is so. */
+#define BOUND(v, most)                                                                      \
+	asm volatile("" : "+r"(v));                                                         \
+	if (v > (most))                                                                     \
+		goto lost
+
 /* emit sends the change in s to user space. A number is used up before the
  * attempt, so that user space sees a gap where one fails. key and value are
  * kernel addresses; a NULL value means that the operation has none. */
@@ -210,10 +217,12 @@ static __always_inline void emit(void *ctx, struct slot *s, __u32 slot, __u32 id
 		value_size = READ_SIZE(w->value_size);
 		if (value_size > MAX_VALUE)
 			goto lost;
+		BOUND(padded, MAX_KEY);
 		if (bpf_probe_read_kernel(s->data + padded, value_size, value))
 			goto lost;
 		len += ALIGN8(value_size);
 	}
+	BOUND(len, sizeof(s->event) + MAX_KEY + MAX_VALUE);
 	if (!output(ctx, &s->event, len))
 		return;
 lost:
