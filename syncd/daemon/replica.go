@@ -90,6 +90,7 @@ func (m *replica) run(ctx context.Context) error {
 	for pause := minRetry; ctx.Err() == nil; pause = min(2*pause, maxRetry) {
 		began := time.Now()
 		err := m.follow(ctx, watcher)
+		m.rememberWhenApplied() // the next tick may come too late
 		m.detach(MapWaiting)
 		if ctx.Err() != nil {
 			break
@@ -332,7 +333,7 @@ func (m *replica) claim() {
 func (m *replica) rememberWhenApplied() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.remembered || m.kernel == nil || m.table.Stats().Applied < m.claimHead {
+	if m.state != MapReplicating || m.remembered || m.kernel == nil || m.table.Stats().Applied < m.claimHead {
 		return
 	}
 	m.remembered = true // tried once: a full disk must not flood the log
