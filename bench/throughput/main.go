@@ -27,6 +27,13 @@ type options struct {
 }
 
 func main() {
+	if asked, err := runPeer(); asked {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "throughput:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	var o options
 	flag.IntVar(&o.entries, "entries", 1_000_000, "entries of the maps; a million take 2 GB of memory")
 	flag.IntVar(&o.rounds, "rounds", 5, "repetitions; medians are printed")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,9 @@ import (
 type rival struct {
 	name  string
 	block int // deltas a call
-	open  func(s *sink, e *entries) (*rivalConn, error)
+	// serve listens on loopback and stores in the sink what comes, until stop.
+	serve func(s *sink) (addr string, stop func() error, err error)
+	dial  func(addr string, e *entries) (*rivalConn, error)
 }
 
 // rivalConn is a rival at work.
@@ -25,10 +28,10 @@ type rivalConn struct {
 }
 
 var rivals = []rival{
-	{name: "net/rpc, one call each", block: 1, open: openNetRPC(false)},
-	{name: "net/rpc, blocks of 8192", block: batchEntries, open: openNetRPC(true)},
-	{name: "gRPC unary, typed", block: 1, open: openTyped},
-	{name: "gRPC unary, Any with JSON", block: 1, open: openAnyJSON},
+	{"net/rpc, one call each", 1, serveNetRPC, dialNetRPC(false)},
+	{"net/rpc, blocks of 8192", batchEntries, serveNetRPC, dialNetRPC(true)},
+	{"gRPC unary, typed", 1, serveTyped, dialTyped},
+	{"gRPC unary, Any with JSON", 1, serveAnyJSON, dialAnyJSON},
 }
 
 // sink is where all rivals end: it copies each delta into memory that is there.
@@ -48,45 +51,57 @@ func (s *sink) store(k, v []byte) error {
 	return nil
 }
 
-// holds tells whether the delta stored last is entry i.
-func (s *sink) holds(e *entries, i int) bool {
-	at := s.memory[(s.n-1)%batchEntries*(keySize+valueSize):]
-	return key(at) == e.keys[i] && value(at[keySize:]) == e.values[i]
+// last returns the delta that was stored last, its key before its value.
+func (s *sink) last() []byte {
+	return s.memory[(s.n-1)%batchEntries*(keySize+valueSize):][:keySize+valueSize]
 }
 
 // race sends deltas for about the given time.
 func (r *rival) race(ctx context.Context, e *entries, limit time.Duration) (Sample, error) {
-	s := new(sink)
-	conn, err := r.open(s, e)
+	peer, err := startPeer(r.name)
 	if err != nil {
-		return Sample{}, fmt.Errorf("open %s: %w", r.name, err)
+		return Sample{}, fmt.Errorf("start peer of %s: %w", r.name, err)
 	}
+	cost, sent, last, err := r.run(ctx, peer.addr, e, limit)
+	got, stopErr := peer.stop()
+	if err := errors.Join(err, stopErr); err != nil {
+		return Sample{}, fmt.Errorf("send by %s: %w", r.name, err)
+	}
+	if got.Stored != sent || !bytes.Equal(got.Last, append(e.keys[last][:], e.values[last][:]...)) {
+		return Sample{}, fmt.Errorf("send by %s: %d of %d deltas arrived, or the last one came out wrong", r.name, got.Stored, sent)
+	}
+	return cost, nil
+}
+
+// run is race against a peer. It returns the cost of a delta, how many were sent, and
+// the number of the last.
+func (r *rival) run(ctx context.Context, addr string, e *entries, limit time.Duration) (cost Sample, sent, last int, err error) {
+	conn, err := r.dial(addr, e)
+	if err != nil {
+		return cost, 0, 0, err
+	}
+	defer func() { err = errors.Join(err, conn.close()) }()
 	block := min(r.block, len(e.keys))
-	var last int
-	run := func(until time.Time, atLeast int) error {
+	send := func(until time.Time, atLeast int) error {
 		for n := 0; n < atLeast || time.Now().Before(until); n++ {
 			first := n * block % (len(e.keys) - block + 1)
 			last = first + block - 1
 			if err := conn.send(ctx, first, first+block); err != nil {
 				return err
 			}
+			sent += block
 		}
 		return nil
 	}
-	err = run(time.Time{}, 3) // connect, and have types described
-	warm := s.n
-	var cost Sample
-	if err == nil {
-		cost, err = measure(1, func() error { return run(time.Now().Add(limit), 1) })
+	if err := send(time.Time{}, 3); err != nil { // connect, and have types described
+		return cost, 0, 0, err
 	}
-	if err := errors.Join(err, conn.close()); err != nil {
-		return Sample{}, fmt.Errorf("send by %s: %w", r.name, err)
+	warm := sent
+	if cost, err = measure(1, func() error { return send(time.Now().Add(limit), 1) }); err != nil {
+		return cost, 0, 0, err
 	}
-	if !s.holds(e, last) {
-		return Sample{}, fmt.Errorf("send by %s: the last delta came out wrong", r.name)
-	}
-	n := float64(s.n - warm)
-	return Sample{Nanoseconds: cost.Nanoseconds / n, Allocations: cost.Allocations / n}, nil
+	n := float64(sent - warm)
+	return Sample{Nanoseconds: cost.Nanoseconds / n, Allocations: cost.Allocations / n}, sent, last, nil
 }
 
 // RPCEntry is a delta as net/rpc carries it, by gob.
@@ -108,29 +123,33 @@ func (s *RPCSink) AddBlock(block []RPCEntry, _ *int) error {
 	return nil
 }
 
-func openNetRPC(blocks bool) func(*sink, *entries) (*rivalConn, error) {
-	return func(s *sink, e *entries) (*rivalConn, error) {
-		server := rpc.NewServer()
-		if err := server.RegisterName("Sink", &RPCSink{s}); err != nil {
-			return nil, err
+func serveNetRPC(s *sink) (addr string, stop func() error, err error) {
+	server := rpc.NewServer()
+	if err := server.RegisterName("Sink", &RPCSink{s}); err != nil {
+		return "", nil, err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, err
+	}
+	done := make(chan error, 1)
+	go func() {
+		conn, err := listener.Accept()
+		if err == nil {
+			server.ServeConn(conn)
 		}
-		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		done <- err
+	}()
+	return listener.Addr().String(), func() error { return errors.Join(listener.Close(), <-done) }, nil
+}
+
+func dialNetRPC(blocks bool) func(string, *entries) (*rivalConn, error) {
+	return func(addr string, e *entries) (*rivalConn, error) {
+		client, err := rpc.Dial("tcp", addr)
 		if err != nil {
 			return nil, err
 		}
-		done := make(chan error, 1)
-		go func() {
-			conn, err := listener.Accept()
-			if err == nil {
-				server.ServeConn(conn)
-			}
-			done <- err
-		}()
-		client, err := rpc.Dial("tcp", listener.Addr().String())
-		if err != nil {
-			return nil, errors.Join(err, listener.Close(), <-done)
-		}
-		c := &rivalConn{close: func() error { return errors.Join(client.Close(), <-done, listener.Close()) }}
+		c := &rivalConn{close: client.Close}
 		var reply int
 		if !blocks {
 			c.send = func(_ context.Context, i, _ int) error {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"net"
 
 	"google.golang.org/grpc"
@@ -19,8 +18,8 @@ import (
 // generated stub would do is short enough to be written out.
 const addMethod = "/mapsync.bench.SinkService/Add"
 
-// openUnary starts a server whose method hands each request to add, and a client.
-func openUnary[T any](add func(*T) error) (*grpc.ClientConn, func() error, error) {
+// serveUnary starts a server whose method hands each request to add.
+func serveUnary[T any](add func(*T) error) (addr string, stop func() error, err error) {
 	handler := func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 		in := new(T)
 		if err := decode(in); err != nil {
@@ -36,34 +35,43 @@ func openUnary[T any](add func(*T) error) (*grpc.ClientConn, func() error, error
 	}, struct{}{})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return nil, nil, err
+		return "", nil, err
 	}
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
-	stop := func() error {
+	return listener.Addr().String(), func() error {
 		server.Stop()
 		return <-done
-	}
-	client, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		return nil, nil, errors.Join(err, stop())
-	}
-	return client, func() error { return errors.Join(client.Close(), stop()) }, nil
+	}, nil
 }
 
-// openTyped carries the generated message of the product's own contract.
-func openTyped(s *sink, e *entries) (*rivalConn, error) {
-	client, closeAll, err := openUnary(func(d *mapsyncv1.Delta) error { return s.store(d.GetKey(), d.GetValue()) })
+// dialUnary returns a client that sends what request makes of entry i.
+func dialUnary(addr string, request func(i int) (any, error)) (*rivalConn, error) {
+	client, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return nil, err
 	}
-	return &rivalConn{close: closeAll, send: func(ctx context.Context, i, _ int) error {
-		in := &mapsyncv1.Delta{
-			Key: e.keys[i][:], Value: e.values[i][:], Version: 1,
-			Operation: mapsyncv1.Operation_OPERATION_UPDATE,
+	return &rivalConn{close: client.Close, send: func(ctx context.Context, i, _ int) error {
+		in, err := request(i)
+		if err != nil {
+			return err
 		}
 		return client.Invoke(ctx, addMethod, in, &emptypb.Empty{})
 	}}, nil
+}
+
+// serveTyped takes the generated message of the product's own contract.
+func serveTyped(s *sink) (addr string, stop func() error, err error) {
+	return serveUnary(func(d *mapsyncv1.Delta) error { return s.store(d.GetKey(), d.GetValue()) })
+}
+
+func dialTyped(addr string, e *entries) (*rivalConn, error) {
+	return dialUnary(addr, func(i int) (any, error) {
+		return &mapsyncv1.Delta{
+			Key: e.keys[i][:], Value: e.values[i][:], Version: 1,
+			Operation: mapsyncv1.Operation_OPERATION_UPDATE,
+		}, nil
+	})
 }
 
 // jsonEntry is a delta as JSON, its bytes in base 64.
@@ -72,9 +80,9 @@ type jsonEntry struct {
 	Value []byte `json:"value"`
 }
 
-// openAnyJSON carries JSON in a BytesValue in an Any.
-func openAnyJSON(s *sink, e *entries) (*rivalConn, error) {
-	client, closeAll, err := openUnary(func(in *anypb.Any) error {
+// serveAnyJSON takes JSON in a BytesValue in an Any.
+func serveAnyJSON(s *sink) (addr string, stop func() error, err error) {
+	return serveUnary(func(in *anypb.Any) error {
 		var wrapped wrapperspb.BytesValue
 		if err := in.UnmarshalTo(&wrapped); err != nil {
 			return err
@@ -85,18 +93,14 @@ func openAnyJSON(s *sink, e *entries) (*rivalConn, error) {
 		}
 		return s.store(entry.Key, entry.Value)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &rivalConn{close: closeAll, send: func(ctx context.Context, i, _ int) error {
+}
+
+func dialAnyJSON(addr string, e *entries) (*rivalConn, error) {
+	return dialUnary(addr, func(i int) (any, error) {
 		text, err := json.Marshal(jsonEntry{e.keys[i][:], e.values[i][:]})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		in, err := anypb.New(wrapperspb.Bytes(text))
-		if err != nil {
-			return err
-		}
-		return client.Invoke(ctx, addMethod, in, &emptypb.Empty{})
-	}}, nil
+		return anypb.New(wrapperspb.Bytes(text))
+	})
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +27,17 @@ func needBPF(t *testing.T) {
 }
 
 // TestRun measures a little of everything and writes it down.
+func TestMain(m *testing.M) {
+	if asked, err := runPeer(); asked {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
 func TestRun(t *testing.T) {
 	needBPF(t)
 	path := filepath.Join(t.TempDir(), "figures.json")
