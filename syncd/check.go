@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 
 	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf/rlimit"
@@ -21,7 +22,8 @@ type report struct {
 	Kernel   string          `json:"kernel"`
 	UID      int             `json:"uid"`
 	Usable   bool            `json:"usable"`
-	Attach   string          `json:"attach"` // what --attach auto would take; empty: nothing works
+	Attach   string          `json:"attach"` // the best that works: what --attach auto takes, or none; empty: nothing
+	Warning  string          `json:"warning,omitempty"`
 	Features []reportFeature `json:"features"`
 	Observed []observation   `json:"observed"`
 }
@@ -39,6 +41,7 @@ type observation struct {
 	Write  string `json:"write"`
 	Fexit  string `json:"fexit"`
 	Kprobe string `json:"kprobe"`
+	None   string `json:"none"`
 }
 
 func newCheck() *cobra.Command {
@@ -85,7 +88,11 @@ func makeReport() report {
 			r.Attach = string(o.Attach)
 		}
 	}
-	r.Usable = features.Err() == nil && r.Attach != ""
+	r.Usable = features.Err() == nil
+	if r.Usable && r.Attach == "" {
+		r.Attach = string(capture.AttachNone)
+	}
+	r.warn()
 	r.observe(offers[0], offers[1])
 	return r
 }
@@ -98,43 +105,60 @@ func (r *report) add(name, what string, required bool, err error) {
 	r.Features = append(r.Features, f)
 }
 
+// Cells of the table of what is seen.
+const (
+	atOnce   = "at once"
+	byScan   = "by scan"
+	asDelete = "by scan, as a delete"
+)
+
 // observe states what each way to attach sees: docs/capture.md has the reasons.
 func (r *report) observe(fexit, kprobe capture.Offer) {
-	add := func(write, byFexit, byKprobe string) {
+	add := func(write, byFexit, byKprobe, byNone string) {
 		if fexit.Err != nil {
 			byFexit = "not available"
 		}
 		if kprobe.Err != nil {
 			byKprobe = "not available"
 		}
-		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe})
+		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, byNone})
 	}
-	optional := func(o capture.Offer, symbols ...string) string {
+	optional := func(o capture.Offer, instead string, symbols ...string) string {
 		for _, missing := range o.Missing {
 			if slices.Contains(symbols, missing) {
-				return "not seen: this kernel has no " + missing
+				return instead + ": this kernel has no " + missing
 			}
 		}
-		return "at once"
+		return atOnce
 	}
-	counted := func(o capture.Offer) string {
-		if o.SkippedCounted {
-			return "not seen, but counted"
-		}
-		return "not seen and not counted by this kernel"
-	}
-	add("update or delete by a BPF program", "at once", "at once")
-	add("update or delete by bpf(2)", "at once", "not seen")
-	add("lookup-and-delete by bpf(2)", optional(fexit, "htab_map_lookup_and_delete_elem"), "not seen")
-	add("batch lookup-and-delete by bpf(2)", "not seen", "not seen")
-	add("change in place through a looked-up pointer", "not seen", "not seen")
+	add("update or delete by a BPF program", atOnce, atOnce, byScan)
+	add("update or delete by bpf(2)", atOnce, byScan, byScan)
+	add("lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_elem"), byScan, byScan)
+	add("batch lookup-and-delete by bpf(2)", byScan, byScan, byScan)
+	add("change in place through a looked-up pointer, key is new", "50 ms to 6.4 s later", "50 ms to 6.4 s later", byScan)
+	add("the same, key has settled", byScan, byScan, byScan)
 	perCPU := []string{"htab_percpu_map_update_elem", "htab_lru_percpu_map_update_elem"}
-	add("update of a per-CPU map by a BPF program", optional(fexit, perCPU...), optional(kprobe, perCPU...))
-	add("update of a per-CPU map by bpf(2)", optional(fexit, "bpf_percpu_hash_update"), "not seen")
-	add("lookup-and-delete in a per-CPU map by bpf(2)", optional(fexit,
-		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), "not seen")
-	add("eviction from an LRU map", optional(fexit, "htab_lru_map_delete_node"), optional(kprobe, "htab_lru_map_delete_node"))
-	add("write during a run that the kernel skips", counted(fexit), counted(kprobe))
+	add("update of a per-CPU map by a BPF program", optional(fexit, byScan, perCPU...), optional(kprobe, byScan, perCPU...), byScan)
+	add("update of a per-CPU map by bpf(2)", optional(fexit, byScan, "bpf_percpu_hash_update"), byScan, byScan)
+	add("lookup-and-delete in a per-CPU map by bpf(2)", optional(fexit, byScan,
+		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), byScan, byScan)
+	add("eviction from an LRU map", optional(fexit, asDelete, "htab_lru_map_delete_node"),
+		optional(kprobe, asDelete, "htab_lru_map_delete_node"), asDelete)
+	counted := byScan + ", not counted by this kernel"
+	if kprobe.SkippedCounted {
+		counted = byScan + ", counted"
+	}
+	add("write during a run that the kernel skips", "counted, scanned for at once", counted, byScan)
+}
+
+// warn says what it means that only a scan finds changes.
+func (r *report) warn() {
+	if r.Attach != string(capture.AttachNone) {
+		return
+	}
+	c := config.Default()
+	r.Warning = fmt.Sprintf("no hook can be had here, so it works with --attach none only: every change reaches the peers by scan, "+
+		"scan-interval (%s) and the time of a scan late, and the latest changes die with a node", c.ScanInterval)
 }
 
 func (r *report) print(out io.Writer) error {
@@ -147,9 +171,9 @@ func (r *report) print(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, mark, f.What)
 	}
-	fmt.Fprintf(w, "\nWHAT HAPPENS TO A WATCHED MAP\tFEXIT\tKPROBE\n")
+	fmt.Fprintf(w, "\nWHAT HAPPENS TO A WATCHED MAP\tFEXIT\tKPROBE\tNONE\n")
 	for _, o := range r.Observed {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe, o.None)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -160,10 +184,16 @@ func (r *report) print(out io.Writer) error {
 			fmt.Fprintf(out, "%s: %s\n", f.Name, f.Problem)
 		}
 	}
-	if r.Usable {
-		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
-	} else {
+	c := config.Default()
+	fmt.Fprintf(out, "by scan: within scan-interval (%s) and the time of a scan; longer where scan-budget (%v %% of a core)\n"+
+		"does not allow for that: `syncd status` shows what it comes to\n", c.ScanInterval, c.ScanBudget)
+	switch {
+	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")
+	case r.Warning != "":
+		fmt.Fprintln(out, "WARNING: "+r.Warning)
+	default:
+		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
 	}
 	return nil
 }

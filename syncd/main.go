@@ -61,7 +61,7 @@ Exit codes: 0 done, 1 failed, 2 wrong use or settings.`,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newDump(), newWatch(), newSchema(), newVersion())
+	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newSchema(), newVersion())
 	return root
 }
 

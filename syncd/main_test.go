@@ -89,6 +89,25 @@ func TestMapsListsWhatIsThere(t *testing.T) {
 	t.Errorf("cli_test is not in %s", out)
 }
 
+func TestStatusTellsOfLossesAndScans(t *testing.T) {
+	s := daemon.Status{Maps: []daemon.MapStatus{{Name: "ct", Scan: &daemon.ScanStatus{Interval: 12.5}}, {Name: "other"}}}
+	s.Capture.Losses = daemon.LossStatus{Open: true, OpenSeconds: 1.25}
+	var out bytes.Buffer
+	if err := printStatus(&out, &s); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"SCANNING because of losses, for 1.25s", "SCANNED EVERY", "12.5s"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no %q in\n%s", want, out.String())
+		}
+	}
+	s.Capture.Losses = daemon.LossStatus{Repaired: 1}
+	out.Reset()
+	if err := printStatus(&out, &s); err != nil || strings.Contains(out.String(), "SCANNING") {
+		t.Errorf("%v, after all is repaired:\n%s", err, out.String())
+	}
+}
+
 func TestCheckSaysWhetherItCanWork(t *testing.T) {
 	out, err := run(t, "check", "--json")
 	var r report
@@ -97,6 +116,9 @@ func TestCheckSaysWhetherItCanWork(t *testing.T) {
 	}
 	if r.Usable != (err == nil) || r.Usable != (r.Attach != "") {
 		t.Errorf("usable %v, attach %q, error %v", r.Usable, r.Attach, err)
+	}
+	if (r.Attach == "none") != (r.Warning != "") {
+		t.Errorf("attach %q, warning %q", r.Attach, r.Warning)
 	}
 	if len(r.Observed) == 0 || len(r.Features) == 0 || r.Kernel == "" {
 		t.Errorf("an empty report: %s", out)

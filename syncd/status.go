@@ -59,6 +59,9 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 		ready = "NOT READY: " + strings.Join(s.NotReady, "; ")
 	}
 	fmt.Fprintf(out, "node %s: %s\n", s.Node, ready)
+	if len(s.Unproven) > 0 {
+		fmt.Fprintf(out, "READY WITHOUT PROOF, since sync-timeout has passed: %s\n", strings.Join(s.Unproven, "; "))
+	}
 	fmt.Fprintf(out, "up %s, version %s, incarnation %d\n", seconds(s.UptimeSeconds), s.Version, s.Incarnation)
 	printSecurity(out, s)
 	c := &s.Capture
@@ -70,11 +73,14 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 	if c.Lost > 0 {
 		fmt.Fprintf(out, "LOST: buffer full %d, perf %d, nested %d, skipped %d\n", c.LostBuffer, c.LostPerf, c.LostNested, c.Skipped)
 	}
+	if c.Losses.Open {
+		fmt.Fprintf(out, "SCANNING because of losses, for %s: peers may lack changes until it is done\n", seconds(c.Losses.OpenSeconds))
+	}
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "\nMAP\tSTATE\tLIVE\tMAX\tTOMBSTONES\tPENDING\tFAILED\tPOSITION\tAPPLIED\tWRITE")
+	fmt.Fprintln(w, "\nMAP\tSTATE\tLIVE\tMAX\tTOMBSTONES\tPENDING\tFAILED\tPOSITION\tAPPLIED\tWRITE\tSCANNED EVERY")
 	for _, m := range s.Maps {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", m.Name, m.State, m.Live, m.MaxEntries,
-			m.Tombstones, m.Pending, m.Failed, m.Position, m.Applied, m.Write)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", m.Name, m.State, m.Live, m.MaxEntries,
+			m.Tombstones, m.Pending, m.Failed, m.Position, m.Applied, m.Write, scanned(m.Scan))
 	}
 	fmt.Fprintln(w, "\nPEER\tADDRESS\tRECEIVING\tSENDING\tCLOCK AHEAD\tROUND TRIP")
 	for _, p := range s.Peers {
@@ -96,6 +102,15 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 	}
 	printProblems(out, s)
 	return nil
+}
+
+// scanned says how often a map is scanned: more seldom than set where the budget does
+// not allow for it.
+func scanned(s *daemon.ScanStatus) string {
+	if s == nil {
+		return "-"
+	}
+	return seconds(s.Interval)
 }
 
 func printSecurity(out io.Writer, s *daemon.Status) {

@@ -127,6 +127,9 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
 	}
+	if attach == AttachNone {
+		return nil, nil // there are no hooks that would have to know this process
+	}
 	// At least an Ethernet header: the kernel asks for one.
 	if _, err := c.objects.Programs[claimProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
 		return nil, fmt.Errorf("run BPF program %s: %w", claimProgram, err)

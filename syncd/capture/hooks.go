@@ -44,7 +44,7 @@ const (
 // function to attach to on this kernel. It returns the hooks that remain and the
 // symbols that this kernel lacks.
 func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missing []string, err error) {
-	wanted := map[string]bool{claimProgram: true}
+	wanted := map[string]bool{claimProgram: attach != AttachNone}
 	if attach != AttachNone {
 		if kept, missing, err = presentHooks(); err != nil {
 			return nil, nil, err

@@ -14,7 +14,8 @@ import (
 type Attach string
 
 // The ways to attach. Auto takes fexit where it loads and kprobe elsewhere. None
-// attaches nothing: events come only from programs that share the capture's maps.
+// attaches and loads nothing, and needs no privilege for hooks: events come only from
+// programs that share the capture's maps, and all other changes are for a scan to find.
 const (
 	AttachAuto   Attach = "auto"
 	AttachFexit  Attach = "fexit"
@@ -25,10 +26,10 @@ const (
 // ParseAttach reads the value of the --attach flag.
 func ParseAttach(s string) (Attach, error) {
 	switch a := Attach(s); a {
-	case AttachAuto, AttachFexit, AttachKprobe:
+	case AttachAuto, AttachFexit, AttachKprobe, AttachNone:
 		return a, nil
 	}
-	return "", fmt.Errorf("attach %q is unknown: choose auto, fexit or kprobe", s)
+	return "", fmt.Errorf("attach %q is unknown: choose auto, fexit, kprobe or none", s)
 }
 
 // Buffer is the kind of buffer that carries events to user space.
@@ -104,14 +105,20 @@ func (o *Options) validate() error {
 	return CheckBufferSize(o.Buffer, o.BufferSize)
 }
 
+// MinBufferSize returns the smallest size of a buffer: bytes of a ring, pages a CPU of perf.
+func MinBufferSize(b Buffer) int {
+	if b == BufferPerf {
+		return 1
+	}
+	return max(minRingBytes, os.Getpagesize())
+}
+
 // CheckBufferSize says what is wrong with a buffer's size: bytes of a ring, pages
 // a CPU of perf.
 func CheckBufferSize(b Buffer, size int) error {
-	lowest, highest, unit := minRingBytes, maxRingBytes, "bytes"
+	lowest, highest, unit := MinBufferSize(b), maxRingBytes, "bytes"
 	if b == BufferPerf {
-		lowest, highest, unit = 1, maxPerfPages, "pages a CPU"
-	} else {
-		lowest = max(lowest, os.Getpagesize())
+		highest, unit = maxPerfPages, "pages a CPU"
 	}
 	if size >= lowest && size <= highest && bits.OnesCount(uint(size)) == 1 {
 		return nil

@@ -29,11 +29,11 @@ func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
 	if !admin && !has(unix.CAP_BPF) {
 		lacking = append(lacking, "CAP_BPF")
 	}
-	if !admin && !has(unix.CAP_PERFMON) {
+	if attach != AttachNone && !admin && !has(unix.CAP_PERFMON) {
 		lacking = append(lacking, "CAP_PERFMON")
 	}
 	// For the addresses in /proc/kallsyms, which CAP_SYS_ADMIN does not give.
-	if !has(unix.CAP_SYSLOG) {
+	if attach != AttachNone && !has(unix.CAP_SYSLOG) {
 		lacking = append(lacking, "CAP_SYSLOG")
 	}
 	usesPerf := attach == AttachKprobe || buffer == BufferPerf

@@ -67,6 +67,16 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
+// TestNoHooksNeedNoPrivilegeForHooks runs where no hooks can be had, too.
+func TestNoHooksNeedNoPrivilegeForHooks(t *testing.T) {
+	paranoid, err := os.ReadFile(paranoidFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := privilege{"bpf", string(paranoid), capture.AttachNone, capture.BufferRing, ""}
+	p.test(t)
+}
+
 func (p *privilege) test(t *testing.T) {
 	if err := os.WriteFile(paranoidFile, []byte(p.paranoid), 0); err != nil {
 		t.Fatal(err)

@@ -48,8 +48,15 @@ func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
 }
 
 // Unwatch stops reporting the changes of the kernel map id. What the buffer
-// still holds of them is discarded.
+// still holds of them is discarded: after Unwatch the table gets nothing of them.
 func (c *Capture) Unwatch(id uint32) {
+	c.unwatch(id)
+	// The pump may be in the middle of a batch for that table.
+	c.pump.mu.Lock()
+	defer c.pump.mu.Unlock()
+}
+
+func (c *Capture) unwatch(id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.watches == nil || c.targets[id] == nil {

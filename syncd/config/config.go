@@ -37,9 +37,14 @@ type Config struct {
 
 	DeadTime        time.Duration `yaml:"dead-time"`
 	SyncTimeout     time.Duration `yaml:"sync-timeout"`
+	OnReadyTimeout  string        `yaml:"on-ready-timeout"`
 	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	EvictionDeletes bool          `yaml:"eviction-deletes"`
+
+	ScanInterval    time.Duration `yaml:"scan-interval"`
+	ScanBudget      float64       `yaml:"scan-budget"` // percent of one core
+	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
 	MetricsListen string `yaml:"metrics-listen"`
 	ControlSocket string `yaml:"control-socket"`
@@ -50,6 +55,12 @@ type Config struct {
 
 // DefaultControlSocket is where a running daemon listens for the other subcommands.
 const DefaultControlSocket = "/run/mapsync/syncd.sock"
+
+// The choices of on-ready-timeout.
+const (
+	ReadyOpen   = "open"
+	ReadyClosed = "closed"
+)
 
 // Default returns the settings of a daemon that was told nothing. The node name
 // is the host's.
@@ -62,7 +73,8 @@ func Default() Config {
 		Attach: "auto", Buffer: "ring",
 		NodeName:     host,
 		GossipListen: "127.0.0.1:7946", GRPCListen: "127.0.0.1:7947",
-		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, TombstoneTTL: 15 * time.Minute, MaxClockAhead: 24 * time.Hour,
+		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, OnReadyTimeout: ReadyClosed, TombstoneTTL: 15 * time.Minute, MaxClockAhead: 24 * time.Hour,
+		ScanInterval: 10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
 		MetricsListen: "127.0.0.1:9746",
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync",
 		LogLevel: "info", LogFormat: "text",
@@ -115,8 +127,9 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
 		}
 	}
-	oneOf("attach", c.Attach, "auto", "fexit", "kprobe")
+	oneOf("attach", c.Attach, "auto", "fexit", "kprobe", "none")
 	oneOf("buffer", c.Buffer, "ring", "perf")
+	oneOf("on-ready-timeout", c.OnReadyTimeout, ReadyOpen, ReadyClosed)
 	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")
 	oneOf("log-format", c.LogFormat, "text", "json")
 	if c.BufferSize < 0 {
@@ -127,10 +140,17 @@ func (c *Config) Validate() error {
 	}
 	for name, d := range map[string]time.Duration{
 		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "max-clock-ahead": c.MaxClockAhead,
+		"scan-interval": c.ScanInterval,
 	} {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s %s is not positive", name, d))
 		}
+	}
+	if c.RefreshInterval < 0 {
+		errs = append(errs, fmt.Errorf("refresh-interval %s is negative: 0 switches it off", c.RefreshInterval))
+	}
+	if usable := c.ScanBudget > 0 && c.ScanBudget <= 100; !usable {
+		errs = append(errs, fmt.Errorf("scan-budget %v is not usable: give a percentage of one core, above 0 and at most 100", c.ScanBudget))
 	}
 	return errors.Join(errs...)
 }

@@ -76,6 +76,11 @@ func TestFileIsStrict(t *testing.T) {
 		"map: [a]\ntls-cert: x\n":             "go together",
 		"map: [a]\ngrpc-listen: nowhere\n":    "write HOST:PORT",
 		"map: [a]\nsync-timeout: 0s\n":        "not positive",
+		"map: [a]\nscan-interval: 0s\n":       "not positive",
+		"map: [a]\nscan-budget: 0\n":          "above 0",
+		"map: [a]\nscan-budget: .nan\n":       "above 0",
+		"map: [a]\nscan-budget: 101\n":        "at most 100",
+		"map: [a]\nrefresh-interval: -1s\n":   "0 switches it off",
 	} {
 		if _, err := Load(write(t, text), nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want an error with %q", text, err, want)

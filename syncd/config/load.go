@@ -23,7 +23,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
-	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit or kprobe")
+	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, or none: then changes are found by scans alone")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
 	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "its size, a power of two: bytes of a ring, pages a CPU of perf (0: 16 MiB, 1024 pages)")
 
@@ -41,9 +41,14 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 
 	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "how long a peer that cannot be reached is thought alive (at least 400ms)")
 	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "how long to wait at start for what peers know before this node's own map counts as new")
+	fs.StringVar(&c.OnReadyTimeout, "on-ready-timeout", c.OnReadyTimeout, "what to say when sync-timeout has passed and peers have not told all: closed (not ready) or open (ready)")
 	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "how long a delete is remembered; a peer away for longer is synchronised anew")
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
 	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
+
+	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "how often to compare each map with what is known of it; what no hook sees is replicated that late")
+	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may take; with less than they need they come less often")
+	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "how often at most peers are told that nothing but a key's volatile fields changed (0: never)")
 
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
 	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")

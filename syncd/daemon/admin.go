@@ -117,13 +117,13 @@ func (a *admin) metricsHandler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		ready, missing := a.daemon.Ready()
-		if ready {
+		r := a.daemon.Ready()
+		if r.Ready {
 			fmt.Fprintln(w, "ready")
-			return
+		} else {
+			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		w.WriteHeader(http.StatusServiceUnavailable)
-		for _, reason := range missing {
+		for _, reason := range append(r.Missing, r.Unproven...) {
 			fmt.Fprintln(w, reason)
 		}
 	})

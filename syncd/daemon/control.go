@@ -13,15 +13,27 @@ import (
 
 func (a *admin) controlHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(a.daemon.Status()); err != nil {
-			a.daemon.log.Debug("a status request ended early", "error", err)
-		}
-	})
+	d := a.daemon
+	mux.HandleFunc("GET /status", answer(d, d.Status))
+	mux.HandleFunc("GET /ready", answer(d, d.Ready))
+	mux.HandleFunc("GET /drain", answer(d, d.Handover))
+	mux.HandleFunc("PUT /drain", answer(d, d.Drain))
+	mux.HandleFunc("DELETE /drain", answer(d, d.Undrain))
 	mux.HandleFunc("GET /dump/{map}", a.serveEntries)
 	mux.HandleFunc("GET /watch/{map}", a.serveEntries)
+	mux.HandleFunc("GET /diff/{map}", a.serveDiff)
+	mux.HandleFunc("PUT /resync/{map}", a.serveResync)
 	return mux
+}
+
+// answer serves what fn returns as JSON.
+func answer[T any](d *Daemon, fn func() T) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		if err := json.NewEncoder(w).Encode(fn()); err != nil {
+			d.log.Debug("a request for control ended early", "error", err)
+		}
+	}
 }
 
 // Client asks a running daemon on its control socket.
@@ -43,16 +55,40 @@ var ErrNotRunning = errors.New("no syncd answers")
 
 // Status asks for the daemon's status.
 func (c *Client) Status(ctx context.Context) (Status, error) {
-	var s Status
-	body, err := c.get(ctx, "/status")
+	return ask[Status](ctx, c, http.MethodGet, "/status")
+}
+
+// Ready asks whether the node is ready.
+func (c *Client) Ready(ctx context.Context) (Readiness, error) {
+	return ask[Readiness](ctx, c, http.MethodGet, "/ready")
+}
+
+// Handover asks how far a drained node has handed over.
+func (c *Client) Handover(ctx context.Context) (Handover, error) {
+	return ask[Handover](ctx, c, http.MethodGet, "/drain")
+}
+
+// Drain takes the node out of service: it is not ready once this has returned.
+func (c *Client) Drain(ctx context.Context) (Handover, error) {
+	return ask[Handover](ctx, c, http.MethodPut, "/drain")
+}
+
+// Undrain puts the node into service again.
+func (c *Client) Undrain(ctx context.Context) (Handover, error) {
+	return ask[Handover](ctx, c, http.MethodDelete, "/drain")
+}
+
+// ask makes a request and reads its answer.
+func ask[T any](ctx context.Context, c *Client, method, path string) (v T, err error) {
+	body, err := c.do(ctx, method, path)
 	if err != nil {
-		return s, err
+		return v, err
 	}
 	defer body.Close()
-	if err := json.NewDecoder(body).Decode(&s); err != nil {
-		return s, fmt.Errorf("read status: %w", err)
+	if err := json.NewDecoder(body).Decode(&v); err != nil {
+		return v, fmt.Errorf("read answer about %s: %w", path, err)
 	}
-	return s, nil
+	return v, nil
 }
 
 // Entries calls fn for each record of a map that is asked for. With Watch it goes
@@ -78,7 +114,11 @@ func (c *Client) Entries(ctx context.Context, name string, q EntryQuery, fn func
 }
 
 func (c *Client) get(ctx context.Context, path string) (io.ReadCloser, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://syncd"+path, nil)
+	return c.do(ctx, http.MethodGet, path)
+}
+
+func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
+	request, err := http.NewRequestWithContext(ctx, method, "http://syncd"+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("ask syncd: %w", err)
 	}

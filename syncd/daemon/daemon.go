@@ -4,12 +4,14 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"mapsync/bpf"
@@ -25,6 +27,8 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
 // Options configures a Daemon.
@@ -54,11 +58,19 @@ type Daemon struct {
 	state       *state
 	links       *links
 	fields      []schema.Setting
+	gossipKey   []byte // that digests are made with; nil: none
 	maps        []*replica
+	drain       drain
+	losses      losses
+	scanBudget  *kmap.ScanBudget // of all maps
 
 	grpc     *grpc.Server
-	listener net.Listener // of grpc
+	health   *health.Server // beside the replication, on the same listener
+	listener net.Listener   // of grpc
 	admin    *admin
+
+	healthMu sync.Mutex // guards what follows
+	serving  bool       // what the health service was told
 
 	cleanup []func() error // in the order of opening
 }
@@ -124,9 +136,15 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 		return err
 	}
 	d.onClose(d.ownWriter.Close)
+	d.scanBudget = kmap.NewScanBudget(d.config.ScanBudget / 100)
+	attach, size := capture.Attach(d.config.Attach), d.config.BufferSize
+	if attach == capture.AttachNone {
+		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // nobody fills it
+		d.log.Warn("attach is none: changes are found by scans alone", "scan_interval", d.config.ScanInterval.String())
+	}
 	d.capture, err = open(capture.Options{
-		Attach: capture.Attach(d.config.Attach), Buffer: capture.Buffer(d.config.Buffer),
-		BufferSize: d.config.BufferSize, OwnWriter: d.ownWriter,
+		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
+		BufferSize: size, OwnWriter: d.ownWriter,
 		WallOffset: d.clock.offset, Logger: d.log,
 	})
 	if err != nil {
@@ -151,6 +169,9 @@ func (d *Daemon) openNetwork() error {
 	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
 	if err != nil {
 		return err
+	}
+	if len(keys) > 0 {
+		d.gossipKey = keys[0]
 	}
 	service := d.config.GRPCAdvertise
 	if service == "" {
@@ -186,6 +207,8 @@ func (d *Daemon) openReplicator() error {
 	}
 	d.grpc = grpc.NewServer(append(d.replicator.ServerOptions(), grpc.Creds(d.credentials.Server()))...)
 	d.replicator.Register(d.grpc)
+	d.health = newHealth()
+	healthv1.RegisterHealthServer(d.grpc, d.health)
 	return nil
 }
 
@@ -198,14 +221,17 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.capture.Run(ctx) })
 	g.Go(func() error { return d.cluster.Run(ctx) })
 	g.Go(func() error { return d.links.run(ctx) })
+	g.Go(func() error { return d.watchLosses(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
 	g.Go(func() error { return d.followMembers(ctx) })
 	g.Go(func() error { return d.claimWhenSynced(ctx) })
+	g.Go(func() error { return d.watchReadiness(ctx) })
+	g.Go(func() error { return d.watchDrain(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
 	for _, m := range d.maps {
 		g.Go(func() error { return m.run(ctx) })
 	}
-	g.Go(func() error { return d.grpc.Serve(d.listener) })
+	g.Go(func() error { return d.servePeers(ctx) })
 	g.Go(func() error { <-ctx.Done(); d.grpc.Stop(); return nil })
 	err := g.Wait()
 	if errors.Is(err, context.Canceled) {
@@ -226,19 +252,4 @@ func (d *Daemon) Close() error {
 		d.cleanup = d.cleanup[:last]
 	}
 	return errors.Join(errs...)
-}
-
-// Ready reports whether this node holds, in its kernel maps, what its peers
-// know, and says what is missing otherwise.
-func (d *Daemon) Ready() (bool, []string) {
-	var missing []string
-	for _, m := range d.maps {
-		if reason := m.notReady(); reason != "" {
-			missing = append(missing, m.name+": "+reason)
-		}
-	}
-	if err := d.waitingForPeers(); err != "" {
-		missing = append(missing, err)
-	}
-	return len(missing) == 0, missing
 }

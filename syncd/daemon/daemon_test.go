@@ -175,18 +175,47 @@ func pair(i, v uint64) (key, value []byte) {
 // write has n's data plane write entries [from, to) with value v.
 func (n *node) write(m *ebpf.Map, from, to, v uint64) {
 	n.t.Helper()
-	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: int(to - from)})
+	n.feed(m, int(to-from), func(i int) (key, value []byte) { return pair(from+uint64(i), v) })
+}
+
+// feed has n's data plane write so many entries; without a value, delete them.
+func (n *node) feed(m *ebpf.Map, count int, entry func(i int) (key, value []byte)) {
+	n.t.Helper()
+	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: count})
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	defer f.Close()
-	for i := from; i < to; i++ {
-		key, value := pair(i, v)
-		f.Add(table.OpUpdate, table.ContextPacket, key, value)
+	for i := range count {
+		op := table.OpUpdate
+		key, value := entry(i)
+		if value == nil {
+			op = table.OpDelete
+		}
+		f.Add(op, table.ContextPacket, key, value)
 	}
 	if failed, err := f.Run(); err != nil || failed != 0 {
 		n.t.Fatal(failed, err)
 	}
+}
+
+// busy calls write again and again until stop, which waits for its end.
+func busy(t *testing.T, write func(v uint64)) (stop func()) {
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for v := uint64(100); ; v++ {
+			select {
+			case <-ended:
+				return
+			default:
+				write(v)
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { close(ended); <-stopped })
+	t.Cleanup(stop)
+	return stop
 }
 
 // holds reports whether the kernel map has just the entries [0, count), all of v.

@@ -97,14 +97,8 @@ func (e *Entry) Text() (key, value string, err error) {
 
 // serveEntries answers a query.
 func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
-	m := a.daemon.replica(r.PathValue("map"))
+	m, t, s := a.mapFor(w, r)
 	if m == nil {
-		http.Error(w, "no such map: "+strings.Join(a.daemon.mapNames(), ", ")+" are replicated here", http.StatusNotFound)
-		return
-	}
-	t, s := m.current()
-	if t == nil {
-		http.Error(w, "the map has not been there yet: its layout is not known", http.StatusServiceUnavailable)
 		return
 	}
 	l, err := newLister(a.daemon, t, s, r.URL.Query())
@@ -252,23 +246,9 @@ func (l *lister) flush(out io.Writer) error {
 }
 
 func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
-	e := Entry{Deleted: rec.Delete, Version: uint64(rec.Version), Pending: rec.Dirty}
-	switch l.form {
-	case FormRaw:
-		e.Key, e.Value = quoted(hex.EncodeToString(rec.Key)), quoted(hex.EncodeToString(rec.Value))
-	case FormText:
-		e.Key = quoted(string(l.printer.AppendKey(nil, rec.Key)))
-		if !rec.Delete {
-			e.Value = quoted(string(l.printer.AppendValue(nil, rec.Value, t)))
-		}
-	default:
-		e.Key = l.printer.AppendJSONKey(nil, rec.Key)
-		if !rec.Delete {
-			e.Value = l.printer.AppendJSONValue(nil, rec.Value, t)
-		}
-	}
-	if rec.Delete {
-		e.Value = nil
+	e := Entry{Key: l.key(rec.Key), Deleted: rec.Delete, Version: uint64(rec.Version), Pending: rec.Dirty}
+	if !rec.Delete {
+		e.Value = l.value(rec.Value, t)
 	}
 	if rec.Version != 0 {
 		owner := tx.Owner(rec.Owner)

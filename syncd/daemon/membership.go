@@ -35,7 +35,12 @@ func (d *Daemon) livePeers() []replicate.Peer {
 
 // waitingForPeers says which first synchronisation is still under way, if any.
 func (d *Daemon) waitingForPeers() string {
-	if len(d.config.Join) > 0 && len(d.cluster.Members()) == 0 && !d.pastSyncTimeout(d.started) {
+	// Whoever gossip knows and the replicator does not is about to be told of.
+	peers, members := d.replicator.Stats().Peers, len(d.cluster.Members())
+	switch {
+	case members > peers:
+		return "membership is changing"
+	case len(d.config.Join) > 0 && peers == 0 && !d.pastSyncTimeout(d.started):
 		return "no peer has been reached yet"
 	}
 	if done, waiting := d.replicator.SyncedAll(); !done {
@@ -76,5 +81,67 @@ func (d *Daemon) claimWhenSynced(ctx context.Context) error {
 func claimAll(t *table.Table, now func() int64) {
 	for more := true; more; {
 		t.Update(func(tx *table.Tx) { more = tx.Claim(now(), claimChunk) })
+	}
+}
+
+// claim ends the first synchronisation once nothing is waited for, or the time
+// limit is over: what is in the map and no peer knows is then this node's.
+func (m *replica) claim() {
+	m.mu.Lock()
+	state, t, since := m.state, m.table, m.since
+	m.mu.Unlock()
+	switch state {
+	case MapSyncing:
+	case MapReplicating:
+		m.rememberWhenApplied()
+		return
+	default:
+		return
+	}
+	// Asked for only now: before the map was offered to peers none was waited for.
+	waiting := m.daemon.waitingForPeers()
+	switch {
+	case waiting != "" && !m.daemon.pastSyncTimeout(since):
+		return
+	case waiting != "":
+		m.log.Warn("peers did not answer within sync-timeout, going on without them", "waiting_for", waiting)
+	}
+	unversioned := t.Stats().Unversioned
+	claimAll(t, m.daemon.clock.now)
+	m.mu.Lock()
+	if m.state == MapSyncing {
+		m.state = MapReplicating
+	}
+	m.mu.Unlock()
+	m.log.Info("the map is replicating", "claimed", unversioned, "live", t.Stats().Live)
+}
+
+// rememberWhenApplied notes the kernel map for the next incarnation, once it
+// holds what peers told: only from then on does an absent key mean a delete. A node
+// that has met no peer does not know what they hold of its earlier lives.
+func (m *replica) rememberWhenApplied() {
+	m.mu.Lock()
+	remembered, heard := m.remembered || m.kernel == nil || m.state != MapReplicating, m.heard
+	m.mu.Unlock()
+	if remembered {
+		return
+	}
+	heard = heard || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingForPeers() == ""
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !heard || m.kernel == nil {
+		return
+	}
+	stats := m.table.Stats()
+	if !m.heard {
+		m.heard, m.heardHead = true, stats.Head
+	}
+	if stats.Applied < m.heardHead {
+		return
+	}
+	m.remembered = true // tried once: a full disk must not flood the log
+	info := m.kernel.m.Info()
+	if err := m.daemon.state.remember(m.name, identityOf(&info)); err != nil {
+		m.log.Error("the map is not remembered: after a restart its deletes will be undone", "error", err)
 	}
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +22,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	buildInfo = desc("build_info", "Always 1; the version is a label.", "version", "node")
 	readyInfo = desc("ready", "1 when this node's kernel maps hold what its peers know.")
+	readyLuck = desc("ready_unproven", "1 when the node says that it is ready only because sync-timeout has passed.")
+	drainInfo = desc("drained", "1 when an operator has taken the node out of service.")
 
 	captureEvents    = desc("capture_events_total", "Changes seen by hooks and handed to tables, by who wrote.", "context")
 	captureFailed    = desc("capture_failed_writes_total", "Writes to watched maps that the kernel refused.")
@@ -29,6 +32,8 @@ var (
 	captureGaps      = desc("capture_sequence_gaps_total", "Events that were numbered and never arrived.")
 	captureCounted   = desc("capture_skipped_runs_counted", "1 when this kernel counts hook runs that it skipped.")
 	captureMalformed = desc("capture_malformed_events_total", "Events that no watched map's layout fits.")
+	lossesOpen       = desc("capture_losses_open", "1 while changes were lost that no scan has repaired yet.")
+	lossesRepaired   = desc("capture_losses_repaired_total", "Times that scans repaired all losses there were.")
 
 	mapEntries   = desc("map_entries", "Entries of a map's table, by state.", "map", "state")
 	mapState     = desc("map_state", "1 for the state that the map is in.", "map", "state")
@@ -37,9 +42,18 @@ var (
 	mapApplied   = desc("map_applied_position", "Number of the newest change that the kernel map holds.", "map")
 	mapWrites    = desc("map_kernel_writes_total", "Entries written to the kernel map, by operation.", "map", "operation")
 	mapWriteFail = desc("map_kernel_write_failures_total", "Entries that the kernel map refused, by cause; they are retried.", "map", "cause")
+	mapConverted = desc("map_conversions_total", "Times that the load balancer's map came back with another layout and the table was converted.", "map")
+	mapUnfit     = desc("map_unconverted_entries_total", "Entries left out because they did not fit the new layout of their map.", "map")
 	mapRechecks  = desc("map_rechecks_total", "Keys read again because the order of two writes was in doubt.", "map")
 	mapLocal     = desc("map_local_changes_total", "Local changes, by what became of them.", "map", "outcome")
 	mapRemote    = desc("map_remote_changes_total", "Changes from peers, by what became of them.", "map", "outcome")
+
+	scans        = desc("scans_total", "Comparisons of the kernel map with what is known of it, by urgency.", "map", "kind")
+	scanFailures = desc("scan_failures_total", "Comparisons that ended with an error; they are done again.", "map")
+	scanEntries  = desc("scan_entries_total", "Entries of the kernel map that were compared.", "map")
+	scanFound    = desc("scan_found_total", "Differences that comparing found, and made changes of.", "map")
+	scanSeconds  = desc("scan_seconds", "Time that the last comparison took.", "map")
+	scanInterval = desc("scan_interval_seconds", "Time from one comparison to the next, as the budget allows.", "map")
 
 	peerUp     = desc("peer_connected", "1 when changes of the peer arrive here.", "peer")
 	peerServed = desc("peer_served", "1 when changes of this node go to the peer.", "peer")
@@ -47,6 +61,14 @@ var (
 	peerTrip   = desc("peer_round_trip_seconds", "Time that a message to the peer and its answer take, at best.", "peer")
 	lagEntries = desc("peer_lag_entries", "Changes that the peer's kernel map does not hold yet.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer's kernel map does not hold yet.", "peer", "map")
+
+	peerAgrees  = desc("digests_agree", "1 when this node was last seen to hold what the peer told; no sample if that cannot be compared.", "peer", "map")
+	divergent   = desc("divergent_entries", "Entries, of those that the peer tells, that this node holds differently; 0 when the digests agree.", "peer", "map")
+	digests     = desc("digest_rounds_total", "Comparisons with peers, by what came out; of those that differ most are of changes under way.", "outcome")
+	repairs     = desc("repairs_total", "Times that records were told again because they differed.")
+	repaired    = desc("repaired_entries_total", "Entries that were put right by that.")
+	audits      = desc("map_audits_total", "Times that a map's digests were made anew from its records.", "map")
+	auditsFound = desc("map_audit_found_total", "Parts of digests that were not those of the records: memory has changed.", "map")
 
 	streamDeltas    = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
 	streamBytes     = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
@@ -68,9 +90,11 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	out := sink(ch)
 	d := c.daemon
-	ready, _ := d.Ready()
+	ready := d.Ready()
 	out.gauge(buildInfo, 1, d.version, d.self.Node)
-	out.gauge(readyInfo, truth(ready))
+	out.gauge(readyInfo, truth(ready.Ready))
+	out.gauge(readyLuck, truth(len(ready.Unproven) > 0))
+	out.gauge(drainInfo, truth(ready.Drained))
 	out.capture(d)
 	for _, m := range d.maps {
 		out.replica(m)
@@ -110,11 +134,19 @@ func (s sink) capture(d *Daemon) {
 	s.counter(captureGaps, c.SequenceGaps)
 	s.gauge(captureCounted, truth(c.SkippedCounted))
 	s.counter(captureMalformed, c.Malformed)
+	losses := d.lossStatus()
+	s.gauge(lossesOpen, truth(losses.Open))
+	s.counter(lossesRepaired, losses.Repaired)
 }
 
 func (s sink) replica(m *replica) {
 	m.mu.Lock()
-	state, t, kernel := m.state, m.table, m.kernel
+	state, t := m.state, m.table
+	var kernel attachment
+	if m.kernel != nil {
+		kernel = *m.kernel
+	}
+	conversions, unconverted := m.conversions, m.unconverted
 	m.mu.Unlock()
 	for _, each := range []MapState{MapWaiting, MapLoading, MapSyncing, MapReplicating, MapRefused} {
 		s.gauge(mapState, truth(each == state), m.name, string(each))
@@ -122,6 +154,8 @@ func (s sink) replica(m *replica) {
 	if t == nil {
 		return
 	}
+	s.counter(mapConverted, conversions, m.name)
+	s.counter(mapUnfit, unconverted, m.name)
 	st := t.Stats()
 	for name, n := range map[string]int{
 		"live": st.Live, "tombstone": st.Tombstones, "unversioned": st.Unversioned,
@@ -129,12 +163,14 @@ func (s sink) replica(m *replica) {
 	} {
 		s.gauge(mapEntries, float64(n), m.name, name)
 	}
+	s.counter(audits, st.Audits, m.name)
+	s.counter(auditsFound, st.AuditFound, m.name)
 	s.gauge(mapMemory, float64(st.MemoryBytes), m.name)
 	s.gauge(mapHead, float64(st.Head), m.name)
 	s.gauge(mapApplied, float64(st.Applied), m.name)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions,
+		"restored": st.Restored, "evicted": st.Evictions, "refreshed": st.Refreshed,
 	} {
 		s.counter(mapLocal, n, m.name, name)
 	}
@@ -143,24 +179,36 @@ func (s sink) replica(m *replica) {
 	} {
 		s.counter(mapRemote, n, m.name, name)
 	}
-	if kernel != nil {
-		s.kernel(m.name, kernel)
+	if kernel.syncer != nil {
+		s.kernel(m.name, kernel.syncer)
+		s.scans(m.name, kernel.scanner)
 	}
 }
 
-func (s sink) kernel(name string, a *attachment) {
-	if a.syncer == nil {
-		return
-	}
-	st := a.syncer.Stats()
+func (s sink) kernel(name string, syncer *kmap.Syncer) {
+	st := syncer.Stats()
 	s.counter(mapWrites, st.Written, name, "update")
 	s.counter(mapWrites, st.Deleted, name, "delete")
+	s.counter(mapWrites, st.Displaced, name, "displace")
 	for cause, n := range map[string]uint64{
 		"full": st.FailedFull, "memory": st.FailedMemory, "busy": st.FailedBusy, "other": st.FailedOther,
 	} {
 		s.counter(mapWriteFail, n, name, cause)
 	}
 	s.counter(mapRechecks, st.Rechecks, name)
+}
+
+func (s sink) scans(name string, scanner *kmap.Scanner) {
+	st := scanner.Stats()
+	s.counter(scans, st.Scans-st.Urgent, name, "regular")
+	s.counter(scans, st.Urgent, name, "urgent")
+	s.counter(scanFailures, st.Failures, name)
+	s.counter(scanEntries, st.Entries, name)
+	s.counter(scanFound, st.Found, name)
+	s.gauge(scanInterval, st.Interval.Seconds(), name)
+	if st.Scans > 0 {
+		s.gauge(scanSeconds, st.Last.Seconds(), name)
+	}
 }
 
 func (s sink) streams(d *Daemon) {
@@ -172,6 +220,10 @@ func (s sink) streams(d *Daemon) {
 		for _, m := range p.Maps {
 			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
 			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
+			if m.Incomparable == "" {
+				s.gauge(peerAgrees, truth(m.Agreed), p.Node, m.Name)
+				s.gauge(divergent, float64(m.Divergent), p.Node, m.Name)
+			}
 		}
 	}
 	st := d.replicator.Stats()
@@ -188,6 +240,11 @@ func (s sink) streams(d *Daemon) {
 		s.counter(streamErrors, n, cause)
 	}
 	s.gauge(streamObservers, float64(st.Observers))
+	s.counter(digests, st.Digests-st.DigestsDiffer-st.DigestsImpossible, "agree")
+	s.counter(digests, st.DigestsDiffer, "differ")
+	s.counter(digests, st.DigestsImpossible, "impossible")
+	s.counter(repairs, st.Repairs)
+	s.counter(repaired, st.Repaired)
 	s.counter(streamWalks, st.Walks, "beginning")
 	s.counter(streamWalks, st.Resumes, "resumed")
 }

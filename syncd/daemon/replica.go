@@ -52,8 +52,23 @@ type replica struct {
 	schema     *schema.Schema // of the table
 	kernel     *attachment    // nil while there is no map
 	since      time.Time      // when the current kernel map was attached
-	claimHead  uint64         // the table's head when it was claimed
 	remembered bool           // the state file names the current kernel map
+	heard      bool           // peers have told all to the current map, up to heardHead
+	heardHead  uint64         // position
+	verdict    verdict        // of the current kernel map
+	aimed      bool           // peers have told all, and what was known then is goal
+	goal       uint64         // position that the kernel map must hold to be ready
+	failures   uint64         // writes that had failed then
+
+	conversions, unconverted uint64 // tables, and entries that did not fit
+
+	looked chan struct{} // closed when it is known whether the map is there, and it was read
+	look   func()        // closes it
+
+	// Of run.
+	offered *table.Table // what the replicator has
+	known   bool         // the table was offered: what it does not hold is not there
+	loaded  mapIdentity  // the kernel map that was read last, if wholly
 }
 
 // attachment is one kernel map under a replica.
@@ -62,6 +77,10 @@ type attachment struct {
 	syncer *kmap.Syncer
 	stop   context.CancelFunc
 	done   chan struct{}
+
+	scanner   *kmap.Scanner
+	began     int64 // when it was taken, before its content was read; ns of the daemon's clock
+	requested int64 // the latest loss for which a scan was asked for
 }
 
 func newReplica(d *Daemon, setting string) (*replica, error) {
@@ -73,7 +92,11 @@ func newReplica(d *Daemon, setting string) (*replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &replica{daemon: d, name: m.Name, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name)}, nil
+	looked := make(chan struct{})
+	return &replica{
+		daemon: d, name: m.Name, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name),
+		looked: looked, look: sync.OnceFunc(func() { close(looked) }),
+	}, nil
 }
 
 // Pauses between tries of a map that could not be replicated.
@@ -87,6 +110,11 @@ const (
 func (m *replica) run(ctx context.Context) error {
 	watcher := kmap.NewWatcher(m.ref, pollInterval)
 	m.log.Info("waiting for the map", "ref", m.ref.String())
+	if there, err := kmap.Resolve(m.ref); err != nil {
+		m.look() // what is wrong, Next tells
+	} else if err := there.Close(); err != nil {
+		m.log.Warn("the map was not closed after a first look", "error", err)
+	}
 	for pause := minRetry; ctx.Err() == nil; pause = min(2*pause, maxRetry) {
 		began := time.Now()
 		err := m.follow(ctx, watcher)
@@ -135,6 +163,7 @@ func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 
 // refuse sets the map aside.
 func (m *replica) refuse(err error) {
+	m.look()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.err == nil || m.err.Error() != err.Error() {
@@ -150,8 +179,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	if err != nil {
 		return err
 	}
-	a := &attachment{m: opened, stop: func() {}}
-	known, _ := m.current()
+	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
 	t, err := m.tableFor(opened.Info(), s)
 	if err != nil {
 		return errors.Join(err, opened.Close())
@@ -165,13 +193,13 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		return err
 	}
 	began := time.Now()
-	n, err := m.load(ctx, opened, t, known != nil)
+	n, err := m.load(ctx, opened, t)
 	if err != nil {
 		return err
 	}
 	m.log.Info("the map is attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
 		"read", opened.Method().Read, "write", opened.Method().Write)
-	if err := m.replicate(t, s, opened.Info(), known != nil); err != nil {
+	if err := m.replicate(t, s, opened.Info()); err != nil {
 		return err
 	}
 	return m.startSyncer(ctx, a, t, fail)
@@ -195,64 +223,63 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	return opened, s, err
 }
 
-// tableFor returns the replica's table, made to measure for the first map.
+// tableFor returns the replica's table: made to measure for the first map, and for one
+// of another layout converted. Until a map was offered to peers its table is no more
+// than what that map held.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
-	if t, old := m.current(); t != nil {
-		if !schema.Equal(old, s) {
-			return nil, errors.New("the new map's entries have another layout: restart syncd to begin anew")
-		}
+	t, old := m.current()
+	if m.known && schema.Equal(old, s) {
 		return t, nil
 	}
-	return table.New(table.Options{
+	o := table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		SameMap:         m.daemon.state.same(m.name, info.ID),
+		SameMap:         m.daemon.state.same(m.name, identityOf(&info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		SettleKeys:      settleKeys,
+		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
 		Carried:         s.Carried(),
-	})
+		DigestKey:       m.daemon.digestKey(m.name),
+		ComparedKey:     s.ComparedKey(),
+		Compared:        s.Compared(),
+	}
+	if m.known {
+		return m.convert(t, old, s, o)
+	}
+	return table.New(o)
 }
 
 func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
-	m.remembered = m.daemon.state.same(m.name, a.m.Info().ID)
-}
-
-// load enters the map's content: as what an earlier incarnation may have left
-// when the table is new, as what the load balancer has written since when a new
-// map came under a table that already knows more, and refills it.
-func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table, refill bool) (int, error) {
-	if !refill {
-		return kmap.LoadAll(ctx, k, t)
-	}
-	t.Update(func(tx *table.Tx) { tx.Refill() })
-	n := 0
-	err := k.ForEach(ctx, func(key, value []byte) error {
-		n++
-		change := table.Change{Key: key, Value: value, Time: m.daemon.clock.now(), Op: table.OpUpdate, Context: table.ContextProcess}
-		t.Update(func(tx *table.Tx) { tx.Local(&change) })
-		return nil
-	})
-	return n, err
+	info := a.m.Info()
+	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
+	m.verdict, m.aimed, m.heard = notReady, false, false
 }
 
 // replicate offers the map to peers. Only then may it be claimed: until the
-// replicator knows of it, nobody is waited for.
-func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info, known bool) error {
-	var err error
-	if !known {
-		err = m.daemon.replicator.AddMap(m.name, replicate.Layout{
+// replicator knows of it, nobody is waited for. A table that was converted takes the
+// old one's place, as another life of the map: streams begin anew.
+func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) error {
+	if m.offered != t {
+		if m.offered != nil {
+			m.daemon.replicator.RemoveMap(m.name)
+			m.offered = nil
+		}
+		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
 			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash,
 			Schema: s, Links: m.daemon.links,
 		}, t)
+		if err != nil {
+			return err
+		}
+		m.offered, m.known = t, true
 	}
-	if err == nil {
-		m.setState(MapSyncing)
-	}
-	return err
+	m.setState(MapSyncing)
+	m.look()
+	return nil
 }
 
 func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
@@ -260,17 +287,23 @@ func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table
 	if err != nil {
 		return err
 	}
+	scanner, err := m.newScanner(a, t)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	m.mu.Lock()
-	a.syncer, a.stop, a.done = syncer, cancel, done
+	a.syncer, a.scanner, a.stop, a.done = syncer, scanner, cancel, done
 	m.mu.Unlock()
-	go func() {
-		defer close(done)
+	var running sync.WaitGroup
+	running.Go(func() { scanner.Run(ctx) })
+	running.Go(func() {
 		if err := syncer.Run(ctx); err != nil {
 			fail(fmt.Errorf("write the map: %w", err))
 		}
-	}()
+	})
+	go func() { running.Wait(); close(done) }()
 	return nil
 }
 
@@ -280,10 +313,12 @@ func (m *replica) detach(next MapState) bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.kernel, m.state = nil, next
+	m.verdict, m.aimed = notReady, false
 	m.mu.Unlock()
 	if a == nil {
 		return false
 	}
+	m.daemon.publish() // not ready, at once
 	m.daemon.capture.Unwatch(a.m.Info().ID)
 	a.stop()
 	if a.done != nil {
@@ -293,68 +328,6 @@ func (m *replica) detach(next MapState) bool {
 		m.log.Warn("a map that has gone was not closed", "error", err)
 	}
 	return true
-}
-
-// claim ends the first synchronisation once nothing is waited for, or the time
-// limit is over: what is in the map and no peer knows is then this node's.
-func (m *replica) claim() {
-	m.mu.Lock()
-	state, t, since := m.state, m.table, m.since
-	m.mu.Unlock()
-	switch state {
-	case MapSyncing:
-	case MapReplicating:
-		m.rememberWhenApplied()
-		return
-	default:
-		return
-	}
-	// Asked for only now: before the map was offered to peers none was waited for.
-	waiting := m.daemon.waitingForPeers()
-	switch {
-	case waiting != "" && !m.daemon.pastSyncTimeout(since):
-		return
-	case waiting != "":
-		m.log.Warn("peers did not answer within sync-timeout, going on without them", "waiting_for", waiting)
-	}
-	unversioned := t.Stats().Unversioned
-	claimAll(t, m.daemon.clock.now)
-	m.mu.Lock()
-	m.claimHead = t.Stats().Head
-	if m.state == MapSyncing {
-		m.state = MapReplicating
-	}
-	m.mu.Unlock()
-	m.log.Info("the map is replicating", "claimed", unversioned, "live", t.Stats().Live)
-}
-
-// rememberWhenApplied notes the kernel map for the next incarnation, once it
-// holds what peers told: only from then on does an absent key mean a delete.
-func (m *replica) rememberWhenApplied() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state != MapReplicating || m.remembered || m.kernel == nil || m.table.Stats().Applied < m.claimHead {
-		return
-	}
-	m.remembered = true // tried once: a full disk must not flood the log
-	if err := m.daemon.state.remember(m.name, m.kernel.m.Info().ID); err != nil {
-		m.log.Error("the map is not remembered: after a restart its deletes will be undone", "error", err)
-	}
-}
-
-// notReady says what the map still lacks, or nothing.
-func (m *replica) notReady() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.err != nil:
-		return m.err.Error()
-	case m.state != MapReplicating:
-		return string(m.state)
-	case m.table.Stats().Applied < m.claimHead:
-		return "received entries are being written to the kernel map"
-	}
-	return ""
 }
 
 func (m *replica) setState(s MapState) {

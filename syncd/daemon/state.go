@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"mapsync/syncd/kmap"
 )
 
 // state remembers, from one incarnation to the next, which kernel map each name
@@ -19,12 +21,32 @@ type state struct {
 	boot string
 
 	mu   sync.Mutex
-	maps map[string]uint32
+	maps map[string]mapIdentity
+}
+
+// mapIdentity tells one kernel map of this boot from all others. The id alone would,
+// were ids not used again one day.
+type mapIdentity struct {
+	ID         uint32 `json:"id"`
+	BTF        uint32 `json:"btf,omitempty"`
+	Name       string `json:"name"`
+	Type       string `json:"type"`
+	KeySize    int    `json:"key_size"`
+	ValueSize  int    `json:"value_size"`
+	MaxEntries int    `json:"max_entries"`
+	Flags      uint32 `json:"flags,omitempty"`
+}
+
+func identityOf(i *kmap.Info) mapIdentity {
+	return mapIdentity{
+		ID: i.ID, BTF: i.BTFID, Name: i.Name, Type: i.Type.String(), Flags: i.Flags,
+		KeySize: i.KeySize, ValueSize: i.ValueSize, MaxEntries: i.MaxEntries,
+	}
 }
 
 type stateFile struct {
-	BootID string            `json:"boot_id"`
-	Maps   map[string]uint32 `json:"maps"`
+	BootID string                 `json:"boot_id"`
+	Maps   map[string]mapIdentity `json:"kernel_maps"`
 }
 
 func openState(dir, node string) (*state, error) {
@@ -38,7 +60,7 @@ func openState(dir, node string) (*state, error) {
 	s := &state{
 		path: filepath.Join(dir, node+".state.json"),
 		boot: strings.TrimSpace(string(boot)),
-		maps: make(map[string]uint32),
+		maps: make(map[string]mapIdentity),
 	}
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -57,16 +79,16 @@ func openState(dir, node string) (*state, error) {
 	return s, nil
 }
 
-// same reports whether name stood for the kernel map id before.
-func (s *state) same(name string, id uint32) bool {
+// same reports whether name stood for this very kernel map before.
+func (s *state) same(name string, id mapIdentity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, ok := s.maps[name]
 	return ok && known == id
 }
 
-// remember notes that name stands for the kernel map id now.
-func (s *state) remember(name string, id uint32) error {
+// remember notes that name stands for this kernel map now.
+func (s *state) remember(name string, id mapIdentity) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maps[name] = id

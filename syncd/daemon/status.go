@@ -3,7 +3,6 @@ package daemon
 import (
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 )
@@ -16,6 +15,8 @@ type Status struct {
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Ready         bool          `json:"ready"`
 	NotReady      []string      `json:"not_ready"`
+	Unproven      []string      `json:"unproven,omitempty"` // ready all the same: see Readiness
+	Drained       bool          `json:"drained,omitempty"`
 	TLS           bool          `json:"tls"`
 	CertExpires   time.Time     `json:"cert_expires,omitzero"`
 	GossipProblem string        `json:"gossip_problem,omitempty"`
@@ -41,6 +42,8 @@ type CaptureStatus struct {
 	Skipped        uint64   `json:"skipped_runs"`
 	SkippedCounted bool     `json:"skipped_runs_counted"`
 	Malformed      uint64   `json:"malformed"`
+	// Losses says whether what was lost is repaired.
+	Losses LossStatus `json:"losses"`
 }
 
 // MapStatus is the part of Status about one map at this node.
@@ -62,6 +65,8 @@ type MapStatus struct {
 	Position    uint64 `json:"position"`
 	Applied     uint64 `json:"applied"`
 	Memory      uint64 `json:"memory_bytes"`
+
+	Scan *ScanStatus `json:"scan,omitempty"`
 }
 
 // PeerStatus is the part of Status about one live peer.
@@ -92,6 +97,13 @@ type PeerMapStatus struct {
 	Acked      uint64  `json:"acked"`
 	LagEntries uint64  `json:"lag_entries"`
 	LagSeconds float64 `json:"lag_seconds"`
+	// Agreed says that this node was last seen to hold what the peer told, when, and up
+	// to which of its positions. Divergent is how many entries it did not.
+	Agreed         bool      `json:"agreed"`
+	AgreedAt       time.Time `json:"agreed_at,omitzero"`
+	AgreedPosition uint64    `json:"agreed_position"`
+	Divergent      int       `json:"divergent_entries"`
+	Incomparable   string    `json:"incomparable,omitempty"` // why
 }
 
 // Status returns what an operator wants to know now.
@@ -101,10 +113,11 @@ func (d *Daemon) Status() Status {
 		UptimeSeconds: time.Since(d.started).Seconds(),
 		TLS:           d.credentials.Secure(), CertExpires: d.credentials.Stats().NotAfter,
 		Gaps:    d.replicator.Stats().Gaps,
-		Capture: captureStatus(d.capture, d.config.Buffer),
+		Capture: d.captureStatus(),
 		Maps:    make([]MapStatus, 0, len(d.maps)), Peers: []PeerStatus{},
 	}
-	s.Ready, s.NotReady = d.Ready()
+	r := d.Ready()
+	s.Ready, s.NotReady, s.Unproven, s.Drained = r.Ready, r.Missing, r.Unproven, r.Drained
 	if err := d.cluster.JoinError(); err != nil {
 		s.GossipProblem = err.Error()
 	}
@@ -117,10 +130,12 @@ func (d *Daemon) Status() Status {
 	return s
 }
 
-func captureStatus(c *capture.Capture, buffer string) CaptureStatus {
+func (d *Daemon) captureStatus() CaptureStatus {
+	c := d.capture
 	s := c.Stats()
 	return CaptureStatus{
-		Attach: string(c.Attached()), Buffer: buffer, Missing: append([]string{}, c.Missing()...),
+		Losses: d.lossStatus(),
+		Attach: string(c.Attached()), Buffer: d.config.Buffer, Missing: append([]string{}, c.Missing()...),
 		Events: s.Events, Failed: s.Failed, Own: s.Own, Lost: s.Lost(),
 		LostBuffer: s.LostReservations, LostPerf: s.PerfLost, LostNested: s.Nested, Gaps: s.SequenceGaps,
 		Skipped: s.Skipped, SkippedCounted: s.SkippedCounted, Malformed: s.Malformed,
@@ -137,6 +152,7 @@ func (m *replica) status() MapStatus {
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.Method()
 		s.ID, s.Read, s.Write, s.MaxEntries = info.ID, string(method.Read), string(method.Write), info.MaxEntries
+		s.Scan = scanStatus(m.kernel.scanner)
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())
@@ -162,6 +178,8 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 			Name: m.Name, State: string(m.State), Error: m.Error, CaughtUp: m.CaughtUp,
 			Received: m.Received, Sent: m.Sent, Acked: m.Acked,
 			LagEntries: m.LagEntries, LagSeconds: m.Lag.Seconds(),
+			Agreed: m.Agreed, AgreedAt: m.AgreedAt, AgreedPosition: m.AgreedPosition,
+			Divergent: m.Divergent, Incomparable: m.Incomparable,
 		})
 	}
 	return s

@@ -8,6 +8,9 @@
 // hide the data plane's writes. bpf(2) is left for maps that no program can
 // write; which way a map takes is decided by [Open] and told by [Map.Method].
 //
+// A [Syncer] keeps a map as its table says, and a [Scanner] finds what the map says and no
+// hook saw.
+//
 // The value of an entry of a per-CPU map is that of all possible CPUs, each padded to
 // 8 bytes, as bpf(2) has it. A program writes only its own CPU's and, before 5.19,
 // reads only that; an iterator gives all.

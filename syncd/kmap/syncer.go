@@ -47,6 +47,8 @@ type SyncerStats struct {
 	Deleted  uint64 // entries deleted from the map, or found absent
 	Rechecks uint64 // keys read again
 	Bursts   uint64 // batches written
+	// Displaced counts entries of peers deleted from a full map for newer ones.
+	Displaced uint64
 
 	FailedFull   uint64 // writes refused because the map was full
 	FailedMemory uint64 // writes refused for want of memory
@@ -66,8 +68,10 @@ type Syncer struct {
 	opts SyncerOptions
 
 	cursor  *table.Cursor
+	hand    *table.Cursor // where the oldest entries of peers are: see displace.go
 	pending []write
-	keys    []byte // of a recheck
+	refused []write // of the burst just written, by a full map
+	keys    []byte  // of a recheck
 	values  []byte
 	found   []bool
 
@@ -122,6 +126,8 @@ func (s *Syncer) Run(ctx context.Context) error {
 	s.t.View(func(tx *table.Tx) { from = tx.AppliedPosition() })
 	s.cursor = s.t.NewCursor(from)
 	defer s.cursor.Close()
+	s.hand = s.t.NewCursor(0)
+	defer s.hand.Close()
 
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
@@ -183,11 +189,12 @@ func (s *Syncer) pass() (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	full := b.Len() == b.Cap()
 	if err := s.flush(b, position); err != nil {
 		return false, err
 	}
 	n, err := s.recheck()
-	return b.Len() == b.Cap() || n == len(s.found), err
+	return full || n == len(s.found), err
 }
 
 // fill takes dirty records into the batch. The table is locked for a chunk at a
@@ -231,7 +238,7 @@ func (s *Syncer) flush(b *Batch, position uint64) error {
 		})
 	}
 	s.t.Update(func(tx *table.Tx) { tx.SetApplied(position) })
-	return nil
+	return s.displace(b)
 }
 
 func (s *Syncer) count(b *Batch, took time.Duration) {
@@ -319,7 +326,10 @@ func (s *Syncer) upkeep(now time.Time) {
 	if failed == 0 || now.Before(s.retryAt) {
 		return
 	}
-	s.t.Update(func(tx *table.Tx) { tx.RequeueFailed(s.m.batch.Cap()) })
+	s.t.Update(func(tx *table.Tx) {
+		tx.Rewind(s.hand)
+		tx.RequeueFailed(s.m.batch.Cap())
+	})
 	s.retryAt = now.Add(s.backoff)
 	s.backoff = min(2*s.backoff, maxBackoff)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"mapsync/syncd/table"
 )
@@ -30,8 +31,13 @@ type bound struct {
 
 func newTable(t *testing.T, o table.Options) *table.Table {
 	t.Helper()
+	return newSizedTable(t, o, testValue)
+}
+
+func newSizedTable(t *testing.T, o table.Options, valueSize int) *table.Table {
+	t.Helper()
 	o.Self = table.Owner{Node: "here", Incarnation: 2}
-	o.KeySize, o.ValueSize = testKey, testValue
+	o.KeySize, o.ValueSize = testKey, valueSize
 	tab, err := table.New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -66,12 +72,14 @@ func bind(t *testing.T, tab *table.Table, m *Map) *bound {
 }
 
 // remote has the peer send entries [from, to) of generation g, deletes for g < 0.
-func (b *bound) remote(from, to, g int) {
+func (b *bound) remote(from, to, g int) { b.remoteOf(testValue, from, to, g) }
+
+func (b *bound) remoteOf(valueSize, from, to, g int) {
 	for at := from; at < to; at += 100 {
 		b.tab.Update(func(tx *table.Tx) {
 			for n := at; n < min(at+100, to); n++ {
 				now := time.Now().UnixNano()
-				key, value := entry(n, g, testKey, testValue)
+				key, value := entry(n, g, testKey, valueSize)
 				d := table.Delta{Key: key, Value: value, Version: table.Version(now), Owner: b.peer, Delete: g < 0}
 				if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
 					b.t.Errorf("delta %d: %s", n, got)
@@ -169,6 +177,59 @@ func TestSyncerFullMap(t *testing.T) {
 	b.remote(0, 20, -1) // there is room again: the next try succeeds
 	b.settled()
 	checkContent(t, b.m, 20, 120, 1)
+}
+
+// A map that is too small holds the newest, and this node's own.
+func TestSyncerFullMapHoldsTheNewest(t *testing.T) {
+	for _, spec := range []*ebpf.MapSpec{
+		hashSpec(testKey, testValue, 100),
+		withFlags(hashSpec(testKey, testValue, 100), unix.BPF_F_NO_PREALLOC),
+		withType(hashSpec(testKey, testValue, 100), ebpf.PerCPUHash),
+	} {
+		t.Run(spec.Type.String(), func(t *testing.T) {
+			m := openMap(t, newKernelMap(t, spec), Options{})
+			o := table.Options{}
+			b := bind(t, newSizedTable(t, o, m.Info().ValueSize), m)
+			held := func() (n int) {
+				for i := range 300 {
+					if rec, ok := b.record(i); ok && !rec.Dirty {
+						n++
+					}
+				}
+				return n
+			}
+			size := m.Info().ValueSize
+			for from := 0; from < 300; from += 50 {
+				b.remoteOf(size, from, from+50, 1)
+				b.settledBut(max(0, from+50-100))
+				if n := held(); n != min(100, from+50) {
+					t.Fatalf("%d entries are said to be in the map", n)
+				}
+			}
+			// The last hundred, and nothing else: in the kernel, by its own word.
+			for i := range 300 {
+				key, _ := entry(i, 1, testKey, size)
+				_, err := m.fromKernel(key)
+				if found := err == nil; found != (i >= 200) {
+					t.Fatalf("entry %d is in the map: %v", i, found)
+				}
+			}
+			if s := b.sync.Stats(); s.Displaced != 200 {
+				t.Errorf("%+v", s)
+			}
+			// An old one that is used again comes back, and the then oldest goes.
+			b.remoteOf(size, 7, 8, 2)
+			eventually(t, "used again", func() bool { rec, _ := b.record(7); return !rec.Dirty })
+			if rec, _ := b.record(200); !rec.Dirty {
+				t.Error("the oldest is still there")
+			}
+			// With room again all come back, oldest failure first.
+			b.remoteOf(size, 201, 300, -1)
+			b.remoteOf(size, 0, 7, -1)
+			b.remoteOf(size, 8, 102, -1)
+			b.settled()
+		})
+	}
 }
 
 // What the table is unsure of is read again: the kernel has the last word.

@@ -24,6 +24,7 @@ type batch struct {
 	previous uint64
 	position uint64
 	caughtUp bool
+	retold   bool
 	deltas   int
 
 	data   []byte // the whole Batch, for groups
@@ -87,6 +88,10 @@ func (b *batch) parse(data []byte) error {
 			var v uint64
 			v, n = consumeVarint(rest)
 			b.caughtUp = v != 0
+		case tagBatchRetold:
+			var v uint64
+			v, n = consumeVarint(rest)
+			b.retold = v != 0
 		default:
 			n = consumeUnknown(rest)
 		}

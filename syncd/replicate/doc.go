@@ -35,6 +35,11 @@
 // how far that is from its own before it subscribes to anything, and from time to time
 // after, so that neither wall clocks nor boot times need agree.
 //
+// # Proof
+//
+// A sender at its end says what it holds, as digests, and a receiver compares that with
+// its own at the same place in the stream. What differs and stays is told again: compare.go.
+//
 // # The hot path
 //
 // A batch is encoded straight from the table's records into a pooled buffer

@@ -33,6 +33,7 @@ const (
 	tagBatchOwner    = 5<<3 | byte(protowire.BytesType)
 	tagBatchDelta    = 6<<3 | byte(protowire.BytesType)
 	tagBatchCaughtUp = 7<<3 | byte(protowire.VarintType)
+	tagBatchRetold   = 8<<3 | byte(protowire.VarintType)
 
 	tagNode   = 1<<3 | byte(protowire.BytesType)
 	tagNumber = 2<<3 | byte(protowire.Fixed64Type)
@@ -52,6 +53,7 @@ type encoder struct {
 	codec  *schema.Encoder
 	times  schema.Times // of the batch
 	worst  int          // size of the largest delta with everything around
+	retold bool         // all batches are out of turn
 
 	// key and value are encoded here, because their sizes come before them.
 	key, value []byte
@@ -149,6 +151,9 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
 	if caughtUp {
 		size += 2
 	}
+	if e.retold {
+		size += 2
+	}
 	head = appendVarint(append(head, tagResponseBatch), uint64(size))
 	head = appendField(head, tagBatchMap, uint64(e.index))
 	head = append(head, e.origin...)
@@ -157,6 +162,9 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
 	head = append(head, e.owners...)
 	if caughtUp {
 		head = append(head, tagBatchCaughtUp, 1)
+	}
+	if e.retold {
+		head = append(head, tagBatchRetold, 1)
 	}
 	out := &outbound{data: mem.BufferSlice{seal(head, pooled)}}
 	if len(e.body) > 0 {

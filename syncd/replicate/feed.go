@@ -31,6 +31,8 @@ type feed struct {
 	acked    atomic.Uint64 // position
 	upToDate atomic.Bool   // nothing was left to send
 
+	telling telling
+
 	told    tale
 	toldFor *localMap // the map that was refused
 
@@ -65,12 +67,13 @@ func newFeed(s *session, m *mapsyncv1.MapSubscription) *feed {
 		s: s, index: m.GetMap(), name: m.GetName(), theirs: m.GetSchema(), resume: m.GetResume(),
 		tellAll: m.GetTellAll(), observe: m.GetObserve(),
 	}
-	f.fill = f.encode
+	f.fill = f.look
 	return f
 }
 
 // close gives up what serving took. It may be called more than once.
 func (f *feed) close() {
+	f.telling.close()
 	if f.cursor != nil {
 		f.serving.Store(false)
 		f.cancel()
@@ -184,12 +187,17 @@ func (f *feed) step(m *localMap, now time.Time) (more bool, err error) {
 		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
 	}
 	f.enc.times = f.s.r.opt.Times()
+	f.telling.now = now
 	f.m.table.View(f.fill)
 	if f.lost {
 		f.enc.drop()
 		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
 	}
-	return f.open && !f.exhausted, f.dispatch(now)
+	if err := f.dispatch(now); err != nil {
+		return false, err
+	}
+	more, err = f.compare()
+	return more || (f.open && !f.exhausted), err
 }
 
 // encode fills a batch with the next records that the peer is to have.

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"bytes"
 	"testing"
 	"time"
 
@@ -168,18 +169,44 @@ func FuzzResponses(f *testing.F) {
 		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
+	f.Add(comparison(f, wire))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
 		l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
 		l.clock.ask(time.Unix(0, 5))
 		each(data, func(b []byte) bool {
 			err := l.take(b)
-			l.acks(l.requests(nil, r.localMaps(), l.since.Add(1<<40)))
+			l.acks(l.comparisons(l.requests(nil, r.localMaps(), l.since.Add(1<<40))))
 			return err == nil
 		})
 		checkTable(t, tb)
 		l.down(nil)
 	})
+}
+
+// comparison is a run of messages of a sender that holds something else, and tells it
+// when asked.
+func comparison(f *testing.F, wire *mapsyncv1.Schema) (run []byte) {
+	_, tb := fuzzReplicator(f)
+	parts := make([]byte, bucketSize*table.DigestBuckets)
+	parts[8] = 1
+	digest := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: &mapsyncv1.Digest{
+		Map: 1, Position: 7, Key: tb.DigestID(), Scope: tb.DigestScope(),
+		Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Sum: 1, Loose: 2, Live: 3, Buckets: parts}, {Node: "b"}, {Node: "gone", Sum: 4}},
+	}}}
+	again := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}}
+	again.GetBatch().Retold, again.GetBatch().CaughtUp, again.GetBatch().PreviousPosition = true, false, 7
+	for _, m := range []*mapsyncv1.SubscribeResponse{
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
+		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},
+		digest, digest, digest, again,
+		{Message: &mapsyncv1.SubscribeResponse_Retold{Retold: &mapsyncv1.Retold{Map: 1, Records: 4, Untold: 1}}},
+		digest,
+	} {
+		b := mustMarshal(f, m)
+		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
+	}
+	return run
 }
 
 // each calls fn with the pieces of data until it returns false.
@@ -202,6 +229,9 @@ func FuzzRequests(f *testing.F) {
 		{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(2, testMap, Layout{KeySize: 4})}},
 		{Message: &mapsyncv1.SubscribeRequest_ClockProbe{ClockProbe: &mapsyncv1.ClockProbe{Sent: 5}}},
+		{Message: &mapsyncv1.SubscribeRequest_Compare{Compare: &mapsyncv1.CompareRequest{Map: 1}}},
+		{Message: &mapsyncv1.SubscribeRequest_Retell{Retell: &mapsyncv1.RetellRequest{Map: 1, Buckets: bytes.Repeat([]byte{0xff}, setSize)}}},
+		{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: &mapsyncv1.MapSubscription{
 			Map: 3, Name: testMap, Resume: &mapsyncv1.Resume{Incarnation: 2, Generation: 5, Position: 1 << 63},

@@ -44,8 +44,11 @@ type intake struct {
 	count      traffic
 	accepted   uint64
 	refused    uint64
+	told       int // records since the walk began
+	comparing  comparing
 
 	// Of the receiving goroutine.
+	job     *job            // of the batch, if that is one of a job
 	decoder *schema.Decoder // from the peer's schema
 
 	// And of it during a merge.
@@ -53,6 +56,8 @@ type intake struct {
 	group  func([]wireDelta) error
 	tx     *table.Tx
 	ids    []table.OwnerID
+	counts []bool // by owner: see judge
+	knows  []table.Replace
 	wires  [table.WarmKeys]wireDelta
 	keys   [table.WarmKeys][]byte
 	delta  table.Delta
@@ -74,6 +79,7 @@ func (in *intake) reset() {
 	in.index, in.dropped = 0, 0
 	in.state = StateWaiting
 	in.pending.n, in.acked = 0, 0
+	in.comparing.reset()
 }
 
 // accept begins a walk, unless the peer's map does not fit. The lock is held.
@@ -94,7 +100,8 @@ func (in *intake) accept(a *mapsyncv1.MapAccepted, head uint64) error {
 		in.sweep = known && (in.sweep || in.position > 0)
 		in.before = head + 1
 		in.position = a.GetPosition()
-		in.rewalk = time.Time{}
+		in.rewalk, in.told = time.Time{}, 0
+		in.comparing.restart()
 	}
 	// The peer counts from here; what was merged before may still be on its way
 	// to the kernel.
@@ -140,7 +147,11 @@ func (in *intake) merged(b *batch, res merged, now time.Time) {
 	in.pending.push(b.position, res.head)
 	in.count.add(b.deltas, len(b.data))
 	in.accepted += res.accepted
+	in.told += b.deltas
 	in.backoff = 0
+	if b.retold {
+		return // neither the walk's end nor a reason to walk again
+	}
 	if n := res.refused + res.ahead; n > 0 {
 		in.refused += n
 		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", res.refused, res.ahead)

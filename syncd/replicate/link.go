@@ -231,7 +231,7 @@ func (l *link) request(ctx context.Context, send requester) error {
 	for ctx.Err() == nil {
 		maps := l.r.localMaps()
 		subs.follow(maps, l.wake)
-		out = l.acks(l.requests(out[:0], maps, time.Now()))
+		out = l.acks(l.comparisons(l.requests(out[:0], maps, time.Now())))
 		for _, m := range out {
 			if err := send.Send(m); err != nil {
 				return fmt.Errorf("send request: %w", err)

@@ -32,10 +32,13 @@ func (in *intake) merge(b *batch) (merged, error) {
 		now := in.l.r.opt.Now()
 		in.now = now.UnixNano()
 		in.limit = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
-		in.opt = table.RemoteOptions{Touch: in.sweep}
+		in.opt = table.RemoteOptions{Touch: in.sweep || b.retold}
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
 		in.m.table.Update(in.apply)
 		in.tx = nil
+	}
+	if in.job != nil {
+		in.job.left += int(in.result.refused + in.result.ahead)
 	}
 	if in.result.err != nil {
 		return merged{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
@@ -52,6 +55,9 @@ func (in *intake) mergeAll(tx *table.Tx) {
 	in.l.scratch(in.m.layout)
 	for _, w := range b.owners {
 		in.ids = append(in.ids, tx.Intern(w.owner()))
+	}
+	if in.opt.Touch {
+		in.judge(b.owners)
 	}
 	in.result.err = b.groups(in.wires[:], in.group)
 	in.result.head = tx.Head()
@@ -107,9 +113,19 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 			return fmt.Errorf("read value: %w", err)
 		}
 	}
+	if in.job != nil && in.job.list != nil {
+		in.listOne(w, d)
+		return nil
+	}
+	if in.opt.Touch {
+		in.opt.Replace = in.knows[w.owner]
+	}
 	switch in.tx.Remote(d, in.now, in.opt) {
 	case table.Accepted:
 		in.result.accepted++
+		if in.job != nil && in.counts[w.owner] {
+			in.job.found++
+		}
 	case table.Refused:
 		in.result.refused++
 	}

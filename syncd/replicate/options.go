@@ -99,7 +99,7 @@ type Options struct {
 	// means 60 s.
 	UnknownGrace time.Duration
 
-	heartbeat, silence, advance, pace, probe, unfit time.Duration // set by tests
+	heartbeat, silence, advance, pace, probe, unfit, compare, audit time.Duration // set by tests
 }
 
 func (o *Options) complete() error {
@@ -129,6 +129,8 @@ func (o *Options) complete() error {
 	orDefault(&o.pace, time.Millisecond)
 	orDefault(&o.probe, 5*time.Second)
 	orDefault(&o.unfit, time.Minute)
+	orDefault(&o.compare, time.Second)
+	orDefault(&o.audit, time.Minute)
 	return nil
 }
 

@@ -52,6 +52,10 @@ func (l *link) take(data []byte) error {
 		return nil
 	case *mapsyncv1.SubscribeResponse_ClockReply:
 		return l.takeClock(m.ClockReply)
+	case *mapsyncv1.SubscribeResponse_Digest:
+		return l.about(m.Digest.GetMap(), func(in *intake) error { return in.compare(m.Digest, time.Now()) })
+	case *mapsyncv1.SubscribeResponse_Retold:
+		return l.takeRetold(m.Retold)
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return l.about(m.Accepted.GetMap(), func(in *intake) error {
 			return in.accept(m.Accepted, in.m.head())
@@ -123,6 +127,12 @@ func (l *link) takeBatch(data []byte) error {
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
+		in.job = nil
+		if b.retold {
+			if in.job = in.comparing.job; in.job == nil {
+				return fmt.Errorf("receive batch of map %q again that was not asked for: %w", in.m.name, errProtocol)
+			}
+		}
 		return nil
 	})
 	if in == nil || err != nil {
@@ -162,6 +172,7 @@ func (l *link) requests(out []*mapsyncv1.SubscribeRequest, maps map[string]*loca
 		out = append(unsubscribe(out, in.dropped), unsubscribe(nil, in.index)...)
 		delete(l.byIndex, in.index)
 		delete(l.intakes, name)
+		in.comparing.reset()
 	}
 	for name, m := range maps {
 		in := l.intakes[name]

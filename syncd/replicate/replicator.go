@@ -134,6 +134,7 @@ func (r *Replicator) Run(ctx context.Context) error {
 		case <-r.wake:
 		case <-tick.C:
 			r.keepHouse()
+			r.audit(ctx)
 		}
 	}
 }

@@ -91,11 +91,11 @@ func (s *session) sendRound(now time.Time) (more bool, err error) {
 // idle returns for how long the session may sleep if nothing happens.
 func (s *session) idle() time.Duration {
 	for _, f := range s.round {
-		if f.behind() {
+		if f.behind() || f.telling.wanted() {
 			return s.r.opt.advance
 		}
 	}
-	return s.r.opt.heartbeat
+	return min(s.r.opt.heartbeat, s.r.opt.compare)
 }
 
 func (s *session) closeFeeds() {

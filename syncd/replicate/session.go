@@ -246,6 +246,10 @@ func (s *session) handle(req *mapsyncv1.SubscribeRequest) error {
 		return s.unsubscribe(m.Unsubscribe.GetMap())
 	case *mapsyncv1.SubscribeRequest_Ack:
 		return s.acknowledge(m.Ack)
+	case *mapsyncv1.SubscribeRequest_Compare:
+		return s.asked(m.Compare)
+	case *mapsyncv1.SubscribeRequest_Retell:
+		return s.askedAgain(m.Retell)
 	case *mapsyncv1.SubscribeRequest_ClockProbe:
 		return s.probed(m.ClockProbe)
 	default:

@@ -49,6 +49,16 @@ type Stats struct {
 	// BadMessages counts messages of senders that did not parse or fit, gaps
 	// included. BadRequests counts those of receivers.
 	BadMessages, BadRequests uint64
+	// Digests counts comparisons of a map with a peer: DigestsDiffer those that came
+	// out different, things under way included, and DigestsImpossible those that could not
+	// be made.
+	Digests, DigestsDiffer, DigestsImpossible uint64
+	// Repairs counts the times that records were asked for again because they
+	// differed, and Repaired the entries that were put right by it.
+	Repairs, Repaired uint64
+	// Retellings counts the times that a peer asked for records again, and Retold the
+	// records that it was told.
+	Retellings, Retold uint64
 	// Silences counts streams given up because nothing came for too long.
 	Silences uint64
 }
@@ -83,6 +93,10 @@ type counters struct {
 	gaps                     atomic.Uint64
 	badMessages, badRequests atomic.Uint64
 	silences                 atomic.Uint64
+	compared, differing      atomic.Uint64
+	impossible               atomic.Uint64
+	repairs, repaired        atomic.Uint64
+	retellings, retold       atomic.Uint64
 }
 
 // Stats returns a snapshot of the counters.
@@ -107,6 +121,13 @@ func (r *Replicator) Stats() Stats {
 		BadMessages:       c.badMessages.Load(),
 		BadRequests:       c.badRequests.Load(),
 		Silences:          c.silences.Load(),
+		Digests:           c.compared.Load(),
+		DigestsDiffer:     c.differing.Load(),
+		DigestsImpossible: c.impossible.Load(),
+		Repairs:           c.repairs.Load(),
+		Repaired:          c.repaired.Load(),
+		Retellings:        c.retellings.Load(),
+		Retold:            c.retold.Load(),
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -67,6 +67,16 @@ type MapStatus struct {
 	// DeltasRefused how much was set aside.
 	In                            Traffic
 	DeltasAccepted, DeltasRefused uint64
+	// Agreed says that this node was last seen to hold what the peer told it, when,
+	// and up to which position.
+	Agreed         bool
+	AgreedAt       time.Time
+	AgreedPosition uint64
+	// Divergent is the number of entries that differ, of those that the peer tells: 0
+	// when the digests agree, or else how many did when they were last looked into.
+	Divergent int
+	// Incomparable is why the map cannot be compared with the peer's, or empty.
+	Incomparable string
 
 	// Serving says that the peer is subscribed to the map.
 	Serving bool
@@ -155,6 +165,9 @@ func (l *link) status(maps map[string]*localMap) PeerStatus {
 		if in := l.intakes[name]; in != nil && in.m == m {
 			ms.State, ms.Error, ms.CaughtUp = in.state, text(in.err), in.synced
 			ms.Received, ms.Applied = in.position, in.acked
+			c := &in.comparing
+			ms.Agreed, ms.AgreedAt, ms.AgreedPosition = c.agreed, c.at, c.position
+			ms.Divergent, ms.Incomparable = c.divergent, c.impossible
 			ms.In, ms.DeltasAccepted, ms.DeltasRefused = in.count.load(), in.accepted, in.refused
 		}
 		st.Maps = append(st.Maps, ms)

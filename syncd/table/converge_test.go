@@ -43,6 +43,7 @@ func converge(t *testing.T, losses bool) {
 		for _, name := range names {
 			checkInvariants(t, s.nodes[name].tab)
 		}
+		s.checkAlike(t)
 	})
 }
 
@@ -63,7 +64,8 @@ func (d *driver) actions() map[string]func(*rapid.T) {
 		"failed":   d.onUp(d.fail),
 		"rechecks": d.onUp(func(t *rapid.T, n *simNode) { n.takeRechecks(rapid.IntRange(1, 4).Draw(t, "limit")) }),
 		"read":     d.onUp(func(_ *rapid.T, n *simNode) { n.read() }),
-		"scan":     d.onUp(func(_ *rapid.T, n *simNode) { n.scan() }),
+		"scan":     d.onUp(func(t *rapid.T, n *simNode) { n.scanSome(rapid.IntRange(1, 4).Draw(t, "limit")) }),
+		"scanned":  d.onUp(func(_ *rapid.T, n *simNode) { n.scanOn() }),
 		"answer":   d.onUp(func(_ *rapid.T, n *simNode) { n.answer() }),
 		"pump":     d.pump,
 		"pump2":    d.pump,
@@ -71,6 +73,7 @@ func (d *driver) actions() map[string]func(*rapid.T) {
 		"crash":    d.crash,
 		"restart":  d.restart,
 		"refill":   d.onUp(d.refill),
+		"audit":    d.onUp(d.audit),
 	}
 }
 
@@ -152,6 +155,7 @@ func (d *driver) refill(t *rapid.T, n *simNode) {
 	// The old map's events, writes and reads end with it.
 	n.events = make([][]*Change, simCPUs)
 	n.batch, n.keys, n.reads = nil, nil, nil
+	n.scanning = false
 	n.writer.Close()
 	n.tab.Update(func(tx *Tx) { tx.Refill() })
 	n.writer = n.tab.NewCursor(0)

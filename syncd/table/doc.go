@@ -28,6 +28,11 @@
 // tell which write the map took last; where that matters the table asks for a
 // recheck, and the content then read from the map decides.
 //
+// # Digests
+//
+// For each node the table keeps a digest of the records that the node owns, which
+// compares with that of another table: see Tx.Digest.
+//
 // # Memory
 //
 // Records live in slabs without pointers and name each other by slot number.

@@ -54,6 +54,7 @@ func checkInvariants(tb interface {
 		tb.Fatalf("stats %+v, counted %+v", got, st)
 	}
 	checkCursors(tb, t)
+	checkDigests(tb, t)
 }
 
 func checkCursors(tb interface{ Fatalf(string, ...any) }, t *Table) {

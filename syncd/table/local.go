@@ -71,9 +71,9 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	// the data plane uses that key now. To have read it again says nothing new.
 	claims := m.is(flagUnversioned) && c.Context != ContextReread
 	if m.live() && !claims && t.same(s, c.Value) && !t.refreshes(c, s) {
-		m.flags &^= flagEvicted
 		if c.Time >= m.seen {
-			copy(t.value(s), c.Value)
+			m.flags &^= flagEvicted // unless it was read before it was thrown out
+			t.keepUntold(c, s)
 		}
 		m.witness(c)
 		return Unchanged
@@ -94,11 +94,19 @@ func (t *Table) refreshes(c *Change, s uint32) bool {
 		return false
 	}
 	// To find a value as it was says nothing; to write it anew says that it is used.
-	touched := !t.held(s, c.Value) || (c.Context < ContextSyscall && t.foreign(m))
+	touched := m.is(flagUntold) || !t.held(s, c.Value) || (c.Context < ContextSyscall && t.foreign(m))
 	if touched {
 		t.stats.Refreshed++
 	}
 	return touched
+}
+
+// keepUntold takes over a value that nobody is told for now.
+func (t *Table) keepUntold(c *Change, s uint32) {
+	if !t.held(s, c.Value) {
+		t.meta(s).flags |= flagUntold
+	}
+	copy(t.value(s), c.Value)
 }
 
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
@@ -137,6 +145,7 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		// A dirty record is about to be written anyway.
 		if !m.is(flagDirty) {
 			m.flags |= flagEvicted
+			m.seen = max(m.seen, c.Time)
 		}
 		return Ignored
 	}
@@ -170,7 +179,12 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		return Stale
 	}
 	again := t.doubtful(c, m)
+	// Written before the daemon took the key out of a full map, told after.
+	gone := m.flags&displaced == displaced && c.Op == OpUpdate && c.Time <= m.seen
 	t.enter(c, s, v)
+	if gone {
+		t.markDirty(s)
+	}
 	if again {
 		t.recheck(s)
 	}

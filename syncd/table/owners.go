@@ -15,15 +15,20 @@ type owners struct {
 	// gone nodes left the cluster. Node names are kept beside the owners because
 	// a node may be gone before any record of it arrives.
 	gone map[string]bool
+	// digester keeps a digest of each node.
+	digester *digester
 }
 
 type ownerInfo struct {
 	Owner
-	ours bool // this node, whichever incarnation
-	gone bool
+	ours   bool // this node, whichever incarnation
+	gone   bool
+	hash   uint64      // for digests
+	digest *nodeDigest // of the node
 }
 
-func (o *owners) init(self Owner) {
+func (o *owners) init(self Owner, d *digester) {
+	o.digester = d
 	o.ids = make(map[Owner]OwnerID)
 	o.gone = make(map[string]bool)
 	o.intern(self)
@@ -40,13 +45,15 @@ func (o *owners) intern(w Owner) OwnerID {
 	w.Node = strings.Clone(w.Node)
 	id := OwnerID(len(o.list))
 	ours := id == selfID || w.Node == o.list[selfID].Node
-	o.list = append(o.list, ownerInfo{Owner: w, ours: ours, gone: o.gone[w.Node]})
+	o.list = append(o.list, ownerInfo{
+		Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.owner(w), digest: o.digester.of(w.Node),
+	})
 	o.ids[w] = id
 	return id
 }
 
 func (o *owners) bytes() uint64 {
-	const perOwner = 24 + 40 + 48 // map entry, list entry, string
+	const perOwner = 24 + 40 + 64 // map entry, list entry, string
 	return uint64(len(o.list)) * perOwner
 }
 

@@ -61,6 +61,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 // beginning it proves that the peer still has the key.
 func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	m := t.meta(s)
+	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
+		return Accepted
+	}
 	if opt.Touch && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
 		t.moveTail(s)
 	}
@@ -68,6 +71,25 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 		return Unchanged
 	}
 	return Stale
+}
+
+// replaces makes a record of another node what a delta of the same owner says, if that is
+// something else. It does not look at what may differ between nodes.
+func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
+	m := t.meta(s)
+	same := d.Version == m.version
+	switch {
+	case d.Owner != m.owner || t.ours(d.Owner) || (!same && how != ReplaceOwn):
+		return false
+	case same && d.Delete == !m.live() && (d.Delete || t.alike(s, d.Value)):
+		return false
+	}
+	t.keep(s, d)
+	t.markDirty(s)
+	t.put(s, d.Value, d.Delete, m.seen)
+	t.stamp(s, d.Version, d.Owner)
+	t.stats.Replaced++
+	return true
 }
 
 // differs reports whether the kernel holds something else than the delta, going

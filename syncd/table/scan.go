@@ -1,5 +1,7 @@
 package table
 
+import "bytes"
+
 // A scan compares the whole kernel map with the table. It finds what no hook saw:
 // what is in the map differs from the record, or is unknown; and what is in no entry
 // of the map, but live in the table, is no longer there. Both become rereads like
@@ -23,15 +25,73 @@ func (tx *Tx) BeginScan() {
 // Context is ContextReread, its Op OpUpdate and its Time the one before the read.
 func (tx *Tx) Scanned(c *Change) Outcome {
 	t := tx.t
+	t.stats.Scanned++
 	if _, s := t.find(c.Key); s != 0 {
 		t.met(s)
+		if t.meta(s).is(flagDirty) {
+			return Ignored // it is about to be written, whatever it was
+		}
 	}
-	t.stats.Scanned++
+	refreshed := t.stats.Refreshed
 	o := tx.Local(c)
-	if o == Accepted || o == Stale {
+	if o == Stale || o == Accepted && t.stats.Refreshed == refreshed {
 		t.stats.ScanFound++
 	}
 	return o
+}
+
+// ScannedAll enters many entries as Scanned does. Their keys and values stand one
+// after the other; at is the time before they were read.
+func (tx *Tx) ScannedAll(at int64, keys, values []byte) {
+	t := tx.t
+	ks, vs := t.opt.KeySize, t.opt.ValueSize
+	c := Change{Time: at, Op: OpUpdate, Context: ContextReread}
+	var slots [WarmKeys]uint32
+	for n := min(len(keys)/ks, len(values)/vs); n > 0; {
+		lot := min(n, WarmKeys)
+		t.guessAll(keys[:lot*ks], &slots)
+		for _, s := range slots[:lot] {
+			c.Key, c.Value = keys[:ks], values[:vs]
+			keys, values = keys[ks:], values[vs:]
+			if !t.agrees(s, &c) {
+				tx.Scanned(&c)
+			}
+		}
+		n -= lot
+	}
+}
+
+// guessAll finds the slots that keys probably have, and reads them ahead as Warm does:
+// but not their neighbours, since hardly any will move.
+func (t *Table) guessAll(keys []byte, slots *[WarmKeys]uint32) {
+	var hashes [WarmKeys]uint32
+	size := t.opt.KeySize
+	n := len(keys) / size
+	var sum uint64
+	for i := range n {
+		hashes[i] = t.hash(keys[i*size:][:size])
+		sum += uint64(t.index.first(hashes[i]).slot)
+	}
+	for i := range n {
+		slots[i] = t.index.guess(hashes[i])
+		sum += t.meta(slots[i]).seq + t.warmRecord(slots[i])
+	}
+	t.warmth += sum
+}
+
+// agrees is the short way for what a scan nearly always finds: a record that says just
+// what the map holds. It reports false where there is more to say.
+func (t *Table) agrees(s uint32, c *Change) bool {
+	m := t.meta(s)
+	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagEvicted|flagUntold) ||
+		!bytes.Equal(t.key(s), c.Key) || !bytes.Equal(t.value(s), c.Value) {
+		return false
+	}
+	t.met(s)
+	m.witness(c)
+	t.stats.Scanned++
+	t.stats.LocalUnchanged++
+	return true
 }
 
 // EndScan looks, up to limit records at a time, for live records that no entry was

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"testing"
 	"time"
 )
@@ -56,6 +57,79 @@ func TestScanLeavesWhatHappensMeanwhile(t *testing.T) {
 	r.wantRechecks("")
 }
 
+// Many at a time is the same as one at a time, whatever is among them.
+func TestScannedAllFindsTheSame(t *testing.T) {
+	one, all := newRig(t, volatileTail), newRig(t, volatileTail)
+	const n = 3*WarmKeys + 7
+	var keys, values []byte
+	for i := range n {
+		key, value := fmt.Sprint("k", i), fmt.Sprint("v", i)
+		for _, r := range []*rig{one, all} {
+			switch i % 11 {
+			case 5: // unknown
+			case 6:
+				r.remote(Accepted, second, peer, 5, key, value) // to be written
+			case 7:
+				r.local(Accepted, second, "update "+key+" other packet 0")
+			case 8:
+				r.local(Accepted, second, "update "+key+" "+value+" packet 0")
+				r.local(Accepted, second+1, "delete "+key+" - packet 0")
+			case 9:
+				r.load(Accepted, key, value)
+			default:
+				r.local(Accepted, second, "update "+key+" "+value+" packet 0")
+			}
+		}
+		if i%11 != 10 { // gone
+			keys, values = append(keys, pad(key, simKey)...), append(values, pad(value, simValue)...)
+		}
+	}
+	one.tab.Update(func(tx *Tx) {
+		tx.BeginScan()
+		for i := range len(keys) / simKey {
+			tx.Scanned(&Change{
+				Key: keys[i*simKey:][:simKey], Value: values[i*simValue:][:simValue],
+				Time: 2 * second, Op: OpUpdate, Context: ContextReread,
+			})
+		}
+		for tx.EndScan(100) {
+		}
+	})
+	all.tab.Update(func(tx *Tx) {
+		tx.BeginScan()
+		tx.ScannedAll(2*second, keys, values)
+		for tx.EndScan(100) {
+		}
+	})
+	for i := range n {
+		key := fmt.Sprint("k", i)
+		if a, b := one.state(key), all.state(key); a != b {
+			t.Errorf("%s: %q one at a time, %q all at once", key, a, b)
+		}
+	}
+	a, b := one.tab.Stats(), all.tab.Stats()
+	if a != b || a.ScanFound == 0 || a.Rechecks == 0 {
+		t.Errorf("one at a time:\n%+v\nall at once:\n%+v", a, b)
+	}
+	if a, b := one.rechecks(), all.rechecks(); a != b {
+		t.Errorf("to be read again: %q and %q", a, b)
+	}
+}
+
+// What an LRU map threw out between the read of its entry and the comparison is no delete.
+func TestScanKnowsWhatWasEvictedMeanwhile(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Ignored, 3*second, "evict k - packet 0")
+	r.scan(2*second, "k", "v")
+	r.scan(4 * second)
+	r.wantRechecks("")
+	// It is there again.
+	r.scan(5*second, "k", "v")
+	r.scan(6 * second)
+	r.wantRechecks("k")
+}
+
 func TestRefreshIsToldOnceAnInterval(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	touch := func(want Outcome, last byte, at int64) {
@@ -66,8 +140,10 @@ func TestRefreshIsToldOnceAnInterval(t *testing.T) {
 	touch(Unchanged, 2, 10*second)
 	touch(Accepted, 3, 11*second)
 	touch(Unchanged, 4, 12*second)
+	// The last one was not told: it is as soon as that may be.
+	touch(Accepted, 4, 30*second)
 	// The same again, by the data plane, of a key of its own: nothing to tell.
-	touch(Unchanged, 4, 30*second)
+	touch(Unchanged, 4, 50*second)
 }
 
 func TestLastToucherOwns(t *testing.T) {

@@ -44,6 +44,10 @@ type simNode struct {
 	batch  []simWrite
 	keys   []byte // taken for rereading
 	reads  []*Change
+
+	scanning bool
+	places   []string // that the scan still has to pass
+	scanned  []*Change
 }
 
 type simWrite struct {
@@ -92,6 +96,7 @@ func (n *simNode) start(sameMap bool) {
 	n.tab, n.up, n.seen, n.claims = tab, true, true, false
 	n.last, n.events = make([]int64, simCPUs), make([][]*Change, simCPUs)
 	n.writer, n.batch, n.keys, n.reads = tab.NewCursor(0), nil, nil, nil
+	n.scanning = false
 	n.tab.Update(func(tx *Tx) {
 		for _, k := range slices.Sorted(maps.Keys(n.kernel)) {
 			tx.Load(pad(k, simKey), pad(n.kernel[k], simValue))
@@ -221,16 +226,49 @@ func (n *simNode) answer() {
 
 // scan reads the whole map against the table.
 func (n *simNode) scan() {
-	keys := make(map[string]bool)
-	for k := range n.kernel {
-		keys[k] = true
+	n.scanning = false
+	n.scanSome(1 << 20)
+	n.scanOn()
+}
+
+// scanSome reads some more entries of the scan under way, or of a new one. A key that
+// comes when its place was passed is not read.
+func (n *simNode) scanSome(limit int) {
+	if !n.scanning {
+		n.scanning, n.scanned = true, nil
+		n.places = slices.Sorted(maps.Keys(n.content()))
+		for k := range n.kernel {
+			if !slices.Contains(n.places, k) {
+				n.places = append(n.places, k)
+			}
+		}
+		slices.Sort(n.places)
+		n.tab.Update(func(tx *Tx) { tx.BeginScan() })
 	}
-	for k := range n.content() {
-		keys[k] = true
+	for _, k := range n.places[:min(limit, len(n.places))] {
+		if c := n.reread(k); c.Op == OpUpdate {
+			n.scanned = append(n.scanned, c)
+		}
 	}
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		n.reads = append(n.reads, n.reread(k))
+	n.places = n.places[min(limit, len(n.places)):]
+}
+
+// scanOn compares what was read, and after the last of it looks for what was not met.
+func (n *simNode) scanOn() {
+	if !n.scanning {
+		return
 	}
+	n.tab.Update(func(tx *Tx) {
+		for _, c := range n.scanned {
+			found := tx.t.stats.ScanFound
+			tx.ScannedAll(c.Time, c.Key, c.Value)
+			n.sim.trace("%s scans %s %s, differs: %v", n.name, text(c.Key), text(c.Value), tx.t.stats.ScanFound > found)
+		}
+		n.scanned = nil
+		for len(n.places) == 0 && n.scanning {
+			n.scanning = tx.EndScan(2)
+		}
+	})
 }
 
 // simRecord is a record in a form that compares between nodes.

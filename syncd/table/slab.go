@@ -22,7 +22,8 @@ const (
 	// flagWritten: written by the daemon since it was last taken for a recheck, so
 	// what was read of it may be from before that write.
 	flagWritten
-	// flagEvicted: the kernel threw the key out, which is not a delete.
+	// flagEvicted: the kernel threw the key out, which is not a delete. Of a failed
+	// record: the writer did. See Displace.
 	flagEvicted
 	// flagDoubt: a recheck was asked for and has not brought its answer yet, so
 	// what the kernel holds is not known.
@@ -37,6 +38,10 @@ const (
 	flagInRechecks
 	flagInFailures
 	flagInTombs
+
+	// flagUntold: the value has changed since it was last told, in what is no
+	// difference by itself.
+	flagUntold
 
 	flagsOfSlot = flagInRechecks | flagInFailures
 )

@@ -90,8 +90,11 @@ func (t *Table) kill(s uint32, now int64) {
 	}
 }
 
-// put gives a record its content: a value, or none for a tombstone.
+// put gives a record its content: a value, or none for a tombstone. Until the record
+// is stamped it has no version.
 func (t *Table) put(s uint32, value []byte, dead bool, now int64) {
+	t.leave(s)
+	t.meta(s).version = 0
 	if dead {
 		t.kill(s, now)
 	} else {
@@ -101,8 +104,11 @@ func (t *Table) put(s uint32, value []byte, dead bool, now int64) {
 
 // stamp gives a record a version and an owner and puts it at the tail.
 func (t *Table) stamp(s uint32, v Version, o OwnerID) {
+	t.leave(s)
 	m := t.meta(s)
 	m.version, m.owner = v, o
+	m.flags &^= flagUntold
+	t.join(s)
 	t.moveTail(s)
 }
 

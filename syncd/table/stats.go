@@ -61,10 +61,17 @@ type Stats struct {
 	Refused uint64
 	// WriteFailed counts kernel writes that failed.
 	WriteFailed uint64
+	// Displaced counts records taken out of a full kernel map for newer ones.
+	Displaced uint64
 	// Swept counts records deleted because their owner no longer has them.
 	Swept uint64
 	// Expired counts tombstones forgotten at the end of their lifetime.
 	Expired uint64
+	// Replaced counts records that a peer put right without a newer version: see Replace.
+	Replaced uint64
+	// Audits counts the times that the digests were made anew from the records, and
+	// AuditFound the parts of them that were others than they should have been.
+	Audits, AuditFound uint64
 	// ExpiredEarly counts tombstones forgotten before, to make room.
 	ExpiredEarly uint64
 }
@@ -75,7 +82,7 @@ func (t *Table) Stats() Stats {
 	defer t.mu.Unlock()
 	s := t.stats
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
-	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() +
+	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
 		t.tombs.bytes(16) + t.rechecks.bytes(4) + t.failures.bytes(4)
 	return s

@@ -54,6 +54,16 @@ type Options struct {
 	// Carried has a bit for each of a value's that is replicated, ValueSize bytes;
 	// nil: all are.
 	Carried []byte
+	// DigestKey is the secret of digests, the same on all nodes: whoever knows it can
+	// make records that hide others' loss. It may be empty, which is a known one.
+	DigestKey []byte
+	// ComparedKey has a bit for each of a key's that all nodes hold alike, KeySize
+	// bytes; nil: all are. Keys that differ in the others alone are told apart by
+	// their versions.
+	ComparedKey []byte
+	// Compared is the same for values, ValueSize bytes, a part of what is significant
+	// and carried; nil: all of that.
+	Compared []byte
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
 }
@@ -68,8 +78,9 @@ type Table struct {
 	max int
 
 	slab
-	index  index
-	owners owners
+	index    index
+	owners   owners
+	digester digester
 
 	seq     uint64 // position given out last
 	applied uint64
@@ -114,6 +125,9 @@ func New(o Options) (*Table, error) {
 	case o.TombstoneTTL < 0 || o.Refresh < 0:
 		return nil, fmt.Errorf("create table with tombstone lifetime %s and refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
 	}
+	if err := o.checkDigest(); err != nil {
+		return nil, err
+	}
 	if o.TombstoneTTL == 0 {
 		o.TombstoneTTL = DefaultTombstoneTTL
 	}
@@ -127,7 +141,8 @@ func New(o Options) (*Table, error) {
 	t.tx.t = t
 	t.initSlab(o.KeySize, o.ValueSize)
 	t.index.init()
-	t.owners.init(o.Self)
+	t.digester.init(&t.opt)
+	t.owners.init(o.Self, &t.digester)
 	return t, nil
 }
 

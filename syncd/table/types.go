@@ -167,7 +167,24 @@ type RemoteOptions struct {
 	// nothing new. A walk from the beginning sets it, so that Sweep can tell
 	// afterwards which records the peer no longer has.
 	Touch bool
+	// Replace says what a delta may put right that is not above the record.
+	Replace Replace
 }
+
+// Replace is how much a peer knows of a record, more than by its version: peers that
+// compared what they hold have found that this node has lost or changed some of it.
+type Replace uint8
+
+const (
+	// ReplaceNothing is the rule of versions.
+	ReplaceNothing Replace = iota
+	// ReplaceSame is for a peer that speaks for an owner who cannot: what has the
+	// record's version and owner should be the same as the record, and replaces it.
+	ReplaceSame
+	// ReplaceOwn is for the owner itself: a record in its name should be no other
+	// than it says, whatever the version.
+	ReplaceOwn
+)
 
 // Record is a view of one record. Key and Value are borrowed from the table and
 // valid until the Tx ends or changes the record.

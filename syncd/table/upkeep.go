@@ -31,16 +31,28 @@ func (tx *Tx) Touch(node string, c *Cursor, limit int) (more bool) {
 // it began. Sweep looks at up to limit records; while it returns true, call it
 // again with the same cursor. Begin with a new cursor at position 0.
 func (tx *Tx) Sweep(node string, before uint64, now int64, c *Cursor, limit int) (more bool) {
-	t := tx.t
+	return tx.t.sweep(node, nil, before, now, c, limit)
+}
+
+// SweepBuckets is Sweep for the records in some buckets only. It also returns how many
+// it deleted.
+func (tx *Tx) SweepBuckets(node string, in *BucketSet, before uint64, now int64, c *Cursor, limit int) (deleted int, more bool) {
+	was := tx.t.stats.Swept
+	more = tx.t.sweep(node, in, before, now, c, limit)
+	return int(tx.t.stats.Swept - was), more
+}
+
+func (t *Table) sweep(node string, in *BucketSet, before uint64, now int64, c *Cursor, limit int) (more bool) {
 	for range limit {
 		s := c.bounded()
 		if s == 0 || t.meta(s).seq >= before {
 			return false
 		}
 		m := t.meta(s)
-		if !m.live() || t.owners.list[m.owner].Node != node {
+		if !m.live() || t.owners.list[m.owner].Node != node || (in != nil && !in.Has(t.bucket(t.key(s)))) {
 			continue
 		}
+		t.withdraw(s)
 		t.kill(s, now)
 		m.seen, m.cpu = max(m.seen, now), cpuNone
 		t.markDirty(s)

@@ -91,7 +91,8 @@ func (t *Table) fail(s uint32) {
 }
 
 // RequeueFailed moves up to limit records whose write failed to the tail, to be
-// tried again, oldest failure first, and returns how many.
+// tried again, oldest failure first, and returns how many. What Displace took out
+// of the map is among them.
 func (tx *Tx) RequeueFailed(limit int) int {
 	t := tx.t
 	n := 0
@@ -104,6 +105,7 @@ func (tx *Tx) RequeueFailed(limit int) int {
 		m.flags &^= flagInFailures
 		if m.is(flagFailed) {
 			t.clearFailed(m)
+			m.flags &^= flagEvicted
 			t.moveTail(s)
 			n++
 		}

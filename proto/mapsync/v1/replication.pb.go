@@ -355,6 +355,8 @@ type SubscribeRequest struct {
 	//	*SubscribeRequest_Unsubscribe
 	//	*SubscribeRequest_Ack
 	//	*SubscribeRequest_ClockProbe
+	//	*SubscribeRequest_Compare
+	//	*SubscribeRequest_Retell
 	Message       isSubscribeRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -442,6 +444,24 @@ func (x *SubscribeRequest) GetClockProbe() *ClockProbe {
 	return nil
 }
 
+func (x *SubscribeRequest) GetCompare() *CompareRequest {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_Compare); ok {
+			return x.Compare
+		}
+	}
+	return nil
+}
+
+func (x *SubscribeRequest) GetRetell() *RetellRequest {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_Retell); ok {
+			return x.Retell
+		}
+	}
+	return nil
+}
+
 type isSubscribeRequest_Message interface {
 	isSubscribeRequest_Message()
 }
@@ -471,6 +491,16 @@ type SubscribeRequest_ClockProbe struct {
 	ClockProbe *ClockProbe `protobuf:"bytes,5,opt,name=clock_probe,json=clockProbe,proto3,oneof"`
 }
 
+type SubscribeRequest_Compare struct {
+	// Asks for the parts of digests.
+	Compare *CompareRequest `protobuf:"bytes,6,opt,name=compare,proto3,oneof"`
+}
+
+type SubscribeRequest_Retell struct {
+	// Asks to be told again.
+	Retell *RetellRequest `protobuf:"bytes,7,opt,name=retell,proto3,oneof"`
+}
+
 func (*SubscribeRequest_Hello) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Subscribe) isSubscribeRequest_Message() {}
@@ -480,6 +510,10 @@ func (*SubscribeRequest_Unsubscribe) isSubscribeRequest_Message() {}
 func (*SubscribeRequest_Ack) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_ClockProbe) isSubscribeRequest_Message() {}
+
+func (*SubscribeRequest_Compare) isSubscribeRequest_Message() {}
+
+func (*SubscribeRequest_Retell) isSubscribeRequest_Message() {}
 
 // Hello opens a stream. At most 64 maps may then be subscribed to at a time.
 type Hello struct {
@@ -860,6 +894,110 @@ func (x *ClockProbe) GetSent() uint64 {
 	return 0
 }
 
+// CompareRequest asks for the parts of the digests. They come with the next Digest,
+// which then comes soon.
+type CompareRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map           uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CompareRequest) Reset() {
+	*x = CompareRequest{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CompareRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CompareRequest) ProtoMessage() {}
+
+func (x *CompareRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CompareRequest.ProtoReflect.Descriptor instead.
+func (*CompareRequest) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *CompareRequest) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+// RetellRequest asks for all records in some buckets of the digests to be told again,
+// whoever owns them. The answer is batches marked as retold, and then a Retold, before
+// which there may be no other request for this map.
+type RetellRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// The buckets, 128 bytes: bucket b is bit b % 8 of byte b / 8.
+	Buckets       []byte `protobuf:"bytes,2,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RetellRequest) Reset() {
+	*x = RetellRequest{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RetellRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RetellRequest) ProtoMessage() {}
+
+func (x *RetellRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RetellRequest.ProtoReflect.Descriptor instead.
+func (*RetellRequest) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *RetellRequest) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *RetellRequest) GetBuckets() []byte {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
 // SubscribeResponse is a message from the sender of changes. At least every
 // second there is one.
 type SubscribeResponse struct {
@@ -874,6 +1012,8 @@ type SubscribeResponse struct {
 	//	*SubscribeResponse_Batch
 	//	*SubscribeResponse_Heartbeat
 	//	*SubscribeResponse_ClockReply
+	//	*SubscribeResponse_Digest
+	//	*SubscribeResponse_Retold
 	Message       isSubscribeResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -881,7 +1021,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -893,7 +1033,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -906,7 +1046,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SubscribeResponse) GetMessage() isSubscribeResponse_Message {
@@ -988,6 +1128,24 @@ func (x *SubscribeResponse) GetClockReply() *ClockReply {
 	return nil
 }
 
+func (x *SubscribeResponse) GetDigest() *Digest {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_Digest); ok {
+			return x.Digest
+		}
+	}
+	return nil
+}
+
+func (x *SubscribeResponse) GetRetold() *Retold {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_Retold); ok {
+			return x.Retold
+		}
+	}
+	return nil
+}
+
 type isSubscribeResponse_Message interface {
 	isSubscribeResponse_Message()
 }
@@ -1032,6 +1190,16 @@ type SubscribeResponse_ClockReply struct {
 	ClockReply *ClockReply `protobuf:"bytes,8,opt,name=clock_reply,json=clockReply,proto3,oneof"`
 }
 
+type SubscribeResponse_Digest struct {
+	// What the sender holds, to be compared.
+	Digest *Digest `protobuf:"bytes,9,opt,name=digest,proto3,oneof"`
+}
+
+type SubscribeResponse_Retold struct {
+	// Everything that was to be told again has been.
+	Retold *Retold `protobuf:"bytes,10,opt,name=retold,proto3,oneof"`
+}
+
 func (*SubscribeResponse_Welcome) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Accepted) isSubscribeResponse_Message() {}
@@ -1048,6 +1216,10 @@ func (*SubscribeResponse_Heartbeat) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_ClockReply) isSubscribeResponse_Message() {}
 
+func (*SubscribeResponse_Digest) isSubscribeResponse_Message() {}
+
+func (*SubscribeResponse_Retold) isSubscribeResponse_Message() {}
+
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1061,7 +1233,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1245,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1258,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Welcome) GetProtocolVersion() uint32 {
@@ -1124,7 +1296,7 @@ type MapAccepted struct {
 
 func (x *MapAccepted) Reset() {
 	*x = MapAccepted{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1136,7 +1308,7 @@ func (x *MapAccepted) String() string {
 func (*MapAccepted) ProtoMessage() {}
 
 func (x *MapAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1149,7 +1321,7 @@ func (x *MapAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapAccepted.ProtoReflect.Descriptor instead.
 func (*MapAccepted) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *MapAccepted) GetMap() uint32 {
@@ -1198,7 +1370,7 @@ type MapPending struct {
 
 func (x *MapPending) Reset() {
 	*x = MapPending{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1210,7 +1382,7 @@ func (x *MapPending) String() string {
 func (*MapPending) ProtoMessage() {}
 
 func (x *MapPending) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1223,7 +1395,7 @@ func (x *MapPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapPending.ProtoReflect.Descriptor instead.
 func (*MapPending) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *MapPending) GetMap() uint32 {
@@ -1250,7 +1422,7 @@ type MapRefused struct {
 
 func (x *MapRefused) Reset() {
 	*x = MapRefused{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1262,7 +1434,7 @@ func (x *MapRefused) String() string {
 func (*MapRefused) ProtoMessage() {}
 
 func (x *MapRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1275,7 +1447,7 @@ func (x *MapRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapRefused.ProtoReflect.Descriptor instead.
 func (*MapRefused) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *MapRefused) GetMap() uint32 {
@@ -1319,7 +1491,7 @@ type MapEnded struct {
 
 func (x *MapEnded) Reset() {
 	*x = MapEnded{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1503,7 @@ func (x *MapEnded) String() string {
 func (*MapEnded) ProtoMessage() {}
 
 func (x *MapEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1516,7 @@ func (x *MapEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapEnded.ProtoReflect.Descriptor instead.
 func (*MapEnded) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MapEnded) GetMap() uint32 {
@@ -1370,7 +1542,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1554,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1567,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{17}
 }
 
 // ClockReply answers ClockProbe. Its clock is the wall clock, in Unix nanoseconds,
@@ -1414,7 +1586,7 @@ type ClockReply struct {
 
 func (x *ClockReply) Reset() {
 	*x = ClockReply{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1426,7 +1598,7 @@ func (x *ClockReply) String() string {
 func (*ClockReply) ProtoMessage() {}
 
 func (x *ClockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1439,7 +1611,7 @@ func (x *ClockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReply.ProtoReflect.Descriptor instead.
 func (*ClockReply) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ClockReply) GetProbeSent() uint64 {
@@ -1480,14 +1652,17 @@ type Batch struct {
 	// Changes, oldest first.
 	Deltas []*Delta `protobuf:"bytes,6,rep,name=deltas,proto3" json:"deltas,omitempty"`
 	// At the time of sending there was nothing more.
-	CaughtUp      bool `protobuf:"varint,7,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	CaughtUp bool `protobuf:"varint,7,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
+	// These records are told out of turn, because the receiver asked for it. The
+	// position stays, and neither are they all up to it nor do they end a walk.
+	Retold        bool `protobuf:"varint,8,opt,name=retold,proto3" json:"retold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1499,7 +1674,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1512,7 +1687,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{17}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Batch) GetMap() uint32 {
@@ -1564,6 +1739,251 @@ func (x *Batch) GetCaughtUp() bool {
 	return false
 }
 
+func (x *Batch) GetRetold() bool {
+	if x != nil {
+		return x.Retold
+	}
+	return false
+}
+
+// Digest says what the sender holds of the nodes whose records it tells the receiver. It
+// comes when there is nothing more to send, so that a receiver that has merged what
+// came before it holds the same, but for what it has heard from others.
+//
+// A digest is the sum, modulo 2^64, of a keyed hash of each live record: of key, version,
+// owner, and of the value what is alike on all nodes. All nodes make it with the same
+// key.
+type Digest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// Position up to which changes have been sent.
+	Position uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// Stands for the key by which digests are made: those with another one cannot be
+	// compared.
+	Key uint64 `protobuf:"fixed64,3,opt,name=key,proto3" json:"key,omitempty"`
+	// Stands for what is left out of keys and values. Sums with another one cannot be
+	// compared, nor can those of entries with another schema.
+	Scope uint64 `protobuf:"fixed64,4,opt,name=scope,proto3" json:"scope,omitempty"`
+	// The digests, at most 64. If the parts were asked for, the receiver is among the
+	// nodes.
+	Nodes         []*NodeDigest `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Digest) Reset() {
+	*x = Digest{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Digest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Digest) ProtoMessage() {}
+
+func (x *Digest) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Digest.ProtoReflect.Descriptor instead.
+func (*Digest) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Digest) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *Digest) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *Digest) GetKey() uint64 {
+	if x != nil {
+		return x.Key
+	}
+	return 0
+}
+
+func (x *Digest) GetScope() uint64 {
+	if x != nil {
+		return x.Scope
+	}
+	return 0
+}
+
+func (x *Digest) GetNodes() []*NodeDigest {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+// NodeDigest is the digest of what one node owns, whichever incarnation wrote it.
+type NodeDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the node.
+	Node string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	// Sum over the records.
+	Sum uint64 `protobuf:"fixed64,2,opt,name=sum,proto3" json:"sum,omitempty"`
+	// Sum over the versions and owners of the records alone.
+	Loose uint64 `protobuf:"fixed64,3,opt,name=loose,proto3" json:"loose,omitempty"`
+	// Number of records.
+	Live uint64 `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	// If asked for, the 1024 parts of the sum, 8 bytes each, the lowest byte first. A
+	// record is in the part that the upper 10 bits of the hash of its key name.
+	Buckets       []byte `protobuf:"bytes,5,opt,name=buckets,proto3" json:"buckets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NodeDigest) Reset() {
+	*x = NodeDigest{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NodeDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NodeDigest) ProtoMessage() {}
+
+func (x *NodeDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NodeDigest.ProtoReflect.Descriptor instead.
+func (*NodeDigest) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *NodeDigest) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *NodeDigest) GetSum() uint64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *NodeDigest) GetLoose() uint64 {
+	if x != nil {
+		return x.Loose
+	}
+	return 0
+}
+
+func (x *NodeDigest) GetLive() uint64 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
+func (x *NodeDigest) GetBuckets() []byte {
+	if x != nil {
+		return x.Buckets
+	}
+	return nil
+}
+
+// Retold ends the answer to a RetellRequest.
+type Retold struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// Number of records that were told.
+	Records uint64 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
+	// Number of records that cannot be told, because their keys cannot be encoded.
+	Untold        uint64 `protobuf:"varint,3,opt,name=untold,proto3" json:"untold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Retold) Reset() {
+	*x = Retold{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Retold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Retold) ProtoMessage() {}
+
+func (x *Retold) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Retold.ProtoReflect.Descriptor instead.
+func (*Retold) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Retold) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *Retold) GetRecords() uint64 {
+	if x != nil {
+		return x.Records
+	}
+	return 0
+}
+
+func (x *Retold) GetUntold() uint64 {
+	if x != nil {
+		return x.Untold
+	}
+	return 0
+}
+
 // Delta is the newest record of one key. Key and value are messages of the types
 // that the sender's schema describes, and on the wire no different from fields of
 // these types: whoever knows them may declare them so. They are canonical: fields
@@ -1588,7 +2008,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +2020,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +2033,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{18}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Delta) GetKey() []byte {
@@ -1664,14 +2084,16 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bkey_size\x18\x01 \x01(\rR\akeySize\x12\x1d\n" +
 	"\n" +
 	"value_size\x18\x02 \x01(\rR\tvalueSize\x12'\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\xa8\x02\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\x95\x03\n" +
 	"\x10SubscribeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.mapsync.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\tsubscribe\x18\x02 \x01(\v2\x1b.mapsync.v1.MapSubscriptionH\x00R\tsubscribe\x12A\n" +
 	"\vunsubscribe\x18\x03 \x01(\v2\x1d.mapsync.v1.MapUnsubscriptionH\x00R\vunsubscribe\x12#\n" +
 	"\x03ack\x18\x04 \x01(\v2\x0f.mapsync.v1.AckH\x00R\x03ack\x129\n" +
 	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
-	"clockProbeB\t\n" +
+	"clockProbe\x126\n" +
+	"\acompare\x18\x06 \x01(\v2\x1a.mapsync.v1.CompareRequestH\x00R\acompare\x123\n" +
+	"\x06retell\x18\a \x01(\v2\x19.mapsync.v1.RetellRequestH\x00R\x06retellB\t\n" +
 	"\amessage\"_\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
@@ -1697,7 +2119,12 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bposition\x18\x02 \x01(\x04R\bposition\" \n" +
 	"\n" +
 	"ClockProbe\x12\x12\n" +
-	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\xb9\x03\n" +
+	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\"\n" +
+	"\x0eCompareRequest\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\";\n" +
+	"\rRetellRequest\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x18\n" +
+	"\abuckets\x18\x02 \x01(\fR\abuckets\"\x95\x04\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -1707,7 +2134,10 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x05batch\x18\x06 \x01(\v2\x11.mapsync.v1.BatchH\x00R\x05batch\x125\n" +
 	"\theartbeat\x18\a \x01(\v2\x15.mapsync.v1.HeartbeatH\x00R\theartbeat\x129\n" +
 	"\vclock_reply\x18\b \x01(\v2\x16.mapsync.v1.ClockReplyH\x00R\n" +
-	"clockReplyB\t\n" +
+	"clockReply\x12,\n" +
+	"\x06digest\x18\t \x01(\v2\x12.mapsync.v1.DigestH\x00R\x06digest\x12,\n" +
+	"\x06retold\x18\n" +
+	" \x01(\v2\x12.mapsync.v1.RetoldH\x00R\x06retoldB\t\n" +
 	"\amessage\"a\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
@@ -1738,7 +2168,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
 	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
-	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\x8c\x02\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\xa4\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
@@ -1746,7 +2176,25 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bposition\x18\x04 \x01(\x04R\bposition\x12/\n" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12)\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x11.mapsync.v1.DeltaR\x06deltas\x12\x1b\n" +
-	"\tcaught_up\x18\a \x01(\bR\bcaughtUp\"\x94\x01\n" +
+	"\tcaught_up\x18\a \x01(\bR\bcaughtUp\x12\x16\n" +
+	"\x06retold\x18\b \x01(\bR\x06retold\"\x8c\x01\n" +
+	"\x06Digest\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x10\n" +
+	"\x03key\x18\x03 \x01(\x06R\x03key\x12\x14\n" +
+	"\x05scope\x18\x04 \x01(\x06R\x05scope\x12,\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x16.mapsync.v1.NodeDigestR\x05nodes\"v\n" +
+	"\n" +
+	"NodeDigest\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
+	"\x03sum\x18\x02 \x01(\x06R\x03sum\x12\x14\n" +
+	"\x05loose\x18\x03 \x01(\x06R\x05loose\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\x04R\x04live\x12\x18\n" +
+	"\abuckets\x18\x05 \x01(\fR\abuckets\"L\n" +
+	"\x06Retold\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x18\n" +
+	"\arecords\x18\x02 \x01(\x04R\arecords\x12\x16\n" +
+	"\x06untold\x18\x03 \x01(\x04R\x06untold\"\x94\x01\n" +
 	"\x05Delta\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
@@ -1784,7 +2232,7 @@ func file_mapsync_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_mapsync_v1_replication_proto_goTypes = []any{
 	(MapType)(0),              // 0: mapsync.v1.MapType
 	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
@@ -1799,17 +2247,22 @@ var file_mapsync_v1_replication_proto_goTypes = []any{
 	(*MapUnsubscription)(nil), // 10: mapsync.v1.MapUnsubscription
 	(*Ack)(nil),               // 11: mapsync.v1.Ack
 	(*ClockProbe)(nil),        // 12: mapsync.v1.ClockProbe
-	(*SubscribeResponse)(nil), // 13: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 14: mapsync.v1.Welcome
-	(*MapAccepted)(nil),       // 15: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 16: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 17: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 18: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 19: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 20: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 21: mapsync.v1.Batch
-	(*Delta)(nil),             // 22: mapsync.v1.Delta
-	(*Schema)(nil),            // 23: mapsync.v1.Schema
+	(*CompareRequest)(nil),    // 13: mapsync.v1.CompareRequest
+	(*RetellRequest)(nil),     // 14: mapsync.v1.RetellRequest
+	(*SubscribeResponse)(nil), // 15: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 16: mapsync.v1.Welcome
+	(*MapAccepted)(nil),       // 17: mapsync.v1.MapAccepted
+	(*MapPending)(nil),        // 18: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 19: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 20: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 21: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 22: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 23: mapsync.v1.Batch
+	(*Digest)(nil),            // 24: mapsync.v1.Digest
+	(*NodeDigest)(nil),        // 25: mapsync.v1.NodeDigest
+	(*Retold)(nil),            // 26: mapsync.v1.Retold
+	(*Delta)(nil),             // 27: mapsync.v1.Delta
+	(*Schema)(nil),            // 28: mapsync.v1.Schema
 }
 var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	0,  // 0: mapsync.v1.Layout.type:type_name -> mapsync.v1.MapType
@@ -1818,34 +2271,39 @@ var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	10, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
 	11, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
 	12, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
-	4,  // 6: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	5,  // 7: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
-	9,  // 8: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	23, // 9: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
-	14, // 10: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	15, // 11: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	16, // 12: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	17, // 13: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	18, // 14: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	21, // 15: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	19, // 16: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	20, // 17: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	4,  // 18: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	23, // 19: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
-	1,  // 20: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	5,  // 21: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
-	2,  // 22: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	4,  // 23: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	4,  // 24: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	22, // 25: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
-	3,  // 26: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
-	6,  // 27: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	13, // 28: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
-	28, // [28:29] is the sub-list for method output_type
-	27, // [27:28] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	13, // 6: mapsync.v1.SubscribeRequest.compare:type_name -> mapsync.v1.CompareRequest
+	14, // 7: mapsync.v1.SubscribeRequest.retell:type_name -> mapsync.v1.RetellRequest
+	4,  // 8: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	5,  // 9: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
+	9,  // 10: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	28, // 11: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
+	16, // 12: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	17, // 13: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	18, // 14: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	19, // 15: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	20, // 16: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	23, // 17: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	21, // 18: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	22, // 19: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	24, // 20: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
+	26, // 21: mapsync.v1.SubscribeResponse.retold:type_name -> mapsync.v1.Retold
+	4,  // 22: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	28, // 23: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
+	1,  // 24: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	5,  // 25: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
+	2,  // 26: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	4,  // 27: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	4,  // 28: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	27, // 29: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
+	25, // 30: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
+	3,  // 31: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
+	6,  // 32: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	15, // 33: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	33, // [33:34] is the sub-list for method output_type
+	32, // [32:33] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_mapsync_v1_replication_proto_init() }
@@ -1860,8 +2318,10 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeRequest_Unsubscribe)(nil),
 		(*SubscribeRequest_Ack)(nil),
 		(*SubscribeRequest_ClockProbe)(nil),
+		(*SubscribeRequest_Compare)(nil),
+		(*SubscribeRequest_Retell)(nil),
 	}
-	file_mapsync_v1_replication_proto_msgTypes[9].OneofWrappers = []any{
+	file_mapsync_v1_replication_proto_msgTypes[11].OneofWrappers = []any{
 		(*SubscribeResponse_Welcome)(nil),
 		(*SubscribeResponse_Accepted)(nil),
 		(*SubscribeResponse_Pending)(nil),
@@ -1870,6 +2330,8 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeResponse_Batch)(nil),
 		(*SubscribeResponse_Heartbeat)(nil),
 		(*SubscribeResponse_ClockReply)(nil),
+		(*SubscribeResponse_Digest)(nil),
+		(*SubscribeResponse_Retold)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1877,7 +2339,7 @@ func file_mapsync_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mapsync_v1_replication_proto_rawDesc), len(file_mapsync_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   19,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

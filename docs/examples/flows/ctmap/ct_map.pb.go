@@ -1942,14 +1942,14 @@ const file_ct_map_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\v2\x16.mapsync.v1.CtMapValueR\x05value\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x06R\aversion\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\rR\x05owner\x123\n" +
-	"\toperation\x18\x05 \x01(\x0e2\x15.mapsync.v1.OperationR\toperation\"\x8e\x02\n" +
+	"\toperation\x18\x05 \x01(\x0e2\x15.mapsync.v1.OperationR\toperation\"\xab\x02\n" +
 	"\x10SubscribeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.mapsync.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\tsubscribe\x18\x02 \x01(\v2\x1b.mapsync.v1.MapSubscriptionH\x00R\tsubscribe\x12A\n" +
 	"\vunsubscribe\x18\x03 \x01(\v2\x1d.mapsync.v1.MapUnsubscriptionH\x00R\vunsubscribe\x129\n" +
 	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
 	"clockProbeB\t\n" +
-	"\amessageJ\x04\b\x04\x10\x05R\x03ack\"_\n" +
+	"\amessageJ\x04\b\x04\x10\x05J\x04\b\x06\x10\aJ\x04\b\a\x10\bR\x03ackR\acompareR\x06retell\"_\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"9\n" +
@@ -1971,7 +1971,7 @@ const file_ct_map_proto_rawDesc = "" +
 	"\x03map\x18\x01 \x01(\rR\x03map\" \n" +
 	"\n" +
 	"ClockProbe\x12\x12\n" +
-	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\xb9\x03\n" +
+	"\x04sent\x18\x01 \x01(\x06R\x04sent\"\xd5\x03\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -1982,7 +1982,9 @@ const file_ct_map_proto_rawDesc = "" +
 	"\theartbeat\x18\a \x01(\v2\x15.mapsync.v1.HeartbeatH\x00R\theartbeat\x129\n" +
 	"\vclock_reply\x18\b \x01(\v2\x16.mapsync.v1.ClockReplyH\x00R\n" +
 	"clockReplyB\t\n" +
-	"\amessage\"a\n" +
+	"\amessageJ\x04\b\t\x10\n" +
+	"J\x04\b\n" +
+	"\x10\vR\x06digestR\x06retold\"a\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\x89\x01\n" +
@@ -2011,7 +2013,7 @@ const file_ct_map_proto_rawDesc = "" +
 	"\n" +
 	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
 	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
-	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\x91\x02\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\x9f\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
@@ -2019,7 +2021,7 @@ const file_ct_map_proto_rawDesc = "" +
 	"\bposition\x18\x04 \x01(\x04R\bposition\x12/\n" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12.\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x16.mapsync.v1.CtMapDeltaR\x06deltas\x12\x1b\n" +
-	"\tcaught_up\x18\a \x01(\bR\bcaughtUp*R\n" +
+	"\tcaught_up\x18\a \x01(\bR\bcaughtUpJ\x04\b\b\x10\tR\x06retold*R\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +

@@ -1,0 +1,69 @@
+package daemon
+
+import (
+	"context"
+
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
+)
+
+// load enters the map's content: as what an earlier incarnation may have left
+// when the table is new; as what the load balancer has written since when a new
+// map came under a table that already knows more, and refills it; and when the same map
+// comes again (it was unpinned, or could not be written) as what a scan finds.
+func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
+	info := k.Info()
+	again := m.loaded == identityOf(&info) && m.offered == t
+	m.loaded = mapIdentity{}
+	switch {
+	case !m.known:
+		n, err = kmap.LoadAll(ctx, k, t)
+	case again:
+		n, err = m.rescan(ctx, k, t)
+	default:
+		n, err = m.refill(ctx, k, t)
+	}
+	if err == nil {
+		m.loaded = identityOf(&info)
+	}
+	return n, err
+}
+
+func (m *replica) refill(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
+	t.Update(func(tx *table.Tx) { tx.Refill() })
+	err = m.eachEntry(ctx, k, t, func(tx *table.Tx, c *table.Change) {
+		c.Context = table.ContextProcess
+		tx.Local(c)
+		n++
+	})
+	return n, err
+}
+
+// rescan finds what changed while nobody watched. What peers have told meanwhile
+// is yet to be written, and stays.
+func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
+	t.Update(func(tx *table.Tx) { tx.BeginScan() })
+	err = m.eachEntry(ctx, k, t, func(tx *table.Tx, c *table.Change) {
+		c.Context = table.ContextReread
+		tx.Scanned(c)
+		n++
+	})
+	for more := err == nil; more; {
+		t.Update(func(tx *table.Tx) { more = tx.EndScan(claimChunk) })
+	}
+	return n, err
+}
+
+// eachEntry calls fn with every entry of the map, dated before it was read: what the
+// hooks tell of meanwhile is later. The change is good during the call only.
+func (m *replica) eachEntry(ctx context.Context, k *kmap.Map, t *table.Table, fn func(*table.Tx, *table.Change)) error {
+	ks, vs := t.KeySize(), t.ValueSize()
+	return k.Scan(ctx, m.daemon.clock.now, func(at int64, keys, values []byte) error {
+		t.Update(func(tx *table.Tx) {
+			for ; len(keys) > 0; keys, values = keys[ks:], values[vs:] {
+				fn(tx, &table.Change{Key: keys[:ks], Value: values[:vs], Time: at, Op: table.OpUpdate})
+			}
+		})
+		return nil
+	})
+}

@@ -1,0 +1,130 @@
+package daemon_test
+
+import (
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+)
+
+// A burst that a small ring cannot hold is repaired by a scan at once: the next regular
+// one is an hour away.
+func TestLostEventsAreRepaired(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, path1, 8, 8, 10000), pinned(t, path2, 8, 8, 10000)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1.config.BufferSize = 4096
+	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
+	startPair(t, n1, n2)
+	for round := range uint64(3) {
+		n1.write(m1, 0, 5000, round)
+		eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 5000, round) })
+	}
+	for i := range uint64(4000) {
+		key, _ := pair(1000+i, 0)
+		if err := m1.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n1.write(m1, 0, 1000, 9) // loses some, and so tells of the deletes that nobody saw
+	eventually(t, "the peer's map holds all that is left", func() bool { return holds(t, m2, 1000, 9) })
+	eventually(t, "losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	s := n1.status()
+	if s.Capture.Lost == 0 || s.Capture.Losses.Repaired == 0 || s.Maps[0].Scan.Urgent == 0 || s.Maps[0].Scan.Found == 0 {
+		t.Errorf("%+v, %+v", s.Capture, s.Maps[0].Scan)
+	}
+	for _, line := range []string{"changes were lost, scanning", "losses are repaired"} {
+		if !n1.log.contains(line) {
+			t.Errorf("the log does not say %q", line)
+		}
+	}
+	if s := n2.status(); s.Capture.Losses != (daemon.LossStatus{}) || s.Maps[0].Scan.Urgent != 0 {
+		t.Errorf("the other node: %+v, %+v", s.Capture, s.Maps[0].Scan)
+	}
+	response, err := http.Get("http://" + n1.config.MetricsListen + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	metrics, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"mapsync_capture_losses_open 0\n", "mapsync_capture_losses_repaired_total ", `mapsync_scan_found_total{map="ct"} `,
+		`mapsync_scan_interval_seconds{map="ct"} 3600`, `mapsync_scan_seconds{map="ct"} `, `mapsync_scans_total{kind="urgent",map="ct"} `,
+	} {
+		if !strings.Contains(string(metrics), want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+}
+
+// Of what a scan finds gone, the owner's is a delete, and another's an expiry.
+func TestDeletesFoundByTheScan(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1.config.ScanInterval, n2.config.ScanInterval = 200*time.Millisecond, 200*time.Millisecond
+	startPair(t, n1, n2)
+	n1.write(m1, 0, 500, 7)
+	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	remove := func(m *ebpf.Map, from, to uint64) {
+		for i := from; i < to; i++ {
+			key, _ := pair(i, 0)
+			if err := m.Delete(key); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	remove(m2, 0, 500) // the standby's collector thinks that all are idle
+	eventually(t, "the standby's are back", func() bool { return holds(t, m2, 500, 7) })
+	if !holds(t, m1, 500, 7) {
+		t.Error("an expiry of the standby has reached the owner")
+	}
+	remove(m1, 400, 500)
+	eventually(t, "the owner's are gone everywhere", func() bool { return holds(t, m1, 400, 7) && holds(t, m2, 400, 7) })
+}
+
+// Without hooks scans alone replicate, both ways.
+func TestScansAloneReplicate(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	for _, n := range []*node{n1, n2} {
+		n.config.Attach, n.config.ScanInterval = "none", 100*time.Millisecond
+	}
+	startPair(t, n1, n2)
+	put := func(m *ebpf.Map, from, to, v uint64) {
+		for i := from; i < to; i++ {
+			key, value := pair(i, v)
+			if err := m.Put(key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(m1, 0, 300, 7)
+	put(m2, 300, 500, 7)
+	eventually(t, "both hold all", func() bool { return holds(t, m1, 500, 7) && holds(t, m2, 500, 7) })
+	put(m2, 0, 500, 8) // who wrote it last owns it
+	eventually(t, "both hold the newer", func() bool { return holds(t, m1, 500, 8) && holds(t, m2, 500, 8) })
+	for i := range uint64(250) {
+		key, _ := pair(250+i, 0)
+		if err := m2.Delete(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "deletes of the owner arrive", func() bool { return holds(t, m1, 250, 8) && holds(t, m2, 250, 8) })
+	if s := n1.status(); s.Capture.Attach != "none" || s.Capture.Events != 0 {
+		t.Errorf("%+v", s.Capture)
+	}
+}

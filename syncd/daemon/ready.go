@@ -1,0 +1,249 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/config"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// Readiness is what decides whether traffic may come to this node. A map becomes
+// ready once: when every live peer has told all that it knows, the digests agree, and
+// the kernel map holds what was known at that moment. It stays ready until its
+// kernel map goes, is replaced or is refused. Lag takes nothing back: a peer that is slow,
+// or a network that parts, would otherwise take all nodes out of service at once.
+type Readiness struct {
+	// Node is the node's name.
+	Node string `json:"node"`
+	// Ready says that traffic may come.
+	Ready bool `json:"ready"`
+	// Missing is what it lacks otherwise, for people.
+	Missing []string `json:"missing"`
+	// Unproven is what is missing although the node says that it is ready, because
+	// sync-timeout has passed and on-ready-timeout is open.
+	Unproven []string `json:"unproven,omitempty"`
+	// Drained says that an operator has taken the node out of service.
+	Drained bool `json:"drained,omitempty"`
+}
+
+// verdict is how far a map is from being ready.
+type verdict uint8
+
+const (
+	notReady verdict = iota
+	unproven         // ready only because nobody wants to wait any longer
+	proven
+)
+
+// Ready returns whether this node holds, in its kernel maps, what its peers know, and
+// what is missing.
+func (d *Daemon) Ready() Readiness {
+	r := Readiness{Node: d.self.Node, Ready: true, Missing: []string{}}
+	peers := "" // asked for only when it matters
+	for _, m := range d.maps {
+		v, reason := m.readiness()
+		if v == proven {
+			continue
+		}
+		if reason == "" {
+			if peers == "" {
+				peers = orElse(d.missingFromPeers(), "a last look")
+			}
+			reason = peers
+		}
+		reason = m.name + ": " + reason
+		if v == unproven {
+			r.Unproven = append(r.Unproven, reason)
+			continue
+		}
+		r.Ready, r.Missing = false, append(r.Missing, reason)
+	}
+	if since, drained := d.drain.begun(); drained {
+		r.Ready, r.Drained = false, true
+		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` returns)", since.Format(time.DateTime)))
+	}
+	return r
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// missingFromPeers says what peers have not told yet, or where they hold something
+// else, or nothing.
+func (d *Daemon) missingFromPeers() string {
+	return orElse(d.waitingForPeers(), d.disagreement())
+}
+
+// disagreement says where digests differ from those of peers, or nothing.
+func (d *Daemon) disagreement() string {
+	if ok, missing := d.replicator.Agreed(); !ok {
+		return "digests do not agree yet: " + strings.Join(missing, ", ")
+	}
+	return ""
+}
+
+// readyInterval is how often what is missing is looked at.
+const readyInterval = 20 * time.Millisecond
+
+// watchReadiness decides when maps become ready, and tells the health service.
+func (d *Daemon) watchReadiness(ctx context.Context) error {
+	tick := time.NewTicker(readyInterval)
+	defer tick.Stop()
+	defer d.health.Shutdown() // not serving any more
+	for last := (Readiness{}); ; {
+		d.judge()
+		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
+			d.logReadiness(&now)
+			last = now
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+func (d *Daemon) logReadiness(r *Readiness) {
+	switch {
+	case !r.Ready:
+		d.log.Warn("not ready any more", "missing", strings.Join(r.Missing, "; "))
+	case len(r.Unproven) > 0:
+		d.log.Warn("ready WITHOUT proof: sync-timeout has passed and on-ready-timeout is open", "missing", strings.Join(r.Unproven, "; "))
+	default:
+		d.log.Info("ready", "up_seconds", time.Since(d.started).Seconds())
+	}
+}
+
+// judge looks at the maps that are not ready yet. What is asked of peers must hold
+// before a table is looked at: what it holds then is all that they told.
+func (d *Daemon) judge() {
+	var open []*replica
+	for _, m := range d.maps {
+		if m.undecided() {
+			open = append(open, m)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	complete := d.waitingForPeers() == ""
+	agreed := complete && d.disagreement() == ""
+	for _, m := range open {
+		m.judge(complete, agreed)
+	}
+}
+
+// servePeers answers peers once each map that is on this host was read and offered: a
+// peer that is told that there is no such map does not wait for it.
+func (d *Daemon) servePeers(ctx context.Context) error {
+	for _, m := range d.maps {
+		select {
+		case <-m.looked:
+		case <-ctx.Done():
+			return d.listener.Close()
+		}
+	}
+	err := d.grpc.Serve(d.listener)
+	if errors.Is(err, grpc.ErrServerStopped) {
+		err = nil // stopped before it began
+	}
+	return err
+}
+
+// publish tells the health service whether the node is ready, and returns that.
+func (d *Daemon) publish() Readiness {
+	d.healthMu.Lock()
+	defer d.healthMu.Unlock()
+	r := d.Ready() // under the lock: who drains the node has the last word
+	if r.Ready == d.serving {
+		return r
+	}
+	d.serving = r.Ready
+	status := healthv1.HealthCheckResponse_NOT_SERVING
+	if r.Ready {
+		status = healthv1.HealthCheckResponse_SERVING
+	}
+	for _, service := range healthServices {
+		d.health.SetServingStatus(service, status)
+	}
+	return r
+}
+
+// healthServices are the names that the health service answers to; the empty one
+// stands for the whole server.
+var healthServices = []string{"", mapsyncv1.ReplicationService_ServiceDesc.ServiceName}
+
+func newHealth() *health.Server {
+	h := health.NewServer()
+	for _, service := range healthServices {
+		h.SetServingStatus(service, healthv1.HealthCheckResponse_NOT_SERVING)
+	}
+	return h
+}
+
+// readiness returns how far the map is, and what it lacks that is its own business; that
+// is empty when it waits for peers alone.
+func (m *replica) readiness() (verdict, string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.err != nil:
+		return notReady, m.err.Error()
+	case m.state != MapReplicating && m.state != MapSyncing:
+		return notReady, string(m.state)
+	case m.verdict == proven:
+		return proven, ""
+	}
+	switch s := m.table.Stats(); {
+	case s.Failed > 0:
+		return m.verdict, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
+	case m.aimed && s.Applied < m.goal:
+		return m.verdict, fmt.Sprintf("received entries are being written to the kernel map, %d to go", s.Dirty)
+	}
+	return m.verdict, ""
+}
+
+// undecided reports whether the map may become ready, and is not yet.
+func (m *replica) undecided() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state == MapReplicating && m.verdict != proven
+}
+
+// judge takes a look at a map that is not ready. complete says that just now every peer
+// had told all, and agreed that digests were equal, too. From then on it is the kernel
+// map that counts: digests that differ later differ by what is under way.
+func (m *replica) judge(complete, agreed bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.state != MapReplicating {
+		return
+	}
+	s := m.table.Stats()
+	// What fails is put at the tail of the order and tried again, beyond any goal.
+	if !complete || s.WriteFailed != m.failures {
+		m.aimed = false
+	}
+	if !m.aimed && agreed && s.Failed == 0 {
+		m.aimed, m.goal, m.failures = true, s.Head, s.WriteFailed
+	}
+	switch {
+	case m.aimed && s.Applied >= m.goal:
+		m.verdict = proven
+	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
+		m.verdict = unproven
+	}
+}

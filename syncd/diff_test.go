@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"mapsync/syncd/daemon"
+)
+
+func TestDifferencesArePrintedWithBothSides(t *testing.T) {
+	at := time.Date(2026, 11, 21, 7, 0, 0, 0, time.UTC)
+	side := func(value, owner string) *daemon.DiffSide {
+		return &daemon.DiffSide{Value: json.RawMessage(`"` + value + `"`), Owner: owner, Changed: at}
+	}
+	key := json.RawMessage(`"{port 80}"`)
+	for want, e := range map[string]daemon.DiffEntry{
+		"{port 80} peer=lb2 only_there\n    here:  nothing\n    there: {state 1} owner=lb2 changed=2026-11-21T07:00:00Z\n": {
+			Peer: "lb2", Key: key, Kind: daemon.DiffOnlyThere, There: side("{state 1}", "lb2"),
+		},
+		"{port 80} peer=lb2 newer_here\n    here:  deleted owner=lb1 changed=2026-11-21T07:00:00Z\n    there: {state 1} owner=lb2 changed=2026-11-21T07:00:00Z\n": {
+			Peer: "lb2", Key: key, Kind: daemon.DiffNewerHere, Here: &daemon.DiffSide{Deleted: true, Owner: "lb1", Changed: at}, There: side("{state 1}", "lb2"),
+		},
+		"peer lb3: no such map\n": {Peer: "lb3", Error: "no such map"},
+	} {
+		var out bytes.Buffer
+		if err := printDifference(&out, &e); err != nil || out.String() != want {
+			t.Errorf("%v, printed %q, want %q", err, out.String(), want)
+		}
+	}
+	if err := printDifference(&bytes.Buffer{}, &daemon.DiffEntry{Key: json.RawMessage(`{}`)}); err == nil {
+		t.Error("an object printed as a text")
+	}
+}

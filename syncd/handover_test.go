@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+// startDaemon runs a node on loopback that knows no peer, with a map by its name.
+func startDaemon(t *testing.T, mapName string) (socket string) {
+	t.Helper()
+	c := config.Default()
+	c.Maps, c.NodeName, c.StateDir = []string{mapName}, "cli", t.TempDir()
+	c.GossipListen, c.GRPCListen, c.MetricsListen = "127.0.2.1:7946", "127.0.2.1:7947", ""
+	c.ControlSocket = filepath.Join(c.StateDir, "syncd.sock")
+	d, err := daemon.New(daemon.Options{
+		Config: c, Version: "test", Logger: slog.New(slog.DiscardHandler),
+		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
+			o.Attach = capture.AttachNone
+			return capture.Open(o)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- d.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return c.ControlSocket
+}
+
+func TestWaitReadyAndDrain(t *testing.T) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	const name = "cli_handover"
+	absent := filepath.Join(t.TempDir(), "none.sock")
+	begun := time.Now()
+	if _, err := run(t, "wait-ready", "--control-socket", absent, "--timeout", "300ms"); !errors.Is(err, errLate) || !strings.Contains(err.Error(), "no syncd answers") {
+		t.Errorf("without a daemon: %v", err)
+	}
+	if took := time.Since(begun); took < 300*time.Millisecond || took > 3*time.Second {
+		t.Errorf("it took %s to wait 300ms", took)
+	}
+
+	socket := startDaemon(t, name)
+	out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "2500ms")
+	if !errors.Is(err, errLate) || !strings.Contains(err.Error(), name+": waiting") || !strings.Contains(out, "waiting: "+name+": waiting\n") {
+		t.Errorf("without a map: %v\n%s", err, out)
+	}
+	time.AfterFunc(500*time.Millisecond, func() {
+		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Cleanup(func() { m.Close() })
+	})
+	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "20s"); err != nil || !strings.Contains(out, "ready after") {
+		t.Errorf("with a map: %v\n%s", err, out)
+	}
+
+	out, err = run(t, "drain", "--control-socket", socket, "--timeout", "2500ms")
+	if !errors.Is(err, errLate) || !strings.Contains(out, "waiting: there is no live peer") || !strings.Contains(err.Error(), "--undo") {
+		t.Errorf("drain with nobody there: %v\n%s", err, out)
+	}
+	if _, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); !errors.Is(err, errLate) || !strings.Contains(err.Error(), "drained since") {
+		t.Errorf("a drained node is ready: %v", err)
+	}
+	if _, err := run(t, "status", "--control-socket", socket); !errors.Is(err, errReported) {
+		t.Errorf("status of a drained node: %v", err)
+	}
+	if _, err := run(t, "drain", "--undo", "--control-socket", socket); err != nil {
+		t.Error(err)
+	}
+	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {
+		t.Errorf("not ready after the return: %v\n%s", err, out)
+	}
+}

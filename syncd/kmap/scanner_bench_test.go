@@ -1,0 +1,90 @@
+package kmap
+
+import (
+	"testing"
+	"time"
+
+	"mapsync/bpf"
+	"mapsync/syncd/table"
+)
+
+// BenchmarkScan goes over a map whose table agrees, once an operation: visits its
+// entries in the kernel, reads them out, and compares them.
+// cpu-ns/entry is the thread's processor time.
+func BenchmarkScan(b *testing.B) {
+	k := benchMap(b, Options{})
+	tab, err := table.New(table.Options{
+		Self: table.Owner{Node: "here", Incarnation: 1}, KeySize: 48, ValueSize: 176, Refresh: 10 * time.Second,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := LoadAll(b.Context(), k, tab); err != nil {
+		b.Fatal(err)
+	}
+	tab.Update(func(tx *table.Tx) { tx.Claim(time.Now().UnixNano(), *benchEntries) })
+	for _, bench := range []struct {
+		name string
+		scan func() error
+	}{
+		{"visit", visitor(b, k)},
+		{"keys", reader(b, k, true)},
+		{"read", func() error {
+			return k.Scan(b.Context(), now, func(int64, []byte, []byte) error { return nil })
+		}},
+		{"compare", func() error {
+			return k.Scan(b.Context(), now, (&pass{Scanner: &Scanner{t: tab}}).compareAll)
+		}},
+	} {
+		b.Run(bench.name, func(b *testing.B) {
+			var m meter
+			var work time.Duration
+			b.ReportAllocs()
+			for b.Loop() {
+				m.start()
+				if err := bench.scan(); err != nil {
+					b.Fatal(err)
+				}
+				work += m.stop()
+			}
+			perEntry(b)
+			b.ReportMetric(float64(work)/float64(b.N)/float64(*benchEntries), "cpu-ns/entry")
+		})
+	}
+	if st := tab.Stats(); st.ScanFound != 0 || st.Scanned == 0 {
+		b.Errorf("%d of %d entries differ", st.ScanFound, st.Scanned)
+	}
+}
+
+func now() int64 { return time.Now().UnixNano() }
+
+func (p *pass) compareAll(at int64, keys, values []byte) error {
+	p.compare(at, keys, values)
+	return nil
+}
+
+// reader has the kernel put out keys alone: the least that comparing there would take.
+func reader(b *testing.B, k *Map, keysOnly bool) func() error {
+	o, err := loadObject(k.m, &k.info, nil, objectSpec{
+		program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: keysOnly,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(o.close)
+	return func() error {
+		return iterate(b.Context(), o.prog, k.m, func(out []byte) (int, error) { return len(out), nil })
+	}
+}
+
+// visitor has the kernel visit each entry, and put out nothing.
+func visitor(b *testing.B, k *Map) func() error {
+	o, err := loadObject(nil, &Info{}, nil, objectSpec{program: bpf.AccessProgMapsyncCount, maps: []string{bpf.AccessMapVisited}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(o.close)
+	return func() error {
+		return iterate(b.Context(), o.prog, k.m, func(out []byte) (int, error) { return len(out), nil })
+	}
+}

@@ -1,0 +1,283 @@
+package replicate
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+const (
+	// explainFor is how long a difference stays explained that was looked into and is
+	// the peer's to find: that has not heard of something newer here.
+	explainFor = time.Minute
+	// maxRepairPause bounds the pause between repairs that do not put things right.
+	maxRepairPause = time.Minute
+)
+
+// comparing is the part of an intake that compares. The link's lock guards it.
+type comparing struct {
+	agreed   bool
+	at       time.Time // when digests agreed last
+	position uint64    // of the peer, up to which they did
+	forced   time.Time // only what agreed since counts
+	// impossible says why digests cannot be compared, empty if they can.
+	impossible string
+	// divergent is the number of entries that differ, as far as is known.
+	divergent int
+	live      int // records that the peer has of itself
+
+	suspects map[string]*suspect // nodes whose digests differ
+	ask      bool                // for the parts of digests, with the next request
+	want     *table.BucketSet    // to be told again, with the next request
+	job      *job                // the answer to that, under way
+	list     *listing            // wanted, see Diff
+	retry    time.Time           // no repair before
+	pause    time.Duration
+}
+
+// suspect is a node whose digest differs from the peer's.
+type suspect struct {
+	rounds    int
+	delta     table.Buckets // of the round before: theirs less ours
+	loose     uint64        // likewise
+	same      int           // rounds in a row with that
+	proven    table.BucketSet
+	explained map[int]uint64 // deltas that were looked into, by bucket
+	until     time.Time      // of explained
+	fresh     *table.BucketSet
+}
+
+// job is records that are told again.
+type job struct {
+	in     *table.BucketSet
+	before uint64 // the first position that this can give out here
+	head   uint64 // the table's, at the end
+	found  int    // entries that differed and were put right
+	left   int    // entries that differ still
+	list   *listing
+}
+
+// reset forgets what a stream was to bring.
+func (c *comparing) reset() {
+	if c.job != nil && c.job.list != nil {
+		c.list = c.job.list
+	}
+	if c.list != nil {
+		c.list.end(errSubscriptionEnded)
+	}
+	c.suspects, c.ask, c.want, c.job, c.list = nil, false, nil, nil, nil
+}
+
+// restart forgets what was agreed on before a walk from the beginning.
+func (c *comparing) restart() {
+	c.agreed, c.suspects, c.want = false, nil, nil
+}
+
+// compared is what of a digest message was compared.
+type compared struct {
+	nodeDigest
+	mine  table.Digest
+	parts table.Buckets
+	equal bool
+}
+
+// compare takes in what the peer says that it holds. The lock is held.
+func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
+	if in.state != StateSyncing && in.state != StateCaughtUp {
+		return fmt.Errorf("receive digest of map %q before it was accepted: %w", in.m.name, errProtocol)
+	}
+	d, err := readDigests(m)
+	if err != nil {
+		return err
+	}
+	if d.position < in.position {
+		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.position, in.position, errProtocol)
+	}
+	c := &in.comparing
+	in.l.r.count.compared.Add(1)
+	if d.key != in.m.table.DigestID() {
+		in.cannotCompare("the peer makes digests with another key: have all nodes the same gossip key?")
+		return nil
+	}
+	exact := in.decoder.Same() && d.scope == in.m.table.DigestScope()
+	all, differ := in.ownDigests(&d, exact)
+	if c.list != nil && c.job == nil && c.want == nil {
+		in.chooseListed(&d, all, exact)
+	}
+	if !differ {
+		c.impossible = ""
+		in.agree(d.position, now)
+		return nil
+	}
+	in.l.r.count.differing.Add(1)
+	if exact {
+		c.impossible = ""
+		in.suspectBuckets(all, d.position, now)
+	} else {
+		in.suspectNodes(all, now)
+	}
+	return nil
+}
+
+func (in *intake) cannotCompare(why string) {
+	c := &in.comparing
+	in.l.r.count.impossible.Add(1)
+	if c.impossible != why {
+		in.l.r.opt.Logger.Warn("map cannot be compared with peer's", slog.String("peer", in.l.peer.Node),
+			slog.String("map", in.m.name), slog.String("reason", why))
+	}
+	c.impossible, c.agreed, c.divergent, c.suspects = why, false, 0, nil
+	if c.list != nil && c.job == nil {
+		c.list.end(fmt.Errorf("compare map %q with %s: %s", in.m.name, in.l.peer.Node, why))
+		c.list = nil
+	}
+}
+
+// ownDigests returns those of the peer's digests that this node should have the same
+// of, and whether any differs.
+func (in *intake) ownDigests(d *digests, exact bool) (all []compared, differ bool) {
+	v := in.l.r.view.Load()
+	in.m.table.View(func(tx *table.Tx) {
+		for _, n := range d.nodes {
+			if n.node == in.l.peer.Node {
+				in.comparing.live = n.sums.Live
+			}
+			if !v.comparable(n.node, in.l.peer.Node, v.self) {
+				continue
+			}
+			c := compared{nodeDigest: n}
+			var ok bool
+			if c.mine, ok = tx.Digest(n.node, &c.parts); !ok {
+				continue
+			}
+			c.equal = c.mine.Sum == n.sums.Sum
+			if !exact {
+				c.equal = c.mine.Loose == n.sums.Loose
+			}
+			differ = differ || !c.equal
+			all = append(all, c)
+		}
+	})
+	return all, differ
+}
+
+// agree notes that this node holds what the peer told.
+func (in *intake) agree(position uint64, now time.Time) {
+	c := &in.comparing
+	if !c.agreed && c.divergent > 0 {
+		in.l.r.opt.Logger.Info("map agrees with peer's again", slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name))
+	}
+	c.agreed, c.at, c.position, c.divergent = true, now, position, 0
+	c.suspects, c.ask, c.pause = nil, c.list != nil, 0
+}
+
+// suspectBuckets finds the buckets that differ by the same sum as the round before: what
+// is under way changes from one to the next.
+func (in *intake) suspectBuckets(all []compared, position uint64, now time.Time) {
+	c := &in.comparing
+	old := c.suspects
+	c.suspects = make(map[string]*suspect)
+	confirmed, proven := new(table.BucketSet), true
+	for i := range all {
+		n := &all[i]
+		if n.equal {
+			continue
+		}
+		s := old[n.node]
+		if s == nil {
+			s = &suspect{}
+		}
+		c.suspects[n.node] = s
+		if n.nodeDigest.parts != nil {
+			s.round(n, confirmed, now)
+		}
+		proven = proven && s.proven.Len() == table.DigestBuckets
+	}
+	c.ask = true
+	poke(in.l.wake)
+	switch {
+	case confirmed.Len() > 0:
+		// Whether it is more than something under way for long, the records will tell.
+		if c.job == nil && c.want == nil && !now.Before(c.retry) {
+			c.want = confirmed
+		}
+	case proven:
+		// Each bucket was equal at some time since the first doubt.
+		in.agree(position, now)
+	}
+}
+
+// round compares the parts of one digest.
+func (s *suspect) round(n *compared, confirmed *table.BucketSet, now time.Time) {
+	if now.After(s.until) {
+		s.explained = nil
+	}
+	for b := range n.parts {
+		d := n.nodeDigest.parts[b] - n.parts[b]
+		if s.fresh != nil && s.fresh.Has(b) && d != 0 {
+			if s.explained == nil {
+				s.explained, s.until = make(map[int]uint64), now.Add(explainFor)
+			}
+			s.explained[b] = d
+		}
+		switch {
+		case d == 0 || s.explained[b] == d:
+			s.proven.Add(b)
+		case s.rounds > 0 && d == s.delta[b]:
+			confirmed.Add(b)
+		}
+		s.delta[b] = d
+	}
+	s.rounds, s.fresh = s.rounds+1, nil
+}
+
+// maxLooseRounds is after how many rounds it is clear that nothing can be told of entries
+// with another layout, because some are always under way.
+const maxLooseRounds = 16
+
+// sameLooseRounds is how often the same difference is to be seen that nobody can look
+// into.
+const sameLooseRounds = 4
+
+// suspectNodes is for entries of another layout, of which only the whole can be compared.
+// A difference that stays is repaired by a walk from the beginning.
+func (in *intake) suspectNodes(all []compared, now time.Time) {
+	c := &in.comparing
+	if c.suspects == nil {
+		c.suspects = make(map[string]*suspect)
+	}
+	c.ask = true // for another round soon
+	poke(in.l.wake)
+	for i := range all {
+		n := &all[i]
+		if n.equal {
+			delete(c.suspects, n.node)
+			continue
+		}
+		s := c.suspects[n.node]
+		if s == nil {
+			s = &suspect{}
+			if len(c.suspects) < maxDigests {
+				c.suspects[n.node] = s
+			}
+		}
+		delta := n.sums.Loose - n.mine.Loose
+		if s.same++; delta != s.loose {
+			s.same = 0
+		}
+		s.rounds, s.loose = s.rounds+1, delta
+		switch {
+		case s.same >= sameLooseRounds && !now.Before(c.retry):
+			c.agreed, c.divergent = false, max(1, n.sums.Live-n.mine.Live, n.mine.Live-n.sums.Live)
+			in.postpone(now)
+			in.rewalk = now
+			in.l.r.count.repairs.Add(1)
+		case s.rounds > maxLooseRounds && s.same == 0:
+			in.cannotCompare("entries have another layout at the peer, and change hands all the time")
+			return
+		}
+	}
+}

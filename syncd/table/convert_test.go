@@ -1,0 +1,149 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+)
+
+// wider is a layout whose values have a first byte more.
+func wider(bad string) (Options, Conversion) {
+	return Options{KeySize: simKey, ValueSize: simValue + 1, Seed: 1}, Conversion{
+		Key: func(dst, src []byte) error { copy(dst, src); return nil },
+		Value: func(dst, src []byte) error {
+			if text(src) == bad {
+				return errors.New("it does not fit")
+			}
+			dst[0] = '+'
+			copy(dst[1:], src)
+			return nil
+		},
+	}
+}
+
+func (r *rig) convert(bad string) (*rig, Converted) {
+	r.Helper()
+	o, how := wider(bad)
+	tab, done, err := r.tab.Convert(o, how)
+	if err != nil {
+		r.Fatal(err)
+	}
+	checkInvariants(r, tab)
+	return &rig{T: r.T, tab: tab, writer: tab.NewCursor(0)}, done
+}
+
+func TestConvertKeepsWhatIsKnown(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.remote(Accepted, 1000, peer, 9000, "p", "x") // a clock 8000 ahead
+	r.local(Accepted, 2000, "update k v packet 0")
+	r.remote(Accepted, 2000, older, 1500, "e", "x")
+	r.local(Accepted, 2100, "update d v packet 0")
+	r.local(Accepted, 2200, "delete d - packet 0")
+	r.remote(Accepted, 2300, other, 2300, "f", "-")
+	r.load(Accepted, "u", "v")
+	r.setGone("c", true)
+	r.write()
+	before := r.order()
+	to, done := r.convert("")
+	if done.Failed != 0 || done.Records != 6 {
+		t.Fatalf("%+v", done)
+	}
+	to.wantOrder(before)
+	to.want("p", "+x v9000 b100 dirty")
+	to.want("k", "+v v10000 a100 dirty")
+	to.want("d", "- v10200 a100")
+	to.want("f", "- v2300 c100")
+	to.want("u", "+v v0 a100 dirty")
+	a, b := r.tab.Stats(), to.tab.Stats()
+	if a.Live != b.Live || a.Tombstones != b.Tombstones || b.Unversioned != 1 || b.Applied != 0 || b.Floor != 0 {
+		t.Fatalf("was %+v\nis  %+v", a, b)
+	}
+	if keys := to.write(); keys != "pk" && keys != "pke" {
+		t.Fatalf("wrote %q", keys)
+	}
+	to.claim(1 * second)
+	if keys := to.write(); keys != "u" {
+		t.Fatalf("wrote %q", keys)
+	}
+	// Clock, the dead and the memory of the same map are kept, too.
+	to.tab.Update(func(tx *Tx) {
+		if !tx.t.owners.gone["c"] || tx.t.skew != r.tab.skew || !tx.t.opt.SameMap {
+			t.Errorf("gone %v, skew %d, same map %v", tx.t.owners.gone, tx.t.skew, tx.t.opt.SameMap)
+		}
+		for tx.Expire(DefaultTombstoneTTL.Nanoseconds()+2250, 10) {
+		}
+	})
+	if n := to.tab.Stats().Tombstones; n != 1 {
+		t.Fatalf("%d tombstones, the younger alone should be left", n)
+	}
+}
+
+func TestConvertLeavesOutWhatDoesNotFit(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, 1000, "update k bad packet 0")
+	r.local(Accepted, 1000, "update l v packet 0")
+	r.local(Accepted, 1000, "update m bad packet 0")
+	to, done := r.convert("bad")
+	if done.Failed != 2 || done.Records != 1 || done.Err == nil {
+		t.Fatalf("%+v", done)
+	}
+	to.wantOrder("l")
+	if _, _, err := r.tab.Convert(Options{KeySize: 1}, Conversion{}); !errors.Is(err, ErrOptions) {
+		t.Fatalf("no size of values: %v", err)
+	}
+}
+
+// The table goes on while it is converted: what changes meanwhile is met again, as
+// it is then, and what is claimed or taken over is not forgotten.
+func TestConvertUnderChange(t *testing.T) {
+	r := newRig(t)
+	const n = 3 * convertChunk
+	for i := range n {
+		r.local(Accepted, int64(1000+i), fmt.Sprintf("update %d v packet 0", i))
+	}
+	for i := range 50 {
+		r.load(Accepted, fmt.Sprintf("u%d", i), "v")
+	}
+	o, how := wider("")
+	count := 0
+	inner := how.Key
+	how.Key = func(dst, src []byte) error {
+		count++
+		return inner(dst, src)
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			r.tab.Update(func(tx *Tx) {
+				c := parseChange(t, fmt.Sprintf("update %d w%d packet 0", i%n, i%7), second+int64(i))
+				tx.Local(c)
+				tx.Claim(second, 1)
+			})
+		}
+	}()
+	tab, done, err := r.tab.Convert(o, how)
+	close(stop)
+	<-stopped
+	if err != nil || done.Failed != 0 || done.Records != n+50 {
+		t.Fatalf("%+v %v after %d records", done, err, count)
+	}
+	checkInvariants(t, tab)
+	to := &rig{T: t, tab: tab}
+	// Whatever the new table has of a key is the old one's state, or one before it.
+	for i := range n {
+		key := fmt.Sprint(i)
+		var was, is Record
+		r.tab.View(func(tx *Tx) { tx.Get(pad(key, simKey), &was) })
+		to.tab.View(func(tx *Tx) {
+			if !tx.Get(pad(key, simKey), &is) || is.Version > was.Version || is.Version == 0 {
+				t.Errorf("%s: was %+v, is %+v", key, was, is)
+			}
+		})
+	}
+}

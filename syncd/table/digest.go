@@ -1,0 +1,365 @@
+package table
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"slices"
+	"strings"
+
+	"github.com/zeebo/xxh3"
+)
+
+// A digest stands for the live records that a node owns, whichever incarnation
+// wrote them: two tables that hold the same ones have the same digest. It is kept
+// with each change, so that to ask for it costs nothing however large the table is,
+// and in parts, so that a difference is found without looking at everything.
+//
+// A part is the wrapping sum of a keyed hash of each of its records: of the key,
+// the version, the owner, and of the value what all nodes hold alike. The order
+// in which records came does not matter. A deleted key is one that is not there: a
+// tombstone that one node has forgotten and another has not makes no difference.
+
+// DigestBuckets is the number of parts of a digest.
+const DigestBuckets = 1024
+
+// bucketShift leaves of a key's hash the number of its bucket.
+const bucketShift = 64 - 10
+
+// maxDigests bounds the nodes that digests are kept of: 8 KiB each, 16 while an
+// audit runs. Only a peer that makes up nodes comes near.
+const maxDigests = 256
+
+// Digest is what a table holds of one node.
+type Digest struct {
+	// Sum covers keys, versions, owners and values. It compares with the sum of a
+	// table that has the same DigestScope and layout, and with no other.
+	Sum uint64
+	// Loose covers versions and owners alone, which every layout has in common.
+	Loose uint64
+	// Live is the number of records.
+	Live int
+}
+
+// Buckets are the parts of a Digest's Sum.
+type Buckets [DigestBuckets]uint64
+
+// BucketSet is a set of buckets, bucket b being bit b%64 of word b/64.
+type BucketSet [DigestBuckets / 64]uint64
+
+// Add puts a bucket into the set.
+func (s *BucketSet) Add(b int) { s[b/64] |= 1 << (b % 64) }
+
+// Has reports whether a bucket is in the set.
+func (s *BucketSet) Has(b int) bool { return s[b/64]&(1<<(b%64)) != 0 }
+
+// Len returns how many buckets are in the set.
+func (s *BucketSet) Len() (n int) {
+	for _, w := range s {
+		n += bits.OnesCount64(w)
+	}
+	return n
+}
+
+// digester makes digests. What it hashes with comes from Options.DigestKey.
+type digester struct {
+	keySeed, versionSeed, contentSeed uint64
+
+	keyMask []byte // nil: all
+	masked  []byte // scratch, for a key under its mask
+	mask    []byte // of values
+	pairs   []pair // the same, with what to hash by
+
+	nodes map[string]*nodeDigest
+	spill nodeDigest // of nodes beyond maxDigests; compares with nothing
+	audit audit
+	id    uint64
+	scope uint64
+
+	// The hash of the key of a slot whose record is being changed: it leaves its
+	// digest and enters one again, with the same key.
+	slot uint32
+	hash uint64
+}
+
+// pair is what two words of a value, 16 bytes, are hashed with.
+type pair struct {
+	mask, key [2]uint64
+}
+
+// nodeDigest is the digest of one node, as kept.
+type nodeDigest struct {
+	counted
+	audit *counted // nil but during an audit
+}
+
+// counted is a digest's sums.
+type counted struct {
+	buckets Buckets
+	loose   uint64
+	live    int
+}
+
+// checkDigest returns an error if the options' masks do not fit.
+func (o *Options) checkDigest() error {
+	switch {
+	case o.ComparedKey != nil && len(o.ComparedKey) != o.KeySize:
+		return fmt.Errorf("create table with a mask of %d bytes for keys of %d: %w", len(o.ComparedKey), o.KeySize, ErrOptions)
+	case o.Compared == nil:
+		return nil
+	case len(o.Compared) != o.ValueSize:
+		return fmt.Errorf("create table with a mask of %d bytes for values of %d: %w", len(o.Compared), o.ValueSize, ErrOptions)
+	}
+	for _, mask := range [][]byte{o.Significant, o.Carried} {
+		for i := range mask {
+			// It would change without a version that tells.
+			if o.Compared[i]&^mask[i] != 0 {
+				return fmt.Errorf("create table that compares what is not significant, or not carried, in byte %d: %w", i, ErrOptions)
+			}
+		}
+	}
+	return nil
+}
+
+// compared returns the mask of values.
+func (o *Options) compared() []byte {
+	if o.Compared != nil {
+		return o.Compared
+	}
+	mask := slices.Repeat([]byte{0xff}, o.ValueSize)
+	for _, m := range [][]byte{o.Significant, o.Carried} {
+		for i := range m {
+			mask[i] &= m[i]
+		}
+	}
+	return mask
+}
+
+func (d *digester) init(o *Options) {
+	secret := sha256.Sum256(append([]byte("mapsync digest\x00"), o.DigestKey...))
+	random := rand.NewChaCha8(secret)
+	d.keySeed, d.versionSeed, d.contentSeed = random.Uint64(), random.Uint64(), random.Uint64()
+	d.id = random.Uint64()
+	scopeSeed := random.Uint64()
+	if d.keyMask = slices.Clone(o.ComparedKey); d.keyMask != nil {
+		d.masked = make([]byte, o.KeySize)
+	}
+	mask := o.compared()
+	d.mask = mask
+	padded := append(slices.Clone(mask), make([]byte, 16)...)
+	for at := 0; at < len(mask); at += 16 {
+		d.pairs = append(d.pairs, pair{
+			mask: [2]uint64{binary.LittleEndian.Uint64(padded[at:]), binary.LittleEndian.Uint64(padded[at+8:])},
+			key:  [2]uint64{random.Uint64(), random.Uint64()},
+		})
+	}
+	h := xxh3.NewSeed(scopeSeed)
+	for _, part := range [][]byte{{byte(min(len(d.keyMask), 1))}, d.keyMask, mask} {
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
+		_, _ = h.Write(part)
+	}
+	d.scope = h.Sum64()
+	d.nodes = make(map[string]*nodeDigest)
+}
+
+// of returns the digest of a node.
+func (d *digester) of(node string) *nodeDigest {
+	n := d.nodes[node]
+	switch {
+	case n != nil:
+		return n
+	case len(d.nodes) == maxDigests:
+		return &d.spill
+	}
+	n = &nodeDigest{}
+	if d.audit.on {
+		n.audit = &counted{}
+	}
+	d.nodes[strings.Clone(node)] = n
+	return n
+}
+
+// owner returns the hash of an owner.
+func (d *digester) owner(o Owner) uint64 {
+	return xxh3.HashStringSeed(o.Node, d.versionSeed^o.Incarnation*goldenRatio)
+}
+
+const goldenRatio = 0x9e3779b97f4a7c15
+
+// fold multiplies two numbers and mixes the halves of the product.
+func fold(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// key returns the hash of a key.
+func (d *digester) key(key []byte) uint64 {
+	if d.keyMask != nil {
+		for i, m := range d.keyMask {
+			d.masked[i] = key[i] & m
+		}
+		key = d.masked
+	}
+	return xxh3.HashSeed(key, d.keySeed)
+}
+
+// content returns the hash of what of a value is compared: the sum of the products
+// of neighbouring words, each with a secret added (NH, as in UMAC). It is most of what
+// a digest costs, so it is made in two sums, and in steps of a cache line.
+func (d *digester) content(value []byte) uint64 {
+	pairs := d.pairs
+	a, b := d.contentSeed, uint64(0)
+	for len(value) >= 64 && len(pairs) >= 4 {
+		p, v := (*[4]pair)(pairs), (*[64]byte)(value)
+		a += p[0].product((*[16]byte)(v[:16]))
+		b += p[1].product((*[16]byte)(v[16:32]))
+		a += p[2].product((*[16]byte)(v[32:48]))
+		b += p[3].product((*[16]byte)(v[48:]))
+		value, pairs = value[64:], pairs[4:]
+	}
+	for len(value) >= 16 && len(pairs) > 0 {
+		a += pairs[0].product((*[16]byte)(value))
+		value, pairs = value[16:], pairs[1:]
+	}
+	if len(value) > 0 {
+		var rest [16]byte
+		copy(rest[:], value)
+		b += pairs[0].product(&rest)
+	}
+	return a + b
+}
+
+// product hashes 16 bytes.
+func (p *pair) product(v *[16]byte) uint64 {
+	return fold(binary.LittleEndian.Uint64(v[:8])&p.mask[0]+p.key[0], binary.LittleEndian.Uint64(v[8:])&p.mask[1]+p.key[1])
+}
+
+// hashed is one record in a digest.
+type hashed struct {
+	bucket     uint64
+	sum, loose uint64
+}
+
+// digestOf hashes a record, whose key's hash it takes from the change before if
+// that was of the same slot.
+func (t *Table) digestOf(s uint32, m *meta, o *ownerInfo) hashed {
+	d := &t.digester
+	at := int(s&t.slab.mask) * t.stride
+	entry := t.chunks[s>>t.shift].data[at : at+t.stride]
+	if d.slot != s {
+		d.slot, d.hash = s, d.key(entry[:t.keySize])
+	}
+	loose := fold(uint64(m.version)^d.versionSeed, o.hash)
+	return hashed{d.hash >> bucketShift, fold(loose^d.hash, d.content(entry[t.keySize:])^d.keySeed), loose}
+}
+
+// digested reports whether a record is part of its owner's digest.
+func (m *meta) digested() bool { return m.version != 0 && m.live() }
+
+// leave takes a record out of its owner's digest. It must come before a change of
+// its content, version or owner, and join after it.
+func (t *Table) leave(s uint32) {
+	m := t.meta(s)
+	if !m.digested() {
+		return
+	}
+	o := &t.owners.list[m.owner]
+	h, n := t.digestOf(s, m, o), o.digest
+	n.counted.subtract(h)
+	if n.audit != nil && s < t.digester.audit.slot {
+		n.audit.subtract(h)
+	}
+}
+
+// withdraw is leave for a record that does not come back.
+func (t *Table) withdraw(s uint32) {
+	t.leave(s)
+	t.digester.slot = 0
+}
+
+// join enters a record into its owner's digest.
+func (t *Table) join(s uint32) {
+	m := t.meta(s)
+	if m.digested() {
+		o := &t.owners.list[m.owner]
+		h, n := t.digestOf(s, m, o), o.digest
+		n.counted.add(h)
+		if n.audit != nil && s < t.digester.audit.slot {
+			n.audit.add(h)
+		}
+	}
+	t.digester.slot = 0
+}
+
+func (c *counted) add(h hashed) {
+	c.buckets[h.bucket%DigestBuckets] += h.sum
+	c.loose += h.loose
+	c.live++
+}
+
+func (c *counted) subtract(h hashed) {
+	c.buckets[h.bucket%DigestBuckets] -= h.sum
+	c.loose -= h.loose
+	c.live--
+}
+
+func (d *digester) bytes() uint64 {
+	const each = 8*DigestBuckets + 64
+	n := uint64(len(d.nodes)+1) * each
+	if d.audit.on {
+		n *= 2
+	}
+	return n + uint64(len(d.pairs))*48
+}
+
+// Digest returns the digest of the records that the table holds of a node, and its
+// parts in buckets unless that is nil. It returns false when the table holds records of
+// so many nodes that it keeps no digest of this one.
+func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest, ok bool) {
+	n := tx.t.digester.nodes[node]
+	if n == nil {
+		if buckets != nil {
+			*buckets = Buckets{}
+		}
+		return g, len(tx.t.digester.nodes) < maxDigests
+	}
+	for _, sum := range n.buckets {
+		g.Sum += sum
+	}
+	g.Loose, g.Live = n.loose, n.live
+	if buckets != nil {
+		*buckets = n.buckets
+	}
+	return g, true
+}
+
+// DigestNodes calls fn with each node that the table keeps a digest of, in no order.
+func (tx *Tx) DigestNodes(fn func(node string)) {
+	for node := range tx.t.digester.nodes {
+		fn(node)
+	}
+}
+
+// DigestID returns a number that stands for Options.DigestKey without telling it:
+// digests of tables with another one do not compare.
+func (t *Table) DigestID() uint64 { return t.digester.id }
+
+// DigestScope returns a number that tables have in common whose digests are made
+// with the same key and leave the same parts of keys and values out.
+func (t *Table) DigestScope() uint64 { return t.digester.scope }
+
+// Bucket returns in which part of a digest a key is.
+func (tx *Tx) Bucket(key []byte) int { return tx.t.bucket(key) }
+
+func (t *Table) bucket(key []byte) int { return int(t.digester.key(key) >> bucketShift) }
+
+// Alike reports whether two values are the same in all that digests cover.
+func (t *Table) Alike(a, b []byte) bool {
+	return len(a) == t.opt.ValueSize && len(b) == t.opt.ValueSize && equalUnder(t.digester.mask, a, b)
+}
+
+func (t *Table) alike(s uint32, value []byte) bool {
+	return equalUnder(t.digester.mask, t.value(s), value)
+}

@@ -1,0 +1,309 @@
+package table
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// checkDigests verifies that the digests are those of the records.
+func checkDigests(tb interface {
+	Helper()
+	Fatalf(string, ...any)
+}, t *Table,
+) {
+	tb.Helper()
+	want := make(map[string]*counted)
+	for s := firstSlot; s < t.allocated; s++ {
+		m := t.meta(s)
+		if m.is(flagFree|flagTombstone) || m.version == 0 {
+			continue
+		}
+		o := t.owners.list[m.owner]
+		if want[o.Node] == nil {
+			want[o.Node] = &counted{}
+		}
+		h := fold(uint64(m.version)^t.digester.versionSeed, t.digester.owner(o.Owner))
+		k := t.digester.key(t.key(s))
+		c := want[o.Node]
+		c.buckets[k>>bucketShift] += fold(h^k, t.digester.content(t.value(s))^t.digester.keySeed)
+		c.loose += h
+		c.live++
+	}
+	for node, n := range t.digester.nodes {
+		if want[node] == nil {
+			want[node] = &counted{}
+		}
+		if n.counted != *want[node] {
+			tb.Fatalf("digest of %s is %d records, %x; made from the records: %d, %x", node, n.live, n.loose, want[node].live, want[node].loose)
+		}
+		delete(want, node)
+	}
+	if len(want) > 0 && len(t.digester.nodes) < maxDigests {
+		tb.Fatalf("%d nodes own records and have no digest", len(want))
+	}
+}
+
+// checkAlike verifies that nodes that hold the same records have the same digests, and
+// that audits found nothing.
+func (s *sim) checkAlike(t *rapid.T) {
+	t.Helper()
+	digests := func(n *simNode) map[string]Digest {
+		all := make(map[string]Digest)
+		n.tab.View(func(tx *Tx) {
+			for _, name := range s.names {
+				all[name], _ = tx.Digest(name, nil)
+			}
+		})
+		return all
+	}
+	var want map[string]Digest
+	for _, name := range s.names {
+		n := s.nodes[name]
+		if !n.up {
+			continue
+		}
+		if st := n.tab.Stats(); st.AuditFound != 0 {
+			t.Fatalf("%s: audits found %d buckets that were wrong", name, st.AuditFound)
+		}
+		if got := digests(n); want == nil {
+			want = got
+		} else if !maps.Equal(got, want) {
+			t.Fatalf("%s: digests %v, others have %v", name, got, want)
+		}
+	}
+}
+
+// audit makes a part of the digests anew, amid everything else.
+func (d *driver) audit(t *rapid.T, n *simNode) {
+	n.tab.View(func(tx *Tx) { tx.Audit(rapid.IntRange(1, 5).Draw(t, "limit")) })
+}
+
+func (r *rig) digest(node string) (g Digest) {
+	r.tab.View(func(tx *Tx) { g, _ = tx.Digest(node, nil) })
+	return g
+}
+
+// TestDigestSame: the same records make the same digest, in whatever order they came, and
+// any difference another one.
+func TestDigestSame(t *testing.T) {
+	one, two := newRig(t), newRig(t, func(o *Options) { o.Self = other })
+	if one.digest("b") != (Digest{}) {
+		t.Fatal("digest of nothing")
+	}
+	one.remote(Accepted, 1, peer, 10, "k", "v")
+	one.remote(Accepted, 1, peer, 11, "l", "w")
+	one.remote(Accepted, 1, peer, 12, "m", "x")
+	one.remote(Accepted, 1, peer, 13, "m", "-")
+	two.remote(Accepted, 1, peer, 11, "l", "w")
+	two.remote(Accepted, 1, peer, 3, "k", "old")
+	two.remote(Accepted, 1, peer, 10, "k", "v")
+	want := one.digest("b")
+	if got := two.digest("b"); got != want || got.Live != 2 {
+		t.Fatalf("digests %+v and %+v", want, got)
+	}
+	for name, change := range map[string]func(*rig){
+		"value":       func(r *rig) { r.remote(Accepted, 1, peer, 12, "l", "v") },
+		"version":     func(r *rig) { r.remote(Accepted, 1, peer, 12, "l", "w") },
+		"incarnation": func(r *rig) { r.remote(Accepted, 1, Owner{"b", 101}, 11, "l", "w") },
+		"owner":       func(r *rig) { r.remote(Accepted, 1, other, 11, "l", "w") },
+		"delete":      func(r *rig) { r.remote(Accepted, 1, peer, 12, "l", "-") },
+		"more":        func(r *rig) { r.remote(Accepted, 1, peer, 12, "n", "v") },
+	} {
+		r := newRig(t)
+		r.remote(Accepted, 1, peer, 10, "k", "v")
+		r.remote(Accepted, 1, peer, 11, "l", "w")
+		if r.digest("b") != want {
+			t.Fatalf("%s: digest differs before", name)
+		}
+		change(r)
+		if got := r.digest("b"); got.Sum == want.Sum || (name != "value" && got.Loose == want.Loose) {
+			t.Errorf("%s makes no difference: %+v", name, got)
+		}
+	}
+}
+
+// TestDigestMasks leaves out what is not compared.
+func TestDigestMasks(t *testing.T) {
+	masks := func(o *Options) {
+		o.ComparedKey = []byte{0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+		o.Compared = []byte{0xff, 0x0f, 0, 0, 0, 0, 0, 0}
+	}
+	one, two := newRig(t, masks), newRig(t, masks)
+	one.remote(Accepted, 1, peer, 10, "kAx", "v1xyz")
+	two.remote(Accepted, 1, peer, 10, "kBx", "vA123")
+	if a, b := one.digest("b"), two.digest("b"); a != b {
+		t.Errorf("digests %+v and %+v", a, b)
+	}
+	if !one.tab.Alike(pad("v1xyz", simValue), pad("vA123", simValue)) || one.tab.Alike(pad("v1", simValue), pad("v2", simValue)) {
+		t.Error("not alike, or too much so")
+	}
+	two.remote(Accepted, 1, peer, 11, "kBx", "v2")
+	one.remote(Accepted, 1, peer, 11, "kBx", "v1")
+	if a, b := one.digest("b"), two.digest("b"); a.Sum == b.Sum {
+		t.Error("a difference is left out")
+	}
+	scopes := make(map[uint64]string)
+	for name, change := range map[string]func(*Options){
+		"none": func(*Options) {}, "masks": masks,
+		"key mask": func(o *Options) { o.ComparedKey = slices.Repeat([]byte{0xff}, simKey) },
+		"secret":   func(o *Options) { o.DigestKey = []byte("s") },
+	} {
+		tab := newRig(t, change).tab
+		if was, ok := scopes[tab.DigestScope()]; ok {
+			t.Errorf("%s has the scope of %s", name, was)
+		}
+		scopes[tab.DigestScope()] = name
+		if (tab.DigestID() == one.tab.DigestID()) == (name == "secret") {
+			t.Errorf("%s: id %x", name, tab.DigestID())
+		}
+	}
+	for name, o := range map[string]Options{
+		"short key mask":  {ComparedKey: []byte{1}},
+		"short mask":      {Compared: []byte{1}},
+		"not significant": {Compared: []byte{1, 0, 0, 0, 0, 0, 0, 0}, Significant: make([]byte, simValue)},
+		"not carried":     {Compared: []byte{0, 1, 0, 0, 0, 0, 0, 0}, Carried: make([]byte, simValue)},
+	} {
+		o.Self, o.KeySize, o.ValueSize = self, simKey, simValue
+		if _, err := New(o); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestAudit flips a bit that no change tells of, while changes go on.
+func TestAudit(t *testing.T) {
+	for at := range 4 {
+		r := newRig(t)
+		for i := range 40 {
+			r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+		}
+		good := r.digest("b")
+		flip := func() {
+			r.tab.View(func(tx *Tx) { var rec Record; tx.Get(pad("k20", simKey), &rec); rec.Value[3] ^= 1 })
+		}
+		audit := func(limit int) (more bool) {
+			r.tab.View(func(tx *Tx) { more = tx.Audit(limit) })
+			return more
+		}
+		flip()
+		for n := 0; audit(13); n++ {
+			// Changes before and behind the place that the audit has come to.
+			r.remote(Accepted, 1, peer, Version(20+n), "k1", "w")
+			r.remote(Accepted, 1, other, Version(20+n), "k30", fmt.Sprint("x", n, at))
+			r.local(Accepted, int64(1000+n), fmt.Sprintf("update n%d v packet 0", n))
+		}
+		if st := r.tab.Stats(); st.Audits != 1 || st.AuditFound != 1 {
+			t.Fatalf("%d audits found %d", st.Audits, st.AuditFound)
+		}
+		checkDigests(t, r.tab)
+		if r.digest("b") == good {
+			t.Error("the digest hides it")
+		}
+		flip()
+		for audit(1000) {
+		}
+		if st := r.tab.Stats(); st.AuditFound != 2 {
+			t.Errorf("found %d", st.AuditFound)
+		}
+	}
+}
+
+// TestDigestManyNodes: a peer that makes up nodes takes no memory with it.
+func TestDigestManyNodes(t *testing.T) {
+	r := newRig(t)
+	for i := range 3 * maxDigests {
+		r.remote(Accepted, 1, Owner{fmt.Sprint("n", i), 1}, 10, fmt.Sprint("k", i), "v")
+	}
+	r.remote(Accepted, 1, Owner{"n700", 1}, 11, "k700", "-")
+	ok, last := false, false
+	r.tab.View(func(tx *Tx) {
+		_, ok = tx.Digest("n3", nil)
+		_, last = tx.Digest("n700", &Buckets{})
+	})
+	if !ok || last || len(r.tab.digester.nodes) != maxDigests {
+		t.Errorf("digest of n3 %t, of n700 %t, %d kept", ok, last, len(r.tab.digester.nodes))
+	}
+}
+
+// TestReplace is what peers may put right that no version tells.
+func TestReplace(t *testing.T) {
+	for name, test := range map[string]struct {
+		how   Replace
+		have  string
+		v     Version
+		tell  string
+		o     Owner
+		want  Outcome
+		state string
+	}{
+		"nothing":               {ReplaceNothing, "v", 10, "w", peer, Unchanged, "v v10 b100"},
+		"another value":         {ReplaceSame, "v", 10, "w", peer, Accepted, "w v10 b100 dirty"},
+		"the same value":        {ReplaceSame, "v", 10, "v", peer, Unchanged, "v v10 b100"},
+		"swept by mistake":      {ReplaceSame, "-", 10, "v", peer, Accepted, "v v10 b100 dirty"},
+		"older version":         {ReplaceSame, "v", 12, "w", peer, Stale, "v v12 b100"},
+		"older version, by it":  {ReplaceOwn, "v", 12, "w", peer, Accepted, "w v10 b100 dirty"},
+		"another incarnation":   {ReplaceOwn, "v", 12, "w", Owner{"b", 99}, Stale, "v v12 b100"},
+		"tombstone of the same": {ReplaceOwn, "-", 12, "v", peer, Accepted, "v v10 b100 dirty"},
+	} {
+		r := newRig(t)
+		r.remote(Accepted, 1, peer, test.v, "k", test.have)
+		r.write()
+		r.merge(test.want, 2, test.o, 10, "k", test.tell, RemoteOptions{Replace: test.how})
+		if got := r.state("k"); got != test.state {
+			t.Errorf("%s: %q, want %q", name, got, test.state)
+		}
+	}
+	// What this node owns, it knows.
+	r := newRig(t)
+	r.local(Accepted, 10, "update k v packet 0")
+	r.merge(Unchanged, 20, self, 10, "k", "w", RemoteOptions{Replace: ReplaceOwn})
+	r.want("k", "v v10 a100")
+}
+
+// TestSweepBuckets deletes in some buckets what was not met.
+func TestSweepBuckets(t *testing.T) {
+	r := newRig(t)
+	var in BucketSet
+	for i := range 100 {
+		r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+	}
+	r.remote(Accepted, 1, other, 10, "k0", "w") // it has become another's
+	r.tab.View(func(tx *Tx) {
+		for _, k := range []string{"k0", "k1", "k2"} {
+			in.Add(tx.Bucket(pad(k, simKey)))
+		}
+	})
+	before := uint64(0)
+	r.tab.View(func(tx *Tx) { before = tx.Head() + 1 })
+	r.merge(Unchanged, 2, peer, 10, "k1", "v", RemoteOptions{Touch: true})
+	c, deleted := r.tab.NewCursor(0), 0
+	defer c.Close()
+	for more := true; more; {
+		r.tab.Update(func(tx *Tx) {
+			var n int
+			n, more = tx.SweepBuckets("b", &in, before, 2, c, 7)
+			deleted += n
+		})
+	}
+	for i := range 100 {
+		k := fmt.Sprint("k", i)
+		gone := strings.HasPrefix(r.state(k), "-")
+		r.tab.View(func(tx *Tx) {
+			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, simKey)))) {
+				t.Errorf("%s: deleted %t", k, gone)
+			}
+		})
+		if gone {
+			deleted--
+		}
+	}
+	if deleted != 0 || in.Len() != 3 || !strings.HasPrefix(r.state("k2"), "-") {
+		t.Errorf("%d deleted and not gone, of %d buckets", deleted, in.Len())
+	}
+}

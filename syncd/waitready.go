@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/spf13/cobra"
+)
+
+// How often a command that waits asks, and how often it says what for.
+const (
+	askInterval      = 100 * time.Millisecond
+	progressInterval = 2 * time.Second
+)
+
+func newWaitReady() *cobra.Command {
+	var socket string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "wait-ready",
+		Short: "Wait until this node is ready for traffic",
+		Long: `Wait until the running daemon is ready: until every live peer has told what it knows, the
+digests agree, and this node's kernel maps hold it. For what decides whether traffic may come:
+BGP, VRRP, Kubernetes. What is missing is printed every two seconds. A daemon that does not
+answer yet is waited for, too.
+Exit code 0: ready. 1: not ready within the time.`,
+		Example: `  # Announce the route only then
+  syncd wait-ready --timeout 60s && birdc enable protocol lb
+
+  # A look, for keepalived's track_script
+  syncd wait-ready --timeout 0s`,
+		Args: exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			client := daemon.NewClient(socket)
+			return waitFor(cmd, timeout, "ready", func(ctx context.Context) ([]string, error) {
+				r, err := client.Ready(ctx)
+				if err != nil {
+					return []string{err.Error()}, nil
+				}
+				if !r.Ready {
+					return r.Missing, nil
+				}
+				for _, reason := range r.Unproven {
+					fmt.Fprintf(cmd.ErrOrStderr(), "ready without proof: %s\n", reason)
+				}
+				return nil, nil
+			})
+		},
+	}
+	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	return cmd
+}
+
+// errLate is wrapped by the errors of waitFor when the time is over.
+var errLate = errors.New("not within the time")
+
+// waitFor asks until nothing is missing any more, and prints what is. It asks once at
+// least. An error of ask ends it at once.
+func waitFor(cmd *cobra.Command, timeout time.Duration, what string, ask func(context.Context) ([]string, error)) error {
+	out, begun := cmd.OutOrStdout(), time.Now()
+	told := begun
+	for {
+		missing, err := ask(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if len(missing) == 0 {
+			fmt.Fprintf(out, "%s after %s\n", what, time.Since(begun).Round(time.Millisecond))
+			return nil
+		}
+		if now := time.Now(); now.Sub(told) >= progressInterval {
+			told = now
+			printMissing(out, missing)
+		}
+		if time.Since(begun) >= timeout {
+			return fmt.Errorf("wait until %s: %w of %s: %s", what, errLate, timeout, strings.Join(missing, "; "))
+		}
+		select {
+		case <-cmd.Context().Done():
+			return fmt.Errorf("wait until %s: %w", what, cmd.Context().Err())
+		case <-time.After(min(askInterval, timeout-time.Since(begun))):
+		}
+	}
+}
+
+func printMissing(out io.Writer, missing []string) {
+	for _, reason := range missing {
+		fmt.Fprintf(out, "waiting: %s\n", reason)
+	}
+}
