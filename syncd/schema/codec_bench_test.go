@@ -161,23 +161,25 @@ func conntrackProto(key, value []byte, ktime int64) (*conntrackpb.Key, *conntrac
 			Retrans: uint32(le.Uint16(b[12:])), Mss: uint32(le.Uint16(b[14:])), Scale: uint32(b[16]), State: uint32(b[17]),
 		}
 	}
-	return &conntrackpb.Key{
-			Saddr: trim(key[:16]), Daddr: trim(key[16:32]),
-			Sport: uint32(be.Uint16(key[32:])), Dport: uint32(be.Uint16(key[34:])),
-			Zone: le.Uint32(key[36:]), Ident: le.Uint32(key[40:]), Proto: uint32(key[44]), Family: uint32(key[45]),
-		}, &conntrackpb.Value{
-			Status: le.Uint32(value), Mark: le.Uint32(value[4:]),
-			Created: wall(value[8:]), LastSeen: wall(value[16:]), Expires: wall(value[24:]),
-			PacketsOrig: le.Uint64(value[32:]), BytesOrig: le.Uint64(value[40:]),
-			PacketsReply: le.Uint64(value[48:]), BytesReply: le.Uint64(value[56:]),
-			Nat: &conntrackpb.Nat{
-				Saddr: trim(value[64:80]), Daddr: trim(value[80:96]),
-				Sport: uint32(be.Uint16(value[96:])), Dport: uint32(be.Uint16(value[98:])), Flags: le.Uint32(value[100:]),
-			},
-			TcpOrig: tcp(value[104:124]), TcpReply: tcp(value[124:144]),
-			Backend: le.Uint32(value[144:]), Service: le.Uint32(value[148:]), Mac: trim(value[152:158]),
-			Tokens: le.Uint64(value[168:]),
-		}
+	k := &conntrackpb.Key{
+		Saddr: trim(key[:16]), Daddr: trim(key[16:32]),
+		Sport: uint32(be.Uint16(key[32:])), Dport: uint32(be.Uint16(key[34:])),
+		Zone: le.Uint32(key[36:]), Ident: le.Uint32(key[40:]), Proto: uint32(key[44]), Family: uint32(key[45]),
+	}
+	v := &conntrackpb.Value{
+		Status: le.Uint32(value), Mark: le.Uint32(value[4:]),
+		Created: wall(value[8:]), LastSeen: wall(value[16:]), Expires: wall(value[24:]),
+		PacketsOrig: le.Uint64(value[32:]), BytesOrig: le.Uint64(value[40:]),
+		PacketsReply: le.Uint64(value[48:]), BytesReply: le.Uint64(value[56:]),
+		Nat: &conntrackpb.Nat{
+			Saddr: trim(value[64:80]), Daddr: trim(value[80:96]),
+			Sport: uint32(be.Uint16(value[96:])), Dport: uint32(be.Uint16(value[98:])), Flags: le.Uint32(value[100:]),
+		},
+		TcpOrig: tcp(value[104:124]), TcpReply: tcp(value[124:144]),
+		Backend: le.Uint32(value[144:]), Service: le.Uint32(value[148:]), Mac: trim(value[152:158]),
+		Tokens: le.Uint64(value[168:]),
+	}
+	return k, v
 }
 
 // TestGeneratedCodeAgrees: generated code reads our bytes as what is in the struct, and

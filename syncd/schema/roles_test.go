@@ -10,12 +10,13 @@ import (
 
 func TestParseSetting(t *testing.T) {
 	for text, want := range map[string]Setting{
-		"ct:last_used=ktime":                       {Map: "ct", Field: "last_used", Roles: RoleKtime},
-		"ct:nat.sport=be,port":                     {Map: "ct", Field: "nat.sport", Roles: RoleBE | RolePort},
-		"a:b:key.saddr=ipv4":                       {Map: "a:b", Field: "key.saddr", Roles: RoleIPv4},
-		"ct:x=none":                                {Map: "ct", Field: "x", Clear: true},
-		"ct:x=number=7":                            {Map: "ct", Field: "x", Number: 7},
-		"ct:x=local,default=0xff,number=536870911": {Map: "ct", Field: "x", Roles: RoleLocal, Default: "0xff", Number: 1<<29 - 1},
+		"ct:last_used=ktime":   {Map: "ct", Field: "last_used", Roles: RoleKtime},
+		"ct:nat.sport=be,port": {Map: "ct", Field: "nat.sport", Roles: RoleBE | RolePort},
+		"a:b:key.saddr=ipv4":   {Map: "a:b", Field: "key.saddr", Roles: RoleIPv4},
+		"ct:x=none":            {Map: "ct", Field: "x", Clear: true},
+		"ct:x=number=7":        {Map: "ct", Field: "x", Number: 7},
+
+		"ct:x=local,default=0xff,number=536870911":                                            {Map: "ct", Field: "x", Roles: RoleLocal, Default: "0xff", Number: 1<<29 - 1},
 		"m:f=ktime,boottime,jiffies,seconds,ifindex,volatile,local,sum,be,ipv4,ipv6,mac,port": {Map: "m", Field: "f", Roles: 1<<13 - 1},
 	} {
 		if got, err := ParseSetting(text); err != nil || got != want {
