@@ -61,7 +61,7 @@ func TestConvertKeepsWhatIsKnown(t *testing.T) {
 	if keys := to.write(); keys != "pk" && keys != "pke" {
 		t.Fatalf("wrote %q", keys)
 	}
-	to.claim(1 * second)
+	to.claim()
 	if keys := to.write(); keys != "u" {
 		t.Fatalf("wrote %q", keys)
 	}
@@ -123,7 +123,7 @@ func TestConvertUnderChange(t *testing.T) {
 			r.tab.Update(func(tx *Tx) {
 				c := parseChange(t, fmt.Sprintf("update %d w%d packet 0", i%n, i%7), second+int64(i))
 				tx.Local(c)
-				tx.Claim(second, 1)
+				tx.Claim(1)
 			})
 		}
 	}()

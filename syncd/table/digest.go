@@ -67,10 +67,10 @@ func (s *BucketSet) Len() (n int) {
 type digester struct {
 	keySeed, versionSeed, contentSeed uint64
 
-	keyMask []byte // nil: all
-	masked  []byte // scratch, for a key under its mask
-	mask    []byte // of values
-	pairs   []pair // the same, with what to hash by
+	keyMask []uint64 // nil: all
+	masked  []byte   // scratch, for a key under its mask: whole words
+	mask    []byte   // of values
+	pairs   []pair   // the same, with what to hash by
 
 	nodes map[string]*nodeDigest
 	spill nodeDigest // of nodes beyond maxDigests; compares with nothing
@@ -143,9 +143,7 @@ func (d *digester) init(o *Options) {
 	d.keySeed, d.versionSeed, d.contentSeed = random.Uint64(), random.Uint64(), random.Uint64()
 	d.id = random.Uint64()
 	scopeSeed := random.Uint64()
-	if d.keyMask = slices.Clone(o.ComparedKey); d.keyMask != nil {
-		d.masked = make([]byte, o.KeySize)
-	}
+	d.maskKeys(o.ComparedKey)
 	mask := o.compared()
 	d.mask = mask
 	padded := append(slices.Clone(mask), make([]byte, 16)...)
@@ -156,12 +154,25 @@ func (d *digester) init(o *Options) {
 		})
 	}
 	h := xxh3.NewSeed(scopeSeed)
-	for _, part := range [][]byte{{byte(min(len(d.keyMask), 1))}, d.keyMask, mask} {
+	for _, part := range [][]byte{{byte(min(len(o.ComparedKey), 1))}, o.ComparedKey, mask} {
 		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = h.Write(part)
 	}
 	d.scope = h.Sum64()
 	d.nodes = make(map[string]*nodeDigest)
+}
+
+// maskKeys has bits of keys left out. Most keys have none of that kind.
+func (d *digester) maskKeys(mask []byte) {
+	if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0xff }) {
+		return
+	}
+	for at := 0; at < len(mask); at += 8 {
+		var word [8]byte
+		copy(word[:], mask[at:])
+		d.keyMask = append(d.keyMask, binary.LittleEndian.Uint64(word[:]))
+	}
+	d.masked = make([]byte, 8*len(d.keyMask))
 }
 
 // of returns the digest of a node.
@@ -197,10 +208,12 @@ func fold(a, b uint64) uint64 {
 // key returns the hash of a key.
 func (d *digester) key(key []byte) uint64 {
 	if d.keyMask != nil {
+		n := copy(d.masked, key)
 		for i, m := range d.keyMask {
-			d.masked[i] = key[i] & m
+			word := d.masked[8*i:][:8]
+			binary.LittleEndian.PutUint64(word, binary.LittleEndian.Uint64(word)&m)
 		}
-		key = d.masked
+		key = d.masked[:n]
 	}
 	return xxh3.HashSeed(key, d.keySeed)
 }

@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"bytes"
+	"testing"
+)
 
 // BenchmarkDigestParts is what the digest of one record is made of.
 func BenchmarkDigestParts(b *testing.B) {
@@ -12,6 +15,15 @@ func BenchmarkDigestParts(b *testing.B) {
 	b.Run("key", func(b *testing.B) {
 		for b.Loop() {
 			sum += t.digester.key(f.key[:])
+		}
+	})
+	b.Run("key under a mask", func(b *testing.B) {
+		mask := bytes.Repeat([]byte{0xff}, flowKey)
+		mask[flowKey/2] = 0
+		d := digester{keySeed: 1}
+		d.maskKeys(mask)
+		for b.Loop() {
+			sum += d.key(f.key[:])
 		}
 	})
 	b.Run("content", func(b *testing.B) {

@@ -3,12 +3,9 @@ package table
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
-
-	"pgregory.net/rapid"
 )
 
 // checkDigests verifies that the digests are those of the records.
@@ -47,41 +44,6 @@ func checkDigests(tb interface {
 	if len(want) > 0 && len(t.digester.nodes) < maxDigests {
 		tb.Fatalf("%d nodes own records and have no digest", len(want))
 	}
-}
-
-// checkAlike verifies that nodes that hold the same records have the same digests, and
-// that audits found nothing.
-func (s *sim) checkAlike(t *rapid.T) {
-	t.Helper()
-	digests := func(n *simNode) map[string]Digest {
-		all := make(map[string]Digest)
-		n.tab.View(func(tx *Tx) {
-			for _, name := range s.names {
-				all[name], _ = tx.Digest(name, nil)
-			}
-		})
-		return all
-	}
-	var want map[string]Digest
-	for _, name := range s.names {
-		n := s.nodes[name]
-		if !n.up {
-			continue
-		}
-		if st := n.tab.Stats(); st.AuditFound != 0 {
-			t.Fatalf("%s: audits found %d buckets that were wrong", name, st.AuditFound)
-		}
-		if got := digests(n); want == nil {
-			want = got
-		} else if !maps.Equal(got, want) {
-			t.Fatalf("%s: digests %v, others have %v", name, got, want)
-		}
-	}
-}
-
-// audit makes a part of the digests anew, amid everything else.
-func (d *driver) audit(t *rapid.T, n *simNode) {
-	n.tab.View(func(tx *Tx) { tx.Audit(rapid.IntRange(1, 5).Draw(t, "limit")) })
 }
 
 func (r *rig) digest(node string) (g Digest) {
@@ -172,6 +134,35 @@ func TestDigestMasks(t *testing.T) {
 		o.Self, o.KeySize, o.ValueSize = self, simKey, simValue
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestDigestKeyMask: keys of any size are hashed without the bits that the mask leaves out, and
+// with all others.
+func TestDigestKeyMask(t *testing.T) {
+	for _, size := range []int{1, 7, 8, 12, 48, 51} {
+		for at := range size {
+			mask := slices.Repeat([]byte{0xff}, size)
+			hash := func(key, mask []byte) uint64 {
+				tab, err := New(Options{Self: self, KeySize: size, ValueSize: 8, ComparedKey: mask})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return tab.digester.key(key)
+			}
+			key, other := make([]byte, size), make([]byte, size)
+			other[at] = 0x10
+			if hash(key, mask) != hash(key, nil) || hash(other, mask) != hash(other, nil) || hash(key, mask) == hash(other, mask) {
+				t.Errorf("a mask of %d bytes that leaves out nothing", size)
+			}
+			mask[at] = 0xef
+			if hash(key, mask) != hash(other, mask) {
+				t.Errorf("byte %d of %d is not left out", at, size)
+			}
+			if other[at] = 0x18; hash(key, mask) == hash(other, mask) {
+				t.Errorf("more than a bit of byte %d of %d is left out", at, size)
+			}
 		}
 	}
 }

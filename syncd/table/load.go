@@ -4,30 +4,34 @@ package table
 // each loaded key is read again.
 const loadDeletes = 1 << 16
 
-// loading remembers, by their hashes, the unknown keys that were deleted while
-// the first content was being read: what was read of them may be older.
+// loading remembers the unknown keys that were deleted while the first content was
+// being read: what was read of them may be older.
 type loading struct {
-	deleted map[uint32]struct{}
-	all     bool // too many to tell apart
+	deleted map[string]int64 // when the data plane did, which means it; or 0
+	all     bool             // too many to tell apart
 }
 
-func (l *loading) note(hash uint32) {
+func (l *loading) note(c *Change) {
 	if len(l.deleted) == loadDeletes {
 		l.all = true
 		return
 	}
-	l.deleted[hash] = struct{}{}
+	at := int64(0)
+	if c.Context < ContextSyscall {
+		at = c.Time
+	}
+	l.deleted[string(c.Key)] = at
 }
 
-func (l *loading) doubts(hash uint32) bool {
-	_, known := l.deleted[hash]
-	return known || l.all
+func (l *loading) doubts(key []byte) (deleted int64, doubt bool) {
+	deleted, known := l.deleted[string(key)]
+	return deleted, known || l.all
 }
 
 // BeginLoad must come before the map is read, and after its hooks are attached:
 // from here on deletes of unknown keys are remembered, so that Load does not
 // bring such a key back.
-func (tx *Tx) BeginLoad() { tx.t.loading = &loading{deleted: make(map[uint32]struct{})} }
+func (tx *Tx) BeginLoad() { tx.t.loading = &loading{deleted: make(map[string]int64)} }
 
 // EndLoad must come after the last Load.
 func (tx *Tx) EndLoad() { tx.t.loading = nil }
@@ -58,10 +62,24 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 	m.flags |= flagUnversioned
 	t.link(unversioned, s)
 	t.stats.Unversioned++
-	if t.loading != nil && t.loading.doubts(h) {
-		t.recheck(s)
+	if t.loading != nil {
+		t.doubtLoaded(s, key)
 	}
 	return Accepted
+}
+
+// doubtLoaded has a key read again that was deleted during the load. If it was the data plane
+// that did, it counts as deleted until then.
+func (t *Table) doubtLoaded(s uint32, key []byte) {
+	at, doubt := t.loading.doubts(key)
+	if !doubt {
+		return
+	}
+	if at > 0 {
+		t.kill(s, at)
+		t.stamp(s, t.versionAt(at), selfID)
+	}
+	t.recheck(s)
 }
 
 func (t *Table) loadKnown(s uint32, value []byte) Outcome {
@@ -82,18 +100,26 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 	}
 }
 
-// Claim makes up to limit unversioned records changes of this node, made now.
-// Call it once the first sync has brought what peers know of them; until it has
-// returned false the table is not complete.
-func (tx *Tx) Claim(now int64, limit int) (more bool) {
+// ClaimedVersion is that of records which a node found in its map and nobody knew, until
+// they change. It is below all others: when they were written nobody can say, and whoever
+// can, were it a node that was cut off meanwhile, knows better.
+const ClaimedVersion Version = 1
+
+// Claim makes up to limit unversioned records this node's, with ClaimedVersion, and forgets
+// those whose key has vanished from the map. Call it once the first sync has brought what
+// peers know of them; until it has returned false the table is not complete.
+func (tx *Tx) Claim(limit int) (more bool) {
 	t := tx.t
-	v := t.versionAt(now)
 	for range limit {
 		s := t.meta(unversioned).next
 		if s == unversioned {
 			return false
 		}
-		t.stamp(s, v, selfID)
+		if !t.meta(s).live() {
+			t.forget(s) // nobody knows of it: see vanish
+			continue
+		}
+		t.stamp(s, ClaimedVersion, selfID)
 	}
 	return t.stats.Unversioned > 0
 }

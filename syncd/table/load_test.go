@@ -10,21 +10,28 @@ func TestDeleteDuringLoadIsNotUndone(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone, stays, value := []byte("gonegone"), []byte("staystay"), []byte("valuable")
+	expired := []byte("idleidle")
 	tab.Update(func(tx *Tx) {
 		tx.BeginLoad()
 		tx.Local(&Change{Key: gone, Op: OpDelete, Time: 1000})
+		tx.Local(&Change{Key: expired, Op: OpDelete, Context: ContextSyscall, Time: 1000})
 		tx.Load(gone, value)
+		tx.Load(expired, value)
 		tx.Load(stays, value)
 		tx.EndLoad()
 		var keys [32]byte
-		if n := tx.TakeRechecks(keys[:]); n != 1 || string(keys[:8]) != string(gone) {
-			t.Fatalf("%d rechecks, the first of %q", n, keys[:8])
+		if n := tx.TakeRechecks(keys[:]); n != 2 || string(keys[:16]) != string(gone)+string(expired) {
+			t.Fatalf("%d rechecks, of %q", n, keys[:8*n])
 		}
 		tx.Local(&Change{Key: gone, Op: OpDelete, Context: ContextReread, Time: 2000})
-		tx.Claim(3000, 10)
+		tx.Local(&Change{Key: expired, Op: OpDelete, Context: ContextReread, Time: 2000})
+		tx.Claim(10)
 		var rec Record
-		if !tx.Get(gone, &rec) || !rec.Delete {
+		if !tx.Get(gone, &rec) || !rec.Delete || rec.Version != 1000 {
 			t.Error("the deleted key is back")
+		}
+		if tx.Get(expired, &rec) {
+			t.Error("what a collector deleted is told to others")
 		}
 		if !tx.Get(stays, &rec) || rec.Delete {
 			t.Error("the other key is gone")

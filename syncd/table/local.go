@@ -11,7 +11,8 @@ const sameMoment = 1_000_000
 // record's, or if it is later than everything known of the key here. It then
 // makes this incarnation the owner. Only a delete that means it travels: a
 // bpf(2) delete of a record that another live node owns is the expiry of a
-// standby's copy, and the record is Restored instead.
+// standby's copy, and the record is Restored instead. Of a record that nobody has
+// claimed it is forgotten, until whoever owns it tells.
 func (tx *Tx) Local(c *Change) Outcome {
 	o := tx.t.local(c)
 	st := &tx.t.stats
@@ -71,6 +72,10 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	// the data plane uses that key now. To have read it again says nothing new.
 	claims := m.is(flagUnversioned) && c.Context != ContextReread
 	if m.live() && !claims && t.same(s, c.Value) && !t.refreshes(c, s) {
+		if c.Context == ContextReread && m.is(flagWritten) && !t.held(s, c.Value) {
+			t.recheck(s) // it may have been read before that write
+			return Stale
+		}
 		if c.Time >= m.seen {
 			m.flags &^= flagEvicted // unless it was read before it was thrown out
 			t.keepUntold(c, s)
@@ -113,7 +118,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
 		t.strays.note(h, c)
 		if t.loading != nil {
-			t.loading.note(h)
+			t.loading.note(c)
 		}
 		return Unchanged
 	}
@@ -122,16 +127,38 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		m.witness(c)
 		return Unchanged
 	}
+	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
+		return t.vanish(c, s)
+	}
 	if t.foreign(m) && c.Context >= ContextSyscall {
 		if c.Context == ContextReread && t.predates(c, m) {
 			t.recheck(s)
 			return Stale
+		}
+		if c.Context == ContextReread && t.opt.EvictionsUnseen {
+			m.witness(c)
+			return t.localEvict(c, s) // put back it would drive out another
 		}
 		t.markDirty(s)
 		t.moveTail(s)
 		return Restored
 	}
 	return t.change(c, s)
+}
+
+// vanish notes that a key which nobody has claimed yet is not in the map any more. Whose
+// it was will be told: a peer's is put back then, one of an earlier incarnation of this
+// node is deleted.
+func (t *Table) vanish(c *Change, s uint32) Outcome {
+	m := t.meta(s)
+	if c.Context == ContextReread && t.predates(c, m) {
+		t.recheck(s)
+		return Stale
+	}
+	m.witness(c)
+	t.clearDirty(s)
+	t.kill(s, c.Time)
+	return Accepted
 }
 
 // localEvict notes that the kernel no longer holds a key, so that not finding
@@ -144,10 +171,16 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	if m := t.meta(s); !t.opt.EvictionDeletes || t.foreign(m) {
 		// A dirty record is about to be written anyway.
 		if !m.is(flagDirty) {
+			if t.predates(c, m) {
+				t.recheck(s) // it may have been written since
+			}
 			m.flags |= flagEvicted
 			m.seen = max(m.seen, c.Time)
 		}
 		return Ignored
+	}
+	if t.meta(s).is(flagUnversioned) {
+		return t.vanish(c, s)
 	}
 	return t.change(c, s)
 }
@@ -202,7 +235,7 @@ func (t *Table) predates(c *Change, m *meta) bool {
 func (t *Table) doubtful(c *Change, m *meta) bool {
 	switch {
 	case m.is(flagUnversioned):
-		return false
+		return !m.live() // it may have vanished after that
 	case c.Context == ContextReread:
 		// A write may land after the time in its event, and after the read.
 		return c.Time-m.seen <= sameMoment

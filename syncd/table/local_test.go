@@ -188,11 +188,53 @@ func TestDeleteOfGoneOwnersRecordTravels(t *testing.T) {
 	r.local(Restored, 5*second, "delete k - syscall 0")
 }
 
-func TestDeleteOfUnversionedIsRemembered(t *testing.T) {
-	r := newRig(t)
+func TestDeleteOfUnversioned(t *testing.T) {
+	r := newRig(t, sameMap)
+	for _, k := range []string{"d", "n", "p", "o", "e", "u"} {
+		r.load(Accepted, k, "v")
+	}
+	// The data plane means it, whoever owns the key. A collector does not know.
+	r.local(Accepted, 1000, "delete d - packet 0")
+	r.want("d", "- v1000 a100")
+	for _, k := range []string{"n", "p", "o", "u"} {
+		r.local(Accepted, 1000, "delete "+k+" - syscall 0")
+		r.want(k, "- v0 a100")
+	}
+	r.local(Accepted, 1000, "delete e - reread 0")
+	// A peer's is put back, one of an earlier life of this node is gone.
+	r.remote(Accepted, 2000, peer, 900, "p", "v")
+	r.want("p", "v v900 b100 dirty")
+	r.remote(Accepted, 2000, peer, 900, "e", "-")
+	r.want("e", "- v900 b100")
+	r.remote(Accepted, 2000, older, 900, "o", "v")
+	r.want("o", "- v901 a100")
+	// It is used again, or was before it was deleted: what the map holds will tell.
+	r.local(Accepted, 2000, "update u w packet 1")
+	r.want("u", "w v2000 a100")
+	r.wantRechecks("u")
+	// Nobody knew it, and nobody is told.
+	r.claim()
+	r.want("n", "unknown")
+	r.remote(Accepted, 4000, peer, 900, "n", "v")
+	r.want("n", "v v900 b100 dirty")
+}
+
+func TestVanishedWaitsToBeClaimed(t *testing.T) {
+	r := newRig(t, shortLived)
 	r.load(Accepted, "k", "v")
-	r.local(Accepted, 1000, "delete k - syscall 0")
-	r.want("k", "- v1000 a100")
+	r.local(Accepted, second, "delete k - syscall 0")
+	r.expire(9*second, 9)
+	r.want("k", "- v0 a100")
+	r.local(Stale, second-1, "update k v reread 0") // by a scan that was under way
+	r.wantRechecks("k")
+	r.claim()
+	// The slot is used again, and its old place in the queue is not its own.
+	r.local(Accepted, 11*second, "update l v packet 0")
+	r.local(Accepted, 18*second, "delete l - packet 0")
+	r.expire(19*second-1, 9)
+	r.want("l", "- v18000000000 a100")
+	r.expire(19*second, 9)
+	r.want("l", "unknown")
 }
 
 func TestEviction(t *testing.T) {
@@ -221,8 +263,31 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// An eviction is told of after the daemon has written the key again.
+func TestEvictionToldLate(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 1*second, peer, 1000, "k", "v")
+	r.write()
+	r.local(Ignored, 2*second, "evict k - packet 0")
+	r.wantRechecks("k")
+	r.local(Unchanged, 3*second, "delete k - reread 0")
+	r.remote(Accepted, 4*second, peer, 2000, "k", "w")
+	r.write()
+	r.local(Ignored, 2*second, "evict k - packet 1")
+	// So it is not known whether the map holds it, and a delete has to be written.
+	r.remote(Accepted, 5*second, peer, 3000, "k", "-")
+	r.want("k", "- v3000 b100 dirty")
+}
+
 func TestEvictionDeletes(t *testing.T) {
 	r := newRig(t, evictions)
+	// Whose it is, nobody knows yet.
+	r.load(Accepted, "u", "v")
+	r.local(Accepted, 1000, "evict u - packet 0")
+	r.want("u", "- v0 a100")
+	r.remote(Accepted, 1000, peer, 1000, "u", "v")
+	r.want("u", "v v1000 b100 dirty")
+	r.write()
 	r.local(Accepted, 1000, "update k v packet 0")
 	r.local(Accepted, 2*second, "evict k - packet 0")
 	r.want("k", "- v2000000000 a100")
@@ -231,6 +296,27 @@ func TestEvictionDeletes(t *testing.T) {
 	r.write()
 	r.local(Ignored, 3*second, "evict p - packet 0")
 	r.want("p", "v v1000 b100")
+}
+
+// Where no hook tells evictions, what an LRU map does not hold of another node's is left
+// alone until that node changes it: to put it back would evict something else.
+func TestUnseenEvictionsAreNotPutBack(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.EvictionsUnseen = true })
+	r.remote(Accepted, 1000, peer, 1000, "k", "v")
+	r.write()
+	r.local(Stale, 2*second, "delete k - reread 0") // read before it was written, perhaps
+	r.wantRechecks("k")
+	r.local(Ignored, 3*second, "delete k - reread 0")
+	r.want("k", "v v1000 b100")
+	r.wantRechecks("")
+	r.remote(Accepted, 4*second, peer, 2000, "k", "v")
+	r.want("k", "v v2000 b100 dirty")
+	// What this node's collector deletes is still put back.
+	r.write()
+	r.local(Restored, 5*second, "delete k - syscall 0")
+	// And what is this node's own was deleted, as far as anybody can tell.
+	r.local(Accepted, 1000, "update o v packet 0")
+	r.local(Accepted, 6*second, "delete o - reread 0")
 }
 
 func TestRereadWaitsForDirty(t *testing.T) {
@@ -287,12 +373,17 @@ func TestLoadAndClaim(t *testing.T) {
 	if n := r.tab.Stats().Unversioned; n != 1 {
 		t.Fatalf("%d unversioned", n)
 	}
-	r.claim(4 * second)
-	r.want("a", "v v4000000000 a100")
+	r.claim()
+	r.want("a", "v v1 a100")
 	r.wantOrder("bcda")
 	// An event from before the claim is still later than what was loaded.
 	r.local(Accepted, 3*second, "update a w packet 0")
-	r.want("a", "w v4000000001 a100")
+	r.want("a", "w v3000000000 a100")
+	// And whoever comes late and knows more of a claimed key, knows better.
+	r.load(Accepted, "e", "v")
+	r.claim()
+	r.remote(Accepted, 4*second, peer, 1000, "e", "-")
+	r.want("e", "- v1000 b100 dirty")
 }
 
 func TestClaimInChunks(t *testing.T) {
@@ -301,7 +392,7 @@ func TestClaimInChunks(t *testing.T) {
 		r.load(Accepted, k, "v")
 	}
 	r.tab.Update(func(tx *Tx) {
-		if !tx.Claim(1, 2) || tx.Unversioned() != 1 || tx.Claim(1, 2) || tx.Unversioned() != 0 || tx.Claim(1, 2) {
+		if !tx.Claim(2) || tx.Unversioned() != 1 || tx.Claim(2) || tx.Unversioned() != 0 || tx.Claim(2) {
 			t.Fatal("want two chunks")
 		}
 	})

@@ -112,9 +112,9 @@ func (r *rig) load(want Outcome, key, value string) {
 	r.do(want, func(tx *Tx) Outcome { return tx.Load(pad(key, simKey), pad(value, simValue)) })
 }
 
-func (r *rig) claim(now int64) {
+func (r *rig) claim() {
 	r.tab.Update(func(tx *Tx) {
-		for tx.Claim(now, 1) {
+		for tx.Claim(1) {
 		}
 	})
 }

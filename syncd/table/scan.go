@@ -28,8 +28,8 @@ func (tx *Tx) Scanned(c *Change) Outcome {
 	t.stats.Scanned++
 	if _, s := t.find(c.Key); s != 0 {
 		t.met(s)
-		if t.meta(s).is(flagDirty) {
-			return Ignored // it is about to be written, whatever it was
+		if t.meta(s).is(flagDirty | flagDoubt) {
+			return Ignored // it is about to be written or read again, whatever it was
 		}
 	}
 	refreshed := t.stats.Refreshed
@@ -83,7 +83,7 @@ func (t *Table) guessAll(keys []byte, slots *[WarmKeys]uint32) {
 // what the map holds. It reports false where there is more to say.
 func (t *Table) agrees(s uint32, c *Change) bool {
 	m := t.meta(s)
-	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagEvicted|flagUntold) ||
+	if s < firstSlot || m.is(flagFree|flagTombstone|flagDirty|flagDoubt|flagEvicted|flagUntold) ||
 		!bytes.Equal(t.key(s), c.Key) || !bytes.Equal(t.value(s), c.Value) {
 		return false
 	}

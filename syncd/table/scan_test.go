@@ -130,6 +130,31 @@ func TestScanKnowsWhatWasEvictedMeanwhile(t *testing.T) {
 	r.wantRechecks("k")
 }
 
+// A scan comes with what it read before the daemon's own write, after the key was read again.
+func TestScanReadBeforeAWrite(t *testing.T) {
+	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
+	r.remote(Accepted, 1*second, peer, 1000, "k", "v1")
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.remote(Accepted, 2*second, peer, 2000, "k", "v2")
+	r.write()
+	r.wantRechecks("k")
+	r.scan(2*second, "k", "v1")
+	r.want("k", "v2 v2000 b100")
+	r.wantRechecks("")
+	r.local(Unchanged, 4*second, "update k v2 reread 0")
+	r.scan(5*second, "k", "v3")
+	r.want("k", "v3 v5000000000 a100")
+	// The same, of what is no difference by itself: nobody has touched the key.
+	r.remote(Accepted, 6*second, peer, Version(6*second), "k", "v4\x00\x00\x00\x00\x00\x02")
+	r.write()
+	r.scan(7*second, "k", "v4\x00\x00\x00\x00\x00\x01")
+	r.wantRechecks("k")
+	r.local(Unchanged, 8*second, "update k v4\x00\x00\x00\x00\x00\x02 reread 0")
+	r.scan(20*second, "k", "v4\x00\x00\x00\x00\x00\x02")
+	r.want("k", "v4\x00\x00\x00\x00\x00\x02 v6000000000 b100")
+}
+
 func TestRefreshIsToldOnceAnInterval(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	touch := func(want Outcome, last byte, at int64) {
@@ -144,6 +169,87 @@ func TestRefreshIsToldOnceAnInterval(t *testing.T) {
 	touch(Accepted, 4, 30*second)
 	// The same again, by the data plane, of a key of its own: nothing to tell.
 	touch(Unchanged, 4, 50*second)
+}
+
+// remoteTail merges what a peer told at a time: key k with a last byte.
+func (r *rig) remoteTail(at int64, last byte) {
+	r.Helper()
+	r.do(Accepted, func(tx *Tx) Outcome {
+		d := &Delta{Key: pad("k", simKey), Value: tail(r.T, last, 0).Value, Version: Version(at), Owner: tx.Intern(peer)}
+		return tx.Remote(d, at, RemoteOptions{})
+	})
+}
+
+// scanTail has a scan compare what it read at a time: key k with a last byte.
+func (r *rig) scanTail(want Outcome, at int64, last byte) {
+	r.Helper()
+	r.do(want, func(tx *Tx) Outcome {
+		c := tail(r.T, last, at)
+		c.Context = ContextReread
+		tx.BeginScan()
+		return tx.Scanned(c)
+	})
+}
+
+// rereadTail enters what key k was read to be at a time.
+func (r *rig) rereadTail(want Outcome, at int64, last byte) {
+	r.Helper()
+	c := tail(r.T, last, at)
+	c.Context = ContextReread
+	r.do(want, func(tx *Tx) Outcome { return tx.Local(c) })
+}
+
+// wantTail demands that the peer owns key k since a time, and its last byte.
+func (r *rig) wantTail(since int64, last byte) {
+	r.Helper()
+	r.tab.View(func(tx *Tx) {
+		var rec Record
+		tx.Get(pad("k", simKey), &rec)
+		if got := rec.Value[simValue-1]; tx.Owner(rec.Owner) != peer || rec.Version != Version(since) || got != last {
+			r.Fatalf("owned by %v since %d, last byte %d; want %v, %d, %d", tx.Owner(rec.Owner), rec.Version, got, peer, since, last)
+		}
+	})
+}
+
+// What a scan read before the daemon wrote is not what the map holds when it is
+// compared: it neither undoes what the peer told, nor makes it look as if somebody here had
+// used the key. The standby would own a session of the peer then, and its expiry would count.
+func TestScanReadBeforeTheWrite(t *testing.T) {
+	refreshed := func(t *testing.T) *rig {
+		r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
+		r.remoteTail(20*second, 1)
+		r.write()
+		r.scanTail(Unchanged, 21*second, 1)
+		r.remoteTail(40*second, 2)
+		r.write()
+		return r
+	}
+	t.Run("compared after it", func(t *testing.T) {
+		r := refreshed(t)
+		r.scanTail(Stale, 40*second+1, 1)
+		r.wantTail(40*second, 2)
+		r.wantRechecks("k")
+		r.rereadTail(Unchanged, 41*second, 2)
+		r.scanTail(Unchanged, 60*second, 2)
+		r.wantTail(40*second, 2)
+		r.local(Restored, 61*second, "delete k - syscall 0")
+	})
+	t.Run("compared while the key is read again", func(t *testing.T) {
+		r := refreshed(t)
+		r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+		r.wantRechecks("k")
+		r.scanTail(Ignored, 40*second+1, 1)
+		r.scanTail(Ignored, 60*second, 1)
+		r.wantTail(40*second, 2)
+		r.rereadTail(Unchanged, 60*second, 2)
+		r.wantTail(40*second, 2)
+	})
+	t.Run("changed in place since", func(t *testing.T) {
+		r := refreshed(t)
+		r.scanTail(Stale, 60*second, 3)
+		r.wantRechecks("k")
+		r.rereadTail(Accepted, 60*second+1, 3)
+	})
 }
 
 func TestLastToucherOwns(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"flag"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,10 +63,8 @@ func runScript(t *testing.T, file string) {
 			}
 		}
 	}
-	for _, name := range s.sim.names {
-		if n := s.sim.nodes[name]; n.up {
-			checkInvariants(t, n.tab)
-		}
+	for _, n := range s.sim.up() {
+		checkInvariants(t, n.d.tab)
 	}
 	if *update {
 		if err := os.WriteFile(file, transcript.Bytes(), 0o644); err != nil {
@@ -93,8 +90,9 @@ func diff(want, got string) string {
 
 type script struct {
 	*testing.T
-	sim *sim
-	out bytes.Buffer
+	sim      *sim
+	out      bytes.Buffer
+	underway []simEvent // late ones
 }
 
 // scriptCommands: those above the line are about the cluster, those below about
@@ -129,7 +127,7 @@ func (s *script) command(f []string) {
 	var n *simNode
 	if s.sim != nil {
 		s.sim.now += int64(time.Millisecond)
-		if n = s.sim.nodes[f[0]]; n != nil {
+		if n = s.node(f[0]); n != nil {
 			f = f[1:]
 		}
 	}
@@ -153,15 +151,26 @@ func (s *script) nodes(_ *simNode, args []string) {
 		// A record without a value leaves two blanks.
 		s.printf("%s", strings.Join(strings.Fields(fmt.Sprintf(strings.ReplaceAll(format, "v%d", "%s"), args...)), " "))
 	}
-	for _, name := range args {
-		s.sim.nodes[name].start(true)
+	for _, n := range s.sim.nodes {
+		n.start()
+		n.d.loadAll()
+		n.d.state = simReplicating
 	}
-	for _, name := range args {
-		s.sim.nodes[name].claims = true
+	s.sim.see()
+}
+
+// node returns the node of a name, nil if there is none.
+func (s *script) node(name string) *simNode {
+	if i := s.sim.node(name); i >= 0 {
+		return s.sim.nodes[i]
 	}
+	return nil
 }
 
 func versionText(v Version) string {
+	if v == ClaimedVersion {
+		return "vclaimed"
+	}
 	if v == 0 {
 		return "v0"
 	}
@@ -189,7 +198,10 @@ func (s *script) sync(_ *simNode, args []string) {
 		limit, _ = strconv.Atoi(args[2])
 	}
 	before := s.out.Len()
-	s.sim.pump(args[0], args[1], limit)
+	from, to := s.node(args[0]), s.node(args[1])
+	if to.d != nil && to.d.links[from.id] != nil {
+		to.d.links[from.id].pump(limit)
+	}
 	if s.out.Len() == before {
 		s.printf("%s > %s: nothing", args[0], args[1])
 	}
@@ -197,8 +209,7 @@ func (s *script) sync(_ *simNode, args []string) {
 
 func (s *script) settle(*simNode, []string) {
 	trace := s.sim.trace
-	s.sim.trace = func(string, ...any) {}
-	s.sim.scans = true
+	s.sim.trace, s.sim.scans = nil, true
 	if err := s.sim.settle(); err != nil {
 		s.Errorf("settle: %v", err)
 	}
@@ -207,8 +218,9 @@ func (s *script) settle(*simNode, []string) {
 
 func (s *script) clock(n *simNode, args []string) { n.offset = s.duration(args[0]) }
 
-// change makes a write, with the context and CPU if they are given.
-func (s *script) change(n *simNode, key, value string, dead bool, rest []string) *Change {
+// change makes a write, with the context and CPU if they are given, and returns its event,
+// nil if there is none.
+func (s *script) change(n *simNode, key, value string, dead bool, rest []string) *simEvent {
 	ctx, cpu := ContextPacket, uint64(0)
 	if len(rest) > 0 {
 		ctx = Context(indexOf(s, contextNames[:], rest[0]))
@@ -216,22 +228,33 @@ func (s *script) change(n *simNode, key, value string, dead bool, rest []string)
 	if len(rest) > 1 {
 		cpu, _ = strconv.ParseUint(rest[1], 10, 16)
 	}
-	return n.touch(key, value, dead, uint16(cpu), ctx, 0)
+	k := s.sim.key(pad(key, simKey))
+	if dead {
+		n.remove(k, uint16(cpu), ctx, true, 0)
+	} else {
+		n.put(k, entryValue(pad(value, simValue)), uint16(cpu), ctx, true, 0)
+	}
+	if n.d == nil || len(n.d.queue[cpu]) == 0 {
+		return nil
+	}
+	q := n.d.queue[cpu]
+	n.d.queue[cpu] = q[:len(q)-1]
+	return &q[len(q)-1]
 }
 
 func (s *script) update(n *simNode, args []string) {
-	if c := s.change(n, args[0], args[1], false, args[2:]); c != nil {
-		n.local(c)
+	if e := s.change(n, args[0], args[1], false, args[2:]); e != nil {
+		n.d.event(e)
 	}
 }
 
 func (s *script) delete(n *simNode, args []string) {
-	if c := s.change(n, args[0], "", true, args[1:]); c != nil {
-		n.local(c)
+	if e := s.change(n, args[0], "", true, args[1:]); e != nil {
+		n.d.event(e)
 	}
 }
 
-func (s *script) quiet(n *simNode, args []string) *Change {
+func (s *script) quiet(n *simNode, args []string) *simEvent {
 	if len(args) == 1 {
 		return s.change(n, args[0], "", true, nil)
 	}
@@ -241,70 +264,73 @@ func (s *script) quiet(n *simNode, args []string) *Change {
 func (s *script) silent(n *simNode, args []string) { s.quiet(n, args) }
 
 func (s *script) late(n *simNode, args []string) {
-	if c := s.quiet(n, args); c != nil {
-		n.events[0] = append(n.events[0], c)
+	if e := s.quiet(n, args); e != nil {
+		s.underway = append(s.underway, *e)
 	}
 }
 
 func (s *script) events(n *simNode, _ []string) {
-	for len(n.events[0]) > 0 {
-		n.deliver(0)
+	for _, e := range s.underway {
+		n.d.event(&e)
 	}
+	s.underway = nil
 }
 
 func (s *script) write(n *simNode, _ []string) {
-	n.take(1 << 20)
-	n.report(nil)
+	n.d.take(1 << 20)
+	n.d.report(nil)
 }
 
-func (s *script) take(n *simNode, _ []string) { n.take(1 << 20) }
+func (s *script) take(n *simNode, _ []string) { n.d.take(1 << 20) }
 
-func (s *script) put(n *simNode, _ []string) { n.write(1 << 20) }
+func (s *script) put(n *simNode, _ []string) { n.d.write(1 << 20) }
 
 func (s *script) report(n *simNode, args []string) {
 	if len(args) == 0 {
-		n.report(nil)
+		n.d.report(nil)
 	} else {
-		n.report(fmt.Errorf("%s", args[0]))
+		n.d.report(fmt.Errorf("%s", args[0]))
 	}
 }
 
 func (s *script) requeue(n *simNode, _ []string) {
-	n.tab.Update(func(tx *Tx) { s.printf("%s tries %d again", n.name, tx.RequeueFailed(1<<20)) })
+	n.d.tab.Update(func(tx *Tx) { s.printf("%s tries %d again", n.name, tx.RequeueFailed(1<<20)) })
 }
 
 func (s *script) reread(n *simNode, _ []string) {
-	n.takeRechecks(1 << 10)
-	if len(n.keys) == 0 {
+	n.d.takeRechecks(64)
+	if len(n.d.keys) == 0 {
 		s.printf("%s: nothing to read", n.name)
 	}
-	n.read()
-	n.answer()
+	n.d.readKeys()
+	n.d.answer()
 }
 
 func (s *script) scan(n *simNode, _ []string) {
-	n.scan()
-	n.answer()
+	n.d.scan()
+	n.d.answer()
 }
 
-func (s *script) claim(n *simNode, _ []string) {
-	n.claim()
-	s.printf("%s claims: %v", n.name, n.claims)
-}
+func (s *script) claim(n *simNode, _ []string) { s.printf("%s claims: %v", n.name, n.d.claim()) }
 
-func (s *script) crash(n *simNode, _ []string) { n.stop() }
+func (s *script) crash(n *simNode, _ []string) {
+	n.stop()
+	s.sim.see()
+}
 
 func (s *script) restart(n *simNode, args []string) {
-	fresh := slices.Contains(args, "new")
-	if fresh {
-		clear(n.kernel)
+	n.noted = n.lb.id
+	if slices.Contains(args, "new") {
+		n.lb = s.sim.newMap()
 	}
-	n.start(!fresh)
+	n.start()
+	n.d.loadAll()
+	s.sim.see()
 }
 
 func (s *script) expire(n *simNode, args []string) {
 	s.sim.now += s.duration(args[0])
-	n.tab.Update(func(tx *Tx) {
+	n.d.tab.Update(func(tx *Tx) {
 		for tx.Expire(n.clock(), 1) {
 		}
 		s.printf("%s: floor %d of %d", n.name, tx.Floor(), tx.Head())
@@ -312,22 +338,26 @@ func (s *script) expire(n *simNode, args []string) {
 }
 
 func (s *script) show(n *simNode, _ []string) {
-	c := n.tab.NewCursor(0)
+	t := n.d.tab
+	c := t.NewCursor(0)
 	defer c.Close()
-	n.tab.View(func(tx *Tx) {
+	t.View(func(tx *Tx) {
 		var r Record
 		for tx.Next(c, &r) {
 			s.printf("%s %4d  %s", n.name, r.Position, s.record(n, tx, &r))
 		}
-		for slot := n.tab.meta(unversioned).next; slot != unversioned; slot = n.tab.meta(slot).next {
-			n.tab.describe(slot, &r)
+		for slot := t.meta(unversioned).next; slot != unversioned; slot = t.meta(slot).next {
+			t.describe(slot, &r)
 			s.printf("%s       %s", n.name, s.record(n, tx, &r))
 		}
 	})
 	var all []string
-	for _, k := range slices.Sorted(maps.Keys(n.kernel)) {
-		all = append(all, k+"="+n.kernel[k])
+	for k := range n.lb.entries {
+		if e := &n.lb.entries[k]; e.live {
+			all = append(all, s.sim.name(k)+"="+text(e.value[:]))
+		}
 	}
+	slices.Sort(all)
 	s.printf("%s", strings.TrimSpace(n.name+" kernel "+strings.Join(all, " ")))
 }
 
@@ -338,7 +368,7 @@ func (s *script) record(n *simNode, tx *Tx, r *Record) string {
 	}
 	o := tx.Owner(r.Owner)
 	owner := o.Node
-	if o.Node == n.name && o != n.self {
+	if o.Node == n.name && o != n.d.self {
 		owner += " (earlier)"
 	}
 	line := fmt.Sprintf("%s %s %s %s", text(r.Key), value, versionText(r.Version), owner)

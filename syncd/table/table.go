@@ -66,6 +66,9 @@ type Options struct {
 	Compared []byte
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
+	// EvictionsUnseen says that no hook tells what the kernel evicts: another node's entry
+	// that is not in the map may be one of those, and is not put back.
+	EvictionsUnseen bool
 }
 
 // Table is the replicated content of one map. Its methods may be called from

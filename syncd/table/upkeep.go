@@ -78,7 +78,7 @@ func (tx *Tx) Expire(now int64, limit int) (more bool) {
 		q := t.tombs.pop()
 		m := t.meta(q.slot)
 		switch {
-		case m.live(), m.seen <= now-ttl && !m.is(flagDirty):
+		case m.live(), m.seen <= now-ttl && !m.is(flagDirty|flagUnversioned):
 			if t.expireOne(q) {
 				t.stats.Expired++
 			}
@@ -98,15 +98,21 @@ func (t *Table) expireOne(q tomb) bool {
 	case m.live():
 		m.flags &^= flagInTombs
 		return false
-	case m.is(flagDirty):
+	case m.is(flagDirty | flagUnversioned):
 		t.tombs.push(q)
 		return false
 	}
 	t.floor = max(t.floor, m.seq)
-	t.unlink(q.slot)
-	t.dropRecheck(m)
-	t.index.remove(t.hash(t.key(q.slot)), q.slot)
-	t.release(q.slot)
-	t.stats.Tombstones--
+	t.forget(q.slot)
 	return true
+}
+
+// forget gives a tombstone's slot back. Its place in the queue does no harm to whichever
+// record comes there next: one that lives, or died later, is passed over.
+func (t *Table) forget(s uint32) {
+	t.unlink(s)
+	t.dropRecheck(t.meta(s))
+	t.index.remove(t.hash(t.key(s)), s)
+	t.release(s)
+	t.stats.Tombstones--
 }

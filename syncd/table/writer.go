@@ -165,7 +165,10 @@ func (tx *Tx) TakeRechecks(buf []byte) int {
 			continue
 		}
 		t.dropRecheck(m)
-		m.flags &^= flagWritten
+		if m.is(flagWritten) {
+			// A scan may still come with what it read before that write.
+			m.flags = m.flags&^flagWritten | flagDoubt
+		}
 		copy(buf, t.key(s))
 		buf = buf[size:]
 		n++

@@ -197,7 +197,7 @@ func TestRefill(t *testing.T) {
 	if keys := r.write(); keys != "kl" {
 		t.Fatalf("wrote %q", keys)
 	}
-	r.claim(1 * second)
+	r.claim()
 	if keys := r.write(); keys != "u" {
 		t.Fatalf("wrote %q", keys)
 	}

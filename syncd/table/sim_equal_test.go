@@ -1,0 +1,160 @@
+package table
+
+import "fmt"
+
+func valueText(b []byte) string {
+	if len(b) == 0 || b[0] >= ' ' {
+		return text(b)
+	}
+	v := entryValue(b)
+	return fmt.Sprintf("#%d.%d", v.number(), v[volatileByte])
+}
+
+// simContent is a record in a form that compares between nodes.
+type simContent struct {
+	known, dead bool
+	version     Version
+	owner       Owner
+	value       entryValue
+}
+
+func (c simContent) String() string {
+	if !c.known {
+		return "unknown"
+	}
+	v := valueText(c.value[:])
+	if c.dead {
+		v = "-"
+	}
+	return fmt.Sprintf("%s v%d %s%d", v, c.version, c.owner.Node, c.owner.Incarnation)
+}
+
+// content returns what a node's table holds of a key.
+func (n *simNode) content(tx *Tx, key int) (c simContent) {
+	var r Record
+	if !tx.Get(n.sim.keys[key][:], &r) {
+		return c
+	}
+	c = simContent{known: true, dead: r.Delete, version: r.Version, owner: tx.Owner(r.Owner)}
+	copy(c.value[:], r.Value)
+	return c
+}
+
+// up returns the nodes that have a table.
+func (s *sim) up() (up []*simNode) {
+	for _, n := range s.nodes {
+		if n.d != nil && n.d.known {
+			up = append(up, n)
+		}
+	}
+	return up
+}
+
+// converged returns the first thing in which nodes that are up differ, or a node's table
+// from its kernel map.
+func (s *sim) converged() error {
+	up := s.up()
+	for i, n := range up {
+		if err := n.mapped(); err != nil {
+			return err
+		}
+		if i == 0 {
+			continue
+		}
+		if err := s.alike(up[0], n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// alike compares the tables of two nodes.
+func (s *sim) alike(a, b *simNode) (err error) {
+	forgot := a.d.tab.floor+b.d.tab.floor > 0
+	a.d.tab.View(func(ta *Tx) {
+		b.d.tab.View(func(tb *Tx) {
+			for k := range s.keys {
+				x, y := a.content(ta, k), b.content(tb, k)
+				if !x.same(&y, a.opt.Carried != nil) && (!forgot || x.live() || y.live()) {
+					err = fmt.Errorf("key %s is %v on %s and %v on %s", s.name(k), x, a.name, y, b.name)
+					return
+				}
+			}
+			for _, n := range s.nodes {
+				x, _ := ta.Digest(n.name, nil)
+				if y, _ := tb.Digest(n.name, nil); x != y {
+					err = fmt.Errorf("digest of %s is %v on %s and %v on %s", n.name, x, a.name, y, b.name)
+					return
+				}
+			}
+		})
+	})
+	return err
+}
+
+func (c *simContent) live() bool { return c.known && !c.dead }
+
+func (c *simContent) same(o *simContent, masked bool) bool {
+	x, y := *c, *o
+	if masked {
+		x.value[volatileByte], x.value[localByte] = 0, 0
+		y.value[volatileByte], y.value[localByte] = 0, 0
+	}
+	return x == y
+}
+
+// mapped compares a node's table with its kernel map.
+func (n *simNode) mapped() (err error) {
+	d := n.d
+	if d.m == nil {
+		return nil
+	}
+	full := n.room > 0 && d.m.n >= n.room
+	d.tab.View(func(tx *Tx) {
+		missing, foreign := "", ""
+		for k := range n.sim.keys {
+			c, e := n.content(tx, k), &d.m.entries[k]
+			switch {
+			case c.live() && e.live:
+				if c.owner.Node != n.name {
+					foreign = n.sim.name(k)
+				}
+				if !n.holds(c.value, e.value) {
+					err = fmt.Errorf("%s: key %s is %v in the table and %s in the map", n.name, n.sim.name(k), c, valueText(e.value[:]))
+					return
+				}
+			case c.live() && full && !n.lru:
+				if c.owner.Node == n.name {
+					missing = n.sim.name(k)
+				}
+			case c.live() && !e.live && e.evicted && (n.knowsEvicted(k) || !n.sim.scans):
+			case c.live() != e.live:
+				err = fmt.Errorf("%s: key %s is %v in the table and %v in the map", n.name, n.sim.name(k), c, e.live)
+				return
+			}
+		}
+		if missing != "" && foreign != "" {
+			err = fmt.Errorf("%s: key %s of this node is not in the full map, and %s of another is", n.name, missing, foreign)
+		}
+	})
+	return err
+}
+
+// knowsEvicted reports whether a table takes a key for one that the map threw out.
+func (n *simNode) knowsEvicted(key int) bool {
+	t := n.d.tab
+	_, s := t.find(n.sim.keys[key][:])
+	return t.meta(s).is(flagEvicted)
+}
+
+// holds compares a record's value with what the map has. What no hook sees is as old as
+// the last scan.
+func (n *simNode) holds(v, e entryValue) bool {
+	if n.opt.Carried != nil {
+		v[localByte] = e[localByte]
+		if !n.sim.scans {
+			v[volatileByte] = e[volatileByte]
+		}
+	}
+	return v == e
+}

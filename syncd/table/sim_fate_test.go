@@ -1,0 +1,137 @@
+package table
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// simFate is what a run is to go through. Each run gets some of it: what happens all the
+// time hides what happens seldom.
+type simFate struct {
+	steps  int
+	share  int // of the steps that are work, in percent
+	faults int // of the steps that are faults
+	homes  float64
+	kprobe bool // bpf(2) is not seen
+	expiry bool // standbys' collectors
+	inside bool // changes in place
+	losses bool // of events
+
+	crash, lostMap, newMap, hide, freeze, faulty bool
+	cut, part, oneWay, gossip                    bool
+	clocks, retell, jumps                        bool
+	comeBack                                     float64
+}
+
+// newRun makes the cluster of a seed.
+func newRun(t *testing.T, seed uint64, tables *simTables) *simRun {
+	r := &simRun{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
+	r.sim = newSim(t, simNames(r.size())...)
+	r.tables, r.model = tables, &simModel{sim: r.sim}
+	r.draw()
+	for i := range r.keySpace() {
+		k := modelKey{home: -1}
+		if r.chance(r.fate.homes) {
+			k.home = r.rand.IntN(len(r.nodes))
+		}
+		r.model.keys = append(r.model.keys, k)
+		r.key(pad(fmt.Sprint("k", i), simKey))
+	}
+	r.model.skewed = r.fate.clocks
+	r.furnish()
+	return r
+}
+
+// size draws a number of nodes: mostly few, where more happens to each.
+func (r *simRun) size() int {
+	switch x := r.rand.IntN(100); {
+	case x < 70:
+		return 2 + r.rand.IntN(4)
+	case x < 90:
+		return 6 + r.rand.IntN(4)
+	default:
+		return 10 + r.rand.IntN(simMaxNodes-9)
+	}
+}
+
+// keySpace draws a number of keys: mostly so few that nodes meet at them.
+func (r *simRun) keySpace() int {
+	if r.chance(0.03) {
+		return 50 + r.rand.IntN(150)
+	}
+	return 1 + r.rand.IntN(1+r.rand.IntN(24))
+}
+
+func (r *simRun) coin() bool { return r.chance(0.5) }
+
+// draw decides what the run goes through.
+func (r *simRun) draw() {
+	f := &r.fate
+	f.steps = 80 + r.rand.IntN(120) + r.rand.IntN(60*len(r.nodes))
+	f.share, f.faults = 10+r.rand.IntN(40), r.rand.IntN(15)
+	f.homes = []float64{0, 0.5, 0.9, 1}[r.rand.IntN(4)]
+	f.expiry, f.crash, f.clocks, f.cut, f.part = r.coin(), r.chance(0.6), r.coin(), r.coin(), r.coin()
+	f.lostMap, f.newMap, f.hide, f.freeze, f.faulty = r.coin(), r.chance(0.2), r.chance(0.2), r.chance(0.3), r.chance(0.2)
+	f.oneWay, f.gossip, f.retell, f.jumps = r.coin(), r.chance(0.2), r.chance(0.3), r.chance(0.3)
+	if r.chance(0.1) {
+		r.tick = int64(10 * time.Millisecond) // so that versions are the same now and then
+	}
+	f.comeBack = []float64{0, 0.5, 1}[r.rand.IntN(3)]
+	if r.scans = r.chance(0.6); r.scans {
+		f.inside, f.losses, f.kprobe, r.blind = r.coin(), r.coin(), r.chance(0.3), r.chance(0.1)
+	}
+}
+
+// furnish sets up the nodes.
+func (r *simRun) furnish() {
+	o := Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
+	if r.coin() {
+		o.Significant, o.Carried = significantMask, carriedMask
+		o.Refresh = []time.Duration{0, 10 * time.Second, time.Millisecond}[r.rand.IntN(3)]
+	}
+	if r.coin() {
+		o.SettleKeys = 8
+	}
+	if r.scans && r.chance(0.4) {
+		o.TombstoneTTL = []time.Duration{10 * time.Second, time.Minute}[r.rand.IntN(2)]
+	} else {
+		o.TombstoneTTL = 1000 * time.Hour
+	}
+	lru, small := !r.blind && r.coin(), r.chance(0.3)
+	for _, n := range r.nodes {
+		n.opt, n.burst = o, 1+r.rand.IntN(8)
+		n.lb.entries = make([]simEntry, len(r.keys))
+		if small && r.coin() {
+			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
+		}
+		r.setClock(n)
+	}
+}
+
+// setClock sets a node's clock, as happens while its daemon is down.
+func (r *simRun) setClock(n *simNode) {
+	if r.fate.clocks {
+		n.offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
+	} else {
+		n.offset = r.rand.Int64N(2e6) - 1e6
+	}
+}
+
+// pass lets time pass: mostly as much as a step takes.
+func (r *simRun) pass() {
+	d := int64(50 * time.Microsecond)
+	switch x := r.rand.IntN(1000); {
+	case x < 500:
+	case x < 850:
+		d = int64(2 * time.Millisecond)
+	case x < 960:
+		d = int64(100 * time.Millisecond)
+	case x < 992:
+		d = int64(5 * time.Second)
+	case r.fate.jumps:
+		d = int64(time.Minute)
+	}
+	r.now += 1 + r.rand.Int64N(d)
+}

@@ -1,0 +1,92 @@
+package table
+
+import (
+	"reflect"
+	"testing"
+)
+
+// simTables makes tables of the memory of earlier ones. A run uses many for a moment, and
+// most of what New costs is memory that small tables never touch.
+type simTables struct {
+	used, spare []*Table
+}
+
+func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
+	var t *Table
+	if p != nil && len(p.spare) > 0 {
+		last := len(p.spare) - 1
+		t = renewed(p.spare[last], o)
+		p.spare = p.spare[:last]
+	} else {
+		var err error
+		if t, err = New(o); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	if p != nil {
+		p.used = append(p.used, t)
+	}
+	return t
+}
+
+// release takes all tables back. Nobody may use them any more.
+func (p *simTables) release() {
+	p.spare = append(p.spare, p.used...)
+	p.used = p.used[:0]
+}
+
+// renewed is New with the memory of a table of the same sizes.
+func renewed(old *Table, o Options) *Table {
+	if o.TombstoneTTL == 0 {
+		o.TombstoneTTL = DefaultTombstoneTTL
+	}
+	t := &Table{opt: o, max: maxRecords, subs: make(map[chan<- struct{}]int), slab: old.slab}
+	t.tx.t = t
+	t.chunks = old.chunks[:1]
+	n := min(int(old.allocated), len(t.chunks[0].meta))
+	clear(t.chunks[0].meta[:n])
+	clear(t.chunks[0].data[:n*t.stride])
+	t.allocated, t.free, t.used = firstSlot, 0, 0
+	*t.meta(unversioned) = meta{prev: unversioned, next: unversioned}
+	t.index.init()
+	t.digester.init(&t.opt)
+	t.owners.init(o.Self, &t.digester)
+	t.tombs.spare, t.rechecks.spare, t.failures.spare = old.tombs.memory(), old.rechecks.memory(), old.failures.memory()
+	for i := range t.settling.pauses {
+		t.settling.pauses[i].spare = old.settling.pauses[i].memory()
+	}
+	return t
+}
+
+// memory returns a chunk of the queue, nil if it has none.
+func (q *fifo[T]) memory() *[fifoChunk]T {
+	if q.spare == nil && len(q.chunks) > 0 {
+		return q.chunks[0]
+	}
+	return q.spare
+}
+
+// TestRenewedTableIsNew: with the memory of another, a table is as New makes it.
+func TestRenewedTableIsNew(t *testing.T) {
+	o := Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1, SettleKeys: 9, Significant: significantMask}
+	used, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, tab: used}
+	r.load(Accepted, "m", "v")
+	r.remote(Accepted, 5, peer, 10, "k", "v")
+	r.remote(Accepted, 5, peer, 11, "k", "-")
+	r.local(Accepted, 6, "update l v packet 0")
+	used.NewCursor(0)
+	want, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := renewed(used, o)
+	var empty Table
+	got.tombs, got.rechecks, got.failures, got.settling = empty.tombs, empty.rechecks, empty.failures, empty.settling
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("renewed table %+v, new one %+v", got, want)
+	}
+}

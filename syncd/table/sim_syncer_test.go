@@ -1,0 +1,242 @@
+package table
+
+import "errors"
+
+// simSyncer writes dirty records into the kernel map and reads again what the table asks
+// for, in the order in which syncd/kmap does: one thing after the other.
+type simSyncer struct {
+	phase   simPhase
+	writer  *Cursor // nil: there is no map
+	hand    *Cursor
+	batch   []simWrite
+	refused []simWrite // by a full map
+	keys    []byte     // to be read again
+	reads   []simRead
+}
+
+// simPhase is what a syncer does next.
+type simPhase uint8
+
+const (
+	simFill simPhase = iota
+	simWriting
+	simReport
+	simVictims
+	simDrop
+	simDropped
+	simTake
+	simReading
+	simAnswer
+)
+
+type simWrite struct {
+	key     int
+	value   entryValue
+	dead    bool
+	done    bool
+	raced   bool // the load balancer wrote the key, and the table does not know
+	at      int  // when it was taken, in writes so far
+	err     error
+	ref     Ref
+	version Version
+}
+
+func (d *simDaemon) openSyncer() {
+	d.phase, d.batch, d.refused, d.keys, d.reads = simFill, d.batch[:0], d.refused[:0], d.keys[:0], d.reads[:0]
+	d.writer, d.hand = d.tab.NewCursor(d.tab.applied), d.tab.NewCursor(0)
+}
+
+func (d *simDaemon) closeSyncer() {
+	if d.writer != nil {
+		d.writer.Close()
+		d.hand.Close()
+		d.writer, d.hand = nil, nil
+	}
+}
+
+// work does the next thing, to at most limit keys where it can be done in parts.
+func (d *simDaemon) work(limit int) {
+	switch d.phase {
+	case simFill:
+		d.take(d.n.burst)
+		d.phase = simWriting
+	case simWriting:
+		if d.write(limit); len(d.batch) == 0 || d.batch[len(d.batch)-1].done {
+			d.phase = simReport
+		}
+	case simReport:
+		d.report(nil)
+		d.phase = simTake
+		if len(d.refused) > 0 {
+			d.phase = simVictims
+		}
+	case simVictims:
+		d.victims()
+		d.phase = simDrop
+	case simDrop:
+		if d.write(limit); len(d.batch) == 0 || d.batch[len(d.batch)-1].done {
+			d.phase = simDropped
+		}
+	case simDropped:
+		d.dropped()
+		d.phase = simTake
+	case simTake:
+		d.takeRechecks(64)
+		d.phase = simReading
+		if len(d.keys) == 0 {
+			d.phase = simFill
+		}
+	case simReading:
+		d.readKeys()
+		d.phase = simAnswer
+	case simAnswer:
+		d.answer()
+		d.phase = simFill
+	}
+}
+
+// idle reports whether the syncer has nothing to do.
+func (d *simDaemon) idle() bool {
+	t := d.tab
+	return d.phase == simFill && t.stats.Dirty == t.stats.Failed && t.rechecks.len() == 0 &&
+		t.rereads.len(simKey) == 0 && t.applied == t.seq
+}
+
+// take lets the writer take up to limit records.
+func (d *simDaemon) take(limit int) {
+	s := d.n.sim
+	d.tab.View(func(tx *Tx) {
+		var r Record
+		for len(d.batch) < limit && tx.NextDirty(d.writer, &r) {
+			w := simWrite{key: s.key(r.Key), dead: r.Delete, ref: r.Ref, version: r.Version}
+			copy(w.value[:], r.Value)
+			if s.model != nil {
+				w.raced, w.at = s.model.pending(d, w.key), s.model.numbers
+			}
+			d.batch = append(d.batch, w)
+		}
+	})
+}
+
+// write writes up to limit of the records taken to the kernel map.
+func (d *simDaemon) write(limit int) {
+	for i := range d.batch {
+		w := &d.batch[i]
+		if w.done || limit == 0 {
+			continue
+		}
+		limit--
+		w.done = true
+		d.apply(w)
+	}
+}
+
+func (d *simDaemon) apply(w *simWrite) {
+	s := d.n.sim
+	switch e := &d.m.entries[w.key]; {
+	case w.dead:
+		if s.trace != nil {
+			s.trace("%s writes %s: delete", d.n.name, s.name(w.key))
+		}
+	case d.n.faulty != nil && d.n.faulty():
+		w.err = errors.New("no memory")
+		return
+	case !e.live && d.n.room > 0 && d.m.n >= d.n.room && !d.n.lru:
+		w.err = errFull
+		return
+	case s.trace != nil:
+		s.trace("%s writes %s %s", d.n.name, s.name(w.key), valueText(w.value[:]))
+	}
+	s.moves++
+	if s.model != nil && d.phase != simDrop {
+		s.model.overwrites(d, w)
+	}
+	if w.dead {
+		d.m.drop(w.key)
+		return
+	}
+	v, e := w.value, &d.m.entries[w.key]
+	if e.live && d.n.opt.Carried != nil {
+		v[localByte] = e.value[localByte]
+	}
+	if !e.live && d.n.lru && d.m == d.n.lb && d.n.room > 0 && d.m.n >= d.n.room {
+		d.n.evict(w.key, 0, ContextOwn, !s.blind, 0)
+	}
+	d.m.set(w.key, v)
+}
+
+// report tells the table what was written, writing first what is not; with an error, that
+// nothing was.
+func (d *simDaemon) report(err error) {
+	if err == nil {
+		d.write(len(d.batch))
+	}
+	d.refused = d.refused[:0]
+	d.tab.Update(func(tx *Tx) {
+		for i := range d.batch {
+			w := &d.batch[i]
+			if err != nil {
+				w.err = err
+			}
+			tx.Applied(w.ref, w.version, w.err)
+			if errors.Is(w.err, errFull) && !w.dead {
+				d.refused = append(d.refused, *w)
+			}
+		}
+		tx.SetApplied(d.writer.Position())
+	})
+	d.batch = d.batch[:0]
+}
+
+// victims picks what makes way for what a full map refused.
+func (d *simDaemon) victims() {
+	s := d.n.sim
+	d.tab.Update(func(tx *Tx) {
+		var r Record
+		for _, w := range d.refused {
+			if tx.Displace(d.hand, w.ref, w.version, &r) {
+				d.batch = append(d.batch, simWrite{key: s.key(r.Key), dead: true, ref: r.Ref, version: r.Version})
+				s.notef("%s displaces %s for %s", d.n.name, text(r.Key), s.name(w.key))
+			}
+		}
+	})
+	d.refused = d.refused[:0]
+}
+
+func (d *simDaemon) dropped() {
+	now := d.n.clock()
+	d.tab.Update(func(tx *Tx) {
+		for i := range d.batch {
+			tx.Displaced(d.batch[i].ref, d.batch[i].version, now)
+		}
+	})
+	d.batch = d.batch[:0]
+}
+
+// takeRechecks takes keys to be read, readKeys reads them, answer reports them.
+func (d *simDaemon) takeRechecks(limit int) {
+	var buf [64 * simKey]byte
+	d.tab.Update(func(tx *Tx) {
+		n := tx.TakeRechecks(buf[:min(limit, 64)*simKey])
+		d.keys = append(d.keys, buf[:n*simKey]...)
+	})
+}
+
+func (d *simDaemon) readKeys() {
+	now := d.n.clock()
+	for at := 0; at < len(d.keys); at += simKey {
+		k := d.n.sim.key(d.keys[at : at+simKey])
+		e := &d.m.entries[k]
+		d.reads = append(d.reads, simRead{k, e.live, e.value, now})
+	}
+	d.keys = d.keys[:0]
+}
+
+func (d *simDaemon) answer() {
+	for i := range d.reads {
+		c := d.change(&d.reads[i])
+		d.tab.View(func(tx *Tx) { d.learns(tx, &d.reads[i]) })
+		d.local(&c)
+	}
+	d.reads = d.reads[:0]
+}
