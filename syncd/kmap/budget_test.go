@@ -2,14 +2,16 @@ package kmap
 
 import (
 	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // paced lets scanners work one chunk after the other, on as many processors as they like, and
-// pause as the budget says and longer, for a minute, and returns the share of a core that
-// they took.
-func paced(b *ScanBudget, from time.Duration, scanners int, random *rand.Rand) float64 {
+// pause as the budget says and longer, but never for less than least, for a minute, and returns
+// the share of a core that they took.
+func paced(b *ScanBudget, from time.Duration, scanners int, least time.Duration, random *rand.Rand) float64 {
 	const span = time.Minute
 	var work time.Duration
 	next := make([]time.Duration, scanners)
@@ -30,7 +32,7 @@ func paced(b *ScanBudget, from time.Duration, scanners int, random *rand.Rand) f
 		chunk := time.Duration(random.Int64N(int64(500 * time.Microsecond)))
 		work += chunk
 		now += chunk
-		if rest := b.spend(now, chunk); rest >= leastPause {
+		if rest := b.spend(now, chunk); rest >= least {
 			now += rest + time.Duration(random.Int64N(int64(2*time.Millisecond))) // nobody wakes in time
 		}
 		next[first] = now
@@ -38,6 +40,12 @@ func paced(b *ScanBudget, from time.Duration, scanners int, random *rand.Rand) f
 }
 
 func TestScansKeepToTheirBudget(t *testing.T) {
+	for _, least := range []time.Duration{busyPause, calmPause} {
+		testBudget(t, least)
+	}
+}
+
+func testBudget(t *testing.T, least time.Duration) {
 	for _, test := range []struct {
 		share    float64
 		scanners int
@@ -56,14 +64,14 @@ func TestScansKeepToTheirBudget(t *testing.T) {
 		b := NewScanBudget(test.share)
 		b.enter(test.urgent)
 		b.enter(false)
-		got := paced(b, 0, test.scanners, rand.New(rand.NewPCG(1, 2)))
-		if got > test.want*1.002 || got < test.want*0.95 {
+		got := paced(b, 0, test.scanners, least, rand.New(rand.NewPCG(1, 2)))
+		if got > test.want*1.02 || got < test.want*0.95 {
 			t.Errorf("%+v: %.4f of a core", test, got)
 		}
 		b.leave(false)
 		b.leave(test.urgent)
-		got = paced(b, 2*time.Minute, 1, rand.New(rand.NewPCG(3, 4)))
-		if got > test.share*1.002 || got < test.share*0.95 {
+		got = paced(b, 2*time.Minute, 1, least, rand.New(rand.NewPCG(3, 4)))
+		if got > test.share*1.02 || got < test.share*0.95 {
 			t.Errorf("%+v: %.4f of a core when nothing is urgent any more", test, got)
 		}
 	}
@@ -77,4 +85,27 @@ func TestScansSaveNothingUp(t *testing.T) {
 	if rest := b.spend(time.Hour, work); rest != work*20-work-mostCredit {
 		t.Errorf("pause of %s after an hour of rest", rest)
 	}
+}
+
+// What other threads do while a scan works is not all its own.
+func TestWhatIsDoneBesidesIsBounded(t *testing.T) {
+	var stop atomic.Bool
+	var others sync.WaitGroup
+	for range 4 {
+		others.Go(func() {
+			for !stop.Load() {
+			}
+		})
+	}
+	var m meter
+	m.start()
+	for m.worked < 20*time.Millisecond {
+		m.lap()
+	}
+	if besides := m.besides(); besides <= 0 || besides > m.worked/besidesFactor {
+		t.Errorf("%s besides a work of %s", besides, m.worked)
+	}
+	m.stop()
+	stop.Store(true)
+	others.Wait()
 }

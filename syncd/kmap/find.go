@@ -22,6 +22,23 @@ func Resolve(ref Ref) (*ebpf.Map, error) {
 	return resolve(ref, 0)
 }
 
+// Means reports whether ref, which meant the map with the given id, still does.
+func Means(ref Ref, id uint32) (bool, error) {
+	m, err := resolve(ref, id)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer release(m)
+	info, err := infoOf(m.FD())
+	if err != nil {
+		return false, err
+	}
+	return info.id == id, nil
+}
+
 // resolve finds ref's map; current, if not 0, is the id of the map known so far.
 func resolve(ref Ref, current uint32) (*ebpf.Map, error) {
 	m, err := open(ref, current)
@@ -156,18 +173,13 @@ const ownPrefix = "mapsync_"
 // inUse returns those of ids that a program other than ours uses, or a pin holds.
 func inUse(ids []uint32) ([]uint32, error) {
 	users := map[uint32]bool{}
-	for id := ebpf.ProgramID(0); ; {
-		next, err := ebpf.ProgramGetNextID(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("list programs: %w", err)
-		}
-		id = next
+	err := eachProgram(func(id ebpf.ProgramID) {
 		for _, m := range mapsOf(id) {
 			users[uint32(m)] = true
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
 	pinned, err := pins()
 	if err != nil {

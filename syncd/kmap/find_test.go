@@ -202,8 +202,9 @@ garbage
 	}
 }
 
-// next expects an event within a second.
-func next(t *testing.T, w *Watcher, kind EventKind, id uint32) {
+// next expects an event within some seconds, and returns its map, which is closed when
+// the test ends.
+func next(t *testing.T, w *Watcher, kind EventKind, id uint32) *ebpf.Map {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -214,6 +215,7 @@ func next(t *testing.T, w *Watcher, kind EventKind, id uint32) {
 	if e.Map != nil {
 		t.Cleanup(func() { e.Map.Close() })
 	}
+	return e.Map
 }
 
 func nothing(t *testing.T, w *Watcher) {
@@ -269,6 +271,72 @@ func TestWatchName(t *testing.T) {
 	user.Close()
 	next(t, w, Replaced, idOf(t, renewed))
 	nothing(t, w)
+}
+
+// A load balancer ends: its map is there only because this process holds it, and goes
+// with that.
+func TestWatchOneThatEnds(t *testing.T) {
+	for _, by := range []string{"name", "id"} {
+		t.Run(by, func(t *testing.T) {
+			name := unique("watch")
+			m := newKernelMap(t, namedSpec(name))
+			user, id := useByProgram(t, m), idOf(t, m)
+			ref := Ref{Name: name}
+			if by == "id" {
+				ref = Ref{ID: id}
+			}
+			w := NewWatcher(ref, 10*time.Millisecond)
+			held := next(t, w, Appeared, id)
+			nothing(t, w)
+			if err := errors.Join(user.Close(), m.Close()); err != nil {
+				t.Fatal(err)
+			}
+			next(t, w, Gone, id)
+			nothing(t, w) // it is still there
+			if err := held.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+				if _, err := resolved(t, ref); errors.Is(err, ErrNotFound) {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("nobody holds the map, and it is there")
+				}
+			}
+			nothing(t, w)
+			if by == "name" {
+				next(t, w, Appeared, idOf(t, newKernelMap(t, namedSpec(name))))
+			}
+		})
+	}
+}
+
+// A load balancer keeps its map while it has no program: the map appears again, at once
+// with the next program, or when it should have gone.
+func TestWatchOneWithoutProgram(t *testing.T) {
+	name := unique("watch")
+	m := newKernelMap(t, namedSpec(name))
+	user, id := useByProgram(t, m), idOf(t, m)
+	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
+	next(t, w, Appeared, id)
+	nothing(t, w)
+	user.Close()
+	next(t, w, Gone, id)
+	nothing(t, w)
+	user = useByProgram(t, m)
+	next(t, w, Appeared, id)
+	nothing(t, w)
+	user.Close()
+	next(t, w, Gone, id)
+	w.freeTime = 0
+	next(t, w, Appeared, id)
+	nothing(t, w)
+	if err := m.Pin(filepath.Join(bpffs(t), "pin")); err != nil {
+		t.Fatal(err)
+	}
+	w.usage = usage{id: id, used: true}
+	nothing(t, w) // the pin holds it
 }
 
 // User space alone uses the maps: the newer one is meant.

@@ -180,6 +180,8 @@ type pass struct {
 	urgent bool
 	meter  meter
 	work   time.Duration
+	head   uint64 // the table's position when the last entries were compared
+	rested uint64 // and before the last pause
 }
 
 // scan compares the whole map with the table once.
@@ -268,29 +270,51 @@ func (p *pass) compare(at int64, keys, values []byte) {
 	ks, vs := p.t.KeySize(), p.t.ValueSize()
 	for len(keys) > 0 {
 		n := min(chunk, len(keys)/ks)
-		p.t.Update(func(tx *table.Tx) { tx.ScannedAll(at, keys[:n*ks], values[:n*vs]) })
+		p.t.Update(func(tx *table.Tx) {
+			tx.ScannedAll(at, keys[:n*ks], values[:n*vs])
+			p.head = tx.Head()
+		})
 		keys, values = keys[n*ks:], values[n*vs:]
 	}
 }
 
-// rest pauses for as long as the budget asks. It returns an error when the scan is
-// to end.
+// rest pauses for as long as the budget asks, if that is worth it. It returns an error when
+// the scan is to end.
 func (p *pass) rest(ctx context.Context) error {
-	work := p.meter.stop()
-	defer p.meter.start()
+	work := p.meter.lap()
 	p.work += work
-	return p.pauseFor(ctx, p.opts.Budget.spend(time.Since(started), work))
+	calm := p.head == p.rested
+	least := busyPause
+	if calm {
+		least = calmPause
+	}
+	owed := p.opts.Budget.spend(time.Since(started), work)
+	if owed < least {
+		return p.goOn(ctx)
+	}
+	if calm {
+		owed = p.opts.Budget.spend(time.Since(started), p.meter.besides())
+	}
+	p.rested = p.head
+	p.meter.stop() // the thread is not needed meanwhile
+	defer p.meter.start()
+	return p.pauseFor(ctx, owed)
+}
+
+// goOn returns an error when the scan is to end.
+func (p *pass) goOn(ctx context.Context) error {
+	if !p.urgent && p.requested() {
+		return errOvertaken
+	}
+	return ctx.Err()
 }
 
 func (p *pass) pauseFor(ctx context.Context, d time.Duration) error {
-	for until := time.Now().Add(d); ctx.Err() == nil; d = time.Until(until) {
-		switch {
-		case !p.urgent && p.requested():
-			return errOvertaken
-		case d < leastPause:
-			return nil
+	for until := time.Now().Add(d); d > 0; d = time.Until(until) {
+		if err := p.goOn(ctx); err != nil {
+			return err
 		}
 		pause(ctx, d, p.wake)
 	}
-	return ctx.Err()
+	return p.goOn(ctx)
 }

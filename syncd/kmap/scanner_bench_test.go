@@ -22,7 +22,7 @@ func BenchmarkScan(b *testing.B) {
 	if _, err := LoadAll(b.Context(), k, tab); err != nil {
 		b.Fatal(err)
 	}
-	tab.Update(func(tx *table.Tx) { tx.Claim(time.Now().UnixNano(), *benchEntries) })
+	tab.Update(func(tx *table.Tx) { tx.Claim(*benchEntries) })
 	for _, bench := range []struct {
 		name string
 		scan func() error

@@ -103,7 +103,7 @@ func (s *scanned) load(n int) {
 	if _, err := LoadAll(s.t.Context(), s.m, s.tab); err != nil {
 		s.t.Fatal(err)
 	}
-	s.tab.Update(func(tx *table.Tx) { tx.Claim(time.Now().UnixNano(), n) })
+	s.tab.Update(func(tx *table.Tx) { tx.Claim(n) })
 	s.settled()
 }
 

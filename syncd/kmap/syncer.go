@@ -145,14 +145,14 @@ func (s *Syncer) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 			case <-wake:
+				pause.Reset(gather)
+				select {
+				case <-ctx.Done():
+				case <-pause.C:
+				}
 			case <-settle.C:
 			case now := <-tick.C:
 				s.upkeep(now)
-			}
-			pause.Reset(gather)
-			select {
-			case <-ctx.Done():
-			case <-pause.C:
 			}
 		}
 		if ctx.Err() != nil {

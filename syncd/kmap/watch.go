@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,17 +50,24 @@ type Watcher struct {
 	current  uint32
 	asked    bool
 	last     string // text of the error reported last
+
+	// Of a map by name or id, which nothing but this process may hold: see usage.go.
+	usage    usage         // of the current map
+	letGo    uint32        // map that was reported as gone and may still be there, 0: none
+	letGoAt  time.Time     // when
+	freeTime time.Duration // that the kernel has to free it
 }
 
 // NewWatcher returns a Watcher that asks at the given interval (at least 10 ms).
 func NewWatcher(ref Ref, interval time.Duration) *Watcher {
-	return &Watcher{ref: ref, interval: max(interval, 10*time.Millisecond)}
+	return &Watcher{ref: ref, interval: max(interval, 10*time.Millisecond), freeTime: freeTime}
 }
 
 // Next waits for the next change, beginning with the map's first appearance. An error
 // other than ctx's (no privilege, an ambiguous name) is returned once, however long it
-// lasts; the caller reports it and calls Next again. A map that this process holds by
-// name or id is not seen to go: it stays for as long as it is held.
+// lasts; the caller reports it and calls Next again. A map by name or id that programs have
+// used is reported as gone when none does any more and no pin holds it, and the caller must let
+// go of it: one that is still there some seconds later appears again.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -90,14 +98,14 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 
 // Forget has Next report the map that is there as if it had just appeared: for a
 // caller that could not take it and wants to try again.
-func (w *Watcher) Forget() { w.current = 0 }
+func (w *Watcher) Forget() { w.current, w.letGo = 0, 0 }
 
 // poll asks once. The zero Event says that nothing changed.
 func (w *Watcher) poll() (Event, error) {
-	m, err := resolve(w.ref, w.current)
+	m, err := resolve(w.ref, cmp.Or(w.current, w.letGo))
 	if errors.Is(err, ErrNotFound) {
 		was := w.current
-		w.current = 0
+		w.Forget()
 		if was == 0 {
 			return Event{}, nil
 		}
@@ -110,13 +118,30 @@ func (w *Watcher) poll() (Event, error) {
 	if err != nil {
 		return Event{}, errors.Join(err, m.Close())
 	}
-	if info.id == w.current {
+	now := time.Now()
+	switch info.id {
+	case w.current:
+		if w.ref.PinPath == "" && w.usage.left(now) {
+			w.current, w.letGo, w.letGoAt = 0, info.id, now
+			return Event{Kind: Gone, ID: info.id}, m.Close()
+		}
 		return Event{}, m.Close()
+	case w.letGo:
+		if !w.takeAgain(now) {
+			return Event{}, m.Close()
+		}
 	}
 	e := Event{Kind: Replaced, Map: m, ID: info.id}
 	if w.current == 0 {
 		e.Kind = Appeared
 	}
-	w.current = info.id
+	w.current, w.letGo, w.usage = info.id, 0, usage{id: info.id}
 	return e, nil
+}
+
+// takeAgain reports whether somebody else holds the map that was let go: it is in use
+// again, or there although it could have been freed.
+func (w *Watcher) takeAgain(now time.Time) bool {
+	programs, pinned, err := usersOf(w.letGo)
+	return err == nil && (len(programs) > 0 || pinned) || now.Sub(w.letGoAt) >= w.freeTime
 }
