@@ -22,6 +22,10 @@ const (
 	lastRetry  = 5 * time.Second
 	// joinsAtOnce bounds the addresses contacted at the same time.
 	joinsAtOnce = 8
+	// firstRejoin is the pause between attempts to reach nodes that were lost within
+	// recentLoss, while others are there.
+	firstRejoin = time.Second
+	recentLoss  = time.Minute
 	// maxLost bounds the lost nodes that are remembered, and lostTime for how
 	// long; a partition that lasts longer heals by the Join addresses alone.
 	maxLost  = 64
@@ -146,9 +150,18 @@ func (c *Cluster) maintain(ctx context.Context, p *pace) {
 	}
 }
 
-// rejoinPause is the time between attempts to reach lost nodes while others are
-// there.
-func (c *Cluster) rejoinPause() time.Duration { return 2*c.opts.DeadTime + 2*time.Second }
+// rejoinPause is the time between attempts to reach lost nodes while others are there:
+// short at first, since most partitions are, and a node that restarts is soon back.
+func (c *Cluster) rejoinPause() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, l := range c.lost {
+		if time.Since(l.at) < recentLoss {
+			return firstRejoin
+		}
+	}
+	return 2*c.opts.DeadTime + 2*time.Second
+}
 
 // target is an address to join, and the error if it could not be found out.
 type target struct {

@@ -94,7 +94,7 @@ func (n *node) restart(life uint64, rnd *rand.Rand, nodes []*node) {
 
 func (n *node) claim() {
 	n.tb.Update(func(tx *table.Tx) {
-		for tx.Claim(time.Now().UnixNano(), 100) {
+		for tx.Claim(100) {
 		}
 	})
 }

@@ -284,15 +284,31 @@ func TestView(t *testing.T) {
 		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "a", Incarnation: 2}, true}, // a is told by all
 		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false},
 	} {
-		if got := newView(1, tc.self, peers(tc.live)).serves(tc.owner, tc.target); got != tc.want {
+		if got := newView(1, table.Owner{Node: tc.self, Incarnation: 2}, peers(tc.live)).serves(tc.owner, tc.target); got != tc.want {
 			t.Errorf("%s with %q live serves %v to %v: %v", tc.self, tc.live, tc.owner, tc.target, got)
 		}
 	}
-	if newView(2, "b", peers("acd")).takesOver(newView(1, "b", peers("ac")), "e") {
+	b := table.Owner{Node: "b", Incarnation: 2}
+	before := newView(1, b, peers("acd"))
+	if newView(2, b, peers("acde")).takesOver(before, "f", "c") {
 		t.Error("a new node makes b responsible")
 	}
-	if !newView(2, "b", peers("cd")).takesOver(newView(1, "b", peers("acd")), "e") {
+	if !newView(2, b, peers("cd")).takesOver(before, "f", "c") {
 		t.Error("b is not responsible when a goes")
+	}
+	if alone := newView(2, b, nil); alone.takesOver(before, "f", "a") || !alone.takesOver(before, "f", "c") {
+		t.Error("what a was told it is told again, or c is not told")
+	}
+	if !before.takesOver(nil, "f", "a") || before.takesOver(nil, "f", "c") {
+		t.Error("of what was told before nothing is known")
+	}
+	// Names decide between those that started at the same time only.
+	older := append(peers("ac"), Peer{Node: "d", Incarnation: 1})
+	if v := newView(1, b, older); v.survivor != "d" {
+		t.Errorf("survivor %s", v.survivor)
+	}
+	if v := newView(1, table.Owner{Node: "b", Incarnation: 1}, peers("ac")); v.survivor != "b" {
+		t.Errorf("survivor %s", v.survivor)
 	}
 }
 

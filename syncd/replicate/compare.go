@@ -106,5 +106,5 @@ func (v *view) comparable(node, sender, receiver string) bool {
 		return node == sender
 	}
 	_, live := v.live[node]
-	return !live && node != v.self && (v.names[0] == sender || v.names[0] == receiver)
+	return !live && node != v.self && (v.survivor == sender || v.survivor == receiver)
 }

@@ -20,6 +20,7 @@ type telling struct {
 	now  time.Time
 	made time.Time // of the last digest
 	due  time.Time
+	at   uint64            // the position that it stood for
 	last uint64            // what it said, to see whether that changes
 	out  *mapsyncv1.Digest // to be sent after the batch that it stands behind
 	tale *retelling        // the answer to retell
@@ -48,13 +49,17 @@ func (t *telling) close() {
 // wanted reports whether the peer waits for something.
 func (t *telling) wanted() bool { return t.asked.Load() || t.hurry.Load() || t.retell.Load() != nil }
 
-// isDue reports whether a digest is to be made. One that is asked for comes sooner, but
-// not as often as the peer likes.
-func (t *telling) isDue(interval time.Duration) bool {
-	if t.asked.Load() || t.hurry.Load() {
-		return t.now.Sub(t.made) >= interval/4
+// dueAt returns when the next digest is to be made, of what the walk has got to. One that
+// is asked for comes sooner, but not as often as the peer likes; while nothing changes, the
+// pauses are longer.
+func (t *telling) dueAt(position uint64, interval time.Duration) time.Time {
+	switch {
+	case t.asked.Load() || t.hurry.Load():
+		return t.made.Add(interval / 4)
+	case position != t.at:
+		return t.made.Add(interval)
 	}
-	return !t.now.Before(t.due)
+	return t.due
 }
 
 // look encodes a batch, and, if nothing is left to send, a digest when one is due, and
@@ -62,16 +67,21 @@ func (t *telling) isDue(interval time.Duration) bool {
 // did not meet that it has not come to belong to another node meanwhile.
 func (f *feed) look(tx *table.Tx) {
 	f.encode(tx)
-	if f.observe || f.lost || !f.open || !f.exhausted {
+	if !f.comparable() {
 		return
 	}
 	t := &f.telling
 	if t.tale != nil {
 		f.again(tx)
 	}
-	if t.isDue(f.s.r.opt.compare) {
+	if !t.now.Before(t.dueAt(f.cursor.Position(), f.s.r.opt.compare)) {
 		f.digest(tx)
 	}
+}
+
+// comparable reports whether the peer could compare what it holds with what it was told.
+func (f *feed) comparable() bool {
+	return f.cursor != nil && f.open && f.exhausted && !f.observe && !f.lost
 }
 
 // digest says what the table holds, as far as this node answers to the peer for it.
@@ -104,7 +114,7 @@ func (f *feed) digest(tx *table.Tx) {
 	if sum == t.last && !parts {
 		interval *= quietCompare
 	}
-	t.made, t.due, t.last, t.out = t.now, t.now.Add(interval), sum, m
+	t.made, t.due, t.at, t.last, t.out = t.now, t.now.Add(interval), m.Position, sum, m
 }
 
 // answersFor returns the nodes whose digests the peer is told; with the peer itself if it

@@ -97,8 +97,8 @@ func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
 		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.position, in.position, errProtocol)
 	}
 	c := &in.comparing
-	in.l.r.count.compared.Add(1)
 	if d.key != in.m.table.DigestID() {
+		in.l.r.count.impossible.Add(1)
 		in.cannotCompare("the peer makes digests with another key: have all nodes the same gossip key?")
 		return nil
 	}
@@ -108,6 +108,7 @@ func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
 		in.chooseListed(&d, all, exact)
 	}
 	if !differ {
+		in.l.r.count.agreeing.Add(1)
 		c.impossible = ""
 		in.agree(d.position, now)
 		return nil
@@ -124,7 +125,6 @@ func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
 
 func (in *intake) cannotCompare(why string) {
 	c := &in.comparing
-	in.l.r.count.impossible.Add(1)
 	if c.impossible != why {
 		in.l.r.opt.Logger.Warn("map cannot be compared with peer's", slog.String("peer", in.l.peer.Node),
 			slog.String("map", in.m.name), slog.String("reason", why))

@@ -125,3 +125,30 @@ func TestCompareLies(t *testing.T) {
 		t.Errorf("asked %d times, %+v", asked, in.comparing)
 	}
 }
+
+// TestComparisonsAreCountedOnce has a peer of another layout whose entries change hands all
+// the time: each comparison came out different, and none is of another kind as well.
+func TestComparisonsAreCountedOnce(t *testing.T) {
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := newTable(t, r.opt.Self, false)
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
+		t.Fatal(err)
+	}
+	l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+	const rounds = 3 * maxLooseRounds
+	for i := range uint64(rounds) {
+		m := &mapsyncv1.Digest{Map: 1, Key: tb.DigestID(), Scope: tb.DigestScope() + 1, Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Loose: i + 1}}}
+		if err := l.take(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.Contains(in.comparing.impossible, "another layout") {
+		t.Errorf("the status does not say why they cannot be compared: %q", in.comparing.impossible)
+	}
+	if s := r.Stats(); s.Digests != rounds || s.DigestsDiffer != rounds || s.DigestsImpossible != 0 {
+		t.Errorf("%d comparisons: %d differ, %d are impossible", s.Digests, s.DigestsDiffer, s.DigestsImpossible)
+	}
+}

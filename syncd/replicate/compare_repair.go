@@ -131,7 +131,7 @@ func (in *intake) judge(owners []wireOwner) {
 		switch {
 		case node == in.l.peer.Node:
 			knows = table.ReplaceOwn
-		case compared && v.names[0] == in.l.peer.Node:
+		case compared && v.survivor == in.l.peer.Node:
 			knows = table.ReplaceSame
 		}
 		in.counts, in.knows = append(in.counts, compared), append(in.knows, knows)

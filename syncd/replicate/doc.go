@@ -12,7 +12,7 @@
 // # Who streams what
 //
 // A record is streamed by its owner. When the owner is gone, the designated
-// survivor streams it, which is the live node with the lowest name, and which
+// survivor streams it, which is the live node that started first, and which
 // is told by all others what they have: when a node dies, each of them may have
 // received something that no other has. For the same reason a node that starts
 // anew is told by everyone what its earlier lives owned. Each time a node

@@ -37,6 +37,7 @@ type feed struct {
 	toldFor *localMap // the map that was refused
 
 	m         *localMap
+	view      *view  // under which the walk went on last
 	cancel    func() // of the table's wake-ups
 	cursor    *table.Cursor
 	enc       *encoder
@@ -143,6 +144,9 @@ func (f *feed) serve(m *localMap) error {
 		f.s.r.count.walks.Add(1)
 	} else {
 		f.s.r.count.resumes.Add(1)
+		if !f.observe {
+			f.s.r.planResume(m, m.passed.last(f.s.target), f.s.target.Node)
+		}
 	}
 	f.m, f.origin = m, position
 	f.enc = newEncoder(f.index, f.s.r.opt.Self, m.codec)
@@ -213,6 +217,10 @@ func (f *feed) encode(tx *table.Tx) {
 		return
 	}
 	v := f.s.r.view.Load() // under the lock: see view
+	if v != f.view && !f.observe {
+		f.view = v
+		f.m.passed.note(f.s.target, v)
+	}
 	rule := v.epoch << 1
 	if f.tellAll {
 		rule |= 1

@@ -345,7 +345,7 @@ func acceptedLink(r *Replicator, p Peer) (*link, *intake) {
 	l := newLink(r, p)
 	l.requests(nil, r.localMaps(), time.Now())
 	in := l.intakes[testMap]
-	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wire}, 0)
+	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wire})
 	return l, in
 }
 

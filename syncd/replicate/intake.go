@@ -34,7 +34,8 @@ type intake struct {
 	generation uint64 // of the peer's map; 0 = nothing received yet
 	position   uint64
 	head       uint64 // the table's, after the last delta was merged
-	before     uint64 // the first position that the walk gave out here
+	asked      uint64 // the first position given out here after the map was asked for
+	before     uint64 // the same of the walk
 	sweep      bool   // delete what the walk does not meet
 	synced     bool   // a walk has come to its end
 	walks      int    // in a row that the table refused something of
@@ -83,7 +84,7 @@ func (in *intake) reset() {
 }
 
 // accept begins a walk, unless the peer's map does not fit. The lock is held.
-func (in *intake) accept(a *mapsyncv1.MapAccepted, head uint64) error {
+func (in *intake) accept(a *mapsyncv1.MapAccepted) error {
 	if err := in.compile(a.GetSchema()); err != nil {
 		in.unfit(err, time.Now())
 		return nil
@@ -98,7 +99,9 @@ func (in *intake) accept(a *mapsyncv1.MapAccepted, head uint64) error {
 		// What was received of this very map and is not met again is no longer
 		// there. Of another map that says nothing: see table.Options.SameMap.
 		in.sweep = known && (in.sweep || in.position > 0)
-		in.before = head + 1
+		// So has whatever others have told since the walk was asked for: the peer may
+		// have made it after that.
+		in.before = in.asked
 		in.position = a.GetPosition()
 		in.rewalk, in.told = time.Time{}, 0
 		in.comparing.restart()

@@ -243,8 +243,10 @@ func (l *link) request(ctx context.Context, send requester) error {
 				return err
 			}
 		}
-		pause(ctx, ackPace)
-		timer.Reset(housekeeping)
+		if len(out) > 0 {
+			pause(ctx, ackPace)
+		}
+		timer.Reset(l.idle())
 		select {
 		case <-ctx.Done():
 		case <-l.wake:
@@ -252,6 +254,18 @@ func (l *link) request(ctx context.Context, send requester) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// idle returns for how long there is nothing to request if nothing wakes the link.
+func (l *link) idle() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, in := range l.intakes {
+		if in.index == 0 || in.dropped != 0 || in.pending.n > 0 || !in.rewalk.IsZero() {
+			return housekeeping
+		}
+	}
+	return min(4*housekeeping, l.r.opt.probe)
 }
 
 // subscriptions are the wake-ups of tables.

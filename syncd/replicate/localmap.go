@@ -26,6 +26,7 @@ type localMap struct {
 	table      *table.Table
 	generation uint64
 	failed     sync.Once // tells of keys that cannot be encoded
+	passed     passed
 
 	mu      sync.Mutex
 	samples []headSample

@@ -24,10 +24,7 @@ func TestLayoutThatDiffers(t *testing.T) {
 		return m.State == StateRefused && strings.Contains(m.Error, `map \"other\" of a does not fit that of b`) &&
 			strings.Contains(m.Error, "value: 16 bytes here, 32 at the sender")
 	})
-	ok, waiting := b.r.SyncedAll()
-	if !ok {
-		t.Errorf("waiting for %q, which cannot come", waiting)
-	}
+	eventually(t, "what cannot come is not waited for", func() bool { ok, _ := b.r.SyncedAll(); return ok })
 	// It is tried again when the sender's map changes.
 	a.r.RemoveMap("other")
 	right := newTable(t, a.self, false)

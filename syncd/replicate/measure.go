@@ -83,7 +83,7 @@ func NewDecoding(t *table.Table, s *schema.Schema, from table.Owner) (*Decoding,
 	in := newIntake(l, m)
 	in.index, l.last = 1, 1
 	l.intakes[measuredMap], l.byIndex[1] = in, in
-	err = in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: m.wire}, m.head())
+	err = in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: m.wire})
 	return &Decoding{l}, err
 }
 

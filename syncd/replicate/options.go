@@ -87,8 +87,8 @@ type Options struct {
 	// clock. Records beyond are refused one by one, lest one broken clock pull
 	// along everyone's. Zero means DefaultMaxClockAhead.
 	MaxClockAhead time.Duration
-	// MinBackoff and MaxBackoff bound the time between attempts to connect. Zero
-	// means 100 ms and 5 s.
+	// MinBackoff and MaxBackoff bound the time between attempts to connect to a peer that
+	// membership says lives. Zero means 100 ms and 1 s.
 	MinBackoff, MaxBackoff time.Duration
 	// RewalkDelay is the time after which a map is walked again from the
 	// beginning because the table refused a record; it doubles each time, up to
@@ -120,11 +120,11 @@ func (o *Options) complete() error {
 	}
 	orDefault(&o.MaxClockAhead, DefaultMaxClockAhead)
 	orDefault(&o.MinBackoff, 100*time.Millisecond)
-	orDefault(&o.MaxBackoff, 5*time.Second)
+	orDefault(&o.MaxBackoff, time.Second)
 	orDefault(&o.RewalkDelay, 30*time.Second)
 	orDefault(&o.UnknownGrace, time.Minute)
 	orDefault(&o.heartbeat, time.Second)
-	orDefault(&o.silence, 10*time.Second)
+	orDefault(&o.silence, 5*time.Second)
 	orDefault(&o.advance, 100*time.Millisecond)
 	orDefault(&o.pace, time.Millisecond)
 	orDefault(&o.probe, 5*time.Second)

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"testing"
+	"time"
 
 	"mapsync/syncd/table"
 )
@@ -10,10 +11,11 @@ import (
 // however many nodes hold it, and those that hold it already are told nothing again.
 func TestOrphansAreGivenToAJoinerOnce(t *testing.T) {
 	const orphans, others = 1000, 10
-	for name, joiner := range map[string]string{
-		"the last by name":       "z",
-		"among the others":       "c5",
-		"the first, so survivor": "a0",
+	for name, joiner := range map[string]table.Owner{
+		"the last by name":                      {Node: "z", Incarnation: 2},
+		"among the others":                      {Node: "c5", Incarnation: 2},
+		"the first by name":                     {Node: "a0", Incarnation: 2},
+		"the first by its clock, so a survivor": {Node: "z", Incarnation: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dead := startNode(t, "b", 1, nil)
@@ -29,14 +31,14 @@ func TestOrphansAreGivenToAJoinerOnce(t *testing.T) {
 			quiet(t, left...)
 			sent := sentBy(left...)
 
-			j := startNode(t, joiner, 1, nil)
+			j := startNode(t, joiner.Node, joiner.Incarnation, nil)
 			all := append(left, j)
 			meet(all...)
 			eventually(t, "the joiner has all", func() bool { return len(live(j.tb)) == orphans+others && equal(all...)() })
 			quiet(t, all...)
 			got := j.r.Stats().Received.Deltas
 			want := uint64(orphans + others)
-			if joiner == "a0" {
+			if joiner.Incarnation == 0 {
 				// Everyone tells the survivor what it has: each may have received something that
 				// no other has. Once from each, and no more.
 				want = uint64(len(left))*orphans + others
@@ -49,7 +51,7 @@ func TestOrphansAreGivenToAJoinerOnce(t *testing.T) {
 			}
 			// It tells the survivor what it has, like everyone, and as survivor all.
 			echo := uint64(orphans)
-			if joiner == "a0" {
+			if joiner.Incarnation == 0 {
 				echo *= uint64(len(left))
 			}
 			if sum := j.r.Stats().Sent.Deltas; sum != echo {
@@ -110,5 +112,29 @@ func TestOrphansGoBackToTheirOwner(t *testing.T) {
 	quiet(t, all...)
 	if got := back.r.Stats().Received.Deltas; got != 2*orphans {
 		t.Errorf("received %d deltas, expected %d from each of two", got, orphans)
+	}
+}
+
+// A stream that breaks is no death: only membership says who is gone, and until it does
+// nobody deletes what the owner owns.
+func TestBrokenStreamIsNoDeath(t *testing.T) {
+	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil)
+	meet(a, b)
+	b.put(0, 10, 1)
+	eventually(t, "equal", func() bool { return len(live(a.tb)) == 10 && equal(a, b)() })
+	b.stop()
+	eventually(t, "the stream is broken", func() bool { _, p := a.status("b", testMap); return p.Node == "b" && !p.Connected })
+	expire := func(k int) (o table.Outcome) {
+		a.tb.Update(func(tx *table.Tx) {
+			o = tx.Local(&table.Change{Key: key(k), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano()})
+		})
+		return o
+	}
+	if o := expire(1); o != table.Restored || len(live(a.tb)) != 10 {
+		t.Errorf("a collector's delete while the owner cannot be reached: %s, %d entries left", o, len(live(a.tb)))
+	}
+	a.r.SetPeers(nil)
+	if o := expire(1); o != table.Accepted || len(live(a.tb)) != 9 {
+		t.Errorf("a collector's delete when the owner is gone: %s, %d entries left", o, len(live(a.tb)))
 	}
 }

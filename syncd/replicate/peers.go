@@ -29,7 +29,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.view.Load()
-	v := newView(old.epoch+1, r.opt.Self.Node, live)
+	v := newView(old.epoch+1, r.opt.Self, live)
 	r.view.Store(v)
 	if r.known.IsZero() {
 		r.known = time.Now()
@@ -97,15 +97,38 @@ func (r *Replicator) findUnknown() {
 	}
 }
 
-// planTouch notes whose records this node streams from now on in their owner's
-// or another survivor's place. The lock is held.
+// planTouch notes whose records this node streams from now on in their owner's or another
+// survivor's place. The lock is held.
 func (r *Replicator) planTouch(old, v *view) {
+	targets := make(map[string]bool)
+	for s := range r.sessions {
+		if !s.observing.Load() {
+			targets[s.target.Node] = true
+		}
+	}
 	for _, m := range r.localMaps() {
-		for _, node := range m.owners() {
-			if v.takesOver(old, node) {
-				r.touch[touchWork{m, node}] = struct{}{}
+		for _, owner := range m.owners() {
+			for target := range targets {
+				if v.takesOver(old, owner, target) {
+					r.touch[touchWork{m, owner}] = struct{}{}
+				}
 			}
 		}
+	}
+}
+
+// planResume does the same for a stream that goes on where one under an old view ended.
+func (r *Replicator) planResume(m *localMap, old *view, target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v, before := r.view.Load(), len(r.touch)
+	for _, owner := range m.owners() {
+		if v.takesOver(old, owner, target) {
+			r.touch[touchWork{m, owner}] = struct{}{}
+		}
+	}
+	if len(r.touch) > before {
+		poke(r.wake)
 	}
 }
 

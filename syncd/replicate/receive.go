@@ -57,9 +57,7 @@ func (l *link) take(data []byte) error {
 	case *mapsyncv1.SubscribeResponse_Retold:
 		return l.takeRetold(m.Retold)
 	case *mapsyncv1.SubscribeResponse_Accepted:
-		return l.about(m.Accepted.GetMap(), func(in *intake) error {
-			return in.accept(m.Accepted, in.m.head())
-		})
+		return l.about(m.Accepted.GetMap(), func(in *intake) error { return in.accept(m.Accepted) })
 	case *mapsyncv1.SubscribeResponse_Pending:
 		return l.about(m.Pending.GetMap(), func(in *intake) error {
 			in.state, in.err = StatePending, nil
@@ -144,7 +142,7 @@ func (l *link) takeBatch(data []byte) error {
 	l.r.count.withoutLink.Add(res.withoutLink)
 	l.r.count.received.add(b.deltas, len(data))
 	l.r.count.accepted.Add(res.accepted)
-	l.r.count.refused.Add(res.refused)
+	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutLink)
 	l.r.count.ahead.Add(res.ahead)
 	return l.about(b.index, func(in *intake) error {
 		if err != nil {
@@ -197,7 +195,7 @@ func (l *link) requests(out []*mapsyncv1.SubscribeRequest, maps map[string]*loca
 // subscribe makes the request for a map. The lock is held.
 func (l *link) subscribe(in *intake, now time.Time) *mapsyncv1.SubscribeRequest {
 	l.last++
-	in.index = l.last
+	in.index, in.asked = l.last, in.m.head()+1
 	if in.state != StateRefused {
 		in.state = StateWaiting
 	}

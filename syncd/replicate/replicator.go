@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
@@ -25,6 +26,8 @@ const (
 	// 3 ms, and all that a slow peer ever costs its own node.
 	streamWindow = 4 << 20
 	ioBuffer     = 128 << 10
+	// connectTimeout bounds one attempt to connect.
+	connectTimeout = 3 * time.Second
 
 	// maxEntryBytes bounds a key and its value, so that a batch holds several, and
 	// maxEncodedBytes what they may become on the wire where a schema makes much of
@@ -75,7 +78,7 @@ func New(o Options) (*Replicator, error) {
 		touch:    make(map[touchWork]struct{}),
 		wake:     make(chan struct{}, 1),
 	}
-	r.view.Store(newView(0, o.Self.Node, nil))
+	r.view.Store(newView(0, o.Self, nil))
 	r.maps.Store(&map[string]*localMap{})
 	return r, nil
 }
@@ -105,6 +108,8 @@ func (r *Replicator) DialOptions() []grpc.DialOption {
 		grpc.WithStaticConnWindowSize(streamWindow),
 		grpc.WithReadBufferSize(ioBuffer),
 		grpc.WithWriteBufferSize(ioBuffer),
+		// A lost handshake is repeated by TCP after ever longer pauses: begin anew instead.
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes), grpc.ForceCodecV2(r.codec)),
 	}

@@ -30,7 +30,7 @@ func (s *session) run(ctx context.Context) error {
 		if more {
 			continue
 		}
-		timer.Reset(s.idle())
+		timer.Reset(s.idle(begun))
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -89,13 +89,17 @@ func (s *session) sendRound(now time.Time) (more bool, err error) {
 }
 
 // idle returns for how long the session may sleep if nothing happens.
-func (s *session) idle() time.Duration {
+func (s *session) idle(now time.Time) time.Duration {
+	pause := min(s.r.opt.heartbeat, s.r.opt.compare)
 	for _, f := range s.round {
-		if f.behind() || f.telling.wanted() {
+		switch {
+		case f.behind() || f.telling.wanted():
 			return s.r.opt.advance
+		case f.comparable():
+			pause = min(pause, max(f.telling.dueAt(f.cursor.Position(), s.r.opt.compare).Sub(now), s.r.opt.advance))
 		}
 	}
-	return min(s.r.opt.heartbeat, s.r.opt.compare)
+	return pause
 }
 
 func (s *session) closeFeeds() {

@@ -84,8 +84,9 @@ func (t *traffic) load() Traffic {
 
 type counters struct {
 	sent, received           traffic
-	accepted, refused, ahead atomic.Uint64
-	outOfRange, withoutLink  atomic.Uint64
+	accepted, ahead          atomic.Uint64
+	outOfRange, withoutLink  atomic.Uint64 // set aside: each is one of three
+	refused                  atomic.Uint64
 	unencodable              atomic.Uint64
 	connects, connectErrors  atomic.Uint64
 	walks, resumes           atomic.Uint64
@@ -93,7 +94,7 @@ type counters struct {
 	gaps                     atomic.Uint64
 	badMessages, badRequests atomic.Uint64
 	silences                 atomic.Uint64
-	compared, differing      atomic.Uint64
+	agreeing, differing      atomic.Uint64 // comparisons: each is one of three
 	impossible               atomic.Uint64
 	repairs, repaired        atomic.Uint64
 	retellings, retold       atomic.Uint64
@@ -106,7 +107,6 @@ func (r *Replicator) Stats() Stats {
 		Sent:              c.sent.load(),
 		Received:          c.received.load(),
 		DeltasAccepted:    c.accepted.Load(),
-		DeltasRefused:     c.refused.Load(),
 		DeltasOutOfRange:  c.outOfRange.Load(),
 		DeltasWithoutLink: c.withoutLink.Load(),
 		DeltasUnencodable: c.unencodable.Load(),
@@ -121,7 +121,6 @@ func (r *Replicator) Stats() Stats {
 		BadMessages:       c.badMessages.Load(),
 		BadRequests:       c.badRequests.Load(),
 		Silences:          c.silences.Load(),
-		Digests:           c.compared.Load(),
 		DigestsDiffer:     c.differing.Load(),
 		DigestsImpossible: c.impossible.Load(),
 		Repairs:           c.repairs.Load(),
@@ -129,6 +128,9 @@ func (r *Replicator) Stats() Stats {
 		Retellings:        c.retellings.Load(),
 		Retold:            c.retold.Load(),
 	}
+	// Sums of what was read above: no part is ever more than its whole.
+	s.DeltasRefused = s.DeltasOutOfRange + s.DeltasWithoutLink + c.refused.Load()
+	s.Digests = s.DigestsDiffer + s.DigestsImpossible + c.agreeing.Load()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Maps = len(r.localMaps())

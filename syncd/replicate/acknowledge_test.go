@@ -1,0 +1,49 @@
+package replicate
+
+import (
+	"errors"
+	"testing"
+
+	"mapsync/syncd/table"
+)
+
+// What was received is acknowledged once the writer has been through with it: when the
+// kernel map holds it, or has refused it, and not before.
+func TestAcknowledgedOnceWritten(t *testing.T) {
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := newTable(t, r.opt.Self, false)
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
+		t.Fatal(err)
+	}
+	l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+	writer := tb.NewCursor(0)
+	defer writer.Close()
+	position := func() uint64 {
+		acks := l.acks(nil)
+		if len(acks) == 0 {
+			return 0
+		}
+		return acks[len(acks)-1].GetAck().GetPosition()
+	}
+	position() // of the walk's beginning
+	for i, refusal := range []error{nil, errors.New("map full")} {
+		from := uint64(10 * i)
+		if err := l.take(mustMarshal(t, stockBatch(1, from, from+10, 2*i+1, 2*i+2))); err != nil {
+			t.Fatal(err)
+		}
+		var rec table.Record
+		tb.View(func(tx *table.Tx) { tx.NextDirty(writer, &rec) })
+		tb.Update(func(tx *table.Tx) { tx.Applied(rec.Ref, rec.Version, refusal); tx.SetApplied(writer.Position()) })
+		if p := position(); p != 0 {
+			t.Errorf("position %d is acknowledged when one of two entries is written", p)
+		}
+		tb.View(func(tx *table.Tx) { tx.NextDirty(writer, &rec) })
+		tb.Update(func(tx *table.Tx) { tx.Applied(rec.Ref, rec.Version, refusal); tx.SetApplied(writer.Position()) })
+		if p := position(); p != from+10 {
+			t.Errorf("position %d is acknowledged when all is written, expected %d", p, from+10)
+		}
+	}
+}
