@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -95,7 +94,7 @@ func sideText(s *daemon.DiffSide) (string, error) {
 	if !s.Deleted {
 		value, err = plain(s.Value)
 	}
-	return fmt.Sprintf("%s owner=%s changed=%s", value, s.Owner, s.Changed.Format(time.RFC3339Nano)), err
+	return fmt.Sprintf("%s owner=%s changed=%s", value, s.Owner, changed(s.Changed)), err
 }
 
 // plain returns a text that is on the wire as JSON.

@@ -104,6 +104,14 @@ func printEntry(out io.Writer, e *daemon.Entry) error {
 	if e.Pending {
 		note = " pending"
 	}
-	_, err = fmt.Fprintf(out, "%s %s owner=%s changed=%s%s\n", key, value, e.Owner, e.Changed.Format(time.RFC3339Nano), note)
+	_, err = fmt.Fprintf(out, "%s %s owner=%s changed=%s%s\n", key, value, e.Owner, changed(e.Changed), note)
 	return err
+}
+
+// changed says when, and of what was there before syncd was, that nobody knows.
+func changed(at time.Time) string {
+	if at.IsZero() {
+		return "unknown"
+	}
+	return at.Format(time.RFC3339Nano)
 }

@@ -86,14 +86,14 @@ func printStatus(out io.Writer, s *daemon.Status) error {
 	for _, p := range s.Peers {
 		fmt.Fprintf(w, "%s\t%s\t%t\t%t\t%s\t%s\n", p.Node, p.Address, p.Receiving, p.Sending, seconds(p.ClockOffset), seconds(p.RoundTrip))
 	}
-	fmt.Fprintln(w, "\nPEER\tMAP\tSTATE\tRECEIVED\tSENT\tACKED\tLAG\tLAG TIME")
+	fmt.Fprintln(w, "\nPEER\tMAP\tSTATE\tEQUAL\tRECEIVED\tSENT\tACKED\tLAG\tLAG TIME")
 	for _, p := range s.Peers {
 		for _, m := range p.Maps {
 			lag, late := fmt.Sprint(m.LagEntries), seconds(m.LagSeconds)
-			if m.Error != "" {
+			if m.Error != "" || !p.Sending {
 				lag, late = "NOT SERVED", "-" // no lag is not what this is
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", p.Node, m.Name, m.State,
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%s\t%s\n", p.Node, m.Name, m.State, equal(&m),
 				m.Received, m.Sent, m.Acked, lag, late)
 		}
 	}
@@ -111,6 +111,19 @@ func scanned(s *daemon.ScanStatus) string {
 		return "-"
 	}
 	return seconds(s.Interval)
+}
+
+// equal says whether this node was last seen to hold what the peer told.
+func equal(m *daemon.PeerMapStatus) string {
+	switch {
+	case m.Incomparable != "":
+		return "UNKNOWN"
+	case m.Divergent > 0:
+		return fmt.Sprintf("%d DIFFER", m.Divergent)
+	case !m.Agreed:
+		return "not proven yet"
+	}
+	return "yes"
 }
 
 func printSecurity(out io.Writer, s *daemon.Status) {
@@ -137,6 +150,12 @@ func printProblems(out io.Writer, s *daemon.Status) {
 		for _, m := range p.Maps {
 			if m.Error != "" {
 				fmt.Fprintf(out, "peer %s, map %s: %s\n", p.Node, m.Name, m.Error)
+			}
+			if m.Incomparable != "" {
+				fmt.Fprintf(out, "peer %s, map %s: cannot be compared: %s\n", p.Node, m.Name, m.Incomparable)
+			}
+			if m.Divergent > 0 {
+				fmt.Fprintf(out, "peer %s, map %s: entries differ, `syncd diff %s --peer %s` lists them\n", p.Node, m.Name, m.Name, p.Node)
 			}
 		}
 	}

@@ -117,7 +117,7 @@ func (a *admin) metricsHandler() http.Handler {
 		fmt.Fprintln(w, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		r := a.daemon.Ready()
+		r := a.daemon.ReadyNow()
 		if r.Ready {
 			fmt.Fprintln(w, "ready")
 		} else {

@@ -18,13 +18,13 @@ type clock struct {
 	jiffies *kmap.Jiffies // nil when the kernel would not tell
 }
 
-func newClock() clock {
+func newClock(now func() time.Time) clock {
 	// The tightest of a few pairs of readings is the one least disturbed.
 	best := clock{}
 	narrowest := int64(1<<63 - 1)
 	for range 16 {
 		before := monotonic()
-		wall := time.Now().UnixNano()
+		wall := now().UnixNano()
 		width := monotonic() - before
 		if width < narrowest {
 			narrowest = width

@@ -15,7 +15,7 @@ func (a *admin) controlHandler() http.Handler {
 	mux := http.NewServeMux()
 	d := a.daemon
 	mux.HandleFunc("GET /status", answer(d, d.Status))
-	mux.HandleFunc("GET /ready", answer(d, d.Ready))
+	mux.HandleFunc("GET /ready", answer(d, d.ReadyNow))
 	mux.HandleFunc("GET /drain", answer(d, d.Handover))
 	mux.HandleFunc("PUT /drain", answer(d, d.Drain))
 	mux.HandleFunc("DELETE /drain", answer(d, d.Undrain))

@@ -36,6 +36,9 @@ type Options struct {
 	Config  config.Config
 	Version string // of the program, for status and metrics
 	Logger  *slog.Logger
+	// Wall is the wall clock, which is read at the start; time.Now when nil. A test of
+	// nodes whose clocks differ replaces it.
+	Wall func() time.Time
 	// OpenCapture attaches the hooks; capture.Open when nil. A test or a benchmark
 	// that brings its own source of events replaces it.
 	OpenCapture func(capture.Options) (*capture.Capture, error)
@@ -60,6 +63,7 @@ type Daemon struct {
 	fields      []schema.Setting
 	gossipKey   []byte // that digests are made with; nil: none
 	maps        []*replica
+	look        chan struct{} // wakes watchMaps
 	drain       drain
 	losses      losses
 	scanBudget  *kmap.ScanBudget // of all maps
@@ -81,8 +85,12 @@ func New(o Options) (_ *Daemon, err error) {
 	if o.OpenCapture == nil {
 		o.OpenCapture = capture.Open
 	}
-	d := &Daemon{config: o.Config, version: o.Version, log: o.Logger, clock: newClock(), started: time.Now()}
-	d.self = table.Owner{Node: d.config.NodeName, Incarnation: uint64(d.clock.now())}
+	if o.Wall == nil {
+		o.Wall = time.Now
+	}
+	d := &Daemon{
+		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), look: make(chan struct{}, 1),
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
@@ -98,6 +106,10 @@ func New(o Options) (_ *Daemon, err error) {
 		return nil, err
 	}
 	if d.state, err = openState(d.config.StateDir, d.config.NodeName); err != nil {
+		return nil, err
+	}
+	d.self.Node = d.config.NodeName
+	if d.self.Incarnation, err = d.state.begin(uint64(d.clock.now())); err != nil {
 		return nil, err
 	}
 	if err := d.openKernel(o.OpenCapture); err != nil {
@@ -224,9 +236,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.watchLosses(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
 	g.Go(func() error { return d.followMembers(ctx) })
-	g.Go(func() error { return d.claimWhenSynced(ctx) })
-	g.Go(func() error { return d.watchReadiness(ctx) })
-	g.Go(func() error { return d.watchDrain(ctx) })
+	g.Go(func() error { return d.watchMaps(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
 	for _, m := range d.maps {
 		g.Go(func() error { return m.run(ctx) })

@@ -64,7 +64,7 @@ type DiffSide struct {
 	Deleted     bool            `json:"deleted,omitempty"`
 	Owner       string          `json:"owner"`
 	Incarnation uint64          `json:"incarnation"`
-	Changed     time.Time       `json:"changed"` // by the clock of its version
+	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version
 	Version     uint64          `json:"version"`
 }
 
@@ -82,13 +82,8 @@ const compareTimeout = time.Minute
 
 // serveDiff answers with the differences, one a line.
 func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
-	m, t, s := a.mapFor(w, r)
+	m, l := a.listerFor(w, r)
 	if m == nil {
-		return
-	}
-	l, err := newLister(a.daemon, t, s, r.URL.Query())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	peers := []string{r.URL.Query().Get("peer")}
@@ -98,8 +93,8 @@ func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
 			peers = append(peers, p.Node)
 		}
 	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := bufio.NewWriter(w)
+	var err error
 	for _, peer := range peers {
 		if err = a.diff(r.Context(), out, l, m.name, peer); err != nil {
 			break
@@ -153,7 +148,7 @@ func (l *lister) side(h *replicate.Held) *DiffSide {
 	}
 	s := &DiffSide{
 		Deleted: h.Value == nil, Owner: h.Owner.Node, Incarnation: h.Owner.Incarnation,
-		Changed: time.Unix(0, int64(h.Version)), Version: uint64(h.Version),
+		Changed: changedAt(h.Version), Version: uint64(h.Version),
 	}
 	if h.Value != nil {
 		times := l.times()

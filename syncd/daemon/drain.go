@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"sync"
 	"time"
@@ -16,9 +15,6 @@ const quietTime = time.Second
 
 // readAgain is for how long what a scan found may take to become a change.
 const readAgain = 200 * time.Millisecond
-
-// drainInterval is how often a handover is looked at.
-const drainInterval = 50 * time.Millisecond
 
 // Handover is how far a drained node has handed over.
 type Handover struct {
@@ -74,6 +70,7 @@ func (d *Daemon) Drain() Handover {
 	}
 	d.drain.mu.Unlock()
 	d.publish() // at once: traffic is to go elsewhere
+	d.poke()
 	return d.Handover()
 }
 
@@ -97,22 +94,6 @@ func (d *Daemon) Handover() Handover {
 	return Handover{
 		Drained: !r.since.IsZero(), Since: r.since, Done: r.done,
 		Waiting: append([]string{}, r.waiting...),
-	}
-}
-
-// watchDrain looks at the handover while there is one.
-func (d *Daemon) watchDrain(ctx context.Context) error {
-	tick := time.NewTicker(drainInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-tick.C:
-			if _, drained := d.drain.begun(); drained {
-				d.handOver(now)
-			}
-		}
 	}
 }
 

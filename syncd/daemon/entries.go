@@ -55,7 +55,7 @@ type Entry struct {
 	Deleted     bool            `json:"deleted,omitempty"`
 	Owner       string          `json:"owner,omitempty"` // empty: nobody has claimed it yet
 	Incarnation uint64          `json:"incarnation,omitempty"`
-	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version
+	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version; absent: before syncd was there
 	Version     uint64          `json:"version"`
 	Pending     bool            `json:"pending,omitempty"` // still to be written to the kernel map
 }
@@ -97,16 +97,11 @@ func (e *Entry) Text() (key, value string, err error) {
 
 // serveEntries answers a query.
 func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
-	m, t, s := a.mapFor(w, r)
+	m, l := a.listerFor(w, r)
 	if m == nil {
 		return
 	}
-	l, err := newLister(a.daemon, t, s, r.URL.Query())
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
-	}
-	w.Header().Set("Content-Type", "application/x-ndjson")
+	var err error
 	if strings.HasPrefix(r.URL.Path, "/watch/") {
 		err = l.watch(r.Context(), w)
 	} else {
@@ -115,6 +110,22 @@ func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		a.daemon.log.Debug("entries ended early", "error", err)
 	}
+}
+
+// listerFor returns the map that a request is about and what answers it in lines of JSON;
+// or it answers what is wrong with the request, and returns nil.
+func (a *admin) listerFor(w http.ResponseWriter, r *http.Request) (*replica, *lister) {
+	m, t, s := a.mapFor(w, r)
+	if m == nil {
+		return nil, nil
+	}
+	l, err := newLister(a.daemon, t, s, r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return nil, nil
+	}
+	w.Header().Set("Content-Type", "application/x-ndjson")
+	return m, l
 }
 
 // lister writes entries of one table.
@@ -253,9 +264,18 @@ func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
 	if rec.Version != 0 {
 		owner := tx.Owner(rec.Owner)
 		e.Owner, e.Incarnation = owner.Node, owner.Incarnation
-		e.Changed = time.Unix(0, int64(rec.Version))
+		e.Changed = changedAt(rec.Version)
 	}
 	return e
+}
+
+// changedAt returns the time of a version, zero if nobody knows it: the entry was found in
+// a kernel map.
+func changedAt(v table.Version) time.Time {
+	if v == table.ClaimedVersion {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(v))
 }
 
 func quoted(s string) json.RawMessage {

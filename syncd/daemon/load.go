@@ -14,7 +14,9 @@ import (
 func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
 	info := k.Info()
 	again := m.loaded == identityOf(&info) && m.offered == t
-	m.loaded = mapIdentity{}
+	if !again {
+		m.loaded = mapIdentity{} // a rescan that fails leaves it the same map: peers' entries in it are no news
+	}
 	switch {
 	case !m.known:
 		n, err = kmap.LoadAll(ctx, k, t)

@@ -11,7 +11,7 @@ import (
 
 const (
 	// lossInterval is how often the counters of the hooks are looked at.
-	lossInterval = 100 * time.Millisecond
+	lossInterval = 250 * time.Millisecond
 	// lossLogInterval is how often at most the log tells of losses.
 	lossLogInterval = time.Second
 )

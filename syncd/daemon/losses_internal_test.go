@@ -46,7 +46,7 @@ func TestLossesAreSaidAndRepaired(t *testing.T) {
 		for i := range 25 { // for 2.5 s a few at a time
 			l.note(&capture.Stats{LostReservations: uint64(i+1) * 10, SequenceGaps: 7}, int64(i+1), false)
 			l.log(log)
-			time.Sleep(lossInterval)
+			time.Sleep(lossLogInterval / 10)
 		}
 		if said("changes were lost, scanning") != 3 || said("buffer_full=10 ") != 1 || said("buffer_full=100 ") != 2 || said("gaps=7 ") != 1 {
 			t.Errorf("the log says:\n%s", out.String())

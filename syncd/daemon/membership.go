@@ -53,39 +53,19 @@ func (d *Daemon) pastSyncTimeout(since time.Time) bool {
 	return time.Since(since) > d.config.SyncTimeout
 }
 
-// Claiming looks this often, and works in chunks so that nobody waits for the
+// claimChunk is how many records are claimed at a time, so that nobody waits for the
 // table's lock.
-const (
-	claimInterval = 20 * time.Millisecond
-	claimChunk    = 4096
-)
+const claimChunk = 4096
 
-// claimWhenSynced turns what was found in the maps at their start, and no peer
-// knows, into changes of this node: once every live peer has told what it knows,
-// or the time limit is over.
-func (d *Daemon) claimWhenSynced(ctx context.Context) error {
-	tick := time.NewTicker(claimInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		for _, m := range d.maps {
-			m.claim()
-		}
-	}
-}
-
-func claimAll(t *table.Table, now func() int64) {
+func claimAll(t *table.Table) {
 	for more := true; more; {
-		t.Update(func(tx *table.Tx) { more = tx.Claim(now(), claimChunk) })
+		t.Update(func(tx *table.Tx) { more = tx.Claim(claimChunk) })
 	}
 }
 
-// claim ends the first synchronisation once nothing is waited for, or the time
-// limit is over: what is in the map and no peer knows is then this node's.
+// claim ends the first synchronisation once every live peer has told what it knows, or the
+// time limit is over: what was found in the map, and no peer knows, is then a change of this
+// node.
 func (m *replica) claim() {
 	m.mu.Lock()
 	state, t, since := m.state, m.table, m.since
@@ -107,7 +87,7 @@ func (m *replica) claim() {
 		m.log.Warn("peers did not answer within sync-timeout, going on without them", "waiting_for", waiting)
 	}
 	unversioned := t.Stats().Unversioned
-	claimAll(t, m.daemon.clock.now)
+	claimAll(t)
 	m.mu.Lock()
 	if m.state == MapSyncing {
 		m.state = MapReplicating
@@ -136,8 +116,8 @@ func (m *replica) rememberWhenApplied() {
 	if !m.heard {
 		m.heard, m.heardHead = true, stats.Head
 	}
-	if stats.Applied < m.heardHead {
-		return
+	if stats.Applied < m.heardHead || stats.Failed > 0 {
+		return // what did not fit was not deleted
 	}
 	m.remembered = true // tried once: a full disk must not flood the log
 	info := m.kernel.m.Info()

@@ -9,6 +9,7 @@ import (
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -73,6 +74,21 @@ func (d *Daemon) Ready() Readiness {
 	return r
 }
 
+// ReadyNow is Ready for whoever decides by it alone: it looks first whether each map
+// is still the one that is meant, and not only as often as maps are looked for. A load
+// balancer that has made a new map asks it, and is not told that the old one is ready.
+func (d *Daemon) ReadyNow() Readiness {
+	var missing []string
+	for _, m := range d.maps {
+		if m.overtaken() {
+			missing = append(missing, m.name+": the map has been replaced or has gone, and that is about to be noticed")
+		}
+	}
+	r := d.Ready() // after that: what has been taken up meanwhile is judged as it is
+	r.Ready, r.Missing = r.Ready && len(missing) == 0, append(r.Missing, missing...)
+	return r
+}
+
 func orElse(s, other string) string {
 	if s == "" {
 		return other
@@ -92,28 +108,6 @@ func (d *Daemon) disagreement() string {
 		return "digests do not agree yet: " + strings.Join(missing, ", ")
 	}
 	return ""
-}
-
-// readyInterval is how often what is missing is looked at.
-const readyInterval = 20 * time.Millisecond
-
-// watchReadiness decides when maps become ready, and tells the health service.
-func (d *Daemon) watchReadiness(ctx context.Context) error {
-	tick := time.NewTicker(readyInterval)
-	defer tick.Stop()
-	defer d.health.Shutdown() // not serving any more
-	for last := (Readiness{}); ; {
-		d.judge()
-		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
-			d.logReadiness(&now)
-			last = now
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
 }
 
 func (d *Daemon) logReadiness(r *Readiness) {
@@ -216,11 +210,37 @@ func (m *replica) readiness() (verdict, string) {
 	return m.verdict, ""
 }
 
+// overtaken reports whether the kernel map is no longer the one that is meant.
+func (m *replica) overtaken() bool {
+	m.mu.Lock()
+	a := m.kernel
+	m.mu.Unlock()
+	if a == nil {
+		return false // not ready, and says why
+	}
+	means, err := kmap.Means(m.ref, a.m.Info().ID)
+	return err == nil && !means // what is wrong, the watcher tells
+}
+
 // undecided reports whether the map may become ready, and is not yet.
 func (m *replica) undecided() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state == MapReplicating && m.verdict != proven
+}
+
+// underWay reports whether the map is on its way to being ready, or about to be remembered:
+// a daemon that is killed before that does not know afterwards what was deleted meanwhile.
+func (m *replica) underWay() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch m.state {
+	case MapLoading, MapSyncing:
+		return true
+	case MapReplicating:
+		return m.verdict != proven || !m.remembered && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
+	}
+	return false
 }
 
 // judge takes a look at a map that is not ready. complete says that just now every peer

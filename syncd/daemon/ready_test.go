@@ -105,6 +105,31 @@ func TestReadyNeverComesBeforeEquality(t *testing.T) {
 	}
 }
 
+// A load balancer that has made a new map asks whether it may begin, before anybody can
+// have noticed the map.
+func TestReadyIsNotThatOfAnOldMap(t *testing.T) {
+	const entries = 2000
+	path := filepath.Join(pinDir(t), "one")
+	m := pinned(t, path, 8, 8, 2*entries)
+	n := newNode(t, 1, "ct="+path)
+	n.config.Join = nil
+	n.start()
+	eventually(t, "ready", func() bool { return n.status().Ready })
+	n.write(m, 0, entries, 7)
+	for round := range 10 {
+		m = pinned(t, path, 8, 8, 2*entries)
+		eventually(t, "ready with the new map", func() bool {
+			code, _ := n.readyz()
+			r, err := n.client.Ready(t.Context())
+			ready := code == http.StatusOK || err == nil && r.Ready
+			if missing := lacks(m, entries, 7); ready && missing > 0 {
+				t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
+			}
+			return ready
+		})
+	}
+}
+
 // Two nodes start together, and what the one has found in its map is not yet its own
 // when the other asks: that is not all that it has to tell.
 func TestReadyWaitsForWhatAPeerHasYetToClaim(t *testing.T) {
@@ -233,5 +258,34 @@ func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
 	eventually(t, "all came", func() bool { return lacks(larger, 1, 8) == 0 })
 	if !n2.status().Ready {
 		t.Error("not ready any more")
+	}
+}
+
+// What never fitted into a map is not taken for deleted when syncd starts again.
+func TestAMapThatIsTooSmallIsNotRemembered(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	startPair(t, n1, n2)
+	n1.write(m1, 0, 500, 7)
+	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1.waitRemembered(m1)
+	small := pinned(t, path1, 8, 8, 100)
+	eventually(t, "the smaller map is full", func() bool {
+		_, body := n1.readyz()
+		return n1.status().Maps[0].State == "replicating" && strings.Contains(body, "400 entries do not go into the kernel map")
+	})
+	time.Sleep(200 * time.Millisecond)
+	n1.stop()
+	_, state := n1.readState()
+	if id := state["kernel_maps"].(map[string]any)["ct"].(map[string]any)["id"]; id == float64(idOf(t, small)) {
+		t.Error("the state file names a map that does not hold all")
+	}
+	n1.start()
+	eventually(t, "replicating again", func() bool { return n1.status().Maps[0].State == "replicating" })
+	time.Sleep(200 * time.Millisecond)
+	if !holds(t, m2, 500, 7) {
+		t.Error("the peer has lost entries")
 	}
 }

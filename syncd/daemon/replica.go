@@ -29,8 +29,13 @@ const (
 	MapRefused     MapState = "refused"     // it cannot be replicated; the error says why
 )
 
-// pollInterval is how often the kernel is asked whether a map has come or gone.
-const pollInterval = 500 * time.Millisecond
+// How often the kernel is asked whether a map has come or gone: a pin is one file, a
+// name is looked for among all maps. Until a new map is found and refilled, its load balancer
+// knows no session.
+const (
+	pollPin  = 100 * time.Millisecond
+	pollMaps = 500 * time.Millisecond
+)
 
 // settleKeys is how many new keys of a map are followed at a time: 6 MiB at most.
 const settleKeys = 1 << 18
@@ -108,7 +113,11 @@ const (
 // run follows the kernel map until ctx ends. What is wrong with a map sets that
 // map aside, to be tried again, and ends nothing else.
 func (m *replica) run(ctx context.Context) error {
-	watcher := kmap.NewWatcher(m.ref, pollInterval)
+	interval := pollMaps
+	if m.ref.PinPath != "" {
+		interval = pollPin
+	}
+	watcher := kmap.NewWatcher(m.ref, interval)
 	m.log.Info("waiting for the map", "ref", m.ref.String())
 	if there, err := kmap.Resolve(m.ref); err != nil {
 		m.look() // what is wrong, Next tells
@@ -236,6 +245,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		SameMap:         m.daemon.state.same(m.name, identityOf(&info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
+		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
 		SettleKeys:      settleKeys,
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
@@ -257,6 +267,7 @@ func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	info := a.m.Info()
 	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
 	m.verdict, m.aimed, m.heard = notReady, false, false
+	m.daemon.poke()
 }
 
 // replicate offers the map to peers. Only then may it be claimed: until the

@@ -28,31 +28,19 @@ type ScanStatus struct {
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d := m.daemon
-	m.warnOfEvictions(a.m.Info())
+	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
+		m.log.Warn("evictions of this map are not seen here: a scan that finds an entry of this node gone takes it for deleted")
+	}
 	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
 		Interval: d.config.ScanInterval, Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
 	})
 }
 
-// warnOfEvictions says when what an LRU map threw out cannot be told from what was
+// evictionsUnseen reports whether what an LRU map threw out cannot be told from what was
 // deleted: nobody sees it go, and the scan finds it gone.
-func (m *replica) warnOfEvictions(info kmap.Info) {
-	c := m.daemon.capture
+func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
 	lru := info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
-	seen := c.Attached() != capture.AttachNone && !slices.Contains(c.Missing(), "htab_lru_map_delete_node")
-	if lru && !seen && !m.daemon.config.EvictionDeletes {
-		m.log.Warn("evictions of this map are not seen here, and replicated as deletes when a scan finds them")
-	}
-}
-
-// RequestScan has the kernel map compared with the table at once. It does nothing while
-// there is none.
-func (m *replica) RequestScan() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.kernel != nil && m.kernel.scanner != nil {
-		m.kernel.scanner.Request()
-	}
+	return lru && (d.capture.Attached() == capture.AttachNone || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
 }
 
 // repair reports whether a scan that began after a time (a loss was seen, say) has compared

@@ -15,13 +15,13 @@ import (
 
 // state remembers, from one incarnation to the next, which kernel map each name
 // stood for. The same map tells that an absent key was deleted while the daemon
-// was away; another one tells that the load balancer began anew.
+// was away; another one tells that the load balancer began anew. It also keeps
+// incarnations growing where the wall clock was set back.
 type state struct {
 	path string
-	boot string
 
 	mu   sync.Mutex
-	maps map[string]mapIdentity
+	file stateFile
 }
 
 // mapIdentity tells one kernel map of this boot from all others. The id alone would,
@@ -45,8 +45,9 @@ func identityOf(i *kmap.Info) mapIdentity {
 }
 
 type stateFile struct {
-	BootID string                 `json:"boot_id"`
-	Maps   map[string]mapIdentity `json:"kernel_maps"`
+	BootID      string                 `json:"boot_id"`
+	Incarnation uint64                 `json:"incarnation"` // the last one
+	Maps        map[string]mapIdentity `json:"kernel_maps"`
 }
 
 func openState(dir, node string) (*state, error) {
@@ -57,33 +58,38 @@ func openState(dir, node string) (*state, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
-	s := &state{
-		path: filepath.Join(dir, node+".state.json"),
-		boot: strings.TrimSpace(string(boot)),
-		maps: make(map[string]mapIdentity),
-	}
+	s := &state{path: filepath.Join(dir, node+".state.json")}
 	data, err := os.ReadFile(s.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return s, nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
 		return nil, fmt.Errorf("read the state: %w", err)
+	default:
+		if err := json.Unmarshal(data, &s.file); err != nil {
+			return nil, fmt.Errorf("parse %s (delete it to start as a new node): %w", s.path, err)
+		}
 	}
-	var file stateFile
-	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("parse %s (delete it to start as a new node): %w", s.path, err)
-	}
-	if file.BootID == s.boot && file.Maps != nil { // map ids count from boot
-		s.maps = file.Maps
+	this := strings.TrimSpace(string(boot))
+	if s.file.BootID != this || s.file.Maps == nil { // map ids count from boot
+		s.file.BootID, s.file.Maps = this, make(map[string]mapIdentity)
 	}
 	return s, nil
+}
+
+// begin returns the incarnation that starts now, in ns of the wall clock: peers take the
+// higher one for the later, whatever was done to the clock meanwhile.
+func (s *state) begin(now uint64) (uint64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.file.Incarnation = max(now, s.file.Incarnation+1)
+	return s.file.Incarnation, s.save()
 }
 
 // same reports whether name stood for this very kernel map before.
 func (s *state) same(name string, id mapIdentity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known, ok := s.maps[name]
+	known, ok := s.file.Maps[name]
 	return ok && known == id
 }
 
@@ -91,8 +97,12 @@ func (s *state) same(name string, id mapIdentity) bool {
 func (s *state) remember(name string, id mapIdentity) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.maps[name] = id
-	data, err := json.Marshal(stateFile{BootID: s.boot, Maps: s.maps})
+	s.file.Maps[name] = id
+	return s.save()
+}
+
+func (s *state) save() error {
+	data, err := json.Marshal(s.file)
 	if err != nil {
 		return fmt.Errorf("encode the state: %w", err)
 	}

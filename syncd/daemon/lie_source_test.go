@@ -1,0 +1,152 @@
+package daemon_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"mapsync/internal/feed"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// source is a peer's load balancer: it changes its flows all the time, and remembers how.
+type source struct {
+	t     *testing.T
+	node  *node
+	m     *ebpf.Map
+	feed  *feed.Feed
+	shape *shape
+	first int // its flows are from first on
+	flows int
+
+	mu      sync.Mutex // held while changes are made
+	random  *rand.Rand
+	changes uint64
+	last    []uint64 // number of the last change, by flow; 0: there was none
+	live    []bool
+	deleted []uint64 // number of the last delete
+}
+
+// held is what a source knew at some time.
+type held struct {
+	last []uint64
+	live []bool
+	open bool // a later time may take the place of this one
+}
+
+const sourceBatch = 256
+
+func newSource(t *testing.T, n *node, m *ebpf.Map, s *shape, first int) *source {
+	t.Helper()
+	flows := s.flows
+	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: sourceBatch})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &source{
+		t: t, node: n, m: m, feed: f, shape: s, first: first, flows: flows, random: rand.New(rand.NewPCG(uint64(first), 1)),
+		last: make([]uint64, flows), live: make([]bool, flows), deleted: make([]uint64, flows),
+	}
+}
+
+// fill creates most flows.
+func (s *source) fill() {
+	for at := 0; at < s.flows; at += sourceBatch {
+		s.make(func(i int) (flow int, remove bool) { return at + i, false }, min(sourceBatch, s.flows-at)*9/10)
+	}
+}
+
+// start has flows change until the test ends, now more and now less, and no faster than the
+// slowest wire can tell.
+func (s *source) start() {
+	most := min(sourceBatch, 32<<10/s.shape.value)
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			s.make(func(int) (flow int, remove bool) { return s.random.IntN(s.flows), s.random.IntN(5) == 0 }, s.random.IntN(most))
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(s.random.Int64N(int64(20 * time.Millisecond)))):
+			}
+		}
+	}()
+	s.t.Cleanup(func() { close(stop); <-done })
+}
+
+// make makes so many changes in one run of the data plane.
+func (s *source) make(pick func(i int) (flow int, remove bool), count int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key, value := make([]byte, s.shape.key), make([]byte, s.shape.value)
+	s.feed.Reset()
+	for i := range count {
+		flow, remove := pick(i)
+		s.changes++
+		s.shape.fillEntry(key, value, s.first+flow, s.changes)
+		op := table.OpUpdate
+		if remove {
+			if op = table.OpDelete; !s.live[flow] {
+				continue
+			}
+			s.deleted[flow] = s.changes
+		}
+		s.feed.Add(op, table.ContextPacket, key, value)
+		s.last[flow], s.live[flow] = s.changes, !remove
+	}
+	if failed, err := s.feed.Run(); err != nil || failed > 0 {
+		s.t.Error(failed, err)
+	}
+}
+
+func (s *source) holds() *held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &held{slices.Clone(s.last), slices.Clone(s.live), true}
+}
+
+// leave puts into a map what it could hold of some flows had nobody written it for a while.
+func (s *source) leave(m *ebpf.Map) {
+	now := s.holds()
+	key, value := make([]byte, s.shape.key), make([]byte, s.shape.value)
+	for flow, last := range now.last {
+		if last == 0 || flow%3 == 0 {
+			continue
+		}
+		s.shape.fillEntry(key, value, s.first+flow, 0)
+		if err := m.Put(key, value); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// compare says what of that which was held a map lacks: an entry is to be as it was, or as it has become since.
+func (s *source) compare(before *held, content map[int]uint64) (lie string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var missing, old, undead int
+	for flow, last := range before.last {
+		number, there := content[s.first+flow]
+		switch {
+		case last == 0:
+		case !there && before.live[flow] && s.deleted[flow] < last:
+			missing++
+		case there && before.live[flow] && number < last:
+			old++
+		case there && !before.live[flow] && number <= last:
+			undead++
+		}
+	}
+	if missing+old+undead == 0 {
+		return ""
+	}
+	return fmt.Sprintf("of %d entries of %s %d are missing, %d are old, and %d were deleted",
+		s.flows, s.node.config.NodeName, missing, old, undead)
+}

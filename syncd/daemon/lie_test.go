@@ -1,0 +1,285 @@
+package daemon_test
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// hunt is for how long TestNoNodeLiesAboutBeingReady goes on; 0: not at all.
+var hunt = flag.Duration("hunt", 0, "how long to try to catch a node that says too early that it is ready")
+
+// joinerVariable holds the settings of the daemon that this process is to be.
+const joinerVariable = "MAPSYNC_TEST_JOINER"
+
+// runJoiner is a daemon in a process of its own: one that can be stopped at the very
+// instant at which it says something. It ends with its standard input.
+func runJoiner() {
+	var c config.Config
+	if err := json.Unmarshal([]byte(os.Getenv(joinerVariable)), &c); err != nil {
+		panic(err)
+	}
+	d, err := daemon.New(daemon.Options{
+		Config: c, Version: "test", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
+			o.Attach = capture.AttachNone
+			return capture.Open(o)
+		},
+	})
+	if err != nil {
+		panic(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
+	if err := d.Run(ctx); err != nil {
+		panic(err)
+	}
+}
+
+// TestNoNodeLiesAboutBeingReady: nodes join again and again two peers whose entries change
+// all the time: with maps of all sizes, that are empty, out of date or what an earlier
+// life left, over streams that break and stall, and with little of a processor. At the
+// instant at which such a node says that it is ready it is stopped, and its kernel map
+// compared with what the peers held when they began to talk to it.
+func TestNoNodeLiesAboutBeingReady(t *testing.T) {
+	if *hunt == 0 {
+		t.Skip("it hunts for as long as -hunt says")
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	limit := *hunt
+	if testing.Short() {
+		limit /= 4
+	}
+	joins := 0
+	for began := time.Now(); time.Since(began) < limit && !t.Failed(); {
+		t.Run("cluster", func(t *testing.T) {
+			c := newLieCluster(t, random)
+			for range 4 {
+				c.join()
+				joins++
+			}
+		})
+	}
+	t.Logf("%d joins", joins)
+}
+
+// lieCluster is two live peers, and a third that joins.
+type lieCluster struct {
+	t       *testing.T
+	random  *rand.Rand
+	sources [2]*source
+	wires   [2]*wire
+	joiner  *node
+	m       *ebpf.Map // the joiner's
+	shape   shape
+}
+
+func newLieCluster(t *testing.T, random *rand.Rand) *lieCluster {
+	c := &lieCluster{t: t, random: random, shape: randomShape(random)}
+	dir := pinDir(t)
+	flows := c.shape.flows
+	t.Logf("%d entries of %d + %d bytes at each peer, slow %t", flows, c.shape.key, c.shape.value, c.shape.slow)
+	for i := range c.sources {
+		path := filepath.Join(dir, fmt.Sprint("peer", i))
+		m := pinned(t, path, uint32(c.shape.key), uint32(c.shape.value), uint32(c.shape.room()))
+		n := newNode(t, i+1, "ct="+path)
+		n.config.SyncTimeout = 30 * time.Second
+		c.wires[i] = newWire(t, loopback(i+1)+":7957", n.config.GRPCListen)
+		n.config.GRPCAdvertise = loopback(i+1) + ":7957"
+		n.start()
+		c.sources[i] = newSource(t, n, m, &c.shape, i*flows)
+	}
+	eventually(t, "the peers are ready", func() bool {
+		for _, s := range c.sources {
+			if st := s.node.status(); !st.Ready || len(st.Peers) != 1 {
+				return false
+			}
+		}
+		return true
+	})
+	c.joiner = newNode(t, 3)
+	c.joiner.config.SyncTimeout = 30 * time.Second
+	c.newMap()
+	for _, s := range c.sources {
+		s.fill()
+		s.start()
+	}
+	return c
+}
+
+// newMap gives the joiner another kernel map, and nothing that it remembers.
+func (c *lieCluster) newMap() {
+	c.t.Helper()
+	m, err := c.shape.newMap()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { m.Close() })
+	c.m = m
+	c.joiner.config.Maps = []string{fmt.Sprintf("ct=id:%d", idOf(c.t, m))}
+	c.joiner.config.StateDir = c.t.TempDir()
+	c.joiner.config.ControlSocket = filepath.Join(c.joiner.config.StateDir, "syncd.sock")
+}
+
+// join has the third node join, and looks at its map once it says that it is ready.
+func (c *lieCluster) join() {
+	c.t.Helper()
+	kind := "what an earlier life left"
+	switch c.random.IntN(3) {
+	case 0:
+		kind = "empty"
+		c.newMap()
+	case 1:
+		kind = "out of date"
+		c.newMap()
+		for _, s := range c.sources {
+			s.leave(c.m)
+		}
+	}
+	for _, w := range c.wires {
+		w.arm(c.random, c.shape.flows*(c.shape.key+c.shape.value))
+	}
+	eventually(c.t, "nobody talks to the joiner", func() bool { return !c.served(0) && !c.served(1) })
+	before := [2]*held{c.sources[0].holds(), c.sources[1].holds()}
+	p := c.startJoiner()
+	for deadline := time.Now().Add(time.Minute); !p.readyz(); {
+		for i, s := range c.sources {
+			// What a peer held before it began to talk to the joiner it has to tell.
+			if now := s.holds(); before[i].open && !c.served(i) {
+				before[i] = now
+			} else {
+				before[i].open = false
+			}
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("not ready: %s", p.answer)
+		}
+	}
+	p.freeze()
+	content := c.shape.content(c.t, c.m)
+	for i, s := range c.sources {
+		if lie := s.compare(before[i], content); lie != "" {
+			c.t.Errorf("a joiner whose map was %s says that it is ready, and %s", kind, lie)
+		}
+	}
+	p.end(c.random.IntN(2) == 0)
+}
+
+// served reports whether a peer has a stream to the joiner.
+func (c *lieCluster) served(peer int) bool {
+	for _, p := range c.sources[peer].node.status().Peers {
+		if p.Node == c.joiner.config.NodeName && p.Sending {
+			return true
+		}
+	}
+	return false
+}
+
+// joinerProcess is the third node at work.
+type joinerProcess struct {
+	t      *testing.T
+	url    string
+	cmd    *exec.Cmd
+	in     io.Closer
+	answer string // the last of /readyz
+}
+
+func (c *lieCluster) startJoiner() *joinerProcess {
+	c.t.Helper()
+	settings, err := json.Marshal(c.joiner.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	p := &joinerProcess{t: c.t, url: "http://" + c.joiner.config.MetricsListen + "/readyz", cmd: exec.Command("/proc/self/exe")}
+	p.cmd.Env = append(os.Environ(), joinerVariable+"="+string(settings))
+	if c.random.IntN(2) == 0 {
+		p.cmd.Env = append(p.cmd.Env, "GOMAXPROCS=1")
+	}
+	p.cmd.Stderr = io.MultiWriter(&c.joiner.log, c.t.Output())
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { p.end(true) })
+	if c.random.IntN(2) == 0 { // slower than what it is told, and than all who look at it
+		if err := unix.Setpriority(unix.PRIO_PROCESS, p.cmd.Process.Pid, 19); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return p
+}
+
+// readyz asks whether the joiner is ready.
+func (p *joinerProcess) readyz() bool {
+	response, err := http.Get(p.url)
+	if err != nil {
+		p.answer = err.Error()
+		return false
+	}
+	defer response.Body.Close()
+	text, _ := io.ReadAll(response.Body)
+	p.answer = string(text)
+	return response.StatusCode == http.StatusOK
+}
+
+// freeze stops the process, and returns when nothing of it runs any more.
+func (p *joinerProcess) freeze() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		p.t.Fatal(err)
+	}
+	eventually(p.t, "the joiner has stopped", func() bool {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+		if err != nil || len(tasks) == 0 {
+			p.t.Fatal("the joiner has gone: ", err)
+		}
+		for _, task := range tasks {
+			stat, err := os.ReadFile(task)
+			if err != nil {
+				return false
+			}
+			if _, state, ok := strings.Cut(string(stat), ") "); !ok || state[0] != 'T' {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// end lets the joiner leave, or kills it.
+func (p *joinerProcess) end(kill bool) {
+	if p.cmd.ProcessState != nil {
+		return
+	}
+	if kill {
+		_ = p.cmd.Process.Kill()
+	}
+	_ = p.cmd.Process.Signal(unix.SIGCONT)
+	_ = p.in.Close()
+	_ = p.cmd.Wait()
+}

@@ -1,0 +1,161 @@
+package daemon_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"maps"
+	"net"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/internal/handbook"
+	"mapsync/internal/testcert"
+)
+
+var (
+	typeLine   = regexp.MustCompile(`(?m)^# TYPE (\S+) (\S+)$`)
+	sampleLine = regexp.MustCompile(`(?m)^([a-z_]+)(?:\{(.*)\})? `)
+	labelPair  = regexp.MustCompile(`(\w+)="([^"]*)"`)
+	metricName = regexp.MustCompile(`^(mapsync|process|go)_\w+$`)
+)
+
+// scrape returns the metrics that n exports, by name, with all values that their labels have.
+func (n *node) scrape() map[string]handbook.Metric {
+	n.t.Helper()
+	text, all := n.metrics(), make(map[string]handbook.Metric)
+	for _, m := range typeLine.FindAllStringSubmatch(text, -1) {
+		all[m[1]] = handbook.Metric{Name: m[1], Type: m[2], Labels: make(map[string][]string)}
+	}
+	for _, sample := range sampleLine.FindAllStringSubmatch(text, -1) {
+		for _, pair := range labelPair.FindAllStringSubmatch(sample[2], -1) {
+			if m, ok := all[sample[1]]; ok && !slices.Contains(m.Labels[pair[1]], pair[2]) {
+				m.Labels[pair[1]] = append(m.Labels[pair[1]], pair[2])
+			}
+		}
+	}
+	return all
+}
+
+// stranger makes n refuse a connection: that metric has no sample before.
+func (n *node) stranger() {
+	n.t.Helper()
+	conn, err := net.Dial("tcp", n.config.GRPCListen)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := conn.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// The runbook has a section for each metric that a node exports, and for no other, with its
+// type, its labels and their values.
+func TestRunbookHasEachMetric(t *testing.T) {
+	page, err := handbook.Read("../../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documented, err := page.Metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	pinned(t, path1, 8, 8, 100)
+	pinned(t, path2, 8, 8, 100)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1.config.ScanInterval = 100 * time.Millisecond
+	n1.secure(ca, testcert.Options{}, 1)
+	n2.secure(ca, testcert.Options{}, 1)
+	startPair(t, n1, n2)
+	n1.stranger()
+	// What is there depends on what has happened: a scan, a refusal, a comparison.
+	var missing []string
+	defer func() {
+		if len(missing) > 0 {
+			t.Errorf("sections of what is not exported: %v", missing)
+		}
+	}()
+	var exported map[string]handbook.Metric
+	eventually(t, "each documented metric is exported", func() bool {
+		exported, missing = n1.scrape(), nil
+		for name := range documented {
+			if _, ok := exported[name]; !ok {
+				missing = append(missing, name)
+			}
+		}
+		return len(missing) == 0
+	})
+	for name, got := range exported {
+		want, ok := documented[name]
+		switch {
+		case !strings.HasPrefix(name, handbook.MetricPrefix):
+		case !ok:
+			t.Errorf("docs/runbook.md has no section %s", name)
+		default:
+			compareMetric(t, want, got)
+		}
+	}
+	for i := range page.Sections {
+		for _, span := range handbook.Spans(page.Sections[i].Prose) {
+			if _, ok := exported[span]; metricName.MatchString(span) && !ok {
+				t.Errorf("section %q names %s, which is not exported", page.Sections[i].Title, span)
+			}
+		}
+	}
+}
+
+// compareMetric compares what the runbook says of a metric with what was exported.
+func compareMetric(t *testing.T, want, got handbook.Metric) {
+	t.Helper()
+	if want.Type != got.Type {
+		t.Errorf("%s is called a %s, and is a %s", want.Name, want.Type, got.Type)
+	}
+	if w, g := slices.Sorted(maps.Keys(want.Labels)), slices.Sorted(maps.Keys(got.Labels)); !slices.Equal(w, g) {
+		t.Errorf("%s is said to have labels %v, and has %v", want.Name, w, g)
+	}
+	for label, values := range want.Labels {
+		possible := got.Labels[label]
+		if want.Name == "mapsync_tls_refused_total" { // has what has happened
+			possible = map[string][]string{"side": {"accept", "dial"}, "reason": refusalReasons(t)}[label]
+		}
+		if slices.Sort(values); len(values) > 0 && !slices.Equal(values, slices.Sorted(slices.Values(possible))) {
+			t.Errorf("%s is said to have %s of %q, and can have %q", want.Name, label, values, possible)
+		}
+	}
+}
+
+// refusalReasons returns the reasons that package peers declares.
+func refusalReasons(t *testing.T) (reasons []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../../peers/refusal.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok {
+			return true
+		}
+		if name, ok := spec.Type.(*ast.Ident); ok && name.Name == "Reason" {
+			reason, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			reasons = append(reasons, reason)
+		}
+		return true
+	})
+	return reasons
+}

@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"context"
+	"time"
+)
+
+// Maps are looked at often while one is on its way to being ready, or a node is being
+// drained, and rarely once all are: to wake for nothing is most of what a node at rest costs.
+const (
+	readyInterval = 20 * time.Millisecond
+	drainInterval = 50 * time.Millisecond
+	calmInterval  = time.Second
+)
+
+// watchMaps claims what no peer knows, decides when maps become ready, tells the health
+// service, and follows a handover.
+func (d *Daemon) watchMaps(ctx context.Context) error {
+	defer d.health.Shutdown() // not serving any more
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for last := (Readiness{}); ; timer.Reset(d.lookInterval()) {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-d.look:
+		case <-timer.C:
+		}
+		for _, m := range d.maps {
+			m.claim()
+		}
+		d.judge()
+		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
+			d.logReadiness(&now)
+			last = now
+		}
+		if _, drained := d.drain.begun(); drained {
+			d.handOver(time.Now())
+		}
+	}
+}
+
+// poke has the maps looked at soon.
+func (d *Daemon) poke() {
+	select {
+	case d.look <- struct{}{}:
+	default:
+	}
+}
+
+// lookInterval returns how soon to look at the maps again.
+func (d *Daemon) lookInterval() time.Duration {
+	for _, m := range d.maps {
+		if m.underWay() {
+			return readyInterval
+		}
+	}
+	if _, drained := d.drain.begun(); drained {
+		return drainInterval
+	}
+	return calmInterval
+}

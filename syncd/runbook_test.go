@@ -1,0 +1,311 @@
+package main
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mapsync/internal/handbook"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// resolve says what is wrong with a command line of syncd, its flags and arguments.
+func resolve(words []string) error {
+	root := newRoot()
+	cmd, rest, err := root.Find(words)
+	if err != nil {
+		return err
+	}
+	if cmd == root {
+		return fmt.Errorf("%q is no subcommand", strings.Join(words, " "))
+	}
+	if err := cmd.ParseFlags(rest); err != nil {
+		return fmt.Errorf("syncd %s: %w", cmd.Name(), err)
+	}
+	if err := cmd.ValidateArgs(cmd.Flags().Args()); err != nil {
+		return fmt.Errorf("syncd %s: %w", cmd.Name(), err)
+	}
+	return nil
+}
+
+var (
+	commandEnd  = regexp.MustCompile(`\s+(#.*|&&|\||>)\s*`)
+	jqFilter    = regexp.MustCompile(`^jq (?:-\w+ )*'?([^']*)'?$`)
+	jqObject    = regexp.MustCompile(`^(.*) \| \{(.*)\}$`)
+	statusPath  = regexp.MustCompile(`^(\.[a-z_]+(\[\])?)+$`)
+	settingSpan = regexp.MustCompile(`^[a-z]+(-[a-z]+)*(: \S+)?$`)
+	flagSpan    = regexp.MustCompile(`^--[a-z-]+`)
+	metricSpan  = regexp.MustCompile(`^` + handbook.MetricPrefix + `\w+`)
+)
+
+// checkCommand says what is wrong with a line that calls syncd, and with what jq is to find
+// in its answer.
+func checkCommand(line string) error {
+	parts := strings.Split(commandEnd.ReplaceAllString(line, "\n"), "\n")
+	if before, filter, ok := strings.Cut(line, " | jq "); ok {
+		parts = []string{before, "jq " + filter}
+	}
+	for _, part := range parts {
+		words := strings.Fields(part)
+		switch {
+		case len(words) == 0 || words[0] != "syncd" && words[0] != "jq":
+		case words[0] == "jq" && strings.HasPrefix(line, "syncd status"):
+			if err := checkFilter(part); err != nil {
+				return err
+			}
+		case words[0] == "syncd":
+			if err := resolve(words[1:]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkFilter checks a filter of jq: paths, or a path and the fields of an object there.
+func checkFilter(call string) error {
+	filter := jqFilter.FindStringSubmatch(call)
+	if filter == nil {
+		return fmt.Errorf("%q is no call of jq", call)
+	}
+	paths := strings.Split(filter[1], ", ")
+	if object := jqObject.FindStringSubmatch(filter[1]); object != nil {
+		paths = paths[:0]
+		for name := range strings.SplitSeq(object[2], ", ") {
+			paths = append(paths, object[1]+"."+name)
+		}
+	}
+	for _, path := range paths {
+		if err := checkPath(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPath says whether the status has a field at a path like .peers[].node.
+func checkPath(path string) error {
+	if !statusPath.MatchString(path) {
+		return fmt.Errorf("%q is no path of a field", path)
+	}
+	at, names := reflect.TypeFor[daemon.Status](), strings.Split(path[1:], ".")
+	for n, name := range names {
+		name, each := strings.CutSuffix(name, "[]")
+		if at.Kind() == reflect.Pointer {
+			at = at.Elem()
+		}
+		if at.Kind() != reflect.Struct {
+			return fmt.Errorf("%s: there is nothing below a %s", path, at)
+		}
+		i := slices.IndexFunc(reflect.VisibleFields(at), func(f reflect.StructField) bool {
+			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			return tag == name
+		})
+		if i < 0 {
+			return fmt.Errorf("%s: the status has no %s there", path, name)
+		}
+		at = at.Field(i).Type
+		list, last := at.Kind() == reflect.Slice, n == len(names)-1
+		if each && !list || list && !each && !last {
+			return fmt.Errorf("%s: is %s a list?", path, name)
+		}
+		if each {
+			at = at.Elem()
+		}
+	}
+	return nil
+}
+
+// checkSetting says what is wrong with a setting, or with a setting and its value.
+func checkSetting(span string) error {
+	name, _, valued := strings.Cut(span, ": ")
+	settings := config.Default()
+	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+	settings.Bind(flags)
+	if flags.Lookup(name) == nil {
+		return fmt.Errorf("%s is no setting", name)
+	}
+	if !valued {
+		return nil
+	}
+	settings.Maps = []string{"m"}
+	if err := settings.Parse([]byte(span)); err != nil {
+		return err
+	}
+	return settings.Validate()
+}
+
+// checkFlags says which flag of a span no subcommand has.
+func checkFlags(span string) error {
+	for word := range strings.FieldsSeq(span) {
+		name, isFlag := strings.CutPrefix(word, "--")
+		known := slices.ContainsFunc(newRoot().Commands(), func(c *cobra.Command) bool {
+			return c.Flags().Lookup(name) != nil
+		})
+		if isFlag && !known {
+			return fmt.Errorf("no subcommand has --%s", name)
+		}
+	}
+	return nil
+}
+
+// Every page, and the README, call syncd as it can be called, and name metrics that there are.
+func TestPagesCallRealCommands(t *testing.T) {
+	pages, err := filepath.Glob("../docs/*.md")
+	if err != nil || len(pages) < 5 {
+		t.Fatal(pages, err)
+	}
+	metrics, _ := readRunbook(t)
+	calls := 0
+	for _, path := range append(pages, "../README.md") {
+		page, err := handbook.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Sections {
+			s := &page.Sections[i]
+			for _, line := range append(handbook.Spans(s.Prose), s.Code...) {
+				line = strings.TrimSpace(line)
+				if name := metricSpan.FindString(line); name != "" && metrics[name].Name == "" {
+					t.Errorf("%s, %q: there is no metric %s", path, s.Title, name)
+				}
+				if flagSpan.MatchString(line) {
+					if err := checkFlags(line); err != nil {
+						t.Errorf("%s, %q: %v", path, s.Title, err)
+					}
+				}
+				if !strings.HasPrefix(line, "syncd ") {
+					continue
+				}
+				calls++
+				if err := checkCommand(line); err != nil {
+					t.Errorf("%s, %q: `%s`: %v", path, s.Title, line, err)
+				}
+			}
+		}
+	}
+	if calls < 20 {
+		t.Errorf("only %d calls were found", calls)
+	}
+}
+
+// outside are the words of others that the runbook may use as code.
+var outside = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|ss)( .*)?|(process|go)_\w+)$`)
+
+// What the runbook sets as code is a command, a flag, a setting, a field of the status, a
+// metric or a value of its labels; what it quotes is said by the program.
+func TestRunbookNamesWhatThereIs(t *testing.T) {
+	metrics, page := readRunbook(t)
+	labels := []string{"peer", "map"}
+	for _, m := range metrics {
+		for name, values := range m.Labels {
+			labels = append(append(labels, name), values...)
+		}
+	}
+	said := literals(t, "../syncd", "../peers")
+	check := func(span string) error {
+		switch {
+		case outside.MatchString(span) || slices.Contains(labels, span) || metrics[span].Name != "":
+			return checkGrep(span, said)
+		case strings.HasPrefix(span, "syncd "):
+			return checkCommand(span)
+		case strings.HasPrefix(span, "."):
+			return checkPath(span)
+		case settingSpan.MatchString(span):
+			return checkSetting(span)
+		}
+		return fmt.Errorf("is nothing known")
+	}
+	for i := range page.Sections {
+		s := &page.Sections[i]
+		for _, span := range append(handbook.Spans(s.Prose), s.Code...) {
+			if err := check(span); err != nil {
+				t.Errorf("section %q: `%s`: %v", s.Title, span, err)
+			}
+		}
+		for _, quote := range handbook.Quotes(s.Prose) {
+			if !saysSo(said, quote) {
+				t.Errorf("section %q: the program never says %q", s.Title, quote)
+			}
+		}
+		if metrics[s.Title].Name != "" && len(s.Code) == 0 {
+			t.Errorf("section %q has no command to type", s.Title)
+		}
+	}
+}
+
+// readRunbook returns what the runbook has a section for, and the page.
+func readRunbook(t *testing.T) (map[string]handbook.Metric, *handbook.Page) {
+	t.Helper()
+	page, err := handbook.Read("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := page.Metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return metrics, page
+}
+
+var grepPattern = regexp.MustCompile(`--grep '([^']*)'`)
+
+// checkGrep says which alternative that a journal is searched for is in no log message.
+func checkGrep(command string, said []string) error {
+	pattern := grepPattern.FindStringSubmatch(command)
+	if pattern == nil {
+		return nil
+	}
+	for text := range strings.SplitSeq(pattern[1], "|") {
+		if !saysSo(said, text) {
+			return fmt.Errorf("the program never says %q", text)
+		}
+	}
+	return nil
+}
+
+func saysSo(said []string, text string) bool {
+	return slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, text) })
+}
+
+// literals returns the strings in the program's code.
+func literals(t *testing.T, dirs ...string) (list []string) {
+	t.Helper()
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+			if err != nil {
+				return err
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
+					s, err := strconv.Unquote(lit.Value)
+					list = append(list, s)
+					return err == nil
+				}
+				return true
+			})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return list
+}
