@@ -27,6 +27,9 @@ const volatile __u32 run_writes = 1;
 /* At the end of the list begin again, for ever. */
 const volatile bool endless = false;
 
+/* Where in the value OP_IN_PLACE writes 8 bytes, a multiple of 8. */
+const volatile __u32 place_at = 0;
+
 /* Put the number of the write, from 1, into bytes 8 to 15 of the value. */
 const volatile bool number_values = false;
 
@@ -75,18 +78,18 @@ struct {
 
 static __always_inline int make(struct write *w, void *value)
 {
-	__u64 *place;
+	void *place;
 
 	if (w->op == OP_DELETE)
 		return bpf_map_delete_elem(&target, w->data);
 	if (w->op == OP_UPDATE)
 		return bpf_map_update_elem(&target, w->data, value, w->flags);
-	if (value_size < 8)
+	if (place_at + 8 > value_size)
 		return -1;
 	place = bpf_map_lookup_elem(&target, w->data);
 	if (!place)
 		return -2;
-	*place = *(__u64 *)value;
+	*(__u64 *)(place + place_at) = *(__u64 *)(value + place_at);
 	return 0;
 }
 

@@ -18,8 +18,8 @@ import (
 // Op is what one write does.
 type Op uint32
 
-// The operations. InPlace writes the first 8 bytes of a value through the pointer
-// that a lookup returned, past every function that could be hooked.
+// The operations. InPlace writes 8 bytes of a value, those at Options.PlaceAt, through
+// the pointer that a lookup returned, past every function that could be hooked.
 const (
 	Update Op = iota
 	Delete
@@ -37,6 +37,7 @@ type Options struct {
 	Capacity  int  // writes that it holds
 	RunWrites int  // writes made by one run or packet: 1 by default, at most 16
 	Endless   bool // begin again at the end of the list
+	PlaceAt   int  // where in a value InPlace writes 8 bytes; a multiple of 8
 	// NumberValues puts the number of the write, from 1, into bytes 8 to 15 of
 	// each value.
 	NumberValues bool
@@ -83,6 +84,7 @@ func (p *Program) load(target *ebpf.Map) error {
 	constants := map[string]any{
 		dataplaneVarKeySize: target.KeySize(), dataplaneVarValueSize: target.ValueSize(),
 		dataplaneVarRunWrites: uint32(p.options.RunWrites), dataplaneVarEndless: p.options.Endless,
+		dataplaneVarPlaceAt:      uint32(p.options.PlaceAt),
 		dataplaneVarNumberValues: p.options.NumberValues,
 	}
 	for name, value := range constants {

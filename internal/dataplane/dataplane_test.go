@@ -81,6 +81,20 @@ func TestRunMakesEachWriteOnce(t *testing.T) {
 	}
 }
 
+func TestInPlaceChangesOnePlace(t *testing.T) {
+	m := newMap(t, ebpf.Hash, 10)
+	p := open(t, m, Options{Capacity: 2, RunWrites: 2, PlaceAt: 8})
+	p.Add(Update, ebpf.UpdateAny, number(1), append(number(10), number(11)...))
+	p.Add(InPlace, 0, number(1), append(number(20), number(21)...))
+	if failed, err := p.Run(); err != nil || failed != 0 {
+		t.Fatal(failed, err)
+	}
+	var got [2]uint64
+	if err := m.Lookup(uint64(1), &got); err != nil || got != [2]uint64{10, 21} {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 func TestPacketsMakeWritesWhereTheyAreSteered(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("one CPU: nowhere to steer packets to")

@@ -34,6 +34,7 @@ const (
 	dataplaneVarEndless      = "endless"
 	dataplaneVarKeySize      = "key_size"
 	dataplaneVarNumberValues = "number_values"
+	dataplaneVarPlaceAt      = "place_at"
 	dataplaneVarRunWrites    = "run_writes"
 	dataplaneVarValueSize    = "value_size"
 )
@@ -99,6 +100,7 @@ type dataplaneVariableSpecs struct {
 	Endless      *ebpf.VariableSpec `ebpf:"endless"`
 	KeySize      *ebpf.VariableSpec `ebpf:"key_size"`
 	NumberValues *ebpf.VariableSpec `ebpf:"number_values"`
+	PlaceAt      *ebpf.VariableSpec `ebpf:"place_at"`
 	RunWrites    *ebpf.VariableSpec `ebpf:"run_writes"`
 	ValueSize    *ebpf.VariableSpec `ebpf:"value_size"`
 }
@@ -143,6 +145,7 @@ type dataplaneVariables struct {
 	Endless      *ebpf.Variable `ebpf:"endless"`
 	KeySize      *ebpf.Variable `ebpf:"key_size"`
 	NumberValues *ebpf.Variable `ebpf:"number_values"`
+	PlaceAt      *ebpf.Variable `ebpf:"place_at"`
 	RunWrites    *ebpf.Variable `ebpf:"run_writes"`
 	ValueSize    *ebpf.Variable `ebpf:"value_size"`
 }
