@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/internal/dataplane"
 	"mapsync/internal/feed"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
@@ -26,6 +28,16 @@ const (
 // batchChanges is how many changes one run of the data plane makes.
 const batchChanges = 256
 
+// mapSettings says what a load balancer's map is like.
+type mapSettings struct {
+	LRU     bool
+	Entries uint32 // that fit; 0: maxEntries
+}
+
+// flowState is what a flow's entry should look like: a change in place gives it
+// another head.
+type flowState struct{ head, body uint64 }
+
 // balancer is a load balancer's data plane: it writes flows of its own into its
 // map and remembers what it wrote, so that a test knows what is right. It goes on
 // while its syncd is dead.
@@ -34,11 +46,12 @@ type balancer struct {
 	m    *ebpf.Map
 	read *kmap.Map
 
-	mu    sync.Mutex // guards what follows; held while the data plane runs
-	feed  *feed.Feed
-	model map[uint32]uint64 // version by flow; no version: deleted
-	next  uint64            // last version given out
-	rand  *rand.Rand
+	mu     sync.Mutex // guards what follows; held while the data plane runs
+	feed   *feed.Feed
+	unseen *dataplane.Program   // writes that are not reported where there are no hooks
+	model  map[uint32]flowState // by flow; none: deleted
+	next   uint64               // last version given out
+	rand   *rand.Rand
 
 	stop context.CancelFunc
 	done chan struct{}
@@ -46,9 +59,13 @@ type balancer struct {
 }
 
 // newBalancer makes the map. Its changes are left to hooks, until report is called.
-func newBalancer(node uint32, name string) (*balancer, error) {
+func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
+	kind := ebpf.Hash
+	if o.LRU {
+		kind = ebpf.LRUHash
+	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: name, Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: maxEntries,
+		Name: name, Type: kind, KeySize: keySize, ValueSize: valueSize, MaxEntries: cmp.Or(o.Entries, maxEntries),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create the load balancer's map: %w", err)
@@ -59,13 +76,13 @@ func newBalancer(node uint32, name string) (*balancer, error) {
 	}
 	b := &balancer{
 		node: node, m: m, read: read,
-		model: make(map[uint32]uint64), rand: rand.New(rand.NewPCG(uint64(node), 1)),
+		model: make(map[uint32]flowState), rand: rand.New(rand.NewPCG(uint64(node), 1)),
 	}
 	b.feed, err = feed.Open(m, nil, feed.Options{Capacity: batchChanges, SkipEvent: true})
-	if err != nil {
-		return nil, err
+	if err == nil {
+		b.unseen, err = dataplane.Open(m, dataplane.Options{Capacity: batchChanges, RunWrites: 16})
 	}
-	return b, nil
+	return b, err
 }
 
 // report has every change from now on reported to the capture that has these maps.
@@ -86,17 +103,23 @@ type load struct {
 	Flows    int           // distinct keys
 	Batches  int           // of changes; 0: until stopped
 	Interval time.Duration // from one batch to the next
+	Mixed    *mix          // instead of batches: everything that can happen to a map
 }
 
 func (b *balancer) start(l load) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop, b.done = cancel, make(chan struct{})
+	step := func() error { return b.batch(l.Flows) }
+	if l.Mixed != nil {
+		r := rand.New(rand.NewPCG(l.Mixed.Seed, uint64(b.node)))
+		step = func() error { return b.mixed(l, r) }
+	}
 	go func() {
 		defer close(b.done)
 		tick := time.NewTicker(l.Interval)
 		defer tick.Stop()
 		for n := 0; l.Batches == 0 || n < l.Batches; n++ {
-			if err := b.batch(l.Flows); err != nil {
+			if err := step(); err != nil {
 				b.err = err
 				return
 			}
@@ -132,16 +155,16 @@ func (b *balancer) batch(flows int) error {
 	for range batchChanges {
 		flow := uint32(b.rand.IntN(flows))
 		key, value := make([]byte, keySize), make([]byte, valueSize)
-		b.fillKey(key, flow)
-		if b.model[flow] != 0 && b.rand.IntN(4) == 0 {
+		fillKey(key, b.node, flow)
+		if _, ok := b.model[flow]; ok && b.rand.IntN(4) == 0 {
 			b.feed.Add(table.OpDelete, table.ContextPacket, key, nil)
 			delete(b.model, flow)
 			continue
 		}
 		b.next++
-		b.fillValue(value, flow, b.next)
+		fillValue(value, flow, b.next)
 		b.feed.Add(table.OpUpdate, table.ContextPacket, key, value)
-		b.model[flow] = b.next
+		b.model[flow] = flowState{b.next, b.next}
 	}
 	failed, err := b.feed.Run()
 	if err == nil && failed > 0 {
@@ -150,15 +173,15 @@ func (b *balancer) batch(flows int) error {
 	return err
 }
 
-func (b *balancer) fillKey(key []byte, flow uint32) {
-	binary.LittleEndian.PutUint32(key, b.node)
+func fillKey(key []byte, node, flow uint32) {
+	binary.LittleEndian.PutUint32(key, node)
 	binary.LittleEndian.PutUint32(key[4:], flow)
 	for i := 8; i < keySize; i++ {
 		key[i] = byte(flow) + byte(i)
 	}
 }
 
-func (b *balancer) fillValue(value []byte, flow uint32, version uint64) {
+func fillValue(value []byte, flow uint32, version uint64) {
 	binary.LittleEndian.PutUint64(value, version)
 	for i := 8; i < valueSize; i++ {
 		value[i] = byte(version) ^ byte(flow) ^ byte(i)
@@ -198,10 +221,11 @@ func (b *balancer) expected() content {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c := make(content, len(b.model))
-	for flow, version := range b.model {
+	for flow, state := range b.model {
 		key, value := make([]byte, keySize), make([]byte, valueSize)
-		b.fillKey(key, flow)
-		b.fillValue(value, flow, version)
+		fillKey(key, b.node, flow)
+		fillValue(value, flow, state.body)
+		binary.LittleEndian.PutUint64(value, state.head)
 		c[string(key)] = string(value)
 	}
 	return c
@@ -215,4 +239,18 @@ func (b *balancer) kernel(ctx context.Context) (content, error) {
 		return nil
 	})
 	return c, err
+}
+
+// dump is the same by bpf(2), read by nothing of the product's.
+func (b *balancer) dump() (content, error) {
+	c := make(content)
+	var key, value []byte
+	all := b.m.Iterate()
+	for all.Next(&key, &value) {
+		c[string(key)] = string(value)
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("dump the map: %w", err)
+	}
+	return c, nil
 }

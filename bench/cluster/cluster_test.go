@@ -41,7 +41,9 @@ type trial struct {
 	start []startRequest
 }
 
-func newTrial(t *testing.T, p place, n int) *trial {
+// newTrial starts nodes and waits until all are ready. adjust may change how a node is
+// started.
+func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r *startRequest)) *trial {
 	t.Helper()
 	tr := &trial{t: t}
 	dir := t.TempDir()
@@ -50,24 +52,22 @@ func newTrial(t *testing.T, p place, n int) *trial {
 	gossipKey := []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef")))
 	var join []string
 	for i := range n {
-		address, err := p.start(t.Context(), i)
+		address, control, err := p.start(t.Context(), i, m)
 		tr.must(err)
 		name := fmt.Sprintf("n%d", i)
-		tr.nodes = append(tr.nodes, &remote{name: name, control: net.JoinHostPort(address, controlPort)})
+		tr.nodes = append(tr.nodes, newRemote(name, control))
 		join = append(join, net.JoinHostPort(address, gossipPort))
 		c := config.Default()
 		c.NodeName, c.Buffer, c.BufferSize = name, "ring", 64<<20
-		c.Attach = attach(p)
 		c.GossipListen, c.GRPCListen = net.JoinHostPort(address, gossipPort), net.JoinHostPort(address, grpcPort)
 		c.MetricsListen = ""
-		if _, ok := p.(*processes); ok {
-			c.DeadTime = 15 * time.Second // emulated CPUs may stand still for seconds
-		}
 		pair, err := ca.Issue(name, testcert.Options{})
 		tr.must(err)
-		tr.start = append(tr.start, startRequest{Config: c, Files: map[string][]byte{
+		start := startRequest{Config: c, Files: map[string][]byte{
 			certFile: tr.read(pair.CertFile), keyFile: tr.read(pair.KeyFile), caFile: tr.read(ca.CertFile), gossipFile: gossipKey,
-		}})
+		}}
+		adjust(i, &start)
+		tr.start = append(tr.start, start)
 	}
 	for i := range tr.start {
 		tr.start[i].Config.Join = join
@@ -77,12 +77,14 @@ func newTrial(t *testing.T, p place, n int) *trial {
 	return tr
 }
 
-// attach is how the nodes of a place see their maps; without hooks it is not asked.
-func attach(p place) string {
-	if ps, ok := p.(*processes); ok {
-		return string(ps.attach)
+// asPlaced starts nodes as their place needs it: hooked ones are told how to attach.
+func asPlaced(p place) func(i int, r *startRequest) {
+	return func(_ int, r *startRequest) {
+		if ps, ok := p.(*processes); ok {
+			r.Config.Attach = string(ps.attach)
+			r.Config.DeadTime = 15 * time.Second // emulated CPUs may stand still for seconds
+		}
 	}
-	return string(capture.AttachAuto)
 }
 
 func (tr *trial) must(err error) {
@@ -190,7 +192,7 @@ func (tr *trial) kill(times int, random *rand.Rand) {
 }
 
 func testKills(t *testing.T, p place, l load, times int) {
-	tr := newTrial(t, p, 3)
+	tr := newTrial(t, p, 3, mapSettings{}, asPlaced(p))
 	tr.load(l)
 	tr.kill(times, rand.New(rand.NewPCG(1, 2)))
 	time.Sleep(2 * time.Second)
@@ -202,7 +204,7 @@ func testKills(t *testing.T, p place, l load, times int) {
 // testStopped stops one node's syncd for as long as told, under load. The others
 // must not notice, and it must catch up.
 func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
-	tr := newTrial(t, p, 3)
+	tr := newTrial(t, p, 3, mapSettings{}, asPlaced(p))
 	// What the stopped node's own data plane does meanwhile must fit into its
 	// buffer: a loss is not what this is about.
 	slow := l

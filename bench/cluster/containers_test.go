@@ -93,10 +93,10 @@ func checkStatic(exe string) error {
 	return nil
 }
 
-func (c *containers) start(ctx context.Context, i int) (string, error) {
-	s, err := json.Marshal(settings{Number: uint32(i), Control: net.JoinHostPort("", controlPort), Dir: "/run/mapsync"})
+func (c *containers) start(ctx context.Context, i int, m mapSettings) (address, control string, err error) {
+	s, err := json.Marshal(settings{Number: uint32(i), Map: m, Control: net.JoinHostPort("", controlPort), Dir: "/run/mapsync"})
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	request := testcontainers.ContainerRequest{
 		Image:      c.image,
@@ -111,16 +111,17 @@ func (c *containers) start(ctx context.Context, i int) (string, error) {
 	if c.image == "" {
 		dir, err := c.buildContext()
 		if err != nil {
-			return "", fmt.Errorf("make the image: %w", err)
+			return "", "", fmt.Errorf("make the image: %w", err)
 		}
 		request.FromDockerfile = testcontainers.FromDockerfile{Context: dir, Repo: "mapsync-cluster", Tag: "test"}
 	}
 	box, err := testcontainers.GenericContainer(ctx, testcontainers.GenericContainerRequest{ContainerRequest: request, Started: true})
 	testcontainers.CleanupContainer(c.t, box)
 	if err != nil {
-		return "", fmt.Errorf("start container: %w", err)
+		return "", "", fmt.Errorf("start container: %w", err)
 	}
-	return box.ContainerIP(ctx)
+	address, err = box.ContainerIP(ctx)
+	return address, net.JoinHostPort(address, controlPort), err
 }
 
 // logTo puts a container's output into the log of the test.

@@ -30,6 +30,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
 )
 
 // roleVariable is the environment variable that makes this binary a node or its
@@ -52,16 +53,20 @@ const (
 // settings is what a node is told at its start, and its syncd at each of its own.
 type settings struct {
 	Number  uint32
+	Map     mapSettings
 	Hooks   bool   // real hooks; otherwise the data plane reports by itself
-	Control string // host:port of the node's control
+	Control string // host:port of the node's control, or the path of its socket
 	Dir     string // for its files
 	Config  config.Config
+	// ClockAhead is how far the wall clock of syncd is ahead of the machine's.
+	ClockAhead time.Duration
 }
 
 // startRequest has a node start its syncd. Files are by their names in Dir.
 type startRequest struct {
-	Config config.Config
-	Files  map[string][]byte
+	Config     config.Config
+	Files      map[string][]byte
+	ClockAhead time.Duration
 }
 
 // Main runs the role that the environment asks for and never returns, or returns
@@ -105,17 +110,25 @@ type node struct {
 }
 
 func runNode(s settings) error {
-	b, err := newBalancer(s.Number, fmt.Sprintf("ct_%d", s.Number))
+	b, err := newBalancer(s.Number, fmt.Sprintf("ct_%d", s.Number), s.Map)
 	if err != nil {
 		return err
 	}
 	n := &node{settings: s, balancer: b}
-	l, err := net.Listen("tcp", s.Control)
+	l, err := net.Listen(controlNetwork(s.Control), s.Control)
 	if err != nil {
 		return fmt.Errorf("listen for control: %w", err)
 	}
 	fmt.Println("node is up")
 	return http.Serve(l, n.handler())
+}
+
+// controlNetwork says what kind of address a node's control has.
+func controlNetwork(address string) string {
+	if filepath.IsAbs(address) {
+		return "unix"
+	}
+	return "tcp"
 }
 
 // configure takes the settings of syncd, with files and map of this node.
@@ -141,7 +154,7 @@ func (n *node) configure(r startRequest) error {
 		c.TLSCert, c.TLSKey, c.TLSCA = filepath.Join(dir, certFile), filepath.Join(dir, keyFile), filepath.Join(dir, caFile)
 		c.GossipKeyFile = filepath.Join(dir, gossipFile)
 	}
-	n.settings.Config = *c
+	n.settings.Config, n.settings.ClockAhead = *c, r.ClockAhead
 	return nil
 }
 
@@ -163,6 +176,7 @@ func (n *node) startSyncd(r startRequest) error {
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), roleVariable+"="+roleSyncd, settingsVariable+"="+string(settings))
 	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all its threads are made nice at once
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("start syncd: %w", err)
@@ -231,12 +245,23 @@ func (n *node) signal(s syscall.Signal) error {
 	return nil
 }
 
+// nice has syncd run only when nobody else wants to, or as before.
+func (n *node) nice(priority int) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := unix.Setpriority(unix.PRIO_PGRP, n.syncd.Process.Pid, priority); err != nil {
+		return fmt.Errorf("change the priority of syncd: %w", err)
+	}
+	return nil
+}
+
 // runSyncd is the daemon, but for its source of events: it announces its capture's
 // maps and waits until the data plane reports there, as hooks would from the start.
 func runSyncd(s settings) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", s.Config.NodeName)
 	d, err := daemon.New(daemon.Options{
 		Config: s.Config, Version: "cluster", Logger: log,
+		Wall: func() time.Time { return time.Now().Add(s.ClockAhead) },
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
 			if !s.Hooks {
 				o.Attach = capture.AttachNone
@@ -300,12 +325,7 @@ func (n *node) handler() http.Handler {
 		})
 	}
 	do("POST /load", func(r *http.Request) (any, error) {
-		var l load
-		if err := json.NewDecoder(r.Body).Decode(&l); err != nil {
-			return nil, err
-		}
-		n.balancer.start(l)
-		return nil, nil
+		return nil, withLoad(r, func(l load) error { n.balancer.start(l); return nil })
 	})
 	do("POST /unload", func(*http.Request) (any, error) { return nil, n.balancer.wait(false) })
 	do("POST /finish", func(*http.Request) (any, error) { return nil, n.balancer.wait(true) })
@@ -317,11 +337,17 @@ func (n *node) handler() http.Handler {
 		return nil, n.startSyncd(start)
 	})
 	do("POST /kill", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGKILL) })
+	do("POST /starve", func(*http.Request) (any, error) { return nil, n.nice(19) })
+	do("POST /feed", func(*http.Request) (any, error) { return nil, n.nice(0) })
+	do("POST /clear", func(r *http.Request) (any, error) { return nil, withLoad(r, n.balancer.clear) })
+	do("POST /rewrite", func(r *http.Request) (any, error) { return nil, withLoad(r, n.balancer.rewrite) })
 	do("POST /stop", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGSTOP) })
 	do("POST /continue", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGCONT) })
 	do("GET /expected", func(*http.Request) (any, error) { return n.balancer.expected(), nil })
 	do("GET /kernel", func(r *http.Request) (any, error) { return n.balancer.kernel(r.Context()) })
+	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })
 	do("GET /table", func(r *http.Request) (any, error) { return n.table(r.Context()) })
+	do("GET /records", func(r *http.Request) (any, error) { return n.records(r.Context()) })
 	do("GET /digests", func(r *http.Request) (any, error) { return n.digests(r.Context()) })
 	do("GET /status", func(r *http.Request) (any, error) {
 		s, err := n.client().Status(r.Context())
@@ -332,6 +358,14 @@ func (n *node) handler() http.Handler {
 		return data, err
 	})
 	return mux
+}
+
+func withLoad(r *http.Request, fn func(load) error) error {
+	var l load
+	if err := json.NewDecoder(r.Body).Decode(&l); err != nil {
+		return fmt.Errorf("read the load: %w", err)
+	}
+	return fn(l)
 }
 
 func (n *node) digests(ctx context.Context) (digests, error) {
@@ -357,6 +391,17 @@ func (n *node) table(ctx context.Context) (content, error) {
 	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
 		c[string(key)] = string(value)
+		return err
+	})
+	return c, err
+}
+
+// records says whose each entry is, by its key, and since when; deleted ones, too.
+func (n *node) records(ctx context.Context) (content, error) {
+	c := make(content)
+	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}, func(e *daemon.Entry) error {
+		key, value, err := e.Bytes()
+		c[string(key)] = fmt.Sprintf("%x of %s, incarnation %d, version %d", head(string(value)), e.Owner, e.Incarnation, e.Version)
 		return err
 	})
 	return c, err

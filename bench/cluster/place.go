@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"strings"
 
@@ -17,9 +18,9 @@ import (
 
 // place is where nodes run: containers, or processes of this machine.
 type place interface {
-	// start starts node number i and returns its IP address, on which its control
-	// listens at controlPort.
-	start(ctx context.Context, i int) (address string, err error)
+	// start starts node number i. It returns its IP address and where its control
+	// listens.
+	start(ctx context.Context, i int, m mapSettings) (address, control string, err error)
 }
 
 // Ports of every node: each has an address of its own.
@@ -34,6 +35,14 @@ const (
 type remote struct {
 	name    string
 	control string
+	http    *http.Client
+}
+
+func newRemote(name, control string) *remote {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, controlNetwork(control), control)
+	}
+	return &remote{name: name, control: control, http: &http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
 func (r *remote) call(ctx context.Context, method, path string, body, result any) error {
@@ -45,11 +54,11 @@ func (r *remote) call(ctx context.Context, method, path string, body, result any
 		}
 		in = bytes.NewReader(data)
 	}
-	request, err := http.NewRequestWithContext(ctx, method, "http://"+r.control+path, in)
+	request, err := http.NewRequestWithContext(ctx, method, "http://node"+path, in)
 	if err != nil {
 		return fmt.Errorf("ask node %s: %w", r.name, err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := r.http.Do(request)
 	if err != nil {
 		return fmt.Errorf("ask node %s: %w", r.name, err)
 	}

@@ -21,35 +21,40 @@ type processes struct {
 	attach capture.Attach
 }
 
-func (p *processes) start(_ context.Context, i int) (string, error) {
-	address := fmt.Sprintf("127.0.0.%d", 10+i)
-	s, err := json.Marshal(settings{
-		Number: uint32(i), Hooks: true,
-		Control: net.JoinHostPort(address, controlPort), Dir: filepath.Join(p.t.TempDir(), "node"),
-	})
+func (p *processes) start(_ context.Context, i int, m mapSettings) (address, control string, err error) {
+	address = fmt.Sprintf("127.0.0.%d", 10+i)
+	control = net.JoinHostPort(address, controlPort)
+	s := settings{Number: uint32(i), Map: m, Hooks: true, Control: control, Dir: filepath.Join(p.t.TempDir(), "node")}
+	return address, control, startNode(p.t, s, (*exec.Cmd).Start)
+}
+
+// startNode starts a process that is a node and waits until it is up. It ends with
+// the test.
+func startNode(t *testing.T, s settings, start func(*exec.Cmd) error) error {
+	data, err := json.Marshal(s)
 	if err != nil {
-		return "", err
+		return err
 	}
 	exe, err := os.Executable()
 	if err != nil {
-		return "", err
+		return err
 	}
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), roleVariable+"="+roleNode, settingsVariable+"="+string(s))
+	cmd.Env = append(os.Environ(), roleVariable+"="+roleNode, settingsVariable+"="+string(data))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		return "", err
+		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return "", err
+	if err := start(cmd); err != nil {
+		return err
 	}
-	p.t.Cleanup(func() {
+	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return "", fmt.Errorf("node %d did not come up: %q, %w", i, line, err)
+		return fmt.Errorf("node %d did not come up: %q, %w", s.Number, line, err)
 	}
-	return address, nil
+	return nil
 }

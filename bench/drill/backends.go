@@ -137,7 +137,12 @@ func (s *server) read(fd int) {
 		if err != nil && temporary(err) {
 			return
 		}
-		if err != nil || n == 0 {
+		if err == nil && n == 0 {
+			s.conns[fd].open = false
+			closeGently(fd) // the client's FIN is answered by one
+			return
+		}
+		if err != nil {
 			s.close(fd)
 			return
 		}

@@ -3,7 +3,10 @@ package drill
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+
+	"github.com/cilium/ebpf"
 
 	"mapsync/bench/lb"
 )
@@ -11,22 +14,65 @@ import (
 // runBalancer is the process of one load balancer, in its namespace.
 func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err error) {
 	balancer, err := lb.New(lb.Config{
-		VIP: o.Service, Backends: o.Backends, Layout: o.Layout,
-		PinDir: o.PinDir, MaxEntries: o.MaxEntries, CollectEvery: o.CollectEvery, Logger: logger,
+		VIP: o.Service, Backends: o.Backends, Layout: o.Layout, Name: o.Name,
+		PinDir: o.PinDir, NewMap: o.NewMap, MaxEntries: o.MaxEntries,
+		Established: o.Idle, CollectEvery: o.CollectEvery, Logger: logger,
 	})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, balancer.Close()) }()
-	if err := balancer.Attach(o.Interface, lb.Mode(o.Mode)); err != nil {
+	id, err := idOf(balancer.Map())
+	if err != nil {
 		return err
 	}
-	pipe.send(report{Ready: true})
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { // ends with the drill's end of the pipe, as this process does
-		for range pipe.orders { //nolint:revive // a balancer gets no second order
+	if !o.Held {
+		if err := balancer.Attach(o.Interface, lb.Mode(o.Mode)); err != nil {
+			return err
 		}
-		stop()
+	}
+	pipe.send(report{Ready: true, MapID: id})
+	ctx, stop := context.WithCancel(context.Background())
+	obeyed := make(chan error, 1)
+	go func() {
+		defer stop()
+		obeyed <- obey(pipe, balancer, o)
 	}()
-	return balancer.Collect(ctx)
+	if err := balancer.Collect(ctx); err != nil {
+		return err
+	}
+	return <-obeyed
+}
+
+// obey answers the orders that a balancer gets later. It returns nil when the
+// drill's end of the pipe is closed, as this process ends then.
+func obey(pipe *rolePipe, b *lb.Balancer, first *balancerOrder) error {
+	for o := range pipe.orders {
+		if o.Attach {
+			if err := b.Attach(first.Interface, lb.Mode(first.Mode)); err != nil {
+				return err
+			}
+			pipe.send(report{Ready: true})
+		}
+		if o.Count {
+			stats, err := b.Stats()
+			if err != nil {
+				return err
+			}
+			pipe.send(report{Stats: &stats})
+		}
+	}
+	return nil
+}
+
+func idOf(m *ebpf.Map) (uint32, error) {
+	info, err := m.Info()
+	if err != nil {
+		return 0, fmt.Errorf("describe map: %w", err)
+	}
+	id, known := info.ID()
+	if !known {
+		return 0, errors.New("describe map: this kernel tells no id")
+	}
+	return uint32(id), nil
 }

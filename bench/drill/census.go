@@ -2,9 +2,6 @@ package drill
 
 import (
 	"errors"
-	"fmt"
-
-	"github.com/cilium/ebpf"
 
 	"mapsync/bench/lb"
 	"mapsync/bench/lb/bpf"
@@ -17,15 +14,9 @@ type Census struct {
 	Closing   int `json:"closing"`
 }
 
-// takeCensus reads a pinned map. It is for the standby's map after the cut: before
-// it, reading in batches could hide writes from hooks under test.
-func takeCensus(pin string, layout lb.Layout) (c Census, err error) {
-	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return c, fmt.Errorf("open map for census: %w", err)
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
-	err = layout.ForEach(m, func(_ *bpf.LBCtKey, e *lb.Entry) {
+// takeCensus reads the map of a node.
+func (r *run) takeCensus(i int) (c Census, err error) {
+	err = r.eachEntry(i, func(_ *bpf.LBCtKey, e *lb.Entry) {
 		c.Entries++
 		switch {
 		case e.State < lb.StateEstablished:
@@ -35,4 +26,15 @@ func takeCensus(pin string, layout lb.Layout) (c Census, err error) {
 		}
 	})
 	return c, err
+}
+
+// eachEntry calls fn with the entries in the map of a node. It reads where no packet is
+// served: such calls hide writes on their processor from hooks under test.
+func (r *run) eachEntry(i int, fn func(*bpf.LBCtKey, *lb.Entry)) error {
+	m, err := r.openMap(i)
+	if err != nil {
+		return err
+	}
+	err = control.do(func() error { return r.opts.Layouts[i].ForEach(m, fn) })
+	return errors.Join(err, m.Close())
 }

@@ -53,6 +53,7 @@ type session struct {
 	fresh   uint16 // exchanges begun after the cut and completed
 	phase   phase
 	verdict verdict
+	ending  bool // to be closed once nothing is under way
 	aged    bool // under way for so long that it no longer counts as in flight
 }
 
@@ -75,6 +76,8 @@ type clients struct {
 	cut       *cutOrder
 	undecided int
 	decidedAt int64
+	judged    bool    // of the cut all is said
+	ending    int     // sessions that are to be closed
 	latency   float64 // moving mean of an exchange before the cut, ns
 	count     counts
 }
@@ -95,7 +98,7 @@ func runClients(pipe *rolePipe, o *clientsOrder) error {
 	}
 	c := &clients{
 		order: o, pipe: pipe, poll: poll, begun: monotonic(), undecided: o.Sessions,
-		sessions: make([]session, 0, o.Sessions), interval: minInterval,
+		sessions: make([]session, 0, o.Sessions), interval: cmp.Or(int64(o.Pause), minInterval),
 	}
 	pipe.send(report{Ready: true})
 	return c.run()
@@ -110,7 +113,7 @@ func (c *clients) run() error {
 			if !ok {
 				return nil
 			}
-			c.begin(o.Cut)
+			c.obey(&o)
 		default:
 		}
 		if err := c.pump(); err != nil {
@@ -133,9 +136,9 @@ func (c *clients) run() error {
 		if c.cut != nil && now.After(nextCheck) {
 			nextCheck = now.Add(reportEvery / 4)
 			c.findStalled()
-			if c.finished() {
+			if !c.judged && c.finished() {
+				c.judged = true
 				c.report(report{Done: true})
-				return nil
 			}
 		}
 	}
@@ -148,11 +151,13 @@ func (c *clients) report(r report) {
 	c.pipe.send(r)
 }
 
-// begin opens the judgement: every session has to prove itself anew.
-func (c *clients) begin(cut *cutOrder) {
-	c.cut = cut
-	c.count.Limit = c.order.StallTimeout + meanFactor*time.Duration(c.latency)
-	c.urgent, c.normal = c.normal, nil
+func (c *clients) obey(o *order) {
+	switch {
+	case o.Cut != nil:
+		c.begin(o.Cut)
+	case o.Close != nil:
+		c.end(o.Close)
+	}
 }
 
 func (c *clients) pump() error {
@@ -238,7 +243,11 @@ func (c *clients) ask(id int32) {
 	s := &c.sessions[id]
 	s.seq++
 	s.got, s.aged, s.phase = 0, false, waiting
-	s.started = monotonic()
+	now := monotonic()
+	if s.seq > 1 {
+		c.count.MaxPause = max(c.count.MaxPause, time.Duration(now-s.started))
+	}
+	s.started = now
 	var f frame
 	f.request(c.order.Key, uint32(id), s.seq)
 	// One small request at a time always fits; anything else is a dead socket.

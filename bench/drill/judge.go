@@ -25,9 +25,12 @@ func (c *clients) complete(id int32) {
 	case !first:
 		c.latency += (float64(now-s.started) - c.latency) / 128
 	}
-	if c.cut != nil && s.verdict == undecided {
+	switch {
+	case s.ending:
+		c.hangUp(id)
+	case c.cut != nil && s.verdict == undecided:
 		c.urgent = append(c.urgent, id)
-	} else {
+	default:
 		c.normal = append(c.normal, id)
 	}
 }
@@ -40,8 +43,68 @@ func (c *clients) opened(now int64) {
 	c.count.Opened++
 	if c.count.Opened == c.order.Sessions {
 		c.count.OpenTime = time.Duration(now - c.begun)
-		c.interval = max(minInterval, (now-c.begun)*3/4)
+		if c.order.Pause == 0 {
+			c.interval = max(minInterval, (now-c.begun)*3/4)
+		}
 		c.report(report{Opened: true})
+	}
+}
+
+// begin opens the judgement: every session has to prove itself anew.
+func (c *clients) begin(cut *cutOrder) {
+	c.cut, c.judged = cut, false
+	c.count.Limit = c.order.StallTimeout + meanFactor*time.Duration(c.latency)
+	c.count.Survived, c.count.MaxStall, c.undecided, c.decidedAt = 0, 0, 0, 0
+	for i := range c.sessions {
+		if s := &c.sessions[i]; s.phase != dead {
+			s.verdict, s.fresh = undecided, 0
+			c.undecided++
+		}
+	}
+	c.urgent, c.normal = append(c.urgent, c.normal...), nil
+}
+
+// end closes sessions: at once where nothing is under way, and the others as
+// soon as they have their answer.
+func (c *clients) end(o *closeOrder) {
+	for id := o.From; id < o.To; id++ {
+		if s := &c.sessions[id]; s.phase != dead {
+			s.ending = true
+			c.ending++
+		}
+	}
+	for id := o.From; id < o.To; id++ {
+		if c.sessions[id].phase == ready {
+			c.hangUp(int32(id))
+		}
+	}
+}
+
+// hangUp closes a session as its number says: by a FIN, or, as everything that
+// lingers for no time, by a reset.
+func (c *clients) hangUp(id int32) {
+	s := &c.sessions[id]
+	if id%2 == 0 {
+		closeGently(int(s.fd))
+	} else {
+		unix.Close(int(s.fd)) //nolint:errcheck // it is gone either way
+	}
+	if s.verdict == undecided {
+		c.undecided--
+	}
+	s.phase = dead
+	c.count.Closed++
+	c.ended(s)
+}
+
+// ended counts a session off that was to be closed, however it ended.
+func (c *clients) ended(s *session) {
+	if !s.ending {
+		return
+	}
+	s.ending = false
+	if c.ending--; c.ending == 0 {
+		c.report(report{Closed: true})
 	}
 }
 
@@ -78,12 +141,14 @@ func (c *clients) lose(id int32, v verdict, why error) {
 	s := &c.sessions[id]
 	if c.count.FirstLoss == "" {
 		idle := time.Duration(monotonic() - s.started).Round(time.Millisecond)
+		c.count.MaxPause = max(c.count.MaxPause, idle)
 		c.count.FirstLoss = fmt.Sprintf("session %d, request %d of %s ago: %v", id, s.seq, idle, why)
 	}
 	c.leave(s)
 	s.phase = dead
 	unix.Close(int(s.fd)) //nolint:errcheck // the connection is lost already
 	c.decide(id, v)
+	c.ended(s)
 }
 
 // decide counts a session as v. Only a survivor's verdict can change, should

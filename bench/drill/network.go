@@ -52,14 +52,17 @@ type network struct {
 	polls                     []link.Link // let the router's links take XDP_TX frames
 }
 
-func newNetwork(sessions int) (*network, error) {
+// newNetwork builds it, for so many sessions. The load balancers' machines have the service's
+// address as one of their own, so that they reset what their load balancers do not know, unless
+// mute is set: then it is dropped.
+func newNetwork(sessions int, mute bool) (*network, error) {
 	n := &network{nodes: [2]node{
 		{name: "lb1", port: "lb1", router: "10.11.1.1", addr: "10.11.1.2", sync: "10.13.0.1"},
 		{name: "lb2", port: "lb2", router: "10.11.2.1", addr: "10.11.2.2", sync: "10.13.0.2"},
 	}}
 	err := n.create()
 	if err == nil {
-		err = n.wire(sessions)
+		err = n.wire(sessions, mute)
 	}
 	if err == nil {
 		err = n.point(0)
@@ -118,7 +121,7 @@ func tune(ns *netns.NS) error {
 	return nil
 }
 
-func (n *network) wire(sessions int) error {
+func (n *network) wire(sessions int, mute bool) error {
 	err := errors.Join(
 		join(n.router, "clients", clientsGateway+"/16", n.clients, "eth0", "10.10.0.1/16"),
 		join(n.router, "backends", backendsGate+"/16", n.backends, "eth0", "10.12.0.1/16"),
@@ -126,8 +129,10 @@ func (n *network) wire(sessions int) error {
 	)
 	for _, lb := range n.nodes {
 		err = errors.Join(err,
-			join(n.router, lb.port, lb.router+"/30", lb.ns, balancerLink, lb.addr+"/30"),
-			lb.ns.Addr("lo", serviceAddr+"/32"))
+			join(n.router, lb.port, lb.router+"/30", lb.ns, balancerLink, lb.addr+"/30"))
+		if !mute {
+			err = errors.Join(err, lb.ns.Addr("lo", serviceAddr+"/32"))
+		}
 	}
 	for _, addr := range sources(sessions)[1:] {
 		err = errors.Join(err, n.clients.Addr("eth0", addr.String()+"/16"),

@@ -63,6 +63,14 @@ func tcpSocket(addr netip.AddrPort) (int, error) {
 	return fd, nil
 }
 
+// closeGently closes a socket of tcpSocket, or one that it has accepted, as other
+// programs do: by a FIN.
+func closeGently(fd int) {
+	// Where this fails the end is a reset, as without it.
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{})
+	_ = unix.Close(fd)
+}
+
 func sockaddr(addr netip.AddrPort) *unix.SockaddrInet4 {
 	return &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
 }

@@ -96,18 +96,25 @@ func (p *process) order(o order) error {
 	return nil
 }
 
-// ready waits until the program is configured.
-func (p *process) ready() error {
+// ready waits until the program has done as it was told.
+func (p *process) ready() (report, error) {
+	r, err := p.answer()
+	if err == nil && !r.Ready {
+		err = fmt.Errorf("%s is not ready", p.name)
+	}
+	return r, err
+}
+
+// answer returns the next report of a program that speaks only when asked.
+func (p *process) answer() (report, error) {
 	r, ok := <-p.reports
 	switch {
 	case !ok:
-		return fmt.Errorf("%s ended before it was ready", p.name)
+		return r, fmt.Errorf("%s ended before it answered", p.name)
 	case r.Error != "":
-		return fmt.Errorf("%s: %s", p.name, r.Error)
-	case !r.Ready:
-		return fmt.Errorf("%s is not ready", p.name)
+		return r, fmt.Errorf("%s: %s", p.name, r.Error)
 	}
-	return nil
+	return r, nil
 }
 
 // kill ends the program with SIGKILL and waits until the kernel has let go of

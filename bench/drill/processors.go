@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,17 @@ const (
 )
 
 // startOn starts a program on its processors. The thread must be locked.
-func (w work) startOn(cmd *exec.Cmd) error {
+func (w work) startOn(cmd *exec.Cmd) error { return w.on(cmd.Start) }
+
+// do calls fn on the processors of that work.
+func (w work) do(fn func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return w.on(fn)
+}
+
+// on calls fn on the processors of that work. The thread must be locked.
+func (w work) on(fn func() error) error {
 	var before, set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		return fmt.Errorf("ask for processors: %w", err)
@@ -36,7 +47,7 @@ func (w work) startOn(cmd *exec.Cmd) error {
 		}
 	}
 	if before.Count() < 2 {
-		return cmd.Start()
+		return fn()
 	}
 	if w == control {
 		set.Zero()
@@ -47,5 +58,5 @@ func (w work) startOn(cmd *exec.Cmd) error {
 	if err := unix.SchedSetaffinity(0, &set); err != nil {
 		return fmt.Errorf("choose processors: %w", err)
 	}
-	return errors.Join(cmd.Start(), unix.SchedSetaffinity(0, &before))
+	return errors.Join(fn(), unix.SchedSetaffinity(0, &before))
 }

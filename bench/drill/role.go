@@ -30,6 +30,9 @@ type order struct {
 	Backends *backendsOrder `json:"backends,omitempty"`
 	Balancer *balancerOrder `json:"balancer,omitempty"`
 	Cut      *cutOrder      `json:"cut,omitempty"`
+	Close    *closeOrder    `json:"close,omitempty"`
+	Attach   bool           `json:"attach,omitempty"` // a balancer that was held shall begin
+	Count    bool           `json:"count,omitempty"`  // a balancer shall tell its counters
 }
 
 // clientsOrder says which sessions to open.
@@ -38,6 +41,7 @@ type clientsOrder struct {
 	Sources      []netip.Addr   `json:"sources"`
 	Sessions     int            `json:"sessions"`
 	Key          uint64         `json:"key"`
+	Pause        time.Duration  `json:"pause"` // of a session between two requests; 0: by what the machine can do
 	Fresh        int            `json:"fresh"`
 	StallTimeout time.Duration  `json:"stall_timeout"`
 	Hold         time.Duration  `json:"hold"`
@@ -61,13 +65,25 @@ type balancerOrder struct {
 	Layout       lb.Layout        `json:"layout"`
 	Service      netip.AddrPort   `json:"service"`
 	Backends     []netip.AddrPort `json:"backends"`
+	Name         string           `json:"name"` // of the map; empty: lb.MapName
 	PinDir       string           `json:"pin_dir"`
+	NewMap       bool             `json:"new_map"` // replaces a pinned one
+	Held         bool             `json:"held"`    // balance only when told to attach
 	MaxEntries   uint32           `json:"max_entries"`
+	Idle         time.Duration    `json:"idle"` // limit of an open session; 0: the load balancer's own
 	CollectEvery time.Duration    `json:"collect_every"`
 }
 
+// closeOrder has the clients end their sessions [From, To), those with an even
+// number by a FIN, and the others by a reset.
+type closeOrder struct {
+	From int `json:"from"`
+	To   int `json:"to"`
+}
+
 // cutOrder tells when the active load balancer went, in ns of CLOCK_MONOTONIC:
-// it was killed at Killed, and nothing could pass it any more from Dead on.
+// it was killed at Killed, and nothing could pass it any more from Dead on. All
+// sessions that are open are judged anew.
 type cutOrder struct {
 	Killed int64 `json:"killed"`
 	Dead   int64 `json:"dead"`
@@ -75,23 +91,27 @@ type cutOrder struct {
 
 // report is what a process tells the drill.
 type report struct {
-	Ready   bool    `json:"ready,omitempty"`  // the process is configured
-	Opened  bool    `json:"opened,omitempty"` // every session is open and has exchanged data
-	Done    bool    `json:"done,omitempty"`   // every session is decided; Counts is final
-	Error   string  `json:"error,omitempty"`
-	Counts  *counts `json:"counts,omitempty"`
-	Message string  `json:"message,omitempty"`
+	Ready  bool      `json:"ready,omitempty"`  // the process is configured
+	Opened bool      `json:"opened,omitempty"` // every session is open and has exchanged data
+	Closed bool      `json:"closed,omitempty"` // every session that was to end has
+	Done   bool      `json:"done,omitempty"`   // every session is decided; Counts are those of the cut
+	Error  string    `json:"error,omitempty"`
+	Counts *counts   `json:"counts,omitempty"`
+	MapID  uint32    `json:"map_id,omitempty"` // of a balancer's map
+	Stats  *lb.Stats `json:"stats,omitempty"`  // of a balancer
 }
 
 // counts is where the sessions stand.
 type counts struct {
 	Opened    int           `json:"opened"`
+	Closed    int           `json:"closed"` // ended by the clients, as they were told
 	Exchanges uint64        `json:"exchanges"`
 	Survived  int           `json:"survived"`
 	Reset     int           `json:"reset"`
 	Stalled   int           `json:"stalled"`
 	Corrupt   int           `json:"corrupt"`
 	MaxStall  time.Duration `json:"max_stall"`
+	MaxPause  time.Duration `json:"max_pause"` // longest that a session was without a request
 	OpenTime  time.Duration `json:"open_time"`
 	Latency   time.Duration `json:"latency"` // mean of an exchange before the cut
 	Limit     time.Duration `json:"limit"`   // what counts as stalled

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/cilium/ebpf"
+
 	"mapsync/bench/lb"
 )
 
@@ -27,29 +29,30 @@ type run struct {
 	name  string
 	log   *slog.Logger
 
+	byName bool              // syncd follows the maps by their names, and they have no pins
+	mute   bool              // what a load balancer does not know is dropped and not reset
+	idle   time.Duration     // limit of an open session at the load balancers; 0: their own
+	pause  time.Duration     // of a session between two requests; 0: by what the machine can do
+	tune   func(c *settings) // changes what syncd is told; may be nil
+
 	net            *network
 	key            uint64 // of the content
 	pins           [2]string
+	maps           [2]uint32 // ids
 	backends       *process
 	clients        *process
 	balancers      [2]*process
 	daemons        [2]*daemon // nil without syncd
 	judge          *process   // who counts the sessions
 	refused        int        // connections that the backends ended
-	dead           bool       // the active load balancer was killed
+	last           counts     // of the judge
+	judging        bool       // a session that is lost is counted, and no failure of the drill
 	connectionRate float64
 }
 
 func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
 	defer func() { err = errors.Join(err, r.end()) }()
-	r.log.Info("building network", "sessions", r.opts.Sessions)
-	if r.net, err = newNetwork(r.opts.Sessions); err != nil {
-		return nil, err
-	}
-	if err := r.start(); err != nil {
-		return nil, err
-	}
-	if err := r.startDaemons(ctx); err != nil {
+	if err := r.build(ctx); err != nil {
 		return nil, err
 	}
 	if r.daemons[active] == nil {
@@ -72,6 +75,18 @@ func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
 	return out, r.decide(ctx, cut, out)
 }
 
+// build makes the network and starts all in it but the clients.
+func (r *run) build(ctx context.Context) (err error) {
+	r.log.Info("building network", "sessions", r.opts.Sessions)
+	if r.net, err = newNetwork(r.opts.Sessions, r.mute); err != nil {
+		return err
+	}
+	if err := r.start(); err != nil {
+		return err
+	}
+	return r.startDaemons(ctx)
+}
+
 // start brings the load balancers and backends up.
 func (r *run) start() (err error) {
 	if r.key, err = randomKey(); err != nil {
@@ -85,11 +100,11 @@ func (r *run) start() (err error) {
 	if err != nil {
 		return err
 	}
-	if err := r.backends.ready(); err != nil {
+	if _, err := r.backends.ready(); err != nil {
 		return err
 	}
 	for i := range r.net.nodes {
-		if err := r.startBalancer(i); err != nil {
+		if err := r.startBalancer(i, false, false); err != nil {
 			return err
 		}
 	}
@@ -106,29 +121,53 @@ func (r *run) startClients() (err error) {
 	}
 	r.clients, err = startRole(r.net.clients, roleClients, order{Clients: &clientsOrder{
 		Service: service(), Sources: sources(o.Sessions), Sessions: o.Sessions, Key: r.key,
-		Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
+		Pause: r.pause, Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
 	}})
 	if err != nil {
 		return err
 	}
 	r.judge = r.clients
-	return r.clients.ready()
+	_, err = r.clients.ready()
+	return err
 }
 
-func (r *run) startBalancer(i int) (err error) {
+// startBalancer starts the load balancer of a node, with a new map. One that is held has
+// its map and its program, and balances once it is told to attach.
+func (r *run) startBalancer(i int, again, held bool) (err error) {
 	node := r.net.nodes[i]
-	if r.pins[i], err = r.place.pins(r.name, node.name); err != nil {
-		return err
-	}
-	r.balancers[i], err = startRole(node.ns, roleBalancer, order{Balancer: &balancerOrder{
+	o := &balancerOrder{
 		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
-		PinDir: r.pins[i], CollectEvery: r.opts.CollectEvery,
+		NewMap: again, Held: held, Idle: r.idle, CollectEvery: r.opts.CollectEvery,
 		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two a session, and room
-	}})
+	}
+	switch {
+	case r.byName: // the nodes share a kernel, so its names for the maps differ
+		o.Name = mapNameOf(node.name)
+	case !again:
+		r.pins[i], err = r.place.pins(r.name, node.name)
+	}
 	if err != nil {
 		return err
 	}
-	return r.balancers[i].ready()
+	o.PinDir = r.pins[i]
+	if r.balancers[i], err = startRole(node.ns, roleBalancer, order{Balancer: o}); err != nil {
+		return err
+	}
+	ready, err := r.balancers[i].ready()
+	r.maps[i] = ready.MapID
+	return err
+}
+
+// mapNameOf is the kernel's name for the map of a node.
+func mapNameOf(node string) string { return "ct_" + node }
+
+// openMap opens the current map of a node. The caller closes it.
+func (r *run) openMap(i int) (*ebpf.Map, error) {
+	m, err := ebpf.NewMapFromID(ebpf.MapID(r.maps[i]))
+	if err != nil {
+		return nil, fmt.Errorf("open map of %s: %w", r.net.nodes[i].name, err)
+	}
+	return m, nil
 }
 
 // open opens the sessions and waits until every one has exchanged data.
@@ -152,7 +191,7 @@ func (r *run) open(ctx context.Context) error {
 // give it.
 func (r *run) settle(ctx context.Context, out *Outcome) error {
 	begun := time.Now()
-	if err := r.flow(ctx); err != nil {
+	if err := r.flow(ctx, r.opts.Flow); err != nil {
 		return err
 	}
 	if r.daemons[active] != nil {
@@ -171,9 +210,9 @@ func (r *run) settle(ctx context.Context, out *Outcome) error {
 	return nil
 }
 
-// flow passes the time before the cut.
-func (r *run) flow(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.Flow, errFlowed)
+// flow passes time, in which no session may be lost.
+func (r *run) flow(ctx context.Context, d time.Duration) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, d, errFlowed)
 	defer cancel()
 	_, err := r.await(ctx, func(report) bool { return false })
 	if errors.Is(err, errFlowed) {
@@ -191,7 +230,7 @@ var errFlowed = errors.New("data has flowed for long enough")
 // alive without the program, would reset whoever speaks to it in between.
 func (r *run) cut(out *Outcome) (*cutOrder, error) {
 	cut := &cutOrder{Killed: monotonic()}
-	r.dead = true
+	r.judging = true
 	var err error
 	if d := r.daemons[active]; d != nil {
 		err = d.process.cmd.Process.Kill()
@@ -215,11 +254,22 @@ func (r *run) decide(ctx context.Context, cut *cutOrder, out *Outcome) error {
 		return err
 	}
 	var err error
-	if out.Standby, err = takeCensus(filepath.Join(r.pins[standby], lb.MapName), r.opts.Layouts[standby]); err != nil {
+	if out.Standby, err = r.takeCensus(standby); err != nil {
 		return err
 	}
 	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*out.Sessions,
 		"handshake", out.Standby.Handshake, "closing", out.Standby.Closing)
+	if err := r.verdict(ctx, out); err != nil {
+		return err
+	}
+	if out.Survived < out.Sessions {
+		r.explain(ctx)
+	}
+	return nil
+}
+
+// verdict waits for what the clients say of the last cut.
+func (r *run) verdict(ctx context.Context, out *Outcome) error {
 	rep, err := r.await(ctx, func(rep report) bool { return rep.Done })
 	if err != nil {
 		return fmt.Errorf("judge sessions: %w", err)
@@ -231,9 +281,6 @@ func (r *run) decide(ctx context.Context, cut *cutOrder, out *Outcome) error {
 	out.Exchanges, out.FirstLoss = c.Exchanges, c.FirstLoss
 	r.log.Info("all sessions are decided", "survived", out.Survived, "reset", out.Reset,
 		"stalled", out.Stalled, "corrupt", out.Corrupt, "max_stall_ms", out.MaxStallMS, "first_loss", out.FirstLoss)
-	if out.Survived < out.Sessions {
-		r.explain(ctx)
-	}
 	return nil
 }
 
@@ -249,13 +296,16 @@ func (r *run) await(ctx context.Context, wanted func(report) bool) (report, erro
 		case <-r.standbyDaemon():
 			return report{}, fmt.Errorf("%s ended early: %w", r.daemons[standby].process.name, r.daemons[standby].process.why())
 		case rep, ok := <-r.judge.reports:
+			if rep.Counts != nil {
+				r.last = *rep.Counts
+			}
 			switch {
 			case !ok:
 				return report{}, fmt.Errorf("%s ended early", r.judge.name)
 			case rep.Error != "":
 				return report{}, fmt.Errorf("%s: %s", r.judge.name, rep.Error)
-			case !r.dead && rep.Counts.lost() > 0:
-				return report{}, fmt.Errorf("%d sessions broke before the cut, the first: %s", rep.Counts.lost(), rep.Counts.FirstLoss)
+			case !r.judging && rep.Counts.lost() > 0:
+				return report{}, fmt.Errorf("%d sessions broke where none should, the first: %s", rep.Counts.lost(), rep.Counts.FirstLoss)
 			}
 			r.progress(rep)
 			if wanted(rep) {

@@ -49,6 +49,12 @@ type settings struct {
 	ControlSocket string   `yaml:"control-socket"`
 	StateDir      string   `yaml:"state-dir"`
 	LogLevel      string   `yaml:"log-level"`
+
+	// What is empty is left to syncd.
+	RefreshInterval string `yaml:"refresh-interval,omitempty"`
+	ScanInterval    string `yaml:"scan-interval,omitempty"`
+	ScanBudget      int    `yaml:"scan-budget,omitempty"`
+	DeadTime        string `yaml:"dead-time,omitempty"`
 }
 
 // startDaemons starts a syncd beside each load balancer, secured as in
@@ -79,6 +85,9 @@ func (r *run) startDaemons(ctx context.Context) error {
 			return err
 		}
 		c.GossipKeyFile, c.TLSCert, c.TLSKey, c.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
+		if r.tune != nil {
+			r.tune(c)
+		}
 		if err := r.startDaemon(i, c); err != nil {
 			return err
 		}
@@ -94,14 +103,21 @@ func (r *run) settings(i int) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	pin := filepath.Join(r.pins[i], lb.MapName)
-	schemas, err := objectSchemas(pin, r.opts.Layouts[i], dir)
+	m, err := r.openMap(i)
 	if err != nil {
 		return nil, err
 	}
+	schemas, err := objectSchemas(m, r.opts.Layouts[i], dir)
+	if err = errors.Join(err, m.Close()); err != nil {
+		return nil, err
+	}
+	ref := filepath.Join(r.pins[i], lb.MapName)
+	if r.byName {
+		ref = lb.MapName + "=name:" + mapNameOf(node.name)
+	}
 	return &settings{
 		NodeName: node.name,
-		Maps:     []string{pin}, Schemas: schemas,
+		Maps:     []string{ref}, Schemas: schemas,
 		Attach: r.opts.Attach, Buffer: r.opts.Buffer,
 		GossipListen: node.sync + ":" + gossipPort, GRPCListen: node.sync + ":" + grpcPort,
 		Join:          []string{peer.sync + ":" + gossipPort},
@@ -113,12 +129,7 @@ func (r *run) settings(i int) (*settings, error) {
 // objectSchemas points syncd at the load balancer's object file, which it puts into
 // dir, where the kernel does not keep what the types say about their fields. It
 // returns nothing where it does.
-func objectSchemas(pin string, layout lb.Layout, dir string) (schemas []string, err error) {
-	m, err := ebpf.LoadPinnedMap(pin, &ebpf.LoadPinOptions{ReadOnly: true})
-	if err != nil {
-		return nil, fmt.Errorf("open map for its types: %w", err)
-	}
-	defer func() { err = errors.Join(err, m.Close()) }()
+func objectSchemas(m *ebpf.Map, layout lb.Layout, dir string) (schemas []string, err error) {
 	known, err := lb.KnowsRoles(m)
 	if err != nil || known {
 		return nil, err

@@ -17,6 +17,7 @@ func TestSettingsAreSyncds(t *testing.T) {
 		GossipListen: "10.13.0.1:7946", GossipKeyFile: "/gossip.key", Join: []string{"10.13.0.2:7946"},
 		GRPCListen: "10.13.0.1:7947", TLSCert: "/cert.pem", TLSKey: "/key.pem", TLSCA: "/ca.pem",
 		ControlSocket: "/syncd.sock", StateDir: "/state", LogLevel: "warn",
+		RefreshInterval: "0s", ScanInterval: "200ms", ScanBudget: 20, DeadTime: "15s",
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 
 	"mapsync/bench/lb"
 	"mapsync/bench/lb/bpf"
-	"mapsync/internal/vm"
 	"mapsync/syncd/config"
 	syncd "mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
@@ -60,17 +58,7 @@ func runSyncd(args []string) error {
 // Half of a cluster runs the load balancer's next release, whose entries look
 // different; whichever half dies, the other carries every session on.
 func TestRollingUpgrade(t *testing.T) {
-	if ok, why := vm.CanAttachNatively(); !ok {
-		if os.Getenv("MAPSYNC_KERNEL") != "" {
-			t.Fatal("a kernel of the matrix cannot be hooked: ", why)
-		}
-		t.Skip("no hooks here, make test runs this in a virtual machine: ", why)
-	}
-	program, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv(syncdVariable, "1")
+	program := needSyncd(t)
 	const sessions = 200
 	for _, c := range []struct {
 		attach  string
@@ -176,7 +164,7 @@ func TestRollingUpgradeKeepsRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := timesAreKnown(balancer, layout, pins, t.TempDir()); err != nil {
+		if err := timesAreKnown(balancer, layout, t.TempDir()); err != nil {
 			t.Errorf("layout %s: %v", layout, err)
 		}
 		if err := balancer.Close(); err != nil {
@@ -186,8 +174,8 @@ func TestRollingUpgradeKeepsRoles(t *testing.T) {
 }
 
 // timesAreKnown checks what syncd learns with the settings that the drill gives it.
-func timesAreKnown(b *lb.Balancer, layout lb.Layout, pins, dir string) error {
-	settings, err := objectSchemas(filepath.Join(pins, lb.MapName), layout, dir)
+func timesAreKnown(b *lb.Balancer, layout lb.Layout, dir string) error {
+	settings, err := objectSchemas(b.Map(), layout, dir)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func (b *Balancer) sweep() (int, error) {
 			deleted++
 		}
 	}
-	b.idle += uint64(deleted)
+	b.idle.Add(uint64(deleted))
 	return deleted, nil
 }
 
@@ -138,9 +138,9 @@ func bootTime() (uint64, error) {
 	return uint64(ts.Nano()), nil
 }
 
-// Stats reads the counters. Not to be called while Collect runs.
+// Stats reads the counters, also while Collect runs.
 func (b *Balancer) Stats() (Stats, error) {
-	out := Stats{Idle: b.idle}
+	out := Stats{Idle: b.idle.Load()}
 	for i, field := range []*uint64{
 		&out.Forwarded, &out.New, &out.Closed, &out.NoEntry, &out.Full, &out.NoBackend,
 	} {

@@ -19,6 +19,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -31,7 +32,7 @@ import (
 )
 
 // MapName is the name of the connection-tracking map, in the kernel and in the
-// pin directory.
+// pin directory, unless [Config] says another.
 const MapName = "ct_map"
 
 // Mode says where XDP runs.
@@ -51,6 +52,7 @@ type Config struct {
 	Backends []netip.AddrPort // at least one, IPv4
 
 	Layout Layout // of the connection-tracking map; LayoutV1
+	Name   string // of that map, at most 15 bytes; MapName
 
 	PinDir     string // existing directory on a bpffs; empty pins nothing
 	NewMap     bool   // replace a pinned map instead of going on with it
@@ -66,6 +68,7 @@ type Config struct {
 
 func (c *Config) setDefaults() {
 	setDefault(&c.Layout, LayoutV1)
+	setDefault(&c.Name, MapName)
 	setDefault(&c.Handshake, 30*time.Second)
 	setDefault(&c.Established, 30*time.Minute)
 	setDefault(&c.Closing, time.Minute)
@@ -102,7 +105,7 @@ type Balancer struct {
 	release release
 	objs    bpf.LBObjects // of either release: their names are the same
 	links   []link.Link
-	idle    uint64 // entries that the collector deleted
+	idle    atomic.Uint64 // entries that the collector deleted
 }
 
 // New loads the program, tells it the service and its backends, and pins the
@@ -131,11 +134,12 @@ func (b *Balancer) load() error {
 	if err != nil {
 		return fmt.Errorf("read load balancer object: %w", err)
 	}
-	spec.Maps[MapName].MaxEntries = b.cfg.MaxEntries
+	ct := spec.Maps[MapName]
+	ct.Name, ct.MaxEntries = b.cfg.Name, b.cfg.MaxEntries
 	if b.cfg.PinDir == "" {
-		spec.Maps[MapName].Pinning = ebpf.PinNone
+		ct.Pinning = ebpf.PinNone
 	} else if b.cfg.NewMap {
-		err := os.Remove(filepath.Join(b.cfg.PinDir, MapName))
+		err := os.Remove(filepath.Join(b.cfg.PinDir, b.cfg.Name))
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("remove old connection-tracking map: %w", err)
 		}

@@ -176,13 +176,9 @@ func (p *pair) complete(generation int) error {
 
 // watch has the capture send the changes of a map to a table.
 func watch(c *capture.Capture, m *ebpf.Map, t *table.Table) error {
-	info, err := m.Info()
+	id, err := mapID(m)
 	if err != nil {
-		return fmt.Errorf("ask for the map's id: %w", err)
+		return err
 	}
-	id, ok := info.ID()
-	if !ok {
-		return errors.New("ask for the map's id: the kernel did not say")
-	}
-	return c.Watch(uint32(id), t)
+	return c.Watch(id, t)
 }

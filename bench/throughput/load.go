@@ -15,12 +15,12 @@ import (
 type otherLoad struct {
 	began time.Time
 	busy  time.Duration // of all processors, idle and waiting aside
-	own   time.Duration
+	own   time.Duration // this process's, and its children's
 }
 
 func beginLoad() (otherLoad, error) {
 	busy, err := busyTime()
-	return otherLoad{time.Now(), busy, cpuTime(unix.RUSAGE_SELF)}, err
+	return otherLoad{time.Now(), busy, ownTime()}, err
 }
 
 // percent returns the part of all processors' time that others had since the start.
@@ -29,9 +29,15 @@ func (l otherLoad) percent() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	others := busy - l.busy - (cpuTime(unix.RUSAGE_SELF) - l.own)
+	others := busy - l.busy - (ownTime() - l.own)
 	all := time.Since(l.began) * time.Duration(runtime.NumCPU())
 	return max(0, 100*float64(others)/float64(all)), nil
+}
+
+// ownTime is the processor time of this process and of those that it has started and that
+// have ended.
+func ownTime() time.Duration {
+	return cpuTime(unix.RUSAGE_SELF) + cpuTime(unix.RUSAGE_CHILDREN)
 }
 
 // busyTime reads from /proc/stat how long all processors were busy since boot:

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,32 +22,47 @@ type options struct {
 	entries int
 	rounds  int
 	race    time.Duration
+	latency time.Duration
+	idle    time.Duration
+	jitter  time.Duration
+	only    string
 	json    string
 	profile string
-	only    bool
 }
 
 func main() {
-	if asked, err := runPeer(); asked {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "throughput:", err)
-			os.Exit(1)
-		}
-		return
-	}
+	runRole()
 	var o options
 	flag.IntVar(&o.entries, "entries", 1_000_000, "entries of the maps; a million take 2 GB of memory")
 	flag.IntVar(&o.rounds, "rounds", 5, "repetitions; medians are printed")
 	flag.DurationVar(&o.race, "race", time.Second, "time for each comparison in each round")
 	flag.StringVar(&o.json, "json", "", "file to write the figures to, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles of the last two end-to-end passes to `prefix`.new and prefix.updates")
-	flag.BoolVar(&o.only, "end-to-end", false, "measure end to end and its ceiling, and nothing else")
+	flag.DurationVar(&o.latency, "latency", 20*time.Second, "time for each kind of changes whose latency is measured")
+	flag.DurationVar(&o.idle, "idle", 65*time.Second, "time for which idle nodes are measured; they look at all they have once a minute")
+	flag.DurationVar(&o.jitter, "jitter", 4*time.Second, "time for each phase of pings, in each of up to three rounds")
+	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else: "+strings.Join(partNames(), ","))
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
 	if err := run(ctx, o); err != nil {
 		fmt.Fprintln(os.Stderr, "throughput:", err)
 		os.Exit(1)
+	}
+}
+
+// runRole makes this process what another one has started it for, and does not return
+// then.
+func runRole() {
+	for _, role := range []func() (asked bool, err error){runPeer, runSyncd, runPing} {
+		asked, err := role()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "throughput:", err)
+			os.Exit(1)
+		}
+		if asked {
+			os.Exit(0)
+		}
 	}
 }
 
@@ -74,22 +90,8 @@ func run(ctx context.Context, o options) error {
 	return r.save(o.json)
 }
 
-func (r *Report) measure(ctx context.Context, o options) error {
-	progress("making %d entries", o.entries)
-	e := makeEntries(o.entries, 0)
-	before, err := beginLoad()
-	if err != nil {
-		return err
-	}
-	if err := r.race(ctx, o, e); err != nil {
-		return err
-	}
-	if r.OtherLoad, err = before.percent(); err != nil {
-		return err
-	}
-	if o.only {
-		return nil
-	}
+// steps measures each step of the way alone.
+func (r *Report) steps(ctx context.Context, o options) error {
 	for _, part := range []struct {
 		name string
 		run  func() ([]Step, error)
@@ -97,7 +99,7 @@ func (r *Report) measure(ctx context.Context, o options) error {
 		{"kernel events", func() ([]Step, error) { return eventSteps(o.entries, o.rounds) }},
 		{"the way into the table", func() ([]Step, error) { return drainSteps(o.entries, o.rounds) }},
 		{"the codec", func() ([]Step, error) { return codecSteps(o.entries, o.rounds) }},
-		{"reading and writing maps", func() ([]Step, error) { return mapSteps(ctx, e, o.rounds) }},
+		{"reading and writing maps", func() ([]Step, error) { return mapSteps(ctx, makeEntries(o.entries), o.rounds) }},
 	} {
 		progress("steps: %s", part.name)
 		steps, err := part.run()
@@ -110,7 +112,8 @@ func (r *Report) measure(ctx context.Context, o options) error {
 }
 
 // race measures what is compared with each other, in turn.
-func (r *Report) race(ctx context.Context, o options, e *entries) error {
+func (r *Report) race(ctx context.Context, o options) error {
+	e := makeEntries(o.entries)
 	var ends []EndToEnd
 	var fresh, again []Sample
 	others := make([][]Sample, len(rivals))
@@ -141,7 +144,8 @@ func (r *Report) race(ctx context.Context, o options, e *entries) error {
 			progress("  %.0f by %s", 1e9/s.Nanoseconds, rivals[i].name)
 		}
 	}
-	r.EndToEnd = medianEnd(ends)
+	end := medianEnd(ends)
+	r.EndToEnd = &end
 	r.CeilingNew, r.CeilingUpdate = rate("bpf(2) batches, new", median(fresh)), rate("bpf(2) batches, updates", median(again))
 	for i := range rivals {
 		r.Rivals = append(r.Rivals, rate(rivals[i].name, median(others[i])))

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
@@ -70,6 +71,7 @@ func newNode(name string, n int, clock wallClock) (_ *node, err error) {
 	return d, err
 }
 
+// newTable makes a table as a daemon with default settings does, digests included.
 func newTable(owner table.Owner) (*table.Table, error) {
 	types, err := ctSchema()
 	if err != nil {
@@ -77,6 +79,8 @@ func newTable(owner table.Owner) (*table.Table, error) {
 	}
 	return table.New(table.Options{
 		Self: owner, KeySize: keySize, ValueSize: valueSize, Significant: types.Significant(), Carried: types.Carried(),
+		DigestKey: []byte("throughput"), ComparedKey: types.ComparedKey(), Compared: types.Compared(),
+		SettleKeys: 1 << 18, Refresh: config.Default().RefreshInterval,
 	})
 }
 

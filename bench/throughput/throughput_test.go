@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,22 +25,19 @@ func needBPF(t *testing.T) {
 	}
 }
 
-// TestRun measures a little of everything and writes it down.
 func TestMain(m *testing.M) {
-	if asked, err := runPeer(); asked {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
+	runRole()
 	os.Exit(m.Run())
 }
 
+// TestRun measures a little of everything and writes it down.
 func TestRun(t *testing.T) {
 	needBPF(t)
 	path := filepath.Join(t.TempDir(), "figures.json")
-	o := options{entries: batchEntries, rounds: 1, race: 5 * time.Millisecond, json: path}
+	o := options{
+		entries: batchEntries, rounds: 1, race: 5 * time.Millisecond, latency: 300 * time.Millisecond,
+		idle: 300 * time.Millisecond, jitter: 100 * time.Millisecond, json: path,
+	}
 	if err := run(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}
@@ -60,6 +56,27 @@ func TestRun(t *testing.T) {
 		if rate.DeltasPerSecond <= 0 {
 			t.Errorf("%s: %f deltas a second", rate.Name, rate.DeltasPerSecond)
 		}
+	}
+	for _, l := range r.Latencies {
+		if l.Samples == 0 || l.P50 <= 0 || l.P50 > l.P99 || l.P99 > l.Max || l.Rate <= 0 {
+			t.Errorf("latency: %+v", l)
+		}
+	}
+	if r.Join.Seconds <= 0 || r.Join.Ratio <= 0 || r.Join.JoinerCPU <= 0 {
+		t.Errorf("join: %+v", r.Join)
+	}
+	for _, i := range r.Idle {
+		if i.CPU <= 0 || i.HeapPerEntry < keySize+valueSize || i.TablePerEntry < keySize+valueSize {
+			t.Errorf("idle: %+v", i)
+		}
+	}
+	for _, j := range r.Jitter {
+		if j.Samples == 0 || j.P50 <= 0 || j.P50 > j.P999 {
+			t.Errorf("jitter: %+v", j)
+		}
+	}
+	if len(r.Latencies) != len(latencyKinds) || len(r.Idle) != 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(parts) {
+		t.Errorf("parts are missing: %s", text)
 	}
 	if r.EndToEnd.New.DeltasPerSecond <= 0 || r.EndToEnd.Updated.DeltasPerSecond <= 0 {
 		t.Errorf("end to end: %+v", r.EndToEnd)
@@ -80,7 +97,7 @@ func TestVerify(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer access.Close()
-	e := makeEntries(n+1, 0)
+	e := makeEntries(n + 1)
 	put := func(k, v int) {
 		if err := m.Put(e.keys[k], e.values[v]); err != nil {
 			t.Fatal(err)

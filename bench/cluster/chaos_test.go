@@ -1,0 +1,385 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"mapsync/syncd/capture"
+	"mapsync/syncd/daemon"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	chaosSeeds = flag.Int("chaos.seeds", 0, "runs of chaos, each with the next seed; 0: a few")
+	chaosFirst = flag.Uint64("chaos.first", 1, "the first seed")
+)
+
+// TestChaos lets data planes do all that can happen to a map while nodes are killed, stopped,
+// starved and cut off from each other, with clocks hours apart and buffers that
+// overflow. Soon after it is quiet, digests must agree, and so must all that any table and any
+// kernel map holds; and unless several nodes were killed, what only one data plane wrote must be
+// as it wrote it last.
+//
+// To see one run again: go test ./bench/cluster -run TestChaos -v -chaos.first SEED -chaos.seeds 1
+func TestChaos(t *testing.T) {
+	if os.Getenv(inMachine) == "" {
+		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 6), chaosTime{unit: 500 * time.Millisecond}, capture.AttachAuto)
+		return
+	}
+	onHooks(t, func(t *testing.T, p place) {
+		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 1), chaosTime{unit: 2 * time.Second, hooks: true}, p.(*processes).attach)
+	})
+}
+
+func eachSeed(t *testing.T, first uint64, n int, c chaosTime, attach capture.Attach) {
+	for seed := first; seed < first+uint64(n); seed++ {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			p := newPlan(seed, c)
+			t.Log(p)
+			newChaos(t, p, c, attach).run()
+		})
+	}
+}
+
+// chaos is a run under way.
+type chaos struct {
+	*trial
+	limit time.Duration // in which all must be equal
+	plan  *plan
+	net   *namespaces
+	lives []int // how often each syncd was killed
+	down  []bool
+}
+
+func newChaos(t *testing.T, p *plan, c chaosTime, attach capture.Attach) *chaos {
+	n := newNamespaces(t, c.hooks)
+	tr := newTrial(t, n, p.Nodes, p.Map, func(i int, r *startRequest) {
+		r.ClockAhead = p.Ahead[i]
+		r.Config.Attach = string(attach)
+		r.Config.Buffer, r.Config.BufferSize = p.Buffer, p.BufferSize
+		r.Config.EvictionDeletes, r.Config.TombstoneTTL = p.EvictionDeletes, p.TombstoneTTL
+		r.Config.DeadTime = 2 * c.unit
+		// What nobody reports is found by scans: they are what bounds it.
+		r.Config.ScanInterval, r.Config.ScanBudget = c.unit, 50
+	})
+	limit := settleTime
+	if testing.Short() && c.hooks {
+		limit *= 3 // on an emulated machine of unknown load
+	}
+	return &chaos{trial: tr, limit: limit, plan: p, net: n, lives: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
+}
+
+func (c *chaos) run() {
+	c.load(c.plan.Load)
+	c.faults()
+	c.eachPost("/unload")
+	if !c.plan.Map.LRU {
+		c.eventually(c.limit, c.agree)
+		return
+	}
+	// What the kernel threw out of one map need not be missing in another, nor deleted. Once
+	// all flows have ended and a few have begun anew there is room for all.
+	c.eventually(c.limit, c.agreeOn(func(content) error { return nil }))
+	c.loadEach("/clear")
+	c.eventually(4*c.limit, c.agreeOn(func(t content) error {
+		if len(t) > 0 {
+			return fmt.Errorf("%d entries after all flows have ended", len(t))
+		}
+		return nil
+	}))
+	c.plan.Map.LRU = false
+	c.loadEach("/rewrite")
+	c.eventually(c.limit, c.agree)
+}
+
+func (c *chaos) loadEach(path string) {
+	for _, n := range c.nodes {
+		c.must(n.call(c.t.Context(), http.MethodPost, path, c.plan.Load, nil))
+	}
+}
+
+// action is the beginning or the end of a fault.
+type action struct {
+	at time.Duration
+	do func()
+}
+
+// faults lets everything go wrong that is planned, and returns when all is whole again.
+func (c *chaos) faults() {
+	actions := []action{{c.plan.Length, func() {}}}
+	for i := range c.plan.Faults {
+		f := &c.plan.Faults[i]
+		end := func() {}
+		actions = append(actions,
+			action{f.At, func() { end = c.begin(f) }},
+			action{f.Until, func() { end() }})
+	}
+	slices.SortStableFunc(actions, func(a, b action) int { return cmp.Compare(a.at, b.at) })
+	began := time.Now()
+	for _, a := range actions {
+		time.Sleep(a.at - time.Since(began))
+		a.do()
+	}
+	c.attached()
+}
+
+// attached waits, under load, until each syncd that was started has its map: under emulation
+// the kernel takes seconds to look through its programs.
+func (c *chaos) attached() {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		var errs []error
+		for _, n := range c.nodes {
+			s, err := n.status(c.t.Context())
+			if err == nil && s.Maps[0].State != daemon.MapSyncing && s.Maps[0].State != daemon.MapReplicating {
+				err = fmt.Errorf("node %s has no map yet: %s", n.name, s.Maps[0].State)
+			}
+			errs = append(errs, err)
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// begin makes a fault and returns what ends it.
+func (c *chaos) begin(f *fault) (end func()) {
+	switch f.Kind {
+	case faultKill:
+		return c.killOne(f)
+	case faultStop:
+		return c.stopOne(f.Node)
+	case faultCut:
+		for _, d := range f.Cut {
+			c.must(c.net.cut(d))
+		}
+		return func() {
+			for _, d := range f.Cut {
+				c.must(c.net.heal(d))
+			}
+		}
+	case faultClock:
+		c.setClock(f.Ahead)
+		return func() { c.setClock(0) }
+	default:
+		return c.starve()
+	}
+}
+
+func (c *chaos) killOne(f *fault) func() {
+	i := f.Node
+	if c.down[i] {
+		return func() {}
+	}
+	c.post(i, "/kill")
+	c.down[i] = true
+	c.lives[i]++
+	return func() {
+		c.start[i].ClockAhead = f.Ahead
+		c.syncd(i)
+		c.down[i] = false
+	}
+}
+
+func (c *chaos) stopOne(i int) func() {
+	if c.down[i] {
+		return func() {}
+	}
+	c.post(i, "/stop")
+	life := c.lives[i]
+	return func() {
+		if c.lives[i] == life {
+			c.post(i, "/continue")
+		}
+	}
+}
+
+// starve takes the CPUs away from every syncd.
+func (c *chaos) starve() func() {
+	lives := slices.Clone(c.lives)
+	each := func(path string) {
+		for i := range c.nodes {
+			if !c.down[i] && lives[i] == c.lives[i] {
+				c.post(i, path)
+			}
+		}
+	}
+	each("/starve")
+	ctx, cancel := context.WithCancel(c.t.Context())
+	var spinning sync.WaitGroup
+	for range runtime.NumCPU() {
+		spinning.Go(func() {
+			for ctx.Err() == nil {
+			}
+		})
+	}
+	return func() {
+		cancel()
+		spinning.Wait()
+		each("/feed")
+	}
+}
+
+// clockWas is the machine's wall clock less its monotonic one before it was ever set.
+var clockWas = sync.OnceValue(func() int64 { return clock(unix.CLOCK_REALTIME) - clock(unix.CLOCK_MONOTONIC) })
+
+func clock(id int32) int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(id, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// setClock sets the machine's wall clock: a virtual one's.
+func (c *chaos) setClock(ahead time.Duration) {
+	ts := unix.NsecToTimespec(clockWas() + clock(unix.CLOCK_MONOTONIC) + int64(ahead))
+	c.must(unix.ClockSettime(unix.CLOCK_REALTIME, &ts))
+}
+
+// agree says where nodes differ, or what they have not proven yet.
+func (c *chaos) agree(ctx context.Context) error {
+	return c.agreeOn(func(held content) error {
+		if !c.plan.remembered() {
+			return nil
+		}
+		return c.asWritten(ctx, held)
+	})(ctx)
+}
+
+// agreeOn asks for agreement, and for more of what is agreed on.
+func (c *chaos) agreeOn(check func(content) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := c.proven(ctx); err != nil {
+			return err
+		}
+		var held content // by the first table, and so by all
+		for i, n := range c.nodes {
+			table, err := n.content(ctx, "/table")
+			if err != nil {
+				return err
+			}
+			kernel, err := n.content(ctx, "/dump")
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				held = table
+			}
+			err = difference(n.name+" table against that of "+c.nodes[0].name, held, table)
+			if err == nil && c.plan.Map.LRU {
+				table = within(table, kernel) // the rest was driven out
+			}
+			if err == nil {
+				err = difference(n.name+" kernel map against its table", table, kernel)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return check(held)
+	}
+}
+
+// within returns what is in all, of the keys of some.
+func within(all, some content) content {
+	c := make(content)
+	for key, value := range all {
+		if _, ok := some[key]; ok {
+			c[key] = value
+		}
+	}
+	return c
+}
+
+// asWritten compares what nodes hold of each data plane's own flows with what that wrote.
+func (c *chaos) asWritten(ctx context.Context, held content) error {
+	for _, n := range c.nodes {
+		want, err := n.content(ctx, "/expected")
+		if err != nil {
+			return err
+		}
+		var number [4]byte
+		for key := range want {
+			number = [4]byte([]byte(key[:4]))
+			break
+		}
+		own := make(content)
+		for key, value := range held {
+			if len(want) > 0 && [4]byte([]byte(key[:4])) == number {
+				own[key] = value
+			}
+		}
+		if err := difference("flows of "+n.name, want, own); err != nil {
+			return errors.Join(err, c.explain(ctx, n, want, own))
+		}
+	}
+	return nil
+}
+
+// explain says whose some of the entries are that are not as written.
+func (c *chaos) explain(ctx context.Context, n *remote, want, own content) error {
+	records, err := n.content(ctx, "/records")
+	if err != nil {
+		return err
+	}
+	var lines []error
+	all := maps.Clone(own)
+	maps.Copy(all, want)
+	for key := range all {
+		if want[key] != own[key] && len(lines) < 8 {
+			lines = append(lines, fmt.Errorf("  %x: want %x, got %s", key[:8], head(want[key]), records[key]))
+		}
+	}
+	return errors.Join(lines...)
+}
+
+// proven says which pair of nodes has not proven yet that it holds the same.
+func (c *chaos) proven(ctx context.Context) error {
+	all := make([]daemon.Status, len(c.nodes))
+	positions := make(map[string]uint64)
+	var errs []error
+	for i, n := range c.nodes {
+		s, err := n.status(ctx)
+		if err != nil {
+			return err
+		}
+		all[i] = s
+		positions[s.Node] = s.Maps[0].Position
+		if !s.Ready || len(s.Peers) != len(c.nodes)-1 {
+			errs = append(errs, fmt.Errorf("node %s sees %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
+		}
+		if m := s.Maps[0]; m.Pending+m.Failed > 0 || s.Capture.Losses.Open {
+			errs = append(errs, fmt.Errorf("node %s has %d entries to write and %d that failed, losses open: %v",
+				s.Node, m.Pending, m.Failed, s.Capture.Losses.Open))
+		}
+	}
+	for _, s := range all {
+		for _, p := range s.Peers {
+			m := daemon.PeerMapStatus{State: "unknown"}
+			if len(p.Maps) > 0 {
+				m = p.Maps[0]
+			}
+			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {
+				errs = append(errs, fmt.Errorf("%s has not proven to hold what %s does: agreed %v up to %d of %d, %d divergent, %s %s",
+					s.Node, p.Node, m.Agreed, m.AgreedPosition, positions[p.Node], m.Divergent, m.State, cmp.Or(p.Error, m.Error)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,105 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"mapsync/internal/netns"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// namespaces is a place of one process a node, each in a network namespace of its own
+// with one link to a router, which can be told to drop what one node sends to another.
+// Control does not go over the network.
+type namespaces struct {
+	t      *testing.T
+	hooks  bool
+	dir    string
+	router *netns.NS
+	cuts   map[direction]int // how many want it cut
+}
+
+// direction is what one node sends to another.
+type direction struct{ from, to int }
+
+func newNamespaces(t *testing.T, hooks bool) *namespaces {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cluster") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	router, err := netns.New("router")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(router.Close(), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := router.Sysctl("net.ipv4.ip_forward", "1"); err != nil {
+		t.Fatal(err)
+	}
+	return &namespaces{t: t, hooks: hooks, dir: dir, router: router, cuts: make(map[direction]int)}
+}
+
+func (n *namespaces) address(i int) string { return fmt.Sprintf("10.30.%d.2", i) }
+
+func (n *namespaces) start(_ context.Context, i int, m mapSettings) (address, control string, err error) {
+	ns, err := netns.New(fmt.Sprintf("n%d", i))
+	if err != nil {
+		return "", "", err
+	}
+	n.t.Cleanup(func() {
+		if err := ns.Close(); err != nil {
+			n.t.Error(err)
+		}
+	})
+	gate, port := fmt.Sprintf("10.30.%d.1", i), fmt.Sprintf("n%d", i)
+	err = errors.Join(netns.Veth(n.router, port, ns, "eth0"),
+		n.router.Addr(port, gate+"/30"), ns.Addr("eth0", n.address(i)+"/30"),
+		n.router.Up(port), ns.Up("eth0"), ns.Route("default", gate))
+	if err != nil {
+		return "", "", err
+	}
+	control = filepath.Join(n.dir, fmt.Sprintf("n%d.sock", i))
+	s := settings{Number: uint32(i), Map: m, Hooks: n.hooks, Control: control, Dir: filepath.Join(n.dir, port)}
+	return n.address(i), control, startNode(n.t, s, ns.Start)
+}
+
+// cut has the router drop what one node sends to another, until it was healed as often
+// as it was cut. The other direction goes on.
+func (n *namespaces) cut(d direction) error {
+	if n.cuts[d]++; n.cuts[d] > 1 {
+		return nil
+	}
+	return n.rule("cut", n.router.Handle().RuleAdd, d)
+}
+
+func (n *namespaces) heal(d direction) error {
+	if n.cuts[d]--; n.cuts[d] > 0 {
+		return nil
+	}
+	return n.rule("heal", n.router.Handle().RuleDel, d)
+}
+
+func (n *namespaces) rule(verb string, change func(*netlink.Rule) error, d direction) error {
+	rule := netlink.NewRule()
+	rule.Family, rule.Type, rule.Priority = netlink.FAMILY_V4, unix.RTN_BLACKHOLE, 100
+	rule.Src, rule.Dst = host(n.address(d.from)), host(n.address(d.to))
+	if err := change(rule); err != nil {
+		return fmt.Errorf("%s the way from n%d to n%d: %w", verb, d.from, d.to, err)
+	}
+	return nil
+}
+
+func host(address string) *net.IPNet {
+	return &net.IPNet{IP: net.ParseIP(address).To4(), Mask: net.CIDRMask(32, 32)}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cilium/ebpf"
+
+	"mapsync/syncd/config"
+)
+
+// jitterBound is by how much p99.9 of the pings may be above that of an idle machine, in ms.
+const jitterBound = 1
+
+// jitterJoins bounds the joins of a phase; each has a map of its own.
+const jitterJoins = 2
+
+// Jitter is how long pings through the load balancer took while something else went on.
+type Jitter struct {
+	Latency
+	// Over is by how much p99.9 is above that of the idle machine, in ms.
+	Over float64 `json:"p999_over_idle_ms"`
+	// Control says that a process that does nothing had as much of the processors as syncd has
+	// in another phase: what that costs is not syncd's.
+	Control bool `json:"control,omitempty"`
+}
+
+// jitterRun is what the phases share.
+type jitterRun struct {
+	n      int
+	limit  time.Duration // of a phase
+	w      *network
+	pinger *pinger
+	pings  int64
+}
+
+// phase is something that goes on while pings are counted.
+type phase struct {
+	name    string
+	control bool
+	run     func(*jitterRun, context.Context) error
+}
+
+var phases = []phase{
+	{"idle", false, (*jitterRun).idling},
+	{"scans without end, default budget", false, func(j *jitterRun, ctx context.Context) error {
+		return j.scanning(ctx, config.Default().ScanBudget)
+	}},
+	{"scans without end, budget 100 %", false, func(j *jitterRun, ctx context.Context) error { return j.scanning(ctx, 100) }},
+	{"control: a thread that spins", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 1) }},
+	{"a peer joins", false, (*jitterRun).joining},
+	{"control: two threads that spin", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 2) }},
+}
+
+// jitters pings through the load balancer, whose map holds n entries, while nothing else goes on, while
+// scans of the map follow one another, and while a peer joins and is told all of them. The phases
+// come in turn in every round, and each counts as in the round in the middle.
+func jitters(ctx context.Context, n, rounds int, limit time.Duration) (_ []Jitter, err error) {
+	j := &jitterRun{n: n, limit: limit}
+	progress("jitter: building a network around a load balancer with %d entries", n)
+	if j.w, err = newNetwork(n); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, j.w.close()) }()
+	if err := batchUpdate(j.w.balancer.Map(), makeEntries(n)); err != nil {
+		return nil, err
+	}
+	if j.pinger, err = startPinger(j.w); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, j.pinger.close()) }()
+	if !j.pinger.realtime {
+		progress("  no right to real-time priority: client and backend wait for a processor like all else")
+	}
+	counted := make([][]Latency, len(phases))
+	for round := range rounds {
+		progress("jitter: round %d of %d", round+1, rounds)
+		for i, p := range phases {
+			l, err := j.phase(ctx, p)
+			if err != nil {
+				return nil, fmt.Errorf("ping, %s: %w", p.name, err)
+			}
+			counted[i] = append(counted[i], l)
+		}
+	}
+	all := make([]Jitter, len(phases))
+	for i, p := range phases {
+		slices.SortFunc(counted[i], func(a, b Latency) int { return cmp.Compare(a.P999, b.P999) })
+		all[i] = Jitter{Latency: counted[i][rounds/2], Control: p.control}
+		all[i].Over = all[i].P999 - all[0].P999
+	}
+	return all, j.complete()
+}
+
+// phase runs one, and returns the pings that were counted.
+func (j *jitterRun) phase(ctx context.Context, p phase) (Latency, error) {
+	if err := p.run(j, ctx); err != nil {
+		return Latency{}, err
+	}
+	l, err := j.pinger.take(p.name)
+	j.pings += l.Samples
+	progress("  p99.9 %.3f ms: %s", l.P999, p.name)
+	return l, err
+}
+
+func (j *jitterRun) idling(ctx context.Context) error {
+	return j.pinger.during(func() error { return pause(ctx, j.limit) })
+}
+
+// scanning pings while a daemon scans the map all the time.
+func (j *jitterRun) scanning(ctx context.Context, budget float64) (err error) {
+	p, err := j.daemon(ctx, func(c *config.Config) { c.ScanInterval, c.ScanBudget = time.Millisecond, budget })
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.a.close()) }()
+	if err := pause(ctx, time.Second); err != nil {
+		return err
+	}
+	return j.idling(ctx)
+}
+
+// daemon starts a daemon with the load balancer's map.
+func (j *jitterRun) daemon(ctx context.Context, change func(*config.Config)) (*nodes, error) {
+	p := &nodes{n: j.n, mapA: j.w.balancer.Map()}
+	var err error
+	if p.a, err = startSyncd(1, p.mapA, change); err != nil {
+		return nil, err
+	}
+	if err := p.a.awaitReady(ctx, 0); err != nil {
+		return nil, errors.Join(err, p.a.close())
+	}
+	return p, nil
+}
+
+func (j *jitterRun) spinning(ctx context.Context, threads int) error {
+	return spinning(threads, func() error { return j.idling(ctx) })
+}
+
+// joining pings while one peer after the other joins with an empty map. A peer is another machine: its
+// daemon does not run on the processor that serves the pings, and its map is there before,
+// since to make it is its load balancer's business.
+func (j *jitterRun) joining(ctx context.Context) (err error) {
+	var maps [jitterJoins]*ebpf.Map
+	for i := range maps {
+		if maps[i], err = newTypedMap("second", j.n); err != nil {
+			return err
+		}
+		defer maps[i].Close()
+	}
+	p, err := j.daemon(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.a.close()) }()
+	var counted time.Duration
+	for i := 0; i < len(maps) && counted < j.limit; i++ {
+		began := time.Now()
+		var b *syncd
+		err := j.pinger.during(func() (err error) {
+			if b, err = startSyncdOn(otherCPUs, 2, maps[i], nil); err != nil {
+				return err
+			}
+			return b.awaitReady(ctx, 0)
+		})
+		counted += time.Since(began)
+		if err := errors.Join(err, b.close(), p.alone(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// otherCPUs starts a command on all processors but the one on which the pings are served.
+var otherCPUs = startOn(func(cpu int) bool { return cpu != 0 })
+
+// complete fails unless the pings went through the load balancer's program.
+func (j *jitterRun) complete() error {
+	s, err := j.w.balancer.Stats()
+	if err != nil {
+		return err
+	}
+	if j.pings == 0 || s.Forwarded < 2*uint64(j.pings) || s.NoEntry > 0 {
+		return fmt.Errorf("check the pings' way: %d pings, and the load balancer has forwarded %d packets", j.pings, s.Forwarded)
+	}
+	return nil
+}

@@ -1,0 +1,271 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"mapsync/internal/netns"
+)
+
+// pingVariable makes a process one end of the pings, or a burden: "ping ADDRESS", "echo ADDRESS" or
+// "spin THREADS".
+const pingVariable = "MAPSYNC_THROUGHPUT_PING"
+
+const (
+	// pingFlows TCP connections through the load balancer have a ping each pingEvery.
+	pingFlows = 20
+	pingEvery = 10 * time.Millisecond
+	pingBytes = 64
+)
+
+func runPing() (asked bool, err error) {
+	role, what, _ := strings.Cut(os.Getenv(pingVariable), " ")
+	switch role {
+	case "":
+		return false, nil
+	case "echo":
+		return true, echo(what)
+	case "ping":
+		return true, ping(what)
+	case "spin":
+		return true, spin(what)
+	}
+	return true, fmt.Errorf("role %q is unknown", role)
+}
+
+// echo sends back whatever comes on any connection.
+func echo(address string) error {
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return err
+	}
+	fmt.Println(`"listening"`)
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.CopyBuffer(struct{ io.Writer }{conn}, struct{ io.Reader }{conn}, make([]byte, pingBytes))
+			}()
+		}
+	}()
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// spin keeps threads busy and does nothing.
+func spin(threads string) error {
+	n, err := strconv.Atoi(threads)
+	if err != nil {
+		return err
+	}
+	for range n {
+		go func() {
+			for x := uint64(1); x != 0; x = x*2 + 1 {
+				x &= 1 << 32
+			}
+		}()
+	}
+	fmt.Println(`"spinning"`)
+	_, err = io.Copy(io.Discard, os.Stdin)
+	return err
+}
+
+// pings counts round trips while it is told to.
+type pings struct {
+	mu    sync.Mutex
+	on    bool
+	times *hdrhistogram.Histogram
+}
+
+// ping pings over a number of connections, and answers "on", "off", both by true, and "take", by what
+// was counted since the last one.
+func ping(address string) error {
+	p := &pings{times: newHistogram()}
+	var flows errgroup.Group
+	stop := make(chan struct{})
+	for i := range pingFlows {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		flows.Go(func() error { return p.flow(conn, time.Duration(i)*pingEvery/pingFlows, stop) })
+	}
+	in, out := bufio.NewScanner(os.Stdin), json.NewEncoder(os.Stdout)
+	if err := out.Encode("pinging"); err != nil {
+		return err
+	}
+	for in.Scan() {
+		if err := out.Encode(p.answer(in.Text())); err != nil {
+			return err
+		}
+	}
+	close(stop)
+	return errors.Join(in.Err(), flows.Wait())
+}
+
+func (p *pings) answer(line string) any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if line == "take" {
+		taken := latencyOf("", p.times)
+		p.times.Reset()
+		return taken
+	}
+	p.on = line == "on"
+	return true
+}
+
+// flow pings over one connection, at its own moments.
+func (p *pings) flow(conn net.Conn, offset time.Duration, stop <-chan struct{}) error {
+	time.Sleep(offset)
+	tick := time.NewTicker(pingEvery)
+	defer tick.Stop()
+	message := make([]byte, pingBytes)
+	for {
+		select {
+		case <-stop:
+			return nil
+		case <-tick.C:
+		}
+		began := time.Now()
+		if _, err := conn.Write(message); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(conn, message); err != nil {
+			return err
+		}
+		if err := p.count(time.Since(began)); err != nil {
+			return err
+		}
+	}
+}
+
+// count counts a round trip, and those that would have begun meanwhile had it not
+// taken so long.
+func (p *pings) count(took time.Duration) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.on {
+		return nil
+	}
+	return p.times.RecordCorrectedValue(int64(took), int64(pingEvery))
+}
+
+// realtime starts a command in a namespace, on the first processor, and with a priority above all
+// ordinary processes if that is allowed: the ends of a connection are other machines, whom what
+// the load balancer's machine is busy with does not keep waiting.
+func realtime(ns *netns.NS, allowed *bool) func(*exec.Cmd) error {
+	return func(cmd *exec.Cmd) error {
+		return ns.Do(func() error { // on a thread of its own
+			fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 10}
+			*allowed = unix.SchedSetAttr(0, &fifo, 0) == nil
+			err := startOn(func(cpu int) bool { return cpu == 0 })(cmd)
+			if *allowed {
+				other := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}
+				err = errors.Join(err, unix.SchedSetAttr(0, &other, 0))
+			}
+			return err
+		})
+	}
+}
+
+// startOn starts a command that may run on some processors only; on any if there is but one.
+func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
+	return func(cmd *exec.Cmd) (err error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		var all, chosen unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &all); err != nil {
+			return fmt.Errorf("ask for processors: %w", err)
+		}
+		for cpu := range 64 * len(all) {
+			if all.IsSet(cpu) && some(cpu) {
+				chosen.Set(cpu)
+			}
+		}
+		if all.Count() > 1 && chosen.Count() > 0 {
+			if err := unix.SchedSetaffinity(0, &chosen); err != nil {
+				return fmt.Errorf("choose processors: %w", err)
+			}
+			defer func() { err = errors.Join(err, unix.SchedSetaffinity(0, &all)) }()
+		}
+		return cmd.Start()
+	}
+}
+
+// pinger pings through the load balancer of a network.
+type pinger struct {
+	echo, ping *child
+	realtime   bool
+}
+
+func startPinger(w *network) (_ *pinger, err error) {
+	p := &pinger{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	var up string
+	if p.echo, err = startChild("the backend", pingVariable, "echo "+addrPort(backendAddr, backendPort).String(), realtime(w.backend, &p.realtime)); err != nil {
+		return nil, err
+	}
+	if err := p.echo.hear(&up); err != nil {
+		return nil, err
+	}
+	if p.ping, err = startChild("the client", pingVariable, "ping "+addrPort(serviceAddr, servicePort).String(), realtime(w.client, &p.realtime)); err != nil {
+		return nil, err
+	}
+	return p, p.ping.hear(&up)
+}
+
+// during counts the pings while fn runs.
+func (p *pinger) during(fn func() error) error {
+	var ok bool
+	if err := p.ping.ask("on", &ok); err != nil {
+		return err
+	}
+	err := fn()
+	return errors.Join(err, p.ping.ask("off", &ok))
+}
+
+// take returns what was counted since the last one.
+func (p *pinger) take(name string) (l Latency, err error) {
+	err = p.ping.ask("take", &l)
+	l.Name = name
+	return l, err
+}
+
+func (p *pinger) close() error { return errors.Join(p.ping.close(), p.echo.close()) }
+
+// spinning runs fn beside threads that are busy with nothing.
+func spinning(threads int, fn func() error) error {
+	var up string
+	c, err := startChild("a burden", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
+	if err == nil {
+		err = c.hear(&up)
+	}
+	if err == nil {
+		err = fn()
+	}
+	return errors.Join(err, c.close())
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cilium/ebpf"
+)
+
+// nodes are two whole daemons with typed maps, in processes of their own. The load
+// balancer of the first is a feed in this process.
+type nodes struct {
+	n          int // entries that both hold
+	mapA, mapB *ebpf.Map
+	a, b       *syncd
+}
+
+// startNodes starts a daemon whose map holds n entries, then one whose map holds none, and
+// waits until both are ready. There is room for so many entries.
+func startNodes(ctx context.Context, n, room int) (_ *nodes, err error) {
+	p, err := startFirst(ctx, n, room)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	if p.mapB, err = newTypedMap("second", room); err != nil {
+		return nil, err
+	}
+	if p.b, err = startSyncd(2, p.mapB, nil); err != nil {
+		return nil, err
+	}
+	return p, errors.Join(p.b.awaitReady(ctx, 1), p.a.awaitReady(ctx, 1))
+}
+
+// startFirst starts the first of them alone.
+func startFirst(ctx context.Context, n, room int) (_ *nodes, err error) {
+	p := &nodes{n: n}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.close())
+		}
+	}()
+	progress("starting nodes of %d entries", n)
+	if p.mapA, err = newTypedMap("first", room); err != nil {
+		return nil, err
+	}
+	if err := batchUpdate(p.mapA, makeEntries(n)); err != nil {
+		return nil, err
+	}
+	if p.a, err = startSyncd(1, p.mapA, nil); err != nil {
+		return nil, err
+	}
+	return p, p.a.awaitReady(ctx, 0)
+}
+
+// cost returns what the two daemons had of one core while fn ran, in percent.
+func (p *nodes) cost(fn func() error) (a, b float64, err error) {
+	var used [2][2]time.Duration
+	ask := func(at int) error {
+		var errs [2]error
+		used[at][0], errs[0] = p.a.cpu()
+		used[at][1], errs[1] = p.b.cpu()
+		return errors.Join(errs[:]...)
+	}
+	if err := ask(0); err != nil {
+		return 0, 0, err
+	}
+	began := time.Now()
+	err = fn()
+	took := time.Since(began)
+	if err := errors.Join(err, ask(1)); err != nil {
+		return 0, 0, err
+	}
+	share := func(i int) float64 { return 100 * float64(used[1][i]-used[0][i]) / float64(took) }
+	return share(0), share(1), nil
+}
+
+func (p *nodes) close() error {
+	errs := []error{p.b.close(), p.a.close()}
+	for _, m := range []*ebpf.Map{p.mapA, p.mapB} {
+		if m != nil {
+			errs = append(errs, m.Close())
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("end the nodes: %w", err)
+	}
+	return nil
+}

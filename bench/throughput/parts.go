@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// part is something that can be measured alone.
+type part struct {
+	name    string
+	measure func(r *Report, ctx context.Context, o options) error
+}
+
+var parts = []part{
+	{"end-to-end", (*Report).race},
+	{"steps", (*Report).steps},
+	{"latency", (*Report).latency},
+	{"join", (*Report).join},
+	{"idle", (*Report).idle},
+	{"jitter", (*Report).jitter},
+}
+
+func partNames() (names []string) {
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// chosen returns the parts that are to be measured.
+func (o *options) chosen() ([]part, error) {
+	if o.only == "" {
+		return parts, nil
+	}
+	var list []part
+	for _, name := range strings.Split(o.only, ",") {
+		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("measure %q: there are %s", name, strings.Join(partNames(), ", "))
+		}
+		list = append(list, parts[i])
+	}
+	return list, nil
+}
+
+// PartRun is what it took to measure a part.
+type PartRun struct {
+	Name    string  `json:"name"`
+	Seconds float64 `json:"seconds"`
+	// OtherLoad is the part of the processors' time that other processes had meanwhile.
+	OtherLoad float64 `json:"other_load_percent"`
+}
+
+func (r *Report) measure(ctx context.Context, o options) error {
+	list, err := o.chosen()
+	if err != nil {
+		return err
+	}
+	for _, p := range list {
+		before, err := beginLoad()
+		if err != nil {
+			return err
+		}
+		if err := p.measure(r, ctx, o); err != nil {
+			return fmt.Errorf("%s: %w", p.name, err)
+		}
+		load, err := before.percent()
+		if err != nil {
+			return err
+		}
+		r.Parts = append(r.Parts, PartRun{p.name, time.Since(before.began).Seconds(), load})
+	}
+	return nil
+}
+
+func (r *Report) latency(ctx context.Context, o options) (err error) {
+	r.Latencies, err = latencies(ctx, o.entries, o.latency)
+	return err
+}
+
+func (r *Report) join(ctx context.Context, o options) (err error) {
+	r.Join, err = joins(ctx, o.entries, o.rounds)
+	return err
+}
+
+func (r *Report) idle(ctx context.Context, o options) (err error) {
+	r.Idle, err = idles(ctx, o.entries, o.idle)
+	return err
+}
+
+// mostJitterRounds bounds the rounds of pings, which take half a minute each.
+const mostJitterRounds = 3
+
+func (r *Report) jitter(ctx context.Context, o options) (err error) {
+	r.Jitter, err = jitters(ctx, o.entries, min(o.rounds, mostJitterRounds), o.jitter)
+	return err
+}
