@@ -1,0 +1,274 @@
+// Package deploy holds what is deployed beside the program to what the program has.
+package deploy
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/internal/handbook"
+
+	"github.com/goccy/go-yaml"
+)
+
+var (
+	metricName  = regexp.MustCompile(handbook.MetricPrefix + `\w+`)
+	selector    = regexp.MustCompile(`(\w+)\{([^}]*)\}`)
+	matcher     = regexp.MustCompile(`(\w+)\s*(=~|!~|!=|=)\s*"([^"]*)"`)
+	grouping    = regexp.MustCompile(`\b(?:by|without|on|ignoring) \(([^)]*)\)`)
+	usedLabel   = regexp.MustCompile(`\$labels\.(\w+)`)
+	legendLabel = regexp.MustCompile(`\{\{(\w+)\}\}`)
+	runbookLink = regexp.MustCompile(`runbook\.md#(\S+)$`)
+)
+
+// targetLabels are those that Prometheus gives each sample.
+var targetLabels = []string{"instance", "job"}
+
+// runbook is what the page has, and what it says of metrics: another test sees to it
+// that these are the metrics of the program.
+type runbook struct {
+	page    *handbook.Page
+	metrics map[string]handbook.Metric
+}
+
+func readRunbook(t *testing.T) *runbook {
+	t.Helper()
+	page, err := handbook.Read("../docs/runbook.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := page.Metrics()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &runbook{page, metrics}
+}
+
+// checkExpr says what is wrong with the metrics in an expression, their labels and what is
+// done with them.
+func (r *runbook) checkExpr(expr string) error {
+	for _, name := range metricName.FindAllString(expr, -1) {
+		m, ok := r.metrics[name]
+		rated := regexp.MustCompile(`(rate|increase)\(` + name + `\b`).MatchString(expr)
+		switch {
+		case !ok:
+			return fmt.Errorf("there is no metric %s", name)
+		case rated != (m.Type == "counter"):
+			return fmt.Errorf("%s is a %s", name, m.Type)
+		}
+	}
+	for _, s := range selector.FindAllStringSubmatch(expr, -1) {
+		m, ok := r.metrics[s[1]]
+		rest := matcher.ReplaceAllString(s[2], "")
+		if strings.Trim(rest, ", ") != "" {
+			return fmt.Errorf("%q are no matchers", s[2])
+		}
+		for _, match := range matcher.FindAllStringSubmatch(s[2], -1) {
+			if ok && !slices.Contains(targetLabels, match[1]) {
+				if err := checkValue(m, match[1], match[3]); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	for _, g := range grouping.FindAllStringSubmatch(expr, -1) {
+		for label := range strings.SplitSeq(g[1], ",") {
+			if err := r.checkLabel(expr, strings.TrimSpace(label)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, pair := range []string{"()", "{}", "[]"} {
+		if strings.Count(expr, pair[:1]) != strings.Count(expr, pair[1:]) {
+			return fmt.Errorf("%s do not match", pair)
+		}
+	}
+	return nil
+}
+
+// checkValue says what is wrong with a matcher's label, or a value of it.
+func checkValue(m handbook.Metric, label, pattern string) error {
+	values, ok := m.Labels[label]
+	if !ok {
+		return fmt.Errorf("%s has no label %s", m.Name, label)
+	}
+	for value := range strings.SplitSeq(pattern, "|") {
+		if len(values) > 0 && !slices.Contains(values, value) {
+			return fmt.Errorf("%s has no %s=%q", m.Name, label, value)
+		}
+	}
+	return nil
+}
+
+// checkLabel says whether no metric of an expression has a label.
+func (r *runbook) checkLabel(expr, label string) error {
+	if slices.Contains(targetLabels, label) {
+		return nil
+	}
+	for _, name := range metricName.FindAllString(expr, -1) {
+		if _, ok := r.metrics[name].Labels[label]; ok {
+			return nil
+		}
+	}
+	return fmt.Errorf("nothing in %s has a label %s", expr, label)
+}
+
+// checkLink says whether a link to the runbook leads nowhere.
+func (r *runbook) checkLink(link string) error {
+	anchor := runbookLink.FindStringSubmatch(link)
+	if anchor == nil || r.page.Find(anchor[1]) == nil {
+		return fmt.Errorf("%q leads to no section of the runbook", link)
+	}
+	return nil
+}
+
+type ruleFile struct {
+	Groups []struct {
+		Name  string `yaml:"name"`
+		Rules []struct {
+			Alert       string            `yaml:"alert"`
+			Expr        string            `yaml:"expr"`
+			For         string            `yaml:"for"`
+			Labels      map[string]string `yaml:"labels"`
+			Annotations map[string]string `yaml:"annotations"`
+		} `yaml:"rules"`
+	} `yaml:"groups"`
+}
+
+func TestAlerts(t *testing.T) {
+	r := readRunbook(t)
+	data, err := os.ReadFile("alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file ruleFile
+	if err := yaml.NewDecoder(bytes.NewReader(data), yaml.Strict()).Decode(&file); err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, group := range file.Groups {
+		for _, rule := range group.Rules {
+			if !strings.HasPrefix(rule.Alert, "Mapsync") || seen[rule.Alert] {
+				t.Errorf("alert %q has no name of its own", rule.Alert)
+			}
+			seen[rule.Alert] = true
+			if err := r.checkExpr(rule.Expr); err != nil || rule.Expr == "" {
+				t.Errorf("%s: %q: %v", rule.Alert, rule.Expr, err)
+			}
+			if wait, err := time.ParseDuration(rule.For); err != nil || wait < time.Minute {
+				t.Errorf("%s fires after %q: %v", rule.Alert, rule.For, err)
+			}
+			if s := rule.Labels["severity"]; s != "page" && s != "ticket" {
+				t.Errorf("%s has severity %q", rule.Alert, s)
+			}
+			if err := r.checkLink(rule.Annotations["runbook_url"]); err != nil {
+				t.Errorf("%s: %v", rule.Alert, err)
+			}
+			for _, label := range usedLabel.FindAllStringSubmatch(rule.Annotations["summary"], -1) {
+				if err := r.checkLabel(rule.Expr, label[1]); err != nil {
+					t.Errorf("%s: %v", rule.Alert, err)
+				}
+			}
+			if rule.Annotations["summary"] == "" {
+				t.Errorf("%s does not say what is wrong", rule.Alert)
+			}
+		}
+	}
+	if len(seen) == 0 {
+		t.Error("there are no alerts")
+	}
+}
+
+type dashboard struct {
+	Title      string
+	Templating struct {
+		List []struct{ Name, Query string }
+	}
+	Panels []struct {
+		ID                 int
+		Title, Description string
+		GridPos            struct{ X, Y, W, H int }
+		Targets            []struct{ RefID, Expr, LegendFormat string }
+	}
+}
+
+func TestDashboard(t *testing.T) {
+	r := readRunbook(t)
+	data, err := os.ReadFile("dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d dashboard
+	if err := json.Unmarshal(data, &d); err != nil {
+		t.Fatal(err)
+	}
+	ids, places := make(map[int]bool), make(map[[2]int]bool)
+	for _, p := range d.Panels {
+		if p.ID == 0 || ids[p.ID] || len(p.Targets) == 0 {
+			t.Errorf("panel %q has number %d, which another has, or shows nothing", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		for x := range p.GridPos.W {
+			for y := range p.GridPos.H {
+				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
+				if at[0] >= 24 || places[at] {
+					t.Fatalf("panel %q lies over another, or outside", p.Title)
+				}
+				places[at] = true
+			}
+		}
+		if err := r.checkLink(p.Description); err != nil {
+			t.Errorf("panel %q: %v", p.Title, err)
+		}
+		for _, target := range p.Targets {
+			if err := r.checkExpr(target.Expr); err != nil || !metricName.MatchString(target.Expr) {
+				t.Errorf("panel %q: %q: %v", p.Title, target.Expr, err)
+			}
+			for _, label := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
+				if err := r.checkLabel(target.Expr, label[1]); err != nil {
+					t.Errorf("panel %q: %v", p.Title, err)
+				}
+			}
+		}
+	}
+	for _, v := range d.Templating.List {
+		for _, name := range metricName.FindAllString(v.Query, -1) {
+			if r.metrics[name].Name == "" {
+				t.Errorf("variable %s asks for %s, which there is not", v.Name, name)
+			}
+		}
+	}
+	if len(d.Panels) == 0 || d.Title == "" {
+		t.Error("the dashboard is empty")
+	}
+}
+
+func TestWrongExpressionsAreNoticed(t *testing.T) {
+	r := readRunbook(t)
+	for expr, want := range map[string]string{
+		`mapsync_ready == 0`: "",
+		`mapsync_map_state{state=~"waiting|refused"} == 1`:      "",
+		`sum by (peer) (rate(mapsync_stream_deltas_total[1m]))`: "has a label peer",
+		`mapsync_readiness == 0`:                                "no metric mapsync_readiness",
+		`rate(mapsync_ready[1m])`:                               "is a gauge",
+		`mapsync_repairs_total > 0`:                             "is a counter",
+		`mapsync_map_state{state="away"}`:                       `no state="away"`,
+		`mapsync_map_state{peer="a"}`:                           "no label peer",
+		`mapsync_map_state{state: waiting}`:                     "no matchers",
+		`(mapsync_ready == 0`:                                   "do not match",
+	} {
+		err := r.checkExpr(expr)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", expr, err, want)
+		}
+	}
+	if r.checkLink("file:/x/runbook.md#nowhere") == nil || r.checkLink("file:/x/runbook.md") == nil {
+		t.Error("a link to nowhere is taken for one")
+	}
+}
