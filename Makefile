@@ -16,7 +16,7 @@ KERNELS ?= 5.10 6.1 6.12
 FUZZTIME ?= 10s
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate check-generate fmt lint deps test test-kernels fuzz demo drill bench clean
+.PHONY: help build generate check-generate fmt lint deps test test-kernels chaos fuzz demo drill bench clean
 
 help: ## say what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,10 @@ test: ## run all tests, those of the hooks on kernel 6.1
 	scripts/test
 
 test-kernels: deps ## run the kernel tests on every kernel of the matrix
-	scripts/test-kernels $(KERNELS)
+	DRILLS=all scripts/test-kernels $(KERNELS)
+
+chaos: deps ## let everything go wrong: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
+	scripts/chaos
 
 fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 	scripts/fuzz $(FUZZTIME)

@@ -1,0 +1,183 @@
+// Package docs holds the pages to the truth.
+package docs
+
+import (
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mapsync/internal/handbook"
+)
+
+// noPromises is the section whose items need no test.
+const noPromises = "Not guaranteed"
+
+var (
+	// backing is the end of a promise: the tests behind it.
+	backing = regexp.MustCompile("\\(((?:`[^`]+`(?:, )?)+)\\)\\.$")
+	// testSpan is a package, a test or fuzz target, and a script or subtest.
+	testSpan = regexp.MustCompile(`^([a-z][a-z0-9/]*)\.((?:Test|Fuzz)\w+)(?:/(.+))?$`)
+)
+
+// Each promise names tests, and each named test exists.
+func TestPromisesHaveTests(t *testing.T) {
+	page, err := handbook.Read("guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, promises := make(suites), 0
+	for i := range page.Sections {
+		s := &page.Sections[i]
+		for _, item := range handbook.Items(s.Prose) {
+			named := backing.FindStringSubmatch(item)
+			if named == nil && s.Title != noPromises {
+				t.Errorf("%s: no test is named at the end of %q", s.Title, item)
+				continue
+			}
+			promises++
+			for _, span := range handbook.Spans(item) {
+				backs := named != nil && strings.Contains(named[1], "`"+span+"`")
+				if !backs && !testSpan.MatchString(span) {
+					continue
+				}
+				if err := known.check(span); err != nil {
+					t.Errorf("%s: %v", s.Title, err)
+				}
+			}
+		}
+	}
+	if promises < 50 || page.Find("not-guaranteed") == nil {
+		t.Errorf("%d promises were found", promises)
+	}
+}
+
+// suites are the tests of packages, by path.
+type suites map[string]*suite
+
+type suite struct {
+	tests    []string // and fuzz targets
+	literals []string // in the test files: names of subtests are among them
+}
+
+// check says whether there is no such test.
+func (s suites) check(span string) error {
+	name := testSpan.FindStringSubmatch(span)
+	if name == nil {
+		return fmt.Errorf("%s is not written like package.TestName", span)
+	}
+	dir := filepath.Join("..", filepath.FromSlash(name[1]))
+	if s[dir] == nil {
+		var err error
+		if s[dir], err = readSuite(dir); err != nil {
+			return fmt.Errorf("%s: %w", span, err)
+		}
+	}
+	if !slices.Contains(s[dir].tests, name[2]) {
+		return fmt.Errorf("%s: there is no such test", span)
+	}
+	if name[3] == "" || slices.Contains(s[dir].literals, name[3]) {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(dir, "testdata", name[3]+".txt")); err != nil {
+		return fmt.Errorf("%s: there is neither such a subtest nor such a script", span)
+	}
+	return nil
+}
+
+func readSuite(dir string) (*suite, error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	s := &suite{}
+	for _, path := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if n.Recv == nil {
+					s.tests = append(s.tests, n.Name.Name)
+				}
+			case *ast.BasicLit:
+				if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
+					s.literals = append(s.literals, text)
+				}
+			}
+			return true
+		})
+	}
+	return s, nil
+}
+
+func TestWrongTestsAreNoticed(t *testing.T) {
+	known := make(suites)
+	for span, want := range map[string]string{
+		"syncd/table.TestScenarios/restart":                            "",
+		"syncd/replicate.TestCompareRepairs/a value in memory":         "",
+		"syncd/replicate.FuzzBatch":                                    "",
+		"syncd/table.TestScenarios/no such script":                     "neither such a subtest",
+		"syncd/table.TestNothing":                                      "no such test",
+		"syncd/nowhere.TestScenarios":                                  "no such test",
+		"TestScenarios":                                                "not written like",
+		"syncd/table.checkInvariants":                                  "not written like",
+		"a promise of syncd/table.TestScenarios that is none of those": "not written like",
+	} {
+		if err := known.check(span); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", span, err, want)
+		}
+	}
+}
+
+// Links between pages lead to pages, and to headings on them.
+func TestLinksLeadSomewhere(t *testing.T) {
+	paths, err := filepath.Glob("*.md")
+	if err != nil || len(paths) == 0 {
+		t.Fatal(paths, err)
+	}
+	for _, path := range append(paths, filepath.Join("..", "README.md"), filepath.Join("..", "CONTRIBUTING.md")) {
+		page, err := handbook.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Sections {
+			for _, link := range handbook.Links(page.Sections[i].Prose) {
+				if err := follow(path, page, link); err != nil {
+					t.Errorf("%s, %q: %v", path, page.Sections[i].Title, err)
+				}
+			}
+		}
+	}
+}
+
+// follow says whether a link on a page leads nowhere. Addresses elsewhere are not tried.
+func follow(from string, page *handbook.Page, link string) error {
+	path, anchor, _ := strings.Cut(link, "#")
+	if strings.Contains(path, ":") {
+		return nil
+	}
+	if path != "" {
+		path = filepath.Join(filepath.Dir(from), filepath.FromSlash(path))
+		if _, err := os.Stat(path); err != nil || anchor == "" {
+			return err
+		}
+		var err error
+		if page, err = handbook.Read(path); err != nil {
+			return err
+		}
+	}
+	if page.Find(anchor) == nil {
+		return fmt.Errorf("there is no heading for %s", link)
+	}
+	return nil
+}
