@@ -211,9 +211,10 @@ func (c content) digest() digest {
 	return d
 }
 
-// digests are those of one node, taken at one moment.
+// digests are those of one node: of its own flows as they should be, and of what its map
+// or its table holds.
 type digests struct {
-	Expected, Kernel, Table digest
+	Expected, Held digest
 }
 
 // expected is what this node's flows should look like everywhere.

@@ -348,7 +348,8 @@ func (n *node) handler() http.Handler {
 	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })
 	do("GET /table", func(r *http.Request) (any, error) { return n.table(r.Context()) })
 	do("GET /records", func(r *http.Request) (any, error) { return n.records(r.Context()) })
-	do("GET /digests", func(r *http.Request) (any, error) { return n.digests(r.Context()) })
+	do("GET /kernel/digest", func(r *http.Request) (any, error) { return n.digests(r.Context(), n.balancer.kernel) })
+	do("GET /table/digest", func(r *http.Request) (any, error) { return n.digests(r.Context(), n.table) })
 	do("GET /status", func(r *http.Request) (any, error) {
 		s, err := n.client().Status(r.Context())
 		if err != nil {
@@ -368,16 +369,12 @@ func withLoad(r *http.Request, fn func(load) error) error {
 	return fn(l)
 }
 
-func (n *node) digests(ctx context.Context) (digests, error) {
-	kernel, err := n.balancer.kernel(ctx)
+func (n *node) digests(ctx context.Context, held func(context.Context) (content, error)) (digests, error) {
+	c, err := held(ctx)
 	if err != nil {
 		return digests{}, err
 	}
-	table, err := n.table(ctx)
-	if err != nil {
-		return digests{}, err
-	}
-	return digests{Expected: n.balancer.expected().digest(), Kernel: kernel.digest(), Table: table.digest()}, nil
+	return digests{Expected: n.balancer.expected().digest(), Held: c.digest()}, nil
 }
 
 func (n *node) client() *daemon.Client { return daemon.NewClient(n.settings.Config.ControlSocket) }
