@@ -36,7 +36,6 @@ type source struct {
 type held struct {
 	last []uint64
 	live []bool
-	open bool // a later time may take the place of this one
 }
 
 const sourceBatch = 256
@@ -109,7 +108,7 @@ func (s *source) make(pick func(i int) (flow int, remove bool), count int) {
 func (s *source) holds() *held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &held{slices.Clone(s.last), slices.Clone(s.live), true}
+	return &held{slices.Clone(s.last), slices.Clone(s.live)}
 }
 
 // leave puts into a map what it could hold of some flows had nobody written it for a while.
@@ -127,26 +126,35 @@ func (s *source) leave(m *ebpf.Map) {
 	}
 }
 
-// compare says what of that which was held a map lacks: an entry is to be as it was, or as it has become since.
-func (s *source) compare(before *held, content map[int]uint64) (lie string) {
+// wrongEntry is an entry that is neither as it was, nor as it has become since.
+type wrongEntry struct {
+	flow          int
+	last, deleted uint64 // numbers of the last change and the last delete when it was to be known
+	lastNow       uint64 // and of the last change by now
+	found         uint64 // number of the change that the map holds
+	live, there   bool   // when it was to be known, and in the map
+}
+
+func (w wrongEntry) String() string {
+	return fmt.Sprintf("flow %d: live %t by change %d (now %d, deleted by %d), in the map %t by %d",
+		w.flow, w.live, w.last, w.lastNow, w.deleted, w.there, w.found)
+}
+
+// compare returns what of that which was held a map lacks, or has too much.
+func (s *source) compare(before *held, content map[int]uint64) (wrong []wrongEntry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var missing, old, undead int
 	for flow, last := range before.last {
 		number, there := content[s.first+flow]
-		switch {
-		case last == 0:
-		case !there && before.live[flow] && s.deleted[flow] < last:
-			missing++
-		case there && before.live[flow] && number < last:
-			old++
-		case there && !before.live[flow] && number <= last:
-			undead++
+		missing := !there && before.live[flow] && s.deleted[flow] < last
+		old := there && before.live[flow] && number < last
+		undead := there && !before.live[flow] && number <= last
+		if last > 0 && (missing || old || undead) {
+			wrong = append(wrong, wrongEntry{
+				flow: s.first + flow, last: last, deleted: s.deleted[flow], lastNow: s.last[flow],
+				found: number, live: before.live[flow], there: there,
+			})
 		}
 	}
-	if missing+old+undead == 0 {
-		return ""
-	}
-	return fmt.Sprintf("of %d entries of %s %d are missing, %d are old, and %d were deleted",
-		s.flows, s.node.config.NodeName, missing, old, undead)
+	return wrong
 }

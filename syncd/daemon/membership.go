@@ -101,7 +101,7 @@ func (m *replica) claim() {
 // that has met no peer does not know what they hold of its earlier lives.
 func (m *replica) rememberWhenApplied() {
 	m.mu.Lock()
-	remembered, heard := m.remembered || m.kernel == nil || m.state != MapReplicating, m.heard
+	remembered, heard := m.remembered || m.kernel == nil || m.state != MapReplicating, m.heard != nil
 	m.mu.Unlock()
 	if remembered {
 		return
@@ -112,11 +112,10 @@ func (m *replica) rememberWhenApplied() {
 	if !heard || m.kernel == nil {
 		return
 	}
-	stats := m.table.Stats()
-	if !m.heard {
-		m.heard, m.heardHead = true, stats.Head
+	if m.heard == nil {
+		m.table.View(func(tx *table.Tx) { m.heard = tx.Owe() })
 	}
-	if stats.Applied < m.heardHead || stats.Failed > 0 {
+	if m.owes(m.heard) > 0 {
 		return // what did not fit was not deleted
 	}
 	m.remembered = true // tried once: a full disk must not flood the log

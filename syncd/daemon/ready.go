@@ -10,6 +10,7 @@ import (
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -17,8 +18,8 @@ import (
 )
 
 // Readiness is what decides whether traffic may come to this node. A map becomes
-// ready once: when every live peer has told all that it knows, the digests agree, and
-// the kernel map holds what was known at that moment. It stays ready until its
+// ready once: when every live peer has told all that it knows, the digests agree over the
+// streams that are up, and the kernel map holds what was known at that moment. It stays ready until its
 // kernel map goes, is replaced or is refused. Lag takes nothing back: a peer that is slow,
 // or a network that parts, would otherwise take all nodes out of service at once.
 type Readiness struct {
@@ -204,8 +205,10 @@ func (m *replica) readiness() (verdict, string) {
 	switch s := m.table.Stats(); {
 	case s.Failed > 0:
 		return m.verdict, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
-	case m.aimed && s.Applied < m.goal:
-		return m.verdict, fmt.Sprintf("received entries are being written to the kernel map, %d to go", s.Dirty)
+	case m.goal != nil:
+		if n := m.owes(m.goal); n > 0 {
+			return m.verdict, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
+		}
 	}
 	return m.verdict, ""
 }
@@ -252,16 +255,14 @@ func (m *replica) judge(complete, agreed bool) {
 	if m.state != MapReplicating {
 		return
 	}
-	s := m.table.Stats()
-	// What fails is put at the tail of the order and tried again, beyond any goal.
-	if !complete || s.WriteFailed != m.failures {
-		m.aimed = false
-	}
-	if !m.aimed && agreed && s.Failed == 0 {
-		m.aimed, m.goal, m.failures = true, s.Head, s.WriteFailed
+	switch {
+	case !complete:
+		m.forgive(&m.goal)
+	case m.goal == nil && agreed:
+		m.table.View(func(tx *table.Tx) { m.goal = tx.Owe() })
 	}
 	switch {
-	case m.aimed && s.Applied >= m.goal:
+	case m.goal != nil && m.owes(m.goal) == 0:
 		m.verdict = proven
 	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
 		m.verdict = unproven

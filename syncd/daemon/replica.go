@@ -58,12 +58,9 @@ type replica struct {
 	kernel     *attachment    // nil while there is no map
 	since      time.Time      // when the current kernel map was attached
 	remembered bool           // the state file names the current kernel map
-	heard      bool           // peers have told all to the current map, up to heardHead
-	heardHead  uint64         // position
+	heard      *table.Debt    // of what peers had told to the current map when they had told all
 	verdict    verdict        // of the current kernel map
-	aimed      bool           // peers have told all, and what was known then is goal
-	goal       uint64         // position that the kernel map must hold to be ready
-	failures   uint64         // writes that had failed then
+	goal       *table.Debt    // of what was known when peers had told all and agreed
 
 	conversions, unconverted uint64 // tables, and entries that did not fit
 
@@ -266,7 +263,7 @@ func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
 	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
-	m.verdict, m.aimed, m.heard = notReady, false, false
+	m.verdict = notReady
 	m.daemon.poke()
 }
 
@@ -324,7 +321,9 @@ func (m *replica) detach(next MapState) bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.kernel, m.state = nil, next
-	m.verdict, m.aimed = notReady, false
+	m.verdict = notReady
+	m.forgive(&m.goal)
+	m.forgive(&m.heard)
 	m.mu.Unlock()
 	if a == nil {
 		return false
@@ -339,6 +338,20 @@ func (m *replica) detach(next MapState) bool {
 		m.log.Warn("a map that has gone was not closed", "error", err)
 	}
 	return true
+}
+
+// forgive gives a debt up that the kernel map is not to pay any more. The lock is held.
+func (m *replica) forgive(d **table.Debt) {
+	if *d != nil {
+		m.table.Update(func(tx *table.Tx) { tx.Forgive(*d) })
+		*d = nil
+	}
+}
+
+// owes returns how many records of a debt are still to be written. The lock is held.
+func (m *replica) owes(d *table.Debt) (n int) {
+	m.table.View(func(tx *table.Tx) { n = tx.Owes(d) })
+	return n
 }
 
 func (m *replica) setState(s MapState) {

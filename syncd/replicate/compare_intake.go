@@ -20,6 +20,7 @@ const (
 // comparing is the part of an intake that compares. The link's lock guards it.
 type comparing struct {
 	agreed   bool
+	current  bool      // they agreed on this subscription
 	at       time.Time // when digests agreed last
 	position uint64    // of the peer, up to which they did
 	forced   time.Time // only what agreed since counts
@@ -68,7 +69,7 @@ func (c *comparing) reset() {
 	if c.list != nil {
 		c.list.end(errSubscriptionEnded)
 	}
-	c.suspects, c.ask, c.want, c.job, c.list = nil, false, nil, nil, nil
+	c.current, c.suspects, c.ask, c.want, c.job, c.list = false, nil, false, nil, nil, nil
 }
 
 // restart forgets what was agreed on before a walk from the beginning.
@@ -170,7 +171,7 @@ func (in *intake) agree(position uint64, now time.Time) {
 	if !c.agreed && c.divergent > 0 {
 		in.l.r.opt.Logger.Info("map agrees with peer's again", slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name))
 	}
-	c.agreed, c.at, c.position, c.divergent = true, now, position, 0
+	c.agreed, c.current, c.at, c.position, c.divergent = true, true, now, position, 0
 	c.suspects, c.ask, c.pause = nil, c.list != nil, 0
 }
 

@@ -91,16 +91,18 @@ func (in *intake) awaitsAgreement(since time.Time) bool {
 	switch in.state {
 	case StatePending, StateRefused:
 		return false
+	case StateWaiting, StateFailed:
+		return true // what it agreed on was before the stream broke
 	}
 	c := &in.comparing
 	if c.impossible != "" {
 		return !in.synced || !in.rewalk.IsZero()
 	}
-	return !c.agreed || c.at.Before(since)
+	return !c.agreed || !c.current || c.at.Before(since)
 }
 
 // Agreed reports whether this node was seen to hold, of every map, what each live peer
-// told, and if not, which are waited for, as peer/map. A map that a peer does not have, or
+// told over the stream that it has now, and if not, which are waited for, as peer/map. A map that a peer does not have, or
 // that does not match its own, is not waited for, and neither is one that cannot
 // be compared. Before the first SetPeers nobody knows.
 func (r *Replicator) Agreed() (ok bool, missing []string) {

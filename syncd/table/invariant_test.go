@@ -55,6 +55,24 @@ func checkInvariants(tb interface {
 	}
 	checkCursors(tb, t)
 	checkDigests(tb, t)
+	checkDebts(tb, t)
+}
+
+func checkDebts(tb interface{ Fatalf(string, ...any) }, t *Table) {
+	for _, d := range t.debts {
+		n := 0
+		for s := range uint32(64 * len(d.owed)) {
+			if d.owed[s/64]&(1<<(s%64)) == 0 {
+				continue
+			}
+			if n++; s >= t.allocated || !t.meta(s).is(flagDirty) {
+				tb.Fatalf("slot %d is owed and will not be written", s)
+			}
+		}
+		if n != d.open {
+			tb.Fatalf("%d slots are owed, counted %d", n, d.open)
+		}
+	}
 }
 
 func checkCursors(tb interface{ Fatalf(string, ...any) }, t *Table) {

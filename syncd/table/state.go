@@ -179,6 +179,7 @@ func (t *Table) clearDirty(s uint32) {
 	t.clearFailed(m)
 	m.flags &^= flagDirty | flagRedo
 	t.stats.Dirty--
+	t.paid(s)
 	if m.is(flagRecheck) {
 		t.queueRecheck(s)
 	}

@@ -90,6 +90,7 @@ type Table struct {
 	floor   uint64
 	skew    int64
 	cursors []*Cursor
+	debts   []*Debt
 	trail   trail
 	warmth  uint64 // what was read ahead, for nobody
 

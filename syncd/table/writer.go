@@ -22,6 +22,7 @@ func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 		m := t.meta(s)
 		if m.flags&(flagDirty|flagFailed) == flagDirty {
 			m.flags &^= flagRedo
+			t.take(s)
 			t.describe(s, rec)
 			return true
 		}
@@ -87,6 +88,7 @@ func (t *Table) fail(s uint32) {
 		m.flags |= flagInFailures
 		t.failures.push(s)
 	}
+	t.refused(s)
 	t.tx.changed = true
 }
 
@@ -113,10 +115,11 @@ func (tx *Tx) RequeueFailed(limit int) int {
 	return n
 }
 
-// SetApplied records that the kernel map holds the table up to a position. It
-// does not go down; Refill alone takes it back.
+// SetApplied records that the kernel map holds the table up to a position, and all that
+// NextDirty returned. It does not go down; Refill alone takes it back.
 func (tx *Tx) SetApplied(position uint64) {
 	t := tx.t
+	t.delivered()
 	if position = min(position, t.seq); position > t.applied {
 		t.applied = position
 		tx.changed = true
