@@ -177,6 +177,21 @@ func TestCompareCounts(t *testing.T) {
 	eventually(t, "agreed with room", func() bool { return agreed(a, b)() && sameLive(a, b) })
 }
 
+// TestCompareNeedsAStream: what agreed before a stream broke says nothing of what the peer has
+// become since.
+func TestCompareNeedsAStream(t *testing.T) {
+	a, b := pair(t)
+	b.stop()
+	eventually(t, "a waits for b", func() bool { return !agreed(a)() })
+	if m, _ := a.status("b", testMap); !m.Agreed {
+		t.Error("nobody remembers that they agreed")
+	}
+	a.r.SetPeers(nil)
+	if !agreed(a)() {
+		t.Error("a waits for a peer that is gone")
+	}
+}
+
 // TestCompareSteadyLoad lets three nodes take keys from each other without pause: they
 // agree nevertheless, and nothing is repaired that was only under way.
 func TestCompareSteadyLoad(t *testing.T) {
