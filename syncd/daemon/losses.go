@@ -73,7 +73,7 @@ func (l *losses) note(s *capture.Stats, now int64, kprobe bool) {
 		l.seen.Skipped = 0
 	}
 	if s.LostReservations <= was.LostReservations && s.PerfLost <= was.PerfLost && s.SequenceGaps <= was.SequenceGaps &&
-		s.Nested <= was.Nested && l.seen.Skipped <= was.Skipped {
+		s.Nested <= was.Nested && s.Malformed <= was.Malformed && l.seen.Skipped <= was.Skipped {
 		return
 	}
 	if l.since.IsZero() {
@@ -100,13 +100,14 @@ func (l *losses) log(log *slog.Logger) {
 	lost := capture.Stats{
 		LostReservations: s.LostReservations - t.LostReservations, PerfLost: s.PerfLost - t.PerfLost,
 		SequenceGaps: s.SequenceGaps - t.SequenceGaps, Nested: s.Nested - t.Nested, Skipped: s.Skipped - t.Skipped,
+		Malformed: s.Malformed - t.Malformed,
 	}
-	if lost.Lost() == 0 || time.Since(l.toldAt) < lossLogInterval {
+	if lost.Lost()+lost.Malformed == 0 || time.Since(l.toldAt) < lossLogInterval {
 		return
 	}
 	l.told, l.toldAt = l.seen, time.Now()
 	log.Warn("changes were lost, scanning", "buffer_full", lost.LostReservations, "perf", lost.PerfLost,
-		"gaps", lost.SequenceGaps, "nested", lost.Nested, "skipped", lost.Skipped)
+		"gaps", lost.SequenceGaps, "nested", lost.Nested, "skipped", lost.Skipped, "malformed", lost.Malformed)
 }
 
 // close notes that all losses up to one are repaired, unless there are later ones.
