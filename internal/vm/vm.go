@@ -96,11 +96,18 @@ type Config struct {
 	Init string
 	// Log gets the course of events, at debug level what is usual.
 	Log *slog.Logger
+
+	// standstill is after what silence of the machine it is given up.
+	standstill time.Duration
 }
 
 const (
 	bootTimeout = 3 * time.Minute
 	lastWords   = 5 * time.Second
+	// standstill is long for a machine that says each few seconds that it runs. An emulated
+	// processor may go on running a breakpoint that the kernel, patching a function's entry, has
+	// taken back: with the exception handled again and again, and interrupts off, for ever.
+	standstill  = 2 * time.Minute
 	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
@@ -158,6 +165,9 @@ func (cfg *Config) fill() error {
 	if cfg.Accel == "" {
 		cfg.Accel = "tcg"
 	}
+	if cfg.standstill == 0 {
+		cfg.standstill = standstill
+	}
 	args := append([]string(nil), cfg.Args...)
 	if args[0], err = filepath.Abs(args[0]); err != nil {
 		return fmt.Errorf("find program: %w", err)
@@ -205,6 +215,8 @@ func (m *machine) serve(ctx context.Context) (Result, error) {
 			boot, booted = nil, nil
 		case <-boot:
 			return Result{}, m.failure(fmt.Sprintf("kernel did not boot within %v", bootTimeout))
+		case <-m.silence.C:
+			return Result{}, m.failure(fmt.Sprintf("the machine has stood still for %v", m.cfg.standstill))
 		case sig := <-m.cfg.Signals:
 			m.signal(sig)
 		case <-timeout:
@@ -237,6 +249,7 @@ func (m *machine) receive(booted chan<- struct{}) (guest.Exit, error) {
 		if err != nil {
 			return guest.Exit{}, m.lost(err)
 		}
+		m.silence.Reset(m.cfg.standstill)
 		switch t {
 		case guest.FrameHello:
 			var hello guest.Hello

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -191,6 +192,26 @@ func TestKernelPanicIsReported(t *testing.T) {
 	}
 	if !strings.Contains(failure.Reason, "kernel panic - not syncing: sysrq") || !strings.Contains(failure.Console, "Call Trace") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// A machine that has stopped is told from a program that takes its time.
+func TestMachineThatStandsStill(t *testing.T) {
+	cfg := testConfig(t, "hang")
+	cfg.standstill = 8 * time.Second
+	var stopped atomic.Bool
+	cfg.Stdout = writerFunc(func([]byte) {
+		time.AfterFunc(cfg.standstill+time.Second, func() {
+			stopped.Store(true)
+			for _, pid := range children(t, os.Getpid()) {
+				_ = syscall.Kill(pid, syscall.SIGSTOP)
+			}
+		})
+	})
+	_, err := Run(t.Context(), cfg)
+	var failure *MachineError
+	if !errors.As(err, &failure) || !strings.Contains(failure.Reason, "has stood still for 8s") || !stopped.Load() {
+		t.Errorf("error is %v, want one of a machine that was stopped: %t", err, stopped.Load())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 )
 
 // FrameType says what a frame carries.
@@ -21,9 +22,13 @@ const (
 	FrameStdout FrameType = 'o' // bytes of the program's standard output
 	FrameStderr FrameType = 'e' // bytes of the program's standard error
 	FrameFile   FrameType = 'f' // one byte, the index into Spec.Outs, then a piece of its tar stream
+	FrameAlive  FrameType = 'a' // nothing but that the machine runs, each AliveInterval
 	FrameExit   FrameType = 'x' // the last one: JSON of Exit
 	FrameSignal FrameType = 's' // one byte: send the program this signal
 )
+
+// AliveInterval is the time between two FrameAlive.
+const AliveInterval = 5 * time.Second
 
 // MaxPayload bounds a frame's payload in bytes.
 const MaxPayload = 64 << 10

@@ -58,6 +58,11 @@ func run() error {
 	if err := conn.WriteJSON(FrameHello, Hello{Release: kernelRelease()}); err != nil {
 		return err
 	}
+	go func() {
+		for conn.Write(FrameAlive, nil) == nil {
+			time.Sleep(AliveInterval)
+		}
+	}()
 	exit := runProgram(conn, &spec)
 	for i, path := range spec.Outs {
 		if err := sendTree(Stream{conn, FrameFile, []byte{byte(i)}}, path); err != nil {
