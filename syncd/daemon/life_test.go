@@ -158,6 +158,27 @@ func TestPinReplacedWhileAway(t *testing.T) {
 	eventually(t, "back, with what the peer has written", func() bool { return sameContent(t, fresh, m2) && lacks(fresh, 100, 9) == 0 })
 }
 
+// While a map is away nobody writes what peers delete. It is forgotten in time all the same.
+func TestDeletesAreForgottenWhileTheMapIsAway(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1.config.TombstoneTTL = time.Second
+	startPair(t, n1, n2)
+	n2.write(m2, 0, 500, 7)
+	eventually(t, "the peer's map holds all", func() bool { return holds(t, m1, 500, 7) })
+	if err := m1.Unpin(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "gone", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
+	n2.feed(m2, 100, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
+	eventually(t, "deletes came, and are forgotten", func() bool {
+		m := n1.status().Maps[0]
+		return m.Live == 400 && m.Tombstones == 0 && m.Pending == 0
+	})
+}
+
 // Ids are used again one day: a state file that names the id of another map must not
 // make an absent key a delete.
 func TestReusedIDIsAnotherMap(t *testing.T) {

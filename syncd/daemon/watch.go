@@ -3,6 +3,8 @@ package daemon
 import (
 	"context"
 	"time"
+
+	"mapsync/syncd/table"
 )
 
 // Maps are looked at often while one is on its way to being ready, or a node is being
@@ -12,6 +14,9 @@ const (
 	drainInterval = 50 * time.Millisecond
 	calmInterval  = time.Second
 )
+
+// expireChunk is how many tombstones are looked at under the table's lock.
+const expireChunk = 256
 
 // watchMaps claims what no peer knows, decides when maps become ready, tells the health
 // service, and follows a handover.
@@ -28,6 +33,7 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		}
 		for _, m := range d.maps {
 			m.claim()
+			m.expireUnwritten()
 		}
 		d.judge()
 		if now := d.publish(); now.Ready != last.Ready || len(now.Unproven) != len(last.Unproven) {
@@ -37,6 +43,20 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		if _, drained := d.drain.begun(); drained {
 			d.handOver(time.Now())
 		}
+	}
+}
+
+// expireUnwritten forgets old deletes while there is no kernel map: the writer of one does
+// it otherwise, and for as long as a map is away peers go on.
+func (m *replica) expireUnwritten() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.kernel != nil || m.table == nil {
+		return
+	}
+	now := m.daemon.clock.now()
+	for more := true; more; {
+		m.table.Update(func(tx *table.Tx) { more = tx.ExpireUnwritten(now, expireChunk) })
 	}
 }
 

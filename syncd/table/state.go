@@ -55,7 +55,7 @@ func (t *Table) create(hash uint32, key []byte) uint32 {
 func (t *Table) makeRoom() bool {
 	const tries = 64 // those still to be written go round
 	for range min(tries, t.tombs.len()) {
-		if t.expireOne(t.tombs.pop()) {
+		if t.expireOne(t.tombs.pop(), flagDirty|flagUnversioned) {
 			t.stats.ExpiredEarly++
 			return true
 		}

@@ -66,7 +66,18 @@ func (t *Table) sweep(node string, in *BucketSet, before uint64, now int64, c *C
 // limit of them, and returns true if there may be more. One that is still to be
 // written to the kernel is kept. now is the wall clock in nanoseconds.
 func (tx *Tx) Expire(now int64, limit int) (more bool) {
-	t := tx.t
+	return tx.t.expire(now, limit, flagDirty|flagUnversioned)
+}
+
+// ExpireUnwritten is Expire for a table without a kernel map: nobody writes what is to be
+// written, and peers go on deleting. What the map still holds of a key that was
+// forgotten is the map's own when it comes again.
+func (tx *Tx) ExpireUnwritten(now int64, limit int) (more bool) {
+	return tx.t.expire(now, limit, flagUnversioned)
+}
+
+// expire forgets old tombstones but those with a flag.
+func (t *Table) expire(now int64, limit int, kept flags) (more bool) {
 	ttl := int64(t.opt.TombstoneTTL)
 	if now < math.MinInt64+ttl {
 		return false
@@ -78,8 +89,8 @@ func (tx *Tx) Expire(now int64, limit int) (more bool) {
 		q := t.tombs.pop()
 		m := t.meta(q.slot)
 		switch {
-		case m.live(), m.seen <= now-ttl && !m.is(flagDirty|flagUnversioned):
-			if t.expireOne(q) {
+		case m.live(), m.seen <= now-ttl && !m.is(kept):
+			if t.expireOne(q, kept) {
 				t.stats.Expired++
 			}
 		default:
@@ -89,16 +100,16 @@ func (tx *Tx) Expire(now int64, limit int) (more bool) {
 	return t.tombs.len() > 0 && t.tombs.peek().when <= now-ttl
 }
 
-// expireOne forgets the tombstone of an entry taken from the queue. If it is
-// still to be written it goes round once more; if the key lives again there is
-// nothing to forget.
-func (t *Table) expireOne(q tomb) bool {
+// expireOne forgets the tombstone of an entry taken from the queue. If it has one of the
+// flags, say because it is still to be written, it goes round once more; if the key lives
+// again there is nothing to forget.
+func (t *Table) expireOne(q tomb, kept flags) bool {
 	m := t.meta(q.slot)
 	switch {
 	case m.live():
 		m.flags &^= flagInTombs
 		return false
-	case m.is(flagDirty | flagUnversioned):
+	case m.is(kept):
 		t.tombs.push(q)
 		return false
 	}
@@ -112,6 +123,7 @@ func (t *Table) expireOne(q tomb) bool {
 func (t *Table) forget(s uint32) {
 	t.unlink(s)
 	t.dropRecheck(t.meta(s))
+	t.clearDirty(s)
 	t.index.remove(t.hash(t.key(s)), s)
 	t.release(s)
 	t.stats.Tombstones--

@@ -79,6 +79,25 @@ func TestExpireSparesWhatIsToBeWritten(t *testing.T) {
 	r.want("k", "unknown")
 }
 
+func TestExpireWithoutAMap(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.load(Accepted, "u", "v")
+	r.remote(Accepted, 0, peer, 1, "k", "v")
+	r.write()
+	r.remote(Accepted, 0, peer, 2, "k", "-")
+	r.local(Ignored, 1*second, "evict k - packet 0")
+	r.tab.Update(func(tx *Tx) {
+		if tx.ExpireUnwritten(9*second, 9) {
+			t.Error("there is more")
+		}
+	})
+	r.want("k", "unknown")
+	checkInvariants(t, r.tab)
+	if st := r.tab.Stats(); st.Dirty != 0 || st.Expired != 1 || st.Unversioned != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
 func TestExpireUnderACursorAndARecheck(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, 1*second, "update k v packet 0")
