@@ -3,6 +3,7 @@ package capture_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"mapsync/internal/dataplane"
@@ -135,46 +136,11 @@ type fact struct {
 	act     func(s *scene)
 }
 
-var facts = []fact{
-	{name: "program updates", act: func(s *scene) {
-		s.run(dataplane.Update, ebpf.UpdateAny, 100)
-		s.expect(table.OpUpdate, table.ContextProcess, 100)
-	}},
-	{name: "program updates present keys", full: true, act: func(s *scene) {
-		s.run(dataplane.Update, ebpf.UpdateExist, 100)
-		s.expect(table.OpUpdate, table.ContextProcess, 100)
-	}},
-	{name: "program deletes", full: true, act: func(s *scene) {
-		s.run(dataplane.Delete, 0, 0)
-		s.expect(table.OpDelete, table.ContextProcess, 0)
-	}},
-	{name: "packets update", act: func(s *scene) {
-		s.receive(dataplane.Update, 200)
-		s.expect(table.OpUpdate, table.ContextPacket, 200)
-	}},
-	{name: "packets delete", full: true, act: func(s *scene) {
-		s.receive(dataplane.Delete, 0)
-		s.expect(table.OpDelete, table.ContextPacket, 0)
-	}},
-	{name: "bpf(2) updates", act: func(s *scene) {
-		s.bySyscall("update", 300)
-		s.expect(table.OpUpdate, table.ContextSyscall, 300)
-	}},
-	{name: "bpf(2) deletes", full: true, act: func(s *scene) {
-		s.bySyscall("delete", 0)
-		s.expect(table.OpDelete, table.ContextSyscall, 0)
-	}},
-	{name: "bpf(2) updates a batch", act: func(s *scene) {
-		s.bySyscall("batch-update", 400)
-		s.expect(table.OpUpdate, table.ContextSyscall, 400)
-	}},
-	{name: "bpf(2) deletes a batch", full: true, act: func(s *scene) {
-		s.bySyscall("batch-delete", 0)
-		s.expect(table.OpDelete, table.ContextSyscall, 0)
-	}},
-	{name: "BPF_NOEXIST on present keys", full: true, act: func(s *scene) {
-		s.refused(s.run(dataplane.Update, ebpf.UpdateNoExist, 500))
-	}},
+// facts are the rows of TestFacts on maps with one value an entry; perCPUFacts are the others.
+var facts = slices.Concat(rows("", ebpf.Hash), hashFacts, rows("LRU", ebpf.LRUHash), ownRows("", ebpf.Hash), ownRows("LRU", ebpf.LRUHash))
+
+// hashFacts are rows about the limits of a map.
+var hashFacts = []fact{
 	{name: "BPF_EXIST on absent keys", act: func(s *scene) {
 		s.refused(s.run(dataplane.Update, ebpf.UpdateExist, 500))
 	}},
@@ -194,67 +160,121 @@ var facts = []fact{
 	{name: "delete of absent keys", act: func(s *scene) {
 		s.refused(s.run(dataplane.Delete, 0, 0))
 	}},
-	{name: "program writes in place", full: true, act: func(s *scene) {
-		if failed := s.run(dataplane.InPlace, 0, 600); failed != 0 {
-			s.Fatalf("%d of ten writes failed", failed)
-		}
-		var value [16]byte
-		key, want := entry(8, 16, 0, 600)
-		if err := s.m.Lookup(key, &value); err != nil || string(value[:8]) != string(want[:8]) {
-			s.Fatalf("in place: %x %v", value, err)
-		}
-	}},
-	{name: "batch lookup-and-delete", full: true, act: func(s *scene) {
-		s.bySyscall("batch-lookup-and-delete", 0)
-		if left := keysOf(s, s.m); len(left) != 0 {
-			s.Errorf("%d entries left", len(left))
-		}
-	}},
-	{name: "lookup-and-delete", full: true, needs: "htab_map_lookup_and_delete_elem", act: func(s *scene) {
-		s.bySyscall("lookup-and-delete", 0)
+	{name: "bpf(2) deletes a batch", full: true, act: func(s *scene) {
+		s.bySyscall("batch-delete", 0)
 		s.expect(table.OpDelete, table.ContextSyscall, 0)
-	}},
-	{name: "own program updates", act: func(s *scene) {
-		s.byDaemon(false, 700)
-		s.seen, s.own = ten, ten
-	}},
-	{name: "own program deletes", full: true, act: func(s *scene) {
-		s.byDaemon(true, 0)
-		s.seen, s.own = ten, ten
 	}},
 	{name: "own bpf(2) updates", act: func(s *scene) {
 		s.fill()
-		if s.h.attach == capture.AttachFexit {
-			s.seen, s.own = ten, ten
-		}
+		s.ownBySyscall()
 	}},
-	{name: "LRU: program updates", mapType: ebpf.LRUHash, act: func(s *scene) {
-		s.run(dataplane.Update, ebpf.UpdateAny, 800)
-		s.expect(table.OpUpdate, table.ContextProcess, 800)
-	}},
-	{name: "LRU: program deletes", mapType: ebpf.LRUHash, full: true, act: func(s *scene) {
-		s.run(dataplane.Delete, 0, 0)
-		s.expect(table.OpDelete, table.ContextProcess, 0)
-	}},
-	{name: "LRU: packets update", mapType: ebpf.LRUHash, act: func(s *scene) {
-		s.receive(dataplane.Update, 900)
-		s.expect(table.OpUpdate, table.ContextPacket, 900)
-	}},
-	{name: "LRU: bpf(2) updates", mapType: ebpf.LRUHash, act: func(s *scene) {
-		s.bySyscall("update", 300)
-		s.expect(table.OpUpdate, table.ContextSyscall, 300)
-	}},
-	{
-		name: "LRU: lookup-and-delete", mapType: ebpf.LRUHash, full: true,
-		needs: "htab_lru_map_lookup_and_delete_elem", act: func(s *scene) {
+}
+
+// lookupAndDeletes are the kernel's functions for that, by the type of the map.
+var lookupAndDeletes = map[ebpf.MapType]string{
+	ebpf.Hash:       "htab_map_lookup_and_delete_elem",
+	ebpf.LRUHash:    "htab_lru_map_lookup_and_delete_elem",
+	ebpf.PerCPUHash: "htab_percpu_map_lookup_and_delete_elem",
+	ebpf.LRUCPUHash: "htab_lru_percpu_map_lookup_and_delete_elem",
+}
+
+// rows are what hooks see of the data plane and of bpf(2), the same for all types of maps.
+func rows(title string, typ ebpf.MapType) []fact {
+	return named(title, typ, []fact{
+		{name: "program updates", act: func(s *scene) {
+			s.run(dataplane.Update, ebpf.UpdateAny, 100)
+			s.expect(table.OpUpdate, table.ContextProcess, 100)
+		}},
+		{name: "program updates present keys", full: true, act: func(s *scene) {
+			s.run(dataplane.Update, ebpf.UpdateExist, 100)
+			s.expect(table.OpUpdate, table.ContextProcess, 100)
+		}},
+		{name: "program deletes", full: true, act: func(s *scene) {
+			s.run(dataplane.Delete, 0, 0)
+			s.expect(table.OpDelete, table.ContextProcess, 0)
+		}},
+		{name: "packets update", act: func(s *scene) {
+			s.receive(dataplane.Update, 200)
+			s.expect(table.OpUpdate, table.ContextPacket, 200)
+		}},
+		{name: "packets delete", full: true, act: func(s *scene) {
+			s.receive(dataplane.Delete, 0)
+			s.expect(table.OpDelete, table.ContextPacket, 0)
+		}},
+		{name: "bpf(2) updates", act: func(s *scene) {
+			s.bySyscall("update", 300)
+			s.expect(table.OpUpdate, table.ContextSyscall, 300)
+		}},
+		{name: "bpf(2) deletes", full: true, act: func(s *scene) {
+			s.bySyscall("delete", 0)
+			s.expect(table.OpDelete, table.ContextSyscall, 0)
+		}},
+		{name: "bpf(2) updates a batch", act: func(s *scene) {
+			s.bySyscall("batch-update", 400)
+			s.expect(table.OpUpdate, table.ContextSyscall, 400)
+		}},
+		{name: "BPF_NOEXIST on present keys", full: true, act: func(s *scene) {
+			s.refused(s.run(dataplane.Update, ebpf.UpdateNoExist, 500))
+		}},
+		{name: "program writes in place", full: true, act: (*scene).inPlace},
+		{name: "batch lookup-and-delete", full: true, act: func(s *scene) {
+			s.bySyscall("batch-lookup-and-delete", 0)
+			if left := keysOf(s, s.m); len(left) != 0 {
+				s.Errorf("%d entries left", len(left))
+			}
+		}},
+		{name: "lookup-and-delete", full: true, needs: lookupAndDeletes[typ], act: func(s *scene) {
 			s.bySyscall("lookup-and-delete", 0)
 			s.expect(table.OpDelete, table.ContextSyscall, 0)
-		},
-	},
-	{name: "LRU: own program updates", mapType: ebpf.LRUHash, act: func(s *scene) {
-		s.byDaemon(false, 700)
+		}},
+	})
+}
+
+// ownRows are the daemon's own writes, by its program.
+func ownRows(title string, typ ebpf.MapType) []fact {
+	return named(title, typ, []fact{
+		{name: "own program updates", act: func(s *scene) {
+			s.byDaemon(false, 700)
+			s.seen, s.own = ten, ten
+		}},
+		{name: "own program deletes", full: true, act: func(s *scene) {
+			s.byDaemon(true, 0)
+			s.seen, s.own = ten, ten
+		}},
+	})
+}
+
+// named puts rows under a title.
+func named(title string, typ ebpf.MapType, rows []fact) []fact {
+	for i := range rows {
+		rows[i].mapType = typ
+		if title != "" {
+			rows[i].name = title + ": " + rows[i].name
+		}
+	}
+	return rows
+}
+
+// inPlace changes entries through pointers into the map, which no hook sees.
+func (s *scene) inPlace() {
+	if failed := s.run(dataplane.InPlace, 0, 600); failed != 0 {
+		s.Fatalf("%d of ten writes failed", failed)
+	}
+	if isPerCPU(s.m) {
+		return // it is one CPU's value that has changed
+	}
+	var value [16]byte
+	key, want := entry(8, 16, 0, 600)
+	if err := s.m.Lookup(key, &value); err != nil || string(value[:8]) != string(want[:8]) {
+		s.Fatalf("in place: %x %v", value, err)
+	}
+}
+
+// ownBySyscall expects ten own writes by bpf(2), which a kprobe does not see.
+func (s *scene) ownBySyscall() {
+	if s.h.attach == capture.AttachFexit {
 		s.seen, s.own = ten, ten
-	}},
+	}
 }
 
 func (s *scene) refused(failed int) {

@@ -17,7 +17,7 @@ import (
 )
 
 // perCPUFacts are rows of TestFacts on maps with a value for each CPU. Events carry
-// the key alone.
+// the key alone, and the daemon writes by bpf(2).
 var perCPUFacts = slices.Concat(perCPURows("per-CPU", ebpf.PerCPUHash), perCPURows("LRU per-CPU", ebpf.LRUCPUHash), []fact{
 	{name: "per-CPU: update of a full map", mapType: ebpf.PerCPUHash, entries: 10, full: true, act: func(s *scene) {
 		p := openDataPlane(s, s.m, dataplane.Options{Capacity: ten})
@@ -34,75 +34,10 @@ var perCPUFacts = slices.Concat(perCPURows("per-CPU", ebpf.PerCPUHash), perCPURo
 })
 
 func perCPURows(title string, typ ebpf.MapType) []fact {
-	lookupAndDelete := "htab_percpu_map_lookup_and_delete_elem"
-	if typ == ebpf.LRUCPUHash {
-		lookupAndDelete = "htab_lru_percpu_map_lookup_and_delete_elem"
-	}
-	rows := []fact{
-		{name: "program updates", act: func(s *scene) {
-			s.run(dataplane.Update, ebpf.UpdateAny, 100)
-			s.expect(table.OpUpdate, table.ContextProcess, 100)
-		}},
-		{name: "program updates present keys", full: true, act: func(s *scene) {
-			s.run(dataplane.Update, ebpf.UpdateExist, 100)
-			s.expect(table.OpUpdate, table.ContextProcess, 100)
-		}},
-		{name: "program deletes", full: true, act: func(s *scene) {
-			s.run(dataplane.Delete, 0, 0)
-			s.expect(table.OpDelete, table.ContextProcess, 0)
-		}},
-		{name: "packets update", act: func(s *scene) {
-			s.receive(dataplane.Update, 200)
-			s.expect(table.OpUpdate, table.ContextPacket, 200)
-		}},
-		{name: "packets delete", full: true, act: func(s *scene) {
-			s.receive(dataplane.Delete, 0)
-			s.expect(table.OpDelete, table.ContextPacket, 0)
-		}},
-		{name: "bpf(2) updates", act: func(s *scene) {
-			s.bySyscall("update", 300)
-			s.expect(table.OpUpdate, table.ContextSyscall, 300)
-		}},
-		{name: "bpf(2) updates a batch", act: func(s *scene) {
-			s.bySyscall("batch-update", 400)
-			s.expect(table.OpUpdate, table.ContextSyscall, 400)
-		}},
-		{name: "bpf(2) deletes", full: true, act: func(s *scene) {
-			s.bySyscall("delete", 0)
-			s.expect(table.OpDelete, table.ContextSyscall, 0)
-		}},
-		{name: "BPF_NOEXIST on present keys", full: true, act: func(s *scene) {
-			s.refused(s.run(dataplane.Update, ebpf.UpdateNoExist, 500))
-		}},
-		{name: "program writes in place", full: true, act: func(s *scene) {
-			if failed := s.run(dataplane.InPlace, 0, 600); failed != 0 {
-				s.Fatalf("%d of ten writes failed", failed)
-			}
-		}},
-		{name: "batch lookup-and-delete", full: true, act: func(s *scene) {
-			s.bySyscall("batch-lookup-and-delete", 0)
-			if left := keysOf(s, s.m); len(left) != 0 {
-				s.Errorf("%d entries left", len(left))
-			}
-		}},
-		{name: "lookup-and-delete", full: true, needs: lookupAndDelete, act: func(s *scene) {
-			s.bySyscall("lookup-and-delete", 0)
-			s.expect(table.OpDelete, table.ContextSyscall, 0)
-		}},
+	return append(rows(title, typ), named(title, typ, []fact{
 		{name: "own updates", act: func(s *scene) { s.byDaemon(false, 700); s.ownBySyscall() }},
 		{name: "own deletes", full: true, act: func(s *scene) { s.byDaemon(true, 0); s.ownBySyscall() }},
-	}
-	for i := range rows {
-		rows[i].name, rows[i].mapType = title+": "+rows[i].name, typ
-	}
-	return rows
-}
-
-// ownBySyscall expects ten own writes by bpf(2), which a kprobe does not see.
-func (s *scene) ownBySyscall() {
-	if s.h.attach == capture.AttachFexit {
-		s.seen, s.own = ten, ten
-	}
+	})...)
 }
 
 // perCPUScene is a per-CPU map with all that the daemon has around it.
