@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
 
 	"mapsync/bench/lb"
 	"mapsync/bench/lb/bpf"
@@ -25,6 +26,10 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		return
+	}
+	// Kernels before 5.11 charge BPF memory to this limit.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		panic(err)
 	}
 	os.Exit(m.Run())
 }

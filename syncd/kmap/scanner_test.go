@@ -53,12 +53,18 @@ func (s *scanned) once() ScannerStats {
 	return s.scanner.Stats()
 }
 
-// equal checks that the table's live records are what the kernel map holds.
+// equal waits until the table's live records are what the kernel map holds: what was read
+// again last may still be on its way into the table.
 func (s *scanned) equal() {
 	s.t.Helper()
-	if diff := s.differences(); diff != "" {
-		s.t.Error(diff)
+	diff := ""
+	for range 100 {
+		if diff = s.differences(); diff == "" {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
+	s.t.Error(diff)
 }
 
 func (s *scanned) differences() string {
@@ -147,6 +153,7 @@ func TestScanFindsAll(t *testing.T) {
 			if st := s.once(); st.Found != 3000 {
 				t.Errorf("%d differences found, want 3000", st.Found)
 			}
+			s.equal()
 			for n, g := range map[int]int{0: 2, 999: 2, 1000: -1, 1999: -1, 2000: 1, 5999: 1} {
 				rec, ok := s.record(n)
 				_, value := entry(n, g, testKey, testValue)
@@ -154,7 +161,6 @@ func TestScanFindsAll(t *testing.T) {
 					t.Errorf("entry %d: %+v", n, rec)
 				}
 			}
-			s.equal()
 			if st := s.once(); st.Found != 3000 {
 				t.Errorf("%d more found when all was known", st.Found-3000)
 			}
