@@ -99,7 +99,13 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 				p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 			}
 			var w workers
-			w.start(t, func() error { _, err := p.Run(); return err })
+			w.start(t, func() error {
+				// With pauses: emulated processors that run nothing but the hooked function while the
+				// kernel takes the hook back break down now and then, see scripts/test-kernels.
+				time.Sleep(time.Millisecond)
+				_, err := p.Run()
+				return err
+			})
 			w.start(t, func() error { h.Stats(); return nil })
 			time.Sleep(100 * time.Millisecond)
 			if err := h.Close(); err != nil {

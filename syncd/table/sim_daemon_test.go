@@ -168,7 +168,7 @@ func (d *simDaemon) follow() {
 // load reads the next entries of the map, or enters those read.
 func (d *simDaemon) load(limit int) {
 	if len(d.read) == 0 && d.place < len(d.m.entries) {
-		d.read, d.place = d.m.walk(d.read, d.place, limit, d.n.clock())
+		d.read, d.place = d.m.walk(d.read, d.place, limit, d.n.readClock())
 		return
 	}
 	d.tab.Update(func(tx *Tx) {
@@ -323,7 +323,7 @@ func (d *simDaemon) scanSome(limit int) {
 		d.scanning, d.scanPlace, d.scanned = true, 0, d.scanned[:0]
 		d.tab.Update((*Tx).BeginScan)
 	}
-	d.scanned, d.scanPlace = d.m.walk(d.scanned, d.scanPlace, limit, d.n.clock())
+	d.scanned, d.scanPlace = d.m.walk(d.scanned, d.scanPlace, limit, d.n.readClock())
 }
 
 // scanOn compares what was read, and after the last of it looks for what was not met.

@@ -154,7 +154,9 @@ func (m *simModel) read(n *simNode, tx *Tx, r *simRead) {
 func (m *simModel) dropped(n *simNode, key int) {
 	if k := &m.keys[key]; k.home == n.id {
 		k.unseen = true
-		k.unsure = k.unsure || n.lru // the key may have been evicted before that
+		if n.lru { // the key may have been evicted before that, and count as evicted still
+			k.unsure, k.evicted = true, true
+		}
 	}
 }
 

@@ -223,7 +223,7 @@ func (d *simDaemon) takeRechecks(limit int) {
 }
 
 func (d *simDaemon) readKeys() {
-	now := d.n.clock()
+	now := d.n.readClock()
 	for at := 0; at < len(d.keys); at += simKey {
 		k := d.n.sim.key(d.keys[at : at+simKey])
 		e := &d.m.entries[k]

@@ -143,6 +143,18 @@ func (n *simNode) clock() int64 {
 	return now - now%max(n.sim.tick, 1)
 }
 
+// readClock is the clock before a read of the map. Where it is coarse, events are told apart
+// by more than it shows, and what they tell of came before the read nevertheless.
+func (n *simNode) readClock() int64 {
+	now := n.clock()
+	if n.sim.tick > 0 {
+		for _, last := range n.last {
+			now = max(now, last)
+		}
+	}
+	return now
+}
+
 // runs reports whether the node has a daemon that gets a processor.
 func (n *simNode) runs() bool { return n.d != nil && !n.frozen }
 
