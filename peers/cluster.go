@@ -83,9 +83,11 @@ type Cluster struct {
 	// panics when asked to leave after its shutdown.
 	stopMu sync.Mutex
 
-	mu        sync.Mutex
-	members   map[string]Member
-	lost      map[string]lostNode
+	mu      sync.Mutex
+	members map[string]Member
+	lost    map[string]lostNode
+	// mistaken are addresses of members that are not who gossip takes them for.
+	mistaken  map[string]struct{}
 	conflicts map[conflict]struct{}
 	// contested is when another node last claimed this node's name.
 	contested   time.Time
@@ -110,6 +112,7 @@ func New(opts Options) (*Cluster, error) {
 		closed:      make(chan struct{}),
 		members:     make(map[string]Member),
 		lost:        make(map[string]lostNode),
+		mistaken:    make(map[string]struct{}),
 		conflicts:   make(map[conflict]struct{}),
 		subscribers: make(map[int]chan<- struct{}),
 	}

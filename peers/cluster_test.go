@@ -149,6 +149,22 @@ func TestRejoin(t *testing.T) {
 	eventually(t, 15*time.Second, "a finds b", func() bool { return a.sees(b) && b.sees(a) })
 }
 
+// A node that came back at once, and told nobody, is taken for who it was until somebody asks.
+func TestRefresh(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a")
+	b := start(t, "b", joining(a))
+	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	b.kill(t)
+	addr := b.GossipAddr()
+	b = start(t, "b", func(o *Options) { o.BindAddr = addr })
+	a.Refresh("nobody")
+	eventually(t, 5*time.Second, "a knows b's new incarnation", func() bool {
+		a.Refresh("b")
+		return a.sees(b)
+	})
+}
+
 func TestNameConflict(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a")

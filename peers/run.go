@@ -77,8 +77,33 @@ func (c *Cluster) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		c.checkConflicts()
+		c.refresh(ctx)
 		c.maintain(ctx, &pace)
 		timer.Reset(c.tick())
+	}
+}
+
+// Refresh has a member asked who it is, at the next look at what is to do: whoever met it found
+// that it is not who gossip still takes it for. Gossip of two nodes that restart together may
+// miss one another for seconds. It may be called at any time.
+func (c *Cluster) Refresh(node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if m, ok := c.members[node]; ok {
+		c.mistaken[m.GossipAddr] = struct{}{}
+	}
+}
+
+func (c *Cluster) refresh(ctx context.Context) {
+	c.mu.Lock()
+	targets := make([]target, 0, len(c.mistaken))
+	for addr := range c.mistaken {
+		targets = append(targets, target{addr: addr})
+	}
+	clear(c.mistaken)
+	c.mu.Unlock()
+	if err := c.join(ctx, targets); err != nil {
+		c.log.Debug("members were not asked who they are", "error", err) // or are about to be gone
 	}
 }
 

@@ -209,6 +209,7 @@ func (d *Daemon) openReplicator() error {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
 			return grpc.NewClient("passthrough:///"+p.Addr, options...)
 		},
+		Mistaken: func(node string) { d.cluster.Refresh(node) },
 	}
 	if d.credentials.Secure() {
 		o.Authenticate = d.credentials.VerifyPeer

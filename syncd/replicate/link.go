@@ -206,6 +206,9 @@ func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error 
 		return fmt.Errorf("receive %T of version %d for a welcome of version %d: %w",
 			m.GetMessage(), w.GetProtocolVersion(), protocolVersion, errProtocol)
 	case o != l.peer:
+		if o.Node == l.peer.Node {
+			l.r.opt.Mistaken(o.Node)
+		}
 		return fmt.Errorf("reach %q of %d, expected %q of %d: %w",
 			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
 	}

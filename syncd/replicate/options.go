@@ -74,6 +74,9 @@ type Options struct {
 	// Authenticate tells whether the caller of an incoming stream really is the
 	// node that it says it is. Nil accepts everyone.
 	Authenticate func(ctx context.Context, node string) error
+	// Mistaken is called when a peer that was dialled turns out to be another life of its node
+	// than the one that SetPeers told of. It must not block. Nil: nobody wants to know.
+	Mistaken func(node string)
 	// Logger receives what becomes of streams. Nil discards it.
 	Logger *slog.Logger
 	// Now is the wall clock. It should not be set while the node runs: peers
@@ -111,6 +114,9 @@ func (o *Options) complete() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Mistaken == nil {
+		o.Mistaken = func(string) {}
 	}
 	if o.Now == nil {
 		o.Now = time.Now

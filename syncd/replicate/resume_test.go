@@ -40,6 +40,29 @@ func TestResumeAfterOwnerDied(t *testing.T) {
 	}
 }
 
+// TestMistakenPeer has a peer be another life than this node was told of, which it has told.
+func TestMistakenPeer(t *testing.T) {
+	mistaken := make(chan string, 1)
+	a := startNode(t, "a", 1, nil, func(o *Options) {
+		o.Mistaken = func(node string) {
+			select {
+			case mistaken <- node:
+			default:
+			}
+		}
+	})
+	b := startNode(t, "b", 2, nil)
+	b.put(0, 10, 1)
+	was := b.peer()
+	was.Incarnation = 1
+	a.r.SetPeers([]Peer{was})
+	if node := <-mistaken; node != "b" {
+		t.Errorf("%q is another one", node)
+	}
+	meet(a, b)
+	eventually(t, "a has b's entries", func() bool { return len(live(a.tb)) == 10 })
+}
+
 // TestWalkSparesWhatIsNewer has a walk from the beginning arrive after a record that its peer
 // made later, and another told. Not to meet that says nothing.
 func TestWalkSparesWhatIsNewer(t *testing.T) {
