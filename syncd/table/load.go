@@ -31,7 +31,9 @@ func (l *loading) doubts(key []byte) (deleted int64, doubt bool) {
 // BeginLoad must come before the map is read, and after its hooks are attached:
 // from here on deletes of unknown keys are remembered, so that Load does not
 // bring such a key back.
-func (tx *Tx) BeginLoad() { tx.t.loading = &loading{deleted: make(map[string]int64)} }
+func (tx *Tx) BeginLoad() {
+	tx.t.loading, tx.t.unsure = &loading{deleted: make(map[string]int64)}, true
+}
 
 // EndLoad must come after the last Load.
 func (tx *Tx) EndLoad() { tx.t.loading = nil }

@@ -38,3 +38,18 @@ func TestDeleteDuringLoadIsNotUndone(t *testing.T) {
 		}
 	})
 }
+
+// A read of a map may pass over a key. A peer's delete of a key that the load did not find is
+// written all the same, or a scan would take what it finds there for new.
+func TestDeleteOfAKeyThatTheLoadPassedOver(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+	r.remote(Accepted, 0, peer, 1000, "k", "-")
+	r.want("k", "- v1000 b100 dirty")
+	if keys := r.write(); keys != "k" {
+		t.Fatalf("wrote %q", keys)
+	}
+	r.scan(second)
+	r.remote(Accepted, 0, peer, 1000, "l", "-")
+	r.want("l", "- v1000 b100")
+}

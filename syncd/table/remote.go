@@ -36,7 +36,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			return Refused
 		}
 		t.put(s, d.Value, d.Delete, now)
-		if !d.Delete {
+		// What was deleted may be in the map nevertheless, passed over when that was read: a
+		// scan would take it for new.
+		if !d.Delete || t.unsure {
 			t.markDirty(s)
 		}
 		t.adopt(s, d, now)

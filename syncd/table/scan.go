@@ -109,7 +109,9 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 		t.stats.ScanFound++
 		t.recheck(s.slot)
 	}
-	s.on = s.on && s.slot < t.allocated
+	if s.on && s.slot >= t.allocated {
+		s.on, t.unsure = false, false
+	}
 	return s.on
 }
 

@@ -102,6 +102,8 @@ type Table struct {
 	settling settling
 	scan     scan
 	loading  *loading // nil but during a load
+	// unsure: the map was read once, and a read may pass over a key. It was not scanned since.
+	unsure bool
 	stats    Stats
 
 	subMu sync.Mutex

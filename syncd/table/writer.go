@@ -148,6 +148,7 @@ func (tx *Tx) Refill() {
 		}
 	}
 	t.applied = 0
+	t.unsure = true // until the new map was scanned
 	tx.changed = true
 }
 
