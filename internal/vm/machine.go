@@ -46,7 +46,7 @@ func startMachine(cfg *Config, image *os.File) (*machine, error) {
 	defer theirs.Close() //nolint:errcheck // the child has its own
 	m := &machine{
 		cfg: cfg, port: ours, conn: guest.NewConn(ours), console: &tail{limit: 64 << 10},
-		started: time.Now(), silence: time.NewTimer(bootTimeout + cfg.standstill), exited: make(chan struct{}),
+		started: time.Now(), silence: time.NewTimer(bootTimeout + cfg.Standstill), exited: make(chan struct{}),
 	}
 	m.cmd = exec.Command(path, arguments(cfg)...)
 	m.cmd.ExtraFiles = []*os.File{theirs, image} // descriptors 3 and 4

@@ -96,9 +96,9 @@ type Config struct {
 	Init string
 	// Log gets the course of events, at debug level what is usual.
 	Log *slog.Logger
-
-	// standstill is after what silence of the machine it is given up.
-	standstill time.Duration
+	// Standstill is after what silence of the machine it is given up; 2 min by default. It
+	// says that it runs each [guest.AliveInterval].
+	Standstill time.Duration
 }
 
 const (
@@ -165,8 +165,8 @@ func (cfg *Config) fill() error {
 	if cfg.Accel == "" {
 		cfg.Accel = "tcg"
 	}
-	if cfg.standstill == 0 {
-		cfg.standstill = standstill
+	if cfg.Standstill == 0 {
+		cfg.Standstill = standstill
 	}
 	args := append([]string(nil), cfg.Args...)
 	if args[0], err = filepath.Abs(args[0]); err != nil {
@@ -216,7 +216,7 @@ func (m *machine) serve(ctx context.Context) (Result, error) {
 		case <-boot:
 			return Result{}, m.failure(fmt.Sprintf("kernel did not boot within %v", bootTimeout))
 		case <-m.silence.C:
-			return Result{}, m.failure(fmt.Sprintf("the machine has stood still for %v", m.cfg.standstill))
+			return Result{}, m.failure(fmt.Sprintf("the machine has stood still for %v", m.cfg.Standstill))
 		case sig := <-m.cfg.Signals:
 			m.signal(sig)
 		case <-timeout:
@@ -249,7 +249,7 @@ func (m *machine) receive(booted chan<- struct{}) (guest.Exit, error) {
 		if err != nil {
 			return guest.Exit{}, m.lost(err)
 		}
-		m.silence.Reset(m.cfg.standstill)
+		m.silence.Reset(m.cfg.Standstill)
 		switch t {
 		case guest.FrameHello:
 			var hello guest.Hello

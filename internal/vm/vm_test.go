@@ -198,10 +198,10 @@ func TestKernelPanicIsReported(t *testing.T) {
 // A machine that has stopped is told from a program that takes its time.
 func TestMachineThatStandsStill(t *testing.T) {
 	cfg := testConfig(t, "hang")
-	cfg.standstill = 8 * time.Second
+	cfg.Standstill = 8 * time.Second
 	var stopped atomic.Bool
 	cfg.Stdout = writerFunc(func([]byte) {
-		time.AfterFunc(cfg.standstill+time.Second, func() {
+		time.AfterFunc(cfg.Standstill+time.Second, func() {
 			stopped.Store(true)
 			for _, pid := range children(t, os.Getpid()) {
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
