@@ -104,7 +104,7 @@ type Table struct {
 	loading  *loading // nil but during a load
 	// unsure: the map was read once, and a read may pass over a key. It was not scanned since.
 	unsure bool
-	stats    Stats
+	stats  Stats
 
 	subMu sync.Mutex
 	subs  map[chan<- struct{}]int
