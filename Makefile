@@ -40,7 +40,7 @@ fmt: ## format the Go code
 	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$')
 
 lint: ## run the linters
-	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee /dev/stderr)"
+	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee -a /dev/stderr)"
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint proto
 
