@@ -19,9 +19,10 @@ import (
 
 // Readiness is what decides whether traffic may come to this node. A map becomes
 // ready once: when every live peer has told all that it knows, the digests agree over the
-// streams that are up, and the kernel map holds what was known at that moment. It stays ready until its
-// kernel map goes, is replaced or is refused. Lag takes nothing back: a peer that is slow,
-// or a network that parts, would otherwise take all nodes out of service at once.
+// streams that are up, and the kernel map holds what was known at that moment. It stays
+// ready until its kernel map goes, is replaced or is refused. Lag takes nothing back: a
+// peer that is slow, or a network that parts, would otherwise take all nodes out of
+// service at once.
 type Readiness struct {
 	// Node is the node's name.
 	Node string `json:"node"`

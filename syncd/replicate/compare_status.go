@@ -102,9 +102,9 @@ func (in *intake) awaitsAgreement(since time.Time) bool {
 }
 
 // Agreed reports whether this node was seen to hold, of every map, what each live peer
-// told over the stream that it has now, and if not, which are waited for, as peer/map. A map that a peer does not have, or
-// that does not match its own, is not waited for, and neither is one that cannot
-// be compared. Before the first SetPeers nobody knows.
+// told over the stream that it has now, and if not, which are waited for, as peer/map. A
+// map that a peer does not have, or that does not match its own, is not waited for, and
+// neither is one that cannot be compared. Before the first SetPeers nobody knows.
 func (r *Replicator) Agreed() (ok bool, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
