@@ -68,6 +68,12 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		return Accepted
 	}
 	m := t.meta(s)
+	if t.ownWrite(c, s) {
+		m.witness(c)
+		t.markDirty(s)
+		t.moveTail(s)
+		return Stale
+	}
 	// A write to an unversioned record claims it even when it changes nothing:
 	// the data plane uses that key now. To have read it again says nothing new.
 	claims := m.is(flagUnversioned) && c.Context != ContextReread
@@ -212,6 +218,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		return Stale
 	}
 	again := t.doubtful(c, m)
+	race := m.is(flagDirty|flagWritten) || !t.ours(m.owner)
 	// Written before the daemon took the key out of a full map, told after.
 	gone := m.flags&displaced == displaced && c.Op == OpUpdate && c.Time <= m.seen
 	t.enter(c, s, v)
@@ -221,7 +228,23 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	if again {
 		t.recheck(s)
 	}
+	if again && race && c.Op != OpUpdate && c.Context != ContextReread {
+		m.flags |= raced
+	}
 	return Accepted
+}
+
+// raced marks a tombstone of this node's whose last value the daemon may have written
+// after the delete: a peer's value, on its way into the map when the data plane deleted
+// the key. The slot still has that value, as the bytes of a tombstone are left alone.
+const raced = flagUntold
+
+// ownWrite reports whether what a reread found of a deleted key is what the daemon wrote
+// itself. It would come back to life otherwise, with nobody using it.
+func (t *Table) ownWrite(c *Change, s uint32) bool {
+	m := t.meta(s)
+	const asked = raced | flagDoubt
+	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, m) && t.held(s, c.Value)
 }
 
 // predates reports whether a reread may have been made before the newest

@@ -40,7 +40,7 @@ const (
 	flagInTombs
 
 	// flagUntold: the value has changed since it was last told, in what is no
-	// difference by itself.
+	// difference by itself. Of a tombstone: see raced.
 	flagUntold
 
 	flagsOfSlot = flagInRechecks | flagInFailures
