@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -24,7 +23,6 @@ import (
 	"syscall"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 
@@ -252,60 +250,6 @@ func (n *node) nice(priority int) error {
 	if err := unix.Setpriority(unix.PRIO_PGRP, n.syncd.Process.Pid, priority); err != nil {
 		return fmt.Errorf("change the priority of syncd: %w", err)
 	}
-	return nil
-}
-
-// runSyncd is the daemon, but for its source of events: it announces its capture's
-// maps and waits until the data plane reports there, as hooks would from the start.
-func runSyncd(s settings) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", s.Config.NodeName)
-	d, err := daemon.New(daemon.Options{
-		Config: s.Config, Version: "cluster", Logger: log,
-		Wall: func() time.Time { return time.Now().Add(s.ClockAhead) },
-		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
-			if !s.Hooks {
-				o.Attach = capture.AttachNone
-			}
-			c, err := capture.Open(o)
-			if err != nil {
-				return nil, err
-			}
-			if err := announce(c); err != nil {
-				return nil, errors.Join(err, c.Close())
-			}
-			return c, nil
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return d.Run(context.Background())
-}
-
-func announce(c *capture.Capture) error {
-	ids := make(map[string]uint32)
-	for name, m := range c.Maps() {
-		if name == "perf" {
-			continue // no program of type syscall may use it
-		}
-		info, err := m.Info()
-		if err != nil {
-			return fmt.Errorf("ask for the id of map %s: %w", name, err)
-		}
-		id, _ := info.ID()
-		ids[name] = uint32(id)
-	}
-	if err := json.NewEncoder(os.Stdout).Encode(ids); err != nil {
-		return fmt.Errorf("announce the capture: %w", err)
-	}
-	in := bufio.NewReader(os.Stdin)
-	if _, err := in.ReadString('\n'); err != nil {
-		return fmt.Errorf("wait for the data plane: %w", err)
-	}
-	go func() {
-		_, _ = in.ReadString('\n') // no more comes: the node has died, and its syncd goes with it
-		os.Exit(1)
-	}()
 	return nil
 }
 

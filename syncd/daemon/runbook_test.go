@@ -4,8 +4,10 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"io"
 	"maps"
 	"net"
+	"net/http"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -158,4 +160,18 @@ func refusalReasons(t *testing.T) (reasons []string) {
 		return true
 	})
 	return reasons
+}
+
+func (n *node) metrics() string {
+	n.t.Helper()
+	response, err := http.Get("http://" + n.config.MetricsListen + "/metrics")
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return string(body)
 }

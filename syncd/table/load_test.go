@@ -53,3 +53,64 @@ func TestDeleteOfAKeyThatTheLoadPassedOver(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1000, "l", "-")
 	r.want("l", "- v1000 b100")
 }
+
+func TestLoadAndClaim(t *testing.T) {
+	r := newRig(t)
+	for _, k := range []string{"a", "b", "c", "d"} {
+		r.load(Accepted, k, "v")
+	}
+	r.load(Unchanged, "a", "v")
+	r.wantOrder("")
+	r.local(Unchanged, 1*second, "update a v reread 0")
+	r.want("a", "v v0 a100")
+	// To be written, even with the same content, is to be in use.
+	r.local(Accepted, 2*second, "update b v packet 0")
+	r.remote(Accepted, 3*second, peer, Version(3*second), "c", "w")
+	r.want("c", "w v3000000000 b100 dirty")
+	r.remote(Accepted, 3*second, peer, Version(3*second), "d", "v")
+	r.want("d", "v v3000000000 b100")
+	if n := r.tab.Stats().Unversioned; n != 1 {
+		t.Fatalf("%d unversioned", n)
+	}
+	r.claim()
+	r.want("a", "v v1 a100")
+	r.wantOrder("bcda")
+	// An event from before the claim is still later than what was loaded.
+	r.local(Accepted, 3*second, "update a w packet 0")
+	r.want("a", "w v3000000000 a100")
+	// And whoever comes late and knows more of a claimed key, knows better.
+	r.load(Accepted, "e", "v")
+	r.claim()
+	r.remote(Accepted, 4*second, peer, 1000, "e", "-")
+	r.want("e", "- v1000 b100 dirty")
+}
+
+func TestClaimInChunks(t *testing.T) {
+	r := newRig(t)
+	for _, k := range []string{"a", "b", "c"} {
+		r.load(Accepted, k, "v")
+	}
+	r.tab.Update(func(tx *Tx) {
+		if !tx.Claim(2) || tx.Unversioned() != 1 || tx.Claim(2) || tx.Unversioned() != 0 || tx.Claim(2) {
+			t.Fatal("want two chunks")
+		}
+	})
+	r.wantOrder("abc")
+}
+
+func TestLoadOfKnownKeys(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 1000, peer, 1000, "p", "v")
+	r.load(Ignored, "p", "w") // is about to be written
+	r.write()
+	r.load(Restored, "p", "w")
+	r.want("p", "v v1000 b100 dirty")
+	r.remote(Accepted, 1000, peer, 1000, "q", "-")
+	r.load(Restored, "q", "w")
+	r.want("q", "- v1000 b100 dirty")
+	r.local(Accepted, 1000, "update o v packet 0")
+	r.load(Stale, "o", "w")
+	r.wantRechecks("o")
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load([]byte("k"), pad("v", simValue)) })
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), []byte("v")) })
+}
