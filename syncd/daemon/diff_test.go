@@ -2,9 +2,6 @@ package daemon_test
 
 import (
 	"context"
-	"io"
-	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,13 +12,7 @@ import (
 // TestDigestsProveEquality: two nodes that hold the same say so, with the position up to
 // which it was proven, and a resync changes nothing.
 func TestDigestsProveEquality(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	startPair(t, n1, n2)
-	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1, n2, m1, m2 := equalPair(t)
 	head := n1.status().Maps[0].Position
 	eventually(t, "both agree on it", func() bool {
 		one, two := n1.status().Peers[0].Maps[0], n2.status().Peers[0].Maps[0]
@@ -54,20 +45,12 @@ func TestDigestsProveEquality(t *testing.T) {
 	if !holds(t, m1, 500, 7) || !holds(t, m2, 500, 7) {
 		t.Error("the resync has changed a map")
 	}
-	response, err := http.Get("http://" + n2.config.MetricsListen + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := n2.metrics()
 	for _, sample := range []string{
 		`mapsync_divergent_entries{map="ct",peer="n1"} 0`, `mapsync_digests_agree{map="ct",peer="n1"} 1`,
 		`mapsync_repaired_entries_total 0`, `mapsync_digest_rounds_total{outcome="impossible"} 0`,
 	} {
-		if !strings.Contains(string(body), sample+"\n") {
+		if !strings.Contains(metrics, sample+"\n") {
 			t.Errorf("metrics without %s", sample)
 		}
 	}

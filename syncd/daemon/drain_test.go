@@ -11,10 +11,7 @@ import (
 )
 
 func TestDrainHandsOver(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 20_000), pinned(t, path2, 8, 8, 20_000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 20_000)
 	startPair(t, n1, n2)
 	eventually(t, "healthy", n1.serving)
 	n1.write(m1, 0, 10_000, 7)

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"encoding/binary"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,20 +50,9 @@ var (
 func typed(t *testing.T, path string, key, value layout, entries uint32) *ebpf.Map {
 	t.Helper()
 	k, v := key.build("ct_key"), value.build("ct_value")
-	m, err := ebpf.NewMap(&ebpf.MapSpec{
+	return pinnedAs(t, path, &ebpf.MapSpec{
 		Name: "ct", Type: ebpf.Hash, KeySize: k.Size, ValueSize: v.Size, MaxEntries: entries, Key: k, Value: v,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = m.Unpin(); _ = m.Close() })
-	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
-		t.Fatal(err)
-	}
-	if err := m.Pin(path); err != nil {
-		t.Fatal(err)
-	}
-	return m
 }
 
 // session is entry i of a typed map: state is what changes of it.

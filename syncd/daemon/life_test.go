@@ -46,10 +46,7 @@ func idOf(t *testing.T, m *ebpf.Map) uint32 {
 // and its peers'. What it has written into the new map before wins over older values.
 func TestBalancerRestartsUnderLoad(t *testing.T) {
 	const entries = 5000
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 4*entries), pinned(t, path2, 8, 8, 4*entries)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 4*entries)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, entries, 7)
 	n2.write(m2, entries, 2*entries, 7)
@@ -60,7 +57,7 @@ func TestBalancerRestartsUnderLoad(t *testing.T) {
 		v := 200 + round
 		n1.write(m1, 0, 10, v) // the last that the old one does
 		eventually(t, "the last of the old map is known", func() bool { return lacks(m2, 10, v) == 0 })
-		m1 = pinned(t, path1, 8, 8, 4*entries)
+		m1 = pinned(t, n1.pin, 8, 8, 4*entries)
 		for i := range uint64(10) { // and the first that the new one does, before syncd has seen it
 			key, value := pair(100+i, v)
 			if err := m1.Put(key, value); err != nil {
@@ -114,16 +111,10 @@ func sameContent(t *testing.T, a, b *ebpf.Map) bool {
 // While syncd is away its load balancer restarts too: an absent key of the new map
 // was not deleted, and it is refilled.
 func TestPinReplacedWhileAway(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	startPair(t, n1, n2)
-	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1, n2, m1, m2 := equalPair(t)
 	n1.waitRemembered(m1)
 	n1.stop()
-	fresh := pinned(t, path1, 8, 8, 1000)
+	fresh := pinned(t, n1.pin, 8, 8, 1000)
 	n1.start()
 	eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
 	eventually(t, "ready", func() bool { return n1.status().Ready })
@@ -134,7 +125,7 @@ func TestPinReplacedWhileAway(t *testing.T) {
 	if err := fresh.Unpin(); err != nil {
 		t.Fatal(err)
 	}
-	if err := fresh.Pin(path1); err != nil {
+	if err := fresh.Pin(n1.pin); err != nil {
 		t.Fatal(err)
 	}
 	n1.write(fresh, 0, 500, 8)
@@ -148,7 +139,7 @@ func TestPinReplacedWhileAway(t *testing.T) {
 		t.Error("ready without a map")
 	}
 	n2.write(m2, 0, 100, 9)
-	if err := fresh.Pin(path1); err != nil {
+	if err := fresh.Pin(n1.pin); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "back, with what the peer has written", func() bool { return sameContent(t, fresh, m2) && lacks(fresh, 100, 9) == 0 })
@@ -156,10 +147,7 @@ func TestPinReplacedWhileAway(t *testing.T) {
 
 // While a map is away nobody writes what peers delete. It is forgotten in time all the same.
 func TestDeletesAreForgottenWhileTheMapIsAway(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 1000)
 	n1.config.TombstoneTTL = time.Second
 	startPair(t, n1, n2)
 	n2.write(m2, 0, 500, 7)
@@ -178,16 +166,10 @@ func TestDeletesAreForgottenWhileTheMapIsAway(t *testing.T) {
 // Ids are used again one day: a state file that names the id of another map must not
 // make an absent key a delete.
 func TestReusedIDIsAnotherMap(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	startPair(t, n1, n2)
-	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1, _, m1, m2 := equalPair(t)
 	n1.waitRemembered(m1)
 	n1.stop()
-	fresh := pinned(t, path1, 8, 8, 1001)
+	fresh := pinned(t, n1.pin, 8, 8, 1001)
 	path, state := n1.readState()
 	state["kernel_maps"].(map[string]any)["ct"].(map[string]any)["id"] = idOf(t, fresh)
 	data, err := json.Marshal(state)

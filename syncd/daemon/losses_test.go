@@ -1,9 +1,6 @@
 package daemon_test
 
 import (
-	"io"
-	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,10 +13,7 @@ import (
 // A burst that a small ring cannot hold is repaired by a scan at once: the next regular
 // one is an hour away.
 func TestLostEventsAreRepaired(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 10000), pinned(t, path2, 8, 8, 10000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 10000)
 	n1.config.BufferSize = 4096
 	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
 	startPair(t, n1, n2)
@@ -48,20 +42,12 @@ func TestLostEventsAreRepaired(t *testing.T) {
 	if s := n2.status(); s.Capture.Losses != (daemon.LossStatus{}) || s.Maps[0].Scan.Urgent != 0 {
 		t.Errorf("the other node: %+v, %+v", s.Capture, s.Maps[0].Scan)
 	}
-	response, err := http.Get("http://" + n1.config.MetricsListen + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	metrics, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	metrics := n1.metrics()
 	for _, want := range []string{
 		"mapsync_capture_losses_open 0\n", "mapsync_capture_losses_repaired_total ", `mapsync_scan_found_total{map="ct"} `,
 		`mapsync_scan_interval_seconds{map="ct"} 3600`, `mapsync_scan_seconds{map="ct"} `, `mapsync_scans_total{kind="urgent",map="ct"} `,
 	} {
-		if !strings.Contains(string(metrics), want) {
+		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics lack %s", want)
 		}
 	}
@@ -69,10 +55,7 @@ func TestLostEventsAreRepaired(t *testing.T) {
 
 // Of what a scan finds gone, the owner's is a delete, and another's an expiry.
 func TestDeletesFoundByTheScan(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 1000)
 	n1.config.ScanInterval, n2.config.ScanInterval = 200*time.Millisecond, 200*time.Millisecond
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
@@ -96,10 +79,7 @@ func TestDeletesFoundByTheScan(t *testing.T) {
 
 // Without hooks scans alone replicate, both ways.
 func TestScansAloneReplicate(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1, n2, m1, m2 := twoNodes(t, 1000)
 	for _, n := range []*node{n1, n2} {
 		n.config.Attach, n.config.ScanInterval = "none", 100*time.Millisecond
 	}

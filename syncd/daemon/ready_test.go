@@ -67,6 +67,22 @@ func lacks(m *ebpf.Map, count, v uint64) (missing int) {
 	return missing
 }
 
+// readyWith asks n in a tight loop until it is ready, and looks at that very moment whether its
+// map m lacks any of the entries.
+func (n *node) readyWith(m *ebpf.Map, entries uint64, round int) {
+	n.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if code, body := n.readyz(); code == http.StatusOK {
+			if missing := lacks(m, entries, 7); missing > 0 {
+				n.t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
+			}
+			return
+		} else if time.Now().After(deadline) {
+			n.t.Fatalf("round %d: not ready: %s", round, body)
+		}
+	}
+}
+
 // A joiner is asked in a tight loop, and its kernel map looked at the moment that
 // it says that it is ready.
 func TestReadyNeverComesBeforeEquality(t *testing.T) {
@@ -86,16 +102,7 @@ func TestReadyNeverComesBeforeEquality(t *testing.T) {
 			quiet = busy(t, func(v uint64) { n1.write(m1, entries, entries+500, v) })
 		}
 		n2.start()
-		for deadline := time.Now().Add(30 * time.Second); ; {
-			if code, body := n2.readyz(); code == http.StatusOK {
-				if missing := lacks(m2, entries, 7); missing > 0 {
-					t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
-				}
-				break
-			} else if time.Now().After(deadline) {
-				t.Fatalf("round %d: not ready: %s", round, body)
-			}
-		}
+		n2.readyWith(m2, entries, round)
 		if code, _ := n1.readyz(); code != http.StatusOK {
 			t.Errorf("round %d: the first is not ready any more because a peer joined", round)
 		}
@@ -153,16 +160,7 @@ func TestReadyWaitsForWhatAPeerHasYetToClaim(t *testing.T) {
 			n1.start()
 		}
 		// A node that has not met the other yet is ready alone, and must not be: sync-timeout is 2 s.
-		for deadline := time.Now().Add(30 * time.Second); ; {
-			if code, body := n2.readyz(); code == http.StatusOK {
-				if missing := lacks(m2, entries, 7); missing > 0 {
-					t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
-				}
-				break
-			} else if time.Now().After(deadline) {
-				t.Fatalf("round %d: not ready: %s", round, body)
-			}
-		}
+		n2.readyWith(m2, entries, round)
 		n1.stop()
 		n2.stop()
 	}
@@ -263,15 +261,9 @@ func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
 
 // What never fitted into a map is not taken for deleted when syncd starts again.
 func TestAMapThatIsTooSmallIsNotRemembered(t *testing.T) {
-	dir := pinDir(t)
-	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	startPair(t, n1, n2)
-	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1, _, m1, m2 := equalPair(t)
 	n1.waitRemembered(m1)
-	small := pinned(t, path1, 8, 8, 100)
+	small := pinned(t, n1.pin, 8, 8, 100)
 	eventually(t, "the smaller map is full", func() bool {
 		_, body := n1.readyz()
 		return n1.status().Maps[0].State == "replicating" && strings.Contains(body, "400 entries do not go into the kernel map")

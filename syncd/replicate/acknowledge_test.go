@@ -10,14 +10,7 @@ import (
 // What was received is acknowledged once the writer has been through with it: when the
 // kernel map holds it, or has refused it, and not before.
 func TestAcknowledgedOnceWritten(t *testing.T) {
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tb := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
-	}
+	r, tb := newReceiver(t)
 	l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
 	writer := tb.NewCursor(0)
 	defer writer.Close()

@@ -71,14 +71,7 @@ func TestDiffLists(t *testing.T) {
 
 // TestCompareLies has a peer that says of its digests what is not so.
 func TestCompareLies(t *testing.T) {
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tb := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
-	}
+	r, tb := newReceiver(t)
 	digest := func(change func(*mapsyncv1.Digest)) *mapsyncv1.SubscribeResponse {
 		m := &mapsyncv1.Digest{Map: 1, Key: tb.DigestID(), Scope: tb.DigestScope(), Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Sum: 5}}}
 		change(m)
@@ -129,14 +122,7 @@ func TestCompareLies(t *testing.T) {
 // TestComparisonsAreCountedOnce has a peer of another layout whose entries change hands all
 // the time: each comparison came out different, and none is of another kind as well.
 func TestComparisonsAreCountedOnce(t *testing.T) {
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tb := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
-	}
+	r, tb := newReceiver(t)
 	l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
 	const rounds = 3 * maxLooseRounds
 	for i := range uint64(rounds) {

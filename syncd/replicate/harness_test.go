@@ -339,6 +339,20 @@ func wireBytes(b []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), b)
 }
 
+// newReceiver returns the replicator of a node b that has the map testMap, and its table.
+func newReceiver(t *testing.T) (*Replicator, *table.Table) {
+	t.Helper()
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := newTable(t, r.opt.Self, false)
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
+		t.Fatal(err)
+	}
+	return r, tb
+}
+
 // acceptedLink returns a link whose subscription 1 is to the replicator's map
 // testMap and was accepted.
 func acceptedLink(r *Replicator, p Peer) (*link, *intake) {

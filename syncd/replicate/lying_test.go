@@ -5,19 +5,11 @@ import (
 	"testing"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
-	"mapsync/syncd/table"
 )
 
 func TestLyingSenders(t *testing.T) {
 	good := func() *mapsyncv1.Batch { return stockBatch(1, 0, 10, 1).GetBatch() }
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tb := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
-	}
+	r, tb := newReceiver(t)
 	for want, lie := range map[string]func(*mapsyncv1.Batch){
 		"read key: ":              func(b *mapsyncv1.Batch) { b.Deltas[0].Key = wireBytes(append(key(1), 1)) },
 		"read value: ":            func(b *mapsyncv1.Batch) { b.Deltas[0].Value = []byte{0x0a, 1, 0} },

@@ -66,14 +66,7 @@ func TestMistakenPeer(t *testing.T) {
 // TestWalkSparesWhatIsNewer has a walk from the beginning arrive after a record that its peer
 // made later, and another told. Not to meet that says nothing.
 func TestWalkSparesWhatIsNewer(t *testing.T) {
-	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tb := newTable(t, r.opt.Self, false)
-	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
-	}
+	r, tb := newReceiver(t)
 	l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
 	take := func(m *mapsyncv1.SubscribeResponse) {
 		t.Helper()
