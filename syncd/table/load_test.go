@@ -54,6 +54,24 @@ func TestDeleteOfAKeyThatTheLoadPassedOver(t *testing.T) {
 	r.want("l", "- v1000 b100")
 }
 
+// Nor is a key of this node's own that the load did not find taken for deleted unseen.
+func TestOwnKeyThatTheLoadPassedOver(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+	r.remote(Accepted, 1*second, older, 1000, "k", "v")
+	r.want("k", "- v1001 a100")
+	r.wantRechecks("k")
+	r.local(Accepted, 2*second, "update k v reread 0")
+	r.want("k", "v v2000000000 a100")
+	r.remote(Accepted, 2*second, older, 1000, "l", "-")
+	r.wantRechecks("l")
+	r.local(Unchanged, 3*second, "delete l - reread 0")
+	r.scan(4 * second, "k", "v")
+	r.wantRechecks("")
+	r.remote(Accepted, 5*second, older, 1000, "m", "v")
+	r.wantRechecks("")
+}
+
 func TestLoadAndClaim(t *testing.T) {
 	r := newRig(t)
 	for _, k := range []string{"a", "b", "c", "d"} {

@@ -163,9 +163,12 @@ func (t *Table) buryOwn(d *Delta, h uint32, now int64) Outcome {
 	t.kill(s, now)
 	if d.Delete {
 		t.adopt(s, d, now)
-		return Accepted
+	} else {
+		t.meta(s).seen = max(t.meta(s).seen, now)
+		t.stamp(s, d.Version+1, selfID)
 	}
-	t.meta(s).seen = max(t.meta(s).seen, now)
-	t.stamp(s, d.Version+1, selfID)
+	if t.unsure {
+		t.recheck(s) // it may have been passed over
+	}
 	return Accepted
 }

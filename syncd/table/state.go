@@ -79,7 +79,7 @@ func (t *Table) fill(s uint32, value []byte) {
 func (t *Table) kill(s uint32, now int64) {
 	m := t.meta(s)
 	if m.live() {
-		m.flags |= flagTombstone
+		m.flags = m.flags&^flagUntold | flagTombstone
 		t.stats.Live--
 		t.stats.Tombstones++
 	}
