@@ -65,18 +65,21 @@ type plan struct {
 	Faults          []fault
 }
 
-// chaosTime is what takes time, natively; under emulation all of it takes longer.
-type chaosTime struct {
-	unit  time.Duration // of faults
-	hooks bool          // real hooks, on a machine whose clock may be set
+// chaosScale is how much happens, and how fast. Under emulation it is less, and all takes longer.
+type chaosScale struct {
+	most     int           // how many nodes there may be
+	unit     time.Duration // of faults
+	interval time.Duration // from one step of a node's load to the next
+	scan     time.Duration // from one scan to the next: what nobody reports is found by them
+	hooks    bool          // real hooks, on a machine whose clock may be set
 }
 
-func newPlan(seed uint64, c chaosTime) *plan {
+func newPlan(seed uint64, c chaosScale) *plan {
 	r := rand.New(rand.NewPCG(seed, 0x6d61707379))
 	p := &plan{
-		Seed: seed, Nodes: 3 + r.IntN(3), Length: 5 * c.unit,
+		Seed: seed, Nodes: min(3+r.IntN(3), c.most), Length: 5 * c.unit,
 		Buffer: "ring", BufferSize: 1 << 20, TombstoneTTL: 15 * time.Minute,
-		Load: load{Flows: 200 + r.IntN(400), Interval: c.unit / 50, Mixed: &mix{Seed: seed, Shared: 20 + r.IntN(200)}},
+		Load: load{Flows: 200 + r.IntN(400), Interval: c.interval, Mixed: &mix{Seed: seed, Shared: 20 + r.IntN(200)}},
 	}
 	p.Map.Entries = 1 << 14
 	switch r.IntN(4) {
@@ -115,7 +118,7 @@ func anyClock(r *rand.Rand) time.Duration {
 	return time.Duration(r.Int64N(int64(2*time.Hour))) - time.Hour
 }
 
-func (p *plan) fault(r *rand.Rand, c chaosTime) fault {
+func (p *plan) fault(r *rand.Rand, c chaosScale) fault {
 	f := fault{At: time.Duration(r.Int64N(int64(p.Length)))}
 	f.Until = min(f.At+c.unit/10+time.Duration(r.Int64N(int64(3*c.unit))), p.Length)
 	f.Node = r.IntN(p.Nodes)
@@ -178,7 +181,7 @@ func (p *plan) String() string {
 }
 
 func TestPlansFollowFromTheirSeeds(t *testing.T) {
-	c := chaosTime{unit: time.Second, hooks: true}
+	c := chaosScale{most: 5, unit: time.Second, interval: time.Millisecond, hooks: true}
 	seen := make(map[faultKind]int)
 	remembered := 0
 	for seed := range uint64(200) {

@@ -66,7 +66,7 @@ func TestOwnKeyThatTheLoadPassedOver(t *testing.T) {
 	r.remote(Accepted, 2*second, older, 1000, "l", "-")
 	r.wantRechecks("l")
 	r.local(Unchanged, 3*second, "delete l - reread 0")
-	r.scan(4 * second, "k", "v")
+	r.scan(4*second, "k", "v")
 	r.wantRechecks("")
 	r.remote(Accepted, 5*second, older, 1000, "m", "v")
 	r.wantRechecks("")
