@@ -32,7 +32,7 @@ func idlingBy(limit time.Duration) idling {
 // when they end, they are gone everywhere.
 func TestStandbyCollector(t *testing.T) {
 	program := needSyncd(t)
-	sessions, limit := 1000, 4*time.Second
+	sessions, limit := 1000, 10*time.Second
 	if testing.Short() {
 		sessions, limit = 200, 2*time.Second
 	}
