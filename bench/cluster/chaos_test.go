@@ -77,11 +77,7 @@ func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos
 		r.Config.DeadTime = 2 * c.unit
 		r.Config.ScanInterval, r.Config.ScanBudget = c.scan, 50
 	})
-	limit := settleTime
-	if testing.Short() && c.hooks {
-		limit *= 3 // on an emulated machine of unknown load
-	}
-	return &chaos{trial: tr, limit: limit, plan: p, net: n, lives: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
+	return &chaos{trial: tr, limit: settleLimit(), plan: p, net: n, lives: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
 }
 
 func (c *chaos) run() {

@@ -34,6 +34,15 @@ func TestMain(m *testing.M) {
 // settleTime is how long nodes may take, after the load stops, to hold the same.
 const settleTime = 5 * time.Second
 
+// settleLimit is settleTime; for tests that are to be short, in an emulated machine of
+// unknown load, three times that.
+func settleLimit() time.Duration {
+	if os.Getenv(inMachine) != "" && testing.Short() {
+		return 3 * settleTime
+	}
+	return settleTime
+}
+
 // trial is a cluster under test.
 type trial struct {
 	t     *testing.T
@@ -149,7 +158,7 @@ func (tr *trial) eventually(limit time.Duration, check func(context.Context) err
 
 func (tr *trial) settled() {
 	tr.t.Helper()
-	tr.eventually(settleTime, func(ctx context.Context) error { return settled(ctx, tr.nodes) })
+	tr.eventually(settleLimit(), func(ctx context.Context) error { return settled(ctx, tr.nodes) })
 }
 
 // ready says which node does not see all others, or is not ready.
