@@ -69,6 +69,7 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	}
 	m := t.meta(s)
 	if t.ownWrite(c, s) {
+		m.flags &^= raced // once: whoever writes it again means it
 		m.witness(c)
 		t.markDirty(s)
 		t.moveTail(s)
@@ -228,15 +229,15 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	if again {
 		t.recheck(s)
 	}
-	if again && race && c.Op != OpUpdate && c.Context != ContextReread {
+	if race && c.Op != OpUpdate && c.Context != ContextReread {
 		m.flags |= raced
 	}
 	return Accepted
 }
 
 // raced marks a tombstone of this node's whose last value the daemon may have written
-// after the delete: a peer's value, on its way into the map when the data plane deleted
-// the key. The slot still has that value, as the bytes of a tombstone are left alone.
+// after the delete: it was on its way into the map when the data plane deleted the key.
+// The slot still has that value, as the bytes of a tombstone are left alone.
 const raced = flagUntold
 
 // ownWrite reports whether what a reread found of a deleted key is what the daemon wrote

@@ -113,6 +113,26 @@ func TestEventFromBeforeTheWrite(t *testing.T) {
 	r.wantRechecks("k")
 }
 
+// A new map is being refilled with what this node owns when the data plane deletes it there.
+func TestDeletedWhileBeingRefilled(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, 1*second, "update k v1 packet 0")
+	r.tab.Update(func(tx *Tx) { tx.Refill() })
+	r.writer = r.tab.NewCursor(0)
+	first := r.take()
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.applied(first, nil)
+	r.wantRechecks("k")
+	r.local(Stale, 3*second, "update k v1 reread 0")
+	r.want("k", "- v2000000000 a100 dirty")
+	r.write()
+	// Asked once more, it is believed: somebody else wrote the same.
+	r.wantRechecks("")
+	r.local(Stale, 4*second, "update k v1 reread 0")
+	r.wantRechecks("k")
+	r.local(Accepted, 5*second, "update k v1 reread 0")
+}
+
 func TestReadFromBeforeTheWrite(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 0, peer, 1000, "k", "v1")
