@@ -52,6 +52,10 @@ func TestDeleteOfAKeyThatTheLoadPassedOver(t *testing.T) {
 	r.scan(second)
 	r.remote(Accepted, 0, peer, 1000, "l", "-")
 	r.want("l", "- v1000 b100")
+	// A new map was read once, too.
+	r.tab.Update(func(tx *Tx) { tx.Refill() })
+	r.remote(Accepted, 0, peer, 1000, "m", "-")
+	r.want("m", "- v1000 b100 dirty")
 }
 
 // Nor is a key of this node's own that the load did not find taken for deleted unseen.

@@ -203,3 +203,19 @@ func TestSweep(t *testing.T) {
 	r.remote(Stale, 0, peer, 1000, "c", "v")
 	r.remote(Accepted, 0, peer, 1001, "c", "v")
 }
+
+// What was swept after a change that nobody was told of is not taken for the daemon's own
+// write when it is in the map again.
+func TestSweptAndWrittenAgain(t *testing.T) {
+	r := newRig(t, volatileTail)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.write()
+	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, second)) })
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, 2*second, c, 2) })
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.wantRechecks("k")
+	r.rereadTail(Accepted, 3*second, 7)
+}
