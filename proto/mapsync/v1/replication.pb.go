@@ -183,6 +183,9 @@ const (
 	Operation_OPERATION_UPDATE Operation = 1
 	// The key is deleted.
 	Operation_OPERATION_DELETE Operation = 2
+	// The owner's LRU map evicted the entry, and the owner has given the record up. Kernel maps
+	// that hold the entry keep it. Sent only on subscriptions with expiries set.
+	Operation_OPERATION_EXPIRE Operation = 3
 )
 
 // Enum value maps for Operation.
@@ -191,11 +194,13 @@ var (
 		0: "OPERATION_UNSPECIFIED",
 		1: "OPERATION_UPDATE",
 		2: "OPERATION_DELETE",
+		3: "OPERATION_EXPIRE",
 	}
 	Operation_value = map[string]int32{
 		"OPERATION_UNSPECIFIED": 0,
 		"OPERATION_UPDATE":      1,
 		"OPERATION_DELETE":      2,
+		"OPERATION_EXPIRE":      3,
 	}
 )
 
@@ -357,6 +362,8 @@ type SubscribeRequest struct {
 	//	*SubscribeRequest_ClockProbe
 	//	*SubscribeRequest_Compare
 	//	*SubscribeRequest_Retell
+	//	*SubscribeRequest_Report
+	//	*SubscribeRequest_Owners
 	Message       isSubscribeRequest_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -462,6 +469,24 @@ func (x *SubscribeRequest) GetRetell() *RetellRequest {
 	return nil
 }
 
+func (x *SubscribeRequest) GetReport() *MapReport {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
+func (x *SubscribeRequest) GetOwners() *OwnerRequest {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeRequest_Owners); ok {
+			return x.Owners
+		}
+	}
+	return nil
+}
+
 type isSubscribeRequest_Message interface {
 	isSubscribeRequest_Message()
 }
@@ -501,6 +526,18 @@ type SubscribeRequest_Retell struct {
 	Retell *RetellRequest `protobuf:"bytes,7,opt,name=retell,proto3,oneof"`
 }
 
+type SubscribeRequest_Report struct {
+	// Reports what the receiver's map does not hold. It is sent only to a sender whose
+	// Welcome has reports.
+	Report *MapReport `protobuf:"bytes,12,opt,name=report,proto3,oneof"`
+}
+
+type SubscribeRequest_Owners struct {
+	// Asks for records of other owners, in the place of the request before. It is sent
+	// only to a sender whose Welcome has owner_requests.
+	Owners *OwnerRequest `protobuf:"bytes,8,opt,name=owners,proto3,oneof"`
+}
+
 func (*SubscribeRequest_Hello) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Subscribe) isSubscribeRequest_Message() {}
@@ -515,6 +552,10 @@ func (*SubscribeRequest_Compare) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Retell) isSubscribeRequest_Message() {}
 
+func (*SubscribeRequest_Report) isSubscribeRequest_Message() {}
+
+func (*SubscribeRequest_Owners) isSubscribeRequest_Message() {}
+
 // Hello opens a stream. At most 64 maps may then be subscribed to at a time.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -523,7 +564,13 @@ type Hello struct {
 	// The receiver. Its certificate must be one for this node. Who only observes
 	// need not be a node of the cluster: then it is any name that the certificate
 	// is for.
-	Self          *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
+	Self *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
+	// The receiver sends a MapReport of each map that it holds.
+	Reports bool `protobuf:"varint,4,opt,name=reports,proto3" json:"reports,omitempty"`
+	// Address of the receiver's own replication service, host:port. The sender
+	// dials it to prove that the receiver is a live node. Empty if the receiver has
+	// no such service, like a program that observes.
+	Address       string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -572,6 +619,20 @@ func (x *Hello) GetSelf() *Incarnation {
 	return nil
 }
 
+func (x *Hello) GetReports() bool {
+	if x != nil {
+		return x.Reports
+	}
+	return false
+}
+
+func (x *Hello) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
 // MapSubscription asks for the changes of a map. Its answer is MapAccepted,
 // MapPending or MapRefused, of which the latter two may be followed by
 // MapAccepted later on.
@@ -597,7 +658,12 @@ type MapSubscription struct {
 	// The receiver is nobody's replica: it is told all that the sender knows,
 	// whoever answers for it, needs neither schema nor layout, and acknowledges
 	// nothing. The subscriptions of a stream are all of this kind or none is.
-	Observe       bool `protobuf:"varint,7,opt,name=observe,proto3" json:"observe,omitempty"`
+	Observe bool `protobuf:"varint,7,opt,name=observe,proto3" json:"observe,omitempty"`
+	// The receiver understands OPERATION_EXPIRE.
+	Expiries bool `protobuf:"varint,12,opt,name=expiries,proto3" json:"expiries,omitempty"`
+	// Records of other owners that the sender is to send from the start. Absent: the
+	// receiver makes no such requests, and is sent all orphaned records.
+	Owners        *OwnerRequest `protobuf:"bytes,8,opt,name=owners,proto3" json:"owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -681,6 +747,116 @@ func (x *MapSubscription) GetObserve() bool {
 	return false
 }
 
+func (x *MapSubscription) GetExpiries() bool {
+	if x != nil {
+		return x.Expiries
+	}
+	return false
+}
+
+func (x *MapSubscription) GetOwners() *OwnerRequest {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+// OwnerRequest says which records the receiver wants from this sender besides those that
+// the sender owns. Records that an earlier incarnation of the receiver owned are always
+// sent. The sender sends first, in batches out of turn, what it has passed and not sent
+// under the request before, and then answers with OwnersSent.
+type OwnerRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription; not set within MapSubscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// Number of the request, higher than that of any request before.
+	Serial uint64 `protobuf:"varint,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	// Send orphaned records: those of nodes that are not live, as the sender sees it. The
+	// sender is the receiver's fallback sender, or the receiver is everyone's.
+	Orphaned bool `protobuf:"varint,3,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	// Send the records of these live nodes, from which the receiver receives nothing. At
+	// most 64.
+	Nodes []string `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Send also what was sent under the request before.
+	Again bool `protobuf:"varint,5,opt,name=again,proto3" json:"again,omitempty"`
+	// Token of the last OwnersSent, if the subscription resumes.
+	Token         uint64 `protobuf:"fixed64,6,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnerRequest) Reset() {
+	*x = OwnerRequest{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnerRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnerRequest) ProtoMessage() {}
+
+func (x *OwnerRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnerRequest.ProtoReflect.Descriptor instead.
+func (*OwnerRequest) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *OwnerRequest) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *OwnerRequest) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *OwnerRequest) GetOrphaned() bool {
+	if x != nil {
+		return x.Orphaned
+	}
+	return false
+}
+
+func (x *OwnerRequest) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
+	}
+	return nil
+}
+
+func (x *OwnerRequest) GetAgain() bool {
+	if x != nil {
+		return x.Again
+	}
+	return false
+}
+
+func (x *OwnerRequest) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
 // Resume is a place in the order of changes of a node's map.
 type Resume struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -696,7 +872,7 @@ type Resume struct {
 
 func (x *Resume) Reset() {
 	*x = Resume{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[5]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -708,7 +884,7 @@ func (x *Resume) String() string {
 func (*Resume) ProtoMessage() {}
 
 func (x *Resume) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[5]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -721,7 +897,7 @@ func (x *Resume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resume.ProtoReflect.Descriptor instead.
 func (*Resume) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{5}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Resume) GetIncarnation() uint64 {
@@ -756,7 +932,7 @@ type MapUnsubscription struct {
 
 func (x *MapUnsubscription) Reset() {
 	*x = MapUnsubscription{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[6]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -768,7 +944,7 @@ func (x *MapUnsubscription) String() string {
 func (*MapUnsubscription) ProtoMessage() {}
 
 func (x *MapUnsubscription) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[6]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -781,7 +957,7 @@ func (x *MapUnsubscription) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapUnsubscription.ProtoReflect.Descriptor instead.
 func (*MapUnsubscription) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{6}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MapUnsubscription) GetMap() uint32 {
@@ -805,7 +981,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[7]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -817,7 +993,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[7]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -830,7 +1006,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{7}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Ack) GetMap() uint32 {
@@ -859,7 +1035,7 @@ type ClockProbe struct {
 
 func (x *ClockProbe) Reset() {
 	*x = ClockProbe{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -871,7 +1047,7 @@ func (x *ClockProbe) String() string {
 func (*ClockProbe) ProtoMessage() {}
 
 func (x *ClockProbe) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[8]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -884,7 +1060,7 @@ func (x *ClockProbe) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockProbe.ProtoReflect.Descriptor instead.
 func (*ClockProbe) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{8}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ClockProbe) GetSent() uint64 {
@@ -906,7 +1082,7 @@ type CompareRequest struct {
 
 func (x *CompareRequest) Reset() {
 	*x = CompareRequest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -918,7 +1094,7 @@ func (x *CompareRequest) String() string {
 func (*CompareRequest) ProtoMessage() {}
 
 func (x *CompareRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[9]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -931,7 +1107,7 @@ func (x *CompareRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CompareRequest.ProtoReflect.Descriptor instead.
 func (*CompareRequest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{9}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CompareRequest) GetMap() uint32 {
@@ -956,7 +1132,7 @@ type RetellRequest struct {
 
 func (x *RetellRequest) Reset() {
 	*x = RetellRequest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1144,7 @@ func (x *RetellRequest) String() string {
 func (*RetellRequest) ProtoMessage() {}
 
 func (x *RetellRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[10]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1157,7 @@ func (x *RetellRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetellRequest.ProtoReflect.Descriptor instead.
 func (*RetellRequest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{10}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *RetellRequest) GetMap() uint32 {
@@ -996,6 +1172,172 @@ func (x *RetellRequest) GetBuckets() []byte {
 		return x.Buckets
 	}
 	return nil
+}
+
+// MapReport is what the receiver's map holds and does not hold. One is sent when a map is
+// accepted, and others when something in it changes, at most one in 200 ms.
+type MapReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// The last position that the receiver acknowledged. The numbers are not older than it.
+	Position uint64 `protobuf:"varint,2,opt,name=position,proto3" json:"position,omitempty"`
+	// Live records in the receiver's table, of all owners.
+	Live uint64 `protobuf:"varint,3,opt,name=live,proto3" json:"live,omitempty"`
+	// Room of the receiver's kernel map, in entries; 0: the receiver has no kernel map.
+	MaxEntries uint64 `protobuf:"varint,4,opt,name=max_entries,json=maxEntries,proto3" json:"max_entries,omitempty"`
+	// Live records of the table that the kernel map does not hold, because it refused them
+	// or because they made way for newer ones.
+	Failed uint64 `protobuf:"varint,5,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Records that made way for newer ones since the table was made.
+	Displaced uint64 `protobuf:"varint,6,opt,name=displaced,proto3" json:"displaced,omitempty"`
+	// Entries of this sender that the receiver cannot hold: the exceptions.
+	Refused uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	// The first of them, at most 16.
+	Exceptions    []*MapException `protobuf:"bytes,8,rep,name=exceptions,proto3" json:"exceptions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapReport) Reset() {
+	*x = MapReport{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapReport) ProtoMessage() {}
+
+func (x *MapReport) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapReport.ProtoReflect.Descriptor instead.
+func (*MapReport) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *MapReport) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *MapReport) GetPosition() uint64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *MapReport) GetLive() uint64 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
+func (x *MapReport) GetMaxEntries() uint64 {
+	if x != nil {
+		return x.MaxEntries
+	}
+	return 0
+}
+
+func (x *MapReport) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
+func (x *MapReport) GetDisplaced() uint64 {
+	if x != nil {
+		return x.Displaced
+	}
+	return 0
+}
+
+func (x *MapReport) GetRefused() uint64 {
+	if x != nil {
+		return x.Refused
+	}
+	return 0
+}
+
+func (x *MapReport) GetExceptions() []*MapException {
+	if x != nil {
+		return x.Exceptions
+	}
+	return nil
+}
+
+// MapException is an entry of the sender that the receiver cannot hold.
+type MapException struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key as the sender sent it, at most 1024 bytes.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The reason, for people, at most 256 bytes.
+	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MapException) Reset() {
+	*x = MapException{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MapException) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MapException) ProtoMessage() {}
+
+func (x *MapException) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MapException.ProtoReflect.Descriptor instead.
+func (*MapException) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *MapException) GetKey() []byte {
+	if x != nil {
+		return x.Key
+	}
+	return nil
+}
+
+func (x *MapException) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // SubscribeResponse is a message from the sender of changes. At least every
@@ -1014,6 +1356,8 @@ type SubscribeResponse struct {
 	//	*SubscribeResponse_ClockReply
 	//	*SubscribeResponse_Digest
 	//	*SubscribeResponse_Retold
+	//	*SubscribeResponse_OwnersSent
+	//	*SubscribeResponse_Sources
 	Message       isSubscribeResponse_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1021,7 +1365,7 @@ type SubscribeResponse struct {
 
 func (x *SubscribeResponse) Reset() {
 	*x = SubscribeResponse{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1033,7 +1377,7 @@ func (x *SubscribeResponse) String() string {
 func (*SubscribeResponse) ProtoMessage() {}
 
 func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[11]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1046,7 +1390,7 @@ func (x *SubscribeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubscribeResponse.ProtoReflect.Descriptor instead.
 func (*SubscribeResponse) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{11}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SubscribeResponse) GetMessage() isSubscribeResponse_Message {
@@ -1146,6 +1490,24 @@ func (x *SubscribeResponse) GetRetold() *Retold {
 	return nil
 }
 
+func (x *SubscribeResponse) GetOwnersSent() *OwnersSent {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_OwnersSent); ok {
+			return x.OwnersSent
+		}
+	}
+	return nil
+}
+
+func (x *SubscribeResponse) GetSources() *Sources {
+	if x != nil {
+		if x, ok := x.Message.(*SubscribeResponse_Sources); ok {
+			return x.Sources
+		}
+	}
+	return nil
+}
+
 type isSubscribeResponse_Message interface {
 	isSubscribeResponse_Message()
 }
@@ -1200,6 +1562,16 @@ type SubscribeResponse_Retold struct {
 	Retold *Retold `protobuf:"bytes,10,opt,name=retold,proto3,oneof"`
 }
 
+type SubscribeResponse_OwnersSent struct {
+	// All records that an OwnerRequest asks for have been sent.
+	OwnersSent *OwnersSent `protobuf:"bytes,11,opt,name=owners_sent,json=ownersSent,proto3,oneof"`
+}
+
+type SubscribeResponse_Sources struct {
+	// The nodes from which the sender receives a map.
+	Sources *Sources `protobuf:"bytes,12,opt,name=sources,proto3,oneof"`
+}
+
 func (*SubscribeResponse_Welcome) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Accepted) isSubscribeResponse_Message() {}
@@ -1220,20 +1592,28 @@ func (*SubscribeResponse_Digest) isSubscribeResponse_Message() {}
 
 func (*SubscribeResponse_Retold) isSubscribeResponse_Message() {}
 
+func (*SubscribeResponse_OwnersSent) isSubscribeResponse_Message() {}
+
+func (*SubscribeResponse_Sources) isSubscribeResponse_Message() {}
+
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Version of the protocol: 1.
 	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
 	// The sender.
-	Self          *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
+	Self *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
+	// The sender takes MapReports.
+	Reports bool `protobuf:"varint,4,opt,name=reports,proto3" json:"reports,omitempty"`
+	// The sender takes OwnerRequests.
+	OwnerRequests bool `protobuf:"varint,3,opt,name=owner_requests,json=ownerRequests,proto3" json:"owner_requests,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1245,7 +1625,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[12]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1258,7 +1638,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{12}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Welcome) GetProtocolVersion() uint32 {
@@ -1271,6 +1651,142 @@ func (x *Welcome) GetProtocolVersion() uint32 {
 func (x *Welcome) GetSelf() *Incarnation {
 	if x != nil {
 		return x.Self
+	}
+	return nil
+}
+
+func (x *Welcome) GetReports() bool {
+	if x != nil {
+		return x.Reports
+	}
+	return false
+}
+
+func (x *Welcome) GetOwnerRequests() bool {
+	if x != nil {
+		return x.OwnerRequests
+	}
+	return false
+}
+
+// OwnersSent says that all records that the latest OwnerRequest asks for have been sent, up
+// to the position of the last batch. It comes again when more nodes have left meanwhile.
+type OwnersSent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// Serial of the request.
+	Serial uint64 `protobuf:"varint,2,opt,name=serial,proto3" json:"serial,omitempty"`
+	// Stands for what was sent, for OwnerRequest.
+	Token         uint64 `protobuf:"fixed64,3,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OwnersSent) Reset() {
+	*x = OwnersSent{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OwnersSent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OwnersSent) ProtoMessage() {}
+
+func (x *OwnersSent) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OwnersSent.ProtoReflect.Descriptor instead.
+func (*OwnersSent) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *OwnersSent) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *OwnersSent) GetSerial() uint64 {
+	if x != nil {
+		return x.Serial
+	}
+	return 0
+}
+
+func (x *OwnersSent) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+// Sources are the live nodes from which the sender receives a map directly, and has
+// received all. A receiver that does not may ask this sender for their records. It is sent
+// only to a receiver that makes OwnerRequests.
+type Sources struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the subscription.
+	Map uint32 `protobuf:"varint,1,opt,name=map,proto3" json:"map,omitempty"`
+	// The nodes, at most 1024.
+	Nodes         []string `protobuf:"bytes,2,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Sources) Reset() {
+	*x = Sources{}
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sources) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sources) ProtoMessage() {}
+
+func (x *Sources) ProtoReflect() protoreflect.Message {
+	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sources.ProtoReflect.Descriptor instead.
+func (*Sources) Descriptor() ([]byte, []int) {
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Sources) GetMap() uint32 {
+	if x != nil {
+		return x.Map
+	}
+	return 0
+}
+
+func (x *Sources) GetNodes() []string {
+	if x != nil {
+		return x.Nodes
 	}
 	return nil
 }
@@ -1296,7 +1812,7 @@ type MapAccepted struct {
 
 func (x *MapAccepted) Reset() {
 	*x = MapAccepted{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1308,7 +1824,7 @@ func (x *MapAccepted) String() string {
 func (*MapAccepted) ProtoMessage() {}
 
 func (x *MapAccepted) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[13]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1321,7 +1837,7 @@ func (x *MapAccepted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapAccepted.ProtoReflect.Descriptor instead.
 func (*MapAccepted) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{13}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MapAccepted) GetMap() uint32 {
@@ -1370,7 +1886,7 @@ type MapPending struct {
 
 func (x *MapPending) Reset() {
 	*x = MapPending{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1382,7 +1898,7 @@ func (x *MapPending) String() string {
 func (*MapPending) ProtoMessage() {}
 
 func (x *MapPending) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[14]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1395,7 +1911,7 @@ func (x *MapPending) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapPending.ProtoReflect.Descriptor instead.
 func (*MapPending) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{14}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MapPending) GetMap() uint32 {
@@ -1422,7 +1938,7 @@ type MapRefused struct {
 
 func (x *MapRefused) Reset() {
 	*x = MapRefused{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1950,7 @@ func (x *MapRefused) String() string {
 func (*MapRefused) ProtoMessage() {}
 
 func (x *MapRefused) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[15]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1963,7 @@ func (x *MapRefused) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapRefused.ProtoReflect.Descriptor instead.
 func (*MapRefused) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{15}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MapRefused) GetMap() uint32 {
@@ -1491,7 +2007,7 @@ type MapEnded struct {
 
 func (x *MapEnded) Reset() {
 	*x = MapEnded{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +2019,7 @@ func (x *MapEnded) String() string {
 func (*MapEnded) ProtoMessage() {}
 
 func (x *MapEnded) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[16]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +2032,7 @@ func (x *MapEnded) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MapEnded.ProtoReflect.Descriptor instead.
 func (*MapEnded) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{16}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MapEnded) GetMap() uint32 {
@@ -1542,7 +2058,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +2070,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[17]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +2083,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{17}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{22}
 }
 
 // ClockReply answers ClockProbe. Its clock is the wall clock, in Unix nanoseconds,
@@ -1586,7 +2102,7 @@ type ClockReply struct {
 
 func (x *ClockReply) Reset() {
 	*x = ClockReply{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +2114,7 @@ func (x *ClockReply) String() string {
 func (*ClockReply) ProtoMessage() {}
 
 func (x *ClockReply) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[18]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +2127,7 @@ func (x *ClockReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ClockReply.ProtoReflect.Descriptor instead.
 func (*ClockReply) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{18}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ClockReply) GetProbeSent() uint64 {
@@ -1655,14 +2171,16 @@ type Batch struct {
 	CaughtUp bool `protobuf:"varint,7,opt,name=caught_up,json=caughtUp,proto3" json:"caught_up,omitempty"`
 	// These records are told out of turn, because the receiver asked for it. The
 	// position stays, and neither are they all up to it nor do they end a walk.
-	Retold        bool `protobuf:"varint,8,opt,name=retold,proto3" json:"retold,omitempty"`
+	Retold bool `protobuf:"varint,8,opt,name=retold,proto3" json:"retold,omitempty"`
+	// These records are sent out of turn because of an OwnerRequest. The position stays.
+	Requested     bool `protobuf:"varint,9,opt,name=requested,proto3" json:"requested,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Batch) Reset() {
 	*x = Batch{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1674,7 +2192,7 @@ func (x *Batch) String() string {
 func (*Batch) ProtoMessage() {}
 
 func (x *Batch) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[19]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1687,7 +2205,7 @@ func (x *Batch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Batch.ProtoReflect.Descriptor instead.
 func (*Batch) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{19}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Batch) GetMap() uint32 {
@@ -1746,6 +2264,13 @@ func (x *Batch) GetRetold() bool {
 	return false
 }
 
+func (x *Batch) GetRequested() bool {
+	if x != nil {
+		return x.Requested
+	}
+	return false
+}
+
 // Digest says what the sender holds of the nodes whose records it tells the receiver. It
 // comes when there is nothing more to send, so that a receiver that has merged what
 // came before it holds the same, but for what it has heard from others.
@@ -1765,16 +2290,28 @@ type Digest struct {
 	// Stands for what is left out of keys and values. Sums with another one cannot be
 	// compared, nor can those of entries with another schema.
 	Scope uint64 `protobuf:"fixed64,4,opt,name=scope,proto3" json:"scope,omitempty"`
-	// The digests, at most 64. If the parts were asked for, the receiver is among the
-	// nodes.
-	Nodes         []*NodeDigest `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// The digests, at most 128: of the sender, and of the nodes of an OwnerRequest. If the
+	// parts were asked for, the receiver is among the nodes.
+	Nodes []*NodeDigest `protobuf:"bytes,5,rep,name=nodes,proto3" json:"nodes,omitempty"`
+	// Number of live records that the sender cannot send, because their keys cannot be
+	// encoded. The digests leave them out.
+	Unsent uint64 `protobuf:"varint,7,opt,name=unsent,proto3" json:"unsent,omitempty"`
+	// The digest of all orphaned records together, without a node. It compares only if
+	// members are the same.
+	Orphaned *NodeDigest `protobuf:"bytes,6,opt,name=orphaned,proto3" json:"orphaned,omitempty"`
+	// Stands for the names of the nodes that live, as the sender sees it: any other node's
+	// records are orphaned.
+	Members uint64 `protobuf:"fixed64,9,opt,name=members,proto3" json:"members,omitempty"`
+	// What is missing in this message and why, if the sender keeps no digest of some
+	// records. Such a comparison proves nothing.
+	Unknown       string `protobuf:"bytes,8,opt,name=unknown,proto3" json:"unknown,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Digest) Reset() {
 	*x = Digest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1786,7 +2323,7 @@ func (x *Digest) String() string {
 func (*Digest) ProtoMessage() {}
 
 func (x *Digest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[20]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1799,7 +2336,7 @@ func (x *Digest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Digest.ProtoReflect.Descriptor instead.
 func (*Digest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{20}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Digest) GetMap() uint32 {
@@ -1837,6 +2374,34 @@ func (x *Digest) GetNodes() []*NodeDigest {
 	return nil
 }
 
+func (x *Digest) GetUnsent() uint64 {
+	if x != nil {
+		return x.Unsent
+	}
+	return 0
+}
+
+func (x *Digest) GetOrphaned() *NodeDigest {
+	if x != nil {
+		return x.Orphaned
+	}
+	return nil
+}
+
+func (x *Digest) GetMembers() uint64 {
+	if x != nil {
+		return x.Members
+	}
+	return 0
+}
+
+func (x *Digest) GetUnknown() string {
+	if x != nil {
+		return x.Unknown
+	}
+	return ""
+}
+
 // NodeDigest is the digest of what one node owns, whichever incarnation wrote it.
 type NodeDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1857,7 +2422,7 @@ type NodeDigest struct {
 
 func (x *NodeDigest) Reset() {
 	*x = NodeDigest{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2434,7 @@ func (x *NodeDigest) String() string {
 func (*NodeDigest) ProtoMessage() {}
 
 func (x *NodeDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[21]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2447,7 @@ func (x *NodeDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeDigest.ProtoReflect.Descriptor instead.
 func (*NodeDigest) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{21}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *NodeDigest) GetNode() string {
@@ -1935,7 +2500,7 @@ type Retold struct {
 
 func (x *Retold) Reset() {
 	*x = Retold{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1947,7 +2512,7 @@ func (x *Retold) String() string {
 func (*Retold) ProtoMessage() {}
 
 func (x *Retold) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[22]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1960,7 +2525,7 @@ func (x *Retold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retold.ProtoReflect.Descriptor instead.
 func (*Retold) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{22}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Retold) GetMap() uint32 {
@@ -2008,7 +2573,7 @@ type Delta struct {
 
 func (x *Delta) Reset() {
 	*x = Delta{}
-	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2020,7 +2585,7 @@ func (x *Delta) String() string {
 func (*Delta) ProtoMessage() {}
 
 func (x *Delta) ProtoReflect() protoreflect.Message {
-	mi := &file_mapsync_v1_replication_proto_msgTypes[23]
+	mi := &file_mapsync_v1_replication_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2033,7 +2598,7 @@ func (x *Delta) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delta.ProtoReflect.Descriptor instead.
 func (*Delta) Descriptor() ([]byte, []int) {
-	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{23}
+	return file_mapsync_v1_replication_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Delta) GetKey() []byte {
@@ -2084,7 +2649,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bkey_size\x18\x01 \x01(\rR\akeySize\x12\x1d\n" +
 	"\n" +
 	"value_size\x18\x02 \x01(\rR\tvalueSize\x12'\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\x95\x03\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\xfa\x03\n" +
 	"\x10SubscribeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.mapsync.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\tsubscribe\x18\x02 \x01(\v2\x1b.mapsync.v1.MapSubscriptionH\x00R\tsubscribe\x12A\n" +
@@ -2093,11 +2658,15 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
 	"clockProbe\x126\n" +
 	"\acompare\x18\x06 \x01(\v2\x1a.mapsync.v1.CompareRequestH\x00R\acompare\x123\n" +
-	"\x06retell\x18\a \x01(\v2\x19.mapsync.v1.RetellRequestH\x00R\x06retellB\t\n" +
-	"\amessage\"_\n" +
+	"\x06retell\x18\a \x01(\v2\x19.mapsync.v1.RetellRequestH\x00R\x06retell\x12/\n" +
+	"\x06report\x18\f \x01(\v2\x15.mapsync.v1.MapReportH\x00R\x06report\x122\n" +
+	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestH\x00R\x06ownersB\t\n" +
+	"\amessage\"\x93\x01\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\xf0\x01\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
+	"\areports\x18\x04 \x01(\bR\areports\x12\x18\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddress\"\xbe\x02\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -2105,7 +2674,16 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x06resume\x18\x04 \x01(\v2\x12.mapsync.v1.ResumeR\x06resume\x12\x19\n" +
 	"\btell_all\x18\x05 \x01(\bR\atellAll\x12*\n" +
 	"\x06schema\x18\x06 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\x12\x18\n" +
-	"\aobserve\x18\a \x01(\bR\aobserve\"f\n" +
+	"\aobserve\x18\a \x01(\bR\aobserve\x12\x1a\n" +
+	"\bexpiries\x18\f \x01(\bR\bexpiries\x120\n" +
+	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestR\x06owners\"\x96\x01\n" +
+	"\fOwnerRequest\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\x04R\x06serial\x12\x1a\n" +
+	"\borphaned\x18\x03 \x01(\bR\borphaned\x12\x14\n" +
+	"\x05nodes\x18\x04 \x03(\tR\x05nodes\x12\x14\n" +
+	"\x05again\x18\x05 \x01(\bR\x05again\x12\x14\n" +
+	"\x05token\x18\x06 \x01(\x06R\x05token\"f\n" +
 	"\x06Resume\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\x06R\vincarnation\x12\x1e\n" +
 	"\n" +
@@ -2124,7 +2702,22 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x03map\x18\x01 \x01(\rR\x03map\";\n" +
 	"\rRetellRequest\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x18\n" +
-	"\abuckets\x18\x02 \x01(\fR\abuckets\"\x95\x04\n" +
+	"\abuckets\x18\x02 \x01(\fR\abuckets\"\xf8\x01\n" +
+	"\tMapReport\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
+	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x12\n" +
+	"\x04live\x18\x03 \x01(\x04R\x04live\x12\x1f\n" +
+	"\vmax_entries\x18\x04 \x01(\x04R\n" +
+	"maxEntries\x12\x16\n" +
+	"\x06failed\x18\x05 \x01(\x04R\x06failed\x12\x1c\n" +
+	"\tdisplaced\x18\x06 \x01(\x04R\tdisplaced\x12\x18\n" +
+	"\arefused\x18\a \x01(\x04R\arefused\x128\n" +
+	"\n" +
+	"exceptions\x18\b \x03(\v2\x18.mapsync.v1.MapExceptionR\n" +
+	"exceptions\"8\n" +
+	"\fMapException\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\fR\x03key\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x81\x05\n" +
 	"\x11SubscribeResponse\x12/\n" +
 	"\awelcome\x18\x01 \x01(\v2\x13.mapsync.v1.WelcomeH\x00R\awelcome\x125\n" +
 	"\baccepted\x18\x02 \x01(\v2\x17.mapsync.v1.MapAcceptedH\x00R\baccepted\x122\n" +
@@ -2137,11 +2730,24 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"clockReply\x12,\n" +
 	"\x06digest\x18\t \x01(\v2\x12.mapsync.v1.DigestH\x00R\x06digest\x12,\n" +
 	"\x06retold\x18\n" +
-	" \x01(\v2\x12.mapsync.v1.RetoldH\x00R\x06retoldB\t\n" +
-	"\amessage\"a\n" +
+	" \x01(\v2\x12.mapsync.v1.RetoldH\x00R\x06retold\x129\n" +
+	"\vowners_sent\x18\v \x01(\v2\x16.mapsync.v1.OwnersSentH\x00R\n" +
+	"ownersSent\x12/\n" +
+	"\asources\x18\f \x01(\v2\x13.mapsync.v1.SourcesH\x00R\asourcesB\t\n" +
+	"\amessage\"\xa2\x01\n" +
 	"\aWelcome\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\"\x9d\x01\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
+	"\areports\x18\x04 \x01(\bR\areports\x12%\n" +
+	"\x0eowner_requests\x18\x03 \x01(\bR\rownerRequests\"L\n" +
+	"\n" +
+	"OwnersSent\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x16\n" +
+	"\x06serial\x18\x02 \x01(\x04R\x06serial\x12\x14\n" +
+	"\x05token\x18\x03 \x01(\x06R\x05token\"1\n" +
+	"\aSources\x12\x10\n" +
+	"\x03map\x18\x01 \x01(\rR\x03map\x12\x14\n" +
+	"\x05nodes\x18\x02 \x03(\tR\x05nodes\"\x9d\x01\n" +
 	"\vMapAccepted\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1e\n" +
 	"\n" +
@@ -2168,7 +2774,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\n" +
 	"probe_sent\x18\x01 \x01(\x06R\tprobeSent\x12\x1a\n" +
 	"\breceived\x18\x02 \x01(\x06R\breceived\x12\x14\n" +
-	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\xa4\x02\n" +
+	"\x05clock\x18\x03 \x01(\x06R\x05clock\"\xc2\x02\n" +
 	"\x05Batch\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12/\n" +
 	"\x06origin\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x06origin\x12+\n" +
@@ -2177,13 +2783,18 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x06owners\x18\x05 \x03(\v2\x17.mapsync.v1.IncarnationR\x06owners\x12)\n" +
 	"\x06deltas\x18\x06 \x03(\v2\x11.mapsync.v1.DeltaR\x06deltas\x12\x1b\n" +
 	"\tcaught_up\x18\a \x01(\bR\bcaughtUp\x12\x16\n" +
-	"\x06retold\x18\b \x01(\bR\x06retold\"\x8c\x01\n" +
+	"\x06retold\x18\b \x01(\bR\x06retold\x12\x1c\n" +
+	"\trequested\x18\t \x01(\bR\trequested\"\x8c\x02\n" +
 	"\x06Digest\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x1a\n" +
 	"\bposition\x18\x02 \x01(\x04R\bposition\x12\x10\n" +
 	"\x03key\x18\x03 \x01(\x06R\x03key\x12\x14\n" +
 	"\x05scope\x18\x04 \x01(\x06R\x05scope\x12,\n" +
-	"\x05nodes\x18\x05 \x03(\v2\x16.mapsync.v1.NodeDigestR\x05nodes\"v\n" +
+	"\x05nodes\x18\x05 \x03(\v2\x16.mapsync.v1.NodeDigestR\x05nodes\x12\x16\n" +
+	"\x06unsent\x18\a \x01(\x04R\x06unsent\x122\n" +
+	"\borphaned\x18\x06 \x01(\v2\x16.mapsync.v1.NodeDigestR\borphaned\x12\x18\n" +
+	"\amembers\x18\t \x01(\x06R\amembers\x12\x18\n" +
+	"\aunknown\x18\b \x01(\tR\aunknown\"v\n" +
 	"\n" +
 	"NodeDigest\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x10\n" +
@@ -2211,11 +2822,12 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\tEndReason\x12\x1a\n" +
 	"\x16END_REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12END_REASON_REMOVED\x10\x01\x12\x1c\n" +
-	"\x18END_REASON_POSITION_LOST\x10\x02*R\n" +
+	"\x18END_REASON_POSITION_LOST\x10\x02*h\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_UPDATE\x10\x01\x12\x14\n" +
-	"\x10OPERATION_DELETE\x10\x022b\n" +
+	"\x10OPERATION_DELETE\x10\x02\x12\x14\n" +
+	"\x10OPERATION_EXPIRE\x10\x032b\n" +
 	"\x12ReplicationService\x12L\n" +
 	"\tSubscribe\x12\x1c.mapsync.v1.SubscribeRequest\x1a\x1d.mapsync.v1.SubscribeResponse(\x010\x01B$Z\"mapsync/proto/mapsync/v1;mapsyncv1b\x06proto3"
 
@@ -2232,7 +2844,7 @@ func file_mapsync_v1_replication_proto_rawDescGZIP() []byte {
 }
 
 var file_mapsync_v1_replication_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_mapsync_v1_replication_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_mapsync_v1_replication_proto_goTypes = []any{
 	(MapType)(0),              // 0: mapsync.v1.MapType
 	(RefusalReason)(0),        // 1: mapsync.v1.RefusalReason
@@ -2243,67 +2855,79 @@ var file_mapsync_v1_replication_proto_goTypes = []any{
 	(*SubscribeRequest)(nil),  // 6: mapsync.v1.SubscribeRequest
 	(*Hello)(nil),             // 7: mapsync.v1.Hello
 	(*MapSubscription)(nil),   // 8: mapsync.v1.MapSubscription
-	(*Resume)(nil),            // 9: mapsync.v1.Resume
-	(*MapUnsubscription)(nil), // 10: mapsync.v1.MapUnsubscription
-	(*Ack)(nil),               // 11: mapsync.v1.Ack
-	(*ClockProbe)(nil),        // 12: mapsync.v1.ClockProbe
-	(*CompareRequest)(nil),    // 13: mapsync.v1.CompareRequest
-	(*RetellRequest)(nil),     // 14: mapsync.v1.RetellRequest
-	(*SubscribeResponse)(nil), // 15: mapsync.v1.SubscribeResponse
-	(*Welcome)(nil),           // 16: mapsync.v1.Welcome
-	(*MapAccepted)(nil),       // 17: mapsync.v1.MapAccepted
-	(*MapPending)(nil),        // 18: mapsync.v1.MapPending
-	(*MapRefused)(nil),        // 19: mapsync.v1.MapRefused
-	(*MapEnded)(nil),          // 20: mapsync.v1.MapEnded
-	(*Heartbeat)(nil),         // 21: mapsync.v1.Heartbeat
-	(*ClockReply)(nil),        // 22: mapsync.v1.ClockReply
-	(*Batch)(nil),             // 23: mapsync.v1.Batch
-	(*Digest)(nil),            // 24: mapsync.v1.Digest
-	(*NodeDigest)(nil),        // 25: mapsync.v1.NodeDigest
-	(*Retold)(nil),            // 26: mapsync.v1.Retold
-	(*Delta)(nil),             // 27: mapsync.v1.Delta
-	(*Schema)(nil),            // 28: mapsync.v1.Schema
+	(*OwnerRequest)(nil),      // 9: mapsync.v1.OwnerRequest
+	(*Resume)(nil),            // 10: mapsync.v1.Resume
+	(*MapUnsubscription)(nil), // 11: mapsync.v1.MapUnsubscription
+	(*Ack)(nil),               // 12: mapsync.v1.Ack
+	(*ClockProbe)(nil),        // 13: mapsync.v1.ClockProbe
+	(*CompareRequest)(nil),    // 14: mapsync.v1.CompareRequest
+	(*RetellRequest)(nil),     // 15: mapsync.v1.RetellRequest
+	(*MapReport)(nil),         // 16: mapsync.v1.MapReport
+	(*MapException)(nil),      // 17: mapsync.v1.MapException
+	(*SubscribeResponse)(nil), // 18: mapsync.v1.SubscribeResponse
+	(*Welcome)(nil),           // 19: mapsync.v1.Welcome
+	(*OwnersSent)(nil),        // 20: mapsync.v1.OwnersSent
+	(*Sources)(nil),           // 21: mapsync.v1.Sources
+	(*MapAccepted)(nil),       // 22: mapsync.v1.MapAccepted
+	(*MapPending)(nil),        // 23: mapsync.v1.MapPending
+	(*MapRefused)(nil),        // 24: mapsync.v1.MapRefused
+	(*MapEnded)(nil),          // 25: mapsync.v1.MapEnded
+	(*Heartbeat)(nil),         // 26: mapsync.v1.Heartbeat
+	(*ClockReply)(nil),        // 27: mapsync.v1.ClockReply
+	(*Batch)(nil),             // 28: mapsync.v1.Batch
+	(*Digest)(nil),            // 29: mapsync.v1.Digest
+	(*NodeDigest)(nil),        // 30: mapsync.v1.NodeDigest
+	(*Retold)(nil),            // 31: mapsync.v1.Retold
+	(*Delta)(nil),             // 32: mapsync.v1.Delta
+	(*Schema)(nil),            // 33: mapsync.v1.Schema
 }
 var file_mapsync_v1_replication_proto_depIdxs = []int32{
 	0,  // 0: mapsync.v1.Layout.type:type_name -> mapsync.v1.MapType
 	7,  // 1: mapsync.v1.SubscribeRequest.hello:type_name -> mapsync.v1.Hello
 	8,  // 2: mapsync.v1.SubscribeRequest.subscribe:type_name -> mapsync.v1.MapSubscription
-	10, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
-	11, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
-	12, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
-	13, // 6: mapsync.v1.SubscribeRequest.compare:type_name -> mapsync.v1.CompareRequest
-	14, // 7: mapsync.v1.SubscribeRequest.retell:type_name -> mapsync.v1.RetellRequest
-	4,  // 8: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
-	5,  // 9: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
-	9,  // 10: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
-	28, // 11: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
-	16, // 12: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
-	17, // 13: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
-	18, // 14: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
-	19, // 15: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
-	20, // 16: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
-	23, // 17: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
-	21, // 18: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
-	22, // 19: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
-	24, // 20: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
-	26, // 21: mapsync.v1.SubscribeResponse.retold:type_name -> mapsync.v1.Retold
-	4,  // 22: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
-	28, // 23: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
-	1,  // 24: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
-	5,  // 25: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
-	2,  // 26: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
-	4,  // 27: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
-	4,  // 28: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
-	27, // 29: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
-	25, // 30: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
-	3,  // 31: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
-	6,  // 32: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
-	15, // 33: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
-	33, // [33:34] is the sub-list for method output_type
-	32, // [32:33] is the sub-list for method input_type
-	32, // [32:32] is the sub-list for extension type_name
-	32, // [32:32] is the sub-list for extension extendee
-	0,  // [0:32] is the sub-list for field type_name
+	11, // 3: mapsync.v1.SubscribeRequest.unsubscribe:type_name -> mapsync.v1.MapUnsubscription
+	12, // 4: mapsync.v1.SubscribeRequest.ack:type_name -> mapsync.v1.Ack
+	13, // 5: mapsync.v1.SubscribeRequest.clock_probe:type_name -> mapsync.v1.ClockProbe
+	14, // 6: mapsync.v1.SubscribeRequest.compare:type_name -> mapsync.v1.CompareRequest
+	15, // 7: mapsync.v1.SubscribeRequest.retell:type_name -> mapsync.v1.RetellRequest
+	16, // 8: mapsync.v1.SubscribeRequest.report:type_name -> mapsync.v1.MapReport
+	9,  // 9: mapsync.v1.SubscribeRequest.owners:type_name -> mapsync.v1.OwnerRequest
+	4,  // 10: mapsync.v1.Hello.self:type_name -> mapsync.v1.Incarnation
+	5,  // 11: mapsync.v1.MapSubscription.layout:type_name -> mapsync.v1.Layout
+	10, // 12: mapsync.v1.MapSubscription.resume:type_name -> mapsync.v1.Resume
+	33, // 13: mapsync.v1.MapSubscription.schema:type_name -> mapsync.v1.Schema
+	9,  // 14: mapsync.v1.MapSubscription.owners:type_name -> mapsync.v1.OwnerRequest
+	17, // 15: mapsync.v1.MapReport.exceptions:type_name -> mapsync.v1.MapException
+	19, // 16: mapsync.v1.SubscribeResponse.welcome:type_name -> mapsync.v1.Welcome
+	22, // 17: mapsync.v1.SubscribeResponse.accepted:type_name -> mapsync.v1.MapAccepted
+	23, // 18: mapsync.v1.SubscribeResponse.pending:type_name -> mapsync.v1.MapPending
+	24, // 19: mapsync.v1.SubscribeResponse.refused:type_name -> mapsync.v1.MapRefused
+	25, // 20: mapsync.v1.SubscribeResponse.ended:type_name -> mapsync.v1.MapEnded
+	28, // 21: mapsync.v1.SubscribeResponse.batch:type_name -> mapsync.v1.Batch
+	26, // 22: mapsync.v1.SubscribeResponse.heartbeat:type_name -> mapsync.v1.Heartbeat
+	27, // 23: mapsync.v1.SubscribeResponse.clock_reply:type_name -> mapsync.v1.ClockReply
+	29, // 24: mapsync.v1.SubscribeResponse.digest:type_name -> mapsync.v1.Digest
+	31, // 25: mapsync.v1.SubscribeResponse.retold:type_name -> mapsync.v1.Retold
+	20, // 26: mapsync.v1.SubscribeResponse.owners_sent:type_name -> mapsync.v1.OwnersSent
+	21, // 27: mapsync.v1.SubscribeResponse.sources:type_name -> mapsync.v1.Sources
+	4,  // 28: mapsync.v1.Welcome.self:type_name -> mapsync.v1.Incarnation
+	33, // 29: mapsync.v1.MapAccepted.schema:type_name -> mapsync.v1.Schema
+	1,  // 30: mapsync.v1.MapRefused.reason:type_name -> mapsync.v1.RefusalReason
+	5,  // 31: mapsync.v1.MapRefused.layout:type_name -> mapsync.v1.Layout
+	2,  // 32: mapsync.v1.MapEnded.reason:type_name -> mapsync.v1.EndReason
+	4,  // 33: mapsync.v1.Batch.origin:type_name -> mapsync.v1.Incarnation
+	4,  // 34: mapsync.v1.Batch.owners:type_name -> mapsync.v1.Incarnation
+	32, // 35: mapsync.v1.Batch.deltas:type_name -> mapsync.v1.Delta
+	30, // 36: mapsync.v1.Digest.nodes:type_name -> mapsync.v1.NodeDigest
+	30, // 37: mapsync.v1.Digest.orphaned:type_name -> mapsync.v1.NodeDigest
+	3,  // 38: mapsync.v1.Delta.operation:type_name -> mapsync.v1.Operation
+	6,  // 39: mapsync.v1.ReplicationService.Subscribe:input_type -> mapsync.v1.SubscribeRequest
+	18, // 40: mapsync.v1.ReplicationService.Subscribe:output_type -> mapsync.v1.SubscribeResponse
+	40, // [40:41] is the sub-list for method output_type
+	39, // [39:40] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_mapsync_v1_replication_proto_init() }
@@ -2320,8 +2944,10 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeRequest_ClockProbe)(nil),
 		(*SubscribeRequest_Compare)(nil),
 		(*SubscribeRequest_Retell)(nil),
+		(*SubscribeRequest_Report)(nil),
+		(*SubscribeRequest_Owners)(nil),
 	}
-	file_mapsync_v1_replication_proto_msgTypes[11].OneofWrappers = []any{
+	file_mapsync_v1_replication_proto_msgTypes[14].OneofWrappers = []any{
 		(*SubscribeResponse_Welcome)(nil),
 		(*SubscribeResponse_Accepted)(nil),
 		(*SubscribeResponse_Pending)(nil),
@@ -2332,6 +2958,8 @@ func file_mapsync_v1_replication_proto_init() {
 		(*SubscribeResponse_ClockReply)(nil),
 		(*SubscribeResponse_Digest)(nil),
 		(*SubscribeResponse_Retold)(nil),
+		(*SubscribeResponse_OwnersSent)(nil),
+		(*SubscribeResponse_Sources)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2339,7 +2967,7 @@ func file_mapsync_v1_replication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_mapsync_v1_replication_proto_rawDesc), len(file_mapsync_v1_replication_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   24,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
