@@ -88,6 +88,7 @@ func (w *conversion) rest() {
 		w.record(s)
 	}
 	w.to.skew = w.from.skew
+	w.from.owners.keep = false
 	for node := range w.from.owners.gone {
 		w.to.tx.SetGone(node, true)
 	}
@@ -96,8 +97,17 @@ func (w *conversion) rest() {
 
 // owners gives the new table the owners of the old one, under the same ids.
 func (w *conversion) owners() {
-	for _, o := range w.from.owners.list[len(w.to.owners.list):] {
-		w.to.owners.intern(o.Owner)
+	w.from.owners.keep = true
+	to := &w.to.owners
+	for _, o := range w.from.owners.list[len(to.list):] {
+		id := OwnerID(len(to.list))
+		to.list = append(to.list, ownerInfo{})
+		if o.free() {
+			to.spare = append(to.spare, id) // no other owner gets it in the old table meanwhile
+			continue
+		}
+		to.list[id] = ownerInfo{Owner: o.Owner, ours: o.ours, gone: o.gone, hash: to.digester.owner(o.Owner), digest: to.digester.of(o.Node)}
+		to.ids[o.Owner] = id
 	}
 }
 
@@ -133,6 +143,7 @@ func (w *conversion) enter(m *meta) error {
 	to.put(s, w.value, !m.live(), m.seen)
 	n := to.meta(s)
 	n.seen, n.cpu = m.seen, cpuNone
+	n.flags |= m.flags & flagExpired
 	if m.live() {
 		to.markDirty(s)
 	} else {
@@ -142,6 +153,7 @@ func (w *conversion) enter(m *meta) error {
 	case !m.is(flagUnversioned):
 		to.stamp(s, m.version, m.owner)
 	case n.seq == 0 && !n.is(flagUnversioned):
+		to.owners.refer(n.owner, selfID)
 		n.owner = selfID
 		n.flags |= flagUnversioned
 		to.link(unversioned, s)

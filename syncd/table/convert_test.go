@@ -68,7 +68,7 @@ func TestConvertKeepsWhatIsKnown(t *testing.T) {
 	// Clock, the dead and the memory of the same map are kept, too.
 	to.tab.Update(func(tx *Tx) {
 		if !tx.t.owners.gone["c"] || tx.t.skew != r.tab.skew || !tx.t.opt.SameMap {
-			t.Errorf("gone %v, skew %d, same map %v", tx.t.owners.gone, tx.t.skew, tx.t.opt.SameMap)
+			t.Errorf("gone %v, skew %v, same map %v", tx.t.owners.gone, tx.t.skew, tx.t.opt.SameMap)
 		}
 		for tx.Expire(DefaultTombstoneTTL.Nanoseconds()+2250, 10) {
 		}

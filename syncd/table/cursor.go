@@ -113,6 +113,7 @@ func (t *Table) describe(s uint32, rec *Record) {
 		Version:  m.version,
 		Owner:    m.owner,
 		Delete:   !m.live(),
+		Expired:  m.is(flagExpired),
 		Position: m.seq,
 		Ref:      Ref(s),
 		Dirty:    m.is(flagDirty),

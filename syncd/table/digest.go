@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/zeebo/xxh3"
 )
@@ -28,9 +29,9 @@ const DigestBuckets = 1024
 // bucketShift leaves of a key's hash the number of its bucket.
 const bucketShift = 64 - 10
 
-// maxDigests bounds the nodes that digests are kept of: 8 KiB each, 16 while an
-// audit runs. Only a peer that makes up nodes comes near.
-const maxDigests = 256
+// maxFew is the number of buckets with records up to which a digest is kept as a short list: a
+// node with few records costs little memory, and there may be thousands.
+const maxFew = 32
 
 // Digest is what a table holds of one node.
 type Digest struct {
@@ -73,10 +74,9 @@ type digester struct {
 	pairs   []pair   // the same, with what to hash by
 
 	nodes map[string]*nodeDigest
-	spill nodeDigest // of nodes beyond maxDigests; compares with nothing
 	audit audit
-	id    uint64
-	scope uint64
+	// Read without the table's lock.
+	id, scope atomic.Uint64
 
 	// The hash of the key of a slot whose record is being changed: it leaves its
 	// digest and enters one again, with the same key.
@@ -97,9 +97,68 @@ type nodeDigest struct {
 
 // counted is a digest's sums.
 type counted struct {
-	buckets Buckets
-	loose   uint64
-	live    int
+	few   []part   // up to maxFew buckets, while all is nil
+	all   *Buckets // nil: few has them
+	loose uint64
+	live  int
+}
+
+// part is the sum of one bucket.
+type part struct {
+	bucket, sum uint64
+}
+
+// bucket returns the place of a bucket's sum.
+func (c *counted) bucket(b uint64) *uint64 {
+	if c.all != nil {
+		return &c.all[b%DigestBuckets]
+	}
+	for i := range c.few {
+		if c.few[i].bucket == b {
+			return &c.few[i].sum
+		}
+	}
+	if len(c.few) < maxFew {
+		c.few = append(c.few, part{bucket: b})
+		return &c.few[len(c.few)-1].sum
+	}
+	all := new(Buckets)
+	c.copyTo(all)
+	c.few, c.all = nil, all
+	return &all[b%DigestBuckets]
+}
+
+// copyTo writes all sums to buckets.
+func (c *counted) copyTo(buckets *Buckets) {
+	if c.all != nil {
+		*buckets = *c.all
+		return
+	}
+	*buckets = Buckets{}
+	for _, p := range c.few {
+		buckets[p.bucket%DigestBuckets] = p.sum
+	}
+}
+
+// sum returns the sum over all buckets.
+func (c *counted) sum() (sum uint64) {
+	if c.all != nil {
+		for _, s := range c.all {
+			sum += s
+		}
+	}
+	for _, p := range c.few {
+		sum += p.sum
+	}
+	return sum
+}
+
+func (c *counted) bytes() uint64 {
+	n := uint64(cap(c.few)) * 16
+	if c.all != nil {
+		n += 8 * DigestBuckets
+	}
+	return n
 }
 
 // checkDigest returns an error if the options' masks do not fit.
@@ -141,7 +200,7 @@ func (d *digester) init(o *Options) {
 	secret := sha256.Sum256(append([]byte("mapsync digest\x00"), o.DigestKey...))
 	random := rand.NewChaCha8(secret)
 	d.keySeed, d.versionSeed, d.contentSeed = random.Uint64(), random.Uint64(), random.Uint64()
-	d.id = random.Uint64()
+	d.id.Store(random.Uint64())
 	scopeSeed := random.Uint64()
 	d.maskKeys(o.ComparedKey)
 	mask := o.compared()
@@ -158,7 +217,7 @@ func (d *digester) init(o *Options) {
 		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(part))))
 		_, _ = h.Write(part)
 	}
-	d.scope = h.Sum64()
+	d.scope.Store(h.Sum64())
 	d.nodes = make(map[string]*nodeDigest)
 }
 
@@ -177,14 +236,10 @@ func (d *digester) maskKeys(mask []byte) {
 
 // of returns the digest of a node.
 func (d *digester) of(node string) *nodeDigest {
-	n := d.nodes[node]
-	switch {
-	case n != nil:
+	if n := d.nodes[node]; n != nil {
 		return n
-	case len(d.nodes) == maxDigests:
-		return &d.spill
 	}
-	n = &nodeDigest{}
+	n := &nodeDigest{}
 	if d.audit.on {
 		n.audit = &counted{}
 	}
@@ -307,43 +362,44 @@ func (t *Table) join(s uint32) {
 }
 
 func (c *counted) add(h hashed) {
-	c.buckets[h.bucket%DigestBuckets] += h.sum
+	*c.bucket(h.bucket) += h.sum
 	c.loose += h.loose
 	c.live++
 }
 
 func (c *counted) subtract(h hashed) {
-	c.buckets[h.bucket%DigestBuckets] -= h.sum
+	*c.bucket(h.bucket) -= h.sum
 	c.loose -= h.loose
 	c.live--
 }
 
 func (d *digester) bytes() uint64 {
-	const each = 8*DigestBuckets + 64
-	n := uint64(len(d.nodes)+1) * each
-	if d.audit.on {
-		n *= 2
+	const each = 160 // with its entry in the map
+	n := uint64(len(d.nodes))*each + uint64(len(d.pairs))*48
+	for _, c := range d.nodes {
+		n += c.bytes()
+		if c.audit != nil {
+			n += each + c.audit.bytes()
+		}
 	}
-	return n + uint64(len(d.pairs))*48
+	return n
 }
 
 // Digest returns the digest of the records that the table holds of a node, and its
-// parts in buckets unless that is nil. It returns false when the table holds records of
-// so many nodes that it keeps no digest of this one.
+// parts in buckets unless that is nil. It returns true: the table keeps a digest of each
+// node that records name.
 func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest, ok bool) {
 	n := tx.t.digester.nodes[node]
 	if n == nil {
 		if buckets != nil {
 			*buckets = Buckets{}
 		}
-		return g, len(tx.t.digester.nodes) < maxDigests
+		return g, true
 	}
-	for _, sum := range n.buckets {
-		g.Sum += sum
-	}
+	g.Sum = n.sum()
 	g.Loose, g.Live = n.loose, n.live
 	if buckets != nil {
-		*buckets = n.buckets
+		n.copyTo(buckets)
 	}
 	return g, true
 }
@@ -357,11 +413,11 @@ func (tx *Tx) DigestNodes(fn func(node string)) {
 
 // DigestID returns a number that stands for Options.DigestKey without telling it:
 // digests of tables with another one do not compare.
-func (t *Table) DigestID() uint64 { return t.digester.id }
+func (t *Table) DigestID() uint64 { return t.digester.id.Load() }
 
 // DigestScope returns a number that tables have in common whose digests are made
 // with the same key and leave the same parts of keys and values out.
-func (t *Table) DigestScope() uint64 { return t.digester.scope }
+func (t *Table) DigestScope() uint64 { return t.digester.scope.Load() }
 
 // Bucket returns in which part of a digest a key is.
 func (tx *Tx) Bucket(key []byte) int { return tx.t.bucket(key) }

@@ -50,9 +50,12 @@ func (d *digester) begin() {
 
 // end makes what was found the digests, and returns how many buckets were others.
 func (d *digester) end() (found uint64) {
+	var kept, made Buckets
 	for _, n := range d.nodes {
-		for b := range n.buckets {
-			if n.buckets[b] != n.audit.buckets[b] {
+		n.copyTo(&kept)
+		n.audit.copyTo(&made)
+		for b := range kept {
+			if kept[b] != made[b] {
 				found++
 			}
 		}

@@ -28,7 +28,7 @@ func checkDigests(tb interface {
 		h := fold(uint64(m.version)^t.digester.versionSeed, t.digester.owner(o.Owner))
 		k := t.digester.key(t.key(s))
 		c := want[o.Node]
-		c.buckets[k>>bucketShift] += fold(h^k, t.digester.content(t.value(s))^t.digester.keySeed)
+		*c.bucket(k >> bucketShift) += fold(h^k, t.digester.content(t.value(s))^t.digester.keySeed)
 		c.loose += h
 		c.live++
 	}
@@ -36,12 +36,15 @@ func checkDigests(tb interface {
 		if want[node] == nil {
 			want[node] = &counted{}
 		}
-		if n.counted != *want[node] {
+		var is, should Buckets
+		n.copyTo(&is)
+		want[node].copyTo(&should)
+		if is != should || n.loose != want[node].loose || n.live != want[node].live {
 			tb.Fatalf("digest of %s is %d records, %x; made from the records: %d, %x", node, n.live, n.loose, want[node].live, want[node].loose)
 		}
 		delete(want, node)
 	}
-	if len(want) > 0 && len(t.digester.nodes) < maxDigests {
+	if len(want) > 0 {
 		tb.Fatalf("%d nodes own records and have no digest", len(want))
 	}
 }
@@ -205,20 +208,81 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// TestDigestManyNodes: a peer that makes up nodes takes no memory with it.
+// TestDigestManyNodes: the table keeps a digest of each node, however many there are, and each
+// costs as much memory as the node's records.
 func TestDigestManyNodes(t *testing.T) {
+	const nodes = 3000
 	r := newRig(t)
-	for i := range 3 * maxDigests {
+	before := r.tab.Stats().MemoryBytes
+	for i := range nodes {
 		r.remote(Accepted, 1, Owner{fmt.Sprint("n", i), 1}, 10, fmt.Sprint("k", i), "v")
 	}
-	r.remote(Accepted, 1, Owner{"n700", 1}, 11, "k700", "-")
-	ok, last := false, false
-	r.tab.View(func(tx *Tx) {
-		_, ok = tx.Digest("n3", nil)
-		_, last = tx.Digest("n700", &Buckets{})
-	})
-	if !ok || last || len(r.tab.digester.nodes) != maxDigests {
-		t.Errorf("digest of n3 %t, of n700 %t, %d kept", ok, last, len(r.tab.digester.nodes))
+	for i := range nodes {
+		if g := r.digest(fmt.Sprint("n", i)); g.Live != 1 || g.Sum == 0 {
+			t.Fatalf("digest of node %d is %+v", i, g)
+		}
+	}
+	if each := (r.tab.Stats().MemoryBytes - before) / nodes; each > 1000 {
+		t.Errorf("%d bytes a node with one record", each)
+	}
+	for i := range 1000 {
+		r.remote(Accepted, 1, peer, 10, fmt.Sprint("m", i), "v") // more than a short list holds
+	}
+	if g := r.digest(peer.Node); g.Live != 1000 {
+		t.Errorf("%d records", g.Live)
+	}
+}
+
+// TestNamesOverTime: thousands of nodes come and go. The table's data about them goes with their
+// last record.
+func TestNamesOverTime(t *testing.T) {
+	r := newRig(t, shortLived)
+	now := second
+	for i := range 100_000 {
+		now += second
+		o := Owner{fmt.Sprint("n", i), uint64(i)}
+		r.remote(Accepted, now, o, Version(now), "k", "v")
+		if i%100 > 0 {
+			continue
+		}
+		r.tab.Update((*Tx).ReclaimOwners)
+		if n := len(r.tab.owners.list); n > 210 {
+			t.Fatalf("%d ids after %d owners", n, i+1)
+		}
+		if n := len(r.tab.digester.nodes); n > 2 {
+			t.Fatalf("%d digests", n)
+		}
+		if got := r.state("k"); got != fmt.Sprintf("v v%d n%d%d dirty", now, i, i) {
+			t.Fatalf("the record is %s", got)
+		}
+	}
+	if n := len(r.tab.owners.ids); n > 210 {
+		t.Errorf("%d owners are known", n)
+	}
+}
+
+// TestInventedOwners: a peer invents 66,000 owners. Those that records name take ids, up to a bound.
+// Nodes that membership has proven get ids all the same.
+func TestInventedOwners(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b", "c"}) })
+	for i := range 66_000 {
+		r.tab.Update(func(tx *Tx) {
+			id := tx.Intern(Owner{"invented", uint64(i + 1)})
+			tx.Remote(&Delta{Key: pad(fmt.Sprint(i), simKey), Value: pad("v", simValue), Version: 1, Owner: id}, 1, RemoteOptions{})
+		})
+	}
+	r.tab.Update((*Tx).ReclaimOwners)
+	if st := r.tab.Stats(); st.Live != maxStrangers-1 || st.Refused == 0 {
+		t.Errorf("%d records by invented owners, %d refused", st.Live, st.Refused)
+	}
+	for i := range 1000 {
+		r.remote(Accepted, 2, Owner{"b", uint64(i)}, Version(i+2), "b", "v")
+	}
+	r.remote(Accepted, 2, other, 2, "c", "v")
+	r.local(Accepted, 2, "update own v packet 0")
+	if g := r.digest("c"); g.Live != 1 {
+		t.Errorf("digest of a proven node is %+v", g)
 	}
 }
 
@@ -296,5 +360,41 @@ func TestSweepBuckets(t *testing.T) {
 	}
 	if deleted != 0 || in.Len() != 3 || !strings.HasPrefix(r.state("k2"), "-") {
 		t.Errorf("%d deleted and not gone, of %d buckets", deleted, in.Len())
+	}
+}
+
+// TestDigestOf: what the records add, one by one, is the digest.
+func TestDigestOf(t *testing.T) {
+	r := newRig(t)
+	for i, k := range []string{"k", "l", "m", "n"} {
+		r.remote(Accepted, 1, peer, Version(10+i), k, "v"+k)
+	}
+	r.remote(Accepted, 1, other, 20, "m", "w") // another owner
+	r.remote(Accepted, 1, peer, 21, "n", "-")
+	want, parts := r.digest("b"), Buckets{}
+	var sum Digest
+	r.tab.View(func(tx *Tx) {
+		var whole Buckets
+		tx.Digest("b", &whole)
+		for _, k := range []string{"k", "l", "m", "n", "absent"} {
+			node, g, bucket, ok := tx.DigestOf(pad(k, simKey))
+			if ok != (k == "k" || k == "l" || k == "m") {
+				t.Errorf("%s: %t", k, ok)
+			}
+			if node != "b" {
+				continue
+			}
+			sum.Sum, sum.Loose, sum.Live = sum.Sum+g.Sum, sum.Loose+g.Loose, sum.Live+1
+			parts[bucket] += g.Sum
+		}
+		if parts != whole {
+			t.Error("the parts differ")
+		}
+		if got := tx.LooseOf(peer, 10) + tx.LooseOf(peer, 11); got != want.Loose {
+			t.Errorf("loose sum %x, want %x", got, want.Loose)
+		}
+	})
+	if sum != want {
+		t.Errorf("%+v, want %+v", sum, want)
 	}
 }

@@ -80,6 +80,7 @@ func (tx *Tx) Displaced(ref Ref, v Version, now int64) {
 		return
 	}
 	m := t.meta(s)
+	t.outdate(s)
 	switch {
 	case m.is(flagFree|flagUnversioned) || !m.live():
 	case m.flags&displaced == displaced && m.version == v:

@@ -40,7 +40,7 @@ func TestTheOldestOfOthersMakesWay(t *testing.T) {
 	m := r.refuse()
 	victim, key := r.displace(hand, m[0])
 	if key != "k" {
-		t.Fatalf("%q makes way", key)
+		t.Fatalf("%q is displaced", key)
 	}
 	r.want("k", "v v1000 b100 dirty") // in the table it stays
 	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
@@ -57,12 +57,12 @@ func TestTheOldestOfOthersMakesWay(t *testing.T) {
 		t.Fatalf("refused %v", k)
 	}
 	if _, key := r.displace(hand, k[0]); key != "" {
-		t.Fatalf("%q makes way for an older one", key)
+		t.Fatalf("%q is displaced for an older one", key)
 	}
 	// Its owner uses it again: now it is the newest.
 	r.remote(Accepted, 0, peer, 4000, "k", "w")
 	if _, key := r.displace(hand, r.refuse()[0]); key != "l" {
-		t.Fatalf("%q makes way", key)
+		t.Fatalf("%q is displaced", key)
 	}
 	// This node's own are never victims, and go before all others'.
 	r.remote(Accepted, 0, peer, 9000, "n", "v")
@@ -89,7 +89,7 @@ func TestOwnRecordsGoBeforeNewerOnesOfOthers(t *testing.T) {
 	r.applied(own, errFull)
 	r.write()
 	if _, key := r.displace(hand, own); key != "k" {
-		t.Fatalf("%q makes way for this node's own", key)
+		t.Fatalf("%q is displaced for this node's own", key)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestDisplaceOfNothing(t *testing.T) {
 	for ref := range Ref(1 << 13) { // none was refused
 		rec.Ref = ref
 		if _, key := r.displace(hand, rec); key != "" {
-			t.Fatalf("%q makes way for nothing", key)
+			t.Fatalf("%q is displaced for nothing", key)
 		}
 		r.tab.Update(func(tx *Tx) { tx.Displaced(ref, 7, 8) })
 	}

@@ -17,7 +17,7 @@
 //
 // A record's version is a hybrid logical clock: the wall time of the change
 // plus a skew that grows to the furthest ahead that a peer's version has been
-// seen. The higher (version, owner) wins on every node, and merging the same
+// seen, up to a limit, and shrinks when no version confirms it. The higher (version, owner) wins on every node, and merging the same
 // record twice changes nothing. Version 0 marks a record that was read from the
 // map at start and that no one has claimed yet; it is not in the order.
 //

@@ -26,6 +26,8 @@ func checkInvariants(tb interface {
 				tb.Fatalf("slot %d at position %d stands after %d", s, m.seq, last)
 			case !m.live() && !m.is(flagInTombs):
 				tb.Fatalf("tombstone %d would never expire", s)
+			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
+				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagFailed|flagRedo) && !m.is(flagDirty):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagRecheck) && !m.is(flagDirty) && !m.is(flagInRechecks):
@@ -49,7 +51,7 @@ func checkInvariants(tb interface {
 		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
 	}
 	got := t.stats
-	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, Rechecks: got.Rechecks}
+	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, Rechecks: got.Rechecks}
 	if got != st {
 		tb.Fatalf("stats %+v, counted %+v", got, st)
 	}
@@ -98,6 +100,7 @@ func (s *Stats) count(m *meta) {
 	}
 	add(&s.Live, m.live())
 	add(&s.Tombstones, !m.live())
+	add(&s.Released, m.is(flagReleased))
 	add(&s.Unversioned, m.is(flagUnversioned))
 	add(&s.Dirty, m.is(flagDirty))
 	add(&s.Failed, m.is(flagFailed))

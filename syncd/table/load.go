@@ -42,9 +42,8 @@ func (tx *Tx) EndLoad() { tx.t.loading = nil }
 // know becomes an unversioned record: any peer's record wins over it, and it
 // is not in the order, and so not streamed, until Claim.
 //
-// A key that the table knows by now keeps its record. When the map holds
-// something else, that is put right: a peer's record is written again
-// (Restored), and of one of ours a recheck tells (Stale).
+// A key that the table knows by now keeps its record. When the map held
+// something else, the key is read again (Stale).
 func (tx *Tx) Load(key, value []byte) Outcome {
 	t := tx.t
 	if len(key) != t.opt.KeySize || len(value) != t.opt.ValueSize {
@@ -61,7 +60,7 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 	t.fill(s, value)
 	m := t.meta(s)
 	m.owner = selfID
-	m.flags |= flagUnversioned
+	m.flags |= flagUnversioned | flagLoaded
 	t.link(unversioned, s)
 	t.stats.Unversioned++
 	if t.loading != nil {
@@ -91,14 +90,9 @@ func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 		return Unchanged
 	case m.is(flagDirty):
 		return Ignored
-	case t.ours(m.owner):
-		t.recheck(s)
-		return Stale
 	default:
-		t.markDirty(s)
-		t.moveTail(s)
-		t.stats.Restored++
-		return Restored
+		t.recheck(s) // it may have been read before the writer's write, or changed since
+		return Stale
 	}
 }
 

@@ -41,7 +41,11 @@ func (t *Table) local(c *Change) Outcome {
 		return Refused
 	}
 	h, s := t.find(c.Key)
-	if s != 0 && c.Context == ContextReread && t.meta(s).is(flagDirty) {
+	switch {
+	case s == 0:
+	case c.Context != ContextReread:
+		t.outdate(s)
+	case t.meta(s).is(flagDirty):
 		t.recheck(s)
 		return Ignored
 	}
@@ -57,6 +61,10 @@ func (t *Table) local(c *Change) Outcome {
 
 func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	if s == 0 {
+		if c.Read.missed(h) {
+			t.rereadUnknown(c.Key) // it may be from before the key was deleted
+			return Stale
+		}
 		if s = t.create(h, c.Key); s == 0 {
 			return Refused
 		}
@@ -68,6 +76,10 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		return Accepted
 	}
 	m := t.meta(s)
+	if m.is(flagReleased) && c.Context == ContextReread && t.held(s, c.Value) {
+		m.witness(c)
+		return Unchanged // not used since its owner gave it up
+	}
 	if t.ownWrite(c, s) {
 		m.flags &^= raced // once: whoever writes it again means it
 		m.witness(c)
@@ -79,8 +91,8 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	// the data plane uses that key now. To have read it again says nothing new.
 	claims := m.is(flagUnversioned) && c.Context != ContextReread
 	if m.live() && !claims && t.same(s, c.Value) && !t.refreshes(c, s) {
-		if c.Context == ContextReread && m.is(flagWritten) && !t.held(s, c.Value) {
-			t.recheck(s) // it may have been read before that write
+		if c.Context == ContextReread && (m.is(flagEvicted) || !t.held(s, c.Value)) && t.overwritten(c, s) {
+			t.recheck(s)
 			return Stale
 		}
 		if c.Time >= m.seen {
@@ -123,7 +135,7 @@ func (t *Table) keepUntold(c *Change, s uint32) {
 
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
-		t.strays.note(h, c)
+		t.vanished(h, c.Time, c.CPU)
 		if t.loading != nil {
 			t.loading.note(c)
 		}
@@ -131,20 +143,29 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	}
 	m := t.meta(s)
 	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread) {
+		if m.is(flagReleased) && t.predates(c, s) {
+			t.recheck(s) // it may have been written since
+			return Stale
+		}
+		t.unrelease(m)
 		m.witness(c)
 		return Unchanged
+	}
+	if c.Context == ContextReread && t.opt.EvictionsUnseen {
+		if t.predates(c, s) {
+			t.recheck(s)
+			return Stale
+		}
+		m.witness(c)
+		return t.localEvict(c, s) // put back it would drive out another
 	}
 	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
 		return t.vanish(c, s)
 	}
 	if t.foreign(m) && c.Context >= ContextSyscall {
-		if c.Context == ContextReread && t.predates(c, m) {
+		if c.Context == ContextReread && t.predates(c, s) {
 			t.recheck(s)
 			return Stale
-		}
-		if c.Context == ContextReread && t.opt.EvictionsUnseen {
-			m.witness(c)
-			return t.localEvict(c, s) // put back it would drive out another
 		}
 		t.markDirty(s)
 		t.moveTail(s)
@@ -158,7 +179,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 // node is deleted.
 func (t *Table) vanish(c *Change, s uint32) Outcome {
 	m := t.meta(s)
-	if c.Context == ContextReread && t.predates(c, m) {
+	if c.Context == ContextReread && t.predates(c, s) {
 		t.recheck(s)
 		return Stale
 	}
@@ -172,17 +193,26 @@ func (t *Table) vanish(c *Change, s uint32) Outcome {
 // it is no surprise, and that it is written again when its owner changes it.
 func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	t.stats.Evictions++
-	if s == 0 || !t.meta(s).live() {
+	if s == 0 {
+		return Ignored
+	}
+	if m := t.meta(s); !m.live() {
+		if m.is(flagReleased) && t.predates(c, s) {
+			t.recheck(s) // it may have been written since
+			return Ignored
+		}
+		t.unrelease(m)
 		return Ignored
 	}
 	if m := t.meta(s); !t.opt.EvictionDeletes || t.foreign(m) {
 		// A dirty record is about to be written anyway.
 		if !m.is(flagDirty) {
-			if t.predates(c, m) {
+			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= sameMoment) {
 				t.recheck(s) // it may have been written since
 			}
 			m.flags |= flagEvicted
 			m.seen = max(m.seen, c.Time)
+			t.queueEvicted(s)
 		}
 		return Ignored
 	}
@@ -203,7 +233,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	m := t.meta(s)
 	v := t.versionAt(c.Time)
 	switch {
-	case c.Context == ContextReread && t.predates(c, m):
+	case c.Context == ContextReread && t.predates(c, s):
 		t.recheck(s)
 		return Stale
 	case v > m.version:
@@ -212,8 +242,10 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		// raised above a peer's is ahead of the clock.
 		v = m.version + 1
 	default:
+		// The writer may have written a dirty record already, and the change may be later.
+		again := !m.is(flagDirty) || m.seen-c.Time <= sameMoment
 		m.witness(c)
-		if !m.is(flagDirty) {
+		if again {
 			t.recheck(s)
 		}
 		return Stale
@@ -245,13 +277,22 @@ const raced = flagUntold
 func (t *Table) ownWrite(c *Change, s uint32) bool {
 	m := t.meta(s)
 	const asked = raced | flagDoubt
-	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, m) && t.held(s, c.Value)
+	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.held(s, c.Value)
 }
 
 // predates reports whether a reread may have been made before the newest
 // evidence for the record, or before the daemon's own last write to it.
-func (t *Table) predates(c *Change, m *meta) bool {
-	return m.is(flagWritten) || c.Time < m.seen
+func (t *Table) predates(c *Change, s uint32) bool {
+	return t.overwritten(c, s) || c.Time < t.meta(s).seen
+}
+
+// overwritten reports whether a reread may have been made before the last change of the
+// record, or before the daemon's own last write to it.
+func (t *Table) overwritten(c *Change, s uint32) bool {
+	if c.Read != nil {
+		return c.Read.outdates(s)
+	}
+	return t.meta(s).is(flagWritten)
 }
 
 // doubtful reports whether the kernel may hold something else than the change
@@ -287,6 +328,7 @@ func (m *meta) witness(c *Change) {
 	switch {
 	case c.Context == ContextReread:
 		m.flags &^= flagDoubt
+		m.cpu = cpuNone // it has no place in the order of any CPU's events
 	case m.seen == 0 || c.Time-m.seen > sameMoment:
 		m.cpu = c.CPU
 	case m.cpu != c.CPU:
@@ -297,5 +339,36 @@ func (m *meta) witness(c *Change) {
 
 // versionAt returns the version of a change made at a time.
 func (t *Table) versionAt(now int64) Version {
-	return Version(min(max(now+t.skew, 1), int64(maxVersion)))
+	return Version(min(max(now+t.skew.at(now), 1), int64(maxVersion)))
+}
+
+const (
+	// skewGrace is how long in nanoseconds a skew lasts that no record confirms, and
+	// skewDecay how many nanoseconds it takes from then on to lose one. Versions still
+	// grow with time.
+	skewGrace = 10_000_000_000
+	skewDecay = 4
+)
+
+// skew is how far ahead of this node's clock peers' versions are. One record far ahead
+// moves it for a while, not for ever.
+type skew struct {
+	ahead int64
+	since int64 // when a record was that far ahead last
+}
+
+// at returns the skew at a time.
+func (s *skew) at(now int64) int64 {
+	return max(s.ahead-max(now-s.since-skewGrace, 0)/skewDecay, 0)
+}
+
+// raise takes in that a version was so far ahead, of which at most limit counts; 0 is no
+// limit. A write of that key wins all the same, by the key's version.
+func (s *skew) raise(ahead, now, limit int64) {
+	if limit > 0 {
+		ahead = min(ahead, limit)
+	}
+	if ahead > 0 && ahead >= s.at(now) {
+		s.ahead, s.since = ahead, now
+	}
 }

@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestLocalVersionIsTimePlusSkew(t *testing.T) {
 	r := newRig(t)
@@ -13,6 +16,37 @@ func TestLocalVersionIsTimePlusSkew(t *testing.T) {
 	r.remote(Accepted, 4000, peer, 4100, "p", "y")
 	r.local(Accepted, 5000, "update k v3 packet 0")
 	r.want("k", "v3 v5500 a100")
+}
+
+// One record far ahead moves versions by MaxSkew at most and for minutes only, and a write
+// of its key wins all the same.
+func TestSkewIsLimitedAndDecays(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxSkew = 30 * time.Second })
+	ahead := Version(second + 59*second)
+	r.remote(Accepted, second, peer, ahead, "k", "x")
+	r.local(Accepted, 2*second, "update j v1 packet 0")
+	r.want("j", "v1 v32000000000 a100")
+	r.local(Accepted, 2*second, "update k v1 packet 0")
+	r.want("k", "v1 v60000000001 a100")
+	r.local(Accepted, 51*second, "update j v2 packet 0") // 40 s after the grace
+	r.want("j", "v2 v71000000000 a100")
+	last := Version(0)
+	for at := 51 * second; at < 200*second; at += second / 2 {
+		v := r.tab.versionAt(at)
+		if v <= last {
+			t.Fatalf("version %d at %d after %d", v, at, last)
+		}
+		last = v
+	}
+	r.local(Accepted, 200*second, "update j v3 packet 0")
+	r.want("j", "v3 v200000000000 a100")
+	// A peer that is ahead all the time keeps the skew.
+	for at := 200 * second; at < 260*second; at += 5 * second {
+		r.remote(Accepted, at, peer, Version(at+20*second), "p", "x")
+	}
+	if got := r.tab.skew.at(260 * second); got != 20*second {
+		t.Errorf("skew %d, want 20 s", got)
+	}
 }
 
 func TestLocalOfOneCPUNeverLoses(t *testing.T) {

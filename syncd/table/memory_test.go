@@ -14,7 +14,7 @@ const (
 
 func newFlows(tb testing.TB) *Table {
 	tb.Helper()
-	tab, err := New(Options{Self: self, KeySize: flowKey, ValueSize: flowValue})
+	tab, err := New(Options{Self: self, KeySize: flowKey, ValueSize: flowValue, MaxEntries: million})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -2,9 +2,12 @@ package table
 
 import "strings"
 
-// maxOwners bounds the interned owners. A node adds one each time it restarts,
-// so only a peer that makes them up comes near.
-const maxOwners = 1 << 16
+// maxOwners bounds the interned owners. An id is used again once no record names its owner.
+const maxOwners = 1<<16 - 1
+
+// maxStrangers bounds the ids of owners that are not live: the others are for nodes that
+// membership has proven.
+const maxStrangers = maxOwners / 2
 
 // selfID is the OwnerID of Options.Self.
 const selfID OwnerID = 0
@@ -15,6 +18,14 @@ type owners struct {
 	// gone nodes left the cluster. Node names are kept beside the owners because
 	// a node may be gone before any record of it arrives.
 	gone map[string]bool
+	// live are the nodes that membership has, nil if that was never set.
+	live map[string]bool
+	// spare are the ids below len(list) that no owner has.
+	spare []OwnerID
+	// reused counts ids that were given to another owner.
+	reused uint64
+	// keep: ids are not reclaimed, because a conversion copies them.
+	keep bool
 	// digester keeps a digest of each node.
 	digester *digester
 }
@@ -23,6 +34,7 @@ type ownerInfo struct {
 	Owner
 	ours   bool // this node, whichever incarnation
 	gone   bool
+	refs   uint32      // records with this owner; not counted for selfID
 	hash   uint64      // for digests
 	digest *nodeDigest // of the node
 }
@@ -38,18 +50,96 @@ func (o *owners) intern(w Owner) OwnerID {
 	if id, ok := o.ids[w]; ok {
 		return id
 	}
-	if len(o.list) == maxOwners {
+	used := len(o.list) - len(o.spare)
+	if used == maxOwners || (used >= maxStrangers && o.live != nil && !o.live[w.Node]) {
 		return NoOwner
 	}
 	// The caller's string may be a piece of a receive buffer.
 	w.Node = strings.Clone(w.Node)
-	id := OwnerID(len(o.list))
+	id := o.next()
 	ours := id == selfID || w.Node == o.list[selfID].Node
-	o.list = append(o.list, ownerInfo{
+	o.list[id] = ownerInfo{
 		Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.owner(w), digest: o.digester.of(w.Node),
-	})
+	}
 	o.ids[w] = id
 	return id
+}
+
+// next returns an id that no owner has.
+func (o *owners) next() OwnerID {
+	if n := len(o.spare); n > 0 && !o.keep {
+		id := o.spare[n-1]
+		o.spare = o.spare[:n-1]
+		o.reused++
+		return id
+	}
+	o.list = append(o.list, ownerInfo{})
+	return OwnerID(len(o.list) - 1)
+}
+
+func (o *ownerInfo) free() bool { return o.Owner == Owner{} }
+
+// refer moves a record's reference from one owner to another.
+func (o *owners) refer(from, to OwnerID) {
+	if from == to {
+		return
+	}
+	if from != selfID {
+		o.list[from].refs--
+	}
+	if to != selfID {
+		o.list[to].refs++
+	}
+}
+
+// ReclaimOwners gives the ids of owners back that no record names any more, and their digests.
+// An id from Intern is valid until the next call, unless a record names its owner.
+func (tx *Tx) ReclaimOwners() {
+	o := &tx.t.owners
+	if o.keep {
+		return
+	}
+	named := make(map[string]bool)
+	for id := 1; id < len(o.list); id++ {
+		w := &o.list[id]
+		switch {
+		case w.free():
+		case w.refs > 0:
+			named[w.Node] = true
+		default:
+			delete(o.ids, w.Owner)
+			*w = ownerInfo{}
+			o.spare = append(o.spare, OwnerID(id))
+		}
+	}
+	for node := range o.digester.nodes {
+		if !named[node] && node != o.list[selfID].Node {
+			delete(o.digester.nodes, node)
+		}
+	}
+}
+
+// Owners calls fn with each owner that has an id, in the order of the ids.
+func (tx *Tx) Owners(fn func(Owner)) {
+	for i := range tx.t.owners.list {
+		if w := &tx.t.owners.list[i]; !w.free() {
+			fn(w.Owner)
+		}
+	}
+}
+
+// OwnersReused returns how many ids were given to another owner so far. Data kept by id is void
+// when it changes.
+func (tx *Tx) OwnersReused() uint64 { return tx.t.owners.reused }
+
+// SetLive notes which nodes membership has proven to be live. Ids are kept free for them, whatever
+// owners peers invent.
+func (tx *Tx) SetLive(nodes []string) {
+	live := make(map[string]bool, len(nodes))
+	for _, node := range nodes {
+		live[node] = true
+	}
+	tx.t.owners.live = live
 }
 
 func (o *owners) bytes() uint64 {

@@ -24,12 +24,22 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		t.stats.Refused++
 		return Refused
 	}
-	t.skew = max(t.skew, int64(d.Version)-now)
+	t.skew.raise(int64(d.Version)-now, now, int64(t.opt.MaxSkew))
 	h, s := t.find(d.Key)
-	if t.ours(d.Owner) {
+	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
 		}
+	}
+	if d.Expired {
+		return t.remoteExpired(d, h, s, now)
+	}
+	if !d.Delete && (s == 0 || !t.meta(s).live()) && !t.admits(d.Owner) {
+		if s != 0 && !t.beats(d, t.meta(s)) {
+			return t.repeated(d, s, opt)
+		}
+		t.stats.Rejected++
+		return Refused
 	}
 	if s == 0 {
 		if s = t.create(h, d.Key); s == 0 {
@@ -66,6 +76,9 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
 		return Accepted
 	}
+	if opt.Repair && !d.Delete && !m.live() && m.version >= d.Version && t.owners.list[m.owner].Node != t.owners.list[d.Owner].Node {
+		t.repeatDelete(s)
+	}
 	if opt.Touch && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
 		t.moveTail(s)
 	}
@@ -73,6 +86,17 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 		return Unchanged
 	}
 	return Stale
+}
+
+// repeatDelete sends a tombstone again, as this node's own if it was another's.
+func (t *Table) repeatDelete(s uint32) {
+	m := t.meta(s)
+	if m.owner == selfID {
+		t.moveTail(s)
+		return
+	}
+	t.stamp(s, m.version+1, selfID)
+	t.stats.Repeated++
 }
 
 // replaces makes a record of another node what a delta of the same owner says, if that is
@@ -83,6 +107,8 @@ func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 	switch {
 	case d.Owner != m.owner || t.ours(d.Owner) || (!same && how != ReplaceOwn):
 		return false
+	case m.is(flagExpired) && how != ReplaceOwn:
+		return false // a survivor has given it up
 	case same && d.Delete == !m.live() && (d.Delete || t.alike(s, d.Value)):
 		return false
 	}
@@ -98,7 +124,7 @@ func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 // by a record that is not dirty.
 func (t *Table) differs(d *Delta, s uint32) bool {
 	m := t.meta(s)
-	held := m.live() && !m.is(flagEvicted)
+	held := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted)
 	if d.Delete || !held {
 		return held == d.Delete
 	}
@@ -149,9 +175,10 @@ func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool
 }
 
 // mapKnows reports whether a record says what the local map held when an
-// earlier incarnation's record of the key arrives.
+// earlier incarnation's record of the key arrives. A new map's value may be under the version of an
+// earlier incarnation: one peer had it, and another peer has a later record of that incarnation.
 func (t *Table) mapKnows(m *meta) bool {
-	return m.owner == selfID || (t.opt.SameMap && t.ours(m.owner))
+	return m.owner == selfID || (t.ours(m.owner) && (t.opt.SameMap || m.is(flagLoaded)))
 }
 
 // buryOwn records that a key of ours is not in the map.
@@ -159,6 +186,10 @@ func (t *Table) buryOwn(d *Delta, h uint32, now int64) Outcome {
 	s := t.create(h, d.Key)
 	if s == 0 {
 		return Refused
+	}
+	if !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes {
+		t.buryEvicted(s, d, now)
+		return Accepted
 	}
 	t.kill(s, now)
 	if d.Delete {

@@ -42,10 +42,14 @@ func (tx *Tx) Reread(key []byte) {
 		t.recheck(s)
 		return
 	}
+	t.rereadUnknown(key)
+}
+
+func (t *Table) rereadUnknown(key []byte) {
 	if t.rereads.len(t.opt.KeySize) >= maxRereads {
 		t.stats.RereadsDropped++
 		return
 	}
 	t.rereads.push(key)
-	tx.changed = true
+	t.tx.changed = true
 }

@@ -10,15 +10,20 @@ import "bytes"
 // scan is the state of the one that is under way.
 type scan struct {
 	on   bool
-	lap  bool   // the mark that met records bear in this lap
-	slot uint32 // where the search for those not met has got to
+	met  []uint64 // a bit for each slot whose record the scan has met
+	slot uint32   // where the search for those not met has got to
 }
 
 // BeginScan must come before the first entry is read. A scan that was not ended is
 // begun anew.
 func (tx *Tx) BeginScan() {
-	s := &tx.t.scan
-	s.on, s.lap, s.slot = true, !s.lap, firstSlot
+	t := tx.t
+	s := &t.scan
+	s.on, s.slot = true, firstSlot
+	clear(s.met)
+	if n := int(t.allocated/64) + 1; len(s.met) < n {
+		s.met = make([]uint64, n+n/4)
+	}
 }
 
 // Scanned enters one entry that the kernel map holds. c is as for a reread: its
@@ -41,11 +46,11 @@ func (tx *Tx) Scanned(c *Change) Outcome {
 }
 
 // ScannedAll enters many entries as Scanned does. Their keys and values stand one
-// after the other; at is the time before they were read.
-func (tx *Tx) ScannedAll(at int64, keys, values []byte) {
+// after the other; at is the time before they were read, r the reading, see Change.Read.
+func (tx *Tx) ScannedAll(r *Reading, at int64, keys, values []byte) {
 	t := tx.t
 	ks, vs := t.opt.KeySize, t.opt.ValueSize
-	c := Change{Time: at, Op: OpUpdate, Context: ContextReread}
+	c := Change{Time: at, Op: OpUpdate, Context: ContextReread, Read: r}
 	var slots [WarmKeys]uint32
 	for n := min(len(keys)/ks, len(values)/vs); n > 0; {
 		lot := min(n, WarmKeys)
@@ -103,7 +108,10 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 	for ; s.on && s.slot < t.allocated && limit > 0; s.slot++ {
 		limit--
 		m := t.meta(s.slot)
-		if m.is(flagFree|flagDirty|flagEvicted) || !m.live() || m.is(flagMet) == s.lap {
+		if m.is(flagEvicted) {
+			t.queueEvicted(s.slot) // its owner may have left since
+		}
+		if m.is(flagFree|flagDirty|flagEvicted) || (!m.live() && !m.is(flagReleased)) || s.has(s.slot) {
 			continue
 		}
 		t.stats.ScanFound++
@@ -118,9 +126,16 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 // met marks a record as one that the map holds, as far as the scan under way goes.
 // What is written or seen while it runs is met, too: the scan may have passed its place.
 func (t *Table) met(s uint32) {
-	m := t.meta(s)
-	m.flags &^= flagMet
-	if t.scan.lap {
-		m.flags |= flagMet
+	if !t.scan.on {
+		return
 	}
+	for int(s/64) >= len(t.scan.met) {
+		t.scan.met = append(t.scan.met, 0)
+	}
+	t.scan.met[s/64] |= 1 << (s % 64)
+}
+
+// has reports whether the scan has met a record.
+func (c *scan) has(s uint32) bool {
+	return int(s/64) < len(c.met) && c.met[s/64]&(1<<(s%64)) != 0
 }

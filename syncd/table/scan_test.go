@@ -97,7 +97,7 @@ func TestScannedAllFindsTheSame(t *testing.T) {
 	})
 	all.tab.Update(func(tx *Tx) {
 		tx.BeginScan()
-		tx.ScannedAll(2*second, keys, values)
+		tx.ScannedAll(nil, 2*second, keys, values)
 		for tx.EndScan(100) {
 		}
 	})

@@ -32,6 +32,7 @@ type simDaemon struct {
 	// scanExpired is how many tombstones had been forgotten when the scan began.
 	scanExpired uint64
 	scanned     []simRead
+	scanReading Reading
 
 	simMembers
 	simLinks
@@ -104,6 +105,7 @@ func (d *simDaemon) attach() {
 	same := n.noted == n.lb.id
 	if !d.known {
 		o := n.opt
+		o.LRU, o.MaxEntries = n.lru, n.room
 		o.Self, o.KeySize, o.ValueSize, o.Seed, o.SameMap = d.self, simKey, simValue, 1, same
 		d.tab = n.sim.tables.get(n.sim.tb, o)
 	}
@@ -168,6 +170,7 @@ func (d *simDaemon) follow() {
 // load reads the next entries of the map, or enters those read.
 func (d *simDaemon) load(limit int) {
 	if len(d.read) == 0 && d.place < len(d.m.entries) {
+		d.tab.View(func(tx *Tx) { tx.BeginReading(&d.scanReading) })
 		d.read, d.place = d.m.walk(d.read, d.place, limit, d.n.readClock())
 		return
 	}
@@ -196,6 +199,7 @@ func (d *simDaemon) enter(tx *Tx, r *simRead) {
 		c.Context = ContextProcess
 		tx.Local(&c)
 	case loadAgain:
+		c.Read = &d.scanReading
 		tx.Scanned(&c)
 	}
 }
@@ -258,6 +262,10 @@ func (d *simDaemon) event(e *simEvent) {
 	if e.op == OpUpdate {
 		c.Value = e.value[:]
 	}
+	if d.n.sim.keysOnly && e.op == OpUpdate {
+		d.tab.Update(func(tx *Tx) { tx.Reread(c.Key) })
+		return
+	}
 	before := d.content(e.key)
 	o := d.local(&c)
 	if e.op != OpUpdate && before.live() {
@@ -286,7 +294,7 @@ func (d *simDaemon) judgeDelete(e *simEvent, before *simContent, o Outcome) {
 }
 
 func (d *simDaemon) local(c *Change) (o Outcome) {
-	d.tab.Update(func(tx *Tx) { o = tx.Local(c) })
+	d.tab.Update(func(tx *Tx) { tx.Now(d.n.clock()); o = tx.Local(c) })
 	if o == Accepted || o == Restored {
 		d.n.sim.moves++
 	}
@@ -342,8 +350,19 @@ func (d *simDaemon) upkeep() {
 	if d.phase != simFill {
 		return
 	}
+	if d.n.early {
+		d.acknowledge()
+		d.tab.View((*Tx).ReclaimOwners)
+	}
 	d.tab.Update(func(tx *Tx) {
 		for tx.Expire(d.n.clock(), 2) {
+		}
+		expired := d.tab.stats.EvictionsExpired
+		for tx.ExpireEvicted(d.n.clock(), 2) {
+		}
+		if n := int(d.tab.stats.EvictionsExpired - expired); n > 0 {
+			d.n.sim.moves += n
+			d.n.sim.forgotten = true // the owner may live, cut off: nodes have to compare
 		}
 		tx.Rewind(d.hand)
 		tx.RequeueFailed(d.n.burst)

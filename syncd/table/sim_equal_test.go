@@ -13,6 +13,7 @@ func valueText(b []byte) string {
 // simContent is a record in a form that compares between nodes.
 type simContent struct {
 	known, dead bool
+	expired     bool
 	version     Version
 	owner       Owner
 	value       entryValue
@@ -35,7 +36,7 @@ func (n *simNode) content(tx *Tx, key int) (c simContent) {
 	if !tx.Get(n.sim.keys[key][:], &r) {
 		return c
 	}
-	c = simContent{known: true, dead: r.Delete, version: r.Version, owner: tx.Owner(r.Owner)}
+	c = simContent{known: true, dead: r.Delete, expired: r.Expired, version: r.Version, owner: tx.Owner(r.Owner)}
 	copy(c.value[:], r.Value)
 	return c
 }
@@ -70,7 +71,7 @@ func (s *sim) converged() error {
 
 // alike compares the tables of two nodes.
 func (s *sim) alike(a, b *simNode) (err error) {
-	forgot := a.d.tab.floor+b.d.tab.floor > 0
+	forgot := s.forgot()
 	a.d.tab.View(func(ta *Tx) {
 		b.d.tab.View(func(tb *Tx) {
 			for k := range s.keys {
@@ -96,6 +97,9 @@ func (c *simContent) live() bool { return c.known && !c.dead }
 
 func (c *simContent) same(o *simContent, masked bool) bool {
 	x, y := *c, *o
+	if (x.expired || y.expired) && !x.live() && !y.live() {
+		return true // where the key was not known the expiry is not either
+	}
 	if masked {
 		x.value[volatileByte], x.value[localByte] = 0, 0
 		y.value[volatileByte], y.value[localByte] = 0, 0
@@ -128,6 +132,7 @@ func (n *simNode) mapped() (err error) {
 					missing = n.sim.name(k)
 				}
 			case c.live() && !e.live && e.evicted && (n.knowsEvicted(k) || !n.sim.scans):
+			case !c.live() && e.live && n.released(k):
 			case c.live() != e.live:
 				err = fmt.Errorf("%s: key %s is %v in the table and %v in the map", n.name, n.sim.name(k), c, e.live)
 				return
@@ -145,6 +150,13 @@ func (n *simNode) knowsEvicted(key int) bool {
 	t := n.d.tab
 	_, s := t.find(n.sim.keys[key][:])
 	return t.meta(s).is(flagEvicted)
+}
+
+// released reports whether the map still has an entry as it was when its owner gave it up.
+func (n *simNode) released(key int) bool {
+	t := n.d.tab
+	_, s := t.find(n.sim.keys[key][:])
+	return s != 0 && t.meta(s).is(flagReleased) && n.holds(entryValue(t.value(s)), n.d.m.entries[key].value)
 }
 
 // holds compares a record's value with what the map has. What no hook sees is as old as

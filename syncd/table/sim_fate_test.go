@@ -99,9 +99,16 @@ func (r *simRun) furnish() {
 	} else {
 		o.TombstoneTTL = 1000 * time.Hour
 	}
+	o.EvictedTTL = []time.Duration{time.Millisecond, 5 * time.Second, 30 * time.Second}[r.rand.IntN(3)]
+	o.MaxEvicted = 1 + r.rand.IntN(5)
+	o.TombstoneGrace = []time.Duration{time.Millisecond, time.Second, 5 * time.Second}[r.rand.IntN(3)]
+	if r.scans && r.chance(0.1) {
+		o.MaxTombstones = 1 + r.rand.IntN(6)
+	}
+	early := r.scans && r.coin()
 	lru, small := !r.blind && r.coin(), r.chance(0.3)
 	for _, n := range r.nodes {
-		n.opt, n.burst = o, 1+r.rand.IntN(8)
+		n.opt, n.burst, n.early = o, 1+r.rand.IntN(8), early
 		n.lb.entries = make([]simEntry, len(r.keys))
 		if small && r.coin() {
 			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru

@@ -33,9 +33,18 @@ type simFeed struct {
 	moved   int64
 	retell  *BucketSet
 	tale    *Cursor
+
+	// As syncd/replicate's requested.go.
+	orphaned bool        // what is requested
+	serial   int         // of that
+	answered int         // of the last answer
+	cover    simCoverage // in force
+	walk     *Cursor     // over what was passed under less
+	until    uint64      // where that ends
+	begin    bool        // it is to begin
 }
 
-// simRequest is what a receiver asks for: one of the three.
+// simRequest is what a receiver asks for: one of the four.
 type simRequest struct {
 	index       int
 	subscribe   bool
@@ -44,6 +53,8 @@ type simRequest struct {
 	position    uint64
 	unsubscribe bool
 	retell      *BucketSet
+	orphaned    bool // as part of a subscription, or alone
+	serial      int  // of that
 }
 
 // simMessage is what a sender says.
@@ -55,6 +66,7 @@ type simMessage struct {
 	reset    bool
 	end      bool   // nothing was left to send
 	passed   uint64 // of an open walk that told all: the position at its end
+	serial   int    // of the request that is satisfied
 	deltas   []simDelta
 }
 
@@ -67,6 +79,8 @@ const (
 	simRetoldBatch
 	simRetold
 	simLost
+	simRequested // records that were requested, out of turn
+	simOwnersSent
 )
 
 type simDelta struct {
@@ -75,6 +89,7 @@ type simDelta struct {
 	version Version
 	owner   Owner
 	dead    bool
+	expired bool
 }
 
 const (
@@ -97,6 +112,9 @@ func (st *simStream) closeFeed() {
 		}
 		if f.tale != nil {
 			f.tale.Close()
+		}
+		if f.walk != nil {
+			f.walk.Close()
 		}
 		st.feed = nil
 	}
@@ -158,12 +176,14 @@ func (st *simStream) handle(r *simRequest) {
 		}
 		st.closeFeed()
 		st.last = r.index
-		st.feed = &simFeed{index: r.index, tellAll: r.tellAll, resume: r.resume, sent: r.position}
+		st.feed = &simFeed{index: r.index, tellAll: r.tellAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial}
 	case st.feed == nil || st.feed.index != r.index:
 	case r.unsubscribe:
 		st.closeFeed()
 	case r.retell != nil:
 		st.feed.retell = r.retell
+	default:
+		st.feed.orphaned, st.feed.serial = r.orphaned, r.serial
 	}
 }
 
@@ -179,13 +199,10 @@ func (st *simStream) replace() {
 // accept opens the walk: where the peer left off if that is still a place in the order, or
 // else at 0.
 func (st *simStream) accept() bool {
-	f, d, to, t := st.feed, st.from, st.to, st.from.tab
+	f, t := st.feed, st.from.tab
 	position, reset := f.sent, false
 	if !f.resume || position > t.seq || position < t.floor {
 		position, reset = 0, true
-	}
-	if p := d.passed[to.n.id]; p.inc == to.self.Incarnation && !reset {
-		d.planTouch(p.view, to.n.id)
 	}
 	f.origin, f.sent = position, position
 	f.cursor = t.NewCursor(position)
@@ -194,10 +211,13 @@ func (st *simStream) accept() bool {
 
 func (st *simStream) step(limit int) bool {
 	d, f := st.from, st.feed
-	var batch, again []simDelta
-	lost, over := false, false
+	var batch, again, requested []simDelta
+	lost, over, walked := false, false, false
 	d.tab.View(func(tx *Tx) {
 		lost = !st.encode(tx, limit, &batch)
+		if !lost && f.walk != nil && !f.begin {
+			walked = st.requested(tx, limit, &requested)
+		}
 		if !lost && f.open && f.ended && f.tale != nil {
 			over = st.again(tx, limit, &again)
 		}
@@ -207,7 +227,15 @@ func (st *simStream) step(limit int) bool {
 		st.closeFeed()
 		return true
 	}
+	f.walkRequested(d.tab, walked)
 	sent := st.dispatch(batch)
+	if len(requested) > 0 {
+		sent = st.send(simMessage{kind: simRequested, previous: f.sent, position: f.sent, deltas: requested})
+	}
+	if f.serial != f.answered && f.walk == nil {
+		f.answered = f.serial
+		sent = st.send(simMessage{kind: simOwnersSent, serial: f.serial})
+	}
 	switch {
 	case f.retell == nil:
 		return sent
@@ -244,7 +272,7 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 	if floor := tx.Floor(); floor > f.cursor.Position() && floor > f.goal {
 		return false
 	}
-	d.passed[st.to.n.id] = simPassed{st.to.self.Incarnation, d.view}
+	st.follow()
 	f.ended = false
 	var r Record
 	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
@@ -254,7 +282,7 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 		}
 		o := tx.Owner(r.Owner)
 		own := o == st.to.self
-		if !own && (f.tellAll || d.view.serves(d.n.sim.node(o.Node), o.Incarnation, st.to)) && r.Version != 0 {
+		if !own && (f.tellAll || f.cover.sends(o, d.n.sim.node(o.Node), st.to)) && r.Version != 0 {
 			*batch = append(*batch, st.delta(&r, o))
 		}
 	}
@@ -262,8 +290,49 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 	return true
 }
 
+// follow puts the newest request and view in force. The table is locked.
+func (st *simStream) follow() {
+	f, c := st.feed, simCoverage{st.from.view, st.feed.orphaned}
+	if c == f.cover {
+		return
+	}
+	grown := c.exceeds(&f.cover)
+	if f.cover = c; grown && f.cursor.Position() > 0 {
+		f.begin, f.until = true, f.cursor.Position()
+	}
+}
+
+// requested fills a batch with records that the stream has passed under less.
+func (st *simStream) requested(tx *Tx, limit int, batch *[]simDelta) (over bool) {
+	f, s := st.feed, st.from.n.sim
+	var r Record
+	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
+		if !tx.Next(f.walk, &r) || r.Position > f.until {
+			return true
+		}
+		o := tx.Owner(r.Owner)
+		if node := s.node(o.Node); node != st.to.n.id && node != st.from.n.id && f.cover.sends(o, node, st.to) && r.Version != 0 {
+			*batch = append(*batch, st.delta(&r, o))
+		}
+	}
+	return false
+}
+
+// walkRequested closes a walk that is over, and begins one that is due.
+func (f *simFeed) walkRequested(t *Table, over bool) {
+	if over || f.begin {
+		if f.walk != nil {
+			f.walk.Close()
+			f.walk = nil
+		}
+		if f.begin {
+			f.begin, f.walk = false, t.NewCursor(0)
+		}
+	}
+}
+
 func (st *simStream) delta(r *Record, o Owner) simDelta {
-	x := simDelta{key: st.from.n.sim.key(r.Key), version: r.Version, owner: o, dead: r.Delete}
+	x := simDelta{key: st.from.n.sim.key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
 	copy(x.value[:], r.Value)
 	if st.from.n.opt.Carried != nil {
 		x.value[localByte] = 0
@@ -289,7 +358,7 @@ func (st *simStream) again(tx *Tx, limit int, batch *[]simDelta) (over bool) {
 // dispatch sends what encode made of the walk. A walk that may not begin yet is all, too.
 func (st *simStream) dispatch(batch []simDelta) bool {
 	f := st.feed
-	end, position := !f.open || f.ended, f.sent
+	end, position := !f.open || (f.ended && f.walk == nil), f.sent
 	if f.open {
 		position = f.cursor.Position()
 	}

@@ -29,7 +29,15 @@ type simLink struct {
 	rewalk   bool   // the next subscription is to begin at 0
 	from     uint64 // where the subscription began
 	passed   uint64 // position up to which the peer has told all
+	head     uint64 // of the table, after the last merge
+	acked    uint64 // position
 	job      *simJob
+
+	wanted     bool // orphaned records are requested of the peer
+	departures int  // of the view under which they were
+	serial     int  // of the request
+	sent       int  // serial of the last one sent
+	confirmed  int  // of the last one that was satisfied
 }
 
 type simIntake uint8
@@ -56,7 +64,15 @@ func (d *simDaemon) relink(peer int, inc uint64) {
 	if l != nil {
 		l.cut()
 	}
-	d.links[peer] = &simLink{to: d, peer: peer, inc: inc}
+	first := d.n.id // if all serve the map
+	for i, inc := range d.view.live {
+		if d.view.before(i, inc, first) {
+			first = i
+		}
+	}
+	d.links[peer] = &simLink{
+		to: d, peer: peer, inc: inc, serial: 1, wanted: first == d.n.id || first == peer, departures: d.view.departures,
+	}
 }
 
 // synced reports whether the first walk of every live peer has been merged. A map that a
@@ -66,7 +82,8 @@ func (d *simDaemon) synced() bool {
 		return false
 	}
 	for i, inc := range d.view.live {
-		if i != d.n.id && inc != 0 && !d.links[i].synced && d.links[i].state != simPendingMap {
+		l := d.links[i]
+		if i != d.n.id && inc != 0 && (!l.synced || (l.wanted && l.confirmed != l.serial)) && l.state != simPendingMap {
 			return false
 		}
 	}
@@ -88,7 +105,9 @@ func (l *simLink) down() {
 	l.to.n.sim.moves++
 }
 
-func (l *simLink) unsubscribed() { l.index, l.state, l.job = 0, simUnsubscribed, nil }
+func (l *simLink) unsubscribed() {
+	l.index, l.state, l.job, l.confirmed, l.acked = 0, simUnsubscribed, nil, 0, 0
+}
 
 // connect opens a stream if there is to be one.
 func (l *simLink) connect() {
@@ -109,13 +128,15 @@ func (l *simLink) subscribe() {
 	l.index, l.state, l.asked = l.last, simAwaited, l.to.tab.seq+1
 	l.st.up = append(l.st.up, simRequest{
 		index: l.index, subscribe: true, tellAll: l.to.tab.stats.Unversioned > 0,
-		resume: l.received && !l.rewalk, position: l.position,
+		resume: l.received && !l.rewalk, position: l.position, orphaned: l.wanted, serial: l.serial,
 	})
+	l.sent = l.serial
 	l.to.n.sim.moves++
 }
 
 // request makes the requests that are due.
 func (l *simLink) request() {
+	l.to.assign()
 	switch {
 	case l.st == nil:
 		l.connect()
@@ -125,6 +146,10 @@ func (l *simLink) request() {
 		l.subscribe()
 	case l.index == 0 && l.to.n.sim.now >= l.retry:
 		l.subscribe()
+	case l.state == simServed && l.sent != l.serial:
+		l.sent = l.serial
+		l.st.up = append(l.st.up, simRequest{index: l.index, orphaned: l.wanted, serial: l.serial})
+		l.to.n.sim.moves++
 	}
 }
 
@@ -164,8 +189,10 @@ func (l *simLink) take() bool {
 		l.state = simPendingMap
 	case simAccepted:
 		l.accept(&m)
-	case simBatch, simRetoldBatch:
+	case simBatch, simRetoldBatch, simRequested:
 		l.merge(&m)
+	case simOwnersSent:
+		l.confirmed = m.serial
 	case simRetold:
 		l.endJob()
 	case simLost:
@@ -196,7 +223,7 @@ func (l *simLink) merge(m *simMessage) {
 	}
 	if len(m.deltas) > 0 {
 		now := d.n.clock()
-		opt := RemoteOptions{Touch: l.sweep || retold}
+		opt := RemoteOptions{Touch: (l.sweep && m.kind == simBatch) || retold, Repair: retold}
 		d.tab.Update(func(tx *Tx) {
 			for i := range m.deltas {
 				l.mergeOne(tx, &m.deltas[i], now, opt, retold)
@@ -206,8 +233,8 @@ func (l *simLink) merge(m *simMessage) {
 	if m.end && l.sweep {
 		l.sweepRest()
 	}
-	l.position = m.position
-	if !retold && m.end {
+	l.position, l.head = m.position, d.tab.seq
+	if m.kind == simBatch && m.end {
 		l.sweep, l.synced = false, true
 		if l.from <= l.passed {
 			l.passed = max(l.passed, m.passed)
@@ -223,11 +250,11 @@ func (l *simLink) mergeOne(tx *Tx, x *simDelta, now int64, opt RemoteOptions, re
 		switch {
 		case node == l.peer:
 			opt.Replace = ReplaceOwn
-		case compared && d.view.survivor == l.peer:
+		case compared && d.first == l.peer:
 			opt.Replace = ReplaceSame
 		}
 	}
-	delta := Delta{Key: s.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead}
+	delta := Delta{Key: s.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
 	value := x.value
 	if !x.dead {
 		delta.Value = value[:]

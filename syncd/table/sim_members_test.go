@@ -2,82 +2,110 @@ package table
 
 import "time"
 
-// What follows is syncd/replicate's membership.go and peers.go over tables that nothing
-// but function calls connect: who tells what, and what is moved to the tail for it.
+// What follows is syncd/replicate's membership.go, peers.go and roles.go over tables that
+// nothing but function calls connect.
 
 // simView is the membership of one moment, as one node sees it. It does not change.
 type simView struct {
-	self     int
-	live     []uint64 // incarnations by node, 0: not live
-	survivor int
+	self       int
+	live       []uint64 // incarnations by node, 0: not live
+	departures int      // nodes that have left so far
 }
 
 // simMembers is what a daemon knows of others.
 type simMembers struct {
-	view     *simView
-	toldAt   int64   // when it was told of peers first; 0: not yet
-	met      []bool  // every node that ever was live
-	gone     []bool  // those that are not any more
-	touching []bool  // nodes whose records are to be moved to the tail
-	looked   OwnerID // owners below were looked for among those met
-	passed   []simPassed
-}
-
-// simPassed is under which view a stream to a life of a peer went on last.
-type simPassed struct {
-	inc  uint64
-	view *simView
+	view   *simView
+	toldAt int64   // when it was told of peers first; 0: not yet
+	met    []bool  // every node that ever was live
+	gone   []bool  // those that are not any more
+	goneAt []int64 // since when
+	looked OwnerID // owners below were looked for among those met
+	first  int     // the fallback sender
 }
 
 const simUnknownGrace = int64(60 * time.Second)
 
 func (d *simDaemon) initMembers() {
 	n := len(d.n.sim.nodes)
-	d.met, d.gone, d.touching = make([]bool, n), make([]bool, n), make([]bool, n)
-	d.links, d.passed = make([]*simLink, n), make([]simPassed, n)
-	d.view = d.newView(make([]uint64, n))
+	d.met, d.gone, d.links = make([]bool, n), make([]bool, n), make([]*simLink, n)
+	d.view, d.first = d.newView(make([]uint64, n)), d.n.id
+	d.goneAt = make([]int64, n)
 }
 
 func (d *simDaemon) newView(live []uint64) *simView {
-	v := &simView{self: d.n.id, live: live, survivor: d.n.id}
+	v := &simView{self: d.n.id, live: live}
 	v.live[v.self] = d.self.Incarnation
-	for i, inc := range v.live {
-		if first := v.live[v.survivor]; inc != 0 && (inc < first || (inc == first && i < v.survivor)) {
-			v.survivor = i
+	if d.view != nil {
+		v.departures = d.view.departures
+		for i, inc := range d.view.live {
+			if inc != 0 && v.live[i] == 0 {
+				v.departures++
+			}
 		}
 	}
 	return v
 }
 
-// covers reports whether a node tells the records of an owner to a target although they are
-// not its own.
-func (v *simView) covers(owner, target int) bool {
-	if owner == v.self || owner == target || v.live[owner] != 0 {
-		return owner == target
-	}
-	return v.survivor == v.self || v.survivor == target
-}
+func (v *simView) orphaned(owner int) bool { return v.live[owner] == 0 && owner != v.self }
 
-func (v *simView) serves(owner int, inc uint64, target *simDaemon) bool {
-	if owner == target.n.id && inc == target.self.Incarnation {
-		return false
-	}
-	return owner == v.self || v.covers(owner, target.n.id)
+// before reports whether a live node started before another one.
+func (v *simView) before(node int, inc uint64, other int) bool {
+	o := v.live[other]
+	return inc != 0 && (inc < o || (inc == o && node < other))
 }
 
 // comparable reports whether a node's records are part of what a sender tells a receiver,
 // and both hold alike.
 func (v *simView) comparable(node, sender, receiver int) bool {
-	if node == sender || node == receiver {
-		return node == sender
-	}
-	return v.live[node] == 0 && (v.survivor == sender || v.survivor == receiver)
+	return node == sender || (node != receiver && v.orphaned(node))
 }
 
-// takesOver reports whether a view makes a node responsible for records of an owner that a
-// stream to a target may have passed under the old one.
-func (v *simView) takesOver(old *simView, owner, target int) bool {
-	return v.covers(owner, target) && (old == nil || !old.covers(owner, target))
+// simCoverage says whose records a node sends over a stream besides its own: see
+// syncd/replicate's coverage.go.
+type simCoverage struct {
+	view     *simView
+	orphaned bool
+}
+
+func (c *simCoverage) sends(owner Owner, node int, target *simDaemon) bool {
+	switch node {
+	case target.n.id:
+		return owner != target.self
+	case c.view.self:
+		return true
+	}
+	return c.orphaned && c.view.orphaned(node)
+}
+
+// exceeds reports whether a coverage may have owners that an older one does not have.
+func (c *simCoverage) exceeds(old *simCoverage) bool {
+	return c.orphaned && (old.view == nil || !old.orphaned || c.view.departures != old.view.departures)
+}
+
+// assign decides of which peers orphaned records are requested: of all if this node is the
+// fallback sender, and else of that one alone. It is the node that started first of those
+// that serve the map to this one, or may do so in a moment.
+func (d *simDaemon) assign() {
+	d.first = d.n.id
+	for _, l := range d.links {
+		if l == nil || d.view.live[l.peer] != l.inc || l.state == simPendingMap {
+			continue
+		}
+		if d.view.before(l.peer, l.inc, d.first) {
+			d.first = l.peer
+		}
+	}
+	for _, l := range d.links {
+		if l == nil || d.view.live[l.peer] != l.inc || l.state != simServed {
+			continue
+		}
+		wanted := d.first == d.n.id || d.first == l.peer
+		if wanted != l.wanted || (wanted && l.departures != d.view.departures) {
+			l.wanted = wanted
+			l.serial++
+		}
+		l.departures = d.view.departures
+	}
 }
 
 // alone reports whether a node knows of no other.
@@ -117,25 +145,9 @@ func (d *simDaemon) setPeers(live []uint64) {
 	for i := len(d.sessions) - 1; i >= 0; i-- {
 		d.sessions[i].checkPeer(old, v)
 	}
-	for _, st := range d.sessions {
-		d.planTouch(old, st.to.n.id)
-	}
 	s.moves++
 	if s.notes != nil {
 		s.notes("%s sees %s", d.n.name, v.names(s))
-	}
-}
-
-// planTouch notes whose records a node tells a target from now on, of those that a stream may have
-// passed under an old view.
-func (d *simDaemon) planTouch(old *simView, target int) {
-	if !d.known {
-		return
-	}
-	for _, o := range d.tab.owners.list {
-		if owner := d.n.sim.node(o.Node); d.view.takesOver(old, owner, target) {
-			d.touching[owner] = true
-		}
 	}
 }
 
@@ -163,7 +175,7 @@ func (d *simDaemon) setGone(node int, gone bool) {
 	s := d.n.sim
 	d.gone[node] = gone
 	if gone {
-		d.met[node] = true
+		d.met[node], d.goneAt[node] = true, s.now
 		if s.model != nil {
 			s.model.missed(d, node)
 		}
@@ -189,29 +201,9 @@ func (d *simDaemon) findUnknown() {
 		return
 	}
 	for ; int(d.looked) < len(d.tab.owners.list); d.looked++ {
-		if i := s.node(d.tab.owners.list[d.looked].Node); i != d.n.id && !d.met[i] {
+		if i := s.node(d.tab.owners.list[d.looked].Node); i >= 0 && i != d.n.id && !d.met[i] {
 			d.setGone(i, true)
 			s.moves++
 		}
-	}
-}
-
-// touch moves the records of planned nodes to the tail.
-func (d *simDaemon) touch() {
-	for i, wanted := range d.touching {
-		if !wanted {
-			continue
-		}
-		d.touching[i] = false
-		if !d.known {
-			continue
-		}
-		c := d.tab.NewCursor(0)
-		d.tab.Update(func(tx *Tx) {
-			for tx.Touch(d.n.sim.nodes[i].name, c, 3) {
-			}
-		})
-		c.Close()
-		d.n.sim.moves++
 	}
 }

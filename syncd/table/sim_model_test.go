@@ -24,6 +24,9 @@ type modelKey struct {
 	when    int64      // the same in time
 	close   bool       // the one before was at about the same moment
 	unseen  bool       // the daemon cannot know of it yet
+	// early: the daemon had attached the map at about the same moment. By the time in its event the
+	// write may have come before the last read of the map before.
+	early bool
 
 	// spoilt: another node came to decide about it, as a claim or with the owner gone.
 	spoilt bool
@@ -35,6 +38,8 @@ type modelKey struct {
 	loose bool
 	// evicted: perhaps it counts as deleted.
 	evicted bool
+	// wasEvicted: an older value of it may expire.
+	wasEvicted bool
 	// missing has a bit for each other node whose map a standby's collector or
 	// an eviction took it from.
 	missing uint32
@@ -77,6 +82,7 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 			m.numbers++
 			k.deleted = m.numbers
 		}
+		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-n.d.since < sameMoment)
 		k.written, k.last, k.gone, k.unseen, k.at = true, v, gone, !known, m.numbers
 		k.close, k.when = m.sim.now-k.when < 2*sameMoment, m.sim.now
 		// What is deleted from another map before all have told what they know may come back.
@@ -95,6 +101,7 @@ func (m *simModel) evicted(n *simNode, key int) {
 	switch {
 	case k.home == n.id:
 		// Nobody can read any more which of two writes came last.
+		k.wasEvicted = true
 		k.evicted, k.unsure = true, k.unsure || k.close || n.d == nil || m.pending(n.d, key)
 	case k.home >= 0:
 		m.taken(n, key)
@@ -206,7 +213,7 @@ func (m *simModel) overwrites(d *simDaemon, w *simWrite) {
 	}
 	switch {
 	case k.spoilt || k.loose || k.unsure || !k.written || (w.dead == k.gone && (w.dead || sameValue(w.value, k.last))):
-	case w.raced || k.at > w.at || k.evicted:
+	case w.raced || k.at > w.at || k.evicted || k.early:
 		k.unsure, k.muddled = true, true
 	default:
 		m.sim.fail(fmt.Errorf("%s writes %s %v over what its own load balancer wrote last, %v",
@@ -227,7 +234,9 @@ func (m *simModel) another(n *simNode) {
 	}
 }
 
-// lostMap notes that a node's map is lost. What its daemon holds stays.
+// lostMap notes that a node's map is lost. What its daemon holds stays, unless an event arrives
+// later: the event may be older than a change in place that the daemon has read, and the key cannot
+// be read again.
 func (m *simModel) lostMap(n *simNode) {
 	for i := range m.keys {
 		k := &m.keys[i]
@@ -236,7 +245,7 @@ func (m *simModel) lostMap(n *simNode) {
 		}
 		var r Record
 		held := false
-		if n.d != nil && n.d.known {
+		if n.d != nil && n.d.known && n.d.awaits(i) == 0 {
 			n.d.tab.View(func(tx *Tx) { held = tx.Get(m.sim.keys[i][:], &r) && !r.Delete })
 			if held == !k.gone && (!held || sameValue(entryValue(r.Value), k.last)) {
 				continue
@@ -330,7 +339,7 @@ func (m *simModel) check(key int, c *simContent) error {
 	switch {
 	case !k.written:
 		ok = !live
-	case k.evicted && !live:
+	case (k.evicted || (k.loose && k.wasEvicted)) && !live:
 		ok = true
 	case k.loose && live:
 		ok = v.number() >= m.floors[key]

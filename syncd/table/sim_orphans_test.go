@@ -69,7 +69,7 @@ func orphanage(t *testing.T, r *rand.Rand, tables *simTables, nodes int, behind 
 		}
 	}
 	if wrong != 0 || echoes != want*len(orphans) {
-		t.Fatalf("%d nodes: %d records told that need not be, %d echoes of %d", nodes, wrong, echoes, len(orphans))
+		t.Fatalf("%d nodes, behind %v: %d records sent without need, %d echoes of %d", nodes, behind, wrong, echoes, len(orphans))
 	}
 }
 

@@ -37,9 +37,7 @@ func (p *simTables) release() {
 
 // renewed is New with the memory of a table of the same sizes.
 func renewed(old *Table, o Options) *Table {
-	if o.TombstoneTTL == 0 {
-		o.TombstoneTTL = DefaultTombstoneTTL
-	}
+	o.setDefaults()
 	t := &Table{opt: o, max: maxRecords, subs: make(map[chan<- struct{}]int), slab: old.slab}
 	t.tx.t = t
 	t.chunks = old.chunks[:1]

@@ -15,6 +15,9 @@ func (d *simDaemon) scanSome(limit int) {
 		d.scanning, d.scanPlace, d.scanned = true, 0, d.scanned[:0]
 		d.tab.Update((*Tx).BeginScan)
 	}
+	if len(d.scanned) == 0 {
+		d.tab.View(func(tx *Tx) { tx.BeginReading(&d.scanReading) })
+	}
 	d.scanned, d.scanPlace = d.m.walk(d.scanned, d.scanPlace, limit, d.n.readClock())
 }
 
@@ -28,7 +31,7 @@ func (d *simDaemon) scanOn() {
 			c := d.change(&d.scanned[i])
 			d.learns(tx, &d.scanned[i])
 			found := tx.t.stats.ScanFound
-			tx.ScannedAll(c.Time, c.Key, c.Value)
+			tx.ScannedAll(&d.scanReading, c.Time, c.Key, c.Value)
 			if d.n.sim.trace != nil {
 				d.n.sim.trace("%s scans %s %s, differs: %v", d.n.name, text(c.Key), valueText(c.Value), tx.t.stats.ScanFound > found)
 			}

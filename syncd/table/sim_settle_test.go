@@ -57,7 +57,6 @@ func (d *simDaemon) live() {
 	if !d.known {
 		return
 	}
-	d.touch()
 	d.findUnknown()
 	for d.awaited() {
 		for cpu := range d.queue {
@@ -93,7 +92,6 @@ func (s *sim) see() {
 	for _, n := range s.nodes {
 		if n.d != nil {
 			n.d.seeAll()
-			n.d.touch()
 		}
 	}
 }
@@ -153,5 +151,6 @@ func (l *simLink) pump(limit int) {
 		if !l.take() && !sent {
 			return
 		}
+		l.request()
 	}
 }

@@ -111,7 +111,6 @@ func (r *simRun) turn(d *simDaemon) {
 	case x < 25:
 		d.deliver(r.rand.IntN(simCPUs))
 	case x < 30:
-		d.touch()
 		d.claim()
 		d.note()
 	case x < 32:
@@ -236,13 +235,13 @@ func (r *simRun) judge() error {
 
 // forgot reports whether some node has forgotten a tombstone: what was deleted may then be
 // told by one that has not heard, until nodes compare.
-func (r *simRun) forgot() bool {
-	for _, n := range r.up() {
+func (s *sim) forgot() bool {
+	for _, n := range s.up() {
 		if n.d.tab.floor > 0 {
 			return true
 		}
 	}
-	return r.forgotten
+	return s.forgotten
 }
 
 // distinct demands that digests of two nodes are the same if and only if what they hold is.

@@ -12,6 +12,7 @@ type simSyncer struct {
 	refused []simWrite // by a full map
 	keys    []byte     // to be read again
 	reads   []simRead
+	reading Reading
 }
 
 // simPhase is what a syncer does next.
@@ -163,6 +164,9 @@ func (d *simDaemon) apply(w *simWrite) {
 		d.n.evict(w.key, 0, ContextOwn, !s.blind, 0)
 	}
 	d.m.set(w.key, v)
+	if s.keysOnly {
+		d.n.emit(simEvent{key: w.key, op: OpUpdate, ctx: ContextOwn}, 0)
+	}
 }
 
 // report tells the table what was written, writing first what is not; with an error, that
@@ -217,6 +221,7 @@ func (d *simDaemon) dropped() {
 func (d *simDaemon) takeRechecks(limit int) {
 	var buf [64 * simKey]byte
 	d.tab.Update(func(tx *Tx) {
+		tx.BeginReading(&d.reading)
 		n := tx.TakeRechecks(buf[:min(limit, 64)*simKey])
 		d.keys = append(d.keys, buf[:n*simKey]...)
 	})
@@ -235,6 +240,7 @@ func (d *simDaemon) readKeys() {
 func (d *simDaemon) answer() {
 	for i := range d.reads {
 		c := d.change(&d.reads[i])
+		c.Read = &d.reading
 		d.tab.View(func(tx *Tx) { d.learns(tx, &d.reads[i]) })
 		d.local(&c)
 	}

@@ -17,6 +17,7 @@ type sim struct {
 	tick     int64 // of all clocks, if that is more than a nanosecond
 	scans    bool  // maps are scanned before all is called quiet
 	blind    bool  // no hooks
+	keysOnly bool  // hooks tell which key was updated, by the daemon too, and not to what
 	moves    int   // counts what moved: when nothing does it is quiet
 	mapIDs   int
 	tables   *simTables
@@ -26,6 +27,8 @@ type sim struct {
 	told     func(st *simStream, d *simDelta, o Outcome) // each record that a stream brought; nil: not wanted
 	err      error                                       // the first thing that must not be
 	repaired int                                         // records that comparing put right
+	// forgotten: a tombstone, by a table that is gone.
+	forgotten bool
 }
 
 type (
@@ -49,6 +52,7 @@ type simNode struct {
 	opt    Options
 	room   int  // entries that its maps have room for; 0: enough
 	lru    bool // its maps evict
+	early  bool // its table forgets acknowledged tombstones
 	burst  int  // records that the writer takes at a time
 
 	lb     *simMap

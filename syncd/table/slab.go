@@ -3,7 +3,7 @@ package table
 import "math/bits"
 
 // flags of a record.
-type flags uint16
+type flags uint32
 
 const (
 	flagTombstone flags = 1 << iota
@@ -28,13 +28,11 @@ const (
 	// flagDoubt: a recheck was asked for and has not brought its answer yet, so
 	// what the kernel holds is not known.
 	flagDoubt
-	// flagMet has the value of scan.lap in a record that the scan has met.
-	flagMet
 	// flagFree: the slot holds no record.
 	flagFree
 
-	// The slot is in the queue of that name. The first two outlive the record,
-	// because a queue cannot give up what is in its middle.
+	// The slot is in the queue of that name, or in that of retries. The first two outlive
+	// the record, because a queue cannot give up what is in its middle.
 	flagInRechecks
 	flagInFailures
 	flagInTombs
@@ -43,7 +41,19 @@ const (
 	// difference by itself. Of a tombstone: see raced.
 	flagUntold
 
-	flagsOfSlot = flagInRechecks | flagInFailures
+	// flagExpired: a tombstone of a record that expired after an eviction. See evict.go.
+	flagExpired
+	// flagReleased: an expired tombstone whose entry the kernel map may hold. The slot keeps
+	// the value of that entry.
+	flagReleased
+	// flagInEvicted: the slot is in the queue of evicted records.
+	flagInEvicted
+	// flagInReleased: the slot is in the queue of released entries.
+	flagInReleased
+	// flagLoaded: the local map had the value when it was loaded.
+	flagLoaded
+
+	flagsOfSlot = flagInRechecks | flagInFailures | flagInEvicted | flagInReleased
 )
 
 // cpuNone is the CPU of a record that no event has touched, or that several
@@ -58,9 +68,9 @@ type meta struct {
 	// of its last event, reread or receipt, also of one that changed nothing.
 	seen       int64
 	prev, next uint32
+	flags      flags
 	owner      OwnerID
 	cpu        uint16
-	flags      flags
 }
 
 const metaSize = 40

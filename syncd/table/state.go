@@ -37,7 +37,7 @@ func (t *Table) find(key []byte) (hash, slot uint32) {
 // create makes a live record without a value that is in no list yet, or
 // returns 0 when the table is full.
 func (t *Table) create(hash uint32, key []byte) uint32 {
-	if t.used >= t.max && !t.makeRoom() {
+	if t.used >= t.max && !t.makeRoom(keptTombs) {
 		t.stats.Refused++
 		return 0
 	}
@@ -52,10 +52,10 @@ func (t *Table) create(hash uint32, key []byte) uint32 {
 // makeRoom forgets one tombstone before its time. That a lagging reader may
 // have missed it shows in the floor; refusing what is new would stop
 // replication for as long as a burst of deletes is remembered.
-func (t *Table) makeRoom() bool {
+func (t *Table) makeRoom(kept flags) bool {
 	const tries = 64 // those still to be written go round
 	for range min(tries, t.tombs.len()) {
-		if t.expireOne(t.tombs.pop(), flagDirty|flagUnversioned) {
+		if t.expireOne(t.tombs.pop(), kept) {
 			t.stats.ExpiredEarly++
 			return true
 		}
@@ -63,11 +63,27 @@ func (t *Table) makeRoom() bool {
 	return false
 }
 
+// keptTombs are the flags of tombstones that are not forgotten before their time.
+const keptTombs = flagDirty | flagUnversioned | flagReleased
+
+// boundTombs makes room for one more tombstone. One whose key is about to be read again stays as
+// long as there are not twice as many as there should be.
+func (t *Table) boundTombs() {
+	switch n := t.stats.Tombstones; {
+	case n < t.opt.MaxTombstones:
+	case n < 2*t.opt.MaxTombstones:
+		t.makeRoom(keptTombs | flagRecheck | flagDoubt)
+	default:
+		t.makeRoom(keptTombs)
+	}
+}
+
 // fill makes a record live with the given value.
 func (t *Table) fill(s uint32, value []byte) {
 	m := t.meta(s)
 	if !m.live() {
-		m.flags &^= flagTombstone
+		t.unrelease(m)
+		m.flags &^= flagTombstone | flagExpired
 		t.stats.Tombstones--
 		t.stats.Live++
 		t.met(s)
@@ -75,13 +91,22 @@ func (t *Table) fill(s uint32, value []byte) {
 	copy(t.value(s), value)
 }
 
-// kill makes a record a tombstone, to be kept from now on for its lifetime.
+// lateDelete is the delay in nanoseconds from which on the time at which the table learns of a
+// delete counts, and not that of the delete.
+const lateDelete = 1_000_000_000
+
+// kill makes a record a tombstone, to be kept for its lifetime from the moment at which the
+// table learns of it: an event may have waited for long.
 func (t *Table) kill(s uint32, now int64) {
 	m := t.meta(s)
 	if m.live() {
-		m.flags = m.flags&^flagUntold | flagTombstone
+		t.boundTombs()
+		m.flags = m.flags&^(flagUntold|flagLoaded) | flagTombstone
 		t.stats.Live--
 		t.stats.Tombstones++
+	}
+	if t.now-now > lateDelete {
+		now = t.now
 	}
 	m.seen = max(m.seen, now)
 	if !m.is(flagInTombs) {
@@ -94,8 +119,12 @@ func (t *Table) kill(s uint32, now int64) {
 // is stamped it has no version.
 func (t *Table) put(s uint32, value []byte, dead bool, now int64) {
 	t.leave(s)
-	t.meta(s).version = 0
+	m := t.meta(s)
+	m.version = 0
+	m.flags &^= flagLoaded
 	if dead {
+		t.unrelease(m)
+		m.flags &^= flagExpired
 		t.kill(s, now)
 	} else {
 		t.fill(s, value)
@@ -106,8 +135,10 @@ func (t *Table) put(s uint32, value []byte, dead bool, now int64) {
 func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 	t.leave(s)
 	m := t.meta(s)
+	t.owners.refer(m.owner, o)
 	m.version, m.owner = v, o
 	m.flags &^= flagUntold
+	t.outdate(s)
 	t.join(s)
 	t.moveTail(s)
 }

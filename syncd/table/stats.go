@@ -15,6 +15,9 @@ type Stats struct {
 	Dirty int
 	// Failed is the number of dirty records whose last write failed.
 	Failed int
+	// Released is the number of tombstones of expired records whose entry the kernel map may
+	// still hold.
+	Released int
 	// Rechecks is the number of records to be read again from the kernel.
 	Rechecks int
 
@@ -37,6 +40,8 @@ type Stats struct {
 	LocalOwn uint64
 	// Evictions counts LRU evictions, whether or not they count as deletes.
 	Evictions uint64
+	// EvictionsExpired counts records that this node gave up after an eviction.
+	EvictionsExpired uint64
 	// Scanned counts entries that scans read, and ScanFound those among them, and
 	// records without one, that had to be looked at again or were entered.
 	Scanned, ScanFound uint64
@@ -69,9 +74,15 @@ type Stats struct {
 	Expired uint64
 	// Replaced counts records that a peer put right without a newer version: see Replace.
 	Replaced uint64
+	// Repeated counts deletes of other nodes that this node sends again: see RemoteOptions.Repair.
+	Repeated uint64
+	// Rejected counts records of peers that did not enter because of Options.MaxLive.
+	Rejected uint64
 	// Audits counts the times that the digests were made anew from the records, and
 	// AuditFound the parts of them that were others than they should have been.
 	Audits, AuditFound uint64
+	// Acknowledged counts tombstones forgotten because every node had acknowledged them.
+	Acknowledged uint64
 	// ExpiredEarly counts tombstones forgotten before, to make room.
 	ExpiredEarly uint64
 }
@@ -84,6 +95,7 @@ func (t *Table) Stats() Stats {
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
-		t.tombs.bytes(16) + t.rechecks.bytes(4) + t.failures.bytes(4)
+		t.tombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
+		t.rechecks.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4)
 	return s
 }

@@ -15,11 +15,15 @@ type stray struct {
 
 const strayBits = 9
 
-func (x *strays) note(hash uint32, c *Change) {
+// note remembers since when a key is gone, from an event of a CPU. Of two keys
+// with one place the later one stays.
+func (x *strays) note(hash uint32, at int64, cpu uint16) {
 	if *x == nil {
 		*x = make(strays, 1<<strayBits)
 	}
-	(*x)[hash>>(32-strayBits)] = stray{c.Time, hash, c.CPU}
+	if e := &(*x)[hash>>(32-strayBits)]; at >= e.time {
+		*e = stray{at, hash, cpu}
+	}
 }
 
 // match reports whether a key that now appears was deleted at about the same

@@ -12,6 +12,13 @@ import (
 // DefaultTombstoneTTL is how long a tombstone is kept when Options do not say.
 const DefaultTombstoneTTL = 15 * time.Minute
 
+// DefaultTombstoneGrace is how long an acknowledged tombstone is kept when Options do not say. A
+// stream without a message ends in that time, and with it what was on its way.
+const DefaultTombstoneGrace = 5 * time.Second
+
+// DefaultMaxTombstones is the least bound of tombstones when Options do not say.
+const DefaultMaxTombstones = 1 << 16
+
 // maxRecords is what slot numbers can name, with room for the two sentinels.
 const maxRecords = math.MaxUint32 - 2
 
@@ -32,6 +39,13 @@ type Options struct {
 	// TombstoneTTL is how long a deleted key is remembered, from the moment at
 	// which this node learnt of it. Zero means DefaultTombstoneTTL.
 	TombstoneTTL time.Duration
+	// TombstoneGrace is how long a tombstone is kept although every node that may hold a record has
+	// acknowledged it: longer than a record of another node may be on its way here. Zero means
+	// DefaultTombstoneGrace. See SetAcknowledged.
+	TombstoneGrace time.Duration
+	// MaxTombstones is the highest number of tombstones. Above it the oldest are forgotten. Zero
+	// means twice MaxEntries, and at least DefaultMaxTombstones.
+	MaxTombstones int
 	// Seed keys the hash of the index. Zero picks a random one, which is what
 	// anything but a test wants: flow keys are chosen by attackers.
 	Seed uint64
@@ -44,6 +58,9 @@ type Options struct {
 	// as a change: it tells the peers that the key lives, and makes a key that another
 	// owns this node's. Zero: it never does.
 	Refresh time.Duration
+	// MaxSkew is how far a peer's record may move the versions of this node's writes
+	// ahead of its clock. A write of the same key always wins over it. Zero: no limit.
+	MaxSkew time.Duration
 	// SettleKeys is how many new keys are read again at a time until their
 	// in-place changes have settled; 0 follows none. Each takes 24 bytes meanwhile.
 	SettleKeys int
@@ -64,6 +81,20 @@ type Options struct {
 	// Compared is the same for values, ValueSize bytes, a part of what is significant
 	// and carried; nil: all of that.
 	Compared []byte
+	// MaxEntries is how many entries the kernel map holds; 0: unknown.
+	MaxEntries int
+	// MaxLive is the highest number of live records of which peers add more; 0: no limit. See
+	// limit.go.
+	MaxLive int
+	// LRU says that the kernel map evicts entries: a key of this node's that is not in it when
+	// syncd starts counts as evicted, not as deleted, unless EvictionDeletes is set.
+	LRU bool
+	// EvictedTTL is how long a record of this node's stays after the kernel evicted its entry.
+	// Zero means DefaultEvictedTTL.
+	EvictedTTL time.Duration
+	// MaxEvicted is the highest number of such records. The oldest expire first. Zero means
+	// MaxEntries, or DefaultMaxEvicted if that is unknown.
+	MaxEvicted int
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
 	// EvictionsUnseen says that no hook tells what the kernel evicts: another node's entry
@@ -71,8 +102,30 @@ type Options struct {
 	EvictionsUnseen bool
 }
 
+// setDefaults replaces zeros that stand for a default.
+func (o *Options) setDefaults() {
+	if o.TombstoneTTL == 0 {
+		o.TombstoneTTL = DefaultTombstoneTTL
+	}
+	if o.TombstoneGrace == 0 {
+		o.TombstoneGrace = DefaultTombstoneGrace
+	}
+	if o.MaxTombstones == 0 {
+		o.MaxTombstones = max(2*o.MaxEntries, DefaultMaxTombstones)
+	}
+	if o.EvictedTTL == 0 {
+		o.EvictedTTL = DefaultEvictedTTL
+	}
+	if o.MaxEvicted == 0 {
+		o.MaxEvicted = o.MaxEntries
+	}
+	if o.MaxEvicted == 0 {
+		o.MaxEvicted = DefaultMaxEvicted
+	}
+}
+
 // Table is the replicated content of one map. Its methods may be called from
-// any goroutine; those that take the lock (all but KeySize, ValueSize and Self)
+// any goroutine; those that take the lock (all but KeySize, ValueSize, TombstoneTTL and Self)
 // must not be called from inside Update or View.
 type Table struct {
 	mu  sync.Mutex
@@ -88,20 +141,28 @@ type Table struct {
 	seq     uint64 // position given out last
 	applied uint64
 	floor   uint64
-	skew    int64
-	cursors []*Cursor
-	debts   []*Debt
-	trail   trail
-	warmth  uint64 // what was read ahead, for nobody
+	acked   uint64 // see SetAcknowledged
+	// admitted is how many records of peers enter before MaxLive is looked at again.
+	admitted int
+	skew     skew
+	cursors  []*Cursor
+	debts    []*Debt
+	trail    trail
+	warmth   uint64 // what was read ahead, for nobody
 
 	tombs    fifo[tomb]
 	rechecks fifo[uint32]
 	failures fifo[uint32]
+	retries  fifo[uint32] // of these, to be written again. flagInFailures: in one of the two
+	evicted  fifo[tomb]
+	released fifo[uint32]
 	rereads  rereads
 	strays   strays
 	settling settling
 	scan     scan
-	loading  *loading // nil but during a load
+	readings []*Reading // open
+	now      int64      // the latest time that it was told
+	loading  *loading   // nil but during a load
 	// unsure: the map was read once, and a read may pass over a key. It was not scanned since.
 	unsure bool
 	stats  Stats
@@ -128,15 +189,18 @@ func New(o Options) (*Table, error) {
 		return nil, fmt.Errorf("create table with at most %d records: %w", o.MaxRecords, ErrOptions)
 	case o.Significant != nil && len(o.Significant) != o.ValueSize, o.Carried != nil && len(o.Carried) != o.ValueSize:
 		return nil, fmt.Errorf("create table with masks that are not as long as a value: %w", ErrOptions)
+	case o.EvictedTTL < 0 || o.MaxEvicted < 0 || o.MaxEntries < 0:
+		return nil, fmt.Errorf("create table with evicted records for %s, at most %d of a map of %d: %w",
+			o.EvictedTTL, o.MaxEvicted, o.MaxEntries, ErrOptions)
+	case o.TombstoneGrace < 0 || o.MaxTombstones < 0:
+		return nil, fmt.Errorf("create table with tombstone grace %s and %d tombstones: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
 	case o.TombstoneTTL < 0 || o.Refresh < 0:
 		return nil, fmt.Errorf("create table with tombstone lifetime %s and refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
 	}
 	if err := o.checkDigest(); err != nil {
 		return nil, err
 	}
-	if o.TombstoneTTL == 0 {
-		o.TombstoneTTL = DefaultTombstoneTTL
-	}
+	o.setDefaults()
 	for o.Seed == 0 {
 		o.Seed = rand.Uint64()
 	}
@@ -205,11 +269,19 @@ func (t *Table) notify() {
 	}
 }
 
+// Now sets the table's wall clock, in nanoseconds. Call it before changes that may have
+// waited on their way: what is deleted is remembered from then on, not from the time
+// of the change.
+func (tx *Tx) Now(now int64) { tx.t.now = max(tx.t.now, now) }
+
 // KeySize returns the size of a key in bytes.
 func (t *Table) KeySize() int { return t.opt.KeySize }
 
 // ValueSize returns the size of a value in bytes.
 func (t *Table) ValueSize() int { return t.opt.ValueSize }
+
+// TombstoneTTL returns how long a tombstone is kept that not every node has acknowledged.
+func (t *Table) TombstoneTTL() time.Duration { return t.opt.TombstoneTTL }
 
 // Self returns the owner that local changes are recorded under.
 func (t *Table) Self() Owner { return t.opt.Self }

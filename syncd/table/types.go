@@ -23,11 +23,11 @@ func (o Owner) Compare(p Owner) int {
 }
 
 // OwnerID is an interned Owner. It is valid within the Table that gave it out.
-type OwnerID uint32
+type OwnerID uint16
 
 // NoOwner is what Intern returns when it can hold no more owners. A delta that
 // names it is refused.
-const NoOwner OwnerID = math.MaxUint32
+const NoOwner OwnerID = math.MaxUint16
 
 // Version is a hybrid logical clock in nanoseconds. Zero means that nobody has
 // claimed the record yet.
@@ -140,6 +140,9 @@ type Change struct {
 	Op Op
 	// Context tells who did it.
 	Context Context
+	// Read is the reading that a reread's or a scan's Change comes from. Nil: Time alone
+	// decides whether it is older than what the table holds.
+	Read *Reading
 }
 
 // Delta is one record as a peer sent it. Key and Value are borrowed for the
@@ -156,6 +159,9 @@ type Delta struct {
 	Owner OwnerID
 	// Delete marks a tombstone.
 	Delete bool
+	// Expired marks a tombstone of a record that its owner's LRU map evicted and that the owner
+	// has given up. It does not delete the kernel's entry. It implies Delete.
+	Expired bool
 	// Keep are the parts of Value that the delta does not tell. A live record
 	// keeps its own there, which the merge copies into Value.
 	Keep []Range
@@ -167,6 +173,10 @@ type RemoteOptions struct {
 	// nothing new. A walk from the beginning sets it, so that Sweep can tell
 	// afterwards which records the peer no longer has.
 	Touch bool
+	// Repair says that peers compare what they hold, and that the owner of the delta may not have
+	// received a delete: the node that forgot it was its only sender. A newer tombstone
+	// here becomes this node's, so that it is sent to all.
+	Repair bool
 	// Replace says what a delta may put right that is not above the record.
 	Replace Replace
 }
@@ -199,6 +209,8 @@ type Record struct {
 	Owner OwnerID
 	// Delete marks a tombstone.
 	Delete bool
+	// Expired marks a tombstone of a record that was given up after an eviction, not deleted.
+	Expired bool
 	// Position is its place in the order; 0 for an unversioned record.
 	Position uint64
 	// Ref names the record for Applied.

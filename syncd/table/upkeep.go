@@ -66,7 +66,7 @@ func (t *Table) sweep(node string, in *BucketSet, before uint64, now int64, c *C
 // limit of them, and returns true if there may be more. One that is still to be
 // written to the kernel is kept. now is the wall clock in nanoseconds.
 func (tx *Tx) Expire(now int64, limit int) (more bool) {
-	return tx.t.expire(now, limit, flagDirty|flagUnversioned)
+	return tx.t.expire(now, limit, flagDirty|flagUnversioned|flagReleased)
 }
 
 // ExpireUnwritten is Expire for a table without a kernel map: nobody writes what is to be
@@ -76,28 +76,63 @@ func (tx *Tx) ExpireUnwritten(now int64, limit int) (more bool) {
 	return tx.t.expire(now, limit, flagUnversioned)
 }
 
+// SetAcknowledged notes the position up to which every node that may hold a record has
+// acknowledged this table's changes, as their kernel maps have them. Expire forgets tombstones up
+// to it after Options.TombstoneGrace. 0 says that such a node is away: then tombstones are kept for
+// Options.TombstoneTTL.
+func (tx *Tx) SetAcknowledged(position uint64) { tx.t.acked = min(position, tx.t.seq) }
+
 // expire forgets old tombstones but those with a flag.
 func (t *Table) expire(now int64, limit int, kept flags) (more bool) {
+	t.tx.Now(now)
 	ttl := int64(t.opt.TombstoneTTL)
 	if now < math.MinInt64+ttl {
 		return false
 	}
-	for range limit {
-		if t.tombs.len() == 0 || t.tombs.peek().when > now-ttl {
+	n := min(limit, t.tombs.len())
+	for range n {
+		if q := t.tombs.peek(); !t.due(q, now) {
 			return false
 		}
-		q := t.tombs.pop()
-		m := t.meta(q.slot)
-		switch {
-		case m.live(), m.seen <= now-ttl && !m.is(kept):
-			if t.expireOne(q, kept) {
-				t.stats.Expired++
-			}
-		default:
-			t.tombs.push(tomb{max(m.seen, now-ttl+1), q.slot})
-		}
+		more = t.expireDue(t.tombs.pop(), now-ttl, now, kept) || more
 	}
-	return t.tombs.len() > 0 && t.tombs.peek().when <= now-ttl
+	return more && n == limit
+}
+
+// due reports whether the oldest tombstone may be forgotten: at the end of its lifetime, or once
+// it is acknowledged. If it is not, those behind it are not.
+func (t *Table) due(q tomb, now int64) bool {
+	switch {
+	case q.when <= now-int64(t.opt.TombstoneTTL), t.meta(q.slot).live():
+		return true
+	case q.when > now-int64(t.opt.TombstoneGrace) || t.loading != nil || t.unsure:
+		return false
+	}
+	return t.meta(q.slot).seq <= t.acked
+}
+
+// expireDue forgets a tombstone taken from the queue, or has it go round once more. It reports
+// whether the queue became shorter. old is the time before which tombstones are at their end.
+func (t *Table) expireDue(q tomb, old, now int64, kept flags) bool {
+	const open = flagRecheck | flagDoubt
+	m := t.meta(q.slot)
+	switch {
+	case m.live():
+		m.flags &^= flagInTombs
+	case m.is(flagReleased & kept):
+		t.tombs.push(tomb{now, q.slot})
+		return false
+	case m.is(kept), m.seen > old && (m.seen > now-int64(t.opt.TombstoneGrace) || m.is(open)):
+		t.tombs.push(tomb{max(m.seen, old+1), q.slot})
+		return false
+	case m.seen > old:
+		t.stats.Acknowledged++
+		t.expireOne(q, kept)
+	default:
+		t.stats.Expired++
+		t.expireOne(q, kept)
+	}
+	return true
 }
 
 // expireOne forgets the tombstone of an entry taken from the queue. If it has one of the
@@ -121,10 +156,17 @@ func (t *Table) expireOne(q tomb, kept flags) bool {
 // forget gives a tombstone's slot back. Its place in the queue does no harm to whichever
 // record comes there next: one that lives, or died later, is passed over.
 func (t *Table) forget(s uint32) {
+	m, h := t.meta(s), t.hash(t.key(s))
+	t.vanished(h, m.seen, m.cpu) // an event from before may still come
+	if t.loading != nil {        // and what was read before
+		t.loading.note(&Change{Key: t.key(s), Time: m.seen, Context: ContextSyscall})
+	}
 	t.unlink(s)
-	t.dropRecheck(t.meta(s))
+	t.unrelease(m)
+	t.dropRecheck(m)
 	t.clearDirty(s)
-	t.index.remove(t.hash(t.key(s)), s)
+	t.index.remove(h, s)
+	t.owners.refer(m.owner, selfID)
 	t.release(s)
 	t.stats.Tombstones--
 }

@@ -56,12 +56,12 @@ func TestExpireSparesWhatLivesAgain(t *testing.T) {
 	r.expire(9*second, 9)
 	r.wantOrder("k")
 	// Died once more, its time begins once more.
-	r.local(Accepted, 4*second, "delete k - packet 0")
-	r.local(Accepted, 5*second, "update k w packet 0")
-	r.local(Accepted, 6*second, "delete k - packet 0")
-	r.expire(7*second-1, 9)
+	r.local(Accepted, 9*second, "delete k - packet 0")
+	r.local(Accepted, 10*second, "update k w packet 0")
+	r.local(Accepted, 11*second, "delete k - packet 0")
+	r.expire(12*second-1, 9)
 	r.wantOrder("k")
-	r.expire(7*second, 9)
+	r.expire(12*second, 9)
 	r.wantOrder("")
 }
 

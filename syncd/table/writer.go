@@ -9,6 +9,11 @@ package table
 // cursor.
 func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	t := tx.t
+	if s := t.retry(); s != 0 {
+		t.take(s)
+		t.describe(s, rec)
+		return true
+	}
 	for {
 		if t.stats.Dirty == t.stats.Failed && !c.closed {
 			t.toEnd(c)
@@ -24,6 +29,9 @@ func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 			m.flags &^= flagRedo
 			t.take(s)
 			t.describe(s, rec)
+			if m.is(flagReleased) {
+				rec.Delete, rec.Value = false, t.value(s) // it was on its way to the map
+			}
 			return true
 		}
 	}
@@ -51,6 +59,9 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		return
 	}
 	m := t.meta(s)
+	if err == nil {
+		t.outdate(s)
+	}
 	switch {
 	case !m.is(flagDirty):
 		if err == nil && m.version != v {
@@ -58,6 +69,9 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		}
 	case m.version != v || m.is(flagRedo):
 		// Changed since: it is at the tail, and comes again.
+	case err != nil && m.is(flagReleased):
+		t.unrelease(m) // what the map holds instead is older: it is deleted
+		t.moveTail(s)
 	case err != nil:
 		t.fail(s)
 	default:
@@ -92,9 +106,9 @@ func (t *Table) fail(s uint32) {
 	t.tx.changed = true
 }
 
-// RequeueFailed moves up to limit records whose write failed to the tail, to be
-// tried again, oldest failure first, and returns how many. What Displace took out
-// of the map is among them.
+// RequeueFailed has up to limit records whose write failed tried again, oldest failure
+// first, and returns how many. What Displace took out of the map is among them. Their
+// place in the order stays: no peer has sent them again.
 func (tx *Tx) RequeueFailed(limit int) int {
 	t := tx.t
 	n := 0
@@ -103,16 +117,33 @@ func (tx *Tx) RequeueFailed(limit int) int {
 			break
 		}
 		s := t.failures.pop()
-		m := t.meta(s)
-		m.flags &^= flagInFailures
-		if m.is(flagFailed) {
-			t.clearFailed(m)
-			m.flags &^= flagEvicted
-			t.moveTail(s)
+		if t.meta(s).is(flagFailed) {
+			t.retries.push(s)
+			tx.changed = true
 			n++
+		} else {
+			t.meta(s).flags &^= flagInFailures
 		}
 	}
 	return n
+}
+
+// retry returns the next record that RequeueFailed queued and whose write is still
+// failed, 0 if there is none. Until it is written it counts as failed: should the writer
+// end before, the next one finds it.
+func (t *Table) retry() uint32 {
+	for t.retries.len() > 0 {
+		s := t.retries.pop()
+		m := t.meta(s)
+		if !m.is(flagFailed) {
+			m.flags &^= flagInFailures
+			continue
+		}
+		t.failures.push(s)
+		m.flags &^= flagEvicted | flagRedo
+		return s
+	}
+	return 0
 }
 
 // SetApplied records that the kernel map holds the table up to a position, and all that
@@ -140,6 +171,7 @@ func (tx *Tx) Refill() {
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
 			m := t.meta(s)
 			m.flags &^= flagWritten | flagEvicted
+			t.unrelease(m)
 			if m.live() {
 				t.markDirty(s)
 			} else {

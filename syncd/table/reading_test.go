@@ -1,0 +1,183 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// reading is one reading of the map, in a test.
+type reading struct {
+	r  *rig
+	at int64
+	Reading
+}
+
+// read begins a reading at a time.
+func (r *rig) read(at int64) *reading {
+	d := &reading{r: r, at: at}
+	r.tab.View(func(tx *Tx) { tx.BeginReading(&d.Reading) })
+	return d
+}
+
+// found enters what the reading found of a key: a value, or "-" for none.
+func (d *reading) found(want Outcome, key, value string) {
+	d.r.Helper()
+	d.r.do(want, func(tx *Tx) Outcome { return tx.Local(d.change(key, value)) })
+}
+
+func (d *reading) change(key, value string) *Change {
+	c := &Change{Key: pad(key, simKey), Time: d.at, Op: OpDelete, Context: ContextReread, Read: &d.Reading}
+	if value != "-" {
+		c.Op, c.Value = OpUpdate, pad(value, simValue)
+	}
+	return c
+}
+
+// scanned enters what the reading found of a key as a scan does.
+func (d *reading) scanned(want Outcome, key, value string) {
+	d.r.Helper()
+	d.r.do(want, func(tx *Tx) Outcome { return tx.Scanned(d.change(key, value)) })
+}
+
+// A scan has read a value, syncd writes a newer one and reads that again, all at one
+// moment of a coarse clock: the scan's value is not a change of the data plane.
+func TestReadingFromBeforeAWrite(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 1000, "k", "old")
+	r.write()
+	scan := r.read(2 * second)
+	r.remote(Accepted, 2*second, peer, 2000, "k", "new")
+	r.write()
+	scan.scanned(Stale, "k", "old")
+	r.wantRechecks("k")
+	r.read(2*second).found(Unchanged, "k", "new")
+	scan.scanned(Stale, "k", "old")
+	r.want("k", "new v2000 b100")
+	// The next reading counts at once.
+	r.wantRechecks("k")
+	r.read(3*second).found(Unchanged, "k", "new")
+	r.read(3*second).scanned(Accepted, "k", "changed")
+	r.want("k", "changed v3000000000 a100")
+}
+
+func TestReadingFromBeforeAChange(t *testing.T) {
+	for name, change := range map[string]func(r *rig){
+		"update":   func(r *rig) { r.local(Accepted, second, "update k new packet 0") },
+		"same":     func(r *rig) { r.local(Unchanged, second, "update k v packet 0") },
+		"evicted":  func(r *rig) { r.local(Ignored, second, "evict k - packet 0") },
+		"received": func(r *rig) { r.remote(Accepted, second, peer, Version(2*second), "k", "v") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.local(Accepted, 1, "update k v packet 0")
+			before := r.read(second)
+			change(r)
+			want := r.state("k")
+			before.scanned(Stale, "k", "older")
+			r.want("k", want)
+			r.wantRechecks("k")
+		})
+	}
+}
+
+// At one moment of a coarse clock a scan has read the key and the map evicts it: the key is
+// read again, and counts as evicted.
+func TestReadingFromBeforeAnEviction(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, 1, "update k v packet 0")
+	before := r.read(second)
+	r.local(Ignored, second, "evict k - packet 0")
+	before.scanned(Stale, "k", "v")
+	r.wantRechecks("k")
+	r.read(second).found(Unchanged, "k", "-")
+	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "v")
+	r.want("k", "v v2000000000 b100 dirty")
+}
+
+// A tombstone that is forgotten while the map is read for the first time: the key does not come
+// back with what was read before.
+func TestLoadOfAForgottenKey(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.remote(Accepted, second, peer, 1000, "k", "v")
+	r.remote(Accepted, second, peer, 2000, "k", "-")
+	r.write()
+	r.tab.Update((*Tx).BeginLoad)
+	r.expire(9*second, 9)
+	r.want("k", "unknown")
+	r.load(Accepted, "k", "v")
+	r.wantRechecks("k")
+}
+
+// A key that was deleted, and whose tombstone is forgotten, does not come back with what
+// was read before: it is read again.
+func TestReadingOfAForgottenKey(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.local(Accepted, second, "update k v packet 0")
+	before := r.read(second)
+	r.local(Accepted, second+1, "delete k - packet 0")
+	r.expire(9*second, 9)
+	r.want("k", "unknown")
+	before.scanned(Stale, "k", "v")
+	r.want("k", "unknown")
+	r.wantRechecks("k")
+	r.read(9*second).scanned(Accepted, "k", "w")
+}
+
+func TestReadingOfAKeyDeletedUnknown(t *testing.T) {
+	r := newRig(t)
+	before := r.read(second)
+	r.local(Unchanged, 9*second, "delete k - packet 0")
+	before.scanned(Stale, "k", "v")
+	r.want("k", "unknown")
+	r.wantRechecks("k")
+	other := r.read(second)
+	other.scanned(Accepted, "k", "v")
+}
+
+// What Displace took out of a full map is not there any more, whatever a scan read before.
+func TestReadingFromBeforeADisplacement(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 1000, "k", "v")
+	r.write()
+	hand := r.tab.NewCursor(0)
+	defer hand.Close()
+	r.remote(Accepted, second, peer, 2000, "l", "v")
+	refused := r.take()
+	r.applied(refused, errFull)
+	var victim Record
+	before := r.read(second)
+	r.tab.Update(func(tx *Tx) {
+		if !tx.Displace(hand, refused.Ref, refused.Version, &victim) || text(victim.Key) != "k" {
+			t.Fatal("k should make way")
+		}
+	})
+	r.local(Accepted, second, "update k w packet 0")
+	after := r.read(second)
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, second) })
+	r.write()
+	before.scanned(Stale, "k", "v")
+	after.found(Stale, "k", "-")
+}
+
+// A reading is begun anew with nothing left of the one before, and marks more records than
+// there were when it began.
+func TestReadingBeginsAnew(t *testing.T) {
+	r := newRig(t)
+	var d Reading
+	begin := func() { r.tab.View(func(tx *Tx) { tx.BeginReading(&d) }) }
+	for round := range 5 {
+		begin()
+		for i := range 40 << round {
+			r.local(Accepted, second, fmt.Sprintf("update %d-%d v packet 0", round, i))
+		}
+		for s := firstSlot; s < r.tab.allocated; s++ {
+			if is := d.outdates(s); is != (s >= r.tab.allocated-uint32(40<<round)) {
+				t.Fatalf("round %d: slot %d of %d changed since: %v", round, s, r.tab.allocated, is)
+			}
+		}
+	}
+	r.tab.View(func(tx *Tx) { tx.EndReading(&d); tx.EndReading(&d) })
+	if len(r.tab.readings) != 0 {
+		t.Fatal("the reading is still open")
+	}
+}

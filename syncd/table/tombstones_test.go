@@ -1,0 +1,106 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func (r *rig) acknowledge(position uint64) {
+	r.tab.Update(func(tx *Tx) { tx.SetAcknowledged(position) })
+}
+
+// TestAcknowledgedTombstonesAreForgotten: once all nodes have a delete, it is remembered for a
+// short time only, and for its lifetime while a node is away.
+func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.TombstoneGrace = 5 * time.Second })
+	for _, k := range []string{"k", "l", "m"} {
+		r.local(Accepted, 1*second, "update "+k+" v packet 0")
+	}
+	r.local(Accepted, 2*second, "delete k - packet 0") // position 4
+	r.local(Accepted, 3*second, "delete l - packet 0") // position 5
+	r.expire(100*second, 9)
+	r.want("k", "- v2000000000 a100")
+	r.acknowledge(3)
+	r.expire(100*second, 9)
+	r.want("k", "- v2000000000 a100")
+	r.acknowledge(4)
+	r.expire(7*second-1, 9)
+	r.want("k", "- v2000000000 a100")
+	r.expire(7*second, 9)
+	r.want("k", "unknown")
+	r.want("l", "- v3000000000 a100")
+	if st := r.tab.Stats(); st.Floor != 4 || st.Acknowledged != 1 {
+		t.Errorf("floor %d, %d acknowledged", st.Floor, st.Acknowledged)
+	}
+	// A node leaves.
+	r.acknowledge(0)
+	r.expire(800*second, 9)
+	r.want("l", "- v3000000000 a100")
+	// A record that is still to be written or read again is kept, whichever peer acknowledged it.
+	r.acknowledge(5)
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("l", simKey)) })
+	r.expire(801*second, 9)
+	r.want("l", "- v3000000000 a100")
+	r.rechecks()
+	r.local(Unchanged, 802*second, "delete l - reread 0")
+	r.expire(900*second, 9)
+	r.want("l", "unknown")
+	// While the map is read, and until a scan has found what that passed over, none is forgotten.
+	r.local(Accepted, 900*second, "delete m - packet 0")
+	r.acknowledge(6)
+	r.tab.Update((*Tx).BeginLoad)
+	r.expire(1000*second, 9)
+	r.want("m", "- v900000000000 a100")
+	r.tab.Update((*Tx).EndLoad)
+	r.expire(1000*second, 9)
+	r.want("m", "- v900000000000 a100")
+	r.tab.Update(func(tx *Tx) {
+		tx.BeginScan()
+		for tx.EndScan(10) {
+		}
+	})
+	r.expire(1000*second, 9)
+	r.want("m", "unknown")
+}
+
+// TestTombstonesAreBounded: above the bound the oldest are forgotten, which the floor shows.
+func TestTombstonesAreBounded(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxTombstones = 10 })
+	for i := range 100 {
+		k := fmt.Sprint(i)
+		r.local(Accepted, int64(i+1)*second, "update "+k+" v packet 0")
+		r.local(Accepted, int64(i+2)*second, "delete "+k+" - packet 0")
+		r.remote(Accepted, int64(i+2)*second, peer, 7, "p"+k, "-")
+		r.write()
+		if n := r.tab.Stats().Tombstones; n > 10 {
+			t.Fatalf("%d tombstones", n)
+		}
+	}
+	if st := r.tab.Stats(); st.ExpiredEarly != 190 || st.Floor == 0 {
+		t.Errorf("%d were forgotten early, floor %d", st.ExpiredEarly, st.Floor)
+	}
+}
+
+// TestForgottenDeleteIsRepeated: a node that still has the tombstone finds in a repair that the
+// owner of an older record has not received the delete.
+func TestForgottenDeleteIsRepeated(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 1*second, peer, 10, "k", "-")
+	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true})
+	r.want("k", "- v10 b100")
+	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("k", "- v11 a100")
+	// An own one is sent again as it is.
+	before := r.tab.Stats().Head
+	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("k", "- v11 a100")
+	if r.tab.Stats().Head == before {
+		t.Error("the tombstone is not sent again")
+	}
+	// Of two claimed records the owner alone decides which is newer.
+	first := Owner{Node: "aa", Incarnation: 1}
+	r.remote(Accepted, 1*second, peer, ClaimedVersion, "l", "-")
+	r.merge(Stale, 2*second, first, ClaimedVersion, "l", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("l", "- v2 a100")
+}
