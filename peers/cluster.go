@@ -54,6 +54,9 @@ type Stats struct {
 	NameConflicts uint64
 	// LogsSuppressed counts messages held back by rate limits.
 	LogsSuppressed uint64
+	// Rejected counts incoming connections that were ended by a limit, by cause.
+	// The map is the caller's.
+	Rejected map[string]uint64
 }
 
 // counters are the live form of the counters in Stats.
@@ -70,9 +73,13 @@ type Cluster struct {
 	opts     Options
 	self     netip.AddrPort
 	list     *memberlist.Memberlist
+	ring     *memberlist.Keyring // nil: gossip is plain
+	keysMu   sync.Mutex          // held while the ring changes
 	log      *slog.Logger
 	gate     *gate
+	moves    *gate // of log lines about members that come, change or go
 	lines    *lineWriter
+	limiter  *Limiter
 	counters counters
 
 	// hangUp ends every dial and conversation that this node began.
@@ -86,6 +93,7 @@ type Cluster struct {
 	mu      sync.Mutex
 	members map[string]Member
 	lost    map[string]lostNode
+	names   map[string]time.Time // that gossip has, and when it had them last
 	// mistaken are addresses of members that are not who gossip takes them for.
 	mistaken  map[string]struct{}
 	conflicts map[conflict]struct{}
@@ -108,10 +116,12 @@ func New(opts Options) (*Cluster, error) {
 		opts:        opts,
 		log:         opts.Logger,
 		gate:        newGate(logEvery),
+		moves:       newGate(movesEvery),
 		hangUp:      hangUp,
 		closed:      make(chan struct{}),
 		members:     make(map[string]Member),
 		lost:        make(map[string]lostNode),
+		names:       make(map[string]time.Time),
 		mistaken:    make(map[string]struct{}),
 		conflicts:   make(map[conflict]struct{}),
 		subscribers: make(map[int]chan<- struct{}),
@@ -134,13 +144,16 @@ func (c *Cluster) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	c.ring = conf.Keyring
 	conf.Logger = log.New(c.lines, "", 0)
 	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = delegate{c}, delegate{c}, delegate{c}, delegate{c}
 	inner, err := listen(bind, conf.Logger)
 	if err != nil {
 		return err
 	}
-	conf.Transport = &transport{NetTransport: inner, ctx: ctx}
+	c.limiter = NewLimiter(gossipLimits(conf.TCPTimeout), c.log)
+	bounded := newTransport(ctx, inner, c.limiter, conf.Keyring)
+	conf.Transport = bounded
 	conf.BindAddr, conf.BindPort = bind.Addr().String(), inner.GetAutoBindPort()
 	self := netip.AddrPortFrom(bind.Addr(), uint16(conf.BindPort))
 	if advertise.IsValid() {
@@ -149,7 +162,7 @@ func (c *Cluster) create(ctx context.Context) error {
 	c.self = netip.AddrPortFrom(self.Addr().Unmap(), self.Port())
 	conf.AdvertiseAddr, conf.AdvertisePort = c.self.Addr().String(), int(c.self.Port())
 	if c.list, err = memberlist.Create(conf); err != nil {
-		return errors.Join(err, inner.Shutdown())
+		return errors.Join(err, bounded.Shutdown())
 	}
 	return nil
 }
@@ -247,7 +260,8 @@ func (c *Cluster) Stats() Stats {
 		PeerEncrypted:  n.keyTrouble[peerEncrypted].Load(),
 		BadMeta:        n.badMeta.Load(),
 		NameConflicts:  n.nameConflicts.Load(),
-		LogsSuppressed: c.gate.held() + c.lines.held(),
+		LogsSuppressed: c.gate.held() + c.moves.held() + c.lines.held(),
+		Rejected:       c.limiter.Rejected(),
 	}
 }
 

@@ -273,6 +273,52 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
+// Keys change while nodes run, one node after the other, and no node is lost meanwhile.
+func TestKeysRotateWhileRunning(t *testing.T) {
+	t.Parallel()
+	a := start(t, "a", keys(keyOne))
+	b := start(t, "b", keys(keyOne), joining(a))
+	c := start(t, "c", keys(keyOne), joining(a))
+	nodes := []*node{a, b, c}
+	see := func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) }
+	eventually(t, 10*time.Second, "all see each other", see)
+	for _, step := range [][]string{{keyOne, keyTwo}, {keyTwo, keyOne}, {keyTwo}} {
+		for _, n := range nodes {
+			var list [][]byte
+			for _, key := range step {
+				list = append(list, []byte(key))
+			}
+			if err := n.SetGossipKeys(list); err != nil {
+				t.Fatal(err)
+			}
+			if got := n.ring.GetKeys(); len(got) != len(step) || string(got[0]) != step[0] {
+				t.Fatalf("the ring has %q, want %q", got, step)
+			}
+			time.Sleep(200 * time.Millisecond) // some rounds of gossip with unlike rings
+		}
+		if !see() {
+			t.Fatalf("a node was lost at step %q", step)
+		}
+	}
+	for _, n := range nodes {
+		if s := n.Stats(); s.KeyDiffers != 0 || s.Gone != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	// The former key is a stranger's now.
+	d := start(t, "d", keys(keyOne), joining(a))
+	eventually(t, 5*time.Second, "the former key is refused", func() bool { return d.JoinError() != nil })
+	if len(d.Members()) != 0 {
+		t.Error("a node with the former key is a member")
+	}
+	if err := a.SetGossipKeys([][]byte{[]byte("short")}); err == nil || string(a.ring.GetPrimaryKey()) != keyTwo {
+		t.Errorf("a key of 5 bytes: %v", err)
+	}
+	if err := a.SetGossipKeys(nil); err == nil {
+		t.Error("encryption was switched off")
+	}
+}
+
 func TestCloseWithoutRun(t *testing.T) {
 	t.Parallel()
 	c, err := New(Options{NodeName: "a", Incarnation: 1, BindAddr: "127.0.0.1:0", ServiceAddr: "127.0.0.1:7947"})

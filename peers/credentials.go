@@ -1,18 +1,15 @@
 package peers
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/status"
 )
 
 // CredentialsOptions name the files that secure the streams.
@@ -24,6 +21,13 @@ type CredentialsOptions struct {
 	KeyFile string
 	// CAFile holds the CA certificates that sign the nodes' certificates, in PEM.
 	CAFile string
+	// CRLFile holds revocation lists of these CAs, in PEM; none if it is empty.
+	CRLFile string
+	// AllowedNames are patterns of DNS names and URIs of the certificates that may
+	// replicate; see MatchName. Empty allows every certificate of the CA.
+	AllowedNames []string
+	// Observers are patterns of those that may observe. Empty allows none.
+	Observers []string
 	// NodeName must be among the certificate's DNS names.
 	NodeName string
 	// Logger gets refusals and reloads; nothing is logged by default.
@@ -44,6 +48,9 @@ type CredentialsStats struct {
 	// AcceptRefused and DialRefused count connections that did not come about,
 	// by side. The maps are the caller's.
 	AcceptRefused, DialRefused map[Reason]uint64
+	// Dropped counts open connections that were ended because the peer's
+	// certificate is not accepted any longer. The map is the caller's.
+	Dropped map[Reason]uint64
 	// LogsSuppressed counts messages held back by rate limits.
 	LogsSuppressed uint64
 }
@@ -60,6 +67,9 @@ type Credentials struct {
 	looked  time.Time
 	failure reloadFailure
 	stats   CredentialsStats
+	tracked map[*trackedConn]struct{}
+
+	recheckMu sync.Mutex // one Recheck at a time
 }
 
 // NewCredentials loads the files and checks that peers will accept them: mutual
@@ -72,6 +82,9 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	}
 	if err := CheckNodeName(opts.NodeName); err != nil {
 		return nil, fmt.Errorf("load TLS files: %w", err)
+	}
+	if err := CheckGlobs(slices.Concat(opts.AllowedNames, opts.Observers)); err != nil {
+		return nil, err
 	}
 	c := newCredentials(opts)
 	now := time.Now()
@@ -88,7 +101,13 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 // that are trusted as a whole. It counts and names the one mistake it can see:
 // a peer that speaks TLS.
 func Insecure(logger *slog.Logger) *Credentials {
-	return newCredentials(CredentialsOptions{Logger: logger})
+	return InsecureWith(CredentialsOptions{Logger: logger})
+}
+
+// InsecureWith is Insecure with the AllowedNames and Observers of the options,
+// which are matched with the name that a caller gives.
+func InsecureWith(opts CredentialsOptions) *Credentials {
+	return newCredentials(CredentialsOptions{Logger: opts.Logger, AllowedNames: opts.AllowedNames, Observers: opts.Observers})
 }
 
 func newCredentials(opts CredentialsOptions) *Credentials {
@@ -99,9 +118,12 @@ func newCredentials(opts CredentialsOptions) *Credentials {
 		opts: opts,
 		log:  opts.Logger,
 		gate: newGate(logEvery),
+
+		tracked: make(map[*trackedConn]struct{}),
 		stats: CredentialsStats{
 			AcceptRefused: make(map[Reason]uint64),
 			DialRefused:   make(map[Reason]uint64),
+			Dropped:       map[Reason]uint64{ReasonExpired: 0, ReasonRevoked: 0},
 		},
 	}
 }
@@ -120,36 +142,6 @@ func (c *Credentials) Client(node string) credentials.TransportCredentials {
 	return &transportCredentials{c: c, node: node}
 }
 
-// VerifyPeer returns an error if the caller of a gRPC handler, whose context is
-// ctx, did not show a certificate of node. The error is a gRPC status with code
-// PermissionDenied, and is counted and logged here. Insecure credentials accept
-// every caller.
-func (c *Credentials) VerifyPeer(ctx context.Context, node string) error {
-	if !c.Secure() {
-		return nil
-	}
-	caller, ok := peer.FromContext(ctx)
-	if !ok {
-		return status.Error(codes.PermissionDenied, "verify peer: the call has no peer")
-	}
-	info, ok := caller.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 {
-		return status.Error(codes.PermissionDenied, "verify peer: the caller showed no verified certificate")
-	}
-	leaf := info.State.VerifiedChains[0][0]
-	if namesNode(leaf, node) {
-		return nil
-	}
-	refused := &RefusedError{
-		Reason: ReasonWrongName,
-		Remote: caller.Addr.String(),
-		Cause: fmt.Sprintf("it calls itself node %s, but its certificate is for %s: issue each node a certificate with its name as DNS name",
-			plainName(node), nameList(leaf)),
-	}
-	c.refused(true, refused)
-	return status.Error(codes.PermissionDenied, refused.Error())
-}
-
 // Stats returns the counters as they are now, after a look at the files.
 func (c *Credentials) Stats() CredentialsStats {
 	m := c.material()
@@ -162,6 +154,7 @@ func (c *Credentials) Stats() CredentialsStats {
 	}
 	s.AcceptRefused = maps.Clone(s.AcceptRefused)
 	s.DialRefused = maps.Clone(s.DialRefused)
+	s.Dropped = maps.Clone(s.Dropped)
 	s.LogsSuppressed = c.gate.held()
 	return s
 }

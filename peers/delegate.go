@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/memberlist"
@@ -34,6 +35,12 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		return nil
 	}
 	_, err := toMember(n)
+	if err == nil {
+		err = checkVersions(n)
+	}
+	if err == nil {
+		err = d.c.nameFits(n.Name, time.Now())
+	}
 	if err != nil {
 		d.c.counters.badMeta.Add(1)
 		if d.c.gate.allow("meta " + n.Addr.String()) {
@@ -42,6 +49,44 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		}
 	}
 	return err
+}
+
+// checkVersions returns an error if a node does not speak the protocol versions
+// that this package speaks. memberlist exchanges no membership at all while it has
+// one node whose versions do not fit those of another.
+func checkVersions(n *memberlist.Node) error {
+	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
+	if n.PCur != protocol || n.PMin > protocol || n.PMax < protocol || n.DCur != delegate || n.DMin > delegate {
+		return fmt.Errorf("gossip protocol version %d (%d to %d), delegate version %d (%d to %d): want %d and %d",
+			n.PCur, n.PMin, n.PMax, n.DCur, n.DMin, n.DMax, protocol, delegate)
+	}
+	return nil
+}
+
+const (
+	// maxNames bounds the names that gossip may have at a time: each costs memory
+	// until it is found dead and forgotten.
+	maxNames = 1024
+	// nameTime is how long a name counts after its node was a member.
+	nameTime = 2 * time.Minute
+)
+
+// nameFits returns an error if gossip has too many names already.
+func (c *Cluster) nameFits(name string, now time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.names[name]; !known && len(c.names) >= maxNames {
+		for other, seen := range c.names {
+			if _, member := c.members[other]; !member && now.Sub(seen) > nameTime {
+				delete(c.names, other)
+			}
+		}
+		if len(c.names) >= maxNames {
+			return fmt.Errorf("gossip has %d names already", len(c.names))
+		}
+	}
+	c.names[name] = now
+	return nil
 }
 
 // NotifyJoin takes a node into the members.
@@ -99,10 +144,14 @@ func (c *Cluster) admit(n *memberlist.Node) {
 	switch {
 	case !known:
 		c.counters.joined.Add(1)
-		log.Info("peer joined")
+		if c.moves.allow("joined " + m.Name) {
+			log.Info("peer joined")
+		}
 	case old != m:
 		c.counters.updated.Add(1)
-		log.Info("peer restarted or changed its address", "former_incarnation", old.Incarnation)
+		if c.moves.allow("updated " + m.Name) {
+			log.Info("peer restarted or changed its address", "former_incarnation", old.Incarnation)
+		}
 	}
 }
 
@@ -118,6 +167,8 @@ func (c *Cluster) dismiss(name string) {
 	c.mu.Unlock()
 	if known {
 		c.counters.gone.Add(1)
+	}
+	if known && c.moves.allow("gone "+m.Name) {
 		c.log.Info("peer left or died", "peer", m.Name, "incarnation", m.Incarnation, "gossip_addr", m.GossipAddr)
 	}
 }

@@ -12,6 +12,9 @@ const (
 	// logEvery is the pause between two messages about the same trouble with
 	// the same peer: a peer with a wrong key tries again every second.
 	logEvery = 30 * time.Second
+	// movesEvery is the pause between two messages that the same member came, changed
+	// or went: a holder of the gossip key can repeat that as often as it likes.
+	movesEvery = 10 * time.Second
 )
 
 // gate lets each key pass once an interval and counts what it held back. Keys

@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -50,14 +51,14 @@ func (t *transportCredentials) ClientHandshake(ctx context.Context, authority st
 	}
 	m := t.c.material()
 	h := handshake{own: m, dialled: t.node, remote: raw.RemoteAddr().String()}
-	conn, info, err := credentials.NewTLS(m.clientConfig(t.node)).ClientHandshake(ctx, t.node, raw)
+	conn, info, err := credentials.NewTLS(m.clientConfig(&t.c.opts, t.node)).ClientHandshake(ctx, t.node, raw)
 	if err != nil {
 		refused := h.explain(err)
 		t.c.refused(false, refused)
 		return nil, nil, refused
 	}
 	t.c.count(&t.c.stats.Dialled)
-	return &alertConn{Conn: conn, c: t.c, h: h}, info, nil
+	return &alertConn{Conn: t.c.track(conn, info, m, false), c: t.c, h: h}, info, nil
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -69,11 +70,14 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	m := t.c.material()
 	h := handshake{own: m, remote: raw.RemoteAddr().String(), server: true}
 	under := &lingerConn{Conn: raw}
-	conn, info, err := credentials.NewTLS(m.serverConfig(&h.dialled)).ServerHandshake(under)
+	conn, info, err := credentials.NewTLS(m.serverConfig(&t.c.opts, &h.dialled)).ServerHandshake(under)
 	if err == nil {
 		under.established = true
+		if err := authenticated(raw, certificateOf(info)); err != nil {
+			return nil, nil, err
+		}
 		t.c.count(&t.c.stats.Accepted)
-		return conn, info, nil
+		return t.c.track(conn, info, m, true), info, nil
 	}
 	refused := h.explain(err)
 	t.c.refused(true, refused)
@@ -84,6 +88,25 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	return nil, nil, refused
 }
 
+// authenticated moves a connection to the authenticated ones of its listener, if
+// the listener counts them.
+func authenticated(conn net.Conn, certificate string) error {
+	if counted, ok := conn.(interface{ Authenticated(string) error }); ok {
+		return counted.Authenticated(certificate)
+	}
+	return nil
+}
+
+// certificateOf identifies the verified certificate of a peer, or returns "".
+func certificateOf(info credentials.AuthInfo) string {
+	tlsInfo, ok := info.(credentials.TLSInfo)
+	if !ok || len(tlsInfo.State.VerifiedChains) == 0 {
+		return ""
+	}
+	sum := sha256.Sum256(tlsInfo.State.VerifiedChains[0][0].Raw)
+	return string(sum[:])
+}
+
 // count adds one to a counter of c.stats.
 func (c *Credentials) count(counter *uint64) {
 	c.mu.Lock()
@@ -92,7 +115,7 @@ func (c *Credentials) count(counter *uint64) {
 }
 
 // clientConfig returns the settings for dialling node.
-func (m *material) clientConfig(node string) *tls.Config {
+func (m *material) clientConfig(o *CredentialsOptions, node string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: node,
@@ -104,7 +127,7 @@ func (m *material) clientConfig(node string) *tls.Config {
 		VerifyConnection: func(state tls.ConnectionState) error {
 			leaf := state.PeerCertificates[0]
 			if namesNode(leaf, node) {
-				return nil
+				return m.verifyPermit(o, state, true)
 			}
 			return &tls.CertificateVerificationError{
 				UnverifiedCertificates: state.PeerCertificates,
@@ -114,9 +137,18 @@ func (m *material) clientConfig(node string) *tls.Config {
 	}
 }
 
+// verifyPermit returns an error if the verified certificate of a connection may
+// not be used.
+func (m *material) verifyPermit(o *CredentialsOptions, state tls.ConnectionState, dialled bool) error {
+	if err := m.permit(o, state.VerifiedChains[0], dialled); err != nil {
+		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+	}
+	return nil
+}
+
 // serverConfig returns the settings for one connection to this node, and puts
 // the name that the client asks for into dialled.
-func (m *material) serverConfig(dialled *string) *tls.Config {
+func (m *material) serverConfig(o *CredentialsOptions, dialled *string) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{m.cert},
@@ -124,6 +156,7 @@ func (m *material) serverConfig(dialled *string) *tls.Config {
 		ClientCAs:    m.roots,
 		// A resumed session would outlive a certificate.
 		SessionTicketsDisabled: true,
+		VerifyConnection:       func(state tls.ConnectionState) error { return m.verifyPermit(o, state, false) },
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 			*dialled = hello.ServerName
 			return nil, nil
@@ -220,6 +253,9 @@ func (s *sniffConn) Read(p []byte) (int, error) {
 	}
 	s.heard = true
 	if n > 1 && p[1] != tlsMajor || p[0] != recordAlert && p[0] != recordHandshake {
+		if failed := authenticated(s.Conn, ""); failed != nil {
+			return 0, failed
+		}
 		s.c.count(s.c.established(s.server))
 		return n, err
 	}

@@ -22,23 +22,38 @@ type fileStamp struct {
 	mode  fs.FileMode
 }
 
-// tlsFiles are the contents of the certificate, key and CA file.
-type tlsFiles [3][]byte
+// The files of a material. The last is optional.
+const (
+	fileCert = iota
+	fileKey
+	fileCA
+	fileCRL
+	tlsFileCount
+)
 
-// material is what a handshake needs: one state of the three files.
+// tlsFiles are the contents of the files.
+type tlsFiles [tlsFileCount][]byte
+
+// fileStamps are the states of the files.
+type fileStamps [tlsFileCount]fileStamp
+
+// material is what a handshake needs: one state of the files.
 type material struct {
 	cert   tls.Certificate
 	roots  *x509.CertPool
+	crls   []revocations
 	files  tlsFiles
-	stamps [3]fileStamp
+	stamps fileStamps
 }
 
-// paths returns the certificate, key and CA file.
-func (o CredentialsOptions) paths() [3]string { return [3]string{o.CertFile, o.KeyFile, o.CAFile} }
+// paths returns the files, the last one empty if there is none.
+func (o CredentialsOptions) paths() [tlsFileCount]string {
+	return [tlsFileCount]string{o.CertFile, o.KeyFile, o.CAFile, o.CRLFile}
+}
 
 // stampFiles looks at the files without reading them. A missing file has the
 // zero stamp.
-func (o CredentialsOptions) stampFiles() (stamps [3]fileStamp) {
+func (o CredentialsOptions) stampFiles() (stamps fileStamps) {
 	for i, path := range o.paths() {
 		info, err := os.Stat(path)
 		if err != nil {
@@ -57,20 +72,32 @@ func (o CredentialsOptions) stampFiles() (stamps [3]fileStamp) {
 func (o CredentialsOptions) loadMaterial(now time.Time) (*material, error) {
 	m := &material{stamps: o.stampFiles()}
 	for i, path := range o.paths() {
+		if path == "" {
+			continue
+		}
 		var err error
 		if m.files[i], err = os.ReadFile(path); err != nil {
 			return nil, fmt.Errorf("read TLS file: %w", err)
 		}
 	}
-	if mode := m.stamps[1].mode; mode&0o022 != 0 {
+	if mode := m.stamps[fileKey].mode; mode&0o022 != 0 {
 		return nil, fmt.Errorf("key file %s can be written by others (mode %04o): chmod 600 it", o.KeyFile, mode.Perm())
 	}
-	var err error
-	if m.roots, err = parseCAs(m.files[2]); err != nil {
+	authorities, err := parseCAs(m.files[fileCA])
+	if err != nil {
 		return nil, fmt.Errorf("CA file %s: %w", o.CAFile, err)
 	}
-	if m.cert, err = o.parsePair(m.files[0], m.files[1]); err != nil {
+	m.roots = x509.NewCertPool()
+	for _, ca := range authorities {
+		m.roots.AddCert(ca)
+	}
+	if m.cert, err = o.parsePair(m.files[fileCert], m.files[fileKey]); err != nil {
 		return nil, err
+	}
+	if o.CRLFile != "" {
+		if m.crls, err = parseCRLs(m.files[fileCRL], append(authorities, intermediatesOf(m.cert)...)); err != nil {
+			return nil, fmt.Errorf("CRL file %s: %w", o.CRLFile, err)
+		}
 	}
 	if err := o.checkLeaf(m, now); err != nil {
 		return nil, fmt.Errorf("certificate %s: %w", o.CertFile, err)
@@ -98,9 +125,7 @@ func (o CredentialsOptions) parsePair(cert, key []byte) (tls.Certificate, error)
 
 // parseCAs parses the CA file. A certificate that is no CA is left out, for with
 // it this node would verify its own certificate and nobody else's.
-func parseCAs(data []byte) (*x509.CertPool, error) {
-	pool := x509.NewCertPool()
-	found := 0
+func parseCAs(data []byte) (found []*x509.Certificate, err error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		if block.Type != "CERTIFICATE" {
 			continue
@@ -112,13 +137,22 @@ func parseCAs(data []byte) (*x509.CertPool, error) {
 		if !cert.IsCA && (cert.Version == 3 || cert.BasicConstraintsValid) {
 			continue
 		}
-		pool.AddCert(cert)
-		found++
+		found = append(found, cert)
 	}
-	if found == 0 {
+	if len(found) == 0 {
 		return nil, errors.New("no CA certificate in it: give the certificate of the CA that signs the nodes' certificates, in PEM")
 	}
-	return pool, nil
+	return found, nil
+}
+
+// intermediatesOf returns the CA certificates that stand behind a node's own.
+func intermediatesOf(pair tls.Certificate) (found []*x509.Certificate) {
+	for _, der := range pair.Certificate[1:] {
+		if cert, err := x509.ParseCertificate(der); err == nil && cert.IsCA {
+			found = append(found, cert)
+		}
+	}
+	return found
 }
 
 // checkLeaf verifies this node's certificate as its peers will, so that what
@@ -178,7 +212,7 @@ func (m *material) same(other *material) bool {
 // settled reports whether the stamps tell all changes: a file that is rewritten
 // in place within the resolution of its time stamp keeps its stamp, so one that
 // is this young is read again.
-func settled(stamps [3]fileStamp, now time.Time) bool {
+func settled(stamps fileStamps, now time.Time) bool {
 	for _, s := range stamps {
 		if now.Sub(s.mtime) < 2*time.Second {
 			return false

@@ -76,6 +76,7 @@ func TestBadMetaIsIgnored(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a")
 	conf := memberlist.DefaultLocalConfig()
+	conf.EnableCompression = false
 	conf.Name, conf.BindAddr, conf.BindPort = "stranger", "127.0.0.1", 0
 	conf.Delegate = stranger{}
 	conf.LogOutput = &logBook{}

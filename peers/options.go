@@ -83,6 +83,9 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
+// Check returns all that is wrong with o, without opening anything.
+func (o Options) Check() error { return o.withDefaults().check() }
+
 // check returns all that is wrong with o.
 func (o Options) check() error {
 	var errs []error
@@ -100,11 +103,7 @@ func (o Options) check() error {
 	} else if o.DeadTime < minDeadTime {
 		errs = append(errs, fmt.Errorf("dead time %v is shorter than %v", o.DeadTime, minDeadTime))
 	}
-	for i, key := range o.GossipKeys {
-		if !slices.Contains([]int{16, 24, 32}, len(key)) {
-			errs = append(errs, fmt.Errorf("gossip key %d has %d bytes, want 16, 24 or 32", i+1, len(key)))
-		}
-	}
+	errs = append(errs, CheckGossipKeys(o.GossipKeys))
 	for _, addr := range o.Join {
 		if err := checkDialable(addr); err != nil {
 			errs = append(errs, fmt.Errorf("join: %w", err))

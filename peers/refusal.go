@@ -36,6 +36,10 @@ const (
 	ReasonWrongName Reason = "wrong_name"
 	// ReasonBadCertificate: the certificate is unfit for another cause.
 	ReasonBadCertificate Reason = "bad_certificate"
+	// ReasonRevoked: the CA has revoked the certificate.
+	ReasonRevoked Reason = "revoked"
+	// ReasonNotAllowed: the certificate matches neither AllowedNames nor Observers.
+	ReasonNotAllowed Reason = "not_allowed"
 	// ReasonRefusedByPeer: the other side refused this node's certificate.
 	ReasonRefusedByPeer Reason = "refused_by_peer"
 	// ReasonProtocol: no common TLS version, or the other side is no gRPC.
@@ -137,6 +141,14 @@ func (h handshake) explainVerification(refused *RefusedError, err *tls.Certifica
 	refused.Reason = ReasonBadCertificate
 	refused.Cause = whose + "is not acceptable: " + err.Err.Error()
 
+	switch {
+	case errors.Is(err, errRevoked):
+		refused.Reason, refused.Cause = ReasonRevoked, whose+"is revoked: issue that node a new one"
+		return
+	case errors.Is(err, errNotAllowed):
+		refused.Reason, refused.Cause = ReasonNotAllowed, notAllowed(leaf)
+		return
+	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		refused.Reason = ReasonUnknownCA
 		refused.Cause = whose + "was signed by an unknown CA (" + leaf.Issuer.String() + "): give all nodes the same CA file"
@@ -172,7 +184,7 @@ func (h handshake) ownFault(alert string, now time.Time) string {
 	case h.server && h.dialled != "" && !namesNode(leaf, h.dialled):
 		return "it is for " + nameList(leaf) + ", but this node was dialled as " + plainName(h.dialled) + ": node names and certificates do not fit"
 	}
-	return "the peer does not trust the CA that signed it (" + leaf.Issuer.String() + "): give all nodes the same CA file, and see the peer's log"
+	return "the peer does not trust the CA that signed it (" + leaf.Issuer.String() + "), or its allowed-names or its revocation list refuse it: give all nodes the same CA file, and see the peer's log"
 }
 
 // stamp formats a time for a message.

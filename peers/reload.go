@@ -1,6 +1,9 @@
 package peers
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 const (
 	// lookEvery is the least time between two looks at the files.
@@ -38,16 +41,39 @@ func (c *Credentials) material() *material {
 		c.keep(err, now)
 		return c.current
 	}
+	c.take(m, now)
+	return c.current
+}
+
+// Prepare reads the files, whatever their time stamps are, and returns a function that takes
+// them into use: for a reload that changes all or nothing. Its error says what is wrong
+// with the files.
+func (c *Credentials) Prepare() (use func(), err error) {
+	if !c.Secure() {
+		return func() {}, nil
+	}
+	m, err := c.opts.loadMaterial(time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("load TLS files: %w", err)
+	}
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.take(m, time.Now())
+	}, nil
+}
+
+// take has the next handshake use m. The caller holds c.mu.
+func (c *Credentials) take(m *material, now time.Time) {
 	c.failure = reloadFailure{}
 	if m.same(c.current) {
 		c.current.stamps = m.stamps
-		return c.current
+		return
 	}
 	c.current = m
 	c.stats.Reloads++
 	c.log.Info("TLS files reloaded", "names", m.cert.Leaf.DNSNames, "not_after", m.cert.Leaf.NotAfter)
 	c.advise(m, now)
-	return c.current
 }
 
 // keep notes that the changed files are of no use. It is told once, and only if
@@ -68,8 +94,14 @@ func (c *Credentials) keep(err error, now time.Time) {
 
 // advise warns of what works today and should still be put right.
 func (c *Credentials) advise(m *material, now time.Time) {
-	if mode := m.stamps[1].mode; mode&0o004 != 0 {
+	if mode := m.stamps[fileKey].mode; mode&0o004 != 0 {
 		c.log.Warn("TLS key file can be read by others: chmod 600 it", "file", c.opts.KeyFile, "mode", mode.Perm().String())
+	}
+	for _, r := range m.crls {
+		if !r.nextUpdate.IsZero() && now.After(r.nextUpdate) {
+			c.log.Warn("the revocation list is out of date and stays in use: install the current one",
+				"file", c.opts.CRLFile, "issuer", r.signer.Subject.String(), "next_update", r.nextUpdate)
+		}
 	}
 	leaf := m.cert.Leaf
 	if left := leaf.NotAfter.Sub(now); left < min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/3) {

@@ -1,0 +1,132 @@
+package peers
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Identity is what the caller of a gRPC handler has proved.
+type Identity struct {
+	// Certificate identifies the certificate that was shown, whatever name the
+	// caller uses of it. It is empty without TLS.
+	Certificate string
+	// Replica says that the caller may replicate, Observer that it may observe.
+	Replica, Observer bool
+}
+
+// CheckGlobs returns an error if a pattern of names cannot be used.
+func CheckGlobs(globs []string) error {
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			return fmt.Errorf("pattern %q is not usable: write a name with *, ? or [a-z] in it", glob)
+		}
+	}
+	return nil
+}
+
+// MatchName reports whether one of the patterns matches a name. Case does not
+// count, nor does a dot at the end; * stands for anything but a slash.
+func MatchName(globs []string, name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, err := path.Match(strings.ToLower(glob), name)
+		return err == nil && ok
+	})
+}
+
+// matchLeaf reports whether one of the patterns matches a DNS name or a URI of a
+// certificate. A wildcard in the certificate is taken literally.
+func matchLeaf(globs []string, leaf *x509.Certificate) bool {
+	if slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return MatchName(globs, name) }) {
+		return true
+	}
+	for _, uri := range leaf.URIs {
+		if MatchName(globs, uri.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// replica reports whether a certificate of the CA may replicate.
+func (o *CredentialsOptions) replica(leaf *x509.Certificate) bool {
+	return len(o.AllowedNames) == 0 || matchLeaf(o.AllowedNames, leaf)
+}
+
+// observer reports whether it may observe.
+func (o *CredentialsOptions) observer(leaf *x509.Certificate) bool {
+	return matchLeaf(o.Observers, leaf)
+}
+
+// Identify returns who the caller of a gRPC handler is, whose context is ctx and
+// who calls itself node. The error is a gRPC status with code PermissionDenied,
+// and is counted and logged here: the certificate is not for that node, or may
+// neither replicate nor observe. Insecure credentials take the name for proved.
+func (c *Credentials) Identify(ctx context.Context, node string) (Identity, error) {
+	if !c.Secure() {
+		o := &c.opts
+		return Identity{
+			Replica:  len(o.AllowedNames) == 0 || MatchName(o.AllowedNames, node),
+			Observer: MatchName(o.Observers, node),
+		}, nil
+	}
+	caller, ok := peer.FromContext(ctx)
+	if !ok {
+		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the call has no peer")
+	}
+	info, ok := caller.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the caller showed no verified certificate")
+	}
+	leaf := info.State.VerifiedChains[0][0]
+	id := Identity{Certificate: certificateOf(info), Replica: c.opts.replica(leaf), Observer: c.opts.observer(leaf)}
+	if namesNode(leaf, node) && (id.Replica || id.Observer) {
+		return id, nil
+	}
+	refused := &RefusedError{
+		Reason: ReasonWrongName,
+		Remote: caller.Addr.String(),
+		Cause: fmt.Sprintf("it calls itself node %s, but its certificate is for %s: issue each node a certificate with its name as DNS name",
+			plainName(node), nameList(leaf)),
+	}
+	if namesNode(leaf, node) {
+		refused.Reason, refused.Cause = ReasonNotAllowed, notAllowed(leaf)
+	}
+	c.refused(true, refused)
+	return Identity{}, status.Error(codes.PermissionDenied, refused.Error())
+}
+
+// VerifyPeer returns an error if the caller of a gRPC handler, whose context is
+// ctx, did not show a certificate of node that may replicate or observe; see
+// Identify.
+func (c *Credentials) VerifyPeer(ctx context.Context, node string) error {
+	_, err := c.Identify(ctx, node)
+	return err
+}
+
+func notAllowed(leaf *x509.Certificate) string {
+	return "its certificate (for " + nameList(leaf) + ") matches none of allowed-names and observers"
+}
+
+// permit returns an error if a verified certificate may not be used: the CA has
+// revoked it, or this node is not to talk to its holder. dialled says that it is
+// a server's, which has to be a replica.
+func (m *material) permit(o *CredentialsOptions, chain []*x509.Certificate, dialled bool) error {
+	leaf := chain[0]
+	switch {
+	case m.revoked(chain):
+		return errRevoked
+	case o.replica(leaf), !dialled && o.observer(leaf):
+		return nil
+	}
+	return errNotAllowed
+}

@@ -1,0 +1,203 @@
+package peers
+
+import (
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"mapsync/internal/testcert"
+)
+
+// loadWith loads a node's files with changes to the options.
+func loadWith(t *testing.T, pair testcert.Pair, node string, change func(*CredentialsOptions)) secured {
+	t.Helper()
+	logs := &logBook{}
+	opts := optionsOf(pair, node, logs)
+	change(&opts)
+	c, err := NewCredentials(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return secured{c, logs}
+}
+
+// A peer whose certificate is revoked while it is connected is ended, and comes in no more.
+func TestRevokedPeerIsDropped(t *testing.T) {
+	t.Parallel()
+	ca := authority(t)
+	a, b, d := issue(t, ca, "a", testcert.Options{}), issue(t, ca, "b", testcert.Options{}), issue(t, ca, "d", testcert.Options{})
+	list, err := ca.Revoke()
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := loadWith(t, a, "a", func(o *CredentialsOptions) { o.CRLFile = list })
+	addr := serve(t, server)
+	revoked, other := dial(t, load(t, b, "b"), addr, "a"), dial(t, load(t, d, "d"), addr, "a")
+	for who, client := range map[string]error{"b": call(t, revoked, "b"), "d": call(t, other, "d")} {
+		if client != nil {
+			t.Fatalf("%s: %v", who, client)
+		}
+	}
+	if _, err := ca.Revoke(b); err != nil {
+		t.Fatal(err)
+	}
+	server.lookAgain()
+	server.Recheck(time.Now())
+	if n := server.Stats().Dropped[ReasonRevoked]; n != 1 {
+		t.Errorf("%d connections dropped as revoked, want 1", n)
+	}
+	eventually(t, 20*time.Second, "its new connection is refused", func() bool {
+		if err := call(t, revoked, "b"); status.Code(err) != codes.Unavailable {
+			t.Fatalf("a revoked node called: %v", err)
+		}
+		return server.Stats().AcceptRefused[ReasonRevoked] > 0
+	})
+	if err := call(t, other, "d"); err != nil {
+		t.Errorf("another node: %v", err)
+	}
+	if server.logs.count("certificate not accepted any longer", "reason=revoked") != 1 {
+		t.Error("the end of the connection was not logged once")
+	}
+}
+
+// Certificates that end while their holder is connected end the connection, on both sides.
+func TestExpiredPeerIsDropped(t *testing.T) {
+	t.Parallel()
+	ca := authority(t)
+	end := time.Now().Add(time.Hour)
+	server := load(t, issue(t, ca, "a", testcert.Options{NotAfter: end.Add(time.Hour)}), "a")
+	client := load(t, issue(t, ca, "b", testcert.Options{NotAfter: end}), "b")
+	stub := dial(t, client, serve(t, server), "a")
+	if err := call(t, stub, "b"); err != nil {
+		t.Fatal(err)
+	}
+	server.Recheck(end.Add(-time.Second))
+	client.Recheck(end.Add(-time.Second))
+	if n := server.Stats().Dropped[ReasonExpired] + client.Stats().Dropped[ReasonExpired]; n > 0 {
+		t.Fatalf("%d connections were dropped before their certificate ended", n)
+	}
+	server.Recheck(end.Add(time.Second))
+	if n := server.Stats().Dropped[ReasonExpired]; n != 1 {
+		t.Errorf("%d connections dropped as expired, want 1", n)
+	}
+	eventually(t, 20*time.Second, "a new connection, as the certificate is still valid", func() bool { return call(t, stub, "b") == nil })
+	client.Recheck(end.Add(2 * time.Hour))
+	if n := client.Stats().Dropped[ReasonExpired]; n != 1 {
+		t.Errorf("%d dialled connections dropped as expired, want 1", n)
+	}
+}
+
+// A list of another CA, or with a forged signature, is not taken.
+func TestRevocationListsAreVerified(t *testing.T) {
+	t.Parallel()
+	ca, other := authority(t), authority(t)
+	pair := issue(t, ca, "a", testcert.Options{})
+	forged, err := other.Revoke(pair)
+	if err != nil {
+		t.Fatal(err)
+	}
+	opts := optionsOf(pair, "a", &logBook{})
+	opts.CRLFile = forged
+	if _, err := NewCredentials(opts); err == nil || !strings.Contains(err.Error(), "not signed by a CA") {
+		t.Errorf("list of another CA: %v", err)
+	}
+	opts.CRLFile = pair.CertFile
+	if _, err := NewCredentials(opts); err == nil {
+		t.Error("a certificate was taken for a list")
+	}
+	opts.CRLFile += ".none"
+	if _, err := NewCredentials(opts); err == nil {
+		t.Error("a missing list was no error")
+	}
+}
+
+func TestAllowedNames(t *testing.T) {
+	t.Parallel()
+	ca := authority(t)
+	spiffe, err := url.Parse("spiffe://prod/lb/x7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := loadWith(t, issue(t, ca, "a", testcert.Options{}), "a", func(o *CredentialsOptions) {
+		o.AllowedNames, o.Observers = []string{"lb*", "spiffe://prod/lb/*"}, []string{"watch-?"}
+	})
+	addr := serve(t, server)
+	for name, c := range map[string]struct {
+		options testcert.Options
+		allowed bool
+	}{
+		"lb1":     {testcert.Options{}, true},
+		"LB2":     {testcert.Options{}, true},
+		"x7":      {testcert.Options{DNSNames: []string{"x7"}, URIs: []*url.URL{spiffe}}, true},
+		"watch-1": {testcert.Options{}, true},
+		"web1":    {testcert.Options{}, false},
+		"watch":   {testcert.Options{}, false},
+	} {
+		err := call(t, dial(t, load(t, issue(t, ca, name, c.options), name), addr, "a"), name)
+		if (err == nil) != c.allowed {
+			t.Errorf("%s: allowed is %v, but: %v", name, c.allowed, err)
+		}
+	}
+	eventually(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 2 })
+	// A server has to be a replica.
+	client := loadWith(t, issue(t, ca, "lb1", testcert.Options{}), "lb1", func(o *CredentialsOptions) {
+		o.AllowedNames, o.Observers = []string{"lb*"}, []string{"a"}
+	})
+	if err := call(t, dial(t, client, addr, "a"), "lb1"); err == nil {
+		t.Error("a server that is not allowed was called")
+	}
+}
+
+func TestMatchName(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		glob, name string
+		want       bool
+	}{
+		{"lb*", "lb1", true},
+		{"lb*", "LB1.example", true},
+		{"lb1", "lb1.", true},
+		{"lb1", "lb10", false},
+		{"spiffe://a/*", "spiffe://a/b", true},
+		{"spiffe://a/*", "spiffe://a/b/c", false},
+		{"[", "[", false},
+	} {
+		if got := MatchName([]string{c.glob}, c.name); got != c.want {
+			t.Errorf("%s with %s: %v", c.glob, c.name, got)
+		}
+	}
+	if MatchName(nil, "lb1") {
+		t.Error("no pattern matched")
+	}
+	if CheckGlobs([]string{"lb*"}) != nil || CheckGlobs([]string{"["}) == nil || CheckGlobs([]string{""}) == nil {
+		t.Error("patterns are not checked")
+	}
+}
+
+func FuzzParseCRLs(f *testing.F) {
+	ca, err := testcert.NewCA(f.TempDir(), "ca")
+	if err != nil {
+		f.Fatal(err)
+	}
+	list, err := ca.Revoke()
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, path := range []string{list, ca.CertFile} {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if lists, err := parseCRLs(data, nil); err == nil && len(lists) > 0 {
+			t.Error("a list was taken that no CA has signed")
+		}
+	})
+}
