@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
 
@@ -38,5 +39,27 @@ func TestAcknowledgedOnceWritten(t *testing.T) {
 		if p := position(); p != from+10 {
 			t.Errorf("position %d is acknowledged when all is written, expected %d", p, from+10)
 		}
+	}
+}
+
+// TestAcknowledgedPositionNeverDecreases has a peer repeat acknowledgements, and go back.
+func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
+	r, _ := newReceiver(t)
+	s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, nil)
+	if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
+		t.Fatal(err)
+	}
+	f := s.feeds[0]
+	f.sent.Store(20)
+	for _, step := range []struct{ ack, want uint64 }{{5, 5}, {5, 5}, {3, 5}, {0, 5}, {20, 20}, {19, 20}} {
+		if err := s.acknowledge(&mapsyncv1.Ack{Map: 1, Position: step.ack}); err != nil {
+			t.Fatal(err)
+		}
+		if got := f.acked.Load(); got != step.want {
+			t.Errorf("acknowledged %d after %d, expected %d", got, step.ack, step.want)
+		}
+	}
+	if err := s.acknowledge(&mapsyncv1.Ack{Map: 1, Position: 21}); !errors.Is(err, errProtocol) {
+		t.Errorf("acknowledgement of a position that was not sent: %v", err)
 	}
 }

@@ -60,8 +60,8 @@ func benchFeed(b *testing.B, layout Layout, n int) (*feed, *localMap, *discard) 
 	}
 	to := &discard{}
 	s := newSession(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
-	f := newFeed(s, subscription(1, testMap, layout))
-	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, m.codec), tb.NewCursor(0), func() {}
+	f := newFeed(s, subscription(1, testMap, layout), allOrphaned)
+	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, m), tb.NewCursor(0), func() {}
 	return f, m, to
 }
 

@@ -1,10 +1,10 @@
 package replicate
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -35,7 +35,7 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 	defer c.Close()
 	tb.View(func(tx *table.Tx) {
 		var rec table.Record
-		e := newEncoder(300, self, codecOf(t, tb))
+		e := newEncoder(300, self, &localMap{codec: codecOf(t, tb)})
 		for done := false; !done; {
 			from := c.Position()
 			e.begin(tx.Head())
@@ -184,7 +184,7 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEncoder(1, self, m.codec)
+	e := newEncoder(1, self, m)
 	c := tb.NewCursor(0)
 	defer c.Close()
 	var data []byte
@@ -261,54 +261,101 @@ func TestAckQueue(t *testing.T) {
 	}
 }
 
-func TestView(t *testing.T) {
+// TestCoverage is the rule of whose records a node sends to whom.
+func TestCoverage(t *testing.T) {
 	peers := func(names string) (p []Peer) {
 		for _, c := range names {
 			p = append(p, Peer{Node: string(c), Incarnation: 2})
 		}
 		return p
 	}
+	owner := func(name string, inc uint64) table.Owner { return table.Owner{Node: name, Incarnation: inc} }
+	a := newView(nil, owner("a", 2), peers("bc"))
+	nothing, orphaned, ofC := &ownerRequest{}, &ownerRequest{orphaned: true}, &ownerRequest{nodes: []string{"c"}}
 	for _, tc := range []struct {
-		self, live    string // without self
+		request       *ownerRequest
 		owner, target table.Owner
 		want          bool
 	}{
-		{"a", "b", table.Owner{Node: "a", Incarnation: 1}, table.Owner{Node: "b", Incarnation: 2}, true},   // own
-		{"a", "b", table.Owner{Node: "b", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false},  // echo
-		{"a", "b", table.Owner{Node: "b", Incarnation: 1}, table.Owner{Node: "b", Incarnation: 2}, true},   // its earlier life
-		{"b", "ac", table.Owner{Node: "c", Incarnation: 1}, table.Owner{Node: "c", Incarnation: 2}, true},  // everyone does
-		{"a", "bc", table.Owner{Node: "c", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false}, // c does it
-		{"a", "bc", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, true},  // d is gone
-		{"b", "ac", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "a", Incarnation: 2}, true},
-		{"b", "ac", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "c", Incarnation: 2}, false},
-		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "a", Incarnation: 2}, true}, // a is told by all
-		{"c", "ab", table.Owner{Node: "d", Incarnation: 2}, table.Owner{Node: "b", Incarnation: 2}, false},
+		{nothing, owner("a", 2), owner("b", 2), true},  // own
+		{nothing, owner("a", 1), owner("b", 2), true},  // own, of an earlier incarnation
+		{nothing, owner("b", 2), owner("b", 2), false}, // echo
+		{nothing, owner("b", 1), owner("b", 2), true},  // its earlier incarnation's
+		{nothing, owner("c", 2), owner("b", 2), false}, // c sends it
+		{ofC, owner("c", 2), owner("b", 2), true},      // but cannot
+		{nothing, owner("d", 2), owner("b", 2), false},
+		{orphaned, owner("d", 2), owner("b", 2), true},
+		{orphaned, owner("c", 2), owner("b", 2), false},
+		{ofC, owner("d", 2), owner("b", 2), false},
 	} {
-		if got := newView(1, table.Owner{Node: tc.self, Incarnation: 2}, peers(tc.live)).serves(tc.owner, tc.target); got != tc.want {
-			t.Errorf("%s with %q live serves %v to %v: %v", tc.self, tc.live, tc.owner, tc.target, got)
+		if got := (coverage{a, tc.request}).sends(tc.owner, tc.target); got != tc.want {
+			t.Errorf("sends %v to %v under %+v: %v", tc.owner, tc.target, *tc.request, got)
 		}
 	}
-	b := table.Owner{Node: "b", Incarnation: 2}
-	before := newView(1, b, peers("acd"))
-	if newView(2, b, peers("acde")).takesOver(before, "f", "c") {
-		t.Error("a new node makes b responsible")
+	join, leave := newView(a, a.self, peers("bcd")), newView(a, a.self, peers("b"))
+	for _, tc := range []struct {
+		name     string
+		now, was coverage
+		want     bool
+	}{
+		{"nothing is requested of an unknown past", coverage{a, nothing}, coverage{}, false},
+		{"unknown past", coverage{a, orphaned}, coverage{}, true},
+		{"a node joins", coverage{join, orphaned}, coverage{a, orphaned}, false},
+		{"a node leaves", coverage{leave, orphaned}, coverage{a, orphaned}, true},
+		{"a node leaves and nothing is requested", coverage{leave, nothing}, coverage{a, nothing}, false},
+		{"requested", coverage{a, orphaned}, coverage{a, nothing}, true},
+		{"requested no longer", coverage{a, nothing}, coverage{a, orphaned}, false},
+		{"a live node is requested", coverage{a, ofC}, coverage{a, orphaned}, true},
+		{"and again", coverage{join, ofC}, coverage{a, ofC}, false},
+	} {
+		if got := tc.now.exceeds(tc.was); got != tc.want {
+			t.Errorf("%s: more is sent: %v", tc.name, got)
+		}
 	}
-	if !newView(2, b, peers("cd")).takesOver(before, "f", "c") {
-		t.Error("b is not responsible when a goes")
+	if a.members != newView(nil, owner("c", 9), peers("ab")).members || a.members == join.members {
+		t.Error("the same live nodes have another number, or others the same")
 	}
-	if alone := newView(2, b, nil); alone.takesOver(before, "f", "a") || !alone.takesOver(before, "f", "c") {
-		t.Error("what a was told it is told again, or c is not told")
+}
+
+// TestDelivered is what a sender assumes a peer to have that resumes.
+func TestDelivered(t *testing.T) {
+	a := newView(nil, table.Owner{Node: "a", Incarnation: 2}, nil)
+	orphaned, nothing := coverage{a, &ownerRequest{orphaned: true}}, coverage{a, &ownerRequest{}}
+	peer := table.Owner{Node: "b", Incarnation: 2}
+	var m memory
+	has := func(token uint64) bool { d := m.find(peer, token); return d.has("z") }
+	if has(0) || has(7) {
+		t.Error("a peer is assumed to have something that is not remembered")
 	}
-	if !before.takesOver(nil, "f", "a") || before.takesOver(nil, "f", "c") {
-		t.Error("of what was told before nothing is known")
+	first, second := m.token(), m.token()
+	states := []delivered{{token: first, trail: []coverage{nothing, orphaned}}, {token: second, trail: []coverage{orphaned}}}
+	m.note(peer, states)
+	if has(first) || !has(second) {
+		t.Error("the OwnersSent that came last decides what the peer has")
 	}
-	// Names decide between those that started at the same time only.
-	older := append(peers("ac"), Peer{Node: "d", Incarnation: 1})
-	if v := newView(1, b, older); v.survivor != "d" {
-		t.Errorf("survivor %s", v.survivor)
+	states[1].add(nothing)
+	states[1].add(orphaned)
+	if !has(second) {
+		t.Error("what is remembered changes with the stream")
 	}
-	if v := newView(1, table.Owner{Node: "b", Incarnation: 1}, peers("ac")); v.survivor != "b" {
-		t.Errorf("survivor %s", v.survivor)
+	if m.note(peer, states); has(second) {
+		t.Error("what was passed while it was not requested counts as sent")
+	}
+	var long delivered
+	for range 10 * maxTrail {
+		long.add(orphaned)
+	}
+	if len(long.trail) > maxTrail || long.has("z") {
+		t.Errorf("a trail of %d is kept, or its beginning forgotten without sending again", len(long.trail))
+	}
+	if m.find(table.Owner{Node: "b", Incarnation: 3}, second).trail == nil {
+		t.Error("another incarnation of the peer has what this one has")
+	}
+	for i := range 2 * maxRemembered {
+		m.note(table.Owner{Node: fmt.Sprint(i), Incarnation: 1}, states)
+	}
+	if len(m.peers) > maxRemembered {
+		t.Errorf("%d peers are remembered", len(m.peers))
 	}
 }
 
@@ -328,7 +375,7 @@ func TestOptions(t *testing.T) {
 	if ok, waiting := r.SyncedAll(); ok || len(waiting) != 1 {
 		t.Errorf("synced with peers that nobody knows: %v", waiting)
 	}
-	if r.opt.MaxClockAhead != 24*time.Hour {
+	if r.opt.MaxClockAhead != DefaultMaxClockAhead {
 		t.Errorf("clocks may be %s ahead", r.opt.MaxClockAhead)
 	}
 }

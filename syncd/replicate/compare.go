@@ -9,12 +9,12 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Peers compare what they hold. A sender that has nothing more to send says what it holds
-// of itself, and of the nodes that are gone and whose records it tells this receiver,
-// as digests; a receiver that has merged all that came before holds the same. What can
-// differ nevertheless is under way from somebody else: a key that the receiver, or a third
-// node, has taken over, and of which the sender has not heard. Such differences come
-// and go. A difference is real when a bucket differs by the very same sum twice.
+// Peers compare what they hold. A sender that has nothing more to send sends digests of its
+// own records and of all orphaned ones; a receiver that has merged what came before holds
+// the same. A remaining difference is in flight from another node: a key that the
+// receiver, or a third node, has taken over, and of which the sender has not received that.
+// Such differences come and go. A difference is real when a bucket differs by the very same
+// sum twice.
 //
 // The receiver then has all records in these buckets told again, whoever owns them, and
 // merges them by their versions like any others. What it holds as the sender's in these
@@ -22,7 +22,7 @@ import (
 
 const (
 	// maxDigests bounds the nodes in a message.
-	maxDigests = 64
+	maxDigests = 128
 	bucketSize = 8
 	setSize    = table.DigestBuckets / 8
 )
@@ -32,6 +32,9 @@ type digests struct {
 	position   uint64
 	key, scope uint64
 	nodes      []nodeDigest
+	orphaned   *nodeDigest // nil: not sent
+	members    uint64
+	unknown    string // what the peer cannot compare, empty: nothing
 }
 
 type nodeDigest struct {
@@ -45,7 +48,7 @@ func readDigests(m *mapsyncv1.Digest) (d digests, err error) {
 	if n := len(m.GetNodes()); n > maxDigests {
 		return d, fmt.Errorf("read %d digests, more than %d: %w", n, maxDigests, errMalformed)
 	}
-	d = digests{position: m.GetPosition(), key: m.GetKey(), scope: m.GetScope()}
+	d = digests{position: m.GetPosition(), key: m.GetKey(), scope: m.GetScope(), members: m.GetMembers(), unknown: m.GetUnknown()}
 	for _, n := range m.GetNodes() {
 		if err := checkName(n.GetNode()); err != nil {
 			return d, err
@@ -53,22 +56,37 @@ func readDigests(m *mapsyncv1.Digest) (d digests, err error) {
 		if slices.ContainsFunc(d.nodes, func(o nodeDigest) bool { return o.node == n.GetNode() }) {
 			return d, fmt.Errorf("read a second digest of %q: %w", n.GetNode(), errMalformed)
 		}
-		nd := nodeDigest{node: n.GetNode(), sums: table.Digest{
-			Sum: n.GetSum(), Loose: n.GetLoose(), Live: int(min(n.GetLive(), 1<<62)),
-		}}
-		switch parts := n.GetBuckets(); len(parts) {
-		case 0:
-		case bucketSize * table.DigestBuckets:
-			nd.parts = new(table.Buckets)
-			for b := range nd.parts {
-				nd.parts[b] = binary.LittleEndian.Uint64(parts[bucketSize*b:])
-			}
-		default:
-			return d, fmt.Errorf("read digest with parts of %d bytes: %w", len(parts), errMalformed)
+		nd, err := readDigest(n)
+		if err != nil {
+			return d, err
 		}
 		d.nodes = append(d.nodes, nd)
 	}
+	if n := m.GetOrphaned(); n != nil {
+		nd, err := readDigest(n)
+		if err != nil {
+			return d, err
+		}
+		nd.node, d.orphaned = orphans, &nd
+	}
 	return d, nil
+}
+
+func readDigest(n *mapsyncv1.NodeDigest) (nd nodeDigest, err error) {
+	nd = nodeDigest{node: n.GetNode(), sums: table.Digest{
+		Sum: n.GetSum(), Loose: n.GetLoose(), Live: int(min(n.GetLive(), 1<<62)),
+	}}
+	switch parts := n.GetBuckets(); len(parts) {
+	case 0:
+	case bucketSize * table.DigestBuckets:
+		nd.parts = new(table.Buckets)
+		for b := range nd.parts {
+			nd.parts[b] = binary.LittleEndian.Uint64(parts[bucketSize*b:])
+		}
+	default:
+		return nd, fmt.Errorf("read digest with parts of %d bytes: %w", len(parts), errMalformed)
+	}
+	return nd, nil
 }
 
 func appendParts(b []byte, parts *table.Buckets) []byte {
@@ -98,13 +116,52 @@ func setOf(b []byte) *table.BucketSet {
 	return s
 }
 
-// comparable reports whether a node's records are part of what the sender tells the
-// receiver, and both hold alike: the sender's own, and those of nodes that are
-// gone. What the receiver itself owns, it knows better.
-func (v *view) comparable(node, sender, receiver string) bool {
-	if node == sender || node == receiver {
-		return node == sender
+// orphans stands for all orphaned records together where digests are kept by node.
+const orphans = ""
+
+// sums is a digest on its way into a message.
+type sums struct{ table.Digest }
+
+// digestOf returns the digest of one node's records, and its parts if wanted; false if the
+// table keeps none.
+func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buckets, ok bool) {
+	if parts {
+		buckets = new(table.Buckets)
 	}
-	_, live := v.live[node]
-	return !live && node != v.self && (v.survivor == sender || v.survivor == receiver)
+	g.Digest, ok = tx.Digest(node, buckets)
+	return g, buckets, ok
+}
+
+// orphanDigest returns the digest of all orphaned records under a view, which takes the
+// same room however many nodes have left; false if the table keeps none of some of them.
+func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buckets, ok bool) {
+	var each *table.Buckets
+	if parts {
+		buckets, each = new(table.Buckets), new(table.Buckets)
+	}
+	if _, ok := tx.Digest(orphans, nil); !ok {
+		return g, nil, false
+	}
+	tx.DigestNodes(func(node string) {
+		if !v.orphaned(node) {
+			return
+		}
+		d, _ := tx.Digest(node, each)
+		g.Sum, g.Loose, g.Live = g.Sum+d.Sum, g.Loose+d.Loose, g.Live+d.Live
+		if parts {
+			for b := range each {
+				buckets[b] += each[b]
+			}
+		}
+	})
+	return g, buckets, true
+}
+
+// message returns the digest of a node as it is sent.
+func (g sums) message(node string, parts *table.Buckets) *mapsyncv1.NodeDigest {
+	d := &mapsyncv1.NodeDigest{Node: node, Sum: g.Sum, Loose: g.Loose, Live: uint64(g.Live)}
+	if parts != nil {
+		d.Buckets = appendParts(make([]byte, 0, bucketSize*len(parts)), parts)
+	}
+	return d
 }

@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"fmt"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -67,6 +66,9 @@ func (t *telling) dueAt(position uint64, interval time.Duration) time.Time {
 // did not meet that it has not come to belong to another node meanwhile.
 func (f *feed) look(tx *table.Tx) {
 	f.encode(tx)
+	if f.requested.walk != nil && f.open {
+		f.passed(tx)
+	}
 	if !f.comparable() {
 		return
 	}
@@ -81,34 +83,38 @@ func (f *feed) look(tx *table.Tx) {
 
 // comparable reports whether the peer could compare what it holds with what it was told.
 func (f *feed) comparable() bool {
-	return f.cursor != nil && f.open && f.exhausted && !f.observe && !f.lost
+	return f.cursor != nil && f.open && f.exhausted && !f.observe && !f.lost && !f.requested.pending()
 }
 
-// digest says what the table holds, as far as this node answers to the peer for it.
+// digest makes the message about what the table holds and the receiver should hold too.
 func (f *feed) digest(tx *table.Tx) {
 	t := &f.telling
 	t.hurry.Store(false)
 	parts := t.asked.Swap(false)
+	v := f.s.r.view.Load()
 	m := &mapsyncv1.Digest{
 		Map: f.index, Position: f.cursor.Position(), Key: f.m.table.DigestID(), Scope: f.m.table.DigestScope(),
+		Members: v.members,
 	}
+	missing, unsent := f.m.leftOut(tx)
+	m.Unsent = uint64(unsent)
 	var sum uint64
-	for _, node := range f.answersFor(tx, parts) {
-		d := &mapsyncv1.NodeDigest{Node: node}
-		var buckets *table.Buckets
-		if parts {
-			buckets = new(table.Buckets)
-		}
-		g, ok := tx.Digest(node, buckets)
+	for _, node := range f.compares(v, parts) {
+		g, buckets, ok := digestOf(tx, node, parts)
 		if !ok {
+			m.Unknown = fmt.Sprintf("%s keeps no digest of the records of %.64q: too many owners", v.self.Node, node)
 			continue
 		}
-		d.Sum, d.Loose, d.Live = g.Sum, g.Loose, uint64(g.Live)
-		if parts {
-			d.Buckets = appendParts(make([]byte, 0, bucketSize*len(buckets)), buckets)
-		}
-		m.Nodes = append(m.Nodes, d)
+		missing.takeOut(func(owner string) bool { return owner == node }, &g.Digest, buckets)
+		m.Nodes = append(m.Nodes, g.message(node, buckets))
 		sum = sum*31 + g.Sum
+	}
+	if g, buckets, ok := orphanDigest(tx, v, parts); ok {
+		missing.takeOut(v.orphaned, &g.Digest, buckets)
+		m.Orphaned = g.message("", buckets)
+		sum = sum*31 + g.Sum
+	} else {
+		m.Unknown = v.self.Node + " keeps no digest of some orphaned records: too many owners"
 	}
 	interval := f.s.r.opt.compare
 	if sum == t.last && !parts {
@@ -117,28 +123,19 @@ func (f *feed) digest(tx *table.Tx) {
 	t.made, t.due, t.at, t.last, t.out = t.now, t.now.Add(interval), m.Position, sum, m
 }
 
-// answersFor returns the nodes whose digests the peer is told; with the peer itself if it
-// is told their parts.
-func (f *feed) answersFor(tx *table.Tx, parts bool) (nodes []string) {
-	v, target := f.s.r.view.Load(), f.s.target.Node
-	tx.DigestNodes(func(node string) {
-		if v.comparable(node, v.self, target) || (parts && node == target) {
+// compares returns the live nodes whose digests are sent: this one, those whose records
+// the receiver requests, and the receiver itself with the parts.
+func (f *feed) compares(v *view, parts bool) []string {
+	nodes := append(make([]string, 0, 2), v.self.Node)
+	for _, node := range f.requested.cover.request.nodes {
+		if node != v.self.Node && node != f.s.target.Node {
 			nodes = append(nodes, node)
 		}
-	})
-	slices.SortFunc(nodes, func(a, b string) int { return v.rank(a, target) - v.rank(b, target) })
-	return nodes[:min(len(nodes), maxDigests)]
-}
-
-// rank orders nodes by how much their digests matter, should there be too many.
-func (v *view) rank(node, target string) int {
-	switch node {
-	case v.self:
-		return 0
-	case target:
-		return 1
 	}
-	return 2
+	if parts {
+		nodes = append(nodes, f.s.target.Node)
+	}
+	return nodes
 }
 
 // quietCompare is how many times as long the pause between digests is while nothing
@@ -177,7 +174,8 @@ func (f *feed) compare() (more bool, err error) {
 
 func (f *feed) beginAgain(in *table.BucketSet) {
 	r := &retelling{in: in, cursor: f.m.table.NewCursor(0)}
-	r.enc = newEncoder(f.index, f.s.r.opt.Self, f.m.codec)
+	r.enc = newEncoder(f.index, f.s.r.opt.Self, f.m)
+	r.enc.expiries, r.enc.observe = f.expiries, f.observe
 	r.enc.retold = true
 	f.telling.tale = r
 	f.s.r.count.retellings.Add(1)
@@ -187,6 +185,7 @@ func (f *feed) beginAgain(in *table.BucketSet) {
 func (f *feed) again(tx *table.Tx) {
 	r := f.telling.tale
 	r.enc.times = f.s.r.opt.Times()
+	r.enc.check(tx)
 	r.enc.begin(maxBatchDeltas)
 	r.full = true
 	for n := 0; n < maxBatchWalk && r.enc.fits(); n++ {
@@ -207,21 +206,9 @@ func (f *feed) sendAgain() error {
 	}
 	r.full = false
 	r.untold += uint64(r.enc.failed)
-	deltas := r.enc.deltas
-	if deltas == 0 {
-		r.enc.drop()
-		return nil
-	}
-	r.records += uint64(deltas)
-	f.s.lastSent = time.Now()
-	out := r.enc.finish(f.sent.Load(), f.sent.Load(), false)
-	f.s.count.add(deltas, out.data.Len())
-	f.s.r.count.sent.add(deltas, out.data.Len())
-	f.s.r.count.retold.Add(uint64(deltas))
-	if err := f.s.send.SendMsg(out); err != nil {
-		return fmt.Errorf("send batch of map %q again: %w", f.name, err)
-	}
-	return nil
+	r.records += uint64(r.enc.deltas)
+	f.s.r.count.retold.Add(uint64(r.enc.deltas))
+	return f.sendOutOfTurn(r.enc)
 }
 
 // asked notes that the peer wants the parts of the digests. The lock is held.

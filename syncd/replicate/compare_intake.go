@@ -19,16 +19,20 @@ const (
 
 // comparing is the part of an intake that compares. The link's lock guards it.
 type comparing struct {
-	agreed   bool
-	current  bool      // they agreed on this subscription
-	at       time.Time // when digests agreed last
-	position uint64    // of the peer, up to which they did
-	forced   time.Time // only what agreed since counts
-	// impossible says why digests cannot be compared, empty if they can.
-	impossible string
+	agreed     bool
+	current    bool      // they agreed on this subscription
+	at         time.Time // when digests agreed last
+	position   uint64    // of the peer, up to which they did
+	forced     time.Time // only what agreed since counts
+	departures uint64    // of the view under which they agreed last
+	// impossible says why digests cannot be compared, empty if they can. unknown is the
+	// same of the last comparison alone, and unknowns how many in a row there were.
+	impossible, unknown string
+	unknowns            int
 	// divergent is the number of entries that differ, as far as is known.
 	divergent int
 	live      int // records that the peer has of itself
+	unsent    int // records that the peer cannot send
 
 	suspects map[string]*suspect // nodes whose digests differ
 	ask      bool                // for the parts of digests, with the next request
@@ -57,7 +61,7 @@ type job struct {
 	before uint64 // the first position that this can give out here
 	head   uint64 // the table's, at the end
 	found  int    // entries that differed and were put right
-	left   int    // entries that differ still
+	left   int    // entries that differ still, and are no exceptions
 	list   *listing
 }
 
@@ -81,7 +85,7 @@ func (c *comparing) restart() {
 type compared struct {
 	nodeDigest
 	mine  table.Digest
-	parts table.Buckets
+	parts *table.Buckets // nil unless the peer sent its own
 	equal bool
 }
 
@@ -103,25 +107,61 @@ func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
 		in.cannotCompare("the peer makes digests with another key: have all nodes the same gossip key?")
 		return nil
 	}
+	c.unsent = int(min(m.GetUnsent(), 1<<31))
 	exact := in.decoder.Same() && d.scope == in.m.table.DigestScope()
-	all, differ := in.ownDigests(&d, exact)
-	if c.list != nil && c.job == nil && c.want == nil {
-		in.chooseListed(&d, all, exact)
+	r := in.compareDigests(&d, exact)
+	if c.list != nil && c.job == nil && c.want == nil && r.unknown == "" {
+		in.chooseListed(&d, r.all, exact)
 	}
-	if !differ {
-		in.l.r.count.agreeing.Add(1)
-		c.impossible = ""
-		in.agree(d.position, now)
-		return nil
-	}
-	in.l.r.count.differing.Add(1)
-	if exact {
-		c.impossible = ""
-		in.suspectBuckets(all, d.position, now)
-	} else {
-		in.suspectNodes(all, now)
-	}
+	in.conclude(&r, exact, d.position, now)
 	return nil
+}
+
+// conclude counts a comparison, and acts on what came of it.
+func (in *intake) conclude(r *outcome, exact bool, position uint64, now time.Time) {
+	c := &in.comparing
+	switch {
+	case r.differ:
+		in.l.r.count.differing.Add(1)
+	case r.unknown != "":
+		in.l.r.count.impossible.Add(1)
+	default:
+		in.l.r.count.agreeing.Add(1)
+	}
+	if r.unknown != "" {
+		in.unknown(r.unknown)
+	} else if c.unknown, c.unknowns = "", 0; exact || !r.differ {
+		c.impossible = ""
+	}
+	switch {
+	case !r.differ && r.unknown == "":
+		in.agree(position, now)
+	case !r.differ:
+		c.suspects = nil
+	case exact:
+		in.suspectBuckets(r.all, r.unknown == "", position, now)
+	default:
+		in.suspectNodes(r.all, now)
+	}
+}
+
+// maxUnknowns is after how many comparisons in a row it is reported that they prove
+// nothing: nodes learn of a change of membership one after another.
+const maxUnknowns = 4
+
+// unknown notes that a comparison proves nothing, and why. An earlier proof is not
+// proven any more once that lasts.
+func (in *intake) unknown(why string) {
+	c := &in.comparing
+	if c.list != nil {
+		c.ask = true
+		poke(in.l.wake)
+	}
+	if c.unknown = why; c.unknowns < maxUnknowns {
+		c.unknowns++
+		return
+	}
+	in.cannotCompare(why)
 }
 
 func (in *intake) cannotCompare(why string) {
@@ -137,32 +177,81 @@ func (in *intake) cannotCompare(why string) {
 	}
 }
 
-// ownDigests returns those of the peer's digests that this node should have the same
-// of, and whether any differs.
-func (in *intake) ownDigests(d *digests, exact bool) (all []compared, differ bool) {
+// outcome is what became of one message of digests.
+type outcome struct {
+	all     []compared
+	differ  bool   // at least one of them differs
+	unknown string // why not all was compared that is to be, empty: all was
+}
+
+// compareDigests compares the peer's digests with this node's.
+func (in *intake) compareDigests(d *digests, exact bool) (r outcome) {
 	v := in.l.r.view.Load()
+	if d.unknown != "" {
+		r.unknown = fmt.Sprintf("the peer cannot compare all: %.256q", d.unknown)
+	}
+	own := false
 	in.m.table.View(func(tx *table.Tx) {
 		for _, n := range d.nodes {
-			if n.node == in.l.peer.Node {
-				in.comparing.live = n.sums.Live
-			}
-			if !v.comparable(n.node, in.l.peer.Node, v.self) {
+			switch {
+			case n.node == in.l.peer.Node:
+				in.comparing.live, own = n.sums.Live, true
+			case !in.requesting.wanted.requests(n.node) || !in.settled():
 				continue
 			}
-			c := compared{nodeDigest: n}
-			var ok bool
-			if c.mine, ok = tx.Digest(n.node, &c.parts); !ok {
+			mine, parts, ok := digestOf(tx, n.node, n.parts != nil)
+			if !ok {
+				r.unknown = fmt.Sprintf("this node keeps no digest of the records of %s: too many owners", n.node)
 				continue
 			}
-			c.equal = c.mine.Sum == n.sums.Sum
 			if !exact {
-				c.equal = c.mine.Loose == n.sums.Loose
+				mine.Loose += in.loose(tx, func(owner string) bool { return owner == n.node })
 			}
-			differ = differ || !c.equal
-			all = append(all, c)
+			r.add(compared{nodeDigest: n, mine: mine.Digest, parts: parts}, exact)
+		}
+		if why := in.orphanDigests(tx, v, d, exact, &r); why != "" && r.unknown == "" {
+			r.unknown = why
 		}
 	})
-	return all, differ
+	if !own && r.unknown == "" {
+		r.unknown = "the peer sends no digest of its own records"
+	}
+	return r
+}
+
+// orphanDigests compares orphaned records, of which no node is the sender that the others
+// compare with: every pair of nodes compares them. It returns why it could not.
+func (in *intake) orphanDigests(tx *table.Tx, v *view, d *digests, exact bool, r *outcome) (unknown string) {
+	switch {
+	case !in.l.ownerRequests:
+		return "" // an older version: its fallback sender is compared with
+	case d.orphaned == nil:
+		return "the peer sends no digest of orphaned records"
+	case d.members != v.members:
+		return "this node and the peer see different live nodes"
+	case !in.m.settled.Load():
+		return "orphaned records are still being received"
+	}
+	mine, parts, ok := orphanDigest(tx, v, d.orphaned.parts != nil)
+	if !ok {
+		return "this node keeps no digest of some orphaned records: too many owners"
+	}
+	if !exact {
+		mine.Loose += in.loose(tx, v.orphaned)
+	}
+	missing, _ := in.m.leftOut(tx) // the peer leaves out its own
+	missing.takeOut(v.orphaned, &mine.Digest, parts)
+	r.add(compared{nodeDigest: *d.orphaned, mine: mine.Digest, parts: parts}, exact)
+	return ""
+}
+
+func (r *outcome) add(c compared, exact bool) {
+	c.equal = c.mine.Sum == c.sums.Sum
+	if !exact {
+		c.equal = c.mine.Loose == c.sums.Loose
+	}
+	r.differ = r.differ || !c.equal
+	r.all = append(r.all, c)
 }
 
 // agree notes that this node holds what the peer told.
@@ -172,16 +261,17 @@ func (in *intake) agree(position uint64, now time.Time) {
 		in.l.r.opt.Logger.Info("map agrees with peer's again", slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name))
 	}
 	c.agreed, c.current, c.at, c.position, c.divergent = true, true, now, position, 0
+	c.departures = in.l.r.view.Load().departures
 	c.suspects, c.ask, c.pause = nil, c.list != nil, 0
 }
 
 // suspectBuckets finds the buckets that differ by the same sum as the round before: what
 // is under way changes from one to the next.
-func (in *intake) suspectBuckets(all []compared, position uint64, now time.Time) {
+func (in *intake) suspectBuckets(all []compared, complete bool, position uint64, now time.Time) {
 	c := &in.comparing
 	old := c.suspects
 	c.suspects = make(map[string]*suspect)
-	confirmed, proven := new(table.BucketSet), true
+	confirmed, proven := new(table.BucketSet), complete
 	for i := range all {
 		n := &all[i]
 		if n.equal {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -16,14 +17,17 @@ const (
 	maxDifferences = 10_000
 	// maxListed bounds the keys that are remembered to make one.
 	maxListed = 1 << 20
+	// listPatience is how long a comparison that cannot be made is waited for.
+	listPatience = 5 * time.Second
 )
 
 var (
 	errSubscriptionEnded = errors.New("the stream from the peer has ended")
 	// ErrNoPeer is wrapped by the errors about a peer or map that there is not.
-	ErrNoPeer = errors.New("nothing to compare with")
-	errBusy   = errors.New("another comparison is under way")
-	errTooBig = errors.New("too much differs to be listed: resync the map")
+	ErrNoPeer  = errors.New("nothing to compare with")
+	errBusy    = errors.New("another comparison is under way")
+	errUnknown = errors.New("no comparison can be made")
+	errTooBig  = errors.New("too much differs to be listed: resync the map")
 )
 
 // Difference is one entry that this node and a peer hold differently.
@@ -57,7 +61,6 @@ type listing struct {
 	finish sync.Once
 	err    error
 	exact  bool
-	untold int
 	chosen bool // what is to be told
 
 	// Of the receiving goroutine until done.
@@ -76,33 +79,55 @@ func (l *listing) end(err error) {
 	})
 }
 
-// Diff lists the entries of a map that this node and a live peer hold differently, and
-// have for longer than it takes to tell, at most 10,000. They are entries that either of
-// them owns, or a node that is gone. It takes a second if there are any. Errors
-// wrap ErrNoPeer when there is no such peer or map, or are those of ctx.
+// Comparison is what differs in a map between this node and a peer.
+type Comparison struct {
+	// Differences are the entries that differ for longer than it takes to send them, at
+	// most 10,000.
+	Differences []Difference
+	// Passing is how many entries differed at the first look alone, or at the second:
+	// changes that are under way.
+	Passing int
+}
+
+// Diff returns the differences of Compare.
 func (r *Replicator) Diff(ctx context.Context, name, peer string) ([]Difference, error) {
+	c, err := r.Compare(ctx, name, peer)
+	return c.Differences, err
+}
+
+// Compare compares a map with a live peer's, entry by entry where digests differ. It covers the
+// entries that either of the two owns, and orphaned records. It takes a second if there are
+// differences. Errors wrap ErrNoPeer when the peer or the map is unknown, or errUnknown when
+// no comparison can be made, or are those of ctx.
+func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparison, err error) {
 	first, err := r.list(ctx, name, peer)
-	if err != nil || len(first) == 0 {
-		return nil, err
+	if err != nil {
+		return c, err
+	}
+	if len(first.found) == 0 {
+		return c, nil
 	}
 	// What is under way differs once.
 	pause(ctx, r.opt.compare)
 	second, err := r.list(ctx, name, peer)
 	if err != nil {
-		return nil, err
+		return c, err
 	}
-	was := make(map[string]*Difference, len(first))
-	for i := range first {
-		was[string(first[i].Key)] = &first[i]
+	was := make(map[string]*Difference, len(first.found))
+	for i := range first.found {
+		was[string(first.found[i].Key)] = &first.found[i]
 	}
-	return slices.DeleteFunc(second, func(d Difference) bool {
+	all := len(second.found)
+	c.Differences = slices.DeleteFunc(second.found, func(d Difference) bool {
 		o := was[string(d.Key)]
 		return o == nil || !o.Here.same(d.Here) || !o.There.same(d.There)
-	}), nil
+	})
+	c.Passing = max(len(first.found), all) - len(c.Differences)
+	return c, nil
 }
 
 // list makes one list.
-func (r *Replicator) list(ctx context.Context, name, peer string) ([]Difference, error) {
+func (r *Replicator) list(ctx context.Context, name, peer string) (*listing, error) {
 	l := &listing{done: make(chan struct{}), seen: make(map[string]struct{}), view: r.view.Load()}
 	r.mu.Lock()
 	k := r.links[peer]
@@ -114,16 +139,40 @@ func (r *Replicator) list(ctx context.Context, name, peer string) ([]Difference,
 	if err := k.wantList(name, l); err != nil {
 		return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, err)
 	}
-	select {
-	case <-ctx.Done():
-		k.dropList(name, l)
-		return nil, ctx.Err()
-	case <-l.done:
+	look := time.NewTicker(listPatience)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.dropList(name, l)
+			return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, ctx.Err())
+		case <-look.C:
+			if why := k.cannotList(name, l); why != "" {
+				return nil, fmt.Errorf("list differences of map %q with %s: %w: %s", name, peer, errUnknown, why)
+			}
+			continue
+		case <-l.done:
+		}
+		if l.err != nil {
+			return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, l.err)
+		}
+		return l, nil
 	}
-	if l.err != nil {
-		return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, l.err)
+}
+
+// cannotList gives a list up for which no comparison can be made now, and returns the reason.
+func (l *link) cannotList(name string, want *listing) string {
+	l.mu.Lock()
+	in := l.intakes[name]
+	why := ""
+	if in != nil && in.comparing.list == want && !want.chosen {
+		why = in.comparing.unproven()
 	}
-	return l.found, nil
+	l.mu.Unlock()
+	if why != "" {
+		l.dropList(name, want)
+	}
+	return why
 }
 
 // wantList has a list made with the next digest.
@@ -168,7 +217,7 @@ func (in *intake) chooseListed(d *digests, all []compared, exact bool) {
 		}
 	} else {
 		for i := range all {
-			told = told && differing(set, all[i].nodeDigest.parts, &all[i].parts)
+			told = told && differing(set, all[i].nodeDigest.parts, all[i].parts)
 		}
 		self := in.l.r.opt.Self.Node
 		var mine table.Buckets
@@ -211,7 +260,7 @@ func differing(set *table.BucketSet, theirs, mine *table.Buckets) bool {
 // tells the other.
 func (v *view) concerns(node, peer string) bool {
 	_, live := v.live[node]
-	return node == peer || node == v.self || !live
+	return node == peer || node == v.self.Node || !live
 }
 
 // listOne compares a record of the peer with this node's.

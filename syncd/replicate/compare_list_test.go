@@ -80,7 +80,8 @@ func TestCompareLies(t *testing.T) {
 	stray := stockBatch(1, 0, 0, 1)
 	stray.GetBatch().Retold = true
 	for want, m := range map[string]*mapsyncv1.SubscribeResponse{
-		"65 digests":                    digest(func(d *mapsyncv1.Digest) { d.Nodes = make([]*mapsyncv1.NodeDigest, 65) }),
+		"129 digests":                   digest(func(d *mapsyncv1.Digest) { d.Nodes = make([]*mapsyncv1.NodeDigest, maxDigests+1) }),
+		"with parts of 9 bytes":         digest(func(d *mapsyncv1.Digest) { d.Orphaned = &mapsyncv1.NodeDigest{Buckets: make([]byte, 9)} }),
 		"node name of 0 bytes":          digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Node = "" }),
 		"second digest of \"x\"":        digest(func(d *mapsyncv1.Digest) { d.Nodes = append(d.Nodes, d.Nodes[0]) }),
 		"parts of 7 bytes":              digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Buckets = make([]byte, 7) }),

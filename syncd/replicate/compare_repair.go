@@ -65,9 +65,10 @@ func (l *link) takeRetold(m *mapsyncv1.Retold) error {
 	} else {
 		in.sweepBuckets(j)
 	}
-	j.left += int(min(m.GetUntold(), 1<<31))
+	untold := int(min(m.GetUntold(), 1<<31))
 	return l.about(m.GetMap(), func(in *intake) error {
 		if in.comparing.job == j {
+			j.left += max(0, untold-in.comparing.unsent) // the digest leaves out the others
 			in.endJob(j, time.Now())
 		}
 		return nil
@@ -80,12 +81,11 @@ func (in *intake) endJob(j *job, now time.Time) {
 	c.job, c.ask = nil, true
 	poke(in.l.wake)
 	if j.list != nil {
-		j.list.untold = j.left
 		j.list.end(nil)
 		return
 	}
+	// What is merged from here on is not acknowledged before the repair is written.
 	in.head = max(in.head, j.head)
-	in.pending.push(in.position, in.head)
 	in.l.r.count.repaired.Add(uint64(j.found))
 	c.divergent = j.found + j.left
 	if j.found+j.left > 0 {
@@ -127,11 +127,12 @@ func (in *intake) judge(owners []wireOwner) {
 	in.counts, in.knows = in.counts[:0], in.knows[:0]
 	for _, w := range owners {
 		node, knows := string(w.node), table.ReplaceNothing
-		compared := v.comparable(node, in.l.peer.Node, v.self)
+		orphaned := v.orphaned(node)
+		compared := orphaned || node == in.l.peer.Node || in.permit.requests(node)
 		switch {
 		case node == in.l.peer.Node:
 			knows = table.ReplaceOwn
-		case compared && v.survivor == in.l.peer.Node:
+		case orphaned && in.permit.fallback:
 			knows = table.ReplaceSame
 		}
 		in.counts, in.knows = append(in.counts, compared), append(in.knows, knows)

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -263,14 +264,19 @@ func TestCompareOtherKeys(t *testing.T) {
 		m, _ := b.status("a", testMap)
 		return m.Incomparable != "" && !m.Agreed && m.Divergent == 0
 	})
-	eventually(t, "not waited for", agreed(a, b))
+	if ok, missing := b.r.Agreed(); ok || len(missing) != 1 || !strings.Contains(missing[0], "a/"+testMap+" (unknown: the peer makes digests with another key") {
+		t.Errorf("nodes that cannot compare agree: %t, missing %q", ok, missing)
+	}
+	if ok, waiting := b.r.SyncedAll(); !ok {
+		t.Errorf("the initial sync waits for a comparison: %v", waiting)
+	}
 	if s := b.r.Stats(); s.Repairs != 0 || s.DigestsDiffer != 0 || s.DigestsImpossible == 0 {
 		t.Errorf("%+v", s)
 	}
 	if _, err := b.r.Diff(t.Context(), testMap, "a"); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("a list without comparing: %v", err)
 	}
-	if err := b.r.Resync(t.Context(), testMap, nil); err != nil {
+	if err := b.r.Resync(t.Context(), testMap, nil); !errors.Is(err, ErrUnknown) || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("resync without comparing: %v", err)
 	}
 }

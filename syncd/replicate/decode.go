@@ -25,6 +25,7 @@ type batch struct {
 	position uint64
 	caughtUp bool
 	retold   bool
+	request  bool // out of turn because of an OwnerRequest
 	deltas   int
 
 	data   []byte // the whole Batch, for groups
@@ -92,6 +93,10 @@ func (b *batch) parse(data []byte) error {
 			var v uint64
 			v, n = consumeVarint(rest)
 			b.retold = v != 0
+		case tagBatchRequest:
+			var v uint64
+			v, n = consumeVarint(rest)
+			b.request = v != 0
 		default:
 			n = consumeUnknown(rest)
 		}

@@ -9,16 +9,14 @@
 // same walk. A walk that cannot resume (the sender is a new process, or has
 // forgotten deletions since) begins at 0 and is marked as a reset.
 //
-// # Who streams what
+// # Who sends what
 //
-// A record is streamed by its owner. When the owner is gone, the designated
-// survivor streams it, which is the live node that started first, and which
-// is told by all others what they have: when a node dies, each of them may have
-// received something that no other has. For the same reason a node that starts
-// anew is told by everyone what its earlier lives owned. Each time a node
-// becomes responsible for another's records it moves them to the tail of its
-// tables, so that streams that passed them while they were another's business
-// meet them again.
+// A record is sent by its owner. Which other owners' records a peer sends, the receiver
+// requests, per map: orphaned records of its fallback sender, and those of a live peer that
+// it does not reach of a third node (roles.go). The sender keeps which owners it has
+// covered up to the position of the stream, and sends out of turn what a new request or a
+// departure adds (coverage.go, requested.go). permit.go says whose records a peer may send.
+// A node that starts anew is sent by every peer what its earlier incarnations owned.
 //
 // A table with unversioned records streams nothing: until they are claimed,
 // this node does not know what is its own. Load a map before AddMap.
@@ -46,6 +44,22 @@
 // that gRPC sends as it is, and on the other side decoded entry by entry in one
 // Update of the table. Nothing is allocated per delta. On the wire it is plain
 // protobuf: any stock client or server of mapsync.v1 interoperates.
+//
+// # Locks
+//
+// A goroutine takes these locks in this order only, and may leave any of them out:
+//
+//  1. Replicator.mu
+//  2. link.mu
+//  3. localMap.mu
+//  4. the lock of a table (table.Update, View, NewCursor and Cursor.Close)
+//  5. memory.mu
+//
+// session.mu stands before localMap.mu and is never held together with Replicator.mu or
+// link.mu. A session that needs the replicator calls it after it has released its own
+// lock (subscribe), and the replicator collects the sessions under its lock and calls
+// them afterwards (Resync, Status). Under the lock of a table only atomic values are read:
+// a view, a feed's state.
 //
 // # Slow and lying peers
 //

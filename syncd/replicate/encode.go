@@ -34,6 +34,7 @@ const (
 	tagBatchDelta    = 6<<3 | byte(protowire.BytesType)
 	tagBatchCaughtUp = 7<<3 | byte(protowire.VarintType)
 	tagBatchRetold   = 8<<3 | byte(protowire.VarintType)
+	tagBatchRequest  = 9<<3 | byte(protowire.VarintType)
 
 	tagNode   = 1<<3 | byte(protowire.BytesType)
 	tagNumber = 2<<3 | byte(protowire.Fixed64Type)
@@ -50,24 +51,30 @@ const (
 type encoder struct {
 	index  uint32
 	origin []byte // encoded field
+	m      *localMap
 	codec  *schema.Encoder
 	times  schema.Times // of the batch
 	worst  int          // size of the largest delta with everything around
-	retold bool         // all batches are out of turn
+	// retold and requested mark batches that are out of turn.
+	retold, requested bool
+
+	// expiries: the peer understands OPERATION_EXPIRE. An observer that does not receives
+	// deletes in its place, a replica nothing.
+	expiries, observe bool
 
 	// key and value are encoded here, because their sizes come before them.
 	key, value []byte
 
 	slots  []ownerSlot // by table.OwnerID
 	serial uint32      // of the batch, for ownerSlot.serial
+	reused uint64      // table.Tx.OwnersReused as of slots
 
 	body   []byte
 	pooled *[]byte
 	owners []byte // encoded fields
 	named  uint32 // number of owners
 	deltas int
-	failed int   // records that cannot be encoded
-	why    error // the first one's reason
+	failed int // records that cannot be encoded
 }
 
 // ownerSlot is what is known about an owner: whether its records are served,
@@ -79,9 +86,11 @@ type ownerSlot struct {
 	serve  bool
 }
 
-func newEncoder(index uint32, origin table.Owner, codec *schema.Encoder) *encoder {
+func newEncoder(index uint32, origin table.Owner, m *localMap) *encoder {
 	const delta, field, version, operation, owner = 1 + binary.MaxVarintLen32, 1 + binary.MaxVarintLen32, 9, 2, 6
+	codec := m.codec
 	return &encoder{
+		m:      m,
 		index:  index,
 		origin: appendOwner(nil, tagBatchOrigin, origin),
 		codec:  codec,
@@ -95,7 +104,7 @@ func newEncoder(index uint32, origin table.Owner, codec *schema.Encoder) *encode
 func (e *encoder) begin(expected uint64) {
 	e.serial++
 	e.owners, e.named, e.deltas = e.owners[:0], 0, 0
-	e.failed, e.why = 0, nil
+	e.failed = 0
 	n := int(min(expected, maxBatchDeltas))
 	e.body, e.pooled = newBuffer(max(e.worst, min(n*e.worst, maxBatchBytes)))
 }
@@ -103,6 +112,14 @@ func (e *encoder) begin(expected uint64) {
 // fits reports whether one more delta has room.
 func (e *encoder) fits() bool {
 	return e.deltas < maxBatchDeltas && cap(e.body)-len(e.body) >= e.worst
+}
+
+// check drops what is kept about owners when ids were given to others.
+func (e *encoder) check(tx *table.Tx) {
+	if n := tx.OwnersReused(); n != e.reused {
+		clear(e.slots)
+		e.reused = n
+	}
 }
 
 // slot returns what is kept about an owner.
@@ -116,16 +133,21 @@ func (e *encoder) slot(id table.OwnerID) *ownerSlot {
 // add appends a record whose owner is the one of the slot. One that cannot be
 // encoded is counted instead.
 func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
+	if r.Expired && !e.expiries && !e.observe {
+		return
+	}
 	key, err := e.codec.AppendKey(e.key[:0], r.Key)
 	if err != nil {
-		if e.failed++; e.why == nil {
-			e.why = err
-		}
+		e.failed++
+		e.m.noteUnsent(tx, r, err)
 		return
 	}
 	value, op := e.value[:0], mapsyncv1.Operation_OPERATION_DELETE
 	if !r.Delete {
 		value, op = e.codec.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
+	}
+	if r.Expired && e.expiries {
+		op = mapsyncv1.Operation_OPERATION_EXPIRE
 	}
 	if s.serial != e.serial {
 		s.serial, s.index = e.serial, e.named
@@ -154,6 +176,9 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
 	if e.retold {
 		size += 2
 	}
+	if e.requested {
+		size += 2
+	}
 	head = appendVarint(append(head, tagResponseBatch), uint64(size))
 	head = appendField(head, tagBatchMap, uint64(e.index))
 	head = append(head, e.origin...)
@@ -165,6 +190,9 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
 	}
 	if e.retold {
 		head = append(head, tagBatchRetold, 1)
+	}
+	if e.requested {
+		head = append(head, tagBatchRequest, 1)
 	}
 	out := &outbound{data: mem.BufferSlice{seal(head, pooled)}}
 	if len(e.body) > 0 {

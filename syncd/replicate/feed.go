@@ -21,8 +21,10 @@ type feed struct {
 	resume *mapsyncv1.Resume
 	// observe has all records told, to one who holds none.
 	observe bool
-	// tellAll has records told that this node does not answer for, until the
-	// peer was told that there is nothing more.
+	// expiries: the peer understands expired records.
+	expiries bool
+	// tellAll has the records of all owners sent, until the receiver has been sent the
+	// last one.
 	tellAll bool
 
 	unwanted atomic.Bool   // the peer has unsubscribed
@@ -30,14 +32,16 @@ type feed struct {
 	sent     atomic.Uint64 // position
 	acked    atomic.Uint64 // position
 	upToDate atomic.Bool   // nothing was left to send
+	report   atomic.Pointer[receivedReport]
 
-	telling telling
+	telling   telling
+	requested requested
 
-	told    tale
-	toldFor *localMap // the map that was refused
+	told     tale
+	answered answered  // told, for other goroutines
+	toldFor  *localMap // the map that was refused
 
 	m         *localMap
-	view      *view  // under which the walk went on last
 	cancel    func() // of the table's wake-ups
 	cursor    *table.Cursor
 	enc       *encoder
@@ -48,6 +52,9 @@ type feed struct {
 	exhausted bool   // the walk reached the end
 	lastSent  time.Time
 	caughtUp  bool // the peer was told that there is nothing more
+	// ended says that the last batch was marked caught_up: as long as it was not, the peer waits
+	// for one.
+	ended bool
 
 	// fill and rec are kept so that a batch allocates neither.
 	fill func(*table.Tx)
@@ -63,11 +70,30 @@ const (
 	toldRefused
 )
 
-func newFeed(s *session, m *mapsyncv1.MapSubscription) *feed {
+// state returns where a map stands that is not served.
+func (t tale) state() State {
+	switch t {
+	case toldPending:
+		return StatePending
+	case toldRefused:
+		return StateRefused
+	}
+	return StateWaiting
+}
+
+// answered is a tale that other goroutines may read.
+type answered struct{ v atomic.Uint32 }
+
+func (a *answered) Load() tale   { return tale(a.v.Load()) }
+func (a *answered) Store(t tale) { a.v.Store(uint32(t)) }
+
+func newFeed(s *session, m *mapsyncv1.MapSubscription, request *ownerRequest) *feed {
 	f := &feed{
 		s: s, index: m.GetMap(), name: m.GetName(), theirs: m.GetSchema(), resume: m.GetResume(),
-		tellAll: m.GetTellAll(), observe: m.GetObserve(),
+		tellAll: m.GetTellAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
 	}
+	f.requested.plain = m.GetOwners() == nil
+	f.requested.request.Store(request)
 	f.fill = f.look
 	return f
 }
@@ -75,6 +101,7 @@ func newFeed(s *session, m *mapsyncv1.MapSubscription) *feed {
 // close gives up what serving took. It may be called more than once.
 func (f *feed) close() {
 	f.telling.close()
+	f.requested.close()
 	if f.cursor != nil {
 		f.serving.Store(false)
 		f.cancel()
@@ -91,12 +118,16 @@ func (f *feed) start(m *localMap) error {
 			return nil
 		}
 		f.told, f.toldFor = toldPending, nil
+		f.answered.Store(f.told)
 		return f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
 			Pending: &mapsyncv1.MapPending{Map: f.index},
 		}})
 	}
 	if f.told == toldRefused && f.toldFor == m {
 		return nil
+	}
+	if !m.layout.Access.reads(f.s.target.Node) {
+		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
 	}
 	if err := f.fits(m); err != nil {
 		return f.refuse(m, err)
@@ -121,6 +152,7 @@ func (f *feed) fits(m *localMap) error {
 
 func (f *feed) refuse(m *localMap, err error) error {
 	f.told, f.toldFor = toldRefused, m
+	f.answered.Store(f.told)
 	f.s.r.count.mapsRefused.Add(1)
 	f.s.r.opt.Logger.Warn("map refused to peer", slog.String("peer", f.s.target.Node),
 		slog.String("map", f.name), slog.Any("error", err))
@@ -144,12 +176,11 @@ func (f *feed) serve(m *localMap) error {
 		f.s.r.count.walks.Add(1)
 	} else {
 		f.s.r.count.resumes.Add(1)
-		if !f.observe {
-			f.s.r.planResume(m, m.passed.last(f.s.target), f.s.target.Node)
-		}
 	}
 	f.m, f.origin = m, position
-	f.enc = newEncoder(f.index, f.s.r.opt.Self, m.codec)
+	f.remember(reset)
+	f.enc = newEncoder(f.index, f.s.r.opt.Self, m)
+	f.enc.expiries, f.enc.observe = f.expiries, f.observe
 	f.cursor = m.table.NewCursor(position)
 	f.cancel = m.table.Subscribe(f.s.wake)
 	f.sent.Store(position)
@@ -200,8 +231,12 @@ func (f *feed) step(m *localMap, now time.Time) (more bool, err error) {
 	if err := f.dispatch(now); err != nil {
 		return false, err
 	}
+	requested, err := f.sendPassed()
+	if err != nil {
+		return false, err
+	}
 	more, err = f.compare()
-	return more || (f.open && !f.exhausted), err
+	return more || requested || (f.open && !f.exhausted), err
 }
 
 // encode fills a batch with the next records that the peer is to have.
@@ -216,15 +251,12 @@ func (f *feed) encode(tx *table.Tx) {
 		f.lost = true
 		return
 	}
-	v := f.s.r.view.Load() // under the lock: see view
-	if v != f.view && !f.observe {
-		f.view = v
-		f.m.passed.note(f.s.target, v)
-	}
-	rule := v.epoch << 1
+	f.follow()
+	rule := f.requested.rule << 1
 	if f.tellAll {
 		rule |= 1
 	}
+	f.enc.check(tx)
 	f.enc.begin(tx.Head() - position)
 	f.exhausted = false
 	for n := 0; n < maxBatchWalk && f.enc.fits(); n++ {
@@ -236,7 +268,7 @@ func (f *feed) encode(tx *table.Tx) {
 		if slot.rule != rule+1 {
 			owner := tx.Owner(f.rec.Owner)
 			slot.rule = rule + 1 // 0 is a slot without any
-			slot.serve = f.observe || v.serves(owner, f.s.target) || (f.tellAll && owner != f.s.target)
+			slot.serve = f.observe || f.requested.cover.sends(owner, f.s.target) || (f.tellAll && owner != f.s.target)
 		}
 		if slot.serve && f.rec.Version != 0 {
 			f.enc.add(tx, slot, &f.rec)
@@ -265,19 +297,19 @@ func (f *feed) begin(tx *table.Tx) bool {
 func (f *feed) dispatch(now time.Time) error {
 	f.noteFailed()
 	previous, deltas := f.sent.Load(), f.enc.deltas
-	position, end := previous, !f.open || f.exhausted
+	position, end := previous, !f.open || (f.exhausted && !f.requested.pending())
 	if f.open {
 		position = f.cursor.Position()
 	}
 	f.upToDate.Store(end)
 	if deltas == 0 {
 		f.enc.drop()
-		if (!end || f.caughtUp) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.advance) {
+		if (!end || f.ended) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.advance) {
 			return nil
 		}
 	}
 	f.sent.Store(position)
-	f.caughtUp = f.caughtUp || end
+	f.caughtUp, f.ended = f.caughtUp || end, end
 	f.tellAll = f.tellAll && !f.caughtUp
 	f.lastSent, f.s.lastSent = now, now
 	out := f.enc.finish(previous, position, end)
@@ -295,10 +327,7 @@ func (f *feed) noteFailed() {
 		return
 	}
 	f.s.r.count.unencodable.Add(uint64(f.enc.failed))
-	f.m.failed.Do(func() {
-		f.s.r.opt.Logger.Warn("entries are not replicated whose key cannot be encoded: programs must clear a key, padding too, before they fill it in",
-			slog.String("map", f.name), slog.Any("error", f.enc.why))
-	})
+	f.m.logUnsent(time.Now(), f.s.r.opt.Logger)
 	f.enc.failed = 0
 }
 

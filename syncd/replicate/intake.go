@@ -46,31 +46,42 @@ type intake struct {
 	accepted   uint64
 	refused    uint64
 	told       int // records since the walk began
+	excepted   exceptions
 	comparing  comparing
+	requesting requesting
+	reporting  reporting
 
 	// Of the receiving goroutine.
-	job     *job            // of the batch, if that is one of a job
-	decoder *schema.Decoder // from the peer's schema
+	job    *job    // of the batch, if that is one of a job
+	permit *permit // of the batch
+	// verdicts say of the batch's owners whether their records are accepted.
+	verdicts []rejection
+	decoder  *schema.Decoder // from the peer's schema
+	printer  wirePrinter     // of the peer's keys
 
 	// And of it during a merge.
-	apply  func(*table.Tx)
-	group  func([]wireDelta) error
-	tx     *table.Tx
-	ids    []table.OwnerID
-	counts []bool // by owner: see judge
-	knows  []table.Replace
-	wires  [table.WarmKeys]wireDelta
-	keys   [table.WarmKeys][]byte
-	delta  table.Delta
-	opt    table.RemoteOptions
-	now    int64
-	times  schema.Times // between the peer's wall clock and this node's kernel
-	limit  table.Version
-	result merged
+	apply func(*table.Tx)
+	group func([]wireDelta) error
+	tx    *table.Tx
+	// tableRejected is the table's count of rejected records, limited that a rejection was logged.
+	tableRejected uint64
+	limited       bool
+	ids           []table.OwnerID
+	counts        []bool // by owner: see judge
+	knows         []table.Replace
+	wires         [table.WarmKeys]wireDelta
+	keys          [table.WarmKeys][]byte
+	delta         table.Delta
+	opt           table.RemoteOptions
+	now           int64
+	times         schema.Times // between the peer's wall clock and this node's kernel
+	limit         table.Version
+	result        merged
 }
 
 func newIntake(l *link, m *localMap) *intake {
 	in := &intake{l: l, m: m, state: StateWaiting}
+	in.requesting = newRequesting(l.r.view.Load(), l.peer, time.Now())
 	in.apply, in.group = in.mergeAll, in.mergeGroup
 	return in
 }
@@ -81,6 +92,9 @@ func (in *intake) reset() {
 	in.state = StateWaiting
 	in.pending.n, in.acked = 0, 0
 	in.comparing.reset()
+	in.requesting.reset()
+	poke(in.l.r.wake)
+	in.reporting = reporting{}
 }
 
 // accept begins a walk, unless the peer's map does not fit. The lock is held.
@@ -105,12 +119,15 @@ func (in *intake) accept(a *mapsyncv1.MapAccepted) error {
 		in.position = a.GetPosition()
 		in.rewalk, in.told = time.Time{}, 0
 		in.comparing.restart()
+		in.requesting.token = 0
+		in.excepted.begin()
 	}
 	// The peer counts from here; what was merged before may still be on its way
 	// to the kernel.
 	in.pending.push(in.position, in.head)
 	in.generation = a.GetGeneration()
 	in.state, in.err = StateSyncing, nil
+	poke(in.l.r.wake)
 	return nil
 }
 
@@ -124,6 +141,7 @@ func (in *intake) compile(p *mapsyncv1.Schema) error {
 	if err != nil {
 		return err
 	}
+	in.printer = newWirePrinter(theirs)
 	in.delta.Keep = in.delta.Keep[:0]
 	for _, k := range in.decoder.Keep() {
 		in.delta.Keep = append(in.delta.Keep, table.Range(k))
@@ -146,34 +164,49 @@ func (in *intake) unfit(err error, now time.Time) {
 
 // merged notes a batch that was taken in. The lock is held.
 func (in *intake) merged(b *batch, res merged, now time.Time) {
+	in.noteRejected(&res)
 	in.position, in.head = b.position, res.head
 	in.pending.push(b.position, res.head)
 	in.count.add(b.deltas, len(b.data))
 	in.accepted += res.accepted
 	in.told += b.deltas
-	in.backoff = 0
+	in.backoff, in.requesting.moved = 0, now
 	if b.retold {
 		return // neither the walk's end nor a reason to walk again
 	}
-	if n := res.refused + res.ahead; n > 0 {
-		in.refused += n
-		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", res.refused, res.ahead)
-		if res.aside != nil {
-			in.err = fmt.Errorf("%w: %w", in.err, res.aside)
-		}
+	in.refused += res.refused + res.ahead
+	excepted := res.outOfRange + res.withoutLink
+	if n := res.refused - excepted; n+res.ahead > 0 {
+		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", n, res.ahead)
+	}
+	// An entry whose interface does not exist may fit later. A number that does not fit
+	// comes again when it changes.
+	if res.refused+res.ahead > res.outOfRange {
 		if in.rewalk.IsZero() {
 			in.rewalk = now.Add(in.l.r.opt.RewalkDelay << in.walks)
 			in.walks = min(in.walks+1, maxRewalks)
 		}
 	}
-	if b.caughtUp {
-		in.sweep, in.synced = false, true
-		in.state = StateCaughtUp
-		if in.rewalk.IsZero() {
-			in.walks = 0
-		}
-	} else {
+	switch {
+	case b.request: // out of turn
+	case b.caughtUp:
+		in.caughtUp()
+	default:
 		in.state = StateSyncing
+	}
+}
+
+// caughtUp notes that the peer has sent all that it had. The lock is held.
+func (in *intake) caughtUp() {
+	if !in.synced {
+		poke(in.l.r.wake)
+	}
+	in.requesting.endAll()
+	in.sweep, in.synced = false, true
+	in.excepted.end()
+	in.state = StateCaughtUp
+	if in.rewalk.IsZero() {
+		in.walks = 0
 	}
 }
 

@@ -8,9 +8,12 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -29,15 +32,23 @@ type link struct {
 	peer table.Owner
 	wake chan struct{} // for the goroutine that sends requests
 
-	mu      sync.Mutex
-	addr    string
-	cancel  context.CancelFunc // nil unless running
-	up      bool
-	since   time.Time // of up, or not
-	err     error     // why the last stream ended
-	intakes map[string]*intake
-	byIndex map[uint32]*intake // of the stream
-	last    uint32             // highest index of the stream
+	mu       sync.Mutex
+	addr     string
+	cancel   context.CancelFunc // nil unless running
+	up       bool
+	since    time.Time // of up, or not
+	met      time.Time // when this incarnation of the peer was met
+	departed time.Time // when the peer left last
+	// ownerRequests says that the peer takes them.
+	ownerRequests bool
+	err           error // why the last stream ended
+	intakes       map[string]*intake
+	byIndex       map[uint32]*intake // of the stream
+	last          uint32             // highest index of the stream
+
+	wantsReports bool // the peer takes reports, on this stream
+
+	contact atomic.Int64 // when the peer's last message came; Unix ns, 0: none yet
 	clock   peerClock
 
 	// Of the receiving goroutine.
@@ -54,7 +65,7 @@ type requester interface {
 
 func newLink(r *Replicator, p Peer) *link {
 	return &link{
-		r: r, peer: p.owner(), addr: p.Addr, since: time.Now(),
+		r: r, peer: p.owner(), addr: p.Addr, since: time.Now(), met: time.Now(),
 		wake:    make(chan struct{}, 1),
 		intakes: make(map[string]*intake),
 		byIndex: make(map[uint32]*intake),
@@ -112,6 +123,21 @@ func (l *link) stop() {
 	}
 }
 
+// leave asks the link to end because its peer has left.
+func (l *link) leave() {
+	l.mu.Lock()
+	l.departed = time.Now()
+	l.mu.Unlock()
+	l.stop()
+}
+
+// left returns when the peer left.
+func (l *link) left() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.departed
+}
+
 // run keeps a stream to the peer.
 func (l *link) run(ctx context.Context) {
 	opt := &l.r.opt
@@ -122,6 +148,9 @@ func (l *link) run(ctx context.Context) {
 		l.down(err)
 		if ctx.Err() != nil {
 			return
+		}
+		if status.Code(err) == codes.Aborted && time.Since(begun) > opt.MaxBackoff {
+			continue // the peer has streams made anew from time to time
 		}
 		l.r.count.connectErrors.Add(1)
 		opt.Logger.Warn("stream from peer ended", slog.String("peer", l.peer.Node), slog.Any("error", err))
@@ -148,6 +177,7 @@ func (l *link) down(err error) {
 	defer l.mu.Unlock()
 	l.up, l.err, l.since = false, err, time.Now()
 	l.last = 0
+	poke(l.r.wake)
 	clear(l.byIndex)
 	for _, in := range l.intakes {
 		in.reset()
@@ -176,7 +206,10 @@ func (l *link) connect(ctx context.Context) error {
 	defer wg.Wait()
 	if err = l.greet(stream); err == nil {
 		wg.Go(func() { cancel(l.request(ctx, stream)) })
-		err = l.receive(stream, func() { silence.Reset(l.r.opt.silence) })
+		err = l.receive(stream, func() {
+			silence.Reset(l.r.opt.silence)
+			l.contact.Store(time.Now().UnixNano())
+		})
 	}
 	if errors.Is(context.Cause(ctx), errSilent) {
 		l.r.count.silences.Add(1)
@@ -188,26 +221,14 @@ func (l *link) connect(ctx context.Context) error {
 
 // greet exchanges Hello and Welcome, and sees how the peer's clock goes.
 func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error {
-	// An error of Send is only that the stream has ended; Recv knows why.
-	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{
-		Hello: &mapsyncv1.Hello{ProtocolVersion: protocolVersion, Self: incarnation(l.r.opt.Self)},
-	}})
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("send hello: %w", err)
-	}
-	m, err := stream.Recv()
+	w, err := l.r.welcome(stream)
 	if err != nil {
-		return fmt.Errorf("receive welcome: %w", err)
+		return err
 	}
-	w := m.GetWelcome()
-	o := table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
-	switch {
-	case w == nil || w.GetProtocolVersion() != protocolVersion:
-		return fmt.Errorf("receive %T of version %d for a welcome of version %d: %w",
-			m.GetMessage(), w.GetProtocolVersion(), protocolVersion, errProtocol)
-	case o != l.peer:
+	if o := shownBy(w); o != l.peer {
 		if o.Node == l.peer.Node {
 			l.r.opt.Mistaken(o.Node)
+			l.r.proved(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.current().Addr})
 		}
 		return fmt.Errorf("reach %q of %d, expected %q of %d: %w",
 			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
@@ -218,9 +239,38 @@ func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.up, l.err, l.since = true, nil, time.Now()
+	l.ownerRequests = w.GetOwnerRequests()
+	l.wantsReports = w.GetReports()
+	l.contact.Store(l.since.UnixNano())
 	l.r.count.connects.Add(1)
 	l.r.opt.Logger.Info("receiving from peer", slog.String("peer", l.peer.Node), slog.String("addr", l.addr))
 	return nil
+}
+
+// welcome says hello on a new stream, and returns what the peer shows of itself.
+func (r *Replicator) welcome(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
+	// An error of Send is only that the stream has ended; Recv knows why.
+	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
+		ProtocolVersion: protocolVersion, Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
+	}}})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("send hello: %w", err)
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("receive welcome: %w", err)
+	}
+	w := m.GetWelcome()
+	if w == nil || w.GetProtocolVersion() != protocolVersion {
+		return nil, fmt.Errorf("receive %T of version %d for a welcome of version %d: %w",
+			m.GetMessage(), w.GetProtocolVersion(), protocolVersion, errProtocol)
+	}
+	return w, nil
+}
+
+// shownBy returns the name and incarnation that a welcome shows.
+func shownBy(w *mapsyncv1.Welcome) table.Owner {
+	return table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
 }
 
 // request sends subscriptions and acknowledgements until the context is done.
@@ -234,7 +284,7 @@ func (l *link) request(ctx context.Context, send requester) error {
 	for ctx.Err() == nil {
 		maps := l.r.localMaps()
 		subs.follow(maps, l.wake)
-		out = l.acks(l.comparisons(l.requests(out[:0], maps, time.Now())))
+		out = l.reports(l.acks(l.comparisons(l.requests(out[:0], maps, time.Now()))), time.Now())
 		for _, m := range out {
 			if err := send.Send(m); err != nil {
 				return fmt.Errorf("send request: %w", err)
@@ -264,7 +314,7 @@ func (l *link) idle() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, in := range l.intakes {
-		if in.index == 0 || in.dropped != 0 || in.pending.n > 0 || !in.rewalk.IsZero() {
+		if in.index == 0 || in.reporting.due || in.dropped != 0 || in.pending.n > 0 || !in.rewalk.IsZero() {
 			return housekeeping
 		}
 	}

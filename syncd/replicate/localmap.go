@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -25,12 +26,18 @@ type localMap struct {
 	codec      *schema.Encoder
 	table      *table.Table
 	generation uint64
-	failed     sync.Once // tells of keys that cannot be encoded
-	passed     passed
+	memory     memory
+	// sources are the live peers from which this map is received, and was to the end.
+	sources atomic.Pointer[[]string]
+	// settled says that everything that this node requested of peers has been received.
+	settled atomic.Bool
+	// viewed is the view under which roles were decided last. Replicator.mu guards it.
+	viewed *view
+	unsent exceptions  // records whose keys cannot be encoded
+	keys   wirePrinter // of this map's own keys on the wire
 
 	mu      sync.Mutex
 	samples []headSample
-	scanned table.OwnerID // owners below were reported by newOwners
 }
 
 // headSample says that the table's head had reached a position by some time.
@@ -56,6 +63,7 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 		layout.Schema = schema.FromSizes(name, layout.KeySize, layout.ValueSize)
 	}
 	m := &localMap{name: name, layout: layout, table: t}
+	m.sources.Store(new([]string))
 	if err := m.compile(); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
 	}
@@ -79,6 +87,7 @@ func (m *localMap) compile() error {
 		return fmt.Errorf("send entries of up to %d bytes, more than %d", n, maxEncodedBytes)
 	}
 	m.wire = toProto(s)
+	m.keys = newWirePrinter(s)
 	if n := proto.Size(m.wire); n > maxSchemaBytes {
 		return fmt.Errorf("send schema of %d bytes, more than %d", n, maxSchemaBytes)
 	}
@@ -126,28 +135,9 @@ func (m *localMap) head() (head uint64) {
 }
 
 // owners returns the nodes that own records, or did.
-func (m *localMap) owners() []string {
-	var from table.OwnerID
-	return m.ownersFrom(&from)
-}
-
-// newOwners returns those that were not returned before.
-func (m *localMap) newOwners() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.ownersFrom(&m.scanned)
-}
-
-func (m *localMap) ownersFrom(id *table.OwnerID) (nodes []string) {
+func (m *localMap) owners() (nodes []string) {
 	m.table.View(func(tx *table.Tx) {
-		for {
-			o := tx.Owner(*id)
-			if o == (table.Owner{}) {
-				return
-			}
-			nodes = append(nodes, o.Node)
-			*id++
-		}
+		tx.Owners(func(o table.Owner) { nodes = append(nodes, o.Node) })
 	})
 	slices.Sort(nodes)
 	return slices.Compact(nodes)

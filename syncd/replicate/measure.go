@@ -51,7 +51,7 @@ func NewEncoding(t *table.Table, s *schema.Schema, after uint64) (*Encoding, err
 	e.feed = newFeed(newSession(r, table.Owner{Node: measuredPeer}, &e.sink), &mapsyncv1.MapSubscription{
 		Map: 1, Name: measuredMap, Layout: m.layout.proto(), Schema: m.wire,
 		Resume: &mapsyncv1.Resume{Incarnation: t.Self().Incarnation, Generation: m.generation, Position: after},
-	})
+	}, allOrphaned)
 	return e, e.feed.serve(m)
 }
 

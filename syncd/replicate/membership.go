@@ -1,101 +1,69 @@
 package replicate
 
 import (
-	"sync"
+	"hash/fnv"
+	"maps"
+	"slices"
 
 	"mapsync/syncd/table"
 )
 
 // view is the membership of one moment. It does not change; streams read it
-// while they hold a table's lock, so that what is moved to a tail after a new
-// view is met under that view.
+// while they hold a table's lock.
 type view struct {
-	epoch uint64
-	self  string
-	live  map[string]Peer // other than self
-	// survivor is the live node that started first, self included: one that joins is
-	// told by it, and does not take its place.
-	survivor string
+	self table.Owner
+	live map[string]Peer // other than self
+	// departures counts the nodes that have left since this node started. While it is the
+	// same, no record has become orphaned.
+	departures uint64
+	// members stands for the names of the live nodes, self included: nodes with the same
+	// value agree about which records are orphaned.
+	members uint64
 }
 
-func newView(epoch uint64, self table.Owner, live []Peer) *view {
-	v := &view{epoch: epoch, self: self.Node, live: make(map[string]Peer, len(live))}
+// newView returns the view that follows on another one, nil if it is the first.
+func newView(old *view, self table.Owner, live []Peer) *view {
+	v := &view{self: self, live: make(map[string]Peer, len(live))}
 	for _, p := range live {
 		// Of two lives of one node the later counts.
 		if old, ok := v.live[p.Node]; p.Node != self.Node && (!ok || old.Incarnation < p.Incarnation) {
 			v.live[p.Node] = p
 		}
 	}
-	first := self
-	for _, p := range v.live {
-		if p.Incarnation < first.Incarnation || (p.Incarnation == first.Incarnation && p.Node < first.Node) {
-			first = p.owner()
+	if old != nil {
+		v.departures = old.departures
+		for node := range old.live {
+			if _, ok := v.live[node]; !ok {
+				v.departures++
+			}
 		}
 	}
-	v.survivor = first.Node
+	names := slices.Sorted(maps.Keys(v.live))
+	at, _ := slices.BinarySearch(names, self.Node)
+	h := fnv.New64a()
+	for _, name := range slices.Insert(names, at, self.Node) {
+		_, _ = h.Write(append([]byte(name), 0)) // it never fails
+	}
+	v.members = h.Sum64()
 	return v
 }
 
-// covers reports whether this node streams the records of an owner to the
-// target although they are not its own.
-//
-// What an earlier life of the target owned, everyone tells it: any one of them
-// may be the only one that received the last of it.
-//
-// What an owner that is gone left behind, everyone tells the survivor (the live
-// node that started first), and the survivor tells everyone. So each record
-// that anyone has reaches all, and all but the survivor receive it once.
-func (v *view) covers(owner, target string) bool {
-	if _, live := v.live[owner]; owner == v.self || live || owner == target {
-		return owner == target
+// orphaned reports whether a node's records are orphaned.
+func (v *view) orphaned(node string) bool {
+	_, live := v.live[node]
+	return !live && node != v.self.Node
+}
+
+// before orders nodes by their start: the earlier one is preferred as the fallback sender,
+// so that a node that joins does not take over.
+func before(a, b table.Owner) bool {
+	if a.Incarnation != b.Incarnation {
+		return a.Incarnation < b.Incarnation
 	}
-	return v.survivor == v.self || v.survivor == target
+	return a.Node < b.Node
 }
 
-// serves reports whether this node streams the records of an owner to a target.
-func (v *view) serves(owner, target table.Owner) bool {
-	if owner == target {
-		return false
-	}
-	return owner.Node == v.self || v.covers(owner.Node, target.Node)
-}
-
-// takesOver reports whether this view makes the node responsible for records of the owner
-// that a stream to the target may have passed under the old view, nil for an unknown one.
-func (v *view) takesOver(old *view, owner, target string) bool {
-	return v.covers(owner, target) && (old == nil || !old.covers(owner, target))
-}
-
-// passed remembers under which view the stream to each peer went on last. A peer that
-// comes back resumes where it was, and who told what may have changed meanwhile.
-type passed struct {
-	mu    sync.Mutex
-	views map[string]passedView // by node
-}
-
-type passedView struct {
-	incarnation uint64
-	view        *view
-}
-
-// maxPassed bounds the peers remembered. To forget one costs telling it some records again.
-const maxPassed = 1024
-
-func (p *passed) note(target table.Owner, v *view) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.views == nil || len(p.views) >= maxPassed {
-		p.views = make(map[string]passedView)
-	}
-	p.views[target.Node] = passedView{target.Incarnation, v}
-}
-
-// last returns the view, nil if none is remembered of this life of the peer.
-func (p *passed) last(target table.Owner) *view {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if was := p.views[target.Node]; was.incarnation == target.Incarnation {
-		return was.view
-	}
-	return nil
+// names returns the names of the live nodes other than this one.
+func (v *view) names() []string {
+	return slices.Collect(maps.Keys(v.live))
 }

@@ -14,10 +14,10 @@ type merged struct {
 	err                      error
 	head                     uint64
 	accepted, refused, ahead uint64
-	// Of those refused, what the decoder could not bring into this node's form,
-	// with the first reason.
+	// Of those refused, what the decoder could not bring into this node's form.
 	outOfRange, withoutLink uint64
-	aside                   error
+	// rejected are the records that the peer may not send.
+	rejected [rejections]uint64
 }
 
 // merge takes in a batch. The lock is not held. An error is one of this map.
@@ -32,13 +32,13 @@ func (in *intake) merge(b *batch) (merged, error) {
 		now := in.l.r.opt.Now()
 		in.now = now.UnixNano()
 		in.limit = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
-		in.opt = table.RemoteOptions{Touch: in.sweep || b.retold}
+		in.opt = table.RemoteOptions{Touch: (in.sweep || b.retold) && !b.request, Repair: b.retold && !b.request}
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
 		in.m.table.Update(in.apply)
 		in.tx = nil
 	}
 	if in.job != nil {
-		in.job.left += int(in.result.refused + in.result.ahead)
+		in.job.left += int(in.result.rejected[rejectLimit] + in.result.refused + in.result.ahead - in.result.outOfRange - in.result.withoutLink)
 	}
 	if in.result.err != nil {
 		return merged{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
@@ -51,10 +51,15 @@ func (in *intake) merge(b *batch) (merged, error) {
 
 func (in *intake) mergeAll(tx *table.Tx) {
 	b := &in.l.batch
-	in.tx, in.ids = tx, in.ids[:0]
+	in.tx, in.ids, in.tableRejected = tx, in.ids[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
-	for _, w := range b.owners {
-		in.ids = append(in.ids, tx.Intern(w.owner()))
+	in.authorise(b.owners)
+	for i, w := range b.owners {
+		id := table.NoOwner // an owner that is not accepted takes up no room
+		if in.verdicts[i] == accepted {
+			id = tx.Intern(w.owner())
+		}
+		in.ids = append(in.ids, id)
 	}
 	if in.opt.Touch {
 		in.judge(b.owners)
@@ -69,7 +74,7 @@ func (in *intake) mergeGroup(wires []wireDelta) error {
 	for i := range wires {
 		in.keys[n] = in.l.keys[n*size : (n+1)*size]
 		if err := in.decoder.Key(in.keys[n], wires[i].key); err != nil {
-			if in.setAside(err) {
+			if in.setAside(&wires[i], err) {
 				continue
 			}
 			return fmt.Errorf("read key: %w", err)
@@ -91,15 +96,20 @@ func (in *intake) mergeGroup(wires []wireDelta) error {
 func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 	d := &in.delta
 	switch {
-	case w.operation != mapsyncv1.Operation_OPERATION_UPDATE && w.operation != mapsyncv1.Operation_OPERATION_DELETE:
+	case w.operation < mapsyncv1.Operation_OPERATION_UPDATE || w.operation > mapsyncv1.Operation_OPERATION_EXPIRE:
 		return fmt.Errorf("read operation %d: %w", w.operation, errMalformed)
 	case w.version == 0:
 		return fmt.Errorf("read record without a version: %w", errMalformed)
 	case int(w.owner) >= len(in.ids):
 		return fmt.Errorf("read owner %d of %d: %w", w.owner, len(in.ids), errMalformed)
 	}
+	if why := in.verdicts[w.owner]; why != accepted {
+		in.result.rejected[why]++
+		return nil
+	}
 	d.Key, d.Version, d.Owner = key, table.Version(w.version), in.ids[w.owner]
-	d.Value, d.Delete = nil, w.operation == mapsyncv1.Operation_OPERATION_DELETE
+	d.Value, d.Delete = nil, w.operation != mapsyncv1.Operation_OPERATION_UPDATE
+	d.Expired = w.operation == mapsyncv1.Operation_OPERATION_EXPIRE
 	if d.Version > in.limit {
 		in.result.ahead++
 		return nil
@@ -107,12 +117,13 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 	if !d.Delete {
 		d.Value = in.l.value[:in.m.layout.ValueSize]
 		if err := in.decoder.Value(d.Value, w.value, &in.times); err != nil {
-			if in.setAside(err) {
+			if in.setAside(w, err) {
 				return nil
 			}
 			return fmt.Errorf("read value: %w", err)
 		}
 	}
+	in.excepted.settle(w.key)
 	if in.job != nil && in.job.list != nil {
 		in.listOne(w, d)
 		return nil
@@ -127,26 +138,33 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 			in.job.found++
 		}
 	case table.Refused:
-		in.result.refused++
+		if n := in.tx.Rejected(); n != in.tableRejected {
+			in.tableRejected = n
+			in.result.rejected[rejectLimit]++
+		} else {
+			in.result.refused++
+		}
 	}
 	return nil
 }
 
-// setAside counts a record that this node's map cannot hold as it is. It reports
-// whether the error is of that kind: the others are of the whole batch.
-func (in *intake) setAside(err error) bool {
+// setAside counts and remembers a record that this node's map cannot hold as it is. It
+// reports whether the error is of that kind: the others are of the whole batch.
+func (in *intake) setAside(w *wireDelta, err error) bool {
+	link := errors.Is(err, schema.ErrLink)
 	switch {
-	case errors.Is(err, schema.ErrRange):
-		in.result.outOfRange++
-	case errors.Is(err, schema.ErrLink):
+	case !link && !errors.Is(err, schema.ErrRange):
+		return false
+	case w.operation != mapsyncv1.Operation_OPERATION_UPDATE:
+		in.excepted.settle(w.key) // it is not here, as it should be
+		return true
+	case link:
 		in.result.withoutLink++
 	default:
-		return false
+		in.result.outOfRange++
 	}
 	in.result.refused++
-	if in.result.aside == nil {
-		in.result.aside = err
-	}
+	in.except(w, err)
 	return true
 }
 

@@ -18,7 +18,7 @@ const MaxMaps = 64
 
 // DefaultMaxClockAhead is the limit for a record's version ahead of the local
 // clock when Options do not say.
-const DefaultMaxClockAhead = 24 * time.Hour
+const DefaultMaxClockAhead = time.Minute
 
 const (
 	protocolVersion = 1
@@ -54,6 +54,8 @@ type Layout struct {
 	KeySize int
 	// ValueSize is the size of a value in bytes.
 	ValueSize int
+	// Access is which nodes may read and write the map. Nodes must agree in it.
+	Access Access
 	// LRU says that the map evicts. Nodes may differ in it.
 	LRU bool
 	// Schema is what the bytes of keys and values mean. Peers whose schema is
@@ -62,6 +64,9 @@ type Layout struct {
 	Schema *schema.Schema
 	// Links translates interface indexes. Nil knows none.
 	Links schema.Links
+	// Room returns how many entries the kernel map has room for, 0 while there is none. It
+	// must not block, and may be called from any goroutine. Nil: not known.
+	Room func() int
 }
 
 // Options configure a Replicator.
@@ -71,9 +76,15 @@ type Options struct {
 	// Dial makes a connection to a peer, with credentials and with what
 	// DialOptions returns. The Replicator closes it. It need not be connected.
 	Dial func(p Peer) (*grpc.ClientConn, error)
-	// Authenticate tells whether the caller of an incoming stream really is the
-	// node that it says it is. Nil accepts everyone.
-	Authenticate func(ctx context.Context, node string) error
+	// Authenticate returns what the caller of an incoming stream has proved, or an
+	// error if it is not the node that it names. Nil accepts everyone.
+	Authenticate func(ctx context.Context, node string) (Caller, error)
+	// MaxStreamAge is how long a stream lasts: then the peer resumes on a new
+	// connection, and both verify each other again. Zero means 1 h.
+	MaxStreamAge time.Duration
+	// Addr returns the address at which peers reach this node's replication service,
+	// host:port. Nil or an empty address: peers know it from elsewhere.
+	Addr func() string
 	// Mistaken is called when a peer that was dialled turns out to be another life of its node
 	// than the one that SetPeers told of. It must not block. Nil: nobody wants to know.
 	Mistaken func(node string)
@@ -102,7 +113,11 @@ type Options struct {
 	// means 60 s.
 	UnknownGrace time.Duration
 
-	heartbeat, silence, advance, pace, probe, unfit, compare, audit time.Duration // set by tests
+	// Expected is the number of peers that belong to the cluster, seen or not. While fewer are live
+	// after the start, tombstones are kept for their whole lifetime.
+	Expected int
+
+	heartbeat, silence, advance, pace, probe, unfit, compare, audit, reroute, stall time.Duration // set by tests
 }
 
 func (o *Options) complete() error {
@@ -118,6 +133,9 @@ func (o *Options) complete() error {
 	if o.Mistaken == nil {
 		o.Mistaken = func(string) {}
 	}
+	if o.Addr == nil {
+		o.Addr = func() string { return "" }
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -129,6 +147,7 @@ func (o *Options) complete() error {
 	orDefault(&o.MaxBackoff, time.Second)
 	orDefault(&o.RewalkDelay, 30*time.Second)
 	orDefault(&o.UnknownGrace, time.Minute)
+	orDefault(&o.MaxStreamAge, time.Hour)
 	orDefault(&o.heartbeat, time.Second)
 	orDefault(&o.silence, 5*time.Second)
 	orDefault(&o.advance, 100*time.Millisecond)
@@ -137,6 +156,8 @@ func (o *Options) complete() error {
 	orDefault(&o.unfit, time.Minute)
 	orDefault(&o.compare, time.Second)
 	orDefault(&o.audit, time.Minute)
+	orDefault(&o.reroute, 2*time.Second)
+	orDefault(&o.stall, 10*time.Second)
 	return nil
 }
 

@@ -1,9 +1,7 @@
 package replicate
 
 import (
-	"context"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -13,45 +11,46 @@ import (
 // touchChunk bounds how many records one Update looks at.
 const touchChunk = 1024
 
-// touchWork is one node's records in one map, to be moved to the tail.
-type touchWork struct {
-	m    *localMap
-	node string
-}
+// maxDeparted bounds the links kept of nodes that have left, for their positions should the
+// same incarnation come back.
+const maxDeparted = 256
 
 // SetPeers tells which nodes are live, other than this one. Streams to new ones
 // begin, those to and from nodes that are gone end, and a peer with a new
 // incarnation is met afresh. The slice is not kept.
 //
-// A node that was live and is not any more is gone: its records may be deleted
-// by anyone, and the designated survivor streams them.
+// A node that was live and is not any more has left: any node may delete its records,
+// and fallback senders send them.
 func (r *Replicator) SetPeers(live []Peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.view.Load()
-	v := newView(old.epoch+1, r.opt.Self, live)
+	v := newView(old, r.opt.Self, live)
 	r.view.Store(v)
 	if r.known.IsZero() {
 		r.known = time.Now()
 	}
+	for _, m := range r.localMaps() {
+		m.table.View(func(tx *table.Tx) { tx.SetLive(v.names()) })
+	}
 	for node, p := range v.live {
-		r.seen[node] = true
+		delete(r.goneAt, node)
 		if r.gone[node] {
 			r.setGone(node, false)
 		}
 		r.relink(p)
 	}
-	for node := range r.seen {
-		if _, ok := v.live[node]; !ok && !r.gone[node] {
+	for node := range old.live {
+		if _, ok := v.live[node]; !ok {
 			r.setGone(node, true)
-			r.links[node].stop()
+			r.links[node].leave()
 			r.opt.Logger.Info("peer is gone", slog.String("peer", node))
 		}
 	}
+	r.forgetLinks(v)
 	for s := range r.sessions {
 		s.checkPeer(old, v)
 	}
-	r.planTouch(old, v)
 	r.notify()
 }
 
@@ -71,10 +70,31 @@ func (r *Replicator) relink(p Peer) {
 	r.links[p.Node] = newLink(r, p)
 }
 
+// forgetLinks drops the links that were kept longest of nodes that have left, beyond what
+// is kept. The lock is held.
+func (r *Replicator) forgetLinks(v *view) {
+	if len(r.links) <= len(v.live)+maxDeparted {
+		return
+	}
+	var left []*link
+	for node, l := range r.links {
+		if _, live := v.live[node]; !live && !l.running() {
+			left = append(left, l)
+		}
+	}
+	slices.SortFunc(left, func(a, b *link) int { return a.left().Compare(b.left()) })
+	for _, l := range left[:max(0, len(left)-maxDeparted)] {
+		delete(r.links, l.peer.Node)
+	}
+}
+
 // setGone records that a node is gone or has come back. The lock is held.
 func (r *Replicator) setGone(node string, gone bool) {
 	if gone {
-		r.seen[node], r.gone[node] = true, true
+		r.gone[node] = true
+		if r.goneAt[node].IsZero() {
+			r.goneAt[node] = time.Now()
+		}
 	} else {
 		delete(r.gone, node)
 	}
@@ -83,69 +103,25 @@ func (r *Replicator) setGone(node string, gone bool) {
 	}
 }
 
-// findUnknown takes owners that no membership ever showed for gone. They died
-// before this node started; while nobody says so, nobody may delete their
-// records. The lock is held.
-func (r *Replicator) findUnknown() {
+// reviewOwners takes owners that no membership has for gone: they left before this node
+// started, and while they do not count as gone no node may delete their records. It forgets
+// the names of nodes that are gone and of which no record is left. The lock is held.
+func (r *Replicator) reviewOwners() {
+	v, owners := r.view.Load(), make(map[string]bool)
 	for _, m := range r.localMaps() {
-		for _, node := range m.newOwners() {
-			if node != r.opt.Self.Node && !r.seen[node] {
-				r.opt.Logger.Info("owner of records was never seen and counts as gone", slog.String("peer", node))
-				r.setGone(node, true)
-			}
+		for _, node := range m.owners() {
+			owners[node] = true
 		}
 	}
-}
-
-// planTouch notes whose records this node streams from now on in their owner's or another
-// survivor's place. The lock is held.
-func (r *Replicator) planTouch(old, v *view) {
-	targets := make(map[string]bool)
-	for s := range r.sessions {
-		if !s.observing.Load() {
-			targets[s.target.Node] = true
+	for node := range owners {
+		if v.orphaned(node) && !r.gone[node] {
+			r.opt.Logger.Info("owner of records was never seen and counts as gone", slog.String("peer", node))
+			r.setGone(node, true)
 		}
 	}
-	for _, m := range r.localMaps() {
-		for _, owner := range m.owners() {
-			for target := range targets {
-				if v.takesOver(old, owner, target) {
-					r.touch[touchWork{m, owner}] = struct{}{}
-				}
-			}
+	for node := range r.gone {
+		if !owners[node] {
+			r.setGone(node, false)
 		}
-	}
-}
-
-// planResume does the same for a stream that goes on where one under an old view ended.
-func (r *Replicator) planResume(m *localMap, old *view, target string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v, before := r.view.Load(), len(r.touch)
-	for _, owner := range m.owners() {
-		if v.takesOver(old, owner, target) {
-			r.touch[touchWork{m, owner}] = struct{}{}
-		}
-	}
-	if len(r.touch) > before {
-		poke(r.wake)
-	}
-}
-
-// doTouch moves the records of planned nodes to the tails of their tables, in
-// chunks, so that nobody waits long for the table.
-func (r *Replicator) doTouch(ctx context.Context) {
-	r.mu.Lock()
-	work := slices.Collect(maps.Keys(r.touch))
-	clear(r.touch)
-	r.mu.Unlock()
-	for _, w := range work {
-		r.opt.Logger.Info("streaming records in their owner's place",
-			slog.String("peer", w.node), slog.String("map", w.m.name))
-		c := w.m.table.NewCursor(0)
-		for more := true; more && ctx.Err() == nil; {
-			w.m.table.Update(func(tx *table.Tx) { more = tx.Touch(w.node, c, touchChunk) })
-		}
-		c.Close()
 	}
 }

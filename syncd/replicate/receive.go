@@ -56,11 +56,16 @@ func (l *link) take(data []byte) error {
 		return l.about(m.Digest.GetMap(), func(in *intake) error { return in.compare(m.Digest, time.Now()) })
 	case *mapsyncv1.SubscribeResponse_Retold:
 		return l.takeRetold(m.Retold)
+	case *mapsyncv1.SubscribeResponse_OwnersSent:
+		return l.about(m.OwnersSent.GetMap(), func(in *intake) error { in.takeOwnersSent(m.OwnersSent); return nil })
+	case *mapsyncv1.SubscribeResponse_Sources:
+		return l.about(m.Sources.GetMap(), func(in *intake) error { in.takeSources(m.Sources); return nil })
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return l.about(m.Accepted.GetMap(), func(in *intake) error { return in.accept(m.Accepted) })
 	case *mapsyncv1.SubscribeResponse_Pending:
 		return l.about(m.Pending.GetMap(), func(in *intake) error {
 			in.state, in.err = StatePending, nil
+			poke(l.r.wake)
 			return nil
 		})
 	case *mapsyncv1.SubscribeResponse_Refused:
@@ -92,6 +97,7 @@ func (l *link) refused(in *intake, m *mapsyncv1.MapRefused) error {
 	}
 	// The text is a stranger's: it goes where nothing takes it for more.
 	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", l.peer.Node, m.GetText())
+	poke(l.r.wake)
 	l.r.opt.Logger.Warn("map refused by peer",
 		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err))
 	return nil
@@ -125,7 +131,7 @@ func (l *link) takeBatch(data []byte) error {
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
-		in.job = nil
+		in.job, in.permit = nil, in.requesting.permit
 		if b.retold {
 			if in.job = in.comparing.job; in.job == nil {
 				return fmt.Errorf("receive batch of map %q again that was not asked for: %w", in.m.name, errProtocol)
@@ -144,6 +150,9 @@ func (l *link) takeBatch(data []byte) error {
 	l.r.count.accepted.Add(res.accepted)
 	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutLink)
 	l.r.count.ahead.Add(res.ahead)
+	if err == nil && res.refused > 0 {
+		in.logExceptions(now)
+	}
 	return l.about(b.index, func(in *intake) error {
 		if err != nil {
 			l.r.count.badMessages.Add(1)
@@ -180,13 +189,22 @@ func (l *link) requests(out []*mapsyncv1.SubscribeRequest, maps map[string]*loca
 		}
 		out = unsubscribe(out, in.dropped)
 		in.dropped = 0
+		if m.excluded(l.peer.Node) {
+			in.state = StateExcluded
+			continue
+		}
 		if in.rewalkDue(now) && (in.state == StateSyncing || in.state == StateCaughtUp) {
 			out = unsubscribe(out, in.index)
 			delete(l.byIndex, in.index)
 			in.reset()
 		}
-		if in.index == 0 && !now.Before(in.retry) {
+		switch {
+		case in.index == 0 && !now.Before(in.retry):
 			out = append(out, l.subscribe(in, now))
+		case in.index != 0 && in.requesting.sent != in.requesting.serial && l.ownerRequests:
+			m := in.ownerRequest()
+			m.Map = in.index
+			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Owners{Owners: m}})
 		}
 	}
 	return out
@@ -202,10 +220,18 @@ func (l *link) subscribe(in *intake, now time.Time) *mapsyncv1.SubscribeRequest 
 	l.byIndex[in.index] = in
 	m := &mapsyncv1.MapSubscription{
 		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(), Schema: in.m.wire,
-		TellAll: in.m.table.Stats().Unversioned > 0,
+		TellAll:  in.m.table.Stats().Unversioned > 0,
+		Owners:   in.ownerRequest(),
+		Expiries: true,
+	}
+	if m.TellAll {
+		p := *in.requesting.permit
+		p.all = true
+		in.requesting.permit = &p
 	}
 	if in.generation != 0 && !in.rewalkDue(now) {
 		m.Resume = &mapsyncv1.Resume{Incarnation: l.peer.Incarnation, Generation: in.generation, Position: in.position}
+		m.Owners.Token = in.requesting.token
 	}
 	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: m}}
 }

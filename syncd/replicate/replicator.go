@@ -26,6 +26,17 @@ const (
 	// 3 ms, and all that a slow peer ever costs its own node.
 	streamWindow = 4 << 20
 	ioBuffer     = 128 << 10
+	// requestWindow is what a client may have under way: a few requests, or a large
+	// schema in two steps.
+	requestWindow = 64 << 10
+	// maxHeaderBytes bounds the headers of a call.
+	maxHeaderBytes = 8 << 10
+	// healthStreams are streams of a connection beside those that replicate.
+	healthStreams = 4
+	// handshakeTimeout bounds TLS and HTTP/2 handshakes, maxConnectionIdle the time
+	// without any call.
+	handshakeTimeout  = 5 * time.Second
+	maxConnectionIdle = time.Minute
 	// connectTimeout bounds one attempt to connect.
 	connectTimeout = 3 * time.Second
 
@@ -36,6 +47,8 @@ const (
 	maxEncodedBytes = 512 << 10
 
 	housekeeping = 250 * time.Millisecond
+	// reviewPause is how often the owners of all records are looked at.
+	reviewPause = time.Second
 )
 
 // Replicator carries the changes of tables between this node and its peers. Its
@@ -48,14 +61,17 @@ type Replicator struct {
 	maps  atomic.Pointer[map[string]*localMap] // by name; never changed, but replaced
 	count counters
 
-	mu       sync.Mutex
-	links    map[string]*link // by node; kept when a peer goes, for its positions
-	seen     map[string]bool  // every node that ever was live
-	gone     map[string]bool  // those that are not any more
+	mu    sync.Mutex
+	links map[string]*link // by node; some are kept when a peer goes, for its positions
+	gone  map[string]bool  // nodes that are not live, while records name them
+	// goneAt is when nodes left, whether or not records name them. See acknowledge.go.
+	goneAt   map[string]time.Time
 	sessions map[*session]struct{}
-	touch    map[touchWork]struct{}
 	serial   uint64    // last generation of a map
 	known    time.Time // of the first SetPeers
+	reviewed time.Time // of owners
+
+	proofs proofs
 
 	wake    chan struct{} // for Run
 	started bool
@@ -72,13 +88,12 @@ func New(o Options) (*Replicator, error) {
 		opt:      o,
 		codec:    newCodec(),
 		links:    make(map[string]*link),
-		seen:     make(map[string]bool),
 		gone:     make(map[string]bool),
+		goneAt:   make(map[string]time.Time),
 		sessions: make(map[*session]struct{}),
-		touch:    make(map[touchWork]struct{}),
 		wake:     make(chan struct{}, 1),
 	}
-	r.view.Store(newView(0, o.Self, nil))
+	r.view.Store(newView(nil, o.Self, nil))
 	r.maps.Store(&map[string]*localMap{})
 	return r, nil
 }
@@ -96,7 +111,18 @@ func (r *Replicator) ServerOptions() []grpc.ServerOption {
 		grpc.MaxRecvMsgSize(maxRequestBytes),
 		grpc.ReadBufferSize(ioBuffer),
 		grpc.WriteBufferSize(ioBuffer),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.MaxConcurrentStreams(maxStreams + healthStreams),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
+		// Requests are small: without these a window grows as the sender likes.
+		grpc.StaticStreamWindowSize(requestWindow),
+		grpc.StaticConnWindowSize(requestWindow),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle: maxConnectionIdle,
+			// For connections without a stream of this package: streams end earlier.
+			MaxConnectionAge: r.opt.MaxStreamAge + r.opt.MaxStreamAge/4, MaxConnectionAgeGrace: handshakeTimeout,
+			Time: 10 * time.Second, Timeout: 10 * time.Second,
+		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 	}
 }
@@ -131,14 +157,16 @@ func (r *Replicator) Run(ctx context.Context) error {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
 	for {
+		r.prove(ctx, time.Now())
 		r.connect(ctx)
-		r.doTouch(ctx)
+		r.assign(time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
 		case <-tick.C:
 			r.keepHouse()
+			r.acknowledge(time.Now())
 			r.audit(ctx)
 		}
 	}
@@ -173,9 +201,12 @@ func (r *Replicator) keepHouse() {
 	now := time.Now()
 	for _, m := range r.localMaps() {
 		m.sampleLag(now)
+		m.table.View((*table.Tx).ReclaimOwners)
 	}
-	if !r.known.IsZero() && now.Sub(r.known) > r.opt.UnknownGrace {
-		r.findUnknown()
+	r.forgetLinks(r.view.Load())
+	if !r.known.IsZero() && now.Sub(r.known) > r.opt.UnknownGrace && now.Sub(r.reviewed) >= reviewPause {
+		r.reviewed = now
+		r.reviewOwners()
 	}
 }
 
@@ -203,6 +234,7 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	m.generation = r.serial
 	all[name] = m
 	t.Update(func(tx *table.Tx) {
+		tx.SetLive(r.view.Load().names())
 		for node := range r.gone {
 			tx.SetGone(node, true)
 		}

@@ -14,7 +14,7 @@ import (
 func (s *session) run(ctx context.Context) error {
 	defer s.closeFeeds()
 	err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: protocolVersion, Self: incarnation(s.r.opt.Self)},
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: protocolVersion, Self: incarnation(s.r.opt.Self), OwnerRequests: true, Reports: true},
 	}})
 	if err != nil {
 		return fmt.Errorf("send welcome: %w", err)

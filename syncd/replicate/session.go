@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -44,6 +45,8 @@ type responder interface {
 type session struct {
 	r      *Replicator
 	target table.Owner
+	caller Caller
+	remote string // address
 	send   responder
 	wake   chan struct{}
 	begun  time.Time
@@ -51,8 +54,13 @@ type session struct {
 	cancel  context.CancelCauseFunc
 	release func() bool // lets go of Run's context
 
+	reports bool // the peer sends reports
+
 	// observing says that the other end is nobody's replica.
 	observing atomic.Bool
+	// joined says that the other end has subscribed to a map: one that wants a proof
+	// does not.
+	joined atomic.Bool
 
 	mu        sync.Mutex
 	feeds     []*feed
@@ -73,18 +81,25 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 	if err != nil {
 		return err
 	}
-	target, err := r.checkHello(stream.Context(), hello.GetHello())
+	target, caller, err := r.checkHello(stream.Context(), hello.GetHello())
 	if err != nil {
 		r.count.badRequests.Add(1)
 		r.opt.Logger.Warn("stream refused", slog.Any("error", err))
 		return err
 	}
 	s := newSession(r, target, stream)
+	s.caller, s.remote = caller, remoteOf(stream.Context())
+	s.reports = hello.GetHello().GetReports()
+	if caller.Replica {
+		r.introduced(target, hello.GetHello().GetAddress())
+	}
 	ctx, err := r.enter(stream.Context(), s)
 	if err != nil {
 		return err
 	}
 	defer r.leave(s)
+	age := time.AfterFunc(s.lifetime(), func() { s.cancel(errAged) })
+	defer age.Stop()
 	r.wg.Go(func() { s.cancel(s.receive(stream)) })
 	r.wg.Go(func() { s.cancel(s.run(ctx)) })
 	// Only the return of this function ends a Send or Recv that blocks.
@@ -116,48 +131,9 @@ func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit tim
 
 func newSession(r *Replicator, target table.Owner, send responder) *session {
 	return &session{
-		r: r, target: target, send: send,
+		r: r, target: target, send: send, caller: anyCaller,
 		wake:  make(chan struct{}, 1),
 		begun: time.Now(),
-	}
-}
-
-// checkHello returns who the caller is. Its errors are gRPC statuses.
-func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.Owner, error) {
-	o := table.Owner{Node: h.GetSelf().GetNode(), Incarnation: h.GetSelf().GetNumber()}
-	switch {
-	case h == nil:
-		return o, status.Error(codes.InvalidArgument, "the first message must be a hello")
-	case h.GetProtocolVersion() != protocolVersion:
-		return o, status.Errorf(codes.FailedPrecondition, "protocol version %d is not version %d",
-			h.GetProtocolVersion(), protocolVersion)
-	case checkName(o.Node) != nil:
-		return o, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
-	}
-	if r.opt.Authenticate != nil {
-		if err := r.opt.Authenticate(ctx, o.Node); err != nil {
-			return o, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
-		}
-	}
-	return o, nil
-}
-
-// makeRoom ends the oldest stream to a node name if there are as many as may be: one
-// that observes, lest observers keep a replica out. The lock is held.
-func (r *Replicator) makeRoom(node string) {
-	same, oldest := 0, (*session)(nil)
-	for o := range r.sessions {
-		if o.target.Node != node {
-			continue
-		}
-		same++
-		if oldest == nil || (o.observing.Load() && !oldest.observing.Load()) ||
-			(o.observing.Load() == oldest.observing.Load() && o.begun.Before(oldest.begun)) {
-			oldest = o
-		}
-	}
-	if same >= maxStreams {
-		oldest.cancel(errReplaced)
 	}
 }
 
@@ -168,13 +144,20 @@ func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, er
 	if r.ctx == nil || r.ctx.Err() != nil {
 		return nil, status.Error(codes.Unavailable, "replication is not running")
 	}
-	r.makeRoom(s.target.Node)
+	r.makeRoom(s.holder())
 	ctx, s.cancel = context.WithCancelCause(ctx)
 	// The stream's context tells when the stream ends, Run's when the daemon does.
 	s.release = context.AfterFunc(r.ctx, func() { s.cancel(context.Canceled) })
 	r.sessions[s] = struct{}{}
 	r.wg.Add(1)
 	return ctx, nil
+}
+
+// lifetime returns when a stream has to be made anew, so that both ends verify
+// each other again. A random part keeps streams that began together apart.
+func (s *session) lifetime() time.Duration {
+	age := s.r.opt.MaxStreamAge
+	return age - rand.N(age/10+1)
 }
 
 // replace ends the peer's other streams. A replica has one: a newer one takes the
@@ -213,12 +196,24 @@ func (s *session) checkPeer(old, v *view) {
 // ended logs why a session is over, and returns that for the peer.
 func (s *session) ended(err error) error {
 	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
-	if errors.Is(err, errProtocol) {
+	switch {
+	case errors.Is(err, errAged):
+		log.Debug("stream to peer reached its maximum age", slog.Any("error", err))
+		return status.Error(codes.Aborted, err.Error())
+	case status.Code(err) == codes.PermissionDenied:
+		s.r.count.badRequests.Add(1)
+		log.Warn("stream refused", slog.Any("error", err))
+		return err
+	case errors.Is(err, errProtocol), status.Code(err) == codes.ResourceExhausted: // of a request that is too large
 		s.r.count.badRequests.Add(1)
 		log.Warn("stream to peer ended", slog.Any("error", err))
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
-	log.Info("stream to peer ended", slog.Any("error", err))
+	if !s.joined.Load() {
+		log.Debug("stream without subscriptions ended", slog.Any("error", err))
+	} else {
+		log.Info("stream to peer ended", slog.Any("error", err))
+	}
 	return status.Error(codes.Unavailable, err.Error())
 }
 
@@ -237,19 +232,24 @@ func (s *session) receive(stream mapsyncv1.ReplicationService_SubscribeServer) e
 
 // handle takes in one request. Its errors wrap errProtocol.
 func (s *session) handle(req *mapsyncv1.SubscribeRequest) error {
+	if m, ok := req.GetMessage().(*mapsyncv1.SubscribeRequest_Subscribe); ok {
+		return s.subscribe(m.Subscribe)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch m := req.GetMessage().(type) {
-	case *mapsyncv1.SubscribeRequest_Subscribe:
-		return s.subscribe(m.Subscribe)
 	case *mapsyncv1.SubscribeRequest_Unsubscribe:
 		return s.unsubscribe(m.Unsubscribe.GetMap())
 	case *mapsyncv1.SubscribeRequest_Ack:
 		return s.acknowledge(m.Ack)
+	case *mapsyncv1.SubscribeRequest_Owners:
+		return s.requestOwners(m.Owners)
 	case *mapsyncv1.SubscribeRequest_Compare:
 		return s.asked(m.Compare)
 	case *mapsyncv1.SubscribeRequest_Retell:
 		return s.askedAgain(m.Retell)
+	case *mapsyncv1.SubscribeRequest_Report:
+		return s.reported(m.Report)
 	case *mapsyncv1.SubscribeRequest_ClockProbe:
 		return s.probed(m.ClockProbe)
 	default:
@@ -257,7 +257,44 @@ func (s *session) handle(req *mapsyncv1.SubscribeRequest) error {
 	}
 }
 
+// subscribe takes in a subscription. The first one of a replica ends the peer's other
+// streams, after the session's lock is released: the replicator's lock is never taken
+// under it.
 func (s *session) subscribe(m *mapsyncv1.MapSubscription) error {
+	first, err := s.addFeed(m)
+	if err == nil && first && !m.GetObserve() {
+		s.r.replace(s)
+	}
+	return err
+}
+
+// addFeed adds the feed of a subscription, and reports whether it is the session's first.
+func (s *session) addFeed(m *mapsyncv1.MapSubscription) (first bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkSubscription(m); err != nil {
+		return false, err
+	}
+	request, err := readOwners(m.GetOwners())
+	if err != nil {
+		return false, err
+	}
+	if first = s.lastIndex == 0; first {
+		if err := s.admit(m.GetObserve()); err != nil {
+			return false, err
+		}
+		s.observing.Store(m.GetObserve())
+		s.joined.Store(true)
+	}
+	s.lastIndex = m.GetMap()
+	s.feeds = append(s.feeds, newFeed(s, m, request))
+	poke(s.wake)
+	return first, nil
+}
+
+// checkSubscription returns an error if a subscription breaks the protocol. The lock is
+// held.
+func (s *session) checkSubscription(m *mapsyncv1.MapSubscription) error {
 	switch {
 	case m.GetMap() <= s.lastIndex:
 		return fmt.Errorf("subscription %d after %d: %w", m.GetMap(), s.lastIndex, errProtocol)
@@ -271,15 +308,6 @@ func (s *session) subscribe(m *mapsyncv1.MapSubscription) error {
 	case s.lastIndex > 0 && m.GetObserve() != s.observing.Load():
 		return fmt.Errorf("subscription to observe among others that are not: %w", errProtocol)
 	}
-	if s.lastIndex == 0 {
-		s.observing.Store(m.GetObserve())
-		if !m.GetObserve() {
-			s.r.replace(s)
-		}
-	}
-	s.lastIndex = m.GetMap()
-	s.feeds = append(s.feeds, newFeed(s, m))
-	poke(s.wake)
 	return nil
 }
 
@@ -305,7 +333,11 @@ func (s *session) acknowledge(a *mapsyncv1.Ack) error {
 	if sent := f.sent.Load(); a.GetPosition() > sent {
 		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
 	}
-	f.acked.Store(a.GetPosition())
+	// Only the receiving goroutine stores it. The position never decreases: what the
+	// kernel map held once, or held something newer for, is not taken back.
+	if a.GetPosition() > f.acked.Load() {
+		f.acked.Store(a.GetPosition())
+	}
 	return nil
 }
 

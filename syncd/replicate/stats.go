@@ -98,6 +98,7 @@ type counters struct {
 	impossible               atomic.Uint64
 	repairs, repaired        atomic.Uint64
 	retellings, retold       atomic.Uint64
+	rejected                 [rejections]atomic.Uint64
 }
 
 // Stats returns a snapshot of the counters.

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 
@@ -21,12 +22,16 @@ const (
 	StatePending State = "pending"
 	// StateRefused maps cannot hold what the peer's do.
 	StateRefused State = "refused"
+	// StateExcluded maps are not received from the peer: write-from does not have it.
+	StateExcluded State = "excluded"
 	// StateFailed maps had an error and are subscribed to again later.
 	StateFailed State = "failed"
 	// StateSyncing maps have more to come.
 	StateSyncing State = "syncing"
 	// StateCaughtUp maps have been received to the end.
 	StateCaughtUp State = "caught_up"
+	// StateServed maps are sent to the peer.
+	StateServed State = "served"
 )
 
 // PeerStatus is the state of replication with one live peer.
@@ -39,6 +44,9 @@ type PeerStatus struct {
 	Since     time.Time
 	// Error is why the last stream from the peer ended, or empty.
 	Error string
+	// LastContact is when the peer's last message came, by the clock of time.Now; zero: none
+	// came since this incarnation of the peer is in the cluster.
+	LastContact time.Time
 	// Serving says that the peer has a stream from this node.
 	Serving bool
 	// ClockOffset is how far the peer's clock is ahead of this node's, right to half
@@ -75,11 +83,27 @@ type MapStatus struct {
 	// Divergent is the number of entries that differ, of those that the peer tells: 0
 	// when the digests agree, or else how many did when they were last looked into.
 	Divergent int
-	// Incomparable is why the map cannot be compared with the peer's, or empty.
+	// Exceptions are entries of the peer that this node cannot hold, and ExceptionCount how
+	// many there are; Unsent is how many the peer says that it cannot send.
+	Exceptions             []Exception
+	ExceptionCount, Unsent int
+	// Incomparable is why it is not known whether the map and the peer's hold the same, or
+	// empty.
 	Incomparable string
+	// FallbackSender says that this node requests orphaned records from the peer, because
+	// it started first of those from which the map is received. Via is the peer that sends
+	// this peer's records because nothing is received from it, or empty.
+	FallbackSender bool
+	Via            string
 
-	// Serving says that the peer is subscribed to the map.
-	Serving bool
+	// Serving says that the peer is subscribed to the map, and SendState where the map
+	// stands on the sending side: one of StateWaiting, StatePending, StateRefused and
+	// StateServed.
+	Serving   bool
+	SendState State
+	// Reporting says that the peer sends reports, and Report is the last one.
+	Reporting bool
+	Report    Report
 	// Sent is the position sent to the peer, and Acked the one that its kernel
 	// map holds.
 	Sent, Acked uint64
@@ -102,7 +126,8 @@ func (r *Replicator) Status() []PeerStatus {
 		if s.observing.Load() {
 			continue
 		}
-		if o := sessions[s.target]; o == nil || o.begun.Before(s.begun) {
+		// One that wants a proof alone is not the peer's stream.
+		if o := sessions[s.target]; o == nil || s.joined.Load() && (!o.joined.Load() || o.begun.Before(s.begun)) {
 			sessions[s.target] = s
 		}
 	}
@@ -146,7 +171,7 @@ func (l *link) unsynced(maps map[string]*localMap) (names []string) {
 	defer l.mu.Unlock()
 	for name, m := range maps {
 		in := l.intakes[name]
-		if in == nil || in.m != m || (!in.synced && in.state != StatePending && in.state != StateRefused) {
+		if in == nil || in.m != m || ((!in.synced || !in.settled()) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
 			names = append(names, name)
 		}
 	}
@@ -160,14 +185,26 @@ func (l *link) status(maps map[string]*localMap) PeerStatus {
 		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: text(l.err),
 		ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
 	}
+	if at := l.contact.Load(); at != 0 {
+		st.LastContact = time.Unix(0, at)
+	}
 	for name, m := range maps {
-		ms := MapStatus{Name: name, State: StateWaiting}
+		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting}
+		if m.withheld(l.r.opt.Self.Node, l.peer.Node) {
+			ms.SendState = StateExcluded
+		}
 		if in := l.intakes[name]; in != nil && in.m == m {
 			ms.State, ms.Error, ms.CaughtUp = in.state, text(in.err), in.synced
 			ms.Received, ms.Applied = in.position, in.acked
 			c := &in.comparing
 			ms.Agreed, ms.AgreedAt, ms.AgreedPosition = c.agreed, c.at, c.position
 			ms.Divergent, ms.Incomparable = c.divergent, c.impossible
+			ms.FallbackSender, ms.Via = in.requesting.wanted.fallback, in.requesting.via
+			if why := in.cutOff(time.Now()); why != "" {
+				ms.Agreed, ms.Incomparable = false, why
+			}
+			ms.ExceptionCount, ms.Unsent = in.excepted.count(), c.unsent
+			ms.Exceptions = in.excepted.list(in.printer.key)
 			ms.In, ms.DeltasAccepted, ms.DeltasRefused = in.count.load(), in.accepted, in.refused
 		}
 		st.Maps = append(st.Maps, ms)
@@ -176,16 +213,41 @@ func (l *link) status(maps map[string]*localMap) PeerStatus {
 	return st
 }
 
+// cutOff returns since when nothing is received of the map, if that is for longer than it
+// takes to connect again. The lock is held.
+func (in *intake) cutOff(now time.Time) string {
+	if in.state != StateWaiting && in.state != StateFailed {
+		return ""
+	}
+	gap := now.Sub(in.requesting.good)
+	switch {
+	case gap < in.l.r.opt.reroute:
+		return ""
+	case in.requesting.via != "":
+		return fmt.Sprintf("nothing has been received from the peer for %s; its records come through %s",
+			gap.Round(time.Second), in.requesting.via)
+	}
+	return fmt.Sprintf("nothing has been received from the peer for %s, and no other peer receives from it", gap.Round(time.Second))
+}
+
 // status fills in the sending side.
 func (s *session) status(maps []MapStatus, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range maps {
 		for _, f := range s.feeds {
-			if f.name != maps[i].Name || !f.serving.Load() || f.unwanted.Load() {
+			if f.name != maps[i].Name || f.unwanted.Load() {
 				continue
 			}
 			ms := &maps[i]
+			if !f.serving.Load() {
+				if ms.SendState != StateExcluded {
+					ms.SendState = f.answered.Load().state()
+				}
+				continue
+			}
+			ms.SendState = StateServed
+			ms.Reporting, ms.Report = s.reports, f.lastReport()
 			ms.Serving, ms.Sent, ms.Acked = true, f.sent.Load(), f.acked.Load()
 			if head := f.m.head(); head > ms.Acked {
 				ms.LagEntries = head - ms.Acked

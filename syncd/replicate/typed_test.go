@@ -154,7 +154,7 @@ func TestLayoutsOfTwoVersions(t *testing.T) {
 		t.Errorf("a number that does not fit became %x", v)
 	}
 	m, _ := a.status("b", "typed")
-	if m.DeltasRefused != 1 || !strings.Contains(m.Error, "packets") {
+	if m.DeltasRefused != 1 || m.ExceptionCount != 1 || m.Exceptions[0].Key != "{addr=10.0.0.2 port=8080}" || !strings.Contains(m.Exceptions[0].Reason, "packets") {
 		t.Errorf("not shown: %+v", m)
 	}
 	for _, n := range []*node{a, b} {
@@ -175,8 +175,8 @@ func TestUnknownLink(t *testing.T) {
 	putValue(t, a, eth(1), []byte{2})
 	eventually(t, "the other one is there", func() bool { return valueOf(b.tb, eth(1)) != nil })
 	eventually(t, "counted", func() bool { return b.r.Stats().DeltasWithoutLink > 0 })
-	if m, _ := b.status("a", "typed"); !strings.Contains(m.Error, "eth1") {
-		t.Errorf("shown as %q", m.Error)
+	if m, _ := b.status("a", "typed"); m.ExceptionCount != 1 || m.Exceptions[0].Key != "{ifindex=eth1}" || !strings.Contains(m.Exceptions[0].Reason, `unknown interface "eth1"`) {
+		t.Errorf("shown as %+v", m.Exceptions)
 	}
 	here.add("eth1")
 	eventually(t, "fetched once there is such an interface", func() bool { return valueOf(b.tb, eth(2)) != nil })
@@ -217,7 +217,7 @@ func TestPaddingOfKeys(t *testing.T) {
 	if n := a.r.Stats().DeltasUnencodable; n != 2 {
 		t.Errorf("%d entries counted", n)
 	}
-	if n := log.count("whose key cannot be encoded"); n != 1 {
+	if n := log.count("entries cannot be sent to peers"); n != 1 {
 		t.Errorf("logged %d times", n)
 	}
 }

@@ -42,12 +42,14 @@ func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeS
 }
 
 func welcome(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	return welcomeWith(stream, &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}})
+}
+
+func welcomeWith(stream mapsyncv1.ReplicationService_SubscribeServer, w *mapsyncv1.Welcome) error {
 	if _, err := stream.Recv(); err != nil {
 		return err
 	}
-	err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
-		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}},
-	}})
+	err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{Welcome: w}})
 	if err != nil {
 		return err
 	}
@@ -116,7 +118,9 @@ func TestStockServer(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			acks <- m.GetAck().GetPosition()
+			if m.GetAck() != nil {
+				acks <- m.GetAck().GetPosition()
+			}
 		}
 	})
 	b := startNode(t, "b", 2, nil)
@@ -265,11 +269,11 @@ func TestSilentPeerIsGivenUp(t *testing.T) {
 
 func TestStrangersAreRefused(t *testing.T) {
 	a := startNode(t, "a", 1, nil, func(o *Options) {
-		o.Authenticate = func(_ context.Context, node string) error {
+		o.Authenticate = func(_ context.Context, node string) (Caller, error) {
 			if node == "b" {
-				return nil
+				return anyCaller, nil
 			}
-			return errors.New("the certificate is for node c")
+			return Caller{}, errors.New("the certificate is for node c")
 		}
 	})
 	for want, m := range map[string]*mapsyncv1.SubscribeRequest{

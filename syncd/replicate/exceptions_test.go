@@ -1,0 +1,210 @@
+package replicate
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// inSync reports whether a node holds all that another sent, but for exceptions.
+func inSync(n *node, peer string) func() bool {
+	return func() bool {
+		m, _ := n.status(peer, "typed")
+		ok, _ := n.r.Agreed()
+		return ok && m.Agreed && m.Divergent == 0 && m.State == StateCaughtUp
+	}
+}
+
+// Entries that cannot be held or sent are listed and do not keep nodes from being in sync;
+// what is lost beside them is still found and repaired.
+func TestExceptionsDoNotBlock(t *testing.T) {
+	eth := func(i byte) []byte { return []byte{i, 0, 0, 0} }
+	for name, c := range map[string]struct {
+		nodes    func(t *testing.T) (a, b *node)
+		bad      func(t *testing.T, a *node)        // makes three entries of a's that b does not get
+		good     func(t *testing.T, a *node) []byte // makes one that b gets, and returns its key
+		unsent   bool
+		key, why string
+	}{
+		"a number in another layout": {
+			nodes: func(t *testing.T) (a, b *node) {
+				return typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+			},
+			bad: func(t *testing.T, a *node) {
+				for i := range byte(3) {
+					putValue(t, a, flow(i), ct{Packets: 1 << 40}.new())
+				}
+			},
+			good: func(t *testing.T, a *node) []byte { putValue(t, a, flow(7), ct{Packets: 7}.new()); return flow(7) },
+			key:  "addr=10.0.0.1", why: "packets",
+		},
+		"an interface in a key": {
+			nodes: func(t *testing.T) (a, b *node) {
+				return typedNode(t, "a", linkSchema(), &links{names: []string{"eth0", "eth1", "eth2", "eth3"}}, quick),
+					typedNode(t, "b", linkSchema(), &links{names: []string{"eth0"}}, quick)
+			},
+			bad: func(t *testing.T, a *node) {
+				for i := range byte(3) {
+					putValue(t, a, eth(2+i), []byte{1})
+				}
+			},
+			good: func(t *testing.T, a *node) []byte { putValue(t, a, eth(1), []byte{7}); return eth(1) },
+			key:  "ifindex=eth2", why: `unknown interface "eth2"`,
+		},
+		"padding, and another layout": {
+			nodes: func(t *testing.T) (a, b *node) {
+				return typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+			},
+			bad: func(t *testing.T, a *node) {
+				for i := range byte(3) {
+					k := flow(i)
+					k[7] = 1
+					putValue(t, a, k, ct{Packets: 1}.new())
+				}
+			},
+			good:   func(t *testing.T, a *node) []byte { putValue(t, a, flow(7), ct{Packets: 7}.new()); return flow(7) },
+			unsent: true, key: "addr=10.0.0.1", why: "padding of the key is not zero",
+		},
+		"padding": {
+			nodes: func(t *testing.T) (a, b *node) {
+				return typedNode(t, "a", oldSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+			},
+			bad: func(t *testing.T, a *node) {
+				for i := range byte(3) {
+					k := flow(i)
+					k[7] = 1
+					putValue(t, a, k, ct{Packets: 1}.old())
+				}
+			},
+			good:   func(t *testing.T, a *node) []byte { putValue(t, a, flow(7), ct{Packets: 7}.old()); return flow(7) },
+			unsent: true, key: "addr=10.0.0.1", why: "padding of the key is not zero",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := c.nodes(t)
+			c.bad(t, a)
+			meet(a, b)
+			eventually(t, "in sync but for the exceptions", func() bool { return inSync(a, "b")() && inSync(b, "a")() })
+			list := func() []Exception {
+				m, _ := b.status("a", "typed")
+				count, list := m.ExceptionCount, m.Exceptions
+				if c.unsent {
+					count, list = a.r.Unsent("typed")
+				}
+				if count != len(list) {
+					t.Fatalf("%d exceptions, %d listed", count, len(list))
+				}
+				return list
+			}
+			has := func(l []Exception) bool {
+				return len(l) == 3 && strings.Contains(fmt.Sprint(l), c.key) && strings.Contains(fmt.Sprint(l), c.why)
+			}
+			eventually(t, "three exceptions are listed", func() bool { return has(list()) })
+			eventually(t, "the other node lists them, too", func() bool {
+				there, _ := b.status("a", "typed")
+				here, _ := a.status("b", "typed")
+				return c.unsent && there.Unsent == 3 || here.Report.Refused == 3 && has(here.Report.Exceptions)
+			})
+			// A loss beside them is not an exception.
+			key := c.good(t, a)
+			eventually(t, "the good one is there", func() bool { return valueOf(b.tb, key) != nil })
+			rounds := b.r.Stats().Digests
+			eventually(t, "in sync again", func() bool { return b.r.Stats().Digests > rounds+2 && inSync(b, "a")() })
+			lose(b, key)
+			eventually(t, "the loss is repaired", func() bool { return valueOf(b.tb, key) != nil })
+			eventually(t, "in sync after the repair", inSync(b, "a"))
+		})
+	}
+}
+
+// lose makes a node's table delete a peer's record without an event.
+func lose(n *node, key []byte) {
+	c := n.tb.NewCursor(0)
+	defer c.Close()
+	n.tb.Update(func(tx *table.Tx) {
+		var set table.BucketSet
+		set.Add(tx.Bucket(key))
+		tx.SweepBuckets("a", &set, 1<<60, 1, c, 1<<20)
+	})
+}
+
+// An exception that becomes an entry that fits is none any more.
+func TestExceptionsEnd(t *testing.T) {
+	a, b := typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+	for i := range byte(3) {
+		putValue(t, a, flow(i), ct{Packets: 1 << 40}.new())
+	}
+	meet(a, b)
+	count := func(want int) func() bool {
+		return func() bool {
+			there, _ := b.status("a", "typed")
+			here, _ := a.status("b", "typed")
+			return there.ExceptionCount == want && here.Report.Refused == uint64(want) && inSync(b, "a")()
+		}
+	}
+	eventually(t, "three", count(3))
+	putValue(t, a, flow(0), ct{Packets: 1}.new())
+	eventually(t, "two after a change that fits", count(2))
+	a.tb.Update(func(tx *table.Tx) {
+		tx.Local(&table.Change{Key: flow(1), Op: table.OpDelete, Time: time.Now().UnixNano()})
+	})
+	eventually(t, "one after a delete", count(1))
+}
+
+// Exceptions are bounded, whatever a peer sends.
+func TestExceptionsAreBounded(t *testing.T) {
+	var e exceptions
+	for i := range 2 * maxExceptions {
+		e.add(fmt.Appendf(nil, "key %d", i), 1, table.Owner{Node: "x"}, fmt.Errorf("reason %s", strings.Repeat("y", 1000)))
+	}
+	e.add(make([]byte, maxExceptionKey+1), 1, table.Owner{Node: "x"}, errGap)
+	if len(e.byKey) != maxExceptions || e.count() != 2*maxExceptions+1 {
+		t.Errorf("%d remembered, %d counted", len(e.byKey), e.count())
+	}
+	for _, x := range e.byKey {
+		if len(x.reason) > maxReason {
+			t.Fatalf("a reason of %d bytes", len(x.reason))
+		}
+	}
+	logged := 0
+	for range 10 {
+		e.log(time.Now(), func(int, []byte, error) { logged++ })
+	}
+	if logged != 1 {
+		t.Errorf("logged %d times", logged)
+	}
+	e.begin()
+	e.end()
+	if e.count() != 0 {
+		t.Errorf("%d are left after a full sync that met none", e.count())
+	}
+}
+
+// A peer that reports what it likes ends its stream, and nothing else.
+func TestReportsAreChecked(t *testing.T) {
+	r, _ := newReceiver(t)
+	exception := func(key, reason int) []*mapsyncv1.MapException {
+		return []*mapsyncv1.MapException{{Key: make([]byte, key), Reason: strings.Repeat("r", reason)}}
+	}
+	for want, m := range map[string]*mapsyncv1.MapReport{
+		"unknown subscription 2":      {Map: 2},
+		"unknown subscription 0":      {},
+		"report of 17 exceptions":     {Map: 1, Exceptions: make([]*mapsyncv1.MapException, 17)},
+		"exception of 1025 + 0 bytes": {Map: 1, Exceptions: exception(1025, 0)},
+		"exception of 0 + 257 bytes":  {Map: 1, Exceptions: exception(0, 257)},
+	} {
+		s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, nil)
+		s.lastIndex = 1
+		err := s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Report{Report: m}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, got: %v", want, err)
+		}
+	}
+	if s := printable("a\x1b[31mb\nc"); s != "a?[31mb?c" {
+		t.Errorf("%q", s)
+	}
+}

@@ -1,0 +1,138 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// TestCommandsWhilePeersReconnect calls everything that operators and membership call, in a
+// loop, while streams in both directions break and come back. Each call must return.
+func TestCommandsWhilePeersReconnect(t *testing.T) {
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	a := startNode(t, "a", 1, keyed(t, table.Owner{Node: "a", Incarnation: 1}, "k"), quick)
+	b := startNode(t, "b", 1, keyed(t, table.Owner{Node: "b", Incarnation: 1}, "k"), quick)
+	c := startNode(t, "c", 1, keyed(t, table.Owner{Node: "c", Incarnation: 1}, "k"), quick)
+	a.put(0, 100, 1)
+	meet(a, b, c)
+	eventually(t, "agreed", agreed(a, b, c))
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() { resubscribe(ctx, t, b, a.addr, fmt.Sprint("p", i)) })
+	}
+	calls := newCalls(t)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	short := func(fn func(context.Context) error) func() {
+		return func() {
+			ctx, stop := context.WithTimeout(ctx, 2*time.Millisecond)
+			defer stop()
+			_ = fn(ctx)
+		}
+	}
+	for name, fn := range map[string]func(){
+		"resync":    short(func(ctx context.Context) error { return a.r.Resync(ctx, testMap, func([]string, int, int) {}) }),
+		"diff":      short(func(ctx context.Context) error { _, err := a.r.Diff(ctx, testMap, "b"); return err }),
+		"status":    func() { a.r.Status() },
+		"stats":     func() { a.r.Stats() },
+		"synced":    func() { a.r.SyncedAll() },
+		"agreed":    func() { a.r.Agreed() },
+		"dump":      func() { live(a.tb) },
+		"scribble":  func() { scribble(a.tb, rnd) },
+		"cut":       func() { a.lis.cut(); b.lis.cut(); time.Sleep(5 * time.Millisecond) },
+		"peers":     func() { meet(a, b, c); time.Sleep(time.Millisecond); meet(a, b); time.Sleep(time.Millisecond) },
+		"forgotten": func() { a.r.RemoveMap("other"); a.addOther(t) },
+	} {
+		wg.Go(func() { calls.repeat(ctx, name, fn) })
+	}
+	time.Sleep(2 * time.Second)
+	cancel()
+	calls.join(&wg)
+	meet(a, b, c)
+	eventually(t, "agreed afterwards", func() bool { return agreed(a, b, c)() && sameLive(a, b) && sameLive(a, c) })
+	for _, n := range []*node{a, b, c} {
+		n.stop()
+	}
+}
+
+// addOther adds a second map whose table is empty and not written.
+func (n *node) addOther(t *testing.T) {
+	tb := newTable(t, n.self, false)
+	if err := n.r.AddMap("other", Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
+		t.Error(err)
+	}
+}
+
+// resubscribe opens one stream after another, each the replacement of the one before.
+func resubscribe(ctx context.Context, t *testing.T, from *node, addr, name string) {
+	conn, err := from.dial(addr)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer conn.Close()
+	for ctx.Err() == nil {
+		once, stop := context.WithTimeout(ctx, time.Second)
+		stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(once)
+		if err == nil {
+			_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
+				ProtocolVersion: protocolVersion, Self: &mapsyncv1.Incarnation{Node: name, Number: 1},
+			}}})
+			_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{
+				Subscribe: subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}),
+			}})
+			_, _ = stream.Recv()
+			_, _ = stream.Recv()
+		}
+		stop()
+	}
+}
+
+// calls records when each of several loops began its latest call, and fails the test if one
+// does not return.
+type calls struct {
+	t     *testing.T
+	mu    sync.Mutex
+	count map[string]int
+}
+
+func newCalls(t *testing.T) *calls { return &calls{t: t, count: make(map[string]int)} }
+
+func (c *calls) repeat(ctx context.Context, name string, fn func()) {
+	for ctx.Err() == nil {
+		fn()
+		c.mu.Lock()
+		c.count[name]++
+		c.mu.Unlock()
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// errHanging says that a call did not return.
+var errHanging = errors.New("a call has not returned for 30 s: locks are taken in different orders")
+
+func (c *calls) join(wg *sync.WaitGroup) {
+	c.t.Helper()
+	ended := make(chan struct{})
+	go func() { wg.Wait(); close(ended) }()
+	select {
+	case <-ended:
+	case <-time.After(30 * time.Second):
+		panic(errHanging) // shows where each goroutine waits; nothing could be stopped any more
+	}
+	for name, n := range c.count {
+		if n == 0 {
+			c.t.Errorf("%s was never called", name)
+		}
+	}
+}
