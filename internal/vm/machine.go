@@ -111,7 +111,7 @@ func arguments(cfg *Config) []string {
 		"-kernel", cfg.Kernel.Image(), "-initrd", "/proc/self/fd/4",
 		// Warnings and worse go to the console. nowatchdog: a host that is
 		// short of CPU time looks like a lockup.
-		"-append", "console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nowatchdog",
+		"-append", strings.TrimSpace("console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nowatchdog " + cfg.Kernel.Parameter),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// matrixEnv names the kernel series that must run every test of the hooks: a
-// test that cannot run there fails.
+// matrixEnv names the kernel of the matrix ("6.1", "6.1/preempt=full", "testing") that must
+// run every test of the hooks: a test that cannot run there fails.
 const matrixEnv = "MAPSYNC_KERNEL"
 
 func TestMain(m *testing.M) {
@@ -58,9 +59,14 @@ func ran(t *testing.T, test string, h *hooked) {
 }
 
 // checkMatrix says which tests of the hooks did not run, on a kernel where all must.
-func checkMatrix(series string) error {
-	if !strings.HasPrefix(kernelRelease(), series+".") {
-		return fmt.Errorf("%s is %s, and this is kernel %s", matrixEnv, series, kernelRelease())
+func checkMatrix(name string) error {
+	series, parameter, _ := strings.Cut(name, "/")
+	if series != "testing" && !strings.HasPrefix(kernelRelease(), series+".") {
+		return fmt.Errorf("%s is %s, and this is kernel %s", matrixEnv, name, kernelRelease())
+	}
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err != nil || parameter != "" && !slices.Contains(strings.Fields(string(cmdline)), parameter) {
+		return fmt.Errorf("%s is %s, and this kernel was booted with %q, %w", matrixEnv, name, cmdline, err)
 	}
 	if flag.Lookup("test.run").Value.String() != "" || flag.Lookup("test.skip").Value.String() != "" {
 		return nil
@@ -69,7 +75,7 @@ func checkMatrix(series string) error {
 	for _, test := range mustRun {
 		for _, attach := range attaches {
 			if !haveRun[test+" "+string(attach)] {
-				errs = append(errs, fmt.Errorf("on kernel %s did not run: %s, %s", series, test, attach))
+				errs = append(errs, fmt.Errorf("on kernel %s did not run: %s, %s", name, test, attach))
 			}
 		}
 	}
@@ -96,8 +102,12 @@ func kernelAtLeast(major, minor int) bool {
 
 // printKernel prints a table, each line with the kernel that it is about.
 func printKernel(text string) {
+	name := strings.SplitN(kernelRelease(), "-", 2)[0]
+	if _, parameter, found := strings.Cut(os.Getenv(matrixEnv), "/"); found {
+		name += "/" + parameter
+	}
 	for line := range strings.Lines(text) {
-		fmt.Printf("kernel %-8s %s", strings.SplitN(kernelRelease(), "-", 2)[0], line)
+		fmt.Printf("kernel %-8s %s", name, line)
 	}
 }
 

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mapsync/syncd/table"
 )
 
@@ -134,6 +136,7 @@ func (p *pump) order() {
 
 func (p *pump) applyRun(tx *table.Tx) {
 	offset := p.capture.options.WallOffset
+	tx.Now(monotonic() + offset)
 	for i := range p.run {
 		if i%table.WarmKeys == 0 {
 			p.warm(tx, p.run[i:min(i+table.WarmKeys, len(p.run))])
@@ -151,6 +154,15 @@ func (p *pump) applyRun(tx *table.Tx) {
 		p.stats.Events++
 		p.stats.ByContext[e.context]++
 	}
+}
+
+// monotonic returns the clock of the events' times in ns, 0 if there is none.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		return 0
+	}
+	return ts.Nano()
 }
 
 // warm has the table read ahead what it knows of the events' keys.

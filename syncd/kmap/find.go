@@ -17,14 +17,15 @@ var errNoIDs = errors.New("maps are found by name or id only with CAP_SYS_ADMIN;
 
 // Resolve opens the map that ref means. The error wraps [ErrNotFound] when there is none
 // (yet), and [ErrAmbiguous] when a name fits several and nothing tells which is
-// in use. The caller closes the map.
-func Resolve(ref Ref) (*ebpf.Map, error) {
-	return resolve(ref, 0)
+// in use. A pin is accepted from root, from this process's user and from pinOwners only.
+// The caller closes the map.
+func Resolve(ref Ref, pinOwners ...uint32) (*ebpf.Map, error) {
+	return resolve(ref, 0, pinOwners)
 }
 
 // Means reports whether ref, which meant the map with the given id, still does.
-func Means(ref Ref, id uint32) (bool, error) {
-	m, err := resolve(ref, id)
+func Means(ref Ref, id uint32, pinOwners ...uint32) (bool, error) {
+	m, err := resolve(ref, id, pinOwners)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -40,22 +41,18 @@ func Means(ref Ref, id uint32) (bool, error) {
 }
 
 // resolve finds ref's map; current, if not 0, is the id of the map known so far.
-func resolve(ref Ref, current uint32) (*ebpf.Map, error) {
-	m, err := open(ref, current)
+func resolve(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
+	m, err := open(ref, current, pinOwners)
 	if err != nil {
 		return nil, fmt.Errorf("find map %s: %w", ref, err)
 	}
 	return m, nil
 }
 
-func open(ref Ref, current uint32) (*ebpf.Map, error) {
+func open(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
 	switch {
 	case ref.PinPath != "":
-		m, err := ebpf.LoadPinnedMap(ref.PinPath, nil)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil, ErrNotFound
-		}
-		return m, err
+		return openPin(ref.PinPath, pinOwners)
 	case ref.ID != 0:
 		return openID(ref.ID)
 	case ref.Name == "":

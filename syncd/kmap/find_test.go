@@ -206,7 +206,7 @@ garbage
 // the test ends.
 func next(t *testing.T, w *Watcher, kind EventKind, id uint32) *ebpf.Map {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	e, err := w.Next(ctx)
 	if err != nil || e.Kind != kind || e.ID != id {
@@ -296,7 +296,7 @@ func TestWatchOneThatEnds(t *testing.T) {
 			if err := held.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 				if _, err := resolved(t, ref); errors.Is(err, ErrNotFound) {
 					break
 				}

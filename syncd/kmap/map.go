@@ -37,7 +37,7 @@ type Method struct {
 
 // Options are what [Open] needs to know besides the map.
 type Options struct {
-	// OwnWriter is the per-CPU array of one 64-bit number in which the writing
+	// OwnWriter is the per-CPU array of one mark (bpf/own_writer.h) in which the writing
 	// program leaves its task while it writes; the hooks read it. Nil: a private one.
 	OwnWriter *ebpf.Map
 	// Logger gets one line on the ways decided. Nil: discarded.
@@ -267,7 +267,7 @@ func (k *Map) log(l *slog.Logger) {
 		return
 	}
 	attrs := []any{
-		"map", k.info.Name, "id", k.info.ID, "type", k.info.Type.String(),
+		"kernel_map", k.info.Name, "id", k.info.ID, "type", k.info.Type.String(),
 		"key_bytes", k.info.KeySize, "value_bytes", k.info.ValueSize,
 		"read", k.method.Read, "lookup", k.method.Lookup, "write", k.method.Write, "burst", k.batch.Cap(),
 		"quiet", k.quiet(),

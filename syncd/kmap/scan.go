@@ -7,7 +7,8 @@ import (
 
 // Scan calls fn with every entry of the map, some at a time, like [Map.ForEach]. at is
 // what now returned before they were read, so that whatever is later than at may be missing
-// in them. fn may take its time between the reads: while it does, nothing of the
+// in them. now is never called between a read and the fn that gets its entries: it may begin
+// a [table.Reading] as well. fn may take its time between the reads: while it does, nothing of the
 // map is held. keys and values stand one after the other and are good during the call only.
 func (k *Map) Scan(ctx context.Context, now func() int64, fn func(at int64, keys, values []byte) error) error {
 	k.readMu.Lock()

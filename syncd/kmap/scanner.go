@@ -182,6 +182,8 @@ type pass struct {
 	work   time.Duration
 	head   uint64 // the table's position when the last entries were compared
 	rested uint64 // and before the last pause
+
+	reading table.Reading // of the entries that are read next
 }
 
 // scan compares the whole map with the table once.
@@ -221,7 +223,7 @@ func (s *Scanner) note(regular bool) {
 	st := &s.stats
 	if s.failing {
 		s.failing = false
-		s.opts.Logger.Info("scans work again", "map", s.m.info.Name)
+		s.opts.Logger.Info("scans work again", "kernel_map", s.m.info.Name)
 	}
 	if !regular {
 		return
@@ -230,11 +232,11 @@ func (s *Scanner) note(regular bool) {
 	switch {
 	case !s.late && st.Last > s.opts.Interval:
 		s.late = true
-		s.opts.Logger.Warn("scans take longer than scan-interval within scan-budget", "map", s.m.info.Name,
+		s.opts.Logger.Warn("scans take longer than scan-interval within scan-budget", "kernel_map", s.m.info.Name,
 			"scan_seconds", st.Last.Seconds(), "work_seconds", st.Work.Seconds(), "interval_seconds", s.opts.Interval.Seconds())
 	case s.late && st.Last < s.opts.Interval*4/5: // well below, lest the log tell of each
 		s.late = false
-		s.opts.Logger.Info("scans keep to scan-interval again", "map", s.m.info.Name,
+		s.opts.Logger.Info("scans keep to scan-interval again", "kernel_map", s.m.info.Name,
 			"scan_seconds", st.Last.Seconds(), "interval_seconds", s.opts.Interval.Seconds())
 	}
 }
@@ -245,7 +247,7 @@ func (s *Scanner) failed(err error) {
 	s.stats.Failures++
 	if !s.failing {
 		s.failing = true
-		s.opts.Logger.Error("a scan failed, trying again", "map", s.m.info.Name, "error", err)
+		s.opts.Logger.Error("a scan failed, trying again", "kernel_map", s.m.info.Name, "error", err)
 	}
 }
 
@@ -254,15 +256,22 @@ func (p *pass) run(ctx context.Context) error {
 	p.meter.start()
 	defer func() { p.work += p.meter.stop() }()
 	p.t.Update(func(tx *table.Tx) { tx.BeginScan() })
-	err := p.m.Scan(ctx, p.opts.Now, func(at int64, keys, values []byte) error {
+	err := p.m.Scan(ctx, p.begin, func(at int64, keys, values []byte) error {
 		p.compare(at, keys, values)
 		return p.rest(ctx)
 	})
+	p.t.Update(func(tx *table.Tx) { tx.EndReading(&p.reading) })
 	for more := true; more && err == nil; {
 		p.t.Update(func(tx *table.Tx) { more = tx.EndScan(endChunk) })
 		err = p.rest(ctx)
 	}
 	return err
+}
+
+// begin begins the reading of the next entries, and returns the time before it.
+func (p *pass) begin() int64 {
+	p.t.View(func(tx *table.Tx) { tx.BeginReading(&p.reading) })
+	return p.opts.Now()
 }
 
 // compare enters entries into the table, a chunk under its lock at a time.
@@ -271,7 +280,7 @@ func (p *pass) compare(at int64, keys, values []byte) {
 	for len(keys) > 0 {
 		n := min(chunk, len(keys)/ks)
 		p.t.Update(func(tx *table.Tx) {
-			tx.ScannedAll(at, keys[:n*ks], values[:n*vs])
+			tx.ScannedAll(&p.reading, at, keys[:n*ks], values[:n*vs])
 			p.head = tx.Head()
 		})
 		keys, values = keys[n*ks:], values[n*vs:]

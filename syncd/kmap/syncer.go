@@ -74,6 +74,7 @@ type Syncer struct {
 	keys    []byte  // of a recheck
 	values  []byte
 	found   []bool
+	reading table.Reading // of a recheck
 
 	settled    int64 // when new keys were looked at last, ns
 	backoff    time.Duration
@@ -272,7 +273,11 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 // later change must not look older than this. What could not be read is asked for
 // again: whoever serves the table next finds it.
 func (s *Syncer) recheck() (n int, err error) {
-	s.t.Update(func(tx *table.Tx) { n = tx.TakeRechecks(s.keys) })
+	s.t.Update(func(tx *table.Tx) {
+		if n = tx.TakeRechecks(s.keys); n > 0 {
+			tx.BeginReading(&s.reading)
+		}
+	})
 	if n == 0 {
 		return 0, nil
 	}
@@ -287,13 +292,17 @@ func (s *Syncer) recheck() (n int, err error) {
 		return 0, err
 	}
 	s.t.Update(func(tx *table.Tx) {
+		tx.Now(s.opts.Now())
 		for i := range n {
-			c := table.Change{Key: s.keys[i*ks:][:ks], Time: now, Op: table.OpDelete, Context: table.ContextReread}
+			c := table.Change{
+				Key: s.keys[i*ks:][:ks], Time: now, Op: table.OpDelete, Context: table.ContextReread, Read: &s.reading,
+			}
 			if s.found[i] {
 				c.Op, c.Value = table.OpUpdate, s.values[i*vs:][:vs]
 			}
 			tx.Local(&c)
 		}
+		tx.EndReading(&s.reading)
 	})
 	s.mu.Lock()
 	s.stats.Rechecks += uint64(n)
@@ -305,6 +314,7 @@ func (s *Syncer) recheck() (n int, err error) {
 func (s *Syncer) putBack(n int) {
 	ks := s.t.KeySize()
 	s.t.Update(func(tx *table.Tx) {
+		tx.EndReading(&s.reading)
 		for i := range n {
 			tx.Reread(s.keys[i*ks:][:ks])
 		}
@@ -316,6 +326,9 @@ func (s *Syncer) putBack(n int) {
 func (s *Syncer) upkeep(now time.Time) {
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.Expire(s.opts.Now(), chunk) })
+	}
+	for more := true; more; {
+		s.t.Update(func(tx *table.Tx) { more = tx.ExpireEvicted(s.opts.Now(), chunk) })
 	}
 	failed := s.t.Stats().Failed
 	s.note(failed)
@@ -340,11 +353,11 @@ func (s *Syncer) note(failed int) {
 		return
 	}
 	if failed == 0 {
-		s.opts.Logger.Info("all entries are in the map again", "map", s.m.info.Name)
+		s.opts.Logger.Info("all entries are in the map again", "kernel_map", s.m.info.Name)
 		return
 	}
 	st := s.Stats()
-	s.opts.Logger.Warn("entries do not go into the map, trying again", "map", s.m.info.Name, "entries", failed,
+	s.opts.Logger.Warn("entries do not go into the map, trying again", "kernel_map", s.m.info.Name, "entries", failed,
 		"max_entries", s.m.info.MaxEntries, "full", st.FailedFull, "memory", st.FailedMemory,
 		"busy", st.FailedBusy, "other", st.FailedOther)
 }

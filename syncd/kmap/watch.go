@@ -46,6 +46,7 @@ type Event struct {
 // kernel announces neither maps nor pins. It is used by one goroutine.
 type Watcher struct {
 	ref      Ref
+	owners   []uint32 // whose pins are accepted, besides root's and this process's user's
 	interval time.Duration
 	current  uint32
 	asked    bool
@@ -58,9 +59,10 @@ type Watcher struct {
 	freeTime time.Duration // that the kernel has to free it
 }
 
-// NewWatcher returns a Watcher that asks at the given interval (at least 10 ms).
-func NewWatcher(ref Ref, interval time.Duration) *Watcher {
-	return &Watcher{ref: ref, interval: max(interval, 10*time.Millisecond), freeTime: freeTime}
+// NewWatcher returns a Watcher that asks at the given interval (at least 10 ms). It
+// accepts the pins that [Resolve] accepts.
+func NewWatcher(ref Ref, interval time.Duration, pinOwners ...uint32) *Watcher {
+	return &Watcher{ref: ref, owners: pinOwners, interval: max(interval, 10*time.Millisecond), freeTime: freeTime}
 }
 
 // Next waits for the next change, beginning with the map's first appearance. An error
@@ -102,7 +104,7 @@ func (w *Watcher) Forget() { w.current, w.letGo = 0, 0 }
 
 // poll asks once. The zero Event says that nothing changed.
 func (w *Watcher) poll() (Event, error) {
-	m, err := resolve(w.ref, cmp.Or(w.current, w.letGo))
+	m, err := resolve(w.ref, cmp.Or(w.current, w.letGo), w.owners)
 	if errors.Is(err, ErrNotFound) {
 		was := w.current
 		w.Forget()

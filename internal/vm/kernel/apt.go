@@ -144,12 +144,22 @@ func compareVersions(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }
 
-// packagesOf returns the packages that make up a kernel version.
-func packagesOf(r release, version string) []string {
+// packagesOf returns the packages that make up a kernel version. Debian splits its
+// kernels since 7.0: the image, the modules, and the configuration with the list of
+// built-in modules.
+func (a *apt) packagesOf(ctx context.Context, r release, version string) ([]string, error) {
 	if r.distro == ubuntu {
-		return []string{"linux-image-" + version, "linux-modules-" + version}
+		return []string{"linux-image-" + version, "linux-modules-" + version}, nil
 	}
-	return []string{"linux-image-" + version + "-unsigned"}
+	binary := "linux-binary-" + version
+	names, err := a.run(ctx, "apt-cache", "pkgnames", binary)
+	if err != nil {
+		return nil, fmt.Errorf("list kernel packages: %w", err)
+	}
+	if slices.Contains(strings.Fields(names), binary) {
+		return []string{binary, "linux-modules-" + version, "linux-base-" + version}, nil
+	}
+	return []string{"linux-image-" + version + "-unsigned"}, nil
 }
 
 // download unpacks packages into tree once all of them are there.

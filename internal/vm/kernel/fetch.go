@@ -56,7 +56,10 @@ func (s *Store) fetchNewest(ctx context.Context, a *apt, r release, tree string)
 	var failures []error
 	for _, version := range versions {
 		k := &Kernel{Release: r.name, Version: version, Fetched: time.Now().UTC().Truncate(time.Second)}
-		err := a.download(ctx, packagesOf(r, version), tree, k)
+		packages, err := a.packagesOf(ctx, r, version)
+		if err == nil {
+			err = a.download(ctx, packages, tree, k)
+		}
 		if err == nil {
 			return k, nil
 		}

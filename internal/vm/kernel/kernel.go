@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -33,17 +34,32 @@ type Kernel struct {
 	Fetched time.Time
 	// Dir is where it was unpacked.
 	Dir string
+	// Parameter is added to the kernel's command line: "preempt=full", or empty.
+	Parameter string `json:"-"`
 }
 
 // Image returns the path of the bootable image.
-func (k *Kernel) Image() string { return filepath.Join(k.Dir, "boot", "vmlinuz-"+k.Version) }
+func (k *Kernel) Image() string { return k.file("vmlinuz") }
 
 // Config returns the path of the build configuration.
-func (k *Kernel) Config() string { return filepath.Join(k.Dir, "boot", "config-"+k.Version) }
+func (k *Kernel) Config() string { return k.file("config") }
 
-// String says which kernel this is, for a log line.
+// file returns the path of a file of the kernel: below boot, or since 7.0 beside the modules.
+func (k *Kernel) file(name string) string {
+	boot := filepath.Join(k.Dir, "boot", name+"-"+k.Version)
+	if _, err := os.Stat(boot); err == nil {
+		return boot
+	}
+	return filepath.Join(k.Dir, "lib", "modules", k.Version, name)
+}
+
+// String names the kernel for a log line.
 func (k *Kernel) String() string {
-	return fmt.Sprintf("%s (%s, %s)", k.Release, k.Version, strings.Join(k.Packages, " "))
+	name := k.Release
+	if k.Parameter != "" {
+		name += "/" + k.Parameter
+	}
+	return fmt.Sprintf("%s (%s, %s)", name, k.Version, strings.Join(k.Packages, " "))
 }
 
 // release is a kernel that can be asked for.
@@ -61,11 +77,13 @@ const (
 	cloudMeta = "linux-image-cloud-amd64"
 )
 
-// releases is the matrix: one series for each Debian release.
+// releases are the kernels of the matrix: one series for each Debian release, and
+// whatever Debian testing has.
 var releases = []release{
 	{"5.10", debian, "bullseye", cloudMeta, "5.10."},
 	{"6.1", debian, "bookworm", cloudMeta, "6.1."},
 	{"6.12", debian, "trixie", cloudMeta, "6.12."},
+	{"testing", debian, "testing", cloudMeta, ""},
 }
 
 // HostRelease is the name that stands for the distribution's own kernel.
@@ -78,6 +96,19 @@ func Releases() []string {
 		names = append(names, r.name)
 	}
 	return names
+}
+
+// parameterPattern is what one kernel parameter may look like.
+var parameterPattern = regexp.MustCompile(`^[\w.-]+(=[\w.,:-]+)?$`)
+
+// splitName splits "6.1/preempt=full" into the release and a kernel parameter, which
+// may be missing.
+func splitName(name string) (release, parameter string, err error) {
+	release, parameter, found := strings.Cut(name, "/")
+	if found && !parameterPattern.MatchString(parameter) {
+		return "", "", fmt.Errorf("find kernel %q: %q is not a kernel parameter", name, parameter)
+	}
+	return release, parameter, nil
 }
 
 // lookup finds the release that a name stands for on a host.

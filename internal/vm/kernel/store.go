@@ -39,25 +39,41 @@ func DefaultDir() (string, error) {
 func NewStore(dir string, log *slog.Logger) *Store { return &Store{dir: dir, log: log} }
 
 // Cached returns the kernel if the cache has it, else an error that wraps
-// fs.ErrNotExist. The name is one of [Releases] or [HostRelease].
+// fs.ErrNotExist. The name is one of [Releases] or [HostRelease], and may end with a
+// slash and a kernel parameter: "6.1/preempt=full".
 func (s *Store) Cached(name string) (*Kernel, error) {
-	r, _, err := resolve(name)
-	if err != nil {
-		return nil, err
-	}
-	return s.load(r)
+	return withParameter(name, func(release string) (*Kernel, error) {
+		r, _, err := resolve(release)
+		if err != nil {
+			return nil, err
+		}
+		return s.load(r)
+	})
 }
 
 // Get returns the kernel from the cache, or fetches it. Once it is there the
 // network is not asked again.
 func (s *Store) Get(ctx context.Context, name string) (*Kernel, error) {
-	return s.get(ctx, name, false)
+	return withParameter(name, func(release string) (*Kernel, error) { return s.get(ctx, release, false) })
 }
 
 // Refresh fetches the newest version of the release, also when the cache has
 // an older one.
 func (s *Store) Refresh(ctx context.Context, name string) (*Kernel, error) {
-	return s.get(ctx, name, true)
+	return withParameter(name, func(release string) (*Kernel, error) { return s.get(ctx, release, true) })
+}
+
+// withParameter gets the kernel of the release in name and sets the parameter in name.
+func withParameter(name string, get func(release string) (*Kernel, error)) (*Kernel, error) {
+	release, parameter, err := splitName(name)
+	if err != nil {
+		return nil, err
+	}
+	k, err := get(release)
+	if k != nil {
+		k.Parameter = parameter
+	}
+	return k, err
 }
 
 func (s *Store) get(ctx context.Context, name string, refresh bool) (*Kernel, error) {

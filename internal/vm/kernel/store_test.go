@@ -148,6 +148,47 @@ func TestGetUbuntu(t *testing.T) {
 	}
 }
 
+// Debian splits its kernels since 7.0, and has all files of a kernel in one directory.
+func TestGetTesting(t *testing.T) {
+	repo := newRepository(t)
+	const version = "7.2.12+deb14-cloud-amd64"
+	const dir = "usr/lib/modules/" + version
+	repo.add(cloudMeta, "7.2.12-1", "linux-base-cloud-amd64, linux-image-"+version)
+	repo.add("linux-image-"+version, "7.2.12-1", "linux-binary-"+version)
+	repo.add("linux-binary-"+version, "7.2.12-1", "", dir+"/vmlinuz")
+	repo.add("linux-modules-"+version, "7.2.12-1", "", dir+"/kernel/veth.ko.xz")
+	repo.add("linux-base-"+version, "7.2.12-1", "", dir+"/modules.builtin", dir+"/config")
+	repo.publish("testing", "bookworm")
+	store := NewStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	k, err := store.Get(t.Context(), "testing/preempt=full")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{k.Image(), k.Config()} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	if k.Version != version || len(k.Packages) != 3 || k.Parameter != "preempt=full" || !strings.HasPrefix(k.String(), "testing/preempt=full (7.2.12") {
+		t.Errorf("got %s, %+v", k, k)
+	}
+	if _, err := k.Modules(); err != nil {
+		t.Error(err)
+	}
+	if k, err := store.Cached("testing"); err != nil || k.Parameter != "" {
+		t.Errorf("from the cache, without a parameter: %+v, %v", k, err)
+	}
+}
+
+func TestKernelParameters(t *testing.T) {
+	store := NewStore(t.TempDir(), slog.New(slog.DiscardHandler))
+	for _, name := range []string{"6.1/", "6.1/preempt=full quiet", "6.1/=full", "6.1/init=/bin/sh/x y"} {
+		if _, err := store.Get(t.Context(), name); err == nil || !strings.Contains(err.Error(), "not a kernel parameter") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestRefreshReplacesAndFailureKeeps(t *testing.T) {
 	repo := newRepository(t)
 	release := func(n int) {

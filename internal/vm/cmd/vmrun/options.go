@@ -34,7 +34,7 @@ func parse(args []string) (*options, error) {
 		fs.PrintDefaults()
 	}
 	fs.StringVar(&o.kernel, "kernel", kernel.HostRelease,
-		fmt.Sprintf("kernel `release`: %s, or %s for the distribution's own", strings.Join(kernel.Releases(), ", "), kernel.HostRelease))
+		fmt.Sprintf("kernel `release`: %s, or %s for the distribution's own;\na kernel parameter may follow: 6.1/preempt=full", strings.Join(kernel.Releases(), ", "), kernel.HostRelease))
 	fs.StringVar(&o.config.Memory, "mem", "2G", "memory of the machine, a `size` as QEMU writes it")
 	fs.IntVar(&o.config.CPUs, "smp", 2, "`number` of CPUs")
 	fs.StringVar(&o.config.Accel, "accel", "tcg", "QEMU `accelerator`: tcg, or kvm where it works")
