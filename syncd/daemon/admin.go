@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"time"
+
+	"mapsync/peers"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -21,19 +24,25 @@ import (
 // only this user may open, what shows the content of maps.
 type admin struct {
 	daemon   *Daemon
-	metrics  net.Listener // nil: none wanted
+	metrics  net.Listener   // nil: none wanted
+	limiter  *peers.Limiter // of metrics
 	control  net.Listener
 	registry *prometheus.Registry
 }
 
 func openAdmin(d *Daemon) (_ *admin, err error) {
-	a := &admin{daemon: d, registry: prometheus.NewRegistry()}
-	a.registry.MustRegister(collectors.NewGoCollector(),
+	a := &admin{daemon: d, registry: prometheus.NewRegistry(), limiter: peers.NewLimiter(httpLimits(), d.remoteLog)}
+	var registry prometheus.Registerer = a.registry
+	if d.config.Cluster != "" {
+		registry = prometheus.WrapRegistererWith(prometheus.Labels{"cluster": d.config.Cluster}, registry)
+	}
+	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newCollector(d))
 	if d.config.MetricsListen != "" {
 		if a.metrics, err = net.Listen("tcp", d.config.MetricsListen); err != nil {
 			return nil, fmt.Errorf("listen for metrics: %w", err)
 		}
+		a.metrics = a.limiter.Listener(a.metrics)
 	}
 	if a.control, err = listenControl(d.config.ControlSocket); err != nil {
 		return nil, errors.Join(err, a.close())
@@ -42,8 +51,12 @@ func openAdmin(d *Daemon) (_ *admin, err error) {
 }
 
 // listenControl takes the socket over from a daemon that was killed, but not
-// from one that still answers.
+// from one that still answers. A path that is not a socket may be an operator's file,
+// or a symbolic link to one, and stays.
 func listenControl(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("listen for control: %s exists and is not a socket (%s): remove it, or set another control-socket", path, info.Mode())
+	}
 	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = c.Close()
 		return nil, fmt.Errorf("another syncd answers on %s: stop it, or set another control-socket", path)
@@ -64,16 +77,24 @@ func listenControl(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Limits on a client that is slow to speak. Answers may be long: no write limit.
+// Limits on a client that is slow to speak.
 const (
 	readHeaderTimeout = 5 * time.Second
-	shutdownTimeout   = time.Second
+	readTimeout       = 10 * time.Second
+	writeTimeout      = 30 * time.Second
+	// scrapesAtOnce bounds the answers of /metrics that are being made.
+	scrapesAtOnce   = 8
+	idleTimeout     = time.Minute
+	maxHeaderBytes  = 16 << 10
+	shutdownTimeout = time.Second
 )
 
 func (a *admin) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	serve := func(l net.Listener, h http.Handler) {
-		s := &http.Server{Handler: h, ReadHeaderTimeout: readHeaderTimeout}
+	serve := func(l net.Listener, s *http.Server) {
+		s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes = readHeaderTimeout, idleTimeout, maxHeaderBytes
+		// Any client can cause these lines.
+		s.ErrorLog = slog.NewLogLogger(a.daemon.log.Handler(), slog.LevelDebug)
 		g.Go(func() error {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("serve operators: %w", err)
@@ -90,9 +111,9 @@ func (a *admin) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	serve(a.control, a.controlHandler())
+	serve(a.control, &http.Server{Handler: a.controlHandler(), ConnContext: withCaller}) // its answers may take long
 	if a.metrics != nil {
-		serve(a.metrics, a.metricsHandler())
+		serve(a.metrics, &http.Server{Handler: a.metricsHandler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout})
 	}
 	return g.Wait()
 }
@@ -112,7 +133,7 @@ func (a *admin) close() error {
 
 func (a *admin) metricsHandler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "ok")
 	})

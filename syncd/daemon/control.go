@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 )
 
@@ -17,12 +18,22 @@ func (a *admin) controlHandler() http.Handler {
 	mux.HandleFunc("GET /status", answer(d, d.Status))
 	mux.HandleFunc("GET /ready", answer(d, d.ReadyNow))
 	mux.HandleFunc("GET /drain", answer(d, d.Handover))
-	mux.HandleFunc("PUT /drain", answer(d, d.Drain))
+	mux.HandleFunc("PUT /drain", func(w http.ResponseWriter, r *http.Request) {
+		h, err := d.Drain(r.URL.Query().Get("force") == "true")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+			return
+		}
+		answer(d, func() Handover { return h })(w, r)
+	})
 	mux.HandleFunc("DELETE /drain", answer(d, d.Undrain))
 	mux.HandleFunc("GET /dump/{map}", a.serveEntries)
 	mux.HandleFunc("GET /watch/{map}", a.serveEntries)
 	mux.HandleFunc("GET /diff/{map}", a.serveDiff)
 	mux.HandleFunc("PUT /resync/{map}", a.serveResync)
+	mux.HandleFunc("PUT /reload", a.serveReload)
+	mux.HandleFunc("PUT /forget", a.serveForget)
+	mux.HandleFunc("PUT /purge/{map}", a.servePurge)
 	return mux
 }
 
@@ -50,6 +61,10 @@ func NewClient(socket string) *Client {
 	return &Client{socket: socket, http: http.Client{Transport: &http.Transport{DialContext: dial}}}
 }
 
+// ErrUse is wrapped by the errors of a Client whose request names a map, a field or an option
+// that the daemon does not have.
+var ErrUse = errors.New("wrong use")
+
 // ErrNotRunning says that no daemon answers on the control socket.
 var ErrNotRunning = errors.New("no syncd answers")
 
@@ -68,14 +83,44 @@ func (c *Client) Handover(ctx context.Context) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodGet, "/drain")
 }
 
-// Drain takes the node out of service: it is not ready once this has returned.
-func (c *Client) Drain(ctx context.Context) (Handover, error) {
-	return ask[Handover](ctx, c, http.MethodPut, "/drain")
+// Drain takes the node out of service: it is not ready once this has returned. Without force
+// the daemon refuses if no live peer receives from it.
+func (c *Client) Drain(ctx context.Context, force bool) (Handover, error) {
+	return ask[Handover](ctx, c, http.MethodPut, "/drain?force="+strconv.FormatBool(force))
 }
 
 // Undrain puts the node into service again.
 func (c *Client) Undrain(ctx context.Context) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodDelete, "/drain")
+}
+
+// Reload has the daemon read its settings again. The error wraps ErrSettings when they cannot
+// be used.
+func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
+	answer, err := ask[struct {
+		Reloaded
+		Error string `json:"error"`
+	}](ctx, c, http.MethodPut, "/reload")
+	if err == nil && answer.Error != "" {
+		err = settingsError(answer.Error)
+	}
+	return answer.Reloaded, err
+}
+
+// settingsError is an error that wraps ErrSettings, as the daemon put it.
+type settingsError string
+
+func (e settingsError) Error() string { return string(e) }
+func (e settingsError) Unwrap() error { return ErrSettings }
+
+func (a *admin) serveReload(w http.ResponseWriter, r *http.Request) {
+	done, err := a.daemon.Reload(r.Context())
+	answer(a.daemon, func() any {
+		if err != nil {
+			return map[string]string{"error": err.Error()}
+		}
+		return done
+	})(w, r)
 }
 
 // ask makes a request and reads its answer.
@@ -129,6 +174,12 @@ func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, er
 	if response.StatusCode != http.StatusOK {
 		defer response.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(response.Body, 4096))
+		switch response.StatusCode {
+		case http.StatusBadRequest, http.StatusNotFound:
+			return nil, fmt.Errorf("%w: %s", ErrUse, strings.TrimSpace(string(text)))
+		case http.StatusConflict:
+			return nil, errors.New(strings.TrimSpace(string(text)))
+		}
 		return nil, fmt.Errorf("syncd refused %s: %s", path, strings.TrimSpace(string(text)))
 	}
 	return response.Body, nil

@@ -12,6 +12,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"mapsync/bpf"
@@ -20,7 +21,6 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
-	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -42,6 +42,9 @@ type Options struct {
 	// OpenCapture attaches the hooks; capture.Open when nil. A test or a benchmark
 	// that brings its own source of events replaces it.
 	OpenCapture func(capture.Options) (*capture.Capture, error)
+	// Reload returns the settings as they are now, or what is wrong with them; a Daemon
+	// without it refuses to reload.
+	Reload func() (config.Config, error)
 }
 
 // Daemon is one node. It owns everything that it opens.
@@ -60,24 +63,43 @@ type Daemon struct {
 	replicator  *replicate.Replicator
 	state       *state
 	links       *links
-	fields      []schema.Setting
-	gossipKey   []byte // that digests are made with; nil: none
-	maps        []*replica
+	gossipKey   atomic.Pointer[[]byte]     // that digest keys are made from; nil: none
+	maps        atomic.Pointer[[]*replica] // in the order of the settings; see replicas
+	claims      claims
+	reloads     reloads
+	pinOwners   []uint32      // users whose pins are accepted, besides root and syncd's own
 	look        chan struct{} // wakes watchMaps
 	drain       drain
+	contacts    contacts
 	losses      losses
 	scanBudget  *kmap.ScanBudget // of all maps
 
 	grpc     *grpc.Server
 	health   *health.Server // beside the replication, on the same listener
 	listener net.Listener   // of grpc
-	admin    *admin
+	limiter  *peers.Limiter // of listener
+	// remoteLog is for lines that a remote side can cause.
+	remoteLog  *slog.Logger
+	logLimiter *logLimiter
+	service    string // address at which peers dial it
+	admin      *admin
 
 	healthMu sync.Mutex // guards what follows
 	serving  bool       // what the health service was told
 
 	cleanup []func() error // in the order of opening
 }
+
+// ErrConfig is wrapped by the errors of New about settings, or files that settings name, that
+// cannot be used.
+var ErrConfig = errors.New("settings are not usable")
+
+// unusable marks an error as one of the settings.
+func unusable(err error) error { return configError{err} }
+
+type configError struct{ error }
+
+func (e configError) Unwrap() []error { return []error{ErrConfig, e.error} }
 
 // New checks the settings and opens everything, so that whatever cannot work is
 // an error here and not later. Run or Close must follow.
@@ -89,45 +111,43 @@ func New(o Options) (_ *Daemon, err error) {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), look: make(chan struct{}, 1),
+		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), look: make(chan struct{}, 1), logLimiter: newLogLimiter(),
 	}
+	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.Close())
 		}
 	}()
-	if err := checkExposure(&d.config); err != nil {
-		return nil, err
+	d.remoteLog = d.logLimiter.limitLog(d.log)
+	if err := errors.Join(checkExposure(&d.config), limitMemory(&d.config, d.log)); err != nil {
+		return nil, unusable(err)
 	}
-	if d.fields, err = ParseFields(d.config.Fields); err != nil {
-		return nil, err
+	fields, err := ParseFields(d.config.Fields)
+	if err != nil {
+		return nil, unusable(err)
+	}
+	if d.pinOwners, err = userIDs(d.config.PinOwners); err != nil {
+		return nil, unusable(err)
 	}
 	if d.links, err = newLinks(d.log); err != nil {
 		return nil, err
 	}
-	if d.state, err = openState(d.config.StateDir, d.config.NodeName); err != nil {
-		return nil, err
-	}
+	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
+	d.onClose(d.state.close)
 	d.self.Node = d.config.NodeName
-	if d.self.Incarnation, err = d.state.begin(uint64(d.clock.now())); err != nil {
-		return nil, err
-	}
+	d.self.Incarnation = d.state.begin(uint64(d.clock.now()))
 	if err := d.openKernel(o.OpenCapture); err != nil {
 		return nil, err
 	}
 	if err := d.openNetwork(); err != nil {
 		return nil, err
 	}
-	for _, s := range d.config.Maps {
-		r, err := newReplica(d, s)
-		if err != nil {
-			return nil, err
-		}
-		d.maps = append(d.maps, r)
+	maps, err := d.newReplicas(&d.config, fields)
+	if err != nil {
+		return nil, unusable(err)
 	}
-	if err := errors.Join(checkFields(d.fields, d.mapNames()), d.schemaFiles()); err != nil {
-		return nil, err
-	}
+	d.maps.Store(&maps)
 	if d.admin, err = openAdmin(d); err != nil {
 		return nil, err
 	}
@@ -168,32 +188,36 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 
 func (d *Daemon) openNetwork() error {
 	var err error
-	if d.credentials, err = openCredentials(&d.config, d.log); err != nil {
-		return err
+	if d.credentials, err = openCredentials(&d.config, d.remoteLog); err != nil {
+		return unusable(err)
 	}
 	if err := d.openReplicator(); err != nil {
 		return err
 	}
-	if d.listener, err = net.Listen("tcp", d.config.GRPCListen); err != nil {
-		return fmt.Errorf("listen for peers: %w", err)
-	}
-	d.onClose(func() error { d.grpc.Stop(); return nil })
-	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
+	connections, err := raiseFiles(&d.config, d.log)
 	if err != nil {
 		return err
 	}
+	inner, err := net.Listen("tcp", d.config.GRPCListen)
+	if err != nil {
+		return fmt.Errorf("listen for peers: %w", err)
+	}
+	d.limiter = peers.NewLimiter(grpcLimits(connections), d.remoteLog)
+	d.listener = d.limiter.Listener(inner)
+	d.onClose(func() error { d.grpc.Stop(); return nil })
+	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
+	if err != nil {
+		return unusable(err)
+	}
 	if len(keys) > 0 {
-		d.gossipKey = keys[0]
+		d.setGossipKey(keys[0])
 	}
-	service := d.config.GRPCAdvertise
-	if service == "" {
-		service = d.listener.Addr().String()
-	}
+	d.service = cmp.Or(d.config.GRPCAdvertise, d.listener.Addr().String())
 	d.cluster, err = peers.New(peers.Options{
 		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
 		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
-		Join: d.config.Join, GossipKeys: keys, ServiceAddr: service,
-		DeadTime: d.config.DeadTime, Logger: d.log,
+		Join: d.config.Join, GossipKeys: keys, ServiceAddr: d.service,
+		DeadTime: d.config.DeadTime, Logger: d.remoteLog,
 	})
 	if err != nil {
 		return fmt.Errorf("open gossip: %w", err)
@@ -204,16 +228,16 @@ func (d *Daemon) openNetwork() error {
 
 func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
-		Self: d.self, Logger: d.log, Now: d.clock.time, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
+		Self: d.self, Logger: d.remoteLog, Now: d.clock.time, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
 		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
 			return grpc.NewClient("passthrough:///"+p.Addr, options...)
 		},
+		Addr:     func() string { return d.service },
 		Mistaken: func(node string) { d.cluster.Refresh(node) },
 	}
-	if d.credentials.Secure() {
-		o.Authenticate = d.credentials.VerifyPeer
-	}
+	o.Authenticate = d.authenticate
+	_, o.Expected = d.config.Expected()
 	var err error
 	if d.replicator, err = replicate.New(o); err != nil {
 		return err
@@ -234,14 +258,16 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.capture.Run(ctx) })
 	g.Go(func() error { return d.cluster.Run(ctx) })
 	g.Go(func() error { return d.links.run(ctx) })
+	g.Go(func() error { return d.state.run(ctx) })
+	g.Go(func() error { return newNotifier(d.log).run(ctx, d.alive) })
 	g.Go(func() error { return d.watchLosses(ctx) })
 	g.Go(func() error { return d.replicator.Run(ctx) })
 	g.Go(func() error { return d.followMembers(ctx) })
+	g.Go(func() error { return d.credentials.Run(ctx) })
 	g.Go(func() error { return d.watchMaps(ctx) })
+	g.Go(func() error { return d.watchRedundancy(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
-	for _, m := range d.maps {
-		g.Go(func() error { return m.run(ctx) })
-	}
+	g.Go(func() error { return d.followReloads(ctx, g) })
 	g.Go(func() error { return d.servePeers(ctx) })
 	g.Go(func() error { <-ctx.Done(); d.grpc.Stop(); return nil })
 	err := g.Wait()

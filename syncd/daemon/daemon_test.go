@@ -80,6 +80,7 @@ func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
 	good1, good2 := pinned(t, good+"1", 8, 8, 600), pinned(t, good+"2", 8, 8, 100)
 	n1 := newNode(t, 1, "big="+big, "differ="+differ+"1", "good="+good+"1")
 	n2 := newNode(t, 2, "differ="+differ+"2", "good="+good+"2")
+	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
 	n1.start()
 	n2.start()
 	eventually(t, "the good map replicates", func() bool {

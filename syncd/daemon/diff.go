@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
@@ -24,9 +25,26 @@ import (
 // which have the gossip key in common, and unknown to who sends packets. Without
 // a gossip key there is no secret, and the log has said so.
 func (d *Daemon) digestKey(name string) []byte {
-	mac := hmac.New(sha256.New, d.gossipKey)
+	var secret []byte
+	if key := d.gossipKey.Load(); key != nil {
+		secret = *key
+	}
+	mac := hmac.New(sha256.New, secret)
 	_, _ = mac.Write([]byte("mapsync digest of " + name))
 	return mac.Sum(nil)
+}
+
+// setGossipKey sets the key that digest keys are made from, and reports whether it is another one.
+func (d *Daemon) setGossipKey(key []byte) (changed bool) {
+	old := d.gossipKey.Swap(&key)
+	return old == nil || !bytes.Equal(*old, key)
+}
+
+// useDigestKey has the table make its digests with the key that is in use.
+func (m *replica) useDigestKey() {
+	if t, _ := m.current(); t != nil {
+		t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+	}
 }
 
 // DiffQuery says which differences of a map are wanted, and how.
@@ -46,16 +64,47 @@ const (
 	DiffNewerHere  DiffKind = "newer_here"
 	DiffNewerThere DiffKind = "newer_there"
 	DiffValue      DiffKind = "value" // the same version with another value
+	// Entries that are not replicated, with the reason: this node or the peer cannot send
+	// them, or this node or the peer cannot hold them.
+	DiffUnsent      DiffKind = "unsent_here"
+	DiffRefused     DiffKind = "refused_here"
+	DiffRefusedPeer DiffKind = "refused_there"
+	// DiffSummary comes last of each peer.
+	DiffSummary DiffKind = "summary"
 )
 
-// DiffEntry is one entry that differs, or why a peer was not compared with.
+// DiffEntry is one entry that differs, or the summary of a peer, or the reason why a peer
+// could not be compared with.
 type DiffEntry struct {
-	Peer  string          `json:"peer"`
-	Key   json.RawMessage `json:"key,omitempty"` // as the query's form says
-	Kind  DiffKind        `json:"kind,omitempty"`
-	Here  *DiffSide       `json:"here,omitempty"`
-	There *DiffSide       `json:"there,omitempty"`
-	Error string          `json:"error,omitempty"`
+	Peer    string          `json:"peer"`
+	Key     json.RawMessage `json:"key,omitempty"`   // as the query's form says
+	Entry   string          `json:"entry,omitempty"` // its key as text, of one that is not replicated
+	Reason  string          `json:"reason,omitempty"`
+	Kind    DiffKind        `json:"kind,omitempty"`
+	Here    *DiffSide       `json:"here,omitempty"`
+	There   *DiffSide       `json:"there,omitempty"`
+	Summary *DiffResult     `json:"summary,omitempty"`
+	Error   string          `json:"error,omitempty"`
+}
+
+// DiffResult sums a comparison with one peer up.
+type DiffResult struct {
+	Differ   int `json:"differ"`    // entries that differ, at most 10,000
+	UnderWay int `json:"under_way"` // changes that were being sent
+	// Unsent, Refused and RefusedThere are how many entries are not replicated, by kind; at
+	// most 64 each are listed.
+	Unsent       int `json:"unsent_here"`
+	Refused      int `json:"refused_here"`
+	RefusedThere int `json:"refused_there"`
+	PeerUnsent   int `json:"unsent_there"` // listed by the peer alone
+	NotHeld      int `json:"not_written_there"`
+	// Problem is set when digests differ and no entry was found that does.
+	Problem string `json:"problem,omitempty"`
+}
+
+// Clean reports whether both nodes hold the same.
+func (r *DiffResult) Clean() bool {
+	return r.Differ+r.Unsent+r.Refused+r.RefusedThere+r.PeerUnsent+r.NotHeld == 0 && r.Problem == ""
 }
 
 // DiffSide is what one node holds.
@@ -63,9 +112,9 @@ type DiffSide struct {
 	Value       json.RawMessage `json:"value,omitempty"`
 	Deleted     bool            `json:"deleted,omitempty"`
 	Owner       string          `json:"owner"`
-	Incarnation uint64          `json:"incarnation"`
+	Incarnation uint64          `json:"incarnation,string"`
 	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version
-	Version     uint64          `json:"version"`
+	Version     uint64          `json:"version,string"`
 }
 
 // Resync is how far a resync has come.
@@ -86,42 +135,115 @@ func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
 	if m == nil {
 		return
 	}
-	peers := []string{r.URL.Query().Get("peer")}
-	if peers[0] == "" {
-		peers = nil
-		for _, p := range a.daemon.replicator.Status() {
-			peers = append(peers, p.Node)
-		}
-	}
 	out := bufio.NewWriter(w)
-	var err error
-	for _, peer := range peers {
-		if err = a.diff(r.Context(), out, l, m.name, peer); err != nil {
-			break
-		}
-	}
+	encoder := json.NewEncoder(out)
+	err := a.diffAll(r.Context(), encoder, l, m.name, r.URL.Query().Get("peer"))
 	if err = errors.Join(err, out.Flush()); err != nil {
 		a.daemon.log.Debug("differences ended early", "error", err)
 	}
 }
 
-// diff writes the differences with one peer.
-func (a *admin) diff(ctx context.Context, out io.Writer, l *lister, name, peer string) error {
+// diffAll writes the differences with one peer, or with all that are live. Peers that are
+// expected and not live are errors, and so is that there is none.
+func (a *admin) diffAll(ctx context.Context, encoder *json.Encoder, l *lister, name, peer string) error {
+	if peer != "" {
+		return a.diff(ctx, encoder, l, name, peer)
+	}
+	compared := 0
+	for _, p := range a.daemon.replicator.Status() {
+		compared++
+		if err := a.diff(ctx, encoder, l, name, p.Node); err != nil {
+			return err
+		}
+	}
+	now := time.Now()
+	_, absent := a.daemon.redundancy(now)
+	for i := range absent {
+		if !absent[i].Expected {
+			continue
+		}
+		compared++
+		e := DiffEntry{Peer: absent[i].Node, Error: "not compared: " + absent[i].text(now)}
+		if err := encoder.Encode(e); err != nil {
+			return fmt.Errorf("write differences: %w", err)
+		}
+	}
+	if compared > 0 {
+		return nil
+	}
+	return encoder.Encode(DiffEntry{Error: "not compared: no peer is alive"})
+}
+
+// diff writes the differences with one peer, and a summary.
+func (a *admin) diff(ctx context.Context, encoder *json.Encoder, l *lister, name, peer string) error {
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	encoder := json.NewEncoder(out)
-	list, err := a.daemon.replicator.Diff(ctx, name, peer)
+	c, err := a.daemon.replicator.Compare(ctx, name, peer)
 	if err != nil {
 		return encoder.Encode(DiffEntry{Peer: peer, Error: err.Error()})
 	}
-	for i := range list {
-		d := &list[i]
+	result := DiffResult{UnderWay: c.Passing}
+	known, list := a.notReplicated(name, peer, &result)
+	for i := range c.Differences {
+		d := &c.Differences[i]
+		if known[string(l.printer.AppendKey(nil, d.Key))] {
+			continue // it is in the other list, with the reason
+		}
+		result.Differ++
 		e := DiffEntry{Peer: peer, Key: l.key(d.Key), Kind: diffKind(d), Here: l.side(d.Here), There: l.side(d.There)}
 		if err := encoder.Encode(e); err != nil {
 			return fmt.Errorf("write differences: %w", err)
 		}
 	}
+	for i := range list {
+		if err := encoder.Encode(&list[i]); err != nil {
+			return fmt.Errorf("write differences: %w", err)
+		}
+	}
+	result.Problem = a.unexplained(name, peer, &result)
+	return encoder.Encode(DiffEntry{Peer: peer, Kind: DiffSummary, Summary: &result})
+}
+
+// notReplicated returns the entries of a map that are not replicated with a peer, and their
+// keys as text, and counts them.
+func (a *admin) notReplicated(name, peer string, r *DiffResult) (known map[string]bool, list []DiffEntry) {
+	known = make(map[string]bool)
+	add := func(kind DiffKind, some []replicate.Exception) {
+		for _, x := range some {
+			known[x.Key] = true
+			list = append(list, DiffEntry{Peer: peer, Kind: kind, Entry: x.Key, Reason: x.Reason})
+		}
+	}
+	var unsent []replicate.Exception
+	r.Unsent, unsent = a.daemon.replicator.Unsent(name)
+	add(DiffUnsent, unsent)
+	if m := a.peerMap(name, peer); m != nil {
+		r.Refused, r.PeerUnsent = m.ExceptionCount, m.Unsent
+		r.RefusedThere, r.NotHeld = int(m.Report.Refused), int(m.Report.Failed)
+		add(DiffRefused, m.Exceptions)
+		add(DiffRefusedPeer, m.Report.Exceptions)
+	}
+	return known, list
+}
+
+func (a *admin) peerMap(name, peer string) *replicate.MapStatus {
+	for _, p := range a.daemon.replicator.Status() {
+		for i := range p.Maps {
+			if p.Node == peer && p.Maps[i].Name == name {
+				return &p.Maps[i]
+			}
+		}
+	}
 	return nil
+}
+
+// unexplained returns what to do if digests differ and no entry was found that does.
+func (a *admin) unexplained(name, peer string, r *DiffResult) string {
+	m := a.peerMap(name, peer)
+	if m == nil || r.Differ > 0 || r.UnderWay > 0 || m.Agreed && m.Divergent == 0 {
+		return ""
+	}
+	return fmt.Sprintf("digests do not agree, and no entry was found that differs: `syncd resync %s` compares again from the beginning", name)
 }
 
 func diffKind(d *replicate.Difference) DiffKind {

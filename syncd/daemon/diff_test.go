@@ -2,10 +2,12 @@ package daemon_test
 
 import (
 	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 )
 
@@ -27,7 +29,7 @@ func TestDigestsProveEquality(t *testing.T) {
 		})
 		return all, err
 	}
-	if all, err := differences("ct", daemon.DiffQuery{}); err != nil || len(all) != 0 {
+	if all, err := differences("ct", daemon.DiffQuery{}); err != nil || len(all) != 1 || all[0].Peer != "n1" || all[0].Summary == nil || !all[0].Summary.Clean() {
 		t.Errorf("differences %+v, error %v", all, err)
 	}
 	if all, err := differences("ct", daemon.DiffQuery{Peer: "n9"}); err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "no live peer") {
@@ -48,10 +50,93 @@ func TestDigestsProveEquality(t *testing.T) {
 	metrics := n2.metrics()
 	for _, sample := range []string{
 		`mapsync_divergent_entries{map="ct",peer="n1"} 0`, `mapsync_digests_agree{map="ct",peer="n1"} 1`,
-		`mapsync_repaired_entries_total 0`, `mapsync_digest_rounds_total{outcome="impossible"} 0`,
+		`mapsync_repaired_entries_total 0`,
 	} {
 		if !strings.Contains(metrics, sample+"\n") {
 			t.Errorf("metrics without %s", sample)
 		}
 	}
+}
+
+// diff returns what a comparison of map ct with all peers comes to.
+func (n *node) diff() (all []daemon.DiffEntry) {
+	n.t.Helper()
+	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
+	defer cancel()
+	err := n.client.Diff(ctx, "ct", daemon.DiffQuery{Form: daemon.FormText}, func(e *daemon.DiffEntry) error {
+		all = append(all, *e)
+		return nil
+	})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return all
+}
+
+// A comparison that cannot be made is an error with its reason, for each peer that should be
+// compared with.
+func TestDiffSaysWhyItCannotCompare(t *testing.T) {
+	n1, n2, m1, _ := twoNodes(t, 100)
+	n1.start()
+	eventually(t, "ready alone", func() bool { return n1.status().Ready })
+	if all := n1.diff(); len(all) != 1 || all[0].Error != "not compared: no peer is alive" {
+		t.Errorf("without a peer: %+v", all)
+	}
+	n1.stop()
+	n1.config.ExpectedPeers = config.PeerList{"n2", "n3"}
+	startPair(t, n1, n2)
+	n1.write(m1, 0, 50, 7)
+	if all := n1.diff(); len(all) != 2 || all[0].Summary == nil || all[1].Peer != "n3" || all[1].Error != "not compared: n3 never seen" {
+		t.Errorf("with one of two peers: %+v", all)
+	}
+	pinned(t, n2.pin, 8, 8, 30)
+	eventually(t, "what the peer's kernel map does not hold is in the summary", func() bool {
+		s := n1.diff()[0].Summary
+		return s != nil && s.NotHeld == 20 && !s.Clean()
+	})
+}
+
+// Entries that a node cannot hold do not keep it out of service: they are counted and listed,
+// with their keys and the reason, on both sides.
+func TestExceptionsDoNotKeepANodeOutOfService(t *testing.T) {
+	dir := pinDir(t)
+	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1 := typed(t, path1, keyV1, valueV2, 100)
+	typed(t, path2, keyV1, valueV1, 100)
+	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n1.start()
+	eventually(t, "ready", func() bool { return n1.status().Ready })
+	n1.writeSessions(m1, keyV1, valueV2, 0, 50, 1)
+	n1.feed(m1, 2, func(i int) (k, v []byte) {
+		return keyV1.bytes(map[string]uint64{"addr": uint64(1000 + i), "port": 80}), valueV2.bytes(map[string]uint64{"bytes": 1 << 40})
+	})
+	n2.start()
+	eventually(t, "the joiner is ready", func() bool { return n2.status().Ready })
+	for _, labels := range []string{`{cause="refused",map="ct"}`, `{cause="unsent",map="ct"}`} {
+		want := map[bool]string{true: "2", false: "0"}[strings.Contains(labels, "refused")]
+		if got := n2.sample("mapsync_exception_entries", labels); got != want {
+			t.Errorf("%s is %s, want %s", labels, got, want)
+		}
+	}
+	is := func(e *daemon.DiffEntry, kind daemon.DiffKind, port string) bool {
+		return e.Kind == kind && strings.Contains(e.Entry, "addr="+port) && strings.Contains(e.Reason, `"bytes"`)
+	}
+	eventually(t, "both list the entries with the reason", func() bool {
+		here, there := n2.diff(), n1.diff()
+		return len(here) == 3 && is(&here[0], daemon.DiffRefused, "1000") && is(&here[1], daemon.DiffRefused, "1001") && here[2].Summary.Refused == 2 &&
+			len(there) == 3 && is(&there[0], daemon.DiffRefusedPeer, "1000") && is(&there[1], daemon.DiffRefusedPeer, "1001") && there[2].Summary.RefusedThere == 2
+	})
+	if s := n2.status().Peers[0].Maps[0]; s.Refused != 2 || len(s.Exceptions) != 2 || s.Divergent != 0 {
+		t.Errorf("status: %+v", s)
+	}
+	if !n2.log.contains(`msg="entries of peer cannot be held here`) || !n2.log.contains(`reason="decode value: value does not fit`) {
+		t.Error("the log does not have the reason")
+	}
+	if _, err := n1.client.Drain(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the drain lists them", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && h.Done && len(h.NotHeld) == 1 && h.NotHeld[0].Text() == "2 entries of ct not held by n2: 2 cannot be held there"
+	})
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/daemon"
+
 	"github.com/cilium/ebpf"
 )
 
@@ -16,7 +18,7 @@ func TestDrainHandsOver(t *testing.T) {
 	eventually(t, "healthy", n1.serving)
 	n1.write(m1, 0, 10_000, 7)
 
-	h, err := n1.client.Drain(t.Context())
+	h, err := n1.client.Drain(t.Context(), false)
 	if err != nil || !h.Drained || h.Done {
 		t.Fatalf("%+v %v", h, err)
 	}
@@ -76,7 +78,7 @@ func TestDrainHandsOver(t *testing.T) {
 	}
 }
 
-func TestDrainNeedsSomebodyToHandOverTo(t *testing.T) {
+func TestDrainNeedsALivePeer(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1 := pinned(t, path1, 8, 8, 1000)
@@ -84,21 +86,98 @@ func TestDrainNeedsSomebodyToHandOverTo(t *testing.T) {
 	n1.start()
 	eventually(t, "ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 100, 7)
-	if _, err := n1.client.Drain(t.Context()); err != nil {
-		t.Fatal(err)
+	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") {
+		t.Fatalf("the last node is drained: %v", err)
 	}
-	waits := func(what string) func() bool {
-		return func() bool {
-			h, err := n1.client.Handover(t.Context())
-			return err == nil && !h.Done && len(h.Waiting) == 1 && strings.Contains(h.Waiting[0], what)
-		}
+	if !n1.status().Ready {
+		t.Fatal("not ready after a drain that was refused")
 	}
-	eventually(t, "nobody is there", waits("no live peer"))
 	n2.start() // without a map: it cannot hold anything
-	eventually(t, "the peer has no map", waits("n2 does not receive ct"))
+	eventually(t, "the drain begins once a peer is there", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
+	eventually(t, "the peer has no map", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && !h.Done && len(h.Waiting) == 1 && strings.Contains(h.Waiting[0], "n2 does not receive ct")
+	})
 	m2 := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "handed over", func() bool { h, err := n1.client.Handover(t.Context()); return err == nil && h.Done })
+	eventually(t, "handed over", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && h.Done && h.Peers == 1 && len(h.NotHeld) == 0
+	})
 	if missing := lacks(m2, 100, 7); missing > 0 {
 		t.Errorf("handed over, and %d entries are missing", missing)
 	}
+	// The peer leaves: the last node must not stay out of service.
+	n2.stop()
+	eventually(t, "the drain is cancelled", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && !h.Drained && h.Cancelled == "all peers have left" && n1.status().Ready
+	})
+	if !n1.log.contains(`level=WARN msg="drain cancelled" reason="all peers have left"`) {
+		t.Error("the log does not say that the drain was cancelled")
+	}
+	// With force the drain succeeds, and the answer shows it.
+	if h, err := n1.client.Drain(t.Context(), true); err != nil || !h.Drained {
+		t.Fatalf("%+v %v", h, err)
+	}
+	eventually(t, "drained by force", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && h.Drained && h.Done && h.Peers == 0
+	})
+	if n1.status().Ready {
+		t.Error("ready although drained by force")
+	}
+}
+
+// A peer whose map is full does not hold all: the drain says how many entries, as status and
+// metrics of the active node do.
+func TestDrainReportsWhatPeersDoNotHold(t *testing.T) {
+	dir := pinDir(t)
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	m1, m2 := pinned(t, one, 8, 8, 1000), pinned(t, two, 8, 8, 300)
+	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
+	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
+	startPair(t, n1, n2)
+	n1.write(m1, 0, 500, 7)
+	eventually(t, "the peer is full", func() bool { return n2.status().Maps[0].Failed == 200 })
+	if _, err := n1.client.Drain(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	var h daemon.Handover
+	eventually(t, "done", func() bool {
+		var err error
+		h, err = n1.client.Handover(t.Context())
+		return err == nil && h.Done
+	})
+	if len(h.NotHeld) != 1 || h.NotHeld[0].Peer != "n2" || h.NotHeld[0].Map != "ct" || int(h.NotHeld[0].Entries) != lacks(m2, 500, 7) {
+		t.Fatalf("the peer lacks %d entries, the drain reports %+v", lacks(m2, 500, 7), h.NotHeld)
+	}
+	if text := h.NotHeld[0].Text(); text != "200 entries of ct not held by n2: 200 do not go into its kernel map (500 records for 300 entries)" {
+		t.Error(text)
+	}
+	if r := n1.status().Peers[0].Maps[0].Report; r == nil || r.Failed != 200 || r.MaxEntries != 300 || r.Live != 500 || r.Displaced == 0 {
+		t.Errorf("status has %+v", r)
+	}
+	for labels, want := range map[string]string{
+		`unheld_entries{cause="failed",map="ct",peer="n2"}`: "200", `unheld_entries{cause="refused",map="ct",peer="n2"}`: "0",
+		`map_max_entries{map="ct",peer="n2"}`: "300", `map_live_entries{map="ct",peer="n2"}`: "500",
+	} {
+		if got := n1.sample("mapsync_peer_"+labels, ""); got != want {
+			t.Errorf("%s is %s, want %s", labels, got, want)
+		}
+	}
+	if !n1.log.contains("200 entries of ct not held by n2") {
+		t.Error("the log does not say what the peer does not hold")
+	}
+	// The peer gets room.
+	if _, err := n1.client.Undrain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(300) {
+		key, _ := pair(i, 0)
+		n1.feed(m1, 1, func(int) (k, v []byte) { return key, nil })
+	}
+	eventually(t, "all is held", func() bool {
+		r := n1.status().Peers[0].Maps[0].Report
+		return r.Failed == 0 && r.Live == 200
+	})
 }

@@ -54,9 +54,9 @@ type Entry struct {
 	Value       json.RawMessage `json:"value,omitempty"` // absent of a deleted key
 	Deleted     bool            `json:"deleted,omitempty"`
 	Owner       string          `json:"owner,omitempty"` // empty: nobody has claimed it yet
-	Incarnation uint64          `json:"incarnation,omitempty"`
+	Incarnation uint64          `json:"incarnation,omitempty,string"`
 	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version; absent: before syncd was there
-	Version     uint64          `json:"version"`
+	Version     uint64          `json:"version,string"`
 	Pending     bool            `json:"pending,omitempty"` // still to be written to the kernel map
 }
 

@@ -18,6 +18,17 @@ type wire struct {
 	mu    sync.Mutex
 	cuts  []int // after how many bytes to break each of the next streams
 	stall time.Duration
+	conns []net.Conn
+}
+
+// cut breaks all streams that are up.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
 }
 
 func newWire(t *testing.T, address, target string) *wire {
@@ -68,6 +79,7 @@ func (w *wire) carry(conn net.Conn) {
 	if len(w.cuts) > 0 {
 		left, w.cuts = w.cuts[0], w.cuts[1:]
 	}
+	w.conns = append(w.conns, conn)
 	w.mu.Unlock()
 	go func() {
 		_, _ = io.Copy(peer, conn)

@@ -33,7 +33,7 @@ func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int,
 
 func (m *replica) refill(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
 	t.Update(func(tx *table.Tx) { tx.Refill() })
-	err = m.eachEntry(ctx, k, t, func(tx *table.Tx, c *table.Change) {
+	err = m.eachEntry(ctx, k, t, nil, func(tx *table.Tx, c *table.Change) {
 		c.Context = table.ContextProcess
 		tx.Local(c)
 		n++
@@ -45,11 +45,13 @@ func (m *replica) refill(ctx context.Context, k *kmap.Map, t *table.Table) (n in
 // is yet to be written, and stays.
 func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
 	t.Update(func(tx *table.Tx) { tx.BeginScan() })
-	err = m.eachEntry(ctx, k, t, func(tx *table.Tx, c *table.Change) {
+	var reading table.Reading
+	err = m.eachEntry(ctx, k, t, &reading, func(tx *table.Tx, c *table.Change) {
 		c.Context = table.ContextReread
 		tx.Scanned(c)
 		n++
 	})
+	t.Update(func(tx *table.Tx) { tx.EndReading(&reading) })
 	for more := err == nil; more; {
 		t.Update(func(tx *table.Tx) { more = tx.EndScan(claimChunk) })
 	}
@@ -57,13 +59,22 @@ func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n in
 }
 
 // eachEntry calls fn with every entry of the map, dated before it was read: what the
-// hooks tell of meanwhile is later. The change is good during the call only.
-func (m *replica) eachEntry(ctx context.Context, k *kmap.Map, t *table.Table, fn func(*table.Tx, *table.Change)) error {
+// hooks report meanwhile is later. The change is good during the call only. A reading that
+// is not nil begins before each read.
+func (m *replica) eachEntry(
+	ctx context.Context, k *kmap.Map, t *table.Table, reading *table.Reading, fn func(*table.Tx, *table.Change),
+) error {
 	ks, vs := t.KeySize(), t.ValueSize()
-	return k.Scan(ctx, m.daemon.clock.now, func(at int64, keys, values []byte) error {
+	begin := func() int64 {
+		if reading != nil {
+			t.View(func(tx *table.Tx) { tx.BeginReading(reading) })
+		}
+		return m.daemon.clock.now()
+	}
+	return k.Scan(ctx, begin, func(at int64, keys, values []byte) error {
 		t.Update(func(tx *table.Tx) {
 			for ; len(keys) > 0; keys, values = keys[ks:], values[vs:] {
-				fn(tx, &table.Change{Key: keys[:ks], Value: values[:vs], Time: at, Op: table.OpUpdate})
+				fn(tx, &table.Change{Key: keys[:ks], Value: values[:vs], Time: at, Op: table.OpUpdate, Read: reading})
 			}
 		})
 		return nil

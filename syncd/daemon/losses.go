@@ -51,7 +51,7 @@ func (d *Daemon) repairLosses() {
 	l.note(&stats, now, d.capture.Attached() == capture.AttachKprobe)
 	if lost := l.open(); lost != 0 {
 		repaired := true
-		for _, m := range d.maps {
+		for _, m := range d.replicas() {
 			repaired = m.repair(lost) && repaired
 		}
 		l.log(d.log)

@@ -2,20 +2,20 @@ package daemon
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 )
 
-// followMembers tells the replicator who lives, at every change of membership.
+// followMembers hands gossip's membership to the replicator, at every change. The
+// replicator dials the nodes: those that prove their name are peers.
 func (d *Daemon) followMembers(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	cancel := d.cluster.Subscribe(changed)
 	defer cancel()
 	for {
-		d.replicator.SetPeers(d.livePeers())
+		d.replicator.Discover(d.members())
 		select {
 		case <-ctx.Done():
 			return nil
@@ -24,7 +24,7 @@ func (d *Daemon) followMembers(ctx context.Context) error {
 	}
 }
 
-func (d *Daemon) livePeers() []replicate.Peer {
+func (d *Daemon) members() []replicate.Peer {
 	members := d.cluster.Members()
 	live := make([]replicate.Peer, len(members))
 	for i, m := range members {
@@ -33,18 +33,15 @@ func (d *Daemon) livePeers() []replicate.Peer {
 	return live
 }
 
-// waitingForPeers says which first synchronisation is still under way, if any.
-func (d *Daemon) waitingForPeers() string {
-	// Whoever gossip knows and the replicator does not is about to be told of.
-	peers, members := d.replicator.Stats().Peers, len(d.cluster.Members())
+// withoutPeers returns what keeps all maps from being compared with those of peers, if
+// anything: membership that is not settled yet.
+func (d *Daemon) withoutPeers() string {
+	stats := d.replicator.Stats()
 	switch {
-	case members > peers:
+	case d.replicator.Settling() > 0:
 		return "membership is changing"
-	case len(d.config.Join) > 0 && peers == 0 && !d.pastSyncTimeout(d.started):
+	case len(d.config.Join) > 0 && stats.Peers == 0 && !d.pastSyncTimeout(d.started):
 		return "no peer has been reached yet"
-	}
-	if done, waiting := d.replicator.SyncedAll(); !done {
-		return "first synchronisation is under way: " + strings.Join(waiting, ", ")
 	}
 	return ""
 }
@@ -79,7 +76,7 @@ func (m *replica) claim() {
 		return
 	}
 	// Asked for only now: before the map was offered to peers none was waited for.
-	waiting := m.daemon.waitingForPeers()
+	waiting := m.daemon.waitingFor(m.name)
 	switch {
 	case waiting != "" && !m.daemon.pastSyncTimeout(since):
 		return
@@ -106,7 +103,7 @@ func (m *replica) rememberWhenApplied() {
 	if remembered {
 		return
 	}
-	heard = heard || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingForPeers() == ""
+	heard = heard || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingFor(m.name) == ""
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !heard || m.kernel == nil {
@@ -118,9 +115,7 @@ func (m *replica) rememberWhenApplied() {
 	if m.owes(m.heard) > 0 {
 		return // what did not fit was not deleted
 	}
-	m.remembered = true // tried once: a full disk must not flood the log
+	m.remembered = true
 	info := m.kernel.m.Info()
-	if err := m.daemon.state.remember(m.name, identityOf(&info)); err != nil {
-		m.log.Error("the map is not remembered: after a restart its deletes will be undone", "error", err)
-	}
+	m.daemon.state.remember(m.name, identityOf(&info))
 }

@@ -1,7 +1,10 @@
 package daemon
 
 import (
+	"time"
+
 	"mapsync/syncd/kmap"
+	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -25,6 +28,11 @@ var (
 	readyLuck = desc("ready_unproven", "1 when a map counts as ready only because sync-timeout has passed.")
 	drainInfo = desc("drained", "1 when an operator has taken the node out of service.")
 
+	reloadGood  = desc("config_last_reload_successful", "1 when the latest reload of the settings succeeded.")
+	reloadTime  = desc("config_last_reload_success_timestamp_seconds", "Time of the latest successful load of the settings.")
+	stateSaved  = desc("state_saved", "1 when the state directory holds what a restart of syncd needs.")
+	stateErrors = desc("state_errors_total", "Failures to read or write the state file, by operation.", "operation")
+
 	captureEvents    = desc("capture_events_total", "Changes seen by hooks and handed to tables, by who wrote.", "context")
 	captureFailed    = desc("capture_failed_writes_total", "Writes to watched maps that came to nothing: map full, key there already, or nothing to delete.")
 	captureOwn       = desc("capture_own_writes_total", "Writes to watched maps by this daemon.")
@@ -45,6 +53,7 @@ var (
 	mapConverted = desc("map_conversions_total", "Times that the load balancer's map came back with another layout and the table was converted.", "map")
 	mapUnfit     = desc("map_unconverted_entries_total", "Entries left out because they did not fit the new layout of their map.", "map")
 	mapRechecks  = desc("map_rechecks_total", "Keys read again from the kernel map: new ones until they settle, and what is in doubt.", "map")
+	mapForgotten = desc("map_tombstones_forgotten_total", "Deletes forgotten, by reason: acknowledged by all nodes, end of lifetime, or limit of tombstones.", "map", "reason")
 	mapLocal     = desc("map_local_changes_total", "Local changes, by what became of them; refreshed ones are accepted, too.", "map", "outcome")
 	mapRemote    = desc("map_remote_changes_total", "Changes from peers, by what became of them; refused has local ones, too.", "map", "outcome")
 
@@ -55,6 +64,16 @@ var (
 	scanSeconds  = desc("scan_seconds", "Time that the last comparison took.", "map")
 	scanInterval = desc("scan_interval_seconds", "Time from one comparison to the next, as the budget allows.", "map")
 
+	redundancyExpected = desc("redundancy_expected", "Peers that expected-peers asks for; 0 when it is not set.")
+	redundancyLive     = desc("redundancy_live", "Expected peers with streams in both directions.")
+	peerMapState       = desc("peer_map_state", "1 for the state that a map is in with a live peer, by direction.", "peer", "map", "direction", "state")
+
+	peerNotHeld   = desc("peer_unheld_entries", "Entries that the peer reports not to hold: failed do not go into its kernel map, refused cannot be represented there.", "peer", "map", "cause")
+	peerDisplaced = desc("peer_displaced_entries_total", "Entries that made way for newer ones in the peer's full map.", "peer", "map")
+	peerLive      = desc("peer_map_live_entries", "Live records of the map at the peer.", "peer", "map")
+	peerRoom      = desc("peer_map_max_entries", "Room of the map at the peer; 0 while the peer has no kernel map.", "peer", "map")
+	exceptionsOf  = desc("exception_entries", "Entries that are not replicated, by cause: unsent cannot be sent by this node, refused are a peer's and cannot be held here.", "map", "cause")
+
 	peerUp     = desc("peer_connected", "1 when changes of the peer arrive here.", "peer")
 	peerServed = desc("peer_served", "1 when changes of this node go to the peer.", "peer")
 	peerClock  = desc("peer_clock_offset_seconds", "How far the peer's clock is ahead of this node's, as both were when the daemons started.", "peer")
@@ -62,7 +81,8 @@ var (
 	lagEntries = desc("peer_lag_entries", "Changes that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 
-	peerAgrees  = desc("digests_agree", "1 when this node was last seen to hold what the peer told; no sample if that cannot be compared.", "peer", "map")
+	peerAgrees  = desc("digests_agree", "1 when this node was last seen to hold what the peer sent, 0 when not or when that is unknown.", "peer", "map")
+	peerUnknown = desc("comparison_unknown", "1 while it is unknown whether this node holds what the peer sent, because they cannot be compared.", "peer", "map")
 	divergent   = desc("divergent_entries", "Entries, of those that the peer tells, that this node holds differently; 0 when the digests agree.", "peer", "map")
 	digests     = desc("digest_rounds_total", "Comparisons with peers, by what came out; of those that differ most are of changes under way.", "outcome")
 	repairs     = desc("repairs_total", "Times that records were told again because they differed.")
@@ -76,6 +96,9 @@ var (
 	streamObservers = desc("stream_observers", "Programs that are no nodes and follow a map here.")
 	streamWalks     = desc("stream_walks_total", "Maps that peers subscribed to, to be told from the beginning or from where they were.", "kind")
 
+	connRejected  = desc("connections_rejected_total", "Incoming connections ended by a limit, by listener and limit.", "listener", "reason")
+	logHeld       = desc("log_lines_suppressed_total", "Log lines that remote sides caused and that were held back.")
+	recRejected   = desc("records_rejected_total", "Records of peers that were not accepted, by reason.", "reason")
 	gossipMembers = desc("gossip_members", "Other nodes that live.")
 	gossipErrors  = desc("gossip_errors_total", "What went wrong with gossip, by cause.", "cause")
 	tlsRefused    = desc("tls_refused_total", "Connections refused, by side and reason.", "side", "reason")
@@ -95,8 +118,9 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(readyInfo, truth(ready.Ready))
 	out.gauge(readyLuck, truth(len(ready.Unproven) > 0))
 	out.gauge(drainInfo, truth(ready.Drained))
+	out.files(d)
 	out.capture(d)
-	for _, m := range d.maps {
+	for _, m := range d.replicas() {
 		out.replica(m)
 	}
 	out.streams(d)
@@ -118,6 +142,17 @@ func truth(b bool) float64 {
 		return 1
 	}
 	return 0
+}
+
+// files sends what is known of the files that the daemon reads and writes.
+func (s sink) files(d *Daemon) {
+	last, failure := d.lastReload()
+	s.gauge(reloadGood, truth(failure == nil))
+	s.gauge(reloadTime, float64(last.UnixMilli())/1000)
+	st := d.state.stats()
+	s.gauge(stateSaved, truth(st.Saved))
+	s.counter(stateErrors, st.ReadFailures, "read")
+	s.counter(stateErrors, st.WriteErrors, "write")
 }
 
 func (s sink) capture(d *Daemon) {
@@ -170,7 +205,7 @@ func (s sink) replica(m *replica) {
 	s.gauge(mapApplied, float64(st.Applied), m.name)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "refreshed": st.Refreshed,
 	} {
 		s.counter(mapLocal, n, m.name, name)
 	}
@@ -178,6 +213,9 @@ func (s sink) replica(m *replica) {
 		"accepted": st.RemoteAccepted, "stale": st.RemoteStale, "conflict": st.RemoteConflictOwn, "refused": st.Refused,
 	} {
 		s.counter(mapRemote, n, m.name, name)
+	}
+	for reason, n := range map[string]uint64{"acknowledged": st.Acknowledged, "lifetime": st.Expired, "limit": st.ExpiredEarly} {
+		s.counter(mapForgotten, n, m.name, reason)
 	}
 	if kernel.syncer != nil {
 		s.kernel(m.name, kernel.syncer)
@@ -211,20 +249,61 @@ func (s sink) scans(name string, scanner *kmap.Scanner) {
 	}
 }
 
+// The states of a map with a peer, by direction.
+var (
+	receiveStates = []replicate.State{
+		replicate.StateWaiting, replicate.StatePending, replicate.StateRefused, replicate.StateFailed, replicate.StateSyncing, replicate.StateCaughtUp, replicate.StateExcluded,
+	}
+	sendStates = []replicate.State{replicate.StateWaiting, replicate.StatePending, replicate.StateRefused, replicate.StateServed, replicate.StateExcluded}
+)
+
+func (s sink) peerMap(peer string, m *replicate.MapStatus) {
+	if r := &m.Report; !r.At.IsZero() {
+		s.gauge(peerNotHeld, float64(r.Failed), peer, m.Name, "failed")
+		s.gauge(peerNotHeld, float64(r.Refused), peer, m.Name, "refused")
+		s.counter(peerDisplaced, r.Displaced, peer, m.Name)
+		s.gauge(peerLive, float64(r.Live), peer, m.Name)
+		s.gauge(peerRoom, float64(r.MaxEntries), peer, m.Name)
+	}
+	for _, state := range receiveStates {
+		s.gauge(peerMapState, truth(state == m.State), peer, m.Name, "receive", string(state))
+	}
+	for _, state := range sendStates {
+		s.gauge(peerMapState, truth(state == m.SendState), peer, m.Name, "send", string(state))
+	}
+}
+
 func (s sink) streams(d *Daemon) {
+	r, _ := d.redundancy(time.Now())
+	s.gauge(redundancyExpected, float64(r.Expected))
+	s.gauge(redundancyLive, float64(r.Live))
+	refused := make(map[string]int)
+	for _, m := range d.replicas() {
+		count, _ := d.replicator.Unsent(m.name)
+		s.gauge(exceptionsOf, float64(count), m.name, "unsent")
+		refused[m.name] = 0
+	}
 	for _, p := range d.replicator.Status() {
 		s.gauge(peerUp, truth(p.Connected), p.Node)
 		s.gauge(peerServed, truth(p.Serving), p.Node)
 		s.gauge(peerClock, p.ClockOffset.Seconds(), p.Node)
 		s.gauge(peerTrip, p.RoundTrip.Seconds(), p.Node)
 		for _, m := range p.Maps {
+			s.peerMap(p.Node, &m)
+			refused[m.Name] += m.ExceptionCount
 			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
 			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
-			if m.Incomparable == "" {
-				s.gauge(peerAgrees, truth(m.Agreed), p.Node, m.Name)
+			// What is unknown is not proven, and how many entries differ is unknown with it.
+			unknown := m.Incomparable != ""
+			s.gauge(peerUnknown, truth(unknown), p.Node, m.Name)
+			s.gauge(peerAgrees, truth(m.Agreed && !unknown), p.Node, m.Name)
+			if !unknown {
 				s.gauge(divergent, float64(m.Divergent), p.Node, m.Name)
 			}
 		}
+	}
+	for name, count := range refused {
+		s.gauge(exceptionsOf, float64(count), name, "refused")
 	}
 	st := d.replicator.Stats()
 	s.counter(streamDeltas, st.Sent.Deltas, "sent")
@@ -243,6 +322,9 @@ func (s sink) streams(d *Daemon) {
 	s.counter(digests, st.Digests-st.DigestsDiffer-st.DigestsImpossible, "agree")
 	s.counter(digests, st.DigestsDiffer, "differ")
 	s.counter(digests, st.DigestsImpossible, "impossible")
+	for reason, n := range d.replicator.Rejected() {
+		s.counter(recRejected, n, reason)
+	}
 	s.counter(repairs, st.Repairs)
 	s.counter(repaired, st.Repaired)
 	s.counter(streamWalks, st.Walks, "beginning")
@@ -258,9 +340,20 @@ func (s sink) transport(d *Daemon) {
 	} {
 		s.counter(gossipErrors, n, cause)
 	}
+	for listener, rejected := range map[string]map[string]uint64{
+		"gossip": g.Rejected, "grpc": d.limiter.Rejected(), "metrics": d.admin.limiter.Rejected(),
+	} {
+		for reason, n := range rejected {
+			s.counter(connRejected, n, listener, reason)
+		}
+	}
 	c := d.credentials.Stats()
+	s.counter(logHeld, d.logLimiter.held()+g.LogsSuppressed+c.LogsSuppressed)
 	for reason, n := range c.AcceptRefused {
 		s.counter(tlsRefused, n, "accept", string(reason))
+	}
+	for reason, n := range c.Dropped {
+		s.counter(tlsRefused, n, "open", string(reason))
 	}
 	for reason, n := range c.DialRefused {
 		s.counter(tlsRefused, n, "dial", string(reason))

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -41,10 +42,27 @@ type node struct {
 	dir     string
 	pin     string // of its map, if twoNodes made it
 	config  config.Config
+	attach  capture.Attach // none by default
 	capture *capture.Capture
 	client  *daemon.Client
 	log     logBuffer
 	stop    func()
+
+	nextMu sync.Mutex
+	next   func() (config.Config, error) // what a reload loads
+}
+
+// reload has the node take over settings.
+func (n *node) reload(next config.Config) (daemon.Reloaded, error) {
+	n.t.Helper()
+	n.nextMu.Lock()
+	n.next = func() (config.Config, error) { return next, next.Validate() }
+	n.nextMu.Unlock()
+	done, err := n.client.Reload(n.t.Context())
+	if err == nil {
+		n.config = next
+	}
+	return done, err
 }
 
 // logBuffer collects a log that a test reads while it grows.
@@ -71,6 +89,32 @@ func loopback(number int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
 }
 
+// output is a test's output until the test ends. Timers of memberlist outlast its shutdown, and
+// may log then.
+type output struct {
+	mu sync.Mutex
+	w  io.Writer // nil once the test has ended
+}
+
+func outputOf(t *testing.T) *output {
+	o := &output{w: t.Output()}
+	t.Cleanup(func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.w = nil
+	})
+	return o
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.w == nil {
+		return len(p), nil
+	}
+	return o.w.Write(p)
+}
+
 // newNode makes settings for a node; number tells its addresses apart from others'.
 func newNode(t *testing.T, number int, maps ...string) *node {
 	t.Helper()
@@ -90,12 +134,17 @@ func (n *node) start() {
 	n.t.Helper()
 	d, err := daemon.New(daemon.Options{
 		Config: n.config, Version: "test",
-		Logger: slog.New(slog.NewTextHandler(io.MultiWriter(&n.log, n.t.Output()), nil)),
+		Logger: checked(n.t, slog.NewTextHandler(io.MultiWriter(&n.log, outputOf(n.t)), nil)),
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
-			o.Attach = capture.AttachNone
+			o.Attach = cmp.Or(n.attach, capture.AttachNone)
 			c, err := capture.Open(o)
 			n.capture = c
 			return c, err
+		},
+		Reload: func() (config.Config, error) {
+			n.nextMu.Lock()
+			defer n.nextMu.Unlock()
+			return n.next()
 		},
 	})
 	if err != nil {

@@ -46,29 +46,31 @@ const (
 	proven
 )
 
-// Ready returns whether this node holds, in its kernel maps, what its peers know, and
-// what is missing.
+// Ready returns whether this node holds, in its kernel maps, what its peers hold, and
+// what is missing: each reason once, with the maps that it concerns.
 func (d *Daemon) Ready() Readiness {
-	r := Readiness{Node: d.self.Node, Ready: true, Missing: []string{}}
-	peers := "" // asked for only when it matters
-	for _, m := range d.maps {
+	r := Readiness{Node: d.self.Node, Ready: true}
+	var missing, luck reasons
+	var peers *obstacles // asked for only when it matters
+	for _, m := range d.replicas() {
 		v, reason := m.readiness()
-		if v == proven {
+		if admitted := m.admitted(v); v == proven || !admitted {
 			continue
 		}
 		if reason == "" {
-			if peers == "" {
-				peers = orElse(d.missingFromPeers(), "a last look")
+			if peers == nil {
+				peers = d.obstacles()
 			}
-			reason = peers
+			reason = orElse(peers.text(m.name), "the last check is under way")
 		}
-		reason = m.name + ": " + reason
 		if v == unproven {
-			r.Unproven = append(r.Unproven, reason)
+			luck.add(m.name, reason)
 			continue
 		}
-		r.Ready, r.Missing = false, append(r.Missing, reason)
+		r.Ready = false
+		missing.add(m.name, reason)
 	}
+	r.Missing, r.Unproven = append([]string{}, missing.texts()...), luck.texts()
 	if since, drained := d.drain.begun(); drained {
 		r.Ready, r.Drained = false, true
 		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` returns)", since.Format(time.DateTime)))
@@ -76,18 +78,56 @@ func (d *Daemon) Ready() Readiness {
 	return r
 }
 
+// maxNamed bounds the maps that are named with one reason.
+const maxNamed = 5
+
+// reasons are what maps lack, each reason once, in the order in which they came.
+type reasons []struct {
+	text string
+	maps []string
+}
+
+func (r *reasons) add(name, text string) {
+	for i := range *r {
+		if (*r)[i].text == text {
+			(*r)[i].maps = append((*r)[i].maps, name)
+			return
+		}
+	}
+	*r = append(*r, struct {
+		text string
+		maps []string
+	}{text, []string{name}})
+}
+
+func (r reasons) texts() (list []string) {
+	for _, each := range r {
+		list = append(list, MapNames(each.maps)+": "+each.text)
+	}
+	return list
+}
+
+// MapNames returns the names of maps for people, the first five of many.
+func MapNames(maps []string) string {
+	names := strings.Join(maps[:min(len(maps), maxNamed)], ", ")
+	if more := len(maps) - maxNamed; more > 0 {
+		names += fmt.Sprintf(" and %d more maps", more)
+	}
+	return names
+}
+
 // ReadyNow is Ready for whoever decides by it alone: it looks first whether each map
 // is still the one that is meant, and not only as often as maps are looked for. A load
 // balancer that has made a new map asks it, and is not told that the old one is ready.
 func (d *Daemon) ReadyNow() Readiness {
-	var missing []string
-	for _, m := range d.maps {
+	var missing reasons
+	for _, m := range d.replicas() {
 		if m.overtaken() {
-			missing = append(missing, m.name+": the map has been replaced or has gone, and that is about to be noticed")
+			missing.add(m.name, "the map has been replaced or has gone, which syncd is about to detect")
 		}
 	}
 	r := d.Ready() // after that: what has been taken up meanwhile is judged as it is
-	r.Ready, r.Missing = r.Ready && len(missing) == 0, append(r.Missing, missing...)
+	r.Ready, r.Missing = r.Ready && len(missing) == 0, append(r.Missing, missing.texts()...)
 	return r
 }
 
@@ -96,20 +136,6 @@ func orElse(s, other string) string {
 		return other
 	}
 	return s
-}
-
-// missingFromPeers says what peers have not told yet, or where they hold something
-// else, or nothing.
-func (d *Daemon) missingFromPeers() string {
-	return orElse(d.waitingForPeers(), d.disagreement())
-}
-
-// disagreement says where digests differ from those of peers, or nothing.
-func (d *Daemon) disagreement() string {
-	if ok, missing := d.replicator.Agreed(); !ok {
-		return "digests do not agree yet: " + strings.Join(missing, ", ")
-	}
-	return ""
 }
 
 func (d *Daemon) logReadiness(r *Readiness) {
@@ -127,7 +153,7 @@ func (d *Daemon) logReadiness(r *Readiness) {
 // before a table is looked at: what it holds then is all that they told.
 func (d *Daemon) judge() {
 	var open []*replica
-	for _, m := range d.maps {
+	for _, m := range d.replicas() {
 		if m.undecided() {
 			open = append(open, m)
 		}
@@ -135,17 +161,16 @@ func (d *Daemon) judge() {
 	if len(open) == 0 {
 		return
 	}
-	complete := d.waitingForPeers() == ""
-	agreed := complete && d.disagreement() == ""
+	peers := d.obstacles()
 	for _, m := range open {
-		m.judge(complete, agreed)
+		m.judge(peers.of(m.name) == "", peers.text(m.name) == "")
 	}
 }
 
 // servePeers answers peers once each map that is on this host was read and offered: a
 // peer that is told that there is no such map does not wait for it.
 func (d *Daemon) servePeers(ctx context.Context) error {
-	for _, m := range d.maps {
+	for _, m := range d.replicas() {
 		select {
 		case <-m.looked:
 		case <-ctx.Done():
@@ -222,7 +247,7 @@ func (m *replica) overtaken() bool {
 	if a == nil {
 		return false // not ready, and says why
 	}
-	means, err := kmap.Means(m.ref, a.m.Info().ID)
+	means, err := kmap.Means(m.ref, a.m.Info().ID, m.daemon.pinOwners...)
 	return err == nil && !means // what is wrong, the watcher tells
 }
 

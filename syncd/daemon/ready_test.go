@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"mapsync/peers"
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
 
 	"github.com/cilium/ebpf"
@@ -176,16 +178,39 @@ func mute(t *testing.T, join string) (leave func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	listener, err := net.Listen("tcp", "127.0.1.9:7947")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	mapsyncv1.RegisterReplicationServiceServer(server, welcomer{})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { done <- c.Run(ctx) }()
 	return func() {
 		cancel()
+		server.Stop()
+		<-served
 		<-done
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// welcomer proves the name of the mute node, and then sends nothing.
+type welcomer struct {
+	mapsyncv1.UnimplementedReplicationServiceServer
+}
+
+func (welcomer) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "mute", Number: 1}},
+	}})
+	<-stream.Context().Done()
+	return err
 }
 
 func TestOnReadyTimeout(t *testing.T) {
@@ -227,6 +252,7 @@ func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 100)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
 	n1.start()
 	eventually(t, "ready", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 500, 7)

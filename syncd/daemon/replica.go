@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
@@ -45,22 +47,31 @@ const settleKeys = 1 << 18
 type replica struct {
 	daemon *Daemon
 	name   string
+	order  int // its place in the settings: of two names of one kernel map the first is used
 	ref    kmap.Ref
 	log    *slog.Logger
 	// schemaFile is where the types are read from instead of the kernel, if set.
 	schemaFile string
+	fields     []schema.Setting // of all maps
+	end        func()           // stops run, and the replication; set by start
+
+	room atomic.Int64 // entries that the kernel map has room for; 0: there is none
 
 	mu         sync.Mutex
 	state      MapState
 	err        error
-	table      *table.Table   // nil until a first map gave the sizes
-	schema     *schema.Schema // of the table
-	kernel     *attachment    // nil while there is no map
-	since      time.Time      // when the current kernel map was attached
-	remembered bool           // the state file names the current kernel map
-	heard      *table.Debt    // of what peers had told to the current map when they had told all
-	verdict    verdict        // of the current kernel map
-	goal       *table.Debt    // of what was known when peers had told all and agreed
+	refusal    string                  // the latest error that was logged and did not end since
+	fail       context.CancelCauseFunc // ends follow; nil while it does not run
+	table      *table.Table            // nil until a first map gave the sizes
+	schema     *schema.Schema          // of the table
+	kernel     *attachment             // nil while there is no map
+	since      time.Time               // when the current kernel map was attached
+	remembered bool                    // the state file names the current kernel map
+	heard      *table.Debt             // of what peers had told to the current map when they had told all
+	verdict    verdict                 // of the current kernel map
+	goal       *table.Debt             // of what was known when peers had told all and agreed
+
+	late bool // a reload added it to a ready node, and it was not ready since
 
 	conversions, unconverted uint64 // tables, and entries that did not fit
 
@@ -85,7 +96,7 @@ type attachment struct {
 	requested int64 // the latest loss for which a scan was asked for
 }
 
-func newReplica(d *Daemon, setting string) (*replica, error) {
+func newReplica(d *Daemon, order int, setting string) (*replica, error) {
 	m, err := config.ParseMap(setting)
 	if err != nil {
 		return nil, err
@@ -96,7 +107,7 @@ func newReplica(d *Daemon, setting string) (*replica, error) {
 	}
 	looked := make(chan struct{})
 	return &replica{
-		daemon: d, name: m.Name, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name),
+		daemon: d, name: m.Name, order: order, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name),
 		looked: looked, look: sync.OnceFunc(func() { close(looked) }),
 	}, nil
 }
@@ -114,9 +125,10 @@ func (m *replica) run(ctx context.Context) error {
 	if m.ref.PinPath != "" {
 		interval = pollPin
 	}
-	watcher := kmap.NewWatcher(m.ref, interval)
+	watcher := kmap.NewWatcher(m.ref, interval, m.daemon.pinOwners...)
+	defer m.daemon.claims.withdraw(m)
 	m.log.Info("waiting for the map", "ref", m.ref.String())
-	if there, err := kmap.Resolve(m.ref); err != nil {
+	if there, err := kmap.Resolve(m.ref, m.daemon.pinOwners...); err != nil {
 		m.look() // what is wrong, Next tells
 	} else if err := there.Close(); err != nil {
 		m.log.Warn("the map was not closed after a first look", "error", err)
@@ -130,6 +142,9 @@ func (m *replica) run(ctx context.Context) error {
 			break
 		}
 		m.refuse(err)
+		if unfit(err) {
+			continue // the same kernel map stays unfit: wait for another one
+		}
 		if time.Since(began) > maxRetry {
 			pause = minRetry
 		}
@@ -142,11 +157,18 @@ func (m *replica) run(ctx context.Context) error {
 	return nil
 }
 
+// unfit reports whether a kernel map cannot be replicated whatever else changes.
+func unfit(err error) bool {
+	return errors.Is(err, kmap.ErrUnsupported) || errors.Is(err, capture.ErrEntryTooLarge)
+}
+
 // follow attaches each kernel map that the reference comes to mean. It returns
 // what went wrong with one, or with looking for it.
 func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
+	m.setFail(fail)
+	defer m.setFail(nil)
 	for {
 		event, err := watcher.Next(ctx)
 		if cause := context.Cause(ctx); cause != nil {
@@ -159,12 +181,28 @@ func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 			m.log.Info("the map has gone, its table stays", "event", event.Kind.String(), "id", event.ID)
 		}
 		if event.Kind == kmap.Gone {
+			m.accepted() // the map that was refused has gone
+			m.daemon.claims.withdraw(m)
 			continue
 		}
 		if err := m.attach(ctx, event, fail); err != nil {
 			return err
 		}
+		m.accepted()
 	}
+}
+
+func (m *replica) setFail(fail context.CancelCauseFunc) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fail = fail
+}
+
+// accepted ends a refusal: the next error is logged again.
+func (m *replica) accepted() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.err, m.refusal = nil, ""
 }
 
 // refuse sets the map aside.
@@ -172,8 +210,9 @@ func (m *replica) refuse(err error) {
 	m.look()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.err == nil || m.err.Error() != err.Error() {
-		m.log.Error("the map cannot be replicated, trying again", "error", err)
+	if text := err.Error(); m.refusal != text {
+		m.refusal = text
+		m.log.Error("the map cannot be replicated", "error", err, "retried", !unfit(err))
 	}
 	m.state, m.err = MapRefused, err
 }
@@ -185,9 +224,13 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	if err != nil {
 		return err
 	}
+	if err := m.daemon.claims.take(event.ID, m); err != nil {
+		return errors.Join(err, opened.Close())
+	}
 	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
 	t, err := m.tableFor(opened.Info(), s)
 	if err != nil {
+		m.daemon.claims.release(event.ID, m)
 		return errors.Join(err, opened.Close())
 	}
 	m.begin(a, t, s)
@@ -241,8 +284,15 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.same(m.name, identityOf(&info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
+		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
+		LRU:             isLRU(&info),
+		MaxEntries:      info.MaxEntries,
+		EvictedTTL:      m.daemon.config.EvictedTTL,
+		MaxEvicted:      m.daemon.config.MaxEvicted,
+		MaxLive:         m.daemon.maxLive(&info),
+		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
@@ -262,7 +312,9 @@ func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	defer m.mu.Unlock()
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
+	m.room.Store(int64(info.MaxEntries))
 	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
+	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) }) // a reload may have been faster
 	m.verdict = notReady
 	m.daemon.poke()
 }
@@ -277,8 +329,9 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 			m.offered = nil
 		}
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
-			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash,
-			Schema: s, Links: m.daemon.links,
+			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info),
+			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
+			Access: m.daemon.access(m.name),
 		}, t)
 		if err != nil {
 			return err
@@ -321,6 +374,7 @@ func (m *replica) detach(next MapState) bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.kernel, m.state = nil, next
+	m.room.Store(0)
 	m.verdict = notReady
 	m.forgive(&m.goal)
 	m.forgive(&m.heard)
@@ -334,6 +388,7 @@ func (m *replica) detach(next MapState) bool {
 	if a.done != nil {
 		<-a.done
 	}
+	m.daemon.claims.release(a.m.Info().ID, m)
 	if err := a.m.Close(); err != nil {
 		m.log.Warn("a map that has gone was not closed", "error", err)
 	}

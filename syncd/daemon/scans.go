@@ -29,7 +29,7 @@ type ScanStatus struct {
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d := m.daemon
 	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
-		m.log.Warn("evictions of this map are not seen here: a scan that finds an entry of this node gone takes it for deleted")
+		m.log.Warn("evictions of this map are not seen here: an entry of this node that a scan finds gone counts as evicted and stays on peers until evicted-ttl")
 	}
 	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
 		Interval: d.config.ScanInterval, Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
@@ -39,8 +39,12 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 // evictionsUnseen reports whether what an LRU map threw out cannot be told from what was
 // deleted: nobody sees it go, and the scan finds it gone.
 func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
-	lru := info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
-	return lru && (d.capture.Attached() == capture.AttachNone || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
+	return isLRU(info) && (d.capture.Attached() == capture.AttachNone || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
+}
+
+// isLRU reports whether the kernel evicts entries of a map.
+func isLRU(info *kmap.Info) bool {
+	return info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
 }
 
 // repair reports whether a scan that began after a time (a loss was seen, say) has compared
@@ -84,4 +88,18 @@ type LossStatus struct {
 func (d *Daemon) lossStatus() LossStatus {
 	open, repaired := d.losses.state()
 	return LossStatus{Open: open > 0, OpenSeconds: open.Round(time.Millisecond).Seconds(), Repaired: repaired}
+}
+
+// maxLive returns how many live records the table of a map holds. Evicted records of an LRU map come
+// on top.
+func (d *Daemon) maxLive(info *kmap.Info) int {
+	n := int(d.config.RecordsFactor * float64(info.MaxEntries))
+	switch {
+	case !isLRU(info):
+		return n
+	case d.config.MaxEvicted > 0:
+		return n + d.config.MaxEvicted
+	default:
+		return n + info.MaxEntries
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"strings"
 
-	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
@@ -50,7 +49,7 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.Apply(m.daemon.fields); err != nil {
+	if err := s.Apply(m.fields); err != nil {
 		return nil, err
 	}
 	if s.Opaque {
@@ -89,22 +88,6 @@ func sized(s *schema.Schema, info kmap.Info) (*schema.Schema, error) {
 			s.Key.Size, s.Value.Size, info.KeySize, info.ValueSize)
 	}
 	return s, nil
-}
-
-// schemaFiles reads the setting schema into the replicas.
-func (d *Daemon) schemaFiles() error {
-	for _, setting := range d.config.Schemas {
-		name, file, err := config.ParseSchema(setting)
-		if err != nil {
-			return err
-		}
-		m := d.replica(name)
-		if m == nil {
-			return fmt.Errorf("schema %q: no map of that name is replicated", setting)
-		}
-		m.schemaFile = file
-	}
-	return nil
 }
 
 // keptRanges are the parts of a value that belong to the local kernel map.

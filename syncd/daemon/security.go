@@ -3,6 +3,7 @@ package daemon
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"mapsync/peers"
 	"mapsync/syncd/config"
+	"mapsync/syncd/replicate"
 )
 
 // checkExposure refuses to serve peers on anything but loopback without
@@ -41,11 +43,30 @@ func checkExposure(c *config.Config) error {
 func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, error) {
 	if !c.TLS() {
 		log.Warn("streams between peers are neither encrypted nor verified: no tls-cert is given", "insecure", c.Insecure)
-		return peers.Insecure(log), nil
+		return peers.InsecureWith(peers.CredentialsOptions{AllowedNames: c.AllowedNames, Observers: c.Observers, Logger: log}), nil
 	}
 	return peers.NewCredentials(peers.CredentialsOptions{
-		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, NodeName: c.NodeName, Logger: log,
+		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, CRLFile: c.TLSCRL, NodeName: c.NodeName, Logger: log,
+		AllowedNames: c.AllowedNames, Observers: c.Observers,
 	})
+}
+
+// access returns which nodes may read and write a map.
+func (d *Daemon) access(name string) replicate.Access {
+	match := func(entries []string) func(string) bool {
+		patterns := config.AccessOf(entries, name)
+		if patterns == nil {
+			return nil
+		}
+		return func(node string) bool { return peers.MatchName(patterns, node) }
+	}
+	return replicate.Access{Read: match(d.config.ReadFrom), Write: match(d.config.WriteFrom)}
+}
+
+// authenticate returns what the caller of an incoming stream has proved.
+func (d *Daemon) authenticate(ctx context.Context, node string) (replicate.Caller, error) {
+	id, err := d.credentials.Identify(ctx, node)
+	return replicate.Caller{Certificate: id.Certificate, Replica: id.Replica, Observer: id.Observer}, err
 }
 
 // readGossipKeys reads one base64 key a line; empty lines and those that begin

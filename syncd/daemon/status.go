@@ -10,7 +10,7 @@ import (
 // Status is what `syncd status --json` prints. Its names are stable.
 type Status struct {
 	Node          string        `json:"node"`
-	Incarnation   uint64        `json:"incarnation"`
+	Incarnation   uint64        `json:"incarnation,string"`
 	Version       string        `json:"version"`
 	UptimeSeconds float64       `json:"uptime_seconds"`
 	Ready         bool          `json:"ready"`
@@ -24,6 +24,33 @@ type Status struct {
 	Capture       CaptureStatus `json:"capture"`
 	Maps          []MapStatus   `json:"maps"`
 	Peers         []PeerStatus  `json:"peers"`
+	Cluster       string        `json:"cluster,omitempty"`
+	Redundancy    Redundancy    `json:"redundancy"`
+	// Absent are nodes that are expected, or were peers, and are not live.
+	Absent []AbsentPeer `json:"absent_peers"`
+	// Unverified are nodes that gossip has and that are not peers: no stream has proved
+	// their name.
+	Unverified []UnverifiedNode `json:"unverified_nodes,omitempty"`
+	// Observers are the programs that receive maps and replicate nothing back.
+	Observers []ObserverStatus `json:"observers,omitempty"`
+}
+
+// UnverifiedNode is a node that gossip has, and the reason why it is not a peer.
+type UnverifiedNode struct {
+	Node    string `json:"node"`
+	Address string `json:"address"`
+	Error   string `json:"error"`
+}
+
+// maxUnverified bounds the unverified nodes that are listed.
+const maxUnverified = 16
+
+// ObserverStatus is the part of Status about one stream that observes.
+type ObserverStatus struct {
+	Name    string    `json:"name"`
+	Address string    `json:"address"`
+	Since   time.Time `json:"since"`
+	Maps    []string  `json:"maps"`
 }
 
 // CaptureStatus is the part of Status about the hooks.
@@ -66,17 +93,28 @@ type MapStatus struct {
 	Applied     uint64 `json:"applied"`
 	Memory      uint64 `json:"memory_bytes"`
 
+	// Unsent is how many entries cannot be sent to any peer, and Exceptions are some of them.
+	Unsent     int         `json:"unsent_entries"`
+	Exceptions []Exception `json:"exceptions,omitempty"`
+
 	Scan *ScanStatus `json:"scan,omitempty"`
+}
+
+// Exception is an entry that a node has and cannot send, or another cannot hold.
+type Exception struct {
+	Entry  string `json:"entry"` // its key
+	Reason string `json:"reason"`
 }
 
 // PeerStatus is the part of Status about one live peer.
 type PeerStatus struct {
 	Node        string    `json:"node"`
-	Incarnation uint64    `json:"incarnation"`
+	Incarnation uint64    `json:"incarnation,string"`
 	Address     string    `json:"address"`
 	Receiving   bool      `json:"receiving"` // its stream to this node is up
 	Sending     bool      `json:"sending"`   // this node's stream to it is up
 	Since       time.Time `json:"since,omitzero"`
+	LastContact time.Time `json:"last_contact,omitzero"` // when its last message came
 	Error       string    `json:"error,omitempty"`
 	// ClockOffset is how far the peer's clock is ahead of this node's, as measured
 	// by messages that take RoundTrip there and back.
@@ -89,7 +127,8 @@ type PeerStatus struct {
 // behind this node.
 type PeerMapStatus struct {
 	Name       string  `json:"name"`
-	State      string  `json:"state"`
+	State      string  `json:"state"`      // on the receiving side
+	SendState  string  `json:"send_state"` // on the sending side
 	Error      string  `json:"error,omitempty"`
 	CaughtUp   bool    `json:"caught_up"`
 	Received   uint64  `json:"received"`
@@ -103,8 +142,34 @@ type PeerMapStatus struct {
 	AgreedAt       time.Time `json:"agreed_at,omitzero"`
 	AgreedPosition uint64    `json:"agreed_position"`
 	Divergent      int       `json:"divergent_entries"`
-	Incomparable   string    `json:"incomparable,omitempty"` // why
+	Incomparable   string    `json:"incomparable,omitempty"` // why it is not known
+	// FallbackSender says that this node requests orphaned records from the peer. Via is the
+	// peer that sends this peer's records, because nothing is received from it.
+	FallbackSender bool   `json:"fallback_sender,omitempty"`
+	Via            string `json:"via,omitempty"`
+	// Refused is how many entries of the peer this node cannot hold, and Exceptions are some
+	// of them. They count neither as divergent nor for readiness. PeerUnsent is how many
+	// entries the peer cannot send.
+	Refused    int         `json:"refused_entries"`
+	Exceptions []Exception `json:"exceptions,omitempty"`
+	PeerUnsent int         `json:"peer_unsent_entries"`
+	// Report is what the peer holds of this map; absent: it has not reported.
+	Report *PeerReport `json:"report,omitempty"`
 }
+
+// PeerReport is what a peer reported of its copy of a map.
+type PeerReport struct {
+	At         time.Time   `json:"at"`
+	Live       uint64      `json:"live"`
+	MaxEntries uint64      `json:"max_entries"`       // of its kernel map; 0: there is none
+	Failed     uint64      `json:"failed_writes"`     // live entries that its kernel map does not hold
+	Displaced  uint64      `json:"displaced_entries"` // that ever made way for newer ones
+	Refused    uint64      `json:"refused_entries"`   // entries of this node that it cannot hold
+	Exceptions []Exception `json:"exceptions,omitempty"`
+}
+
+// NotHeld returns how many entries the peer's kernel map does not hold.
+func (r *PeerReport) NotHeld() uint64 { return r.Failed + r.Refused }
 
 // Status returns what an operator wants to know now.
 func (d *Daemon) Status() Status {
@@ -114,15 +179,26 @@ func (d *Daemon) Status() Status {
 		TLS:           d.credentials.Secure(), CertExpires: d.credentials.Stats().NotAfter,
 		Gaps:    d.replicator.Stats().Gaps,
 		Capture: d.captureStatus(),
-		Maps:    make([]MapStatus, 0, len(d.maps)), Peers: []PeerStatus{},
+		Maps:    make([]MapStatus, 0, len(d.replicas())), Peers: []PeerStatus{},
 	}
+	s.Cluster = d.config.Cluster
+	s.Redundancy, s.Absent = d.redundancy(time.Now())
 	r := d.Ready()
 	s.Ready, s.NotReady, s.Unproven, s.Drained = r.Ready, r.Missing, r.Unproven, r.Drained
 	if err := d.cluster.JoinError(); err != nil {
 		s.GossipProblem = err.Error()
 	}
-	for _, m := range d.maps {
-		s.Maps = append(s.Maps, m.status())
+	for _, m := range d.replicas() {
+		st := m.status()
+		count, list := d.replicator.Unsent(m.name)
+		st.Unsent, st.Exceptions = count, exceptions(list)
+		s.Maps = append(s.Maps, st)
+	}
+	for _, u := range d.replicator.Unproven(maxUnverified) {
+		s.Unverified = append(s.Unverified, UnverifiedNode{Node: u.Node, Address: u.Addr, Error: u.Error})
+	}
+	for _, o := range d.replicator.Observers() {
+		s.Observers = append(s.Observers, ObserverStatus{Name: o.Name, Address: o.Addr, Since: o.Since, Maps: o.Maps})
 	}
 	for _, p := range d.replicator.Status() {
 		s.Peers = append(s.Peers, peerStatus(&p))
@@ -169,24 +245,43 @@ func (s *MapStatus) fill(t table.Stats) {
 func peerStatus(p *replicate.PeerStatus) PeerStatus {
 	s := PeerStatus{
 		Node: p.Node, Incarnation: p.Incarnation, Address: p.Addr,
-		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, Error: p.Error,
+		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, LastContact: p.LastContact, Error: p.Error,
 		ClockOffset: p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
 		Maps: make([]PeerMapStatus, 0, len(p.Maps)),
 	}
 	for _, m := range p.Maps {
 		s.Maps = append(s.Maps, PeerMapStatus{
-			Name: m.Name, State: string(m.State), Error: m.Error, CaughtUp: m.CaughtUp,
+			Name: m.Name, State: string(m.State), SendState: string(m.SendState), Error: m.Error, CaughtUp: m.CaughtUp,
 			Received: m.Received, Sent: m.Sent, Acked: m.Acked,
 			LagEntries: m.LagEntries, LagSeconds: m.Lag.Seconds(),
 			Agreed: m.Agreed, AgreedAt: m.AgreedAt, AgreedPosition: m.AgreedPosition,
 			Divergent: m.Divergent, Incomparable: m.Incomparable,
+			FallbackSender: m.FallbackSender, Via: m.Via,
+			Refused: m.ExceptionCount, Exceptions: exceptions(m.Exceptions), PeerUnsent: m.Unsent, Report: peerReport(&m.Report),
 		})
 	}
 	return s
 }
 
+func peerReport(r *replicate.Report) *PeerReport {
+	if r.At.IsZero() {
+		return nil
+	}
+	return &PeerReport{
+		At: r.At, Live: r.Live, MaxEntries: r.MaxEntries, Failed: r.Failed, Displaced: r.Displaced,
+		Refused: r.Refused, Exceptions: exceptions(r.Exceptions),
+	}
+}
+
+func exceptions(list []replicate.Exception) (out []Exception) {
+	for _, x := range list {
+		out = append(out, Exception{Entry: x.Key, Reason: x.Reason})
+	}
+	return out
+}
+
 func (d *Daemon) replica(name string) *replica {
-	for _, m := range d.maps {
+	for _, m := range d.replicas() {
 		if m.name == name {
 			return m
 		}
@@ -194,10 +289,4 @@ func (d *Daemon) replica(name string) *replica {
 	return nil
 }
 
-func (d *Daemon) mapNames() []string {
-	names := make([]string, len(d.maps))
-	for i, m := range d.maps {
-		names[i] = m.name
-	}
-	return names
-}
+func (d *Daemon) mapNames() []string { return namesOf(d.replicas()) }

@@ -31,7 +31,7 @@ func (d *Daemon) watchMaps(ctx context.Context) error {
 		case <-d.look:
 		case <-timer.C:
 		}
-		for _, m := range d.maps {
+		for _, m := range d.replicas() {
 			m.claim()
 			m.expireUnwritten()
 		}
@@ -70,7 +70,7 @@ func (d *Daemon) poke() {
 
 // lookInterval returns how soon to look at the maps again.
 func (d *Daemon) lookInterval() time.Duration {
-	for _, m := range d.maps {
+	for _, m := range d.replicas() {
 		if m.underWay() {
 			return readyInterval
 		}

@@ -1,0 +1,249 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"mapsync/peers"
+	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/schema"
+)
+
+// Severity is how much a Finding matters.
+type Severity string
+
+// The severities: with an error syncd does not start, or a map is refused; a warning is
+// what may be meant so, or may change until the start.
+const (
+	SeverityError   Severity = "error"
+	SeverityWarning Severity = "warning"
+)
+
+// Finding is one thing that is wrong with settings.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	Setting  string   `json:"setting,omitempty"` // empty: the settings as a whole
+	Problem  string   `json:"problem"`
+}
+
+// expirySoon is how long before its end a certificate is warned about.
+const expirySoon = 7 * 24 * time.Hour
+
+// lookupTimeout bounds the resolution of each host name.
+const lookupTimeout = 2 * time.Second
+
+// checker collects findings.
+type checker struct {
+	config *config.Config
+	found  []Finding
+}
+
+// Check returns what is wrong with settings, without starting or changing anything: values,
+// files, certificates, keys, addresses and maps. It opens kernel maps to look at their sizes;
+// what this process may not look at is a warning.
+func Check(c *config.Config) []Finding {
+	k := &checker{config: c, found: []Finding{}}
+	k.fail("", c.Validate())
+	k.checkMaps()
+	k.checkCredentials()
+	k.checkGossip()
+	k.checkFiles()
+	k.checkBound()
+	return k.found
+}
+
+// fail adds an error for each error that err joins.
+func (k *checker) fail(setting string, err error) {
+	if err == nil {
+		return
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		for _, each := range joined.Unwrap() {
+			k.fail(setting, each)
+		}
+		return
+	}
+	k.found = append(k.found, Finding{SeverityError, setting, err.Error()})
+}
+
+func (k *checker) warn(setting, format string, args ...any) {
+	k.found = append(k.found, Finding{SeverityWarning, setting, fmt.Sprintf(format, args...)})
+}
+
+// checkMaps checks what is set of maps, and looks at those that exist.
+func (k *checker) checkMaps() {
+	fields, err := ParseFields(k.config.Fields)
+	k.fail("field", err)
+	owners, err := userIDs(k.config.PinOwners)
+	k.fail("pin-owner", err)
+	var list []*replica
+	ids := make(map[uint32]string)
+	for _, s := range k.config.Maps {
+		m, err := config.ParseMap(s)
+		if err != nil {
+			continue // Validate has found it
+		}
+		list = append(list, &replica{name: m.Name})
+		ref, err := kmap.ParseRef(m.Ref)
+		if err != nil {
+			k.fail("map", err)
+			continue
+		}
+		k.checkMap(m.Name, ref, owners, ids)
+	}
+	k.fail("field", checkFields(fields, namesOf(list)))
+	k.fail("schema", schemaFiles(list, k.config.Schemas))
+	for _, m := range list {
+		if m.schemaFile != "" {
+			k.checkSchema(m)
+		}
+	}
+}
+
+// checkMap looks at one kernel map; ids has those seen before.
+func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[uint32]string) {
+	m, err := kmap.Resolve(ref, owners...)
+	switch {
+	case errors.Is(err, kmap.ErrNotFound):
+		k.warn("map", "%s: there is no such kernel map yet: syncd waits for it", name)
+		return
+	case errors.Is(err, kmap.ErrPinRefused), errors.Is(err, kmap.ErrAmbiguous):
+		k.fail("map", fmt.Errorf("%s: %w", name, err))
+		return
+	case err != nil:
+		k.warn("map", "%s: not checked: %v", name, err)
+		return
+	}
+	defer m.Close()
+	info, err := kmap.Describe(m)
+	if err != nil {
+		k.warn("map", "%s: not checked: %v", name, err)
+		return
+	}
+	if other, ok := ids[info.ID]; ok {
+		k.fail("map", fmt.Errorf("%s: %w: map %s stands for it", name, errDuplicate, other))
+	}
+	ids[info.ID] = name
+	if info.Supported != nil {
+		k.fail("map", fmt.Errorf("%s: %w", name, info.Supported))
+	}
+}
+
+func (k *checker) checkSchema(m *replica) {
+	list, err := schema.FromObject(m.schemaFile)
+	for _, s := range list {
+		if s.Map == m.name {
+			return
+		}
+	}
+	if err != nil {
+		k.fail("schema", fmt.Errorf("%s: %w", m.name, err))
+		return
+	}
+	k.warn("schema", "%s: %s has no hash map of that name; one with the kernel map's name is used if there is one", m.name, m.schemaFile)
+}
+
+func (k *checker) checkCredentials() {
+	c := k.config
+	if !c.TLS() {
+		return
+	}
+	credentials, err := peers.NewCredentials(peers.CredentialsOptions{
+		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, NodeName: c.NodeName,
+	})
+	if err != nil {
+		k.fail("tls-cert", err)
+		return
+	}
+	if left := time.Until(credentials.Stats().NotAfter); left < expirySoon {
+		k.warn("tls-cert", "the certificate ends in %s", left.Round(time.Minute))
+	}
+	if info, err := os.Stat(c.TLSKey); err == nil && info.Mode().Perm()&0o004 != 0 {
+		k.warn("tls-key", "%s can be read by others: chmod 600 it", c.TLSKey)
+	}
+}
+
+// checkGossip checks keys and addresses as the daemon does when it starts.
+func (k *checker) checkGossip() {
+	c := k.config
+	keys, err := readGossipKeys(c.GossipKeyFile, slog.New(slog.DiscardHandler))
+	k.fail("gossip-key-file", err)
+	k.fail("", checkExposure(c))
+	if info, err := os.Stat(c.GossipKeyFile); err == nil && info.Mode().Perm()&0o077 != 0 {
+		k.warn("gossip-key-file", "%s can be read by others: chmod 600 it", c.GossipKeyFile)
+	}
+	service := c.GRPCAdvertise
+	if service == "" {
+		service = strings.TrimSuffix(c.GRPCListen, ":0")
+		if service != c.GRPCListen {
+			service += ":1" // the kernel chooses a port at the start
+		}
+	}
+	k.fail("", peers.Options{
+		NodeName: c.NodeName, Incarnation: 1, BindAddr: c.GossipListen, AdvertiseAddr: c.GossipAdvertise,
+		Join: c.Join, GossipKeys: keys, ServiceAddr: service, DeadTime: c.DeadTime,
+	}.Check())
+	for _, addr := range c.Join {
+		host, _, err := net.SplitHostPort(addr)
+		if err != nil {
+			continue // Check has found it
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
+		if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
+			k.warn("join", "%s cannot be resolved now: %v", addr, err)
+		}
+		cancel()
+	}
+}
+
+// checkFiles checks the paths that syncd writes to.
+func (k *checker) checkFiles() {
+	c := k.config
+	if info, err := os.Lstat(c.ControlSocket); err == nil && info.Mode().Type() != fs.ModeSocket {
+		k.fail("control-socket", fmt.Errorf("%s exists and is not a socket (%s)", c.ControlSocket, info.Mode()))
+	}
+	const longest = 107 // of sun_path, without the final zero
+	if len(c.ControlSocket) > longest {
+		k.fail("control-socket", fmt.Errorf("the path has %d bytes, a unix socket's at most %d", len(c.ControlSocket), longest))
+	}
+	if info, err := os.Stat(c.StateDir); err == nil && !info.IsDir() {
+		k.warn("state-dir", "%s is not a directory: after a restart syncd treats its maps as new", c.StateDir)
+	}
+	path := filepath.Join(c.StateDir, c.NodeName+".state.json")
+	if info, err := os.Lstat(path); err == nil && !info.Mode().IsRegular() {
+		k.warn("state-dir", "%s is not a regular file (%s): it is replaced at the start", path, info.Mode())
+	}
+}
+
+// checkBound warns of addresses to listen on that this host does not have.
+func (k *checker) checkBound() {
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return
+	}
+	for _, setting := range []struct{ name, addr string }{
+		{"gossip-listen", k.config.GossipListen}, {"grpc-listen", k.config.GRPCListen}, {"metrics-listen", k.config.MetricsListen},
+	} {
+		addr, err := netip.ParseAddrPort(setting.addr)
+		if err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsLoopback() {
+			continue
+		}
+		found := false
+		for _, a := range own {
+			found = found || strings.HasPrefix(a.String(), addr.Addr().WithZone("").String()+"/")
+		}
+		if !found {
+			k.warn(setting.name, "no interface of this host has the address %s now", addr.Addr())
+		}
+	}
+}

@@ -1,0 +1,116 @@
+package daemon_test
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mapsync/internal/feed"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// lruNodes returns two nodes, each with an LRU map. Only events and what a test asks for reach
+// their tables without scans.
+func lruNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
+	t.Helper()
+	dir := pinDir(t)
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	spec := &ebpf.MapSpec{Name: "ct", Type: ebpf.LRUHash, KeySize: 8, ValueSize: 8, MaxEntries: entries}
+	m1, m2 = pinnedAs(t, one, spec.Copy()), pinnedAs(t, two, spec.Copy())
+	n1, n2 = newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
+	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
+	startPair(t, n1, n2)
+	return n1, n2, m1, m2
+}
+
+// TestLRUMapIsBounded: flows come to an LRU map of 1,024 entries and are evicted; none is deleted.
+// The tables of both nodes stay in proportion to the map.
+func TestLRUMapIsBounded(t *testing.T) {
+	const flows, entries = 20_000, 1024
+	n1, n2, m1, _ := lruNodes(t, entries)
+	write, err := feed.Open(m1, n1.capture.Maps(), feed.Options{Capacity: 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer write.Close()
+	evict, err := feed.Open(m1, n1.capture.Maps(), feed.Options{Capacity: 4096, SkipWrite: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer evict.Close()
+	held := map[uint64]bool{}
+	for i := uint64(0); i < flows; {
+		write.Reset()
+		for range 200 {
+			k, v := pair(i, 1)
+			write.Add(table.OpUpdate, table.ContextPacket, k, v)
+			held[i] = true
+			i++
+		}
+		if _, err := write.Run(); err != nil {
+			t.Fatal(err)
+		}
+		reportEvicted(t, m1, evict, held)
+		time.Sleep(2 * time.Millisecond)
+	}
+	for _, n := range []*node{n1, n2} {
+		eventually(t, n.config.NodeName+" holds no more than two maps", func() bool {
+			live := n.status().Maps[0].Live
+			return live >= len(held) && live <= 2*entries
+		})
+	}
+}
+
+// reportEvicted reports the entries that a map does not hold any more, as the hook on
+// htab_lru_map_delete_node would.
+func reportEvicted(t *testing.T, m *ebpf.Map, events *feed.Feed, held map[uint64]bool) {
+	t.Helper()
+	now := map[uint64]bool{}
+	var k, v uint64
+	for it := m.Iterate(); it.Next(&k, &v); {
+		now[k] = true
+	}
+	events.Reset()
+	for k := range held {
+		if !now[k] {
+			key, _ := pair(k, 0)
+			events.Add(table.OpEvict, table.ContextPacket, key, nil)
+			delete(held, k)
+		}
+	}
+	if _, err := events.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEvictionsSurviveARestart: what an LRU map evicted is missing there when syncd restarts. That
+// deletes nothing from the peer's map.
+func TestEvictionsSurviveARestart(t *testing.T) {
+	n1, _, m1, m2 := lruNodes(t, 1000)
+	n1.write(m1, 0, 500, 7)
+	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	n1.waitRemembered(m1)
+	for i := range uint64(100) {
+		k, _ := pair(i, 0)
+		if err := m1.Delete(k); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n1.stop()
+	n1.start()
+	eventually(t, "ready", func() bool { return n1.status().Ready })
+	n1.write(m1, 900, 901, 7) // what the restart has to send is sent before that
+	eventually(t, "the peer holds a later entry", func() bool { return has(m2, 900) })
+	eventually(t, "the table has all records again", func() bool { return n1.status().Maps[0].Live == 501 })
+	if n := lacks(m2, 500, 7); n > 0 {
+		t.Errorf("after a restart of syncd the peer lacks %d evicted entries that it had kept", n)
+	}
+}
+
+func has(m *ebpf.Map, i uint64) bool {
+	k, _ := pair(i, 0)
+	var v [8]byte
+	return m.Lookup(k, &v) == nil
+}

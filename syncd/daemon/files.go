@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// readPlainFile reads a file of at most limit bytes. It follows no symbolic link and
+// refuses what is not a regular file, such as a pipe that would block.
+func readPlainFile(path string, limit int64) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("read %s: not a regular file", path)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("read %s: larger than %d bytes", path, limit)
+	}
+	return data, err
+}
+
+// replaceFile writes a file so that after a crash at any moment path holds the former
+// content or all of data. It follows no symbolic link.
+func replaceFile(path string, data []byte) error {
+	next := path + ".new"
+	// One that a crash left: the link itself is removed, never what it leads to.
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := writeSynced(next, data); err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	if err := os.Rename(next, path); err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func writeSynced(path string, data []byte) (err error) {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// syncDir makes a rename in dir durable.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// userIDs returns the ids of users that are given by name or id.
+func userIDs(names []string) ([]uint32, error) {
+	var ids []uint32
+	var errs []error
+	for _, name := range names {
+		text := name
+		if u, err := user.Lookup(name); err == nil {
+			text = u.Uid
+		}
+		id, err := strconv.ParseUint(text, 10, 32)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("pin-owner %q: no user of that name or id", name))
+			continue
+		}
+		ids = append(ids, uint32(id))
+	}
+	return ids, errors.Join(errs...)
+}

@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"time"
+)
+
+// The messages of sd_notify(3).
+const (
+	notifyReady    = "READY=1"
+	notifyStopping = "STOPPING=1"
+	notifyWatchdog = "WATCHDOG=1"
+	notifyStatus   = "STATUS="
+)
+
+// notifier reports to the service manager, over the socket that NOTIFY_SOCKET names.
+// Without one it does nothing.
+type notifier struct {
+	socket string
+	// watchdog is how often the manager wants a sign of life at the latest; 0: not at all.
+	watchdog time.Duration
+	log      *slog.Logger
+}
+
+func newNotifier(log *slog.Logger) *notifier {
+	n := &notifier{socket: os.Getenv("NOTIFY_SOCKET"), log: log}
+	limit, err := strconv.ParseUint(os.Getenv("WATCHDOG_USEC"), 10, 32)
+	if pid := os.Getenv("WATCHDOG_PID"); err == nil && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		n.watchdog = time.Duration(limit) * time.Microsecond
+	}
+	return n
+}
+
+// send sends one message. Its errors are logged: the manager decides what they mean.
+func (n *notifier) send(message string) {
+	if n.socket == "" {
+		return
+	}
+	if err := sendTo(n.socket, message); err != nil {
+		n.log.Warn("failed to notify the service manager", "error", err)
+	}
+}
+
+func sendTo(socket, message string) error {
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: socket, Net: "unixgram"})
+	if err != nil {
+		return fmt.Errorf("notify: %w", err)
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, err = conn.Write([]byte(message))
+	return errors.Join(err, conn.Close())
+}
+
+// run reports that the daemon runs, and proves it until ctx ends: alive must return, which a
+// daemon whose locks are stuck does not.
+func (n *notifier) run(ctx context.Context, alive func() string) error {
+	if n.socket == "" {
+		return nil
+	}
+	n.send(notifyReady)
+	defer n.send(notifyStopping)
+	interval := 10 * time.Second // of the status alone
+	if n.watchdog > 0 {
+		interval = n.watchdog / 3
+	}
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		message := notifyStatus + alive()
+		if n.watchdog > 0 {
+			message += "\n" + notifyWatchdog
+		}
+		n.send(message)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// alive takes the locks that all work needs, and returns a line for `systemctl status`.
+func (d *Daemon) alive() string {
+	r := d.Ready()
+	if !r.Ready {
+		return fmt.Sprintf("not ready, %d reasons: see syncd status", len(r.Missing))
+	}
+	return fmt.Sprintf("ready, %d maps, %d peers", len(d.replicas()), d.replicator.Stats().Peers)
+}

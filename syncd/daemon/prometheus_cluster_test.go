@@ -1,0 +1,347 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"mapsync/internal/testcert"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"golang.org/x/sys/unix"
+)
+
+// childNode is a node in a process of its own, which can be stopped and continued.
+type childNode struct {
+	*node
+	cmd   *exec.Cmd
+	stdin io.Closer
+}
+
+func (c *childNode) start() {
+	c.t.Helper()
+	settings, err := json.Marshal(c.config)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.cmd = exec.Command("/proc/self/exe")
+	c.cmd.Env = append(os.Environ(), joinerVariable+"="+string(settings))
+	c.cmd.Stdout, c.cmd.Stderr = c.t.Output(), c.t.Output()
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.stop = sync.OnceFunc(func() {
+		_ = c.cmd.Process.Signal(syscall.SIGCONT)
+		_ = c.stdin.Close()
+		if err := c.cmd.Wait(); err != nil {
+			c.t.Error(err)
+		}
+	})
+	c.t.Cleanup(c.stop)
+	c.client = daemon.NewClient(c.config.ControlSocket)
+}
+
+func (c *childNode) signal(s syscall.Signal) {
+	c.t.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// alertCluster is three nodes with certificates, and three maps: one for all, one that is
+// smaller on n2, and one whose keys have padding.
+type alertCluster struct {
+	t             *testing.T
+	dir           string
+	ca            *testcert.CA
+	n1, n2        *node
+	n3            *childNode
+	ct1, ct2      *ebpf.Map
+	small, padded *ebpf.Map // of n1
+	stateDir      string    // of n2, a file system of its own
+	proxy         *metricsProxy
+}
+
+// metricsProxy stands between n1 and Prometheus, and can change a sample.
+type metricsProxy struct {
+	address   string
+	divergent atomic.Bool
+}
+
+var divergentSample = regexp.MustCompile(`(?m)^(mapsync_divergent_entries\{.*\}) 0$`)
+
+func newMetricsProxy(t *testing.T, n *node) *metricsProxy {
+	t.Helper()
+	p := &metricsProxy{address: loopback(101) + ":9746"}
+	server := &http.Server{Addr: p.address, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		response, err := http.Get("http://" + n.config.MetricsListen + r.URL.Path)
+		if err != nil {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		if p.divergent.Load() {
+			text = divergentSample.ReplaceAll(text, []byte("$1 3"))
+		}
+		w.Header().Set("Content-Type", response.Header.Get("Content-Type"))
+		_, _ = w.Write(text)
+	})}
+	go func() { _ = server.ListenAndServe() }()
+	t.Cleanup(func() { _ = server.Close() })
+	return p
+}
+
+// aMonth is longer than the alert about certificates looks ahead.
+func aMonth() testcert.Options {
+	return testcert.Options{NotAfter: time.Now().Add(30 * 24 * time.Hour)}
+}
+
+func newAlertCluster(t *testing.T) *alertCluster {
+	t.Helper()
+	c := &alertCluster{t: t, dir: pinDir(t), stateDir: t.TempDir()}
+	var err error
+	if c.ca, err = testcert.NewCA(t.TempDir(), "ca"); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", c.stateDir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(c.stateDir, unix.MNT_DETACH) })
+	c.n1, c.n2, c.n3 = c.node(1), c.node(2), &childNode{node: c.node(3)}
+	c.n1.config.ExpectedPeers = config.PeerList{"n2", "n3"}
+	c.n2.config.StateDir, c.n2.config.BufferSize = c.stateDir, 4096
+	c.ct1, c.ct2 = c.pinned(1, "ct", 8, 10000), c.pinned(2, "ct", 8, 10000)
+	c.pinned(3, "ct", 8, 10000)
+	c.small = c.pinned(1, "small", 8, 1000)
+	c.pinned(2, "small", 8, 100)
+	c.pinned(3, "small", 8, 1000)
+	for number := 3; number >= 1; number-- {
+		c.padded = pinnedAs(t, c.pin(number, "padded"), paddedSpec())
+	}
+	c.n1.start()
+	c.n2.start()
+	c.n3.start()
+	c.proxy = newMetricsProxy(t, c.n1)
+	return c
+}
+
+func (c *alertCluster) pin(number int, name string) string {
+	return filepath.Join(c.dir, name+string(rune('0'+number)))
+}
+
+func (c *alertCluster) pinned(number int, name string, valueSize, entries uint32) *ebpf.Map {
+	return pinned(c.t, c.pin(number, name), 8, valueSize, entries)
+}
+
+func (c *alertCluster) node(number int) *node {
+	n := newNode(c.t, number, "ct="+c.pin(number, "ct"), "small="+c.pin(number, "small"), "padded="+c.pin(number, "padded"))
+	n.secure(c.ca, aMonth(), 1)
+	n.gossipKeys(1, 2)
+	n.config.DeadTime = 20 * time.Second // a process that stands still is not gone at once
+	n.config.ScanInterval = time.Second
+	return n
+}
+
+// paddedSpec has keys with two bytes of padding at their end.
+func paddedSpec() *ebpf.MapSpec {
+	u16, u32 := &btf.Int{Name: "__u16", Size: 2}, &btf.Int{Name: "__u32", Size: 4}
+	key := &btf.Struct{Name: "key", Size: 8, Members: []btf.Member{{Name: "addr", Type: u32}, {Name: "port", Type: u16, Offset: 32}}}
+	value := &btf.Struct{Name: "value", Size: 4, Members: []btf.Member{{Name: "state", Type: u32}}}
+	return &ebpf.MapSpec{Name: "padded", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 100, Key: key, Value: value}
+}
+
+// ready waits until all nodes are.
+func (c *alertCluster) ready() {
+	c.t.Helper()
+	await(c.t, "all are ready", func() bool {
+		for _, n := range []*node{c.n1, c.n2, c.n3.node} {
+			if s, err := n.client.Status(c.t.Context()); err != nil || !s.Ready || len(s.Peers) < 2 {
+				return false
+			}
+		}
+		return true
+	}, func() any {
+		why := make(map[string][]string)
+		for _, n := range []*node{c.n1, c.n2, c.n3.node} {
+			s, _ := n.client.Status(c.t.Context())
+			why[n.config.NodeName] = s.NotReady
+		}
+		return why
+	})
+}
+
+// remove has n1's data plane delete entries [0, count).
+func (c *alertCluster) remove(m *ebpf.Map, count int) {
+	c.n1.feed(m, count, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
+}
+
+// reload has n take over settings that must be good.
+func (c *alertCluster) reload(n *node, change func(next *config.Config)) {
+	c.t.Helper()
+	next := n.config
+	change(&next)
+	if _, err := n.reload(next); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// certify gives n2 another certificate.
+func (c *alertCluster) certify(options testcert.Options) {
+	c.n2.secure(c.ca, options, 1)
+	c.n2.gossipKeys(1, 2)
+	c.reload(c.n2, func(*config.Config) {})
+}
+
+// freeze makes the file system of n2's state read-only, or writable; the state changes then.
+func (c *alertCluster) freeze(flag uintptr) {
+	c.t.Helper()
+	if err := unix.Mount("", c.stateDir, "", unix.MS_REMOUNT|flag, ""); err != nil {
+		c.t.Fatal(err)
+	}
+	maps := c.n2.config.Maps
+	c.reload(c.n2, func(next *config.Config) { next.Maps = append(maps[:len(maps):len(maps)], "passing=/sys/fs/bpf/none") })
+	c.reload(c.n2, func(next *config.Config) { next.Maps = maps })
+}
+
+// relayout restarts n3 with a map of another value size.
+func (c *alertCluster) relayout(valueSize uint32) {
+	c.n3.stop()
+	c.pinned(3, "ct", valueSize, 10000)
+	c.n3.start()
+}
+
+// scenarios has at least one for each alert.
+func (c *alertCluster) scenarios() map[string]alertScenario {
+	var stop func()
+	again := func(write func(v uint64)) func() { return func() { stop = busy(c.t, write) } }
+	away := []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing", "MapsyncStandbyBehind", "MapsyncNotReady", "MapsyncPeerMapUnserved"}
+	return map[string]alertScenario{
+		"a drained node": {
+			begin: func() {
+				if _, err := c.n1.client.Drain(c.t.Context(), false); err != nil {
+					c.t.Fatal(err)
+				}
+			},
+			end: func() {
+				if _, err := c.n1.client.Undrain(c.t.Context()); err != nil {
+					c.t.Fatal(err)
+				}
+			},
+		},
+		"a node is away": {
+			want:    []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing"},
+			allowed: away,
+			begin:   func() { c.n3.stop() },
+			end:     func() { c.n3.start(); c.ready() },
+		},
+		"a map is away": {
+			want:    []string{"MapsyncMapAway", "MapsyncNotReady"},
+			allowed: []string{"MapsyncPeerMapUnserved", "MapsyncPeerLacksEntries", "MapsyncStandbyBehind"},
+			begin: func() {
+				if err := os.Remove(c.pin(1, "ct")); err != nil {
+					c.t.Fatal(err)
+				}
+			},
+			end: func() { c.ct1 = c.pinned(1, "ct", 8, 10000); c.ready() },
+		},
+		"a peer has another layout": {
+			want:    []string{"MapsyncPeerMapUnserved"},
+			allowed: append(away, "MapsyncMapAway"),
+			begin:   func() { c.relayout(24) },
+			end:     func() { c.relayout(8); c.ready() },
+		},
+		"a peer stands still": {
+			want:    []string{"MapsyncStandbyBehind"},
+			allowed: away,
+			begin: func() {
+				c.n3.signal(syscall.SIGSTOP)
+				again(func(v uint64) { c.n1.write(c.ct1, 0, 10, v); time.Sleep(50 * time.Millisecond) })()
+			},
+			end: func() { stop(); c.n3.signal(syscall.SIGCONT); c.ready(); c.remove(c.ct1, 10) },
+		},
+		"a peer's map is too small": {
+			want:    []string{"MapsyncFailedWrites", "MapsyncPeerLacksEntries"},
+			allowed: []string{"MapsyncDivergent", "MapsyncNotReady", "MapsyncRecordsRejected"},
+			begin:   func() { c.n1.write(c.small, 0, 150, 1) },
+			end:     func() { c.remove(c.small, 150) },
+		},
+		// Repairs end all differences that a test can make within seconds: the sample is changed
+		// between the node and Prometheus.
+		"entries differ": {
+			want:  []string{"MapsyncDivergent"},
+			begin: func() { c.proxy.divergent.Store(true) },
+			end:   func() { c.proxy.divergent.Store(false) },
+		},
+		"first gossip keys differ": {
+			want:    []string{"MapsyncComparisonUnknown"},
+			allowed: []string{"MapsyncDivergent"},
+			begin:   func() { c.n2.gossipKeys(2, 1); c.reload(c.n2, func(*config.Config) {}) },
+			end:     func() { c.n2.gossipKeys(1, 2); c.reload(c.n2, func(*config.Config) {}) },
+		},
+		"a key has padding": {
+			want: []string{"MapsyncExceptions"},
+			begin: func() {
+				c.n1.feed(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, []byte{1, 0, 0, 0} })
+			},
+			end: func() {
+				c.n1.feed(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, nil })
+			},
+		},
+		"events are lost again and again": {
+			want:    []string{"MapsyncLossesOpen"},
+			allowed: []string{"MapsyncDivergent", "MapsyncStandbyBehind"},
+			begin:   again(func(v uint64) { c.n2.write(c.ct2, 0, 1000, v); time.Sleep(20 * time.Millisecond) }),
+			end:     func() { stop() },
+		},
+		"a certificate ends": {
+			want:  []string{"MapsyncCertificateEnds"},
+			begin: func() { c.certify(testcert.Options{NotAfter: time.Now().Add(24 * time.Hour)}) },
+			end:   func() { c.certify(aMonth()) },
+		},
+		"the state directory is read-only": {
+			want:  []string{"MapsyncStateNotSaved"},
+			begin: func() { c.freeze(unix.MS_RDONLY) },
+			end:   func() { c.freeze(0) },
+		},
+		"settings are refused": {
+			want: []string{"MapsyncReloadFailed"},
+			begin: func() {
+				next := c.n1.config
+				next.Attach = "magic"
+				if _, err := c.n1.reload(next); err == nil {
+					c.t.Error("the settings were taken")
+				}
+			},
+			end: func() { c.reload(c.n1, func(*config.Config) {}) },
+		},
+	}
+}
+
+// flood has n1 send more records than the table of n2's smaller map may hold.
+func (c *alertCluster) flood() alertScenario {
+	return alertScenario{
+		want: []string{"MapsyncRecordsRejected"},
+		allowed: []string{
+			"MapsyncDivergent", "MapsyncFailedWrites", "MapsyncPeerLacksEntries", "MapsyncNotReady", "MapsyncExceptions",
+			"MapsyncComparisonUnknown", "MapsyncStandbyBehind",
+		},
+		begin: func() { c.n1.write(c.small, 0, 500, 1) },
+		end:   func() { c.remove(c.small, 500) },
+	}
+}

@@ -1,0 +1,216 @@
+package daemon_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+)
+
+// alertFile is what the tests need of deploy/alerts.yaml.
+type alertFile struct {
+	Groups []struct {
+		Rules []struct{ Alert string }
+	}
+}
+
+// prometheus is a server that scrapes the nodes of a test and evaluates the deployed alerts.
+type prometheus struct {
+	t       *testing.T
+	address string
+	names   []string // of the alerts
+}
+
+// What is shortened of the rules: how long a condition must last, and how far a rate looks back.
+var (
+	waitBefore = regexp.MustCompile(`(?m)^(\s+for:) \S+$`)
+	rateWindow = regexp.MustCompile(`\[\d+m\]`)
+)
+
+// startPrometheus has Debian's Prometheus scrape the nodes, with the deployed rules but for
+// the time that a condition must last, one second, and the windows of rates, four.
+func startPrometheus(t *testing.T, targets ...string) *prometheus {
+	t.Helper()
+	program, err := exec.LookPath("prometheus")
+	if err != nil {
+		t.Skip("prometheus is not installed: scripts/install-deps test")
+	}
+	text, err := os.ReadFile("../../deploy/alerts.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", "../../deploy/alerts.yaml").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	dir := t.TempDir()
+	p := &prometheus{t: t, address: loopback(200) + ":9090"}
+	var file alertFile
+	if err := yaml.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range file.Groups {
+		for _, r := range g.Rules {
+			p.names = append(p.names, r.Alert)
+		}
+	}
+	short := rateWindow.ReplaceAll(waitBefore.ReplaceAll(text, []byte("$1 1s")), []byte("[4s]"))
+	writeFile(t, filepath.Join(dir, "alerts.yaml"), short)
+	list, _ := json.Marshal(targets)
+	writeFile(t, filepath.Join(dir, "prometheus.yaml"), fmt.Appendf(nil,
+		"global: {scrape_interval: 250ms, scrape_timeout: 250ms, evaluation_interval: 250ms}\nrule_files: [alerts.yaml]\n"+
+			"scrape_configs:\n- job_name: mapsync\n  static_configs: [{targets: %s}]\n", list))
+	cmd := exec.CommandContext(t.Context(), program, "--config.file="+filepath.Join(dir, "prometheus.yaml"),
+		"--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+p.address, "--log.level=error")
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	eventually(t, "Prometheus scrapes all nodes", func() bool { return p.up() == len(targets) })
+	return p
+}
+
+// ask reads an answer of Prometheus's API; it returns false while there is none.
+func (p *prometheus) ask(path string, answer any) bool {
+	response, err := http.Get("http://" + p.address + path)
+	if err != nil {
+		return false
+	}
+	defer response.Body.Close()
+	data, err := io.ReadAll(response.Body)
+	return err == nil && response.StatusCode == http.StatusOK && json.Unmarshal(data, answer) == nil
+}
+
+// up returns how many targets answer.
+func (p *prometheus) up() (n int) {
+	var answer struct {
+		Data struct{ ActiveTargets []struct{ Health string } }
+	}
+	p.ask("/api/v1/targets", &answer)
+	for _, target := range answer.Data.ActiveTargets {
+		if target.Health == "up" {
+			n++
+		}
+	}
+	return n
+}
+
+// alerts returns the alerts in a state, with the labels of one of each.
+func (p *prometheus) alerts(states ...string) map[string]string {
+	p.t.Helper()
+	var answer struct {
+		Data struct {
+			Alerts []struct {
+				State  string
+				Labels map[string]string
+			}
+		}
+	}
+	if !p.ask("/api/v1/alerts", &answer) {
+		p.t.Fatal("Prometheus does not answer")
+	}
+	found := make(map[string]string)
+	for _, a := range answer.Data.Alerts {
+		if slices.Contains(states, a.State) {
+			found[a.Labels["alertname"]] = fmt.Sprint(a.Labels)
+		}
+	}
+	return found
+}
+
+// await polls until ok, for longer than eventually does: alerts lag behind what they are about.
+func await(t *testing.T, what string, ok func() bool, explain func() any) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 90 s: %v", what, explain())
+		}
+	}
+}
+
+// silence waits until no alert fires or is about to, and checks that it stays so.
+func (p *prometheus) silence(t *testing.T, when string) {
+	t.Helper()
+	calm := time.Now()
+	await(t, "silence "+when, func() bool {
+		if len(p.alerts("firing", "pending")) > 0 {
+			calm = time.Now()
+		}
+		return time.Since(calm) > 2*time.Second
+	}, func() any { return p.alerts("firing", "pending") })
+}
+
+// alertScenario is one trouble, the alerts that must fire and those that may.
+type alertScenario struct {
+	want, allowed []string
+	begin, end    func()
+}
+
+// TestEachAlertFiresInItsScenario: real Prometheus scrapes three nodes with the deployed
+// rules. Each alert fires in its trouble, no unrelated one does, and all are silent
+// before and after.
+func TestEachAlertFiresInItsScenario(t *testing.T) {
+	c := newAlertCluster(t)
+	p := startPrometheus(t, c.proxy.address, c.n2.config.MetricsListen, c.n3.config.MetricsListen)
+	c.ready()
+	p.silence(t, "at the start")
+	scenarios := c.scenarios()
+	if slices.Contains(p.names, "MapsyncRecordsRejected") {
+		scenarios["a peer sends more than fits"] = c.flood()
+	}
+	covered := make(map[string]bool)
+	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
+		s := scenarios[name]
+		for _, alert := range s.want {
+			covered[alert] = true
+		}
+		t.Run(name, func(t *testing.T) {
+			seen := make(map[string]string)
+			s.begin()
+			await(t, "the alerts fire", func() bool {
+				firing := p.alerts("firing")
+				maps.Copy(seen, firing)
+				return !slices.ContainsFunc(s.want, func(alert string) bool { return firing[alert] == "" })
+			}, func() any { return p.alerts("firing", "pending") })
+			if len(s.want) == 0 { // what must not alert
+				for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+					maps.Copy(seen, p.alerts("firing"))
+				}
+			}
+			for alert, labels := range seen {
+				if !slices.Contains(s.want, alert) && !slices.Contains(s.allowed, alert) {
+					t.Errorf("%s fires, too: %s", alert, labels)
+				}
+			}
+			s.end()
+			p.silence(t, "afterwards")
+		})
+		if t.Failed() {
+			return // what follows would only repeat it
+		}
+	}
+	for _, alert := range p.names {
+		if !covered[alert] {
+			t.Errorf("alert %s has no scenario: add one to alertCluster.scenarios", alert)
+		}
+	}
+	for alert := range covered {
+		if !slices.Contains(p.names, alert) {
+			t.Errorf("alert %s does not exist", alert)
+		}
+	}
+	if strings.Join(p.names, "") == "" {
+		t.Error("no alerts")
+	}
+}

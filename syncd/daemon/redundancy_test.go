@@ -1,0 +1,149 @@
+package daemon_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+)
+
+// sample returns the value of a metric's sample with these labels, in their order.
+func (n *node) sample(name, labels string) string {
+	n.t.Helper()
+	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name+labels) + ` (\S+)$`).FindStringSubmatch(n.metrics())
+	if m == nil {
+		return "absent"
+	}
+	return m[1]
+}
+
+func TestRedundancyIsReported(t *testing.T) {
+	n1, n2, _, _ := twoNodes(t, 100)
+	n1.config.ExpectedPeers = config.PeerList{"n1", "n2", "n3"}
+	n1.config.Cluster = "edge"
+	startPair(t, n1, n2)
+	redundancy := func() daemon.Redundancy { return n1.status().Redundancy }
+	eventually(t, "one of two peers", func() bool {
+		r := redundancy()
+		return r.Expected == 2 && r.Live == 1 && r.Problem == "n3 never seen"
+	})
+	if a := n1.status().Absent; len(a) != 1 || a[0].Node != "n3" || !a[0].Expected || !a[0].LastContact.IsZero() {
+		t.Errorf("absent: %+v", a)
+	}
+	eventually(t, "the log says so once sync-timeout has passed", func() bool { return n1.log.contains(`level=WARN msg="redundancy is reduced" live=1 expected=2`) })
+	const label = `{cluster="edge"}`
+	if e, l := n1.sample("mapsync_redundancy_expected", label), n1.sample("mapsync_redundancy_live", label); e != "2" || l != "1" {
+		t.Errorf("metrics: %s of %s", l, e)
+	}
+	n2.stop()
+	eventually(t, "the lost peer is listed with the time of last contact", func() bool {
+		a := n1.status().Absent
+		i := slices.IndexFunc(a, func(p daemon.AbsentPeer) bool { return p.Node == "n2" })
+		return len(a) == 2 && a[i].Expected && !a[i].LastContact.IsZero() && regexp.MustCompile(`^n2 lost \d+ s ago, n3 never seen$`).MatchString(redundancy().Problem)
+	})
+	if l := n1.sample("mapsync_redundancy_live", label); l != "0" {
+		t.Errorf("%s peers live", l)
+	}
+	n2.start()
+	eventually(t, "the peer is back", func() bool { return redundancy().Live == 1 && len(n1.status().Absent) == 1 })
+}
+
+// Without expected-peers no peer is missing; as a number the peers that left last are.
+func TestRedundancyAsANumber(t *testing.T) {
+	n1, n2, _, _ := twoNodes(t, 100)
+	n1.config.ExpectedPeers = config.PeerList{"2"}
+	startPair(t, n1, n2)
+	eventually(t, "one was never seen", func() bool {
+		r := n1.status().Redundancy
+		return r.Expected == 2 && r.Live == 1 && r.Problem == "1 never seen"
+	})
+	n2.stop()
+	eventually(t, "one is lost", func() bool {
+		return regexp.MustCompile(`^1 never seen, n2 lost \d+ s ago$`).MatchString(n1.status().Redundancy.Problem)
+	})
+	n3 := newNode(t, 3, "ct="+filepath.Join(filepath.Dir(n2.pin), "three"))
+	pinned(t, filepath.Join(filepath.Dir(n2.pin), "three"), 8, 8, 100)
+	n3.start()
+	eventually(t, "another takes its place", func() bool {
+		s := n3.status()
+		return s.Ready && s.Redundancy.Expected == 0 && s.Redundancy.Live == 1 && s.Redundancy.Problem == ""
+	})
+	eventually(t, "both are counted", func() bool {
+		s := n1.status()
+		return s.Redundancy.Live == 1 && len(s.Absent) == 1 && s.Absent[0].Node == "n2" && s.Absent[0].Expected
+	})
+}
+
+// A map that a live peer does not replicate with this node keeps it from becoming ready, and
+// is named; nodes that are ready stay so.
+func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
+	dir := pinDir(t)
+	path := func(name string) string { return filepath.Join(dir, name) }
+	n1 := newNode(t, 1, "ct="+path("ct1"), "nat="+path("nat1"), "fw="+path("fw1"))
+	n2 := newNode(t, 2, "ct="+path("ct2"), "nat="+path("nat2"), "fw="+path("fw2"))
+	for _, name := range []string{"ct1", "ct2", "nat1", "fw1", "fw2"} {
+		pinned(t, path(name), 8, 8, 100)
+	}
+	pinned(t, path("nat2"), 8, 16, 100) // another layout, without types: refused both ways
+	n1.start()
+	eventually(t, "ready alone", func() bool { return n1.status().Ready })
+	n2.config.Maps = n2.config.Maps[:2]
+	n2.config.Maps = append(n2.config.Maps, "odd="+path("fw2")) // the peer has none of that name
+	n2.start()
+	has := func(list []string, parts ...string) bool {
+		return slices.ContainsFunc(list, func(s string) bool {
+			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) })
+		})
+	}
+	eventually(t, "the joiner says which maps are not replicated", func() bool {
+		list := n2.status().NotReady
+		return len(list) == 2 && has(list, "nat: ", "not received from n1 (refused)") && has(list, "odd: n1 does not have the map")
+	})
+	if !n1.status().Ready {
+		t.Error("the node that was ready is not ready because of the joiner")
+	}
+	for _, labels := range []string{
+		`{direction="receive",map="nat",peer="n1",state="refused"}`, `{direction="send",map="nat",peer="n1",state="refused"}`,
+		`{direction="receive",map="odd",peer="n1",state="pending"}`, `{direction="send",map="odd",peer="n1",state="waiting"}`,
+		`{direction="receive",map="ct",peer="n1",state="caught_up"}`, `{direction="send",map="ct",peer="n1",state="served"}`,
+	} {
+		eventually(t, labels, func() bool { return n2.sample("mapsync_peer_map_state", labels) == "1" })
+	}
+	if v := n2.sample("mapsync_peer_map_state", `{direction="receive",map="ct",peer="n1",state="refused"}`); v != "0" {
+		t.Errorf("ct is refused: %s", v)
+	}
+	n2.stop()
+	n2.config.AllowUnservedMaps = true
+	n2.start()
+	eventually(t, "ready with allow-unserved-maps", func() bool { return n2.status().Ready })
+}
+
+// A problem that many maps have is one line, and no map's line has the names of others.
+func TestEachProblemIsListedOnce(t *testing.T) {
+	const count = 43
+	dir := pinDir(t)
+	n := newNode(t, 1)
+	n.config.Join = []string{"127.0.1.9:7946"}
+	for i := range count {
+		pinned(t, filepath.Join(dir, fmt.Sprint("m", i)), 8, 8, 10)
+		n.config.Maps = append(n.config.Maps, filepath.Join(dir, fmt.Sprint("m", i)))
+	}
+	pinned(t, filepath.Join(dir, "bad"), 8, 8, 10)
+	n.config.Maps = append(n.config.Maps, "absent="+filepath.Join(dir, "none"))
+	leave := mute(t, n.config.GossipListen)
+	defer leave()
+	n.start()
+	eventually(t, "one line for the peer, and one for the map that is absent", func() bool {
+		list := n.status().NotReady
+		return len(list) == 2 && list[0] == "m0, m1, m2, m3, m4 and 38 more maps: initial sync is under way with mute" &&
+			list[1] == "absent: waiting"
+	})
+	if code, body := n.readyz(); code != 503 || strings.Count(body, "\n") != 2 {
+		t.Errorf("readyz: %d\n%s", code, body)
+	}
+}

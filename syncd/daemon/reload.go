@@ -1,0 +1,211 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"time"
+
+	"mapsync/syncd/config"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// ErrSettings is wrapped by the error of a reload whose settings or files cannot be used.
+var ErrSettings = errors.New("settings not reloaded, the former ones stay in use")
+
+// reloadable are the settings that a reload applies. Files are read again whatever their
+// names: certificates, gossip keys, and the types of maps when those are attached next.
+var reloadable = []string{"map", "schema", "field"}
+
+// Reloaded says what a reload did.
+type Reloaded struct {
+	Added   []string `json:"added"`   // maps
+	Removed []string `json:"removed"` // maps; one that changed was removed and added
+	Keys    bool     `json:"keys"`    // the gossip keys changed
+	// NeedsRestart are settings that differ and take effect with a restart only.
+	NeedsRestart []string `json:"needs_restart"`
+}
+
+// reloads is what a Daemon knows of its settings after the start.
+type reloads struct {
+	load     func() (config.Config, error) // nil: there is nothing to load from
+	requests chan chan<- reloadAnswer
+
+	mu      sync.Mutex
+	failure error     // of the latest reload
+	last    time.Time // that settings were read with success
+}
+
+type reloadAnswer struct {
+	done Reloaded
+	err  error
+}
+
+// Reload reads the settings and all files that they name again, and applies the
+// [reloadable] ones: all of them, or, with an error that wraps ErrSettings, none.
+// It returns when that is done; ctx ends the waiting.
+func (d *Daemon) Reload(ctx context.Context) (Reloaded, error) {
+	answer := make(chan reloadAnswer, 1)
+	select {
+	case d.reloads.requests <- answer:
+	case <-ctx.Done():
+		return Reloaded{}, fmt.Errorf("reload: %w", ctx.Err())
+	}
+	select {
+	case a := <-answer:
+		return a.done, a.err
+	case <-ctx.Done():
+		return Reloaded{}, fmt.Errorf("reload: %w", ctx.Err())
+	}
+}
+
+// followReloads runs the replicas, and replaces them at reloads.
+func (d *Daemon) followReloads(ctx context.Context, g *errgroup.Group) error {
+	for _, m := range d.replicas() {
+		m.start(ctx, g)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case answer := <-d.reloads.requests:
+			done, err := d.reload(ctx, g)
+			d.noteReload(&done, err)
+			answer <- reloadAnswer{done, err}
+		}
+	}
+}
+
+func (d *Daemon) noteReload(done *Reloaded, err error) {
+	r := &d.reloads
+	r.mu.Lock()
+	r.failure = err
+	if err == nil {
+		r.last = time.Now()
+	}
+	r.mu.Unlock()
+	if err != nil {
+		d.log.Error("settings not reloaded", "error", err, "hint", "correct the file and reload again; nothing was changed")
+		return
+	}
+	d.log.Info("settings reloaded", "maps_added", done.Added, "maps_removed", done.Removed, "gossip_keys_changed", done.Keys)
+	if len(done.NeedsRestart) > 0 {
+		d.log.Warn("settings changed that take effect with a restart only", "settings", done.NeedsRestart)
+	}
+}
+
+// lastReload returns when settings were read with success, and the error of the latest
+// reload, nil if it succeeded or there was none.
+func (d *Daemon) lastReload() (last time.Time, failure error) {
+	r := &d.reloads
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last, r.failure
+}
+
+// reload prepares everything that can fail before it changes anything.
+func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error) {
+	refused := func(err error) (Reloaded, error) { return Reloaded{}, fmt.Errorf("%w: %w", ErrSettings, err) }
+	if d.reloads.load == nil {
+		return refused(errors.New("syncd was started without a way to load settings"))
+	}
+	next, err := d.reloads.load()
+	if err != nil {
+		return refused(err)
+	}
+	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
+	if err == nil {
+		err = d.cluster.CheckNewKeys(keys)
+	}
+	if err != nil {
+		return refused(err)
+	}
+	useCertificates, err := d.credentials.Prepare()
+	if err != nil {
+		return refused(err)
+	}
+	fields, err := ParseFields(next.Fields)
+	if err != nil {
+		return refused(err)
+	}
+	list, err := d.newReplicas(&next, fields)
+	if err != nil {
+		return refused(err)
+	}
+	useCertificates()
+	done := d.replaceMaps(ctx, g, list)
+	if done.Keys, err = d.useKeys(keys); err != nil {
+		return refused(err)
+	}
+	done.NeedsRestart = changedSettings(&d.config, &next)
+	return done, nil
+}
+
+// changedSettings returns the names of the settings that differ and are not reloadable.
+func changedSettings(a, b *config.Config) []string {
+	list := []string{}
+	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	for i := range x.NumField() {
+		name := x.Type().Field(i).Tag.Get("yaml")
+		if !slices.Contains(reloadable, name) && !reflect.DeepEqual(x.Field(i).Interface(), y.Field(i).Interface()) {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// useKeys has gossip use keys, and digests the first of them. Until all nodes have the
+// same first key they cannot compare what they hold; what is ready stays so.
+func (d *Daemon) useKeys(keys [][]byte) (changed bool, err error) {
+	if len(keys) == 0 {
+		return false, nil
+	}
+	if err := d.cluster.SetGossipKeys(keys); err != nil {
+		return false, err
+	}
+	changed = d.setGossipKey(keys[0])
+	for _, m := range d.replicas() {
+		m.useDigestKey()
+	}
+	return changed, nil
+}
+
+// replaceMaps has list run instead of the maps that run: those of both that are alike go on.
+func (d *Daemon) replaceMaps(ctx context.Context, g *errgroup.Group, list []*replica) Reloaded {
+	done := Reloaded{Added: []string{}, Removed: []string{}}
+	old, ready := d.replicas(), d.Ready().Ready
+	var stale, fresh []*replica
+	for i, m := range list {
+		at := slices.IndexFunc(old, m.alike)
+		if at >= 0 {
+			list[i] = old[at]
+			continue
+		}
+		m.late = ready
+		fresh = append(fresh, m)
+		done.Added = append(done.Added, m.name)
+	}
+	for _, m := range old {
+		if !slices.Contains(list, m) {
+			stale = append(stale, m)
+			done.Removed = append(done.Removed, m.name)
+		}
+	}
+	d.claims.reorder(list)
+	d.maps.Store(&list)
+	for _, m := range stale {
+		m.end()
+		if d.replica(m.name) == nil {
+			d.state.forget(m.name)
+		}
+	}
+	for _, m := range fresh {
+		m.start(ctx, g)
+	}
+	d.poke()
+	return done
+}

@@ -1,0 +1,255 @@
+package daemon_test
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mapsync/internal/testcert"
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+)
+
+// watchReady fails the test when a node that is ready ceases to be so, until stop.
+func watchReady(t *testing.T, nodes ...*node) (stop func()) {
+	t.Helper()
+	ended, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			for _, n := range nodes {
+				if r, err := n.client.Ready(t.Context()); err != nil || !r.Ready {
+					t.Errorf("%s is not ready: %v %v", n.config.NodeName, r.Missing, err)
+					return
+				}
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}()
+	stop = sync.OnceFunc(func() { close(ended); <-stopped })
+	t.Cleanup(stop)
+	return stop
+}
+
+func (n *node) gossipKeys(keys ...byte) {
+	n.t.Helper()
+	var text string
+	for _, k := range keys {
+		text += base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{k}, 32)) + "\n"
+	}
+	if err := os.WriteFile(n.config.GossipKeyFile, []byte(text), 0o600); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Maps are added and removed while the others go on, and no node is taken out of service.
+func TestReloadAddsAndRemovesMaps(t *testing.T) {
+	n1, n2, m1, m2 := equalPair(t)
+	dir := filepath.Dir(n1.pin)
+	more1, more2 := pinned(t, filepath.Join(dir, "more1"), 8, 8, 1000), pinned(t, filepath.Join(dir, "more2"), 8, 8, 1000)
+	key, value := pair(7, 7) // there before, known to nobody
+	if err := more1.Put(key, value); err != nil {
+		t.Fatal(err)
+	}
+	stop := watchReady(t, n1, n2)
+	with := func(n *node, maps ...string) config.Config {
+		next := n.config
+		next.Maps = maps
+		return next
+	}
+	more := map[*node]string{n1: "more=" + filepath.Join(dir, "more1"), n2: "more=" + filepath.Join(dir, "more2")}
+	for _, n := range []*node{n1, n2} {
+		done, err := n.reload(with(n, more[n], "ct="+n.pin))
+		if err != nil || !slices.Equal(done.Added, []string{"more"}) || len(done.Removed) != 0 || len(done.NeedsRestart) != 0 {
+			t.Fatalf("%+v, %v", done, err)
+		}
+	}
+	n1.write(more1, 100, 200, 3)
+	n1.write(m1, 0, 500, 8)
+	eventually(t, "both maps replicate", func() bool {
+		var v []byte
+		return holds(t, m2, 500, 8) && more2.Lookup(key, &v) == nil && entryCount(t, more2) == 101
+	})
+	// The map in use is removed on one node; its entries stay where they are.
+	done, err := n2.reload(with(n2, more[n2]))
+	if err != nil || !slices.Equal(done.Removed, []string{"ct"}) || len(done.Added) != 0 {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	n1.write(m1, 0, 500, 9)
+	n1.write(more1, 100, 200, 4)
+	eventually(t, "the other map goes on", func() bool { k, _ := pair(100, 0); var v []byte; return more2.Lookup(k, &v) == nil && v[0] == 4 })
+	if s := n2.status(); len(s.Maps) != 1 || s.Maps[0].Name != "more" || !holds(t, m2, 500, 8) {
+		t.Errorf("%+v", s.Maps)
+	}
+	if strings.Contains(n2.metrics(), `map="ct",state="live"`) {
+		t.Error("the removed map has metrics")
+	}
+	_, state := n2.readState()
+	eventually(t, "the removed map is forgotten", func() bool { _, state = n2.readState(); return state["kernel_maps"].(map[string]any)["ct"] == nil })
+	stop()
+	// It comes back, and takes over what the peer holds.
+	if done, err := n2.reload(with(n2, "ct="+n2.pin, more[n2])); err != nil || !slices.Equal(done.Added, []string{"ct"}) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	eventually(t, "the map is equal again", func() bool { return holds(t, m2, 500, 9) && n2.status().Ready })
+}
+
+func entryCount(t *testing.T, m *ebpf.Map) (n int) {
+	t.Helper()
+	var key, value []byte
+	entries := m.Iterate()
+	for entries.Next(&key, &value) {
+		n++
+	}
+	if err := entries.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// What cannot be used changes nothing, and log, metric and error say why.
+func TestReloadOfWhatCannotBeUsedChangesNothing(t *testing.T) {
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin := filepath.Join(pinDir(t), "ct")
+	pinned(t, pin, 8, 8, 100)
+	n := newNode(t, 1, "ct="+pin)
+	n.config.Join = nil
+	n.secure(ca, testcert.Options{}, 1)
+	n.start()
+	eventually(t, "ready", func() bool { return n.status().Ready })
+	cert, err := os.ReadFile(n.config.TLSCert)
+	if err != nil {
+		t.Fatal(err)
+	}
+	good, before := n.config, n.status().CertExpires
+	good.Maps = []string{"ct=" + pin, "new=/sys/fs/bpf/none"}
+	for name, c := range map[string]struct {
+		want  string
+		spoil func(next *config.Config)
+	}{
+		"settings":    {"is unknown: choose", func(next *config.Config) { next.Attach = "magic" }},
+		"maps":        {"one name", func(next *config.Config) { next.Maps = append(next.Maps, "dup="+pin) }},
+		"field":       {"no map of that name", func(next *config.Config) { next.Fields = []string{"other:x=ktime"} }},
+		"gossip key":  {"5 bytes", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, []byte("c2hvcnQ=\n")) }},
+		"no key":      {"holds no gossip key", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, nil) }},
+		"certificate": {"holds no PEM block", func(*config.Config) { writeFile(t, n.config.TLSCert, []byte("junk")) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := good
+			next.Maps = slices.Clone(good.Maps)
+			c.spoil(&next)
+			if _, err := n.reload(next); !errors.Is(err, daemon.ErrSettings) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+			if s := n.status(); len(s.Maps) != 1 || !s.Ready || !s.CertExpires.Equal(before) {
+				t.Errorf("something changed: %+v", s)
+			}
+			if !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 0") || !n.log.contains("settings not reloaded") {
+				t.Error("neither the metric nor the log shows it")
+			}
+			n.gossipKeys(1)
+			writeFile(t, n.config.TLSCert, cert)
+		})
+	}
+	good.MetricsListen, good.ScanBudget = "127.0.0.1:1", 7
+	done, err := n.reload(good)
+	if err != nil || !slices.Equal(done.NeedsRestart, []string{"scan-budget", "metrics-listen"}) {
+		t.Errorf("%+v, %v", done, err)
+	}
+	n.config.MetricsListen = loopback(1) + ":9746"
+	if !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 1") || len(n.status().Maps) != 2 {
+		t.Error("the good settings were not taken over")
+	}
+}
+
+func writeFile(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A certificate that was replaced is used after the reload has returned.
+func TestReloadTakesCertificates(t *testing.T) {
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, 1, "ct=/sys/fs/bpf/none")
+	n.secure(ca, testcert.Options{}, 1)
+	n.start()
+	ends := time.Now().Add(40 * 24 * time.Hour).Truncate(time.Second)
+	n.secure(ca, testcert.Options{NotAfter: ends}, 1)
+	if _, err := n.reload(n.config); err != nil {
+		t.Fatal(err)
+	}
+	if got := n.status().CertExpires; !got.Equal(ends) {
+		t.Errorf("the certificate in use ends %s, want %s", got, ends)
+	}
+}
+
+// Gossip keys rotate in three steps, node by node. No node is lost or leaves service; where
+// first keys differ the comparison is unknown, not divergent, and afterwards digests agree.
+func TestReloadRotatesGossipKeys(t *testing.T) {
+	ca, err := testcert.NewCA(t.TempDir(), "ca")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n1, n2, m1, m2 := twoNodes(t, 1000)
+	n1.secure(ca, testcert.Options{}, 1)
+	n2.secure(ca, testcert.Options{}, 1)
+	startPair(t, n1, n2)
+	n1.write(m1, 0, 500, 7)
+	stop := watchReady(t, n1, n2)
+	agree := func() bool {
+		for _, n := range []*node{n1, n2} {
+			s := n.status()
+			if len(s.Peers) != 1 || !s.Peers[0].Maps[0].Agreed || s.Peers[0].Maps[0].Incomparable != "" {
+				return false
+			}
+		}
+		return holds(t, m1, 500, 7) && holds(t, m2, 500, 7)
+	}
+	eventually(t, "digests agree", agree)
+	for _, keys := range [][]byte{{1, 2}, {2, 1}, {2}} {
+		for _, n := range []*node{n1, n2} {
+			n.gossipKeys(keys...)
+			if done, err := n.reload(n.config); err != nil || done.Keys != (keys[0] == 2 && len(keys) == 2) {
+				t.Fatalf("%v: %+v, %v", keys, done, err)
+			}
+			if n == n1 && keys[0] == 2 && len(keys) == 2 {
+				eventually(t, "the comparison is unknown", func() bool { return n1.status().Peers[0].Maps[0].Incomparable != "" })
+				n1.write(m1, 0, 500, 7) // goes on
+			}
+			if d := n.status().Peers[0].Maps[0].Divergent; d != 0 {
+				t.Errorf("%v: %d entries count as divergent", keys, d)
+			}
+		}
+		eventually(t, "digests agree again", agree)
+	}
+	stop()
+	for _, n := range []*node{n1, n2} {
+		if text := n.metrics(); strings.Contains(text, "mapsync_repairs_total 1") || !strings.Contains(text, "mapsync_gossip_members 1") {
+			t.Error("records were repaired, or the peer was lost")
+		}
+	}
+	n2.stop()
+	n2.start()
+	eventually(t, "a node that restarts is ready", func() bool { return n2.status().Ready && agree() })
+}

@@ -1,0 +1,138 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"mapsync/syncd/table"
+)
+
+// Removed is what a forget or a purge removed.
+type Removed struct {
+	Maps []RemovedRecords `json:"maps"` // in the order of the settings
+}
+
+// RemovedRecords is what was removed of one map.
+type RemovedRecords struct {
+	Map     string `json:"map"`
+	Records int    `json:"records"`
+}
+
+// removeChunk is how many records one hold of the table's lock looks at.
+const removeChunk = 1024
+
+// ErrOwner is wrapped by the error of a forget of this node's own records.
+var ErrOwner = errors.New("records of this node itself cannot be forgotten")
+
+// ErrLiveOwner is wrapped by the error of a forget whose owner is live.
+var ErrLiveOwner = errors.New("the owner is live and sends its records (--force removes them nevertheless)")
+
+// forget removes the records of an owner from maps, on all nodes. A live owner is refused unless
+// force is set.
+func (d *Daemon) forget(owner string, maps []*replica, force bool, by caller) (Removed, error) {
+	if owner == "" || owner == d.self.Node {
+		return Removed{}, fmt.Errorf("forget owner %q: %w", owner, ErrOwner)
+	}
+	live := d.liveOwner(owner)
+	if live && !force {
+		return Removed{}, fmt.Errorf("forget owner %q: %w", owner, ErrLiveOwner)
+	}
+	done := d.remove(maps, &table.Selection{Owner: owner})
+	for _, m := range done.Maps {
+		attrs := append(by.attrs(), "map", m.Map, "owner", owner, "records", m.Records, "live", live)
+		d.log.Warn("records of an owner removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done, nil
+}
+
+// hintRemoved says what an operator may have lost.
+const hintRemoved = "entries that a load balancer still uses come back with its next write"
+
+// liveOwner reports whether membership has a node, or a stream from it is up.
+func (d *Daemon) liveOwner(owner string) bool {
+	for _, c := range d.replicator.Contacts() {
+		if c.Node == owner && (c.Live || c.Connected) {
+			return true
+		}
+	}
+	return false
+}
+
+// purge removes orphaned records of a map, and those that do not fit into its kernel map here, on
+// all nodes.
+func (d *Daemon) purge(m *replica, by caller) Removed {
+	done := d.remove([]*replica{m}, &table.Selection{Orphaned: true, Unfit: true})
+	for _, r := range done.Maps {
+		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
+		d.log.Warn("orphaned records and records that do not fit removed from all nodes", append(attrs, "hint", hintRemoved)...)
+	}
+	return done
+}
+
+func (d *Daemon) remove(maps []*replica, sel *table.Selection) Removed {
+	done := Removed{Maps: []RemovedRecords{}}
+	for _, m := range maps {
+		if t, _ := m.current(); t != nil {
+			done.Maps = append(done.Maps, RemovedRecords{m.name, removeFrom(t, sel, d.clock.now())})
+		}
+	}
+	return done
+}
+
+// removeFrom removes the selected records of a table, and holds its lock for a chunk at a time.
+func removeFrom(t *table.Table, sel *table.Selection, now int64) (removed int) {
+	c := t.NewCursor(0)
+	defer c.Close()
+	for more := true; more; {
+		t.Update(func(tx *table.Tx) {
+			var n int
+			n, more = tx.Remove(sel, now, c, removeChunk)
+			removed += n
+		})
+	}
+	return removed
+}
+
+func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
+	query, maps := r.URL.Query(), a.daemon.replicas()
+	if name := query.Get("map"); name != "" {
+		r.SetPathValue("map", name)
+		m, _, _ := a.mapFor(w, r)
+		if m == nil {
+			return
+		}
+		maps = []*replica{m}
+	}
+	done, err := a.daemon.forget(query.Get("owner"), maps, query.Get("force") == "true", callerFrom(r.Context()))
+	switch {
+	case errors.Is(err, ErrOwner):
+		http.Error(w, err.Error(), http.StatusBadRequest)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusConflict)
+	default:
+		answer(a.daemon, func() Removed { return done })(w, r)
+	}
+}
+
+func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
+	if m, _, _ := a.mapFor(w, r); m != nil {
+		answer(a.daemon, func() Removed { return a.daemon.purge(m, callerFrom(r.Context())) })(w, r)
+	}
+}
+
+// Forget removes the records of an owner from a map, or from all maps if name is empty, on all
+// nodes. The daemon refuses its own name (ErrUse) and, unless force is set, a live owner.
+func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Removed, error) {
+	query := url.Values{"owner": {owner}, "map": {name}, "force": {strconv.FormatBool(force)}}
+	return ask[Removed](ctx, c, http.MethodPut, "/forget?"+query.Encode())
+}
+
+// Purge removes the orphaned records of a map, and those that do not fit into the kernel map of
+// the daemon, on all nodes.
+func (c *Client) Purge(ctx context.Context, name string) (Removed, error) {
+	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name))
+}
