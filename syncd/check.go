@@ -14,6 +14,7 @@ import (
 
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,15 +47,26 @@ type observation struct {
 
 func newCheck() *cobra.Command {
 	var asJSON bool
+	var file string
+	settings := config.Default()
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "Check what this kernel and these privileges offer",
-		Long: `Try everything that the daemon needs, for a moment and on maps of its own, and say what
-it will see of a load balancer's writes and what it will not. Exit code 1: it cannot work here.`,
+		Short: "Check this kernel and these privileges, or settings",
+		Long: `Without --config: try everything that the daemon needs, for a moment and on maps of its own,
+and report which of a load balancer's writes it will see.
+With --config, or with flags that are settings: check these settings instead, without starting
+anything: values, files, certificates and their names, keys, addresses, maps and their limits.
+A map that does not exist yet is a warning.
+Exit code 0: usable, perhaps with warnings. 1: syncd cannot work on this kernel, or with these
+privileges. 2: the settings cannot be used.`,
 		Example: `  syncd check
-  syncd check --json | jq .attach`,
+  syncd check --json | jq .attach
+  syncd check --config /etc/mapsync/syncd.yaml --node-name lb1`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if file != "" || settingsGiven(cmd) {
+				return checkSettings(cmd, file, asJSON)
+			}
 			r := makeReport()
 			if asJSON {
 				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
@@ -70,7 +82,15 @@ it will see of a load balancer's writes and what it will not. Exit code 1: it ca
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().StringVar(&file, "config", "", "YAML `file` of settings to check")
+	settings.Bind(cmd.Flags())
 	return cmd
+}
+
+// settingsGiven reports whether a flag was given that is a setting.
+func settingsGiven(cmd *cobra.Command) (given bool) {
+	cmd.Flags().Visit(func(f *pflag.Flag) { given = given || f.Name != "json" })
+	return given
 }
 
 func makeReport() report {

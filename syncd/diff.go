@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -19,11 +20,14 @@ func newDiff() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff MAP",
 		Short: "Print the entries of a map that this node and its peers hold differently",
-		Long: `Compare what the running daemon knows of a map with what its peers know, and print the
-entries that differ and do so for longer than it takes to tell: what either side holds, who owns
-it and when it changed. Differences are also found and repaired without this command; what
-stays is what cannot be repaired, such as entries for which a table has no room.
-Exit code 1: there are some, or a peer could not be compared with.`,
+		Long: `Compare the records of a map at this node with those of its peers, and print the entries that
+differ and do so for longer than it takes to send them: what either side holds, the owner and the
+time of the change. Entries that are not replicated follow, with the reason: unsent_here cannot be
+sent by this node, refused_here cannot be held by this node, refused_there cannot be held by the
+peer. The last line of each peer is a summary. Differences are also found and repaired without
+this command.
+Exit code 0: nothing differs. 1: something differs or is not replicated, or a peer could not be
+compared with; the output has the reason. 2: wrong use.`,
 		Example: `  syncd diff ct_map
   syncd diff ct_map --peer lb2 --json | jq -r .kind | sort | uniq -c`,
 		Args: exactArgs(1),
@@ -39,7 +43,7 @@ Exit code 1: there are some, or a peer could not be compared with.`,
 			out := bufio.NewWriter(cmd.OutOrStdout())
 			encoder := json.NewEncoder(out)
 			err := daemon.NewClient(socket).Diff(cmd.Context(), args[0], query, func(e *daemon.DiffEntry) error {
-				some = true
+				some = some || e.Summary == nil || !e.Summary.Clean()
 				if asJSON {
 					return encoder.Encode(e)
 				}
@@ -64,10 +68,20 @@ Exit code 1: there are some, or a peer could not be compared with.`,
 	return cmd
 }
 
-// printDifference prints the key and then a line for each side.
+// printDifference prints the key and then a line for each side, or a line of another kind.
 func printDifference(out io.Writer, e *daemon.DiffEntry) error {
-	if e.Error != "" {
-		_, err := fmt.Fprintf(out, "peer %s: %s\n", e.Peer, e.Error)
+	switch {
+	case e.Error != "" && e.Peer == "":
+		wrap(out, e.Error)
+		return nil
+	case e.Error != "":
+		wrap(out, "peer "+e.Peer+": "+e.Error)
+		return nil
+	case e.Summary != nil:
+		wrap(out, "peer "+e.Peer+": "+summary(e.Summary))
+		return nil
+	case e.Entry != "":
+		_, err := fmt.Fprintf(out, "%s peer=%s %s\n    reason: %s\n", e.Entry, e.Peer, e.Kind, e.Reason)
 		return err
 	}
 	key, err := plain(e.Key)
@@ -84,6 +98,30 @@ func printDifference(out io.Writer, e *daemon.DiffEntry) error {
 	}
 	_, err = fmt.Fprintf(out, "%s peer=%s %s\n    here:  %s\n    there: %s\n", key, e.Peer, e.Kind, here, there)
 	return err
+}
+
+// summary returns what a comparison came to.
+func summary(r *daemon.DiffResult) string {
+	var parts []string
+	add := func(n int, text string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, text))
+		}
+	}
+	add(r.Differ, "entries differ")
+	add(r.Unsent, "entries cannot be sent by this node")
+	add(r.PeerUnsent, "entries cannot be sent by the peer")
+	add(r.Refused, "entries of the peer cannot be held here")
+	add(r.RefusedThere, "entries of this node cannot be held by the peer")
+	add(r.NotHeld, "entries do not go into the peer's kernel map")
+	if r.Problem != "" {
+		parts = append(parts, r.Problem)
+	}
+	if r.Clean() {
+		parts = append(parts, "compared, nothing differs")
+	}
+	add(r.UnderWay, "changes are under way")
+	return strings.Join(parts, ", ")
 }
 
 func sideText(s *daemon.DiffSide) (string, error) {

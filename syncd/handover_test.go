@@ -78,8 +78,15 @@ func TestWaitReadyAndDrain(t *testing.T) {
 	}
 
 	out, err = run(t, "drain", "--control-socket", socket, "--timeout", "2500ms")
-	if !errors.Is(err, errLate) || !strings.Contains(out, "waiting: there is no live peer") || !strings.Contains(err.Error(), "--undo") {
-		t.Errorf("drain with nobody there: %v\n%s", err, out)
+	if err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") || !strings.Contains(err.Error(), "--force") {
+		t.Errorf("drain of the last node: %v\n%s", err, out)
+	}
+	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {
+		t.Errorf("not ready after a drain that was refused: %v\n%s", err, out)
+	}
+	out, err = run(t, "drain", "--force", "--control-socket", socket, "--timeout", "20s")
+	if err != nil || !strings.Contains(out, "NOT handed over: no peer is live") {
+		t.Errorf("drain by force: %v\n%s", err, out)
 	}
 	if _, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); !errors.Is(err, errLate) || !strings.Contains(err.Error(), "drained since") {
 		t.Errorf("a drained node is ready: %v", err)
@@ -93,4 +100,17 @@ func TestWaitReadyAndDrain(t *testing.T) {
 	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {
 		t.Errorf("not ready after the return: %v\n%s", err, out)
 	}
+}
+
+// newTestMap makes a map that a daemon finds by its name.
+func newTestMap(t *testing.T, name string) {
+	t.Helper()
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
 }

@@ -8,6 +8,9 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"mapsync/syncd/daemon"
 
 	"github.com/spf13/cobra"
 )
@@ -41,12 +44,26 @@ func main() {
 		fmt.Fprintln(os.Stderr, "syncd:", err)
 	}
 	stop()
-	var usage usageError
-	if errors.As(err, &usage) {
-		os.Exit(exitUsage)
-	}
-	os.Exit(exitFailed)
+	os.Exit(exitCode(err))
 }
+
+// exitCode returns the exit code of a command that ended with an error, or nil.
+func exitCode(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &usage), errors.Is(err, daemon.ErrUse), errors.Is(err, daemon.ErrConfig):
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// exitCodes is the table of exit codes in --help.
+const exitCodes = `Exit codes:
+  0  done: the command did what it says, and what it asks about is so
+  1  failed: no daemon answers, not ready, not handed over in time, something differs
+  2  wrong use: a command, flag, argument, map or setting that cannot be used`
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -56,13 +73,31 @@ func newRoot() *cobra.Command {
 that hold connection state, streams every change to its peers, and replays theirs,
 so that another node can carry on each connection of one that dies.
 
-Exit codes: 0 done, 1 failed, 2 wrong use or settings.`,
+` + exitCodes,
+		Args:          noSuchCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
-	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newSchema(), newVersion())
+	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newForget(), newPurge(), newReload(), newSchema(), newVersion())
 	return root
+}
+
+// noSuchCommand refuses the arguments of a command that only has subcommands.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%s has no command %q: `%s --help` lists them", cmd.CommandPath(), args[0], cmd.CommandPath())}
+	}
+	return nil
+}
+
+// notNegative returns a usage error for a timeout below 0.
+func notNegative(timeout time.Duration) error {
+	if timeout < 0 {
+		return usageError{fmt.Errorf("timeout %s is negative", timeout)}
+	}
+	return nil
 }
 
 // exactArgs is cobra.ExactArgs with an error that counts as wrong use.

@@ -93,7 +93,7 @@ func TestStatusTellsOfLossesAndScans(t *testing.T) {
 	s := daemon.Status{Maps: []daemon.MapStatus{{Name: "ct", Scan: &daemon.ScanStatus{Interval: 12.5}}, {Name: "other"}}}
 	s.Capture.Losses = daemon.LossStatus{Open: true, OpenSeconds: 1.25}
 	var out bytes.Buffer
-	if err := printStatus(&out, &s); err != nil {
+	if err := printStatus(&out, &s, false); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"SCANNING because of losses, for 1.25s", "SCANNED EVERY", "12.5s"} {
@@ -103,7 +103,7 @@ func TestStatusTellsOfLossesAndScans(t *testing.T) {
 	}
 	s.Capture.Losses = daemon.LossStatus{Repaired: 1}
 	out.Reset()
-	if err := printStatus(&out, &s); err != nil || strings.Contains(out.String(), "SCANNING") {
+	if err := printStatus(&out, &s, false); err != nil || strings.Contains(out.String(), "SCANNING") {
 		t.Errorf("%v, after all is repaired:\n%s", err, out.String())
 	}
 }

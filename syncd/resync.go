@@ -28,6 +28,9 @@ told everything again, run the command there.`,
 		Example: `  syncd resync ct_map --timeout 1m`,
 		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := notNegative(timeout); err != nil {
+				return err
+			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			if timeout > 0 {
 				ctx, cancel = context.WithTimeout(cmd.Context(), timeout)

@@ -17,7 +17,8 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the daemon",
-		Long: `Run the daemon until SIGINT or SIGTERM. Every flag is a setting of the same name in the
+		Long: `Run the daemon until SIGINT or SIGTERM. SIGHUP has it read certificates, gossip keys and
+maps again, as ` + "`syncd reload`" + ` does. Every flag is a setting of the same name in the
 YAML file; flags win over the file.`,
 		Example: `  # Two load balancers, everything from a file
   syncd run --config /etc/mapsync/syncd.yaml
@@ -33,10 +34,16 @@ YAML file; flags win over the file.`,
 			if err != nil {
 				return usageError{err}
 			}
-			d, err := daemon.New(daemon.Options{Config: loaded, Version: version, Logger: newLogger(&loaded)})
+			signals, stop := hangUps()
+			defer stop()
+			d, err := daemon.New(daemon.Options{
+				Config: loaded, Version: version, Logger: newLogger(&loaded),
+				Reload: func() (config.Config, error) { return config.Load(file, cmd.Flags()) },
+			})
 			if err != nil {
 				return err
 			}
+			go reloadOnHangUp(cmd.Context(), signals, d)
 			return d.Run(cmd.Context())
 		},
 	}

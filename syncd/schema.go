@@ -27,6 +27,8 @@ host, or of those in a BPF object file.`,
 		Example: `  syncd schema show ct_map
   syncd schema export ct_map > ct_map.proto`,
 	}
+	cmd.Args = noSuchCommand
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	cmd.AddCommand(newSchemaShow(), newSchemaExport())
 	return cmd
 }
@@ -163,7 +165,7 @@ func ofMap(setting string) ([]*schema.Schema, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	m, err := kmap.Resolve(ref)
+	m, err := kmap.Resolve(ref, kmap.AnyOwner) // only its types are read
 	if err != nil {
 		return nil, err
 	}

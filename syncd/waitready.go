@@ -38,6 +38,9 @@ Exit code 0: ready. 1: not ready within the time.`,
   syncd wait-ready --timeout 0s`,
 		Args: exactArgs(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := notNegative(timeout); err != nil {
+				return err
+			}
 			client := daemon.NewClient(socket)
 			return waitFor(cmd, timeout, "ready", func(ctx context.Context) ([]string, error) {
 				r, err := client.Ready(ctx)
@@ -62,9 +65,19 @@ Exit code 0: ready. 1: not ready within the time.`,
 // errLate is wrapped by the errors of waitFor when the time is over.
 var errLate = errors.New("not within the time")
 
-// waitFor asks until nothing is missing any more, and prints what is. It asks once at
-// least. An error of ask ends it at once.
+// waitFor is waitUntil, and prints then how long it took.
 func waitFor(cmd *cobra.Command, timeout time.Duration, what string, ask func(context.Context) ([]string, error)) error {
+	begun := time.Now()
+	err := waitUntil(cmd, timeout, what, ask)
+	if err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s after %s\n", what, time.Since(begun).Round(time.Millisecond))
+	}
+	return err
+}
+
+// waitUntil asks until nothing is missing, and prints what is. It asks once at least. An
+// error of ask ends it at once.
+func waitUntil(cmd *cobra.Command, timeout time.Duration, what string, ask func(context.Context) ([]string, error)) error {
 	out, begun := cmd.OutOrStdout(), time.Now()
 	told := begun
 	for {
@@ -73,7 +86,6 @@ func waitFor(cmd *cobra.Command, timeout time.Duration, what string, ask func(co
 			return err
 		}
 		if len(missing) == 0 {
-			fmt.Fprintf(out, "%s after %s\n", what, time.Since(begun).Round(time.Millisecond))
 			return nil
 		}
 		if now := time.Now(); now.Sub(told) >= progressInterval {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -34,6 +35,17 @@ type Config struct {
 	TLSKey          string   `yaml:"tls-key"`
 	TLSCA           string   `yaml:"tls-ca"`
 	Insecure        bool     `yaml:"insecure"`
+	TLSCRL          string   `yaml:"tls-crl"`
+	AllowedNames    []string `yaml:"allowed-names"`
+	Observers       []string `yaml:"observers"`
+	ReadFrom        []string `yaml:"read-from"`
+	WriteFrom       []string `yaml:"write-from"`
+	MaxConnections  int      `yaml:"max-connections"`
+	MemoryLimit     string   `yaml:"memory-limit"`
+
+	Cluster           string   `yaml:"cluster"`
+	ExpectedPeers     PeerList `yaml:"expected-peers"`
+	AllowUnservedMaps bool     `yaml:"allow-unserved-maps"`
 
 	DeadTime        time.Duration `yaml:"dead-time"`
 	SyncTimeout     time.Duration `yaml:"sync-timeout"`
@@ -41,20 +53,28 @@ type Config struct {
 	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	EvictionDeletes bool          `yaml:"eviction-deletes"`
+	MaxTombstones   int           `yaml:"max-tombstones"` // 0: twice as many as the map has entries
+	RecordsFactor   float64       `yaml:"max-records-factor"`
+	EvictedTTL      time.Duration `yaml:"evicted-ttl"`
+	MaxEvicted      int           `yaml:"max-evicted"` // 0: as many as the map has entries
 
 	ScanInterval    time.Duration `yaml:"scan-interval"`
 	ScanBudget      float64       `yaml:"scan-budget"` // percent of one core
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
-	MetricsListen string `yaml:"metrics-listen"`
-	ControlSocket string `yaml:"control-socket"`
-	StateDir      string `yaml:"state-dir"`
-	LogLevel      string `yaml:"log-level"`
-	LogFormat     string `yaml:"log-format"`
+	MetricsListen string   `yaml:"metrics-listen"`
+	ControlSocket string   `yaml:"control-socket"`
+	StateDir      string   `yaml:"state-dir"`
+	PinOwners     []string `yaml:"pin-owner"`
+	LogLevel      string   `yaml:"log-level"`
+	LogFormat     string   `yaml:"log-format"`
 }
 
 // DefaultControlSocket is where a running daemon listens for the other subcommands.
 const DefaultControlSocket = "/run/mapsync/syncd.sock"
+
+// MaxMaps is the highest number of maps: the hooks look for no more (capture.MaxMaps).
+const MaxMaps = 64
 
 // The choices of on-ready-timeout.
 const (
@@ -73,8 +93,9 @@ func Default() Config {
 		Attach: "auto", Buffer: "ring",
 		NodeName:     host,
 		GossipListen: "127.0.0.1:7946", GRPCListen: "127.0.0.1:7947",
-		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, OnReadyTimeout: ReadyClosed, TombstoneTTL: 15 * time.Minute, MaxClockAhead: 24 * time.Hour,
-		ScanInterval: 10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
+		DeadTime: 4 * time.Second, SyncTimeout: 30 * time.Second, OnReadyTimeout: ReadyClosed, TombstoneTTL: 15 * time.Minute, EvictedTTL: 15 * time.Minute, RecordsFactor: 2, MaxClockAhead: time.Minute,
+		MaxConnections: DefaultMaxConnections,
+		ScanInterval:   10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
 		MetricsListen: "127.0.0.1:9746",
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync",
 		LogLevel: "info", LogFormat: "text",
@@ -100,13 +121,17 @@ func ParseMap(s string) (Map, error) {
 	kind, rest, ok := strings.Cut(m.Ref, ":")
 	switch {
 	case strings.HasPrefix(m.Ref, "/"):
-		kind, rest, m.Ref = "pin", m.Ref, "pin:"+m.Ref
+		kind, rest = "pin", m.Ref
 	case !ok:
-		kind, rest, m.Ref = "name", m.Ref, "name:"+m.Ref
+		kind, rest = "name", m.Ref
 	}
 	if rest == "" || !slices.Contains([]string{"name", "pin", "id"}, kind) {
 		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID", s)
 	}
+	if kind == "pin" {
+		rest = path.Clean(rest) // one spelling of each path, so that duplicates are found
+	}
+	m.Ref = kind + ":" + rest
 	if m.Name == "" {
 		if kind == "id" {
 			return Map{}, fmt.Errorf("map %q: an id differs on every node, so write NAME=%s", s, m.Ref)
@@ -121,7 +146,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate says everything that is wrong with the settings, each with what to do.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
@@ -135,11 +160,11 @@ func (c *Config) Validate() error {
 	if c.BufferSize < 0 {
 		errs = append(errs, fmt.Errorf("buffer-size %d is negative", c.BufferSize))
 	}
-	if c.NodeName == "" || len(c.NodeName) > 128 || strings.ContainsAny(c.NodeName, " \t\n/") {
+	if !usableNode(c.NodeName) {
 		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 characters without spaces or slashes", c.NodeName))
 	}
 	for name, d := range map[string]time.Duration{
-		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "max-clock-ahead": c.MaxClockAhead,
+		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "evicted-ttl": c.EvictedTTL, "max-clock-ahead": c.MaxClockAhead,
 		"scan-interval": c.ScanInterval,
 	} {
 		if d <= 0 {
@@ -155,12 +180,20 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
+// usableNode reports whether a node may have this name.
+func usableNode(name string) bool {
+	return name != "" && len(name) <= 128 && !strings.ContainsAny(name, " \t\n/")
+}
+
 func (c *Config) validateMaps() error {
 	if len(c.Maps) == 0 {
 		return errors.New("no map to watch: give map at least once (`syncd maps` lists what is there)")
 	}
 	var errs []error
-	seen := make(map[string]bool)
+	if len(c.Maps) > MaxMaps {
+		errs = append(errs, fmt.Errorf("%d maps are configured: syncd replicates at most %d", len(c.Maps), MaxMaps))
+	}
+	seen, refs := make(map[string]bool), make(map[string]string)
 	for _, s := range c.Maps {
 		m, err := ParseMap(s)
 		if err != nil {
@@ -170,7 +203,10 @@ func (c *Config) validateMaps() error {
 		if seen[m.Name] {
 			errs = append(errs, fmt.Errorf("map %q: another map is called %s already", s, m.Name))
 		}
-		seen[m.Name] = true
+		if other, ok := refs[m.Ref]; ok && other != m.Name {
+			errs = append(errs, fmt.Errorf("map %q: %s is the same kernel map: give each kernel map one name", s, other))
+		}
+		seen[m.Name], refs[m.Ref] = true, m.Name
 	}
 	return errors.Join(errs...)
 }

@@ -1,9 +1,11 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,6 +90,48 @@ func TestFileIsStrict(t *testing.T) {
 	}
 }
 
+// A file that sets nothing leaves the defaults, and a second document is not ignored.
+func TestEmptyFileKeepsTheDefaults(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing set yet\n", "---\n", "--- # nothing\n...\n", "null\n", "~\n", "{}\n"} {
+		got, err := Load(write(t, text), flags(t, "--map=ct", "--node-name=a"))
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		want := Default()
+		want.Maps, want.NodeName = []string{"ct"}, "a"
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%q:\n%s", text, diff)
+		}
+	}
+	if _, err := Load(write(t, "map: [a]\n---\nmap: [b]\n"), nil); err == nil || !strings.Contains(err.Error(), "2 documents") {
+		t.Errorf("two documents: %v", err)
+	}
+}
+
+func TestMapsAreLimitedAndDistinct(t *testing.T) {
+	c := Default()
+	c.NodeName = "a"
+	for i := range MaxMaps {
+		c.Maps = append(c.Maps, fmt.Sprintf("m%d=/sys/fs/bpf/m%d", i, i))
+	}
+	if err := c.Validate(); err != nil {
+		t.Errorf("%d maps: %v", MaxMaps, err)
+	}
+	c.Maps = append(c.Maps, "surplus")
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "65 maps are configured") {
+		t.Errorf("65 maps: %v", err)
+	}
+	for _, same := range [][]string{
+		{"a=/sys/fs/bpf/ct", "b=pin:/sys/fs/bpf/ct"}, {"a=/sys/fs/bpf/ct", "b=/sys/fs/bpf/./lb/../ct"}, {"a=ct", "b=name:ct"}, {"a=id:7", "b=id:7"},
+	} {
+		c.Maps = same
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "a is the same kernel map") {
+			t.Errorf("%q: %v", same, err)
+		}
+	}
+}
+
 func TestParseMap(t *testing.T) {
 	for in, want := range map[string]Map{
 		"ct_map":                        {"ct_map", "name:ct_map"},
@@ -117,4 +161,43 @@ func FuzzParse(f *testing.F) {
 			t.Error("valid settings without a map")
 		}
 	})
+}
+
+func TestExpectedPeers(t *testing.T) {
+	for text, want := range map[string]struct {
+		names []string
+		count int
+	}{
+		"expected-peers: 2\n":               {nil, 2},
+		"expected-peers: '2'\n":             {nil, 2},
+		"expected-peers: [3]\n":             {nil, 3},
+		"expected-peers: lb2\n":             {[]string{"lb2"}, 1},
+		"expected-peers: [lb3, lb1, lb2]\n": {[]string{"lb2", "lb3"}, 2}, // this node is none of its peers
+		"expected-peers: [lb2, lb2]\n":      {[]string{"lb2"}, 1},
+		"expected-peers:\n":                 {},
+		"attach: none\n":                    {},
+	} {
+		c, err := Load(write(t, "map: [a]\nnode-name: lb1\n"+text), nil)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if names, count := c.Expected(); !slices.Equal(names, want.names) || count != want.count {
+			t.Errorf("%q: %q %d", text, names, count)
+		}
+	}
+	c, err := Load(write(t, "map: [a]\nnode-name: lb1\nexpected-peers: 2\n"), flags(t, "--expected-peers=lb2", "--expected-peers=lb3"))
+	if names, _ := c.Expected(); err != nil || !slices.Equal(names, []string{"lb2", "lb3"}) {
+		t.Errorf("%q %v", names, err)
+	}
+	for text, want := range map[string]string{
+		"expected-peers: [2, lb2]\n": "names of nodes, or one number",
+		"expected-peers: [a/b]\n":    "names of nodes, or one number",
+		"expected-peers: 10000\n":    "at most 256",
+		"cluster: 'a b'\n":           "cluster \"a b\" is not usable",
+	} {
+		if _, err := Load(write(t, "map: [a]\n"+text), nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
 }

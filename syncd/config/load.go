@@ -2,12 +2,13 @@ package config
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 
 	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
 	"github.com/spf13/pflag"
 )
 
@@ -38,6 +39,12 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "private key of the certificate, PEM")
 	fs.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "certificates of the authority that peers are verified against, PEM")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "allow addresses other than loopback without TLS or gossip key")
+	c.bindLimits(fs)
+	c.bindTrust(fs)
+
+	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: the label cluster of all metrics")
+	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of a peer that must be live (repeatable; this node is left out), or one number of peers: fewer are reported")
+	fs.BoolVar(&c.AllowUnservedMaps, "allow-unserved-maps", c.AllowUnservedMaps, "become ready although a live peer does not replicate a map with this node, as in a rolling upgrade")
 
 	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "how long a peer that cannot be reached is thought alive (at least 400ms)")
 	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "how long to wait at start for what peers know before this node's own map counts as new")
@@ -45,6 +52,10 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "how long a delete is remembered; a peer away for longer is synchronised anew")
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
 	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
+	fs.Float64Var(&c.RecordsFactor, "max-records-factor", c.RecordsFactor, "live records to hold of a map, as a multiple of its entries; peers' records above that are rejected")
+	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "deletes of a map to remember, the newest (default: twice as many as the map has entries, at least 65536)")
+	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "time that a record of this node stays after its LRU map evicted the entry")
+	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "evicted records of this node to keep in each map, the newest (default: as many as the map has entries)")
 
 	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "how often to compare each map with what is known of it; what no hook sees is replicated that late")
 	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may take; with less than they need they come less often")
@@ -52,6 +63,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
 	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")
+	fs.StringArrayVar(&c.PinOwners, "pin-owner", c.PinOwners, "`user` or user id whose pinned maps are accepted, besides root's and syncd's own (repeatable)")
 	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory that remembers, until reboot, which maps were watched")
 	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "least level to log: debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
@@ -60,6 +72,18 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 // Load returns the valid settings made of the defaults, the file (when path is
 // not empty) and, above it, the flags that were given.
 func Load(path string, flags *pflag.FlagSet) (Config, error) {
+	c, err := Read(path, flags)
+	if err != nil {
+		return Config{}, err
+	}
+	if err := c.Validate(); err != nil {
+		return Config{}, fmt.Errorf("settings are not usable: %w", err)
+	}
+	return c, nil
+}
+
+// Read is Load without the validation of values.
+func Read(path string, flags *pflag.FlagSet) (Config, error) {
 	c := Default()
 	if path != "" {
 		if err := c.readFile(path); err != nil {
@@ -68,9 +92,6 @@ func Load(path string, flags *pflag.FlagSet) (Config, error) {
 	}
 	if err := c.override(flags); err != nil {
 		return Config{}, err
-	}
-	if err := c.Validate(); err != nil {
-		return Config{}, fmt.Errorf("settings are not usable: %w", err)
 	}
 	return c, nil
 }
@@ -103,11 +124,33 @@ func (c *Config) Parse(data []byte) (err error) {
 	if len(data) > maxFileSize {
 		return fmt.Errorf("file is larger than %d bytes", maxFileSize)
 	}
+	empty, err := emptyDocument(data)
+	if err != nil || empty {
+		return err
+	}
 	err = yaml.NewDecoder(bytes.NewReader(data), yaml.Strict(), yaml.DisallowUnknownField()).Decode(c)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil {
 		return fmt.Errorf("parse YAML: %w", err)
 	}
 	return nil
+}
+
+// emptyDocument reports whether a YAML file sets nothing: the decoder would set every
+// field to zero. The decoder also reads the first document only, so a file of several
+// documents is an error.
+func emptyDocument(data []byte) (bool, error) {
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return false, fmt.Errorf("parse YAML: %w", err)
+	}
+	if len(file.Docs) > 1 {
+		return false, fmt.Errorf("parse YAML: the file has %d documents (separated by ---), write one", len(file.Docs))
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return true, nil
+	}
+	kind := file.Docs[0].Body.Type()
+	return kind == ast.NullType || kind == ast.CommentType, nil
 }
 
 // override sets what was given on the command line.

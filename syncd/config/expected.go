@@ -1,0 +1,69 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+)
+
+// PeerList is the setting expected-peers: names of nodes, or one number of them.
+type PeerList []string
+
+// maxExpected bounds expected-peers: no cluster of full replicas is larger.
+const maxExpected = 256
+
+// UnmarshalYAML reads a list of names, one name, or a number.
+func (p *PeerList) UnmarshalYAML(unmarshal func(any) error) error {
+	var list []string
+	if err := unmarshal(&list); err == nil {
+		*p = list
+		return nil
+	}
+	var one string
+	if err := unmarshal(&one); err != nil {
+		return fmt.Errorf("read expected-peers: %w", err)
+	}
+	*p = PeerList{one}
+	return nil
+}
+
+// Expected returns the names of the peers that expected-peers lists, sorted and without this
+// node, or nil and their number if it is a number. A number of 0 says that it is not set.
+func (c *Config) Expected() (names []string, count int) {
+	if len(c.ExpectedPeers) == 1 {
+		if n, err := strconv.ParseUint(c.ExpectedPeers[0], 10, 16); err == nil {
+			return nil, int(n)
+		}
+	}
+	for _, name := range c.ExpectedPeers {
+		if name != c.NodeName {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	return names, len(names)
+}
+
+// clusterName is what a cluster may be called: it is the value of a metrics label.
+var clusterName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+func (c *Config) validateCluster() error {
+	var errs []error
+	if c.Cluster != "" && !clusterName.MatchString(c.Cluster) {
+		errs = append(errs, fmt.Errorf("cluster %q is not usable: letters, digits, '_', '.' and '-', at most 64", c.Cluster))
+	}
+	if _, n := c.Expected(); n > maxExpected {
+		errs = append(errs, fmt.Errorf("expected-peers %d is not usable: at most %d", n, maxExpected))
+	}
+	for _, name := range c.ExpectedPeers {
+		if !usableNode(name) {
+			errs = append(errs, fmt.Errorf("expected-peers %q is not usable: give names of nodes, or one number", name))
+		} else if _, err := strconv.Atoi(name); err == nil && len(c.ExpectedPeers) > 1 {
+			errs = append(errs, fmt.Errorf("expected-peers %q stands beside other values: give names of nodes, or one number", name))
+		}
+	}
+	return errors.Join(errs...)
+}

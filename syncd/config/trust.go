@@ -1,0 +1,86 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// bindTrust declares the settings that say who may do what.
+func (c *Config) bindTrust(fs *pflag.FlagSet) {
+	fs.StringVar(&c.TLSCRL, "tls-crl", c.TLSCRL, "certificate revocation lists of the authority, PEM")
+	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names or SPIFFE URIs whose certificates may replicate (repeatable; default: every certificate of tls-ca)")
+	fs.StringArrayVar(&c.ReadFrom, "read-from", c.ReadFrom, "nodes that may read a map from this node, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
+	fs.StringArrayVar(&c.WriteFrom, "write-from", c.WriteFrom, "nodes whose records of a map are accepted, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
+	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names or SPIFFE URIs whose certificates may observe (repeatable; default: none)")
+}
+
+// checkPatterns returns an error for each pattern of names that cannot be used.
+func checkPatterns(setting string, patterns []string) error {
+	var errs []error
+	for _, p := range patterns {
+		if _, err := path.Match(p, ""); err != nil || p == "" {
+			errs = append(errs, fmt.Errorf("%s %q is not usable: write a name with *, ? or [a-z] in it", setting, p))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateTrust() error {
+	errs := []error{checkPatterns("allowed-names", c.AllowedNames), checkPatterns("observers", c.Observers)}
+	errs = append(errs, c.validateAccess("read-from", c.ReadFrom), c.validateAccess("write-from", c.WriteFrom))
+	if c.TLSCRL != "" && !c.TLS() {
+		errs = append(errs, errors.New("tls-crl needs tls-cert, tls-key and tls-ca"))
+	}
+	return errors.Join(errs...)
+}
+
+// MapAccess is one entry of the settings read-from and write-from: MAP=PATTERN[,PATTERN].
+type MapAccess struct {
+	// Map is the map's name among the peers.
+	Map string
+	// Patterns match node names.
+	Patterns []string
+}
+
+// ParseMapAccess reads one entry of the setting of that name.
+func ParseMapAccess(setting, s string) (MapAccess, error) {
+	name, list, ok := strings.Cut(s, "=")
+	if !ok || !mapName.MatchString(name) || list == "" {
+		return MapAccess{}, fmt.Errorf("%s %q: write MAP=PATTERN[,PATTERN]", setting, s)
+	}
+	a := MapAccess{Map: name, Patterns: strings.Split(list, ",")}
+	return a, checkPatterns(setting, a.Patterns)
+}
+
+// AccessOf returns the patterns of node names that a setting, read-from or write-from, has
+// for a map; nil if it has none, which allows all nodes.
+func AccessOf(entries []string, name string) (patterns []string) {
+	for _, s := range entries {
+		if a, err := ParseMapAccess("", s); err == nil && a.Map == name {
+			patterns = append(patterns, a.Patterns...)
+		}
+	}
+	return patterns
+}
+
+// validateAccess checks the entries of read-from or write-from: each must be for a map that
+// is configured, so that a mistyped name does not leave a map open.
+func (c *Config) validateAccess(setting string, entries []string) error {
+	var errs []error
+	for _, s := range entries {
+		a, err := ParseMapAccess(setting, s)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !slices.ContainsFunc(c.Maps, func(m string) bool { p, err := ParseMap(m); return err == nil && p.Name == a.Map }) {
+			errs = append(errs, fmt.Errorf("%s %q: no map is called %s", setting, s, a.Map))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/spf13/cobra"
+)
+
+func newReload() *cobra.Command {
+	var socket string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "reload",
+		Short: "Read certificates, gossip keys and maps again",
+		Long: `Have the running daemon read its settings file again, and the files that it names, as
+SIGHUP does. Certificates, gossip keys and the settings map, schema and field take effect at
+once. Other settings that changed are listed: they need a restart. Settings that cannot be used
+change nothing.
+Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
+		Example: `  syncd check --config /etc/mapsync/syncd.yaml && syncd reload`,
+		Args:    exactArgs(0),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			done, err := daemon.NewClient(socket).Reload(cmd.Context())
+			if errors.Is(err, daemon.ErrSettings) {
+				return usageError{err}
+			}
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(done)
+			} else {
+				err = printReloaded(cmd.OutOrStdout(), &done)
+			}
+			if err != nil {
+				return fmt.Errorf("print result: %w", err)
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printReloaded(out io.Writer, r *daemon.Reloaded) error {
+	text := "reloaded\n"
+	add := func(what string, list []string) {
+		if len(list) > 0 {
+			text += what + ": " + strings.Join(list, ", ") + "\n"
+		}
+	}
+	add("maps removed", r.Removed)
+	add("maps added", r.Added)
+	if r.Keys {
+		text += "gossip keys changed\n"
+	}
+	add("NEEDS A RESTART", r.NeedsRestart)
+	_, err := io.WriteString(out, text)
+	return err
+}
+
+// reloadOnHangUp has d reload at each SIGHUP until ctx ends. The daemon logs what came of it.
+func reloadOnHangUp(ctx context.Context, hangUps <-chan os.Signal, d *daemon.Daemon) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hangUps:
+			_, _ = d.Reload(ctx)
+		}
+	}
+}
+
+// hangUps returns the channel of SIGHUP, which otherwise ends the process.
+func hangUps() (signals chan os.Signal, stop func()) {
+	signals = make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	return signals, func() { signal.Stop(signals) }
+}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// removal are the flags that forget and purge have in common.
+type removal struct {
+	socket      string
+	yes, asJSON bool
+}
+
+func (r *removal) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&r.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation: for scripts")
+	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON: the number of records of each map")
+}
+
+func newForget() *cobra.Command {
+	var flags removal
+	var owner string
+	var force bool
+	cmd := &cobra.Command{
+		Use:   "forget --owner NODE [MAP]",
+		Short: "Remove all records of a departed or misbehaving owner",
+		Long: `Remove the records of every incarnation of a node from the tables and the kernel maps of all
+nodes: of one map, or of all maps. The records become deletes of this node and replicate as such.
+Run the command on a node that is in sync and that may write the maps. An entry that a load
+balancer still uses comes back with its next write, as a record of that load balancer's node.
+A live owner is refused unless --force is given: it goes on sending what it writes from then on.
+The daemon logs the command with the user and process that called it.
+Exit code 0: removed, or there were none. 1: the owner is live, or not confirmed. 2: wrong use: no
+such map, this node's own name, or no terminal to ask for confirmation and no --yes.`,
+		Example: `  syncd forget --owner lb3
+  syncd forget --owner lb3 ct_map --yes --json`,
+		Args: maximumArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if owner == "" {
+				return usageError{errors.New("forget needs --owner NODE: the name of the node whose records are to be removed")}
+			}
+			name, of := "", "all maps"
+			if len(args) == 1 {
+				name, of = args[0], args[0]
+			}
+			if err := flags.confirm(cmd, fmt.Sprintf("Remove all records of %s from %s, on every node? Their sessions end unless a load balancer still uses them.", owner, of)); err != nil {
+				return err
+			}
+			done, err := daemon.NewClient(flags.socket).Forget(cmd.Context(), owner, name, force)
+			if err != nil {
+				return err
+			}
+			return flags.print(cmd.OutOrStdout(), &done)
+		},
+	}
+	flags.add(cmd)
+	cmd.Flags().StringVar(&owner, "owner", "", "name of the node whose records are to be removed")
+	cmd.Flags().BoolVar(&force, "force", false, "remove the records of a live owner, too: its sessions end on all nodes, itself included")
+	return cmd
+}
+
+func newPurge() *cobra.Command {
+	var flags removal
+	cmd := &cobra.Command{
+		Use:   "purge MAP",
+		Short: "Remove orphaned records, and records that do not fit",
+		Long: `Remove two kinds of records of a map from the tables and the kernel maps of all nodes: those
+whose owner has left, and those that do not fit into this node's kernel map (NOT HELD in the
+status of its peers), of live owners as well. The records become deletes of this node and
+replicate as such. Run the command on a node that is in sync, that may write the map, and that is
+not cut off: the records of every node that it does not reach count as orphaned. An entry that a
+load balancer still uses comes back with its next write, as a record of that load balancer's node.
+To remove the records of one departed owner alone, use "syncd forget".
+The daemon logs the command with the user and process that called it.
+Exit code 0: removed, or there were none. 1: not confirmed. 2: wrong use: no such map, or no
+terminal to ask for confirmation and no --yes.`,
+		Example: `  syncd purge ct_map
+  syncd purge ct_map --yes --json`,
+		Args: exactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := flags.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, all orphaned records and all records that do not fit into this node's kernel map? Their sessions end unless a load balancer still uses them.", args[0])); err != nil {
+				return err
+			}
+			done, err := daemon.NewClient(flags.socket).Purge(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return flags.print(cmd.OutOrStdout(), &done)
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+// errNotConfirmed says that the operator did not agree.
+var errNotConfirmed = errors.New("not confirmed, nothing was removed")
+
+// confirm asks the operator on the terminal, unless --yes was given.
+func (r *removal) confirm(cmd *cobra.Command, question string) error {
+	if r.yes {
+		return nil
+	}
+	if !isTerminal(cmd.InOrStdin()) {
+		return usageError{errors.New("cannot ask for confirmation: the input is not a terminal (use --yes in scripts); nothing was removed")}
+	}
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s\nType yes to go on: ", question)
+	line, err := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read confirmation: %w", err)
+	}
+	if strings.TrimSpace(line) != "yes" {
+		return errNotConfirmed
+	}
+	return nil
+}
+
+func isTerminal(in io.Reader) bool {
+	file, ok := in.(*os.File)
+	if !ok {
+		return false
+	}
+	_, err := unix.IoctlGetTermios(int(file.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func (r *removal) print(out io.Writer, done *daemon.Removed) error {
+	if r.asJSON {
+		if err := json.NewEncoder(out).Encode(done); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+		return nil
+	}
+	for _, m := range done.Maps {
+		if _, err := fmt.Fprintf(out, "%s: %d records removed\n", m.Map, m.Records); err != nil {
+			return fmt.Errorf("print result: %w", err)
+		}
+	}
+	return nil
+}
+
+// maximumArgs is cobra.MaximumNArgs with an error that counts as wrong use.
+func maximumArgs(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := cobra.MaximumNArgs(n)(cmd, args); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
