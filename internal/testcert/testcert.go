@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"math/big"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"time"
@@ -39,6 +40,8 @@ type Options struct {
 	// is had by setting DNSNames to an empty slice that is not nil.
 	DNSNames []string
 	IPs      []net.IP
+	// URIs are added to the names.
+	URIs []*url.URL
 	// Usages replace server and client authentication.
 	Usages []x509.ExtKeyUsage
 	// File is the base of the file names, instead of the node's name.
@@ -117,7 +120,7 @@ func (ca *CA) Issue(node string, opts Options) (Pair, error) {
 // apply overrides the defaults of a node's certificate.
 func (o Options) apply(template *x509.Certificate, node string) {
 	template.KeyUsage = x509.KeyUsageDigitalSignature
-	template.DNSNames, template.IPAddresses = o.DNSNames, o.IPs
+	template.DNSNames, template.IPAddresses, template.URIs = o.DNSNames, o.IPs, o.URIs
 	if o.DNSNames == nil && o.IPs == nil {
 		template.DNSNames = []string{node}
 	}

@@ -1,0 +1,253 @@
+package mutate
+
+import (
+	"cmp"
+	_ "embed"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+)
+
+//go:embed runtime.go.txt
+var runtimeText string
+
+// instrumented is a package with all its mutants.
+type instrumented struct {
+	mutants []Mutant
+	files   map[string]string // the text of each file, with the switches
+}
+
+// visitor finds the mutants of a file.
+type visitor struct {
+	s       *source
+	file    string
+	edits   edits
+	base    token.Pos
+	next    int
+	skip    func(*Mutant) bool
+	mutants []Mutant
+	inFunc  string
+	counts  map[string]int
+}
+
+// instrument writes the mutants into the package's code, those that skip returns true
+// for left out.
+func instrument(s *source, skip func(*Mutant) bool) *instrumented {
+	out := &instrumented{files: map[string]string{"mutate_runtime.go": strings.Replace(runtimeText, "PACKAGE", s.name, 1)}}
+	next := 1
+	for _, f := range s.files {
+		name := s.fset.Position(f.Pos()).Filename
+		text, ok := s.text[name]
+		if !ok {
+			continue
+		}
+		v := &visitor{
+			s: s, file: name, edits: edits{text: text}, base: s.fset.File(f.Pos()).Pos(0),
+			next: next, skip: skip, counts: map[string]int{},
+		}
+		for _, d := range f.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
+				v.inFunc = funcName(fn)
+				v.block(fn.Body)
+			}
+		}
+		next = v.next
+		out.mutants = append(out.mutants, v.mutants...)
+		out.files[name] = v.edits.String()
+	}
+	slices.SortFunc(out.mutants, func(a, b Mutant) int { return cmp.Compare(a.ID, b.ID) })
+	return out
+}
+
+func funcName(fn *ast.FuncDecl) string {
+	if fn.Recv == nil || len(fn.Recv.List) == 0 {
+		return fn.Name.Name
+	}
+	t := types.ExprString(fn.Recv.List[0].Type)
+	if strings.HasPrefix(t, "*") {
+		t = "(" + t + ")"
+	}
+	return t + "." + fn.Name.Name
+}
+
+// add makes a mutant of the code and returns its number, 0 if it is to be left out.
+func (v *visitor) add(op string, n ast.Node) int {
+	from, to := v.offsets(n)
+	m := Mutant{
+		ID: v.next, File: v.file, Line: v.s.fset.Position(n.Pos()).Line, Func: v.inFunc, Op: op,
+		Text: oneLine(v.edits.text[from:to]),
+	}
+	same := m.Key()
+	v.counts[same]++
+	m.Nth = v.counts[same]
+	if v.skip != nil && v.skip(&m) {
+		return 0
+	}
+	v.next++
+	v.mutants = append(v.mutants, m)
+	return m.ID
+}
+
+func (v *visitor) offsets(n ast.Node) (from, to int) {
+	return int(n.Pos() - v.base), int(n.End() - v.base)
+}
+
+// wrap makes a mutant with text before and after the code; # stands for its number.
+func (v *visitor) wrap(op string, n ast.Node, before, after string) {
+	id := v.add(op, n)
+	if id == 0 {
+		return
+	}
+	from, to := v.offsets(n)
+	fill := func(s string) string { return strings.ReplaceAll(s, "#", itoa(id)) }
+	v.edits.wrap(from, to, fill(before), fill(after))
+}
+
+// block looks at a statement and all below it.
+func (v *visitor) block(body ast.Node) {
+	var parents []ast.Node
+	ast.Inspect(body, func(n ast.Node) bool {
+		if n == nil {
+			parents = parents[:len(parents)-1]
+			return true
+		}
+		var parent ast.Node
+		if len(parents) > 0 {
+			parent = parents[len(parents)-1]
+		}
+		if !v.node(n, parent) {
+			return false
+		}
+		parents = append(parents, n)
+		return true
+	})
+}
+
+// node makes the mutants of one node. It returns false for those to be left as they are.
+func (v *visitor) node(n, parent ast.Node) bool {
+	switch n := n.(type) {
+	case *ast.GenDecl:
+		return n.Tok == token.VAR
+	case *ast.ExprStmt:
+		return !v.logs(n)
+	case *ast.ArrayType, *ast.StructType, *ast.InterfaceType, *ast.FuncType, *ast.MapType:
+		return false
+	case *ast.BlockStmt:
+		v.list(n.List)
+	case *ast.CaseClause:
+		v.list(n.Body)
+	case *ast.CommClause:
+		v.list(n.Body)
+	case *ast.IfStmt:
+		v.condition("negate", n.Cond)
+	case *ast.ReturnStmt:
+		v.results(n)
+	case ast.Expr:
+		return v.expr(n, parent)
+	}
+	return true
+}
+
+// condition negates a condition that has no comparison or logical operator of its own.
+func (v *visitor) condition(op string, e ast.Expr) {
+	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && v.mutable(b) {
+		return
+	}
+	if v.constant(e) == nil {
+		v.wrap(op, e, "((", ") != mutOn(#))")
+	}
+}
+
+// mutable reports whether a binary expression gets mutants of its own.
+func (v *visitor) mutable(b *ast.BinaryExpr) bool { return v.constant(b) == nil }
+
+// constant returns the type of a constant expression, nil for others.
+func (v *visitor) constant(e ast.Expr) types.Type {
+	if tv, ok := v.s.info.Types[e]; ok && tv.Value != nil {
+		return tv.Type
+	}
+	return nil
+}
+
+// list drops each statement that can be dropped.
+func (v *visitor) list(statements []ast.Stmt) {
+	for _, s := range statements {
+		if droppable(s) && !v.logs(s) {
+			v.wrap("drop", s, "if !mutOn(#) { ", " }")
+		}
+	}
+}
+
+// logs reports whether a statement writes a line to the log, which is left as it is.
+func (v *visitor) logs(s ast.Stmt) bool {
+	e, ok := s.(*ast.ExprStmt)
+	if !ok {
+		return false
+	}
+	call, ok := e.X.(*ast.CallExpr)
+	if !ok {
+		return false
+	}
+	method, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return false
+	}
+	t := v.s.info.Types[method.X].Type
+	return t != nil && t.String() == "*log/slog.Logger"
+}
+
+func droppable(s ast.Stmt) bool {
+	switch s := s.(type) {
+	case *ast.ExprStmt:
+		call, ok := s.X.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		name, ok := call.Fun.(*ast.Ident)
+		return !ok || name.Name != "panic" // may end a function
+	case *ast.AssignStmt:
+		return s.Tok != token.DEFINE && !blank(s)
+	case *ast.IncDecStmt, *ast.SendStmt, *ast.DeferStmt:
+		return true
+	case *ast.BranchStmt:
+		return s.Tok == token.CONTINUE || s.Tok == token.BREAK
+	case *ast.ReturnStmt:
+		return len(s.Results) == 0
+	}
+	return false
+}
+
+// blank reports whether a statement assigns to the blank identifier only.
+func blank(s *ast.AssignStmt) bool {
+	for _, e := range s.Lhs {
+		if name, ok := e.(*ast.Ident); !ok || name.Name != "_" {
+			return false
+		}
+	}
+	return true
+}
+
+// results changes what a function returns.
+func (v *visitor) results(r *ast.ReturnStmt) {
+	for _, e := range r.Results {
+		tv, ok := v.s.info.Types[e]
+		if !ok || tv.IsNil() || tv.Value != nil || len(r.Results) == 1 && isTuple(tv.Type) {
+			continue
+		}
+		if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && v.mutable(b) {
+			continue
+		}
+		if basic, ok := tv.Type.Underlying().(*types.Basic); ok && basic.Info()&types.IsBoolean != 0 {
+			v.wrap("negate", e, "((", ") != mutOn(#))")
+			continue
+		}
+		v.wrap("zero", e, "mutZero(#, ", ")")
+	}
+}
+
+func isTuple(t types.Type) bool {
+	_, ok := t.(*types.Tuple)
+	return ok
+}

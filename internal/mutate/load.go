@@ -1,0 +1,116 @@
+package mutate
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// source is a package's code, parsed and with its types.
+type source struct {
+	dir, path, name string
+	fset            *token.FileSet
+	files           []*ast.File
+	names           []string // of the files, without the directory
+	text            map[string]string
+	tests           []string
+	info            *types.Info
+	pkg             *types.Package
+}
+
+// listed is what the go command says of a package.
+type listed struct {
+	Dir, ImportPath, Name, Export      string
+	GoFiles, TestGoFiles, XTestGoFiles []string
+}
+
+// load reads a package, a pattern of the go command that matches one.
+func load(pattern string) (*source, error) {
+	all, err := goList(pattern)
+	if err != nil {
+		return nil, err
+	}
+	exports := make(map[string]string)
+	for _, p := range all {
+		exports[p.ImportPath] = p.Export
+	}
+	p := all[len(all)-1] // its dependencies come before it
+	s := &source{dir: p.Dir, path: p.ImportPath, name: p.Name, fset: token.NewFileSet(), text: map[string]string{}}
+	s.tests = append(p.TestGoFiles, p.XTestGoFiles...)
+	for _, name := range p.GoFiles {
+		text, err := os.ReadFile(filepath.Join(p.Dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("read source: %w", err)
+		}
+		f, err := parser.ParseFile(s.fset, name, text, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			return nil, fmt.Errorf("parse source: %w", err)
+		}
+		if ast.IsGenerated(f) {
+			// Parsed for its types; not mutated, since it has no text.
+			s.files = append(s.files, f)
+			continue
+		}
+		s.files, s.names, s.text[name] = append(s.files, f), append(s.names, name), string(text)
+	}
+	s.info = &types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{}, Uses: map[*ast.Ident]types.Object{}}
+	config := types.Config{Importer: importer.ForCompiler(s.fset, "gc", func(path string) (io.ReadCloser, error) {
+		file, ok := exports[path]
+		if !ok || file == "" {
+			return nil, fmt.Errorf("no export data of %s", path)
+		}
+		return os.Open(file)
+	})}
+	if s.pkg, err = config.Check(p.ImportPath, s.fset, s.files, s.info); err != nil {
+		return nil, fmt.Errorf("check types: %w", err)
+	}
+	return s, nil
+}
+
+// goList returns the package and, before it, all that it imports.
+func goList(pattern string) ([]listed, error) {
+	cmd := exec.Command("go", "list", "-deps", "-export", "-json=Dir,ImportPath,Name,Export,GoFiles,TestGoFiles,XTestGoFiles", pattern)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list package %s: %w", pattern, err)
+	}
+	var all []listed
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, fmt.Errorf("parse list of packages: %w", err)
+		}
+		all = append(all, p)
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("list package %s: there is none", pattern)
+	}
+	return all, nil
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// oneLine returns code on one line.
+func oneLine(text string) string {
+	const longest = 90
+	text = strings.Join(strings.Fields(text), " ")
+	if len(text) > longest {
+		text = text[:longest] + "..."
+	}
+	return text
+}

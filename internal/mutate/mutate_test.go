@@ -1,0 +1,138 @@
+package mutate
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const sample = "./testdata/sample"
+
+func runSample(t *testing.T, change func(*Options)) *Report {
+	t.Helper()
+	o := Options{
+		Package: sample, Parallel: 2, Limit: time.Minute, StateDir: t.TempDir(), Seed: 1,
+		Log: slog.New(slog.DiscardHandler),
+	}
+	if change != nil {
+		change(&o)
+	}
+	r, err := Run(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func keys(r *Report) (all []string) {
+	for _, s := range r.Survivors {
+		all = append(all, s.Func+": "+s.Op+" "+s.Text)
+	}
+	return all
+}
+
+// TestSurvivors tries every mutant of a package whose tests have known holes.
+func TestSurvivors(t *testing.T) {
+	state := t.TempDir()
+	r := runSample(t, func(o *Options) { o.StateDir = state })
+	want := []string{
+		"sum: boundary i >= 100",
+		"sum: drop break",
+		"same: operand true b >= a",
+		"unused: negate ready",
+		"unused: arithmetic n<<1 | 1",
+		"unused: arithmetic n<<1",
+		"unused: constant 1",
+		"unused: zero n",
+	}
+	if diff := cmp.Diff(want, keys(r)); diff != "" {
+		t.Error(diff)
+	}
+	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 51 {
+		t.Errorf("%+v", last)
+	}
+	if !slices.Equal(r.Stale, []string{"sample.go:gone: drop `x = 1`"}) {
+		t.Errorf("stale: %q", r.Stale)
+	}
+	if r.Equivalent != 1 {
+		t.Errorf("%d equivalent mutants", r.Equivalent)
+	}
+	if r.Failing != "TestFails" || r.Tried != r.Mutants || r.Killed+len(r.Survivors) != r.Tried {
+		t.Errorf("%+v", r)
+	}
+	// A run that finds results does not try again, which a false result shows.
+	killed := r.Survivors[0].Key()
+	s, err := load(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := openState(s, state, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(st.put(outcome{Key: killed, Killed: true}), st.file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	again := runSample(t, func(o *Options) { o.StateDir = state })
+	if again.Killed != r.Killed+1 || again.Tried != r.Tried {
+		t.Errorf("taken up: %+v", again)
+	}
+	if fresh := runSample(t, func(o *Options) { o.StateDir, o.Fresh = state, true }); fresh.Killed != r.Killed {
+		t.Errorf("fresh: %+v", fresh)
+	}
+}
+
+func TestSampleAndFiles(t *testing.T) {
+	r := runSample(t, func(o *Options) { o.Sample = 5 })
+	if r.Tried != 5 {
+		t.Errorf("tried %d", r.Tried)
+	}
+	if r := runSample(t, func(o *Options) { o.Files = regexp.MustCompile("nothing") }); r.Tried != 0 || r.Mutants == 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestInstrumentedText compares the code that is built with what it should be.
+func TestInstrumentedText(t *testing.T) {
+	s, err := load(sample)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := instrument(s, nil)
+	lines := strings.Split(in.files["sample.go"], "\n")
+	original := strings.Split(s.text["sample.go"], "\n")
+	if len(lines) != len(original) {
+		t.Errorf("%d lines, want %d", len(lines), len(original))
+	}
+	number := regexp.MustCompile(`\d+([,)])`)
+	var got []string
+	for i := range lines {
+		if lines[i] != original[i] {
+			got = append(got, number.ReplaceAllString(strings.TrimSpace(lines[i]), "#$1"))
+		}
+	}
+	golden, err := os.ReadFile("testdata/sample.golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(golden), strings.Join(got, "\n")+"\n"); diff != "" {
+		t.Error(diff)
+		t.Logf("the text is:\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// TestLists reads the lists of the packages that make mutate looks at.
+func TestLists(t *testing.T) {
+	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate"} {
+		if list, err := readList(dir); err != nil || len(list) == 0 {
+			t.Errorf("%s: %d entries, %v", dir, len(list), err)
+		}
+	}
+}

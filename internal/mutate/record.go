@@ -1,0 +1,63 @@
+package mutate
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// test is what a run of one test without a mutant has shown.
+type test struct {
+	Name    string        `json:"name"`
+	Took    time.Duration `json:"took"`
+	Failed  bool          `json:"failed,omitempty"`
+	Reached []byte        `json:"reached"` // a bit for each mutant's number
+}
+
+func (t *test) reaches(id int) bool { return id/8 < len(t.Reached) && t.Reached[id/8]&(1<<(id%8)) != 0 }
+
+// record runs each test alone and notes which mutants it reaches.
+func (p *program) record(work string, limit time.Duration) ([]test, error) {
+	names, err := p.tests()
+	if err != nil {
+		return nil, err
+	}
+	size := p.mutants[len(p.mutants)-1].ID + 1
+	file := filepath.Join(work, "reached")
+	tests := make([]test, 0, len(names))
+	for _, name := range names {
+		if err := os.WriteFile(file, make([]byte, size), 0o644); err != nil {
+			return nil, fmt.Errorf("record %s: %w", name, err)
+		}
+		start := time.Now()
+		passed, err := p.run([]string{name}, limit, "MUTATE_RECORD="+file)
+		if err != nil {
+			return nil, err
+		}
+		marks, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("record %s: %w", name, err)
+		}
+		t := test{Name: name, Took: time.Since(start), Failed: !passed, Reached: make([]byte, (size+7)/8)}
+		for id, mark := range marks {
+			if mark != 0 {
+				t.Reached[id/8] |= 1 << (id % 8)
+			}
+		}
+		tests = append(tests, t)
+	}
+	return tests, nil
+}
+
+// failing names the tests that fail, or take too long, without a mutant.
+func failing(tests []test) string {
+	var names []string
+	for i := range tests {
+		if tests[i].Failed {
+			names = append(names, tests[i].Name)
+		}
+	}
+	return strings.Join(names, " ")
+}
