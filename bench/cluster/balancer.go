@@ -30,8 +30,10 @@ const batchChanges = 256
 
 // mapSettings says what a load balancer's map is like.
 type mapSettings struct {
-	LRU     bool
-	Entries uint32 // that fit; 0: maxEntries
+	LRU       bool
+	Entries   uint32 // that fit; 0: maxEntries
+	ValueSize uint32 // in bytes; 0: valueSize. A node with another one is given no load.
+	Name      string // under which nodes know it; empty: ct
 }
 
 // flowState is what a flow's entry should look like: a change in place gives it
@@ -65,7 +67,8 @@ func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 		kind = ebpf.LRUHash
 	}
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
-		Name: name, Type: kind, KeySize: keySize, ValueSize: valueSize, MaxEntries: cmp.Or(o.Entries, maxEntries),
+		Name: name, Type: kind, KeySize: keySize, ValueSize: cmp.Or(o.ValueSize, valueSize),
+		MaxEntries: cmp.Or(o.Entries, maxEntries),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("create the load balancer's map: %w", err)

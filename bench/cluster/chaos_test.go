@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"runtime"
@@ -22,8 +23,8 @@ import (
 )
 
 var (
-	chaosSeeds = flag.Int("chaos.seeds", 0, "runs of chaos, each with the next seed; 0: a few")
-	chaosFirst = flag.Uint64("chaos.first", 1, "the first seed")
+	chaosSeeds = flag.Int("chaos.seeds", 0, "runs of chaos, each with the next seed and perhaps with guests; 0: a few without guests")
+	chaosFirst = flag.Uint64("chaos.first", 0, "the first seed; 0: another one in each run")
 )
 
 // TestChaos lets data planes do all that can happen to a map while nodes are killed, stopped,
@@ -35,19 +36,26 @@ var (
 // To see one run again: go test ./bench/cluster -run TestChaos -v -chaos.first SEED -chaos.seeds 1
 func TestChaos(t *testing.T) {
 	if os.Getenv(inMachine) == "" {
-		native := chaosScale{most: 5, unit: 500 * time.Millisecond, interval: 10 * time.Millisecond, scan: 500 * time.Millisecond}
+		native := chaosScale{most: 5, unit: 500 * time.Millisecond, interval: 10 * time.Millisecond, scan: 500 * time.Millisecond, names: 300}
 		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 6), native, capture.AttachAuto)
 		return
 	}
 	// Five nodes that send each other all that they change are more than two emulated processors
 	// get through with, and how far behind they are when it is quiet says nothing.
-	emulated := chaosScale{most: 4, unit: 2 * time.Second, interval: 100 * time.Millisecond, scan: time.Second, hooks: true}
+	emulated := chaosScale{most: 4, unit: 2 * time.Second, interval: 100 * time.Millisecond, scan: time.Second, hooks: true, names: 40}
 	onHooks(t, func(t *testing.T, p place) {
 		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 1), emulated, p.(*processes).attach)
 	})
 }
 
 func eachSeed(t *testing.T, first uint64, n int, c chaosScale, attach capture.Attach) {
+	if first == 0 {
+		first = 1 + rand.Uint64N(1<<40)
+	}
+	t.Logf("first seed %d", first)
+	if *chaosSeeds == 0 {
+		c.names = 0
+	}
 	for seed := first; seed < first+uint64(n); seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
 			p := newPlan(seed, c)
@@ -60,23 +68,27 @@ func eachSeed(t *testing.T, first uint64, n int, c chaosScale, attach capture.At
 // chaos is a run under way.
 type chaos struct {
 	*trial
-	limit time.Duration // in which all must be equal
-	plan  *plan
-	net   *namespaces
-	lives []int // how often each syncd was killed
-	down  []bool
+	limit  time.Duration // in which all must be equal
+	plan   *plan
+	net    *namespaces
+	guests int   // started so far
+	lives  []int // how often each syncd was killed
+	down   []bool
 }
 
 func newChaos(t *testing.T, p *plan, c chaosScale, attach capture.Attach) *chaos {
 	n := newNamespaces(t, c.hooks)
 	tr := newTrial(t, n, p.Nodes, p.Map, func(i int, r *startRequest) {
-		r.ClockAhead = p.Ahead[i]
+		if i < p.Nodes {
+			r.ClockAhead = p.Ahead[i]
+		}
 		r.Config.Attach = string(attach)
 		r.Config.Buffer, r.Config.BufferSize = p.Buffer, p.BufferSize
 		r.Config.EvictionDeletes, r.Config.TombstoneTTL = p.EvictionDeletes, p.TombstoneTTL
-		r.Config.DeadTime = 2 * c.unit
+		r.Config.DeadTime, r.Config.MaxClockAhead = 2*c.unit, 24*time.Hour // clocks are hours apart
 		r.Config.ScanInterval, r.Config.ScanBudget = c.scan, 50
-	})
+		r.Config.AllowUnservedMaps = len(p.Misfits) > 0 // a peer of another layout is no reason to wait
+	}, p.Misfits...)
 	return &chaos{trial: tr, limit: settleLimit(), plan: p, net: n, lives: make([]int, p.Nodes), down: make([]bool, p.Nodes)}
 }
 
@@ -93,12 +105,12 @@ func (c *chaos) run() {
 	c.eventually(c.limit, c.agreeOn(func(content) error { return nil }))
 	c.loadEach("/clear")
 	c.eventually(4*c.limit, c.agreeOn(func(t content) error {
-		if len(t) > 0 {
-			return fmt.Errorf("%d entries after all flows have ended", len(t))
+		if n := flows(t); n > 0 {
+			return fmt.Errorf("%d entries after all flows have ended", n)
 		}
 		return nil
 	}))
-	c.plan.Map.LRU = false
+	c.plan.Map.LRU = c.guests > 0 // what guests wrote stays, and may not leave room for all
 	c.loadEach("/rewrite")
 	c.eventually(c.limit, c.agree)
 }
@@ -175,6 +187,8 @@ func (c *chaos) begin(f *fault) (end func()) {
 	case faultClock:
 		c.setClock(f.Ahead)
 		return func() { c.setClock(0) }
+	case faultHostile, faultCrowd:
+		return c.guest(f)
 	default:
 		return c.starve()
 	}
@@ -360,7 +374,7 @@ func (c *chaos) proven(ctx context.Context) error {
 		}
 		all[i] = s
 		positions[s.Node] = s.Maps[0].Position
-		if !s.Ready || len(s.Peers) != len(c.nodes)-1 {
+		if !s.Ready || len(s.Peers) != c.peers() {
 			errs = append(errs, fmt.Errorf("node %s sees %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
 		}
 		if m := s.Maps[0]; m.Pending+m.Failed > 0 || s.Capture.Losses.Open {
@@ -373,6 +387,12 @@ func (c *chaos) proven(ctx context.Context) error {
 			m := daemon.PeerMapStatus{State: "unknown"}
 			if len(p.Maps) > 0 {
 				m = p.Maps[0]
+			}
+			if c.isMisfit(p.Node) {
+				if m.Agreed {
+					errs = append(errs, fmt.Errorf("%s counts %s as in sync, whose map is another one", s.Node, p.Node))
+				}
+				continue
 			}
 			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {
 				errs = append(errs, fmt.Errorf("%s has not proven to hold what %s does: agreed %v up to %d of %d, %d divergent, %s %s",

@@ -45,45 +45,70 @@ func settleLimit() time.Duration {
 
 // trial is a cluster under test.
 type trial struct {
-	t     *testing.T
-	nodes []*remote
-	start []startRequest
+	t      *testing.T
+	nodes  []*remote
+	start  []startRequest
+	misfit []*remote // nodes that replicate nothing with the others
+	ca     *testcert.CA
+	join   []string
 }
 
 // newTrial starts nodes and waits until all are ready. adjust may change how a node is
-// started.
-func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r *startRequest)) *trial {
+// started. misfits are the maps of further nodes, which replicate nothing with the others.
+func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r *startRequest), misfits ...mapSettings) *trial {
 	t.Helper()
 	tr := &trial{t: t}
-	dir := t.TempDir()
-	ca, err := testcert.NewCA(dir, "cluster")
+	var err error
+	tr.ca, err = testcert.NewCA(t.TempDir(), "cluster")
 	tr.must(err)
-	gossipKey := []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef")))
-	var join []string
 	for i := range n {
-		address, control, err := p.start(t.Context(), i, m)
-		tr.must(err)
-		name := fmt.Sprintf("n%d", i)
-		tr.nodes = append(tr.nodes, newRemote(name, control))
-		join = append(join, net.JoinHostPort(address, gossipPort))
-		c := config.Default()
-		c.NodeName, c.Buffer, c.BufferSize = name, "ring", 64<<20
-		c.GossipListen, c.GRPCListen = net.JoinHostPort(address, gossipPort), net.JoinHostPort(address, grpcPort)
-		c.MetricsListen = ""
-		pair, err := ca.Issue(name, testcert.Options{})
-		tr.must(err)
-		start := startRequest{Config: c, Files: map[string][]byte{
-			certFile: tr.read(pair.CertFile), keyFile: tr.read(pair.KeyFile), caFile: tr.read(ca.CertFile), gossipFile: gossipKey,
-		}}
-		adjust(i, &start)
-		tr.start = append(tr.start, start)
+		tr.nodes = append(tr.nodes, tr.place(p, i, m, adjust))
+	}
+	for i, m := range misfits {
+		tr.misfit = append(tr.misfit, tr.place(p, n+i, m, adjust))
 	}
 	for i := range tr.start {
-		tr.start[i].Config.Join = join
+		tr.start[i].Config.Join = tr.join
 		tr.syncd(i)
 	}
 	tr.eventually(30*time.Second, func(ctx context.Context) error { return tr.ready(ctx) })
 	return tr
+}
+
+// place starts the process of node number i, and says how its syncd is started.
+func (tr *trial) place(p place, i int, m mapSettings, adjust func(i int, r *startRequest)) *remote {
+	tr.t.Helper()
+	address, control, err := p.start(tr.t.Context(), i, m)
+	tr.must(err)
+	name := nodeName(i)
+	tr.join = append(tr.join, net.JoinHostPort(address, gossipPort))
+	c := config.Default()
+	c.NodeName, c.Buffer, c.BufferSize = name, "ring", 64<<20
+	c.GossipListen, c.GRPCListen = net.JoinHostPort(address, gossipPort), net.JoinHostPort(address, grpcPort)
+	c.MetricsListen = ""
+	start := startRequest{Config: c, Files: tr.files(name, testcert.Options{})}
+	adjust(i, &start)
+	tr.start = append(tr.start, start)
+	return newRemote(name, control)
+}
+
+// files are those that secure a node of this name.
+func (tr *trial) files(name string, o testcert.Options) map[string][]byte {
+	tr.t.Helper()
+	pair, err := tr.ca.Issue(name, o)
+	tr.must(err)
+	return map[string][]byte{
+		certFile: tr.read(pair.CertFile), keyFile: tr.read(pair.KeyFile), caFile: tr.read(tr.ca.CertFile),
+		gossipFile: []byte(base64.StdEncoding.EncodeToString([]byte("0123456789abcdef0123456789abcdef"))),
+	}
+}
+
+// remote returns node number i.
+func (tr *trial) remote(i int) *remote {
+	if i < len(tr.nodes) {
+		return tr.nodes[i]
+	}
+	return tr.misfit[i-len(tr.nodes)]
 }
 
 // asPlaced starts nodes as their place needs it: hooked ones are told how to attach.
@@ -112,7 +137,7 @@ func (tr *trial) read(path string) []byte {
 
 func (tr *trial) syncd(i int) {
 	tr.t.Helper()
-	tr.must(tr.nodes[i].call(tr.t.Context(), "POST", "/start", tr.start[i], nil))
+	tr.must(tr.remote(i).call(tr.t.Context(), "POST", "/start", tr.start[i], nil))
 }
 
 func (tr *trial) post(i int, path string) {
@@ -161,6 +186,9 @@ func (tr *trial) settled() {
 	tr.eventually(settleLimit(), func(ctx context.Context) error { return settled(ctx, tr.nodes) })
 }
 
+// peers is how many others each node should see.
+func (tr *trial) peers() int { return len(tr.nodes) + len(tr.misfit) - 1 }
+
 // ready says which node does not see all others, or is not ready.
 func (tr *trial) ready(ctx context.Context) error {
 	for _, n := range tr.nodes {
@@ -168,7 +196,7 @@ func (tr *trial) ready(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if !s.Ready || len(s.Peers) != len(tr.nodes)-1 {
+		if !s.Ready || len(s.Peers) != tr.peers() {
 			return fmt.Errorf("node %s sees %d peers, not ready: %s", n.name, len(s.Peers), strings.Join(s.NotReady, ", "))
 		}
 	}

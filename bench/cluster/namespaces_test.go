@@ -53,9 +53,20 @@ func newNamespaces(t *testing.T, hooks bool) *namespaces {
 func (n *namespaces) address(i int) string { return fmt.Sprintf("10.30.%d.2", i) }
 
 func (n *namespaces) start(_ context.Context, i int, m mapSettings) (address, control string, err error) {
-	ns, err := netns.New(fmt.Sprintf("n%d", i))
+	ns, err := n.connect(i)
 	if err != nil {
 		return "", "", err
+	}
+	control = filepath.Join(n.dir, fmt.Sprintf("n%d.sock", i))
+	s := settings{Number: uint32(i), Map: m, Hooks: n.hooks, Control: control, Dir: filepath.Join(n.dir, fmt.Sprintf("n%d", i))}
+	return n.address(i), control, startNode(n.t, s, ns.Start)
+}
+
+// connect makes namespace number i, with its link to the router.
+func (n *namespaces) connect(i int) (*netns.NS, error) {
+	ns, err := netns.New(fmt.Sprintf("n%d", i))
+	if err != nil {
+		return nil, err
 	}
 	n.t.Cleanup(func() {
 		if err := ns.Close(); err != nil {
@@ -66,12 +77,7 @@ func (n *namespaces) start(_ context.Context, i int, m mapSettings) (address, co
 	err = errors.Join(netns.Veth(n.router, port, ns, "eth0"),
 		n.router.Addr(port, gate+"/30"), ns.Addr("eth0", n.address(i)+"/30"),
 		n.router.Up(port), ns.Up("eth0"), ns.Route("default", gate))
-	if err != nil {
-		return "", "", err
-	}
-	control = filepath.Join(n.dir, fmt.Sprintf("n%d.sock", i))
-	s := settings{Number: uint32(i), Map: m, Hooks: n.hooks, Control: control, Dir: filepath.Join(n.dir, port)}
-	return n.address(i), control, startNode(n.t, s, ns.Start)
+	return ns, err
 }
 
 // cut has the router drop what one node sends to another, until it was healed as often

@@ -8,6 +8,7 @@ package cluster
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/gob"
 	"encoding/json"
@@ -75,7 +76,10 @@ func Main() {
 		return
 	}
 	var s settings
-	err := json.Unmarshal([]byte(os.Getenv(settingsVariable)), &s)
+	var err error
+	if role != roleGuest {
+		err = json.Unmarshal([]byte(os.Getenv(settingsVariable)), &s)
+	}
 	if err == nil {
 		err = rlimit.RemoveMemlock()
 	}
@@ -85,6 +89,8 @@ func Main() {
 			err = runNode(s)
 		case roleSyncd:
 			err = runSyncd(s)
+		case roleGuest:
+			err = runGuest()
 		default:
 			err = fmt.Errorf("role %q is unknown", role)
 		}
@@ -146,7 +152,7 @@ func (n *node) configure(r startRequest) error {
 	}
 	id, _ := info.ID()
 	c := &r.Config
-	c.Maps = []string{fmt.Sprintf("ct=id:%d", id)}
+	c.Maps = []string{fmt.Sprintf("%s=id:%d", cmp.Or(n.settings.Map.Name, "ct"), id)}
 	c.StateDir, c.ControlSocket = dir, filepath.Join(dir, "syncd.sock")
 	if r.Files != nil {
 		c.TLSCert, c.TLSKey, c.TLSCA = filepath.Join(dir, certFile), filepath.Join(dir, keyFile), filepath.Join(dir, caFile)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -19,6 +20,9 @@ const (
 	faultCut    faultKind = "cut"    // of some directions: a partition, or one way
 	faultStarve faultKind = "starve" // of all: others take the CPUs
 	faultClock  faultKind = "clock"  // the machine's wall clock is set
+
+	faultHostile faultKind = "hostile" // a member with a certificate sends what no node would
+	faultCrowd   faultKind = "crowd"   // many names join, send a record and leave
 )
 
 // fault is one thing that goes wrong, from At to Until after the load began.
@@ -27,7 +31,9 @@ type fault struct {
 	At, Until time.Duration
 	Node      int           // killed or stopped
 	Cut       []direction   // dropped
-	Ahead     time.Duration // where clocks are after it, against the true time
+	Ahead     time.Duration // where clocks are after it, against the true time; of a guest, its own
+	Names     int           // of a crowd
+	Abrupt    bool          // a guest is killed and does not leave
 }
 
 func (f *fault) String() string {
@@ -39,6 +45,10 @@ func (f *fault) String() string {
 		return fmt.Sprintf("%s n%d", s, f.Node)
 	case faultClock:
 		return fmt.Sprintf("%s %v ahead", s, f.Ahead)
+	case faultHostile:
+		return fmt.Sprintf("%s, clock %v ahead, killed at the end %v", s, f.Ahead, f.Abrupt)
+	case faultCrowd:
+		return fmt.Sprintf("%s of %d names", s, f.Names)
 	case faultCut:
 		ways := make([]string, len(f.Cut))
 		for i, d := range f.Cut {
@@ -63,6 +73,8 @@ type plan struct {
 	Ahead           []time.Duration // of each node's clock at its first start
 	Length          time.Duration   // of the load
 	Faults          []fault
+	// Misfits are the maps of further nodes: of another layout, or with another name.
+	Misfits []mapSettings
 }
 
 // chaosScale is how much happens, and how fast. Under emulation it is less, and all takes longer.
@@ -72,6 +84,7 @@ type chaosScale struct {
 	interval time.Duration // from one step of a node's load to the next
 	scan     time.Duration // from one scan to the next: what nobody reports is found by them
 	hooks    bool          // real hooks, on a machine whose clock may be set
+	names    int           // of a crowd; 0: nothing but nodes takes part
 }
 
 func newPlan(seed uint64, c chaosScale) *plan {
@@ -103,12 +116,40 @@ func newPlan(seed uint64, c chaosScale) *plan {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+	p.guests(c)
 	killed := func(f fault) bool { return f.Kind == faultKill }
 	// A deletion must not be forgotten before a node is back that was away.
 	if r.IntN(2) == 0 && !slices.ContainsFunc(p.Faults, killed) {
 		p.TombstoneTTL = 2 * c.unit
 	}
 	return p
+}
+
+// guests adds what takes part beside the nodes, and pressure on an LRU map. It draws from a
+// source of its own, so that what else is in a plan does not depend on it.
+func (p *plan) guests(c chaosScale) {
+	if c.names == 0 {
+		return
+	}
+	r := rand.New(rand.NewPCG(p.Seed, 0x677565737473))
+	if p.Map.LRU && r.IntN(2) == 0 { // most of what is written drives out something else
+		p.Map.Entries = 256
+	}
+	if r.IntN(4) == 0 {
+		p.Misfits = append(p.Misfits, mapSettings{ValueSize: valueSize - 16, Entries: 1024})
+	}
+	if r.IntN(4) == 0 {
+		p.Misfits = append(p.Misfits, mapSettings{Name: "other", Entries: 1024})
+	}
+	if r.IntN(3) == 0 {
+		f := fault{Kind: faultHostile, At: time.Duration(r.Int64N(int64(p.Length / 2))), Ahead: anyClock(r), Abrupt: r.IntN(2) == 0}
+		f.Until = p.Length/2 + time.Duration(r.Int64N(int64(p.Length/2)))
+		p.Faults = append(p.Faults, f)
+	}
+	if r.IntN(5) == 0 {
+		p.Length *= 3
+		p.Faults = append(p.Faults, fault{Kind: faultCrowd, Until: p.Length, Names: c.names})
+	}
 }
 
 func anyClock(r *rand.Rand) time.Duration {
@@ -172,6 +213,9 @@ func (p *plan) String() string {
 	if p.Map.LRU {
 		kind = fmt.Sprintf("lru, eviction-deletes %v", p.EvictionDeletes)
 	}
+	for i := range p.Misfits {
+		kind += fmt.Sprintf(", with a node whose map is %q of %d bytes", cmp.Or(p.Misfits[i].Name, "ct"), cmp.Or(p.Misfits[i].ValueSize, valueSize))
+	}
 	fmt.Fprintf(&b, "seed %d: %d nodes, map of %d entries (%s), %s buffer of %d, tombstones for %v, %d own flows and %d shared, clocks %v ahead",
 		p.Seed, p.Nodes, p.Map.Entries, kind, p.Buffer, p.BufferSize, p.TombstoneTTL, p.Load.Flows, p.Load.Mixed.Shared, p.Ahead)
 	for i := range p.Faults {
@@ -181,8 +225,9 @@ func (p *plan) String() string {
 }
 
 func TestPlansFollowFromTheirSeeds(t *testing.T) {
-	c := chaosScale{most: 5, unit: time.Second, interval: time.Millisecond, hooks: true}
+	c := chaosScale{most: 5, unit: time.Second, interval: time.Millisecond, hooks: true, names: 300}
 	seen := make(map[faultKind]int)
+	misfits := make(map[mapSettings]int)
 	remembered := 0
 	for seed := range uint64(200) {
 		p := newPlan(seed, c)
@@ -191,6 +236,9 @@ func TestPlansFollowFromTheirSeeds(t *testing.T) {
 		}
 		if p.remembered() {
 			remembered++
+		}
+		for _, m := range p.Misfits {
+			misfits[m]++
 		}
 		for _, f := range p.Faults {
 			seen[f.Kind]++
@@ -202,9 +250,12 @@ func TestPlansFollowFromTheirSeeds(t *testing.T) {
 	if remembered < 100 {
 		t.Errorf("in only %d of 200 plans it is known what was written", remembered)
 	}
-	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock} {
+	for _, k := range []faultKind{faultKill, faultStop, faultCut, faultStarve, faultClock, faultHostile, faultCrowd} {
 		if seen[k] == 0 {
 			t.Errorf("no %s in 200 plans", k)
 		}
+	}
+	if len(misfits) != 2 {
+		t.Errorf("200 plans have misfits %v, want one of another layout and one of another name", misfits)
 	}
 }

@@ -1,0 +1,158 @@
+// Attack runs three real syncd daemons and attacks them: without a certificate, with
+// the gossip key alone, with a certificate but without membership, and as a member with
+// bad intent. Each attack is bounded in time and load. During and after each the daemons
+// must stay within their limits of memory, log and descriptors, stay ready, and go on
+// replicating.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// options are the command line's.
+type options struct {
+	syncd string // path of the program; empty: built from the source tree
+	only  string // regular expression of names of attacks
+	json  string // file for the report
+	list  bool
+	keep  bool // keep the daemons' directory
+	long  time.Duration
+}
+
+func main() {
+	var o options
+	flag.StringVar(&o.syncd, "syncd", "", "`path` of the syncd to attack; by default it is built first")
+	flag.StringVar(&o.only, "run", "", "run only the attacks whose names match this regular expression")
+	flag.StringVar(&o.json, "json", "", "write the report to this `file`, as JSON")
+	flag.BoolVar(&o.list, "list", false, "list the attacks and exit")
+	flag.BoolVar(&o.keep, "keep", false, "keep the directory with logs and settings")
+	flag.DurationVar(&o.long, "length", 10*time.Second, "time for each attack that does not end by itself")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	if err := run(ctx, o, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "attack:", err)
+		os.Exit(1)
+	}
+}
+
+// errFailed is returned when at least one attack did harm; the report says which.
+var errFailed = errors.New("at least one attack did harm")
+
+// run attacks a cluster of its own and prints the report to out.
+func run(ctx context.Context, o options, out io.Writer) (err error) {
+	chosen, err := choose(o.only)
+	if err != nil {
+		return err
+	}
+	if o.list {
+		return list(out, chosen)
+	}
+	dir, err := os.MkdirTemp("", "attack")
+	if err != nil {
+		return fmt.Errorf("make a directory: %w", err)
+	}
+	if o.keep {
+		fmt.Fprintln(out, "logs and settings are in", dir)
+	} else {
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	}
+	if o.syncd == "" {
+		if o.syncd, err = build(ctx, dir); err != nil {
+			return err
+		}
+	}
+	first := filepath.Join(dir, "first")
+	if err := os.Mkdir(first, 0o700); err != nil {
+		return fmt.Errorf("make a directory: %w", err)
+	}
+	c, err := newCluster(ctx, o.syncd, first)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	r := report{Nodes: len(c.nodes)}
+	r.header(out)
+	for i := range chosen {
+		result := c.perform(ctx, &chosen[i], o.long)
+		r.Results = append(r.Results, result)
+		result.row(out)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if len(c.nodes) == 0 {
+			return errors.New("the daemons could not be started again after an attack")
+		}
+	}
+	r.summary(out)
+	if o.json != "" {
+		if err := r.write(o.json); err != nil {
+			return err
+		}
+	}
+	if r.Failed > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+// choose returns the attacks whose names match the expression.
+func choose(expression string) ([]attack, error) {
+	match, err := regexp.Compile(expression)
+	if err != nil {
+		return nil, fmt.Errorf("read the expression of -run: %w", err)
+	}
+	var chosen []attack
+	for _, a := range attacks() {
+		if match.MatchString(a.name) {
+			chosen = append(chosen, a)
+		}
+	}
+	if len(chosen) == 0 {
+		return nil, fmt.Errorf("choose attacks: none is called like %q", expression)
+	}
+	return chosen, nil
+}
+
+// build compiles syncd from the source tree of this program.
+func build(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "syncd")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "mapsync/syncd").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build syncd: %w: %s", err, out)
+	}
+	return path, nil
+}
+
+// prepare raises the limits that this process needs.
+func prepare() error {
+	// Kernels before 5.11 charge BPF memory to this limit.
+	if err := rlimit.RemoveMemlock(); err != nil {
+		return fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	return nil
+}
+
+func writeJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	if err := os.WriteFile(path, append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"mapsync/bench/hostile"
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// Traces of what a member sent and a daemon refused.
+const (
+	refusedRecords = `^mapsync_(records_rejected_total|stream_errors_total\{.*cause="(refused_delta|clock_ahead|bad_message|gap)")`
+	refusedStream  = `^mapsync_stream_errors_total\{.*cause="(bad_message|bad_request|gap)"|^mapsync_records_rejected_total`
+)
+
+// memberAttacks are those of a member of the cluster, by the protocol between nodes.
+func memberAttacks() []attack {
+	return []attack{
+		{name: "member: records of live owners", by: byMember, trace: refusedRecords, run: foreignRecords},
+		{name: "member: deletes of live owners", by: byMember, trace: refusedRecords, run: foreignDeletes},
+		{name: "member: records of 66,000 invented owners", by: byMember, trace: refusedRecords, run: inventOwners},
+		{name: "member: versions below max-clock-ahead", by: byMember, run: farVersions},
+		{name: "member: versions beyond max-clock-ahead", by: byMember, trace: refusedRecords, run: beyondVersions},
+		{name: "member: 100,000 records for 4,096 entries", by: byMember, trace: refusedRecords, pending: true, run: overfill},
+		{name: "member: malformed batches", by: byMember, trace: refusedStream, run: malformedBatches},
+		{name: "member: batches of 64 MiB", by: byMember, run: hugeBatches},
+		{name: "member: repeated and regressing acks", by: byMember, trace: refusedStream, run: badAcks},
+		{name: "member: digests that are false for ever", by: byMember, fixed: 8 * time.Second, trace: `^mapsync_(repairs_total|digest_rounds_total\{.*"(differ|impossible)")|repair`, run: falseDigests},
+		{name: "member: claims to be the fallback sender", by: byMember, trace: refusedRecords, pending: true, run: claimFallback},
+		{name: "member: thousands of map names", by: byMember, trace: refusedStream, run: mapNames},
+		{name: "member: repairs requested for ever", by: byMember, run: repairsForEver},
+	}
+}
+
+// errUnheard says that an attack was not made.
+var errUnheard = errors.New("no daemon subscribed to the attacker, so that nothing was sent")
+
+// talk sends, as a member, what talk does, until the attack's time is over.
+func (c *cluster) talk(ctx context.Context, incarnation uint64, talk func(context.Context, *hostile.Outlet) error) error {
+	e, err := c.infiltrate(ctx, incarnation, talk, nil)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	<-ctx.Done()
+	if e.Subscribed() == 0 {
+		return errUnheard
+	}
+	return nil
+}
+
+// owners returns the incarnations of the daemons, and mallory's.
+func (c *cluster) owners(ctx context.Context, self uint64) ([]*mapsyncv1.Incarnation, error) {
+	var all []*mapsyncv1.Incarnation
+	for _, n := range c.nodes {
+		s, err := n.status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, &mapsyncv1.Incarnation{Node: n.name, Number: s.Incarnation})
+	}
+	return append(all, &mapsyncv1.Incarnation{Node: mallory, Number: self}), nil
+}
+
+// forge returns an attack that sends, again and again, a delta for each entry of the load
+// balancers, in its owner's name and with a newer version.
+func forge(delta func([keySize]byte, uint32, uint64) *mapsyncv1.Delta) func(context.Context, *cluster) error {
+	return func(ctx context.Context, c *cluster) error {
+		self := now(0)
+		owners, err := c.owners(ctx, self)
+		if err != nil {
+			return err
+		}
+		return c.talk(ctx, self, func(ctx context.Context, o *hostile.Outlet) error {
+			for sleep(ctx, 200*time.Millisecond) {
+				var deltas []*mapsyncv1.Delta
+				for i := range c.nodes {
+					for flow := range uint32(entriesEach) {
+						deltas = append(deltas, delta(entryKey(uint32(i+1), flow), uint32(i), now(0)))
+					}
+				}
+				if err := o.Batch(owners, deltas, true); err != nil {
+					return err
+				}
+			}
+			return ctx.Err()
+		})
+	}
+}
+
+func foreignRecords(ctx context.Context, c *cluster) error { return forge(update)(ctx, c) }
+
+func foreignDeletes(ctx context.Context, c *cluster) error { return forge(remove)(ctx, c) }
+
+// inventOwners sends one record of each of 66,000 owners that have never been members.
+func inventOwners(ctx context.Context, c *cluster) error {
+	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
+		for i := 0; i < 66_000 && ctx.Err() == nil; i += 500 {
+			var owners []*mapsyncv1.Incarnation
+			var deltas []*mapsyncv1.Delta
+			for k := range uint32(500) {
+				owners = append(owners, &mapsyncv1.Incarnation{Node: "owner-" + strconv.Itoa(i+int(k)), Number: now(0)})
+				deltas = append(deltas, update(entryKey(99, k), k, now(0)))
+			}
+			if err := o.Batch(owners, deltas, true); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// farVersions sends records of its own, dated as late as is accepted, for keys of its own.
+func farVersions(ctx context.Context, c *cluster) error {
+	return c.ahead(ctx, 58*time.Second)
+}
+
+// beyondVersions sends records of its own that are dated a day ahead.
+func beyondVersions(ctx context.Context, c *cluster) error {
+	return c.ahead(ctx, 24*time.Hour+time.Minute)
+}
+
+func (c *cluster) ahead(ctx context.Context, d time.Duration) error {
+	self := now(0)
+	return c.talk(ctx, self, func(ctx context.Context, o *hostile.Outlet) error {
+		owners := []*mapsyncv1.Incarnation{o.Self()}
+		for flow := uint32(0); sleep(ctx, 100*time.Millisecond); flow++ {
+			if err := o.Batch(owners, []*mapsyncv1.Delta{update(entryKey(98, flow%100), 0, now(d))}, true); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// overfill sends more records of its own than a map or a table may hold.
+func overfill(ctx context.Context, c *cluster) error {
+	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
+		owners := []*mapsyncv1.Incarnation{o.Self()}
+		for i := uint32(0); i < 100_000 && ctx.Err() == nil; i += 500 {
+			var deltas []*mapsyncv1.Delta
+			for k := range uint32(500) {
+				deltas = append(deltas, update(entryKey(97, i+k), 0, now(0)))
+			}
+			if err := o.Batch(owners, deltas, i+500 >= 100_000); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// malformedBatches sends a batch that cannot be, on one stream after another.
+func malformedBatches(ctx context.Context, c *cluster) error {
+	self := now(0)
+	var mu sync.Mutex
+	number := 0
+	return c.talk(ctx, self, func(_ context.Context, o *hostile.Outlet) error {
+		mu.Lock()
+		number++
+		i := number
+		mu.Unlock()
+		good := update(entryKey(96, 1), 0, now(0))
+		text := make([]byte, 3000)
+		_, _ = rand.Read(text)
+		b := &mapsyncv1.Batch{Map: o.Index, Origin: o.Self(), Position: 1, Owners: []*mapsyncv1.Incarnation{o.Self()}}
+		switch i % 10 {
+		case 0:
+			b.Deltas = []*mapsyncv1.Delta{{Key: text, Value: text, Version: now(0), Operation: 1}}
+		case 1:
+			good.Owner = 1 << 31
+			b.Deltas = []*mapsyncv1.Delta{good}
+		case 2:
+			good.Version = 0
+			b.Deltas = []*mapsyncv1.Delta{good}
+		case 3:
+			good.Operation = 77
+			b.Deltas = []*mapsyncv1.Delta{good}
+		case 4:
+			b.PreviousPosition = 1 << 63
+		case 5:
+			b.PreviousPosition, b.Position = 5, 1
+		case 6:
+			b.Map = 1 << 30
+		case 7:
+			b.Owners = []*mapsyncv1.Incarnation{{Node: strings.Repeat("a", 1<<16), Number: 1}}
+			b.Deltas = []*mapsyncv1.Delta{good}
+		case 8:
+			b.Owners, b.Deltas = []*mapsyncv1.Incarnation{{}}, []*mapsyncv1.Delta{good}
+		case 9:
+			return o.Send(&mapsyncv1.SubscribeResponse{})
+		}
+		return errors.Join(o.Raw(b), io.EOF)
+	})
+}
+
+// hugeBatches sends batches that no daemon would make.
+func hugeBatches(ctx context.Context, c *cluster) error {
+	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
+		d := update(entryKey(95, 1), 0, now(0))
+		deltas := make([]*mapsyncv1.Delta, 600_000)
+		for i := range deltas {
+			deltas[i] = d
+		}
+		for ctx.Err() == nil {
+			if err := o.Batch([]*mapsyncv1.Incarnation{o.Self()}, deltas, false); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// badAcks receives from each daemon as a member does, and acknowledges what it likes.
+func badAcks(ctx context.Context, c *cluster) error {
+	self := now(0)
+	e, err := c.infiltrate(ctx, self, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	sleep(ctx, time.Second)
+	ack := func(s *subscriber, position uint64) error {
+		return s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: position}}})
+	}
+	for i := 0; sleep(ctx, 100*time.Millisecond); i++ {
+		s, err := c.receiver(ctx, c.nodes[i%3], self)
+		if err != nil {
+			continue // refused, or the time is over
+		}
+		s.ask(replica(1))
+		head := uint64(0)
+		for range 4 {
+			m, err := s.Recv()
+			if err != nil {
+				break
+			}
+			if b := m.GetBatch(); b != nil {
+				head = max(head, b.GetPosition())
+				_ = errors.Join(ack(s, head), ack(s, head), ack(s, 0), ack(s, head/2), ack(s, 0))
+			}
+		}
+		_ = ack(s, 1<<62)
+		s.close()
+	}
+	return nil
+}
+
+// falseDigests sends digests that no repair makes right.
+func falseDigests(ctx context.Context, c *cluster) error {
+	self := now(0)
+	s, err := c.receiver(ctx, c.nodes[0], self)
+	if err != nil {
+		return err
+	}
+	s.ask(replica(1))
+	key, scope := uint64(0), uint64(0)
+	limited, cancel := context.WithTimeout(ctx, 3*time.Second)
+	stop := context.AfterFunc(limited, s.close)
+	_ = drained(s, func(m *mapsyncv1.SubscribeResponse) { // it ends with the time
+		if d := m.GetDigest(); d != nil {
+			key, scope = d.GetKey(), d.GetScope()
+			cancel()
+		}
+	})
+	stop()
+	cancel()
+	s.close()
+	digest := func(o *hostile.Outlet, buckets []byte) error {
+		d := &mapsyncv1.Digest{Map: o.Index, Position: o.Position, Key: key, Scope: scope}
+		for _, name := range append(c.names(), mallory) {
+			d.Nodes = append(d.Nodes, &mapsyncv1.NodeDigest{Node: name, Sum: now(0), Loose: now(0), Live: 3, Buckets: buckets})
+		}
+		return o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: d}})
+	}
+	e, err := c.infiltrate(ctx, self, func(ctx context.Context, o *hostile.Outlet) error {
+		if err := o.Batch(nil, nil, true); err != nil {
+			return err
+		}
+		for sleep(ctx, 50*time.Millisecond) {
+			if err := digest(o, nil); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	}, func(o *hostile.Outlet, r *mapsyncv1.SubscribeRequest) {
+		text := make([]byte, 8<<10)
+		_, _ = rand.Read(text)
+		switch {
+		case r.GetCompare() != nil:
+			_ = digest(o, text)
+		case r.GetRetell() != nil:
+			_ = o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Retold{Retold: &mapsyncv1.Retold{Map: o.Index, Records: 1 << 40}}})
+		}
+	})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	<-ctx.Done()
+	if e.Subscribed() == 0 {
+		return errUnheard
+	}
+	return nil
+}
+
+// claimFallback starts before all others and sends records of an owner that it says has left,
+// over entries of the load balancers.
+func claimFallback(ctx context.Context, c *cluster) error {
+	return c.talk(ctx, 1, func(ctx context.Context, o *hostile.Outlet) error {
+		owners := []*mapsyncv1.Incarnation{{Node: "lb4", Number: 5}, {Node: "lb1", Number: 3}}
+		for sleep(ctx, 200*time.Millisecond) {
+			var deltas []*mapsyncv1.Delta
+			for flow := range uint32(entriesEach) {
+				deltas = append(deltas, update(entryKey(1, flow), 0, now(0)), update(entryKey(2, flow), 1, now(0)))
+			}
+			if err := o.Batch(owners, deltas, true); err != nil {
+				return err
+			}
+		}
+		return ctx.Err()
+	})
+}
+
+// mapNames subscribes to more maps than there are.
+func mapNames(ctx context.Context, c *cluster) error {
+	self := now(0)
+	e, err := c.infiltrate(ctx, self, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	sleep(ctx, time.Second)
+	for i := 0; i < 50 && ctx.Err() == nil; i++ {
+		s, err := c.receiver(ctx, c.nodes[i%3], self)
+		if err != nil {
+			continue // refused, or the time is over
+		}
+		for k := range uint32(5000) {
+			m := replica(k + 1)
+			m.Name = fmt.Sprint("map-", k)
+			s.ask(m)
+		}
+		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		stop := context.AfterFunc(limited, s.close)
+		_ = drained(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends it
+		stop()
+		cancel()
+		s.close()
+	}
+	return nil
+}
+
+// repairsForEver asks a daemon to send all it has again and again.
+func repairsForEver(ctx context.Context, c *cluster) error {
+	self := now(0)
+	e, err := c.infiltrate(ctx, self, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	sleep(ctx, time.Second)
+	all := make([]byte, 128)
+	for i := range all {
+		all[i] = 0xff
+	}
+	for ctx.Err() == nil {
+		s, err := c.receiver(ctx, c.nodes[0], self)
+		if err != nil {
+			continue // refused, or the time is over
+		}
+		stop := context.AfterFunc(ctx, s.close)
+		again := func() {
+			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Retell{Retell: &mapsyncv1.RetellRequest{Map: 1, Buckets: all}}})
+			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Compare{Compare: &mapsyncv1.CompareRequest{Map: 1}}})
+		}
+		s.ask(replica(1))
+		_ = drained(s, func(m *mapsyncv1.SubscribeResponse) {
+			if m.GetAccepted() != nil || m.GetRetold() != nil {
+				again()
+			}
+		})
+		stop()
+		s.close()
+		sleep(ctx, 100*time.Millisecond)
+	}
+	return nil
+}

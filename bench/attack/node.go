@@ -1,0 +1,309 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/goccy/go-yaml"
+	"golang.org/x/sys/unix"
+
+	"mapsync/internal/testcert"
+	"mapsync/syncd/daemon"
+)
+
+// Sizes of the map under attack, in bytes and entries.
+const (
+	keySize    = 16
+	valueSize  = 32
+	maxEntries = 4096
+)
+
+const (
+	// mapName is what the daemons call the map.
+	mapName = "ct"
+	// entriesEach is how many entries each load balancer holds.
+	entriesEach = 200
+	// descriptors is the limit that each daemon has: as under an init system that sets
+	// a low one.
+	descriptors = 2048
+	// answerLimit is the longest time that a daemon may take to answer an operator.
+	answerLimit = 5 * time.Second
+)
+
+// node is a daemon, its map, and the load balancer that writes it.
+type node struct {
+	name, addr, dir string
+	number          int
+	c               *cluster
+	m               *ebpf.Map
+	wrote           map[[keySize]byte][valueSize]byte
+	version         uint64
+
+	cmd     *exec.Cmd
+	ended   chan struct{}
+	client  *daemon.Client
+	http    *http.Client
+	logFile string
+	idle    sample
+}
+
+// newNode makes the map and the daemon's files, and writes the first entries.
+func newNode(c *cluster, number int) (_ *node, err error) {
+	n := &node{
+		name: fmt.Sprintf("lb%d", number), addr: c.address(number), number: number, c: c,
+		wrote: make(map[[keySize]byte][valueSize]byte),
+		http:  &http.Client{Timeout: answerLimit, Transport: &http.Transport{DisableKeepAlives: true}},
+	}
+	n.dir = filepath.Join(c.dir, n.name)
+	n.logFile = filepath.Join(n.dir, "log")
+	n.client = daemon.NewClient(n.socket())
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make directory of %s: %w", n.name, err)
+	}
+	if n.m, err = newMap(n.name); err != nil {
+		return nil, err
+	}
+	for flow := range uint32(entriesEach) {
+		if err := n.write(flow); err != nil {
+			return nil, errors.Join(err, n.m.Close())
+		}
+	}
+	return n, n.configure()
+}
+
+func (n *node) socket() string { return filepath.Join(n.dir, "syncd.sock") }
+
+// entryKey returns the key of a load balancer's flow.
+func entryKey(owner, flow uint32) (key [keySize]byte) {
+	binary.BigEndian.PutUint32(key[:], owner)
+	binary.BigEndian.PutUint32(key[4:], flow)
+	key[keySize-1] = 1
+	return key
+}
+
+// write gives a flow of this node's own a new value, as its load balancer.
+func (n *node) write(flow uint32) error {
+	n.version++
+	key := entryKey(uint32(n.number), flow)
+	var value [valueSize]byte
+	binary.BigEndian.PutUint64(value[:], n.version)
+	value[valueSize-1] = byte(n.number)
+	if err := n.m.Update(key, value, ebpf.UpdateAny); err != nil {
+		return fmt.Errorf("write an entry of %s: %w", n.name, err)
+	}
+	n.wrote[key] = value
+	return nil
+}
+
+// remove deletes a flow of this node's own, as its load balancer.
+func (n *node) remove(flow uint32) error {
+	key := entryKey(uint32(n.number), flow)
+	if err := n.m.Delete(key); err != nil {
+		return fmt.Errorf("delete an entry of %s: %w", n.name, err)
+	}
+	delete(n.wrote, key)
+	return nil
+}
+
+// holds returns an error unless this node's map has exactly what the load balancers of
+// all nodes wrote under their own keys. Entries under other keys do not count.
+func (n *node) holds(nodes []*node) error {
+	held := make(map[[keySize]byte][valueSize]byte)
+	var key [keySize]byte
+	var value [valueSize]byte
+	all := n.m.Iterate()
+	for all.Next(&key, &value) {
+		held[key] = value
+	}
+	if err := all.Err(); err != nil {
+		return fmt.Errorf("read the map of %s: %w", n.name, err)
+	}
+	for _, o := range nodes {
+		missing, other, surplus := 0, 0, 0
+		for key, want := range o.wrote {
+			switch got, ok := held[key]; {
+			case !ok:
+				missing++
+			case got != want:
+				other++
+			}
+		}
+		for key := range held {
+			if _, ok := o.wrote[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
+				surplus++
+			}
+		}
+		if missing+other+surplus > 0 {
+			return fmt.Errorf("map of %s: of %d entries of %s, %d are missing, %d differ, %d are surplus",
+				n.name, len(o.wrote), o.name, missing, other, surplus)
+		}
+	}
+	return nil
+}
+
+// configure writes the daemon's settings.
+func (n *node) configure() error {
+	pair, err := n.c.ca.Issue(n.name, testcert.Options{})
+	if err != nil {
+		return err
+	}
+	info, err := n.m.Info()
+	if err != nil {
+		return fmt.Errorf("ask for the id of the map: %w", err)
+	}
+	id, _ := info.ID()
+	var join []string
+	for i := range 3 {
+		join = append(join, n.c.address(i+1)+":"+gossipPort)
+	}
+	settings := map[string]any{
+		"node-name": n.name, "map": []string{fmt.Sprintf("%s=id:%d", mapName, id)}, "attach": "none",
+		"gossip-listen": n.addr + ":" + gossipPort, "gossip-key-file": filepath.Join(n.c.dir, "gossip.key"), "join": join,
+		"grpc-listen": n.addr + ":" + grpcPort, "metrics-listen": n.addr + ":" + metricsPort,
+		"tls-cert": pair.CertFile, "tls-key": pair.KeyFile, "tls-ca": pair.CAFile,
+		"control-socket": n.socket(), "state-dir": n.dir,
+		"scan-interval": "500ms", "scan-budget": 50, "dead-time": "2s",
+	}
+	for name, value := range defences(n.c) {
+		settings[name] = value
+	}
+	text, err := yaml.Marshal(settings)
+	if err != nil {
+		return fmt.Errorf("encode settings of %s: %w", n.name, err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, "syncd.yaml"), text, 0o600); err != nil {
+		return fmt.Errorf("write settings of %s: %w", n.name, err)
+	}
+	return nil
+}
+
+// start starts the daemon. Its log goes to a file.
+func (n *node) start(ctx context.Context) error {
+	log, err := os.OpenFile(n.logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open log of %s: %w", n.name, err)
+	}
+	defer log.Close() // the daemon has it
+	n.cmd = exec.Command(n.c.syncd, "run", "--config", filepath.Join(n.dir, "syncd.yaml"))
+	n.cmd.Stderr = log
+	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := n.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", n.name, err)
+	}
+	cmd, ended := n.cmd, make(chan struct{})
+	n.ended = ended
+	go func() {
+		_ = cmd.Wait() // its end is what the check of its state finds
+		close(ended)
+	}()
+	err = eventually(ctx, 20*time.Second, func() error {
+		if n.gone() {
+			text, _ := os.ReadFile(n.logFile)
+			return fmt.Errorf("%s ended: %s", n.name, tail(text))
+		}
+		_, err := n.status(ctx)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	// A Go program raises its soft limit to the hard one as it starts.
+	limit := unix.Rlimit{Cur: descriptors, Max: descriptors}
+	if err := unix.Prlimit(n.cmd.Process.Pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+		return fmt.Errorf("limit the descriptors of %s: %w", n.name, err)
+	}
+	return nil
+}
+
+// restart kills the daemon and starts it again. Its map stays.
+func (n *node) restart(ctx context.Context) error {
+	n.stop()
+	return n.start(ctx)
+}
+
+func (n *node) stop() {
+	if n.cmd != nil && n.cmd.Process != nil {
+		_ = n.cmd.Process.Kill() // it may have ended already
+		<-n.ended
+	}
+}
+
+func (n *node) gone() bool {
+	select {
+	case <-n.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+func (n *node) close() error {
+	n.stop()
+	return n.m.Close()
+}
+
+func tail(text []byte) string {
+	lines := bytes.Split(bytes.TrimSpace(text), []byte("\n"))
+	return string(lines[len(lines)-1])
+}
+
+// status asks the daemon on its control socket.
+func (n *node) status(ctx context.Context) (daemon.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	s, err := n.client.Status(ctx)
+	if err != nil {
+		return s, fmt.Errorf("status of %s: %w", n.name, err)
+	}
+	return s, nil
+}
+
+// readyz asks the daemon for its readiness by HTTP.
+func (n *node) readyz() error {
+	response, err := n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz")
+	if err != nil {
+		return fmt.Errorf("readyz of %s: %w", n.name, err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode != http.StatusOK {
+		err = errors.New(strings.TrimSpace(string(text)))
+	}
+	if err != nil {
+		return fmt.Errorf("readyz of %s: %w", n.name, err)
+	}
+	return nil
+}
+
+// ready returns an error unless the daemon is ready and replicates with both others.
+func (n *node) ready(ctx context.Context) error {
+	s, err := n.status(ctx)
+	if err != nil {
+		return err
+	}
+	if !s.Ready {
+		return fmt.Errorf("%s is not ready: %s", n.name, strings.Join(s.NotReady, "; "))
+	}
+	streams := make(map[string]bool)
+	for _, p := range s.Peers {
+		streams[p.Node] = p.Receiving && p.Sending
+	}
+	for _, o := range n.c.nodes {
+		if o != n && !streams[o.name] {
+			return fmt.Errorf("%s has no streams from and to %s", n.name, o.name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,54 @@
+// Soak runs two daemons under short sessions for a long time and checks that they end as
+// they began: memory bounded and flat, nothing divergent, no goroutine or descriptor more
+// than at the start.
+//
+// It needs no hooks, only the right to use bpf(2): a BPF program of type syscall creates
+// and deletes the sessions and reports each change by the hooks' own code.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+type options struct {
+	duration time.Duration
+	warmUp   time.Duration // after which memory has to stay flat
+	rate     int           // sessions a second, each created and deleted
+	lifetime time.Duration // of a session
+	every    time.Duration // between two samples
+}
+
+func main() {
+	if asked, err := runSyncd(); asked {
+		exit(err)
+	}
+	var o options
+	flag.DurationVar(&o.duration, "duration", 30*time.Minute, "time under load")
+	flag.DurationVar(&o.warmUp, "warm-up", 2*time.Minute, "time after which memory must stay flat; at most a third of the duration")
+	flag.IntVar(&o.rate, "rate", 50_000, "sessions a second")
+	flag.DurationVar(&o.lifetime, "lifetime", time.Second, "time between a session's creation and its deletion")
+	flag.DurationVar(&o.every, "every", 10*time.Second, "time between two samples")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	defer stop()
+	r, err := soak(ctx, o)
+	if r != nil {
+		r.print(os.Stdout)
+	}
+	exit(err)
+}
+
+func exit(err error) {
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}

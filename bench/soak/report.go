@@ -1,0 +1,117 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+)
+
+// The bounds of memory: a multiple of what the live records take, and a fixed part for
+// everything else.
+const (
+	recordBytes = keySize + valueSize + 80 // of a live record, with its share of the index
+	liveFactor  = 2
+	fixedBytes  = 256 << 20
+	// Flat means that the most after the warm-up's first third is not above the most in that
+	// third by more than this.
+	flatFactor = 1.1
+	flatBytes  = 16 << 20
+)
+
+// nodeSample is one daemon at one moment.
+type nodeSample struct {
+	usage
+	live, tombstones int
+	table            uint64 // bytes that the table accounts for
+	lost             uint64 // events lost since the start
+}
+
+// sample is both daemons at one moment.
+type sample struct {
+	at    time.Duration
+	nodes [2]nodeSample
+}
+
+// report is what a run has shown.
+type report struct {
+	options    options
+	start, end [2]usage
+	samples    []sample
+	sessions   uint64
+	took       time.Duration
+}
+
+func (r *report) add(s sample) {
+	r.samples = append(r.samples, s)
+	fmt.Fprintln(os.Stderr, s.String())
+}
+
+// String returns a sample on one line.
+func (s *sample) String() string {
+	text := fmt.Sprintf("%8s", s.at.Round(time.Second))
+	for i, n := range s.nodes {
+		text += fmt.Sprintf("  n%d: %4d MiB, %d live, %d tombstones, table %d MiB, %d lost, %d goroutines, %d descriptors",
+			i+1, n.RSS>>20, n.live, n.tombstones, n.table>>20, n.lost, n.Goroutines, n.Descriptors)
+	}
+	return text
+}
+
+// judge returns what was not as it should be.
+func (r *report) judge() error {
+	if want := upTo(r.options.duration, r.options.rate) * 9 / 10; r.sessions < want {
+		return fmt.Errorf("soak: %d sessions in %s, want %d: the machine is too slow", r.sessions, r.took.Round(time.Second), want)
+	}
+	var errs []error
+	for i := range r.start {
+		errs = append(errs, r.judgeMemory(i), r.judgeUsage(i))
+	}
+	return errors.Join(errs...)
+}
+
+func (r *report) judgeUsage(node int) error {
+	start, end := r.start[node], r.end[node]
+	if end.Goroutines > start.Goroutines || end.Descriptors > start.Descriptors {
+		return fmt.Errorf("n%d: %d goroutines and %d descriptors at the end, %d and %d at the start",
+			node+1, end.Goroutines, end.Descriptors, start.Goroutines, start.Descriptors)
+	}
+	return nil
+}
+
+// judgeMemory checks a daemon's memory in all samples.
+func (r *report) judgeMemory(node int) error {
+	warm := min(r.options.warmUp, r.options.duration/3)
+	early := warm + (r.options.duration-warm)/3
+	var first, later uint64
+	for i := range r.samples {
+		s := &r.samples[i]
+		n := &s.nodes[node]
+		if bound := uint64(liveFactor*n.live*recordBytes) + fixedBytes; n.RSS == 0 || n.RSS > bound {
+			return fmt.Errorf("n%d after %s: %d MiB, want at most %d MiB with %d live records and %d tombstones",
+				node+1, s.at.Round(time.Second), n.RSS>>20, bound>>20, n.live, n.tombstones)
+		}
+		switch {
+		case s.at < warm:
+		case s.at < early:
+			first = max(first, n.RSS)
+		default:
+			later = max(later, n.RSS)
+		}
+	}
+	if first == 0 || later == 0 {
+		return fmt.Errorf("n%d: %d samples are not enough", node+1, len(r.samples))
+	}
+	if bound := uint64(flatFactor*float64(first)) + flatBytes; later > bound {
+		return fmt.Errorf("n%d: memory is not flat: %d MiB until %s, then up to %d MiB", node+1, first>>20, early.Round(time.Second), later>>20)
+	}
+	return nil
+}
+
+func (r *report) print(w io.Writer) {
+	_, _ = fmt.Fprintf(w, "%d sessions in %s, %.0f a second\n", r.sessions, r.took.Round(time.Second), float64(r.sessions)/max(r.took.Seconds(), 1))
+	for i := range r.start {
+		_, _ = fmt.Fprintf(w, "n%d: goroutines %d at the start, %d at the end; descriptors %d, %d\n",
+			i+1, r.start[i].Goroutines, r.end[i].Goroutines, r.start[i].Descriptors, r.end[i].Descriptors)
+	}
+}
