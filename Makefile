@@ -12,18 +12,25 @@ BUFFER ?= ring
 LOAD ?= builtin
 LAYOUTS ?= v1,v1
 KERNEL ?= host
-KERNELS ?= 5.10 6.1 6.12
+KERNELS ?= 5.10 6.1 6.1/preempt=full 6.12 testing
 FUZZTIME ?= 10s
+SAMPLE ?= 0
+SEED ?= 1
+DURATION ?= 30m
+RATE ?= 50000
+FILES ?=
+LENGTH ?= 10s
+ATTACKS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate check-generate fmt lint deps test test-kernels chaos fuzz demo drill bench clean
+.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill mutate soak bench clean
 
 help: ## say what can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
 	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby)"
-	@echo "  KERNEL=host|native|5.10|6.1|6.12; test-kernels takes KERNELS=\"$(KERNELS)\""
+	@echo "  KERNEL=host|native|5.10|6.1|6.1/preempt=full|6.12|testing; test-kernels takes KERNELS=\"$(KERNELS)\""
 
 build: ## build bin/syncd
 	@mkdir -p bin
@@ -54,6 +61,10 @@ test: ## run all tests, those of the hooks on kernel 6.1
 test-kernels: deps ## run the kernel tests on every kernel of the matrix
 	DRILLS=all scripts/test-kernels $(KERNELS)
 
+attack: ## attack three real daemons: LENGTH=10s each, ATTACKS=regular expression of names
+	@mkdir -p bin
+	go run ./bench/attack -length $(LENGTH) -run '$(ATTACKS)' -json bin/attack.json
+
 chaos: deps ## let everything go wrong: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
 	scripts/chaos
 
@@ -64,6 +75,14 @@ demo: deps ## kill a load balancer and lose no session
 	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) KERNEL=$(KERNEL) scripts/drill
 
 drill: demo ## the same with SESSIONS=N
+
+mutate: ## test the tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression
+	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate
+
+soak: ## run two daemons under short sessions: DURATION=30m RATE=50000
+	@mkdir -p bin
+	go build -trimpath -o bin/soak ./bench/soak
+	bin/soak -duration $(DURATION) -rate $(RATE)
 
 bench: deps ## measure the way of a delta, and print it beside its bounds
 	@mkdir -p bin

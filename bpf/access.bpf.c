@@ -13,7 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include <bpf/bpf_helpers.h>
+#include "own_writer.h"
 
 /* Entries handled in one test run. With more, a packet waits longer for the
  * bottom halves that the run keeps off; with fewer, the run itself costs. */
@@ -108,15 +108,6 @@ struct {
 	__type(value, __u64);
 } visited SEC(".maps");
 
-/* The task whose write is under way on this CPU: the hooks read it to tell the
- * daemon's own writes. Shared with them, replaced at load. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} own_writer SEC(".maps");
-
 /* keep_ranges takes into e what the map's entry, if there is one, has to keep. It
  * reads without the value's lock, under which no helper may be called. */
 static __always_inline void keep_ranges(struct entry *e)
@@ -148,23 +139,12 @@ static __always_inline int write_entry(struct entry *e)
 	return rc == -ENOENT ? 0 : rc; /* absent is what was asked for */
 }
 
-static __always_inline int write_run(void)
+/* write_marked writes the next entries. The caller holds the CPU's mark. */
+static __always_inline void write_marked(struct cursor *c, volatile struct own_mark *own)
 {
-	__u32 zero = 0, at, failed;
-	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
-	volatile __u64 *own = bpf_map_lookup_elem(&own_writer, &zero);
-	__u64 task = bpf_get_current_task();
+	__u32 at = c->next, failed = c->failed;
 
-	if (!c || !own)
-		return 1;
-	/* Where a test run can be preempted (before 6.12), another thread of ours
-	 * may be in the middle of its own on this CPU. Its mark must stay true:
-	 * do nothing, user space tries again. */
-	if (*own)
-		return 1;
-	at = c->next;
-	failed = c->failed;
-	*own = task;
+	own->task = bpf_get_current_task();
 	for (int i = 0; i < RUN_ENTRIES; i++) {
 		struct entry *e;
 
@@ -180,9 +160,27 @@ static __always_inline int write_run(void)
 		}
 		at++;
 	}
-	*own = 0;
+	own->task = 0;
 	c->failed = failed;
 	c->next = at;
+}
+
+/* Where a test run can be preempted (before 6.12), another thread of ours may be in
+ * the middle of its own on this CPU. Its mark must stay true: the run that does not
+ * find itself alone writes nothing, and user space tries again. To look at the task
+ * first and then to set it would not do, with a preemption between the two. */
+static __always_inline int write_run(void)
+{
+	__u32 zero = 0;
+	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
+	volatile struct own_mark *own = bpf_map_lookup_elem(&own_writer, (void *)&zero);
+
+	if (!c || !own)
+		return 1;
+	__sync_fetch_and_add(&own->runs, 1);
+	if (own->runs == 1)
+		write_marked(c, own);
+	__sync_fetch_and_add(&own->runs, -1);
 	return 1;
 }
 

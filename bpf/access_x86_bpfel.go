@@ -21,6 +21,12 @@ type AccessCursor struct {
 	Bucket uint32
 }
 
+type AccessOwnMark struct {
+	_    structs.HostLayout
+	Task uint64
+	Runs uint64
+}
+
 type AccessRange struct {
 	_      structs.HostLayout
 	Offset uint32

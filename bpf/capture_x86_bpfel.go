@@ -27,6 +27,12 @@ type CaptureFrames struct {
 	_    [4]byte
 }
 
+type CaptureOwnMark struct {
+	_    structs.HostLayout
+	Task uint64
+	Runs uint64
+}
+
 type CaptureSlot struct {
 	_            structs.HostLayout
 	Depth        uint64

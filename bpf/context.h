@@ -1,19 +1,38 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
 /*
- * Who writes? The preempt count tells an interrupt from a task, a flag that the
- * daemon's writing program raises tells its own writes, and bpf_prog_active
- * tells a bpf(2) call. docs/capture.md has the table.
+ * The writer of an entry. The preempt count shows whether an interrupt writes, and a
+ * mark shows syncd's writing program. A bpf(2) write runs while bpf_prog_active is
+ * raised, in a task that is inside such a system call. docs/capture.md has the table.
  */
 #ifndef MAPSYNC_CONTEXT_H
 #define MAPSYNC_CONTEXT_H
 
 #include "event.h"
+#include "own_writer.h"
 
 #include <bpf/bpf_core_read.h>
 
+struct thread_info {
+	__u32 status;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
+	struct thread_info thread_info;
 	struct task_struct *group_leader;
 } __attribute__((preserve_access_index));
+
+/* The kernel's names of registers, which are not those of its headers for users. */
+struct pt_regs___kernel {
+	unsigned long bx;
+	unsigned long di;
+	unsigned long orig_ax;
+} __attribute__((preserve_access_index));
+
+/* The number of bpf(2) in the three system call interfaces of x86-64. */
+#define NR_BPF 321
+#define NR_BPF_COMPAT 357
+#define X32_SYSCALL_BIT 0x40000000
+#define TS_COMPAT 2 /* in thread_info.status: the task is in a 32-bit system call */
 
 /* Soft interrupt being served, hard interrupt, NMI. Bottom halves that are
  * merely switched off count in 0x200 and are none of these. */
@@ -30,14 +49,6 @@ extern void pcpu_hot __ksym __weak;
 /* The daemon's process, whose bpf(2) writes are its own too. Told by its leading
  * task: a process number would depend on the pid namespace that one asks in. */
 __u64 own_process = 0;
-
-/* The task whose write, by the daemon's own program, is under way here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} own_writer SEC(".maps");
 
 static __always_inline __u64 this_cpu_address(const void *variable)
 {
@@ -77,9 +88,44 @@ static __always_inline bool in_interrupt(struct slot *s)
 static __always_inline bool own_write(void)
 {
 	__u32 zero = 0;
-	__u64 *writer = bpf_map_lookup_elem(&own_writer, &zero);
+	struct own_mark *mark = bpf_map_lookup_elem(&own_writer, &zero);
 
-	return writer && *writer && *writer == bpf_get_current_task();
+	return mark && mark->task && mark->task == bpf_get_current_task();
+}
+
+static __always_inline bool writes_a_map(__u64 command)
+{
+	switch ((__u32)command) {
+	case BPF_MAP_UPDATE_ELEM:
+	case BPF_MAP_DELETE_ELEM:
+	case BPF_MAP_LOOKUP_AND_DELETE_ELEM:
+	case BPF_MAP_LOOKUP_AND_DELETE_BATCH:
+	case BPF_MAP_UPDATE_BATCH:
+	case BPF_MAP_DELETE_BATCH:
+		return true;
+	}
+	return false;
+}
+
+/* in_bpf_write returns true if the current task is inside a bpf(2) call that writes.
+ * bpf_prog_active alone proves nothing: it belongs to a CPU, and on a preemptible kernel its
+ * holder may have been preempted in favour of the current task. Kernels before 5.15
+ * have no helper for the registers, and the loader drops the code: there the answer
+ * is always yes. */
+static __always_inline bool in_bpf_write(void)
+{
+	struct pt_regs___kernel *regs;
+	struct task_struct *task;
+	__u64 number;
+
+	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return true;
+	task = bpf_get_current_task_btf();
+	regs = (void *)bpf_task_pt_regs(task);
+	number = BPF_CORE_READ(regs, orig_ax);
+	if (BPF_CORE_READ(task, thread_info.status) & TS_COMPAT)
+		return number == NR_BPF_COMPAT && writes_a_map(BPF_CORE_READ(regs, bx));
+	return (number & ~X32_SYSCALL_BIT) == NR_BPF && writes_a_map(BPF_CORE_READ(regs, di));
 }
 
 /* context_of tells who makes the write that the current hook sees. A kprobe
@@ -95,7 +141,7 @@ static __always_inline enum context context_of(struct slot *s, bool kprobe)
 	if (kprobe)
 		return CTX_PROCESS;
 	bpf_probe_read_kernel(&active, sizeof(active), (void *)this_cpu_address(&bpf_prog_active));
-	if (!active)
+	if (!active || !in_bpf_write())
 		return CTX_PROCESS;
 	return current_process() == own_process ? CTX_OWN : CTX_SYSCALL;
 }

@@ -79,7 +79,7 @@ static long feed_one(__u32 i, struct feed_args *args)
 		s->failed++;
 	else
 		emit(NULL, s, KIND_FEED * LEVELS + level, id, w, c->op, c->context, c->data,
-		     c->op == OP_DELETE ? NULL : value);
+		     c->op == OP_UPDATE ? value : NULL);
 	leave(base);
 	return 0;
 }

@@ -27,8 +27,8 @@ var (
 	runbookLink = regexp.MustCompile(`runbook\.md#(\S+)$`)
 )
 
-// targetLabels are those that Prometheus gives each sample.
-var targetLabels = []string{"instance", "job"}
+// targetLabels are those that Prometheus, or the setting cluster, gives each sample.
+var targetLabels = []string{"instance", "job", "cluster"}
 
 // runbook is what the page has, and what it says of metrics: another test sees to it
 // that these are the metrics of the program.

@@ -112,6 +112,7 @@ func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture
 	o.NodeName, o.Maps = "lb1", []string{ctMap}
 	o.GossipListen, o.GRPCListen, o.MetricsListen = address()+":7946", address()+":7947", ""
 	o.GossipKeyFile, o.TLSCert, o.TLSKey, o.TLSCA = key, pair.CertFile, pair.KeyFile, pair.CAFile
+	o.Observers = []string{"observer"}
 	o.StateDir, o.ControlSocket = dir, filepath.Join(dir, "syncd.sock")
 	var c *capture.Capture
 	d, err := daemon.New(daemon.Options{

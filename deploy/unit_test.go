@@ -1,0 +1,266 @@
+package deploy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// needs skips a test of a tool that is not installed; scripts/install-deps test installs it.
+func needs(t *testing.T, tool string) {
+	t.Helper()
+	if _, err := exec.LookPath(tool); err != nil {
+		t.Skipf("%s is not installed: scripts/install-deps test", tool)
+	}
+}
+
+func command(t *testing.T, name string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	err = cmd.Run()
+	return out.String(), errs.String(), err
+}
+
+// unitIn copies the unit into a directory, with changes.
+func unitIn(t *testing.T, dir string, change ...string) string {
+	t.Helper()
+	text, err := os.ReadFile("syncd.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "syncd.service")
+	if err := os.WriteFile(path, []byte(strings.NewReplacer(change...).Replace(string(text))), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// maxExposure is how much of the host the unit may leave open, as systemd counts it.
+const maxExposure = 2.0
+
+var exposure = regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d+)`)
+
+func TestUnitIsConfined(t *testing.T) {
+	needs(t, "systemd-analyze")
+	level := func(change ...string) float64 {
+		out, errs, err := command(t, "systemd-analyze", "security", "--offline=true", "--no-pager", unitIn(t, t.TempDir(), change...))
+		m := exposure.FindStringSubmatch(out)
+		if err != nil || m == nil {
+			t.Fatalf("%v\n%s%s", err, out, errs)
+		}
+		n, err := strconv.ParseFloat(m[1], 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := level(); n > maxExposure {
+		t.Errorf("exposure %.1f, at most %.1f", n, maxExposure)
+	}
+	if n := level("User=mapsync", "User=root"); n <= maxExposure {
+		t.Errorf("exposure %.1f as root", n)
+	}
+}
+
+// systemd-analyze reports a misspelt key on standard error and returns 0.
+func TestUnitIsValid(t *testing.T) {
+	needs(t, "systemd-analyze")
+	verify := func(change ...string) string {
+		path := unitIn(t, t.TempDir(), append(change, "/usr/local/bin/syncd", "/bin/true")...)
+		out, errs, err := command(t, "systemd-analyze", "verify", "--man=no", path)
+		if err != nil {
+			errs += err.Error()
+		}
+		return out + errs
+	}
+	if said := verify(); said != "" {
+		t.Error(said)
+	}
+	if said := verify("WatchdogSec", "WatchdogSecs"); !strings.Contains(said, "WatchdogSecs") {
+		t.Errorf("a misspelt key is not noticed: %q", said)
+	}
+}
+
+// container is a directory that systemd boots from, with the unit in it.
+type container struct {
+	root, extra, bpffs string
+}
+
+func newContainer(t *testing.T) *container {
+	t.Helper()
+	c := &container{root: t.TempDir(), extra: t.TempDir(), bpffs: t.TempDir()}
+	for _, dir := range []string{
+		"usr", "run", "tmp", "proc", "sys", "dev", "var", "root", "etc/mapsync", "etc/systemd/system/multi-user.target.wants",
+	} {
+		if err := os.MkdirAll(filepath.Join(c.root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range []string{"bin", "sbin", "lib", "lib64"} {
+		if err := os.Symlink("usr/"+dir, filepath.Join(c.root, dir)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.file(t, c.root, "etc/os-release", "ID=test\n")
+	c.file(t, c.root, "etc/machine-id", "")
+	users, err := os.ReadFile("sysusers.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.file(t, c.extra, "lib/sysusers.d/mapsync.conf", string(users))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(c.extra, "local/bin/syncd"), "../syncd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := unix.Mount("bpf", c.bpffs, "bpf", 0, ""); err != nil {
+		t.Fatalf("mount a BPF file system (needs root): %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(c.bpffs, unix.MNT_DETACH) })
+	return c
+}
+
+func (c *container) file(t *testing.T, dir, name, text string) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// probe runs beside the unit, and then ends the container.
+const probe = `[Unit]
+After=syncd.service
+[Service]
+Type=oneshot
+StandardOutput=file:/var/probe
+StandardError=file:/var/probe.errors
+ExecStart=/bin/sh /etc/probe.sh
+ExecStopPost=/bin/systemctl --no-block poweroff
+`
+
+// probeScript prints facts as lines "name value", and last the status of syncd.
+const probeScript = `pid=$(systemctl show -P MainPID syncd)
+echo active $(systemctl show -P ActiveState syncd)
+echo user $(ps -o user= -p $pid)
+echo capabilities $(grep CapEff /proc/$pid/status | cut -f2)
+echo filter $(grep Seccomp: /proc/$pid/status | cut -f2)
+echo address $(nsenter -t $pid -m head -1 /proc/kallsyms | cut -d' ' -f1)
+for path in /sys/kernel/x /proc/sys/kernel/hostname /usr/x /etc/x /etc/mapsync/x; do
+	nsenter -t $pid -m touch $path 2>/dev/null && echo writable $path
+done
+systemctl reload syncd
+echo reload $?
+for i in 1 2 3 4 5 6 7 8 9 10; do
+	/usr/local/bin/syncd status --json | grep -q replicating && break
+	sleep 1
+done
+echo text $(systemctl show -P StatusText syncd)
+echo restarts $(systemctl show -P NRestarts syncd)
+journalctl -u syncd -o cat >/var/probe.log
+/usr/local/bin/syncd status --json >/var/probe.status
+`
+
+// The unit starts with its sandbox on. As its own user with its own capabilities, syncd opens a
+// pin of root's, reads kernel addresses, notifies systemd, and cannot write elsewhere.
+func TestUnitStartsInItsSandbox(t *testing.T) {
+	needs(t, "systemd-nspawn")
+	c := newContainer(t)
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := m.Pin(filepath.Join(c.bpffs, "ct")); err != nil { // mode 0600, root's
+		t.Fatal(err)
+	}
+	c.file(t, c.root, "etc/mapsync/syncd.yaml", "map: [ct=/run/bpf/ct]\nattach: none\nnode-name: n1\n")
+	c.file(t, c.root, "etc/systemd/system/probe.service", probe)
+	c.file(t, c.root, "etc/probe.sh", probeScript)
+	// nspawn has no /sys/fs/bpf.
+	unitIn(t, filepath.Join(c.root, "etc/systemd/system"), "-/sys/fs/bpf", "-/sys/fs/bpf -/run/bpf")
+	for _, unit := range []string{"probe.service", "syncd.service"} {
+		if err := os.Symlink("../"+unit, filepath.Join(c.root, "etc/systemd/system/multi-user.target.wants", unit)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	facts, log := c.boot(t)
+	for name, want := range map[string]string{
+		"active": "active", "user": "mapsync", "filter": "2", "reload": "0", "restarts": "0",
+		// CAP_DAC_OVERRIDE, CAP_SYSLOG, CAP_PERFMON, CAP_BPF
+		"capabilities": fmt.Sprintf("%016x", 1<<unix.CAP_DAC_OVERRIDE|1<<unix.CAP_SYSLOG|1<<unix.CAP_PERFMON|1<<unix.CAP_BPF),
+	} {
+		if facts[name] != want {
+			t.Errorf("%s: %q, want %q", name, facts[name], want)
+		}
+	}
+	if strings.Trim(facts["address"], "0") == "" {
+		t.Error("syncd cannot see kernel addresses, and so could attach no hooks")
+	}
+	if facts["writable"] != "" {
+		t.Errorf("syncd could write %s", facts["writable"])
+	}
+	if !strings.Contains(facts["text"], "ready") {
+		t.Errorf("the status that systemd shows is %q", facts["text"])
+	}
+	var status struct {
+		Maps []struct{ State, Error string }
+	}
+	data, err := os.ReadFile(filepath.Join(c.root, "var/probe.status"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &status); err != nil || len(status.Maps) != 1 || status.Maps[0].State != "replicating" {
+		t.Errorf("%v %+v", err, status)
+	}
+	if t.Failed() {
+		t.Log(log)
+	}
+}
+
+// boot runs the container until its probe ends it, and returns what that found.
+func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "systemd-nspawn", "--register=no", "--keep-unit", "--directory="+c.root,
+		"--overlay-ro=/usr:"+c.extra+":/usr", "--bind="+c.bpffs+":/run/bpf", "--capability=all",
+		"--system-call-filter=bpf perf_event_open", "--console=read-only", "--boot", "systemd.unit=multi-user.target")
+	// Otherwise nspawn itself hides what the unit's own sandbox has to be tried on.
+	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=1")
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	var console bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &console, io.Discard
+	err := cmd.Run()
+	text, readErr := os.ReadFile(filepath.Join(c.root, "var/probe"))
+	if readErr != nil {
+		t.Fatalf("%v %v\n%s", err, readErr, console.String())
+	}
+	facts = make(map[string]string)
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		facts[name] = value
+	}
+	journal, _ := os.ReadFile(filepath.Join(c.root, "var/probe.log"))
+	errs, _ := os.ReadFile(filepath.Join(c.root, "var/probe.errors"))
+	return facts, string(text) + string(journal) + string(errs)
+}
