@@ -101,8 +101,9 @@ func (p *program) tests() ([]string, error) {
 	return names, nil
 }
 
-// run runs tests. It returns false when one fails or does not end in time.
-func (p *program) run(names []string, limit time.Duration, env ...string) (passed bool, err error) {
+// run runs tests until one fails. It returns the name of that test, or of the one that does
+// not end in time, and false.
+func (p *program) run(names []string, limit time.Duration, env ...string) (failed string, passed bool, err error) {
 	pattern := "^("
 	for i, name := range names {
 		if i > 0 {
@@ -110,12 +111,13 @@ func (p *program) run(names []string, limit time.Duration, env ...string) (passe
 		}
 		pattern += regexp.QuoteMeta(name)
 	}
-	cmd := exec.Command(p.path, "-test.run", pattern+")$", "-test.short", "-test.failfast", "-test.timeout", limit.String())
-	cmd.Dir = p.dir
+	last := lastTest{name: names[0]}
+	cmd := exec.Command(p.path, "-test.run", pattern+")$", "-test.short", "-test.failfast", "-test.v", "-test.timeout", limit.String())
+	cmd.Dir, cmd.Stdout = p.dir, &last
 	cmd.Env = append(os.Environ(), env...)
 	err = cmd.Start()
 	if err != nil {
-		return false, fmt.Errorf("run tests: %w", err)
+		return "", false, fmt.Errorf("run tests: %w", err)
 	}
 	// The test's own limit needs a scheduler that runs: a mutant may stop that too.
 	kill := time.AfterFunc(limit+10*time.Second, func() { _ = cmd.Process.Kill() })
@@ -123,7 +125,33 @@ func (p *program) run(names []string, limit time.Duration, env ...string) (passe
 	kill.Stop()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		return false, fmt.Errorf("run tests: %w", err)
+		return "", false, fmt.Errorf("run tests: %w", err)
 	}
-	return err == nil, nil
+	return last.name, err == nil, nil
+}
+
+// lastTest reads the output of tests and keeps the name of the test that began last.
+type lastTest struct {
+	name string
+	line []byte // that is not complete
+}
+
+// maxLine bounds the part of a line that is kept.
+const maxLine = 256
+
+func (l *lastTest) Write(b []byte) (int, error) {
+	for part := range bytes.Lines(b) {
+		if len(l.line) < maxLine {
+			l.line = append(l.line, part...)
+		}
+		if part[len(part)-1] != '\n' {
+			continue
+		}
+		if name, ok := bytes.CutPrefix(l.line, []byte("=== RUN ")); ok {
+			name, _, _ = bytes.Cut(bytes.TrimSpace(name), []byte("/"))
+			l.name = string(name)
+		}
+		l.line = l.line[:0]
+	}
+	return len(b), nil
 }

@@ -32,7 +32,7 @@ func (p *program) record(work string, limit time.Duration) ([]test, error) {
 			return nil, fmt.Errorf("record %s: %w", name, err)
 		}
 		start := time.Now()
-		passed, err := p.run([]string{name}, limit, "MUTATE_RECORD="+file)
+		_, passed, err := p.run([]string{name}, limit, "MUTATE_RECORD="+file)
 		if err != nil {
 			return nil, err
 		}

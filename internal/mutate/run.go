@@ -21,7 +21,8 @@ type Options struct {
 	Sample int
 	// Seed chooses which.
 	Seed uint64
-	// Files restricts the mutants to files whose names match; nil: all.
+	// Files restricts the mutants to those whose file and function match, as in
+	// "evict.go:(*Tx).Evicted"; nil: all.
 	Files *regexp.Regexp
 	// Parallel is how many are tried at a time, at least 1.
 	Parallel int
@@ -87,14 +88,14 @@ func Run(o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer st.file.Close() //nolint:errcheck // each line was written
+	defer st.close()
 	o.Log.Info("recording tests", "package", s.path, "mutants", len(p.mutants))
 	tests, err := st.tests(func() ([]test, error) { return p.record(work, o.Limit) })
 	if err != nil {
 		return nil, err
 	}
 	r := &runner{o: &o, p: p, state: st}
-	r.tests = slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return t.Failed })
+	r.tests = slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return t.Failed || t.Took > o.Limit })
 	slices.SortStableFunc(r.tests, func(a, b test) int { return cmp.Compare(a.Took, b.Took) })
 	report, chosen := r.choose(list)
 	report.Failing, report.Stale = failing(tests), list.stale(p.mutants)
@@ -111,7 +112,7 @@ func (r *runner) choose(list verdicts) (*Report, []Mutant) {
 			continue
 		}
 		report.Mutants++
-		if r.o.Files == nil || r.o.Files.MatchString(m.File) {
+		if r.o.Files == nil || r.o.Files.MatchString(m.File+":"+m.Func) {
 			chosen = append(chosen, m)
 		}
 	}
@@ -162,43 +163,52 @@ func (r *runner) tryAll(report *Report, mutants []Mutant, list verdicts) error {
 // Tests are run together while they take less than this in all.
 const together = time.Second
 
-// try runs the tests that reach a mutant, quick ones first, until one fails.
+// try runs the tests that reach a mutant until one fails: the one that found it in an earlier
+// version of the package, then quick ones first.
 func (r *runner) try(m *Mutant) (outcome, error) {
 	if o, ok := r.state.get(m.Key()); ok {
 		return o, nil
 	}
 	o := outcome{Key: m.Key()}
-	var names []string
-	var sum time.Duration
-	run := func() error {
-		if len(names) == 0 || o.Killed {
-			return nil
-		}
-		passed, err := r.p.run(names, 10*time.Second+10*sum, "MUTATE_ID="+strconv.Itoa(m.ID))
-		if !passed {
-			o.Killed, o.By = true, names[0]
-			if len(names) > 1 {
-				o.By += ", ..."
-			}
-		}
-		names, sum = nil, 0
-		return err
-	}
-	for i := range r.tests {
-		t := &r.tests[i]
-		if !t.reaches(m.ID) {
+	for _, group := range r.groups(m, r.state.finder(o.Key)) {
+		o.Reached += len(group.names)
+		if o.Killed {
 			continue
 		}
-		o.Reached++
-		if sum+t.Took > together {
-			if err := run(); err != nil {
-				return o, err
-			}
+		failed, passed, err := r.p.run(group.names, 3*time.Second+10*group.took, "MUTATE_ID="+strconv.Itoa(m.ID))
+		if err != nil {
+			return o, err
 		}
-		names, sum = append(names, t.Name), sum+t.Took
-	}
-	if err := run(); err != nil {
-		return o, err
+		if !passed {
+			o.Killed, o.By = true, failed
+		}
 	}
 	return o, r.state.put(o)
+}
+
+// group is tests that run together.
+type group struct {
+	names []string
+	took  time.Duration
+}
+
+// groups returns the tests that reach a mutant, in the order in which they run.
+func (r *runner) groups(m *Mutant, first string) (all []group) {
+	var next group
+	for i := range r.tests {
+		switch t := &r.tests[i]; {
+		case !t.reaches(m.ID):
+		case t.Name == first:
+			all = slices.Insert(all, 0, group{[]string{t.Name}, t.Took})
+		default:
+			if next.took+t.Took > together && len(next.names) > 0 {
+				all, next = append(all, next), group{}
+			}
+			next = group{append(next.names, t.Name), next.took + t.Took}
+		}
+	}
+	if len(next.names) > 0 {
+		all = append(all, next)
+	}
+	return all
 }

@@ -19,7 +19,7 @@ import (
 type outcome struct {
 	Key     string `json:"key"`
 	Killed  bool   `json:"killed"`
-	By      string `json:"by,omitempty"` // the tests that ran when it was found
+	By      string `json:"by,omitempty"` // the test that found it
 	Reached int    `json:"reached"`      // by how many tests
 }
 
@@ -30,6 +30,10 @@ type state struct {
 	file  *os.File
 	known map[string]outcome
 	path  string
+	// finders are the tests that found mutants in any version of the package, by key. They
+	// run first.
+	finders map[string]string
+	found   *os.File
 }
 
 // openState opens the state of the package's present version in dir.
@@ -38,7 +42,8 @@ func openState(s *source, dir string, fresh bool) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := &state{known: map[string]outcome{}, path: filepath.Join(dir, strings.ReplaceAll(s.path, "/", "_")+"-"+version)}
+	base := filepath.Join(dir, strings.ReplaceAll(s.path, "/", "_"))
+	st := &state{known: map[string]outcome{}, path: base + "-" + version, finders: map[string]string{}}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create state directory: %w", err)
 	}
@@ -47,17 +52,42 @@ func openState(s *source, dir string, fresh bool) (*state, error) {
 			return nil, fmt.Errorf("remove state: %w", err)
 		}
 	}
-	if st.file, err = os.OpenFile(st.path+".jsonl", os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644); err != nil {
+	if st.file, err = openLines(st.path+".jsonl", func(o outcome) { st.known[o.Key] = o }); err != nil {
+		return nil, err
+	}
+	st.found, err = openLines(base+".finders.jsonl", func(o outcome) { st.finders[o.Key] = o.By })
+	return st, err
+}
+
+// openLines reads the outcomes in a file, and opens it for more.
+func openLines(path string, each func(outcome)) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o644)
+	if err != nil {
 		return nil, fmt.Errorf("open state: %w", err)
 	}
-	lines := bufio.NewScanner(st.file)
+	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		var o outcome
 		if json.Unmarshal(lines.Bytes(), &o) == nil { // the last line may be torn
-			st.known[o.Key] = o
+			each(o)
 		}
 	}
-	return st, lines.Err()
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("read state: %w", err)
+	}
+	return f, nil
+}
+
+func (st *state) close() {
+	_ = st.file.Close() // each line was written
+	_ = st.found.Close()
+}
+
+// finder returns the test that found a mutant last, empty if none did.
+func (st *state) finder(key string) string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.finders[key]
 }
 
 func (st *state) get(key string) (outcome, bool) {
@@ -75,7 +105,15 @@ func (st *state) put(o outcome) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.known[o.Key] = o
-	if _, err := st.file.Write(append(line, '\n')); err != nil {
+	line = append(line, '\n')
+	if _, err := st.file.Write(line); err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	if o.By == "" || st.finders[o.Key] == o.By {
+		return nil
+	}
+	st.finders[o.Key] = o.By
+	if _, err := st.found.Write(line); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil

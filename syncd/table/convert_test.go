@@ -147,3 +147,58 @@ func TestConvertUnderChange(t *testing.T) {
 		})
 	}
 }
+
+// A key that does not fit the new layout is left out, whatever its value.
+func TestConvertLeavesOutKeys(t *testing.T) {
+	r := newRig(t)
+	for _, key := range []string{"k", "bad", "l"} {
+		r.remote(Accepted, 0, peer, 1000, key, "v")
+	}
+	o, how := wider("")
+	reason := errors.New("no such key here")
+	how.Key = func(dst, src []byte) error {
+		if text(src) == "bad" {
+			return reason
+		}
+		copy(dst, src)
+		return nil
+	}
+	tab, done, err := r.tab.Convert(o, how)
+	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, reason) {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	to := &rig{T: t, tab: tab}
+	to.wantOrder("kl")
+}
+
+// What does not fit into the new table is counted, and why.
+func TestConvertIntoAFullTable(t *testing.T) {
+	r := newRig(t)
+	for _, key := range []string{"k", "l", "m"} {
+		r.remote(Accepted, 0, peer, 1000, key, "v")
+	}
+	o, how := wider("")
+	o.MaxRecords = 2
+	_, done, err := r.tab.Convert(o, how)
+	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, errNoRoom) {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
+// The tombstones of a converted table expire in the order of their time, not in that of
+// the records.
+func TestConvertedTombstonesExpireInTime(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 5000, peer, 1000, "k", "-")
+	r.remote(Accepted, 1000, peer, 1001, "l", "-")
+	o, how := wider("")
+	o.TombstoneTTL = 1000
+	tab, _, err := r.tab.Convert(o, how)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := &rig{T: t, tab: tab, writer: tab.NewCursor(0)}
+	to.write()
+	tab.Update(func(tx *Tx) { tx.Expire(3000, 9) })
+	to.wantOrder("k")
+}

@@ -64,3 +64,40 @@ func BenchmarkSetDigestKey(b *testing.B) {
 		tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte{byte(i), byte(i >> 8), 1}) })
 	}
 }
+
+// A digest that the table keeps is there even with none of a node's records left.
+func TestDigestOfNoRecords(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
+	var buckets Buckets
+	buckets[3] = 7
+	r.tab.View(func(tx *Tx) {
+		if g, ok := tx.Digest("nobody", &buckets); !ok || g != (Digest{}) || buckets != (Buckets{}) {
+			t.Errorf("%+v, %v", g, ok)
+		}
+	})
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.tab.View(func(tx *Tx) {
+		var sum uint64
+		g, ok := tx.Digest(peer.Node, &buckets)
+		for _, s := range buckets {
+			sum += s
+		}
+		if !ok || g.Sum == 0 || g.Sum != sum || g.Live != 1 {
+			t.Errorf("%+v, %v, buckets add up to %d", g, ok, sum)
+		}
+	})
+}
+
+func TestDigestOfAnUnversionedRecord(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
+	r.load(Accepted, "u", "v")
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.tab.View(func(tx *Tx) {
+		if _, _, _, ok := tx.DigestOf(pad("u", simKey)); ok {
+			t.Error("an unversioned record has a digest")
+		}
+		if node, g, _, ok := tx.DigestOf(pad("k", simKey)); !ok || node != peer.Node || g.Live != 1 {
+			t.Errorf("%s, %+v, %v", node, g, ok)
+		}
+	})
+}

@@ -138,29 +138,6 @@ func TestDisplacedRecordThatChangedMovesToTheTail(t *testing.T) {
 	}
 }
 
-// A key that does not fit the new layout is left out, whatever its value.
-func TestConvertLeavesOutKeys(t *testing.T) {
-	r := newRig(t)
-	for _, key := range []string{"k", "bad", "l"} {
-		r.remote(Accepted, 0, peer, 1000, key, "v")
-	}
-	o, how := wider("")
-	reason := errors.New("no such key here")
-	how.Key = func(dst, src []byte) error {
-		if text(src) == "bad" {
-			return reason
-		}
-		copy(dst, src)
-		return nil
-	}
-	tab, done, err := r.tab.Convert(o, how)
-	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, reason) {
-		t.Fatalf("%+v, %v", done, err)
-	}
-	to := &rig{T: t, tab: tab}
-	to.wantOrder("kl")
-}
-
 // What a delta leaves out of a deleted entry is not the deleted value.
 func TestKeepTakesNothingFromATombstone(t *testing.T) {
 	r := newRig(t)
@@ -189,61 +166,6 @@ func TestRereadOlderThanAnUnversionedRecord(t *testing.T) {
 func TestRefreshIsNotNegative(t *testing.T) {
 	if _, err := New(Options{Self: self, KeySize: simKey, ValueSize: simValue, Refresh: -1}); !errors.Is(err, ErrOptions) {
 		t.Errorf("got %v, want %v", err, ErrOptions)
-	}
-}
-
-// A digest that the table keeps is there even with none of a node's records left.
-func TestDigestOfNoRecords(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
-	var buckets Buckets
-	buckets[3] = 7
-	r.tab.View(func(tx *Tx) {
-		if g, ok := tx.Digest("nobody", &buckets); !ok || g != (Digest{}) || buckets != (Buckets{}) {
-			t.Errorf("%+v, %v", g, ok)
-		}
-	})
-	r.remote(Accepted, 0, peer, 1000, "k", "v")
-	r.tab.View(func(tx *Tx) {
-		var sum uint64
-		g, ok := tx.Digest(peer.Node, &buckets)
-		for _, s := range buckets {
-			sum += s
-		}
-		if !ok || g.Sum == 0 || g.Sum != sum || g.Live != 1 {
-			t.Errorf("%+v, %v, buckets add up to %d", g, ok, sum)
-		}
-	})
-}
-
-// Settle returns when the next key is due, whatever pause it is in.
-func TestSettleReturnsTheNextTime(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.SettleKeys = 10 })
-	settle := func(now int64) (next int64) {
-		r.tab.Update(func(tx *Tx) { next = tx.Settle(now, 99) })
-		return next
-	}
-	if next := settle(0); next != 0 {
-		t.Errorf("next %d with no key", next)
-	}
-	first := int64(settleFirst)
-	r.local(Accepted, 1*second, "update k v packet 0")
-	if next := settle(1 * second); next != 1*second+first {
-		t.Errorf("next %d, want %d", next, 1*second+first)
-	}
-	at := 1*second + first
-	second2 := at + 2*first // the next pause is twice as long
-	if next := settle(at); next != second2 {
-		t.Errorf("next %d after the first reread, want %d", next, second2)
-	}
-	r.wantRechecks("k")
-	r.local(Accepted, at, "update l v packet 0") // due before the other one
-	if next := settle(at); next != at+first {
-		t.Errorf("next %d with two keys, want %d", next, at+first)
-	}
-	r.local(Accepted, at+2*first-1, "update m v packet 0")
-	settle(at + first)
-	if next := settle(at + first); next != second2 {
-		t.Errorf("next %d with three keys, want %d", next, second2)
 	}
 }
 
@@ -318,34 +240,6 @@ func TestOwnerOfAnUnknownID(t *testing.T) {
 	})
 }
 
-func TestDigestOfAnUnversionedRecord(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
-	r.load(Accepted, "u", "v")
-	r.remote(Accepted, 0, peer, 1000, "k", "v")
-	r.tab.View(func(tx *Tx) {
-		if _, _, _, ok := tx.DigestOf(pad("u", simKey)); ok {
-			t.Error("an unversioned record has a digest")
-		}
-		if node, g, _, ok := tx.DigestOf(pad("k", simKey)); !ok || node != peer.Node || g.Live != 1 {
-			t.Errorf("%s, %+v, %v", node, g, ok)
-		}
-	})
-}
-
-// What does not fit into the new table is counted, and why.
-func TestConvertIntoAFullTable(t *testing.T) {
-	r := newRig(t)
-	for _, key := range []string{"k", "l", "m"} {
-		r.remote(Accepted, 0, peer, 1000, key, "v")
-	}
-	o, how := wider("")
-	o.MaxRecords = 2
-	_, done, err := r.tab.Convert(o, how)
-	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, errNoRoom) {
-		t.Errorf("%+v, %v", done, err)
-	}
-}
-
 // The writer reports a record that the table does not have.
 func TestAppliedOfAnUnknownRecord(t *testing.T) {
 	r := newRig(t)
@@ -404,24 +298,6 @@ func TestDebtCountsOnlyWhatIsOwed(t *testing.T) {
 		t.Fatalf("took %q", rec.Key)
 	}
 	r.wantOwed(d, 1)
-}
-
-// The tombstones of a converted table expire in the order of their time, not in that of
-// the records.
-func TestConvertedTombstonesExpireInTime(t *testing.T) {
-	r := newRig(t)
-	r.remote(Accepted, 5000, peer, 1000, "k", "-")
-	r.remote(Accepted, 1000, peer, 1001, "l", "-")
-	o, how := wider("")
-	o.TombstoneTTL = 1000
-	tab, _, err := r.tab.Convert(o, how)
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := &rig{T: t, tab: tab, writer: tab.NewCursor(0)}
-	to.write()
-	tab.Update(func(tx *Tx) { tx.Expire(3000, 9) })
-	to.wantOrder("k")
 }
 
 // Sweep and Expire say whether there is more to do.

@@ -61,3 +61,35 @@ func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 		t.Errorf("%d unsettled, want 1", s.Unsettled)
 	}
 }
+
+// Settle returns when the next key is due, whatever pause it is in.
+func TestSettleReturnsTheNextTime(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.SettleKeys = 10 })
+	settle := func(now int64) (next int64) {
+		r.tab.Update(func(tx *Tx) { next = tx.Settle(now, 99) })
+		return next
+	}
+	if next := settle(0); next != 0 {
+		t.Errorf("next %d with no key", next)
+	}
+	first := int64(settleFirst)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	if next := settle(1 * second); next != 1*second+first {
+		t.Errorf("next %d, want %d", next, 1*second+first)
+	}
+	at := 1*second + first
+	second2 := at + 2*first // the next pause is twice as long
+	if next := settle(at); next != second2 {
+		t.Errorf("next %d after the first reread, want %d", next, second2)
+	}
+	r.wantRechecks("k")
+	r.local(Accepted, at, "update l v packet 0") // due before the other one
+	if next := settle(at); next != at+first {
+		t.Errorf("next %d with two keys, want %d", next, at+first)
+	}
+	r.local(Accepted, at+2*first-1, "update m v packet 0")
+	settle(at + first)
+	if next := settle(at + first); next != second2 {
+		t.Errorf("next %d with three keys, want %d", next, second2)
+	}
+}

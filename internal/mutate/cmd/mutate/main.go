@@ -33,7 +33,7 @@ func run() error {
 	flag.DurationVar(&o.Limit, "limit", time.Minute, "leave out tests that take longer than this `time`")
 	flag.StringVar(&o.StateDir, "state", "bin/mutate", "`directory` for results; a run that was stopped continues from there")
 	flag.BoolVar(&o.Fresh, "fresh", false, "forget the results of earlier runs")
-	files := flag.String("files", "", "try only mutants in files that match this `expression`")
+	files := flag.String("files", "", "try only mutants whose \"file:function\" matches this `expression`")
 	least := flag.Float64("least", 0, "fail below this `score`")
 	flag.Parse()
 	if *files != "" {

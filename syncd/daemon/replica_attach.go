@@ -1,0 +1,206 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/replicate"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// attachment is one kernel map under a replica.
+type attachment struct {
+	m      *kmap.Map
+	syncer *kmap.Syncer
+	stop   context.CancelFunc
+	done   chan struct{}
+
+	scanner   *kmap.Scanner
+	began     int64 // when it was taken, before its content was read; ns of the daemon's clock
+	requested int64 // the latest loss for which a scan was asked for
+}
+
+// attach puts a kernel map under the replica: hooks first, then its content, so
+// that no change falls between the two. fail is called when the map stops working later.
+func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.CancelCauseFunc) error {
+	opened, s, err := m.open(event.Map)
+	if err != nil {
+		return err
+	}
+	if err := m.daemon.claims.take(event.ID, m); err != nil {
+		return errors.Join(err, opened.Close())
+	}
+	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
+	t, err := m.tableFor(opened.Info(), s)
+	if err != nil {
+		m.daemon.claims.release(event.ID, m)
+		return errors.Join(err, opened.Close())
+	}
+	m.begin(a, t, s)
+	watch := m.daemon.capture.Watch
+	if opened.Info().CPUs > 0 {
+		watch = m.daemon.capture.WatchKeys // an event has the value of one CPU only
+	}
+	if err := watch(event.ID, t); err != nil {
+		return err
+	}
+	began := time.Now()
+	n, err := m.load(ctx, opened, t)
+	if err != nil {
+		return err
+	}
+	m.log.Info("the map is attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
+		"read", opened.Method().Read, "write", opened.Method().Write)
+	if err := m.replicate(t, s, opened.Info()); err != nil {
+		return err
+	}
+	return m.startSyncer(ctx, a, t, fail)
+}
+
+// open reads the map's types and gets it ready. It closes raw.
+func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
+	defer raw.Close()
+	info, err := kmap.Describe(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	if info.Supported != nil {
+		return nil, nil, info.Supported
+	}
+	s, err := m.schemaFor(info)
+	if err != nil {
+		return nil, nil, err
+	}
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriter: m.daemon.ownWriter, Keep: keptRanges(s), Logger: m.log})
+	return opened, s, err
+}
+
+// tableFor returns the replica's table: made to measure for the first map, and for one
+// of another layout converted. Until a map was offered to peers its table is no more
+// than what that map held.
+func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
+	t, old := m.current()
+	if m.known && schema.Equal(old, s) {
+		return t, nil
+	}
+	o := table.Options{
+		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
+		SameMap:         m.daemon.state.same(m.name, identityOf(&info)),
+		TombstoneTTL:    m.daemon.config.TombstoneTTL,
+		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
+		EvictionDeletes: m.daemon.config.EvictionDeletes,
+		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
+		LRU:             isLRU(&info),
+		MaxEntries:      info.MaxEntries,
+		EvictedTTL:      m.daemon.config.EvictedTTL,
+		MaxEvicted:      m.daemon.config.MaxEvicted,
+		MaxLive:         m.daemon.maxLive(&info),
+		MaxTombstones:   m.daemon.config.MaxTombstones,
+		SettleKeys:      settleKeys,
+		Refresh:         m.daemon.config.RefreshInterval,
+		Significant:     s.Significant(),
+		Carried:         s.Carried(),
+		DigestKey:       m.daemon.digestKey(m.name),
+		ComparedKey:     s.ComparedKey(),
+		Compared:        s.Compared(),
+	}
+	if m.known {
+		return m.convert(t, old, s, o)
+	}
+	return table.New(o)
+}
+
+func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
+	info := a.m.Info()
+	m.room.Store(int64(info.MaxEntries))
+	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
+	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) }) // a reload may have been faster
+	m.verdict = notReady
+	m.daemon.poke()
+}
+
+// replicate offers the map to peers. Only then may it be claimed: until the
+// replicator knows of it, nobody is waited for. A table that was converted takes the
+// old one's place, as another life of the map: streams begin anew.
+func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) error {
+	if m.offered != t {
+		if m.offered != nil {
+			m.daemon.replicator.RemoveMap(m.name)
+			m.offered = nil
+		}
+		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
+			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info),
+			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
+			Access: m.daemon.access(m.name),
+		}, t)
+		if err != nil {
+			return err
+		}
+		m.offered, m.known = t, true
+	}
+	m.setState(MapSyncing)
+	m.look()
+	return nil
+}
+
+func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table, fail context.CancelCauseFunc) error {
+	syncer, err := kmap.NewSyncer(t, a.m, kmap.SyncerOptions{Now: m.daemon.clock.now, Logger: m.log})
+	if err != nil {
+		return err
+	}
+	scanner, err := m.newScanner(a, t)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	m.mu.Lock()
+	a.syncer, a.scanner, a.stop, a.done = syncer, scanner, cancel, done
+	m.mu.Unlock()
+	var running sync.WaitGroup
+	running.Go(func() { scanner.Run(ctx) })
+	running.Go(func() {
+		if err := syncer.Run(ctx); err != nil {
+			fail(fmt.Errorf("write the map: %w", err))
+		}
+	})
+	go func() { running.Wait(); close(done) }()
+	return nil
+}
+
+// detach takes the kernel map away from under the replica. It reports whether
+// there was one.
+func (m *replica) detach(next MapState) bool {
+	m.mu.Lock()
+	a := m.kernel
+	m.kernel, m.state = nil, next
+	m.room.Store(0)
+	m.verdict = notReady
+	m.forgive(&m.goal)
+	m.forgive(&m.heard)
+	m.mu.Unlock()
+	if a == nil {
+		return false
+	}
+	m.daemon.publish() // not ready, at once
+	m.daemon.capture.Unwatch(a.m.Info().ID)
+	a.stop()
+	if a.done != nil {
+		<-a.done
+	}
+	m.daemon.claims.release(a.m.Info().ID, m)
+	if err := a.m.Close(); err != nil {
+		m.log.Warn("a map that has gone was not closed", "error", err)
+	}
+	return true
+}
