@@ -93,11 +93,11 @@ func (in *intake) endJob(j *job, now time.Time) {
 		in.l.r.opt.Logger.Warn("map was told again by peer where it differed", slog.String("peer", in.l.peer.Node),
 			slog.String("map", in.m.name), slog.Int("repaired", j.found), slog.Int("left", j.left))
 	}
-	in.postpone(now)
 	if j.left > 0 {
+		in.postpone(now)
 		return
 	}
-	c.pause = 0
+	c.pause, c.retry = 0, now.Add(in.l.r.opt.compare) // whatever pause the repairs before were at
 	// This node holds all that was told, or newer. What differs still is the peer's
 	// to find, or under way to it.
 	for _, s := range c.suspects {

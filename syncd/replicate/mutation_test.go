@@ -277,3 +277,26 @@ func TestEmptyMessage(t *testing.T) {
 		t.Errorf("heartbeat: %v", err)
 	}
 }
+
+// Repairs that leave something pause ever longer. After one that leaves nothing, what differs next
+// is repaired soon.
+func TestRepairAfterASuccessfulOne(t *testing.T) {
+	r, _ := newReceiver(t)
+	r.opt.compare = time.Second
+	_, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+	now := time.Now()
+	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
+		in.endJob(&job{left: 1}, now)
+		if got := in.comparing.retry.Sub(now); got != want*time.Second {
+			t.Errorf("next repair after %s, want %s", got, want*time.Second)
+		}
+	}
+	in.endJob(&job{found: 7}, now)
+	if got := in.comparing.retry.Sub(now); got != time.Second {
+		t.Errorf("next repair %s after a successful one, want 1s", got)
+	}
+	in.endJob(&job{left: 1}, now)
+	if got := in.comparing.retry.Sub(now); got != time.Second {
+		t.Errorf("next repair %s after the first that left something, want 1s", got)
+	}
+}

@@ -33,11 +33,17 @@ func (t *Table) queueEvicted(s uint32) {
 }
 
 // ExpireEvicted gives up records whose entries the kernel evicted longer than Options.EvictedTTL
-// ago, and the oldest of those above Options.MaxEvicted. It looks at up to limit records and
-// returns true if there may be more. now is the wall clock in nanoseconds.
+// ago, and the oldest of those above Options.MaxEvicted, or while the table holds more than
+// Options.MaxLive. It looks at up to limit records and returns true if there may be more. now is
+// the wall clock in nanoseconds.
 func (tx *Tx) ExpireEvicted(now int64, limit int) (more bool) {
 	t := tx.t
 	t.checkReleased(limit)
+	for t.opt.MaxLive > 0 && t.stats.Live > t.opt.MaxLive && t.makeWay(now) {
+		if limit--; limit <= 0 {
+			return true
+		}
+	}
 	due := now - int64(t.opt.EvictedTTL)
 	for n := t.evicted.len(); n > 0 && limit > 0; n-- {
 		if t.evicted.peek().when > due && t.evicted.len() <= t.opt.MaxEvicted {
@@ -52,20 +58,31 @@ func (tx *Tx) ExpireEvicted(now int64, limit int) (more bool) {
 // expireEvicted gives up the record of an entry taken from the queue, unless it is used again or
 // something about it is open. It returns false if the entry went back into the queue.
 func (t *Table) expireEvicted(q tomb, due, now int64) bool {
-	const open = flagDirty | flagRecheck | flagDoubt | flagUnversioned
 	m := t.meta(q.slot)
 	switch {
-	case !m.is(flagEvicted) || !m.live() || t.foreign(m):
+	case !t.expirable(m):
 		m.flags &^= flagInEvicted
-	case m.is(open), m.seen > due && t.evicted.len() < t.opt.MaxEvicted:
+	case m.is(openEvicted), m.seen > due && t.evicted.len() < t.opt.MaxEvicted:
 		t.evicted.push(tomb{max(m.seen, due+1), q.slot})
 		return false
 	default:
-		m.flags &^= flagInEvicted
-		t.expireRecord(q.slot, now)
-		t.stats.EvictionsExpired++
+		t.giveUp(q.slot, now)
 	}
 	return true
+}
+
+// openEvicted are the flags of evicted records that do not expire yet: the map may hold them, or is
+// about to.
+const openEvicted = flagDirty | flagRecheck | flagDoubt | flagUnversioned
+
+// expirable reports whether a record in the queue is still evicted and for this node to expire.
+func (t *Table) expirable(m *meta) bool { return m.is(flagEvicted) && m.live() && !t.foreign(m) }
+
+// giveUp expires a record taken from the queue.
+func (t *Table) giveUp(s uint32, now int64) {
+	t.meta(s).flags &^= flagInEvicted
+	t.expireRecord(s, now)
+	t.stats.EvictionsExpired++
 }
 
 // expireRecord makes a record an expired tombstone with the same version and owner.

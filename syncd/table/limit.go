@@ -8,9 +8,13 @@ const DefaultRecordsFactor = 2
 // Half of that is common. The other half is divided among the live nodes, this one included, as
 // shares that no other node can use. Owners that are not live use the common half. Records that
 // this node owns always enter: its kernel map bounds them.
+//
+// Evicted records go first. A full table expires one of its own for each record of a peer, as long
+// as this node has more records than its share: all tables have about the same limit, so a
+// record that its owner's map does not hold must not take the room of one that is in use.
 
-// admits reports whether one more live record of an owner may enter.
-func (t *Table) admits(id OwnerID) bool {
+// admits reports whether one more live record of an owner may enter. It may expire an evicted one.
+func (t *Table) admits(id OwnerID, now int64) bool {
 	limit := t.opt.MaxLive
 	switch {
 	case limit == 0 || t.stats.Live < limit/2 || t.ours(id):
@@ -19,12 +23,12 @@ func (t *Table) admits(id OwnerID) bool {
 		t.admitted--
 		return true
 	}
-	return t.fits(&t.owners.list[id], limit)
+	return t.fits(&t.owners.list[id], limit) || t.makeWay(now)
 }
 
 // fits makes the decision of admits anew. It may admit some of the next records with this one.
 func (t *Table) fits(o *ownerInfo, limit int) bool {
-	share := limit / 2 / (len(t.owners.live) + 1)
+	share := t.share()
 	if t.owners.live[o.Node] && o.digest.live < share {
 		return true
 	}
@@ -37,6 +41,32 @@ func (t *Table) fits(o *ownerInfo, limit int) bool {
 	}
 	t.admitted = min(room/8, 1024)
 	return true
+}
+
+// share returns how many live records each live node may have in any case.
+func (t *Table) share() int { return t.opt.MaxLive / 2 / (len(t.owners.live) + 1) }
+
+// makeWaySteps bounds how many evicted records one call of makeWay looks at.
+const makeWaySteps = 16
+
+// makeWay expires the oldest evicted record that this node may give up: an orphaned one, or one of
+// its own above its share. It returns false if it found none.
+func (t *Table) makeWay(now int64) bool {
+	spare := t.owners.list[selfID].digest.live > t.share()
+	for range min(makeWaySteps, t.evicted.len()) {
+		q := t.evicted.pop()
+		m := t.meta(q.slot)
+		switch {
+		case !t.expirable(m):
+			m.flags &^= flagInEvicted
+		case m.is(openEvicted), t.ours(m.owner) && !spare:
+			t.evicted.push(q)
+		default:
+			t.giveUp(q.slot, now)
+			return true
+		}
+	}
+	return false
 }
 
 // unused returns what is left of a node's share.

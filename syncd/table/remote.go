@@ -34,12 +34,17 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)
 	}
-	if !d.Delete && (s == 0 || !t.meta(s).live()) && !t.admits(d.Owner) {
+	if !d.Delete && (s == 0 || !t.meta(s).live()) {
 		if s != 0 && !t.beats(d, t.meta(s)) {
 			return t.repeated(d, s, opt)
 		}
-		t.stats.Rejected++
-		return Refused
+		if !t.admits(d.Owner, now) {
+			t.stats.Rejected++
+			return Refused
+		}
+		if s != 0 && t.meta(s).is(flagFree) {
+			s = 0 // the tombstone was forgotten in favour of that of an evicted record
+		}
 	}
 	if s == 0 {
 		if s = t.create(h, d.Key); s == 0 {
