@@ -100,6 +100,9 @@ func printEntry(out io.Writer, e *daemon.Entry) error {
 	if e.Deleted {
 		value = "deleted"
 	}
+	if e.Expired {
+		value = "expired"
+	}
 	note := ""
 	if e.Pending {
 		note = " pending"

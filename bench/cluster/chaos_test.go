@@ -297,6 +297,7 @@ func (c *chaos) agreeOn(check func(content) error) func(context.Context) error {
 			err = difference(n.name+" table against that of "+c.nodes[0].name, held, table)
 			if err == nil && c.plan.Map.LRU {
 				table = within(table, kernel) // the rest was driven out
+				kernel, err = unexpired(ctx, n, kernel, table)
 			}
 			if err == nil {
 				err = difference(n.name+" kernel map against its table", table, kernel)
@@ -307,17 +308,6 @@ func (c *chaos) agreeOn(check func(content) error) func(context.Context) error {
 		}
 		return check(held)
 	}
-}
-
-// within returns what is in all, of the keys of some.
-func within(all, some content) content {
-	c := make(content)
-	for key, value := range all {
-		if _, ok := some[key]; ok {
-			c[key] = value
-		}
-	}
-	return c
 }
 
 // asWritten compares what nodes hold of each data plane's own flows with what that wrote.

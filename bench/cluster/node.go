@@ -298,6 +298,7 @@ func (n *node) handler() http.Handler {
 	do("GET /dump", func(*http.Request) (any, error) { return n.balancer.dump() })
 	do("GET /table", func(r *http.Request) (any, error) { return n.table(r.Context()) })
 	do("GET /records", func(r *http.Request) (any, error) { return n.records(r.Context()) })
+	do("GET /expired", func(r *http.Request) (any, error) { return n.expired(r.Context()) })
 	do("GET /kernel/digest", func(r *http.Request) (any, error) { return n.digests(r.Context(), n.balancer.kernel) })
 	do("GET /table/digest", func(r *http.Request) (any, error) { return n.digests(r.Context(), n.table) })
 	do("GET /status", func(r *http.Request) (any, error) {
@@ -338,6 +339,19 @@ func (n *node) table(ctx context.Context) (content, error) {
 	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
 		key, value, err := e.Bytes()
 		c[string(key)] = string(value)
+		return err
+	})
+	return c, err
+}
+
+// expired returns the keys whose records have expired. The kernel map may still hold an entry.
+func (n *node) expired(ctx context.Context) (content, error) {
+	c := make(content)
+	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}, func(e *daemon.Entry) error {
+		key, _, err := e.Bytes()
+		if delete(c, string(key)); e.Expired { // an entry that changes meanwhile comes again
+			c[string(key)] = ""
+		}
 		return err
 	})
 	return c, err

@@ -53,7 +53,8 @@ type Entry struct {
 	Key         json.RawMessage `json:"key"`             // as the query's form says
 	Value       json.RawMessage `json:"value,omitempty"` // absent of a deleted key
 	Deleted     bool            `json:"deleted,omitempty"`
-	Owner       string          `json:"owner,omitempty"` // empty: nobody has claimed it yet
+	Expired     bool            `json:"expired,omitempty"` // deleted as expired: a kernel map may still hold the entry
+	Owner       string          `json:"owner,omitempty"`   // empty: nobody has claimed it yet
 	Incarnation uint64          `json:"incarnation,omitempty,string"`
 	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version; absent: before syncd was there
 	Version     uint64          `json:"version,string"`
@@ -257,7 +258,7 @@ func (l *lister) flush(out io.Writer) error {
 }
 
 func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
-	e := Entry{Key: l.key(rec.Key), Deleted: rec.Delete, Version: uint64(rec.Version), Pending: rec.Dirty}
+	e := Entry{Key: l.key(rec.Key), Deleted: rec.Delete, Expired: rec.Expired, Version: uint64(rec.Version), Pending: rec.Dirty}
 	if !rec.Delete {
 		e.Value = l.value(rec.Value, t)
 	}

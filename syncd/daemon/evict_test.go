@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mapsync/internal/feed"
+	"mapsync/syncd/daemon"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -60,6 +61,19 @@ func TestLRUMapIsBounded(t *testing.T) {
 			live := n.status().Maps[0].Live
 			return live >= len(held) && live <= 2*entries
 		})
+		expired := 0
+		err := n.client.Entries(t.Context(), "ct", daemon.EntryQuery{Tombstones: true}, func(e *daemon.Entry) error {
+			if e.Expired {
+				expired++
+			}
+			if e.Expired != e.Deleted {
+				t.Errorf("entry %s: expired %v, deleted %v", e.Key, e.Expired, e.Deleted)
+			}
+			return nil
+		})
+		if err != nil || expired == 0 {
+			t.Errorf("%s lists %d expired records: %v", n.config.NodeName, expired, err)
+		}
 	}
 }
 
