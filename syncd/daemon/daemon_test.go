@@ -77,10 +77,9 @@ func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
 	pinned(t, big, 8, 4104, 10)
 	pinned(t, differ+"1", 8, 16, 10)
 	pinned(t, differ+"2", 8, 24, 10)
-	good1, good2 := pinned(t, good+"1", 8, 8, 600), pinned(t, good+"2", 8, 8, 100)
+	good1, good2 := pinned(t, good+"1", 8, 8, 600), pinned(t, good+"2", 8, 8, 400)
 	n1 := newNode(t, 1, "big="+big, "differ="+differ+"1", "good="+good+"1")
 	n2 := newNode(t, 2, "differ="+differ+"2", "good="+good+"2")
-	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
 	n1.start()
 	n2.start()
 	eventually(t, "the good map replicates", func() bool {
@@ -88,9 +87,9 @@ func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
 		return s.Maps[2].State == daemon.MapReplicating && len(s.Peers) == 1 && s.Peers[0].Sending
 	})
 	n1.write(good1, 0, 500, 1)
-	// 100 fit, whichever of them; the others are counted and stay in the table.
-	eventually(t, "what fits is there", func() bool { return holds(t, good2, 100, 1) })
-	eventually(t, "what does not fit is counted", func() bool { return n2.status().Maps[1].Failed == 400 })
+	// 400 fit, whichever of them; the others are counted and stay in the table.
+	eventually(t, "what fits is there", func() bool { return holds(t, good2, 400, 1) })
+	eventually(t, "what does not fit is counted", func() bool { return n2.status().Maps[1].Failed == 100 })
 	s := n1.status()
 	if s.Maps[0].State != daemon.MapRefused || !strings.Contains(s.Maps[0].Error, "4096") {
 		t.Errorf("the map with large entries: %+v", s.Maps[0])

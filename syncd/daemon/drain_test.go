@@ -135,10 +135,10 @@ func TestDrainReportsWhatPeersDoNotHold(t *testing.T) {
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1, m2 := pinned(t, one, 8, 8, 1000), pinned(t, two, 8, 8, 300)
 	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
-	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer is full", func() bool { return n2.status().Maps[0].Failed == 200 })
+	// 450 records enter the peer's table: all but the share of the peer itself.
+	eventually(t, "the peer is full", func() bool { s := n2.status(); return s.Maps[0].Failed == 150 && s.Peers[0].Maps[0].Refused == 50 })
 	if _, err := n1.client.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
@@ -151,15 +151,15 @@ func TestDrainReportsWhatPeersDoNotHold(t *testing.T) {
 	if len(h.NotHeld) != 1 || h.NotHeld[0].Peer != "n2" || h.NotHeld[0].Map != "ct" || int(h.NotHeld[0].Entries) != lacks(m2, 500, 7) {
 		t.Fatalf("the peer lacks %d entries, the drain reports %+v", lacks(m2, 500, 7), h.NotHeld)
 	}
-	if text := h.NotHeld[0].Text(); text != "200 entries of ct not held by n2: 200 do not go into its kernel map (500 records for 300 entries)" {
+	if text := h.NotHeld[0].Text(); text != "200 entries of ct not held by n2: 150 do not go into its kernel map (450 records for 300 entries); 50 cannot be held there" {
 		t.Error(text)
 	}
-	if r := n1.status().Peers[0].Maps[0].Report; r == nil || r.Failed != 200 || r.MaxEntries != 300 || r.Live != 500 || r.Displaced == 0 {
+	if r := n1.status().Peers[0].Maps[0].Report; r == nil || r.Failed != 150 || r.Refused != 50 || r.MaxEntries != 300 || r.Live != 450 || r.Displaced == 0 {
 		t.Errorf("status has %+v", r)
 	}
 	for labels, want := range map[string]string{
-		`unheld_entries{cause="failed",map="ct",peer="n2"}`: "200", `unheld_entries{cause="refused",map="ct",peer="n2"}`: "0",
-		`map_max_entries{map="ct",peer="n2"}`: "300", `map_live_entries{map="ct",peer="n2"}`: "500",
+		`unheld_entries{cause="failed",map="ct",peer="n2"}`: "150", `unheld_entries{cause="refused",map="ct",peer="n2"}`: "50",
+		`map_max_entries{map="ct",peer="n2"}`: "300", `map_live_entries{map="ct",peer="n2"}`: "450",
 	} {
 		if got := n1.sample("mapsync_peer_"+labels, ""); got != want {
 			t.Errorf("%s is %s, want %s", labels, got, want)
@@ -178,6 +178,6 @@ func TestDrainReportsWhatPeersDoNotHold(t *testing.T) {
 	}
 	eventually(t, "all is held", func() bool {
 		r := n1.status().Peers[0].Maps[0].Report
-		return r.Failed == 0 && r.Live == 200
+		return r.Failed == 0 && r.Refused == 0 && r.Live == 200
 	})
 }

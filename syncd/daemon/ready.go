@@ -218,6 +218,7 @@ func newHealth() *health.Server {
 // readiness returns how far the map is, and what it lacks that is its own business; that
 // is empty when it waits for peers alone.
 func (m *replica) readiness() (verdict, string) {
+	excused := m.excused()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -229,10 +230,10 @@ func (m *replica) readiness() (verdict, string) {
 		return proven, ""
 	}
 	switch s := m.table.Stats(); {
-	case s.Failed > 0:
+	case s.Failed > 0 && !excused:
 		return m.verdict, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
 	case m.goal != nil:
-		if n := m.owes(m.goal); n > 0 {
+		if n := m.awaits(excused); n > 0 {
 			return m.verdict, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
 		}
 	}
@@ -276,6 +277,7 @@ func (m *replica) underWay() bool {
 // had told all, and agreed that digests were equal, too. From then on it is the kernel
 // map that counts: digests that differ later differ by what is under way.
 func (m *replica) judge(complete, agreed bool) {
+	excused := m.excused()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state != MapReplicating {
@@ -288,9 +290,24 @@ func (m *replica) judge(complete, agreed bool) {
 		m.table.View(func(tx *table.Tx) { m.goal = tx.Owe() })
 	}
 	switch {
-	case m.goal != nil && m.owes(m.goal) == 0:
+	case m.goal != nil && m.awaits(excused) == 0:
 		m.verdict = proven
+		m.forgive(&m.goal)
 	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
 		m.verdict = unproven
 	}
+}
+
+// excused reports whether entries that do not go into the kernel map are not waited for: a peer
+// has more records than the table may hold, so that no map of this size holds all.
+func (m *replica) excused() bool { return len(m.daemon.replicator.Limited(m.name)) > 0 }
+
+// awaits returns how many entries are still to be written before the map is ready. The lock is held.
+func (m *replica) awaits(excused bool) (n int) {
+	m.table.View(func(tx *table.Tx) {
+		if n = tx.Owes(m.goal); n > 0 && excused {
+			n -= tx.OwesFailed(m.goal)
+		}
+	})
+	return n
 }

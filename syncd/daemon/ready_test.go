@@ -250,21 +250,20 @@ func TestOnReadyTimeout(t *testing.T) {
 func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 100)
+	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 350)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	n2.config.RecordsFactor = 10 // the kernel map is full, not the table
 	n1.start()
 	eventually(t, "ready", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 500, 7)
 	n2.start()
 	eventually(t, "it says what is missing", func() bool {
 		_, body := n2.readyz()
-		return strings.Contains(body, "400 entries do not go into the kernel map")
+		return strings.Contains(body, "150 entries do not go into the kernel map")
 	})
 	eventually(t, "the newest are there", func() bool {
 		for i := range uint64(500) {
 			key, _ := pair(i, 0)
-			if found := m2.Lookup(key, make([]byte, 8)) == nil; found != (i >= 400) {
+			if found := m2.Lookup(key, make([]byte, 8)) == nil; found != (i >= 150) {
 				return false
 			}
 		}

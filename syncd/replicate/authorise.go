@@ -72,8 +72,8 @@ func (in *intake) noteRejected(res *merged) {
 	if res.rejected[rejectUnrequested] > 0 {
 		in.requesting.withheld = true
 	}
-	if res.rejected[rejectLimit] > 0 && !in.limited {
-		in.limited = true
+	if res.rejected[rejectLimit] > 0 && !in.limitLogged {
+		in.limitLogged = true
 		in.l.r.opt.Logger.Warn("records rejected: the table holds as many as it may",
 			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name),
 			slog.String("hint", "raise max-records-factor or the size of the map, or find out why the peer has so many records"))

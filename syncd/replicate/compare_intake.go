@@ -120,6 +120,7 @@ func (in *intake) compare(m *mapsyncv1.Digest, now time.Time) error {
 // conclude counts a comparison, and acts on what came of it.
 func (in *intake) conclude(r *outcome, exact bool, position uint64, now time.Time) {
 	c := &in.comparing
+	in.countLimited(r)
 	switch {
 	case r.differ:
 		in.l.r.count.differing.Add(1)

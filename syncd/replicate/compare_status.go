@@ -93,6 +93,8 @@ func (r *Replicator) resyncing(name string, began time.Time) (peers []string, do
 			peers = append(peers, node)
 		case in.awaitsAgreement(began) && in.comparing.impossible != "" && in.state == StateCaughtUp:
 			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %s: %w", name, node, in.comparing.impossible, ErrUnknown))
+		case in.awaitsAgreement(began) && in.excused():
+			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %d records rejected: %w: %w", name, node, in.excepted.limited(), errLimit, ErrUnknown))
 		case in.awaitsAgreement(began):
 			peers = append(peers, node)
 		}
@@ -130,7 +132,8 @@ func (c *comparing) unproven() string {
 // Agreed reports whether this node was seen to hold, of every map, what each live peer
 // sent over the stream that it has now, and if not, which are waited for: peer/map, and in
 // brackets why they could not be compared. A map that a peer does not have, or that does
-// not match its own, is not waited for. Before the first SetPeers nothing has agreed.
+// not match its own, is not waited for, nor is a peer with more records than the table may
+// hold, once it has sent all. Before the first SetPeers nothing has agreed.
 func (r *Replicator) Agreed() (ok bool, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -145,7 +148,7 @@ func (r *Replicator) Agreed() (ok bool, missing []string) {
 			switch {
 			case in == nil || in.m != m:
 				missing = append(missing, node+"/"+name)
-			case in.awaitsAgreement(in.comparing.forced):
+			case in.awaitsAgreement(in.comparing.forced) && !in.excused():
 				missing = append(missing, node+"/"+name+in.reason())
 			}
 		}

@@ -21,7 +21,8 @@ const (
 	// maxExceptionKey and maxReason bound, in bytes, what is remembered of one.
 	maxExceptionKey = 1024
 	maxReason       = 256
-	// maxListedExceptions bounds those in a status.
+	// maxListedExceptions bounds those in a status, and those that are remembered because the
+	// table holds as many records as it may.
 	maxListedExceptions = 64
 	// exceptionLogInterval is the least time between two log lines about the exceptions
 	// of one map.
@@ -42,9 +43,12 @@ type Exception struct {
 type exceptions struct {
 	mu    sync.Mutex // guards the fields below against other readers
 	byKey map[string]*exception
-	more  int  // that found no room since the full sync began
-	walk  int  // number of the full sync
-	whole bool // it has ended
+	more  int // that found no room since the full sync began
+	// above is how many records were rejected because of the table's limit: since the full sync
+	// began, or as the last comparison counted them. limits is how many of them byKey has.
+	above, limits int
+	walk          int  // number of the full sync
+	whole         bool // it has ended
 
 	latest   []byte // key of the newest one that was not logged; nil: none
 	why      error  // of that
@@ -58,6 +62,7 @@ type exception struct {
 	owner   table.Owner
 	reason  string
 	walk    int
+	limit   bool // rejected because of the table's limit
 }
 
 // add remembers an entry.
@@ -66,20 +71,26 @@ func (e *exceptions) add(key []byte, version table.Version, owner table.Owner, w
 	defer e.mu.Unlock()
 	x := e.byKey[string(key)]
 	if x == nil {
-		if len(e.byKey) >= maxExceptions || len(key) > maxExceptionKey {
+		if len(e.byKey)-e.limits >= maxExceptions || len(key) > maxExceptionKey {
 			e.more++
 			return
 		}
-		if e.byKey == nil {
-			e.byKey = make(map[string]*exception)
-		}
-		x = &exception{}
-		e.byKey[string(key)] = x
+		x = e.insert(key)
 		if e.latest == nil {
 			e.latest, e.why = slices.Clone(key), why
 		}
 	}
 	x.version, x.owner, x.walk, x.reason = version, owner, e.walk, reasonOf(why)
+}
+
+// insert adds an entry. The lock is held.
+func (e *exceptions) insert(key []byte) *exception {
+	if e.byKey == nil {
+		e.byKey = make(map[string]*exception)
+	}
+	x := &exception{}
+	e.byKey[string(key)] = x
+	return x
 }
 
 // reasonOf returns an error's text, cut to what is remembered.
@@ -94,7 +105,7 @@ func (e *exceptions) settle(key []byte) {
 	}
 	if _, ok := e.byKey[string(key)]; ok {
 		e.mu.Lock()
-		delete(e.byKey, string(key))
+		e.drop(string(key))
 		e.mu.Unlock()
 	}
 }
@@ -104,7 +115,7 @@ func (e *exceptions) begin() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.walk++
-	e.more, e.whole = 0, false
+	e.more, e.above, e.whole = 0, 0, false
 }
 
 // end ends a full sync.
@@ -117,7 +128,7 @@ func (e *exceptions) end() {
 	e.whole = true
 	for key, x := range e.byKey {
 		if x.walk != e.walk {
-			delete(e.byKey, key)
+			e.drop(key)
 		}
 	}
 }
@@ -126,7 +137,7 @@ func (e *exceptions) end() {
 func (e *exceptions) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.byKey) + e.more
+	return len(e.byKey) - e.limits + e.more + max(e.limits, e.above)
 }
 
 // each calls fn with up to limit entries, in the order of their keys.

@@ -63,9 +63,10 @@ type intake struct {
 	apply func(*table.Tx)
 	group func([]wireDelta) error
 	tx    *table.Tx
-	// tableRejected is the table's count of rejected records, limited that a rejection was logged.
+	// tableRejected is the table's count of rejected records, limitLogged that it was logged that
+	// the peer has more than the table holds.
 	tableRejected uint64
-	limited       bool
+	limitLogged   bool
 	ids           []table.OwnerID
 	counts        []bool // by owner: see judge
 	knows         []table.Replace

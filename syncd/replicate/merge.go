@@ -141,6 +141,7 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n
 			in.result.rejected[rejectLimit]++
+			in.excepted.addLimited(w.key, d.Version, in.tx.Owner(d.Owner))
 		} else {
 			in.result.refused++
 		}

@@ -1,6 +1,9 @@
 package table
 
-import "slices"
+import (
+	"math/bits"
+	"slices"
+)
 
 // Debt is what was dirty at one moment and is still to be written to the kernel map. The
 // applied position does not tell that: a record that changes before the writer has come to it
@@ -91,4 +94,16 @@ func (t *Table) delivered() {
 	for _, d := range t.debts {
 		d.taken = 0
 	}
+}
+
+// OwesFailed returns how many records of a debt the kernel map refused when they were written last.
+func (tx *Tx) OwesFailed(d *Debt) (n int) {
+	for i, word := range d.owed {
+		for ; word != 0; word &= word - 1 {
+			if tx.t.meta(uint32(i*64 + bits.TrailingZeros64(word))).is(flagFailed) {
+				n++
+			}
+		}
+	}
+	return n
 }
