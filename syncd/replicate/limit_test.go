@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"testing"
+	"time"
 
 	"mapsync/syncd/table"
 )
@@ -36,4 +37,42 @@ func hasAll[V any](entries map[int]V, from, to int) bool {
 		}
 	}
 	return true
+}
+
+// TestFullTablesAgree: three active nodes have LRU maps of 50 entries, of which each has evicted as
+// many records as it holds. All tables have room for what the maps hold and no more. They agree,
+// since evicted records expire in favour of the others.
+func TestFullTablesAgree(t *testing.T) {
+	const entries = 50
+	var nodes []*node
+	for i, name := range []string{"a", "b", "c"} {
+		tb, err := table.New(table.Options{
+			Self: table.Owner{Node: name, Incarnation: 1}, KeySize: testKeySize, ValueSize: testValueSize,
+			LRU: true, MaxEntries: entries, MaxLive: 3 * entries, EvictedTTL: time.Hour,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := startNode(t, name, 1, tb, quick)
+		n.put(1000*i, 1000*i+2*entries, 1)
+		tb.Update(func(tx *table.Tx) {
+			for k := range entries {
+				tx.Local(&table.Change{Key: key(1000*i + k), Op: table.OpEvict, Time: time.Now().UnixNano()})
+			}
+		})
+		nodes = append(nodes, n)
+	}
+	meet(nodes...)
+	eventually(t, "agreed", agreed(nodes...))
+	for i, n := range nodes {
+		held := live(n.tb)
+		for k := range nodes {
+			if !hasAll(held, 1000*k+entries, 1000*k+2*entries) {
+				t.Errorf("node %d lacks entries that the map of node %d holds", i, k)
+			}
+		}
+		if len(held) != 3*entries {
+			t.Errorf("node %d holds %d records, want %d", i, len(held), 3*entries)
+		}
+	}
 }
