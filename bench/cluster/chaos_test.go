@@ -36,13 +36,14 @@ var (
 // To see one run again: go test ./bench/cluster -run TestChaos -v -chaos.first SEED -chaos.seeds 1
 func TestChaos(t *testing.T) {
 	if os.Getenv(inMachine) == "" {
-		native := chaosScale{most: 5, unit: 500 * time.Millisecond, interval: 10 * time.Millisecond, scan: 500 * time.Millisecond, names: 300}
+		native := chaosScale{most: 5, unit: 500 * time.Millisecond, interval: 10 * time.Millisecond, scan: 500 * time.Millisecond, names: 300, atOnce: 16}
 		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 6), native, capture.AttachAuto)
 		return
 	}
 	// Five nodes that send each other all that they change are more than two emulated processors
-	// get through with, and how far behind they are when it is quiet says nothing.
-	emulated := chaosScale{most: 4, unit: 2 * time.Second, interval: 100 * time.Millisecond, scan: time.Second, hooks: true, names: 40}
+	// get through with, and how far behind they are when it is quiet says nothing. So are the
+	// handshakes of many names at once.
+	emulated := chaosScale{most: 4, unit: 2 * time.Second, interval: 100 * time.Millisecond, scan: time.Second, hooks: true, names: 40, atOnce: 4}
 	onHooks(t, func(t *testing.T, p place) {
 		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 1), emulated, p.(*processes).attach)
 	})

@@ -48,6 +48,7 @@ type guestSettings struct {
 	Kind     guestKind
 	Seed     uint64
 	Names    int    // of a crowd
+	AtOnce   int    // of these
 	Address  string // its IP address
 	Join     []string
 	DeadTime time.Duration
@@ -128,16 +129,13 @@ func (g *guest) join(ctx context.Context, name string, talk func(context.Context
 	})
 }
 
-// crowdAtOnce is how many names of a crowd live at a time, and crowdStay for how long at most.
-const (
-	crowdAtOnce = 16
-	crowdStay   = 1500 * time.Millisecond
-)
+// crowdStay is for how long a name of a crowd lives at most.
+const crowdStay = 1500 * time.Millisecond
 
 // crowd has each name join, send one record to each node that subscribes, and leave.
 func (g *guest) crowd(ctx context.Context) error {
 	all, ctx := errgroup.WithContext(ctx)
-	all.SetLimit(crowdAtOnce)
+	all.SetLimit(g.AtOnce)
 	for i := range g.Names {
 		if ctx.Err() != nil {
 			break

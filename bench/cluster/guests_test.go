@@ -37,7 +37,7 @@ func (c *chaos) guest(f *fault) func() {
 	ns, err := c.net.connect(i)
 	c.must(err)
 	s := guestSettings{
-		Kind: guestHostile, Seed: c.plan.Seed, Names: f.Names, Address: c.net.address(i), Join: c.join, DeadTime: c.start[0].Config.DeadTime,
+		Kind: guestHostile, Seed: c.plan.Seed, Names: f.Names, AtOnce: f.AtOnce, Address: c.net.address(i), Join: c.join, DeadTime: c.start[0].Config.DeadTime,
 		Dir: filepath.Join(c.net.dir, fmt.Sprintf("guest%d", i)), Ahead: f.Ahead, Flows: c.plan.Load.Flows, Nodes: c.plan.Nodes,
 	}
 	names := []string{hostileName}

@@ -33,6 +33,7 @@ type fault struct {
 	Cut       []direction   // dropped
 	Ahead     time.Duration // where clocks are after it, against the true time; of a guest, its own
 	Names     int           // of a crowd
+	AtOnce    int           // of these
 	Abrupt    bool          // a guest is killed and does not leave
 }
 
@@ -79,12 +80,13 @@ type plan struct {
 
 // chaosScale is how much happens, and how fast. Under emulation it is less, and all takes longer.
 type chaosScale struct {
-	most     int           // how many nodes there may be
+	most     int           // how many nodes there may be, misfits included where hooks are real
 	unit     time.Duration // of faults
 	interval time.Duration // from one step of a node's load to the next
 	scan     time.Duration // from one scan to the next: what nobody reports is found by them
 	hooks    bool          // real hooks, on a machine whose clock may be set
 	names    int           // of a crowd; 0: nothing but nodes takes part
+	atOnce   int           // of these
 }
 
 func newPlan(seed uint64, c chaosScale) *plan {
@@ -141,6 +143,9 @@ func (p *plan) guests(c chaosScale) {
 	if r.IntN(4) == 0 {
 		p.Misfits = append(p.Misfits, mapSettings{Name: "other", Entries: 1024})
 	}
+	if c.hooks {
+		p.Misfits = p.Misfits[:min(len(p.Misfits), c.most-p.Nodes)]
+	}
 	if r.IntN(3) == 0 {
 		f := fault{Kind: faultHostile, At: time.Duration(r.Int64N(int64(p.Length / 2))), Ahead: anyClock(r), Abrupt: r.IntN(2) == 0}
 		f.Until = p.Length/2 + time.Duration(r.Int64N(int64(p.Length/2)))
@@ -148,7 +153,7 @@ func (p *plan) guests(c chaosScale) {
 	}
 	if r.IntN(5) == 0 {
 		p.Length *= 3
-		p.Faults = append(p.Faults, fault{Kind: faultCrowd, Until: p.Length, Names: c.names})
+		p.Faults = append(p.Faults, fault{Kind: faultCrowd, Until: p.Length, Names: c.names, AtOnce: c.atOnce})
 	}
 }
 
@@ -225,7 +230,7 @@ func (p *plan) String() string {
 }
 
 func TestPlansFollowFromTheirSeeds(t *testing.T) {
-	c := chaosScale{most: 5, unit: time.Second, interval: time.Millisecond, hooks: true, names: 300}
+	c := chaosScale{most: 5, unit: time.Second, interval: time.Millisecond, hooks: true, names: 300, atOnce: 16}
 	seen := make(map[faultKind]int)
 	misfits := make(map[mapSettings]int)
 	remembered := 0
@@ -239,6 +244,9 @@ func TestPlansFollowFromTheirSeeds(t *testing.T) {
 		}
 		for _, m := range p.Misfits {
 			misfits[m]++
+		}
+		if p.Nodes+len(p.Misfits) > c.most {
+			t.Errorf("seed %d: %d nodes and %d misfits, want at most %d", seed, p.Nodes, len(p.Misfits), c.most)
 		}
 		for _, f := range p.Faults {
 			seen[f.Kind]++
