@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc/credentials"
@@ -58,7 +59,7 @@ type CredentialsStats struct {
 // Credentials secures the streams between nodes. Its methods may be called from
 // any goroutine.
 type Credentials struct {
-	opts CredentialsOptions
+	opts atomic.Pointer[CredentialsOptions] // replaced by Prepare
 	log  *slog.Logger
 	gate *gate
 
@@ -114,8 +115,7 @@ func newCredentials(opts CredentialsOptions) *Credentials {
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Credentials{
-		opts: opts,
+	c := &Credentials{
 		log:  opts.Logger,
 		gate: newGate(logEvery),
 
@@ -126,10 +126,12 @@ func newCredentials(opts CredentialsOptions) *Credentials {
 			Dropped:       map[Reason]uint64{ReasonExpired: 0, ReasonRevoked: 0},
 		},
 	}
+	c.opts.Store(&opts)
+	return c
 }
 
 // Secure reports whether streams are encrypted and peers verified.
-func (c *Credentials) Secure() bool { return c.opts.CertFile != "" }
+func (c *Credentials) Secure() bool { return c.opts.Load().CertFile != "" }
 
 // Server returns the credentials of this node's gRPC server.
 func (c *Credentials) Server() credentials.TransportCredentials {

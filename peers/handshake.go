@@ -51,7 +51,7 @@ func (t *transportCredentials) ClientHandshake(ctx context.Context, authority st
 	}
 	m := t.c.material()
 	h := handshake{own: m, dialled: t.node, remote: raw.RemoteAddr().String()}
-	conn, info, err := credentials.NewTLS(m.clientConfig(&t.c.opts, t.node)).ClientHandshake(ctx, t.node, raw)
+	conn, info, err := credentials.NewTLS(m.clientConfig(t.c.opts.Load(), t.node)).ClientHandshake(ctx, t.node, raw)
 	if err != nil {
 		refused := h.explain(err)
 		t.c.refused(false, refused)
@@ -70,7 +70,7 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	m := t.c.material()
 	h := handshake{own: m, remote: raw.RemoteAddr().String(), server: true}
 	under := &lingerConn{Conn: raw}
-	conn, info, err := credentials.NewTLS(m.serverConfig(&t.c.opts, &h.dialled)).ServerHandshake(under)
+	conn, info, err := credentials.NewTLS(m.serverConfig(t.c.opts.Load(), &h.dialled)).ServerHandshake(under)
 	if err == nil {
 		under.established = true
 		if err := authenticated(raw, certificateOf(info)); err != nil {

@@ -118,7 +118,7 @@ func (t *trackedConn) verify(m *material, now time.Time) *RefusedError {
 		Roots: m.roots, Intermediates: rest, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 	})
 	if err == nil {
-		err = m.permit(&t.c.opts, chains[0], !t.server)
+		err = m.permit(t.c.opts.Load(), chains[0], !t.server)
 	}
 	if err == nil {
 		t.checked, t.until = m, firstEnd(chains[0])

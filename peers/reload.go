@@ -2,6 +2,7 @@ package peers
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -33,10 +34,10 @@ func (c *Credentials) material() *material {
 		return c.current
 	}
 	c.looked = now
-	if stamps := c.opts.stampFiles(); c.failure.text == "" && stamps == c.current.stamps && settled(stamps, now) {
+	if stamps := c.opts.Load().stampFiles(); c.failure.text == "" && stamps == c.current.stamps && settled(stamps, now) {
 		return c.current
 	}
-	m, err := c.opts.loadMaterial(now)
+	m, err := c.opts.Load().loadMaterial(now)
 	if err != nil {
 		c.keep(err, now)
 		return c.current
@@ -45,21 +46,32 @@ func (c *Credentials) material() *material {
 	return c.current
 }
 
-// Prepare reads the files, whatever their time stamps are, and returns a function that takes
-// them into use: for a reload that changes all or nothing. Its error says what is wrong
-// with the files.
-func (c *Credentials) Prepare() (use func(), err error) {
-	if !c.Secure() {
-		return func() {}, nil
+// Prepare reads the files that options name, whatever their time stamps are, and returns a
+// function that takes them and the patterns of names into use and ends the connections that are
+// no longer allowed: for a reload that changes all or nothing. NodeName, Logger, and whether there
+// is TLS stay as they are. The error says what is wrong with the files or patterns.
+func (c *Credentials) Prepare(options CredentialsOptions) (use func(), err error) {
+	old := c.opts.Load()
+	options.NodeName, options.Logger = old.NodeName, old.Logger
+	if err := CheckGlobs(slices.Concat(options.AllowedNames, options.Observers)); err != nil {
+		return nil, err
 	}
-	m, err := c.opts.loadMaterial(time.Now())
+	if !c.Secure() {
+		return func() { c.opts.Store(&options) }, nil
+	}
+	m, err := options.loadMaterial(time.Now())
 	if err != nil {
 		return nil, fmt.Errorf("load TLS files: %w", err)
 	}
 	return func() {
+		now := time.Now()
 		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.take(m, time.Now())
+		c.opts.Store(&options)
+		c.take(m, now)
+		again := *c.current
+		c.current = &again // another one, so that Recheck looks at each connection
+		c.mu.Unlock()
+		c.Recheck(now)
 	}, nil
 }
 
@@ -95,16 +107,16 @@ func (c *Credentials) keep(err error, now time.Time) {
 // advise warns of what works today and should still be put right.
 func (c *Credentials) advise(m *material, now time.Time) {
 	if mode := m.stamps[fileKey].mode; mode&0o004 != 0 {
-		c.log.Warn("TLS key file can be read by others: chmod 600 it", "file", c.opts.KeyFile, "mode", mode.Perm().String())
+		c.log.Warn("TLS key file can be read by others: chmod 600 it", "file", c.opts.Load().KeyFile, "mode", mode.Perm().String())
 	}
 	for _, r := range m.crls {
 		if !r.nextUpdate.IsZero() && now.After(r.nextUpdate) {
 			c.log.Warn("the revocation list is out of date and stays in use: install the current one",
-				"file", c.opts.CRLFile, "issuer", r.signer.Subject.String(), "next_update", r.nextUpdate)
+				"file", c.opts.Load().CRLFile, "issuer", r.signer.Subject.String(), "next_update", r.nextUpdate)
 		}
 	}
 	leaf := m.cert.Leaf
 	if left := leaf.NotAfter.Sub(now); left < min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/3) {
-		c.log.Warn("TLS certificate expires soon: renew it", "file", c.opts.CertFile, "not_after", leaf.NotAfter)
+		c.log.Warn("TLS certificate expires soon: renew it", "file", c.opts.Load().CertFile, "not_after", leaf.NotAfter)
 	}
 }

@@ -70,7 +70,7 @@ func TestReloadCA(t *testing.T) {
 	if err := call(t, dial(t, client, addr, "lb2"), "lb1"); err == nil {
 		t.Fatal("a client of an unknown CA was let in")
 	}
-	both, err := os.ReadFile(client.opts.CAFile)
+	both, err := os.ReadFile(client.opts.Load().CAFile)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func (o *CredentialsOptions) observer(leaf *x509.Certificate) bool {
 // neither replicate nor observe. Insecure credentials take the name for proved.
 func (c *Credentials) Identify(ctx context.Context, node string) (Identity, error) {
 	if !c.Secure() {
-		o := &c.opts
+		o := c.opts.Load()
 		return Identity{
 			Replica:  len(o.AllowedNames) == 0 || MatchName(o.AllowedNames, node),
 			Observer: MatchName(o.Observers, node),
@@ -88,7 +88,7 @@ func (c *Credentials) Identify(ctx context.Context, node string) (Identity, erro
 		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the caller showed no verified certificate")
 	}
 	leaf := info.State.VerifiedChains[0][0]
-	id := Identity{Certificate: certificateOf(info), Replica: c.opts.replica(leaf), Observer: c.opts.observer(leaf)}
+	id := Identity{Certificate: certificateOf(info), Replica: c.opts.Load().replica(leaf), Observer: c.opts.Load().observer(leaf)}
 	if namesNode(leaf, node) && (id.Replica || id.Observer) {
 		return id, nil
 	}

@@ -22,11 +22,12 @@ func newReload() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "Read certificates, gossip keys and maps again",
+		Short: "Read certificates, gossip keys, maps and permissions again",
 		Long: `Have the running daemon read its settings file again, and the files that it names, as
-SIGHUP does. Certificates, gossip keys and the settings map, schema and field take effect at
-once. Other settings that changed are listed: they need a restart. Settings that cannot be used
-change nothing.
+SIGHUP does. These take effect at once: certificates, gossip keys and the settings map, schema,
+field, allowed-names, observers, read-from, write-from and tls-*. Streams that are no longer
+allowed end. Other settings that changed are listed: they need a restart. Settings that cannot
+be used change nothing.
 Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
 		Example: `  syncd check --config /etc/mapsync/syncd.yaml && syncd reload`,
 		Args:    exactArgs(0),
@@ -63,10 +64,11 @@ func printReloaded(out io.Writer, r *daemon.Reloaded) error {
 	}
 	add("maps removed", r.Removed)
 	add("maps added", r.Added)
+	add("maps that other nodes may read or write", r.Access)
 	if r.Keys {
 		text += "gossip keys changed\n"
 	}
-	add("NEEDS A RESTART", r.NeedsRestart)
+	add("NEEDS A RESTART (systemctl restart syncd; until then the former values stay in use)", r.NeedsRestart)
 	_, err := io.WriteString(out, text)
 	return err
 }

@@ -158,9 +158,7 @@ func (k *checker) checkCredentials() {
 	if !c.TLS() {
 		return
 	}
-	credentials, err := peers.NewCredentials(peers.CredentialsOptions{
-		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, NodeName: c.NodeName,
-	})
+	credentials, err := peers.NewCredentials(credentialsOptions(c))
 	if err != nil {
 		k.fail("tls-cert", err)
 		return

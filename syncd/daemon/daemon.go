@@ -50,6 +50,7 @@ type Options struct {
 // Daemon is one node. It owns everything that it opens.
 type Daemon struct {
 	config  config.Config
+	trusted atomic.Pointer[config.Config] // the settings that say who may do what: a reload replaces them
 	version string
 	log     *slog.Logger
 	clock   clock
@@ -188,6 +189,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 
 func (d *Daemon) openNetwork() error {
 	var err error
+	d.trusted.Store(&d.config)
 	if d.credentials, err = openCredentials(&d.config, d.remoteLog); err != nil {
 		return unusable(err)
 	}

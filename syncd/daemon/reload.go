@@ -19,12 +19,16 @@ var ErrSettings = errors.New("settings not reloaded, the former ones stay in use
 
 // reloadable are the settings that a reload applies. Files are read again whatever their
 // names: certificates, gossip keys, and the types of maps when those are attached next.
-var reloadable = []string{"map", "schema", "field"}
+var reloadable = []string{
+	"map", "schema", "field", "allowed-names", "observers", "read-from", "write-from",
+	"tls-cert", "tls-key", "tls-ca", "tls-crl",
+}
 
 // Reloaded says what a reload did.
 type Reloaded struct {
 	Added   []string `json:"added"`   // maps
 	Removed []string `json:"removed"` // maps; one that changed was removed and added
+	Access  []string `json:"access"`  // maps that other nodes may read or write
 	Keys    bool     `json:"keys"`    // the gossip keys changed
 	// NeedsRestart are settings that differ and take effect with a restart only.
 	NeedsRestart []string `json:"needs_restart"`
@@ -92,9 +96,10 @@ func (d *Daemon) noteReload(done *Reloaded, err error) {
 		d.log.Error("settings not reloaded", "error", err, "hint", "correct the file and reload again; nothing was changed")
 		return
 	}
-	d.log.Info("settings reloaded", "maps_added", done.Added, "maps_removed", done.Removed, "gossip_keys_changed", done.Keys)
+	d.log.Info("settings reloaded", "maps_added", done.Added, "maps_removed", done.Removed, "maps_access", done.Access, "gossip_keys_changed", done.Keys)
 	if len(done.NeedsRestart) > 0 {
-		d.log.Warn("settings changed that take effect with a restart only", "settings", done.NeedsRestart)
+		d.log.Warn("settings changed that take effect with a restart only", "settings", done.NeedsRestart,
+			"hint", "systemctl restart syncd; until then the former values stay in use")
 	}
 }
 
@@ -124,7 +129,10 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	if err != nil {
 		return refused(err)
 	}
-	useCertificates, err := d.credentials.Prepare()
+	if next.TLS() != d.config.TLS() {
+		return refused(errors.New("tls-cert: a reload cannot turn TLS on or off: restart syncd"))
+	}
+	useCredentials, err := d.credentials.Prepare(credentialsOptions(&next))
 	if err != nil {
 		return refused(err)
 	}
@@ -136,13 +144,35 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	if err != nil {
 		return refused(err)
 	}
-	useCertificates()
+	before := d.trusted.Swap(&next)
+	useCredentials()
+	d.replicator.Reauthorise()
 	done := d.replaceMaps(ctx, g, list)
+	if done.Access, err = d.useAccess(before, &next); err != nil {
+		return refused(err)
+	}
 	if done.Keys, err = d.useKeys(keys); err != nil {
 		return refused(err)
 	}
 	done.NeedsRestart = changedSettings(&d.config, &next)
 	return done, nil
+}
+
+// useAccess applies read-from and write-from to the maps that have others than before, and
+// returns their names.
+func (d *Daemon) useAccess(before, next *config.Config) (changed []string, err error) {
+	changed = []string{}
+	for _, m := range d.replicas() {
+		if slices.Equal(config.AccessOf(before.ReadFrom, m.name), config.AccessOf(next.ReadFrom, m.name)) &&
+			slices.Equal(config.AccessOf(before.WriteFrom, m.name), config.AccessOf(next.WriteFrom, m.name)) {
+			continue
+		}
+		if err := d.replicator.SetAccess(m.name, d.access(m.name)); err != nil {
+			return nil, err
+		}
+		changed = append(changed, m.name)
+	}
+	return changed, nil
 }
 
 // changedSettings returns the names of the settings that differ and are not reloadable.

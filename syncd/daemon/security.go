@@ -41,14 +41,20 @@ func checkExposure(c *config.Config) error {
 }
 
 func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, error) {
+	options := credentialsOptions(c)
+	options.Logger = log
 	if !c.TLS() {
 		log.Warn("streams between peers are neither encrypted nor verified: no tls-cert is given", "insecure", c.Insecure)
-		return peers.InsecureWith(peers.CredentialsOptions{AllowedNames: c.AllowedNames, Observers: c.Observers, Logger: log}), nil
+		return peers.InsecureWith(options), nil
 	}
-	return peers.NewCredentials(peers.CredentialsOptions{
-		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, CRLFile: c.TLSCRL, NodeName: c.NodeName, Logger: log,
+	return peers.NewCredentials(options)
+}
+
+func credentialsOptions(c *config.Config) peers.CredentialsOptions {
+	return peers.CredentialsOptions{
+		CertFile: c.TLSCert, KeyFile: c.TLSKey, CAFile: c.TLSCA, CRLFile: c.TLSCRL, NodeName: c.NodeName,
 		AllowedNames: c.AllowedNames, Observers: c.Observers,
-	})
+	}
 }
 
 // access returns which nodes may read and write a map.
@@ -60,7 +66,8 @@ func (d *Daemon) access(name string) replicate.Access {
 		}
 		return func(node string) bool { return peers.MatchName(patterns, node) }
 	}
-	return replicate.Access{Read: match(d.config.ReadFrom), Write: match(d.config.WriteFrom)}
+	c := d.trusted.Load()
+	return replicate.Access{Read: match(c.ReadFrom), Write: match(c.WriteFrom)}
 }
 
 // authenticate returns what the caller of an incoming stream has proved.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -65,14 +66,61 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.
 			h.GetProtocolVersion(), protocolVersion)
 	case checkName(o.Node) != nil:
 		return o, Caller{}, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
-	case r.opt.Authenticate == nil:
-		return o, anyCaller, nil
 	}
-	caller, err := r.opt.Authenticate(ctx, o.Node)
+	caller, err := r.identify(ctx, o.Node)
 	if err != nil {
 		return o, Caller{}, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
 	}
 	return o, caller, nil
+}
+
+// identify returns what a caller has proved.
+func (r *Replicator) identify(ctx context.Context, node string) (Caller, error) {
+	if r.opt.Authenticate == nil {
+		return anyCaller, nil
+	}
+	return r.opt.Authenticate(ctx, node)
+}
+
+// Reauthorise authenticates the callers of all streams again, and ends the streams of those that
+// may do less than before.
+func (r *Replicator) Reauthorise() {
+	r.mu.Lock()
+	sessions := slices.Collect(maps.Keys(r.sessions))
+	r.mu.Unlock()
+	for _, s := range sessions {
+		now, err := s.identify()
+		if err == nil && (now.Replica || !s.caller.Replica) && (now.Observer || !s.caller.Observer) {
+			continue
+		}
+		if err == nil {
+			err = status.Errorf(codes.PermissionDenied, "%q is no longer allowed what it was: %v (settings allowed-names, observers)", s.target.Node, errDenied)
+		}
+		s.cancel(err)
+	}
+}
+
+// SetAccess changes which nodes may read and write a map. The streams of the map begin anew:
+// those that are no longer allowed are refused. It does nothing if there is no map of that name.
+func (r *Replicator) SetAccess(name string, access Access) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	old := r.localMaps()[name]
+	if old == nil {
+		return nil
+	}
+	layout := old.layout
+	layout.Access = access
+	m, err := newLocalMap(name, layout, old.table)
+	if err != nil {
+		return err
+	}
+	m.generation = old.generation
+	all := maps.Clone(r.localMaps())
+	all[name] = m
+	r.maps.Store(&all)
+	r.notify()
+	return nil
 }
 
 // holder returns what limits count by: the certificate, or the name as any

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,5 +124,35 @@ func TestStreamsAreMadeAnew(t *testing.T) {
 	}
 	if n := a.r.Stats().ConnectErrors + b.r.Stats().ConnectErrors; n != 0 {
 		t.Errorf("%d streams ended with an error", n)
+	}
+}
+
+// Streams whose callers lose a role end at Reauthorise, and the others go on.
+func TestReauthoriseEndsStreams(t *testing.T) {
+	var denied atomic.Pointer[string]
+	denied.Store(new(string))
+	a := startNode(t, "a", 1, nil, callers(func(node string) Caller {
+		return Caller{Replica: true, Observer: node != *denied.Load()}
+	}))
+	a.put(0, 1, 1)
+	streams := make(map[string]mapsyncv1.ReplicationService_SubscribeClient)
+	for _, name := range []string{"one", "two"} {
+		stream := stockClient(t, a)
+		send(t, stream, hello(name))
+		send(t, stream, observation(1, testMap))
+		deltasOf(t, stream, 1)
+		streams[name] = stream
+	}
+	a.r.Reauthorise() // nothing has changed
+	name := "one"
+	denied.Store(&name)
+	a.r.Reauthorise()
+	if err := ending(streams["one"]); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the stream did not end: %v", err)
+	}
+	a.put(1, 2, 1)
+	deltasOf(t, streams["two"], 1)
+	if list := a.r.Observers(); len(list) != 1 || list[0].Name != "two" {
+		t.Errorf("observers %+v", list)
 	}
 }

@@ -46,10 +46,12 @@ type session struct {
 	r      *Replicator
 	target table.Owner
 	caller Caller
-	remote string // address
-	send   responder
-	wake   chan struct{}
-	begun  time.Time
+	// identify returns what the caller has proved, by the settings as they are now.
+	identify func() (Caller, error)
+	remote   string // address
+	send     responder
+	wake     chan struct{}
+	begun    time.Time
 
 	cancel  context.CancelCauseFunc
 	release func() bool // lets go of Run's context
@@ -89,6 +91,7 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 	}
 	s := newSession(r, target, stream)
 	s.caller, s.remote = caller, remoteOf(stream.Context())
+	s.identify = func() (Caller, error) { return r.identify(stream.Context(), target.Node) }
 	s.reports = hello.GetHello().GetReports()
 	if caller.Replica {
 		r.introduced(target, hello.GetHello().GetAddress())
