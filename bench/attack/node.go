@@ -120,15 +120,9 @@ func (n *node) remove(flow uint32) error {
 // holds returns an error unless this node's map has exactly what the load balancers of
 // all nodes wrote under their own keys. Entries under other keys do not count.
 func (n *node) holds(nodes []*node) error {
-	held := make(map[[keySize]byte][valueSize]byte)
-	var key [keySize]byte
-	var value [valueSize]byte
-	all := n.m.Iterate()
-	for all.Next(&key, &value) {
-		held[key] = value
-	}
-	if err := all.Err(); err != nil {
-		return fmt.Errorf("read the map of %s: %w", n.name, err)
+	held, err := n.entries()
+	if err != nil {
+		return err
 	}
 	for _, o := range nodes {
 		missing, other, surplus := 0, 0, 0
@@ -151,6 +145,21 @@ func (n *node) holds(nodes []*node) error {
 		}
 	}
 	return nil
+}
+
+// entries returns all that this node's map holds.
+func (n *node) entries() (map[[keySize]byte][valueSize]byte, error) {
+	held := make(map[[keySize]byte][valueSize]byte)
+	var key [keySize]byte
+	var value [valueSize]byte
+	all := n.m.Iterate()
+	for all.Next(&key, &value) {
+		held[key] = value
+	}
+	if err := all.Err(); err != nil {
+		return nil, fmt.Errorf("read the map of %s: %w", n.name, err)
+	}
+	return held, nil
 }
 
 // configure writes the daemon's settings.

@@ -39,8 +39,9 @@ type attack struct {
 	// log line that must have appeared. Empty: the attack leaves nothing that an operator
 	// should see.
 	trace string
-	// pending says that the defence is not built yet: the short form leaves the attack out.
-	pending bool
+	// remedy is what an operator does after the attack, once it was seen to have done no harm to
+	// what there was. May be nil.
+	remedy func(context.Context, *cluster) error
 	// fresh asks for new daemons: gossip remembers the highest incarnation of a name, and log
 	// lines are limited over time.
 	fresh bool
@@ -139,6 +140,11 @@ func (c *cluster) after(ctx context.Context, a *attack, was map[*node]before, r 
 	}
 	if err := c.settled(ctx, recovery); err != nil {
 		return fmt.Errorf("after the attack: %w", err)
+	}
+	if a.remedy != nil {
+		if err := a.remedy(ctx, c); err != nil {
+			return fmt.Errorf("remedy: %w", err)
+		}
 	}
 	errs := []error{c.change(ctx)}
 	for _, n := range c.nodes {

@@ -69,7 +69,7 @@ var (
 	peerMapState       = desc("peer_map_state", "1 for the state that a map is in with a live peer, by direction.", "peer", "map", "direction", "state")
 
 	peerNotHeld   = desc("peer_unheld_entries", "Entries that the peer reports not to hold: failed do not go into its kernel map, refused cannot be represented there.", "peer", "map", "cause")
-	peerDisplaced = desc("peer_displaced_entries_total", "Entries that made way for newer ones in the peer's full map.", "peer", "map")
+	peerDisplaced = desc("peer_displaced_entries_total", "Entries displaced from the peer's full map.", "peer", "map")
 	peerLive      = desc("peer_map_live_entries", "Live records of the map at the peer.", "peer", "map")
 	peerRoom      = desc("peer_map_max_entries", "Room of the map at the peer; 0 while the peer has no kernel map.", "peer", "map")
 	exceptionsOf  = desc("exception_entries", "Entries that are not replicated, by cause: unsent cannot be sent by this node, refused are a peer's and cannot be held here.", "map", "cause")

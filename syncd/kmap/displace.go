@@ -12,10 +12,9 @@ import (
 const displaceChunk = 64
 
 // displace makes way for what a full map refused in the burst just written: for each
-// such record the table names the oldest entry of a peer, if it is older, and those are
-// deleted. The refused come again with the next burst. So a map that is too
-// small for all holds the newest; and since there is at most one victim for each refused
-// record of a burst, it costs at most as much again as the burst did.
+// such record the table names an entry of a peer that leaves the map, and those are
+// deleted. The refused come again with the next burst. Since there is at most one victim for
+// each refused record of a burst, it costs at most as much again as the burst did.
 func (s *Syncer) displace(b *Batch) error {
 	s.refused = s.refused[:0]
 	for i := range s.pending {
@@ -59,7 +58,7 @@ func (s *Syncer) victims(b *Batch, refused []write) (err error) {
 	s.t.Update(func(tx *table.Tx) {
 		var rec table.Record
 		for _, w := range refused {
-			if !tx.Displace(s.hand, w.ref, w.version, &rec) {
+			if !tx.Displace(w.ref, w.version, &rec) {
 				continue
 			}
 			if err = b.Add(rec.Key, nil); err != nil {

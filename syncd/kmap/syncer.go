@@ -68,7 +68,6 @@ type Syncer struct {
 	opts SyncerOptions
 
 	cursor  *table.Cursor
-	hand    *table.Cursor // where the oldest entries of peers are: see displace.go
 	pending []write
 	refused []write // of the burst just written, by a full map
 	keys    []byte  // of a recheck
@@ -127,8 +126,6 @@ func (s *Syncer) Run(ctx context.Context) error {
 	s.t.View(func(tx *table.Tx) { from = tx.AppliedPosition() })
 	s.cursor = s.t.NewCursor(from)
 	defer s.cursor.Close()
-	s.hand = s.t.NewCursor(0)
-	defer s.hand.Close()
 
 	tick := time.NewTicker(upkeep)
 	defer tick.Stop()
@@ -339,10 +336,7 @@ func (s *Syncer) upkeep(now time.Time) {
 	if failed == 0 || now.Before(s.retryAt) {
 		return
 	}
-	s.t.Update(func(tx *table.Tx) {
-		tx.Rewind(s.hand)
-		tx.RequeueFailed(s.m.batch.Cap())
-	})
+	s.t.Update(func(tx *table.Tx) { tx.RequeueFailed(s.m.batch.Cap()) })
 	s.retryAt = now.Add(s.backoff)
 	s.backoff = min(2*s.backoff, maxBackoff)
 }

@@ -22,10 +22,13 @@ const (
 	// rejectLimit: the table holds as many records as it may, and more than the owner's share
 	// of the owner.
 	rejectLimit
+	// rejectStranger: its owner was never live, and a live node owns the record that it would
+	// replace. See table's strangers.go.
+	rejectStranger
 	rejections
 )
 
-var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit"}
+var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "stranger"}
 
 // authorise decides whose records of a batch are accepted from the peer. It is the one
 // place for that:

@@ -54,7 +54,11 @@ func (in *intake) mergeAll(tx *table.Tx) {
 	in.tx, in.ids, in.tableRejected = tx, in.ids[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
 	in.authorise(b.owners)
+	in.opt.Sender = 0
 	for i, w := range b.owners {
+		if string(w.node) != in.l.peer.Node && in.opt.Sender == 0 {
+			in.opt.Sender = in.sender(tx)
+		}
 		id := table.NoOwner // an owner that is not accepted takes up no room
 		if in.verdicts[i] == accepted {
 			id = tx.Intern(w.owner())
@@ -66,6 +70,15 @@ func (in *intake) mergeAll(tx *table.Tx) {
 	}
 	in.result.err = b.groups(in.wires[:], in.group)
 	in.result.head = tx.Head()
+}
+
+// sender returns the id of the peer, 0 if it cannot have one.
+func (in *intake) sender(tx *table.Tx) table.OwnerID {
+	id := tx.Intern(in.l.peer)
+	if id == table.NoOwner {
+		return 0
+	}
+	return id
 }
 
 // mergeGroup merges deltas whose keys the table reads ahead.
@@ -137,6 +150,8 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 		if in.job != nil && in.counts[w.owner] {
 			in.job.found++
 		}
+	case table.Defended:
+		in.result.rejected[rejectStranger]++
 	case table.Refused:
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"log/slog"
+	"maps"
 	"slices"
 	"time"
 
@@ -30,9 +31,10 @@ func (r *Replicator) SetPeers(live []Peer) {
 	if r.known.IsZero() {
 		r.known = time.Now()
 	}
-	for _, m := range r.localMaps() {
-		m.table.View(func(tx *table.Tx) { tx.SetLive(v.names()) })
+	for node := range v.live {
+		r.proven[node] = true
 	}
+	r.setMembers()
 	for node, p := range v.live {
 		delete(r.goneAt, node)
 		if r.gone[node] {
@@ -52,6 +54,24 @@ func (r *Replicator) SetPeers(live []Peer) {
 		s.checkPeer(old, v)
 	}
 	r.notify()
+}
+
+// members returns the names of the live nodes, and of those that were live. The lock is held.
+func (r *Replicator) members() (live, left []string) {
+	v := r.view.Load()
+	for node := range r.proven {
+		if _, ok := v.live[node]; !ok {
+			left = append(left, node)
+		}
+	}
+	return v.names(), left
+}
+
+func (r *Replicator) setMembers() {
+	live, left := r.members()
+	for _, m := range r.localMaps() {
+		m.table.View(func(tx *table.Tx) { tx.SetMembers(live, left) })
+	}
 }
 
 // relink makes the link to a live peer what it has to be. The lock is held.
@@ -123,5 +143,12 @@ func (r *Replicator) reviewOwners() {
 		if !owners[node] {
 			r.setGone(node, false)
 		}
+	}
+	known := len(r.proven)
+	maps.DeleteFunc(r.proven, func(node string, _ bool) bool {
+		return v.orphaned(node) && !owners[node] && r.goneAt[node].IsZero()
+	})
+	if len(r.proven) < known {
+		r.setMembers()
 	}
 }

@@ -64,6 +64,9 @@ type Replicator struct {
 	mu    sync.Mutex
 	links map[string]*link // by node; some are kept when a peer goes, for its positions
 	gone  map[string]bool  // nodes that are not live, while records name them
+	// proven are the nodes that are live or were, the latter while records name them or while
+	// goneAt has them.
+	proven map[string]bool
 	// goneAt is when nodes left, whether or not records name them. See acknowledge.go.
 	goneAt   map[string]time.Time
 	sessions map[*session]struct{}
@@ -89,6 +92,7 @@ func New(o Options) (*Replicator, error) {
 		codec:    newCodec(),
 		links:    make(map[string]*link),
 		gone:     make(map[string]bool),
+		proven:   make(map[string]bool),
 		goneAt:   make(map[string]time.Time),
 		sessions: make(map[*session]struct{}),
 		wake:     make(chan struct{}, 1),
@@ -234,7 +238,7 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	m.generation = r.serial
 	all[name] = m
 	t.Update(func(tx *table.Tx) {
-		tx.SetLive(r.view.Load().names())
+		tx.SetMembers(r.members())
 		for node := range r.gone {
 			tx.SetGone(node, true)
 		}

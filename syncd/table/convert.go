@@ -106,7 +106,7 @@ func (w *conversion) owners() {
 			to.spare = append(to.spare, id) // no other owner gets it in the old table meanwhile
 			continue
 		}
-		to.list[id] = ownerInfo{Owner: o.Owner, ours: o.ours, gone: o.gone, hash: to.digester.owner(o.Owner), digest: to.digester.of(o.Node)}
+		to.list[id] = to.describe(o.Owner, o.ours)
 		to.ids[o.Owner] = id
 	}
 }

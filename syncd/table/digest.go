@@ -92,7 +92,8 @@ type pair struct {
 // nodeDigest is the digest of one node, as kept.
 type nodeDigest struct {
 	counted
-	audit *counted // nil but during an audit
+	audit  *counted // nil but during an audit
+	failed int      // of the node's records, those that the writer could not write
 }
 
 // checkDigest returns an error if the options' masks do not fit.

@@ -265,7 +265,7 @@ func TestNamesOverTime(t *testing.T) {
 // Nodes that membership has proven get ids all the same.
 func TestInventedOwners(t *testing.T) {
 	r := newRig(t)
-	r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b", "c"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
 	for i := range 66_000 {
 		r.tab.Update(func(tx *Tx) {
 			id := tx.Intern(Owner{"invented", uint64(i + 1)})

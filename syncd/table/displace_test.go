@@ -17,9 +17,9 @@ func (r *rig) refuse() (refused []Record) {
 }
 
 // displace makes way for a record and returns the victim's key, "" for none.
-func (r *rig) displace(hand *Cursor, rec Record) (victim Record, key string) {
+func (r *rig) displace(rec Record) (victim Record, key string) {
 	r.tab.Update(func(tx *Tx) {
-		if tx.Displace(hand, rec.Ref, rec.Version, &victim) {
+		if tx.Displace(rec.Ref, rec.Version, &victim) {
 			key = text(victim.Key)
 		}
 	})
@@ -33,12 +33,10 @@ func TestTheOldestOfOthersMakesWay(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	r.remote(Accepted, 0, other, 1001, "l", "v")
 	r.write()
-	hand := r.tab.NewCursor(0)
-	defer hand.Close()
 
 	r.remote(Accepted, 0, peer, 2000, "m", "v")
 	m := r.refuse()
-	victim, key := r.displace(hand, m[0])
+	victim, key := r.displace(m[0])
 	if key != "k" {
 		t.Fatalf("%q is displaced", key)
 	}
@@ -51,24 +49,24 @@ func TestTheOldestOfOthersMakesWay(t *testing.T) {
 		t.Fatalf("%+v", st)
 	}
 	// What is older than all that the map holds stays out: also the victim itself.
-	r.tab.Update(func(tx *Tx) { tx.Rewind(hand); tx.RequeueFailed(9) })
+	r.tab.Update(func(tx *Tx) { tx.RequeueFailed(9) })
 	k := r.refuse()
 	if len(k) != 1 || text(k[0].Key) != "k" {
 		t.Fatalf("refused %v", k)
 	}
-	if _, key := r.displace(hand, k[0]); key != "" {
+	if _, key := r.displace(k[0]); key != "" {
 		t.Fatalf("%q is displaced for an older one", key)
 	}
 	// Its owner uses it again: now it is the newest.
 	r.remote(Accepted, 0, peer, 4000, "k", "w")
-	if _, key := r.displace(hand, r.refuse()[0]); key != "l" {
+	if _, key := r.displace(r.refuse()[0]); key != "l" {
 		t.Fatalf("%q is displaced", key)
 	}
 	// This node's own are never victims, and go before all others'.
 	r.remote(Accepted, 0, peer, 9000, "n", "v")
 	n := r.refuse() // with k
 	for range n {
-		r.displace(hand, n[len(n)-1])
+		r.displace(n[len(n)-1])
 	}
 	if st := r.tab.Stats(); st.Displaced > 3 {
 		t.Fatalf("%+v", st)
@@ -83,12 +81,10 @@ func TestOwnRecordsGoBeforeNewerOnesOfOthers(t *testing.T) {
 	r.tab.Update(func(tx *Tx) { tx.Refill() })
 	r.writer.Close()
 	r.writer = r.tab.NewCursor(0)
-	hand := r.tab.NewCursor(0)
-	defer hand.Close()
 	own := r.take()
 	r.applied(own, errFull)
 	r.write()
-	if _, key := r.displace(hand, own); key != "k" {
+	if _, key := r.displace(own); key != "k" {
 		t.Fatalf("%q is displaced for this node's own", key)
 	}
 }
@@ -108,10 +104,8 @@ func TestDisplacedAndUsedAtTheSameMoment(t *testing.T) {
 			r := newRig(t)
 			r.remote(Accepted, 0, peer, 1000, "k", "v")
 			r.write()
-			hand := r.tab.NewCursor(0)
-			defer hand.Close()
 			r.remote(Accepted, 0, peer, 2000, "m", "v")
-			victim, _ := r.displace(hand, r.refuse()[0])
+			victim, _ := r.displace(r.refuse()[0])
 			tell := func() { r.local(Accepted, event.at, "update k w packet 0") }
 			if !event.late {
 				tell()
@@ -134,13 +128,11 @@ func TestDisplacedAndUsedAtTheSameMoment(t *testing.T) {
 
 func TestDisplaceOfNothing(t *testing.T) {
 	r := newRig(t)
-	hand := r.tab.NewCursor(0)
-	defer hand.Close()
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	rec := r.take()
 	for ref := range Ref(1 << 13) { // none was refused
 		rec.Ref = ref
-		if _, key := r.displace(hand, rec); key != "" {
+		if _, key := r.displace(rec); key != "" {
 			t.Fatalf("%q is displaced for nothing", key)
 		}
 		r.tab.Update(func(tx *Tx) { tx.Displaced(ref, 7, 8) })

@@ -224,6 +224,7 @@ func (x *exploreState) reading(t *Table, r *Reading) {
 func (x *exploreState) members(d *simDaemon) {
 	x.is(d.gone...)
 	x.is(d.met...)
+	x.is(d.proven...)
 	x.view(d.view)
 	x.n(int(d.looked))
 }

@@ -9,6 +9,7 @@ func checkInvariants(tb interface {
 	tb.Helper()
 	seen := make(map[uint32]bool)
 	var st Stats
+	failed := make(map[string]int)
 	walk := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
@@ -38,6 +39,9 @@ func checkInvariants(tb interface {
 			if _, found := t.find(t.key(s)); found != s {
 				tb.Fatalf("key of slot %d is found in slot %d", s, found)
 			}
+			if m.is(flagFailed) {
+				failed[t.owners.list[m.owner].Node]++
+			}
 			seen[s], last, prev = true, m.seq, s
 			st.count(m)
 		}
@@ -49,6 +53,11 @@ func checkInvariants(tb interface {
 	walk(unversioned, false)
 	if len(seen) != t.used || t.used != t.index.count {
 		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
+	}
+	for node, d := range t.digester.nodes {
+		if d.failed != failed[node] {
+			tb.Fatalf("%d records of %s failed, counted %d", failed[node], node, d.failed)
+		}
 	}
 	got := t.stats
 	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, Rechecks: got.Rechecks}

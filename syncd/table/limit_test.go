@@ -23,7 +23,7 @@ func (r *rig) flood(o Owner, prefix string, n int) (entered int) {
 func TestRecordsAreBounded(t *testing.T) {
 	const limit = 2000
 	r := newRig(t, func(o *Options) { o.MaxLive = limit })
-	r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b", "c"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
 	const share = limit / 2 / 3
 	n := r.flood(peer, "b", 10*limit)
 	if n > limit-2*share || n < limit-2*share-limit/8 {
@@ -61,7 +61,7 @@ func TestRecordsAreBounded(t *testing.T) {
 func TestEvictedRecordsMakeWay(t *testing.T) {
 	const limit, share = 120, 30
 	r := newRig(t, lru(60, 60), func(o *Options) { o.MaxLive = limit })
-	r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
 	own := func(i int) string { return fmt.Sprint("a", i) }
 	for i := range 80 {
 		r.local(Accepted, int64(i+1)*second, fmt.Sprint("update ", own(i), " v packet 0"))
@@ -96,7 +96,7 @@ func TestEvictedRecordsMakeWay(t *testing.T) {
 func TestEvictedRecordsMakeWayForOwn(t *testing.T) {
 	const limit = 100
 	r := newRig(t, lru(60, 60), func(o *Options) { o.MaxLive = limit })
-	r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b"}) })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
 	r.flood(peer, "b", limit/2)
 	for i := range 70 {
 		r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))

@@ -121,10 +121,8 @@ func TestDisplacedRecordThatChangedMovesToTheTail(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	r.remote(Accepted, 0, other, 1001, "l", "v")
 	r.write()
-	hand := r.tab.NewCursor(0)
-	defer hand.Close()
 	r.remote(Accepted, 0, peer, 2000, "m", "v")
-	victim, key := r.displace(hand, r.refuse()[0])
+	victim, key := r.displace(r.refuse()[0])
 	if key != "k" {
 		t.Fatalf("%q is displaced", key)
 	}
@@ -205,29 +203,6 @@ func TestCursorsFindTheirPlace(t *testing.T) {
 		}
 		o.Close()
 	}
-}
-
-// A cursor that was rewound begins anew, with all that came meanwhile.
-func TestRewind(t *testing.T) {
-	r := newRig(t)
-	c := r.tab.NewCursor(0)
-	defer c.Close()
-	r.remote(Accepted, 0, peer, 1000, "k", "v")
-	r.remote(Accepted, 0, other, 1000, "l", "v")
-	r.tab.Update(func(tx *Tx) { tx.Touch(peer.Node, c, 9) })
-	r.wantOrder("lk")
-	r.remote(Accepted, 0, peer, 1001, "m", "v")
-	r.tab.Update(func(tx *Tx) {
-		tx.Rewind(c)
-		if p := c.Position(); p != 0 {
-			t.Errorf("position %d after Rewind", p)
-		}
-		tx.Touch(peer.Node, c, 9)
-	})
-	r.wantOrder("lkm")
-	r.remote(Accepted, 0, other, 1001, "n", "v")
-	r.tab.Update(func(tx *Tx) { tx.Rewind(c); tx.Touch(other.Node, c, 9) })
-	r.wantOrder("kmln")
 }
 
 func TestOwnerOfAnUnknownID(t *testing.T) {

@@ -18,8 +18,12 @@ type owners struct {
 	// gone nodes left the cluster. Node names are kept beside the owners because
 	// a node may be gone before any record of it arrives.
 	gone map[string]bool
-	// live are the nodes that membership has, nil if that was never set.
-	live map[string]bool
+	// live are the nodes that membership has, nil if that was never set. seen are those that it has
+	// or had. See SetMembers.
+	live, seen map[string]bool
+	// holders has one holder for each live node, departed is the holder of all other owners.
+	holders  []*holder
+	departed holder
 	// spare are the ids below len(list) that no owner has.
 	spare []OwnerID
 	// reused counts ids that were given to another owner.
@@ -32,11 +36,13 @@ type owners struct {
 
 type ownerInfo struct {
 	Owner
-	ours   bool // this node, whichever incarnation
-	gone   bool
-	refs   uint32      // records with this owner; not counted for selfID
-	hash   uint64      // for digests
-	digest *nodeDigest // of the node
+	ours     bool // this node, whichever incarnation
+	gone     bool
+	stranger bool        // another node, which was never live. See strangers.go
+	holder   *holder     // nil: this node
+	refs     uint32      // records with this owner; not counted for selfID
+	hash     uint64      // for digests
+	digest   *nodeDigest // of the node
 }
 
 func (o *owners) init(self Owner, d *digester) {
@@ -58,11 +64,15 @@ func (o *owners) intern(w Owner) OwnerID {
 	w.Node = strings.Clone(w.Node)
 	id := o.next()
 	ours := id == selfID || w.Node == o.list[selfID].Node
-	o.list[id] = ownerInfo{
-		Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.owner(w), digest: o.digester.of(w.Node),
-	}
+	o.list[id] = o.describe(w, ours)
 	o.ids[w] = id
 	return id
+}
+
+func (o *owners) describe(w Owner, ours bool) ownerInfo {
+	i := ownerInfo{Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.owner(w), digest: o.digester.of(w.Node)}
+	o.place(&i)
+	return i
 }
 
 // next returns an id that no owner has.
@@ -132,18 +142,8 @@ func (tx *Tx) Owners(fn func(Owner)) {
 // when it changes.
 func (tx *Tx) OwnersReused() uint64 { return tx.t.owners.reused }
 
-// SetLive notes which nodes membership has proven to be live. Ids are kept free for them, whatever
-// owners peers invent.
-func (tx *Tx) SetLive(nodes []string) {
-	live := make(map[string]bool, len(nodes))
-	for _, node := range nodes {
-		live[node] = true
-	}
-	tx.t.owners.live = live
-}
-
 func (o *owners) bytes() uint64 {
-	const perOwner = 24 + 40 + 64 // map entry, list entry, string
+	const perOwner = 24 + 64 + 64 // map entry, list entry, string
 	return uint64(len(o.list)) * perOwner
 }
 

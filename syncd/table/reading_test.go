@@ -139,15 +139,13 @@ func TestReadingFromBeforeADisplacement(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 1000, "k", "v")
 	r.write()
-	hand := r.tab.NewCursor(0)
-	defer hand.Close()
 	r.remote(Accepted, second, peer, 2000, "l", "v")
 	refused := r.take()
 	r.applied(refused, errFull)
 	var victim Record
 	before := r.read(second)
 	r.tab.Update(func(tx *Tx) {
-		if !tx.Displace(hand, refused.Ref, refused.Version, &victim) || text(victim.Key) != "k" {
+		if !tx.Displace(refused.Ref, refused.Version, &victim) || text(victim.Key) != "k" {
 			t.Fatal("k should make way")
 		}
 	})

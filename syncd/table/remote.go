@@ -31,6 +31,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			return o
 		}
 	}
+	if from := &t.owners.list[d.Owner]; s != 0 && (from.stranger || from.ours) && t.defend(d, s, opt) {
+		return Defended
+	}
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)
 	}

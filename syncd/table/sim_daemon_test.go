@@ -364,7 +364,6 @@ func (d *simDaemon) upkeep() {
 			d.n.sim.moves += n
 			d.n.sim.forgotten = true // the owner may live, cut off: nodes have to compare
 		}
-		tx.Rewind(d.hand)
 		tx.RequeueFailed(d.n.burst)
 	})
 }

@@ -254,6 +254,7 @@ func (l *simLink) mergeOne(tx *Tx, x *simDelta, now int64, opt RemoteOptions, re
 			opt.Replace = ReplaceSame
 		}
 	}
+	opt.Sender = tx.Intern(Owner{s.nodes[l.peer].name, l.inc})
 	delta := Delta{Key: s.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
 	value := x.value
 	if !x.dead {
@@ -265,6 +266,9 @@ func (l *simLink) mergeOne(tx *Tx, x *simDelta, now int64, opt RemoteOptions, re
 	o := tx.Remote(&delta, now, opt)
 	if retold && o == Accepted && compared {
 		l.job.found++
+	}
+	if o == Defended {
+		s.defended = true
 	}
 	if o == Accepted {
 		s.moves++

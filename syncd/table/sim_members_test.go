@@ -17,6 +17,7 @@ type simMembers struct {
 	view   *simView
 	toldAt int64   // when it was told of peers first; 0: not yet
 	met    []bool  // every node that ever was live
+	proven []bool  // likewise, but for those that were found by their records alone
 	gone   []bool  // those that are not any more
 	goneAt []int64 // since when
 	looked OwnerID // owners below were looked for among those met
@@ -27,7 +28,7 @@ const simUnknownGrace = int64(60 * time.Second)
 
 func (d *simDaemon) initMembers() {
 	n := len(d.n.sim.nodes)
-	d.met, d.gone, d.links = make([]bool, n), make([]bool, n), make([]*simLink, n)
+	d.met, d.proven, d.gone, d.links = make([]bool, n), make([]bool, n), make([]bool, n), make([]*simLink, n)
 	d.view, d.first = d.newView(make([]uint64, n)), d.n.id
 	d.goneAt = make([]int64, n)
 }
@@ -130,7 +131,7 @@ func (d *simDaemon) setPeers(live []uint64) {
 		switch {
 		case i == d.n.id:
 		case inc != 0:
-			d.met[i] = true
+			d.met[i], d.proven[i] = true, true
 			if d.gone[i] {
 				d.setGone(i, false)
 			}
@@ -141,6 +142,9 @@ func (d *simDaemon) setPeers(live []uint64) {
 				d.links[i].cut()
 			}
 		}
+	}
+	if d.known {
+		d.tellMembers()
 	}
 	for i := len(d.sessions) - 1; i >= 0; i-- {
 		d.sessions[i].checkPeer(old, v)
@@ -185,8 +189,23 @@ func (d *simDaemon) setGone(node int, gone bool) {
 	}
 }
 
+func (d *simDaemon) tellMembers() {
+	var live, left []string
+	for i, inc := range d.view.live {
+		switch name := d.n.sim.nodes[i].name; {
+		case i == d.n.id:
+		case inc != 0:
+			live = append(live, name)
+		case d.proven[i]:
+			left = append(left, name)
+		}
+	}
+	d.tab.Update(func(tx *Tx) { tx.SetMembers(live, left) })
+}
+
 // tellGone tells a table that was just offered who is gone.
 func (d *simDaemon) tellGone() {
+	d.tellMembers()
 	for i, gone := range d.gone {
 		if gone {
 			d.tab.Update(func(tx *Tx) { tx.SetGone(d.n.sim.nodes[i].name, true) })

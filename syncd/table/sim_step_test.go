@@ -198,7 +198,7 @@ func (r *simRun) finish() error {
 	r.heal()
 	err := r.settle()
 	for range 4 {
-		if err == nil || r.err != nil || !r.forgot() {
+		if err == nil || r.err != nil || (!r.forgot() && !r.defended) {
 			break
 		}
 		r.notef("%v", err)

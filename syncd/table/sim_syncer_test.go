@@ -7,7 +7,6 @@ import "errors"
 type simSyncer struct {
 	phase   simPhase
 	writer  *Cursor // nil: there is no map
-	hand    *Cursor
 	batch   []simWrite
 	refused []simWrite // by a full map
 	keys    []byte     // to be read again
@@ -44,14 +43,13 @@ type simWrite struct {
 
 func (d *simDaemon) openSyncer() {
 	d.phase, d.batch, d.refused, d.keys, d.reads = simFill, d.batch[:0], d.refused[:0], d.keys[:0], d.reads[:0]
-	d.writer, d.hand = d.tab.NewCursor(d.tab.applied), d.tab.NewCursor(0)
+	d.writer = d.tab.NewCursor(d.tab.applied)
 }
 
 func (d *simDaemon) closeSyncer() {
 	if d.writer != nil {
 		d.writer.Close()
-		d.hand.Close()
-		d.writer, d.hand = nil, nil
+		d.writer = nil
 	}
 }
 
@@ -198,7 +196,7 @@ func (d *simDaemon) victims() {
 	d.tab.Update(func(tx *Tx) {
 		var r Record
 		for _, w := range d.refused {
-			if tx.Displace(d.hand, w.ref, w.version, &r) {
+			if tx.Displace(w.ref, w.version, &r) {
 				d.batch = append(d.batch, simWrite{key: s.key(r.Key), dead: true, ref: r.Ref, version: r.Version})
 				s.notef("%s displaces %s for %s", d.n.name, text(r.Key), s.name(w.key))
 			}

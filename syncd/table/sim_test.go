@@ -29,6 +29,8 @@ type sim struct {
 	repaired int                                         // records that comparing put right
 	// forgotten: a tombstone, by a table that is gone.
 	forgotten bool
+	// defended: a stranger's record did not replace another: nodes have to compare.
+	defended bool
 }
 
 type (

@@ -135,6 +135,10 @@ func (t *Table) put(s uint32, value []byte, dead bool, now int64) {
 func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 	t.leave(s)
 	m := t.meta(s)
+	if m.is(flagFailed) {
+		t.owners.list[m.owner].digest.failed--
+		t.owners.list[o].digest.failed++
+	}
 	t.owners.refer(m.owner, o)
 	m.version, m.owner = v, o
 	m.flags &^= flagUntold
@@ -196,6 +200,7 @@ func (t *Table) clearFailed(m *meta) {
 	if m.is(flagFailed) {
 		m.flags &^= flagFailed
 		t.stats.Failed--
+		t.owners.list[m.owner].digest.failed--
 	}
 }
 

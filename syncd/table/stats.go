@@ -66,7 +66,9 @@ type Stats struct {
 	Refused uint64
 	// WriteFailed counts kernel writes that failed.
 	WriteFailed uint64
-	// Displaced counts records taken out of a full kernel map for newer ones.
+	// Defended counts deltas of strangers that did not replace a record. See strangers.go.
+	Defended uint64
+	// Displaced counts records taken out of a full kernel map for others.
 	Displaced uint64
 	// Swept counts records deleted because their owner no longer has them.
 	Swept uint64

@@ -100,6 +100,8 @@ const (
 	// Refused changes do not fit: the table is full, a size is wrong, or a
 	// version or owner is impossible. Each is counted.
 	Refused
+	// Defended: the delta is above the record and does not replace it. See strangers.go.
+	Defended
 	// Ignored changes are none: own writes, evictions, and rereads of a record
 	// that is still to be written.
 	Ignored
@@ -113,7 +115,7 @@ func (o Outcome) String() string {
 var (
 	opNames      = [...]string{"update", "delete", "evict"}
 	contextNames = [...]string{"packet", "process", "syscall", "own", "reread"}
-	outcomeNames = [...]string{"accepted", "unchanged", "stale", "restored", "refused", "ignored"}
+	outcomeNames = [...]string{"accepted", "unchanged", "stale", "restored", "refused", "defended", "ignored"}
 )
 
 func name(names []string, i int) string {
@@ -177,6 +179,8 @@ type RemoteOptions struct {
 	// received a delete: the node that forgot it was its only sender. A newer tombstone
 	// here becomes this node's, so that it is sent to all.
 	Repair bool
+	// Sender is the peer that sent the delta, any of its incarnations. Zero: none.
+	Sender OwnerID
 	// Replace says what a delta may put right that is not above the record.
 	Replace Replace
 }

@@ -75,6 +75,9 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	case err != nil:
 		t.fail(s)
 	default:
+		if m.is(flagFailed) {
+			t.heldAgain(s)
+		}
 		t.clearDirty(s)
 		t.met(s)
 		m.flags = m.flags&^flagDoubt | flagWritten
@@ -97,6 +100,7 @@ func (t *Table) fail(s uint32) {
 	if !m.is(flagFailed) {
 		m.flags |= flagFailed
 		t.stats.Failed++
+		t.owners.list[m.owner].digest.failed++
 	}
 	if !m.is(flagInFailures) {
 		m.flags |= flagInFailures
@@ -178,6 +182,9 @@ func (tx *Tx) Refill() {
 				t.clearDirty(s)
 			}
 		}
+	}
+	for _, h := range append(t.owners.holders, &t.owners.departed) {
+		t.dropHand(h)
 	}
 	t.applied = 0
 	t.unsure = true // until the new map was scanned
