@@ -30,6 +30,7 @@ type visitor struct {
 	mutants []Mutant
 	inFunc  string
 	counts  map[string]int
+	failed  map[ast.Node]bool // results beside an error that is not nil
 }
 
 // instrument writes the mutants into the package's code, those that skip returns true
@@ -45,7 +46,7 @@ func instrument(s *source, skip func(*Mutant) bool) *instrumented {
 		}
 		v := &visitor{
 			s: s, file: name, edits: edits{text: text}, base: s.fset.File(f.Pos()).Pos(0),
-			next: next, skip: skip, counts: map[string]int{},
+			next: next, skip: skip, counts: map[string]int{}, failed: map[ast.Node]bool{},
 		}
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
@@ -142,12 +143,45 @@ func (v *visitor) node(n, parent ast.Node) bool {
 		v.list(n.Body)
 	case *ast.IfStmt:
 		v.condition("negate", n.Cond)
+		if isFailure(n.Cond) {
+			for _, s := range n.Body.List {
+				v.fail(s)
+			}
+		}
 	case *ast.ReturnStmt:
+		if v.returnsNewError(n) {
+			v.fail(n)
+		}
 		v.results(n)
 	case ast.Expr:
-		return v.expr(n, parent)
+		return !v.failed[n] && v.expr(n, parent)
 	}
 	return true
+}
+
+// isFailure reports whether a condition is that an error is not nil.
+func isFailure(cond ast.Expr) bool {
+	b, ok := cond.(*ast.BinaryExpr)
+	return ok && b.Op == token.NEQ && types.ExprString(b.X) == "err" && types.ExprString(b.Y) == "nil"
+}
+
+// returnsNewError reports whether a statement returns an error that it makes.
+func (v *visitor) returnsNewError(r *ast.ReturnStmt) bool {
+	if len(r.Results) == 0 {
+		return false
+	}
+	call, ok := r.Results[len(r.Results)-1].(*ast.CallExpr)
+	return ok && slices.Contains([]string{"fmt.Errorf", "errors.New", "status.Error", "status.Errorf"}, types.ExprString(call.Fun))
+}
+
+// fail leaves alone the constants that a statement returns beside an error: callers look at
+// the error first.
+func (v *visitor) fail(s ast.Stmt) {
+	if r, ok := s.(*ast.ReturnStmt); ok && len(r.Results) > 1 {
+		for _, e := range r.Results[:len(r.Results)-1] {
+			v.failed[e] = v.constant(e) != nil
+		}
+	}
 }
 
 // condition negates a condition that has no comparison or logical operator of its own.

@@ -55,7 +55,7 @@ func TestSurvivors(t *testing.T) {
 	if diff := cmp.Diff(want, keys(r)); diff != "" {
 		t.Error(diff)
 	}
-	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 51 {
+	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 63 {
 		t.Errorf("%+v", last)
 	}
 	if !slices.Equal(r.Stale, []string{"sample.go:gone: drop `x = 1`"}) {

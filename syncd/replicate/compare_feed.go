@@ -193,7 +193,7 @@ func (f *feed) again(tx *table.Tx) {
 			r.over = true
 			return
 		}
-		if r.rec.Version != 0 && r.in.Has(tx.Bucket(r.rec.Key)) {
+		if r.in.Has(tx.Bucket(r.rec.Key)) {
 			r.enc.add(tx, r.enc.slot(r.rec.Owner), &r.rec)
 		}
 	}

@@ -92,7 +92,7 @@ func newFeed(s *session, m *mapsyncv1.MapSubscription, request *ownerRequest) *f
 		s: s, index: m.GetMap(), name: m.GetName(), theirs: m.GetSchema(), resume: m.GetResume(),
 		tellAll: m.GetTellAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
 	}
-	f.requested.plain = m.GetOwners() == nil
+	f.requested.plain, f.requested.rule = m.GetOwners() == nil, 1 // 0 is a slot without any
 	f.requested.request.Store(request)
 	f.fill = f.look
 	return f
@@ -265,12 +265,12 @@ func (f *feed) encode(tx *table.Tx) {
 			return
 		}
 		slot := f.enc.slot(f.rec.Owner)
-		if slot.rule != rule+1 {
+		if slot.rule != rule {
 			owner := tx.Owner(f.rec.Owner)
-			slot.rule = rule + 1 // 0 is a slot without any
+			slot.rule = rule
 			slot.serve = f.observe || f.requested.cover.sends(owner, f.s.target) || (f.tellAll && owner != f.s.target)
 		}
-		if slot.serve && f.rec.Version != 0 {
+		if slot.serve {
 			f.enc.add(tx, slot, &f.rec)
 		}
 	}

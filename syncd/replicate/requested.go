@@ -120,13 +120,13 @@ func (f *feed) passed(tx *table.Tx) {
 			return
 		}
 		slot := w.enc.slot(w.rec.Owner)
-		if slot.rule != q.rule+1 {
+		if slot.rule != q.rule {
 			owner := tx.Owner(w.rec.Owner)
-			slot.rule = q.rule + 1
+			slot.rule = q.rule
 			slot.serve = owner.Node != f.s.target.Node && owner.Node != q.cover.view.self.Node &&
 				q.cover.has(owner.Node) && !was.lacksNothing(owner.Node)
 		}
-		if slot.serve && w.rec.Version != 0 {
+		if slot.serve {
 			w.enc.add(tx, slot, &w.rec)
 		}
 	}
@@ -160,9 +160,10 @@ func (f *feed) sendPassed() (more bool, err error) {
 			q.states = []delivered{q.states[len(q.states)-1], {f.m.memory.token(), []coverage{q.cover}}}
 			f.m.memory.note(f.s.target, q.states)
 			q.done = true
+			more = !f.ended // the end of the stream comes after this
 		}
 	}
-	return q.walk != nil, f.answerRequest()
+	return more || q.walk != nil, f.answerRequest()
 }
 
 // sendOutOfTurn sends a batch that does not move the position.

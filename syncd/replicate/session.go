@@ -191,7 +191,7 @@ func (s *session) checkPeer(old, v *view) {
 	}
 	p, live := v.live[s.target.Node]
 	_, was := old.live[s.target.Node]
-	if (!live && was) || (live && p.Incarnation > s.target.Incarnation) {
+	if (!live && was) || p.Incarnation > s.target.Incarnation {
 		s.cancel(errPeerGone)
 	}
 }

@@ -3,6 +3,7 @@ package sample
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
 )
 
@@ -22,6 +23,17 @@ func (b *box) put(n int) (bool, error) {
 	}
 	b.n += n
 	return true, nil
+}
+
+// twice returns numbers beside its errors that no caller looks at.
+func (b *box) twice(n int) (int, error) {
+	if n > 5 {
+		return 0, fmt.Errorf("put %d twice", n)
+	}
+	if _, err := b.put(n); err != nil {
+		return 0, err
+	}
+	return 1, nil
 }
 
 // sum is tested without what it does at its bounds.

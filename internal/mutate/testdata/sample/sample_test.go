@@ -25,6 +25,15 @@ func TestPut(t *testing.T) {
 	}
 }
 
+func TestTwice(t *testing.T) {
+	for n, ok := range map[int]bool{-1: false, 3: true, 5: true, 6: false} {
+		b := new(box)
+		if got, err := b.twice(n); (err == nil) != ok || ok && got != 1 {
+			t.Errorf("put %d twice: %d, %v", n, got, err)
+		}
+	}
+}
+
 func TestSum(t *testing.T) {
 	if got := sum(1, 3); got != 6 {
 		t.Error(got)
