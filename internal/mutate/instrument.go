@@ -174,12 +174,13 @@ func (v *visitor) returnsNewError(r *ast.ReturnStmt) bool {
 	return ok && slices.Contains([]string{"fmt.Errorf", "errors.New", "status.Error", "status.Errorf"}, types.ExprString(call.Fun))
 }
 
-// fail leaves alone the constants that a statement returns beside an error: callers look at
-// the error first.
+// fail leaves alone the constants and variables that a statement returns beside an error:
+// callers look at the error first.
 func (v *visitor) fail(s ast.Stmt) {
 	if r, ok := s.(*ast.ReturnStmt); ok && len(r.Results) > 1 {
 		for _, e := range r.Results[:len(r.Results)-1] {
-			v.failed[e] = v.constant(e) != nil
+			_, isVariable := e.(*ast.Ident)
+			v.failed[e] = isVariable || v.constant(e) != nil
 		}
 	}
 }
@@ -267,7 +268,7 @@ func blank(s *ast.AssignStmt) bool {
 func (v *visitor) results(r *ast.ReturnStmt) {
 	for _, e := range r.Results {
 		tv, ok := v.s.info.Types[e]
-		if !ok || tv.IsNil() || tv.Value != nil || len(r.Results) == 1 && isTuple(tv.Type) {
+		if !ok || v.failed[e] || tv.IsNil() || tv.Value != nil || len(r.Results) == 1 && isTuple(tv.Type) {
 			continue
 		}
 		if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && v.mutable(b) {

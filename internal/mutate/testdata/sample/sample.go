@@ -31,7 +31,7 @@ func (b *box) twice(n int) (int, error) {
 		return 0, fmt.Errorf("put %d twice", n)
 	}
 	if _, err := b.put(n); err != nil {
-		return 0, err
+		return n, err
 	}
 	return 1, nil
 }
