@@ -1,10 +1,12 @@
 package mutate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -18,37 +20,48 @@ type test struct {
 
 func (t *test) reaches(id int) bool { return id/8 < len(t.Reached) && t.Reached[id/8]&(1<<(id%8)) != 0 }
 
-// record runs each test alone and notes which mutants it reaches.
-func (p *program) record(work string, limit time.Duration) ([]test, error) {
+// record runs each test alone, some at a time, and notes which mutants it reaches.
+func (p *program) record(work string, limit time.Duration, parallel int) ([]test, error) {
 	names, err := p.tests()
 	if err != nil {
 		return nil, err
 	}
-	size := p.mutants[len(p.mutants)-1].ID + 1
-	file := filepath.Join(work, "reached")
-	tests := make([]test, 0, len(names))
-	for _, name := range names {
-		if err := os.WriteFile(file, make([]byte, size), 0o644); err != nil {
-			return nil, fmt.Errorf("record %s: %w", name, err)
-		}
-		start := time.Now()
-		_, passed, err := p.run([]string{name}, limit, "MUTATE_RECORD="+file)
-		if err != nil {
-			return nil, err
-		}
-		marks, err := os.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("record %s: %w", name, err)
-		}
-		t := test{Name: name, Took: time.Since(start), Failed: !passed, Reached: make([]byte, (size+7)/8)}
-		for id, mark := range marks {
-			if mark != 0 {
-				t.Reached[id/8] |= 1 << (id % 8)
-			}
-		}
-		tests = append(tests, t)
+	tests := make([]test, len(names))
+	errs := make([]error, len(names))
+	var running sync.WaitGroup
+	free := make(chan struct{}, max(parallel, 1))
+	for i, name := range names {
+		free <- struct{}{}
+		running.Go(func() {
+			tests[i], errs[i] = p.recordOne(name, filepath.Join(work, "reached-"+name), limit)
+			<-free
+		})
 	}
-	return tests, nil
+	running.Wait()
+	return tests, errors.Join(errs...)
+}
+
+func (p *program) recordOne(name, file string, limit time.Duration) (t test, err error) {
+	size := p.mutants[len(p.mutants)-1].ID + 1
+	if err := os.WriteFile(file, make([]byte, size), 0o644); err != nil {
+		return t, fmt.Errorf("record %s: %w", name, err)
+	}
+	start := time.Now()
+	_, passed, err := p.run([]string{name}, limit, "MUTATE_RECORD="+file)
+	if err != nil {
+		return t, err
+	}
+	marks, err := os.ReadFile(file)
+	if err != nil {
+		return t, fmt.Errorf("record %s: %w", name, err)
+	}
+	t = test{Name: name, Took: time.Since(start), Failed: !passed, Reached: make([]byte, (size+7)/8)}
+	for id, mark := range marks {
+		if mark != 0 {
+			t.Reached[id/8] |= 1 << (id % 8)
+		}
+	}
+	return t, nil
 }
 
 // failing names the tests that fail, or take too long, without a mutant.

@@ -26,7 +26,8 @@ type Options struct {
 	Files *regexp.Regexp
 	// Parallel is how many are tried at a time, at least 1.
 	Parallel int
-	// Limit is how long a test may take without a mutant; longer ones are left out.
+	// Limit is how long a test may take without a mutant; longer ones are left out, and so are
+	// all that take a minute.
 	Limit time.Duration
 	// StateDir keeps what was found, for a run that takes up another.
 	StateDir string
@@ -90,7 +91,7 @@ func Run(o Options) (_ *Report, err error) {
 	}
 	defer st.close()
 	o.Log.Info("recording tests", "package", s.path, "mutants", len(p.mutants))
-	tests, err := st.tests(func() ([]test, error) { return p.record(work, o.Limit) })
+	tests, err := st.tests(func() ([]test, error) { return p.record(work, time.Minute, min(o.Parallel, 4)) })
 	if err != nil {
 		return nil, err
 	}
@@ -175,12 +176,13 @@ func (r *runner) try(m *Mutant) (outcome, error) {
 		if o.Killed {
 			continue
 		}
+		begun := time.Now()
 		failed, passed, err := r.p.run(group.names, 3*time.Second+10*group.took, "MUTATE_ID="+strconv.Itoa(m.ID))
 		if err != nil {
 			return o, err
 		}
 		if !passed {
-			o.Killed, o.By = true, failed
+			o.Killed, o.By, o.Slow = true, failed, time.Since(begun) > together+group.took
 		}
 	}
 	return o, r.state.put(o)

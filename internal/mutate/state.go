@@ -19,8 +19,9 @@ import (
 type outcome struct {
 	Key     string `json:"key"`
 	Killed  bool   `json:"killed"`
-	By      string `json:"by,omitempty"` // the test that found it
-	Reached int    `json:"reached"`      // by how many tests
+	By      string `json:"by,omitempty"`   // the test that found it
+	Slow    bool   `json:"slow,omitempty"` // the test ran for long: it waited for what did not come
+	Reached int    `json:"reached"`        // by how many tests
 }
 
 // state keeps what is known of one version of a package, so that a run that was
@@ -30,8 +31,8 @@ type state struct {
 	file  *os.File
 	known map[string]outcome
 	path  string
-	// finders are the tests that found mutants in any version of the package, by key. They
-	// run first.
+	// finders are the tests that found mutants soon in any version of the package, by key.
+	// They run first.
 	finders map[string]string
 	found   *os.File
 }
@@ -109,7 +110,7 @@ func (st *state) put(o outcome) error {
 	if _, err := st.file.Write(line); err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
-	if o.By == "" || st.finders[o.Key] == o.By {
+	if o.By == "" || o.Slow || st.finders[o.Key] == o.By {
 		return nil
 	}
 	st.finders[o.Key] = o.By
