@@ -66,7 +66,7 @@ func (t *telling) dueAt(position uint64, interval time.Duration) time.Time {
 // did not meet that it has not come to belong to another node meanwhile.
 func (f *feed) look(tx *table.Tx) {
 	f.encode(tx)
-	if f.requested.walk != nil && f.open {
+	if f.requested.walk != nil {
 		f.passed(tx)
 	}
 	if !f.comparable() {
@@ -83,7 +83,7 @@ func (f *feed) look(tx *table.Tx) {
 
 // comparable reports whether the peer could compare what it holds with what it was told.
 func (f *feed) comparable() bool {
-	return f.cursor != nil && f.open && f.exhausted && !f.observe && !f.lost && !f.requested.pending()
+	return f.cursor != nil && f.exhausted && !f.observe && !f.requested.pending()
 }
 
 // digest makes the message about what the table holds and the receiver should hold too.

@@ -51,7 +51,6 @@ type feed struct {
 	goal      uint64 // head of the table when a walk from 0 began
 	exhausted bool   // the walk reached the end
 	lastSent  time.Time
-	caughtUp  bool // the peer was told that there is nothing more
 	// ended says that the last batch was marked caught_up: as long as it was not, the peer waits
 	// for one.
 	ended bool
@@ -258,7 +257,6 @@ func (f *feed) encode(tx *table.Tx) {
 	}
 	f.enc.check(tx)
 	f.enc.begin(tx.Head() - position)
-	f.exhausted = false
 	for n := 0; n < maxBatchWalk && f.enc.fits(); n++ {
 		if !tx.Next(f.cursor, &f.rec) {
 			f.exhausted = true
@@ -309,8 +307,7 @@ func (f *feed) dispatch(now time.Time) error {
 		}
 	}
 	f.sent.Store(position)
-	f.caughtUp, f.ended = f.caughtUp || end, end
-	f.tellAll = f.tellAll && !f.caughtUp
+	f.ended, f.tellAll = end, f.tellAll && !end
 	f.lastSent, f.s.lastSent = now, now
 	out := f.enc.finish(previous, position, end)
 	f.s.count.add(deltas, out.data.Len())
@@ -328,7 +325,6 @@ func (f *feed) noteFailed() {
 	}
 	f.s.r.count.unencodable.Add(uint64(f.enc.failed))
 	f.m.logUnsent(time.Now(), f.s.r.opt.Logger)
-	f.enc.failed = 0
 }
 
 // behind reports whether the peer is yet to hear of positions that hold nothing

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -85,6 +86,17 @@ func TestRecordsOfAllOwnersUntilTheEnd(t *testing.T) {
 	o.remote(other, 7, 40)
 	putTable(t, o.tb, 10, 11, 1)
 	o.want("after the end", "[10] end")
+}
+
+// TestRecordsOfOthersAreNotSent: a long stream has this node's records only.
+func TestRecordsOfOthersAreNotSent(t *testing.T) {
+	o := newOut(t)
+	putTable(t, o.tb, 0, maxBatchDeltas+10, 1)
+	o.remote(other, 5, 4000)
+	ordinary, requested := keysIn(o.run())
+	if len(ordinary) != maxBatchDeltas+10 || len(requested) != 0 || slices.Contains(ordinary, 4000) {
+		t.Errorf("%d records sent, %d requested", len(ordinary), len(requested))
+	}
 }
 
 // TestExpiriesOnTheWire: a peer that understands expiries receives them, one that does not receives

@@ -33,7 +33,6 @@ type ownerWalk struct {
 	cursor *table.Cursor
 	enc    *encoder
 	rec    table.Record
-	full   bool // the encoder has a batch
 	over   bool
 }
 
@@ -113,7 +112,6 @@ func (f *feed) passed(tx *table.Tx) {
 	w.enc.times = f.enc.times
 	w.enc.check(tx)
 	w.enc.begin(maxBatchDeltas)
-	w.full = true
 	for n := 0; n < maxBatchWalk && w.enc.fits(); n++ {
 		if !tx.Next(w.cursor, &w.rec) || w.rec.Position > q.until {
 			w.over = true
@@ -143,14 +141,13 @@ func (d *delivered) lacksNothing(node string) bool {
 func (f *feed) sendPassed() (more bool, err error) {
 	q := &f.requested
 	q.closeDropped()
-	if q.from && f.open {
+	if q.from {
 		q.from = false
 		q.walk = &ownerWalk{cursor: f.m.table.NewCursor(0), enc: newEncoder(f.index, f.s.r.opt.Self, f.m)}
 		q.walk.enc.requested, q.walk.enc.expiries = true, f.expiries
 		return true, nil
 	}
-	if w := q.walk; w != nil && w.full {
-		w.full = false
+	if w := q.walk; w != nil { // passed has filled a batch
 		over := w.over
 		if err := f.sendOutOfTurn(w.enc); err != nil {
 			return false, err
@@ -194,7 +191,7 @@ func (f *feed) answerRequest() error {
 	if f.open {
 		request = q.cover.request
 	}
-	if q.done || (request.serial != q.answered && (!q.pending() || !f.open)) {
+	if q.done || (request.serial != q.answered && !q.pending()) {
 		q.done, q.answered = false, request.serial
 		err := f.tell(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_OwnersSent{
 			OwnersSent: &mapsyncv1.OwnersSent{Map: f.index, Serial: request.serial, Token: q.states[len(q.states)-1].token},

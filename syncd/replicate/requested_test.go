@@ -131,6 +131,20 @@ func TestDepartureSendsWhatItOrphans(t *testing.T) {
 	o.want("what c owned", "requested[4], owners sent 1")
 }
 
+// TestRequestThatComesLate: a request that comes after the table was looked at is answered after the
+// next look.
+func TestRequestThatComesLate(t *testing.T) {
+	o := newOut(t)
+	fillAll(o)
+	o.run()
+	o.tb.View(o.f.fill)
+	o.request(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
+	if _, err := o.f.sendPassed(); err != nil || len(o.took()) != 0 {
+		t.Errorf("answered before its records are sent: %v", err)
+	}
+	o.want("its records", "requested[3], owners sent 2")
+}
+
 // TestRequestedRecordsStopAtTheStream: records that change during the walk come in turn only.
 func TestRequestedRecordsStopAtTheStream(t *testing.T) {
 	o := newOut(t)
@@ -234,6 +248,9 @@ func TestReceiverWithoutRequests(t *testing.T) {
 	fillAll(observer)
 	observer.r.localMaps()[testMap].sources.Store(&[]string{"c"})
 	observer.want("an observer", "from 0, [1 2 3 4 5 6] end")
+	if len(observer.r.localMaps()[testMap].memory.peers) != 0 {
+		t.Error("what an observer was sent counts for the node of its name")
+	}
 }
 
 // TestIncompleteTableAnswersRequests: a node whose own records are not adopted yet sends nothing,

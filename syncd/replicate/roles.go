@@ -134,7 +134,7 @@ type inboundMap struct {
 	peer      table.Owner
 	l         *link
 	good      bool // the peer serves the map
-	hopeful   bool // it may do so in a moment
+	hopeful   bool // it does, or may do so in a moment
 	lost      bool // it is live and nothing is received from it
 	candidate bool // for the fallback sender
 	settled   bool
@@ -165,10 +165,8 @@ func (r *Replicator) assignMap(v *view, m *localMap, now time.Time) {
 		return 1
 	})
 	first := v.self
-	if len(all) > 0 {
-		if at := slices.IndexFunc(all, func(p inboundMap) bool { return p.candidate }); at >= 0 && before(all[at].peer, first) {
-			first = all[at].peer
-		}
+	if at := slices.IndexFunc(all, func(p inboundMap) bool { return p.candidate }); at >= 0 && before(all[at].peer, first) {
+		first = all[at].peer
 	}
 	relays := relay(all)
 	settled, sources := true, []string(nil)
@@ -198,9 +196,7 @@ func (r *Replicator) publishRoles(m *localMap, v *view, settled bool, sources []
 	}
 	m.viewed = v
 	slices.Sort(sources)
-	if len(sources) > maxSources {
-		sources = sources[:maxSources]
-	}
+	sources = sources[:min(len(sources), maxSources)]
 	if !slices.Equal(*m.sources.Load(), sources) {
 		m.sources.Store(&sources)
 		for s := range r.sessions {
@@ -267,7 +263,7 @@ func (l *link) inbound(m *localMap, now time.Time) inboundMap {
 		l.r.opt.Logger.Warn("peer does not send what was requested, requesting it from another",
 			slog.String("peer", l.peer.Node), slog.String("map", m.name))
 	}
-	p.candidate = (p.good || p.hopeful) && now.After(q.stalled)
+	p.candidate = p.hopeful && now.After(q.stalled)
 	return p
 }
 

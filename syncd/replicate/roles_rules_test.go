@@ -138,9 +138,12 @@ func TestSettledRequests(t *testing.T) {
 		nodes           []string
 		confirmed, want bool
 	}{
-		{true, true, nil, false, false}, {true, true, nil, true, true},
-		{true, false, []string{"c"}, false, false}, {true, false, []string{"c"}, true, true},
-		{true, false, nil, false, true}, {false, true, []string{"c"}, false, true},
+		{true, true, nil, false, false},
+		{true, true, nil, true, true},
+		{true, false, []string{"c"}, false, false},
+		{true, false, []string{"c"}, true, true},
+		{true, false, nil, false, true},
+		{false, true, []string{"c"}, false, true},
 	} {
 		x.l.ownerRequests = c.takes
 		q := &x.in.requesting
@@ -201,6 +204,7 @@ func TestWhatAPeerIsGoodFor(t *testing.T) {
 		"stalled, and that is over": {up: true, state: StateCaughtUp, answered: true, stalled: -1, want: "good hopeful candidate"},
 		"no stream":                 {state: StateCaughtUp, want: ""},
 		"broke just now":            {state: StateWaiting, good: 2*time.Second - 1, want: "hopeful candidate"},
+		"broke, and owes an answer": {state: StateWaiting, good: time.Second, moved: time.Hour, want: "hopeful candidate"},
 		"broke":                     {state: StateWaiting, good: 2 * time.Second, want: "lost"},
 		"up and not answered":       {up: true, state: StateWaiting, good: time.Second, want: "hopeful candidate"},
 		"failed just now":           {up: true, state: StateFailed, good: 2*time.Second - 1, want: ""},
@@ -356,6 +360,9 @@ func TestRolesOfAMap(t *testing.T) {
 		if got := requested(all); got != c.want {
 			t.Errorf("%s: requested of %q, want %q", name, got, c.want)
 		}
+		if got := *r.localMaps()[testMap].sources.Load(); !slices.Equal(got, []string{"x", "y"}) {
+			t.Errorf("%s: sources %v", name, got)
+		}
 	}
 }
 
@@ -419,8 +426,32 @@ func TestSettledMap(t *testing.T) {
 	if assign(); m.settled.Load() {
 		t.Error("settled although nothing comes from the fallback sender")
 	}
-	all["x"].state, all["y"].state = StateCaughtUp, StateWaiting
-	if assign(); !m.settled.Load() || asked() != "xy" {
-		t.Error("a peer of which nothing is requested is waited for")
+	all["x"].state, all["y"].state, all["y"].requesting.confirmed, all["y"].synced = StateCaughtUp, StateWaiting, 0, true
+	if assign(); !m.settled.Load() || asked() != "xy" || !slices.Equal(*m.sources.Load(), []string{"x"}) {
+		t.Error("a peer that does not serve the map is waited for, or is a source")
+	}
+	// Another membership while an answer is owed.
+	all["x"].requesting.confirmed = 0
+	r.SetPeers([]Peer{{Node: "x", Incarnation: 1}, {Node: "y", Incarnation: 3}})
+	asked()
+	if assign(); asked() != "" {
+		t.Error("digests are compared before everything has come")
+	}
+}
+
+// TestRecordsComeThroughAnother: of a live peer from which nothing comes they are requested of one that
+// receives from it, and of it again once that is over.
+func TestRecordsComeThroughAnother(t *testing.T) {
+	r, all := cluster(t, Peer{Node: "x", Incarnation: 1}, Peer{Node: "c", Incarnation: 3})
+	all["c"].state, all["c"].requesting.good = StateWaiting, time.Now().Add(-time.Hour)
+	all["x"].requesting.sources = []string{"c"}
+	r.assign(time.Now())
+	if via, nodes := all["c"].requesting.via, all["x"].requesting.wanted.nodes; via != "x" || !slices.Equal(nodes, []string{"c"}) {
+		t.Errorf("through %q, requested of x: %v", via, nodes)
+	}
+	all["c"].state = StateCaughtUp
+	r.assign(time.Now())
+	if via, nodes := all["c"].requesting.via, all["x"].requesting.wanted.nodes; via != "" || len(nodes) != 0 {
+		t.Errorf("through %q, requested of x: %v", via, nodes)
 	}
 }
