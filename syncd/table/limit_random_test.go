@@ -14,7 +14,7 @@ func TestFullTableOfAnLRUMap(t *testing.T) {
 	rejected, madeWay := uint64(0), uint64(0)
 	for seed := range uint64(300) {
 		r := newRig(t, lru(8, 12), func(o *Options) { o.MaxLive, o.MaxTombstones = limit, 4 })
-		r.tab.Update(func(tx *Tx) { tx.SetLive([]string{"b", "c"}) })
+		r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, []string{"departed"}) })
 		random := rand.New(rand.NewPCG(seed, 1))
 		for now := second; now < 300*second; now += second {
 			r.step(random, now, keys)
