@@ -16,6 +16,9 @@ const maxShown = 5
 func printProblems(out io.Writer, s *daemon.Status) {
 	var p problems
 	p.add("gossip", "", s.GossipProblem)
+	for _, text := range s.ClockProblems {
+		p.add("clock", "", text)
+	}
 	for i := range s.Maps {
 		p.local(&s.Maps[i])
 	}

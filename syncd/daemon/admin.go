@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"mapsync/peers"
@@ -144,7 +145,7 @@ func (a *admin) metricsHandler() http.Handler {
 		} else {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		for _, reason := range append(r.Missing, r.Unproven...) {
+		for _, reason := range slices.Concat(r.Missing, r.Unproven, r.Clocks) {
 			fmt.Fprintln(w, reason)
 		}
 	})

@@ -137,7 +137,7 @@ func New(o Options) (_ *Daemon, err error) {
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
 	d.self.Node = d.config.NodeName
-	d.self.Incarnation = d.state.begin(uint64(d.clock.now()))
+	d.self.Incarnation = d.state.begin(uint64(d.clock.now()), d.config.MaxClockAhead)
 	if err := d.openKernel(o.OpenCapture); err != nil {
 		return nil, err
 	}
@@ -268,6 +268,7 @@ func (d *Daemon) Run(ctx context.Context) error {
 	g.Go(func() error { return d.credentials.Run(ctx) })
 	g.Go(func() error { return d.watchMaps(ctx) })
 	g.Go(func() error { return d.watchRedundancy(ctx) })
+	g.Go(func() error { return d.watchClocks(ctx) })
 	g.Go(func() error { return d.admin.run(ctx) })
 	g.Go(func() error { return d.followReloads(ctx, g) })
 	g.Go(func() error { return d.servePeers(ctx) })

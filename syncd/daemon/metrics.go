@@ -77,6 +77,7 @@ var (
 	peerUp     = desc("peer_connected", "1 when changes of the peer arrive here.", "peer")
 	peerServed = desc("peer_served", "1 when changes of this node go to the peer.", "peer")
 	peerClock  = desc("peer_clock_offset_seconds", "How far the peer's clock is ahead of this node's, as both were when the daemons started.", "peer")
+	clockApart = desc("clock_too_far_ahead_seconds", "How far the clock of one node is ahead of another's where that is more than max-clock-ahead, by the other node and by which one is ahead.", "peer", "ahead")
 	peerTrip   = desc("peer_round_trip_seconds", "Time that a message to the peer and its answer took, of the clock sample in use.", "peer")
 	lagEntries = desc("peer_lag_entries", "Changes that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
@@ -282,6 +283,13 @@ func (s sink) streams(d *Daemon) {
 		count, _ := d.replicator.Unsent(m.name)
 		s.gauge(exceptionsOf, float64(count), m.name, "unsent")
 		refused[m.name] = 0
+	}
+	for _, c := range d.clockProblems() {
+		side := "peer"
+		if c.ahead < 0 {
+			side = "self"
+		}
+		s.gauge(clockApart, c.ahead.Abs().Seconds(), c.node, side)
 	}
 	for _, p := range d.replicator.Status() {
 		s.gauge(peerUp, truth(p.Connected), p.Node)

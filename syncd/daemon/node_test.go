@@ -43,6 +43,7 @@ type node struct {
 	pin     string // of its map, if twoNodes made it
 	config  config.Config
 	attach  capture.Attach // none by default
+	wall    func() time.Time
 	capture *capture.Capture
 	client  *daemon.Client
 	log     logBuffer
@@ -133,7 +134,7 @@ func newNode(t *testing.T, number int, maps ...string) *node {
 func (n *node) start() {
 	n.t.Helper()
 	d, err := daemon.New(daemon.Options{
-		Config: n.config, Version: "test",
+		Config: n.config, Version: "test", Wall: n.wall,
 		Logger: checked(n.t, slog.NewTextHandler(io.MultiWriter(&n.log, outputOf(n.t)), nil)),
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
 			o.Attach = cmp.Or(n.attach, capture.AttachNone)

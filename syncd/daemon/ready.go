@@ -33,6 +33,9 @@ type Readiness struct {
 	// Unproven is what is missing although the node says that it is ready, because
 	// sync-timeout has passed and on-ready-timeout is open.
 	Unproven []string `json:"unproven,omitempty"`
+	// Clocks are nodes whose clocks are too far apart from this one's, with the remedy. They
+	// do not replicate with this node.
+	Clocks []string `json:"clocks,omitempty"`
 	// Drained says that an operator has taken the node out of service.
 	Drained bool `json:"drained,omitempty"`
 }
@@ -69,6 +72,9 @@ func (d *Daemon) Ready() Readiness {
 		}
 		r.Ready = false
 		missing.add(m.name, reason)
+	}
+	for _, c := range d.clockProblems() {
+		r.Clocks = append(r.Clocks, c.text())
 	}
 	r.Missing, r.Unproven = append([]string{}, missing.texts()...), luck.texts()
 	if since, drained := d.drain.begun(); drained {

@@ -115,9 +115,15 @@ func (s *state) read() error {
 }
 
 // begin returns the incarnation that starts now, in ns of the wall clock: peers take the
-// higher one for the later, whatever was done to the clock meanwhile. It is saved.
-func (s *state) begin(now uint64) uint64 {
+// higher one for the later, whatever was done to the clock meanwhile. It is saved. A last one
+// that is more than maxAhead ahead of now is dropped: peers have refused it, and would refuse the
+// next.
+func (s *state) begin(now uint64, maxAhead time.Duration) uint64 {
 	s.mu.Lock()
+	if last := s.file.Incarnation; last > now+uint64(maxAhead) {
+		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now)
+		s.file.Incarnation = 0
+	}
 	s.file.Incarnation = max(now, s.file.Incarnation+1)
 	incarnation := s.file.Incarnation
 	s.mu.Unlock()

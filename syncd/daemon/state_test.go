@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,7 +23,7 @@ func TestIncarnationsGrow(t *testing.T) {
 	dir := t.TempDir()
 	begin := func(now uint64) uint64 {
 		s, _ := stateIn(t, dir)
-		return s.begin(now)
+		return s.begin(now, time.Hour)
 	}
 	for _, c := range []struct{ now, want uint64 }{{1000, 1000}, {400, 1001}, {1001, 1002}, {5000, 5000}} {
 		if got := begin(c.now); got != c.want {
@@ -39,6 +40,13 @@ func TestIncarnationsGrow(t *testing.T) {
 	}
 	if got := begin(0); got != 5001 {
 		t.Errorf("incarnation %d after a map was remembered, want 5001", got)
+	}
+	// One from a clock that was too far ahead is dropped: peers refuse it.
+	if got := begin(uint64(10 * time.Hour)); got != uint64(10*time.Hour) {
+		t.Errorf("incarnation %d", got)
+	}
+	if got := begin(uint64(8 * time.Hour)); got != uint64(8*time.Hour) {
+		t.Errorf("incarnation %d after the clock was set back by two hours", got)
 	}
 	s, log := stateIn(t, dir)
 	if !s.same("ct", mapIdentity{ID: 7}) || s.same("other", mapIdentity{ID: 8}) {
@@ -66,13 +74,13 @@ func TestStateThatCannotBeRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, log := stateIn(t, filepath.Dir(path))
-			if got := s.begin(1000); got != 1000 {
+			if got := s.begin(1000, time.Hour); got != 1000 {
 				t.Errorf("incarnation %d", got)
 			}
 			if st := s.stats(); st.ReadFailures != 1 || !st.Saved || strings.Count(log.String(), "level=WARN") != 1 {
 				t.Errorf("%+v\n%s", st, log)
 			}
-			if s, _ = stateIn(t, filepath.Dir(path)); s.begin(0) != 1001 {
+			if s, _ = stateIn(t, filepath.Dir(path)); s.begin(0, time.Hour) != 1001 {
 				t.Error("the file was not replaced by a good one")
 			}
 		})
@@ -119,7 +127,7 @@ func TestStateThatCannotBeSaved(t *testing.T) {
 			t.Errorf("%s: %d warnings\n%s", when, n, log)
 		}
 	}
-	s.begin(1000)
+	s.begin(1000, time.Hour)
 	expect("full", false, 1, 1)
 	s.saveChanges()
 	expect("still full", false, 2, 1)
@@ -135,7 +143,7 @@ func TestStateThatCannotBeSaved(t *testing.T) {
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
 		t.Errorf("%v is left, %v", files, err)
 	}
-	if again, _ := stateIn(t, dir); again.begin(0) != 1001 {
+	if again, _ := stateIn(t, dir); again.begin(0, time.Hour) != 1001 {
 		t.Error("the state was not saved")
 	}
 }
@@ -151,7 +159,7 @@ func TestStateFollowsNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := stateIn(t, dir)
-	s.begin(1000)
+	s.begin(1000, time.Hour)
 	if data, err := os.ReadFile(precious); err != nil || string(data) != "mine" {
 		t.Errorf("%q, %v", data, err)
 	}

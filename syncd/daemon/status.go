@@ -9,17 +9,19 @@ import (
 
 // Status is what `syncd status --json` prints. Its names are stable.
 type Status struct {
-	Node          string        `json:"node"`
-	Incarnation   uint64        `json:"incarnation,string"`
-	Version       string        `json:"version"`
-	UptimeSeconds float64       `json:"uptime_seconds"`
-	Ready         bool          `json:"ready"`
-	NotReady      []string      `json:"not_ready"`
-	Unproven      []string      `json:"unproven,omitempty"` // ready all the same: see Readiness
-	Drained       bool          `json:"drained,omitempty"`
-	TLS           bool          `json:"tls"`
-	CertExpires   time.Time     `json:"cert_expires,omitzero"`
-	GossipProblem string        `json:"gossip_problem,omitempty"`
+	Node          string    `json:"node"`
+	Incarnation   uint64    `json:"incarnation,string"`
+	Version       string    `json:"version"`
+	UptimeSeconds float64   `json:"uptime_seconds"`
+	Ready         bool      `json:"ready"`
+	NotReady      []string  `json:"not_ready"`
+	Unproven      []string  `json:"unproven,omitempty"` // ready all the same: see Readiness
+	Drained       bool      `json:"drained,omitempty"`
+	TLS           bool      `json:"tls"`
+	CertExpires   time.Time `json:"cert_expires,omitzero"`
+	GossipProblem string    `json:"gossip_problem,omitempty"`
+	// ClockProblems are nodes whose clocks are too far apart from this one's: see Readiness.
+	ClockProblems []string      `json:"clock_problems,omitempty"`
 	Gaps          uint64        `json:"gaps"` // batches that did not follow on the one before
 	Capture       CaptureStatus `json:"capture"`
 	Maps          []MapStatus   `json:"maps"`
@@ -185,6 +187,7 @@ func (d *Daemon) Status() Status {
 	s.Redundancy, s.Absent = d.redundancy(time.Now())
 	r := d.Ready()
 	s.Ready, s.NotReady, s.Unproven, s.Drained = r.Ready, r.Missing, r.Unproven, r.Drained
+	s.ClockProblems = r.Clocks
 	if err := d.cluster.JoinError(); err != nil {
 		s.GossipProblem = err.Error()
 	}

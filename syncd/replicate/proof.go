@@ -3,6 +3,7 @@ package replicate
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -84,10 +85,13 @@ func (r *Replicator) Discover(hints []Peer) {
 		q.hint = Peer{}
 	}
 	for _, h := range hints {
-		if h.Node == r.opt.Self.Node || !r.plausible(h) {
+		if h.Node == r.opt.Self.Node || !valid(h) {
 			continue
 		}
-		if q := p.prospect(h.Node, false); q != nil && q.hint.Incarnation < h.Incarnation {
+		q := p.prospect(h.Node, false)
+		// A node from the future is dialled, so that its stream proves that. It is no hint where
+		// a live one is.
+		if q != nil && q.hint.Incarnation < h.Incarnation && (!q.live() || r.plausible(h)) {
 			q.hint = h
 		}
 	}
@@ -100,7 +104,16 @@ func (r *Replicator) Discover(hints []Peer) {
 // plausible reports whether a node may be as it is named: an incarnation is the
 // wall clock at which a process started.
 func (r *Replicator) plausible(p Peer) bool {
-	return checkName(p.Node) == nil && p.Incarnation <= r.latestIncarnation() && checkAddress(p.Addr) == nil
+	return valid(p) && p.Incarnation <= r.latestIncarnation()
+}
+
+func valid(p Peer) bool { return checkName(p.Node) == nil && checkAddress(p.Addr) == nil }
+
+// aheadError is why a node is refused whose clock was too far ahead when it started.
+type aheadError struct{ ahead, limit time.Duration }
+
+func (e aheadError) Error() string {
+	return fmt.Sprintf("its clock was %s ahead of this node's when it started, more than max-clock-ahead (%s)", e.ahead.Round(time.Second), e.limit)
 }
 
 // latestIncarnation returns the highest incarnation of a process that has started by now, by
@@ -162,12 +175,11 @@ func (p *proofs) prospect(node string, certified bool) *prospect {
 	return q
 }
 
-// proved takes in that a stream to p.Addr has shown the name and incarnation.
-func (r *Replicator) proved(p Peer) {
+// proved takes in that a stream to p.Addr has shown the name and incarnation. The error is an
+// aheadError.
+func (r *Replicator) proved(p Peer) error {
 	if !r.plausible(p) {
-		r.opt.Logger.Warn("peer refused: it says that it started in the future, check the clocks",
-			slog.String("peer", p.Node), slog.Uint64("incarnation", p.Incarnation))
-		return
+		return aheadError{time.Duration(p.Incarnation - uint64(r.opt.Now().UnixNano())), r.opt.MaxClockAhead}
 	}
 	connected, _ := r.contactWith(p.Node)
 	ps := &r.proofs
@@ -175,7 +187,7 @@ func (r *Replicator) proved(p Peer) {
 	defer ps.mu.Unlock()
 	q := ps.prospects[p.Node]
 	if q == nil {
-		return
+		return nil
 	}
 	q.failures, q.refuted = 0, false
 	if q.claim.Incarnation <= p.Incarnation {
@@ -183,10 +195,11 @@ func (r *Replicator) proved(p Peer) {
 	}
 	same := p.Incarnation == q.proven.Incarnation
 	if p == q.proven || p.Incarnation < q.proven.Incarnation || same && connected {
-		return // a healthy stream is better than another address
+		return nil // a healthy stream is better than another address
 	}
 	q.proven, ps.changed = p, true
 	poke(r.wake)
+	return nil
 }
 
 // contactWith reports whether the stream from a node is up, and whether something
@@ -324,7 +337,7 @@ func (r *Replicator) attempt(ctx context.Context, target Peer) {
 	defer cancel()
 	shown, err := r.dialForProof(ctx, target)
 	if err == nil {
-		r.proved(shown)
+		err = r.proved(shown)
 	}
 	p := &r.proofs
 	p.mu.Lock()
@@ -418,6 +431,9 @@ type Unproven struct {
 	Peer
 	// Error is why the last attempt failed.
 	Error string
+	// Ahead is how far its clock was ahead of this node's when it started, if it is refused
+	// because of that.
+	Ahead time.Duration
 }
 
 // Unproven returns the nodes that gossip has and that did not prove that they are
@@ -429,7 +445,9 @@ func (r *Replicator) Unproven(limit int) []Unproven {
 	var all []Unproven
 	for _, q := range p.prospects {
 		if q.tried && !q.live() && q.hint.Node != "" {
-			all = append(all, Unproven{q.hint, text(q.err)})
+			var early aheadError
+			_ = errors.As(q.err, &early) // else it is zero
+			all = append(all, Unproven{q.hint, text(q.err), early.ahead})
 		}
 	}
 	slices.SortFunc(all, func(a, b Unproven) int { return cmp.Compare(a.Node, b.Node) })

@@ -2,6 +2,7 @@ package replicate
 
 import (
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -149,6 +150,18 @@ func TestIncarnationFromTheFuture(t *testing.T) {
 	})
 	if _, live := a.livePeers()["b"]; live {
 		t.Error("b is live")
+	}
+	if list := a.r.Unproven(9); len(list) != 1 || list[0].Ahead.Round(time.Minute) != time.Hour || !strings.Contains(list[0].Error, "max-clock-ahead") {
+		t.Errorf("the reason is not there: %+v", list)
+	}
+	// Gossip with the true incarnation changes nothing, and none replaces a live node.
+	a.discover(b.peer(), Peer{Node: "c", Incarnation: b.peer().Incarnation, Addr: closedPort(t)})
+	eventually(t, "b was tried again", func() bool {
+		list := a.r.Unproven(9)
+		return len(list) == 1 && list[0].Peer == b.peer() && list[0].Ahead > 0
+	})
+	if live := a.livePeers(); len(live) != 1 || live["c"] != c.peer() {
+		t.Errorf("live: %+v", live)
 	}
 }
 
