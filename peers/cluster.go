@@ -86,6 +86,8 @@ type Cluster struct {
 	hangUp  context.CancelFunc
 	running atomic.Bool
 	closed  chan struct{}
+	// over is set once memberlist has stopped. Its timers may fire after that, and change nothing.
+	over atomic.Bool
 	// stopMu makes leaving and shutting down exclude each other: the library
 	// panics when asked to leave after its shutdown.
 	stopMu sync.Mutex
@@ -268,6 +270,10 @@ func (c *Cluster) Stats() Stats {
 // Close ends gossip without a farewell: to the others this node dies. It is for
 // a Cluster that is not run, or must stop at once; it makes Run return, and may
 // be called more than once.
+//
+// Of the goroutines, memberlist's alone outlast it: a probe under way, which cannot be
+// interrupted, for up to three eighths of DeadTime, and timers for up to two DeadTimes. They
+// send, log and change nothing.
 func (c *Cluster) Close() error {
 	c.hangUp()
 	c.stopMu.Lock()
@@ -283,7 +289,9 @@ func (c *Cluster) shutdown() error {
 	default:
 	}
 	close(c.closed)
-	if err := c.list.Shutdown(); err != nil {
+	err := c.list.Shutdown()
+	c.over.Store(true)
+	if err != nil {
 		return fmt.Errorf("stop gossip: %w", err)
 	}
 	return nil

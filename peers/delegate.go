@@ -122,7 +122,7 @@ func toMember(n *memberlist.Node) (Member, error) {
 
 // admit adds or replaces a member.
 func (c *Cluster) admit(n *memberlist.Node) {
-	if n.Name == c.opts.NodeName {
+	if n.Name == c.opts.NodeName || c.over.Load() {
 		return
 	}
 	m, err := toMember(n)
@@ -157,6 +157,9 @@ func (c *Cluster) admit(n *memberlist.Node) {
 
 // dismiss removes a member and remembers where it was.
 func (c *Cluster) dismiss(name string) {
+	if c.over.Load() {
+		return
+	}
 	c.mu.Lock()
 	m, known := c.members[name]
 	if known {

@@ -97,6 +97,9 @@ func newLineWriter(c *Cluster) *lineWriter {
 
 // Write takes one line, as log.Logger writes it.
 func (w *lineWriter) Write(p []byte) (int, error) {
+	if w.c.over.Load() {
+		return len(p), nil
+	}
 	level, text := splitLine(string(p))
 	if t, ok := classifyKeyTrouble(text, len(w.c.opts.GossipKeys) > 0); ok {
 		// A failed join is reported by the one who joins.

@@ -2,6 +2,8 @@ package daemon_test
 
 import (
 	"net/http"
+	"runtime"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -19,6 +21,13 @@ func TestNoGoroutineOutlivesTheDaemon(t *testing.T) {
 	}
 	n1.stop()
 	n2.stop()
+	buf := make([]byte, 8<<20)
+	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
+		ours := strings.Contains(stack, "mapsync/") && !strings.Contains(stack, "mapsync/syncd/daemon_test.")
+		if ours && !strings.Contains(stack, "hashicorp/memberlist.") { // peers.TestNoGoroutineOutlivesClose bounds these
+			t.Errorf("outlives the daemon:\n%s", stack)
+		}
+	}
 	http.DefaultClient.CloseIdleConnections()
 	if err := goleak.Find(current); err != nil { // waits for a moment
 		t.Error(err)
