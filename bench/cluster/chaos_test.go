@@ -98,14 +98,14 @@ func (c *chaos) run() {
 	c.faults()
 	c.eachPost("/unload")
 	if !c.plan.Map.LRU {
-		c.eventually(c.limit, c.agree)
+		c.settles(c.limit, c.agree)
 		return
 	}
 	// What the kernel threw out of one map need not be missing in another, nor deleted. Once
 	// all flows have ended and a few have begun anew there is room for all.
-	c.eventually(c.limit, c.agreeOn(func(content) error { return nil }))
+	c.settles(c.limit, c.agreeOn(func(content) error { return nil }))
 	c.loadEach("/clear")
-	c.eventually(4*c.limit, c.agreeOn(func(t content) error {
+	c.settles(4*c.limit, c.agreeOn(func(t content) error {
 		if n := flows(t); n > 0 {
 			return fmt.Errorf("%d entries after all flows have ended", n)
 		}
@@ -113,7 +113,7 @@ func (c *chaos) run() {
 	}))
 	c.plan.Map.LRU = c.guests > 0 // what guests wrote stays, and may not leave room for all
 	c.loadEach("/rewrite")
-	c.eventually(c.limit, c.agree)
+	c.settles(c.limit, c.agree)
 }
 
 func (c *chaos) loadEach(path string) {
