@@ -299,7 +299,7 @@ func (d *simDaemon) local(c *Change) (o Outcome) {
 		d.n.sim.moves++
 	}
 	if d.n.sim.trace != nil {
-		d.n.sim.trace("%s %s %s %s by %s: %s", d.n.name, c.Op, text(c.Key), valueText(c.Value), c.Context, o)
+		d.n.sim.trace("%s %s %s %s by %s: %s -> %v", d.n.name, c.Op, text(c.Key), valueText(c.Value), c.Context, o, d.content(d.n.sim.key(c.Key)))
 	}
 	return o
 }
@@ -317,6 +317,7 @@ func (d *simDaemon) claim() bool {
 	}
 	if s.model != nil {
 		s.model.claims(d, late)
+		s.model.overflowed(d)
 	}
 	d.tab.Update(func(tx *Tx) {
 		for tx.Claim(2) {
@@ -354,6 +355,7 @@ func (d *simDaemon) upkeep() {
 		d.acknowledge()
 		d.tab.View((*Tx).ReclaimOwners)
 	}
+	before := d.tab.stats.Expired + d.tab.stats.Acknowledged
 	d.tab.Update(func(tx *Tx) {
 		for tx.Expire(d.n.clock(), 2) {
 		}
@@ -366,6 +368,9 @@ func (d *simDaemon) upkeep() {
 		}
 		tx.RequeueFailed(d.n.burst)
 	})
+	if m := d.n.sim.model; m != nil && d.tab.stats.Expired+d.tab.stats.Acknowledged > before {
+		m.forgot(d)
+	}
 }
 
 func (d *simDaemon) settle() {

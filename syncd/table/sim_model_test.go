@@ -24,9 +24,12 @@ type modelKey struct {
 	when    int64      // the same in time
 	close   bool       // the one before was at about the same moment
 	unseen  bool       // the daemon cannot know of it yet
-	// early: the daemon had attached the map at about the same moment. By the time in its event the
-	// write may have come before the last read of the map before.
+	// early: the daemon had attached the map, or heard of the key, at about the same moment. By the
+	// time in its event the write may have come before.
 	early bool
+	told  int64 // when the daemon heard of it last
+	// forgot is when the daemon forgot the delete while a node was away; 0: it did not.
+	forgot int64
 
 	// spoilt: another node came to decide about it, as a claim or with the owner gone.
 	spoilt bool
@@ -82,11 +85,14 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 			m.numbers++
 			k.deleted = m.numbers
 		}
-		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-n.d.since < sameMoment)
+		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-max(n.d.since, k.told) < sameMoment)
 		k.written, k.last, k.gone, k.unseen, k.at = true, v, gone, !known, m.numbers
 		k.close, k.when = m.sim.now-k.when < 2*sameMoment, m.sim.now
-		// What is deleted from another map before all have told what they know may come back.
-		k.loose = gone && n.d != nil && n.d.state < simReplicating && n.d.how == loadFirst && !n.d.noted
+		// What is deleted from another map before all have told what they know may come back, and
+		// so may what no hook sees deleted before the daemon has written it into a new map: that it
+		// is not there says nothing yet.
+		k.loose = gone && n.d != nil && ((n.d.state < simReplicating && n.d.how == loadFirst && !n.d.noted) ||
+			(!known && n.d.unwritten(key)))
 		// A table that takes the key for evicted does not look for it.
 		k.unsure = k.evicted && (!known || n.d.awaits(key) > 1)
 		k.evicted = k.unsure
@@ -131,6 +137,15 @@ func (m *simModel) missed(d *simDaemon, node int) {
 func (m *simModel) pending(d *simDaemon, key int) bool {
 	k := &m.keys[key]
 	return k.home == d.n.id && (k.unseen || d.awaits(key) > 0)
+}
+
+// unwritten reports whether a daemon is still to write a live record into its map.
+func (d *simDaemon) unwritten(key int) bool {
+	if !d.known {
+		return false
+	}
+	_, s := d.tab.find(d.n.sim.keys[key][:])
+	return s != 0 && d.tab.meta(s).live() && d.tab.meta(s).is(flagDirty)
 }
 
 // awaits returns how many events of a key are on their way to a table.
@@ -185,15 +200,6 @@ func (m *simModel) asked(key int) string {
 	}
 }
 
-// merged notes that a stream brought news of a key. What its load balancer wrote before, and the
-// table learns later, may lose.
-func (m *simModel) merged(d *simDaemon, tx *Tx, key int) {
-	var r Record
-	if m.pending(d, key) && tx.Get(m.sim.keys[key][:], &r) && r.Dirty {
-		m.keys[key].unsure, m.keys[key].muddled = true, true
-	}
-}
-
 // overwrites judges a daemon's write into the map of its load balancer.
 func (m *simModel) overwrites(d *simDaemon, w *simWrite) {
 	k := &m.keys[w.key]
@@ -218,50 +224,6 @@ func (m *simModel) overwrites(d *simDaemon, w *simWrite) {
 	default:
 		m.sim.fail(fmt.Errorf("%s writes %s %v over what its own load balancer wrote last, %v",
 			d.n.name, m.sim.name(w.key), contentText(w.value, w.dead), contentText(k.last, k.gone)))
-	}
-}
-
-// another notes that a daemon does not take its node's map for the one that it knew, so that
-// what was deleted there may come back. Where clocks are apart, so may what is older: of two
-// earlier incarnations the first may be ahead, and the record, told by a peer as it is in the
-// map, is that of an earlier incarnation like any.
-func (m *simModel) another(n *simNode) {
-	ahead := m.skewed && n.lives > 2
-	for i := range m.keys {
-		if k := &m.keys[i]; k.home == n.id && (k.gone || ahead) {
-			k.loose, k.muddled = true, k.muddled || ahead
-		}
-	}
-}
-
-// lostMap notes that a node's map is lost. What its daemon holds stays, unless an event arrives
-// later: the event may be older than a change in place that the daemon has read, and the key cannot
-// be read again.
-func (m *simModel) lostMap(n *simNode) {
-	for i := range m.keys {
-		k := &m.keys[i]
-		if k.home != n.id {
-			continue
-		}
-		var r Record
-		held := false
-		if n.d != nil && n.d.known && n.d.awaits(i) == 0 {
-			n.d.tab.View(func(tx *Tx) { held = tx.Get(m.sim.keys[i][:], &r) && !r.Delete })
-			if held == !k.gone && (!held || sameValue(entryValue(r.Value), k.last)) {
-				continue
-			}
-		}
-		k.loose = true
-	}
-}
-
-// stopped notes that a daemon ends. What its map does not hold by then is lost with it.
-func (m *simModel) stopped(n *simNode) {
-	for i := range m.keys {
-		k, e := &m.keys[i], &n.lb.entries[i]
-		if k.home == n.id && (e.live == k.gone || (e.live && !sameValue(e.value, k.last))) {
-			k.loose = true
-		}
 	}
 }
 
