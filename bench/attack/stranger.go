@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"mapsync/internal/testcert"
@@ -22,6 +24,8 @@ import (
 const (
 	refusedStreams = `^mapsync_(tls_refused|connections_rejected|stream_errors)_total|stream refused|not among allowed-names`
 	refusedCalls   = refusedStreams + `|stream to peer ended`
+	// Of messages that break the limits; see refuses.
+	refusedMessages = `^mapsync_stream_errors_total\{.*cause="bad_request"`
 )
 
 // strangerAttacks are those of a program with a certificate of the cluster's CA that is for
@@ -34,7 +38,7 @@ func strangerAttacks() []attack {
 		{name: "certificate: node names in other fields", by: byStranger, trace: refusedStreams, run: forgedNames},
 		{name: "certificate: streams in a loop", by: byStranger, trace: refusedCalls, run: streamLoop},
 		{name: "certificate: 600 streams held for ever", by: byStranger, trace: grpcRefusals, run: heldStreams},
-		{name: "certificate: schemas of 64 MiB", by: byStranger, fixed: 5 * time.Second, run: largeSchemas},
+		{name: "certificate: schemas of 64 MiB", by: byStranger, fixed: 5 * time.Second, trace: refusedMessages, run: largeSchemas},
 		{name: "certificate: 500,000 requests on a stream", by: byStranger, trace: refusedCalls, run: requestFlood},
 		{name: "certificate: HTTP/2 settings and pings", by: byStranger, run: frameFlood(settingsFrames)},
 		{name: "certificate: HTTP/2 rapid reset", by: byStranger, run: frameFlood(resetFrames)},
@@ -242,11 +246,39 @@ func largeSchemas(ctx context.Context, c *cluster) error {
 		deep.Schema.Key = &mapsyncv1.MessageType{Fields: []*mapsyncv1.Field{{Name: "a", Number: 1, Message: inner}}}
 	}
 	for _, m := range []*mapsyncv1.MapSubscription{huge, wide, deep, huge, wide, deep} {
-		if err := c.readAs(ctx, conf, outsideName, m); err != nil {
-			return fmt.Errorf("schema of %d bytes: %w", proto.Size(m), err)
+		for _, n := range c.nodes[:2] {
+			if err := c.refuses(ctx, n, conf, m); err != nil {
+				return fmt.Errorf("schema of %d bytes to %s: %w", proto.Size(m), n.name, err)
+			}
 		}
 	}
 	return nil
+}
+
+// refuses returns an error unless a daemon refuses a subscription, or ends its stream because of
+// the request.
+func (c *cluster) refuses(ctx context.Context, n *node, conf *tls.Config, m *mapsyncv1.MapSubscription) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	s, err := c.subscribe(ctx, n, conf, outsideName, uint64(time.Now().UnixNano()))
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	s.ask(m)
+	for {
+		answer, err := s.Recv()
+		switch {
+		case status.Code(err) == codes.ResourceExhausted, status.Code(err) == codes.Internal:
+			return nil // larger or deeper than a request may be
+		case err != nil:
+			return fmt.Errorf("the stream ended for another reason: %w", err)
+		case len(answer.GetBatch().GetDeltas()) > 0:
+			return errRead
+		case answer.GetRefused() != nil:
+			return nil
+		}
+	}
 }
 
 // requestFlood sends requests without reading the answers.

@@ -81,6 +81,7 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 	r := v.r
 	hello, err := firstRequest(stream, r.opt.silence)
 	if err != nil {
+		r.noteUnreadable(err, remoteOf(stream.Context()))
 		return err
 	}
 	target, caller, err := r.checkHello(stream.Context(), hello.GetHello())
@@ -196,6 +197,15 @@ func (s *session) checkPeer(old, v *view) {
 	}
 }
 
+// noteUnreadable counts and logs a request that is too large or no message. gRPC itself ends the
+// stream then, at once, so that the stream's end may not show the reason.
+func (r *Replicator) noteUnreadable(err error, remote string) {
+	if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Internal {
+		r.count.badRequests.Add(1)
+		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err))
+	}
+}
+
 // ended logs why a session is over, and returns that for the peer.
 func (s *session) ended(err error) error {
 	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
@@ -207,7 +217,7 @@ func (s *session) ended(err error) error {
 		s.r.count.badRequests.Add(1)
 		log.Warn("stream refused", slog.Any("error", err))
 		return err
-	case errors.Is(err, errProtocol), status.Code(err) == codes.ResourceExhausted: // of a request that is too large
+	case errors.Is(err, errProtocol):
 		s.r.count.badRequests.Add(1)
 		log.Warn("stream to peer ended", slog.Any("error", err))
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -225,6 +235,7 @@ func (s *session) receive(stream mapsyncv1.ReplicationService_SubscribeServer) e
 	for {
 		req, err := stream.Recv()
 		if err != nil {
+			s.r.noteUnreadable(err, s.remote)
 			return fmt.Errorf("receive request: %w", err)
 		}
 		if err := s.handle(req); err != nil {

@@ -141,7 +141,7 @@ func TestEndsOfStreams(t *testing.T) {
 		"aged":      {errAged, codes.Aborted, 0},
 		"denied":    {status.Error(codes.PermissionDenied, "no"), codes.PermissionDenied, 1},
 		"protocol":  {fmt.Errorf("x: %w", errProtocol), codes.InvalidArgument, 1},
-		"too large": {fmt.Errorf("x: %w", status.Error(codes.ResourceExhausted, "large")), codes.InvalidArgument, 1},
+		"too large": {fmt.Errorf("x: %w", status.Error(codes.ResourceExhausted, "large")), codes.Unavailable, 0}, // see noteUnreadable
 		"gone":      {errPeerGone, codes.Unavailable, 0},
 	} {
 		r, _ := newReceiver(t)

@@ -10,7 +10,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema"
@@ -300,8 +302,21 @@ func TestStrangersAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if s := a.r.Stats(); s.BadRequests < 6 {
-		t.Errorf("%d bad requests counted", s.BadRequests)
+	eventually(t, "each is counted once", func() bool { return a.r.Stats().BadRequests == 7 })
+}
+
+// Requests that gRPC cannot take, first or later ones, are counted.
+func TestUnreadableRequestsAreCounted(t *testing.T) {
+	a := startNode(t, "a", 1, nil)
+	for i := range uint64(20) {
+		stream := stockClient(t, a)
+		send(t, stream, hello("b"))
+		m := subscription(1, strings.Repeat("x", maxRequestBytes), Layout{})
+		_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: m}})
+		if err := ending(stream); status.Code(err) != codes.ResourceExhausted {
+			t.Fatal(err)
+		}
+		eventually(t, "counted", func() bool { return a.r.Stats().BadRequests == i+1 })
 	}
 }
 
