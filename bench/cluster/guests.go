@@ -43,6 +43,12 @@ const (
 	crowdNode   = 1<<31 + 2
 )
 
+// Versions in the values of the hostile member, in place of those of a data plane.
+const (
+	forgedValue   = 0xbad // in the name of a node
+	inventedValue = 0xfad // in the name of owners that were never live
+)
+
 // guestSettings are those of a guest, which ends at SIGTERM.
 type guestSettings struct {
 	Kind     guestKind
@@ -219,14 +225,14 @@ func (g *guest) any(o *hostile.Outlet) func() error {
 	case n < 70: // in the name of another
 		victim := g.rand.IntN(g.Nodes)
 		owners := []*mapsyncv1.Incarnation{{Node: nodeName(victim), Number: g.rand.Uint64()}}
-		deltas := g.forged(victim)
+		deltas := g.forged(victim, forgedValue)
 		return func() error { return o.Batch(owners, deltas, true) }
-	case n < 80: // of owners that have never been. Over flows of the nodes they do harm: docs/guarantees.md
+	case n < 80: // in the name of owners that were never live, over flows of a node
 		var owners []*mapsyncv1.Incarnation
 		for range 20 {
 			owners = append(owners, &mapsyncv1.Incarnation{Node: fmt.Sprint("invented-", g.rand.IntN(1000)), Number: g.rand.Uint64()})
 		}
-		deltas := g.own(1 + n)
+		deltas := g.forged(g.rand.IntN(g.Nodes), inventedValue)
 		for i, d := range deltas {
 			d.Owner = uint32(i % len(owners))
 		}
@@ -256,13 +262,13 @@ func (g *guest) own(n int) []*mapsyncv1.Delta {
 }
 
 // forged returns deltas over flows of a node. The lock is held.
-func (g *guest) forged(victim int) []*mapsyncv1.Delta {
+func (g *guest) forged(victim int, version uint64) []*mapsyncv1.Delta {
 	var deltas []*mapsyncv1.Delta
 	key, value := make([]byte, keySize), make([]byte, valueSize)
 	for range 1 + g.rand.IntN(64) {
 		flow := uint32(g.rand.IntN(g.Flows))
 		fillKey(key, uint32(victim), flow)
-		fillValue(value, flow, 0xbad)
+		fillValue(value, flow, version)
 		if g.rand.IntN(3) == 0 {
 			deltas = append(deltas, g.records.Delete(key, 0, g.version()))
 		} else {

@@ -20,10 +20,24 @@ func (tr *trial) isMisfit(name string) bool {
 	return slices.ContainsFunc(tr.misfit, func(m *remote) bool { return m.name == name })
 }
 
+// isInvented reports whether a value is of an owner that was never live.
+func isInvented(value string) bool {
+	return binary.LittleEndian.Uint64([]byte(value[:8])) == inventedValue
+}
+
+// exposed reports whether an invented owner's record may replace one of a node: the node leaves
+// while the hostile member takes part.
+func (p *plan) exposed(node int) bool {
+	has := func(kind faultKind, node int) bool {
+		return slices.ContainsFunc(p.Faults, func(f fault) bool { return f.Kind == kind && f.Node == node })
+	}
+	return has(faultHostile, 0) && has(faultKill, node)
+}
+
 // flows counts the entries that are not guests'.
 func flows(held content) (n int) {
-	for key := range held {
-		if node := binary.LittleEndian.Uint32([]byte(key[:4])); node != hostileNode && node != crowdNode {
+	for key, value := range held {
+		if node := binary.LittleEndian.Uint32([]byte(key[:4])); node != hostileNode && node != crowdNode && !isInvented(value) {
 			n++
 		}
 	}

@@ -205,7 +205,6 @@ func TestVictimsAreFoundBehindOthers(t *testing.T) {
 	m.send(peer, "b", n/2, 1000)
 	m.send(other, "c", 3*n/2, 1000)
 	m.send(Owner{"d", 1}, "d", n/4, 1000)
-	m.retry()
 	m.wantHeld(map[string]int{"b": n / 2, "c": 5 * n / 4, "d": n / 4})
 	// An entry that returned because there was room is displaced first.
 	before := maps.Clone(m.held)
@@ -222,6 +221,46 @@ func TestVictimsAreFoundBehindOthers(t *testing.T) {
 	m.send(Owner{"d", 1}, "e", 1, 1000)
 	if _, held := m.held[back]; held || back == "" {
 		t.Errorf("%q came back and is still there", back)
+	}
+}
+
+// TestNoVictimIsFound: all entries of the holder that is to give up some are being read again. The
+// search ends, and the record waits like any other that does not fit.
+func TestNoVictimIsFound(t *testing.T) {
+	const n = 100
+	m := newSmallMap(t, n, []string{"b", "c"}, nil)
+	m.send(peer, "b", n, 1000)
+	m.tab.Update(func(tx *Tx) {
+		for key := range m.held {
+			tx.Reread(pad(key, simKey))
+		}
+	})
+	m.send(other, "c", 1, 1000)
+	m.wantHeld(map[string]int{"b": n, "c": 0})
+	m.rechecks()
+	for key := range m.held {
+		m.local(Unchanged, second, "update "+key+" v reread 0")
+	}
+	m.retry()
+	m.wantHeld(map[string]int{"b": n - 1, "c": 1})
+}
+
+// TestHandsOfFormerHolders: hands go with the holders, and with the kernel map.
+func TestHandsOfFormerHolders(t *testing.T) {
+	m := newSmallMap(t, 10, []string{"b", "c"}, nil)
+	for _, forget := range []func(*Tx){
+		func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) },
+		func(tx *Tx) { tx.SetMembers(nil, []string{"b", "c"}) },
+		(*Tx).Refill,
+	} {
+		m.send(peer, "b", 20, Version(1000*m.tab.Stats().Head+1000))
+		if n := len(m.tab.cursors); n != 2 {
+			t.Errorf("%d cursors, want the writer's and a hand", n)
+		}
+		m.tab.Update(forget)
+		if n := len(m.tab.cursors); n != 1 {
+			t.Errorf("%d cursors, want the writer's alone", n)
+		}
 	}
 }
 

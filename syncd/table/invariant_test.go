@@ -1,5 +1,7 @@
 package table
 
+import "slices"
+
 // checkInvariants verifies what must hold of a table between any two calls.
 func checkInvariants(tb interface {
 	Helper()
@@ -65,6 +67,11 @@ func checkInvariants(tb interface {
 		tb.Fatalf("stats %+v, counted %+v", got, st)
 	}
 	checkCursors(tb, t)
+	for _, h := range append(slices.Clone(t.owners.holders), &t.owners.departed) {
+		if h.hand != nil && !slices.Contains(t.cursors, h.hand) {
+			tb.Fatalf("the hand of %q does not move with the records", h.node)
+		}
+	}
 	checkDigests(tb, t)
 	checkDebts(tb, t)
 }

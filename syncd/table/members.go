@@ -30,7 +30,6 @@ func (tx *Tx) SetMembers(live, left []string) {
 
 // place sets the holder of an owner, and whether it is a stranger.
 func (o *owners) place(w *ownerInfo) {
-	w.holder, w.stranger = nil, false
 	if w.ours {
 		return
 	}

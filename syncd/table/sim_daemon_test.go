@@ -299,7 +299,7 @@ func (d *simDaemon) local(c *Change) (o Outcome) {
 		d.n.sim.moves++
 	}
 	if d.n.sim.trace != nil {
-		d.n.sim.trace("%s %s %s %s by %s: %s -> %v", d.n.name, c.Op, text(c.Key), valueText(c.Value), c.Context, o, d.content(d.n.sim.key(c.Key)))
+		d.n.sim.trace("%s %s %s %s by %s: %s", d.n.name, c.Op, text(c.Key), valueText(c.Value), c.Context, o)
 	}
 	return o
 }

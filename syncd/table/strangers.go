@@ -20,7 +20,7 @@ func (t *Table) defend(d *Delta, s uint32, opt RemoteOptions) bool {
 		return false
 	case !holds.ours && !t.owners.live[holds.Node]:
 		return false
-	case !holds.ours && opt.Sender != selfID && t.owners.list[opt.Sender].Node == holds.Node:
+	case !holds.ours && t.owners.list[opt.Sender].Node == holds.Node:
 		return false // the owner itself has accepted the delta
 	case !from.stranger && (holds.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
 		return false

@@ -21,12 +21,16 @@ func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
 		want  Outcome
 		state string
 	}{
-		"an unknown key":                      {func(*rig) {}, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"another live node's":                 {held(peer, "v"), stranger, "w", RemoteOptions{}, Defended, "v v1000 b100"},
-		"a delete of a live node's":           {held(peer, "v"), stranger, "-", RemoteOptions{}, Defended, "v v1000 b100"},
-		"in a full sync":                      {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
-		"in a repair":                         {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSame}, Defended, "v v1000 b100"},
-		"the owner sends it":                  {held(peer, "v"), stranger, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
+		"an unknown key":            {func(*rig) {}, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"another live node's":       {held(peer, "v"), stranger, "w", RemoteOptions{}, Defended, "v v1000 b100"},
+		"a delete of a live node's": {held(peer, "v"), stranger, "-", RemoteOptions{}, Defended, "v v1000 b100"},
+		"in a full sync":            {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
+		"in a repair":               {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSame}, Defended, "v v1000 b100"},
+		"the owner sends it":        {held(peer, "v"), stranger, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
+		"another live node sends it": {func(r *rig) {
+			held(peer, "v")(r)
+			r.tab.Update(func(tx *Tx) { tx.Intern(other) })
+		}, stranger, "w", RemoteOptions{Sender: 2}, Defended, "v v1000 b100"},
 		"this node's":                         {held(self, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
 		"this node's, a delete":               {held(self, "v"), stranger, "-", RemoteOptions{}, Defended, "v v5001 a100"},
 		"of an earlier incarnation":           {held(older, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
@@ -82,10 +86,10 @@ func TestEarlierIncarnationAfterItsEnd(t *testing.T) {
 	held(peer, "v")(r)
 	r.remote(Defended, 1, older, 5000, "k", "w")
 	r.want("k", "v v5001 a100")
-	// Before, it may have.
+	// The earlier incarnation may have written until this one began.
 	r.remote(Accepted, 1, peer, 50, "l", "v")
-	r.remote(Accepted, 1, older, 60, "l", "w")
-	r.want("l", "w v60 a90 dirty")
+	r.remote(Accepted, 1, older, 100, "l", "w")
+	r.want("l", "w v100 a90 dirty")
 }
 
 // TestStrangersThatBecomeKnown: membership proves a node later than its records arrive.
