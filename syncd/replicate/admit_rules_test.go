@@ -127,7 +127,7 @@ func TestObserversAreListed(t *testing.T) {
 			s.begun = begun.Add(time.Second)
 		}
 		for _, m := range []struct {
-			name               string
+			name              string
 			serving, unwanted bool
 		}{{"z", true, false}, {"c", true, false}, {"pending", false, false}, {"over", true, true}} {
 			f := newFeed(s, &mapsyncv1.MapSubscription{Name: m.name}, allOrphaned)
@@ -157,9 +157,16 @@ func TestPermissionsThatEnd(t *testing.T) {
 		err      error
 		ends     bool
 	}{
-		{both, both, nil, false}, {both, replica, nil, true}, {both, observer, nil, true}, {replica, both, nil, false},
-		{replica, replica, nil, false}, {observer, observer, nil, false}, {observer, replica, nil, true}, {replica, none, nil, true},
-		{both, both, denied, true}, {both, none, denied, true},
+		{both, both, nil, false},
+		{both, replica, nil, true},
+		{both, observer, nil, true},
+		{replica, both, nil, false},
+		{replica, replica, nil, false},
+		{observer, observer, nil, false},
+		{observer, replica, nil, true},
+		{replica, none, nil, true},
+		{both, both, denied, true},
+		{both, none, denied, true},
 	} {
 		r, _ := newReceiver(t)
 		r.ctx = t.Context()
