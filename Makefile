@@ -19,6 +19,7 @@ SEED ?= 1
 DURATION ?= 30m
 RATE ?= 50000
 FILES ?=
+LIMIT ?= 1m
 LENGTH ?= 10s
 ATTACKS ?=
 
@@ -76,8 +77,8 @@ demo: deps ## kill a load balancer and lose no session
 
 drill: demo ## the same with SESSIONS=N
 
-mutate: ## test the tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression
-	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate
+mutate: ## test the tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
+	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -limit $(LIMIT) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate
 
 soak: ## run two daemons under short sessions: DURATION=30m RATE=50000
 	@mkdir -p bin

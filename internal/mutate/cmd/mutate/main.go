@@ -29,7 +29,8 @@ func run() error {
 	o := mutate.Options{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	flag.IntVar(&o.Sample, "sample", 0, "try this `number` of mutants of each package; 0: all")
 	flag.Uint64Var(&o.Seed, "seed", 1, "`number` that chooses the sample")
-	flag.IntVar(&o.Parallel, "parallel", runtime.NumCPU(), "`number` of mutants to try at a time")
+	// Tests wait more than they compute.
+	flag.IntVar(&o.Parallel, "parallel", 3*runtime.NumCPU(), "`number` of mutants to try at a time")
 	flag.DurationVar(&o.Limit, "limit", time.Minute, "leave out tests that take longer than this `time`")
 	flag.StringVar(&o.StateDir, "state", "bin/mutate", "`directory` for results; a run that was stopped continues from there")
 	flag.BoolVar(&o.Fresh, "fresh", false, "forget the results of earlier runs")
