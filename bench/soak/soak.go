@@ -60,7 +60,7 @@ func startPair(ctx context.Context, o options) (*pair, error) {
 		}
 	}
 	var err error
-	p.sessions, err = openSessions(p.maps[0], p.nodes[0].shared)
+	p.sessions, err = openSessions(p.maps[0], p.nodes[0].Shared)
 	return p, err
 }
 
@@ -96,12 +96,12 @@ func (p *pair) sample(ctx context.Context, at time.Duration) (s sample, err erro
 		if s.nodes[i].usage, err = node.usage(); err != nil {
 			return s, err
 		}
-		status, err := node.client.Status(ctx)
+		status, err := node.Client.Status(ctx)
 		if err != nil {
 			return s, err
 		}
 		if len(status.Maps) != 1 {
-			return s, fmt.Errorf("ask %s for its map: it has %d", node.config.NodeName, len(status.Maps))
+			return s, fmt.Errorf("ask %s for its map: it has %d", node.Config.NodeName, len(status.Maps))
 		}
 		m := &status.Maps[0]
 		s.nodes[i].live, s.nodes[i].tombstones, s.nodes[i].table = m.Live, m.Tombstones, m.Memory
@@ -120,17 +120,17 @@ func (p *pair) awaitEqual(ctx context.Context) error {
 	for {
 		_, err := sameContent(p.maps[0], p.maps[1])
 		for _, node := range p.nodes {
-			status, statusErr := node.client.Status(ctx)
+			status, statusErr := node.Client.Status(ctx)
 			err = errors.Join(err, statusErr)
 			for _, peer := range status.Peers {
 				for _, m := range peer.Maps {
 					if !m.Agreed || m.Divergent != 0 {
-						err = errors.Join(err, fmt.Errorf("%s: in sync with %s: %v, %d divergent entries", node.config.NodeName, peer.Node, m.Agreed, m.Divergent))
+						err = errors.Join(err, fmt.Errorf("%s: in sync with %s: %v, %d divergent entries", node.Config.NodeName, peer.Node, m.Agreed, m.Divergent))
 					}
 				}
 			}
 			if statusErr == nil && (len(status.Peers) != 1 || !status.Ready) {
-				err = errors.Join(err, fmt.Errorf("%s: %d peers, not ready: %q", node.config.NodeName, len(status.Peers), status.NotReady))
+				err = errors.Join(err, fmt.Errorf("%s: %d peers, not ready: %q", node.Config.NodeName, len(status.Peers), status.NotReady))
 			}
 		}
 		if err == nil {
@@ -184,7 +184,7 @@ func (p *pair) close() error {
 	}
 	for i := range p.nodes {
 		if p.nodes[i] != nil {
-			errs = append(errs, p.nodes[i].close())
+			errs = append(errs, p.nodes[i].Close())
 		}
 		if p.maps[i] != nil {
 			errs = append(errs, p.maps[i].Close())

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mapsync/bench/process"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 )
@@ -176,7 +177,7 @@ func (p *pair) complete(generation int) error {
 
 // watch has the capture send the changes of a map to a table.
 func watch(c *capture.Capture, m *ebpf.Map, t *table.Table) error {
-	id, err := mapID(m)
+	id, err := process.MapID(m)
 	if err != nil {
 		return err
 	}

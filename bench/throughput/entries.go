@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/bits"
 	"unsafe"
@@ -126,19 +125,6 @@ func newTypedMap(name string, n int) (*ebpf.Map, error) {
 		return nil, fmt.Errorf("create a typed map of %d entries: %w", n, err)
 	}
 	return created, nil
-}
-
-// mapID returns the kernel's number of a map.
-func mapID(m *ebpf.Map) (uint32, error) {
-	info, err := m.Info()
-	if err != nil {
-		return 0, fmt.Errorf("ask for the map's id: %w", err)
-	}
-	id, ok := info.ID()
-	if !ok {
-		return 0, errors.New("ask for the map's id: the kernel did not say")
-	}
-	return uint32(id), nil
 }
 
 // verify compares the map with the entries of a generation, byte by byte, and

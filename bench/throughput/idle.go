@@ -82,12 +82,12 @@ func perEntry(s *daemon.MapStatus) float64 {
 // scans returns the status of each daemon's map.
 func (p *nodes) scans(ctx context.Context) (maps [2]daemon.MapStatus, err error) {
 	for i, s := range []*syncd{p.a, p.b} {
-		status, err := s.client.Status(ctx)
+		status, err := s.Client.Status(ctx)
 		if err != nil {
 			return maps, err
 		}
 		if len(status.Maps) != 1 || status.Maps[0].Scan == nil {
-			return maps, fmt.Errorf("ask %s about its scans: it has none", s.config.NodeName)
+			return maps, fmt.Errorf("ask %s about its scans: it has none", s.Config.NodeName)
 		}
 		maps[i] = status.Maps[0]
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"mapsync/bench/process"
 	"mapsync/internal/netns"
 )
 
@@ -214,7 +215,7 @@ func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
 
 // pinger pings through the load balancer of a network.
 type pinger struct {
-	echo, ping *child
+	echo, ping *process.Child
 	realtime   bool
 }
 
@@ -226,46 +227,46 @@ func startPinger(w *network) (_ *pinger, err error) {
 		}
 	}()
 	var up string
-	if p.echo, err = startChild("the backend", pingVariable, "echo "+addrPort(backendAddr, backendPort).String(), realtime(w.backend, &p.realtime)); err != nil {
+	if p.echo, err = process.StartChild("the backend", pingVariable, "echo "+addrPort(backendAddr, backendPort).String(), realtime(w.backend, &p.realtime)); err != nil {
 		return nil, err
 	}
-	if err := p.echo.hear(&up); err != nil {
+	if err := p.echo.Receive(&up); err != nil {
 		return nil, err
 	}
-	if p.ping, err = startChild("the client", pingVariable, "ping "+addrPort(serviceAddr, servicePort).String(), realtime(w.client, &p.realtime)); err != nil {
+	if p.ping, err = process.StartChild("the client", pingVariable, "ping "+addrPort(serviceAddr, servicePort).String(), realtime(w.client, &p.realtime)); err != nil {
 		return nil, err
 	}
-	return p, p.ping.hear(&up)
+	return p, p.ping.Receive(&up)
 }
 
 // during counts the pings while fn runs.
 func (p *pinger) during(fn func() error) error {
 	var ok bool
-	if err := p.ping.ask("on", &ok); err != nil {
+	if err := p.ping.Ask("on", &ok); err != nil {
 		return err
 	}
 	err := fn()
-	return errors.Join(err, p.ping.ask("off", &ok))
+	return errors.Join(err, p.ping.Ask("off", &ok))
 }
 
 // take returns what was counted since the last one.
 func (p *pinger) take(name string) (l Latency, err error) {
-	err = p.ping.ask("take", &l)
+	err = p.ping.Ask("take", &l)
 	l.Name = name
 	return l, err
 }
 
-func (p *pinger) close() error { return errors.Join(p.ping.close(), p.echo.close()) }
+func (p *pinger) close() error { return errors.Join(p.ping.Close(), p.echo.Close()) }
 
 // spinning runs fn beside threads that are busy with nothing.
 func spinning(threads int, fn func() error) error {
 	var up string
-	c, err := startChild("a burden", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
+	c, err := process.StartChild("a burden", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
 	if err == nil {
-		err = c.hear(&up)
+		err = c.Receive(&up)
 	}
 	if err == nil {
 		err = fn()
 	}
-	return errors.Join(err, c.close())
+	return errors.Join(err, c.Close())
 }

@@ -59,7 +59,7 @@ func joins(ctx context.Context, n, rounds int) (_ *Join, err error) {
 
 // trafficAt has the first node's load balancer make so many changes a second until stop.
 func (p *nodes) trafficAt(ctx context.Context, rate int) (stop func() error, err error) {
-	f, err := feed.Open(p.mapA, p.a.shared, feed.Options{Capacity: mostAtOnce})
+	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: mostAtOnce})
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (p *nodes) join(ctx context.Context) (j Join, err error) {
 func (p *nodes) alone(ctx context.Context) error {
 	const patience = 30 * time.Second
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(10 * time.Millisecond) {
-		if s, err := p.a.client.Status(ctx); err != nil {
+		if s, err := p.a.Client.Status(ctx); err != nil {
 			return err
 		} else if len(s.Peers) == 0 {
 			return nil

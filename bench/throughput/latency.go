@@ -173,7 +173,7 @@ type events struct {
 const mostAtOnce = 8192
 
 func openEvents(p *nodes, l *looker) (traffic, error) {
-	f, err := feed.Open(p.mapA, p.a.shared, feed.Options{Capacity: mostAtOnce})
+	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: mostAtOnce})
 	return &events{n: p.n, rate: eventRate, stride: strideOf(p.n), feed: f, look: l}, err
 }
 
@@ -225,7 +225,7 @@ type flows struct {
 
 func openFlows(p *nodes, l *looker) (_ traffic, err error) {
 	f := &flows{next: p.n, look: l, due: make([][]int, 2*mostHandshake.Milliseconds())}
-	if f.feed, err = feed.Open(p.mapA, p.a.shared, feed.Options{Capacity: mostAtOnce}); err != nil {
+	if f.feed, err = feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: mostAtOnce}); err != nil {
 		return nil, err
 	}
 	f.program, err = dataplane.Open(p.mapA, dataplane.Options{Capacity: mostAtOnce, RunWrites: 16, PlaceAt: stateAt})

@@ -1,0 +1,115 @@
+// Package process starts this program again in another role: as a daemon that a feed drives, or as
+// part of a load. What is measured of such a process is its own: processor time, memory,
+// goroutines and descriptors.
+package process
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+)
+
+// Child is this program in another role. It answers questions, one a line of its standard input,
+// each by one JSON value, and ends with its input.
+type Child struct {
+	// Log is the end of its standard error.
+	Log Tail
+
+	name string
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *json.Decoder
+}
+
+// StartChild starts a child whose role an environment variable has; start starts the command. The
+// caller closes it, also after an error.
+func StartChild(name, variable, value string, start func(*exec.Cmd) error) (*Child, error) {
+	c := &Child{name: name}
+	self, err := os.Executable()
+	if err != nil {
+		return c, err
+	}
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), variable+"="+value)
+	cmd.Stderr = &c.Log
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return c, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return c, err
+	}
+	if err := start(cmd); err != nil {
+		return c, fmt.Errorf("start %s: %w", name, err)
+	}
+	c.cmd, c.in, c.out = cmd, in, json.NewDecoder(out)
+	return c, nil
+}
+
+// Send sends a line that has no answer.
+func (c *Child) Send(line string) error {
+	if _, err := fmt.Fprintln(c.in, line); err != nil {
+		return fmt.Errorf("send %s %q: %w\n%s", c.name, line, err, c.Log.String())
+	}
+	return nil
+}
+
+// Receive waits for the next answer.
+func (c *Child) Receive(answer any) error {
+	if err := c.out.Decode(answer); err != nil {
+		return fmt.Errorf("receive from %s: %w\n%s", c.name, err, c.Log.String())
+	}
+	return nil
+}
+
+// Ask sends a line and waits for the answer.
+func (c *Child) Ask(question string, answer any) error {
+	if err := c.Send(question); err != nil {
+		return err
+	}
+	return c.Receive(answer)
+}
+
+// Close ends the child and waits for its end. It may be nil.
+func (c *Child) Close() error {
+	if c == nil || c.cmd == nil {
+		return nil
+	}
+	err := c.in.Close()
+	if waitErr := c.cmd.Wait(); waitErr != nil {
+		err = errors.Join(err, fmt.Errorf("end %s: %w\n%s", c.name, waitErr, c.Log.String()))
+	}
+	return err
+}
+
+// Tail keeps the last 8 KiB that are written to it.
+type Tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+const tailBytes = 8 << 10
+
+// Write never fails.
+func (t *Tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - tailBytes; over > 0 {
+		t.text = append(t.text[:0], t.text[over:]...)
+	}
+	return len(p), nil
+}
+
+// String returns what is kept.
+func (t *Tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(bytes.TrimSpace(t.text))
+}
