@@ -52,7 +52,10 @@ func TestPositionLostInTheMiddle(t *testing.T) {
 				c := tb.NewCursor(0)
 				defer c.Close()
 				write(tb, c)
-				tb.Update(func(tx *table.Tx) { tx.Expire(time.Now().Add(2*time.Hour).UnixNano(), 100) })
+				tb.Update(func(tx *table.Tx) {
+					for tx.Expire(time.Now().Add(2*time.Hour).UnixNano(), 100) {
+					}
+				})
 			}
 			if !test.after {
 				remove()

@@ -209,3 +209,35 @@ func BenchmarkWrite(b *testing.B) {
 		b.StartTimer()
 	})
 }
+
+// BenchmarkDeleteAndCreate deletes one key and creates one that was deleted earlier, among a
+// million. A second is 100,000 deletes: later keys are created from compact tombstones.
+func BenchmarkDeleteAndCreate(b *testing.B) {
+	for name, ago := range map[string]int{"soon": 1000, "later": 300_000} {
+		b.Run(name, func(b *testing.B) {
+			x := newBench(b, true)
+			c := x.tab.NewCursor(1 << 60)
+			flip := 0
+			remove := func(tx *Tx) {
+				x.set(x.key(), 0)
+				x.now += 9000
+				tx.Local(&Change{Key: x.flows.key[:], Op: OpDelete, Time: x.now})
+				if flip++; flip%benchBatch == 0 {
+					tx.NextDirty(c, &Record{})
+					tx.SetApplied(c.Position())
+					for tx.Expire(x.now, benchBatch) {
+					}
+				}
+			}
+			x.tab.Update(func(tx *Tx) {
+				for range ago {
+					remove(tx)
+				}
+			})
+			x.run(b, func(tx *Tx) {
+				remove(tx)
+				x.local(tx, (x.n-ago)*514229%million, x.n, x.now)
+			})
+		})
+	}
+}

@@ -71,7 +71,7 @@ type conversion struct {
 func (w *conversion) chunk(at *Cursor) (more bool) {
 	w.owners()
 	for range convertChunk {
-		s := at.step()
+		s := at.advance()
 		if s == 0 {
 			w.rest()
 			return false
@@ -92,7 +92,7 @@ func (w *conversion) rest() {
 	for node := range w.from.owners.gone {
 		w.to.tx.SetGone(node, true)
 	}
-	w.done.Records = w.to.used
+	w.done.Records = w.to.used + w.to.log.n
 }
 
 // owners gives the new table the owners of the old one, under the same ids.
@@ -112,13 +112,13 @@ func (w *conversion) owners() {
 }
 
 func (w *conversion) record(s uint32) {
-	m := w.from.meta(s)
-	err := w.how.Key(w.key, w.from.key(s))
+	var m meta
+	err := w.how.Key(w.key, w.from.read(s, &m))
 	if err == nil && m.live() {
 		err = w.how.Value(w.value, w.from.value(s))
 	}
 	if err == nil {
-		err = w.enter(m)
+		err = w.enter(&m, s&compactBit != 0)
 	}
 	if err != nil {
 		w.done.Failed++
@@ -128,11 +128,20 @@ func (w *conversion) record(s uint32) {
 	}
 }
 
-// enter puts a converted record into the new table, unless that has a newer one.
-func (w *conversion) enter(m *meta) error {
+// enter puts a converted record into the new table, unless that has a newer one. There the hand
+// passes each record at once, so that tombstones expire in the order of their time.
+func (w *conversion) enter(m *meta, compact bool) error {
 	to := w.to
-	h, s := to.find(w.key)
+	h, s := to.open(w.key)
+	defer to.toEnd(to.hand)
+	defer to.refreeze()
 	switch {
+	case s == 0 && compact:
+		if to.used+to.log.n >= to.max {
+			return errNoRoom
+		}
+		to.enterCompact(m, h, w.key)
+		return nil
 	case s == 0:
 		if s = to.create(h, w.key); s == 0 {
 			return errNoRoom
@@ -152,6 +161,9 @@ func (w *conversion) enter(m *meta) error {
 	switch {
 	case !m.is(flagUnversioned):
 		to.stamp(s, m.version, m.owner)
+		if !m.live() && !n.is(flagInTombs) {
+			to.queueTomb(s)
+		}
 	case n.seq == 0 && !n.is(flagUnversioned):
 		to.owners.refer(n.owner, selfID)
 		n.owner = selfID

@@ -11,6 +11,7 @@ type Cursor struct {
 	pos    uint64
 	end    uint64 // where a bounded walk stops; 0 = not begun
 	warm   uint64 // position up to which lookAhead has read
+	log    compactAt
 	closed bool
 }
 
@@ -66,7 +67,7 @@ func (c *Cursor) Close() {
 // head once the end was reached. The reader has seen every change up to it.
 func (c *Cursor) Position() uint64 { return c.pos }
 
-// step passes one record and returns it, or 0 at the end.
+// step passes one record in a slot and returns it, or 0 at the end.
 func (c *Cursor) step() uint32 {
 	t := c.t
 	s := t.meta(c.at).next
@@ -81,28 +82,31 @@ func (c *Cursor) step() uint32 {
 	return s
 }
 
-// bounded passes one record like step, but none that came to the tail after the
+// bounded passes one record like advance, but none that came to the tail after the
 // first call: those that the caller moves would never end.
 func (c *Cursor) bounded() uint32 {
 	if c.end == 0 {
 		c.end = c.t.seq
 	}
-	next := c.t.meta(c.at).next
-	if next == order || c.t.meta(next).seq > c.end {
+	if _, seq := c.next(); seq > c.end {
 		return 0
 	}
-	return c.step()
+	return c.advance()
 }
 
 // Next passes the next record of the order, tombstones included, and describes
 // it in rec. It returns false at the end, and may be called again later.
 func (tx *Tx) Next(c *Cursor, rec *Record) bool {
 	c.lookAhead(streamed)
-	s := c.step()
+	s := c.advance()
 	if s == 0 {
 		return false
 	}
-	tx.t.describe(s, rec)
+	if s&compactBit != 0 {
+		tx.t.describeCompact(s, rec)
+	} else {
+		tx.t.describe(s, rec)
+	}
 	return true
 }
 
@@ -137,10 +141,15 @@ func (tx *Tx) Get(key []byte, rec *Record) bool {
 	if len(key) != tx.t.opt.KeySize {
 		return false
 	}
-	_, s := tx.t.find(key)
-	if s == 0 {
-		return false
+	t := tx.t
+	h, s := t.find(key)
+	if s != 0 {
+		t.describe(s, rec)
+		return true
 	}
-	tx.t.describe(s, rec)
-	return true
+	number := t.log.find(h, key)
+	if number != 0 {
+		t.describeCompact(number, rec)
+	}
+	return number != 0
 }

@@ -36,5 +36,7 @@
 // # Memory
 //
 // Records live in slabs without pointers and name each other by slot number.
-// A record costs its key, its value, 40 bytes, and 11 to 22 bytes of index.
+// A record costs its key, its value, 40 bytes, and 11 to 22 bytes of index. Settled tombstones
+// move to a log, where each costs its key and 22 to 24 bytes: see compact.go. Slots are used again
+// and never returned; the log returns what it does not need.
 package table

@@ -261,56 +261,6 @@ func (x *exploreState) syncer(d *simDaemon) {
 	x.reads(d, d.reads)
 }
 
-// records adds a table.
-func (x *exploreState) records(d *simDaemon) {
-	t := d.tab
-	x.position(t.seq)
-	x.position(t.applied)
-	x.position(t.floor)
-	for s := firstSlot; s < t.allocated; s++ {
-		m := t.meta(s)
-		x.is(m.is(flagFree))
-		if m.is(flagFree) {
-			continue
-		}
-		x.n(int(m.flags &^ flagCursor))
-		if x.cpus > 1 {
-			x.n(int(m.cpu)) // else of no other moment than any other event
-		}
-		x.ahead(d, m.version)
-		x.time(m.seen)
-		x.position(m.seq)
-		o := &t.owners.list[m.owner]
-		x.n(int(o.Node[0]))
-		x.place(kindIncarnation, o.Incarnation)
-		if m.live() || m.is(raced|flagReleased) {
-			x.value(entryValue(t.value(s)))
-		}
-		if t.scan.on {
-			x.is(t.scan.has(s))
-			x.n(int(t.scan.slot))
-		}
-	}
-	x.is(t.scan.on, t.loading != nil, t.unsure, t.skew.ahead != 0)
-	x.n(t.rechecks.len())
-	x.n(t.failures.len())
-	x.n(t.retries.len())
-	x.n(t.evicted.len())
-	x.n(t.released.len())
-	x.n(t.rereads.len(simKey))
-	if l := t.loading; l != nil {
-		for _, at := range l.deleted {
-			x.time(at)
-		}
-	}
-	for _, e := range t.strays {
-		if e.hash != 0 {
-			x.time(e.time)
-			x.n(int(e.cpu))
-		}
-	}
-}
-
 func (x *exploreState) link(l *simLink) {
 	x.is(l != nil)
 	if l == nil {

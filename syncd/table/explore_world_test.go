@@ -20,6 +20,7 @@ type exploreConf struct {
 	evict bool  // maps throw the key out
 	keys  bool  // hooks tell which key was updated, and not to what
 	fresh bool  // the key is not known at the beginning
+	dead  bool  // at the beginning the key is deleted, and all tables hold a compact tombstone
 	start bool  // at the beginning the first daemon has just started again
 	// coarse: a step is more, so that a course gets further: all that the writer has to do, all
 	// that is on a stream, and a change with its event, or that alone.
@@ -60,11 +61,12 @@ const (
 	actTake                              // the receiver takes the next batch
 	actChange                            // a write and its event, at once
 	actErase                             // a delete and its event, at once
+	actCompact                           // the hand passes what it can
 )
 
 var exploreNames = [...]string{
 	"writes", "writes on 1", "deletes", "deletes on 1", "collects", "writes unseen", "deletes unseen", "evicts",
-	"delivers", "delivers on 1", "works", "scans", "goes on", "crashes", "loses its map", "sends", "takes", "changes", "erases",
+	"delivers", "delivers on 1", "works", "scans", "goes on", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts",
 }
 
 func (a exploreAction) kind() exploreAction { return a &^ 15 }
@@ -107,6 +109,15 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 		n := w.nodes[0]
 		n.put(0, w.model.value(0), 0, ContextPacket, true, 0)
 		w.rest()
+	}
+	if conf.dead {
+		w.nodes[0].remove(0, 0, ContextPacket, true, 0)
+		w.rest()
+		for _, n := range w.nodes {
+			if n.d.compact(); !n.hidden && n.d.tab.log.n != 1 {
+				w.fail(fmt.Errorf("%s: the tombstone is not compact", n.name))
+			}
+		}
 	}
 	w.now = simStart + int64(time.Minute)
 	if conf.start {
@@ -193,6 +204,9 @@ func (w *exploreWorld) canDaemon(to []exploreAction, d *simDaemon, me exploreAct
 	if d.state >= simSyncing && w.scans {
 		to = append(to, actScan|me)
 	}
+	if d.tab != nil && d.compacts() {
+		to = append(to, actCompact|me)
+	}
 	for j := range w.nodes {
 		if j == d.n.id || !d.known {
 			continue
@@ -242,6 +256,8 @@ func (w *exploreWorld) do(a exploreAction) {
 		}
 	case actLife:
 		w.life(n)
+	case actCompact:
+		n.d.compact()
 	case actCrash, actLostMap:
 		n.stop()
 		w.model.stopped(n)

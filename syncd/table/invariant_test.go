@@ -27,7 +27,7 @@ func checkInvariants(tb interface {
 				tb.Fatalf("slot %d is in the wrong list: version %d, position %d", s, m.version, m.seq)
 			case inOrder && m.seq <= last:
 				tb.Fatalf("slot %d at position %d stands after %d", s, m.seq, last)
-			case !m.live() && !m.is(flagInTombs):
+			case inOrder && !m.live() && !m.is(flagInTombs) && m.seq <= t.hand.pos:
 				tb.Fatalf("tombstone %d would never expire", s)
 			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
@@ -53,6 +53,7 @@ func checkInvariants(tb interface {
 	}
 	walk(order, true)
 	walk(unversioned, false)
+	checkCompact(tb, t, &st)
 	if len(seen) != t.used || t.used != t.index.count {
 		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
 	}
@@ -74,6 +75,63 @@ func checkInvariants(tb interface {
 	}
 	checkDigests(tb, t)
 	checkDebts(tb, t)
+}
+
+// checkCompact verifies the log of compact tombstones.
+func checkCompact(tb interface{ Fatalf(string, ...any) }, t *Table, st *Stats) {
+	l := &t.log
+	live, used, last := 0, 0, uint64(0)
+	for at, c := range l.chunks {
+		if c.live == 0 || l.byID[c.id] != c || c.n > len(c.places) || len(c.runs) == 0 || c.runs[0].first != 0 {
+			tb.Fatalf("chunk %d of %d: %+v", at, len(l.chunks), c)
+		}
+		n := 0
+		for i := range c.n {
+			if c.seq(i) <= last || c.seq(i) > l.last || c.seq(i) > t.hand.pos {
+				tb.Fatalf("compact tombstone at position %d stands after %d, last %d, hand %d", c.seq(i), last, l.last, t.hand.pos)
+			}
+			last = c.seq(i)
+			if c.is(i, tombDead) {
+				continue
+			}
+			n++
+			key := l.key(c, i)
+			h, s := t.find(key)
+			number := l.find(h, key)
+			if want := l.number(c, i) | compactBit; s != 0 || number != want || i < c.head {
+				tb.Fatalf("compact tombstone %x is found as %x, in slot %d", want, number, s)
+			}
+			st.Tombstones++
+		}
+		if n != c.live {
+			tb.Fatalf("chunk %d has %d entries, counted %d", at, c.live, n)
+		}
+		live, used = live+n, used+c.n
+	}
+	if live != l.n || used != l.used || t.thawed.slot != 0 {
+		tb.Fatalf("log has %d entries of %d, counted %d of %d; thawed %d", l.n, l.used, live, used, t.thawed.slot)
+	}
+	indexed := 0
+	seen := make(map[*tombSegment]bool)
+	for _, g := range l.index.dir {
+		if seen[g] {
+			continue
+		}
+		seen[g] = true
+		n := 0
+		for _, tag := range g.tags {
+			if tag != 0 {
+				n++
+			}
+		}
+		if n != g.used || n == len(g.tags) {
+			tb.Fatalf("segment of %d places has %d entries, counted %d", len(g.tags), g.used, n)
+		}
+		indexed += n
+	}
+	if indexed != l.n {
+		tb.Fatalf("%d tombstones in the index, %d in the log", indexed, l.n)
+	}
 }
 
 func checkDebts(tb interface{ Fatalf(string, ...any) }, t *Table) {

@@ -111,12 +111,20 @@ func TestEvictedRecordsMakeWayForOwn(t *testing.T) {
 }
 
 // TestTombstoneMakesWay: a tombstone is forgotten for that of an evicted record that expires in
-// favour of the very key of the first one.
+// favour of the very key of the first one, be it compact or not.
 func TestTombstoneMakesWay(t *testing.T) {
+	for _, compact := range []int{0, 1} {
+		tombstoneMakesWay(t, compact)
+	}
+}
+
+func tombstoneMakesWay(t *testing.T, compact int) {
+	t.Helper()
 	r := newRig(t, lru(1, 1), func(o *Options) { o.MaxLive, o.MaxTombstones = 2, 1 })
 	r.remote(Accepted, second, peer, 5, "k", "v")
 	r.remote(Accepted, second, peer, 6, "k", "-")
 	r.write()
+	r.compact(second+int64(compact)*second, compact)
 	r.local(Accepted, second, "update x v packet 0")
 	r.local(Accepted, second, "update y v packet 0")
 	r.local(Ignored, 2*second, "evict x - packet 0")

@@ -50,8 +50,9 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 		t.stats.Refused++
 		return Refused
 	}
-	h, s := t.find(key)
+	h, s := t.open(key)
 	if s != 0 {
+		defer t.refreeze()
 		return t.loadKnown(s, value)
 	}
 	if s = t.create(h, key); s == 0 {

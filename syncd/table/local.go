@@ -15,6 +15,7 @@ const sameMoment = 1_000_000
 // claimed it is forgotten, until whoever owns it tells.
 func (tx *Tx) Local(c *Change) Outcome {
 	o := tx.t.local(c)
+	tx.t.refreeze()
 	st := &tx.t.stats
 	switch o {
 	case Accepted:
@@ -40,7 +41,7 @@ func (t *Table) local(c *Change) Outcome {
 		t.stats.Refused++
 		return Refused
 	}
-	h, s := t.find(c.Key)
+	h, s := t.open(c.Key)
 	switch {
 	case s == 0:
 	case c.Context != ContextReread:
@@ -72,7 +73,7 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		if t.strays.match(h, c) {
 			t.recheck(s)
 		}
-		t.settleLater(0, s, c.Time, neverChanged)
+		t.settleLater(0, h, s, c.Time, neverChanged)
 		return Accepted
 	}
 	m := t.meta(s)
@@ -105,7 +106,7 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	again := !m.live()
 	outcome := t.change(c, s)
 	if again && outcome == Accepted {
-		t.settleLater(0, s, c.Time, neverChanged)
+		t.settleLater(0, h, s, c.Time, neverChanged)
 	}
 	return outcome
 }

@@ -75,9 +75,20 @@ func (t *Table) outdate(s uint32) {
 func (t *Table) vanished(hash uint32, at int64, cpu uint16) {
 	t.strays.note(hash, at, cpu)
 	for _, r := range t.readings {
-		r.absent[hash>>29] |= 1 << (hash >> 23 & 63)
+		r.miss(hash)
 	}
 }
+
+// outdateAbsent has readings that treat a record as changed treat its key so, which leaves its slot.
+func (t *Table) outdateAbsent(s, hash uint32) {
+	for _, r := range t.readings {
+		if r.outdates(s) {
+			r.miss(hash)
+		}
+	}
+}
+
+func (r *Reading) miss(hash uint32) { r.absent[hash>>29] |= 1 << (hash >> 23 & 63) }
 
 // missed reports whether a key without a record had one, or was deleted, since the reading
 // began. Another key may be taken for it.

@@ -9,6 +9,7 @@ package table
 // that knows better: see mergeOwn.
 func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	o := tx.t.remote(d, now, opt)
+	tx.t.refreeze()
 	switch o {
 	case Accepted:
 		tx.t.stats.RemoteAccepted++
@@ -25,7 +26,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 		return Refused
 	}
 	t.skew.raise(int64(d.Version)-now, now, int64(t.opt.MaxSkew))
-	h, s := t.find(d.Key)
+	h, s := t.open(d.Key)
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
@@ -87,7 +88,7 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	if opt.Repair && !d.Delete && !m.live() && m.version >= d.Version && t.owners.list[m.owner].Node != t.owners.list[d.Owner].Node {
 		t.repeatDelete(s)
 	}
-	if opt.Touch && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
+	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
 		t.moveTail(s)
 	}
 	if d.Version == m.version && d.Owner == m.owner && d.Delete != m.live() {

@@ -28,16 +28,22 @@ func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed i
 		if s == 0 {
 			return removed, false
 		}
-		if t.selected(s, sel) {
-			t.remove(s, now)
-			removed++
+		var m meta
+		t.read(s, &m)
+		if !t.selected(&m, sel) {
+			continue
 		}
+		if s&compactBit != 0 {
+			s = t.thaw(t.log.hashOf(s), s)
+		}
+		t.remove(s, now)
+		t.refreeze()
+		removed++
 	}
 	return removed, true
 }
 
-func (t *Table) selected(s uint32, sel *Selection) bool {
-	m := t.meta(s)
+func (t *Table) selected(m *meta, sel *Selection) bool {
 	if !m.live() && !m.is(flagExpired) {
 		return false
 	}

@@ -38,8 +38,9 @@ func (tx *Tx) Reread(key []byte) {
 		t.stats.Refused++
 		return
 	}
-	if _, s := t.find(key); s != 0 {
+	if _, s := t.open(key); s != 0 {
 		t.recheck(s)
+		t.refreeze()
 		return
 	}
 	t.rereadUnknown(key)

@@ -22,14 +22,15 @@ type settler struct {
 	due     int64 // wall clock, ns
 	version Version
 	slot    uint32
-	quiet   int8 // readings since its last change; neverChanged before the first
+	tag     uint16 // of the key's hash: another key may have got the slot
+	quiet   int8   // readings since its last change; neverChanged before the first
 }
 
 const neverChanged = -1
 
 // settleLater queues a record for the reading after a pause. Too many at a time are not
 // followed, and counted: to follow changes must not cost more than to lose them.
-func (t *Table) settleLater(pause int, s uint32, now int64, quiet int8) {
+func (t *Table) settleLater(pause int, hash, s uint32, now int64, quiet int8) {
 	if pause == settlePauses || t.opt.SettleKeys == 0 {
 		return
 	}
@@ -38,7 +39,7 @@ func (t *Table) settleLater(pause int, s uint32, now int64, quiet int8) {
 		return
 	}
 	t.settling.n++
-	t.settling.pauses[pause].push(settler{now + settleFirst<<pause, t.meta(s).version, s, quiet})
+	t.settling.pauses[pause].push(settler{now + settleFirst<<pause, t.meta(s).version, s, uint16(hash), quiet})
 }
 
 // Settle queues rechecks for new keys of this node that are due, up to limit. It
@@ -57,10 +58,10 @@ func (tx *Tx) Settle(now int64, limit int) (next int64) {
 			case e.quiet != neverChanged:
 				e.quiet++
 			}
-			if t.follows(e.slot) && e.quiet < settleQuiet {
+			if t.follows(&e) && e.quiet < settleQuiet {
 				limit--
 				t.recheck(e.slot)
-				t.settleLater(pause+1, e.slot, now, e.quiet)
+				t.settleLater(pause+1, uint32(e.tag), e.slot, now, e.quiet)
 			}
 		}
 		if q.len() > 0 && (next == 0 || q.peek().due < next) {
@@ -70,10 +71,10 @@ func (tx *Tx) Settle(now int64, limit int) (next int64) {
 	return next
 }
 
-// follows reports whether a slot still holds a live record of this node.
-func (t *Table) follows(s uint32) bool {
-	m := t.meta(s)
-	return !m.is(flagFree|flagUnversioned) && m.live() && t.ours(m.owner)
+// follows reports whether a slot still holds the live record of the key, and this node owns it.
+func (t *Table) follows(e *settler) bool {
+	m := t.meta(e.slot)
+	return !m.is(flagFree|flagUnversioned) && m.live() && t.ours(m.owner) && uint16(t.hash(t.key(e.slot))) == e.tag
 }
 
 func (s *settling) bytes() (n uint64) {

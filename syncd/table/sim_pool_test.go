@@ -23,6 +23,7 @@ func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
 			tb.Fatal(err)
 		}
 	}
+	t.log.shift = 1 // chunks come and go
 	if p != nil {
 		p.used = append(p.used, t)
 	}
@@ -49,6 +50,14 @@ func renewed(old *Table, o Options) *Table {
 	t.index.init()
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
+	t.log.init(&t.opt)
+	if l := &old.log; len(l.chunks) > 0 {
+		l.chunks[0].reset()
+		t.log.spare = l.chunks[0]
+	} else {
+		t.log.spare = l.spare
+	}
+	t.hand = t.NewCursor(0)
 	t.tombs.spare, t.rechecks.spare, t.failures.spare = old.tombs.memory(), old.rechecks.memory(), old.failures.memory()
 	for i := range t.settling.pauses {
 		t.settling.pauses[i].spare = old.settling.pauses[i].memory()
@@ -83,6 +92,7 @@ func TestRenewedTableIsNew(t *testing.T) {
 	}
 	got := renewed(used, o)
 	var empty Table
+	got.log.spare = nil
 	got.tombs, got.rechecks, got.failures, got.settling = empty.tombs, empty.rechecks, empty.failures, empty.settling
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("renewed table %+v, new one %+v", got, want)

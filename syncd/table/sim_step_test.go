@@ -116,6 +116,7 @@ func (r *simRun) turn(d *simDaemon) {
 	case x < 32:
 		d.findUnknown()
 		d.tab.View(func(tx *Tx) { tx.Audit(1 + r.rand.IntN(5)) })
+		d.compact()
 	case x >= 60:
 		r.talk(d)
 	case d.state < simSyncing:
@@ -129,6 +130,8 @@ func (r *simRun) turn(d *simDaemon) {
 		}
 	case x < 58:
 		d.settle()
+	case x < 59:
+		d.compact()
 	default:
 		d.upkeep()
 	}

@@ -13,20 +13,21 @@ type sim struct {
 	keys  []entryKey
 	index map[entryKey]int
 	// cuts[i][j]: nothing gets from node i to node j.
-	cuts     [][]bool
-	tick     int64 // of all clocks, if that is more than a nanosecond
-	scans    bool  // maps are scanned before all is called quiet
-	blind    bool  // no hooks
-	keysOnly bool  // hooks tell which key was updated, by the daemon too, and not to what
-	moves    int   // counts what moved: when nothing does it is quiet
-	mapIDs   int
-	tables   *simTables
-	model    *simModel                                   // what must come of it; nil in scripts
-	trace    func(format string, args ...any)            // what becomes of changes; nil: not wanted
-	notes    func(format string, args ...any)            // what else happens; nil: not wanted
-	told     func(st *simStream, d *simDelta, o Outcome) // each record that a stream brought; nil: not wanted
-	err      error                                       // the first thing that must not be
-	repaired int                                         // records that comparing put right
+	cuts      [][]bool
+	tick      int64 // of all clocks, if that is more than a nanosecond
+	scans     bool  // maps are scanned before all is called quiet
+	blind     bool  // no hooks
+	keysOnly  bool  // hooks tell which key was updated, by the daemon too, and not to what
+	moves     int   // counts what moved: when nothing does it is quiet
+	mapIDs    int
+	tables    *simTables
+	model     *simModel                                   // what must come of it; nil in scripts
+	trace     func(format string, args ...any)            // what becomes of changes; nil: not wanted
+	notes     func(format string, args ...any)            // what else happens; nil: not wanted
+	told      func(st *simStream, d *simDelta, o Outcome) // each record that a stream brought; nil: not wanted
+	err       error                                       // the first thing that must not be
+	repaired  int                                         // records that comparing put right
+	compacted int                                         // tombstones
 	// forgotten: a tombstone, by a table that is gone.
 	forgotten bool
 	// defended: a stranger's record did not replace another: nodes have to compare.

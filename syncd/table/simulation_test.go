@@ -85,6 +85,7 @@ func (a *simTotals) add(r *simRun) {
 			a.counts[name] += int(n)
 		}
 	}
+	a.counts["compacted"] += r.compacted
 	a.counts["repaired"] += r.repaired
 	for name, n := range r.stats {
 		a.counts[name] += n

@@ -37,7 +37,7 @@ func (t *Table) find(key []byte) (hash, slot uint32) {
 // create makes a live record without a value that is in no list yet, or
 // returns 0 when the table is full.
 func (t *Table) create(hash uint32, key []byte) uint32 {
-	if t.used >= t.max && !t.makeRoom(keptTombs) {
+	if t.used+t.log.n >= t.max && !t.makeRoom(keptTombs) {
 		t.stats.Refused++
 		return 0
 	}
@@ -54,8 +54,11 @@ func (t *Table) create(hash uint32, key []byte) uint32 {
 // replication for as long as a burst of deletes is remembered.
 func (t *Table) makeRoom(kept flags) bool {
 	const tries = 64 // those still to be written go round
-	for range min(tries, t.tombs.len()) {
-		if t.expireOne(t.tombs.pop(), kept) {
+	for range tries {
+		if t.log.n == 0 {
+			t.pass() // what the hand has not passed is younger
+		}
+		if t.forgetOldest() || (t.tombs.len() > 0 && t.expireOne(t.tombs.pop(), kept)) {
 			t.stats.ExpiredEarly++
 			return true
 		}
@@ -109,10 +112,6 @@ func (t *Table) kill(s uint32, now int64) {
 		now = t.now
 	}
 	m.seen = max(m.seen, now)
-	if !m.is(flagInTombs) {
-		m.flags |= flagInTombs
-		t.tombs.push(tomb{m.seen, s})
-	}
 }
 
 // put gives a record its content: a value, or none for a tombstone. Until the record

@@ -96,7 +96,7 @@ func (t *Table) Stats() Stats {
 	s := t.stats
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
-		t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
+		t.log.bytes() + t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
 		t.tombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
 		t.rechecks.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4)
 	return s

@@ -20,7 +20,7 @@ const DefaultTombstoneGrace = 5 * time.Second
 const DefaultMaxTombstones = 1 << 16
 
 // maxRecords is what slot numbers can name, with room for the two sentinels.
-const maxRecords = math.MaxUint32 - 2
+const maxRecords = math.MaxInt32 - 2
 
 // ErrOptions is wrapped by the errors of New.
 var ErrOptions = errors.New("invalid table options")
@@ -150,7 +150,10 @@ type Table struct {
 	trail    trail
 	warmth   uint64 // what was read ahead, for nobody
 
-	tombs    fifo[tomb]
+	log      tombLog
+	hand     *Cursor // see compact.go
+	thawed   thawed
+	tombs    fifo[tomb] // tombstones in slots that the hand has passed
 	rechecks fifo[uint32]
 	failures fifo[uint32]
 	retries  fifo[uint32] // of these, to be written again. flagInFailures: in one of the two
@@ -213,6 +216,8 @@ func New(o Options) (*Table, error) {
 	t.index.init()
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
+	t.log.init(&t.opt)
+	t.hand = t.NewCursor(0)
 	return t, nil
 }
 

@@ -14,11 +14,21 @@ func (tx *Tx) Touch(node string, c *Cursor, limit int) (more bool) {
 		if s == 0 {
 			return false
 		}
-		if t.owners.list[t.meta(s).owner].Node == node {
+		if s&compactBit != 0 {
+			t.touchCompact(s, node)
+		} else if t.owners.list[t.meta(s).owner].Node == node {
 			t.moveTail(s)
 		}
 	}
 	return true
+}
+
+func (t *Table) touchCompact(number uint32, node string) {
+	c, i := t.log.at(number)
+	if t.owners.list[c.owners[i]].Node == node {
+		t.moveTail(t.thaw(t.hash(t.log.key(c, i)), number))
+		t.refreeze()
+	}
 }
 
 // Sweep deletes the live records that any incarnation of a node owns and whose
@@ -45,8 +55,11 @@ func (tx *Tx) SweepBuckets(node string, in *BucketSet, before uint64, now int64,
 func (t *Table) sweep(node string, in *BucketSet, before uint64, now int64, c *Cursor, limit int) (more bool) {
 	for range limit {
 		s := c.bounded()
-		if s == 0 || t.meta(s).seq >= before {
+		if s == 0 || c.pos >= before {
 			return false
+		}
+		if s&compactBit != 0 {
+			continue
 		}
 		m := t.meta(s)
 		if !m.live() || t.owners.list[m.owner].Node != node || (in != nil && !in.Has(t.bucket(t.key(s)))) {
@@ -82,6 +95,13 @@ func (tx *Tx) ExpireUnwritten(now int64, limit int) (more bool) {
 // Options.TombstoneTTL.
 func (tx *Tx) SetAcknowledged(position uint64) { tx.t.acked = min(position, tx.t.seq) }
 
+// handSteps is how many records the hand passes at least in a call of Expire.
+const handSteps = 64
+
+// inTombs reports whether a slot holds a tombstone that waits in the queue tombs. The queue may
+// also name slots of other records.
+func (m *meta) inTombs() bool { return !m.live() && m.is(flagInTombs) }
+
 // expire forgets old tombstones but those with a flag.
 func (t *Table) expire(now int64, limit int, kept flags) (more bool) {
 	t.tx.Now(now)
@@ -89,21 +109,24 @@ func (t *Table) expire(now int64, limit int, kept flags) (more bool) {
 	if now < math.MinInt64+ttl {
 		return false
 	}
+	more = t.compact(now, max(limit, handSteps))
+	more = t.expireCompact(now, limit) || more
+	shorter := false
 	n := min(limit, t.tombs.len())
 	for range n {
 		if q := t.tombs.peek(); !t.due(q, now) {
-			return false
+			return more
 		}
-		more = t.expireDue(t.tombs.pop(), now-ttl, now, kept) || more
+		shorter = t.expireDue(t.tombs.pop(), now-ttl, now, kept) || shorter
 	}
-	return more && n == limit
+	return more || (shorter && n == limit)
 }
 
 // due reports whether the oldest tombstone may be forgotten: at the end of its lifetime, or once
 // it is acknowledged. If it is not, those behind it are not.
 func (t *Table) due(q tomb, now int64) bool {
 	switch {
-	case q.when <= now-int64(t.opt.TombstoneTTL), t.meta(q.slot).live():
+	case q.when <= now-int64(t.opt.TombstoneTTL), !t.meta(q.slot).inTombs():
 		return true
 	case q.when > now-int64(t.opt.TombstoneGrace) || t.loading != nil || t.unsure:
 		return false
@@ -117,7 +140,7 @@ func (t *Table) expireDue(q tomb, old, now int64, kept flags) bool {
 	const open = flagRecheck | flagDoubt
 	m := t.meta(q.slot)
 	switch {
-	case m.live():
+	case !m.inTombs():
 		m.flags &^= flagInTombs
 	case m.is(flagReleased & kept):
 		t.tombs.push(tomb{now, q.slot})
@@ -141,7 +164,7 @@ func (t *Table) expireDue(q tomb, old, now int64, kept flags) bool {
 func (t *Table) expireOne(q tomb, kept flags) bool {
 	m := t.meta(q.slot)
 	switch {
-	case m.live():
+	case !m.inTombs():
 		m.flags &^= flagInTombs
 		return false
 	case m.is(kept):

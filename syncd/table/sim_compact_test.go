@@ -1,0 +1,23 @@
+package table
+
+// compact has the hand of a daemon's table pass what it can, as if enough time had passed.
+func (d *simDaemon) compact() {
+	was := d.tab.log.n
+	d.tab.Update(func(*Tx) {
+		for d.tab.compact(d.n.clock()+compactAfter, 2) {
+		}
+	})
+	d.n.sim.compacted += d.tab.log.n - was
+}
+
+// compacts reports whether compact does anything to a tombstone.
+func (d *simDaemon) compacts() bool {
+	t := d.tab
+	for s := t.meta(t.hand.at).next; s != order; s = t.meta(s).next {
+		if m := t.meta(s); !m.live() && !m.is(flagInTombs) {
+			settled := m.seq <= t.applied && !m.is(flagDirty|flagRecheck|flagDoubt|flagReleased)
+			return !t.waits(m, d.n.clock()+compactAfter, settled)
+		}
+	}
+	return false
+}

@@ -1,0 +1,167 @@
+package table
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+)
+
+// logModel is a table with a log of compact tombstones alone, and what should be in it.
+type logModel struct {
+	tab  *Table
+	live []uint64 // positions, which are the keys too
+	gone []uint64
+}
+
+func newLogModel(t *testing.T, shift uint) *logModel {
+	t.Helper()
+	tab, err := New(Options{Self: self, KeySize: 8, ValueSize: 8, Seed: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tab.log.shift = shift
+	return &logModel{tab: tab}
+}
+
+func logKey(seq uint64) []byte { return binary.LittleEndian.AppendUint64(nil, seq) }
+
+func (m *logModel) add(gap uint64) {
+	t := m.tab
+	t.seq += gap
+	k := logKey(t.seq)
+	t.log.add(&tombEntry{seq: t.seq, seen: int64(t.seq), version: Version(t.seq), bits: uint32(t.seq%2) * tombExpired}, t.hash(k), k)
+	t.hand.pos = t.seq
+	t.stats.Tombstones++
+	m.live = append(m.live, t.seq)
+}
+
+func (m *logModel) remove(i int) {
+	k := logKey(m.live[i])
+	h := m.tab.hash(k)
+	m.tab.log.remove(m.tab.log.find(h, k), h)
+	m.tab.stats.Tombstones--
+	m.gone = append(m.gone, m.live[i])
+	m.live = append(m.live[:i], m.live[i+1:]...)
+}
+
+func (m *logModel) check(t *testing.T) {
+	t.Helper()
+	checkInvariants(t, m.tab)
+	if m.tab.log.n != len(m.live) {
+		t.Fatalf("%d entries, want %d", m.tab.log.n, len(m.live))
+	}
+	for _, seq := range m.gone[max(0, len(m.gone)-100):] {
+		if k := logKey(seq); m.tab.log.find(m.tab.hash(k), k) != 0 {
+			t.Fatalf("removed entry %d is found", seq)
+		}
+	}
+	c := m.tab.NewCursor(0)
+	defer c.Close()
+	m.read(t, c, len(m.live))
+}
+
+// read demands the next entries of a cursor.
+func (m *logModel) read(t *testing.T, c *Cursor, n int) {
+	t.Helper()
+	for _, seq := range m.live {
+		if seq <= c.pos || n == 0 {
+			continue
+		}
+		n--
+		var rec Record
+		if !m.tab.tx.Next(c, &rec) || rec.Position != seq || rec.Version != Version(seq) || rec.Expired != (seq%2 == 1) ||
+			binary.LittleEndian.Uint64(rec.Key) != seq {
+			t.Fatalf("%+v, want %d", rec, seq)
+		}
+		chunk, i := m.tab.log.at(uint32(rec.Ref))
+		if seen := chunk.seen(i); seen < int64(seq) || (seen > int64(seq)+16*m.tab.log.granule) {
+			t.Fatalf("entry of %d may be forgotten after %d", seq, seen)
+		}
+	}
+}
+
+// TestTombLog compares the log with a model under random changes, with cursors that read on meanwhile.
+func TestTombLog(t *testing.T) {
+	merged := 0
+	for seed := range uint64(60) {
+		rnd := rand.New(rand.NewPCG(seed, 7))
+		m := newLogModel(t, uint(1+seed%4))
+		m.tab.log.granule = rnd.Int64N(9)
+		cursors := []*Cursor{m.tab.NewCursor(0), m.tab.NewCursor(0), m.tab.NewCursor(0)}
+		grow := rnd.IntN(2)
+		for step := range 3000 {
+			if step%500 == 0 {
+				grow = rnd.IntN(9)
+			}
+			switch x := rnd.IntN(12); {
+			case x < grow:
+				gap := uint64(1 + rnd.IntN(3))
+				if rnd.IntN(100) == 0 {
+					gap += 1 << 29
+				}
+				m.add(gap)
+			case x < 9 && len(m.live) > 0:
+				m.remove(rnd.IntN(len(m.live)))
+			case x < 11:
+				m.read(t, cursors[rnd.IntN(len(cursors))], rnd.IntN(5))
+			default:
+				before := len(m.tab.log.chunks)
+				for m.tab.log.merge() {
+				}
+				if len(m.tab.log.chunks) < before {
+					merged++
+				}
+			}
+			if step%50 == 0 {
+				m.check(t)
+			}
+		}
+		if n := len(m.live); n > 0 {
+			c, i := m.tab.log.oldest()
+			if c.seq(i) != m.live[0] {
+				t.Fatalf("oldest is %d, want %d", c.seq(i), m.live[0])
+			}
+		}
+		for len(m.live) > 0 {
+			m.remove(rnd.IntN(len(m.live)))
+		}
+		if m.check(t); len(m.tab.log.chunks) != 0 {
+			t.Fatalf("%d chunks without an entry", len(m.tab.log.chunks))
+		}
+	}
+	if merged < 100 {
+		t.Errorf("%d times chunks were merged", merged)
+	}
+}
+
+// TestTombLogIsBounded: the log has room for twice its entries and a few chunks, however many are
+// superseded, and its index shrinks.
+func TestTombLogIsBounded(t *testing.T) {
+	m := newLogModel(t, 6)
+	for range 20_000 {
+		m.add(1)
+	}
+	full := m.tab.log.index.bytes
+	if each := float64(full) / 20_000; each > 9.5 {
+		t.Errorf("%.1f bytes of index a tombstone", each)
+	}
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for len(m.live) > 100 {
+		i := rnd.IntN(len(m.live))
+		k := logKey(m.live[i])
+		h := m.tab.hash(k)
+		m.tab.log.remove(m.tab.log.find(h, k), h)
+		m.tab.stats.Tombstones--
+		m.live[i] = m.live[len(m.live)-1]
+		m.live = m.live[:len(m.live)-1]
+		for m.tab.log.merge() {
+		}
+		if l := &m.tab.log; l.used > 2*l.n+5<<6 {
+			t.Fatalf("%d entries of %d are live", l.n, l.used)
+		}
+	}
+	if is := m.tab.log.index.bytes; is > full/20 {
+		t.Errorf("index of %d bytes, %d when it was full", is, full)
+	}
+	checkInvariants(t, m.tab)
+}
