@@ -1,6 +1,6 @@
 // Package process starts this program again in another role: as a daemon that a feed drives, or as
-// part of a load. What is measured of such a process is its own: processor time, memory,
-// goroutines and descriptors.
+// part of a load. Such a process has its own processor time, memory, goroutines and
+// descriptors, which can be measured.
 package process
 
 import (

@@ -115,7 +115,7 @@ func (d *Daemon) unserved() map[string]unservedMap {
 }
 
 // unservedText says why a map is not replicated with a peer, or nothing if it is. A peer that
-// is yet to answer is no such case where it is about to send.
+// is yet to answer does not count where it is about to send.
 func unservedText(peer string, m *replicate.MapStatus) string {
 	switch {
 	case m.State == replicate.StateWaiting && !m.CaughtUp:

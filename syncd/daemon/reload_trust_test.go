@@ -12,8 +12,8 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// A reload takes the settings over that say who may do what. What is no longer allowed ends, what
-// is allowed begins, and no node leaves service.
+// A reload applies the settings of permission. Streams that they forbid end, streams that they
+// allow begin, and no node leaves service.
 func TestReloadChangesWhoMayDoWhat(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := testcert.NewCA(dir, "ca")

@@ -94,14 +94,14 @@ func (r *Replicator) Reauthorise() {
 			continue
 		}
 		if err == nil {
-			err = status.Errorf(codes.PermissionDenied, "%q is no longer allowed what it was: %v (settings allowed-names, observers)", s.target.Node, errDenied)
+			err = status.Errorf(codes.PermissionDenied, "%q has lost a role: %v (settings allowed-names, observers)", s.target.Node, errDenied)
 		}
 		s.cancel(err)
 	}
 }
 
 // SetAccess changes which nodes may read and write a map. The streams of the map begin anew:
-// those that are no longer allowed are refused. It does nothing if there is no map of that name.
+// those that it forbids are refused. It does nothing if there is no map of that name.
 func (r *Replicator) SetAccess(name string, access Access) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

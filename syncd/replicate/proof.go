@@ -87,8 +87,8 @@ func (r *Replicator) Discover(hints []Peer) {
 			continue
 		}
 		q := p.prospect(h.Node, false)
-		// A node from the future is dialled, so that its stream proves that. It is no hint where
-		// a live one is.
+		// A node from the future is dialled, so that its stream proves that. It replaces the
+		// address of no live node.
 		if q != nil && q.hint.Incarnation < h.Incarnation && (!q.live() || r.plausible(h)) {
 			q.hint = h
 		}
