@@ -254,12 +254,12 @@ func TestHandsOfFormerHolders(t *testing.T) {
 		(*Tx).Refill,
 	} {
 		m.send(peer, "b", 20, Version(1000*m.tab.Stats().Head+1000))
-		if n := len(m.tab.cursors); n != 2 {
-			t.Errorf("%d cursors, want the writer's and a hand", n)
+		if n := len(m.tab.cursors); n != 3 {
+			t.Errorf("%d cursors, want the writer's, that of the table and a hand", n)
 		}
 		m.tab.Update(forget)
-		if n := len(m.tab.cursors); n != 1 {
-			t.Errorf("%d cursors, want the writer's alone", n)
+		if n := len(m.tab.cursors); n != 2 {
+			t.Errorf("%d cursors, want the writer's and that of the table", n)
 		}
 	}
 }
