@@ -85,7 +85,7 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
 		return Accepted
 	}
-	if opt.Repair && !d.Delete && !m.live() && m.version >= d.Version && t.owners.list[m.owner].Node != t.owners.list[d.Owner].Node {
+	if opt.Repair && !d.Delete && !m.live() && m.version >= d.Version && m.owner != d.Owner {
 		t.repeatDelete(s)
 	}
 	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {

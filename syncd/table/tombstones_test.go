@@ -98,6 +98,13 @@ func TestForgottenDeleteIsRepeated(t *testing.T) {
 	if r.tab.Stats().Head == before {
 		t.Error("the tombstone is not sent again")
 	}
+	// So is the tombstone of the owner's earlier incarnation, which does not remember it.
+	again := Owner{Node: peer.Node, Incarnation: peer.Incarnation + 1}
+	r.remote(Accepted, 1*second, peer, 10, "m", "-")
+	r.merge(Stale, 2*second, peer, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("m", "- v10 b100")
+	r.merge(Stale, 2*second, again, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("m", "- v11 a100")
 	// Of two claimed records the owner alone decides which is newer.
 	first := Owner{Node: "aa", Incarnation: 1}
 	r.remote(Accepted, 1*second, peer, ClaimedVersion, "l", "-")
