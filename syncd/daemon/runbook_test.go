@@ -82,6 +82,10 @@ func TestRunbookHasEachMetric(t *testing.T) {
 	n2.secure(ca, testcert.Options{}, 1)
 	startPair(t, n1, n2)
 	n1.stranger()
+	n3 := newNode(t, 3, "ct="+path1) // refused: its clock is ahead
+	n3.secure(ca, testcert.Options{}, 1)
+	n3.wall = func() time.Time { return time.Now().Add(time.Hour) }
+	n3.start()
 	// What is there depends on what has happened: a scan, a refusal, a comparison.
 	var missing []string
 	defer func() {
@@ -99,6 +103,13 @@ func TestRunbookHasEachMetric(t *testing.T) {
 		}
 		return len(missing) == 0
 	})
+	const apart = "mapsync_clock_too_far_ahead_seconds" // the node that is ahead has the other value
+	var ahead []string
+	eventually(t, "the node that is ahead exports it, too", func() bool {
+		ahead = n3.scrape()[apart].Labels["ahead"]
+		return len(ahead) > 0
+	})
+	exported[apart].Labels["ahead"] = append(exported[apart].Labels["ahead"], ahead...)
 	for name, got := range exported {
 		want, ok := documented[name]
 		switch {
