@@ -84,7 +84,7 @@ func (in *intake) noteRejected(res *merged) {
 	if total > 0 {
 		in.l.r.opt.Logger.Warn("records rejected: the peer may not send them",
 			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name), slog.String("reasons", reasonsOf(res)),
-			slog.String("hint", "the peer is hostile, or its membership or write-from differs from this node's"))
+			slog.String("hint", "normal for a moment while nodes join or leave; else the peer's write-from differs from this node's, or the peer is hostile"))
 	}
 }
 
