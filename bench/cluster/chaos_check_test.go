@@ -1,0 +1,146 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"mapsync/syncd/daemon"
+)
+
+// agree says where nodes differ, or what they have not proven yet.
+func (c *chaos) agree(ctx context.Context) error {
+	return c.agreeOn(func(held content) error {
+		if !c.plan.remembered() {
+			return nil
+		}
+		return c.asWritten(ctx, held)
+	})(ctx)
+}
+
+// agreeOn asks for agreement, and for more of what is agreed on.
+func (c *chaos) agreeOn(check func(content) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := c.proven(ctx); err != nil {
+			return err
+		}
+		var held content // by the first table, and so by all
+		for i, n := range c.nodes {
+			table, err := n.content(ctx, "/table")
+			if err != nil {
+				return err
+			}
+			kernel, err := n.content(ctx, "/dump")
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				held = table
+			}
+			err = difference(n.name+" table against that of "+c.nodes[0].name, held, table)
+			if err == nil && c.plan.Map.LRU {
+				table = within(table, kernel) // the rest was driven out
+				kernel, err = unexpired(ctx, n, kernel, table)
+			}
+			if err == nil {
+				err = difference(n.name+" kernel map against its table", table, kernel)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return check(held)
+	}
+}
+
+// asWritten compares what nodes hold of each data plane's own flows with what that wrote. An invented
+// owner may add flows that have ended.
+func (c *chaos) asWritten(ctx context.Context, held content) error {
+	for i, n := range c.nodes {
+		if c.plan.exposed(i) {
+			continue
+		}
+		want, err := n.content(ctx, "/expected")
+		if err != nil {
+			return err
+		}
+		var number [4]byte
+		for key := range want {
+			number = [4]byte([]byte(key[:4]))
+			break
+		}
+		own := make(content)
+		for key, value := range held {
+			if _, goesOn := want[key]; !goesOn && isInvented(value) {
+				continue
+			}
+			if len(want) > 0 && [4]byte([]byte(key[:4])) == number {
+				own[key] = value
+			}
+		}
+		if err := difference("flows of "+n.name, want, own); err != nil {
+			return errors.Join(err, c.explain(ctx, n, want, own))
+		}
+	}
+	return nil
+}
+
+// explain says whose some of the entries are that are not as written.
+func (c *chaos) explain(ctx context.Context, n *remote, want, own content) error {
+	records, err := n.content(ctx, "/records")
+	if err != nil {
+		return err
+	}
+	var lines []error
+	all := maps.Clone(own)
+	maps.Copy(all, want)
+	for key := range all {
+		if want[key] != own[key] && len(lines) < 8 {
+			lines = append(lines, fmt.Errorf("  %x: want %x, got %s", key[:8], head(want[key]), records[key]))
+		}
+	}
+	return errors.Join(lines...)
+}
+
+// proven says which pair of nodes has not proven yet that it holds the same.
+func (c *chaos) proven(ctx context.Context) error {
+	all := make([]daemon.Status, len(c.nodes))
+	positions := make(map[string]uint64)
+	var errs []error
+	for i, n := range c.nodes {
+		s, err := n.status(ctx)
+		if err != nil {
+			return err
+		}
+		all[i] = s
+		positions[s.Node] = s.Maps[0].Position
+		if !s.Ready || len(s.Peers) != c.peers() {
+			errs = append(errs, fmt.Errorf("node %s sees %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
+		}
+		if m := s.Maps[0]; m.Pending+m.Failed > 0 || s.Capture.Losses.Open {
+			errs = append(errs, fmt.Errorf("node %s has %d entries to write and %d that failed, losses open: %v",
+				s.Node, m.Pending, m.Failed, s.Capture.Losses.Open))
+		}
+	}
+	for _, s := range all {
+		for _, p := range s.Peers {
+			m := daemon.PeerMapStatus{State: "unknown"}
+			if len(p.Maps) > 0 {
+				m = p.Maps[0]
+			}
+			if c.isMisfit(p.Node) {
+				if m.Agreed {
+					errs = append(errs, fmt.Errorf("%s counts %s as in sync, whose map is another one", s.Node, p.Node))
+				}
+				continue
+			}
+			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {
+				errs = append(errs, fmt.Errorf("%s has not proven to hold what %s does: agreed %v up to %d of %d, %d divergent, %s %s",
+					s.Node, p.Node, m.Agreed, m.AgreedPosition, positions[p.Node], m.Divergent, m.State, cmp.Or(p.Error, m.Error)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
