@@ -95,7 +95,9 @@ func (o *orderTest) change(t *rapid.T) {
 		c.Op = OpDelete
 	}
 	o.tab.Update(func(tx *Tx) {
-		if tx.Local(c) == Accepted {
+		// A repeated delete of a compact tombstone moves it: the log cannot keep the time of the event.
+		compact := o.tab.log.find(o.tab.hash(c.Key), c.Key) != 0
+		if tx.Local(c) == Accepted || compact {
 			o.changed(text(c.Key), c.Op == OpDelete)
 		}
 	})
