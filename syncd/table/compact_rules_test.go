@@ -174,6 +174,7 @@ func TestCompactTombstoneIsForgottenWhileLoading(t *testing.T) {
 	r.expire(9*second, 9)
 	r.want("l", "unknown")
 	r.load(Accepted, "l", "v")
+	r.want("l", "v v0 a100")
 	r.wantRechecks("l")
 }
 

@@ -141,6 +141,8 @@ func TestCompactTombstonesAreForgotten(t *testing.T) {
 	r.acknowledge(4)
 	r.expire(7*second-1, 9)
 	r.wantOrder("bcd")
+	r.expire(7*second, 9)
+	r.wantOrder("cd")
 	r.expire(100*second-40*second-1, 1)
 	r.wantOrder("cd")
 	r.tab.Update((*Tx).BeginLoad)

@@ -80,6 +80,14 @@ func checkInvariants(tb interface {
 // checkCompact verifies the log of compact tombstones.
 func checkCompact(tb interface{ Fatalf(string, ...any) }, t *Table, st *Stats) {
 	l := &t.log
+	if n := len(l.byID); n != len(l.chunks)+len(l.free) {
+		tb.Fatalf("%d ids of chunks, %d in use and %d free", n, len(l.chunks), len(l.free))
+	}
+	for _, id := range l.free {
+		if l.byID[id] != nil {
+			tb.Fatalf("the free id %d has a chunk", id)
+		}
+	}
 	live, used, last := 0, 0, uint64(0)
 	for at, c := range l.chunks {
 		if c.live == 0 || l.byID[c.id] != c || c.n > len(c.places) || len(c.runs) == 0 || c.runs[0].first != 0 {

@@ -109,10 +109,10 @@ func (l *tombLog) insert(hash, number uint32) {
 	g.insert(tagOf(hash), number)
 }
 
-// place returns where a segment has a tombstone.
+// place returns where a segment has a tombstone. No place between there and the home of its tag is empty.
 func (g *tombSegment) place(hash, number uint32) int {
 	i := g.home(tagOf(hash))
-	for g.numbers[i] != number || g.tags[i] == 0 {
+	for g.numbers[i] != number {
 		i = g.after(i)
 	}
 	return i

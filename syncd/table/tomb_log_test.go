@@ -165,3 +165,82 @@ func TestTombLogIsBounded(t *testing.T) {
 	}
 	checkInvariants(t, m.tab)
 }
+
+// TestTombLogSpan: a chunk holds positions less than 2^29 apart, also after a merge, and the search for
+// chunks to merge ends if there are none.
+func TestTombLogSpan(t *testing.T) {
+	const span = 1 << 29
+	m := newLogModel(t, 3)
+	m.add(1)
+	m.add(span - 1)
+	m.add(1)
+	if n := len(m.tab.log.chunks); n != 2 {
+		t.Errorf("%d chunks for positions %d apart, want 2", n, span)
+	}
+	m.check(t)
+	m = newLogModel(t, 3)
+	fill := func(live int) { // a chunk
+		for i := range 8 {
+			if m.add(1); i >= live {
+				m.remove(len(m.live) - 1)
+			}
+		}
+	}
+	fill(7)
+	fill(1) // fits exactly
+	m.add(span)
+	first := m.tab.seq
+	for range 7 {
+		m.add(1)
+		m.remove(len(m.live) - 1)
+	}
+	m.add(first + span - m.tab.seq) // does not fit
+	for range 20 {
+		m.add(span)
+		for range 7 {
+			m.add(1)
+			m.remove(len(m.live) - 1)
+		}
+	}
+	before := len(m.tab.log.chunks)
+	for range 2 {
+		for m.tab.log.merge() {
+		}
+		m.check(t)
+	}
+	if n := len(m.tab.log.chunks); n != before-1 {
+		t.Errorf("%d chunks after the merge of two of %d", n, before)
+	}
+}
+
+// TestTombLogReuses: chunks that have no entry any more give their ids back.
+func TestTombLogReuses(t *testing.T) {
+	m := newLogModel(t, 1)
+	for range 100 {
+		m.add(1)
+		m.remove(0)
+	}
+	if n := len(m.tab.log.byID); n != 1 {
+		t.Errorf("%d ids for one chunk at a time", n)
+	}
+}
+
+// TestTombLogRuns: tombstones of a run are forgotten together, at most a granule late.
+func TestTombLogRuns(t *testing.T) {
+	r := newRig(t)
+	r.bury(second, "k", "l")
+	r.acknowledge(9)
+	r.expire(second+int64(DefaultTombstoneGrace)+r.tab.log.granule, 9)
+	r.wantOrder("l")
+	m := newLogModel(t, 6)
+	m.tab.log.granule = 5
+	for _, c := range []struct {
+		gap  uint64
+		runs int
+	}{{10, 1}, {5, 1}, {1, 2}, {6, 3}} {
+		m.add(c.gap)
+		if got := len(m.tab.log.chunks[0].runs); got != c.runs {
+			t.Errorf("%d runs at %d, want %d", got, m.tab.seq, c.runs)
+		}
+	}
+}
