@@ -300,6 +300,8 @@ func TestReplace(t *testing.T) {
 		"nothing":               {ReplaceNothing, "v", 10, "w", peer, Unchanged, "v v10 b100"},
 		"another value":         {ReplaceSame, "v", 10, "w", peer, Accepted, "w v10 b100 dirty"},
 		"the same value":        {ReplaceSame, "v", 10, "v", peer, Unchanged, "v v10 b100"},
+		"the same delete":       {ReplaceSame, "-", 10, "-", peer, Unchanged, "- v10 b100"},
+		"older, the same value": {ReplaceOwn, "v", 12, "v", peer, Accepted, "v v10 b100 dirty"},
 		"swept by mistake":      {ReplaceSame, "-", 10, "v", peer, Accepted, "v v10 b100 dirty"},
 		"older version":         {ReplaceSame, "v", 12, "w", peer, Stale, "v v12 b100"},
 		"older version, by it":  {ReplaceOwn, "v", 12, "w", peer, Accepted, "w v10 b100 dirty"},

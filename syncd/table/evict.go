@@ -112,7 +112,6 @@ func (t *Table) remoteExpired(d *Delta, h, s uint32, now int64) Outcome {
 	}
 	live := m.live()
 	t.leave(s)
-	m.version = 0
 	t.kill(s, now)
 	m.flags |= flagExpired
 	switch {

@@ -85,7 +85,7 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
 		return Accepted
 	}
-	if opt.Repair && !d.Delete && !m.live() && m.version >= d.Version && m.owner != d.Owner {
+	if opt.Repair && !d.Delete && !m.live() && m.owner != d.Owner {
 		t.repeatDelete(s)
 	}
 	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
@@ -204,7 +204,6 @@ func (t *Table) buryOwn(d *Delta, h uint32, now int64) Outcome {
 	if d.Delete {
 		t.adopt(s, d, now)
 	} else {
-		t.meta(s).seen = max(t.meta(s).seen, now)
 		t.stamp(s, d.Version+1, selfID)
 	}
 	if t.unsure {

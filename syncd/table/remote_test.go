@@ -137,6 +137,8 @@ func TestOwnRecordsReturnToTheSameMap(t *testing.T) {
 	r.want("x", "- v1501 a100")
 	r.remote(Accepted, 0, older, 1700, "x", "-")
 	r.want("x", "- v1700 a90")
+	r.remote(Accepted, 0, older, 1500, "y", "v")
+	r.want("y", "- v1501 a100")
 	// A third node that took the key over since wins over both.
 	r.remote(Accepted, 0, peer, 1602, "e", "p")
 	r.want("e", "p v1602 b100 dirty")
@@ -195,7 +197,18 @@ func TestConflictOwn(t *testing.T) {
 	r.want("x", "- v2001 a100")
 	r.remote(Accepted, 1000, self, 2001, "k", "-")
 	r.want("k", "v v2002 a100")
-	if st := r.tab.Stats(); st.RemoteConflictOwn != 3 {
+	// The same content here, too, has a version that the peers' does not win over.
+	r.remote(Accepted, 1000, self, 3000, "k", "v")
+	r.want("k", "v v3001 a100")
+	// An expiry is no exception.
+	r.expired(Accepted, 1000, self, 4000, "k")
+	r.want("k", "v v4001 a100")
+	// What has become of the key since counts.
+	r.remote(Accepted, 1000, peer, 5000, "k", "p")
+	r.write()
+	r.remote(Accepted, 1000, self, 6000, "k", "w")
+	r.want("k", "p v6001 a100")
+	if st := r.tab.Stats(); st.RemoteConflictOwn != 6 {
 		t.Fatalf("%d conflicts", st.RemoteConflictOwn)
 	}
 	if keys := r.write(); keys != "" {

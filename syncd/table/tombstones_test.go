@@ -95,8 +95,8 @@ func TestForgottenDeleteIsRepeated(t *testing.T) {
 	before := r.tab.Stats().Head
 	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("k", "- v11 a100")
-	if r.tab.Stats().Head == before {
-		t.Error("the tombstone is not sent again")
+	if st := r.tab.Stats(); st.Head == before || st.Repeated != 1 {
+		t.Errorf("head %d, was %d, repeated %d", st.Head, before, st.Repeated)
 	}
 	// So is the tombstone of the owner's earlier incarnation, which does not remember it.
 	again := Owner{Node: peer.Node, Incarnation: peer.Incarnation + 1}
