@@ -107,10 +107,6 @@ func (d *delivered) add(c coverage) {
 	}
 }
 
-func (d *delivered) has(node string) bool {
-	return !slices.ContainsFunc(d.trail, func(c coverage) bool { return !c.has(node) })
-}
-
 // memory remembers what was delivered to each peer. One that comes back resumes where it
 // was, and membership and its requests may have changed meanwhile.
 type memory struct {

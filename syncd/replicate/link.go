@@ -228,7 +228,9 @@ func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error 
 	if o := shownBy(w); o != l.peer {
 		if o.Node == l.peer.Node {
 			l.r.opt.Mistaken(o.Node)
-			l.r.proved(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.current().Addr})
+			if err := l.r.proved(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.current().Addr}); err != nil {
+				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
+			}
 		}
 		return fmt.Errorf("reach %q of %d, expected %q of %d: %w",
 			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)

@@ -376,3 +376,8 @@ func TestMemoryOfDeliveries(t *testing.T) {
 		t.Error("a trail that was cut says that all was delivered")
 	}
 }
+
+// has reports whether the receiver has the records of a node.
+func (d *delivered) has(node string) bool {
+	return !slices.ContainsFunc(d.trail, func(c coverage) bool { return !c.has(node) })
+}

@@ -76,7 +76,7 @@ func (r *rig) step(random *rand.Rand, now int64, keys int) {
 
 // canMakeWay reports whether an evicted record is for this node to expire at once.
 func (t *Table) canMakeWay() bool {
-	for s := uint32(firstSlot); s < t.allocated; s++ {
+	for s := firstSlot; s < t.allocated; s++ {
 		m := t.meta(s)
 		if m.is(flagFree) || !t.expirable(m) || m.is(openEvicted) || !m.is(flagInEvicted) {
 			continue

@@ -189,11 +189,6 @@ func (c *tombChunk) note(i int, seen, granule int64) {
 	}
 }
 
-// entry returns an entry.
-func (c *tombChunk) entry(i int) tombEntry {
-	return tombEntry{seq: c.seq(i), seen: c.seen(i), version: c.versions[i], owner: c.owners[i], bits: c.places[i] & (1<<tombBits - 1)}
-}
-
 // remove takes a tombstone out. Its chunk goes with the last one.
 func (l *tombLog) remove(number, hash uint32) {
 	l.index.remove(hash, number&^compactBit)
