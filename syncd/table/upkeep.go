@@ -67,7 +67,7 @@ func (t *Table) sweep(node string, in *BucketSet, before uint64, now int64, c *C
 		}
 		t.withdraw(s)
 		t.kill(s, now)
-		m.seen, m.cpu = max(m.seen, now), cpuNone
+		m.cpu = cpuNone
 		t.markDirty(s)
 		t.moveTail(s)
 		t.stats.Swept++
