@@ -238,3 +238,16 @@ func TestReleasedEntriesTakeTurns(t *testing.T) {
 		t.Errorf("%q are read again", got)
 	}
 }
+
+// TestOwnRecordThatAPeerHolds: a record of this incarnation that this node does not have was given up before.
+func TestOwnRecordThatAPeerHolds(t *testing.T) {
+	r := newRig(t, lru(8, 8), room(1))
+	r.tab.Update((*Tx).BeginLoad)
+	r.remote(Accepted, second, self, 2000, "k", "v")
+	r.want("k", "- v2000 a100")
+	r.isExpired("k", false)
+	r.wantRechecks("")
+	r = newRig(t, room(1))
+	r.local(Accepted, second, "update l v packet 0")
+	r.remote(Refused, second, self, 2000, "k", "v")
+}

@@ -83,6 +83,7 @@ func TestStaleRecordsAreNotRejected(t *testing.T) {
 	r.local(Accepted, second, "update m v packet 0")
 	r.remote(Stale, second, peer, 9, "k", "v")
 	r.remote(Refused, second, peer, 11, "k", "v")
+	r.remote(Accepted, second, peer, 11, "unknown", "-")
 	if n := r.tab.Stats().Rejected; n != 1 {
 		t.Errorf("%d records rejected", n)
 	}
