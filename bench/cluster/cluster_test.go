@@ -204,16 +204,27 @@ func (tr *trial) ready(ctx context.Context) error {
 	return nil
 }
 
-// noLosses fails when any event was lost: then nothing could be expected to be equal.
+// noLosses fails if any event was lost: then nothing could be expected to be equal. A preemptible
+// kernel skips runs of hooks; syncd counts them and scans, so nodes are equal again.
 func (tr *trial) noLosses() {
 	tr.t.Helper()
 	for _, n := range tr.nodes {
 		s, err := n.status(tr.t.Context())
 		tr.must(err)
-		if s.Capture.Lost != 0 {
-			tr.t.Errorf("node %s lost %d events", n.name, s.Capture.Lost)
+		lost := s.Capture.Lost
+		if preemptible() {
+			lost -= s.Capture.Skipped
+		}
+		if lost != 0 {
+			tr.t.Errorf("node %s lost %d events, and skipped %d runs of hooks", n.name, lost, s.Capture.Skipped)
 		}
 	}
+}
+
+// preemptible reports whether the kernel of the matrix preempts tasks inside a hook.
+func preemptible() bool {
+	name := os.Getenv("MAPSYNC_KERNEL")
+	return name == "testing" || strings.HasSuffix(name, "/preempt=full")
 }
 
 // kill kills the syncd of random nodes at random moments while their load
