@@ -130,11 +130,12 @@ func (s *session) holder() string {
 }
 
 // makeRoom ends the oldest stream of a holder if there are as many as may be: one
-// that observes, so that observers cannot keep a replica out. The lock is held.
+// that observes, so that observers cannot keep a replica out. Streams that have ended and
+// are still registered do not count. The lock is held.
 func (r *Replicator) makeRoom(holder string) {
 	same, oldest := 0, (*session)(nil)
 	for o := range r.sessions {
-		if o.holder() != holder {
+		if o.holder() != holder || o.isDone() {
 			continue
 		}
 		same++
@@ -145,6 +146,16 @@ func (r *Replicator) makeRoom(holder string) {
 	}
 	if same >= maxStreams {
 		oldest.cancel(errReplaced)
+	}
+}
+
+// isDone reports whether the session was cancelled, or its stream has ended.
+func (s *session) isDone() bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+		return false
 	}
 }
 

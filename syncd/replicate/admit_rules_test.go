@@ -81,6 +81,10 @@ func TestRoomForStreams(t *testing.T) {
 			}
 			another, anotherCtx := enter(t, r, other)
 			another.begun = begun.Add(-time.Hour)
+			ended, _ := enter(t, r, target) // and is still registered
+			ended.begun = begun.Add(-time.Hour)
+			ended.observing.Store(true)
+			ended.cancel(errPeerGone)
 			r.makeRoom("x")
 			for i, ctx := range all {
 				if ends := errors.Is(context.Cause(ctx), errReplaced); ends != (i == c.ends) {

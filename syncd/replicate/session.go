@@ -53,6 +53,7 @@ type session struct {
 	wake     chan struct{}
 	begun    time.Time
 
+	done    <-chan struct{} // closed when cancelled; the session may be registered for a while longer
 	cancel  context.CancelCauseFunc
 	release func() bool // lets go of Run's context
 
@@ -150,6 +151,7 @@ func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, er
 	}
 	r.makeRoom(s.holder())
 	ctx, s.cancel = context.WithCancelCause(ctx)
+	s.done = ctx.Done()
 	// The stream's context tells when the stream ends, Run's when the daemon does.
 	s.release = context.AfterFunc(r.ctx, func() { s.cancel(context.Canceled) })
 	r.sessions[s] = struct{}{}
