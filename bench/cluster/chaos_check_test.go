@@ -55,8 +55,8 @@ func (c *chaos) agreeOn(check func(content) error) func(context.Context) error {
 	}
 }
 
-// asWritten compares what nodes hold of each data plane's own flows with what that wrote. An invented
-// owner may add flows that have ended.
+// asWritten compares what nodes hold of each data plane's own flows with what that wrote. The
+// hostile member may add flows that have ended.
 func (c *chaos) asWritten(ctx context.Context, held content) error {
 	for i, n := range c.nodes {
 		if c.plan.exposed(i) {
@@ -73,7 +73,7 @@ func (c *chaos) asWritten(ctx context.Context, held content) error {
 		}
 		own := make(content)
 		for key, value := range held {
-			if _, goesOn := want[key]; !goesOn && isInvented(value) {
+			if _, goesOn := want[key]; !goesOn && isForeign(value) {
 				continue
 			}
 			if len(want) > 0 && [4]byte([]byte(key[:4])) == number {

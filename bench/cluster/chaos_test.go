@@ -22,7 +22,7 @@ import (
 )
 
 var (
-	chaosSeeds = flag.Int("chaos.seeds", 0, "runs of chaos, each with the next seed and perhaps with guests; 0: a few without guests")
+	chaosSeeds = flag.Int("chaos.seeds", 0, "runs of chaos, each with the next seed and perhaps with guests; 0: a few, without guests in an emulated machine")
 	chaosFirst = flag.Uint64("chaos.first", 0, "the first seed; 0: another one in each run")
 )
 
@@ -53,7 +53,7 @@ func eachSeed(t *testing.T, first uint64, n int, c chaosScale, attach capture.At
 		first = 1 + rand.Uint64N(1<<40)
 	}
 	t.Logf("first seed %d", first)
-	if *chaosSeeds == 0 {
+	if *chaosSeeds == 0 && c.hooks {
 		c.names = 0
 	}
 	for seed := first; seed < first+uint64(n); seed++ {

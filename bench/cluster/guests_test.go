@@ -20,9 +20,11 @@ func (tr *trial) isMisfit(name string) bool {
 	return slices.ContainsFunc(tr.misfit, func(m *remote) bool { return m.name == name })
 }
 
-// isInvented reports whether a value is of an owner that was never live.
-func isInvented(value string) bool {
-	return binary.LittleEndian.Uint64([]byte(value[:8])) == inventedValue
+// isForeign reports whether the hostile member sent a value in another's name: one that was never
+// live, or an earlier incarnation of a node.
+func isForeign(value string) bool {
+	version := binary.LittleEndian.Uint64([]byte(value[:8]))
+	return version == inventedValue || version == forgedValue
 }
 
 // exposed reports whether an invented owner's record may replace one of a node: the node leaves
@@ -37,7 +39,7 @@ func (p *plan) exposed(node int) bool {
 // flows counts the entries that are not guests'.
 func flows(held content) (n int) {
 	for key, value := range held {
-		if node := binary.LittleEndian.Uint32([]byte(key[:4])); node != hostileNode && node != crowdNode && !isInvented(value) {
+		if node := binary.LittleEndian.Uint32([]byte(key[:4])); node != hostileNode && node != crowdNode && !isForeign(value) {
 			n++
 		}
 	}

@@ -86,7 +86,7 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 		return Accepted
 	}
 	if opt.Repair && !d.Delete && !m.live() && m.owner != d.Owner {
-		t.repeatDelete(s)
+		t.repeatDelete(s, d.Owner)
 	}
 	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
 		t.moveTail(s)
@@ -97,10 +97,12 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	return Stale
 }
 
-// repeatDelete sends a tombstone again, as this node's own if it was another's.
-func (t *Table) repeatDelete(s uint32) {
+// repeatDelete sends a tombstone again, as this node's own if it was another's. An older
+// incarnation's goes as it is to the node that has the key, whose local map is right about it.
+func (t *Table) repeatDelete(s uint32, has OwnerID) {
 	m := t.meta(s)
-	if m.owner == selfID {
+	from, to := &t.owners.list[m.owner], &t.owners.list[has]
+	if m.owner == selfID || (from.Node == to.Node && from.Incarnation < to.Incarnation) {
 		t.moveTail(s)
 		return
 	}

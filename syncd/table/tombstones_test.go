@@ -98,13 +98,21 @@ func TestForgottenDeleteIsRepeated(t *testing.T) {
 	if st := r.tab.Stats(); st.Head == before || st.Repeated != 1 {
 		t.Errorf("head %d, was %d, repeated %d", st.Head, before, st.Repeated)
 	}
-	// So is the tombstone of the owner's earlier incarnation, which does not remember it.
+	// So is that of the owner's earlier incarnation: the owner's map decides whether it deleted the key.
 	again := Owner{Node: peer.Node, Incarnation: peer.Incarnation + 1}
 	r.remote(Accepted, 1*second, peer, 10, "m", "-")
 	r.merge(Stale, 2*second, peer, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("m", "- v10 b100")
+	before = r.tab.Stats().Head
 	r.merge(Stale, 2*second, again, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
-	r.want("m", "- v11 a100")
+	r.want("m", "- v10 b100")
+	if st := r.tab.Stats(); st.Head == before || st.Repeated != 1 {
+		t.Errorf("head %d, was %d, repeated %d", st.Head, before, st.Repeated)
+	}
+	// What an earlier incarnation still has is deleted by the later one's tombstone.
+	r.remote(Accepted, 1*second, again, 10, "n", "-")
+	r.merge(Stale, 2*second, peer, 9, "n", "v", RemoteOptions{Touch: true, Repair: true})
+	r.want("n", "- v11 a100")
 	// Of two claimed records the owner alone decides which is newer.
 	first := Owner{Node: "aa", Incarnation: 1}
 	r.remote(Accepted, 1*second, peer, ClaimedVersion, "l", "-")
