@@ -80,6 +80,9 @@ func (c *chaos) asWritten(ctx context.Context, held content) error {
 				own[key] = value
 			}
 		}
+		if c.plan.Map.LRU && c.plan.EvictionDeletes {
+			want = within(want, own) // the rest was evicted, and so deleted
+		}
 		if err := difference("flows of "+n.name, want, own); err != nil {
 			return errors.Join(err, c.explain(ctx, n, want, own))
 		}
