@@ -1,0 +1,86 @@
+package table
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestReplace is what peers may put right that no version tells.
+func TestReplace(t *testing.T) {
+	for name, test := range map[string]struct {
+		how   Replace
+		have  string
+		v     Version
+		tell  string
+		o     Owner
+		want  Outcome
+		state string
+	}{
+		"nothing":               {ReplaceNothing, "v", 10, "w", peer, Unchanged, "v v10 b100"},
+		"another value":         {ReplaceSame, "v", 10, "w", peer, Accepted, "w v10 b100 dirty"},
+		"the same value":        {ReplaceSame, "v", 10, "v", peer, Unchanged, "v v10 b100"},
+		"the same delete":       {ReplaceSame, "-", 10, "-", peer, Unchanged, "- v10 b100"},
+		"older, the same value": {ReplaceOwn, "v", 12, "v", peer, Accepted, "v v10 b100 dirty"},
+		"swept by mistake":      {ReplaceSame, "-", 10, "v", peer, Accepted, "v v10 b100 dirty"},
+		"older version":         {ReplaceSame, "v", 12, "w", peer, Stale, "v v12 b100"},
+		"older version, by it":  {ReplaceOwn, "v", 12, "w", peer, Accepted, "w v10 b100 dirty"},
+		"another incarnation":   {ReplaceOwn, "v", 12, "w", Owner{"b", 99}, Stale, "v v12 b100"},
+		"tombstone of the same": {ReplaceOwn, "-", 12, "v", peer, Accepted, "v v10 b100 dirty"},
+	} {
+		r := newRig(t)
+		r.remote(Accepted, 1, peer, test.v, "k", test.have)
+		r.write()
+		r.merge(test.want, 2, test.o, 10, "k", test.tell, RemoteOptions{Replace: test.how})
+		if got := r.state("k"); got != test.state {
+			t.Errorf("%s: %q, want %q", name, got, test.state)
+		}
+	}
+	// What this node owns, it knows.
+	r := newRig(t)
+	r.local(Accepted, 10, "update k v packet 0")
+	r.merge(Unchanged, 20, self, 10, "k", "w", RemoteOptions{Replace: ReplaceOwn})
+	r.want("k", "v v10 a100")
+}
+
+// TestSweepBuckets deletes in some buckets what was not met.
+func TestSweepBuckets(t *testing.T) {
+	r := newRig(t)
+	var in BucketSet
+	for i := range 100 {
+		r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+	}
+	r.remote(Accepted, 1, other, 10, "k0", "w") // it has become another's
+	r.tab.View(func(tx *Tx) {
+		for _, k := range []string{"k0", "k1", "k2"} {
+			in.Add(tx.Bucket(pad(k, simKey)))
+		}
+	})
+	before := uint64(0)
+	r.tab.View(func(tx *Tx) { before = tx.Head() + 1 })
+	r.merge(Unchanged, 2, peer, 10, "k1", "v", RemoteOptions{Touch: true})
+	c, deleted := r.tab.NewCursor(0), 0
+	defer c.Close()
+	for more := true; more; {
+		r.tab.Update(func(tx *Tx) {
+			var n int
+			n, more = tx.SweepBuckets("b", &in, before, 2, c, 7)
+			deleted += n
+		})
+	}
+	for i := range 100 {
+		k := fmt.Sprint("k", i)
+		gone := strings.HasPrefix(r.state(k), "-")
+		r.tab.View(func(tx *Tx) {
+			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, simKey)))) {
+				t.Errorf("%s: deleted %t", k, gone)
+			}
+		})
+		if gone {
+			deleted--
+		}
+	}
+	if deleted != 0 || in.Len() != 3 || !strings.HasPrefix(r.state("k2"), "-") {
+		t.Errorf("%d deleted and not gone, of %d buckets", deleted, in.Len())
+	}
+}
