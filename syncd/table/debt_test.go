@@ -21,6 +21,16 @@ func (r *rig) wantOwed(d *Debt, want int) {
 	}
 }
 
+// wantPaid verifies that left records of a debt are owed once the kernel map holds the table up to
+// position, and none once it holds all.
+func (r *rig) wantPaid(d *Debt, position uint64, left int) {
+	r.Helper()
+	r.tab.Update(func(tx *Tx) { tx.SetApplied(position) })
+	r.wantOwed(d, left)
+	r.write()
+	r.wantOwed(d, 0)
+}
+
 func TestDebtIsOfWhatIsDirtyNow(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
@@ -48,10 +58,7 @@ func TestDebtFollowsWhatChanges(t *testing.T) {
 	r.remote(Accepted, 0, peer, 2000, "l", "v2")
 	r.wantOwed(d, 2)
 	r.applied(first, nil)
-	r.tab.Update(func(tx *Tx) { tx.SetApplied(2) })
-	r.wantOwed(d, 1)
-	r.write()
-	r.wantOwed(d, 0)
+	r.wantPaid(d, 2, 1)
 }
 
 // What the writer took before the debt was made, and has changed since, is not what is owed.
@@ -62,10 +69,7 @@ func TestDebtIsNotPaidByAnOlderWrite(t *testing.T) {
 	r.remote(Accepted, 0, peer, 2000, "k", "v2")
 	d := r.owe()
 	r.applied(first, nil)
-	r.tab.Update(func(tx *Tx) { tx.SetApplied(1) })
-	r.wantOwed(d, 1)
-	r.write()
-	r.wantOwed(d, 0)
+	r.wantPaid(d, 1, 1)
 }
 
 func TestDebtOfWhatFails(t *testing.T) {
