@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// TestAttacks makes all attacks in their short form on three daemons.
-func TestAttacks(t *testing.T) {
+// testCluster builds syncd and starts three daemons, which the caller has to close.
+func testCluster(t *testing.T) *cluster {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to create maps")
 	}
@@ -20,6 +21,12 @@ func TestAttacks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c
+}
+
+// TestAttacks makes all attacks in their short form on three daemons.
+func TestAttacks(t *testing.T) {
+	c := testCluster(t)
 	defer func() {
 		if err := c.close(); err != nil {
 			t.Error(err)
@@ -41,17 +48,7 @@ func TestAttacks(t *testing.T) {
 
 // TestChecksFindHarm breaks each thing that the checks after an attack look at.
 func TestChecksFindHarm(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("needs root, to create maps")
-	}
-	path, err := build(t.Context(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := newCluster(t.Context(), path, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testCluster(t)
 	defer func() { _ = c.close() }()
 	was, err := c.before()
 	if err != nil {

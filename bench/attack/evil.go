@@ -79,6 +79,27 @@ func (c *cluster) receiver(ctx context.Context, n *node, incarnation uint64) (*s
 	return c.subscribe(ctx, n, conf, mallory, incarnation)
 }
 
+// receiveInTurn makes mallory a member and receives from one daemon after another, as long as more returns
+// true. It calls fn with each stream and closes the stream afterwards. Refused streams count as attempts.
+func (c *cluster) receiveInTurn(ctx context.Context, nodes []*node, more func(attempts int) bool, fn func(*subscriber)) error {
+	self := now(0)
+	e, err := c.infiltrate(ctx, self, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	sleep(ctx, time.Second)
+	for i := 0; more(i); i++ {
+		s, err := c.receiver(ctx, nodes[i%len(nodes)], self)
+		if err != nil {
+			continue // refused, or the time is over
+		}
+		fn(s)
+		s.close()
+	}
+	return nil
+}
+
 // drained reads from a stream until it ends and calls fn for each message.
 func drained(s *subscriber, fn func(*mapsyncv1.SubscribeResponse)) error {
 	for {

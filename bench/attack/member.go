@@ -205,18 +205,8 @@ func claimFallback(ctx context.Context, c *cluster) error {
 
 // mapNames subscribes to more maps than there are.
 func mapNames(ctx context.Context, c *cluster) error {
-	self := now(0)
-	e, err := c.infiltrate(ctx, self, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	sleep(ctx, time.Second)
-	for i := 0; i < 50 && ctx.Err() == nil; i++ {
-		s, err := c.receiver(ctx, c.nodes[i%3], self)
-		if err != nil {
-			continue // refused, or the time is over
-		}
+	more := func(attempts int) bool { return attempts < 50 && ctx.Err() == nil }
+	return c.receiveInTurn(ctx, c.nodes, more, func(s *subscriber) {
 		for k := range uint32(5000) {
 			m := replica(k + 1)
 			m.Name = fmt.Sprint("map-", k)
@@ -227,29 +217,17 @@ func mapNames(ctx context.Context, c *cluster) error {
 		_ = drained(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends it
 		stop()
 		cancel()
-		s.close()
-	}
-	return nil
+	})
 }
 
 // repairsForEver asks a daemon to send all it has again and again.
 func repairsForEver(ctx context.Context, c *cluster) error {
-	self := now(0)
-	e, err := c.infiltrate(ctx, self, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	sleep(ctx, time.Second)
 	all := make([]byte, 128)
 	for i := range all {
 		all[i] = 0xff
 	}
-	for ctx.Err() == nil {
-		s, err := c.receiver(ctx, c.nodes[0], self)
-		if err != nil {
-			continue // refused, or the time is over
-		}
+	more := func(int) bool { return ctx.Err() == nil }
+	return c.receiveInTurn(ctx, c.nodes[:1], more, func(s *subscriber) {
 		stop := context.AfterFunc(ctx, s.close)
 		again := func() {
 			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Retell{Retell: &mapsyncv1.RetellRequest{Map: 1, Buckets: all}}})
@@ -262,8 +240,7 @@ func repairsForEver(ctx context.Context, c *cluster) error {
 			}
 		})
 		stop()
-		s.close()
+		s.close() // before the pause
 		sleep(ctx, 100*time.Millisecond)
-	}
-	return nil
+	})
 }

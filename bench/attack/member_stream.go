@@ -76,21 +76,11 @@ func hugeBatches(ctx context.Context, c *cluster) error {
 
 // badAcks receives from each daemon as a member does, and acknowledges what it likes.
 func badAcks(ctx context.Context, c *cluster) error {
-	self := now(0)
-	e, err := c.infiltrate(ctx, self, nil, nil)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	sleep(ctx, time.Second)
 	ack := func(s *subscriber, position uint64) error {
 		return s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: position}}})
 	}
-	for i := 0; sleep(ctx, 100*time.Millisecond); i++ {
-		s, err := c.receiver(ctx, c.nodes[i%3], self)
-		if err != nil {
-			continue // refused, or the time is over
-		}
+	more := func(int) bool { return sleep(ctx, 100*time.Millisecond) }
+	return c.receiveInTurn(ctx, c.nodes, more, func(s *subscriber) {
 		s.ask(replica(1))
 		head := uint64(0)
 		for range 4 {
@@ -104,9 +94,7 @@ func badAcks(ctx context.Context, c *cluster) error {
 			}
 		}
 		_ = ack(s, 1<<62)
-		s.close()
-	}
-	return nil
+	})
 }
 
 // falseDigests sends digests that no repair makes right.
