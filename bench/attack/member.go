@@ -143,8 +143,8 @@ func (c *cluster) ahead(ctx context.Context, d time.Duration) error {
 const malloryKeys = 97
 
 // overfill sends more records of its own than a map or a table may hold. Each load balancer has less
-// than an equal share of the map. What is left of the map the member may take, and does: then no load
-// balancer can add an entry until an operator removes the member's.
+// than an equal share of the map. The member may take the rest of the map, and does: then no load
+// balancer can add an entry until an operator removes the member's records.
 func overfill(ctx context.Context, c *cluster) error {
 	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
 		owners := []*mapsyncv1.Incarnation{o.Self()}

@@ -277,9 +277,9 @@ func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
 	}
 }
 
-// watchStopped watches nodes 0 and 1 while the third is stopped, for as long as told, and
-// returns the worst lag between them. Were they to wait for the third, nothing would arrive in
-// the second half, and their lag would be as old as the stop.
+// watchStopped watches nodes 0 and 1 for d while the third is stopped, and returns the worst lag
+// between them. If they waited for the third, nothing would arrive in the second half, and their
+// lag would be as old as the stop.
 func (tr *trial) watchStopped(d time.Duration) time.Duration {
 	tr.t.Helper()
 	var (

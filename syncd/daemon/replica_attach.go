@@ -82,9 +82,9 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	return opened, s, err
 }
 
-// tableFor returns the replica's table: made to measure for the first map, and for one
-// of another layout converted. Until a map was offered to peers its table is no more
-// than what that map held.
+// tableFor returns the replica's table. Until the map is offered to peers, the table holds only the
+// entries of its kernel map, and each kernel map gets a new table. Afterwards the table stays, and
+// is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
 	if m.known && schema.Equal(old, s) {
@@ -129,9 +129,9 @@ func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
 	m.daemon.poke()
 }
 
-// replicate offers the map to peers. Only then may it be claimed: until the
-// replicator knows of it, nobody is waited for. A table that was converted takes the
-// old one's place, as another life of the map: streams begin anew.
+// replicate offers the map to peers. Its entries are adopted only afterwards, because the replicator
+// does not wait for peers before. A converted table replaces the old one, and streams begin with a
+// full sync.
 func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) error {
 	if m.offered != t {
 		if m.offered != nil {

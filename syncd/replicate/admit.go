@@ -101,7 +101,7 @@ func (r *Replicator) Reauthorise() {
 }
 
 // SetAccess changes which nodes may read and write a map. The streams of the map begin anew:
-// those that it forbids are refused. It does nothing if there is no map of that name.
+// those that it forbids are refused. It does nothing if the replicator does not have the map.
 func (r *Replicator) SetAccess(name string, access Access) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -174,7 +174,7 @@ func TestWhatThePeerWaitsFor(t *testing.T) {
 	}
 }
 
-// TestRepairSendsTheBuckets: all records in the buckets are sent, whoever owns them, in batches out of
+// TestRepairSendsTheBuckets: all records in the buckets are sent, those of all owners, in batches out of
 // turn, then their number.
 func TestRepairSendsTheBuckets(t *testing.T) {
 	o := newOut(t)

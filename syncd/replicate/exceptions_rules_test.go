@@ -171,7 +171,7 @@ func TestNumbersThatDoNotFit(t *testing.T) {
 			t.Error("a key that cannot be read counts for more than itself")
 		}
 	})
-	// What fits, or is gone, is no exception.
+	// A record that fits, or is deleted, ceases to be an exception.
 	send(20, 30, 7, 8, update, 1)
 	send(30, 40, 7, 0, mapsyncv1.Operation_OPERATION_DELETE, 3)
 	if n := in.excepted.count(); n != 1 {

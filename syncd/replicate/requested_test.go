@@ -332,8 +332,8 @@ func TestRequestsForOwnersAreChecked(t *testing.T) {
 	}
 }
 
-// TestMemoryOfDeliveries: a peer that comes back as another incarnation, or whose token is not
-// known any more, counts as one that has nothing. What is remembered is bounded.
+// TestMemoryOfDeliveries: a peer with another incarnation or an unknown token counts as a peer
+// that has no records. The number of remembered peers is bounded.
 func TestMemoryOfDeliveries(t *testing.T) {
 	v := newView(nil, table.Owner{Node: "b", Incarnation: 2}, nil)
 	all := coverage{v, &ownerRequest{orphaned: true}}

@@ -114,10 +114,10 @@ func TestSettledMap(t *testing.T) {
 	if assign(); !slices.Equal(*m.sources.Load(), []string{"x"}) || !woken(s.wake) {
 		t.Errorf("sources %v", *m.sources.Load())
 	}
-	// x owes an answer.
+	// The answer of x is outstanding.
 	all["x"].requesting.confirmed = 0
 	if assign(); m.settled.Load() || asked() != "" {
-		t.Error("settled although an answer is owed")
+		t.Error("settled although an answer is outstanding")
 	}
 	answer("x")
 	assign()

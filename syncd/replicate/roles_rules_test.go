@@ -128,8 +128,8 @@ func TestPermitOfAllOwnersEndsWithTheSync(t *testing.T) {
 	}
 }
 
-// TestSettledRequests: a peer that takes requests is waited for while it owes an answer to one that
-// requests anything.
+// TestSettledRequests: an inbound map stream is settled once a peer that takes requests has confirmed
+// the request. An empty request needs no answer.
 func TestSettledRequests(t *testing.T) {
 	x := newStreamless(t)
 	for _, c := range []struct {

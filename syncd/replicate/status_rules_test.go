@@ -28,7 +28,7 @@ func TestViews(t *testing.T) {
 	if none.departures != 2 || again.departures != 2 || last.departures != 3 {
 		t.Errorf("departures %d, %d, %d", none.departures, again.departures, last.departures)
 	}
-	// Nodes that see the same cluster agree, whoever they are.
+	// All nodes that see the same members compute the same number.
 	other := newView(nil, table.Owner{Node: "x"}, []Peer{{Node: "b"}, {Node: "y"}})
 	if v.members != other.members || v.members == none.members || v.members == last.members {
 		t.Error("the same members have different numbers, or others the same")

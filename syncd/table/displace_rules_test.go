@@ -12,8 +12,8 @@ func fullMap(t *testing.T) (*rig, Record) {
 	return r, r.refuse()[0]
 }
 
-// TestDisplaceForWhatWasRefused: nothing makes way for another version than the refused one, for a record that
-// was not refused since, or for a tombstone.
+// TestDisplaceForWhatWasRefused: no entry is displaced for another version than the refused one, for a
+// record that was not refused since, or for a tombstone.
 func TestDisplaceForWhatWasRefused(t *testing.T) {
 	r, m := fullMap(t)
 	late := m
@@ -37,8 +37,8 @@ func TestDisplaceForWhatWasRefused(t *testing.T) {
 	}
 }
 
-// TestDisplacedIsWrittenAgain: the map lost an entry that was changed and written meanwhile. One that was
-// deleted is no loss, and one that is still to be written keeps its place.
+// TestDisplacedIsWrittenAgain: a displaced entry that was changed and written meanwhile is written again.
+// A deleted one is not, and one that is still to be written keeps its place.
 func TestDisplacedIsWrittenAgain(t *testing.T) {
 	displaced := func(r *rig, rec Record) {
 		r.tab.Update(func(tx *Tx) { tx.Displaced(rec.Ref, rec.Version, 3000) })

@@ -197,7 +197,7 @@ func TestConflictOwn(t *testing.T) {
 	// The same content here, too, has a version that the peers' does not win over.
 	r.remote(Accepted, 1000, self, 3000, "k", "v")
 	r.want("k", "v v3001 a100")
-	// An expiry is no exception.
+	// The same holds for an expired record.
 	r.expired(Accepted, 1000, self, 4000, "k")
 	r.want("k", "v v4001 a100")
 	// What has become of the key since counts.

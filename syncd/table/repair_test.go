@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestReplace is what peers may put right that no version tells.
+// TestReplace: a repair replaces records by the rules of Replace, where versions alone do not.
 func TestReplace(t *testing.T) {
 	for name, test := range map[string]struct {
 		how   Replace
@@ -36,14 +36,14 @@ func TestReplace(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, test.state)
 		}
 	}
-	// What this node owns, it knows.
+	// A repair does not replace this node's own records.
 	r := newRig(t)
 	r.local(Accepted, 10, "update k v packet 0")
 	r.merge(Unchanged, 20, self, 10, "k", "w", RemoteOptions{Replace: ReplaceOwn})
 	r.want("k", "v v10 a100")
 }
 
-// TestSweepBuckets deletes in some buckets what was not met.
+// TestSweepBuckets: in some buckets, records that the peer did not send again are deleted.
 func TestSweepBuckets(t *testing.T) {
 	r := newRig(t)
 	var in BucketSet

@@ -2,8 +2,8 @@ package table
 
 // Where the rules promise less than what a load balancer wrote last, and why.
 
-// merged notes that a stream brought news of a key. What its load balancer wrote before, and the
-// table learns later, may lose.
+// merged notes that a stream delivered a record. An earlier write of the key's load balancer may
+// lose against it if the table receives that write later.
 func (m *simModel) merged(d *simDaemon, tx *Tx, key int) {
 	k := &m.keys[key]
 	if k.home != d.n.id {
@@ -19,9 +19,9 @@ func (m *simModel) merged(d *simDaemon, tx *Tx, key int) {
 }
 
 // another notes that a daemon does not take its node's map for the one that it knew, so that
-// what was deleted there may come back. Where clocks are apart, so may what is older: of two
-// earlier incarnations the first may be ahead, and the record, told by a peer as it is in the
-// map, is that of an earlier incarnation like any.
+// entries deleted there may come back. Where clocks are apart, older records may come back, too: of
+// two earlier incarnations the first may be ahead. A record that a peer sends as it is in the map
+// is that of an earlier incarnation like any other.
 func (m *simModel) another(n *simNode) {
 	ahead := m.skewed && n.lives > 2
 	for i := range m.keys {
@@ -31,7 +31,7 @@ func (m *simModel) another(n *simNode) {
 	}
 }
 
-// lostMap notes that a node's map is lost. What its daemon holds stays, unless an event arrives
+// lostMap notes that a node's map is lost. The daemon's records stay, unless an event arrives
 // later: the event may be older than a change in place that the daemon has read, and the key cannot
 // be read again.
 func (m *simModel) lostMap(n *simNode) {
@@ -52,7 +52,7 @@ func (m *simModel) lostMap(n *simNode) {
 	}
 }
 
-// stopped notes that a daemon ends. What its map does not hold by then is lost with it.
+// stopped notes that a daemon ends. Records that its map does not hold by then are lost with it.
 func (m *simModel) stopped(n *simNode) {
 	for i := range m.keys {
 		k, e := &m.keys[i], &n.lb.entries[i]
@@ -62,7 +62,7 @@ func (m *simModel) stopped(n *simNode) {
 	}
 }
 
-// forgot notes which deletes a table has forgotten while a node is away that has not heard of them.
+// forgot notes which deletes a table has forgotten while a node that has not received them is away.
 func (m *simModel) forgot(d *simDaemon) {
 	away := false
 	for i, inc := range d.view.live {
@@ -80,8 +80,8 @@ func (m *simModel) forgot(d *simDaemon) {
 	}
 }
 
-// overflowed notes which deletes a table has forgotten, before it had heard all, because
-// there were too many: older records that peers tell of those keys count.
+// overflowed notes which deletes a table has forgotten, before it had received all records, because
+// there were too many. Older records of those keys that peers send are then accepted.
 func (m *simModel) overflowed(d *simDaemon) {
 	if d.tab.stats.ExpiredEarly == 0 {
 		return

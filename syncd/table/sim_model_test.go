@@ -88,9 +88,9 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-max(n.d.since, k.told) < sameMoment)
 		k.written, k.last, k.gone, k.unseen, k.at = true, v, gone, !known, m.numbers
 		k.close, k.when = m.sim.now-k.when < 2*sameMoment, m.sim.now
-		// What is deleted from another map before all have told what they know may come back, and
-		// so may what no hook sees deleted before the daemon has written it into a new map: that it
-		// is not there says nothing yet.
+		// An entry that is deleted from another map before all peers have sent their records may
+		// come back. So may one that is deleted unseen by hooks before the daemon has written it
+		// into a new map: its absence proves nothing yet.
 		k.loose = gone && n.d != nil && ((n.d.state < simReplicating && n.d.how == loadFirst && !n.d.noted) ||
 			(!known && n.d.unwritten(key)))
 		// A table that takes the key for evicted does not look for it.

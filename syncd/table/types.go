@@ -172,8 +172,8 @@ type Delta struct {
 // RemoteOptions says how to merge a delta.
 type RemoteOptions struct {
 	// Touch moves a record to the tail of the order even when the delta brings
-	// nothing new, unless it is a tombstone. A walk from the beginning sets it, so that Sweep can
-	// tell afterwards which records the peer no longer has.
+	// nothing new, unless it is a tombstone. A full sync sets it, so that Sweep can find the
+	// records that the peer no longer has.
 	Touch bool
 	// Repair says that peers compare what they hold, and that the owner of the delta may not have
 	// received a delete: the node that forgot it was its only sender. A newer tombstone

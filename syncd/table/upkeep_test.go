@@ -204,8 +204,8 @@ func TestSweep(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1001, "c", "v")
 }
 
-// What was swept after a change that nobody was told of is not taken for the daemon's own
-// write when it is in the map again.
+// A record had a change that was not replicated, and was swept. When its entry is in the map again, the
+// table does not take it for the daemon's own write.
 func TestSweptAndWrittenAgain(t *testing.T) {
 	r := newRig(t, volatileTail)
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
