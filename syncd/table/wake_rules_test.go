@@ -1,0 +1,101 @@
+package table
+
+import "testing"
+
+// TestUpdateWakes: subscribers are woken by each Update that brings work for the writer or a reread.
+func TestUpdateWakes(t *testing.T) {
+	r := newRig(t)
+	ch := make(chan struct{}, 1)
+	defer r.tab.Subscribe(ch)()
+	woken := func(what string, want bool, fn func()) {
+		t.Helper()
+		fn()
+		select {
+		case <-ch:
+			if !want {
+				t.Errorf("%s wakes", what)
+			}
+		default:
+			if want {
+				t.Errorf("%s does not wake", what)
+			}
+		}
+	}
+	woken("a refill of an empty table", true, func() { r.tab.Update((*Tx).Refill) })
+	woken("a reread of an unknown key", true, func() { r.tab.Update(func(tx *Tx) { tx.Reread(pad("x", simKey)) }) })
+	woken("a reread that was taken", false, func() { r.wantRechecks("x") })
+	woken("a key of another size", false, func() { r.tab.Update(func(tx *Tx) { tx.Reread([]byte("short")) }) })
+	if n := r.tab.Stats().Refused; n != 1 {
+		t.Errorf("%d refused, want the key of another size", n)
+	}
+	r.wantRechecks("")
+	woken("a record", true, func() { r.remote(Accepted, second, peer, 10, "k", "v") })
+	rec := r.take()
+	drain(ch)
+	woken("a write that failed", true, func() { r.applied(rec, errFull) })
+	woken("a retry", true, func() {
+		r.tab.Update(func(tx *Tx) {
+			if n := tx.RequeueFailed(1); n != 1 {
+				t.Errorf("%d requeued", n)
+			}
+		})
+	})
+	woken("no retry", false, func() { r.tab.Update(func(tx *Tx) { tx.RequeueFailed(1) }) })
+	woken("the applied position", true, func() { r.tab.Update(func(tx *Tx) { tx.SetApplied(1) }) })
+	woken("the same applied position", false, func() { r.tab.Update(func(tx *Tx) { tx.SetApplied(1) }) })
+	woken("a reread", true, func() {
+		r.write()
+		drain(ch)
+		r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	})
+	woken("a reread that waits already", false, func() { r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) }) })
+}
+
+func drain(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
+	}
+}
+
+// TestRereadsOfUnknownKeys: each is taken once, as many as fit into the buffer, in their order. Above the
+// limit they are counted.
+func TestRereadsOfUnknownKeys(t *testing.T) {
+	r := newRig(t)
+	reread := func(keys ...string) {
+		for _, k := range keys {
+			r.tab.Update(func(tx *Tx) { tx.Reread(pad(k, simKey)) })
+		}
+	}
+	take := func(n int, want string) {
+		t.Helper()
+		buf, got := make([]byte, n*simKey), ""
+		r.tab.Update(func(tx *Tx) { n = tx.TakeRechecks(buf) })
+		for i := range n {
+			got += text(buf[i*simKey:][:simKey])
+		}
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	reread("k", "l", "m", "n")
+	take(1, "k")
+	reread("o")
+	take(2, "lm")
+	take(0, "")
+	reread("p")
+	if n := len(r.tab.rereads.keys); n != 3*simKey || r.tab.rereads.head != 0 {
+		t.Errorf("%d bytes for 3 keys, the first at %d", n, r.tab.rereads.head)
+	}
+	take(5, "nop")
+	for range maxRereads {
+		reread("q")
+	}
+	if n := r.tab.Stats().RereadsDropped; n != 0 {
+		t.Errorf("%d dropped below the limit", n)
+	}
+	reread("r", "s")
+	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.rereads.len(simKey) != maxRereads {
+		t.Errorf("%d dropped, %d wait", n, r.tab.rereads.len(simKey))
+	}
+}
