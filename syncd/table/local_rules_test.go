@@ -1,0 +1,169 @@
+package table
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// event is a change of the local map, and its outcome.
+type event struct {
+	want Outcome
+	at   int64
+	what string
+}
+
+// TestDoubtAboutEventsOrder: the key is read again if the last event and one before may have come in another
+// order than the map took them. Events of one CPU are in order.
+func TestDoubtAboutEventsOrder(t *testing.T) {
+	const moment = sameMoment
+	for name, test := range map[string]struct {
+		events []event
+		reread bool // after the last one
+	}{
+		"the same CPU":             {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + 1, "update k w packet 0"}}, false},
+		"another CPU, one moment":  {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment, "update k w packet 1"}}, true},
+		"another CPU, much later":  {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment + 1, "update k w packet 1"}}, false},
+		"same value, one moment":   {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, second + moment, "update k v packet 1"}, {Accepted, second + moment + 1, "update k w packet 1"}}, true},
+		"same value, much later":   {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, second + moment + 1, "update k v packet 1"}, {Accepted, second + moment + 2, "update k w packet 1"}}, false},
+		"stale event between":      {[]event{{Accepted, second, "update k v packet 0"}, {Stale, second - 1, "update k w packet 1"}, {Accepted, second + 1, "update k x packet 0"}}, true},
+		"before the last evidence": {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Accepted, 3 * second, "update k w packet 0"}}, true},
+		"at the last evidence":     {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Accepted, 5 * second, "update k w packet 0"}}, false},
+		"reread, one moment":       {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment, "update k w reread 0"}}, true},
+		"reread, much later":       {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment + 1, "update k w reread 0"}}, false},
+		"delete again, one moment": {[]event{{Accepted, second, "delete k - packet 0"}, {Unchanged, second + 2, "delete k - packet 1"}, {Accepted, second + 3, "update k w packet 0"}}, true},
+	} {
+		r := newRig(t)
+		r.local(Accepted, second-moment-9, "update k first packet 0")
+		for _, e := range test.events {
+			r.rechecks()
+			r.local(e.want, e.at, e.what)
+		}
+		if got := r.rechecks() == "k"; got != test.reread {
+			t.Errorf("%s: read again: %v", name, got)
+		}
+	}
+}
+
+// TestStaleEventOfADirtyRecord: the key is read again once it is written if the event came at about the
+// moment of the record.
+func TestStaleEventOfADirtyRecord(t *testing.T) {
+	for before, want := range map[int64]string{1: "k", sameMoment: "k", sameMoment + 1: ""} {
+		r := newRig(t)
+		r.remote(Accepted, 5*second, peer, Version(9*second), "k", "v")
+		r.local(Stale, 5*second-before, "update k w packet 0")
+		r.write()
+		if got := r.rechecks(); got != want {
+			t.Errorf("%d ns before: %q are read again", before, got)
+		}
+		if st := r.tab.Stats(); st.LocalStale != 1 || st.LocalAccepted != 0 || st.LocalUnchanged != 0 {
+			t.Errorf("%d ns before: %+v", before, st)
+		}
+	}
+}
+
+// TestLocalCounters: each local change is counted once.
+func TestLocalCounters(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.local(Unchanged, 3*second, "delete k - packet 0")
+	r.local(Stale, second, "update k v packet 0")
+	r.local(Ignored, second, "evict k - packet 0")
+	if st := r.tab.Stats(); st.LocalAccepted != 2 || st.LocalUnchanged != 1 || st.LocalStale != 1 || st.Evictions != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestKeyThatReturnsIsFollowed: like a new key it is read again until it has settled. A change that is too
+// late, or of a live key, does not begin that anew.
+func TestKeyThatReturnsIsFollowed(t *testing.T) {
+	for _, test := range []struct {
+		what string
+		at   int64
+		want Outcome
+		next int64
+	}{
+		{"update k v packet 0", 10 * second, Accepted, 10*second + settleFirst},
+		{"update k v packet 0", 5 * second, Stale, 0},
+		{"update l w packet 0", 10 * second, Accepted, 0},
+		{"update l v packet 0", 10 * second, Unchanged, 0},
+		{"delete l - packet 0", 10 * second, Accepted, 0},
+	} {
+		r := newRig(t, func(o *Options) { o.SettleKeys = 9 })
+		for _, k := range []string{"k", "l"} {
+			r.local(Accepted, second, "update "+k+" v packet 0")
+		}
+		r.local(Accepted, 6*second, "delete k - packet 0")
+		r.tab.settling = settling{}
+		r.local(test.want, test.at, test.what)
+		var next int64
+		r.tab.Update(func(tx *Tx) { next = tx.Settle(0, 9) })
+		if next != test.next {
+			t.Errorf("%s at %d: next %d, want %d", test.what, test.at, next, test.next)
+		}
+	}
+}
+
+// significant leaves the last byte of values out.
+func significant(o *Options) {
+	o.Significant = append(slices.Repeat([]byte{0xff}, simValue-1), 0)
+	o.Refresh = 10 * time.Second
+}
+
+// TestRefreshOfAPeersRecord: the data plane that writes the same value takes an old record over. A
+// collector that does, or a reread that finds the value, does not.
+func TestRefreshOfAPeersRecord(t *testing.T) {
+	for what, want := range map[string]Outcome{
+		"update k v packet 0": Accepted, "update k v process 0": Accepted,
+		"update k v syscall 0": Unchanged, "update k v reread 0": Unchanged,
+	} {
+		for _, late := range []bool{true, false} {
+			r := newRig(t, significant)
+			r.remote(Accepted, second, peer, Version(second), "k", "v")
+			r.write()
+			at, want := 11*second, want
+			if !late {
+				at, want = at-1, Unchanged
+			}
+			r.local(want, at, what)
+			n := uint64(0)
+			if want == Accepted {
+				n = 1
+			}
+			if st := r.tab.Stats(); st.Refreshed != n {
+				t.Errorf("%s at %d: %d refreshed, want %d", what, at, st.Refreshed, n)
+			}
+		}
+	}
+}
+
+// TestNoRefreshOfAnUnclaimedRecord: no peer has it, so there is nothing to refresh.
+func TestNoRefreshOfAnUnclaimedRecord(t *testing.T) {
+	r := newRig(t, significant)
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), tail(t, 1, 0).Value) })
+	r.rereadTail(Unchanged, 100*second, 2)
+	r.want("k", r.state("k"))
+	if st := r.tab.Stats(); st.Refreshed != 0 || st.Unversioned != 1 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// TestScanCountsNoRefresh: a scan that refreshes a record has found no difference, and one that found a
+// value from before a write has.
+func TestScanCountsNoRefresh(t *testing.T) {
+	r := newRig(t, significant)
+	local := tail(t, 1, second)
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(local) })
+	r.scanTail(Accepted, 100*second, 2)
+	if st := r.tab.Stats(); st.ScanFound != 0 || st.Refreshed != 1 || st.Scanned != 1 {
+		t.Errorf("found %d, refreshed %d", st.ScanFound, st.Refreshed)
+	}
+	r.scanTail(Unchanged, 101*second, 2)
+	r.remoteTail(200*second, 7)
+	r.write()
+	r.scanTail(Stale, 150*second, 3)
+	if st := r.tab.Stats(); st.ScanFound != 1 || st.Scanned != 3 {
+		t.Errorf("scanned %d, found %d, want the older value", st.Scanned, st.ScanFound)
+	}
+}

@@ -1,0 +1,150 @@
+package table
+
+import "testing"
+
+// TestDeleteOfWhatTheWriterMayHaveWritten: a reread that finds the value after a delete by the data plane
+// finds what the writer wrote, if the writer may have written it last.
+func TestDeleteOfWhatTheWriterMayHaveWritten(t *testing.T) {
+	peers := func(r *rig) { // written and read again
+		r.remote(Accepted, second, peer, 10, "k", "v")
+		r.write()
+		r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+		r.wantRechecks("k")
+		r.local(Unchanged, second+1, "update k v reread 0")
+	}
+	own := func(r *rig) { r.local(Accepted, 2*second-1, "update k v packet 0") }
+	for name, test := range map[string]struct {
+		have  func(*rig)
+		event string
+		found string
+		at    int64
+		want  Outcome
+		state string
+	}{
+		"peer's record":          {peers, "delete k - packet 0", "update k v reread 0", 3 * second, Stale, "- v2000000000 a100 dirty"},
+		"peer's, another value":  {peers, "delete k - packet 0", "update k w reread 0", 3 * second, Accepted, "w v3000000000 a100"},
+		"peer's, written anew":   {peers, "delete k - packet 0", "update k v packet 0", 3 * second, Accepted, "v v3000000000 a100"},
+		"peer's, read before":    {peers, "delete k - packet 0", "update k v reread 0", 2*second - 1, Stale, "- v2000000000 a100"},
+		"peer's, updated":        {peers, "update k w packet 0", "update k w reread 0", 3 * second, Unchanged, "w v2000000000 a100"},
+		"own record, two CPUs":   {own, "delete k - packet 1", "update k v reread 0", 3 * second, Accepted, "v v3000000000 a100"},
+		"own, another value":     {own, "delete k - packet 1", "update k w reread 0", 3 * second, Accepted, "w v3000000000 a100"},
+		"own record, much later": {own, "delete k - packet 0", "update k v reread 0", 3 * second, Accepted, "v v3000000000 a100"},
+	} {
+		r := newRig(t)
+		test.have(r)
+		r.local(Accepted, 2*second, test.event)
+		r.rechecks()
+		r.local(test.want, test.at, test.found)
+		if got := r.state("k"); got != test.state {
+			t.Errorf("%s: %q, want %q", name, got, test.state)
+		}
+	}
+}
+
+// TestDeleteFoundByAReading: a key that a reading did not find is not one that the data plane deleted
+// while the writer wrote it. What the next reading finds counts.
+func TestDeleteFoundByAReading(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.tab.Update((*Tx).Refill)
+	r.write()
+	r.read(second+1).found(Accepted, "k", "-")
+	r.wantRechecks("k")
+	r.read(2*second).found(Accepted, "k", "v")
+	r.want("k", "v v2000000000 a100")
+}
+
+// TestTakeoverIsNoUntoldChange: a local update of a peer's record replicates at once, so a reread has nothing
+// to refresh later.
+func TestTakeoverIsNoUntoldChange(t *testing.T) {
+	r := newRig(t, significant)
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write()
+	r.local(Accepted, 2*second, "update k w packet 0")
+	r.wantRechecks("k")
+	r.local(Unchanged, 3*second, "update k w reread 0")
+	r.local(Unchanged, 100*second, "update k w reread 0")
+	if n := r.tab.Stats().Refreshed; n != 0 {
+		t.Errorf("%d refreshed", n)
+	}
+}
+
+// TestRereadOfALiveRecordWithUntoldBytes: the record is live, so its value is no leftover of the writer.
+func TestRereadOfALiveRecordWithUntoldBytes(t *testing.T) {
+	r := newRig(t, significant)
+	local := tail(t, 1, second)
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(local) })
+	r.rereadTail(Unchanged, 2*second, 2)
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.wantRechecks("k")
+	r.rereadTail(Unchanged, 3*second, 2)
+	if st := r.tab.Stats(); st.Dirty != 0 || st.Head != 1 {
+		t.Errorf("%d dirty, head %d", st.Dirty, st.Head)
+	}
+}
+
+// TestRereadAfterATakeover: the writer's write of the peer's value is before the local change. A later
+// reread counts.
+func TestRereadAfterATakeover(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	r.write()
+	r.local(Accepted, 2*second, "update k w packet 0")
+	r.local(Accepted, 9*second, "update k x reread 0")
+	r.want("k", "x v9000000000 a100")
+}
+
+// TestRereadWhileDirty: a key that becomes dirty before it is taken is read again after the write.
+func TestRereadWhileDirty(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.remote(Accepted, second, peer, 11, "k", "w")
+	r.wantRechecks("")
+	if n := r.tab.Stats().Rechecks; n != 1 {
+		t.Errorf("%d rereads wait", n)
+	}
+	r.write()
+	r.wantRechecks("k")
+}
+
+// TestReleasedEntry: the data plane's write of the same value takes it over, and a reread that finds the
+// value does not. It is no longer released once a later event or reread has it absent.
+func TestReleasedEntry(t *testing.T) {
+	for name, test := range map[string]struct {
+		events   []event
+		state    string
+		released int
+		reread   string
+	}{
+		"found":                 {[]event{{Unchanged, 9 * second, "update k v reread 0"}}, "- v10 b100", 1, ""},
+		"found and used":        {[]event{{Accepted, 9 * second, "update k v packet 0"}}, "v v9000000000 a100", 0, ""},
+		"found changed":         {[]event{{Accepted, 9 * second, "update k w reread 0"}}, "w v9000000000 a100", 0, ""},
+		"absent":                {[]event{{Unchanged, 9 * second, "delete k - reread 0"}}, "- v10 b100", 0, ""},
+		"absent before":         {[]event{{Stale, 1*second - 1, "delete k - reread 0"}}, "- v10 b100", 1, "k"},
+		"absent before a find":  {[]event{{Unchanged, 9 * second, "update k v reread 0"}, {Stale, 9*second - 1, "delete k - reread 0"}}, "- v10 b100", 1, "k"},
+		"absent after a find":   {[]event{{Unchanged, 9 * second, "update k v reread 0"}, {Unchanged, 9 * second, "delete k - reread 0"}}, "- v10 b100", 0, ""},
+		"evicted":               {[]event{{Ignored, 9 * second, "evict k - packet 0"}}, "- v10 b100", 0, ""},
+		"evicted before":        {[]event{{Ignored, 1*second - 1, "evict k - packet 0"}}, "- v10 b100", 1, "k"},
+		"evicted before, twice": {[]event{{Ignored, 9 * second, "evict k - packet 0"}, {Ignored, second, "evict k - packet 0"}}, "- v10 b100", 0, ""},
+	} {
+		r := newRig(t, lru(8, 8))
+		r.remote(Accepted, second, peer, 10, "k", "v")
+		r.write()
+		r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+		r.wantRechecks("k")
+		r.local(Unchanged, second+1, "update k v reread 0")
+		r.expired(Accepted, 2*second, peer, 10, "k")
+		r.isExpired("k", true)
+		for _, e := range test.events {
+			r.local(e.want, e.at, e.what)
+		}
+		if got := r.state("k"); got != test.state {
+			t.Errorf("%s: %q, want %q", name, got, test.state)
+		}
+		if n, keys := r.tab.Stats().Released, r.rechecks(); n != test.released || (test.state[0] == '-' && keys != test.reread) {
+			t.Errorf("%s: %d released, %q are read again", name, n, keys)
+		}
+	}
+}

@@ -1,0 +1,178 @@
+package table
+
+import "testing"
+
+// requeue has failed writes tried again, and demands how many.
+func (r *rig) requeue(limit, want int) {
+	r.Helper()
+	r.tab.Update(func(tx *Tx) {
+		if n := tx.RequeueFailed(limit); n != want {
+			r.Fatalf("requeued %d, want %d", n, want)
+		}
+	})
+}
+
+// TestRetryOfWhatHasChanged: a record that the data plane takes over is not written again. If the write of
+// its next content fails, that is tried again.
+func TestRetryOfWhatHasChanged(t *testing.T) {
+	for name, queued := range map[string]bool{"before the retry": false, "during the retry": true} {
+		r := newRig(t)
+		r.remote(Accepted, second, peer, 10, "k", "v")
+		r.refuse()
+		if queued {
+			r.requeue(9, 1)
+		}
+		r.local(Accepted, 2*second, "update k w packet 0")
+		if !queued {
+			r.requeue(9, 0)
+		}
+		if keys := r.write(); keys != "" {
+			t.Errorf("%s: wrote %q", name, keys)
+		}
+		r.rechecks()
+		r.remote(Accepted, 3*second, peer, Version(3*second), "k", "x")
+		r.refuse()
+		r.requeue(9, 1)
+		if keys := r.write(); keys != "k" {
+			t.Errorf("%s: wrote %q", name, keys)
+		}
+	}
+}
+
+// TestLateReportOfAnOlderWrite: it does not end the write of what the record is by now.
+func TestLateReportOfAnOlderWrite(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	first := r.take()
+	r.remote(Accepted, second, peer, 11, "k", "w")
+	next := r.take()
+	r.applied(first, nil)
+	r.want("k", "w v11 b100 dirty")
+	r.applied(first, errFull)
+	if n := r.tab.Stats().Failed; n != 0 {
+		t.Errorf("%d failed", n)
+	}
+	r.applied(next, nil)
+	r.want("k", "w v11 b100")
+}
+
+// TestWriteOverATakenRecord: the record is written again, also if the writer has passed its new place.
+func TestWriteOverATakenRecord(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 0, peer, 1000, "k", "v1")
+	first := r.take()
+	r.local(Accepted, 2000, "update k v2 packet 0")
+	r.rechecks()
+	r.local(Unchanged, 3000, "update k v2 reread 0")
+	r.remote(Accepted, 4000, other, 4000, "k", "v2")
+	r.remote(Accepted, 4000, other, 4000, "l", "v")
+	if keys := r.write(); keys != "l" {
+		t.Fatalf("wrote %q", keys)
+	}
+	r.applied(first, nil)
+	if keys := r.write(); keys != "k" {
+		t.Errorf("wrote %q", keys)
+	}
+	r.wantOrder("lk")
+}
+
+// TestReadingDuringAWrite: what a reading finds may be from before the write that ends meanwhile.
+func TestReadingDuringAWrite(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 10, "k", "old")
+	r.write()
+	r.remote(Accepted, second, peer, 11, "k", "new")
+	rec := r.take()
+	before := r.read(2 * second)
+	r.applied(rec, nil)
+	before.found(Stale, "k", "old")
+	r.want("k", "new v11 b100")
+}
+
+// TestReportForARecordThatIsGone: its slot is free, or was never a record's.
+func TestReportForARecordThatIsGone(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	rec := r.take()
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.rechecks()
+	r.local(Unchanged, 3*second, "delete k - reread 0")
+	r.write()
+	r.expire(100*second, 9)
+	r.want("k", "unknown")
+	r.applied(rec, nil)
+	for ref := range Ref(firstSlot) {
+		rec.Ref = ref
+		r.applied(rec, nil)
+	}
+	if st := r.tab.Stats(); st.Rechecks != 0 || st.Dirty != 0 || r.tab.rechecks.len() != 0 {
+		t.Errorf("%d rereads, %d dirty", st.Rechecks, st.Dirty)
+	}
+}
+
+// TestRefillForgetsTheFormerMap: no write into it counts, no entry of it is released, and no delete is
+// to be written.
+func TestRefillForgetsTheFormerMap(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.local(Accepted, second, "update k v packet 0")
+	r.remote(Accepted, second, peer, 10, "released", "v")
+	r.remote(Accepted, second, peer, 10, "deleted", "v")
+	refill := func() {
+		r.tab.Update((*Tx).Refill)
+		r.writer.Close()
+		r.writer = r.tab.NewCursor(0)
+	}
+	refill()
+	r.write()
+	r.expired(Accepted, 2*second, peer, 10, "released")
+	r.remote(Accepted, 2*second, peer, 11, "deleted", "-")
+	refill()
+	if st := r.tab.Stats(); st.Released != 0 || st.Dirty != 1 {
+		t.Errorf("%d released, %d dirty, want k alone", st.Released, st.Dirty)
+	}
+	r.local(Accepted, 3*second, "update k w packet 0")
+	r.wantRechecks("")
+	if keys := r.write(); keys != "" {
+		t.Errorf("wrote %q", keys)
+	}
+}
+
+// full is a table whose last chunk has no free slot, and how many records it has.
+func full(t *testing.T) (r *rig, n int) {
+	t.Helper()
+	r = newRig(t, func(o *Options) { o.ValueSize = 8000 })
+	n = len(r.tab.chunks[0].meta) - int(firstSlot)
+	value := make([]byte, 8000)
+	for i := range n {
+		value[0] = byte(i)
+		d := &Delta{Key: pad(string(rune('A'+i)), simKey), Value: value, Version: 10}
+		r.do(Accepted, func(tx *Tx) Outcome { d.Owner = tx.Intern(peer); return tx.Remote(d, 1, RemoteOptions{}) })
+	}
+	return r, n
+}
+
+// TestFullChunk: what looks at all slots ends at the last one, and a reference beyond is of no record.
+func TestFullChunk(t *testing.T) {
+	r, n := full(t)
+	r.write()
+	beyond := Record{Ref: Ref(r.tab.allocated), Version: 10}
+	r.applied(beyond, nil)
+	r.applied(beyond, errFull)
+	if _, key := r.displace(beyond); key != "" {
+		t.Errorf("%q is displaced", key)
+	}
+	r.tab.Update(func(tx *Tx) {
+		tx.Displaced(beyond.Ref, 10, 1)
+		tx.SetDigestKey([]byte("another"))
+		if tx.Audit(n + 9) {
+			t.Error("there is more to audit")
+		}
+		tx.BeginScan()
+		if tx.EndScan(n + 9) {
+			t.Error("there is more to scan")
+		}
+	})
+	if st := r.tab.Stats(); st.Live != n || st.Dirty != 0 || st.Audits != 1 || st.AuditFound != 0 || st.Rechecks != n {
+		t.Errorf("%+v", st)
+	}
+}
