@@ -1,0 +1,237 @@
+package table
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+)
+
+// TestDigestCoversTheValue: each byte of a value of any size changes its hash, and each byte that the mask
+// leaves out does not.
+func TestDigestCoversTheValue(t *testing.T) {
+	for _, size := range []int{1, 8, 15, 16, 17, 32, 33, 49, 63, 64, 65, 80, 100, 128, 130} {
+		mask := slices.Repeat([]byte{0xff}, size)
+		for i := range mask {
+			if i%3 == 1 {
+				mask[i] = 0xf0
+			}
+		}
+		tab, err := New(Options{Self: self, KeySize: 8, ValueSize: size, Compared: mask})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &tab.digester
+		if n := len(d.pairs); n != (size+15)/16 {
+			t.Errorf("%d pairs of words for %d bytes", n, size)
+		}
+		value := make([]byte, size)
+		was := d.content(value)
+		for i := range value {
+			value[i] = 0x10
+			if d.content(value) == was {
+				t.Errorf("byte %d of %d makes no difference", i, size)
+			}
+			value[i] = 0x08
+			if same := d.content(value) == was; same != (mask[i] == 0xf0) {
+				t.Errorf("a masked bit of byte %d of %d: %v", i, size, same)
+			}
+			value[i] = 0
+		}
+	}
+}
+
+// TestDigestSecret: with another key the buckets of keys and the sums of versions are others.
+func TestDigestSecret(t *testing.T) {
+	one, two := newRig(t), newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
+	differ := 0
+	for i := range 20 {
+		k := pad(fmt.Sprint("k", i), simKey)
+		if one.tab.bucket(k) != two.tab.bucket(k) {
+			differ++
+		}
+	}
+	if differ < 10 {
+		t.Errorf("%d of 20 keys are in another bucket", differ)
+	}
+	loose := func(r *rig) (sum uint64) {
+		r.tab.View(func(tx *Tx) { sum = tx.LooseOf(peer, 10) })
+		return sum
+	}
+	if loose(one) == loose(two) {
+		t.Error("versions have the same sum")
+	}
+}
+
+// TestAlikeSizes: values of another size are not alike.
+func TestAlikeSizes(t *testing.T) {
+	tab := newRig(t).tab
+	value, short, long := pad("v", simValue), pad("v", simValue)[:simValue-1:simValue-1], append(pad("v", simValue), 0)
+	for _, test := range []struct {
+		a, b []byte
+		want bool
+	}{{value, value, true}, {short, value, false}, {value, short, false}, {short, short, false}, {long, long, false}, {value, long, false}, {nil, nil, false}} {
+		if got := tab.Alike(test.a, test.b); got != test.want {
+			t.Errorf("values of %d and %d bytes: %v", len(test.a), len(test.b), got)
+		}
+	}
+}
+
+// TestDigestSums: the sum is that of the buckets, for few records and many.
+func TestDigestSums(t *testing.T) {
+	r := newRig(t)
+	for n := 0; n < 200; {
+		for range 1 + n/2 {
+			r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", n), "v")
+			n++
+		}
+		r.tab.View(func(tx *Tx) {
+			var parts Buckets
+			g, _ := tx.Digest("b", &parts)
+			sum := uint64(0)
+			for _, p := range parts {
+				sum += p
+			}
+			if g.Sum != sum || g.Live != n {
+				t.Errorf("%d records: %+v, the buckets have %x", n, g, sum)
+			}
+		})
+	}
+}
+
+// TestDigestIsAListUpTo32Buckets: of a node whose records are in more, it has a place for each bucket.
+func TestDigestIsAListUpTo32Buckets(t *testing.T) {
+	var c counted
+	for b := range uint64(40) {
+		c.add(hashed{bucket: 3 * b, sum: b + 1})
+		c.add(hashed{bucket: 3 * b, sum: 1})
+		if list := c.all == nil; list != (b < maxFew) || (list && len(c.few) != int(b)+1) {
+			t.Errorf("%d buckets: %d in a list, all: %v", b+1, len(c.few), !list)
+		}
+	}
+	var parts Buckets
+	c.copyTo(&parts)
+	for b := range uint64(40) {
+		if parts[3*b] != b+2 || parts[3*b+1] != 0 {
+			t.Errorf("bucket %d is %d", 3*b, parts[3*b])
+		}
+	}
+}
+
+// TestDigestNodes: they are this node and those that own records.
+func TestDigestNodes(t *testing.T) {
+	r := newRig(t)
+	nodes := func() (all []string) {
+		r.tab.View(func(tx *Tx) { tx.DigestNodes(func(n string) { all = append(all, n) }) })
+		slices.Sort(all)
+		return all
+	}
+	r.intern(other)
+	r.remote(Accepted, 1, peer, 10, "k", "v")
+	r.remote(Accepted, 1, Owner{"b", 101}, 11, "l", "v")
+	if got := nodes(); !slices.Equal(got, []string{"a", "b", "c"}) {
+		t.Errorf("%q", got)
+	}
+	r.tab.View((*Tx).ReclaimOwners)
+	if got := nodes(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%q", got)
+	}
+	r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte("next")) })
+	if got := nodes(); !slices.Equal(got, []string{"a", "b"}) {
+		t.Errorf("%q with another key", got)
+	}
+}
+
+// TestAuditLimit: an audit looks at no more records than the limit, and returns false with the last one.
+func TestAuditLimit(t *testing.T) {
+	for name, test := range map[string]struct {
+		limits []int
+		more   []bool
+	}{
+		"one by one": {[]int{1, 1, 1, 1, 1}, []bool{true, true, true, true, false}},
+		"all":        {[]int{5}, []bool{false}},
+		"nearly all": {[]int{4, 1}, []bool{true, false}},
+		"none":       {[]int{0, 5}, []bool{true, false}},
+		"parts":      {[]int{2, 2, 2}, []bool{true, true, false}},
+		"again":      {[]int{5, 2, 3}, []bool{false, true, false}},
+	} {
+		r := newRig(t)
+		for i := range 5 {
+			r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+		}
+		audits := uint64(0)
+		for i, limit := range test.limits {
+			var more bool
+			r.tab.View(func(tx *Tx) { more = tx.Audit(limit) })
+			if more != test.more[i] {
+				t.Errorf("%s: call %d returns %v", name, i, more)
+			}
+			if !more {
+				audits++
+			}
+		}
+		if st := r.tab.Stats(); st.Audits != audits || st.AuditFound != 0 {
+			t.Errorf("%s: %d audits found %d", name, st.Audits, st.AuditFound)
+		}
+	}
+}
+
+// TestChangeDuringAnAudit: it finds nothing, wherever it has got to, also of a node that is new.
+func TestChangeDuringAnAudit(t *testing.T) {
+	const records = 5
+	for done := range records {
+		for changed := range records {
+			for _, o := range []Owner{peer, other, {"new", 1}} {
+				r := newRig(t)
+				for i := range records {
+					r.remote(Accepted, 1, []Owner{peer, other}[i%2], 10, fmt.Sprint("k", i), "v")
+				}
+				r.tab.View(func(tx *Tx) { tx.Audit(done) })
+				r.remote(Accepted, 1, o, 11, fmt.Sprint("k", changed), "w")
+				r.tab.View(func(tx *Tx) {
+					for tx.Audit(1) {
+					}
+				})
+				if n := r.tab.Stats().AuditFound; n != 0 {
+					t.Errorf("change of record %d after %d of them: found %d", changed, done, n)
+				}
+			}
+		}
+	}
+}
+
+// TestDigestKeyDuringAnAudit: with another key the audit begins anew, with the same one it goes on.
+func TestDigestKeyDuringAnAudit(t *testing.T) {
+	for key, want := range map[string]bool{"": false, "another": true} {
+		r := newRig(t)
+		for i := range 4 {
+			r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+		}
+		var more bool
+		r.tab.Update(func(tx *Tx) {
+			tx.Audit(2)
+			tx.SetDigestKey([]byte(key))
+			more = tx.Audit(2)
+		})
+		if more != want {
+			t.Errorf("key %q: there is more: %v", key, more)
+		}
+	}
+}
+
+// TestDigestOfUnversioned: a record that is not claimed is in no digest.
+func TestDigestOfUnversioned(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.local(Accepted, 1, "update l v packet 0")
+	r.tab.View(func(tx *Tx) {
+		for key, want := range map[string]bool{"k": false, "l": true, "absent": false} {
+			node, g, bucket, ok := tx.DigestOf(pad(key, simKey))
+			if ok != want || (!ok && (node != "" || g != (Digest{}) || bucket != 0)) {
+				t.Errorf("%s: %q, %+v, %d, %v", key, node, g, bucket, ok)
+			}
+		}
+		if _, _, _, ok := tx.DigestOf([]byte("short")); ok {
+			t.Error("a key of another size has a digest")
+		}
+	})
+}
