@@ -123,30 +123,19 @@ func TestScanOfAnEmptyKey(t *testing.T) {
 	}
 }
 
-// oneHash returns two keys that have the same hash.
-func oneHash(t *Table) (a, b []byte) {
-	seen := make(map[uint32]int)
-	for i := 0; ; i++ {
-		k := pad(fmt.Sprintf("%x", i), simKey)
-		h := t.hash(k)
-		if other, ok := seen[h]; ok {
-			return pad(fmt.Sprintf("%x", other), simKey), k
-		}
-		seen[h] = i
-	}
-}
-
 // TestKeysOfOneHash: they are two records, for a scan too, and in the log of compact tombstones.
 func TestKeysOfOneHash(t *testing.T) {
 	r := newRig(t)
-	a, b := oneHash(r.tab)
-	one, two := text(a), text(b)
+	const one, two = "a039", "10680" // found by search, for the seed of newRig
+	if r.tab.hash(pad(one, simKey)) != r.tab.hash(pad(two, simKey)) {
+		t.Fatal("the keys have two hashes")
+	}
 	r.local(Accepted, second, "update "+one+" v packet 0")
 	r.want(two, "unknown")
 	r.tab.Update(func(tx *Tx) {
 		var reading Reading
 		tx.BeginReading(&reading)
-		tx.ScannedAll(&reading, 2*second, b, pad("v", simValue))
+		tx.ScannedAll(&reading, 2*second, pad(two, simKey), pad("v", simValue))
 		tx.EndReading(&reading)
 	})
 	r.want(two, "v v2000000000 a100")
