@@ -235,3 +235,20 @@ func TestDigestOfUnversioned(t *testing.T) {
 		}
 	})
 }
+
+// TestDigestOfAReusedSlot: the next key in the slot of a deleted record has its own hash.
+func TestDigestOfAReusedSlot(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	_, slot := r.tab.find(pad("k", simKey))
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, second, c, 9) })
+	r.write()
+	r.expire(9*second, 9)
+	r.remote(Accepted, second, peer, 10, "l", "v")
+	if _, s := r.tab.find(pad("l", simKey)); s != slot {
+		t.Fatalf("slot %d, want %d again", s, slot)
+	}
+	checkDigests(t, r.tab)
+}

@@ -138,3 +138,18 @@ func TestVanishedKeyReturns(t *testing.T) {
 		r.wantRechecks(reread)
 	}
 }
+
+// TestUnseenEviction: a record that a reread does not find counts as evicted, and expires.
+func TestUnseenEviction(t *testing.T) {
+	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	r.local(Accepted, second, "update k v packet 0")
+	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.wantRechecks("k")
+	r.local(Stale, second-1, "delete k - reread 0")
+	r.wantRechecks("k")
+	r.local(Ignored, 2*second, "delete k - reread 0")
+	r.expireEvicted(62*second - 1)
+	r.wantLive("k", "k")
+	r.expireEvicted(62 * second)
+	r.wantLive("k", "")
+}

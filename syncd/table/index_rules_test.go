@@ -147,7 +147,8 @@ func TestTombIndexSplitsWideSegment(t *testing.T) {
 	if len(x.dir) != 16 {
 		t.Fatalf("directory of %d", len(x.dir))
 	}
-	m.addUpper(1, 1, 1636)
+	m.addUpper(2, 2, 1073)
+	m.addUpper(3, 2, 1636-1073)
 	m.addUpper(15, 4, 1) // the first split of the upper half
 	m.check(t)
 	if x.dir[8] != x.dir[11] || x.dir[12] != x.dir[15] || x.dir[8] == x.dir[12] || x.dir[0] == x.dir[1] {
@@ -156,11 +157,12 @@ func TestTombIndexSplitsWideSegment(t *testing.T) {
 	if x.bytes != x.bytesOf() {
 		t.Errorf("%d bytes, counted %d", x.bytesOf(), x.bytes)
 	}
+	if lower, upper := len(x.dir[8].tags), len(x.dir[12].tags); lower != 1536 || upper != 768 {
+		t.Errorf("1073 tombstones in %d places, 564 in %d", lower, upper)
+	}
 	for i, g := range x.dir {
 		want := uint(4)
 		switch {
-		case i >= 8:
-			want = 2
 		case i >= 4:
 			want = 2
 		case i >= 2:

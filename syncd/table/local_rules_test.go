@@ -167,3 +167,17 @@ func TestScanCountsNoRefresh(t *testing.T) {
 		t.Errorf("scanned %d, found %d, want the older value", st.Scanned, st.ScanFound)
 	}
 }
+
+// TestInsignificantChangeIsKept: it replicates with the next change of the record.
+func TestInsignificantChangeIsKept(t *testing.T) {
+	r := newRig(t, significant)
+	for i, want := range []Outcome{Accepted, Unchanged, Unchanged} {
+		r.do(want, func(tx *Tx) Outcome { return tx.Local(tail(t, byte(i+1), second+int64(i))) })
+		r.tab.View(func(tx *Tx) {
+			var rec Record
+			if tx.Get(pad("k", simKey), &rec); rec.Value[simValue-1] != byte(i+1) || rec.Version != Version(second) {
+				t.Errorf("version %d, last byte %d, want %d", rec.Version, rec.Value[simValue-1], i+1)
+			}
+		})
+	}
+}

@@ -77,6 +77,11 @@ func TestOptionDefaults(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, test.want)
 		}
 	}
+	for seed, kept := range map[uint64]bool{0: false, 1: true, 2: true} {
+		if got := newRig(t, func(o *Options) { o.Seed = seed }).tab.opt.Seed; (got == seed) != kept {
+			t.Errorf("seed %d becomes %d", seed, got)
+		}
+	}
 	if ttl := newRig(t, shortLived).tab.TombstoneTTL(); ttl != time.Second {
 		t.Errorf("lifetime %s", ttl)
 	}

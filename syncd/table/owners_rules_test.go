@@ -41,6 +41,9 @@ func TestOwnerIDsAreReused(t *testing.T) {
 			t.Errorf("id 4 is of %v", o)
 		}
 	})
+	if id := r.intern(peer); id != 5 {
+		t.Errorf("the owner that was given back has id %d, want a new one", id)
+	}
 }
 
 // TestOwnerIDsDuringConversion: while a conversion copies the ids, none is given back or reused.
@@ -96,6 +99,9 @@ func TestOwnersAreLimited(t *testing.T) {
 		}
 		if id := o.intern(test.owner); (id != NoOwner) != test.want {
 			t.Errorf("%+v: id %d", test, id)
+		}
+		if n := len(o.list); !test.want && n != test.used+test.free {
+			t.Errorf("%+v: %d ids", test, n)
 		}
 		o.list = o.list[:1]
 	}

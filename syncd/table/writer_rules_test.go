@@ -110,6 +110,24 @@ func TestReportForARecordThatIsGone(t *testing.T) {
 	}
 }
 
+// TestFailedWriteOfAReleasedRecord: the map holds an older value, which is deleted.
+func TestFailedWriteOfAReleasedRecord(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	r.expired(Accepted, second, peer, 10, "k")
+	rec := r.take()
+	if rec.Delete || text(rec.Value) != "v" {
+		t.Errorf("the writer gets %+v, want the value", rec)
+	}
+	r.applied(rec, errFull)
+	if st := r.tab.Stats(); st.Released != 0 || st.Failed != 0 || st.Dirty != 1 {
+		t.Errorf("%d released, %d failed, %d dirty", st.Released, st.Failed, st.Dirty)
+	}
+	if rec = r.take(); !rec.Delete {
+		t.Errorf("the writer gets %+v, want the delete", rec)
+	}
+}
+
 // TestRefillForgetsTheFormerMap: no write into it counts, no entry of it is released, and no delete is
 // to be written.
 func TestRefillForgetsTheFormerMap(t *testing.T) {
