@@ -120,7 +120,9 @@ func TestGranule(t *testing.T) {
 	for _, test := range []struct{ grace, ttl, want int64 }{
 		{1600, 3200, 100}, {3200, 1600, 100}, {16, 4096 * 5, 5}, {16 * 7, 4096 * 5, 7},
 	} {
-		r := newRig(t, func(o *Options) { o.TombstoneTTL, o.TombstoneGrace = time.Duration(test.ttl), time.Duration(test.grace) })
+		r := newRig(t, func(o *Options) {
+			o.TombstoneTTL, o.TombstoneGrace = time.Duration(test.ttl), time.Duration(test.grace)
+		})
 		if got := r.tab.log.granule; got != test.want {
 			t.Errorf("grace %d and lifetime %d: %d, want %d", test.grace, test.ttl, got, test.want)
 		}

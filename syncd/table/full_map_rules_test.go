@@ -1,0 +1,155 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// retried has the failed writes tried again, with success.
+func (r *rig) retried(keys string) {
+	r.Helper()
+	r.requeue(9, len(keys))
+	if got := r.write(); got != keys {
+		r.Fatalf("wrote %q, want %q", got, keys)
+	}
+}
+
+// TestVictimsAfterARetry: a record that the map takes later is not displaced before older ones. A victim that
+// is back in the map is the oldest again.
+func TestVictimsAfterARetry(t *testing.T) {
+	for name, test := range map[string]struct {
+		retry func(*rig)
+		want  string
+	}{
+		"none":       {func(*rig) {}, "l"},
+		"the victim": {func(r *rig) { r.retried("k") }, "k"},
+		"a later one": {func(r *rig) {
+			r.remote(Accepted, 0, peer, 4000, "o", "v")
+			r.refuse()
+			r.requeue(9, 2)
+			r.applied(r.take(), errFull) // the victim
+			if keys := r.write(); keys != "o" {
+				r.Fatalf("wrote %q", keys)
+			}
+		}, "l"},
+	} {
+		r := newRig(t)
+		for i, k := range []string{"k", "l", "m"} {
+			r.remote(Accepted, 0, peer, Version(1000+i), k, "v")
+		}
+		r.write()
+		r.remote(Accepted, 0, peer, 2000, "n", "v")
+		victim, key := r.displace(r.refuse()[0])
+		if key != "k" {
+			t.Fatalf("%q is displaced first", key)
+		}
+		r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+		r.write()
+		test.retry(r)
+		r.remote(Accepted, 0, peer, 5000, "p", "v")
+		if _, key := r.displace(r.refuse()[0]); key != test.want {
+			t.Errorf("retry of %s: %q is displaced, want %q", name, key, test.want)
+		}
+	}
+}
+
+// TestRetryOfAnOwnRecord: it is written like others, and displaces none.
+func TestRetryOfAnOwnRecord(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.tab.Update((*Tx).Refill)
+	r.refuse()
+	r.retried("k")
+	r.want("k", "v v1000000000 a100")
+}
+
+// TestReleasedEntriesOfASmallMap: above the size of the map they are read again. Without a size they are not.
+func TestReleasedEntriesOfASmallMap(t *testing.T) {
+	for entries, want := range map[int]string{0: "", 1: "kl", 2: ""} {
+		r := newRig(t, lru(entries, 8))
+		for _, k := range []string{"k", "l"} {
+			r.remote(Accepted, second, peer, 10, k, "v")
+			r.write()
+			r.expired(Accepted, second, peer, 10, k)
+		}
+		r.expireEvictedOnce(2*second, 9)
+		if got := r.rechecks(); got != want {
+			t.Errorf("%d entries: %q are read again", entries, got)
+		}
+	}
+}
+
+// TestReleasedEntriesAreForgotten: above twice minReleased, for a small map.
+func TestReleasedEntriesAreForgotten(t *testing.T) {
+	r := newRig(t, lru(2, 8))
+	for i := range 2*minReleased + 1 {
+		if i == 2*minReleased {
+			r.expireEvictedOnce(2*second, 1)
+			if n := r.tab.Stats().Released; n != 2*minReleased {
+				t.Errorf("%d entries are released, want %d", n, 2*minReleased)
+			}
+		}
+		k := fmt.Sprint(i)
+		r.remote(Accepted, second, peer, 10, k, "v")
+		r.write()
+		r.expired(Accepted, second, peer, 10, k)
+	}
+	r.expireEvictedOnce(2*second, 1)
+	if n := r.tab.Stats().Released; n != 2*minReleased {
+		t.Errorf("%d entries are released above the limit, want %d", n, 2*minReleased)
+	}
+}
+
+// TestEvictedWhileStopped: an earlier incarnation's record whose key a load did not find is read again, because
+// the load may have passed over it.
+func TestEvictedWhileStopped(t *testing.T) {
+	for _, loaded := range []bool{true, false} {
+		r := newRig(t, sameMap, lru(8, 8))
+		if loaded {
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+		}
+		r.remote(Accepted, second, older, 10, "k", "v")
+		r.want("k", "v v10 a90")
+		want := ""
+		if loaded {
+			want = "k"
+		}
+		r.wantRechecks(want)
+		if n := r.tab.evicted.len(); n != 1 {
+			t.Errorf("%d records wait for their expiry", n)
+		}
+	}
+}
+
+// TestNothingMakesWay: a table above its limit without an evicted record has none to expire.
+func TestNothingMakesWay(t *testing.T) {
+	r := newRig(t, lru(8, 8), func(o *Options) { o.MaxLive = 1 })
+	for _, k := range []string{"k", "l", "m"} {
+		r.local(Accepted, second, "update "+k+" v packet 0")
+	}
+	if r.expireEvictedOnce(100*second, 2) {
+		t.Error("there is more")
+	}
+	r.wantLive("klm", "klm")
+}
+
+// TestReadingForgetsTheOneBefore: neither a change nor a delete from before it begins anew makes what it finds
+// older.
+func TestReadingForgetsTheOneBefore(t *testing.T) {
+	r := newRig(t)
+	for i := range 70 {
+		r.local(Accepted, second, fmt.Sprintf("update k%d v packet 0", i))
+	}
+	d := r.read(second)
+	r.local(Accepted, 2*second, "update k63 w packet 0") // slot 65
+	r.local(Unchanged, 2*second, "delete x - packet 0")
+	r.tab.View(func(tx *Tx) { tx.BeginReading(&d.Reading) })
+	d.at = 3 * second
+	for s := range r.tab.allocated {
+		if d.outdates(s) {
+			t.Errorf("slot %d is older than the reading", s)
+		}
+	}
+	d.found(Accepted, "x", "v")
+	d.found(Accepted, "k63", "x")
+}
