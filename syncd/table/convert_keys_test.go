@@ -28,7 +28,7 @@ func (r *rig) toOneKey() *rig {
 	return &rig{T: r.T, tab: tab, writer: tab.NewCursor(0)}
 }
 
-// TestConvertIntoOneKey: of several records the newest stays, and of equal ones the last. It counts once.
+// TestConvertIntoOneKey: the new table keeps the newest of several records, and the last of equal ones.
 func TestConvertIntoOneKey(t *testing.T) {
 	for name, test := range map[string]struct {
 		have  func(*rig)
@@ -57,7 +57,7 @@ func TestConvertIntoOneKey(t *testing.T) {
 	}
 }
 
-// TestConvertKeepsTheTimeOfRecords: a reread from before the last evidence is stale in the new table, too.
+// TestConvertKeepsTheTimeOfRecords: the new table refuses a reread that is older than the record's last event.
 func TestConvertKeepsTheTimeOfRecords(t *testing.T) {
 	for at, want := range map[int64]Outcome{5*second - 1: Stale, 6 * second: Accepted} {
 		r := newRig(t)
@@ -115,7 +115,7 @@ func TestEqualUnderMask(t *testing.T) {
 	}
 }
 
-// TestDeleteKeepsNothing: a delta that deletes has no value, whatever ranges it names.
+// TestDeleteKeepsNothing: Delta.Keep has no effect on a delta that deletes.
 func TestDeleteKeepsNothing(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 1, peer, 10, "k", "v")
@@ -126,8 +126,8 @@ func TestDeleteKeepsNothing(t *testing.T) {
 	r.want("k", "- v11 b100 dirty")
 }
 
-// TestRejectedCounter: what does not enter because of Options.MaxLive is counted. What was admitted ahead
-// enters.
+// TestRejectedCounter: records that do not enter because of Options.MaxLive are counted. Records that were
+// admitted ahead enter.
 func TestRejectedCounter(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxLive = 4 })
 	r.tab.tx.SetMembers([]string{"b"}, nil)

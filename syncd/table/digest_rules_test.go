@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// TestDigestCoversTheValue: each byte of a value of any size changes its hash, and each byte that the mask
-// leaves out does not.
+// TestDigestCoversTheValue: each bit of the mask changes the hash of a value of any size. Other bits do not.
 func TestDigestCoversTheValue(t *testing.T) {
 	for _, size := range []int{1, 8, 15, 16, 17, 32, 33, 49, 63, 64, 65, 80, 100, 128, 130} {
 		mask := slices.Repeat([]byte{0xff}, size)
@@ -98,7 +97,7 @@ func TestDigestSums(t *testing.T) {
 	}
 }
 
-// TestDigestIsAListUpTo32Buckets: of a node whose records are in more, it has a place for each bucket.
+// TestDigestIsAListUpTo32Buckets: a digest of more buckets has a place for each bucket.
 func TestDigestIsAListUpTo32Buckets(t *testing.T) {
 	var c counted
 	for b := range uint64(40) {
@@ -117,7 +116,7 @@ func TestDigestIsAListUpTo32Buckets(t *testing.T) {
 	}
 }
 
-// TestDigestNodes: they are this node and those that own records.
+// TestDigestNodes: the table keeps digests of this node and of nodes that own records.
 func TestDigestNodes(t *testing.T) {
 	r := newRig(t)
 	nodes := func() (all []string) {
@@ -175,7 +174,7 @@ func TestAuditLimit(t *testing.T) {
 	}
 }
 
-// TestChangeDuringAnAudit: it finds nothing, wherever it has got to, also of a node that is new.
+// TestChangeDuringAnAudit: an audit finds no difference after a change at any place, by a known node or a new one.
 func TestChangeDuringAnAudit(t *testing.T) {
 	const records = 5
 	for done := range records {
@@ -199,7 +198,7 @@ func TestChangeDuringAnAudit(t *testing.T) {
 	}
 }
 
-// TestDigestKeyDuringAnAudit: with another key the audit begins anew, with the same one it goes on.
+// TestDigestKeyDuringAnAudit: the audit begins anew with another key. It continues with the same key.
 func TestDigestKeyDuringAnAudit(t *testing.T) {
 	for key, want := range map[string]bool{"": false, "another": true} {
 		r := newRig(t)

@@ -80,7 +80,7 @@ func TestLoadRefusesSizes(t *testing.T) {
 	}
 }
 
-// TestDebtOfUnclaimedRecords: records that are in no order are dirty during a refill, and not owed.
+// TestDebtOfUnclaimedRecords: a refill makes unversioned records dirty. A debt does not include them.
 func TestDebtOfUnclaimedRecords(t *testing.T) {
 	r := newRig(t)
 	r.load(Accepted, "u", "v")
@@ -89,8 +89,7 @@ func TestDebtOfUnclaimedRecords(t *testing.T) {
 	r.wantOwed(r.owe(), 1)
 }
 
-// TestRemoveSelects: neither a node that has left nor a record that fits is selected without being asked for.
-// The delete is just above the record.
+// TestRemoveSelects: each field of Selection selects its own kind of record. The delete is just above the record.
 func TestRemoveSelects(t *testing.T) {
 	for name, test := range map[string]struct {
 		sel     Selection
@@ -118,7 +117,7 @@ func TestRemoveSelects(t *testing.T) {
 	}
 }
 
-// TestKeyMaskOfZeros: it leaves out all of a key.
+// TestKeyMaskOfZeros: all keys have the same hash under a mask of zeros.
 func TestKeyMaskOfZeros(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.ComparedKey = make([]byte, simKey) })
 	if a, b := r.tab.digester.key(pad("k", simKey)), r.tab.digester.key(pad("l", simKey)); a != b {

@@ -2,7 +2,7 @@ package table
 
 import "testing"
 
-// TestEvictionOfAnUnknownKey: it is counted, and nothing expires.
+// TestEvictionOfAnUnknownKey: Stats counts the eviction, and no record expires.
 func TestEvictionOfAnUnknownKey(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.local(Ignored, second, "evict k - packet 0")
@@ -52,7 +52,7 @@ func TestExpiryMovesToTheTail(t *testing.T) {
 	r.wantOrder("lk")
 }
 
-// TestEvictionThatDeletes: with EvictionDeletes it is a delete, which may be stale. A peer's record stays.
+// TestEvictionThatDeletes: EvictionDeletes makes an eviction a delete, which may be stale. A peer's record stays.
 func TestEvictionThatDeletes(t *testing.T) {
 	r := newRig(t, evictions)
 	r.local(Accepted, 5*second, "update k v packet 0")
@@ -66,7 +66,7 @@ func TestEvictionThatDeletes(t *testing.T) {
 	r.want("p", "v v10 b100")
 }
 
-// TestEvictionOfATombstone: the key is deleted, whatever an older eviction reports.
+// TestEvictionOfATombstone: an older eviction does not have a deleted key read again.
 func TestEvictionOfATombstone(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.local(Accepted, second, "update k v packet 0")
@@ -87,7 +87,7 @@ func TestExpiryInAFullTable(t *testing.T) {
 	}
 }
 
-// TestExpiryOfARefusedRecord: its delete is a new write, not one that failed.
+// TestExpiryOfARefusedRecord: the writer writes the delete as a new write. It does not count as failed.
 func TestExpiryOfARefusedRecord(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.remote(Accepted, second, peer, 10, "k", "v")
@@ -101,8 +101,8 @@ func TestExpiryOfARefusedRecord(t *testing.T) {
 	}
 }
 
-// TestVanishedUnclaimedKey: a collector's delete of a key that was loaded and not claimed leaves no record,
-// also if its event waited until after a reread.
+// TestVanishedUnclaimedKey: a collector's delete of an unclaimed key leaves no record. The event may arrive
+// after a later reread.
 func TestVanishedUnclaimedKey(t *testing.T) {
 	r := newRig(t, sameMap)
 	r.load(Accepted, "k", "v")
@@ -113,7 +113,7 @@ func TestVanishedUnclaimedKey(t *testing.T) {
 	r.want("k", "unknown")
 }
 
-// TestVanishedDuringRefill: an unclaimed key that is to be written is no longer, once it is deleted.
+// TestVanishedDuringRefill: the writer does not write an unclaimed key that was deleted.
 func TestVanishedDuringRefill(t *testing.T) {
 	r := newRig(t)
 	r.load(Accepted, "k", "v")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// retried has the failed writes tried again, with success.
+// retried lets the writer retry the failed writes, and the kernel accept them.
 func (r *rig) retried(keys string) {
 	r.Helper()
 	r.requeue(9, len(keys))
@@ -14,8 +14,8 @@ func (r *rig) retried(keys string) {
 	}
 }
 
-// TestVictimsAfterARetry: a record that the map takes later is not displaced before older ones. A victim that
-// is back in the map is the oldest again.
+// TestVictimsAfterARetry: a record whose retry succeeds is displaced after older ones. A victim that the map
+// accepts again is the oldest entry again.
 func TestVictimsAfterARetry(t *testing.T) {
 	for name, test := range map[string]struct {
 		retry func(*rig)
@@ -53,7 +53,7 @@ func TestVictimsAfterARetry(t *testing.T) {
 	}
 }
 
-// TestRetryOfAnOwnRecord: it is written like others, and displaces none.
+// TestRetryOfAnOwnRecord: the writer retries a record of this node, which no holder has.
 func TestRetryOfAnOwnRecord(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
@@ -63,7 +63,8 @@ func TestRetryOfAnOwnRecord(t *testing.T) {
 	r.want("k", "v v1000000000 a100")
 }
 
-// TestReleasedEntriesOfASmallMap: above the size of the map they are read again. Without a size they are not.
+// TestReleasedEntriesOfASmallMap: released entries above the size of the map are read again. An unknown size
+// means DefaultMaxEvicted.
 func TestReleasedEntriesOfASmallMap(t *testing.T) {
 	for entries, want := range map[int]string{0: "", 1: "kl", 2: ""} {
 		r := newRig(t, lru(entries, 8))
@@ -79,7 +80,7 @@ func TestReleasedEntriesOfASmallMap(t *testing.T) {
 	}
 }
 
-// TestReleasedEntriesAreForgotten: above twice minReleased, for a small map.
+// TestReleasedEntriesAreForgotten: a table for a small map keeps at most twice minReleased released entries.
 func TestReleasedEntriesAreForgotten(t *testing.T) {
 	r := newRig(t, lru(2, 8))
 	for i := range 2*minReleased + 1 {
@@ -121,8 +122,8 @@ func TestEvictedWhileStopped(t *testing.T) {
 	}
 }
 
-// TestNothingMakesWay: a table above its limit without an evicted record has none to expire.
-func TestNothingMakesWay(t *testing.T) {
+// TestNoEvictedRecordExpires: a table above its limit expires no record that is not evicted.
+func TestNoEvictedRecordExpires(t *testing.T) {
 	r := newRig(t, lru(8, 8), func(o *Options) { o.MaxLive = 1 })
 	for _, k := range []string{"k", "l", "m"} {
 		r.local(Accepted, second, "update "+k+" v packet 0")
@@ -133,9 +134,8 @@ func TestNothingMakesWay(t *testing.T) {
 	r.wantLive("klm", "klm")
 }
 
-// TestReadingForgetsTheOneBefore: neither a change nor a delete from before it begins anew makes what it finds
-// older.
-func TestReadingForgetsTheOneBefore(t *testing.T) {
+// TestReadingBeginsAnewAfterChanges: changes and deletes from before BeginReading do not make its values stale.
+func TestReadingBeginsAnewAfterChanges(t *testing.T) {
 	r := newRig(t)
 	for i := range 70 {
 		r.local(Accepted, second, fmt.Sprintf("update k%d v packet 0", i))

@@ -44,8 +44,8 @@ func TestIndexGrows(t *testing.T) {
 	}
 }
 
-// TestIndexSplitsWideSegment: a segment that many places of the directory lead to is split by its own
-// bit, whichever of these places is full.
+// TestIndexSplitsWideSegment: several places of the directory share a segment. A split divides them in the
+// middle, for any hash that causes it.
 func TestIndexSplitsWideSegment(t *testing.T) {
 	for last := range uint32(8) {
 		var x index
@@ -77,8 +77,8 @@ func TestIndexSplitsWideSegment(t *testing.T) {
 	}
 }
 
-// TestTombSegmentSizes: up to 1636 tombstones a segment has one of the fixed sizes, then it is split. It
-// shrinks if that halves it.
+// TestTombSegmentSizes: a segment has one of the fixed sizes, and is split above 1636 tombstones. It shrinks if
+// that at least halves it.
 func TestTombSegmentSizes(t *testing.T) {
 	for used, size := range map[int]int{
 		0: 16, 12: 16, 13: 64, 48: 64, 49: 128, 100: 128, 101: 256, 1380: 1728, 1381: 2048, 1636: 2048,

@@ -13,8 +13,8 @@ type event struct {
 	what string
 }
 
-// TestDoubtAboutEventsOrder: the key is read again if the last event and one before may have come in another
-// order than the map took them. Events of one CPU are in order.
+// TestDoubtAboutEventsOrder: a key is read again if its events may have arrived in another order than the
+// writes. Events of one CPU are in order.
 func TestDoubtAboutEventsOrder(t *testing.T) {
 	const moment = sameMoment
 	for name, test := range map[string]struct {
@@ -45,8 +45,8 @@ func TestDoubtAboutEventsOrder(t *testing.T) {
 	}
 }
 
-// TestStaleEventOfADirtyRecord: the key is read again once it is written if the event came at about the
-// moment of the record.
+// TestStaleEventOfADirtyRecord: the key is read again after the write if the event is at most sameMoment older
+// than the record.
 func TestStaleEventOfADirtyRecord(t *testing.T) {
 	for before, want := range map[int64]string{1: "k", sameMoment: "k", sameMoment + 1: ""} {
 		r := newRig(t)
@@ -75,8 +75,8 @@ func TestLocalCounters(t *testing.T) {
 	}
 }
 
-// TestKeyThatReturnsIsFollowed: like a new key it is read again until it has settled. A change that is too
-// late, or of a live key, does not begin that anew.
+// TestKeyThatReturnsIsFollowed: a deleted key that lives again is read again until it has settled. Stale changes
+// and changes of live keys do not start that.
 func TestKeyThatReturnsIsFollowed(t *testing.T) {
 	for _, test := range []struct {
 		what string
@@ -111,8 +111,8 @@ func significant(o *Options) {
 	o.Refresh = 10 * time.Second
 }
 
-// TestRefreshOfAPeersRecord: the data plane that writes the same value takes an old record over. A
-// collector that does, or a reread that finds the value, does not.
+// TestRefreshOfAPeersRecord: a write of the same value by the data plane takes an old record over. A write by a
+// collector or a reread does not.
 func TestRefreshOfAPeersRecord(t *testing.T) {
 	for what, want := range map[string]Outcome{
 		"update k v packet 0": Accepted, "update k v process 0": Accepted,
@@ -138,7 +138,7 @@ func TestRefreshOfAPeersRecord(t *testing.T) {
 	}
 }
 
-// TestNoRefreshOfAnUnclaimedRecord: no peer has it, so there is nothing to refresh.
+// TestNoRefreshOfAnUnclaimedRecord: a reread does not refresh a record that no peer has.
 func TestNoRefreshOfAnUnclaimedRecord(t *testing.T) {
 	r := newRig(t, significant)
 	r.do(Accepted, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), tail(t, 1, 0).Value) })
@@ -149,8 +149,7 @@ func TestNoRefreshOfAnUnclaimedRecord(t *testing.T) {
 	}
 }
 
-// TestScanCountsNoRefresh: a scan that refreshes a record has found no difference, and one that found a
-// value from before a write has.
+// TestScanCountsNoRefresh: Stats.ScanFound does not count refreshes. It counts stale values.
 func TestScanCountsNoRefresh(t *testing.T) {
 	r := newRig(t, significant)
 	local := tail(t, 1, second)
@@ -168,7 +167,7 @@ func TestScanCountsNoRefresh(t *testing.T) {
 	}
 }
 
-// TestInsignificantChangeIsKept: it replicates with the next change of the record.
+// TestInsignificantChangeIsKept: the record stores the change under its old version.
 func TestInsignificantChangeIsKept(t *testing.T) {
 	r := newRig(t, significant)
 	for i, want := range []Outcome{Accepted, Unchanged, Unchanged} {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestHighestVersion: a peer may send it, and none above.
+// TestHighestVersion: the table accepts maxVersion, and refuses versions above it.
 func TestHighestVersion(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, maxVersion, "k", "v")
@@ -38,8 +38,8 @@ func TestSkewIsRaisedByHigherVersionsAlone(t *testing.T) {
 	}
 }
 
-// TestRepairSendsAnotherNodesDelete: a tombstone of another owner becomes this node's. That of an earlier
-// incarnation of the owner of the live record is sent as it is.
+// TestRepairSendsAnotherNodesDelete: a repair makes a tombstone of another owner this node's. It resends a tombstone
+// of an earlier incarnation of the live record's owner unchanged.
 func TestRepairSendsAnotherNodesDelete(t *testing.T) {
 	for _, test := range []struct {
 		deleted  Owner
@@ -68,7 +68,7 @@ func TestRepairSendsAnotherNodesDelete(t *testing.T) {
 	}
 }
 
-// TestOwesFailed: it counts the records of a debt whose last write failed, wherever their slots are.
+// TestOwesFailed: OwesFailed counts the records of a debt whose last write failed.
 func TestOwesFailed(t *testing.T) {
 	const records = 150
 	r := newRig(t)
@@ -123,7 +123,7 @@ func TestScanOfAnEmptyKey(t *testing.T) {
 	}
 }
 
-// TestKeysOfOneHash: they are two records, for a scan too, and in the log of compact tombstones.
+// TestKeysOfOneHash: two keys with one hash are two records, in a scan and as compact tombstones too.
 func TestKeysOfOneHash(t *testing.T) {
 	r := newRig(t)
 	const one, two = "a039", "10680" // found by search, for the seed of newRig

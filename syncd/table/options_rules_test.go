@@ -50,7 +50,7 @@ func TestOptionsRefused(t *testing.T) {
 	}
 }
 
-// TestOptionDefaults: a zero stands for a default, any other value for itself.
+// TestOptionDefaults: New replaces zeros by defaults, and keeps other values.
 func TestOptionDefaults(t *testing.T) {
 	type defaults struct {
 		ttl, grace, evicted time.Duration

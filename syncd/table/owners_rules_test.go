@@ -16,7 +16,7 @@ func (r *rig) reused() (n uint64) {
 	return n
 }
 
-// TestOwnerIDsAreReused: an id that ReclaimOwners gives back goes to one other owner, and that is counted.
+// TestOwnerIDsAreReused: one other owner gets an id that ReclaimOwners gives back. OwnersReused counts it.
 func TestOwnerIDsAreReused(t *testing.T) {
 	r := newRig(t)
 	r.intern(peer)
@@ -65,8 +65,8 @@ func TestOwnerIDsDuringConversion(t *testing.T) {
 	}
 }
 
-// TestOwnersAreLimited: half of the ids are for owners that are not live, all are for live ones. Free ids do
-// not count. Before membership is set no owner is limited to half.
+// TestOwnersAreLimited: owners that are not live get half of the ids at most, and live ones all. Free ids do not
+// count. Before SetMembers all owners count as live.
 func TestOwnersAreLimited(t *testing.T) {
 	live, stranger := Owner{"live", 1}, Owner{"stranger", 1}
 	for _, test := range []struct {
@@ -107,7 +107,7 @@ func TestOwnersAreLimited(t *testing.T) {
 	}
 }
 
-// TestOwnerNameIsCopied: the name that the caller passes may be a piece of a large buffer.
+// TestOwnerNameIsCopied: Intern copies the name, which may be a piece of a large buffer.
 func TestOwnerNameIsCopied(t *testing.T) {
 	r := newRig(t)
 	buffer := "a name in a buffer"
@@ -119,7 +119,7 @@ func TestOwnerNameIsCopied(t *testing.T) {
 	})
 }
 
-// TestReturnedNodeIsNotGone: neither are its later incarnations.
+// TestReturnedNodeIsNotGone: later incarnations of a node that has returned are not gone.
 func TestReturnedNodeIsNotGone(t *testing.T) {
 	for _, gone := range []bool{true, false} {
 		r := newRig(t)

@@ -2,9 +2,9 @@ package table
 
 import "testing"
 
-// TestDeleteOfWhatTheWriterMayHaveWritten: a reread that finds the value after a delete by the data plane
-// finds what the writer wrote, if the writer may have written it last.
-func TestDeleteOfWhatTheWriterMayHaveWritten(t *testing.T) {
+// TestDeleteDuringAWrite: a reread finds the writer's own write after a delete by the data plane, if the writer
+// may have written last. The key stays deleted then.
+func TestDeleteDuringAWrite(t *testing.T) {
 	peers := func(r *rig) { // written and read again
 		r.remote(Accepted, second, peer, 10, "k", "v")
 		r.write()
@@ -41,8 +41,8 @@ func TestDeleteOfWhatTheWriterMayHaveWritten(t *testing.T) {
 	}
 }
 
-// TestDeleteFoundByAReading: a key that a reading did not find is not one that the data plane deleted
-// while the writer wrote it. What the next reading finds counts.
+// TestDeleteFoundByAReading: a reading that does not find a key is no delete by the data plane. A value that the
+// next reading finds is accepted.
 func TestDeleteFoundByAReading(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
@@ -54,9 +54,9 @@ func TestDeleteFoundByAReading(t *testing.T) {
 	r.want("k", "v v2000000000 a100")
 }
 
-// TestTakeoverIsNoUntoldChange: a local update of a peer's record replicates at once, so a reread has nothing
-// to refresh later.
-func TestTakeoverIsNoUntoldChange(t *testing.T) {
+// TestTakeoverReplicatesAtOnce: a local update of a peer's record replicates at once. A later reread refreshes
+// nothing.
+func TestTakeoverReplicatesAtOnce(t *testing.T) {
 	r := newRig(t, significant)
 	r.remote(Accepted, second, peer, Version(second), "k", "v")
 	r.write()
@@ -69,8 +69,8 @@ func TestTakeoverIsNoUntoldChange(t *testing.T) {
 	}
 }
 
-// TestRereadOfALiveRecordWithUntoldBytes: the record is live, so its value is no leftover of the writer.
-func TestRereadOfALiveRecordWithUntoldBytes(t *testing.T) {
+// TestRereadOfAnInsignificantChange: a reread of the value of a live record does not make it dirty.
+func TestRereadOfAnInsignificantChange(t *testing.T) {
 	r := newRig(t, significant)
 	local := tail(t, 1, second)
 	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(local) })
@@ -109,8 +109,8 @@ func TestRereadWhileDirty(t *testing.T) {
 	r.wantRechecks("k")
 }
 
-// TestReleasedEntry: the data plane's write of the same value takes it over, and a reread that finds the
-// value does not. It is no longer released once a later event or reread has it absent.
+// TestReleasedEntry: a write of the same value by the data plane takes the entry over. A reread that finds the
+// value does not. A later eviction or reread without the key ends the release.
 func TestReleasedEntry(t *testing.T) {
 	for name, test := range map[string]struct {
 		events   []event

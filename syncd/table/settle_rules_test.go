@@ -7,7 +7,7 @@ func (r *rig) settle(now int64, limit int) (next int64) {
 	return next
 }
 
-// TestSettleKeys: as many new keys are followed as Options.SettleKeys. The others are counted, unless it is 0.
+// TestSettleKeys: the table follows at most Options.SettleKeys new keys. It counts the others, unless that is 0.
 func TestSettleKeys(t *testing.T) {
 	for _, test := range []struct {
 		keys      int
@@ -25,7 +25,7 @@ func TestSettleKeys(t *testing.T) {
 	}
 }
 
-// TestSettleLimit: it reads no more keys again than the limit, and returns when the next one is due.
+// TestSettleLimit: Settle queues at most limit keys, and returns when the next one is due.
 func TestSettleLimit(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.SettleKeys = 9 })
 	for _, k := range []string{"k", "l", "m"} {
@@ -44,8 +44,7 @@ func TestSettleLimit(t *testing.T) {
 	}
 }
 
-// TestSettleFollowsOwnRecordsAlone: not those that another node has taken over, nor slots of keys that are
-// deleted or forgotten.
+// TestSettleFollowsOwnRecordsAlone: Settle skips records of other nodes, and slots of deleted or forgotten keys.
 func TestSettleFollowsOwnRecordsAlone(t *testing.T) {
 	for name, change := range map[string]func(*rig){
 		"taken over": func(r *rig) { r.remote(Accepted, 2*second, peer, Version(9*second), "k", "w"); r.write() },

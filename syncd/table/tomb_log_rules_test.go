@@ -28,7 +28,7 @@ func (m *logModel) wantChunks(t *testing.T, what string, want int) {
 }
 
 // TestTombLogMergesAboveItsBound: chunks are merged once the log has more than two entries for each that
-// is live, and those of four chunks. Then until it has not.
+// is live, and those of four chunks. The merge ends below that.
 func TestTombLogMergesAboveItsBound(t *testing.T) {
 	m := newLogModel(t, 3)
 	for _, live := range []int{2, 1, 1, 1, 1, 2} {
@@ -47,7 +47,7 @@ func TestTombLogMergesAboveItsBound(t *testing.T) {
 	}
 }
 
-// TestTombLogMergesAllPairs: each pair of neighbours but the one with the chunk that grows, in each search.
+// TestTombLogMergesAllPairs: each search examines all pairs of neighbours but the one with the chunk that grows.
 func TestTombLogMergesAllPairs(t *testing.T) {
 	const chunks = 9
 	for near := range chunks - 1 { // the pair that fits
@@ -118,8 +118,8 @@ func TestUnscannedMapKeepsCompactTombstones(t *testing.T) {
 	r.want("k", "unknown")
 }
 
-// TestPositionAtTheEnd: a reader that has read all has the position of the last change, also if that was
-// forgotten.
+// TestPositionAtTheEnd: a cursor at the end has the position of the last change, also if the table has forgotten
+// that record.
 func TestPositionAtTheEnd(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, second, "update k v packet 0")

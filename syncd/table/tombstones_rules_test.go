@@ -9,7 +9,7 @@ import (
 
 func minute(o *Options) { o.TombstoneTTL = time.Minute }
 
-// TestLifetimeOfALateDelete: it begins with the delete, or with the time at which the table learns of it if
+// TestLifetimeOfALateDelete: the lifetime begins with the delete. It begins with the arrival of the event if
 // that is more than a second later.
 func TestLifetimeOfALateDelete(t *testing.T) {
 	for late, begin := range map[int64]int64{0: 10 * second, second / 2: 10*second - second/2, lateDelete: 9 * second, lateDelete + 1: 10 * second, 5 * second: 10 * second} {
@@ -24,8 +24,8 @@ func TestLifetimeOfALateDelete(t *testing.T) {
 	}
 }
 
-// TestTombstonesToBeReadAgainAreBounded: above Options.MaxTombstones the oldest are forgotten, above twice of that also
-// those that are to be read again.
+// TestTombstonesToBeReadAgainAreBounded: the table keeps twice Options.MaxTombstones tombstones at most, if their
+// keys are to be read again.
 func TestTombstonesToBeReadAgainAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		cpu          int // of the delete; another than that of the update has the key read again
@@ -45,7 +45,7 @@ func TestTombstonesToBeReadAgainAreBounded(t *testing.T) {
 	}
 }
 
-// TestExpireAtTheEndsOfTime: no tombstone is a lifetime old at the beginning of time.
+// TestExpireAtTheEndsOfTime: Expire forgets no tombstone at the lowest time, and all at the highest.
 func TestExpireAtTheEndsOfTime(t *testing.T) {
 	r := newRig(t, minute)
 	r.remote(Accepted, second, peer, 10, "k", "-")
@@ -78,8 +78,8 @@ func TestQueuedTombstoneThatIsSeenAgain(t *testing.T) {
 	}
 }
 
-// TestUnwrittenTombstone: one that is still to be written stays beyond its end. Expire looks at it again 1 ns
-// later, and returns false if it forgot none.
+// TestUnwrittenTombstone: a dirty tombstone stays beyond its lifetime. Expire examines it again 1 ns later at the
+// earliest.
 func TestUnwrittenTombstone(t *testing.T) {
 	r := newRig(t, minute)
 	r.remote(Accepted, second, peer, 10, "k", "v")
@@ -98,7 +98,8 @@ func TestUnwrittenTombstone(t *testing.T) {
 	r.want("k", "unknown")
 }
 
-// TestExpireReturnsMore: if it forgot a tombstone and looked at as many as the limit, also if the last one stays.
+// TestExpireReturnsMore: Expire returns true if it forgot a tombstone and reached the limit, also if the last
+// one stays.
 func TestExpireReturnsMore(t *testing.T) {
 	for limit, want := range map[int]bool{1: true, 2: true, 3: false} {
 		r := newRig(t, minute)
@@ -119,8 +120,7 @@ func TestExpireReturnsMore(t *testing.T) {
 	}
 }
 
-// TestExpireUnwritten: without a kernel map no delete is written and no entry is released. Both tombstones
-// are forgotten at their end.
+// TestExpireUnwritten: ExpireUnwritten forgets dirty and released tombstones at the end of their lifetime.
 func TestExpireUnwritten(t *testing.T) {
 	r := newRig(t, minute, lru(8, 8))
 	for _, k := range []string{"released", "deleted"} {

@@ -2,7 +2,7 @@ package table
 
 import "testing"
 
-// TestUpdateWakes: subscribers are woken by each Update that brings work for the writer or a reread.
+// TestUpdateWakes: Update wakes subscribers if there is work for the writer or a key to read again.
 func TestUpdateWakes(t *testing.T) {
 	r := newRig(t)
 	ch := make(chan struct{}, 1)
@@ -58,8 +58,8 @@ func drain(ch chan struct{}) {
 	}
 }
 
-// TestRereadsOfUnknownKeys: each is taken once, as many as fit into the buffer, in their order. Above the
-// limit they are counted.
+// TestRereadsOfUnknownKeys: TakeRechecks returns each key once, in order, as many as the buffer holds. Stats counts
+// keys above maxRereads.
 func TestRereadsOfUnknownKeys(t *testing.T) {
 	r := newRig(t)
 	reread := func(keys ...string) {

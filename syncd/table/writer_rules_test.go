@@ -2,7 +2,7 @@ package table
 
 import "testing"
 
-// requeue has failed writes tried again, and demands how many.
+// requeue queues failed writes again, and demands their number.
 func (r *rig) requeue(limit, want int) {
 	r.Helper()
 	r.tab.Update(func(tx *Tx) {
@@ -12,9 +12,9 @@ func (r *rig) requeue(limit, want int) {
 	})
 }
 
-// TestRetryOfWhatHasChanged: a record that the data plane takes over is not written again. If the write of
-// its next content fails, that is tried again.
-func TestRetryOfWhatHasChanged(t *testing.T) {
+// TestRetryOfAChangedRecord: the writer does not retry a record that the data plane has taken over. It retries
+// a later write of the record that fails.
+func TestRetryOfAChangedRecord(t *testing.T) {
 	for name, queued := range map[string]bool{"before the retry": false, "during the retry": true} {
 		r := newRig(t)
 		r.remote(Accepted, second, peer, 10, "k", "v")
@@ -39,7 +39,7 @@ func TestRetryOfWhatHasChanged(t *testing.T) {
 	}
 }
 
-// TestLateReportOfAnOlderWrite: it does not end the write of what the record is by now.
+// TestLateReportOfAnOlderWrite: the report of an older version leaves the record dirty.
 func TestLateReportOfAnOlderWrite(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 10, "k", "v")
@@ -76,7 +76,7 @@ func TestWriteOverATakenRecord(t *testing.T) {
 	r.wantOrder("lk")
 }
 
-// TestReadingDuringAWrite: what a reading finds may be from before the write that ends meanwhile.
+// TestReadingDuringAWrite: a value that a reading finds is stale if a write of the key ended meanwhile.
 func TestReadingDuringAWrite(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 10, "k", "old")
@@ -89,7 +89,7 @@ func TestReadingDuringAWrite(t *testing.T) {
 	r.want("k", "new v11 b100")
 }
 
-// TestReportForARecordThatIsGone: its slot is free, or was never a record's.
+// TestReportForARecordThatIsGone: a report for a free slot, or for the head of a list, has no effect.
 func TestReportForARecordThatIsGone(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.remote(Accepted, second, peer, 10, "k", "v")
@@ -128,8 +128,7 @@ func TestFailedWriteOfAReleasedRecord(t *testing.T) {
 	}
 }
 
-// TestRefillForgetsTheFormerMap: no write into it counts, no entry of it is released, and no delete is
-// to be written.
+// TestRefillForgetsTheFormerMap: Refill drops the marks of writes, releases and deletes in the former map.
 func TestRefillForgetsTheFormerMap(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.local(Accepted, second, "update k v packet 0")
@@ -169,7 +168,7 @@ func full(t *testing.T) (r *rig, n int) {
 	return r, n
 }
 
-// TestFullChunk: what looks at all slots ends at the last one, and a reference beyond is of no record.
+// TestFullChunk: loops over all slots end at the last one. A reference beyond it has no effect.
 func TestFullChunk(t *testing.T) {
 	r, n := full(t)
 	r.write()
