@@ -153,3 +153,19 @@ func TestReadingBeginsAnewAfterChanges(t *testing.T) {
 	d.found(Accepted, "x", "v")
 	d.found(Accepted, "k63", "x")
 }
+
+// TestRefusedRecordBecomesThisNodes: a record whose write failed counts for its new owner.
+func TestRefusedRecordBecomesThisNodes(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, older, 10, "k", "v")
+	r.refuse()
+	r.remote(Accepted, 2*second, self, 20, "k", "w")
+	r.want("k", "v v21 a100 dirty")
+	checkInvariants(t, r.tab)
+	if st := r.tab.Stats(); st.Failed != 1 || st.RemoteConflictOwn != 1 {
+		t.Errorf("%d failed, %d conflicts", st.Failed, st.RemoteConflictOwn)
+	}
+	if n := r.tab.heldBy("a"); n != 0 {
+		t.Errorf("the map holds %d records of this node", n)
+	}
+}
