@@ -41,8 +41,7 @@ func TestDeleteDuringAWrite(t *testing.T) {
 	}
 }
 
-// TestDeleteFoundByAReading: a reading that does not find a key is no delete by the data plane. A value that the
-// next reading finds is accepted.
+// TestDeleteFoundByAReading: the table accepts the value that a reading finds after one that did not find the key.
 func TestDeleteFoundByAReading(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
