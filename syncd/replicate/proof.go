@@ -128,10 +128,11 @@ func checkAddress(addr string) error {
 	return err
 }
 
-// introduced takes in what an authenticated caller said of itself.
+// introduced takes in the incarnation and the address that an authenticated caller has sent. An
+// empty address is not plausible.
 func (r *Replicator) introduced(o table.Owner, addr string) {
 	claim := Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: addr}
-	if addr == "" || o.Node == r.opt.Self.Node || !r.plausible(claim) {
+	if o.Node == r.opt.Self.Node || !r.plausible(claim) {
 		return
 	}
 	p := &r.proofs
@@ -141,7 +142,7 @@ func (r *Replicator) introduced(o table.Owner, addr string) {
 		return // nobody wants proofs: SetPeers is used
 	}
 	q := p.prospect(o.Node, true)
-	if q == nil || q.proven == claim || q.claim == claim || o.Incarnation < q.proven.Incarnation {
+	if q.proven == claim || q.claim == claim || o.Incarnation < q.proven.Incarnation {
 		return
 	}
 	q.claim, q.due = claim, time.Time{}

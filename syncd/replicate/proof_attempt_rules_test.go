@@ -12,6 +12,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
 var errRefusedHere = errors.New("connection refused")
@@ -215,6 +219,12 @@ func TestAttemptThatSucceeds(t *testing.T) {
 	cancel()
 	if _, err := r.dialForProof(done, Peer{Node: "x", Addr: b.addr}); !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "canceled") {
 		t.Errorf("after the end: %v", err)
+	}
+	busy := startStock(t, func(mapsyncv1.ReplicationService_SubscribeServer) error {
+		return status.Error(codes.Unavailable, "busy")
+	})
+	if _, err := r.dialForProof(t.Context(), busy); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "busy") {
+		t.Errorf("a node that is busy: %v", err)
 	}
 	dials(r)
 	if _, err := r.dialForProof(t.Context(), peerX(5)); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "dial "+proofAddr) {
