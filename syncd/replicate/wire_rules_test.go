@@ -1,0 +1,146 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestFieldsOfOtherVersions are passed over. Field numbers that protobuf does not allow, and tags that are
+// longer than they have to be, are errors.
+func TestFieldsOfOtherVersions(t *testing.T) {
+	tag := func(num uint64) []byte { return protowire.AppendVarint(nil, num<<3) }
+	for name, c := range map[string]struct {
+		field []byte
+		size  int
+	}{
+		"a number":         {append(tag(15), 1), 2},
+		"the last number":  {append(tag(uint64(protowire.MaxValidNumber)), 1), 6},
+		"a number too far": {append(tag(uint64(protowire.MaxValidNumber)+1), 1), 0},
+		"number 0":         {append(tag(0), 1), 0},
+		"a long tag":       {[]byte{0xf8, 0x00, 1}, 0},
+		"no value":         {tag(15), 0},
+		"half a tag":       {[]byte{0x80}, 0},
+		"empty bytes":      {[]byte{15<<3 | 2, 0}, 2},
+		"half the bytes":   {[]byte{15<<3 | 2, 2, 1}, 0},
+	} {
+		if got := consumeUnknown(c.field); got != c.size {
+			t.Errorf("%s: size %d, want %d", name, got, c.size)
+		}
+	}
+}
+
+// TestBatchesThatEndEarly are errors that name the byte.
+func TestBatchesThatEndEarly(t *testing.T) {
+	whole, err := proto.Marshal(stockBatch(1, 3, 300, 1).GetBatch())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b batch
+	if err := b.parse(whole); err != nil || b.deltas != 1 {
+		t.Fatalf("%v, %d deltas", err, b.deltas)
+	}
+	for _, last := range []byte{tagBatchMap, tagBatchDelta, tagBatchOwner, tagBatchOrigin, tagBatchPosition, tagBatchCaughtUp, 15 << 3} {
+		err := b.parse(append(whole[:len(whole):len(whole)], last))
+		if want := fmt.Sprintf("at byte %d of %d", len(whole), len(whole)+1); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), want) {
+			t.Errorf("tag %d at the end: %v, want it %s", last, err, want)
+		}
+	}
+	delta := []byte{tagBatchDelta, 1, tagKey} // a key without a size
+	if err := b.parse(append(whole[:len(whole):len(whole)], delta...)); err != nil {
+		t.Fatalf("deltas are read later: %v", err)
+	}
+	err = b.groups(make([]wireDelta, 4), func([]wireDelta) error { return nil })
+	if want := fmt.Sprintf("decode delta at byte %d of %d", len(whole), len(whole)+3); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
+// TestSizesOfFields are those of what is appended.
+func TestSizesOfFields(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 127, 128, 16383, 16384} {
+		if got, want := bytesSize(n), len(appendBytes(nil, tagKey, make([]byte, n))); got != want {
+			t.Errorf("%d bytes take %d, not %d", n, want, got)
+		}
+		if got, want := fieldSize(uint64(n)), len(appendField(nil, tagOwner, uint64(n))); got != want {
+			t.Errorf("number %d takes %d, not %d", n, want, got)
+		}
+	}
+}
+
+// TestOwnersOfABatch are sent once each, in the order of their first record.
+func TestOwnersOfABatch(t *testing.T) {
+	o := newOut(t, func(m *mapsyncv1.MapSubscription) { m.Observe = true; m.Owners = nil })
+	y, z := table.Owner{Node: "y", Incarnation: 1}, table.Owner{Node: "z", Incarnation: 1}
+	for k := range 6 {
+		o.remote([]table.Owner{y, z}[k%2], 5, k)
+	}
+	for round := range 2 {
+		b := &mapsyncv1.Batch{}
+		for _, m := range o.run() {
+			if len(m.GetBatch().GetDeltas()) > 0 {
+				b = m.GetBatch()
+			}
+		}
+		if len(b.GetOwners()) != 2 || b.GetOwners()[0].GetNode() != "y" || b.GetOwners()[1].GetNode() != "z" || len(b.GetDeltas()) != 6 {
+			t.Fatalf("round %d: owners %v of %d records", round, b.GetOwners(), len(b.GetDeltas()))
+		}
+		for i, d := range b.GetDeltas() {
+			if d.GetOwner() != uint32(i%2) {
+				t.Errorf("round %d: record %d has owner %d", round, i, d.GetOwner())
+			}
+		}
+		for k := range 6 {
+			o.remote([]table.Owner{y, z}[k%2], 6, k)
+		}
+	}
+}
+
+// TestMessagesThatCannotBeRead are errors of the codec.
+func TestMessagesThatCannotBeRead(t *testing.T) {
+	for _, c := range []struct {
+		data []byte
+		ok   bool
+	}{{[]byte{0xff}, false}, {nil, true}} {
+		var m mapsyncv1.SubscribeRequest
+		if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.data)}, &m); (err == nil) != c.ok {
+			t.Errorf("%x: %v", c.data, err)
+		}
+	}
+}
+
+// TestLargestSchemas are those that a request has room for.
+func TestLargestSchemas(t *testing.T) {
+	sized := func(size int) *schema.Schema {
+		s := oldSchema()
+		s.Key.Name = ""
+		room := size - proto.Size(toProto(s))
+		for n := room; n > 0; n-- {
+			s.Key.Name = strings.Repeat("k", n)
+			if proto.Size(toProto(s)) <= size {
+				break
+			}
+		}
+		if got := proto.Size(toProto(s)); got != size {
+			t.Fatalf("a schema of %d bytes, want %d", got, size)
+		}
+		return s
+	}
+	const tooLarge = "schema of 131073 bytes, more than 131072"
+	for _, size := range []int{maxSchemaBytes, maxSchemaBytes + 1} {
+		s := sized(size)
+		_, err := fromProto("typed", toProto(s))
+		if got := err != nil && strings.Contains(err.Error(), tooLarge); got != (size > maxSchemaBytes) {
+			t.Errorf("reading one of %d bytes: %v", size, err)
+		}
+	}
+}
