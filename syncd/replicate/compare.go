@@ -122,25 +122,21 @@ const orphans = ""
 // sums is a digest on its way into a message.
 type sums struct{ table.Digest }
 
-// digestOf returns the digest of one node's records, and its parts if wanted; false if the
-// table keeps none.
-func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buckets, ok bool) {
+// digestOf returns the digest of one node's records, and its parts if wanted.
+func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buckets) {
 	if parts {
 		buckets = new(table.Buckets)
 	}
-	g.Digest, ok = tx.Digest(node, buckets)
-	return g, buckets, ok
+	g.Digest, _ = tx.Digest(node, buckets) // the table keeps one of each node
+	return g, buckets
 }
 
 // orphanDigest returns the digest of all orphaned records under a view, which takes the
-// same room however many nodes have left; false if the table keeps none of some of them.
-func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buckets, ok bool) {
+// same room however many nodes have left.
+func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buckets) {
 	var each *table.Buckets
 	if parts {
 		buckets, each = new(table.Buckets), new(table.Buckets)
-	}
-	if _, ok := tx.Digest(orphans, nil); !ok {
-		return g, nil, false
 	}
 	tx.DigestNodes(func(node string) {
 		if !v.orphaned(node) {
@@ -154,7 +150,7 @@ func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buc
 			}
 		}
 	})
-	return g, buckets, true
+	return g, buckets
 }
 
 // message returns the digest of a node as it is sent.

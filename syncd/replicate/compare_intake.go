@@ -200,11 +200,7 @@ func (in *intake) compareDigests(d *digests, exact bool) (r outcome) {
 			case !in.requesting.wanted.requests(n.node) || !in.settled():
 				continue
 			}
-			mine, parts, ok := digestOf(tx, n.node, n.parts != nil)
-			if !ok {
-				r.unknown = fmt.Sprintf("this node keeps no digest of the records of %s: too many owners", n.node)
-				continue
-			}
+			mine, parts := digestOf(tx, n.node, n.parts != nil)
 			if !exact {
 				mine.Loose += in.loose(tx, func(owner string) bool { return owner == n.node })
 			}
@@ -233,10 +229,7 @@ func (in *intake) orphanDigests(tx *table.Tx, v *view, d *digests, exact bool, r
 	case !in.m.settled.Load():
 		return "orphaned records are still being received"
 	}
-	mine, parts, ok := orphanDigest(tx, v, d.orphaned.parts != nil)
-	if !ok {
-		return "this node keeps no digest of some orphaned records: too many owners"
-	}
+	mine, parts := orphanDigest(tx, v, d.orphaned.parts != nil)
 	if !exact {
 		mine.Loose += in.loose(tx, v.orphaned)
 	}

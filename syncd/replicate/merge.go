@@ -54,7 +54,6 @@ func (in *intake) mergeAll(tx *table.Tx) {
 	in.tx, in.ids, in.tableRejected = tx, in.ids[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
 	in.authorise(b.owners)
-	in.opt.Sender = 0
 	for i, w := range b.owners {
 		if string(w.node) != in.l.peer.Node && in.opt.Sender == 0 {
 			in.opt.Sender = in.sender(tx)

@@ -76,7 +76,7 @@ func (x *receiver) write() { write(x.tb, x.writer) }
 func (x *receiver) digest(parts bool) *mapsyncv1.SubscribeResponse {
 	m := &mapsyncv1.Digest{Map: x.in.index, Position: x.in.position, Key: x.tb.DigestID(), Scope: x.tb.DigestScope()}
 	x.tb.View(func(tx *table.Tx) {
-		g, buckets, _ := digestOf(tx, "x", parts)
+		g, buckets := digestOf(tx, "x", parts)
 		m.Nodes = append(m.Nodes, g.message("x", buckets))
 	})
 	return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}
