@@ -108,30 +108,43 @@ func TestDigestsThatProveNothingYet(t *testing.T) {
 	}
 }
 
-// TestOrphanedExceptions: orphaned records that this node cannot hold are taken out of the comparison of another
-// layout.
-func TestOrphanedExceptions(t *testing.T) {
-	z := table.Owner{Node: "z", Incarnation: 1}
+// TestExceptionsInComparisons: records that this node cannot hold are taken out of the comparison of another
+// layout, those of the peer and orphaned ones.
+func TestExceptionsInComparisons(t *testing.T) {
+	z, x1 := table.Owner{Node: "z", Incarnation: 1}, table.Owner{Node: "x", Incarnation: 1}
 	for name, c := range map[string]struct {
-		owner  table.Owner
-		inDoub bool
-	}{"orphaned": {z, false}, "of a live node": {target, true}} {
+		excepted, peers, orphaned table.Owner // of the exception here, and of the records there
+		agreed                    bool
+	}{
+		"none":               {agreed: true},
+		"orphaned":           {excepted: z, orphaned: z, agreed: true},
+		"of the peer":        {excepted: x1, peers: x1, agreed: true},
+		"of another":         {excepted: x1, orphaned: z},
+		"no exception":       {peers: x1},
+		"no orphaned record": {excepted: z},
+	} {
 		x := newStreamless(t)
 		x.l.ownerRequests = true
 		x.in.requesting.confirmed = x.in.requesting.serial
 		x.in.m.settled.Store(true)
-		x.in.excepted.add([]byte{0xff}, 9, c.owner, errGap)
+		if c.excepted.Node != "" {
+			x.in.excepted.add([]byte{0xff}, 9, c.excepted, errGap)
+		}
 		m := x.digest(false).GetDigest()
 		m.Scope++
-		m.Members = x.r.view.Load().members
-		x.tb.View(func(tx *table.Tx) { m.Orphaned = &mapsyncv1.NodeDigest{Loose: tx.LooseOf(z, 9), Live: 1} })
-		if c.owner != z {
-			x.tb.View(func(tx *table.Tx) { m.Nodes[0].Loose += tx.LooseOf(target, 9) })
-		}
+		m.Members, m.Orphaned = x.r.view.Load().members, &mapsyncv1.NodeDigest{}
+		x.tb.View(func(tx *table.Tx) {
+			if c.orphaned.Node != "" {
+				m.Orphaned.Loose += tx.LooseOf(c.orphaned, 9)
+			}
+			if c.peers.Node != "" {
+				m.Nodes[0].Loose += tx.LooseOf(c.peers, 9)
+			}
+		})
 		if err := x.in.compare(m, time.Now()); err != nil {
 			t.Fatal(err)
 		}
-		if got := x.in.comparing.agreed; got == c.inDoub {
+		if got := x.in.comparing.agreed; got != c.agreed {
 			t.Errorf("%s: agreed %t, %+v", name, got, x.in.comparing)
 		}
 	}

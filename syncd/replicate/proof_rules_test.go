@@ -235,7 +235,7 @@ func TestProofs(t *testing.T) {
 	}
 	r, _ := newProver(t, prospect{})
 	if err := r.proved(Peer{Node: "y", Incarnation: 1, Addr: proofAddr}); err != nil || r.proofs.changed {
-		t.Errorf("a node that is no prospect: %v, changed %t", err, r.proofs.changed)
+		t.Errorf("a node that is not a prospect: %v, changed %t", err, r.proofs.changed)
 	}
 }
 
