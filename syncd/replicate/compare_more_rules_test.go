@@ -33,6 +33,7 @@ func TestRoundsOfAnAudit(t *testing.T) {
 		{0, 4, 1, 1, 1},
 		{4*touchChunk + 1, 4, 4, 1, 2},
 		{2 * touchChunk, 1, 4, 4, 4},
+		{3 * touchChunk, 1, 4, 4, 4},
 		{100, 1, 3, 3, 3},
 	} {
 		r, tb := newReceiver(t)
@@ -175,6 +176,12 @@ func TestDifferencesOfBuckets(t *testing.T) {
 	if s.delta[1] != 2 || s.delta[2] != 0 || s.proven.Has(1) || !s.proven.Has(2) || s.rounds != 1 {
 		t.Errorf("differences %d and %d", s.delta[1], s.delta[2])
 	}
+	// A bucket whose difference was explained, and that agrees now, is proven.
+	s = suspect{explained: map[int]uint64{2: 5}, until: at1000}
+	s.round(&compared{nodeDigest: nodeDigest{node: "x", parts: &theirs}, parts: &ours}, new(table.BucketSet), at1000)
+	if !s.proven.Has(2) || s.explained[2] != 5 {
+		t.Errorf("explained: %v", s.explained)
+	}
 }
 
 // TestListsThatCannotBeMade fail after five seconds with the reason.
@@ -218,6 +225,32 @@ func TestPauseBetweenLooks(t *testing.T) {
 			t.Errorf("%+v, %v after %s", c, err, d)
 		}
 	})
+}
+
+// TestSecondLookThatFails is an error.
+func TestSecondLookThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newStreamless(t)
+		answerLists(x, []Difference{{Key: []byte("k")}})
+		time.AfterFunc(x.r.opt.compare/2, func() {
+			x.l.mu.Lock()
+			x.in.state = StateFailed
+			x.l.mu.Unlock()
+		})
+		if c, err := x.r.Compare(t.Context(), testMap, "x"); !errors.Is(err, ErrNoPeer) || len(c.Differences) != 0 {
+			t.Errorf("%+v, %v", c, err)
+		}
+	})
+}
+
+// TestListOfThisNodesRecords is requested at once.
+func TestListOfThisNodesRecords(t *testing.T) {
+	x, l := listed(t)
+	putTable(t, x.tb, 50, 51, 1)
+	woken(x.l.wake)
+	if x.mustCompare(time.Now(), true); x.in.comparing.want == nil || !l.chosen || !woken(x.l.wake) {
+		t.Errorf("buckets %v, chosen %t", x.in.comparing.want, l.chosen)
+	}
 }
 
 // TestEndOfAList leaves alone what is known of the map.

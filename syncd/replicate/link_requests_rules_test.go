@@ -80,6 +80,28 @@ func TestProbesAreDue(t *testing.T) {
 	})
 }
 
+// TestAcknowledgementsAreNotLate: a link acknowledges as soon as the table's writer has been through.
+func TestAcknowledgementsAreNotLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newStreamless(t)
+		x.acked()
+		x.take(stockBatch(1, 0, 10, 1))
+		begun, at := time.Now(), time.Duration(0)
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(100*time.Millisecond, x.write)
+		_ = x.l.request(ctx, &requests{fn: func(m *mapsyncv1.SubscribeRequest) error {
+			if m.GetAck().GetPosition() == 10 {
+				at = time.Since(begun)
+				cancel()
+			}
+			return nil
+		}})
+		if at != 100*time.Millisecond {
+			t.Errorf("acknowledged after %s", at)
+		}
+	})
+}
+
 // TestAnswersOfTheClock: an answer that was not asked for is an error wherever it comes.
 func TestAnswersOfTheClock(t *testing.T) {
 	reply := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{ClockReply: &mapsyncv1.ClockReply{ProbeSent: 7}}}

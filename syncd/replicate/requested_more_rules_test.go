@@ -140,5 +140,12 @@ func TestSameVersionInAnotherLayout(t *testing.T) {
 		if n := len(l.found); n != 1 && exact || n != 0 && !exact {
 			t.Errorf("exact %t: %d differences", exact, n)
 		}
+		// The same version of another owner is another record.
+		l.found = nil
+		m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "z", Number: 1})
+		m.GetBatch().Deltas = []*mapsyncv1.Delta{record(2, value(2), 5, 1)}
+		if x.take(m); len(l.found) != 1 || l.found[0].There.Owner.Node != "z" || l.found[0].Here.Owner.Node != "x" {
+			t.Errorf("exact %t: %+v", exact, l.found)
+		}
 	}
 }

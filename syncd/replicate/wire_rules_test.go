@@ -144,3 +144,27 @@ func TestLargestSchemas(t *testing.T) {
 		}
 	}
 }
+
+// TestDepthOfTypes is bounded alike in keys and values.
+func TestDepthOfTypes(t *testing.T) {
+	nested := func(levels int) *mapsyncv1.MessageType {
+		m := &mapsyncv1.MessageType{Name: "leaf", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindUint)}}}
+		for range levels {
+			m = &mapsyncv1.MessageType{Name: "m", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindMessage), Message: m}}}
+		}
+		return m
+	}
+	for name, change := range map[string]func(*mapsyncv1.Schema, *mapsyncv1.MessageType){
+		"key":   func(s *mapsyncv1.Schema, m *mapsyncv1.MessageType) { s.Key = m },
+		"value": func(s *mapsyncv1.Schema, m *mapsyncv1.MessageType) { s.Value = m },
+	} {
+		for _, levels := range []int{schema.MaxDepth, schema.MaxDepth + 1} {
+			p := toProto(oldSchema())
+			change(p, nested(levels))
+			_, err := fromProto("typed", p)
+			if deep := err != nil && strings.Contains(err.Error(), "nested more than"); deep != (levels > schema.MaxDepth) {
+				t.Errorf("%s of %d levels: %v", name, levels, err)
+			}
+		}
+	}
+}
