@@ -80,6 +80,12 @@ func TestReasonsAreLoggedOnce(t *testing.T) {
 	for _, why := range []string{"one", "one", "two"} {
 		x.in.cannotCompare(why)
 	}
+	// A list whose buckets are on their way goes on.
+	l := newListing(x)
+	x.in.comparing.list, x.in.comparing.job = l, &job{}
+	if x.in.cannotCompare("two"); ended(l) || x.in.comparing.list != l {
+		t.Errorf("the list has ended: %v", l.err)
+	}
 	if n := strings.Count(out.String(), "map cannot be compared"); n != 2 || !strings.Contains(out.String(), "peer=x map="+testMap+" reason=one") {
 		t.Errorf("%d lines: %s", n, out.String())
 	}
@@ -106,6 +112,11 @@ func TestDigestsThatProveNothingYet(t *testing.T) {
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.Unknown, m.Unsent = "not now", 1<<40 })
 	if c.suspects != nil || c.unknowns != 1 || c.impossible != "" || c.unsent != 1<<31 {
 		t.Errorf("%+v", *c)
+	}
+	x = newStreamless(t)
+	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.Key++ })
+	if s := x.r.Stats(); s.DigestsImpossible != 1 || s.Digests != 1 || !strings.Contains(x.in.comparing.impossible, "another key") {
+		t.Errorf("with another key: %d of %d impossible, %q", s.DigestsImpossible, s.Digests, x.in.comparing.impossible)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
 
@@ -97,7 +98,13 @@ func TestManyRequestedRecords(t *testing.T) {
 	if err := o.s.requestOwners(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
 		t.Fatal(err)
 	}
-	_, requested := keysIn(o.run())
+	o.r.opt.Times = func() schema.Times { return schema.Times{Ktime: 7} }
+	o.step() // begins
+	o.step()
+	if w := o.f.requested.walk; w == nil || w.enc.times.Ktime != 7 {
+		t.Errorf("the records are converted by another clock: %+v", w)
+	}
+	_, requested := keysIn(append(o.took(), o.run()...))
 	if !slices.Equal(requested, keys) {
 		t.Errorf("%d records, want %d", len(requested), len(keys))
 	}

@@ -115,6 +115,28 @@ func TestMessagesThatCannotBeSent(t *testing.T) {
 	}
 }
 
+// TestClockThatCannotBeSent ends a session that is idle.
+func TestClockThatCannotBeSent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newOut(t)
+		ended := make(chan error, 1)
+		go func() { ended <- o.s.run(t.Context()) }()
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		begun := time.Now()
+		o.err = errRefusedHere
+		o.s.mu.Lock()
+		err := o.s.probed(&mapsyncv1.ClockProbe{Sent: 1})
+		o.s.mu.Unlock()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := <-ended; !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send clock") || time.Since(begun) != 0 {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+	})
+}
+
 // TestRoundWithAHeartbeat reports whether there is more to send.
 func TestRoundWithAHeartbeat(t *testing.T) {
 	o := newOut(t)
