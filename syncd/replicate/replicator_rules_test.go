@@ -184,7 +184,9 @@ func TestRunKeepsStreams(t *testing.T) {
 		if len(dialled) != 2 || dialled[1] != "192.0.2.2:1" {
 			t.Errorf("dialled %q", dialled)
 		}
+		r.mu.Lock()
 		r.goneAt["left"] = time.Now().Add(-2 * time.Hour)
+		r.mu.Unlock()
 		time.Sleep(housekeeping)
 		synctest.Wait()
 		if len(r.localMaps()[testMap].samples) != 1 || tb.Stats().Audits == 0 || len(r.goneAt) != 0 {
