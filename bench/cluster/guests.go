@@ -296,6 +296,13 @@ func (g *guest) answer(o *hostile.Outlet, r *mapsyncv1.SubscribeRequest) {
 		g.mu.Unlock()
 		_ = o.Send(d) // the stream's end is noticed elsewhere
 	case r.GetRetell() != nil:
+		g.mu.Lock()
+		b := &mapsyncv1.Batch{
+			Map: o.Index, Origin: o.Self(), PreviousPosition: o.Position, Position: o.Position,
+			Owners: []*mapsyncv1.Incarnation{o.Self()}, Deltas: g.own(3), Retold: true, Requested: g.rand.IntN(2) == 0,
+		}
+		g.mu.Unlock()
+		_ = o.Raw(b)
 		_ = o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Retold{Retold: &mapsyncv1.Retold{Map: o.Index, Records: 1 << 40}}})
 	}
 }

@@ -169,7 +169,8 @@ func FuzzResponses(f *testing.F) {
 		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
-	f.Add(comparison(f, wire))
+	f.Add(comparison(f, wire, false))
+	f.Add(comparison(f, wire, true))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
 		l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
@@ -186,7 +187,7 @@ func FuzzResponses(f *testing.F) {
 
 // comparison is a run of messages of a sender that holds something else, and tells it
 // when asked.
-func comparison(f *testing.F, wire *mapsyncv1.Schema) (run []byte) {
+func comparison(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []byte) {
 	_, tb := fuzzReplicator(f)
 	parts := make([]byte, bucketSize*table.DigestBuckets)
 	parts[8] = 1
@@ -196,6 +197,7 @@ func comparison(f *testing.F, wire *mapsyncv1.Schema) (run []byte) {
 	}}}
 	again := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}}
 	again.GetBatch().Retold, again.GetBatch().CaughtUp, again.GetBatch().PreviousPosition = true, false, 7
+	again.GetBatch().Requested = requested
 	for _, m := range []*mapsyncv1.SubscribeResponse{
 		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
 		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},

@@ -32,7 +32,7 @@ func (in *intake) merge(b *batch) (merged, error) {
 		now := in.l.r.opt.Now()
 		in.now = now.UnixNano()
 		in.limit = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
-		in.opt = table.RemoteOptions{Touch: (in.sweep || b.retold) && !b.request, Repair: b.retold && !b.request}
+		in.opt = table.RemoteOptions{Touch: (in.sweep && !b.request) || b.retold, Repair: b.retold}
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
 		in.m.table.Update(in.apply)
 		in.tx = nil

@@ -132,10 +132,14 @@ func (l *link) takeBatch(data []byte) error {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
 		in.job, in.permit = nil, in.requesting.permit
-		if b.retold {
-			if in.job = in.comparing.job; in.job == nil {
-				return fmt.Errorf("receive batch of map %q again that was not asked for: %w", in.m.name, errProtocol)
-			}
+		if !b.retold {
+			return nil
+		}
+		switch in.job = in.comparing.job; {
+		case in.job == nil:
+			return fmt.Errorf("receive batch of map %q again that was not asked for: %w", in.m.name, errProtocol)
+		case b.request:
+			return fmt.Errorf("receive batch of map %q that is of a repair and of a request: %w", in.m.name, errProtocol)
 		}
 		return nil
 	})
