@@ -127,7 +127,7 @@ func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buc
 	if parts {
 		buckets = new(table.Buckets)
 	}
-	g.Digest, _ = tx.Digest(node, buckets) // the table keeps one of each node
+	g.Digest = tx.Digest(node, buckets)
 	return g, buckets
 }
 
@@ -142,7 +142,7 @@ func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buc
 		if !v.orphaned(node) {
 			return
 		}
-		d, _ := tx.Digest(node, each)
+		d := tx.Digest(node, each)
 		g.Sum, g.Loose, g.Live = g.Sum+d.Sum, g.Loose+d.Loose, g.Live+d.Live
 		if parts {
 			for b := range each {

@@ -309,22 +309,21 @@ func (d *digester) bytes() uint64 {
 }
 
 // Digest returns the digest of the records that the table holds of a node, and its
-// parts in buckets unless that is nil. It returns true: the table keeps a digest of each
-// node that records name.
-func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest, ok bool) {
+// parts in buckets unless that is nil.
+func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest) {
 	n := tx.t.digester.nodes[node]
 	if n == nil {
 		if buckets != nil {
 			*buckets = Buckets{}
 		}
-		return g, true
+		return g
 	}
 	g.Sum = n.sum()
 	g.Loose, g.Live = n.loose, n.live
 	if buckets != nil {
 		n.copyTo(buckets)
 	}
-	return g, true
+	return g
 }
 
 // DigestNodes calls fn with each node that the table keeps a digest of, in no order.

@@ -82,8 +82,8 @@ func (s *sim) alike(a, b *simNode) (err error) {
 				}
 			}
 			for _, n := range s.nodes {
-				x, _ := ta.Digest(n.name, nil)
-				if y, _ := tb.Digest(n.name, nil); x != y {
+				x := ta.Digest(n.name, nil)
+				if y := tb.Digest(n.name, nil); x != y {
 					err = fmt.Errorf("digest of %s is %v on %s and %v on %s", n.name, x, a.name, y, b.name)
 					return
 				}

@@ -268,8 +268,8 @@ func (r *simRun) distinct() (err error) {
 				other := y.live() && y.version != 0 && y.owner.Node == node
 				same = same && mine == other && (!mine || x.same(&y, a.opt.Carried != nil))
 			}
-			x, _ := ta.Digest(node, nil)
-			if y, _ := tb.Digest(node, nil); (x == y) != same {
+			x := ta.Digest(node, nil)
+			if y := tb.Digest(node, nil); (x == y) != same {
 				err = fmt.Errorf("%s and %s hold the same of %s: %v; their digests say %v", a.name, b.name, node, same, x == y)
 			}
 		})
