@@ -1,19 +1,23 @@
 package peers
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 
+	"github.com/hashicorp/go-msgpack/v2/codec"
 	"github.com/hashicorp/memberlist"
 )
 
-// Two things that the library accepts of a holder of the gossip key would end or bloat every
-// node, and no node sends them: version 0 of the encryption, whose padding the library
-// trusts, and compressed messages, of up to 40 MiB each.
+// What the library accepts, of a holder of the gossip key or, without one, of anybody, would end
+// or bloat every node, and no node sends it: version 0 of the encryption, whose padding the library
+// trusts; an encrypted message of no bytes; compressed messages, of up to 40 MiB each; messages of
+// an application, and states of a million nodes, for which it makes room at once.
 const (
 	encryptionVersion = 1
 	encryptionNonce   = 12
@@ -26,10 +30,13 @@ const (
 	streamHead = 5
 )
 
-// RejectEncoding counts gossip messages with an encryption or a compression that no node uses.
+// RejectEncoding counts gossip messages of a form that no node sends.
 const RejectEncoding = "encoding"
 
-var errEncoding = errors.New("encryption or compression is not in use")
+var (
+	errEncoding  = errors.New("no node sends gossip messages of this form")
+	errAnnounced = fmt.Errorf("announced: %w", errTooLarge)
+)
 
 // accepts reports whether the library may have a packet.
 func (t *transport) accepts(p *memberlist.Packet) bool {
@@ -46,7 +53,8 @@ func (t *transport) accepts(p *memberlist.Packet) bool {
 	return false
 }
 
-// plain decrypts a message by the key that fits, nil if none does. It reports false for one
+// plain decrypts a message by the key that fits; the result is nil if none does, and empty if
+// nothing was encrypted. It reports false for one
 // that the library must not decrypt.
 func plain(keys [][]byte, message, authenticated []byte) ([]byte, bool) {
 	if len(message) < 1+encryptionNonce {
@@ -65,7 +73,7 @@ func plain(keys [][]byte, message, authenticated []byte) ([]byte, bool) {
 		if err != nil {
 			continue
 		}
-		if out, err := gcm.Open(nil, nonce, text, authenticated); err == nil {
+		if out, err := gcm.Open(make([]byte, 0, len(text)), nonce, text, authenticated); err == nil {
 			return out, true
 		}
 	}
@@ -108,68 +116,132 @@ func hasCompressed(message []byte, depth int) bool {
 	return false
 }
 
-// guardedConn hands the first message on a connection on once it is known that the library
-// may decode it. The listener's limits bound its size.
-type guardedConn struct {
-	*limitedConn
+// Messages that nodes begin a stream with, besides an encrypted one.
+const (
+	messagePing     = 0
+	messageAck      = 2
+	messagePushPull = 6
+	messageError    = 13
+)
+
+// maxAnnounced bounds the nodes that a state exchange announces: the library makes room for all of
+// them before it has read one.
+const maxAnnounced = 4 * maxNames
+
+// maxPushPullHead bounds the head of a state exchange in bytes, of which nodes need 40.
+const maxPushPullHead = 256
+
+// pushPullHead is the head of a state exchange, as the library has it.
+type pushPullHead struct {
+	Nodes        int
+	UserStateLen int
+	Join         bool
+}
+
+// guard hands the first message of a stream on once it is known that the library may decode it.
+// It reads from one goroutine.
+type guard struct {
+	from    io.Reader           // bounded
 	ring    *memberlist.Keyring // nil: gossip is not encrypted
 	checked bool
+	err     error  // why the message is rejected
 	first   []byte // read and not yet handed on
 }
 
-// Read implements net.Conn. The library reads from one goroutine.
-func (c *guardedConn) Read(p []byte) (int, error) {
-	if !c.checked {
-		c.checked = true
-		if err := c.check(); err != nil {
-			return 0, err
-		}
+// Read implements io.Reader. Its errors wrap errEncoding, errAnnounced or those of the connection.
+func (g *guard) Read(p []byte) (int, error) {
+	if !g.checked {
+		g.checked = true
+		g.err = g.check()
 	}
-	if len(c.first) > 0 {
-		n := copy(p, c.first)
-		c.first = c.first[n:]
+	if g.err != nil {
+		return 0, g.err
+	}
+	if len(g.first) > 0 {
+		n := copy(p, g.first)
+		g.first = g.first[n:]
 		return n, nil
 	}
-	return c.limitedConn.Read(p)
+	return g.from.Read(p)
 }
 
-// check reads the first message, of one that is not encrypted the first byte.
-func (c *guardedConn) check() error {
-	c.first = make([]byte, 1, streamHead)
-	if _, err := io.ReadFull(c.limitedConn, c.first); err != nil {
+// check reads the first message, of a state exchange that is not encrypted the head.
+func (g *guard) check() error {
+	g.first = make([]byte, 1, streamHead)
+	if _, err := io.ReadFull(g.from, g.first); err != nil {
 		return err
 	}
-	switch {
-	case c.first[0] == messageCompressed:
-		return c.reject()
-	case c.first[0] != messageEncrypted || c.ring == nil:
-		return nil
+	if g.ring == nil {
+		var head bytes.Buffer
+		err := checkStream(g.first[0], io.TeeReader(g.from, &head))
+		g.first = append(g.first, head.Bytes()...)
+		return err
 	}
-	head := c.first[:streamHead]
-	if _, err := io.ReadFull(c.limitedConn, head[1:]); err != nil {
+	if g.first[0] != messageEncrypted {
+		return nil // the library rejects it
+	}
+	head := g.first[:streamHead]
+	if _, err := io.ReadFull(g.from, head[1:]); err != nil {
 		return err
 	}
 	size := int64(binary.BigEndian.Uint32(head[1:]))
 	if size > gossipBytes {
-		c.l.reject(c.limitedConn, RejectBytes)
-		return errTooLarge
+		return errAnnounced
 	}
-	text, err := io.ReadAll(io.LimitReader(c.limitedConn, size))
+	text, err := io.ReadAll(io.LimitReader(g.from, size))
 	if err != nil {
 		return err
 	}
-	c.first = append(head, text...)
-	message, ok := plain(c.ring.GetKeys(), text, c.first[:streamHead])
-	if !ok || len(message) > 0 && message[0] == messageCompressed {
-		return c.reject()
+	g.first = append(head, text...)
+	message, ok := plain(g.ring.GetKeys(), text, g.first[:streamHead])
+	switch {
+	case !ok || (message != nil && len(message) == 0):
+		return errEncoding
+	case message == nil:
+		return nil // of another key, which the library reports
 	}
-	return nil
+	return checkStream(message[0], bytes.NewReader(message[1:]))
 }
 
-func (c *guardedConn) reject() error {
-	c.first = nil
-	c.l.rejectEncoding(c.RemoteAddr())
+// checkStream checks a stream's message by its type, and what follows the type.
+func checkStream(kind byte, rest io.Reader) error {
+	switch kind {
+	case messagePing, messageAck, messageError, messageEncrypted: // the library reports the last one: nobody has a key
+		return nil
+	case messagePushPull:
+		var h pushPullHead
+		if err := codec.NewDecoder(io.LimitReader(rest, maxPushPullHead), &codec.MsgpackHandle{}).Decode(&h); err != nil {
+			return fmt.Errorf("read the head of a state exchange: %w", err)
+		}
+		if h.Nodes >= 0 && h.Nodes <= maxAnnounced && h.UserStateLen == 0 {
+			return nil
+		}
+	}
 	return errEncoding
+}
+
+// guardedConn is an accepted connection whose first message is guarded.
+type guardedConn struct {
+	*limitedConn
+	guard guard
+}
+
+func newGuardedConn(c *limitedConn, ring *memberlist.Keyring) *guardedConn {
+	return &guardedConn{limitedConn: c, guard: guard{from: c, ring: ring}}
+}
+
+// Read implements net.Conn. The library reads from one goroutine.
+func (c *guardedConn) Read(p []byte) (int, error) {
+	fresh := c.guard.err == nil
+	n, err := c.guard.Read(p)
+	switch {
+	case !fresh:
+	case errors.Is(err, errEncoding):
+		c.l.rejectEncoding(c.RemoteAddr())
+	case errors.Is(err, errAnnounced):
+		c.l.reject(c.limitedConn, RejectBytes)
+	}
+	return n, err
 }
 
 // rejectEncoding counts and logs a message that no node sends.
@@ -178,7 +250,7 @@ func (l *Limiter) rejectEncoding(from net.Addr) {
 	l.rejected[RejectEncoding]++
 	l.mu.Unlock()
 	if l.gate.allow(RejectEncoding) {
-		l.log.Warn("gossip message rejected, no node encrypts or compresses like this", "listener", l.limits.Name,
+		l.log.Warn("gossip message rejected, no node sends one of this form", "listener", l.limits.Name,
 			"remote", from.String(), "hint", "the sender is not syncd; if gossip is encrypted, it has the key: change the key")
 	}
 }

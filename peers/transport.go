@@ -2,6 +2,8 @@ package peers
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"sync"
@@ -70,7 +72,7 @@ func (t *transport) bound() {
 		case conn := <-t.NetTransport.StreamCh():
 			limited := t.limiter.add(conn)
 			select {
-			case t.streams <- &guardedConn{limitedConn: limited, ring: t.ring}:
+			case t.streams <- newGuardedConn(limited, t.ring):
 			case <-t.closing:
 				_ = limited.Close()
 			}
@@ -129,24 +131,27 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 		return nil, err
 	}
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
-	return &dialedConn{Conn: conn, stop: stop, left: gossipBytes}, nil
+	c := &dialedConn{Conn: conn, stop: stop, limiter: t.limiter}
+	c.guard = guard{from: io.LimitReader(conn, gossipBytes), ring: t.ring}
+	return c, nil
 }
 
-// dialedConn lets go of its context when it is closed, and reads no more than a
+// dialedConn lets go of its context when it is closed. What it reads is guarded, and no more than a
 // membership takes: gossip can name any address as a node's.
 type dialedConn struct {
 	net.Conn
-	stop func() bool
-	left int
+	stop    func() bool
+	limiter *Limiter
+	guard   guard
 }
 
 // Read implements net.Conn. The library reads from one goroutine.
 func (c *dialedConn) Read(p []byte) (int, error) {
-	if c.left <= 0 {
-		return 0, errTooLarge
+	fresh := c.guard.err == nil
+	n, err := c.guard.Read(p)
+	if fresh && errors.Is(err, errEncoding) {
+		c.limiter.rejectEncoding(c.RemoteAddr())
 	}
-	n, err := c.Conn.Read(p[:min(len(p), c.left)])
-	c.left -= n
 	return n, err
 }
 
