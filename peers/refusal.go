@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -214,22 +215,14 @@ func plainName(name string) string {
 	return strconv.Quote(name)
 }
 
-// namesNode reports whether leaf carries the node's name: among its DNS names,
-// letter for letter but for case, so that a wildcard names no node; or, for a
-// node that is named by its IP address, among those.
+// namesNode reports whether leaf carries the node's name. A DNS name stands for the
+// node of the same spelling and for the one in lower case, an IP address for its
+// canonical spelling. A wildcard names no node. Replication compares node names
+// exactly: if other spellings passed, one certificate would be many nodes.
 func namesNode(leaf *x509.Certificate, node string) bool {
-	for _, name := range leaf.DNSNames {
-		if strings.EqualFold(name, node) {
-			return true
-		}
-	}
-	ip := net.ParseIP(node)
-	for _, own := range leaf.IPAddresses {
-		if ip != nil && own.Equal(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(leaf.DNSNames, func(name string) bool {
+		return !strings.Contains(name, "*") && (name == node || strings.ToLower(name) == node)
+	}) || slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return ip.String() == node })
 }
 
 // The TLS alerts that tell something about a certificate.

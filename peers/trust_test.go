@@ -1,6 +1,8 @@
 package peers
 
 import (
+	"crypto/x509"
+	"net"
 	"net/url"
 	"os"
 	"strings"
@@ -114,6 +116,47 @@ func TestRevocationListsAreVerified(t *testing.T) {
 	opts.CRLFile += ".none"
 	if _, err := NewCredentials(opts); err == nil {
 		t.Error("a missing list was no error")
+	}
+}
+
+// A certificate names one node: replication compares names exactly, so other spellings would be other nodes.
+func TestOneCertificateIsOnePeer(t *testing.T) {
+	t.Parallel()
+	ca := authority(t)
+	a, m := load(t, issue(t, ca, "a", testcert.Options{}), "a"), load(t, issue(t, ca, "mallory", testcert.Options{}), "mallory")
+	caller, server := dial(t, m, serve(t, a), "a"), serve(t, m)
+	for _, name := range []string{"mallory", "Mallory", "mALLORY", "mallory."} {
+		want := codes.OK
+		if name != "mallory" {
+			want = codes.PermissionDenied
+		}
+		if err := call(t, caller, name); status.Code(err) != want {
+			t.Errorf("it calls itself %s: %v, want %s", name, err, want)
+		}
+		if err := call(t, dial(t, a, server, name), "a"); (err == nil) != (want == codes.OK) {
+			t.Errorf("it is dialled as %s: %v, want %s", name, err, want)
+		}
+	}
+}
+
+func TestNamesOfCertificates(t *testing.T) {
+	t.Parallel()
+	leaf := &x509.Certificate{
+		DNSNames:    []string{"LB1", "lb2.Example", "*.example"},
+		IPAddresses: []net.IP{net.IPv4(192, 0, 2, 1), net.ParseIP("2001:db8::1")},
+		URIs:        []*url.URL{{Scheme: "spiffe", Host: "example", Path: "/lb3"}},
+	}
+	for name, want := range map[string]bool{
+		"LB1": true, "lb1": true, "Lb1": false, "lB1": false, "lb1.": false,
+		"lb2.Example": true, "lb2.example": true, "LB2.EXAMPLE": false,
+		"*.example": false, "lb3.example": false, "": false,
+		"192.0.2.1": true, "::ffff:192.0.2.1": false,
+		"2001:db8::1": true, "2001:DB8::1": false, "2001:db8:0::1": false, "[2001:db8::1]": false,
+		"spiffe://example/lb3": false, "/lb3": false,
+	} {
+		if got := namesNode(leaf, name); got != want {
+			t.Errorf("it names %q: %t, want %t", name, got, want)
+		}
 	}
 }
 
