@@ -142,29 +142,21 @@ func (r *Replicator) introduced(o table.Owner, addr string) {
 		return // nobody wants proofs: SetPeers is used
 	}
 	q := p.prospect(o.Node, true)
-	if q.proven == claim || q.claim == claim || o.Incarnation < q.proven.Incarnation {
+	if q == nil || q.proven == claim || q.claim == claim || o.Incarnation < q.proven.Incarnation {
 		return
 	}
 	q.claim, q.due = claim, time.Time{}
 	poke(r.wake)
 }
 
-// prospect returns the entry of a node, made if there is room. For a caller with a
-// certificate room is made. The lock is held.
+// prospect returns the entry of a node, made if there is room, or nil. A caller with a
+// certificate takes the place of a name that gossip alone has. The lock is held.
 func (p *proofs) prospect(node string, certified bool) *prospect {
 	if q := p.prospects[node]; q != nil {
 		return q
 	}
-	if len(p.prospects) >= maxProspects {
-		if !certified {
-			return nil
-		}
-		for other, q := range p.prospects {
-			if !q.live() && q.claim.Node == "" && !q.probing {
-				delete(p.prospects, other)
-				break
-			}
-		}
+	if len(p.prospects) >= maxProspects && (!certified || !p.evict()) {
+		return nil
 	}
 	if p.prospects == nil {
 		p.prospects = make(map[string]*prospect)
@@ -172,6 +164,18 @@ func (p *proofs) prospect(node string, certified bool) *prospect {
 	q := &prospect{}
 	p.prospects[node] = q
 	return q
+}
+
+// evict removes a name that gossip alone has, and returns false if there is none. The lock
+// is held.
+func (p *proofs) evict() bool {
+	for node, q := range p.prospects {
+		if !q.live() && q.claim.Node == "" && !q.probing {
+			delete(p.prospects, node)
+			return true
+		}
+	}
+	return false
 }
 
 // proved takes in that a stream to p.Addr has shown the name and incarnation. The error is an

@@ -150,7 +150,7 @@ func TestCallersAsProspects(t *testing.T) {
 }
 
 // TestRoomForProspects: hints use what is free. A caller with a certificate replaces one node that only
-// gossip has.
+// gossip has. Nodes that are live, have called or are dialled are not replaced.
 func TestRoomForProspects(t *testing.T) {
 	fill := func(n int, q prospect) *proofs {
 		p := &proofs{prospects: make(map[string]*prospect)}
@@ -164,19 +164,20 @@ func TestRoomForProspects(t *testing.T) {
 		others    prospect
 		full      int
 		certified bool
-		want      int // prospects after it; as before: no room
+		room      bool
+		want      int // prospects after it
 	}{
-		"hint, one is free": {prospect{}, maxProspects - 1, false, maxProspects},
-		"hint, full":        {prospect{}, maxProspects, false, maxProspects},
-		"caller, one free":  {prospect{}, maxProspects - 1, true, maxProspects},
-		"caller, full":      {prospect{hint: peerX(1)}, maxProspects, true, maxProspects},
-		"caller, live":      {prospect{proven: peerX(1)}, maxProspects, true, maxProspects + 1},
-		"caller, certified": {prospect{claim: peerX(1)}, maxProspects, true, maxProspects + 1},
-		"caller, probing":   {prospect{probing: true}, maxProspects, true, maxProspects + 1},
+		"hint, one is free": {prospect{}, maxProspects - 1, false, true, maxProspects},
+		"hint, full":        {prospect{}, maxProspects, false, false, maxProspects},
+		"caller, one free":  {prospect{}, maxProspects - 1, true, true, maxProspects},
+		"caller, full":      {prospect{hint: peerX(1)}, maxProspects, true, true, maxProspects},
+		"caller, live":      {prospect{proven: peerX(1)}, maxProspects, true, false, maxProspects},
+		"caller, certified": {prospect{claim: peerX(1)}, maxProspects, true, false, maxProspects},
+		"caller, probing":   {prospect{probing: true}, maxProspects, true, false, maxProspects},
 	} {
 		p := fill(c.full, c.others)
 		q := p.prospect("new", c.certified)
-		if (q != nil) != (c.certified || c.full < maxProspects) || len(p.prospects) != c.want || p.prospects["new"] != q {
+		if (q != nil) != c.room || len(p.prospects) != c.want || p.prospects["new"] != q {
 			t.Errorf("%s: %d prospects, want %d", name, len(p.prospects), c.want)
 		}
 		if q != nil && p.prospect("new", false) != q {

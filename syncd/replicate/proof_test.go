@@ -181,6 +181,18 @@ func TestProspectsAreBounded(t *testing.T) {
 	}
 }
 
+// TestIntroducedProspectsAreBounded: callers with certificates take bounded memory too.
+func TestIntroducedProspectsAreBounded(t *testing.T) {
+	r, _ := newReceiver(t)
+	r.Discover(nil)
+	for i := range 2 * maxProspects {
+		r.introduced(Peer{Node: "caller" + string(key(i)), Incarnation: 1}.owner(), "192.0.2.1:1")
+	}
+	if n := len(r.proofs.prospects); n != maxProspects {
+		t.Errorf("%d prospects, want %d", n, maxProspects)
+	}
+}
+
 // stalling relays connections to an address until it stalls: then nothing passes, and
 // nothing ends.
 type stalling struct {
