@@ -16,6 +16,9 @@ const touchChunk = 1024
 // same incarnation come back.
 const maxDeparted = 256
 
+// maxLoggedOwners bounds the owners that one log line names.
+const maxLoggedOwners = 5
+
 // SetPeers tells which nodes are live, other than this one. Streams to new ones
 // begin, those to and from nodes that are gone end, and a peer with a new
 // incarnation is met afresh. The slice is not kept.
@@ -35,16 +38,24 @@ func (r *Replicator) SetPeers(live []Peer) {
 		r.proven[node] = true
 	}
 	r.setMembers()
-	for node, p := range v.live {
+	moved := make(map[string]bool)
+	for node := range v.live {
 		delete(r.goneAt, node)
 		if r.gone[node] {
-			r.setGone(node, false)
+			moved[node] = false
 		}
-		r.relink(p)
 	}
 	for node := range old.live {
 		if _, ok := v.live[node]; !ok {
-			r.setGone(node, true)
+			moved[node] = true
+		}
+	}
+	r.setGone(moved)
+	for _, p := range v.live {
+		r.relink(p)
+	}
+	for node, gone := range moved {
+		if gone {
 			r.links[node].leave()
 			r.opt.Logger.Info("peer is gone", slog.String("peer", node))
 		}
@@ -108,18 +119,25 @@ func (r *Replicator) forgetLinks(v *view) {
 	}
 }
 
-// setGone records that a node is gone or has come back. The lock is held.
-func (r *Replicator) setGone(node string, gone bool) {
-	if gone {
+// setGone records which nodes are gone (true) and which are back or forgotten (false). The lock
+// is held.
+func (r *Replicator) setGone(nodes map[string]bool) {
+	if len(nodes) == 0 {
+		return
+	}
+	now := time.Now()
+	for node, gone := range nodes {
+		if !gone {
+			delete(r.gone, node)
+			continue
+		}
 		r.gone[node] = true
 		if r.goneAt[node].IsZero() {
-			r.goneAt[node] = time.Now()
+			r.goneAt[node] = now
 		}
-	} else {
-		delete(r.gone, node)
 	}
 	for _, m := range r.localMaps() {
-		m.table.Update(func(tx *table.Tx) { tx.SetGone(node, gone) })
+		m.table.Update(func(tx *table.Tx) { tx.SetGone(nodes) })
 	}
 }
 
@@ -133,17 +151,20 @@ func (r *Replicator) reviewOwners() {
 			owners[node] = true
 		}
 	}
+	moved, strangers := make(map[string]bool), []string(nil)
 	for node := range owners {
 		if v.orphaned(node) && !r.gone[node] {
-			r.opt.Logger.Info("owner of records was never seen and counts as gone", slog.String("peer", node))
-			r.setGone(node, true)
+			moved[node] = true
+			strangers = append(strangers, node)
 		}
 	}
 	for node := range r.gone {
 		if !owners[node] {
-			r.setGone(node, false)
+			moved[node] = false
 		}
 	}
+	r.setGone(moved)
+	r.logStrangers(strangers)
 	known := len(r.proven)
 	maps.DeleteFunc(r.proven, func(node string, _ bool) bool {
 		return v.orphaned(node) && !owners[node] && r.goneAt[node].IsZero()
@@ -151,4 +172,14 @@ func (r *Replicator) reviewOwners() {
 	if len(r.proven) < known {
 		r.setMembers()
 	}
+}
+
+// logStrangers logs that owners were never seen, in one line: peers can name any number of them.
+func (r *Replicator) logStrangers(nodes []string) {
+	if len(nodes) == 0 {
+		return
+	}
+	slices.Sort(nodes)
+	r.opt.Logger.Info("owners of records were never seen and count as gone",
+		slog.Int("owners", len(nodes)), slog.Any("peers", nodes[:min(len(nodes), maxLoggedOwners)]))
 }

@@ -34,7 +34,7 @@ func TestMembershipOfTables(t *testing.T) {
 		t.Errorf("y has left: %t at %s", r.gone["y"], r.goneAt["y"])
 	}
 	first := r.goneAt["y"]
-	r.setGone("y", true)
+	r.setGone(map[string]bool{"y": true})
 	if r.goneAt["y"] != first {
 		t.Error("a node leaves a second time")
 	}

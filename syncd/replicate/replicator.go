@@ -239,9 +239,7 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	all[name] = m
 	t.Update(func(tx *table.Tx) {
 		tx.SetMembers(r.members())
-		for node := range r.gone {
-			tx.SetGone(node, true)
-		}
+		tx.SetGone(r.gone)
 	})
 	r.maps.Store(&all)
 	r.notify()

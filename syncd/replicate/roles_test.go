@@ -19,7 +19,7 @@ import (
 // orphan gives a node records of one that has left.
 func (n *node) orphan(node string, from, to, v int) {
 	n.tb.Update(func(tx *table.Tx) {
-		tx.SetGone(node, true)
+		tx.SetGone(map[string]bool{node: true})
 		id := tx.Intern(table.Owner{Node: node, Incarnation: 5})
 		for i := from; i < to; i++ {
 			d := table.Delta{Key: key(i), Value: value(v), Version: table.Version(1000 + v), Owner: id}

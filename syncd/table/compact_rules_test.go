@@ -81,7 +81,7 @@ func randomChange(rnd *rand.Rand, now int64) func(*rig) Outcome {
 				d.Delete, d.Expired = true, true
 				o = tx.Remote(d, now, opt)
 			case 10:
-				tx.SetGone(owner.Node, gone)
+				tx.SetGone(map[string]bool{owner.Node: gone})
 				o = tx.Load(key, value)
 			default:
 				o = tx.Remote(d, now, opt)

@@ -89,9 +89,7 @@ func (w *conversion) rest() {
 	}
 	w.to.skew = w.from.skew
 	w.from.owners.keep = false
-	for node := range w.from.owners.gone {
-		w.to.tx.SetGone(node, true)
-	}
+	w.to.tx.SetGone(w.from.owners.gone)
 	w.done.Records = w.to.used + w.to.log.n
 }
 

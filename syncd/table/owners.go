@@ -160,17 +160,22 @@ func (tx *Tx) Owner(id OwnerID) Owner {
 	return tx.t.owners.list[id].Owner
 }
 
-// SetGone records whether a node has left the cluster. Records of a node that
-// is gone may be deleted by the local collector for everyone.
-func (tx *Tx) SetGone(node string, gone bool) {
+// SetGone records which nodes have left the cluster (true) and which are back (false).
+// Nodes that are absent from the map remain as they are. Records of a node that is gone may
+// be deleted by the local collector for everyone. The map is not kept.
+//
+// A call visits each owner once, so callers pass all nodes together.
+func (tx *Tx) SetGone(nodes map[string]bool) {
 	o := &tx.t.owners
-	if gone {
-		o.gone[strings.Clone(node)] = true
-	} else {
-		delete(o.gone, node)
+	for node, gone := range nodes {
+		if gone {
+			o.gone[strings.Clone(node)] = true
+		} else {
+			delete(o.gone, node)
+		}
 	}
 	for i := range o.list {
-		if o.list[i].Node == node {
+		if gone, ok := nodes[o.list[i].Node]; ok {
 			o.list[i].gone = gone
 		}
 	}

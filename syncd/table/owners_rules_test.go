@@ -134,3 +134,21 @@ func TestReturnedNodeIsNotGone(t *testing.T) {
 		r.local(want, 2*second, "delete k - syscall 0")
 	}
 }
+
+// TestGoneNodesTogether: a call changes the nodes that it names, also before they own records, and no
+// other.
+func TestGoneNodesTogether(t *testing.T) {
+	r := newRig(t)
+	r.intern(Owner{"x", 1})
+	r.intern(Owner{"c", 1})
+	r.setGone("c", true)
+	r.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{"x": true, "b": true}) })
+	r.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{"b": false, "d": true}) })
+	for node, want := range map[string]bool{"x": true, "b": false, "c": true, "d": true, "e": false} {
+		for _, incarnation := range []uint64{1, 2} {
+			if got := r.tab.owners.list[r.intern(Owner{node, incarnation})].gone; got != want {
+				t.Errorf("%s, incarnation %d: gone %t, want %t", node, incarnation, got, want)
+			}
+		}
+	}
+}

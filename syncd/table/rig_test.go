@@ -215,7 +215,7 @@ func (r *rig) wantRechecks(keys string) {
 }
 
 func (r *rig) setGone(node string, gone bool) {
-	r.tab.Update(func(tx *Tx) { tx.SetGone(node, gone) })
+	r.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{node: gone}) })
 }
 
 const second = int64(time.Second)

@@ -185,7 +185,7 @@ func (d *simDaemon) setGone(node int, gone bool) {
 		}
 	}
 	if d.known {
-		d.tab.Update(func(tx *Tx) { tx.SetGone(s.nodes[node].name, gone) })
+		d.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{s.nodes[node].name: gone}) })
 	}
 }
 
@@ -208,7 +208,7 @@ func (d *simDaemon) tellGone() {
 	d.tellMembers()
 	for i, gone := range d.gone {
 		if gone {
-			d.tab.Update(func(tx *Tx) { tx.SetGone(d.n.sim.nodes[i].name, true) })
+			d.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{d.n.sim.nodes[i].name: true}) })
 		}
 	}
 }
