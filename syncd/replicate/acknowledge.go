@@ -19,6 +19,7 @@ type ackView struct {
 	live     map[string]Peer
 	sessions []*session
 	goneAt   map[string]time.Time
+	stranger time.Time // Replicator.strangerAt
 	known    time.Time // of the first SetPeers
 	expected int
 }
@@ -38,7 +39,10 @@ func (r *Replicator) acknowledge(now time.Time) {
 func (r *Replicator) ackView(now time.Time) *ackView {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := &ackView{now: now, live: r.view.Load().live, known: r.known, expected: r.opt.Expected, goneAt: make(map[string]time.Time)}
+	v := &ackView{
+		now: now, live: r.view.Load().live, known: r.known, expected: r.opt.Expected,
+		goneAt: make(map[string]time.Time), stranger: r.strangerAt,
+	}
 	r.forgetDepartures(now)
 	maps.Copy(v.goneAt, r.goneAt)
 	for s := range r.sessions {
@@ -87,15 +91,16 @@ func (v *ackView) position(m *localMap) uint64 {
 	return least
 }
 
-// absent reports whether a known node left less than a time ago, or that expected ones were
-// not seen yet.
+// absent reports whether a known node left less than a time ago, an owner that was never live was
+// found less than a time ago, or expected nodes were not seen yet. Such an owner may be cut off
+// since before this node started, and come back with the records that it had.
 func (v *ackView) absent(ttl time.Duration) bool {
 	for _, at := range v.goneAt {
 		if v.now.Sub(at) < ttl {
 			return true
 		}
 	}
-	return len(v.live) < v.expected && v.now.Sub(v.known) < ttl
+	return v.now.Sub(v.stranger) < ttl || len(v.live) < v.expected && v.now.Sub(v.known) < ttl
 }
 
 // ackState is what a session has to do with a map.

@@ -32,6 +32,8 @@ func TestPositionThatAllHaveAcknowledged(t *testing.T) {
 		"a node left":                {func(v *ackView, _, _ *feed) { v.goneAt["z"] = now }, 0},
 		"a node left just in time":   {func(v *ackView, _, _ *feed) { v.goneAt["z"] = now.Add(1 - time.Hour) }, 0},
 		"a node left long ago":       {func(v *ackView, _, _ *feed) { v.goneAt["z"] = now.Add(-time.Hour) }, 10},
+		"a stranger was found":       {func(v *ackView, _, _ *feed) { v.stranger = now.Add(1 - time.Hour) }, 0},
+		"a stranger, long ago":       {func(v *ackView, _, _ *feed) { v.stranger = now.Add(-time.Hour) }, 10},
 		"one never came":             {func(v *ackView, _, _ *feed) { v.expected = 3 }, 0},
 		"one never came, in time":    {func(v *ackView, _, _ *feed) { v.expected, v.known = 3, now.Add(1-time.Hour) }, 0},
 		"one never came for long":    {func(v *ackView, _, _ *feed) { v.expected, v.known = 3, now.Add(-time.Hour) }, 10},

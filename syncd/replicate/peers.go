@@ -127,14 +127,16 @@ func (r *Replicator) setGone(nodes map[string]bool) {
 	}
 	now := time.Now()
 	for node, gone := range nodes {
-		if !gone {
+		switch {
+		case !gone:
 			delete(r.gone, node)
 			continue
-		}
-		r.gone[node] = true
-		if r.goneAt[node].IsZero() {
+		case !r.proven[node]:
+			r.strangerAt = now
+		case r.goneAt[node].IsZero():
 			r.goneAt[node] = now
 		}
+		r.gone[node] = true
 	}
 	for _, m := range r.localMaps() {
 		m.table.Update(func(tx *table.Tx) { tx.SetGone(nodes) })

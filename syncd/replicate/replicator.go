@@ -67,12 +67,15 @@ type Replicator struct {
 	// proven are the nodes that are live or were, the latter while records name them or while
 	// goneAt has them.
 	proven map[string]bool
-	// goneAt is when nodes left, whether or not records name them. See acknowledge.go.
-	goneAt   map[string]time.Time
-	sessions map[*session]struct{}
-	serial   uint64    // last generation of a map
-	known    time.Time // of the first SetPeers
-	reviewed time.Time // of owners
+	// goneAt is when proven nodes left, whether or not records name them. strangerAt is when an
+	// owner that was never live was last found: peers can invent any number of those. See
+	// acknowledge.go.
+	goneAt     map[string]time.Time
+	strangerAt time.Time
+	sessions   map[*session]struct{}
+	serial     uint64    // last generation of a map
+	known      time.Time // of the first SetPeers
+	reviewed   time.Time // of owners
 
 	proofs proofs
 

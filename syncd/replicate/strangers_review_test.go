@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
@@ -36,6 +37,25 @@ func count(from, to int) (all []int) {
 		all = append(all, i)
 	}
 	return all
+}
+
+// TestStrangersAreForgotten: a peer invents other owners again and again for the same keys. The node
+// keeps those that records name, and forgets no tombstone early.
+func TestStrangersAreForgotten(t *testing.T) {
+	x := newStreamless(t)
+	x.in.requesting.permit = &permit{peer: "x", orphaned: true, fallback: true}
+	const each, rounds = 100, 5
+	for round := range rounds {
+		at := uint64(10 * round)
+		x.takeInvented(at, at+10, 5+at, count(0, each), count(round*each, (round+1)*each))
+		x.review()
+	}
+	if len(x.r.goneAt) != 0 || len(x.r.gone) != each || len(x.r.proven) != 1 {
+		t.Errorf("%d departures, %d nodes gone, proven are %v, records name %d owners", len(x.r.goneAt), len(x.r.gone), x.r.proven, each)
+	}
+	if v := x.r.ackView(time.Now()); !v.absent(time.Hour) {
+		t.Error("strangers may not come back")
+	}
 }
 
 // TestStrangersAreLoggedOnce: one line names a few of the owners and counts all.
