@@ -118,7 +118,7 @@ func (l *link) awaitClock(stream mapsyncv1.ReplicationService_SubscribeClient) e
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("receive clock: %w", err)
+			return fmt.Errorf("receive clock: %w", peerError(err))
 		}
 		switch m := m.GetMessage().(type) {
 		case *mapsyncv1.SubscribeResponse_Heartbeat:
@@ -139,7 +139,7 @@ func (l *link) probe(send requester) error {
 		return nil
 	}
 	if err := send.Send(m); err != nil {
-		return fmt.Errorf("send clock probe: %w", err)
+		return fmt.Errorf("send clock probe: %w", peerError(err))
 	}
 	return nil
 }

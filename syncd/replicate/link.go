@@ -196,7 +196,7 @@ func (l *link) connect(ctx context.Context) error {
 	defer cancel(nil)
 	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
 	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", peer.Addr, err)
+		return fmt.Errorf("subscribe to %s: %w", peer.Addr, peerError(err))
 	}
 	// One timer for the whole stream: also a Send that the peer does not let
 	// through ends with it.
@@ -232,7 +232,7 @@ func (l *link) greet(stream mapsyncv1.ReplicationService_SubscribeClient) error 
 				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
 			}
 		}
-		return fmt.Errorf("reach %q of %d, expected %q of %d: %w",
+		return fmt.Errorf("reach %.255q of %d, expected %q of %d: %w",
 			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
 	}
 	if err := l.synchronise(stream); err != nil {
@@ -256,11 +256,11 @@ func (r *Replicator) welcome(stream mapsyncv1.ReplicationService_SubscribeClient
 		ProtocolVersion: protocolVersion, Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
 	}}})
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("send hello: %w", err)
+		return nil, fmt.Errorf("send hello: %w", peerError(err))
 	}
 	m, err := stream.Recv()
 	if err != nil {
-		return nil, fmt.Errorf("receive welcome: %w", err)
+		return nil, fmt.Errorf("receive welcome: %w", peerError(err))
 	}
 	w := m.GetWelcome()
 	if w == nil || w.GetProtocolVersion() != protocolVersion {
@@ -289,7 +289,7 @@ func (l *link) request(ctx context.Context, send requester) error {
 		out = l.reports(l.acks(l.comparisons(l.requests(out[:0], maps, time.Now()))), time.Now())
 		for _, m := range out {
 			if err := send.Send(m); err != nil {
-				return fmt.Errorf("send request: %w", err)
+				return fmt.Errorf("send request: %w", peerError(err))
 			}
 		}
 		if time.Since(probed) >= l.r.opt.probe {

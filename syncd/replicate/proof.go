@@ -383,7 +383,7 @@ func (r *Replicator) dialForProof(ctx context.Context, target Peer) (Peer, error
 	defer cancel()
 	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx, grpc.ForceCodecV2(r.codec))
 	if err != nil {
-		return Peer{}, fmt.Errorf("subscribe to %s: %w", target.Addr, err)
+		return Peer{}, fmt.Errorf("subscribe to %s: %w", target.Addr, peerError(err))
 	}
 	w, err := r.welcome(stream)
 	if err != nil {
@@ -391,7 +391,7 @@ func (r *Replicator) dialForProof(ctx context.Context, target Peer) (Peer, error
 	}
 	shown := shownBy(w)
 	if shown.Node != target.Node {
-		return Peer{}, fmt.Errorf("reach %q, expected %q: %w", shown.Node, target.Node, errProtocol)
+		return Peer{}, fmt.Errorf("reach %.255q, expected %q: %w", shown.Node, target.Node, errProtocol)
 	}
 	return Peer{Node: shown.Node, Incarnation: shown.Incarnation, Addr: target.Addr}, nil
 }

@@ -21,7 +21,7 @@ func (l *link) receive(stream messenger, heard func()) error {
 	defer l.in.free()
 	for {
 		if err := stream.RecvMsg(&l.in); err != nil {
-			return fmt.Errorf("receive: %w", err)
+			return fmt.Errorf("receive: %w", peerError(err))
 		}
 		heard()
 		if err := l.take(l.in.bytes()); err != nil {

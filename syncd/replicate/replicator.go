@@ -29,7 +29,7 @@ const (
 	// requestWindow is what a client may have under way: a few requests, or a large
 	// schema in two steps.
 	requestWindow = 64 << 10
-	// maxHeaderBytes bounds the headers of a call.
+	// maxHeaderBytes bounds the headers of a call, and those of the answer.
 	maxHeaderBytes = 8 << 10
 	// healthStreams are streams of a connection beside those that replicate.
 	healthStreams = 4
@@ -139,6 +139,7 @@ func (r *Replicator) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStaticStreamWindowSize(streamWindow),
 		grpc.WithStaticConnWindowSize(streamWindow),
+		grpc.WithMaxHeaderListSize(maxHeaderBytes),
 		grpc.WithReadBufferSize(ioBuffer),
 		grpc.WithWriteBufferSize(ioBuffer),
 		// A lost handshake is repeated by TCP after ever longer pauses: begin anew instead.
