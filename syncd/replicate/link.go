@@ -194,26 +194,36 @@ func (l *link) connect(ctx context.Context) error {
 	defer func() { _ = conn.Close() }() // it can only have been closed already
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
-	if err != nil {
-		return fmt.Errorf("subscribe to %s: %w", peer.Addr, peerError(err))
-	}
-	// One timer for the whole stream: also a Send that the peer does not let
-	// through ends with it.
+	// One timer for the whole stream: it also ends a Subscribe that waits because the peer
+	// allows no streams, and a Send that waits because the peer does not read.
 	silence := time.AfterFunc(l.r.opt.silence, func() { cancel(errSilent) })
 	defer silence.Stop()
+	err = l.follow(ctx, cancel, mapsyncv1.NewReplicationServiceClient(conn), peer.Addr, func() {
+		silence.Reset(l.r.opt.silence)
+	})
+	if errors.Is(context.Cause(ctx), errSilent) {
+		l.r.count.silences.Add(1)
+		err = fmt.Errorf("receive for %s: %w", l.r.opt.silence, errSilent)
+	}
+	return err
+}
+
+// follow makes a stream and receives until it ends. It calls heard for each message, and cancel
+// with the reason for which the stream ended.
+func (l *link) follow(ctx context.Context, cancel context.CancelCauseFunc, client mapsyncv1.ReplicationServiceClient, addr string, heard func()) error {
+	stream, err := client.Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", addr, peerError(err))
+	}
+	heard()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if err = l.greet(stream); err == nil {
 		wg.Go(func() { cancel(l.request(ctx, stream)) })
 		err = l.receive(stream, func() {
-			silence.Reset(l.r.opt.silence)
+			heard()
 			l.contact.Store(time.Now().UnixNano())
 		})
-	}
-	if errors.Is(context.Cause(ctx), errSilent) {
-		l.r.count.silences.Add(1)
-		err = fmt.Errorf("receive for %s: %w", l.r.opt.silence, errSilent)
 	}
 	cancel(err)
 	return err

@@ -29,13 +29,13 @@ func (s *stockServer) Subscribe(stream mapsyncv1.ReplicationService_SubscribeSer
 }
 
 // startStock serves as node x, incarnation 1.
-func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeServer) error) Peer {
+func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeServer) error, opts ...grpc.ServerOption) Peer {
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := grpc.NewServer()
+	srv := grpc.NewServer(opts...)
 	mapsyncv1.RegisterReplicationServiceServer(srv, &stockServer{serve: serve})
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = srv.Serve(lis) })
