@@ -63,12 +63,18 @@ type job struct {
 	found  int    // entries that differed and were put right
 	left   int    // entries that differ still, and are no exceptions
 	list   *listing
+	moved  time.Time // when it began or the peer sent a part of it last
+}
+
+// stuck reports whether the peer has sent nothing of a job for longer than a peer may stall.
+func (c *comparing) stuck(now time.Time, stall time.Duration) bool {
+	return c.job != nil && now.Sub(c.job.moved) > stall
 }
 
 // reset forgets what a stream was to bring.
 func (c *comparing) reset() {
 	if c.job != nil && c.job.list != nil {
-		c.list = c.job.list
+		c.job.list.end(errSubscriptionEnded)
 	}
 	if c.list != nil {
 		c.list.end(errSubscriptionEnded)

@@ -28,6 +28,9 @@ var (
 	errBusy    = errors.New("another comparison is under way")
 	errUnknown = errors.New("no comparison can be made")
 	errTooBig  = errors.New("too much differs to be listed: resync the map")
+	// errJobStalled is wrapped by the error of a map whose peer does not send the records of a
+	// list or a repair.
+	errJobStalled = errors.New("the peer stopped sending records again")
 )
 
 // Difference is one entry that this node and a peer hold differently.
@@ -62,6 +65,9 @@ type listing struct {
 	err    error
 	exact  bool
 	chosen bool // what is to be told
+	// dropped says that the caller has given up while the peer sends records. The link's lock
+	// guards it.
+	dropped bool
 
 	// Of the receiving goroutine until done.
 	found []Difference
@@ -72,11 +78,17 @@ type listing struct {
 
 func (l *listing) end(err error) {
 	l.finish.Do(func() {
-		if l.err == nil {
-			l.err = err
-		}
+		l.err = err
 		close(l.done)
 	})
+}
+
+// excess returns the error of a list that would be too long, or nil.
+func (l *listing) excess() error {
+	if l.full {
+		return errTooBig
+	}
+	return nil
 }
 
 // Comparison is what differs in a map between this node and a peer.
@@ -185,7 +197,7 @@ func (l *link) wantList(name string, want *listing) error {
 		return fmt.Errorf("there is no such map: %w", ErrNoPeer)
 	case in.state != StateSyncing && in.state != StateCaughtUp:
 		return fmt.Errorf("the map is %s: %w", in.state, ErrNoPeer)
-	case in.comparing.list != nil || (in.comparing.job != nil && in.comparing.job.list != nil):
+	case in.comparing.list != nil || in.comparing.lists():
 		return errBusy
 	}
 	in.comparing.list, in.comparing.ask = want, true
@@ -193,10 +205,17 @@ func (l *link) wantList(name string, want *listing) error {
 	return nil
 }
 
-// dropList gives a list up that nobody waits for any more.
+// lists reports whether the peer sends records for a list that a caller waits for.
+func (c *comparing) lists() bool {
+	return c.job != nil && c.job.list != nil && !c.job.list.dropped
+}
+
+// dropList gives a list up that nobody waits for any more. The next list waits for the end of the
+// records that the peer sends for this one.
 func (l *link) dropList(name string, want *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	want.dropped = true
 	if in := l.intakes[name]; in != nil && in.comparing.list == want {
 		in.comparing.list = nil
 		if want.chosen {
@@ -310,7 +329,6 @@ func (l *listing) add(key []byte, here, there *Held) {
 func (in *intake) listRest(j *job) {
 	l := j.list
 	if l.full {
-		l.err = errTooBig
 		return
 	}
 	c := in.m.table.NewCursor(0)

@@ -26,7 +26,7 @@ func (l *link) comparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.Subsc
 			continue
 		}
 		if c.want != nil && c.job == nil {
-			c.job = &job{in: c.want, before: in.m.head() + 1}
+			c.job = &job{in: c.want, before: in.m.head() + 1, moved: time.Now()}
 			if c.list != nil && c.list.chosen {
 				c.job.list, c.list = c.list, nil
 			} else {
@@ -47,6 +47,15 @@ func (l *link) comparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.Subsc
 	return out
 }
 
+// stall gives up the subscription of a map whose job is stuck: the peer does not take another
+// request before it has answered this one. The lock is held.
+func (in *intake) stall(now time.Time) {
+	err := fmt.Errorf("receive records of map %q again: nothing for %s: %w", in.m.name, in.l.r.opt.stall, errJobStalled)
+	in.l.r.opt.Logger.Warn("map of peer set aside", slog.String("peer", in.l.peer.Node),
+		slog.String("map", in.m.name), slog.Any("error", err))
+	in.fail(err, now)
+}
+
 // takeRetold ends a job. An error is one of the stream.
 func (l *link) takeRetold(m *mapsyncv1.Retold) error {
 	var in *intake
@@ -55,6 +64,7 @@ func (l *link) takeRetold(m *mapsyncv1.Retold) error {
 		if in, j = found, found.comparing.job; j == nil {
 			return fmt.Errorf("receive the end of what was not asked for, of map %q: %w", in.m.name, errProtocol)
 		}
+		j.moved = time.Now()
 		return nil
 	})
 	if in == nil || err != nil {
@@ -81,7 +91,7 @@ func (in *intake) endJob(j *job, now time.Time) {
 	c.job, c.ask = nil, true
 	poke(in.l.wake)
 	if j.list != nil {
-		j.list.end(nil)
+		j.list.end(j.list.excess())
 		return
 	}
 	// What is merged from here on is not acknowledged before the repair is written.

@@ -172,6 +172,10 @@ func (in *intake) merged(b *batch, res merged, now time.Time) {
 	in.accepted += res.accepted
 	in.told += b.deltas
 	in.backoff, in.requesting.moved = 0, now
+	// A peer that has other records to send sends these first.
+	if j := in.comparing.job; j != nil && (b.retold || b.request || !b.caughtUp) {
+		j.moved = now
+	}
 	if b.retold {
 		return // neither the walk's end nor a reason to walk again
 	}

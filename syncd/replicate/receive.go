@@ -191,6 +191,9 @@ func (l *link) requests(out []*mapsyncv1.SubscribeRequest, maps map[string]*loca
 			in = newIntake(l, m)
 			l.intakes[name] = in
 		}
+		if in.comparing.stuck(now, l.r.opt.stall) {
+			in.stall(now)
+		}
 		out = unsubscribe(out, in.dropped)
 		in.dropped = 0
 		if m.excluded(l.peer.Node) {
