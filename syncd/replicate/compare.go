@@ -134,22 +134,10 @@ func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buc
 // orphanDigest returns the digest of all orphaned records under a view, which takes the
 // same room however many nodes have left.
 func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buckets) {
-	var each *table.Buckets
 	if parts {
-		buckets, each = new(table.Buckets), new(table.Buckets)
+		buckets = new(table.Buckets)
 	}
-	tx.DigestNodes(func(node string) {
-		if !v.orphaned(node) {
-			return
-		}
-		d := tx.Digest(node, each)
-		g.Sum, g.Loose, g.Live = g.Sum+d.Sum, g.Loose+d.Loose, g.Live+d.Live
-		if parts {
-			for b := range each {
-				buckets[b] += each[b]
-			}
-		}
-	})
+	g.Digest = tx.DigestOfNodes(v.orphaned, buckets)
 	return g, buckets
 }
 

@@ -39,8 +39,10 @@ type comparing struct {
 	want     *table.BucketSet    // to be told again, with the next request
 	job      *job                // the answer to that, under way
 	list     *listing            // wanted, see Diff
-	retry    time.Time           // no repair before
-	pause    time.Duration
+	// spent is the time for which digests of the peer were compared: see admit.
+	spent time.Time
+	retry time.Time // no repair before
+	pause time.Duration
 }
 
 // suspect is a node whose digest differs from the peer's.

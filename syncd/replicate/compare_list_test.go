@@ -103,6 +103,7 @@ func TestCompareLies(t *testing.T) {
 	end := mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Retold{Retold: &mapsyncv1.Retold{Map: 1, Untold: 3}}})
 	asked := 0
 	for range 200 {
+		in.comparing.spent = time.Time{} // as if the digests came at intervals
 		if err := l.take(lie); err != nil {
 			t.Fatal(err)
 		}
@@ -127,6 +128,7 @@ func TestComparisonsAreCountedOnce(t *testing.T) {
 	l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
 	const rounds = 3 * maxLooseRounds
 	for i := range uint64(rounds) {
+		in.comparing.spent = time.Time{} // as if the digests came at intervals
 		m := &mapsyncv1.Digest{Map: 1, Key: tb.DigestID(), Scope: tb.DigestScope() + 1, Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Loose: i + 1}}}
 		if err := l.take(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}})); err != nil {
 			t.Fatal(err)

@@ -53,7 +53,7 @@ func (l *link) take(data []byte) error {
 	case *mapsyncv1.SubscribeResponse_ClockReply:
 		return l.takeClock(m.ClockReply)
 	case *mapsyncv1.SubscribeResponse_Digest:
-		return l.about(m.Digest.GetMap(), func(in *intake) error { return in.compare(m.Digest, time.Now()) })
+		return l.about(m.Digest.GetMap(), func(in *intake) error { return in.takeDigest(m.Digest, time.Now()) })
 	case *mapsyncv1.SubscribeResponse_Retold:
 		return l.takeRetold(m.Retold)
 	case *mapsyncv1.SubscribeResponse_OwnersSent:

@@ -87,7 +87,12 @@ func TestConvertFreeIDs(t *testing.T) {
 	r.tab.View((*Tx).ReclaimOwners)
 	to := r.toOneKey()
 	var nodes []string
-	to.tab.View(func(tx *Tx) { tx.DigestNodes(func(n string) { nodes = append(nodes, n) }) })
+	to.tab.View(func(tx *Tx) {
+		tx.DigestOfNodes(func(n string) bool {
+			nodes = append(nodes, n)
+			return false
+		}, nil)
+	})
 	slices.Sort(nodes)
 	if !slices.Equal(nodes, []string{"a", "b"}) {
 		t.Errorf("digests of %q", nodes)

@@ -326,11 +326,25 @@ func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest) {
 	return g
 }
 
-// DigestNodes calls fn with each node that the table keeps a digest of, in no order.
-func (tx *Tx) DigestNodes(fn func(node string)) {
-	for node := range tx.t.digester.nodes {
-		fn(node)
+// DigestOfNodes returns the digest of the records that the table holds of all nodes for which
+// include returns true, and its parts in buckets unless that is nil. It calls include once for each
+// node that the table keeps a digest of, in no order. A node with few records costs little.
+func (tx *Tx) DigestOfNodes(include func(node string) bool, buckets *Buckets) (g Digest) {
+	if buckets != nil {
+		*buckets = Buckets{}
 	}
+	for node, n := range tx.t.digester.nodes {
+		if !include(node) {
+			continue
+		}
+		g.Loose, g.Live = g.Loose+n.loose, g.Live+n.live
+		if buckets == nil {
+			g.Sum += n.sum()
+		} else {
+			g.Sum += n.addTo(buckets)
+		}
+	}
+	return g
 }
 
 // DigestID returns a number that stands for Options.DigestKey without telling it:

@@ -2,6 +2,7 @@ package table
 
 import (
 	"bytes"
+	"fmt"
 	"testing"
 )
 
@@ -39,4 +40,18 @@ func BenchmarkDigestParts(b *testing.B) {
 		}
 	})
 	_ = sum
+}
+
+// BenchmarkDigestOfNodes is a digest of 20,000 nodes with one record each, and its parts.
+func BenchmarkDigestOfNodes(b *testing.B) {
+	t := newFlows(b)
+	for i := range uint64(20_000) {
+		t.digester.of(fmt.Sprint("n", i)).counted.add(hashed{bucket: i % DigestBuckets, sum: i, loose: i})
+	}
+	var parts Buckets
+	t.View(func(tx *Tx) {
+		for b.Loop() {
+			tx.DigestOfNodes(func(string) bool { return true }, &parts)
+		}
+	})
 }

@@ -45,6 +45,21 @@ func (c *counted) copyTo(buckets *Buckets) {
 	}
 }
 
+// addTo adds all sums to buckets, and returns the sum over all buckets.
+func (c *counted) addTo(buckets *Buckets) (sum uint64) {
+	if c.all != nil {
+		for b, s := range c.all {
+			buckets[b] += s
+			sum += s
+		}
+	}
+	for _, p := range c.few {
+		buckets[p.bucket%DigestBuckets] += p.sum
+		sum += p.sum
+	}
+	return sum
+}
+
 // sum returns the sum over all buckets.
 func (c *counted) sum() (sum uint64) {
 	if c.all != nil {

@@ -120,7 +120,12 @@ func TestDigestIsAListUpTo32Buckets(t *testing.T) {
 func TestDigestNodes(t *testing.T) {
 	r := newRig(t)
 	nodes := func() (all []string) {
-		r.tab.View(func(tx *Tx) { tx.DigestNodes(func(n string) { all = append(all, n) }) })
+		r.tab.View(func(tx *Tx) {
+			tx.DigestOfNodes(func(n string) bool {
+				all = append(all, n)
+				return false
+			}, nil)
+		})
 		slices.Sort(all)
 		return all
 	}
@@ -137,6 +142,47 @@ func TestDigestNodes(t *testing.T) {
 	r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte("next")) })
 	if got := nodes(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("%q with another key", got)
+	}
+}
+
+// TestDigestOfNodes: it is the sum of the nodes' digests, of few and of many records, and of no other node's.
+func TestDigestOfNodes(t *testing.T) {
+	r := newRig(t)
+	for i := range 3 * maxFew {
+		r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
+	}
+	for i := range 3 {
+		r.remote(Accepted, 1, other, 10, fmt.Sprint("l", i), "v")
+		r.remote(Accepted, 1, Owner{fmt.Sprint("n", i), 1}, 10, fmt.Sprint("m", i), "v")
+	}
+	for name, include := range map[string]func(node string) bool{
+		"none":   func(string) bool { return false },
+		"one":    func(node string) bool { return node == "b" },
+		"others": func(node string) bool { return node != "b" },
+		"all":    func(string) bool { return true },
+	} {
+		var want Digest
+		var parts Buckets
+		r.tab.View(func(tx *Tx) {
+			tx.DigestOfNodes(func(node string) bool {
+				if include(node) {
+					var each Buckets
+					g := tx.Digest(node, &each)
+					want.Sum, want.Loose, want.Live = want.Sum+g.Sum, want.Loose+g.Loose, want.Live+g.Live
+					for b := range each {
+						parts[b] += each[b]
+					}
+				}
+				return false
+			}, nil)
+			got := Buckets{1, 2, 3}
+			if g := tx.DigestOfNodes(include, &got); g != want || got != parts {
+				t.Errorf("%s: %+v, want %+v; the same parts: %t", name, g, want, got == parts)
+			}
+			if g := tx.DigestOfNodes(include, nil); g != want {
+				t.Errorf("%s: %+v without parts, want %+v", name, g, want)
+			}
+		})
 	}
 }
 
