@@ -136,7 +136,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	return c, nil
 }
 
-// dialedConn lets go of its context when it is closed. What it reads is guarded, and no more than a
+// dialedConn releases its context when it is closed. What it reads is guarded, and no more than a
 // membership takes: gossip can name any address as a node's.
 type dialedConn struct {
 	net.Conn

@@ -210,7 +210,7 @@ func (c *comparing) lists() bool {
 	return c.job != nil && c.job.list != nil && !c.job.list.dropped
 }
 
-// dropList gives a list up that nobody waits for any more. The next list waits for the end of the
+// dropList abandons a list that nobody waits for any more. The next list waits for the end of the
 // records that the peer sends for this one.
 func (l *link) dropList(name string, want *listing) {
 	l.mu.Lock()
