@@ -90,6 +90,11 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	})
 	n.stops = append(n.stops, sync.OnceFunc(func() { cancel(); srv.Stop(); wg.Wait() }))
 	t.Cleanup(n.stop)
+	eventually(t, "replication runs", func() bool {
+		n.r.mu.Lock()
+		defer n.r.mu.Unlock()
+		return n.r.started
+	})
 	return n
 }
 
