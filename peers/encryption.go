@@ -53,10 +53,9 @@ func (t *transport) accepts(p *memberlist.Packet) bool {
 	return false
 }
 
-// plain decrypts a message by the key that fits; the result is nil if none does, and empty if
-// nothing was encrypted. It reports false for one
-// that the library must not decrypt.
-func plain(keys [][]byte, message, authenticated []byte) ([]byte, bool) {
+// plain decrypts a message with the key that fits. The result is nil if none does, and empty if
+// nothing was encrypted. ok is false if the library must not decrypt the message.
+func plain(keys [][]byte, message, authenticated []byte) (decrypted []byte, ok bool) {
 	if len(message) < 1+encryptionNonce {
 		return nil, true
 	}
@@ -143,6 +142,7 @@ type pushPullHead struct {
 type guard struct {
 	from    io.Reader           // bounded
 	ring    *memberlist.Keyring // nil: gossip is not encrypted
+	reject  func(error)         // called once, with the reason
 	checked bool
 	err     error  // why the message is rejected
 	first   []byte // read and not yet handed on
@@ -152,7 +152,9 @@ type guard struct {
 func (g *guard) Read(p []byte) (int, error) {
 	if !g.checked {
 		g.checked = true
-		g.err = g.check()
+		if g.err = g.check(); g.err != nil {
+			g.reject(g.err)
+		}
 	}
 	if g.err != nil {
 		return 0, g.err
@@ -220,29 +222,27 @@ func checkStream(kind byte, rest io.Reader) error {
 	return errEncoding
 }
 
-// guardedConn is an accepted connection whose first message is guarded.
+// guardedConn is a connection whose first message is guarded.
 type guardedConn struct {
-	*limitedConn
+	net.Conn
 	guard guard
 }
 
-func newGuardedConn(c *limitedConn, ring *memberlist.Keyring) *guardedConn {
-	return &guardedConn{limitedConn: c, guard: guard{from: c, ring: ring}}
+// newGuardedConn guards what from reads of a connection. The limiter counts a message that is
+// rejected.
+func newGuardedConn(conn net.Conn, from io.Reader, ring *memberlist.Keyring, limiter *Limiter) *guardedConn {
+	return &guardedConn{conn, guard{from: from, ring: ring, reject: func(err error) {
+		switch limited, _ := conn.(*limitedConn); {
+		case errors.Is(err, errEncoding):
+			limiter.rejectEncoding(conn.RemoteAddr())
+		case errors.Is(err, errAnnounced) && limited != nil:
+			limiter.reject(limited, RejectBytes)
+		}
+	}}}
 }
 
 // Read implements net.Conn. The library reads from one goroutine.
-func (c *guardedConn) Read(p []byte) (int, error) {
-	fresh := c.guard.err == nil
-	n, err := c.guard.Read(p)
-	switch {
-	case !fresh:
-	case errors.Is(err, errEncoding):
-		c.l.rejectEncoding(c.RemoteAddr())
-	case errors.Is(err, errAnnounced):
-		c.l.reject(c.limitedConn, RejectBytes)
-	}
-	return n, err
-}
+func (c *guardedConn) Read(p []byte) (int, error) { return c.guard.Read(p) }
 
 // rejectEncoding counts and logs a message that no node sends.
 func (l *Limiter) rejectEncoding(from net.Addr) {

@@ -117,8 +117,7 @@ func TestGossipPadding(t *testing.T) {
 	if _, err := packet.Write(sealOld(t, nil)); err != nil {
 		t.Fatal(err)
 	}
-	head := binary.BigEndian.AppendUint32([]byte{messageEncrypted}, 1+12+16+16)
-	if _, err := stream.Write(append(head, sealOld(t, head)...)); err != nil {
+	if _, err := stream.Write(sealedOld(t)); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 10*time.Second, "both messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == 2 })

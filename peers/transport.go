@@ -2,7 +2,6 @@ package peers
 
 import (
 	"context"
-	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -72,7 +71,7 @@ func (t *transport) bound() {
 		case conn := <-t.NetTransport.StreamCh():
 			limited := t.limiter.add(conn)
 			select {
-			case t.streams <- newGuardedConn(limited, t.ring):
+			case t.streams <- newGuardedConn(limited, limited, t.ring, t.limiter):
 			case <-t.closing:
 				_ = limited.Close()
 			}
@@ -131,28 +130,14 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 		return nil, err
 	}
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
-	c := &dialedConn{Conn: conn, stop: stop, limiter: t.limiter}
-	c.guard = guard{from: io.LimitReader(conn, gossipBytes), ring: t.ring}
-	return c, nil
+	// Gossip can name any address as a node's: what answers there is bounded, too.
+	return newGuardedConn(&dialedConn{conn, stop}, io.LimitReader(conn, gossipBytes), t.ring, t.limiter), nil
 }
 
-// dialedConn releases its context when it is closed. What it reads is guarded, and no more than a
-// membership takes: gossip can name any address as a node's.
+// dialedConn is a connection that the end of a context closes.
 type dialedConn struct {
 	net.Conn
-	stop    func() bool
-	limiter *Limiter
-	guard   guard
-}
-
-// Read implements net.Conn. The library reads from one goroutine.
-func (c *dialedConn) Read(p []byte) (int, error) {
-	fresh := c.guard.err == nil
-	n, err := c.guard.Read(p)
-	if fresh && errors.Is(err, errEncoding) {
-		c.limiter.rejectEncoding(c.RemoteAddr())
-	}
-	return n, err
+	stop func() bool // ends the wait for that
 }
 
 // Close implements net.Conn.

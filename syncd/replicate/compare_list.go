@@ -210,8 +210,8 @@ func (c *comparing) lists() bool {
 	return c.job != nil && c.job.list != nil && !c.job.list.dropped
 }
 
-// dropList abandons a list that nobody waits for any more. The next list waits for the end of the
-// records that the peer sends for this one.
+// dropList abandons a list. Records that the peer still sends for it are merged; the next list
+// begins after them.
 func (l *link) dropList(name string, want *listing) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

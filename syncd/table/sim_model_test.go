@@ -89,9 +89,10 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 		k.written, k.last, k.gone, k.unseen, k.at = true, v, gone, !known, m.numbers
 		k.close, k.when = m.sim.now-k.when < 2*sameMoment, m.sim.now
 		// An entry that is deleted from another map before all peers have sent their records may
-		// come back. So may one that is deleted unseen by hooks before the daemon has written it
-		// into a new map: its absence proves nothing yet.
-		k.loose = gone && n.d != nil && ((n.d.state < simReplicating && n.d.how == loadFirst && !n.d.noted) ||
+		// come back, also where the daemon no longer waits for them and does not know the key. So
+		// may one that is deleted unseen by hooks before the daemon has written it into a new map:
+		// its absence proves nothing yet.
+		k.loose = gone && n.d != nil && ((n.d.awaitsRecords(key) && n.d.how == loadFirst && !n.d.noted) ||
 			(!known && n.d.unwritten(key)))
 		// A table that takes the key for evicted does not look for it.
 		k.unsure = k.evicted && (!known || n.d.awaits(key) > 1)
@@ -137,6 +138,11 @@ func (m *simModel) missed(d *simDaemon, node int) {
 func (m *simModel) pending(d *simDaemon, key int) bool {
 	k := &m.keys[key]
 	return k.home == d.n.id && (k.unseen || d.awaits(key) > 0)
+}
+
+// awaitsRecords reports whether peers may still send a record of a key that the table knows nothing of.
+func (d *simDaemon) awaitsRecords(key int) bool {
+	return d.state < simReplicating || (!d.heard && !d.content(key).known)
 }
 
 // unwritten reports whether a daemon is still to write a live record into its map.
