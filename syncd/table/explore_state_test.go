@@ -129,7 +129,7 @@ func (x *exploreState) model(m *simModel) {
 		return // it asks for nothing
 	}
 	x.is(k.written, k.gone, k.unseen, k.spoilt, k.unsure, k.muddled, k.loose, k.evicted)
-	x.is(m.sim.now-k.when < 2*sameMoment)
+	x.is(m.close(k))
 	x.n(int(k.missing))
 	x.place(kindValue, uint64(k.deleted))
 	x.place(kindValue, uint64(k.at))

@@ -85,9 +85,9 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 			m.numbers++
 			k.deleted = m.numbers
 		}
-		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-max(n.d.since, k.told) < sameMoment)
+		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.d != nil && n.d.m == n.lb && m.sim.now-max(n.d.since, k.told) < sameMoment+m.sim.tick)
 		k.written, k.last, k.gone, k.unseen, k.at = true, v, gone, !known, m.numbers
-		k.close, k.when = m.sim.now-k.when < 2*sameMoment, m.sim.now
+		k.close, k.when = m.close(k), m.sim.now
 		// An entry that is deleted from another map before all peers have sent their records may
 		// come back, also where the daemon no longer waits for them and does not know the key. So
 		// may one that is deleted unseen by hooks before the daemon has written it into a new map:
@@ -101,6 +101,9 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 		m.taken(n, key)
 	}
 }
+
+// close reports whether a write now may have the time of the one before, as far as hooks can tell.
+func (m *simModel) close(k *modelKey) bool { return m.sim.now-k.when < 2*sameMoment+m.sim.tick }
 
 // evicted notes that a map threw a key out.
 func (m *simModel) evicted(n *simNode, key int) {
