@@ -24,8 +24,9 @@ type CredentialsOptions struct {
 	CAFile string
 	// CRLFile holds revocation lists of these CAs, in PEM; none if it is empty.
 	CRLFile string
-	// AllowedNames are patterns of DNS names and URIs of the certificates that may
-	// replicate; see MatchName. Empty allows every certificate of the CA.
+	// AllowedNames are patterns of DNS names, IP addresses and URIs of the certificates that
+	// may replicate; see MatchName. Empty allows every certificate of the CA that matches none
+	// of Observers.
 	AllowedNames []string
 	// Observers are patterns of those that may observe. Empty allows none.
 	Observers []string
@@ -39,8 +40,11 @@ type CredentialsOptions struct {
 type CredentialsStats struct {
 	// Secure is false for Insecure.
 	Secure bool
-	// NotAfter is when the certificate in use expires.
-	NotAfter time.Time
+	// NotBefore and NotAfter are when the certificate in use becomes valid and when it expires, or
+	// the CA's if that is earlier.
+	NotBefore, NotAfter time.Time
+	// NextUpdate is when the first of the revocation lists is out of date, 0 if none says it.
+	NextUpdate time.Time
 	// Reloads counts changed files taken into use, ReloadErrors changed files
 	// that could not be.
 	Reloads, ReloadErrors uint64
@@ -64,9 +68,11 @@ type Credentials struct {
 	gate *gate
 
 	mu      sync.Mutex
-	current *material // nil if insecure
+	current *material // nil if insecure; replaced, never changed but for its stamps
 	looked  time.Time
+	looking bool // a goroutine reads the files
 	failure reloadFailure
+	advised *gate // for each advice on the material in use
 	stats   CredentialsStats
 	tracked map[*trackedConn]struct{}
 
@@ -119,6 +125,8 @@ func newCredentials(opts CredentialsOptions) *Credentials {
 		log:  opts.Logger,
 		gate: newGate(logEvery),
 
+		advised: newGate(adviseEvery),
+
 		tracked: make(map[*trackedConn]struct{}),
 		stats: CredentialsStats{
 			AcceptRefused: make(map[Reason]uint64),
@@ -152,7 +160,7 @@ func (c *Credentials) Stats() CredentialsStats {
 	s := c.stats
 	s.Secure = c.Secure()
 	if m != nil {
-		s.NotAfter = m.cert.Leaf.NotAfter
+		s.NotBefore, s.NotAfter, s.NextUpdate = m.ending.NotBefore, m.ending.NotAfter, m.nextUpdate()
 	}
 	s.AcceptRefused = maps.Clone(s.AcceptRefused)
 	s.DialRefused = maps.Clone(s.DialRefused)

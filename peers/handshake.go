@@ -58,7 +58,11 @@ func (t *transportCredentials) ClientHandshake(ctx context.Context, authority st
 		return nil, nil, refused
 	}
 	t.c.count(&t.c.stats.Dialled)
-	return &alertConn{Conn: t.c.track(conn, info, m, false), c: t.c, h: h}, info, nil
+	verified, err := m.verified(info)
+	if err != nil {
+		return nil, nil, err
+	}
+	return &alertConn{Conn: t.c.track(conn, verified, m, false), c: t.c, h: h}, verified, nil
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -73,11 +77,15 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	conn, info, err := credentials.NewTLS(m.serverConfig(t.c.opts.Load(), &h.dialled)).ServerHandshake(under)
 	if err == nil {
 		under.established = true
-		if err := authenticated(raw, certificateOf(info)); err != nil {
+		verified, err := m.verified(info)
+		if err == nil {
+			err = authenticated(raw, certificateOf(verified))
+		}
+		if err != nil {
 			return nil, nil, err
 		}
 		t.c.count(&t.c.stats.Accepted)
-		return t.c.track(conn, info, m, true), info, nil
+		return t.c.track(conn, verified, m, true), verified, nil
 	}
 	refused := h.explain(err)
 	t.c.refused(true, refused)
@@ -97,13 +105,28 @@ func authenticated(conn net.Conn, certificate string) error {
 	return nil
 }
 
-// certificateOf identifies the verified certificate of a peer, or returns "".
-func certificateOf(info credentials.AuthInfo) string {
+// authInfo is what a handshake has verified. It has at least one chain.
+type authInfo struct {
+	credentials.TLSInfo
+	until time.Time // the certificate of either side ends
+}
+
+// verified returns the result of a handshake with m.
+func (m *material) verified(info credentials.AuthInfo) (authInfo, error) {
 	tlsInfo, ok := info.(credentials.TLSInfo)
 	if !ok || len(tlsInfo.State.VerifiedChains) == 0 {
-		return ""
+		return authInfo{}, errors.New("verify peer: the handshake verified no certificate")
 	}
-	sum := sha256.Sum256(tlsInfo.State.VerifiedChains[0][0].Raw)
+	until := lastEnd(tlsInfo.State.VerifiedChains)
+	if m.ending.NotAfter.Before(until) {
+		until = m.ending.NotAfter
+	}
+	return authInfo{tlsInfo, until}, nil
+}
+
+// certificateOf identifies the verified certificate of a peer.
+func certificateOf(info authInfo) string {
+	sum := sha256.Sum256(info.State.VerifiedChains[0][0].Raw)
 	return string(sum[:])
 }
 
@@ -140,7 +163,7 @@ func (m *material) clientConfig(o *CredentialsOptions, node string) *tls.Config 
 // verifyPermit returns an error if the verified certificate of a connection may
 // not be used.
 func (m *material) verifyPermit(o *CredentialsOptions, state tls.ConnectionState, dialled bool) error {
-	if err := m.permit(o, state.VerifiedChains[0], dialled); err != nil {
+	if err := m.permit(o, state.VerifiedChains, dialled); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 	}
 	return nil

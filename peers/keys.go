@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,12 +11,20 @@ import (
 // from gossip that runs with one.
 var errPlainGossip = errors.New("gossip encryption is switched on or off by a restart only")
 
-// CheckGossipKeys returns an error if a key has a length that AES does not have.
+// CheckGossipKey returns an error if a key has a length that AES does not have.
+func CheckGossipKey(key []byte) error {
+	if !slices.Contains([]int{16, 24, 32}, len(key)) {
+		return fmt.Errorf("it has %d bytes, want 16, 24 or 32", len(key))
+	}
+	return nil
+}
+
+// CheckGossipKeys is CheckGossipKey for several keys.
 func CheckGossipKeys(keys [][]byte) error {
 	var errs []error
 	for i, key := range keys {
-		if !slices.Contains([]int{16, 24, 32}, len(key)) {
-			errs = append(errs, fmt.Errorf("gossip key %d has %d bytes, want 16, 24 or 32", i+1, len(key)))
+		if err := CheckGossipKey(key); err != nil {
+			errs = append(errs, fmt.Errorf("gossip key %d: %w", i+1, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -41,27 +50,31 @@ func (c *Cluster) SetGossipKeys(keys [][]byte) error {
 	}
 	c.keysMu.Lock()
 	defer c.keysMu.Unlock()
-	for _, key := range keys {
+	if err := c.encryptWith(keys); err != nil {
+		return err
+	}
+	for _, key := range keys[1:] {
 		if err := c.ring.AddKey(key); err != nil {
 			return fmt.Errorf("add gossip key: %w", err)
 		}
 	}
-	return c.orderKeys(keys)
+	return nil
 }
 
-// orderKeys brings the keys of the ring into the order given, with the others last, and
-// removes those. The library shifts keys in a slice that others are reading unless it removes
-// the last one, so a key is moved there first.
-func (c *Cluster) orderKeys(keys [][]byte) error {
-	wanted := func(key []byte) bool {
-		return slices.ContainsFunc(keys, func(k []byte) bool { return string(k) == string(key) })
+// encryptWith has the first key encrypt, and removes those of the ring that are not among keys. The
+// library shifts keys in a slice that others are reading unless it removes the last one, so those
+// that stay are moved to the front first. A key that is new, and may not be on other nodes, is added
+// after that: at the front it would encrypt for a moment.
+func (c *Cluster) encryptWith(keys [][]byte) error {
+	if err := c.ring.AddKey(keys[0]); err != nil {
+		return fmt.Errorf("add gossip key: %w", err)
 	}
-	old := slices.DeleteFunc(slices.Clone(c.ring.GetKeys()), wanted)
-	order := keys[:1]
-	if len(old) > 0 {
-		order = keys
-	}
-	for _, key := range slices.Backward(order) {
+	ring := c.ring.GetKeys()
+	old := slices.DeleteFunc(slices.Clone(ring), func(key []byte) bool { return contains(keys, key) })
+	for i, key := range slices.Backward(keys) {
+		if i > 0 && (len(old) == 0 || !contains(ring, key)) {
+			continue
+		}
 		if err := c.ring.UseKey(key); err != nil {
 			return fmt.Errorf("use gossip key: %w", err)
 		}
@@ -73,4 +86,8 @@ func (c *Cluster) orderKeys(keys [][]byte) error {
 		}
 	}
 	return nil
+}
+
+func contains(keys [][]byte, key []byte) bool {
+	return slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) })
 }

@@ -7,8 +7,10 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -39,9 +41,13 @@ type fileStamps [tlsFileCount]fileStamp
 
 // material is what a handshake needs: one state of the files.
 type material struct {
-	cert   tls.Certificate
-	roots  *x509.CertPool
-	crls   []revocations
+	cert  tls.Certificate
+	roots *x509.CertPool
+	crls  []revocations
+	// chains lead from this node's certificate to its CAs; ending is the certificate by whose end
+	// none of them is valid any more.
+	chains [][]*x509.Certificate
+	ending *x509.Certificate
 	files  tlsFiles
 	stamps fileStamps
 }
@@ -76,12 +82,16 @@ func (o CredentialsOptions) loadMaterial(now time.Time) (*material, error) {
 			continue
 		}
 		var err error
-		if m.files[i], err = os.ReadFile(path); err != nil {
+		if m.files[i], err = readFile(path); err != nil {
 			return nil, fmt.Errorf("read TLS file: %w", err)
 		}
-	}
-	if mode := m.stamps[fileKey].mode; mode&0o022 != 0 {
-		return nil, fmt.Errorf("key file %s can be written by others (mode %04o): chmod 600 it", o.KeyFile, mode.Perm())
+		writable := fs.FileMode(0o002)
+		if i == fileKey {
+			writable = 0o022
+		}
+		if mode := m.stamps[i].mode; mode&writable != 0 {
+			return nil, fmt.Errorf("TLS file %s can be written by others (mode %04o): chmod go-w it", path, mode.Perm())
+		}
 	}
 	authorities, err := parseCAs(m.files[fileCA])
 	if err != nil {
@@ -95,7 +105,7 @@ func (o CredentialsOptions) loadMaterial(now time.Time) (*material, error) {
 		return nil, err
 	}
 	if o.CRLFile != "" {
-		if m.crls, err = parseCRLs(m.files[fileCRL], append(authorities, intermediatesOf(m.cert)...)); err != nil {
+		if m.crls, err = parseCRLs(m.files[fileCRL], append(authorities, intermediatesOf(m.cert)...), m.roots, now); err != nil {
 			return nil, fmt.Errorf("CRL file %s: %w", o.CRLFile, err)
 		}
 	}
@@ -105,13 +115,56 @@ func (o CredentialsOptions) loadMaterial(now time.Time) (*material, error) {
 	return m, nil
 }
 
+// maxTLSFile bounds a file in bytes; a revocation list of 300,000 certificates has 12 MB.
+const maxTLSFile = 16 << 20
+
+// readFile reads a regular file of at most maxTLSFile bytes. It does not wait for one that is none,
+// as a pipe.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file (%s)", path, info.Mode())
+	case info.Size() > maxTLSFile:
+		return nil, fmt.Errorf("%s has %d bytes, at most %d are allowed", path, info.Size(), maxTLSFile)
+	}
+	return io.ReadAll(io.LimitReader(f, maxTLSFile))
+}
+
+var pemBegin = []byte("-----BEGIN ")
+
+// pemBlocks returns all blocks of a file. It is an error if one of them cannot be decoded: the
+// decoder passes over what is torn or damaged, and what that revokes or trusts would be missing.
+func pemBlocks(data []byte) (blocks []*pem.Block, err error) {
+	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+		blocks = append(blocks, block)
+	}
+	if begun := bytes.Count(data, pemBegin); begun != len(blocks) {
+		return nil, fmt.Errorf("%d of its %d PEM blocks cannot be decoded: install the whole file again, with each BEGIN and END at the start of a line", begun-len(blocks), begun)
+	}
+	return blocks, nil
+}
+
 // parsePair parses certificate and key, telling apart what can be wrong.
 func (o CredentialsOptions) parsePair(cert, key []byte) (tls.Certificate, error) {
-	if block, _ := pem.Decode(cert); block == nil {
-		return tls.Certificate{}, fmt.Errorf("certificate file %s holds no PEM block", o.CertFile)
-	}
-	if block, _ := pem.Decode(key); block == nil {
-		return tls.Certificate{}, fmt.Errorf("key file %s holds no PEM block", o.KeyFile)
+	for _, file := range []struct {
+		what, path string
+		data       []byte
+	}{{"certificate", o.CertFile, cert}, {"key", o.KeyFile, key}} {
+		blocks, err := pemBlocks(file.data)
+		if err == nil && len(blocks) == 0 {
+			err = errors.New("it holds no PEM block")
+		}
+		if err != nil {
+			return tls.Certificate{}, fmt.Errorf("%s file %s: %w", file.what, file.path, err)
+		}
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err == nil {
@@ -126,7 +179,11 @@ func (o CredentialsOptions) parsePair(cert, key []byte) (tls.Certificate, error)
 // parseCAs parses the CA file. A certificate that is no CA is left out, for with
 // it this node would verify its own certificate and nobody else's.
 func parseCAs(data []byte) (found []*x509.Certificate, err error) {
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
+	blocks, err := pemBlocks(data)
+	if err != nil {
+		return nil, err
+	}
+	for _, block := range blocks {
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
@@ -177,24 +234,40 @@ func (o CredentialsOptions) checkLeaf(m *material, now time.Time) error {
 		intermediates.AddCert(cert)
 	}
 	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
-		_, err := leaf.Verify(x509.VerifyOptions{
+		chains, err := leaf.Verify(x509.VerifyOptions{
 			Roots: m.roots, Intermediates: intermediates, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 		})
 		if err != nil {
 			return o.explainChain(leaf, err)
 		}
+		m.chains = chains
+	}
+	for _, chain := range m.chains {
+		if first := firstToEnd(chain); m.ending == nil || first.NotAfter.After(m.ending.NotAfter) {
+			m.ending = first
+		}
 	}
 	return nil
+}
+
+// firstToEnd returns the certificate of a chain whose end is the first.
+func firstToEnd(chain []*x509.Certificate) *x509.Certificate {
+	return slices.MinFunc(chain, func(a, b *x509.Certificate) int { return a.NotAfter.Compare(b.NotAfter) })
 }
 
 // explainChain says what to do about a chain that does not verify.
 func (o CredentialsOptions) explainChain(leaf *x509.Certificate, err error) error {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return fmt.Errorf("it was not signed by a CA in %s, but by %s: use the CA file of its issuer, and append intermediate certificates to the certificate file: %w",
-			o.CAFile, leaf.Issuer, err)
+			o.CAFile, issuerName(leaf), err)
 	}
-	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.IncompatibleUsage {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	switch {
+	case ok && invalid.Reason == x509.IncompatibleUsage:
 		return fmt.Errorf("its extended key usage must allow both server and client authentication, as each node is both: %w", err)
+	case ok && invalid.Reason == x509.Expired && invalid.Cert != nil: // its own text has the time of the check
+		return fmt.Errorf("the CA %s in its chain is valid from %s to %s: renew the CA's certificate, or check this node's clock",
+			subjectName(invalid.Cert), stamp(invalid.Cert.NotBefore), stamp(invalid.Cert.NotAfter))
 	}
 	return fmt.Errorf("its chain to the CA does not verify: %w", err)
 }
@@ -211,10 +284,10 @@ func (m *material) same(other *material) bool {
 
 // settled reports whether the stamps tell all changes: a file that is rewritten
 // in place within the resolution of its time stamp keeps its stamp, so one that
-// is this young is read again.
+// is this young is read again. A time stamp in the future is that of no write to come.
 func settled(stamps fileStamps, now time.Time) bool {
 	for _, s := range stamps {
-		if now.Sub(s.mtime) < 2*time.Second {
+		if now.Sub(s.mtime).Abs() < 2*time.Second {
 			return false
 		}
 	}

@@ -6,8 +6,6 @@ import (
 	"crypto/x509"
 	"net"
 	"time"
-
-	"google.golang.org/grpc/credentials"
 )
 
 // recheckEvery is the pause between two checks of the certificates of open
@@ -28,25 +26,20 @@ type trackedConn struct {
 }
 
 // track registers an authenticated connection until it is closed.
-func (c *Credentials) track(conn net.Conn, info credentials.AuthInfo, m *material, server bool) net.Conn {
-	tlsInfo, ok := info.(credentials.TLSInfo)
-	if !ok || len(tlsInfo.State.VerifiedChains) == 0 {
-		return conn
-	}
-	t := &trackedConn{Conn: conn, c: c, chain: tlsInfo.State.PeerCertificates, server: server, checked: m}
-	t.until = firstEnd(tlsInfo.State.VerifiedChains[0])
+func (c *Credentials) track(conn net.Conn, info authInfo, m *material, server bool) net.Conn {
+	t := &trackedConn{Conn: conn, c: c, chain: info.State.PeerCertificates, server: server, checked: m}
+	t.until = lastEnd(info.State.VerifiedChains)
 	c.mu.Lock()
 	c.tracked[t] = struct{}{}
 	c.mu.Unlock()
 	return t
 }
 
-// firstEnd returns when the first certificate of a chain ends.
-func firstEnd(chain []*x509.Certificate) time.Time {
-	end := chain[0].NotAfter
-	for _, cert := range chain[1:] {
-		if cert.NotAfter.Before(end) {
-			end = cert.NotAfter
+// lastEnd returns when the last of the chains that verify a certificate ends.
+func lastEnd(chains [][]*x509.Certificate) (end time.Time) {
+	for _, chain := range chains {
+		if until := firstToEnd(chain).NotAfter; until.After(end) {
+			end = until
 		}
 	}
 	return end
@@ -83,13 +76,14 @@ func (c *Credentials) Run(ctx context.Context) error {
 
 // Recheck does at once what Run does now and then.
 func (c *Credentials) Recheck(now time.Time) {
-	m := c.material()
-	if m == nil {
+	if c.material() == nil {
 		return
 	}
 	c.recheckMu.Lock()
 	defer c.recheckMu.Unlock()
 	c.mu.Lock()
+	m := c.current // what a reload took into use meanwhile allows connections that are tracked by now
+	c.advise(m, now)
 	due := make([]*trackedConn, 0, len(c.tracked))
 	for t := range c.tracked {
 		if t.checked != m || now.After(t.until) {
@@ -118,10 +112,10 @@ func (t *trackedConn) verify(m *material, now time.Time) *RefusedError {
 		Roots: m.roots, Intermediates: rest, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{use},
 	})
 	if err == nil {
-		err = m.permit(t.c.opts.Load(), chains[0], !t.server)
+		err = m.permit(t.c.opts.Load(), chains, !t.server)
 	}
 	if err == nil {
-		t.checked, t.until = m, firstEnd(chains[0])
+		t.checked, t.until = m, lastEnd(chains)
 		return nil
 	}
 	h := handshake{own: m, remote: t.RemoteAddr().String(), server: t.server}

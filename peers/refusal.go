@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	"unicode"
 )
 
 // Reason is why a connection between nodes did not come about.
@@ -84,6 +85,12 @@ type handshake struct {
 
 // explain turns the error of a handshake into one that names the cause.
 func (h handshake) explain(err error) *RefusedError {
+	refused := h.cause(err)
+	refused.Cause = printable(truncated(refused.Cause, maxCause))
+	return refused
+}
+
+func (h handshake) cause(err error) *RefusedError {
 	refused := &RefusedError{Reason: ReasonOther, Remote: h.remote, Cause: err.Error(), Err: err}
 	if verification, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		h.explainVerification(refused, verification)
@@ -152,23 +159,33 @@ func (h handshake) explainVerification(refused *RefusedError, err *tls.Certifica
 	}
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		refused.Reason = ReasonUnknownCA
-		refused.Cause = whose + "was signed by an unknown CA (" + leaf.Issuer.String() + "): give all nodes the same CA file"
+		refused.Cause = whose + "was signed by an unknown CA (" + issuerName(leaf) + "): give all nodes the same CA file"
 		return
 	}
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		refused.Reason = ReasonWrongName
-		refused.Cause = whose + "does not name node " + h.dialled + ", which was dialled: issue each node a certificate with its name as DNS name"
+		refused.Cause = whose + "does not name node " + plainName(h.dialled) + ", which was dialled: issue each node a certificate with its name as DNS name"
 		return
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.Expired && invalid.Cert != nil {
-		if time.Now().Before(invalid.Cert.NotBefore) {
-			refused.Reason = ReasonNotYetValid
-			refused.Cause = whose + "is not yet valid, but from " + stamp(invalid.Cert.NotBefore) + ": check the clocks of both nodes"
-			return
-		}
-		refused.Reason = ReasonExpired
-		refused.Cause = whose + "expired at " + stamp(invalid.Cert.NotAfter) + ": renew it, or check this node's clock"
+		explainTime(refused, whose, leaf, invalid.Cert)
 	}
+}
+
+// explainTime names the certificate of a chain that is not valid now: the node's, or that of a CA.
+func explainTime(refused *RefusedError, whose string, leaf, invalid *x509.Certificate) {
+	renew := "renew it"
+	if !invalid.Equal(leaf) {
+		whose += "was signed by the CA " + subjectName(invalid) + ", whose certificate "
+		renew = "renew the CA's certificate"
+	}
+	if time.Now().Before(invalid.NotBefore) {
+		refused.Reason = ReasonNotYetValid
+		refused.Cause = whose + "is not yet valid, but from " + stamp(invalid.NotBefore) + ": check the clocks of both nodes"
+		return
+	}
+	refused.Reason = ReasonExpired
+	refused.Cause = whose + "expired at " + stamp(invalid.NotAfter) + ": " + renew + ", or check this node's clock"
 }
 
 // ownFault guesses why the peer sent alert about this node's certificate. The
@@ -178,6 +195,8 @@ func (h handshake) ownFault(alert string, now time.Time) string {
 	switch {
 	case now.After(leaf.NotAfter):
 		return "it expired at " + stamp(leaf.NotAfter) + ": renew it"
+	case now.After(h.own.ending.NotAfter):
+		return "the certificate of the CA " + subjectName(h.own.ending) + ", which signed it, expired at " + stamp(h.own.ending.NotAfter) + ": renew that"
 	case now.Before(leaf.NotBefore):
 		return "it is not yet valid, but from " + stamp(leaf.NotBefore) + ": check this node's clock"
 	case alert == alertText(alertExpired):
@@ -185,23 +204,57 @@ func (h handshake) ownFault(alert string, now time.Time) string {
 	case h.server && h.dialled != "" && !namesNode(leaf, h.dialled):
 		return "it is for " + nameList(leaf) + ", but this node was dialled as " + plainName(h.dialled) + ": node names and certificates do not fit"
 	}
-	return "the peer does not trust the CA that signed it (" + leaf.Issuer.String() + "), or its allowed-names or its revocation list refuse it: give all nodes the same CA file, and see the peer's log"
+	return "the peer does not trust the CA that signed it (" + issuerName(leaf) + "), or its allowed-names or its revocation list refuse it: give all nodes the same CA file, and see the peer's log"
 }
 
 // stamp formats a time for a message.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
+const (
+	// maxCause and maxNameText bound texts in bytes that hold what the other side sends, before it
+	// has proved anything.
+	maxCause    = 1 << 10
+	maxNameText = 64
+	// maxNamesListed is how many names of a certificate are listed.
+	maxNamesListed = 4
+)
+
+// truncated returns the first bytes of a text, and marks the cut.
+func truncated(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
+// printable replaces control characters.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}
+
 // nameList lists the names in a certificate.
 func nameList(leaf *x509.Certificate) string {
 	var names []string
-	for _, name := range leaf.DNSNames {
+	total := len(leaf.DNSNames) + len(leaf.IPAddresses) + len(leaf.URIs)
+	for _, name := range leaf.DNSNames[:min(len(leaf.DNSNames), maxNamesListed)] {
 		names = append(names, plainName(name))
 	}
-	for _, ip := range leaf.IPAddresses {
+	for _, ip := range leaf.IPAddresses[:min(len(leaf.IPAddresses), maxNamesListed-len(names))] {
 		names = append(names, ip.String())
 	}
-	if len(names) == 0 {
+	for _, uri := range leaf.URIs[:min(len(leaf.URIs), maxNamesListed-len(names))] {
+		names = append(names, plainText(uri.String()))
+	}
+	switch {
+	case total == 0:
 		return "no name"
+	case total > len(names):
+		names = append(names, fmt.Sprintf("and %d more", total-len(names)))
 	}
 	return strings.Join(names, ", ")
 }
@@ -212,8 +265,20 @@ func plainName(name string) string {
 	if CheckNodeName(strings.TrimPrefix(name, "*.")) == nil {
 		return name
 	}
-	return strconv.Quote(name)
+	return strconv.Quote(truncated(name, maxNameText))
 }
+
+// plainText quotes a URI, or the name of a CA, if it is long or has characters that need it.
+func plainText(uri string) string {
+	if len(uri) <= 2*maxNameText && strconv.Quote(uri) == `"`+uri+`"` {
+		return uri
+	}
+	return strconv.Quote(truncated(uri, 2*maxNameText))
+}
+
+// issuerName and subjectName return the names of CAs in a certificate, quoted if they need that.
+func issuerName(cert *x509.Certificate) string  { return plainText(cert.Issuer.String()) }
+func subjectName(cert *x509.Certificate) string { return plainText(cert.Subject.String()) }
 
 // namesNode reports whether leaf carries the node's name. A DNS name stands for the
 // node of the same spelling and for the one in lower case, an IP address for its

@@ -15,34 +15,57 @@ const (
 	// expiryNotice is how long before its end a certificate is warned about when
 	// it is loaded, unless it is made for a short life.
 	expiryNotice = 7 * 24 * time.Hour
+	// retryEvery is the pause between two readings of files that are of no use and do not change:
+	// what is not valid yet may be later.
+	retryEvery = 30 * time.Second
+	// adviseEvery is the pause between two messages with the same advice.
+	adviseEvery = 24 * time.Hour
 )
 
 // reloadFailure is what is wrong with changed files, as long as they are.
 type reloadFailure struct {
-	text  string
-	since time.Time
-	told  bool
+	text   string
+	since  time.Time  // when files were of no use first
+	stamps fileStamps // of those that were read last
+	read   time.Time  // when that was
+	told   string     // the text that was logged last
+	toldAt time.Time
 }
 
-// material returns what the next handshake is to use, having looked whether the
-// files changed. It returns nil if the credentials are insecure.
+// material returns what the next handshake is to use, having looked whether the files changed. While
+// one goroutine reads them, the others use the former ones. It returns nil if the credentials are
+// insecure.
 func (c *Credentials) material() *material {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	if c.current == nil || now.Sub(c.looked) < lookEvery {
+	if c.current == nil || c.looking || now.Sub(c.looked) < lookEvery {
 		return c.current
 	}
-	c.looked = now
-	if stamps := c.opts.Load().stampFiles(); c.failure.text == "" && stamps == c.current.stamps && settled(stamps, now) {
-		return c.current
+	options := c.opts.Load()
+	c.looked, c.looking = now, true
+	known, retry := c.current.stamps, false
+	if c.failure.text != "" { // certificates become valid without any change of a file
+		known, retry = c.failure.stamps, now.Sub(c.failure.since) <= writeTime+lookEvery || now.Sub(c.failure.read) >= retryEvery
 	}
-	m, err := c.opts.Load().loadMaterial(now)
-	if err != nil {
+	c.mu.Unlock()
+	var m *material
+	var err error
+	stamps := options.stampFiles()
+	changed := retry || stamps != known || !settled(stamps, now)
+	if changed {
+		m, err = options.loadMaterial(now)
+	}
+	c.mu.Lock()
+	c.looking = false
+	switch {
+	case !changed || c.opts.Load() != options: // or Prepare has read others meanwhile
+	case err != nil:
+		c.failure.stamps, c.failure.read = stamps, now
 		c.keep(err, now)
-		return c.current
+	default:
+		c.take(m, now)
 	}
-	c.take(m, now)
 	return c.current
 }
 
@@ -67,7 +90,9 @@ func (c *Credentials) Prepare(options CredentialsOptions) (use func(), err error
 		now := time.Now()
 		c.mu.Lock()
 		c.opts.Store(&options)
-		c.take(m, now)
+		if c.advised = newGate(adviseEvery); !c.take(m, now) {
+			c.advise(c.current, now)
+		}
 		again := *c.current
 		c.current = &again // another one, so that Recheck looks at each connection
 		c.mu.Unlock()
@@ -75,48 +100,99 @@ func (c *Credentials) Prepare(options CredentialsOptions) (use func(), err error
 	}, nil
 }
 
-// take has the next handshake use m. The caller holds c.mu.
-func (c *Credentials) take(m *material, now time.Time) {
+// take has the next handshake use m, and reports whether that is something new. The caller holds c.mu.
+func (c *Credentials) take(m *material, now time.Time) (taken bool) {
 	c.failure = reloadFailure{}
 	if m.same(c.current) {
 		c.current.stamps = m.stamps
-		return
+		return false
 	}
 	c.current = m
 	c.stats.Reloads++
-	c.log.Info("TLS files reloaded", "names", m.cert.Leaf.DNSNames, "not_after", m.cert.Leaf.NotAfter)
+	c.log.Info("TLS files reloaded", "names", m.cert.Leaf.DNSNames, "not_after", m.ending.NotAfter)
+	c.advised = newGate(adviseEvery)
 	c.advise(m, now)
+	return true
 }
 
-// keep notes that the changed files are of no use. It is told once, and only if
+// keep notes that the changed files are of no use. It is logged once for each error, and only if
 // they stay so for a while: certificate and key are seldom replaced in one step.
 // The caller holds c.mu.
 func (c *Credentials) keep(err error, now time.Time) {
-	if c.failure.text != err.Error() {
-		c.failure = reloadFailure{text: err.Error(), since: now}
+	f := &c.failure
+	if f.text == "" {
+		f.since = now
 	}
-	if c.failure.told || now.Sub(c.failure.since) < writeTime {
+	f.text = err.Error()
+	if f.told == f.text || now.Sub(f.since) < writeTime || now.Sub(f.toldAt) < logEvery {
 		return
 	}
-	c.failure.told = true
+	f.told, f.toldAt = f.text, now
 	c.stats.ReloadErrors++
 	c.log.Error("changed TLS files cannot be used, the former ones stay in use",
-		"error", err, "former_not_after", c.current.cert.Leaf.NotAfter)
+		"error", err, "former_not_after", c.current.ending.NotAfter)
 }
 
-// advise warns of what works today and should still be put right.
-func (c *Credentials) advise(m *material, now time.Time) {
+// Advice is what works with files as they are and an operator should change.
+type Advice struct {
+	// File is the file concerned.
+	File string
+	// Problem says what is wrong, Hint what to do.
+	Problem, Hint string
+}
+
+// Advice returns what to change about the files in use.
+func (c *Credentials) Advice() []Advice {
+	m := c.material()
+	if m == nil {
+		return nil
+	}
+	return m.advice(c.opts.Load(), time.Now())
+}
+
+func (m *material) advice(o *CredentialsOptions, now time.Time) (list []Advice) {
+	add := func(file, problem, hint string) { list = append(list, Advice{file, problem, hint}) }
 	if mode := m.stamps[fileKey].mode; mode&0o004 != 0 {
-		c.log.Warn("TLS key file can be read by others: chmod 600 it", "file", c.opts.Load().KeyFile, "mode", mode.Perm().String())
+		add(o.KeyFile, fmt.Sprintf("the key can be read by others (mode %04o)", mode.Perm()), "chmod 600 it")
 	}
 	for _, r := range m.crls {
 		if !r.nextUpdate.IsZero() && now.After(r.nextUpdate) {
-			c.log.Warn("the revocation list is out of date and stays in use: install the current one",
-				"file", c.opts.Load().CRLFile, "issuer", r.signer.Subject.String(), "next_update", r.nextUpdate)
+			add(o.CRLFile, "the revocation list of "+subjectName(r.signer)+" is out of date since "+stamp(r.nextUpdate)+" and stays in use", "install the current one")
 		}
 	}
-	leaf := m.cert.Leaf
-	if left := leaf.NotAfter.Sub(now); left < min(expiryNotice, leaf.NotAfter.Sub(leaf.NotBefore)/3) {
-		c.log.Warn("TLS certificate expires soon: renew it", "file", c.opts.Load().CertFile, "not_after", leaf.NotAfter)
+	leaf, end := m.cert.Leaf, m.ending
+	if left := end.NotAfter.Sub(now); left < min(expiryNotice, end.NotAfter.Sub(end.NotBefore)/3) {
+		if end.Equal(leaf) {
+			add(o.CertFile, "the certificate expires soon: "+stamp(end.NotAfter), "renew it")
+		} else {
+			add(o.CAFile, "the certificate of the CA "+subjectName(end)+" expires soon: "+stamp(end.NotAfter), "renew it, and with it the certificates of all nodes")
+		}
 	}
+	if m.revoked(m.chains) {
+		add(o.CertFile, "the certificate is revoked: peers with the same list refuse it", "issue this node a new one")
+	}
+	if !o.replica(leaf) {
+		add(o.CertFile, "this node's own certificate (for "+nameList(leaf)+") may not replicate by its settings: peers with the same settings refuse it",
+			"add its name to allowed-names, and take it out of observers")
+	}
+	return list
+}
+
+// advise logs each advice once a day, and when it arises. The caller holds c.mu.
+func (c *Credentials) advise(m *material, now time.Time) {
+	for _, a := range m.advice(c.opts.Load(), now) {
+		if c.advised.allow(a.Problem) {
+			c.log.Warn("TLS files need attention", "file", a.File, "problem", a.Problem, "hint", a.Hint)
+		}
+	}
+}
+
+// nextUpdate returns when the first of the revocation lists is out of date, 0 if none says it.
+func (m *material) nextUpdate() (first time.Time) {
+	for _, r := range m.crls {
+		if !r.nextUpdate.IsZero() && (first.IsZero() || r.nextUpdate.Before(first)) {
+			first = r.nextUpdate
+		}
+	}
+	return first
 }

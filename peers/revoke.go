@@ -3,9 +3,10 @@ package peers
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/pem"
+	"encoding/asn1"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -22,17 +23,31 @@ type revocations struct {
 	nextUpdate time.Time // 0: not said
 }
 
-// parseCRLs reads revocation lists in PEM or, a single one, in DER. Each must be
-// signed by one of the issuers.
-func parseCRLs(data []byte, issuers []*x509.Certificate) ([]revocations, error) {
+// parseCRLs reads revocation lists in PEM or, a single one, in DER. Each must be complete and signed
+// by one of the issuers, or by a CA whose certificate stands in the file and leads to the roots.
+func parseCRLs(data []byte, issuers []*x509.Certificate, roots *x509.CertPool, now time.Time) ([]revocations, error) {
+	blocks, err := pemBlocks(data)
+	if err != nil {
+		return nil, err
+	}
 	var ders [][]byte
-	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
-		if block.Type == "X509 CRL" {
+	for _, block := range blocks {
+		switch block.Type {
+		case "X509 CRL":
 			ders = append(ders, block.Bytes)
+		case "CERTIFICATE":
+			cert, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil, fmt.Errorf("parse certificate: %w", err)
+			}
+			issuers = append(issuers, cert)
 		}
 	}
-	if len(ders) == 0 {
+	if len(ders) == 0 && len(blocks) == 0 && len(data) > 0 {
 		ders = [][]byte{data}
+	}
+	if len(ders) == 0 {
+		return nil, errors.New("no revocation list in it: give the list that the nodes' CA publishes, in PEM or DER")
 	}
 	var lists []revocations
 	for _, der := range ders {
@@ -41,13 +56,11 @@ func parseCRLs(data []byte, issuers []*x509.Certificate) ([]revocations, error) 
 			return nil, fmt.Errorf("parse revocation list: %w", err)
 		}
 		r := revocations{issuer: list.RawIssuer, nextUpdate: list.NextUpdate, serials: make(map[string]struct{})}
-		for _, issuer := range issuers {
-			if bytes.Equal(issuer.RawSubject, list.RawIssuer) && list.CheckSignatureFrom(issuer) == nil {
-				r.signer = issuer
-			}
+		if r.signer, err = signerOf(list, issuers, roots, now); err != nil {
+			return nil, err
 		}
-		if r.signer == nil {
-			return nil, fmt.Errorf("revocation list of %s is not signed by a CA in the CA file: give the list that the nodes' CA publishes", list.Issuer)
+		if err := checkComplete(list); err != nil {
+			return nil, fmt.Errorf("revocation list of %s: %w", subjectName(r.signer), err)
 		}
 		for _, entry := range list.RevokedCertificateEntries {
 			if entry.SerialNumber != nil {
@@ -59,18 +72,91 @@ func parseCRLs(data []byte, issuers []*x509.Certificate) ([]revocations, error) 
 	return lists, nil
 }
 
-// revoked reports whether a certificate of a verified chain, leaf first, is on a
-// list of its issuer.
-func (m *material) revoked(chain []*x509.Certificate) bool {
-	for i, cert := range chain[:max(len(chain)-1, 0)] {
-		for _, r := range m.crls {
-			if !bytes.Equal(r.issuer, cert.RawIssuer) || !bytes.Equal(r.signer.RawSubjectPublicKeyInfo, chain[i+1].RawSubjectPublicKeyInfo) {
-				continue
+// signerOf returns which issuer has signed a list. An issuer that is no root has to lead to one.
+func signerOf(list *x509.RevocationList, issuers []*x509.Certificate, roots *x509.CertPool, now time.Time) (*x509.Certificate, error) {
+	name := plainText(list.Issuer.String())
+	between := x509.NewCertPool()
+	for _, issuer := range issuers {
+		between.AddCert(issuer)
+	}
+	for _, issuer := range issuers {
+		if !bytes.Equal(issuer.RawSubject, list.RawIssuer) ||
+			issuer.CheckSignature(list.SignatureAlgorithm, list.RawTBSRevocationList, list.Signature) != nil {
+			continue
+		}
+		if list.CheckSignatureFrom(issuer) != nil {
+			return nil, fmt.Errorf("revocation list of %s: the CA's certificate does not allow it to sign lists: issue that with the key usage cRLSign", name)
+		}
+		_, err := issuer.Verify(x509.VerifyOptions{
+			Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		})
+		if err == nil || isExpired(err) {
+			return issuer, nil
+		}
+	}
+	return nil, fmt.Errorf("revocation list of %s is signed by no CA of the CA file: append the certificate of an intermediate CA to the file with its list, "+
+		"or remove the list of a CA that signs no certificates of nodes any more", name)
+}
+
+// isExpired reports whether a certificate fails for its time alone. The list of a CA that has
+// ended does no harm.
+func isExpired(err error) bool {
+	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
+	return ok && invalid.Reason == x509.Expired
+}
+
+// Extensions of revocation lists: RFC 5280, section 5.2.
+var (
+	deltaIndicator    = asn1.ObjectIdentifier{2, 5, 29, 27}
+	distributionPoint = asn1.ObjectIdentifier{2, 5, 29, 28}
+)
+
+// issuingPoint is the extension that says which certificates a list is about.
+type issuingPoint struct {
+	Name           asn1.RawValue  `asn1:"optional,tag:0"`
+	OnlyUser       bool           `asn1:"optional,tag:1"`
+	OnlyCA         bool           `asn1:"optional,tag:2"`
+	OnlyReasons    asn1.BitString `asn1:"optional,tag:3"`
+	Indirect       bool           `asn1:"optional,tag:4"`
+	OnlyAttributes bool           `asn1:"optional,tag:5"`
+}
+
+// checkComplete returns an error for a list that says less, or other things, than which
+// certificates of its issuer are revoked.
+func checkComplete(list *x509.RevocationList) error {
+	for _, e := range list.Extensions {
+		switch {
+		case e.Id.Equal(deltaIndicator):
+			return errors.New("it is a delta list: give the complete one")
+		case e.Id.Equal(distributionPoint):
+			var p issuingPoint
+			if _, err := asn1.Unmarshal(e.Value, &p); err != nil {
+				return fmt.Errorf("parse its distribution point: %w", err)
 			}
-			if _, listed := r.serials[string(cert.SerialNumber.Bytes())]; listed {
+			if p.Indirect || p.OnlyAttributes || p.OnlyReasons.BitLength > 0 {
+				return errors.New("it is indirect, or of some reasons only: give the complete list that the CA itself publishes")
+			}
+		case e.Critical:
+			return fmt.Errorf("syncd does not support its critical extension %s: give a list without it", e.Id)
+		}
+	}
+	return nil
+}
+
+// revoked reports whether a certificate is on a list of its issuer, in any of the verified chains,
+// leaf first. Keys do not count: a CA that has another one goes on with its list.
+func (m *material) revoked(chains [][]*x509.Certificate) bool {
+	for _, chain := range chains {
+		for _, cert := range chain[:max(len(chain)-1, 0)] {
+			if slices.ContainsFunc(m.crls, func(r revocations) bool { return r.lists(cert) }) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+func (r *revocations) lists(cert *x509.Certificate) bool {
+	_, listed := r.serials[string(cert.SerialNumber.Bytes())]
+	return listed && bytes.Equal(r.issuer, cert.RawIssuer)
 }

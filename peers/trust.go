@@ -4,12 +4,13 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"net"
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 )
@@ -21,6 +22,8 @@ type Identity struct {
 	Certificate string
 	// Replica says that the caller may replicate, Observer that it may observe.
 	Replica, Observer bool
+	// Until is when the certificate of either side ends, 0 without TLS.
+	Until time.Time
 }
 
 // CheckGlobs returns an error if a pattern of names cannot be used.
@@ -43,10 +46,13 @@ func MatchName(globs []string, name string) bool {
 	})
 }
 
-// matchLeaf reports whether one of the patterns matches a DNS name or a URI of a
-// certificate. A wildcard in the certificate is taken literally.
+// matchLeaf reports whether one of the patterns matches a DNS name, an IP address or a
+// URI of a certificate. A wildcard in the certificate is taken literally.
 func matchLeaf(globs []string, leaf *x509.Certificate) bool {
 	if slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return MatchName(globs, name) }) {
+		return true
+	}
+	if slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return MatchName(globs, ip.String()) }) {
 		return true
 	}
 	for _, uri := range leaf.URIs {
@@ -57,9 +63,13 @@ func matchLeaf(globs []string, leaf *x509.Certificate) bool {
 	return false
 }
 
-// replica reports whether a certificate of the CA may replicate.
+// replica reports whether a certificate of the CA may replicate. Without AllowedNames all may but
+// observers.
 func (o *CredentialsOptions) replica(leaf *x509.Certificate) bool {
-	return len(o.AllowedNames) == 0 || matchLeaf(o.AllowedNames, leaf)
+	if len(o.AllowedNames) == 0 {
+		return !o.observer(leaf)
+	}
+	return matchLeaf(o.AllowedNames, leaf)
 }
 
 // observer reports whether it may observe.
@@ -75,7 +85,7 @@ func (c *Credentials) Identify(ctx context.Context, node string) (Identity, erro
 	if !c.Secure() {
 		o := c.opts.Load()
 		return Identity{
-			Replica:  len(o.AllowedNames) == 0 || MatchName(o.AllowedNames, node),
+			Replica:  (len(o.AllowedNames) == 0 && !MatchName(o.Observers, node)) || MatchName(o.AllowedNames, node),
 			Observer: MatchName(o.Observers, node),
 		}, nil
 	}
@@ -83,12 +93,13 @@ func (c *Credentials) Identify(ctx context.Context, node string) (Identity, erro
 	if !ok {
 		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the call has no peer")
 	}
-	info, ok := caller.AuthInfo.(credentials.TLSInfo)
-	if !ok || len(info.State.VerifiedChains) == 0 {
+	info, ok := caller.AuthInfo.(authInfo)
+	if !ok {
 		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the caller showed no verified certificate")
 	}
 	leaf := info.State.VerifiedChains[0][0]
-	id := Identity{Certificate: certificateOf(info), Replica: c.opts.Load().replica(leaf), Observer: c.opts.Load().observer(leaf)}
+	o := c.opts.Load()
+	id := Identity{Certificate: certificateOf(info), Replica: o.replica(leaf), Observer: o.observer(leaf), Until: info.until}
 	if namesNode(leaf, node) && (id.Replica || id.Observer) {
 		return id, nil
 	}
@@ -120,10 +131,10 @@ func notAllowed(leaf *x509.Certificate) string {
 // permit returns an error if a verified certificate may not be used: the CA has
 // revoked it, or this node is not to talk to its holder. dialled says that it is
 // a server's, which has to be a replica.
-func (m *material) permit(o *CredentialsOptions, chain []*x509.Certificate, dialled bool) error {
-	leaf := chain[0]
+func (m *material) permit(o *CredentialsOptions, chains [][]*x509.Certificate, dialled bool) error {
+	leaf := chains[0][0]
 	switch {
-	case m.revoked(chain):
+	case m.revoked(chains):
 		return errRevoked
 	case o.replica(leaf), !dialled && o.observer(leaf):
 		return nil

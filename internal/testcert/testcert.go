@@ -21,6 +21,9 @@ import (
 // lifetime is how long a certificate is valid unless its Options say otherwise.
 const lifetime = 24 * time.Hour
 
+// lifetimeCA is how long that of a CA is.
+const lifetimeCA = 365 * 24 * time.Hour
+
 // CA signs node certificates. It lives in memory and in its certificate file.
 type CA struct {
 	// CertFile is the CA's certificate in PEM.
@@ -66,6 +69,7 @@ func NewCA(dir, name string) (*CA, error) {
 		return nil, err
 	}
 	template.IsCA, template.BasicConstraintsValid = true, true
+	template.NotAfter = time.Now().Add(lifetimeCA)
 	template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {

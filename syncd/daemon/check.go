@@ -36,9 +36,6 @@ type Finding struct {
 	Problem  string   `json:"problem"`
 }
 
-// expirySoon is how long before its end a certificate is warned about.
-const expirySoon = 7 * 24 * time.Hour
-
 // lookupTimeout bounds the resolution of each host name.
 const lookupTimeout = 2 * time.Second
 
@@ -163,11 +160,9 @@ func (k *checker) checkCredentials() {
 		k.fail("tls-cert", err)
 		return
 	}
-	if left := time.Until(credentials.Stats().NotAfter); left < expirySoon {
-		k.warn("tls-cert", "the certificate ends in %s", left.Round(time.Minute))
-	}
-	if info, err := os.Stat(c.TLSKey); err == nil && info.Mode().Perm()&0o004 != 0 {
-		k.warn("tls-key", "%s can be read by others: chmod 600 it", c.TLSKey)
+	settings := map[string]string{c.TLSCert: "tls-cert", c.TLSKey: "tls-key", c.TLSCA: "tls-ca", c.TLSCRL: "tls-crl"}
+	for _, a := range credentials.Advice() {
+		k.warn(settings[a.File], "%s: %s: %s", a.File, a.Problem, a.Hint)
 	}
 }
 
@@ -177,7 +172,7 @@ func (k *checker) checkGossip() {
 	keys, err := readGossipKeys(c.GossipKeyFile, slog.New(slog.DiscardHandler))
 	k.fail("gossip-key-file", err)
 	k.fail("", checkExposure(c))
-	if info, err := os.Stat(c.GossipKeyFile); err == nil && info.Mode().Perm()&0o077 != 0 {
+	if info, err := os.Stat(c.GossipKeyFile); err == nil && info.Mode().Perm()&0o055 != 0 {
 		k.warn("gossip-key-file", "%s can be read by others: chmod 600 it", c.GossipKeyFile)
 	}
 	service := c.GRPCAdvertise

@@ -103,7 +103,9 @@ var (
 	gossipMembers = desc("gossip_members", "Other nodes that live.")
 	gossipErrors  = desc("gossip_errors_total", "What went wrong with gossip, by cause.", "cause")
 	tlsRefused    = desc("tls_refused_total", "Connections refused, by side and reason.", "side", "reason")
-	tlsExpiry     = desc("tls_certificate_expiry_timestamp_seconds", "When this node's certificate ends.")
+	tlsExpiry     = desc("tls_certificate_expiry_timestamp_seconds", "End of this node's certificate, or of its CA's if that is earlier.")
+	tlsStart      = desc("tls_certificate_start_timestamp_seconds", "Begin of the validity of the certificate that ends first.")
+	tlsNextUpdate = desc("tls_crl_next_update_timestamp_seconds", "Time at which the first revocation list is out of date.")
 	tlsReloads    = desc("tls_reload_errors_total", "Changed certificate files that could not be used.")
 )
 
@@ -368,6 +370,7 @@ func (s sink) transport(d *Daemon) {
 	}
 	if !c.NotAfter.IsZero() {
 		s.gauge(tlsExpiry, float64(c.NotAfter.Unix()))
+		s.gauge(tlsStart, float64(c.NotBefore.Unix()))
 	}
 	s.counter(tlsReloads, c.ReloadErrors)
 }

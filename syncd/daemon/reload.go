@@ -148,11 +148,12 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	useCredentials()
 	d.replicator.Reauthorise()
 	done := d.replaceMaps(ctx, g, list)
+	// These were checked above. If they failed all the same, what comes before stays in use.
 	if done.Access, err = d.useAccess(before, &next); err != nil {
-		return refused(err)
+		return Reloaded{}, fmt.Errorf("settings taken in part: read-from, write-from and gossip keys were not: %w", err)
 	}
 	if done.Keys, err = d.useKeys(keys); err != nil {
-		return refused(err)
+		return Reloaded{}, fmt.Errorf("settings taken in part: gossip keys were not: %w", err)
 	}
 	done.NeedsRestart = changedSettings(&d.config, &next)
 	return done, nil

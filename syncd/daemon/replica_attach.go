@@ -147,6 +147,10 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 			return err
 		}
 		m.offered, m.known = t, true
+		// A reload may have changed it since, and found no map to apply it to.
+		if err := m.daemon.replicator.SetAccess(m.name, m.daemon.access(m.name)); err != nil {
+			return err
+		}
 	}
 	m.setState(MapSyncing)
 	m.look()

@@ -1,8 +1,6 @@
 package daemon
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -73,8 +71,11 @@ func (d *Daemon) access(name string) replicate.Access {
 // authenticate returns what the caller of an incoming stream has proved.
 func (d *Daemon) authenticate(ctx context.Context, node string) (replicate.Caller, error) {
 	id, err := d.credentials.Identify(ctx, node)
-	return replicate.Caller{Certificate: id.Certificate, Replica: id.Replica, Observer: id.Observer}, err
+	return replicate.Caller{Certificate: id.Certificate, Replica: id.Replica, Observer: id.Observer, Until: id.Until}, err
 }
+
+// maxGossipKeyFile bounds the file in bytes.
+const maxGossipKeyFile = 64 << 10
 
 // readGossipKeys reads one base64 key a line; empty lines and those that begin
 // with # are passed over. No file is no key.
@@ -83,28 +84,35 @@ func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 		log.Warn("gossip is neither encrypted nor verified: no gossip-key-file is given")
 		return nil, nil
 	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("read gossip keys: %w", err)
+	case !info.Mode().IsRegular() || info.Size() > maxGossipKeyFile:
+		return nil, fmt.Errorf("read gossip keys: %s is not a regular file of at most %d bytes", path, maxGossipKeyFile)
+	case info.Mode().Perm()&0o022 != 0:
+		return nil, fmt.Errorf("gossip key file %s can be written by others (mode %04o): chmod 600 it", path, info.Mode().Perm())
+	case info.Mode().Perm()&0o055 != 0:
+		log.Warn("gossip key file can be read by others: chmod 600 it", "file", path, "mode", info.Mode().Perm().String())
+	}
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read gossip keys: %w", err)
 	}
-	if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
-		log.Warn("gossip key file can be read by others: chmod 600 it", "file", path, "mode", info.Mode().Perm().String())
-	}
 	var keys [][]byte
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	for n := 1; lines.Scan(); n++ {
-		line := strings.TrimSpace(lines.Text())
+	for n, line := range strings.Split(string(data), "\n") {
+		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		key, err := base64.StdEncoding.DecodeString(line)
+		if err == nil {
+			err = peers.CheckGossipKey(key)
+		}
 		if err != nil {
-			return nil, fmt.Errorf("gossip key in %s, line %d: %w", path, n, err)
+			return nil, fmt.Errorf("gossip key in %s, line %d: %w; write one with `head -c 32 /dev/urandom | base64`", path, n+1, err)
 		}
 		keys = append(keys, key)
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("read gossip keys: %w", err)
 	}
 	if len(keys) == 0 {
 		return nil, fmt.Errorf("%s holds no gossip key: write one with `head -c 32 /dev/urandom | base64`", path)

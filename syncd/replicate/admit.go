@@ -32,6 +32,9 @@ type Caller struct {
 	Certificate string
 	// Replica says that it may replicate, Observer that it may observe.
 	Replica, Observer bool
+	// Until is when the certificate of either side ends, 0 if there is none. The stream ends
+	// before that, so that the peer resumes it with new certificates.
+	Until time.Time
 }
 
 // anyCaller is the Caller where nothing is authenticated.

@@ -159,11 +159,19 @@ func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, er
 	return ctx, nil
 }
 
+// certificateMargin is how long before the end of a certificate a stream ends.
+const certificateMargin = time.Minute
+
 // lifetime returns when a stream has to be made anew, so that both ends verify
 // each other again. A random part keeps streams that began together apart.
 func (s *session) lifetime() time.Duration {
 	age := s.r.opt.MaxStreamAge
-	return age - rand.N(age/10+1)
+	age -= rand.N(age/10 + 1)
+	if s.caller.Until.IsZero() {
+		return age
+	}
+	left := time.Until(s.caller.Until)
+	return min(age, max(left-certificateMargin, left/2, 0))
 }
 
 // replace ends the peer's other streams. A replica has one: a newer one takes the

@@ -168,6 +168,27 @@ func TestAgeOfStreams(t *testing.T) {
 	}
 }
 
+// TestAgeOfCertificates: a stream ends before the certificates of both sides, and not at once while
+// they are valid.
+func TestAgeOfCertificates(t *testing.T) {
+	r, _ := newReceiver(t)
+	r.opt.MaxStreamAge = time.Hour
+	for left, want := range map[time.Duration]time.Duration{
+		30 * time.Minute: 29 * time.Minute, 2 * time.Minute: time.Minute, time.Minute: 30 * time.Second, time.Second: time.Second / 2, -time.Minute: 0,
+	} {
+		s := newSession(r, target, nil)
+		s.caller.Until = time.Now().Add(left)
+		if age := s.lifetime(); age > want || age < want-time.Second/2 || age < 0 {
+			t.Errorf("%s before the end: %s, want %s", left, age, want)
+		}
+	}
+	s := newSession(r, target, nil)
+	s.caller.Until = time.Now().Add(24 * time.Hour)
+	if age := s.lifetime(); age > time.Hour || age < 54*time.Minute {
+		t.Errorf("a day before the end: %s", age)
+	}
+}
+
 // TestSessionsThatAreDone are those that were cancelled.
 func TestSessionsThatAreDone(t *testing.T) {
 	r, _ := newReceiver(t)

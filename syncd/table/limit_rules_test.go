@@ -82,7 +82,7 @@ func TestEndScanWithoutAScan(t *testing.T) {
 	}
 }
 
-// TestScanIsEvidence: an event that is older than a scan is doubtful, however the scan entered the value.
+// TestScanIsEvidence: an event that is older than a scan does not count, however the scan entered the value.
 func TestScanIsEvidence(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
@@ -92,6 +92,6 @@ func TestScanIsEvidence(t *testing.T) {
 		for tx.EndScan(9) {
 		}
 	})
-	r.local(Accepted, 4*second, "update k w packet 0")
+	r.local(Stale, 4*second, "update k w packet 0")
 	r.wantRechecks("k")
 }

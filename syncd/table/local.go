@@ -237,18 +237,18 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	case c.Context == ContextReread && t.predates(c, s):
 		t.recheck(s)
 		return Stale
+	case m.owner == selfID && m.seen-c.Time > sameMoment:
+		// Older than what this node has of its own record. Its version may be the higher one all
+		// the same, if the skew has grown since.
+		t.outrun(c, s)
+		return Stale
 	case v > m.version:
 	case c.Time >= m.seen:
 		// Later than all evidence, so it must win, although a version that was
 		// raised above a peer's is ahead of the clock.
 		v = m.version + 1
 	default:
-		// The writer may have written a dirty record already, and the change may be later.
-		again := !m.is(flagDirty) || m.seen-c.Time <= sameMoment
-		m.witness(c)
-		if again {
-			t.recheck(s)
-		}
+		t.outrun(c, s)
 		return Stale
 	}
 	again := t.doubtful(c, m)
@@ -266,6 +266,18 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		m.flags |= raced
 	}
 	return Accepted
+}
+
+// outrun notes a change that arrives after a later one, and has the key read again: the times do not
+// always tell which was the last. A dirty record is about to be written, unless both came at one moment:
+// then the writer may have written it already.
+func (t *Table) outrun(c *Change, s uint32) {
+	m := t.meta(s)
+	again := !m.is(flagDirty) || m.seen-c.Time <= sameMoment
+	m.witness(c)
+	if again {
+		t.recheck(s)
+	}
 }
 
 // raced marks a tombstone of this node's whose last value the daemon may have written

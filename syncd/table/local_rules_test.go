@@ -27,7 +27,8 @@ func TestDoubtAboutEventsOrder(t *testing.T) {
 		"same value, one moment":   {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, second + moment, "update k v packet 1"}, {Accepted, second + moment + 1, "update k w packet 1"}}, true},
 		"same value, much later":   {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, second + moment + 1, "update k v packet 1"}, {Accepted, second + moment + 2, "update k w packet 1"}}, false},
 		"stale event between":      {[]event{{Accepted, second, "update k v packet 0"}, {Stale, second - 1, "update k w packet 1"}, {Accepted, second + 1, "update k x packet 0"}}, true},
-		"before the last evidence": {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Accepted, 3 * second, "update k w packet 0"}}, true},
+		"before the last evidence": {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Stale, 3 * second, "update k w packet 0"}}, true},
+		"a moment before it":       {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Accepted, 5*second - moment, "update k w packet 0"}}, true},
 		"at the last evidence":     {[]event{{Accepted, second, "update k v packet 0"}, {Unchanged, 5 * second, "update k v packet 0"}, {Accepted, 5 * second, "update k w packet 0"}}, false},
 		"reread, one moment":       {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment, "update k w reread 0"}}, true},
 		"reread, much later":       {[]event{{Accepted, second, "update k v packet 0"}, {Accepted, second + moment + 1, "update k w reread 0"}}, false},
@@ -43,6 +44,21 @@ func TestDoubtAboutEventsOrder(t *testing.T) {
 			t.Errorf("%s: read again: %v", name, got)
 		}
 	}
+}
+
+// TestEventAfterTheSkewHasGrown: an event that arrives after a later one does not get a higher version,
+// although a record of a node whose clock is ahead came in between. For a record of another node the
+// version decides.
+func TestEventAfterTheSkewHasGrown(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, 5*second, "update k v2 packet 0")
+	r.remote(Accepted, 5*second, peer, Version(9*second), "ahead", "v")
+	r.local(Stale, 5*second-sameMoment-1, "update k v1 packet 1")
+	r.wantRechecks("k")
+	r.want("k", "v2 v5000000000 a100")
+	r.local(Accepted, 5*second-sameMoment, "update k v1 packet 1")
+	r.remote(Accepted, 5*second, peer, Version(20*second), "further", "v")
+	r.local(Accepted, 4*second, "update ahead w packet 0")
 }
 
 // TestStaleEventOfADirtyRecord: the key is read again after the write if the event is at most sameMoment older
