@@ -237,9 +237,10 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	case c.Context == ContextReread && t.predates(c, s):
 		t.recheck(s)
 		return Stale
-	case m.owner == selfID && m.seen-c.Time > sameMoment:
+	case m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > sameMoment:
 		// Older than what this node has of its own record. Its version may be the higher one all
-		// the same, if the skew has grown since.
+		// the same, if the skew has grown since. That an evicted key is not in the map says nothing
+		// of what happened to it before.
 		t.outrun(c, s)
 		return Stale
 	case v > m.version:
@@ -268,9 +269,9 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	return Accepted
 }
 
-// outrun notes a change that arrives after a later one, and has the key read again: the times do not
-// always tell which was the last. A dirty record is about to be written, unless both came at one moment:
-// then the writer may have written it already.
+// outrun notes a change that arrives after a later one, and has the key read again: times are not exact
+// enough to order two CPUs. A dirty record is not read, because the writer is about to write it; if both
+// changes came at one moment it may have done so.
 func (t *Table) outrun(c *Change, s uint32) {
 	m := t.meta(s)
 	again := !m.is(flagDirty) || m.seen-c.Time <= sameMoment

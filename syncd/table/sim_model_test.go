@@ -102,7 +102,7 @@ func (m *simModel) wrote(n *simNode, key int, v entryValue, gone, known bool) {
 	}
 }
 
-// close reports whether a write now may have the time of the one before, as far as hooks can tell.
+// close reports whether the events of a write now and of the one before may have the same time.
 func (m *simModel) close(k *modelKey) bool { return m.sim.now-k.when < 2*sameMoment+m.sim.tick }
 
 // evicted notes that a map threw a key out.
