@@ -58,8 +58,13 @@ const (
 // Run carries events into the tables until ctx ends or Close is called. It then
 // returns nil; any other end is an error.
 func (c *Capture) Run(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, func() { _ = c.source.close() })
-	defer stop()
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { _ = c.source.close(); close(closed) })
+	defer func() {
+		if !stop() {
+			<-closed
+		}
+	}()
 	for {
 		if err := c.pump.step(); err != nil {
 			if errors.Is(err, os.ErrClosed) {
