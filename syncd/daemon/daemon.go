@@ -238,7 +238,7 @@ func (d *Daemon) openReplicator() error {
 		Addr:     func() string { return d.service },
 		Mistaken: func(node string) { d.cluster.Refresh(node) },
 	}
-	o.Authenticate = d.authenticate
+	o.Authenticate, o.Access = d.authenticate, d.access
 	_, o.Expected = d.config.Expected()
 	var err error
 	if d.replicator, err = replicate.New(o); err != nil {

@@ -141,16 +141,11 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
 			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info),
 			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
-			Access: m.daemon.access(m.name),
 		}, t)
 		if err != nil {
 			return err
 		}
 		m.offered, m.known = t, true
-		// A reload may have changed it since, and found no map to apply it to.
-		if err := m.daemon.replicator.SetAccess(m.name, m.daemon.access(m.name)); err != nil {
-			return err
-		}
 	}
 	m.setState(MapSyncing)
 	m.look()

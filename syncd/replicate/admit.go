@@ -103,22 +103,20 @@ func (r *Replicator) Reauthorise() {
 	}
 }
 
-// SetAccess changes which nodes may read and write a map. The streams of the map begin anew:
-// those that it forbids are refused. It does nothing if the replicator does not have the map.
-func (r *Replicator) SetAccess(name string, access Access) error {
+// UpdateAccess asks again which nodes may read and write a map, and begins its streams anew: those
+// that are forbidden now are refused. It does nothing if the replicator does not have the map.
+func (r *Replicator) UpdateAccess(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.localMaps()[name]
 	if old == nil {
 		return nil
 	}
-	layout := old.layout
-	layout.Access = access
-	m, err := newLocalMap(name, layout, old.table)
+	m, err := newLocalMap(name, old.layout, old.table)
 	if err != nil {
 		return err
 	}
-	m.generation = old.generation
+	m.generation, m.access = old.generation, r.opt.Access(name)
 	all := maps.Clone(r.localMaps())
 	all[name] = m
 	r.maps.Store(&all)

@@ -192,18 +192,20 @@ func TestPermissionsThatEnd(t *testing.T) {
 func TestAccessThatChanges(t *testing.T) {
 	r, _ := newReceiver(t)
 	was := r.localMaps()[testMap]
-	if err := r.SetAccess("none", Access{}); err != nil || len(r.localMaps()) != 1 {
+	access := Access{Read: only("x"), Write: only("y")}
+	r.opt.Access = func(string) Access { return access }
+	if err := r.UpdateAccess("none"); err != nil || len(r.localMaps()) != 1 {
 		t.Errorf("of no map: %v", err)
 	}
 	woken(r.wake)
-	if err := r.SetAccess(testMap, Access{Read: func(node string) bool { return node == "x" }, Write: func(node string) bool { return node == "y" }}); err != nil {
+	if err := r.UpdateAccess(testMap); err != nil {
 		t.Fatal(err)
 	}
 	m := r.localMaps()[testMap]
 	if m == was || m.generation != was.generation || m.table != was.table || !woken(r.wake) {
 		t.Errorf("generation %d, was %d", m.generation, was.generation)
 	}
-	a := &m.layout.Access
+	a := &m.access
 	if !a.reads("x") || a.reads("y") || a.writes("x") || !a.writes("y") || m.excluded("y") || !m.excluded("x") {
 		t.Error("the new permissions do not count")
 	}
@@ -218,8 +220,16 @@ func TestAccessThatChanges(t *testing.T) {
 	if (&Access{}).reads("z") != true || (&Access{}).writes("z") != true {
 		t.Error("without settings all may read and write")
 	}
-	if err := r.SetAccess(testMap, Access{}); err != nil {
-		t.Fatal(err)
+	// A map that is added while settings change gets the new ones, or the change finds it.
+	r.RemoveMap(testMap)
+	r.opt.Access = func(string) Access {
+		if r.mu.TryLock() {
+			t.Error("the permissions of a new map are read without the lock")
+		}
+		return Access{}
+	}
+	if err := r.AddMap(testMap, was.layout, was.table); err != nil || r.localMaps()[testMap].access.Read != nil {
+		t.Errorf("added again: %v", err)
 	}
 }
 

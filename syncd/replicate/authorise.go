@@ -55,7 +55,7 @@ func (in *intake) verdict(v *view, w *wireOwner, repair bool) rejection {
 		// No node could repair such a record: that node does not own it either.
 		o.Incarnation > in.l.r.latestIncarnation():
 		return rejectIncarnation
-	case o.Node != v.self.Node && !in.m.layout.Access.writes(o.Node):
+	case o.Node != v.self.Node && !in.m.access.writes(o.Node):
 		return rejectOwner
 	case repair || in.permit == nil || in.permit.allows(v, o.Node):
 		return accepted
@@ -112,8 +112,8 @@ func (r *Replicator) Rejected() map[string]uint64 {
 // withheld reports whether this node does not send a map to a peer: the peer may not
 // read it, or it does not accept this node's records where the settings agree.
 func (m *localMap) withheld(self, peer string) bool {
-	return !m.layout.Access.reads(peer) || !m.layout.Access.writes(self)
+	return !m.access.reads(peer) || !m.access.writes(self)
 }
 
 // excluded reports whether a node's records of a map are not accepted at all.
-func (m *localMap) excluded(node string) bool { return !m.layout.Access.writes(node) }
+func (m *localMap) excluded(node string) bool { return !m.access.writes(node) }

@@ -47,13 +47,13 @@ func TestWhoseRecordsAreAccepted(t *testing.T) {
 		"this node always may":       {"b", 1, plain, func(string) bool { return false }, false, accepted},
 	} {
 		x.in.permit = c.permit
-		x.in.m.layout.Access.Write = c.write
+		x.in.m.access.Write = c.write
 		w := &wireOwner{node: []byte(c.node), number: c.incarnation}
 		if got := x.in.verdict(x.r.view.Load(), w, c.repair); got != c.want {
 			t.Errorf("%s: %q, want %q", name, rejectionNames[got], rejectionNames[c.want])
 		}
 	}
-	x.in.permit, x.in.m.layout.Access.Write = plain, nil
+	x.in.permit, x.in.m.access.Write = plain, nil
 	owners := []wireOwner{{node: []byte("c"), number: 9}, {node: []byte("x"), number: 1}}
 	for range 2 {
 		if x.in.authorise(owners); !slices.Equal(x.in.verdicts, []rejection{rejectUnrequested, accepted}) {

@@ -62,7 +62,7 @@ func TestRecordsAreAuthorised(t *testing.T) {
 		"write-from has the peer and this node": {
 			func(_ *link, in *intake) {
 				in.requesting.permit = &permit{peer: "x", all: true}
-				in.m.layout.Access.Write = func(node string) bool { return node == "x" || node == "b" }
+				in.m.access.Write = func(node string) bool { return node == "x" || node == "b" }
 			},
 			[]int{0, 2},
 			map[string]uint64{"write_from": 2, "incarnation": 3},
@@ -98,8 +98,9 @@ func TestRecordsAreAuthorised(t *testing.T) {
 // access restricts the map testMap of a node.
 func (n *node) access(a Access) {
 	n.t.Helper()
+	n.r.opt.Access = func(string) Access { return a }
 	n.r.RemoveMap(testMap)
-	if err := n.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize, Access: a}, n.tb); err != nil {
+	if err := n.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, n.tb); err != nil {
 		n.t.Fatal(err)
 	}
 }

@@ -125,7 +125,7 @@ func (f *feed) start(m *localMap) error {
 	if f.told == toldRefused && f.toldFor == m {
 		return nil
 	}
-	if !m.layout.Access.reads(f.s.target.Node) {
+	if !m.access.reads(f.s.target.Node) {
 		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
 	}
 	if err := f.fits(m); err != nil {

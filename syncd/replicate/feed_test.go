@@ -232,7 +232,8 @@ func repairNone(t *testing.T, o *outStream) {
 func TestMapThatMayNotBeRead(t *testing.T) {
 	o := newOut(t)
 	o.r.RemoveMap(testMap)
-	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize, Access: Access{Read: func(node string) bool { return node != "x" }}}
+	o.r.opt.Access = func(string) Access { return Access{Read: only("y")} }
+	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	if err := o.r.AddMap(testMap, layout, o.tb); err != nil {
 		t.Fatal(err)
 	}

@@ -91,7 +91,8 @@ func TestRequestsOfALink(t *testing.T) {
 	}
 	want("nothing is left")
 	// One that may not be written is not asked for.
-	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize, Access: Access{Write: func(string) bool { return false }}}
+	x.r.opt.Access = func(string) Access { return Access{Write: only()} }
+	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	if err := x.r.AddMap(testMap, layout, newTable(t, x.r.opt.Self, false)); err != nil {
 		t.Fatal(err)
 	}

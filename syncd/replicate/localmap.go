@@ -22,6 +22,7 @@ const maxSamples = 1024
 type localMap struct {
 	name       string
 	layout     Layout
+	access     Access
 	wire       *mapsyncv1.Schema // as peers are told it
 	codec      *schema.Encoder
 	table      *table.Table

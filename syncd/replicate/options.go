@@ -54,8 +54,6 @@ type Layout struct {
 	KeySize int
 	// ValueSize is the size of a value in bytes.
 	ValueSize int
-	// Access is which nodes may read and write the map. Nodes must agree in it.
-	Access Access
 	// LRU says that the map evicts. Nodes may differ in it.
 	LRU bool
 	// Schema is what the bytes of keys and values mean. Peers whose schema is
@@ -79,6 +77,9 @@ type Options struct {
 	// Authenticate returns what the caller of an incoming stream has proved, or an
 	// error if it is not the node that it names. Nil accepts everyone.
 	Authenticate func(ctx context.Context, node string) (Caller, error)
+	// Access returns which nodes may read and write a map. Nodes must agree in it. It is called with
+	// a lock held and must not call the Replicator. Nil allows all.
+	Access func(name string) Access
 	// MaxStreamAge is how long a stream lasts: then the peer resumes on a new
 	// connection, and both verify each other again. Zero means 1 h.
 	MaxStreamAge time.Duration
@@ -129,6 +130,9 @@ func (o *Options) complete() error {
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Access == nil {
+		o.Access = func(string) Access { return Access{} }
 	}
 	if o.Mistaken == nil {
 		o.Mistaken = func(string) {}

@@ -240,6 +240,7 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	// A map that comes again is another one, also to peers that saw the old one.
 	r.serial = max(r.serial+1, uint64(r.opt.Now().UnixNano()))
 	m.generation = r.serial
+	m.access = r.opt.Access(name) // under the lock: UpdateAccess comes before, or finds the map
 	all[name] = m
 	t.Update(func(tx *table.Tx) {
 		tx.SetMembers(r.members())
