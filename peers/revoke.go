@@ -72,7 +72,7 @@ func parseCRLs(data []byte, issuers []*x509.Certificate, roots *x509.CertPool, n
 	return lists, nil
 }
 
-// signerOf returns which issuer has signed a list. An issuer that is no root has to lead to one.
+// signerOf returns the issuer that has signed a list, if its certificate leads to a root.
 func signerOf(list *x509.RevocationList, issuers []*x509.Certificate, roots *x509.CertPool, now time.Time) (*x509.Certificate, error) {
 	name := plainText(list.Issuer.String())
 	between := x509.NewCertPool()

@@ -103,7 +103,7 @@ func TestListsOfIntermediates(t *testing.T) {
 	}
 }
 
-// TestListOfACAThatMayNotSignLists: the error says so.
+// TestListOfACAThatMayNotSignLists: the error names the missing key usage.
 func TestListOfACAThatMayNotSignLists(t *testing.T) {
 	t.Parallel()
 	ca := makeCA(t, "ca", nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign })

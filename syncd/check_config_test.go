@@ -116,10 +116,10 @@ func TestCheckFindsWhatIsWrongWithSettings(t *testing.T) {
 		"certificate's name": {flags: []string{"--node-name=lb9"}, severity: "error", want: "this node's name is lb9"},
 		"no certificate":     {flags: []string{"--tls-cert=/none"}, severity: "error", want: "no such file"},
 		"soon expired": {prepare: func(w *workplace) {
-			if _, err := w.ca.Issue("lb1", testcert.Options{NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)}); err != nil {
+			if _, err := w.ca.Issue("lb1", testcert.Options{NotBefore: now.Add(-3 * time.Hour), NotAfter: now.Add(time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
-		}, severity: "warning", want: "the certificate ends in"},
+		}, severity: "warning", want: "the certificate expires soon"},
 		"expired": {prepare: func(w *workplace) {
 			if _, err := w.ca.Issue("lb1", testcert.Options{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)}); err != nil {
 				t.Fatal(err)

@@ -203,7 +203,7 @@ func TestPagesCallRealCommands(t *testing.T) {
 }
 
 // outside are the words of others that the runbook may use as code.
-var outside = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|ss)( .*)?|(process|go)_\w+)$`)
+var outside = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss)( .*)?|(process|go)_\w+)$`)
 
 // What the runbook sets as code is a command, a flag, a setting, a field of the status, a
 // metric or a value of its labels; what it quotes is said by the program.

@@ -15,8 +15,13 @@ import (
 // CA's files and returns its path. A list of an earlier call is replaced in one
 // step.
 func (ca *CA) Revoke(pairs ...Pair) (path string, err error) {
+	return ca.RevokeUntil(time.Now().Add(lifetime), pairs...)
+}
+
+// RevokeUntil is Revoke for a list that is out of date at a time.
+func (ca *CA) RevokeUntil(next time.Time, pairs ...Pair) (path string, err error) {
 	now := time.Now()
-	template := &x509.RevocationList{Number: big.NewInt(now.UnixNano()), ThisUpdate: now.Add(-time.Minute), NextUpdate: now.Add(lifetime)}
+	template := &x509.RevocationList{Number: big.NewInt(now.UnixNano()), ThisUpdate: now.Add(-time.Hour), NextUpdate: next}
 	for _, pair := range pairs {
 		text, err := os.ReadFile(pair.CertFile)
 		if err != nil {

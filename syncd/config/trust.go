@@ -13,10 +13,10 @@ import (
 // bindTrust declares the settings that say who may do what.
 func (c *Config) bindTrust(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSCRL, "tls-crl", c.TLSCRL, "certificate revocation lists of the authority, PEM")
-	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names or SPIFFE URIs whose certificates may replicate (repeatable; default: every certificate of tls-ca)")
+	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may replicate (repeatable; default: every certificate of tls-ca that matches no --observers)")
 	fs.StringArrayVar(&c.ReadFrom, "read-from", c.ReadFrom, "nodes that may read a map from this node, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
 	fs.StringArrayVar(&c.WriteFrom, "write-from", c.WriteFrom, "nodes whose records of a map are accepted, `MAP=PATTERN[,PATTERN]` of node names (repeatable; default: all)")
-	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names or SPIFFE URIs whose certificates may observe (repeatable; default: none)")
+	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may observe (repeatable; default: none)")
 }
 
 // checkPatterns returns an error for each pattern of names that cannot be used.

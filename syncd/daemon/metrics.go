@@ -372,5 +372,8 @@ func (s sink) transport(d *Daemon) {
 		s.gauge(tlsExpiry, float64(c.NotAfter.Unix()))
 		s.gauge(tlsStart, float64(c.NotBefore.Unix()))
 	}
+	if !c.NextUpdate.IsZero() {
+		s.gauge(tlsNextUpdate, float64(c.NextUpdate.Unix()))
+	}
 	s.counter(tlsReloads, c.ReloadErrors)
 }

@@ -208,6 +208,16 @@ func (c *alertCluster) certify(options testcert.Options) {
 	c.reload(c.n2, func(*config.Config) {})
 }
 
+// revoke gives n2 an empty revocation list that is out of date at a time.
+func (c *alertCluster) revoke(next time.Time) {
+	c.t.Helper()
+	list, err := c.ca.RevokeUntil(next)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.reload(c.n2, func(next *config.Config) { next.TLSCRL = list })
+}
+
 // freeze makes the file system of n2's state read-only, or writable; the state changes then.
 func (c *alertCluster) freeze(flag uintptr) {
 	c.t.Helper()
@@ -310,9 +320,20 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end:     func() { stop() },
 		},
 		"a certificate ends": {
-			want:  []string{"MapsyncCertificateEnds"},
+			want: []string{"MapsyncCertificateEnds"},
+			begin: func() {
+				c.certify(testcert.Options{NotBefore: time.Now().Add(-9 * 24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour)})
+			},
+			end: func() { c.certify(aMonth()) },
+		},
+		"a certificate for a day": {
 			begin: func() { c.certify(testcert.Options{NotAfter: time.Now().Add(24 * time.Hour)}) },
 			end:   func() { c.certify(aMonth()) },
+		},
+		"a revocation list is old": {
+			want:  []string{"MapsyncRevocationListOld"},
+			begin: func() { c.revoke(time.Now().Add(-time.Minute)) },
+			end:   func() { c.revoke(time.Now().Add(time.Hour)) },
 		},
 		"the state directory is read-only": {
 			want:  []string{"MapsyncStateNotSaved"},

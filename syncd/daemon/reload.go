@@ -92,8 +92,12 @@ func (d *Daemon) noteReload(done *Reloaded, err error) {
 		r.last = time.Now()
 	}
 	r.mu.Unlock()
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrSettings):
 		d.log.Error("settings not reloaded", "error", err, "hint", "correct the file and reload again; nothing was changed")
+		return
+	case err != nil:
+		d.log.Error("settings reloaded in part", "error", err, "hint", "reload again; if that fails, too: systemctl restart syncd")
 		return
 	}
 	d.log.Info("settings reloaded", "maps_added", done.Added, "maps_removed", done.Removed, "maps_access", done.Access, "gossip_keys_changed", done.Keys)
@@ -168,7 +172,7 @@ func (d *Daemon) useAccess(before, next *config.Config) (changed []string, err e
 			slices.Equal(config.AccessOf(before.WriteFrom, m.name), config.AccessOf(next.WriteFrom, m.name)) {
 			continue
 		}
-		if err := d.replicator.SetAccess(m.name, d.access(m.name)); err != nil {
+		if err := d.replicator.UpdateAccess(m.name); err != nil {
 			return nil, err
 		}
 		changed = append(changed, m.name)

@@ -80,6 +80,9 @@ func TestRunbookHasEachMetric(t *testing.T) {
 	n1.config.ScanInterval = 100 * time.Millisecond
 	n1.secure(ca, testcert.Options{}, 1)
 	n2.secure(ca, testcert.Options{}, 1)
+	if n1.config.TLSCRL, err = ca.Revoke(); err != nil {
+		t.Fatal(err)
+	}
 	startPair(t, n1, n2)
 	n1.stranger()
 	n3 := newNode(t, 3, "ct="+path1) // refused: its clock is ahead
