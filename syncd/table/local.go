@@ -237,10 +237,10 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	case c.Context == ContextReread && t.predates(c, s):
 		t.recheck(s)
 		return Stale
-	case m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > sameMoment:
-		// Older than what this node has of its own record. Its version may be the higher one all
-		// the same, if the skew has grown since. That an evicted key is not in the map says nothing
-		// of what happened to it before.
+	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > sameMoment:
+		// Older than the newest evidence for an own record. Its version may be higher all the same,
+		// if the skew has grown since. Of deleted and evicted records the evidence may be newer than
+		// changes that are still to come.
 		t.outrun(c, s)
 		return Stale
 	case v > m.version:
@@ -329,7 +329,10 @@ func (t *Table) doubtful(c *Change, m *meta) bool {
 // enter makes a change the record's content.
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	m := t.meta(s)
-	m.witness(c)
+	revived := !m.live() && c.Op == OpUpdate
+	if m.witness(c); revived {
+		m.seen = c.Time // that of the delete may be the time at which the table learnt of it
+	}
 	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
 	m.flags &^= flagWritten | flagEvicted
 	t.clearDirty(s)

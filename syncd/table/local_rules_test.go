@@ -61,6 +61,42 @@ func TestEventAfterTheSkewHasGrown(t *testing.T) {
 	r.local(Accepted, 4*second, "update ahead w packet 0")
 }
 
+// TestEventsAfterALateDelete: a delete that the table learns of late is dated by that moment. The changes
+// that follow it are earlier than that, and count all the same.
+func TestEventsAfterALateDelete(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.Now(10 * second) })
+	r.local(Accepted, 5*second, "update k v packet 0")
+	r.local(Accepted, 6*second, "delete k - packet 0")
+	r.local(Accepted, 7*second, "update k w packet 0")
+	r.local(Accepted, 8*second, "update k x packet 0")
+	r.local(Accepted, 9*second, "delete k - packet 0")
+	r.want("k", "- v9000000000 a100")
+}
+
+// TestRecreationWithTheSameValue: a key that the data plane creates again after it has deleted a peer's entry
+// stays, whether the events or the reread of it come first.
+func TestRecreationWithTheSameValue(t *testing.T) {
+	const ms = second / 1000
+	for _, c := range []struct {
+		now    int64
+		reread bool // before the event
+	}{{10 * second, false}, {6 * second, true}} {
+		r := newRig(t)
+		r.remote(Accepted, 4*second, peer, Version(4*second), "k", "v")
+		r.write()
+		r.tab.Update(func(tx *Tx) { tx.Now(c.now) })
+		r.local(Accepted, 6*second, "delete k - packet 0")
+		if c.reread {
+			r.local(Stale, 6*second+3*ms, "update k v reread 0")
+		}
+		r.local(Accepted, 6*second+ms, "update k v packet 0")
+		if r.write() != "" {
+			t.Errorf("reread first %v: the writer writes k", c.reread)
+		}
+	}
+}
+
 // TestStaleEventOfADirtyRecord: the key is read again after the write if the event is at most sameMoment older
 // than the record.
 func TestStaleEventOfADirtyRecord(t *testing.T) {
