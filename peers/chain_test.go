@@ -213,3 +213,70 @@ func TestListOfACAWithTwoKeys(t *testing.T) {
 		t.Error("a certificate on the current list may call")
 	}
 }
+
+// TestListsOfTwoCAsOfOneName: the serial numbers of one do not revoke certificates of the other.
+func TestListsOfTwoCAsOfOneName(t *testing.T) {
+	t.Parallel()
+	old, next := makeCA(t, "ca", nil, nil), makeCA(t, "ca", nil, nil)
+	cas := append(bytes.Clone(old.pem), next.pem...)
+	own, _ := next.issue(t, "lb1", cas)
+	peer, leaf := next.issue(t, "lb2", cas)
+	s := loadWith(t, own, "lb1", withList(fileOf(t, old.list(t, nil, leaf, next.cert), next.list(t, nil)))) // as if it had issued those numbers
+	if err := calls(t, s, peer, "lb2"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRevokedCrossCertificate: a chain without it is enough.
+func TestRevokedCrossCertificate(t *testing.T) {
+	t.Parallel()
+	former, root := makeCA(t, "former", nil, nil), makeCA(t, "root", nil, nil)
+	template := *root.cert
+	template.SerialNumber = newSerial(t)
+	cross := &madeCA{key: root.key}
+	cross.cert, cross.pem = sign(t, &template, former.cert, root.key, former.key)
+	sub := makeCA(t, "sub", root, nil)
+	lists := withList(fileOf(t, former.list(t, nil, cross.cert), root.list(t, nil)))
+	cas := append(bytes.Clone(former.pem), root.pem...)
+	own, _ := sub.issue(t, "lb1", cas, sub)
+	peer, _ := sub.issue(t, "lb2", cas, sub, cross)
+	if err := calls(t, loadWith(t, own, "lb1", lists), peer, "lb2"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEndOfAnIntermediate: the advice names the file that has it.
+func TestEndOfAnIntermediate(t *testing.T) {
+	t.Parallel()
+	root := makeCA(t, "root", nil, nil)
+	sub := makeCA(t, "sub", root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
+	own, _ := sub.issue(t, "lb1", root.pem, sub)
+	if a := load(t, own, "lb1").Advice(); len(a) != 1 || a[0].File != own.CertFile {
+		t.Errorf("%+v, want one for %s", a, own.CertFile)
+	}
+}
+
+// TestBundles: what else stands in the files of certificate authorities does no harm.
+func TestBundles(t *testing.T) {
+	t.Parallel()
+	ca := makeCA(t, "ca", nil, nil)
+	template := *ca.cert
+	template.SerialNumber, template.NotBefore, template.NotAfter = newSerial(t), time.Now().Add(-100*time.Hour), time.Now().Add(-time.Hour)
+	_, expired := sign(t, &template, &template, ca.key, ca.key)
+	gone := makeCA(t, "gone", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+	node, _ := ca.issue(t, "lb3", ca.pem)
+	crlf := bytes.ReplaceAll(ca.pem, []byte("\n"), []byte("\r\n"))
+	for name, data := range map[string][]byte{
+		"other certificates": bytes.Join([][]byte{expired, gone.pem, read(t, node.CertFile), ca.pem}, nil),
+		"comments":           append([]byte("# -----BEGIN CERTIFICATE-----\n# MIIB\n  # -----END CERTIFICATE-----\n"), ca.pem...),
+		"text":               append([]byte("Certificate:\n    Data:\nsubject=/CN=a\n"), append(crlf, "the end"...)...),
+		"no final newline":   bytes.TrimSpace(ca.pem),
+	} {
+		own, _ := ca.issue(t, "lb1", data)
+		peer, _ := ca.issue(t, "lb2", data)
+		s := loadWith(t, own, "lb1", withList(fileOf(t, ca.list(t, nil))))
+		if err := calls(t, s, peer, "lb2"); err != nil || len(s.Advice()) > 0 {
+			t.Errorf("%s: %v, %v", name, err, s.Advice())
+		}
+	}
+}

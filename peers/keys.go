@@ -63,29 +63,42 @@ func (c *Cluster) SetGossipKeys(keys [][]byte) error {
 
 // encryptWith has the first key encrypt, and removes those of the ring that are not among keys. The
 // library shifts keys in a slice that others are reading unless it removes the last one, so those
-// that stay are moved to the front first. A key that is new, and may not be on other nodes, is added
-// after that: at the front it would encrypt for a moment.
+// that stay are moved to the front first, where each encrypts for a moment, if another key follows
+// them. A key that is new, and may not be on other nodes, is added after that.
 func (c *Cluster) encryptWith(keys [][]byte) error {
 	if err := c.ring.AddKey(keys[0]); err != nil {
 		return fmt.Errorf("add gossip key: %w", err)
 	}
-	ring := c.ring.GetKeys()
-	old := slices.DeleteFunc(slices.Clone(ring), func(key []byte) bool { return contains(keys, key) })
-	for i, key := range slices.Backward(keys) {
-		if i > 0 && (len(old) == 0 || !contains(ring, key)) {
+	if err := c.ring.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("use gossip key: %w", err)
+	}
+	if more, err := c.removeLast(keys); err != nil || !more {
+		return err
+	}
+	for _, key := range slices.Backward(keys) {
+		if !contains(c.ring.GetKeys(), key) {
 			continue
 		}
 		if err := c.ring.UseKey(key); err != nil {
 			return fmt.Errorf("use gossip key: %w", err)
 		}
 	}
-	for range old {
-		list := c.ring.GetKeys()
-		if err := c.ring.RemoveKey(list[len(list)-1]); err != nil {
-			return fmt.Errorf("remove gossip key: %w", err)
+	_, err := c.removeLast(keys)
+	return err
+}
+
+// removeLast removes keys from the end of the ring until one of those that stay is the last. It reports
+// whether others remain before that.
+func (c *Cluster) removeLast(stay [][]byte) (more bool, err error) {
+	for list := c.ring.GetKeys(); ; list = c.ring.GetKeys() {
+		last := list[len(list)-1]
+		if contains(stay, last) {
+			return slices.ContainsFunc(list, func(key []byte) bool { return !contains(stay, key) }), nil
+		}
+		if err := c.ring.RemoveKey(last); err != nil {
+			return false, fmt.Errorf("remove gossip key: %w", err)
 		}
 	}
-	return nil
 }
 
 func contains(keys [][]byte, key []byte) bool {

@@ -138,16 +138,25 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxTLSFile))
 }
 
-var pemBegin = []byte("-----BEGIN ")
+var pemBegin, pemEnd = []byte("-----BEGIN "), []byte("-----END ")
 
 // pemBlocks returns all blocks of a file. It is an error if one of them cannot be decoded: the
 // decoder passes over what is torn or damaged, and what that revokes or trusts would be missing.
+// Lines that begin with # are comments.
 func pemBlocks(data []byte) (blocks []*pem.Block, err error) {
 	for block, rest := pem.Decode(data); block != nil; block, rest = pem.Decode(rest) {
 		blocks = append(blocks, block)
 	}
-	if begun := bytes.Count(data, pemBegin); begun != len(blocks) {
-		return nil, fmt.Errorf("%d of its %d PEM blocks cannot be decoded: install the whole file again, with each BEGIN and END at the start of a line", begun-len(blocks), begun)
+	begun, ended := 0, 0
+	for line := range bytes.Lines(data) {
+		if line = bytes.TrimSpace(line); len(line) > 0 && line[0] != '#' {
+			begun += bytes.Count(line, pemBegin)
+			ended += bytes.Count(line, pemEnd)
+		}
+	}
+	if begun != len(blocks) || ended != len(blocks) {
+		return nil, fmt.Errorf("of its %d PEM blocks %d can be decoded: install the whole file again, with each BEGIN and END at the start of a line, "+
+			"and # before comments that have these words", max(begun, ended), len(blocks))
 	}
 	return blocks, nil
 }

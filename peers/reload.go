@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"time"
@@ -46,7 +47,7 @@ func (c *Credentials) material() *material {
 	c.looked, c.looking = now, true
 	known, retry := c.current.stamps, false
 	if c.failure.text != "" { // certificates become valid without any change of a file
-		known, retry = c.failure.stamps, now.Sub(c.failure.since) <= writeTime+lookEvery || now.Sub(c.failure.read) >= retryEvery
+		known, retry = c.failure.stamps, c.failure.told == "" || now.Sub(c.failure.read) >= retryEvery
 	}
 	c.mu.Unlock()
 	var m *material
@@ -147,6 +148,8 @@ func (c *Credentials) Advice() []Advice {
 	if m == nil {
 		return nil
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return m.advice(c.opts.Load(), time.Now())
 }
 
@@ -155,16 +158,19 @@ func (m *material) advice(o *CredentialsOptions, now time.Time) (list []Advice) 
 	if mode := m.stamps[fileKey].mode; mode&0o004 != 0 {
 		add(o.KeyFile, fmt.Sprintf("the key can be read by others (mode %04o)", mode.Perm()), "chmod 600 it")
 	}
-	for _, r := range m.crls {
+	for _, r := range m.currentLists() {
 		if !r.nextUpdate.IsZero() && now.After(r.nextUpdate) {
 			add(o.CRLFile, "the revocation list of "+subjectName(r.signer)+" is out of date since "+stamp(r.nextUpdate)+" and stays in use", "install the current one")
 		}
 	}
 	leaf, end := m.cert.Leaf, m.ending
 	if left := end.NotAfter.Sub(now); left < min(expiryNotice, end.NotAfter.Sub(end.NotBefore)/3) {
-		if end.Equal(leaf) {
+		switch {
+		case end.Equal(leaf):
 			add(o.CertFile, "the certificate expires soon: "+stamp(end.NotAfter), "renew it")
-		} else {
+		case slices.ContainsFunc(m.cert.Certificate, func(der []byte) bool { return bytes.Equal(der, end.Raw) }):
+			add(o.CertFile, "the certificate of the intermediate CA "+subjectName(end)+" expires soon: "+stamp(end.NotAfter), "renew it, and replace it in the files of all nodes that have it")
+		default:
 			add(o.CAFile, "the certificate of the CA "+subjectName(end)+" expires soon: "+stamp(end.NotAfter), "renew it, and with it the certificates of all nodes")
 		}
 	}
@@ -187,9 +193,27 @@ func (c *Credentials) advise(m *material, now time.Time) {
 	}
 }
 
-// nextUpdate returns when the first of the revocation lists is out of date, 0 if none says it.
-func (m *material) nextUpdate() (first time.Time) {
+// currentLists returns the list of each signer that is valid for longest. It leaves out signers whose
+// own certificate has ended.
+func (m *material) currentLists() (current []revocations) {
 	for _, r := range m.crls {
+		i := slices.IndexFunc(current, func(c revocations) bool {
+			return bytes.Equal(c.signer.RawSubjectPublicKeyInfo, r.signer.RawSubjectPublicKeyInfo)
+		})
+		switch {
+		case time.Now().After(r.signer.NotAfter):
+		case i < 0:
+			current = append(current, r)
+		case r.nextUpdate.After(current[i].nextUpdate):
+			current[i] = r
+		}
+	}
+	return current
+}
+
+// nextUpdate returns when the first of the current revocation lists is out of date, 0 if none says it.
+func (m *material) nextUpdate() (first time.Time) {
+	for _, r := range m.currentLists() {
 		if !r.nextUpdate.IsZero() && (first.IsZero() || r.nextUpdate.Before(first)) {
 			first = r.nextUpdate
 		}

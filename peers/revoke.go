@@ -75,7 +75,7 @@ func parseCRLs(data []byte, issuers []*x509.Certificate, roots *x509.CertPool, n
 // signerOf returns the issuer that has signed a list, if its certificate leads to a root.
 func signerOf(list *x509.RevocationList, issuers []*x509.Certificate, roots *x509.CertPool, now time.Time) (*x509.Certificate, error) {
 	name := plainText(list.Issuer.String())
-	between := x509.NewCertPool()
+	between, mayNot := x509.NewCertPool(), false
 	for _, issuer := range issuers {
 		between.AddCert(issuer)
 	}
@@ -85,7 +85,8 @@ func signerOf(list *x509.RevocationList, issuers []*x509.Certificate, roots *x50
 			continue
 		}
 		if list.CheckSignatureFrom(issuer) != nil {
-			return nil, fmt.Errorf("revocation list of %s: the CA's certificate does not allow it to sign lists: issue that with the key usage cRLSign", name)
+			mayNot = true // another certificate of the key may
+			continue
 		}
 		_, err := issuer.Verify(x509.VerifyOptions{
 			Roots: roots, Intermediates: between, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -93,6 +94,9 @@ func signerOf(list *x509.RevocationList, issuers []*x509.Certificate, roots *x50
 		if err == nil || isExpired(err) {
 			return issuer, nil
 		}
+	}
+	if mayNot {
+		return nil, fmt.Errorf("revocation list of %s: the CA's certificate does not allow it to sign lists: issue that with the key usage cRLSign", name)
 	}
 	return nil, fmt.Errorf("revocation list of %s is signed by no CA of the CA file: append the certificate of an intermediate CA to the file with its list, "+
 		"or remove the list of a CA that signs no certificates of nodes any more", name)
@@ -143,17 +147,35 @@ func checkComplete(list *x509.RevocationList) error {
 	return nil
 }
 
-// revoked reports whether a certificate is on a list of its issuer, in any of the verified chains,
-// leaf first. Keys do not count: a CA that has another one goes on with its list.
+// revoked reports whether each of the verified chains, leaf first, has a certificate that is on a list.
+// The last one counts, too, unless it has signed itself: an intermediate may stand in the CA file.
 func (m *material) revoked(chains [][]*x509.Certificate) bool {
-	for _, chain := range chains {
-		for _, cert := range chain[:max(len(chain)-1, 0)] {
-			if slices.ContainsFunc(m.crls, func(r revocations) bool { return r.lists(cert) }) {
-				return true
+	return !slices.ContainsFunc(chains, func(chain []*x509.Certificate) bool {
+		for i, cert := range chain {
+			var signer *x509.Certificate
+			switch {
+			case i+1 < len(chain):
+				signer = chain[i+1]
+			case bytes.Equal(cert.RawIssuer, cert.RawSubject):
+				continue
+			}
+			if m.listed(cert, signer) {
+				return false
 			}
 		}
+		return true
+	})
+}
+
+// listed reports whether a certificate is on a list of its issuer. The lists of the key that has signed
+// it count, or, if there is none, those of other keys of that issuer: a CA with a new key goes on with
+// its list, and another CA of the same name may have the same serial numbers. signer may be nil.
+func (m *material) listed(cert, signer *x509.Certificate) bool {
+	ofKey := func(r revocations) bool {
+		return signer != nil && bytes.Equal(r.issuer, cert.RawIssuer) && bytes.Equal(r.signer.RawSubjectPublicKeyInfo, signer.RawSubjectPublicKeyInfo)
 	}
-	return false
+	all := !slices.ContainsFunc(m.crls, ofKey)
+	return slices.ContainsFunc(m.crls, func(r revocations) bool { return (all || ofKey(r)) && r.lists(cert) })
 }
 
 func (r *revocations) lists(cert *x509.Certificate) bool {

@@ -161,3 +161,36 @@ func TestOwnCertificateThatPeersRefuse(t *testing.T) {
 		}
 	}
 }
+
+// TestFormerLists: one beside the current list of its CA, or of a CA that has ended, calls for nothing.
+func TestFormerLists(t *testing.T) {
+	t.Parallel()
+	ca := makeCA(t, "ca", nil, nil)
+	ended := makeCA(t, "ended", nil, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Hour) })
+	cas := append(bytes.Clone(ca.pem), ended.pem...)
+	own, _ := ca.issue(t, "lb1", cas)
+	next := time.Now().Add(time.Hour).Truncate(time.Second)
+	until := func(t time.Time) func(*x509.RevocationList) {
+		return func(l *x509.RevocationList) { l.ThisUpdate, l.NextUpdate = time.Now().Add(-48*time.Hour), t }
+	}
+	old := ca.list(t, until(time.Now().Add(-24*time.Hour)))
+	s := loadWith(t, own, "lb1", withList(fileOf(t, old, ca.list(t, until(next)), old, ended.list(t, until(time.Now().Add(-time.Hour))))))
+	if got := s.Stats().NextUpdate; !got.Equal(next) || len(s.Advice()) > 0 {
+		t.Errorf("next update %v, want %v; %v", got, next, s.Advice())
+	}
+}
+
+// TestListOfACAWithTwoCertificates: it is enough if one of them allows the key to sign lists.
+func TestListOfACAWithTwoCertificates(t *testing.T) {
+	t.Parallel()
+	old := makeCA(t, "ca", nil, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign })
+	template := *old.cert
+	template.SerialNumber = newSerial(t)
+	template.KeyUsage |= x509.KeyUsageCRLSign
+	again := &madeCA{key: old.key}
+	again.cert, again.pem = sign(t, &template, &template, old.key, old.key)
+	for _, cas := range [][]byte{append(bytes.Clone(again.pem), old.pem...), append(bytes.Clone(old.pem), again.pem...)} {
+		own, _ := again.issue(t, "lb1", cas)
+		loadWith(t, own, "lb1", withList(fileOf(t, again.list(t, nil))))
+	}
+}

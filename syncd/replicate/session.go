@@ -159,8 +159,12 @@ func (r *Replicator) enter(ctx context.Context, s *session) (context.Context, er
 	return ctx, nil
 }
 
-// certificateMargin is how long before the end of a certificate a stream ends.
-const certificateMargin = time.Minute
+const (
+	// certificateMargin is how long before the end of a certificate a stream ends.
+	certificateMargin = time.Minute
+	// minStreamAge is how long a stream lasts at least.
+	minStreamAge = 5 * time.Second
+)
 
 // lifetime returns when a stream has to be made anew, so that both ends verify
 // each other again. A random part keeps streams that began together apart.
@@ -171,7 +175,7 @@ func (s *session) lifetime() time.Duration {
 		return age
 	}
 	left := time.Until(s.caller.Until)
-	return min(age, max(left-certificateMargin, left/2, 0))
+	return min(age, max(left-certificateMargin, left/2, minStreamAge))
 }
 
 // replace ends the peer's other streams. A replica has one: a newer one takes the

@@ -174,7 +174,7 @@ func TestAgeOfCertificates(t *testing.T) {
 	r, _ := newReceiver(t)
 	r.opt.MaxStreamAge = time.Hour
 	for left, want := range map[time.Duration]time.Duration{
-		30 * time.Minute: 29 * time.Minute, 2 * time.Minute: time.Minute, time.Minute: 30 * time.Second, time.Second: time.Second / 2, -time.Minute: 0,
+		30 * time.Minute: 29 * time.Minute, 2 * time.Minute: time.Minute, time.Minute: 30 * time.Second, 8 * time.Second: 5 * time.Second, -time.Minute: 5 * time.Second,
 	} {
 		s := newSession(r, target, nil)
 		s.caller.Until = time.Now().Add(left)
