@@ -42,12 +42,16 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or not with
 				_, err := client.Undrain(cmd.Context())
 				return err
 			}
-			if _, err := client.Drain(cmd.Context(), force); err != nil {
+			_, err := askWithin(cmd.Context(), timeout, func(ctx context.Context) ([]string, error) {
+				_, err := client.Drain(ctx, force)
+				return nil, err
+			})
+			if err != nil {
 				return err
 			}
 			fmt.Fprintln(cmd.OutOrStdout(), "not ready from now on")
 			var last daemon.Handover
-			err := waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
+			err = waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
 				h, err := client.Handover(ctx)
 				switch {
 				case err != nil:

@@ -163,6 +163,9 @@ func TestExitCodesAreDocumented(t *testing.T) {
 		t.Fatal("operations.md has no section on exit codes")
 	}
 	each(t, func(path []string, cmd *cobra.Command, _ []string) {
+		if path[0] == "completion" {
+			return // the library's
+		}
 		if command := "`" + strings.Join(path, " ") + "`"; !strings.Contains(section.Prose, command) {
 			t.Errorf("the section on exit codes does not name %s", command)
 		}

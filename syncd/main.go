@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -81,7 +82,35 @@ so that another node can carry on each connection of one that dies.
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newForget(), newPurge(), newReload(), newSchema(), newVersion())
+	refuseStrayArguments(root)
 	return root
+}
+
+// refuseStrayArguments has the library's own commands refuse what they do not know, as all others do.
+func refuseStrayArguments(root *cobra.Command) {
+	root.SetHelpCommand(&cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "Print the help of a command",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			about, rest, err := cmd.Root().Find(args)
+			if err != nil || len(rest) > 0 {
+				return usageError{fmt.Errorf("unknown command %q: `%s --help` lists them", strings.Join(args, " "), cmd.Root().Name())}
+			}
+			about.InitDefaultHelpFlag()
+			return about.Help()
+		},
+	})
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Example = "  syncd completion bash > /etc/bash_completion.d/syncd"
+		c.Args, c.RunE = noSuchCommand, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		for _, shell := range c.Commands() {
+			shell.Args = exactArgs(0)
+		}
+	}
 }
 
 // noSuchCommand refuses the arguments of a command that only has subcommands.

@@ -54,6 +54,9 @@ such map, this node's own name, or no terminal to ask for confirmation and no --
 			if len(args) == 1 {
 				name, of = args[0], args[0]
 			}
+			if len(args) == 1 && name == "" {
+				return usageError{errors.New("MAP is empty: give the name of a map, or leave it out for all maps")}
+			}
 			if err := flags.confirm(cmd, fmt.Sprintf("Remove all records of %s from %s, on every node? Their sessions end unless a load balancer still uses them.", owner, of)); err != nil {
 				return err
 			}

@@ -135,9 +135,14 @@ func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, set := range settings {
+		if !slices.ContainsFunc(list, func(s *schema.Schema) bool { return s.Map == set.Map }) {
+			return nil, usageError{fmt.Errorf("field of map %q: %s has no map of that name", set.Map, what)}
+		}
+	}
 	for _, s := range list {
 		if err := s.Apply(settings); err != nil {
-			return nil, err
+			return nil, usageError{err}
 		}
 	}
 	return list, nil
@@ -155,7 +160,7 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 		}
 	}
 	if len(list) == 0 && err == nil {
-		err = fmt.Errorf("%s has no such hash map", path)
+		err = usageError{fmt.Errorf("%s has no such hash map", path)}
 	}
 	return list, err
 }
@@ -166,6 +171,9 @@ func ofMap(setting string) ([]*schema.Schema, error) {
 		return nil, usageError{err}
 	}
 	m, err := kmap.Resolve(ref, kmap.AnyOwner) // only its types are read
+	if errors.Is(err, kmap.ErrNotFound) {
+		return nil, usageError{err}
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -81,7 +81,10 @@ func waitUntil(cmd *cobra.Command, timeout time.Duration, what string, ask func(
 	out, begun := cmd.OutOrStdout(), time.Now()
 	told := begun
 	for {
-		missing, err := ask(cmd.Context())
+		missing, err := askWithin(cmd.Context(), timeout-time.Since(begun), ask)
+		if errors.Is(err, context.DeadlineExceeded) && cmd.Context().Err() == nil {
+			missing, err = []string{"syncd does not answer"}, nil
+		}
 		if err != nil {
 			return err
 		}
@@ -101,6 +104,16 @@ func waitUntil(cmd *cobra.Command, timeout time.Duration, what string, ask func(
 		case <-time.After(min(askInterval, timeout-time.Since(begun))):
 		}
 	}
+}
+
+// minAnswerTime is how long a daemon has for one answer at least.
+const minAnswerTime = time.Second
+
+// askWithin asks once, and waits for the answer until the time that is left is over.
+func askWithin(ctx context.Context, left time.Duration, ask func(context.Context) ([]string, error)) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, max(left, minAnswerTime))
+	defer cancel()
+	return ask(ctx)
 }
 
 func printMissing(out io.Writer, missing []string) {

@@ -11,6 +11,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -239,9 +240,16 @@ func (c *Config) validateAddresses() error {
 		if addr == "" && name != "gossip-listen" && name != "grpc-listen" {
 			continue // advertise falls back to listen; no metrics-listen, no endpoint
 		}
-		if _, _, err := net.SplitHostPort(addr); err != nil {
-			errs = append(errs, fmt.Errorf("%s %q is no address: write HOST:PORT", name, addr))
+		_, port, err := net.SplitHostPort(addr)
+		if err == nil {
+			_, err = strconv.ParseUint(port, 10, 16)
 		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %q is no address: write HOST:PORT with a number", name, addr))
+		}
+	}
+	if !strings.Contains(c.ControlSocket, "/") {
+		errs = append(errs, fmt.Errorf("control-socket %q is not usable: give the path of a socket", c.ControlSocket))
 	}
 	return errors.Join(errs...)
 }

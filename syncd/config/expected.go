@@ -55,10 +55,16 @@ func (c *Config) validateCluster() error {
 	if c.Cluster != "" && !clusterName.MatchString(c.Cluster) {
 		errs = append(errs, fmt.Errorf("cluster %q is not usable: letters, digits, '_', '.' and '-', at most 64", c.Cluster))
 	}
-	if _, n := c.Expected(); n > maxExpected {
+	if names, n := c.Expected(); names != nil && n > maxExpected {
 		errs = append(errs, fmt.Errorf("expected-peers %d is not usable: at most %d", n, maxExpected))
 	}
 	for _, name := range c.ExpectedPeers {
+		if _, err := strconv.ParseFloat(name, 64); err == nil && len(c.ExpectedPeers) == 1 {
+			if n, err := strconv.ParseUint(name, 10, 16); err != nil || n > maxExpected {
+				errs = append(errs, fmt.Errorf("expected-peers %s is not usable: give a number of at most %d, or names of nodes", name, maxExpected))
+			}
+			continue
+		}
 		if !usableNode(name) {
 			errs = append(errs, fmt.Errorf("expected-peers %q is not usable: give names of nodes, or one number", name))
 		} else if _, err := strconv.Atoi(name); err == nil && len(c.ExpectedPeers) > 1 {

@@ -70,7 +70,7 @@ func (c *Config) validateLimits() error {
 	if _, err := c.MemoryLimitBytes(); err != nil {
 		errs = append(errs, fmt.Errorf("memory-limit: %w", err))
 	}
-	if c.RecordsFactor < 1 || c.RecordsFactor > 1000 {
+	if usable := c.RecordsFactor >= 1 && c.RecordsFactor <= 1000; !usable {
 		errs = append(errs, fmt.Errorf("max-records-factor %g is not between 1 and 1000", c.RecordsFactor))
 	}
 	if c.MaxTombstones < 0 {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"mapsync/peers"
+	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
@@ -51,6 +52,7 @@ type checker struct {
 func Check(c *config.Config) []Finding {
 	k := &checker{config: c, found: []Finding{}}
 	k.fail("", c.Validate())
+	k.fail("buffer-size", checkBuffer(c))
 	k.checkMaps()
 	k.checkCredentials()
 	k.checkGossip()
@@ -164,6 +166,17 @@ func (k *checker) checkCredentials() {
 	for _, a := range credentials.Advice() {
 		k.warn(settings[a.File], "%s: %s: %s", a.File, a.Problem, a.Hint)
 	}
+}
+
+// checkBuffer returns an error if the buffer cannot have the size that is set.
+func checkBuffer(c *config.Config) error {
+	if c.BufferSize == 0 {
+		return nil
+	}
+	if err := capture.CheckBufferSize(capture.Buffer(c.Buffer), c.BufferSize); err != nil {
+		return fmt.Errorf("buffer-size: %w", err)
+	}
+	return nil
 }
 
 // checkGossip checks keys and addresses as the daemon does when it starts.

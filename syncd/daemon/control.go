@@ -147,7 +147,7 @@ func (c *Client) Entries(ctx context.Context, name string, q EntryQuery, fn func
 	decoder := json.NewDecoder(body)
 	for {
 		var e Entry
-		if err := decoder.Decode(&e); errors.Is(err, io.EOF) || ctx.Err() != nil {
+		if err := decoder.Decode(&e); errors.Is(err, io.EOF) || (q.Watch && ctx.Err() != nil) {
 			return nil
 		} else if err != nil {
 			return fmt.Errorf("read entries: %w", err)

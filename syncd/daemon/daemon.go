@@ -121,7 +121,7 @@ func New(o Options) (_ *Daemon, err error) {
 		}
 	}()
 	d.remoteLog = d.logLimiter.limitLog(d.log)
-	if err := errors.Join(checkExposure(&d.config), limitMemory(&d.config, d.log)); err != nil {
+	if err := errors.Join(checkExposure(&d.config), checkBuffer(&d.config), limitMemory(&d.config, d.log)); err != nil {
 		return nil, unusable(err)
 	}
 	fields, err := ParseFields(d.config.Fields)
@@ -215,13 +215,16 @@ func (d *Daemon) openNetwork() error {
 		d.setGossipKey(keys[0])
 	}
 	d.service = cmp.Or(d.config.GRPCAdvertise, d.listener.Addr().String())
-	d.cluster, err = peers.New(peers.Options{
+	options := peers.Options{
 		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
 		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
 		Join: d.config.Join, GossipKeys: keys, ServiceAddr: d.service,
 		DeadTime: d.config.DeadTime, Logger: d.remoteLog,
-	})
-	if err != nil {
+	}
+	if err := options.Check(); err != nil {
+		return unusable(err)
+	}
+	if d.cluster, err = peers.New(options); err != nil {
 		return fmt.Errorf("open gossip: %w", err)
 	}
 	d.onClose(d.cluster.Close)

@@ -155,6 +155,10 @@ func (d *Daemon) Undrain() Handover {
 func (d *Daemon) undrain(why string) {
 	r := &d.drain
 	r.mu.Lock()
+	if why != "" && r.forced {
+		r.mu.Unlock()
+		return // an operator has forced it meanwhile
+	}
 	switch {
 	case r.since.IsZero():
 	case why != "":
@@ -226,15 +230,15 @@ func (d *Daemon) logHandover(r *drain, now time.Time) {
 	attrs := []any{"peers", r.peers, "seconds", now.Sub(r.since).Seconds()}
 	switch {
 	case r.peers == 0:
-		d.log.Warn("drained by force without a handover: no peer is live", attrs...)
+		d.remoteLog.Warn("drained by force without a handover: no peer is live", attrs...)
 	case len(r.notHeld) > 0:
 		var texts []string
 		for i := range r.notHeld {
 			texts = append(texts, r.notHeld[i].Text())
 		}
-		d.log.Warn("handed over, but peers do not hold all entries", append(attrs, "not_held", strings.Join(texts, "; "))...)
+		d.remoteLog.Warn("handed over, but peers do not hold all entries", append(attrs, "not_held", strings.Join(texts, "; "))...)
 	default:
-		d.log.Info("handed over: every live peer holds what this node held", attrs...)
+		d.remoteLog.Info("handed over: every live peer holds what this node held", attrs...)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -104,7 +105,13 @@ func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
 	}
 	var err error
 	if strings.HasPrefix(r.URL.Path, "/watch/") {
-		err = l.watch(r.Context(), w)
+		err = l.watch(r.Context(), w, func() bool {
+			t, _ := m.current()
+			return a.daemon.replica(m.name) == m && t == l.t
+		})
+		if errors.Is(err, errReplaced) {
+			panic(http.ErrAbortHandler) // so that the client receives an error
+		}
 	} else {
 		err = l.dump(w)
 	}
@@ -112,6 +119,12 @@ func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
 		a.daemon.log.Debug("entries ended early", "error", err)
 	}
 }
+
+// errReplaced ends a watch after its map has another table.
+var errReplaced = errors.New("the map was removed, or has another layout")
+
+// watchCheckInterval is the pause between two checks of that.
+const watchCheckInterval = time.Second
 
 // listerFor returns the map that a request is about and what answers it in lines of JSON;
 // or it answers what is wrong with the request, and returns nil.
@@ -189,7 +202,8 @@ func (l *lister) dump(w io.Writer) error {
 
 // watch writes each change from now on until ctx ends or nobody reads any more.
 // What changes faster than it is read comes once, with its newest content.
-func (l *lister) watch(ctx context.Context, w http.ResponseWriter) error {
+// It ends with errReplaced once same reports false.
+func (l *lister) watch(ctx context.Context, w http.ResponseWriter, same func() bool) error {
 	wake := make(chan struct{}, 1)
 	cancel := l.t.Subscribe(wake)
 	defer cancel()
@@ -197,6 +211,8 @@ func (l *lister) watch(ctx context.Context, w http.ResponseWriter) error {
 	defer cursor.Close()
 	control := http.NewResponseController(w)
 	out := bufio.NewWriter(w)
+	check := time.NewTicker(watchCheckInterval)
+	defer check.Stop()
 	for {
 		for more := true; more; {
 			more = l.next(cursor, true)
@@ -214,6 +230,10 @@ func (l *lister) watch(ctx context.Context, w http.ResponseWriter) error {
 		case <-ctx.Done():
 			return nil
 		case <-wake:
+		case <-check.C:
+			if !same() {
+				return errReplaced
+			}
 		}
 	}
 }

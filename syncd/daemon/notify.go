@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"strconv"
@@ -30,9 +31,9 @@ type notifier struct {
 
 func newNotifier(log *slog.Logger) *notifier {
 	n := &notifier{socket: os.Getenv("NOTIFY_SOCKET"), log: log}
-	limit, err := strconv.ParseUint(os.Getenv("WATCHDOG_USEC"), 10, 32)
+	limit, err := strconv.ParseUint(os.Getenv("WATCHDOG_USEC"), 10, 63)
 	if pid := os.Getenv("WATCHDOG_PID"); err == nil && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
-		n.watchdog = time.Duration(limit) * time.Microsecond
+		n.watchdog = time.Duration(min(limit, math.MaxInt64/uint64(time.Microsecond))) * time.Microsecond
 	}
 	return n
 }

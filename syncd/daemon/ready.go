@@ -52,6 +52,16 @@ const (
 // Ready returns whether this node holds, in its kernel maps, what its peers hold, and
 // what is missing: each reason once, with the maps that it concerns.
 func (d *Daemon) Ready() Readiness {
+	r := d.mapsReady()
+	if since, drained := d.drain.begun(); drained {
+		r.Ready, r.Drained = false, true
+		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` returns)", since.Format(time.DateTime)))
+	}
+	return r
+}
+
+// mapsReady is Ready of a node that is not drained.
+func (d *Daemon) mapsReady() Readiness {
 	r := Readiness{Node: d.self.Node, Ready: true}
 	var missing, luck reasons
 	var peers *obstacles // asked for only when it matters
@@ -77,10 +87,6 @@ func (d *Daemon) Ready() Readiness {
 		r.Clocks = append(r.Clocks, c.text())
 	}
 	r.Missing, r.Unproven = append([]string{}, missing.texts()...), luck.texts()
-	if since, drained := d.drain.begun(); drained {
-		r.Ready, r.Drained = false, true
-		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` returns)", since.Format(time.DateTime)))
-	}
 	return r
 }
 
@@ -128,7 +134,7 @@ func MapNames(maps []string) string {
 func (d *Daemon) ReadyNow() Readiness {
 	var missing reasons
 	for _, m := range d.replicas() {
-		if m.overtaken() {
+		if m.counts() && m.overtaken() {
 			missing.add(m.name, "the map has been replaced or has gone, which syncd is about to detect")
 		}
 	}

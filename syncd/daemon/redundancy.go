@@ -111,15 +111,17 @@ func (d *Daemon) redundancy(now time.Time) (Redundancy, []AbsentPeer) {
 			problems = append(problems, broken(&s))
 		}
 	}
-	absent := d.absent(seen, names, count-len(live))
+	missing := count - len(live)
+	absent := d.absent(seen, names, missing)
 	for _, a := range absent {
 		if a.Expected {
 			problems = append(problems, a.text(now))
+			missing--
 		}
 	}
 	if r.Live < r.Expected {
-		if missing := count - len(live); names == nil && missing > len(problems) {
-			problems = append(problems, fmt.Sprintf("%d never seen", missing-len(problems)))
+		if names == nil && missing > 0 {
+			problems = append(problems, fmt.Sprintf("%d never seen", missing))
 		}
 		slices.Sort(problems)
 		r.Problem = strings.Join(problems, ", ")

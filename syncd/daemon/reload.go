@@ -212,7 +212,7 @@ func (d *Daemon) useKeys(keys [][]byte) (changed bool, err error) {
 // replaceMaps has list run instead of the maps that run: those of both that are alike go on.
 func (d *Daemon) replaceMaps(ctx context.Context, g *errgroup.Group, list []*replica) Reloaded {
 	done := Reloaded{Added: []string{}, Removed: []string{}}
-	old, ready := d.replicas(), d.Ready().Ready
+	old, ready := d.replicas(), d.mapsReady().Ready
 	var stale, fresh []*replica
 	for i, m := range list {
 		at := slices.IndexFunc(old, m.alike)

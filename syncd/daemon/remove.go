@@ -63,14 +63,22 @@ func (d *Daemon) liveOwner(owner string) bool {
 }
 
 // purge removes orphaned records of a map, and those that do not fit into its kernel map here, on
-// all nodes.
+// all nodes. Without a kernel map it removes orphaned records only: what did not fit into the former one
+// may fit into the next.
 func (d *Daemon) purge(m *replica, by caller) Removed {
-	done := d.remove([]*replica{m}, &table.Selection{Orphaned: true, Unfit: true})
+	done := d.remove([]*replica{m}, &table.Selection{Orphaned: true, Unfit: m.attached()})
 	for _, r := range done.Maps {
 		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
 		d.log.Warn("orphaned records and records that do not fit removed from all nodes", append(attrs, "hint", hintRemoved)...)
 	}
 	return done
+}
+
+// attached reports whether there is a kernel map.
+func (m *replica) attached() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kernel != nil
 }
 
 func (d *Daemon) remove(maps []*replica, sel *table.Selection) Removed {
@@ -99,7 +107,7 @@ func removeFrom(t *table.Table, sel *table.Selection, now int64) (removed int) {
 
 func (a *admin) serveForget(w http.ResponseWriter, r *http.Request) {
 	query, maps := r.URL.Query(), a.daemon.replicas()
-	if name := query.Get("map"); name != "" {
+	if name := query.Get("map"); query.Has("map") {
 		r.SetPathValue("map", name)
 		m, _, _ := a.mapFor(w, r)
 		if m == nil {
@@ -127,7 +135,10 @@ func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
 // Forget removes the records of an owner from a map, or from all maps if name is empty, on all
 // nodes. The daemon refuses its own name (ErrUse) and, unless force is set, a live owner.
 func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Removed, error) {
-	query := url.Values{"owner": {owner}, "map": {name}, "force": {strconv.FormatBool(force)}}
+	query := url.Values{"owner": {owner}, "force": {strconv.FormatBool(force)}}
+	if name != "" {
+		query.Set("map", name)
+	}
 	return ask[Removed](ctx, c, http.MethodPut, "/forget?"+query.Encode())
 }
 

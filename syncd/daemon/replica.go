@@ -110,6 +110,7 @@ func (m *replica) run(ctx context.Context) error {
 		interval = pollPin
 	}
 	watcher := kmap.NewWatcher(m.ref, interval, m.daemon.pinOwners...)
+	defer m.look() // a reload may end the replica before its map is read
 	defer m.daemon.claims.withdraw(m)
 	m.log.Info("waiting for the map", "ref", m.ref.String())
 	if there, err := kmap.Resolve(m.ref, m.daemon.pinOwners...); err != nil {
@@ -165,7 +166,9 @@ func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 			m.log.Info("the map has gone, its table stays", "event", event.Kind.String(), "id", event.ID)
 		}
 		if event.Kind == kmap.Gone {
+			m.look()
 			m.accepted() // the map that was refused has gone
+			m.setState(MapWaiting)
 			m.daemon.claims.withdraw(m)
 			continue
 		}

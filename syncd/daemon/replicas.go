@@ -100,6 +100,13 @@ func (m *replica) start(ctx context.Context, g *errgroup.Group) {
 	})
 }
 
+// counts reports whether the map counts for the readiness of the node, as admitted has found.
+func (m *replica) counts() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.late
+}
+
 // admitted reports whether the map counts for the readiness of the node: one that a reload
 // added to a node that was ready does so once it was ready itself. Adding a map on one
 // node after the other would otherwise take all nodes out of service.

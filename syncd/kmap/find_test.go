@@ -230,6 +230,7 @@ func nothing(t *testing.T, w *Watcher) {
 func TestWatchPin(t *testing.T) {
 	path := filepath.Join(bpffs(t), "map")
 	w := NewWatcher(Ref{PinPath: path}, 10*time.Millisecond)
+	next(t, w, Gone, 0)
 	nothing(t, w)
 	for _, kind := range []EventKind{Appeared, Replaced} {
 		m := newKernelMap(t, namedSpec("pinned"))
@@ -251,6 +252,18 @@ func TestWatchPin(t *testing.T) {
 			nothing(t, w)
 		}
 	}
+	// One that the caller could not take, and that goes before it tries again.
+	m := newKernelMap(t, namedSpec("pinned"))
+	if err := m.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+	next(t, w, Appeared, idOf(t, m))
+	w.Forget()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	next(t, w, Gone, 0)
+	nothing(t, w)
 }
 
 // A load balancer that restarts makes a new map of the same name, while the old one
@@ -258,7 +271,7 @@ func TestWatchPin(t *testing.T) {
 func TestWatchName(t *testing.T) {
 	name := unique("watch")
 	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
-	nothing(t, w)
+	next(t, w, Gone, 0)
 	old := newKernelMap(t, namedSpec(name))
 	user := useByProgram(t, old)
 	next(t, w, Appeared, idOf(t, old))

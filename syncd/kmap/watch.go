@@ -50,6 +50,7 @@ type Watcher struct {
 	interval time.Duration
 	current  uint32
 	asked    bool
+	gone     bool   // that there is no map has been reported
 	last     string // text of the error reported last
 
 	// Of a map by name or id, which nothing but this process may hold: see usage.go.
@@ -65,7 +66,8 @@ func NewWatcher(ref Ref, interval time.Duration, pinOwners ...uint32) *Watcher {
 	return &Watcher{ref: ref, owners: pinOwners, interval: max(interval, 10*time.Millisecond), freeTime: freeTime}
 }
 
-// Next waits for the next change, beginning with the map's first appearance. An error
+// Next waits for the next change. The first one, and the first after Forget, is that the map has appeared
+// or, with the ID 0, that there is none. An error
 // other than ctx's (no privilege, an ambiguous name) is returned once, however long it
 // lasts; the caller reports it and calls Next again. A map by name or id that programs have
 // used is reported as gone when none does any more and no pin holds it, and the caller must let
@@ -108,9 +110,10 @@ func (w *Watcher) poll() (Event, error) {
 	if errors.Is(err, ErrNotFound) {
 		was := w.current
 		w.Forget()
-		if was == 0 {
+		if w.gone {
 			return Event{}, nil
 		}
+		w.gone = true
 		return Event{Kind: Gone, ID: was}, nil
 	}
 	if err != nil {
@@ -124,7 +127,7 @@ func (w *Watcher) poll() (Event, error) {
 	switch info.id {
 	case w.current:
 		if w.ref.PinPath == "" && w.usage.left(now) {
-			w.current, w.letGo, w.letGoAt = 0, info.id, now
+			w.current, w.letGo, w.letGoAt, w.gone = 0, info.id, now, true
 			return Event{Kind: Gone, ID: info.id}, m.Close()
 		}
 		return Event{}, m.Close()
@@ -137,7 +140,7 @@ func (w *Watcher) poll() (Event, error) {
 	if w.current == 0 {
 		e.Kind = Appeared
 	}
-	w.current, w.letGo, w.usage = info.id, 0, usage{id: info.id}
+	w.current, w.letGo, w.usage, w.gone = info.id, 0, usage{id: info.id}, false
 	return e, nil
 }
 

@@ -30,6 +30,9 @@ func (r *Replicator) Resync(ctx context.Context, name string, progress func(peer
 	tick := time.NewTicker(housekeeping / 5)
 	defer tick.Stop()
 	for {
+		if r.localMaps()[name] == nil {
+			return fmt.Errorf("resync map %q: the map was removed", name)
+		}
 		waiting, done, total, unknown := r.resyncing(name, began)
 		if len(waiting) == 0 {
 			return unknown

@@ -136,6 +136,9 @@ type receivedReport struct {
 	at time.Time
 }
 
+// maxCount bounds the numbers of a report, so that sums of them are exact in JSON.
+const maxCount = 1 << 52
+
 // lastReport returns what the peer reported last of a map that is served.
 func (f *feed) lastReport() (r Report) {
 	got := f.report.Load()
@@ -143,9 +146,10 @@ func (f *feed) lastReport() (r Report) {
 		return r
 	}
 	m := got.m
+	count := func(n uint64) uint64 { return min(n, maxCount) }
 	r = Report{
-		At: got.at, Position: m.GetPosition(), Live: m.GetLive(), MaxEntries: m.GetMaxEntries(),
-		Failed: m.GetFailed(), Displaced: m.GetDisplaced(), Refused: m.GetRefused(),
+		At: got.at, Position: m.GetPosition(), Live: count(m.GetLive()), MaxEntries: count(m.GetMaxEntries()),
+		Failed: count(m.GetFailed()), Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
 	}
 	for _, x := range m.GetExceptions() {
 		r.Exceptions = append(r.Exceptions, Exception{Key: f.m.keys.key(x.GetKey()), Reason: printable(x.GetReason())})
