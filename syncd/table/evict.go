@@ -161,7 +161,7 @@ func (t *Table) checkReleased(limit int) {
 		switch {
 		case !m.is(flagReleased):
 			m.flags &^= flagInReleased
-		case t.stats.Released > 2*max(room, minReleased):
+		case t.stats.Released > 2*max(room, minReleased) && !m.is(flagDirty):
 			m.flags &^= flagInReleased
 			t.unrelease(m)
 		default:

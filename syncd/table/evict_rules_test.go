@@ -251,3 +251,29 @@ func TestOwnRecordThatAPeerHolds(t *testing.T) {
 	r.local(Accepted, second, "update l v packet 0")
 	r.remote(Refused, second, self, 2000, "k", "v")
 }
+
+// TestReleasedEntryThatIsBeingWritten: the writer may write the entry after it was evicted or deleted. If it
+// was evicted, the key is read again after the write; if the data plane deleted it, the writer deletes it.
+func TestReleasedEntryThatIsBeingWritten(t *testing.T) {
+	for _, c := range []struct {
+		event, rechecks, writes string
+		outcome                 Outcome
+	}{
+		{"evict k - own 0", "k", "", Ignored},
+		{"delete k - packet 0", "", "k", Unchanged},
+	} {
+		r := newRig(t)
+		r.remote(Accepted, second, peer, 10, "k", "v")
+		r.expired(Accepted, 2*second, peer, 10, "k")
+		rec := r.take()
+		if rec.Delete {
+			t.Fatalf("%s: the writer deletes a released entry", c.event)
+		}
+		r.local(c.outcome, 3*second, c.event)
+		r.applied(rec, nil)
+		r.wantRechecks(c.rechecks)
+		if got := r.write(); got != c.writes {
+			t.Errorf("%s: the writer writes %q, want %q", c.event, got, c.writes)
+		}
+	}
+}

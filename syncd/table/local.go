@@ -148,6 +148,10 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 			t.recheck(s) // it may have been written since
 			return Stale
 		}
+		if m.is(flagReleased) && m.is(flagDirty) {
+			t.markDirty(s) // the writer may have put it back after that
+			t.moveTail(s)
+		}
 		t.unrelease(m)
 		m.witness(c)
 		return Unchanged
@@ -198,7 +202,7 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		return Ignored
 	}
 	if m := t.meta(s); !m.live() {
-		if m.is(flagReleased) && t.predates(c, s) {
+		if m.is(flagReleased) && (m.is(flagDirty) || t.predates(c, s)) {
 			t.recheck(s) // it may have been written since
 			return Ignored
 		}
