@@ -46,6 +46,7 @@ type cluster struct {
 
 // newCluster starts the daemons and waits until all are ready and hold all entries.
 func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) {
+	bomb() // before any attack's time begins
 	if err := prepare(); err != nil {
 		return nil, err
 	}

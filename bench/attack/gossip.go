@@ -239,6 +239,12 @@ func keyedFlood(ctx context.Context, c *cluster) error {
 	return nil
 }
 
+// bomb returns compressed messages for a stream and, small enough, for a packet. Compressing them takes
+// longer than an attack may last.
+var bomb = sync.OnceValues(func() (message, small []byte) {
+	return sealStream(compressed(make([]byte, 39<<20))), compressed(make([]byte, 20<<20))
+})
+
 // bombs sends messages that are small until they are decompressed, by TCP and UDP.
 func bombs(ctx context.Context, c *cluster) error {
 	p, err := c.packets()
@@ -246,8 +252,7 @@ func bombs(ctx context.Context, c *cluster) error {
 		return err
 	}
 	defer p.close()
-	bomb := compressed(make([]byte, 39<<20))
-	message := sealStream(bomb)
+	message, small := bomb()
 	var sending sync.WaitGroup
 	for i := range 60 {
 		sending.Go(func() {
@@ -262,7 +267,6 @@ func bombs(ctx context.Context, c *cluster) error {
 			}
 		})
 	}
-	small := compressed(make([]byte, 20<<20)) // fits a packet
 	for sleep(ctx, 20*time.Millisecond) {
 		p.send(small)
 	}

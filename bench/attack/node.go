@@ -147,8 +147,17 @@ func (n *node) holds(nodes []*node) error {
 	return nil
 }
 
-// entries returns all that this node's map holds.
-func (n *node) entries() (map[[keySize]byte][valueSize]byte, error) {
+// entries returns all that this node's map holds. A reading that changes outrun is begun again.
+func (n *node) entries() (held map[[keySize]byte][valueSize]byte, err error) {
+	for range 20 {
+		if held, err = n.readEntries(); !errors.Is(err, ebpf.ErrIterationAborted) {
+			break
+		}
+	}
+	return held, err
+}
+
+func (n *node) readEntries() (map[[keySize]byte][valueSize]byte, error) {
 	held := make(map[[keySize]byte][valueSize]byte)
 	var key [keySize]byte
 	var value [valueSize]byte
