@@ -153,7 +153,7 @@ func TestUselessFilesAreReadSeldom(t *testing.T) {
 		want bool
 	}{{"", time.Second, true}, {"none", time.Second, false}, {"none", retryEvery, true}} {
 		if got := look(c.told, c.last); got != c.want {
-			t.Errorf("error %q, %v ago: files read %v, want %v", c.told, c.last, got, c.want)
+			t.Errorf("logged error %q, last reading %v old: reread is %v, want %v", c.told, c.last, got, c.want)
 		}
 	}
 }

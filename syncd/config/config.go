@@ -245,7 +245,7 @@ func (c *Config) validateAddresses() error {
 			_, err = strconv.ParseUint(port, 10, 16)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s %q is no address: write HOST:PORT with a number", name, addr))
+			errs = append(errs, fmt.Errorf("%s %q is not an address: write HOST:PORT with a numeric port", name, addr))
 		}
 	}
 	if !strings.Contains(c.ControlSocket, "/") {
