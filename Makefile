@@ -1,4 +1,4 @@
-# mapsync. `make` alone says what can be made.
+# mapsync. `make` lists the targets.
 
 SHELL := /bin/bash
 export CGO_ENABLED := 0
@@ -26,7 +26,7 @@ ATTACKS ?=
 .DEFAULT_GOAL := help
 .PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill mutate soak bench clean
 
-help: ## say what can be made
+help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
@@ -37,11 +37,11 @@ build: ## build bin/syncd
 	@mkdir -p bin
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/syncd ./syncd
 
-generate: ## remake BPF objects and protobuf code (needs clang 14: scripts/install-deps generate)
+generate: ## regenerate BPF objects and protobuf code (needs clang 14: scripts/install-deps generate)
 	scripts/install-deps generate
 	go generate ./...
 
-check-generate: generate ## remake them and fail when that changed anything
+check-generate: generate ## regenerate and fail if anything changed
 	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
 
 fmt: ## format the Go code
@@ -51,11 +51,12 @@ lint: ## run the linters
 	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee -a /dev/stderr)"
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint proto
+	go run ./internal/style/cmd/stylecheck
 
-deps: ## install what building and testing need, or say what is missing
+deps: ## install build and test dependencies, or list the missing ones
 	@scripts/install-deps
 
-test: ## run all tests, those of the hooks on kernel 6.1
+test: ## run all tests, hook tests on kernel 6.1
 	@scripts/install-deps test
 	scripts/test
 
@@ -66,31 +67,31 @@ attack: ## attack three real daemons: LENGTH=10s each, ATTACKS=regular expressio
 	@mkdir -p bin
 	go run ./bench/attack -length $(LENGTH) -run '$(ATTACKS)' -json bin/attack.json
 
-chaos: deps ## let everything go wrong: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
+chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
 	scripts/chaos
 
 fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 	scripts/fuzz $(FUZZTIME)
 
-demo: deps ## kill a load balancer and lose no session
+demo: deps ## failover drill: kill a load balancer, check that all sessions survive
 	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) KERNEL=$(KERNEL) scripts/drill
 
-drill: demo ## the same with SESSIONS=N
+drill: demo ## the same as demo, for example with SESSIONS=N
 
-mutate: ## test the tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
+mutate: ## mutation tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
 	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -limit $(LIMIT) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate
 
-soak: ## run two daemons under short sessions: DURATION=30m RATE=50000
+soak: ## run two daemons under load for a long time: DURATION=30m RATE=50000
 	@mkdir -p bin
 	go build -trimpath -o bin/soak ./bench/soak
 	bin/soak -duration $(DURATION) -rate $(RATE)
 
-bench: deps ## measure the way of a delta, and print it beside its bounds
+bench: deps ## run the benchmarks and compare them with their targets
 	@mkdir -p bin
 	go build -trimpath -o bin/throughput ./bench/throughput
 	bin/throughput -json bin/throughput.json
-	@printf '\nthe codec beside generated code: one entry of 48 + 176 bytes with 40 fields\n'
+	@printf '\ncodec and protoc-generated code: one entry of 48 + 176 bytes with 40 fields\n'
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema
 
-clean: ## remove what was built
+clean: ## remove the build output
 	rm -rf bin

@@ -1,6 +1,6 @@
-// Command kubecheck parses Kubernetes manifests strictly: a field that the API does not
-// have, or that stands twice, is an error. It prints the objects as JSON, one a line. It is a
-// module of its own so that the product does not depend on Kubernetes.
+// Command kubecheck parses Kubernetes manifests strictly. An unknown or duplicate field is an error.
+// It prints each object as one line of JSON. It is a separate module, so the product does not depend
+// on Kubernetes.
 package main
 
 import (

@@ -1,0 +1,79 @@
+// Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
+// rate of sentences to be rewritten and exits with 1 if the rate is above its limit or an identifier has
+// a replaced term.
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"mapsync/internal/style"
+)
+
+const (
+	maxRate     = 0.5 // per 1,000 words, all files
+	maxDocsRate = 0.3 // README and docs
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "stylecheck:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	out, err := exec.Command("git", "ls-files").Output()
+	if err != nil {
+		return fmt.Errorf("list files: %w", err)
+	}
+	var all, docs style.Report
+	var banned []style.Finding
+	for file := range strings.Lines(string(out)) {
+		file = strings.TrimSpace(file)
+		if !checked(file) {
+			continue
+		}
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read file: %w", err)
+		}
+		if err := all.Add(file, data); err != nil {
+			return err
+		}
+		if file == "README.md" || strings.HasPrefix(file, "docs/") {
+			if err := docs.Add(file, data); err != nil {
+				return err
+			}
+		}
+		if filepath.Ext(file) == ".go" {
+			found, err := style.Banned(file, data)
+			if err != nil {
+				return err
+			}
+			banned = append(banned, found...)
+		}
+	}
+	for _, f := range slices.Concat(all.Sentences, banned) {
+		fmt.Println(f)
+	}
+	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d identifiers with replaced terms\n", all.Rate(), docs.Rate(), len(banned))
+	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned) > 0 {
+		return fmt.Errorf("want at most %.1f (%.1f) sentences and no identifier: see docs/style.md", maxRate, maxDocsRate)
+	}
+	return nil
+}
+
+// checked reports whether a file has texts of the project. The package style itself has the replaced words.
+func checked(file string) bool {
+	switch filepath.Ext(file) {
+	case ".go", ".c", ".h", ".md", ".proto", ".yaml":
+	default:
+		return false
+	}
+	return !strings.HasSuffix(file, ".pb.go") && !strings.Contains(file, "_bpfel.go") && !strings.HasPrefix(file, "internal/style/") && file != "docs/style.md"
+}

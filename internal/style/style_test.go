@@ -1,0 +1,63 @@
+package style
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestReport(t *testing.T) {
+	var r Report
+	if err := r.Add("a.go", []byte("package a\n\n// A peer tells its records.\nvar tell = \"nobody waits\" // fine\n")); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Sentences) != 2 || r.Sentences[0].Line != 3 || r.Sentences[1].Line != 4 || r.Words != 8 {
+		t.Errorf("findings in Go: got %v of %d words, want lines 3 and 4 of 8 words", r.Sentences, r.Words)
+	}
+	r = Report{}
+	_ = r.Add("a.md", []byte("# Title\n\nWho waits? There is no peer.\nThe peer sends.\n"))
+	if len(r.Sentences) != 1 || r.Sentences[0].Line != 3 || r.Rate() < 90 || r.Rate() > 91 {
+		t.Errorf("findings in a page: got %v, rate %.1f, want line 3, rate 90.9", r.Sentences, r.Rate())
+	}
+	r = Report{}
+	_ = r.Add("a.c", []byte("int tell; /* nobody */\n/* The kernel tells it. */\n"))
+	if len(r.Sentences) != 1 || r.Sentences[0].Line != 2 {
+		t.Errorf("findings in C: got %v, want line 2", r.Sentences)
+	}
+	if (Report{}).Rate() != 0 {
+		t.Error("rate without words: want 0")
+	}
+	if err := r.Add("b.go", []byte("package b\nvar s = \"open\n")); err == nil {
+		t.Error("a file with a syntax error is accepted")
+	}
+}
+
+func TestBanned(t *testing.T) {
+	found, err := Banned("a.go", []byte("package a\n\ntype intakeState struct{ toldFor int }\n\nfunc (x *intakeState) Retell(walk int) { lie := 1; belief, earliest := 2, lie; _, _ = belief, earliest }\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range found {
+		names = append(names, f.Text)
+	}
+	want := []string{
+		`identifier intakeState: use the term "inbound map stream"`, `identifier toldFor: use the term "sent"`, `identifier Retell: use the term "resend"`,
+		`identifier walk: use the term "full sync"`, `identifier lie: use the term "stress"`,
+	}
+	if !slices.Equal(names, want) {
+		t.Errorf("banned identifiers: got %q, want %q", names, want)
+	}
+	if _, err := Banned("b.go", []byte("no Go")); err == nil {
+		t.Error("a file with a syntax error is accepted")
+	}
+}
+
+func TestParts(t *testing.T) {
+	for name, want := range map[string][]string{
+		"toldFor": {"told", "for"}, "HTTPServer": {"http", "server"}, "max_told2": {"max", "told"}, "tells": {"tells"}, "aB": {"a", "b"}, "_": nil,
+	} {
+		if got := parts(name); !slices.Equal(got, want) {
+			t.Errorf("parts of %s: got %q, want %q", name, got, want)
+		}
+	}
+}
