@@ -2,49 +2,49 @@
 
 // SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause)
 /*
- * How the daemon reads and writes a watched map without bpf(2), whose traffic
- * would hide the data plane's writes from the hooks.
+ * The programs with which syncd reads and writes a watched map without bpf(2). bpf(2) calls would
+ * hide the data plane's writes from the hooks.
  *
- * One instance is loaded for each map. Entries come and go in arrays that user
- * space maps into its memory; the sizes are constants known to the verifier.
+ * syncd loads one instance per map. Entries are passed in arrays that user space maps into its
+ * memory. The sizes are constants, so the verifier can check them.
  */
 #include <linux/bpf.h>
 #include <linux/errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "own_writer.h"
+#include "own_write_marks.h"
 
-/* Entries handled in one test run. With more, a packet waits longer for the
- * bottom halves that the run keeps off; with fewer, the run itself costs. */
+/* Entries handled in one test run. With more entries, a packet waits longer, because the run keeps
+ * bottom halves off. With fewer entries, the overhead per run dominates. */
 #define RUN_ENTRIES 16
 
 #define ALIGN8(n) (((n) + 7) & ~7U)
 
-/* Parts of a value that an update may leave as they are. */
+/* Maximum number of ranges of a value that an update may keep unchanged. */
 #define KEEP_RANGES 512
 
 enum op {
-	OP_NONE, /* nothing (left) to do */
+	OP_NONE, /* nothing to do, or already done */
 	OP_UPDATE,
 	OP_DELETE,
 };
 
-/* An entry is this head, the key padded to 8 bytes, and the value. */
+/* An entry consists of this head, the key padded to 8 bytes, and the value. */
 struct entry {
 	__u32 op;
 	__s32 rc;
 	__u8 key[];
 };
 
-/* Where the runs of one burst have got to. A signal ends a repeated test run
- * early, so only this tells how far it went. What is counted are entries, or
- * where the values are per CPU, the CPUs of all entries. */
+/* Progress of the runs of one burst. A signal ends a repeated test run early, so user space reads
+ * the progress from here. next and end count entries, or, for per-CPU values, the CPUs of all
+ * entries. */
 struct cursor {
 	__u32 next;
 	__u32 end;
 	__u32 failed;
-	__u32 bucket; /* of the socket at which the last quiet run was made */
+	__u32 bucket; /* bucket of the UDP socket at which the last soft-interrupt safe run was made */
 };
 
 struct range {
@@ -53,22 +53,22 @@ struct range {
 };
 
 const volatile __u32 key_size = 4;
-const volatile __u32 value_size = 4; /* with per-CPU values, of all together */
-const volatile __u32 value_offset = 16; /* of the value in an entry */
-const volatile __u32 lock_offset = 0;	/* of the bpf_spin_lock in a value */
+const volatile __u32 value_size = 4; /* with per-CPU values: size of all of them together */
+const volatile __u32 value_offset = 16; /* offset of the value in an entry */
+const volatile __u32 lock_offset = 0;	/* offset of the bpf_spin_lock in a value */
 const volatile __u64 update_flags = 0;
 const volatile bool keys_only = false;
 
-/* Of a map with per-CPU values: how many, and the size of one. */
+/* For a map with per-CPU values: number of values, and size of one value. */
 const volatile __u32 cpus = 1;
 const volatile __u32 elem_size = 4;
 
-/* What an update leaves as the entry in the map has it. With none, the verifier
- * drops the code for it. */
+/* The ranges of a value that an update keeps as they are in the map. If keep_count is 0, the
+ * verifier removes the code for it. */
 const volatile __u32 keep_count = 0;
 const volatile struct range keep[KEEP_RANGES] = {};
 
-/* The map to be read and written: replaced by the real one at load. */
+/* The map to read and write. syncd replaces it with the watched map at load. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -92,8 +92,8 @@ struct {
 	__type(value, struct cursor);
 } write_cursor SEC(".maps"), lookup_cursor SEC(".maps");
 
-/* One key and value on their way to bpf_seq_write, which takes no pointer into
- * a map element that an iterator was given. One reader at a time. */
+/* One key and value for bpf_seq_write, which accepts no pointer into a map element that an iterator
+ * received. Only one reader may run at a time. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -108,19 +108,19 @@ struct {
 	__type(value, __u64);
 } visited SEC(".maps");
 
-/* keep_ranges takes into e what the map's entry, if there is one, has to keep. It
- * reads without the value's lock, under which no helper may be called. */
+/* keep_ranges copies the ranges to keep from the map's entry into e, if the entry exists. It reads
+ * without the value's lock, because a program may not call a helper while it holds that lock. */
 static __always_inline void keep_ranges(struct entry *e)
 {
 	void *value = (void *)e + value_offset;
-	void *held = bpf_map_lookup_elem(&target, e->key);
+	void *current = bpf_map_lookup_elem(&target, e->key);
 
-	if (!held)
+	if (!current)
 		return;
 	for (__u32 i = 0; i < KEEP_RANGES; i++) {
 		if (i >= keep_count)
 			break;
-		bpf_probe_read_kernel(value + keep[i].offset, keep[i].size, held + keep[i].offset);
+		bpf_probe_read_kernel(value + keep[i].offset, keep[i].size, current + keep[i].offset);
 	}
 }
 
@@ -136,11 +136,11 @@ static __always_inline int write_entry(struct entry *e)
 	if (e->op != OP_DELETE)
 		return 0;
 	rc = bpf_map_delete_elem(&target, e->key);
-	return rc == -ENOENT ? 0 : rc; /* absent is what was asked for */
+	return rc == -ENOENT ? 0 : rc; /* an absent entry is the requested result */
 }
 
-/* write_marked writes the next entries. The caller holds the CPU's mark. */
-static __always_inline void write_marked(struct cursor *c, volatile struct own_mark *own)
+/* write_while_marked writes the next entries. The caller holds the CPU's mark. */
+static __always_inline void write_while_marked(struct cursor *c, volatile struct own_mark *own)
 {
 	__u32 at = c->next, failed = c->failed;
 
@@ -165,21 +165,21 @@ static __always_inline void write_marked(struct cursor *c, volatile struct own_m
 	c->next = at;
 }
 
-/* Where a test run can be preempted (before 6.12), another thread of ours may be in
- * the middle of its own on this CPU. Its mark must stay true: the run that does not
- * find itself alone writes nothing, and user space tries again. To look at the task
- * first and then to set it would not do, with a preemption between the two. */
+/* Before 6.12, a test run can be preempted. Another syncd thread may then be in the middle of its
+ * own run on this CPU, and its mark must stay valid. A run that finds another run in progress
+ * writes nothing, and user space retries. A check of the task followed by a store would be racy,
+ * because a preemption can occur between the two. */
 static __always_inline int write_run(void)
 {
 	__u32 zero = 0;
 	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
-	volatile struct own_mark *own = bpf_map_lookup_elem(&own_writer, (void *)&zero);
+	volatile struct own_mark *own = bpf_map_lookup_elem(&own_write_marks, (void *)&zero);
 
 	if (!c || !own)
 		return 1;
 	__sync_fetch_and_add(&own->runs, 1);
 	if (own->runs == 1)
-		write_marked(c, own);
+		write_while_marked(c, own);
 	__sync_fetch_and_add(&own->runs, -1);
 	return 1;
 }
@@ -195,17 +195,18 @@ struct bpf_iter__udp {
 	int bucket;
 } __attribute__((preserve_access_index));
 
-/* The same for kernels whose test runs packets can interrupt. From 5.9 to 6.5 an
- * iterator over UDP sockets shows each under its bucket's lock, with bottom
- * halves off. Asking for a retry ends the read, and the next comes back here. */
+/* The soft-interrupt safe variant, for kernels on which packets can interrupt a test run. From 5.9
+ * to 6.5, an iterator over UDP sockets calls the program for each socket with its bucket's lock
+ * held and bottom halves off. The return value of 1 requests a retry, which ends the read. The next
+ * read continues at the same socket. */
 SEC("iter/udp")
-int mapsync_write_quiet(struct bpf_iter__udp *ctx)
+int mapsync_write_softirq_safe(struct bpf_iter__udp *ctx)
 {
 	__u32 zero = 0;
 	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
 
 	if (!ctx->udp_sk || !c)
-		return 0; /* the end of all sockets: no lock is held */
+		return 0; /* end of the iteration: no lock is held */
 	c->bucket = ctx->bucket;
 	return write_run();
 }
@@ -215,8 +216,8 @@ static __always_inline void copy_value(struct entry *e, const void *value)
 	bpf_probe_read_kernel((void *)e + value_offset, value_size, value);
 }
 
-/* copy_locked copies under the value's lock, where no helper may be called. The
- * lock itself reads as zero, as in a bpf(2) lookup. */
+/* copy_locked copies the value while it holds the value's lock. No helper may be called meanwhile.
+ * The lock itself reads as zero, as in a bpf(2) lookup. */
 static __always_inline void copy_locked(struct entry *e, void *value)
 {
 	struct bpf_spin_lock *lock = value + lock_offset;
@@ -270,14 +271,14 @@ int mapsync_lookup(struct __sk_buff *skb)
 }
 
 SEC("cgroup_skb/ingress")
-int mapsync_locked(struct __sk_buff *skb)
+int mapsync_lookup_locked(struct __sk_buff *skb)
 {
 	return lookup(true);
 }
 
-/* A program sees the value of one CPU at a time (from 5.19): each step is one CPU
- * of one entry. All numbers have 64 bits, or the compiler would compare a copy of
- * cpu, and the verifier not know the bounds of cpu itself. */
+/* From 5.19, a program can read the value of one CPU at a time: each step is one CPU of one entry.
+ * All numbers have 64 bits. Otherwise the compiler would compare a copy of cpu, and the verifier
+ * would not derive the bounds of cpu itself. */
 SEC("cgroup_skb/ingress")
 int mapsync_lookup_percpu(struct __sk_buff *skb)
 {

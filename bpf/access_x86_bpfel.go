@@ -37,31 +37,31 @@ type AccessRange struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	AccessMapLookupCursor         = "lookup_cursor"
-	AccessMapLookupEntries        = "lookup_entries"
-	AccessMapOwnWriter            = "own_writer"
-	AccessMapScratch              = "scratch"
-	AccessMapTarget               = "target"
-	AccessMapVisited              = "visited"
-	AccessMapWriteCursor          = "write_cursor"
-	AccessMapWriteEntries         = "write_entries"
-	AccessProgMapsyncCount        = "mapsync_count"
-	AccessProgMapsyncDump         = "mapsync_dump"
-	AccessProgMapsyncLocked       = "mapsync_locked"
-	AccessProgMapsyncLookup       = "mapsync_lookup"
-	AccessProgMapsyncLookupPercpu = "mapsync_lookup_percpu"
-	AccessProgMapsyncWrite        = "mapsync_write"
-	AccessProgMapsyncWriteQuiet   = "mapsync_write_quiet"
-	AccessVarCpus                 = "cpus"
-	AccessVarElemSize             = "elem_size"
-	AccessVarKeep                 = "keep"
-	AccessVarKeepCount            = "keep_count"
-	AccessVarKeySize              = "key_size"
-	AccessVarKeysOnly             = "keys_only"
-	AccessVarLockOffset           = "lock_offset"
-	AccessVarUpdateFlags          = "update_flags"
-	AccessVarValueOffset          = "value_offset"
-	AccessVarValueSize            = "value_size"
+	AccessMapLookupCursor             = "lookup_cursor"
+	AccessMapLookupEntries            = "lookup_entries"
+	AccessMapOwnWriteMarks            = "own_write_marks"
+	AccessMapScratch                  = "scratch"
+	AccessMapTarget                   = "target"
+	AccessMapVisited                  = "visited"
+	AccessMapWriteCursor              = "write_cursor"
+	AccessMapWriteEntries             = "write_entries"
+	AccessProgMapsyncCount            = "mapsync_count"
+	AccessProgMapsyncDump             = "mapsync_dump"
+	AccessProgMapsyncLookup           = "mapsync_lookup"
+	AccessProgMapsyncLookupLocked     = "mapsync_lookup_locked"
+	AccessProgMapsyncLookupPercpu     = "mapsync_lookup_percpu"
+	AccessProgMapsyncWrite            = "mapsync_write"
+	AccessProgMapsyncWriteSoftirqSafe = "mapsync_write_softirq_safe"
+	AccessVarCpus                     = "cpus"
+	AccessVarElemSize                 = "elem_size"
+	AccessVarKeep                     = "keep"
+	AccessVarKeepCount                = "keep_count"
+	AccessVarKeySize                  = "key_size"
+	AccessVarKeysOnly                 = "keys_only"
+	AccessVarLockOffset               = "lock_offset"
+	AccessVarUpdateFlags              = "update_flags"
+	AccessVarValueOffset              = "value_offset"
+	AccessVarValueSize                = "value_size"
 )
 
 // LoadAccess returns the embedded CollectionSpec for Access.
@@ -106,13 +106,13 @@ type AccessSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AccessProgramSpecs struct {
-	MapsyncCount        *ebpf.ProgramSpec `ebpf:"mapsync_count"`
-	MapsyncDump         *ebpf.ProgramSpec `ebpf:"mapsync_dump"`
-	MapsyncLocked       *ebpf.ProgramSpec `ebpf:"mapsync_locked"`
-	MapsyncLookup       *ebpf.ProgramSpec `ebpf:"mapsync_lookup"`
-	MapsyncLookupPercpu *ebpf.ProgramSpec `ebpf:"mapsync_lookup_percpu"`
-	MapsyncWrite        *ebpf.ProgramSpec `ebpf:"mapsync_write"`
-	MapsyncWriteQuiet   *ebpf.ProgramSpec `ebpf:"mapsync_write_quiet"`
+	MapsyncCount            *ebpf.ProgramSpec `ebpf:"mapsync_count"`
+	MapsyncDump             *ebpf.ProgramSpec `ebpf:"mapsync_dump"`
+	MapsyncLookup           *ebpf.ProgramSpec `ebpf:"mapsync_lookup"`
+	MapsyncLookupLocked     *ebpf.ProgramSpec `ebpf:"mapsync_lookup_locked"`
+	MapsyncLookupPercpu     *ebpf.ProgramSpec `ebpf:"mapsync_lookup_percpu"`
+	MapsyncWrite            *ebpf.ProgramSpec `ebpf:"mapsync_write"`
+	MapsyncWriteSoftirqSafe *ebpf.ProgramSpec `ebpf:"mapsync_write_softirq_safe"`
 }
 
 // AccessMapSpecs contains maps before they are loaded into the kernel.
@@ -121,7 +121,7 @@ type AccessProgramSpecs struct {
 type AccessMapSpecs struct {
 	LookupCursor  *ebpf.MapSpec `ebpf:"lookup_cursor"`
 	LookupEntries *ebpf.MapSpec `ebpf:"lookup_entries"`
-	OwnWriter     *ebpf.MapSpec `ebpf:"own_writer"`
+	OwnWriteMarks *ebpf.MapSpec `ebpf:"own_write_marks"`
 	Scratch       *ebpf.MapSpec `ebpf:"scratch"`
 	Target        *ebpf.MapSpec `ebpf:"target"`
 	Visited       *ebpf.MapSpec `ebpf:"visited"`
@@ -167,7 +167,7 @@ func (o *AccessObjects) Close() error {
 type AccessMaps struct {
 	LookupCursor  *ebpf.Map `ebpf:"lookup_cursor"`
 	LookupEntries *ebpf.Map `ebpf:"lookup_entries"`
-	OwnWriter     *ebpf.Map `ebpf:"own_writer"`
+	OwnWriteMarks *ebpf.Map `ebpf:"own_write_marks"`
 	Scratch       *ebpf.Map `ebpf:"scratch"`
 	Target        *ebpf.Map `ebpf:"target"`
 	Visited       *ebpf.Map `ebpf:"visited"`
@@ -179,7 +179,7 @@ func (m *AccessMaps) Close() error {
 	return _AccessClose(
 		m.LookupCursor,
 		m.LookupEntries,
-		m.OwnWriter,
+		m.OwnWriteMarks,
 		m.Scratch,
 		m.Target,
 		m.Visited,
@@ -208,24 +208,24 @@ type AccessVariables struct {
 //
 // It can be passed to LoadAccessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AccessPrograms struct {
-	MapsyncCount        *ebpf.Program `ebpf:"mapsync_count"`
-	MapsyncDump         *ebpf.Program `ebpf:"mapsync_dump"`
-	MapsyncLocked       *ebpf.Program `ebpf:"mapsync_locked"`
-	MapsyncLookup       *ebpf.Program `ebpf:"mapsync_lookup"`
-	MapsyncLookupPercpu *ebpf.Program `ebpf:"mapsync_lookup_percpu"`
-	MapsyncWrite        *ebpf.Program `ebpf:"mapsync_write"`
-	MapsyncWriteQuiet   *ebpf.Program `ebpf:"mapsync_write_quiet"`
+	MapsyncCount            *ebpf.Program `ebpf:"mapsync_count"`
+	MapsyncDump             *ebpf.Program `ebpf:"mapsync_dump"`
+	MapsyncLookup           *ebpf.Program `ebpf:"mapsync_lookup"`
+	MapsyncLookupLocked     *ebpf.Program `ebpf:"mapsync_lookup_locked"`
+	MapsyncLookupPercpu     *ebpf.Program `ebpf:"mapsync_lookup_percpu"`
+	MapsyncWrite            *ebpf.Program `ebpf:"mapsync_write"`
+	MapsyncWriteSoftirqSafe *ebpf.Program `ebpf:"mapsync_write_softirq_safe"`
 }
 
 func (p *AccessPrograms) Close() error {
 	return _AccessClose(
 		p.MapsyncCount,
 		p.MapsyncDump,
-		p.MapsyncLocked,
 		p.MapsyncLookup,
+		p.MapsyncLookupLocked,
 		p.MapsyncLookupPercpu,
 		p.MapsyncWrite,
-		p.MapsyncWriteQuiet,
+		p.MapsyncWriteSoftirqSafe,
 	)
 }
 

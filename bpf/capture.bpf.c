@@ -4,11 +4,11 @@
 /*
  * The hooks on the kernel's hash-map functions (kernel/bpf/hashtab.c).
  *
- * Both ways of attaching report after the function has returned, so that a
- * write which failed is never reported: fexit sees arguments and result at
- * once; a kprobe remembers the arguments, and a return probe finds them again.
+ * Both attach methods report after the function has returned, so a failed write is never reported.
+ * fexit receives arguments and result together. A kprobe saves the arguments, and a return probe
+ * looks them up again.
  */
-#include "context.h"
+#include "write_context.h"
 
 #include <linux/ptrace.h>
 #include <bpf/bpf_core_read.h>
@@ -33,21 +33,21 @@ struct htab_elem {
 	char key[0];
 } __attribute__((preserve_access_index));
 
-/* Report own writes too, marked as such: for the tests of who is who. */
+/* Report own writes too, with context CTX_OWN. The tests of the write context use it. */
 volatile const bool emit_own = false;
 
-/* Run once by the daemon at start: whoever runs it is the daemon. */
+/* syncd runs this program once at start. It records the calling process as syncd's process. */
 SEC("cgroup_skb/egress")
-int claim_process(struct __sk_buff *skb)
+int set_own_process(struct __sk_buff *skb)
 {
 	own_process = current_process();
 	return 0;
 }
 
-/* pass_own is the short way for the writes of the daemon's program: while a hook
- * runs for one of them, the same hook does not run for a packet that interrupts.
- * Own writes are not looked at further, so one that fails counts like any other. */
-static __always_inline bool pass_own(__u32 kind)
+/* skip_own_write is the fast path for the writes of syncd's writing program. While a hook runs for
+ * such a write, the same hook does not run for a packet that interrupts it. The hook does not
+ * examine own writes further, so an own write that fails counts like any other own write. */
+static __always_inline bool skip_own_write(__u32 kind)
 {
 	struct slot *s;
 
@@ -56,7 +56,7 @@ static __always_inline bool pass_own(__u32 kind)
 	s = slot_at(kind, 0);
 	if (!s || in_interrupt(s))
 		return false;
-	/* No level is entered: an interrupt may be counting in the same slot. */
+	/* The nesting level stays as it is: an interrupt may be counting in the same slot. */
 	__sync_fetch_and_add(&s->seen, 1);
 	__sync_fetch_and_add(&s->own, 1);
 	return true;
@@ -81,7 +81,7 @@ static __always_inline void report(void *ctx, __u32 kind, enum op op, bool kprob
 		goto out;
 	}
 	context = context_of(s, kprobe);
-	/* An eviction is the map's doing, whoever needed the room. */
+	/* An eviction is made by the map itself, also if an own write needed the space. */
 	if (context == CTX_OWN && op != OP_EVICT) {
 		s->own++;
 		if (!emit_own)
@@ -98,14 +98,14 @@ static __always_inline const void *evicted_key(const void *node)
 	       bpf_core_field_offset(struct htab_elem, key);
 }
 
-/* ---- fexit: one program a function, each with the result behind its arguments ---- */
+/* ---- fexit: one program per function, with the result after the arguments ---- */
 
 #define FEXIT_UPDATE(name, function, kind)                                                  \
 	SEC("fexit/" function)                                                              \
 	int name(__u64 *ctx)                                                                \
 	{                                                                                   \
 		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (watch_of(id) && !pass_own(kind))                                   \
+		if (watch_of(id) && !skip_own_write(kind))                                   \
 			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id,           \
 			       (void *)ctx[1], (void *)ctx[2]);                             \
 		return 0;                                                                   \
@@ -116,7 +116,7 @@ static __always_inline const void *evicted_key(const void *node)
 	int name(__u64 *ctx)                                                                \
 	{                                                                                   \
 		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (watch_of(id) && !pass_own(kind))                                   \
+		if (watch_of(id) && !skip_own_write(kind))                                   \
 			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id,      \
 			       (void *)ctx[1], NULL);                                       \
 		return 0;                                                                   \
@@ -130,8 +130,8 @@ FEXIT_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP
 FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem",
 	     KIND_LRU_LOOKUP_DELETE, 4)
 
-/* Maps with per-CPU values: a program writes its own CPU's, bpf(2) those of all, in
- * maps of both types by one function. Deletes and evictions are those above. */
+/* Maps with per-CPU values. A program writes the value of its own CPU. bpf(2) writes the values of
+ * all CPUs, through one function for both map types. Deletes and evictions use the functions above. */
 FEXIT_UPDATE(fexit_percpu_update, "htab_percpu_map_update_elem", KIND_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_lru_percpu_update, "htab_lru_percpu_map_update_elem", KIND_LRU_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_percpu_syscall, "bpf_percpu_hash_update", KIND_PERCPU_SYSCALL)
@@ -153,8 +153,8 @@ int fexit_evict(__u64 *ctx)
 
 /* ---- kprobe: arguments at entry, result at return ---- */
 
-/* frame is one call under way: found again at its return by the place of its
- * return address on the stack. */
+/* frame is one call in progress. The return probe finds it by the stack address of the call's
+ * return address. */
 struct frame {
 	__u64 stack; /* 0: free */
 	__u64 key;
@@ -163,13 +163,13 @@ struct frame {
 	__u32 kind;
 };
 
-/* As many calls as can be under way on one CPU: a task's and interrupts', an
- * eviction inside an update, and tasks preempted in a sleepable program. */
+/* Maximum number of calls in progress on one CPU: of a task and of interrupts, an eviction inside
+ * an update, and tasks preempted in a sleepable program. */
 #define FRAMES 8
 
 struct frames {
 	struct frame frame[FRAMES];
-	__u32 next; /* the one to give up when all are taken */
+	__u32 next; /* the frame to reuse when all are taken */
 };
 
 struct {
@@ -179,14 +179,14 @@ struct {
 	__type(value, struct frames);
 } frames SEC(".maps");
 
-static __always_inline int remember(struct pt_regs *ctx, __u32 kind, __u32 id, const void *key,
+static __always_inline int save_call(struct pt_regs *ctx, __u32 kind, __u32 id, const void *key,
 				    const void *value)
 {
 	__u64 stack = PT_REGS_SP(ctx);
 	__u32 zero = 0, at = FRAMES;
 	struct frames *f;
 
-	if (!watch_of(id) || (kind != KIND_EVICT && pass_own(kind)))
+	if (!watch_of(id) || (kind != KIND_EVICT && skip_own_write(kind)))
 		return 0;
 	f = bpf_map_lookup_elem(&frames, &zero);
 	if (!f)
@@ -195,7 +195,7 @@ static __always_inline int remember(struct pt_regs *ctx, __u32 kind, __u32 id, c
 	for (int i = 0; i < FRAMES; i++)
 		if (f->frame[i].stack == stack || (at == FRAMES && !f->frame[i].stack))
 			at = i;
-	/* A call whose return was never seen leaves its frame behind. */
+	/* A call whose return was not probed leaves its frame behind. */
 	if (at >= FRAMES)
 		at = f->next++ % FRAMES;
 	f->frame[at].stack = stack;
@@ -215,7 +215,7 @@ static __always_inline __u32 map_id(const void *map)
 	SEC("kprobe")                                                                       \
 	int name(struct pt_regs *ctx)                                                       \
 	{                                                                                   \
-		return remember(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
+		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
 				(void *)PT_REGS_PARM2(ctx), (void *)PT_REGS_PARM3(ctx));    \
 	}
 
@@ -223,7 +223,7 @@ static __always_inline __u32 map_id(const void *map)
 	SEC("kprobe")                                                                       \
 	int name(struct pt_regs *ctx)                                                       \
 	{                                                                                   \
-		return remember(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
+		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
 				(void *)PT_REGS_PARM2(ctx), NULL);                          \
 	}
 
@@ -241,7 +241,7 @@ int kprobe_evict(struct pt_regs *ctx)
 {
 	struct bpf_htab *htab = (void *)PT_REGS_PARM1(ctx);
 
-	return remember(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id),
+	return save_call(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id),
 			evicted_key((void *)PT_REGS_PARM2(ctx)), NULL);
 }
 
@@ -250,8 +250,8 @@ static __always_inline bool call_failed(__u32 kind, __u64 result)
 	return kind == KIND_EVICT ? !(bool)result : (int)result != 0;
 }
 
-/* One program behind every function. The return instruction has taken the
- * return address off the stack: its place is 8 bytes below. */
+/* One program for the return of all functions. The return instruction has popped the return
+ * address: its stack address is 8 bytes below. */
 SEC("kretprobe")
 int kretprobe_any(struct pt_regs *ctx)
 {
@@ -272,7 +272,7 @@ int kretprobe_any(struct pt_regs *ctx)
 		return 0;
 	call = f->frame[at];
 	f->frame[at].stack = 0;
-	if (call.kind >= KIND_FEED)
+	if (call.kind >= KIND_INJECTED)
 		return 0;
 	op = call.kind == KIND_EVICT ? OP_EVICT : call.value ? OP_UPDATE : OP_DELETE;
 	report(ctx, call.kind, op, true, call_failed(call.kind, PT_REGS_RC(ctx)), call.map_id,

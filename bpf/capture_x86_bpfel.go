@@ -60,7 +60,7 @@ type CaptureWatch struct {
 	Id        uint32
 	KeySize   uint32
 	ValueSize uint32
-	More      uint32
+	ProbeNext uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -68,12 +68,11 @@ type CaptureWatch struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	CaptureMapFrames                      = "frames"
-	CaptureMapOwnWriter                   = "own_writer"
+	CaptureMapOwnWriteMarks               = "own_write_marks"
 	CaptureMapPerf                        = "perf"
 	CaptureMapRing                        = "ring"
 	CaptureMapSlots                       = "slots"
 	CaptureMapWatches                     = "watches"
-	CaptureProgClaimProcess               = "claim_process"
 	CaptureProgFexitDelete                = "fexit_delete"
 	CaptureProgFexitEvict                 = "fexit_evict"
 	CaptureProgFexitLookupDelete          = "fexit_lookup_delete"
@@ -96,6 +95,7 @@ const (
 	CaptureProgKprobePercpuUpdate         = "kprobe_percpu_update"
 	CaptureProgKprobeUpdate               = "kprobe_update"
 	CaptureProgKretprobeAny               = "kretprobe_any"
+	CaptureProgSetOwnProcess              = "set_own_process"
 	CaptureVarEmitOwn                     = "emit_own"
 	CaptureVarOwnProcess                  = "own_process"
 	CaptureVarUsePerf                     = "use_perf"
@@ -143,7 +143,6 @@ type CaptureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
-	ClaimProcess               *ebpf.ProgramSpec `ebpf:"claim_process"`
 	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
 	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
 	FexitLookupDelete          *ebpf.ProgramSpec `ebpf:"fexit_lookup_delete"`
@@ -166,18 +165,19 @@ type CaptureProgramSpecs struct {
 	KprobePercpuUpdate         *ebpf.ProgramSpec `ebpf:"kprobe_percpu_update"`
 	KprobeUpdate               *ebpf.ProgramSpec `ebpf:"kprobe_update"`
 	KretprobeAny               *ebpf.ProgramSpec `ebpf:"kretprobe_any"`
+	SetOwnProcess              *ebpf.ProgramSpec `ebpf:"set_own_process"`
 }
 
 // CaptureMapSpecs contains maps before they are loaded into the kernel.
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureMapSpecs struct {
-	Frames    *ebpf.MapSpec `ebpf:"frames"`
-	OwnWriter *ebpf.MapSpec `ebpf:"own_writer"`
-	Perf      *ebpf.MapSpec `ebpf:"perf"`
-	Ring      *ebpf.MapSpec `ebpf:"ring"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Watches   *ebpf.MapSpec `ebpf:"watches"`
+	Frames        *ebpf.MapSpec `ebpf:"frames"`
+	OwnWriteMarks *ebpf.MapSpec `ebpf:"own_write_marks"`
+	Perf          *ebpf.MapSpec `ebpf:"perf"`
+	Ring          *ebpf.MapSpec `ebpf:"ring"`
+	Slots         *ebpf.MapSpec `ebpf:"slots"`
+	Watches       *ebpf.MapSpec `ebpf:"watches"`
 }
 
 // CaptureVariableSpecs contains global variables before they are loaded into the kernel.
@@ -209,18 +209,18 @@ func (o *CaptureObjects) Close() error {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CaptureMaps struct {
-	Frames    *ebpf.Map `ebpf:"frames"`
-	OwnWriter *ebpf.Map `ebpf:"own_writer"`
-	Perf      *ebpf.Map `ebpf:"perf"`
-	Ring      *ebpf.Map `ebpf:"ring"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	Watches   *ebpf.Map `ebpf:"watches"`
+	Frames        *ebpf.Map `ebpf:"frames"`
+	OwnWriteMarks *ebpf.Map `ebpf:"own_write_marks"`
+	Perf          *ebpf.Map `ebpf:"perf"`
+	Ring          *ebpf.Map `ebpf:"ring"`
+	Slots         *ebpf.Map `ebpf:"slots"`
+	Watches       *ebpf.Map `ebpf:"watches"`
 }
 
 func (m *CaptureMaps) Close() error {
 	return _CaptureClose(
 		m.Frames,
-		m.OwnWriter,
+		m.OwnWriteMarks,
 		m.Perf,
 		m.Ring,
 		m.Slots,
@@ -241,7 +241,6 @@ type CaptureVariables struct {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
-	ClaimProcess               *ebpf.Program `ebpf:"claim_process"`
 	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
 	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
 	FexitLookupDelete          *ebpf.Program `ebpf:"fexit_lookup_delete"`
@@ -264,11 +263,11 @@ type CapturePrograms struct {
 	KprobePercpuUpdate         *ebpf.Program `ebpf:"kprobe_percpu_update"`
 	KprobeUpdate               *ebpf.Program `ebpf:"kprobe_update"`
 	KretprobeAny               *ebpf.Program `ebpf:"kretprobe_any"`
+	SetOwnProcess              *ebpf.Program `ebpf:"set_own_process"`
 }
 
 func (p *CapturePrograms) Close() error {
 	return _CaptureClose(
-		p.ClaimProcess,
 		p.FexitDelete,
 		p.FexitEvict,
 		p.FexitLookupDelete,
@@ -291,6 +290,7 @@ func (p *CapturePrograms) Close() error {
 		p.KprobePercpuUpdate,
 		p.KprobeUpdate,
 		p.KretprobeAny,
+		p.SetOwnProcess,
 	)
 }
 

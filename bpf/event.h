@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
 /*
- * What a BPF program hands to the daemon, and the one way in which it does.
+ * The events that BPF programs send to syncd, and the code that sends them.
  *
- * Every program that reports a change of a watched map (the hooks, and the feed
- * of tests and benchmarks) includes this file, so that all of them share the
- * filter, the sequence numbers, the accounting and the buffer.
+ * Every program that reports changes of a watched map includes this file: the hooks, and the
+ * injector of tests and benchmarks. All of them share the filter, the sequence numbers, the
+ * counters and the buffer.
  */
 #ifndef MAPSYNC_EVENT_H
 #define MAPSYNC_EVENT_H
@@ -21,8 +21,8 @@
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
-/* A kind is a program that emits. Each has slots of its own, because only runs
- * of one program keep each other out (or nest like interrupts do). */
+/* A kind identifies a program that emits events. Each kind has its own slots, because only runs of
+ * the same program exclude each other, or nest like interrupts. */
 enum kind {
 	KIND_UPDATE,
 	KIND_LRU_UPDATE,
@@ -36,18 +36,18 @@ enum kind {
 	KIND_PERCPU_SYSCALL,
 	KIND_PERCPU_LOOKUP_DELETE,
 	KIND_LRU_PERCPU_LOOKUP_DELETE,
-	KIND_FEED,
+	KIND_INJECTED,
 	KINDS,
 };
 
-/* Process, soft interrupt and hard interrupt can each be inside one program. */
+/* A process, a soft interrupt and a hard interrupt can each be inside one program. */
 #define LEVELS 3
 #define SLOTS (KINDS * LEVELS)
 
-/* event heads each record; key and value follow, each padded to 8 bytes.
- * Mirrored by capture/event.go. */
+/* event is the head of each event in the buffer. Key and value follow, each padded to 8 bytes.
+ * Mirrored by syncd/capture/event.go. */
 struct event {
-	__u64 seq;  /* of this CPU and slot, from 1, one for each attempt */
+	__u64 seq;  /* number within this CPU and slot, from 1, one for each attempt */
 	__u64 time; /* bpf_ktime_get_ns */
 	__u32 map_id;
 	__u16 cpu;
@@ -55,41 +55,40 @@ struct event {
 	__u8 op_context; /* op << 4 | context */
 };
 
-/* slot is where one program builds its event on one CPU at one nesting level,
- * and counts. User space maps the array and reads the counters in place.
- * Mirrored by capture/slots.go. */
+/* slot is the memory in which one program builds its event on one CPU at one nesting level. It also
+ * holds the counters, which user space reads in place through a memory mapping. Mirrored by
+ * syncd/capture/slots.go. */
 struct slot {
-	__u64 depth;   /* runs now inside this kind on this CPU (level 0 only) */
+	__u64 depth;   /* runs of this kind in progress on this CPU (level 0 only) */
 	__u64 seq;     /* events attempted */
 	__u64 seen;    /* runs for a watched map */
-	__u64 failed;  /* the kernel refused the write: no event */
-	__u64 own;     /* the daemon's own writes: no event */
-	__u64 lost;    /* the buffer was full: an event attempted and not delivered */
-	__u64 nested;  /* deeper than LEVELS: not even attempted (level 0 only) */
-	__u64 preempt_count; /* address of this CPU's preempt count, 0 until known */
+	__u64 failed;  /* writes that the kernel refused: no event */
+	__u64 own;     /* syncd's own writes: no event */
+	__u64 lost;    /* events attempted and not delivered, because the buffer was full */
+	__u64 nested;  /* runs nested deeper than LEVELS: no event attempted (level 0 only) */
+	__u64 preempt_count; /* address of this CPU's preempt count, 0 until resolved */
 	struct event event;
 	__u8 data[MAX_KEY + MAX_VALUE + 16]; /* 16: the verifier rounds both up */
 };
 
-/* watch is what user space says of a map it watches. It writes them in place: a
- * bpf(2) write of a hash map would count as a run that each kprobe on this host
- * has skipped. */
+/* watch describes a watched map. User space writes it in place through a memory mapping: a bpf(2)
+ * write to a hash map would increase the count of skipped runs of each kprobe on this host. */
 struct watch {
-	__u32 id; /* 0: none */
+	__u32 id; /* 0: unused */
 	__u32 key_size;
-	__u32 value_size; /* 0: events carry the key alone */
-	__u32 more;	  /* another map's id may stand in the next place */
+	__u32 value_size; /* 0: events contain the key only */
+	__u32 probe_next;  /* the next bucket may contain the watch of another map */
 };
 
-/* Where the watch of a map stands: at its id modulo WATCHES, or in one of the next
- * places when others have taken that. Mirrored by capture/watches.go. */
-#define WATCHES 4096
-#define PROBES 64 /* as many as maps can be watched */
+/* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if
+ * other maps occupy it. Mirrored by syncd/capture/watches.go. */
+#define WATCH_BUCKETS 4096
+#define WATCH_PROBES 64 /* the maximum number of watched maps */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, WATCHES);
+	__uint(max_entries, WATCH_BUCKETS);
 	__type(key, __u32);
 	__type(value, struct watch);
 } watches SEC(".maps");
@@ -97,7 +96,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SLOTS); /* times the possible CPUs, set by the loader */
+	__uint(max_entries, SLOTS); /* multiplied by the number of possible CPUs, set by the loader */
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
@@ -107,7 +106,7 @@ struct {
 	__uint(max_entries, 4096); /* set by the loader */
 } ring SEC(".maps");
 
-/* A sleepable program may not even name a perf buffer. */
+/* The verifier rejects a sleepable program that refers to a perf buffer. */
 #ifndef RING_ONLY
 struct {
 	__uint(type, BPF_MAP_TYPE_PERF_EVENT_ARRAY);
@@ -115,7 +114,7 @@ struct {
 	__uint(value_size, sizeof(__u32));
 } perf SEC(".maps");
 
-/* Which of the two buffers carries the events. */
+/* Selects the buffer that carries the events. */
 volatile const bool use_perf = false;
 #endif
 
@@ -128,19 +127,18 @@ static __always_inline long output(void *ctx, void *data, __u32 len)
 	return bpf_ringbuf_output(&ring, data, len, 0);
 }
 
-/* watch_of returns NULL for a map that is not watched: nearly always at the first
- * look. */
+/* watch_of returns NULL for a map that is not watched. The first probe nearly always decides. */
 static __always_inline struct watch *watch_of(__u32 id)
 {
-	for (__u32 i = 0; i < PROBES; i++) {
-		__u32 at = (id + i) % WATCHES;
+	for (__u32 i = 0; i < WATCH_PROBES; i++) {
+		__u32 at = (id + i) % WATCH_BUCKETS;
 		struct watch *w = bpf_map_lookup_elem(&watches, &at);
 
 		if (!w)
 			return NULL;
 		if (w->id == id)
 			return w;
-		if (!w->more)
+		if (!w->probe_next)
 			return NULL;
 	}
 	return NULL;
@@ -153,8 +151,8 @@ static __always_inline struct slot *slot_at(__u32 kind, __u32 level)
 	return bpf_map_lookup_elem(&slots, &i);
 }
 
-/* enter returns the slot for this run, or NULL when it is nested too deep. base
- * gets the slot that leave() needs. Interrupts nest, so plain increments do. */
+/* enter returns the slot for this run, or NULL if the nesting is too deep. It sets base to the slot
+ * that leave() needs. Interrupts nest, so plain increments are safe. */
 static __always_inline struct slot *enter(__u32 kind, struct slot **base, __u32 *level)
 {
 	struct slot *s = slot_at(kind, 0);
@@ -181,20 +179,20 @@ static __always_inline void leave(struct slot *base)
 	base->depth--;
 }
 
-/* Read a size right where it is checked and used: kernels before 6.4 forget the
- * bounds of a number that the compiler keeps on the stack meanwhile. */
+/* Reads a size directly before it is checked and used. On kernels before 6.4 the verifier loses the
+ * bounds of a number that the compiler spills to the stack in between. */
 #define READ_SIZE(size) (*(const volatile __u32 *)&(size))
 
-/* The same for a number that is no size in memory: say once more, where the compiler
- * cannot know it, what is so. */
+/* The same for a number that is not read from memory: repeats a bounds check that always holds. The
+ * asm statement keeps the compiler from removing it. */
 #define BOUND(v, most)                                                                      \
 	asm volatile("" : "+r"(v));                                                         \
 	if (v > (most))                                                                     \
 		goto lost
 
-/* emit sends the change in s to user space. A number is used up before the
- * attempt, so that user space sees a gap where one fails. key and value are
- * kernel addresses; a NULL value means that the operation has none. */
+/* emit sends the change in s to user space. It uses a sequence number before the attempt, so user
+ * space detects a gap if the attempt fails. key and value are kernel addresses. value is NULL for
+ * operations without a value. */
 static __always_inline void emit(void *ctx, struct slot *s, __u32 slot, __u32 id,
 				 const struct watch *w, enum op op, enum context context,
 				 const void *key, const void *value)

@@ -1,4 +1,4 @@
-// Package deploy holds what is deployed beside the program to what the program has.
+// Package deploy tests that the files in this directory match the program.
 package deploy
 
 import (
@@ -27,11 +27,11 @@ var (
 	runbookLink = regexp.MustCompile(`runbook\.md#(\S+)$`)
 )
 
-// targetLabels are those that Prometheus, or the setting cluster, gives each sample.
+// targetLabels are the labels that Prometheus or the setting cluster adds to each sample.
 var targetLabels = []string{"instance", "job", "cluster"}
 
-// runbook is what the page has, and what it says of metrics: another test sees to it
-// that these are the metrics of the program.
+// runbook is the runbook page with its metrics. Another test verifies that these are the metrics of
+// the program.
 type runbook struct {
 	page    *handbook.Page
 	metrics map[string]handbook.Metric
@@ -50,8 +50,8 @@ func readRunbook(t *testing.T) *runbook {
 	return &runbook{page, metrics}
 }
 
-// checkExpr says what is wrong with the metrics in an expression, their labels and what is
-// done with them.
+// checkExpr returns an error for an unknown metric or label in an expression, or for an operation that
+// does not fit the metric's type.
 func (r *runbook) checkExpr(expr string) error {
 	for _, name := range metricName.FindAllString(expr, -1) {
 		m, ok := r.metrics[name]
@@ -92,7 +92,7 @@ func (r *runbook) checkExpr(expr string) error {
 	return nil
 }
 
-// checkValue says what is wrong with a matcher's label, or a value of it.
+// checkValue returns an error for an unknown label, or for an unknown value of it.
 func checkValue(m handbook.Metric, label, pattern string) error {
 	values, ok := m.Labels[label]
 	if !ok {
@@ -106,7 +106,7 @@ func checkValue(m handbook.Metric, label, pattern string) error {
 	return nil
 }
 
-// checkLabel says whether no metric of an expression has a label.
+// checkLabel returns an error if none of the metrics of an expression has the label.
 func (r *runbook) checkLabel(expr, label string) error {
 	if slices.Contains(targetLabels, label) {
 		return nil
@@ -119,7 +119,7 @@ func (r *runbook) checkLabel(expr, label string) error {
 	return fmt.Errorf("nothing in %s has a label %s", expr, label)
 }
 
-// checkLink says whether a link to the runbook leads nowhere.
+// checkLink returns an error if a link does not refer to a section of the runbook.
 func (r *runbook) checkLink(link string) error {
 	anchor := runbookLink.FindStringSubmatch(link)
 	if anchor == nil || r.page.Find(anchor[1]) == nil {
@@ -155,33 +155,33 @@ func TestAlerts(t *testing.T) {
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
 			if !strings.HasPrefix(rule.Alert, "Mapsync") || seen[rule.Alert] {
-				t.Errorf("alert %q has no name of its own", rule.Alert)
+				t.Errorf("alert %q: name: want a unique non-empty name", rule.Alert)
 			}
 			seen[rule.Alert] = true
 			if err := r.checkExpr(rule.Expr); err != nil || rule.Expr == "" {
-				t.Errorf("%s: %q: %v", rule.Alert, rule.Expr, err)
+				t.Errorf("%s: expression %q: got error %v", rule.Alert, rule.Expr, err)
 			}
 			if wait, err := time.ParseDuration(rule.For); err != nil || wait < time.Minute {
-				t.Errorf("%s fires after %q: %v", rule.Alert, rule.For, err)
+				t.Errorf("%s: for: got %q, error %v", rule.Alert, rule.For, err)
 			}
 			if s := rule.Labels["severity"]; s != "page" && s != "ticket" {
-				t.Errorf("%s has severity %q", rule.Alert, s)
+				t.Errorf("%s: severity: got %q", rule.Alert, s)
 			}
 			if err := r.checkLink(rule.Annotations["runbook_url"]); err != nil {
-				t.Errorf("%s: %v", rule.Alert, err)
+				t.Errorf("%s: got error %v", rule.Alert, err)
 			}
 			for _, label := range usedLabel.FindAllStringSubmatch(rule.Annotations["summary"], -1) {
 				if err := r.checkLabel(rule.Expr, label[1]); err != nil {
-					t.Errorf("%s: %v", rule.Alert, err)
+					t.Errorf("%s: got error %v", rule.Alert, err)
 				}
 			}
 			if rule.Annotations["summary"] == "" {
-				t.Errorf("%s does not say what is wrong", rule.Alert)
+				t.Errorf("%s: summary: got none", rule.Alert)
 			}
 		}
 	}
 	if len(seen) == 0 {
-		t.Error("there are no alerts")
+		t.Error("alerts: got none")
 	}
 }
 
@@ -211,28 +211,28 @@ func TestDashboard(t *testing.T) {
 	ids, places := make(map[int]bool), make(map[[2]int]bool)
 	for _, p := range d.Panels {
 		if p.ID == 0 || ids[p.ID] || len(p.Targets) == 0 {
-			t.Errorf("panel %q has number %d, which another has, or shows nothing", p.Title, p.ID)
+			t.Errorf("panel %q: got duplicate number %d or no query", p.Title, p.ID)
 		}
 		ids[p.ID] = true
 		for x := range p.GridPos.W {
 			for y := range p.GridPos.H {
 				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
 				if at[0] >= 24 || places[at] {
-					t.Fatalf("panel %q lies over another, or outside", p.Title)
+					t.Fatalf("panel %q: got an overlap or a position outside the grid", p.Title)
 				}
 				places[at] = true
 			}
 		}
 		if err := r.checkLink(p.Description); err != nil {
-			t.Errorf("panel %q: %v", p.Title, err)
+			t.Errorf("panel %q: got error %v", p.Title, err)
 		}
 		for _, target := range p.Targets {
 			if err := r.checkExpr(target.Expr); err != nil || !metricName.MatchString(target.Expr) {
-				t.Errorf("panel %q: %q: %v", p.Title, target.Expr, err)
+				t.Errorf("panel %q: expression %q: got error %v", p.Title, target.Expr, err)
 			}
 			for _, label := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
 				if err := r.checkLabel(target.Expr, label[1]); err != nil {
-					t.Errorf("panel %q: %v", p.Title, err)
+					t.Errorf("panel %q: got error %v", p.Title, err)
 				}
 			}
 		}
@@ -240,16 +240,16 @@ func TestDashboard(t *testing.T) {
 	for _, v := range d.Templating.List {
 		for _, name := range metricName.FindAllString(v.Query, -1) {
 			if r.metrics[name].Name == "" {
-				t.Errorf("variable %s asks for %s, which there is not", v.Name, name)
+				t.Errorf("variable %s: got unknown metric %s", v.Name, name)
 			}
 		}
 	}
 	if len(d.Panels) == 0 || d.Title == "" {
-		t.Error("the dashboard is empty")
+		t.Error("dashboard: got no panels")
 	}
 }
 
-func TestWrongExpressionsAreNoticed(t *testing.T) {
+func TestInvalidExpressionsAreDetected(t *testing.T) {
 	r := readRunbook(t)
 	for expr, want := range map[string]string{
 		`mapsync_ready == 0`: "",
@@ -265,10 +265,10 @@ func TestWrongExpressionsAreNoticed(t *testing.T) {
 	} {
 		err := r.checkExpr(expr)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", expr, err, want)
+			t.Errorf("%s: got error %v, want %q", expr, err, want)
 		}
 	}
 	if r.checkLink("file:/x/runbook.md#nowhere") == nil || r.checkLink("file:/x/runbook.md") == nil {
-		t.Error("a link to nowhere is taken for one")
+		t.Error("checkLink of an invalid link: got nil, want an error")
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-// kubecheckProgram builds the parser, which is a module of its own, once.
+// kubecheckProgram builds the manifest parser once. The parser is a separate module.
 var kubecheckProgram = sync.OnceValues(func() (string, error) {
 	built.Store(true)
 	dir, err := os.MkdirTemp("", "kubecheck")
@@ -29,7 +29,7 @@ var kubecheckProgram = sync.OnceValues(func() (string, error) {
 	return dir, nil
 })
 
-var built atomic.Bool // there is something to remove
+var built atomic.Bool // kubecheckProgram has created files to remove
 
 func TestMain(m *testing.M) {
 	code := m.Run()
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// kubecheck parses a manifest strictly, and returns its objects as JSON, or what is wrong.
+// kubecheck parses a manifest strictly. It returns the objects as JSON, or the parser's error.
 func kubecheck(t *testing.T, path string) (string, error) {
 	t.Helper()
 	dir, err := kubecheckProgram()
@@ -52,7 +52,7 @@ func kubecheck(t *testing.T, path string) (string, error) {
 	return out + errs, err
 }
 
-// daemonSet is what of the manifest is about confinement.
+// daemonSet holds the security settings of the manifest.
 type daemonSet struct {
 	Kind string
 	Spec struct {
@@ -88,7 +88,7 @@ type daemonSet struct {
 func TestDaemonSetIsConfined(t *testing.T) {
 	out, err := kubecheck(t, "daemonset.yaml")
 	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("kubecheck: got %v\n%s", err, out)
 	}
 	var set daemonSet
 	if err := json.Unmarshal([]byte(out), &set); err != nil {
@@ -96,40 +96,40 @@ func TestDaemonSetIsConfined(t *testing.T) {
 	}
 	pod := set.Spec.Template.Spec
 	if set.Kind != "DaemonSet" || len(pod.Containers) != 1 || pod.HostPID || pod.HostIPC {
-		t.Fatalf("%+v", set)
+		t.Fatalf("DaemonSet: got %+v", set)
 	}
 	c := pod.Containers[0]
 	s := c.SecurityContext
 	is := func(b *bool, want bool) bool { return b != nil && *b == want }
 	if !is(s.Privileged, false) || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) ||
 		!is(pod.AutomountServiceAccountToken, false) || s.SeccompProfile.Type != "RuntimeDefault" {
-		t.Errorf("%+v", s)
+		t.Errorf("security context: got %+v", s)
 	}
 	if !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || slices.Contains(s.Capabilities.Add, "SYS_ADMIN") {
-		t.Errorf("capabilities %+v", s.Capabilities)
+		t.Errorf("capabilities: got %+v", s.Capabilities)
 	}
 	if c.Resources.Limits["memory"] == "" || c.Resources.Requests["memory"] == "" || c.Resources.Requests["cpu"] == "" {
-		t.Errorf("resources %+v", c.Resources)
+		t.Errorf("resources: got %+v", c.Resources)
 	}
-	// No Secret that all nodes can read: each has its own on its host.
+	// The manifest must not use a Secret that all nodes can read: each host has its own secrets.
 	for _, v := range pod.Volumes {
 		if v.Secret != nil {
-			t.Errorf("volume %s gives each node the secrets of all", v.Name)
+			t.Errorf("volume %s: got a volume that exposes all secrets to each node", v.Name)
 		}
 	}
 	for _, m := range c.VolumeMounts {
 		if wants := m.Name == "config" || m.Name == "tls"; m.ReadOnly != wants {
-			t.Errorf("%s is mounted read-only: %t", m.MountPath, m.ReadOnly)
+			t.Errorf("mount %s: read-only: got %t", m.MountPath, m.ReadOnly)
 		}
 	}
 	for _, arg := range c.Args {
 		if strings.Contains(arg, "$(ADDRESS)") && !strings.Contains(arg, "=[$(ADDRESS)]:") {
-			t.Errorf("%s is not a valid address on an IPv6 host", arg)
+			t.Errorf("argument %s: want a valid address on an IPv6 host", arg)
 		}
 	}
 }
 
-// A misspelt field is an error.
+// TestManifestsAreParsedStrictly verifies that a misspelt field is an error.
 func TestManifestsAreParsedStrictly(t *testing.T) {
 	text, err := os.ReadFile("daemonset.yaml")
 	if err != nil {
@@ -141,11 +141,12 @@ func TestManifestsAreParsedStrictly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := kubecheck(t, path); err == nil || !strings.Contains(out, "readonlyRootFilesystem") {
-		t.Errorf("%v\n%s", err, out)
+		t.Errorf("misspelt field: got %v\n%s", err, out)
 	}
 }
 
-// keepalived accepts the configuration, and syncd alone never takes the address away.
+// TestKeepalivedConfiguration verifies that keepalived accepts the configuration, and that syncd alone
+// never removes the address.
 func TestKeepalivedConfiguration(t *testing.T) {
 	text, err := os.ReadFile("keepalived.conf")
 	if err != nil {
@@ -153,19 +154,19 @@ func TestKeepalivedConfiguration(t *testing.T) {
 	}
 	for _, want := range []string{"enable_script_security", "script_user mapsync", "\n    weight -60", "\n    fall 3"} {
 		if !strings.Contains(string(text), want) {
-			t.Errorf("no %q", strings.TrimSpace(want))
+			t.Errorf("keepalived.conf: want %q in it", strings.TrimSpace(want))
 		}
 	}
 	needs(t, "keepalived")
-	// With a script in the file keepalived 2.2 ends its test by a signal to itself, whatever it
-	// found: what it says counts.
+	// If the file contains a script, keepalived 2.2 always ends its test with a signal to itself.
+	// Therefore the test checks its output.
 	verify := func(change ...string) string {
 		change = append(change, "script_user mapsync", "script_user nobody", "/usr/local/bin/syncd", "/bin/true")
 		path := filepath.Join(t.TempDir(), "keepalived.conf")
 		if err := os.WriteFile(path, []byte(strings.NewReplacer(change...).Replace(string(text))), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		// In a network of its own, with the interface that the file names.
+		// In a separate network namespace, with the interface of the file.
 		out, errs, _ := command(t, "unshare", "--net", "sh", "-c",
 			"ip link add eth0 type veth peer name eth1 && ip link set eth0 up && exec keepalived --config-test --use-file "+path)
 		return out + errs
@@ -175,7 +176,7 @@ func TestKeepalivedConfiguration(t *testing.T) {
 	}
 	for change, want := range map[string]string{"weight -60": "weihgt", "virtual_router_id": "virtual_id"} {
 		if said := verify(change, want); !strings.Contains(said, want) {
-			t.Errorf("%s instead of %s is not noticed: %q", want, change, said)
+			t.Errorf("%s instead of %s: want an error, got %q", want, change, said)
 		}
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// needs skips a test of a tool that is not installed; scripts/install-deps test installs it.
+// needs skips a test if its tool is not installed. scripts/install-deps test installs the tools.
 func needs(t *testing.T, tool string) {
 	t.Helper()
 	if _, err := exec.LookPath(tool); err != nil {
@@ -36,7 +36,7 @@ func command(t *testing.T, name string, args ...string) (stdout, stderr string, 
 	return out.String(), errs.String(), err
 }
 
-// unitIn copies the unit into a directory, with changes.
+// unitIn copies the unit into a directory, with replacements.
 func unitIn(t *testing.T, dir string, change ...string) string {
 	t.Helper()
 	text, err := os.ReadFile("syncd.service")
@@ -50,7 +50,7 @@ func unitIn(t *testing.T, dir string, change ...string) string {
 	return path
 }
 
-// maxExposure is how much of the host the unit may leave open, as systemd counts it.
+// maxExposure is the maximum exposure level of the unit, as systemd-analyze computes it.
 const maxExposure = 2.0
 
 var exposure = regexp.MustCompile(`Overall exposure level for \S+: (\d+\.\d+)`)
@@ -61,7 +61,7 @@ func TestUnitIsConfined(t *testing.T) {
 		out, errs, err := command(t, "systemd-analyze", "security", "--offline=true", "--no-pager", unitIn(t, t.TempDir(), change...))
 		m := exposure.FindStringSubmatch(out)
 		if err != nil || m == nil {
-			t.Fatalf("%v\n%s%s", err, out, errs)
+			t.Fatalf("systemd-analyze security: got %v\n%s%s", err, out, errs)
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
@@ -70,14 +70,15 @@ func TestUnitIsConfined(t *testing.T) {
 		return n
 	}
 	if n := level(); n > maxExposure {
-		t.Errorf("exposure %.1f, at most %.1f", n, maxExposure)
+		t.Errorf("exposure: got %.1f, want at most %.1f", n, maxExposure)
 	}
 	if n := level("User=mapsync", "User=root"); n <= maxExposure {
-		t.Errorf("exposure %.1f as root", n)
+		t.Errorf("exposure as root: got %.1f", n)
 	}
 }
 
-// systemd-analyze reports a misspelt key on standard error and returns 0.
+// TestUnitIsValid verifies the unit. systemd-analyze reports a misspelt key on standard error and
+// returns 0.
 func TestUnitIsValid(t *testing.T) {
 	needs(t, "systemd-analyze")
 	verify := func(change ...string) string {
@@ -92,11 +93,11 @@ func TestUnitIsValid(t *testing.T) {
 		t.Error(said)
 	}
 	if said := verify("WatchdogSec", "WatchdogSecs"); !strings.Contains(said, "WatchdogSecs") {
-		t.Errorf("a misspelt key is not noticed: %q", said)
+		t.Errorf("misspelt key: want an error, got %q", said)
 	}
 }
 
-// container is a directory that systemd boots from, with the unit in it.
+// container is a root directory from which systemd boots, with the unit in it.
 type container struct {
 	root, extra, bpffs string
 }
@@ -126,7 +127,7 @@ func newContainer(t *testing.T) *container {
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(c.extra, "local/bin/syncd"), "../syncd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("build syncd: got %v\n%s", err, out)
 	}
 	if err := unix.Mount("bpf", c.bpffs, "bpf", 0, ""); err != nil {
 		t.Fatalf("mount a BPF file system (needs root): %v", err)
@@ -146,7 +147,7 @@ func (c *container) file(t *testing.T, dir, name, text string) {
 	}
 }
 
-// probe runs beside the unit, and then ends the container.
+// probe is a unit that runs after the tested unit and then stops the container.
 const probe = `[Unit]
 After=syncd.service
 [Service]
@@ -157,7 +158,7 @@ ExecStart=/bin/sh /etc/probe.sh
 ExecStopPost=/bin/systemctl --no-block poweroff
 `
 
-// probeScript prints facts as lines "name value", and last the status of syncd.
+// probeScript prints facts as lines "name value", followed by the status of syncd.
 const probeScript = `pid=$(systemctl show -P MainPID syncd)
 echo active $(systemctl show -P ActiveState syncd)
 echo user $(ps -o user= -p $pid)
@@ -179,8 +180,9 @@ journalctl -u syncd -o cat >/var/probe.log
 /usr/local/bin/syncd status --json >/var/probe.status
 `
 
-// The unit starts with its sandbox on. As its own user with its own capabilities, syncd opens a
-// pin of root's, reads kernel addresses, notifies systemd, and cannot write elsewhere.
+// TestUnitStartsInItsSandbox verifies that the unit starts with its sandbox. syncd runs as its own
+// user with its own capabilities. It opens a pin of root, reads kernel addresses, notifies systemd,
+// and cannot write elsewhere.
 func TestUnitStartsInItsSandbox(t *testing.T) {
 	needs(t, "systemd-nspawn")
 	c := newContainer(t)
@@ -189,13 +191,13 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if err := m.Pin(filepath.Join(c.bpffs, "ct")); err != nil { // mode 0600, root's
+	if err := m.Pin(filepath.Join(c.bpffs, "ct")); err != nil { // mode 0600, owned by root
 		t.Fatal(err)
 	}
 	c.file(t, c.root, "etc/mapsync/syncd.yaml", "map: [ct=/run/bpf/ct]\nattach: none\nnode-name: n1\n")
 	c.file(t, c.root, "etc/systemd/system/probe.service", probe)
 	c.file(t, c.root, "etc/probe.sh", probeScript)
-	// nspawn has no /sys/fs/bpf.
+	// systemd-nspawn has no /sys/fs/bpf.
 	unitIn(t, filepath.Join(c.root, "etc/systemd/system"), "-/sys/fs/bpf", "-/sys/fs/bpf -/run/bpf")
 	for _, unit := range []string{"probe.service", "syncd.service"} {
 		if err := os.Symlink("../"+unit, filepath.Join(c.root, "etc/systemd/system/multi-user.target.wants", unit)); err != nil {
@@ -209,17 +211,17 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 		"capabilities": fmt.Sprintf("%016x", 1<<unix.CAP_DAC_OVERRIDE|1<<unix.CAP_SYSLOG|1<<unix.CAP_PERFMON|1<<unix.CAP_BPF),
 	} {
 		if facts[name] != want {
-			t.Errorf("%s: %q, want %q", name, facts[name], want)
+			t.Errorf("%s: got %q, want %q", name, facts[name], want)
 		}
 	}
 	if strings.Trim(facts["address"], "0") == "" {
-		t.Error("syncd cannot see kernel addresses, and so could attach no hooks")
+		t.Error("kernel addresses: got hidden, want readable; hooks need them")
 	}
 	if facts["writable"] != "" {
-		t.Errorf("syncd could write %s", facts["writable"])
+		t.Errorf("writable paths: got %s, want none", facts["writable"])
 	}
 	if !strings.Contains(facts["text"], "ready") {
-		t.Errorf("the status that systemd shows is %q", facts["text"])
+		t.Errorf("systemd status text: got %q", facts["text"])
 	}
 	var status struct {
 		Maps []struct{ State, Error string }
@@ -229,14 +231,14 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(data, &status); err != nil || len(status.Maps) != 1 || status.Maps[0].State != "replicating" {
-		t.Errorf("%v %+v", err, status)
+		t.Errorf("status: got error %v, %+v", err, status)
 	}
 	if t.Failed() {
 		t.Log(log)
 	}
 }
 
-// boot runs the container until its probe ends it, and returns what that found.
+// boot runs the container until its probe stops it. It returns the facts and the log.
 func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -244,7 +246,7 @@ func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
 	cmd := exec.CommandContext(ctx, "systemd-nspawn", "--register=no", "--keep-unit", "--directory="+c.root,
 		"--overlay-ro=/usr:"+c.extra+":/usr", "--bind="+c.bpffs+":/run/bpf", "--capability=all",
 		"--system-call-filter=bpf perf_event_open", "--console=read-only", "--boot", "systemd.unit=multi-user.target")
-	// Otherwise nspawn itself hides what the unit's own sandbox has to be tried on.
+	// Otherwise systemd-nspawn itself hides the files that the unit's own sandbox must hide.
 	cmd.Env = append(os.Environ(), "SYSTEMD_NSPAWN_API_VFS_WRITABLE=1")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 10 * time.Second
@@ -253,7 +255,7 @@ func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
 	err := cmd.Run()
 	text, readErr := os.ReadFile(filepath.Join(c.root, "var/probe"))
 	if readErr != nil {
-		t.Fatalf("%v %v\n%s", err, readErr, console.String())
+		t.Fatalf("boot container: got %v; read probe: %v\n%s", err, readErr, console.String())
 	}
 	facts = make(map[string]string)
 	for line := range strings.Lines(string(text)) {

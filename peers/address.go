@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// maxName is the longest node name: the longest DNS name, for a name must fit
-// into a certificate.
+// maxName is the maximum length of a node name in bytes. It equals the maximum length of a DNS name,
+// because certificates contain node names.
 const maxName = 253
 
-// CheckNodeName returns an error if name cannot be a node's name. A name stands
-// in certificates as a DNS name, in logs and in metric labels, so it is made of
-// dot-separated labels of letters, digits, '-' and '_', at most 253 bytes.
+// CheckNodeName returns an error if name is not a valid node name. Certificates contain a node name as
+// a DNS name. Logs and metric labels contain it too. A valid name consists of dot-separated labels of
+// letters, digits, '-' and '_', and has at most 253 bytes.
 func CheckNodeName(name string) error {
 	if name == "" {
 		return errors.New("node name is empty")
@@ -40,8 +40,9 @@ func nameRune(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_'
 }
 
-// checkDialable returns an error if addr is no host:port that another node
-// could dial: the host is missing or a wildcard, or the port is zero.
+// checkDialable returns an error if addr is not a host:port that another node can dial. The host must
+// be present and must not be a wildcard or multicast address. An IP address must not have a zone. The
+// port must not be 0.
 func checkDialable(addr string) error {
 	host, port, err := splitPort(addr)
 	if err != nil {
@@ -61,15 +62,15 @@ func checkDialable(addr string) error {
 		return nil
 	}
 	if ip.IsUnspecified() || ip.IsMulticast() {
-		return fmt.Errorf("address %q is a wildcard or multicast address, which nobody can dial", addr)
+		return fmt.Errorf("address %q is a wildcard or multicast address and cannot be dialled", addr)
 	}
 	if ip.Zone() != "" {
-		return fmt.Errorf("address %q has a zone, which means nothing on another host", addr)
+		return fmt.Errorf("address %q has a zone, which is valid on this host only", addr)
 	}
 	return nil
 }
 
-// splitPort splits host:port and checks that the port is a number.
+// splitPort splits host:port. It returns an error if the port is not a number from 0 to 65535.
 func splitPort(addr string) (host string, port uint16, err error) {
 	host, service, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -82,7 +83,7 @@ func splitPort(addr string) (host string, port uint16, err error) {
 	return host, uint16(number), nil
 }
 
-// hostOf returns the host of a host:port, or all of addr if it is none.
+// hostOf returns the host of a host:port, or addr itself if it is not a host:port.
 func hostOf(addr string) string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil {
@@ -91,10 +92,10 @@ func hostOf(addr string) string {
 	return host
 }
 
-// CheckExposure returns an error if addr (host:port) can be reached from other
-// hosts although what is served there is not secured (by TLS, or by a gossip
-// key), unless insecure allows just that. Loopback addresses and "localhost"
-// are always allowed; any other host name is not, for what it means can change.
+// CheckExposure returns an error if other hosts can reach an unsecured addr (host:port). A listener is
+// secured by TLS or by a gossip key. insecure permits an unsecured addr. Loopback addresses and
+// "localhost" are always allowed. Any other host name is refused, because it may resolve to another
+// address later.
 func CheckExposure(addr string, secured, insecure bool) error {
 	host, _, err := splitPort(addr)
 	if err != nil {
@@ -106,6 +107,6 @@ func CheckExposure(addr string, secured, insecure bool) error {
 	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() {
 		return nil
 	}
-	return fmt.Errorf("refuse to use %s without encryption: whoever reaches it could read and change the replicated maps; "+
+	return fmt.Errorf("refuse to use %s without encryption: any host that reaches it can read and change the replicated maps; "+
 		"configure TLS and a gossip key, use a loopback address, or allow it with --insecure", addr)
 }

@@ -16,8 +16,8 @@ import (
 	"mapsync/internal/testcert"
 )
 
-// madeCA is a CA of which a test chooses everything.
-type madeCA struct {
+// testCA is a CA whose certificate fields a test can set.
+type testCA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	pem  []byte
@@ -41,7 +41,7 @@ func newSerial(t *testing.T) *big.Int {
 	return n
 }
 
-// sign makes the certificate of a public key.
+// sign creates the certificate of a public key.
 func sign(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa.PrivateKey) (*x509.Certificate, []byte) {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
@@ -55,8 +55,8 @@ func sign(t *testing.T, template, parent *x509.Certificate, key, signer *ecdsa.P
 	return cert, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-// makeCA makes a CA that a parent signs, or itself if that is nil.
-func makeCA(t *testing.T, name string, parent *madeCA, change func(*x509.Certificate)) *madeCA {
+// makeCA creates a CA. parent signs it, or it is self-signed if parent is nil.
+func makeCA(t *testing.T, name string, parent *testCA, change func(*x509.Certificate)) *testCA {
 	t.Helper()
 	template := &x509.Certificate{
 		SerialNumber: newSerial(t), Subject: pkix.Name{CommonName: name},
@@ -66,7 +66,7 @@ func makeCA(t *testing.T, name string, parent *madeCA, change func(*x509.Certifi
 	if change != nil {
 		change(template)
 	}
-	ca := &madeCA{key: newKey(t)}
+	ca := &testCA{key: newKey(t)}
 	signer, key := template, ca.key
 	if parent != nil {
 		signer, key = parent.cert, parent.key
@@ -75,8 +75,8 @@ func makeCA(t *testing.T, name string, parent *madeCA, change func(*x509.Certifi
 	return ca
 }
 
-// issue makes a node's files: its certificate with a chain behind it, and a CA file.
-func (ca *madeCA) issue(t *testing.T, node string, caFile []byte, chain ...*madeCA) (testcert.Pair, *x509.Certificate) {
+// issue creates a node's files: its certificate followed by a chain, its key, and a CA file.
+func (ca *testCA) issue(t *testing.T, node string, caFile []byte, chain ...*testCA) (testcert.Pair, *x509.Certificate) {
 	t.Helper()
 	key := newKey(t)
 	leaf, text := sign(t, &x509.Certificate{
@@ -99,8 +99,8 @@ func (ca *madeCA) issue(t *testing.T, node string, caFile []byte, chain ...*made
 	return p, leaf
 }
 
-// list makes a revocation list, in PEM.
-func (ca *madeCA) list(t *testing.T, change func(*x509.RevocationList), certs ...*x509.Certificate) []byte {
+// crl creates a revocation list in PEM.
+func (ca *testCA) crl(t *testing.T, change func(*x509.RevocationList), certs ...*x509.Certificate) []byte {
 	t.Helper()
 	l := &x509.RevocationList{Number: big.NewInt(7), ThisUpdate: time.Now().Add(-time.Minute), NextUpdate: time.Now().Add(time.Hour)}
 	for _, c := range certs {
@@ -116,26 +116,26 @@ func (ca *madeCA) list(t *testing.T, change func(*x509.RevocationList), certs ..
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-func fileOf(t *testing.T, data ...[]byte) string {
+func tempFile(t *testing.T, data ...[]byte) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "file")
 	write(t, path, bytes.Join(data, nil))
 	return path
 }
 
-func withList(path string) func(*CredentialsOptions) {
+func withCRL(path string) func(*CredentialsOptions) {
 	return func(o *CredentialsOptions) { o.CRLFile = path }
 }
 
-// calls reports the error of a node's call to a server.
-func calls(t *testing.T, server secured, pair testcert.Pair, node string) error {
+// callServer returns the error of a node's call to a server.
+func callServer(t *testing.T, server testCredentials, pair testcert.Pair, node string) error {
 	t.Helper()
 	return call(t, dial(t, load(t, pair, node), serve(t, server), "lb1"), node)
 }
 
-// TestEndOfTheCA: it is warned about and shown as the end of the certificate, and the errors name
-// the CA.
-func TestEndOfTheCA(t *testing.T) {
+// TestExpiringCA verifies that an expiring CA causes a warning and limits NotAfter, and that errors
+// contain the CA's name.
+func TestExpiringCA(t *testing.T) {
 	t.Parallel()
 	end := time.Now().Add(2 * time.Hour).Truncate(time.Second)
 	ca := makeCA(t, "old ca", nil, func(c *x509.Certificate) { c.NotAfter = end })
@@ -143,46 +143,47 @@ func TestEndOfTheCA(t *testing.T) {
 	peer, _ := ca.issue(t, "lb2", ca.pem)
 	s := load(t, own, "lb1")
 	if s.logs.count("level=WARN", "old ca", "expires soon") != 1 {
-		t.Errorf("no warning of the CA's end in:\n%s", s.logs)
+		t.Errorf("log: got no warning about the CA's expiry in:\n%s", s.logs)
 	}
 	if got := s.Stats().NotAfter; !got.Equal(end) {
-		t.Errorf("the end shown is %v, want %v", got, end)
+		t.Errorf("NotAfter: got %v, want %v", got, end)
 	}
-	if err := calls(t, s, peer, "lb2"); err != nil {
+	if err := callServer(t, s, peer, "lb2"); err != nil {
 		t.Fatal(err)
 	}
 	after := end.Add(time.Minute)
 	s.Recheck(after)
 	if n := s.Stats().Dropped[ReasonExpired]; n != 1 {
-		t.Errorf("%d connections ended with the CA, want 1", n)
+		t.Errorf("connections dropped after the CA's expiry: got %d, want 1", n)
 	}
 	if s.logs.count("level=ERROR", "old ca", "renew the CA's certificate") != 1 {
-		t.Errorf("no error that names the CA in:\n%s", s.logs)
+		t.Errorf("log: got no error with the CA's name in:\n%s", s.logs)
 	}
-	_, err := s.opts.Load().loadMaterial(after)
-	_, again := s.opts.Load().loadMaterial(after.Add(time.Minute))
+	_, err := s.opts.Load().loadTLSState(after)
+	_, again := s.opts.Load().loadTLSState(after.Add(time.Minute))
 	if err == nil || again == nil || err.Error() != again.Error() {
-		t.Errorf("two looks at the same files: %v, %v", err, again)
+		t.Errorf("errors of two loads of the same files: got %v and %v, want equal errors", err, again)
 	}
 }
 
-// TestChainsWithTwoEnds: of two chains the one that ends later counts.
-func TestChainsWithTwoEnds(t *testing.T) {
+// TestLatestExpiringChainCounts verifies that the chain that expires last determines the expiry.
+func TestLatestExpiringChainCounts(t *testing.T) {
 	t.Parallel()
 	root := makeCA(t, "root", nil, nil)
 	sub := makeCA(t, "sub", root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
-	longer := &madeCA{key: sub.key}
+	longer := &testCA{key: sub.key}
 	template := *sub.cert
 	template.NotAfter = time.Now().Add(200 * time.Hour).Truncate(time.Second)
 	longer.cert, longer.pem = sign(t, &template, root.cert, sub.key, root.key)
 	own, _ := sub.issue(t, "lb1", root.pem, sub, longer)
 	s := load(t, own, "lb1")
 	if got := s.Stats().NotAfter; !got.Equal(template.NotAfter) {
-		t.Errorf("the certificate ends at %v, want %v", got, template.NotAfter)
+		t.Errorf("certificate expiry: got %v, want %v", got, template.NotAfter)
 	}
 }
 
-// TestRevokedIntermediate: one that stands in the CA file, too, is refused nevertheless.
+// TestRevokedIntermediate verifies that a revoked intermediate is refused even if the CA file contains
+// it.
 func TestRevokedIntermediate(t *testing.T) {
 	t.Parallel()
 	root := makeCA(t, "root", nil, nil)
@@ -191,73 +192,75 @@ func TestRevokedIntermediate(t *testing.T) {
 		own, _ := sub.issue(t, "lb1", cas, sub)
 		good, _ := sub.issue(t, "lb2", cas, sub)
 		peer, _ := bad.issue(t, "lb2", cas, bad)
-		s := loadWith(t, own, "lb1", withList(fileOf(t, root.list(t, nil, bad.cert))))
-		if err := calls(t, s, good, "lb2"); err != nil {
-			t.Errorf("%s in the CA file: %v", name, err)
+		s := loadWith(t, own, "lb1", withCRL(tempFile(t, root.crl(t, nil, bad.cert))))
+		if err := callServer(t, s, good, "lb2"); err != nil {
+			t.Errorf("%s in the CA file: got error %v, want nil", name, err)
 		}
-		if err := calls(t, s, peer, "lb2"); err == nil {
-			t.Errorf("%s in the CA file: a node of the revoked intermediate may call", name)
+		if err := callServer(t, s, peer, "lb2"); err == nil {
+			t.Errorf("%s in the CA file: call with a certificate of the revoked intermediate: got no error, want one", name)
 		}
 	}
 }
 
-// TestListOfACAWithTwoKeys: it counts for what the CA signed with either.
-func TestListOfACAWithTwoKeys(t *testing.T) {
+// TestRevocationListOfCAWithTwoKeys verifies that a CA's list applies to certificates signed with
+// either of its keys.
+func TestRevocationListOfCAWithTwoKeys(t *testing.T) {
 	t.Parallel()
 	old, renewed := makeCA(t, "ca", nil, nil), makeCA(t, "ca", nil, nil)
 	cas := append(bytes.Clone(old.pem), renewed.pem...)
 	own, _ := renewed.issue(t, "lb1", cas)
 	peer, leaf := old.issue(t, "lb2", cas)
-	s := loadWith(t, own, "lb1", withList(fileOf(t, renewed.list(t, nil, leaf))))
-	if err := calls(t, s, peer, "lb2"); err == nil {
-		t.Error("a certificate on the current list may call")
+	s := loadWith(t, own, "lb1", withCRL(tempFile(t, renewed.crl(t, nil, leaf))))
+	if err := callServer(t, s, peer, "lb2"); err == nil {
+		t.Error("call with a certificate on the current list: got no error, want one")
 	}
 }
 
-// TestListsOfTwoCAsOfOneName: the serial numbers of one do not revoke certificates of the other.
-func TestListsOfTwoCAsOfOneName(t *testing.T) {
+// TestRevocationListsOfCAsWithEqualNames verifies that serial numbers of one CA do not revoke
+// certificates of another CA.
+func TestRevocationListsOfCAsWithEqualNames(t *testing.T) {
 	t.Parallel()
 	old, next := makeCA(t, "ca", nil, nil), makeCA(t, "ca", nil, nil)
 	cas := append(bytes.Clone(old.pem), next.pem...)
 	own, _ := next.issue(t, "lb1", cas)
 	peer, leaf := next.issue(t, "lb2", cas)
-	s := loadWith(t, own, "lb1", withList(fileOf(t, old.list(t, nil, leaf, next.cert), next.list(t, nil)))) // as if it had issued those numbers
-	if err := calls(t, s, peer, "lb2"); err != nil {
+	s := loadWith(t, own, "lb1", withCRL(tempFile(t, old.crl(t, nil, leaf, next.cert), next.crl(t, nil)))) // as if it had issued these serial numbers
+	if err := callServer(t, s, peer, "lb2"); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestRevokedCrossCertificate: a chain without it is enough.
+// TestRevokedCrossCertificate verifies that one chain without the revoked certificate is sufficient.
 func TestRevokedCrossCertificate(t *testing.T) {
 	t.Parallel()
 	former, root := makeCA(t, "former", nil, nil), makeCA(t, "root", nil, nil)
 	template := *root.cert
 	template.SerialNumber = newSerial(t)
-	cross := &madeCA{key: root.key}
+	cross := &testCA{key: root.key}
 	cross.cert, cross.pem = sign(t, &template, former.cert, root.key, former.key)
 	sub := makeCA(t, "sub", root, nil)
-	lists := withList(fileOf(t, former.list(t, nil, cross.cert), root.list(t, nil)))
+	lists := withCRL(tempFile(t, former.crl(t, nil, cross.cert), root.crl(t, nil)))
 	cas := append(bytes.Clone(former.pem), root.pem...)
 	own, _ := sub.issue(t, "lb1", cas, sub)
 	peer, _ := sub.issue(t, "lb2", cas, sub, cross)
-	if err := calls(t, loadWith(t, own, "lb1", lists), peer, "lb2"); err != nil {
+	if err := callServer(t, loadWith(t, own, "lb1", lists), peer, "lb2"); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestEndOfAnIntermediate: the advice names the file that has it.
-func TestEndOfAnIntermediate(t *testing.T) {
+// TestExpiringIntermediateCA verifies that the advice contains the file of the expiring intermediate.
+func TestExpiringIntermediateCA(t *testing.T) {
 	t.Parallel()
 	root := makeCA(t, "root", nil, nil)
 	sub := makeCA(t, "sub", root, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(time.Hour) })
 	own, _ := sub.issue(t, "lb1", root.pem, sub)
 	if a := load(t, own, "lb1").Advice(); len(a) != 1 || a[0].File != own.CertFile {
-		t.Errorf("%+v, want one for %s", a, own.CertFile)
+		t.Errorf("advice: got %+v, want one for %s", a, own.CertFile)
 	}
 }
 
-// TestBundles: what else stands in the files of certificate authorities does no harm.
-func TestBundles(t *testing.T) {
+// TestCABundleFormats verifies that additional content in CA bundle files is accepted.
+func TestCABundleFormats(t *testing.T) {
 	t.Parallel()
 	ca := makeCA(t, "ca", nil, nil)
 	template := *ca.cert
@@ -274,9 +277,9 @@ func TestBundles(t *testing.T) {
 	} {
 		own, _ := ca.issue(t, "lb1", data)
 		peer, _ := ca.issue(t, "lb2", data)
-		s := loadWith(t, own, "lb1", withList(fileOf(t, ca.list(t, nil))))
-		if err := calls(t, s, peer, "lb2"); err != nil || len(s.Advice()) > 0 {
-			t.Errorf("%s: %v, %v", name, err, s.Advice())
+		s := loadWith(t, own, "lb1", withCRL(tempFile(t, ca.crl(t, nil))))
+		if err := callServer(t, s, peer, "lb2"); err != nil || len(s.Advice()) > 0 {
+			t.Errorf("%s: got error %v, advice %v", name, err, s.Advice())
 		}
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// stacksOf returns the stacks of goroutines that have a text and not another one, those of tests
-// aside.
+// stacksOf returns the stacks of goroutines that contain text and do not contain not. It omits the
+// goroutines of tests.
 func stacksOf(text, not string) (list []string) {
 	buf := make([]byte, 8<<20)
 	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
@@ -19,16 +19,17 @@ func stacksOf(text, not string) (list []string) {
 	return list
 }
 
-// When Close has returned no goroutine of this package runs. Those of memberlist end within three
-// eighths of the dead time, and its timers log and change nothing.
-func TestNoGoroutineOutlivesClose(t *testing.T) {
+// TestCloseEndsGoroutines verifies that no goroutine of this package runs after Close returns.
+// memberlist's goroutines end within three eighths of the dead time. Its timers log and change
+// nothing.
+func TestCloseEndsGoroutines(t *testing.T) {
 	const deadTime = time.Second
 	short := func(o *Options) { o.DeadTime = deadTime }
 	a := start(t, "a", short)
 	join := func(o *Options) { o.DeadTime, o.Join = deadTime, []string{a.GossipAddr()} }
 	b, c := start(t, "b", join), start(t, "c", join)
 	eventually(t, 10*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
-	c.kill(t) // a and b probe it, suspect it and time that
+	c.kill(t) // a and b probe c and suspect it, which starts timers
 	time.Sleep(deadTime / 2)
 	for _, n := range []*node{a, b} {
 		if err := n.Close(); err != nil {
@@ -39,19 +40,19 @@ func TestNoGoroutineOutlivesClose(t *testing.T) {
 		}
 	}
 	for _, stack := range stacksOf("mapsync/peers.", "hashicorp/memberlist.") {
-		t.Errorf("outlives Close:\n%s", stack)
+		t.Errorf("goroutine still running after Close:\n%s", stack)
 	}
 	lines, members := a.logs.count("")+b.logs.count(""), len(a.Members())+len(b.Members())
-	// The slack is for a machine that is busy.
+	// The slack allows for a busy machine.
 	const bound, slack = 3 * deadTime / 8, 5 * time.Second
 	began := time.Now()
 	eventually(t, bound+slack, "goroutines of memberlist end", func() bool { return len(stacksOf("hashicorp/memberlist.", "testing.tRunner")) == 0 })
 	t.Logf("memberlist's goroutines ended after %s", time.Since(began))
 	time.Sleep(2*deadTime + deadTime/2 - time.Since(began)) // the timers have fired
 	if n := a.logs.count("") + b.logs.count(""); n != lines {
-		t.Errorf("%d lines were logged after Close:\n%s\n%s", n-lines, a.logs, b.logs)
+		t.Errorf("lines logged after Close: got %d, want 0:\n%s\n%s", n-lines, a.logs, b.logs)
 	}
 	if n := len(a.Members()) + len(b.Members()); n != members {
-		t.Errorf("members changed after Close: %d, were %d", n, members)
+		t.Errorf("members after Close: got %d, want %d", n, members)
 	}
 }

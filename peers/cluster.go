@@ -19,95 +19,93 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Member is another node that lives, as far as this node knows.
+// Member is another node that this node considers alive.
 type Member struct {
 	// Name is unique among the nodes.
 	Name string
-	// Incarnation grows with each start of the node's process.
+	// Incarnation increases with each start of the node's process.
 	Incarnation uint64
-	// ServiceAddr is the host:port of its streams.
+	// ServiceAddr is the host:port at which the node serves streams.
 	ServiceAddr string
-	// GossipAddr is the IP:port of its gossip.
+	// GossipAddr is the node's IP:port for gossip.
 	GossipAddr string
 }
 
-// Stats is a snapshot of a Cluster's counters.
+// Stats is a snapshot of the counters of a Cluster.
 type Stats struct {
 	// Members is the number of other live nodes.
 	Members int
-	// HealthScore is 0 if this node can keep the pace of gossip, and grows up
-	// to 2 as its probes fail for reasons that look like its own.
+	// HealthScore is memberlist's health score of this node, from 0 (healthy) to 2. It grows when
+	// probes fail for reasons that indicate a problem on this node.
 	HealthScore int
-	// Joined, Updated and Gone count nodes that came, that changed their
-	// incarnation or address without being missed, and that left or died.
+	// Joined counts nodes that joined. Updated counts members that changed their incarnation or
+	// address without being detected as dead. Gone counts nodes that left or died.
 	Joined, Updated, Gone uint64
-	// JoinAttempts and JoinFailures count addresses contacted to join.
+	// JoinAttempts and JoinFailures count addresses that this node contacted to join, and those that
+	// failed.
 	JoinAttempts, JoinFailures uint64
-	// KeyDiffers, PeerPlain and PeerEncrypted count messages and contacts that
-	// failed because the peer has another gossip key, none, or, while this node
-	// has none, one.
-	KeyDiffers, PeerPlain, PeerEncrypted uint64
-	// BadMeta counts signs of life that were ignored because the node's name or
-	// meta data did not parse.
+	// KeyDiffers counts messages and contacts that failed because the peer has another gossip key.
+	// PeerUnencrypted counts those that failed because only this node has a key. PeerEncrypted counts
+	// those that failed because only the peer has a key.
+	KeyDiffers, PeerUnencrypted, PeerEncrypted uint64
+	// BadMeta counts alive messages that were ignored because the node's name or metadata is invalid.
 	BadMeta uint64
 	// NameConflicts counts checks that found two live nodes with one name.
 	NameConflicts uint64
-	// LogsSuppressed counts messages held back by rate limits.
+	// LogsSuppressed counts messages that rate limits suppressed.
 	LogsSuppressed uint64
-	// Rejected counts incoming connections that were ended by a limit, by cause.
-	// The map is the caller's.
+	// Rejected counts incoming connections that a limit ended, by cause. The caller owns the map.
 	Rejected map[string]uint64
 }
 
-// counters are the live form of the counters in Stats.
+// counters holds the atomic counters behind Stats.
 type counters struct {
 	joined, updated, gone      atomic.Uint64
 	joinAttempts, joinFailures atomic.Uint64
-	keyTrouble                 [keyTroubles]atomic.Uint64
+	keyMismatch                [keyMismatches]atomic.Uint64
 	badMeta, nameConflicts     atomic.Uint64
 }
 
-// Cluster is this node's membership. Its methods may be called from any
-// goroutine.
+// Cluster is this node's view of the membership. Its methods are safe for concurrent use.
 type Cluster struct {
-	opts     Options
-	self     netip.AddrPort
-	list     *memberlist.Memberlist
-	ring     *memberlist.Keyring // nil: gossip is plain
-	keysMu   sync.Mutex          // held while the ring changes
-	log      *slog.Logger
-	gate     *gate
-	moves    *gate // of log lines about members that come, change or go
-	lines    *lineWriter
-	limiter  *Limiter
-	counters counters
+	opts           Options
+	self           netip.AddrPort
+	list           *memberlist.Memberlist
+	keyring        *memberlist.Keyring // nil: gossip is not encrypted
+	keysMu         sync.Mutex          // held while the keyring changes
+	log            *slog.Logger
+	logLimit       *logLimiter
+	memberLogLimit *logLimiter // limits log lines about members that join, change or leave
+	memberlistLog  *memberlistLog
+	limiter        *Limiter
+	counters       counters
 
-	// hangUp ends every dial and conversation that this node began.
-	hangUp  context.CancelFunc
-	running atomic.Bool
-	closed  chan struct{}
-	// over is set once memberlist has stopped. Its timers may fire after that, and change nothing.
-	over atomic.Bool
-	// stopMu makes leaving and shutting down exclude each other: the library
-	// panics when asked to leave after its shutdown.
+	// cancelDials ends every dial and every connection that this node opened.
+	cancelDials context.CancelFunc
+	running     atomic.Bool
+	closed      chan struct{}
+	// stopped is set once memberlist has stopped. Timers of memberlist that fire later then change
+	// nothing.
+	stopped atomic.Bool
+	// stopMu serialises leaving and shutdown. memberlist panics if it leaves after its shutdown.
 	stopMu sync.Mutex
 
-	mu      sync.Mutex
-	members map[string]Member
-	lost    map[string]lostNode
-	names   map[string]time.Time // that gossip has, and when it had them last
-	// mistaken are addresses of members that are not who gossip takes them for.
-	mistaken  map[string]struct{}
-	conflicts map[conflict]struct{}
-	// contested is when another node last claimed this node's name.
-	contested   time.Time
-	subscribers map[int]chan<- struct{}
-	nextSub     int
-	joinErr     error
+	mu        sync.Mutex
+	members   map[string]Member
+	lost      map[string]lostNode
+	seenNames map[string]time.Time // names present in gossip, with the time at which each was last seen
+	// refreshAddrs holds the gossip addresses of members whose gossip state is outdated.
+	refreshAddrs map[string]struct{}
+	conflicts    map[conflict]struct{}
+	// ownNameConflictAt is the time at which another node last used this node's name.
+	ownNameConflictAt time.Time
+	subscribers       map[int]chan<- struct{}
+	nextSub           int
+	joinErr           error
 }
 
-// New binds the gossip address and answers gossip from then on; Run joins the
-// others. A Cluster that is never run must be closed.
+// New binds the gossip address and answers gossip from then on. Run joins the other nodes. The caller
+// must close a Cluster that it never runs.
 func New(opts Options) (*Cluster, error) {
 	opts = opts.withDefaults()
 	if err := opts.check(); err != nil {
@@ -115,20 +113,20 @@ func New(opts Options) (*Cluster, error) {
 	}
 	ctx, hangUp := context.WithCancel(context.Background())
 	c := &Cluster{
-		opts:        opts,
-		log:         opts.Logger,
-		gate:        newGate(logEvery),
-		moves:       newGate(movesEvery),
-		hangUp:      hangUp,
-		closed:      make(chan struct{}),
-		members:     make(map[string]Member),
-		lost:        make(map[string]lostNode),
-		names:       make(map[string]time.Time),
-		mistaken:    make(map[string]struct{}),
-		conflicts:   make(map[conflict]struct{}),
-		subscribers: make(map[int]chan<- struct{}),
+		opts:           opts,
+		log:            opts.Logger,
+		logLimit:       newLogLimiter(logEvery),
+		memberLogLimit: newLogLimiter(memberLogEvery),
+		cancelDials:    hangUp,
+		closed:         make(chan struct{}),
+		members:        make(map[string]Member),
+		lost:           make(map[string]lostNode),
+		seenNames:      make(map[string]time.Time),
+		refreshAddrs:   make(map[string]struct{}),
+		conflicts:      make(map[conflict]struct{}),
+		subscribers:    make(map[int]chan<- struct{}),
 	}
-	c.lines = newLineWriter(c)
+	c.memberlistLog = newMemberlistLog(c)
 	if err := c.create(ctx); err != nil {
 		hangUp()
 		return nil, fmt.Errorf("start gossip on %s: %w", opts.BindAddr, err)
@@ -146,8 +144,8 @@ func (c *Cluster) create(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.ring = conf.Keyring
-	conf.Logger = log.New(c.lines, "", 0)
+	c.keyring = conf.Keyring
+	conf.Logger = log.New(c.memberlistLog, "", 0)
 	conf.Delegate, conf.Events, conf.Conflict, conf.Alive = delegate{c}, delegate{c}, delegate{c}, delegate{c}
 	inner, err := listen(bind, conf.Logger)
 	if err != nil {
@@ -169,8 +167,8 @@ func (c *Cluster) create(ctx context.Context) error {
 	return nil
 }
 
-// bindAttempts is how often a free port is looked for: it must be free for TCP
-// and UDP alike, and the kernel promises only the first.
+// bindAttempts is the number of attempts to find a free port. The port must be free for both TCP and
+// UDP, but the kernel guarantees only the first.
 const bindAttempts = 10
 
 func listen(bind netip.AddrPort, logger *log.Logger) (*memberlist.NetTransport, error) {
@@ -180,7 +178,7 @@ func listen(bind netip.AddrPort, logger *log.Logger) (*memberlist.NetTransport, 
 		Logger:    logger,
 	}
 	if bind.Addr() == netip.IPv6Unspecified() {
-		// No address at all is both families, also where IPv6 is switched off.
+		// An empty address binds both address families. It also works where IPv6 is disabled.
 		conf.BindAddrs[0] = ""
 	}
 	attempts := 1
@@ -197,20 +195,19 @@ func listen(bind netip.AddrPort, logger *log.Logger) (*memberlist.NetTransport, 
 	return nil, err
 }
 
-// GossipAddr returns the IP:port that this node advertises for its gossip.
+// GossipAddr returns the IP:port that this node advertises for gossip.
 func (c *Cluster) GossipAddr() string { return c.self.String() }
 
-// Members returns the other live nodes, in the order of their names. The slice
-// is the caller's.
+// Members returns the other live nodes, sorted by name. The caller owns the slice.
 func (c *Cluster) Members() []Member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.SortedFunc(maps.Values(c.members), func(a, b Member) int { return cmp.Compare(a.Name, b.Name) })
 }
 
-// Subscribe sends to ch after every change of Members, without waiting: a
-// channel with room for one misses nothing, as what counts is the latest state.
-// The returned function ends that; it may be called more than once.
+// Subscribe sends to ch after every change of Members, without blocking. A channel with a buffer of
+// one is sufficient, because only the latest state matters. The returned function cancels the
+// subscription and may be called more than once.
 func (c *Cluster) Subscribe(ch chan<- struct{}) (cancel func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -224,8 +221,8 @@ func (c *Cluster) Subscribe(ch chan<- struct{}) (cancel func()) {
 	}
 }
 
-// changed tells the subscribers. The caller holds c.mu.
-func (c *Cluster) changed() {
+// notifySubscribers sends to every subscriber without blocking. The caller holds c.mu.
+func (c *Cluster) notifySubscribers() {
 	for _, ch := range c.subscribers {
 		select {
 		case ch <- struct{}{}:
@@ -234,48 +231,47 @@ func (c *Cluster) changed() {
 	}
 }
 
-// JoinError returns why no other node could be joined at the last attempt, with
-// one error an address, or nil once one was reached. It wraps ErrKeyDiffers,
-// ErrPeerPlain or ErrPeerEncrypted where that is the cause.
+// JoinError returns why the last attempt reached no other node, with one error per address. It returns
+// nil once a node was reached. The error wraps ErrKeyDiffers, ErrPeerUnencrypted or ErrPeerEncrypted
+// if that is the cause.
 func (c *Cluster) JoinError() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.joinErr
 }
 
-// Stats returns the counters as they are now.
+// Stats returns the current values of the counters.
 func (c *Cluster) Stats() Stats {
 	c.mu.Lock()
 	members := len(c.members)
 	c.mu.Unlock()
 	n := &c.counters
 	return Stats{
-		Members:        members,
-		HealthScore:    c.list.GetHealthScore(),
-		Joined:         n.joined.Load(),
-		Updated:        n.updated.Load(),
-		Gone:           n.gone.Load(),
-		JoinAttempts:   n.joinAttempts.Load(),
-		JoinFailures:   n.joinFailures.Load(),
-		KeyDiffers:     n.keyTrouble[keyDiffers].Load(),
-		PeerPlain:      n.keyTrouble[peerPlain].Load(),
-		PeerEncrypted:  n.keyTrouble[peerEncrypted].Load(),
-		BadMeta:        n.badMeta.Load(),
-		NameConflicts:  n.nameConflicts.Load(),
-		LogsSuppressed: c.gate.held() + c.moves.held() + c.lines.held(),
-		Rejected:       c.limiter.Rejected(),
+		Members:         members,
+		HealthScore:     c.list.GetHealthScore(),
+		Joined:          n.joined.Load(),
+		Updated:         n.updated.Load(),
+		Gone:            n.gone.Load(),
+		JoinAttempts:    n.joinAttempts.Load(),
+		JoinFailures:    n.joinFailures.Load(),
+		KeyDiffers:      n.keyMismatch[keyDiffers].Load(),
+		PeerUnencrypted: n.keyMismatch[peerUnencrypted].Load(),
+		PeerEncrypted:   n.keyMismatch[peerEncrypted].Load(),
+		BadMeta:         n.badMeta.Load(),
+		NameConflicts:   n.nameConflicts.Load(),
+		LogsSuppressed:  c.logLimit.suppressedCount() + c.memberLogLimit.suppressedCount() + c.memberlistLog.suppressedCount(),
+		Rejected:        c.limiter.Rejected(),
 	}
 }
 
-// Close ends gossip without a farewell: to the others this node dies. It is for
-// a Cluster that is not run, or must stop at once; it makes Run return, and may
-// be called more than once.
+// Close stops gossip without a leave message. The other nodes detect this node as dead. Close is meant
+// for a Cluster that is not run or must stop immediately. It makes Run return and may be called more
+// than once.
 //
-// Of the goroutines, memberlist's alone outlast it: a probe under way, which cannot be
-// interrupted, for up to three eighths of DeadTime, and timers for up to two DeadTimes. They
-// send, log and change nothing.
+// Only goroutines of memberlist outlive Close. A running probe cannot be interrupted and takes up to
+// three eighths of DeadTime. Timers run for up to two DeadTimes. They send, log and change nothing.
 func (c *Cluster) Close() error {
-	c.hangUp()
+	c.cancelDials()
 	c.stopMu.Lock()
 	defer c.stopMu.Unlock()
 	return c.shutdown()
@@ -290,7 +286,7 @@ func (c *Cluster) shutdown() error {
 	}
 	close(c.closed)
 	err := c.list.Shutdown()
-	c.over.Store(true)
+	c.stopped.Store(true)
 	if err != nil {
 		return fmt.Errorf("stop gossip: %w", err)
 	}

@@ -18,17 +18,17 @@ func TestJoinAndLeave(t *testing.T) {
 	a := start(t, "a", keys(keyOne))
 	changes := make(chan struct{}, 1)
 	cancel := a.Subscribe(changes)
-	// c knows only b: the membership must spread.
+	// c joins only b, so gossip must spread the membership.
 	b := start(t, "b", keys(keyOne), joining(a))
 	c := start(t, "c", keys(keyOne), joining(b))
 	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	select {
 	case <-changes:
 	default:
-		t.Error("subscriber was not told of two joins")
+		t.Error("subscriber: got no notification of two joins")
 	}
 	if err := b.JoinError(); err != nil {
-		t.Errorf("JoinError after joining: %v", err)
+		t.Errorf("JoinError after joining: got %v, want nil", err)
 	}
 
 	began := time.Now()
@@ -37,7 +37,7 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	eventually(t, time.Second, "c has left", func() bool { return a.sees(b) && b.sees(a) })
 	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("leaving took %v", took)
+		t.Errorf("leave: got %v, want less", took)
 	}
 	cancel()
 	cancel()
@@ -49,18 +49,18 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	eventually(t, time.Second, "b has left", func() bool { return a.sees() })
 	if len(changes) > 0 {
-		t.Error("told of a change after cancel")
+		t.Error("subscriber: got a notification after cancel")
 	}
 	if s := a.Stats(); s.Joined != 2 || s.Gone != 2 || s.Members != 0 {
-		t.Errorf("stats %+v, want 2 joined, 2 gone", s)
+		t.Errorf("stats: got %+v, want 2 joined, 2 gone", s)
 	}
 	if err := a.Run(t.Context()); err == nil {
-		t.Error("second Run did not fail")
+		t.Error("second Run: got nil, want an error")
 	}
 }
 
-// A node may be started before those it joins.
-func TestJoinWaits(t *testing.T) {
+// TestJoinRetriesUntilPeerStarts verifies that a node may start before the nodes that it joins.
+func TestJoinRetriesUntilPeerStarts(t *testing.T) {
 	t.Parallel()
 	reserved, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -73,51 +73,52 @@ func TestJoinWaits(t *testing.T) {
 		err := a.JoinError()
 		return err != nil && strings.Contains(err.Error(), addr) && strings.Contains(err.Error(), "no-such-host")
 	})
-	if a.logs.count("level=WARN", "no other node can be reached") != 1 {
-		t.Error("failed join was not logged once")
+	if a.logs.count("level=WARN", "failed to reach any other node, retrying") != 1 {
+		t.Error("failed join: want exactly one log line")
 	}
 	b := start(t, "b", func(o *Options) { o.BindAddr = addr })
-	eventually(t, 20*time.Second, "a reaches b", func() bool { return a.sees(b) && b.sees(a) })
+	eventually(t, 20*time.Second, "a joins b", func() bool { return a.sees(b) && b.sees(a) })
 	if err := a.JoinError(); err != nil {
-		t.Errorf("JoinError after joining: %v", err)
+		t.Errorf("JoinError after joining: got %v, want nil", err)
 	}
 }
 
-func TestDieAndComeBack(t *testing.T) {
+func TestRestartAtOldAndNewAddress(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a")
 	b := start(t, "b", joining(a))
 	c := start(t, "c", joining(a))
 	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) })
 
-	// On the same address, at once: no death is noticed, only another incarnation.
+	// Restart on the same address at once: the peers detect only another incarnation, no death.
 	c.kill(t)
 	addr := c.GossipAddr()
 	c = start(t, "c", joining(a), func(o *Options) { o.BindAddr = addr })
 	eventually(t, 10*time.Second, "c's new incarnation", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 
-	// On another address, at once: taken when the old address is found dead.
+	// Restart on another address at once: the peers accept it after they detect the old address as
+	// dead.
 	c.kill(t)
 	began := time.Now()
 	c = start(t, "c", joining(a))
 	eventually(t, 15*time.Second, "c at its new address", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
-	t.Logf("taken back at another address after %v", time.Since(began))
+	t.Logf("accepted at another address after %v", time.Since(began))
 
-	// Dead for a while.
+	// Stay dead for some time.
 	c.kill(t)
 	began = time.Now()
-	eventually(t, 10*time.Second, "c is dead", func() bool { return a.sees(b) && b.sees(a) })
-	t.Logf("found dead after %v", time.Since(began))
+	eventually(t, 10*time.Second, "c is detected as dead", func() bool { return a.sees(b) && b.sees(a) })
+	t.Logf("detected as dead after %v", time.Since(began))
 	c = start(t, "c", joining(b))
 	eventually(t, 10*time.Second, "c is back", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	for _, n := range []*node{a, b, c} {
 		if s := n.Stats(); s.NameConflicts != 0 || n.logs.count("level=ERROR") > 0 {
-			t.Errorf("%s took a restart for a conflict: %+v", n.opts.NodeName, s)
+			t.Errorf("%s: restart counted as a name conflict: got %+v", n.opts.NodeName, s)
 		}
 	}
 }
 
-// The defaults promise a time.
+// TestDeadTimeOnLAN verifies the documented detection time of the default profile.
 func TestDeadTimeOnLAN(t *testing.T) {
 	t.Parallel()
 	lan := func(o *Options) { o.Profile = "" }
@@ -127,29 +128,29 @@ func TestDeadTimeOnLAN(t *testing.T) {
 	eventually(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	began := time.Now()
 	c.kill(t)
-	eventually(t, 10*time.Second, "c is dead", func() bool { return a.sees(b) && b.sees(a) })
+	eventually(t, 10*time.Second, "c is detected as dead", func() bool { return a.sees(b) && b.sees(a) })
 	took := time.Since(began)
-	t.Logf("found dead after %v", took)
+	t.Logf("detected as dead after %v", took)
 	if took < time.Second || took > 6*time.Second {
-		t.Errorf("found dead after %v, want about 4 s", took)
+		t.Errorf("detection time: got %v, want about 4 s", took)
 	}
 }
 
-// A lost node is found again although nobody is told to join it.
+// TestRejoin verifies that a node finds a lost node again without a Join address.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a")
 	b := start(t, "b", joining(a))
 	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
 	b.kill(t)
-	eventually(t, 10*time.Second, "b is dead", func() bool { return a.sees() })
+	eventually(t, 10*time.Second, "b is detected as dead", func() bool { return a.sees() })
 	addr := b.GossipAddr()
 	b = start(t, "b", func(o *Options) { o.BindAddr = addr })
-	eventually(t, 15*time.Second, "a finds b", func() bool { return a.sees(b) && b.sees(a) })
+	eventually(t, 15*time.Second, "a rejoins b", func() bool { return a.sees(b) && b.sees(a) })
 }
 
-// A member that is not who gossip takes it for is asked, and nobody else. Gossip alone would find
-// out too, later.
+// TestRefresh verifies that Refresh contacts only the given member. Gossip alone would update the
+// member later.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a")
@@ -159,12 +160,12 @@ func TestRefresh(t *testing.T) {
 	a.Refresh("nobody")
 	time.Sleep(3 * a.tick())
 	if n := a.Stats().JoinAttempts; n != before {
-		t.Errorf("%d joins for nobody", n-before)
+		t.Errorf("joins without a known member: got %d, want 0", n-before)
 	}
 	a.Refresh("b")
-	eventually(t, 5*time.Second, "b was asked", func() bool { return a.Stats().JoinAttempts > before })
+	eventually(t, 5*time.Second, "a contacts b", func() bool { return a.Stats().JoinAttempts > before })
 	if s := a.Stats(); s.JoinFailures != 0 || !a.sees(b) {
-		t.Errorf("%+v", s)
+		t.Errorf("stats: got %+v", s)
 	}
 }
 
@@ -175,12 +176,12 @@ func TestNameConflict(t *testing.T) {
 	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
 	impostor := start(t, "b", joining(a))
 	for _, n := range []*node{a, impostor} {
-		eventually(t, 10*time.Second, "the conflict is noticed", func() bool {
+		eventually(t, 10*time.Second, "the conflict is detected", func() bool {
 			return n.Stats().NameConflicts > 0 && n.logs.count("level=ERROR", "two live nodes have the same name", "name=b") == 1
 		})
 	}
 	if !a.sees(b) {
-		t.Errorf("the first holder of the name was lost: %v", a.Members())
+		t.Errorf("members: first owner of the name missing: got %v", a.Members())
 	}
 }
 
@@ -196,11 +197,11 @@ func TestCloseWithoutRun(t *testing.T) {
 		}
 	}
 	if err := c.Run(context.Background()); err != nil {
-		t.Errorf("Run after Close: %v", err)
+		t.Errorf("Run after Close: got %v, want nil", err)
 	}
 }
 
-// A peer that accepts and says nothing does not hold up a shutdown.
+// TestStopWhileJoining verifies that an unresponsive peer does not delay a shutdown.
 func TestStopWhileJoining(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -219,11 +220,11 @@ func TestStopWhileJoining(t *testing.T) {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > time.Second {
-		t.Errorf("stopping took %v", took)
+		t.Errorf("stop: took %v", took)
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejectsInvalidOptions(t *testing.T) {
 	t.Parallel()
 	good := Options{NodeName: "a", Incarnation: 1, BindAddr: "127.0.0.1:0", ServiceAddr: "127.0.0.1:7947"}
 	taken, err := New(good)
@@ -251,9 +252,9 @@ func TestNewRefuses(t *testing.T) {
 		c, err := New(opts)
 		if err == nil {
 			_ = c.Close()
-			t.Errorf("New succeeded, want an error with %q", want)
+			t.Errorf("New: got nil, want an error with %q", want)
 		} else if !strings.Contains(err.Error(), want) {
-			t.Errorf("error %q, want %q in it", err, want)
+			t.Errorf("New: got error %q, want it to contain %q", err, want)
 		}
 	}
 }
@@ -280,7 +281,7 @@ func TestCheckExposure(t *testing.T) {
 	} {
 		err := CheckExposure(test.addr, test.secured, test.insecure)
 		if (err == nil) != test.ok {
-			t.Errorf("CheckExposure(%q, %v, %v) = %v", test.addr, test.secured, test.insecure, err)
+			t.Errorf("CheckExposure(%q, %v, %v): got %v", test.addr, test.secured, test.insecure, err)
 		}
 	}
 }

@@ -13,76 +13,76 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// CredentialsOptions name the files that secure the streams.
+// CredentialsOptions names the files that secure the streams.
 type CredentialsOptions struct {
-	// CertFile holds this node's certificate, followed by intermediates, in PEM.
-	// It must be for server and client authentication.
+	// CertFile is a PEM file with this node's certificate, followed by intermediates. The certificate
+	// must permit server and client authentication.
 	CertFile string
-	// KeyFile holds its private key in PEM.
+	// KeyFile is a PEM file with the private key of the certificate.
 	KeyFile string
-	// CAFile holds the CA certificates that sign the nodes' certificates, in PEM.
+	// CAFile is a PEM file with the CA certificates that sign the nodes' certificates.
 	CAFile string
-	// CRLFile holds revocation lists of these CAs, in PEM; none if it is empty.
+	// CRLFile is a PEM file with revocation lists of these CAs. Empty disables revocation checks.
 	CRLFile string
-	// AllowedNames are patterns of DNS names, IP addresses and URIs of the certificates that
-	// may replicate; see MatchName. Empty allows every certificate of the CA that matches none
-	// of Observers.
+	// AllowedNames are patterns of DNS names, IP addresses and URIs of the certificates that may
+	// replicate; see MatchName. Empty allows every certificate of the CA that matches none of
+	// Observers.
 	AllowedNames []string
-	// Observers are patterns of those that may observe. Empty allows none.
+	// Observers are patterns of the certificates that may observe. Empty allows none.
 	Observers []string
-	// NodeName must be among the certificate's DNS names.
+	// NodeName must be one of the certificate's DNS names.
 	NodeName string
-	// Logger gets refusals and reloads; nothing is logged by default.
+	// Logger receives refusals and reloads. By default, nothing is logged.
 	Logger *slog.Logger
 }
 
-// CredentialsStats is a snapshot of a Credentials' counters.
+// CredentialsStats is a snapshot of the counters of a Credentials.
 type CredentialsStats struct {
 	// Secure is false for Insecure.
 	Secure bool
-	// NotBefore and NotAfter are when the certificate in use becomes valid and when it expires, or
-	// the CA's if that is earlier.
+	// NotBefore and NotAfter bound the validity of the certificate in use. NotAfter is the end of the
+	// CA's validity if that is earlier.
 	NotBefore, NotAfter time.Time
-	// NextUpdate is when the first of the revocation lists is out of date, 0 if none says it.
+	// NextUpdate is the time at which the first revocation list becomes outdated, or 0 if no list
+	// states it.
 	NextUpdate time.Time
-	// Reloads counts changed files taken into use, ReloadErrors changed files
-	// that could not be.
+	// Reloads counts changed files that are in use. ReloadErrors counts changed files that could not
+	// be loaded.
 	Reloads, ReloadErrors uint64
-	// Accepted and Dialled count handshakes that succeeded, by side.
+	// Accepted and Dialled count successful handshakes, by side.
 	Accepted, Dialled uint64
-	// AcceptRefused and DialRefused count connections that did not come about,
-	// by side. The maps are the caller's.
+	// AcceptRefused and DialRefused count failed connection attempts, by side and reason. The caller
+	// owns the maps.
 	AcceptRefused, DialRefused map[Reason]uint64
-	// Dropped counts open connections that were ended because the peer's
-	// certificate is not accepted any longer. The map is the caller's.
+	// Dropped counts connections that Run ended because it rejected the peer's certificate, by reason.
+	// The caller owns the map.
 	Dropped map[Reason]uint64
-	// LogsSuppressed counts messages held back by rate limits.
+	// LogsSuppressed counts messages that rate limits suppressed.
 	LogsSuppressed uint64
 }
 
-// Credentials secures the streams between nodes. Its methods may be called from
-// any goroutine.
+// Credentials secures the streams between nodes. Its methods are safe for concurrent use.
 type Credentials struct {
-	opts atomic.Pointer[CredentialsOptions] // replaced by Prepare
-	log  *slog.Logger
-	gate *gate
+	opts     atomic.Pointer[CredentialsOptions] // replaced by Prepare
+	log      *slog.Logger
+	logLimit *logLimiter
 
-	mu      sync.Mutex
-	current *material // nil if insecure; replaced, never changed but for its stamps
-	looked  time.Time
-	looking bool // a goroutine reads the files
-	failure reloadFailure
-	advised *gate // for each advice on the material in use
-	stats   CredentialsStats
-	tracked map[*trackedConn]struct{}
+	mu             sync.Mutex
+	current        *tlsState // nil if insecure; replaced as a whole, only its stamps change in place
+	lastCheck      time.Time
+	checking       bool // a goroutine reads the files
+	failure        reloadFailure
+	adviceLogLimit *logLimiter // limits each advice on the files in use
+	stats          CredentialsStats
+	tracked        map[*trackedConn]struct{}
 
-	recheckMu sync.Mutex // one Recheck at a time
+	recheckMu sync.Mutex // held during Recheck, which runs once at a time
 }
 
-// NewCredentials loads the files and checks that peers will accept them: mutual
-// TLS 1.3, in which both sides verify each other against the CA and the client
-// verifies the node's name. The files are looked at again at handshakes and by
-// Stats, at most once a second; what is new and valid serves the next handshake.
+// NewCredentials loads the files and checks that peers will accept them. The streams use mutual TLS
+// 1.3. Both sides verify each other against the CA, and the client verifies the node's name.
+// Handshakes and Stats check the files for changes, at most once per second. Valid new files apply to
+// the next handshake.
 func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	if opts.CertFile == "" || opts.KeyFile == "" || opts.CAFile == "" {
 		return nil, errors.New("load TLS files: certificate, key and CA file are needed, all three")
@@ -95,24 +95,23 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	}
 	c := newCredentials(opts)
 	now := time.Now()
-	m, err := opts.loadMaterial(now)
+	m, err := opts.loadTLSState(now)
 	if err != nil {
 		return nil, fmt.Errorf("load TLS files: %w", err)
 	}
-	c.current, c.looked = m, now
-	c.advise(m, now)
+	c.current, c.lastCheck = m, now
+	c.logAdvice(m, now)
 	return c, nil
 }
 
-// Insecure returns credentials without any security, for tests and for networks
-// that are trusted as a whole. It counts and names the one mistake it can see:
-// a peer that speaks TLS.
+// Insecure returns credentials without any security, for tests and for fully trusted networks.
+// Insecure credentials detect, count and log only one misconfiguration: a peer that uses TLS.
 func Insecure(logger *slog.Logger) *Credentials {
 	return InsecureWith(CredentialsOptions{Logger: logger})
 }
 
-// InsecureWith is Insecure with the AllowedNames and Observers of the options,
-// which are matched with the name that a caller gives.
+// InsecureWith is Insecure with the AllowedNames and Observers of the options. These are matched
+// against the name that the caller gives.
 func InsecureWith(opts CredentialsOptions) *Credentials {
 	return newCredentials(CredentialsOptions{Logger: opts.Logger, AllowedNames: opts.AllowedNames, Observers: opts.Observers})
 }
@@ -122,10 +121,10 @@ func newCredentials(opts CredentialsOptions) *Credentials {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Credentials{
-		log:  opts.Logger,
-		gate: newGate(logEvery),
+		log:      opts.Logger,
+		logLimit: newLogLimiter(logEvery),
 
-		advised: newGate(adviseEvery),
+		adviceLogLimit: newLogLimiter(adviseEvery),
 
 		tracked: make(map[*trackedConn]struct{}),
 		stats: CredentialsStats{
@@ -146,30 +145,30 @@ func (c *Credentials) Server() credentials.TransportCredentials {
 	return &transportCredentials{c: c}
 }
 
-// Client returns the credentials for dialling node. Its certificate must carry
-// that name, whatever address it is dialled at.
+// Client returns the credentials for dialling node. The server's certificate must contain that name,
+// regardless of the dialled address.
 func (c *Credentials) Client(node string) credentials.TransportCredentials {
 	return &transportCredentials{c: c, node: node}
 }
 
-// Stats returns the counters as they are now, after a look at the files.
+// Stats checks the files for changes and returns the current values of the counters.
 func (c *Credentials) Stats() CredentialsStats {
-	m := c.material()
+	m := c.currentState()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.stats
 	s.Secure = c.Secure()
 	if m != nil {
-		s.NotBefore, s.NotAfter, s.NextUpdate = m.ending.NotBefore, m.ending.NotAfter, m.nextUpdate()
+		s.NotBefore, s.NotAfter, s.NextUpdate = m.expiringCert.NotBefore, m.expiringCert.NotAfter, m.nextUpdate()
 	}
 	s.AcceptRefused = maps.Clone(s.AcceptRefused)
 	s.DialRefused = maps.Clone(s.DialRefused)
 	s.Dropped = maps.Clone(s.Dropped)
-	s.LogsSuppressed = c.gate.held()
+	s.LogsSuppressed = c.logLimit.suppressedCount()
 	return s
 }
 
-// refused counts and logs a connection that did not come about.
+// refused counts and logs a failed connection attempt.
 func (c *Credentials) refused(server bool, err *RefusedError) {
 	c.mu.Lock()
 	if server {
@@ -183,8 +182,8 @@ func (c *Credentials) refused(server bool, err *RefusedError) {
 		log.Debug("connection ended during its handshake")
 		return
 	}
-	// A client's port is another one each time.
-	if !c.gate.allow(fmt.Sprint(server, err.Reason, hostOf(err.Remote))) {
+	// The client's port differs in each attempt, so the key contains only the host.
+	if !c.logLimit.allow(fmt.Sprint(server, err.Reason, hostOf(err.Remote))) {
 		return
 	}
 	if server {

@@ -22,13 +22,13 @@ import (
 	"mapsync/internal/testcert"
 )
 
-// secured is a Credentials with what it logged.
-type secured struct {
+// testCredentials is a Credentials with its log.
+type testCredentials struct {
 	*Credentials
-	logs *logBook
+	logs *logBuffer
 }
 
-// authority is a CA in a directory of its own.
+// authority creates a CA in its own directory.
 func authority(t *testing.T) *testcert.CA {
 	t.Helper()
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
@@ -47,26 +47,26 @@ func issue(t *testing.T, ca *testcert.CA, node string, opts testcert.Options) te
 	return pair
 }
 
-func optionsOf(pair testcert.Pair, node string, logs *logBook) CredentialsOptions {
+func optionsOf(pair testcert.Pair, node string, logs *logBuffer) CredentialsOptions {
 	return CredentialsOptions{CertFile: pair.CertFile, KeyFile: pair.KeyFile, CAFile: pair.CAFile, NodeName: node, Logger: logs.logger()}
 }
 
-func load(t *testing.T, pair testcert.Pair, node string) secured {
+func load(t *testing.T, pair testcert.Pair, node string) testCredentials {
 	t.Helper()
-	logs := &logBook{}
+	logs := &logBuffer{}
 	c, err := NewCredentials(optionsOf(pair, node, logs))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return secured{c, logs}
+	return testCredentials{c, logs}
 }
 
-func insecureWithLog() secured {
-	logs := &logBook{}
-	return secured{Insecure(logs.logger()), logs}
+func insecureWithLog() testCredentials {
+	logs := &logBuffer{}
+	return testCredentials{Insecure(logs.logger()), logs}
 }
 
-// trusting returns pair with a CA file that holds both CAs.
+// trusting returns pair with a CA file that contains all cas.
 func trusting(t *testing.T, pair testcert.Pair, cas ...*testcert.CA) testcert.Pair {
 	t.Helper()
 	var all []byte
@@ -84,8 +84,8 @@ func trusting(t *testing.T, pair testcert.Pair, cas ...*testcert.CA) testcert.Pa
 	return pair
 }
 
-// serve runs a gRPC server that verifies its callers, and returns its address.
-func serve(t *testing.T, c secured) string {
+// serve runs a gRPC server that verifies its callers. It returns its address.
+func serve(t *testing.T, c testCredentials) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -114,7 +114,7 @@ func serve(t *testing.T, c secured) string {
 	return listener.Addr().String()
 }
 
-func dial(t *testing.T, c secured, addr, node string) healthpb.HealthClient {
+func dial(t *testing.T, c testCredentials, addr, node string) healthpb.HealthClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(c.Client(node)))
 	if err != nil {
@@ -129,7 +129,7 @@ func dial(t *testing.T, c secured, addr, node string) healthpb.HealthClient {
 	return healthpb.NewHealthClient(conn)
 }
 
-// call calls as the given node.
+// call makes a call with the given node name.
 func call(t *testing.T, client healthpb.HealthClient, as string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -149,46 +149,46 @@ func TestMutualTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := call(t, stub, "lb3")
-	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "calls itself node lb3, but its certificate is for lb1") {
-		t.Errorf("lb1 as lb3: %v", err)
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "node name is lb3, but its certificate is for lb1") {
+		t.Errorf("call of lb1 as lb3: got %v, want PermissionDenied", err)
 	}
 	if s := server.Stats(); s.Accepted != 1 || s.AcceptRefused[ReasonWrongName] != 1 || !s.Secure {
-		t.Errorf("server stats %+v", s)
+		t.Errorf("server stats: got %+v", s)
 	}
 	if server.logs.count("level=ERROR", "refused a connection", "reason=wrong_name", "remote=127.0.0.1") != 1 {
-		t.Error("the false name was not logged once")
+		t.Error("wrong node name: want exactly one log line")
 	}
 	if s := client.Stats(); s.Dialled != 1 || len(s.DialRefused) != 0 || time.Until(s.NotAfter) < time.Hour {
-		t.Errorf("client stats %+v", s)
+		t.Errorf("client stats: got %+v", s)
 	}
 }
 
-// refusal is what each side must say.
-type refusal struct {
+// refusalCase is a refused connection with the expected reason and cause on each side.
+type refusalCase struct {
 	name                       string
-	server, client             func(*testing.T) secured
+	server, client             func(*testing.T) testCredentials
 	serverReason, clientReason Reason
 	serverCause, clientCause   string
 }
 
-func TestRefusals(t *testing.T) {
+func TestHandshakeErrors(t *testing.T) {
 	t.Parallel()
 	ca, other := authority(t), authority(t)
 	past, future := time.Now().Add(-48*time.Hour), time.Now().Add(48*time.Hour)
 	old := testcert.Options{NotBefore: past.Add(-time.Hour), NotAfter: past.Add(time.Hour)}
 	coming := testcert.Options{NotBefore: future.Add(-time.Hour), NotAfter: future.Add(time.Hour)}
-	plain := func(*testing.T) secured { return insecureWithLog() }
-	of := func(ca *testcert.CA, node string, opts testcert.Options) func(*testing.T) secured {
-		return func(t *testing.T) secured {
+	plain := func(*testing.T) testCredentials { return insecureWithLog() }
+	of := func(ca *testcert.CA, node string, opts testcert.Options) func(*testing.T) testCredentials {
+		return func(t *testing.T) testCredentials {
 			opts := opts
 			opts.File = node + strings.ReplaceAll(t.Name(), "/", "_")
 			return load(t, issue(t, ca, node, opts), node)
 		}
 	}
-	// A certificate that NewCredentials would refuse, as it does when it gets
-	// old in use.
-	at := func(node string, opts testcert.Options) func(*testing.T) secured {
-		return func(t *testing.T) secured {
+	// NewCredentials refuses this certificate. In production, a certificate reaches this state when it
+	// expires in use.
+	at := func(node string, opts testcert.Options) func(*testing.T) testCredentials {
+		return func(t *testing.T) testCredentials {
 			s := of(ca, node, testcert.Options{})(t)
 			opts := opts
 			opts.File = node + "x" + strings.ReplaceAll(t.Name(), "/", "_")
@@ -197,26 +197,26 @@ func TestRefusals(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s.current.cert, s.looked = cert, time.Now().Add(time.Hour)
+			s.current.cert, s.lastCheck = cert, time.Now().Add(time.Hour)
 			return s
 		}
 	}
-	both := func(node string) func(*testing.T) secured {
-		return func(t *testing.T) secured {
+	both := func(node string) func(*testing.T) testCredentials {
+		return func(t *testing.T) testCredentials {
 			return load(t, trusting(t, issue(t, other, node, testcert.Options{}), ca, other), node)
 		}
 	}
 	lb1, lb2 := of(ca, "lb1", testcert.Options{}), of(ca, "lb2", testcert.Options{})
-	for _, r := range []refusal{
-		{"plain client", lb2, plain, ReasonPlain, ReasonTLS, "does not speak TLS", "it uses TLS and this node does not"},
-		{"plain server", plain, lb1, ReasonTLS, ReasonPlain, "it uses TLS and this node does not", "does not speak TLS"},
+	for _, r := range []refusalCase{
+		{"client without TLS", lb2, plain, ReasonPlain, ReasonTLS, "does not speak TLS", "it uses TLS and this node does not"},
+		{"server without TLS", plain, lb1, ReasonTLS, ReasonPlain, "it uses TLS and this node does not", "does not speak TLS"},
 		{"client of unknown CA", lb2, both("lb1"), ReasonUnknownCA, ReasonRefusedByPeer, "signed by an unknown CA", "does not trust the CA"},
 		{"server of unknown CA", both("lb2"), lb1, ReasonRefusedByPeer, ReasonUnknownCA, "does not trust the CA", "signed by an unknown CA"},
 		{"expired client", lb2, at("lb1", old), ReasonExpired, ReasonRefusedByPeer, "expired at", "it expired at"},
 		{"expired server", at("lb2", old), lb1, ReasonRefusedByPeer, ReasonExpired, "it expired at", "expired at"},
-		{"early client", lb2, at("lb1", coming), ReasonNotYetValid, ReasonRefusedByPeer, "is not yet valid", "is not yet valid"},
-		{"early server", at("lb2", coming), lb1, ReasonRefusedByPeer, ReasonNotYetValid, "is not yet valid", "is not yet valid"},
-		{"other node", of(ca, "lb3", testcert.Options{}), lb1, ReasonRefusedByPeer, ReasonWrongName, "for lb3, but this node was dialled as lb2", "does not name node lb2"},
+		{"client not yet valid", lb2, at("lb1", coming), ReasonNotYetValid, ReasonRefusedByPeer, "is not yet valid", "is not yet valid"},
+		{"server not yet valid", at("lb2", coming), lb1, ReasonRefusedByPeer, ReasonNotYetValid, "is not yet valid", "is not yet valid"},
+		{"certificate of other node", of(ca, "lb3", testcert.Options{}), lb1, ReasonRefusedByPeer, ReasonWrongName, "for lb3, but this node was dialled as lb2", "does not name node lb2"},
 		{
 			"wildcard", at("lb2", testcert.Options{DNSNames: []string{"*.example"}}), lb1, ReasonRefusedByPeer, ReasonWrongName,
 			"was dialled as", "(for *.example) does not name node",
@@ -230,7 +230,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func (r refusal) test(t *testing.T) {
+func (r refusalCase) test(t *testing.T) {
 	t.Parallel()
 	server, client := r.server(t), r.client(t)
 	node := "lb2"
@@ -240,15 +240,15 @@ func (r refusal) test(t *testing.T) {
 	stub := dial(t, client, serve(t, server), node)
 	err := call(t, stub, "lb1")
 	if err == nil {
-		t.Fatal("the call succeeded")
+		t.Fatal("call: got nil, want an error")
 	}
 	if !strings.Contains(err.Error(), r.clientCause) {
-		t.Errorf("the call's error does not say %q: %v", r.clientCause, err)
+		t.Errorf("call: want an error that contains %q, got %v", r.clientCause, err)
 	}
-	// The client tries again, which must not fill the log.
+	// The client retries, which must not add log lines.
 	_ = call(t, stub, "lb1")
 	for _, side := range []struct {
-		secured
+		testCredentials
 		refused       func() map[Reason]uint64
 		message       string
 		reason, cause string
@@ -260,16 +260,16 @@ func (r refusal) test(t *testing.T) {
 			return side.refused()[Reason(side.reason)] > 0 && side.logs.count("level=ERROR", side.message, "reason="+side.reason, side.cause) > 0
 		})
 		if refused := side.refused(); len(refused) != 1 {
-			t.Errorf("%s is counted by several reasons: %v", side.message, refused)
+			t.Errorf("%s: got counts for several reasons: %v", side.message, refused)
 		}
 		if n := side.logs.count("level=ERROR"); n != 1 {
-			t.Errorf("%s is logged %d times", side.message, n)
+			t.Errorf("%s: got %d log lines", side.message, n)
 		}
 	}
 }
 
-// Clients that are no nodes of ours.
-func TestRefusedStrangers(t *testing.T) {
+// TestUnknownClientsAreRefused verifies that clients without a valid certificate are refused.
+func TestUnknownClientsAreRefused(t *testing.T) {
 	t.Parallel()
 	ca := authority(t)
 	pair := issue(t, ca, "lb1", testcert.Options{})
@@ -278,7 +278,7 @@ func TestRefusedStrangers(t *testing.T) {
 		t.Fatal(err)
 	}
 	withTLS := func(conf *tls.Config) func(net.Conn) error {
-		conf.InsecureSkipVerify = true // the server is under test
+		conf.InsecureSkipVerify = true // the test verifies the server only
 		return func(conn net.Conn) error {
 			client := tls.Client(conn, conf)
 			if err := client.Handshake(); err != nil {
@@ -296,7 +296,7 @@ func TestRefusedStrangers(t *testing.T) {
 		hears  string
 		quiet  bool
 	}{
-		{"text", func(c net.Conn) error {
+		{"plain text", func(c net.Conn) error {
 			if _, err := c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
 				return err
 			}
@@ -306,7 +306,7 @@ func TestRefusedStrangers(t *testing.T) {
 		{"no certificate", withTLS(&tls.Config{NextProtos: h2}), ReasonNoCertificate, "certificate required", false},
 		{"TLS 1.2", withTLS(&tls.Config{NextProtos: h2, MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}), ReasonProtocol, "protocol version", false},
 		{"no gRPC", withTLS(&tls.Config{Certificates: []tls.Certificate{cert}}), ReasonProtocol, "EOF", false},
-		{"probe", func(c net.Conn) error { return c.Close() }, ReasonClosed, "", true},
+		{"port probe", func(c net.Conn) error { return c.Close() }, ReasonClosed, "", true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -319,17 +319,17 @@ func TestRefusedStrangers(t *testing.T) {
 			defer func() { _ = conn.Close() }()
 			err = test.talk(conn)
 			if test.hears != "" && (err == nil || !strings.Contains(err.Error(), test.hears)) {
-				t.Errorf("client hears %v, want %q", err, test.hears)
+				t.Errorf("client error: got %v, want %q", err, test.hears)
 			}
-			eventually(t, 5*time.Second, "it is counted", func() bool { return server.Stats().AcceptRefused[test.reason] == 1 })
+			eventually(t, 5*time.Second, "the refusal is counted", func() bool { return server.Stats().AcceptRefused[test.reason] == 1 })
 			logged := func() int { return server.logs.count("reason="+string(test.reason), "remote=127.0.0.1") }
 			if test.quiet {
 				if n := logged(); n != 0 {
-					t.Errorf("a port probe was logged %d times", n)
+					t.Errorf("log lines about a port probe: got %d, want 0", n)
 				}
 				return
 			}
-			eventually(t, 5*time.Second, "it is logged", func() bool { return logged() == 1 })
+			eventually(t, 5*time.Second, "the refusal is logged", func() bool { return logged() == 1 })
 		})
 	}
 }

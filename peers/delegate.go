@@ -7,29 +7,29 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// delegate is what memberlist calls. It calls with its own lock held, so nothing
-// here may call back into it.
+// delegate implements memberlist's callbacks. memberlist calls them with its lock held, so they must
+// not call memberlist.
 type delegate struct{ c *Cluster }
 
-// NodeMeta returns what this node says about itself.
+// NodeMeta returns this node's encoded metadata.
 func (d delegate) NodeMeta(int) []byte {
 	return meta{incarnation: d.c.opts.Incarnation, serviceAddr: d.c.opts.ServiceAddr}.encode()
 }
 
-// NotifyMsg ignores messages of an application: there are none.
+// NotifyMsg ignores application messages, because syncd sends none.
 func (d delegate) NotifyMsg([]byte) {}
 
-// GetBroadcasts has nothing to add to gossip.
+// GetBroadcasts returns nil, because syncd adds nothing to gossip.
 func (d delegate) GetBroadcasts(int, int) [][]byte { return nil }
 
-// LocalState has nothing to add to a state exchange.
+// LocalState returns nil, because syncd adds nothing to a state exchange.
 func (d delegate) LocalState(bool) []byte { return nil }
 
-// MergeRemoteState ignores what a later version may add.
+// MergeRemoteState ignores user state, which a later version may add.
 func (d delegate) MergeRemoteState([]byte, bool) {}
 
-// NotifyAlive refuses a sign of life of a node that does not introduce itself
-// properly, which keeps it out of the membership.
+// NotifyAlive refuses an alive message with an invalid name, metadata or protocol version. memberlist
+// then does not add the node to the membership.
 func (d delegate) NotifyAlive(n *memberlist.Node) error {
 	if n.Name == d.c.opts.NodeName {
 		return nil
@@ -39,21 +39,20 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		err = checkVersions(n)
 	}
 	if err == nil {
-		err = d.c.nameFits(n.Name, time.Now())
+		err = d.c.checkNameLimit(n.Name, time.Now())
 	}
 	if err != nil {
 		d.c.counters.badMeta.Add(1)
-		if d.c.gate.allow("meta " + n.Addr.String()) {
-			d.c.log.Warn("ignored a node that does not introduce itself properly: is it another program, or another version?",
+		if d.c.logLimit.allow("meta " + n.Addr.String()) {
+			d.c.log.Warn("ignored gossip member with invalid metadata",
 				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err)
 		}
 	}
 	return err
 }
 
-// checkVersions returns an error if a node does not speak the protocol versions
-// that this package speaks. memberlist exchanges no membership at all while it has
-// one node whose versions do not fit those of another.
+// checkVersions returns an error if a node does not support the protocol versions of this package. A
+// single node with incompatible versions stops all membership exchange of memberlist.
 func checkVersions(n *memberlist.Node) error {
 	const protocol, delegate = memberlist.ProtocolVersion2Compatible, 0
 	if n.PCur != protocol || n.PMin > protocol || n.PMax < protocol || n.DCur != delegate || n.DMin > delegate {
@@ -64,46 +63,46 @@ func checkVersions(n *memberlist.Node) error {
 }
 
 const (
-	// maxNames bounds the names that gossip may have at a time: each costs memory
-	// until it is found dead and forgotten.
+	// maxNames bounds the number of names present in gossip. Each name uses memory until memberlist
+	// detects that its node is dead and removes it.
 	maxNames = 1024
-	// nameTime is how long a name counts after its node was a member.
-	nameTime = 2 * time.Minute
+	// seenNameTTL is the time for which the name of a non-member counts after its last alive message.
+	seenNameTTL = 2 * time.Minute
 )
 
-// nameFits returns an error if gossip has too many names already.
-func (c *Cluster) nameFits(name string, now time.Time) error {
+// checkNameLimit returns an error if gossip already contains the maximum number of names.
+func (c *Cluster) checkNameLimit(name string, now time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, known := c.names[name]; !known && len(c.names) >= maxNames {
-		for other, seen := range c.names {
-			if _, member := c.members[other]; !member && now.Sub(seen) > nameTime {
-				delete(c.names, other)
+	if _, known := c.seenNames[name]; !known && len(c.seenNames) >= maxNames {
+		for other, seen := range c.seenNames {
+			if _, member := c.members[other]; !member && now.Sub(seen) > seenNameTTL {
+				delete(c.seenNames, other)
 			}
 		}
-		if len(c.names) >= maxNames {
-			return fmt.Errorf("gossip has %d names already", len(c.names))
+		if len(c.seenNames) >= maxNames {
+			return fmt.Errorf("too many node names in gossip: %d", len(c.seenNames))
 		}
 	}
-	c.names[name] = now
+	c.seenNames[name] = now
 	return nil
 }
 
-// NotifyJoin takes a node into the members.
-func (d delegate) NotifyJoin(n *memberlist.Node) { d.c.admit(n) }
+// NotifyJoin adds a node to the members.
+func (d delegate) NotifyJoin(n *memberlist.Node) { d.c.addMember(n) }
 
-// NotifyUpdate takes over what a member says about itself now.
-func (d delegate) NotifyUpdate(n *memberlist.Node) { d.c.admit(n) }
+// NotifyUpdate replaces a member's data with its current metadata.
+func (d delegate) NotifyUpdate(n *memberlist.Node) { d.c.addMember(n) }
 
-// NotifyLeave drops a node from the members.
-func (d delegate) NotifyLeave(n *memberlist.Node) { d.c.dismiss(n.Name) }
+// NotifyLeave removes a node from the members.
+func (d delegate) NotifyLeave(n *memberlist.Node) { d.c.removeMember(n.Name) }
 
-// NotifyConflict notes that a name is claimed at two addresses.
+// NotifyConflict records that two addresses use one name.
 func (d delegate) NotifyConflict(existing, other *memberlist.Node) {
-	d.c.contend(existing.Name, gossipAddr(existing), gossipAddr(other))
+	d.c.noteConflict(existing.Name, gossipAddr(existing), gossipAddr(other))
 }
 
-// toMember checks and converts what memberlist knows of a node.
+// toMember validates and converts memberlist's data of a node.
 func toMember(n *memberlist.Node) (Member, error) {
 	if err := CheckNodeName(n.Name); err != nil {
 		return Member{}, err
@@ -120,16 +119,16 @@ func toMember(n *memberlist.Node) (Member, error) {
 	}, nil
 }
 
-// admit adds or replaces a member.
-func (c *Cluster) admit(n *memberlist.Node) {
-	if n.Name == c.opts.NodeName || c.over.Load() {
+// addMember adds or replaces a member.
+func (c *Cluster) addMember(n *memberlist.Node) {
+	if n.Name == c.opts.NodeName || c.stopped.Load() {
 		return
 	}
 	m, err := toMember(n)
 	if err != nil {
-		// NotifyAlive saw the same data before, so this should not happen.
+		// NotifyAlive has validated the same data before, so this is not expected.
 		c.counters.badMeta.Add(1)
-		c.log.Error("ignored a node that was admitted unchecked", "node", n.Name, "error", err)
+		c.log.Error("ignored admitted member with invalid metadata", "node", n.Name, "error", err)
 		return
 	}
 	c.mu.Lock()
@@ -137,41 +136,41 @@ func (c *Cluster) admit(n *memberlist.Node) {
 	c.members[m.Name] = m
 	delete(c.lost, m.Name)
 	c.joinErr = nil
-	c.changed()
+	c.notifySubscribers()
 	c.mu.Unlock()
 
 	log := c.log.With("peer", m.Name, "incarnation", m.Incarnation, "service_addr", m.ServiceAddr, "gossip_addr", m.GossipAddr)
 	switch {
 	case !known:
 		c.counters.joined.Add(1)
-		if c.moves.allow("joined " + m.Name) {
+		if c.memberLogLimit.allow("joined " + m.Name) {
 			log.Info("peer joined")
 		}
 	case old != m:
 		c.counters.updated.Add(1)
-		if c.moves.allow("updated " + m.Name) {
+		if c.memberLogLimit.allow("updated " + m.Name) {
 			log.Info("peer restarted or changed its address", "former_incarnation", old.Incarnation)
 		}
 	}
 }
 
-// dismiss removes a member and remembers where it was.
-func (c *Cluster) dismiss(name string) {
-	if c.over.Load() {
+// removeMember removes a member and stores its last address.
+func (c *Cluster) removeMember(name string) {
+	if c.stopped.Load() {
 		return
 	}
 	c.mu.Lock()
 	m, known := c.members[name]
 	if known {
 		delete(c.members, name)
-		c.remember(m, time.Now())
-		c.changed()
+		c.rememberLost(m, time.Now())
+		c.notifySubscribers()
 	}
 	c.mu.Unlock()
 	if known {
 		c.counters.gone.Add(1)
 	}
-	if known && c.moves.allow("gone "+m.Name) {
+	if known && c.memberLogLimit.allow("gone "+m.Name) {
 		c.log.Info("peer left or died", "peer", m.Name, "incarnation", m.Incarnation, "gossip_addr", m.GossipAddr)
 	}
 }

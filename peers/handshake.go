@@ -14,8 +14,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// transportCredentials are what gRPC uses of a Credentials, for its server or,
-// with a node's name, for dialling that node. They hold no state.
+// transportCredentials adapts Credentials to gRPC, for a server or for dialling the node with a given
+// name. It has no state of its own.
 type transportCredentials struct {
 	c    *Credentials
 	node string
@@ -35,21 +35,21 @@ func (t *transportCredentials) Clone() credentials.TransportCredentials {
 	return &clone
 }
 
-// OverrideServerName implements credentials.TransportCredentials. The name to
-// verify is the node's and nothing else.
+// OverrideServerName implements credentials.TransportCredentials. It returns an error, because the
+// handshake always verifies the node's name.
 func (t *transportCredentials) OverrideServerName(string) error {
 	return errors.New("override server name: the node's name is verified")
 }
 
-// ClientHandshake implements credentials.TransportCredentials. Its error is a
-// RefusedError, and so is that of the first read if the server refuses this
-// node's certificate, which in TLS 1.3 the client learns only then.
+// ClientHandshake implements credentials.TransportCredentials. Its error is a RefusedError. If the
+// server refuses this node's certificate, the first read returns a RefusedError instead, because in
+// TLS 1.3 the client detects the refusal only then.
 func (t *transportCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	if !t.c.Secure() {
 		conn, info, err := insecure.NewCredentials().ClientHandshake(ctx, authority, raw)
 		return &sniffConn{Conn: conn, c: t.c}, info, err
 	}
-	m := t.c.material()
+	m := t.c.currentState()
 	h := handshake{own: m, dialled: t.node, remote: raw.RemoteAddr().String()}
 	conn, info, err := credentials.NewTLS(m.clientConfig(t.c.opts.Load(), t.node)).ClientHandshake(ctx, t.node, raw)
 	if err != nil {
@@ -71,7 +71,7 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 		conn, info, err := insecure.NewCredentials().ServerHandshake(raw)
 		return &sniffConn{Conn: conn, c: t.c, server: true}, info, err
 	}
-	m := t.c.material()
+	m := t.c.currentState()
 	h := handshake{own: m, remote: raw.RemoteAddr().String(), server: true}
 	under := &lingerConn{Conn: raw}
 	conn, info, err := credentials.NewTLS(m.serverConfig(t.c.opts.Load(), &h.dialled)).ServerHandshake(under)
@@ -90,14 +90,14 @@ func (t *transportCredentials) ServerHandshake(raw net.Conn) (net.Conn, credenti
 	refused := h.explain(err)
 	t.c.refused(true, refused)
 	if refused.Reason == ReasonClosed {
-		// gRPC knows this as a port probe, and passes it over.
+		// gRPC treats io.EOF as a port probe and ignores it.
 		return nil, nil, io.EOF
 	}
 	return nil, nil, refused
 }
 
-// authenticated moves a connection to the authenticated ones of its listener, if
-// the listener counts them.
+// authenticated marks a connection as authenticated at its listener, if the listener counts
+// connections.
 func authenticated(conn net.Conn, certificate string) error {
 	if counted, ok := conn.(interface{ Authenticated(string) error }); ok {
 		return counted.Authenticated(certificate)
@@ -105,48 +105,48 @@ func authenticated(conn net.Conn, certificate string) error {
 	return nil
 }
 
-// authInfo is what a handshake has verified. It has at least one chain.
+// authInfo is the verified result of a handshake. It has at least one chain.
 type authInfo struct {
 	credentials.TLSInfo
-	until time.Time // the certificate of either side ends
+	until time.Time // the first of both certificates expires
 }
 
-// verified returns the result of a handshake with m.
-func (m *material) verified(info credentials.AuthInfo) (authInfo, error) {
+// verified returns the result of a handshake that used m.
+func (m *tlsState) verified(info credentials.AuthInfo) (authInfo, error) {
 	tlsInfo, ok := info.(credentials.TLSInfo)
 	if !ok || len(tlsInfo.State.VerifiedChains) == 0 {
 		return authInfo{}, errors.New("verify peer: the handshake verified no certificate")
 	}
-	until := lastEnd(tlsInfo.State.VerifiedChains)
-	if m.ending.NotAfter.Before(until) {
-		until = m.ending.NotAfter
+	until := latestExpiry(tlsInfo.State.VerifiedChains)
+	if m.expiringCert.NotAfter.Before(until) {
+		until = m.expiringCert.NotAfter
 	}
 	return authInfo{tlsInfo, until}, nil
 }
 
-// certificateOf identifies the verified certificate of a peer.
+// certificateOf returns an identifier of the peer's verified certificate.
 func certificateOf(info authInfo) string {
 	sum := sha256.Sum256(info.State.VerifiedChains[0][0].Raw)
 	return string(sum[:])
 }
 
-// count adds one to a counter of c.stats.
+// count increments a counter of c.stats.
 func (c *Credentials) count(counter *uint64) {
 	c.mu.Lock()
 	*counter++
 	c.mu.Unlock()
 }
 
-// clientConfig returns the settings for dialling node.
-func (m *material) clientConfig(o *CredentialsOptions, node string) *tls.Config {
+// clientConfig returns the TLS configuration for dialling node.
+func (m *tlsState) clientConfig(o *CredentialsOptions, node string) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ServerName: node,
 		RootCAs:    m.roots,
-		// Certificates would keep this node's certificate back when its issuer is
-		// not the server's CA; the server could then not say what is wrong.
+		// With Certificates, crypto/tls would omit this node's certificate if the server's CA did not
+		// issue it. The server could then not report the cause.
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &m.cert, nil },
-		// A wildcard passes the standard verification, but names no node.
+		// A wildcard passes the standard verification but identifies no node.
 		VerifyConnection: func(state tls.ConnectionState) error {
 			leaf := state.PeerCertificates[0]
 			if namesNode(leaf, node) {
@@ -160,24 +160,23 @@ func (m *material) clientConfig(o *CredentialsOptions, node string) *tls.Config 
 	}
 }
 
-// verifyPermit returns an error if the verified certificate of a connection may
-// not be used.
-func (m *material) verifyPermit(o *CredentialsOptions, state tls.ConnectionState, dialled bool) error {
+// verifyPermit returns an error if the verified certificate of a connection is revoked or not allowed.
+func (m *tlsState) verifyPermit(o *CredentialsOptions, state tls.ConnectionState, dialled bool) error {
 	if err := m.permit(o, state.VerifiedChains, dialled); err != nil {
 		return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 	}
 	return nil
 }
 
-// serverConfig returns the settings for one connection to this node, and puts
-// the name that the client asks for into dialled.
-func (m *material) serverConfig(o *CredentialsOptions, dialled *string) *tls.Config {
+// serverConfig returns the TLS configuration for one incoming connection. It stores the name that the
+// client requests in dialled.
+func (m *tlsState) serverConfig(o *CredentialsOptions, dialled *string) *tls.Config {
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
 		Certificates: []tls.Certificate{m.cert},
 		ClientAuth:   tls.RequireAndVerifyClientCert,
 		ClientCAs:    m.roots,
-		// A resumed session would outlive a certificate.
+		// A resumed TLS session could outlive the certificate.
 		SessionTicketsDisabled: true,
 		VerifyConnection:       func(state tls.ConnectionState) error { return m.verifyPermit(o, state, false) },
 		GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -187,56 +186,56 @@ func (m *material) serverConfig(o *CredentialsOptions, dialled *string) *tls.Con
 	}
 }
 
-// alertConn explains the alert by which a server refuses this node.
+// alertConn explains the alert with which a server refuses this node.
 type alertConn struct {
 	net.Conn
-	c    *Credentials
-	h    handshake
-	told bool
+	c        *Credentials
+	h        handshake
+	reported bool
 }
 
 // Read implements net.Conn. gRPC reads from one goroutine.
 func (a *alertConn) Read(p []byte) (int, error) {
 	n, err := a.Conn.Read(p)
-	if err == nil || a.told || remoteAlert(err) == "" {
+	if err == nil || a.reported || remoteAlert(err) == "" {
 		return n, err
 	}
-	a.told = true
+	a.reported = true
 	refused := a.h.explain(err)
 	a.c.refused(false, refused)
 	return n, refused
 }
 
 const (
-	// lingerTime and lingerBytes bound how long a refused client is listened to.
+	// lingerTime and lingerBytes bound how long and how much the server reads from a refused client.
 	lingerTime  = time.Second
 	lingerBytes = 64 << 10
-	// recordAlert and recordHandshake are TLS record types, as they stand in the
-	// first byte of a connection; tlsMajor follows.
+	// recordAlert and recordHandshake are TLS record types, the first byte of a connection. tlsMajor
+	// is the second byte.
 	recordAlert     = 0x15
 	recordHandshake = 0x16
 	tlsMajor        = 0x03
 )
 
-// plainAlert is a TLS record with the fatal alert "protocol version". To a
-// client that speaks no TLS, it is the sign that this node does.
+// plainAlert is a TLS record with the fatal alert "protocol version". It shows a client without TLS
+// that this node requires TLS.
 var plainAlert = []byte{recordAlert, tlsMajor, 0x03, 0x00, 0x02, 0x02, byte(alertProtocolVersion)}
 
-// lingerConn lets a refused client know: a client sends on while it is being
-// refused, and closing a socket with unread data resets the connection, which
-// can overtake the alert that names the cause.
+// lingerConn makes the alert reach a refused client. The client may still send while the server
+// refuses it. Closing a socket with unread data resets the connection. The reset can overtake the
+// alert that contains the cause.
 type lingerConn struct {
 	net.Conn
-	established bool
-	heard       bool
-	plain       bool
+	established  bool
+	gotFirstByte bool
+	plain        bool
 }
 
-// Read implements net.Conn, and notes whether the client speaks TLS.
+// Read implements net.Conn and records whether the client uses TLS.
 func (l *lingerConn) Read(p []byte) (int, error) {
 	n, err := l.Conn.Read(p)
-	if n > 0 && !l.heard {
-		l.heard = true
+	if n > 0 && !l.gotFirstByte {
+		l.gotFirstByte = true
 		l.plain = p[0] != recordHandshake
 	}
 	return n, err
@@ -259,40 +258,40 @@ func (l *lingerConn) Close() error {
 	return l.Conn.Close()
 }
 
-// sniffConn looks for TLS in the first bytes of an insecure connection, which
-// gRPC would only call garbage.
+// sniffConn detects TLS in the first bytes of an insecure connection. gRPC alone would report them as
+// invalid data.
 type sniffConn struct {
 	net.Conn
-	c      *Credentials
-	server bool
-	heard  bool
+	c            *Credentials
+	server       bool
+	gotFirstByte bool
 }
 
 // Read implements net.Conn. gRPC reads from one goroutine.
 func (s *sniffConn) Read(p []byte) (int, error) {
 	n, err := s.Conn.Read(p)
-	if n == 0 || s.heard {
+	if n == 0 || s.gotFirstByte {
 		return n, err
 	}
-	s.heard = true
+	s.gotFirstByte = true
 	if n > 1 && p[1] != tlsMajor || p[0] != recordAlert && p[0] != recordHandshake {
 		if failed := authenticated(s.Conn, ""); failed != nil {
 			return 0, failed
 		}
-		s.c.count(s.c.established(s.server))
+		s.c.count(s.c.establishedCounter(s.server))
 		return n, err
 	}
 	refused := &RefusedError{
 		Reason: ReasonTLS,
 		Remote: s.RemoteAddr().String(),
-		Cause:  "it uses TLS and this node does not: give this node TLS files too",
+		Cause:  "it uses TLS and this node does not: configure TLS files on this node",
 	}
 	s.c.refused(s.server, refused)
 	return 0, refused
 }
 
-// established returns the counter of good connections of one side.
-func (c *Credentials) established(server bool) *uint64 {
+// establishedCounter returns the counter of successful handshakes of one side.
+func (c *Credentials) establishedCounter(server bool) *uint64 {
 	if server {
 		return &c.stats.Accepted
 	}

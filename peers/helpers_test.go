@@ -16,24 +16,24 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// logBook keeps what was logged.
-type logBook struct {
+// logBuffer stores log lines.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (b *logBook) Write(p []byte) (int, error) {
+func (b *logBuffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.Write(p)
 }
 
-func (b *logBook) logger() *slog.Logger {
+func (b *logBuffer) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelInfo}))
 }
 
-// count returns how many lines hold all parts.
-func (b *logBook) count(parts ...string) int {
+// count returns the number of lines that contain all parts.
+func (b *logBuffer) count(parts ...string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := 0
@@ -45,13 +45,13 @@ func (b *logBook) count(parts ...string) int {
 	return n
 }
 
-func (b *logBook) String() string {
+func (b *logBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
 
-// eventually waits until ok, for at most limit.
+// eventually waits up to limit until ok returns true.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
@@ -59,23 +59,23 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 			return
 		}
 	}
-	t.Fatalf("not within %v: %s", limit, what)
+	t.Fatalf("timed out after %v: %s", limit, what)
 }
 
-// node is a cluster that runs in a test.
+// node is a running cluster of a test.
 type node struct {
 	*Cluster
-	logs *logBook
-	// stop ends Run, and reports its error.
+	logs *logBuffer
+	// stop ends Run and returns its error.
 	stop func() error
 }
 
 var incarnations atomic.Uint64
 
-// start runs a node with the given name and changes to its options.
+// start runs a node with the given name and options.
 func start(t *testing.T, name string, change ...func(*Options)) *node {
 	t.Helper()
-	n := &node{logs: &logBook{}}
+	n := &node{logs: &logBuffer{}}
 	opts := Options{
 		NodeName:    name,
 		Incarnation: incarnations.Add(1),
@@ -100,7 +100,7 @@ func start(t *testing.T, name string, change ...func(*Options)) *node {
 	})
 	t.Cleanup(func() {
 		if err := n.stop(); err != nil {
-			t.Errorf("node %s: %v", name, err)
+			t.Errorf("node %s: Run: got %v, want nil", name, err)
 		}
 		if t.Failed() {
 			t.Logf("log of %s:\n%s", name, n.logs)
@@ -109,7 +109,7 @@ func start(t *testing.T, name string, change ...func(*Options)) *node {
 	return n
 }
 
-// kill ends a node without a farewell.
+// kill stops a node without a leave message.
 func (n *node) kill(t *testing.T) {
 	t.Helper()
 	if err := n.Close(); err != nil {
@@ -120,7 +120,7 @@ func (n *node) kill(t *testing.T) {
 	}
 }
 
-// sees reports whether the members are the given nodes, in any order.
+// sees reports whether the members are exactly the given nodes, in any order.
 func (n *node) sees(nodes ...*node) bool {
 	members := n.Members()
 	for _, other := range nodes {

@@ -8,23 +8,23 @@ import (
 )
 
 const (
-	// metaVersion is the first byte of a node's meta data. A later version may
-	// add fields without changing it: unknown fields are skipped.
+	// metaVersion is the first byte of a node's metadata. A later version may add fields without
+	// changing it, because decodeMeta skips unknown fields.
 	metaVersion = 1
-	// metaLimit is memberlist's bound on meta data in bytes.
+	// metaLimit is memberlist's limit for metadata in bytes.
 	metaLimit = 512
 
 	metaIncarnation = protowire.Number(1)
 	metaServiceAddr = protowire.Number(2)
 )
 
-// meta is what a node says about itself with every sign of life.
+// meta is the metadata that a node sends with every alive message.
 type meta struct {
 	incarnation uint64
 	serviceAddr string
 }
 
-// encode returns the wire form: the version byte, then protobuf fields.
+// encode returns the wire format: the version byte, then protobuf fields.
 func (m meta) encode() []byte {
 	b := []byte{metaVersion}
 	b = protowire.AppendTag(b, metaIncarnation, protowire.VarintType)
@@ -33,14 +33,14 @@ func (m meta) encode() []byte {
 	return protowire.AppendString(b, m.serviceAddr)
 }
 
-// decodeMeta parses what a peer sent. It does not trust it: both fields must be
-// there once, an incarnation is not zero, and the address is one to dial.
+// decodeMeta parses and validates the metadata of a peer. Both fields must occur exactly once, the
+// incarnation must not be 0, and the address must be dialable.
 func decodeMeta(b []byte) (meta, error) {
 	if len(b) == 0 || len(b) > metaLimit {
 		return meta{}, fmt.Errorf("decode node meta data: %d bytes, want 1 to %d", len(b), metaLimit)
 	}
 	if b[0] != metaVersion {
-		return meta{}, fmt.Errorf("decode node meta data: version %d, this node knows %d", b[0], metaVersion)
+		return meta{}, fmt.Errorf("decode node meta data: unsupported version %d, want %d", b[0], metaVersion)
 	}
 	var m meta
 	for b = b[1:]; len(b) > 0; {
@@ -78,13 +78,13 @@ func (m *meta) field(b []byte) (int, error) {
 		m.serviceAddr = value
 		return consumed(tag, n)
 	case number == metaIncarnation || number == metaServiceAddr:
-		return 0, fmt.Errorf("field %d has another type or stands twice", number)
+		return 0, fmt.Errorf("field %d has the wrong type or is repeated", number)
 	}
 	return consumed(tag, protowire.ConsumeFieldValue(number, kind, b))
 }
 
-// consumed adds up the lengths of a tag and its value, or turns a negative
-// length into its error.
+// consumed returns the total length of a tag and its value. It converts a negative length into its
+// error.
 func consumed(tag, value int) (int, error) {
 	if value < 0 {
 		return 0, protowire.ParseError(value)

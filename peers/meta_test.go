@@ -10,24 +10,24 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-func TestMetaFits(t *testing.T) {
+func TestMetaSizeLimit(t *testing.T) {
 	t.Parallel()
 	m := meta{incarnation: 1<<64 - 1, serviceAddr: strings.Repeat("a", maxName) + ":65535"}
 	b := m.encode()
 	if len(b) > metaLimit || metaLimit > memberlist.MetaMaxSize {
-		t.Errorf("longest meta data has %d bytes, memberlist takes %d", len(b), memberlist.MetaMaxSize)
+		t.Errorf("longest metadata: got %d bytes, want at most %d", len(b), memberlist.MetaMaxSize)
 	}
 	got, err := decodeMeta(b)
 	if err != nil || got != m {
-		t.Errorf("decodeMeta = %+v, %v", got, err)
+		t.Errorf("decodeMeta: got %+v, %v", got, err)
 	}
 }
 
-func TestDecodeMetaRefuses(t *testing.T) {
+func TestDecodeMetaRejectsInvalidData(t *testing.T) {
 	t.Parallel()
 	good := meta{incarnation: 7, serviceAddr: "10.0.0.1:7947"}.encode()
 	if m, err := decodeMeta(append(good[:len(good):len(good)], 0x18, 0x05)); err != nil || m.incarnation != 7 {
-		t.Errorf("unknown field: %+v, %v, want it skipped", m, err)
+		t.Errorf("unknown field: got %+v, %v, want it skipped", m, err)
 	}
 	for name, b := range map[string][]byte{
 		"empty":         nil,
@@ -43,7 +43,7 @@ func TestDecodeMetaRefuses(t *testing.T) {
 		"garbage":       []byte("{\"incarnation\":1}"),
 	} {
 		if m, err := decodeMeta(b); err == nil {
-			t.Errorf("%s: decoded to %+v", name, m)
+			t.Errorf("%s: got %+v, want an error", name, m)
 		}
 	}
 }
@@ -58,19 +58,19 @@ func FuzzDecodeMeta(f *testing.F) {
 			return
 		}
 		if _, _, err := net.SplitHostPort(m.serviceAddr); err != nil || m.incarnation == 0 {
-			t.Errorf("accepted %+v", m)
+			t.Errorf("decodeMeta: got invalid %+v, want an error", m)
 		}
 		again, err := decodeMeta(m.encode())
 		if err != nil || again != m {
-			t.Errorf("%+v came back as %+v, %v", m, again, err)
+			t.Errorf("round trip of %+v: got %+v, %v", m, again, err)
 		}
 	})
 }
 
-// stranger is another program on memberlist.
-type stranger struct{ delegate }
+// foreignDelegate is the delegate of another memberlist application.
+type foreignDelegate struct{ delegate }
 
-func (stranger) NodeMeta(int) []byte { return []byte("hello") }
+func (foreignDelegate) NodeMeta(int) []byte { return []byte("hello") }
 
 func TestBadMetaIsIgnored(t *testing.T) {
 	t.Parallel()
@@ -78,8 +78,8 @@ func TestBadMetaIsIgnored(t *testing.T) {
 	conf := memberlist.DefaultLocalConfig()
 	conf.EnableCompression = false
 	conf.Name, conf.BindAddr, conf.BindPort = "stranger", "127.0.0.1", 0
-	conf.Delegate = stranger{}
-	conf.LogOutput = &logBook{}
+	conf.Delegate = foreignDelegate{}
+	conf.LogOutput = &logBuffer{}
 	list, err := memberlist.Create(conf)
 	if err != nil {
 		t.Fatal(err)
@@ -88,11 +88,11 @@ func TestBadMetaIsIgnored(t *testing.T) {
 	if _, err := list.Join([]string{a.GossipAddr()}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the stranger is counted and logged", func() bool {
-		return a.Stats().BadMeta > 0 && a.logs.count("level=WARN", "does not introduce itself properly", "node=stranger") > 0
+	eventually(t, 5*time.Second, "the unknown node is counted and logged", func() bool {
+		return a.Stats().BadMeta > 0 && a.logs.count("level=WARN", "invalid metadata", "node=stranger") > 0
 	})
 	if len(a.Members()) != 0 || a.logs.count("level=WARN") != 1 {
-		t.Errorf("members %v, want none and one warning", a.Members())
+		t.Errorf("members: got %v, want none and one warning", a.Members())
 	}
 }
 
@@ -107,24 +107,24 @@ func TestSplitLine(t *testing.T) {
 	} {
 		level, text := splitLine(line)
 		if got := level.String() + " " + text; got != want {
-			t.Errorf("splitLine(%q) = %q, want %q", line, got, want)
+			t.Errorf("splitLine(%q): got %q, want %q", line, got, want)
 		}
 	}
 }
 
-func TestGateIsBounded(t *testing.T) {
+func TestLogLimiterIsBounded(t *testing.T) {
 	t.Parallel()
-	g := newGate(logEvery)
+	g := newLogLimiter(logEvery)
 	passed := 0
-	for i := range 3 * gateKeys {
+	for i := range 3 * maxLogKeys {
 		if g.allow(string(rune(i + 1))) {
 			passed++
 		}
 	}
-	if passed != gateKeys+1 || len(g.passed) > gateKeys+1 {
-		t.Errorf("%d keys passed, %d kept, want %d", passed, len(g.passed), gateKeys+1)
+	if passed != maxLogKeys+1 || len(g.lastAllowed) > maxLogKeys+1 {
+		t.Errorf("allowed and stored keys: got %d and %d, want %d", passed, len(g.lastAllowed), maxLogKeys+1)
 	}
-	if g.held() != uint64(3*gateKeys-passed) {
-		t.Errorf("%d held back of %d", g.held(), 3*gateKeys)
+	if g.suppressedCount() != uint64(3*maxLogKeys-passed) {
+		t.Errorf("suppressed messages: got %d of %d", g.suppressedCount(), 3*maxLogKeys)
 	}
 }

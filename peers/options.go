@@ -11,58 +11,56 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// Profile chooses the pace of gossip.
+// Profile selects the timing of gossip.
 type Profile string
 
-// The profiles, by the network between the nodes.
+// The profiles for the networks between the nodes.
 const (
-	// ProfileLAN is the default: a dead node is noticed after about 4 s.
+	// ProfileLAN is the default. It detects a dead node after about 4 s.
 	ProfileLAN Profile = "lan"
-	// ProfileLocal is for nodes on one host, such as in tests: about 1 s.
+	// ProfileLocal is for nodes on one host, for example in tests. It detects a dead node after about
+	// 1 s.
 	ProfileLocal Profile = "local"
-	// ProfileWAN tolerates slow and lossy paths: about 20 s.
+	// ProfileWAN tolerates slow and lossy paths. It detects a dead node after about 20 s.
 	ProfileWAN Profile = "wan"
 )
 
-// Options describe this node and how it finds the others. The zero value of
-// every field but NodeName, Incarnation, BindAddr and ServiceAddr is usable.
+// Options configures this node and its join addresses. All fields except NodeName, Incarnation,
+// BindAddr and ServiceAddr have usable zero values.
 type Options struct {
 	// NodeName is unique among the nodes; see CheckNodeName.
 	NodeName string
-	// Incarnation tells this process from an earlier one of the same name: the
-	// wall clock at its start, in nanoseconds. Not zero.
+	// Incarnation distinguishes this process from earlier ones with the same name. It is the wall
+	// clock time at process start in nanoseconds. It must not be 0.
 	Incarnation uint64
-	// BindAddr is the IP:port on which gossip is served by TCP and UDP. Port 0
-	// takes a free one.
+	// BindAddr is the IP:port on which this node serves gossip over TCP and UDP. Port 0 selects a free
+	// port.
 	BindAddr string
-	// AdvertiseAddr is the IP:port at which others reach this node's gossip;
-	// the bind address by default. Needed when BindAddr is a wildcard, and may
-	// not be one itself.
+	// AdvertiseAddr is the IP:port at which other nodes reach this node's gossip. The default is the
+	// bind address. It is required if BindAddr is a wildcard. It must not be a wildcard itself.
 	AdvertiseAddr string
-	// Join names nodes to join (host:port); one that is reached suffices. A host
-	// name that has many addresses stands for all of them. This node's own
-	// address may be among them.
+	// Join lists the nodes to join (host:port). One reachable node is sufficient. A host name stands
+	// for all of its addresses. The list may include this node's own address.
 	Join []string
-	// GossipKeys encrypt gossip with AES: 16, 24 or 32 bytes each. The first
-	// encrypts, all decrypt, so that keys can be changed node by node. Without a
-	// key gossip is plain.
+	// GossipKeys encrypt gossip with AES and have 16, 24 or 32 bytes each. The first key encrypts and
+	// all keys decrypt, so keys can be changed node by node. Without a key, gossip is not encrypted.
 	GossipKeys [][]byte
-	// ServiceAddr is the host:port at which others dial this node's streams.
+	// ServiceAddr is the host:port at which other nodes dial this node's streams.
 	ServiceAddr string
-	// Profile is the pace of gossip; ProfileLAN by default.
+	// Profile is the timing of gossip. The default is ProfileLAN.
 	Profile Profile
-	// DeadTime is about how long an unreachable node is thought alive, at least
-	// 400 ms; by default what Profile says. Shorter means that a node which is
-	// merely slow is more often taken for dead.
+	// DeadTime is the approximate time after which an unreachable node counts as dead. The minimum is
+	// 400 ms, and the default depends on Profile. With a shorter time, slow nodes are more often
+	// detected as dead.
 	DeadTime time.Duration
-	// Logger gets what an operator should know; nothing is logged by default.
+	// Logger receives messages for the operator. By default, nothing is logged.
 	Logger *slog.Logger
 }
 
-// minDeadTime keeps a probe's time limit above scheduling noise.
+// minDeadTime keeps the time limit of a probe above scheduling jitter.
 const minDeadTime = 400 * time.Millisecond
 
-// withDefaults returns o with its defaults filled in.
+// withDefaults returns o with defaults for unset fields.
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -83,10 +81,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Check returns all that is wrong with o, without opening anything.
+// Check returns all validation errors of o. It opens no files or sockets.
 func (o Options) Check() error { return o.withDefaults().check() }
 
-// check returns all that is wrong with o.
+// check returns all validation errors of o.
 func (o Options) check() error {
 	var errs []error
 	if err := CheckNodeName(o.NodeName); err != nil {
@@ -113,8 +111,8 @@ func (o Options) check() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// addresses parses the gossip addresses. The advertised one is the zero value
-// if it follows from the bind address.
+// addresses parses the gossip addresses. advertise is the zero value if it follows from the bind
+// address.
 func (o Options) addresses() (bind, advertise netip.AddrPort, err error) {
 	bind, err = parseGossipAddr(o.BindAddr)
 	if err != nil {
@@ -136,8 +134,8 @@ func (o Options) addresses() (bind, advertise netip.AddrPort, err error) {
 	return bind, advertise, nil
 }
 
-// parseGossipAddr parses an IP:port. memberlist takes a host name for a
-// wildcard without a word, so names are refused here.
+// parseGossipAddr parses an IP:port. It refuses host names, because memberlist silently treats them as
+// a wildcard.
 func parseGossipAddr(addr string) (netip.AddrPort, error) {
 	host, port, err := splitPort(addr)
 	if err != nil {
@@ -153,10 +151,10 @@ func parseGossipAddr(addr string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(ip, port), nil
 }
 
-// memberlistConfig derives the library's settings. A node is suspected when a
-// probe and its detours fail for one probe interval, and dead when it has not
-// contradicted for four more; each node is probed once a round over all nodes.
-// An eighth of the dead time an interval makes that true for a handful of nodes.
+// memberlistConfig returns the settings of memberlist. A node becomes suspect when a direct and the
+// indirect probes fail for one probe interval. It counts as dead if it does not refute that for four
+// more intervals. Each node is probed once per round over all nodes. A probe interval of an eighth of
+// DeadTime achieves DeadTime for a handful of nodes.
 func (o Options) memberlistConfig() (*memberlist.Config, error) {
 	conf := memberlist.DefaultLANConfig()
 	if o.Profile == ProfileWAN {
@@ -166,18 +164,18 @@ func (o Options) memberlistConfig() (*memberlist.Config, error) {
 	conf.ProbeInterval = o.DeadTime / 8
 	conf.ProbeTimeout = conf.ProbeInterval / 2
 	conf.SuspicionMult = 4
-	// The library waits up to six times as long for other nodes to confirm.
+	// By default, memberlist waits up to six times as long for other nodes to confirm.
 	conf.SuspicionMaxTimeoutMult = 2
-	// How much a node that doubts its own health slows its probes.
+	// The factor by which a node with a bad health score slows its probes.
 	conf.AwarenessMaxMultiplier = 3
 	conf.GossipInterval = max(conf.ProbeInterval/5, 20*time.Millisecond)
 	conf.PushPullInterval = 4 * o.DeadTime
 	conf.GossipToTheDeadTime = max(8*o.DeadTime, 30*time.Second)
 	conf.TCPTimeout = max(o.DeadTime, 2*time.Second)
-	// A node that came back with another address is taken as soon as its old
-	// address is known to be dead.
+	// memberlist accepts a returning node with another address as soon as its former address counts as
+	// dead.
 	conf.DeadNodeReclaimTime = time.Nanosecond
-	// Messages here are small, and decompressing what a stranger sends is risk.
+	// Messages are small, and decompressing data of unauthenticated senders is a risk.
 	conf.EnableCompression = false
 	if len(o.GossipKeys) > 0 {
 		ring, err := memberlist.NewKeyring(o.GossipKeys, o.GossipKeys[0])

@@ -1,12 +1,10 @@
-// Package peers knows who else is there and makes sure of it.
+// Package peers manages cluster membership and authenticates peers.
 //
-// [Cluster] is the membership: it gossips with the other nodes by
-// hashicorp/memberlist, and tells which of them live, with which incarnation,
-// and at which address their streams are served. [Credentials] secures those
-// streams: mutual TLS 1.3 in which a certificate names its node.
+// [Cluster] implements the membership. It gossips with the other nodes by hashicorp/memberlist. It
+// returns the live nodes, their incarnations, and the addresses of their stream services.
+// [Credentials] secures the streams with mutual TLS 1.3. The name in a certificate identifies a node.
 //
-// What goes wrong between two nodes is most often a configuration that differs:
-// another gossip key, another CA, a name that is used twice. All of these end in
-// one rate-limited message that names the cause, the other side, and the remedy,
-// and in a counter.
+// Most failures between two nodes are caused by a configuration that differs: another gossip key,
+// another CA, or a duplicate node name. Each of these failures increments a counter. Each also
+// produces one rate-limited log message with the cause, the peer, and the remedy.
 package peers

@@ -8,37 +8,36 @@ import (
 	"time"
 )
 
-// recheckEvery is the pause between two checks of the certificates of open
-// connections.
+// recheckEvery is the pause between two checks of the certificates of open connections.
 const recheckEvery = 5 * time.Second
 
-// trackedConn is an authenticated connection, with what is needed to verify its
-// peer's certificate again.
+// trackedConn is an authenticated connection, with the data that is needed to verify its peer's
+// certificate again.
 type trackedConn struct {
 	net.Conn
 	c      *Credentials
-	chain  []*x509.Certificate // as shown, leaf first
-	server bool                // this side accepted it
+	chain  []*x509.Certificate // as received, leaf first
+	server bool                // this side accepted the connection
 
-	// What the last check used. They belong to the goroutine that checks.
-	checked *material
-	until   time.Time // a certificate of the chain ends
+	// State of the last check. Only the goroutine that runs Recheck accesses it.
+	checked *tlsState
+	until   time.Time // the time at which the chain expires
 }
 
 // track registers an authenticated connection until it is closed.
-func (c *Credentials) track(conn net.Conn, info authInfo, m *material, server bool) net.Conn {
+func (c *Credentials) track(conn net.Conn, info authInfo, m *tlsState, server bool) net.Conn {
 	t := &trackedConn{Conn: conn, c: c, chain: info.State.PeerCertificates, server: server, checked: m}
-	t.until = lastEnd(info.State.VerifiedChains)
+	t.until = latestExpiry(info.State.VerifiedChains)
 	c.mu.Lock()
 	c.tracked[t] = struct{}{}
 	c.mu.Unlock()
 	return t
 }
 
-// lastEnd returns when the last of the chains that verify a certificate ends.
-func lastEnd(chains [][]*x509.Certificate) (end time.Time) {
+// latestExpiry returns the time at which the last of the chains of a certificate expires.
+func latestExpiry(chains [][]*x509.Certificate) (end time.Time) {
 	for _, chain := range chains {
-		if until := firstToEnd(chain).NotAfter; until.After(end) {
+		if until := earliestExpiry(chain).NotAfter; until.After(end) {
 			end = until
 		}
 	}
@@ -53,10 +52,9 @@ func (t *trackedConn) Close() error {
 	return t.Conn.Close()
 }
 
-// Run verifies the certificates of open connections again until ctx ends, and
-// ends the connections whose certificate has expired, was revoked, or is no
-// longer trusted or allowed. Credentials that are not run check at handshakes
-// alone.
+// Run repeatedly verifies the certificates of open connections until ctx ends. It ends connections
+// whose certificate has expired, was revoked, or lost its trusted CA or its permission. Without Run,
+// Credentials checks certificates only in handshakes.
 func (c *Credentials) Run(ctx context.Context) error {
 	if !c.Secure() {
 		<-ctx.Done()
@@ -74,16 +72,16 @@ func (c *Credentials) Run(ctx context.Context) error {
 	}
 }
 
-// Recheck does at once what Run does now and then.
+// Recheck immediately performs the check that Run performs periodically.
 func (c *Credentials) Recheck(now time.Time) {
-	if c.material() == nil {
+	if c.currentState() == nil {
 		return
 	}
 	c.recheckMu.Lock()
 	defer c.recheckMu.Unlock()
 	c.mu.Lock()
-	m := c.current // what a reload took into use meanwhile allows connections that are tracked by now
-	c.advise(m, now)
+	m := c.current // tracked connections may rely on the files of a concurrent reload
+	c.logAdvice(m, now)
 	due := make([]*trackedConn, 0, len(c.tracked))
 	for t := range c.tracked {
 		if t.checked != m || now.After(t.until) {
@@ -98,8 +96,8 @@ func (c *Credentials) Recheck(now time.Time) {
 	}
 }
 
-// verify checks a connection's certificate as a handshake would.
-func (t *trackedConn) verify(m *material, now time.Time) *RefusedError {
+// verify checks a connection's certificate with the rules of a handshake.
+func (t *trackedConn) verify(m *tlsState, now time.Time) *RefusedError {
 	leaf, rest := t.chain[0], x509.NewCertPool()
 	for _, cert := range t.chain[1:] {
 		rest.AddCert(cert)
@@ -115,22 +113,22 @@ func (t *trackedConn) verify(m *material, now time.Time) *RefusedError {
 		err = m.permit(t.c.opts.Load(), chains, !t.server)
 	}
 	if err == nil {
-		t.checked, t.until = m, lastEnd(chains)
+		t.checked, t.until = m, latestExpiry(chains)
 		return nil
 	}
 	h := handshake{own: m, remote: t.RemoteAddr().String(), server: t.server}
 	return h.explain(&tls.CertificateVerificationError{UnverifiedCertificates: t.chain, Err: err})
 }
 
-// drop ends a connection after its certificate has failed a check.
+// drop ends a connection whose certificate failed a check.
 func (c *Credentials) drop(t *trackedConn, refused *RefusedError) {
 	c.mu.Lock()
 	c.stats.Dropped[refused.Reason]++
 	c.mu.Unlock()
-	if c.gate.allow("drop" + string(refused.Reason) + hostOf(refused.Remote)) {
-		c.log.Error("ended the connection to a peer, certificate not accepted any longer",
+	if c.logLimit.allow("drop" + string(refused.Reason) + hostOf(refused.Remote)) {
+		c.log.Error("closed connection to peer, certificate rejected",
 			"remote", refused.Remote, "reason", string(refused.Reason), "cause", refused.Cause)
 	}
-	_ = t.SetDeadline(time.Now()) // a farewell must not wait for the peer
+	_ = t.SetDeadline(time.Now()) // TLS must not wait for the peer while it sends its close alert
 	_ = t.Close()
 }

@@ -11,67 +11,67 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// MaxGossipConnections is how many incoming connections gossip has open at most.
+// MaxGossipConnections is the maximum number of open incoming gossip connections.
 const MaxGossipConnections = 64
 
-// What gossip accepts before it knows the sender. The library reads up to 20 MiB
-// of each of any number of connections before it decrypts them. A membership of
-// 1,000 nodes takes about 150 KiB.
+// Limits for gossip from senders that are not yet authenticated. memberlist reads up to 20 MiB from
+// each of any number of connections before it decrypts them. A membership of 1,000 nodes takes about
+// 150 KiB.
 const (
 	gossipPending    = MaxGossipConnections
 	gossipPerAddr    = 16
 	gossipBytes      = 1 << 20
 	gossipSharedSize = 8 << 20
-	// gossipLife is how many of the library's time limits an exchange may take.
-	gossipLife = 2
+	// gossipLifetimeFactor is the maximum duration of an exchange, as a multiple of memberlist's time
+	// limit.
+	gossipLifetimeFactor = 2
 )
 
-// transport is memberlist's transport with dials and conversations that end
-// with a context, and with incoming connections bounded: the library's own
-// cannot be interrupted, and would hold up a shutdown for as long as a silent
-// peer likes.
+// transport is memberlist's transport with two additions: the end of a context ends dials and
+// connections, and incoming connections are bounded. memberlist's own transport cannot be interrupted.
+// An unresponsive peer could delay a shutdown indefinitely.
 type transport struct {
 	*memberlist.NetTransport
 	ctx     context.Context
 	limiter *Limiter
-	ring    *memberlist.Keyring // nil: gossip is not encrypted
+	keyring *memberlist.Keyring // nil: gossip is not encrypted
 	streams chan net.Conn
 	packets chan *memberlist.Packet
-	// closing ends deliveries to the library, drained the wait for what inner
+	// closing ends deliveries to memberlist. drained ends the wait for connections that NetTransport
 	// still accepts.
 	closing, drained chan struct{}
 	closeOnce        sync.Once
 	wg               sync.WaitGroup
 }
 
-// newTransport bounds what inner accepts, in goroutines that Shutdown ends.
+// newTransport bounds the connections and packets that inner accepts. Shutdown ends its goroutines.
 func newTransport(ctx context.Context, inner *memberlist.NetTransport, limiter *Limiter, ring *memberlist.Keyring) *transport {
 	t := &transport{
-		NetTransport: inner, ctx: ctx, limiter: limiter, ring: ring,
+		NetTransport: inner, ctx: ctx, limiter: limiter, keyring: ring,
 		streams: make(chan net.Conn), packets: make(chan *memberlist.Packet), closing: make(chan struct{}), drained: make(chan struct{}),
 	}
-	t.wg.Go(t.bound)
-	t.wg.Go(t.filter)
+	t.wg.Go(t.acceptStreams)
+	t.wg.Go(t.filterPackets)
 	return t
 }
 
-// gossipLimits returns the bounds of a gossip listener, given the library's time
-// limit for one message.
+// gossipLimits returns the limits of a gossip listener. timeout is memberlist's time limit for one
+// message.
 func gossipLimits(timeout time.Duration) Limits {
 	return Limits{
 		Name: "gossip", Pending: gossipPending, PendingPerAddr: gossipPerAddr,
-		Bytes: gossipBytes, SharedBytes: gossipSharedSize, Life: gossipLife * timeout,
+		Bytes: gossipBytes, SharedBytes: gossipSharedSize, MaxLifetime: gossipLifetimeFactor * timeout,
 	}
 }
 
-// bound hands accepted connections on, with their limits.
-func (t *transport) bound() {
+// acceptStreams forwards accepted connections with their limits to memberlist.
+func (t *transport) acceptStreams() {
 	for {
 		select {
 		case conn := <-t.NetTransport.StreamCh():
 			limited := t.limiter.add(conn)
 			select {
-			case t.streams <- newGuardedConn(limited, limited, t.ring, t.limiter):
+			case t.streams <- newFilteredConn(limited, limited, t.keyring, t.limiter):
 			case <-t.closing:
 				_ = limited.Close()
 			}
@@ -81,12 +81,12 @@ func (t *transport) bound() {
 	}
 }
 
-// filter hands packets on that the library may decode.
-func (t *transport) filter() {
+// filterPackets forwards the packets that memberlist may decode.
+func (t *transport) filterPackets() {
 	for {
 		select {
 		case p := <-t.NetTransport.PacketCh():
-			if !t.accepts(p) {
+			if !t.acceptsPacket(p) {
 				continue
 			}
 			select {
@@ -110,7 +110,7 @@ func (t *transport) Shutdown() error {
 	var err error
 	t.closeOnce.Do(func() {
 		close(t.closing)
-		err = t.NetTransport.Shutdown() // waits until what it accepted is taken
+		err = t.NetTransport.Shutdown() // waits until all accepted connections are taken
 		close(t.drained)
 		t.wg.Wait()
 	})
@@ -130,14 +130,15 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 		return nil, err
 	}
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
-	// Gossip can name any address as a node's: what answers there is bounded, too.
-	return newGuardedConn(&dialedConn{conn, stop}, io.LimitReader(conn, gossipBytes), t.ring, t.limiter), nil
+	// Gossip may contain any address as a node's address, so the data from dialled connections is
+	// bounded too.
+	return newFilteredConn(&dialedConn{conn, stop}, io.LimitReader(conn, gossipBytes), t.keyring, t.limiter), nil
 }
 
 // dialedConn is a connection that the end of a context closes.
 type dialedConn struct {
 	net.Conn
-	stop func() bool // ends the wait for that
+	stop func() bool // detaches the connection from the context
 }
 
 // Close implements net.Conn.

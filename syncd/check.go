@@ -18,12 +18,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// report is what `syncd check --json` prints.
+// report is the output of `syncd check --json`.
 type report struct {
-	Kernel   string          `json:"kernel"`
-	UID      int             `json:"uid"`
-	Usable   bool            `json:"usable"`
-	Attach   string          `json:"attach"` // the best that works: what --attach auto takes, or none; empty: nothing
+	Kernel string `json:"kernel"`
+	UID    int    `json:"uid"`
+	Usable bool   `json:"usable"`
+	// Attach is the method that --attach auto selects, or none if no hook works. Empty: no method works.
+	Attach   string          `json:"attach"`
 	Warning  string          `json:"warning,omitempty"`
 	Features []reportFeature `json:"features"`
 	Observed []observation   `json:"observed"`
@@ -37,7 +38,7 @@ type reportFeature struct {
 	Problem  string `json:"problem,omitempty"`
 }
 
-// observation is one kind of write, and how each way to attach learns of it.
+// observation is one kind of write to a watched map, and how each attach method detects it.
 type observation struct {
 	Write  string `json:"write"`
 	Fexit  string `json:"fexit"`
@@ -52,10 +53,10 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check this kernel and these privileges, or settings",
-		Long: `Without --config: try everything that the daemon needs, for a moment and on maps of its own,
-and report which of a load balancer's writes it will see.
+		Long: `Without --config: test each kernel feature that the daemon needs, briefly and on temporary maps,
+and report which writes of a load balancer syncd detects.
 With --config, or with flags that are settings: check these settings instead, without starting
-anything: values, files, certificates and their names, keys, addresses, maps and their limits.
+the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
 A map that does not exist yet is a warning.
 Exit code 0: usable, perhaps with warnings. 1: syncd cannot work on this kernel, or with these
 privileges. 2: the settings cannot be used.`,
@@ -87,7 +88,7 @@ privileges. 2: the settings cannot be used.`,
 	return cmd
 }
 
-// settingsGiven reports whether a flag was given that is a setting.
+// settingsGiven reports whether the command line sets a flag other than --json.
 func settingsGiven(cmd *cobra.Command) (given bool) {
 	cmd.Flags().Visit(func(f *pflag.Flag) { given = given || f.Name != "json" })
 	return given
@@ -99,7 +100,7 @@ func makeReport() report {
 	r.add("memory", "lock memory for BPF maps (before kernel 5.11)", false, memlock)
 	features := kmap.Probe()
 	for _, f := range features {
-		r.add(f.Name, f.What, f.Required, f.Err)
+		r.add(f.Name, f.Purpose, f.Required, f.Err)
 	}
 	offers := capture.Probe()
 	for _, o := range offers {
@@ -125,15 +126,15 @@ func (r *report) add(name, what string, required bool, err error) {
 	r.Features = append(r.Features, f)
 }
 
-// Cells of the table of what is seen.
+// Cell texts of the table of observations.
 const (
 	atOnce   = "at once"
 	byScan   = "by scan"
 	asDelete = "by scan, as a delete"
 )
 
-// observe states what each way to attach sees: docs/capture.md has the reasons.
-func (r *report) observe(fexit, kprobe capture.Offer) {
+// observe adds what each attach method detects. docs/capture.md gives the reasons.
+func (r *report) observe(fexit, kprobe capture.ProbeResult) {
 	add := func(write, byFexit, byKprobe, byNone string) {
 		if fexit.Err != nil {
 			byFexit = "not available"
@@ -143,7 +144,7 @@ func (r *report) observe(fexit, kprobe capture.Offer) {
 		}
 		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, byNone})
 	}
-	optional := func(o capture.Offer, instead string, symbols ...string) string {
+	optional := func(o capture.ProbeResult, instead string, symbols ...string) string {
 		for _, missing := range o.Missing {
 			if slices.Contains(symbols, missing) {
 				return instead + ": this kernel has no " + missing
@@ -171,14 +172,14 @@ func (r *report) observe(fexit, kprobe capture.Offer) {
 	add("write during a run that the kernel skips", "counted, scanned for at once", counted, byScan)
 }
 
-// warn says what it means that only a scan finds changes.
+// warn sets the warning if hooks are unavailable and scans alone find changes.
 func (r *report) warn() {
 	if r.Attach != string(capture.AttachNone) {
 		return
 	}
 	c := config.Default()
-	r.Warning = fmt.Sprintf("no hook can be had here, so it works with --attach none only: every change reaches the peers by scan, "+
-		"scan-interval (%s) and the time of a scan late, and the latest changes die with a node", c.ScanInterval)
+	r.Warning = fmt.Sprintf("hooks are unavailable, only --attach none works: every change is replicated by scan, "+
+		"within scan-interval (%s) and the duration of a scan; a failover loses the latest changes", c.ScanInterval)
 }
 
 func (r *report) print(out io.Writer) error {
@@ -191,7 +192,7 @@ func (r *report) print(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, mark, f.What)
 	}
-	fmt.Fprintf(w, "\nWHAT HAPPENS TO A WATCHED MAP\tFEXIT\tKPROBE\tNONE\n")
+	fmt.Fprintf(w, "\nCHANGE TO A WATCHED MAP\tFEXIT\tKPROBE\tNONE\n")
 	for _, o := range r.Observed {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe, o.None)
 	}
@@ -205,8 +206,8 @@ func (r *report) print(out io.Writer) error {
 		}
 	}
 	c := config.Default()
-	fmt.Fprintf(out, "by scan: within scan-interval (%s) and the time of a scan; longer where scan-budget (%v %% of a core)\n"+
-		"does not allow for that: `syncd status` shows what it comes to\n", c.ScanInterval, c.ScanBudget)
+	fmt.Fprintf(out, "by scan: within scan-interval (%s) and the duration of a scan; longer if scan-budget (%v %% of a core)\n"+
+		"is too low: `syncd status` shows the effective interval\n", c.ScanInterval, c.ScanBudget)
 	switch {
 	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")

@@ -11,16 +11,17 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// settingsReport is what `syncd check --config FILE --json` prints.
+// settingsReport is the output of `syncd check --config FILE --json`.
 type settingsReport struct {
 	Usable   bool             `json:"usable"`
 	Findings []daemon.Finding `json:"findings"`
 }
 
-// errSettings ends a check of settings that cannot be used: the report has said why.
+// errSettings ends a check of unusable settings. The report already contains the reasons.
 var errSettings = usageError{errReported}
 
-// checkSettings reports on the settings of a file and of flags.
+// checkSettings prints a report on the settings of a file and of flags. It returns errSettings if
+// they are not usable.
 func checkSettings(cmd *cobra.Command, file string, asJSON bool) error {
 	r := settingsReport{Usable: true, Findings: []daemon.Finding{}}
 	settings, err := config.Read(file, cmd.Flags())
@@ -56,10 +57,10 @@ func (r *settingsReport) print(out io.Writer) error {
 			return err
 		}
 	}
-	verdict := "the settings can be used"
+	result := "the settings can be used"
 	if !r.Usable {
-		verdict = "the settings cannot be used"
+		result = "the settings cannot be used"
 	}
-	_, err := fmt.Fprintln(out, verdict)
+	_, err := fmt.Fprintln(out, result)
 	return err
 }

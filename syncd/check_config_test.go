@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// workplace is a directory with all that the settings of a node name.
+// workplace is a directory with all files that the settings of a node refer to.
 type workplace struct {
 	*testing.T
 	dir, pin string
@@ -93,15 +93,15 @@ func (w *workplace) check(flags ...string) (r settingsReport, err error) {
 	w.Helper()
 	out, err := run(w.T, append([]string{"check", "--json", "--config", w.path("syncd.yaml")}, flags...)...)
 	if jsonErr := json.Unmarshal([]byte(out), &r); jsonErr != nil {
-		w.Fatalf("%v in %q", jsonErr, out)
+		w.Fatalf("decode the report of check: %v in %q", jsonErr, out)
 	}
 	return r, err
 }
 
-func TestCheckFindsWhatIsWrongWithSettings(t *testing.T) {
+func TestCheckReportsInvalidSettings(t *testing.T) {
 	w := newWorkplace(t)
 	if r, err := w.check(); err != nil || !r.Usable || len(r.Findings) != 0 {
-		t.Fatalf("good settings: %+v, %v", r, err)
+		t.Fatalf("check valid settings: got %+v, error %v, want usable without findings", r, err)
 	}
 	now := time.Now()
 	for name, c := range map[string]struct {
@@ -110,39 +110,39 @@ func TestCheckFindsWhatIsWrongWithSettings(t *testing.T) {
 		severity daemon.Severity
 		want     string
 	}{
-		"a value":            {flags: []string{"--attach=magic"}, severity: "error", want: "attach \"magic\" is unknown"},
-		"an unknown setting": {prepare: func(w *workplace) { w.write("syncd.yaml", "mop: [a]\n") }, severity: "error", want: "mop"},
-		"no file":            {flags: []string{"--config=/none"}, severity: "error", want: "no such file"},
-		"certificate's name": {flags: []string{"--node-name=lb9"}, severity: "error", want: "this node's name is lb9"},
-		"no certificate":     {flags: []string{"--tls-cert=/none"}, severity: "error", want: "no such file"},
-		"soon expired": {prepare: func(w *workplace) {
+		"invalid value":           {flags: []string{"--attach=magic"}, severity: "error", want: "attach \"magic\" is unknown"},
+		"unknown setting":         {prepare: func(w *workplace) { w.write("syncd.yaml", "mop: [a]\n") }, severity: "error", want: "mop"},
+		"missing file":            {flags: []string{"--config=/none"}, severity: "error", want: "no such file"},
+		"name not in certificate": {flags: []string{"--node-name=lb9"}, severity: "error", want: "this node's name is lb9"},
+		"missing certificate":     {flags: []string{"--tls-cert=/none"}, severity: "error", want: "no such file"},
+		"certificate expires soon": {prepare: func(w *workplace) {
 			if _, err := w.ca.Issue("lb1", testcert.Options{NotBefore: now.Add(-3 * time.Hour), NotAfter: now.Add(time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
 		}, severity: "warning", want: "the certificate expires soon"},
-		"expired": {prepare: func(w *workplace) {
+		"certificate expired": {prepare: func(w *workplace) {
 			if _, err := w.ca.Issue("lb1", testcert.Options{NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)}); err != nil {
 				t.Fatal(err)
 			}
 		}, severity: "error", want: "expired"},
-		"a short key":     {prepare: func(w *workplace) { w.write("gossip.key", "c2hvcnQ=\n") }, severity: "error", want: "5 bytes"},
-		"a key in clear":  {prepare: func(w *workplace) { w.write("gossip.key", "???\n") }, severity: "error", want: "line 1"},
-		"no map":          {flags: []string{"--map=ct=/sys/fs/bpf/none"}, severity: "warning", want: "no such kernel map yet"},
-		"two names":       {flags: []string{"--map=a=x", "--map=b=x"}, severity: "error", want: "same kernel map"},
-		"an unfit map":    {prepare: func(w *workplace) { w.newMap(w.pin+"2", 8192) }, flags: []string{"--map=PIN2"}, severity: "error", want: "8192 bytes"},
-		"a link":          {prepare: func(w *workplace) { w.link(w.pin, w.pin+"l") }, flags: []string{"--map=PINl"}, severity: "error", want: "symbolic link"},
-		"a field":         {flags: []string{"--field=other:x=ktime"}, severity: "error", want: "no map of that name"},
-		"a schema":        {flags: []string{"--schema=ct=/none.o"}, severity: "error", want: "/none.o"},
-		"exposure":        {flags: []string{"--gossip-key-file=", "--gossip-listen=10.1.2.3:7946"}, severity: "error", want: "without encryption"},
-		"another's":       {flags: []string{"--gossip-listen=192.0.2.77:7946"}, severity: "warning", want: "no interface of this host"},
-		"a wildcard":      {flags: []string{"--grpc-listen=0.0.0.0:7947"}, severity: "error", want: "wildcard"},
-		"dead time":       {flags: []string{"--dead-time=10ms"}, severity: "error", want: "dead time"},
-		"no port":         {flags: []string{"--join=lb2"}, severity: "error", want: "join"},
-		"no such peer":    {flags: []string{"--join=lb2.invalid:7946"}, severity: "warning", want: "cannot be resolved"},
-		"no socket":       {prepare: func(w *workplace) { w.write("syncd.sock", "") }, severity: "error", want: "is not a socket"},
-		"a pin owner":     {flags: []string{"--pin-owner=no such user"}, severity: "error", want: "pin-owner"},
-		"a readable key":  {prepare: func(w *workplace) { w.chmod("gossip.key", 0o644) }, severity: "warning", want: "can be read by others"},
-		"state directory": {prepare: func(w *workplace) { w.write("file", "") }, flags: []string{"--state-dir=FILE"}, severity: "warning", want: "not a directory"},
+		"gossip key too short":          {prepare: func(w *workplace) { w.write("gossip.key", "c2hvcnQ=\n") }, severity: "error", want: "5 bytes"},
+		"gossip key not base64":         {prepare: func(w *workplace) { w.write("gossip.key", "???\n") }, severity: "error", want: "line 1"},
+		"missing map":                   {flags: []string{"--map=ct=/sys/fs/bpf/none"}, severity: "warning", want: "no such kernel map yet"},
+		"two names for one map":         {flags: []string{"--map=a=x", "--map=b=x"}, severity: "error", want: "same kernel map"},
+		"unsupported value size":        {prepare: func(w *workplace) { w.newMap(w.pin+"2", 8192) }, flags: []string{"--map=PIN2"}, severity: "error", want: "8192 bytes"},
+		"pin is a symbolic link":        {prepare: func(w *workplace) { w.link(w.pin, w.pin+"l") }, flags: []string{"--map=PINl"}, severity: "error", want: "symbolic link"},
+		"field of an unknown map":       {flags: []string{"--field=other:x=ktime"}, severity: "error", want: "no map of that name"},
+		"missing schema file":           {flags: []string{"--schema=ct=/none.o"}, severity: "error", want: "/none.o"},
+		"exposed without encryption":    {flags: []string{"--gossip-key-file=", "--gossip-listen=10.1.2.3:7946"}, severity: "error", want: "without encryption"},
+		"address of another host":       {flags: []string{"--gossip-listen=192.0.2.77:7946"}, severity: "warning", want: "no interface of this host"},
+		"wildcard address":              {flags: []string{"--grpc-listen=0.0.0.0:7947"}, severity: "error", want: "wildcard"},
+		"dead time too short":           {flags: []string{"--dead-time=10ms"}, severity: "error", want: "dead time"},
+		"join without a port":           {flags: []string{"--join=lb2"}, severity: "error", want: "join"},
+		"join cannot be resolved":       {flags: []string{"--join=lb2.invalid:7946"}, severity: "warning", want: "cannot be resolved"},
+		"control socket is a file":      {prepare: func(w *workplace) { w.write("syncd.sock", "") }, severity: "error", want: "is not a socket"},
+		"unknown pin owner":             {flags: []string{"--pin-owner=no such user"}, severity: "error", want: "pin-owner"},
+		"gossip key readable by others": {prepare: func(w *workplace) { w.chmod("gossip.key", 0o644) }, severity: "warning", want: "can be read by others"},
+		"state directory is a file":     {prepare: func(w *workplace) { w.write("file", "") }, flags: []string{"--state-dir=FILE"}, severity: "warning", want: "not a directory"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorkplace(t)
@@ -153,7 +153,7 @@ func TestCheckFindsWhatIsWrongWithSettings(t *testing.T) {
 			if c.prepare != nil {
 				c.prepare(w)
 			}
-			for i, f := range c.flags { // the pin of this workplace, not of the first
+			for i, f := range c.flags { // the pin of this workplace, not that of the first one
 				c.flags[i] = strings.ReplaceAll(f, "PIN", w.pin)
 			}
 			r, err := w.check(c.flags...)
@@ -162,11 +162,11 @@ func TestCheckFindsWhatIsWrongWithSettings(t *testing.T) {
 				found = found || f.Severity == c.severity && strings.Contains(f.Problem, c.want)
 			}
 			if !found {
-				t.Errorf("no %s with %q in %+v", c.severity, c.want, r.Findings)
+				t.Errorf("findings: got no %s with %q, got %+v", c.severity, c.want, r.Findings)
 			}
 			var usage usageError
 			if r.Usable != (c.severity == "warning") || r.Usable != (err == nil) || (err != nil && (!errors.As(err, &usage) || !errors.Is(err, errReported))) {
-				t.Errorf("usable %t, error %v", r.Usable, err)
+				t.Errorf("result of check: got usable %t, error %v, want unusable and a reported usage error, or a warning only", r.Usable, err)
 			}
 		})
 	}
@@ -186,7 +186,8 @@ func (w *workplace) chmod(name string, mode os.FileMode) {
 	}
 }
 
-// SIGHUP and `syncd reload` do the same, and the command's exit code gives the kind of failure.
+// SIGHUP and `syncd reload` have the same effect. The exit code of the command indicates the kind
+// of failure.
 func TestReloadBySignalAndByCommand(t *testing.T) {
 	w := newWorkplace(t)
 	socket := w.path("syncd.sock")
@@ -197,7 +198,7 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 	}()
 	t.Cleanup(func() {
 		if err := <-ended; err != nil {
-			t.Errorf("the daemon failed: %v", err)
+			t.Errorf("run: got error %v, want none", err)
 		}
 	})
 	client := daemon.NewClient(socket)
@@ -212,7 +213,7 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(20 * time.Second); maps() != count; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(end) {
-				t.Fatalf("%s: %d maps", what, maps())
+				t.Fatalf("wait after %s: timeout with %d maps", what, maps())
 			}
 		}
 	}
@@ -232,13 +233,13 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 	w.write("syncd.yaml", with("a=/sys/fs/bpf/none_a, b=/sys/fs/bpf/none_b")+"scan-budget: 7\n")
 	out, err := run(t, "reload", "--control-socket", socket)
 	if err != nil || !strings.Contains(out, "maps added: b") || !strings.Contains(out, "scan-budget") {
-		t.Errorf("%q, %v", out, err)
+		t.Errorf("reload: got output %q, error %v, want map b added and scan-budget listed", out, err)
 	}
 	wait("reload", 3)
 	w.write("syncd.yaml", "map: [\n")
 	var usage usageError
 	if _, err := run(t, "reload", "--control-socket", socket); !errors.As(err, &usage) || !strings.Contains(err.Error(), "parse YAML") {
-		t.Errorf("a broken file: %v", err)
+		t.Errorf("reload of a broken file: got error %v, want a usage error with \"parse YAML\"", err)
 	}
 	wait("a broken file", 3)
 	if err := unix.Kill(os.Getpid(), unix.SIGHUP); err != nil {
@@ -246,6 +247,6 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 	}
 	wait("a broken file by signal", 3)
 	if _, err := run(t, "reload", "--control-socket", w.path("none")); !errors.Is(err, daemon.ErrNotRunning) || errors.As(err, &usage) {
-		t.Errorf("without a daemon: %v", err)
+		t.Errorf("reload without a daemon: got error %v, want ErrNotRunning", err)
 	}
 }

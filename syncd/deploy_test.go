@@ -28,22 +28,22 @@ func readDeployed(t *testing.T, name string) string {
 	return string(data)
 }
 
-// deployed checks a command line of a deployed file; its first word is the program.
+// deployed checks that a command line in a deployed file is valid. Its first word is the program.
 func deployed(t *testing.T, file string, words []string) {
 	t.Helper()
 	if len(words) == 0 || filepath.Base(words[0]) != "syncd" {
-		t.Errorf("%s: %q does not run syncd", file, words)
+		t.Errorf("%s: command %q: want the program syncd", file, words)
 	} else if err := resolve(words[1:]); err != nil {
-		t.Errorf("%s: %q: %v", file, words, err)
+		t.Errorf("%s: command %q: got error %v, want none", file, words, err)
 	}
 }
 
-// timeout returns what a command line gives itself.
+// timeout returns the value of --timeout in a command line.
 func timeout(t *testing.T, words []string) time.Duration {
 	t.Helper()
 	i := slices.Index(words, "--timeout")
 	if i < 0 || i+1 == len(words) {
-		t.Fatalf("%q has no --timeout", words)
+		t.Fatalf("command %q: want --timeout", words)
 	}
 	d, err := time.ParseDuration(words[i+1])
 	if err != nil {
@@ -64,11 +64,11 @@ func TestUnitRunsRealCommands(t *testing.T) {
 	}
 	wait := timeout(t, strings.Fields(values["ExecStartPost"]))
 	if limit, err := strconv.Atoi(values["TimeoutStartSec"]); err != nil || time.Duration(limit)*time.Second <= wait {
-		t.Errorf("the unit gives up after %s s, its start may take %s", values["TimeoutStartSec"], wait)
+		t.Errorf("TimeoutStartSec: got %s s, want more than the %s of ExecStartPost", values["TimeoutStartSec"], wait)
 	}
 	for _, needed := range []string{filepath.Dir(config.DefaultControlSocket), config.Default().StateDir} {
 		if needed != "/run/"+values["RuntimeDirectory"] {
-			t.Errorf("%s is not the unit's directory", needed)
+			t.Errorf("RuntimeDirectory: want %s", needed)
 		}
 	}
 }
@@ -81,11 +81,11 @@ var (
 func TestKeepalivedAndImageRunRealCommands(t *testing.T) {
 	script := vrrpScript.FindStringSubmatch(readDeployed(t, "keepalived.conf"))
 	if script == nil {
-		t.Fatal("keepalived.conf runs no script")
+		t.Fatal("keepalived.conf: got no script, want one")
 	}
 	deployed(t, "keepalived.conf", strings.Fields(script[1]))
 	if timeout(t, strings.Fields(script[1])) != 0 {
-		t.Error("keepalived waits for a script that waits")
+		t.Error("keepalived.conf: got a script with a timeout, want --timeout 0s")
 	}
 	var words []string
 	for _, m := range imageWords.FindAllStringSubmatch(readDeployed(t, "Dockerfile"), -1) {
@@ -98,7 +98,7 @@ func TestKeepalivedAndImageRunRealCommands(t *testing.T) {
 	deployed(t, "Dockerfile", words)
 }
 
-// podSpec is what of a pod is about the program.
+// podSpec is the part of a pod's specification that concerns the program.
 type podSpec struct {
 	Containers []struct {
 		Args           []string
@@ -140,46 +140,46 @@ func TestDaemonSetRunsRealCommands(t *testing.T) {
 	}
 	spec := set.Spec.Template.Spec
 	if len(spec.Containers) != 1 {
-		t.Fatalf("%d containers", len(spec.Containers))
+		t.Fatalf("daemonset.yaml: got %d containers, want 1", len(spec.Containers))
 	}
 	c := spec.Containers[0]
 	deployed(t, "daemonset.yaml", append([]string{"syncd"}, c.Args...))
 	for _, m := range podVariable.FindAllStringSubmatch(strings.Join(c.Args, " "), -1) {
 		if !slices.Contains(c.Env, variable{m[1]}) {
-			t.Errorf("the pod has no variable %s", m[1])
+			t.Errorf("daemonset.yaml: want the environment variable %s", m[1])
 		}
 	}
 	stop := c.Lifecycle.PreStop.Exec.Command
 	deployed(t, "daemonset.yaml", stop)
 	if timeout(t, stop) >= time.Duration(spec.Grace)*time.Second {
-		t.Errorf("the pod is killed after %d s, while %q waits", spec.Grace, stop)
+		t.Errorf("terminationGracePeriodSeconds: got %d, want more than the timeout of %q", spec.Grace, stop)
 	}
 	served := literals(t, "daemon/admin.go")
 	for _, p := range []probe{c.ReadinessProbe, c.LivenessProbe} {
 		if at := net.JoinHostPort(p.HTTPGet.Host, strconv.Itoa(p.HTTPGet.Port)); at != config.Default().MetricsListen {
-			t.Errorf("the probe asks %s, the daemon answers at %s", at, config.Default().MetricsListen)
+			t.Errorf("probe address: got %s, want %s", at, config.Default().MetricsListen)
 		}
 		if !slices.Contains(served, "GET "+p.HTTPGet.Path) {
-			t.Errorf("the daemon does not serve %s", p.HTTPGet.Path)
+			t.Errorf("probe path: got %s, want a path that the daemon serves", p.HTTPGet.Path)
 		}
 	}
 	for _, needed := range []string{filepath.Dir(config.DefaultControlSocket), config.Default().StateDir, "/etc/mapsync", "/sys/fs/bpf"} {
 		if !slices.Contains(c.VolumeMounts, mount{needed}) {
-			t.Errorf("%s is not mounted", needed)
+			t.Errorf("volume mounts: want %s", needed)
 		}
 	}
 	for _, v := range spec.Volumes {
 		for _, source := range v.Projected.Sources {
 			for kind, fields := range source {
 				if _, ok := fields["defaultMode"]; ok {
-					t.Errorf("a mode is the volume's, not that of its %s: Kubernetes refuses it there", kind)
+					t.Errorf("defaultMode in a projected %s: want it in the volume (Kubernetes refuses it elsewhere)", kind)
 				}
 			}
 		}
 	}
 }
 
-// The settings that the README shows can be used.
+// The settings in the README are valid.
 func TestReadmeSettingsAreValid(t *testing.T) {
 	page, err := handbook.Read("../README.md")
 	if err != nil {
@@ -188,13 +188,13 @@ func TestReadmeSettingsAreValid(t *testing.T) {
 	code := page.Find("use").Code
 	begin := slices.IndexFunc(code, func(line string) bool { return strings.HasPrefix(line, "map: ") })
 	if begin < 0 {
-		t.Fatal("the README shows no settings")
+		t.Fatal("README: got no settings, want some")
 	}
 	c := config.Default()
 	if err := c.Parse([]byte(strings.Join(code[begin:], "\n"))); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Validate(); err != nil || !c.TLS() || len(c.Join) == 0 {
-		t.Errorf("%+v: %v", c, err)
+		t.Errorf("validate the README's settings %+v: got error %v, want TLS, join and no error", c, err)
 	}
 }

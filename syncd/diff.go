@@ -19,13 +19,12 @@ func newDiff() *cobra.Command {
 	var query daemon.DiffQuery
 	cmd := &cobra.Command{
 		Use:   "diff MAP",
-		Short: "Print the entries of a map that this node and its peers hold differently",
-		Long: `Compare the records of a map at this node with those of its peers, and print the entries that
-differ and do so for longer than it takes to send them: what either side holds, the owner and the
-time of the change. Entries that are not replicated follow, with the reason: unsent_here cannot be
-sent by this node, refused_here cannot be held by this node, refused_there cannot be held by the
-peer. The last line of each peer is a summary. Differences are also found and repaired without
-this command.
+		Short: "Print the entries of a map that differ between this node and its peers",
+		Long: `Compare the records of a map at this node with those of its peers. Print the entries that differ
+for longer than it takes to send them, with the content, the owner and the time of the change at
+both nodes. Entries that are not replicated follow, with the reason: this node cannot send
+unsent_here, this node cannot hold refused_here, and the peer cannot hold refused_there. The last
+line of each peer is a summary. syncd also finds and repairs differences without this command.
 Exit code 0: nothing differs. 1: something differs or is not replicated, or a peer could not be
 compared with; the output has the reason. 2: wrong use.`,
 		Example: `  syncd diff ct_map
@@ -62,13 +61,14 @@ compared with; the output has the reason. 2: wrong use.`,
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().StringVar(&query.Peer, "peer", "", "the only peer to compare with (default: all that live)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
-	cmd.Flags().BoolVar(&raw, "raw", false, "print keys and values as the hex of their bytes in the kernel map")
+	cmd.Flags().StringVar(&query.Peer, "peer", "", "compare with this peer only (default: all live peers)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
+	cmd.Flags().BoolVar(&raw, "raw", false, "print keys and values as hex, in the bytes of the kernel map")
 	return cmd
 }
 
-// printDifference prints the key and then a line for each side, or a line of another kind.
+// printDifference prints an entry as its key and one line for each side, or a summary or an
+// error.
 func printDifference(out io.Writer, e *daemon.DiffEntry) error {
 	switch {
 	case e.Error != "" && e.Peer == "":
@@ -100,7 +100,7 @@ func printDifference(out io.Writer, e *daemon.DiffEntry) error {
 	return err
 }
 
-// summary returns what a comparison came to.
+// summary returns the result of a comparison in one line.
 func summary(r *daemon.DiffResult) string {
 	var parts []string
 	add := func(n int, text string) {
@@ -135,7 +135,7 @@ func sideText(s *daemon.DiffSide) (string, error) {
 	return fmt.Sprintf("%s owner=%s changed=%s", value, s.Owner, changed(s.Changed)), err
 }
 
-// plain returns a text that is on the wire as JSON.
+// plain decodes a JSON string.
 func plain(text json.RawMessage) (s string, err error) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		return "", fmt.Errorf("read entry: %w", err)

@@ -34,10 +34,10 @@ func TestDifferencesArePrintedWithBothSides(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		if err := printDifference(&out, &e); err != nil || out.String() != want {
-			t.Errorf("%v, printed %q, want %q", err, out.String(), want)
+			t.Errorf("print difference: error %v, got %q, want %q", err, out.String(), want)
 		}
 	}
 	if err := printDifference(&bytes.Buffer{}, &daemon.DiffEntry{Key: json.RawMessage(`{}`)}); err == nil {
-		t.Error("an object printed as a text")
+		t.Error("print difference with a JSON object as key: got no error, want one")
 	}
 }

@@ -20,16 +20,15 @@ func newDrain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Hand over before maintenance",
-		Long: `Take this node out of service. It is not ready from now on (/readyz, the gRPC health service,
-wait-ready), so that the parts that look at readiness move its traffic away. Then wait until
-traffic has ceased, which is when this node's maps have not changed for a second, and until every
-live peer has received all records of this node. Entries that a peer does not hold, because its
-map is full or cannot represent them, are listed. The daemon goes on replicating. The node stays
-drained until --undo or a restart of the daemon, also when the time is over.
-Without a live peer the command refuses. If all peers leave during the drain, the daemon cancels
-it: the last node stays in service. --force drains the last node nevertheless.
-Exit code 0: handed over, or drained by force. 1: refused, cancelled or not within the time.
-2: wrong use.`,
+		Long: `Take this node out of service. From then on the node is not ready (/readyz, the gRPC health
+service, wait-ready), so that the systems that check readiness move its traffic away. The command
+then waits until traffic has stopped, that is, until this node's maps have not changed for a
+second, and until every live peer has received all records of this node. It lists the entries that
+a peer does not hold because its map is full or cannot represent them. The daemon continues to
+replicate. The node stays drained until --undo or a restart of the daemon, even after a timeout.
+Without a live peer the command fails. If all peers leave during the drain, the daemon cancels it,
+and the last node stays in service. --force drains the last node, too.
+Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout. 2: wrong use.`,
 		Example: `  syncd drain --timeout 30s && systemctl stop lb syncd
   syncd drain --undo`,
 		Args: exactArgs(0),
@@ -49,7 +48,7 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or not with
 			if err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "not ready from now on")
+			fmt.Fprintln(cmd.OutOrStdout(), "drain started: the node is not ready")
 			var last daemon.Handover
 			err = waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
 				h, err := client.Handover(ctx)
@@ -66,8 +65,8 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or not with
 				}
 				return h.Waiting, nil
 			})
-			if errors.Is(err, errLate) {
-				return fmt.Errorf("%w (the node stays out of service: `syncd drain --undo` returns it)", err)
+			if errors.Is(err, errTimeout) {
+				return fmt.Errorf("%w (the node stays out of service until `syncd drain --undo`)", err)
 			}
 			if err == nil {
 				printHandover(cmd.OutOrStdout(), &last, time.Since(began))
@@ -76,13 +75,13 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or not with
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "how long to wait")
+	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait")
 	cmd.Flags().BoolVar(&undo, "undo", false, "put the node into service again")
-	cmd.Flags().BoolVar(&force, "force", false, "drain also if no live peer receives from this node: its sessions are lost")
+	cmd.Flags().BoolVar(&force, "force", false, "drain even if no live peer receives from this node; its sessions are lost")
 	return cmd
 }
 
-// printHandover prints what became of a drain, in one line if all is well.
+// printHandover prints the result of a drain, in one line if every peer holds all entries.
 func printHandover(out io.Writer, h *daemon.Handover, took time.Duration) {
 	took = took.Round(time.Millisecond)
 	switch {
@@ -102,5 +101,5 @@ func printHandover(out io.Writer, h *daemon.Handover, took time.Duration) {
 	}
 }
 
-// errUndrained says that another command ended the drain.
+// errUndrained means that another command or a restart of the daemon ended the drain.
 var errUndrained = errors.New("the node was put into service again meanwhile, or its daemon restarted")

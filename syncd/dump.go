@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// entryFlags are what dump and watch have in common.
+// entryFlags are the flags that dump and watch share.
 type entryFlags struct {
 	socket      string
 	asJSON, raw bool
@@ -22,13 +22,13 @@ type entryFlags struct {
 
 func (f *entryFlags) bind(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object a line")
-	cmd.Flags().BoolVar(&f.raw, "raw", false, "print keys and values as the hex of their bytes in the kernel map")
+	cmd.Flags().BoolVar(&f.asJSON, "json", false, "print one JSON object per line")
+	cmd.Flags().BoolVar(&f.raw, "raw", false, "print keys and values as hex, in the bytes of the kernel map")
 	cmd.Flags().StringArrayVar(&f.query.Where, "where", nil,
-		"only entries of which this holds, such as dport=443, saddr=10.0.0.0/8 or state!=CT_CLOSED (repeatable)")
+		"print only entries that meet this condition, such as dport=443, saddr=10.0.0.0/8 or state!=CT_CLOSED (repeatable)")
 }
 
-// print asks the daemon and prints each entry as it comes.
+// print requests the entries from the daemon and prints each one when it arrives.
 func (f *entryFlags) print(cmd *cobra.Command, name string) error {
 	f.query.Form = daemon.FormText
 	switch {
@@ -47,7 +47,7 @@ func (f *entryFlags) print(cmd *cobra.Command, name string) error {
 			err = printEntry(out, e)
 		}
 		if err == nil && f.query.Watch {
-			err = out.Flush() // whoever watches wants to see it now
+			err = out.Flush() // a watch prints each entry immediately
 		}
 		return err
 	})
@@ -61,10 +61,10 @@ func newDump() *cobra.Command {
 	var flags entryFlags
 	cmd := &cobra.Command{
 		Use:   "dump MAP",
-		Short: "Print what the running daemon knows of a map",
-		Long: `Print the records of a replicated map, oldest change first: key, value, which node owns
-it, and when it changed. An entry marked pending is not in this node's kernel map yet. For
-people, fields that are zero are left out; --json has them all.`,
+		Short: "Print the records of a map",
+		Long: `Print the records of a replicated map, oldest change first: key, value, owner and time of the
+change. An entry marked pending is not in this node's kernel map yet. The text output leaves out
+fields that are zero; --json prints all fields.`,
 		Example: `  syncd dump ct_map --where dport=443 --where saddr=10.0.0.0/8
   syncd dump ct_map --json | jq -r 'select(.owner == "lb1") | .key.saddr'
   syncd dump ct_map --tombstones`,
@@ -72,7 +72,7 @@ people, fields that are zero are left out; --json has them all.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return flags.print(cmd, args[0]) },
 	}
 	flags.bind(cmd)
-	cmd.Flags().BoolVar(&flags.query.Tombstones, "tombstones", false, "print deleted keys that are still remembered, too")
+	cmd.Flags().BoolVar(&flags.query.Tombstones, "tombstones", false, "print tombstones, too")
 	return cmd
 }
 
@@ -81,8 +81,8 @@ func newWatch() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch MAP",
 		Short: "Print the changes of a map as they happen",
-		Long: `Print each change of a replicated map from now on, this node's own and its peers', until
-interrupted. A key that changes faster than it can be printed comes once, with its newest value.`,
+		Long: `Print each change of a replicated map, made by this node or by a peer, until interrupted. If a key
+changes faster than the output is read, it is printed once, with its newest value.`,
 		Example: `  syncd watch ct_map --where state=CT_ESTABLISHED
   syncd watch ct_map --json | jq -c 'select(.deleted)'`,
 		Args: exactArgs(1),
@@ -111,7 +111,7 @@ func printEntry(out io.Writer, e *daemon.Entry) error {
 	return err
 }
 
-// changed says when, and of what was there before syncd was, that nobody knows.
+// changed returns the time of a change, or "unknown" for an entry that is older than syncd.
 func changed(at time.Time) string {
 	if at.IsZero() {
 		return "unknown"

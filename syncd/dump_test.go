@@ -17,7 +17,7 @@ func TestEntriesArePrinted(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		if err := printEntry(&out, &e); err != nil || out.String() != want {
-			t.Errorf("%v, printed %q, want %q", err, out.String(), want)
+			t.Errorf("print entry: error %v, got %q, want %q", err, out.String(), want)
 		}
 	}
 }

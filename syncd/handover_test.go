@@ -17,7 +17,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// startDaemon runs a node on loopback that knows no peer, with a map by its name.
+// startDaemon runs a node without peers on loopback, with the map of a name.
 func startDaemon(t *testing.T, mapName string) (socket string) {
 	t.Helper()
 	c := config.Default()
@@ -53,17 +53,17 @@ func TestWaitReadyAndDrain(t *testing.T) {
 	const name = "cli_handover"
 	absent := filepath.Join(t.TempDir(), "none.sock")
 	begun := time.Now()
-	if _, err := run(t, "wait-ready", "--control-socket", absent, "--timeout", "300ms"); !errors.Is(err, errLate) || !strings.Contains(err.Error(), "no syncd answers") {
-		t.Errorf("without a daemon: %v", err)
+	if _, err := run(t, "wait-ready", "--control-socket", absent, "--timeout", "300ms"); !errors.Is(err, errTimeout) || !strings.Contains(err.Error(), "no syncd answers") {
+		t.Errorf("wait-ready without a daemon: got error %v, want a timeout", err)
 	}
 	if took := time.Since(begun); took < 300*time.Millisecond || took > 3*time.Second {
-		t.Errorf("it took %s to wait 300ms", took)
+		t.Errorf("wait-ready --timeout 300ms: took %s, want 300 ms to 3 s", took)
 	}
 
 	socket := startDaemon(t, name)
 	out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "2500ms")
-	if !errors.Is(err, errLate) || !strings.Contains(err.Error(), name+": waiting") || !strings.Contains(out, "waiting: "+name+": waiting\n") {
-		t.Errorf("without a map: %v\n%s", err, out)
+	if !errors.Is(err, errTimeout) || !strings.Contains(err.Error(), name+": waiting") || !strings.Contains(out, "waiting: "+name+": waiting\n") {
+		t.Errorf("wait-ready without a map: got error %v, want a timeout that names the map\n%s", err, out)
 	}
 	time.AfterFunc(500*time.Millisecond, func() {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: name, Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
@@ -74,35 +74,35 @@ func TestWaitReadyAndDrain(t *testing.T) {
 		t.Cleanup(func() { m.Close() })
 	})
 	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "20s"); err != nil || !strings.Contains(out, "ready after") {
-		t.Errorf("with a map: %v\n%s", err, out)
+		t.Errorf("wait-ready with a map: got error %v, want none\n%s", err, out)
 	}
 
 	out, err = run(t, "drain", "--control-socket", socket, "--timeout", "2500ms")
 	if err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") || !strings.Contains(err.Error(), "--force") {
-		t.Errorf("drain of the last node: %v\n%s", err, out)
+		t.Errorf("drain the last node: got error %v, want it refused\n%s", err, out)
 	}
 	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {
-		t.Errorf("not ready after a drain that was refused: %v\n%s", err, out)
+		t.Errorf("wait-ready after a refused drain: got error %v, want none\n%s", err, out)
 	}
 	out, err = run(t, "drain", "--force", "--control-socket", socket, "--timeout", "20s")
 	if err != nil || !strings.Contains(out, "NOT handed over: no peer is live") {
-		t.Errorf("drain by force: %v\n%s", err, out)
+		t.Errorf("drain --force: got error %v, want none\n%s", err, out)
 	}
-	if _, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); !errors.Is(err, errLate) || !strings.Contains(err.Error(), "drained since") {
-		t.Errorf("a drained node is ready: %v", err)
+	if _, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); !errors.Is(err, errTimeout) || !strings.Contains(err.Error(), "drained since") {
+		t.Errorf("wait-ready on a drained node: got error %v, want a timeout", err)
 	}
 	if _, err := run(t, "status", "--control-socket", socket); !errors.Is(err, errReported) {
-		t.Errorf("status of a drained node: %v", err)
+		t.Errorf("status of a drained node: got error %v, want errReported", err)
 	}
 	if _, err := run(t, "drain", "--undo", "--control-socket", socket); err != nil {
 		t.Error(err)
 	}
 	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "0s"); err != nil {
-		t.Errorf("not ready after the return: %v\n%s", err, out)
+		t.Errorf("wait-ready after drain --undo: got error %v, want none\n%s", err, out)
 	}
 }
 
-// newTestMap makes a map that a daemon finds by its name.
+// newTestMap creates a map that a daemon finds by its name.
 func newTestMap(t *testing.T, name string) {
 	t.Helper()
 	if err := rlimit.RemoveMemlock(); err != nil {

@@ -19,19 +19,19 @@ import (
 // version is set by the linker.
 var version = "devel"
 
-// Exit codes. Anything but 0 is a failure; 2 is a command line or settings that
-// cannot be used, so that scripts can tell it from work that failed.
+// Exit codes. Every code other than 0 is a failure. Code 2 means that the command line or the
+// settings cannot be used, so that scripts can distinguish this case from failed work.
 const (
 	exitFailed = 1
 	exitUsage  = 2
 )
 
-// usageError marks an error of the command line or the settings.
+// usageError marks an error of the command line or of the settings.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// errReported ends a command unsuccessfully whose output has said why.
+// errReported ends a command with a failure after its output has given the reason.
 var errReported = errors.New("reported already")
 
 func main() {
@@ -62,7 +62,7 @@ func exitCode(err error) int {
 
 // exitCodes is the table of exit codes in --help.
 const exitCodes = `Exit codes:
-  0  done: the command did what it says, and what it asks about is so
+  0  success: done, ready, or in sync
   1  failed: no daemon answers, not ready, not handed over in time, something differs
   2  wrong use: a command, flag, argument, map or setting that cannot be used`
 
@@ -70,9 +70,9 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "syncd",
 		Short: "Replicate a load balancer's BPF maps to its peers",
-		Long: `syncd runs beside an eBPF load balancer, firewall or NAT. It watches the hash maps
-that hold connection state, streams every change to its peers, and replays theirs,
-so that another node can carry on each connection of one that dies.
+		Long: `syncd runs next to an eBPF load balancer, firewall or NAT. It watches the hash maps that hold
+connection state, sends every change to its peers, and applies the changes that it receives. If
+a node fails, another node continues its connections.
 
 ` + exitCodes,
 		Args:          noSuchCommand,
@@ -82,12 +82,13 @@ so that another node can carry on each connection of one that dies.
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(newRun(), newCheck(), newMaps(), newStatus(), newWaitReady(), newDrain(), newDump(), newWatch(), newDiff(), newResync(), newForget(), newPurge(), newReload(), newSchema(), newVersion())
-	refuseStrayArguments(root)
+	refuseExtraArguments(root)
 	return root
 }
 
-// refuseStrayArguments has the library's own commands refuse what they do not know, as all others do.
-func refuseStrayArguments(root *cobra.Command) {
+// refuseExtraArguments makes cobra's own commands refuse unknown arguments, like all other
+// commands.
+func refuseExtraArguments(root *cobra.Command) {
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [COMMAND]",
 		Short: "Print the help of a command",
@@ -113,7 +114,7 @@ func refuseStrayArguments(root *cobra.Command) {
 	}
 }
 
-// noSuchCommand refuses the arguments of a command that only has subcommands.
+// noSuchCommand refuses arguments of a command that only has subcommands.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usageError{fmt.Errorf("%s has no command %q: `%s --help` lists them", cmd.CommandPath(), args[0], cmd.CommandPath())}
@@ -121,7 +122,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// notNegative returns a usage error for a timeout below 0.
+// notNegative returns a usage error for a negative timeout.
 func notNegative(timeout time.Duration) error {
 	if timeout < 0 {
 		return usageError{fmt.Errorf("timeout %s is negative", timeout)}
@@ -129,7 +130,7 @@ func notNegative(timeout time.Duration) error {
 	return nil
 }
 
-// exactArgs is cobra.ExactArgs with an error that counts as wrong use.
+// exactArgs is cobra.ExactArgs with a usage error.
 func exactArgs(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := cobra.ExactArgs(n)(cmd, args); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 )
 
-// run executes a command line and returns what it printed.
+// run executes a command line and returns its output.
 func run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	var out bytes.Buffer
@@ -26,7 +26,7 @@ func run(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-func TestWrongUseIsToldApart(t *testing.T) {
+func TestUsageErrorsAreMarked(t *testing.T) {
 	for _, args := range [][]string{
 		{"run"},
 		{"run", "--map", "a", "--buffer", "tape"},
@@ -39,7 +39,7 @@ func TestWrongUseIsToldApart(t *testing.T) {
 		_, err := run(t, args...)
 		var usage usageError
 		if !errors.As(err, &usage) {
-			t.Errorf("%q: %v is no usage error", args, err)
+			t.Errorf("%q: got error %v, want a usage error", args, err)
 		}
 	}
 }
@@ -47,24 +47,24 @@ func TestWrongUseIsToldApart(t *testing.T) {
 func TestEveryCommandHasExamples(t *testing.T) {
 	for _, cmd := range newRoot().Commands() {
 		if cmd.Example == "" || cmd.Short == "" {
-			t.Errorf("%s has no example or no summary", cmd.Name())
+			t.Errorf("command %s: want an example and a summary", cmd.Name())
 		}
 		if out, err := run(t, cmd.Name(), "--help"); err != nil || !strings.Contains(out, "Examples:") {
-			t.Errorf("%s --help: %v\n%s", cmd.Name(), err, out)
+			t.Errorf("%s --help: got error %v, want examples\n%s", cmd.Name(), err, out)
 		}
 	}
 }
 
-func TestNoDaemonIsSaid(t *testing.T) {
+func TestErrorWithoutDaemon(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "none.sock")
 	for _, args := range [][]string{{"status"}, {"dump", "ct"}} {
 		if _, err := run(t, append(args, "--control-socket", socket)...); !errors.Is(err, daemon.ErrNotRunning) {
-			t.Errorf("%q: %v", args, err)
+			t.Errorf("%q without a daemon: got error %v, want ErrNotRunning", args, err)
 		}
 	}
 }
 
-func TestMapsListsWhatIsThere(t *testing.T) {
+func TestMapsListsHostMaps(t *testing.T) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +86,10 @@ func TestMapsListsWhatIsThere(t *testing.T) {
 			return
 		}
 	}
-	t.Errorf("cli_test is not in %s", out)
+	t.Errorf("maps: got %s, want cli_test", out)
 }
 
-func TestStatusTellsOfLossesAndScans(t *testing.T) {
+func TestStatusShowsLossesAndScans(t *testing.T) {
 	s := daemon.Status{Maps: []daemon.MapStatus{{Name: "ct", Scan: &daemon.ScanStatus{Interval: 12.5}}, {Name: "other"}}}
 	s.Capture.Losses = daemon.LossStatus{Open: true, OpenSeconds: 1.25}
 	var out bytes.Buffer
@@ -98,29 +98,29 @@ func TestStatusTellsOfLossesAndScans(t *testing.T) {
 	}
 	for _, want := range []string{"SCANNING because of losses, for 1.25s", "SCANNED EVERY", "12.5s"} {
 		if !strings.Contains(out.String(), want) {
-			t.Errorf("no %q in\n%s", want, out.String())
+			t.Errorf("status: want %q in\n%s", want, out.String())
 		}
 	}
 	s.Capture.Losses = daemon.LossStatus{Repaired: 1}
 	out.Reset()
 	if err := printStatus(&out, &s, false); err != nil || strings.Contains(out.String(), "SCANNING") {
-		t.Errorf("%v, after all is repaired:\n%s", err, out.String())
+		t.Errorf("status after the repair: got error %v, want no SCANNING in\n%s", err, out.String())
 	}
 }
 
-func TestCheckSaysWhetherItCanWork(t *testing.T) {
+func TestCheckReportsUsability(t *testing.T) {
 	out, err := run(t, "check", "--json")
 	var r report
 	if jsonErr := json.Unmarshal([]byte(out), &r); jsonErr != nil {
 		t.Fatal(jsonErr)
 	}
 	if r.Usable != (err == nil) || r.Usable != (r.Attach != "") {
-		t.Errorf("usable %v, attach %q, error %v", r.Usable, r.Attach, err)
+		t.Errorf("check: got usable %v, attach %q, error %v, want them to agree", r.Usable, r.Attach, err)
 	}
 	if (r.Attach == "none") != (r.Warning != "") {
-		t.Errorf("attach %q, warning %q", r.Attach, r.Warning)
+		t.Errorf("check: got attach %q, warning %q, want a warning only with attach none", r.Attach, r.Warning)
 	}
 	if len(r.Observed) == 0 || len(r.Features) == 0 || r.Kernel == "" {
-		t.Errorf("an empty report: %s", out)
+		t.Errorf("check: got an incomplete report: %s", out)
 	}
 }

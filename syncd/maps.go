@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hostMap is one hash map of this host as `syncd maps --json` prints it.
+// hostMap is one hash map of this host in the output of `syncd maps --json`.
 type hostMap struct {
 	ID         uint32   `json:"id"`
 	Name       string   `json:"name"`
@@ -20,13 +20,13 @@ type hostMap struct {
 	KeySize    int      `json:"key_size"`
 	ValueSize  int      `json:"value_size"`
 	MaxEntries int      `json:"max_entries"`
-	Entries    int      `json:"entries"` // -1: not known
+	Entries    int      `json:"entries"` // -1: unknown
 	Pins       []string `json:"pins"`
-	KeyType    string   `json:"key_type,omitempty"` // C types; empty: no BTF, or no right to read it
+	KeyType    string   `json:"key_type,omitempty"` // C types; empty: no BTF, or no permission to read it
 	ValueType  string   `json:"value_type,omitempty"`
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
-	Problem    string   `json:"problem,omitempty"` // why it cannot be replicated
+	Problem    string   `json:"problem,omitempty"` // why syncd cannot replicate the map
 }
 
 func newMaps() *cobra.Command {
@@ -34,8 +34,8 @@ func newMaps() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "maps",
 		Short: "List the hash maps on this host",
-		Long: `List the hash maps on this host: which could be replicated, and how each would be read
-and written. Listing needs CAP_SYS_ADMIN.`,
+		Long: `List the hash maps on this host: whether syncd can replicate each map, and how it would read and
+write the map. Listing needs CAP_SYS_ADMIN.`,
 		Example: `  syncd maps
   syncd maps --json | jq -r '.[] | select(.problem == null) | .name'`,
 		Args: exactArgs(0),
@@ -58,15 +58,15 @@ and written. Listing needs CAP_SYS_ADMIN.`,
 	return cmd
 }
 
-// describe opens the map for a moment to learn which ways of access it takes.
+// describe opens the map briefly to find out which access methods it supports.
 func describe(info *kmap.Info) hostMap {
 	h := hostMap{
 		ID: info.ID, Name: info.Name, Type: info.Type.String(),
 		KeySize: info.KeySize, ValueSize: info.ValueSize,
 		MaxEntries: info.MaxEntries, Entries: info.Entries, Pins: append([]string{}, info.Pins...),
 	}
-	if info.Supported != nil {
-		h.Problem = info.Supported.Error()
+	if info.Unsupported != nil {
+		h.Problem = info.Unsupported.Error()
 		return h
 	}
 	if s, err := daemon.SchemaOf(info.Name, *info); err == nil && !s.Opaque {
@@ -81,18 +81,18 @@ func describe(info *kmap.Info) hostMap {
 	return h
 }
 
-func methodOf(id uint32) (kmap.Method, error) {
+func methodOf(id uint32) (kmap.AccessMethods, error) {
 	m, err := kmap.Resolve(kmap.Ref{ID: id})
 	if err != nil {
-		return kmap.Method{}, err
+		return kmap.AccessMethods{}, err
 	}
 	defer m.Close()
 	opened, err := kmap.Open(m, kmap.Options{})
 	if err != nil {
-		return kmap.Method{}, err
+		return kmap.AccessMethods{}, err
 	}
 	defer opened.Close()
-	return opened.Method(), nil
+	return opened.AccessMethods(), nil
 }
 
 func printMaps(cmd *cobra.Command, list []hostMap) error {

@@ -23,11 +23,11 @@ func newReload() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
 		Short: "Read certificates, gossip keys, maps and permissions again",
-		Long: `Have the running daemon read its settings file again, and the files that it names, as
-SIGHUP does. These take effect at once: certificates, gossip keys and the settings map, schema,
-field, allowed-names, observers, read-from, write-from and tls-*. Streams that are no longer
-allowed end. Other settings that changed are listed: they need a restart. Settings that cannot
-be used change nothing.
+		Long: `Make the running daemon read its settings file and the files that it names again, like SIGHUP.
+Certificates, gossip keys and these settings take effect at once: map, schema, field,
+allowed-names, observers, read-from, write-from and tls-*. Streams that are no longer allowed end.
+The command lists other settings that changed: they need a restart. Settings that cannot be used
+change nothing.
 Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
 		Example: `  syncd check --config /etc/mapsync/syncd.yaml && syncd reload`,
 		Args:    exactArgs(0),
@@ -73,7 +73,7 @@ func printReloaded(out io.Writer, r *daemon.Reloaded) error {
 	return err
 }
 
-// reloadOnHangUp has d reload at each SIGHUP until ctx ends. The daemon logs what came of it.
+// reloadOnHangUp makes d reload at each SIGHUP until ctx ends. The daemon logs the result.
 func reloadOnHangUp(ctx context.Context, hangUps <-chan os.Signal, d *daemon.Daemon) {
 	for {
 		select {
@@ -85,7 +85,8 @@ func reloadOnHangUp(ctx context.Context, hangUps <-chan os.Signal, d *daemon.Dae
 	}
 }
 
-// hangUps returns the channel of SIGHUP, which otherwise ends the process.
+// hangUps returns a channel of SIGHUP signals, so that the signal does not end the process. The
+// caller calls stop at the end.
 func hangUps() (signals chan os.Signal, stop func()) {
 	signals = make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGHUP)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removal are the flags that forget and purge have in common.
+// removal holds the flags that forget and purge share.
 type removal struct {
 	socket      string
 	yes, asJSON bool
@@ -24,7 +24,7 @@ type removal struct {
 
 func (r *removal) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&r.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation: for scripts")
+	cmd.Flags().BoolVar(&r.yes, "yes", false, "do not ask for confirmation (for scripts)")
 	cmd.Flags().BoolVar(&r.asJSON, "json", false, "print JSON: the number of records of each map")
 }
 
@@ -35,12 +35,12 @@ func newForget() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "forget --owner NODE [MAP]",
 		Short: "Remove all records of a departed or misbehaving owner",
-		Long: `Remove the records of every incarnation of a node from the tables and the kernel maps of all
-nodes: of one map, or of all maps. The records become deletes of this node and replicate as such.
-Run the command on a node that is in sync and that may write the maps. An entry that a load
-balancer still uses comes back with its next write, as a record of that load balancer's node.
-A live owner is refused unless --force is given: it goes on sending what it writes from then on.
-The daemon logs the command with the user and process that called it.
+		Long: `Remove the records of every incarnation of a node, in one map or in all maps, from the tables and
+the kernel maps of all nodes. This node replicates the removals as its own deletes. Run the command
+on a node that is in sync and that may write the maps. If a load balancer still uses an entry, the
+entry returns with the next write, as a record of that load balancer's node.
+The daemon refuses a live owner unless --force is given. A live owner still sends its later writes.
+The daemon logs the command with the user and process of the caller.
 Exit code 0: removed, or there were none. 1: the owner is live, or not confirmed. 2: wrong use: no
 such map, this node's own name, or no terminal to ask for confirmation and no --yes.`,
 		Example: `  syncd forget --owner lb3
@@ -68,8 +68,8 @@ such map, this node's own name, or no terminal to ask for confirmation and no --
 		},
 	}
 	flags.add(cmd)
-	cmd.Flags().StringVar(&owner, "owner", "", "name of the node whose records are to be removed")
-	cmd.Flags().BoolVar(&force, "force", false, "remove the records of a live owner, too: its sessions end on all nodes, itself included")
+	cmd.Flags().StringVar(&owner, "owner", "", "node whose records are removed")
+	cmd.Flags().BoolVar(&force, "force", false, "remove the records of a live owner, too; its sessions end on all nodes, including the owner")
 	return cmd
 }
 
@@ -78,14 +78,14 @@ func newPurge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge MAP",
 		Short: "Remove orphaned records, and records that do not fit",
-		Long: `Remove two kinds of records of a map from the tables and the kernel maps of all nodes: those
-whose owner has left, and those that do not fit into this node's kernel map (NOT HELD in the
-status of its peers), of live owners as well. The records become deletes of this node and
-replicate as such. Run the command on a node that is in sync, that may write the map, and that is
-not cut off: the records of every node that it does not reach count as orphaned. An entry that a
-load balancer still uses comes back with its next write, as a record of that load balancer's node.
-To remove the records of one departed owner alone, use "syncd forget".
-The daemon logs the command with the user and process that called it.
+		Long: `Remove two kinds of records of a map from the tables and the kernel maps of all nodes: records
+whose owner has left, and records that do not fit into this node's kernel map (NOT HELD in the
+status of its peers), also those of live owners. This node replicates the removals as its own
+deletes. Run the command on a node that is in sync, that may write the map, and that is not cut
+off: the records of every node that it does not reach count as orphaned. If a load balancer still
+uses an entry, the entry returns with the next write, as a record of that load balancer's node.
+To remove only the records of one owner that has left, use "syncd forget".
+The daemon logs the command with the user and process of the caller.
 Exit code 0: removed, or there were none. 1: not confirmed. 2: wrong use: no such map, or no
 terminal to ask for confirmation and no --yes.`,
 		Example: `  syncd purge ct_map
@@ -106,10 +106,10 @@ terminal to ask for confirmation and no --yes.`,
 	return cmd
 }
 
-// errNotConfirmed says that the operator did not agree.
+// errNotConfirmed means that the operator did not confirm the removal.
 var errNotConfirmed = errors.New("not confirmed, nothing was removed")
 
-// confirm asks the operator on the terminal, unless --yes was given.
+// confirm asks the operator on the terminal for confirmation. With --yes it does not ask.
 func (r *removal) confirm(cmd *cobra.Command, question string) error {
 	if r.yes {
 		return nil
@@ -152,7 +152,7 @@ func (r *removal) print(out io.Writer, done *daemon.Removed) error {
 	return nil
 }
 
-// maximumArgs is cobra.MaximumNArgs with an error that counts as wrong use.
+// maximumArgs is cobra.MaximumNArgs with a usage error.
 func maximumArgs(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := cobra.MaximumNArgs(n)(cmd, args); err != nil {

@@ -37,8 +37,8 @@ func terminal(t *testing.T) (operator, command *os.File) {
 	return operator, command
 }
 
-// answers runs a command line whose operator types a line on a terminal.
-func answers(t *testing.T, line string, args ...string) (string, error) {
+// runWithAnswer runs a command line while the operator types line on a terminal.
+func runWithAnswer(t *testing.T, line string, args ...string) (string, error) {
 	t.Helper()
 	operator, command := terminal(t)
 	if _, err := operator.WriteString(line + "\n"); err != nil {
@@ -58,32 +58,32 @@ func TestForgetAndPurgeAskForConfirmation(t *testing.T) {
 	const name = "cli_remove"
 	newTestMap(t, name)
 	socket := startDaemon(t, name)
-	wants(t, 0, "wait-ready", "--timeout", "20s", "--control-socket", socket)
+	expectExit(t, 0, "wait-ready", "--timeout", "20s", "--control-socket", socket)
 	for _, args := range [][]string{
 		{"forget", "--owner", "lb9", "--control-socket", socket},
 		{"forget", "--owner", "lb9", name, "--control-socket", socket},
 		{"purge", name, "--control-socket", socket},
 	} {
-		wants(t, exitUsage, args...) // the input of a test is no terminal
+		expectExit(t, exitUsage, args...) // the input of a test is not a terminal
 		if _, err := run(t, args...); err == nil || !strings.Contains(err.Error(), "not a terminal") {
-			t.Errorf("%q: %v", args, err)
+			t.Errorf("%q without a terminal: got error %v, want \"not a terminal\"", args, err)
 		}
-		out, err := answers(t, "no", args...)
+		out, err := runWithAnswer(t, "no", args...)
 		if !errors.Is(err, errNotConfirmed) || exitCode(err) != exitFailed || !strings.Contains(out, "on every node") {
-			t.Errorf("%q, answered no: %v\n%s", args, err, out)
+			t.Errorf("%q, answer no: got error %v, want errNotConfirmed\n%s", args, err, out)
 		}
-		if out, err = answers(t, "yes", args...); err != nil || !strings.Contains(out, name+": 0 records removed") {
-			t.Errorf("%q, answered yes: %v\n%s", args, err, out)
+		if out, err = runWithAnswer(t, "yes", args...); err != nil || !strings.Contains(out, name+": 0 records removed") {
+			t.Errorf("%q, answer yes: got error %v, want 0 records removed\n%s", args, err, out)
 		}
 		out, err = run(t, append(args, "--yes", "--json")...)
 		var done daemon.Removed
 		if err := errors.Join(err, json.Unmarshal([]byte(out), &done)); err != nil || len(done.Maps) != 1 || done.Maps[0].Map != name {
-			t.Errorf("%q: %v\n%s", args, err, out)
+			t.Errorf("%q --yes --json: got error %v, want one map\n%s", args, err, out)
 		}
 	}
 	yes := func(code int, args ...string) {
 		t.Helper()
-		wants(t, code, append(args, "--yes", "--control-socket", socket)...)
+		expectExit(t, code, append(args, "--yes", "--control-socket", socket)...)
 	}
 	yes(exitUsage, "forget")                   // no owner
 	yes(exitUsage, "forget", "--owner", "cli") // this node

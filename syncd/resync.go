@@ -12,19 +12,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// quietFor is how long a command may take before it says what it is doing.
-const quietFor = 2 * time.Second
+// progressDelay is the time after which a running command prints its progress.
+const progressDelay = 2 * time.Second
 
 func newResync() *cobra.Command {
 	var socket string
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "resync MAP",
-		Short: "Have all peers tell a map from the beginning, and compare it",
-		Long: `Have every live peer tell all it knows of a map again, delete what they no longer have,
-and compare. Returns once this node holds what they told and the digests agree. Replication
-goes on meanwhile. What this node tells its peers they compare at the same time; to have a peer
-told everything again, run the command there.`,
+		Short: "Request a full resync of a map from all live peers",
+		Long: `Request a full sync of a map from every live peer, delete records that peers no longer have, and
+compare digests. The command returns when this node holds the records and the digests agree.
+Replication continues meanwhile. To resync a peer, run the command on that peer.`,
 		Example: `  syncd resync ct_map --timeout 1m`,
 		Args:    exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -38,7 +37,7 @@ told everything again, run the command there.`,
 			defer cancel()
 			began := time.Now()
 			return daemon.NewClient(socket).Resync(ctx, args[0], func(s *daemon.Resync) {
-				if time.Since(began) > quietFor {
+				if time.Since(began) > progressDelay {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d entries, waiting for %s\n", s.Done, s.Total, strings.Join(s.Waiting, ", "))
 				}
 			})

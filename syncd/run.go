@@ -17,13 +17,13 @@ func newRun() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Run the daemon",
-		Long: `Run the daemon until SIGINT or SIGTERM. SIGHUP has it read certificates, gossip keys and
-maps again, as ` + "`syncd reload`" + ` does. Every flag is a setting of the same name in the
-YAML file; flags win over the file.`,
-		Example: `  # Two load balancers, everything from a file
+		Long: `Run the daemon until SIGINT or SIGTERM. At SIGHUP it reads certificates, gossip keys and maps
+again, like ` + "`syncd reload`" + `. Every flag is a setting of the same name in the YAML file. Flags
+override the file.`,
+		Example: `  # All settings from a file
   syncd run --config /etc/mapsync/syncd.yaml
 
-  # One map by its pin, peers verified by certificate
+  # One map by its pin path, peers verified by certificate
   syncd run --map /sys/fs/bpf/lb/ct_map --join 10.0.0.2:7946 \
     --gossip-listen 10.0.0.1:7946 --gossip-key-file /etc/mapsync/gossip.key \
     --grpc-listen 10.0.0.1:7947 \
@@ -62,7 +62,7 @@ func newLogger(c *config.Config) *slog.Logger {
 	}
 	log := slog.New(handler)
 	if err != nil {
-		log.Error("log level is unknown", "error", errors.Unwrap(err)) // Validate has asked before
+		log.Error("log level is unknown", "error", errors.Unwrap(err)) // unreachable: Validate checks it
 	}
 	return log
 }

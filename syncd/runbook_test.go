@@ -22,7 +22,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// resolve says what is wrong with a command line of syncd, its flags and arguments.
+// resolve returns an error if a command line of syncd is not valid: its command, flags and
+// arguments.
 func resolve(words []string) error {
 	root := newRoot()
 	cmd, rest, err := root.Find(words)
@@ -30,7 +31,7 @@ func resolve(words []string) error {
 		return err
 	}
 	if cmd == root {
-		return fmt.Errorf("%q is no subcommand", strings.Join(words, " "))
+		return fmt.Errorf("%q is not a subcommand", strings.Join(words, " "))
 	}
 	if err := cmd.ParseFlags(rest); err != nil {
 		return fmt.Errorf("syncd %s: %w", cmd.Name(), err)
@@ -51,8 +52,8 @@ var (
 	metricSpan  = regexp.MustCompile(`^` + handbook.MetricPrefix + `\w+`)
 )
 
-// checkCommand says what is wrong with a line that calls syncd, and with what jq is to find
-// in its answer.
+// checkCommand returns an error if a line with a call of syncd is not valid, including the jq
+// filter of its output.
 func checkCommand(line string) error {
 	parts := strings.Split(commandEnd.ReplaceAllString(line, "\n"), "\n")
 	if before, filter, ok := strings.Cut(line, " | jq "); ok {
@@ -75,11 +76,11 @@ func checkCommand(line string) error {
 	return nil
 }
 
-// checkFilter checks a filter of jq: paths, or a path and the fields of an object there.
+// checkFilter checks a jq filter: paths, or a path and the fields of an object at that path.
 func checkFilter(call string) error {
 	filter := jqFilter.FindStringSubmatch(call)
 	if filter == nil {
-		return fmt.Errorf("%q is no call of jq", call)
+		return fmt.Errorf("%q is not a call of jq", call)
 	}
 	paths := strings.Split(filter[1], ", ")
 	if object := jqObject.FindStringSubmatch(filter[1]); object != nil {
@@ -96,10 +97,10 @@ func checkFilter(call string) error {
 	return nil
 }
 
-// checkPath says whether the status has a field at a path like .peers[].node.
+// checkPath returns an error if the status has no field at a path like .peers[].node.
 func checkPath(path string) error {
 	if !statusPath.MatchString(path) {
-		return fmt.Errorf("%q is no path of a field", path)
+		return fmt.Errorf("%q is not a path of a field", path)
 	}
 	at, names := reflect.TypeFor[daemon.Status](), strings.Split(path[1:], ".")
 	for n, name := range names {
@@ -108,7 +109,7 @@ func checkPath(path string) error {
 			at = at.Elem()
 		}
 		if at.Kind() != reflect.Struct {
-			return fmt.Errorf("%s: there is nothing below a %s", path, at)
+			return fmt.Errorf("%s: a %s has no fields", path, at)
 		}
 		i := slices.IndexFunc(reflect.VisibleFields(at), func(f reflect.StructField) bool {
 			tag, _, _ := strings.Cut(f.Tag.Get("json"), ",")
@@ -129,14 +130,14 @@ func checkPath(path string) error {
 	return nil
 }
 
-// checkSetting says what is wrong with a setting, or with a setting and its value.
+// checkSetting returns an error if a setting, or a setting with a value, is not valid.
 func checkSetting(span string) error {
 	name, _, valued := strings.Cut(span, ": ")
 	settings := config.Default()
 	flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 	settings.Bind(flags)
 	if flags.Lookup(name) == nil {
-		return fmt.Errorf("%s is no setting", name)
+		return fmt.Errorf("%s is not a setting", name)
 	}
 	if !valued {
 		return nil
@@ -148,7 +149,7 @@ func checkSetting(span string) error {
 	return settings.Validate()
 }
 
-// checkFlags says which flag of a span no subcommand has.
+// checkFlags returns an error if no subcommand has a flag of the span.
 func checkFlags(span string) error {
 	for word := range strings.FieldsSeq(span) {
 		name, isFlag := strings.CutPrefix(word, "--")
@@ -162,7 +163,7 @@ func checkFlags(span string) error {
 	return nil
 }
 
-// Every page, and the README, call syncd as it can be called, and name metrics that there are.
+// All pages and the README contain only valid calls of syncd and existing metrics.
 func TestPagesCallRealCommands(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(pages) < 5 {
@@ -180,7 +181,7 @@ func TestPagesCallRealCommands(t *testing.T) {
 			for _, line := range append(handbook.Spans(s.Prose), s.Code...) {
 				line = strings.TrimSpace(line)
 				if name := metricSpan.FindString(line); name != "" && metrics[name].Name == "" {
-					t.Errorf("%s, %q: there is no metric %s", path, s.Title, name)
+					t.Errorf("%s, %q: metric %s does not exist", path, s.Title, name)
 				}
 				if flagSpan.MatchString(line) {
 					if err := checkFlags(line); err != nil {
@@ -198,16 +199,16 @@ func TestPagesCallRealCommands(t *testing.T) {
 		}
 	}
 	if calls < 20 {
-		t.Errorf("only %d calls were found", calls)
+		t.Errorf("calls of syncd in the pages: got %d, want at least 20", calls)
 	}
 }
 
-// outside are the words of others that the runbook may use as code.
-var outside = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss)( .*)?|(process|go)_\w+)$`)
+// externalWords matches code spans of the runbook that are not from this project.
+var externalWords = regexp.MustCompile(`^(syncd|/\S+|CAP_[A-Z_]+|(journalctl|systemctl|kubectl|chronyc|openssl|ss)( .*)?|(process|go)_\w+)$`)
 
-// What the runbook sets as code is a command, a flag, a setting, a field of the status, a
-// metric or a value of its labels; what it quotes is said by the program.
-func TestRunbookNamesWhatThereIs(t *testing.T) {
+// Code spans of the runbook are commands, flags, settings, fields of the status, metrics or label
+// values. Quotes are texts of the program.
+func TestRunbookTermsExist(t *testing.T) {
 	metrics, page := readRunbook(t)
 	labels := []string{"peer", "map"}
 	for _, m := range metrics {
@@ -215,11 +216,11 @@ func TestRunbookNamesWhatThereIs(t *testing.T) {
 			labels = append(append(labels, name), values...)
 		}
 	}
-	said := literals(t, "../syncd", "../peers")
+	texts := literals(t, "../syncd", "../peers")
 	check := func(span string) error {
 		switch {
-		case outside.MatchString(span) || slices.Contains(labels, span) || metrics[span].Name != "":
-			return checkGrep(span, said)
+		case externalWords.MatchString(span) || slices.Contains(labels, span) || metrics[span].Name != "":
+			return checkGrep(span, texts)
 		case strings.HasPrefix(span, "syncd "):
 			return checkCommand(span)
 		case strings.HasPrefix(span, "."):
@@ -227,7 +228,7 @@ func TestRunbookNamesWhatThereIs(t *testing.T) {
 		case settingSpan.MatchString(span):
 			return checkSetting(span)
 		}
-		return fmt.Errorf("is nothing known")
+		return fmt.Errorf("unknown term")
 	}
 	for i := range page.Sections {
 		s := &page.Sections[i]
@@ -237,17 +238,17 @@ func TestRunbookNamesWhatThereIs(t *testing.T) {
 			}
 		}
 		for _, quote := range handbook.Quotes(s.Prose) {
-			if !saysSo(said, quote) {
-				t.Errorf("section %q: the program never says %q", s.Title, quote)
+			if !containsText(texts, quote) {
+				t.Errorf("section %q: quote %q is not a text of the program", s.Title, quote)
 			}
 		}
 		if metrics[s.Title].Name != "" && len(s.Code) == 0 {
-			t.Errorf("section %q has no command to type", s.Title)
+			t.Errorf("section %q: want a command", s.Title)
 		}
 	}
 }
 
-// readRunbook returns what the runbook has a section for, and the page.
+// readRunbook returns the metrics that have a section in the runbook, and the page.
 func readRunbook(t *testing.T) (map[string]handbook.Metric, *handbook.Page) {
 	t.Helper()
 	page, err := handbook.Read("../docs/runbook.md")
@@ -263,25 +264,25 @@ func readRunbook(t *testing.T) (map[string]handbook.Metric, *handbook.Page) {
 
 var grepPattern = regexp.MustCompile(`--grep '([^']*)'`)
 
-// checkGrep says which alternative that a journal is searched for is in no log message.
+// checkGrep returns an error if an alternative of a journal search occurs in no log message.
 func checkGrep(command string, said []string) error {
 	pattern := grepPattern.FindStringSubmatch(command)
 	if pattern == nil {
 		return nil
 	}
 	for text := range strings.SplitSeq(pattern[1], "|") {
-		if !saysSo(said, text) {
-			return fmt.Errorf("the program never says %q", text)
+		if !containsText(said, text) {
+			return fmt.Errorf("%q is not a text of the program", text)
 		}
 	}
 	return nil
 }
 
-func saysSo(said []string, text string) bool {
+func containsText(said []string, text string) bool {
 	return slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, text) })
 }
 
-// literals returns the strings in the program's code.
+// literals returns the string literals in the program's code.
 func literals(t *testing.T, dirs ...string) (list []string) {
 	t.Helper()
 	for _, dir := range dirs {

@@ -22,8 +22,8 @@ func newSchema() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schema",
 		Short: "Show or export the types of a map's entries",
-		Long: `Show how the entries of a map are understood and sent, as read from BTF: of a map on this
-host, or of those in a BPF object file.`,
+		Long: `Show how syncd reads and sends the entries of a map, according to BTF: the BTF of a map on this
+host, or of the maps in a BPF object file.`,
 		Example: `  syncd schema show ct_map
   syncd schema export ct_map > ct_map.proto`,
 	}
@@ -33,14 +33,14 @@ host, or of those in a BPF object file.`,
 	return cmd
 }
 
-// schemaFlags say which schema is meant.
+// schemaFlags select a schema.
 type schemaFlags struct {
 	name   string
 	fields []string
 }
 
 func (f *schemaFlags) bind(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.name, "map", "", "which map of the object file, if there are several")
+	cmd.Flags().StringVar(&f.name, "map", "", "map of the object file, if it has several")
 	cmd.Flags().StringArrayVar(&f.fields, "field", nil, config.FieldUsage)
 }
 
@@ -49,9 +49,9 @@ func newSchemaShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show MAP|FILE.o",
 		Short: "Show the fields of a map's keys and values",
-		Long: `Show each field of a map's key and value: where it is, its C type, how it is sent, and the
-roles that decl tags in the load balancer's source (mapsync:ROLE) or --field give it. MAP is name:N, pin:PATH
-or id:ID; reading a map's types needs CAP_SYS_ADMIN.`,
+		Long: `Show each field of a map's key and value: its offset, its C type, how it is sent, and its roles.
+Decl tags in the load balancer's source (mapsync:ROLE) or --field set the roles. MAP is name:N,
+pin:PATH or id:ID. Reading a map's types needs CAP_SYS_ADMIN.`,
 		Example: `  syncd schema show ct_map
   syncd schema show lb.o --map ct_map
   syncd schema show /sys/fs/bpf/lb/ct_map --field ct_map:last_used=ktime,volatile`,
@@ -81,10 +81,10 @@ func newSchemaExport() *cobra.Command {
 	var output string
 	cmd := &cobra.Command{
 		Use:   "export MAP|FILE.o",
-		Short: "Write a .proto file with which a program can read a map's changes",
-		Long: `Write a documented proto3 file with the messages of the map's key, value and changes, and
-the service that streams them. A program with nothing but this file and a gRPC client can
-follow the map at any node: docs/examples has one.`,
+		Short: "Write a .proto file for programs that read a map's changes",
+		Long: `Write a documented proto3 file with the messages of the map's key, value and changes, and the
+service that streams them. With this file and a gRPC client, a program can receive the changes of
+the map from any node. docs/examples has such a program.`,
 		Example: `  syncd schema export ct_map > ct_map.proto
   syncd schema export lb.o --map ct_map`,
 		Args: exactArgs(1),
@@ -120,7 +120,7 @@ follow the map at any node: docs/examples has one.`,
 	return cmd
 }
 
-// find returns the schemas that an argument means.
+// find returns the schemas that the argument selects: a BPF object file or a map on this host.
 func (f *schemaFlags) find(what string) ([]*schema.Schema, error) {
 	settings, err := daemon.ParseFields(f.fields)
 	if err != nil {
@@ -156,7 +156,7 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 	if f.name != "" {
 		list = slices.DeleteFunc(list, func(s *schema.Schema) bool { return s.Map != f.name })
 		if len(list) > 0 {
-			return list, nil // what is wrong with other maps does not matter
+			return list, nil // errors of other maps do not matter
 		}
 	}
 	if len(list) == 0 && err == nil {
@@ -170,7 +170,7 @@ func ofMap(setting string) ([]*schema.Schema, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	m, err := kmap.Resolve(ref, kmap.AnyOwner) // only its types are read
+	m, err := kmap.Resolve(ref, kmap.AnyOwner) // any owner: only the types are read
 	if errors.Is(err, kmap.ErrNotFound) {
 		return nil, usageError{err}
 	}
@@ -184,7 +184,7 @@ func ofMap(setting string) ([]*schema.Schema, error) {
 	}
 	name := info.Name
 	if ref.PinPath != "" {
-		name = path.Base(ref.PinPath) // as the daemon calls it
+		name = path.Base(ref.PinPath) // the daemon uses the same name
 	}
 	s, err := daemon.SchemaOf(name, info)
 	if err != nil {

@@ -16,9 +16,9 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show readiness, redundancy, maps, peers, lag and problems",
-		Long: `Show the state of the running daemon: first redundancy and readiness, then maps and peers, at
-the end each problem once. Lag is how far a peer's kernel map is behind this node. Maps that are
-in sync with a peer are one line where there are many.
+		Long: `Show the state of the running daemon: first redundancy and readiness, then maps and peers, and at
+the end each problem once. Lag is how far a peer's kernel map is behind this node. If there are
+many maps, the maps that are in sync with a peer share one line.
 Exit code 0: ready. 1: not ready, or no daemon answers. 2: wrong use.`,
 		Example: `  syncd status
   syncd status --json | jq '.peers[].maps[].lag_seconds'`,

@@ -10,14 +10,14 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// width is how many columns the output for people takes where names allow.
+// width is the maximum number of columns of the text output, if names are short enough.
 const width = 100
 
-// manyMaps is from how many maps on those that are in sync with a peer share a line.
+// manyMaps is the number of maps above which maps that are in sync with a peer share a line.
 const manyMaps = 8
 
-// printStatus begins with what an operator has to see first: redundancy, readiness and
-// losses.
+// printStatus prints a status as text. The most important facts come first: redundancy, readiness
+// and losses.
 func printStatus(out io.Writer, s *daemon.Status, all bool) error {
 	printHeadline(out, s)
 	printDaemon(out, s)
@@ -65,7 +65,8 @@ func printHeadline(out io.Writer, s *daemon.Status) {
 	}
 }
 
-// redundancy returns how many peers are live, where the first line does not say so.
+// redundancy returns the number of live peers for the first line, or "" if that line does not
+// need it.
 func redundancy(r *daemon.Redundancy) string {
 	if r.Expected == 0 || r.Live < r.Expected {
 		return ""
@@ -94,7 +95,7 @@ func printDaemon(out io.Writer, s *daemon.Status) {
 	}
 }
 
-// printPeers lists the peers, and the nodes that are expected and not there.
+// printPeers lists the peers, and the nodes that are absent or unverified.
 func printPeers(w io.Writer, s *daemon.Status) {
 	fmt.Fprintln(w, "\nPEER\tSTATE\tLAST CONTACT\tADDRESS\tCLOCK AHEAD\tROUND TRIP")
 	for i := range s.Peers {
@@ -120,7 +121,7 @@ func printPeers(w io.Writer, s *daemon.Status) {
 	printObservers(w, s)
 }
 
-// printObservers lists the programs that receive maps and replicate nothing back.
+// printObservers lists the observers: programs that receive maps and replicate nothing back.
 func printObservers(w io.Writer, s *daemon.Status) {
 	if len(s.Observers) == 0 {
 		return
@@ -150,8 +151,8 @@ func contact(at time.Time) string {
 	return daemon.Ago(time.Since(at)) + " ago"
 }
 
-// printPeerMaps lists the maps by peer. Without all, maps that are in sync share a line where
-// there are many.
+// printPeerMaps lists the maps of each peer. Unless all is set, maps that are in sync share a
+// line if there are more than manyMaps.
 func printPeerMaps(w io.Writer, s *daemon.Status, all bool) {
 	if len(s.Peers) == 0 {
 		return
@@ -185,7 +186,7 @@ func printInSync(w io.Writer, p *daemon.PeerStatus) (rest []daemon.PeerMapStatus
 	return rest
 }
 
-// lateSeconds is from what lag on a map has a line of its own.
+// lateSeconds is the lag in seconds from which a map has its own line.
 const lateSeconds = 1
 
 func healthy(p *daemon.PeerStatus, m *daemon.PeerMapStatus) bool {
@@ -193,8 +194,8 @@ func healthy(p *daemon.PeerStatus, m *daemon.PeerMapStatus) bool {
 		(m.Report == nil || m.Report.NotHeld() == 0)
 }
 
-// held says how many entries the peer does not hold, and how full its map is.
-func held(m *daemon.PeerMapStatus) (notHeld, fill string) {
+// peerFill returns how many entries the peer does not hold, and how full its map is.
+func peerFill(m *daemon.PeerMapStatus) (notHeld, fill string) {
 	r := m.Report
 	if r == nil {
 		return "?", "?"
@@ -206,7 +207,7 @@ func printPeerMap(w io.Writer, p *daemon.PeerStatus, m *daemon.PeerMapStatus) {
 	lag, late := fmt.Sprint(m.LagEntries), seconds(m.LagSeconds)
 	sent := m.SendState
 	if !p.Sending || sent != "served" {
-		lag, late = "-", "-" // no lag is not what this is
+		lag, late = "-", "-" // 0 would wrongly mean that nothing is missing
 		sent = "NOT SERVED"
 		if m.SendState != "waiting" && p.Sending {
 			sent = strings.ToUpper(m.SendState)
@@ -216,12 +217,12 @@ func printPeerMap(w io.Writer, p *daemon.PeerStatus, m *daemon.PeerMapStatus) {
 	if state == "refused" || state == "pending" || state == "failed" {
 		state = strings.ToUpper(state)
 	}
-	notHeld, fill := held(m)
+	notHeld, fill := peerFill(m)
 	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", p.Node, m.Name, state, sent, inSync(m), lag, late, notHeld, fill)
 }
 
-// scanned says how often a map is scanned: more seldom than set where the budget does
-// not allow for it.
+// scanned returns the effective time between two scans of a map. It is longer than scan-interval
+// if scan-budget is too low.
 func scanned(s *daemon.ScanStatus) string {
 	if s == nil {
 		return "-"
@@ -229,7 +230,7 @@ func scanned(s *daemon.ScanStatus) string {
 	return seconds(s.Interval)
 }
 
-// inSync says whether this node was last seen to hold what the peer sent.
+// inSync returns the result of the last digest comparison with the peer.
 func inSync(m *daemon.PeerMapStatus) string {
 	switch {
 	case m.Incomparable != "":
@@ -242,8 +243,8 @@ func inSync(m *daemon.PeerMapStatus) string {
 	return "yes"
 }
 
-// wrap prints a text in lines of at most width columns where its words allow, those after
-// the first indented.
+// wrap prints text in lines of at most width columns, if its words are short enough. Lines after
+// the first are indented.
 func wrap(out io.Writer, text string) {
 	body := strings.TrimLeft(text, " ")
 	indent := text[:len(text)-len(body)]

@@ -8,11 +8,11 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// maxShown bounds the exceptions that are printed of one problem: --json and `syncd diff`
-// have more.
+// maxShown is the maximum number of exceptions that are printed for one problem. --json and
+// `syncd diff` print more.
 const maxShown = 5
 
-// printProblems lists each problem once, with the maps that it concerns.
+// printProblems prints each problem once, with the maps that it concerns.
 func printProblems(out io.Writer, s *daemon.Status) {
 	var p problems
 	p.add("gossip", "", s.GossipProblem)
@@ -40,7 +40,7 @@ func printProblems(out io.Writer, s *daemon.Status) {
 	}
 }
 
-// problems are what is wrong, each with the maps of which it is.
+// problems are the problems of a node, each with the maps that it concerns.
 type problems []problem
 
 type problem struct {
@@ -48,8 +48,8 @@ type problem struct {
 	maps, details []string
 }
 
-// add adds a problem of a map, unless the text is empty. One that has no details and is
-// there already gets the map's name.
+// add adds a problem of a map, unless the text is empty. If the same problem without details
+// exists already, add only adds the name of the map to it.
 func (p *problems) add(subject, name, text string, details ...string) {
 	if text == "" {
 		return
@@ -102,11 +102,11 @@ func (p *problems) peer(s *daemon.PeerStatus) {
 	}
 }
 
-// unserved says why a map is not replicated with a peer whose streams are up, or nothing.
+// unserved returns why a map is not replicated with a peer whose streams are up, or "".
 func unserved(s *daemon.PeerStatus, m *daemon.PeerMapStatus) string {
 	switch {
 	case m.Error != "":
-		return "" // which says it
+		return "" // the error is printed already
 	case s.Receiving && m.State == "pending":
 		return "the peer does not have the map"
 	case s.Sending && m.SendState == "refused":
@@ -117,7 +117,7 @@ func unserved(s *daemon.PeerStatus, m *daemon.PeerMapStatus) string {
 	return ""
 }
 
-// reported adds what the peer said that it does not hold.
+// reported adds the entries that the peer reported not to hold.
 func (p *problems) reported(subject string, m *daemon.PeerMapStatus) {
 	r := m.Report
 	switch {
@@ -131,7 +131,7 @@ func (p *problems) reported(subject string, m *daemon.PeerMapStatus) {
 	}
 }
 
-// shown returns a line for each of the first exceptions, of count.
+// shown returns one line for each of the first exceptions, and the number of the others of count.
 func shown(list []daemon.Exception, count int) (lines []string) {
 	for _, x := range list[:min(len(list), maxShown)] {
 		lines = append(lines, x.Entry+": "+x.Reason)

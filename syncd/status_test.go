@@ -10,9 +10,9 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// A reader of the table must not take a peer that is not served for one without lag, nor
-// one that differs, or was never compared, for one that is equal.
-func TestStatusSaysWhatIsNotEqual(t *testing.T) {
+// The status must not show a peer without an outbound stream as a peer without lag. It must not
+// show a map as in sync if it differs or was never compared.
+func TestStatusShowsMapsNotInSync(t *testing.T) {
 	peer := func(name string, sending bool, m daemon.PeerMapStatus) daemon.PeerStatus {
 		m.Name, m.State, m.SendState = "ct", "caught_up", "served"
 		return daemon.PeerStatus{Node: name, Receiving: true, Sending: sending, Maps: []daemon.PeerMapStatus{m}}
@@ -39,12 +39,12 @@ func TestStatusSaysWhatIsNotEqual(t *testing.T) {
 		`peer other, map ct: cannot be compared: another key`,
 	} {
 		if !regexp.MustCompile("(?m)^" + want).MatchString(out.String()) {
-			t.Errorf("no line %q in\n%s", want, out.String())
+			t.Errorf("status: want the line %q in\n%s", want, out.String())
 		}
 	}
 }
 
-// What an operator has to see first stands first, and many maps do not hide it.
+// The status begins with the most important facts, and many maps do not hide them.
 func TestStatusBeginsWithRedundancy(t *testing.T) {
 	s := daemon.Status{
 		Node: "lb1", Cluster: "edge", Redundancy: daemon.Redundancy{Expected: 2, Live: 1, Problem: "lb2 lost 14 s ago"},
@@ -67,7 +67,7 @@ func TestStatusBeginsWithRedundancy(t *testing.T) {
 	}
 	text := out.String()
 	if !strings.HasPrefix(text, "REDUNDANCY 1/2: lb2 lost 14 s ago\nnode lb1, cluster edge: NOT READY\n") {
-		t.Errorf("it begins with something else:\n%s", text)
+		t.Errorf("status: want the redundancy in the first line:\n%s", text)
 	}
 	for _, want := range []string{
 		`lb3 +connected +0 s ago`, `lb2 +LOST +14 s ago`, `old +left +0 s ago`, `lb4 +NEVER SEEN +never`,
@@ -75,21 +75,21 @@ func TestStatusBeginsWithRedundancy(t *testing.T) {
 		`peer lb3, map m7, m17, m27, m37: map of lb3 does not fit$`,
 	} {
 		if !regexp.MustCompile("(?m)^" + want).MatchString(text) {
-			t.Errorf("no line %q in\n%s", want, text)
+			t.Errorf("status: want the line %q in\n%s", want, text)
 		}
 	}
 	if n := strings.Count(text, "\n"); n > 43+25 {
-		t.Errorf("%d lines:\n%s", n, text)
+		t.Errorf("status: got %d lines, want at most 68:\n%s", n, text)
 	}
 	for line := range strings.Lines(text) {
 		if len(line) > width+1 {
-			t.Errorf("%d columns: %s", len(line), line)
+			t.Errorf("status: got %d columns, want at most 100: %s", len(line), line)
 		}
 	}
 }
 
-// Entries that are not replicated are listed with their reasons, on both sides.
-func TestStatusListsWhatIsNotHeld(t *testing.T) {
+// The status lists entries that are not replicated with their reasons, on both sides.
+func TestStatusListsUnheldEntries(t *testing.T) {
 	list := []daemon.Exception{{Entry: "{addr=10.0.0.1}", Reason: "padding of the key is not zero"}}
 	s := daemon.Status{
 		Node: "lb1", Ready: true,
@@ -116,7 +116,7 @@ func TestStatusListsWhatIsNotHeld(t *testing.T) {
 		`peer lb3, map nat: not sent: the peer has not subscribed to it`,
 	} {
 		if !regexp.MustCompile("(?m)^" + want).MatchString(out.String()) {
-			t.Errorf("no line %q in\n%s", want, out.String())
+			t.Errorf("status: want the line %q in\n%s", want, out.String())
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// testCluster builds syncd and starts three daemons, which the caller has to close.
+// testCluster builds syncd and starts three daemons. The caller closes the cluster.
 func testCluster(t *testing.T) *cluster {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -41,34 +41,34 @@ func TestAttacks(t *testing.T) {
 			}
 		})
 		if len(c.nodes) == 0 {
-			t.Fatal("the daemons could not be started again after an attack")
+			t.Fatal("replace the daemons after a harmful attack: got no daemons")
 		}
 	}
 }
 
-// TestChecksFindHarm breaks each thing that the checks after an attack look at.
-func TestChecksFindHarm(t *testing.T) {
+// TestHarmIsDetected breaks each condition that the checks after an attack cover.
+func TestHarmIsDetected(t *testing.T) {
 	c := testCluster(t)
 	defer func() { _ = c.close() }()
-	was, err := c.before()
+	was, err := c.takeBaselines()
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := c.nodes[0]
 	t.Run("entry", func(t *testing.T) {
-		if err := n.holds(c.nodes); err != nil {
+		if err := n.checkContent(c.nodes); err != nil {
 			t.Fatal(err)
 		}
 		key := entryKey(2, 0)
-		value := c.nodes[1].wrote[key]
+		value := c.nodes[1].written[key]
 		value[3]++
-		c.nodes[1].wrote[key] = value
-		wants(t, n.holds(c.nodes), "1 differ")
+		c.nodes[1].written[key] = value
+		wantError(t, n.checkContent(c.nodes), "1 differ")
 		value[3]--
-		c.nodes[1].wrote[key] = value
+		c.nodes[1].written[key] = value
 	})
 	t.Run("trace", func(t *testing.T) {
-		wants(t, c.traced(&attack{trace: "^mapsync_no_such_metric"}, was, &result{}), "no metric")
+		wantError(t, c.checkTrace(&attack{trace: "^mapsync_no_such_metric"}, was, &result{}), "no metric")
 	})
 	t.Run("log", func(t *testing.T) {
 		log, err := os.OpenFile(n.logFile, os.O_WRONLY|os.O_APPEND, 0)
@@ -82,23 +82,23 @@ func TestChecksFindHarm(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wants(t, n.recovered(t.Context(), was[n].sample, &result{}), "log of lb1 grew")
+		wantError(t, n.checkRecovered(t.Context(), was[n].sample, &result{}), "log of lb1 grew")
 	})
 	t.Run("death", func(t *testing.T) {
 		n.stop()
-		wants(t, c.after(t.Context(), &attack{}, was, &result{}), "lb1 ended")
+		wantError(t, c.checkAfter(t.Context(), &attack{}, was, &result{}), "lb1 ended")
 	})
 }
 
-func wants(t *testing.T, err error, text string) {
+func wantError(t *testing.T, err error, text string) {
 	t.Helper()
 	if err == nil || !strings.Contains(err.Error(), text) {
-		t.Errorf("got error %v, want one that contains %q", err, text)
+		t.Errorf("check after harm: got error %v, want one that contains %q", err, text)
 	}
 }
 
-// TestReportFitsATerminal prints a report with a long message.
-func TestReportFitsATerminal(t *testing.T) {
+// TestReportLineWidth checks that the lines of a report with a long message fit into the columns.
+func TestReportLineWidth(t *testing.T) {
 	var out strings.Builder
 	var r report
 	r.header(&out)
@@ -110,10 +110,10 @@ func TestReportFitsATerminal(t *testing.T) {
 	r.summary(&out)
 	for line := range strings.Lines(out.String()) {
 		if n := len(strings.TrimRight(line, "\n")); n > columns {
-			t.Errorf("line of %d columns: %q", n, line)
+			t.Errorf("width of report line: got %d columns, want at most 100: %q", n, line)
 		}
 	}
 	if r.Failed != len(attacks()) {
-		t.Errorf("%d failures are reported, want %d", r.Failed, len(attacks()))
+		t.Errorf("report: got %d failures, want %d", r.Failed, len(attacks()))
 	}
 }

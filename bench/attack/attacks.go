@@ -2,7 +2,7 @@ package main
 
 import "slices"
 
-// attacks returns all of them, by who makes them.
+// attacks returns all attacks, in the order of their adversaries.
 func attacks() []attack {
-	return slices.Concat(outsiderAttacks(), gossipAttacks(), strangerAttacks(), memberAttacks())
+	return slices.Concat(outsiderAttacks(), gossipAttacks(), nonMemberAttacks(), memberAttacks())
 }

@@ -15,38 +15,39 @@ import (
 	"mapsync/peers"
 )
 
-// Ports of every daemon: each has an address of its own.
+// Ports of every daemon. Each daemon has its own address.
 const (
 	gossipPort  = "7946"
 	grpcPort    = "7947"
 	metricsPort = "9746"
 )
 
-// Names of those who attack.
+// Names that attackers use.
 const (
-	// stranger has a certificate of the cluster's CA and is not among allowed-names.
-	stranger = "stranger"
-	// outsideName is among allowed-names, and no node has it.
-	outsideName = "lb9"
-	// mallory is a member with a valid certificate, and has bad intent.
+	// notAllowedName has a certificate of the cluster's CA and is not in allowed-names.
+	notAllowedName = "stranger"
+	// unusedName is in allowed-names, and no node uses it.
+	unusedName = "lb9"
+	// mallory is a malicious member with a valid certificate.
 	mallory = "mallory"
 )
 
-// gossipKey is the one of the cluster.
+// gossipKey is the gossip key of the cluster.
 var gossipKey = []byte("0123456789abcdef0123456789abcdef")
 
-// cluster is three daemons, each with a map, and the credentials of attackers.
+// cluster consists of three daemons, each with a map, and the CA that issues the attackers'
+// certificates.
 type cluster struct {
 	dir   string
 	syncd string
 	ca    *testcert.CA
 	nodes []*node
-	base  [2]byte // of addresses: 127.base.base.n
+	base  [2]byte // of the addresses 127.base.base.n
 }
 
 // newCluster starts the daemons and waits until all are ready and hold all entries.
 func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) {
-	bomb() // before any attack's time begins
+	compressionBomb() // is built before the time of any attack starts
 	if err := prepare(); err != nil {
 		return nil, err
 	}
@@ -76,7 +77,7 @@ func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) 
 			return nil, err
 		}
 	}
-	if err := c.settled(ctx, time.Minute); err != nil {
+	if err := c.awaitConverged(ctx, time.Minute); err != nil {
 		return nil, fmt.Errorf("start the cluster: %w", err)
 	}
 	for _, n := range c.nodes {
@@ -87,8 +88,8 @@ func newCluster(ctx context.Context, syncd, dir string) (_ *cluster, err error) 
 	return c, nil
 }
 
-// address returns a loopback address of this cluster's own. Those of the daemons are 1
-// to 3; attackers use higher ones.
+// address returns a loopback address that only this cluster uses. The daemons have the numbers 1 to
+// 3; attackers use higher ones.
 func (c *cluster) address(n int) string {
 	return fmt.Sprintf("127.%d.%d.%d", c.base[0], c.base[1], n)
 }
@@ -102,7 +103,7 @@ func (c *cluster) names() []string {
 	return names
 }
 
-// credentials returns those of a node of this name, issued by the cluster's CA.
+// credentials returns the credentials of a node with this name, issued by the cluster's CA.
 func (c *cluster) credentials(name string) (*peers.Credentials, error) {
 	pair, err := c.ca.Issue(name, testcert.Options{})
 	if err != nil {
@@ -113,7 +114,7 @@ func (c *cluster) credentials(name string) (*peers.Credentials, error) {
 	})
 }
 
-// close ends the daemons.
+// close stops the daemons.
 func (c *cluster) close() error {
 	var errs []error
 	for _, n := range c.nodes {
@@ -122,20 +123,19 @@ func (c *cluster) close() error {
 	return errors.Join(errs...)
 }
 
-// settled waits until every daemon is ready and every map holds what all load balancers
-// wrote, and nothing else of theirs.
-func (c *cluster) settled(ctx context.Context, limit time.Duration) error {
+// awaitConverged waits until every daemon is ready and every map holds exactly the entries that all
+// load balancers wrote under their keys.
+func (c *cluster) awaitConverged(ctx context.Context, limit time.Duration) error {
 	return eventually(ctx, limit, func() error {
 		var errs []error
 		for _, n := range c.nodes {
-			errs = append(errs, n.ready(ctx), n.holds(c.nodes))
+			errs = append(errs, n.ready(ctx), n.checkContent(c.nodes))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// eventually calls check until it returns nil, and returns its last error when the time
-// is over.
+// eventually calls check until it returns nil. After limit it returns the last error of check.
 func eventually(ctx context.Context, limit time.Duration, check func() error) error {
 	for end := time.Now().Add(limit); ; {
 		err := check()
@@ -151,7 +151,7 @@ func eventually(ctx context.Context, limit time.Duration, check func() error) er
 	}
 }
 
-// sleep waits, and reports false when the context ends first.
+// sleep waits for d. It returns false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():

@@ -6,11 +6,11 @@ import (
 	"mapsync/syncd/config"
 )
 
-// defences are the settings that limit what others may do, of those that this syncd has.
+// defences returns the settings that limit other hosts, as far as this version of syncd has them.
 func defences(*cluster) map[string]any {
 	wanted := map[string]any{
 		"allowed-names": []string{"lb*", mallory},
-		// Redundancy is stated, so that a lost peer is missed.
+		// With expected-peers, syncd reports a lost peer.
 		"expected-peers": []string{"2"},
 	}
 	known := make(map[string]bool)

@@ -15,32 +15,32 @@ import (
 	"mapsync/peers"
 )
 
-// Traces of what gossip refuses.
+// Traces of the messages that gossip refuses.
 const (
-	unproven     = `peer joined|^mapsync_gossip_(errors_total|members)`
-	contradicted = `peer left or died|peer restarted or changed its address|node moved to another address`
-	nameConflict = `name_conflict|same name`
+	joinTrace         = `peer joined|^mapsync_gossip_(errors_total|members)`
+	refutedTrace      = `peer left or died|peer restarted or changed its address|node moved to another address`
+	nameConflictTrace = `name_conflict|same name`
 )
 
-// gossipAttacks are those of a host that has the gossip key and no certificate.
+// gossipAttacks returns the attacks of a host that has the gossip key and no certificate.
 func gossipAttacks() []attack {
 	return []attack{
-		{name: "key: 60 messages of 20 MiB", by: byGossip, trace: gossipRefusals, run: keyedFlood},
-		{name: "key: packets that break the padding", by: byGossip, trace: gossipRefusals, run: padding},
-		{name: "key: compressed messages of 39 MiB", by: byGossip, trace: gossipRefusals, run: bombs},
+		{name: "key: 60 messages of 20 MiB", by: byGossip, trace: gossipRefusedTrace, run: encryptedFlood},
+		{name: "key: packets with invalid padding", by: byGossip, trace: gossipRefusedTrace, run: invalidPadding},
+		{name: "key: compressed messages of 39 MiB", by: byGossip, trace: gossipRefusedTrace, run: compressionBombs},
 		{name: "key: malformed messages", by: byGossip, run: malformedGossip},
-		{name: "key: a live node flaps with each packet", by: byGossip, fresh: true, trace: contradicted, run: flap},
-		{name: "key: a live node is declared dead", by: byGossip, fresh: true, trace: contradicted, run: overrule(deadMessage)},
-		{name: "key: a live node is suspected", by: byGossip, run: overrule(suspectMessage)},
-		{name: "key: a live node is declared restarted", by: byGossip, fresh: true, trace: contradicted, run: overrule(aliveMessage)},
-		{name: "key: a live node is moved", by: byGossip, fresh: true, trace: contradicted, run: move},
-		{name: "key: a ghost keeps nodes from being ready", by: byGossip, trace: unproven, restarts: 3, fixed: 25 * time.Second, run: ghost},
-		{name: "key: 3,000 invented names", by: byGossip, trace: unproven, run: inventNames},
-		{name: "key: another node takes a live one's name", by: byGossip, trace: nameConflict, run: sameName},
+		{name: "key: a live node flaps with each packet", by: byGossip, newDaemons: true, trace: refutedTrace, run: flap},
+		{name: "key: a live node is declared dead", by: byGossip, newDaemons: true, trace: refutedTrace, run: forgeGossip(deadMessage)},
+		{name: "key: a live node is suspected", by: byGossip, run: forgeGossip(suspectMessage)},
+		{name: "key: a live node is declared restarted", by: byGossip, newDaemons: true, trace: refutedTrace, run: forgeGossip(aliveMessage)},
+		{name: "key: a live node is moved", by: byGossip, newDaemons: true, trace: refutedTrace, run: moveNode},
+		{name: "key: unresponsive member while a node starts", by: byGossip, trace: joinTrace, restartedNode: 3, length: 25 * time.Second, run: unresponsiveMember},
+		{name: "key: 3,000 invented names", by: byGossip, trace: joinTrace, run: inventNames},
+		{name: "key: a second node with a live node's name", by: byGossip, trace: nameConflictTrace, run: duplicateName},
 	}
 }
 
-// gossipMeta is what a node states about itself in gossip: see peers/meta.go.
+// gossipMeta returns the metadata that a node announces in gossip: see peers/meta.go.
 func gossipMeta(incarnation uint64, service string) []byte {
 	b := append([]byte{1}, 1<<3)
 	for ; incarnation >= 0x80; incarnation >>= 7 {
@@ -50,11 +50,11 @@ func gossipMeta(incarnation uint64, service string) []byte {
 	return append(b, service...)
 }
 
-// packets sends gossip packets to all daemons.
-type packets struct{ conns []net.Conn }
+// packetSender sends gossip packets to all daemons.
+type packetSender struct{ conns []net.Conn }
 
-func (c *cluster) packets() (*packets, error) {
-	p := &packets{}
+func (c *cluster) newPacketSender() (*packetSender, error) {
+	p := &packetSender{}
 	for _, n := range c.nodes {
 		conn, err := net.Dial("udp", n.addr+":"+gossipPort)
 		if err != nil {
@@ -65,13 +65,13 @@ func (c *cluster) packets() (*packets, error) {
 	return p, nil
 }
 
-func (p *packets) send(message []byte) {
+func (p *packetSender) send(message []byte) {
 	for _, conn := range p.conns {
-		_, _ = conn.Write(seal(message, nil)) // lost packets are part of UDP
+		_, _ = conn.Write(seal(message, nil)) // UDP may lose packets
 	}
 }
 
-func (p *packets) close() error {
+func (p *packetSender) close() error {
 	var errs []error
 	for _, conn := range p.conns {
 		errs = append(errs, conn.Close())
@@ -79,14 +79,15 @@ func (p *packets) close() error {
 	return errors.Join(errs...)
 }
 
-// incarnations are those that an attacker would choose for a message that is to win.
+// incarnations are the values that an attacker chooses so that a message overrides the current
+// state.
 var incarnations = []uint32{1, 1000, math.MaxUint32 - 1, math.MaxUint32}
 
-// overrule returns an attack that spreads a message about lb2 to everyone, again and again,
-// with the highest incarnations that there are.
-func overrule(kind byte) func(context.Context, *cluster) error {
+// forgeGossip returns an attack that repeatedly sends a message about lb2 to all daemons, with
+// incarnations up to the highest possible one.
+func forgeGossip(kind byte) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
-		p, err := c.packets()
+		p, err := c.newPacketSender()
 		if err != nil {
 			return err
 		}
@@ -99,15 +100,15 @@ func overrule(kind byte) func(context.Context, *cluster) error {
 				p.send(alive(victim.name, incarnation, victim.addr, gossipMeta(uint64(time.Now().UnixNano()), service)))
 				continue
 			}
-			p.send(accuse(kind, incarnation, victim.name, []string{"lb1", "lb2", "lb3"}[i%3]))
+			p.send(suspectOrDead(kind, incarnation, victim.name, []string{"lb1", "lb2", "lb3"}[i%3]))
 		}
 		return nil
 	}
 }
 
-// flap declares lb2 dead and restarted in turn, with an incarnation that grows.
+// flap declares lb2 dead and restarted in turn, with a growing incarnation.
 func flap(ctx context.Context, c *cluster) error {
-	p, err := c.packets()
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
@@ -115,15 +116,15 @@ func flap(ctx context.Context, c *cluster) error {
 	victim := c.nodes[1]
 	service := victim.addr + ":" + grpcPort
 	for i := uint32(1000); sleep(ctx, time.Millisecond); i += 2 {
-		p.send(accuse(deadMessage, i, victim.name, "lb1"))
+		p.send(suspectOrDead(deadMessage, i, victim.name, "lb1"))
 		p.send(alive(victim.name, i+1, victim.addr, gossipMeta(uint64(time.Now().UnixNano()), service)))
 	}
 	return nil
 }
 
-// move spreads that lb2 is at an address of the attacker.
-func move(ctx context.Context, c *cluster) error {
-	p, err := c.packets()
+// moveNode announces that lb2 is at an address of the attacker.
+func moveNode(ctx context.Context, c *cluster) error {
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
@@ -133,15 +134,16 @@ func move(ctx context.Context, c *cluster) error {
 		meta := gossipMeta(uint64(time.Now().UnixNano()), elsewhere+":"+grpcPort)
 		address := elsewhere
 		if i%2 == 0 {
-			address = c.nodes[1].addr // its service alone
+			address = c.nodes[1].addr // only its service moves
 		}
 		p.send(alive("lb2", incarnations[i%len(incarnations)], address, meta))
 	}
 	return nil
 }
 
-// member joins gossip with the cluster's key and takes part until the context ends.
-func (c *cluster) member(ctx context.Context, o peers.Options) (leave func(), err error) {
+// joinGossip joins gossip with the cluster's key and takes part until the context ends or leave is
+// called.
+func (c *cluster) joinGossip(ctx context.Context, o peers.Options) (leave func(), err error) {
 	o.GossipKeys, o.Join, o.DeadTime = [][]byte{gossipKey}, nil, 2*time.Second
 	for _, n := range c.nodes {
 		o.Join = append(o.Join, n.addr+":"+gossipPort)
@@ -155,21 +157,21 @@ func (c *cluster) member(ctx context.Context, o peers.Options) (leave func(), er
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
-	running.Go(func() { _ = m.Run(ctx) }) // it ends with the attack
+	running.Go(func() { _ = m.Run(ctx) }) // ends with the attack
 	return func() { cancel(); running.Wait() }, nil
 }
 
-// ghost joins gossip under a name that no certificate is for, with a service that accepts
-// connections and never answers, while a daemon starts. That must become ready before its
+// unresponsiveMember joins gossip under a name without a certificate while a daemon starts. Its
+// service accepts connections and never answers. The daemon must become ready before its
 // sync-timeout.
-func ghost(ctx context.Context, c *cluster) error {
+func unresponsiveMember(ctx context.Context, c *cluster) error {
 	service, err := net.Listen("tcp", c.address(attackers)+":"+grpcPort)
 	if err != nil {
-		return fmt.Errorf("listen as a ghost: %w", err)
+		return fmt.Errorf("listen as an unresponsive member: %w", err)
 	}
 	defer service.Close()
 	for _, name := range []string{"ghost", "lb9"} {
-		leave, err := c.member(ctx, peers.Options{
+		leave, err := c.joinGossip(ctx, peers.Options{
 			NodeName: name, BindAddr: c.address(attackers+len(name)) + ":" + gossipPort, ServiceAddr: service.Addr().String(), Incarnation: 1,
 		})
 		if err != nil {
@@ -185,9 +187,9 @@ func ghost(ctx context.Context, c *cluster) error {
 	return eventually(ctx, 15*time.Second, func() error { return victim.ready(ctx) })
 }
 
-// inventNames spreads signs of life of nodes that are none.
+// inventNames sends alive messages of nodes that do not exist.
 func inventNames(ctx context.Context, c *cluster) error {
-	p, err := c.packets()
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
@@ -203,9 +205,9 @@ func inventNames(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// sameName joins gossip under the name of a live daemon, with a later incarnation.
-func sameName(ctx context.Context, c *cluster) error {
-	leave, err := c.member(ctx, peers.Options{
+// duplicateName joins gossip under the name of a live daemon, with a later incarnation.
+func duplicateName(ctx context.Context, c *cluster) error {
+	leave, err := c.joinGossip(ctx, peers.Options{
 		NodeName: "lb2", BindAddr: c.address(attackers) + ":" + gossipPort, ServiceAddr: c.address(attackers) + ":" + grpcPort,
 	})
 	if err != nil {
@@ -216,8 +218,8 @@ func sameName(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// keyedFlood sends large messages that decrypt.
-func keyedFlood(ctx context.Context, c *cluster) error {
+// encryptedFlood sends large messages that decrypt.
+func encryptedFlood(ctx context.Context, c *cluster) error {
 	message := sealStream(make([]byte, 19<<20))
 	var sending sync.WaitGroup
 	for i := range 60 {
@@ -239,20 +241,20 @@ func keyedFlood(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// bomb returns compressed messages for a stream and, small enough, for a packet. Compressing them takes
-// longer than an attack may last.
-var bomb = sync.OnceValues(func() (message, small []byte) {
+// compressionBomb returns two compressed messages: one for a stream, and one that is small enough
+// for a packet. Compressing them takes longer than an attack may last.
+var compressionBomb = sync.OnceValues(func() (message, small []byte) {
 	return sealStream(compressed(make([]byte, 39<<20))), compressed(make([]byte, 20<<20))
 })
 
-// bombs sends messages that are small until they are decompressed, by TCP and UDP.
-func bombs(ctx context.Context, c *cluster) error {
-	p, err := c.packets()
+// compressionBombs sends messages that are small until they are decompressed, by TCP and UDP.
+func compressionBombs(ctx context.Context, c *cluster) error {
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
 	defer p.close()
-	message, small := bomb()
+	message, small := compressionBomb()
 	var sending sync.WaitGroup
 	for i := range 60 {
 		sending.Go(func() {
@@ -274,13 +276,14 @@ func bombs(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// padding sends messages of the older encryption whose padding is longer than they are.
-func padding(ctx context.Context, c *cluster) error {
+// invalidPadding sends messages of the older encryption version with a padding longer than the
+// message.
+func invalidPadding(ctx context.Context, c *cluster) error {
 	plain := make([]byte, 16)
 	for i := range plain {
 		plain[i] = 0xff
 	}
-	p, err := c.packets()
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
@@ -299,9 +302,9 @@ func padding(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// malformedGossip sends random messages that decrypt: packets and streams.
+// malformedGossip sends random messages that decrypt, as packets and on streams.
 func malformedGossip(ctx context.Context, c *cluster) error {
-	p, err := c.packets()
+	p, err := c.newPacketSender()
 	if err != nil {
 		return err
 	}
@@ -312,7 +315,7 @@ func malformedGossip(ctx context.Context, c *cluster) error {
 		switch i % 3 {
 		case 0:
 			message[0] = byte(i / 3 % 15) // of a known type
-		case 1: // well-formed, with what cannot be
+		case 1: // well-formed, with invalid values
 			message = alive(string(message), uint32(i), "", message[:min(len(message), 200)])
 		}
 		p.send(message)

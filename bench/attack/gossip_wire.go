@@ -19,16 +19,17 @@ const (
 	encryptedMessage byte = 10
 )
 
-// accuse returns memberlist's message that a node is suspected or dead, as from claims.
-func accuse(kind byte, incarnation uint32, node, from string) []byte {
+// suspectOrDead returns memberlist's message that a node is suspected or dead, with from as its
+// sender.
+func suspectOrDead(kind byte, incarnation uint32, node, from string) []byte {
 	b := append([]byte{kind}, 0x80|3)
 	b = packUint(packString(b, "Incarnation"), incarnation)
 	b = packString(packString(b, "Node"), node)
 	return packString(packString(b, "From"), from)
 }
 
-// alive returns memberlist's message that a node lives at an address. An address that is no
-// IP address is left empty.
+// alive returns memberlist's message that a node is alive at an address. The address field stays
+// empty if address is not an IPv4 address.
 func alive(node string, incarnation uint32, address string, meta []byte) []byte {
 	b := append([]byte{aliveMessage}, 0x80|6)
 	b = packUint(packString(b, "Incarnation"), incarnation)
@@ -39,11 +40,11 @@ func alive(node string, incarnation uint32, address string, meta []byte) []byte 
 	return packString(packString(b, "Vsn"), string([]byte{1, 5, 2, 0, 0, 0}))
 }
 
-// compressed returns memberlist's message that holds another one, compressed.
+// compressed returns memberlist's message that wraps another message in compressed form.
 func compressed(message []byte) []byte {
 	var packed bytes.Buffer
 	w := lzw.NewWriter(&packed, lzw.LSB, 8)
-	_, _ = w.Write(message) // into memory
+	_, _ = w.Write(message) // writing to memory never fails
 	_ = w.Close()
 	b := append([]byte{compressMessage}, 0x80|2)
 	b = append(packString(b, "Algo"), 0)
@@ -67,8 +68,8 @@ func packUint(b []byte, v uint32) []byte {
 // seal encrypts a packet with the cluster's gossip key, as memberlist does.
 func seal(message, authenticated []byte) []byte { return sealAs(1, message, authenticated) }
 
-// sealAs is seal in one of memberlist's two versions of encryption. The padding of version 0
-// is the caller's.
+// sealAs encrypts like seal, in one of memberlist's two encryption versions. In version 0 the
+// caller adds the padding.
 func sealAs(version byte, message, authenticated []byte) []byte {
 	block, err := aes.NewCipher(gossipKey)
 	if err != nil {
@@ -83,7 +84,7 @@ func sealAs(version byte, message, authenticated []byte) []byte {
 	return gcm.Seal(append([]byte{version}, nonce...), nonce, message, authenticated)
 }
 
-// streamHead is what stands before an encrypted message of n bytes on a TCP connection.
+// streamHead returns the header of an encrypted message of n bytes on a TCP connection.
 func streamHead(n int) []byte {
 	return binary.BigEndian.AppendUint32([]byte{encryptedMessage}, uint32(n))
 }

@@ -31,9 +31,10 @@ func frame(kind, flags byte, stream uint32, payload []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(b, stream), payload...)
 }
 
-// call is the header block that opens the stream of Subscribe, in HPACK without indexing.
-func call() []byte {
-	b := []byte{0x83, 0x87} // method POST, scheme https, of the static table
+// subscribeHeaders returns the header block that opens the stream of Subscribe, in HPACK without
+// indexing.
+func subscribeHeaders() []byte {
+	b := []byte{0x83, 0x87} // method POST and scheme https, from the static table
 	for _, h := range [][2]string{
 		{":path", "/mapsync.v1.ReplicationService/Subscribe"},
 		{":authority", "lb1"},
@@ -47,12 +48,12 @@ func call() []byte {
 	return b
 }
 
-// frameFlood returns an attack that writes frames for as long as the daemon takes them, on a
-// connection with a certificate of the CA, again when that ends. next returns what is written
-// in round i.
+// frameFlood returns an attack that writes frames until the daemon closes the connection. The
+// connection uses a certificate of the CA. The attack opens a new connection when the old one ends.
+// next returns the bytes that are written in round i.
 func frameFlood(next func(i int) []byte) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
-		conf, err := c.tlsConfig(outsideName, testcert.Options{})
+		conf, err := c.tlsConfig(unusedName, testcert.Options{})
 		if err != nil {
 			return err
 		}
@@ -65,7 +66,7 @@ func frameFlood(next func(i int) []byte) func(context.Context, *cluster) error {
 			conn := tls.Client(raw, conf)
 			_ = conn.SetDeadline(time.Now().Add(3 * time.Second))
 			stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-			go func() { _, _ = io.Copy(io.Discard, conn) }() // it ends with the connection
+			go func() { _, _ = io.Copy(io.Discard, conn) }() // ends with the connection
 			_, err = conn.Write(append([]byte(http2Preface), frame(frameSettings, 0, 0, nil)...))
 			for round := 0; err == nil && round < 20_000 && ctx.Err() == nil; round++ {
 				_, err = conn.Write(next(round))
@@ -85,13 +86,13 @@ func settingsFrames(int) []byte {
 
 func resetFrames(i int) []byte {
 	stream := uint32(2*i + 1)
-	return append(frame(frameHeaders, flagEndHeaders, stream, call()), frame(frameReset, 0, stream, []byte{0, 0, 0, 8})...)
+	return append(frame(frameHeaders, flagEndHeaders, stream, subscribeHeaders()), frame(frameReset, 0, stream, []byte{0, 0, 0, 8})...)
 }
 
 func headerFrames(i int) []byte {
 	block := append([]byte{0, 1, 'a', 0x7f, 0xe1, 0x7e}, slices.Repeat([]byte{'a'}, 16352)...)
 	if i == 0 {
-		return frame(frameHeaders, 0, 1, call())
+		return frame(frameHeaders, 0, 1, subscribeHeaders())
 	}
 	return frame(frameContinuation, 0, 1, block)
 }

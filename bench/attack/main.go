@@ -1,8 +1,7 @@
-// Attack runs three real syncd daemons and attacks them: without a certificate, with
-// the gossip key alone, with a certificate but without membership, and as a member with
-// bad intent. Each attack is bounded in time and load. During and after each the daemons
-// must stay within their limits of memory, log and descriptors, stay ready, and go on
-// replicating.
+// Attack runs three real syncd daemons and attacks them with four kinds of access: no certificate,
+// the gossip key alone, a certificate without membership, and a malicious member. Each attack has a
+// limit on time and load. During and after each attack the daemons must stay within their limits of
+// memory, log and descriptors. They must stay ready and continue to replicate.
 package main
 
 import (
@@ -23,14 +22,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// options are the command line's.
+// options holds the values of the command line flags.
 type options struct {
-	syncd string // path of the program; empty: built from the source tree
-	only  string // regular expression of names of attacks
-	json  string // file for the report
-	list  bool
-	keep  bool // keep the daemons' directory
-	long  time.Duration
+	syncd  string // path of the program; empty: built from the source tree
+	only   string // regular expression that matches the names of the attacks to run
+	json   string // file for the report
+	list   bool
+	keep   bool // keeps the daemons' directory
+	length time.Duration
 }
 
 func main() {
@@ -40,7 +39,7 @@ func main() {
 	flag.StringVar(&o.json, "json", "", "write the report to this `file`, as JSON")
 	flag.BoolVar(&o.list, "list", false, "list the attacks and exit")
 	flag.BoolVar(&o.keep, "keep", false, "keep the directory with logs and settings")
-	flag.DurationVar(&o.long, "length", 10*time.Second, "time for each attack that does not end by itself")
+	flag.DurationVar(&o.length, "length", 10*time.Second, "time for each attack that does not end by itself")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -50,10 +49,10 @@ func main() {
 	}
 }
 
-// errFailed is returned when at least one attack did harm; the report says which.
+// errFailed is returned when at least one attack did harm. The report lists the harm.
 var errFailed = errors.New("at least one attack did harm")
 
-// run attacks a cluster of its own and prints the report to out.
+// run attacks a new cluster and prints the report to out.
 func run(ctx context.Context, o options, out io.Writer) (err error) {
 	chosen, err := choose(o.only)
 	if err != nil {
@@ -64,7 +63,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	dir, err := os.MkdirTemp("", "attack")
 	if err != nil {
-		return fmt.Errorf("make a directory: %w", err)
+		return fmt.Errorf("create directory: %w", err)
 	}
 	if o.keep {
 		fmt.Fprintln(out, "logs and settings are in", dir)
@@ -78,7 +77,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	first := filepath.Join(dir, "first")
 	if err := os.Mkdir(first, 0o700); err != nil {
-		return fmt.Errorf("make a directory: %w", err)
+		return fmt.Errorf("create directory: %w", err)
 	}
 	c, err := newCluster(ctx, o.syncd, first)
 	if err != nil {
@@ -88,7 +87,7 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	r := report{Nodes: len(c.nodes)}
 	r.header(out)
 	for i := range chosen {
-		result := c.perform(ctx, &chosen[i], o.long)
+		result := c.perform(ctx, &chosen[i], o.length)
 		r.Results = append(r.Results, result)
 		result.row(out)
 		if ctx.Err() != nil {
@@ -123,12 +122,12 @@ func choose(expression string) ([]attack, error) {
 		}
 	}
 	if len(chosen) == 0 {
-		return nil, fmt.Errorf("choose attacks: none is called like %q", expression)
+		return nil, fmt.Errorf("choose attacks: no name matches %q", expression)
 	}
 	return chosen, nil
 }
 
-// build compiles syncd from the source tree of this program.
+// build compiles syncd from the source tree of this program and returns the path of the binary.
 func build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "syncd")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "mapsync/syncd").CombinedOutput(); err != nil {

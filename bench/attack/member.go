@@ -13,49 +13,50 @@ import (
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
-// Traces of what a member sent and a daemon refused.
+// Traces of the messages of a member that a daemon refused.
 const (
-	refusedRecords = `^mapsync_(records_rejected_total|stream_errors_total\{.*cause="(refused_delta|clock_ahead|bad_message|gap)")`
-	refusedStream  = `^mapsync_stream_errors_total\{.*cause="(bad_message|bad_request|gap)"|^mapsync_records_rejected_total`
+	recordsRefusedTrace = `^mapsync_(records_rejected_total|stream_errors_total\{.*cause="(refused_delta|clock_ahead|bad_message|gap)")`
+	memberStreamTrace   = `^mapsync_stream_errors_total\{.*cause="(bad_message|bad_request|gap)"|^mapsync_records_rejected_total`
 )
 
-// memberAttacks are those of a member of the cluster, by the protocol between nodes.
+// memberAttacks returns the attacks of a member of the cluster, by the protocol between nodes.
 func memberAttacks() []attack {
 	return []attack{
-		{name: "member: records of live owners", by: byMember, trace: refusedRecords, run: foreignRecords},
-		{name: "member: deletes of live owners", by: byMember, trace: refusedRecords, run: foreignDeletes},
-		{name: "member: records of 66,000 invented owners", by: byMember, trace: refusedRecords, run: inventOwners},
-		{name: "member: versions below max-clock-ahead", by: byMember, run: farVersions},
-		{name: "member: versions beyond max-clock-ahead", by: byMember, trace: refusedRecords, run: beyondVersions},
-		{name: "member: 100,000 records for 4,096 entries", by: byMember, trace: refusedRecords, remedy: forgetMallory, run: overfill},
-		{name: "member: malformed batches", by: byMember, trace: refusedStream, run: malformedBatches},
-		{name: "member: batches of 64 MiB", by: byMember, run: hugeBatches},
-		{name: "member: repeated and regressing acks", by: byMember, trace: refusedStream, run: badAcks},
-		{name: "member: digests that are false for ever", by: byMember, fixed: 8 * time.Second, trace: `^mapsync_(repairs_total|digest_rounds_total\{.*"(differ|impossible)")|repair`, run: falseDigests},
-		{name: "member: claims to be the fallback sender", by: byMember, trace: refusedRecords, run: claimFallback},
-		{name: "member: thousands of map names", by: byMember, trace: refusedStream, run: mapNames},
-		{name: "member: repairs requested for ever", by: byMember, run: repairsForEver},
+		{name: "member: records of live owners", by: byMember, trace: recordsRefusedTrace, run: forgeUpdates},
+		{name: "member: deletes of live owners", by: byMember, trace: recordsRefusedTrace, run: forgeDeletes},
+		{name: "member: records of 66,000 invented owners", by: byMember, trace: recordsRefusedTrace, run: inventOwners},
+		{name: "member: versions below max-clock-ahead", by: byMember, run: acceptedFutureVersions},
+		{name: "member: versions beyond max-clock-ahead", by: byMember, trace: recordsRefusedTrace, run: rejectedFutureVersions},
+		{name: "member: 100,000 records for 4,096 entries", by: byMember, trace: recordsRefusedTrace, remedy: forgetMallory, run: overfill},
+		{name: "member: malformed batches", by: byMember, trace: memberStreamTrace, run: malformedBatches},
+		{name: "member: batches of 64 MiB", by: byMember, run: largeBatches},
+		{name: "member: repeated and regressing acks", by: byMember, trace: memberStreamTrace, run: invalidAcks},
+		{name: "member: permanently false digests", by: byMember, length: 8 * time.Second, trace: `^mapsync_(repairs_total|digest_rounds_total\{.*"(differ|impossible)")|repair`, run: falseDigests},
+		{name: "member: sends as the fallback sender", by: byMember, trace: recordsRefusedTrace, run: forgeFallbackSender},
+		{name: "member: thousands of map names", by: byMember, trace: memberStreamTrace, run: manyMapNames},
+		{name: "member: endless repair requests", by: byMember, run: endlessRepairs},
 	}
 }
 
-// errUnheard says that an attack was not made.
-var errUnheard = errors.New("no daemon subscribed to the attacker, so that nothing was sent")
+// errNoSubscriber is returned if an attack could not be made.
+var errNoSubscriber = errors.New("no daemon subscribed to the attacker, so that nothing was sent")
 
-// talk sends, as a member, what talk does, until the attack's time is over.
-func (c *cluster) talk(ctx context.Context, incarnation uint64, talk func(context.Context, *hostile.Outlet) error) error {
-	e, err := c.infiltrate(ctx, incarnation, talk, nil)
+// sendAsMallory makes mallory a member, which calls onSubscribe for each subscription, until the
+// attack's time has passed.
+func (c *cluster) sendAsMallory(ctx context.Context, incarnation uint64, onSubscribe func(context.Context, *hostile.OutboundMap) error) error {
+	e, err := c.joinAsMallory(ctx, incarnation, onSubscribe, nil)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	<-ctx.Done()
-	if e.Subscribed() == 0 {
-		return errUnheard
+	if e.Subscriptions() == 0 {
+		return errNoSubscriber
 	}
 	return nil
 }
 
-// owners returns the incarnations of the daemons, and mallory's.
+// owners returns the incarnations of the daemons and of mallory.
 func (c *cluster) owners(ctx context.Context, self uint64) ([]*mapsyncv1.Incarnation, error) {
 	var all []*mapsyncv1.Incarnation
 	for _, n := range c.nodes {
@@ -68,21 +69,21 @@ func (c *cluster) owners(ctx context.Context, self uint64) ([]*mapsyncv1.Incarna
 	return append(all, &mapsyncv1.Incarnation{Node: mallory, Number: self}), nil
 }
 
-// forge returns an attack that sends, again and again, a delta for each entry of the load
-// balancers, in its owner's name and with a newer version.
-func forge(delta func([keySize]byte, uint32, uint64) *mapsyncv1.Delta) func(context.Context, *cluster) error {
+// forgeDeltas returns an attack that repeatedly sends a delta for each entry of the load balancers,
+// with the name of its owner and a newer version.
+func forgeDeltas(delta func([keySize]byte, uint32, uint64) *mapsyncv1.Delta) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
-		self := now(0)
+		self := versionAt(0)
 		owners, err := c.owners(ctx, self)
 		if err != nil {
 			return err
 		}
-		return c.talk(ctx, self, func(ctx context.Context, o *hostile.Outlet) error {
+		return c.sendAsMallory(ctx, self, func(ctx context.Context, o *hostile.OutboundMap) error {
 			for sleep(ctx, 200*time.Millisecond) {
 				var deltas []*mapsyncv1.Delta
 				for i := range c.nodes {
 					for flow := range uint32(entriesEach) {
-						deltas = append(deltas, delta(entryKey(uint32(i+1), flow), uint32(i), now(0)))
+						deltas = append(deltas, delta(entryKey(uint32(i+1), flow), uint32(i), versionAt(0)))
 					}
 				}
 				if err := o.Batch(owners, deltas, true); err != nil {
@@ -94,19 +95,19 @@ func forge(delta func([keySize]byte, uint32, uint64) *mapsyncv1.Delta) func(cont
 	}
 }
 
-func foreignRecords(ctx context.Context, c *cluster) error { return forge(update)(ctx, c) }
+func forgeUpdates(ctx context.Context, c *cluster) error { return forgeDeltas(updateDelta)(ctx, c) }
 
-func foreignDeletes(ctx context.Context, c *cluster) error { return forge(remove)(ctx, c) }
+func forgeDeletes(ctx context.Context, c *cluster) error { return forgeDeltas(deleteDelta)(ctx, c) }
 
 // inventOwners sends one record of each of 66,000 owners that have never been members.
 func inventOwners(ctx context.Context, c *cluster) error {
-	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
+	return c.sendAsMallory(ctx, versionAt(0), func(ctx context.Context, o *hostile.OutboundMap) error {
 		for i := 0; i < 66_000 && ctx.Err() == nil; i += 500 {
 			var owners []*mapsyncv1.Incarnation
 			var deltas []*mapsyncv1.Delta
 			for k := range uint32(500) {
-				owners = append(owners, &mapsyncv1.Incarnation{Node: "owner-" + strconv.Itoa(i+int(k)), Number: now(0)})
-				deltas = append(deltas, update(entryKey(99, k), k, now(0)))
+				owners = append(owners, &mapsyncv1.Incarnation{Node: "owner-" + strconv.Itoa(i+int(k)), Number: versionAt(0)})
+				deltas = append(deltas, updateDelta(entryKey(99, k), k, versionAt(0)))
 			}
 			if err := o.Batch(owners, deltas, true); err != nil {
 				return err
@@ -116,22 +117,23 @@ func inventOwners(ctx context.Context, c *cluster) error {
 	})
 }
 
-// farVersions sends records of its own, dated as late as is accepted, for keys of its own.
-func farVersions(ctx context.Context, c *cluster) error {
-	return c.ahead(ctx, 58*time.Second)
+// acceptedFutureVersions sends mallory's own records with the latest version that daemons accept,
+// under mallory's keys.
+func acceptedFutureVersions(ctx context.Context, c *cluster) error {
+	return c.sendFutureVersions(ctx, 58*time.Second)
 }
 
-// beyondVersions sends records of its own that are dated a day ahead.
-func beyondVersions(ctx context.Context, c *cluster) error {
-	return c.ahead(ctx, 24*time.Hour+time.Minute)
+// rejectedFutureVersions sends mallory's own records with versions one day ahead.
+func rejectedFutureVersions(ctx context.Context, c *cluster) error {
+	return c.sendFutureVersions(ctx, 24*time.Hour+time.Minute)
 }
 
-func (c *cluster) ahead(ctx context.Context, d time.Duration) error {
-	self := now(0)
-	return c.talk(ctx, self, func(ctx context.Context, o *hostile.Outlet) error {
+func (c *cluster) sendFutureVersions(ctx context.Context, d time.Duration) error {
+	self := versionAt(0)
+	return c.sendAsMallory(ctx, self, func(ctx context.Context, o *hostile.OutboundMap) error {
 		owners := []*mapsyncv1.Incarnation{o.Self()}
 		for flow := uint32(0); sleep(ctx, 100*time.Millisecond); flow++ {
-			if err := o.Batch(owners, []*mapsyncv1.Delta{update(entryKey(98, flow%100), 0, now(d))}, true); err != nil {
+			if err := o.Batch(owners, []*mapsyncv1.Delta{updateDelta(entryKey(98, flow%100), 0, versionAt(d))}, true); err != nil {
 				return err
 			}
 		}
@@ -139,19 +141,19 @@ func (c *cluster) ahead(ctx context.Context, d time.Duration) error {
 	})
 }
 
-// malloryKeys takes the place of a load balancer's number in the keys of overfill.
+// malloryKeys replaces a load balancer's number in the keys of overfill.
 const malloryKeys = 97
 
-// overfill sends more records of its own than a map or a table may hold. Each load balancer has less
-// than an equal share of the map. The member may take the rest of the map, and does: then no load
-// balancer can add an entry until an operator removes the member's records.
+// overfill sends more of mallory's own records than a map or a table can hold. The load balancers
+// hold less than an equal share of the map. The member may fill the rest of the map, and does.
+// After that, no load balancer can add an entry until an operator removes the member's records.
 func overfill(ctx context.Context, c *cluster) error {
-	return c.talk(ctx, now(0), func(ctx context.Context, o *hostile.Outlet) error {
+	return c.sendAsMallory(ctx, versionAt(0), func(ctx context.Context, o *hostile.OutboundMap) error {
 		owners := []*mapsyncv1.Incarnation{o.Self()}
 		for i := uint32(0); i < 100_000 && ctx.Err() == nil; i += 500 {
 			var deltas []*mapsyncv1.Delta
 			for k := range uint32(500) {
-				deltas = append(deltas, update(entryKey(malloryKeys, i+k), 0, now(0)))
+				deltas = append(deltas, updateDelta(entryKey(malloryKeys, i+k), 0, versionAt(0)))
 			}
 			if err := o.Batch(owners, deltas, i+500 >= 100_000); err != nil {
 				return err
@@ -185,15 +187,15 @@ func forgetMallory(ctx context.Context, c *cluster) error {
 	})
 }
 
-// claimFallback starts before all others and sends records of an owner that it says has left,
-// over entries of the load balancers.
-func claimFallback(ctx context.Context, c *cluster) error {
-	return c.talk(ctx, 1, func(ctx context.Context, o *hostile.Outlet) error {
+// forgeFallbackSender joins with the oldest incarnation of all members. It sends records of owners
+// that it claims have left, over entries of the load balancers.
+func forgeFallbackSender(ctx context.Context, c *cluster) error {
+	return c.sendAsMallory(ctx, 1, func(ctx context.Context, o *hostile.OutboundMap) error {
 		owners := []*mapsyncv1.Incarnation{{Node: "lb4", Number: 5}, {Node: "lb1", Number: 3}}
 		for sleep(ctx, 200*time.Millisecond) {
 			var deltas []*mapsyncv1.Delta
 			for flow := range uint32(entriesEach) {
-				deltas = append(deltas, update(entryKey(1, flow), 0, now(0)), update(entryKey(2, flow), 1, now(0)))
+				deltas = append(deltas, updateDelta(entryKey(1, flow), 0, versionAt(0)), updateDelta(entryKey(2, flow), 1, versionAt(0)))
 			}
 			if err := o.Batch(owners, deltas, true); err != nil {
 				return err
@@ -203,44 +205,44 @@ func claimFallback(ctx context.Context, c *cluster) error {
 	})
 }
 
-// mapNames subscribes to more maps than there are.
-func mapNames(ctx context.Context, c *cluster) error {
+// manyMapNames subscribes to more maps than exist.
+func manyMapNames(ctx context.Context, c *cluster) error {
 	more := func(attempts int) bool { return attempts < 50 && ctx.Err() == nil }
-	return c.receiveInTurn(ctx, c.nodes, more, func(s *subscriber) {
+	return c.receiveInTurn(ctx, c.nodes, more, func(s *attackStream) {
 		for k := range uint32(5000) {
-			m := replica(k + 1)
+			m := replicaSubscription(k + 1)
 			m.Name = fmt.Sprint("map-", k)
-			s.ask(m)
+			s.subscribeMap(m)
 		}
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		stop := context.AfterFunc(limited, s.close)
-		_ = drained(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends it
+		_ = receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends the stream
 		stop()
 		cancel()
 	})
 }
 
-// repairsForEver asks a daemon to send all it has again and again.
-func repairsForEver(ctx context.Context, c *cluster) error {
+// endlessRepairs repeatedly requests a resend of all records from a daemon.
+func endlessRepairs(ctx context.Context, c *cluster) error {
 	all := make([]byte, 128)
 	for i := range all {
 		all[i] = 0xff
 	}
 	more := func(int) bool { return ctx.Err() == nil }
-	return c.receiveInTurn(ctx, c.nodes[:1], more, func(s *subscriber) {
+	return c.receiveInTurn(ctx, c.nodes[:1], more, func(s *attackStream) {
 		stop := context.AfterFunc(ctx, s.close)
 		again := func() {
-			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Retell{Retell: &mapsyncv1.RetellRequest{Map: 1, Buckets: all}}})
+			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Resend{Resend: &mapsyncv1.ResendRequest{Map: 1, Buckets: all}}})
 			_ = s.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Compare{Compare: &mapsyncv1.CompareRequest{Map: 1}}})
 		}
-		s.ask(replica(1))
-		_ = drained(s, func(m *mapsyncv1.SubscribeResponse) {
-			if m.GetAccepted() != nil || m.GetRetold() != nil {
+		s.subscribeMap(replicaSubscription(1))
+		_ = receiveAll(s, func(m *mapsyncv1.SubscribeResponse) {
+			if m.GetAccepted() != nil || m.GetResent() != nil {
 				again()
 			}
 		})
 		stop()
-		s.close() // before the pause
+		s.close() // the stream is closed before the pause
 		sleep(ctx, 100*time.Millisecond)
 	})
 }

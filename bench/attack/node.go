@@ -23,7 +23,7 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// Sizes of the map under attack, in bytes and entries.
+// Sizes of the map under attack: key and value in bytes, capacity in entries.
 const (
 	keySize    = 16
 	valueSize  = 32
@@ -31,40 +31,40 @@ const (
 )
 
 const (
-	// mapName is what the daemons call the map.
+	// mapName is the name of the map in the daemons' configuration.
 	mapName = "ct"
-	// entriesEach is how many entries each load balancer holds.
+	// entriesEach is the number of entries that each load balancer holds.
 	entriesEach = 200
-	// descriptors is the limit that each daemon has: as under an init system that sets
-	// a low one.
+	// descriptors is the descriptor limit of each daemon, as under an init system that sets a low
+	// one.
 	descriptors = 2048
 	// answerLimit is the longest time that a daemon may take to answer an operator.
 	answerLimit = 5 * time.Second
 )
 
-// node is a daemon, its map, and the load balancer that writes it.
+// node is a daemon, its map, and the load balancer that writes to the map.
 type node struct {
 	name, addr, dir string
 	number          int
 	c               *cluster
 	m               *ebpf.Map
-	wrote           map[[keySize]byte][valueSize]byte
+	written         map[[keySize]byte][valueSize]byte
 	version         uint64
 
 	cmd     *exec.Cmd
-	ended   chan struct{}
+	exited  chan struct{}
 	client  *daemon.Client
 	http    *http.Client
 	logFile string
 	idle    sample
 }
 
-// newNode makes the map and the daemon's files, and writes the first entries.
+// newNode creates the map and the daemon's files, and writes the first entries.
 func newNode(c *cluster, number int) (_ *node, err error) {
 	n := &node{
 		name: fmt.Sprintf("lb%d", number), addr: c.address(number), number: number, c: c,
-		wrote: make(map[[keySize]byte][valueSize]byte),
-		http:  &http.Client{Timeout: answerLimit, Transport: &http.Transport{DisableKeepAlives: true}},
+		written: make(map[[keySize]byte][valueSize]byte),
+		http:    &http.Client{Timeout: answerLimit, Transport: &http.Transport{DisableKeepAlives: true}},
 	}
 	n.dir = filepath.Join(c.dir, n.name)
 	n.logFile = filepath.Join(n.dir, "log")
@@ -93,7 +93,7 @@ func entryKey(owner, flow uint32) (key [keySize]byte) {
 	return key
 }
 
-// write gives a flow of this node's own a new value, as its load balancer.
+// write sets one of this node's own flows to a new value, as its load balancer does.
 func (n *node) write(flow uint32) error {
 	n.version++
 	key := entryKey(uint32(n.number), flow)
@@ -103,30 +103,30 @@ func (n *node) write(flow uint32) error {
 	if err := n.m.Update(key, value, ebpf.UpdateAny); err != nil {
 		return fmt.Errorf("write an entry of %s: %w", n.name, err)
 	}
-	n.wrote[key] = value
+	n.written[key] = value
 	return nil
 }
 
-// remove deletes a flow of this node's own, as its load balancer.
+// remove deletes one of this node's own flows, as its load balancer does.
 func (n *node) remove(flow uint32) error {
 	key := entryKey(uint32(n.number), flow)
 	if err := n.m.Delete(key); err != nil {
 		return fmt.Errorf("delete an entry of %s: %w", n.name, err)
 	}
-	delete(n.wrote, key)
+	delete(n.written, key)
 	return nil
 }
 
-// holds returns an error unless this node's map has exactly what the load balancers of
-// all nodes wrote under their own keys. Entries under other keys do not count.
-func (n *node) holds(nodes []*node) error {
+// checkContent returns an error unless this node's map holds exactly the entries that the load
+// balancers of all nodes wrote under their own keys. It ignores entries under other keys.
+func (n *node) checkContent(nodes []*node) error {
 	held, err := n.entries()
 	if err != nil {
 		return err
 	}
 	for _, o := range nodes {
 		missing, other, surplus := 0, 0, 0
-		for key, want := range o.wrote {
+		for key, want := range o.written {
 			switch got, ok := held[key]; {
 			case !ok:
 				missing++
@@ -135,19 +135,20 @@ func (n *node) holds(nodes []*node) error {
 			}
 		}
 		for key := range held {
-			if _, ok := o.wrote[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
+			if _, ok := o.written[key]; !ok && binary.BigEndian.Uint32(key[:]) == uint32(o.number) {
 				surplus++
 			}
 		}
 		if missing+other+surplus > 0 {
 			return fmt.Errorf("map of %s: of %d entries of %s, %d are missing, %d differ, %d are surplus",
-				n.name, len(o.wrote), o.name, missing, other, surplus)
+				n.name, len(o.written), o.name, missing, other, surplus)
 		}
 	}
 	return nil
 }
 
-// entries returns all that this node's map holds. A reading that changes outrun is begun again.
+// entries returns all entries of this node's map. It restarts an iteration that concurrent changes
+// abort, at most 20 times.
 func (n *node) entries() (held map[[keySize]byte][valueSize]byte, err error) {
 	for range 20 {
 		if held, err = n.readEntries(); !errors.Is(err, ebpf.ErrIterationAborted) {
@@ -213,7 +214,7 @@ func (n *node) start(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open log of %s: %w", n.name, err)
 	}
-	defer log.Close() // the daemon has it
+	defer log.Close() // the daemon has its own descriptor of the file
 	n.cmd = exec.Command(n.c.syncd, "run", "--config", filepath.Join(n.dir, "syncd.yaml"))
 	n.cmd.Stderr = log
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -221,13 +222,13 @@ func (n *node) start(ctx context.Context) error {
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}
 	cmd, ended := n.cmd, make(chan struct{})
-	n.ended = ended
+	n.exited = ended
 	go func() {
-		_ = cmd.Wait() // its end is what the check of its state finds
+		_ = cmd.Wait() // checkAfter detects the exit
 		close(ended)
 	}()
 	err = eventually(ctx, 20*time.Second, func() error {
-		if n.gone() {
+		if n.hasExited() {
 			text, _ := os.ReadFile(n.logFile)
 			return fmt.Errorf("%s ended: %s", n.name, tail(text))
 		}
@@ -245,7 +246,7 @@ func (n *node) start(ctx context.Context) error {
 	return nil
 }
 
-// restart kills the daemon and starts it again. Its map stays.
+// restart kills the daemon and starts it again. Its map persists.
 func (n *node) restart(ctx context.Context) error {
 	n.stop()
 	return n.start(ctx)
@@ -253,14 +254,14 @@ func (n *node) restart(ctx context.Context) error {
 
 func (n *node) stop() {
 	if n.cmd != nil && n.cmd.Process != nil {
-		_ = n.cmd.Process.Kill() // it may have ended already
-		<-n.ended
+		_ = n.cmd.Process.Kill() // the daemon may have exited already
+		<-n.exited
 	}
 }
 
-func (n *node) gone() bool {
+func (n *node) hasExited() bool {
 	select {
-	case <-n.ended:
+	case <-n.exited:
 		return true
 	default:
 		return false
@@ -277,7 +278,7 @@ func tail(text []byte) string {
 	return string(lines[len(lines)-1])
 }
 
-// status asks the daemon on its control socket.
+// status requests the status of the daemon on its control socket.
 func (n *node) status(ctx context.Context) (daemon.Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
@@ -288,7 +289,7 @@ func (n *node) status(ctx context.Context) (daemon.Status, error) {
 	return s, nil
 }
 
-// readyz asks the daemon for its readiness by HTTP.
+// readyz requests the readiness of the daemon by HTTP.
 func (n *node) readyz() error {
 	response, err := n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz")
 	if err != nil {
@@ -305,7 +306,7 @@ func (n *node) readyz() error {
 	return nil
 }
 
-// ready returns an error unless the daemon is ready and replicates with both others.
+// ready returns an error unless the daemon is ready and replicates with both peers.
 func (n *node) ready(ctx context.Context) error {
 	s, err := n.status(ctx)
 	if err != nil {

@@ -15,32 +15,32 @@ import (
 
 // Traces of refused connections, by listener.
 const (
-	gossipRefusals = `^mapsync_connections_rejected_total\{.*listener="gossip"|^mapsync_gossip_errors_total`
-	grpcRefusals   = `^mapsync_connections_rejected_total\{.*listener="grpc"|^mapsync_tls_refused_total`
-	httpRefusals   = `^mapsync_connections_rejected_total\{.*listener="(http|metrics)"`
+	gossipRefusedTrace = `^mapsync_connections_rejected_total\{.*listener="gossip"|^mapsync_gossip_errors_total`
+	grpcRefusedTrace   = `^mapsync_connections_rejected_total\{.*listener="grpc"|^mapsync_tls_refused_total`
+	httpRefusedTrace   = `^mapsync_connections_rejected_total\{.*listener="(http|metrics)"`
 )
 
-// outsiderAttacks are those of a host that reaches the ports and has neither key nor
+// outsiderAttacks returns the attacks of a host that reaches the ports and has neither key nor
 // certificate.
 func outsiderAttacks() []attack {
 	return []attack{
-		{name: "gossip: 60 messages of 20 MiB", by: byOutsider, trace: gossipRefusals, run: gossipFlood},
-		{name: "gossip: 600 silent connections", by: byOutsider, trace: gossipRefusals, run: held(gossipPort, 600, nil)},
-		{name: "gossip: garbage by TCP", by: byOutsider, trace: gossipRefusals, run: garbage(gossipPort)},
-		{name: "gossip: garbage by UDP", by: byOutsider, trace: gossipRefusals, run: datagrams},
-		{name: "grpc: 3,000 silent TCP connections", by: byOutsider, trace: grpcRefusals, run: held(grpcPort, 3000, nil)},
-		{name: "grpc: 3,000 half-open TLS connections", by: byOutsider, trace: grpcRefusals, run: held(grpcPort, 3000, halfHello)},
-		{name: "grpc: one byte a second in 300 handshakes", by: byOutsider, trace: grpcRefusals, run: slow(grpcPort, halfHello())},
-		{name: "grpc: garbage", by: byOutsider, trace: grpcRefusals, run: garbage(grpcPort)},
-		{name: "grpc: TLS without a certificate", by: byOutsider, trace: grpcRefusals, run: anonymous},
-		{name: "http: 3,000 silent connections", by: byOutsider, trace: httpRefusals, run: held(metricsPort, 3000, nil)},
-		{name: "http: one byte a second in 300 requests", by: byOutsider, run: slow(metricsPort, []byte("GET /metrics HTTP/1.1\r\nHost: a\r\nX: "))},
-		{name: "http: 3,000 idle keep-alive connections", by: byOutsider, trace: httpRefusals, run: held(metricsPort, 3000, request)},
-		{name: "http: garbage and endless headers", by: byOutsider, run: headers},
+		{name: "gossip: 60 messages of 20 MiB", by: byOutsider, trace: gossipRefusedTrace, run: gossipFlood},
+		{name: "gossip: 600 silent connections", by: byOutsider, trace: gossipRefusedTrace, run: idleConnections(gossipPort, 600, nil)},
+		{name: "gossip: random bytes by TCP", by: byOutsider, trace: gossipRefusedTrace, run: randomBytes(gossipPort)},
+		{name: "gossip: random bytes by UDP", by: byOutsider, trace: gossipRefusedTrace, run: randomDatagrams},
+		{name: "grpc: 3,000 silent TCP connections", by: byOutsider, trace: grpcRefusedTrace, run: idleConnections(grpcPort, 3000, nil)},
+		{name: "grpc: 3,000 half-open TLS connections", by: byOutsider, trace: grpcRefusedTrace, run: idleConnections(grpcPort, 3000, halfHello)},
+		{name: "grpc: one byte a second in 300 handshakes", by: byOutsider, trace: grpcRefusedTrace, run: slowSender(grpcPort, halfHello())},
+		{name: "grpc: random bytes", by: byOutsider, trace: grpcRefusedTrace, run: randomBytes(grpcPort)},
+		{name: "grpc: TLS without a certificate", by: byOutsider, trace: grpcRefusedTrace, run: noClientCertificate},
+		{name: "http: 3,000 silent connections", by: byOutsider, trace: httpRefusedTrace, run: idleConnections(metricsPort, 3000, nil)},
+		{name: "http: one byte a second in 300 requests", by: byOutsider, run: slowSender(metricsPort, []byte("GET /metrics HTTP/1.1\r\nHost: a\r\nX: "))},
+		{name: "http: 3,000 idle keep-alive connections", by: byOutsider, trace: httpRefusedTrace, run: idleConnections(metricsPort, 3000, request)},
+		{name: "http: random bytes and endless headers", by: byOutsider, run: endlessHeaders},
 	}
 }
 
-// attackers is the number, in this cluster's addresses, of the first from which attacks come.
+// attackers is the number of the first address from which attacks come: see cluster.address.
 const attackers = 100
 
 // dial connects to a port of a daemon from an attacker's address.
@@ -49,7 +49,7 @@ func (c *cluster) dial(ctx context.Context, n *node, port string, from int) (net
 	return d.DialContext(ctx, "tcp", n.addr+":"+port)
 }
 
-// gossipFlood announces and sends encrypted messages of 20 MiB that no key made.
+// gossipFlood announces and sends messages of 20 MiB that no gossip key encrypted.
 func gossipFlood(ctx context.Context, c *cluster) error {
 	const size = 20 << 20
 	message := make([]byte, 5+size)
@@ -61,14 +61,14 @@ func gossipFlood(ctx context.Context, c *cluster) error {
 		sending.Go(func() {
 			conn, err := c.dial(ctx, c.nodes[i%2], gossipPort, i%8)
 			if err != nil {
-				return // refused, which is right
+				return // refused, as expected
 			}
 			defer conn.Close()
 			_ = conn.SetDeadline(time.Now().Add(8 * time.Second))
 			stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 			defer stop()
 			if _, err := conn.Write(message); err == nil {
-				_, _ = io.Copy(io.Discard, conn) // until the daemon has enough
+				_, _ = io.Copy(io.Discard, conn) // until the daemon closes the connection
 			}
 		})
 	}
@@ -76,9 +76,9 @@ func gossipFlood(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// held returns an attack that opens many connections to the first daemon, from several
-// addresses, sends the same on each, and keeps them open.
-func held(port string, count int, first func() []byte) func(context.Context, *cluster) error {
+// idleConnections returns an attack that opens many connections to the first daemon, from several
+// addresses. It sends the bytes of first on each and keeps them open.
+func idleConnections(port string, count int, first func() []byte) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
 		var mu sync.Mutex
 		var open []net.Conn
@@ -93,10 +93,10 @@ func held(port string, count int, first func() []byte) func(context.Context, *cl
 				for i := worker; i < count && ctx.Err() == nil; i += 16 {
 					conn, err := c.dial(ctx, c.nodes[0], port, i%64)
 					if err != nil {
-						continue // refused, which is right
+						continue // refused, as expected
 					}
 					if first != nil {
-						_, _ = conn.Write(first()) // it may have been closed already
+						_, _ = conn.Write(first()) // the daemon may have closed it already
 					}
 					mu.Lock()
 					open = append(open, conn)
@@ -110,13 +110,14 @@ func held(port string, count int, first func() []byte) func(context.Context, *cl
 	}
 }
 
-// halfHello is the beginning of a TLS client's first record, which announces more.
+// halfHello returns the start of a TLS client's first record, which announces more bytes than
+// follow.
 func halfHello() []byte { return []byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 1, 2, 3} }
 
 func request() []byte { return []byte("GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n") }
 
-// slow returns an attack that sends one byte a second on many connections.
-func slow(port string, first []byte) func(context.Context, *cluster) error {
+// slowSender returns an attack that sends one byte per second on many connections.
+func slowSender(port string, first []byte) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
 		conns := make([]net.Conn, 0, 300)
 		for i := range 300 {
@@ -128,20 +129,20 @@ func slow(port string, first []byte) func(context.Context, *cluster) error {
 		}
 		for sleep(ctx, time.Second) {
 			for _, conn := range conns {
-				_, _ = conn.Write([]byte{'a'}) // ended, which is right
+				_, _ = conn.Write([]byte{'a'}) // the daemon may have closed it, as expected
 			}
 		}
 		return nil
 	}
 }
 
-// garbage returns an attack that sends random bytes on one connection after another.
-func garbage(port string) func(context.Context, *cluster) error {
+// randomBytes returns an attack that sends random bytes on one connection after another.
+func randomBytes(port string) func(context.Context, *cluster) error {
 	return func(ctx context.Context, c *cluster) error {
 		text := make([]byte, 4096)
 		for i := 0; i < 2000 && ctx.Err() == nil; i++ {
 			_, _ = rand.Read(text)
-			text[0] = byte(i) // each message type, and each kind of TLS record
+			text[0] = byte(i) // covers each message type and each kind of TLS record
 			conn, err := c.dial(ctx, c.nodes[i%3], port, i%64)
 			if err != nil {
 				continue
@@ -153,8 +154,8 @@ func garbage(port string) func(context.Context, *cluster) error {
 	}
 }
 
-// datagrams sends random bytes to the gossip port, in bursts.
-func datagrams(ctx context.Context, c *cluster) error {
+// randomDatagrams sends random bytes to the gossip port, in bursts.
+func randomDatagrams(ctx context.Context, c *cluster) error {
 	var conns []net.Conn
 	for _, n := range c.nodes {
 		conn, err := net.Dial("udp", n.addr+":"+gossipPort)
@@ -178,9 +179,9 @@ func datagrams(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// anonymous completes handshakes as far as a client without a certificate can, and then
-// sends requests.
-func anonymous(ctx context.Context, c *cluster) error {
+// noClientCertificate completes the TLS handshake as far as possible without a client certificate,
+// and then sends requests.
+func noClientCertificate(ctx context.Context, c *cluster) error {
 	for i := 0; i < 1000 && ctx.Err() == nil; i++ {
 		raw, err := c.dial(ctx, c.nodes[i%3], grpcPort, i%64)
 		if err != nil {
@@ -200,9 +201,9 @@ func anonymous(ctx context.Context, c *cluster) error {
 	return nil
 }
 
-// headers sends garbage and headers without end to the metrics port.
-func headers(ctx context.Context, c *cluster) error {
-	if err := garbage(metricsPort)(ctx, c); err != nil {
+// endlessHeaders sends random bytes and endless headers to the metrics port.
+func endlessHeaders(ctx context.Context, c *cluster) error {
+	if err := randomBytes(metricsPort)(ctx, c); err != nil {
 		return err
 	}
 	line := []byte("X-Header: " + string(make([]byte, 4000)) + "\r\n")

@@ -6,14 +6,14 @@ import (
 	"strings"
 )
 
-// report is what came of all attacks.
+// report is the result of all attacks.
 type report struct {
 	Nodes   int      `json:"nodes"`
 	Failed  int      `json:"failed"`
 	Results []result `json:"results"`
 }
 
-// result is what came of one attack. Figures are the worst of all daemons.
+// result is the result of one attack. Each figure is the worst of all daemons.
 type result struct {
 	Name          string  `json:"name"`
 	By            string  `json:"by"`
@@ -23,10 +23,10 @@ type result struct {
 	Descriptors   int     `json:"descriptors"`
 	LogKiB        float64 `json:"log_kib"`
 	Trace         string  `json:"trace,omitempty"` // metric or log line
-	Harm          string  `json:"harm,omitempty"`  // empty: none
+	Harm          string  `json:"harm,omitempty"`  // empty: the attack did no harm
 }
 
-// columns of a terminal.
+// columns is the width of the terminal, in characters.
 const columns = 100
 
 func (*report) header(out io.Writer) {
@@ -59,7 +59,7 @@ func (r *report) summary(out io.Writer) {
 
 func (r *report) write(path string) error { return writeJSON(path, r) }
 
-// list prints the attacks.
+// list prints the names and adversaries of the attacks.
 func list(out io.Writer, all []attack) error {
 	for _, a := range all {
 		if _, err := fmt.Fprintf(out, "%-42s %s\n", a.name, a.by); err != nil {

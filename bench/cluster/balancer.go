@@ -18,49 +18,48 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// Sizes of the connection-tracking map, in bytes and entries: those of LoxiLB's.
+// Sizes of the connection-tracking map, in bytes and entries, as in LoxiLB.
 const (
 	keySize    = 48
 	valueSize  = 176
 	maxEntries = 1 << 18
 )
 
-// batchChanges is how many changes one run of the data plane makes.
+// batchChanges is the number of changes in one run of the data plane.
 const batchChanges = 256
 
-// mapSettings says what a load balancer's map is like.
+// mapSettings are the properties of a load balancer's map.
 type mapSettings struct {
 	LRU       bool
-	Entries   uint32 // that fit; 0: maxEntries
-	ValueSize uint32 // in bytes; 0: valueSize. A node with another one is given no load.
-	Name      string // under which nodes know it; empty: ct
+	Entries   uint32 // capacity; 0: maxEntries
+	ValueSize uint32 // in bytes; 0: valueSize. A node with another value size gets no load.
+	Name      string // name in the nodes' configuration; empty: ct
 }
 
-// flowState is what a flow's entry should look like: a change in place gives it
-// another head.
+// flowState is the expected state of a flow's entry. A change in place writes a new head.
 type flowState struct{ head, body uint64 }
 
-// balancer is a load balancer's data plane: it writes flows of its own into its
-// map and remembers what it wrote, so that a test knows what is right. It goes on
-// while its syncd is dead.
+// balancer is a load balancer's data plane. It writes its own flows into its map and stores the
+// state that it wrote, which is the expected state of the test. It continues while its syncd is
+// dead.
 type balancer struct {
 	node uint32
 	m    *ebpf.Map
 	read *kmap.Map
 
-	mu     sync.Mutex // guards what follows; held while the data plane runs
-	feed   *feed.Feed
-	unseen *dataplane.Program   // writes that are not reported where there are no hooks
-	model  map[uint32]flowState // by flow; none: deleted
-	next   uint64               // last version given out
-	rand   *rand.Rand
+	mu            sync.Mutex // protects the fields below; held while the data plane runs
+	injector      *feed.Injector
+	unreported    *dataplane.Program   // makes writes that are not reported if there are no hooks
+	expectedFlows map[uint32]flowState // by flow; a missing flow is deleted
+	next          uint64               // last version that was used
+	rand          *rand.Rand
 
 	stop context.CancelFunc
 	done chan struct{}
 	err  error
 }
 
-// newBalancer makes the map. Its changes are left to hooks, until report is called.
+// newBalancer creates the map. Hooks report its changes until report is called.
 func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 	kind := ebpf.Hash
 	if o.LRU {
@@ -79,16 +78,16 @@ func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 	}
 	b := &balancer{
 		node: node, m: m, read: read,
-		model: make(map[uint32]flowState), rand: rand.New(rand.NewPCG(uint64(node), 1)),
+		expectedFlows: make(map[uint32]flowState), rand: rand.New(rand.NewPCG(uint64(node), 1)),
 	}
-	b.feed, err = feed.Open(m, nil, feed.Options{Capacity: batchChanges, SkipEvent: true})
+	b.injector, err = feed.Open(m, nil, feed.Options{Capacity: batchChanges, SkipEvent: true})
 	if err == nil {
-		b.unseen, err = dataplane.Open(m, dataplane.Options{Capacity: batchChanges, RunWrites: 16})
+		b.unreported, err = dataplane.Open(m, dataplane.Options{Capacity: batchChanges, RunWrites: 16})
 	}
 	return b, err
 }
 
-// report has every change from now on reported to the capture that has these maps.
+// report makes the data plane report every later change to the capture that owns the shared maps.
 func (b *balancer) report(shared map[string]*ebpf.Map) error {
 	next, err := feed.Open(b.m, shared, feed.Options{Capacity: batchChanges})
 	if err != nil {
@@ -96,26 +95,26 @@ func (b *balancer) report(shared map[string]*ebpf.Map) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	old := b.feed
-	b.feed = next
+	old := b.injector
+	b.injector = next
 	return old.Close()
 }
 
-// load is what the data plane does until told to stop.
+// load is the work of the data plane until it is stopped.
 type load struct {
-	Flows    int           // distinct keys
-	Batches  int           // of changes; 0: until stopped
-	Interval time.Duration // from one batch to the next
-	Mixed    *mix          // instead of batches: everything that can happen to a map
+	Flows     int           // distinct keys
+	Batches   int           // of changes; 0: unlimited, until stopped
+	Interval  time.Duration // from one batch to the next
+	MixedLoad *mixedLoad    // replaces the batches: every kind of change to a map
 }
 
 func (b *balancer) start(l load) {
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop, b.done = cancel, make(chan struct{})
 	step := func() error { return b.batch(l.Flows) }
-	if l.Mixed != nil {
-		r := rand.New(rand.NewPCG(l.Mixed.Seed, uint64(b.node)))
-		step = func() error { return b.mixed(l, r) }
+	if l.MixedLoad != nil {
+		r := rand.New(rand.NewPCG(l.MixedLoad.Seed, uint64(b.node)))
+		step = func() error { return b.mixedStep(l, r) }
 	}
 	go func() {
 		defer close(b.done)
@@ -135,8 +134,7 @@ func (b *balancer) start(l load) {
 	}()
 }
 
-// wait ends the load and returns what went wrong with it. With drain it lets a
-// bounded load come to its own end.
+// wait stops the load and returns its error. With drain it waits until a bounded load completes.
 func (b *balancer) wait(drain bool) error {
 	if b.stop == nil {
 		return nil
@@ -150,26 +148,26 @@ func (b *balancer) wait(drain bool) error {
 	return b.err
 }
 
-// batch makes one run of random changes: new flows, changed ones, ended ones.
+// batch makes one run of random changes: it adds, updates and deletes flows.
 func (b *balancer) batch(flows int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.feed.Reset()
+	b.injector.Reset()
 	for range batchChanges {
 		flow := uint32(b.rand.IntN(flows))
 		key, value := make([]byte, keySize), make([]byte, valueSize)
 		fillKey(key, b.node, flow)
-		if _, ok := b.model[flow]; ok && b.rand.IntN(4) == 0 {
-			b.feed.Add(table.OpDelete, table.ContextPacket, key, nil)
-			delete(b.model, flow)
+		if _, ok := b.expectedFlows[flow]; ok && b.rand.IntN(4) == 0 {
+			b.injector.Add(table.OpDelete, table.ContextPacket, key, nil)
+			delete(b.expectedFlows, flow)
 			continue
 		}
 		b.next++
 		fillValue(value, flow, b.next)
-		b.feed.Add(table.OpUpdate, table.ContextPacket, key, value)
-		b.model[flow] = flowState{b.next, b.next}
+		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+		b.expectedFlows[flow] = flowState{b.next, b.next}
 	}
-	failed, err := b.feed.Run()
+	failed, err := b.injector.Run()
 	if err == nil && failed > 0 {
 		err = fmt.Errorf("the map refused %d changes", failed)
 	}
@@ -191,11 +189,11 @@ func fillValue(value []byte, flow uint32, version uint64) {
 	}
 }
 
-// content is what a map holds, or should hold.
+// content is the entries of a map, actual or expected.
 type content map[string]string
 
-// digest tells contents apart without carrying them about: it does not depend on
-// order, and that of two contents without a common key is the sum of theirs.
+// digest identifies contents without storing them. It does not depend on the order of entries. The
+// digest of two contents without a common key is the sum of their digests.
 type digest struct {
 	Entries int
 	Sum     uint64
@@ -214,18 +212,18 @@ func (c content) digest() digest {
 	return d
 }
 
-// digests are those of one node: of its own flows as they should be, and of what its map
-// or its table holds.
+// digests are those of one node. Expected covers its own flows. Held covers its kernel map or its
+// table.
 type digests struct {
 	Expected, Held digest
 }
 
-// expected is what this node's flows should look like everywhere.
+// expected returns the entries that this node's flows should have on all nodes.
 func (b *balancer) expected() content {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c := make(content, len(b.model))
-	for flow, state := range b.model {
+	c := make(content, len(b.expectedFlows))
+	for flow, state := range b.expectedFlows {
 		key, value := make([]byte, keySize), make([]byte, valueSize)
 		fillKey(key, b.node, flow)
 		fillValue(value, flow, state.body)
@@ -235,7 +233,7 @@ func (b *balancer) expected() content {
 	return c
 }
 
-// kernel is what the map really holds.
+// kernel returns the entries of the kernel map, read with the product's code.
 func (b *balancer) kernel(ctx context.Context) (content, error) {
 	c := make(content)
 	err := b.read.ForEach(ctx, func(key, value []byte) error {
@@ -245,7 +243,7 @@ func (b *balancer) kernel(ctx context.Context) (content, error) {
 	return c, err
 }
 
-// dump is the same by bpf(2), read by nothing of the product's.
+// dump returns the entries of the kernel map, read by bpf(2) without the product's code.
 func (b *balancer) dump() (content, error) {
 	c := make(content)
 	var key, value []byte

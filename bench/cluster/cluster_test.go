@@ -32,31 +32,31 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// settleTime is how long nodes may take, after the load stops, to hold the same.
-const settleTime = 5 * time.Second
+// convergeTime is the longest time that nodes may take to converge after the load stops.
+const convergeTime = 5 * time.Second
 
-// settleLimit is settleTime; for tests that are to be short, in an emulated machine of
-// unknown load, three times that.
-func settleLimit() time.Duration {
+// convergeLimit returns convergeTime; for short tests in an emulated machine with unknown load,
+// three times convergeTime.
+func convergeLimit() time.Duration {
 	if os.Getenv(inMachine) != "" && testing.Short() {
-		return 3 * settleTime
+		return 3 * convergeTime
 	}
-	return settleTime
+	return convergeTime
 }
 
 // trial is a cluster under test.
 type trial struct {
-	t      *testing.T
-	nodes  []*remote
-	start  []startRequest
-	misfit []*remote // nodes that replicate nothing with the others
-	ca     *testcert.CA
-	join   []string
+	t            *testing.T
+	nodes        []*remote
+	start        []startRequest
+	incompatible []*remote // nodes that do not replicate with the others
+	ca           *testcert.CA
+	join         []string
 }
 
-// newTrial starts nodes and waits until all are ready. adjust may change how a node is
-// started. misfits are the maps of further nodes, which replicate nothing with the others.
-func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r *startRequest), misfits ...mapSettings) *trial {
+// newTrial starts nodes and waits until all are ready. adjust may change the start request of a
+// node. incompatible are the maps of further nodes, which do not replicate with the others.
+func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r *startRequest), incompatible ...mapSettings) *trial {
 	t.Helper()
 	tr := &trial{t: t}
 	var err error
@@ -65,8 +65,8 @@ func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r 
 	for i := range n {
 		tr.nodes = append(tr.nodes, tr.place(p, i, m, adjust))
 	}
-	for i, m := range misfits {
-		tr.misfit = append(tr.misfit, tr.place(p, n+i, m, adjust))
+	for i, m := range incompatible {
+		tr.incompatible = append(tr.incompatible, tr.place(p, n+i, m, adjust))
 	}
 	for i := range tr.start {
 		tr.start[i].Config.Join = tr.join
@@ -76,7 +76,7 @@ func newTrial(t *testing.T, p place, n int, m mapSettings, adjust func(i int, r 
 	return tr
 }
 
-// place starts the process of node number i, and says how its syncd is started.
+// place starts the process of node number i, and prepares the start request of its syncd.
 func (tr *trial) place(p place, i int, m mapSettings, adjust func(i int, r *startRequest)) *remote {
 	tr.t.Helper()
 	address, control, err := p.start(tr.t.Context(), i, m)
@@ -93,7 +93,7 @@ func (tr *trial) place(p place, i int, m mapSettings, adjust func(i int, r *star
 	return newRemote(name, control)
 }
 
-// files are those that secure a node of this name.
+// files returns the files with the credentials of a node with this name.
 func (tr *trial) files(name string, o testcert.Options) map[string][]byte {
 	tr.t.Helper()
 	pair, err := tr.ca.Issue(name, o)
@@ -104,20 +104,20 @@ func (tr *trial) files(name string, o testcert.Options) map[string][]byte {
 	}
 }
 
-// remote returns node number i.
+// remote returns node number i. Incompatible nodes have the highest numbers.
 func (tr *trial) remote(i int) *remote {
 	if i < len(tr.nodes) {
 		return tr.nodes[i]
 	}
-	return tr.misfit[i-len(tr.nodes)]
+	return tr.incompatible[i-len(tr.nodes)]
 }
 
-// asPlaced starts nodes as their place needs it: hooked ones are told how to attach.
-func asPlaced(p place) func(i int, r *startRequest) {
+// placeOptions returns the adjustment for a place: nodes with hooks get an attach type.
+func placeOptions(p place) func(i int, r *startRequest) {
 	return func(_ int, r *startRequest) {
 		if ps, ok := p.(*processes); ok {
 			r.Config.Attach = string(ps.attach)
-			r.Config.DeadTime = 15 * time.Second // emulated CPUs may stand still for seconds
+			r.Config.DeadTime = 15 * time.Second // emulated CPUs may stall for seconds
 		}
 	}
 }
@@ -160,9 +160,9 @@ func (tr *trial) eachPost(path string) {
 	}
 }
 
-// eventually asks until there is nothing wrong any more, or the time is over. The
-// last to count is the one asked before: under emulation it takes seconds to read
-// and compare all maps and tables, and they do not wait to be equal until it is done.
+// eventually repeats check until it returns nil, or until the time limit has passed. A check that
+// starts within the limit counts. Under emulation it takes seconds to read and compare all maps and
+// tables, which may converge meanwhile.
 func (tr *trial) eventually(limit time.Duration, check func(context.Context) error) {
 	tr.t.Helper()
 	began := time.Now()
@@ -171,7 +171,7 @@ func (tr *trial) eventually(limit time.Duration, check func(context.Context) err
 		err := check(tr.t.Context())
 		took := time.Since(began)
 		if err == nil && asked <= limit {
-			tr.t.Logf("settled, asked after %v and answered after %v", asked.Round(time.Millisecond), took.Round(time.Millisecond))
+			tr.t.Logf("converged, asked after %v and answered after %v", asked.Round(time.Millisecond), took.Round(time.Millisecond))
 			return
 		}
 		if took > limit {
@@ -182,15 +182,15 @@ func (tr *trial) eventually(limit time.Duration, check func(context.Context) err
 	}
 }
 
-func (tr *trial) settled() {
+func (tr *trial) awaitConverged() {
 	tr.t.Helper()
-	tr.eventually(settleLimit(), func(ctx context.Context) error { return settled(ctx, tr.nodes) })
+	tr.eventually(convergeLimit(), func(ctx context.Context) error { return checkConverged(ctx, tr.nodes) })
 }
 
-// peers is how many others each node should see.
-func (tr *trial) peers() int { return len(tr.nodes) + len(tr.misfit) - 1 }
+// peers returns the number of peers that each node should have.
+func (tr *trial) peers() int { return len(tr.nodes) + len(tr.incompatible) - 1 }
 
-// ready says which node does not see all others, or is not ready.
+// ready returns an error that names a node that has not all peers, or is not ready.
 func (tr *trial) ready(ctx context.Context) error {
 	for _, n := range tr.nodes {
 		s, err := n.status(ctx)
@@ -204,8 +204,9 @@ func (tr *trial) ready(ctx context.Context) error {
 	return nil
 }
 
-// noLosses fails if any event was lost: then nothing could be expected to be equal. A preemptible
-// kernel skips runs of hooks; syncd counts them and scans, so nodes are equal again.
+// noLosses fails if a node lost an event: after a loss the test has no guarantee of equal content.
+// A preemptible kernel skips runs of hooks. syncd counts them and scans, so that nodes converge
+// again.
 func (tr *trial) noLosses() {
 	tr.t.Helper()
 	for _, n := range tr.nodes {
@@ -221,14 +222,14 @@ func (tr *trial) noLosses() {
 	}
 }
 
-// preemptible reports whether the kernel of the matrix preempts tasks inside a hook.
+// preemptible reports whether the tested kernel preempts tasks inside a hook.
 func preemptible() bool {
 	name := os.Getenv("MAPSYNC_KERNEL")
 	return name == "testing" || strings.HasSuffix(name, "/preempt=full")
 }
 
-// kill kills the syncd of random nodes at random moments while their load
-// balancers write on, and starts it again: a restart is not a death.
+// kill kills the syncd of random nodes at random times while their load balancers continue to
+// write, and starts it again. The peers must not treat a restart as a death.
 func (tr *trial) kill(times int, random *rand.Rand) {
 	for k := range times {
 		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
@@ -241,21 +242,21 @@ func (tr *trial) kill(times int, random *rand.Rand) {
 }
 
 func testKills(t *testing.T, p place, l load, times int) {
-	tr := newTrial(t, p, 3, mapSettings{}, asPlaced(p))
+	tr := newTrial(t, p, 3, mapSettings{}, placeOptions(p))
 	tr.load(l)
 	tr.kill(times, rand.New(rand.NewPCG(1, 2)))
 	time.Sleep(2 * time.Second)
 	tr.eachPost("/unload")
-	tr.settled()
+	tr.awaitConverged()
 	tr.noLosses()
 }
 
-// testStopped stops one node's syncd for as long as told, under load. The others
-// must not notice, and it must catch up.
+// testStopped stops one node's syncd for the given time, under load. The others must not be
+// delayed, and the stopped node must catch up.
 func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
-	tr := newTrial(t, p, 3, mapSettings{}, asPlaced(p))
-	// What the stopped node's own data plane does meanwhile must fit into its
-	// buffer: a loss is not what this is about.
+	tr := newTrial(t, p, 3, mapSettings{}, placeOptions(p))
+	// The changes of the stopped node's own data plane must fit into its buffer, because this test
+	// does not cover losses.
 	slow := l
 	slow.Interval *= 8
 	tr.load(l, l, slow)
@@ -265,27 +266,27 @@ func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
 	tr.post(2, "/continue")
 	time.Sleep(2 * time.Second)
 	tr.eachPost("/unload")
-	tr.settled()
+	tr.awaitConverged()
 	tr.noLosses()
 	t.Logf("worst lag between the running nodes while one was stopped: %v", worst)
 	for _, n := range tr.nodes {
 		s, err := n.status(t.Context())
 		tr.must(err)
 		if s.Gaps != 0 {
-			t.Errorf("node %s saw %d gaps", n.name, s.Gaps)
+			t.Errorf("node %s: got %d gaps, want 0", n.name, s.Gaps)
 		}
 	}
 }
 
-// watchStopped watches nodes 0 and 1 for d while the third is stopped, and returns the worst lag
-// between them. If they waited for the third, nothing would arrive in the second half, and their
-// lag would be as old as the stop.
+// watchStopped watches nodes 0 and 1 for d while the third is stopped, and returns the highest lag
+// between them. If they waited for the third node, they would receive nothing in the second half,
+// and their lag would be as old as the stop.
 func (tr *trial) watchStopped(d time.Duration) time.Duration {
 	tr.t.Helper()
 	var (
 		worst time.Duration
-		first [2]uint64 // received when the second half began
-		moved [2]bool   // more was received since, with a lag below half of the time
+		first [2]uint64 // records received at the start of the second half
+		moved [2]bool   // more records were received since, with a lag below half of d
 	)
 	for began := time.Now(); time.Since(began) < d; time.Sleep(200 * time.Millisecond) {
 		late := time.Since(began) > d/2
@@ -308,7 +309,8 @@ func (tr *trial) watchStopped(d time.Duration) time.Duration {
 	return worst
 }
 
-// receivedFrom returns how many records a node has received from a peer, and the worst lag.
+// receivedFrom returns the number of records that a node has received from a peer, and the highest
+// lag.
 func receivedFrom(s daemon.Status, peer string) (records uint64, lag time.Duration) {
 	for _, p := range s.Peers {
 		if p.Node != peer {
@@ -322,14 +324,14 @@ func receivedFrom(s daemon.Status, peer string) (records uint64, lag time.Durati
 	return records, lag
 }
 
-// Natively the data plane makes 12,800 changes a second on each node.
+// native is the load without emulation: 12,800 changes per second on each node.
 var native = load{Flows: 20000, Interval: 20 * time.Millisecond}
 
 func TestContainersSurviveKills(t *testing.T) {
 	testKills(t, newContainers(t), native, 20)
 }
 
-func TestContainersStoppedPeerSlowsNobody(t *testing.T) {
+func TestContainersStoppedPeerDoesNotSlowOthers(t *testing.T) {
 	stopped := 60 * time.Second
 	if testing.Short() {
 		stopped = 10 * time.Second
@@ -337,19 +339,19 @@ func TestContainersStoppedPeerSlowsNobody(t *testing.T) {
 	testStopped(t, newContainers(t), native, stopped)
 }
 
-// Under emulation the data plane makes 2,560 changes a second on each node.
+// emulated is the load under emulation: 2,560 changes per second on each node.
 var emulated = load{Flows: 2000, Interval: 100 * time.Millisecond}
 
-// onHooks runs a test for each way to attach, where the kernel can be hooked.
+// onHooks runs a test for each attach type, if the kernel supports hooks.
 func onHooks(t *testing.T, test func(t *testing.T, p place)) {
 	if ok, why := vm.CanAttachNatively(); !ok {
 		if os.Getenv(inMachine) != "" {
-			t.Fatal("a kernel of the matrix cannot be hooked: ", why)
+			t.Fatal("attach hooks on a kernel of the matrix: ", why)
 		}
-		t.Skip("no hooks here, make test runs this in a virtual machine: ", why)
+		t.Skip("hooks are unavailable, make test runs this test in a virtual machine: ", why)
 	}
 	if err := features.HaveProgramType(ebpf.Syscall); errors.Is(err, ebpf.ErrNotSupported) {
-		t.Skip("the data plane of this test needs programs of type syscall: ", err)
+		t.Skip("this test needs programs of type syscall: ", err)
 	}
 	for _, a := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe} {
 		t.Run(string(a)+"/ring", func(t *testing.T) { test(t, &processes{t: t, attach: a}) })
@@ -364,7 +366,7 @@ func TestHookedNodesSurviveKills(t *testing.T) {
 	onHooks(t, func(t *testing.T, p place) { testKills(t, p, emulated, times) })
 }
 
-func TestHookedStoppedPeerSlowsNobody(t *testing.T) {
+func TestHookedStoppedPeerDoesNotSlowOthers(t *testing.T) {
 	stopped := 60 * time.Second
 	if testing.Short() {
 		stopped = 10 * time.Second

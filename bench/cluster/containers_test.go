@@ -18,11 +18,10 @@ import (
 	"github.com/testcontainers/testcontainers-go/wait"
 )
 
-// inMachine is set by scripts/test-kernels: inside a virtual machine is no Docker.
+// inMachine is set by scripts/test-kernels. Docker is unavailable inside a virtual machine.
 const inMachine = "MAPSYNC_KERNEL"
 
-// containers is a place of one container a node, of an image made of nothing but
-// this test binary.
+// containers is a place with one container per node. The image contains only this test binary.
 type containers struct {
 	t       *testing.T
 	network string
@@ -32,13 +31,14 @@ type containers struct {
 func newContainers(t *testing.T) *containers {
 	t.Helper()
 	if os.Getenv(inMachine) != "" {
-		t.Skip("containers are for the host")
+		t.Skip("no containers inside the virtual machine")
 	}
-	// The reaper is an image that would have to be pulled; t.Cleanup does its work.
+	// The reaper needs an image that would have to be pulled; t.Cleanup removes the containers
+	// instead.
 	t.Setenv("TESTCONTAINERS_RYUK_DISABLED", "true")
 	n, err := network.New(t.Context())
 	if err != nil {
-		t.Fatalf("no network of containers (is Docker running?): %v", err)
+		t.Fatalf("create a network of containers (is Docker running?): %v", err)
 	}
 	t.Cleanup(func() {
 		if err := n.Remove(context.Background()); err != nil {
@@ -48,7 +48,7 @@ func newContainers(t *testing.T) *containers {
 	return &containers{t: t, network: n.Name}
 }
 
-// buildContext is a directory with this binary and how to put it into an image.
+// buildContext returns a directory with this binary and a Dockerfile.
 func (c *containers) buildContext() (string, error) {
 	dir := c.t.TempDir()
 	exe, err := os.Executable()
@@ -77,8 +77,8 @@ func (c *containers) buildContext() (string, error) {
 	return dir, os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(dockerfile), 0o600)
 }
 
-// checkStatic says what to do when an image with nothing else in it could not run
-// the binary.
+// checkStatic returns an error with a hint if the binary cannot run in an image without other
+// files.
 func checkStatic(exe string) error {
 	f, err := elf.Open(exe)
 	if err != nil {
@@ -124,7 +124,7 @@ func (c *containers) start(ctx context.Context, i int, m mapSettings) (address, 
 	return address, net.JoinHostPort(address, controlPort), err
 }
 
-// logTo puts a container's output into the log of the test.
+// logTo writes a container's output to the log of the test.
 type logTo struct {
 	t *testing.T
 	i int

@@ -15,23 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces is a place of one process a node, each in a network namespace of its own
-// with one link to a router, which can be told to drop what one node sends to another.
-// Control does not go over the network.
+// namespaces is a place with one process per node. Each node has a network namespace with one link
+// to a router. The router can drop the packets from one node to another. Control requests do not
+// use this network.
 type namespaces struct {
 	t      *testing.T
 	hooks  bool
 	dir    string
 	router *netns.NS
-	cuts   map[direction]int // how many want it cut
+	cuts   map[direction]int // number of active cuts of each direction
 }
 
-// direction is what one node sends to another.
+// direction is the path of the packets from one node to another.
 type direction struct{ from, to int }
 
 func newNamespaces(t *testing.T, hooks bool) *namespaces {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "cluster") // a socket's path is short
+	dir, err := os.MkdirTemp("", "cluster") // keeps the path of a socket short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func (n *namespaces) start(_ context.Context, i int, m mapSettings) (address, co
 	return n.address(i), control, startNode(n.t, s, ns.Start)
 }
 
-// connect makes namespace number i, with its link to the router.
+// connect creates namespace number i, with its link to the router.
 func (n *namespaces) connect(i int) (*netns.NS, error) {
 	ns, err := netns.New(fmt.Sprintf("n%d", i))
 	if err != nil {
@@ -80,8 +80,8 @@ func (n *namespaces) connect(i int) (*netns.NS, error) {
 	return ns, err
 }
 
-// cut has the router drop what one node sends to another, until it was healed as often
-// as it was cut. The other direction goes on.
+// cut makes the router drop packets in one direction, until heal has been called as often as cut.
+// The other direction still works.
 func (n *namespaces) cut(d direction) error {
 	if n.cuts[d]++; n.cuts[d] > 1 {
 		return nil

@@ -1,9 +1,9 @@
-// Package cluster tests whole nodes against each other: real daemons with real
-// maps, each beside a data plane, killed, stopped and restarted under load. The
-// nodes are containers with an address each, or processes of one virtual machine.
+// Package cluster tests whole nodes against each other. They are real daemons with real maps, each
+// beside a data plane, and are killed, stopped and restarted under load. The nodes are containers
+// with one address each, or processes of one virtual machine.
 //
-// A node is this test binary again, in another role: a balancer that lives on
-// while the syncd below it is killed.
+// A node is this test binary in another role: a balancer that continues to run while the test kills
+// its syncd.
 package cluster
 
 import (
@@ -32,8 +32,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roleVariable is the environment variable that makes this binary a node or its
-// syncd; settingsVariable holds what it needs to know.
+// roleVariable is the environment variable that selects the role of this binary: node or syncd.
+// settingsVariable holds the settings of the role.
 const (
 	roleVariable     = "CLUSTER_ROLE"
 	settingsVariable = "CLUSTER_SETTINGS"
@@ -49,27 +49,27 @@ const (
 	gossipFile = "gossip.key"
 )
 
-// settings is what a node is told at its start, and its syncd at each of its own.
+// settings are the settings of a node at its start, and of its syncd at each start of syncd.
 type settings struct {
 	Number  uint32
 	Map     mapSettings
-	Hooks   bool   // real hooks; otherwise the data plane reports by itself
-	Control string // host:port of the node's control, or the path of its socket
+	Hooks   bool   // real hooks attach; otherwise the data plane reports its changes
+	Control string // host:port of the node's control server, or the path of its socket
 	Dir     string // for its files
 	Config  config.Config
-	// ClockAhead is how far the wall clock of syncd is ahead of the machine's.
+	// ClockAhead is the difference of syncd's wall clock to the machine's; positive: ahead.
 	ClockAhead time.Duration
 }
 
-// startRequest has a node start its syncd. Files are by their names in Dir.
+// startRequest asks a node to start its syncd. Files maps names in Dir to contents.
 type startRequest struct {
 	Config     config.Config
 	Files      map[string][]byte
 	ClockAhead time.Duration
 }
 
-// Main runs the role that the environment asks for and never returns, or returns
-// at once when it asks for none.
+// Main runs the role that the environment selects and never returns. It returns at once if the
+// environment selects no role.
 func Main() {
 	role := os.Getenv(roleVariable)
 	if role == "" {
@@ -77,7 +77,7 @@ func Main() {
 	}
 	var s settings
 	var err error
-	if role != roleGuest {
+	if role != roleExtraMember {
 		err = json.Unmarshal([]byte(os.Getenv(settingsVariable)), &s)
 	}
 	if err == nil {
@@ -89,8 +89,8 @@ func Main() {
 			err = runNode(s)
 		case roleSyncd:
 			err = runSyncd(s)
-		case roleGuest:
-			err = runGuest()
+		case roleExtraMember:
+			err = runExtraMember()
 		default:
 			err = fmt.Errorf("role %q is unknown", role)
 		}
@@ -102,7 +102,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// node is a balancer with a syncd that can be killed.
+// node is a balancer with a syncd that the test can kill.
 type node struct {
 	settings settings
 	balancer *balancer
@@ -127,7 +127,7 @@ func runNode(s settings) error {
 	return http.Serve(l, n.handler())
 }
 
-// controlNetwork says what kind of address a node's control has.
+// controlNetwork returns the network of the address of a node's control server: unix or tcp.
 func controlNetwork(address string) string {
 	if filepath.IsAbs(address) {
 		return "unix"
@@ -135,7 +135,7 @@ func controlNetwork(address string) string {
 	return "tcp"
 }
 
-// configure takes the settings of syncd, with files and map of this node.
+// configure stores the settings of syncd, with files and map of this node.
 func (n *node) configure(r startRequest) error {
 	dir := n.settings.Dir
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -162,7 +162,7 @@ func (n *node) configure(r startRequest) error {
 	return nil
 }
 
-// startSyncd starts the daemon and returns once it sees every change.
+// startSyncd starts the daemon. It returns after syncd has started to capture every change.
 func (n *node) startSyncd(r startRequest) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -180,7 +180,7 @@ func (n *node) startSyncd(r startRequest) error {
 	cmd := exec.Command(exe)
 	cmd.Env = append(os.Environ(), roleVariable+"="+roleSyncd, settingsVariable+"="+string(settings))
 	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // all its threads are made nice at once
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // setPriority changes all its threads with one call
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return fmt.Errorf("start syncd: %w", err)
@@ -196,24 +196,24 @@ func (n *node) startSyncd(r startRequest) error {
 	n.syncd, n.ended = cmd, ended
 	announced, readErr := bufio.NewReader(out).ReadBytes('\n')
 	go func() {
-		_ = cmd.Wait() // its end is what the test wants, or what its log tells
+		_ = cmd.Wait() // the test expects the exit, or the log has its cause
 		close(ended)
 	}()
 	if readErr != nil {
 		return fmt.Errorf("syncd did not start: %w", readErr)
 	}
-	if err := n.follow(announced); err != nil {
+	if err := n.reportTo(announced); err != nil {
 		return err
 	}
 	if _, err = in.Write([]byte("seen\n")); err != nil {
 		return fmt.Errorf("answer syncd: %w", err)
 	}
-	n.stdin = in // open for as long as this process lives
+	n.stdin = in // stays open while this process lives
 	return nil
 }
 
-// follow has the data plane report to the capture that syncd announced.
-func (n *node) follow(announced []byte) error {
+// reportTo makes the data plane report to the capture that syncd announced.
+func (n *node) reportTo(announced []byte) error {
 	var ids map[string]uint32
 	if err := json.Unmarshal(announced, &ids); err != nil {
 		return fmt.Errorf("read what syncd announced: %w", err)
@@ -233,7 +233,7 @@ func (n *node) follow(announced []byte) error {
 	return n.balancer.report(shared)
 }
 
-// signal sends syncd a signal; after SIGKILL it waits for the end.
+// signal sends syncd a signal. After SIGKILL it waits for the exit.
 func (n *node) signal(s syscall.Signal) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -249,8 +249,8 @@ func (n *node) signal(s syscall.Signal) error {
 	return nil
 }
 
-// nice has syncd run only when nobody else wants to, or as before.
-func (n *node) nice(priority int) error {
+// setPriority sets the nice value of all threads of syncd.
+func (n *node) setPriority(priority int) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if err := unix.Setpriority(unix.PRIO_PGRP, n.syncd.Process.Pid, priority); err != nil {
@@ -259,7 +259,7 @@ func (n *node) nice(priority int) error {
 	return nil
 }
 
-// handler is how the test drives the node.
+// handler returns the HTTP handler by which the test controls the node.
 func (n *node) handler() http.Handler {
 	mux := http.NewServeMux()
 	do := func(pattern string, fn func(r *http.Request) (any, error)) {
@@ -287,8 +287,8 @@ func (n *node) handler() http.Handler {
 		return nil, n.startSyncd(start)
 	})
 	do("POST /kill", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGKILL) })
-	do("POST /starve", func(*http.Request) (any, error) { return nil, n.nice(19) })
-	do("POST /feed", func(*http.Request) (any, error) { return nil, n.nice(0) })
+	do("POST /starve", func(*http.Request) (any, error) { return nil, n.setPriority(19) })
+	do("POST /unstarve", func(*http.Request) (any, error) { return nil, n.setPriority(0) })
 	do("POST /clear", func(r *http.Request) (any, error) { return nil, withLoad(r, n.balancer.clear) })
 	do("POST /rewrite", func(r *http.Request) (any, error) { return nil, withLoad(r, n.balancer.rewrite) })
 	do("POST /stop", func(*http.Request) (any, error) { return nil, n.signal(syscall.SIGSTOP) })
@@ -330,8 +330,8 @@ func (n *node) digests(ctx context.Context, held func(context.Context) (content,
 
 func (n *node) client() *daemon.Client { return daemon.NewClient(n.settings.Config.ControlSocket) }
 
-// table is what syncd says that the map holds. What is deleted while it is told may
-// be in it: then it changes yet, and is asked for again.
+// table returns the entries of syncd's table. Entries that are deleted during the request may be
+// included. In this case the table is still changing, and the test requests it again.
 func (n *node) table(ctx context.Context) (content, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -349,7 +349,7 @@ func (n *node) expired(ctx context.Context) (content, error) {
 	c := make(content)
 	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}, func(e *daemon.Entry) error {
 		key, _, err := e.Bytes()
-		if delete(c, string(key)); e.Expired { // an entry that changes meanwhile comes again
+		if delete(c, string(key)); e.Expired { // an entry that changes during the request appears twice
 			c[string(key)] = ""
 		}
 		return err
@@ -357,7 +357,7 @@ func (n *node) expired(ctx context.Context) (content, error) {
 	return c, err
 }
 
-// records says whose each entry is, by its key, and since when; deleted ones, too.
+// records returns owner, incarnation and version of each record, by key, deleted records included.
 func (n *node) records(ctx context.Context) (content, error) {
 	c := make(content)
 	err := n.client().Entries(ctx, "ct", daemon.EntryQuery{Form: daemon.FormRaw, Tombstones: true}, func(e *daemon.Entry) error {

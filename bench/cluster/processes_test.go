@@ -14,8 +14,8 @@ import (
 	"mapsync/syncd/capture"
 )
 
-// processes is a place of one process a node, each with a loopback address, for
-// a kernel with real hooks.
+// processes is a place with one process per node, each with a loopback address. It needs a kernel
+// with real hooks.
 type processes struct {
 	t      *testing.T
 	attach capture.Attach
@@ -28,8 +28,7 @@ func (p *processes) start(_ context.Context, i int, m mapSettings) (address, con
 	return address, control, startNode(p.t, s, (*exec.Cmd).Start)
 }
 
-// startNode starts a process that is a node and waits until it is up. It ends with
-// the test.
+// startNode starts a node's process and waits until it is up. The process ends with the test.
 func startNode(t *testing.T, s settings, start func(*exec.Cmd) error) error {
 	data, err := json.Marshal(s)
 	if err != nil {
@@ -54,7 +53,7 @@ func startNode(t *testing.T, s settings, start func(*exec.Cmd) error) error {
 		_ = cmd.Wait()
 	})
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		return fmt.Errorf("node %d did not come up: %q, %w", s.Number, line, err)
+		return fmt.Errorf("node %d did not start: %q, %w", s.Number, line, err)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// runSyncd is the daemon, but for its source of events: it announces its capture's
-// maps and waits until the data plane reports there, as hooks would from the start.
+// runSyncd runs the daemon with another source of events. It announces its capture's maps and waits
+// until the data plane reports there, as hooks would from the start.
 func runSyncd(s settings) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("node", s.Config.NodeName)
 	d, err := daemon.New(daemon.Options{
@@ -45,7 +45,7 @@ func announce(c *capture.Capture) error {
 	ids := make(map[string]uint32)
 	for name, m := range c.Maps() {
 		if name == "perf" {
-			continue // no program of type syscall may use it
+			continue // programs of type syscall cannot use it
 		}
 		info, err := m.Info()
 		if err != nil {
@@ -62,7 +62,7 @@ func announce(c *capture.Capture) error {
 		return fmt.Errorf("wait for the data plane: %w", err)
 	}
 	go func() {
-		_, _ = in.ReadString('\n') // no more comes: the node has died, and its syncd goes with it
+		_, _ = in.ReadString('\n') // returns when the node has exited; its syncd exits with it
 		os.Exit(1)
 	}()
 	return nil

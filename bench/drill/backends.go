@@ -10,32 +10,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenBacklog is what the backends' accept queues hold at most.
+// listenBacklog is the capacity of the backends' accept queues, in connections.
 const listenBacklog = 65535
 
-// conn is one connection as a backend sees it.
+// conn is the backend's state of one connection.
 type conn struct {
-	open    bool
-	named   bool // session is known
-	got     uint16
-	session uint32
-	seq     uint32 // of the request being received
-	header  [headerSize]byte
+	open       bool
+	identified bool // the session number has been received
+	got        uint16
+	session    uint32
+	seq        uint32 // number of the request that is being received
+	header     [headerSize]byte
 }
 
-// server answers on all backends' addresses from one thread. Connections are
-// found by their file descriptor.
+// server answers on all backends' addresses from one thread. The file descriptor is the index of a
+// connection.
 type server struct {
-	order *backendsOrder
-	pipe  *rolePipe
-	poll  *poller
-	conns []conn
-	buf   [16 << 10]byte
-	count counts
+	config *backendsConfig
+	pipe   *rolePipe
+	poll   *poller
+	conns  []conn
+	buf    [16 << 10]byte
+	count  counts
 }
 
-func runBackends(pipe *rolePipe, o *backendsOrder) error {
-	if err := raiseFiles(o.Sessions); err != nil {
+func runBackends(pipe *rolePipe, o *backendsConfig) error {
+	if err := raiseFileLimit(o.Sessions); err != nil {
 		return err
 	}
 	poll, err := newPoller()
@@ -48,14 +48,14 @@ func runBackends(pipe *rolePipe, o *backendsOrder) error {
 	}
 	pipe.send(report{Ready: true})
 	if o.Pattern != "" {
-		return newWitness(pipe, o, poll, listeners).run()
+		return newEchoServer(pipe, o, poll, listeners).run()
 	}
-	s := &server{order: o, pipe: pipe, poll: poll}
+	s := &server{config: o, pipe: pipe, poll: poll}
 	return s.run(listeners)
 }
 
 // listenAll opens the listeners and returns their descriptors.
-func listenAll(poll *poller, o *backendsOrder) (map[int]bool, error) {
+func listenAll(poll *poller, o *backendsConfig) (map[int]bool, error) {
 	listeners := make(map[int]bool)
 	for _, addr := range o.Listen {
 		fd, err := tcpSocket(addr)
@@ -77,7 +77,7 @@ func (s *server) run(listeners map[int]bool) error {
 	nextReport := time.Now().Add(reportEvery)
 	for {
 		select {
-		case <-s.pipe.orders: // closed: the drill is over
+		case <-s.pipe.commands: // closed: the drill has ended
 			return nil
 		default:
 		}
@@ -119,13 +119,13 @@ func (s *server) accept(listener int) error {
 	return nil
 }
 
-// accept returns -1 when no connection waits.
+// accept returns -1 if no connection is waiting.
 func accept(listener int) (int, error) {
 	fd, _, err := unix.Accept4(listener, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
 	switch {
 	case err == nil:
 		return fd, nil
-	case temporary(err) || err == unix.ECONNABORTED:
+	case wouldBlock(err) || err == unix.ECONNABORTED:
 		return -1, nil
 	}
 	return -1, fmt.Errorf("accept connection: %w", err)
@@ -134,20 +134,20 @@ func accept(listener int) (int, error) {
 func (s *server) read(fd int) {
 	for s.conns[fd].open {
 		n, err := unix.Read(fd, s.buf[:])
-		if err != nil && temporary(err) {
+		if err != nil && wouldBlock(err) {
 			return
 		}
 		if err == nil && n == 0 {
 			s.conns[fd].open = false
-			closeGently(fd) // the client's FIN is answered by one
+			closeGently(fd) // sends a FIN in answer to the client's FIN
 			return
 		}
 		if err != nil {
 			s.close(fd)
 			return
 		}
-		if err := s.feed(fd, s.buf[:n]); err != nil {
-			// A reset tells the client, whose session is then lost.
+		if err := s.consume(fd, s.buf[:n]); err != nil {
+			// The reset makes the client count its session as lost.
 			s.count.Corrupt++
 			s.count.FirstLoss = cmp.Or(s.count.FirstLoss, err.Error())
 			s.close(fd)
@@ -164,28 +164,28 @@ func (s *server) close(fd int) {
 	unix.Close(fd) //nolint:errcheck // nobody waits for what it could say
 }
 
-// What a backend ends a connection of.
+// Reasons for which a backend closes a connection.
 var (
 	errRequest = errors.New("wrong bytes in request")
 	errHeader  = errors.New("request names another session or number")
 )
 
-// feed takes what came in and answers every request that it completes. It
-// fails when a byte is not what it has to be.
-func (s *server) feed(fd int, data []byte) error {
+// consume takes received bytes and answers every request that they complete. It fails if a byte
+// differs from the expected one.
+func (s *server) consume(fd int, data []byte) error {
 	c := &s.conns[fd]
 	for len(data) > 0 {
-		if !c.named {
+		if !c.identified {
 			n := copy(c.header[c.got:], data)
 			c.got += uint16(n)
 			data = data[n:]
-			if c.got == headerSize && !s.name(c) {
+			if c.got == headerSize && !s.identify(c) {
 				return errHeader
 			}
 			continue
 		}
 		var want frame
-		want.request(s.order.Key, c.session, c.seq)
+		want.request(s.config.Key, c.session, c.seq)
 		n := min(len(data), frameSize-int(c.got))
 		if string(data[:n]) != string(want[c.got:int(c.got)+n]) {
 			return errRequest
@@ -201,23 +201,23 @@ func (s *server) feed(fd int, data []byte) error {
 	return nil
 }
 
-// name learns from the first header whose connection this is.
-func (s *server) name(c *conn) bool {
+// identify reads the session number from the first header of a connection.
+func (s *server) identify(c *conn) bool {
 	session := binary.LittleEndian.Uint64(c.header[:])
-	if session >= uint64(s.order.Sessions) {
+	if session >= uint64(s.config.Sessions) {
 		return false
 	}
-	c.session, c.named = uint32(session), true
+	c.session, c.identified = uint32(session), true
 	var want frame
-	want.request(s.order.Key, c.session, c.seq)
+	want.request(s.config.Key, c.session, c.seq)
 	return string(c.header[:]) == string(want[:headerSize])
 }
 
-// answer sends the answer to the request that is complete. One small answer at
-// a time always fits: the client asks no more before it has it.
+// answer sends the answer to the complete request. One small answer at a time always fits into the
+// socket buffer: the client sends no further request before it has received the answer.
 func (s *server) answer(fd int, c *conn) error {
 	var f frame
-	f.answer(s.order.Key, c.session, c.seq)
+	f.answer(s.config.Key, c.session, c.seq)
 	c.seq++
 	c.got = 0
 	s.count.Exchanges++

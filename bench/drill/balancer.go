@@ -11,8 +11,8 @@ import (
 	"mapsync/bench/lb"
 )
 
-// runBalancer is the process of one load balancer, in its namespace.
-func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err error) {
+// runBalancer runs the process of one load balancer, in its namespace.
+func runBalancer(pipe *rolePipe, o *balancerConfig, logger *slog.Logger) (err error) {
 	balancer, err := lb.New(lb.Config{
 		VIP: o.Service, Backends: o.Backends, Layout: o.Layout, Name: o.Name,
 		PinDir: o.PinDir, NewMap: o.NewMap, MaxEntries: o.MaxEntries,
@@ -26,7 +26,7 @@ func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err err
 	if err != nil {
 		return err
 	}
-	if !o.Held {
+	if !o.AttachLater {
 		if err := balancer.Attach(o.Interface, lb.Mode(o.Mode)); err != nil {
 			return err
 		}
@@ -36,7 +36,7 @@ func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err err
 	obeyed := make(chan error, 1)
 	go func() {
 		defer stop()
-		obeyed <- obey(pipe, balancer, o)
+		obeyed <- executeCommands(pipe, balancer, o)
 	}()
 	if err := balancer.Collect(ctx); err != nil {
 		return err
@@ -44,10 +44,10 @@ func runBalancer(pipe *rolePipe, o *balancerOrder, logger *slog.Logger) (err err
 	return <-obeyed
 }
 
-// obey answers the orders that a balancer gets later. It returns nil when the
-// drill's end of the pipe is closed, as this process ends then.
-func obey(pipe *rolePipe, b *lb.Balancer, first *balancerOrder) error {
-	for o := range pipe.orders {
+// executeCommands executes the commands that a balancer receives after its start. It returns nil
+// when the drill closes its end of the pipe: this process ends then.
+func executeCommands(pipe *rolePipe, b *lb.Balancer, first *balancerConfig) error {
+	for o := range pipe.commands {
 		if o.Attach {
 			if err := b.Attach(first.Interface, lb.Mode(first.Mode)); err != nil {
 				return err
@@ -72,7 +72,7 @@ func idOf(m *ebpf.Map) (uint32, error) {
 	}
 	id, known := info.ID()
 	if !known {
-		return 0, errors.New("describe map: this kernel tells no id")
+		return 0, errors.New("describe map: the kernel does not return an id")
 	}
 	return uint32(id), nil
 }

@@ -10,56 +10,56 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The load is a closed loop: what is under way is bounded, so a slow machine
-// gets less of it instead of a growing backlog, and the time that an exchange
-// takes is the network's and not a queue's.
+// The load is a closed loop with a limit on the exchanges in flight. On a slow machine the load
+// decreases instead of building a backlog. The duration of an exchange is the latency of the
+// network, without queueing delay.
 const (
 	maxOpening   = 32 // sessions between their connect and their first answer
-	maxInFlight  = 32 // exchanges under way
-	duringOpen   = 8  // the same while sessions are still being opened
+	maxInFlight  = 32 // limit of exchanges in flight
+	duringOpen   = 8  // the same limit while sessions are still being opened
 	agedAfter    = int64(500 * time.Millisecond)
 	minInterval  = int64(time.Second)
 	firstPort    = 10000
 	reportEvery  = 2 * time.Second
 	pollInterval = 10 * time.Millisecond
-	meanFactor   = 50 // mean latencies that the stall limit grows by
+	meanFactor   = 50 // the stall limit grows by this number of mean latencies
 )
 
 type phase uint8
 
 const (
 	connecting phase = iota
-	ready            // open, nothing under way
-	waiting          // a request is out
+	ready            // open, no exchange in flight
+	waiting          // for the answer to a request
 	dead
 )
 
-type verdict uint8
+type decision uint8
 
 const (
-	undecided verdict = iota
+	undecided decision = iota
 	survived
 	reset
 	stalled
 	corrupt
 )
 
-// session is one TCP connection and its place in the stream of content.
+// session is one TCP connection and its position in the content stream.
 type session struct {
-	started int64 // when the request went out, monotonic ns
-	fd      int32
-	seq     uint32
-	got     uint16 // bytes of the answer so far, all right
-	fresh   uint16 // exchanges begun after the cut and completed
-	phase   phase
-	verdict verdict
-	ending  bool // to be closed once nothing is under way
-	aged    bool // under way for so long that it no longer counts as in flight
+	started  int64 // time at which the last request was sent, CLOCK_MONOTONIC, ns
+	fd       int32
+	seq      uint32
+	got      uint16 // bytes of the answer received so far, all correct
+	afterCut uint16 // number of completed exchanges that began after the cut
+	phase    phase
+	decision decision
+	ending   bool // closes after the exchange in flight
+	aged     bool // in flight for longer than agedAfter; no longer counted in inFlight
 }
 
 // clients drives all sessions of the drill from one thread.
 type clients struct {
-	order    *clientsOrder
+	config   *clientsConfig
 	pipe     *rolePipe
 	poll     *poller
 	sessions []session
@@ -67,29 +67,29 @@ type clients struct {
 
 	opening  int
 	inFlight int
-	normal   []int32 // ready sessions, in order of their last request
-	urgent   []int32 // ready sessions that the cut left undecided
-	recent   []sent  // exchanges in order of their start
+	normal   []int32 // ready sessions, ordered by their last request
+	urgent   []int32 // ready sessions that are undecided since the cut
+	recent   []sent  // exchanges, ordered by their start
 	interval int64   // between two requests of a session, ns
 
-	begun     int64
-	cut       *cutOrder
-	undecided int
-	decidedAt int64
-	judged    bool    // of the cut all is said
-	ending    int     // sessions that are to be closed
-	latency   float64 // moving mean of an exchange before the cut, ns
-	count     counts
+	begun        int64
+	cut          *cutCommand
+	undecided    int
+	allDecidedAt int64
+	reportedDone bool    // all sessions of the cut are decided and reported
+	ending       int     // number of sessions that wait to be closed
+	latency      float64 // moving mean of an exchange before the cut, ns
+	count        counts
 }
 
-// sent is an exchange under way, or one that was.
+// sent is an exchange that is or was in flight.
 type sent struct {
 	id  int32
 	seq uint32
 }
 
-func runClients(pipe *rolePipe, o *clientsOrder) error {
-	if err := raiseFiles(o.Sessions); err != nil {
+func runClients(pipe *rolePipe, o *clientsConfig) error {
+	if err := raiseFileLimit(o.Sessions); err != nil {
 		return err
 	}
 	poll, err := newPoller()
@@ -97,7 +97,7 @@ func runClients(pipe *rolePipe, o *clientsOrder) error {
 		return err
 	}
 	c := &clients{
-		order: o, pipe: pipe, poll: poll, begun: monotonic(), undecided: o.Sessions,
+		config: o, pipe: pipe, poll: poll, begun: monotonic(), undecided: o.Sessions,
 		sessions: make([]session, 0, o.Sessions), interval: cmp.Or(int64(o.Pause), minInterval),
 	}
 	pipe.send(report{Ready: true})
@@ -109,11 +109,11 @@ func (c *clients) run() error {
 	nextCheck := nextReport
 	for {
 		select {
-		case o, ok := <-c.pipe.orders:
+		case o, ok := <-c.pipe.commands:
 			if !ok {
 				return nil
 			}
-			c.obey(&o)
+			c.execute(&o)
 		default:
 		}
 		if err := c.pump(); err != nil {
@@ -136,8 +136,8 @@ func (c *clients) run() error {
 		if c.cut != nil && now.After(nextCheck) {
 			nextCheck = now.Add(reportEvery / 4)
 			c.findStalled()
-			if !c.judged && c.finished() {
-				c.judged = true
+			if !c.reportedDone && c.finished() {
+				c.reportedDone = true
 				c.report(report{Done: true})
 			}
 		}
@@ -151,17 +151,17 @@ func (c *clients) report(r report) {
 	c.pipe.send(r)
 }
 
-func (c *clients) obey(o *order) {
+func (c *clients) execute(o *command) {
 	switch {
 	case o.Cut != nil:
-		c.begin(o.Cut)
+		c.startDecision(o.Cut)
 	case o.Close != nil:
-		c.end(o.Close)
+		c.closeSessions(o.Close)
 	}
 }
 
 func (c *clients) pump() error {
-	for c.opening < maxOpening && len(c.sessions) < c.order.Sessions {
+	for c.opening < maxOpening && len(c.sessions) < c.config.Sessions {
 		if err := c.connect(); err != nil {
 			return err
 		}
@@ -169,7 +169,7 @@ func (c *clients) pump() error {
 	now := monotonic()
 	c.age(now)
 	limit := maxInFlight
-	if c.count.Opened < c.order.Sessions {
+	if c.count.Opened < c.config.Sessions {
 		limit = duringOpen
 	}
 	for c.inFlight < limit {
@@ -180,14 +180,14 @@ func (c *clients) pump() error {
 		if c.sessions[id].phase == ready {
 			c.inFlight++
 			c.recent = append(c.recent, sent{id, c.sessions[id].seq + 1})
-			c.ask(id)
+			c.sendRequest(id)
 		}
 	}
 	return nil
 }
 
-// age takes exchanges that wait for too long out of those in flight, so that
-// sessions that hang do not keep the others from being asked.
+// age removes exchanges that wait for too long from those in flight, so that stalled sessions do
+// not block the requests of other sessions.
 func (c *clients) age(now int64) {
 	done := 0
 	for _, r := range c.recent {
@@ -204,7 +204,7 @@ func (c *clients) age(now int64) {
 	c.recent = slices.Delete(c.recent, 0, done)
 }
 
-// next takes the session whose turn it is.
+// next returns the session that sends the next request.
 func (c *clients) next(now int64) (int32, bool) {
 	if len(c.urgent) > 0 {
 		id := c.urgent[0]
@@ -221,8 +221,8 @@ func (c *clients) next(now int64) (int32, bool) {
 
 func (c *clients) connect() error {
 	id := int32(len(c.sessions))
-	from := netip.AddrPortFrom(c.order.Sources[int(id)%len(c.order.Sources)],
-		uint16(firstPort+int(id)/len(c.order.Sources)))
+	from := netip.AddrPortFrom(c.config.Sources[int(id)%len(c.config.Sources)],
+		uint16(firstPort+int(id)/len(c.config.Sources)))
 	fd, err := tcpSocket(from)
 	if err != nil {
 		return err
@@ -232,14 +232,14 @@ func (c *clients) connect() error {
 	if err := c.poll.add(fd, id, pollEvents); err != nil {
 		return err
 	}
-	if err := unix.Connect(fd, sockaddr(c.order.Service)); err != nil && err != unix.EINPROGRESS {
+	if err := unix.Connect(fd, sockaddr(c.config.Service)); err != nil && err != unix.EINPROGRESS {
 		return fmt.Errorf("connect session %d: %w", id, err)
 	}
 	return nil
 }
 
-// ask sends the next request of a session.
-func (c *clients) ask(id int32) {
+// sendRequest sends the next request of a session.
+func (c *clients) sendRequest(id int32) {
 	s := &c.sessions[id]
 	s.seq++
 	s.got, s.aged, s.phase = 0, false, waiting
@@ -249,10 +249,11 @@ func (c *clients) ask(id int32) {
 	}
 	s.started = now
 	var f frame
-	f.request(c.order.Key, uint32(id), s.seq)
-	// One small request at a time always fits; anything else is a dead socket.
+	f.request(c.config.Key, uint32(id), s.seq)
+	// One small request at a time always fits into the socket buffer. Any other result means a dead
+	// socket.
 	if n, err := unix.Write(int(s.fd), f[:]); n != frameSize || err != nil {
-		c.lose(id, reset, cmp.Or(err, errEnded))
+		c.loseSession(id, reset, cmp.Or(err, errEnded))
 	}
 }
 
@@ -269,7 +270,7 @@ func (c *clients) handle(id int32, events uint32) error {
 		if events&unix.EPOLLOUT == 0 {
 			return nil
 		}
-		c.ask(id)
+		c.sendRequest(id)
 		return nil
 	}
 	if events&^uint32(unix.EPOLLOUT) != 0 {
@@ -283,16 +284,16 @@ func (c *clients) read(id int32) {
 	for s.phase != dead {
 		n, err := unix.Read(int(s.fd), c.buf[:])
 		switch {
-		case err != nil && temporary(err):
+		case err != nil && wouldBlock(err):
 			return
 		case err != nil || n == 0:
-			c.lose(id, reset, cmp.Or(err, errEnded))
+			c.loseSession(id, reset, cmp.Or(err, errEnded))
 			return
 		case !c.check(id, c.buf[:n]):
-			c.lose(id, corrupt, errWrong)
+			c.loseSession(id, corrupt, errWrongAnswer)
 			return
 		case int(s.got) == frameSize:
-			c.complete(id)
+			c.completeExchange(id)
 		}
 		if n < len(c.buf) {
 			return
@@ -300,14 +301,14 @@ func (c *clients) read(id int32) {
 	}
 }
 
-// check compares a piece of the answer with what it has to be.
+// check compares a piece of the answer with the expected bytes.
 func (c *clients) check(id int32, piece []byte) bool {
 	s := &c.sessions[id]
 	if s.phase != waiting || int(s.got)+len(piece) > frameSize {
 		return false
 	}
 	var want frame
-	want.answer(c.order.Key, uint32(id), s.seq)
+	want.answer(c.config.Key, uint32(id), s.seq)
 	if string(want[s.got:int(s.got)+len(piece)]) != string(piece) {
 		return false
 	}

@@ -1,13 +1,12 @@
-// Package drill kills a load balancer and counts the TCP sessions that go on
-// through its peer. It builds a network of namespaces with clients, a router,
-// two load balancers (each with its own syncd) and backends, opens sessions
-// through the active one, keeps checked data flowing on all of them, takes the
-// active one away, moves the route, and judges every session. The same without
-// syncd, run first, is the control.
+// Package drill kills a load balancer and counts the TCP sessions that survive through its peer. It
+// builds a network of namespaces with clients, a router, two load balancers and backends. Each load
+// balancer has its own syncd. The drill opens sessions through the active load balancer and
+// exchanges verified data on all of them. Then it kills the active load balancer, moves the route
+// and decides for every session whether it survived. The control run does the same without syncd,
+// before the run with syncd.
 //
-// It needs root, and nothing else of the machine: no tools, no outside network.
-// Every process is this executable again, so the calling program starts with
-// [RunRole].
+// The drill needs root and nothing else: no tools, no outside network. Every process is this
+// executable in another role. Therefore the calling program starts with [RunRole].
 package drill
 
 import (
@@ -24,46 +23,44 @@ import (
 	"mapsync/bench/lb"
 )
 
-// Load names what drives the sessions.
+// Load is the program that drives the sessions.
 type Load string
 
-// The loads: the built-in client checks every byte on both sides; tcpkali's
-// sessions are judged by the backends, which check what they receive.
+// The loads. The built-in client verifies every byte on both sides. The backends decide the
+// sessions of tcpkali, because they verify the bytes that they receive.
 const (
 	LoadBuiltin Load = "builtin"
 	LoadTcpkali Load = "tcpkali"
 )
 
-// Options says what to drill. The zero value of a field takes the default that
-// its comment names.
+// Options configures a drill. A zero field takes the default at the end of its comment.
 type Options struct {
 	Sessions int    // TCP sessions to open; 1000
-	Syncd    string // path of the syncd program; empty runs the control alone
-	Attach   string // how syncd attaches: kprobe, fexit or auto; kprobe
-	Buffer   string // which buffer it uses: ring or perf; ring
+	Syncd    string // path of the syncd program; empty runs only the control
+	Attach   string // attach type of syncd: kprobe, fexit or auto; kprobe
+	Buffer   string // event buffer of syncd: ring or perf; ring
 
-	// Layouts are those of the connection-tracking maps of the active load balancer
-	// and of the standby; lb.LayoutV1. Different ones are a cluster in the middle of
-	// an upgrade.
+	// Layouts are the layouts of the connection-tracking maps of the active load balancer and of
+	// the standby; lb.LayoutV1. Different layouts simulate a cluster in the middle of an upgrade.
 	Layouts [2]lb.Layout
 
-	SkipControl bool    // for development: the result is then never a success
+	SkipControl bool    // for development: such a result never passes
 	Load        Load    // LoadBuiltin
 	XDP         lb.Mode // lb.ModeAuto
 
-	Fresh        int           // exchanges that a survivor completes after the cut; 2
-	StallTimeout time.Duration // how long an exchange may take, plus 50 mean latencies; 20 s
-	Flow         time.Duration // how long data flows on all sessions before the cut, at least; 3 s
-	Hold         time.Duration // how long survivors go on after all are decided; 5 s
-	OpenTimeout  time.Duration // for opening all sessions; 10 min
-	SyncTimeout  time.Duration // for the peer to catch up before the cut; 2 min
-	CollectEvery time.Duration // pause of the load balancers' collectors; 30 s
+	Fresh        int           // exchanges that a session must complete after the cut to survive; 2
+	StallTimeout time.Duration // time limit of an exchange, to which 50 mean latencies are added; 20 s
+	Flow         time.Duration // minimum time of data exchange on all sessions before the cut; 3 s
+	Hold         time.Duration // time for which surviving sessions continue after all decisions; 5 s
+	OpenTimeout  time.Duration // limit for opening all sessions; 10 min
+	SyncTimeout  time.Duration // limit for the peer to catch up before the cut; 2 min
+	CollectEvery time.Duration // interval of the load balancers' collectors; 30 s
 
-	// BeforeCut, if set, runs when all sessions are open, right before the
-	// active load balancer dies, with the pin paths of both maps.
+	// BeforeCut, if set, runs when all sessions are open, immediately before the kill of the active
+	// load balancer. Its arguments are the pin paths of both maps.
 	BeforeCut func(active, standby string) error
 
-	Logger *slog.Logger // progress; required
+	Logger *slog.Logger // logs progress; required
 }
 
 func (o *Options) setDefaults() {
@@ -101,26 +98,26 @@ func (o *Options) validate() error {
 	return errors.Join(o.Layouts[active].Validate(), o.Layouts[standby].Validate())
 }
 
-// Outcome is what became of the sessions of one run.
+// Outcome is the result of the sessions of one run.
 type Outcome struct {
-	Sessions   int     `json:"sessions"`
-	Survived   int     `json:"survived"` // completed exchanges begun after the cut, every byte right
-	Reset      int     `json:"reset"`    // reset or closed
-	Stalled    int     `json:"stalled"`  // no answer within the limit
-	Corrupt    int     `json:"corrupt"`  // a wrong byte, seen by the client
-	MaxStallMS int64   `json:"max_stall_ms"`
-	LimitMS    int64   `json:"stall_limit_ms"`
-	OpenMS     int64   `json:"open_ms"`    // for opening all sessions, one exchange each included
-	LatencyMS  float64 `json:"latency_ms"` // mean of an exchange before the cut
-	Exchanges  uint64  `json:"exchanges"`
-	SyncMS     int64   `json:"sync_ms"`   // waited for the peer before the cut
-	SwitchMS   int64   `json:"switch_ms"` // from the kill until the route was moved
-	Standby    Census  `json:"standby"`   // the peer's map right after the cut
-	FirstLoss  string  `json:"first_loss,omitempty"`
-	MemoryMB   int     `json:"memory_mb"` // of the whole machine in use, when all sessions were open
+	Sessions   int         `json:"sessions"`
+	Survived   int         `json:"survived"` // completed exchanges that began after the cut, every byte correct
+	Reset      int         `json:"reset"`    // reset or closed
+	Stalled    int         `json:"stalled"`  // no answer within the limit
+	Corrupt    int         `json:"corrupt"`  // the client received a wrong byte
+	MaxStallMS int64       `json:"max_stall_ms"`
+	LimitMS    int64       `json:"stall_limit_ms"`
+	OpenMS     int64       `json:"open_ms"`    // time to open all sessions, one exchange each included
+	LatencyMS  float64     `json:"latency_ms"` // mean of an exchange before the cut
+	Exchanges  uint64      `json:"exchanges"`
+	SyncMS     int64       `json:"sync_ms"`   // time that the drill waited for the peer before the cut
+	SwitchMS   int64       `json:"switch_ms"` // time from the kill until the route was moved
+	Standby    EntryCounts `json:"standby"`   // entries of the peer's map immediately after the cut
+	FirstLoss  string      `json:"first_loss,omitempty"`
+	MemoryMB   int         `json:"memory_mb"` // used memory of the whole machine when all sessions were open
 }
 
-// Result is a whole drill.
+// Result is the result of a whole drill.
 type Result struct {
 	Kernel  string       `json:"kernel"` // major.minor
 	Attach  string       `json:"attach"`
@@ -130,13 +127,13 @@ type Result struct {
 	Control *Outcome     `json:"control,omitempty"`
 	Real    *Outcome     `json:"real,omitempty"`
 
-	// ConnectionRate is netperf's TCP_CRR through the active load balancer, in
-	// connections a second; 0 when netperf is not installed.
+	// ConnectionRate is netperf's TCP_CRR between the clients and a backend's own address, in
+	// connections per second; 0 if netperf is not installed or has failed.
 	ConnectionRate float64 `json:"connection_rate,omitempty"`
 }
 
-// Line sums the result up. A run that did not take place counts nothing. Layouts are
-// named when they differ from the default.
+// Line returns the one-line summary of the result. A run that did not take place counts as zero.
+// The line names layouts that differ from the default.
 func (r *Result) Line() string {
 	control, real := r.Control, r.Real
 	if control == nil {
@@ -154,8 +151,8 @@ func (r *Result) Line() string {
 	return line
 }
 
-// Err says why the drill is not passed, nil when it is: the control lost at
-// least nine sessions in ten, and the real run none.
+// Err returns the reason why the drill failed. It returns nil if the control run lost at least nine
+// sessions in ten and the run with syncd lost no session.
 func (r *Result) Err() error {
 	if r.Control == nil {
 		return errors.New("there was no control run")
@@ -173,8 +170,8 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// Run performs the drill and cleans up after it, however it ends. An error says
-// that it could not be performed; whether it was passed, [Result.Err] says.
+// Run performs the drill and always cleans up afterwards. It returns an error if the drill could
+// not be performed. [Result.Err] reports whether the drill passed.
 func Run(ctx context.Context, opts Options) (*Result, error) {
 	opts.setDefaults()
 	if err := opts.validate(); err != nil {
@@ -188,11 +185,11 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rlimit.RemoveMemlock(); err != nil { // for the router's program, before 5.11
+	if err := rlimit.RemoveMemlock(); err != nil { // for the router's program, before kernel 5.11
 		return nil, fmt.Errorf("raise memory lock limit: %w", err)
 	}
 	result := &Result{Kernel: release, Attach: opts.Attach, Buffer: opts.Buffer, Load: opts.Load, Layouts: opts.Layouts}
-	place, err := newWorkplace()
+	place, err := newWorkDir()
 	if err != nil {
 		return nil, err
 	}
@@ -204,7 +201,7 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if !opts.SkipControl {
 		control := opts
 		control.Syncd, control.BeforeCut = "", nil
-		r := &run{opts: &control, tools: tools, place: place, name: "control", log: opts.Logger.With("run", "control")}
+		r := &run{opts: &control, tools: tools, workDir: place, name: "control", log: opts.Logger.With("run", "control")}
 		if result.Control, err = r.perform(ctx); err != nil {
 			return nil, fmt.Errorf("control run: %w", err)
 		}
@@ -213,14 +210,14 @@ func Run(ctx context.Context, opts Options) (*Result, error) {
 	if opts.Syncd == "" && opts.BeforeCut == nil {
 		return result, nil
 	}
-	r := &run{opts: &opts, tools: tools, place: place, name: "real", log: opts.Logger.With("run", "real")}
+	r := &run{opts: &opts, tools: tools, workDir: place, name: "real", log: opts.Logger.With("run", "real")}
 	if result.Real, err = r.perform(ctx); err != nil {
 		return nil, fmt.Errorf("real run: %w", err)
 	}
 	return result, nil
 }
 
-// memoryUsed returns how much of the machine's memory is not available, in MiB.
+// memoryUsed returns the part of the machine's memory that is not available, in MiB.
 func memoryUsed() (int, error) {
 	text, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

@@ -34,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// copyMap plays the part of syncd: it copies the entries for which keep returns
-// true, as keep left them.
+// copyMap takes the role of syncd. It copies the entries for which keep returns true, as keep
+// changed them.
 func copyMap(from, to string, keep func(*bpf.LBCtKey, *bpf.LBCtValue) bool) (err error) {
 	src, err := ebpf.LoadPinnedMap(from, nil)
 	if err != nil {
@@ -73,8 +73,9 @@ func perform(t *testing.T, opts Options) *Result {
 	return result
 }
 
-// With the whole state on the peer every session goes on; without it none does.
-func TestSurvivorsAreCounted(t *testing.T) {
+// TestSurvivingSessionsAreCounted checks that every session survives with the complete state on the
+// peer, and no session without it.
+func TestSurvivingSessionsAreCounted(t *testing.T) {
 	const sessions = 300
 	result := perform(t, Options{
 		Sessions: sessions, Hold: time.Second, Flow: 1,
@@ -86,20 +87,21 @@ func TestSurvivorsAreCounted(t *testing.T) {
 		t.Error(err)
 	}
 	if c := result.Control; c.Survived != 0 || c.Reset != sessions {
-		t.Errorf("control run: %+v", c)
+		t.Errorf("control run: got %+v, want all reset", c)
 	}
-	if c := result.Real.Standby; c != (Census{Entries: 2 * sessions}) {
-		t.Errorf("standby's map: %+v", c)
+	if c := result.Real.Standby; c != (EntryCounts{Entries: 2 * sessions}) {
+		t.Errorf("standby's map: got %+v, want two entries per session", c)
 	}
 	if r := result.Real; r.Survived != sessions || r.Exchanges < 3*sessions || r.MaxStallMS >= r.LimitMS {
-		t.Errorf("real run: %+v", r)
+		t.Errorf("run with syncd: got %+v, want all survived", r)
 	}
 }
 
-// State that is missing or wrong costs exactly the sessions that it belongs to.
-func TestLossesAreCounted(t *testing.T) {
+// TestLostSessionsAreCounted checks that missing or wrong entries break only the sessions that they
+// belong to.
+func TestLostSessionsAreCounted(t *testing.T) {
 	const sessions = 120
-	// The client's port tells sessions apart in both directions.
+	// The client's port identifies a session in both directions.
 	port := func(k *bpf.LBCtKey, v *bpf.LBCtValue) uint16 {
 		net := k.Sport
 		if v.Direction == 1 {
@@ -114,7 +116,7 @@ func TestLossesAreCounted(t *testing.T) {
 		"entries missing": {keep: func(k *bpf.LBCtKey, v *bpf.LBCtValue) bool {
 			return port(k, v)%3 != 0
 		}},
-		// The backend's reset has no entry of its own and gets no further.
+		// The backend's reset has no entry and is not forwarded.
 		"wrong backend": {stalled: true, keep: func(k *bpf.LBCtKey, v *bpf.LBCtValue) bool {
 			if port(k, v)%3 == 0 && v.Direction == 0 {
 				backend := byte(v.Nat.Daddr[0]>>24)%backendCount + 1
@@ -143,16 +145,16 @@ func TestLossesAreCounted(t *testing.T) {
 				got = r.Stalled
 			}
 			if r.Survived != sessions-lost || got != lost {
-				t.Errorf("want %d lost: %+v", lost, r)
+				t.Errorf("run with incomplete state: want %d lost, got %+v", lost, r)
 			}
 			if result.Err() == nil {
-				t.Error("a drill without control and with losses is passed")
+				t.Error("result without control run and with losses: got no error, want one")
 			}
 		})
 	}
 }
 
-// tcpkali knows nothing of the drill: it opens a new session for one that is lost.
+// TestTcpkali uses tcpkali, which opens a new session for a lost one.
 func TestTcpkali(t *testing.T) {
 	if _, err := exec.LookPath("tcpkali"); err != nil {
 		t.Skip("tcpkali is not installed")
@@ -166,15 +168,15 @@ func TestTcpkali(t *testing.T) {
 			},
 		})
 		if r := result.Real; (r.Survived == sessions) != kept || (r.Survived == 0) == kept {
-			t.Errorf("state kept: %v, outcome %+v", kept, r)
+			t.Errorf("run with state kept %v: got %+v, want all or none survived", kept, r)
 		}
 	}
 }
 
-// What the drill leaves behind would fill a machine that runs it often.
+// TestCleansUp checks that the drill removes its files and mounts.
 func TestCleansUp(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	failure := errors.New("no cut today")
+	failure := errors.New("cut refused by the test")
 	_, err := Run(t.Context(), Options{
 		Sessions: 10, SkipControl: true, Logger: slog.New(slog.DiscardHandler),
 		BeforeCut: func(string, string) error { return failure },
@@ -184,7 +186,7 @@ func TestCleansUp(t *testing.T) {
 	}
 	left, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(left) != 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("files after the drill: got %v, %v, want none", left, err)
 	}
 }
 
@@ -200,18 +202,18 @@ func TestResult(t *testing.T) {
 	}
 	r.Layouts[standby] = lb.LayoutNext
 	if got := r.Line(); got != line+" layouts=v1,next" {
-		t.Errorf("in the middle of an upgrade: %s", got)
+		t.Errorf("line of different layouts: got %q, want layouts=v1,next at the end", got)
 	}
 	if err := r.Err(); err != nil {
 		t.Error(err)
 	}
 	r.Control.Survived = 101
 	if r.Err() == nil {
-		t.Error("a control run that keeps more than a tenth passes")
+		t.Error("control run that keeps more than a tenth of the sessions: got no error, want one")
 	}
 	r.Control.Survived, r.Real.Survived = 100, 999
 	if r.Err() == nil {
-		t.Error("a lost session passes")
+		t.Error("run with a lost session: got no error, want one")
 	}
 }
 
@@ -222,10 +224,10 @@ func TestOptionsAreRefused(t *testing.T) {
 		{Sessions: -1, Logger: logger},
 		{Load: "wrk", Logger: logger},
 		{Layouts: [2]lb.Layout{lb.LayoutV1, "v3"}, Logger: logger},
-		{Load: LoadTcpkali, Logger: logger}, // not installed on an empty path
+		{Load: LoadTcpkali, Logger: logger}, // tcpkali is not installed on an empty path
 	} {
 		if _, err := Run(t.Context(), o); err == nil {
-			t.Errorf("%+v is accepted", o)
+			t.Errorf("Run with %+v: got no error, want one", o)
 		}
 	}
 }

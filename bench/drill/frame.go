@@ -5,14 +5,14 @@ import "encoding/binary"
 // frameSize is the size of a request and of its answer, in bytes.
 const frameSize = 128
 
-// headerSize is the part of a request that names its session and number.
+// headerSize is the size of the part of a request that holds its session and number, in bytes.
 const headerSize = 16
 
-// frame is one request or answer. Every byte follows from the run's key, the
-// session and the number of the exchange, so neither side stores any.
+// frame is one request or answer. Every byte follows from the run's key, the session and the number
+// of the exchange, so that neither side stores content.
 type frame [frameSize]byte
 
-// request fills f with what the client of a session sends as its seq-th request.
+// request sets f to the seq-th request of a session.
 func (f *frame) request(key uint64, session, seq uint32) {
 	binary.LittleEndian.PutUint64(f[:], uint64(session))
 	binary.LittleEndian.PutUint64(f[8:], uint64(seq))
@@ -22,8 +22,8 @@ func (f *frame) request(key uint64, session, seq uint32) {
 	}
 }
 
-// answer fills f with what the backend makes of the seq-th request: the request
-// under a key stream, so that no echo passes for it.
+// answer sets f to the answer of a backend to the seq-th request. The answer is the request under a
+// key stream, so that an echo of the request is not accepted as an answer.
 func (f *frame) answer(key uint64, session, seq uint32) {
 	f.request(key, session, seq)
 	state := ^key ^ uint64(seq)<<32 ^ uint64(session)

@@ -15,9 +15,8 @@ import (
 	"mapsync/internal/netns"
 )
 
-// The plan of addresses. The router sends the service's address, and whatever
-// the backends answer, to the active load balancer; nothing else knows which
-// one that is.
+// The addresses. The router sends traffic to the service's address, and all answers of the
+// backends, to the active load balancer. Only the router stores which load balancer is active.
 //
 //	clients ---- router ---- backends
 //	             /    \
@@ -30,42 +29,42 @@ const (
 	servicePort    = 80
 	backendPort    = 8080
 	backendCount   = 4
-	replyTable     = 100 // routes of what backends answer
+	replyTable     = 100 // routes of the backends' answers
 	balancerLink   = "eth0"
 	sessionsPerIP  = 10000
 )
 
-// node is one of the two load balancers' machines.
+// node is the machine of one of the two load balancers.
 type node struct {
 	name   string
 	ns     *netns.NS
-	port   string // the router's link to it
+	port   string // the router's interface to this node
 	router string // the router's address on that link
-	addr   string // its own
-	sync   string // its address on the link between the two
+	addr   string // the node's address on that link
+	sync   string // the node's address on the link between the two nodes
 }
 
-// network is everything that has a namespace. Closing it removes all of it.
+// network is all namespaces of the drill. close removes them.
 type network struct {
 	clients, router, backends *netns.NS
 	nodes                     [2]node
-	polls                     []link.Link // let the router's links take XDP_TX frames
+	polls                     []link.Link // make the router's links accept XDP_TX frames
 }
 
-// newNetwork builds it, for so many sessions. The load balancers' machines have the service's
-// address as one of their own, so that they reset what their load balancers do not know, unless
-// mute is set: then it is dropped.
-func newNetwork(sessions int, mute bool) (*network, error) {
+// newNetwork builds the network for the given number of sessions. By default the load balancers'
+// machines have the service's address as a local address. Then their kernels reset connections that
+// their load balancers have no entry for. With dropUnknown the kernels drop such packets.
+func newNetwork(sessions int, dropUnknown bool) (*network, error) {
 	n := &network{nodes: [2]node{
 		{name: "lb1", port: "lb1", router: "10.11.1.1", addr: "10.11.1.2", sync: "10.13.0.1"},
 		{name: "lb2", port: "lb2", router: "10.11.2.1", addr: "10.11.2.2", sync: "10.13.0.2"},
 	}}
 	err := n.create()
 	if err == nil {
-		err = n.wire(sessions, mute)
+		err = n.wire(sessions, dropUnknown)
 	}
 	if err == nil {
-		err = n.point(0)
+		err = n.routeTo(0)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("build network: %w", err), n.close())
@@ -89,7 +88,7 @@ func (n *network) create() error {
 			return err
 		}
 		*place.ns = ns
-		if err := tune(ns); err != nil {
+		if err := setSysctls(ns); err != nil {
 			return err
 		}
 	}
@@ -99,9 +98,9 @@ func (n *network) create() error {
 	)
 }
 
-// tune sets what tens of thousands of small, long connections need. A new
-// namespace may inherit the machine's settings, so none is taken for granted.
-func tune(ns *netns.NS) error {
+// setSysctls sets the sysctls that tens of thousands of small, long connections need. A new
+// namespace may inherit the machine's settings, so that every needed setting is set explicitly.
+func setSysctls(ns *netns.NS) error {
 	for _, s := range [][2]string{
 		{"net.ipv4.conf.all.rp_filter", "0"},
 		{"net.ipv4.conf.default.rp_filter", "0"},
@@ -121,7 +120,7 @@ func tune(ns *netns.NS) error {
 	return nil
 }
 
-func (n *network) wire(sessions int, mute bool) error {
+func (n *network) wire(sessions int, dropUnknown bool) error {
 	err := errors.Join(
 		join(n.router, "clients", clientsGateway+"/16", n.clients, "eth0", "10.10.0.1/16"),
 		join(n.router, "backends", backendsGate+"/16", n.backends, "eth0", "10.12.0.1/16"),
@@ -130,23 +129,23 @@ func (n *network) wire(sessions int, mute bool) error {
 	for _, lb := range n.nodes {
 		err = errors.Join(err,
 			join(n.router, lb.port, lb.router+"/30", lb.ns, balancerLink, lb.addr+"/30"))
-		if !mute {
+		if !dropUnknown {
 			err = errors.Join(err, lb.ns.Addr("lo", serviceAddr+"/32"))
 		}
 	}
 	for _, addr := range sources(sessions)[1:] {
 		err = errors.Join(err, n.clients.Addr("eth0", addr.String()+"/16"),
-			know(n.router, "clients", n.clients, "eth0", addr.String()))
+			pinNeighbour(n.router, "clients", n.clients, "eth0", addr.String()))
 	}
 	for _, addr := range backends()[1:] {
 		err = errors.Join(err, n.backends.Addr("eth0", addr.Addr().String()+"/16"),
-			know(n.router, "backends", n.backends, "eth0", addr.Addr().String()))
+			pinNeighbour(n.router, "backends", n.backends, "eth0", addr.Addr().String()))
 	}
 	if err != nil {
 		return err
 	}
 	for _, lb := range n.nodes {
-		if err := errors.Join(lb.ns.Route("default", lb.router), n.prepare(lb.port)); err != nil {
+		if err := errors.Join(lb.ns.Route("default", lb.router), n.prepareXDP(lb.port)); err != nil {
 			return err
 		}
 	}
@@ -157,18 +156,18 @@ func (n *network) wire(sessions int, mute bool) error {
 	)
 }
 
-// join makes a link between two namespaces that is up and has addresses.
+// join makes a link between two namespaces, with addresses, and sets it up.
 func join(a *netns.NS, linkA, addrA string, b *netns.NS, linkB, addrB string) error {
 	if err := netns.Veth(a, linkA, b, linkB); err != nil {
 		return err
 	}
 	return errors.Join(a.Addr(linkA, addrA), b.Addr(linkB, addrB), a.Up(linkA), b.Up(linkB),
-		know(a, linkA, b, linkB, addrB), know(b, linkB, a, linkA, addrA))
+		pinNeighbour(a, linkA, b, linkB, addrB), pinNeighbour(b, linkB, a, linkA, addrA))
 }
 
-// know pins a neighbour's hardware address: on a machine that is too busy to
-// answer in time, address resolution would fail where a real one's does not.
-func know(ns *netns.NS, dev string, peer *netns.NS, peerDev, addr string) error {
+// pinNeighbour pins a neighbour's hardware address. Address resolution can time out on a very busy
+// machine, where the resolution of a real network would succeed.
+func pinNeighbour(ns *netns.NS, dev string, peer *netns.NS, peerDev, addr string) error {
 	mac, err := peer.MAC(peerDev)
 	if err != nil {
 		return err
@@ -177,9 +176,9 @@ func know(ns *netns.NS, dev string, peer *netns.NS, peerDev, addr string) error 
 	return ns.Neigh(dev, ip, mac)
 }
 
-// prepare makes the router's link to a load balancer fit for XDP: checksums
-// are complete on it, as on a wire, and it polls for frames.
-func (n *network) prepare(port string) error {
+// prepareXDP prepares the router's link to a load balancer for XDP. Checksums are complete on the
+// link, as on a wire, and the link polls for frames.
+func (n *network) prepareXDP(port string) error {
 	if err := n.router.TxChecksum(port, false); err != nil {
 		return err
 	}
@@ -197,13 +196,13 @@ func (n *network) prepare(port string) error {
 	})
 }
 
-// divert gives packets from the backends a routing table of their own.
+// divert routes packets from the backends by a separate routing table.
 func (n *network) divert() error {
 	rule := netlink.NewRule()
 	rule.IifName, rule.Table, rule.Family = "backends", replyTable, netlink.FAMILY_V4
 	rule.Priority = replyTable
-	// Between the loss of a link and the new route nothing may fall through to
-	// the other routes: a client that saw a backend's own address would reset.
+	// Between the loss of a link and the new route, these packets must not match other routes. A
+	// client that received a packet from a backend's own address would send a reset.
 	nowhere := &netlink.Route{Dst: everywhere(), Table: replyTable, Type: unix.RTN_BLACKHOLE, Priority: 1000}
 	err := errors.Join(n.router.Handle().RouteAdd(nowhere), n.router.Handle().RuleAdd(rule))
 	if err != nil {
@@ -212,9 +211,9 @@ func (n *network) divert() error {
 	return nil
 }
 
-// point makes the router send the service's traffic, both ways, to one of the
-// load balancers: what a routing protocol or an address takeover does.
-func (n *network) point(active int) error {
+// routeTo makes the router send the service's traffic, in both directions, to one load balancer, as
+// a routing protocol or an address takeover does.
+func (n *network) routeTo(active int) error {
 	gateway := net.ParseIP(n.nodes[active].addr)
 	if err := n.router.Route(serviceAddr+"/32", n.nodes[active].addr); err != nil {
 		return err
@@ -229,19 +228,17 @@ func everywhere() *net.IPNet {
 	return &net.IPNet{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)}
 }
 
-// cut takes a load balancer's link to the router away: nothing passes it any
-// more.
+// cut sets a load balancer's link to the router down. After that it forwards no packet.
 func (n *network) cut(dead int) error { return n.router.Down(n.nodes[dead].port) }
 
-// isolate takes what is left of a dead load balancer's links, the one to its
-// peer included.
+// isolate sets the remaining links of a dead load balancer down, including the link to its peer.
 func (n *network) isolate(dead int) error {
 	return errors.Join(n.nodes[dead].ns.Down("sync"), n.nodes[dead].ns.Down(balancerLink))
 }
 
-// silence cuts the ends off, so that sockets that close by the ten thousand
-// send nothing through the whole network.
-func (n *network) silence() error {
+// disconnectEnds sets the links of clients and backends down, so that tens of thousands of closing
+// sockets send no packets through the network.
+func (n *network) disconnectEnds() error {
 	return errors.Join(n.clients.Down("eth0"), n.backends.Down("eth0"))
 }
 
@@ -258,8 +255,7 @@ func (n *network) close() error {
 	return errors.Join(errs...)
 }
 
-// sources returns the clients' addresses: enough for the sessions' ports, and
-// several in any case.
+// sources returns the clients' addresses: enough for the sessions' ports, and at least 4.
 func sources(sessions int) []netip.Addr {
 	list := make([]netip.Addr, max(4, (sessions+sessionsPerIP-1)/sessionsPerIP))
 	addr := netip.MustParsePrefix(clientsNet).Addr()
@@ -270,7 +266,7 @@ func sources(sessions int) []netip.Addr {
 	return list
 }
 
-// backends returns where the backends listen.
+// backends returns the addresses and ports of the backends.
 func backends() []netip.AddrPort {
 	list := make([]netip.AddrPort, backendCount)
 	for i := range list {

@@ -12,20 +12,18 @@ import (
 	"mapsync/internal/netns"
 )
 
-// process is one program of the drill, in its namespace. It dies with the
-// drill.
+// process is one program of the drill, in its namespace. It ends when the drill ends.
 type process struct {
 	name    string
 	cmd     *exec.Cmd
 	in      *json.Encoder
-	reports chan report   // closed when the program has nothing more to say
-	done    chan struct{} // closed when it has ended; err is set then
+	reports chan report   // closed when the program closes its output
+	done    chan struct{} // closed when the program has exited; err is set before
 	err     error
 }
 
-// startRole starts this executable as one of the drill's parts and gives it its
-// first order.
-func startRole(ns *netns.NS, role string, first order) (*process, error) {
+// startRole starts this executable in a role of the drill and sends its first command.
+func startRole(ns *netns.NS, role string, first command) (*process, error) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), roleVariable+"="+role)
 	in, err := cmd.StdinPipe()
@@ -43,17 +41,17 @@ func startRole(ns *netns.NS, role string, first order) (*process, error) {
 	if role == roleBalancer {
 		kind = control
 	}
-	if err := p.start(ns, kind, func() { p.listen(out) }); err != nil {
+	if err := p.start(ns, kind, func() { p.readReports(out) }); err != nil {
 		return nil, err
 	}
-	if err := p.order(first); err != nil {
+	if err := p.send(first); err != nil {
 		return nil, errors.Join(err, p.kill())
 	}
 	return p, nil
 }
 
-// startProgram starts some other program; it speaks on standard error only.
-func startProgram(ns *netns.NS, kind work, name, path string, args ...string) (*process, error) {
+// startProgram starts another program, which writes only to standard error.
+func startProgram(ns *netns.NS, kind cpuRole, name, path string, args ...string) (*process, error) {
 	p := newProcess(name, exec.Command(path, args...))
 	return p, p.start(ns, kind, func() {})
 }
@@ -64,7 +62,7 @@ func newProcess(name string, cmd *exec.Cmd) *process {
 	return &process{name: name, cmd: cmd, done: make(chan struct{})}
 }
 
-func (p *process) start(ns *netns.NS, kind work, listen func()) error {
+func (p *process) start(ns *netns.NS, kind cpuRole, listen func()) error {
 	if err := ns.Do(func() error { return kind.startOn(p.cmd) }); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
 	}
@@ -76,8 +74,8 @@ func (p *process) start(ns *netns.NS, kind work, listen func()) error {
 	return nil
 }
 
-// listen hands reports on until the program closes its output.
-func (p *process) listen(out io.Reader) {
+// readReports forwards reports until the program closes its output.
+func (p *process) readReports(out io.Reader) {
 	defer close(p.reports)
 	in := json.NewDecoder(out)
 	for {
@@ -89,24 +87,24 @@ func (p *process) listen(out io.Reader) {
 	}
 }
 
-func (p *process) order(o order) error {
+func (p *process) send(o command) error {
 	if err := p.in.Encode(o); err != nil {
-		return fmt.Errorf("tell %s: %w", p.name, err)
+		return fmt.Errorf("send command to %s: %w", p.name, err)
 	}
 	return nil
 }
 
-// ready waits until the program has done as it was told.
+// ready waits until the program reports that it is ready.
 func (p *process) ready() (report, error) {
-	r, err := p.answer()
+	r, err := p.nextReport()
 	if err == nil && !r.Ready {
 		err = fmt.Errorf("%s is not ready", p.name)
 	}
 	return r, err
 }
 
-// answer returns the next report of a program that speaks only when asked.
-func (p *process) answer() (report, error) {
+// nextReport returns the next report of a program that reports only on request.
+func (p *process) nextReport() (report, error) {
 	r, ok := <-p.reports
 	switch {
 	case !ok:
@@ -117,11 +115,11 @@ func (p *process) answer() (report, error) {
 	return r, nil
 }
 
-// kill ends the program with SIGKILL and waits until the kernel has let go of
-// everything that it held. Killing what has ended is no error.
+// kill ends the program with SIGKILL and waits until the kernel has released all its resources. It
+// returns no error if the program has already exited.
 func (p *process) kill() error {
 	err := p.cmd.Process.Kill()
-	for open := p.reports != nil; open; { // a program that reports must not wait for us
+	for open := p.reports != nil; open; { // unblocks a program that is writing a report
 		_, open = <-p.reports
 	}
 	<-p.done
@@ -131,8 +129,8 @@ func (p *process) kill() error {
 	return nil
 }
 
-// why says what a program that ended by itself ended of.
-func (p *process) why() error {
+// exitReason returns the reason why a program exited by itself.
+func (p *process) exitReason() error {
 	for p.reports != nil {
 		r, ok := <-p.reports
 		if !ok {

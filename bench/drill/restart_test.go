@@ -13,13 +13,13 @@ import (
 	syncd "mapsync/syncd/daemon"
 )
 
-// noticedWithin is how long syncd may take to see that a map has gone, or another come.
-const noticedWithin = 20 * time.Second
+// noticeLimit is the longest time that syncd may take to detect that a map was removed or replaced.
+const noticeLimit = 20 * time.Second
 
-// A load balancer is restarted, with a new and empty map, again and again, while sessions
-// exchange data and syncd runs on. What it does not know it drops, so sessions stall until
-// syncd has refilled the map, and go on at the same node. At last that node dies, and its peer
-// has them all.
+// TestBalancerRestart repeatedly restarts a load balancer, with a new and empty map, while sessions
+// exchange data and syncd continues to run. The load balancer's kernel drops packets of unknown
+// sessions. Therefore sessions stall until syncd has refilled the map, and then continue on the
+// same node. Finally this node dies, and all sessions survive on its peer.
 func TestBalancerRestart(t *testing.T) {
 	program := needSyncd(t)
 	sessions := 1000
@@ -37,22 +37,22 @@ func TestBalancerRestart(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("by %s/%s/ring", by, c.attach), func(t *testing.T) {
 			opts := Options{Sessions: sessions, Syncd: program, Attach: c.attach, Hold: time.Second}
-			var told []*settings
+			var configs []*settings
 			tr := &restarts{newTrial(t, opts, func(r *run) {
-				r.byName, r.mute = c.byName, true
-				r.tune = func(c *settings) { told = append(told, c) }
+				r.byName, r.dropUnknown = c.byName, true
+				r.adjust = func(c *settings) { configs = append(configs, c) }
 			})}
 			tr.must(tr.open(t.Context()))
-			tr.must(tr.eventually(sameWithin, func() error { return tr.whole(0, active, standby) }))
+			tr.must(tr.eventually(convergeLimit, func() error { return tr.checkMaps(0, active, standby) }))
 			if c.byName {
-				tr.rest("killed", tr.killed)
-				tr.rest("another beside it, then killed", tr.besideByName)
-				tr.rest("killed, and no other for long", tr.missed)
+				tr.restart("killed", tr.restartKilled)
+				tr.restart("second balancer starts first", tr.restartWithEqualName)
+				tr.restart("killed, next balancer starts late", tr.restartLate)
 			} else {
-				tr.rest("killed", tr.killed)
-				tr.rest("pin removed, and no other for long", tr.missed)
-				tr.rest("another held back until syncd is ready", tr.heldBack)
-				tr.alone(told[standby])
+				tr.restart("killed", tr.restartKilled)
+				tr.restart("pin removed, next balancer starts late", tr.restartLate)
+				tr.restart("next balancer attaches after syncd is ready", tr.restartAttachedLater)
+				tr.restartWithoutPeer(configs[standby])
 			}
 			tr.must(tr.failOver(sessions))
 		})
@@ -62,100 +62,100 @@ func TestBalancerRestart(t *testing.T) {
 // restarts is a trial in which the active load balancer is restarted.
 type restarts struct{ *trial }
 
-// rest restarts the load balancer as do does it, and expects every session to go on at the same
-// node, and all maps to hold it again.
-func (tr *restarts) rest(how string, do func() error, nodes ...int) {
+// restart restarts the load balancer by calling do. It expects every session to continue on the
+// same node, and all maps to hold all sessions again.
+func (tr *restarts) restart(how string, do func() error, nodes ...int) {
 	tr.t.Helper()
 	if len(nodes) == 0 {
 		nodes = []int{active, standby}
 	}
-	out, cut := &Outcome{Sessions: tr.opts.Sessions}, &cutOrder{Killed: monotonic()}
+	out, cut := &Outcome{Sessions: tr.opts.Sessions}, &cutCommand{Killed: monotonic()}
 	before := tr.maps[active]
 	tr.must(do())
 	cut.Dead = monotonic()
-	tr.must(tr.judge.order(order{Cut: cut}))
-	tr.must(tr.verdict(tr.t.Context(), out))
+	tr.must(tr.decider.send(command{Cut: cut}))
+	tr.must(tr.awaitDecision(tr.t.Context(), out))
 	if out.Survived != out.Sessions {
-		tr.t.Fatalf("%s: not every session went on: %+v", how, out)
+		tr.t.Fatalf("restart (%s): got %+v, want all sessions to survive", how, out)
 	}
 	if tr.maps[active] == before {
-		tr.t.Fatalf("%s: the load balancer has its old map", how)
+		tr.t.Fatalf("restart (%s): the load balancer has its old map, want a new one", how)
 	}
-	tr.must(tr.eventually(sameWithin, func() error { return tr.whole(0, nodes...) }))
+	tr.must(tr.eventually(convergeLimit, func() error { return tr.checkMaps(0, nodes...) }))
 	stats := tr.stats(active)
 	if stats.New > 0 {
-		tr.t.Errorf("%s: the load balancer has made %d flows of segments in the middle of sessions", how, stats.New)
+		tr.t.Errorf("restart (%s): the load balancer created %d flows from segments in the middle of sessions, want 0", how, stats.New)
 	}
-	tr.t.Logf("%s: all %d sessions went on at the same node after %d ms at most; %d segments were dropped before it knew them again",
+	tr.t.Logf("%s: all %d sessions continued at the same node after %d ms at most; %d segments were dropped before the map was refilled",
 		how, out.Survived, out.MaxStallMS, stats.NoEntry)
 }
 
-// killed is the hard way: the load balancer dies, and the next one balances at once, with an
-// empty map.
-func (tr *restarts) killed() error {
+// restartKilled kills the load balancer. The next one attaches at once, with an empty map.
+func (tr *restarts) restartKilled() error {
 	return errors.Join(tr.balancers[active].kill(), tr.startBalancer(active, true, false))
 }
 
-// missed has no load balancer until syncd has noticed. No map is there then: that by name
-// is not, since nobody but syncd held it.
-func (tr *restarts) missed() error {
+// restartLate starts no load balancer until syncd has detected the end of the old one. Then no map
+// exists. A map that is followed by name ends, too, because only syncd still held it.
+func (tr *restarts) restartLate() error {
 	err := tr.balancers[active].kill()
 	if !tr.byName {
 		err = errors.Join(err, os.Remove(filepath.Join(tr.pins[active], lb.MapName)))
 	}
 	if err == nil {
-		err = tr.await1(func(s *syncd.Status) bool { return !s.Ready && s.Maps[0].State == syncd.MapWaiting })
+		err = tr.awaitActive(func(s *syncd.Status) bool { return !s.Ready && s.Maps[0].State == syncd.MapWaiting })
 	}
 	return errors.Join(err, tr.startBalancer(active, true, false))
 }
 
-// heldBack is the gentle way: the next load balancer has its map, and begins when syncd says
-// that the node is ready.
-func (tr *restarts) heldBack() error {
+// restartAttachedLater starts the next load balancer with its map. It attaches after syncd has
+// reported ready.
+func (tr *restarts) restartAttachedLater() error {
 	old := tr.balancers[active]
 	if err := tr.startBalancer(active, true, true); err != nil {
 		return errors.Join(err, old.kill())
 	}
 	client := syncd.NewClient(tr.daemons[active].socket)
-	for deadline := time.Now().Add(noticedWithin); ; time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(noticeLimit); ; time.Sleep(20 * time.Millisecond) {
 		r, err := client.Ready(tr.t.Context())
 		if err == nil && r.Ready {
 			break
 		}
 		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("not ready after %v: %v", noticedWithin, r.Missing), old.kill())
+			return errors.Join(err, fmt.Errorf("not ready after %v: %v", noticeLimit, r.Missing), old.kill())
 		}
 	}
-	// What is ready now is the new map, before any packet has met it.
-	return errors.Join(tr.whole(0, active), old.kill(), tr.attach())
+	// The new map is ready now, before the first packet.
+	return errors.Join(tr.checkMaps(0, active), old.kill(), tr.attach())
 }
 
 func (tr *restarts) attach() error {
 	p := tr.balancers[active]
-	if err := p.order(order{Attach: true}); err != nil {
+	if err := p.send(command{Attach: true}); err != nil {
 		return err
 	}
 	_, err := p.ready()
 	return err
 }
 
-// besideByName has two maps of one name: as long as the old load balancer lives, its map is meant.
-func (tr *restarts) besideByName() error {
+// restartWithEqualName runs two load balancers whose maps have one name. While the old load
+// balancer lives, syncd must follow its map.
+func (tr *restarts) restartWithEqualName() error {
 	old, id := tr.balancers[active], tr.maps[active]
 	err := tr.startBalancer(active, true, true)
 	if err == nil {
 		err = tr.flow(tr.t.Context(), time.Second)
 	}
 	if err == nil {
-		err = tr.await1(func(s *syncd.Status) bool { return s.Ready && s.Maps[0].ID == id })
+		err = tr.awaitActive(func(s *syncd.Status) bool { return s.Ready && s.Maps[0].ID == id })
 	}
 	return errors.Join(err, old.kill(), tr.attach())
 }
 
-// await1 waits until the active node's syncd is as wanted.
-func (tr *restarts) await1(wanted func(*syncd.Status) bool) error {
+// awaitActive waits until the active node's syncd has a wanted status.
+func (tr *restarts) awaitActive(wanted func(*syncd.Status) bool) error {
 	client := syncd.NewClient(tr.daemons[active].socket)
-	ctx, cancel := context.WithTimeout(tr.t.Context(), noticedWithin)
+	ctx, cancel := context.WithTimeout(tr.t.Context(), noticeLimit)
 	defer cancel()
 	for {
 		s, err := client.Status(ctx)
@@ -163,22 +163,22 @@ func (tr *restarts) await1(wanted func(*syncd.Status) bool) error {
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("not within %v: %+v: %w", noticedWithin, s.Maps, err)
+			return fmt.Errorf("not within %v: %+v: %w", noticeLimit, s.Maps, err)
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
 
-// alone restarts the load balancer while its peer's syncd is away: the node's own table is
-// all that there is.
-func (tr *restarts) alone(peer *settings) {
+// restartWithoutPeer restarts the load balancer while its peer's syncd is stopped. The node refills
+// the map from its own table.
+func (tr *restarts) restartWithoutPeer(peer *settings) {
 	tr.t.Helper()
 	gone := tr.daemons[standby]
 	tr.daemons[standby] = nil
 	tr.must(gone.process.kill())
-	tr.must(tr.await1(func(s *syncd.Status) bool { return len(s.Peers) == 0 }))
-	tr.rest("killed, without a peer", tr.killed, active)
+	tr.must(tr.awaitActive(func(s *syncd.Status) bool { return len(s.Peers) == 0 }))
+	tr.restart("killed, without a peer", tr.restartKilled, active)
 	tr.must(tr.startDaemon(standby, peer))
 	tr.must(tr.awaitReady(tr.t.Context()))
-	tr.must(tr.eventually(sameWithin, func() error { return tr.whole(0, active, standby) }))
+	tr.must(tr.eventually(convergeLimit, func() error { return tr.checkMaps(0, active, standby) }))
 }

@@ -15,25 +15,25 @@ import (
 	"mapsync/bench/lb"
 )
 
-// The two load balancers: sessions are opened through the first, which dies.
+// The two load balancers. Sessions are opened through the active one, which the drill kills.
 const (
 	active  = 0
 	standby = 1
 )
 
-// run is one pass of the drill: with syncd, or the control without.
+// run is one run of the drill, with syncd or, as the control, without it.
 type run struct {
-	opts  *Options
-	tools *tools
-	place *workplace
-	name  string
-	log   *slog.Logger
+	opts    *Options
+	tools   *tools
+	workDir *workDir
+	name    string
+	log     *slog.Logger
 
-	byName bool              // syncd follows the maps by their names, and they have no pins
-	mute   bool              // what a load balancer does not know is dropped and not reset
-	idle   time.Duration     // limit of an open session at the load balancers; 0: their own
-	pause  time.Duration     // of a session between two requests; 0: by what the machine can do
-	tune   func(c *settings) // changes what syncd is told; may be nil
+	byName      bool              // syncd finds the maps by their names, and the maps have no pins
+	dropUnknown bool              // kernels drop packets of unknown sessions instead of resetting them
+	idle        time.Duration     // idle limit of an open session at the load balancers; 0: their default
+	pause       time.Duration     // of a session between two requests; 0: derived from the speed of the machine
+	adjust      func(c *settings) // changes the settings of syncd; may be nil
 
 	net            *network
 	key            uint64 // of the content
@@ -43,10 +43,10 @@ type run struct {
 	clients        *process
 	balancers      [2]*process
 	daemons        [2]*daemon // nil without syncd
-	judge          *process   // who counts the sessions
-	refused        int        // connections that the backends ended
-	last           counts     // of the judge
-	judging        bool       // a session that is lost is counted, and no failure of the drill
+	decider        *process   // process that counts the sessions
+	refused        int        // connections that the backends closed
+	last           counts     // last counts of the decider
+	lossAllowed    bool       // counts lost sessions without failing the drill
 	connectionRate float64
 }
 
@@ -62,7 +62,7 @@ func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
 	if err := r.open(ctx); err != nil {
 		return nil, err
 	}
-	if err := r.settle(ctx, out); err != nil {
+	if err := r.prepareCut(ctx, out); err != nil {
 		return nil, err
 	}
 	if out.MemoryMB, err = memoryUsed(); err != nil {
@@ -75,10 +75,10 @@ func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
 	return out, r.decide(ctx, cut, out)
 }
 
-// build makes the network and starts all in it but the clients.
+// build creates the network and starts all processes except the clients.
 func (r *run) build(ctx context.Context) (err error) {
 	r.log.Info("building network", "sessions", r.opts.Sessions)
-	if r.net, err = newNetwork(r.opts.Sessions, r.mute); err != nil {
+	if r.net, err = newNetwork(r.opts.Sessions, r.dropUnknown); err != nil {
 		return err
 	}
 	if err := r.start(); err != nil {
@@ -87,13 +87,13 @@ func (r *run) build(ctx context.Context) (err error) {
 	return r.startDaemons(ctx)
 }
 
-// start brings the load balancers and backends up.
+// start starts the load balancers and backends.
 func (r *run) start() (err error) {
 	if r.key, err = randomKey(); err != nil {
 		return err
 	}
 	o := r.opts
-	r.backends, err = startRole(r.net.backends, roleBackends, order{Backends: &backendsOrder{
+	r.backends, err = startRole(r.net.backends, roleBackends, command{Backends: &backendsConfig{
 		Listen: backends(), Key: r.key, Sessions: o.Sessions, Pattern: r.tools.pattern(),
 		Fresh: o.Fresh, StallTimeout: o.StallTimeout,
 	}})
@@ -111,46 +111,46 @@ func (r *run) start() (err error) {
 	return nil
 }
 
-// startClients sets the sessions going and says who will judge them.
+// startClients starts the clients and sets the decider.
 func (r *run) startClients() (err error) {
 	o := r.opts
 	if o.Load == LoadTcpkali {
-		r.judge = r.backends
+		r.decider = r.backends
 		r.clients, err = r.tools.startTcpkali(r)
 		return err
 	}
-	r.clients, err = startRole(r.net.clients, roleClients, order{Clients: &clientsOrder{
+	r.clients, err = startRole(r.net.clients, roleClients, command{Clients: &clientsConfig{
 		Service: service(), Sources: sources(o.Sessions), Sessions: o.Sessions, Key: r.key,
 		Pause: r.pause, Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
 	}})
 	if err != nil {
 		return err
 	}
-	r.judge = r.clients
+	r.decider = r.clients
 	_, err = r.clients.ready()
 	return err
 }
 
-// startBalancer starts the load balancer of a node, with a new map. One that is held has
-// its map and its program, and balances once it is told to attach.
-func (r *run) startBalancer(i int, again, held bool) (err error) {
+// startBalancer starts the load balancer of a node, with a new map if again is set. With
+// attachLater the balancer has its map and its program, and attaches only at an attach command.
+func (r *run) startBalancer(i int, again, attachLater bool) (err error) {
 	node := r.net.nodes[i]
-	o := &balancerOrder{
+	o := &balancerConfig{
 		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
-		NewMap: again, Held: held, Idle: r.idle, CollectEvery: r.opts.CollectEvery,
-		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two a session, and room
+		NewMap: again, AttachLater: attachLater, Idle: r.idle, CollectEvery: r.opts.CollectEvery,
+		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two per session, and spare entries
 	}
 	switch {
-	case r.byName: // the nodes share a kernel, so its names for the maps differ
+	case r.byName: // the nodes share a kernel, so their maps need different names
 		o.Name = mapNameOf(node.name)
 	case !again:
-		r.pins[i], err = r.place.pins(r.name, node.name)
+		r.pins[i], err = r.workDir.pins(r.name, node.name)
 	}
 	if err != nil {
 		return err
 	}
 	o.PinDir = r.pins[i]
-	if r.balancers[i], err = startRole(node.ns, roleBalancer, order{Balancer: o}); err != nil {
+	if r.balancers[i], err = startRole(node.ns, roleBalancer, command{Balancer: o}); err != nil {
 		return err
 	}
 	ready, err := r.balancers[i].ready()
@@ -158,7 +158,7 @@ func (r *run) startBalancer(i int, again, held bool) (err error) {
 	return err
 }
 
-// mapNameOf is the kernel's name for the map of a node.
+// mapNameOf returns the kernel's name for the map of a node.
 func mapNameOf(node string) string { return "ct_" + node }
 
 // openMap opens the current map of a node. The caller closes it.
@@ -187,9 +187,9 @@ func (r *run) open(ctx context.Context) error {
 	return nil
 }
 
-// settle lets data flow, and gives the peer the chance that an operator would
-// give it.
-func (r *run) settle(ctx context.Context, out *Outcome) error {
+// prepareCut exchanges data for Flow and then waits until the peer has caught up, as an operator
+// would.
+func (r *run) prepareCut(ctx context.Context, out *Outcome) error {
 	begun := time.Now()
 	if err := r.flow(ctx, r.opts.Flow); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (r *run) settle(ctx context.Context, out *Outcome) error {
 	return nil
 }
 
-// flow passes time, in which no session may be lost.
+// flow exchanges data for d. It returns an error if a session is lost meanwhile.
 func (r *run) flow(ctx context.Context, d time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errFlowed)
 	defer cancel()
@@ -221,23 +221,23 @@ func (r *run) flow(ctx context.Context, d time.Duration) error {
 	return err
 }
 
-var errFlowed = errors.New("data has flowed for long enough")
+var errFlowed = errors.New("flow time is over")
 
-// cut kills the active load balancer and its syncd, cuts its links and moves
-// the route. A node that dies does all at once. Here the order has to stand for
-// that: syncd goes first, so that it can tell its peer nothing of the last
-// moment, and the link goes before the load balancer, or else the node's kernel,
-// alive without the program, would reset whoever speaks to it in between.
-func (r *run) cut(out *Outcome) (*cutOrder, error) {
-	cut := &cutOrder{Killed: monotonic()}
-	r.judging = true
+// cut kills the active load balancer and its syncd, cuts its links and moves the route. On a
+// machine that fails, all of this happens at the same time. The drill approximates that with its
+// order. It kills syncd first, so that syncd cannot send the last changes to its peer. It cuts the
+// link before it kills the load balancer: otherwise the node's kernel, which is still alive, would
+// reset connections.
+func (r *run) cut(out *Outcome) (*cutCommand, error) {
+	cut := &cutCommand{Killed: monotonic()}
+	r.lossAllowed = true
 	var err error
 	if d := r.daemons[active]; d != nil {
 		err = d.process.cmd.Process.Kill()
 	}
 	err = errors.Join(err, r.net.cut(active), r.balancers[active].cmd.Process.Kill())
 	cut.Dead = monotonic()
-	err = errors.Join(err, r.net.point(standby))
+	err = errors.Join(err, r.net.routeTo(standby))
 	out.SwitchMS = (monotonic() - cut.Killed) / int64(time.Millisecond)
 	err = errors.Join(err, r.net.isolate(active))
 	if err != nil {
@@ -248,31 +248,31 @@ func (r *run) cut(out *Outcome) (*cutOrder, error) {
 	return cut, nil
 }
 
-// decide waits until every session is judged.
-func (r *run) decide(ctx context.Context, cut *cutOrder, out *Outcome) error {
-	if err := r.judge.order(order{Cut: cut}); err != nil {
+// decide waits until every session is decided.
+func (r *run) decide(ctx context.Context, cut *cutCommand, out *Outcome) error {
+	if err := r.decider.send(command{Cut: cut}); err != nil {
 		return err
 	}
 	var err error
-	if out.Standby, err = r.takeCensus(standby); err != nil {
+	if out.Standby, err = r.countEntries(standby); err != nil {
 		return err
 	}
 	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*out.Sessions,
 		"handshake", out.Standby.Handshake, "closing", out.Standby.Closing)
-	if err := r.verdict(ctx, out); err != nil {
+	if err := r.awaitDecision(ctx, out); err != nil {
 		return err
 	}
 	if out.Survived < out.Sessions {
-		r.explain(ctx)
+		r.logStandbyStatus(ctx)
 	}
 	return nil
 }
 
-// verdict waits for what the clients say of the last cut.
-func (r *run) verdict(ctx context.Context, out *Outcome) error {
+// awaitDecision waits for the decider's report on the last cut.
+func (r *run) awaitDecision(ctx context.Context, out *Outcome) error {
 	rep, err := r.await(ctx, func(rep report) bool { return rep.Done })
 	if err != nil {
-		return fmt.Errorf("judge sessions: %w", err)
+		return fmt.Errorf("decide sessions: %w", err)
 	}
 	c := rep.Counts
 	out.Survived, out.Reset, out.Stalled, out.Corrupt = c.Survived, c.Reset, c.Stalled, c.Corrupt
@@ -284,34 +284,34 @@ func (r *run) verdict(ctx context.Context, out *Outcome) error {
 	return nil
 }
 
-// await passes reports on as progress until one is what it waits for. A
-// process that dies before its time ends the wait.
+// await forwards reports as progress until wanted accepts one. It returns an error if a process
+// exits meanwhile.
 func (r *run) await(ctx context.Context, wanted func(report) bool) (report, error) {
 	for {
 		select {
 		case <-ctx.Done():
 			return report{}, context.Cause(ctx)
 		case <-r.balancers[standby].done:
-			return report{}, fmt.Errorf("%s ended early: %w", r.balancers[standby].name, r.balancers[standby].why())
-		case <-r.standbyDaemon():
-			return report{}, fmt.Errorf("%s ended early: %w", r.daemons[standby].process.name, r.daemons[standby].process.why())
-		case rep, ok := <-r.judge.reports:
+			return report{}, fmt.Errorf("%s ended early: %w", r.balancers[standby].name, r.balancers[standby].exitReason())
+		case <-r.standbyDone():
+			return report{}, fmt.Errorf("%s ended early: %w", r.daemons[standby].process.name, r.daemons[standby].process.exitReason())
+		case rep, ok := <-r.decider.reports:
 			if rep.Counts != nil {
 				r.last = *rep.Counts
 			}
 			switch {
 			case !ok:
-				return report{}, fmt.Errorf("%s ended early", r.judge.name)
+				return report{}, fmt.Errorf("%s ended early", r.decider.name)
 			case rep.Error != "":
-				return report{}, fmt.Errorf("%s: %s", r.judge.name, rep.Error)
-			case !r.judging && rep.Counts.lost() > 0:
-				return report{}, fmt.Errorf("%d sessions broke where none should, the first: %s", rep.Counts.lost(), rep.Counts.FirstLoss)
+				return report{}, fmt.Errorf("%s: %s", r.decider.name, rep.Error)
+			case !r.lossAllowed && rep.Counts.lost() > 0:
+				return report{}, fmt.Errorf("%d sessions were lost before the failover, the first: %s", rep.Counts.lost(), rep.Counts.FirstLoss)
 			}
 			r.progress(rep)
 			if wanted(rep) {
 				return rep, nil
 			}
-		case rep, ok := <-r.others():
+		case rep, ok := <-r.backendReports():
 			if !ok || rep.Error != "" {
 				return report{}, fmt.Errorf("%s ended early: %s", r.backends.name, rep.Error)
 			}
@@ -323,15 +323,15 @@ func (r *run) await(ctx context.Context, wanted func(report) bool) (report, erro
 	}
 }
 
-// others gives the backends' reports when they are not the judge.
-func (r *run) others() <-chan report {
-	if r.judge == r.backends {
+// backendReports returns the backends' reports; nil if the backends are the decider.
+func (r *run) backendReports() <-chan report {
+	if r.decider == r.backends {
 		return nil
 	}
 	return r.backends.reports
 }
 
-func (r *run) standbyDaemon() <-chan struct{} {
+func (r *run) standbyDone() <-chan struct{} {
 	if r.daemons[standby] == nil {
 		return nil
 	}
@@ -347,11 +347,12 @@ func (r *run) progress(rep report) {
 		"reset", c.Reset, "stalled", c.Stalled, "corrupt", c.Corrupt, "latency", c.Latency.Round(time.Microsecond))
 }
 
-// end stops everything, the noisy ends first.
+// end stops all processes. It disconnects the clients and backends first, because their sockets
+// send packets when they close.
 func (r *run) end() error {
 	var errs []error
 	if r.net != nil {
-		errs = append(errs, r.net.silence())
+		errs = append(errs, r.net.disconnectEnds())
 	}
 	for _, p := range []*process{r.clients, r.backends, r.balancers[0], r.balancers[1]} {
 		if p != nil {

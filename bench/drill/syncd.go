@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	gossipPort = "7946"
-	grpcPort   = "7947"
-	askEvery   = time.Second
+	gossipPort  = "7946"
+	grpcPort    = "7947"
+	statusEvery = time.Second
 )
 
 // daemon is a running syncd.
@@ -31,8 +31,8 @@ type daemon struct {
 	socket  string
 }
 
-// settings is what the drill writes into a syncd's file. It is told no more than
-// an operator would have to tell it.
+// settings are the values that the drill writes into a syncd's configuration file. They are the
+// ones that an operator would have to set.
 type settings struct {
 	NodeName      string   `yaml:"node-name"`
 	Maps          []string `yaml:"map"`
@@ -50,20 +50,20 @@ type settings struct {
 	StateDir      string   `yaml:"state-dir"`
 	LogLevel      string   `yaml:"log-level"`
 
-	// What is empty is left to syncd.
+	// For empty fields syncd uses its defaults.
 	RefreshInterval string `yaml:"refresh-interval,omitempty"`
 	ScanInterval    string `yaml:"scan-interval,omitempty"`
 	ScanBudget      int    `yaml:"scan-budget,omitempty"`
 	DeadTime        string `yaml:"dead-time,omitempty"`
 }
 
-// startDaemons starts a syncd beside each load balancer, secured as in
-// production, and waits until the two know each other.
+// startDaemons starts a syncd beside each load balancer, with TLS and gossip key as in production.
+// It waits until both are connected.
 func (r *run) startDaemons(ctx context.Context) error {
 	if r.opts.Syncd == "" {
 		return nil
 	}
-	shared, err := r.place.files(r.name, "shared")
+	shared, err := r.workDir.files(r.name, "shared")
 	if err != nil {
 		return err
 	}
@@ -85,8 +85,8 @@ func (r *run) startDaemons(ctx context.Context) error {
 			return err
 		}
 		c.GossipKeyFile, c.TLSCert, c.TLSKey, c.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
-		if r.tune != nil {
-			r.tune(c)
+		if r.adjust != nil {
+			r.adjust(c)
 		}
 		if err := r.startDaemon(i, c); err != nil {
 			return err
@@ -95,11 +95,11 @@ func (r *run) startDaemons(ctx context.Context) error {
 	return r.awaitReady(ctx)
 }
 
-// settings are those of one node but for its secrets. The two meet on the link
-// between them, and each joins the other, so that either may come up first.
+// settings returns the settings of one node except its secrets. The two nodes communicate on the
+// link between them. Each joins the other, so that the order of their starts does not matter.
 func (r *run) settings(i int) (*settings, error) {
 	node, peer := r.net.nodes[i], r.net.nodes[1-i]
-	dir, err := r.place.files(r.name, node.name)
+	dir, err := r.workDir.files(r.name, node.name)
 	if err != nil {
 		return nil, err
 	}
@@ -126,11 +126,11 @@ func (r *run) settings(i int) (*settings, error) {
 	}, nil
 }
 
-// objectSchemas points syncd at the load balancer's object file, which it puts into
-// dir, where the kernel does not keep what the types say about their fields. It
-// returns nothing where it does.
+// objectSchemas writes the load balancer's object file into dir and returns it as a schema source
+// for syncd. This applies if the kernel does not keep the field roles of the types. Otherwise
+// objectSchemas returns no schemas.
 func objectSchemas(m *ebpf.Map, layout lb.Layout, dir string) (schemas []string, err error) {
-	known, err := lb.KnowsRoles(m)
+	known, err := lb.HasFieldRoles(m)
 	if err != nil || known {
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func writeGossipKey(dir string) (string, error) {
 	return file, nil
 }
 
-// status is what the drill reads of `syncd status --json`.
+// status is the part of `syncd status --json` that the drill reads.
 type status struct {
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"not_ready"`
@@ -187,12 +187,12 @@ type status struct {
 	} `json:"peers"`
 }
 
-// met says that the daemon is ready and has streams to and from its peer.
-func (s *status) met() bool {
+// connected reports whether the daemon is ready and has streams to and from its peer.
+func (s *status) connected() bool {
 	return s.Ready && len(s.Peers) == 1 && s.Peers[0].Sending && s.Peers[0].Receiving
 }
 
-// lag is the number of entries that the peer's map is behind.
+// lag returns the number of entries that the peer's map is behind.
 func (s *status) lag() (entries uint64, known bool) {
 	if len(s.Peers) != 1 || len(s.Peers[0].Maps) != 1 {
 		return 0, false
@@ -200,9 +200,9 @@ func (s *status) lag() (entries uint64, known bool) {
 	return s.Peers[0].Maps[0].Lag, true
 }
 
-func (r *run) ask(ctx context.Context, d *daemon) (status, error) {
+func (r *run) queryStatus(ctx context.Context, d *daemon) (status, error) {
 	var s status
-	text, err := r.askText(ctx, d)
+	text, err := r.queryStatusJSON(ctx, d)
 	if err != nil {
 		return s, err
 	}
@@ -212,7 +212,7 @@ func (r *run) ask(ctx context.Context, d *daemon) (status, error) {
 	return s, nil
 }
 
-func (r *run) askText(ctx context.Context, d *daemon) ([]byte, error) {
+func (r *run) queryStatusJSON(ctx context.Context, d *daemon) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, r.opts.Syncd, "status", "--json", "--control-socket", d.socket)
 	text, err := cmd.Output()
 	if err != nil {
@@ -221,36 +221,36 @@ func (r *run) askText(ctx context.Context, d *daemon) ([]byte, error) {
 	return text, nil
 }
 
-// explain logs what the surviving syncd knows, for whoever looks into a loss.
-func (r *run) explain(ctx context.Context) {
+// logStandbyStatus logs the status of the surviving syncd, for the analysis of a loss.
+func (r *run) logStandbyStatus(ctx context.Context) {
 	if r.daemons[standby] == nil {
 		return
 	}
-	text, err := r.askText(ctx, r.daemons[standby])
+	text, err := r.queryStatusJSON(ctx, r.daemons[standby])
 	if err != nil {
-		r.log.Warn("standby's syncd says nothing", "error", err)
+		r.log.Warn("standby's syncd does not answer", "error", err)
 		return
 	}
 	r.log.Warn("sessions were lost", "standby_status", string(text))
 }
 
-// awaitReady waits until both daemons are ready and see their peer.
+// awaitReady waits until both daemons are ready and connected to their peer.
 func (r *run) awaitReady(ctx context.Context) error {
 	for _, d := range r.daemons {
-		if s, err := r.poll(ctx, d, (*status).met); err != nil {
+		if s, err := r.awaitStatus(ctx, d, (*status).connected); err != nil {
 			return fmt.Errorf("wait for %s to be ready: %w (last status: %+v)", d.process.name, err, s)
 		}
 	}
-	r.log.Info("both syncd are ready and see each other", "attach", r.opts.Attach, "buffer", r.opts.Buffer)
+	r.log.Info("both syncd are ready and connected", "attach", r.opts.Attach, "buffer", r.opts.Buffer)
 	return nil
 }
 
-// awaitPeer waits until the active load balancer's syncd says that its peer has
-// everything, while traffic goes on. A peer that is late is no reason to spare
-// the load balancer: the sessions will tell.
+// awaitPeer waits until the active load balancer's syncd reports that its peer has no lag, while
+// traffic continues. If the peer is late, the drill still kills the load balancer: the sessions
+// show the effect.
 func (r *run) awaitPeer(ctx context.Context) error {
 	begun := time.Now()
-	s, err := r.poll(ctx, r.daemons[active], func(s *status) bool {
+	s, err := r.awaitStatus(ctx, r.daemons[active], func(s *status) bool {
 		lag, known := s.lag()
 		return known && lag == 0
 	})
@@ -258,7 +258,7 @@ func (r *run) awaitPeer(ctx context.Context) error {
 	log := r.log.With("took", time.Since(begun).Round(time.Millisecond),
 		"events", s.Capture.Events, "lost", s.Capture.Lost, "lag", lag)
 	switch {
-	case errors.Is(err, errLate):
+	case errors.Is(err, errSyncTimeout):
 		log.Warn("peer has not caught up in time")
 	case err != nil:
 		return fmt.Errorf("wait for peer to catch up: %w", err)
@@ -268,16 +268,16 @@ func (r *run) awaitPeer(ctx context.Context) error {
 	return nil
 }
 
-// errLate says that a daemon was not as wanted for the whole SyncTimeout.
-var errLate = errors.New("still not so")
+// errSyncTimeout is returned if a daemon did not reach the wanted state within SyncTimeout.
+var errSyncTimeout = errors.New("not as wanted within the sync timeout")
 
-// poll asks a daemon until its status is as wanted, and returns the last one.
-func (r *run) poll(ctx context.Context, d *daemon, wanted func(*status) bool) (status, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.SyncTimeout, errLate)
+// awaitStatus polls a daemon until its status is wanted, and returns the last status.
+func (r *run) awaitStatus(ctx context.Context, d *daemon, wanted func(*status) bool) (status, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.SyncTimeout, errSyncTimeout)
 	defer cancel()
 	var last status
 	for {
-		s, err := r.ask(ctx, d)
+		s, err := r.queryStatus(ctx, d)
 		if err == nil {
 			if last = s; wanted(&s) {
 				return s, nil
@@ -287,8 +287,8 @@ func (r *run) poll(ctx context.Context, d *daemon, wanted func(*status) bool) (s
 		case <-ctx.Done():
 			return last, errors.Join(context.Cause(ctx), err)
 		case <-d.process.done:
-			return last, fmt.Errorf("it ended: %w", d.process.why())
-		case <-time.After(askEvery):
+			return last, fmt.Errorf("it ended: %w", d.process.exitReason())
+		case <-time.After(statusEvery):
 		}
 	}
 }

@@ -10,8 +10,9 @@ import (
 	syncd "mapsync/syncd/daemon"
 )
 
-// The drill knows syncd by its documented names alone; both sides must agree.
-func TestSettingsAreSyncds(t *testing.T) {
+// TestSettingsMatchSyncd checks that the names of settings and status fields in the drill are those
+// of syncd.
+func TestSettingsMatchSyncd(t *testing.T) {
 	text, err := yaml.Marshal(&settings{
 		NodeName: "lb1", Maps: []string{"/sys/fs/bpf/ct_map"}, Schemas: []string{"ct_map=/lb.o"}, Attach: "kprobe", Buffer: "perf",
 		GossipListen: "10.13.0.1:7946", GossipKeyFile: "/gossip.key", Join: []string{"10.13.0.2:7946"},
@@ -31,7 +32,7 @@ func TestSettingsAreSyncds(t *testing.T) {
 	}
 }
 
-func TestStatusIsSyncds(t *testing.T) {
+func TestStatusMatchesSyncd(t *testing.T) {
 	text, err := json.Marshal(syncd.Status{
 		Ready:   true,
 		Capture: syncd.CaptureStatus{Events: 7},
@@ -47,7 +48,7 @@ func TestStatusIsSyncds(t *testing.T) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}
-	if lag, known := s.lag(); !s.met() || lag != 5 || !known || s.Capture.Events != 7 {
-		t.Errorf("%s is read as %+v", text, s)
+	if lag, known := s.lag(); !s.connected() || lag != 5 || !known || s.Capture.Events != 7 {
+		t.Errorf("status from %s: got %+v, want connected, lag 5, 7 events", text, s)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// tools are programs that the drill uses when the machine has them.
+// tools are programs that the drill uses if the machine has them.
 type tools struct {
-	tcpkali   string // empty unless it is the load
-	netperf   string // empty when either of the two is missing
+	tcpkali   string // empty unless tcpkali is the load
+	netperf   string // empty if netperf or netserver is missing
 	netserver string
 }
 
-// netperfTime is how long the connection rate is measured.
+// netperfTime is the duration of the connection rate measurement.
 const netperfTime = 5 * time.Second
 
 func findTools(load Load) (*tools, error) {
@@ -37,10 +37,10 @@ func findTools(load Load) (*tools, error) {
 	return t, nil
 }
 
-// tcpkaliMessage is what every tcpkali connection sends, again and again.
+// tcpkaliMessage is the message that every tcpkali connection sends repeatedly.
 const tcpkaliMessage = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-."
 
-// pattern returns what the backends should expect, empty for the built-in load.
+// pattern returns the pattern that the backends expect; empty for the built-in load.
 func (t *tools) pattern() string {
 	if t.tcpkali == "" {
 		return ""
@@ -48,8 +48,8 @@ func (t *tools) pattern() string {
 	return tcpkaliMessage
 }
 
-// startTcpkali opens the sessions and has each send one message a second. It
-// runs until it is killed.
+// startTcpkali opens the sessions and makes each send one message per second. It runs until it is
+// killed.
 func (t *tools) startTcpkali(r *run) (*process, error) {
 	n := r.opts.Sessions
 	args := []string{
@@ -65,10 +65,9 @@ func (t *tools) startTcpkali(r *run) (*process, error) {
 	return startProgram(r.net.clients, traffic, "tcpkali", t.tcpkali, append(args, service().String())...)
 }
 
-// measureRate runs netperf's TCP_CRR between clients and a backend, through the
-// router, and returns its connections a second. Netperf's control connection
-// and data ports are its own, so it goes beside the load balancer: the figure
-// is the ceiling that the network of namespaces sets.
+// measureRate runs netperf's TCP_CRR between clients and a backend, through the router, and returns
+// its connections per second. Netperf uses its own control connection and data ports, so that its
+// packets bypass the load balancer: the figure is the limit of the network of namespaces.
 func (t *tools) measureRate(ctx context.Context, r *run) float64 {
 	if t.netperf == "" {
 		return 0
@@ -90,7 +89,7 @@ func (t *tools) netperfRate(ctx context.Context, r *run) (rate float64, err erro
 	defer func() { err = errors.Join(err, server.kill()) }()
 	ctx, cancel := context.WithTimeout(ctx, 4*netperfTime)
 	defer cancel()
-	time.Sleep(netperfTime / 10) // it has no way to say that it listens
+	time.Sleep(netperfTime / 10) // netserver does not signal that it listens
 	var out strings.Builder
 	cmd := exec.CommandContext(ctx, t.netperf, "-4", "-H", "10.12.0.1", "-t", "TCP_CRR", "-P", "0",
 		"-l", strconv.Itoa(int(netperfTime/time.Second)))
@@ -104,8 +103,8 @@ func (t *tools) netperfRate(ctx context.Context, r *run) (rate float64, err erro
 	return parseCRR(out.String())
 }
 
-// parseCRR reads the first line of TCP_CRR's output without headers: socket
-// sizes, request and response size, elapsed time, transactions a second.
+// parseCRR reads the first line of TCP_CRR's output without headers: socket sizes, request and
+// response size, elapsed time, transactions per second.
 func parseCRR(out string) (float64, error) {
 	line, _, _ := strings.Cut(strings.TrimSpace(out), "\n")
 	fields := strings.Fields(line)

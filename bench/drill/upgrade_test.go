@@ -22,11 +22,11 @@ import (
 	"mapsync/syncd/schema"
 )
 
-// syncdVariable makes this binary the syncd of the drill's nodes, so that a machine
-// which gets the test alone has one.
+// syncdVariable makes this binary the syncd of the drill's nodes. Therefore a machine needs only
+// the test binary.
 const syncdVariable = "MAPSYNC_DRILL_SYNCD"
 
-// runSyncd is what the drill uses of the program syncd: `run --config FILE` and
+// runSyncd implements the two commands of syncd that the drill uses: `run --config FILE` and
 // `status --json --control-socket PATH`.
 func runSyncd(args []string) error {
 	ctx := context.Background()
@@ -55,8 +55,8 @@ func runSyncd(args []string) error {
 	return nil
 }
 
-// Half of a cluster runs the load balancer's next release, whose entries look
-// different; whichever half dies, the other carries every session on.
+// TestRollingUpgrade runs the load balancer's next release, with another entry layout, on half of a
+// cluster. All sessions survive the death of either half.
 func TestRollingUpgrade(t *testing.T) {
 	program := needSyncd(t)
 	const sessions = 200
@@ -70,21 +70,23 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Run(fmt.Sprintf("%s to %s/%s/ring", c.layouts[active], c.layouts[standby], c.attach), func(t *testing.T) {
 			result := perform(t, Options{
 				Sessions: sessions, Syncd: program, Attach: c.attach, Layouts: c.layouts, SkipControl: true,
-				BeforeCut: func(active, standby string) error { return awaitSame(c.layouts, active, standby) },
+				BeforeCut: func(active, standby string) error { return awaitEqual(c.layouts, active, standby) },
 			})
-			if r := result.Real; r.Survived != sessions || r.Standby != (Census{Entries: 2 * sessions}) {
-				t.Errorf("not every session survived: %+v", r)
+			if r := result.Real; r.Survived != sessions || r.Standby != (EntryCounts{Entries: 2 * sessions}) {
+				t.Errorf("rolling upgrade: got %+v, want all sessions to survive", r)
 			}
 		})
 	}
 }
 
-// sameWithin is how long the standby may take to hold what the active one holds.
-const sameWithin = 10 * time.Second
+// convergeLimit is the longest time until the standby holds the entries of the active load
+// balancer.
+const convergeLimit = 10 * time.Second
 
-func awaitSame(layouts [2]lb.Layout, pins ...string) error {
+func awaitEqual(layouts [2]lb.Layout, pins ...string) error {
 	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
-		// The standby first: what goes on meanwhile, the active one is ahead with.
+		// The standby's map is read first: changes during the reads can only put the active one
+		// ahead.
 		there, err := readEntries(pins[standby], layouts[standby])
 		if err != nil {
 			return err
@@ -94,7 +96,7 @@ func awaitSame(layouts [2]lb.Layout, pins ...string) error {
 			return err
 		}
 		err = compare(here, there, uint64(monotonic()))
-		if err == nil || time.Since(begun) > sameWithin {
+		if err == nil || time.Since(begun) > convergeLimit {
 			return err
 		}
 	}
@@ -110,7 +112,8 @@ func readEntries(pin string, layout lb.Layout) (all map[bpf.LBCtKey]lb.Entry, er
 	return all, layout.ForEach(m, func(key *bpf.LBCtKey, e *lb.Entry) { all[*key] = *e })
 }
 
-// compare says how the standby's entries are not those of the active one.
+// compare returns an error that describes how the standby's entries differ from those of the active
+// load balancer.
 func compare(here, there map[bpf.LBCtKey]lb.Entry, now uint64) error {
 	if len(there) != len(here) {
 		return fmt.Errorf("standby has %d of %d entries", len(there), len(here))
@@ -120,10 +123,10 @@ func compare(here, there map[bpf.LBCtKey]lb.Entry, now uint64) error {
 		if !ok {
 			return fmt.Errorf("standby lacks %+v", key)
 		}
-		if content(s) != content(a) || s.Packets == 0 || s.Packets > a.Packets || s.Bytes == 0 || s.Bytes > a.Bytes {
+		if stableFields(s) != stableFields(a) || s.Packets == 0 || s.Packets > a.Packets || s.Bytes == 0 || s.Bytes > a.Bytes {
 			return fmt.Errorf("standby has %+v for %+v", s, a)
 		}
-		// Time stamps went through wall clocks, and came back to the same clock.
+		// Time stamps were converted to wall time and back to the same clock.
 		const ms = uint64(time.Millisecond)
 		if s.Created+100*ms < a.Created || s.Created > a.Created+100*ms || s.LastUsed+100*ms < s.Created || s.LastUsed > now+100*ms {
 			return fmt.Errorf("standby has times %d, %d for %d, %d; now is %d", s.Created, s.LastUsed, a.Created, a.LastUsed, now)
@@ -132,8 +135,8 @@ func compare(here, there map[bpf.LBCtKey]lb.Entry, now uint64) error {
 	return nil
 }
 
-// content is what of an entry does not change with every packet.
-func content(e lb.Entry) lb.Entry {
+// stableFields returns the fields of an entry that do not change with every packet.
+func stableFields(e lb.Entry) lb.Entry {
 	e.LastUsed, e.Created, e.Packets, e.Bytes = 0, 0, 0, 0
 	for i := range e.TCP {
 		e.TCP[i].Seq, e.TCP[i].Ack, e.TCP[i].Window = 0, 0, 0
@@ -141,10 +144,11 @@ func content(e lb.Entry) lb.Entry {
 	return e
 }
 
-// The nodes of a drill share one clock: a time stamp that is copied as a number is as
-// right as one that is converted. So this asks for the types.
+// TestRollingUpgradeKeepsRoles checks the field roles that syncd reads. The nodes of a drill share
+// one clock. Therefore a time stamp that is copied as a number is as correct as a converted one,
+// and the values alone cannot show the difference.
 func TestRollingUpgradeKeepsRoles(t *testing.T) {
-	place, err := newWorkplace()
+	place, err := newWorkDir()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +168,7 @@ func TestRollingUpgradeKeepsRoles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := timesAreKnown(balancer, layout, t.TempDir()); err != nil {
+		if err := checkTimeRoles(balancer, layout, t.TempDir()); err != nil {
 			t.Errorf("layout %s: %v", layout, err)
 		}
 		if err := balancer.Close(); err != nil {
@@ -173,8 +177,8 @@ func TestRollingUpgradeKeepsRoles(t *testing.T) {
 	}
 }
 
-// timesAreKnown checks what syncd learns with the settings that the drill gives it.
-func timesAreKnown(b *lb.Balancer, layout lb.Layout, dir string) error {
+// checkTimeRoles checks the field roles that syncd reads with the drill's settings.
+func checkTimeRoles(b *lb.Balancer, layout lb.Layout, dir string) error {
 	settings, err := objectSchemas(b.Map(), layout, dir)
 	if err != nil {
 		return err
@@ -196,7 +200,7 @@ func timesAreKnown(b *lb.Balancer, layout lb.Layout, dir string) error {
 			continue
 		}
 		if f := s.Value.Fields[0]; f.Name != "last_used" || f.Kind != schema.KindTime || f.Roles&schema.RoleVolatile == 0 {
-			return fmt.Errorf("settings %q make this of the first field: %+v", settings, f)
+			return fmt.Errorf("settings %q: first field is %+v", settings, f)
 		}
 		return nil
 	}

@@ -1,6 +1,7 @@
-// Package hostile is a member of a cluster that is made by hand: it joins gossip with the
-// cluster's key, answers Subscribe with a valid certificate, and sends the messages of its user.
-// Attacks and chaos use it for members with bad intent, and for members that cost little.
+// Package hostile implements a cluster member under the control of its caller. The member joins
+// gossip with the cluster's key, answers Subscribe with a valid certificate, and sends the messages
+// of its caller. Attacks and chaos tests use it for malicious members, and for members that cost
+// little.
 package hostile
 
 import (
@@ -18,40 +19,40 @@ import (
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
-// Options describe a member.
+// Options configures a member.
 type Options struct {
-	// Name and Incarnation are what it states about itself.
+	// Name and Incarnation are the values that the member announces.
 	Name        string
 	Incarnation uint64
-	// GossipAddr and ServiceAddr are its IP:ports. Port 0 takes a free one.
+	// GossipAddr and ServiceAddr are the member's IP:ports. Port 0 selects a free port.
 	GossipAddr, ServiceAddr string
-	// Join, GossipKey and DeadTime are those of the cluster.
+	// Join, GossipKey and DeadTime are the cluster's values.
 	Join      []string
 	GossipKey []byte
 	DeadTime  time.Duration
-	// Credentials are for its name.
+	// Credentials must be valid for Name.
 	Credentials *peers.Credentials
-	// Talk is called for each subscription that a node makes, and sends to it until it
-	// returns. Its context ends with the stream. Nil sends signs of life alone.
-	Talk func(context.Context, *Outlet) error
-	// Hear is called for requests other than subscriptions and clock probes. May be nil.
-	Hear func(*Outlet, *mapsyncv1.SubscribeRequest)
+	// OnSubscribe is called for each map subscription of a node. It sends to the node until it
+	// returns. Its context ends with the stream. Nil sends only heartbeats.
+	OnSubscribe func(context.Context, *OutboundMap) error
+	// OnRequest is called for requests other than subscriptions and clock probes. May be nil.
+	OnRequest func(*OutboundMap, *mapsyncv1.SubscribeRequest)
 }
 
-// Member is one. Close ends it.
+// Member is a running member. Close ends it.
 type Member struct {
 	mapsyncv1.UnimplementedReplicationServiceServer
-	// Self is how it is named on the wire.
+	// Self is the member's incarnation on the wire.
 	Self *mapsyncv1.Incarnation
 
-	opts       Options
-	subscribed atomic.Int64
-	server     *grpc.Server
-	cancel     context.CancelFunc
-	running    sync.WaitGroup
+	opts          Options
+	subscriptions atomic.Int64
+	server        *grpc.Server
+	cancel        context.CancelFunc
+	running       sync.WaitGroup
 }
 
-// Join makes a member, which takes part until Close.
+// Join starts a member, which takes part until Close.
 func Join(ctx context.Context, o Options) (*Member, error) {
 	l, err := net.Listen("tcp", o.ServiceAddr)
 	if err != nil {
@@ -70,13 +71,13 @@ func Join(ctx context.Context, o Options) (*Member, error) {
 		return nil, errors.Join(fmt.Errorf("join gossip as %s: %w", o.Name, err), l.Close())
 	}
 	ctx, m.cancel = context.WithCancel(ctx)
-	m.running.Go(func() { _ = m.server.Serve(l) }) // it ends with Close
+	m.running.Go(func() { _ = m.server.Serve(l) }) // ends with Close
 	m.running.Go(func() { _ = gossip.Run(ctx) })
 	return m, nil
 }
 
-// Subscribed returns how many subscriptions nodes have made.
-func (m *Member) Subscribed() int64 { return m.subscribed.Load() }
+// Subscriptions returns the number of subscriptions that nodes have made.
+func (m *Member) Subscriptions() int64 { return m.subscriptions.Load() }
 
 // Close leaves the cluster and ends all streams. It may be called once.
 func (m *Member) Close() {
@@ -85,43 +86,45 @@ func (m *Member) Close() {
 	m.running.Wait()
 }
 
-// Outlet sends responses about one subscription of a node.
-type Outlet struct {
-	// Index is the number of the subscription, Map the name of the map, To that of the node.
+// OutboundMap sends responses on one map subscription of a node.
+type OutboundMap struct {
+	// Index is the number of the subscription, Map the name of the map, and To the name of the
+	// node.
 	Index   uint32
 	Map, To string
-	// Position is that of the last batch.
+	// Position is the position of the last batch.
 	Position uint64
 
 	m *Member
-	*conversation
+	*outboundStream
 }
 
-// Self returns the member's own name on the wire.
-func (o *Outlet) Self() *mapsyncv1.Incarnation { return o.m.Self }
+// Self returns the member's incarnation on the wire.
+func (o *OutboundMap) Self() *mapsyncv1.Incarnation { return o.m.Self }
 
-// conversation is a stream to a node on which several goroutines send.
-type conversation struct {
+// outboundStream is a stream to a node on which several goroutines send. mu serialises them.
+type outboundStream struct {
 	mu     sync.Mutex
 	stream mapsyncv1.ReplicationService_SubscribeServer
 }
 
-// Send sends a response as it is.
-func (v *conversation) Send(m *mapsyncv1.SubscribeResponse) error {
+// Send sends a response unchanged.
+func (v *outboundStream) Send(m *mapsyncv1.SubscribeResponse) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.stream.Send(m)
 }
 
-// tick answers a clock probe honestly: without it a node subscribes to nothing.
-func (v *conversation) tick(p *mapsyncv1.ClockProbe) error {
+// answerProbe answers a clock probe correctly: a node does not subscribe before it has a valid
+// answer.
+func (v *outboundStream) answerProbe(p *mapsyncv1.ClockProbe) error {
 	now := uint64(time.Now().UnixNano())
 	return v.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{ClockReply: &mapsyncv1.ClockReply{
 		ProbeSent: p.GetSent(), Received: now, Clock: now,
 	}}})
 }
 
-// Subscribe implements the service: it accepts every map with the schema of the node.
+// Subscribe implements the service. It accepts every map with the schema of the node.
 func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -130,7 +133,7 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 	if first.GetHello() == nil {
 		return errors.New("no hello")
 	}
-	v := &conversation{stream: stream}
+	v := &outboundStream{stream: stream}
 	err = v.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
 		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: m.Self},
 	}})
@@ -138,10 +141,10 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 		return err
 	}
 	ctx, cancel := context.WithCancel(stream.Context())
-	var talking sync.WaitGroup
-	defer talking.Wait()
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer cancel()
-	outlets := make(map[uint32]*Outlet)
+	maps := make(map[uint32]*OutboundMap)
 	for {
 		r, err := stream.Recv()
 		if err != nil {
@@ -149,18 +152,18 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 		}
 		switch {
 		case r.GetClockProbe() != nil:
-			err = v.tick(r.GetClockProbe())
+			err = v.answerProbe(r.GetClockProbe())
 		case r.GetSubscribe() != nil:
 			s := r.GetSubscribe()
-			o := &Outlet{Index: s.GetMap(), Map: s.GetName(), To: first.GetHello().GetSelf().GetNode(), m: m, conversation: v}
-			outlets[o.Index] = o
+			o := &OutboundMap{Index: s.GetMap(), Map: s.GetName(), To: first.GetHello().GetSelf().GetNode(), m: m, outboundStream: v}
+			maps[o.Index] = o
 			if err = o.accept(s.GetSchema()); err == nil {
-				m.subscribed.Add(1)
-				talking.Go(func() { o.live(ctx) })
+				m.subscriptions.Add(1)
+				running.Go(func() { o.run(ctx) })
 			}
-		case m.opts.Hear != nil:
-			for _, o := range outlets {
-				m.opts.Hear(o, r)
+		case m.opts.OnRequest != nil:
+			for _, o := range maps {
+				m.opts.OnRequest(o, r)
 			}
 		}
 		if err != nil {
@@ -169,18 +172,18 @@ func (m *Member) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) 
 	}
 }
 
-func (o *Outlet) accept(schema *mapsyncv1.Schema) error {
+func (o *OutboundMap) accept(schema *mapsyncv1.Schema) error {
 	return o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{
 		Map: o.Index, Generation: 7, Reset_: true, Schema: schema,
 	}}})
 }
 
-// heartbeat is the pause between signs of life.
+// heartbeat is the interval between heartbeats.
 const heartbeat = 500 * time.Millisecond
 
-// live sends what Talk does and then signs of life.
-func (o *Outlet) live(ctx context.Context) {
-	if o.m.opts.Talk != nil && o.m.opts.Talk(ctx, o) != nil {
+// run calls OnSubscribe and then sends heartbeats.
+func (o *OutboundMap) run(ctx context.Context) {
+	if o.m.opts.OnSubscribe != nil && o.m.opts.OnSubscribe(ctx, o) != nil {
 		return // the stream has ended
 	}
 	tick := time.NewTicker(heartbeat)
@@ -197,17 +200,17 @@ func (o *Outlet) live(ctx context.Context) {
 	}
 }
 
-// Batch sends changes by these owners, which follow on the last.
-func (o *Outlet) Batch(owners []*mapsyncv1.Incarnation, deltas []*mapsyncv1.Delta, caughtUp bool) error {
+// Batch sends deltas of these owners, with positions that continue from the last batch.
+func (o *OutboundMap) Batch(owners []*mapsyncv1.Incarnation, deltas []*mapsyncv1.Delta, caughtUp bool) error {
 	previous := o.Position
 	o.Position += uint64(max(len(deltas), 1))
-	return o.Raw(&mapsyncv1.Batch{
+	return o.SendBatch(&mapsyncv1.Batch{
 		Map: o.Index, Origin: o.m.Self, PreviousPosition: previous, Position: o.Position,
 		Owners: owners, Deltas: deltas, CaughtUp: caughtUp,
 	})
 }
 
-// Raw sends a batch as it is.
-func (o *Outlet) Raw(b *mapsyncv1.Batch) error {
+// SendBatch sends a batch unchanged.
+func (o *OutboundMap) SendBatch(b *mapsyncv1.Batch) error {
 	return o.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: b}})
 }

@@ -12,7 +12,7 @@ type Records struct {
 	encoder *schema.Encoder
 }
 
-// NewRecords returns that of a map with the given sizes in bytes.
+// NewRecords returns the Records of a map with the given sizes in bytes.
 func NewRecords(name string, keySize, valueSize int) (*Records, error) {
 	e, err := schema.NewEncoder(schema.FromSizes(name, keySize, valueSize), nil)
 	if err != nil {
@@ -21,7 +21,8 @@ func NewRecords(name string, keySize, valueSize int) (*Records, error) {
 	return &Records{e}, nil
 }
 
-// Update returns the delta that gives a key a value. The owner is an index into the batch's.
+// Update returns the delta that sets a key to a value. The owner is an index into the batch's
+// owners.
 func (r *Records) Update(key, value []byte, owner uint32, version uint64) *mapsyncv1.Delta {
 	return &mapsyncv1.Delta{
 		Key: r.key(key), Value: r.encoder.AppendValue(nil, value, &schema.Times{}), Version: version, Owner: owner,
@@ -29,7 +30,7 @@ func (r *Records) Update(key, value []byte, owner uint32, version uint64) *mapsy
 	}
 }
 
-// Delete returns the delta that deletes a key.
+// Delete returns the delta that deletes a key. The owner is an index into the batch's owners.
 func (r *Records) Delete(key []byte, owner uint32, version uint64) *mapsyncv1.Delta {
 	return &mapsyncv1.Delta{Key: r.key(key), Version: version, Owner: owner, Operation: mapsyncv1.Operation_OPERATION_DELETE}
 }
@@ -37,12 +38,12 @@ func (r *Records) Delete(key []byte, owner uint32, version uint64) *mapsyncv1.De
 func (r *Records) key(key []byte) []byte {
 	encoded, err := r.encoder.AppendKey(nil, key)
 	if err != nil {
-		panic(err) // a key without types has nothing that cannot be encoded
+		panic(err) // unreachable: a key without types can always be encoded
 	}
 	return encoded
 }
 
-// Schema is the wire form of the schema of a map without BTF.
+// Schema returns the wire form of the schema of a map without BTF. The sizes are in bytes.
 func Schema(name string, keySize, valueSize uint32) *mapsyncv1.Schema {
 	half := func(name string, size uint32) *mapsyncv1.MessageType {
 		return &mapsyncv1.MessageType{Name: name, Size: size, Fields: []*mapsyncv1.Field{{

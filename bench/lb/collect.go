@@ -12,8 +12,8 @@ import (
 	"mapsync/bench/lb/bpf"
 )
 
-// maxIdle bounds the entries that one walk of the collector remembers; what
-// is over waits for the next walk.
+// maxIdle limits the idle entries that one scan of the collector collects. The next scan collects
+// the remaining ones.
 const maxIdle = 16384
 
 // States and flags of lb.h that user space reads.
@@ -29,18 +29,18 @@ const (
 
 // Stats is a snapshot of a balancer's counters since it was loaded.
 type Stats struct {
-	Forwarded uint64 // packets rewritten and sent on
+	Forwarded uint64 // packets rewritten and forwarded
 	New       uint64 // flows created
 	Closed    uint64 // flows that the data plane deleted
-	NoEntry   uint64 // segments to the service of no known flow
+	NoEntry   uint64 // segments to the service without a flow entry
 	Full      uint64 // SYNs dropped because the map was full
-	NoBackend uint64 // SYNs dropped for want of a backend
+	NoBackend uint64 // SYNs dropped because no backend was available
 	Idle      uint64 // entries that the collector deleted
 }
 
-// Collect walks the map every CollectEvery and deletes idle entries, by bpf(2)
-// and one by one, until ctx ends; it then returns nil. It is the only reader
-// and writer in user space. A walk that fails ends it with an error.
+// Collect scans the map every CollectEvery and deletes idle entries one by one with bpf(2), until
+// ctx ends; then it returns nil. It is the only reader and writer of the map in user space. If a
+// scan fails, Collect returns the error.
 func (b *Balancer) Collect(ctx context.Context) error {
 	tick := time.NewTicker(b.cfg.CollectEvery)
 	defer tick.Stop()
@@ -50,7 +50,7 @@ func (b *Balancer) Collect(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		deleted, err := b.sweep()
+		deleted, err := b.collectOnce()
 		if err != nil {
 			return fmt.Errorf("collect idle entries: %w", err)
 		}
@@ -58,9 +58,9 @@ func (b *Balancer) Collect(ctx context.Context) error {
 	}
 }
 
-// sweep is one walk. Deleting waits until the walk is over, as a deleted key
-// would send it back to the start.
-func (b *Balancer) sweep() (int, error) {
+// collectOnce makes one scan. It deletes after the end of the iteration, because a deleted key
+// would restart the iteration.
+func (b *Balancer) collectOnce() (int, error) {
 	now, err := bootTime()
 	if err != nil {
 		return 0, err
@@ -96,7 +96,7 @@ func findIdle[V any](m *ebpf.Map, now uint64, entryOf func(*V) Entry) ([]bpf.LBC
 		if !entry.isIdle(now) {
 			continue
 		}
-		var other V // one that is gone is idle since ever
+		var other V // a missing entry counts as idle
 		err := m.Lookup(reverseKey(&key, &entry.Nat), &other)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil, fmt.Errorf("look up other direction: %w", err)
@@ -105,9 +105,9 @@ func findIdle[V any](m *ebpf.Map, now uint64, entryOf func(*V) Entry) ([]bpf.LBC
 			idle = append(idle, key)
 		}
 	}
-	// A walk that deletions disturbed is not a failure: the next one goes on.
+	// An iteration that deletes have aborted is not a failure: the next scan continues.
 	if err := entries.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
-		return nil, fmt.Errorf("walk entries: %w", err)
+		return nil, fmt.Errorf("iterate over entries: %w", err)
 	}
 	return idle, nil
 }
@@ -116,7 +116,7 @@ func (e *Entry) isIdle(now uint64) bool {
 	return now > e.LastUsed && now-e.LastUsed > e.IdleTimeout*uint64(time.Second)
 }
 
-// reverseKey is reverse_key of lb.bpf.c.
+// reverseKey corresponds to reverse_key of lb.bpf.c.
 func reverseKey(k *bpf.LBCtKey, nat *bpf.LBCtNat) *bpf.LBCtKey {
 	out := *k
 	out.Saddr, out.Daddr, out.Sport, out.Dport = k.Daddr, k.Saddr, k.Dport, k.Sport
@@ -129,7 +129,7 @@ func reverseKey(k *bpf.LBCtKey, nat *bpf.LBCtNat) *bpf.LBCtKey {
 	return &out
 }
 
-// bootTime returns what bpf_ktime_get_ns returns: CLOCK_MONOTONIC.
+// bootTime returns the same clock as bpf_ktime_get_ns: CLOCK_MONOTONIC, in ns.
 func bootTime() (uint64, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -138,7 +138,7 @@ func bootTime() (uint64, error) {
 	return uint64(ts.Nano()), nil
 }
 
-// Stats reads the counters, also while Collect runs.
+// Stats reads the counters. It may be called while Collect runs.
 func (b *Balancer) Stats() (Stats, error) {
 	out := Stats{Idle: b.idle.Load()}
 	for i, field := range []*uint64{

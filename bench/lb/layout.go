@@ -11,18 +11,17 @@ import (
 	"mapsync/bench/lb/bpf"
 )
 
-// Layout says how the load balancer lays out the values of its
-// connection-tracking map, as one release of it or the other does.
+// Layout is the layout of the values of the load balancer's connection-tracking map. Each release
+// of the load balancer has one layout.
 type Layout string
 
-// The layouts: LayoutNext moves counters, widens numbers, adds fields and has
-// another size.
+// The layouts. LayoutNext moves counters, widens numbers, adds fields and has another size.
 const (
 	LayoutV1   Layout = "v1"
 	LayoutNext Layout = "next"
 )
 
-// Entry is what both layouts know of one direction of a flow, in the wider type.
+// Entry has the fields of one direction of a flow that both layouts have, in the wider types.
 type Entry struct {
 	LastUsed, Created uint64 // CLOCK_MONOTONIC, ns
 	Packets, Bytes    uint64
@@ -53,7 +52,7 @@ func entryOfNext(v *bpf.LBNextCtValue) Entry {
 	}
 }
 
-// release is one compiled load balancer.
+// release is one release of the load balancer.
 type release struct {
 	object   func() []byte
 	load     func() (*ebpf.CollectionSpec, error)
@@ -61,7 +60,7 @@ type release struct {
 	forEach  func(m *ebpf.Map, fn func(*bpf.LBCtKey, *Entry)) error
 }
 
-// releases differ in the type of a value alone.
+// releases differ only in the type of a value.
 var releases = map[Layout]release{
 	LayoutV1:   releaseOf(bpf.LBObject, bpf.LoadLB, entryOfV1),
 	LayoutNext: releaseOf(bpf.LBNextObject, bpf.LoadLBNext, entryOfNext),
@@ -75,7 +74,7 @@ func releaseOf[V any](object func() []byte, load func() (*ebpf.CollectionSpec, e
 	}
 }
 
-// Validate returns an error for what is no layout.
+// Validate returns an error unless l is one of the layouts.
 func (l Layout) Validate() error {
 	if _, ok := releases[l]; !ok {
 		return fmt.Errorf("layout %q: choose %s or %s", l, LayoutV1, LayoutNext)
@@ -83,18 +82,18 @@ func (l Layout) Validate() error {
 	return nil
 }
 
-// Object returns the load balancer's BPF object file, which has the types of its
-// maps. It is the caller's. The layout must be valid.
+// Object returns the load balancer's BPF object file, which has the types of its maps. The caller
+// owns the slice. The layout must be valid.
 func (l Layout) Object() []byte { return slices.Clone(releases[l].object()) }
 
-// ForEach calls fn for each entry of a connection-tracking map of this layout,
-// which must be valid. It reads in batches, from kernel 5.6 on: such calls could
-// hide a data plane's writes from hooks. What fn gets is valid until it returns.
+// ForEach calls fn for each entry of a connection-tracking map of this layout, which must be valid.
+// It reads in batches, from kernel 5.6 on. Such calls can hide a data plane's writes from hooks.
+// The arguments of fn are valid until fn returns.
 func (l Layout) ForEach(m *ebpf.Map, fn func(*bpf.LBCtKey, *Entry)) error {
 	return releases[l].forEach(m, fn)
 }
 
-// readBatch is how many entries one system call of ForEach reads.
+// readBatch is the number of entries that one system call of ForEach reads.
 const readBatch = 4096
 
 func forEach[V any](m *ebpf.Map, entryOf func(*V) Entry, fn func(*bpf.LBCtKey, *Entry)) error {
@@ -118,10 +117,9 @@ func forEach[V any](m *ebpf.Map, entryOf func(*V) Entry, fn func(*bpf.LBCtKey, *
 	}
 }
 
-// KnowsRoles reports whether the kernel knows what the load balancer's source says of
-// the fields of a connection-tracking map: before 5.16 it keeps no decl tags. It needs
-// CAP_SYS_ADMIN.
-func KnowsRoles(m *ebpf.Map) (bool, error) {
+// HasFieldRoles reports whether the kernel's BTF of a connection-tracking map has the field roles
+// of the load balancer's source: kernels before 5.16 do not keep decl tags. It needs CAP_SYS_ADMIN.
+func HasFieldRoles(m *ebpf.Map) (bool, error) {
 	h, err := m.Handle()
 	if err != nil {
 		return false, fmt.Errorf("open types of map: %w", err)

@@ -1,13 +1,12 @@
-// Package lb is the load balancer under test: a small layer 4 NAT load balancer
-// for TCP over IPv4 in XDP, with a connection-tracking hash map like those of
-// real ones. Its data plane alone creates and closes entries and changes them
-// in place; user space only configures it and deletes what is idle. It knows
-// nothing of replication.
+// Package lb is the load balancer under test: a small layer 4 NAT load balancer for TCP over IPv4
+// in XDP. Its connection-tracking hash map is similar to those of real load balancers. Only its
+// data plane creates and closes entries and changes them in place. User space only configures it
+// and deletes idle entries. It has no code for replication.
 //
-// It stands on one leg: the router sends it what clients send to a service and
-// what backends answer, and gets every rewritten packet back on the same link.
-// The node should hold the services' addresses on its loopback, so that its
-// own stack resets connections that the map does not know.
+// It runs on one link. The router sends it the packets from clients to a service and the answers of
+// the backends, and receives every rewritten packet on the same link. The node should have the
+// services' addresses on its loopback interface, so that its network stack resets connections
+// without an entry in the map.
 package lb
 
 import (
@@ -31,37 +30,36 @@ import (
 	"mapsync/bench/lb/bpf"
 )
 
-// MapName is the name of the connection-tracking map, in the kernel and in the
-// pin directory, unless [Config] says another.
+// MapName is the default name of the connection-tracking map, in the kernel and in the pin
+// directory. [Config] can set another name.
 const MapName = "ct_map"
 
-// Mode says where XDP runs.
+// Mode is the XDP mode.
 type Mode string
 
-// The modes: ModeAuto takes the driver's XDP where it has one.
+// The modes. ModeAuto uses the driver's XDP if the driver supports it, otherwise generic XDP.
 const (
 	ModeAuto    Mode = "auto"
 	ModeNative  Mode = "native"
 	ModeGeneric Mode = "generic"
 )
 
-// Config is what a [Balancer] needs to know. Zero durations and a zero
-// MaxEntries take the defaults that the fields name.
+// Config configures a [Balancer]. Zero fields take the default at the end of their comment.
 type Config struct {
 	VIP      netip.AddrPort   // the one service, IPv4
 	Backends []netip.AddrPort // at least one, IPv4
 
 	Layout Layout // of the connection-tracking map; LayoutV1
-	Name   string // of that map, at most 15 bytes; MapName
+	Name   string // name of that map, at most 15 bytes; MapName
 
-	PinDir     string // existing directory on a bpffs; empty pins nothing
-	NewMap     bool   // replace a pinned map instead of going on with it
+	PinDir     string // existing directory on a bpffs; empty: no pin
+	NewMap     bool   // replace a pinned map instead of reusing it
 	MaxEntries uint32 // two for each connection; 262144
 
 	Handshake    time.Duration // idle limit of a half-open connection; 30 s
 	Established  time.Duration // idle limit of an open one; 30 min
 	Closing      time.Duration // idle limit of a half-closed one; 60 s
-	CollectEvery time.Duration // pause between two walks of the collector; 30 s
+	CollectEvery time.Duration // interval between two scans of the collector; 30 s
 
 	Logger *slog.Logger // required
 }
@@ -103,14 +101,13 @@ type Balancer struct {
 	cfg     Config
 	log     *slog.Logger
 	release release
-	objs    bpf.LBObjects // of either release: their names are the same
+	objs    bpf.LBObjects // of either release: both use the same names
 	links   []link.Link
 	idle    atomic.Uint64 // entries that the collector deleted
 }
 
-// New loads the program, tells it the service and its backends, and pins the
-// connection-tracking map. Nothing is attached yet. It needs CAP_BPF (or
-// CAP_SYS_ADMIN before 5.8) and CAP_NET_ADMIN.
+// New loads the program, configures the service and its backends, and pins the connection-tracking
+// map. It attaches no program. It needs CAP_BPF (or CAP_SYS_ADMIN before 5.8) and CAP_NET_ADMIN.
 func New(cfg Config) (*Balancer, error) {
 	cfg.setDefaults()
 	if err := cfg.validate(); err != nil {
@@ -174,9 +171,9 @@ func (b *Balancer) configure() error {
 	return nil
 }
 
-// Attach starts balancing on the named interface of the calling thread's
-// network namespace. The link lives as long as this process: the kernel
-// detaches the program when the process dies, however it dies.
+// Attach starts balancing on the named interface of the calling thread's network namespace. The
+// link exists as long as this process: the kernel detaches the program when the process ends for
+// any reason.
 func (b *Balancer) Attach(iface string, mode Mode) error {
 	dev, err := net.InterfaceByName(iface)
 	if err != nil {
@@ -205,11 +202,10 @@ func attach(prog *ebpf.Program, ifindex int, mode Mode) (link.Link, Mode, error)
 	return l, ModeGeneric, err
 }
 
-// AttachPass attaches a program that passes everything to the interface with
-// the given index in the calling thread's network namespace. A veth takes
-// XDP_TX frames from its peer only while it polls, which before 5.13 it does
-// only with an XDP program of its own; the router's end of the leg needs it.
-// The caller closes the link.
+// AttachPass attaches a program that passes all packets to the interface with the given index in
+// the calling thread's network namespace. The router's end of the load balancer's link needs it. A
+// veth accepts XDP_TX frames from its peer only while it polls. Before kernel 5.13 it polls only
+// with its own XDP program. The caller closes the link.
 func AttachPass(ifindex int) (link.Link, error) {
 	prog, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 		Name: "pass", Type: ebpf.XDP, License: "Dual BSD/GPL",
@@ -226,11 +222,11 @@ func AttachPass(ifindex int) (link.Link, error) {
 	return l, nil
 }
 
-// Map returns the connection-tracking map. It belongs to b.
+// Map returns the connection-tracking map. b owns it; callers must not close it.
 func (b *Balancer) Map() *ebpf.Map { return b.objs.CtMap }
 
-// Close detaches and frees everything but the pin, which stays for the next
-// balancer, like the map behind it. Call it once, after Collect has returned.
+// Close detaches the program and frees everything except the pin. The pin and its map remain for
+// the next balancer. Close must be called once, after Collect has returned.
 func (b *Balancer) Close() error {
 	errs := make([]error, 0, len(b.links)+1)
 	for _, l := range b.links {
@@ -239,7 +235,7 @@ func (b *Balancer) Close() error {
 	return errors.Join(append(errs, b.objs.Close())...)
 }
 
-// beAddr and bePort give values whose bytes in memory are in network order.
+// beAddr and bePort return values whose bytes in memory are in network order.
 func beAddr(a netip.Addr) uint32 {
 	b := a.As4()
 	return binary.NativeEndian.Uint32(b[:])

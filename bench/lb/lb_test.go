@@ -15,7 +15,7 @@ import (
 	"mapsync/bench/lb/bpf"
 )
 
-// What an XDP program answers, from enum xdp_action.
+// Return codes of an XDP program, from enum xdp_action.
 const (
 	xdpDrop = 1
 	xdpPass = 2
@@ -50,7 +50,7 @@ func testBalancer(t *testing.T, cfg Config) *Balancer {
 	return b
 }
 
-// send runs one segment through the program and returns what comes out.
+// send runs one segment through the program and returns its return code and output.
 func send(t *testing.T, b *Balancer, in segment) (uint32, segment) {
 	t.Helper()
 	verdict, out, err := b.objs.Lb.Test(in.bytes())
@@ -59,20 +59,20 @@ func send(t *testing.T, b *Balancer, in segment) (uint32, segment) {
 	}
 	seg, err := parseSegment(out)
 	if err != nil {
-		t.Fatalf("output of %s: %v", in, err)
+		t.Fatalf("parse output of %s: %v", in, err)
 	}
 	return verdict, seg
 }
 
-// mustSend is send for a segment that the balancer has to forward.
+// mustSend is like send, for a segment that the balancer must forward.
 func mustSend(t *testing.T, b *Balancer, in segment) segment {
 	t.Helper()
 	verdict, out := send(t, b, in)
 	if verdict != xdpTx {
-		t.Fatalf("%s: verdict %d, want XDP_TX", in, verdict)
+		t.Fatalf("return code for %s: got %d, want XDP_TX", in, verdict)
 	}
 	if out.srcMAC != balancerMAC || out.dstMAC != routerMAC {
-		t.Fatalf("%s does not go back to its sender: %s", in, out)
+		t.Fatalf("output of %s: got %s, want the sender's MAC as destination", in, out)
 	}
 	return out
 }
@@ -94,7 +94,7 @@ func eachLayout(t *testing.T, test func(t *testing.T, l Layout)) {
 	}
 }
 
-// open performs a handshake and returns the backend that was chosen.
+// open performs a handshake and returns the chosen backend.
 func open(t *testing.T, b *Balancer, client netip.AddrPort) netip.AddrPort {
 	t.Helper()
 	out := mustSend(t, b, segment{src: client, dst: testVIP, flags: flagSYN, seq: 100})
@@ -111,24 +111,24 @@ func testNewFlow(t *testing.T, l Layout) {
 	in := segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 100}
 	out := mustSend(t, b, in)
 	if out.src != testClient || (out.dst != testBackends[0] && out.dst != testBackends[1]) {
-		t.Fatalf("got %s > %s", out.src, out.dst)
+		t.Fatalf("forwarded SYN: got %s > %s, want the client > a backend", out.src, out.dst)
 	}
 	all := entries(t, b)
 	if len(all) != 2 {
-		t.Fatalf("%d entries, want one for each direction", len(all))
+		t.Fatalf("entries after a SYN: got %d, want one for each direction", len(all))
 	}
 	for key, value := range all {
 		if value.State != StateSynSent || testBackends[value.BackendID] != out.dst || value.IdleTimeout != 30 {
-			t.Errorf("%+v: %+v", key, value)
+			t.Errorf("entry of a new flow %+v: got %+v, want state SYN_SENT, idle timeout 30 and its backend", key, value)
 		}
 		if _, ok := all[*reverseKey(&key, &value.Nat)]; !ok {
-			t.Errorf("%+v has no other direction", key)
+			t.Errorf("entry %+v: the entry of the other direction is missing", key)
 		}
 	}
-	// The same SYN again is the same flow, whatever the random choice.
+	// A repeated SYN belongs to the same flow, independent of the random choice.
 	for range 20 {
 		if again := mustSend(t, b, in); again.dst != out.dst {
-			t.Fatalf("repeated SYN went to %s, then %s", out.dst, again.dst)
+			t.Fatalf("repeated SYN: got backends %s, then %s, want the same", out.dst, again.dst)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func testReplyIsRewritten(t *testing.T, l Layout) {
 	payload := bytes.Repeat([]byte("odd length!"), 13)
 	out := mustSend(t, b, segment{src: backend, dst: testClient, flags: flagACK, seq: 501, ack: 101, payload: payload})
 	if out.src != testVIP || out.dst != testClient || !bytes.Equal(out.payload, payload) {
-		t.Fatalf("got %s > %s, %d bytes", out.src, out.dst, len(out.payload))
+		t.Fatalf("forwarded answer: got %s > %s, %d bytes, want the service > the client, the same bytes", out.src, out.dst, len(out.payload))
 	}
 }
 
@@ -153,7 +153,7 @@ func TestAllBackendsAreUsed(t *testing.T) {
 	}
 	for _, be := range testBackends {
 		if used[be] < 8 {
-			t.Errorf("backend %s got %d of 64 flows", be, used[be])
+			t.Errorf("flows of backend %s: got %d of 64, want at least 8", be, used[be])
 		}
 	}
 }
@@ -168,22 +168,22 @@ func testStateChangesInPlace(t *testing.T, l Layout) {
 	for key, value := range entries(t, b) {
 		old, ok := before[key]
 		if !ok {
-			t.Fatalf("%+v is new: the state was not changed in place", key)
+			t.Fatalf("entry %+v: got a new entry, want a change of state in place", key)
 		}
 		if value.State != StateEstablished || value.IdleTimeout != 77 {
-			t.Errorf("state %d, idle timeout %d", value.State, value.IdleTimeout)
+			t.Errorf("open connection: got state %d, idle timeout %d, want established, 77", value.State, value.IdleTimeout)
 		}
 		if value.Direction == 1 {
 			if value.Packets != 1 {
-				t.Errorf("reply direction counts %d packets", value.Packets)
+				t.Errorf("packets of the reply direction: got %d, want 1", value.Packets)
 			}
 			continue
 		}
 		if value.Packets != old.Packets+1 || value.Bytes != old.Bytes+90 || value.LastUsed <= old.LastUsed {
-			t.Errorf("before %+v\nafter %+v", old, value)
+			t.Errorf("entry after a segment of 90 bytes: want one packet and 90 bytes more than %+v\ngot %+v", old, value)
 		}
 		if value.TCP[0].Seq != 151 || value.TCP[0].Ack != 501 {
-			t.Errorf("sequence numbers %+v", value.TCP)
+			t.Errorf("sequence numbers: got %+v, want 151, 501", value.TCP)
 		}
 	}
 }
@@ -196,11 +196,11 @@ func testClose(t *testing.T, l Layout) {
 		mustSend(t, b, segment{src: backend, dst: testClient, flags: flagFIN | flagACK, seq: 501, ack: 102})
 		for _, value := range entries(t, b) {
 			if value.State != StateClosing || value.IdleTimeout != 60 {
-				t.Errorf("half closed: state %d, idle timeout %d", value.State, value.IdleTimeout)
+				t.Errorf("half-closed connection: got state %d, idle timeout %d, want closing, 60", value.State, value.IdleTimeout)
 			}
 		}
 		if n := len(entries(t, b)); n != 2 {
-			t.Fatalf("%d entries before the last acknowledgement", n)
+			t.Fatalf("entries before the last acknowledgement: got %d, want 2", n)
 		}
 		mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 102, ack: 502})
 	}
@@ -217,11 +217,11 @@ func testClose(t *testing.T, l Layout) {
 			b := testBalancer(t, Config{Layout: l})
 			end(t, b, open(t, b, testClient))
 			if all := entries(t, b); len(all) != 0 {
-				t.Errorf("%d entries left: %+v", len(all), all)
+				t.Errorf("entries of a closed flow: got %d, want 0: %+v", len(all), all)
 			}
 			stats, err := b.Stats()
 			if err != nil || stats.Closed != 1 || stats.New != 1 {
-				t.Errorf("%+v, %v", stats, err)
+				t.Errorf("counters of one closed flow: got %+v, %v, want 1 new, 1 closed", stats, err)
 			}
 		})
 	}
@@ -236,12 +236,13 @@ func testPortReuseWhileClosing(t *testing.T, l Layout) {
 	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagSYN, seq: 9000})
 	for _, value := range entries(t, b) {
 		if value.State != StateSynSent {
-			t.Errorf("state %d of the new flow", value.State)
+			t.Errorf("state of the new flow: got %d, want SYN_SENT", value.State)
 		}
 	}
 }
 
-// Without an entry a segment is the stack's business: it answers with a reset.
+// TestUnknownFlowPasses checks that the program passes segments without an entry to the network
+// stack, which answers with a reset.
 func TestUnknownFlowPasses(t *testing.T) {
 	b := testBalancer(t, Config{})
 	for name, in := range map[string]segment{
@@ -251,14 +252,14 @@ func TestUnknownFlowPasses(t *testing.T) {
 	} {
 		verdict, out := send(t, b, in)
 		if verdict != xdpPass || out.src != in.src || out.dst != in.dst {
-			t.Errorf("%s: verdict %d, %s > %s", name, verdict, out.src, out.dst)
+			t.Errorf("unknown flow (%s): got return code %d, %s > %s, want XDP_PASS and an unchanged segment", name, verdict, out.src, out.dst)
 		}
 	}
 	if n := len(entries(t, b)); n != 0 {
-		t.Errorf("%d entries", n)
+		t.Errorf("entries of an unknown flow: got %d, want 0", n)
 	}
 	if stats, err := b.Stats(); err != nil || stats.NoEntry != 1 {
-		t.Errorf("%+v, %v", stats, err)
+		t.Errorf("counters of an unknown flow: got %+v, %v, want 1 without entry", stats, err)
 	}
 }
 
@@ -268,15 +269,15 @@ func TestFullMapDropsSYN(t *testing.T) {
 	open(t, b, netip.AddrPortFrom(testClient.Addr(), 2))
 	verdict, _ := send(t, b, segment{src: testClient, dst: testVIP, flags: flagSYN})
 	if verdict != xdpDrop {
-		t.Errorf("verdict %d", verdict)
+		t.Errorf("return code of a SYN with a full map: got %d, want XDP_DROP", verdict)
 	}
 	if n := len(entries(t, b)); n != 4 {
-		t.Errorf("%d entries: half a flow is left", n)
+		t.Errorf("entries of a full map: got %d, want 4", n)
 	}
 	if stats, err := b.Stats(); err != nil || stats.Full != 1 || stats.New != 2 {
-		t.Errorf("%+v, %v", stats, err)
+		t.Errorf("counters of a full map: got %+v, %v, want 1 full, 2 new", stats, err)
 	}
-	// The flows that are there are none the worse.
+	// The existing flows still work.
 	mustSend(t, b, segment{src: netip.AddrPortFrom(testClient.Addr(), 1), dst: testVIP, flags: flagACK, seq: 101, ack: 501})
 }
 
@@ -286,27 +287,27 @@ func testCollector(t *testing.T, l Layout) {
 	b := testBalancer(t, Config{Layout: l})
 	open(t, b, netip.AddrPortFrom(testClient.Addr(), 1))
 	open(t, b, netip.AddrPortFrom(testClient.Addr(), 2))
-	if n, err := b.sweep(); n != 0 || err != nil {
-		t.Fatalf("deleted %d of the living, %v", n, err)
+	if n, err := b.collectOnce(); n != 0 || err != nil {
+		t.Fatalf("collect entries in use: deleted %d, %v, want 0", n, err)
 	}
-	// The first connection goes idle in both directions, the second in one.
+	// The first connection becomes idle in both directions, the second in one.
 	for key, value := range entries(t, b) {
 		first := key.Sport == bePort(1) || key.Dport == bePort(1)
 		if first || value.Direction == 1 {
 			makeIdle(t, b, key)
 		}
 	}
-	if n, err := b.sweep(); n != 2 || err != nil {
-		t.Fatalf("deleted %d entries, %v; want the 2 of one connection", n, err)
+	if n, err := b.collectOnce(); n != 2 || err != nil {
+		t.Fatalf("collect idle entries: deleted %d, %v, want the 2 of one connection", n, err)
 	}
 	for key := range entries(t, b) {
 		if key.Sport != bePort(2) && key.Dport != bePort(2) {
-			t.Errorf("%+v is left", key)
+			t.Errorf("after the collection: got entry %+v, want only those of the second connection", key)
 		}
 	}
 }
 
-// makeIdle changes what the collector goes by.
+// makeIdle changes the fields that the collector uses.
 func makeIdle(t *testing.T, b *Balancer, key bpf.LBCtKey) {
 	t.Helper()
 	v1, next := new(bpf.LBCtValue), new(bpf.LBNextCtValue)
@@ -324,8 +325,8 @@ func makeIdle(t *testing.T, b *Balancer, key bpf.LBCtKey) {
 	}
 }
 
-// What only the next release keeps, it keeps up to date.
-func TestNextKeepsMore(t *testing.T) {
+// TestNextLayoutFields checks the updates of the fields that only LayoutNext has.
+func TestNextLayoutFields(t *testing.T) {
 	b := testBalancer(t, Config{Layout: LayoutNext})
 	open(t, b, testClient)
 	lookup := func() (values [2]bpf.LBNextCtValue) {
@@ -337,21 +338,21 @@ func TestNextKeepsMore(t *testing.T) {
 		return values
 	}
 	before := lookup()
-	if m := before[0].Mark; m == 0 || m != before[1].Mark { // 0 is as likely as any other of 2^32
-		t.Errorf("marks %d and %d", m, before[1].Mark)
+	if m := before[0].Mark; m == 0 || m != before[1].Mark { // a mark of 0 has a probability of 1 in 2^32
+		t.Errorf("marks of both directions: got %d and %d, want the same, not 0", m, before[1].Mark)
 	}
 	if v := before[0]; v.RxTime < v.Created || v.RxTime >= v.LastUsed {
-		t.Errorf("created at %d, last SYN at %d, last segment, an empty one, at %d", v.Created, v.RxTime, v.LastUsed)
+		t.Errorf("times after an empty segment: got creation %d, last SYN %d, last segment %d, want ascending times", v.Created, v.RxTime, v.LastUsed)
 	}
 	mustSend(t, b, segment{src: testClient, dst: testVIP, flags: flagACK, seq: 101, ack: 501, payload: []byte("x")})
 	if v := lookup()[0]; v.RxTime != v.LastUsed || v.RxTime <= before[0].RxTime || v.Mark != before[0].Mark {
-		t.Errorf("before %+v\nafter %+v", before[0], v)
+		t.Errorf("entry after a segment with payload: want a new receive time and the mark of %+v\ngot %+v", before[0], v)
 	}
 }
 
-func TestRolesAreKnown(t *testing.T) {
+func TestHasFieldRoles(t *testing.T) {
 	eachLayout(t, func(t *testing.T, l Layout) {
-		known, err := KnowsRoles(testBalancer(t, Config{Layout: l}).Map())
+		known, err := HasFieldRoles(testBalancer(t, Config{Layout: l}).Map())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -364,20 +365,20 @@ func TestRolesAreKnown(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tags := major > 5 || major == 5 && minor >= 16; known != tags {
-			t.Errorf("roles are known: %v, the kernel has decl tags: %v", known, tags)
+			t.Errorf("HasFieldRoles: got %v, want %v", known, tags)
 		}
 	})
 }
 
 func TestUnknownLayoutIsRefused(t *testing.T) {
 	if _, err := New(Config{VIP: testVIP, Backends: testBackends, Layout: "v3", Logger: slog.New(slog.DiscardHandler)}); err == nil {
-		t.Error("layout v3 is loaded")
+		t.Error("New with layout v3: got no error, want one")
 	}
 }
 
 func TestSizes(t *testing.T) {
 	k, v1, next := binary.Size(bpf.LBCtKey{}), binary.Size(bpf.LBCtValue{}), binary.Size(bpf.LBNextCtValue{})
 	if k != 48 || v1 != 176 || next != 152 {
-		t.Errorf("key %d bytes, values %d and %d bytes", k, v1, next)
+		t.Errorf("sizes: got key %d, values %d and %d bytes, want 48, 176 and 152", k, v1, next)
 	}
 }

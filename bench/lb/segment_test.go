@@ -21,7 +21,7 @@ var (
 	balancerMAC = [6]byte{2, 0, 0, 0, 0, 2}
 )
 
-// segment is a TCP segment in an Ethernet frame. The MACs are set by parsing.
+// segment is a TCP segment in an Ethernet frame. Only parseSegment sets the MACs.
 type segment struct {
 	srcMAC, dstMAC [6]byte
 	src, dst       netip.AddrPort
@@ -34,8 +34,8 @@ func (s segment) String() string {
 	return fmt.Sprintf("%s > %s flags %#x seq %d ack %d, %d bytes", s.src, s.dst, s.flags, s.seq, s.ack, len(s.payload))
 }
 
-// bytes gives the frame from the router with full checksums, as a sender
-// without offload does.
+// bytes returns the frame from the router with complete checksums, as sent by a sender without
+// offload.
 func (s segment) bytes() []byte {
 	frame := make([]byte, ethLen+ipLen+tcpLen, ethLen+ipLen+tcpLen+len(s.payload))
 	frame = append(frame, s.payload...)
@@ -59,7 +59,7 @@ func (s segment) bytes() []byte {
 	return frame
 }
 
-// parseSegment reads a frame and refuses wrong checksums.
+// parseSegment parses a frame. It returns an error for wrong checksums.
 func parseSegment(frame []byte) (segment, error) {
 	var s segment
 	if len(frame) < ethLen+ipLen+tcpLen {
@@ -81,7 +81,7 @@ func parseSegment(frame []byte) (segment, error) {
 	return s, nil
 }
 
-// pseudoSum sums a TCP segment with its pseudo header.
+// pseudoSum returns the checksum of a TCP segment with its pseudo header.
 func pseudoSum(ip []byte) uint16 {
 	return sum(ip[ipLen:], uint32(sum(ip[12:20], 0))+6+uint32(len(ip)-ipLen))
 }

@@ -1,6 +1,6 @@
-// Package process starts this program again in another role: as a daemon that a feed drives, or as
-// part of a load. Such a process has its own processor time, memory, goroutines and
-// descriptors, which can be measured.
+// Package process starts this program again in another role: as a daemon that is driven by an
+// injector, or as a part of a load. Such a process has separate processor time, memory, goroutines
+// and descriptors, which can be measured.
 package process
 
 import (
@@ -14,10 +14,10 @@ import (
 	"sync"
 )
 
-// Child is this program in another role. It answers questions, one a line of its standard input,
-// each by one JSON value, and ends with its input.
+// Child is this program in another role. It reads questions from its standard input, one per line,
+// and answers each with one JSON value. It exits at the end of its input.
 type Child struct {
-	// Log is the end of its standard error.
+	// Log is the end of the child's standard error.
 	Log Tail
 
 	name string
@@ -26,8 +26,8 @@ type Child struct {
 	out  *json.Decoder
 }
 
-// StartChild starts a child whose role an environment variable has; start starts the command. The
-// caller closes it, also after an error.
+// StartChild starts a child with an environment variable that selects its role. start starts the
+// command. The caller closes the child, also after an error.
 func StartChild(name, variable, value string, start func(*exec.Cmd) error) (*Child, error) {
 	c := &Child{name: name}
 	self, err := os.Executable()
@@ -76,7 +76,7 @@ func (c *Child) Ask(question string, answer any) error {
 	return c.Receive(answer)
 }
 
-// Close ends the child and waits for its end. It may be nil.
+// Close ends the child and waits for its exit. The receiver may be nil.
 func (c *Child) Close() error {
 	if c == nil || c.cmd == nil {
 		return nil
@@ -88,7 +88,7 @@ func (c *Child) Close() error {
 	return err
 }
 
-// Tail keeps the last 8 KiB that are written to it.
+// Tail keeps the last 8 KiB that were written to it.
 type Tail struct {
 	mu   sync.Mutex
 	text []byte
@@ -96,7 +96,7 @@ type Tail struct {
 
 const tailBytes = 8 << 10
 
-// Write never fails.
+// Write implements io.Writer. It never fails.
 func (t *Tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -107,7 +107,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns what is kept.
+// String returns the kept text without surrounding white space.
 func (t *Tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -18,14 +18,14 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// variable holds the settings of the daemon that this process is to be.
-const variable = "MAPSYNC_BENCH_SYNCD"
+// syncdVariable is the environment variable with the settings of a daemon process.
+const syncdVariable = "MAPSYNC_BENCH_SYNCD"
 
-// RunSyncd is the daemon, without hooks, if this process was started by Start. It prints the ids of
-// its capture's maps, waits for a line on its standard input, then answers each line, and ends
-// with its input.
+// RunSyncd runs the daemon, without hooks, if Syncd.Start started this process. It prints the ids
+// of its capture's maps and waits for a line on its standard input. Then it answers each line, and
+// exits at the end of its input.
 func RunSyncd(answer func(question string) any) (asked bool, err error) {
-	text := os.Getenv(variable)
+	text := os.Getenv(syncdVariable)
 	if text == "" {
 		return false, nil
 	}
@@ -71,7 +71,7 @@ func announce(out *json.Encoder, c *capture.Capture) error {
 	ids := make(map[string]uint32)
 	for name, m := range c.Maps() {
 		if name == "perf" {
-			continue // no program of type syscall may use it
+			continue // programs of type syscall cannot use it
 		}
 		id, err := MapID(m)
 		if err != nil {
@@ -82,7 +82,7 @@ func announce(out *json.Encoder, c *capture.Capture) error {
 	return out.Encode(ids)
 }
 
-// MapID returns the kernel's number of a map.
+// MapID returns the kernel's id of a map.
 func MapID(m *ebpf.Map) (uint32, error) {
 	info, err := m.Info()
 	if err != nil {
@@ -95,25 +95,26 @@ func MapID(m *ebpf.Map) (uint32, error) {
 	return uint32(id), nil
 }
 
-// Address returns an address of loopback that no other process of this program uses.
+// Address returns a loopback address that no other process of this program uses.
 func Address(number int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
 }
 
-// Syncd is a daemon in a process of its own, with default settings but for its addresses and files.
+// Syncd is a daemon in a separate process, with default settings except for its addresses and
+// files.
 type Syncd struct {
 	*Child
 	Config config.Config
 	Client *daemon.Client
-	// Shared are the maps of its capture, for a feed.
+	// Shared are the maps of the daemon's capture, for an injector.
 	Shared map[string]*ebpf.Map
 
 	dir string
 }
 
-// NewSyncd makes the settings of the daemon number n (1, 2, ...) with a map of that name. The
-// caller may change them before Start, and closes it.
+// NewSyncd returns the settings of daemon number n (1, 2, ...) with a map of that name. The caller
+// may change them before Start, and closes the Syncd.
 func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 	id, err := MapID(m)
 	if err != nil {
@@ -135,13 +136,14 @@ func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 	return s, nil
 }
 
-// Start starts the process by start. It returns once the daemon sees what a feed reports.
+// Start starts the process with start. It returns after the daemon has begun to receive the changes
+// that an injector reports.
 func (s *Syncd) Start(start func(*exec.Cmd) error) error {
 	settings, err := json.Marshal(s.Config)
 	if err != nil {
 		return err
 	}
-	if s.Child, err = StartChild("syncd "+s.Config.NodeName, variable, string(settings), start); err != nil {
+	if s.Child, err = StartChild("syncd "+s.Config.NodeName, syncdVariable, string(settings), start); err != nil {
 		return err
 	}
 	var ids map[string]uint32
@@ -153,10 +155,10 @@ func (s *Syncd) Start(start func(*exec.Cmd) error) error {
 			return fmt.Errorf("open map %s of its capture: %w", name, err)
 		}
 	}
-	return s.Send("go on")
+	return s.Send("continue")
 }
 
-// Close ends the daemon and waits for its end. It may be nil.
+// Close ends the daemon and waits for its exit. The receiver may be nil.
 func (s *Syncd) Close() error {
 	if s == nil {
 		return nil

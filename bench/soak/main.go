@@ -1,9 +1,9 @@
-// Soak runs two daemons under short sessions for a long time and checks that they end as
-// they began: memory bounded and flat, nothing divergent, no goroutine or descriptor more
-// than at the start.
+// Soak runs two daemons under short sessions for a long time. At the end it checks that memory is
+// bounded and flat, that no entry is divergent, and that the numbers of goroutines and descriptors
+// have not grown.
 //
-// It needs no hooks, only the right to use bpf(2): a BPF program of type syscall creates
-// and deletes the sessions and reports each change by the hooks' own code.
+// It needs no hooks, only the permission to use bpf(2). A BPF program of type syscall creates and
+// deletes the sessions and reports each change with the hooks' own code.
 package main
 
 import (
@@ -19,10 +19,10 @@ import (
 
 type options struct {
 	duration time.Duration
-	warmUp   time.Duration // after which memory has to stay flat
-	rate     int           // sessions a second, each created and deleted
+	warmUp   time.Duration // memory has to stay flat after it
+	rate     int           // sessions per second, each created and deleted
 	lifetime time.Duration // of a session
-	every    time.Duration // between two samples
+	every    time.Duration // interval between two samples
 }
 
 func main() {

@@ -8,19 +8,19 @@ import (
 	"time"
 )
 
-// The bounds of memory: a multiple of what the live records take, and a fixed part for
-// everything else.
+// The limits of memory: a multiple of the size of the live records, and a fixed part for everything
+// else.
 const (
 	recordBytes = keySize + valueSize + 80 // of a live record, with its share of the index
 	liveFactor  = 2
 	fixedBytes  = 256 << 20
-	// Flat means that the most after the warm-up's first third is not above the most in that
-	// third by more than this.
+	// Memory is flat if the maximum after the first third of the time since the warm-up exceeds the
+	// maximum in that third by at most this much.
 	flatFactor = 1.1
 	flatBytes  = 16 << 20
 )
 
-// nodeSample is one daemon at one moment.
+// nodeSample is a sample of one daemon.
 type nodeSample struct {
 	usage
 	live, tombstones int
@@ -28,13 +28,13 @@ type nodeSample struct {
 	lost             uint64 // events lost since the start
 }
 
-// sample is both daemons at one moment.
+// sample is a sample of both daemons at one time.
 type sample struct {
 	at    time.Duration
 	nodes [2]nodeSample
 }
 
-// report is what a run has shown.
+// report is the result of a run.
 type report struct {
 	options    options
 	start, end [2]usage
@@ -58,19 +58,19 @@ func (s *sample) String() string {
 	return text
 }
 
-// judge returns what was not as it should be.
-func (r *report) judge() error {
-	if want := upTo(r.options.duration, r.options.rate) * 9 / 10; r.sessions < want {
+// check returns an error for each violated limit.
+func (r *report) check() error {
+	if want := sessionsAfter(r.options.duration, r.options.rate) * 9 / 10; r.sessions < want {
 		return fmt.Errorf("soak: %d sessions in %s, want %d: the machine is too slow", r.sessions, r.took.Round(time.Second), want)
 	}
 	var errs []error
 	for i := range r.start {
-		errs = append(errs, r.judgeMemory(i), r.judgeUsage(i))
+		errs = append(errs, r.checkMemory(i), r.checkUsage(i))
 	}
 	return errors.Join(errs...)
 }
 
-func (r *report) judgeUsage(node int) error {
+func (r *report) checkUsage(node int) error {
 	start, end := r.start[node], r.end[node]
 	if end.Goroutines > start.Goroutines || end.Descriptors > start.Descriptors {
 		return fmt.Errorf("n%d: %d goroutines and %d descriptors at the end, %d and %d at the start",
@@ -79,10 +79,10 @@ func (r *report) judgeUsage(node int) error {
 	return nil
 }
 
-// judgeMemory checks a daemon's memory in all samples.
-func (r *report) judgeMemory(node int) error {
-	warm := min(r.options.warmUp, r.options.duration/3)
-	early := warm + (r.options.duration-warm)/3
+// checkMemory checks a daemon's memory in all samples.
+func (r *report) checkMemory(node int) error {
+	warmUpEnd := min(r.options.warmUp, r.options.duration/3)
+	early := warmUpEnd + (r.options.duration-warmUpEnd)/3
 	var first, later uint64
 	for i := range r.samples {
 		s := &r.samples[i]
@@ -92,7 +92,7 @@ func (r *report) judgeMemory(node int) error {
 				node+1, s.at.Round(time.Second), n.RSS>>20, bound>>20, n.live, n.tombstones)
 		}
 		switch {
-		case s.at < warm:
+		case s.at < warmUpEnd:
 		case s.at < early:
 			first = max(first, n.RSS)
 		default:

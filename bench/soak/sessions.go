@@ -13,43 +13,43 @@ import (
 	"mapsync/syncd/table"
 )
 
-// The entries have the size of LoxiLB's conntrack map.
+// The entries have the size of the entries in LoxiLB's conntrack map, in bytes.
 const (
 	keySize   = 48
 	valueSize = 176
 )
 
-// tick is how often sessions are created and deleted.
+// tick is the interval at which sessions are created and deleted.
 const tick = 10 * time.Millisecond
 
-// maxBatch bounds the changes of one run of the feed.
+// maxBatch limits the changes of one run of the injector.
 const maxBatch = 4096
 
-// sessions creates and deletes sessions at a rate, as a load balancer's data plane does.
-type sessions struct {
-	feed       *feed.Feed
-	created    uint64 // sessions numbered below it exist or existed
-	deleted    uint64 // sessions numbered below it are deleted; deleted <= created
+// sessionLoad creates and deletes sessions at a rate, as a load balancer's data plane does.
+type sessionLoad struct {
+	injector   *feed.Injector
+	created    uint64 // sessions with lower numbers exist or existed
+	deleted    uint64 // sessions with lower numbers are deleted; deleted <= created
 	key, value []byte
 }
 
-func openSessions(m *ebpf.Map, shared map[string]*ebpf.Map) (*sessions, error) {
+func newSessionLoad(m *ebpf.Map, shared map[string]*ebpf.Map) (*sessionLoad, error) {
 	f, err := feed.Open(m, shared, feed.Options{Capacity: maxBatch})
 	if err != nil {
 		return nil, err
 	}
-	return &sessions{feed: f, key: make([]byte, keySize), value: make([]byte, valueSize)}, nil
+	return &sessionLoad{injector: f, key: make([]byte, keySize), value: make([]byte, valueSize)}, nil
 }
 
-// run makes sessions until ctx ends, which is not an error, and deletes those that are left. A run that
-// falls behind makes up for it: rate and lifetime hold on average.
-func (s *sessions) run(ctx context.Context, rate int, lifetime time.Duration) error {
+// run creates sessions until ctx ends, which is not an error, and then deletes the remaining ones.
+// A run that falls behind catches up, so that rate and lifetime hold on average.
+func (s *sessionLoad) run(ctx context.Context, rate int, lifetime time.Duration) error {
 	began := time.Now()
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	for ctx.Err() == nil {
 		elapsed := time.Since(began)
-		if err := s.advance(upTo(elapsed, rate), upTo(elapsed-lifetime, rate)); err != nil {
+		if err := s.advance(sessionsAfter(elapsed, rate), sessionsAfter(elapsed-lifetime, rate)); err != nil {
 			return err
 		}
 		select {
@@ -60,46 +60,46 @@ func (s *sessions) run(ctx context.Context, rate int, lifetime time.Duration) er
 	return s.advance(s.created, s.created)
 }
 
-// upTo returns how many sessions a rate makes in a time.
-func upTo(elapsed time.Duration, rate int) uint64 {
+// sessionsAfter returns the number of sessions that a rate creates in the elapsed time.
+func sessionsAfter(elapsed time.Duration, rate int) uint64 {
 	return uint64(max(0, elapsed.Seconds()) * float64(rate))
 }
 
-// advance creates sessions up to one number and deletes those up to another.
-func (s *sessions) advance(created, deleted uint64) error {
+// advance creates the sessions below the number created and deletes those below the number deleted.
+func (s *sessionLoad) advance(created, deleted uint64) error {
 	for s.created < created || s.deleted < deleted {
-		s.feed.Reset()
+		s.injector.Reset()
 		n := 0
 		for ; n < maxBatch/2 && s.created < created; n++ {
 			s.fill(s.created)
-			s.feed.Add(table.OpUpdate, table.ContextPacket, s.key, s.value)
+			s.injector.Add(table.OpUpdate, table.ContextPacket, s.key, s.value)
 			s.created++
 		}
 		for ; n < maxBatch && s.deleted < min(deleted, s.created); n++ {
 			s.fill(s.deleted)
-			s.feed.Add(table.OpDelete, table.ContextPacket, s.key, nil)
+			s.injector.Add(table.OpDelete, table.ContextPacket, s.key, nil)
 			s.deleted++
 		}
-		if failed, err := s.feed.Run(); err != nil || failed != 0 {
+		if failed, err := s.injector.Run(); err != nil || failed != 0 {
 			return fmt.Errorf("make sessions: %d refused by the map, %w", failed, err)
 		}
 	}
 	return nil
 }
 
-// fill sets key and value to those of a session. No two sessions have the same key.
-func (s *sessions) fill(n uint64) {
-	const odd = 0x9e3779b97f4a7c15 // spreads numbers, each to another one
+// fill sets key and value to those of session n. No two sessions have the same key.
+func (s *sessionLoad) fill(n uint64) {
+	const odd = 0x9e3779b97f4a7c15 // an odd multiplier maps different numbers to different numbers
 	binary.LittleEndian.PutUint64(s.key, n*odd)
 	binary.LittleEndian.PutUint64(s.key[40:], n)
 	binary.LittleEndian.PutUint64(s.value, n)
 	binary.LittleEndian.PutUint64(s.value[168:], n^odd)
 }
 
-func (s *sessions) close() error { return s.feed.Close() }
+func (s *sessionLoad) close() error { return s.injector.Close() }
 
-// sameContent returns an error if two kernel maps differ, and the number of entries that
-// the first one holds.
+// sameContent returns the number of entries in the first map. It returns an error if the two kernel
+// maps differ.
 func sameContent(a, b *ebpf.Map) (int, error) {
 	var key, value, other []byte
 	n := 0

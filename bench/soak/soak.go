@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// soak runs the sessions against two daemons. The report is nil if they could not be
-// started, else as complete as the run was.
+// soak runs the sessions against two daemons. The report is nil if the daemons could not be
+// started. After another error the report has the results up to the error.
 func soak(ctx context.Context, o options) (r *report, err error) {
 	p, err := startPair(ctx, o)
 	defer func() { err = errors.Join(err, p.close()) }()
@@ -18,31 +18,31 @@ func soak(ctx context.Context, o options) (r *report, err error) {
 		return nil, err
 	}
 	r = &report{options: o}
-	if r.start, err = p.settledUsage(ctx, nil); err != nil {
+	if r.start, err = p.lowestUsage(ctx, nil); err != nil {
 		return nil, err
 	}
 	if err := p.load(ctx, r); err != nil {
 		return r, err
 	}
-	if err := p.awaitEqual(ctx); err != nil {
+	if err := p.awaitInSync(ctx); err != nil {
 		return r, err
 	}
-	if r.end, err = p.settledUsage(ctx, &r.start); err != nil {
+	if r.end, err = p.lowestUsage(ctx, &r.start); err != nil {
 		return r, err
 	}
-	return r, r.judge()
+	return r, r.check()
 }
 
-// pair is two daemons and the sessions of the first one's load balancer.
+// pair is two daemons and the sessions of the first daemon's load balancer.
 type pair struct {
 	maps     [2]*ebpf.Map
 	nodes    [2]*syncd
-	sessions *sessions
+	sessions *sessionLoad
 }
 
 func startPair(ctx context.Context, o options) (*pair, error) {
 	p := new(pair)
-	// Twice what lives on average: the rate of sessions varies.
+	// Twice the average number of live entries: the rate of sessions varies.
 	room := uint32(2*o.lifetime.Seconds()*float64(o.rate)) + 4*maxBatch
 	for i := range p.maps {
 		m, err := ebpf.NewMap(&ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: room})
@@ -60,7 +60,7 @@ func startPair(ctx context.Context, o options) (*pair, error) {
 		}
 	}
 	var err error
-	p.sessions, err = openSessions(p.maps[0], p.nodes[0].Shared)
+	p.sessions, err = newSessionLoad(p.maps[0], p.nodes[0].Shared)
 	return p, err
 }
 
@@ -89,7 +89,7 @@ func (p *pair) load(ctx context.Context, r *report) error {
 	}
 }
 
-// sample looks at both daemons.
+// sample samples both daemons.
 func (p *pair) sample(ctx context.Context, at time.Duration) (s sample, err error) {
 	s.at = at
 	for i, node := range p.nodes {
@@ -110,12 +110,13 @@ func (p *pair) sample(ctx context.Context, at time.Duration) (s sample, err erro
 	return s, nil
 }
 
-// patience is how long daemons may take to come to rest after the load.
-const patience = 3 * time.Minute
+// convergeTimeout is the longest time that the daemons may take to converge after the load.
+const convergeTimeout = 3 * time.Minute
 
-// awaitEqual returns once the kernel maps are equal and both daemons agree on that.
-func (p *pair) awaitEqual(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+// awaitInSync returns after the kernel maps are equal and both daemons report that they are in
+// sync.
+func (p *pair) awaitInSync(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, convergeTimeout)
 	defer cancel()
 	for {
 		_, err := sameContent(p.maps[0], p.maps[1])
@@ -138,15 +139,16 @@ func (p *pair) awaitEqual(ctx context.Context) error {
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("wait until the nodes are equal: %w", err)
+			return fmt.Errorf("wait until the nodes are in sync: %w", err)
 		case <-time.After(500 * time.Millisecond):
 		}
 	}
 }
 
-// settledUsage returns the lowest usage of each node within a time, or the first that is not
-// above bound: connections and goroutines come and go.
-func (p *pair) settledUsage(ctx context.Context, bound *[2]usage) (least [2]usage, err error) {
+// lowestUsage returns the lowest usage of each node within 5 s: the numbers of connections and
+// goroutines vary. With a bound it returns as soon as the lowest usage of both nodes is within the
+// bound, at the latest after 30 s.
+func (p *pair) lowestUsage(ctx context.Context, bound *[2]usage) (least [2]usage, err error) {
 	looks := 20
 	if bound != nil {
 		looks = 120

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestSoak is a short form of the soak: two daemons, 5,000 sessions a second.
+// TestSoak is a short form of the soak: two daemons, 5,000 sessions per second.
 func TestSoak(t *testing.T) {
 	if err := features.HaveProgramType(ebpf.Syscall); errors.Is(err, ebpf.ErrNotSupported) {
 		t.Skip("this kernel has no syscall programs")
@@ -30,12 +30,12 @@ func TestSoak(t *testing.T) {
 		t.Fatal(err)
 	}
 	if middle := r.samples[len(r.samples)/2]; middle.nodes[1].live == 0 || r.sessions < 50_000 {
-		t.Errorf("%d sessions, amid them %s", r.sessions, middle.String())
+		t.Errorf("soak: got %d sessions, middle sample %s, want at least 50000 sessions and live entries", r.sessions, middle.String())
 	}
 }
 
-// TestJudge has runs judged that are not as they should be.
-func TestJudge(t *testing.T) {
+// TestReportCheck checks reports of runs that violate a limit.
+func TestReportCheck(t *testing.T) {
 	const mib = 1 << 20
 	for name, test := range map[string]struct {
 		change func(r *report)
@@ -66,9 +66,9 @@ func TestJudge(t *testing.T) {
 		r.start = [2]usage{{50, 40, 0}, {50, 40, 0}}
 		r.end = r.start
 		test.change(r)
-		err := r.judge()
+		err := r.check()
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %q", name, err, test.want)
+			t.Errorf("report (%s): got error %v, want %q", name, err, test.want)
 		}
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"mapsync/bench/process"
 )
 
-// usage is what a daemon's process uses.
+// usage is the resource use of a daemon's process.
 type usage struct {
 	Goroutines  int
 	Descriptors int
-	RSS         uint64 // bytes of memory
+	RSS         uint64 // resident memory, bytes
 }
 
-// runSyncd is the daemon if this process was started as one. It answers each line with its usage.
+// runSyncd runs the daemon if this process was started as one. It answers each line with its usage.
 func runSyncd() (asked bool, err error) {
 	return process.RunSyncd(func(string) any { return ownUsage() })
 }
@@ -30,11 +30,11 @@ func ownUsage() usage {
 	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
 		u.Descriptors = len(files)
 	}
-	u.RSS, _ = residentMemory(os.Getpid()) // 0 where it cannot be read: the check fails on it
+	u.RSS, _ = residentMemory(os.Getpid()) // 0 if it cannot be read: then the check fails
 	return u
 }
 
-// residentMemory returns the bytes of memory that a process has.
+// residentMemory returns the resident memory of a process in bytes.
 func residentMemory(pid int) (uint64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -47,7 +47,7 @@ func residentMemory(pid int) (uint64, error) {
 	return resident * uint64(os.Getpagesize()), nil
 }
 
-// syncd is a daemon in a process of its own.
+// syncd is a daemon in a separate process.
 type syncd struct{ *process.Syncd }
 
 // startSyncd starts daemon number 1 or 2 for a map. The caller closes it, also after an error.
@@ -64,7 +64,7 @@ func startSyncd(number int, m *ebpf.Map) (*syncd, error) {
 	return s, nil
 }
 
-// usage asks the daemon's process what it uses.
+// usage requests the resource use of the daemon's process.
 func (s *syncd) usage() (u usage, err error) {
 	err = s.Ask("usage", &u)
 	return u, err

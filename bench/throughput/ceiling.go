@@ -7,12 +7,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// batchEntries is the size of the blocks that are compared: of a bpf(2) batch, and
-// of a net/rpc call.
+// batchEntries is the number of entries in the compared blocks: a bpf(2) batch and a net/rpc call.
 const batchEntries = 8192
 
-// batchUpdate writes all entries with bare bpf(2) batches from one thread: what the
-// kernel's own hash insert takes, and the ceiling for everything that ends there.
+// batchUpdate writes all entries with plain bpf(2) batches from one thread. Its cost is that of the
+// kernel's own hash insert, which is the ceiling for every way into a kernel map.
 func batchUpdate(m *ebpf.Map, e *entries) error {
 	for at := 0; at < len(e.keys); at += batchEntries {
 		end := min(at+batchEntries, len(e.keys))
@@ -23,7 +22,7 @@ func batchUpdate(m *ebpf.Map, e *entries) error {
 	return nil
 }
 
-// ceiling writes all entries into an empty map, and then once more.
+// ceiling writes all entries into an empty map, and then a second time.
 func ceiling(e *entries) (fresh, again Sample, err error) {
 	m, err := newMap("ceiling", len(e.keys))
 	if err != nil {

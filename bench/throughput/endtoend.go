@@ -18,46 +18,45 @@ import (
 )
 
 const (
-	// feedPart is how many changes are made in one run of the feed.
-	feedPart = 2048
-	// recordBytes is what an event takes in the ring: the ring's own header, the
-	// event's, key and value.
+	// injectorBatch is the number of changes in one run of the injector.
+	injectorBatch = 2048
+	// recordBytes is the size of an event in the ring, in bytes: the ring's header, the event's
+	// header, key and value.
 	recordBytes = 8 + 24 + keySize + valueSize
-	// ringRoom is how many events may wait in the ring: three quarters of it, as the
-	// load balancer of a machine that keeps up would have it.
+	// ringRoom is the highest number of events that wait in the ring. It is three quarters of the
+	// ring, as on a machine whose capture keeps up with the load balancer.
 	ringRoom = capture.DefaultRingBytes / recordBytes * 3 / 4
 )
 
-// Pass is one generation of all entries on its way from the first map to the
-// second.
+// Pass is the replication of one generation of all entries from the first map to the second.
 type Pass struct {
 	DeltasPerSecond float64 `json:"deltas_per_second"`
 	Seconds         float64 `json:"seconds"`
-	// CPUSeconds is the processor time of everything, and FeedCPUSeconds the part
-	// of it in which the map was written and the events made: the load balancer's.
-	CPUSeconds     float64 `json:"cpu_seconds"`
-	FeedCPUSeconds float64 `json:"feed_cpu_seconds"`
-	// Allocations are those of the whole process, a delta.
+	// CPUSeconds is the total processor time. InjectorCPUSeconds is the part of it that writes the
+	// map and makes the events: the load balancer's part.
+	CPUSeconds         float64 `json:"cpu_seconds"`
+	InjectorCPUSeconds float64 `json:"injector_cpu_seconds"`
+	// Allocations are those of the whole process, per delta.
 	Allocations float64 `json:"allocations_per_delta"`
-	// Bursts is how many batches the second map was written in.
+	// Bursts is the number of batches written into the second map.
 	Bursts uint64 `json:"bursts"`
-	// Rechecks is how many keys the first node read again.
-	Rechecks uint64 `json:"rechecks"`
+	// Rereads is the number of keys that the first node reread.
+	Rereads uint64 `json:"rereads"`
 }
 
-// EndToEnd is what one run of a pair brought.
+// EndToEnd is the result of one run of a pair.
 type EndToEnd struct {
 	New     Pass `json:"new"`
 	Updated Pass `json:"updated"`
-	// HeapPerEntry is the Go memory of one node with all its parts, in bytes.
+	// HeapPerEntry is the Go memory of one node with all its parts, in bytes per entry.
 	HeapPerEntry float64 `json:"heap_per_entry"`
-	// TablePerEntry is the part of it that the table accounts for.
+	// TablePerEntry is the part of HeapPerEntry that the table accounts for, in bytes.
 	TablePerEntry float64 `json:"table_per_entry"`
 }
 
-// endToEnd carries n new entries and then an update of each from one kernel map to
-// the other, and verifies each time that the other holds them all. With a profile's
-// name it leaves a CPU profile of each.
+// endToEnd replicates n new entries and then an update of each from one kernel map to the other. It
+// verifies each time that the second map holds them all. If profile is not empty, it writes a CPU
+// profile of each pass to a file with this prefix.
 func endToEnd(ctx context.Context, n int, profile string) (result EndToEnd, err error) {
 	baseline := heap()
 	p, err := openPair(ctx, n)
@@ -77,11 +76,11 @@ func endToEnd(ctx context.Context, n int, profile string) (result EndToEnd, err 
 	return result, nil
 }
 
-// pass carries one generation. The time runs from the first write to the first map
-// until the second holds the last entry.
+// pass replicates one generation. It measures the time from the first write to the first map until
+// the second map holds the last entry.
 func (p *pair) pass(generation int, name string) (Pass, error) {
-	load(p.feed, p.n, generation)
-	bursts, rechecks := p.b.syncer.Stats().Bursts, p.a.syncer.Stats().Rechecks
+	load(p.injector, p.n, generation)
+	bursts, rereads := p.b.syncer.Stats().Bursts, p.a.syncer.Stats().Rereads
 	stop, err := startProfile(p.profile, name)
 	if err != nil {
 		return Pass{}, err
@@ -96,19 +95,19 @@ func (p *pair) pass(generation int, name string) (Pass, error) {
 	if err := errors.Join(err, stop()); err != nil {
 		return Pass{}, err
 	}
-	if err := p.complete(generation); err != nil {
+	if err := p.checkComplete(generation); err != nil {
 		return Pass{}, err
 	}
 	return Pass{
 		DeltasPerSecond: 1e9 / cost.Nanoseconds, Seconds: cost.Nanoseconds * float64(p.n) / 1e9,
-		CPUSeconds: cpu.Seconds(), FeedCPUSeconds: fed.Seconds(), Allocations: cost.Allocations,
-		Bursts:   p.b.syncer.Stats().Bursts - bursts,
-		Rechecks: p.a.syncer.Stats().Rechecks - rechecks,
+		CPUSeconds: cpu.Seconds(), InjectorCPUSeconds: fed.Seconds(), Allocations: cost.Allocations,
+		Bursts:  p.b.syncer.Stats().Bursts - bursts,
+		Rereads: p.a.syncer.Stats().Rereads - rereads,
 	}, nil
 }
 
-// carry writes the first map and waits until the second has it all. It returns the
-// processor time of the writing.
+// carry writes the first map and waits until the second map holds all entries. It returns the
+// processor time of the writes.
 func (p *pair) carry(generation int) (fed time.Duration, err error) {
 	done := make(chan time.Duration, 1)
 	p.group.Go(func() error {
@@ -124,7 +123,7 @@ func (p *pair) carry(generation int) (fed time.Duration, err error) {
 	return <-done, err
 }
 
-// startProfile begins a CPU profile if there is a name for it.
+// startProfile starts a CPU profile unless prefix is empty.
 func startProfile(prefix, name string) (stop func() error, err error) {
 	if prefix == "" {
 		return func() error { return nil }, nil
@@ -142,20 +141,20 @@ func startProfile(prefix, name string) (stop func() error, err error) {
 	}, nil
 }
 
-// write makes the changes that the feed holds, as fast as the ring takes them, and
-// returns the processor time that this took.
+// write makes the changes that the injector holds, as fast as the ring accepts them. It returns the
+// processor time of the writes.
 func (p *pair) write() (cpu time.Duration, err error) {
-	runtime.LockOSThread() // so that the thread's processor time is ours
+	runtime.LockOSThread() // so that the thread's processor time covers only this function
 	defer runtime.UnlockOSThread()
 	cpu = cpuTime(unix.RUSAGE_THREAD)
 	start := p.capture.Stats().Events
 	for at := 0; at < p.n && p.ctx.Err() == nil; {
-		if waiting := at - int(p.capture.Stats().Events-start); waiting > ringRoom-feedPart {
+		if waiting := at - int(p.capture.Stats().Events-start); waiting > ringRoom-injectorBatch {
 			time.Sleep(100 * time.Microsecond)
 			continue
 		}
-		part := min(feedPart, p.n-at)
-		failed, err := p.feed.RunPart(at, part)
+		part := min(injectorBatch, p.n-at)
+		failed, err := p.injector.RunPart(at, part)
 		if err != nil {
 			return 0, err
 		}
@@ -167,15 +166,15 @@ func (p *pair) write() (cpu time.Duration, err error) {
 	return cpuTime(unix.RUSAGE_THREAD) - cpu, nil
 }
 
-// complete fails if an event was lost or if the second map is not as it should be.
-func (p *pair) complete(generation int) error {
+// checkComplete fails if an event was lost or if the second map differs from the expected entries.
+func (p *pair) checkComplete(generation int) error {
 	if s := p.capture.Stats(); s.Lost() > 0 || s.SequenceGaps > 0 || s.Malformed > 0 {
 		return fmt.Errorf("check for losses: %d events lost, %d missing, %d malformed", s.Lost(), s.SequenceGaps, s.Malformed)
 	}
 	return verify(p.ctx, p.b.access, p.n, generation)
 }
 
-// watch has the capture send the changes of a map to a table.
+// watch makes the capture send the changes of a map to a table.
 func watch(c *capture.Capture, m *ebpf.Map, t *table.Table) error {
 	id, err := process.MapID(m)
 	if err != nil {

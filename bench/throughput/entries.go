@@ -14,22 +14,22 @@ import (
 	"mapsync/syncd/schema"
 )
 
-// The sizes of a connection-tracking entry as LoxiLB's ct_map has them, in bytes.
+// The sizes of a connection-tracking entry in LoxiLB's ct_map, in bytes.
 const (
 	keySize   = 48
 	valueSize = 176
 )
 
-// The BPF interface wants the size in the type.
+// The BPF interface needs the size in the type.
 type (
 	key   = [keySize]byte
 	value = [valueSize]byte
 )
 
-// firstClient is the address of entry 0; that of entry i is i further.
+// firstClient is the address of entry 0. The address of entry i is firstClient + i.
 const firstClient = 10 << 24
 
-// fillKey makes the key of entry i: a client's connection to one service.
+// fillKey sets b to the key of entry i: a client's connection to one service.
 func fillKey(b []byte, i int) {
 	k := (*lbbpf.LBCtKey)(unsafe.Pointer((*key)(b)))
 	*k = lbbpf.LBCtKey{
@@ -40,14 +40,14 @@ func fillKey(b []byte, i int) {
 	}
 }
 
-// numberOf returns i of a key.
+// numberOf returns the number i of the entry with this key.
 func numberOf(b []byte) int {
 	k := (*lbbpf.LBCtKey)(unsafe.Pointer((*key)(b)))
 	return int(bits.ReverseBytes32(k.Saddr[0]) - firstClient)
 }
 
-// fillValue makes the value that entry i has in a generation: an established
-// connection after a while of traffic.
+// fillValue sets b to the value of entry i in a generation: an established connection after some
+// traffic.
 func fillValue(b []byte, i, generation int) {
 	v := (*lbbpf.LBCtValue)(unsafe.Pointer((*value)(b)))
 	seed := mix(uint64(i)<<8 | uint64(generation))
@@ -65,7 +65,7 @@ func fillValue(b []byte, i, generation int) {
 	}
 }
 
-// mix is a step of SplitMix64.
+// mix is one step of SplitMix64.
 func mix(z uint64) uint64 {
 	z += 0x9e3779b97f4a7c15
 	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
@@ -73,7 +73,7 @@ func mix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// ctSchema returns what an entry is made of, as the load balancer's object file says.
+// ctSchema returns the schema of an entry, from the load balancer's object file.
 func ctSchema() (*schema.Schema, error) {
 	spec, err := lbbpf.LoadLB()
 	if err != nil {
@@ -83,13 +83,13 @@ func ctSchema() (*schema.Schema, error) {
 	return schema.FromTypes(mapName, m.Key, m.Value)
 }
 
-// entries are keys and values.
+// entries are keys and values. keys[i] belongs to values[i].
 type entries struct {
 	keys   []key
 	values []value
 }
 
-// makeEntries makes n entries as they are at first.
+// makeEntries returns n entries of generation 0.
 func makeEntries(n int) *entries {
 	e := &entries{keys: make([]key, n), values: make([]value, n)}
 	for i := range n {
@@ -99,8 +99,8 @@ func makeEntries(n int) *entries {
 	return e
 }
 
-// newMap creates a hash map with room for n entries. Room for all, and then some:
-// a preallocated hash map keeps free elements in lists of each CPU.
+// newMap creates a hash map with room for n entries. It adds spare elements, because a preallocated
+// hash map keeps free elements in per-CPU lists.
 func newMap(name string, n int) (*ebpf.Map, error) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{
 		Name: name, Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: uint32(n + n/8 + 1024),
@@ -111,8 +111,8 @@ func newMap(name string, n int) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// newTypedMap creates the load balancer's own connection-tracking map, whose types the
-// kernel knows, with room for n entries.
+// newTypedMap creates the load balancer's own connection-tracking map, with BTF, with room for n
+// entries.
 func newTypedMap(name string, n int) (*ebpf.Map, error) {
 	spec, err := lbbpf.LoadLB()
 	if err != nil {
@@ -127,14 +127,14 @@ func newTypedMap(name string, n int) (*ebpf.Map, error) {
 	return created, nil
 }
 
-// verify compares the map with the entries of a generation, byte by byte, and
-// fails unless it holds each of the n and nothing else.
+// verify compares the map with the n entries of a generation, byte by byte. It fails unless the map
+// holds exactly these entries.
 func verify(ctx context.Context, m *kmap.Map, n, generation int) error {
 	return verifyBut(ctx, m, n, generation, func(_, _ *value) {})
 }
 
-// verifyBut is verify, with what was read and what it should be handed to allow first, which may
-// change the latter.
+// verifyBut is like verify, but calls allow with the read and the expected value before it compares
+// them. allow may change the expected value.
 func verifyBut(ctx context.Context, m *kmap.Map, n, generation int, allow func(got, want *value)) error {
 	seen := make([]bool, n)
 	count := 0
@@ -166,8 +166,8 @@ func verifyBut(ctx context.Context, m *kmap.Map, n, generation int, allow func(g
 	return nil
 }
 
-// sameValue compares a value that was carried over with the one that was written. Time
-// stamps may be off by what the nodes' measurement of each other's clocks is.
+// sameValue compares a replicated value with the written one. Time stamps may differ by up to 1 ms,
+// the tolerance for the measured offset between the nodes' clocks.
 func sameValue(got, want *value) bool {
 	g, w := *(*lbbpf.LBCtValue)(unsafe.Pointer(got)), *(*lbbpf.LBCtValue)(unsafe.Pointer(want))
 	const tolerance = 1_000_000 // ns

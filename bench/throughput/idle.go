@@ -9,32 +9,32 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// idleBound is what a daemon may take of one core while nothing changes, in percent: 5 for
-// its scans, which is the default of scan-budget, and 1 for all else.
+// idleBound is the highest processor use of a daemon while no entry changes, in percent of one
+// core: 5 for its scans, which is the default of scan-budget, and 1 for everything else.
 const idleBound = 6
 
-// idleRest is the time between the last change and the beginning of the measurement: new
-// entries are read again for a while.
+// idleRest is the time between the last change and the start of the measurement: new entries are
+// reread for a while.
 const idleRest = 10 * time.Second
 
-// Idle is what a daemon costs while nothing changes, with default settings.
+// Idle is the cost of a daemon with default settings while no entry changes.
 type Idle struct {
-	Node    string  `json:"node"`
+	Kind    string  `json:"node"`
 	Seconds float64 `json:"seconds"`
-	// CPU is what it had of one core, in percent; Scans the part of it that went into
-	// comparing the kernel map with the table.
+	// CPU is the processor use of the daemon, in percent of one core. Scans is the part of it that
+	// compares the kernel map with the table.
 	CPU      float64 `json:"cpu_percent"`
 	Scans    float64 `json:"scans_cpu_percent"`
-	ScanTime float64 `json:"scan_seconds"` // that one took
-	// HeapPerEntry is the live Go memory of the process, all of it, and TablePerEntry
-	// what its table accounts for, in bytes.
+	ScanTime float64 `json:"scan_seconds"` // duration of one scan
+	// HeapPerEntry is the live Go memory of the whole process, in bytes per entry. TablePerEntry is
+	// the part that its table accounts for.
 	HeapPerEntry  float64 `json:"heap_per_entry"`
 	TablePerEntry float64 `json:"table_per_entry"`
 }
 
-// idles measures two daemons that hold n entries: one that found them in its map, and one
-// that was told.
-func idles(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
+// measureIdle measures two daemons that hold n entries. The first one read them from its map at
+// start. The second one received them from the first.
+func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
 	p, err := startNodes(ctx, n, n)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func idles(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error
 	if err != nil {
 		return nil, err
 	}
-	a, b, err := p.cost(func() error { return pause(ctx, limit) })
+	a, b, err := p.cpuShares(func() error { return pause(ctx, limit) })
 	if err != nil {
 		return nil, err
 	}
@@ -63,18 +63,18 @@ func idles(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error
 			return nil, err
 		}
 		all = append(all, Idle{
-			Node: []string{"found them in its map", "was told by a peer"}[i], Seconds: limit.Seconds(), CPU: []float64{a, b}[i],
+			Kind: []string{"read them from its map at start", "received them from a peer"}[i], Seconds: limit.Seconds(), CPU: []float64{a, b}[i],
 			Scans:         100 * float64(after[i].Scan.Entries-before[i].Scan.Entries) / limit.Seconds() * perEntry(&after[i]),
 			ScanTime:      after[i].Scan.Last,
 			HeapPerEntry:  float64(heap) / float64(n),
 			TablePerEntry: float64(after[i].Memory) / float64(n),
 		})
-		progress("  %s: %.2f %% of a core", all[i].Node, all[i].CPU)
+		progress("  %s: %.2f %% of a core", all[i].Kind, all[i].CPU)
 	}
 	return all, nil
 }
 
-// perEntry is the processor time that the last scan took for one entry, in seconds.
+// perEntry returns the processor time of the last scan per entry, in seconds.
 func perEntry(s *daemon.MapStatus) float64 {
 	return s.Scan.Work / float64(max(1, s.Live))
 }
@@ -94,7 +94,7 @@ func (p *nodes) scans(ctx context.Context) (maps [2]daemon.MapStatus, err error)
 	return maps, nil
 }
 
-// pause waits for a time.
+// pause waits for d, or until ctx ends.
 func pause(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():

@@ -13,32 +13,32 @@ import (
 	"mapsync/syncd/config"
 )
 
-// jitterBound is by how much p99.9 of the pings may be above that of an idle machine, in ms.
+// jitterBound is the limit of p99.9 of the pings above that of an idle machine, in ms.
 const jitterBound = 1
 
-// jitterJoins bounds the joins of a phase; each has a map of its own.
+// jitterJoins is the highest number of joins in a phase. Each join has its own map.
 const jitterJoins = 2
 
-// Jitter is how long pings through the load balancer took while something else went on.
+// Jitter is the duration of pings through the load balancer during a phase.
 type Jitter struct {
 	Latency
-	// Over is by how much p99.9 is above that of the idle machine, in ms.
+	// Over is the difference of p99.9 to that of the idle machine, in ms.
 	Over float64 `json:"p999_over_idle_ms"`
-	// Control says that a process that does nothing had as much of the processors as syncd has
-	// in another phase: what that costs is not syncd's.
+	// Control marks a control phase: an unrelated process uses the same share of the processors as
+	// syncd in another phase. syncd does not cause the delay in this phase.
 	Control bool `json:"control,omitempty"`
 }
 
-// jitterRun is what the phases share.
+// jitterRun is the state that the phases share.
 type jitterRun struct {
 	n      int
-	limit  time.Duration // of a phase
-	w      *network
+	limit  time.Duration // duration of a phase
+	net    *network
 	pinger *pinger
 	pings  int64
 }
 
-// phase is something that goes on while pings are counted.
+// phase is an activity that runs while pings are counted.
 type phase struct {
 	name    string
 	control bool
@@ -56,20 +56,21 @@ var phases = []phase{
 	{"control: two threads that spin", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 2) }},
 }
 
-// jitters pings through the load balancer, whose map holds n entries, while nothing else goes on, while
-// scans of the map follow one another, and while a peer joins and is told all of them. The phases
-// come in turn in every round, and each counts as in the round in the middle.
-func jitters(ctx context.Context, n, rounds int, limit time.Duration) (_ []Jitter, err error) {
+// measureJitter pings through the load balancer, whose map holds n entries, in several phases: on
+// an idle machine, during continuous scans of the map, and while a peer joins and receives all
+// entries. Each round runs all phases in turn. The result of each phase is that of the median
+// round.
+func measureJitter(ctx context.Context, n, rounds int, limit time.Duration) (_ []Jitter, err error) {
 	j := &jitterRun{n: n, limit: limit}
 	progress("jitter: building a network around a load balancer with %d entries", n)
-	if j.w, err = newNetwork(n); err != nil {
+	if j.net, err = newNetwork(n); err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, j.w.close()) }()
-	if err := batchUpdate(j.w.balancer.Map(), makeEntries(n)); err != nil {
+	defer func() { err = errors.Join(err, j.net.close()) }()
+	if err := batchUpdate(j.net.balancer.Map(), makeEntries(n)); err != nil {
 		return nil, err
 	}
-	if j.pinger, err = startPinger(j.w); err != nil {
+	if j.pinger, err = startPinger(j.net); err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, j.pinger.close()) }()
@@ -93,10 +94,10 @@ func jitters(ctx context.Context, n, rounds int, limit time.Duration) (_ []Jitte
 		all[i] = Jitter{Latency: counted[i][rounds/2], Control: p.control}
 		all[i].Over = all[i].P999 - all[0].P999
 	}
-	return all, j.complete()
+	return all, j.checkForwarded()
 }
 
-// phase runs one, and returns the pings that were counted.
+// phase runs one phase and returns the pings that were counted.
 func (j *jitterRun) phase(ctx context.Context, p phase) (Latency, error) {
 	if err := p.run(j, ctx); err != nil {
 		return Latency{}, err
@@ -111,7 +112,7 @@ func (j *jitterRun) idling(ctx context.Context) error {
 	return j.pinger.during(func() error { return pause(ctx, j.limit) })
 }
 
-// scanning pings while a daemon scans the map all the time.
+// scanning pings while a daemon scans the map continuously.
 func (j *jitterRun) scanning(ctx context.Context, budget float64) (err error) {
 	p, err := j.daemon(ctx, func(c *config.Config) { c.ScanInterval, c.ScanBudget = time.Millisecond, budget })
 	if err != nil {
@@ -126,7 +127,7 @@ func (j *jitterRun) scanning(ctx context.Context, budget float64) (err error) {
 
 // daemon starts a daemon with the load balancer's map.
 func (j *jitterRun) daemon(ctx context.Context, change func(*config.Config)) (*nodes, error) {
-	p := &nodes{n: j.n, mapA: j.w.balancer.Map()}
+	p := &nodes{n: j.n, mapA: j.net.balancer.Map()}
 	var err error
 	if p.a, err = startSyncd(1, p.mapA, change); err != nil {
 		return nil, err
@@ -141,9 +142,9 @@ func (j *jitterRun) spinning(ctx context.Context, threads int) error {
 	return spinning(threads, func() error { return j.idling(ctx) })
 }
 
-// joining pings while one peer after the other joins with an empty map. A peer is another machine: its
-// daemon does not run on the processor that serves the pings, and its map is there before,
-// since to make it is its load balancer's business.
+// joining pings while peers with an empty map join one after another. A peer represents another
+// machine. Therefore its daemon does not run on the processor that serves the pings. Its map is
+// created before, because its load balancer would create it.
 func (j *jitterRun) joining(ctx context.Context) (err error) {
 	var maps [jitterJoins]*ebpf.Map
 	for i := range maps {
@@ -168,24 +169,24 @@ func (j *jitterRun) joining(ctx context.Context) (err error) {
 			return b.awaitReady(ctx, 0)
 		})
 		counted += time.Since(began)
-		if err := errors.Join(err, b.close(), p.alone(ctx)); err != nil {
+		if err := errors.Join(err, b.close(), p.awaitAlone(ctx)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// otherCPUs starts a command on all processors but the one on which the pings are served.
+// otherCPUs starts a command on all processors except the one that serves the pings.
 var otherCPUs = startOn(func(cpu int) bool { return cpu != 0 })
 
-// complete fails unless the pings went through the load balancer's program.
-func (j *jitterRun) complete() error {
-	s, err := j.w.balancer.Stats()
+// checkForwarded fails unless the pings went through the load balancer's program.
+func (j *jitterRun) checkForwarded() error {
+	s, err := j.net.balancer.Stats()
 	if err != nil {
 		return err
 	}
 	if j.pings == 0 || s.Forwarded < 2*uint64(j.pings) || s.NoEntry > 0 {
-		return fmt.Errorf("check the pings' way: %d pings, and the load balancer has forwarded %d packets", j.pings, s.Forwarded)
+		return fmt.Errorf("check pings: %d pings, but the load balancer has forwarded %d packets", j.pings, s.Forwarded)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"mapsync/internal/netns"
 )
 
-// The addresses of the network whose load balancer is pinged through. The router sends it
-// what goes to the service, and what the backend answers.
+// The addresses of the network for the pings. The router sends the load balancer the packets to the
+// service and the answers of the backend.
 //
 //	client ---- router ---- backend
 //	              |
@@ -26,17 +26,17 @@ const (
 	balancerAddr, balancerGate = "10.11.0.2", "10.11.0.1"
 	serviceAddr                = "10.14.0.1"
 	servicePort, backendPort   = 80, 8080
-	replyTable                 = 100 // routes of what the backend answers
+	replyTable                 = 100 // routes of the backend's answers
 )
 
-// network is the load balancer under test and all that is around it.
+// network is the load balancer under test and its environment.
 type network struct {
 	client, router, backend, node *netns.NS
-	poll                          link.Link // lets the router's link take XDP_TX frames
+	poll                          link.Link // makes the router's link accept XDP_TX frames
 	balancer                      *lb.Balancer
 }
 
-// newNetwork builds it, with room for n entries in the connection-tracking map.
+// newNetwork builds the network, with room for n entries in the connection-tracking map.
 func newNetwork(n int) (_ *network, err error) {
 	w := &network{}
 	defer func() {
@@ -60,7 +60,7 @@ func newNetwork(n int) (_ *network, err error) {
 	if err := w.wire(); err != nil {
 		return nil, err
 	}
-	return w, w.balance(n)
+	return w, w.startBalancer(n)
 }
 
 func (w *network) wire() error {
@@ -71,17 +71,17 @@ func (w *network) wire() error {
 		w.router.Sysctl("net.ipv4.ip_forward", "1"),
 		w.router.Route(serviceAddr+"/32", balancerAddr),
 		w.divert(),
-		// Checksums are complete where the load balancer changes them, as on a wire.
+		// Checksums are complete on the load balancer's link, as on a wire.
 		w.router.TxChecksum("balancer", false),
 	)
 }
 
-// connect joins the router and another namespace, whose default route it becomes.
+// connect links the router and another namespace, and makes the router its default route.
 func (w *network) connect(port, gate string, ns *netns.NS, addr string) error {
 	if err := netns.Veth(w.router, port, ns, "eth0"); err != nil {
 		return err
 	}
-	know := func(a *netns.NS, dev string, b *netns.NS, other, ip string) error {
+	pinNeighbour := func(a *netns.NS, dev string, b *netns.NS, other, ip string) error {
 		mac, err := b.MAC(other)
 		if err != nil {
 			return err
@@ -90,12 +90,12 @@ func (w *network) connect(port, gate string, ns *netns.NS, addr string) error {
 	}
 	return errors.Join(
 		w.router.Addr(port, gate+"/24"), ns.Addr("eth0", addr+"/24"), w.router.Up(port), ns.Up("eth0"),
-		know(w.router, port, ns, "eth0", addr), know(ns, "eth0", w.router, port, gate),
+		pinNeighbour(w.router, port, ns, "eth0", addr), pinNeighbour(ns, "eth0", w.router, port, gate),
 		ns.Route("default", gate),
 	)
 }
 
-// divert sends what the backend answers to the load balancer.
+// divert routes the backend's answers to the load balancer.
 func (w *network) divert() error {
 	rule := netlink.NewRule()
 	rule.IifName, rule.Table, rule.Family, rule.Priority = "backend", replyTable, netlink.FAMILY_V4, replyTable
@@ -108,8 +108,8 @@ func addrPort(addr string, port uint16) netip.AddrPort {
 	return netip.AddrPortFrom(netip.MustParseAddr(addr), port)
 }
 
-// balance starts the load balancer.
-func (w *network) balance(n int) (err error) {
+// startBalancer creates the load balancer with room for n entries and attaches it.
+func (w *network) startBalancer(n int) (err error) {
 	w.balancer, err = lb.New(lb.Config{
 		VIP: addrPort(serviceAddr, servicePort), Backends: []netip.AddrPort{addrPort(backendAddr, backendPort)},
 		MaxEntries: uint32(n + n/8 + 1024), Logger: slog.New(slog.DiscardHandler),

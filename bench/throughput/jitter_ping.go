@@ -23,12 +23,12 @@ import (
 	"mapsync/internal/netns"
 )
 
-// pingVariable makes a process one end of the pings, or a burden: "ping ADDRESS", "echo ADDRESS" or
-// "spin THREADS".
+// pingVariable is the environment variable that makes a process one end of the pings, or a
+// processor load. Its values are "ping ADDRESS", "echo ADDRESS" and "spin THREADS".
 const pingVariable = "MAPSYNC_THROUGHPUT_PING"
 
 const (
-	// pingFlows TCP connections through the load balancer have a ping each pingEvery.
+	// pingFlows TCP connections through the load balancer send one ping each per pingEvery.
 	pingFlows = 20
 	pingEvery = 10 * time.Millisecond
 	pingBytes = 64
@@ -49,7 +49,7 @@ func runPing() (asked bool, err error) {
 	return true, fmt.Errorf("role %q is unknown", role)
 }
 
-// echo sends back whatever comes on any connection.
+// echo sends all received bytes back on their connection.
 func echo(address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
@@ -71,7 +71,7 @@ func echo(address string) error {
 	return err
 }
 
-// spin keeps threads busy and does nothing.
+// spin keeps threads busy without useful work.
 func spin(threads string) error {
 	n, err := strconv.Atoi(threads)
 	if err != nil {
@@ -89,15 +89,15 @@ func spin(threads string) error {
 	return err
 }
 
-// pings counts round trips while it is told to.
+// pings counts round trips while on is set. mu protects all fields.
 type pings struct {
 	mu    sync.Mutex
 	on    bool
 	times *hdrhistogram.Histogram
 }
 
-// ping pings over a number of connections, and answers "on", "off", both by true, and "take", by what
-// was counted since the last one.
+// ping sends pings on several connections. It answers the questions "on" and "off" with true, and
+// "take" with the pings since the last "take".
 func ping(address string) error {
 	p := &pings{times: newHistogram()}
 	var flows errgroup.Group
@@ -135,7 +135,7 @@ func (p *pings) answer(line string) any {
 	return true
 }
 
-// flow pings over one connection, at its own moments.
+// flow sends pings on one connection, with its own time offset.
 func (p *pings) flow(conn net.Conn, offset time.Duration, stop <-chan struct{}) error {
 	time.Sleep(offset)
 	tick := time.NewTicker(pingEvery)
@@ -160,8 +160,8 @@ func (p *pings) flow(conn net.Conn, offset time.Duration, stop <-chan struct{}) 
 	}
 }
 
-// count counts a round trip, and those that would have begun meanwhile had it not
-// taken so long.
+// count records a round trip. It also records the pings that would have started during a long round
+// trip.
 func (p *pings) count(took time.Duration) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,12 +171,12 @@ func (p *pings) count(took time.Duration) error {
 	return p.times.RecordCorrectedValue(int64(took), int64(pingEvery))
 }
 
-// realtime starts a command in a namespace, on the first processor, and with a priority above all
-// ordinary processes if that is allowed: the ends of a connection are other machines, whom what
-// the load balancer's machine is busy with does not keep waiting.
+// realtime starts a command in a namespace, on the first processor. If permitted, the command runs
+// with a priority above all ordinary processes. The ends of a connection represent other machines,
+// which other work on the load balancer's machine does not delay.
 func realtime(ns *netns.NS, allowed *bool) func(*exec.Cmd) error {
 	return func(cmd *exec.Cmd) error {
-		return ns.Do(func() error { // on a thread of its own
+		return ns.Do(func() error { // on a separate thread
 			fifo := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 10}
 			*allowed = unix.SchedSetAttr(0, &fifo, 0) == nil
 			err := startOn(func(cpu int) bool { return cpu == 0 })(cmd)
@@ -189,7 +189,8 @@ func realtime(ns *netns.NS, allowed *bool) func(*exec.Cmd) error {
 	}
 }
 
-// startOn starts a command that may run on some processors only; on any if there is but one.
+// startOn starts a command that may run only on some processors. On a machine with one processor it
+// may run there.
 func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
 	return func(cmd *exec.Cmd) (err error) {
 		runtime.LockOSThread()
@@ -213,7 +214,7 @@ func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
 	}
 }
 
-// pinger pings through the load balancer of a network.
+// pinger sends pings through the load balancer of a network.
 type pinger struct {
 	echo, ping *process.Child
 	realtime   bool
@@ -249,7 +250,7 @@ func (p *pinger) during(fn func() error) error {
 	return errors.Join(err, p.ping.Ask("off", &ok))
 }
 
-// take returns what was counted since the last one.
+// take returns the pings that were counted since the last call.
 func (p *pinger) take(name string) (l Latency, err error) {
 	err = p.ping.Ask("take", &l)
 	l.Name = name
@@ -258,10 +259,10 @@ func (p *pinger) take(name string) (l Latency, err error) {
 
 func (p *pinger) close() error { return errors.Join(p.ping.Close(), p.echo.Close()) }
 
-// spinning runs fn beside threads that are busy with nothing.
+// spinning runs fn while another process keeps the given number of threads busy.
 func spinning(threads int, fn func() error) error {
 	var up string
-	c, err := process.StartChild("a burden", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
+	c, err := process.StartChild("a spinning process", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
 	if err == nil {
 		err = c.Receive(&up)
 	}

@@ -13,36 +13,35 @@ import (
 	"mapsync/syncd/kmap"
 )
 
-// joinTraffic is how many changes a second go on at the first node while another joins.
-const joinTraffic = 5000
+// joinChangeRate is the number of changes per second at the first node while another node joins.
+const joinChangeRate = 5000
 
-// joinBound is how many times as long as a bare copy a join may take.
+// joinBound is the limit of the duration of a join, as a multiple of a bare copy.
 const joinBound = 4
 
-// Join is how long it took a node with an empty map to become ready beside one whose map
-// is full.
+// Join is the time for a node with an empty map to become ready beside a node whose map is full.
 type Join struct {
-	Traffic int `json:"changes_per_second"` // that went on meanwhile
-	// Seconds is from the start of the process until it said that it was ready.
+	Traffic int `json:"changes_per_second"` // at the first node during the join
+	// Seconds is the time from the start of the process until it reported ready.
 	Seconds float64 `json:"seconds"`
-	// BareSeconds is what bpf(2) takes to copy the same entries into another map of this
-	// machine, by batches from one thread.
+	// BareSeconds is the time for bpf(2) to copy the same entries into another map of this machine,
+	// in batches from one thread.
 	BareSeconds float64 `json:"bare_seconds"`
 	Ratio       float64 `json:"ratio"`
-	// JoinerCPU and TellerCPU are processor seconds of the two daemons.
+	// JoinerCPU and SenderCPU are the processor times of the two daemons, in seconds.
 	JoinerCPU float64 `json:"joiner_cpu_seconds"`
-	TellerCPU float64 `json:"teller_cpu_seconds"`
+	SenderCPU float64 `json:"sender_cpu_seconds"`
 }
 
-// joins has a node join one that holds n entries, again and again, and returns the join
-// in the middle by its ratio. Each has its own bare copy to compare with.
-func joins(ctx context.Context, n, rounds int) (_ *Join, err error) {
+// measureJoins makes a node join another one that holds n entries, several times. It returns the
+// join with the median ratio. Each join has its own bare copy for comparison.
+func measureJoins(ctx context.Context, n, rounds int) (_ *Join, err error) {
 	p, err := startFirst(ctx, n, n)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	stop, err := p.trafficAt(ctx, joinTraffic)
+	stop, err := p.trafficAt(ctx, joinChangeRate)
 	if err != nil {
 		return nil, err
 	}
@@ -54,19 +53,19 @@ func joins(ctx context.Context, n, rounds int) (_ *Join, err error) {
 		progress("join %d of %d: %.2f s, a bare copy %.2f s", i+1, rounds, all[i].Seconds, all[i].BareSeconds)
 	}
 	slices.SortFunc(all, func(a, b Join) int { return int(1e6 * (a.Ratio - b.Ratio)) })
-	return &all[rounds/2], errors.Join(stop(), p.a.flawless(ctx))
+	return &all[rounds/2], errors.Join(stop(), p.a.checkNoLosses(ctx))
 }
 
-// trafficAt has the first node's load balancer make so many changes a second until stop.
+// trafficAt makes the first node's load balancer make rate changes per second until stop.
 func (p *nodes) trafficAt(ctx context.Context, rate int) (stop func() error, err error) {
-	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: mostAtOnce})
+	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: maxStepChanges})
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {
-		d := driver{traffic: &events{n: p.n, rate: rate, stride: strideOf(p.n), feed: f}, began: time.Now()}
+		d := driver{traffic: &events{n: p.n, rate: rate, stride: strideOf(p.n), injector: f}, began: time.Now()}
 		err := d.run(ctx, time.Hour)
 		if errors.Is(err, context.Canceled) {
 			err = nil
@@ -79,9 +78,9 @@ func (p *nodes) trafficAt(ctx context.Context, rate int) (stop func() error, err
 	}, nil
 }
 
-// join has the second node join with an empty map, and leave.
+// join makes the second node join with an empty map, and leave.
 func (p *nodes) join(ctx context.Context) (j Join, err error) {
-	j.Traffic = joinTraffic
+	j.Traffic = joinChangeRate
 	if j.BareSeconds, err = p.bareCopy(); err != nil {
 		return j, err
 	}
@@ -98,26 +97,26 @@ func (p *nodes) join(ctx context.Context) (j Join, err error) {
 	if err != nil {
 		return j, err
 	}
-	defer func() { err = errors.Join(err, b.close(), p.alone(ctx)) }()
+	defer func() { err = errors.Join(err, b.close(), p.awaitAlone(ctx)) }()
 	if err := b.awaitReady(ctx, 0); err != nil {
 		return j, err
 	}
 	j.Seconds = time.Since(b.began).Seconds()
 	j.Ratio = j.Seconds / j.BareSeconds
 	if err := holdsAll(ctx, m, p.n); err != nil {
-		return j, fmt.Errorf("a node that says that it is ready: %w", err)
+		return j, fmt.Errorf("check a node that reports ready: %w", err)
 	}
 	joiner, err := b.cpu()
 	if err != nil {
 		return j, err
 	}
-	teller, err := p.a.cpu()
-	j.JoinerCPU, j.TellerCPU = joiner.Seconds(), (teller - before).Seconds()
+	sender, err := p.a.cpu()
+	j.JoinerCPU, j.SenderCPU = joiner.Seconds(), (sender - before).Seconds()
 	return j, err
 }
 
-// alone waits until the first node has seen the other leave.
-func (p *nodes) alone(ctx context.Context) error {
+// awaitAlone waits until the first node has detected that the other one has left.
+func (p *nodes) awaitAlone(ctx context.Context) error {
 	const patience = 30 * time.Second
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(10 * time.Millisecond) {
 		if s, err := p.a.Client.Status(ctx); err != nil {
@@ -129,8 +128,7 @@ func (p *nodes) alone(ctx context.Context) error {
 	return fmt.Errorf("wait for the second node to leave: not within %s", patience)
 }
 
-// bareCopy copies the first map into another by bpf(2) batches, and returns the seconds
-// that it took.
+// bareCopy copies the first map into another by bpf(2) batches. It returns the duration in seconds.
 func (p *nodes) bareCopy() (seconds float64, err error) {
 	m, err := newTypedMap("copy", p.n)
 	if err != nil {
@@ -156,7 +154,8 @@ func (p *nodes) bareCopy() (seconds float64, err error) {
 	return seconds, holdsAll(context.Background(), m, p.n)
 }
 
-// holdsAll fails unless the map holds each of n entries as it was or as traffic has changed it since.
+// holdsAll fails unless the map holds each of n entries, unchanged or as changed by the traffic
+// since.
 func holdsAll(ctx context.Context, m *ebpf.Map, n int) error {
 	access, err := kmap.Open(m, kmap.Options{})
 	if err != nil {

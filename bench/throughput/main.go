@@ -1,7 +1,8 @@
-// Throughput measures the way of a delta from one kernel map to another, each step
-// of it, and what other ways of carrying deltas would do, in one run on one
-// machine. It needs no hooks, only the right to use bpf(2): a BPF program of type
-// syscall writes the first map and reports each change by the hooks' own code.
+// Throughput measures the replication of a delta from one kernel map to another, each of its steps,
+// and other ways to send deltas. It measures all of them in one run on one machine.
+//
+// It needs no hooks, only the permission to use bpf(2). A BPF program of type syscall writes the
+// first map and reports each change with the hooks' own code.
 package main
 
 import (
@@ -19,15 +20,15 @@ import (
 )
 
 type options struct {
-	entries int
-	rounds  int
-	race    time.Duration
-	latency time.Duration
-	idle    time.Duration
-	jitter  time.Duration
-	only    string
-	json    string
-	profile string
+	entries     int
+	rounds      int
+	alternative time.Duration
+	latency     time.Duration
+	idle        time.Duration
+	jitter      time.Duration
+	only        string
+	json        string
+	profile     string
 }
 
 func main() {
@@ -35,11 +36,11 @@ func main() {
 	var o options
 	flag.IntVar(&o.entries, "entries", 1_000_000, "entries of the maps; a million take 2 GB of memory")
 	flag.IntVar(&o.rounds, "rounds", 5, "repetitions; medians are printed")
-	flag.DurationVar(&o.race, "race", time.Second, "time for each comparison in each round")
+	flag.DurationVar(&o.alternative, "alternative", time.Second, "time for each alternative in each round")
 	flag.StringVar(&o.json, "json", "", "file to write the figures to, as JSON")
 	flag.StringVar(&o.profile, "profile", "", "write CPU profiles of the last two end-to-end passes to `prefix`.new and prefix.updates")
 	flag.DurationVar(&o.latency, "latency", 20*time.Second, "time for each kind of changes whose latency is measured")
-	flag.DurationVar(&o.idle, "idle", 65*time.Second, "time for which idle nodes are measured; they look at all they have once a minute")
+	flag.DurationVar(&o.idle, "idle", 65*time.Second, "time for which idle nodes are measured; each audits its table once a minute")
 	flag.DurationVar(&o.jitter, "jitter", 4*time.Second, "time for each phase of pings, in each of up to three rounds")
 	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else: "+strings.Join(partNames(), ","))
 	flag.Parse()
@@ -51,8 +52,8 @@ func main() {
 	}
 }
 
-// runRole makes this process what another one has started it for, and does not return
-// then.
+// runRole runs the role for which another process started this one. In this case it does not
+// return.
 func runRole() {
 	for _, role := range []func() (asked bool, err error){runPeer, runSyncd, runPing} {
 		asked, err := role()
@@ -66,8 +67,8 @@ func runRole() {
 	}
 }
 
-// run fails only when something is wrong: an entry that differs, an event lost.
-// Being slow is no failure.
+// run returns an error only for incorrect results: an entry that differs or a lost event. A slow
+// result is not an error.
 func run(ctx context.Context, o options) error {
 	if o.entries < batchEntries || o.rounds < 1 || flag.NArg() > 0 {
 		return fmt.Errorf("measure %d entries %d times: at least %d and 1, and no further arguments", o.entries, o.rounds, batchEntries)
@@ -80,7 +81,7 @@ func run(ctx context.Context, o options) error {
 	if err := r.measure(ctx, o); err != nil {
 		return err
 	}
-	r.judge()
+	r.checkTargets()
 	if err := r.write(os.Stdout); err != nil {
 		return fmt.Errorf("print report: %w", err)
 	}
@@ -90,14 +91,14 @@ func run(ctx context.Context, o options) error {
 	return r.save(o.json)
 }
 
-// steps measures each step of the way alone.
+// steps measures each step of the replication separately.
 func (r *Report) steps(ctx context.Context, o options) error {
 	for _, part := range []struct {
 		name string
 		run  func() ([]Step, error)
 	}{
 		{"kernel events", func() ([]Step, error) { return eventSteps(o.entries, o.rounds) }},
-		{"the way into the table", func() ([]Step, error) { return drainSteps(o.entries, o.rounds) }},
+		{"capture to table", func() ([]Step, error) { return drainSteps(o.entries, o.rounds) }},
 		{"the codec", func() ([]Step, error) { return codecSteps(o.entries, o.rounds) }},
 		{"reading and writing maps", func() ([]Step, error) { return mapSteps(ctx, makeEntries(o.entries), o.rounds) }},
 	} {
@@ -111,12 +112,12 @@ func (r *Report) steps(ctx context.Context, o options) error {
 	return nil
 }
 
-// race measures what is compared with each other, in turn.
-func (r *Report) race(ctx context.Context, o options) error {
+// endToEnd measures the compared operations in turn.
+func (r *Report) endToEnd(ctx context.Context, o options) error {
 	e := makeEntries(o.entries)
 	var ends []EndToEnd
 	var fresh, again []Sample
-	others := make([][]Sample, len(rivals))
+	others := make([][]Sample, len(alternatives))
 	for round := range o.rounds {
 		progress("round %d of %d: end to end", round+1, o.rounds)
 		profile := ""
@@ -135,25 +136,25 @@ func (r *Report) race(ctx context.Context, o options) error {
 		}
 		fresh, again = append(fresh, a), append(again, b)
 		progress("  %.0f and %.0f are the ceiling", 1e9/a.Nanoseconds, 1e9/b.Nanoseconds)
-		for i := range rivals {
-			s, err := rivals[i].race(ctx, e, o.race)
+		for i := range alternatives {
+			s, err := alternatives[i].measure(ctx, e, o.alternative)
 			if err != nil {
 				return err
 			}
 			others[i] = append(others[i], s)
-			progress("  %.0f by %s", 1e9/s.Nanoseconds, rivals[i].name)
+			progress("  %.0f by %s", 1e9/s.Nanoseconds, alternatives[i].name)
 		}
 	}
 	end := medianEnd(ends)
 	r.EndToEnd = &end
 	r.CeilingNew, r.CeilingUpdate = rate("bpf(2) batches, new", median(fresh)), rate("bpf(2) batches, updates", median(again))
-	for i := range rivals {
-		r.Rivals = append(r.Rivals, rate(rivals[i].name, median(others[i])))
+	for i := range alternatives {
+		r.Alternatives = append(r.Alternatives, rate(alternatives[i].name, median(others[i])))
 	}
 	return nil
 }
 
-// medianEnd takes the median of each pass, and the memory of the last round.
+// medianEnd returns the median of each pass, and the memory of the last round.
 func medianEnd(ends []EndToEnd) EndToEnd {
 	pick := func(of func(*EndToEnd) Pass) Pass {
 		passes := make([]Pass, len(ends))

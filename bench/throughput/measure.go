@@ -10,7 +10,7 @@ import (
 	"mapsync/syncd/schema"
 )
 
-// Sample is what something cost, by unit.
+// Sample is the cost of one unit of an operation.
 type Sample struct {
 	Nanoseconds float64 `json:"ns"`
 	Allocations float64 `json:"allocs"`
@@ -21,8 +21,8 @@ func (s *Sample) add(o Sample) {
 	s.Allocations += o.Allocations
 }
 
-// measure runs fn once and divides what it cost by n. Allocations are those of the
-// whole process, so nothing else should be running.
+// measure runs fn once and divides its cost by n. Allocations are those of the whole process.
+// Therefore no other work should run in this process.
 func measure(n int, fn func() error) (Sample, error) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -36,7 +36,7 @@ func measure(n int, fn func() error) (Sample, error) {
 	}, err
 }
 
-// median returns the sample in the middle by time.
+// median returns the sample with the median time.
 func median(samples []Sample) Sample {
 	slices.SortFunc(samples, func(a, b Sample) int {
 		switch {
@@ -50,8 +50,8 @@ func median(samples []Sample) Sample {
 	return samples[len(samples)/2]
 }
 
-// interleave runs all trials in turn, again and again, so that what disturbs the
-// machine for a while disturbs them alike. It returns the median of each.
+// interleave runs all trials in turn, for a number of rounds, so that a temporary disturbance of
+// the machine affects all of them. It returns the median of each trial.
 func interleave(rounds int, trials []func() (Sample, error)) ([]Sample, error) {
 	all := make([][]Sample, len(trials))
 	for range rounds {
@@ -70,26 +70,26 @@ func interleave(rounds int, trials []func() (Sample, error)) ([]Sample, error) {
 	return medians, nil
 }
 
-// cpuTime returns the processor time spent so far by this process, or by the
-// calling thread (unix.RUSAGE_THREAD), in user and kernel mode.
+// cpuTime returns the processor time used so far by this process, or by the calling thread
+// (unix.RUSAGE_THREAD), in user and kernel mode.
 func cpuTime(who int) time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(who, &u); err != nil {
-		panic("read resource usage: " + err.Error()) // only a wrong argument fails
+		panic("read resource usage: " + err.Error()) // fails only for an invalid argument
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// heap returns the bytes of live Go memory.
+// heap returns the bytes of live Go memory. It collects garbage.
 func heap() uint64 {
 	runtime.GC()
-	runtime.GC() // the first leaves what pools still hold
+	runtime.GC() // frees the objects that pools still hold after the first collection
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.HeapAlloc
 }
 
-// wallClock turns the kernel's monotonic clock, which dates events, into wall time.
+// wallClock converts the kernel's monotonic clock, which dates events, to wall time.
 type wallClock struct {
 	offset int64 // ns
 }
@@ -100,13 +100,13 @@ func newWallClock() wallClock {
 
 func (c wallClock) now() int64 { return monotonic() + c.offset }
 
-// times says how the time stamps of entries relate to it.
+// times returns the offsets of the time stamps in entries.
 func (c wallClock) times() schema.Times { return schema.Times{Ktime: c.offset, Boottime: c.offset} }
 
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		panic("read CLOCK_MONOTONIC: " + err.Error()) // no Linux lacks it
+		panic("read CLOCK_MONOTONIC: " + err.Error()) // every Linux kernel has this clock
 	}
 	return ts.Nano()
 }

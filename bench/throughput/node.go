@@ -18,11 +18,11 @@ import (
 	"mapsync/syncd/table"
 )
 
-// mapName is what the nodes call the map that they replicate.
+// mapName is the name of the replicated map in the cluster.
 const mapName = "ct_map"
 
-// node is one end: a kernel map, its table, the writer between the two, and the
-// replicator. It is what a syncd has, without the daemon around it.
+// node is one end: a kernel map, its table, the syncer between the two, and the replicator. It has
+// the parts of a syncd without the daemon.
 type node struct {
 	owner    table.Owner
 	kernel   *ebpf.Map
@@ -71,7 +71,7 @@ func newNode(name string, n int, clock wallClock) (_ *node, err error) {
 	return d, err
 }
 
-// newTable makes a table as a daemon with default settings does, digests included.
+// newTable creates a table with the default settings of a daemon, digests included.
 func newTable(owner table.Owner) (*table.Table, error) {
 	types, err := ctSchema()
 	if err != nil {
@@ -93,7 +93,7 @@ func (d *node) peer() replicate.Peer {
 	return replicate.Peer{Node: d.owner.Node, Incarnation: d.owner.Incarnation, Addr: d.listener.Addr().String()}
 }
 
-// start runs the node in the group until ctx is done.
+// start runs the node in the group until ctx ends.
 func (d *node) start(ctx context.Context, group *errgroup.Group, peer replicate.Peer) {
 	d.repl.SetPeers([]replicate.Peer{peer})
 	group.Go(func() error { return d.syncer.Run(ctx) })
@@ -106,7 +106,7 @@ func (d *node) start(ctx context.Context, group *errgroup.Group, peer replicate.
 	})
 }
 
-// close frees what start does not.
+// close releases the resources that start does not release.
 func (d *node) close() error {
 	var errs []error
 	if d.access != nil {
@@ -118,9 +118,9 @@ func (d *node) close() error {
 	return errors.Join(errs...)
 }
 
-// state describes what a table is busy with, for when that does not end.
+// state describes the pending work of a table, for a timeout error.
 func (d *node) state() string {
 	s := d.table.Stats()
-	return fmt.Sprintf("%s: %d live, %d dirty, %d failed, %d rechecks, %d local, %d from peers",
-		d.owner.Node, s.Live, s.Dirty, s.Failed, s.Rechecks, s.LocalAccepted, s.RemoteAccepted)
+	return fmt.Sprintf("%s: %d live, %d dirty, %d failed, %d rereads, %d local, %d from peers",
+		d.owner.Node, s.Live, s.Dirty, s.Failed, s.PendingRereads, s.LocalAccepted, s.RemoteAccepted)
 }

@@ -9,16 +9,16 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// nodes are two whole daemons with typed maps, in processes of their own. The load
-// balancer of the first is a feed in this process.
+// nodes are two whole daemons with typed maps, in separate processes. An injector in this process
+// is the load balancer of the first daemon.
 type nodes struct {
 	n          int // entries that both hold
 	mapA, mapB *ebpf.Map
 	a, b       *syncd
 }
 
-// startNodes starts a daemon whose map holds n entries, then one whose map holds none, and
-// waits until both are ready. There is room for so many entries.
+// startNodes starts a daemon whose map holds n entries, then a daemon whose map is empty. It waits
+// until both are ready. The maps have room for the given number of entries.
 func startNodes(ctx context.Context, n, room int) (_ *nodes, err error) {
 	p, err := startFirst(ctx, n, room)
 	if err != nil {
@@ -38,7 +38,7 @@ func startNodes(ctx context.Context, n, room int) (_ *nodes, err error) {
 	return p, errors.Join(p.b.awaitReady(ctx, 1), p.a.awaitReady(ctx, 1))
 }
 
-// startFirst starts the first of them alone.
+// startFirst starts only the first daemon.
 func startFirst(ctx context.Context, n, room int) (_ *nodes, err error) {
 	p := &nodes{n: n}
 	defer func() {
@@ -59,8 +59,8 @@ func startFirst(ctx context.Context, n, room int) (_ *nodes, err error) {
 	return p, p.a.awaitReady(ctx, 0)
 }
 
-// cost returns what the two daemons had of one core while fn ran, in percent.
-func (p *nodes) cost(fn func() error) (a, b float64, err error) {
+// cpuShares returns the processor use of the two daemons while fn ran, in percent of one core.
+func (p *nodes) cpuShares(fn func() error) (a, b float64, err error) {
 	var used [2][2]time.Duration
 	ask := func(at int) error {
 		var errs [2]error

@@ -14,21 +14,21 @@ import (
 	"mapsync/syncd/table"
 )
 
-// pair is two nodes in one process, and what writes the map of the first.
+// pair is two nodes in one process, and the injector that writes the map of the first.
 type pair struct {
-	n       int
-	a, b    *node
-	capture *capture.Capture
-	feed    *feed.Feed
-	profile string
+	n        int
+	a, b     *node
+	capture  *capture.Capture
+	injector *feed.Injector
+	profile  string
 
-	ctx   context.Context // ends with the first failure
+	ctx   context.Context // ends at the first failure
 	group *errgroup.Group
 	stop  context.CancelFunc
 }
 
-// openPair starts two nodes that replicate a map of up to n entries, and waits for
-// the stream between them.
+// openPair starts two nodes that replicate a map of up to n entries, and waits for the stream
+// between them.
 func openPair(ctx context.Context, n int) (_ *pair, err error) {
 	clock := newWallClock()
 	p := &pair{n: n}
@@ -48,7 +48,7 @@ func openPair(ctx context.Context, n int) (_ *pair, err error) {
 	if p.capture, err = openCapture(clock); err != nil {
 		return nil, err
 	}
-	if p.feed, err = feed.Open(p.a.kernel, p.capture.Maps(), feed.Options{Capacity: n}); err != nil {
+	if p.injector, err = feed.Open(p.a.kernel, p.capture.Maps(), feed.Options{Capacity: n}); err != nil {
 		return nil, err
 	}
 	if err := watch(p.capture, p.a.kernel, p.a.table); err != nil {
@@ -58,8 +58,8 @@ func openPair(ctx context.Context, n int) (_ *pair, err error) {
 	p.a.start(p.ctx, p.group, p.b.peer())
 	p.b.start(p.ctx, p.group, p.a.peer())
 	return p, p.await(func() bool {
-		first, _ := p.a.repl.SyncedAll()
-		second, _ := p.b.repl.SyncedAll()
+		first, _ := p.a.repl.InitialSyncDone()
+		second, _ := p.b.repl.InitialSyncDone()
 		return first && second
 	})
 }
@@ -71,7 +71,7 @@ func openCapture(clock wallClock) (*capture.Capture, error) {
 	})
 }
 
-// await polls until done, or until nothing has moved for long.
+// await polls until done returns true. It fails after 20 s without progress.
 func (p *pair) await(done func() bool) error {
 	const patience = 20 * time.Second
 	progress, since := uint64(0), time.Now()
@@ -91,12 +91,12 @@ func (p *pair) await(done func() bool) error {
 	return nil
 }
 
-// close ends everything.
+// close stops the nodes and releases all resources.
 func (p *pair) close() error {
 	p.stop()
 	errs := []error{p.group.Wait()}
-	if p.feed != nil {
-		errs = append(errs, p.feed.Close())
+	if p.injector != nil {
+		errs = append(errs, p.injector.Close())
 	}
 	if p.capture != nil {
 		errs = append(errs, p.capture.Close())
@@ -109,10 +109,9 @@ func (p *pair) close() error {
 	return errors.Join(errs...)
 }
 
-// load puts the entries of a generation into the feed, all of them: the first in
-// their order, later ones shuffled, as connections do not change in the order in
-// which they came.
-func load(f *feed.Feed, n, generation int) {
+// load puts all entries of a generation into the injector. The first generation is in their order.
+// Later ones are shuffled, because connections do not change in the order of their creation.
+func load(f *feed.Injector, n, generation int) {
 	var k key
 	var v value
 	stride := 1
@@ -128,8 +127,8 @@ func load(f *feed.Feed, n, generation int) {
 	}
 }
 
-// strideOf returns a step that leads through all numbers below n, far from one to
-// the next.
+// strideOf returns a step that visits all numbers below n, with a large distance between two
+// consecutive ones.
 func strideOf(n int) int {
 	stride := int(float64(n)*0.618) | 1
 	for gcd(stride, n) > 1 {

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// part is something that can be measured alone.
+// part is a measurement that can run separately.
 type part struct {
 	name    string
 	measure func(r *Report, ctx context.Context, o options) error
 }
 
 var parts = []part{
-	{"end-to-end", (*Report).race},
+	{"end-to-end", (*Report).endToEnd},
 	{"steps", (*Report).steps},
 	{"latency", (*Report).latency},
 	{"join", (*Report).join},
@@ -30,7 +30,7 @@ func partNames() (names []string) {
 	return names
 }
 
-// chosen returns the parts that are to be measured.
+// chosen returns the parts that the options select.
 func (o *options) chosen() ([]part, error) {
 	if o.only == "" {
 		return parts, nil
@@ -46,11 +46,12 @@ func (o *options) chosen() ([]part, error) {
 	return list, nil
 }
 
-// PartRun is what it took to measure a part.
+// PartRun is the cost of the measurement of a part.
 type PartRun struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
-	// OtherLoad is the part of the processors' time that other processes had meanwhile.
+	// OtherLoad is the share of the processors' time that other processes used meanwhile, in
+	// percent.
 	OtherLoad float64 `json:"other_load_percent"`
 }
 
@@ -77,24 +78,24 @@ func (r *Report) measure(ctx context.Context, o options) error {
 }
 
 func (r *Report) latency(ctx context.Context, o options) (err error) {
-	r.Latencies, err = latencies(ctx, o.entries, o.latency)
+	r.Latencies, err = measureLatencies(ctx, o.entries, o.latency)
 	return err
 }
 
 func (r *Report) join(ctx context.Context, o options) (err error) {
-	r.Join, err = joins(ctx, o.entries, o.rounds)
+	r.Join, err = measureJoins(ctx, o.entries, o.rounds)
 	return err
 }
 
 func (r *Report) idle(ctx context.Context, o options) (err error) {
-	r.Idle, err = idles(ctx, o.entries, o.idle)
+	r.Idle, err = measureIdle(ctx, o.entries, o.idle)
 	return err
 }
 
-// mostJitterRounds bounds the rounds of pings, which take half a minute each.
-const mostJitterRounds = 3
+// maxJitterRounds limits the rounds of pings, which take half a minute each.
+const maxJitterRounds = 3
 
 func (r *Report) jitter(ctx context.Context, o options) (err error) {
-	r.Jitter, err = jitters(ctx, o.entries, min(o.rounds, mostJitterRounds), o.jitter)
+	r.Jitter, err = measureJitter(ctx, o.entries, min(o.rounds, maxJitterRounds), o.jitter)
 	return err
 }

@@ -10,27 +10,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Step is one step of the way of a delta and what it costs.
+// Step is one step of the replication of a delta and its cost.
 type Step struct {
 	Name string `json:"name"`
 	Sample
 }
 
-// steady tells the steps that are to allocate nothing: those through capture, table
-// and codec, once the tables have their size.
+// steady reports whether the step must not allocate. Those steps are the ones through capture,
+// table and codec, after the tables have reached their final size.
 func (s *Step) steady() bool {
 	return strings.HasSuffix(s.Name, ", update") &&
 		(strings.HasPrefix(s.Name, "capture:") || strings.HasPrefix(s.Name, "codec:"))
 }
 
-// Rate is something that carries deltas, and how fast.
+// Rate is the speed of one way to send deltas.
 type Rate struct {
 	Name            string  `json:"name"`
 	DeltasPerSecond float64 `json:"deltas_per_second"`
 	Allocations     float64 `json:"allocations_per_delta"`
 }
 
-// Target is a bound that the figures are to keep.
+// Target is a limit of the design and the measured figure.
 type Target struct {
 	Name  string  `json:"name"`
 	Bound float64 `json:"bound"`
@@ -39,7 +39,7 @@ type Target struct {
 	Met   bool    `json:"met"`
 }
 
-// Report is all that one run found out. What was not measured is left out.
+// Report is the result of one run. Parts that were not measured are omitted.
 type Report struct {
 	Entries   int       `json:"entries"`
 	KeySize   int       `json:"key_size"`
@@ -53,7 +53,7 @@ type Report struct {
 	EndToEnd      *EndToEnd `json:"end_to_end,omitempty"`
 	CeilingNew    Rate      `json:"ceiling_new,omitzero"`
 	CeilingUpdate Rate      `json:"ceiling_updated,omitzero"`
-	Rivals        []Rate    `json:"rivals,omitempty"`
+	Alternatives  []Rate    `json:"alternatives,omitempty"`
 	Steps         []Step    `json:"steps,omitempty"`
 	Latencies     []Latency `json:"latencies,omitempty"`
 	Join          *Join     `json:"join,omitempty"`
@@ -77,15 +77,15 @@ func rate(name string, s Sample) Rate {
 	return Rate{Name: name, DeltasPerSecond: 1e9 / s.Nanoseconds, Allocations: s.Allocations}
 }
 
-// steadyAllocations is what counts as none: what a thread of the runtime, a timer or
-// a batch of hundreds of deltas allocates now and then is not a delta's.
+// steadyAllocations is the limit below which a step counts as free of allocations, per delta.
+// Threads of the runtime, timers and batches of hundreds of deltas allocate occasionally.
 const steadyAllocations = 0.01
 
-// judge holds the figures against the bounds of the design.
-func (r *Report) judge() {
+// checkTargets compares the figures with the limits of the design.
+func (r *Report) checkTargets() {
 	if r.EndToEnd != nil {
 		r.atLeast("end to end of the ceiling", 100*r.EndToEnd.New.DeltasPerSecond/r.CeilingNew.DeltasPerSecond, 25, "%")
-		r.atLeast("end to end of net/rpc, one call each", r.EndToEnd.New.DeltasPerSecond/r.Rivals[0].DeltasPerSecond, 20, "times")
+		r.atLeast("end to end of net/rpc, one call each", r.EndToEnd.New.DeltasPerSecond/r.Alternatives[0].DeltasPerSecond, 20, "times")
 		r.atMost("Go memory an entry", r.EndToEnd.HeapPerEntry, entryMemory, "bytes")
 	}
 	for _, s := range r.Steps {
@@ -100,7 +100,7 @@ func (r *Report) judge() {
 		r.atMost("join of a bare copy", r.Join.Ratio, joinBound, "times")
 	}
 	for _, i := range r.Idle {
-		r.atMost("idle node that "+i.Node+", of a core", i.CPU, idleBound, "%")
+		r.atMost("idle node that "+i.Kind+", of a core", i.CPU, idleBound, "%")
 		r.atMost("its Go memory an entry", i.HeapPerEntry, entryMemory, "bytes")
 	}
 	for _, j := range r.Jitter[min(1, len(r.Jitter)):] {
@@ -110,7 +110,7 @@ func (r *Report) judge() {
 	}
 }
 
-// entryMemory is what an entry may take of Go memory, in bytes.
+// entryMemory is the limit of Go memory per entry, in bytes.
 const entryMemory = keySize + valueSize + 96
 
 func (r *Report) atLeast(name string, got, bound float64, unit string) {

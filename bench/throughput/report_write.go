@@ -7,15 +7,15 @@ import (
 	"text/tabwriter"
 )
 
-// nameWidth is that of the longest name in the table.
+// nameWidth is the width of the longest name in the table, in characters.
 const nameWidth = 70
 
-// sheet is a table with names to the left and figures to the right.
-type sheet struct {
+// textTable is a table with names in the left column and figures in the others.
+type textTable struct {
 	w *tabwriter.Writer
 }
 
-func (s sheet) line(format string, args ...any) {
+func (s textTable) line(format string, args ...any) {
 	name, cells, _ := strings.Cut(fmt.Sprintf(format, args...), "\t")
 	fmt.Fprintf(s.w, "%-*s\t%s\t\n", nameWidth, name, cells)
 }
@@ -26,7 +26,7 @@ func (r *Report) write(out io.Writer) error {
 		r.Entries, r.KeySize, r.ValueSize, r.CPUs, r.Kernel, r.Go)
 	for _, section := range []struct {
 		there bool
-		write func(sheet)
+		write func(textTable)
 	}{
 		{true, r.writeParts},
 		{r.EndToEnd != nil, r.writeEndToEnd},
@@ -40,7 +40,7 @@ func (r *Report) write(out io.Writer) error {
 		if !section.there {
 			continue
 		}
-		s := sheet{tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)}
+		s := textTable{tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)}
 		fmt.Fprintln(out)
 		section.write(s)
 		if err := s.w.Flush(); err != nil {
@@ -50,43 +50,43 @@ func (r *Report) write(out io.Writer) error {
 	return nil
 }
 
-func (r *Report) writeParts(s sheet) {
-	s.line("part\tseconds\tof the processors others had")
+func (r *Report) writeParts(s textTable) {
+	s.line("part\tseconds\tCPU of other processes")
 	for _, p := range r.Parts {
 		s.line("%s\t%.0f\t%.0f %%", p.Name, p.Seconds, p.OtherLoad)
 	}
 }
 
-func (r *Report) writeEndToEnd(s sheet) {
-	s.line("end to end, medians of %d\tdeltas/s\tof the ceiling\tCPU s\tof it the feed's\tallocs/delta", r.Rounds)
+func (r *Report) writeEndToEnd(s textTable) {
+	s.line("end to end, medians of %d\tdeltas/s\tof the ceiling\tCPU s\tof that the injector\tallocs/delta", r.Rounds)
 	pass := func(name string, p Pass, ceiling Rate) {
 		s.line("%s\t%.0f\t%.1f %%\t%.2f\t%.2f\t%.3f", name, p.DeltasPerSecond,
-			100*p.DeltasPerSecond/ceiling.DeltasPerSecond, p.CPUSeconds, p.FeedCPUSeconds, p.Allocations)
+			100*p.DeltasPerSecond/ceiling.DeltasPerSecond, p.CPUSeconds, p.InjectorCPUSeconds, p.Allocations)
 	}
 	pass("new entries", r.EndToEnd.New, r.CeilingNew)
 	pass("updates", r.EndToEnd.Updated, r.CeilingUpdate)
 	s.line("ceiling: bpf(2) batches, new\t%.0f", r.CeilingNew.DeltasPerSecond)
 	s.line("ceiling: bpf(2) batches, updates\t%.0f", r.CeilingUpdate.DeltasPerSecond)
 	s.line("")
-	s.line("in its place\tdeltas/s\tend to end is\tallocs/delta")
-	for _, v := range r.Rivals {
+	s.line("alternatives\tdeltas/s\tend to end is\tallocs/delta")
+	for _, v := range r.Alternatives {
 		s.line("%s\t%.0f\t%.1f times\t%.2f", v.Name, v.DeltasPerSecond,
 			r.EndToEnd.New.DeltasPerSecond/v.DeltasPerSecond, v.Allocations)
 	}
 	s.line("")
 	s.line("memory\tbytes/entry")
 	s.line("Go heap of a node\t%.0f", r.EndToEnd.HeapPerEntry)
-	s.line("of it the table\t%.0f", r.EndToEnd.TablePerEntry)
+	s.line("of that the table\t%.0f", r.EndToEnd.TablePerEntry)
 }
 
-func (r *Report) writeSteps(s sheet) {
+func (r *Report) writeSteps(s textTable) {
 	s.line("step, medians of %d\tns/delta\tallocs/delta", r.Rounds)
 	for _, step := range r.Steps {
 		s.line("%s\t%.0f\t%.4f", step.Name, step.Nanoseconds, step.Allocations)
 	}
 }
 
-func (r *Report) writeLatencies(s sheet) {
+func (r *Report) writeLatencies(s textTable) {
 	s.line("latency to the peer's kernel map, ms\tp50\tp99\tp99.9\tmax\tsamples\tchanges/s\tsender\treceiver")
 	for _, l := range r.Latencies {
 		s.line("%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%.0f\t%.0f %%\t%.0f %%",
@@ -94,34 +94,34 @@ func (r *Report) writeLatencies(s sheet) {
 	}
 }
 
-func (r *Report) writeJoin(s sheet) {
-	s.line("join, median of %d\tseconds\tof a bare copy\tjoiner CPU s\tteller CPU s", r.Rounds)
+func (r *Report) writeJoin(s textTable) {
+	s.line("join, median of %d\tseconds\tof a bare copy\tjoiner CPU s\tsender CPU s", r.Rounds)
 	s.line("empty map to ready, %d changes/s meanwhile\t%.2f\t%.2f times\t%.2f\t%.2f",
-		r.Join.Traffic, r.Join.Seconds, r.Join.Ratio, r.Join.JoinerCPU, r.Join.TellerCPU)
+		r.Join.Traffic, r.Join.Seconds, r.Join.Ratio, r.Join.JoinerCPU, r.Join.SenderCPU)
 	s.line("bare copy: bpf(2) batch lookup and update\t%.2f", r.Join.BareSeconds)
 }
 
-func (r *Report) writeIdle(s sheet) {
-	s.line("idle, entries held and nothing changes\tof a core\tits scans\ta scan, s\theap bytes/entry\tof it the table")
+func (r *Report) writeIdle(s textTable) {
+	s.line("idle, no changes\tof a core\tscans\tscan, s\theap bytes/entry\tof that the table")
 	for _, i := range r.Idle {
-		s.line("node that %s\t%.2f %%\t%.2f %%\t%.1f\t%.0f\t%.0f", i.Node, i.CPU, i.Scans, i.ScanTime, i.HeapPerEntry, i.TablePerEntry)
+		s.line("node that %s\t%.2f %%\t%.2f %%\t%.1f\t%.0f\t%.0f", i.Kind, i.CPU, i.Scans, i.ScanTime, i.HeapPerEntry, i.TablePerEntry)
 	}
 }
 
-func (r *Report) writeJitter(s sheet) {
-	s.line("pings through the load balancer, ms, medians of %d\tp50\tp99\tp99.9\tover idle\tmax\tpings", min(r.Rounds, mostJitterRounds))
+func (r *Report) writeJitter(s textTable) {
+	s.line("pings through the load balancer, ms, medians of %d\tp50\tp99\tp99.9\tover idle\tmax\tpings", min(r.Rounds, maxJitterRounds))
 	for _, j := range r.Jitter {
 		s.line("%s\t%.3f\t%.3f\t%.3f\t%+.3f\t%.3f\t%d", j.Name, j.P50, j.P99, j.P999, j.Over, j.Max, j.Samples)
 	}
 }
 
-func (r *Report) writeTargets(s sheet) {
+func (r *Report) writeTargets(s textTable) {
 	s.line("target\tbound\tgot\t")
 	for _, t := range r.Targets {
-		verdict := "held"
+		result := "met"
 		if !t.Met {
-			verdict = "NOT HELD"
+			result = "NOT MET"
 		}
-		s.line("%s\t%.4g %s\t%.4g\t%s", t.Name, t.Bound, t.Unit, t.Got, verdict)
+		s.line("%s\t%.4g %s\t%.4g\t%s", t.Name, t.Bound, t.Unit, t.Got, result)
 	}
 }

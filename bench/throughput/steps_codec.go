@@ -9,8 +9,8 @@ import (
 	"mapsync/syncd/table"
 )
 
-// codecPart is how many changes are made before they are encoded and merged: as
-// many as a stream that keeps up may be behind.
+// codecPart is the number of changes that are made before they are encoded and merged. It is the
+// highest lag of a stream that keeps up.
 const codecPart = 1 << 14
 
 // codecSteps measures the two ends of a stream without the stream between them.
@@ -42,12 +42,13 @@ func codecSteps(n, rounds int) ([]Step, error) {
 	return steps, nil
 }
 
-// codec is two tables, and what makes messages of one and merges them in the other.
+// codec is two tables, an encoder of the first table's deltas, and a decoder that merges them into
+// the second.
 type codec struct {
 	n        int
 	from, to *table.Table
-	encoding *replicate.Encoding
-	decoding *replicate.Decoding
+	encoding *replicate.StreamEncoder
+	decoding *replicate.StreamDecoder
 	messages [][]byte
 	key      key
 	value    value
@@ -67,14 +68,14 @@ func newCodec(n int) (*codec, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.encoding, err = replicate.NewEncoding(c.from, types, 0); err != nil {
+	if c.encoding, err = replicate.NewStreamEncoder(c.from, types, 0); err != nil {
 		return nil, err
 	}
-	c.decoding, err = replicate.NewDecoding(c.to, types, sender)
+	c.decoding, err = replicate.NewStreamDecoder(c.to, types, sender)
 	return c, err
 }
 
-// run carries one generation over, part by part.
+// run transfers one generation in parts.
 func (c *codec) run(generation int) (encode, merge Sample, err error) {
 	for at := 0; at < c.n; at += codecPart {
 		c.change(at, min(at+codecPart, c.n), generation)
@@ -87,7 +88,7 @@ func (c *codec) run(generation int) (encode, merge Sample, err error) {
 		if err != nil {
 			return encode, merge, err
 		}
-		// What keeping the messages cost is not the codec's.
+		// The time and the allocations of keeping the messages are not part of the codec's cost.
 		cost.Nanoseconds -= float64(kept.Nanoseconds()) / float64(c.n)
 		cost.Allocations -= float64(len(c.messages)) / float64(c.n)
 		encode.add(cost)
@@ -115,7 +116,7 @@ func (c *codec) change(first, end, generation int) {
 	})
 }
 
-// encode keeps all messages, and returns the time that keeping them took.
+// encode keeps all messages. It returns the time that keeping them took.
 func (c *codec) encode() (kept time.Duration, err error) {
 	keep := func(message mem.BufferSlice) {
 		began := time.Now()
@@ -132,7 +133,7 @@ func (c *codec) encode() (kept time.Duration, err error) {
 
 func (c *codec) merge() error {
 	for _, m := range c.messages {
-		if err := c.decoding.Take(m); err != nil {
+		if err := c.decoding.Merge(m); err != nil {
 			return err
 		}
 	}

@@ -13,13 +13,13 @@ import (
 	"mapsync/syncd/table"
 )
 
-// hotChanges is how many changes are reported again and again where no map is
-// written: a hook finds key and value in the cache, because they were just written.
+// hotChanges is the number of changes that are reported repeatedly if no map is written. A hook
+// finds key and value in the cache, because they have just been written.
 const hotChanges = 4096
 
-// eventSteps measures what an event costs the kernel: the feed's loop with and
-// without each part of the work, and the differences. What the hook itself adds on
-// top, a kprobe's or a trampoline's entry, needs a kernel that has hooks.
+// eventSteps measures the cost of an event in the kernel: the injector's loop with and without each
+// part of the work, and the differences. It excludes the entry of a kprobe or a trampoline, which
+// needs a kernel that has hooks.
 func eventSteps(n, rounds int) (steps []Step, err error) {
 	kinds := []struct {
 		changes int
@@ -33,20 +33,20 @@ func eventSteps(n, rounds int) (steps []Step, err error) {
 		{n, false, feed.Options{SkipEvent: true}},
 	}
 	var trials []func() (Sample, error)
-	var emitters []*emitter
+	var emitters []*eventSource
 	defer func() {
 		for _, e := range emitters {
 			err = errors.Join(err, e.close())
 		}
 	}()
 	for _, k := range kinds {
-		e, err := openEmitter(k.changes, k.watched, k.options)
+		e, err := openEventSource(k.changes, k.watched, k.options)
 		if err != nil {
 			return nil, err
 		}
 		emitters = append(emitters, e)
 		trials = append(trials, func() (Sample, error) {
-			load(e.feed, e.n, 0)
+			load(e.injector, e.n, 0)
 			return e.repeat(max(1, 50*hotChanges/k.changes))
 		})
 	}
@@ -62,11 +62,11 @@ func eventSteps(n, rounds int) (steps []Step, err error) {
 	}, nil
 }
 
-// repeat makes all changes a number of times, and says what making one cost.
-func (e *emitter) repeat(times int) (Sample, error) {
+// repeat makes all changes the given number of times. It returns the cost per change.
+func (e *eventSource) repeat(times int) (Sample, error) {
 	var sum Sample
 	for range times {
-		kernel, _, err := e.make()
+		kernel, _, err := e.run()
 		if err != nil {
 			return Sample{}, err
 		}
@@ -75,17 +75,17 @@ func (e *emitter) repeat(times int) (Sample, error) {
 	return Sample{Nanoseconds: sum.Nanoseconds / float64(times)}, nil
 }
 
-// drainSteps measures the way from the ring into the table.
+// drainSteps measures the path from the ring into the table.
 func drainSteps(n, rounds int) ([]Step, error) {
 	var fresh, again []Sample
 	for range rounds {
-		e, err := openEmitter(n, true, feed.Options{SkipWrite: true})
+		e, err := openEventSource(n, true, feed.Options{SkipWrite: true})
 		if err != nil {
 			return nil, err
 		}
 		for generation, to := range []*[]Sample{&fresh, &again} {
-			load(e.feed, e.n, generation)
-			_, drain, err := e.make()
+			load(e.injector, e.n, generation)
+			_, drain, err := e.run()
 			if err != nil {
 				return nil, errors.Join(err, e.close())
 			}
@@ -101,22 +101,22 @@ func drainSteps(n, rounds int) ([]Step, error) {
 	}, nil
 }
 
-// emitter is a feed, and a capture that drains it into a table.
-type emitter struct {
-	n       int
-	watched bool
-	kernel  *ebpf.Map
-	capture *capture.Capture
-	table   *table.Table
-	feed    *feed.Feed
-	events  uint64
-	stop    context.CancelFunc
-	done    chan error
+// eventSource is an injector, and a capture that drains its events into a table.
+type eventSource struct {
+	n        int
+	watched  bool
+	kernel   *ebpf.Map
+	capture  *capture.Capture
+	table    *table.Table
+	injector *feed.Injector
+	events   uint64
+	stop     context.CancelFunc
+	done     chan error
 }
 
-func openEmitter(n int, watched bool, o feed.Options) (_ *emitter, err error) {
+func openEventSource(n int, watched bool, o feed.Options) (_ *eventSource, err error) {
 	clock := newWallClock()
-	e := &emitter{n: n, watched: watched, done: make(chan error, 1)}
+	e := &eventSource{n: n, watched: watched, done: make(chan error, 1)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, e.close())
@@ -132,7 +132,7 @@ func openEmitter(n int, watched bool, o feed.Options) (_ *emitter, err error) {
 		return nil, err
 	}
 	o.Capacity = n
-	if e.feed, err = feed.Open(e.kernel, e.capture.Maps(), o); err != nil {
+	if e.injector, err = feed.Open(e.kernel, e.capture.Maps(), o); err != nil {
 		return nil, err
 	}
 	if watched {
@@ -146,7 +146,7 @@ func openEmitter(n int, watched bool, o feed.Options) (_ *emitter, err error) {
 	return e, nil
 }
 
-func (e *emitter) close() error {
+func (e *eventSource) close() error {
 	if e == nil {
 		return nil
 	}
@@ -155,8 +155,8 @@ func (e *emitter) close() error {
 		e.stop()
 		errs = append(errs, <-e.done)
 	}
-	if e.feed != nil {
-		errs = append(errs, e.feed.Close())
+	if e.injector != nil {
+		errs = append(errs, e.injector.Close())
 	}
 	if e.capture != nil {
 		errs = append(errs, e.capture.Close())
@@ -167,16 +167,16 @@ func (e *emitter) close() error {
 	return errors.Join(errs...)
 }
 
-// make makes the changes that the feed holds, in parts that fit the ring, and says
-// what making them cost and what draining them. While a part is made the table is
-// locked, so that the capture waits: each half has the machine to itself.
-func (e *emitter) make() (kernel, drain Sample, err error) {
+// run makes the changes that the injector holds, in parts that fit into the ring. It returns the
+// cost of making them and the cost of draining them. The table is locked while a part is made, so
+// that the capture waits: the two halves never run at the same time.
+func (e *eventSource) run() (kernel, drain Sample, err error) {
 	for at := 0; at < e.n; at += ringRoom {
 		part := min(ringRoom, e.n-at)
 		var cost Sample
 		e.table.View(func(*table.Tx) {
 			cost, err = measure(e.n, func() error {
-				_, err := e.feed.RunPart(at, part)
+				_, err := e.injector.RunPart(at, part)
 				return err
 			})
 		})
@@ -200,7 +200,7 @@ func (e *emitter) make() (kernel, drain Sample, err error) {
 }
 
 // await waits until the table has all events.
-func (e *emitter) await() error {
+func (e *eventSource) await() error {
 	for began := time.Now(); ; time.Sleep(100 * time.Microsecond) {
 		s := e.table.Stats()
 		switch {

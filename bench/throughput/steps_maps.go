@@ -34,7 +34,7 @@ func mapSteps(ctx context.Context, e *entries, rounds int) ([]Step, error) {
 	return steps, nil
 }
 
-// mapRound takes one sample each, in the order of mapSteps.
+// mapRound takes one sample of each step, in the order of mapSteps.
 func mapRound(ctx context.Context, e *entries) (samples []Sample, err error) {
 	n := len(e.keys)
 	var opened []*kmap.Map
@@ -77,8 +77,8 @@ func mapRound(ctx context.Context, e *entries) (samples []Sample, err error) {
 	return samples, err
 }
 
-// apply writes all entries. The second time, values move on by one entry, so that
-// there is something to write.
+// apply writes all entries. shift rotates the values by this number of entries, so that a second pass
+// changes every value.
 func apply(m *kmap.Map, e *entries, shift int) error {
 	for at := 0; at < len(e.keys); {
 		b := m.Batch()
@@ -109,7 +109,7 @@ func count(ctx context.Context, m *kmap.Map, n int) error {
 	return nil
 }
 
-// each calls fn for some entries, far from one to the next.
+// each calls fn for some entries, with a large distance between two consecutive ones.
 func each(e *entries, some int, fn func(i int) error) error {
 	stride := strideOf(len(e.keys))
 	for n := range some {

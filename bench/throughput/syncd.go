@@ -15,13 +15,13 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// The questions that a daemon's process answers on its standard input, one a line.
+// The questions that a daemon's process answers on its standard input, one per line.
 const (
-	askCPU  = "cpu"  // processor time, ns
-	askHeap = "heap" // live Go memory, bytes; it collects garbage
+	askCPU  = "cpu"  // returns processor time, ns
+	askHeap = "heap" // returns live Go memory, bytes; collects garbage
 )
 
-// runSyncd is the daemon if this process was started as one.
+// runSyncd runs the daemon if this process was started as one.
 func runSyncd() (asked bool, err error) {
 	return process.RunSyncd(func(question string) any {
 		if question == askHeap {
@@ -31,15 +31,15 @@ func runSyncd() (asked bool, err error) {
 	})
 }
 
-// syncd is a daemon in a process of its own, with default settings but for its
-// addresses and files.
+// syncd is a daemon in a separate process, with default settings except for its addresses and
+// files.
 type syncd struct {
 	*process.Syncd
-	began time.Time // when it was started
+	began time.Time // time of its start
 }
 
-// startSyncd starts the daemon number n (1, 2, ...) with a map; change may change its settings.
-// It returns once the daemon sees what a feed reports.
+// startSyncd starts daemon number n (1, 2, ...) with a map. change may change its settings. It
+// returns after the daemon has begun to receive the changes that an injector reports.
 func startSyncd(number int, m *ebpf.Map, change func(*config.Config)) (*syncd, error) {
 	return startSyncdOn((*exec.Cmd).Start, number, m, change)
 }
@@ -60,20 +60,20 @@ func startSyncdOn(start func(*exec.Cmd) error, number int, m *ebpf.Map, change f
 	return s, nil
 }
 
-// cpu returns the processor time that the daemon has had.
+// cpu returns the processor time that the daemon has used.
 func (s *syncd) cpu() (time.Duration, error) {
 	var n time.Duration
 	err := s.Ask(askCPU, &n)
 	return n, err
 }
 
-// heap returns its live Go memory in bytes.
+// heap returns the daemon's live Go memory in bytes.
 func (s *syncd) heap() (n uint64, err error) {
 	err = s.Ask(askHeap, &n)
 	return n, err
 }
 
-// awaitReady returns once the daemon says that it is ready, with so many peers.
+// awaitReady returns once the daemon reports that it is ready, with the given number of peers.
 func (s *syncd) awaitReady(ctx context.Context, peers int) error {
 	const patience = 2 * time.Minute
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -96,7 +96,7 @@ func (s *syncd) awaitReady(ctx context.Context, peers int) error {
 	}
 }
 
-// caughtUp reports whether every peer has told all.
+// caughtUp reports whether every peer has sent all its records.
 func caughtUp(s *daemon.Status) bool {
 	for _, p := range s.Peers {
 		for _, m := range p.Maps {
@@ -108,8 +108,8 @@ func caughtUp(s *daemon.Status) bool {
 	return true
 }
 
-// flawless fails if events were lost on their way into the daemon.
-func (s *syncd) flawless(ctx context.Context) error {
+// checkNoLosses fails if events were lost on their way into the daemon.
+func (s *syncd) checkNoLosses(ctx context.Context) error {
 	status, err := s.Client.Status(ctx)
 	if err != nil {
 		return err
@@ -120,7 +120,7 @@ func (s *syncd) flawless(ctx context.Context) error {
 	return nil
 }
 
-// close ends the daemon and waits for its end.
+// close ends the daemon and waits for its exit. The receiver may be nil.
 func (s *syncd) close() error {
 	if s == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"mapsync/syncd/kmap"
 )
 
-// needBPF skips where the kernel has no programs of the type that feeds.
+// needBPF skips the test if the kernel does not support programs of type syscall.
 func needBPF(t *testing.T) {
 	t.Helper()
 	if err := features.HaveProgramType(ebpf.Syscall); errors.Is(err, ebpf.ErrNotSupported) {
@@ -30,12 +30,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRun measures a little of everything and writes it down.
+// TestRun runs all parts of the measurement for a short time and checks the written report.
 func TestRun(t *testing.T) {
 	needBPF(t)
 	path := filepath.Join(t.TempDir(), "figures.json")
 	o := options{
-		entries: batchEntries, rounds: 1, race: 5 * time.Millisecond, latency: 300 * time.Millisecond,
+		entries: batchEntries, rounds: 1, alternative: 5 * time.Millisecond, latency: 300 * time.Millisecond,
 		idle: 300 * time.Millisecond, jitter: 100 * time.Millisecond, json: path,
 	}
 	if err := run(t.Context(), o); err != nil {
@@ -49,41 +49,41 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		t.Fatal(err)
 	}
-	if r.Entries != o.entries || len(r.Rivals) != len(rivals) || len(r.Steps) == 0 || len(r.Targets) == 0 {
-		t.Errorf("the report is not complete: %s", text)
+	if r.Entries != o.entries || len(r.Alternatives) != len(alternatives) || len(r.Steps) == 0 || len(r.Targets) == 0 {
+		t.Errorf("report: got incomplete figures: %s", text)
 	}
-	for _, rate := range append(r.Rivals, r.CeilingNew, r.CeilingUpdate) {
+	for _, rate := range append(r.Alternatives, r.CeilingNew, r.CeilingUpdate) {
 		if rate.DeltasPerSecond <= 0 {
-			t.Errorf("%s: %f deltas a second", rate.Name, rate.DeltasPerSecond)
+			t.Errorf("rate of %s: got %f deltas per second, want more than 0", rate.Name, rate.DeltasPerSecond)
 		}
 	}
 	for _, l := range r.Latencies {
 		if l.Samples == 0 || l.P50 <= 0 || l.P50 > l.P99 || l.P99 > l.Max || l.Rate <= 0 {
-			t.Errorf("latency: %+v", l)
+			t.Errorf("latency: got %+v, want samples and ascending percentiles", l)
 		}
 	}
 	if r.Join.Seconds <= 0 || r.Join.Ratio <= 0 || r.Join.JoinerCPU <= 0 {
-		t.Errorf("join: %+v", r.Join)
+		t.Errorf("join: got %+v, want times above 0", r.Join)
 	}
 	for _, i := range r.Idle {
 		if i.CPU <= 0 || i.HeapPerEntry < keySize+valueSize || i.TablePerEntry < keySize+valueSize {
-			t.Errorf("idle: %+v", i)
+			t.Errorf("idle: got %+v, want processor use above 0 and at least the size of an entry", i)
 		}
 	}
 	for _, j := range r.Jitter {
 		if j.Samples == 0 || j.P50 <= 0 || j.P50 > j.P999 {
-			t.Errorf("jitter: %+v", j)
+			t.Errorf("jitter: got %+v, want samples and ascending percentiles", j)
 		}
 	}
 	if len(r.Latencies) != len(latencyKinds) || len(r.Idle) != 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(parts) {
-		t.Errorf("parts are missing: %s", text)
+		t.Errorf("report: parts are missing: %s", text)
 	}
 	if r.EndToEnd.New.DeltasPerSecond <= 0 || r.EndToEnd.Updated.DeltasPerSecond <= 0 {
-		t.Errorf("end to end: %+v", r.EndToEnd)
+		t.Errorf("end to end: got %+v, want rates above 0", r.EndToEnd)
 	}
 }
 
-// TestVerify: whatever is wrong with the second map is found.
+// TestVerify checks that verify detects every difference of the second map.
 func TestVerify(t *testing.T) {
 	needBPF(t)
 	const n = 100
@@ -107,7 +107,7 @@ func TestVerify(t *testing.T) {
 		t.Helper()
 		err := verify(t.Context(), access, n, 0)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Fatalf("verify: %v, want %q", err, want)
+			t.Fatalf("verify: got error %v, want %q", err, want)
 		}
 	}
 	for i := range n - 1 {
@@ -123,7 +123,7 @@ func TestVerify(t *testing.T) {
 	check("entry 100 was never written")
 }
 
-// TestStride: shuffling meets each entry once.
+// TestStride checks that shuffling visits each entry once.
 func TestStride(t *testing.T) {
 	for _, n := range []int{1, 2, 8192, 999_983, 1_000_000} {
 		stride := strideOf(n)
@@ -133,7 +133,7 @@ func TestStride(t *testing.T) {
 		}
 		for i, ok := range seen {
 			if !ok {
-				t.Fatalf("%d of %d is not met with stride %d", i, n, stride)
+				t.Fatalf("stride: number %d of %d is not visited with stride %d", i, n, stride)
 			}
 		}
 	}

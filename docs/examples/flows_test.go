@@ -1,5 +1,5 @@
-// Package examples tests the examples, from outside: one that is made of an exported
-// file cannot be linked with the contract that the file repeats.
+// Package examples tests the examples from outside. An example with code generated from an exported
+// file cannot be linked with the product's protocol package, because both register the same types.
 package examples
 
 import (
@@ -29,8 +29,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// A node of a load balancer, secured as in production, and the example beside it.
-func TestFollowsANode(t *testing.T) {
+// TestFlowsFollowsNode runs a node beside a load balancer's map, with TLS as in production, and the
+// example as its observer.
+func TestFlowsFollowsNode(t *testing.T) {
 	if err := rlimit.RemoveMemlock(); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +75,7 @@ func TestFollowsANode(t *testing.T) {
 			case <-late:
 			}
 			if !ok {
-				t.Fatalf("the example did not say %q", parts)
+				t.Fatalf("output of the example: %q is missing", parts)
 			}
 			all := true
 			for _, part := range parts {
@@ -83,21 +84,21 @@ func TestFollowsANode(t *testing.T) {
 			if all {
 				return
 			}
-			t.Log("passed over: ", line)
+			t.Log("skipped line: ", line)
 		}
 	}
 	want("10.1.2.3:1001 > 192.0.2.1:443", "state=3", "backend=10.200.0.7:8080", "packets=11", "owner=lb1")
-	want("-- all")
+	want("-- caught up")
 	write(table.OpUpdate, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "packets=12", "used="+time.Now().UTC().Format("2006-01-02T15"))
 	write(table.OpDelete, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
 }
 
-// address is one that nobody else who runs this test has.
+// address returns a loopback address that no other process of this test uses.
 func address() string { return fmt.Sprintf("127.%d.%d.77", 1+os.Getpid()/250%250, os.Getpid()%250) }
 
-// startNode runs a daemon whose events come from a feed.
+// startNode runs a daemon whose events come from an injector.
 func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture.Capture {
 	t.Helper()
 	pair, err := ca.Issue("lb1", testcert.Options{})
@@ -141,12 +142,12 @@ func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture
 			return c
 		}
 		if time.Now().After(end) {
-			t.Fatal("the node is not ready within 20 s")
+			t.Fatal("wait for the node: not ready within 20 s")
 		}
 	}
 }
 
-// openFeed returns what writes the map as the load balancer's data plane would.
+// openFeed returns a function that changes the map as the load balancer's data plane would.
 func openFeed(t *testing.T, m *ebpf.Map, c *capture.Capture) func(op table.Op, port uint16) {
 	t.Helper()
 	f, err := feed.Open(m, c.Maps(), feed.Options{Capacity: 1})
@@ -163,12 +164,12 @@ func openFeed(t *testing.T, m *ebpf.Map, c *capture.Capture) func(op table.Op, p
 		f.Reset()
 		f.Add(op, table.ContextPacket, (*[48]byte)(unsafe.Pointer(&k))[:], (*[176]byte)(unsafe.Pointer(&v))[:])
 		if failed, err := f.Run(); err != nil || failed > 0 {
-			t.Fatalf("write: %d failed, %v", failed, err)
+			t.Fatalf("write an entry: %d failed, %v, want 0 failed", failed, err)
 		}
 	}
 }
 
-// monotonic reads the clock of bpf_ktime_get_ns.
+// monotonic returns CLOCK_MONOTONIC in ns, the clock of bpf_ktime_get_ns.
 func monotonic(t *testing.T) int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

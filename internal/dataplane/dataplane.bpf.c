@@ -3,8 +3,8 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * A data plane for tests: a socket filter that makes a list of writes to a map.
- * A test run makes them in process context, packets that reach the socket make
- * them in a soft interrupt. It knows nothing of the hooks.
+ * BPF_PROG_TEST_RUN makes them in process context. Packets that reach the socket
+ * make them in a soft interrupt. The program does not depend on the hooks.
  */
 #include <linux/bpf.h>
 #include <stdbool.h>
@@ -13,7 +13,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* As many writes as one run may make. */
+/* Maximum number of writes in one run. */
 #define RUN_WRITES 16
 
 enum op { OP_UPDATE, OP_DELETE, OP_IN_PLACE };
@@ -21,19 +21,19 @@ enum op { OP_UPDATE, OP_DELETE, OP_IN_PLACE };
 const volatile __u32 key_size = 4;
 const volatile __u32 value_size = 4;
 
-/* How many writes one run makes, up to RUN_WRITES. */
+/* Number of writes in one run, at most RUN_WRITES. */
 const volatile __u32 run_writes = 1;
 
-/* At the end of the list begin again, for ever. */
+/* Restart at the beginning of the list after its end. */
 const volatile bool endless = false;
 
-/* Where in the value OP_IN_PLACE writes 8 bytes, a multiple of 8. */
+/* Offset in the value at which OP_IN_PLACE writes 8 bytes, a multiple of 8. */
 const volatile __u32 place_at = 0;
 
-/* Put the number of the write, from 1, into bytes 8 to 15 of the value. */
+/* Store the number of the write, counted from 1, in bytes 8 to 15 of the value. */
 const volatile bool number_values = false;
 
-/* Replaced by the map to be written. */
+/* The loader replaces it by the map to write. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
@@ -49,7 +49,7 @@ struct write {
 	__u8 data[];
 };
 
-/* Sized by the loader. */
+/* The loader sets the size. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -58,7 +58,7 @@ struct {
 	__uint(value_size, 32);
 } writes SEC(".maps");
 
-/* One CPU at a time runs an instance: nothing here is atomic. */
+/* Only one CPU at a time runs an instance, so the counters are not atomic. */
 struct progress {
 	__u32 next;
 	__u32 end;

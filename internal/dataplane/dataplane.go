@@ -1,6 +1,6 @@
-// Package dataplane writes BPF maps as a load balancer's data plane does: from a
-// BPF program, in process context or, by packets, in a soft interrupt. Tests of the
-// hooks use it; it knows nothing of them.
+// Package dataplane writes BPF maps as a load balancer's data plane does. A BPF program makes the
+// writes in process context, or in a soft interrupt when packets trigger it. Tests of the hooks use
+// this package, which does not depend on the hooks.
 package dataplane
 
 import (
@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Op is what one write does.
+// Op is the operation of one write.
 type Op uint32
 
-// The operations. InPlace writes 8 bytes of a value, those at Options.PlaceAt, through
-// the pointer that a lookup returned, past every function that could be hooked.
+// The operations. InPlace writes 8 bytes of a value at Options.InPlaceOffset through the pointer that
+// a lookup returned. It bypasses every function that could be hooked.
 const (
 	Update Op = iota
 	Delete
@@ -29,34 +29,33 @@ const (
 // maxRunWrites is RUN_WRITES in dataplane.bpf.c.
 const maxRunWrites = 16
 
-// writeHead is the bytes before the key in struct write of dataplane.bpf.c.
+// writeHead is the number of bytes before the key in struct write of dataplane.bpf.c.
 const writeHead = 16
 
 // Options configures a Program.
 type Options struct {
-	Capacity  int  // writes that it holds
-	RunWrites int  // writes made by one run or packet: 1 by default, at most 16
-	Endless   bool // begin again at the end of the list
-	PlaceAt   int  // where in a value InPlace writes 8 bytes; a multiple of 8
-	// NumberValues puts the number of the write, from 1, into bytes 8 to 15 of
-	// each value.
+	Capacity      int  // maximum number of writes in the list
+	RunWrites     int  // writes per run or packet: 1 by default, at most 16
+	Endless       bool // restart at the beginning of the list after its end
+	InPlaceOffset int  // offset in a value at which InPlace writes 8 bytes; a multiple of 8
+	// NumberValues stores the number of the write, counted from 1, in bytes 8 to 15 of each value.
 	NumberValues bool
 }
 
-// Program makes a list of writes to one map. One CPU at a time may run it, by Run
-// or by the packets of one Receiver. It is not safe for concurrent use.
+// Program makes a list of writes to one map. Only one CPU at a time may run it, by Run or by the
+// packets of one Receiver. It is not safe for concurrent use.
 type Program struct {
 	objects  dataplaneObjects
 	options  Options
-	memory   []byte // the writes
+	memory   []byte // the list of writes
 	progress []byte
 	keySize  int
 	stride   int
 	used     int
 }
 
-// Open loads a program that writes target, a HASH or LRU_HASH map, which stays the
-// caller's. It needs CAP_BPF.
+// Open loads a program that writes target, a HASH or LRU_HASH map. The caller keeps ownership of
+// target. Open needs CAP_BPF.
 func Open(target *ebpf.Map, o Options) (_ *Program, err error) {
 	o.RunWrites = max(o.RunWrites, 1)
 	if o.RunWrites > maxRunWrites {
@@ -84,7 +83,7 @@ func (p *Program) load(target *ebpf.Map) error {
 	constants := map[string]any{
 		dataplaneVarKeySize: target.KeySize(), dataplaneVarValueSize: target.ValueSize(),
 		dataplaneVarRunWrites: uint32(p.options.RunWrites), dataplaneVarEndless: p.options.Endless,
-		dataplaneVarPlaceAt:      uint32(p.options.PlaceAt),
+		dataplaneVarPlaceAt:      uint32(p.options.InPlaceOffset),
 		dataplaneVarNumberValues: p.options.NumberValues,
 	}
 	for name, value := range constants {
@@ -112,8 +111,7 @@ func mapMemory(m *ebpf.Map, size int) ([]byte, error) {
 	return memory, nil
 }
 
-// Add puts a write at the end of the list. flags are those of an update. It panics
-// when the list is full.
+// Add appends a write to the list. flags apply to an update. Add panics if the list is full.
 func (p *Program) Add(op Op, flags ebpf.MapUpdateFlags, key, value []byte) {
 	if p.used == p.options.Capacity {
 		panic("dataplane: more writes than its capacity")
@@ -136,8 +134,8 @@ func (p *Program) Reset() {
 	atomic.StoreUint32(&c.Next, 0)
 }
 
-// Run makes all writes of the list in process context, and goes back to its
-// beginning. It returns how many the map refused.
+// Run makes all writes of the list in process context and returns to the beginning of the list. It
+// returns the number of writes that the map refused.
 func (p *Program) Run() (failed int, err error) {
 	c := p.counters()
 	atomic.StoreUint32(&c.Next, 0)
@@ -150,20 +148,20 @@ func (p *Program) Run() (failed int, err error) {
 	return int(p.Failed() - before), nil
 }
 
-// packet is the smallest that every kernel takes for a test run.
-var packet [64]byte
+// testPacket is the smallest packet that every kernel accepts for a test run.
+var testPacket [64]byte
 
-// RunOnce has the kernel run the program repeat times in one call, in process
-// context. A signal may end that early.
+// RunOnce runs the program repeat times in one system call, in process context. A signal may end the
+// call early.
 func (p *Program) RunOnce(repeat int) error {
-	_, err := p.objects.MakeWrites.Run(&ebpf.RunOptions{Data: packet[:], Repeat: uint32(repeat)})
+	_, err := p.objects.MakeWrites.Run(&ebpf.RunOptions{Data: testPacket[:], Repeat: uint32(repeat)})
 	if err != nil && !errors.Is(err, unix.EINTR) {
 		return fmt.Errorf("run data plane: %w", err)
 	}
 	return nil
 }
 
-// Result returns what the map answered to the write at place i of the list.
+// Result returns the map's result of write i of the list.
 func (p *Program) Result(i int) error {
 	code := int32(atomic.LoadUint32((*uint32)(unsafe.Pointer(&p.memory[i*p.stride+4]))))
 	if code == 0 {
@@ -172,23 +170,23 @@ func (p *Program) Result(i int) error {
 	return unix.Errno(-code)
 }
 
-// Done returns how many writes were made since Open. It is no system call.
+// Done returns the number of writes since Open. It makes no system call.
 func (p *Program) Done() uint64 { return atomic.LoadUint64(&p.counters().Done) }
 
-// Failed returns how many writes the map refused since Open. It is no system call.
+// Failed returns the number of writes that the map refused since Open. It makes no system call.
 func (p *Program) Failed() uint64 { return atomic.LoadUint64(&p.counters().Failed) }
 
-// Runs returns how often the program ran since Open. It is no system call.
+// Runs returns the number of program runs since Open. It makes no system call.
 func (p *Program) Runs() uint64 { return atomic.LoadUint64(&p.counters().Runs) }
 
-// LastCPU returns the CPU of the last run. It is no system call.
+// LastCPU returns the CPU of the last run. It makes no system call.
 func (p *Program) LastCPU() int { return int(atomic.LoadUint64(&p.counters().Cpu)) }
 
 func (p *Program) counters() *dataplaneProgress {
 	return (*dataplaneProgress)(unsafe.Pointer(&p.progress[0]))
 }
 
-// Close frees the program. Its receivers must have been closed.
+// Close frees the program. The caller must close its receivers first.
 func (p *Program) Close() error {
 	errs := []error{p.objects.Close()}
 	for _, memory := range []*[]byte{&p.memory, &p.progress} {

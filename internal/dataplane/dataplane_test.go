@@ -57,33 +57,33 @@ func TestRunMakesEachWriteOnce(t *testing.T) {
 		p.Add(InPlace, 0, number(5), value(55))
 		failed, err := p.Run()
 		if err != nil || failed != 2 || p.Done() != 24 {
-			t.Fatalf("%d of %d failed: %v", failed, p.Done(), err)
+			t.Fatalf("Run: got %d of %d writes failed, error %v", failed, p.Done(), err)
 		}
 		if err := p.Result(20); !errors.Is(err, unix.EEXIST) {
-			t.Errorf("update of a present key: %v", err)
+			t.Errorf("update of an existing key: got %v", err)
 		}
 		if err := p.Result(22); !errors.Is(err, unix.ENOENT) {
-			t.Errorf("delete of an absent key: %v", err)
+			t.Errorf("delete of a missing key: got %v", err)
 		}
 		for i := range uint64(20) {
 			var got [2]uint64
 			err := m.Lookup(i, &got)
 			switch {
 			case i == 4 && !errors.Is(err, ebpf.ErrKeyNotExist):
-				t.Errorf("deleted key: %v", err)
+				t.Errorf("deleted key: got %v", err)
 			case i == 4:
 			case err != nil:
-				t.Errorf("key %d: %v", i, err)
+				t.Errorf("key %d: got %v", i, err)
 			case i == 5 && got[0] != 55, i != 5 && got != [2]uint64{i, i + 1}:
-				t.Errorf("key %d: %v", i, got)
+				t.Errorf("key %d: got %v", i, got)
 			}
 		}
 	}
 }
 
-func TestInPlaceChangesOnePlace(t *testing.T) {
+func TestInPlaceWriteOffset(t *testing.T) {
 	m := newMap(t, ebpf.Hash, 10)
-	p := open(t, m, Options{Capacity: 2, RunWrites: 2, PlaceAt: 8})
+	p := open(t, m, Options{Capacity: 2, RunWrites: 2, InPlaceOffset: 8})
 	p.Add(Update, ebpf.UpdateAny, number(1), append(number(10), number(11)...))
 	p.Add(InPlace, 0, number(1), append(number(20), number(21)...))
 	if failed, err := p.Run(); err != nil || failed != 0 {
@@ -91,13 +91,13 @@ func TestInPlaceChangesOnePlace(t *testing.T) {
 	}
 	var got [2]uint64
 	if err := m.Lookup(uint64(1), &got); err != nil || got != [2]uint64{10, 21} {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("value: got %v, %v", got, err)
 	}
 }
 
-func TestPacketsMakeWritesWhereTheyAreSteered(t *testing.T) {
+func TestPacketsWriteOnSteeredCPU(t *testing.T) {
 	if runtime.NumCPU() < 2 {
-		t.Skip("one CPU: nowhere to steer packets to")
+		t.Skip("needs a second CPU to steer packets to")
 	}
 	m := newMap(t, ebpf.Hash, 100)
 	for _, cpu := range []int{1, 0} {
@@ -119,23 +119,23 @@ func TestPacketsMakeWritesWhereTheyAreSteered(t *testing.T) {
 		if err := r.Send(p, 1-cpu, 15); err != nil {
 			t.Fatal(err)
 		}
-		// The other CPU may take the last packets later.
+		// The other CPU may process the last packets later.
 		for end := time.Now().Add(10 * time.Second); p.Done() < 30 && time.Now().Before(end); {
 			time.Sleep(time.Millisecond)
 		}
 		if p.Done() != 30 || p.Failed() != 0 || p.LastCPU() != cpu {
-			t.Errorf("%d writes, %d failed, the last on CPU %d, want %d", p.Done(), p.Failed(), p.LastCPU(), cpu)
+			t.Errorf("writes: got %d, %d failed, the last on CPU %d, want CPU %d", p.Done(), p.Failed(), p.LastCPU(), cpu)
 		}
 		stop := r.Flood(1-cpu, 0)
 		time.Sleep(50 * time.Millisecond)
 		if sent, err := stop(); err != nil || sent == 0 {
-			t.Errorf("%d packets sent: %v", sent, err)
+			t.Errorf("Flood: got %d packets sent, error %v", sent, err)
 		}
 		if err := errors.Join(r.Close(), restore()); err != nil {
 			t.Error(err)
 		}
 		if p.Done() <= 30 || p.LastCPU() != cpu {
-			t.Errorf("a flood made %d writes, the last on CPU %d, want %d", p.Done()-30, p.LastCPU(), cpu)
+			t.Errorf("Flood: got %d writes, the last on CPU %d, want CPU %d", p.Done()-30, p.LastCPU(), cpu)
 		}
 	}
 }

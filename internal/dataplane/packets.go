@@ -16,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receiver is a UDP socket whose packets run a Program, each once, in a soft
-// interrupt; the program drops them.
+// Receiver is a UDP socket. Each packet runs a Program once in a soft interrupt. The program drops the
+// packet.
 type Receiver struct {
 	conn *net.UDPConn
 }
 
-// Receive opens a socket on loopback with p as its filter.
+// Receive opens a UDP socket on loopback with p as its socket filter.
 func (p *Program) Receive() (*Receiver, error) {
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -44,17 +44,16 @@ func (p *Program) Receive() (*Receiver, error) {
 // Close closes the socket.
 func (r *Receiver) Close() error { return r.conn.Close() }
 
-// Flood sends packets from the CPU sender until stop is called, which waits for the
-// end and returns how many were sent. Where they run the program says
-// [SteerLoopback]. Between two packets it passes the time pause, busily, more or
-// less: without one they come so thick that the receiving CPU polls for them in a
-// thread of its own, and they interrupt nobody.
+// Flood sends packets from the CPU sender until stop is called. stop waits for the sender and returns
+// the number of packets sent. [SteerLoopback] determines the CPU on which they run the program. Flood
+// busy-waits for about pause between two packets. Without a pause, the receiving CPU polls for the
+// packets in a separate thread, so they do not interrupt other code.
 func (r *Receiver) Flood(sender int, pause time.Duration) (stop func() (uint64, error)) {
 	var stopped atomic.Bool
 	var sent uint64
 	done := make(chan error, 1)
 	more := func() bool {
-		if pause > 0 { // not in step with what is to be interrupted
+		if pause > 0 { // a random pause avoids lockstep with the interrupted code
 			until := time.Now().Add(pause/2 + rand.N(pause))
 			for time.Now().Before(until) {
 			}
@@ -69,8 +68,7 @@ func (r *Receiver) Flood(sender int, pause time.Duration) (stop func() (uint64, 
 	}
 }
 
-// Send sends n packets from the CPU sender, and waits until each has run the
-// program p.
+// Send sends n packets from the CPU sender and waits until each of them has run the program p.
 func (r *Receiver) Send(p *Program, sender, n int) error {
 	var sent uint64
 	for range n {
@@ -89,7 +87,7 @@ func (r *Receiver) Send(p *Program, sender, n int) error {
 	return nil
 }
 
-// send sends packets for as long as more says so.
+// send sends packets while more returns true.
 func (r *Receiver) send(cpu int, more func() bool, sent *uint64) error {
 	unpin, err := Pin(cpu)
 	if err != nil {
@@ -107,7 +105,7 @@ func (r *Receiver) send(cpu int, more func() bool, sent *uint64) error {
 	}
 	payload := []byte{0}
 	for more() {
-		// The socket's queue may be full for a moment.
+		// The socket's queue may be full temporarily.
 		switch _, err := unix.Write(fd, payload); {
 		case err == nil:
 			*sent++
@@ -118,7 +116,7 @@ func (r *Receiver) send(cpu int, more func() bool, sent *uint64) error {
 	return nil
 }
 
-// Pin keeps the calling goroutine on one CPU, on a thread of its own, until unpin.
+// Pin locks the calling goroutine to a thread on one CPU until unpin is called.
 func Pin(cpu int) (unpin func(), err error) {
 	runtime.LockOSThread()
 	var before, set unix.CPUSet
@@ -132,19 +130,19 @@ func Pin(cpu int) (unpin func(), err error) {
 		return nil, fmt.Errorf("pin thread to CPU %d: %w", cpu, err)
 	}
 	return func() {
-		// A thread that cannot go back ends with its goroutine.
+		// If resetting the affinity fails, the thread ends with its goroutine.
 		if unix.SchedSetaffinity(0, &before) == nil {
 			runtime.UnlockOSThread()
 		}
 	}, nil
 }
 
-// rpsFile says on which CPUs packets from loopback are processed.
+// rpsFile contains the mask of CPUs that process packets from loopback.
 const rpsFile = "/sys/class/net/lo/queues/rx-0/rps_cpus"
 
-// SteerLoopback has packets on loopback processed by one CPU below 32, wherever they are
-// sent: they interrupt whatever that CPU does. It needs root and CONFIG_RPS, and
-// holds for the whole network namespace until restore.
+// SteerLoopback makes one CPU below 32 process all packets on loopback, regardless of the sending CPU.
+// The packets interrupt the code that runs on that CPU. It needs root and CONFIG_RPS, and applies to
+// the whole network namespace until restore is called.
 func SteerLoopback(cpu int) (restore func() error, err error) {
 	before, err := os.ReadFile(rpsFile)
 	if err != nil {

@@ -18,15 +18,15 @@ type program struct {
 	source  *source
 	mutants []Mutant
 	path    string // of the binary
-	dir     string // where it runs: tests that fail leave files in their testdata
+	dir     string // working directory of the runs: failing tests may write to their testdata
 }
 
-// maxBuilds bounds how often mutants that do not compile are left out.
+// maxBuilds bounds the number of builds that omit mutants which do not compile.
 const maxBuilds = 8
 
 var compileError = regexp.MustCompile(`(?m)^(?:.*/)?([\w.-]+\.go):(\d+):\d+: `)
 
-// build compiles the package's tests with its mutants, without those that do not compile.
+// build compiles the package's tests with its mutants. It omits mutants that do not compile.
 func build(s *source, work string) (*program, error) {
 	dropped := make(map[string]bool)
 	skip := func(m *Mutant) bool { return dropped[m.File+":"+strconv.Itoa(m.Line)] }
@@ -74,7 +74,7 @@ func (p *program) compile(in *instrumented, work string) (output string, err err
 	return string(out), err
 }
 
-// copyData gives the tests a copy of their testdata.
+// copyData copies the package's testdata to the working directory.
 func (p *program) copyData() error {
 	from := filepath.Join(p.source.dir, "testdata")
 	if _, err := os.Stat(from); err != nil {
@@ -101,8 +101,8 @@ func (p *program) tests() ([]string, error) {
 	return names, nil
 }
 
-// run runs tests until one fails. It returns the name of that test, or of the one that does
-// not end in time, and false.
+// run runs tests until one fails. If a test fails or times out, it returns the name of that test and
+// false.
 func (p *program) run(names []string, limit time.Duration, env ...string) (failed string, passed bool, err error) {
 	pattern := "^("
 	for i, name := range names {
@@ -119,7 +119,7 @@ func (p *program) run(names []string, limit time.Duration, env ...string) (faile
 	if err != nil {
 		return "", false, fmt.Errorf("run tests: %w", err)
 	}
-	// The test's own limit needs a scheduler that runs: a mutant may stop that too.
+	// The test's own time limit needs a working scheduler, which a mutant may block.
 	kill := time.AfterFunc(limit+10*time.Second, func() { _ = cmd.Process.Kill() })
 	err = cmd.Wait()
 	kill.Stop()
@@ -130,13 +130,13 @@ func (p *program) run(names []string, limit time.Duration, env ...string) (faile
 	return last.name, err == nil, nil
 }
 
-// lastTest reads the output of tests and keeps the name of the test that began last.
+// lastTest parses test output and stores the name of the test that started last.
 type lastTest struct {
 	name string
-	line []byte // that is not complete
+	line []byte // the last, incomplete line
 }
 
-// maxLine bounds the part of a line that is kept.
+// maxLine bounds the stored part of a line in bytes.
 const maxLine = 256
 
 func (l *lastTest) Write(b []byte) (int, error) {

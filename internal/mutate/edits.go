@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// edits are insertions into and replacements in a source text that keep its lines.
+// edits are insertions and replacements in a source text. They preserve its line numbers.
 type edits struct {
 	text string
 	list []edit
@@ -14,13 +14,13 @@ type edits struct {
 type edit struct {
 	at, end int
 	text    string
-	// Of insertions at one place, those that close an expression come first, inner before
-	// outer; then those that open one, outer before inner.
-	opens bool
-	size  int // of the expression that it opens or closes, in bytes
+	// opening orders insertions at the same offset. Insertions that close an expression come first,
+	// inner before outer. Insertions that open an expression follow, outer before inner.
+	opening bool
+	size    int // of the enclosed expression, in bytes
 }
 
-// wrap puts text before and after the code between two offsets.
+// wrap inserts text before and after the code between two offsets.
 func (e *edits) wrap(from, to int, before, after string) {
 	e.list = append(e.list,
 		edit{from, from, before, true, to - from},
@@ -36,22 +36,22 @@ func compareEdits(a, b edit) int {
 	switch {
 	case a.at != b.at:
 		return a.at - b.at
-	case a.opens != b.opens && !a.opens:
+	case a.opening != b.opening && !a.opening:
 		return -1
-	case a.opens != b.opens:
+	case a.opening != b.opening:
 		return 1
-	case a.opens:
+	case a.opening:
 		return b.size - a.size
 	}
 	return a.size - b.size
 }
 
-// String returns the text with all edits made. Two wraps of the same code nest in the
-// order in which they were added, the first outermost.
+// String returns the text with all edits applied. Two wraps of the same code nest in the order in
+// which they were added, the first outermost.
 func (e *edits) String() string {
 	list := slices.Clone(e.list)
-	// Reversed first: of closings of the same size, the one added last is the innermost.
-	closing := func(x edit) bool { return !x.opens }
+	// Reversed first: of closings with the same size, the last added is the innermost.
+	closing := func(x edit) bool { return !x.opening }
 	reversed := make([]edit, 0, len(list))
 	for _, x := range slices.Backward(list) {
 		if closing(x) {

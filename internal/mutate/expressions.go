@@ -7,20 +7,20 @@ import (
 	"go/types"
 )
 
-// comparisons are the functions that change whether equal operands count.
+// comparisons are the functions that change whether a comparison includes equal operands.
 var comparisons = map[token.Token]string{
 	token.LSS: "mutLess", token.LEQ: "mutLessEqual", token.GTR: "mutGreater", token.GEQ: "mutGreaterEqual",
 }
 
-// operators are the functions that exchange an arithmetic operator for another.
+// operators are the functions that replace an arithmetic operator by another.
 var operators = map[token.Token]string{
 	token.ADD: "mutAdd", token.SUB: "mutSub", token.MUL: "mutMul", token.QUO: "mutDiv", token.REM: "mutRem",
 	token.AND: "mutAnd", token.OR: "mutOr", token.XOR: "mutXor", token.AND_NOT: "mutAndNot",
 	token.SHL: "mutShl", token.SHR: "mutShr",
 }
 
-// expr makes the mutants of an expression. It returns false where those below it are
-// to be left as they are.
+// expr creates the mutants of an expression. It returns false if its subexpressions must not be
+// mutated.
 func (v *visitor) expr(e ast.Expr, parent ast.Node) bool {
 	if t := v.constant(e); t != nil {
 		v.literal(e, t, parent)
@@ -61,7 +61,7 @@ func (v *visitor) isNumber(e ast.Expr) bool {
 	return ok && basic.Info()&types.IsNumeric != 0
 }
 
-// function puts a call in the place of an operator.
+// function replaces an operator by a call of the named function.
 func (v *visitor) function(op string, e *ast.BinaryExpr, name string) {
 	id := v.add(op, e)
 	if id == 0 {
@@ -73,8 +73,8 @@ func (v *visitor) function(op string, e *ast.BinaryExpr, name string) {
 	v.edits.replace(at, at+len(e.Op.String()), ",")
 }
 
-// literal changes a literal where a value is wanted. Named constants are left alone: they
-// are limits and flags, whose neighbours say little about the tests.
+// literal mutates a literal that is used as a value. It does not mutate named constants. They are
+// limits and flags, and their neighbouring values reveal little about the tests.
 func (v *visitor) literal(e ast.Expr, t types.Type, parent ast.Node) {
 	basic, ok := t.Underlying().(*types.Basic)
 	if !ok || !v.isValue(e, parent) {
@@ -117,8 +117,8 @@ func (v *visitor) isValue(e ast.Expr, parent ast.Node) bool {
 	return false
 }
 
-// typeName returns the name of a type in the package's code, if it is a built-in one or
-// the package's own.
+// typeName returns the name of a type as written in the package's code. It returns false unless the
+// type is built-in or belongs to the package.
 func (v *visitor) typeName(t types.Type) (string, bool) {
 	switch t := t.(type) {
 	case *types.Basic:

@@ -16,25 +16,24 @@ var runtimeText string
 // instrumented is a package with all its mutants.
 type instrumented struct {
 	mutants []Mutant
-	files   map[string]string // the text of each file, with the switches
+	files   map[string]string // the text of each file with the switches of its mutants
 }
 
 // visitor finds the mutants of a file.
 type visitor struct {
-	s       *source
-	file    string
-	edits   edits
-	base    token.Pos
-	next    int
-	skip    func(*Mutant) bool
-	mutants []Mutant
-	inFunc  string
-	counts  map[string]int
-	failed  map[ast.Node]bool // results beside an error that is not nil
+	s           *source
+	file        string
+	edits       edits
+	base        token.Pos
+	next        int
+	skip        func(*Mutant) bool
+	mutants     []Mutant
+	inFunc      string
+	counts      map[string]int
+	besideError map[ast.Node]bool // results returned together with a non-nil error
 }
 
-// instrument writes the mutants into the package's code, those that skip returns true
-// for left out.
+// instrument adds the mutants to the package's code. It omits mutants for which skip returns true.
 func instrument(s *source, skip func(*Mutant) bool) *instrumented {
 	out := &instrumented{files: map[string]string{"mutate_runtime.go": strings.Replace(runtimeText, "PACKAGE", s.name, 1)}}
 	next := 1
@@ -46,7 +45,7 @@ func instrument(s *source, skip func(*Mutant) bool) *instrumented {
 		}
 		v := &visitor{
 			s: s, file: name, edits: edits{text: text}, base: s.fset.File(f.Pos()).Pos(0),
-			next: next, skip: skip, counts: map[string]int{}, failed: map[ast.Node]bool{},
+			next: next, skip: skip, counts: map[string]int{}, besideError: map[ast.Node]bool{},
 		}
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil {
@@ -73,7 +72,7 @@ func funcName(fn *ast.FuncDecl) string {
 	return t + "." + fn.Name.Name
 }
 
-// add makes a mutant of the code and returns its number, 0 if it is to be left out.
+// add creates a mutant of the code and returns its number, or 0 if the mutant is omitted.
 func (v *visitor) add(op string, n ast.Node) int {
 	from, to := v.offsets(n)
 	m := Mutant{
@@ -95,7 +94,8 @@ func (v *visitor) offsets(n ast.Node) (from, to int) {
 	return int(n.Pos() - v.base), int(n.End() - v.base)
 }
 
-// wrap makes a mutant with text before and after the code; # stands for its number.
+// wrap creates a mutant with text before and after the code. The character # in the text stands for
+// the mutant's number.
 func (v *visitor) wrap(op string, n ast.Node, before, after string) {
 	id := v.add(op, n)
 	if id == 0 {
@@ -106,7 +106,7 @@ func (v *visitor) wrap(op string, n ast.Node, before, after string) {
 	v.edits.wrap(from, to, fill(before), fill(after))
 }
 
-// block looks at a statement and all below it.
+// block visits a statement and all nodes below it.
 func (v *visitor) block(body ast.Node) {
 	var parents []ast.Node
 	ast.Inspect(body, func(n ast.Node) bool {
@@ -126,7 +126,7 @@ func (v *visitor) block(body ast.Node) {
 	})
 }
 
-// node makes the mutants of one node. It returns false for those to be left as they are.
+// node creates the mutants of one node. It returns false if the nodes below it must not be mutated.
 func (v *visitor) node(n, parent ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.GenDecl:
@@ -145,27 +145,27 @@ func (v *visitor) node(n, parent ast.Node) bool {
 		v.condition("negate", n.Cond)
 		if isFailure(n.Cond) {
 			for _, s := range n.Body.List {
-				v.fail(s)
+				v.markBesideError(s)
 			}
 		}
 	case *ast.ReturnStmt:
 		if v.returnsNewError(n) {
-			v.fail(n)
+			v.markBesideError(n)
 		}
 		v.results(n)
 	case ast.Expr:
-		return !v.failed[n] && v.expr(n, parent)
+		return !v.besideError[n] && v.expr(n, parent)
 	}
 	return true
 }
 
-// isFailure reports whether a condition is that an error is not nil.
+// isFailure reports whether a condition is "err != nil".
 func isFailure(cond ast.Expr) bool {
 	b, ok := cond.(*ast.BinaryExpr)
 	return ok && b.Op == token.NEQ && types.ExprString(b.X) == "err" && types.ExprString(b.Y) == "nil"
 }
 
-// returnsNewError reports whether a statement returns an error that it makes.
+// returnsNewError reports whether a return statement creates the error that it returns.
 func (v *visitor) returnsNewError(r *ast.ReturnStmt) bool {
 	if len(r.Results) == 0 {
 		return false
@@ -174,18 +174,18 @@ func (v *visitor) returnsNewError(r *ast.ReturnStmt) bool {
 	return ok && slices.Contains([]string{"fmt.Errorf", "errors.New", "status.Error", "status.Errorf"}, types.ExprString(call.Fun))
 }
 
-// fail leaves alone the constants and variables that a statement returns beside an error:
-// callers look at the error first.
-func (v *visitor) fail(s ast.Stmt) {
+// markBesideError excludes the constants and variables that a statement returns together with an
+// error. Callers check the error first.
+func (v *visitor) markBesideError(s ast.Stmt) {
 	if r, ok := s.(*ast.ReturnStmt); ok && len(r.Results) > 1 {
 		for _, e := range r.Results[:len(r.Results)-1] {
 			_, isVariable := e.(*ast.Ident)
-			v.failed[e] = isVariable || v.constant(e) != nil
+			v.besideError[e] = isVariable || v.constant(e) != nil
 		}
 	}
 }
 
-// condition negates a condition that has no comparison or logical operator of its own.
+// condition negates a condition that contains no comparison or logical operator at its top level.
 func (v *visitor) condition(op string, e ast.Expr) {
 	if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && v.mutable(b) {
 		return
@@ -195,10 +195,10 @@ func (v *visitor) condition(op string, e ast.Expr) {
 	}
 }
 
-// mutable reports whether a binary expression gets mutants of its own.
+// mutable reports whether a binary expression gets its own mutants.
 func (v *visitor) mutable(b *ast.BinaryExpr) bool { return v.constant(b) == nil }
 
-// constant returns the type of a constant expression, nil for others.
+// constant returns the type of a constant expression, or nil for other expressions.
 func (v *visitor) constant(e ast.Expr) types.Type {
 	if tv, ok := v.s.info.Types[e]; ok && tv.Value != nil {
 		return tv.Type
@@ -206,7 +206,7 @@ func (v *visitor) constant(e ast.Expr) types.Type {
 	return nil
 }
 
-// list drops each statement that can be dropped.
+// list creates a mutant for each statement that can be removed.
 func (v *visitor) list(statements []ast.Stmt) {
 	for _, s := range statements {
 		if droppable(s) && !v.logs(s) {
@@ -215,7 +215,7 @@ func (v *visitor) list(statements []ast.Stmt) {
 	}
 }
 
-// logs reports whether a statement writes a line to the log, which is left as it is.
+// logs reports whether a statement writes a log line. Such statements are not mutated.
 func (v *visitor) logs(s ast.Stmt) bool {
 	e, ok := s.(*ast.ExprStmt)
 	if !ok {
@@ -241,7 +241,7 @@ func droppable(s ast.Stmt) bool {
 			return true
 		}
 		name, ok := call.Fun.(*ast.Ident)
-		return !ok || name.Name != "panic" // may end a function
+		return !ok || name.Name != "panic" // a panic may end a function
 	case *ast.AssignStmt:
 		return s.Tok != token.DEFINE && !blank(s)
 	case *ast.IncDecStmt, *ast.SendStmt, *ast.DeferStmt:
@@ -254,7 +254,7 @@ func droppable(s ast.Stmt) bool {
 	return false
 }
 
-// blank reports whether a statement assigns to the blank identifier only.
+// blank reports whether a statement assigns only to the blank identifier.
 func blank(s *ast.AssignStmt) bool {
 	for _, e := range s.Lhs {
 		if name, ok := e.(*ast.Ident); !ok || name.Name != "_" {
@@ -264,11 +264,11 @@ func blank(s *ast.AssignStmt) bool {
 	return true
 }
 
-// results changes what a function returns.
+// results mutates the values that a function returns.
 func (v *visitor) results(r *ast.ReturnStmt) {
 	for _, e := range r.Results {
 		tv, ok := v.s.info.Types[e]
-		if !ok || v.failed[e] || tv.IsNil() || tv.Value != nil || len(r.Results) == 1 && isTuple(tv.Type) {
+		if !ok || v.besideError[e] || tv.IsNil() || tv.Value != nil || len(r.Results) == 1 && isTuple(tv.Type) {
 			continue
 		}
 		if b, ok := ast.Unparen(e).(*ast.BinaryExpr); ok && v.mutable(b) {

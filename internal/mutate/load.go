@@ -18,7 +18,7 @@ import (
 	"strings"
 )
 
-// source is a package's code, parsed and with its types.
+// source is a package's code, parsed and type-checked.
 type source struct {
 	dir, path, name string
 	fset            *token.FileSet
@@ -30,13 +30,14 @@ type source struct {
 	pkg             *types.Package
 }
 
-// listed is what the go command says of a package.
-type listed struct {
+// goPackage is the go command's description of a package.
+type goPackage struct {
 	Dir, ImportPath, Name, Export      string
 	GoFiles, TestGoFiles, XTestGoFiles []string
 }
 
-// load reads a package, a pattern of the go command that matches one.
+// load loads the package that pattern matches. pattern is a pattern of the go command that matches one
+// package.
 func load(pattern string) (*source, error) {
 	all, err := goList(pattern)
 	if err != nil {
@@ -46,7 +47,7 @@ func load(pattern string) (*source, error) {
 	for _, p := range all {
 		exports[p.ImportPath] = p.Export
 	}
-	p := all[len(all)-1] // its dependencies come before it
+	p := all[len(all)-1] // its dependencies precede it
 	s := &source{dir: p.Dir, path: p.ImportPath, name: p.Name, fset: token.NewFileSet(), text: map[string]string{}}
 	s.tests = append(p.TestGoFiles, p.XTestGoFiles...)
 	for _, name := range p.GoFiles {
@@ -59,7 +60,7 @@ func load(pattern string) (*source, error) {
 			return nil, fmt.Errorf("parse source: %w", err)
 		}
 		if ast.IsGenerated(f) {
-			// Parsed for its types; not mutated, since it has no text.
+			// Generated files are parsed for their types but not mutated, because they have no text.
 			s.files = append(s.files, f)
 			continue
 		}
@@ -79,17 +80,17 @@ func load(pattern string) (*source, error) {
 	return s, nil
 }
 
-// goList returns the package and, before it, all that it imports.
-func goList(pattern string) ([]listed, error) {
+// goList returns the package, preceded by all packages that it imports.
+func goList(pattern string) ([]goPackage, error) {
 	cmd := exec.Command("go", "list", "-deps", "-export", "-json=Dir,ImportPath,Name,Export,GoFiles,TestGoFiles,XTestGoFiles", pattern)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list package %s: %w", pattern, err)
 	}
-	var all []listed
+	var all []goPackage
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
-		var p listed
+		var p goPackage
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
 			break
 		} else if err != nil {

@@ -38,7 +38,7 @@ func keys(r *Report) (all []string) {
 	return all
 }
 
-// TestSurvivors tries every mutant of a package whose tests have known holes.
+// TestSurvivors tries every mutant of a package whose tests have known gaps.
 func TestSurvivors(t *testing.T) {
 	state := t.TempDir()
 	r := runSample(t, func(o *Options) { o.StateDir = state })
@@ -56,24 +56,24 @@ func TestSurvivors(t *testing.T) {
 		t.Error(diff)
 	}
 	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 63 {
-		t.Errorf("%+v", last)
+		t.Errorf("last survivor: got %+v", last)
 	}
-	if !slices.Equal(r.Stale, []string{"sample.go:gone: drop `x = 1`"}) {
-		t.Errorf("stale: %q", r.Stale)
+	if !slices.Equal(r.UnusedKeys, []string{"sample.go:gone: drop `x = 1`"}) {
+		t.Errorf("unused keys: got %q", r.UnusedKeys)
 	}
 	if r.Equivalent != 1 {
-		t.Errorf("%d equivalent mutants", r.Equivalent)
+		t.Errorf("equivalent mutants: got %d", r.Equivalent)
 	}
 	if r.Failing != "TestFails" || r.Tried != r.Mutants || r.Killed+len(r.Survivors) != r.Tried {
-		t.Errorf("%+v", r)
+		t.Errorf("report: got %+v", r)
 	}
-	// A run that finds results does not try again, which a false result shows.
+	// A run that finds saved results does not try the mutants again. A false saved result shows this.
 	killed := r.Survivors[0].Key()
 	s, err := load(sample)
 	if err != nil {
 		t.Fatal(err)
 	}
-	st, err := openState(s, state, false)
+	st, err := openResults(s, state, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,24 +82,24 @@ func TestSurvivors(t *testing.T) {
 	}
 	again := runSample(t, func(o *Options) { o.StateDir = state })
 	if again.Killed != r.Killed+1 || again.Tried != r.Tried {
-		t.Errorf("taken up: %+v", again)
+		t.Errorf("continued run: got %+v", again)
 	}
 	if fresh := runSample(t, func(o *Options) { o.StateDir, o.Fresh = state, true }); fresh.Killed != r.Killed {
-		t.Errorf("fresh: %+v", fresh)
+		t.Errorf("fresh run: got %+v", fresh)
 	}
 }
 
 func TestSampleAndFiles(t *testing.T) {
 	r := runSample(t, func(o *Options) { o.Sample = 5 })
 	if r.Tried != 5 {
-		t.Errorf("tried %d", r.Tried)
+		t.Errorf("tried mutants: got %d", r.Tried)
 	}
 	if r := runSample(t, func(o *Options) { o.Files = regexp.MustCompile("nothing") }); r.Tried != 0 || r.Mutants == 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("report: got %+v", r)
 	}
 }
 
-// TestInstrumentedText compares the code that is built with what it should be.
+// TestInstrumentedText compares the instrumented code with the golden file.
 func TestInstrumentedText(t *testing.T) {
 	s, err := load(sample)
 	if err != nil {
@@ -109,7 +109,7 @@ func TestInstrumentedText(t *testing.T) {
 	lines := strings.Split(in.files["sample.go"], "\n")
 	original := strings.Split(s.text["sample.go"], "\n")
 	if len(lines) != len(original) {
-		t.Errorf("%d lines, want %d", len(lines), len(original))
+		t.Errorf("lines: got %d, want %d", len(lines), len(original))
 	}
 	number := regexp.MustCompile(`\d+([,)])`)
 	var got []string
@@ -124,15 +124,15 @@ func TestInstrumentedText(t *testing.T) {
 	}
 	if diff := cmp.Diff(string(golden), strings.Join(got, "\n")+"\n"); diff != "" {
 		t.Error(diff)
-		t.Logf("the text is:\n%s", strings.Join(got, "\n"))
+		t.Logf("instrumented lines:\n%s", strings.Join(got, "\n"))
 	}
 }
 
-// TestLists reads the lists of the packages that make mutate looks at.
-func TestLists(t *testing.T) {
+// TestExemptionLists reads the lists of the packages that make mutate covers.
+func TestExemptionLists(t *testing.T) {
 	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate"} {
-		if list, err := readList(dir); err != nil || len(list) == 0 {
-			t.Errorf("%s: %d entries, %v", dir, len(list), err)
+		if list, err := readExemptions(dir); err != nil || len(list) == 0 {
+			t.Errorf("%s: got %d entries, error %v", dir, len(list), err)
 		}
 	}
 }

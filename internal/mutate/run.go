@@ -13,57 +13,57 @@ import (
 	"time"
 )
 
-// Options says which mutants to try, and how.
+// Options selects the mutants to try and configures the run.
 type Options struct {
 	// Package is a pattern of the go command that matches one package.
 	Package string
-	// Sample is how many mutants are tried; 0: all.
+	// Sample is the number of mutants to try; 0 means all.
 	Sample int
-	// Seed chooses which.
+	// Seed determines the sample.
 	Seed uint64
 	// Files restricts the mutants to those whose file and function match, as in
-	// "evict.go:(*Tx).Evicted"; nil: all.
+	// "evict.go:(*Tx).Evicted". nil means all.
 	Files *regexp.Regexp
-	// Parallel is how many are tried at a time, at least 1.
+	// Parallel is the number of mutants tried at the same time, at least 1.
 	Parallel int
-	// Limit is how long a test may take without a mutant; longer ones are left out, and so are
-	// all that take a minute.
+	// Limit is the maximum duration of a test without a mutant. Slower tests are not used, and neither
+	// are tests that take a minute or longer.
 	Limit time.Duration
-	// StateDir keeps what was found, for a run that takes up another.
+	// StateDir stores results, so that a later run can continue an earlier one.
 	StateDir string
-	// Fresh forgets what was found in an earlier run.
+	// Fresh discards the results of earlier runs.
 	Fresh bool
 	Log   *slog.Logger
 }
 
-// Report is the outcome of a run.
+// Report is the result of a run.
 type Report struct {
 	Package    string
-	Mutants    int // in the package, the equivalent ones left out
+	Mutants    int // in the package, without the equivalent ones
 	Equivalent int // on the package's list
 	Tried      int
 	Killed     int
 	Survivors  []Survivor // in the order of files and lines
-	Failing    string     // tests that fail without a mutant, and were not used
-	Stale      []string   // keys on the package's list that no mutant has any more
+	Failing    string     // tests that fail without a mutant and were not used
+	UnusedKeys []string   // keys on the package's list that match no mutant
 }
 
-// Survivor is a mutant that no test finds.
+// Survivor is a mutant that no test detects.
 type Survivor struct {
 	Mutant
-	Reached int    // by how many tests
-	Reason  string // of the package's list, why that is accepted
+	Reached int    // number of tests that reach it
+	Reason  string // from the package's list: why the survivor is accepted
 }
 
-// Score returns the share of the mutants tried that a test finds.
+// Score returns the share of the tried mutants that a test detects, from 0 to 1.
 func (r *Report) Score() float64 { return float64(r.Killed) / float64(max(r.Tried, 1)) }
 
 // runner tries mutants.
 type runner struct {
-	o     *Options
-	p     *program
-	state *state
-	tests []test // usable ones, quick ones first
+	o       *Options
+	p       *program
+	results *savedResults
+	tests   []test // usable tests, fastest first
 }
 
 // Run tries the mutants of a package.
@@ -72,7 +72,7 @@ func Run(o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := readList(s.dir)
+	list, err := readExemptions(s.dir)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func Run(o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	st, err := openState(s, o.StateDir, o.Fresh)
+	st, err := openResults(s, o.StateDir, o.Fresh)
 	if err != nil {
 		return nil, err
 	}
@@ -95,20 +95,20 @@ func Run(o Options) (_ *Report, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{o: &o, p: p, state: st}
+	r := &runner{o: &o, p: p, results: st}
 	r.tests = slices.DeleteFunc(slices.Clone(tests), func(t test) bool { return t.Failed || t.Took > o.Limit })
 	slices.SortStableFunc(r.tests, func(a, b test) int { return cmp.Compare(a.Took, b.Took) })
 	report, chosen := r.choose(list)
-	report.Failing, report.Stale = failing(tests), list.stale(p.mutants)
+	report.Failing, report.UnusedKeys = failing(tests), list.unused(p.mutants)
 	return report, r.tryAll(report, chosen, list)
 }
 
 // choose returns the mutants to try.
-func (r *runner) choose(list verdicts) (*Report, []Mutant) {
+func (r *runner) choose(list exemptions) (*Report, []Mutant) {
 	report := &Report{Package: r.p.source.path}
 	var chosen []Mutant
 	for _, m := range r.p.mutants {
-		if list.of(&m).equivalent {
+		if list.get(&m).equivalent {
 			report.Equivalent++
 			continue
 		}
@@ -125,8 +125,8 @@ func (r *runner) choose(list verdicts) (*Report, []Mutant) {
 	return report, chosen
 }
 
-// tryAll tries mutants in parallel and fills in the report.
-func (r *runner) tryAll(report *Report, mutants []Mutant, list verdicts) error {
+// tryAll tries mutants in parallel and completes the report.
+func (r *runner) tryAll(report *Report, mutants []Mutant, list exemptions) error {
 	var (
 		mu    sync.Mutex
 		first error
@@ -143,7 +143,7 @@ func (r *runner) tryAll(report *Report, mutants []Mutant, list verdicts) error {
 				if o.Killed {
 					report.Killed++
 				} else {
-					report.Survivors = append(report.Survivors, Survivor{m, o.Reached, list.of(&m).reason})
+					report.Survivors = append(report.Survivors, Survivor{m, o.Reached, list.get(&m).reason})
 				}
 				if report.Tried%50 == 0 {
 					r.o.Log.Info("tried", "package", report.Package, "mutants", report.Tried, "of", len(mutants), "killed", report.Killed)
@@ -161,17 +161,17 @@ func (r *runner) tryAll(report *Report, mutants []Mutant, list verdicts) error {
 	return first
 }
 
-// Tests are run together while they take less than this in all.
-const together = time.Second
+// maxGroupTime is the maximum total duration of tests that run together.
+const maxGroupTime = time.Second
 
-// try runs the tests that reach a mutant until one fails: the one that found it in an earlier
-// version of the package, then quick ones first.
+// try runs the tests that reach a mutant until one fails. It starts with the test that detected the
+// mutant in an earlier version of the package. The others follow, fastest first.
 func (r *runner) try(m *Mutant) (outcome, error) {
-	if o, ok := r.state.get(m.Key()); ok {
+	if o, ok := r.results.get(m.Key()); ok {
 		return o, nil
 	}
 	o := outcome{Key: m.Key()}
-	for _, group := range r.groups(m, r.state.finder(o.Key)) {
+	for _, group := range r.groups(m, r.results.killer(o.Key)) {
 		o.Reached += len(group.names)
 		if o.Killed {
 			continue
@@ -182,31 +182,31 @@ func (r *runner) try(m *Mutant) (outcome, error) {
 			return o, err
 		}
 		if !passed {
-			o.Killed, o.By, o.Slow = true, failed, time.Since(begun) > together+group.took
+			o.Killed, o.By, o.Slow = true, failed, time.Since(begun) > maxGroupTime+group.took
 		}
 	}
-	return o, r.state.put(o)
+	return o, r.results.put(o)
 }
 
-// group is tests that run together.
-type group struct {
+// testGroup is a group of tests that run together.
+type testGroup struct {
 	names []string
 	took  time.Duration
 }
 
 // groups returns the tests that reach a mutant, in the order in which they run.
-func (r *runner) groups(m *Mutant, first string) (all []group) {
-	var next group
+func (r *runner) groups(m *Mutant, first string) (all []testGroup) {
+	var next testGroup
 	for i := range r.tests {
 		switch t := &r.tests[i]; {
 		case !t.reaches(m.ID):
 		case t.Name == first:
-			all = slices.Insert(all, 0, group{[]string{t.Name}, t.Took})
+			all = slices.Insert(all, 0, testGroup{[]string{t.Name}, t.Took})
 		default:
-			if next.took+t.Took > together && len(next.names) > 0 {
-				all, next = append(all, next), group{}
+			if next.took+t.Took > maxGroupTime && len(next.names) > 0 {
+				all, next = append(all, next), testGroup{}
 			}
-			next = group{append(next.names, t.Name), next.took + t.Took}
+			next = testGroup{append(next.names, t.Name), next.took + t.Took}
 		}
 	}
 	if len(next.names) > 0 {

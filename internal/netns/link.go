@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Veth joins two namespaces (or one with itself) by a pair of Ethernet links,
-// both down and without addresses. Removing one end removes both.
+// Veth connects two namespaces, or one with itself, by a pair of Ethernet links. Both links are down
+// and without addresses. Removing one end removes both.
 func Veth(a *NS, nameA string, b *NS, nameB string) error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = nameA
@@ -43,7 +43,7 @@ func (n *NS) MAC(name string) (net.HardwareAddr, error) {
 	return link.Attrs().HardwareAddr, nil
 }
 
-// withLink runs f on the named link and says which link an error is about.
+// withLink runs f on the named link. It adds the link's name to an error.
 func (n *NS) withLink(verb, name string, f func(netlink.Link) error) error {
 	link, err := n.Link(name)
 	if err != nil {
@@ -58,12 +58,12 @@ func (n *NS) withLink(verb, name string, f func(netlink.Link) error) error {
 // Up sets the link up.
 func (n *NS) Up(link string) error { return n.withLink("set up", link, n.handle.LinkSetUp) }
 
-// Down sets the link down: the other end of a veth pair loses its carrier,
-// and the routes over the link are gone.
+// Down sets the link down. The other end of a veth pair loses its carrier, and the kernel removes the
+// routes over the link.
 func (n *NS) Down(link string) error { return n.withLink("set down", link, n.handle.LinkSetDown) }
 
-// Addr adds an address in prefix notation ("10.0.0.1/24"). IPv6 addresses are
-// usable at once: duplicate address detection is off for them.
+// Addr adds an address in prefix notation ("10.0.0.1/24"). IPv6 addresses are usable immediately,
+// because duplicate address detection is disabled for them.
 func (n *NS) Addr(link, cidr string) error {
 	addr, err := netlink.ParseAddr(cidr)
 	if err != nil {
@@ -77,8 +77,8 @@ func (n *NS) Addr(link, cidr string) error {
 	})
 }
 
-// Route sends dst ("10.1.0.0/16", "default") to the next hop via, replacing
-// the route that is there: moving a route is one atomic step.
+// Route adds a route for dst ("10.1.0.0/16", "default") to the next hop via. It atomically replaces an
+// existing route.
 func (n *NS) Route(dst, via string) error {
 	route, err := parseRoute(dst)
 	if err != nil {
@@ -93,7 +93,7 @@ func (n *NS) Route(dst, via string) error {
 	return nil
 }
 
-// RouteDev sends dst to the link itself, replacing the route that is there.
+// RouteDev adds a route for dst over the link itself. It replaces an existing route.
 func (n *NS) RouteDev(dst, link string) error {
 	route, err := parseRoute(dst)
 	if err != nil {
@@ -117,8 +117,7 @@ func parseRoute(dst string) (*netlink.Route, error) {
 	return &netlink.Route{Dst: prefix}, nil
 }
 
-// Neigh pins the hardware address of a neighbour, so that no ARP or neighbour
-// discovery is needed for it.
+// Neigh adds a permanent neighbour entry, so that no ARP or neighbour discovery is needed.
 func (n *NS) Neigh(link, ip string, mac net.HardwareAddr) error {
 	addr := net.ParseIP(ip)
 	if addr == nil {
@@ -141,11 +140,10 @@ type ifreqData struct {
 	_    [16]byte
 }
 
-// TxChecksum turns the link's transmit checksum offload on or off
-// (SIOCETHTOOL, ETHTOOL_STXCSUM). A veth pair offloads by leaving the TCP
-// checksum unfinished; a program that rewrites headers incrementally then
-// makes garbage of it. Off, the sender computes real checksums; the kernel
-// turns segmentation offload off with it. Set it on the sending link.
+// TxChecksum enables or disables the link's transmit checksum offload (SIOCETHTOOL, ETHTOOL_STXCSUM).
+// With offload, a veth pair leaves the TCP checksum unfinished. A program that rewrites headers
+// incrementally then produces an invalid checksum. Without offload, the sender computes complete
+// checksums, and the kernel also disables segmentation offload. Set it on the sending link.
 func (n *NS) TxChecksum(link string, on bool) error {
 	value := ethtoolValue{cmd: unix.ETHTOOL_STXCSUM}
 	if on {
@@ -154,7 +152,7 @@ func (n *NS) TxChecksum(link string, on bool) error {
 	return n.ethtool(link, &value)
 }
 
-// TxChecksumOn tells whether the link offloads transmit checksums.
+// TxChecksumOn reports whether transmit checksum offload is enabled on the link.
 func (n *NS) TxChecksumOn(link string) (bool, error) {
 	value := ethtoolValue{cmd: unix.ETHTOOL_GTXCSUM}
 	err := n.ethtool(link, &value)

@@ -1,10 +1,8 @@
-// Package netns builds small networks out of network namespaces without
-// names: nothing appears under /run/netns, and whatever a crashed program
-// leaves behind disappears with its process.
+// Package netns builds small networks from unnamed network namespaces. It creates no files under
+// /run/netns. The kernel removes the namespaces of a crashed program with its process.
 //
-// It needs CAP_NET_ADMIN and CAP_SYS_ADMIN (the namespaces belong to the
-// caller's user namespace) and, for [Veth], the veth driver. It knows nothing
-// of testing.T, so that programs can use it as well as tests:
+// It needs CAP_NET_ADMIN and CAP_SYS_ADMIN (the namespaces belong to the caller's user namespace) and,
+// for [Veth], the veth driver. It does not depend on testing.T, so both programs and tests can use it:
 //
 //	a, err := netns.New("client")
 //	b, err := netns.New("server")
@@ -30,22 +28,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NS is one network namespace, kept alive by a file descriptor until
-// [NS.Close]. Its methods may be called from several goroutines.
+// NS is one network namespace. A file descriptor keeps it alive until [NS.Close]. Its methods are safe
+// for concurrent use.
 type NS struct {
 	name   string
 	fd     vns.NsHandle
 	handle *netlink.Handle
 }
 
-// New makes a network namespace with its loopback up. The name appears in
-// error messages only. The caller owns the result and must Close it.
+// New creates a network namespace with its loopback up. The name appears only in error messages. The
+// caller owns the result and must close it.
 func New(name string) (*NS, error) {
 	fd, err := create()
 	if err != nil {
 		return nil, fmt.Errorf("create network namespace %s: %w", name, err)
 	}
-	handle, err := netlink.NewHandleAt(fd, unix.NETLINK_ROUTE) // others may be modules that are not loaded
+	handle, err := netlink.NewHandleAt(fd, unix.NETLINK_ROUTE) // other netlink families may need modules that are not loaded
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open netlink in namespace %s: %w", name, err), fd.Close())
 	}
@@ -56,9 +54,9 @@ func New(name string) (*NS, error) {
 	return n, nil
 }
 
-// create makes the namespace on a locked thread and goes back to the one that
-// the thread came from. A thread that cannot go back is left locked: the
-// runtime then ends it with its goroutine, so no other goroutine runs astray.
+// create creates the namespace on a locked thread and returns the thread to its former namespace. If
+// that fails, the thread stays locked. The Go runtime then ends it with its goroutine, so no other
+// goroutine runs in the wrong namespace.
 func create() (vns.NsHandle, error) {
 	fd := vns.None()
 	err := onThread(func() error {
@@ -72,8 +70,8 @@ func create() (vns.NsHandle, error) {
 	return fd, err
 }
 
-// onThread runs f on a goroutine whose thread may change its network
-// namespace, and puts that thread back afterwards. A panic of f is not caught.
+// onThread runs f on a goroutine whose thread may change its network namespace. It then returns the
+// thread to its former namespace. It does not recover a panic of f.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -85,7 +83,7 @@ func onThread(f func() error) error {
 			return
 		}
 		returned := false
-		defer func() { // also when f calls runtime.Goexit, as t.FailNow does
+		defer func() { // also runs when f calls runtime.Goexit, as t.FailNow does
 			back := vns.Set(home)
 			if back == nil {
 				runtime.UnlockOSThread()
@@ -102,14 +100,13 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Name returns what New was given.
+// Name returns the name given to New.
 func (n *NS) Name() string { return n.name }
 
-// Do runs f on a thread that is in the namespace and returns f's error.
-// Sockets opened and processes started by f itself stay in the namespace;
-// goroutines that f starts are not in it. So dial literal addresses there:
-// net.Dial races several addresses in goroutines of its own. f must not call
-// t.FailNow or the like: it runs on a goroutine of its own.
+// Do runs f on a thread in the namespace and returns f's error. Sockets that f opens and processes
+// that f starts stay in the namespace. Goroutines that f starts do not run in it. Therefore dial
+// literal addresses only: net.Dial uses separate goroutines for several addresses. f must not call
+// t.FailNow or similar functions, because it runs on a separate goroutine.
 func (n *NS) Do(f func() error) error {
 	return onThread(func() error {
 		if err := vns.Set(n.fd); err != nil {
@@ -119,11 +116,11 @@ func (n *NS) Do(f func() error) error {
 	})
 }
 
-// Start starts cmd in the namespace. Waiting for it is the caller's.
+// Start starts cmd in the namespace. The caller must wait for cmd.
 func (n *NS) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
-// Sysctl sets a network setting of the namespace, with dots or slashes:
-// "net.ipv4.ip_forward". Interface names that contain dots need slashes.
+// Sysctl sets a network setting of the namespace, with dots or slashes: "net.ipv4.ip_forward".
+// Interface names that contain dots need slashes.
 func (n *NS) Sysctl(key, value string) error {
 	if !strings.Contains(key, "/") {
 		key = strings.ReplaceAll(key, ".", "/")
@@ -137,12 +134,12 @@ func (n *NS) Sysctl(key, value string) error {
 	})
 }
 
-// Handle returns the namespace's netlink handle for what this package does
-// not wrap: routes, links and addresses. It belongs to n: do not close it.
+// Handle returns the namespace's netlink handle for operations on routes, links and addresses that
+// this package does not wrap. n owns the handle: do not close it.
 func (n *NS) Handle() *netlink.Handle { return n.handle }
 
-// Close gives the namespace up. The kernel removes it, with its links, once
-// no socket or process is left in it. Call it once.
+// Close releases the namespace. The kernel removes it, with its links, once it contains no socket or
+// process. Call Close once.
 func (n *NS) Close() error {
 	n.handle.Close()
 	if err := n.fd.Close(); err != nil {

@@ -44,8 +44,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// talk sends a message from a to a listener of b at addr and checks the echo.
-func talk(t *testing.T, a, b *NS, addr string) error {
+// echoRoundTrip sends a message from a to a listener of b at addr and checks the echo.
+func echoRoundTrip(t *testing.T, a, b *NS, addr string) error {
 	t.Helper()
 	var ln net.Listener
 	must(t, b.Do(func() (err error) { ln, err = net.Listen("tcp", addr); return err }))
@@ -69,28 +69,28 @@ func talk(t *testing.T, a, b *NS, addr string) error {
 	buf := make([]byte, 4)
 	_, err = io.ReadFull(c, buf)
 	if err == nil && string(buf) != "ping" {
-		t.Errorf("echo is %q", buf)
+		t.Errorf("echo: got %q", buf)
 	}
 	return err
 }
 
 func TestVethCarriesTCP(t *testing.T) {
 	a, b := pair(t)
-	must(t, talk(t, a, b, "10.77.0.2:0"))
+	must(t, echoRoundTrip(t, a, b, "10.77.0.2:0"))
 	must(t, b.Down("right"))
 	must(t, b.Up("right"))
-	must(t, talk(t, a, b, "10.77.0.2:0"))
+	must(t, echoRoundTrip(t, a, b, "10.77.0.2:0"))
 }
 
-func TestRouteMoves(t *testing.T) {
+func TestRouteIsReplaced(t *testing.T) {
 	a, b := pair(t)
 	must(t, b.Addr("lo", "10.78.0.1/32"))
-	if err := talk(t, a, b, "10.78.0.1:0"); err == nil {
-		t.Fatal("a host without a route is reached")
+	if err := echoRoundTrip(t, a, b, "10.78.0.1:0"); err == nil {
+		t.Fatal("connection without a route: got a reply, want an error")
 	}
-	must(t, a.Route("10.78.0.0/16", "10.77.0.9")) // nobody there
+	must(t, a.Route("10.78.0.0/16", "10.77.0.9")) // no host has this address
 	must(t, a.Route("10.78.0.0/16", "10.77.0.2"))
-	must(t, talk(t, a, b, "10.78.0.1:0"))
+	must(t, echoRoundTrip(t, a, b, "10.78.0.1:0"))
 }
 
 func TestNeighAndMAC(t *testing.T) {
@@ -98,10 +98,10 @@ func TestNeighAndMAC(t *testing.T) {
 	mac, err := b.MAC("right")
 	must(t, err)
 	must(t, a.Neigh("left", "10.77.0.2", mac))
-	must(t, talk(t, a, b, "10.77.0.2:0"))
+	must(t, echoRoundTrip(t, a, b, "10.77.0.2:0"))
 	must(t, a.Neigh("left", "10.77.0.2", net.HardwareAddr{2, 0, 0, 0, 0, 1}))
-	if err := talk(t, a, b, "10.77.0.2:0"); err == nil {
-		t.Fatal("a pinned wrong hardware address is not used")
+	if err := echoRoundTrip(t, a, b, "10.77.0.2:0"); err == nil {
+		t.Fatal("connection with a wrong hardware address: got a reply, want an error")
 	}
 }
 
@@ -110,16 +110,16 @@ func TestTxChecksum(t *testing.T) {
 	for _, want := range []bool{false, true, false} {
 		must(t, a.TxChecksum("left", want))
 		if got, err := a.TxChecksumOn("left"); err != nil || got != want {
-			t.Fatalf("offload is %v (%v), want %v", got, err, want)
+			t.Fatalf("TxChecksumOn: got %v (%v), want %v", got, err, want)
 		}
 	}
-	must(t, talk(t, a, b, "10.77.0.2:0"))
+	must(t, echoRoundTrip(t, a, b, "10.77.0.2:0"))
 	if err := a.TxChecksum("a-name-that-is-too-long", false); err == nil {
-		t.Fatal("a name that does not fit is cut")
+		t.Fatal("TxChecksum with a name that is too long: got nil, want an error")
 	}
 }
 
-func TestSysctlAndProcessesAreInside(t *testing.T) {
+func TestSysctlAndProcessUseNamespace(t *testing.T) {
 	a, _ := pair(t)
 	const key = "/proc/sys/net/ipv4/ip_forward"
 	before, err := os.ReadFile(key)
@@ -132,7 +132,7 @@ func TestSysctlAndProcessesAreInside(t *testing.T) {
 	after, err := os.ReadFile(key)
 	must(t, err)
 	if string(after) != string(before) {
-		t.Fatal("setting of the namespace changed the host's")
+		t.Fatal("sysctl of the host changed by the namespace")
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestPrintForward$", "-test.v")
 	cmd.Env = append(os.Environ(), "PRINT_FORWARD=1")
@@ -143,11 +143,11 @@ func TestSysctlAndProcessesAreInside(t *testing.T) {
 	must(t, err)
 	must(t, cmd.Wait())
 	if !strings.Contains(string(got), "forward="+want+"\n") {
-		t.Fatalf("process in the namespace sees %q, want forward=%s", got, want)
+		t.Fatalf("process in the namespace: got %q, want forward=%s", got, want)
 	}
 }
 
-// TestPrintForward is the process of the test above.
+// TestPrintForward is the process that the test above starts.
 func TestPrintForward(t *testing.T) {
 	if os.Getenv("PRINT_FORWARD") == "" {
 		return
@@ -164,9 +164,9 @@ func TestGoexitInsideDoIsReported(t *testing.T) {
 	select {
 	case err := <-done:
 		if err == nil {
-			t.Fatal("a function that never returned is a success")
+			t.Fatal("Do with runtime.Goexit: got nil, want an error")
 		}
 	case <-time.After(5 * time.Second):
-		t.Fatal("Do hangs")
+		t.Fatal("Do with runtime.Goexit: timed out")
 	}
 }

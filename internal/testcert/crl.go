@@ -11,14 +11,13 @@ import (
 	"time"
 )
 
-// Revoke writes a revocation list with the certificates of the pairs beside the
-// CA's files and returns its path. A list of an earlier call is replaced in one
-// step.
+// Revoke writes a revocation list with the certificates of the pairs into the directory of the CA's
+// files. It returns the path of the list. It atomically replaces an earlier list.
 func (ca *CA) Revoke(pairs ...Pair) (path string, err error) {
 	return ca.RevokeUntil(time.Now().Add(lifetime), pairs...)
 }
 
-// RevokeUntil is Revoke for a list that is out of date at a time.
+// RevokeUntil is Revoke for a list that becomes outdated at next.
 func (ca *CA) RevokeUntil(next time.Time, pairs ...Pair) (path string, err error) {
 	now := time.Now()
 	template := &x509.RevocationList{Number: big.NewInt(now.UnixNano()), ThisUpdate: now.Add(-time.Hour), NextUpdate: next}

@@ -1,5 +1,5 @@
-// Package testcert makes certificate authorities and node certificates for
-// tests and for the failover drill.
+// Package testcert creates certificate authorities and node certificates for tests and for the
+// failover drill.
 package testcert
 
 import (
@@ -18,15 +18,15 @@ import (
 	"time"
 )
 
-// lifetime is how long a certificate is valid unless its Options say otherwise.
+// lifetime is the default validity of a certificate.
 const lifetime = 24 * time.Hour
 
-// lifetimeCA is how long that of a CA is.
+// lifetimeCA is the validity of a CA certificate.
 const lifetimeCA = 365 * 24 * time.Hour
 
-// CA signs node certificates. It lives in memory and in its certificate file.
+// CA signs node certificates. Its key exists only in memory, and its certificate also in a file.
 type CA struct {
-	// CertFile is the CA's certificate in PEM.
+	// CertFile is the path of the CA's certificate in PEM.
 	CertFile string
 
 	dir  string
@@ -34,31 +34,30 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// Options change a node certificate from one that is valid from an hour ago for
-// a day, for the node's name, as server and client.
+// Options override the defaults of a node certificate. By default, it is valid from one hour ago for
+// one day, contains the node's name, and permits server and client authentication.
 type Options struct {
 	// NotBefore and NotAfter bound the validity.
 	NotBefore, NotAfter time.Time
-	// DNSNames and IPs replace the node's name. A certificate without any name
-	// is had by setting DNSNames to an empty slice that is not nil.
+	// DNSNames and IPs replace the node's name. A non-nil empty DNSNames creates a certificate without
+	// names.
 	DNSNames []string
 	IPs      []net.IP
 	// URIs are added to the names.
 	URIs []*url.URL
 	// Usages replace server and client authentication.
 	Usages []x509.ExtKeyUsage
-	// File is the base of the file names, instead of the node's name.
+	// File is the base of the file names. The default is the node's name.
 	File string
 }
 
-// Pair names the files of one node, in PEM. The key is readable by its owner
-// alone.
+// Pair contains the paths of one node's PEM files. Only the owner can read the key.
 type Pair struct {
 	CertFile, KeyFile, CAFile string
 }
 
-// NewCA makes a CA with its certificate in dir/name.pem. The directory must
-// exist; who made it removes it.
+// NewCA creates a CA with its certificate in dir/name.pem. The directory must exist. The caller
+// removes it.
 func NewCA(dir, name string) (*CA, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -86,8 +85,8 @@ func NewCA(dir, name string) (*CA, error) {
 	return ca, nil
 }
 
-// Issue makes a key and a certificate for the node and writes them beside the
-// CA's. Files of an earlier issue are replaced, each in one step.
+// Issue creates a key and a certificate for the node and writes them into the directory of the CA's
+// files. It replaces each existing file atomically.
 func (ca *CA) Issue(node string, opts Options) (Pair, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -140,7 +139,7 @@ func (o Options) apply(template *x509.Certificate, node string) {
 	}
 }
 
-// newTemplate returns what all certificates have in common.
+// newTemplate returns the common fields of all certificates.
 func newTemplate(name string) (*x509.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
 	if err != nil {
@@ -155,7 +154,7 @@ func newTemplate(name string) (*x509.Certificate, error) {
 	}, nil
 }
 
-// writePEM replaces the file in one step.
+// writePEM atomically replaces the file.
 func writePEM(path, kind string, der []byte, mode os.FileMode) error {
 	temporary := path + ".new"
 	if err := os.WriteFile(temporary, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), mode); err != nil {

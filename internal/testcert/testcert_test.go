@@ -34,13 +34,13 @@ func TestIssue(t *testing.T) {
 		t.Error(err)
 	}
 	if !cert.Leaf.NotAfter.Equal(ends) {
-		t.Errorf("certificate ends at %v, want %v", cert.Leaf.NotAfter, ends)
+		t.Errorf("certificate expiry: got %v, want %v", cert.Leaf.NotAfter, ends)
 	}
 	info, err := os.Stat(pair.KeyFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if info.Mode().Perm() != 0o600 {
-		t.Errorf("key file has mode %v, want 0600", info.Mode())
+		t.Errorf("mode of the key file: got %v, want 0600", info.Mode())
 	}
 }

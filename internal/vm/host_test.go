@@ -19,7 +19,7 @@ func TestMissingEmulatorIsNamed(t *testing.T) {
 	cfg := testConfig(t, "work")
 	t.Setenv("PATH", "")
 	if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrNoQEMU) {
-		t.Errorf("got %v", err)
+		t.Errorf("Run without QEMU: got %v", err)
 	}
 }
 
@@ -27,18 +27,18 @@ func TestMissingFilesAreNamed(t *testing.T) {
 	cfg := testConfig(t, "work")
 	cfg.Modules = []string{"no_such_module"}
 	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "no_such_module") {
-		t.Errorf("missing module: %v", err)
+		t.Errorf("missing module: got %v", err)
 	}
 	cfg = testConfig(t, "work")
 	cfg.Args = []string{"/no/such/program"}
 	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
-		t.Errorf("missing program: %v", err)
+		t.Errorf("missing program: got %v", err)
 	}
 }
 
-// TestModulesComeInOrder reads from both ways that kernels pack modules: as they are
-// (6.1) and compressed (6.12).
-func TestModulesComeInOrder(t *testing.T) {
+// TestModulesInLoadOrder covers both formats in which kernels contain modules: uncompressed (6.1) and
+// compressed (6.12).
+func TestModulesInLoadOrder(t *testing.T) {
 	dir, err := kernel.DefaultDir()
 	if err != nil {
 		t.Fatal(err)
@@ -61,7 +61,7 @@ func TestModulesComeInOrder(t *testing.T) {
 		}
 		if slices.Index(names, "vsock") < 0 || slices.Index(names, "vsock") > slices.Index(names, "vmw_vsock_virtio_transport") ||
 			names[len(names)-1] != "veth" || slices.Contains(names, "8250_pci") {
-			t.Errorf("%s: order is %v", name, names)
+			t.Errorf("%s: load order: got %v", name, names)
 		}
 	}
 }
@@ -72,14 +72,14 @@ func TestLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := libraries(static); err != nil || len(found) > 0 {
-		t.Errorf("static program: %v, %v", found, err)
+		t.Errorf("static program: got %v, %v", found, err)
 	}
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := libraries(script); err != nil || len(found) > 0 {
-		t.Errorf("script: %v, %v", found, err)
+		t.Errorf("script: got %v, %v", found, err)
 	}
 	found, err := libraries("/bin/ls")
 	if err != nil {
@@ -87,12 +87,11 @@ func TestLibraries(t *testing.T) {
 	}
 	names := strings.Join(found, " ")
 	if !strings.Contains(names, "ld-linux") || !strings.Contains(names, "libc.so") {
-		t.Errorf("dynamic program: %v", found)
+		t.Errorf("dynamic program: got %v", found)
 	}
 }
 
-// archive makes a tar stream of entries; those ending in a slash are
-// directories.
+// archive creates a tar stream of entries. Names that end in a slash are directories.
 func archive(t *testing.T, names ...string) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -122,14 +121,14 @@ func TestUntarStaysInside(t *testing.T) {
 	to := filepath.Join(dir, "to")
 	for _, name := range []string{"../escaped", "/escaped"} {
 		if err := untar(archive(t, "./", name), to); err == nil {
-			t.Errorf("entry %q is accepted", name)
+			t.Errorf("entry %q: got nil, want an error", name)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "escaped")); err == nil {
-		t.Error("a file was written outside")
+		t.Error("untar wrote a file outside its directory")
 	}
 	if err := untar(archive(t, "first"), to); err == nil {
-		t.Error("an entry without its directory is accepted")
+		t.Error("entry without its directory: got nil, want an error")
 	}
 }
 
@@ -141,14 +140,14 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		}
 	}
 	if got := c.String(); got != "c\ndef" {
-		t.Errorf("tail is %q", got)
+		t.Errorf("tail: got %q", got)
 	}
-	c.setMark()
-	if got := c.sinceMark(); got != "" {
-		t.Errorf("after the mark is %q", got)
+	c.markBooted()
+	if got := c.sinceBoot(); got != "" {
+		t.Errorf("sinceBoot: got %q", got)
 	}
 	_, _ = io.WriteString(c, "x")
-	if got := c.sinceMark(); got != "x" {
-		t.Errorf("after the mark is %q", got)
+	if got := c.sinceBoot(); got != "x" {
+		t.Errorf("sinceBoot: got %q", got)
 	}
 }

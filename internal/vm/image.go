@@ -14,11 +14,11 @@ import (
 	"mapsync/internal/vm/guest"
 )
 
-// transport modules carry the port: the cloud kernels build virtio as modules.
+// transport lists the modules of the virtio-serial port. The cloud kernels build virtio as modules.
 var transport = []string{"virtio_pci", "virtio_console"}
 
-// buildImage writes the initramfs to an unlinked temporary file. The caller
-// closes it. It is not compressed: emulation would pay for that.
+// buildImage writes the initramfs to an unlinked temporary file. The caller closes it. The initramfs
+// is not compressed, because decompression is slow under emulation.
 func buildImage(cfg *Config) (*os.File, error) {
 	f, err := os.CreateTemp("", "mapsync-initramfs-*")
 	if err != nil {
@@ -40,7 +40,7 @@ func buildImage(cfg *Config) (*os.File, error) {
 	return f, nil
 }
 
-// imageBuilder writes each path once, its directories before it.
+// imageBuilder writes each path once, after its parent directories.
 type imageBuilder struct {
 	w    cpio.RecordWriter
 	seen map[string]bool
@@ -55,7 +55,7 @@ func (b *imageBuilder) fill(cfg *Config) error {
 		spec.Outs = append(spec.Outs, out.Guest)
 		spec.Dirs = append(spec.Dirs, filepath.Dir(out.Guest))
 	}
-	// The kernel opens the console for init before there is a devtmpfs.
+	// The kernel opens the console for init before devtmpfs is mounted.
 	console := cpio.CharDev("/dev/console", 0o600, 5, 1)
 	if err := b.record(console); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (b *imageBuilder) modules(cfg *Config, spec *guest.Spec) error {
 	return nil
 }
 
-// tree adds a file, with the libraries it is linked with, or a directory.
+// tree adds a directory, or a file with its shared libraries.
 func (b *imageBuilder) tree(f File) error {
 	info, err := os.Stat(f.Host)
 	if err != nil {
@@ -131,7 +131,7 @@ func (b *imageBuilder) tree(f File) error {
 	})
 }
 
-// executable adds a file and what the dynamic loader will want.
+// executable adds a file and the libraries that the dynamic loader needs.
 func (b *imageBuilder) executable(host, to string) error {
 	libraries, err := libraries(host)
 	if err != nil {
@@ -168,7 +168,7 @@ func (b *imageBuilder) dir(path string) error {
 	return b.record(cpio.Directory(path, 0o755))
 }
 
-// record adds one record under its absolute path, unless the path is taken.
+// record adds one record with an absolute path, unless the path already exists.
 func (b *imageBuilder) record(r cpio.Record) error {
 	path := filepath.Clean("/" + r.Name)
 	if b.seen[path] {

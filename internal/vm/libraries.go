@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// libraryDirs is where the dynamic loader looks without being told.
+// libraryDirs are the default directories of the dynamic loader.
 var libraryDirs = []string{
 	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu",
 	"/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib",
 }
 
-// libraries returns the dynamic loader and the shared libraries that an
-// executable needs, recursively; none for a static one or another file.
-// LD_LIBRARY_PATH and the file's own run path are honoured.
+// libraries returns the dynamic loader and the shared libraries that an executable needs, recursively.
+// It returns none for a static executable or another file. It uses LD_LIBRARY_PATH and the file's own
+// run path.
 func libraries(path string) ([]string, error) {
 	interp, _, err := dynamic(path)
 	if err != nil || interp == "" {
@@ -37,7 +37,7 @@ func libraries(path string) ([]string, error) {
 			seen[name] = true
 			lib := findLibrary(name, needed.dirs)
 			if lib == "" {
-				return nil, fmt.Errorf("find library %s of %s: not in the usual directories", name, path)
+				return nil, fmt.Errorf("find library %s of %s: not in the library directories", name, path)
 			}
 			found = append(found, lib)
 			queue = append(queue, lib)
@@ -46,11 +46,11 @@ func libraries(path string) ([]string, error) {
 	return found, nil
 }
 
-type needs struct{ names, dirs []string }
+type dynamicLibraries struct{ names, dirs []string }
 
-// dynamic returns a file's interpreter and libraries; nothing, without an
-// error, for a file that is not ELF.
-func dynamic(path string) (interp string, n needs, err error) {
+// dynamic returns the interpreter and libraries of a file. It returns neither libraries nor an error
+// for a file that is not ELF.
+func dynamic(path string) (interp string, n dynamicLibraries, err error) {
 	f, err := elf.Open(path)
 	var format *elf.FormatError
 	if errors.As(err, &format) {

@@ -22,15 +22,15 @@ const emulator = "qemu-system-x86_64"
 
 // machine is a running emulator.
 type machine struct {
-	cfg     *Config
-	cmd     *exec.Cmd
-	port    *os.File
-	conn    *guest.Conn
-	console *tail
-	started time.Time
-	silence *time.Timer   // since the last frame
-	exited  chan struct{} // closed when the emulator is gone; then waitErr is set
-	waitErr error
+	cfg        *Config
+	cmd        *exec.Cmd
+	port       *os.File
+	conn       *guest.Conn
+	console    *tail
+	started    time.Time
+	stallTimer *time.Timer   // fires when no frame has arrived for StallTimeout
+	exited     chan struct{} // closed after the emulator has exited; waitErr is then set
+	waitErr    error
 }
 
 // startMachine starts the emulator with the image and a socket for the port.
@@ -46,7 +46,7 @@ func startMachine(cfg *Config, image *os.File) (*machine, error) {
 	defer theirs.Close() //nolint:errcheck // the child has its own
 	m := &machine{
 		cfg: cfg, port: ours, conn: guest.NewConn(ours), console: &tail{limit: 64 << 10},
-		started: time.Now(), silence: time.NewTimer(bootTimeout + cfg.Standstill), exited: make(chan struct{}),
+		started: time.Now(), stallTimer: time.NewTimer(bootTimeout + cfg.StallTimeout), exited: make(chan struct{}),
 	}
 	m.cmd = exec.Command(path, arguments(cfg)...)
 	m.cmd.ExtraFiles = []*os.File{theirs, image} // descriptors 3 and 4
@@ -54,19 +54,19 @@ func startMachine(cfg *Config, image *os.File) (*machine, error) {
 	m.cmd.WaitDelay = time.Second
 	m.cmd.SysProcAttr = &syscall.SysProcAttr{
 		Pdeathsig: syscall.SIGKILL,
-		Setpgid:   true, // a Ctrl-C at the terminal is for the program in the guest
+		Setpgid:   true, // Ctrl-C at the terminal must only reach the program in the guest
 	}
 	start := make(chan error)
-	go m.own(start)
+	go m.runEmulator(start)
 	if err := <-start; err != nil {
 		return nil, errors.Join(fmt.Errorf("start emulator: %w", err), ours.Close())
 	}
 	return m, nil
 }
 
-// own starts the emulator and waits for its end, on one thread: the kernel
-// sends Pdeathsig when the thread ends that started the child.
-func (m *machine) own(start chan<- error) {
+// runEmulator starts the emulator and waits for its exit on one thread. The kernel sends Pdeathsig
+// when the thread that started the child ends.
+func (m *machine) runEmulator(start chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := m.cmd.Start()
@@ -78,15 +78,15 @@ func (m *machine) own(start chan<- error) {
 	close(m.exited)
 }
 
-// stop ends the emulator and waits until it is gone.
+// stop kills the emulator and waits for its exit.
 func (m *machine) stop() {
 	_ = m.cmd.Process.Kill()
 	<-m.exited
 	_ = m.port.Close()
 }
 
-// signal passes a signal on to the program; one that comes before the
-// program is started waits in the socket.
+// signal forwards a signal to the program. A signal sent before the program starts waits in the
+// socket.
 func (m *machine) signal(sig os.Signal) {
 	if s, ok := sig.(syscall.Signal); ok {
 		if err := m.conn.Write(guest.FrameSignal, []byte{byte(s)}); err != nil {
@@ -95,8 +95,8 @@ func (m *machine) signal(sig os.Signal) {
 	}
 }
 
-// arguments of the emulator. cx16 off: 6.12 crashes early with it under
-// QEMU 7.2. No default devices: nothing for the kernel to probe.
+// arguments returns the arguments of the emulator. cx16 is disabled, because 6.12 crashes early with
+// it under QEMU 7.2. Default devices are disabled, so the kernel has nothing to probe.
 func arguments(cfg *Config) []string {
 	accel, cpu := "tcg,thread=multi", "max,-cx16"
 	if cfg.Accel != "tcg" {
@@ -109,8 +109,8 @@ func arguments(cfg *Config) []string {
 		"-chardev", "socket,id=port,fd=3", "-device", "virtio-serial-pci",
 		"-device", "virtserialport,chardev=port,name=" + guest.PortName,
 		"-kernel", cfg.Kernel.Image(), "-initrd", "/proc/self/fd/4",
-		// Warnings and worse go to the console. nowatchdog: a host that is
-		// short of CPU time looks like a lockup.
+		// Warnings and more severe messages go to the console. nowatchdog: a host short of CPU time
+		// would look like a lockup.
 		"-append", strings.TrimSpace("console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nowatchdog " + cfg.Kernel.Parameter),
 	}
 }
@@ -120,46 +120,46 @@ func socketPair() (ours, theirs *os.File, err error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("create socket pair: %w", err)
 	}
-	if err := unix.SetNonblock(fds[0], true); err != nil { // so that Close ends a Read
+	if err := unix.SetNonblock(fds[0], true); err != nil { // lets Close end a pending Read
 		return nil, nil, fmt.Errorf("create socket pair: %w", err)
 	}
 	return os.NewFile(uintptr(fds[0]), "port"), os.NewFile(uintptr(fds[1]), "port of the emulator"), nil
 }
 
-// tail keeps the end of what is written to it.
+// tail stores the end of the data written to it.
 type tail struct {
-	limit int
-	mu    sync.Mutex
-	buf   []byte
-	mark  int // length of what came before the mark, as far as it is kept
+	limit    int
+	mu       sync.Mutex
+	buf      []byte
+	bootedAt int // length of the stored data before the mark
 }
 
 var _ io.Writer = (*tail)(nil)
 
-// Write never fails.
+// Write never returns an error.
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.buf = append(t.buf, p...)
 	if over := len(t.buf) - t.limit; over > t.limit {
 		t.buf = append(t.buf[:0], t.buf[over:]...)
-		t.mark = max(0, t.mark-over)
+		t.bootedAt = max(0, t.bootedAt-over)
 	}
 	return len(p), nil
 }
 
-// setMark makes [tail.sinceMark] leave out what came until now.
-func (t *tail) setMark() {
+// markBooted makes [tail.sinceBoot] omit all data written so far.
+func (t *tail) markBooted() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.mark = len(t.buf)
+	t.bootedAt = len(t.buf)
 }
 
-// sinceMark returns the last lines that came after the mark.
-func (t *tail) sinceMark() string {
+// sinceBoot returns the last lines written after the mark.
+func (t *tail) sinceBoot() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.text(t.mark)
+	return t.text(t.bootedAt)
 }
 
 // String returns the last lines.
@@ -169,7 +169,7 @@ func (t *tail) String() string {
 	return t.text(0)
 }
 
-// text drops a serial line's carriage returns.
+// text removes the carriage returns of a serial line.
 func (t *tail) text(from int) string {
 	text := string(t.buf[max(from, len(t.buf)-t.limit):])
 	return strings.TrimSpace(strings.ReplaceAll(text, "\r", ""))

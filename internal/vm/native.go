@@ -10,10 +10,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// CanAttachNatively tells whether this process can attach kprobe and fexit
-// programs on this machine's own kernel, by doing it, and in the other case
-// why not. Tests that need hooks run natively where it can, else in a virtual
-// machine.
+// CanAttachNatively reports whether this process can attach kprobe and fexit programs on the machine's
+// own kernel. It tries to attach them and returns the reason if it fails. Tests that need hooks run
+// natively if possible, else in a virtual machine.
 func CanAttachNatively() (ok bool, reason string) {
 	for _, probe := range []func() error{hasRights, hasBTF, hasKprobes, tryKprobe, tryFexit} {
 		if err := probe(); err != nil {
@@ -37,8 +36,8 @@ func hasBTF() error {
 	return nil
 }
 
-// hasKprobes looks for either way to make a kprobe: the perf PMU (since 4.17)
-// or the tracefs file. Without both the kernel has no CONFIG_KPROBES.
+// hasKprobes checks for one of the two interfaces to create a kprobe: the perf PMU (since 4.17) or the
+// tracefs file. A kernel without both lacks CONFIG_KPROBES.
 func hasKprobes() error {
 	for _, path := range []string{
 		"/sys/bus/event_source/devices/kprobe/type",
@@ -52,7 +51,7 @@ func hasKprobes() error {
 	return errors.New("kernel has no kprobes (CONFIG_KPROBES, CONFIG_KPROBE_EVENTS)")
 }
 
-// probeSymbol is what the product hooks first of all.
+// probeSymbol is the first kernel function that syncd hooks.
 const probeSymbol = "htab_map_update_elem"
 
 func tryKprobe() error {

@@ -10,7 +10,7 @@ import (
 	"sync"
 )
 
-// outputs unpacks the guest's tar streams while they come.
+// outputs unpacks the guest's tar streams while they arrive.
 type outputs struct {
 	outs    []Out
 	streams []*io.PipeWriter
@@ -22,7 +22,7 @@ func newOutputs(outs []Out) *outputs {
 	return &outputs{outs: outs, streams: make([]*io.PipeWriter, len(outs)), errs: make([]error, len(outs))}
 }
 
-// write takes the payload of one file frame.
+// write processes the payload of one file frame.
 func (o *outputs) write(payload []byte) error {
 	if len(payload) == 0 || int(payload[0]) >= len(o.outs) {
 		return errors.New("take guest's file: unknown index")
@@ -33,14 +33,14 @@ func (o *outputs) write(payload []byte) error {
 		o.streams[i] = w
 		o.group.Go(func() {
 			o.errs[i] = untar(r, o.outs[i].Host)
-			_, _ = io.Copy(io.Discard, r) // the guest goes on after an error
+			_, _ = io.Copy(io.Discard, r) // drain the stream, because the guest continues after an error
 		})
 	}
 	_, err := o.streams[i].Write(payload[1:])
 	return err
 }
 
-// finish waits until everything is written and says what was missing.
+// finish waits until all files are written and returns an error for missing files.
 func (o *outputs) finish() error {
 	o.close(io.EOF)
 	for i, out := range o.outs {
@@ -54,7 +54,7 @@ func (o *outputs) finish() error {
 	return errors.Join(o.errs...)
 }
 
-// abort ends the unpacking of streams that will not be completed.
+// abort ends the unpacking of incomplete streams.
 func (o *outputs) abort() { o.close(io.ErrUnexpectedEOF) }
 
 func (o *outputs) close(err error) {
@@ -66,8 +66,7 @@ func (o *outputs) close(err error) {
 	o.group.Wait()
 }
 
-// untar unpacks a stream to a path. The entry "." is the path itself; the
-// rest cannot leave it.
+// untar unpacks a stream to a path. The entry "." is the path itself. Other entries cannot escape it.
 func untar(r io.Reader, to string) error {
 	var root *os.Root
 	defer func() {

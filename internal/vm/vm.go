@@ -1,12 +1,10 @@
-// Package vm runs one program in a virtual machine with a kernel of one's
-// choice: tests of kernel hooks run on a machine whose own kernel has none.
+// Package vm runs one program in a virtual machine with a selected kernel. It allows tests of kernel
+// hooks on a machine whose own kernel has no hooks.
 //
-// The machine is QEMU with an initramfs made for the run: a small init, the
-// program, what it needs, and a few modules. Output, exit status and files
-// come back over a virtio-serial port; the serial console carries only the
-// kernel's words and is shown when something went wrong. Nothing is left
-// behind: the images are unlinked files, and the machine ends with the
-// process that started it.
+// The machine is QEMU with an initramfs built for the run. It contains a small init, the program, its
+// dependencies, and a few modules. Output, exit status and files return over a virtio-serial port. The
+// serial console carries only kernel messages and is shown after a failure. The run leaves no files
+// behind: the images are unlinked files. The machine ends with the process that started it.
 package vm
 
 import (
@@ -27,103 +25,102 @@ import (
 	"mapsync/internal/vm/kernel"
 )
 
-// ErrNoQEMU is returned when the emulator is not installed.
+// ErrNoQEMU means that the emulator is not installed.
 var ErrNoQEMU = errors.New("qemu-system-x86_64 is not installed: run scripts/install-deps")
 
-// ErrTimeout is wrapped when the program took longer than Config.Timeout.
+// ErrTimeout means that the program took longer than Config.Timeout.
 var ErrTimeout = errors.New("timed out")
 
-// MachineError says that the machine failed, not the program in it.
+// MachineError means that the machine failed, not the program in it.
 type MachineError struct {
-	// Reason is what went wrong, in one line.
+	// Reason is a one-line description of the failure.
 	Reason string
-	// Console is the end of what the kernel and the emulator printed.
+	// Console is the end of the output of the kernel and the emulator.
 	Console string
 }
 
-// Error returns the reason with the console's end.
+// Error returns the reason with the end of the console output.
 func (e *MachineError) Error() string {
 	if e.Console == "" {
-		return "virtual machine: " + e.Reason + "; the console is empty: the kernel ended before it could print, is the memory enough?"
+		return "virtual machine: " + e.Reason + "; the console is empty: the kernel ended before it printed anything; increase the memory"
 	}
 	return "virtual machine: " + e.Reason + "; end of the console:\n" + e.Console
 }
 
-// File is a host file or directory that the guest gets a copy of. Libraries
-// that a program is linked with come along.
+// File is a host file or directory that is copied to the guest. The shared libraries of a program are
+// copied too.
 type File struct{ Host, Guest string }
 
 // Out is a guest file or directory that is copied to the host at the end.
 type Out struct {
 	Guest, Host string
-	// Optional outs may be missing without a word.
+	// Optional suppresses the error for a missing file.
 	Optional bool
 }
 
 // Config describes one run.
 type Config struct {
-	// Kernel to boot.
+	// Kernel is the kernel to boot.
 	Kernel *kernel.Kernel
-	// Args is the program, a path on the host, and its arguments. It has the
-	// same path in the guest.
+	// Args is the program, a path on the host, and its arguments. The program has the same path in the
+	// guest.
 	Args []string
-	// Env is the program's environment; PATH, HOME and TMPDIR have defaults.
+	// Env is the program's environment. PATH, HOME and TMPDIR have defaults.
 	Env []string
-	// Dir is the program's working directory in the guest; by default this
-	// process's. Its testdata, if there is one on the host, is copied.
+	// Dir is the program's working directory in the guest. The default is the working directory of
+	// this process. Its testdata on the host is copied, if it exists.
 	Dir string
 	// Files are copied into the guest, Outs out of it.
 	Files []File
 	Outs  []Out
-	// Modules to load before the program starts, with their dependencies.
+	// Modules are loaded with their dependencies before the program starts.
 	Modules []string
-	// Memory as QEMU writes it, and the number of CPUs: "2G" and 2 by default.
+	// Memory is the size in QEMU's notation. CPUs is the number of CPUs. The defaults are "2G" and 2.
 	Memory string
 	CPUs   int
-	// Accel is the accelerator, "tcg" by default: a /dev/kvm that is there
-	// need not work.
+	// Accel is the accelerator. The default is "tcg", because an existing /dev/kvm may not work.
 	Accel string
-	// Timeout of the whole run, start of the machine included; 0: none. The
-	// program gets a SIGQUIT first, so that a Go program tells where it is.
+	// Timeout bounds the whole run, including the boot; 0 means no limit. The program first receives
+	// SIGQUIT, so that a Go program prints its stacks.
 	Timeout time.Duration
-	// Stdout and Stderr get the program's output as it comes. If they are
-	// equal, the order between the two is kept.
+	// Stdout and Stderr receive the program's output as it arrives. If they are equal, the order
+	// between the two is preserved.
 	Stdout, Stderr io.Writer
-	// Signals are forwarded to the program. May be nil.
+	// Signals are forwarded to the program. It may be nil.
 	Signals <-chan os.Signal
-	// Init is an executable that calls [guest.Main] when [guest.IsInit]; by
-	// default this process's own.
+	// Init is an executable that calls [guest.Main] if [guest.IsInit] returns true. The default is the
+	// executable of this process.
 	Init string
-	// Log gets the course of events, at debug level what is usual.
+	// Log receives events, routine ones at debug level.
 	Log *slog.Logger
-	// Standstill is after what silence of the machine it is given up; 2 min by default. It
-	// says that it runs each [guest.AliveInterval].
-	Standstill time.Duration
+	// StallTimeout is the time without a frame after which the machine counts as stalled. The default
+	// is 2 min. The machine sends a frame each [guest.AliveInterval].
+	StallTimeout time.Duration
 }
 
 const (
 	bootTimeout = 3 * time.Minute
-	lastWords   = 5 * time.Second
-	// standstill is long for a machine that says each few seconds that it runs. An emulated
-	// processor may go on running a breakpoint that the kernel, patching a function's entry, has
-	// taken back: with the exception handled again and again, and interrupts off, for ever.
-	standstill  = 2 * time.Minute
-	defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	quitTimeout = 5 * time.Second
+	// defaultStallTimeout is long compared with [guest.AliveInterval]. An emulated processor can keep
+	// executing a breakpoint that the kernel removed while it patched a function's entry. The
+	// processor then handles the exception repeatedly, with interrupts off, without end.
+	defaultStallTimeout = 2 * time.Minute
+	defaultPath         = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Result is how the program ended.
+// Result describes how the program ended.
 type Result struct {
-	// Code is its exit status; 128 + the signal that ended it.
+	// Code is the exit status, or 128 + the signal that ended the program.
 	Code int
-	// Signal names the signal that ended it, if one did.
+	// Signal is the name of the signal that ended the program, or "".
 	Signal string
-	// Console is what the kernel had to say after its boot: warnings and worse.
+	// Console contains the kernel's messages after its boot: warnings and more severe ones.
 	Console string
 }
 
-// Run boots the machine, runs the program and returns how it ended. An error
-// is a [MachineError], [ErrTimeout], [ErrNoQEMU], the end of ctx, or about
-// the files; of these only one about Outs leaves a Result.
+// Run boots the machine, runs the program and returns how it ended. The error is a [MachineError],
+// [ErrTimeout], [ErrNoQEMU], the cause of ctx, or an error about the files. Only an error about Outs
+// comes with a Result.
 func Run(ctx context.Context, cfg Config) (Result, error) {
 	if err := cfg.fill(); err != nil {
 		return Result{}, err
@@ -140,7 +137,7 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return m.serve(ctx)
 }
 
-// fill sets defaults and makes paths absolute: they are the same in the guest.
+// fill sets defaults and makes paths absolute, because the guest uses the same paths.
 func (cfg *Config) fill() error {
 	if len(cfg.Args) == 0 {
 		return errors.New("run virtual machine: no program given")
@@ -165,8 +162,8 @@ func (cfg *Config) fill() error {
 	if cfg.Accel == "" {
 		cfg.Accel = "tcg"
 	}
-	if cfg.Standstill == 0 {
-		cfg.Standstill = standstill
+	if cfg.StallTimeout == 0 {
+		cfg.StallTimeout = defaultStallTimeout
 	}
 	args := append([]string(nil), cfg.Args...)
 	if args[0], err = filepath.Abs(args[0]); err != nil {
@@ -180,8 +177,8 @@ func (cfg *Config) fill() error {
 	return nil
 }
 
-// serve reads the guest's frames until it has said how the program ended.
-// Then the machine is gone, and nothing writes to cfg's writers any more.
+// serve reads the guest's frames until the exit frame. When it returns, the machine has ended, and
+// cfg's writers receive no further data.
 func (m *machine) serve(ctx context.Context) (Result, error) {
 	type outcome struct {
 		exit guest.Exit
@@ -210,13 +207,13 @@ func (m *machine) serve(ctx context.Context) (Result, error) {
 			if late != nil {
 				return Result{}, late
 			}
-			return m.conclude(out.exit, out.err)
+			return m.result(out.exit, out.err)
 		case <-booted:
 			boot, booted = nil, nil
 		case <-boot:
 			return Result{}, m.failure(fmt.Sprintf("kernel did not boot within %v", bootTimeout))
-		case <-m.silence.C:
-			return Result{}, m.failure(fmt.Sprintf("the machine has stood still for %v", m.cfg.Standstill))
+		case <-m.stallTimer.C:
+			return Result{}, m.failure(fmt.Sprintf("the machine stalled: no frame for %v", m.cfg.StallTimeout))
 		case sig := <-m.cfg.Signals:
 			m.signal(sig)
 		case <-timeout:
@@ -225,31 +222,31 @@ func (m *machine) serve(ctx context.Context) (Result, error) {
 			}
 			late = fmt.Errorf("program in virtual machine: %w after %v", ErrTimeout, m.cfg.Timeout)
 			m.signal(syscall.SIGQUIT)
-			timeout = time.After(lastWords)
+			timeout = time.After(quitTimeout)
 		case <-ctx.Done():
 			return Result{}, fmt.Errorf("run virtual machine: %w", context.Cause(ctx))
 		}
 	}
 }
 
-// conclude turns the guest's last message into Run's result.
-func (m *machine) conclude(exit guest.Exit, err error) (Result, error) {
+// result converts the guest's last message into Run's result.
+func (m *machine) result(exit guest.Exit, err error) (Result, error) {
 	if exit.Err != "" {
 		return Result{}, m.failure(exit.Err)
 	}
-	return Result{Code: exit.Code, Signal: exit.Signal, Console: m.console.sinceMark()}, err
+	return Result{Code: exit.Code, Signal: exit.Signal, Console: m.console.sinceBoot()}, err
 }
 
-// receive handles frames until the exit frame, in the order of their coming.
+// receive processes frames in order of arrival until the exit frame.
 func (m *machine) receive(booted chan<- struct{}) (guest.Exit, error) {
 	outs := newOutputs(m.cfg.Outs)
 	defer outs.abort()
 	for {
 		t, payload, err := m.conn.Read()
 		if err != nil {
-			return guest.Exit{}, m.lost(err)
+			return guest.Exit{}, m.connectionError(err)
 		}
-		m.silence.Reset(m.cfg.Standstill)
+		m.stallTimer.Reset(m.cfg.StallTimeout)
 		switch t {
 		case guest.FrameHello:
 			var hello guest.Hello
@@ -257,7 +254,7 @@ func (m *machine) receive(booted chan<- struct{}) (guest.Exit, error) {
 				return guest.Exit{}, fmt.Errorf("parse guest's hello: %w", err)
 			}
 			m.cfg.Log.Debug("kernel is up", "version", hello.Release, "after", time.Since(m.started).Round(time.Millisecond))
-			m.console.setMark()
+			m.console.markBooted()
 			close(booted)
 		case guest.FrameStdout:
 			_, err = m.cfg.Stdout.Write(payload)
@@ -278,9 +275,9 @@ func (m *machine) receive(booted chan<- struct{}) (guest.Exit, error) {
 	}
 }
 
-// lost explains why the connection to the guest ended: the emulator is gone,
-// so its console is complete.
-func (m *machine) lost(err error) error {
+// connectionError explains why the connection to the guest ended. It waits for the emulator to exit,
+// so its console output is complete.
+func (m *machine) connectionError(err error) error {
 	<-m.exited
 	console := m.console.String()
 	for line := range strings.Lines(console) {

@@ -21,8 +21,8 @@ import (
 	"mapsync/internal/vm/kernel"
 )
 
-// The test binary is the machine's init, the program in the machine, and the
-// host process that dies: which one, the environment says.
+// The test binary serves as the machine's init, as the program in the machine, and as the host process
+// that is killed. The environment selects the role.
 const roleEnv = "VM_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -36,12 +36,12 @@ func TestMain(m *testing.M) {
 }
 
 var roles = map[string]func() int{
-	"work": work, "hang": hang, "panic": kernelPanic, "host": hostThatDies,
+	"work": work, "hang": hang, "panic": kernelPanic, "host": runUntilKilled,
 }
 
 const outputSize = 3 << 20
 
-// pattern has every byte value, carriage returns and line ends among them.
+// pattern returns a text with every byte value, including carriage returns and line ends.
 func pattern() []byte {
 	b := make([]byte, outputSize)
 	for i := range b {
@@ -50,8 +50,8 @@ func pattern() []byte {
 	return b
 }
 
-// work writes a lot to standard output, what it sees to standard error, and
-// files to take out.
+// work writes a large text to standard output, its observations to standard error, and the files to
+// copy out.
 func work() int {
 	if _, err := os.Stdout.Write(pattern()); err != nil {
 		return 1
@@ -67,7 +67,7 @@ func work() int {
 	_ = os.MkdirAll("/out/dir/sub", 0o755)
 	_ = os.WriteFile("/out/dir/sub/big", pattern(), 0o600)
 	_ = os.WriteFile("/out/one", []byte("one"), 0o644)
-	orphan := exec.Command(os.Args[0]) // holds our output open
+	orphan := exec.Command(os.Args[0]) // keeps the output open
 	orphan.Env = []string{roleEnv + "=hang"}
 	orphan.Stderr = os.Stderr
 	if err := orphan.Start(); err != nil {
@@ -76,7 +76,7 @@ func work() int {
 	return 7
 }
 
-// hang says when it is ready and ends by force only.
+// hang reports that it is ready and runs until it is killed.
 func hang() int {
 	fmt.Println("ready")
 	time.Sleep(time.Hour)
@@ -90,8 +90,8 @@ func kernelPanic() int {
 	return 0
 }
 
-// hostThatDies runs a machine until it is killed.
-func hostThatDies() int {
+// runUntilKilled runs a machine until this process is killed.
+func runUntilKilled() int {
 	cfg, err := config("hang")
 	if err == nil {
 		cfg.Stdout, cfg.Stderr = os.Stdout, os.Stderr
@@ -145,41 +145,41 @@ func TestRun(t *testing.T) {
 	}
 	result, err := Run(t.Context(), cfg)
 	if err == nil || !strings.Contains(err.Error(), "/missing") || strings.Contains(err.Error(), "/out") {
-		t.Errorf("error is %v, want one about the missing out alone", err)
+		t.Errorf("error: got %v, want one about the missing out only", err)
 	}
 	if result.Code != 7 || result.Signal != "" {
-		t.Errorf("result is %+v, want exit status 7", result)
+		t.Errorf("result: got %+v, want exit status 7", result)
 	}
 	if !bytes.Equal(stdout.Bytes(), pattern()) {
-		t.Errorf("standard output is mangled: %d bytes, want %d", stdout.Len(), outputSize)
+		t.Errorf("standard output: got %d bytes or other content, want %d bytes", stdout.Len(), outputSize)
 	}
 	for _, want := range []string{
 		"veth=true\n", "release=" + cfg.Kernel.Version + "\n", "given=from the host\n", "data=hello, guest\n\n",
 		"kprobes=true\n", `args=["an argument" ""]`, "attach=true",
 	} {
 		if !strings.Contains(stderr.String(), want) {
-			t.Errorf("no %q in %q", want, stderr.String())
+			t.Errorf("standard error: want %q in it, got %q", want, stderr.String())
 		}
 	}
 	if b, err := os.ReadFile(filepath.Join(out, "dir", "sub", "big")); err != nil || !bytes.Equal(b, pattern()) {
-		t.Errorf("file out of a directory: %d bytes, %v", len(b), err)
+		t.Errorf("file of an out directory: got %d bytes, %v", len(b), err)
 	}
 	if b, err := os.ReadFile(filepath.Join(out, "new", "one")); err != nil || string(b) != "one" {
-		t.Errorf("single file out: %q, %v", b, err)
+		t.Errorf("single out file: got %q, %v", b, err)
 	}
 }
 
-func TestTimeoutTellsWhereTheProgramIs(t *testing.T) {
+func TestTimeoutPrintsStacks(t *testing.T) {
 	cfg := testConfig(t, "hang")
 	var output bytes.Buffer
 	cfg.Stdout, cfg.Stderr = &output, &output
 	cfg.Timeout = 20 * time.Second
 	_, err := Run(t.Context(), cfg)
 	if !errors.Is(err, ErrTimeout) {
-		t.Fatalf("error is %v, want a timeout", err)
+		t.Fatalf("error: got %v, want a timeout", err)
 	}
 	if text := output.String(); !strings.HasPrefix(text, "ready\n") || !strings.Contains(text, "SIGQUIT") || !strings.Contains(text, "vm.hang") {
-		t.Errorf("output has no stack of the program: %q", text)
+		t.Errorf("output: want a stack of the program, got %q", text)
 	}
 }
 
@@ -188,20 +188,20 @@ func TestKernelPanicIsReported(t *testing.T) {
 	_, err := Run(t.Context(), cfg)
 	var failure *MachineError
 	if !errors.As(err, &failure) {
-		t.Fatalf("error is %v, want a machine error", err)
+		t.Fatalf("error: got %v, want a machine error", err)
 	}
 	if !strings.Contains(failure.Reason, "kernel panic - not syncing: sysrq") || !strings.Contains(failure.Console, "Call Trace") {
-		t.Errorf("got %v", err)
+		t.Errorf("kernel panic: got %v", err)
 	}
 }
 
-// A machine that has stopped is told from a program that takes its time.
-func TestMachineThatStandsStill(t *testing.T) {
+// TestStalledMachineIsDetected verifies that a stalled machine is distinguished from a slow program.
+func TestStalledMachineIsDetected(t *testing.T) {
 	cfg := testConfig(t, "hang")
-	cfg.Standstill = 8 * time.Second
+	cfg.StallTimeout = 8 * time.Second
 	var stopped atomic.Bool
 	cfg.Stdout = writerFunc(func([]byte) {
-		time.AfterFunc(cfg.Standstill+time.Second, func() {
+		time.AfterFunc(cfg.StallTimeout+time.Second, func() {
 			stopped.Store(true)
 			for _, pid := range children(t, os.Getpid()) {
 				_ = syscall.Kill(pid, syscall.SIGSTOP)
@@ -210,12 +210,12 @@ func TestMachineThatStandsStill(t *testing.T) {
 	})
 	_, err := Run(t.Context(), cfg)
 	var failure *MachineError
-	if !errors.As(err, &failure) || !strings.Contains(failure.Reason, "has stood still for 8s") || !stopped.Load() {
-		t.Errorf("error is %v, want one of a machine that was stopped: %t", err, stopped.Load())
+	if !errors.As(err, &failure) || !strings.Contains(failure.Reason, "machine stalled: no frame for 8s") || !stopped.Load() {
+		t.Errorf("error: got %v, want one about a stalled machine; stopped: %t", err, stopped.Load())
 	}
 }
 
-func TestMachineDiesWithItsHost(t *testing.T) {
+func TestMachineEndsWithHostProcess(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -232,11 +232,11 @@ func TestMachineDiesWithItsHost(t *testing.T) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || line != "ready\n" {
-		t.Fatalf("got %q, %v", line, err)
+		t.Fatalf("host process: got %q, %v", line, err)
 	}
 	machines := children(t, host.Process.Pid)
 	if len(machines) != 1 {
-		t.Fatalf("host has children %v, want the emulator", machines)
+		t.Fatalf("children of the host process: got %v, want the emulator", machines)
 	}
 	if err := host.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestMachineDiesWithItsHost(t *testing.T) {
 	_ = host.Wait()
 	for deadline := time.Now().Add(10 * time.Second); alive(machines[0]); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("emulator %d outlives its host", machines[0])
+			t.Fatalf("emulator %d still runs after its host process ended", machines[0])
 		}
 	}
 }
@@ -256,17 +256,17 @@ func TestSignalsAndCancel(t *testing.T) {
 	cfg.Stdout = writerFunc(func(p []byte) { signals <- syscall.SIGTERM })
 	result, err := Run(t.Context(), cfg)
 	if err != nil || result.Signal != "SIGTERM" || result.Code != 128+int(syscall.SIGTERM) {
-		t.Errorf("after a signal: %+v, %v", result, err)
+		t.Errorf("after a signal: got %+v, %v", result, err)
 	}
 	cfg = testConfig(t, "hang")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("enough")
 	time.AfterFunc(time.Second, func() { cancel(cause) })
 	if _, err := Run(ctx, cfg); !errors.Is(err, cause) {
-		t.Errorf("after cancelling: %v", err)
+		t.Errorf("after cancelling: got %v", err)
 	}
 	if left := children(t, os.Getpid()); len(left) > 0 {
-		t.Errorf("left behind: %v", left)
+		t.Errorf("leftover files: got %v", left)
 	}
 }
 
@@ -285,7 +285,7 @@ func children(t *testing.T, pid int) []int {
 	for _, path := range paths {
 		b, err := os.ReadFile(path)
 		if err != nil {
-			continue // it ended meanwhile
+			continue // it has ended meanwhile
 		}
 		var child, parent int
 		var state string
@@ -304,7 +304,7 @@ func children(t *testing.T, pid int) []int {
 	return found
 }
 
-// alive tells whether a process exists and is not a zombie.
+// alive reports whether a process exists and is not a zombie.
 func alive(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !bytes.Contains(b, []byte(") Z "))

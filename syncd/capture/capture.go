@@ -1,10 +1,9 @@
-// Package capture hooks the kernel's hash-map functions and turns what happens
-// to watched maps into changes of their tables.
+// Package capture hooks the kernel's hash-map functions and turns the changes of watched maps into
+// changes of their tables.
 //
-// The hooks run after the kernel's function and know its result, so a write that
-// failed is never reported. They tell who wrote (a packet, a process, a bpf(2)
-// call, this daemon), number each event per CPU, and count whatever they could
-// not deliver.
+// The hooks run after the kernel's function and receive its result, so a failed write is never
+// reported. They report the writer (a packet, a process, a bpf(2) call, syncd itself), number the
+// events per CPU, and count the events that they could not deliver.
 package capture
 
 import (
@@ -28,13 +27,13 @@ type Capture struct {
 	attached Attach
 	missing  []string
 	links    []link.Link
-	returns  []link.Link // those of links that are return probes
+	returns  []link.Link // the return probes among links
 	detached bool        // guarded by pump.mu
 	source   source
 	slots    *slots
 	watches  *watches
 
-	mu      sync.Mutex // guards watches, targets
+	mu      sync.Mutex // guards watches and targets
 	targets map[uint32]*target
 
 	pump pump
@@ -43,8 +42,9 @@ type Capture struct {
 	closeErr  error
 }
 
-// Open loads the programs and attaches them. With AttachAuto, fexit is tried
-// first. The error says what this kernel or this process lacks.
+// Open loads the programs and attaches them. With AttachAuto, it tries fexit first and kprobe
+// second. The error names the feature or capability that the kernel or this process lacks. The
+// caller closes the Capture.
 func Open(o Options) (*Capture, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
@@ -60,7 +60,7 @@ func Open(o Options) (*Capture, error) {
 	if err != nil {
 		return nil, fmt.Errorf("attach neither by fexit (%w) nor by kprobe: %w", fexitErr, err)
 	}
-	o.Logger.Info("fexit is not to be had here, using kprobe", "reason", fexitErr)
+	o.Logger.Info("fexit is unavailable, falling back to kprobe", "reason", fexitErr)
 	return c, nil
 }
 
@@ -68,7 +68,7 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 	c := &Capture{options: o, log: o.Logger, attached: attach, targets: make(map[uint32]*target)}
 	defer func() {
 		if err != nil {
-			err = errors.Join(explain(err, attach, o.Buffer), c.Close())
+			err = errors.Join(addMissingCapabilities(err, attach, o.Buffer), c.Close())
 		}
 	}()
 	hooks, err := c.load(attach)
@@ -94,7 +94,7 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 	return c, nil
 }
 
-// load loads the programs that attach needs, with the buffer sized.
+// load loads the programs that attach needs, and sizes the buffer.
 func (c *Capture) load(attach Attach) ([]hook, error) {
 	spec, err := bpf.LoadCapture()
 	if err != nil {
@@ -120,39 +120,39 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 		}
 	}
 	replace := map[string]*ebpf.Map{}
-	if c.options.OwnWriter != nil {
-		replace["own_writer"] = c.options.OwnWriter
+	if c.options.OwnWriteMarks != nil {
+		replace["own_write_marks"] = c.options.OwnWriteMarks
 	}
 	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
 	if err != nil {
 		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
 	}
 	if attach == AttachNone {
-		return nil, nil // there are no hooks that would have to know this process
+		return nil, nil // without hooks, the programs need not identify this process
 	}
-	// At least an Ethernet header: the kernel asks for one.
-	if _, err := c.objects.Programs[claimProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
-		return nil, fmt.Errorf("run BPF program %s: %w", claimProgram, err)
+	// The data has at least the size of an Ethernet header, which the kernel requires.
+	if _, err := c.objects.Programs[ownProcessProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+		return nil, fmt.Errorf("run BPF program %s: %w", ownProcessProgram, err)
 	}
 	return hooks, nil
 }
 
 func (c *Capture) logOpen() {
-	cpus, _ := ebpf.PossibleCPU() // load has asked before
-	c.log.Info("capture is open", "attach", c.attached, "buffer", c.options.Buffer,
+	cpus, _ := ebpf.PossibleCPU() // load has already made this call without an error
+	c.log.Info("capture opened", "attach", c.attached, "buffer", c.options.Buffer,
 		"buffer_size", c.options.BufferSize,
 		"buffer_memory_bytes", BufferMemory(c.options.Buffer, c.options.BufferSize, cpus),
 		"missing_symbols", c.missing)
 }
 
-// Attached tells how the hooks are attached: AttachFexit, AttachKprobe or AttachNone.
+// Attached returns the attach method of the hooks: AttachFexit, AttachKprobe or AttachNone.
 func (c *Capture) Attached() Attach { return c.attached }
 
 // Missing returns the optional kernel functions that this kernel lacks.
 func (c *Capture) Missing() []string { return c.missing }
 
-// Maps returns the BPF maps that a program needs to report changes like a hook,
-// by their name in bpf/event.h. They stay the capture's.
+// Maps returns the BPF maps that a program needs to report changes like a hook, by their name in
+// bpf/event.h. The capture owns them.
 func (c *Capture) Maps() map[string]*ebpf.Map {
 	shared := make(map[string]*ebpf.Map)
 	for _, name := range []string{"slots", "watches", "ring", "perf"} {
@@ -161,15 +161,14 @@ func (c *Capture) Maps() map[string]*ebpf.Map {
 	return shared
 }
 
-// Close detaches the hooks and frees everything. It ends Run and may be called
-// more than once.
+// Close detaches the hooks and frees all resources. It ends Run. It may be called more than once.
 func (c *Capture) Close() error {
 	c.closeOnce.Do(func() { c.closeErr = c.close() })
 	return c.closeErr
 }
 
 func (c *Capture) close() error {
-	// Detaching takes seconds, and Stats may be asking the links meanwhile.
+	// Detaching takes seconds, and Stats may read the links meanwhile.
 	c.pump.mu.Lock()
 	c.pump.skipped, c.pump.skippedCounted = c.skipped()
 	links := c.links
@@ -180,7 +179,7 @@ func (c *Capture) close() error {
 	if c.source != nil {
 		errs = append(errs, c.source.close())
 	}
-	// Run and Stats may still be reading what is mapped.
+	// Run and Stats may still read the mapped memory.
 	c.pump.mu.Lock()
 	defer c.pump.mu.Unlock()
 	c.mu.Lock()

@@ -17,11 +17,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childEnv holds the command of a test binary that was started as another process.
+// childEnv is the environment variable with the command of a child process of the tests.
 const childEnv = "MAPSYNC_TEST_CHILD"
 
-// control is a process of its own that works on a map by bpf(2): the control
-// plane of a load balancer, or its collector.
+// control is a separate process that changes a map by bpf(2), like the control plane or the
+// collector of a load balancer.
 type control struct {
 	cmd   *exec.Cmd
 	in    *os.File
@@ -29,7 +29,7 @@ type control struct {
 	inUse string
 }
 
-// startControl starts a process for the map m. Its end is the test's.
+// startControl starts a process for the map m. The process ends with the test.
 func startControl(t testing.TB, m *ebpf.Map) *control {
 	t.Helper()
 	self, err := os.Executable()
@@ -63,15 +63,15 @@ func startControl(t testing.TB, m *ebpf.Map) *control {
 	return &control{cmd: cmd, in: toChild, out: bufio.NewReader(out)}
 }
 
-// do has the process make n operations of one kind, with the entries from first
-// on, and waits until it has. loops repeats that.
+// do makes the process run n operations of one kind, on the entries from first on, and waits for
+// them.
 func (c *control) do(t testing.TB, operation string, first, n, version int) {
 	t.Helper()
 	c.begin(t, operation, first, n, version, 1)
 	c.end(t)
 }
 
-// begin has the process do so loops times, and does not wait.
+// begin makes the process run the operations loops times, and does not wait for them.
 func (c *control) begin(t testing.TB, operation string, first, n, version, loops int) {
 	t.Helper()
 	c.inUse = operation
@@ -80,16 +80,16 @@ func (c *control) begin(t testing.TB, operation string, first, n, version, loops
 	}
 }
 
-// end waits for what begin began.
+// end waits for the operations of begin.
 func (c *control) end(t testing.TB) {
 	t.Helper()
 	line, err := c.out.ReadString('\n')
 	if err != nil || line != "done\n" {
-		t.Fatalf("control process did not %s: %q %v", c.inUse, line, err)
+		t.Fatalf("control process: %s: got %q, error %v, want done", c.inUse, line, err)
 	}
 }
 
-// child is the other process: it obeys the lines on its standard input.
+// child is the main function of the child process. It runs the commands on its standard input.
 func child() error {
 	if words := strings.Fields(os.Getenv(childEnv)); words[0] == "limited" {
 		return limited(words[1:])
@@ -149,7 +149,7 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 	return nil
 }
 
-// putEntry updates an entry by bpf(2), on all CPUs where each has its own.
+// putEntry updates an entry by bpf(2). In a per-CPU map it sets the values of all CPUs.
 func putEntry(m *ebpf.Map, key, value []byte) error {
 	if !isPerCPU(m) {
 		return m.Put(key, value)
@@ -166,7 +166,7 @@ func lookupAndDelete(m *ebpf.Map, key []byte, value *[]byte) error {
 
 func isPerCPU(m *ebpf.Map) bool { return m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash }
 
-// onEachCPU repeats each value for all CPUs where each has its own.
+// onEachCPU returns values, or, for a per-CPU map, each value repeated for every CPU.
 func onEachCPU[V any](m *ebpf.Map, values []V) []V {
 	if !isPerCPU(m) {
 		return values
@@ -180,7 +180,7 @@ func onEachCPU[V any](m *ebpf.Map, values []V) []V {
 	return all
 }
 
-// operateTagged writes as TestWhoWroteUnderLoad wants it.
+// operateTagged makes the bpf(2) writes of TestWriteContextUnderLoad.
 func operateTagged(m *ebpf.Map, i int) error {
 	key, value := taggedEntry(table.ContextSyscall, i)
 	own := taggedKey(table.ContextSyscall, i)
@@ -205,7 +205,7 @@ func operateBatch(m *ebpf.Map, operation string, first, n, version int) error {
 	case "batch-lookup-and-delete":
 		var cursor ebpf.MapBatchCursor
 		done, err = m.BatchLookupAndDelete(&cursor, make([][8]byte, 2*n), onEachCPU(m, make([][16]byte, 2*n)), nil)
-		if errors.Is(err, ebpf.ErrKeyNotExist) { // the end of the map
+		if errors.Is(err, ebpf.ErrKeyNotExist) { // end of the map
 			err = nil
 		}
 	}

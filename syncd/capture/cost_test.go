@@ -14,12 +14,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestCostOfHooks prints what a data-plane write costs with and without hooks. Under
-// emulation the numbers mean something only in proportion.
+// TestCostOfHooks prints the cost of a data-plane write with and without hooks. Under emulation
+// only the proportions of the numbers are meaningful.
 func TestCostOfHooks(t *testing.T) {
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ns a write\tunwatched\twatched")
+	fmt.Fprintln(w, "ns per write\tunwatched\twatched")
 	for _, attach := range attaches {
 		h := openHooks(t, capture.Options{Attach: attach})
 		m, id := newHash(t, ebpf.Hash, 48, 176, 64)
@@ -44,7 +44,7 @@ func TestCostOfHooks(t *testing.T) {
 			if err := h.DetachReturns(); err != nil {
 				t.Fatal(err)
 			}
-			both("kprobe alone (reports nothing)")
+			both("kprobe only (reports nothing)")
 		} else {
 			both("fexit")
 		}
@@ -55,13 +55,13 @@ func TestCostOfHooks(t *testing.T) {
 			cost := writeCost(t, p)
 			fmt.Fprintf(w, "no hook\t%d\t\n", cost)
 		}
-		ran(t, "cost", h)
+		markRan(t, "cost", h)
 	}
 	w.Flush()
 	printKernel(text.String())
 }
 
-// writeCost returns the ns that one write takes, the best of some.
+// writeCost returns the lowest measured duration of one write, in ns.
 func writeCost(t *testing.T, p *dataplane.Program) int64 {
 	t.Helper()
 	const writes = 16 * 64

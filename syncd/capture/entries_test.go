@@ -15,8 +15,8 @@ var entrySizes = []struct{ key, value int }{
 	{1, 1}, {1, 4096}, {3, 5}, {7, 13}, {48, 176}, {511, 4095}, {512, 1}, {512, 4096},
 }
 
-// testSizes sends entries of all sizes through the hooks, whole.
-func testSizes(t *testing.T, h *hooked) {
+// testSizes checks that the hooks report entries of all sizes completely.
+func testSizes(t *testing.T, h *hookedCapture) {
 	for _, size := range entrySizes {
 		for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
 			t.Run(fmt.Sprintf("%s of %d+%d bytes", typ, size.key, size.value), func(t *testing.T) {
@@ -33,7 +33,7 @@ func testSizes(t *testing.T, h *hooked) {
 						change{table.OpDelete, table.ContextProcess, string(key), ""})
 				}
 				onCPU(t, 0, func() error { _, err := p.Run(); return err })
-				h.settle(t)
+				h.awaitEvents(t)
 				compareChanges(t, h.take(id), want)
 				h.Unwatch(id)
 			})
@@ -41,7 +41,7 @@ func testSizes(t *testing.T, h *hooked) {
 	}
 }
 
-// sizedEntry differs from others in every byte.
+// sizedEntry returns an entry that differs from the others in every byte.
 func sizedEntry(keySize, valueSize, i int) (key, value []byte) {
 	key, value = make([]byte, keySize), make([]byte, valueSize)
 	for k := range key {
@@ -65,9 +65,9 @@ func onCPU(t testing.TB, cpu int, f func() error) {
 	}
 }
 
-// testFilter has as many maps watched as can be, and others written too.
-func testFilter(t *testing.T, h *hooked) {
-	const room = capture.MaxMaps - 1 // one is the fence's
+// testFilter watches the maximum number of maps, and writes other maps too.
+func testFilter(t *testing.T, h *hookedCapture) {
+	const room = capture.MaxMaps - 1 // one map is the fence
 	var programs []*dataplane.Program
 	var ids []uint32
 	for i := range room + 2 {
@@ -89,7 +89,7 @@ func testFilter(t *testing.T, h *hooked) {
 			return nil
 		})
 		seen := h.Stats().Seen - before.Seen
-		h.settle(t)
+		h.awaitEvents(t)
 		want := uint64(0)
 		for i, id := range ids {
 			var expected []change
@@ -101,38 +101,38 @@ func testFilter(t *testing.T, h *hooked) {
 			compareChanges(t, h.take(id), expected)
 		}
 		if seen != want {
-			t.Errorf("%s: %d writes seen, want %d", what, seen, want)
+			t.Errorf("%s: got %d seen writes, want %d", what, seen, want)
 		}
 	}
-	check("none watched", func(int) bool { return false })
+	check("no map watched", func(int) bool { return false })
 	for i := range room {
 		h.watch(t, ids[i], 8, 16)
 	}
 	if err := h.Watch(ids[room], newTable(t, 8, 16)); err == nil {
-		t.Error("one map too many was taken")
+		t.Error("watch one map above the limit: got no error, want an error")
 	}
-	check("all watched but two", func(i int) bool { return i < room })
+	check("all but two maps watched", func(i int) bool { return i < room })
 	for i := 0; i < room; i += 2 {
 		h.Unwatch(ids[i])
 	}
 	h.watch(t, ids[room+1], 8, 16)
-	check("half watched", func(i int) bool { return i < room && i%2 == 1 || i == room+1 })
+	check("half of the maps watched", func(i int) bool { return i < room && i%2 == 1 || i == room+1 })
 	for _, id := range ids {
 		h.Unwatch(id)
 	}
-	check("none watched any more", func(int) bool { return false })
+	check("all maps unwatched", func(int) bool { return false })
 }
 
-// testFilterCollision writes a map whose id has the same bit in the filter as a
-// watched one's.
-func testFilterCollision(t *testing.T, h *hooked) {
+// testFilterCollision writes a map whose ID has the same bucket in the filter as the ID of a
+// watched map.
+func testFilterCollision(t *testing.T, h *hookedCapture) {
 	const bits = 4096
 	_, watched := newHash(t, ebpf.Hash, 8, 16, 4)
 	h.watch(t, watched, 8, 16)
 	defer h.Unwatch(watched)
 	var m *ebpf.Map
 	id := watched
-	for id < watched+bits { // ids are given in turn
+	for id < watched+bits { // the kernel assigns IDs in ascending order
 		var err error
 		if m, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 4}); err != nil {
 			t.Fatal(err)
@@ -148,7 +148,7 @@ func testFilterCollision(t *testing.T, h *hooked) {
 	}
 	defer m.Close()
 	if id%bits != watched%bits {
-		t.Skipf("somebody else makes maps here: got id %d, not %d", id, watched+bits)
+		t.Skipf("another process creates maps: got map ID %d, want %d", id, watched+bits)
 	}
 	p := openDataPlane(t, m, dataplane.Options{Capacity: 1})
 	key, value := entry(8, 16, 1, 1)
@@ -160,14 +160,14 @@ func testFilterCollision(t *testing.T, h *hooked) {
 			t.Fatal(failed, err)
 		}
 		if after := h.Stats(); after.Seen != before.Seen+want {
-			t.Errorf("%s: %d writes seen, want %d", what, after.Seen-before.Seen, want)
+			t.Errorf("%s: got %d seen writes, want %d", what, after.Seen-before.Seen, want)
 		}
 	}
-	seen("the other map is watched", 0)
+	seen("only the other map watched", 0)
 	h.watch(t, id, 8, 16)
-	seen("both are watched", 1)
+	seen("both maps watched", 1)
 	h.Unwatch(watched)
-	seen("the other is not watched any more", 1)
+	seen("the other map unwatched", 1)
 	h.Unwatch(id)
-	seen("none is watched", 0)
+	seen("both maps unwatched", 0)
 }

@@ -7,13 +7,14 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Bytes of struct event in bpf/event.h.
+// eventSize is the size of struct event in bpf/event.h, in bytes.
 const eventSize = 24
 
-// event is one record from the kernel. Key and value are borrowed from it.
+// event is one event from the kernel. data refers to the buffer of the source and is valid until
+// its next read.
 type event struct {
-	seq     uint64 // of this CPU and slot, from 1
-	time    uint64 // ns since boot, bpf_ktime_get_ns
+	seq     uint64 // number within its CPU and slot, from 1
+	time    uint64 // ns since boot, from bpf_ktime_get_ns
 	mapID   uint32
 	cpu     uint16
 	slot    uint8
@@ -22,10 +23,11 @@ type event struct {
 	data    []byte // key and value, each padded to 8 bytes
 }
 
-// parseHead reads the head of a record. The sizes behind it are the map's: see fill.
-func parseHead(sample []byte) (event, error) {
+// parseHeader decodes the head of an event. fill checks the size of key and value, which depends on
+// the map.
+func parseHeader(sample []byte) (event, error) {
 	if len(sample) < eventSize {
-		return event{}, fmt.Errorf("event of %d bytes is shorter than its head", len(sample))
+		return event{}, fmt.Errorf("event of %d bytes is shorter than its header", len(sample))
 	}
 	e := event{
 		seq:   binary.NativeEndian.Uint64(sample),
@@ -42,14 +44,15 @@ func parseHead(sample []byte) (event, error) {
 	return e, nil
 }
 
-// fill sets c to the change that e reports, of a map with these sizes.
+// fill sets c to the change that e reports, for a map with these sizes in bytes. wallOffset is
+// added to the event's time, in ns. c refers to the memory of e.
 func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) error {
 	valueAt := align8(keySize)
 	want := valueAt
 	if e.op == table.OpUpdate {
 		want += align8(valueSize)
 	}
-	// A perf record ends with up to 7 bytes of padding of its own.
+	// A perf record ends with up to 7 bytes of padding.
 	if len(e.data) < want || len(e.data) > want+7 {
 		return fmt.Errorf("event of map %d carries %d bytes, its entries need %d",
 			e.mapID, len(e.data), want)

@@ -16,7 +16,7 @@ func FuzzEvent(f *testing.F) {
 		if keySize < 1 || keySize > MaxKeySize || valueSize < 1 || valueSize > MaxValueSize {
 			return
 		}
-		e, err := parseHead(sample)
+		e, err := parseHeader(sample)
 		if err != nil {
 			return
 		}
@@ -27,7 +27,8 @@ func FuzzEvent(f *testing.F) {
 			return
 		}
 		if len(c.Key) != keySize || c.Op == table.OpUpdate && len(c.Value) != valueSize || c.Op != table.OpUpdate && c.Value != nil {
-			t.Errorf("%s: key %d, value %d bytes", c.Op, len(c.Key), len(c.Value))
+			t.Errorf("%s event: got key of %d and value of %d bytes, want the sizes of the map",
+				c.Op, len(c.Key), len(c.Value))
 		}
 	})
 }
@@ -41,13 +42,14 @@ func TestSequenceFindsGaps(t *testing.T) {
 		want uint64
 	}{{0, 0, 1, 0}, {0, 0, 2, 0}, {0, 1, 1, 0}, {3, 0, 4, 3}, {0, 0, 10, 7}, {0, 0, 9, 0}, {0, 0, 11, 0}} {
 		if got := s.missing(step.cpu, step.slot, step.seq); got != step.want {
-			t.Errorf("%+v: %d", step, got)
+			t.Errorf("missing at %+v: got %d", step, got)
 		}
 	}
 }
 
-// A source that is nil inside and not outside would be closed, and panic.
-func TestSourceThatCannotBeOpenedIsNone(t *testing.T) {
+// TestOpenSourceErrorReturnsNil checks that openSource returns a nil interface on error. A non-nil
+// interface with a nil pointer would be closed, and panic.
+func TestOpenSourceErrorReturnsNil(t *testing.T) {
 	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +58,8 @@ func TestSourceThatCannotBeOpenedIsNone(t *testing.T) {
 	for _, buffer := range []Buffer{BufferRing, BufferPerf} {
 		s, err := openSource(&Options{Buffer: buffer, BufferSize: 0}, map[string]*ebpf.Map{string(buffer): m})
 		if s != nil || err == nil {
-			t.Errorf("%s: a source: %v, error %v", buffer, s != nil, err)
+			t.Errorf("open source of %s buffer: got source %v, error %v, want an error only",
+				buffer, s != nil, err)
 		}
 	}
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// testEviction fills an LRU map many times over: each key that went out is
-// reported, and no other.
-func testEviction(t *testing.T, h *hooked, row string, typ ebpf.MapType) {
+// testEviction fills an LRU map many times over. The hooks must report each evicted key, and no
+// other key.
+func testEviction(t *testing.T, h *hookedCapture, row string, typ ebpf.MapType) {
 	const writes, perRun = 3000, 16
 	m, id := newHash(t, typ, 8, 16, 512)
 	p := openDataPlane(t, m, dataplane.Options{Capacity: writes, RunWrites: perRun})
@@ -28,7 +28,7 @@ func testEviction(t *testing.T, h *hooked, row string, typ ebpf.MapType) {
 	if failed, err := p.Run(); err != nil || failed != 0 {
 		t.Fatal(failed, err)
 	}
-	h.settle(t)
+	h.awaitEvents(t)
 	present, evicted, updates := make(map[string]bool), make(map[string]bool), 0
 	for _, key := range keysOf(t, m) {
 		present[key] = true
@@ -38,15 +38,16 @@ func testEviction(t *testing.T, h *hooked, row string, typ ebpf.MapType) {
 		case c.Op == table.OpUpdate:
 			updates++
 		case c.Op != table.OpEvict || c.Value != "" || c.Context != table.ContextProcess:
-			t.Fatalf("unexpected event %+q", c)
+			t.Fatalf("event: got %+q, want an update or an eviction of a key in process context", c)
 		case present[c.Key] || evicted[c.Key]:
-			t.Fatalf("key %x is reported as evicted, and is in the map or was evicted before", c.Key)
+			t.Fatalf("eviction of key %x: the key is in the map or was reported before", c.Key)
 		default:
 			evicted[c.Key] = true
 		}
 	}
 	if updates != writes || len(evicted) == 0 || len(evicted)+len(present) != writes {
-		t.Errorf("%d updates, %d evicted, %d present, of %d", updates, len(evicted), len(present), writes)
+		t.Errorf("got %d updates, %d evictions, %d present keys, want %d updates and as many keys",
+			updates, len(evicted), len(present), writes)
 	}
 	h.Unwatch(id)
 	report.add(row, h, fmt.Sprintf("%d of %d", len(evicted), writes-len(present)))

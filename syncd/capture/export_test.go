@@ -13,8 +13,8 @@ import (
 // Step moves one batch, for benchmarks.
 func (c *Capture) Step() error { return c.pump.step() }
 
-// Tap reads events like Run, until Close, but gives each to fn, which borrows it,
-// and not to the map's table: a table keeps of each key only the newest.
+// Tap reads events like Run, until Close, but passes each to fn instead of the map's table. fn
+// borrows the change. A table keeps only the newest change of each key.
 func (c *Capture) Tap(fn func(mapID uint32, change *table.Change)) error {
 	for {
 		err := c.pump.read()
@@ -50,7 +50,7 @@ func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
 	}
 }
 
-// DetachReturns takes the return probes off: what remains reports nothing.
+// DetachReturns detaches the return probes. The remaining hooks report nothing.
 func (c *Capture) DetachReturns() error {
 	err := closeLinks(c.returns)
 	c.links = slices.DeleteFunc(c.links, func(l link.Link) bool { return slices.Contains(c.returns, l) })

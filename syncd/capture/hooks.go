@@ -15,8 +15,8 @@ import (
 type hook struct {
 	symbol   string
 	fexit    string
-	kprobe   string // none: it is called by bpf(2) alone, where no kprobe runs
-	required bool   // without it changes of the common map types go unseen
+	kprobe   string // empty: only bpf(2) calls the function, and no kprobe runs there
+	required bool   // without it, changes of the common map types are missed
 }
 
 var hooks = []hook{
@@ -34,17 +34,17 @@ var hooks = []hook{
 	{"htab_lru_percpu_map_lookup_and_delete_elem", "fexit_lru_percpu_lookup_delete", "", false},
 }
 
-// Names of the programs that serve every attach kind, or every kprobe.
+// Names of the programs that every attach method uses, or every kprobe.
 const (
-	returnProgram = "kretprobe_any"
-	claimProgram  = "claim_process"
+	returnProgram     = "kretprobe_any"
+	ownProcessProgram = "set_own_process"
 )
 
-// keepPrograms drops from spec what attach does not need, and what has no
-// function to attach to on this kernel. It returns the hooks that remain and the
-// symbols that this kernel lacks.
+// keepPrograms removes from spec the programs that attach does not need, and those without a
+// function to attach to on this kernel. It returns the remaining hooks and the symbols that this
+// kernel lacks.
 func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missing []string, err error) {
-	wanted := map[string]bool{claimProgram: attach != AttachNone}
+	wanted := map[string]bool{ownProcessProgram: attach != AttachNone}
 	if attach != AttachNone {
 		if kept, missing, err = presentHooks(); err != nil {
 			return nil, nil, err
@@ -66,8 +66,8 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missin
 	return kept, missing, nil
 }
 
-// presentHooks tells by the kernel's BTF, which lists static functions too, which
-// hooks can be.
+// presentHooks returns the hooks whose functions exist on this kernel, and the symbols of the
+// others. It uses the kernel's BTF, which lists static functions too.
 func presentHooks() (present []hook, missing []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
@@ -91,15 +91,14 @@ func presentHooks() (present []hook, missing []string, err error) {
 	return present, missing, nil
 }
 
-// attachAll attaches the loaded programs. What it attached stays in c, also on
-// an error.
+// attachAll attaches the loaded programs. It stores each link in c, also if a later one fails.
 func (c *Capture) attachAll(hooks []hook) error {
 	for _, h := range hooks {
 		if c.attached == AttachKprobe && h.kprobe == "" {
 			continue
 		}
 		err := c.attachOne(h)
-		// BTF may list a function that the compiler gave another symbol.
+		// BTF may list a function for which the compiler emitted another symbol.
 		if errors.Is(err, os.ErrNotExist) && !h.required {
 			c.missing = append(c.missing, h.symbol)
 			continue
@@ -122,7 +121,7 @@ func (c *Capture) attachOne(h hook) error {
 		c.links = append(c.links, l)
 		return nil
 	}
-	// The return probe first: a call that it sees without an entry is none of ours.
+	// The return probe is attached first: it ignores a return without a recorded entry.
 	l, err := link.Kretprobe(h.symbol, c.objects.Programs[returnProgram], nil)
 	if err != nil {
 		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)

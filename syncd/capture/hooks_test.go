@@ -16,10 +16,11 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// attaches are the ways to attach that are tested everywhere.
+// attaches are the attach methods of all tests.
 var attaches = []capture.Attach{capture.AttachKprobe, capture.AttachFexit}
 
-// buffers are the kinds of buffer, and a size that holds all that a test of single writes makes.
+// buffers are the kinds of buffer, each with a size that holds all events of a test of single
+// writes.
 var buffers = map[capture.Buffer]int{capture.BufferRing: 1 << 20, capture.BufferPerf: 256}
 
 // change is a table.Change that owns its key and value.
@@ -29,25 +30,25 @@ type change struct {
 	Key, Value string
 }
 
-// hooked is a Capture with hooks, and what it reports.
-type hooked struct {
+// hookedCapture is a Capture with hooks, and the changes that it reports.
+type hookedCapture struct {
 	*capture.Capture
-	attach    capture.Attach
-	buffer    capture.Buffer
-	ownWriter *ebpf.Map
-	fences    []*dataplane.Program // one a CPU
-	fenceID   uint32
+	attach        capture.Attach
+	buffer        capture.Buffer
+	ownWriteMarks *ebpf.Map
+	fences        []*dataplane.Program // one per CPU
+	fenceID       uint32
 
 	mu      sync.Mutex
 	changes map[uint32][]change
-	observe func(mapID uint32, c *table.Change) // takes the place of changes
+	observe func(mapID uint32, c *table.Change) // replaces changes
 }
 
-// openHooks attaches hooks until the end of the test. The zero values of o are filled in.
-func openHooks(t testing.TB, o capture.Options) *hooked {
+// openHooks attaches hooks until the end of the test. It fills in the zero values of o.
+func openHooks(t testing.TB, o capture.Options) *hookedCapture {
 	t.Helper()
 	needAttach(t, o.Attach)
-	own, err := bpf.NewOwnWriter()
+	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,13 +56,13 @@ func openHooks(t testing.TB, o capture.Options) *hooked {
 	if o.Buffer == "" {
 		o.Buffer = capture.BufferRing
 	}
-	o.OwnWriter, o.Logger = own, slog.New(slog.DiscardHandler)
+	o.OwnWriteMarks, o.Logger = own, slog.New(slog.DiscardHandler)
 	c, err := capture.Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &hooked{
-		Capture: c, attach: o.Attach, buffer: o.Buffer, ownWriter: own,
+	h := &hookedCapture{
+		Capture: c, attach: o.Attach, buffer: o.Buffer, ownWriteMarks: own,
 		changes: make(map[uint32][]change),
 	}
 	t.Cleanup(func() {
@@ -72,8 +73,8 @@ func openHooks(t testing.TB, o capture.Options) *hooked {
 	return h
 }
 
-// tap begins to read events, until the end of t.
-func (h *hooked) tap(t testing.TB) {
+// tap reads events until the end of t.
+func (h *hookedCapture) tap(t testing.TB) {
 	t.Helper()
 	m, id := newHash(t, ebpf.Hash, 8, 16, 64)
 	h.fenceID = id
@@ -94,7 +95,7 @@ func (h *hooked) tap(t testing.TB) {
 	})
 }
 
-func (h *hooked) record(id uint32, c *table.Change) {
+func (h *hookedCapture) record(id uint32, c *table.Change) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.observe != nil && id != h.fenceID {
@@ -104,8 +105,8 @@ func (h *hooked) record(id uint32, c *table.Change) {
 	h.changes[id] = append(h.changes[id], change{c.Op, c.Context, string(c.Key), string(c.Value)})
 }
 
-// take returns what was recorded of a map since the last time.
-func (h *hooked) take(id uint32) []change {
+// take returns the changes of a map recorded since the last call.
+func (h *hookedCapture) take(id uint32) []change {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	changes := h.changes[id]
@@ -113,15 +114,15 @@ func (h *hooked) take(id uint32) []change {
 	return changes
 }
 
-func (h *hooked) recorded(id uint32) int {
+func (h *hookedCapture) recorded(id uint32) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.changes[id])
 }
 
-// settle waits until every event of a write that was made before is recorded: each
-// CPU writes once more, to another map, and events of one CPU come in order.
-func (h *hooked) settle(t testing.TB) {
+// awaitEvents waits until the events of all earlier writes are recorded. Each CPU makes one more
+// write, to another map, and events of one CPU arrive in order.
+func (h *hookedCapture) awaitEvents(t testing.TB) {
 	t.Helper()
 	h.take(h.fenceID)
 	for cpu, p := range h.fences {
@@ -135,11 +136,11 @@ func (h *hooked) settle(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
-	h.Stats() // waits for the end of the batch, in which each map's events stand together
+	eventually(t, "events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
+	h.Stats() // waits for the end of the batch, in which the events are grouped by map
 }
 
-func (h *hooked) watch(t testing.TB, id uint32, keySize, valueSize int) {
+func (h *hookedCapture) watch(t testing.TB, id uint32, keySize, valueSize int) {
 	t.Helper()
 	if err := h.Watch(id, newTable(t, keySize, valueSize)); err != nil {
 		t.Fatal(err)
@@ -147,7 +148,7 @@ func (h *hooked) watch(t testing.TB, id uint32, keySize, valueSize int) {
 }
 
 // watchKeys watches a per-CPU map.
-func (h *hooked) watchKeys(t testing.TB, m *ebpf.Map, id uint32) *table.Table {
+func (h *hookedCapture) watchKeys(t testing.TB, m *ebpf.Map, id uint32) *table.Table {
 	t.Helper()
 	info, err := kmap.Describe(m)
 	if err != nil {
@@ -188,13 +189,13 @@ func openReceiver(t testing.TB, p *dataplane.Program) *dataplane.Receiver {
 	return r
 }
 
-// compareChanges reports the first few differences.
+// compareChanges reports the number of events and the first three differences.
 func compareChanges(t testing.TB, got, want []change) {
 	t.Helper()
 	if slices.Equal(got, want) {
 		return
 	}
-	t.Errorf("%d events, want %d", len(got), len(want))
+	t.Errorf("events: got %d, want %d", len(got), len(want))
 	reported := 0
 	for i := range max(len(got), len(want)) {
 		var g, w change
@@ -206,7 +207,7 @@ func compareChanges(t testing.TB, got, want []change) {
 		}
 		if g != w && reported < 3 {
 			reported++
-			t.Errorf("event %d: %+q, want %+q", i, g, w)
+			t.Errorf("event %d: got %+q, want %+q", i, g, w)
 		}
 	}
 }

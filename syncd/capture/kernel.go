@@ -2,7 +2,8 @@ package capture
 
 import "github.com/cilium/ebpf/features"
 
-// kernelAtLeast compares the running kernel's release.
+// kernelAtLeast returns true if the release of the running kernel is major.minor or later. It
+// returns false if the release cannot be read.
 func kernelAtLeast(major, minor uint32) bool {
 	code, err := features.LinuxVersionCode()
 	if err != nil {

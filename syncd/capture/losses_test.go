@@ -11,8 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestLossesWithHooks overflows the smallest buffers while nobody reads: each
-// event is delivered or accounted for.
+// TestLossesWithHooks overflows the smallest buffers while no reader runs. Each event must be
+// delivered or counted as lost.
 func TestLossesWithHooks(t *testing.T) {
 	const writes = 300
 	for _, attach := range attaches {
@@ -26,7 +26,7 @@ func TestLossesWithHooks(t *testing.T) {
 					key, value := entry(48, 176, i, i)
 					p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 				}
-				unpin, err := dataplane.Pin(0) // one buffer, one sequence
+				unpin, err := dataplane.Pin(0) // one buffer and one sequence
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -36,51 +36,54 @@ func TestLossesWithHooks(t *testing.T) {
 				}
 				full := h.Stats()
 				if full.Seen != writes || full.LostReservations == 0 || full.Events != 0 {
-					t.Fatalf("with nobody reading: %+v", full)
+					t.Fatalf("stats without a reader: got %+v, want all writes seen, some lost, 0 events",
+						full)
 				}
 				runCapture(t, h.Capture)
-				eventually(t, "what the buffer held", func() bool {
+				eventually(t, "the events in the buffer", func() bool {
 					return h.Stats().Events == writes-full.LostReservations
 				})
 				revealGap(t, p, h)
 				checkLosses(t, h, writes+1)
-				ran(t, "losses "+string(buffer), h)
+				markRan(t, "losses "+string(buffer), h)
 			})
 		}
 	}
 }
 
-// revealGap makes one more write: only an event tells of those before it.
-func revealGap(t *testing.T, p *dataplane.Program, h *hooked) {
+// revealGap makes one more write, because only a later event reveals a gap.
+func revealGap(t *testing.T, p *dataplane.Program, h *hookedCapture) {
 	p.Reset()
 	key, value := entry(48, 176, 0, 1000)
 	p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 	if failed, err := p.Run(); err != nil || failed != 0 {
 		t.Fatal(failed, err)
 	}
-	eventually(t, "the gap", func() bool { return h.Stats().SequenceGaps != 0 })
+	eventually(t, "a sequence gap", func() bool { return h.Stats().SequenceGaps != 0 })
 }
 
-func checkLosses(t *testing.T, h *hooked, writes uint64) {
+func checkLosses(t *testing.T, h *hookedCapture, writes uint64) {
 	s := h.Stats()
 	if s.Events+s.LostReservations != writes || s.SequenceGaps != s.LostReservations {
-		t.Errorf("of %d writes: %+v", writes, s)
+		t.Errorf("%d writes: got %+v, want each write delivered or lost, gaps equal to reservations lost",
+			writes, s)
 	}
 	if h.buffer == capture.BufferPerf && s.PerfLost != s.LostReservations {
-		t.Errorf("the perf buffer tells of %d losses, the hooks of %d", s.PerfLost, s.LostReservations)
+		t.Errorf("losses reported by the perf buffer: got %d, want %d as reported by the hooks",
+			s.PerfLost, s.LostReservations)
 	}
 	if s.Lost() != s.LostReservations+s.Skipped || s.Malformed != 0 {
-		t.Errorf("%d lost in all: %+v", s.Lost(), s)
+		t.Errorf("total losses: got %d of %+v, want lost reservations and skipped runs", s.Lost(), s)
 	}
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
 	if after := h.Stats(); after != s {
-		t.Errorf("counters after Close: %+v, before: %+v", after, s)
+		t.Errorf("stats after Close: got %+v, want %+v", after, s)
 	}
 }
 
-// TestRaceOfCloseAndStats has everything end while it is in use.
+// TestRaceOfCloseAndStats closes a capture while it is in use.
 func TestRaceOfCloseAndStats(t *testing.T) {
 	for _, attach := range attaches {
 		t.Run(string(attach), func(t *testing.T) {
@@ -89,7 +92,7 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 			h.watch(t, id, 8, 16)
 			runCapture(t, h.Capture)
 			p := openDataPlane(t, m, dataplane.Options{Capacity: 100, RunWrites: 10})
-			k, err := kmap.Open(m, kmap.Options{OwnWriter: h.ownWriter})
+			k, err := kmap.Open(m, kmap.Options{OwnWriteMarks: h.ownWriteMarks})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,8 +103,9 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 			}
 			var w workers
 			w.start(t, func() error {
-				// With pauses: emulated processors that run nothing but the hooked function while the
-				// kernel takes the hook back break down now and then, see scripts/test-kernels.
+				// The pauses avoid a crash of emulated processors: they occasionally fail if they
+				// run only the hooked function while the kernel removes the hook. See
+				// scripts/test-kernels.
 				time.Sleep(time.Millisecond)
 				_, err := p.Run()
 				return err
@@ -114,12 +118,12 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 			w.stop(t)
 			s := h.Stats()
 			if s.Events == 0 || s.Seen < s.Events || s.Malformed != 0 {
-				t.Errorf("%+v", s)
+				t.Errorf("stats: got %+v, want some events, at most as many as seen, none malformed", s)
 			}
 			if err := h.Watch(id+1, newTable(t, 8, 16)); err == nil {
-				t.Error("a closed capture watches")
+				t.Error("watch after Close: got no error, want an error")
 			}
-			ran(t, "close", h)
+			markRan(t, "close", h)
 		})
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// matrixEnv names the kernel of the matrix ("6.1", "6.1/preempt=full", "testing") that must
-// run every test of the hooks: a test that cannot run there fails.
+// matrixEnv is the environment variable with a kernel of the matrix ("6.1", "6.1/preempt=full",
+// "testing"). With it, all tests of the hooks must run: a test that cannot run there fails.
 const matrixEnv = "MAPSYNC_KERNEL"
 
 func TestMain(m *testing.M) {
@@ -43,22 +43,23 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// mustRun are the tests that every kernel of the matrix runs with each attach.
+// mustRun are the tests that every kernel of the matrix runs with each attach method.
 var mustRun = []string{
-	"facts ring", "facts perf", "who wrote, under load", "blindness", "losses ring", "losses perf",
+	"hook events ring", "hook events perf", "write context under load", "missed writes", "losses ring", "losses perf",
 	"close", "cost", "per-CPU entries",
 }
 
-// haveRun is filled by the tests: ran.
+// haveRun contains the tests that ran without failure. markRan fills it.
 var haveRun = make(map[string]bool)
 
-func ran(t *testing.T, test string, h *hooked) {
+func markRan(t *testing.T, test string, h *hookedCapture) {
 	if !t.Failed() {
 		haveRun[test+" "+string(h.attach)] = true
 	}
 }
 
-// checkMatrix says which tests of the hooks did not run, on a kernel where all must.
+// checkMatrix returns an error with the tests of the hooks that did not run on a kernel of the
+// matrix.
 func checkMatrix(name string) error {
 	series, parameter, _ := strings.Cut(name, "/")
 	if series != "testing" && !strings.HasPrefix(kernelRelease(), series+".") {
@@ -90,8 +91,8 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(name.Release[:])
 }
 
-// kernelAtLeast is about what the kernel is expected to do, not about whether a
-// test runs.
+// kernelAtLeast returns true if the kernel release is major.minor or later. It decides on the
+// expected behaviour of the kernel, not on whether a test runs.
 func kernelAtLeast(major, minor int) bool {
 	var haveMajor, haveMinor int
 	if _, err := fmt.Sscanf(kernelRelease(), "%d.%d", &haveMajor, &haveMinor); err != nil {
@@ -100,7 +101,7 @@ func kernelAtLeast(major, minor int) bool {
 	return haveMajor > major || haveMajor == major && haveMinor >= minor
 }
 
-// printKernel prints a table, each line with the kernel that it is about.
+// printKernel prints a table, with the name of the running kernel on each line.
 func printKernel(text string) {
 	name := strings.SplitN(kernelRelease(), "-", 2)[0]
 	if _, parameter, found := strings.Cut(os.Getenv(matrixEnv), "/"); found {
@@ -111,8 +112,9 @@ func printKernel(text string) {
 	}
 }
 
-// unable skips the test because of what this kernel lacks, unless it must not lack it.
-func unable(t testing.TB, reason string) {
+// skipUnsupported skips the test on a kernel that lacks a feature. On a kernel of the matrix it
+// fails the test.
+func skipUnsupported(t testing.TB, reason string) {
 	t.Helper()
 	if series := os.Getenv(matrixEnv); series != "" {
 		t.Fatalf("cannot run on kernel %s of the matrix: %s", series, reason)
@@ -120,7 +122,7 @@ func unable(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
-// needAttach skips the test where the simplest program cannot be attached so.
+// needAttach skips the test if even a minimal program cannot be attached with this method.
 func needAttach(t testing.TB, attach capture.Attach) {
 	t.Helper()
 	const symbol = "htab_map_update_elem"
@@ -133,7 +135,7 @@ func needAttach(t testing.TB, attach capture.Attach) {
 	}
 	program, err := ebpf.NewProgram(spec)
 	if err != nil {
-		unable(t, fmt.Sprintf("this kernel loads no %s program: %v", attach, err))
+		skipUnsupported(t, fmt.Sprintf("load %s program: %v", attach, err))
 	}
 	defer program.Close()
 	var l link.Link
@@ -143,7 +145,7 @@ func needAttach(t testing.TB, attach capture.Attach) {
 		l, err = link.Kprobe(symbol, program, nil)
 	}
 	if err != nil {
-		unable(t, fmt.Sprintf("this kernel attaches no %s program: %v", attach, err))
+		skipUnsupported(t, fmt.Sprintf("attach %s program: %v", attach, err))
 	}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)

@@ -10,12 +10,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Attach is the way in which the hooks attach to the kernel's functions.
+// Attach is the method by which hooks attach to the kernel's functions.
 type Attach string
 
-// The ways to attach. Auto takes fexit where it loads and kprobe elsewhere. None
-// attaches and loads nothing, and needs no privilege for hooks: events come only from
-// programs that share the capture's maps, and all other changes are for a scan to find.
+// The attach methods. AttachAuto uses fexit if it is available and kprobe otherwise. AttachNone
+// loads and attaches no hooks and needs no privileges for them. Events then come only from programs
+// that share the capture's maps, and a scan finds all other changes.
 const (
 	AttachAuto   Attach = "auto"
 	AttachFexit  Attach = "fexit"
@@ -23,7 +23,7 @@ const (
 	AttachNone   Attach = "none"
 )
 
-// ParseAttach reads the value of the --attach flag.
+// ParseAttach parses the value of the --attach flag.
 func ParseAttach(s string) (Attach, error) {
 	switch a := Attach(s); a {
 	case AttachAuto, AttachFexit, AttachKprobe, AttachNone:
@@ -32,17 +32,17 @@ func ParseAttach(s string) (Attach, error) {
 	return "", fmt.Errorf("attach %q is unknown: choose auto, fexit, kprobe or none", s)
 }
 
-// Buffer is the kind of buffer that carries events to user space.
+// Buffer is the kind of buffer that transfers events to user space.
 type Buffer string
 
-// The kinds of buffer. A ring is shared by all CPUs and keeps their order; perf
-// is one buffer a CPU, for kernels and policies that want it.
+// The kinds of buffer. A ring buffer is shared by all CPUs and keeps their order. A perf buffer is
+// one buffer per CPU, for kernels and policies that require it.
 const (
 	BufferRing Buffer = "ring"
 	BufferPerf Buffer = "perf"
 )
 
-// ParseBuffer reads the value of the --buffer flag.
+// ParseBuffer parses the value of the --buffer flag.
 func ParseBuffer(s string) (Buffer, error) {
 	switch b := Buffer(s); b {
 	case BufferRing, BufferPerf:
@@ -51,43 +51,44 @@ func ParseBuffer(s string) (Buffer, error) {
 	return "", fmt.Errorf("buffer %q is unknown: choose ring or perf", s)
 }
 
-// Sizes of the buffers when none is configured: bytes of a ring, pages a CPU of perf.
+// Default buffer sizes: bytes of a ring buffer, pages per CPU of a perf buffer.
 const (
 	DefaultRingBytes = 16 << 20
 	DefaultPerfPages = 1024
 )
 
-// Limits of a buffer: a ring's length is a 32-bit number, and no machine needs more pages a CPU.
+// Limits of the buffer size. The length of a ring buffer is a 32-bit number. The limit of a perf
+// buffer is above the needs of any machine.
 const (
 	minRingBytes = 4 << 10
 	maxRingBytes = 1 << 30
 	maxPerfPages = 1 << 18
 )
 
-// Limits of a watched map's entries, in bytes, and of the number of maps: those of
-// bpf/event.h. Where events carry the key alone, that of values does not matter.
+// Limits of a watched map's keys and values in bytes, and of the number of maps, as in bpf/event.h.
+// The limit of values does not apply if events carry only the key.
 const (
 	MaxKeySize   = 512
 	MaxValueSize = 4096
 	MaxMaps      = 64
 )
 
-// ErrEntryTooLarge says that a map's keys or values exceed what an event carries.
+// ErrEntryTooLarge is returned if a map's keys or values exceed the size that an event can carry.
 var ErrEntryTooLarge = errors.New("entries too large to be watched")
 
 // Options configures a Capture.
 type Options struct {
 	Attach Attach
 	Buffer Buffer
-	// BufferSize is in bytes for a ring and in pages a CPU for perf, a power of
-	// two in both; 0 takes the default.
+	// BufferSize is the size of the buffer: bytes of a ring buffer, pages per CPU of a perf buffer.
+	// It is a power of two. 0 selects the default.
 	BufferSize int
-	// OwnWriter is the per-CPU map in which the daemon's writing program marks
-	// its own writes. It stays the caller's.
-	OwnWriter *ebpf.Map
-	// WallOffset is what turns the kernel's monotonic time into wall time, in ns.
+	// OwnWriteMarks is the per-CPU map in which syncd's writing programs mark their writes. The
+	// caller owns it.
+	OwnWriteMarks *ebpf.Map
+	// WallOffset is the difference between wall time and the kernel's monotonic time, in ns.
 	WallOffset int64
-	// EmitOwn has the daemon's own writes reported too, for tests of who wrote.
+	// EmitOwn reports syncd's own writes too, for tests of the write context.
 	EmitOwn bool
 	Logger  *slog.Logger
 }
@@ -105,7 +106,8 @@ func (o *Options) validate() error {
 	return CheckBufferSize(o.Buffer, o.BufferSize)
 }
 
-// MinBufferSize returns the smallest size of a buffer: bytes of a ring, pages a CPU of perf.
+// MinBufferSize returns the minimum buffer size: bytes of a ring buffer, pages per CPU of a perf
+// buffer.
 func MinBufferSize(b Buffer) int {
 	if b == BufferPerf {
 		return 1
@@ -113,8 +115,8 @@ func MinBufferSize(b Buffer) int {
 	return max(minRingBytes, os.Getpagesize())
 }
 
-// CheckBufferSize says what is wrong with a buffer's size: bytes of a ring, pages
-// a CPU of perf.
+// CheckBufferSize returns an error if size is invalid for the buffer: bytes of a ring buffer, pages
+// per CPU of a perf buffer.
 func CheckBufferSize(b Buffer, size int) error {
 	lowest, highest, unit := MinBufferSize(b), maxRingBytes, "bytes"
 	if b == BufferPerf {
@@ -127,8 +129,8 @@ func CheckBufferSize(b Buffer, size int) error {
 		size, b, lowest, highest, unit)
 }
 
-// bufferBytes returns the bytes of events that a buffer holds: the ring, or that of
-// one CPU.
+// bufferBytes returns the capacity of the buffer in bytes: of the ring buffer, or of the perf
+// buffer of one CPU.
 func (o *Options) bufferBytes() int {
 	if o.Buffer == BufferPerf {
 		return o.BufferSize * os.Getpagesize()
@@ -136,7 +138,7 @@ func (o *Options) bufferBytes() int {
 	return o.BufferSize
 }
 
-// BufferMemory returns the bytes of memory that a buffer costs with cpus possible CPUs.
+// BufferMemory returns the memory in bytes that a buffer uses with cpus possible CPUs.
 func BufferMemory(b Buffer, size, cpus int) uint64 {
 	page := uint64(os.Getpagesize())
 	if b == BufferPerf {

@@ -16,12 +16,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// perCPUFacts are rows of TestFacts on maps with a value for each CPU. Events carry
-// the key alone, and the daemon writes by bpf(2).
-var perCPUFacts = slices.Concat(perCPURows("per-CPU", ebpf.PerCPUHash), perCPURows("LRU per-CPU", ebpf.LRUCPUHash), []fact{
-	{name: "per-CPU: update of a full map", mapType: ebpf.PerCPUHash, entries: 10, full: true, act: func(s *scene) {
-		p := openDataPlane(s, s.m, dataplane.Options{Capacity: ten})
-		for i := range ten {
+// perCPUCases are the rows of TestHookEvents on per-CPU maps. Events carry only the key, and syncd
+// writes by bpf(2).
+var perCPUCases = slices.Concat(perCPUCasesOf("per-CPU", ebpf.PerCPUHash), perCPUCasesOf("LRU per-CPU", ebpf.LRUCPUHash), []hookCase{
+	{name: "per-CPU: update of a full map", mapType: ebpf.PerCPUHash, entries: 10, full: true, act: func(s *hookFixture) {
+		p := openDataPlane(s, s.m, dataplane.Options{Capacity: caseWrites})
+		for i := range caseWrites {
 			key, value := entry(8, 16, 1000+i, i)
 			p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 		}
@@ -29,36 +29,36 @@ var perCPUFacts = slices.Concat(perCPURows("per-CPU", ebpf.PerCPUHash), perCPURo
 		if err != nil {
 			s.Fatal(err)
 		}
-		s.refused(failed)
+		s.expectFailed(failed)
 	}},
 })
 
-func perCPURows(title string, typ ebpf.MapType) []fact {
-	return append(rows(title, typ), named(title, typ, []fact{
-		{name: "own updates", act: func(s *scene) { s.byDaemon(false, 700); s.ownBySyscall() }},
-		{name: "own deletes", full: true, act: func(s *scene) { s.byDaemon(true, 0); s.ownBySyscall() }},
+func perCPUCasesOf(title string, typ ebpf.MapType) []hookCase {
+	return append(commonCases(title, typ), withTitle(title, typ, []hookCase{
+		{name: "own updates", act: func(s *hookFixture) { s.byDaemon(false, 700); s.ownBySyscall() }},
+		{name: "own deletes", full: true, act: func(s *hookFixture) { s.byDaemon(true, 0); s.ownBySyscall() }},
 	})...)
 }
 
-// perCPUScene is a per-CPU map with all that the daemon has around it.
-type perCPUScene struct {
+// perCPUFixture is a per-CPU map with the table, the kmap.Map and the syncer of syncd.
+type perCPUFixture struct {
 	testing.TB
 	m      *ebpf.Map
 	kernel *kmap.Map
 	tab    *table.Table
 	peer   table.OwnerID
-	// write has a program update or, without a value, delete a key on a CPU.
+	// write makes a program update a key on a CPU, or delete it if value is nil.
 	write func(cpu int, key, value []byte)
 }
 
 const perCPUElem = 12
 
-func newPerCPUScene(t *testing.T, c *capture.Capture, own *ebpf.Map, typ ebpf.MapType) *perCPUScene {
+func newPerCPUFixture(t *testing.T, c *capture.Capture, own *ebpf.Map, typ ebpf.MapType) *perCPUFixture {
 	t.Helper()
 	m, id := newHash(t, typ, 8, perCPUElem, 1000)
-	h := &hooked{Capture: c}
-	s := &perCPUScene{TB: t, m: m, tab: h.watchKeys(t, m, id)}
-	k, err := kmap.Open(m, kmap.Options{OwnWriter: own})
+	h := &hookedCapture{Capture: c}
+	s := &perCPUFixture{TB: t, m: m, tab: h.watchKeys(t, m, id)}
+	k, err := kmap.Open(m, kmap.Options{OwnWriteMarks: own})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,9 +81,9 @@ func newPerCPUScene(t *testing.T, c *capture.Capture, own *ebpf.Map, typ ebpf.Ma
 	return s
 }
 
-// awaitRecord waits until the table has the values of all CPUs of a key, nil for a
-// key that is gone.
-func (s *perCPUScene) awaitRecord(what string, key []byte, values [][]byte) {
+// awaitRecord waits until the table has the values of all CPUs of a key. values is nil for a
+// deleted key.
+func (s *perCPUFixture) awaitRecord(what string, key []byte, values [][]byte) {
 	s.Helper()
 	var want []byte
 	for _, v := range values {
@@ -101,13 +101,13 @@ func (s *perCPUScene) awaitRecord(what string, key []byte, values [][]byte) {
 	}
 	for until := time.Now().Add(20 * time.Second); !matches(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(until) {
-			s.Fatalf("%s: found %v, %x, want %x", what, found, rec.Value, want)
+			s.Fatalf("record of %s: got found %v, value %x, want value %x", what, found, rec.Value, want)
 		}
 	}
 }
 
-// act has every CPU write its own value of some keys, and deletes one.
-func (s *perCPUScene) act() {
+// checkAllCPUs makes every CPU write its own value of some keys, and then deletes one key.
+func (s *perCPUFixture) checkAllCPUs() {
 	cpus := ebpf.MustPossibleCPU()
 	for i := range 10 {
 		values := make([][]byte, cpus)
@@ -120,18 +120,19 @@ func (s *perCPUScene) act() {
 			}
 		}
 		s.awaitRecord(fmt.Sprintf("key %d", i), key, values)
-		// One CPU again: the values of the others remain.
+		// One CPU writes again: the values of the other CPUs remain.
 		_, values[0] = entry(8, perCPUElem, i, 7777+i)
 		s.write(0, key, values[0])
-		s.awaitRecord(fmt.Sprintf("key %d, again", i), key, values)
+		s.awaitRecord(fmt.Sprintf("key %d, second write", i), key, values)
 	}
 	key, _ := entry(8, perCPUElem, 3, 0)
 	s.write(0, key, nil)
 	s.awaitRecord("deleted key", key, nil)
 }
 
-// receive has a peer send entries, waits until the map has them, and returns them.
-func (s *perCPUScene) receive(n int) {
+// receive adds entries from a peer to the table, waits until the map contains them, and checks
+// their values.
+func (s *perCPUFixture) receive(n int) {
 	now := time.Now().UnixNano()
 	whole := s.kernel.Info().ValueSize
 	s.tab.Update(func(tx *table.Tx) {
@@ -152,20 +153,21 @@ func (s *perCPUScene) receive(n int) {
 		}
 		for cpu, v := range got {
 			if string(v) != string(value[16*cpu:][:perCPUElem]) {
-				s.Errorf("entry %d, CPU %d: %x, want %x", i, cpu, v, value[16*cpu:][:perCPUElem])
+				s.Errorf("value of entry %d on CPU %d: got %x, want %x",
+					i, cpu, v, value[16*cpu:][:perCPUElem])
 			}
 		}
 	}
 }
 
-// TestPerCPUEntriesAreReadWhole has programs on all CPUs write a per-CPU map, of
-// which hooks see one value at a time: the table has them all.
-func TestPerCPUEntriesAreReadWhole(t *testing.T) {
+// TestPerCPUUpdateRereadsAllCPUs makes programs on all CPUs write a per-CPU map. Hooks see the
+// value of one CPU at a time, and the table must have the values of all CPUs.
+func TestPerCPUUpdateRereadsAllCPUs(t *testing.T) {
 	for _, attach := range attaches {
 		for _, typ := range []ebpf.MapType{ebpf.PerCPUHash, ebpf.LRUCPUHash} {
 			t.Run(fmt.Sprintf("%s/%s", attach, typ), func(t *testing.T) {
 				h := openHooks(t, capture.Options{Attach: attach})
-				s := newPerCPUScene(t, h.Capture, h.ownWriter, typ)
+				s := newPerCPUFixture(t, h.Capture, h.ownWriteMarks, typ)
 				runCapture(t, h.Capture)
 				s.write = func(cpu int, key, value []byte) {
 					p := openDataPlane(s, s.m, dataplane.Options{Capacity: 1})
@@ -176,7 +178,7 @@ func TestPerCPUEntriesAreReadWhole(t *testing.T) {
 					}
 					onCPU(s, cpu, func() error { _, err := p.Run(); return err })
 				}
-				s.act()
+				s.checkAllCPUs()
 				events := h.Stats().Events
 				s.receive(50)
 				want := uint64(0)
@@ -184,20 +186,20 @@ func TestPerCPUEntriesAreReadWhole(t *testing.T) {
 					want = 50
 				}
 				if st := h.Stats(); st.Own != want || st.Events != events || st.Malformed != 0 || st.LostReservations != 0 {
-					t.Errorf("own writes: %+v", st)
+					t.Errorf("stats after own writes: got %+v, want no further events and no losses", st)
 				}
-				ran(t, "per-CPU entries", h)
+				markRan(t, "per-CPU entries", h)
 			})
 		}
 	}
 }
 
-// The same where the kernel allows no hooks.
-func TestPerCPUEntriesAreReadWholeByFeed(t *testing.T) {
+// TestPerCPUUpdateRereadsAllCPUsWithoutHooks is the same test for kernels that allow no hooks.
+func TestPerCPUUpdateRereadsAllCPUsWithoutHooks(t *testing.T) {
 	c := openNone(t, 1<<20)
-	s := newPerCPUScene(t, c, nil, ebpf.PerCPUHash)
+	s := newPerCPUFixture(t, c, nil, ebpf.PerCPUHash)
 	runCapture(t, c)
-	f := openFeed(t, s.m, c, 1)
+	f := openInjector(t, s.m, c, 1)
 	s.write = func(cpu int, key, value []byte) {
 		f.Reset()
 		op := table.OpUpdate
@@ -207,9 +209,9 @@ func TestPerCPUEntriesAreReadWholeByFeed(t *testing.T) {
 		f.Add(op, table.ContextPacket, key, value)
 		onCPU(s, cpu, func() error { _, err := f.Run(); return err })
 	}
-	s.act()
+	s.checkAllCPUs()
 	s.receive(50)
 	if st := c.Stats(); st.Malformed != 0 || st.Lost() != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("stats: got %+v, want no losses and no malformed events", st)
 	}
 }

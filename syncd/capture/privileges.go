@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// explain adds to why hooks could not be opened which capabilities this process
-// lacks: what the kernel says seldom tells.
-func explain(err error, attach Attach, buffer Buffer) error {
+// addMissingCapabilities adds to err the capabilities that this process lacks for the hooks. The
+// kernel's error rarely names them.
+func addMissingCapabilities(err error, attach Attach, buffer Buffer) error {
 	lacking := lackingCapabilities(attach, buffer)
 	if err == nil || len(lacking) == 0 {
 		return err
@@ -32,7 +32,7 @@ func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
 	if attach != AttachNone && !admin && !has(unix.CAP_PERFMON) {
 		lacking = append(lacking, "CAP_PERFMON")
 	}
-	// For the addresses in /proc/kallsyms, which CAP_SYS_ADMIN does not give.
+	// CAP_SYSLOG makes the addresses in /proc/kallsyms readable. CAP_SYS_ADMIN does not include it.
 	if attach != AttachNone && !has(unix.CAP_SYSLOG) {
 		lacking = append(lacking, "CAP_SYSLOG")
 	}
@@ -43,8 +43,8 @@ func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
 	return lacking
 }
 
-// perfNeedsAdmin tells whether perf events are closed to CAP_PERFMON: Debian's and
-// Ubuntu's kernels know such a level, and it is their default.
+// perfNeedsAdmin returns true if CAP_PERFMON is not sufficient for perf events. The kernels of
+// Debian and Ubuntu have such a perf_event_paranoid level, above 2, and it is their default.
 func perfNeedsAdmin() bool {
 	text, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
 	if err != nil {

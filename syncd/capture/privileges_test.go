@@ -17,23 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// capabilityNames are those that are about what a capture needs.
+// capabilityNames are the capabilities that a capture may need.
 var capabilityNames = map[string]uint{
 	"bpf": unix.CAP_BPF, "perfmon": unix.CAP_PERFMON, "syslog": unix.CAP_SYSLOG, "sys_admin": unix.CAP_SYS_ADMIN,
 }
 
-// privilege is one set of capabilities and what it is enough for. The process
-// stays root by its user id, like most containers.
+// privilege is one set of capabilities and the expected result of opening a capture with it. The
+// process keeps user ID 0, like most containers.
 type privilege struct {
 	capabilities string
 	paranoid     string // kernel.perf_event_paranoid
 	attach       capture.Attach
 	buffer       capture.Buffer
-	refusal      string // part of the message; empty: it works
+	refusal      string // part of the expected error; empty: success
 }
 
-// Debian's and Ubuntu's kernels know a perf_event_paranoid above 2, at which perf
-// events take CAP_SYS_ADMIN: kprobes and perf buffers are such.
+// The kernels of Debian and Ubuntu have a perf_event_paranoid level above 2, at which perf events
+// need CAP_SYS_ADMIN. Kprobes and perf buffers are perf events.
 var privileges = []privilege{
 	{"bpf,perfmon,syslog", "3", capture.AttachFexit, capture.BufferRing, ""},
 	{"bpf,perfmon,syslog", "3", capture.AttachAuto, capture.BufferRing, ""},
@@ -43,12 +43,12 @@ var privileges = []privilege{
 	{"sys_admin,syslog", "3", capture.AttachKprobe, capture.BufferPerf, ""},
 	{"bpf,perfmon", "2", capture.AttachFexit, capture.BufferRing, "lacks CAP_SYSLOG"},
 	{"bpf,syslog", "2", capture.AttachFexit, capture.BufferRing, "lacks CAP_PERFMON"},
-	{"perfmon,syslog", "2", capture.AttachFexit, capture.BufferRing, "not permitted"}, // already its first map,
+	{"perfmon,syslog", "2", capture.AttachFexit, capture.BufferRing, "not permitted"}, // the first map fails
 }
 
 const paranoidFile = "/proc/sys/kernel/perf_event_paranoid"
 
-// TestPrivileges asserts which capabilities are enough, and that a refusal says what of.
+// TestPrivileges checks which capabilities are sufficient, and that an error names the missing one.
 func TestPrivileges(t *testing.T) {
 	for _, attach := range attaches {
 		needAttach(t, attach)
@@ -67,8 +67,8 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// TestNoHooksNeedNoPrivilegeForHooks runs where no hooks can be had, too.
-func TestNoHooksNeedNoPrivilegeForHooks(t *testing.T) {
+// TestAttachNoneNeedsOnlyCapBPF also runs on kernels without hooks.
+func TestAttachNoneNeedsOnlyCapBPF(t *testing.T) {
 	paranoid, err := os.ReadFile(paranoidFile)
 	if err != nil {
 		t.Fatal(err)
@@ -89,10 +89,10 @@ func (p *privilege) test(t *testing.T) {
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=limited %s %s %s", childEnv, p.attach, p.buffer, p.capabilities))
 	out, err := cmd.CombinedOutput()
 	if p.refusal == "" && err != nil {
-		t.Errorf("%v: %s", err, out)
+		t.Errorf("open capture: got %v, output %s, want success", err, out)
 	}
 	if p.refusal != "" && (err == nil || !strings.Contains(string(out), p.refusal)) {
-		t.Errorf("%v: %q, want a refusal because of %q", err, out, p.refusal)
+		t.Errorf("open capture: got %v, output %q, want an error with %q", err, out, p.refusal)
 	}
 }
 
@@ -101,12 +101,12 @@ func limited(arguments []string) error {
 	if err := keepOnly(strings.Split(arguments[2], ",")); err != nil {
 		return err
 	}
-	own, err := bpf.NewOwnWriter()
+	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
 		return fmt.Errorf("own writer: %w", err)
 	}
 	c, err := capture.Open(capture.Options{
-		Attach: attach, Buffer: buffer, BufferSize: buffers[buffer], OwnWriter: own,
+		Attach: attach, Buffer: buffer, BufferSize: buffers[buffer], OwnWriteMarks: own,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	return errors.Join(err, func() error {
@@ -117,7 +117,7 @@ func limited(arguments []string) error {
 	}())
 }
 
-// keepOnly gives up all capabilities of this process but these.
+// keepOnly drops all capabilities of this process except these.
 func keepOnly(names []string) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData

@@ -6,30 +6,30 @@ import (
 	"mapsync/bpf"
 )
 
-// Offer is what one way of attaching would give on this host.
-type Offer struct {
+// ProbeResult describes one attach method on this host.
+type ProbeResult struct {
 	Attach Attach
-	Err    error // nil when it works, else what is missing
+	Err    error // nil if it works, otherwise the missing feature
 	// Missing lists optional kernel functions that cannot be hooked.
 	Missing []string
-	// ControlPlane says whether bpf(2) writes of other processes are seen at once.
+	// ControlPlane is true if the hooks report bpf(2) writes of other processes.
 	ControlPlane bool
-	// SkippedCounted says whether the kernel counts hook runs that it skipped.
+	// SkippedCounted is true if the kernel counts the hook runs that it skipped.
 	SkippedCounted bool
 }
 
-// Probe attaches each way for a moment, fexit first, and tells what it would see.
-func Probe() []Offer {
-	offers := make([]Offer, 0, 2)
+// Probe attaches the hooks briefly with each method, fexit first, and returns the results.
+func Probe() []ProbeResult {
+	offers := make([]ProbeResult, 0, 2)
 	for _, attach := range []Attach{AttachFexit, AttachKprobe} {
 		offers = append(offers, probe(attach))
 	}
 	return offers
 }
 
-func probe(attach Attach) Offer {
-	o := Offer{Attach: attach, ControlPlane: attach == AttachFexit}
-	own, err := bpf.NewOwnWriter()
+func probe(attach Attach) ProbeResult {
+	o := ProbeResult{Attach: attach, ControlPlane: attach == AttachFexit}
+	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
 		o.Err = err
 		return o
@@ -37,7 +37,7 @@ func probe(attach Attach) Offer {
 	defer own.Close()
 	c, err := Open(Options{
 		Attach: attach, Buffer: BufferRing, BufferSize: minRingBytes,
-		OwnWriter: own, Logger: slog.New(slog.DiscardHandler),
+		OwnWriteMarks: own, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		o.Err = err

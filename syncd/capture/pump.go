@@ -14,8 +14,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// pump carries events from the buffer into the tables, a batch at a time and
-// without allocating.
+// pump moves events from the buffer into the tables, one batch at a time, without allocations.
 type pump struct {
 	capture *Capture
 	batch   batch
@@ -24,13 +23,13 @@ type pump struct {
 	target  *target
 	apply   func(*table.Tx)
 	change  table.Change
-	keys    [][]byte // of what warm looks at
+	keys    [][]byte // keys passed to Prefetch
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	sequence sequence
 	stats    Stats
 
-	// What can no longer be asked for once Close has begun.
+	// Last values of the kernel's counters, which cannot be read after Close has begun.
 	final          counters
 	skipped        uint64
 	skippedCounted bool
@@ -39,24 +38,24 @@ type pump struct {
 func (p *pump) init(c *Capture) {
 	p.capture = c
 	p.events = make([]event, 0, batchEvents)
-	p.keys = make([][]byte, 0, table.WarmKeys)
+	p.keys = make([][]byte, 0, table.PrefetchBatch)
 	p.batch.samples = make([][]byte, 0, batchEvents)
 	p.apply = p.applyRun
 }
 
-// A batch of fewer events than fewEvents is followed by a pause, in which the next
-// ones gather. The kernel wakes the reader for an event that finds the buffer empty,
-// at the load balancer's cost: without the pause that is nearly each one.
+// A batch of fewer events than smallBatch is followed by a pause, in which more events accumulate.
+// For an event in an empty buffer, the kernel wakes the reader, at the load balancer's cost.
+// Without the pause nearly every event would cause a wakeup.
 const (
-	fewEvents = 64
-	gather    = 200 * time.Microsecond
-	// gatherBytes is how large a buffer has to be for the pause: one that the load
-	// balancer does not fill meanwhile.
-	gatherBytes = 1 << 20
+	smallBatch = 64
+	batchDelay = 200 * time.Microsecond
+	// minDelayBuffer is the minimum buffer size for the pause, in bytes. The load balancer does not
+	// fill a buffer of this size during a pause.
+	minDelayBuffer = 1 << 20
 )
 
-// Run carries events into the tables until ctx ends or Close is called. It then
-// returns nil; any other end is an error.
+// Run moves events into the tables until ctx ends or Close is called. It then returns nil. Any
+// other end returns an error.
 func (c *Capture) Run(ctx context.Context) error {
 	closed := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { _ = c.source.close(); close(closed) })
@@ -72,13 +71,13 @@ func (c *Capture) Run(ctx context.Context) error {
 			}
 			return err
 		}
-		if len(c.pump.events) < fewEvents && c.options.bufferBytes() >= gatherBytes {
-			time.Sleep(gather)
+		if len(c.pump.events) < smallBatch && c.options.bufferBytes() >= minDelayBuffer {
+			time.Sleep(batchDelay)
 		}
 	}
 }
 
-// step moves one batch.
+// step moves one batch into the tables.
 func (p *pump) step() error {
 	if err := p.read(); err != nil {
 		return err
@@ -102,18 +101,18 @@ func (p *pump) step() error {
 	return nil
 }
 
-// read waits for a batch of records.
+// read waits for a batch of events.
 func (p *pump) read() error {
 	p.batch.samples, p.batch.lost = p.batch.samples[:0], 0
 	return p.capture.source.read(&p.batch)
 }
 
-// parse turns the batch into events, in the order in which tables get them.
+// parse decodes the batch into events, in the order in which tables receive them.
 func (p *pump) parse() {
 	p.stats.PerfLost += p.batch.lost
 	p.events = p.events[:0]
 	for _, sample := range p.batch.samples {
-		e, err := parseHead(sample)
+		e, err := parseHeader(sample)
 		if err != nil {
 			p.stats.Malformed++
 			continue
@@ -124,8 +123,8 @@ func (p *pump) parse() {
 	p.order()
 }
 
-// order puts the events of each map together, and those of a perf buffer, which
-// come a CPU at a time, into the order of their time.
+// order groups the events by map. It also sorts the events of a perf buffer, which are read per
+// CPU, by time.
 func (p *pump) order() {
 	perf := p.capture.options.Buffer == BufferPerf
 	compare := func(a, b event) int {
@@ -141,10 +140,10 @@ func (p *pump) order() {
 
 func (p *pump) applyRun(tx *table.Tx) {
 	offset := p.capture.options.WallOffset
-	tx.Now(monotonic() + offset)
+	tx.AdvanceClock(monotonic() + offset)
 	for i := range p.run {
-		if i%table.WarmKeys == 0 {
-			p.warm(tx, p.run[i:min(i+table.WarmKeys, len(p.run))])
+		if i%table.PrefetchBatch == 0 {
+			p.prefetch(tx, p.run[i:min(i+table.PrefetchBatch, len(p.run))])
 		}
 		e := &p.run[i]
 		if err := e.fill(&p.change, p.target.keySize, p.target.valueSize, offset); err != nil {
@@ -152,7 +151,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 			continue
 		}
 		if p.target.valueSize == 0 && e.op == table.OpUpdate {
-			tx.Reread(p.change.Key)
+			tx.RequestReread(p.change.Key)
 		} else {
 			tx.Local(&p.change)
 		}
@@ -161,7 +160,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 	}
 }
 
-// monotonic returns the clock of the events' times in ns, 0 if there is none.
+// monotonic returns the clock of the events' times in ns, or 0 on error.
 func monotonic() int64 {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
@@ -170,13 +169,13 @@ func monotonic() int64 {
 	return ts.Nano()
 }
 
-// warm has the table read ahead what it knows of the events' keys.
-func (p *pump) warm(tx *table.Tx, events []event) {
+// prefetch makes the table read ahead the records of the events' keys.
+func (p *pump) prefetch(tx *table.Tx, events []event) {
 	p.keys = p.keys[:0]
 	for i := range events {
 		if data := events[i].data; len(data) >= p.target.keySize {
 			p.keys = append(p.keys, data[:p.target.keySize])
 		}
 	}
-	tx.Warm(p.keys)
+	tx.Prefetch(p.keys)
 }

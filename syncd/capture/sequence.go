@@ -1,13 +1,13 @@
 package capture
 
-// sequence finds the events that never arrived: each CPU and slot numbers its
-// own from 1, and uses up a number for each attempt.
+// sequence detects events that did not arrive. Each CPU and slot numbers its events from 1, and
+// uses one number per attempt.
 type sequence struct {
 	last []uint64 // by CPU and slot
 }
 
-// missing returns how many numbers were passed over before seq. A number that is
-// not above the last one (a slot's numbers never repeat) tells of no loss.
+// missing returns the number of sequence numbers that were skipped before seq. The numbers of a
+// slot never repeat, so a number at or below the last one counts as no loss.
 func (s *sequence) missing(cpu uint16, slot uint8, seq uint64) uint64 {
 	i := int(cpu)*slotsPerCPU + int(slot)%slotsPerCPU
 	if i >= len(s.last) {

@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Slots of one CPU, SLOTS in bpf/event.h, and the stride of one in the mapped array.
+// slotsPerCPU is SLOTS in bpf/event.h. slotStride is the distance between slots in the mapped
+// array, in bytes.
 const (
 	slotsPerCPU = 39
 	slotStride  = int(unsafe.Sizeof(bpf.CaptureSlot{}))
 )
 
-// slots reads the counters of the BPF programs where they stand: in the mapped
-// array, so that no bpf(2) call of ours ever blinds a hook for them.
+// slots reads the counters of the BPF programs in place, in the mapped array. It therefore needs no
+// bpf(2) call, during which hooks would miss events.
 type slots struct {
 	memory []byte
 	n      int

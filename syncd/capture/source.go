@@ -11,25 +11,25 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 )
 
-// Events handed on at once. Large enough to make a lock cheap, small enough to
-// keep the latency of the first one low.
+// batchEvents is the maximum number of events in a batch. It is large enough to amortise the lock,
+// and small enough to keep the latency of the first event low.
 const batchEvents = 512
 
-// source is a buffer of events. read blocks until there is at least one, then
-// takes what is there, up to the batch; the samples stay valid until the next
-// read. It returns os.ErrClosed once closed.
+// source is a buffer of events. read blocks until at least one event is available, then appends the
+// available events to b, at most batchEvents. The samples stay valid until the next read. read
+// returns os.ErrClosed after close.
 type source interface {
 	read(b *batch) error
 	close() error
 }
 
-// batch is what one read brought.
+// batch is the result of one read.
 type batch struct {
 	samples [][]byte
-	lost    uint64 // records that the kernel says it could not deliver
+	lost    uint64 // events that the kernel reports as not delivered
 }
 
-// openSource opens the buffer that o names, one of maps.
+// openSource opens the buffer of kind o.Buffer, which is one of maps.
 func openSource(o *Options, maps map[string]*ebpf.Map) (source, error) {
 	if o.Buffer == BufferPerf {
 		r, err := perf.NewReader(maps["perf"], o.BufferSize*os.Getpagesize())
@@ -71,8 +71,8 @@ type perfSource struct {
 	records [batchEvents]perf.Record
 }
 
-// read waits for a first record, then goes once through what all CPUs have, so
-// that the caller can put them into the order of their time.
+// read waits for a first event, then reads the events of all CPUs once, so that the caller can sort
+// them by time.
 func (s *perfSource) read(b *batch) error {
 	s.reader.SetDeadline(time.Time{})
 	for i := range s.records {

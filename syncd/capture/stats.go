@@ -2,36 +2,35 @@ package capture
 
 import "github.com/cilium/ebpf/link"
 
-// Contexts is the number of contexts that an event can have: table.ContextPacket
-// to table.ContextOwn.
+// Contexts is the number of contexts of an event: table.ContextPacket to table.ContextOwn.
 const Contexts = 4
 
-// Stats counts, since Open, what the hooks saw and what became of it.
+// Stats are counters since Open.
 type Stats struct {
-	Events    uint64           // handed to tables
-	ByContext [Contexts]uint64 // the same, by who wrote
-	Malformed uint64           // records that no map's layout fits
-	Unwatched uint64           // of maps that were no longer watched
+	Events    uint64           // events applied to tables
+	ByContext [Contexts]uint64 // the same, by write context
+	Malformed uint64           // events that do not fit the layout of their map
+	Unwatched uint64           // events of maps that are no longer watched
 
 	Seen   uint64 // runs of a hook for a watched map
 	Failed uint64 // writes that the kernel refused
-	Own    uint64 // this daemon's own writes
+	Own    uint64 // syncd's own writes
 
-	LostReservations uint64 // the buffer was full, as the hooks saw it
-	PerfLost         uint64 // the same, as the perf buffer's own records tell
-	SequenceGaps     uint64 // the same, as numbers missing between events tell
-	Nested           uint64 // interrupts nested too deep for an event
+	LostReservations uint64 // events lost to a full buffer, as counted by the hooks
+	PerfLost         uint64 // the same, as counted by the perf buffer
+	SequenceGaps     uint64 // the same, as gaps in the sequence numbers
+	Nested           uint64 // events lost to interrupts nested too deep
 
-	// Skipped counts runs that the kernel skipped. With kprobe attach those for
-	// bpf(2) writes are among them, of any hash map: a kprobe never sees them.
+	// Skipped counts hook runs that the kernel skipped. With kprobe attach it includes the bpf(2)
+	// writes of any hash map, which a kprobe never sees.
 	Skipped uint64
-	// SkippedCounted is false where the kernel skips runs and does not count
-	// them: only a scan can find what was missed.
+	// SkippedCounted is false if the kernel skips runs without counting them. Only a scan then
+	// finds the missed writes.
 	SkippedCounted bool
 }
 
-// Lost is the number of events that are known not to have arrived. A full buffer
-// shows in three ways, of which some come late.
+// Lost returns the number of events that are known to be lost. A full buffer shows in three
+// counters, of which some are updated late.
 func (s *Stats) Lost() uint64 {
 	return max(s.LostReservations, s.PerfLost, s.SequenceGaps) + s.Nested + s.Skipped
 }
@@ -54,16 +53,16 @@ func (c *Capture) Stats() Stats {
 	return s
 }
 
-// skipped sums the runs that the kernel skipped. An fexit program is skipped when
-// it runs already on that CPU (since 5.12; before it never is). A kprobe's program
-// is skipped while the CPU is inside bpf(2) or another such program; its return
-// probe, while the CPU is inside a probe. Both are counted since 6.7.
+// skipped returns the number of hook runs that the kernel skipped, and whether it counts them. The
+// kernel skips an fexit program that already runs on that CPU, from 5.12 on; before, it never skips
+// one. It skips a kprobe's program while the CPU is inside bpf(2) or another such program. It skips
+// a return probe while the CPU is inside a probe. The kernel counts the latter two from 6.7 on.
 func (c *Capture) skipped() (n uint64, counted bool) {
 	if c.objects == nil || c.attached == AttachNone {
 		return 0, true
 	}
 	for name, p := range c.objects.Programs {
-		// Where the entry was skipped, the return is no second loss.
+		// If the entry was skipped, the return is not counted again.
 		if name == returnProgram {
 			continue
 		}

@@ -7,22 +7,22 @@ import (
 	"mapsync/syncd/table"
 )
 
-// target is a watched map and the table that its changes go to.
+// target is a watched map and the table that receives its changes.
 type target struct {
 	table     *table.Table
 	keySize   int
-	valueSize int // 0: events carry the key alone
+	valueSize int // 0: events carry only the key
 }
 
-// Watch sends the changes of the kernel map id to t, from the next write on. It
-// fails with ErrEntryTooLarge when an event could not carry an entry.
+// Watch sends the changes of the kernel map id to t, from the next write on. It returns
+// ErrEntryTooLarge if an event cannot carry an entry of the map.
 func (c *Capture) Watch(id uint32, t *table.Table) error {
 	return c.watch(id, t, t.ValueSize())
 }
 
-// WatchKeys is Watch for a per-CPU map, of which a hook sees the value of one CPU
-// only: an update is no change of the table, which is asked to have the key read
-// again whole (table.Tx.Reread). Values may have any size.
+// WatchKeys is Watch for a per-CPU map. A hook sees the value of only one CPU, so an update is not
+// applied as a change. The table rereads the whole entry instead (table.Tx.RequestReread). Values
+// may have any size.
 func (c *Capture) WatchKeys(id uint32, t *table.Table) error {
 	return c.watch(id, t, 0)
 }
@@ -47,11 +47,11 @@ func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
 	return nil
 }
 
-// Unwatch stops reporting the changes of the kernel map id. What the buffer
-// still holds of them is discarded: after Unwatch the table gets nothing of them.
+// Unwatch stops reporting the changes of the kernel map id. It discards events of the map that are
+// still in the buffer. After Unwatch returns, the table receives no further changes.
 func (c *Capture) Unwatch(id uint32) {
 	c.unwatch(id)
-	// The pump may be in the middle of a batch for that table.
+	// Waits for the pump, which may be in the middle of a batch for that table.
 	c.pump.mu.Lock()
 	defer c.pump.mu.Unlock()
 }
@@ -66,8 +66,8 @@ func (c *Capture) unwatch(id uint32) {
 	delete(c.targets, id)
 }
 
-// CheckEntry says whether an event can carry keys and values of these sizes, in
-// bytes: values of 0 for a map that [Capture.WatchKeys] is for.
+// CheckEntry returns ErrEntryTooLarge if an event cannot carry keys and values of these sizes, in
+// bytes. valueSize is 0 for a map that is watched with [Capture.WatchKeys].
 func CheckEntry(keySize, valueSize int) error {
 	if keySize > MaxKeySize || valueSize > MaxValueSize {
 		return fmt.Errorf("%w: key %d and value %d bytes, at most %d and %d can be carried",

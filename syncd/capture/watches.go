@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchPlaces is WATCHES in bpf/event.h.
-const watchPlaces = 4096
+// watchBuckets is WATCH_BUCKETS in bpf/event.h.
+const watchBuckets = 4096
 
-// watches tells the hooks which maps to report, in memory that they read.
+// watches is the memory in which the hooks look up the watched maps.
 type watches struct {
 	memory []byte
 }
 
 func mapWatches(m *ebpf.Map) (*watches, error) {
-	size := watchPlaces * int(unsafe.Sizeof(bpf.CaptureWatch{}))
+	size := watchBuckets * int(unsafe.Sizeof(bpf.CaptureWatch{}))
 	memory, err := unix.Mmap(m.FD(), 0, (size+os.Getpagesize()-1)&^(os.Getpagesize()-1),
 		unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -30,27 +30,29 @@ func mapWatches(m *ebpf.Map) (*watches, error) {
 	return &watches{memory}, nil
 }
 
-func (w *watches) at(place uint32) *bpf.CaptureWatch {
+func (w *watches) at(bucket uint32) *bpf.CaptureWatch {
 	size := unsafe.Sizeof(bpf.CaptureWatch{})
-	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(place%watchPlaces)*size]))
+	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(bucket%watchBuckets)*size]))
 }
 
-// add enters a map. There are fewer watched maps than places to look, so one is free.
+// add adds a map. It probes MaxMaps buckets, and the caller watches fewer maps, so a bucket is
+// free.
 func (w *watches) add(id uint32, keySize, valueSize int) {
 	for i := range uint32(MaxMaps) {
 		p := w.at(id + i)
 		if p.Id != 0 {
-			// Never taken back: to look once more costs little, to stop too early an event.
-			atomic.StoreUint32(&p.More, 1)
+			// ProbeNext is never reset: an unnecessary probe is cheap, but a probe that ends early
+			// loses events.
+			atomic.StoreUint32(&p.ProbeNext, 1)
 			continue
 		}
 		p.KeySize, p.ValueSize = uint32(keySize), uint32(valueSize)
-		atomic.StoreUint32(&p.Id, id) // from here on the hooks find it
+		atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
 		return
 	}
 }
 
-// remove takes a map out.
+// remove removes a map.
 func (w *watches) remove(id uint32) {
 	for i := range uint32(MaxMaps) {
 		if p := w.at(id + i); p.Id == id {

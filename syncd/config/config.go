@@ -1,6 +1,6 @@
-// Package config holds the daemon's settings: their defaults, the flags and the
-// YAML file that set them, and what makes them valid. Each setting has one name,
-// the same on the command line and in the file.
+// Package config defines the settings of the daemon: their defaults, their flags, their keys in
+// the YAML file and their validation. Each setting has one name, the same on the command line and
+// in the file.
 package config
 
 import (
@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Config is everything that can be set. Durations are written like "30s".
+// Config holds all settings. Durations are written like "30s".
 type Config struct {
 	Maps       []string `yaml:"map"`
 	Attach     string   `yaml:"attach"`
@@ -54,10 +54,10 @@ type Config struct {
 	TombstoneTTL    time.Duration `yaml:"tombstone-ttl"`
 	MaxClockAhead   time.Duration `yaml:"max-clock-ahead"`
 	EvictionDeletes bool          `yaml:"eviction-deletes"`
-	MaxTombstones   int           `yaml:"max-tombstones"` // 0: twice as many as the map has entries
+	MaxTombstones   int           `yaml:"max-tombstones"` // 0: twice the map's maximum entries, at least 65536
 	RecordsFactor   float64       `yaml:"max-records-factor"`
 	EvictedTTL      time.Duration `yaml:"evicted-ttl"`
-	MaxEvicted      int           `yaml:"max-evicted"` // 0: as many as the map has entries
+	MaxEvicted      int           `yaml:"max-evicted"` // 0: the map's maximum entries
 
 	ScanInterval    time.Duration `yaml:"scan-interval"`
 	ScanBudget      float64       `yaml:"scan-budget"` // percent of one core
@@ -71,24 +71,25 @@ type Config struct {
 	LogFormat     string   `yaml:"log-format"`
 }
 
-// DefaultControlSocket is where a running daemon listens for the other subcommands.
+// DefaultControlSocket is the unix socket on which a daemon serves the other subcommands by
+// default.
 const DefaultControlSocket = "/run/mapsync/syncd.sock"
 
-// MaxMaps is the highest number of maps: the hooks look for no more (capture.MaxMaps).
+// MaxMaps is the maximum number of maps. It equals capture.MaxMaps, the limit of the hooks.
 const MaxMaps = 64
 
-// The choices of on-ready-timeout.
+// The values of the setting on-ready-timeout.
 const (
 	ReadyOpen   = "open"
 	ReadyClosed = "closed"
 )
 
-// Default returns the settings of a daemon that was told nothing. The node name
-// is the host's.
+// Default returns the default settings. The node name is the host name, or empty if the kernel
+// does not return one.
 func Default() Config {
 	host, err := os.Hostname()
 	if err != nil {
-		host = "" // asked for by Validate
+		host = "" // Validate reports an empty node name
 	}
 	return Config{
 		Attach: "auto", Buffer: "ring",
@@ -105,15 +106,15 @@ func Default() Config {
 
 // Map is one entry of the setting map: [NAME=]REF.
 type Map struct {
-	Name string // what the map is called among the peers
-	Ref  string // which kernel map it is: name:N, pin:PATH or id:ID
+	Name string // name of the map among the peers
+	Ref  string // the kernel map: name:N, pin:PATH or id:ID
 }
 
-// mapName is what a map may be called on the wire, in metrics and in commands.
+// mapName matches the names that a map may have on the wire, in metrics and in commands.
 var mapName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// ParseMap reads one entry of the setting map. Without NAME, a map is called what
-// the kernel, or the last part of its pin path, calls it.
+// ParseMap parses one entry of the setting map. The default of NAME is the kernel's name of the
+// map or the last part of its pin path. An id needs a NAME.
 func ParseMap(s string) (Map, error) {
 	m := Map{Ref: s}
 	if name, ref, ok := strings.Cut(s, "="); ok && mapName.MatchString(name) {
@@ -145,7 +146,7 @@ func ParseMap(s string) (Map, error) {
 	return m, nil
 }
 
-// Validate says everything that is wrong with the settings, each with what to do.
+// Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
 	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster()}
 	oneOf := func(name, value string, choices ...string) {
@@ -181,7 +182,7 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// usableNode reports whether a node may have this name.
+// usableNode reports whether name is a valid node name.
 func usableNode(name string) bool {
 	return name != "" && len(name) <= 128 && !strings.ContainsAny(name, " \t\n/")
 }
@@ -212,7 +213,7 @@ func (c *Config) validateMaps() error {
 	return errors.Join(errs...)
 }
 
-// ParseSchema reads one entry of the setting schema: MAP=FILE.
+// ParseSchema parses one entry of the setting schema: MAP=FILE.
 func ParseSchema(s string) (name, file string, err error) {
 	name, file, ok := strings.Cut(s, "=")
 	if !ok || !mapName.MatchString(name) || file == "" {
@@ -238,7 +239,7 @@ func (c *Config) validateAddresses() error {
 		"metrics-listen": c.MetricsListen,
 	} {
 		if addr == "" && name != "gossip-listen" && name != "grpc-listen" {
-			continue // advertise falls back to listen; no metrics-listen, no endpoint
+			continue // advertise defaults to listen; an empty metrics-listen disables the endpoint
 		}
 		_, port, err := net.SplitHostPort(addr)
 		if err == nil {
@@ -248,7 +249,7 @@ func (c *Config) validateAddresses() error {
 			errs = append(errs, fmt.Errorf("%s %q is not an address: write HOST:PORT with a numeric port", name, addr))
 		}
 	}
-	if !strings.Contains(c.ControlSocket, "/") {
+	if c.ControlSocket == "" || c.ControlSocket[0] == '@' {
 		errs = append(errs, fmt.Errorf("control-socket %q is not usable: give the path of a socket", c.ControlSocket))
 	}
 	return errors.Join(errs...)

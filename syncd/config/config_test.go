@@ -40,17 +40,17 @@ func TestEverySettingIsAFlagAndAKey(t *testing.T) {
 	for i := range typ.NumField() {
 		key := typ.Field(i).Tag.Get("yaml")
 		if key == "" || fs.Lookup(key) == nil {
-			t.Errorf("%s: key %q has no flag of the same name", typ.Field(i).Name, key)
+			t.Errorf("setting %s: key %q: got no flag, want a flag of the same name", typ.Field(i).Name, key)
 		}
 	}
 	n := 0
 	fs.VisitAll(func(*pflag.Flag) { n++ })
 	if n != typ.NumField() {
-		t.Errorf("%d flags for %d settings", n, typ.NumField())
+		t.Errorf("got %d flags, want %d (one for each setting)", n, typ.NumField())
 	}
 }
 
-func TestFlagsBeatFileBeatsDefaults(t *testing.T) {
+func TestSettingsPrecedence(t *testing.T) {
 	path := write(t, "map: [ct_map]\nattach: kprobe\nbuffer: perf\nsync-timeout: 5s\njoin: ['10.0.0.2:7946']\n")
 	got, err := Load(path, flags(t, "--buffer=ring", "--join=10.0.0.3:7946", "--join=10.0.0.4:7946", "--node-name=a"))
 	if err != nil {
@@ -90,22 +90,22 @@ func TestFileIsStrict(t *testing.T) {
 	}
 }
 
-// A file that sets nothing leaves the defaults, and a second document is not ignored.
+// A file without settings keeps the defaults. A file with a second document is an error.
 func TestEmptyFileKeepsTheDefaults(t *testing.T) {
 	for _, text := range []string{"", "\n", "# nothing set yet\n", "---\n", "--- # nothing\n...\n", "null\n", "~\n", "{}\n"} {
 		got, err := Load(write(t, text), flags(t, "--map=ct", "--node-name=a"))
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("load %q: got error %v, want the defaults", text, err)
 			continue
 		}
 		want := Default()
 		want.Maps, want.NodeName = []string{"ct"}, "a"
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%q:\n%s", text, diff)
+			t.Errorf("load %q: settings differ from the defaults (-want +got):\n%s", text, diff)
 		}
 	}
 	if _, err := Load(write(t, "map: [a]\n---\nmap: [b]\n"), nil); err == nil || !strings.Contains(err.Error(), "2 documents") {
-		t.Errorf("two documents: %v", err)
+		t.Errorf("load a file with two documents: got error %v, want it to contain \"2 documents\"", err)
 	}
 }
 
@@ -116,18 +116,18 @@ func TestMapsAreLimitedAndDistinct(t *testing.T) {
 		c.Maps = append(c.Maps, fmt.Sprintf("m%d=/sys/fs/bpf/m%d", i, i))
 	}
 	if err := c.Validate(); err != nil {
-		t.Errorf("%d maps: %v", MaxMaps, err)
+		t.Errorf("validate %d maps: got error %v, want none", MaxMaps, err)
 	}
 	c.Maps = append(c.Maps, "surplus")
 	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "65 maps are configured") {
-		t.Errorf("65 maps: %v", err)
+		t.Errorf("validate 65 maps: got error %v, want it to contain \"65 maps are configured\"", err)
 	}
 	for _, same := range [][]string{
 		{"a=/sys/fs/bpf/ct", "b=pin:/sys/fs/bpf/ct"}, {"a=/sys/fs/bpf/ct", "b=/sys/fs/bpf/./lb/../ct"}, {"a=ct", "b=name:ct"}, {"a=id:7", "b=id:7"},
 	} {
 		c.Maps = same
 		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "a is the same kernel map") {
-			t.Errorf("%q: %v", same, err)
+			t.Errorf("validate maps %q: got error %v, want it to contain \"a is the same kernel map\"", same, err)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestParseMap(t *testing.T) {
 	} {
 		got, err := ParseMap(in)
 		if err != nil || got != want {
-			t.Errorf("%q: got %+v, %v, want %+v", in, got, err, want)
+			t.Errorf("parse map %q: got %+v, error %v, want %+v", in, got, err, want)
 		}
 	}
 }
@@ -156,9 +156,9 @@ func FuzzParse(f *testing.F) {
 		if c.Parse(data) != nil {
 			return
 		}
-		// What was accepted either validates or says why not; it never panics.
+		// Parsed settings are either valid or refused with an error. Validate never panics.
 		if err := c.Validate(); err == nil && len(c.Maps) == 0 {
-			t.Error("valid settings without a map")
+			t.Error("validate settings without a map: got no error, want one")
 		}
 	})
 }
@@ -172,32 +172,39 @@ func TestExpectedPeers(t *testing.T) {
 		"expected-peers: '2'\n":             {nil, 2},
 		"expected-peers: [3]\n":             {nil, 3},
 		"expected-peers: lb2\n":             {[]string{"lb2"}, 1},
-		"expected-peers: [lb3, lb1, lb2]\n": {[]string{"lb2", "lb3"}, 2}, // this node is none of its peers
+		"expected-peers: [lb3, lb1, lb2]\n": {[]string{"lb2", "lb3"}, 2}, // this node is left out
 		"expected-peers: [lb2, lb2]\n":      {[]string{"lb2"}, 1},
 		"expected-peers:\n":                 {},
 		"attach: none\n":                    {},
 	} {
 		c, err := Load(write(t, "map: [a]\nnode-name: lb1\n"+text), nil)
 		if err != nil {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("load %q: got error %v, want none", text, err)
 			continue
 		}
 		if names, count := c.Expected(); !slices.Equal(names, want.names) || count != want.count {
-			t.Errorf("%q: %q %d", text, names, count)
+			t.Errorf("expected peers of %q: got %q and count %d, want the names and the count of the test", text, names, count)
+		}
+	}
+	for _, name := range []string{"10.0.0.2", "inf", "1e5", "12a"} {
+		if _, err := Load(write(t, "map: [a]\nexpected-peers: '"+name+"'\n"), nil); err != nil {
+			t.Errorf("expected peer named %s: got error %v, want none", name, err)
 		}
 	}
 	c, err := Load(write(t, "map: [a]\nnode-name: lb1\nexpected-peers: 2\n"), flags(t, "--expected-peers=lb2", "--expected-peers=lb3"))
 	if names, _ := c.Expected(); err != nil || !slices.Equal(names, []string{"lb2", "lb3"}) {
-		t.Errorf("%q %v", names, err)
+		t.Errorf("expected peers of the flags: got %q, error %v, want lb2 and lb3", names, err)
 	}
 	for text, want := range map[string]string{
 		"expected-peers: [2, lb2]\n": "names of nodes, or one number",
 		"expected-peers: [a/b]\n":    "names of nodes, or one number",
 		"expected-peers: 10000\n":    "at most 256",
+		"expected-peers: -1\n":       "at most 256",
+		"expected-peers: 2.5\n":      "at most 256",
 		"cluster: 'a b'\n":           "cluster \"a b\" is not usable",
 	} {
 		if _, err := Load(write(t, "map: [a]\n"+text), nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v", text, err)
+			t.Errorf("load %q: got error %v, want the error of the test", text, err)
 		}
 	}
 }

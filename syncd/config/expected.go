@@ -8,13 +8,13 @@ import (
 	"strconv"
 )
 
-// PeerList is the setting expected-peers: names of nodes, or one number of them.
+// PeerList is the setting expected-peers: node names, or one number of peers.
 type PeerList []string
 
-// maxExpected bounds expected-peers: no cluster of full replicas is larger.
+// maxExpected is the maximum of expected-peers. No cluster of full replicas is larger.
 const maxExpected = 256
 
-// UnmarshalYAML reads a list of names, one name, or a number.
+// UnmarshalYAML decodes a list of names, one name or a number.
 func (p *PeerList) UnmarshalYAML(unmarshal func(any) error) error {
 	var list []string
 	if err := unmarshal(&list); err == nil {
@@ -29,8 +29,8 @@ func (p *PeerList) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// Expected returns the names of the peers that expected-peers lists, sorted and without this
-// node, or nil and their number if it is a number. A number of 0 says that it is not set.
+// Expected returns the peers that expected-peers names, sorted and without this node, and their
+// number. If expected-peers is a number, names is nil. A count of 0 means that it is not set.
 func (c *Config) Expected() (names []string, count int) {
 	if len(c.ExpectedPeers) == 1 {
 		if n, err := strconv.ParseUint(c.ExpectedPeers[0], 10, 16); err == nil {
@@ -47,8 +47,12 @@ func (c *Config) Expected() (names []string, count int) {
 	return names, len(names)
 }
 
-// clusterName is what a cluster may be called: it is the value of a metrics label.
+// clusterName matches valid cluster names. The name becomes the value of a metrics label.
 var clusterName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+
+// number matches values that can only be a number of peers. An IP address is a valid node name
+// and does not match.
+var number = regexp.MustCompile(`^[-+]?[0-9]+(\.[0-9]+)?$`)
 
 func (c *Config) validateCluster() error {
 	var errs []error
@@ -59,7 +63,7 @@ func (c *Config) validateCluster() error {
 		errs = append(errs, fmt.Errorf("expected-peers %d is not usable: at most %d", n, maxExpected))
 	}
 	for _, name := range c.ExpectedPeers {
-		if _, err := strconv.ParseFloat(name, 64); err == nil && len(c.ExpectedPeers) == 1 {
+		if len(c.ExpectedPeers) == 1 && number.MatchString(name) {
 			if n, err := strconv.ParseUint(name, 10, 16); err != nil || n > maxExpected {
 				errs = append(errs, fmt.Errorf("expected-peers %s is not usable: give a number of at most %d, or names of nodes", name, maxExpected))
 			}
@@ -68,7 +72,7 @@ func (c *Config) validateCluster() error {
 		if !usableNode(name) {
 			errs = append(errs, fmt.Errorf("expected-peers %q is not usable: give names of nodes, or one number", name))
 		} else if _, err := strconv.Atoi(name); err == nil && len(c.ExpectedPeers) > 1 {
-			errs = append(errs, fmt.Errorf("expected-peers %q stands beside other values: give names of nodes, or one number", name))
+			errs = append(errs, fmt.Errorf("expected-peers %q is mixed with other values: give names of nodes, or one number", name))
 		}
 	}
 	return errors.Join(errs...)

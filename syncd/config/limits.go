@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// DefaultMaxConnections bounds the authenticated connections to the stream
-	// listener when max-connections does not say.
+	// DefaultMaxConnections is the default of max-connections: the maximum number of
+	// authenticated connections to the stream listener.
 	DefaultMaxConnections = 256
-	// minMemoryLimit is the least memory-limit: a daemon with one small map needs
+	// minMemoryLimit is the minimum of memory-limit, in bytes. A daemon with one small map uses
 	// about half of it.
 	minMemoryLimit = 32 << 20
 )
 
-// bindLimits declares the settings that bound what the daemon takes.
+// bindLimits declares the settings that limit the resources of the daemon.
 func (c *Config) bindLimits(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "authenticated connections to accept on grpc-listen; a cluster of N nodes needs N and two for each observer")
 	fs.StringVar(&c.MemoryLimit, "memory-limit", c.MemoryLimit, "memory that the Go runtime aims to stay below, `SIZE` like 512MiB; off: none (default: 90 % of the cgroup's limit)")
 }
 
-// ParseSize reads a number of bytes, with or without a unit: B, KiB, MiB, GiB or TiB.
+// ParseSize parses a number of bytes, with or without a unit: B, KiB, MiB, GiB or TiB.
 func ParseSize(s string) (int64, error) {
 	number, shift := strings.TrimSuffix(s, "B"), 0
 	if i := strings.IndexByte("KMGT", unitOf(number)); i >= 0 {
@@ -46,8 +46,8 @@ func unitOf(s string) byte {
 	return s[len(s)-2]
 }
 
-// MemoryLimitBytes returns memory-limit in bytes; 0 if it is not set, and
-// math.MaxInt64, no limit, if it is off.
+// MemoryLimitBytes returns memory-limit in bytes. It returns 0 if the setting is empty, and
+// math.MaxInt64 (no limit) if it is off.
 func (c *Config) MemoryLimitBytes() (int64, error) {
 	switch c.MemoryLimit {
 	case "":

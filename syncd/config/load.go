@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// maxFileSize is more than any settings need, in bytes.
+// maxFileSize is the maximum size of a settings file, in bytes.
 const maxFileSize = 1 << 20
 
-// FieldUsage explains the setting field.
-const FieldUsage = "what a field means, `MAP:FIELD=ROLE[,ROLE]`, instead of what the types say: ktime, boottime, jiffies, seconds, " +
+// FieldUsage is the flag help of the setting field.
+const FieldUsage = "role of a field, `MAP:FIELD=ROLE[,ROLE]`, in place of that of its type: ktime, boottime, jiffies, seconds, " +
 	"ifindex, volatile, local, sum, be, ipv4, ipv6, mac, port, default=N, number=N or none (repeatable)"
 
 // Bind declares every setting as a flag of fs that writes to c.
@@ -26,17 +26,17 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
-	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, or none: then changes are found by scans alone")
+	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe or none (changes are found by scans only)")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
-	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "its size, a power of two: bytes of a ring, pages a CPU of perf (0: 16 MiB, 1024 pages)")
+	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "size of the buffer, a power of two: bytes of a ring buffer, pages per CPU of a perf buffer (0: 16 MiB, 1024 pages)")
 
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "this node's name among the peers, and in its certificate")
 	fs.StringArrayVar(&c.Join, "join", c.Join, "gossip `HOST:PORT` of a peer to join (repeatable)")
 	fs.StringVar(&c.GossipListen, "gossip-listen", c.GossipListen, "address for gossip, UDP and TCP")
-	fs.StringVar(&c.GossipAdvertise, "gossip-advertise", c.GossipAdvertise, "gossip address to tell peers (default: gossip-listen)")
+	fs.StringVar(&c.GossipAdvertise, "gossip-advertise", c.GossipAdvertise, "gossip address that peers use (default: gossip-listen)")
 	fs.StringVar(&c.GossipKeyFile, "gossip-key-file", c.GossipKeyFile, "file of base64 gossip keys, one a line, 16, 24 or 32 bytes each, the first for sending")
-	fs.StringVar(&c.GRPCListen, "grpc-listen", c.GRPCListen, "address for the streams of peers")
-	fs.StringVar(&c.GRPCAdvertise, "grpc-advertise", c.GRPCAdvertise, "stream address to tell peers (default: grpc-listen)")
+	fs.StringVar(&c.GRPCListen, "grpc-listen", c.GRPCListen, "address for replication streams")
+	fs.StringVar(&c.GRPCAdvertise, "grpc-advertise", c.GRPCAdvertise, "replication address that peers use (default: grpc-listen)")
 	fs.StringVar(&c.TLSCert, "tls-cert", c.TLSCert, "certificate of this node, PEM; its DNS name is the node name")
 	fs.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "private key of the certificate, PEM")
 	fs.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "certificates of the authority that peers are verified against, PEM")
@@ -45,34 +45,34 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	c.bindTrust(fs)
 
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: the label cluster of all metrics")
-	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of a peer that must be live (repeatable; this node is left out), or one number of peers: fewer are reported")
+	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of an expected peer (repeatable; this node is ignored), or one number of peers; missing peers are reported")
 	fs.BoolVar(&c.AllowUnservedMaps, "allow-unserved-maps", c.AllowUnservedMaps, "become ready although a live peer does not replicate a map with this node, as in a rolling upgrade")
 
-	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "how long a peer that cannot be reached is thought alive (at least 400ms)")
-	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "how long to wait at start for what peers know before this node's own map counts as new")
-	fs.StringVar(&c.OnReadyTimeout, "on-ready-timeout", c.OnReadyTimeout, "what to say when sync-timeout has passed and peers have not told all: closed (not ready) or open (ready)")
-	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "how long a delete is remembered; a peer away for longer is synchronised anew")
+	fs.DurationVar(&c.DeadTime, "dead-time", c.DeadTime, "time after which an unreachable peer counts as dead (at least 400ms)")
+	fs.DurationVar(&c.SyncTimeout, "sync-timeout", c.SyncTimeout, "maximum wait for the initial sync before local entries become authoritative")
+	fs.StringVar(&c.OnReadyTimeout, "on-ready-timeout", c.OnReadyTimeout, "readiness if the initial sync is not complete within sync-timeout: closed (not ready) or open (ready)")
+	fs.DurationVar(&c.TombstoneTTL, "tombstone-ttl", c.TombstoneTTL, "lifetime of tombstones; a peer that is away for longer receives a full sync")
 	fs.DurationVar(&c.MaxClockAhead, "max-clock-ahead", c.MaxClockAhead, "refuse a peer's records that are dated further ahead than this")
 	fs.BoolVar(&c.EvictionDeletes, "eviction-deletes", c.EvictionDeletes, "replicate an LRU map's evictions as deletes")
-	fs.Float64Var(&c.RecordsFactor, "max-records-factor", c.RecordsFactor, "live records to hold of a map, as a multiple of its entries; peers' records above that are rejected")
-	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "deletes of a map to remember, the newest (default: twice as many as the map has entries, at least 65536)")
-	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "time that a record of this node stays after its LRU map evicted the entry")
-	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "evicted records of this node to keep in each map, the newest (default: as many as the map has entries)")
+	fs.Float64Var(&c.RecordsFactor, "max-records-factor", c.RecordsFactor, "maximum number of live records of a map, as a multiple of its maximum entries; records of peers above that are rejected")
+	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "maximum number of tombstones of a map; the oldest are removed first (default: twice the map's maximum entries, at least 65536)")
+	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "lifetime of a record of this node after its LRU map evicted the entry")
+	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "maximum number of evicted records of this node in each map; the oldest expire first (default: the map's maximum entries)")
 
-	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "how often to compare each map with what is known of it; what no hook sees is replicated that late")
-	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may take; with less than they need they come less often")
-	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "how often at most peers are told that nothing but a key's volatile fields changed (0: never)")
+	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "time between two scans of a map; changes that no hook sees are replicated with this delay")
+	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may use; if it is too low, scans are less frequent")
+	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "minimum time between two changes of a key that are sent for volatile fields alone (0: never sent)")
 
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
 	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")
 	fs.StringArrayVar(&c.PinOwners, "pin-owner", c.PinOwners, "`user` or user id whose pinned maps are accepted, besides root's and syncd's own (repeatable)")
-	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory that remembers, until reboot, which maps were watched")
-	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "least level to log: debug, info, warn or error")
+	fs.StringVar(&c.StateDir, "state-dir", c.StateDir, "directory of the state that a restart of syncd needs, valid until reboot")
+	fs.StringVar(&c.LogLevel, "log-level", c.LogLevel, "minimum log level: debug, info, warn or error")
 	fs.StringVar(&c.LogFormat, "log-format", c.LogFormat, "text or json")
 }
 
-// Load returns the valid settings made of the defaults, the file (when path is
-// not empty) and, above it, the flags that were given.
+// Load returns the validated settings. The file overrides the defaults, and the flags on the
+// command line override the file. Without a file, path is empty.
 func Load(path string, flags *pflag.FlagSet) (Config, error) {
 	c, err := Read(path, flags)
 	if err != nil {
@@ -84,7 +84,7 @@ func Load(path string, flags *pflag.FlagSet) (Config, error) {
 	return c, nil
 }
 
-// Read is Load without the validation of values.
+// Read is Load without validation of the values.
 func Read(path string, flags *pflag.FlagSet) (Config, error) {
 	c := Default()
 	if path != "" {
@@ -99,7 +99,8 @@ func Read(path string, flags *pflag.FlagSet) (Config, error) {
 }
 
 func (c *Config) readFile(path string) error {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would block the daemon at a reload
+	// O_NONBLOCK: a pipe would block the daemon at a reload.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("open settings: %w", err)
 	}
@@ -117,10 +118,9 @@ func (c *Config) readFile(path string) error {
 	return nil
 }
 
-// Parse sets c from a YAML document. A key that is no setting, or stands twice,
-// is an error.
+// Parse sets c from a YAML document. An unknown key or a duplicate key is an error.
 func (c *Config) Parse(data []byte) (err error) {
-	// The library panics on some documents that are none, such as "join: ! ".
+	// The library panics on some invalid documents, such as "join: ! ".
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("parse YAML: the document cannot be read (%v)", p)
@@ -140,9 +140,9 @@ func (c *Config) Parse(data []byte) (err error) {
 	return nil
 }
 
-// emptyDocument reports whether a YAML file sets nothing: the decoder would set every
-// field to zero. The decoder also reads the first document only, so a file of several
-// documents is an error.
+// emptyDocument reports whether a YAML file sets nothing. The decoder would set every field to
+// zero for such a file. A file with several documents is an error, because the decoder reads only
+// the first document.
 func emptyDocument(data []byte) (bool, error) {
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
@@ -158,7 +158,7 @@ func emptyDocument(data []byte) (bool, error) {
 	return kind == ast.NullType || kind == ast.CommentType, nil
 }
 
-// override sets what was given on the command line.
+// override applies the flags that were given on the command line.
 func (c *Config) override(given *pflag.FlagSet) error {
 	if given == nil {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// bindTrust declares the settings that say who may do what.
+// bindTrust declares the settings that control access: which nodes and programs may read and
+// write.
 func (c *Config) bindTrust(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSCRL, "tls-crl", c.TLSCRL, "certificate revocation lists of the authority, PEM")
 	fs.StringArrayVar(&c.AllowedNames, "allowed-names", c.AllowedNames, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may replicate (repeatable; default: every certificate of tls-ca that matches no --observers)")
@@ -19,7 +20,7 @@ func (c *Config) bindTrust(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Observers, "observers", c.Observers, "`pattern` of DNS names, IP addresses or SPIFFE URIs whose certificates may observe (repeatable; default: none)")
 }
 
-// checkPatterns returns an error for each pattern of names that cannot be used.
+// checkPatterns returns an error that joins one error for each invalid pattern.
 func checkPatterns(setting string, patterns []string) error {
 	var errs []error
 	for _, p := range patterns {
@@ -41,13 +42,13 @@ func (c *Config) validateTrust() error {
 
 // MapAccess is one entry of the settings read-from and write-from: MAP=PATTERN[,PATTERN].
 type MapAccess struct {
-	// Map is the map's name among the peers.
+	// Map is the name of the map among the peers.
 	Map string
 	// Patterns match node names.
 	Patterns []string
 }
 
-// ParseMapAccess reads one entry of the setting of that name.
+// ParseMapAccess parses one entry of the setting with the given name.
 func ParseMapAccess(setting, s string) (MapAccess, error) {
 	name, list, ok := strings.Cut(s, "=")
 	if !ok || !mapName.MatchString(name) || list == "" {
@@ -57,8 +58,8 @@ func ParseMapAccess(setting, s string) (MapAccess, error) {
 	return a, checkPatterns(setting, a.Patterns)
 }
 
-// AccessOf returns the patterns of node names that a setting, read-from or write-from, has
-// for a map; nil if it has none, which allows all nodes.
+// AccessOf returns the patterns of node names in entries of read-from or write-from for a map. It
+// returns nil if the map has no entry, which allows all nodes.
 func AccessOf(entries []string, name string) (patterns []string) {
 	for _, s := range entries {
 		if a, err := ParseMapAccess("", s); err == nil && a.Map == name {
@@ -68,8 +69,8 @@ func AccessOf(entries []string, name string) (patterns []string) {
 	return patterns
 }
 
-// validateAccess checks the entries of read-from or write-from: each must be for a map that
-// is configured, so that a mistyped name does not leave a map open.
+// validateAccess checks the entries of read-from or write-from. Each entry must name a configured
+// map, so that a mistyped name does not leave a map open to all nodes.
 func (c *Config) validateAccess(setting string, entries []string) error {
 	var errs []error
 	for _, s := range entries {

@@ -21,12 +21,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// admin serves operators: metrics and health by HTTP, and, on a unix socket that
-// only this user may open, what shows the content of maps.
+// admin serves operators: metrics and health over HTTP, and the other commands over a unix socket
+// that only this user may open, because they show the content of maps.
 type admin struct {
 	daemon   *Daemon
-	metrics  net.Listener   // nil: none wanted
-	limiter  *peers.Limiter // of metrics
+	metrics  net.Listener   // nil: metrics-listen is empty
+	limiter  *peers.Limiter // limits the connections to metrics
 	control  net.Listener
 	registry *prometheus.Registry
 }
@@ -51,9 +51,9 @@ func openAdmin(d *Daemon) (_ *admin, err error) {
 	return a, nil
 }
 
-// listenControl takes the socket over from a daemon that was killed, but not
-// from one that still answers. A path that is not a socket may be an operator's file,
-// or a symbolic link to one, and stays.
+// listenControl listens on the control socket. It takes the socket over from a daemon that was
+// killed, and fails if another daemon still answers. It keeps a path that is not a socket: the
+// path may be an operator's file, or a symbolic link to one.
 func listenControl(path string) (net.Listener, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
 		return nil, fmt.Errorf("listen for control: %s exists and is not a socket (%s): remove it, or set another control-socket", path, info.Mode())
@@ -78,12 +78,12 @@ func listenControl(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// Limits on a client that is slow to speak.
+// Limits of HTTP connections.
 const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	writeTimeout      = 30 * time.Second
-	// scrapesAtOnce bounds the answers of /metrics that are being made.
+	// scrapesAtOnce is the maximum number of concurrent /metrics responses.
 	scrapesAtOnce   = 8
 	idleTimeout     = time.Minute
 	maxHeaderBytes  = 16 << 10
@@ -94,7 +94,7 @@ func (a *admin) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	serve := func(l net.Listener, s *http.Server) {
 		s.ReadHeaderTimeout, s.IdleTimeout, s.MaxHeaderBytes = readHeaderTimeout, idleTimeout, maxHeaderBytes
-		// Any client can cause these lines.
+		// Any client can cause these lines, so they have the debug level.
 		s.ErrorLog = slog.NewLogLogger(a.daemon.log.Handler(), slog.LevelDebug)
 		g.Go(func() error {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -112,7 +112,8 @@ func (a *admin) run(ctx context.Context) error {
 			return nil
 		})
 	}
-	serve(a.control, &http.Server{Handler: a.controlHandler(), ConnContext: withCaller}) // its answers may take long
+	// No write timeout: responses may take long.
+	serve(a.control, &http.Server{Handler: a.controlHandler(), ConnContext: withCaller})
 	if a.metrics != nil {
 		serve(a.metrics, &http.Server{Handler: a.metricsHandler(), ReadTimeout: readTimeout, WriteTimeout: writeTimeout})
 	}

@@ -17,8 +17,8 @@ type caller struct {
 
 type callerKey struct{}
 
-// withCaller is the ConnContext of the control socket's server. The kernel noted the peer's
-// credentials when it connected, so that the peer cannot change them.
+// withCaller is the ConnContext of the control socket's server. The kernel recorded the
+// credentials of the client when it connected, so that the client cannot change them.
 func withCaller(ctx context.Context, conn net.Conn) context.Context {
 	return context.WithValue(ctx, callerKey{}, callerOf(conn))
 }
@@ -45,7 +45,7 @@ func callerOf(conn net.Conn) (c caller) {
 	return c
 }
 
-// attrs are the attributes of a log line about what the caller asked for.
+// attrs returns the log attributes of a request by the caller.
 func (c caller) attrs() []any {
 	if !c.known {
 		return []any{slog.String("caller", "unknown")}

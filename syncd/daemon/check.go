@@ -20,17 +20,17 @@ import (
 	"mapsync/syncd/schema"
 )
 
-// Severity is how much a Finding matters.
+// Severity is the severity of a Finding.
 type Severity string
 
-// The severities: with an error syncd does not start, or a map is refused; a warning is
-// what may be meant so, or may change until the start.
+// The severities. With an error, syncd does not start or refuses a map. A warning may be
+// intentional, or may be resolved before the start.
 const (
 	SeverityError   Severity = "error"
 	SeverityWarning Severity = "warning"
 )
 
-// Finding is one thing that is wrong with settings.
+// Finding is one problem of the settings.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Setting  string   `json:"setting,omitempty"` // empty: the settings as a whole
@@ -46,9 +46,9 @@ type checker struct {
 	found  []Finding
 }
 
-// Check returns what is wrong with settings, without starting or changing anything: values,
-// files, certificates, keys, addresses and maps. It opens kernel maps to look at their sizes;
-// what this process may not look at is a warning.
+// Check returns the problems of settings: values, files, certificates, keys, addresses and maps.
+// It starts and changes nothing. It opens kernel maps to read their sizes. A map that this
+// process has no permission to open is a warning.
 func Check(c *config.Config) []Finding {
 	k := &checker{config: c, found: []Finding{}}
 	k.fail("", c.Validate())
@@ -61,7 +61,7 @@ func Check(c *config.Config) []Finding {
 	return k.found
 }
 
-// fail adds an error for each error that err joins.
+// fail adds one finding of severity error for each error that err joins. It ignores nil.
 func (k *checker) fail(setting string, err error) {
 	if err == nil {
 		return
@@ -79,7 +79,7 @@ func (k *checker) warn(setting, format string, args ...any) {
 	k.found = append(k.found, Finding{SeverityWarning, setting, fmt.Sprintf(format, args...)})
 }
 
-// checkMaps checks what is set of maps, and looks at those that exist.
+// checkMaps checks the settings of maps, and the kernel maps that exist.
 func (k *checker) checkMaps() {
 	fields, err := ParseFields(k.config.Fields)
 	k.fail("field", err)
@@ -90,7 +90,7 @@ func (k *checker) checkMaps() {
 	for _, s := range k.config.Maps {
 		m, err := config.ParseMap(s)
 		if err != nil {
-			continue // Validate has found it
+			continue // Validate has reported it
 		}
 		list = append(list, &replica{name: m.Name})
 		ref, err := kmap.ParseRef(m.Ref)
@@ -109,7 +109,8 @@ func (k *checker) checkMaps() {
 	}
 }
 
-// checkMap looks at one kernel map; ids has those seen before.
+// checkMap checks one kernel map. ids holds the names of the maps checked before, by kernel map
+// id.
 func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[uint32]string) {
 	m, err := kmap.Resolve(ref, owners...)
 	switch {
@@ -130,11 +131,11 @@ func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[u
 		return
 	}
 	if other, ok := ids[info.ID]; ok {
-		k.fail("map", fmt.Errorf("%s: %w: map %s stands for it", name, errDuplicate, other))
+		k.fail("map", fmt.Errorf("%s: %w: map %s uses it", name, errDuplicate, other))
 	}
 	ids[info.ID] = name
-	if info.Supported != nil {
-		k.fail("map", fmt.Errorf("%s: %w", name, info.Supported))
+	if info.Unsupported != nil {
+		k.fail("map", fmt.Errorf("%s: %w", name, info.Unsupported))
 	}
 }
 
@@ -168,7 +169,7 @@ func (k *checker) checkCredentials() {
 	}
 }
 
-// checkBuffer returns an error if the buffer cannot have the size that is set.
+// checkBuffer returns an error if the buffer cannot have the configured size.
 func checkBuffer(c *config.Config) error {
 	if c.BufferSize == 0 {
 		return nil
@@ -179,7 +180,7 @@ func checkBuffer(c *config.Config) error {
 	return nil
 }
 
-// checkGossip checks keys and addresses as the daemon does when it starts.
+// checkGossip checks gossip keys and addresses as the daemon does at its start.
 func (k *checker) checkGossip() {
 	c := k.config
 	keys, err := readGossipKeys(c.GossipKeyFile, slog.New(slog.DiscardHandler))
@@ -202,7 +203,7 @@ func (k *checker) checkGossip() {
 	for _, addr := range c.Join {
 		host, _, err := net.SplitHostPort(addr)
 		if err != nil {
-			continue // Check has found it
+			continue // Options.Check has reported it
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 		if _, err := net.DefaultResolver.LookupHost(ctx, host); err != nil {
@@ -218,7 +219,7 @@ func (k *checker) checkFiles() {
 	if info, err := os.Lstat(c.ControlSocket); err == nil && info.Mode().Type() != fs.ModeSocket {
 		k.fail("control-socket", fmt.Errorf("%s exists and is not a socket (%s)", c.ControlSocket, info.Mode()))
 	}
-	const longest = 107 // of sun_path, without the final zero
+	const longest = 107 // bytes of sun_path, without the final zero
 	if len(c.ControlSocket) > longest {
 		k.fail("control-socket", fmt.Errorf("the path has %d bytes, a unix socket's at most %d", len(c.ControlSocket), longest))
 	}
@@ -231,7 +232,7 @@ func (k *checker) checkFiles() {
 	}
 }
 
-// checkBound warns of addresses to listen on that this host does not have.
+// checkBound warns about listen addresses that this host does not have.
 func (k *checker) checkBound() {
 	own, err := net.InterfaceAddrs()
 	if err != nil {

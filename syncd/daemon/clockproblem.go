@@ -9,18 +9,19 @@ import (
 	"time"
 )
 
-// clockLogInterval is the least time between two log lines about one clock problem.
+// clockLogInterval is the minimum time between two log lines about one clock problem.
 const clockLogInterval = time.Minute
 
-// clockProblem is a node whose clock is further from this node's than max-clock-ahead. Clocks are
-// read when syncd starts.
+// clockProblem is a node whose clock differs from this node's clock by more than max-clock-ahead.
+// syncd reads the clock once, at its start.
 type clockProblem struct {
 	node string
-	// ahead is how far the other node's clock is ahead; negative: this node's is.
+	// ahead is how far the other node's clock is ahead. If it is negative, this node's clock is
+	// ahead. limit is max-clock-ahead.
 	ahead, limit time.Duration
 }
 
-// text returns the problem with its remedy.
+// text returns the problem and its remedy.
 func (c *clockProblem) text() string {
 	if c.ahead < 0 {
 		return fmt.Sprintf("%s refuses this node or its changes: this node's clock is %s ahead (max-clock-ahead is %s): set this node's clock, then restart syncd here",
@@ -30,11 +31,11 @@ func (c *clockProblem) text() string {
 		c.node, c.ahead.Round(time.Second), c.limit)
 }
 
-// clockProblems returns the nodes whose clocks are too far apart, by name. Both sides have them:
-// a node that is ahead receives from its peers, which refuse it.
+// clockProblems returns the nodes whose clocks differ too much, sorted by name. Both nodes report
+// the problem: a node whose clock is ahead still receives from its peers, which refuse it.
 func (d *Daemon) clockProblems() (list []clockProblem) {
 	limit := d.config.MaxClockAhead
-	for _, u := range d.replicator.Unproven(maxUnverified) {
+	for _, u := range d.replicator.Unverified(maxUnverified) {
 		if u.Ahead > 0 {
 			list = append(list, clockProblem{u.Node, u.Ahead, limit})
 		}
@@ -48,7 +49,7 @@ func (d *Daemon) clockProblems() (list []clockProblem) {
 	return list
 }
 
-// watchClocks logs each clock problem once a minute.
+// watchClocks logs each clock problem once per minute until ctx ends.
 func (d *Daemon) watchClocks(ctx context.Context) error {
 	tick := time.NewTicker(contactInterval)
 	defer tick.Stop()

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// A node that starts with its clock more than max-clock-ahead ahead is refused. Status, readyz, log
-// and a metric have the cause and the remedy on both sides, and the others go on.
-func TestClocksThatAreTooFarApartAreNamed(t *testing.T) {
+// The peers refuse a node that starts with its clock more than max-clock-ahead ahead. Status,
+// readyz, log and a metric show the cause and the remedy on both sides. The other nodes continue.
+func TestClockProblemsAreReported(t *testing.T) {
 	n1, n2, m1, _ := twoNodes(t, 100)
 	n2.wall = func() time.Time { return time.Now().Add(time.Hour) }
 	n1.start()
@@ -23,35 +23,35 @@ func TestClocksThatAreTooFarApartAreNamed(t *testing.T) {
 		{n1, `{ahead="peer",peer="n2"}`, `^n2 or its changes are refused: its clock is at least (1h0m0s|59m\d+s) ahead of this node's \(max-clock-ahead is 1m0s\): set its clock, then restart syncd there$`},
 		{n2, `{ahead="self",peer="n1"}`, `^n1 refuses this node or its changes: this node's clock is 1h0m0s ahead \(max-clock-ahead is 1m0s\): set this node's clock, then restart syncd here$`},
 	} {
-		eventually(t, c.n.config.NodeName+" has the cause", func() bool {
+		eventually(t, c.n.config.NodeName+" reports the cause", func() bool {
 			_, body := c.n.readyz()
 			s := c.n.status()
 			ok, err := regexp.MatchString(c.cause, strings.Join(s.ClockProblems, "\n"))
 			return err == nil && ok && strings.Contains(body, ", then restart syncd ")
 		})
-		eventually(t, "the log has it", func() bool { return c.n.log.contains("clocks of nodes are too far apart") })
+		eventually(t, "the cause is logged", func() bool { return c.n.log.contains("clocks of nodes are too far apart") })
 		if v := c.n.sample("mapsync_clock_too_far_ahead_seconds", c.labels); !strings.HasPrefix(v, "3600") && !strings.HasPrefix(v, "35") {
-			t.Errorf("%s: the metric is %s", c.n.config.NodeName, v)
+			t.Errorf("%s: mapsync_clock_too_far_ahead_seconds: got %s, want about 3600", c.n.config.NodeName, v)
 		}
 	}
 	if n2.status().Ready || len(n1.status().Peers) != 0 {
-		t.Error("the node that is ahead has joined")
+		t.Error("node with its clock ahead: got it joined, want it refused")
 	}
-	time.Sleep(2 * time.Second) // several looks at the clocks
+	time.Sleep(2 * time.Second) // several checks of the clocks
 	n1.log.mu.Lock()
 	lines := strings.Count(n1.log.text.String(), "clocks of nodes are too far apart")
 	n1.log.mu.Unlock()
 	if lines != 1 {
-		t.Errorf("%d log lines within a minute", lines)
+		t.Errorf("log lines about the clock within a minute: got %d, want 1", lines)
 	}
-	// The remedy.
+	// The remedy: set the clock and restart.
 	n2.stop()
 	n2.wall = nil
 	n2.start()
-	eventually(t, "it joins with its clock set", func() bool { return n2.status().Ready && len(n1.status().ClockProblems) == 0 })
+	eventually(t, "the node joins after its clock is set", func() bool { return n2.status().Ready && len(n1.status().ClockProblems) == 0 })
 	n1.write(m1, 0, 10, 1)
 	stop()
 	if v := n1.sample("mapsync_clock_too_far_ahead_seconds", `{ahead="peer",peer="n2"}`); v != "absent" {
-		t.Errorf("the metric stays at %s", v)
+		t.Errorf("mapsync_clock_too_far_ahead_seconds after the remedy: got %s, want it absent", v)
 	}
 }

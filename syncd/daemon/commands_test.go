@@ -10,12 +10,12 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// TestCommandsWhilePeersReconnect runs every command of the control socket in a loop while
-// the streams of a peer break. Each call must return, and the nodes agree afterwards.
+// TestCommandsWhilePeersReconnect runs every command of the control socket in a loop while the
+// streams of a peer break. Each call must return, and the nodes must be in sync afterwards.
 func TestCommandsWhilePeersReconnect(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 1000)
-	// What n2 receives from n1 goes through a wire that breaks.
-	w := newWire(t, loopback(3)+":7947", n1.config.GRPCListen)
+	// The records from n1 to n2 pass a proxy that breaks streams.
+	w := newFaultyProxy(t, loopback(3)+":7947", n1.config.GRPCListen)
 	n1.config.GRPCAdvertise = w.l.Addr().String()
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
@@ -48,12 +48,12 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 		}
 	}
 	n1.write(m1, 0, 500, 9)
-	eventually(t, "both ready and equal", func() bool {
+	eventually(t, "both nodes are ready and in sync", func() bool {
 		return n1.status().Ready && n2.status().Ready && holds(t, m2, 500, 9)
 	})
 }
 
-// commands are all that the control socket answers.
+// commands returns a call of each command of the control socket.
 func commands(c *daemon.Client) []func(context.Context) {
 	entries := func(watch bool) func(context.Context) {
 		return func(ctx context.Context) {

@@ -37,17 +37,17 @@ func (a *admin) controlHandler() http.Handler {
 	return mux
 }
 
-// answer serves what fn returns as JSON.
+// answer returns a handler that responds with the result of fn as JSON.
 func answer[T any](d *Daemon, fn func() T) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		if err := json.NewEncoder(w).Encode(fn()); err != nil {
-			d.log.Debug("a request for control ended early", "error", err)
+			d.log.Debug("control request aborted", "error", err)
 		}
 	}
 }
 
-// Client asks a running daemon on its control socket.
+// Client sends requests to a running daemon over its control socket.
 type Client struct {
 	socket string
 	http   http.Client
@@ -65,26 +65,26 @@ func NewClient(socket string) *Client {
 // that the daemon does not have.
 var ErrUse = errors.New("wrong use")
 
-// ErrNotRunning says that no daemon answers on the control socket.
+// ErrNotRunning is wrapped by the errors of a Client if no daemon answers on the control socket.
 var ErrNotRunning = errors.New("no syncd answers")
 
-// Status asks for the daemon's status.
+// Status returns the status of the daemon.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return ask[Status](ctx, c, http.MethodGet, "/status")
 }
 
-// Ready asks whether the node is ready.
+// Ready returns the readiness of the node.
 func (c *Client) Ready(ctx context.Context) (Readiness, error) {
 	return ask[Readiness](ctx, c, http.MethodGet, "/ready")
 }
 
-// Handover asks how far a drained node has handed over.
+// Handover returns how far a drained node has handed over.
 func (c *Client) Handover(ctx context.Context) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodGet, "/drain")
 }
 
-// Drain takes the node out of service: it is not ready once this has returned. Without force
-// the daemon refuses if no live peer receives from it.
+// Drain takes the node out of service. The node is not ready when Drain returns without an error.
+// Without force, the daemon refuses if no live peer receives from it.
 func (c *Client) Drain(ctx context.Context, force bool) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodPut, "/drain?force="+strconv.FormatBool(force))
 }
@@ -94,8 +94,8 @@ func (c *Client) Undrain(ctx context.Context) (Handover, error) {
 	return ask[Handover](ctx, c, http.MethodDelete, "/drain")
 }
 
-// Reload has the daemon read its settings again. The error wraps ErrSettings when they cannot
-// be used.
+// Reload makes the daemon read its settings again. The error wraps ErrSettings if the settings
+// cannot be used.
 func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 	answer, err := ask[struct {
 		Reloaded
@@ -107,7 +107,7 @@ func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
 	return answer.Reloaded, err
 }
 
-// settingsError is an error that wraps ErrSettings, as the daemon put it.
+// settingsError is an error text of the daemon, as an error that wraps ErrSettings.
 type settingsError string
 
 func (e settingsError) Error() string { return string(e) }
@@ -123,7 +123,7 @@ func (a *admin) serveReload(w http.ResponseWriter, r *http.Request) {
 	})(w, r)
 }
 
-// ask makes a request and reads its answer.
+// ask sends a request and decodes its JSON response.
 func ask[T any](ctx context.Context, c *Client, method, path string) (v T, err error) {
 	body, err := c.do(ctx, method, path)
 	if err != nil {
@@ -136,8 +136,8 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (v T, err e
 	return v, nil
 }
 
-// Entries calls fn for each record of a map that is asked for. With Watch it goes
-// on until ctx ends.
+// Entries calls fn for each record of a map that matches q, until fn returns an error. With
+// q.Watch it continues until ctx ends, and then returns nil.
 func (c *Client) Entries(ctx context.Context, name string, q EntryQuery, fn func(*Entry) error) error {
 	body, err := c.get(ctx, q.path(name))
 	if err != nil {
@@ -165,7 +165,7 @@ func (c *Client) get(ctx context.Context, path string) (io.ReadCloser, error) {
 func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://syncd"+path, nil)
 	if err != nil {
-		return nil, fmt.Errorf("ask syncd: %w", err)
+		return nil, fmt.Errorf("request to syncd: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {

@@ -7,11 +7,13 @@ import (
 	"mapsync/syncd/table"
 )
 
-// convert returns a table of the sizes in o that knows what t knows, in the layout of
-// another schema: the load balancer came back with other types. Fields are mapped by name,
-// as between nodes. An error names the fields that do not fit; t is as before.
+// convert returns a new table with the options o and the records of t, converted from the schema
+// from to the schema to. It is used when the load balancer creates its map again with other
+// types. It matches fields by name, as between nodes. An error names the fields that do not fit.
+// t does not change.
 func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Options) (*table.Table, error) {
-	// What is local was this node's before, and is so after.
+	// Local fields belong to this node before and after the conversion, so they are converted,
+	// too.
 	from, to = withoutLocal(from), withoutLocal(to)
 	links := m.daemon.links
 	encoder, err := schema.NewEncoder(from, links)
@@ -20,7 +22,7 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 	}
 	decoder, err := schema.NewDecoder(from, to, links)
 	if err != nil {
-		return nil, fmt.Errorf("bring the table into the new map's layout, its own being the sender's (or restart syncd to begin anew): %w", err)
+		return nil, fmt.Errorf("convert table to the new map layout (restart syncd to start with an empty table): %w", err)
 	}
 	times := m.daemon.clock.times()
 	wire := make([]byte, 0, max(encoder.MaxKey(), encoder.MaxValue()))
@@ -39,23 +41,23 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 	if err != nil {
 		return nil, err
 	}
-	m.converted(done)
+	m.noteConversion(done)
 	return converted, nil
 }
 
-// converted counts and logs what became of the entries.
-func (m *replica) converted(done table.Converted) {
+// noteConversion counts and logs the result of a conversion.
+func (m *replica) noteConversion(done table.Converted) {
 	m.mu.Lock()
 	m.conversions++
 	m.unconverted += uint64(done.Failed)
 	m.mu.Unlock()
 	if done.Failed > 0 {
-		m.log.Error("entries do not fit the new map's layout and are left out", "entries", done.Failed, "error", done.Err)
+		m.log.Error("entries dropped, they do not fit the new map layout", "entries", done.Failed, "error", done.Err)
 	}
-	m.log.Info("the table has the new map's layout", "records", done.Records)
+	m.log.Info("table converted to the new map layout", "records", done.Records)
 }
 
-// withoutLocal returns a copy of a schema in which nothing is local.
+// withoutLocal returns a copy of a schema in which no field is local.
 func withoutLocal(s *schema.Schema) *schema.Schema {
 	c := *s
 	c.Key, c.Value = messageWithoutLocal(s.Key), messageWithoutLocal(s.Value)

@@ -1,6 +1,6 @@
-// Package daemon wires the parts of syncd together and runs them: capture and
-// kmap around the tables, replicate between nodes, membership, and what an
-// operator looks at. It is the only place that knows all of them.
+// Package daemon connects the parts of syncd and runs them: capture and kmap around the tables,
+// replication between nodes, membership, and the interfaces for operators. It is the only package
+// that imports all of them.
 package daemon
 
 import (
@@ -36,26 +36,26 @@ type Options struct {
 	Config  config.Config
 	Version string // of the program, for status and metrics
 	Logger  *slog.Logger
-	// Wall is the wall clock, which is read at the start; time.Now when nil. A test of
-	// nodes whose clocks differ replaces it.
+	// Wall is the wall clock, which is read at the start; nil: time.Now. Tests of nodes with
+	// different clocks replace it.
 	Wall func() time.Time
-	// OpenCapture attaches the hooks; capture.Open when nil. A test or a benchmark
-	// that brings its own source of events replaces it.
+	// OpenCapture attaches the hooks; nil: capture.Open. Tests and benchmarks with their own
+	// source of events replace it.
 	OpenCapture func(capture.Options) (*capture.Capture, error)
-	// Reload returns the settings as they are now, or what is wrong with them; a Daemon
-	// without it refuses to reload.
+	// Reload returns the current settings, or an error if they cannot be used. If it is nil, the
+	// Daemon refuses to reload.
 	Reload func() (config.Config, error)
 }
 
 // Daemon is one node. It owns everything that it opens.
 type Daemon struct {
-	config  config.Config
-	trusted atomic.Pointer[config.Config] // the settings that say who may do what: a reload replaces them
-	version string
-	log     *slog.Logger
-	clock   clock
-	self    table.Owner
-	started time.Time
+	config       config.Config
+	accessConfig atomic.Pointer[config.Config] // settings of access control; a reload replaces them
+	version      string
+	log          *slog.Logger
+	clock        clock
+	self         table.Owner
+	started      time.Time
 
 	ownWriter   *ebpf.Map
 	capture     *capture.Capture
@@ -64,46 +64,46 @@ type Daemon struct {
 	replicator  *replicate.Replicator
 	state       *state
 	links       *links
-	gossipKey   atomic.Pointer[[]byte]     // that digest keys are made from; nil: none
+	gossipKey   atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
 	maps        atomic.Pointer[[]*replica] // in the order of the settings; see replicas
-	claims      claims
+	assignments assignments
 	reloads     reloads
-	pinOwners   []uint32      // users whose pins are accepted, besides root and syncd's own
-	look        chan struct{} // wakes watchMaps
+	pinOwners   []uint32      // users whose pins are accepted, besides root and the user of syncd
+	wakeMaps    chan struct{} // wakes watchMaps
 	drain       drain
 	contacts    contacts
 	losses      losses
-	scanBudget  *kmap.ScanBudget // of all maps
+	scanBudget  *kmap.ScanBudget // shared by all maps
 
 	grpc     *grpc.Server
-	health   *health.Server // beside the replication, on the same listener
+	health   *health.Server // served by grpc
 	listener net.Listener   // of grpc
 	limiter  *peers.Limiter // of listener
-	// remoteLog is for lines that a remote side can cause.
-	remoteLog  *slog.Logger
-	logLimiter *logLimiter
-	service    string // address at which peers dial it
-	admin      *admin
+	// remoteLog is for log lines that a remote side can cause. logLimiter limits them.
+	remoteLog   *slog.Logger
+	logLimiter  *logLimiter
+	serviceAddr string // address at which peers dial this node
+	admin       *admin
 
-	healthMu sync.Mutex // guards what follows
-	serving  bool       // what the health service was told
+	healthMu      sync.Mutex // guards healthServing
+	healthServing bool       // readiness last set in the health service
 
-	cleanup []func() error // in the order of opening
+	cleanup []func() error // in the order of opening; Close runs it in reverse
 }
 
-// ErrConfig is wrapped by the errors of New about settings, or files that settings name, that
-// cannot be used.
+// ErrConfig is wrapped by the errors of New about settings that cannot be used, or about files
+// named in settings that cannot be used.
 var ErrConfig = errors.New("settings are not usable")
 
-// unusable marks an error as one of the settings.
+// unusable wraps an error of the settings in ErrConfig.
 func unusable(err error) error { return configError{err} }
 
 type configError struct{ error }
 
 func (e configError) Unwrap() []error { return []error{ErrConfig, e.error} }
 
-// New checks the settings and opens everything, so that whatever cannot work is
-// an error here and not later. Run or Close must follow.
+// New checks the settings and opens everything, so that New and not Run returns the errors of
+// that. The caller must call Run or Close afterwards.
 func New(o Options) (_ *Daemon, err error) {
 	if o.OpenCapture == nil {
 		o.OpenCapture = capture.Open
@@ -112,7 +112,7 @@ func New(o Options) (_ *Daemon, err error) {
 		o.Wall = time.Now
 	}
 	d := &Daemon{
-		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), look: make(chan struct{}, 1), logLimiter: newLogLimiter(),
+		config: o.Config, version: o.Version, log: o.Logger, clock: newClock(o.Wall), started: time.Now(), wakeMaps: make(chan struct{}, 1), logLimiter: newLogLimiter(),
 	}
 	d.reloads = reloads{load: o.Reload, requests: make(chan chan<- reloadAnswer), last: d.started}
 	defer func() {
@@ -137,7 +137,7 @@ func New(o Options) (_ *Daemon, err error) {
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
 	d.self.Node = d.config.NodeName
-	d.self.Incarnation = d.state.begin(uint64(d.clock.now()), d.config.MaxClockAhead)
+	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
 	if err := d.openKernel(o.OpenCapture); err != nil {
 		return nil, err
 	}
@@ -165,19 +165,19 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	if d.clock.jiffies, err = kmap.MeasureJiffies(); err != nil {
 		d.log.Warn("fields with the role jiffies cannot be converted on this kernel", "error", err)
 	}
-	if d.ownWriter, err = bpf.NewOwnWriter(); err != nil {
+	if d.ownWriter, err = bpf.NewOwnWriteMarks(); err != nil {
 		return err
 	}
 	d.onClose(d.ownWriter.Close)
 	d.scanBudget = kmap.NewScanBudget(d.config.ScanBudget / 100)
 	attach, size := capture.Attach(d.config.Attach), d.config.BufferSize
 	if attach == capture.AttachNone {
-		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // nobody fills it
-		d.log.Warn("attach is none: changes are found by scans alone", "scan_interval", d.config.ScanInterval.String())
+		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // no hook fills it
+		d.log.Warn("hooks are disabled, changes are found by scans only", "scan_interval", d.config.ScanInterval.String())
 	}
 	d.capture, err = open(capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
-		BufferSize: size, OwnWriter: d.ownWriter,
+		BufferSize: size, OwnWriteMarks: d.ownWriter,
 		WallOffset: d.clock.offset, Logger: d.log,
 	})
 	if err != nil {
@@ -189,7 +189,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 
 func (d *Daemon) openNetwork() error {
 	var err error
-	d.trusted.Store(&d.config)
+	d.accessConfig.Store(&d.config)
 	if d.credentials, err = openCredentials(&d.config, d.remoteLog); err != nil {
 		return unusable(err)
 	}
@@ -214,11 +214,11 @@ func (d *Daemon) openNetwork() error {
 	if len(keys) > 0 {
 		d.setGossipKey(keys[0])
 	}
-	d.service = cmp.Or(d.config.GRPCAdvertise, d.listener.Addr().String())
+	d.serviceAddr = cmp.Or(d.config.GRPCAdvertise, d.listener.Addr().String())
 	options := peers.Options{
 		NodeName: d.self.Node, Incarnation: d.self.Incarnation,
 		BindAddr: d.config.GossipListen, AdvertiseAddr: d.config.GossipAdvertise,
-		Join: d.config.Join, GossipKeys: keys, ServiceAddr: d.service,
+		Join: d.config.Join, GossipKeys: keys, ServiceAddr: d.serviceAddr,
 		DeadTime: d.config.DeadTime, Logger: d.remoteLog,
 	}
 	if err := options.Check(); err != nil {
@@ -238,8 +238,8 @@ func (d *Daemon) openReplicator() error {
 			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
 			return grpc.NewClient("passthrough:///"+p.Addr, options...)
 		},
-		Addr:     func() string { return d.service },
-		Mistaken: func(node string) { d.cluster.Refresh(node) },
+		Addr:                func() string { return d.serviceAddr },
+		IncarnationMismatch: func(node string) { d.cluster.Refresh(node) },
 	}
 	o.Authenticate, o.Access = d.authenticate, d.access
 	_, o.Expected = d.config.Expected()
@@ -254,8 +254,8 @@ func (d *Daemon) openReplicator() error {
 	return nil
 }
 
-// Run replicates until ctx ends, then leaves the cluster and closes everything.
-// It returns nil at such an end, and otherwise what went wrong.
+// Run replicates until ctx ends, then leaves the cluster and closes everything. It returns nil if
+// ctx has ended, and otherwise the error that stopped the daemon.
 func (d *Daemon) Run(ctx context.Context) error {
 	d.log.Info("syncd is running", "node", d.self.Node, "incarnation", d.self.Incarnation,
 		"version", d.version, "pid", os.Getpid(), "grpc", d.listener.Addr().String(), "gossip", d.cluster.GossipAddr())
@@ -286,7 +286,8 @@ func (d *Daemon) Run(ctx context.Context) error {
 
 func (d *Daemon) onClose(fn func() error) { d.cleanup = append(d.cleanup, fn) }
 
-// Close frees what New opened, of a Daemon that never ran.
+// Close releases everything that New opened, for a Daemon that never ran. Run calls it at its
+// end.
 func (d *Daemon) Close() error {
 	var errs []error
 	for len(d.cleanup) > 0 {

@@ -14,64 +14,64 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-func TestMapsComeAndGoUnderTheirTables(t *testing.T) {
+func TestMapAppearsAndIsReplaced(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
 	n2.start()
-	eventually(t, "waiting for maps", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
+	eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
 	if n1.status().Ready {
-		t.Error("ready without a map")
+		t.Error("status without a map: got ready, want not ready")
 	}
 	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	eventually(t, "both ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
+	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
-	eventually(t, "no lag", func() bool { return n1.status().Peers[0].Maps[0].LagEntries == 0 })
+	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	eventually(t, "the lag is 0", func() bool { return n1.status().Peers[0].Maps[0].LagEntries == 0 })
 
-	// The load balancer beside n2 restarts with a map of its own: the table refills it.
+	// The load balancer of n2 restarts with a new map: the table refills it.
 	fresh := pinned(t, path2, 8, 8, 1000)
 	eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
 	n1.write(m1, 0, 500, 8)
 	eventually(t, "changes go to the new map", func() bool { return holds(t, fresh, 500, 8) })
 	if s := n2.status(); s.Capture.Lost != 0 || s.Gaps != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("status: got %+v, want no losses and no gaps", s)
 	}
 }
 
-func TestRestartKeepsWhatTheMapSays(t *testing.T) {
-	n1, _, m1, m2 := equalPair(t)
+func TestRestartReplicatesDeletesMadeWhileStopped(t *testing.T) {
+	n1, _, m1, m2 := syncedPair(t)
 	n1.stop()
-	for i := range uint64(100) { // deleted, 400 to 499, while its syncd is away
+	for i := range uint64(100) { // entries 400 to 499 are deleted while syncd is stopped
 		key, _ := pair(400+i, 0)
 		if err := m1.Delete(key); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n1.start()
-	eventually(t, "deletes of the time between reach the peer", func() bool { return holds(t, m2, 400, 7) })
+	eventually(t, "the deletes made while syncd was stopped reach the peer", func() bool { return holds(t, m2, 400, 7) })
 	if !holds(t, m1, 400, 7) {
-		t.Error("the restarted node's map was changed")
+		t.Error("map of the restarted node: got it changed, want entries 0 to 399")
 	}
 }
 
-// What the data plane changes in place, unseen, soon after it created an entry,
-// reaches the peer: a TCP handshake ends that way.
-func TestNewEntriesAreFollowedInPlace(t *testing.T) {
+// A change in place of a new entry, which no hook detects, reaches the peer if it is made soon
+// after the entry was created. The last changes of a TCP handshake are of this kind.
+func TestInPlaceChangesOfNewEntriesReplicate(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 1000)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	for i := range uint64(500) { // no hook sees this either
+	for i := range uint64(500) { // no hook detects this change
 		key, value := pair(i, 8)
 		if err := m1.Update(key, value, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the peer's map holds the newest", func() bool { return holds(t, m2, 500, 8) })
+	eventually(t, "the peer's map holds the newest values", func() bool { return holds(t, m2, 500, 8) })
 }
 
-func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
+func TestRefusedMapsDoNotStopOthers(t *testing.T) {
 	dir := pinDir(t)
 	big, differ, good := filepath.Join(dir, "big"), filepath.Join(dir, "differ"), filepath.Join(dir, "good")
 	pinned(t, big, 8, 4104, 10)
@@ -87,14 +87,14 @@ func TestBadMapsAreSetAsideAndOthersGoOn(t *testing.T) {
 		return s.Maps[2].State == daemon.MapReplicating && len(s.Peers) == 1 && s.Peers[0].Sending
 	})
 	n1.write(good1, 0, 500, 1)
-	// 400 fit, whichever of them; the others are counted and stay in the table.
-	eventually(t, "what fits is there", func() bool { return holds(t, good2, 400, 1) })
-	eventually(t, "what does not fit is counted", func() bool { return n2.status().Maps[1].Failed == 100 })
+	// 400 of the 500 entries fit. The others are counted as failed and stay in the table.
+	eventually(t, "the entries that fit are in the map", func() bool { return holds(t, good2, 400, 1) })
+	eventually(t, "the entries that do not fit are counted", func() bool { return n2.status().Maps[1].Failed == 100 })
 	s := n1.status()
 	if s.Maps[0].State != daemon.MapRefused || !strings.Contains(s.Maps[0].Error, "4096") {
-		t.Errorf("the map with large entries: %+v", s.Maps[0])
+		t.Errorf("map with large entries: got %+v, want it refused with the limit of 4096 bytes", s.Maps[0])
 	}
-	eventually(t, "the layouts that differ are named", func() bool {
+	eventually(t, "the error names the different layouts", func() bool {
 		for _, m := range n1.status().Peers[0].Maps {
 			if m.Name == "differ" && strings.Contains(m.Error, "value: ") && strings.Contains(m.Error, "24") {
 				return true
@@ -122,15 +122,15 @@ func TestHealthAndMetrics(t *testing.T) {
 		return response.StatusCode, string(body)
 	}
 	if code, _ := get("/healthz"); code != http.StatusOK {
-		t.Errorf("healthz: %d", code)
+		t.Errorf("healthz: got status %d, want 200", code)
 	}
 	if code, body := get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "ct: waiting") {
-		t.Errorf("readyz without a map: %d %s", code, body)
+		t.Errorf("readyz without a map: got status %d and %s, want 503 and \"ct: waiting\"", code, body)
 	}
 	m := pinned(t, filepath.Join(dir, "ct"), 8, 8, 100)
-	eventually(t, "ready", func() bool { code, _ := get("/readyz"); return code == http.StatusOK })
+	eventually(t, "the node is ready", func() bool { code, _ := get("/readyz"); return code == http.StatusOK })
 	n.write(m, 0, 10, 1)
-	eventually(t, "metrics count", func() bool {
+	eventually(t, "the metrics count the entries", func() bool {
 		_, body := get("/metrics")
 		return strings.Contains(body, `mapsync_capture_events_total{context="packet"} 10`) &&
 			strings.Contains(body, `mapsync_map_entries{map="ct",state="live"} 10`) &&
@@ -145,10 +145,10 @@ func TestHealthAndMetrics(t *testing.T) {
 		return err
 	})
 	if err != nil || found != 10 {
-		t.Errorf("dump has %d entries, %v", found, err)
+		t.Errorf("dump: got %d entries, error %v, want 10 entries", found, err)
 	}
 	if err := n.client.Entries(t.Context(), "other", daemon.EntryQuery{}, nil); err == nil || !strings.Contains(err.Error(), "no such map") {
-		t.Errorf("dump of an unknown map: %v", err)
+		t.Errorf("dump of an unknown map: got error %v, want \"no such map\"", err)
 	}
 }
 
@@ -157,6 +157,6 @@ func TestExposureNeedsEncryption(t *testing.T) {
 	n.config.GRPCListen = "0.0.0.0:0"
 	_, err := daemon.New(daemon.Options{Config: n.config, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "without encryption") {
-		t.Errorf("got %v", err)
+		t.Errorf("open a daemon exposed without encryption: got error %v, want \"without encryption\"", err)
 	}
 }

@@ -2,10 +2,7 @@ package daemon
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -21,33 +18,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// digestKey returns the secret that digests of a map are made with: the same on all nodes,
-// which have the gossip key in common, and unknown to who sends packets. Without
-// a gossip key there is no secret, and the log has said so.
-func (d *Daemon) digestKey(name string) []byte {
-	var secret []byte
-	if key := d.gossipKey.Load(); key != nil {
-		secret = *key
-	}
-	mac := hmac.New(sha256.New, secret)
-	_, _ = mac.Write([]byte("mapsync digest of " + name))
-	return mac.Sum(nil)
-}
-
-// setGossipKey sets the key that digest keys are made from, and reports whether it is another one.
-func (d *Daemon) setGossipKey(key []byte) (changed bool) {
-	old := d.gossipKey.Swap(&key)
-	return old == nil || !bytes.Equal(*old, key)
-}
-
-// useDigestKey has the table make its digests with the key that is in use.
-func (m *replica) useDigestKey() {
-	if t, _ := m.current(); t != nil {
-		t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
-	}
-}
-
-// DiffQuery says which differences of a map are wanted, and how.
+// DiffQuery selects the peers of a comparison and the form of its output.
 type DiffQuery struct {
 	Peer string // empty: all live peers
 	Form Form   // of keys and values; empty: FormJSON
@@ -56,29 +27,29 @@ type DiffQuery struct {
 // DiffKind is how an entry differs between this node and a peer.
 type DiffKind string
 
-// The kinds. By the rule of versions the newer one wins in the end; one that is there on one
-// side only, this node's or the peer's, is missing on the other.
+// The kinds. By the rule of versions, the newer version finally wins on both nodes. An entry with
+// the kind only_here or only_there is missing on the other node.
 const (
 	DiffOnlyHere   DiffKind = "only_here"
 	DiffOnlyThere  DiffKind = "only_there"
 	DiffNewerHere  DiffKind = "newer_here"
 	DiffNewerThere DiffKind = "newer_there"
-	DiffValue      DiffKind = "value" // the same version with another value
-	// Entries that are not replicated, with the reason: this node or the peer cannot send
-	// them, or this node or the peer cannot hold them.
+	DiffValue      DiffKind = "value" // same version, other value
+	// Entries that are not replicated, with the reason: this node cannot send them, this node
+	// cannot hold them, or the peer cannot hold them.
 	DiffUnsent      DiffKind = "unsent_here"
 	DiffRefused     DiffKind = "refused_here"
 	DiffRefusedPeer DiffKind = "refused_there"
-	// DiffSummary comes last of each peer.
+	// DiffSummary is the kind of the last entry of each peer.
 	DiffSummary DiffKind = "summary"
 )
 
-// DiffEntry is one entry that differs, or the summary of a peer, or the reason why a peer
-// could not be compared with.
+// DiffEntry is one entry that differs, the summary of a peer, or the reason why a peer could not
+// be compared with.
 type DiffEntry struct {
 	Peer    string          `json:"peer"`
-	Key     json.RawMessage `json:"key,omitempty"`   // as the query's form says
-	Entry   string          `json:"entry,omitempty"` // its key as text, of one that is not replicated
+	Key     json.RawMessage `json:"key,omitempty"`   // in the form of the query
+	Entry   string          `json:"entry,omitempty"` // key as text, of an entry that is not replicated
 	Reason  string          `json:"reason,omitempty"`
 	Kind    DiffKind        `json:"kind,omitempty"`
 	Here    *DiffSide       `json:"here,omitempty"`
@@ -87,49 +58,40 @@ type DiffEntry struct {
 	Error   string          `json:"error,omitempty"`
 }
 
-// DiffResult sums a comparison with one peer up.
+// DiffResult is the summary of a comparison with one peer.
 type DiffResult struct {
 	Differ   int `json:"differ"`    // entries that differ, at most 10,000
-	UnderWay int `json:"under_way"` // changes that were being sent
-	// Unsent, Refused and RefusedThere are how many entries are not replicated, by kind; at
-	// most 64 each are listed.
+	UnderWay int `json:"under_way"` // changes in flight during the comparison
+	// Unsent, Refused and RefusedThere are the numbers of entries that are not replicated, by
+	// kind. At most 64 entries of each kind are listed.
 	Unsent       int `json:"unsent_here"`
 	Refused      int `json:"refused_here"`
 	RefusedThere int `json:"refused_there"`
-	PeerUnsent   int `json:"unsent_there"` // listed by the peer alone
+	PeerUnsent   int `json:"unsent_there"` // only the peer lists them
 	NotHeld      int `json:"not_written_there"`
-	// Problem is set when digests differ and no entry was found that does.
+	// Problem is set if the digests disagree although no divergent entry was found.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Clean reports whether both nodes hold the same.
+// Clean reports whether both nodes hold the same entries.
 func (r *DiffResult) Clean() bool {
 	return r.Differ+r.Unsent+r.Refused+r.RefusedThere+r.PeerUnsent+r.NotHeld == 0 && r.Problem == ""
 }
 
-// DiffSide is what one node holds.
+// DiffSide is the record of one entry at one node.
 type DiffSide struct {
 	Value       json.RawMessage `json:"value,omitempty"`
 	Deleted     bool            `json:"deleted,omitempty"`
 	Owner       string          `json:"owner"`
 	Incarnation uint64          `json:"incarnation,string"`
-	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version
+	Changed     time.Time       `json:"changed,omitzero"` // time of the version
 	Version     uint64          `json:"version,string"`
-}
-
-// Resync is how far a resync has come.
-type Resync struct {
-	Waiting []string `json:"waiting"` // peers
-	Done    int      `json:"done"`    // records that they have told, of Total
-	Total   int      `json:"total"`
-	Over    bool     `json:"over,omitempty"`
-	Error   string   `json:"error,omitempty"`
 }
 
 // compareTimeout bounds a comparison with one peer.
 const compareTimeout = time.Minute
 
-// serveDiff answers with the differences, one a line.
+// serveDiff writes the differences as JSON, one object per line.
 func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
 	m, l := a.listerFor(w, r)
 	if m == nil {
@@ -139,12 +101,13 @@ func (a *admin) serveDiff(w http.ResponseWriter, r *http.Request) {
 	encoder := json.NewEncoder(out)
 	err := a.diffAll(r.Context(), encoder, l, m.name, r.URL.Query().Get("peer"))
 	if err = errors.Join(err, out.Flush()); err != nil {
-		a.daemon.log.Debug("differences ended early", "error", err)
+		a.daemon.log.Debug("diff request aborted", "error", err)
 	}
 }
 
-// diffAll writes the differences with one peer, or with all that are live. Peers that are
-// expected and not live are errors, and so is that there is none.
+// diffAll writes the differences with one peer, or with all live peers if peer is empty. If
+// peer is empty, it also writes an error for each expected peer that is not live. It writes one
+// error if no peer is live or expected.
 func (a *admin) diffAll(ctx context.Context, encoder *json.Encoder, l *lister, name, peer string) error {
 	if peer != "" {
 		return a.diff(ctx, encoder, l, name, peer)
@@ -182,7 +145,7 @@ func (a *admin) diff(ctx context.Context, encoder *json.Encoder, l *lister, name
 	if err != nil {
 		return encoder.Encode(DiffEntry{Peer: peer, Error: err.Error()})
 	}
-	result := DiffResult{UnderWay: c.Passing}
+	result := DiffResult{UnderWay: c.InFlight}
 	known, list := a.notReplicated(name, peer, &result)
 	for i := range c.Differences {
 		d := &c.Differences[i]
@@ -204,8 +167,8 @@ func (a *admin) diff(ctx context.Context, encoder *json.Encoder, l *lister, name
 	return encoder.Encode(DiffEntry{Peer: peer, Kind: DiffSummary, Summary: &result})
 }
 
-// notReplicated returns the entries of a map that are not replicated with a peer, and their
-// keys as text, and counts them.
+// notReplicated returns the entries of a map that are not replicated with a peer, and their keys
+// as text. It sets their numbers in r.
 func (a *admin) notReplicated(name, peer string, r *DiffResult) (known map[string]bool, list []DiffEntry) {
 	known = make(map[string]bool)
 	add := func(kind DiffKind, some []replicate.Exception) {
@@ -237,13 +200,14 @@ func (a *admin) peerMap(name, peer string) *replicate.MapStatus {
 	return nil
 }
 
-// unexplained returns what to do if digests differ and no entry was found that does.
+// unexplained returns a remedy if the digests disagree although no divergent entry was found, or
+// "".
 func (a *admin) unexplained(name, peer string, r *DiffResult) string {
 	m := a.peerMap(name, peer)
-	if m == nil || r.Differ > 0 || r.UnderWay > 0 || m.Agreed && m.Divergent == 0 {
+	if m == nil || r.Differ > 0 || r.UnderWay > 0 || m.InSync && m.Divergent == 0 {
 		return ""
 	}
-	return fmt.Sprintf("digests do not agree, and no entry was found that differs: `syncd resync %s` compares again from the beginning", name)
+	return fmt.Sprintf("digests do not agree, but no divergent entry was found: run `syncd resync %s`", name)
 }
 
 func diffKind(d *replicate.Difference) DiffKind {
@@ -264,7 +228,7 @@ func diffKind(d *replicate.Difference) DiffKind {
 	return DiffValue
 }
 
-func (l *lister) side(h *replicate.Held) *DiffSide {
+func (l *lister) side(h *replicate.DiffSide) *DiffSide {
 	if h == nil {
 		return nil
 	}
@@ -279,38 +243,8 @@ func (l *lister) side(h *replicate.Held) *DiffSide {
 	return s
 }
 
-// progressPause is how often the client of a resync hears of it.
-const progressPause = 500 * time.Millisecond
-
-// serveResync has a map told again, and tells of it until it is done.
-func (a *admin) serveResync(w http.ResponseWriter, r *http.Request) {
-	m, t, _ := a.mapFor(w, r)
-	if m == nil {
-		return
-	}
-	a.daemon.log.Info("a resync was asked for", "map", m.name, "live", t.Stats().Live)
-	w.Header().Set("Content-Type", "application/x-ndjson")
-	encoder, control := json.NewEncoder(w), http.NewResponseController(w)
-	say := func(s Resync) {
-		if err := errors.Join(encoder.Encode(s), control.Flush()); err != nil {
-			a.daemon.log.Debug("nobody hears of the resync any more", "error", err)
-		}
-	}
-	var last time.Time
-	err := a.daemon.replicator.Resync(r.Context(), m.name, func(peers []string, done, total int) {
-		if time.Since(last) >= progressPause {
-			last = time.Now()
-			say(Resync{Waiting: peers, Done: done, Total: total})
-		}
-	})
-	end := Resync{Over: true}
-	if err != nil {
-		end = Resync{Error: err.Error()}
-	}
-	say(end)
-}
-
-// mapFor returns the replica that a request is about, or answers that there is none.
+// mapFor returns the replica in a request, its table and its schema. If the daemon does not have
+// them, it responds with an error and returns nil.
 func (a *admin) mapFor(w http.ResponseWriter, r *http.Request) (*replica, *table.Table, *schema.Schema) {
 	m := a.daemon.replica(r.PathValue("map"))
 	if m == nil {
@@ -319,13 +253,14 @@ func (a *admin) mapFor(w http.ResponseWriter, r *http.Request) (*replica, *table
 	}
 	t, s := m.current()
 	if t == nil {
-		http.Error(w, "the map has not been there yet: its layout is not known", http.StatusServiceUnavailable)
+		http.Error(w, "the kernel map has not appeared yet: its layout is unknown", http.StatusServiceUnavailable)
 		return nil, nil, nil
 	}
 	return m, t, s
 }
 
-// Diff calls fn for each entry of a map that differs from a peer's.
+// Diff calls fn for each entry of a map that differs from a peer's entry, for each error and for
+// each summary. It stops when fn returns an error.
 func (c *Client) Diff(ctx context.Context, name string, q DiffQuery, fn func(*DiffEntry) error) error {
 	if q.Form == "" {
 		q.Form = FormJSON
@@ -334,26 +269,7 @@ func (c *Client) Diff(ctx context.Context, name string, q DiffQuery, fn func(*Di
 	return lines(ctx, c, http.MethodGet, path, fn)
 }
 
-// Resync has a map told again by all peers and compared, and calls fn as it goes on. It
-// returns nil once this node holds what they told.
-func (c *Client) Resync(ctx context.Context, name string, fn func(*Resync)) error {
-	over := false
-	err := lines(ctx, c, http.MethodPut, "/resync/"+url.PathEscape(name), func(s *Resync) error {
-		if s.Error != "" {
-			return errors.New(s.Error)
-		}
-		if over = s.Over; !over {
-			fn(s)
-		}
-		return nil
-	})
-	if err == nil && !over {
-		err = errors.Join(errors.New("the daemon stopped before the end of the resync"), ctx.Err())
-	}
-	return err
-}
-
-// lines calls fn with each line of an answer.
+// lines sends a request and calls fn with each line of the response, until fn returns an error.
 func lines[T any](ctx context.Context, c *Client, method, path string, fn func(*T) error) error {
 	body, err := c.do(ctx, method, path)
 	if err != nil {
@@ -374,7 +290,7 @@ func lines[T any](ctx context.Context, c *Client, method, path string, fn func(*
 	}
 }
 
-// key returns a key in the lister's form.
+// key returns a key in the form of the lister.
 func (l *lister) key(b []byte) json.RawMessage {
 	switch l.form {
 	case FormRaw:
@@ -385,7 +301,7 @@ func (l *lister) key(b []byte) json.RawMessage {
 	return l.printer.AppendJSONKey(nil, b)
 }
 
-// value returns a value in the lister's form.
+// value returns a value in the form of the lister.
 func (l *lister) value(b []byte, t *schema.Times) json.RawMessage {
 	switch l.form {
 	case FormRaw:

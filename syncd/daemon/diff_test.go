@@ -11,12 +11,12 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// TestDigestsProveEquality: two nodes that hold the same say so, with the position up to
-// which it was proven, and a resync changes nothing.
-func TestDigestsProveEquality(t *testing.T) {
-	n1, n2, m1, m2 := equalPair(t)
+// Two nodes in sync report that their digests agree, with the position of the comparison. A
+// resync of them changes nothing.
+func TestDigestsAgreeWhenInSync(t *testing.T) {
+	n1, n2, m1, m2 := syncedPair(t)
 	head := n1.status().Maps[0].Position
-	eventually(t, "both agree on it", func() bool {
+	eventually(t, "the digests of both nodes agree", func() bool {
 		one, two := n1.status().Peers[0].Maps[0], n2.status().Peers[0].Maps[0]
 		return one.Agreed && two.Agreed && two.AgreedPosition >= head && two.Divergent == 0 && two.Incomparable == ""
 	})
@@ -30,22 +30,22 @@ func TestDigestsProveEquality(t *testing.T) {
 		return all, err
 	}
 	if all, err := differences("ct", daemon.DiffQuery{}); err != nil || len(all) != 1 || all[0].Peer != "n1" || all[0].Summary == nil || !all[0].Summary.Clean() {
-		t.Errorf("differences %+v, error %v", all, err)
+		t.Errorf("diff in sync: got %+v, error %v, want a clean summary", all, err)
 	}
 	if all, err := differences("ct", daemon.DiffQuery{Peer: "n9"}); err != nil || len(all) != 1 || !strings.Contains(all[0].Error, "no live peer") {
-		t.Errorf("differences with nobody %+v, error %v", all, err)
+		t.Errorf("diff with an unknown peer: got %+v, error %v, want \"no live peer\"", all, err)
 	}
 	if _, err := differences("none", daemon.DiffQuery{}); err == nil || !strings.Contains(err.Error(), "no such map") {
-		t.Errorf("differences of no map: %v", err)
+		t.Errorf("diff of an unknown map: got error %v, want \"no such map\"", err)
 	}
 	if err := n2.client.Resync(ctx, "ct", func(*daemon.Resync) {}); err != nil {
 		t.Fatal(err)
 	}
 	if err := n2.client.Resync(ctx, "none", nil); err == nil || !strings.Contains(err.Error(), "no such map") {
-		t.Errorf("resync of no map: %v", err)
+		t.Errorf("resync of an unknown map: got error %v, want \"no such map\"", err)
 	}
 	if !holds(t, m1, 500, 7) || !holds(t, m2, 500, 7) {
-		t.Error("the resync has changed a map")
+		t.Error("maps after the resync: got a change, want none")
 	}
 	metrics := n2.metrics()
 	for _, sample := range []string{
@@ -53,12 +53,12 @@ func TestDigestsProveEquality(t *testing.T) {
 		`mapsync_repaired_entries_total 0`,
 	} {
 		if !strings.Contains(metrics, sample+"\n") {
-			t.Errorf("metrics without %s", sample)
+			t.Errorf("metrics: want %s", sample)
 		}
 	}
 }
 
-// diff returns what a comparison of map ct with all peers comes to.
+// diff returns the result of a comparison of map ct with all peers.
 func (n *node) diff() (all []daemon.DiffEntry) {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), 20*time.Second)
@@ -73,41 +73,40 @@ func (n *node) diff() (all []daemon.DiffEntry) {
 	return all
 }
 
-// A comparison that cannot be made is an error with its reason, for each peer that should be
-// compared with.
-func TestDiffSaysWhyItCannotCompare(t *testing.T) {
+// A comparison that cannot be made is an error with its reason, for each expected peer.
+func TestDiffReportsFailedComparison(t *testing.T) {
 	n1, n2, m1, _ := twoNodes(t, 100)
 	n1.start()
-	eventually(t, "ready alone", func() bool { return n1.status().Ready })
+	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	if all := n1.diff(); len(all) != 1 || all[0].Error != "not compared: no peer is alive" {
-		t.Errorf("without a peer: %+v", all)
+		t.Errorf("diff without a peer: got %+v, want \"no peer is alive\"", all)
 	}
 	n1.stop()
 	n1.config.ExpectedPeers = config.PeerList{"n2", "n3"}
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 50, 7)
 	if all := n1.diff(); len(all) != 2 || all[0].Summary == nil || all[1].Peer != "n3" || all[1].Error != "not compared: n3 never seen" {
-		t.Errorf("with one of two peers: %+v", all)
+		t.Errorf("diff with one of two peers: got %+v, want a summary and an error for n3", all)
 	}
 	pinned(t, n2.pin, 8, 8, 30)
-	eventually(t, "what the peer's kernel map does not hold is in the summary", func() bool {
+	eventually(t, "the summary counts the entries that the peer's kernel map does not hold", func() bool {
 		s := n1.diff()[0].Summary
 		return s != nil && s.NotHeld == 20 && !s.Clean()
 	})
 }
 
-// Entries that a node cannot hold do not keep it out of service: they are counted and listed,
-// with their keys and the reason, on both sides.
-func TestExceptionsDoNotKeepANodeOutOfService(t *testing.T) {
+// Entries that a node cannot hold do not keep it out of service. They are counted and listed with
+// their keys and the reason, on both sides.
+func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1 := typed(t, path1, keyV1, valueV2, 100)
 	typed(t, path2, keyV1, valueV1, 100)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "ready", func() bool { return n1.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	n1.writeSessions(m1, keyV1, valueV2, 0, 50, 1)
-	n1.feed(m1, 2, func(i int) (k, v []byte) {
+	n1.applyEntries(m1, 2, func(i int) (k, v []byte) {
 		return keyV1.bytes(map[string]uint64{"addr": uint64(1000 + i), "port": 80}), valueV2.bytes(map[string]uint64{"bytes": 1 << 40})
 	})
 	n2.start()
@@ -115,27 +114,27 @@ func TestExceptionsDoNotKeepANodeOutOfService(t *testing.T) {
 	for _, labels := range []string{`{cause="refused",map="ct"}`, `{cause="unsent",map="ct"}`} {
 		want := map[bool]string{true: "2", false: "0"}[strings.Contains(labels, "refused")]
 		if got := n2.sample("mapsync_exception_entries", labels); got != want {
-			t.Errorf("%s is %s, want %s", labels, got, want)
+			t.Errorf("mapsync_exception_entries%s: got %s, want %s", labels, got, want)
 		}
 	}
 	is := func(e *daemon.DiffEntry, kind daemon.DiffKind, port string) bool {
 		return e.Kind == kind && strings.Contains(e.Entry, "addr="+port) && strings.Contains(e.Reason, `"bytes"`)
 	}
-	eventually(t, "both list the entries with the reason", func() bool {
+	eventually(t, "both nodes list the entries with the reason", func() bool {
 		here, there := n2.diff(), n1.diff()
 		return len(here) == 3 && is(&here[0], daemon.DiffRefused, "1000") && is(&here[1], daemon.DiffRefused, "1001") && here[2].Summary.Refused == 2 &&
 			len(there) == 3 && is(&there[0], daemon.DiffRefusedPeer, "1000") && is(&there[1], daemon.DiffRefusedPeer, "1001") && there[2].Summary.RefusedThere == 2
 	})
 	if s := n2.status().Peers[0].Maps[0]; s.Refused != 2 || len(s.Exceptions) != 2 || s.Divergent != 0 {
-		t.Errorf("status: %+v", s)
+		t.Errorf("status: got %+v, want 2 refused and 0 divergent entries", s)
 	}
-	if !n2.log.contains(`msg="entries of peer cannot be held here`) || !n2.log.contains(`reason="decode value: value does not fit`) {
-		t.Error("the log does not have the reason")
+	if !n2.log.contains(`msg="cannot store entries of peer`) || !n2.log.contains(`reason="decode value: value does not fit`) {
+		t.Error("log: want the reason of the refused entries")
 	}
 	if _, err := n1.client.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the drain lists them", func() bool {
+	eventually(t, "the drain lists the entries", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && len(h.NotHeld) == 1 && h.NotHeld[0].Text() == "2 entries of ct not held by n2: 2 cannot be held there"
 	})

@@ -12,49 +12,50 @@ import (
 	"mapsync/syncd/table"
 )
 
-// quietTime is for how long nothing may change here before a handover is complete:
-// traffic that is being moved away still comes for a while.
-const quietTime = time.Second
+// stableTime is the time without changes at this node after which a handover can be complete.
+// Traffic that is being moved away still arrives for a while.
+const stableTime = time.Second
 
-// readAgain is for how long what a scan found may take to become a change.
-const readAgain = 200 * time.Millisecond
+// rereadTime is the maximum time from the finding of a scan to the resulting change.
+const rereadTime = 200 * time.Millisecond
 
-// Handover is how far a drained node has handed over.
+// Handover is the progress of a drain.
 type Handover struct {
-	// Drained says that the node is out of service, and Since since when.
+	// Drained reports whether the node is out of service. Since is the time when the drain began.
 	Drained bool      `json:"drained"`
 	Since   time.Time `json:"since,omitzero"`
-	// Done says that nothing has changed here for a second, that a scan since then found
-	// nothing that no hook had seen, and that every live peer has received and written, or
-	// refused, all that this node held at the last change.
+	// Done reports whether the handover is complete. Nothing has changed here for a second, and a
+	// scan since then found no change that the hooks missed. Every live peer has received, and
+	// written or refused, all records that this node held at its last change.
 	Done bool `json:"done"`
-	// Waiting is what is missing otherwise, for people.
+	// Waiting lists the reasons why Done is false, as text for operators.
 	Waiting []string `json:"waiting"`
-	// Peers is the number of live peers; 0 of a node that was drained by force.
+	// Peers is the number of live peers. It is 0 if the node was drained by force without a peer.
 	Peers int `json:"peers"`
-	// NotHeld are the entries that live peers reported not to hold.
+	// NotHeld lists the entries that live peers reported not to hold.
 	NotHeld []NotHeld `json:"not_held"`
-	// Cancelled is why the last drain ended without an operator, or empty.
+	// Cancelled is the reason why syncd cancelled the last drain. It is empty if an operator
+	// ended it.
 	Cancelled string `json:"cancelled,omitempty"`
 }
 
-// NotHeld is how many entries of a map a live peer does not hold.
+// NotHeld is the number of entries of a map that a live peer does not hold.
 type NotHeld struct {
 	Peer string `json:"peer"`
 	Map  string `json:"map"`
-	// Entries is the sum of Failed, which did not go into the peer's kernel map, and
-	// Refused, which the peer cannot hold.
+	// Entries is the sum of Failed and Refused. The peer failed to write Failed entries to its
+	// kernel map. The peer cannot hold Refused entries.
 	Entries uint64 `json:"entries"`
 	Failed  uint64 `json:"failed"`
 	Refused uint64 `json:"refused"`
-	// Live and MaxEntries say how full the peer's map is.
+	// Live is the number of live records at the peer. MaxEntries is the size of its map.
 	Live       uint64 `json:"live"`
 	MaxEntries uint64 `json:"max_entries"`
-	// Unknown says that the peer does not report what it holds.
+	// Unknown means that the peer does not report which entries it does not hold.
 	Unknown bool `json:"unknown,omitempty"`
 }
 
-// Text returns a line for people.
+// Text returns one line of text for operators.
 func (n *NotHeld) Text() string {
 	if n.Unknown {
 		return fmt.Sprintf("%s does not report how much it holds of %s (older release)", n.Peer, n.Map)
@@ -69,25 +70,24 @@ func (n *NotHeld) Text() string {
 	return fmt.Sprintf("%d entries of %s not held by %s: %s", n.Entries, n.Map, n.Peer, strings.Join(why, "; "))
 }
 
-// drain is the state of a node that an operator takes out of service. It goes on
-// replicating.
+// drain is the state of a drain. A drained node continues to replicate.
 type drain struct {
-	mu        sync.Mutex
-	since     time.Time // zero: in service
-	forced    bool      // it needs no live peer
-	cancelled string    // why the last one ended by itself
-	changed   time.Time // when a map changed last
-	quiet     int64     // by the daemon's clock, when that was quietTime ago; 0: it is not
-	scanned   time.Time // when the scans that began after that were over; zero: they are not
-	marks     []mark
-	done      bool
-	waiting   []string
-	peers     int
-	notHeld   []NotHeld
+	mu         sync.Mutex
+	since      time.Time // zero: in service
+	forced     bool      // the drain does not need a live peer
+	cancelled  string    // why syncd cancelled the last drain
+	changed    time.Time // when this node last changed a map
+	stableAt   int64     // ns of the daemon's clock when stableTime had passed since changed; 0: not yet
+	scanned    time.Time // when the scans that began after stableAt were complete; zero: not yet
+	watermarks []watermark
+	done       bool
+	waiting    []string
+	peers      int
+	notHeld    []NotHeld
 }
 
-// mark is how a map was after its last change by this node.
-type mark struct {
+// watermark is the state of a map after its last change by this node.
+type watermark struct {
 	name    string
 	table   *table.Table
 	changes uint64
@@ -103,12 +103,12 @@ func (r *drain) begun() (since time.Time, drained bool) {
 // ErrLastNode is wrapped by the error of Drain when no live peer receives from this node.
 var ErrLastNode = errors.New("no live peer receives from this node, so that its sessions would be lost (--force drains it nevertheless)")
 
-// Drain takes the node out of service: from now on it is not ready. Without a live peer that
-// receives from this node it is an error that wraps ErrLastNode, unless force is set. To
-// call it again changes nothing.
+// Drain takes the node out of service: from now on it is not ready. If no live peer receives from
+// this node, Drain returns an error that wraps ErrLastNode, unless force is set. On a drained
+// node, Drain only adds force.
 func (d *Daemon) Drain(force bool) (Handover, error) {
 	if _, drained := d.drain.begun(); !drained && !force {
-		if err := d.lastNode(); err != nil {
+		if err := d.requireReceiver(); err != nil {
 			return d.Handover(), err
 		}
 	}
@@ -117,18 +117,18 @@ func (d *Daemon) Drain(force bool) (Handover, error) {
 	if d.drain.since.IsZero() {
 		now := time.Now()
 		d.drain.since, d.drain.changed = now, now
-		d.drain.marks, d.drain.done = nil, false
-		d.drain.quiet, d.drain.scanned = 0, time.Time{}
-		d.drain.waiting, d.drain.cancelled = []string{"a first look"}, ""
-		d.log.Warn("drained: not ready from now on, handing over", "forced", force)
+		d.drain.watermarks, d.drain.done = nil, false
+		d.drain.stableAt, d.drain.scanned = 0, time.Time{}
+		d.drain.waiting, d.drain.cancelled = []string{"the first check"}, ""
+		d.log.Warn("drain started", "forced", force)
 	}
 	d.drain.mu.Unlock()
-	d.publish() // at once: traffic is to go elsewhere
+	d.publish() // at once, so that traffic moves to other nodes
 	d.poke()
 	return d.Handover(), nil
 }
 
-func (d *Daemon) lastNode() error {
+func (d *Daemon) requireReceiver() error {
 	var reasons []string
 	for _, c := range d.replicator.Contacts() {
 		switch {
@@ -151,13 +151,14 @@ func (d *Daemon) Undrain() Handover {
 	return d.Handover()
 }
 
-// undrain ends a drain, with the reason if no operator asked for it.
+// undrain ends a drain. why is the reason if syncd cancels the drain, and empty if an operator
+// ends it.
 func (d *Daemon) undrain(why string) {
 	r := &d.drain
 	r.mu.Lock()
 	if why != "" && r.forced {
 		r.mu.Unlock()
-		return // an operator has forced it meanwhile
+		return // an operator has forced the drain meanwhile
 	}
 	switch {
 	case r.since.IsZero():
@@ -169,7 +170,7 @@ func (d *Daemon) undrain(why string) {
 	if !r.since.IsZero() {
 		r.cancelled = why
 	}
-	r.since, r.marks, r.done, r.waiting = time.Time{}, nil, false, nil
+	r.since, r.watermarks, r.done, r.waiting = time.Time{}, nil, false, nil
 	r.forced, r.peers, r.notHeld = false, 0, nil
 	r.mu.Unlock()
 	d.publish()
@@ -187,19 +188,20 @@ func (d *Daemon) Handover() Handover {
 	}
 }
 
-// handOver takes one look. What peers change meanwhile is no business of the
-// handover, so what counts are this node's own changes. If all peers leave, the drain ends:
-// the last node stays in service.
-func (d *Daemon) handOver(now time.Time) {
-	marks := d.readMarks()
-	peers := d.replicator.Status() // after the marks: it may tell more, not less
-	if d.lookAtHandover(marks, peers, now) {
+// checkHandover updates the progress of the drain. Only this node's own changes count, because
+// peers' changes do not affect the handover. If all peers leave, checkHandover cancels the drain,
+// and the last node stays in service.
+func (d *Daemon) checkHandover(now time.Time) {
+	marks := d.readWatermarks()
+	peers := d.replicator.Status() // after the watermarks, so that it is not older than they are
+	if d.updateHandover(marks, peers, now) {
 		d.undrain("all peers have left")
 	}
 }
 
-// lookAtHandover reports whether the drain is to be cancelled.
-func (d *Daemon) lookAtHandover(marks []mark, peers []replicate.PeerStatus, now time.Time) (cancel bool) {
+// updateHandover updates the progress. It reports whether the drain must be cancelled, because it
+// is not forced and all peers have left.
+func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus, now time.Time) (cancel bool) {
 	r := &d.drain
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,13 +211,13 @@ func (d *Daemon) lookAtHandover(marks []mark, peers []replicate.PeerStatus, now 
 	if len(peers) == 0 && !r.forced {
 		return true
 	}
-	if !sameChanges(r.marks, marks) {
-		r.marks, r.changed = marks, now
-		r.quiet, r.scanned = 0, time.Time{}
+	if !sameChanges(r.watermarks, marks) {
+		r.watermarks, r.changed = marks, now
+		r.stableAt, r.scanned = 0, time.Time{}
 	}
-	r.waiting, r.peers = behind(r.marks, peers), len(peers)
-	r.notHeld = notHeld(r.marks, peers)
-	if reason := d.unsettled(r, now); reason != "" {
+	r.waiting, r.peers = behind(r.watermarks, peers), len(peers)
+	r.notHeld = notHeld(r.watermarks, peers)
+	if reason := d.pendingChanges(r, now); reason != "" {
 		r.waiting = append(r.waiting, reason)
 	}
 	was := r.done
@@ -225,57 +227,58 @@ func (d *Daemon) lookAtHandover(marks []mark, peers []replicate.PeerStatus, now 
 	return false
 }
 
-// logHandover says what became of the drain. The lock is held.
+// logHandover logs the result of the drain. The lock is held.
 func (d *Daemon) logHandover(r *drain, now time.Time) {
 	attrs := []any{"peers", r.peers, "seconds", now.Sub(r.since).Seconds()}
 	switch {
 	case r.peers == 0:
-		d.remoteLog.Warn("drained by force without a handover: no peer is live", attrs...)
+		d.remoteLog.Warn("drained by force, no live peer to hand over to", attrs...)
 	case len(r.notHeld) > 0:
 		var texts []string
 		for i := range r.notHeld {
 			texts = append(texts, r.notHeld[i].Text())
 		}
-		d.remoteLog.Warn("handed over, but peers do not hold all entries", append(attrs, "not_held", strings.Join(texts, "; "))...)
+		d.remoteLog.Warn("handover complete, peers lack entries", append(attrs, "not_held", strings.Join(texts, "; "))...)
 	default:
-		d.remoteLog.Info("handed over: every live peer holds what this node held", attrs...)
+		d.remoteLog.Info("handover complete", attrs...)
 	}
 }
 
-// unsettled says why there may yet be changes of this node. The lock is held.
-func (d *Daemon) unsettled(r *drain, now time.Time) string {
-	if now.Sub(r.changed) < quietTime {
+// pendingChanges returns the reason why this node may still make changes, or "". The lock is
+// held.
+func (d *Daemon) pendingChanges(r *drain, now time.Time) string {
+	if now.Sub(r.changed) < stableTime {
 		return "entries still change here"
 	}
-	if r.quiet == 0 {
-		r.quiet = d.clock.now()
+	if r.stableAt == 0 {
+		r.stableAt = d.clock.now()
 	}
 	for _, m := range d.replicas() {
-		if !m.repair(r.quiet) {
-			return "the map of " + m.name + " is being compared with what is known of it"
+		if !m.scannedSince(r.stableAt) {
+			return "the map of " + m.name + " is being scanned"
 		}
 	}
 	if r.scanned.IsZero() {
 		r.scanned = now
 	}
-	if now.Sub(r.scanned) < readAgain {
-		return "what differs is being read again"
+	if now.Sub(r.scanned) < rereadTime {
+		return "keys that differ are being reread"
 	}
 	return ""
 }
 
-func (d *Daemon) readMarks() (marks []mark) {
+func (d *Daemon) readWatermarks() (marks []watermark) {
 	for _, m := range d.replicas() {
 		if t, _ := m.current(); t != nil {
 			s := t.Stats()
-			marks = append(marks, mark{m.name, t, s.LocalAccepted, s.Head})
+			marks = append(marks, watermark{m.name, t, s.LocalAccepted, s.Head})
 		}
 	}
 	return marks
 }
 
-// sameChanges reports whether nothing was changed by this node between two looks.
-func sameChanges(a, b []mark) bool {
+// sameChanges reports whether this node changed nothing between two readings of the watermarks.
+func sameChanges(a, b []watermark) bool {
 	if len(a) != len(b) {
 		return false
 	}
@@ -287,8 +290,8 @@ func sameChanges(a, b []mark) bool {
 	return true
 }
 
-// behind says which peers have yet to receive what the marks stand for.
-func behind(marks []mark, peers []replicate.PeerStatus) []string {
+// behind returns which peers have not yet received the changes up to the watermarks.
+func behind(marks []watermark, peers []replicate.PeerStatus) []string {
 	var waiting []string
 	for i := range peers {
 		p := &peers[i]
@@ -303,13 +306,13 @@ func behind(marks []mark, peers []replicate.PeerStatus) []string {
 	return waiting
 }
 
-func (k *mark) missingAt(p *replicate.PeerStatus) []string {
+func (k *watermark) missingAt(p *replicate.PeerStatus) []string {
 	for i := range p.Maps {
 		m := &p.Maps[i]
 		switch {
 		case m.Name != k.name:
 		case m.SendState == replicate.StateExcluded:
-			return nil // by the settings
+			return nil // excluded by the settings
 		case !m.Serving:
 			return []string{fmt.Sprintf("%s does not receive %s", p.Node, k.name)}
 		case m.Acked < k.head:
@@ -323,15 +326,15 @@ func (k *mark) missingAt(p *replicate.PeerStatus) []string {
 	return []string{fmt.Sprintf("%s does not receive %s", p.Node, k.name)}
 }
 
-// notHeld returns the entries of the marked maps that peers do not hold.
-func notHeld(marks []mark, peers []replicate.PeerStatus) (list []NotHeld) {
+// notHeld returns the entries that peers do not hold, of the maps in marks.
+func notHeld(marks []watermark, peers []replicate.PeerStatus) (list []NotHeld) {
 	for i := range peers {
 		for j := range peers[i].Maps {
 			m := &peers[i].Maps[j]
 			if m.SendState == replicate.StateExcluded {
 				continue
 			}
-			if !slices.ContainsFunc(marks, func(k mark) bool { return k.name == m.Name }) || m.Serving && m.Reporting && m.Report.NotHeld() == 0 {
+			if !slices.ContainsFunc(marks, func(k watermark) bool { return k.name == m.Name }) || m.Serving && m.Reporting && m.Report.NotHeld() == 0 {
 				continue
 			}
 			list = append(list, NotHeld{

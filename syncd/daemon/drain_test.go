@@ -15,21 +15,22 @@ import (
 func TestDrainHandsOver(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 20_000)
 	startPair(t, n1, n2)
-	eventually(t, "healthy", n1.serving)
+	eventually(t, "the health service reports serving", n1.serving)
 	n1.write(m1, 0, 10_000, 7)
 
 	h, err := n1.client.Drain(t.Context(), false)
 	if err != nil || !h.Drained || h.Done {
-		t.Fatalf("%+v %v", h, err)
+		t.Fatalf("drain: got %+v, error %v, want drained and not done", h, err)
 	}
 	if code, body := n1.readyz(); code != http.StatusServiceUnavailable || !strings.Contains(body, "drained") {
-		t.Errorf("readyz of a drained node: %d %s", code, body)
+		t.Errorf("readyz of a drained node: got status %d and %s, want 503 and \"drained\"", code, body)
 	}
 	if n1.serving() {
-		t.Error("a drained node is healthy")
+		t.Error("health of a drained node: got serving, want not serving")
 	}
-	// Traffic ebbs away, and the peer, which gets it now, has traffic of its own without end.
-	stop := busy(t, func(v uint64) {
+	// Traffic of n1 decreases. The peer, which receives it now, also has continuous traffic of
+	// its own.
+	stop := writeLoop(t, func(v uint64) {
 		n2.write(m2, 15_000, 15_010, v)
 		time.Sleep(20 * time.Millisecond)
 	})
@@ -39,42 +40,42 @@ func TestDrainHandsOver(t *testing.T) {
 		last = time.Now()
 		time.Sleep(200 * time.Millisecond)
 		if h, err = n1.client.Handover(t.Context()); err != nil || h.Done || !strings.Contains(strings.Join(h.Waiting, " "), "still change") {
-			t.Fatalf("%+v %v", h, err)
+			t.Fatalf("handover during traffic: got %+v, error %v, want it to wait for changes", h, err)
 		}
 	}
-	eventually(t, "handed over", func() bool { h, err = n1.client.Handover(t.Context()); return err == nil && h.Done })
+	eventually(t, "the handover is done", func() bool { h, err = n1.client.Handover(t.Context()); return err == nil && h.Done })
 	if missing := lacks(m2, 10_080, 7); missing > 0 {
-		t.Errorf("handed over, and %d entries are missing", missing)
+		t.Errorf("entries missing after the handover: got %d, want 0", missing)
 	}
-	if quiet := time.Since(last); quiet < time.Second {
-		t.Errorf("handed over %s after the last change", quiet)
+	if unchanged := time.Since(last); unchanged < time.Second {
+		t.Errorf("time from the last change to the handover: got %s, want at least 1 s", unchanged)
 	}
 	stop()
-	// It goes on replicating, both ways, and changes undo nothing but the proof. What changes
-	// in place, where no hook sees it, is handed over too.
+	// A drained node continues to replicate in both directions. Changes only revoke the state
+	// done. Changes in place, which no hook detects, are handed over, too.
 	n1.write(m1, 0, 100, 8)
-	eventually(t, "not handed over", func() bool { h, _ = n1.client.Handover(t.Context()); return !h.Done })
+	eventually(t, "the handover is not done after a change", func() bool { h, _ = n1.client.Handover(t.Context()); return !h.Done })
 	for i := range uint64(50) {
 		key, value := pair(i+5000, 9)
 		if err := m1.Update(key, value, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "it still replicates", func() bool { return lacks(m2, 100, 8) == 0 })
-	eventually(t, "handed over again", func() bool { h, _ = n1.client.Handover(t.Context()); return h.Done })
+	eventually(t, "the drained node replicates", func() bool { return lacks(m2, 100, 8) == 0 })
+	eventually(t, "the handover is done again", func() bool { h, _ = n1.client.Handover(t.Context()); return h.Done })
 	value := make([]byte, 8)
 	for i := range uint64(50) {
 		key, _ := pair(i+5000, 0)
 		if err := m2.Lookup(key, value); err != nil || value[0] != 9 {
-			t.Fatalf("entry %d was changed in place and not handed over: %v", i+5000, value)
+			t.Fatalf("entry %d after a change in place: got value %v, want 9", i+5000, value)
 		}
 	}
 
 	if h, err = n1.client.Undrain(t.Context()); err != nil || h.Drained || h.Done {
-		t.Fatalf("%+v %v", h, err)
+		t.Fatalf("undrain: got %+v, error %v, want not drained", h, err)
 	}
 	if code, _ := n1.readyz(); code != http.StatusOK || !n1.serving() {
-		t.Error("not ready after the return")
+		t.Error("node after undrain: got not ready, want ready")
 	}
 }
 
@@ -84,99 +85,100 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	m1 := pinned(t, path1, 8, 8, 1000)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "ready alone", func() bool { return n1.status().Ready })
+	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 100, 7)
 	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") {
-		t.Fatalf("the last node is drained: %v", err)
+		t.Fatalf("drain of the last node: got error %v, want it refused", err)
 	}
 	if !n1.status().Ready {
-		t.Fatal("not ready after a drain that was refused")
+		t.Fatal("node after a refused drain: got not ready, want ready")
 	}
-	n2.start() // without a map: it cannot hold anything
-	eventually(t, "the drain begins once a peer is there", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
-	eventually(t, "the peer has no map", func() bool {
+	n2.start() // without a map, so that it cannot hold entries
+	eventually(t, "the drain begins when a peer is live", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
+	eventually(t, "the handover waits for the peer's map", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && !h.Done && len(h.Waiting) == 1 && strings.Contains(h.Waiting[0], "n2 does not receive ct")
 	})
 	m2 := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "handed over", func() bool {
+	eventually(t, "the handover is done", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && h.Peers == 1 && len(h.NotHeld) == 0
 	})
 	if missing := lacks(m2, 100, 7); missing > 0 {
-		t.Errorf("handed over, and %d entries are missing", missing)
+		t.Errorf("entries missing after the handover: got %d, want 0", missing)
 	}
-	// The peer leaves: the last node must not stay out of service.
+	// The peer leaves. The last node must not stay out of service.
 	n2.stop()
 	eventually(t, "the drain is cancelled", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && !h.Drained && h.Cancelled == "all peers have left" && n1.status().Ready
 	})
 	if !n1.log.contains(`level=WARN msg="drain cancelled" reason="all peers have left"`) {
-		t.Error("the log does not say that the drain was cancelled")
+		t.Error("log: want \"drain cancelled\" with the reason")
 	}
-	// With force the drain succeeds, and the answer shows it.
+	// With force the drain succeeds, and its response shows this.
 	if h, err := n1.client.Drain(t.Context(), true); err != nil || !h.Drained {
-		t.Fatalf("%+v %v", h, err)
+		t.Fatalf("drain with force: got %+v, error %v, want drained", h, err)
 	}
-	eventually(t, "drained by force", func() bool {
+	eventually(t, "the node is drained by force", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Drained && h.Done && h.Peers == 0
 	})
 	if n1.status().Ready {
-		t.Error("ready although drained by force")
+		t.Error("node drained by force: got ready, want not ready")
 	}
 }
 
-// A peer whose map is full does not hold all: the drain says how many entries, as status and
-// metrics of the active node do.
-func TestDrainReportsWhatPeersDoNotHold(t *testing.T) {
+// A peer with a full map does not hold all entries. The drain, the status and the metrics of the
+// active node report the number of missing entries.
+func TestDrainReportsUnheldEntries(t *testing.T) {
 	dir := pinDir(t)
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1, m2 := pinned(t, one, 8, 8, 1000), pinned(t, two, 8, 8, 300)
 	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	// 450 records enter the peer's table: all but the share of the peer itself.
+	// 450 records enter the peer's table: all except the share that is reserved for the peer
+	// itself.
 	eventually(t, "the peer is full", func() bool { s := n2.status(); return s.Maps[0].Failed == 150 && s.Peers[0].Maps[0].Refused == 50 })
 	if _, err := n1.client.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	var h daemon.Handover
-	eventually(t, "done", func() bool {
+	eventually(t, "the handover is done", func() bool {
 		var err error
 		h, err = n1.client.Handover(t.Context())
 		return err == nil && h.Done
 	})
 	if len(h.NotHeld) != 1 || h.NotHeld[0].Peer != "n2" || h.NotHeld[0].Map != "ct" || int(h.NotHeld[0].Entries) != lacks(m2, 500, 7) {
-		t.Fatalf("the peer lacks %d entries, the drain reports %+v", lacks(m2, 500, 7), h.NotHeld)
+		t.Fatalf("entries not held: want %d of ct at n2, got %+v", lacks(m2, 500, 7), h.NotHeld)
 	}
 	if text := h.NotHeld[0].Text(); text != "200 entries of ct not held by n2: 150 do not go into its kernel map (450 records for 300 entries); 50 cannot be held there" {
 		t.Error(text)
 	}
 	if r := n1.status().Peers[0].Maps[0].Report; r == nil || r.Failed != 150 || r.Refused != 50 || r.MaxEntries != 300 || r.Live != 450 || r.Displaced == 0 {
-		t.Errorf("status has %+v", r)
+		t.Errorf("report in the status: got %+v, want 150 failed, 50 refused, 450 live of 300", r)
 	}
 	for labels, want := range map[string]string{
 		`unheld_entries{cause="failed",map="ct",peer="n2"}`: "150", `unheld_entries{cause="refused",map="ct",peer="n2"}`: "50",
 		`map_max_entries{map="ct",peer="n2"}`: "300", `map_live_entries{map="ct",peer="n2"}`: "450",
 	} {
 		if got := n1.sample("mapsync_peer_"+labels, ""); got != want {
-			t.Errorf("%s is %s, want %s", labels, got, want)
+			t.Errorf("mapsync_peer_%s: got %s, want %s", labels, got, want)
 		}
 	}
 	if !n1.log.contains("200 entries of ct not held by n2") {
-		t.Error("the log does not say what the peer does not hold")
+		t.Error("log: want the entries that the peer does not hold")
 	}
-	// The peer gets room.
+	// Deletes make room in the peer's map.
 	if _, err := n1.client.Undrain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for i := range uint64(300) {
 		key, _ := pair(i, 0)
-		n1.feed(m1, 1, func(int) (k, v []byte) { return key, nil })
+		n1.applyEntries(m1, 1, func(int) (k, v []byte) { return key, nil })
 	}
-	eventually(t, "all is held", func() bool {
+	eventually(t, "the peer holds all entries", func() bool {
 		r := n1.status().Peers[0].Maps[0].Report
 		return r.Failed == 0 && r.Refused == 0 && r.Live == 200
 	})

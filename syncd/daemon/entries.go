@@ -15,25 +15,26 @@ import (
 	"time"
 
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/filter"
 	"mapsync/syncd/table"
 )
 
-// Form is how the keys and values of entries are written.
+// Form is the form of keys and values in the output.
 type Form string
 
 // The forms.
 const (
 	FormJSON Form = "json" // an object of typed fields
-	FormText Form = "text" // a string for people, zero fields left out
-	FormRaw  Form = "raw"  // a string of hex: the bytes of the kernel map
+	FormText Form = "text" // a string for people, without zero fields
+	FormRaw  Form = "raw"  // a hex string: the bytes of the kernel map
 )
 
-// EntryQuery says which entries of a map are wanted, and how.
+// EntryQuery selects the entries of a map and the form of the output.
 type EntryQuery struct {
 	Form       Form     // empty: FormJSON
-	Where      []string // conditions like "dport=443", all of which must hold
-	Tombstones bool     // deleted keys that are still remembered, too
-	Watch      bool     // the changes from now on, deletes too, instead of what is there
+	Where      []string // conditions like "dport=443"; an entry must meet all of them
+	Tombstones bool     // include tombstones
+	Watch      bool     // print later changes, including deletes, instead of the current records
 }
 
 func (q *EntryQuery) path(name string) string {
@@ -51,18 +52,19 @@ func (q *EntryQuery) path(name string) string {
 
 // Entry is one record of a map as `syncd dump` and `syncd watch` show it.
 type Entry struct {
-	Key         json.RawMessage `json:"key"`             // as the query's form says
-	Value       json.RawMessage `json:"value,omitempty"` // absent of a deleted key
+	Key         json.RawMessage `json:"key"`             // in the form of the query
+	Value       json.RawMessage `json:"value,omitempty"` // absent if the key is deleted
 	Deleted     bool            `json:"deleted,omitempty"`
-	Expired     bool            `json:"expired,omitempty"` // deleted as expired: a kernel map may still hold the entry
-	Owner       string          `json:"owner,omitempty"`   // empty: nobody has claimed it yet
+	Expired     bool            `json:"expired,omitempty"` // deleted by expiry; a kernel map may still hold it
+	Owner       string          `json:"owner,omitempty"`   // empty: not adopted yet
 	Incarnation uint64          `json:"incarnation,omitempty,string"`
-	Changed     time.Time       `json:"changed,omitzero"` // by the clock of its version; absent: before syncd was there
+	Changed     time.Time       `json:"changed,omitzero"` // time of the version; absent: older than syncd
 	Version     uint64          `json:"version,string"`
-	Pending     bool            `json:"pending,omitempty"` // still to be written to the kernel map
+	Pending     bool            `json:"pending,omitempty"` // not yet written to the kernel map
 }
 
-// Bytes returns key and value of an entry in FormRaw; the value is nil of a deleted one.
+// Bytes returns the key and the value of an entry in FormRaw. The value of a deleted entry is
+// nil.
 func (e *Entry) Bytes() (key, value []byte, err error) {
 	if key, err = unhex(e.Key); err != nil {
 		return nil, nil, fmt.Errorf("decode key: %w", err)
@@ -84,7 +86,8 @@ func unhex(text json.RawMessage) ([]byte, error) {
 	return hex.DecodeString(s)
 }
 
-// Text returns key and value of an entry in FormText or FormRaw.
+// Text returns the key and the value of an entry in FormText or FormRaw. The value of a deleted
+// entry is "".
 func (e *Entry) Text() (key, value string, err error) {
 	if err := json.Unmarshal(e.Key, &key); err != nil {
 		return "", "", fmt.Errorf("read key: %w", err)
@@ -97,7 +100,7 @@ func (e *Entry) Text() (key, value string, err error) {
 	return key, value, nil
 }
 
-// serveEntries answers a query.
+// serveEntries answers a dump or watch request.
 func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
 	m, l := a.listerFor(w, r)
 	if m == nil {
@@ -110,24 +113,25 @@ func (a *admin) serveEntries(w http.ResponseWriter, r *http.Request) {
 			return a.daemon.replica(m.name) == m && t == l.t
 		})
 		if errors.Is(err, errReplaced) {
-			panic(http.ErrAbortHandler) // so that the client receives an error
+			panic(http.ErrAbortHandler) // the client receives an error instead of the end of the list
 		}
 	} else {
 		err = l.dump(w)
 	}
 	if err != nil {
-		a.daemon.log.Debug("entries ended early", "error", err)
+		a.daemon.log.Debug("entries request aborted", "error", err)
 	}
 }
 
-// errReplaced ends a watch after its map has another table.
+// errReplaced ends a watch after the map was removed or got another table.
 var errReplaced = errors.New("the map was removed, or has another layout")
 
-// watchCheckInterval is the pause between two checks of that.
+// watchCheckInterval is the interval at which a watch checks that its map still has the same
+// table.
 const watchCheckInterval = time.Second
 
-// listerFor returns the map that a request is about and what answers it in lines of JSON;
-// or it answers what is wrong with the request, and returns nil.
+// listerFor returns the replica in a request, and a lister for it. If the request is not valid,
+// listerFor responds with an error and returns nil.
 func (a *admin) listerFor(w http.ResponseWriter, r *http.Request) (*replica, *lister) {
 	m, t, s := a.mapFor(w, r)
 	if m == nil {
@@ -142,13 +146,13 @@ func (a *admin) listerFor(w http.ResponseWriter, r *http.Request) (*replica, *li
 	return m, l
 }
 
-// lister writes entries of one table.
+// lister writes entries of one table as lines of JSON.
 type lister struct {
 	t          *table.Table
 	form       Form
 	tombstones bool
 	printer    *schema.Printer
-	filters    []*schema.Filter
+	filters    []*filter.Filter
 	times      func() schema.Times
 
 	entries []Entry
@@ -165,7 +169,7 @@ func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*
 		return nil, fmt.Errorf("form %q is unknown: ask for json, text or raw", l.form)
 	}
 	for _, expression := range query["where"] {
-		f, err := schema.ParseFilter(s, expression)
+		f, err := filter.Parse(s, expression)
 		if err != nil {
 			return nil, err
 		}
@@ -176,15 +180,15 @@ func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*
 }
 
 const (
-	// listChunk is how many records one hold of the table's lock looks at.
+	// listChunk is the number of records that are read while the table's lock is held once.
 	listChunk = 1024
-	// listLaps bounds a dump that changes outrun.
+	// listLaps limits a dump while records change faster than it reads them.
 	listLaps = 4
 )
 
-// dump writes what is there as JSON, one entry a line, oldest change first. Records
-// that change while it runs may come twice, the newer one last; a dump that changes
-// outrun ends after listLaps times the records that there were.
+// dump writes the records as JSON, one entry per line, oldest change first. A record that changes
+// during the dump may appear twice, the newer version last. If records change faster than the
+// dump reads them, it ends after listLaps times the number of records at its start.
 func (l *lister) dump(w io.Writer) error {
 	cursor := l.t.NewCursor(0)
 	defer cursor.Close()
@@ -200,9 +204,9 @@ func (l *lister) dump(w io.Writer) error {
 	return out.Flush()
 }
 
-// watch writes each change from now on until ctx ends or nobody reads any more.
-// What changes faster than it is read comes once, with its newest content.
-// It ends with errReplaced once same reports false.
+// watch writes each later change until ctx ends or a write fails. A key that changes faster than
+// the client reads appears once, with its newest content. watch returns errReplaced after same
+// has returned false.
 func (l *lister) watch(ctx context.Context, w http.ResponseWriter, same func() bool) error {
 	wake := make(chan struct{}, 1)
 	cancel := l.t.Subscribe(wake)
@@ -238,7 +242,8 @@ func (l *lister) watch(ctx context.Context, w http.ResponseWriter, same func() b
 	}
 }
 
-// next takes the matching ones of the next records, and reports whether there may be more.
+// next reads up to listChunk records and keeps the matching ones. It reports whether there may be
+// more.
 func (l *lister) next(cursor *table.Cursor, tombstones bool) (more bool) {
 	l.entries = l.entries[:0]
 	times := l.times()
@@ -290,10 +295,10 @@ func (l *lister) entry(tx *table.Tx, rec *table.Record, t *schema.Times) Entry {
 	return e
 }
 
-// changedAt returns the time of a version, zero if nobody knows it: the entry was found in
-// a kernel map.
+// changedAt returns the time of a version. It is zero for AdoptedVersion: the entry was found in
+// a kernel map, and its time is unknown.
 func changedAt(v table.Version) time.Time {
-	if v == table.ClaimedVersion {
+	if v == table.AdoptedVersion {
 		return time.Time{}
 	}
 	return time.Unix(0, int64(v))
@@ -302,7 +307,7 @@ func changedAt(v table.Version) time.Time {
 func quoted(s string) json.RawMessage {
 	b, err := json.Marshal(s)
 	if err != nil {
-		return json.RawMessage(`""`) // of a string: cannot be
+		return json.RawMessage(`""`) // unreachable for a string
 	}
 	return b
 }

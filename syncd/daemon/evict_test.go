@@ -12,8 +12,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// lruNodes returns two nodes, each with an LRU map. Only events and what a test asks for reach
-// their tables without scans.
+// lruNodes returns two nodes, each with an LRU map. Scans are disabled in effect: only events and
+// requests of the test change the tables.
 func lruNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	t.Helper()
 	dir := pinDir(t)
@@ -26,8 +26,8 @@ func lruNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	return n1, n2, m1, m2
 }
 
-// TestLRUMapIsBounded: flows come to an LRU map of 1,024 entries and are evicted; none is deleted.
-// The tables of both nodes stay in proportion to the map.
+// 20,000 flows enter an LRU map of 1,024 entries and are evicted. No flow is deleted. The tables
+// of both nodes stay in proportion to the map.
 func TestLRUMapIsBounded(t *testing.T) {
 	const flows, entries = 20_000, 1024
 	n1, n2, m1, _ := lruNodes(t, entries)
@@ -57,7 +57,7 @@ func TestLRUMapIsBounded(t *testing.T) {
 		time.Sleep(2 * time.Millisecond)
 	}
 	for _, n := range []*node{n1, n2} {
-		eventually(t, n.config.NodeName+" holds no more than two maps", func() bool {
+		eventually(t, n.config.NodeName+" has at most twice the records of the map", func() bool {
 			live := n.status().Maps[0].Live
 			return live >= len(held) && live <= 2*entries
 		})
@@ -67,19 +67,19 @@ func TestLRUMapIsBounded(t *testing.T) {
 				expired++
 			}
 			if e.Expired != e.Deleted {
-				t.Errorf("entry %s: expired %v, deleted %v", e.Key, e.Expired, e.Deleted)
+				t.Errorf("entry %s: got expired %v, deleted %v, want them equal", e.Key, e.Expired, e.Deleted)
 			}
 			return nil
 		})
 		if err != nil || expired == 0 {
-			t.Errorf("%s lists %d expired records: %v", n.config.NodeName, expired, err)
+			t.Errorf("%s: got %d expired records, error %v, want at least 1", n.config.NodeName, expired, err)
 		}
 	}
 }
 
-// reportEvicted reports the entries that a map does not hold any more, as the hook on
-// htab_lru_map_delete_node would.
-func reportEvicted(t *testing.T, m *ebpf.Map, events *feed.Feed, held map[uint64]bool) {
+// reportEvicted reports the entries that a map has lost as evictions, like the hook on
+// htab_lru_map_delete_node.
+func reportEvicted(t *testing.T, m *ebpf.Map, events *feed.Injector, held map[uint64]bool) {
 	t.Helper()
 	now := map[uint64]bool{}
 	var k, v uint64
@@ -99,13 +99,13 @@ func reportEvicted(t *testing.T, m *ebpf.Map, events *feed.Feed, held map[uint64
 	}
 }
 
-// TestEvictionsSurviveARestart: what an LRU map evicted is missing there when syncd restarts. That
-// deletes nothing from the peer's map.
+// Entries that an LRU map evicted are absent when syncd restarts. The restart does not delete
+// them from the peer's map.
 func TestEvictionsSurviveARestart(t *testing.T) {
 	n1, _, m1, m2 := lruNodes(t, 1000)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
-	n1.waitRemembered(m1)
+	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	n1.waitIdentitySaved(m1)
 	for i := range uint64(100) {
 		k, _ := pair(i, 0)
 		if err := m1.Delete(k); err != nil {
@@ -114,12 +114,12 @@ func TestEvictionsSurviveARestart(t *testing.T) {
 	}
 	n1.stop()
 	n1.start()
-	eventually(t, "ready", func() bool { return n1.status().Ready })
-	n1.write(m1, 900, 901, 7) // what the restart has to send is sent before that
-	eventually(t, "the peer holds a later entry", func() bool { return has(m2, 900) })
+	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
+	n1.write(m1, 900, 901, 7) // sent after the changes of the restart
+	eventually(t, "the peer holds the later entry", func() bool { return has(m2, 900) })
 	eventually(t, "the table has all records again", func() bool { return n1.status().Maps[0].Live == 501 })
 	if n := lacks(m2, 500, 7); n > 0 {
-		t.Errorf("after a restart of syncd the peer lacks %d evicted entries that it had kept", n)
+		t.Errorf("evicted entries that the peer lacks after a restart: got %d, want 0", n)
 	}
 }
 

@@ -13,10 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readPlainFile reads a file of at most limit bytes. It follows no symbolic link and
-// refuses what is not a regular file, such as a pipe that would block.
+// readPlainFile is readRegularFile, but fails if path is a symbolic link.
 func readPlainFile(path string, limit int64) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	return readRegularFile(path, limit, unix.O_NOFOLLOW)
+}
+
+// readRegularFile reads a file of at most limit bytes. flags are added to the open flags. It
+// refuses files that are not regular, such as a pipe, which would block.
+func readRegularFile(path string, limit int64, flags int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -35,11 +40,12 @@ func readPlainFile(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// replaceFile writes a file so that after a crash at any moment path holds the former
-// content or all of data. It follows no symbolic link.
+// replaceFile replaces the content of a file. After a crash at any time, path has either the old
+// content or all of data. It does not follow symbolic links.
 func replaceFile(path string, data []byte) error {
 	next := path + ".new"
-	// One that a crash left: the link itself is removed, never what it leads to.
+	// A crash may have left this file. If it is a symbolic link, this removes the link, not its
+	// target.
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestGossipKeyFiles: the keys are read in their order; errors name the file, the line and the remedy.
+// Keys are read in their order. Errors name the file, the line and the remedy.
 func TestGossipKeyFiles(t *testing.T) {
 	key := base64.StdEncoding.EncodeToString(make([]byte, 32))
 	path := filepath.Join(t.TempDir(), "keys")
@@ -25,10 +25,10 @@ func TestGossipKeyFiles(t *testing.T) {
 		"writable by a group": {key, 0o620, 0, []string{path, "can be written by others", "chmod 600"}},
 		"writable by others":  {key, 0o602, 0, []string{path, "can be written by others", "chmod 600"}},
 		"empty":               {"# none\n", 0o600, 0, []string{path, "holds no gossip key", "head -c 32"}},
-		"a short key":         {key + "\nc2hvcnQ=\n", 0o600, 0, []string{path, "line 2", "5 bytes, want 16, 24 or 32", "head -c 32"}},
-		"no base64":           {"\n???\n", 0o600, 0, []string{path, "line 2", "head -c 32"}},
-		"a long line":         {strings.Repeat("A", 60<<10), 0o600, 0, []string{path, "line 1", "want 16, 24 or 32"}},
-		"a long file":         {strings.Repeat("#\n", 33<<10), 0o600, 0, []string{path, "at most 65536 bytes"}},
+		"key too short":       {key + "\nc2hvcnQ=\n", 0o600, 0, []string{path, "line 2", "5 bytes, want 16, 24 or 32", "head -c 32"}},
+		"invalid base64":      {"\n???\n", 0o600, 0, []string{path, "line 2", "head -c 32"}},
+		"line too long":       {strings.Repeat("A", 60<<10), 0o600, 0, []string{path, "line 1", "want 16, 24 or 32"}},
+		"file too large":      {strings.Repeat("#\n", 33<<10), 0o600, 0, []string{path, "larger than 65536 bytes"}},
 	} {
 		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
 			t.Fatal(err)
@@ -38,16 +38,16 @@ func TestGossipKeyFiles(t *testing.T) {
 		}
 		keys, err := readGossipKeys(path, slog.New(slog.DiscardHandler))
 		if len(keys) != c.keys || (err == nil) != (c.wants == nil) {
-			t.Errorf("%s: %d keys, %v", name, len(keys), err)
+			t.Errorf("%s: got %d keys, error %v, want the keys or the error of the test", name, len(keys), err)
 			continue
 		}
 		for _, want := range c.wants {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v, want %q in it", name, err, want)
+				t.Errorf("%s: got error %v, want it to contain %q", name, err, want)
 			}
 		}
 	}
 	if _, err := readGossipKeys(filepath.Dir(path), slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "not a regular file") {
-		t.Errorf("a directory: %v", err)
+		t.Errorf("read a directory: got error %v, want \"not a regular file\"", err)
 	}
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// kernelName names the kernel of the matrix on which every test must run; it is empty on others.
+// kernelName returns the name of the test matrix's kernel, on which every test must run, or "" on
+// other kernels.
 func kernelName() string { return os.Getenv("MAPSYNC_KERNEL") }
 
-// writeFrom has a program write its own keys on one CPU, in process context, until
-// stopped.
+// writeFrom makes a program write its own keys on one CPU, in process context, until stopped is
+// set.
 func writeFrom(t *testing.T, m *ebpf.Map, cpu int, first uint64, stopped *atomic.Bool) (done chan error) {
 	t.Helper()
 	p, err := dataplane.Open(m, dataplane.Options{Capacity: 64, RunWrites: 4, Endless: true, NumberValues: true})
@@ -45,7 +46,7 @@ func writeFrom(t *testing.T, m *ebpf.Map, cpu int, first uint64, stopped *atomic
 	return done
 }
 
-// entriesOf returns all of a map of 8 + 16 bytes.
+// entriesOf returns all entries of a map with 8-byte keys and 16-byte values.
 func entriesOf(t *testing.T, m *ebpf.Map) map[[8]byte][16]byte {
 	t.Helper()
 	var key [8]byte
@@ -61,9 +62,9 @@ func entriesOf(t *testing.T, m *ebpf.Map) map[[8]byte][16]byte {
 	return all
 }
 
-// TestSkippedRunsAreRepaired has two programs write on one CPU. A preemptible kernel
-// preempts one of them inside a hook, and skips the hook for the other. It counts that,
-// and a scan follows at once: the next regular one is an hour away.
+// Two programs write on one CPU. A preemptible kernel preempts one of them inside a hook, and
+// skips the hook for the other one. The hook counts the skipped run, and a scan follows at once:
+// the next regular scan is an hour away.
 func TestSkippedRunsAreRepaired(t *testing.T) {
 	dir := pinDir(t)
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
@@ -85,9 +86,9 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 	}
 	want := entriesOf(t, m1)
 	if len(want) != 128 {
-		t.Fatalf("the data plane wrote %d entries, want 128", len(want))
+		t.Fatalf("entries of the data plane: got %d, want 128", len(want))
 	}
-	eventually(t, "the peer's map holds what was written last", func() bool {
+	eventually(t, "the peer's map holds the last written values", func() bool {
 		got := entriesOf(t, m2)
 		for key, value := range want {
 			if got[key] != value {
@@ -96,20 +97,20 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 		}
 		return len(got) == len(want)
 	})
-	eventually(t, "losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
 	c := n1.status().Capture
 	t.Logf("%d runs, %d skipped, %d repairs", c.Events, c.Skipped, c.Losses.Repaired)
-	// From 6.11 on a test run keeps bottom halves off, and so is not preempted.
+	// Since 6.11 a test run disables bottom halves, so that it is not preempted.
 	if kernelName() == "6.1/preempt=full" && c.Skipped == 0 {
-		t.Error("no run was skipped on a preemptible kernel")
+		t.Error("skipped runs on a preemptible kernel: got 0, want some")
 	}
 	if c.Skipped != 0 && (c.Losses.Repaired == 0 || !n1.log.contains("changes were lost, scanning")) {
-		t.Errorf("%d skipped runs were not repaired: %+v", c.Skipped, c.Losses)
+		t.Errorf("%d skipped runs: got %+v, want them repaired and logged", c.Skipped, c.Losses)
 	}
 }
 
-// needFexit skips the test where fexit programs cannot be attached, and fails it on a
-// kernel of the matrix.
+// needFexit skips the test if fexit programs cannot be attached. On a kernel of the test matrix
+// it fails the test.
 func needFexit(t *testing.T) {
 	t.Helper()
 	for _, offer := range capture.Probe() {

@@ -15,11 +15,11 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// namespaceVariable marks the process that has a network of its own.
+// namespaceVariable marks a process that has its own network namespace.
 const namespaceVariable = "MAPSYNC_TEST_NETWORK"
 
-// inOwnNetwork runs the test again in a process with a network namespace of its own, whose
-// loopback has these addresses and no others. It returns false in the process that started it.
+// inOwnNetwork runs the test again in a process with its own network namespace, whose loopback
+// interface has only these addresses. It returns false in the process that started it.
 func inOwnNetwork(t *testing.T, addresses ...string) bool {
 	t.Helper()
 	if os.Getenv(namespaceVariable) == "" {
@@ -27,7 +27,7 @@ func inOwnNetwork(t *testing.T, addresses ...string) bool {
 		cmd.Env = append(os.Environ(), namespaceVariable+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("in a network of its own: %v\n%s", err, out)
+			t.Errorf("test in its own network namespace: %v\n%s", err, out)
 		}
 		return false
 	}
@@ -59,7 +59,7 @@ func inOwnNetwork(t *testing.T, addresses ...string) bool {
 	return true
 }
 
-// secureNodes makes count nodes with a pinned map each, certificates and gossip keys.
+// secureNodes creates count nodes, each with a pinned map, a certificate and a gossip key.
 func secureNodes(t *testing.T, count int) (nodes []*node, maps []*ebpf.Map) {
 	t.Helper()
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
@@ -77,7 +77,7 @@ func secureNodes(t *testing.T, count int) (nodes []*node, maps []*ebpf.Map) {
 	return nodes, maps
 }
 
-// replicates starts the nodes and has each of them write what the others then hold.
+// replicates starts the nodes. Each of them writes entries, and all maps must hold all entries.
 func replicates(t *testing.T, nodes []*node, maps []*ebpf.Map) {
 	t.Helper()
 	for _, n := range nodes {
@@ -104,7 +104,7 @@ func replicates(t *testing.T, nodes []*node, maps []*ebpf.Map) {
 	})
 	for _, n := range nodes {
 		if !strings.Contains(n.metrics(), "mapsync_ready 1") {
-			t.Errorf("%s has no metrics", n.config.NodeName)
+			t.Errorf("metrics of %s: want mapsync_ready 1", n.config.NodeName)
 		}
 	}
 }
@@ -122,29 +122,30 @@ func TestIPv6OnlyCluster(t *testing.T) {
 	replicates(t, nodes, maps)
 	for _, p := range nodes[0].status().Peers {
 		if want := fmt.Sprintf("[fd00::%s]:7947", strings.TrimPrefix(p.Node, "n")); p.Address != want {
-			t.Errorf("%s has the address %s, want %s", p.Node, p.Address, want)
+			t.Errorf("address of %s: got %s, want %s", p.Node, p.Address, want)
 		}
 	}
 	nodes[1].stop()
-	eventually(t, "the peer that stopped is gone", func() bool { return strings.Contains(nodes[0].metrics(), "mapsync_gossip_members 1") })
+	eventually(t, "the stopped peer has left", func() bool { return strings.Contains(nodes[0].metrics(), "mapsync_gossip_members 1") })
 	nodes[1].start()
-	eventually(t, "it is back", func() bool { return nodes[1].status().Ready && len(nodes[0].status().Peers) == 2 })
+	eventually(t, "the peer has returned", func() bool { return nodes[1].status().Ready && len(nodes[0].status().Peers) == 2 })
 }
 
-// Nodes that listen on all addresses of both families advertise either.
+// Nodes that listen on all addresses of both families can advertise an address of either family.
 func TestDualStackCluster(t *testing.T) {
 	if !inOwnNetwork(t, "127.0.0.1/8", "::1/128", "fd00::1/64", "10.9.0.1/24", "fd00::2/64", "10.9.0.2/24", "fd00::3/64", "10.9.0.3/24") {
 		return
 	}
 	nodes, maps := secureNodes(t, 3)
 	for i, n := range nodes {
-		port := 10000 * (i + 1) // wildcards on one host
+		port := 10000 * (i + 1) // the wildcard listeners share one host
 		listen := []string{"[::]", "", "[::]"}[i]
 		address := []string{"[fd00::1]", "10.9.0.2", "[fd00::3]"}[i]
 		n.config.GossipListen, n.config.GossipAdvertise = fmt.Sprintf("%s:%d", listen, port+1), fmt.Sprintf("%s:%d", address, port+1)
 		n.config.GRPCListen, n.config.GRPCAdvertise = fmt.Sprintf("%s:%d", listen, port+2), fmt.Sprintf("%s:%d", address, port+2)
 		n.config.MetricsListen = fmt.Sprintf("%s:%d", address, port+3)
-		n.config.Join = []string{"10.9.0.1:10001", "[fd00::2]:20001"} // the family that is not advertised
+		// Addresses of the family that the node does not advertise.
+		n.config.Join = []string{"10.9.0.1:10001", "[fd00::2]:20001"}
 	}
 	replicates(t, nodes, maps)
 }

@@ -10,10 +10,11 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// identities are what counts in nanoseconds since 1970, and so is beyond 2^53.
+// identities are the fields that count nanoseconds since 1970, and therefore exceed 2^53.
 var identities = []string{"Incarnation", "Version"}
 
-// large sets each of the fields below a value that can exceed 2^53, and makes lists of one.
+// large sets each of these fields below v to a value above 2^53. It fills each list with one
+// element.
 func large(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
@@ -43,8 +44,8 @@ func large(v reflect.Value) {
 	}
 }
 
-// JSON readers that hold numbers as floating point read each integer as it was, and the
-// client reads them again.
+// JSON readers that hold numbers as floating point read each integer exactly, and so does the
+// client.
 func TestJSONIntegersAreExact(t *testing.T) {
 	for _, v := range []any{&daemon.Status{}, &daemon.Entry{}, &daemon.DiffEntry{}, &daemon.Handover{}, &daemon.Readiness{}} {
 		large(reflect.ValueOf(v).Elem())
@@ -56,16 +57,16 @@ func TestJSONIntegersAreExact(t *testing.T) {
 		decoder.UseNumber()
 		for token, err := decoder.Token(); err == nil; token, err = decoder.Token() {
 			if n, ok := token.(json.Number); ok && len(n) > len("9007199254740992") {
-				t.Errorf("%T has the number %s in %s", v, n, text)
+				t.Errorf("%T: got the number %s in %s, want a string", v, n, text)
 			}
 		}
 		again := reflect.New(reflect.TypeOf(v).Elem()).Interface()
 		if err := json.Unmarshal(text, again); err != nil || !reflect.DeepEqual(v, again) {
-			t.Errorf("%T is read as %+v: %v", v, again, err)
+			t.Errorf("%T: decoded as %+v, error %v, want the encoded value", v, again, err)
 		}
 	}
 	text, _ := json.Marshal(daemon.Status{Incarnation: 1763752000000000001})
 	if !strings.Contains(string(text), `"incarnation":"1763752000000000001"`) {
-		t.Errorf("%s", text)
+		t.Errorf("status: got %s, want the incarnation as a string", text)
 	}
 }

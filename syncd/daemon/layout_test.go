@@ -13,7 +13,7 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// layout is a version of a load balancer's types: members by name and size in bytes.
+// layout is one version of a load balancer's types: members with name and size in bytes.
 type layout []struct {
 	name string
 	size int
@@ -29,7 +29,7 @@ func (l layout) build(name string) *btf.Struct {
 	return s
 }
 
-// put writes the members of an entry.
+// bytes returns the bytes of an entry with these members.
 func (l layout) bytes(values map[string]uint64) (b []byte) {
 	for _, m := range l {
 		var word [8]byte
@@ -46,7 +46,7 @@ var (
 	valueV2 = layout{{"flags", 4}, {"state", 4}, {"bytes", 8}}
 )
 
-// typed makes a map with BTF, pinned at path in the place of what was there.
+// typed creates a map with BTF and pins it at path, in place of an earlier map.
 func typed(t *testing.T, path string, key, value layout, entries uint32) *ebpf.Map {
 	t.Helper()
 	k, v := key.build("ct_key"), value.build("ct_value")
@@ -55,13 +55,13 @@ func typed(t *testing.T, path string, key, value layout, entries uint32) *ebpf.M
 	})
 }
 
-// session is entry i of a typed map: state is what changes of it.
+// session returns entry i of a typed map. state is the member that changes.
 func session(key, value layout, i, state uint64) (k, v []byte) {
 	return key.bytes(map[string]uint64{"addr": i, "port": 443, "zone": 1}),
 		value.bytes(map[string]uint64{"bytes": 1000 + i, "state": state, "flags": 0})
 }
 
-// holdsSessions reports whether a map has just the entries [0, count), in state.
+// holdsSessions reports whether a map has exactly the entries [0, count), all in state.
 func holdsSessions(m *ebpf.Map, key, value layout, count int, state uint64) bool {
 	entries, n := m.Iterate(), 0
 	var k, v []byte
@@ -75,21 +75,21 @@ func holdsSessions(m *ebpf.Map, key, value layout, count int, state uint64) bool
 	return entries.Err() == nil && n == count
 }
 
-// writeSessions has n's data plane write entries [from, to).
+// writeSessions makes n's data plane write the entries [from, to).
 func (n *node) writeSessions(m *ebpf.Map, key, value layout, from, to, state uint64) {
 	n.t.Helper()
-	n.feed(m, int(to-from), func(i int) (k, v []byte) { return session(key, value, from+uint64(i), state) })
+	n.applyEntries(m, int(to-from), func(i int) (k, v []byte) { return session(key, value, from+uint64(i), state) })
 }
 
 func (n *node) deleteSessions(m *ebpf.Map, key, value layout, from, to uint64) {
 	n.t.Helper()
-	n.feed(m, int(to-from), func(i int) (k, v []byte) {
+	n.applyEntries(m, int(to-from), func(i int) (k, v []byte) {
 		k, _ = session(key, value, from+uint64(i), 0)
 		return k, nil
 	})
 }
 
-// owners lists who owns what since when, in the order of the table.
+// owners lists the key, owner and time of change of each record, in the order of the table.
 func (n *node) owners() string {
 	n.t.Helper()
 	var list strings.Builder
@@ -104,8 +104,8 @@ func (n *node) owners() string {
 	return list.String()
 }
 
-// The load balancer is upgraded on one node and then on the other: its new maps have
-// another layout, and lose nothing. One that does not fit is refused, and the table stays.
+// The load balancer is upgraded on one node and then on the other. Its new maps have another
+// layout, and no entry is lost. A map that does not fit is refused, and the table stays.
 func TestLayoutChanges(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
@@ -119,53 +119,53 @@ func TestLayoutChanges(t *testing.T) {
 			return holdsSessions(m1, keyV1, v1, count, state) && holdsSessions(m2, keyV1, v2, count, state)
 		}
 	}
-	eventually(t, "equal", equal(valueV1, valueV1, 1000, 3))
+	eventually(t, "both maps hold all entries", equal(valueV1, valueV1, 1000, 3))
 	before := n2.owners()
 
 	m2 = typed(t, path2, keyV1, valueV2, 2000)
-	eventually(t, "converted", equal(valueV1, valueV2, 1000, 3))
-	eventually(t, "ready again", func() bool { return n2.status().Ready })
+	eventually(t, "the new map holds the converted entries", equal(valueV1, valueV2, 1000, 3))
+	eventually(t, "the node is ready again", func() bool { return n2.status().Ready })
 	if after := n2.owners(); after != before {
-		t.Errorf("owners and versions were\n%.300s\nand are\n%.300s", before, after)
+		t.Errorf("owners and versions after the conversion: want\n%.300s\ngot\n%.300s", before, after)
 	}
-	// Streams go on, both ways and between two layouts.
+	// Streams continue in both directions between the two layouts.
 	n1.writeSessions(m1, keyV1, valueV1, 0, 1100, 4)
-	eventually(t, "from the old layout to the new one", equal(valueV1, valueV2, 1100, 4))
+	eventually(t, "changes reach the new layout from the old one", equal(valueV1, valueV2, 1100, 4))
 	n2.writeSessions(m2, keyV1, valueV2, 0, 1200, 5)
-	eventually(t, "from the new layout to the old one", equal(valueV1, valueV2, 1200, 5))
+	eventually(t, "changes reach the old layout from the new one", equal(valueV1, valueV2, 1200, 5))
 	n2.deleteSessions(m2, keyV1, valueV2, 1100, 1200)
-	eventually(t, "deletes too", equal(valueV1, valueV2, 1100, 5))
+	eventually(t, "deletes reach the other layout", equal(valueV1, valueV2, 1100, 5))
 
-	// A key that means something else: refused, and nothing that is known is lost.
+	// A map whose key has other fields is refused, and no record is lost.
 	refused := typed(t, path2, keyV3, valueV2, 2000)
-	eventually(t, "refused with the field named", func() bool {
+	eventually(t, "the map is refused and the error names the field", func() bool {
 		s := n2.status().Maps[0]
 		return s.State == daemon.MapRefused && strings.Contains(s.Error, "zone")
 	})
 	if s := n2.status(); s.Ready || s.Maps[0].Live != 1100 {
-		t.Errorf("%+v", s)
+		t.Errorf("status with a refused map: got %+v, want not ready with 1100 live records", s)
 	}
 	n1.writeSessions(m1, keyV1, valueV1, 0, 1100, 6)
 	var key, value []byte
 	if entries := refused.Iterate(); entries.Next(&key, &value) {
-		t.Error("the refused map was written")
+		t.Error("refused map: got entries, want none")
 	}
 	m2 = typed(t, path2, keyV1, valueV2, 3000)
-	eventually(t, "one that fits is refilled, with what came meanwhile", equal(valueV1, valueV2, 1100, 6))
+	eventually(t, "a map that fits is refilled, including changes made meanwhile", equal(valueV1, valueV2, 1100, 6))
 
-	// The other node follows.
+	// The other node is upgraded.
 	m1 = typed(t, path1, keyV1, valueV2, 2000)
-	eventually(t, "converted too", equal(valueV2, valueV2, 1100, 6))
+	eventually(t, "the other new map holds the converted entries", equal(valueV2, valueV2, 1100, 6))
 	n1.writeSessions(m1, keyV1, valueV2, 0, 1100, 7)
-	eventually(t, "equal at last", equal(valueV2, valueV2, 1100, 7))
+	eventually(t, "both maps hold all entries in the new layout", equal(valueV2, valueV2, 1100, 7))
 	for _, n := range []*node{n1, n2} {
 		if s := n.status(); s.Gaps != 0 || s.Maps[0].Live != 1100 {
-			t.Errorf("%+v", s)
+			t.Errorf("status: got %+v, want no gaps and 1100 live records", s)
 		}
 	}
 }
 
-// What does not fit the new layout is left out, counted, and the rest goes on.
+// Entries that do not fit the new layout are dropped and counted. The other entries remain.
 func TestEntriesThatDoNotConvert(t *testing.T) {
 	dir := pinDir(t)
 	path := filepath.Join(dir, "one")
@@ -173,14 +173,14 @@ func TestEntriesThatDoNotConvert(t *testing.T) {
 	n := newNode(t, 1, "ct="+path)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "ready", func() bool { return n.status().Ready })
-	n.feed(m, 10, func(i int) (k, v []byte) {
+	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.applyEntries(m, 10, func(i int) (k, v []byte) {
 		k, _ = session(keyV1, valueV2, uint64(i), 3)
 		return k, valueV2.bytes(map[string]uint64{"bytes": uint64(i) << 30, "state": 3})
 	})
-	eventually(t, "known", func() bool { return n.status().Maps[0].Live == 10 })
-	m = typed(t, path, keyV1, valueV1, 1000) // bytes has 32 bits now: 0 to 3 fit
-	eventually(t, "what fits is there", func() bool {
+	eventually(t, "the table has all records", func() bool { return n.status().Maps[0].Live == 10 })
+	m = typed(t, path, keyV1, valueV1, 1000) // bytes has 32 bits now, so that entries 0 to 3 fit
+	eventually(t, "the entries that fit are in the map", func() bool {
 		entries, count := m.Iterate(), 0
 		var k, v []byte
 		for entries.Next(&k, &v) {
@@ -188,7 +188,7 @@ func TestEntriesThatDoNotConvert(t *testing.T) {
 		}
 		return count == 4 && n.status().Ready
 	})
-	if !strings.Contains(n.metrics(), `mapsync_map_unconverted_entries_total{map="ct"} 6`) || !n.log.contains("are left out") {
-		t.Error("it does not say that entries were left out")
+	if !strings.Contains(n.metrics(), `mapsync_map_unconverted_entries_total{map="ct"} 6`) || !n.log.contains("entries dropped") {
+		t.Error("metric and log: want 6 dropped entries")
 	}
 }

@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// grpcPending and grpcPendingPerAddr bound the connections that are in their
-	// handshake.
+	// grpcPending and grpcPendingPerAddr are the maximum numbers of connections in their
+	// handshake: in total and per address.
 	grpcPending, grpcPendingPerAddr = 128, 32
-	// grpcPerCertificate is how many connections one certificate may have: a peer
-	// has one, and two while it reconnects.
+	// grpcPerCertificate is the maximum number of connections per certificate. A peer has one
+	// connection, and two while it reconnects.
 	grpcPerCertificate = 8
-	// httpPending and httpPendingPerAddr bound the connections to metrics-listen.
+	// httpPending and httpPendingPerAddr are the maximum numbers of connections to
+	// metrics-listen: in total and per address.
 	httpPending, httpPendingPerAddr = 64, 32
-	// reservedFiles are descriptors for what is not a connection of a stranger:
-	// maps, programs, rings, files, the control socket and own connections.
+	// reservedFiles is the number of file descriptors for everything but incoming connections:
+	// maps, programs, rings, files, the control socket and outgoing connections.
 	reservedFiles = 512
-	// filesPerMap are the descriptors that a map takes, its iterator and scan
-	// included.
+	// filesPerMap is the number of file descriptors that a map uses, including its iterator and
+	// scan.
 	filesPerMap = 16
 )
 
-// grpcLimits returns the bounds of the listener for peers. No address may take
-// more than half of the connections.
+// grpcLimits returns the limits of the listener for peers. One address may use at most half of
+// the connections.
 func grpcLimits(total int) peers.Limits {
 	return peers.Limits{
 		Name: "grpc", Pending: grpcPending, PendingPerAddr: grpcPendingPerAddr,
@@ -42,14 +43,14 @@ func grpcLimits(total int) peers.Limits {
 	}
 }
 
-// httpLimits returns the bounds of the listener for metrics, whose clients are
-// never authenticated.
+// httpLimits returns the limits of the listener for metrics, whose clients are never
+// authenticated.
 func httpLimits() peers.Limits {
 	return peers.Limits{Name: "metrics", Pending: httpPending, PendingPerAddr: httpPendingPerAddr}
 }
 
-// raiseFiles raises the limit of open files as far as it goes, and returns how
-// many authenticated connections it leaves room for, at most what is wanted.
+// raiseFiles raises the limit of open files to the hard limit. It returns the number of
+// authenticated connections that the limit allows, at most max-connections.
 func raiseFiles(c *config.Config, log *slog.Logger) (connections int, err error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -63,22 +64,21 @@ func raiseFiles(c *config.Config, log *slog.Logger) (connections int, err error)
 	}
 	room := connectionsFor(limit.Cur, len(c.Maps))
 	if room < c.MaxConnections {
-		log.Warn("fewer connections are accepted than max-connections: the limit of open files is too low",
+		log.Warn("limit of open files is too low for max-connections",
 			"max_connections", c.MaxConnections, "accepted", room, "limit", limit.Cur, "hint", "raise LimitNOFILE")
 	}
 	return min(room, c.MaxConnections), nil
 }
 
-// connectionsFor returns how many authenticated connections a limit of open files
-// leaves room for beside maps and connections in their handshake; at least 8.
+// connectionsFor returns the number of authenticated connections that a limit of open files
+// allows, besides maps and connections in their handshake. It returns at least 8.
 func connectionsFor(files uint64, maps int) int {
 	room := int64(min(files, math.MaxInt32)) - reservedFiles - int64(maps)*filesPerMap - grpcPending - httpPending - peers.MaxGossipConnections
 	return int(max(room, 8))
 }
 
-// limitMemory has the Go runtime collect garbage so that memory stays below
-// memory-limit, or below nine tenths of the cgroup's limit. GOMEMLIMIT in the
-// environment wins over the latter.
+// limitMemory sets the memory limit of the Go runtime to memory-limit, or else to 90 % of the
+// cgroup's limit. GOMEMLIMIT in the environment overrides the cgroup's limit.
 func limitMemory(c *config.Config, log *slog.Logger) error {
 	limit, err := c.MemoryLimitBytes()
 	if err != nil {
@@ -87,7 +87,7 @@ func limitMemory(c *config.Config, log *slog.Logger) error {
 	from := "memory-limit"
 	if limit == 0 {
 		if os.Getenv("GOMEMLIMIT") != "" {
-			return nil // the runtime has read it
+			return nil // the runtime has applied it
 		}
 		from = "cgroup"
 		limit = cgroupMemory("/proc/self/cgroup", "/sys/fs/cgroup") / 10 * 9
@@ -101,9 +101,9 @@ func limitMemory(c *config.Config, log *slog.Logger) error {
 	return nil
 }
 
-// cgroupMemory returns the lowest memory limit in bytes of the cgroups that the
-// process is in, of version 2 or 1, or 0 if there is none. self is the process's
-// list of cgroups, root where they are mounted.
+// cgroupMemory returns the lowest memory limit in bytes of the cgroups of the process, of version
+// 2 or 1, or 0 if none has a limit. self is the file with the process's cgroups. root is the
+// directory where cgroups are mounted.
 func cgroupMemory(self, root string) int64 {
 	data, err := os.ReadFile(self)
 	if err != nil {
@@ -123,7 +123,7 @@ func cgroupMemory(self, root string) int64 {
 		default:
 			continue
 		}
-		// Every parent limits, too. Inside a container the path is often "/".
+		// Every parent cgroup limits the process, too. Inside a container the path is often "/".
 		for dir := filepath.Clean("/" + parts[2]); ; dir = filepath.Dir(dir) {
 			if n := readLimit(filepath.Join(base, dir, file)); n > 0 && (lowest == 0 || n < lowest) {
 				lowest = n
@@ -136,14 +136,14 @@ func cgroupMemory(self, root string) int64 {
 	return lowest
 }
 
-// readLimit returns the limit in a cgroup's file, or 0 if it is none.
+// readLimit returns the limit in bytes in a cgroup file, or 0 if it has none.
 func readLimit(path string) int64 {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return 0
 	}
 	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
-	if err != nil || n <= 0 || n >= 1<<60 { // "max", or version 1's way to say it
+	if err != nil || n <= 0 || n >= 1<<60 { // "max", or the same in version 1
 		return 0
 	}
 	return n

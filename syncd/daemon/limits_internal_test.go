@@ -14,14 +14,14 @@ func TestMemoryLimitOfTheCgroup(t *testing.T) {
 		files map[string]string
 		want  int64
 	}{
-		"version 2":      {"0::/system.slice/syncd.service\n", map[string]string{"system.slice/syncd.service/memory.max": "536870912\n"}, 512 * mib},
-		"a parent":       {"0::/a/b\n", map[string]string{"a/b/memory.max": "max\n", "a/memory.max": "104857600\n"}, 100 * mib},
-		"the lowest":     {"0::/a/b\n", map[string]string{"a/b/memory.max": "209715200\n", "a/memory.max": "104857600\n"}, 100 * mib},
-		"in a container": {"0::/\n", map[string]string{"memory.max": "104857600\n"}, 100 * mib},
-		"version 1":      {"5:cpu:/x\n4:memory:/d\n", map[string]string{"memory/d/memory.limit_in_bytes": "104857600\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 100 * mib},
-		"no limit":       {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, 0},
-		"no files":       {"0::/a\n", nil, 0},
-		"escape":         {"0::/../../etc\n", map[string]string{"etc/memory.max": "104857600\n"}, 100 * mib},
+		"version 2":            {"0::/system.slice/syncd.service\n", map[string]string{"system.slice/syncd.service/memory.max": "536870912\n"}, 512 * mib},
+		"limit of a parent":    {"0::/a/b\n", map[string]string{"a/b/memory.max": "max\n", "a/memory.max": "104857600\n"}, 100 * mib},
+		"lowest of two limits": {"0::/a/b\n", map[string]string{"a/b/memory.max": "209715200\n", "a/memory.max": "104857600\n"}, 100 * mib},
+		"in a container":       {"0::/\n", map[string]string{"memory.max": "104857600\n"}, 100 * mib},
+		"version 1":            {"5:cpu:/x\n4:memory:/d\n", map[string]string{"memory/d/memory.limit_in_bytes": "104857600\n", "memory/memory.limit_in_bytes": "9223372036854771712\n"}, 100 * mib},
+		"no limit":             {"0::/a\n", map[string]string{"a/memory.max": "max\n"}, 0},
+		"no files":             {"0::/a\n", nil, 0},
+		"escape":               {"0::/../../etc\n", map[string]string{"etc/memory.max": "104857600\n"}, 100 * mib},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,7 +40,7 @@ func TestMemoryLimitOfTheCgroup(t *testing.T) {
 				}
 			}
 			if got := cgroupMemory(self, root); got != c.want {
-				t.Errorf("got %d, want %d", got, c.want)
+				t.Errorf("memory limit: got %d, want %d", got, c.want)
 			}
 		})
 	}
@@ -51,10 +51,10 @@ func TestConnectionsLeaveFilesForControl(t *testing.T) {
 	for _, files := range []uint64{1024, 4096, 65536, 1 << 62} {
 		n := connectionsFor(files, 43)
 		if n < 8 {
-			t.Errorf("%d files: %d connections, want at least 8", files, n)
+			t.Errorf("connections for %d files: got %d, want at least 8", files, n)
 		}
 		if used := uint64(n + grpcPending + httpPending + 43*filesPerMap); used+reservedFiles > files && n > 8 {
-			t.Errorf("%d files: %d connections leave less than %d", files, n, reservedFiles)
+			t.Errorf("connections for %d files: got %d, want %d files left", files, n, reservedFiles)
 		}
 	}
 }

@@ -7,18 +7,21 @@ import (
 	"mapsync/syncd/table"
 )
 
-// load enters the map's content: as what an earlier incarnation may have left
-// when the table is new; as what the load balancer has written since when a new
-// map came under a table that already knows more, and refills it; and when the same map
-// comes again (it was unpinned, or could not be written) as what a scan finds.
+// load reads the content of the kernel map into the table and returns the number of entries.
+// There are three cases. In a new table, entries are unversioned, because an earlier incarnation
+// may have written them. If a new kernel map replaces the former one, its entries are changes of
+// the load balancer, and the table refills the map. If the same kernel map returns (it was
+// unpinned, or could not be written), load compares it with the table like a scan.
 func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
 	info := k.Info()
 	again := m.loaded == identityOf(&info) && m.offered == t
 	if !again {
-		m.loaded = mapIdentity{} // a rescan that fails leaves it the same map: peers' entries in it are no news
+		// Kept if the same map returns: after a failed rescan, the next load must rescan it, too.
+		// Otherwise the entries of peers in it would become changes of this node.
+		m.loaded = mapIdentity{}
 	}
 	switch {
-	case !m.known:
+	case !m.wasOffered:
 		n, err = kmap.LoadAll(ctx, k, t)
 	case again:
 		n, err = m.rescan(ctx, k, t)
@@ -41,8 +44,8 @@ func (m *replica) refill(ctx context.Context, k *kmap.Map, t *table.Table) (n in
 	return n, err
 }
 
-// rescan finds what changed while nobody watched. What peers have told meanwhile
-// is yet to be written, and stays.
+// rescan finds the changes that were made while no hook watched the map. Records that peers sent
+// meanwhile are not yet written to the map, and stay.
 func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
 	t.Update(func(tx *table.Tx) { tx.BeginScan() })
 	var reading table.Reading
@@ -53,14 +56,14 @@ func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n in
 	})
 	t.Update(func(tx *table.Tx) { tx.EndReading(&reading) })
 	for more := err == nil; more; {
-		t.Update(func(tx *table.Tx) { more = tx.EndScan(claimChunk) })
+		t.Update(func(tx *table.Tx) { more = tx.EndScan(adoptChunk) })
 	}
 	return n, err
 }
 
-// eachEntry calls fn with every entry of the map, dated before it was read: what the
-// hooks report meanwhile is later. The change is good during the call only. A reading that
-// is not nil begins before each read.
+// eachEntry calls fn with every entry of the map. The time of a change is read before the entry,
+// so that changes that the hooks report meanwhile are later. fn must not keep the change. If
+// reading is not nil, it begins before each read.
 func (m *replica) eachEntry(
 	ctx context.Context, k *kmap.Map, t *table.Table, reading *table.Reading, fn func(*table.Tx, *table.Change),
 ) error {

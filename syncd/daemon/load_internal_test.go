@@ -11,9 +11,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A map that comes again and cannot be read at the first try is still the same map: what
-// the daemon once wrote there for a peer is not its load balancer's.
-func TestRescanThatFailsIsDoneAgain(t *testing.T) {
+// A map that returns and cannot be read at the first attempt is still the same map. An entry that
+// the daemon once wrote there for a peer is not a change of its load balancer.
+func TestFailedRescanIsRetried(t *testing.T) {
 	raw, err := ebpf.NewMap(&ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10})
 	if err != nil {
 		t.Fatal(err)
@@ -36,25 +36,25 @@ func TestRescanThatFailsIsDoneAgain(t *testing.T) {
 	if err := load(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m.known, m.offered = true, tb
+	m.wasOffered, m.offered = true, tb
 	key, older, newer := []byte("session1"), []byte("older000"), []byte("newer000")
-	tell := func(v table.Version, value []byte) {
+	merge := func(v table.Version, value []byte) {
 		tb.Update(func(tx *table.Tx) {
 			d := table.Delta{Key: key, Value: value, Version: v, Owner: tx.Intern(table.Owner{Node: "b", Incarnation: 1})}
 			if o := tx.Remote(&d, 1, table.RemoteOptions{}); o != table.Accepted {
-				t.Errorf("record of the peer: %s", o)
+				t.Errorf("merge a record of the peer: got %s, want accepted", o)
 			}
 		})
 	}
-	tell(1, older)
-	if err := raw.Put(key, older); err != nil { // as its syncer did
+	merge(1, older)
+	if err := raw.Put(key, older); err != nil { // the syncer wrote this
 		t.Fatal(err)
 	}
-	tell(2, newer) // while the map is out of sight
+	merge(2, newer) // while the map is absent
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := load(gone); err == nil {
-		t.Fatal("read a map although nobody waits any more")
+		t.Fatal("load with a cancelled context: got no error, want one")
 	}
 	if err := load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestRescanThatFailsIsDoneAgain(t *testing.T) {
 	tb.View(func(tx *table.Tx) {
 		var rec table.Record
 		if !tx.Get(key, &rec) || string(rec.Value) != string(newer) || tx.Owner(rec.Owner).Node != "b" {
-			t.Errorf("the peer's entry is %q now, of %v", rec.Value, tx.Owner(rec.Owner))
+			t.Errorf("entry of the peer: got %q of %v, want \"newer000\" of b", rec.Value, tx.Owner(rec.Owner))
 		}
 	})
 }

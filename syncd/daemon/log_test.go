@@ -10,15 +10,15 @@ import (
 	"testing"
 )
 
-// unique is a log handler that notes records in which an attribute stands twice: a reader of
-// JSON keeps one of the two.
+// unique is a log handler that records lines in which an attribute occurs twice. A reader of JSON
+// keeps only one of the two.
 type unique struct {
 	slog.Handler
 	keys  []string // of WithAttrs
 	found *repeated
 }
 
-// repeated are the messages with such attributes.
+// repeated collects the messages of such lines.
 type repeated struct {
 	mu   sync.Mutex
 	list []string
@@ -55,7 +55,8 @@ func (u *unique) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return &unique{u.Handler.WithAttrs(attrs), keys, u.found}
 }
 
-// checked returns a logger whose output must have no attribute twice, as the test's end checks.
+// checked returns a logger. At the end of the test it fails if an attribute occurred twice in a
+// line.
 func checked(t *testing.T, h slog.Handler) *slog.Logger {
 	t.Helper()
 	found := &repeated{}
@@ -63,21 +64,21 @@ func checked(t *testing.T, h slog.Handler) *slog.Logger {
 		found.mu.Lock()
 		defer found.mu.Unlock()
 		if len(found.list) > 0 {
-			t.Errorf("log attributes that stand twice in a line: %s", strings.Join(found.list, "; "))
+			t.Errorf("log attributes that occur twice in a line: %s", strings.Join(found.list, "; "))
 		}
 	})
 	return slog.New(&unique{Handler: h, found: found})
 }
 
-// All tests of this package check the log of their daemons. This one has them say much: a map
-// that fills up, comes back, is refused, and a peer that leaves.
+// All tests of this package check the log of their daemons. This test makes them log much: a map
+// fills up, is replaced and refused, and a peer leaves.
 func TestLogAttributesAreUnique(t *testing.T) {
-	n1, n2, m1, _ := equalPair(t)
+	n1, n2, m1, _ := syncedPair(t)
 	small := pinned(t, n2.pin, 8, 8, 100)
-	eventually(t, "the smaller map is full", func() bool { return n2.log.contains("entries do not go into the map") })
+	eventually(t, "the smaller map is full", func() bool { return n2.log.contains("failed to write entries to the kernel map") })
 	small.Close()
 	pinned(t, n2.pin, 8, 8, 1000)
-	eventually(t, "the larger one is filled", func() bool { return n2.status().Maps[0].Failed == 0 && n2.status().Maps[0].MaxEntries == 1000 })
+	eventually(t, "the larger map is filled", func() bool { return n2.status().Maps[0].Failed == 0 && n2.status().Maps[0].MaxEntries == 1000 })
 	pinned(t, n2.pin, 4, 4, 1000)
 	eventually(t, "another layout is refused", func() bool { return n2.status().Maps[0].State == "refused" })
 	n1.write(m1, 0, 10, 8)
@@ -89,11 +90,11 @@ func TestLogAttributesAreUnique(t *testing.T) {
 	log := slog.New(&unique{Handler: slog.NewTextHandler(&out, nil), found: found}).With("map", "ct")
 	log.Info("fine", "peer", "n1")
 	if len(found.list) != 0 {
-		t.Errorf("found %q", found.list)
+		t.Errorf("repeated attributes of a line without repetition: got %q, want none", found.list)
 	}
 	log.Info("twice", "map", "x")
 	log.With("map", "y").Info("fine", "msg", "z")
 	if !slices.Equal(found.list, []string{"twice: map", "With: map", "fine: msg"}) {
-		t.Errorf("found %q", found.list)
+		t.Errorf("repeated attributes: got %q, want one of each kind", found.list)
 	}
 }

@@ -8,17 +8,18 @@ import (
 )
 
 const (
-	// logBurst is how many lines with one message are logged at once, logRefill the
-	// time after which another one may come.
+	// logBurst is the number of lines with one message that may be logged at once. logRefill is
+	// the time after which one more line may be logged.
 	logBurst  = 20
 	logRefill = 3 * time.Second
-	// maxLogKeys bounds the messages that are limited one by one; messages are static,
-	// so there are fewer.
+	// maxLogKeys is the maximum number of messages that have their own budget. Messages are
+	// static, so there are fewer.
 	maxLogKeys = 512
 )
 
-// logLimiter bounds the lines that a remote side can cause. Messages are static, so each
-// has a budget of its own: a flood of one hides no other. Debug lines pass.
+// logLimiter limits the log lines that a remote side can cause. Messages are static, so each
+// message has its own budget: a flood of one message does not suppress others. It does not limit
+// debug lines.
 type logLimiter struct {
 	mu         sync.Mutex
 	budgets    map[string]*logBudget
@@ -26,14 +27,14 @@ type logLimiter struct {
 	now        func() time.Time
 }
 
-// logBudget is that of one message.
+// logBudget is the budget of one message.
 type logBudget struct {
 	left    int
-	at      time.Time // of the last refill
-	dropped uint64    // since the last line
+	at      time.Time // time of the last refill
+	dropped uint64    // lines suppressed since the last logged line
 }
 
-// limitLog returns a logger that hands on to log what the limiter lets pass.
+// limitLog returns a logger that passes the lines that the limiter allows to log.
 func (l *logLimiter) limitLog(log *slog.Logger) *slog.Logger {
 	return slog.New(&limitedHandler{log.Handler(), l})
 }
@@ -42,7 +43,8 @@ func newLogLimiter() *logLimiter {
 	return &logLimiter{budgets: make(map[string]*logBudget), now: time.Now}
 }
 
-// allow reports whether a line may be logged, and how many were held back before it.
+// allow reports whether a line may be logged, and how many lines with its message were suppressed
+// before it.
 func (l *logLimiter) allow(message string) (ok bool, dropped uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -71,7 +73,7 @@ func (l *logLimiter) allow(message string) (ok bool, dropped uint64) {
 	return true, dropped
 }
 
-// held returns how many lines were held back.
+// held returns the number of suppressed lines.
 func (l *logLimiter) held() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

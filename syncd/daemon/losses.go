@@ -10,31 +10,31 @@ import (
 )
 
 const (
-	// lossInterval is how often the counters of the hooks are looked at.
+	// lossInterval is the interval at which the counters of the hooks are checked.
 	lossInterval = 250 * time.Millisecond
-	// lossLogInterval is how often at most the log tells of losses.
+	// lossLogInterval is the minimum time between two log lines about losses.
 	lossLogInterval = time.Second
 )
 
-// losses follows what the hooks count as lost until scans have repaired it. A loss does
-// not say which map it is of, so it is repaired once each map has been scanned by a
-// scan that began after it.
+// losses tracks the events that the hooks count as lost until scans have repaired them. The
+// counters do not name the map of a loss. A loss is repaired when every map has been scanned by a
+// scan that began after the loss.
 type losses struct {
 	mu       sync.Mutex
-	seen     capture.Stats // when looked at last
-	told     capture.Stats // when logged last
-	toldAt   time.Time
-	since    time.Time // of the first loss that is not repaired; zero: there is none
-	last     int64     // when the latest was seen, ns of the daemon's clock
-	repaired uint64    // times that all were
+	seen     capture.Stats // counters at the last check
+	logged   capture.Stats // counters at the last log line
+	loggedAt time.Time
+	since    time.Time // time of the first loss that is not repaired; zero: none
+	last     int64     // when the latest loss was detected, ns of the daemon's clock
+	repaired uint64    // number of times that all losses were repaired
 }
 
-// watchLosses has maps scanned when changes were lost, and says so.
+// watchLosses requests scans after losses, and logs the losses, until ctx ends.
 func (d *Daemon) watchLosses(ctx context.Context) error {
 	tick := time.NewTicker(lossInterval)
 	defer tick.Stop()
 	for {
-		d.repairLosses()
+		d.checkLosses()
 		select {
 		case <-ctx.Done():
 			return nil
@@ -43,16 +43,16 @@ func (d *Daemon) watchLosses(ctx context.Context) error {
 	}
 }
 
-// repairLosses looks once. The clock is read after the counters: a scan that begins later
-// finds all that they tell of.
-func (d *Daemon) repairLosses() {
+// checkLosses checks the counters once. It reads the clock after the counters, so that a scan
+// that begins later finds all changes that the counters cover.
+func (d *Daemon) checkLosses() {
 	stats := d.capture.Stats()
 	l, now := &d.losses, d.clock.now()
 	l.note(&stats, now, d.capture.Attached() == capture.AttachKprobe)
 	if lost := l.open(); lost != 0 {
 		repaired := true
 		for _, m := range d.replicas() {
-			repaired = m.repair(lost) && repaired
+			repaired = m.scannedSince(lost) && repaired
 		}
 		l.log(d.log)
 		if repaired {
@@ -61,9 +61,9 @@ func (d *Daemon) repairLosses() {
 	}
 }
 
-// note compares the counters with those of the last time. With kprobes runs that are
-// skipped do not count: each bpf(2) write on the host makes for one, so the
-// scans that come anyway have to do.
+// note compares the counters with those of the last check. With kprobes, skipped runs do not
+// count as losses, because each bpf(2) write on the host causes one. The regular scans repair
+// them.
 func (l *losses) note(s *capture.Stats, now int64, kprobe bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,8 @@ func (l *losses) note(s *capture.Stats, now int64, kprobe bool) {
 	l.last = now
 }
 
-// open returns when the latest loss was seen, 0 if all are repaired.
+// open returns when the latest loss was detected, in ns of the daemon's clock, or 0 if all are
+// repaired.
 func (l *losses) open() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,25 +93,25 @@ func (l *losses) open() int64 {
 	return l.last
 }
 
-// log says what was lost since it last did.
+// log logs the losses since its last log line, at most once per lossLogInterval.
 func (l *losses) log(log *slog.Logger) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, t := &l.seen, &l.told
+	s, t := &l.seen, &l.logged
 	lost := capture.Stats{
 		LostReservations: s.LostReservations - t.LostReservations, PerfLost: s.PerfLost - t.PerfLost,
 		SequenceGaps: s.SequenceGaps - t.SequenceGaps, Nested: s.Nested - t.Nested, Skipped: s.Skipped - t.Skipped,
 		Malformed: s.Malformed - t.Malformed,
 	}
-	if lost.Lost()+lost.Malformed == 0 || time.Since(l.toldAt) < lossLogInterval {
+	if lost.Lost()+lost.Malformed == 0 || time.Since(l.loggedAt) < lossLogInterval {
 		return
 	}
-	l.told, l.toldAt = l.seen, time.Now()
+	l.logged, l.loggedAt = l.seen, time.Now()
 	log.Warn("changes were lost, scanning", "buffer_full", lost.LostReservations, "perf", lost.PerfLost,
 		"gaps", lost.SequenceGaps, "nested", lost.Nested, "skipped", lost.Skipped, "malformed", lost.Malformed)
 }
 
-// close notes that all losses up to one are repaired, unless there are later ones.
+// close records that all losses up to the time lost are repaired, unless there are later losses.
 func (l *losses) close(log *slog.Logger, lost int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,12 +119,12 @@ func (l *losses) close(log *slog.Logger, lost int64) {
 		return
 	}
 	l.repaired++
-	log.Info("losses are repaired", "seconds", time.Since(l.since).Seconds())
+	log.Info("losses repaired", "seconds", time.Since(l.since).Seconds())
 	l.since = time.Time{}
 }
 
-// state returns for how long a loss has been open, 0 if none is, and how often all were
-// repaired.
+// state returns how long a loss has been open, or 0 if all are repaired, and the number of times
+// that all losses were repaired.
 func (l *losses) state() (open time.Duration, repaired uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

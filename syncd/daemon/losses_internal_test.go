@@ -10,61 +10,61 @@ import (
 	"mapsync/syncd/capture"
 )
 
-func TestEachKindOfLossIsOne(t *testing.T) {
+func TestEachKindOfLossIsDetected(t *testing.T) {
 	for name, test := range map[string]struct {
 		stats  capture.Stats
 		kprobe bool
 		want   bool
 	}{
-		"none":           {stats: capture.Stats{Events: 5, Failed: 3, Own: 2}},
-		"ring":           {stats: capture.Stats{LostReservations: 1}, want: true},
-		"perf":           {stats: capture.Stats{PerfLost: 1}, want: true},
-		"gaps":           {stats: capture.Stats{SequenceGaps: 1}, want: true},
-		"malformed":      {stats: capture.Stats{Malformed: 1}, want: true},
-		"nested":         {stats: capture.Stats{Nested: 1}, want: true},
-		"skipped fexit":  {stats: capture.Stats{Skipped: 1}, want: true},
-		"skipped kprobe": {stats: capture.Stats{Skipped: 1}, kprobe: true},
-		"both":           {stats: capture.Stats{Skipped: 1, Nested: 1}, kprobe: true, want: true},
+		"none":                      {stats: capture.Stats{Events: 5, Failed: 3, Own: 2}},
+		"ring":                      {stats: capture.Stats{LostReservations: 1}, want: true},
+		"perf":                      {stats: capture.Stats{PerfLost: 1}, want: true},
+		"gaps":                      {stats: capture.Stats{SequenceGaps: 1}, want: true},
+		"malformed":                 {stats: capture.Stats{Malformed: 1}, want: true},
+		"nested":                    {stats: capture.Stats{Nested: 1}, want: true},
+		"skipped fexit":             {stats: capture.Stats{Skipped: 1}, want: true},
+		"skipped kprobe":            {stats: capture.Stats{Skipped: 1}, kprobe: true},
+		"skipped kprobe and nested": {stats: capture.Stats{Skipped: 1, Nested: 1}, kprobe: true, want: true},
 	} {
 		var l losses
 		l.note(&test.stats, 100, test.kprobe)
 		if got := l.open() == 100; got != test.want {
-			t.Errorf("%s: open %v", name, got)
+			t.Errorf("%s: got open %v, want the opposite", name, got)
 		}
-		l.note(&test.stats, 200, test.kprobe) // nothing new
+		l.note(&test.stats, 200, test.kprobe) // no new loss
 		if open := l.open(); open == 200 {
-			t.Errorf("%s: an old loss is a new one", name)
+			t.Errorf("%s: old loss: got it as a new one", name)
 		}
 	}
 }
 
-func TestLossesAreSaidAndRepaired(t *testing.T) {
+func TestLossesAreLoggedAndRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		log := slog.New(slog.NewTextHandler(&out, nil))
-		said := func(what string) int { return strings.Count(out.String(), what) }
+		logged := func(what string) int { return strings.Count(out.String(), what) }
 		var l losses
-		for i := range 25 { // for 2.5 s a few at a time
+		for i := range 25 { // a few losses at a time for 2.5 s
 			l.note(&capture.Stats{LostReservations: uint64(i+1) * 10, SequenceGaps: 7}, int64(i+1), false)
 			l.log(log)
 			time.Sleep(lossLogInterval / 10)
 		}
-		if said("changes were lost, scanning") != 3 || said("buffer_full=10 ") != 1 || said("buffer_full=100 ") != 2 || said("gaps=7 ") != 1 {
-			t.Errorf("the log says:\n%s", out.String())
+		if logged("changes were lost, scanning") != 3 || logged("buffer_full=10 ") != 1 || logged("buffer_full=100 ") != 2 || logged("gaps=7 ") != 1 {
+			t.Errorf("log: want 3 lines with the losses since the line before, got:\n%s", out.String())
 		}
 		time.Sleep(lossLogInterval)
 		l.log(log)
 		l.log(log)
-		if said("changes were lost, scanning") != 4 || said("buffer_full=40 ") != 1 {
-			t.Errorf("what was lost last is not said once:\n%s", out.String())
+		if logged("changes were lost, scanning") != 4 || logged("buffer_full=40 ") != 1 {
+			t.Errorf("log: want the last losses once, got:\n%s", out.String())
 		}
-		l.close(log, 24) // a scan that began before the last of them
-		if open, repaired := l.state(); open != 3500*time.Millisecond || repaired != 0 || said("repaired") != 0 {
-			t.Errorf("open for %s, %d repaired", open, repaired)
+		l.close(log, 24) // a scan that began before the last loss
+		if open, repaired := l.state(); open != 3500*time.Millisecond || repaired != 0 || logged("repaired") != 0 {
+			t.Errorf("losses before a later scan: got open for %s, %d repaired, want 3.5s, 0 repaired", open, repaired)
 		}
 		l.close(log, l.open())
-		if open, repaired := l.state(); open != 0 || repaired != 1 || said(`losses are repaired" seconds=3.5`) != 1 {
-			t.Errorf("open for %s, %d repaired\n%s", open, repaired, out.String())
+		if open, repaired := l.state(); open != 0 || repaired != 1 || logged(`losses repaired" seconds=3.5`) != 1 {
+			t.Errorf("losses after the scan: got open for %s, %d repaired, want 0s, 1 repaired\n%s", open, repaired, out.String())
 		}
 	})
 }

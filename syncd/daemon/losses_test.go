@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A burst that a small ring cannot hold is repaired by a scan at once: the next regular
-// one is an hour away.
+// A burst that a small ring cannot hold is repaired by a scan at once. The next regular scan is
+// an hour away.
 func TestLostEventsAreRepaired(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 10000)
 	n1.config.BufferSize = 4096
@@ -19,7 +19,7 @@ func TestLostEventsAreRepaired(t *testing.T) {
 	startPair(t, n1, n2)
 	for round := range uint64(3) {
 		n1.write(m1, 0, 5000, round)
-		eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 5000, round) })
+		eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 5000, round) })
 	}
 	for i := range uint64(4000) {
 		key, _ := pair(1000+i, 0)
@@ -27,20 +27,20 @@ func TestLostEventsAreRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n1.write(m1, 0, 1000, 9) // loses some, and so tells of the deletes that nobody saw
-	eventually(t, "the peer's map holds all that is left", func() bool { return holds(t, m2, 1000, 9) })
-	eventually(t, "losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	n1.write(m1, 0, 1000, 9) // loses some events, so that a scan also finds the deletes that no hook detected
+	eventually(t, "the peer's map holds the remaining entries", func() bool { return holds(t, m2, 1000, 9) })
+	eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
 	s := n1.status()
 	if s.Capture.Lost == 0 || s.Capture.Losses.Repaired == 0 || s.Maps[0].Scan.Urgent == 0 || s.Maps[0].Scan.Found == 0 {
-		t.Errorf("%+v, %+v", s.Capture, s.Maps[0].Scan)
+		t.Errorf("capture and scans: got %+v, %+v, want repaired losses found by an urgent scan", s.Capture, s.Maps[0].Scan)
 	}
-	for _, line := range []string{"changes were lost, scanning", "losses are repaired"} {
+	for _, line := range []string{"changes were lost, scanning", "losses repaired"} {
 		if !n1.log.contains(line) {
-			t.Errorf("the log does not say %q", line)
+			t.Errorf("log: want %q", line)
 		}
 	}
 	if s := n2.status(); s.Capture.Losses != (daemon.LossStatus{}) || s.Maps[0].Scan.Urgent != 0 {
-		t.Errorf("the other node: %+v, %+v", s.Capture, s.Maps[0].Scan)
+		t.Errorf("capture and scans of the other node: got %+v, %+v, want no losses and no urgent scan", s.Capture, s.Maps[0].Scan)
 	}
 	metrics := n1.metrics()
 	for _, want := range []string{
@@ -48,18 +48,19 @@ func TestLostEventsAreRepaired(t *testing.T) {
 		`mapsync_scan_interval_seconds{map="ct"} 3600`, `mapsync_scan_seconds{map="ct"} `, `mapsync_scans_total{kind="urgent",map="ct"} `,
 	} {
 		if !strings.Contains(metrics, want) {
-			t.Errorf("metrics lack %s", want)
+			t.Errorf("metrics: want %s", want)
 		}
 	}
 }
 
-// Of what a scan finds gone, the owner's is a delete, and another's an expiry.
+// If a scan finds that an entry of this node is absent, this is a delete. An absent entry of
+// another owner expired.
 func TestDeletesFoundByTheScan(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 1000)
 	n1.config.ScanInterval, n2.config.ScanInterval = 200*time.Millisecond, 200*time.Millisecond
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	remove := func(m *ebpf.Map, from, to uint64) {
 		for i := from; i < to; i++ {
 			key, _ := pair(i, 0)
@@ -68,16 +69,16 @@ func TestDeletesFoundByTheScan(t *testing.T) {
 			}
 		}
 	}
-	remove(m2, 0, 500) // the standby's collector thinks that all are idle
-	eventually(t, "the standby's are back", func() bool { return holds(t, m2, 500, 7) })
+	remove(m2, 0, 500) // the standby's garbage collector treats all sessions as idle
+	eventually(t, "the standby's entries are restored", func() bool { return holds(t, m2, 500, 7) })
 	if !holds(t, m1, 500, 7) {
-		t.Error("an expiry of the standby has reached the owner")
+		t.Error("map of the owner: got entries expired by the standby's deletes, want all entries")
 	}
 	remove(m1, 400, 500)
-	eventually(t, "the owner's are gone everywhere", func() bool { return holds(t, m1, 400, 7) && holds(t, m2, 400, 7) })
+	eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 400, 7) && holds(t, m2, 400, 7) })
 }
 
-// Without hooks scans alone replicate, both ways.
+// Without hooks, scans alone replicate in both directions.
 func TestScansAloneReplicate(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 1000)
 	for _, n := range []*node{n1, n2} {
@@ -94,17 +95,17 @@ func TestScansAloneReplicate(t *testing.T) {
 	}
 	put(m1, 0, 300, 7)
 	put(m2, 300, 500, 7)
-	eventually(t, "both hold all", func() bool { return holds(t, m1, 500, 7) && holds(t, m2, 500, 7) })
-	put(m2, 0, 500, 8) // who wrote it last owns it
-	eventually(t, "both hold the newer", func() bool { return holds(t, m1, 500, 8) && holds(t, m2, 500, 8) })
+	eventually(t, "both maps hold all entries", func() bool { return holds(t, m1, 500, 7) && holds(t, m2, 500, 7) })
+	put(m2, 0, 500, 8) // the last writer becomes the owner
+	eventually(t, "both maps hold the newer values", func() bool { return holds(t, m1, 500, 8) && holds(t, m2, 500, 8) })
 	for i := range uint64(250) {
 		key, _ := pair(250+i, 0)
 		if err := m2.Delete(key); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "deletes of the owner arrive", func() bool { return holds(t, m1, 250, 8) && holds(t, m2, 250, 8) })
+	eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 250, 8) && holds(t, m2, 250, 8) })
 	if s := n1.status(); s.Capture.Attach != "none" || s.Capture.Events != 0 {
-		t.Errorf("%+v", s.Capture)
+		t.Errorf("capture: got %+v, want attach none and no events", s.Capture)
 	}
 }

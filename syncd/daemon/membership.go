@@ -8,8 +8,8 @@ import (
 	"mapsync/syncd/table"
 )
 
-// followMembers hands gossip's membership to the replicator, at every change. The
-// replicator dials the nodes: those that prove their name are peers.
+// followMembers passes the members of gossip to the replicator, at every change. The replicator
+// dials these nodes. Nodes that prove their name become peers.
 func (d *Daemon) followMembers(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	cancel := d.cluster.Subscribe(changed)
@@ -33,12 +33,12 @@ func (d *Daemon) members() []replicate.Peer {
 	return live
 }
 
-// withoutPeers returns what keeps all maps from being compared with those of peers, if
-// anything: membership that is not settled yet.
-func (d *Daemon) withoutPeers() string {
+// membershipReason returns the reason why no map can be compared with those of peers, or "". The
+// reason is that membership is not settled yet.
+func (d *Daemon) membershipReason() string {
 	stats := d.replicator.Stats()
 	switch {
-	case d.replicator.Settling() > 0:
+	case d.replicator.UndialledNodes() > 0:
 		return "membership is changing"
 	case len(d.config.Join) > 0 && stats.Peers == 0 && !d.pastSyncTimeout(d.started):
 		return "no peer has been reached yet"
@@ -50,72 +50,74 @@ func (d *Daemon) pastSyncTimeout(since time.Time) bool {
 	return time.Since(since) > d.config.SyncTimeout
 }
 
-// claimChunk is how many records are claimed at a time, so that nobody waits for the
-// table's lock.
-const claimChunk = 4096
+// adoptChunk is the number of records that are adopted while the table's lock is held once.
+// Other users of the table therefore do not wait long.
+const adoptChunk = 4096
 
-func claimAll(t *table.Table) {
+func adoptAll(t *table.Table) {
 	for more := true; more; {
-		t.Update(func(tx *table.Tx) { more = tx.Claim(claimChunk) })
+		t.Update(func(tx *table.Tx) { more = tx.Adopt(adoptChunk) })
 	}
 }
 
-// claim ends the first synchronisation once every live peer has told what it knows, or the
-// time limit is over: what was found in the map, and no peer knows, is then a change of this
-// node.
-func (m *replica) claim() {
+// adopt ends the initial sync of the map when every live peer has sent its records, or after
+// sync-timeout. Entries that were found in the kernel map and that no peer has then become
+// changes of this node.
+func (m *replica) adopt() {
 	m.mu.Lock()
 	state, t, since := m.state, m.table, m.since
 	m.mu.Unlock()
 	switch state {
 	case MapSyncing:
 	case MapReplicating:
-		m.rememberWhenApplied()
+		m.saveIdentityWhenApplied()
 		return
 	default:
 		return
 	}
-	// Asked for only now: before the map was offered to peers none was waited for.
+	// Not read earlier: before the map is offered to peers, the replicator waits for no peer.
 	waiting := m.daemon.waitingFor(m.name)
 	switch {
 	case waiting != "" && !m.daemon.pastSyncTimeout(since):
 		return
 	case waiting != "":
-		m.log.Warn("peers did not answer within sync-timeout, going on without them", "waiting_for", waiting)
+		m.log.Warn("initial sync not complete within sync-timeout, continuing", "waiting_for", waiting)
 	}
 	unversioned := t.Stats().Unversioned
-	claimAll(t)
+	adoptAll(t)
 	m.mu.Lock()
 	if m.state == MapSyncing {
 		m.state = MapReplicating
 	}
 	m.mu.Unlock()
-	m.log.Info("the map is replicating", "claimed", unversioned, "live", t.Stats().Live)
+	m.log.Info("map is replicating", "adopted", unversioned, "live", t.Stats().Live)
 }
 
-// rememberWhenApplied notes the kernel map for the next incarnation, once it
-// holds what peers told: only from then on does an absent key mean a delete. A node
-// that has met no peer does not know what they hold of its earlier lives.
-func (m *replica) rememberWhenApplied() {
+// saveIdentityWhenApplied saves the identity of the kernel map for the next incarnation when the
+// map holds the records that peers have sent. Only from then on does an absent key mean a delete.
+// Without a peer the identity is not saved: peers may hold records of this node's earlier
+// incarnations. It also waits for peers that have not adopted their own entries yet, because these
+// send no records before.
+func (m *replica) saveIdentityWhenApplied() {
 	m.mu.Lock()
-	remembered, heard := m.remembered || m.kernel == nil || m.state != MapReplicating, m.heard != nil
+	saved, synced := m.identitySaved || m.kernel == nil || m.state != MapReplicating, m.syncBarrier != nil
 	m.mu.Unlock()
-	if remembered {
+	if saved {
 		return
 	}
-	heard = heard || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingFor(m.name) == ""
+	synced = synced || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingUntil(m.daemon.replicator.AllReceived, m.name) == ""
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !heard || m.kernel == nil {
+	if !synced || m.kernel == nil {
 		return
 	}
-	if m.heard == nil {
-		m.table.View(func(tx *table.Tx) { m.heard = tx.Owe() })
+	if m.syncBarrier == nil {
+		m.table.View(func(tx *table.Tx) { m.syncBarrier = tx.AddBarrier() })
 	}
-	if m.owes(m.heard) > 0 {
-		return // what did not fit was not deleted
+	if m.barrierPending(m.syncBarrier) > 0 {
+		return // a record that did not fit was not deleted
 	}
-	m.remembered = true
+	m.identitySaved = true
 	info := m.kernel.m.Info()
-	m.daemon.state.remember(m.name, identityOf(&info))
+	m.daemon.state.setIdentity(m.name, identityOf(&info))
 }

@@ -36,11 +36,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// node is a daemon on loopback whose events come from feeds.
+// node is a daemon on loopback. Feeds inject its events.
 type node struct {
 	t       *testing.T
 	dir     string
-	pin     string // of its map, if twoNodes made it
+	pin     string // pin of its map, if twoNodes created it
 	config  config.Config
 	attach  capture.Attach // none by default
 	wall    func() time.Time
@@ -50,10 +50,10 @@ type node struct {
 	stop    func()
 
 	nextMu sync.Mutex
-	next   func() (config.Config, error) // what a reload loads
+	next   func() (config.Config, error) // loads the settings of a reload
 }
 
-// reload has the node take over settings.
+// reload makes the node reload the settings next.
 func (n *node) reload(next config.Config) (daemon.Reloaded, error) {
 	n.t.Helper()
 	n.nextMu.Lock()
@@ -66,7 +66,7 @@ func (n *node) reload(next config.Config) (daemon.Reloaded, error) {
 	return done, err
 }
 
-// logBuffer collects a log that a test reads while it grows.
+// logBuffer collects a log that a test reads while the log grows.
 type logBuffer struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -84,14 +84,15 @@ func (l *logBuffer) contains(s string) bool {
 	return strings.Contains(l.text.String(), s)
 }
 
-// loopback returns a node's address: others of this machine may be running these tests, too.
+// loopback returns the address of a node. Each process has its own addresses, because these tests
+// may run in several processes of this machine.
 func loopback(number int) string {
 	pid := os.Getpid()
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
 }
 
-// output is a test's output until the test ends. Timers of memberlist outlast its shutdown, and
-// may log then.
+// output writes to the output of a test until the test ends. Timers of memberlist may log after
+// its shutdown.
 type output struct {
 	mu sync.Mutex
 	w  io.Writer // nil once the test has ended
@@ -116,7 +117,7 @@ func (o *output) Write(p []byte) (int, error) {
 	return o.w.Write(p)
 }
 
-// newNode makes settings for a node; number tells its addresses apart from others'.
+// newNode returns a node with settings. Nodes with different numbers have different addresses.
 func newNode(t *testing.T, number int, maps ...string) *node {
 	t.Helper()
 	n := &node{t: t, dir: t.TempDir(), config: config.Default()}
@@ -164,7 +165,7 @@ func (n *node) start() {
 	n.client = daemon.NewClient(n.config.ControlSocket)
 }
 
-// twoNodes makes two nodes, each with a pinned map for so many entries.
+// twoNodes returns two nodes, each with a pinned map of this size.
 func twoNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	t.Helper()
 	dir := pinDir(t)
@@ -175,22 +176,22 @@ func twoNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	return n1, n2, m1, m2
 }
 
-// equalPair starts two nodes that hold 500 entries of the first one's.
-func equalPair(t *testing.T) (n1, n2 *node, m1, m2 *ebpf.Map) {
+// syncedPair starts two nodes. Both hold 500 entries of the first node.
+func syncedPair(t *testing.T) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	t.Helper()
 	n1, n2, m1, m2 = twoNodes(t, 1000)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 500, 7) })
+	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	return n1, n2, m1, m2
 }
 
-// startPair starts two nodes whose maps are there, and waits until both are ready.
+// startPair starts two nodes whose maps exist, and waits until both are ready.
 func startPair(t *testing.T, n1, n2 *node) {
 	t.Helper()
 	n1.start()
 	n2.start()
-	eventually(t, "both ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
+	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
 }
 
 func (n *node) status() daemon.Status {
@@ -211,7 +212,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// pinned makes a hash map pinned at path, or replaces the one pinned there.
+// pinned creates a hash map and pins it at path. It replaces a map that is pinned there.
 func pinned(t *testing.T, path string, keySize, valueSize, entries uint32) *ebpf.Map {
 	t.Helper()
 	return pinnedAs(t, path, &ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: entries})
@@ -233,7 +234,7 @@ func pinnedAs(t *testing.T, path string, spec *ebpf.MapSpec) *ebpf.Map {
 	return m
 }
 
-// pinDir is a BPF file system of the test's own.
+// pinDir mounts a BPF file system for the test and returns its directory.
 func pinDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -252,14 +253,14 @@ func pair(i, v uint64) (key, value []byte) {
 	return binary.LittleEndian.AppendUint64(nil, i), binary.LittleEndian.AppendUint64(nil, v)
 }
 
-// write has n's data plane write entries [from, to) with value v.
+// write makes n's data plane write the entries [from, to) with value v.
 func (n *node) write(m *ebpf.Map, from, to, v uint64) {
 	n.t.Helper()
-	n.feed(m, int(to-from), func(i int) (key, value []byte) { return pair(from+uint64(i), v) })
+	n.applyEntries(m, int(to-from), func(i int) (key, value []byte) { return pair(from+uint64(i), v) })
 }
 
-// feed has n's data plane write so many entries; without a value, delete them.
-func (n *node) feed(m *ebpf.Map, count int, entry func(i int) (key, value []byte)) {
+// applyEntries makes n's data plane write count entries. An entry without a value is deleted.
+func (n *node) applyEntries(m *ebpf.Map, count int, entry func(i int) (key, value []byte)) {
 	n.t.Helper()
 	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: count})
 	if err != nil {
@@ -279,8 +280,8 @@ func (n *node) feed(m *ebpf.Map, count int, entry func(i int) (key, value []byte
 	}
 }
 
-// busy calls write again and again until stop, which waits for its end.
-func busy(t *testing.T, write func(v uint64)) (stop func()) {
+// writeLoop calls write in a loop until stop is called. stop waits for the last call.
+func writeLoop(t *testing.T, write func(v uint64)) (stop func()) {
 	ended, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -298,7 +299,7 @@ func busy(t *testing.T, write func(v uint64)) (stop func()) {
 	return stop
 }
 
-// holds reports whether the kernel map has just the entries [0, count), all of v.
+// holds reports whether the kernel map has exactly the entries [0, count), all with value v.
 func holds(t *testing.T, m *ebpf.Map, count int, v uint64) bool {
 	t.Helper()
 	var key, value []byte

@@ -20,11 +20,11 @@ const (
 	notifyStatus   = "STATUS="
 )
 
-// notifier reports to the service manager, over the socket that NOTIFY_SOCKET names.
-// Without one it does nothing.
+// notifier reports to the service manager over the socket in NOTIFY_SOCKET. It does nothing if
+// the variable is not set.
 type notifier struct {
 	socket string
-	// watchdog is how often the manager wants a sign of life at the latest; 0: not at all.
+	// watchdog is the maximum time between two watchdog messages; 0: the manager expects none.
 	watchdog time.Duration
 	log      *slog.Logger
 }
@@ -38,7 +38,8 @@ func newNotifier(log *slog.Logger) *notifier {
 	return n
 }
 
-// send sends one message. Its errors are logged: the manager decides what they mean.
+// send sends one message. It logs errors, because the service manager decides on the
+// consequences.
 func (n *notifier) send(message string) {
 	if n.socket == "" {
 		return
@@ -58,15 +59,16 @@ func sendTo(socket, message string) error {
 	return errors.Join(err, conn.Close())
 }
 
-// run reports that the daemon runs, and proves it until ctx ends: alive must return, which a
-// daemon whose locks are stuck does not.
+// run reports that the daemon is ready, and then its status and liveness until ctx ends. It calls
+// alive for each report. If the daemon's locks are stuck, alive does not return, and the reports
+// stop.
 func (n *notifier) run(ctx context.Context, alive func() string) error {
 	if n.socket == "" {
 		return nil
 	}
 	n.send(notifyReady)
 	defer n.send(notifyStopping)
-	interval := 10 * time.Second // of the status alone
+	interval := 10 * time.Second // for the status alone
 	if n.watchdog > 0 {
 		interval = n.watchdog / 3
 	}
@@ -86,7 +88,7 @@ func (n *notifier) run(ctx context.Context, alive func() string) error {
 	}
 }
 
-// alive takes the locks that all work needs, and returns a line for `systemctl status`.
+// alive takes the locks that all work needs. It returns a line for `systemctl status`.
 func (d *Daemon) alive() string {
 	r := d.Ready()
 	if !r.Ready {

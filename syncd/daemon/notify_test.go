@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// manager receives what a notifier sends.
+// manager returns the socket that receives the messages of a notifier.
 func manager(t *testing.T, name string) *net.UnixConn {
 	t.Helper()
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
@@ -54,14 +54,14 @@ func TestServiceManagerIsNotified(t *testing.T) {
 				})
 			}()
 			if got := receive(t, conn, 10*time.Second); got != notifyReady {
-				t.Errorf("first %q", got)
+				t.Errorf("first message: got %q, want READY=1", got)
 			}
 			for range 3 {
 				if got := receive(t, conn, 10*time.Second); got != "STATUS=well\nWATCHDOG=1" {
-					t.Errorf("then %q", got)
+					t.Errorf("next message: got %q, want status and watchdog", got)
 				}
 			}
-			// A daemon that is stuck gives no sign of life.
+			// A daemon whose locks are stuck sends no watchdog message.
 			stuck.Store(true)
 			for receive(t, conn, 500*time.Millisecond) != "" {
 			}
@@ -76,7 +76,7 @@ func TestServiceManagerIsNotified(t *testing.T) {
 				last = got
 			}
 			if last != notifyStopping {
-				t.Errorf("last %q", last)
+				t.Errorf("last message: got %q, want STOPPING=1", last)
 			}
 		})
 	}
@@ -88,9 +88,9 @@ func TestWatchdogOfAnotherProcess(t *testing.T) {
 	t.Setenv("WATCHDOG_PID", "1")
 	n := newNotifier(slog.New(slog.DiscardHandler))
 	if n.watchdog != 0 || n.run(t.Context(), func() string { return "" }) != nil {
-		t.Errorf("%+v", n)
+		t.Errorf("notifier for another process: got %+v, want no watchdog and no error", n)
 	}
 	if err := sendTo(filepath.Join(t.TempDir(), "none"), notifyReady); err == nil || !strings.Contains(err.Error(), "notify") {
-		t.Errorf("no manager: %v", err)
+		t.Errorf("send without a manager: got error %v, want \"notify\"", err)
 	}
 }

@@ -8,70 +8,73 @@ import (
 	"mapsync/syncd/replicate"
 )
 
-// obstacles are what keeps maps from being ready that is not their own doing: peers that have
-// not sent all, that do not replicate a map with this node, or that hold something else.
+// obstacles are the reasons outside a map why it is not ready: peers that have not sent all
+// records, that do not replicate a map with this node, or that hold other records.
 type obstacles struct {
-	all   string              // concerns every map, or empty
-	unfed map[string][]string // reasons by map: the initial sync is not complete
-	apart map[string][]string // reasons by map: the digests do not agree
+	allMaps   string              // reason that concerns every map, or empty
+	unsynced  map[string][]string // reasons by map: the initial sync is not complete
+	divergent map[string][]string // reasons by map: the digests do not agree
 }
 
-// of returns the reason why a map is not complete, or nothing.
-func (o *obstacles) of(name string) string {
-	if o.all != "" {
-		return o.all
+// syncReason returns why the initial sync of a map is not complete, or "".
+func (o *obstacles) syncReason(name string) string {
+	if o.allMaps != "" {
+		return o.allMaps
 	}
-	return strings.Join(o.unfed[name], "; ")
+	return strings.Join(o.unsynced[name], "; ")
 }
 
-// text returns why a map is not ready, or nothing.
-func (o *obstacles) text(name string) string {
-	if reason := o.of(name); reason != "" {
+// reason returns why a map is not ready, or "".
+func (o *obstacles) reason(name string) string {
+	if reason := o.syncReason(name); reason != "" {
 		return reason
 	}
-	return strings.Join(o.apart[name], "; ")
+	return strings.Join(o.divergent[name], "; ")
 }
 
-// obstacles asks the replicator, once for all maps.
+// obstacles reads the obstacles of all maps from the replicator.
 func (d *Daemon) obstacles() *obstacles {
-	o := &obstacles{all: d.withoutPeers(), unfed: make(map[string][]string), apart: make(map[string][]string)}
-	if o.all != "" {
+	o := &obstacles{allMaps: d.membershipReason(), unsynced: make(map[string][]string), divergent: make(map[string][]string)}
+	if o.allMaps != "" {
 		return o
 	}
 	unserved := d.unserved()
-	if ok, missing := d.replicator.SyncedAll(); !ok {
-		o.all = addPeers(o.unfed, syncing, missing, unserved)
+	if ok, missing := d.replicator.InitialSyncDone(); !ok {
+		o.allMaps = addPeers(o.unsynced, syncing, missing, unserved)
 	}
-	if ok, missing := d.replicator.Agreed(); !ok {
-		o.all = orElse(o.all, addPeers(o.apart, "digests do not agree yet with ", missing, unserved))
+	if ok, missing := d.replicator.InSync(); !ok {
+		o.allMaps = orElse(o.allMaps, addPeers(o.divergent, "digests do not agree yet with ", missing, unserved))
 	}
 	if !d.config.AllowUnservedMaps {
 		for name, reasons := range unserved {
-			o.unfed[name] = append(o.unfed[name], reasons.texts...)
+			o.unsynced[name] = append(o.unsynced[name], reasons.texts...)
 		}
 	}
 	return o
 }
 
-// waitingFor returns what keeps the initial sync of a map from being complete, or nothing. A
-// map that a peer does not have, or refuses, is not waited for: whatever the peer holds
-// cannot come.
+// waitingFor returns why the initial sync of a map is not complete, or "". It does not wait for a
+// peer that lacks or refuses the map, because such a peer cannot send its records.
 func (d *Daemon) waitingFor(name string) string {
-	if all := d.withoutPeers(); all != "" {
-		return all
+	return d.waitingUntil(d.replicator.InitialSyncDone, name)
+}
+
+// waitingUntil is waitingFor by the replicator's InitialSyncDone or AllReceived.
+func (d *Daemon) waitingUntil(all func() (bool, []string), name string) string {
+	if why := d.membershipReason(); why != "" {
+		return why
 	}
-	o := obstacles{unfed: make(map[string][]string)}
-	if ok, missing := d.replicator.SyncedAll(); !ok {
-		o.all = addPeers(o.unfed, syncing, missing, nil)
+	o := obstacles{unsynced: make(map[string][]string)}
+	if ok, missing := all(); !ok {
+		o.allMaps = addPeers(o.unsynced, syncing, missing, nil)
 	}
-	return o.of(name)
+	return o.syncReason(name)
 }
 
 const syncing = "initial sync is under way with "
 
-// addPeers adds a reason for each map in a list of peer/map, with the peers. Peers that have
-// another reason already are left out. It returns a reason that concerns all maps, or
-// nothing.
+// addPeers adds one reason for each map in a list of peer/map: text and the peers. It leaves out
+// peers in except, which have another reason. It returns a reason that concerns all maps, or "".
 func addPeers(reasons map[string][]string, text string, list []string, except map[string]unservedMap) string {
 	peers := make(map[string][]string)
 	for _, s := range list {
@@ -79,7 +82,7 @@ func addPeers(reasons map[string][]string, text string, list []string, except ma
 		if !ok {
 			return "waiting for " + s
 		}
-		name, detail, _ := strings.Cut(rest, " ") // a reason may follow
+		name, detail, _ := strings.Cut(rest, " ") // a detail may follow
 		if detail != "" {
 			detail = " " + detail
 		}
@@ -98,8 +101,8 @@ type unservedMap struct {
 	peers, texts []string
 }
 
-// unserved returns the maps that are refused, pending or not served in either direction with
-// a live peer.
+// unserved returns the maps that are refused, pending or not served in either direction with a
+// live peer, by name.
 func (d *Daemon) unserved() map[string]unservedMap {
 	all := make(map[string]unservedMap)
 	for _, p := range d.replicator.Status() {
@@ -114,12 +117,12 @@ func (d *Daemon) unserved() map[string]unservedMap {
 	return all
 }
 
-// unservedText says why a map is not replicated with a peer, or nothing if it is. A peer that
-// is yet to answer does not count where it is about to send.
+// unservedText returns why a map is not replicated with a peer, or "" if it is replicated. It
+// returns "" for a peer that has not answered yet, because its initial sync is under way.
 func unservedText(peer string, m *replicate.MapStatus) string {
 	switch {
 	case m.State == replicate.StateWaiting && !m.CaughtUp:
-		return "" // the initial sync is under way, which is reason enough
+		return "" // the initial sync is under way, which is a reason of its own
 	case m.State == replicate.StatePending:
 		return peer + " does not have the map"
 	case m.State == replicate.StateRefused || m.State == replicate.StateFailed:

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// childNode is a node in a process of its own, which can be stopped and continued.
+// childNode is a node in its own process, which can be stopped and continued.
 type childNode struct {
 	*node
 	cmd   *exec.Cmd
@@ -63,8 +63,8 @@ func (c *childNode) signal(s syscall.Signal) {
 	}
 }
 
-// alertCluster is three nodes with certificates, and three maps: one for all, one that is
-// smaller on n2, and one whose keys have padding.
+// alertCluster has three nodes with certificates, and three maps: one of the same size on all
+// nodes, one that is smaller on n2, and one whose keys have padding.
 type alertCluster struct {
 	t             *testing.T
 	dir           string
@@ -73,11 +73,11 @@ type alertCluster struct {
 	n3            *childNode
 	ct1, ct2      *ebpf.Map
 	small, padded *ebpf.Map // of n1
-	stateDir      string    // of n2, a file system of its own
+	stateDir      string    // of n2, on its own file system
 	proxy         *metricsProxy
 }
 
-// metricsProxy stands between n1 and Prometheus, and can change a sample.
+// metricsProxy forwards scrapes of n1 and can change a sample.
 type metricsProxy struct {
 	address   string
 	divergent atomic.Bool
@@ -107,7 +107,8 @@ func newMetricsProxy(t *testing.T, n *node) *metricsProxy {
 	return p
 }
 
-// aMonth is longer than the alert about certificates looks ahead.
+// aMonth returns a validity that is longer than the period of the alert about expiring
+// certificates.
 func aMonth() testcert.Options {
 	return testcert.Options{NotAfter: time.Now().Add(30 * 24 * time.Hour)}
 }
@@ -153,12 +154,12 @@ func (c *alertCluster) node(number int) *node {
 	n := newNode(c.t, number, "ct="+c.pin(number, "ct"), "small="+c.pin(number, "small"), "padded="+c.pin(number, "padded"))
 	n.secure(c.ca, aMonth(), 1)
 	n.gossipKeys(1, 2)
-	n.config.DeadTime = 20 * time.Second // a process that stands still is not gone at once
+	n.config.DeadTime = 20 * time.Second // a stopped process does not count as dead at once
 	n.config.ScanInterval = time.Second
 	return n
 }
 
-// paddedSpec has keys with two bytes of padding at their end.
+// paddedSpec returns a map whose keys end with two bytes of padding.
 func paddedSpec() *ebpf.MapSpec {
 	u16, u32 := &btf.Int{Name: "__u16", Size: 2}, &btf.Int{Name: "__u32", Size: 4}
 	key := &btf.Struct{Name: "key", Size: 8, Members: []btf.Member{{Name: "addr", Type: u32}, {Name: "port", Type: u16, Offset: 32}}}
@@ -166,10 +167,10 @@ func paddedSpec() *ebpf.MapSpec {
 	return &ebpf.MapSpec{Name: "padded", Type: ebpf.Hash, KeySize: 8, ValueSize: 4, MaxEntries: 100, Key: key, Value: value}
 }
 
-// ready waits until all nodes are.
+// ready waits until all nodes are ready.
 func (c *alertCluster) ready() {
 	c.t.Helper()
-	await(c.t, "all are ready", func() bool {
+	await(c.t, "all nodes are ready", func() bool {
 		for _, n := range []*node{c.n1, c.n2, c.n3.node} {
 			if s, err := n.client.Status(c.t.Context()); err != nil || !s.Ready || len(s.Peers) < 2 {
 				return false
@@ -186,12 +187,12 @@ func (c *alertCluster) ready() {
 	})
 }
 
-// remove has n1's data plane delete entries [0, count).
+// remove makes n1's data plane delete the entries [0, count).
 func (c *alertCluster) remove(m *ebpf.Map, count int) {
-	c.n1.feed(m, count, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
+	c.n1.applyEntries(m, count, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
 }
 
-// reload has n take over settings that must be good.
+// reload makes n reload changed settings, which must be valid.
 func (c *alertCluster) reload(n *node, change func(next *config.Config)) {
 	c.t.Helper()
 	next := n.config
@@ -201,14 +202,14 @@ func (c *alertCluster) reload(n *node, change func(next *config.Config)) {
 	}
 }
 
-// certify gives n2 another certificate.
+// certify gives n2 a new certificate.
 func (c *alertCluster) certify(options testcert.Options) {
 	c.n2.secure(c.ca, options, 1)
 	c.n2.gossipKeys(1, 2)
 	c.reload(c.n2, func(*config.Config) {})
 }
 
-// revoke gives n2 an empty revocation list that is out of date at a time.
+// revoke gives n2 an empty revocation list with this next update.
 func (c *alertCluster) revoke(next time.Time) {
 	c.t.Helper()
 	list, err := c.ca.RevokeUntil(next)
@@ -218,8 +219,9 @@ func (c *alertCluster) revoke(next time.Time) {
 	c.reload(c.n2, func(next *config.Config) { next.TLSCRL = list })
 }
 
-// freeze makes the file system of n2's state read-only, or writable; the state changes then.
-func (c *alertCluster) freeze(flag uintptr) {
+// remountState remounts the file system of n2's state with a flag, read-only or writable. It then
+// changes the state.
+func (c *alertCluster) remountState(flag uintptr) {
 	c.t.Helper()
 	if err := unix.Mount("", c.stateDir, "", unix.MS_REMOUNT|flag, ""); err != nil {
 		c.t.Fatal(err)
@@ -236,10 +238,11 @@ func (c *alertCluster) relayout(valueSize uint32) {
 	c.n3.start()
 }
 
-// scenarios has at least one for each alert.
+// scenarios returns at least one scenario for each alert. The test runs them in the order of
+// their names.
 func (c *alertCluster) scenarios() map[string]alertScenario {
 	var stop func()
-	again := func(write func(v uint64)) func() { return func() { stop = busy(c.t, write) } }
+	again := func(write func(v uint64)) func() { return func() { stop = writeLoop(c.t, write) } }
 	away := []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing", "MapsyncStandbyBehind", "MapsyncNotReady", "MapsyncPeerMapUnserved"}
 	return map[string]alertScenario{
 		"a drained node": {
@@ -254,14 +257,14 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 				}
 			},
 		},
-		"a node is away": {
+		"a node is stopped": {
 			want:    []string{"MapsyncNoAnswer", "MapsyncRedundancyReduced", "MapsyncPeersMissing"},
 			allowed: away,
 			begin:   func() { c.n3.stop() },
 			end:     func() { c.n3.start(); c.ready() },
 		},
-		"a map is away": {
-			want:    []string{"MapsyncMapAway", "MapsyncNotReady"},
+		"a map is missing": {
+			want:    []string{"MapsyncMapUnavailable", "MapsyncNotReady"},
 			allowed: []string{"MapsyncPeerMapUnserved", "MapsyncPeerLacksEntries", "MapsyncStandbyBehind"},
 			begin: func() {
 				if err := os.Remove(c.pin(1, "ct")); err != nil {
@@ -272,11 +275,11 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 		},
 		"a peer has another layout": {
 			want:    []string{"MapsyncPeerMapUnserved"},
-			allowed: append(away, "MapsyncMapAway"),
+			allowed: append(away, "MapsyncMapUnavailable"),
 			begin:   func() { c.relayout(24) },
 			end:     func() { c.relayout(8); c.ready() },
 		},
-		"a peer stands still": {
+		"a peer stops responding": {
 			want:    []string{"MapsyncStandbyBehind"},
 			allowed: away,
 			begin: func() {
@@ -291,8 +294,8 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			begin:   func() { c.n1.write(c.small, 0, 150, 1) },
 			end:     func() { c.remove(c.small, 150) },
 		},
-		// Repairs end all differences that a test can make within seconds: the sample is changed
-		// between the node and Prometheus.
+		// syncd repairs all differences that a test can cause within seconds. Therefore the proxy
+		// changes the sample between the node and Prometheus.
 		"entries differ": {
 			want:  []string{"MapsyncDivergent"},
 			begin: func() { c.proxy.divergent.Store(true) },
@@ -305,40 +308,40 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end:     func() { c.n2.gossipKeys(1, 2); c.reload(c.n2, func(*config.Config) {}) },
 		},
 		"a key has padding": {
-			want: []string{"MapsyncExceptions"},
+			want: []string{"MapsyncUnsentEntries"},
 			begin: func() {
-				c.n1.feed(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, []byte{1, 0, 0, 0} })
+				c.n1.applyEntries(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, []byte{1, 0, 0, 0} })
 			},
 			end: func() {
-				c.n1.feed(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, nil })
+				c.n1.applyEntries(c.padded, 1, func(int) (key, value []byte) { return []byte{1, 0, 0, 0, 2, 0, 3, 4}, nil })
 			},
 		},
-		"events are lost again and again": {
+		"events are lost repeatedly": {
 			want:    []string{"MapsyncLossesOpen"},
 			allowed: []string{"MapsyncDivergent", "MapsyncStandbyBehind"},
 			begin:   again(func(v uint64) { c.n2.write(c.ct2, 0, 1000, v); time.Sleep(20 * time.Millisecond) }),
 			end:     func() { stop() },
 		},
-		"a certificate ends": {
-			want: []string{"MapsyncCertificateEnds"},
+		"a certificate expires soon": {
+			want: []string{"MapsyncCertificateExpiring"},
 			begin: func() {
 				c.certify(testcert.Options{NotBefore: time.Now().Add(-9 * 24 * time.Hour), NotAfter: time.Now().Add(24 * time.Hour)})
 			},
 			end: func() { c.certify(aMonth()) },
 		},
-		"a certificate for a day": {
+		"a certificate is valid for a day": {
 			begin: func() { c.certify(testcert.Options{NotAfter: time.Now().Add(24 * time.Hour)}) },
 			end:   func() { c.certify(aMonth()) },
 		},
-		"a revocation list is old": {
-			want:  []string{"MapsyncRevocationListOld"},
+		"a revocation list is expired": {
+			want:  []string{"MapsyncRevocationListExpired"},
 			begin: func() { c.revoke(time.Now().Add(-time.Minute)) },
 			end:   func() { c.revoke(time.Now().Add(time.Hour)) },
 		},
 		"the state directory is read-only": {
 			want:  []string{"MapsyncStateNotSaved"},
-			begin: func() { c.freeze(unix.MS_RDONLY) },
-			end:   func() { c.freeze(0) },
+			begin: func() { c.remountState(unix.MS_RDONLY) },
+			end:   func() { c.remountState(0) },
 		},
 		"settings are refused": {
 			want: []string{"MapsyncReloadFailed"},
@@ -346,7 +349,7 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 				next := c.n1.config
 				next.Attach = "magic"
 				if _, err := c.n1.reload(next); err == nil {
-					c.t.Error("the settings were taken")
+					c.t.Error("reload invalid settings: got no error, want one")
 				}
 			},
 			end: func() { c.reload(c.n1, func(*config.Config) {}) },
@@ -354,12 +357,12 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 	}
 }
 
-// flood has n1 send more records than the table of n2's smaller map may hold.
+// flood makes n1 send more records than the table of n2's smaller map may hold.
 func (c *alertCluster) flood() alertScenario {
 	return alertScenario{
 		want: []string{"MapsyncRecordsRejected"},
 		allowed: []string{
-			"MapsyncDivergent", "MapsyncFailedWrites", "MapsyncPeerLacksEntries", "MapsyncNotReady", "MapsyncExceptions",
+			"MapsyncDivergent", "MapsyncFailedWrites", "MapsyncPeerLacksEntries", "MapsyncNotReady", "MapsyncUnsentEntries",
 			"MapsyncComparisonUnknown", "MapsyncStandbyBehind",
 		},
 		begin: func() { c.n1.write(c.small, 0, 500, 1) },

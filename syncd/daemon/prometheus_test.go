@@ -18,7 +18,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// alertFile is what the tests need of deploy/alerts.yaml.
+// alertFile is the part of deploy/alerts.yaml that the tests need.
 type alertFile struct {
 	Groups []struct {
 		Rules []struct{ Alert string }
@@ -29,17 +29,19 @@ type alertFile struct {
 type prometheus struct {
 	t       *testing.T
 	address string
-	names   []string // of the alerts
+	names   []string // names of the alerts
 }
 
-// What is shortened of the rules: how long a condition must last, and how far a rate looks back.
+// The tests shorten these parts of the rules: how long a condition must last, and the window of a
+// rate.
 var (
 	waitBefore = regexp.MustCompile(`(?m)^(\s+for:) \S+$`)
 	rateWindow = regexp.MustCompile(`\[\d+m\]`)
 )
 
-// startPrometheus has Debian's Prometheus scrape the nodes, with the deployed rules but for
-// the time that a condition must last, one second, and the windows of rates, four.
+// startPrometheus starts Debian's Prometheus, which scrapes the nodes, with the deployed rules.
+// Two times are shortened: a condition must last one second, and the windows of rates are four
+// seconds.
 func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
@@ -81,7 +83,8 @@ func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	return p
 }
 
-// ask reads an answer of Prometheus's API; it returns false while there is none.
+// ask requests a path of Prometheus's API and decodes the response. It returns false if that
+// fails.
 func (p *prometheus) ask(path string, answer any) bool {
 	response, err := http.Get("http://" + p.address + path)
 	if err != nil {
@@ -92,7 +95,7 @@ func (p *prometheus) ask(path string, answer any) bool {
 	return err == nil && response.StatusCode == http.StatusOK && json.Unmarshal(data, answer) == nil
 }
 
-// up returns how many targets answer.
+// up returns how many targets Prometheus can scrape.
 func (p *prometheus) up() (n int) {
 	var answer struct {
 		Data struct{ ActiveTargets []struct{ Health string } }
@@ -106,7 +109,7 @@ func (p *prometheus) up() (n int) {
 	return n
 }
 
-// alerts returns the alerts in a state, with the labels of one of each.
+// alerts returns the alerts in one of the states, each with the labels of one instance.
 func (p *prometheus) alerts(states ...string) map[string]string {
 	p.t.Helper()
 	var answer struct {
@@ -118,7 +121,7 @@ func (p *prometheus) alerts(states ...string) map[string]string {
 		}
 	}
 	if !p.ask("/api/v1/alerts", &answer) {
-		p.t.Fatal("Prometheus does not answer")
+		p.t.Fatal("alerts of Prometheus: got no response, want one")
 	}
 	found := make(map[string]string)
 	for _, a := range answer.Data.Alerts {
@@ -129,7 +132,8 @@ func (p *prometheus) alerts(states ...string) map[string]string {
 	return found
 }
 
-// await polls until ok, for longer than eventually does: alerts lag behind what they are about.
+// await polls until ok returns true. It waits longer than eventually, because alerts have a
+// delay.
 func await(t *testing.T, what string, ok func() bool, explain func() any) {
 	t.Helper()
 	for deadline := time.Now().Add(90 * time.Second); !ok(); time.Sleep(100 * time.Millisecond) {
@@ -139,11 +143,11 @@ func await(t *testing.T, what string, ok func() bool, explain func() any) {
 	}
 }
 
-// silence waits until no alert fires or is about to, and checks that it stays so.
-func (p *prometheus) silence(t *testing.T, when string) {
+// waitNoAlerts waits until no alert is firing or pending for two seconds.
+func (p *prometheus) waitNoAlerts(t *testing.T, when string) {
 	t.Helper()
 	calm := time.Now()
-	await(t, "silence "+when, func() bool {
+	await(t, "no alerts "+when, func() bool {
 		if len(p.alerts("firing", "pending")) > 0 {
 			calm = time.Now()
 		}
@@ -151,23 +155,22 @@ func (p *prometheus) silence(t *testing.T, when string) {
 	}, func() any { return p.alerts("firing", "pending") })
 }
 
-// alertScenario is one trouble, the alerts that must fire and those that may.
+// alertScenario is one fault, with the alerts that must fire and those that may fire.
 type alertScenario struct {
 	want, allowed []string
 	begin, end    func()
 }
 
-// TestEachAlertFiresInItsScenario: real Prometheus scrapes three nodes with the deployed
-// rules. Each alert fires in its trouble, no unrelated one does, and all are silent
-// before and after.
+// Prometheus scrapes three nodes with the deployed rules. Each alert fires during its fault, no
+// unrelated alert fires, and no alert is active before and after.
 func TestEachAlertFiresInItsScenario(t *testing.T) {
 	c := newAlertCluster(t)
 	p := startPrometheus(t, c.proxy.address, c.n2.config.MetricsListen, c.n3.config.MetricsListen)
 	c.ready()
-	p.silence(t, "at the start")
+	p.waitNoAlerts(t, "at the start")
 	scenarios := c.scenarios()
 	if slices.Contains(p.names, "MapsyncRecordsRejected") {
-		scenarios["a peer sends more than fits"] = c.flood()
+		scenarios["a peer sends too many records"] = c.flood()
 	}
 	covered := make(map[string]bool)
 	for _, name := range slices.Sorted(maps.Keys(scenarios)) {
@@ -183,34 +186,34 @@ func TestEachAlertFiresInItsScenario(t *testing.T) {
 				maps.Copy(seen, firing)
 				return !slices.ContainsFunc(s.want, func(alert string) bool { return firing[alert] == "" })
 			}, func() any { return p.alerts("firing", "pending") })
-			if len(s.want) == 0 { // what must not alert
+			if len(s.want) == 0 { // this scenario must not alert
 				for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 					maps.Copy(seen, p.alerts("firing"))
 				}
 			}
 			for alert, labels := range seen {
 				if !slices.Contains(s.want, alert) && !slices.Contains(s.allowed, alert) {
-					t.Errorf("%s fires, too: %s", alert, labels)
+					t.Errorf("alert %s: got it firing, want it inactive: %s", alert, labels)
 				}
 			}
 			s.end()
-			p.silence(t, "afterwards")
+			p.waitNoAlerts(t, "afterwards")
 		})
 		if t.Failed() {
-			return // what follows would only repeat it
+			return // later scenarios would only repeat the failure
 		}
 	}
 	for _, alert := range p.names {
 		if !covered[alert] {
-			t.Errorf("alert %s has no scenario: add one to alertCluster.scenarios", alert)
+			t.Errorf("alert %s: got no scenario, want one in alertCluster.scenarios", alert)
 		}
 	}
 	for alert := range covered {
 		if !slices.Contains(p.names, alert) {
-			t.Errorf("alert %s does not exist", alert)
+			t.Errorf("alert %s of a scenario: want it in deploy/alerts.yaml", alert)
 		}
 	}
 	if strings.Join(p.names, "") == "" {
-		t.Error("no alerts")
+		t.Error("deploy/alerts.yaml: got no alerts, want some")
 	}
 }

@@ -17,67 +17,66 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// Readiness is what decides whether traffic may come to this node. A map becomes
-// ready once: when every live peer has told all that it knows, the digests agree over the
-// streams that are up, and the kernel map holds what was known at that moment. It stays
-// ready until its kernel map goes, is replaced or is refused. Lag takes nothing back: a
-// peer that is slow, or a network that parts, would otherwise take all nodes out of
-// service at once.
+// Readiness determines whether traffic may come to this node. A map becomes ready once. Before
+// that, every live peer must have sent all its records, and the digests must agree over the
+// streams that are up. The kernel map must hold the records of that moment. The map stays ready
+// until its kernel map disappears, is replaced or is refused. Lag does not end readiness: a slow
+// peer or a network partition would otherwise take all nodes out of service at once.
 type Readiness struct {
-	// Node is the node's name.
+	// Node is the name of the node.
 	Node string `json:"node"`
-	// Ready says that traffic may come.
+	// Ready reports whether traffic may come.
 	Ready bool `json:"ready"`
-	// Missing is what it lacks otherwise, for people.
+	// Missing lists why the node is not ready, as text for operators.
 	Missing []string `json:"missing"`
-	// Unproven is what is missing although the node says that it is ready, because
-	// sync-timeout has passed and on-ready-timeout is open.
+	// Unproven lists what is missing although the node is ready, because sync-timeout has passed
+	// and on-ready-timeout is open.
 	Unproven []string `json:"unproven,omitempty"`
-	// Clocks are nodes whose clocks are too far apart from this one's, with the remedy. They
-	// do not replicate with this node.
+	// Clocks lists the nodes whose clocks differ too much from this node's clock, with the
+	// remedy. They do not replicate with this node.
 	Clocks []string `json:"clocks,omitempty"`
-	// Drained says that an operator has taken the node out of service.
+	// Drained reports whether an operator has taken the node out of service.
 	Drained bool `json:"drained,omitempty"`
 }
 
-// verdict is how far a map is from being ready.
-type verdict uint8
+// readyState is how close a map is to being ready.
+type readyState uint8
 
 const (
-	notReady verdict = iota
-	unproven         // ready only because nobody wants to wait any longer
-	proven
+	notReady      readyState = iota
+	readyUnproven            // ready without proof, because sync-timeout has passed
+	readyProven
 )
 
-// Ready returns whether this node holds, in its kernel maps, what its peers hold, and
-// what is missing: each reason once, with the maps that it concerns.
+// Ready returns whether this node's kernel maps hold the records of its peers, and what is
+// missing. Each reason appears once, with the maps that it concerns.
 func (d *Daemon) Ready() Readiness {
 	r := d.mapsReady()
 	if since, drained := d.drain.begun(); drained {
 		r.Ready, r.Drained = false, true
-		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` returns)", since.Format(time.DateTime)))
+		r.Missing = append(r.Missing, fmt.Sprintf("drained since %s (`syncd drain --undo` puts the node into service)", since.Format(time.DateTime)))
 	}
 	return r
 }
 
-// mapsReady is Ready of a node that is not drained.
+// mapsReady is Ready without the state of the drain.
 func (d *Daemon) mapsReady() Readiness {
 	r := Readiness{Node: d.self.Node, Ready: true}
-	var missing, luck reasons
-	var peers *obstacles // asked for only when it matters
+	var missing, unproven reasons
+	var peers *obstacles // read only if a map needs it
 	for _, m := range d.replicas() {
 		v, reason := m.readiness()
-		if admitted := m.admitted(v); v == proven || !admitted {
+		if admitted := m.noteReadyState(v); v == readyProven || !admitted {
 			continue
 		}
 		if reason == "" {
 			if peers == nil {
 				peers = d.obstacles()
 			}
-			reason = orElse(peers.text(m.name), "the last check is under way")
+			reason = orElse(peers.reason(m.name), "the last check is under way")
 		}
-		if v == unproven {
-			luck.add(m.name, reason)
+		if v == readyUnproven {
+			unproven.add(m.name, reason)
 			continue
 		}
 		r.Ready = false
@@ -86,14 +85,15 @@ func (d *Daemon) mapsReady() Readiness {
 	for _, c := range d.clockProblems() {
 		r.Clocks = append(r.Clocks, c.text())
 	}
-	r.Missing, r.Unproven = append([]string{}, missing.texts()...), luck.texts()
+	r.Missing, r.Unproven = append([]string{}, missing.texts()...), unproven.texts()
 	return r
 }
 
-// maxNamed bounds the maps that are named with one reason.
+// maxNamed is the maximum number of maps that are named with one reason.
 const maxNamed = 5
 
-// reasons are what maps lack, each reason once, in the order in which they came.
+// reasons are the reasons why maps are not ready, each once, in the order in which they were
+// added.
 type reasons []struct {
 	text string
 	maps []string
@@ -119,7 +119,7 @@ func (r reasons) texts() (list []string) {
 	return list
 }
 
-// MapNames returns the names of maps for people, the first five of many.
+// MapNames returns the names of maps as text. It names at most the first five.
 func MapNames(maps []string) string {
 	names := strings.Join(maps[:min(len(maps), maxNamed)], ", ")
 	if more := len(maps) - maxNamed; more > 0 {
@@ -128,17 +128,18 @@ func MapNames(maps []string) string {
 	return names
 }
 
-// ReadyNow is Ready for whoever decides by it alone: it looks first whether each map
-// is still the one that is meant, and not only as often as maps are looked for. A load
-// balancer that has made a new map asks it, and is not told that the old one is ready.
+// ReadyNow is Ready for callers that decide on traffic. It first checks whether each map is still
+// the kernel map that its reference means, because the watcher only checks that at intervals. A
+// load balancer that has just made a new map therefore does not receive the readiness of the old
+// map.
 func (d *Daemon) ReadyNow() Readiness {
 	var missing reasons
 	for _, m := range d.replicas() {
-		if m.counts() && m.overtaken() {
-			missing.add(m.name, "the map has been replaced or has gone, which syncd is about to detect")
+		if m.countsForReadiness() && m.mapReplaced() {
+			missing.add(m.name, "the kernel map was replaced or removed, and syncd has not attached its successor yet")
 		}
 	}
-	r := d.Ready() // after that: what has been taken up meanwhile is judged as it is
+	r := d.Ready() // after the check, so that a map attached meanwhile counts with its new state
 	r.Ready, r.Missing = r.Ready && len(missing) == 0, append(r.Missing, missing.texts()...)
 	return r
 }
@@ -153,20 +154,20 @@ func orElse(s, other string) string {
 func (d *Daemon) logReadiness(r *Readiness) {
 	switch {
 	case !r.Ready:
-		d.log.Warn("not ready any more", "missing", strings.Join(r.Missing, "; "))
+		d.log.Warn("no longer ready", "missing", strings.Join(r.Missing, "; "))
 	case len(r.Unproven) > 0:
-		d.log.Warn("ready WITHOUT proof: sync-timeout has passed and on-ready-timeout is open", "missing", strings.Join(r.Unproven, "; "))
+		d.log.Warn("ready without proof, sync-timeout has passed", "missing", strings.Join(r.Unproven, "; "))
 	default:
 		d.log.Info("ready", "up_seconds", time.Since(d.started).Seconds())
 	}
 }
 
-// judge looks at the maps that are not ready yet. What is asked of peers must hold
-// before a table is looked at: what it holds then is all that they told.
-func (d *Daemon) judge() {
+// checkReadiness updates the maps that are not ready yet. It reads the state of peers before the
+// tables, so that a table contains all records that the peers had sent.
+func (d *Daemon) checkReadiness() {
 	var open []*replica
 	for _, m := range d.replicas() {
-		if m.undecided() {
+		if m.mayBecomeReady() {
 			open = append(open, m)
 		}
 	}
@@ -175,16 +176,16 @@ func (d *Daemon) judge() {
 	}
 	peers := d.obstacles()
 	for _, m := range open {
-		m.judge(peers.of(m.name) == "", peers.text(m.name) == "")
+		m.checkReadiness(peers.syncReason(m.name) == "", peers.reason(m.name) == "")
 	}
 }
 
-// servePeers answers peers once each map that is on this host was read and offered: a
-// peer that is told that there is no such map does not wait for it.
+// servePeers serves peers after each map of this host was read and offered. A peer does not wait
+// for a map if it receives the answer that the map does not exist.
 func (d *Daemon) servePeers(ctx context.Context) error {
 	for _, m := range d.replicas() {
 		select {
-		case <-m.looked:
+		case <-m.firstRead:
 		case <-ctx.Done():
 			return d.listener.Close()
 		}
@@ -196,15 +197,15 @@ func (d *Daemon) servePeers(ctx context.Context) error {
 	return err
 }
 
-// publish tells the health service whether the node is ready, and returns that.
+// publish sets the readiness in the health service, and returns it.
 func (d *Daemon) publish() Readiness {
 	d.healthMu.Lock()
 	defer d.healthMu.Unlock()
-	r := d.Ready() // under the lock: who drains the node has the last word
-	if r.Ready == d.serving {
+	r := d.Ready() // under the lock, so that an older state cannot overwrite a drain
+	if r.Ready == d.healthServing {
 		return r
 	}
-	d.serving = r.Ready
+	d.healthServing = r.Ready
 	status := healthv1.HealthCheckResponse_NOT_SERVING
 	if r.Ready {
 		status = healthv1.HealthCheckResponse_SERVING
@@ -215,8 +216,7 @@ func (d *Daemon) publish() Readiness {
 	return r
 }
 
-// healthServices are the names that the health service answers to; the empty one
-// stands for the whole server.
+// healthServices are the service names of the health service. The empty name is the whole server.
 var healthServices = []string{"", mapsyncv1.ReplicationService_ServiceDesc.ServiceName}
 
 func newHealth() *health.Server {
@@ -227,10 +227,10 @@ func newHealth() *health.Server {
 	return h
 }
 
-// readiness returns how far the map is, and what it lacks that is its own business; that
-// is empty when it waits for peers alone.
-func (m *replica) readiness() (verdict, string) {
-	excused := m.excused()
+// readiness returns the state of the map, and the reason at this node why it is not ready. The
+// reason is empty if the map only waits for peers.
+func (m *replica) readiness() (readyState, string) {
+	ignoreFailed := m.ignoreFailedWrites()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -238,58 +238,59 @@ func (m *replica) readiness() (verdict, string) {
 		return notReady, m.err.Error()
 	case m.state != MapReplicating && m.state != MapSyncing:
 		return notReady, string(m.state)
-	case m.verdict == proven:
-		return proven, ""
+	case m.readyState == readyProven:
+		return readyProven, ""
 	}
 	switch s := m.table.Stats(); {
-	case s.Failed > 0 && !excused:
-		return m.verdict, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
-	case m.goal != nil:
-		if n := m.awaits(excused); n > 0 {
-			return m.verdict, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
+	case s.Failed > 0 && !ignoreFailed:
+		return m.readyState, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
+	case m.readyBarrier != nil:
+		if n := m.entriesToWrite(ignoreFailed); n > 0 {
+			return m.readyState, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
 		}
 	}
-	return m.verdict, ""
+	return m.readyState, ""
 }
 
-// overtaken reports whether the kernel map is no longer the one that is meant.
-func (m *replica) overtaken() bool {
+// mapReplaced reports whether the reference now means another kernel map than the attached one.
+func (m *replica) mapReplaced() bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.mu.Unlock()
 	if a == nil {
-		return false // not ready, and says why
+		return false // not attached: readiness returns the reason
 	}
-	means, err := kmap.Means(m.ref, a.m.Info().ID, m.daemon.pinOwners...)
-	return err == nil && !means // what is wrong, the watcher tells
+	means, err := kmap.RefersTo(m.ref, a.m.Info().ID, m.daemon.pinOwners...)
+	return err == nil && !means // the watcher reports errors
 }
 
-// undecided reports whether the map may become ready, and is not yet.
-func (m *replica) undecided() bool {
+// mayBecomeReady reports whether the map is replicating and not ready yet.
+func (m *replica) mayBecomeReady() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state == MapReplicating && m.verdict != proven
+	return m.state == MapReplicating && m.readyState != readyProven
 }
 
-// underWay reports whether the map is on its way to being ready, or about to be remembered:
-// a daemon that is killed before that does not know afterwards what was deleted meanwhile.
-func (m *replica) underWay() bool {
+// becomingReady reports whether the map is about to become ready, or its identity about to be
+// saved. A daemon that is killed before the identity is saved cannot detect the deletes that
+// follow.
+func (m *replica) becomingReady() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch m.state {
 	case MapLoading, MapSyncing:
 		return true
 	case MapReplicating:
-		return m.verdict != proven || !m.remembered && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
+		return m.readyState != readyProven || !m.identitySaved && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
 	}
 	return false
 }
 
-// judge takes a look at a map that is not ready. complete says that just now every peer
-// had told all, and agreed that digests were equal, too. From then on it is the kernel
-// map that counts: digests that differ later differ by what is under way.
-func (m *replica) judge(complete, agreed bool) {
-	excused := m.excused()
+// checkReadiness updates the state of a map that is not ready. complete means that every peer had
+// sent all its records just now. agreed means that the digests agreed, too. After that only the
+// kernel map counts: if digests disagree later, changes in flight are the cause.
+func (m *replica) checkReadiness(complete, agreed bool) {
+	ignoreFailed := m.ignoreFailedWrites()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.state != MapReplicating {
@@ -297,28 +298,32 @@ func (m *replica) judge(complete, agreed bool) {
 	}
 	switch {
 	case !complete:
-		m.forgive(&m.goal)
-	case m.goal == nil && agreed:
-		m.table.View(func(tx *table.Tx) { m.goal = tx.Owe() })
+		m.removeBarrier(&m.readyBarrier)
+	case m.readyBarrier == nil && agreed:
+		m.table.View(func(tx *table.Tx) { m.readyBarrier = tx.AddBarrier() })
 	}
 	switch {
-	case m.goal != nil && m.awaits(excused) == 0:
-		m.verdict = proven
-		m.forgive(&m.goal)
+	case m.readyBarrier != nil && m.entriesToWrite(ignoreFailed) == 0:
+		m.readyState = readyProven
+		m.removeBarrier(&m.readyBarrier)
 	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
-		m.verdict = unproven
+		m.readyState = readyUnproven
 	}
 }
 
-// excused reports whether entries that do not go into the kernel map are not waited for: a peer
-// has more records than the table may hold, so that no map of this size holds all.
-func (m *replica) excused() bool { return len(m.daemon.replicator.Limited(m.name)) > 0 }
+// ignoreFailedWrites reports whether the map becomes ready although entries do not fit into the
+// kernel map. This is true if a peer has more records than the table may hold, because a map of
+// this size cannot hold all of them.
+func (m *replica) ignoreFailedWrites() bool {
+	return len(m.daemon.replicator.PeersAboveLimit(m.name)) > 0
+}
 
-// awaits returns how many entries are still to be written before the map is ready. The lock is held.
-func (m *replica) awaits(excused bool) (n int) {
+// entriesToWrite returns the number of entries to write before the map is ready. The lock is
+// held.
+func (m *replica) entriesToWrite(ignoreFailed bool) (n int) {
 	m.table.View(func(tx *table.Tx) {
-		if n = tx.Owes(m.goal); n > 0 && excused {
-			n -= tx.OwesFailed(m.goal)
+		if n = tx.PendingWrites(m.readyBarrier); n > 0 && ignoreFailed {
+			n -= tx.FailedWrites(m.readyBarrier)
 		}
 	})
 	return n

@@ -8,7 +8,9 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,7 +24,7 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// readyz asks /readyz; 0 says that nobody answers.
+// readyz requests /readyz. A code of 0 means that the node does not answer.
 func (n *node) readyz() (code int, body string) {
 	response, err := http.Get("http://" + n.config.MetricsListen + "/readyz")
 	if err != nil {
@@ -33,7 +35,8 @@ func (n *node) readyz() (code int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// serving asks the gRPC health service, of which it wants one answer for all names.
+// serving reports whether the gRPC health service reports serving. It must return the same for
+// all service names.
 func (n *node) serving() bool {
 	n.t.Helper()
 	conn, err := grpc.NewClient(n.config.GRPCListen, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -50,14 +53,14 @@ func (n *node) serving() bool {
 		answers = append(answers, r.Status)
 	}
 	if answers[0] != answers[1] {
-		n.t.Fatalf("health is %v", answers)
+		n.t.Fatalf("health of the two services: got %v, want them equal", answers)
 	}
 	return answers[0] == healthv1.HealthCheckResponse_SERVING
 }
 
-// lacks returns how many of the entries [0, count) with value v the map does not hold. It
-// begins with those that were written last, as they are the last to come: whoever
-// lies is caught before the truth has caught up.
+// lacks returns how many of the entries [0, count) with value v the map does not hold. It begins
+// with the last written entries, because they arrive last: this detects a node that reports ready
+// too early.
 func lacks(m *ebpf.Map, count, v uint64) (missing int) {
 	value := make([]byte, 8)
 	for i := count; i > 0; i-- {
@@ -69,79 +72,79 @@ func lacks(m *ebpf.Map, count, v uint64) (missing int) {
 	return missing
 }
 
-// readyWith asks n in a tight loop until it is ready, and looks at that very moment whether its
-// map m lacks any of the entries.
+// readyWith polls n in a tight loop until it is ready. At that moment its map m must hold all
+// entries.
 func (n *node) readyWith(m *ebpf.Map, entries uint64, round int) {
 	n.t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		if code, body := n.readyz(); code == http.StatusOK {
 			if missing := lacks(m, entries, 7); missing > 0 {
-				n.t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
+				n.t.Fatalf("round %d: entries missing when ready: got %d, want 0", round, missing)
 			}
 			return
 		} else if time.Now().After(deadline) {
-			n.t.Fatalf("round %d: not ready: %s", round, body)
+			n.t.Fatalf("round %d: not ready within 30 s: %s", round, body)
 		}
 	}
 }
 
-// A joiner is asked in a tight loop, and its kernel map looked at the moment that
-// it says that it is ready.
-func TestReadyNeverComesBeforeEquality(t *testing.T) {
+// The test polls a joiner in a tight loop, and checks its kernel map at the moment at which it
+// reports that it is ready.
+func TestReadyOnlyWhenInSync(t *testing.T) {
 	const entries = 40_000
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1 := pinned(t, path1, 8, 8, 2*entries)
 	n1 := newNode(t, 1, "ct="+path1)
 	n1.start()
-	eventually(t, "the first is ready alone", func() bool { return n1.status().Ready })
+	eventually(t, "the first node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, entries, 7)
 	for round := range 4 {
 		m2 := pinned(t, path2, 8, 8, 2*entries)
 		n2 := newNode(t, 2, "ct="+path2)
-		quiet := func() {}
-		if round%2 == 1 { // traffic goes on meanwhile
-			quiet = busy(t, func(v uint64) { n1.write(m1, entries, entries+500, v) })
+		stopWrites := func() {}
+		if round%2 == 1 { // with traffic during the join
+			stopWrites = writeLoop(t, func(v uint64) { n1.write(m1, entries, entries+500, v) })
 		}
 		n2.start()
 		n2.readyWith(m2, entries, round)
 		if code, _ := n1.readyz(); code != http.StatusOK {
-			t.Errorf("round %d: the first is not ready any more because a peer joined", round)
+			t.Errorf("round %d: first node after a join: got not ready, want ready", round)
 		}
-		quiet()
+		stopWrites()
 		n2.stop()
-		eventually(t, "the second has left", func() bool { return len(n1.status().Peers) == 0 })
+		eventually(t, "the second node has left", func() bool { return len(n1.status().Peers) == 0 })
 	}
 }
 
-// A load balancer that has made a new map asks whether it may begin, before anybody can
-// have noticed the map.
-func TestReadyIsNotThatOfAnOldMap(t *testing.T) {
+// A load balancer that has created a new map asks whether it may start, before the watcher has
+// detected the map.
+func TestReadyAfterMapReplacement(t *testing.T) {
 	const entries = 2000
 	path := filepath.Join(pinDir(t), "one")
 	m := pinned(t, path, 8, 8, 2*entries)
 	n := newNode(t, 1, "ct="+path)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "ready", func() bool { return n.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	n.write(m, 0, entries, 7)
 	for round := range 10 {
 		m = pinned(t, path, 8, 8, 2*entries)
-		eventually(t, "ready with the new map", func() bool {
+		eventually(t, "the node is ready with the new map", func() bool {
 			code, _ := n.readyz()
 			r, err := n.client.Ready(t.Context())
 			ready := code == http.StatusOK || err == nil && r.Ready
 			if missing := lacks(m, entries, 7); ready && missing > 0 {
-				t.Fatalf("round %d: ready, and %d entries are missing", round, missing)
+				t.Fatalf("round %d: entries missing when ready: got %d, want 0", round, missing)
 			}
 			return ready
 		})
 	}
 }
 
-// Two nodes start together, and what the one has found in its map is not yet its own
-// when the other asks: that is not all that it has to tell.
-func TestReadyWaitsForWhatAPeerHasYetToClaim(t *testing.T) {
+// Two nodes start together. When the second node requests the records, the first node has not yet
+// adopted the entries found in its map. The second node must wait for these entries, too.
+func TestReadyWaitsForEntriesThatAPeerAdopts(t *testing.T) {
 	const entries = 20_000
 	dir := pinDir(t)
 	for round := range 4 {
@@ -161,15 +164,17 @@ func TestReadyWaitsForWhatAPeerHasYetToClaim(t *testing.T) {
 			n2.start()
 			n1.start()
 		}
-		// A node that has not met the other yet is ready alone, and must not be: sync-timeout is 2 s.
+		// A node that has not reached the other node must not be ready alone before sync-timeout,
+		// which is 2 s.
 		n2.readyWith(m2, entries, round)
 		n1.stop()
 		n2.stop()
 	}
 }
 
-// mute is a member of the cluster that gossips and does not replicate.
-func mute(t *testing.T, join string) (leave func()) {
+// startSilentMember starts a member of the cluster that gossips and does not replicate. It answers
+// the nodes in withoutMap that it lacks their maps.
+func startSilentMember(t *testing.T, join string, withoutMap ...string) (leave func()) {
 	t.Helper()
 	c, err := peers.New(peers.Options{
 		NodeName: "mute", Incarnation: 1, BindAddr: "127.0.1.9:7946", Join: []string{join},
@@ -183,13 +188,13 @@ func mute(t *testing.T, join string) (leave func()) {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer()
-	mapsyncv1.RegisterReplicationServiceServer(server, welcomer{})
+	mapsyncv1.RegisterReplicationServiceServer(server, welcomeOnly{withoutMap: withoutMap})
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { done <- c.Run(ctx) }()
-	return func() {
+	leave = sync.OnceFunc(func() {
 		cancel()
 		server.Stop()
 		<-served
@@ -197,20 +202,79 @@ func mute(t *testing.T, join string) (leave func()) {
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
-	}
+	})
+	t.Cleanup(leave)
+	return leave
 }
 
-// welcomer proves the name of the mute node, and then sends nothing.
-type welcomer struct {
+// welcomeOnly proves the name of the silent node, and then sends nothing, except to the nodes in
+// withoutMap: it answers their subscriptions with MapPending.
+type welcomeOnly struct {
 	mapsyncv1.UnimplementedReplicationServiceServer
+	withoutMap []string
 }
 
-func (welcomer) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
-	err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+func (s welcomeOnly) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	hello, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	err = stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
 		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "mute", Number: 1}},
 	}})
+	for err == nil && slices.Contains(s.withoutMap, hello.GetHello().GetSelf().GetNode()) {
+		var request *mapsyncv1.SubscribeRequest
+		if request, err = stream.Recv(); err != nil {
+			break
+		}
+		switch request := request.GetMessage().(type) {
+		case *mapsyncv1.SubscribeRequest_ClockProbe:
+			now := uint64(time.Now().UnixNano())
+			err = stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{
+				ClockReply: &mapsyncv1.ClockReply{ProbeSent: request.ClockProbe.GetSent(), Received: now, Clock: now},
+			}})
+		case *mapsyncv1.SubscribeRequest_Subscribe:
+			err = stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
+				Pending: &mapsyncv1.MapPending{Map: request.Subscribe.GetMap()},
+			}})
+		}
+	}
 	<-stream.Context().Done()
 	return err
+}
+
+// A peer in its initial sync sends no records yet. A node does not count its map as complete before that
+// peer has sent them: absent keys would become deletes at the node's next start.
+func TestIdentityIsSavedOnceAllPeersHaveSent(t *testing.T) {
+	n1, n2, m1, m2 := twoNodes(t, 100)
+	for i := range uint64(10) {
+		if err := m2.Put(pair(i, 7)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []*node{n1, n2} {
+		n.config.Join = append(n.config.Join, "127.0.1.9:7946")
+	}
+	leave := startSilentMember(t, n2.config.GossipListen, "n1")
+	n2.config.SyncTimeout = time.Minute // n2 waits for the silent node
+	n2.start()
+	eventually(t, "the silent node is a peer of n2", func() bool { return len(n2.status().Peers) == 1 })
+	n1.start()
+	eventually(t, "n1 replicates", func() bool {
+		s := n1.status()
+		return len(s.Peers) == 2 && s.Maps[0].State == "replicating"
+	})
+	time.Sleep(300 * time.Millisecond)
+	if s := n2.status(); s.Maps[0].State != "syncing" {
+		t.Fatalf("state of n2's map: got %s, want syncing", s.Maps[0].State)
+	}
+	_, state := n1.readState()
+	if saved := state["kernel_maps"].(map[string]any)["ct"]; saved != nil {
+		t.Errorf("state file: got the identity %v before n2 has sent its records", saved)
+	}
+	leave()
+	eventually(t, "n1 holds the records of n2", func() bool { return holds(t, m1, 10, 7) })
+	n1.waitIdentitySaved(m1)
 }
 
 func TestOnReadyTimeout(t *testing.T) {
@@ -220,47 +284,47 @@ func TestOnReadyTimeout(t *testing.T) {
 			pinned(t, filepath.Join(dir, "ct"), 8, 8, 100)
 			n := newNode(t, 1, filepath.Join(dir, "ct"))
 			n.config.OnReadyTimeout, n.config.Join = setting, []string{"127.0.1.9:7946"}
-			leave := mute(t, n.config.GossipListen)
+			leave := startSilentMember(t, n.config.GossipListen)
 			n.start()
-			eventually(t, "the mute peer is known", func() bool { return len(n.status().Peers) == 1 })
+			eventually(t, "the silent node is a peer", func() bool { return len(n.status().Peers) == 1 })
 			if s := n.status(); s.Ready || n.serving() {
-				t.Fatal("ready before sync-timeout")
+				t.Fatal("node before sync-timeout: got ready, want not ready")
 			}
-			eventually(t, "sync-timeout", func() bool { return n.log.contains("within sync-timeout") })
+			eventually(t, "the log reports sync-timeout", func() bool { return n.log.contains("within sync-timeout") })
 			if setting == config.ReadyOpen {
-				eventually(t, "ready without proof", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 1 })
-				eventually(t, "healthy", n.serving)
-				if s := n.status(); !strings.Contains(s.Unproven[0], "mute") || !n.log.contains("WITHOUT proof") {
-					t.Errorf("it does not say what is missing: %q", s.Unproven)
+				eventually(t, "the node is ready without proof", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 1 })
+				eventually(t, "the health service reports serving", n.serving)
+				if s := n.status(); !strings.Contains(s.Unproven[0], "mute") || !n.log.contains("without proof") {
+					t.Errorf("unproven: got %q, want the silent peer, and \"without proof\" in the log", s.Unproven)
 				}
 			} else {
 				time.Sleep(300 * time.Millisecond)
 				code, body := n.readyz()
 				if code != http.StatusServiceUnavailable || !strings.Contains(body, "mute") || n.serving() {
-					t.Errorf("readyz: %d %s", code, body)
+					t.Errorf("readyz: got status %d and %s, want 503 and the silent peer", code, body)
 				}
 			}
 			leave()
-			eventually(t, "proven once nobody is missing", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 0 })
+			eventually(t, "the node is ready with proof after the silent peer has left", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 0 })
 		})
 	}
 }
 
-// A node whose map cannot hold what peers know is not ready, and says why.
-func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
+// A node whose map cannot hold the records of its peers is not ready, and reports the reason.
+func TestTooSmallMapIsNotReady(t *testing.T) {
 	dir := pinDir(t)
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 350)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "ready", func() bool { return n1.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 500, 7)
 	n2.start()
-	eventually(t, "it says what is missing", func() bool {
+	eventually(t, "readyz reports the missing entries", func() bool {
 		_, body := n2.readyz()
 		return strings.Contains(body, "150 entries do not go into the kernel map")
 	})
-	eventually(t, "the newest are there", func() bool {
+	eventually(t, "the map holds the newest entries", func() bool {
 		for i := range uint64(500) {
 			key, _ := pair(i, 0)
 			if found := m2.Lookup(key, make([]byte, 8)) == nil; found != (i >= 150) {
@@ -269,25 +333,25 @@ func TestAMapThatIsTooSmallIsNotReady(t *testing.T) {
 		}
 		return true
 	})
-	// A larger map, and it is.
+	// With a larger map it becomes ready.
 	larger := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "ready", func() bool { return n2.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n2.status().Ready })
 	if missing := lacks(larger, 500, 7); missing > 0 {
-		t.Errorf("%d entries are missing", missing)
+		t.Errorf("entries missing in the larger map: got %d, want 0", missing)
 	}
-	// What is full later takes nothing back.
+	// A map that becomes full later does not end readiness.
 	n1.write(m1, 500, 1000, 7)
 	n1.write(m1, 0, 1, 8)
-	eventually(t, "all came", func() bool { return lacks(larger, 1, 8) == 0 })
+	eventually(t, "the last change has arrived", func() bool { return lacks(larger, 1, 8) == 0 })
 	if !n2.status().Ready {
-		t.Error("not ready any more")
+		t.Error("node with a map that became full later: got not ready, want ready")
 	}
 }
 
-// What never fitted into a map is not taken for deleted when syncd starts again.
-func TestAMapThatIsTooSmallIsNotRemembered(t *testing.T) {
-	n1, _, m1, m2 := equalPair(t)
-	n1.waitRemembered(m1)
+// Entries that never fitted into a map do not count as deleted when syncd starts again.
+func TestTooSmallMapIdentityIsNotSaved(t *testing.T) {
+	n1, _, m1, m2 := syncedPair(t)
+	n1.waitIdentitySaved(m1)
 	small := pinned(t, n1.pin, 8, 8, 100)
 	eventually(t, "the smaller map is full", func() bool {
 		_, body := n1.readyz()
@@ -297,12 +361,12 @@ func TestAMapThatIsTooSmallIsNotRemembered(t *testing.T) {
 	n1.stop()
 	_, state := n1.readState()
 	if id := state["kernel_maps"].(map[string]any)["ct"].(map[string]any)["id"]; id == float64(idOf(t, small)) {
-		t.Error("the state file names a map that does not hold all")
+		t.Error("state file: got a map that does not hold all entries, want it absent")
 	}
 	n1.start()
-	eventually(t, "replicating again", func() bool { return n1.status().Maps[0].State == "replicating" })
+	eventually(t, "the map is replicating again", func() bool { return n1.status().Maps[0].State == "replicating" })
 	time.Sleep(200 * time.Millisecond)
 	if !holds(t, m2, 500, 7) {
-		t.Error("the peer has lost entries")
+		t.Error("the peer's map: got entries deleted, want 500 entries")
 	}
 }

@@ -13,50 +13,51 @@ import (
 	"mapsync/syncd/replicate"
 )
 
-// Redundancy is how many peers hold copies of this node's maps, of how many that should.
+// Redundancy is the number of peers that hold copies of this node's maps, and the expected
+// number.
 type Redundancy struct {
-	// Expected is the number of peers that expected-peers asks for; 0: it is not set.
+	// Expected is the number of peers according to expected-peers; 0: it is not set.
 	Expected int `json:"expected"`
-	// Live is the number of those that are connected in both directions; of all peers where
-	// expected-peers is a number or not set.
+	// Live is the number of these that are connected in both directions. If expected-peers is a
+	// number or not set, Live counts all peers.
 	Live int `json:"live"`
-	// Problem is what is missing, for people, or empty: "lb2 lost 14 s ago".
+	// Problem names the missing peers, as text for operators, or is empty: "lb2 lost 14 s ago".
 	Problem string `json:"problem,omitempty"`
 }
 
-// AbsentPeer is a node that is expected, or was a peer, and is not one now.
+// AbsentPeer is a node that is expected, or was a peer, and is not live now.
 type AbsentPeer struct {
 	Node string `json:"node"`
-	// Expected says that expected-peers names it, or that it is among the peers lost last
-	// of which a number is expected.
+	// Expected is set if expected-peers names the node. If expected-peers is a number, it is set
+	// for the nodes that were lost last, as many as are missing.
 	Expected bool `json:"expected"`
-	// LastContact is when its last message came; absent: none since this daemon started.
+	// LastContact is the time of the node's last message; absent: none since this daemon started.
 	LastContact time.Time `json:"last_contact,omitzero"`
 }
 
 const (
-	// contactInterval is how often contacts with peers are noted.
+	// contactInterval is the interval at which contacts with peers are recorded.
 	contactInterval = time.Second
-	// redundancyLogInterval is the least time between two log lines about redundancy.
+	// redundancyLogInterval is the minimum time between two log lines about redundancy.
 	redundancyLogInterval = 10 * time.Second
-	// maxContacts bounds the nodes whose last contact is remembered, and maxAbsent those
-	// of them that are listed.
+	// maxContacts is the maximum number of nodes whose last contact is stored. maxAbsent is the
+	// maximum number of them that are listed, besides the nodes that expected-peers names.
 	maxContacts = 256
 	maxAbsent   = 64
 )
 
-// contacts remembers when each peer was heard last, beyond its membership.
+// contacts stores the time of the last message of each peer, also after the peer has left.
 type contacts struct {
 	mu   sync.Mutex
-	last map[string]time.Time // by node; at most maxContacts, the oldest goes first
+	last map[string]time.Time // by node; at most maxContacts, the oldest is removed first
 
-	// Of watchRedundancy.
-	whole    bool // redundancy was complete once
-	logged   Redundancy
-	loggedAt time.Time
+	// Fields of watchRedundancy.
+	wasComplete bool // redundancy was complete once
+	logged      Redundancy
+	loggedAt    time.Time
 }
 
-// note takes in what the replicator has seen.
+// note records the contacts that the replicator has seen.
 func (c *contacts) note(seen []replicate.Contact) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -79,8 +80,8 @@ func (c *contacts) note(seen []replicate.Contact) {
 	}
 }
 
-// known returns a copy of the last contacts.
-func (c *contacts) known() map[string]time.Time {
+// snapshot returns a copy of the last contacts.
+func (c *contacts) snapshot() map[string]time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	m := make(map[string]time.Time, len(c.last))
@@ -90,9 +91,8 @@ func (c *contacts) known() map[string]time.Time {
 	return m
 }
 
-// redundancy returns how many peers there are of how many that should be, and which nodes
-// are not peers now that were or should be: those that are expected first, then by their
-// last contact, the latest first.
+// redundancy returns the number of live peers and of expected peers, and the absent nodes.
+// Expected nodes come first. Within both groups, the node with the latest contact comes first.
 func (d *Daemon) redundancy(now time.Time) (Redundancy, []AbsentPeer) {
 	seen := d.replicator.Contacts()
 	d.contacts.note(seen)
@@ -129,7 +129,7 @@ func (d *Daemon) redundancy(now time.Time) (Redundancy, []AbsentPeer) {
 	return r, absent
 }
 
-// broken says which stream of a live peer is missing.
+// broken returns which stream of a live peer is missing.
 func broken(s *replicate.Contact) string {
 	switch {
 	case s.Connected:
@@ -140,10 +140,10 @@ func broken(s *replicate.Contact) string {
 	return "no streams with " + s.Node
 }
 
-// absent returns the nodes that are not live: those that are expected by name, and those
-// that were peers. missing is how many of the latter are expected where a number is.
+// absent returns the nodes that are not live: the nodes in names, and former peers. missing is
+// the number of missing peers. If names is nil, as many former peers count as expected.
 func (d *Daemon) absent(seen []replicate.Contact, names []string, missing int) []AbsentPeer {
-	last := d.contacts.known()
+	last := d.contacts.snapshot()
 	for _, name := range names {
 		if _, known := last[name]; !known {
 			last[name] = time.Time{}
@@ -182,7 +182,7 @@ func (a *AbsentPeer) text(now time.Time) string {
 	return fmt.Sprintf("%s lost %s ago", a.Node, Ago(now.Sub(a.LastContact)))
 }
 
-// Ago returns a duration for people, in the largest two units: "14 s", "3 min 5 s", "2 h 10 min".
+// Ago returns a duration as text, in its two largest units: "14 s", "3 min 5 s", "2 h 10 min".
 func Ago(d time.Duration) string {
 	s := int64(max(d, 0).Round(time.Second) / time.Second)
 	switch {
@@ -196,8 +196,8 @@ func Ago(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", s/86400, s%86400/3600)
 }
 
-// watchRedundancy notes contacts with peers, and logs when fewer peers than expected are
-// live, and when all are again.
+// watchRedundancy records contacts with peers until ctx ends. It logs when fewer peers than
+// expected are live, and when all are live again.
 func (d *Daemon) watchRedundancy(ctx context.Context) error {
 	tick := time.NewTicker(contactInterval)
 	defer tick.Stop()
@@ -212,24 +212,24 @@ func (d *Daemon) watchRedundancy(ctx context.Context) error {
 	}
 }
 
-// log writes a line when redundancy changed since the last one. At the start missing peers
-// are given time: until late, or all were there.
+// log writes a line if redundancy has changed since the last line. After the start it first waits
+// until redundancy was complete once, or until late is set.
 func (c *contacts) log(log *slog.Logger, r Redundancy, now time.Time, late bool) {
-	whole := r.Live >= r.Expected
-	c.whole = c.whole || whole && r.Expected > 0
+	complete := r.Live >= r.Expected
+	c.wasComplete = c.wasComplete || complete && r.Expected > 0
 	was := c.logged
 	switch {
-	case r.Expected == 0 || !c.whole && !late:
+	case r.Expected == 0 || !c.wasComplete && !late:
 		return
-	case whole == (was.Live >= was.Expected) && (whole || r.Live == was.Live):
+	case complete == (was.Live >= was.Expected) && (complete || r.Live == was.Live):
 		return
 	case now.Sub(c.loggedAt) < redundancyLogInterval:
-		return // the next look sees what has come of it
+		return // a later call logs the change
 	}
 	c.logged, c.loggedAt = r, now
 	attrs := []any{slog.Int("live", r.Live), slog.Int("expected", r.Expected)}
-	if whole {
-		log.Info("redundancy is complete again", attrs...)
+	if complete {
+		log.Info("redundancy restored", attrs...)
 		return
 	}
 	log.Warn("redundancy is reduced", append(attrs, slog.String("missing", r.Problem),

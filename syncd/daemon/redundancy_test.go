@@ -12,7 +12,8 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// sample returns the value of a metric's sample with these labels, in their order.
+// sample returns the value of a metric's sample with these labels, or "absent". The labels are in
+// their order.
 func (n *node) sample(name, labels string) string {
 	n.t.Helper()
 	m := regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(name+labels) + ` (\S+)$`).FindStringSubmatch(n.metrics())
@@ -28,17 +29,17 @@ func TestRedundancyIsReported(t *testing.T) {
 	n1.config.Cluster = "edge"
 	startPair(t, n1, n2)
 	redundancy := func() daemon.Redundancy { return n1.status().Redundancy }
-	eventually(t, "one of two peers", func() bool {
+	eventually(t, "one of two peers is live", func() bool {
 		r := redundancy()
 		return r.Expected == 2 && r.Live == 1 && r.Problem == "n3 never seen"
 	})
 	if a := n1.status().Absent; len(a) != 1 || a[0].Node != "n3" || !a[0].Expected || !a[0].LastContact.IsZero() {
-		t.Errorf("absent: %+v", a)
+		t.Errorf("absent peers: got %+v, want n3, expected and never seen", a)
 	}
-	eventually(t, "the log says so once sync-timeout has passed", func() bool { return n1.log.contains(`level=WARN msg="redundancy is reduced" live=1 expected=2`) })
+	eventually(t, "the log reports reduced redundancy after sync-timeout", func() bool { return n1.log.contains(`level=WARN msg="redundancy is reduced" live=1 expected=2`) })
 	const label = `{cluster="edge"}`
 	if e, l := n1.sample("mapsync_redundancy_expected", label), n1.sample("mapsync_redundancy_live", label); e != "2" || l != "1" {
-		t.Errorf("metrics: %s of %s", l, e)
+		t.Errorf("redundancy metrics: got %s of %s, want 1 of 2", l, e)
 	}
 	n2.stop()
 	eventually(t, "the lost peer is listed with the time of last contact", func() bool {
@@ -47,40 +48,41 @@ func TestRedundancyIsReported(t *testing.T) {
 		return len(a) == 2 && a[i].Expected && !a[i].LastContact.IsZero() && regexp.MustCompile(`^n2 lost \d+ s ago, n3 never seen$`).MatchString(redundancy().Problem)
 	})
 	if l := n1.sample("mapsync_redundancy_live", label); l != "0" {
-		t.Errorf("%s peers live", l)
+		t.Errorf("mapsync_redundancy_live: got %s, want 0", l)
 	}
 	n2.start()
-	eventually(t, "the peer is back", func() bool { return redundancy().Live == 1 && len(n1.status().Absent) == 1 })
+	eventually(t, "the peer has returned", func() bool { return redundancy().Live == 1 && len(n1.status().Absent) == 1 })
 }
 
-// Without expected-peers no peer is missing; as a number the peers that left last are.
-func TestRedundancyAsANumber(t *testing.T) {
+// Without expected-peers no peer is missing. If it is a number, the peers that left last are
+// missing.
+func TestExpectedPeersAsANumber(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
 	n1.config.ExpectedPeers = config.PeerList{"2"}
 	startPair(t, n1, n2)
-	eventually(t, "one was never seen", func() bool {
+	eventually(t, "one peer was never seen", func() bool {
 		r := n1.status().Redundancy
 		return r.Expected == 2 && r.Live == 1 && r.Problem == "1 never seen"
 	})
 	n2.stop()
-	eventually(t, "one is lost", func() bool {
+	eventually(t, "one peer is lost", func() bool {
 		return regexp.MustCompile(`^1 never seen, n2 lost \d+ s ago$`).MatchString(n1.status().Redundancy.Problem)
 	})
 	n3 := newNode(t, 3, "ct="+filepath.Join(filepath.Dir(n2.pin), "three"))
 	pinned(t, filepath.Join(filepath.Dir(n2.pin), "three"), 8, 8, 100)
 	n3.start()
-	eventually(t, "another takes its place", func() bool {
+	eventually(t, "another node replaces it", func() bool {
 		s := n3.status()
 		return s.Ready && s.Redundancy.Expected == 0 && s.Redundancy.Live == 1 && s.Redundancy.Problem == ""
 	})
-	eventually(t, "both are counted", func() bool {
+	eventually(t, "the new peer is live and the lost peer is still expected", func() bool {
 		s := n1.status()
 		return s.Redundancy.Live == 1 && len(s.Absent) == 1 && s.Absent[0].Node == "n2" && s.Absent[0].Expected
 	})
 }
 
-// A map that a live peer does not replicate with this node keeps it from becoming ready, and
-// is named; nodes that are ready stay so.
+// A map that a live peer does not replicate with this node keeps this node from becoming ready.
+// The reason names the map. Nodes that are ready stay ready.
 func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 	dir := pinDir(t)
 	path := func(name string) string { return filepath.Join(dir, name) }
@@ -89,23 +91,23 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 	for _, name := range []string{"ct1", "ct2", "nat1", "fw1", "fw2"} {
 		pinned(t, path(name), 8, 8, 100)
 	}
-	pinned(t, path("nat2"), 8, 16, 100) // another layout, without types: refused both ways
+	pinned(t, path("nat2"), 8, 16, 100) // another layout without types: refused in both directions
 	n1.start()
-	eventually(t, "ready alone", func() bool { return n1.status().Ready })
+	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	n2.config.Maps = n2.config.Maps[:2]
-	n2.config.Maps = append(n2.config.Maps, "odd="+path("fw2")) // the peer has none of that name
+	n2.config.Maps = append(n2.config.Maps, "odd="+path("fw2")) // the peer has no map of this name
 	n2.start()
 	has := func(list []string, parts ...string) bool {
 		return slices.ContainsFunc(list, func(s string) bool {
 			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) })
 		})
 	}
-	eventually(t, "the joiner says which maps are not replicated", func() bool {
+	eventually(t, "the joiner reports which maps are not replicated", func() bool {
 		list := n2.status().NotReady
 		return len(list) == 2 && has(list, "nat: ", "not received from n1 (refused)") && has(list, "odd: n1 does not have the map")
 	})
 	if !n1.status().Ready {
-		t.Error("the node that was ready is not ready because of the joiner")
+		t.Error("ready node after the join: got not ready, want ready")
 	}
 	for _, labels := range []string{
 		`{direction="receive",map="nat",peer="n1",state="refused"}`, `{direction="send",map="nat",peer="n1",state="refused"}`,
@@ -115,15 +117,15 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 		eventually(t, labels, func() bool { return n2.sample("mapsync_peer_map_state", labels) == "1" })
 	}
 	if v := n2.sample("mapsync_peer_map_state", `{direction="receive",map="ct",peer="n1",state="refused"}`); v != "0" {
-		t.Errorf("ct is refused: %s", v)
+		t.Errorf("state refused of ct: got %s, want 0", v)
 	}
 	n2.stop()
 	n2.config.AllowUnservedMaps = true
 	n2.start()
-	eventually(t, "ready with allow-unserved-maps", func() bool { return n2.status().Ready })
+	eventually(t, "the node is ready with allow-unserved-maps", func() bool { return n2.status().Ready })
 }
 
-// A problem that many maps have is one line, and no map's line has the names of others.
+// A problem of many maps is reported in one line, which names only the maps that it concerns.
 func TestEachProblemIsListedOnce(t *testing.T) {
 	const count = 43
 	dir := pinDir(t)
@@ -135,15 +137,15 @@ func TestEachProblemIsListedOnce(t *testing.T) {
 	}
 	pinned(t, filepath.Join(dir, "bad"), 8, 8, 10)
 	n.config.Maps = append(n.config.Maps, "absent="+filepath.Join(dir, "none"))
-	leave := mute(t, n.config.GossipListen)
+	leave := startSilentMember(t, n.config.GossipListen)
 	defer leave()
 	n.start()
-	eventually(t, "one line for the peer, and one for the map that is absent", func() bool {
+	eventually(t, "one line for the peer, and one for the absent map", func() bool {
 		list := n.status().NotReady
 		return len(list) == 2 && list[0] == "m0, m1, m2, m3, m4 and 38 more maps: initial sync is under way with mute" &&
 			list[1] == "absent: waiting"
 	})
 	if code, body := n.readyz(); code != 503 || strings.Count(body, "\n") != 2 {
-		t.Errorf("readyz: %d\n%s", code, body)
+		t.Errorf("readyz: got status %d, want 503 and two lines:\n%s", code, body)
 	}
 }

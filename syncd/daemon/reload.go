@@ -17,31 +17,31 @@ import (
 // ErrSettings is wrapped by the error of a reload whose settings or files cannot be used.
 var ErrSettings = errors.New("settings not reloaded, the former ones stay in use")
 
-// reloadable are the settings that a reload applies. Files are read again whatever their
-// names: certificates, gossip keys, and the types of maps when those are attached next.
+// reloadable lists the settings that a reload applies. It also reads files again whose names did
+// not change: certificates, gossip keys, and the types of maps when those are attached next.
 var reloadable = []string{
 	"map", "schema", "field", "allowed-names", "observers", "read-from", "write-from",
 	"tls-cert", "tls-key", "tls-ca", "tls-crl",
 }
 
-// Reloaded says what a reload did.
+// Reloaded is the result of a reload.
 type Reloaded struct {
 	Added   []string `json:"added"`   // maps
-	Removed []string `json:"removed"` // maps; one that changed was removed and added
-	Access  []string `json:"access"`  // maps that other nodes may read or write
-	Keys    bool     `json:"keys"`    // the gossip keys changed
-	// NeedsRestart are settings that differ and take effect with a restart only.
+	Removed []string `json:"removed"` // maps; a changed map is removed and added
+	Access  []string `json:"access"`  // maps whose access settings changed
+	Keys    bool     `json:"keys"`    // the first gossip key changed
+	// NeedsRestart lists the changed settings that only take effect with a restart.
 	NeedsRestart []string `json:"needs_restart"`
 }
 
-// reloads is what a Daemon knows of its settings after the start.
+// reloads is the state of the reloads of a Daemon.
 type reloads struct {
-	load     func() (config.Config, error) // nil: there is nothing to load from
+	load     func() (config.Config, error) // nil: the Daemon refuses to reload
 	requests chan chan<- reloadAnswer
 
 	mu      sync.Mutex
-	failure error     // of the latest reload
-	last    time.Time // that settings were read with success
+	failure error     // error of the latest reload
+	last    time.Time // time of the last successful load of the settings
 }
 
 type reloadAnswer struct {
@@ -49,9 +49,10 @@ type reloadAnswer struct {
 	err  error
 }
 
-// Reload reads the settings and all files that they name again, and applies the
-// [reloadable] ones: all of them, or, with an error that wraps ErrSettings, none.
-// It returns when that is done; ctx ends the waiting.
+// Reload reads the settings and all files that they name again, and applies the [reloadable]
+// ones. An error that wraps ErrSettings means that it applied none of them. After another error
+// it has applied a part of them. If ctx ends first, Reload returns its error, and the reload may
+// still be executed.
 func (d *Daemon) Reload(ctx context.Context) (Reloaded, error) {
 	answer := make(chan reloadAnswer, 1)
 	select {
@@ -67,7 +68,7 @@ func (d *Daemon) Reload(ctx context.Context) (Reloaded, error) {
 	}
 }
 
-// followReloads runs the replicas, and replaces them at reloads.
+// followReloads starts the replicas, and executes reloads until ctx ends.
 func (d *Daemon) followReloads(ctx context.Context, g *errgroup.Group) error {
 	for _, m := range d.replicas() {
 		m.start(ctx, g)
@@ -97,18 +98,18 @@ func (d *Daemon) noteReload(done *Reloaded, err error) {
 		d.log.Error("settings not reloaded", "error", err, "hint", "correct the file and reload again; nothing was changed")
 		return
 	case err != nil:
-		d.log.Error("settings reloaded in part", "error", err, "hint", "reload again; if that fails, too: systemctl restart syncd")
+		d.log.Error("settings partially reloaded", "error", err, "hint", "reload again; if that fails, too: systemctl restart syncd")
 		return
 	}
 	d.log.Info("settings reloaded", "maps_added", done.Added, "maps_removed", done.Removed, "maps_access", done.Access, "gossip_keys_changed", done.Keys)
 	if len(done.NeedsRestart) > 0 {
-		d.log.Warn("settings changed that take effect with a restart only", "settings", done.NeedsRestart,
+		d.log.Warn("changed settings need a restart", "settings", done.NeedsRestart,
 			"hint", "systemctl restart syncd; until then the former values stay in use")
 	}
 }
 
-// lastReload returns when settings were read with success, and the error of the latest
-// reload, nil if it succeeded or there was none.
+// lastReload returns when settings were last loaded with success, and the error of the latest
+// reload. The error is nil if the reload succeeded or if there was none.
 func (d *Daemon) lastReload() (last time.Time, failure error) {
 	r := &d.reloads
 	r.mu.Lock()
@@ -116,7 +117,7 @@ func (d *Daemon) lastReload() (last time.Time, failure error) {
 	return r.last, r.failure
 }
 
-// reload prepares everything that can fail before it changes anything.
+// reload executes a reload. It prepares everything that can fail before it changes anything.
 func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error) {
 	refused := func(err error) (Reloaded, error) { return Reloaded{}, fmt.Errorf("%w: %w", ErrSettings, err) }
 	if d.reloads.load == nil {
@@ -148,23 +149,24 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	if err != nil {
 		return refused(err)
 	}
-	before := d.trusted.Swap(&next)
+	before := d.accessConfig.Swap(&next)
 	useCredentials()
 	d.replicator.Reauthorise()
 	done := d.replaceMaps(ctx, g, list)
-	// These were checked above. If they failed all the same, what comes before stays in use.
+	// These steps were checked above. If one fails nevertheless, the steps before it stay in
+	// effect.
 	if done.Access, err = d.useAccess(before, &next); err != nil {
-		return Reloaded{}, fmt.Errorf("settings taken in part: read-from, write-from and gossip keys were not: %w", err)
+		return Reloaded{}, fmt.Errorf("settings partially applied, without read-from, write-from and gossip keys: %w", err)
 	}
 	if done.Keys, err = d.useKeys(keys); err != nil {
-		return Reloaded{}, fmt.Errorf("settings taken in part: gossip keys were not: %w", err)
+		return Reloaded{}, fmt.Errorf("settings partially applied, without gossip keys: %w", err)
 	}
 	done.NeedsRestart = changedSettings(&d.config, &next)
 	return done, nil
 }
 
-// useAccess applies read-from and write-from to the maps that have others than before, and
-// returns their names.
+// useAccess applies read-from and write-from to the maps for which they changed. It returns the
+// names of these maps.
 func (d *Daemon) useAccess(before, next *config.Config) (changed []string, err error) {
 	changed = []string{}
 	for _, m := range d.replicas() {
@@ -193,8 +195,9 @@ func changedSettings(a, b *config.Config) []string {
 	return list
 }
 
-// useKeys has gossip use keys, and digests the first of them. Until all nodes have the
-// same first key they cannot compare what they hold; what is ready stays so.
+// useKeys sets the gossip keys, and derives the digest keys from the first one. It reports
+// whether the first key changed. Until all nodes have the same first key, their digests cannot be
+// compared. Maps that are ready stay ready.
 func (d *Daemon) useKeys(keys [][]byte) (changed bool, err error) {
 	if len(keys) == 0 {
 		return false, nil
@@ -209,18 +212,19 @@ func (d *Daemon) useKeys(keys [][]byte) (changed bool, err error) {
 	return changed, nil
 }
 
-// replaceMaps has list run instead of the maps that run: those of both that are alike go on.
+// replaceMaps replaces the running replicas with list. Running replicas whose settings are also
+// in list continue to run.
 func (d *Daemon) replaceMaps(ctx context.Context, g *errgroup.Group, list []*replica) Reloaded {
 	done := Reloaded{Added: []string{}, Removed: []string{}}
 	old, ready := d.replicas(), d.mapsReady().Ready
 	var stale, fresh []*replica
 	for i, m := range list {
-		at := slices.IndexFunc(old, m.alike)
+		at := slices.IndexFunc(old, m.sameSettings)
 		if at >= 0 {
 			list[i] = old[at]
 			continue
 		}
-		m.late = ready
+		m.exempt = ready
 		fresh = append(fresh, m)
 		done.Added = append(done.Added, m.name)
 	}
@@ -230,12 +234,12 @@ func (d *Daemon) replaceMaps(ctx context.Context, g *errgroup.Group, list []*rep
 			done.Removed = append(done.Removed, m.name)
 		}
 	}
-	d.claims.reorder(list)
+	d.assignments.reorder(list)
 	d.maps.Store(&list)
 	for _, m := range stale {
 		m.end()
 		if d.replica(m.name) == nil {
-			d.state.forget(m.name)
+			d.state.removeIdentity(m.name)
 		}
 	}
 	for _, m := range fresh {

@@ -11,7 +11,7 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// TestReloadDuringTheFirstRead: peers are served although a reload ends a map before it was read.
+// The node serves peers although a reload removes a map before it was read.
 func TestReloadDuringTheFirstRead(t *testing.T) {
 	dir := pinDir(t)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
@@ -23,13 +23,13 @@ func TestReloadDuringTheFirstRead(t *testing.T) {
 	next := n.config
 	next.Maps = []string{"a=" + a}
 	if done, err := n.reload(next); err != nil || len(done.Removed) != 1 {
-		t.Fatalf("%+v, %v", done, err)
+		t.Fatalf("reload: got %+v, error %v, want one removed map", done, err)
 	}
 	eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	eventually(t, "peers are served", n.serving)
 }
 
-// TestWatchOfARemovedMap: it ends with an error.
+// A watch of a removed map ends with an error.
 func TestWatchOfARemovedMap(t *testing.T) {
 	dir := pinDir(t)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
@@ -61,38 +61,39 @@ func TestWatchOfARemovedMap(t *testing.T) {
 	select {
 	case err := <-ended:
 		if err == nil {
-			t.Error("the watch ended without an error")
+			t.Error("watch of a removed map: got no error, want one")
 		}
 	case <-time.After(20 * time.Second):
-		t.Error("the watch goes on without its map")
+		t.Error("watch of a removed map: not ended within 20 s")
 	}
 }
 
-// TestResyncOfARemovedMap: it ends with an error.
+// A resync of a removed map ends with an error.
 func TestResyncOfARemovedMap(t *testing.T) {
-	n1, n2, m1, _ := equalPair(t)
+	n1, n2, m1, _ := syncedPair(t)
 	more := filepath.Join(filepath.Dir(n1.pin), "more")
 	pinned(t, more, 8, 8, 1000)
-	stop := busy(t, func(v uint64) { n1.write(m1, 0, 500, v) })
+	stop := writeLoop(t, func(v uint64) { n1.write(m1, 0, 500, v) })
 	defer stop()
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	go func() { ended <- n2.client.Resync(ctx, "ct", func(*daemon.Resync) {}) }()
-	time.Sleep(5 * time.Millisecond) // whether it has begun or not, it must end
+	time.Sleep(5 * time.Millisecond) // the resync must end, whether it has begun or not
 	next := n2.config
 	next.Maps = []string{"more=" + more}
 	if _, err := n2.reload(next); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; ctx.Err() != nil {
-		t.Errorf("the resync goes on without its map: %v", err)
+		t.Errorf("resync of a removed map: not ended within 20 s: %v", err)
 	}
 }
 
-// TestLateMapIsReplaced: a map that a reload added, and that was never ready, takes no node out of service.
-func TestLateMapIsReplaced(t *testing.T) {
-	n1, n2, _, _ := equalPair(t)
+// A map that a reload added, and that was never ready, does not take a node out of service when
+// it is replaced.
+func TestReplacingAddedMapKeepsNodeReady(t *testing.T) {
+	n1, n2, _, _ := syncedPair(t)
 	more := filepath.Join(filepath.Dir(n1.pin), "more")
 	pinned(t, more, 8, 8, 1000)
 	next := n2.config
@@ -109,10 +110,10 @@ func TestLateMapIsReplaced(t *testing.T) {
 	stop()
 }
 
-// TestMapAddedToADrainedNode: a reload of a drained node adds a map that its peer does not have. The node
-// returns to service all the same.
+// A reload of a drained node adds a map that its peer does not have. The node can nevertheless
+// return to service.
 func TestMapAddedToADrainedNode(t *testing.T) {
-	_, n2, _, _ := equalPair(t)
+	_, n2, _, _ := syncedPair(t)
 	more := filepath.Join(filepath.Dir(n2.pin), "more")
 	pinned(t, more, 8, 8, 1000)
 	if _, err := n2.client.Drain(t.Context(), false); err != nil {
@@ -129,7 +130,8 @@ func TestMapAddedToADrainedNode(t *testing.T) {
 	eventually(t, "the node is in service", func() bool { r, err := n2.client.Ready(t.Context()); return err == nil && r.Ready })
 }
 
-// TestPurgeWithoutAKernelMap: live records that did not fit into the former map stay: they may fit into the next.
+// A purge without a kernel map keeps live records that did not fit into the former map, because
+// they may fit into the next map.
 func TestPurgeWithoutAKernelMap(t *testing.T) {
 	n1, n2, m1, _ := twoNodes(t, 1000)
 	pinned(t, n2.pin, 8, 8, 100)
@@ -141,15 +143,15 @@ func TestPurgeWithoutAKernelMap(t *testing.T) {
 	if err := os.Remove(n2.pin); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the map has gone", func() bool { return n2.status().Maps[0].State == "waiting" })
+	eventually(t, "the map state is waiting", func() bool { return n2.status().Maps[0].State == "waiting" })
 	done, err := n2.client.Purge(t.Context(), "ct")
 	if err != nil || len(done.Maps) != 1 || done.Maps[0].Records != 0 {
-		t.Errorf("%+v, %v, want no record removed", done, err)
+		t.Errorf("purge: got %+v, error %v, want no record removed", done, err)
 	}
 }
 
-// TestRefusedMapThatHasGone: it is waited for.
-func TestRefusedMapThatHasGone(t *testing.T) {
+// A refused map whose pin is removed returns to the state waiting.
+func TestRemovedRefusedMapIsWaiting(t *testing.T) {
 	dir := pinDir(t)
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	m := pinned(t, a, 8, 8, 1000)
@@ -173,15 +175,15 @@ func TestRefusedMapThatHasGone(t *testing.T) {
 	if err := os.Remove(b); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "b is waited for", func() bool { m := n.status().Maps[1]; return m.State == "waiting" && m.Error == "" })
+	eventually(t, "the state of b is waiting", func() bool { m := n.status().Maps[1]; return m.State == "waiting" && m.Error == "" })
 }
 
-// TestPeersThatWereNeverSeen: of three expected peers one receives nothing, and two were never seen.
+// Of three expected peers, one does not receive from this node, and two were never seen.
 func TestPeersThatWereNeverSeen(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
 	n1.config.ExpectedPeers = []string{"3"}
-	n1.config.GRPCAdvertise = loopback(1) + ":1" // where n2 cannot dial it
+	n1.config.GRPCAdvertise = loopback(1) + ":1" // an address that n2 cannot dial
 	n1.start()
 	n2.start()
-	eventually(t, "two are never seen", func() bool { return strings.Contains(n1.status().Redundancy.Problem, "2 never seen") })
+	eventually(t, "two peers were never seen", func() bool { return strings.Contains(n1.status().Redundancy.Problem, "2 never seen") })
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// watchReady fails the test when a node that is ready ceases to be so, until stop.
+// watchReady fails the test if one of the nodes is not ready before stop is called.
 func watchReady(t *testing.T, nodes ...*node) (stop func()) {
 	t.Helper()
 	ended, stopped := make(chan struct{}), make(chan struct{})
@@ -28,7 +28,7 @@ func watchReady(t *testing.T, nodes ...*node) (stop func()) {
 		for {
 			for _, n := range nodes {
 				if r, err := n.client.Ready(t.Context()); err != nil || !r.Ready {
-					t.Errorf("%s is not ready: %v %v", n.config.NodeName, r.Missing, err)
+					t.Errorf("%s: got not ready (%v, error %v), want ready", n.config.NodeName, r.Missing, err)
 					return
 				}
 			}
@@ -55,12 +55,12 @@ func (n *node) gossipKeys(keys ...byte) {
 	}
 }
 
-// Maps are added and removed while the others go on, and no node is taken out of service.
+// Maps are added and removed while the other maps replicate, and all nodes stay in service.
 func TestReloadAddsAndRemovesMaps(t *testing.T) {
-	n1, n2, m1, m2 := equalPair(t)
+	n1, n2, m1, m2 := syncedPair(t)
 	dir := filepath.Dir(n1.pin)
 	more1, more2 := pinned(t, filepath.Join(dir, "more1"), 8, 8, 1000), pinned(t, filepath.Join(dir, "more2"), 8, 8, 1000)
-	key, value := pair(7, 7) // there before, known to nobody
+	key, value := pair(7, 7) // an entry that is older than syncd and unknown to the peer
 	if err := more1.Put(key, value); err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func TestReloadAddsAndRemovesMaps(t *testing.T) {
 	for _, n := range []*node{n1, n2} {
 		done, err := n.reload(with(n, more[n], "ct="+n.pin))
 		if err != nil || !slices.Equal(done.Added, []string{"more"}) || len(done.Removed) != 0 || len(done.NeedsRestart) != 0 {
-			t.Fatalf("%+v, %v", done, err)
+			t.Fatalf("reload: got %+v, error %v, want map \"more\" added", done, err)
 		}
 	}
 	n1.write(more1, 100, 200, 3)
@@ -83,28 +83,28 @@ func TestReloadAddsAndRemovesMaps(t *testing.T) {
 		var v []byte
 		return holds(t, m2, 500, 8) && more2.Lookup(key, &v) == nil && entryCount(t, more2) == 101
 	})
-	// The map in use is removed on one node; its entries stay where they are.
+	// The used map is removed on one node. Its entries stay in the kernel map.
 	done, err := n2.reload(with(n2, more[n2]))
 	if err != nil || !slices.Equal(done.Removed, []string{"ct"}) || len(done.Added) != 0 {
-		t.Fatalf("%+v, %v", done, err)
+		t.Fatalf("reload: got %+v, error %v, want map ct removed", done, err)
 	}
 	n1.write(m1, 0, 500, 9)
 	n1.write(more1, 100, 200, 4)
-	eventually(t, "the other map goes on", func() bool { k, _ := pair(100, 0); var v []byte; return more2.Lookup(k, &v) == nil && v[0] == 4 })
+	eventually(t, "the other map still replicates", func() bool { k, _ := pair(100, 0); var v []byte; return more2.Lookup(k, &v) == nil && v[0] == 4 })
 	if s := n2.status(); len(s.Maps) != 1 || s.Maps[0].Name != "more" || !holds(t, m2, 500, 8) {
-		t.Errorf("%+v", s.Maps)
+		t.Errorf("maps after the removal: got %+v, want \"more\" only, and unchanged entries of ct", s.Maps)
 	}
 	if strings.Contains(n2.metrics(), `map="ct",state="live"`) {
-		t.Error("the removed map has metrics")
+		t.Error("metrics of the removed map: got some, want none")
 	}
 	_, state := n2.readState()
-	eventually(t, "the removed map is forgotten", func() bool { _, state = n2.readState(); return state["kernel_maps"].(map[string]any)["ct"] == nil })
+	eventually(t, "the state file does not contain the removed map", func() bool { _, state = n2.readState(); return state["kernel_maps"].(map[string]any)["ct"] == nil })
 	stop()
-	// It comes back, and takes over what the peer holds.
+	// The map is added again and receives the records of the peer.
 	if done, err := n2.reload(with(n2, "ct="+n2.pin, more[n2])); err != nil || !slices.Equal(done.Added, []string{"ct"}) {
-		t.Fatalf("%+v, %v", done, err)
+		t.Fatalf("reload: got %+v, error %v, want map ct added", done, err)
 	}
-	eventually(t, "the map is equal again", func() bool { return holds(t, m2, 500, 9) && n2.status().Ready })
+	eventually(t, "the map holds all entries", func() bool { return holds(t, m2, 500, 9) && n2.status().Ready })
 }
 
 func entryCount(t *testing.T, m *ebpf.Map) (n int) {
@@ -120,8 +120,8 @@ func entryCount(t *testing.T, m *ebpf.Map) (n int) {
 	return n
 }
 
-// What cannot be used changes nothing, and log, metric and error say why.
-func TestReloadOfWhatCannotBeUsedChangesNothing(t *testing.T) {
+// Settings that cannot be used change nothing. Log, metric and error contain the reason.
+func TestFailedReloadChangesNothing(t *testing.T) {
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestReloadOfWhatCannotBeUsedChangesNothing(t *testing.T) {
 	n.config.Join = nil
 	n.secure(ca, testcert.Options{}, 1)
 	n.start()
-	eventually(t, "ready", func() bool { return n.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	cert, err := os.ReadFile(n.config.TLSCert)
 	if err != nil {
 		t.Fatal(err)
@@ -143,25 +143,25 @@ func TestReloadOfWhatCannotBeUsedChangesNothing(t *testing.T) {
 		want  string
 		spoil func(next *config.Config)
 	}{
-		"settings":    {"is unknown: choose", func(next *config.Config) { next.Attach = "magic" }},
-		"maps":        {"one name", func(next *config.Config) { next.Maps = append(next.Maps, "dup="+pin) }},
-		"field":       {"no map of that name", func(next *config.Config) { next.Fields = []string{"other:x=ktime"} }},
-		"gossip key":  {"5 bytes", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, []byte("c2hvcnQ=\n")) }},
-		"no key":      {"holds no gossip key", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, nil) }},
-		"certificate": {"holds no PEM block", func(*config.Config) { writeFile(t, n.config.TLSCert, []byte("junk")) }},
+		"settings":       {"is unknown: choose", func(next *config.Config) { next.Attach = "magic" }},
+		"maps":           {"one name", func(next *config.Config) { next.Maps = append(next.Maps, "dup="+pin) }},
+		"field":          {"no map of that name", func(next *config.Config) { next.Fields = []string{"other:x=ktime"} }},
+		"gossip key":     {"5 bytes", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, []byte("c2hvcnQ=\n")) }},
+		"empty key file": {"holds no gossip key", func(*config.Config) { writeFile(t, n.config.GossipKeyFile, nil) }},
+		"certificate":    {"holds no PEM block", func(*config.Config) { writeFile(t, n.config.TLSCert, []byte("junk")) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			next := good
 			next.Maps = slices.Clone(good.Maps)
 			c.spoil(&next)
 			if _, err := n.reload(next); !errors.Is(err, daemon.ErrSettings) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("got %v, want %q", err, c.want)
+				t.Errorf("reload: got error %v, want %q", err, c.want)
 			}
 			if s := n.status(); len(s.Maps) != 1 || !s.Ready || !s.CertExpires.Equal(before) {
-				t.Errorf("something changed: %+v", s)
+				t.Errorf("status after a failed reload: got %+v, want it unchanged", s)
 			}
 			if !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 0") || !n.log.contains("settings not reloaded") {
-				t.Error("neither the metric nor the log shows it")
+				t.Error("failed reload: want it in the metric and in the log")
 			}
 			n.gossipKeys(1)
 			writeFile(t, n.config.TLSCert, cert)
@@ -170,11 +170,11 @@ func TestReloadOfWhatCannotBeUsedChangesNothing(t *testing.T) {
 	good.MetricsListen, good.ScanBudget = "127.0.0.1:1", 7
 	done, err := n.reload(good)
 	if err != nil || !slices.Equal(done.NeedsRestart, []string{"scan-budget", "metrics-listen"}) {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("reload: got %+v, error %v, want two settings that need a restart", done, err)
 	}
 	n.config.MetricsListen = loopback(1) + ":9746"
 	if !strings.Contains(n.metrics(), "mapsync_config_last_reload_successful 1") || len(n.status().Maps) != 2 {
-		t.Error("the good settings were not taken over")
+		t.Error("valid settings: want them applied")
 	}
 }
 
@@ -185,7 +185,7 @@ func writeFile(t *testing.T, path string, data []byte) {
 	}
 }
 
-// A certificate that was replaced is used after the reload has returned.
+// A replaced certificate is used when the reload has returned.
 func TestReloadTakesCertificates(t *testing.T) {
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
 	if err != nil {
@@ -200,12 +200,13 @@ func TestReloadTakesCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := n.status().CertExpires; !got.Equal(ends) {
-		t.Errorf("the certificate in use ends %s, want %s", got, ends)
+		t.Errorf("expiry of the certificate in use: got %s, want %s", got, ends)
 	}
 }
 
-// Gossip keys rotate in three steps, node by node. No node is lost or leaves service; where
-// first keys differ the comparison is unknown, not divergent, and afterwards digests agree.
+// Gossip keys are rotated in three steps, node by node. All nodes stay peers and in service.
+// While first keys differ, the comparison is unknown and not divergent. Afterwards the digests
+// agree.
 func TestReloadRotatesGossipKeys(t *testing.T) {
 	ca, err := testcert.NewCA(t.TempDir(), "ca")
 	if err != nil {
@@ -231,14 +232,14 @@ func TestReloadRotatesGossipKeys(t *testing.T) {
 		for _, n := range []*node{n1, n2} {
 			n.gossipKeys(keys...)
 			if done, err := n.reload(n.config); err != nil || done.Keys != (keys[0] == 2 && len(keys) == 2) {
-				t.Fatalf("%v: %+v, %v", keys, done, err)
+				t.Fatalf("reload with keys %v: got %+v, error %v, want Keys only if the first key changed", keys, done, err)
 			}
 			if n == n1 && keys[0] == 2 && len(keys) == 2 {
 				eventually(t, "the comparison is unknown", func() bool { return n1.status().Peers[0].Maps[0].Incomparable != "" })
-				n1.write(m1, 0, 500, 7) // goes on
+				n1.write(m1, 0, 500, 7) // replication continues
 			}
 			if d := n.status().Peers[0].Maps[0].Divergent; d != 0 {
-				t.Errorf("%v: %d entries count as divergent", keys, d)
+				t.Errorf("divergent entries with keys %v: got %d, want 0", keys, d)
 			}
 		}
 		eventually(t, "digests agree again", agree)
@@ -246,10 +247,10 @@ func TestReloadRotatesGossipKeys(t *testing.T) {
 	stop()
 	for _, n := range []*node{n1, n2} {
 		if text := n.metrics(); strings.Contains(text, "mapsync_repairs_total 1") || !strings.Contains(text, "mapsync_gossip_members 1") {
-			t.Error("records were repaired, or the peer was lost")
+			t.Error("metrics after the rotation: want no repairs and one peer")
 		}
 	}
 	n2.stop()
 	n2.start()
-	eventually(t, "a node that restarts is ready", func() bool { return n2.status().Ready && agree() })
+	eventually(t, "the restarted node is ready", func() bool { return n2.status().Ready && agree() })
 }

@@ -12,9 +12,9 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// A reload applies the settings of permission. Streams that they forbid end, streams that they
-// allow begin, and no node leaves service.
-func TestReloadChangesWhoMayDoWhat(t *testing.T) {
+// A reload applies the settings of permissions. Forbidden streams end, allowed streams begin, and
+// all nodes stay in service.
+func TestReloadAppliesPermissions(t *testing.T) {
 	dir := t.TempDir()
 	ca, err := testcert.NewCA(dir, "ca")
 	if err != nil {
@@ -29,7 +29,7 @@ func TestReloadChangesWhoMayDoWhat(t *testing.T) {
 	n2.secure(ca, testcert.Options{}, 1)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 10, 1)
-	eventually(t, "the peer's map holds all", func() bool { return holds(t, m2, 10, 1) })
+	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 10, 1) })
 	stop := watchReady(t, n1)
 	open := n1.config
 	reload := func(access bool, change func(c *config.Config)) {
@@ -38,7 +38,7 @@ func TestReloadChangesWhoMayDoWhat(t *testing.T) {
 		change(&next)
 		done, err := n1.reload(next)
 		if err != nil || len(done.NeedsRestart) != 0 || len(done.Added)+len(done.Removed) != 0 || slices.Contains(done.Access, "ct") != access {
-			t.Fatalf("%+v, %v", done, err)
+			t.Fatalf("reload: got %+v, error %v, want only access changes", done, err)
 		}
 	}
 	states := func(receive, send string) func() bool {
@@ -79,12 +79,12 @@ func TestReloadChangesWhoMayDoWhat(t *testing.T) {
 		{"allowed-names", false, func(c *config.Config) { c.AllowedNames = []string{"n1", "n3"} }, apart},
 	} {
 		reload(c.access, c.change)
-		eventually(t, c.what+" ends what is not allowed", c.ended)
+		eventually(t, c.what+" ends the forbidden streams", c.ended)
 		reload(c.access, func(*config.Config) {})
-		eventually(t, c.what+" is open again", states("caught_up", "served"))
+		eventually(t, c.what+" allows the streams again", states("caught_up", "served"))
 		replicates()
 	}
-	pair, err := ca.Issue("n2", testcert.Options{File: "unused"}) // revoked, and not in use
+	pair, err := ca.Issue("n2", testcert.Options{File: "unused"}) // revoked, but not in use
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,14 +102,14 @@ func TestReloadChangesWhoMayDoWhat(t *testing.T) {
 	stop()
 }
 
-// A reload refuses settings of permission that cannot be used, and names what needs a restart.
-func TestReloadRefusesWhoMayDoWhat(t *testing.T) {
+// A reload refuses invalid settings of permissions, and lists the settings that need a restart.
+func TestReloadRefusesInvalidPermissions(t *testing.T) {
 	pin := filepath.Join(pinDir(t), "ct")
 	pinned(t, pin, 8, 8, 100)
 	n := newNode(t, 1, "ct="+pin)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "ready", func() bool { return n.status().Ready })
+	eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	for what, change := range map[string]func(c *config.Config){
 		`allowed-names "["`:                    func(c *config.Config) { c.AllowedNames = []string{"["} },
 		"no map is called":                     func(c *config.Config) { c.ReadFrom = []string{"nat=n2"} },
@@ -118,13 +118,13 @@ func TestReloadRefusesWhoMayDoWhat(t *testing.T) {
 		next := n.config
 		change(&next)
 		if _, err := n.reload(next); !errors.Is(err, daemon.ErrSettings) || !strings.Contains(err.Error(), what) {
-			t.Errorf("got %v, want %q", err, what)
+			t.Errorf("reload: got error %v, want %q", err, what)
 		}
 	}
 	next := n.config
 	next.MaxConnections++
 	done, err := n.reload(next)
 	if err != nil || !slices.Equal(done.NeedsRestart, []string{"max-connections"}) || !n.log.contains("systemctl restart syncd") {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("reload: got %+v, error %v, want max-connections to need a restart", done, err)
 	}
 }

@@ -11,27 +11,27 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Removed is what a forget or a purge removed.
+// Removed is the result of a forget or a purge.
 type Removed struct {
 	Maps []RemovedRecords `json:"maps"` // in the order of the settings
 }
 
-// RemovedRecords is what was removed of one map.
+// RemovedRecords is the number of records removed from one map.
 type RemovedRecords struct {
 	Map     string `json:"map"`
 	Records int    `json:"records"`
 }
 
-// removeChunk is how many records one hold of the table's lock looks at.
+// removeChunk is the number of records that are checked while the table's lock is held once.
 const removeChunk = 1024
 
 // ErrOwner is wrapped by the error of a forget of this node's own records.
-var ErrOwner = errors.New("records of this node itself cannot be forgotten")
+var ErrOwner = errors.New("cannot remove records of this node itself")
 
 // ErrLiveOwner is wrapped by the error of a forget whose owner is live.
 var ErrLiveOwner = errors.New("the owner is live and sends its records (--force removes them nevertheless)")
 
-// forget removes the records of an owner from maps, on all nodes. A live owner is refused unless
+// forget removes the records of an owner from maps, on all nodes. It refuses a live owner unless
 // force is set.
 func (d *Daemon) forget(owner string, maps []*replica, force bool, by caller) (Removed, error) {
 	if owner == "" || owner == d.self.Node {
@@ -49,10 +49,10 @@ func (d *Daemon) forget(owner string, maps []*replica, force bool, by caller) (R
 	return done, nil
 }
 
-// hintRemoved says what an operator may have lost.
+// hintRemoved is the hint in the log lines about removed records.
 const hintRemoved = "entries that a load balancer still uses come back with its next write"
 
-// liveOwner reports whether membership has a node, or a stream from it is up.
+// liveOwner reports whether a node is a live member, or its stream to this node is up.
 func (d *Daemon) liveOwner(owner string) bool {
 	for _, c := range d.replicator.Contacts() {
 		if c.Node == owner && (c.Live || c.Connected) {
@@ -62,19 +62,19 @@ func (d *Daemon) liveOwner(owner string) bool {
 	return false
 }
 
-// purge removes orphaned records of a map, and those that do not fit into its kernel map here, on
-// all nodes. Without a kernel map it removes orphaned records only: what did not fit into the former one
-// may fit into the next.
+// purge removes, on all nodes, the orphaned records of a map and the records that do not fit into
+// its kernel map here. Without a kernel map it only removes orphaned records, because records
+// that did not fit into the former kernel map may fit into the next one.
 func (d *Daemon) purge(m *replica, by caller) Removed {
-	done := d.remove([]*replica{m}, &table.Selection{Orphaned: true, Unfit: m.attached()})
+	done := d.remove([]*replica{m}, &table.Selection{Orphaned: true, Failed: m.attached()})
 	for _, r := range done.Maps {
 		attrs := append(by.attrs(), "map", r.Map, "records", r.Records)
-		d.log.Warn("orphaned records and records that do not fit removed from all nodes", append(attrs, "hint", hintRemoved)...)
+		d.log.Warn("orphaned and failed records removed from all nodes", append(attrs, "hint", hintRemoved)...)
 	}
 	return done
 }
 
-// attached reports whether there is a kernel map.
+// attached reports whether a kernel map is attached.
 func (m *replica) attached() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -91,7 +91,8 @@ func (d *Daemon) remove(maps []*replica, sel *table.Selection) Removed {
 	return done
 }
 
-// removeFrom removes the selected records of a table, and holds its lock for a chunk at a time.
+// removeFrom removes the selected records of a table and returns their number. It holds the
+// table's lock for one chunk at a time. now is the time of the deletes, in ns of the wall clock.
 func removeFrom(t *table.Table, sel *table.Selection, now int64) (removed int) {
 	c := t.NewCursor(0)
 	defer c.Close()
@@ -132,8 +133,8 @@ func (a *admin) servePurge(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Forget removes the records of an owner from a map, or from all maps if name is empty, on all
-// nodes. The daemon refuses its own name (ErrUse) and, unless force is set, a live owner.
+// Forget removes the records of an owner from a map on all nodes, or from all maps if name is
+// empty. The daemon refuses its own name (ErrUse) and, unless force is set, a live owner.
 func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Removed, error) {
 	query := url.Values{"owner": {owner}, "force": {strconv.FormatBool(force)}}
 	if name != "" {
@@ -142,8 +143,8 @@ func (c *Client) Forget(ctx context.Context, owner, name string, force bool) (Re
 	return ask[Removed](ctx, c, http.MethodPut, "/forget?"+query.Encode())
 }
 
-// Purge removes the orphaned records of a map, and those that do not fit into the kernel map of
-// the daemon, on all nodes.
+// Purge removes, on all nodes, the orphaned records of a map and the records that do not fit into
+// the kernel map of the daemon.
 func (c *Client) Purge(ctx context.Context, name string) (Removed, error) {
 	return ask[Removed](ctx, c, http.MethodPut, "/purge/"+url.PathEscape(name))
 }

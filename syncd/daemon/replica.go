@@ -15,69 +15,70 @@ import (
 	"mapsync/syncd/table"
 )
 
-// MapState is how far a map has come at this node.
+// MapState is the state of a map at this node.
 type MapState string
 
-// The states of a map, in the order in which it goes through them.
+// The states of a map. Except for MapRefused, a map goes through them in this order.
 const (
-	MapWaiting     MapState = "waiting"     // there is no such map on this host yet
-	MapLoading     MapState = "loading"     // its first content is being read
-	MapSyncing     MapState = "syncing"     // peers are telling what they know
-	MapReplicating MapState = "replicating" // changes go both ways
-	MapRefused     MapState = "refused"     // it cannot be replicated; the error says why
+	MapWaiting     MapState = "waiting"     // this host does not have the map yet
+	MapLoading     MapState = "loading"     // its entries are being read
+	MapSyncing     MapState = "syncing"     // peers are sending their records
+	MapReplicating MapState = "replicating" // changes are replicated in both directions
+	MapRefused     MapState = "refused"     // the map cannot be replicated; the error has the reason
 )
 
-// How often the kernel is asked whether a map has come or gone: a pin is one file, a
-// name is looked for among all maps. Until a new map is found and refilled, its load balancer
-// knows no session.
+// Poll intervals for maps that appear or disappear. A pin is one file, but a name is looked up
+// among all maps. Until a new map is found and refilled, its load balancer has no sessions.
 const (
 	pollPin  = 100 * time.Millisecond
 	pollMaps = 500 * time.Millisecond
 )
 
-// settleKeys is how many new keys of a map are followed at a time: 6 MiB at most.
+// settleKeys is the maximum number of new keys of a map that are reread until stable. It costs at
+// most 6 MiB.
 const settleKeys = 1 << 18
 
-// replica is one configured map at this node. Kernel maps come and go under it;
-// its table stays.
+// replica is one configured map at this node. Kernel maps are attached to it and detached; its
+// table stays.
 type replica struct {
 	daemon *Daemon
 	name   string
-	order  int // its place in the settings: of two names of one kernel map the first is used
+	order  int // position in the settings: of two names of one kernel map the first is used
 	ref    kmap.Ref
 	log    *slog.Logger
-	// schemaFile is where the types are read from instead of the kernel, if set.
+	// schemaFile is the file from which the types are read instead of from the kernel, if not
+	// empty.
 	schemaFile string
-	fields     []schema.Setting // of all maps
-	end        func()           // stops run, and the replication; set by start
+	fields     []schema.Setting // settings of the fields of all maps
+	end        func()           // stops run and the replication, and waits for both; set by start
 
-	room atomic.Int64 // entries that the kernel map has room for; 0: there is none
+	room atomic.Int64 // maximum entries of the kernel map; 0: none is attached
 
-	mu         sync.Mutex
-	state      MapState
-	err        error
-	refusal    string                  // the latest error that was logged and did not end since
-	fail       context.CancelCauseFunc // ends follow; nil while it does not run
-	table      *table.Table            // nil until a first map gave the sizes
-	schema     *schema.Schema          // of the table
-	kernel     *attachment             // nil while there is no map
-	since      time.Time               // when the current kernel map was attached
-	remembered bool                    // the state file names the current kernel map
-	heard      *table.Debt             // of what peers had told to the current map when they had told all
-	verdict    verdict                 // of the current kernel map
-	goal       *table.Debt             // of what was known when peers had told all and agreed
+	mu            sync.Mutex
+	state         MapState
+	err           error
+	refusal       string                  // the last logged error, until it is cleared
+	fail          context.CancelCauseFunc // ends follow; nil while follow does not run
+	table         *table.Table            // nil until a first map was attached
+	schema        *schema.Schema          // schema of the table
+	kernel        *attachment             // nil while no map is attached
+	since         time.Time               // when the current kernel map was attached
+	identitySaved bool                    // the state file contains the current kernel map
+	syncBarrier   *table.WriteBarrier     // unwritten records at the end of the initial sync of the kernel map
+	readyState    readyState              // state of the current kernel map
+	readyBarrier  *table.WriteBarrier     // unwritten records when peers had sent all and digests agreed
 
-	late bool // a reload added it to a ready node, and it was not ready since
+	exempt bool // a reload added it to a ready node, and it was not ready since
 
-	conversions, unconverted uint64 // tables, and entries that did not fit
+	conversions, unconverted uint64 // number of converted tables, and of entries that did not fit
 
-	looked chan struct{} // closed when it is known whether the map is there, and it was read
-	look   func()        // closes it
+	firstRead      chan struct{} // closed when the map was read, or does not exist
+	closeFirstRead func()        // closes firstRead, once
 
-	// Of run.
-	offered *table.Table // what the replicator has
-	known   bool         // the table was offered: what it does not hold is not there
-	loaded  mapIdentity  // the kernel map that was read last, if wholly
+	// Fields of run.
+	offered    *table.Table // the table that the replicator has
+	wasOffered bool         // a table was offered: a key that it lacks does not exist
+	loaded     mapIdentity  // the last kernel map that was read completely
 }
 
 func newReplica(d *Daemon, order int, setting string) (*replica, error) {
@@ -92,36 +93,36 @@ func newReplica(d *Daemon, order int, setting string) (*replica, error) {
 	looked := make(chan struct{})
 	return &replica{
 		daemon: d, name: m.Name, order: order, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name),
-		looked: looked, look: sync.OnceFunc(func() { close(looked) }),
+		firstRead: looked, closeFirstRead: sync.OnceFunc(func() { close(looked) }),
 	}, nil
 }
 
-// Pauses between tries of a map that could not be replicated.
+// Pauses between attempts to replicate a refused map.
 const (
 	minRetry = time.Second
 	maxRetry = 30 * time.Second
 )
 
-// run follows the kernel map until ctx ends. What is wrong with a map sets that
-// map aside, to be tried again, and ends nothing else.
+// run attaches and detaches kernel maps until ctx ends. After an error of a map, run refuses it
+// and tries it again later. Other maps continue.
 func (m *replica) run(ctx context.Context) error {
 	interval := pollMaps
 	if m.ref.PinPath != "" {
 		interval = pollPin
 	}
 	watcher := kmap.NewWatcher(m.ref, interval, m.daemon.pinOwners...)
-	defer m.look() // a reload may end the replica before its map is read
-	defer m.daemon.claims.withdraw(m)
-	m.log.Info("waiting for the map", "ref", m.ref.String())
+	defer m.closeFirstRead() // a reload may end the replica before its map is read
+	defer m.daemon.assignments.cancelWait(m)
+	m.log.Info("waiting for map", "ref", m.ref.String())
 	if there, err := kmap.Resolve(m.ref, m.daemon.pinOwners...); err != nil {
-		m.look() // what is wrong, Next tells
+		m.closeFirstRead() // Next returns the error
 	} else if err := there.Close(); err != nil {
-		m.log.Warn("the map was not closed after a first look", "error", err)
+		m.log.Warn("failed to close map", "error", err)
 	}
 	for pause := minRetry; ctx.Err() == nil; pause = min(2*pause, maxRetry) {
 		began := time.Now()
 		err := m.follow(ctx, watcher)
-		m.rememberWhenApplied() // the next tick may come too late
+		m.saveIdentityWhenApplied() // the next check of watchMaps may be too late
 		m.detach(MapWaiting)
 		if ctx.Err() != nil {
 			break
@@ -142,13 +143,13 @@ func (m *replica) run(ctx context.Context) error {
 	return nil
 }
 
-// unfit reports whether a kernel map cannot be replicated whatever else changes.
+// unfit reports whether a kernel map can never be replicated, whatever else changes.
 func unfit(err error) bool {
 	return errors.Is(err, kmap.ErrUnsupported) || errors.Is(err, capture.ErrEntryTooLarge)
 }
 
-// follow attaches each kernel map that the reference comes to mean. It returns
-// what went wrong with one, or with looking for it.
+// follow attaches each kernel map to which the reference refers. It returns an error of such a
+// map, or of the watcher.
 func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -163,19 +164,19 @@ func (m *replica) follow(ctx context.Context, watcher *kmap.Watcher) error {
 			return err
 		}
 		if m.detach(MapWaiting) {
-			m.log.Info("the map has gone, its table stays", "event", event.Kind.String(), "id", event.ID)
+			m.log.Info("map disappeared, keeping its table", "event", event.Kind.String(), "id", event.ID)
 		}
 		if event.Kind == kmap.Gone {
-			m.look()
-			m.accepted() // the map that was refused has gone
+			m.closeFirstRead()
+			m.clearRefusal() // the refused map has disappeared
 			m.setState(MapWaiting)
-			m.daemon.claims.withdraw(m)
+			m.daemon.assignments.cancelWait(m)
 			continue
 		}
 		if err := m.attach(ctx, event, fail); err != nil {
 			return err
 		}
-		m.accepted()
+		m.clearRefusal()
 	}
 }
 
@@ -185,36 +186,37 @@ func (m *replica) setFail(fail context.CancelCauseFunc) {
 	m.fail = fail
 }
 
-// accepted ends a refusal: the next error is logged again.
-func (m *replica) accepted() {
+// clearRefusal clears the error of the map, so that the next error is logged again.
+func (m *replica) clearRefusal() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.err, m.refusal = nil, ""
 }
 
-// refuse sets the map aside.
+// refuse sets the map to MapRefused because of err. It logs err unless it was logged before.
 func (m *replica) refuse(err error) {
-	m.look()
+	m.closeFirstRead()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if text := err.Error(); m.refusal != text {
 		m.refusal = text
-		m.log.Error("the map cannot be replicated", "error", err, "retried", !unfit(err))
+		m.log.Error("cannot replicate map", "error", err, "retried", !unfit(err))
 	}
 	m.state, m.err = MapRefused, err
 }
 
-// forgive gives a debt up that the kernel map is not to pay any more. The lock is held.
-func (m *replica) forgive(d **table.Debt) {
+// removeBarrier removes a write barrier, if there is one, and sets it to nil. The lock is held.
+func (m *replica) removeBarrier(d **table.WriteBarrier) {
 	if *d != nil {
-		m.table.Update(func(tx *table.Tx) { tx.Forgive(*d) })
+		m.table.Update(func(tx *table.Tx) { tx.RemoveBarrier(*d) })
 		*d = nil
 	}
 }
 
-// owes returns how many records of a debt are still to be written. The lock is held.
-func (m *replica) owes(d *table.Debt) (n int) {
-	m.table.View(func(tx *table.Tx) { n = tx.Owes(d) })
+// barrierPending returns the number of records of a write barrier that are not written. The lock
+// is held.
+func (m *replica) barrierPending(d *table.WriteBarrier) (n int) {
+	m.table.View(func(tx *table.Tx) { n = tx.PendingWrites(d) })
 	return n
 }
 
@@ -224,8 +226,8 @@ func (m *replica) setState(s MapState) {
 	m.state = s
 }
 
-// current returns the replica's table and what its bytes mean, nil before there
-// was a map.
+// current returns the table of the replica and its schema. Both are nil before the first map was
+// attached.
 func (m *replica) current() (*table.Table, *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// attachment is one kernel map under a replica.
+// attachment is one kernel map of a replica.
 type attachment struct {
 	m      *kmap.Map
 	syncer *kmap.Syncer
@@ -23,30 +23,31 @@ type attachment struct {
 	done   chan struct{}
 
 	scanner   *kmap.Scanner
-	began     int64 // when it was taken, before its content was read; ns of the daemon's clock
-	requested int64 // the latest loss for which a scan was asked for
+	began     int64 // when it was attached, before its content was read; ns of the daemon's clock
+	requested int64 // the latest time for which scannedSince requested a scan
 }
 
-// attach puts a kernel map under the replica: hooks first, then its content, so
-// that no change falls between the two. fail is called when the map stops working later.
+// attach attaches a kernel map to the replica. It attaches the hooks before it reads the content,
+// so that it misses no change between the two. It arranges that fail is called if the map stops
+// working later. After an error, the caller calls detach.
 func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.CancelCauseFunc) error {
 	opened, s, err := m.open(event.Map)
 	if err != nil {
 		return err
 	}
-	if err := m.daemon.claims.take(event.ID, m); err != nil {
+	if err := m.daemon.assignments.acquire(event.ID, m); err != nil {
 		return errors.Join(err, opened.Close())
 	}
 	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
 	t, err := m.tableFor(opened.Info(), s)
 	if err != nil {
-		m.daemon.claims.release(event.ID, m)
+		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(err, opened.Close())
 	}
-	m.begin(a, t, s)
+	m.beginLoading(a, t, s)
 	watch := m.daemon.capture.Watch
 	if opened.Info().CPUs > 0 {
-		watch = m.daemon.capture.WatchKeys // an event has the value of one CPU only
+		watch = m.daemon.capture.WatchKeys // an event contains the value of one CPU only
 	}
 	if err := watch(event.ID, t); err != nil {
 		return err
@@ -56,29 +57,30 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	if err != nil {
 		return err
 	}
-	m.log.Info("the map is attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
-		"read", opened.Method().Read, "write", opened.Method().Write)
+	m.log.Info("map attached", "id", event.ID, "entries", n, "load_seconds", time.Since(began).Seconds(),
+		"read", opened.AccessMethods().Read, "write", opened.AccessMethods().Write)
 	if err := m.replicate(t, s, opened.Info()); err != nil {
 		return err
 	}
 	return m.startSyncer(ctx, a, t, fail)
 }
 
-// open reads the map's types and gets it ready. It closes raw.
+// open reads the types of the map and opens it for access. It closes raw. The caller closes the
+// result.
 func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	defer raw.Close()
 	info, err := kmap.Describe(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	if info.Supported != nil {
-		return nil, nil, info.Supported
+	if info.Unsupported != nil {
+		return nil, nil, info.Unsupported
 	}
 	s, err := m.schemaFor(info)
 	if err != nil {
 		return nil, nil, err
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriter: m.daemon.ownWriter, Keep: keptRanges(s), Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), Logger: m.log})
 	return opened, s, err
 }
 
@@ -87,12 +89,12 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 // is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
-	if m.known && schema.Equal(old, s) {
+	if m.wasOffered && schema.Equal(old, s) {
 		return t, nil
 	}
 	o := table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		SameMap:         m.daemon.state.same(m.name, identityOf(&info)),
+		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
@@ -111,21 +113,22 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
 	}
-	if m.known {
+	if m.wasOffered {
 		return m.convert(t, old, s, o)
 	}
 	return table.New(o)
 }
 
-func (m *replica) begin(a *attachment, t *table.Table, s *schema.Schema) {
+func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
 	m.room.Store(int64(info.MaxEntries))
-	m.remembered = m.daemon.state.same(m.name, identityOf(&info))
-	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) }) // a reload may have been faster
-	m.verdict = notReady
+	m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info))
+	// A reload may have changed the key since the table was created.
+	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+	m.readyState = notReady
 	m.daemon.poke()
 }
 
@@ -145,10 +148,10 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 		if err != nil {
 			return err
 		}
-		m.offered, m.known = t, true
+		m.offered, m.wasOffered = t, true
 	}
 	m.setState(MapSyncing)
-	m.look()
+	m.closeFirstRead()
 	return nil
 }
 
@@ -177,29 +180,29 @@ func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table
 	return nil
 }
 
-// detach takes the kernel map away from under the replica. It reports whether
-// there was one.
+// detach detaches the kernel map from the replica and sets the state next. It returns when the
+// map is closed. It reports whether a map was attached.
 func (m *replica) detach(next MapState) bool {
 	m.mu.Lock()
 	a := m.kernel
 	m.kernel, m.state = nil, next
 	m.room.Store(0)
-	m.verdict = notReady
-	m.forgive(&m.goal)
-	m.forgive(&m.heard)
+	m.readyState = notReady
+	m.removeBarrier(&m.readyBarrier)
+	m.removeBarrier(&m.syncBarrier)
 	m.mu.Unlock()
 	if a == nil {
 		return false
 	}
-	m.daemon.publish() // not ready, at once
+	m.daemon.publish() // the node is not ready from now on
 	m.daemon.capture.Unwatch(a.m.Info().ID)
 	a.stop()
 	if a.done != nil {
 		<-a.done
 	}
-	m.daemon.claims.release(a.m.Info().ID, m)
+	m.daemon.assignments.release(a.m.Info().ID, m)
 	if err := a.m.Close(); err != nil {
-		m.log.Warn("a map that has gone was not closed", "error", err)
+		m.log.Warn("failed to close detached map", "error", err)
 	}
 	return true
 }

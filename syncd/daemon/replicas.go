@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// replicas returns the configured maps in the order of the settings, to be read only. A
-// reload replaces the list.
+// replicas returns the configured maps in the order of the settings. The caller must not change
+// the list. A reload replaces it.
 func (d *Daemon) replicas() []*replica {
 	if list := d.maps.Load(); list != nil {
 		return *list
@@ -30,7 +30,7 @@ func namesOf(list []*replica) []string {
 	return names
 }
 
-// newReplicas makes a replica for each map of the settings. It starts none.
+// newReplicas creates a replica for each map in the settings. It does not start them.
 func (d *Daemon) newReplicas(c *config.Config, fields []schema.Setting) ([]*replica, error) {
 	list := make([]*replica, 0, len(c.Maps))
 	for i, s := range c.Maps {
@@ -47,7 +47,7 @@ func (d *Daemon) newReplicas(c *config.Config, fields []schema.Setting) ([]*repl
 	return list, nil
 }
 
-// schemaFiles reads the setting schema into the replicas.
+// schemaFiles sets the schema files of the replicas according to the setting schema.
 func schemaFiles(list []*replica, settings []string) error {
 	for _, setting := range settings {
 		name, file, err := config.ParseSchema(setting)
@@ -67,13 +67,13 @@ func schemaFiles(list []*replica, settings []string) error {
 	return nil
 }
 
-// alike reports whether two replicas are made of the same settings, the order aside.
-func (m *replica) alike(other *replica) bool {
+// sameSettings reports whether two replicas have the same settings, apart from the order.
+func (m *replica) sameSettings(other *replica) bool {
 	return m.name == other.name && m.ref == other.ref && m.schemaFile == other.schemaFile &&
 		slices.EqualFunc(m.ownFields(), other.ownFields(), func(a, b schema.Setting) bool { return reflect.DeepEqual(a, b) })
 }
 
-// ownFields returns the settings of this map's fields.
+// ownFields returns the field settings of this map.
 func (m *replica) ownFields() (list []schema.Setting) {
 	for _, f := range m.fields {
 		if f.Map == m.name {
@@ -83,7 +83,7 @@ func (m *replica) ownFields() (list []schema.Setting) {
 	return list
 }
 
-// start has g run the replica until ctx ends, or end is called.
+// start makes g run the replica until ctx ends or m.end is called.
 func (m *replica) start(ctx context.Context, g *errgroup.Group) {
 	ctx, cancel := context.WithCancel(ctx)
 	ended := make(chan struct{})
@@ -91,7 +91,7 @@ func (m *replica) start(ctx context.Context, g *errgroup.Group) {
 		cancel()
 		<-ended
 		m.daemon.replicator.RemoveMap(m.name)
-		m.log.Info("the map is no longer replicated")
+		m.log.Info("map is no longer replicated")
 	}
 	g.Go(func() error {
 		defer close(ended)
@@ -100,21 +100,23 @@ func (m *replica) start(ctx context.Context, g *errgroup.Group) {
 	})
 }
 
-// counts reports whether the map counts for the readiness of the node, as admitted has found.
-func (m *replica) counts() bool {
+// countsForReadiness reports whether the map counts for the readiness of the node. noteReadyState
+// decides this.
+func (m *replica) countsForReadiness() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return !m.late
+	return !m.exempt
 }
 
-// admitted reports whether the map counts for the readiness of the node: one that a reload
-// added to a node that was ready does so once it was ready itself. Adding a map on one
-// node after the other would otherwise take all nodes out of service.
-func (m *replica) admitted(v verdict) bool {
+// noteReadyState records the state of the map, and reports whether the map counts for the
+// readiness of the node. A map that a reload added to a ready node only counts after it has
+// become ready itself. Otherwise adding a map on one node after the other would take all nodes
+// out of service.
+func (m *replica) noteReadyState(v readyState) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if v != notReady {
-		m.late = false
+		m.exempt = false
 	}
-	return !m.late
+	return !m.exempt
 }

@@ -27,7 +27,7 @@ var (
 	metricName = regexp.MustCompile(`^(mapsync|process|go)_\w+$`)
 )
 
-// scrape returns the metrics that n exports, by name, with all values that their labels have.
+// scrape returns the metrics that n exports by name, with all values of their labels.
 func (n *node) scrape() map[string]handbook.Metric {
 	n.t.Helper()
 	text, all := n.metrics(), make(map[string]handbook.Metric)
@@ -44,8 +44,9 @@ func (n *node) scrape() map[string]handbook.Metric {
 	return all
 }
 
-// stranger makes n refuse a connection: that metric has no sample before.
-func (n *node) stranger() {
+// provokeRefusal makes n refuse a connection, because the metric of refusals has no sample
+// before.
+func (n *node) provokeRefusal() {
 	n.t.Helper()
 	conn, err := net.Dial("tcp", n.config.GRPCListen)
 	if err != nil {
@@ -57,8 +58,8 @@ func (n *node) stranger() {
 	}
 }
 
-// The runbook has a section for each metric that a node exports, and for no other, with its
-// type, its labels and their values.
+// The runbook has a section for each exported metric and for no other metric, with its type, its
+// labels and the values of its labels.
 func TestRunbookHasEachMetric(t *testing.T) {
 	page, err := handbook.Read("../../docs/runbook.md")
 	if err != nil {
@@ -84,16 +85,16 @@ func TestRunbookHasEachMetric(t *testing.T) {
 		t.Fatal(err)
 	}
 	startPair(t, n1, n2)
-	n1.stranger()
+	n1.provokeRefusal()
 	n3 := newNode(t, 3, "ct="+path1) // refused: its clock is ahead
 	n3.secure(ca, testcert.Options{}, 1)
 	n3.wall = func() time.Time { return time.Now().Add(time.Hour) }
 	n3.start()
-	// What is there depends on what has happened: a scan, a refusal, a comparison.
+	// Some metrics only exist after an event: a scan, a refusal or a comparison.
 	var missing []string
 	defer func() {
 		if len(missing) > 0 {
-			t.Errorf("sections of what is not exported: %v", missing)
+			t.Errorf("sections of the runbook without an exported metric: got %v, want none", missing)
 		}
 	}()
 	var exported map[string]handbook.Metric
@@ -106,9 +107,9 @@ func TestRunbookHasEachMetric(t *testing.T) {
 		}
 		return len(missing) == 0
 	})
-	const apart = "mapsync_clock_too_far_ahead_seconds" // the node that is ahead has the other value
+	const apart = "mapsync_clock_too_far_ahead_seconds" // the node that is ahead exports the other value
 	var ahead []string
-	eventually(t, "the node that is ahead exports it, too", func() bool {
+	eventually(t, "the node that is ahead exports the clock difference", func() bool {
 		ahead = n3.scrape()[apart].Labels["ahead"]
 		return len(ahead) > 0
 	})
@@ -118,7 +119,7 @@ func TestRunbookHasEachMetric(t *testing.T) {
 		switch {
 		case !strings.HasPrefix(name, handbook.MetricPrefix):
 		case !ok:
-			t.Errorf("docs/runbook.md has no section %s", name)
+			t.Errorf("docs/runbook.md: want a section %s", name)
 		default:
 			compareMetric(t, want, got)
 		}
@@ -126,36 +127,36 @@ func TestRunbookHasEachMetric(t *testing.T) {
 	for i := range page.Sections {
 		for _, span := range handbook.Spans(page.Sections[i].Prose) {
 			if _, ok := exported[span]; metricName.MatchString(span) && !ok {
-				t.Errorf("section %q names %s, which is not exported", page.Sections[i].Title, span)
+				t.Errorf("section %q: metric %s is not exported", page.Sections[i].Title, span)
 			}
 		}
 	}
 }
 
-// compareMetric compares what the runbook says of a metric with what was exported.
+// compareMetric compares a metric in the runbook (want) with an exported metric (got).
 func compareMetric(t *testing.T, want, got handbook.Metric) {
 	t.Helper()
 	if want.Type != got.Type {
-		t.Errorf("%s is called a %s, and is a %s", want.Name, want.Type, got.Type)
+		t.Errorf("type of %s: got %s in the runbook, want %s", want.Name, want.Type, got.Type)
 	}
 	if w, g := slices.Sorted(maps.Keys(want.Labels)), slices.Sorted(maps.Keys(got.Labels)); !slices.Equal(w, g) {
-		t.Errorf("%s is said to have labels %v, and has %v", want.Name, w, g)
+		t.Errorf("labels of %s: got %v in the runbook, want %v", want.Name, w, g)
 	}
 	for label, values := range want.Labels {
 		possible := got.Labels[label]
-		if want.Name == "mapsync_tls_refused_total" { // has what has happened
+		if want.Name == "mapsync_tls_refused_total" { // exported only after an event
 			possible = map[string][]string{"side": {"accept", "dial", "open"}, "reason": refusalReasons(t)}[label]
 		}
 		if slices.Sort(values); len(values) > 0 && !slices.Equal(values, slices.Sorted(slices.Values(possible))) {
-			t.Errorf("%s is said to have %s of %q, and can have %q", want.Name, label, values, possible)
+			t.Errorf("%s, label %s: got values %q in the runbook, want %q", want.Name, label, values, possible)
 		}
 	}
 }
 
-// refusalReasons returns the reasons that package peers declares.
+// refusalReasons returns the refusal reasons in package peers.
 func refusalReasons(t *testing.T) (reasons []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../peers/refusal.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../peers/handshake_error.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

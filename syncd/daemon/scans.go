@@ -11,33 +11,32 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// ScanStatus is the part of MapStatus about the comparisons of the kernel map with
-// what is known of it.
+// ScanStatus is the part of MapStatus about scans, which compare the kernel map with the table.
 type ScanStatus struct {
 	Scans    uint64 `json:"scans"`
-	Urgent   uint64 `json:"urgent"` // of these, because of losses
+	Urgent   uint64 `json:"urgent"` // of Scans, requested because of losses or handovers
 	Failures uint64 `json:"failures"`
 	Entries  uint64 `json:"entries"`
-	Found    uint64 `json:"found"` // differences
-	// Interval is the time from one scan to the next as it is: longer than the setting
-	// where the budget does not allow for more.
+	Found    uint64 `json:"found"` // differences between kernel map and table
+	// Interval is the effective time between two scans. It is longer than scan-interval if
+	// scan-budget is too low.
 	Interval float64 `json:"interval_seconds"`
-	Last     float64 `json:"last_seconds"` // that the last one took
-	Work     float64 `json:"work_seconds"` // that it had a processor
+	Last     float64 `json:"last_seconds"` // duration of the last scan, with pauses
+	Work     float64 `json:"work_seconds"` // duration of the last scan, without pauses
 }
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d := m.daemon
 	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
-		m.log.Warn("evictions of this map are not seen here: an entry of this node that a scan finds gone counts as evicted and stays on peers until evicted-ttl")
+		m.log.Warn("evictions of map are not captured")
 	}
 	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
 		Interval: d.config.ScanInterval, Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
 	})
 }
 
-// evictionsUnseen reports whether what an LRU map threw out cannot be told from what was
-// deleted: nobody sees it go, and the scan finds it gone.
+// evictionsUnseen reports whether syncd cannot distinguish the evictions of an LRU map from
+// deletes. No hook detects these evictions, and a scan only finds that the entries are absent.
 func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
 	return isLRU(info) && (d.capture.Attached() == capture.AttachNone || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
 }
@@ -47,17 +46,18 @@ func isLRU(info *kmap.Info) bool {
 	return info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
 }
 
-// repair reports whether a scan that began after a time (a loss was seen, say) has compared
-// the kernel map with the table, and asks for one, once for each time, where none has.
-func (m *replica) repair(lost int64) bool {
+// scannedSince reports whether a scan that began after a time, such as that of a loss, has
+// compared the kernel map with the table. The time is in ns of the daemon's clock. Without such
+// a scan, scannedSince requests one, once for each time.
+func (m *replica) scannedSince(lost int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	a := m.kernel
 	switch {
 	case a == nil || a.began > lost:
-		return true // a map that comes is read whole
+		return true // a map is read completely when it is attached
 	case a.scanner == nil:
-		return false // it is being read
+		return false // the map is being read
 	case a.scanner.Stats().Began > lost:
 		return true
 	case a.requested < lost:
@@ -80,9 +80,9 @@ func scanStatus(s *kmap.Scanner) *ScanStatus {
 
 // LossStatus is the part of CaptureStatus about losses and their repair by scans.
 type LossStatus struct {
-	Open        bool    `json:"open"`                   // some are not repaired yet
-	OpenSeconds float64 `json:"open_seconds,omitempty"` // since the first of them
-	Repaired    uint64  `json:"repaired"`               // times that all were repaired
+	Open        bool    `json:"open"`                   // some losses are not repaired yet
+	OpenSeconds float64 `json:"open_seconds,omitempty"` // since the first of these losses
+	Repaired    uint64  `json:"repaired"`               // number of times that all losses were repaired
 }
 
 func (d *Daemon) lossStatus() LossStatus {
@@ -90,8 +90,8 @@ func (d *Daemon) lossStatus() LossStatus {
 	return LossStatus{Open: open > 0, OpenSeconds: open.Round(time.Millisecond).Seconds(), Repaired: repaired}
 }
 
-// maxLive returns how many live records the table of a map holds. Evicted records of an LRU map come
-// on top.
+// maxLive returns the maximum number of live records in the table of a map. For an LRU map it
+// includes the evicted records.
 func (d *Daemon) maxLive(info *kmap.Info) int {
 	n := int(d.config.RecordsFactor * float64(info.MaxEntries))
 	switch {

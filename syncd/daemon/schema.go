@@ -12,7 +12,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// ParseFields reads the setting field.
+// ParseFields parses the setting field. The error joins those of all entries.
 func ParseFields(settings []string) ([]schema.Setting, error) {
 	var list []schema.Setting
 	var errs []error
@@ -24,8 +24,9 @@ func ParseFields(settings []string) ([]schema.Setting, error) {
 	return list, errors.Join(errs...)
 }
 
-// SchemaOf returns what a kernel map's entries are made of, by its BTF. Without
-// BTF, or without the right to read it, that is bytes: see [schema.Schema.Opaque].
+// SchemaOf returns the schema of a kernel map's entries according to its BTF. Without BTF the
+// schema is opaque bytes: see [schema.Schema.Opaque]. Without permission to read BTF, the error
+// wraps [fs.ErrPermission].
 func SchemaOf(name string, info kmap.Info) (*schema.Schema, error) {
 	valueSize := info.ValueSize
 	if info.CPUs > 0 {
@@ -39,8 +40,7 @@ func SchemaOf(name string, info kmap.Info) (*schema.Schema, error) {
 	return s, err
 }
 
-// schemaFor returns the schema of the replica's kernel map, with the roles that
-// the settings give.
+// schemaFor returns the schema of the replica's kernel map, with the roles from the settings.
 func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	s, err := m.typesOf(info)
 	if errors.Is(err, fs.ErrPermission) {
@@ -53,21 +53,21 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 		return nil, err
 	}
 	if s.Opaque {
-		m.log.Warn("the map has no BTF, so its entries are replicated as bytes: time stamps keep this node's clock",
+		m.log.Warn("map has no BTF, replicating entries as bytes",
 			slog.Int("key_bytes", info.KeySize), slog.Int("value_bytes", info.ValueSize))
 	}
 	return s, nil
 }
 
-// typesOf reads the map's types from the file that the settings name, or from the kernel.
+// typesOf reads the types of the map from the file in the settings, or from the kernel.
 func (m *replica) typesOf(info kmap.Info) (*schema.Schema, error) {
 	if m.schemaFile == "" {
 		return SchemaOf(m.name, info)
 	}
-	// What is wrong with other maps of the file does not matter.
+	// Errors of other maps in the file do not matter.
 	list, err := schema.FromObject(m.schemaFile)
 	for _, s := range list {
-		// The kernel keeps 15 bytes of a name.
+		// The kernel truncates names to 15 bytes.
 		if s.Map == m.name || s.Map == info.Name || (len(info.Name) == 15 && strings.HasPrefix(s.Map, info.Name)) {
 			s.Map = m.name
 			return sized(s, info)
@@ -76,10 +76,10 @@ func (m *replica) typesOf(info kmap.Info) (*schema.Schema, error) {
 	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map of that name", m.name, m.schemaFile), err)
 }
 
-// sized checks that a schema from a file is that of a kernel map.
+// sized checks that a schema from a file fits a kernel map, and sets its number of CPUs.
 func sized(s *schema.Schema, info kmap.Info) (*schema.Schema, error) {
 	if s.CPUs > 0 {
-		one := *s // the file does not say how many there are here
+		one := *s // the file does not contain this host's number of CPUs
 		one.Value, one.CPUs = s.Value.Fields[0].Message, 0
 		s = one.PerCPU(max(info.CPUs, 1))
 	}
@@ -90,7 +90,7 @@ func sized(s *schema.Schema, info kmap.Info) (*schema.Schema, error) {
 	return s, nil
 }
 
-// keptRanges are the parts of a value that belong to the local kernel map.
+// keptRanges returns the ranges of a value that are local to this node's kernel map.
 func keptRanges(s *schema.Schema) []table.Range {
 	var list []table.Range
 	for _, r := range s.Local() {
@@ -99,7 +99,7 @@ func keptRanges(s *schema.Schema) []table.Range {
 	return list
 }
 
-// checkFields says which settings name no map of this daemon.
+// checkFields returns an error for each setting in fields that does not name a map in names.
 func checkFields(fields []schema.Setting, names []string) error {
 	var errs []error
 	for _, f := range fields {

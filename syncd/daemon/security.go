@@ -14,8 +14,8 @@ import (
 	"mapsync/syncd/replicate"
 )
 
-// checkExposure refuses to serve peers on anything but loopback without
-// encryption, unless told to.
+// checkExposure returns an error if peers can reach this node on an address other than loopback
+// without encryption, unless the setting insecure allows this.
 func checkExposure(c *config.Config) error {
 	gossipSecured := c.GossipKeyFile != ""
 	var errs []error
@@ -42,7 +42,7 @@ func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, er
 	options := credentialsOptions(c)
 	options.Logger = log
 	if !c.TLS() {
-		log.Warn("streams between peers are neither encrypted nor verified: no tls-cert is given", "insecure", c.Insecure)
+		log.Warn("streams are not encrypted, tls-cert is not set", "insecure", c.Insecure)
 		return peers.InsecureWith(options), nil
 	}
 	return peers.NewCredentials(options)
@@ -55,7 +55,7 @@ func credentialsOptions(c *config.Config) peers.CredentialsOptions {
 	}
 }
 
-// access returns which nodes may read and write a map.
+// access returns which nodes may read and write a map, according to read-from and write-from.
 func (d *Daemon) access(name string) replicate.Access {
 	match := func(entries []string) func(string) bool {
 		patterns := config.AccessOf(entries, name)
@@ -64,38 +64,37 @@ func (d *Daemon) access(name string) replicate.Access {
 		}
 		return func(node string) bool { return peers.MatchName(patterns, node) }
 	}
-	c := d.trusted.Load()
+	c := d.accessConfig.Load()
 	return replicate.Access{Read: match(c.ReadFrom), Write: match(c.WriteFrom)}
 }
 
-// authenticate returns what the caller of an incoming stream has proved.
+// authenticate returns the identity and the rights that the caller of an incoming stream has
+// proved.
 func (d *Daemon) authenticate(ctx context.Context, node string) (replicate.Caller, error) {
 	id, err := d.credentials.Identify(ctx, node)
 	return replicate.Caller{Certificate: id.Certificate, Replica: id.Replica, Observer: id.Observer, Until: id.Until}, err
 }
 
-// maxGossipKeyFile bounds the file in bytes.
+// maxGossipKeyFile is the maximum size of the gossip key file in bytes.
 const maxGossipKeyFile = 64 << 10
 
-// readGossipKeys reads one base64 key a line; empty lines and those that begin
-// with # are passed over. No file is no key.
+// readGossipKeys reads one base64 key per line. It skips empty lines and lines that begin with #.
+// It returns nil if path is empty.
 func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 	if path == "" {
-		log.Warn("gossip is neither encrypted nor verified: no gossip-key-file is given")
+		log.Warn("gossip is not encrypted, gossip-key-file is not set")
 		return nil, nil
 	}
 	info, err := os.Stat(path)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read gossip keys: %w", err)
-	case !info.Mode().IsRegular() || info.Size() > maxGossipKeyFile:
-		return nil, fmt.Errorf("read gossip keys: %s is not a regular file of at most %d bytes", path, maxGossipKeyFile)
 	case info.Mode().Perm()&0o022 != 0:
 		return nil, fmt.Errorf("gossip key file %s can be written by others (mode %04o): chmod 600 it", path, info.Mode().Perm())
 	case info.Mode().Perm()&0o055 != 0:
-		log.Warn("gossip key file can be read by others: chmod 600 it", "file", path, "mode", info.Mode().Perm().String())
+		log.Warn("gossip key file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
 	}
-	data, err := os.ReadFile(path)
+	data, err := readRegularFile(path, maxGossipKeyFile, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read gossip keys: %w", err)
 	}

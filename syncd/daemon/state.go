@@ -16,38 +16,40 @@ import (
 	"mapsync/syncd/kmap"
 )
 
-// state remembers, from one incarnation to the next, which kernel map each name
-// stood for. The same map tells that an absent key was deleted while the daemon
-// was away; another one tells that the load balancer began anew. It also keeps
-// incarnations growing where the wall clock was set back.
+// state stores, from one incarnation to the next, which kernel map each name referred to. If the
+// kernel map is the same, an absent key was deleted while the daemon was stopped. If it is
+// another one, the load balancer has started with an empty map. state also keeps incarnations
+// increasing if the wall clock is set back.
 //
-// Trouble with the file stops nothing: the daemon goes on with what it holds in memory,
-// warns, counts, and writes again later. Only a restart needs the file.
+// Errors of the file stop nothing. The daemon continues with the state in memory, logs a warning,
+// counts the error and writes the file again later. Only a restart needs the file.
 type state struct {
 	path string
 	log  *slog.Logger
 
 	changed chan struct{} // wakes run
 
-	writing sync.Mutex // of the file; taken before mu
+	writing sync.Mutex // held while the file is written; taken before mu
 
-	mu      sync.Mutex // never held while the file is written: a disk may hang
-	file    stateFile
-	saved   bool   // the file holds all of that
-	problem string // the latest trouble that was logged and has not ended
-	reads   uint64 // failures
-	writes  uint64 // failures
+	// mu guards the fields below. It is never held while the file is written, because a disk may
+	// hang.
+	mu            sync.Mutex
+	file          stateFile
+	saved         bool   // the file contains the current state
+	problem       string // the last logged error, until a save succeeds
+	readFailures  uint64 // failed reads
+	writeFailures uint64 // failed writes
 }
 
-// stateStats is a snapshot of how the state file does.
+// stateStats is a snapshot of the statistics of the state file.
 type stateStats struct {
 	Saved                     bool
 	ReadFailures, WriteErrors uint64
 	Problem                   string
 }
 
-// mapIdentity tells one kernel map of this boot from all others. The id alone would,
-// were ids not used again one day.
+// mapIdentity distinguishes one kernel map of this boot from all others. The id alone is not
+// enough, because the kernel can use an id again.
 type mapIdentity struct {
 	ID         uint32 `json:"id"`
 	BTF        uint32 `json:"btf,omitempty"`
@@ -68,33 +70,33 @@ func identityOf(i *kmap.Info) mapIdentity {
 
 type stateFile struct {
 	BootID      string                 `json:"boot_id"`
-	Incarnation uint64                 `json:"incarnation"` // the last one
+	Incarnation uint64                 `json:"incarnation"` // of the last start
 	Maps        map[string]mapIdentity `json:"kernel_maps"`
 }
 
-// maxStateSize bounds the state file: 64 maps take 16 KiB.
+// maxStateSize is the maximum size of the state file in bytes. 64 maps take 16 KiB.
 const maxStateSize = 1 << 20
 
-// stateRetry is how often a state that was not saved is written again.
+// stateRetry is the interval at which a failed save is repeated.
 const stateRetry = 30 * time.Second
 
-// openState reads what an earlier incarnation left in dir. Without that, or when it cannot
-// be read, the daemon starts like a new node: see state.
+// openState reads the state that an earlier incarnation saved in dir. If the file does not exist, or
+// cannot be read, the daemon starts like a new node.
 func openState(dir, node string, log *slog.Logger) *state {
 	s := &state{path: filepath.Join(dir, node+".state.json"), log: log, changed: make(chan struct{}, 1)}
 	if err := s.read(); err != nil {
-		s.reads++
+		s.readFailures++
 		s.file = stateFile{}
 		log.Warn("failed to read the state, starting without it", "file", s.path, "error", err,
 			"hint", "entries that the load balancer deleted while syncd was stopped may come back from peers")
 	}
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
-		s.reads++
+		s.readFailures++
 		log.Warn("failed to read the boot id, starting without the state", "error", err)
 	}
 	this := strings.TrimSpace(string(boot))
-	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids count from boot
+	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids are valid until reboot
 		s.file.BootID, s.file.Maps = this, make(map[string]mapIdentity)
 	}
 	return s
@@ -114,11 +116,11 @@ func (s *state) read() error {
 	return nil
 }
 
-// begin returns the incarnation that starts now, in ns of the wall clock: peers take the
-// higher one for the later, whatever was done to the clock meanwhile. It is saved. A last one
-// that is more than maxAhead ahead of now is dropped: peers have refused it, and would refuse the
-// next.
-func (s *state) begin(now uint64, maxAhead time.Duration) uint64 {
+// nextIncarnation returns the incarnation of this start, in ns of the wall clock, and saves it.
+// It is higher than the last one even if the clock was set back, because peers treat the higher
+// one as the later one. If the last incarnation is more than maxAhead ahead of now, it does not
+// count: peers have refused it, and would refuse the next one, too.
+func (s *state) nextIncarnation(now uint64, maxAhead time.Duration) uint64 {
 	s.mu.Lock()
 	if last := s.file.Incarnation; last > now+uint64(maxAhead) {
 		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now)
@@ -131,8 +133,7 @@ func (s *state) begin(now uint64, maxAhead time.Duration) uint64 {
 	return incarnation
 }
 
-// run saves changes until ctx ends. A state that could not be saved is tried again every
-// stateRetry.
+// run saves changes until ctx ends. It repeats a failed save every stateRetry.
 func (s *state) run(ctx context.Context) error {
 	timer := time.NewTimer(stateRetry)
 	defer timer.Stop()
@@ -148,32 +149,32 @@ func (s *state) run(ctx context.Context) error {
 	}
 }
 
-// same reports whether name stood for this very kernel map before.
-func (s *state) same(name string, id mapIdentity) bool {
+// sameMap reports whether the state has id as the kernel map of name.
+func (s *state) sameMap(name string, id mapIdentity) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	known, ok := s.file.Maps[name]
 	return ok && known == id
 }
 
-// remember notes that name stands for this kernel map now.
-func (s *state) remember(name string, id mapIdentity) {
+// setIdentity stores id as the kernel map of name.
+func (s *state) setIdentity(name string, id mapIdentity) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.file.Maps[name] = id
-	s.change()
+	s.markUnsaved()
 }
 
-// forget removes what is noted of a map.
-func (s *state) forget(name string) {
+// removeIdentity removes the kernel map of name from the state.
+func (s *state) removeIdentity(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.file.Maps, name)
-	s.change()
+	s.markUnsaved()
 }
 
-// change has run save the state. The lock is held.
-func (s *state) change() {
+// markUnsaved makes run save the state. The lock is held.
+func (s *state) markUnsaved() {
 	s.saved = false
 	select {
 	case s.changed <- struct{}{}:
@@ -184,10 +185,10 @@ func (s *state) change() {
 func (s *state) stats() stateStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return stateStats{Saved: s.saved, ReadFailures: s.reads, WriteErrors: s.writes, Problem: s.problem}
+	return stateStats{Saved: s.saved, ReadFailures: s.readFailures, WriteErrors: s.writeFailures, Problem: s.problem}
 }
 
-// close saves what changed last.
+// close saves the last changes. Its error is always nil.
 func (s *state) close() error {
 	s.saveChanges()
 	return nil
@@ -202,13 +203,14 @@ func (s *state) saveChanges() {
 	}
 }
 
-// save writes the state. Trouble is counted, and logged once until it ends.
+// save writes the state to the file. It counts each error, and logs an error once until it
+// changes or ends.
 func (s *state) save() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
 	data, err := json.Marshal(s.file)
-	s.saved = true // unless it changes meanwhile
+	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()
 	if err == nil {
 		err = s.write(data)
@@ -223,7 +225,7 @@ func (s *state) save() {
 		return
 	}
 	s.saved = false
-	s.writes++
+	s.writeFailures++
 	if text := err.Error(); text != s.problem {
 		s.problem = text
 		s.log.Warn("failed to save the state, trying again", "file", s.path, "error", err,

@@ -18,46 +18,47 @@ func stateIn(t *testing.T, dir string) (*state, *bytes.Buffer) {
 	return openState(dir, "n", slog.New(slog.NewTextHandler(&log, nil))), &log
 }
 
-// Peers take the higher incarnation for the later: it grows also when the wall clock was set back.
+// Peers treat the higher incarnation as the later one. Incarnations increase even if the wall
+// clock was set back.
 func TestIncarnationsGrow(t *testing.T) {
 	dir := t.TempDir()
 	begin := func(now uint64) uint64 {
 		s, _ := stateIn(t, dir)
-		return s.begin(now, time.Hour)
+		return s.nextIncarnation(now, time.Hour)
 	}
 	for _, c := range []struct{ now, want uint64 }{{1000, 1000}, {400, 1001}, {1001, 1002}, {5000, 5000}} {
 		if got := begin(c.now); got != c.want {
-			t.Errorf("incarnation %d at %d, want %d", got, c.now, c.want)
+			t.Errorf("next incarnation: got %d at %d, want %d", got, c.now, c.want)
 		}
 	}
-	// What is remembered of maps and what of incarnations do not lose each other.
+	// Changes of map identities and of incarnations do not overwrite each other.
 	s, _ := stateIn(t, dir)
-	s.remember("ct", mapIdentity{ID: 7})
-	s.remember("other", mapIdentity{ID: 8})
-	s.forget("other")
+	s.setIdentity("ct", mapIdentity{ID: 7})
+	s.setIdentity("other", mapIdentity{ID: 8})
+	s.removeIdentity("other")
 	if err := s.close(); err != nil {
 		t.Fatal(err)
 	}
 	if got := begin(0); got != 5001 {
-		t.Errorf("incarnation %d after a map was remembered, want 5001", got)
+		t.Errorf("incarnation after a map identity was saved: got %d, want 5001", got)
 	}
-	// One from a clock that was too far ahead is dropped: peers refuse it.
+	// A last incarnation that is too far ahead of the clock is ignored, because peers refuse it.
 	if got := begin(uint64(10 * time.Hour)); got != uint64(10*time.Hour) {
-		t.Errorf("incarnation %d", got)
+		t.Errorf("incarnation at 10 h: got %d, want 10 h", got)
 	}
 	if got := begin(uint64(8 * time.Hour)); got != uint64(8*time.Hour) {
-		t.Errorf("incarnation %d after the clock was set back by two hours", got)
+		t.Errorf("incarnation after the clock was set back by two hours: got %d, want 8 h", got)
 	}
 	s, log := stateIn(t, dir)
-	if !s.same("ct", mapIdentity{ID: 7}) || s.same("other", mapIdentity{ID: 8}) {
-		t.Error("a map was forgotten, or one that was to be forgotten was not")
+	if !s.sameMap("ct", mapIdentity{ID: 7}) || s.sameMap("other", mapIdentity{ID: 8}) {
+		t.Error("saved map identities: want ct only")
 	}
 	if st := s.stats(); st.ReadFailures != 0 || st.WriteErrors != 0 || log.Len() != 0 {
-		t.Errorf("%+v\n%s", st, log)
+		t.Errorf("state statistics: got %+v, want no errors and an empty log\n%s", st, log)
 	}
 }
 
-// The daemon starts although the file cannot be used.
+// The daemon starts although the state file cannot be read.
 func TestStateThatCannotBeRead(t *testing.T) {
 	whole := `{"boot_id":"x","incarnation":7,"kernel_maps":{"ct":{"id":7}}}`
 	for name, prepare := range map[string]func(path string) error{
@@ -74,23 +75,23 @@ func TestStateThatCannotBeRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			s, log := stateIn(t, filepath.Dir(path))
-			if got := s.begin(1000, time.Hour); got != 1000 {
-				t.Errorf("incarnation %d", got)
+			if got := s.nextIncarnation(1000, time.Hour); got != 1000 {
+				t.Errorf("incarnation without a state: got %d, want 1000", got)
 			}
 			if st := s.stats(); st.ReadFailures != 1 || !st.Saved || strings.Count(log.String(), "level=WARN") != 1 {
-				t.Errorf("%+v\n%s", st, log)
+				t.Errorf("state statistics: got %+v, want one read failure, saved, and one warning\n%s", st, log)
 			}
-			if s, _ = stateIn(t, filepath.Dir(path)); s.begin(0, time.Hour) != 1001 {
-				t.Error("the file was not replaced by a good one")
+			if s, _ = stateIn(t, filepath.Dir(path)); s.nextIncarnation(0, time.Hour) != 1001 {
+				t.Error("state file: want it replaced by a valid one")
 			}
 		})
 	}
 	if data, err := os.ReadFile("/etc/passwd"); err != nil || !bytes.Contains(data, []byte("root:")) {
-		t.Errorf("the file that the link leads to was written: %v", err)
+		t.Errorf("target of the symbolic link: got it changed, want it unchanged: %v", err)
 	}
 }
 
-// mounted returns a directory with a file system of its own.
+// mounted returns a directory with its own file system.
 func mounted(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -105,7 +106,8 @@ func mounted(t *testing.T, options string) string {
 	return dir
 }
 
-// A full or read-only file system is a warning; once it is mended, the state is saved.
+// A full or read-only file system causes a warning. When it is writable again, the state is
+// saved.
 func TestStateThatCannotBeSaved(t *testing.T) {
 	dir := mounted(t, "size=64k")
 	hog := filepath.Join(dir, "hog")
@@ -121,13 +123,13 @@ func TestStateThatCannotBeSaved(t *testing.T) {
 	expect := func(when string, saved bool, failures uint64, warnings int) {
 		t.Helper()
 		if st := s.stats(); st.Saved != saved || st.WriteErrors != failures {
-			t.Errorf("%s: %+v", when, st)
+			t.Errorf("%s: got %+v, want the expected saved and failures", when, st)
 		}
 		if n := strings.Count(log.String(), "failed to save the state"); n != warnings {
-			t.Errorf("%s: %d warnings\n%s", when, n, log)
+			t.Errorf("%s: got %d warnings, want another number\n%s", when, n, log)
 		}
 	}
-	s.begin(1000, time.Hour)
+	s.nextIncarnation(1000, time.Hour)
 	expect("full", false, 1, 1)
 	s.saveChanges()
 	expect("still full", false, 2, 1)
@@ -139,17 +141,17 @@ func TestStateThatCannotBeSaved(t *testing.T) {
 	expect("read-only", false, 3, 2)
 	readOnly(0)
 	s.saveChanges()
-	expect("mended", true, 3, 2)
+	expect("writable again", true, 3, 2)
 	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
-		t.Errorf("%v is left, %v", files, err)
+		t.Errorf("files in the state directory: got %v, error %v, want one", files, err)
 	}
-	if again, _ := stateIn(t, dir); again.begin(0, time.Hour) != 1001 {
-		t.Error("the state was not saved")
+	if again, _ := stateIn(t, dir); again.nextIncarnation(0, time.Hour) != 1001 {
+		t.Error("state: want it saved")
 	}
 }
 
-// A temporary file that is a link is replaced, and what it leads to is left alone.
-func TestStateFollowsNoLinks(t *testing.T) {
+// A temporary file that is a symbolic link is replaced, and its target remains unchanged.
+func TestStateFollowsNoSymlinks(t *testing.T) {
 	dir := t.TempDir()
 	precious := filepath.Join(dir, "precious")
 	if err := os.WriteFile(precious, []byte("mine"), 0o600); err != nil {
@@ -159,16 +161,16 @@ func TestStateFollowsNoLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ := stateIn(t, dir)
-	s.begin(1000, time.Hour)
+	s.nextIncarnation(1000, time.Hour)
 	if data, err := os.ReadFile(precious); err != nil || string(data) != "mine" {
-		t.Errorf("%q, %v", data, err)
+		t.Errorf("target of the symbolic link: got %q, error %v, want \"mine\"", data, err)
 	}
 	if !s.stats().Saved {
-		t.Error("the state was not saved")
+		t.Error("state: got not saved, want saved")
 	}
 }
 
-func TestControlPathThatIsNoSocket(t *testing.T) {
+func TestControlPathThatIsNotASocket(t *testing.T) {
 	dir := t.TempDir()
 	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {
@@ -179,13 +181,13 @@ func TestControlPathThatIsNoSocket(t *testing.T) {
 	}
 	for _, path := range []string{file, link, dir} {
 		if _, err := listenControl(path); err == nil || !strings.Contains(err.Error(), "is not a socket") {
-			t.Errorf("%s: %v", path, err)
+			t.Errorf("listen on %s: got error %v, want \"is not a socket\"", path, err)
 		}
 		if _, err := os.Lstat(path); err != nil {
-			t.Errorf("%s was removed: %v", path, err)
+			t.Errorf("path %s: got it removed, want it kept: %v", path, err)
 		}
 	}
-	// A stale socket is taken over.
+	// listenControl takes over a stale socket.
 	stale := filepath.Join(dir, "stale")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {

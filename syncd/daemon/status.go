@@ -7,7 +7,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Status is what `syncd status --json` prints. Its names are stable.
+// Status is the output of `syncd status --json`. Its field names are stable.
 type Status struct {
 	Node          string    `json:"node"`
 	Incarnation   uint64    `json:"incarnation,string"`
@@ -15,39 +15,40 @@ type Status struct {
 	UptimeSeconds float64   `json:"uptime_seconds"`
 	Ready         bool      `json:"ready"`
 	NotReady      []string  `json:"not_ready"`
-	Unproven      []string  `json:"unproven,omitempty"` // ready all the same: see Readiness
+	Unproven      []string  `json:"unproven,omitempty"` // the node is ready nevertheless: see Readiness
 	Drained       bool      `json:"drained,omitempty"`
 	TLS           bool      `json:"tls"`
 	CertExpires   time.Time `json:"cert_expires,omitzero"`
 	GossipProblem string    `json:"gossip_problem,omitempty"`
-	// ClockProblems are nodes whose clocks are too far apart from this one's: see Readiness.
+	// ClockProblems lists nodes whose clocks differ too much from this node's clock: see
+	// Readiness.
 	ClockProblems []string      `json:"clock_problems,omitempty"`
-	Gaps          uint64        `json:"gaps"` // batches that did not follow on the one before
+	Gaps          uint64        `json:"gaps"` // batches received out of sequence
 	Capture       CaptureStatus `json:"capture"`
 	Maps          []MapStatus   `json:"maps"`
 	Peers         []PeerStatus  `json:"peers"`
 	Cluster       string        `json:"cluster,omitempty"`
 	Redundancy    Redundancy    `json:"redundancy"`
-	// Absent are nodes that are expected, or were peers, and are not live.
+	// Absent lists the nodes that are expected, or were peers, and are not live.
 	Absent []AbsentPeer `json:"absent_peers"`
-	// Unverified are nodes that gossip has and that are not peers: no stream has proved
+	// Unverified lists the members of gossip that are not peers, because no stream has proved
 	// their name.
 	Unverified []UnverifiedNode `json:"unverified_nodes,omitempty"`
-	// Observers are the programs that receive maps and replicate nothing back.
+	// Observers lists the programs that receive maps and replicate nothing back.
 	Observers []ObserverStatus `json:"observers,omitempty"`
 }
 
-// UnverifiedNode is a node that gossip has, and the reason why it is not a peer.
+// UnverifiedNode is a member of gossip that is not a peer, with the reason.
 type UnverifiedNode struct {
 	Node    string `json:"node"`
 	Address string `json:"address"`
 	Error   string `json:"error"`
 }
 
-// maxUnverified bounds the unverified nodes that are listed.
+// maxUnverified is the maximum number of unverified nodes that are listed.
 const maxUnverified = 16
 
-// ObserverStatus is the part of Status about one stream that observes.
+// ObserverStatus is the part of Status about one observer stream.
 type ObserverStatus struct {
 	Name    string    `json:"name"`
 	Address string    `json:"address"`
@@ -63,7 +64,7 @@ type CaptureStatus struct {
 	Events         uint64   `json:"events"`
 	Failed         uint64   `json:"failed_writes"`
 	Own            uint64   `json:"own_writes"`
-	Lost           uint64   `json:"lost"` // the sum of what follows, each loss once
+	Lost           uint64   `json:"lost"` // sum of the losses below, each loss counted once
 	LostBuffer     uint64   `json:"lost_buffer_full"`
 	LostPerf       uint64   `json:"lost_perf"`
 	LostNested     uint64   `json:"lost_nested"`
@@ -71,7 +72,7 @@ type CaptureStatus struct {
 	Skipped        uint64   `json:"skipped_runs"`
 	SkippedCounted bool     `json:"skipped_runs_counted"`
 	Malformed      uint64   `json:"malformed"`
-	// Losses says whether what was lost is repaired.
+	// Losses is the state of the repair of losses.
 	Losses LossStatus `json:"losses"`
 }
 
@@ -95,16 +96,17 @@ type MapStatus struct {
 	Applied     uint64 `json:"applied"`
 	Memory      uint64 `json:"memory_bytes"`
 
-	// Unsent is how many entries cannot be sent to any peer, and Exceptions are some of them.
+	// Unsent is the number of entries that cannot be sent to any peer. Exceptions lists some of
+	// them.
 	Unsent     int         `json:"unsent_entries"`
 	Exceptions []Exception `json:"exceptions,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
 }
 
-// Exception is an entry that a node has and cannot send, or another cannot hold.
+// Exception is an entry that one node cannot send, or that another node cannot hold.
 type Exception struct {
-	Entry  string `json:"entry"` // its key
+	Entry  string `json:"entry"` // its key as text
 	Reason string `json:"reason"`
 }
 
@@ -113,24 +115,24 @@ type PeerStatus struct {
 	Node        string    `json:"node"`
 	Incarnation uint64    `json:"incarnation,string"`
 	Address     string    `json:"address"`
-	Receiving   bool      `json:"receiving"` // its stream to this node is up
-	Sending     bool      `json:"sending"`   // this node's stream to it is up
+	Receiving   bool      `json:"receiving"` // the inbound stream is up
+	Sending     bool      `json:"sending"`   // the outbound stream is up
 	Since       time.Time `json:"since,omitzero"`
-	LastContact time.Time `json:"last_contact,omitzero"` // when its last message came
+	LastContact time.Time `json:"last_contact,omitzero"` // time of its last message
 	Error       string    `json:"error,omitempty"`
-	// ClockOffset is how far the peer's clock is ahead of this node's, as measured
-	// by messages that take RoundTrip there and back.
+	// ClockOffset is how far the peer's clock is ahead of this node's clock, measured with
+	// messages. RoundTrip is the round trip time of these messages.
 	ClockOffset float64         `json:"clock_offset_seconds"`
 	RoundTrip   float64         `json:"round_trip_seconds"`
 	Maps        []PeerMapStatus `json:"maps"`
 }
 
-// PeerMapStatus is one map with one peer. Lag is how far the peer's kernel map is
-// behind this node.
+// PeerMapStatus is one map with one peer. Lag is how far the peer's kernel map is behind this
+// node.
 type PeerMapStatus struct {
 	Name       string  `json:"name"`
-	State      string  `json:"state"`      // on the receiving side
-	SendState  string  `json:"send_state"` // on the sending side
+	State      string  `json:"state"`      // of the inbound map stream
+	SendState  string  `json:"send_state"` // of the outbound map stream
 	Error      string  `json:"error,omitempty"`
 	CaughtUp   bool    `json:"caught_up"`
 	Received   uint64  `json:"received"`
@@ -138,42 +140,43 @@ type PeerMapStatus struct {
 	Acked      uint64  `json:"acked"`
 	LagEntries uint64  `json:"lag_entries"`
 	LagSeconds float64 `json:"lag_seconds"`
-	// Agreed says that this node was last seen to hold what the peer told, when, and up
-	// to which of its positions. Divergent is how many entries it did not.
+	// Agreed reports whether the last digest comparison showed that this node held the peer's
+	// records. AgreedAt is the time of the last agreement. AgreedPosition is the peer's position
+	// up to which it held. Divergent is the number of entries that differ.
 	Agreed         bool      `json:"agreed"`
 	AgreedAt       time.Time `json:"agreed_at,omitzero"`
 	AgreedPosition uint64    `json:"agreed_position"`
 	Divergent      int       `json:"divergent_entries"`
-	Incomparable   string    `json:"incomparable,omitempty"` // why it is not known
-	// FallbackSender says that this node requests orphaned records from the peer. Via is the
-	// peer that sends this peer's records, because nothing is received from it.
+	Incomparable   string    `json:"incomparable,omitempty"` // why the comparison is impossible
+	// FallbackSender reports whether this node requests orphaned records from the peer. Via is
+	// the peer that sends this peer's records, because nothing is received from it.
 	FallbackSender bool   `json:"fallback_sender,omitempty"`
 	Via            string `json:"via,omitempty"`
-	// Refused is how many entries of the peer this node cannot hold, and Exceptions are some
-	// of them. They count neither as divergent nor for readiness. PeerUnsent is how many
-	// entries the peer cannot send.
+	// Refused is the number of entries of the peer that this node cannot hold. Exceptions lists
+	// some of them. They count neither as divergent nor for readiness. PeerUnsent is the number
+	// of entries that the peer cannot send.
 	Refused    int         `json:"refused_entries"`
 	Exceptions []Exception `json:"exceptions,omitempty"`
 	PeerUnsent int         `json:"peer_unsent_entries"`
-	// Report is what the peer holds of this map; absent: it has not reported.
+	// Report is the peer's report on its copy of the map; absent: it has not reported.
 	Report *PeerReport `json:"report,omitempty"`
 }
 
-// PeerReport is what a peer reported of its copy of a map.
+// PeerReport is a peer's report on its copy of a map.
 type PeerReport struct {
 	At         time.Time   `json:"at"`
 	Live       uint64      `json:"live"`
 	MaxEntries uint64      `json:"max_entries"`       // of its kernel map; 0: there is none
 	Failed     uint64      `json:"failed_writes"`     // live entries that its kernel map does not hold
-	Displaced  uint64      `json:"displaced_entries"` // that ever made way for newer ones
+	Displaced  uint64      `json:"displaced_entries"` // entries that newer ones ever displaced from it
 	Refused    uint64      `json:"refused_entries"`   // entries of this node that it cannot hold
 	Exceptions []Exception `json:"exceptions,omitempty"`
 }
 
-// NotHeld returns how many entries the peer's kernel map does not hold.
+// NotHeld returns the number of entries that the peer does not hold.
 func (r *PeerReport) NotHeld() uint64 { return r.Failed + r.Refused }
 
-// Status returns what an operator wants to know now.
+// Status returns the current status of the node for operators.
 func (d *Daemon) Status() Status {
 	s := Status{
 		Node: d.self.Node, Incarnation: d.self.Incarnation, Version: d.version,
@@ -197,7 +200,7 @@ func (d *Daemon) Status() Status {
 		st.Unsent, st.Exceptions = count, exceptions(list)
 		s.Maps = append(s.Maps, st)
 	}
-	for _, u := range d.replicator.Unproven(maxUnverified) {
+	for _, u := range d.replicator.Unverified(maxUnverified) {
 		s.Unverified = append(s.Unverified, UnverifiedNode{Node: u.Node, Address: u.Addr, Error: u.Error})
 	}
 	for _, o := range d.replicator.Observers() {
@@ -229,7 +232,7 @@ func (m *replica) status() MapStatus {
 		s.Error = m.err.Error()
 	}
 	if m.kernel != nil {
-		info, method := m.kernel.m.Info(), m.kernel.m.Method()
+		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
 		s.ID, s.Read, s.Write, s.MaxEntries = info.ID, string(method.Read), string(method.Write), info.MaxEntries
 		s.Scan = scanStatus(m.kernel.scanner)
 	}
@@ -257,7 +260,7 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 			Name: m.Name, State: string(m.State), SendState: string(m.SendState), Error: m.Error, CaughtUp: m.CaughtUp,
 			Received: m.Received, Sent: m.Sent, Acked: m.Acked,
 			LagEntries: m.LagEntries, LagSeconds: m.Lag.Seconds(),
-			Agreed: m.Agreed, AgreedAt: m.AgreedAt, AgreedPosition: m.AgreedPosition,
+			Agreed: m.InSync, AgreedAt: m.InSyncAt, AgreedPosition: m.InSyncPosition,
 			Divergent: m.Divergent, Incomparable: m.Incomparable,
 			FallbackSender: m.FallbackSender, Via: m.Via,
 			Refused: m.ExceptionCount, Exceptions: exceptions(m.Exceptions), PeerUnsent: m.Unsent, Report: peerReport(&m.Report),

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBatchFull is returned by [Batch.Add] when there is no room: call Apply.
+// ErrBatchFull is returned by [Batch.Add] if the batch has no free entry. The caller calls
+// [Map.Apply].
 var ErrBatchFull = errors.New("batch is full")
 
-// Batch collects writes in the memory that the writing program reads, so that
-// nothing is copied twice. A map has one; it belongs to one goroutine at a time.
+// Batch collects writes in the memory that the writing program reads, which avoids a second copy. A
+// map has one Batch, and only one goroutine may use it at a time.
 type Batch struct {
 	layout
 	mem []byte
@@ -32,7 +33,7 @@ func (k *Map) newBatch(o *Options) Batch {
 	return b
 }
 
-// Batch returns the map's batch, emptied.
+// Batch returns the map's batch after a Reset.
 func (k *Map) Batch() *Batch {
 	k.batch.Reset()
 	return &k.batch
@@ -41,14 +42,14 @@ func (k *Map) Batch() *Batch {
 // Len returns the number of entries added.
 func (b *Batch) Len() int { return b.n }
 
-// Cap returns how many entries there is room for.
+// Cap returns the maximum number of entries.
 func (b *Batch) Cap() int { return b.cap }
 
-// Reset empties the batch.
+// Reset removes all entries from the batch.
 func (b *Batch) Reset() { b.n = 0 }
 
-// Add copies one write into the batch: an update, or with a nil value a delete. It
-// returns ErrBatchFull, or an error for a size that is not the map's.
+// Add copies one write into the batch: an update, or a delete if value is nil. It returns
+// ErrBatchFull, or an error if a size differs from the map's.
 func (b *Batch) Add(key, value []byte) error {
 	if b.n == b.cap {
 		return ErrBatchFull
@@ -66,13 +67,13 @@ func (b *Batch) Add(key, value []byte) error {
 		copy(e[b.valueOffset:], value)
 	}
 	copy(e[entryKey:], key)
-	binary.NativeEndian.PutUint64(e, uint64(op)) // and rc = 0
+	binary.NativeEndian.PutUint64(e, uint64(op)) // also sets rc to 0
 	b.n++
 	return nil
 }
 
-// Err returns the outcome of entry i after [Map.Apply]: nil, or the error of the
-// map, a [unix.Errno]: E2BIG for a full map. Deleting an absent key is no error.
+// Err returns the result of entry i after [Map.Apply]: nil, or the error of the map, a
+// [unix.Errno]. The error is E2BIG if the map is full. Deleting an absent key succeeds.
 func (b *Batch) Err(i int) error {
 	if rc := b.rc(i); rc != 0 {
 		return unix.Errno(-rc)
@@ -92,14 +93,13 @@ func (b *Batch) setRC(i int, rc unix.Errno) {
 func (b *Batch) key(i int) []byte   { return b.entry(i)[entryKey:][:b.keySize] }
 func (b *Batch) value(i int) []byte { return b.entry(i)[b.valueOffset:][:b.valueSize] }
 
-// transientTries is how often a write that the kernel put off is tried again.
+// transientTries is the maximum number of attempts for a write with a transient error.
 const transientTries = 4
 
-// Apply writes the batch to the map, in order. It returns the number of entries that
-// failed, each with its own error in [Batch.Err], or an error when the map as a whole
-// could not be written. What the kernel only put off is tried again: a locked
-// bucket (EBUSY), and the per-CPU memory of a map made with BPF_F_NO_PREALLOC, which
-// the kernel refills a moment later (ENOMEM).
+// Apply writes the batch to the map, in order. It returns the number of failed entries, each with
+// its own error in [Batch.Err], or an error if the whole map cannot be written. It retries entries
+// with a transient error: EBUSY for a locked bucket, and ENOMEM for the per-CPU memory of a map
+// created with BPF_F_NO_PREALLOC, which the kernel refills shortly after.
 func (k *Map) Apply(b *Batch) (failed int, err error) {
 	k.writeMu.Lock()
 	defer k.writeMu.Unlock()
@@ -113,7 +113,7 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 		if k.writer != nil {
 			failed, err = k.writer.run(b.n)
 		} else {
-			failed, err = k.bulk.run(b)
+			failed, err = k.syscallWriter.run(b)
 		}
 		if err != nil {
 			return 0, fmt.Errorf("write map %q: %w", k.info.Name, err)
@@ -129,7 +129,8 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 	return failed, nil
 }
 
-// keepTransient leaves to be done only what may go better the next time.
+// keepTransient keeps only the entries with a transient error in the batch, and returns true if
+// there are any.
 func (b *Batch) keepTransient() (some bool) {
 	for i := range b.n {
 		switch unix.Errno(-b.rc(i)) {

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A batch keeps its order, and an update and a delete of one key in it too.
+// TestBatchOrder checks that a batch keeps its order, also between updates and deletes of one key.
 func TestBatchOrder(t *testing.T) {
 	for _, o := range []Options{{}, {NoProgram: true}} {
 		k := openMap(t, newKernelMap(t, hashSpec(4, 4, 10)), o)
@@ -25,7 +25,7 @@ func TestBatchOrder(t *testing.T) {
 			t.Fatal(failed, err)
 		}
 		if all := content(t, k); len(all) != 1 || all[string(k2)] != string(v3) {
-			t.Errorf("content: %x", all)
+			t.Errorf("content: got %x, want the last write of key 2 only", all)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestFullMap(t *testing.T) {
 			k := openMap(t, newKernelMap(t, hashSpec(8, 8, 100)), o)
 			put(t, k, 0, 100, 1)
 			b := k.Batch()
-			for n := 90; n < 110; n++ { // ten that are there, ten that are not
+			for n := 90; n < 110; n++ { // ten present keys and ten absent keys
 				if err := b.Add(entry(n, 2, 8, 8)); err != nil {
 					t.Fatal(err)
 				}
@@ -47,39 +47,40 @@ func TestFullMap(t *testing.T) {
 			}
 			failed, err := k.Apply(b)
 			if failed != 10 || err != nil {
-				t.Fatalf("%d failed, %v", failed, err)
+				t.Fatalf("apply: got %d failed writes, error %v, want 10 failed writes", failed, err)
 			}
 			for i := range b.Len() {
 				if err := b.Err(i); (i >= 10 && i < 20) != errors.Is(err, unix.E2BIG) || (err != nil) != (i >= 10 && i < 20) {
-					t.Errorf("entry %d: %v", i, err)
+					t.Errorf("result of entry %d: got %v, want E2BIG for entries 10 to 19 only", i, err)
 				}
 			}
 			if got := len(content(t, k)); got != 99 {
-				t.Errorf("%d entries, want 99", got)
+				t.Errorf("entries: got %d, want 99", got)
 			}
 		})
 	}
 }
 
-// Memory for the entries of such a map comes from per-CPU lists that the kernel fills
-// in the background: a burst must not fail because it was faster.
-func TestNoPreallocBulk(t *testing.T) {
+// TestBatchIntoNoPreallocMap writes bursts into a map without preallocation. Its memory comes from
+// per-CPU lists that the kernel refills in the background, and a burst must not fail because it is
+// faster.
+func TestBatchIntoNoPreallocMap(t *testing.T) {
 	k := openMap(t, newKernelMap(t, withFlags(hashSpec(48, 176, 60000), noPrealloc)), Options{})
 	put(t, k, 0, 60000, 1)
 	put(t, k, 0, 60000, 2)
 	if n := len(content(t, k)); n != 60000 {
-		t.Errorf("%d entries", n)
+		t.Errorf("entries: got %d, want 60000", n)
 	}
 	put(t, k, 0, 60000, -1)
 	checkContent(t, k, 0, 0, 0)
 }
 
-func TestBatchRefuses(t *testing.T) {
+func TestBatchAddErrors(t *testing.T) {
 	k := openMap(t, newKernelMap(t, hashSpec(8, 8, 100)), Options{Burst: 16})
 	b := k.Batch()
 	for _, w := range [][2]int{{7, 8}, {9, 8}, {8, 7}, {8, 9}, {8, 0}} {
 		if b.Add(make([]byte, w[0]), make([]byte, w[1])) == nil {
-			t.Errorf("write of %v bytes taken", w)
+			t.Errorf("add write of %v bytes: got no error, want an error", w)
 		}
 	}
 	for n := range 16 {
@@ -88,6 +89,6 @@ func TestBatchRefuses(t *testing.T) {
 		}
 	}
 	if err := b.Add(entry(16, 0, 8, 8)); !errors.Is(err, ErrBatchFull) {
-		t.Errorf("full batch: %v", err)
+		t.Errorf("add to full batch: got %v, want ErrBatchFull", err)
 	}
 }

@@ -16,7 +16,7 @@ func benchMap(b *testing.B, o Options) *Map {
 	return k
 }
 
-// perEntry reports a whole pass over the map as the cost of one entry.
+// perEntry reports the duration of a pass over the whole map per entry.
 func perEntry(b *testing.B) {
 	b.ReportMetric(float64(b.Elapsed())/float64(b.N)/float64(*benchEntries), "ns/entry")
 }
@@ -26,8 +26,8 @@ var benchWays = []struct {
 	opts Options
 }{{"program", Options{}}, {"bpf2", Options{NoProgram: true}}}
 
-// BenchmarkApply writes every entry of a full map once an operation. kernel-ns/entry
-// is the share of Apply, without filling the batch.
+// BenchmarkApply writes every entry of a full map once per operation. kernel-ns/entry is the
+// duration of Apply, without filling the batch.
 func BenchmarkApply(b *testing.B) {
 	for _, way := range benchWays {
 		b.Run(way.name, func(b *testing.B) {
@@ -64,7 +64,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// fillKey makes key the n-th that entry gives, without allocating.
+// fillKey sets key to the n-th key of entry, without allocations.
 func fillKey(key []byte, n int) {
 	key[0], key[1], key[2], key[3] = byte(n), byte(n>>8), byte(n>>16), byte(n>>24)
 	for i := 4; i < len(key); i++ {

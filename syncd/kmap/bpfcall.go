@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands of bpf(2) that are called directly: a test run because a library's
-// answer to EINTR is to start all over, the info for fields it leaves out, and
-// entries because the library wants a Go type for each value, and of each CPU.
+// Commands of bpf(2) that this package calls directly. The library restarts a test run from the
+// beginning after EINTR. It omits some fields of the map info. It requires a Go type for each
+// value, and for the value of each CPU.
 const (
 	cmdMapLookupElem  = 1
 	cmdMapUpdateElem  = 2
@@ -36,12 +36,12 @@ type testRunAttr struct {
 	flags, cpu, batchSize, _ uint32
 }
 
-// packet is what the programs are run on: the smallest that every kernel takes
-// (bpf_prog_test_run_skb wants an Ethernet header and a payload). None looks at it.
+// packet is the input of the programs: the smallest packet that every kernel accepts
+// (bpf_prog_test_run_skb requires an Ethernet header and a payload). The programs do not read it.
 var packet [64]byte
 
-// testRun runs the program up to repeat times in one call. It returns EINTR when a
-// signal ended it early, after one run at least.
+// testRun runs the program up to repeat times in one call. It returns EINTR if a signal ended the
+// call early, after at least one run.
 func testRun(progFD int, repeat uint32) error {
 	attr := testRunAttr{
 		progFD:     uint32(progFD),
@@ -56,7 +56,7 @@ func testRun(progFD int, repeat uint32) error {
 	return nil
 }
 
-// mapInfo is struct bpf_map_info up to what is needed here.
+// mapInfo is the part of struct bpf_map_info that this package uses.
 type mapInfo struct {
 	typ, id, keySize, valueSize, maxEntries, flags uint32
 	name                                           [16]byte
@@ -65,12 +65,12 @@ type mapInfo struct {
 	btfID, btfKeyID, btfValueID, _                 uint32
 }
 
-// infoOf reads the kernel's description of the map behind fd.
+// infoOf reads the kernel's description of the map with descriptor fd.
 func infoOf(fd int) (*mapInfo, error) {
 	var info mapInfo
 	attr := struct {
 		fd, length uint32
-		info       unsafe.Pointer // not a number: the stack that info is on may move
+		info       unsafe.Pointer // a pointer, because the stack that contains info may move
 	}{uint32(fd), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, cmdObjGetInfoFD, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	runtime.KeepAlive(&info)
@@ -80,7 +80,7 @@ func infoOf(fd int) (*mapInfo, error) {
 	return &info, nil
 }
 
-// release closes a descriptor through which nothing can be lost.
+// release closes a descriptor whose close error is irrelevant.
 func release(c io.Closer) { _ = c.Close() }
 
 func (i *mapInfo) nameString() string {
@@ -88,8 +88,8 @@ func (i *mapInfo) nameString() string {
 	return string(name)
 }
 
-// mapElem makes a call for one entry. value takes what a lookup finds, and is nil
-// for a delete. An error is a [unix.Errno].
+// mapElem makes a bpf(2) call for one entry. value receives the result of a lookup, and is nil for
+// a delete. Errors are a [unix.Errno].
 func mapElem(cmd uintptr, mapFD int, key, value []byte, flags uint64) error {
 	attr := struct {
 		mapFD, _   uint32
@@ -112,11 +112,11 @@ type batchArgs struct {
 	keys, values []byte
 	count        int
 	elemFlags    uint64
-	in, out      []byte // places in the map, of lookups
+	in, out      []byte // cursors of lookups in the map
 }
 
-// mapBatch makes one call, and returns how many entries it handled. With an error
-// that is the place of the entry that failed, or 0.
+// mapBatch makes one call and returns the number of entries that it handled. With an error, that
+// number is the index of the failed entry, or 0.
 func mapBatch(cmd uintptr, mapFD int, a batchArgs) (int, error) {
 	attr := struct {
 		in, out, keys, values unsafe.Pointer
@@ -132,7 +132,7 @@ func mapBatch(cmd uintptr, mapFD int, a batchArgs) (int, error) {
 	case errno == 0:
 		return int(attr.count), nil
 	case errno != unix.ENOENT && int(attr.count) >= a.count:
-		return 0, errno // refused before the first entry: the count was not touched
+		return 0, errno // refused before the first entry: the kernel did not change the count
 	}
 	return int(attr.count), errno
 }

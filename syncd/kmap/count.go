@@ -9,7 +9,7 @@ import (
 	"mapsync/bpf"
 )
 
-// counter counts the entries of any hash map by an iterator that puts out nothing.
+// counter counts the entries of any hash map by an iterator without output.
 type counter struct{ *object }
 
 // newCounter loads the counting program. The caller calls close.
@@ -23,7 +23,7 @@ func newCounter() (*counter, error) {
 	return &counter{o}, nil
 }
 
-// count returns the number of entries of m, -1 if it cannot tell. c may be nil.
+// count returns the number of entries of m, or -1 on error. c may be nil.
 func (c *counter) count(ctx context.Context, m *ebpf.Map) int {
 	if c == nil {
 		return -1

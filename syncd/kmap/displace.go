@@ -8,13 +8,14 @@ import (
 	"mapsync/syncd/table"
 )
 
-// displaceChunk is how many victims are searched for under the table's lock at a time.
+// displaceChunk is the number of refused records for which the syncer searches victims under one
+// hold of the table's lock.
 const displaceChunk = 64
 
-// displace makes way for what a full map refused in the burst just written: for each
-// such record the table names an entry of a peer that leaves the map, and those are
-// deleted. The refused come again with the next burst. Since there is at most one victim for
-// each refused record of a burst, it costs at most as much again as the burst did.
+// displace frees space for the records that a full map refused in the burst just written. For each
+// such record the table selects an entry of a peer, and displace deletes it from the kernel map.
+// The next burst contains the refused records again. A burst has at most one victim per refused
+// record, so displace costs at most as much as the burst itself.
 func (s *Syncer) displace(b *Batch) error {
 	s.refused = s.refused[:0]
 	for i := range s.pending {
@@ -28,7 +29,7 @@ func (s *Syncer) displace(b *Batch) error {
 	b.Reset()
 	s.pending = s.pending[:0]
 	for rest := s.refused; len(rest) > 0; rest = rest[min(len(rest), displaceChunk):] {
-		if err := s.victims(b, rest[:min(len(rest), displaceChunk)]); err != nil {
+		if err := s.addVictims(b, rest[:min(len(rest), displaceChunk)]); err != nil {
 			return err
 		}
 	}
@@ -53,8 +54,8 @@ func (s *Syncer) displace(b *Batch) error {
 	return nil
 }
 
-// victims puts deletes of what is to make way for the refused records into the batch.
-func (s *Syncer) victims(b *Batch, refused []write) (err error) {
+// addVictims adds deletes of the entries displaced by the refused records to the batch.
+func (s *Syncer) addVictims(b *Batch, refused []pendingWrite) (err error) {
 	s.t.Update(func(tx *table.Tx) {
 		var rec table.Record
 		for _, w := range refused {
@@ -64,7 +65,7 @@ func (s *Syncer) victims(b *Batch, refused []write) (err error) {
 			if err = b.Add(rec.Key, nil); err != nil {
 				return
 			}
-			s.pending = append(s.pending, write{rec.Ref, rec.Version, true})
+			s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, true})
 		}
 	})
 	return err

@@ -1,17 +1,16 @@
-// Package kmap finds and follows kernel hash maps, and is the only one that reads
-// and writes them.
+// Package kmap finds and follows kernel hash maps. No other package reads or writes them.
 //
-// A map is read by a BPF iterator and written by a BPF program that
-// BPF_PROG_TEST_RUN runs over entries in shared memory. That is faster than bpf(2),
-// and above all it leaves the hooks in peace: while a thread is inside a bpf(2)
-// map call, its CPU skips kprobe programs, so that bulk traffic by bpf(2) would
-// hide the data plane's writes. bpf(2) is left for maps that no program can
-// write; which way a map takes is decided by [Open] and told by [Map.Method].
+// A BPF iterator reads a map. A BPF program writes it: BPF_PROG_TEST_RUN runs the program over
+// entries in shared memory. This is faster than bpf(2). More importantly, it does not suppress the
+// hooks. While a thread is inside a bpf(2) map call, its CPU skips kprobe programs. Bulk traffic by
+// bpf(2) would therefore hide the data plane's writes. bpf(2) is the fallback for maps that
+// programs cannot write. [Open] selects the access methods of a map, and [Map.AccessMethods]
+// returns them.
 //
-// A [Syncer] keeps a map as its table says, and a [Scanner] finds what the map says and no
-// hook saw.
+// A [Syncer] writes the records of a table to its map. A [Scanner] finds changes of the map that no
+// hook reported.
 //
-// The value of an entry of a per-CPU map is that of all possible CPUs, each padded to
-// 8 bytes, as bpf(2) has it. A program writes only its own CPU's and, before 5.19,
-// reads only that; an iterator gives all.
+// The value of an entry of a per-CPU map consists of the values of all possible CPUs, each padded
+// to 8 bytes, as in bpf(2). A program writes only the value of its own CPU and, before 5.19, reads
+// only that value. An iterator returns all of them.
 package kmap

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sizes that a replicated map may have, in bytes: what an event can carry. Of a
-// per-CPU map it carries the key alone, and what bounds the values of all CPUs
-// together is the memory of a record.
+// Maximum sizes of a replicated map in bytes. MaxKeySize and MaxValueSize are the limits of an
+// event. An event of a per-CPU map carries only the key. MaxPerCPUValueSize limits the values of
+// all CPUs together, to bound the memory of a record.
 const (
 	MaxKeySize         = 512
 	MaxValueSize       = 4096
@@ -22,40 +22,40 @@ const (
 // ErrUnsupported is returned, wrapped, for a map that cannot be replicated.
 var ErrUnsupported = errors.New("map cannot be replicated")
 
-// Info describes a map. It is a copy: nothing in it changes with the map.
+// Info describes a map. It is a copy and does not change with the map.
 type Info struct {
 	ID      uint32
 	Name    string // at most 15 bytes
 	Type    ebpf.MapType
 	KeySize int // bytes
-	// ValueSize is the size of an entry's whole value in bytes. In a per-CPU map
-	// that is each CPU's, padded to 8 bytes, one after the other.
+	// ValueSize is the size of an entry's whole value in bytes. In a per-CPU map it includes the
+	// values of all CPUs, each padded to 8 bytes.
 	ValueSize int
-	// ElemSize is the value size that the map was made with, in bytes: the value
-	// of one CPU in a per-CPU map, else the same as ValueSize.
+	// ElemSize is the value size with which the map was created, in bytes. In a per-CPU map it is
+	// the size of one CPU's value, otherwise it equals ValueSize.
 	ElemSize int
-	// CPUs is the number of possible CPUs for a per-CPU map, else 0.
+	// CPUs is the number of possible CPUs for a per-CPU map, otherwise 0.
 	CPUs       int
 	MaxEntries int
 	Flags      uint32 // BPF_F_ flags of the map's creation
-	// Entries is the number of entries when asked, -1 where it is not known.
+	// Entries is the number of entries at the time of the call, or -1 if unavailable.
 	Entries int
-	// Pins are the paths where the map is pinned; filled by [List] only.
+	// Pins are the paths at which the map is pinned. Only [List] sets them.
 	Pins []string
-	// Supported is nil for a map that can be replicated, else why it cannot.
-	Supported error
-	// BTFID, BTFKeyType and BTFValueType name the map's types in the kernel's
-	// BTF; all 0 for a map without.
+	// Unsupported is nil for a map that can be replicated, otherwise the reason.
+	Unsupported error
+	// BTFID, BTFKeyType and BTFValueType identify the map's types in the kernel's BTF. All are 0
+	// for a map without BTF.
 	BTFID, BTFKeyType, BTFValueType uint32
-	// HasSpinLock says that the value holds a struct bpf_spin_lock, so that it
-	// is read and written under that lock (BPF_F_LOCK).
+	// HasSpinLock is true if the value contains a struct bpf_spin_lock. The value is then read and
+	// written under that lock (BPF_F_LOCK).
 	HasSpinLock bool
-	// LockOffset is where in the value the lock is, in bytes; -1 when there is
-	// none, or when the map's BTF may not be read and no program found it.
+	// LockOffset is the offset of the lock in the value, in bytes. It is -1 if the value has no
+	// lock, or if the map's BTF is not readable and no program found the lock.
 	LockOffset int
 }
 
-// Describe returns what the kernel knows about m. Entries and Pins are not looked for.
+// Describe returns the kernel's description of m. It leaves Entries at -1 and Pins empty.
 func Describe(m *ebpf.Map) (Info, error) {
 	raw, err := infoOf(m.FD())
 	if err != nil {
@@ -76,8 +76,8 @@ func Describe(m *ebpf.Map) (Info, error) {
 		BTFValueType: raw.btfValueID,
 		LockOffset:   -1,
 	}
-	info.Supported = info.measure()
-	if info.Supported == nil && info.CPUs == 0 { // no lock in a value per CPU: map_check_btf
+	info.Unsupported = info.resolveSizes()
+	if info.Unsupported == nil && info.CPUs == 0 { // a per-CPU value has no lock: map_check_btf
 		info.HasSpinLock = hasSpinLock(m, &info)
 	}
 	if info.HasSpinLock {
@@ -86,24 +86,24 @@ func Describe(m *ebpf.Map) (Info, error) {
 	return info, nil
 }
 
-// measure finds the size of a per-CPU map's values, and says why a map cannot be
-// replicated.
-func (i *Info) measure() (err error) {
+// resolveSizes sets the size of a per-CPU map's values. It returns an error that wraps
+// ErrUnsupported if the map cannot be replicated.
+func (i *Info) resolveSizes() (err error) {
 	if perCPU(i.Type) {
 		if i.CPUs, err = ebpf.PossibleCPU(); err != nil {
 			return fmt.Errorf("%w: count possible CPUs: %w", ErrUnsupported, err)
 		}
 		i.ValueSize = i.CPUs * pad8(i.ElemSize)
 	}
-	return i.supported()
+	return i.checkSupported()
 }
 
-// replicable are the types of map that can be replicated.
+// replicable are the map types that can be replicated.
 var replicable = []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash}
 
 func perCPU(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
 
-func (i *Info) supported() error {
+func (i *Info) checkSupported() error {
 	switch {
 	case !slices.Contains(replicable, i.Type):
 		return fmt.Errorf("%w: its type is %s, not one of %v", ErrUnsupported, i.Type, replicable)
@@ -118,19 +118,19 @@ func (i *Info) supported() error {
 	return nil
 }
 
-// hasSpinLock asks the kernel itself: a lookup with BPF_F_LOCK is EINVAL on a
-// map without a lock (bpf_map_copy_value's caller checks before the key).
+// hasSpinLock makes a lookup with BPF_F_LOCK, which the kernel refuses with EINVAL on a map without
+// a lock. The caller of bpf_map_copy_value checks this before it looks up the key.
 func hasSpinLock(m *ebpf.Map, i *Info) bool {
 	if i.BTFID == 0 {
-		return false // no lock without BTF: map_check_btf
+		return false // a lock requires BTF: map_check_btf
 	}
 	key, value := make([]byte, i.KeySize), make([]byte, i.ValueSize)
 	err := m.LookupWithFlags(key, value, ebpf.LookupLock)
 	return err == nil || errors.Is(err, ebpf.ErrKeyNotExist) || errors.Is(err, unix.ENOENT)
 }
 
-// lockOffset finds the lock in the value's type, -1 if it cannot. Reading a
-// map's BTF by id needs CAP_SYS_ADMIN.
+// lockOffset returns the offset of the lock in the value's type, or -1 on error. Reading a map's
+// BTF by ID needs CAP_SYS_ADMIN.
 func lockOffset(id btf.ID, value btf.TypeID) int {
 	handle, err := btf.NewHandleFromID(id)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-func TestOpenRefuses(t *testing.T) {
+func TestOpenRejectsUnsupportedMaps(t *testing.T) {
 	for _, spec := range []*ebpf.MapSpec{
 		{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
 		{Type: ebpf.HashOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: hashSpec(4, 4, 1)},
@@ -15,21 +15,23 @@ func TestOpenRefuses(t *testing.T) {
 	} {
 		_, err := Open(newKernelMap(t, spec), Options{})
 		if !errors.Is(err, ErrUnsupported) {
-			t.Errorf("%s %d+%d: %v", spec.Type, spec.KeySize, spec.ValueSize, err)
+			t.Errorf("open %s map of %d+%d bytes: got %v, want ErrUnsupported",
+				spec.Type, spec.KeySize, spec.ValueSize, err)
 		}
 		t.Log(err)
 	}
 }
 
-// The kernel makes no map of which two CPUs alone have too much.
+// TestPerCPUValueLimit checks the limit without a kernel map: with two CPUs, the kernel creates no
+// map above the limit.
 func TestPerCPUValueLimit(t *testing.T) {
 	i := Info{Type: ebpf.PerCPUHash, KeySize: 8, ElemSize: 509, CPUs: 128, ValueSize: 128 * 512}
-	if err := i.supported(); err != nil {
-		t.Errorf("%d bytes: %v", i.ValueSize, err)
+	if err := i.checkSupported(); err != nil {
+		t.Errorf("value of %d bytes: got %v, want no error", i.ValueSize, err)
 	}
 	i.CPUs, i.ValueSize = 129, 129*512
-	if err := i.supported(); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("%d bytes: %v", i.ValueSize, err)
+	if err := i.checkSupported(); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("value of %d bytes: got %v, want ErrUnsupported", i.ValueSize, err)
 	}
 }
 
@@ -40,8 +42,8 @@ func TestDescribePerCPU(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i.Supported != nil || i.ElemSize != 13 || i.CPUs != cpus || i.ValueSize != 16*cpus || i.HasSpinLock {
-			t.Errorf("%+v", i)
+		if i.Unsupported != nil || i.ElemSize != 13 || i.CPUs != cpus || i.ValueSize != 16*cpus || i.HasSpinLock {
+			t.Errorf("describe: got %+v, want a supported map with values per CPU", i)
 		}
 	}
 }
@@ -62,8 +64,8 @@ func TestDescribe(t *testing.T) {
 			t.Fatal(err)
 		}
 		if i.HasSpinLock != c.lock || i.LockOffset != c.offset || i.Name != "kmap_test" || i.MaxEntries != 5 ||
-			i.ValueSize != int(c.spec.ValueSize) || i.ElemSize != i.ValueSize || i.CPUs != 0 || i.ID == 0 || i.Supported != nil || (i.BTFID != 0) != c.lock {
-			t.Errorf("%+v", i)
+			i.ValueSize != int(c.spec.ValueSize) || i.ElemSize != i.ValueSize || i.CPUs != 0 || i.ID == 0 || i.Unsupported != nil || (i.BTFID != 0) != c.lock {
+			t.Errorf("describe: got %+v", i)
 		}
 	}
 }

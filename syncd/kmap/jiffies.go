@@ -1,8 +1,11 @@
 package kmap
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -10,57 +13,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Jiffies says how the kernel's tick counter relates to its monotonic clock. The two
-// do not drift apart: the kernel derives ticks from that clock.
+// Jiffies relates the kernel's tick counter to its monotonic clock. The kernel derives the ticks
+// from that clock, so the two do not drift apart.
 type Jiffies struct {
-	// Count is the value of bpf_jiffies64 that began at At.
+	// Count is the value of bpf_jiffies64 from the time At on.
 	Count uint64
-	// At is in nanoseconds of CLOCK_MONOTONIC.
+	// At is a time of CLOCK_MONOTONIC in nanoseconds.
 	At int64
 	// Tick is the length of a jiffy in nanoseconds.
 	Tick int64
 }
 
-// tickRates are the values that CONFIG_HZ can have on the usual architectures.
+// tickRates are the values of CONFIG_HZ on common architectures.
 var tickRates = []int64{100, 250, 300, 1000}
 
-// MeasureJiffies watches the tick counter for about a twentieth of a second. It needs
-// a kernel with bpf_jiffies64 (5.6).
+// MeasureJiffies measures the tick counter for about 50 ms. It needs a kernel with bpf_jiffies64
+// (5.6).
 func MeasureJiffies() (_ *Jiffies, err error) {
 	r, err := newTickReader()
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
 	defer r.close()
-	first, err := r.edge()
+	first, err := r.edges(3)
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
 	time.Sleep(50 * time.Millisecond)
-	last, err := r.edge()
+	last, err := r.edges(3)
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
-	ticks := int64(last.Count - first.Count)
-	if ticks <= 0 {
-		return nil, errors.New("measure jiffies: the counter stands still")
-	}
-	last.Tick = nearestTick((last.At - first.At) / ticks)
-	return last, nil
+	return earliestEdge(append(first, last...)), nil
 }
 
-// nearestTick returns the length of a tick, of those there are, that is nearest to a measured one.
-func nearestTick(measured int64) int64 {
-	best := int64(time.Second) / tickRates[0]
+// earliestEdge returns the edge that was detected with the least delay, with its tick length. The
+// counter is never ahead of the clock, but a busy kernel increments it late, and a busy process
+// detects the increment late. So the edges are never before a line whose slope is the tick length,
+// and most of them are close to it: the tick length of tickRates with the closest edges is the right
+// one. The edges have different counts.
+func earliestEdge(edges []Jiffies) *Jiffies {
+	var best Jiffies
+	closest := int64(math.MaxInt64)
 	for _, hz := range tickRates {
-		if tick := int64(time.Second) / hz; max(tick-measured, measured-tick) < max(best-measured, measured-best) {
-			best = tick
+		tick := int64(time.Second) / hz
+		atZero := func(e Jiffies) int64 { return e.At - int64(e.Count-edges[0].Count)*tick }
+		sorted := slices.Clone(edges)
+		slices.SortFunc(sorted, func(a, b Jiffies) int { return cmp.Compare(atZero(a), atZero(b)) })
+		if distance := atZero(sorted[(len(sorted)-1)/2]) - atZero(sorted[0]); distance < closest {
+			closest, best = distance, sorted[0]
+			best.Tick = tick
 		}
 	}
-	return best
+	return &best
 }
 
-// tickReader is a program that reads both clocks in one go.
+// tickReader is a program that reads both clocks in one run.
 type tickReader struct {
 	out  *ebpf.Map
 	prog *ebpf.Program
@@ -119,32 +127,24 @@ func (r *tickReader) read() (*Jiffies, error) {
 	return &Jiffies{Count: out[0], At: int64(out[1])}, nil
 }
 
-// edge waits for the counter's next step and returns the moment of it. On a busy
-// machine the step may be seen late, so the best of a few is taken.
-func (r *tickReader) edge() (*Jiffies, error) {
-	var best *Jiffies
-	narrowest := int64(time.Second)
-	for range 3 {
-		last, err := r.read()
+// edges waits for n increments of the counter and returns them with the times of their detection.
+func (r *tickReader) edges(n int) ([]Jiffies, error) {
+	last, err := r.read()
+	if err != nil {
+		return nil, err
+	}
+	var edges []Jiffies
+	for end := time.Now().Add(3 * time.Second); len(edges) < n; {
+		now, err := r.read()
 		if err != nil {
 			return nil, err
 		}
-		for end := time.Now().Add(time.Second); time.Now().Before(end); {
-			now, err := r.read()
-			if err != nil {
-				return nil, err
-			}
-			if now.Count != last.Count {
-				if width := now.At - last.At; width < narrowest {
-					narrowest, best = width, now
-				}
-				break
-			}
-			last = now
+		if now.Count != last.Count {
+			edges = append(edges, *now)
+		} else if time.Now().After(end) {
+			return nil, errors.New("the counter stands still")
 		}
+		last = now
 	}
-	if best == nil {
-		return nil, errors.New("the counter stands still")
-	}
-	return best, nil
+	return edges, nil
 }

@@ -7,9 +7,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// LoadAll enters the content of the map into the table as its first content:
-// unversioned, until the table claims it. The map's hooks must report to the table already. It returns the number of entries loaded;
-// those that the table refused are counted there.
+// LoadAll loads the content of the map into the table as unversioned entries, which the table
+// adopts later. The map's hooks must already report to the table. LoadAll returns the number of
+// entries loaded. The table counts the entries that it refused.
 func LoadAll(ctx context.Context, m *Map, t *table.Table) (n int, err error) {
 	t.Update(func(tx *table.Tx) { tx.BeginLoad() })
 	defer t.Update(func(tx *table.Tx) { tx.EndLoad() })

@@ -8,22 +8,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lookup reads the values of the given keys, which stand one after the other, and calls
-// fn for each in their order: i is the key's place, value is nil unless found. The
-// slices are good during the call only. A program's lookup counts as a use of the
-// entry where the map is an LRU: use [Map.ForEach] to read all of one.
+// Lookup reads the values of the given keys, which are concatenated in keys. It calls fn for each
+// key in order: i is the index of the key, and value is nil if the key is not found. The slices are
+// valid only during the call. In an LRU map, a lookup by a program counts as a use of the entry:
+// use [Map.ForEach] to read a whole LRU map.
 func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	if len(keys)%k.layout.keySize != 0 {
 		return fmt.Errorf("look up in map %q: %d bytes are no whole number of keys", k.info.Name, len(keys))
 	}
 	k.lookupMu.Lock()
 	defer k.lookupMu.Unlock()
-	if k.looker == nil {
+	if k.lookupProgram == nil {
 		return k.lookupSingle(keys, fn)
 	}
 	ks := k.layout.keySize
 	for done, n := 0, len(keys)/ks; done < n; {
-		count := min(n-done, k.looker.slots)
+		count := min(n-done, k.lookupProgram.slots)
 		if err := k.lookupSome(done, keys[done*ks:][:count*ks], fn); err != nil {
 			return fmt.Errorf("look up in map %q: %w", k.info.Name, err)
 		}
@@ -32,9 +32,9 @@ func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool))
 	return nil
 }
 
-// lookupSome reads as many keys as there are slots at most.
+// lookupSome reads at most as many keys as the program has slots.
 func (k *Map) lookupSome(first int, keys []byte, fn func(i int, key, value []byte, found bool)) error {
-	l := k.looker
+	l := k.lookupProgram
 	n := len(keys) / l.keySize
 	for i := range n {
 		e := l.entries[i*l.stride:]

@@ -14,14 +14,14 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// Kernels before 5.11 charge maps to the locked memory of the process.
+	// Kernels before 5.11 charge maps to the process's limit of locked memory.
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
 	}
 	m.Run()
 }
 
-// newKernelMap makes a map that goes with the test.
+// newKernelMap creates a map that is closed at the end of the test.
 func newKernelMap(tb testing.TB, spec *ebpf.MapSpec) *ebpf.Map {
 	tb.Helper()
 	if spec.Name == "" {
@@ -56,7 +56,7 @@ func hashSpec(key, value, entries uint32) *ebpf.MapSpec {
 func withType(s *ebpf.MapSpec, t ebpf.MapType) *ebpf.MapSpec { s.Type = t; return s }
 func withFlags(s *ebpf.MapSpec, f uint32) *ebpf.MapSpec      { s.Flags = f; return s }
 
-// lockSpec is a map whose value is size bytes with a bpf_spin_lock at offset.
+// lockSpec is a map with values of size bytes that contain a bpf_spin_lock at offset.
 func lockSpec(size, offset, entries uint32) *ebpf.MapSpec {
 	u8 := &btf.Int{Name: "unsigned char", Size: 1}
 	u32 := &btf.Int{Name: "unsigned int", Size: 4}
@@ -75,8 +75,8 @@ func lockSpec(size, offset, entries uint32) *ebpf.MapSpec {
 	return s
 }
 
-// entry gives the n-th key and its value of generation g: the bytes of both depend on
-// both numbers, up to the last.
+// entry returns the n-th key and its value of generation g. Each byte of the value depends on n and
+// g.
 func entry(n, g, keySize, valueSize int) (key, value []byte) {
 	key, value = make([]byte, keySize), make([]byte, valueSize)
 	var number [4]byte
@@ -91,9 +91,9 @@ func entry(n, g, keySize, valueSize int) (key, value []byte) {
 	return key, value
 }
 
-// seen is what a lookup must give for an entry: a lock reads as zero, and so does
-// what is between the values of CPUs.
-func (k *Map) seen(value []byte) []byte {
+// expectedLookup returns the expected lookup result of an entry: the lock and the padding between
+// the values of CPUs read as zero.
+func (k *Map) expectedLookup(value []byte) []byte {
 	value = slices.Clone(value)
 	if k.info.HasSpinLock {
 		clear(value[k.info.LockOffset:][:4])
@@ -106,7 +106,7 @@ func (k *Map) seen(value []byte) []byte {
 	return value
 }
 
-// fromKernel reads an entry by the library, past everything that is tested.
+// fromKernel reads an entry by the library, independently of the code under test.
 func (k *Map) fromKernel(key []byte) ([]byte, error) {
 	if k.info.CPUs == 0 {
 		value := make([]byte, k.info.ValueSize)
@@ -124,14 +124,15 @@ func (k *Map) fromKernel(key []byte) ([]byte, error) {
 	return whole, nil
 }
 
-// put writes entries [from, to) of generation g, or deletes them for g < 0.
+// put writes entries [from, to) of generation g, or deletes them if g < 0.
 func put(tb testing.TB, k *Map, from, to, g int) {
 	tb.Helper()
 	b := k.Batch()
 	apply := func() {
 		failed, err := k.Apply(b)
 		if err != nil || failed != 0 {
-			tb.Fatalf("apply: %d failed, %v; first: %v", failed, err, b.Err(0))
+			tb.Fatalf("apply: got %d failed writes, error %v, first result %v, want 0 failed writes",
+				failed, err, b.Err(0))
 		}
 		b.Reset()
 	}
@@ -166,24 +167,24 @@ func content(tb testing.TB, k *Map) map[string]string {
 	return all
 }
 
-// checkContent checks that ForEach, Lookup and bpf(2) itself all give exactly the
-// entries [from, to) of generation g.
+// checkContent checks that ForEach, Lookup and bpf(2) return exactly the entries [from, to) of
+// generation g.
 func checkContent(t *testing.T, k *Map, from, to, g int) {
 	t.Helper()
 	all := content(t, k)
 	if len(all) != to-from {
-		t.Errorf("ForEach: %d entries, want %d", len(all), to-from)
+		t.Errorf("ForEach: got %d entries, want %d", len(all), to-from)
 	}
 	var keys []byte
 	var want [][]byte
 	for n := from; n < to; n++ {
 		key, value := entry(n, g, k.info.KeySize, k.info.ValueSize)
-		value = k.seen(value)
+		value = k.expectedLookup(value)
 		if all[string(key)] != string(value) {
-			t.Fatalf("ForEach: entry %d differs:\n%x\n%x", n, all[string(key)], value)
+			t.Fatalf("ForEach: entry %d:\ngot  %x\nwant %x", n, all[string(key)], value)
 		}
 		if got, err := k.fromKernel(key); err != nil || !bytes.Equal(got, value) {
-			t.Fatalf("bpf(2): entry %d: %v, %x, want %x", n, err, got, value)
+			t.Fatalf("bpf(2): entry %d: error %v, got %x, want %x", n, err, got, value)
 		}
 		keys, want = append(keys, key...), append(want, value)
 	}
@@ -192,18 +193,18 @@ func checkContent(t *testing.T, k *Map, from, to, g int) {
 	calls := 0
 	err := k.Lookup(keys, func(i int, key, value []byte, found bool) {
 		if i != calls || !bytes.Equal(key, keys[i*k.info.KeySize:][:k.info.KeySize]) {
-			t.Errorf("Lookup: call %d is for key %d", calls, i)
+			t.Errorf("Lookup: call %d: got key %d", calls, i)
 		}
 		calls++
 		if i == len(want) {
 			if found || value != nil {
-				t.Errorf("Lookup: absent key found")
+				t.Errorf("Lookup: absent key: got found, want not found")
 			}
 		} else if !found || !bytes.Equal(value, want[i]) {
-			t.Errorf("Lookup: entry %d: %v, %x, want %x", i, found, value, want[i])
+			t.Errorf("Lookup: entry %d: got found %v, value %x, want %x", i, found, value, want[i])
 		}
 	})
 	if err != nil || calls != len(want)+1 {
-		t.Fatalf("Lookup: %d calls, %v", calls, err)
+		t.Fatalf("Lookup: got %d calls, error %v", calls, err)
 	}
 }

@@ -10,12 +10,12 @@ import (
 const noPrealloc = unix.BPF_F_NO_PREALLOC
 
 func TestRoundTrip(t *testing.T) {
-	program := Method{Read: ByIterator, Lookup: ByProgram, Write: ByProgram}
+	program := AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByProgram}
 	for _, c := range []struct {
 		name string
 		spec *ebpf.MapSpec
 		opts Options
-		want Method
+		want AccessMethods
 	}{
 		{"4+4", hashSpec(4, 4, 3000), Options{}, program},
 		{"odd 5+3", hashSpec(5, 3, 3000), Options{}, program},
@@ -32,29 +32,29 @@ func TestRoundTrip(t *testing.T) {
 		{
 			"programs may not write", withFlags(hashSpec(16, 64, 3000), unix.BPF_F_RDONLY_PROG),
 			Options{},
-			Method{Read: ByIterator, Lookup: ByProgram, Write: ByBatch},
+			AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByBatch},
 		},
 		{"programs may not read in place", withFlags(hashSpec(16, 64, 3000), unix.BPF_F_WRONLY_PROG), Options{}, program},
 		{
 			"bpf(2)", hashSpec(48, 176, 3000),
 			Options{NoProgram: true},
-			Method{Read: ByBatch, Lookup: BySingle, Write: ByBatch},
+			AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByBatch},
 		},
 		{
 			"bpf(2) lock", lockSpec(64, 8, 3000),
 			Options{NoProgram: true},
-			Method{Read: ByBatch, Lookup: BySingle, Write: ByBatch},
+			AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByBatch},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), c.opts)
-			got := k.Method()
+			got := k.AccessMethods()
 			t.Log(got.Reason)
 			if (got.Reason == nil) != (c.want == program) {
-				t.Errorf("reason: %v", got.Reason)
+				t.Errorf("reason: got %v, want nil only if all access is by program", got.Reason)
 			}
 			if got.Reason = nil; got != c.want {
-				t.Errorf("method %+v, want %+v", got, c.want)
+				t.Errorf("access methods: got %+v, want %+v", got, c.want)
 			}
 			testRoundTrip(t, k)
 		})
@@ -64,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 func TestRoundTripSingle(t *testing.T) {
 	for _, spec := range []*ebpf.MapSpec{hashSpec(13, 27, 500), lockSpec(64, 8, 500)} {
 		k := openMap(t, newKernelMap(t, spec), Options{NoProgram: true})
-		k.method.Read, k.method.Write, k.bulk.batched = BySingle, BySingle, false
+		k.accessMethods.Read, k.accessMethods.Write, k.syscallWriter.batched = BySingle, BySingle, false
 		testRoundTrip(t, k)
 	}
 }
@@ -72,29 +72,29 @@ func TestRoundTripSingle(t *testing.T) {
 func testRoundTrip(t *testing.T, k *Map) {
 	n := k.info.MaxEntries
 	if k.info.Type == ebpf.LRUHash || k.info.Type == ebpf.LRUCPUHash {
-		n /= 10 // per-CPU free lists evict long before it is full
+		n /= 10 // per-CPU free lists evict long before the map is full
 	}
 	checkContent(t, k, 0, 0, 0)
 	put(t, k, 0, n, 1)
 	checkContent(t, k, 0, n, 1)
 	put(t, k, 0, n, 2)
 	checkContent(t, k, 0, n, 2)
-	put(t, k, n/2, n+1, -1) // the last is absent
+	put(t, k, n/2, n+1, -1) // the last key is absent
 	checkContent(t, k, 0, n/2, 2)
 	put(t, k, 0, n/2, -1)
 	checkContent(t, k, 0, 0, 0)
 }
 
-// Without the privilege to read BTF by id the lock is found all the same.
-func TestLockSearched(t *testing.T) {
+// TestSpinLockOffsetSearch checks that the lock is found without the privilege to read BTF by ID.
+func TestSpinLockOffsetSearch(t *testing.T) {
 	for _, offset := range []uint32{0, 36, 172} {
 		k := openMap(t, newKernelMap(t, lockSpec(176, offset, 1000)), Options{})
-		if err := k.looker.close(); err != nil {
+		if err := k.lookupProgram.close(); err != nil {
 			t.Fatal(err)
 		}
 		k.info.LockOffset = -1
-		if err := k.openLooker(&Options{}); err != nil || k.info.LockOffset != int(offset) {
-			t.Fatalf("lock at %d, want %d: %v", k.info.LockOffset, offset, err)
+		if err := k.openLookupProgram(&Options{}); err != nil || k.info.LockOffset != int(offset) {
+			t.Fatalf("lock offset: got %d, want %d, error %v", k.info.LockOffset, offset, err)
 		}
 		testRoundTrip(t, k)
 	}

@@ -19,20 +19,20 @@ func perCPUSpec(typ ebpf.MapType, key, value, entries uint32) *ebpf.MapSpec {
 	return withType(hashSpec(key, value, entries), typ)
 }
 
-// perCPUMethod is how a per-CPU map must be used on this kernel: programs read the
-// values of other CPUs from 5.19 on.
-func perCPUMethod(t *testing.T, large bool) Method {
+// perCPUMethod returns the expected access methods of a per-CPU map on this kernel. Programs read
+// the values of other CPUs from 5.19 on.
+func perCPUMethod(t *testing.T, large bool) AccessMethods {
 	code, err := features.LinuxVersionCode()
 	if err != nil {
 		t.Fatal(err)
 	}
 	switch {
 	case code >= 5<<16|19<<8:
-		return Method{Read: ByIterator, Lookup: ByProgram, Write: ByBatch}
+		return AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByBatch}
 	case large:
-		return Method{Read: ByBatch, Lookup: BySingle, Write: ByBatch}
+		return AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByBatch}
 	}
-	return Method{Read: ByIterator, Lookup: BySingle, Write: ByBatch}
+	return AccessMethods{Read: ByIterator, Lookup: BySingle, Write: ByBatch}
 }
 
 func TestRoundTripPerCPU(t *testing.T) {
@@ -51,26 +51,26 @@ func TestRoundTripPerCPU(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), Options{})
-			got := k.Method()
+			got := k.AccessMethods()
 			if got.Reason == nil || !errors.Is(got.Reason, errPerCPU) {
-				t.Errorf("reason: %v", got.Reason)
+				t.Errorf("reason: got %v, want errPerCPU", got.Reason)
 			}
 			if got.Reason = nil; got != perCPUMethod(t, c.large) {
-				t.Errorf("method %+v, want %+v", got, perCPUMethod(t, c.large))
+				t.Errorf("access methods: got %+v, want %+v", got, perCPUMethod(t, c.large))
 			}
 			testRoundTrip(t, k)
 		})
 		t.Run(c.name+" by bpf(2)", func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), Options{NoProgram: true})
 			testRoundTrip(t, k)
-			k.method.Read, k.method.Write, k.bulk.batched = BySingle, BySingle, false
+			k.accessMethods.Read, k.accessMethods.Write, k.syscallWriter.batched = BySingle, BySingle, false
 			testRoundTrip(t, k)
 		})
 	}
 }
 
-// largestElem is a size for the value of one CPU with which all together have that
-// many bytes at most; 0: as many as can be.
+// largestElem returns the largest size of one CPU's value with which the values of all CPUs have at
+// most total bytes. 0 selects the maximum total.
 func largestElem(total int) uint32 {
 	const kernels = 32 << 10 // PCPU_MIN_UNIT_SIZE
 	if total == 0 {
@@ -79,8 +79,8 @@ func largestElem(total int) uint32 {
 	return uint32(min(kernels, total/ebpf.MustPossibleCPU()&^7))
 }
 
-// What was written between the values of CPUs is not content. Kernels up to 6.x keep it
-// and return it with the values; later ones do not.
+// TestPerCPUPadding checks that bytes written into the padding between the values of CPUs are not
+// content. Kernels up to 6.x store them and return them with the values. Later kernels do not.
 func TestPerCPUPadding(t *testing.T) {
 	for _, o := range []Options{{}, {NoProgram: true}} {
 		k := openMap(t, newKernelMap(t, perCPUSpec(ebpf.PerCPUHash, 8, 5, 10)), o)
@@ -89,16 +89,16 @@ func TestPerCPUPadding(t *testing.T) {
 			t.Fatal(err)
 		}
 		raw := make([]byte, len(value))
-		if err := mapElem(cmdMapLookupElem, k.m.FD(), key, raw, 0); err != nil || !bytes.Equal(k.seen(raw), k.seen(value)) {
-			t.Fatalf("the kernel returns %x, %v, want %x", raw, err, value)
+		if err := mapElem(cmdMapLookupElem, k.m.FD(), key, raw, 0); err != nil || !bytes.Equal(k.expectedLookup(raw), k.expectedLookup(value)) {
+			t.Fatalf("bpf(2) lookup: got %x, error %v, want %x", raw, err, value)
 		}
-		t.Logf("the kernel keeps padding: %v", bytes.Equal(raw, value))
+		t.Logf("the kernel stores padding: %v", bytes.Equal(raw, value))
 		checkContent(t, k, 1, 2, 1)
 	}
 }
 
-// A program that updates an entry changes the value of one CPU, and the entry is
-// read again whole; what a peer sends is written for all CPUs.
+// TestSyncerPerCPU checks both directions. A program that updates an entry changes the value of one
+// CPU, and the syncer rereads the whole entry. A delta of a peer is written for all CPUs.
 func TestSyncerPerCPU(t *testing.T) {
 	m := openMap(t, newKernelMap(t, perCPUSpec(ebpf.PerCPUHash, 8, 12, 100)), Options{})
 	tab, err := table.New(table.Options{
@@ -107,7 +107,7 @@ func TestSyncerPerCPU(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bind(t, tab, m)
+	b := newSyncFixture(t, tab, m)
 	holds := func(key, value []byte) func() bool {
 		return func() (same bool) {
 			var rec table.Record
@@ -120,55 +120,56 @@ func TestSyncerPerCPU(t *testing.T) {
 		if err := mapElem(cmdMapUpdateElem, m.m.FD(), key, value, 0); err != nil {
 			t.Fatal(err)
 		}
-		tab.Update(func(tx *table.Tx) { tx.Reread(key) })
-		eventually(t, fmt.Sprintf("generation %d", g), holds(key, m.seen(value)))
+		tab.Update(func(tx *table.Tx) { tx.RequestReread(key) })
+		eventually(t, fmt.Sprintf("generation %d", g), holds(key, m.expectedLookup(value)))
 	}
 	key, value := entry(2, 1, m.info.KeySize, m.info.ValueSize)
 	now := time.Now().UnixNano()
 	tab.Update(func(tx *table.Tx) {
-		d := table.Delta{Key: key, Value: m.seen(value), Version: table.Version(now), Owner: b.peer}
+		d := table.Delta{Key: key, Value: m.expectedLookup(value), Version: table.Version(now), Owner: b.peer}
 		if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
 			t.Error(got)
 		}
 	})
-	b.settled()
-	if got, err := m.fromKernel(key); err != nil || !bytes.Equal(got, m.seen(value)) {
-		t.Errorf("%x, %v, want %x", got, err, m.seen(value))
+	b.awaitSynced()
+	if got, err := m.fromKernel(key); err != nil || !bytes.Equal(got, m.expectedLookup(value)) {
+		t.Errorf("entry of the peer: got %x, error %v, want %x", got, err, m.expectedLookup(value))
 	}
 	b.stop()
 	if all := content(t, m); len(all) != 2 {
-		t.Errorf("%d entries", len(all))
+		t.Errorf("entries: got %d, want 2", len(all))
 	}
 }
 
-// What could not be read again is asked for again: a known key and one that is not.
-func TestFailedRecheckIsPutBack(t *testing.T) {
+// TestFailedRereadIsRequeued checks that a key whose reread failed is requested again, with and
+// without a record.
+func TestFailedRereadIsRequeued(t *testing.T) {
 	tab := newTable(t, table.Options{})
 	m, err := Open(newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bind(t, tab, m)
+	b := newSyncFixture(t, tab, m)
 	b.remote(1, 2, 1)
-	b.settled()
+	b.awaitSynced()
 	b.stop()
 	known, _ := entry(1, 0, testKey, testValue)
 	unknown, _ := entry(2, 0, testKey, testValue)
-	tab.Update(func(tx *table.Tx) { tx.Reread(known); tx.Reread(unknown) })
+	tab.Update(func(tx *table.Tx) { tx.RequestReread(known); tx.RequestReread(unknown) })
 	if err := m.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		if err := b.sync.Run(context.Background()); err == nil || !strings.Contains(err.Error(), "look up") {
-			t.Errorf("Run on a closed map: %v", err)
+			t.Errorf("Run on a closed map: got %v, want a lookup error", err)
 		}
 	}
 	var keys [3 * testKey]byte
 	tab.Update(func(tx *table.Tx) {
-		n := tx.TakeRechecks(keys[:])
+		n := tx.TakeRereads(keys[:])
 		got := string(keys[:n*testKey])
 		if n != 2 || !strings.Contains(got, string(known)) || !strings.Contains(got, string(unknown)) {
-			t.Errorf("%d keys wait to be read: %x", n, got)
+			t.Errorf("requested rereads: got %d keys %x, want both keys", n, got)
 		}
 	})
 }

@@ -9,21 +9,21 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Feature is one thing that this package needs or can use of the kernel.
+// Feature is a kernel feature that this package needs or can use.
 type Feature struct {
 	Name string
-	// What says what the feature is for.
-	What string
-	// Required is set when nothing takes the feature's place.
+	// Purpose describes the use of the feature.
+	Purpose string
+	// Required is true if the feature has no substitute.
 	Required bool
-	// Err is nil when it works here, else why it does not.
+	// Err is nil if the feature works, otherwise the reason why it does not.
 	Err error
 }
 
-// Features is what [Probe] found, in the order of importance.
+// Features is the result of [Probe], most important feature first.
 type Features []Feature
 
-// Err returns why this kernel or these privileges do not do at all, or nil.
+// Err returns an error if a required feature is unavailable, otherwise nil.
 func (f Features) Err() error {
 	var errs []error
 	for _, x := range f {
@@ -34,15 +34,15 @@ func (f Features) Err() error {
 	return errors.Join(errs...)
 }
 
-// Probe tries everything that Open and its like do, on maps of its own.
+// Probe tests the kernel features that Open uses, on maps of its own.
 func Probe() Features {
 	f := Features{
-		{Name: "maps", What: "create a hash map", Required: true},
-		{Name: "write-program", What: "write by a program: fast, and hides nothing from the hooks"},
-		{Name: "lookup-program", What: "look up by a program"},
-		{Name: "iterator", What: "read whole maps by an iterator"},
-		{Name: "batch", What: "bpf(2) for many entries a call: the fallback", Err: haveBatch()},
-		{Name: "map-ids", What: "find maps by name or id, list them"},
+		{Name: "maps", Purpose: "create a hash map", Required: true},
+		{Name: "write-program", Purpose: "write by a BPF program: fast, and does not suppress hooks"},
+		{Name: "lookup-program", Purpose: "look up by a program"},
+		{Name: "iterator", Purpose: "read whole maps by an iterator"},
+		{Name: "batch", Purpose: "bpf(2) for many entries a call: the fallback", Err: haveBatch()},
+		{Name: "map-ids", Purpose: "find maps by name or id, list them"},
 	}
 	_, f[5].Err = ebpf.MapGetNextID(0)
 	if errors.Is(f[5].Err, fs.ErrNotExist) {
@@ -52,13 +52,13 @@ func Probe() Features {
 	return f
 }
 
-// probeMap uses a small map in all ways, and leaves what failed in the features of
+// probeMap tests all access methods on a small map. It stores the errors in the features of
 // writing, looking up and reading.
 func probeMap(f Features) error {
 	raw, err := ebpf.NewMap(&ebpf.MapSpec{Name: "mapsync_probe", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 8})
 	if err != nil {
 		for i := range f {
-			f[i].Err = errors.New("no map to try it on")
+			f[i].Err = errors.New("no test map available")
 		}
 		return err
 	}
@@ -74,7 +74,7 @@ func probeMap(f Features) error {
 	return roundTrip(m)
 }
 
-// roundTrip writes an entry and reads it back in both ways.
+// roundTrip writes an entry and reads it back by lookup and by iteration.
 func roundTrip(m *Map) error {
 	key, value := []byte("roundtri"), []byte("ptripround")[:8]
 	b := m.Batch()
@@ -104,7 +104,7 @@ func roundTrip(m *Map) error {
 		return nil
 	})
 	if err == nil && seen < 2 {
-		err = errors.New("what was written does not read back")
+		err = errors.New("a written entry does not read back")
 	}
 	return err
 }

@@ -12,17 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// seqBytes is what the kernel takes from an iterator at a time (bpf_seq_read): an
-// entry has to be smaller. readBytes is the size of the buffer for it, and for what
-// was left of the time before.
+// seqBytes is the size of one read from an iterator in the kernel (bpf_seq_read), in bytes. An
+// entry must be smaller. readBytes is the size of the buffer for one read and the rest of the
+// previous one.
 const (
 	seqBytes  = 8 * 4096
 	readBytes = 2 * seqBytes
 )
 
-// ForEach calls fn for every entry of the map, until fn or ctx fails. key and value
-// are good during the call only. Entries that change meanwhile may be missed, or seen
-// in either state; some may be seen twice.
+// ForEach calls fn for every entry of the map, until fn or ctx returns an error. key and value are
+// valid only during the call. Entries that change during the iteration may be missed, returned in
+// either state, or returned twice.
 func (k *Map) ForEach(ctx context.Context, fn func(key, value []byte) error) error {
 	k.readMu.Lock()
 	defer k.readMu.Unlock()
@@ -36,9 +36,9 @@ func (k *Map) ForEach(ctx context.Context, fn func(key, value []byte) error) err
 			k.cleanPadding(entry[size:])
 			return fn(entry[:size], entry[size:])
 		})
-	case k.method.Read == ByBatch:
+	case k.accessMethods.Read == ByBatch:
 		err = k.forEachBatch(ctx, fn)
-	case k.method.Read == BySingle:
+	case k.accessMethods.Read == BySingle:
 		err = k.forEachSingle(ctx, fn)
 	default:
 		err = os.ErrClosed
@@ -49,7 +49,7 @@ func (k *Map) ForEach(ctx context.Context, fn func(key, value []byte) error) err
 	return nil
 }
 
-// dump runs the iterator over the map and calls fn for every entry it gives.
+// dump runs the iterator over the map and calls fn for every entry that it returns.
 func (k *Map) dump(ctx context.Context, fn func(entry []byte) error) error {
 	size := k.layout.keySize
 	if !k.keysOnly() {
@@ -66,8 +66,8 @@ func (k *Map) dump(ctx context.Context, fn func(entry []byte) error) error {
 	})
 }
 
-// iterate runs an iterator program over the map. fn gets its output, and returns how
-// much of it was used: the rest comes again with what follows.
+// iterate runs an iterator program over the map. fn receives its output and returns the number of
+// bytes used. The rest is passed to fn again, in front of the next output.
 func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out []byte) (int, error)) error {
 	it, err := link.AttachIter(link.IterOptions{Program: prog, Map: m})
 	if err != nil {
@@ -88,7 +88,7 @@ func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out [
 				return fmt.Errorf("iterator ended with %d bytes of an entry", have)
 			}
 			return nil
-		case errors.Is(err, unix.EAGAIN): // many elements without output: bpf_seq_read stops at a million
+		case errors.Is(err, unix.EAGAIN): // many elements without output: bpf_seq_read stops after a million
 			continue
 		case err != nil:
 			return fmt.Errorf("read iterator: %w", err)
@@ -102,8 +102,8 @@ func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out [
 	return ctx.Err()
 }
 
-// tryDumper attaches the iterator once: a kernel without bpf_map_elem iterators
-// says so only now.
+// tryDumper attaches the iterator once, because a kernel without bpf_map_elem iterators returns its
+// error only then.
 func (k *Map) tryDumper() error {
 	it, err := link.AttachIter(link.IterOptions{Program: k.dumper.prog, Map: k.m})
 	if err != nil {
@@ -112,14 +112,14 @@ func (k *Map) tryDumper() error {
 	return it.Close()
 }
 
-// keysOnly tells whether an iterator cannot give the values: it cannot take their
-// lock, or they are too large for it.
+// keysOnly returns true if an iterator cannot return the values: it cannot take their lock, or they
+// are too large for it.
 func (k *Map) keysOnly() bool {
 	return k.info.HasSpinLock || k.layout.keySize+k.layout.valueSize >= seqBytes
 }
 
-// cleanPadding clears what is between the values of the CPUs: it is whatever
-// somebody once wrote there by bpf(2), and no difference.
+// cleanPadding clears the padding between the values of the CPUs. It contains the bytes of earlier
+// bpf(2) writes, and must not count as a difference.
 func (k *Map) cleanPadding(value []byte) {
 	size := k.info.ElemSize
 	if k.info.CPUs == 0 || size == pad8(size) {
@@ -130,7 +130,7 @@ func (k *Map) cleanPadding(value []byte) {
 	}
 }
 
-// forEachKey has the iterator give the keys, and looks the values up.
+// forEachKey reads the keys by iterator, and looks up their values.
 func (k *Map) forEachKey(ctx context.Context, fn func(key, value []byte) error) error {
 	room := lookupSlots * k.layout.keySize
 	keys := make([]byte, 0, room)
@@ -164,19 +164,19 @@ func (k *Map) lookupFlags() uint64 {
 	return 0
 }
 
-// forEachBatch reads by bpf(2), a few hundred entries a call.
+// forEachBatch reads by bpf(2), a few hundred entries per call.
 func (k *Map) forEachBatch(ctx context.Context, fn func(key, value []byte) error) error {
 	ks, vs := k.layout.keySize, k.layout.valueSize
 	n := min(512, burstBytes/(ks+vs))
 	keys, values := make([]byte, n*ks), make([]byte, n*vs)
 	var in []byte
-	// The place in the map is 4 bytes for hash maps, a key for others.
+	// The cursor in the map has 4 bytes for hash maps, and the size of a key for others.
 	out := make([]byte, max(ks, 4))
 	for ctx.Err() == nil {
 		count, err := mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
 			keys: keys, values: values, count: n, elemFlags: k.lookupFlags(), in: in, out: out,
 		})
-		if errors.Is(err, unix.ENOSPC) { // one bucket holds more than n
+		if errors.Is(err, unix.ENOSPC) { // one bucket has more than n entries
 			n *= 2
 			keys, values = make([]byte, n*ks), make([]byte, n*vs)
 			continue

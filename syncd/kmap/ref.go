@@ -8,30 +8,30 @@ import (
 	"strings"
 )
 
-// ErrNotFound is returned, wrapped, when no map answers to a [Ref]. The map may
-// yet be created: see [Watcher].
+// ErrNotFound is returned, wrapped, if no map matches a [Ref]. The map may be created later: see
+// [Watcher].
 var ErrNotFound = errors.New("map not found")
 
-// ErrAmbiguous is returned, wrapped, when several maps answer to a name.
+// ErrAmbiguous is returned, wrapped, if several maps match a name.
 var ErrAmbiguous = errors.New("several maps have this name")
 
-// maxName is how many bytes of a map's name the kernel keeps (BPF_OBJ_NAME_LEN
-// without the final zero).
+// maxName is the number of bytes of a map's name that the kernel stores (BPF_OBJ_NAME_LEN without
+// the terminating zero).
 const maxName = 15
 
-// Ref says which map is meant. Exactly one field is set.
+// Ref refers to a map. Exactly one field is set.
 type Ref struct {
-	// Name is the map's name in the kernel. The kernel keeps 15 bytes of it,
-	// so a longer name stands for its first 15 bytes.
+	// Name is the map's name in the kernel. The kernel stores 15 bytes of it, so a longer name
+	// matches by its first 15 bytes.
 	Name string
 	// PinPath is the path of the map's pin in a bpf file system.
 	PinPath string
-	// ID is the map's number in the kernel: good until the map is gone.
+	// ID is the map's ID in the kernel. It is valid until the map is freed.
 	ID uint32
 }
 
-// ParseRef reads a Ref as users write it: "name:ct_map", "pin:/sys/fs/bpf/ct_map"
-// or "id:12". Without a prefix, an absolute path is a pin and anything else a name.
+// ParseRef parses a Ref as users write it: "name:ct_map", "pin:/sys/fs/bpf/ct_map" or "id:12".
+// Without a prefix, an absolute path is a pin and anything else a name.
 func ParseRef(s string) (Ref, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	if !ok {
@@ -61,7 +61,7 @@ func ParseRef(s string) (Ref, error) {
 	return Ref{}, fmt.Errorf("parse map reference %q: unknown kind %q, want name, pin or id", s, kind)
 }
 
-// String gives the form that [ParseRef] reads.
+// String returns the form that [ParseRef] parses.
 func (r Ref) String() string {
 	switch {
 	case r.PinPath != "":
@@ -72,7 +72,7 @@ func (r Ref) String() string {
 	return "name:" + r.Name
 }
 
-// matches tells whether a map called name in the kernel is meant by r.Name.
+// matches returns true if r.Name refers to a map with this name in the kernel.
 func (r Ref) matches(name string) bool {
 	return name == r.Name[:min(len(r.Name), maxName)]
 }

@@ -5,18 +5,18 @@ import (
 	"fmt"
 )
 
-// Scan calls fn with every entry of the map, some at a time, like [Map.ForEach]. at is
-// what now returned before they were read, so that whatever is later than at may be missing
-// in them. now is never called between a read and the fn that gets its entries: it may begin
-// a [table.Reading] as well. fn may take its time between the reads: while it does, nothing of the
-// map is held. keys and values stand one after the other and are good during the call only.
+// Scan calls fn with every entry of the map, several at a time, like [Map.ForEach]. at is the
+// result of now before they were read: changes later than at may be missing in them. Scan never
+// calls now between a read and the fn that receives its entries, so now may also begin a
+// [table.Reading]. fn may block between the reads: no bucket of the map is locked meanwhile. keys
+// and values are concatenated, and valid only during the call.
 func (k *Map) Scan(ctx context.Context, now func() int64, fn func(at int64, keys, values []byte) error) error {
 	k.readMu.Lock()
 	defer k.readMu.Unlock()
 	var err error
 	switch {
 	case k.dumper == nil:
-		err = k.scanSlowly(ctx, now, fn)
+		err = k.scanWithoutIterator(ctx, now, fn)
 	case k.keysOnly():
 		err = k.scanKeys(ctx, now, fn)
 	default:
@@ -28,7 +28,7 @@ func (k *Map) Scan(ctx context.Context, now func() int64, fn func(at int64, keys
 	return nil
 }
 
-// split puts keys and values of entries apart.
+// split collects keys and values of entries separately.
 type split struct {
 	keys, values []byte
 }
@@ -51,12 +51,12 @@ func (k *Map) scanEntries(ctx context.Context, now func() int64, fn func(at int6
 			s.add(e[:ks], e[ks:])
 		}
 		err = fn(at, s.keys, s.values)
-		at = now() // the next read comes after this
+		at = now() // before the next read
 		return used, err
 	})
 }
 
-// scanKeys has the iterator give the keys, and looks the values up.
+// scanKeys reads the keys by iterator, and looks up their values.
 func (k *Map) scanKeys(ctx context.Context, now func() int64, fn func(at int64, keys, values []byte) error) error {
 	var s split
 	ks := k.layout.keySize
@@ -83,9 +83,9 @@ func (k *Map) scanKeys(ctx context.Context, now func() int64, fn func(at int64, 
 	})
 }
 
-// scanSlowly is for maps without an iterator. Entries of all times come under the time
-// of the beginning, which makes for more doubt and not for mistakes.
-func (k *Map) scanSlowly(ctx context.Context, now func() int64, fn func(at int64, keys, values []byte) error) error {
+// scanWithoutIterator scans a map without an iterator. It reports all entries with the time of the
+// start of the scan. This causes more rereads, but no wrong results.
+func (k *Map) scanWithoutIterator(ctx context.Context, now func() int64, fn func(at int64, keys, values []byte) error) error {
 	var s split
 	at := now()
 	flush := func() error {
@@ -101,7 +101,7 @@ func (k *Map) scanSlowly(ctx context.Context, now func() int64, fn func(at int64
 		return flush()
 	}
 	each := k.forEachSingle
-	if k.method.Read == ByBatch {
+	if k.accessMethods.Read == ByBatch {
 		each = k.forEachBatch
 	}
 	if err := each(ctx, add); err != nil {

@@ -12,72 +12,72 @@ import (
 )
 
 const (
-	// defaultScanInterval and defaultScanShare are those of a Scanner that was told none.
+	// defaultScanInterval and defaultScanShare are the defaults of [ScannerOptions].
 	defaultScanInterval = 10 * time.Second
 	defaultScanShare    = 0.05
-	// endChunk is how many records are looked at under the table's lock when the
-	// scan looks for those that it did not meet.
+	// endChunk is the number of records checked under one hold of the table's lock, when the scan
+	// searches for records without an entry in the map.
 	endChunk = 4096
-	// scanRetry is the pause after a scan that failed.
+	// scanRetry is the pause after a failed scan.
 	scanRetry = time.Second
 )
 
-// errOvertaken ends a scan that an urgent one takes the place of.
-var errOvertaken = errors.New("an urgent scan was asked for")
+// errPreempted ends a scan that an urgent scan replaces.
+var errPreempted = errors.New("preempted by an urgent scan")
 
-// ScannerOptions are what [NewScanner] needs to know besides table and map.
+// ScannerOptions are the options of [NewScanner].
 type ScannerOptions struct {
-	// Interval is the time from the beginning of a scan to that of the next, unless the
-	// budget makes it longer. 0: 10 s.
+	// Interval is the time from the start of a scan to the start of the next one, unless the budget
+	// extends it. 0: 10 s.
 	Interval time.Duration
-	// Budget is what scans may take of a processor; it may be that of other
-	// Scanners too. Nil: 5 % of a core for this one alone.
+	// Budget is the processor time that scans may use. Several Scanners may share it. Nil: 5 % of a
+	// core for this Scanner alone.
 	Budget *ScanBudget
-	// Now is the wall clock in nanoseconds, as that of [SyncerOptions]. Nil: [time.Now].
+	// Now is the wall clock in nanoseconds, as in [SyncerOptions]. Nil: [time.Now].
 	Now func() int64
-	// Logger is told when scans cannot keep to the interval, or fail, and when they
-	// do again. Nil: discarded.
+	// Logger receives messages when scans exceed the interval or fail, and when they recover. Nil:
+	// discarded.
 	Logger *slog.Logger
 }
 
-// ScannerStats says what a [Scanner] did since it was made.
+// ScannerStats are counters of a [Scanner] since it was created.
 type ScannerStats struct {
-	Scans    uint64 // finished
-	Urgent   uint64 // of these, asked for by Request
+	Scans    uint64 // finished scans
+	Urgent   uint64 // finished scans that Request requested
 	Failures uint64 // scans that ended with an error
-	// Entries and Found are Scanned and ScanFound of the table's [table.Stats]: how many
-	// entries were read, and how many differences found, also by Scanners before this one.
+	// Entries and Found are Scanned and ScanFound of the table's [table.Stats]: the number of
+	// entries read and of differences found. They include the scans of earlier Scanners.
 	Entries, Found uint64
-	// Last is how long the last finished scan took, pauses included, and Work what of
-	// it was work.
+	// Last is the duration of the last finished scan, pauses included. Work is its duration without
+	// pauses.
 	Last, Work time.Duration
-	// Interval is the time from one scan to the next as it is: the one asked for,
-	// or longer when a scan takes that long.
+	// Interval is the effective time from one scan to the next: the configured one, or the duration
+	// of a scan if that is longer.
 	Interval time.Duration
-	// Began is when the last finished scan began, in ns of the wall clock, 0 before the
-	// first: it has found whatever was in the map by then.
+	// Began is the start time of the last finished scan, in ns of the wall clock, or 0 before the
+	// first. The scan has found all entries that were in the map at that time.
 	Began int64
 }
 
-// Scanner compares a kernel map with its table again and again, so that what no hook
-// saw becomes a change like any other. What the comparison leaves in doubt a [Syncer]
-// reads again, so one has to run beside it.
+// Scanner compares a kernel map with its table repeatedly, and turns differences that no hook
+// reported into changes. A [Syncer] must run for the same table: it rereads the keys for which the
+// comparison is inconclusive.
 type Scanner struct {
 	t    *table.Table
 	m    *Map
 	opts ScannerOptions
 	wake chan struct{}
 
-	mu      sync.Mutex
-	wanted  bool // an urgent scan was asked for
-	running time.Time
-	late    bool // the last scan that was not urgent took longer than the interval
-	failing bool
-	stats   ScannerStats
+	mu              sync.Mutex
+	urgentRequested bool // an urgent scan was requested
+	running         time.Time
+	late            bool // the last scan that was not urgent took longer than the interval
+	failing         bool
+	stats           ScannerStats
 }
 
-// NewScanner returns the Scanner of a table and a map, which must have the same
-// sizes. It does nothing before Run.
+// NewScanner returns the Scanner of a table and a map, which must have the same sizes. The scans
+// start with Run.
 func NewScanner(t *table.Table, m *Map, o ScannerOptions) (*Scanner, error) {
 	if t.KeySize() != m.info.KeySize || t.ValueSize() != m.info.ValueSize {
 		return nil, fmt.Errorf("scan map %q of %d + %d bytes for a table of %d + %d bytes: sizes differ",
@@ -98,12 +98,12 @@ func NewScanner(t *table.Table, m *Map, o ScannerOptions) (*Scanner, error) {
 	return &Scanner{t: t, m: m, opts: o, wake: make(chan struct{}, 1), stats: ScannerStats{Interval: o.Interval}}, nil
 }
 
-// Request asks for an urgent scan, which begins at once, in the place of one under
-// way that is not urgent. If an urgent one is under way another follows it. It may be
-// called at any time.
+// Request requests an urgent scan. It starts at once and replaces a scan in progress that is not
+// urgent. If an urgent scan is in progress, another one follows it. Request is safe for concurrent
+// use.
 func (s *Scanner) Request() {
 	s.mu.Lock()
-	s.wanted = true
+	s.urgentRequested = true
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:
@@ -114,10 +114,10 @@ func (s *Scanner) Request() {
 func (s *Scanner) requested() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.wanted
+	return s.urgentRequested
 }
 
-// Stats returns what was done so far.
+// Stats returns the counters since the Scanner was created.
 func (s *Scanner) Stats() ScannerStats {
 	t := s.t.Stats()
 	s.mu.Lock()
@@ -130,8 +130,8 @@ func (s *Scanner) Stats() ScannerStats {
 	return st
 }
 
-// Run scans until ctx is done; the first scan comes an interval after the start. A scan
-// that fails is counted, logged and done again.
+// Run scans until ctx is done. The first scan starts one interval after the call. Run counts and
+// logs a failed scan, and repeats it.
 func (s *Scanner) Run(ctx context.Context) {
 	due := time.Now().Add(s.opts.Interval)
 	for s.await(ctx, due) {
@@ -140,9 +140,9 @@ func (s *Scanner) Run(ctx context.Context) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case errors.Is(err, errOvertaken):
+		case errors.Is(err, errPreempted):
 		case err != nil:
-			s.failed(err)
+			s.recordFailure(err)
 			pause(ctx, scanRetry, nil)
 			due = time.Now()
 		default:
@@ -151,7 +151,7 @@ func (s *Scanner) Run(ctx context.Context) {
 	}
 }
 
-// await returns true when it is time for the next scan, and false once ctx is done.
+// await waits for the time of the next scan and returns true, or returns false if ctx is done.
 func (s *Scanner) await(ctx context.Context, due time.Time) bool {
 	for ctx.Err() == nil && !s.requested() {
 		rest := time.Until(due)
@@ -174,24 +174,24 @@ func pause(ctx context.Context, d time.Duration, wake <-chan struct{}) {
 	}
 }
 
-// pass is one scan under way.
-type pass struct {
+// scanPass is one scan in progress.
+type scanPass struct {
 	*Scanner
-	urgent bool
-	meter  meter
-	work   time.Duration
-	head   uint64 // the table's position when the last entries were compared
-	rested uint64 // and before the last pause
+	urgent      bool
+	meter       meter
+	work        time.Duration
+	head        uint64 // the table's position at the last comparison
+	headAtPause uint64 // the table's position before the last pause
 
 	reading table.Reading // of the entries that are read next
 }
 
 // scan compares the whole map with the table once.
 func (s *Scanner) scan(ctx context.Context, began time.Time) error {
-	p := pass{Scanner: s}
+	p := scanPass{Scanner: s}
 	wall := s.opts.Now()
 	s.mu.Lock()
-	p.urgent, s.wanted = s.wanted, false
+	p.urgent, s.urgentRequested = s.urgentRequested, false
 	if !p.urgent {
 		s.running = began
 	}
@@ -204,7 +204,7 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	defer s.mu.Unlock()
 	s.running = time.Time{}
 	if err != nil {
-		s.wanted = s.wanted || p.urgent
+		s.urgentRequested = s.urgentRequested || p.urgent
 		return err
 	}
 	st := &s.stats
@@ -213,17 +213,18 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	if p.urgent {
 		st.Urgent++
 	}
-	s.note(!p.urgent)
+	s.recordFinished(!p.urgent)
 	return nil
 }
 
-// note follows a finished scan in the effective interval, and logs when it begins and
-// ceases to be another than the one asked for. An urgent scan tells nothing of that.
-func (s *Scanner) note(regular bool) {
+// recordFinished updates the effective interval after a finished scan, and logs when it starts or
+// stops to differ from the configured one. An urgent scan does not affect the interval. The lock is
+// held.
+func (s *Scanner) recordFinished(regular bool) {
 	st := &s.stats
 	if s.failing {
 		s.failing = false
-		s.opts.Logger.Info("scans work again", "kernel_map", s.m.info.Name)
+		s.opts.Logger.Info("scans recovered", "kernel_map", s.m.info.Name)
 	}
 	if !regular {
 		return
@@ -234,48 +235,48 @@ func (s *Scanner) note(regular bool) {
 		s.late = true
 		s.opts.Logger.Warn("scans take longer than scan-interval within scan-budget", "kernel_map", s.m.info.Name,
 			"scan_seconds", st.Last.Seconds(), "work_seconds", st.Work.Seconds(), "interval_seconds", s.opts.Interval.Seconds())
-	case s.late && st.Last < s.opts.Interval*4/5: // well below, lest the log tell of each
+	case s.late && st.Last < s.opts.Interval*4/5: // well below the interval, to limit the number of messages
 		s.late = false
-		s.opts.Logger.Info("scans keep to scan-interval again", "kernel_map", s.m.info.Name,
+		s.opts.Logger.Info("scans are within scan-interval again", "kernel_map", s.m.info.Name,
 			"scan_seconds", st.Last.Seconds(), "interval_seconds", s.opts.Interval.Seconds())
 	}
 }
 
-func (s *Scanner) failed(err error) {
+func (s *Scanner) recordFailure(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stats.Failures++
 	if !s.failing {
 		s.failing = true
-		s.opts.Logger.Error("a scan failed, trying again", "kernel_map", s.m.info.Name, "error", err)
+		s.opts.Logger.Error("scan failed, retrying", "kernel_map", s.m.info.Name, "error", err)
 	}
 }
 
-// run does the work of a scan, in chunks with pauses between them.
-func (p *pass) run(ctx context.Context) error {
+// run makes the scan, in chunks with pauses between them.
+func (p *scanPass) run(ctx context.Context) error {
 	p.meter.start()
 	defer func() { p.work += p.meter.stop() }()
 	p.t.Update(func(tx *table.Tx) { tx.BeginScan() })
 	err := p.m.Scan(ctx, p.begin, func(at int64, keys, values []byte) error {
 		p.compare(at, keys, values)
-		return p.rest(ctx)
+		return p.throttle(ctx)
 	})
 	p.t.Update(func(tx *table.Tx) { tx.EndReading(&p.reading) })
 	for more := true; more && err == nil; {
 		p.t.Update(func(tx *table.Tx) { more = tx.EndScan(endChunk) })
-		err = p.rest(ctx)
+		err = p.throttle(ctx)
 	}
 	return err
 }
 
-// begin begins the reading of the next entries, and returns the time before it.
-func (p *pass) begin() int64 {
+// begin starts the reading of the next entries, and returns the time before it.
+func (p *scanPass) begin() int64 {
 	p.t.View(func(tx *table.Tx) { tx.BeginReading(&p.reading) })
 	return p.opts.Now()
 }
 
-// compare enters entries into the table, a chunk under its lock at a time.
-func (p *pass) compare(at int64, keys, values []byte) {
+// compare passes entries to the table, one chunk per hold of its lock.
+func (p *scanPass) compare(at int64, keys, values []byte) {
 	ks, vs := p.t.KeySize(), p.t.ValueSize()
 	for len(keys) > 0 {
 		n := min(chunk, len(keys)/ks)
@@ -287,43 +288,43 @@ func (p *pass) compare(at int64, keys, values []byte) {
 	}
 }
 
-// rest pauses for as long as the budget asks, if that is worth it. It returns an error when
-// the scan is to end.
-func (p *pass) rest(ctx context.Context) error {
+// throttle pauses for the duration that the budget requires, unless it is below the shortest pause.
+// It returns an error if the scan must end.
+func (p *scanPass) throttle(ctx context.Context) error {
 	work := p.meter.lap()
 	p.work += work
-	calm := p.head == p.rested
-	least := busyPause
-	if calm {
-		least = calmPause
+	idle := p.head == p.headAtPause
+	least := minPauseBusy
+	if idle {
+		least = minPauseIdle
 	}
-	owed := p.opts.Budget.spend(time.Since(started), work)
-	if owed < least {
-		return p.goOn(ctx)
+	delay := p.opts.Budget.spend(time.Since(budgetClockStart), work)
+	if delay < least {
+		return p.checkInterrupted(ctx)
 	}
-	if calm {
-		owed = p.opts.Budget.spend(time.Since(started), p.meter.besides())
+	if idle {
+		delay = p.opts.Budget.spend(time.Since(budgetClockStart), p.meter.overhead())
 	}
-	p.rested = p.head
-	p.meter.stop() // the thread is not needed meanwhile
+	p.headAtPause = p.head
+	p.meter.stop() // the pause does not need the thread
 	defer p.meter.start()
-	return p.pauseFor(ctx, owed)
+	return p.pauseFor(ctx, delay)
 }
 
-// goOn returns an error when the scan is to end.
-func (p *pass) goOn(ctx context.Context) error {
+// checkInterrupted returns an error if the scan must end.
+func (p *scanPass) checkInterrupted(ctx context.Context) error {
 	if !p.urgent && p.requested() {
-		return errOvertaken
+		return errPreempted
 	}
 	return ctx.Err()
 }
 
-func (p *pass) pauseFor(ctx context.Context, d time.Duration) error {
+func (p *scanPass) pauseFor(ctx context.Context, d time.Duration) error {
 	for until := time.Now().Add(d); d > 0; d = time.Until(until) {
-		if err := p.goOn(ctx); err != nil {
+		if err := p.checkInterrupted(ctx); err != nil {
 			return err
 		}
 		pause(ctx, d, p.wake)
 	}
-	return p.goOn(ctx)
+	return p.checkInterrupted(ctx)
 }

@@ -8,9 +8,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// BenchmarkScan goes over a map whose table agrees, once an operation: visits its
-// entries in the kernel, reads them out, and compares them.
-// cpu-ns/entry is the thread's processor time.
+// BenchmarkScan processes a map that is in sync with its table, once per operation. The variants
+// visit its entries in the kernel, read keys or entries, and compare them. cpu-ns/entry is the
+// thread's processor time.
 func BenchmarkScan(b *testing.B) {
 	k := benchMap(b, Options{})
 	tab, err := table.New(table.Options{
@@ -22,7 +22,7 @@ func BenchmarkScan(b *testing.B) {
 	if _, err := LoadAll(b.Context(), k, tab); err != nil {
 		b.Fatal(err)
 	}
-	tab.Update(func(tx *table.Tx) { tx.Claim(*benchEntries) })
+	tab.Update(func(tx *table.Tx) { tx.Adopt(*benchEntries) })
 	for _, bench := range []struct {
 		name string
 		scan func() error
@@ -33,7 +33,7 @@ func BenchmarkScan(b *testing.B) {
 			return k.Scan(b.Context(), now, func(int64, []byte, []byte) error { return nil })
 		}},
 		{"compare", func() error {
-			return k.Scan(b.Context(), now, (&pass{Scanner: &Scanner{t: tab}}).compareAll)
+			return k.Scan(b.Context(), now, (&scanPass{Scanner: &Scanner{t: tab}}).compareAll)
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
@@ -52,18 +52,19 @@ func BenchmarkScan(b *testing.B) {
 		})
 	}
 	if st := tab.Stats(); st.ScanFound != 0 || st.Scanned == 0 {
-		b.Errorf("%d of %d entries differ", st.ScanFound, st.Scanned)
+		b.Errorf("scan: got %d differences in %d entries, want 0", st.ScanFound, st.Scanned)
 	}
 }
 
 func now() int64 { return time.Now().UnixNano() }
 
-func (p *pass) compareAll(at int64, keys, values []byte) error {
+func (p *scanPass) compareAll(at int64, keys, values []byte) error {
 	p.compare(at, keys, values)
 	return nil
 }
 
-// reader has the kernel put out keys alone: the least that comparing there would take.
+// reader makes the kernel output keys or entries. Keys only is the minimum cost of a comparison in
+// the kernel.
 func reader(b *testing.B, k *Map, keysOnly bool) func() error {
 	o, err := loadObject(k.m, &k.info, nil, objectSpec{
 		program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: keysOnly,
@@ -77,7 +78,7 @@ func reader(b *testing.B, k *Map, keysOnly bool) func() error {
 	}
 }
 
-// visitor has the kernel visit each entry, and put out nothing.
+// visitor makes the kernel visit each entry without output.
 func visitor(b *testing.B, k *Map) func() error {
 	o, err := loadObject(nil, &Info{}, nil, objectSpec{program: bpf.AccessProgMapsyncCount, maps: []string{bpf.AccessMapVisited}})
 	if err != nil {

@@ -13,69 +13,68 @@ import (
 )
 
 const (
-	// chunk is how many records are handled under the table's lock at a time, and
-	// recheckBytes what the keys and values that are read again take at most.
-	chunk        = 256
-	recheckBytes = 2 << 20
-	// gather is how long the writer waits before it looks again: under load it
-	// finds many records at once, for a cost that nobody notices at rest.
-	gather = 500 * time.Microsecond
-	// settlePace is the least time between two lots of new keys that are read
-	// again, and settleChunk their size: together they bound what that costs to
-	// about 4 % of a core.
-	settlePace  = 10 * time.Millisecond
-	settleChunk = 1024
-	// upkeep is how often tombstones expire and failed writes are considered.
+	// chunk is the number of records handled under one hold of the table's lock. rereadBytes is the
+	// maximum size of the keys and values in one reread, in bytes.
+	chunk       = 256
+	rereadBytes = 2 << 20
+	// batchDelay is the pause of the writer before it checks for new records. Under load it then
+	// finds many records at once. At rest its cost is negligible.
+	batchDelay = 500 * time.Microsecond
+	// settleInterval is the minimum time between two rereads of settling keys, and settleChunk is
+	// the maximum number of keys in one of them. Together they bound the cost to about 4 % of a
+	// core.
+	settleInterval = 10 * time.Millisecond
+	settleChunk    = 1024
+	// upkeep is the interval of tombstone expiry and of the check for failed writes.
 	upkeep = time.Second
-	// Pauses between tries of failed writes.
+	// Minimum and maximum pause between retries of failed writes.
 	minBackoff = time.Second
 	maxBackoff = 30 * time.Second
 )
 
-// SyncerOptions are what [NewSyncer] needs to know besides table and map.
+// SyncerOptions are the options of [NewSyncer].
 type SyncerOptions struct {
-	// Now is the wall clock in nanoseconds, by the same fixed offset from the
-	// monotonic clock that capture uses. Nil: [time.Now].
+	// Now is the wall clock in nanoseconds. It must have the same fixed offset from the monotonic
+	// clock as capture uses. Nil: [time.Now].
 	Now func() int64
-	// Logger is told when writes begin and cease to fail. Nil: discarded.
+	// Logger receives messages when writes start to fail and when they recover. Nil: discarded.
 	Logger *slog.Logger
 }
 
-// SyncerStats counts what a [Syncer] did since it was made.
+// SyncerStats are counters of a [Syncer] since it was created.
 type SyncerStats struct {
-	Written  uint64 // entries updated in the map
-	Deleted  uint64 // entries deleted from the map, or found absent
-	Rechecks uint64 // keys read again
-	Bursts   uint64 // batches written
-	// Displaced counts entries of peers deleted from a full map for newer ones.
+	Written uint64 // entries updated in the map
+	Deleted uint64 // entries deleted from the map, or found absent
+	Rereads uint64 // keys reread
+	Bursts  uint64 // batches written
+	// Displaced counts entries of peers deleted from a full map in favour of newer ones.
 	Displaced uint64
 
 	FailedFull   uint64 // writes refused because the map was full
-	FailedMemory uint64 // writes refused for want of memory
+	FailedMemory uint64 // writes refused because of a lack of memory
 	FailedBusy   uint64 // writes refused because the map was locked
-	FailedOther  uint64 // writes refused for another reason
+	FailedOther  uint64 // writes refused for other reasons
 
-	LastBurst time.Duration // how long the last batch took in the kernel
-	MaxBurst  time.Duration // the longest of all
+	LastBurst time.Duration // duration of the last batch in the kernel
+	MaxBurst  time.Duration // longest duration of a batch in the kernel
 }
 
-// Syncer keeps one kernel map as its table says: it writes dirty records, reads again
-// the keys that the table is unsure of, tries failed writes again, and lets
-// tombstones expire.
+// Syncer keeps one kernel map in sync with its table. It writes dirty records, rereads the keys
+// that the table requests, retries failed writes, and expires tombstones.
 type Syncer struct {
 	t    *table.Table
 	m    *Map
 	opts SyncerOptions
 
 	cursor  *table.Cursor
-	pending []write
-	refused []write // of the burst just written, by a full map
-	keys    []byte  // of a recheck
+	pending []pendingWrite
+	refused []pendingWrite // records of the burst just written that a full map refused
+	keys    []byte         // of a reread
 	values  []byte
 	found   []bool
-	reading table.Reading // of a recheck
+	reading table.Reading // of a reread
 
-	settled    int64 // when new keys were looked at last, ns
+	lastSettle int64 // time of the last check of settling keys, ns
 	backoff    time.Duration
 	retryAt    time.Time
 	lastFailed int
@@ -84,16 +83,16 @@ type Syncer struct {
 	stats SyncerStats
 }
 
-// write is a record on its way to the kernel.
-type write struct {
+// pendingWrite is a record in the current batch.
+type pendingWrite struct {
 	ref     table.Ref
 	version table.Version
 	remove  bool
 }
 
-// NewSyncer returns the Syncer of a table and a map, which must have the same sizes.
-// For a map that replaced another, call Refill on the table first. A map has one
-// Syncer at a time: the Syncer owns its [Batch].
+// NewSyncer returns the Syncer of a table and a map, which must have the same sizes. For a map that
+// replaced another, the caller calls Refill on the table first. A map has one Syncer at a time,
+// because the Syncer owns its [Batch].
 func NewSyncer(t *table.Table, m *Map, o SyncerOptions) (*Syncer, error) {
 	if t.KeySize() != m.info.KeySize || t.ValueSize() != m.info.ValueSize {
 		return nil, fmt.Errorf("bind table of %d + %d bytes to map %q of %d + %d bytes: sizes differ",
@@ -105,19 +104,18 @@ func NewSyncer(t *table.Table, m *Map, o SyncerOptions) (*Syncer, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	lot := min(chunk, recheckBytes/(t.KeySize()+t.ValueSize()))
+	lot := min(chunk, rereadBytes/(t.KeySize()+t.ValueSize()))
 	return &Syncer{
 		t: t, m: m, opts: o, backoff: minBackoff,
-		pending: make([]write, 0, m.batch.Cap()),
+		pending: make([]pendingWrite, 0, m.batch.Cap()),
 		keys:    make([]byte, lot*t.KeySize()),
 		values:  make([]byte, lot*t.ValueSize()),
 		found:   make([]bool, lot),
 	}, nil
 }
 
-// Run works until ctx is done, and then returns nil. An error is one of the map as a
-// whole, such as a map that user space may not write; single entries are retried and
-// counted.
+// Run works until ctx is done, and then returns nil. It returns an error of the map as a whole, for
+// example if user space may not write the map. It retries and counts errors of single entries.
 func (s *Syncer) Run(ctx context.Context) error {
 	wake := make(chan struct{}, 1)
 	cancel := s.t.Subscribe(wake)
@@ -143,7 +141,7 @@ func (s *Syncer) Run(ctx context.Context) error {
 			select {
 			case <-ctx.Done():
 			case <-wake:
-				pause.Reset(gather)
+				pause.Reset(batchDelay)
 				select {
 				case <-ctx.Done():
 				case <-pause.C:
@@ -164,23 +162,22 @@ func (s *Syncer) Run(ctx context.Context) error {
 	}
 }
 
-// settle has new keys that are due read again by the next pass, and returns how
-// long to wait for the next ones.
+// settle requests rereads of settling keys that are due, for the next pass. It returns the time
+// until the next ones are due.
 func (s *Syncer) settle() time.Duration {
 	now, next := s.opts.Now(), int64(0)
-	if rest := s.settled + int64(settlePace) - now; rest > 0 && rest <= int64(settlePace) {
+	if rest := s.lastSettle + int64(settleInterval) - now; rest > 0 && rest <= int64(settleInterval) {
 		return time.Duration(rest)
 	}
-	s.settled = now
+	s.lastSettle = now
 	s.t.Update(func(tx *table.Tx) { next = tx.Settle(now, settleChunk) })
 	if next == 0 {
 		return upkeep // a new key wakes the writer
 	}
-	return max(time.Duration(next-now), settlePace)
+	return max(time.Duration(next-now), settleInterval)
 }
 
-// pass writes one batch and reads one lot of keys again. It tells whether there is
-// more to do at once.
+// pass writes one batch and rereads one set of keys. It returns true if more work is ready.
 func (s *Syncer) pass() (more bool, err error) {
 	b := s.m.Batch()
 	position, err := s.fill(b)
@@ -191,12 +188,12 @@ func (s *Syncer) pass() (more bool, err error) {
 	if err := s.flush(b, position); err != nil {
 		return false, err
 	}
-	n, err := s.recheck()
+	n, err := s.reread()
 	return full || n == len(s.found), err
 }
 
-// fill takes dirty records into the batch. The table is locked for a chunk at a
-// time: capture and the streams want it too.
+// fill adds dirty records to the batch. It locks the table for one chunk at a time, because capture
+// and the streams need the lock too.
 func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 	s.pending = s.pending[:0]
 	for end := false; !end && err == nil; {
@@ -210,7 +207,7 @@ func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 				if err = b.Add(rec.Key, rec.Value); err != nil {
 					break
 				}
-				s.pending = append(s.pending, write{rec.Ref, rec.Version, rec.Delete})
+				s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, rec.Delete})
 			}
 			position = s.cursor.Position()
 		})
@@ -218,7 +215,7 @@ func (s *Syncer) fill(b *Batch) (position uint64, err error) {
 	return position, err
 }
 
-// flush writes the batch and tells the table what became of it.
+// flush writes the batch and passes the result of each write to the table.
 func (s *Syncer) flush(b *Batch, position uint64) error {
 	if b.Len() > 0 {
 		began := time.Now()
@@ -265,13 +262,12 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 	}
 }
 
-// recheck reads again what the table asks for, and returns how many keys that was.
-// What was read goes to the table with the time before the read: an event of a
-// later change must not look older than this. What could not be read is asked for
-// again: whoever serves the table next finds it.
-func (s *Syncer) recheck() (n int, err error) {
+// reread rereads the keys that the table requests, and returns their number. It passes the results
+// to the table with the time before the read, so that an event of a later change is not older than
+// the result. If the read fails, it requests the keys again, for the next reader of the table.
+func (s *Syncer) reread() (n int, err error) {
 	s.t.Update(func(tx *table.Tx) {
-		if n = tx.TakeRechecks(s.keys); n > 0 {
+		if n = tx.TakeRereads(s.keys); n > 0 {
 			tx.BeginReading(&s.reading)
 		}
 	})
@@ -285,11 +281,11 @@ func (s *Syncer) recheck() (n int, err error) {
 		copy(s.values[i*vs:][:vs], value)
 	})
 	if err != nil {
-		s.putBack(n)
+		s.requeueRereads(n)
 		return 0, err
 	}
 	s.t.Update(func(tx *table.Tx) {
-		tx.Now(s.opts.Now())
+		tx.AdvanceClock(s.opts.Now())
 		for i := range n {
 			c := table.Change{
 				Key: s.keys[i*ks:][:ks], Time: now, Op: table.OpDelete, Context: table.ContextReread, Read: &s.reading,
@@ -302,24 +298,24 @@ func (s *Syncer) recheck() (n int, err error) {
 		tx.EndReading(&s.reading)
 	})
 	s.mu.Lock()
-	s.stats.Rechecks += uint64(n)
+	s.stats.Rereads += uint64(n)
 	s.mu.Unlock()
 	return n, nil
 }
 
-// putBack asks again for the keys of a recheck that failed.
-func (s *Syncer) putBack(n int) {
+// requeueRereads requests the keys of a failed reread again.
+func (s *Syncer) requeueRereads(n int) {
 	ks := s.t.KeySize()
 	s.t.Update(func(tx *table.Tx) {
 		tx.EndReading(&s.reading)
 		for i := range n {
-			tx.Reread(s.keys[i*ks:][:ks])
+			tx.RequestReread(s.keys[i*ks:][:ks])
 		}
 	})
 }
 
-// upkeep lets tombstones expire, and gives failed writes another try: after a
-// second, and after ever longer pauses while it is of no use.
+// upkeep expires tombstones and retries failed writes: after a second, and at increasing intervals
+// while the retries fail.
 func (s *Syncer) upkeep(now time.Time) {
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.Expire(s.opts.Now(), chunk) })
@@ -328,7 +324,7 @@ func (s *Syncer) upkeep(now time.Time) {
 		s.t.Update(func(tx *table.Tx) { more = tx.ExpireEvicted(s.opts.Now(), chunk) })
 	}
 	failed := s.t.Stats().Failed
-	s.note(failed)
+	s.logFailureChange(failed)
 	if failed == 0 || failed < s.lastFailed {
 		s.backoff, s.retryAt = minBackoff, now
 	}
@@ -341,22 +337,22 @@ func (s *Syncer) upkeep(now time.Time) {
 	s.backoff = min(2*s.backoff, maxBackoff)
 }
 
-// note logs when writes begin to fail and when the last of them has succeeded.
-func (s *Syncer) note(failed int) {
+// logFailureChange logs when writes start to fail, and when the last failed write has succeeded.
+func (s *Syncer) logFailureChange(failed int) {
 	if (failed > 0) == (s.lastFailed > 0) {
 		return
 	}
 	if failed == 0 {
-		s.opts.Logger.Info("all entries are in the map again", "kernel_map", s.m.info.Name)
+		s.opts.Logger.Info("all failed writes recovered", "kernel_map", s.m.info.Name)
 		return
 	}
 	st := s.Stats()
-	s.opts.Logger.Warn("entries do not go into the map, trying again", "kernel_map", s.m.info.Name, "entries", failed,
+	s.opts.Logger.Warn("failed to write entries to the kernel map, retrying", "kernel_map", s.m.info.Name, "entries", failed,
 		"max_entries", s.m.info.MaxEntries, "full", st.FailedFull, "memory", st.FailedMemory,
 		"busy", st.FailedBusy, "other", st.FailedOther)
 }
 
-// Stats returns what was done so far.
+// Stats returns the counters since the Syncer was created.
 func (s *Syncer) Stats() SyncerStats {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -19,8 +19,8 @@ const (
 	testValue = 32
 )
 
-// bound is a table and a kernel map kept together by a running Syncer.
-type bound struct {
+// syncFixture is a table and a kernel map that a running Syncer keeps in sync.
+type syncFixture struct {
 	t    *testing.T
 	tab  *table.Table
 	m    *Map
@@ -45,13 +45,13 @@ func newSizedTable(t *testing.T, o table.Options, valueSize int) *table.Table {
 	return tab
 }
 
-func bind(t *testing.T, tab *table.Table, m *Map) *bound {
+func newSyncFixture(t *testing.T, tab *table.Table, m *Map) *syncFixture {
 	t.Helper()
 	s, err := NewSyncer(tab, m, SyncerOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bound{t: t, tab: tab, m: m, sync: s}
+	b := &syncFixture{t: t, tab: tab, m: m, sync: s}
 	tab.Update(func(tx *table.Tx) { b.peer = tx.Intern(table.Owner{Node: "there", Incarnation: 1}) })
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -71,10 +71,10 @@ func bind(t *testing.T, tab *table.Table, m *Map) *bound {
 	return b
 }
 
-// remote has the peer send entries [from, to) of generation g, deletes for g < 0.
-func (b *bound) remote(from, to, g int) { b.remoteOf(testValue, from, to, g) }
+// remote applies entries [from, to) of generation g from the peer, or deletes if g < 0.
+func (b *syncFixture) remote(from, to, g int) { b.remoteOf(testValue, from, to, g) }
 
-func (b *bound) remoteOf(valueSize, from, to, g int) {
+func (b *syncFixture) remoteOf(valueSize, from, to, g int) {
 	for at := from; at < to; at += 100 {
 		b.tab.Update(func(tx *table.Tx) {
 			for n := at; n < min(at+100, to); n++ {
@@ -82,14 +82,14 @@ func (b *bound) remoteOf(valueSize, from, to, g int) {
 				key, value := entry(n, g, testKey, valueSize)
 				d := table.Delta{Key: key, Value: value, Version: table.Version(now), Owner: b.peer, Delete: g < 0}
 				if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
-					b.t.Errorf("delta %d: %s", n, got)
+					b.t.Errorf("apply delta %d: got %s, want accepted", n, got)
 				}
 			}
 		})
 	}
 }
 
-func (b *bound) local(n, g int, c table.Context) (got table.Outcome) {
+func (b *syncFixture) local(n, g int, c table.Context) (got table.Outcome) {
 	key, value := entry(n, g, testKey, testValue)
 	change := table.Change{Key: key, Value: value, Time: time.Now().UnixNano(), Context: c}
 	if g < 0 {
@@ -99,8 +99,8 @@ func (b *bound) local(n, g int, c table.Context) (got table.Outcome) {
 	return got
 }
 
-// record returns what the table holds of a key.
-func (b *bound) record(n int) (rec table.Record, found bool) {
+// record returns the table's record of a key.
+func (b *syncFixture) record(n int) (rec table.Record, found bool) {
 	key, _ := entry(n, 0, testKey, testValue)
 	b.tab.View(func(tx *table.Tx) {
 		found = tx.Get(key, &rec)
@@ -113,24 +113,24 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("timed out: %s", what)
+			t.Fatalf("wait for %s: timed out after 20 s", what)
 		}
 	}
 }
 
-// settled waits until all is written and read again.
-func (b *bound) settled() {
+// awaitSynced waits until all writes and rereads are done.
+func (b *syncFixture) awaitSynced() {
 	b.t.Helper()
-	eventually(b.t, "settle", func() bool {
+	eventually(b.t, "all writes and rereads", func() bool {
 		s := b.tab.Stats()
-		return s.Dirty == 0 && s.Rechecks == 0 && s.Applied == s.Head
+		return s.Dirty == 0 && s.PendingRereads == 0 && s.Applied == s.Head
 	})
 }
 
-// settledBut waits until all is tried, and some failed.
-func (b *bound) settledBut(failed int) {
+// awaitFailed waits until all writes were attempted, and the given number failed.
+func (b *syncFixture) awaitFailed(failed int) {
 	b.t.Helper()
-	eventually(b.t, "settle with failures", func() bool {
+	eventually(b.t, "all writes and the expected failures", func() bool {
 		s := b.tab.Stats()
 		return s.Dirty == failed && s.Failed == failed
 	})
@@ -139,48 +139,49 @@ func (b *bound) settledBut(failed int) {
 func TestSyncerWrites(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, o := range []Options{{}, {Burst: 100}, {NoProgram: true}} {
-		b := bind(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10000)), o))
+		b := newSyncFixture(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10000)), o))
 		b.remote(0, 10000, 1)
-		b.settled()
+		b.awaitSynced()
 		checkContent(t, b.m, 0, 10000, 1)
 		b.remote(5000, 10000, -1)
 		b.remote(0, 5000, 2)
-		b.settled()
+		b.awaitSynced()
 		checkContent(t, b.m, 0, 5000, 2)
 		s := b.sync.Stats()
 		if s.Written < 15000 || s.Deleted != 5000 || s.Bursts == 0 || s.LastBurst <= 0 || s.MaxBurst < s.LastBurst {
-			t.Errorf("%+v", s)
+			t.Errorf("stats: got %+v", s)
 		}
 		b.stop()
 	}
 }
 
-// Changes that come while the writer works, again and again to the same keys.
-func TestSyncerUnderChange(t *testing.T) {
-	b := bind(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 1000)), Options{}))
+// TestSyncerConcurrentChanges changes the same keys repeatedly while the syncer works.
+func TestSyncerConcurrentChanges(t *testing.T) {
+	b := newSyncFixture(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 1000)), Options{}))
 	for g := range 50 {
 		b.remote(0, 1000, g)
 		b.remote(g*10, g*10+10, -1)
 		b.remote(g*10, g*10+10, g)
 	}
-	b.settled()
+	b.awaitSynced()
 	checkContent(t, b.m, 0, 1000, 49)
 }
 
 func TestSyncerFullMap(t *testing.T) {
-	b := bind(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{}))
+	b := newSyncFixture(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{}))
 	b.remote(0, 120, 1)
-	b.settledBut(20)
+	b.awaitFailed(20)
 	if s := b.sync.Stats(); s.FailedFull < 20 || s.FailedOther+s.FailedBusy+s.FailedMemory != 0 {
-		t.Errorf("%+v", s)
+		t.Errorf("stats: got %+v, want only failures of a full map", s)
 	}
-	b.remote(0, 20, -1) // there is room again: the next try succeeds
-	b.settled()
+	b.remote(0, 20, -1) // with free space, the next retry succeeds
+	b.awaitSynced()
 	checkContent(t, b.m, 20, 120, 1)
 }
 
-// A map that is too small holds the newest, and this node's own.
-func TestSyncerFullMapHoldsTheNewest(t *testing.T) {
+// TestSyncerFullMapDisplacesOldest checks that a map that is too small contains the newest entries
+// and this node's own entries.
+func TestSyncerFullMapDisplacesOldest(t *testing.T) {
 	for _, spec := range []*ebpf.MapSpec{
 		hashSpec(testKey, testValue, 100),
 		withFlags(hashSpec(testKey, testValue, 100), unix.BPF_F_NO_PREALLOC),
@@ -189,7 +190,7 @@ func TestSyncerFullMapHoldsTheNewest(t *testing.T) {
 		t.Run(spec.Type.String(), func(t *testing.T) {
 			m := openMap(t, newKernelMap(t, spec), Options{})
 			o := table.Options{}
-			b := bind(t, newSizedTable(t, o, m.Info().ValueSize), m)
+			b := newSyncFixture(t, newSizedTable(t, o, m.Info().ValueSize), m)
 			holds := func(from, to int) bool {
 				for i := range 300 {
 					if rec, ok := b.record(i); (ok && !rec.Dirty) != (i >= from && i < to) {
@@ -201,42 +202,43 @@ func TestSyncerFullMapHoldsTheNewest(t *testing.T) {
 			size := m.Info().ValueSize
 			for from := 0; from < 300; from += 50 {
 				b.remoteOf(size, from, from+50, 1)
-				eventually(t, "the newest are said to be in the map", func() bool { return holds(max(0, from+50-100), from+50) })
-				b.settledBut(max(0, from+50-100))
+				eventually(t, "newest records", func() bool { return holds(max(0, from+50-100), from+50) })
+				b.awaitFailed(max(0, from+50-100))
 			}
-			// The last hundred, and nothing else: in the kernel, by its own word.
+			// The kernel map contains the last hundred entries, and no other entries.
 			for i := range 300 {
 				key, _ := entry(i, 1, testKey, size)
 				_, err := m.fromKernel(key)
 				if found := err == nil; found != (i >= 200) {
-					t.Fatalf("entry %d is in the map: %v", i, found)
+					t.Fatalf("entry %d in the map: got %v, want the opposite", i, found)
 				}
 			}
 			if s := b.sync.Stats(); s.Displaced != 200 {
-				t.Errorf("%+v", s)
+				t.Errorf("stats: got %+v, want 200 displaced", s)
 			}
-			// An old one that is used again comes back, and the then oldest goes.
+			// An old record that is updated returns to the map, and the oldest entry is displaced.
 			b.remoteOf(size, 7, 8, 2)
-			eventually(t, "used again", func() bool { rec, _ := b.record(7); return !rec.Dirty })
+			eventually(t, "the updated record", func() bool { rec, _ := b.record(7); return !rec.Dirty })
 			if rec, _ := b.record(200); !rec.Dirty {
-				t.Error("the oldest is still there")
+				t.Error("the oldest entry: got in the map, want displaced")
 			}
-			// With room again all come back, oldest failure first.
+			// With free space all records return to the map, oldest failure first.
 			b.remoteOf(size, 201, 300, -1)
 			b.remoteOf(size, 0, 7, -1)
 			b.remoteOf(size, 8, 102, -1)
-			b.settled()
+			b.awaitSynced()
 		})
 	}
 }
 
-// What the table is unsure of is read again: the kernel has the last word.
-func TestSyncerRechecks(t *testing.T) {
-	b := bind(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{}))
+// TestSyncerRereads checks that keys requested by the table are reread, and that the kernel map's
+// content takes precedence.
+func TestSyncerRereads(t *testing.T) {
+	b := newSyncFixture(t, newTable(t, table.Options{}), openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 100)), Options{}))
 	b.remote(0, 10, 1)
-	b.settled()
+	b.awaitSynced()
 
-	// The data plane takes a peer's key over, but the map holds a later content.
+	// The data plane takes over a key of a peer, but the map contains a later value.
 	key, value := entry(3, 8, testKey, testValue)
 	if err := b.m.m.Put(key, value); err != nil {
 		t.Fatal(err)
@@ -244,12 +246,12 @@ func TestSyncerRechecks(t *testing.T) {
 	if got := b.local(3, 7, table.ContextPacket); got != table.Accepted {
 		t.Fatal(got)
 	}
-	eventually(t, "recheck", func() bool {
+	eventually(t, "the reread value", func() bool {
 		rec, _ := b.record(3)
 		return bytes.Equal(rec.Value, value)
 	})
-	// Two CPUs write a key at once, and its deletion in between is seen by nobody:
-	// whose write came last only the map tells.
+	// Two CPUs write a key at the same time, and the delete that follows is not reported. Only the
+	// map shows the last write.
 	key, value = entry(50, 1, testKey, testValue)
 	c := table.Change{Key: key, Value: value, Time: time.Now().UnixNano(), CPU: 0}
 	later := c
@@ -260,11 +262,11 @@ func TestSyncerRechecks(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	eventually(t, "recheck of an absent key", func() bool {
+	eventually(t, "the delete of a reread absent key", func() bool {
 		rec, _ := b.record(50)
 		return rec.Delete
 	})
-	// The collector deletes what the peer owns: that is a local expiry.
+	// The collector deletes an entry of the peer, which is a local expiry.
 	gone, _ := entry(5, 0, testKey, testValue)
 	if err := b.m.m.Delete(gone); err != nil {
 		t.Fatal(err)
@@ -272,46 +274,46 @@ func TestSyncerRechecks(t *testing.T) {
 	if got := b.local(5, -1, table.ContextSyscall); got != table.Restored {
 		t.Fatal(got)
 	}
-	b.settled()
+	b.awaitSynced()
 	if all := content(t, b.m); len(all) != 10 {
-		t.Errorf("%d entries, want the restored one too", len(all))
+		t.Errorf("entries: got %d, want 10 with the restored one", len(all))
 	}
-	if s := b.sync.Stats(); s.Rechecks == 0 {
-		t.Errorf("%+v", s)
+	if s := b.sync.Stats(); s.Rereads == 0 {
+		t.Errorf("stats: got %+v, want rereads", s)
 	}
 }
 
-// A new kernel map is filled from the table.
+// TestSyncerRefill checks that a new kernel map is filled from the table.
 func TestSyncerRefill(t *testing.T) {
 	tab := newTable(t, table.Options{})
-	b := bind(t, tab, openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 1000)), Options{}))
+	b := newSyncFixture(t, tab, openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 1000)), Options{}))
 	b.remote(0, 1000, 1)
 	b.remote(900, 1000, -1)
-	b.settled()
+	b.awaitSynced()
 	b.stop()
 	tab.Update((*table.Tx).Refill)
-	b = bind(t, tab, openMap(t, newKernelMap(t, withType(hashSpec(testKey, testValue, 20000), ebpf.LRUHash)), Options{}))
-	b.settled()
+	b = newSyncFixture(t, tab, openMap(t, newKernelMap(t, withType(hashSpec(testKey, testValue, 20000), ebpf.LRUHash)), Options{}))
+	b.awaitSynced()
 	checkContent(t, b.m, 0, 900, 1)
 }
 
-func TestSyncerExpires(t *testing.T) {
-	b := bind(t, newTable(t, table.Options{TombstoneTTL: time.Millisecond}),
+func TestSyncerExpiresTombstones(t *testing.T) {
+	b := newSyncFixture(t, newTable(t, table.Options{TombstoneTTL: time.Millisecond}),
 		openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 2000)), Options{}))
 	b.remote(0, 2000, 1)
 	b.remote(0, 1000, -1)
-	b.settled()
-	eventually(t, "expiry", func() bool { return b.tab.Stats().Tombstones == 0 })
+	b.awaitSynced()
+	eventually(t, "the expiry of all tombstones", func() bool { return b.tab.Stats().Tombstones == 0 })
 	checkContent(t, b.m, 1000, 2000, 1)
 }
 
-func TestSyncerRefuses(t *testing.T) {
+func TestSyncerRejectsUnusableMaps(t *testing.T) {
 	tab := newTable(t, table.Options{})
 	_, err := NewSyncer(tab, openMap(t, newKernelMap(t, hashSpec(testKey, 8, 10)), Options{}), SyncerOptions{})
 	if err == nil || !strings.Contains(err.Error(), "sizes differ") {
 		t.Error(err)
 	}
-	// A map that fails as a whole ends Run with its error.
+	// Run returns the error of a map that fails as a whole.
 	m := openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10)), Options{NoProgram: true})
 	if err := m.m.Freeze(); err != nil {
 		t.Fatal(err)
@@ -320,14 +322,14 @@ func TestSyncerRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bound{t: t, tab: tab}
+	b := &syncFixture{t: t, tab: tab}
 	tab.Update(func(tx *table.Tx) { b.peer = tx.Intern(table.Owner{Node: "there", Incarnation: 1}) })
 	b.remote(0, 1, 1)
 	if err := s.Run(t.Context()); err == nil {
-		t.Error("Run ended without an error")
+		t.Error("Run on a frozen map: got no error, want an error")
 	}
 	if st := tab.Stats(); st.Dirty != 1 || st.Applied != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("table stats: got %+v, want 1 dirty, applied position 0", st)
 	}
 }
 
@@ -340,14 +342,14 @@ func TestLoadAll(t *testing.T) {
 		tab := newTable(t, table.Options{})
 		n, err := LoadAll(t.Context(), m, tab)
 		if err != nil || n != 5000 || tab.Stats().Unversioned != 5000 {
-			t.Fatalf("%d loaded, %v, %+v", n, err, tab.Stats())
+			t.Fatalf("load: got %d entries, error %v, stats %+v", n, err, tab.Stats())
 		}
 		tab.View(func(tx *table.Tx) {
 			for n := range 5000 {
 				key, value := entry(n, 1, testKey, testValue)
 				var rec table.Record
-				if !tx.Get(key, &rec) || !bytes.Equal(rec.Value, m.seen(value)) {
-					t.Fatalf("entry %d: %x", n, rec.Value)
+				if !tx.Get(key, &rec) || !bytes.Equal(rec.Value, m.expectedLookup(value)) {
+					t.Fatalf("record %d: got value %x", n, rec.Value)
 				}
 			}
 		})

@@ -10,34 +10,34 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// A map that this process holds by name or id does not end with its load balancer. What
-// can be seen is who uses it: programs, and pins. When programs have used it and nothing
-// does any more, it is let go. If it is still there when the kernel has had time
-// to free it, somebody else holds it after all (a process that has no program just now, or a map
-// of maps), and it is taken again.
+// A map that this process holds by name or ID outlives its load balancer. Programs and pins are the
+// only visible users of a map. When programs have used a map and neither programs nor pins use it
+// any more, syncd releases it. The kernel then has time to free the map. If it still exists
+// afterwards, another process holds it, which has no program at the moment, or a map of maps holds
+// it. syncd then acquires the map again.
 
 const (
-	// lookAround is how often all programs and pins of the host are gone through for a
-	// map of which no program is known.
-	lookAround = 5 * time.Second
-	// freeTime is how long the kernel may take to free a map that nobody holds: it frees
-	// the programs that use it first, and each of these steps waits for all processors.
-	freeTime = 3 * time.Second
+	// usageInterval is the interval of the search through all programs and pins of the host, for a
+	// map without known programs.
+	usageInterval = 5 * time.Second
+	// freeGrace is the time that the kernel may need to free a map without users. It frees the
+	// programs that use the map first, and each of these steps waits for all processors.
+	freeGrace = 3 * time.Second
 )
 
-// usage is what is known of who uses one map.
+// usage describes the users of one map.
 type usage struct {
-	id       uint32
-	programs []ebpf.ProgramID // that used it when last looked around
-	used     bool             // a program did, once
-	looked   time.Time        // around, last
+	id        uint32
+	programs  []ebpf.ProgramID // programs that used the map at the last search
+	used      bool             // a program has used the map
+	checkedAt time.Time        // time of the last search
 }
 
-// left reports whether programs used the map and nothing that can be seen does any more.
-// What cannot be told is no.
-func (u *usage) left(now time.Time) bool {
+// abandoned reports whether programs used the map and no visible user does any more. It returns
+// false if the users cannot be determined.
+func (u *usage) abandoned(now time.Time) bool {
 	u.programs = slices.DeleteFunc(u.programs, func(id ebpf.ProgramID) bool { return !programLives(id) })
-	if len(u.programs) > 0 || now.Sub(u.looked) < lookAround {
+	if len(u.programs) > 0 || now.Sub(u.checkedAt) < usageInterval {
 		return false
 	}
 	programs, pinned, err := usersOf(u.id)
@@ -51,7 +51,7 @@ func (u *usage) left(now time.Time) bool {
 	if u.used && !pinned {
 		return true
 	}
-	u.looked = now
+	u.checkedAt = now
 	return false
 }
 
@@ -64,8 +64,8 @@ func programLives(id ebpf.ProgramID) bool {
 	return true
 }
 
-// usersOf returns the programs other than ours that use a map, and whether it is pinned. It
-// does not look for pins where there are programs.
+// usersOf returns the programs of others that use a map, and whether it is pinned. It searches for
+// pins only if no program uses the map.
 func usersOf(id uint32) (programs []ebpf.ProgramID, pinned bool, err error) {
 	err = eachProgram(func(p ebpf.ProgramID) {
 		if slices.Contains(mapsOf(p), ebpf.MapID(id)) {
@@ -75,11 +75,11 @@ func usersOf(id uint32) (programs []ebpf.ProgramID, pinned bool, err error) {
 	if err != nil || len(programs) > 0 {
 		return programs, false, err
 	}
-	paths, err := pins()
+	paths, err := listPins()
 	return nil, len(paths[id]) > 0, err
 }
 
-// eachProgram calls fn with the ids of all programs on this host.
+// eachProgram calls fn with the IDs of all programs on this host.
 func eachProgram(fn func(ebpf.ProgramID)) error {
 	for id := ebpf.ProgramID(0); ; {
 		next, err := ebpf.ProgramGetNextID(id)

@@ -10,14 +10,14 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// EventKind says what became of a watched reference.
+// EventKind is the kind of change of a watched reference.
 type EventKind uint8
 
 // The kinds of events.
 const (
-	Appeared EventKind = iota + 1 // there was no map, now there is
-	Replaced                      // the reference now means another map
-	Gone                          // there is no map any more
+	Appeared EventKind = iota + 1 // there was no map, now there is one
+	Replaced                      // the reference now refers to another map
+	Gone                          // the map no longer exists
 )
 
 // String returns the kind in lower case.
@@ -33,49 +33,51 @@ func (k EventKind) String() string {
 	return fmt.Sprintf("EventKind(%d)", uint8(k))
 }
 
-// Event is a change of the map that a reference means.
+// Event is a change of the map that a reference refers to.
 type Event struct {
 	Kind EventKind
-	// Map is the map now meant, which the receiver closes; nil for Gone.
+	// Map is the current map, which the receiver closes. It is nil for Gone.
 	Map *ebpf.Map
-	// ID is the map's id; for Gone that of the map that was.
+	// ID is the map's ID. For Gone it is the ID of the previous map.
 	ID uint32
 }
 
-// Watcher follows the map that a reference means, by asking again and again: the
-// kernel announces neither maps nor pins. It is used by one goroutine.
+// Watcher follows the map that a reference refers to. It polls, because the kernel does not
+// announce maps or pins. Only one goroutine may use it.
 type Watcher struct {
-	ref      Ref
-	owners   []uint32 // whose pins are accepted, besides root's and this process's user's
-	interval time.Duration
-	current  uint32
-	asked    bool
-	gone     bool   // that there is no map has been reported
-	last     string // text of the error reported last
+	ref          Ref
+	pinOwners    []uint32 // users whose pins are accepted, besides root and this process's user
+	interval     time.Duration
+	current      uint32
+	polled       bool
+	goneReported bool   // the absence of a map has been reported
+	lastError    string // text of the last reported error
 
-	// Of a map by name or id, which nothing but this process may hold: see usage.go.
-	usage    usage         // of the current map
-	letGo    uint32        // map that was reported as gone and may still be there, 0: none
-	letGoAt  time.Time     // when
-	freeTime time.Duration // that the kernel has to free it
+	// For a map by name or ID, which this process may be the only one to hold: see usage.go.
+	usage      usage         // of the current map
+	releasedID uint32        // map that was reported as gone and may still exist, 0: none
+	releasedAt time.Time     // time of that report
+	freeGrace  time.Duration // time that the kernel may need to free it
 }
 
-// NewWatcher returns a Watcher that asks at the given interval (at least 10 ms). It
-// accepts the pins that [Resolve] accepts.
+// NewWatcher returns a Watcher that polls at the given interval (at least 10 ms). It accepts the
+// same pins as [Resolve].
 func NewWatcher(ref Ref, interval time.Duration, pinOwners ...uint32) *Watcher {
-	return &Watcher{ref: ref, owners: pinOwners, interval: max(interval, 10*time.Millisecond), freeTime: freeTime}
+	return &Watcher{ref: ref, pinOwners: pinOwners, interval: max(interval, 10*time.Millisecond), freeGrace: freeGrace}
 }
 
-// Next waits for the next change. The first one, and the first after Forget, is that the map has appeared
-// or, with the ID 0, that there is none. An error
-// other than ctx's (no privilege, an ambiguous name) is returned once, however long it
-// lasts; the caller reports it and calls Next again. A map by name or id that programs have
-// used is reported as gone when none does any more and no pin holds it, and the caller must let
-// go of it: one that is still there some seconds later appears again.
+// Next waits for the next change. The first change, and the first after Forget, is that the map has
+// appeared or, with ID 0, that it does not exist. Next returns an error other than ctx's (a missing
+// privilege, an ambiguous name) once, however long it lasts. The caller reports it and calls Next
+// again.
+//
+// Next reports a map by name or ID as gone when programs have used it and neither a program nor a
+// pin does any more. The caller must then close it. If the map still exists some seconds later, it
+// appears again.
 func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	if w.asked {
+	if w.polled {
 		timer.Reset(w.interval)
 	}
 	for {
@@ -84,14 +86,14 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 			return Event{}, ctx.Err()
 		case <-timer.C:
 		}
-		w.asked = true
+		w.polled = true
 		e, err := w.poll()
-		if err != nil && err.Error() != w.last {
-			w.last = err.Error()
+		if err != nil && err.Error() != w.lastError {
+			w.lastError = err.Error()
 			return Event{}, err
 		}
 		if err == nil {
-			w.last = ""
+			w.lastError = ""
 		}
 		if e.Kind != 0 {
 			return e, nil
@@ -100,20 +102,20 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// Forget has Next report the map that is there as if it had just appeared: for a
-// caller that could not take it and wants to try again.
-func (w *Watcher) Forget() { w.current, w.letGo = 0, 0 }
+// Forget makes Next report the current map as appeared again, for a caller that could not open it
+// and retries.
+func (w *Watcher) Forget() { w.current, w.releasedID = 0, 0 }
 
-// poll asks once. The zero Event says that nothing changed.
+// poll checks the reference once. It returns the zero Event if the map is unchanged.
 func (w *Watcher) poll() (Event, error) {
-	m, err := resolve(w.ref, cmp.Or(w.current, w.letGo), w.owners)
+	m, err := resolve(w.ref, cmp.Or(w.current, w.releasedID), w.pinOwners)
 	if errors.Is(err, ErrNotFound) {
 		was := w.current
 		w.Forget()
-		if w.gone {
+		if w.goneReported {
 			return Event{}, nil
 		}
-		w.gone = true
+		w.goneReported = true
 		return Event{Kind: Gone, ID: was}, nil
 	}
 	if err != nil {
@@ -126,13 +128,13 @@ func (w *Watcher) poll() (Event, error) {
 	now := time.Now()
 	switch info.id {
 	case w.current:
-		if w.ref.PinPath == "" && w.usage.left(now) {
-			w.current, w.letGo, w.letGoAt, w.gone = 0, info.id, now, true
+		if w.ref.PinPath == "" && w.usage.abandoned(now) {
+			w.current, w.releasedID, w.releasedAt, w.goneReported = 0, info.id, now, true
 			return Event{Kind: Gone, ID: info.id}, m.Close()
 		}
 		return Event{}, m.Close()
-	case w.letGo:
-		if !w.takeAgain(now) {
+	case w.releasedID:
+		if !w.shouldReacquire(now) {
 			return Event{}, m.Close()
 		}
 	}
@@ -140,13 +142,13 @@ func (w *Watcher) poll() (Event, error) {
 	if w.current == 0 {
 		e.Kind = Appeared
 	}
-	w.current, w.letGo, w.usage, w.gone = info.id, 0, usage{id: info.id}, false
+	w.current, w.releasedID, w.usage, w.goneReported = info.id, 0, usage{id: info.id}, false
 	return e, nil
 }
 
-// takeAgain reports whether somebody else holds the map that was let go: it is in use
-// again, or there although it could have been freed.
-func (w *Watcher) takeAgain(now time.Time) bool {
-	programs, pinned, err := usersOf(w.letGo)
-	return err == nil && (len(programs) > 0 || pinned) || now.Sub(w.letGoAt) >= w.freeTime
+// shouldReacquire reports whether another process holds the released map: the map is in use again,
+// or it still exists after freeGrace.
+func (w *Watcher) shouldReacquire(now time.Time) bool {
+	programs, pinned, err := usersOf(w.releasedID)
+	return err == nil && (len(programs) > 0 || pinned) || now.Sub(w.releasedAt) >= w.freeGrace
 }

@@ -8,50 +8,58 @@ import (
 	"mapsync/syncd/table"
 )
 
-// subscribeGrace is the time after which a connected peer that has not subscribed to a map does
-// not hold it.
+// subscribeGrace is the time after which syncd assumes that a connected peer without a subscription
+// to a map does not have that map.
 const subscribeGrace = time.Minute
 
-// ackView is the outbound side of all map streams at one moment: what has to be acknowledged
-// before a table may forget a tombstone early.
-type ackView struct {
-	now      time.Time
-	live     map[string]Peer
-	sessions []*session
-	goneAt   map[string]time.Time
-	stranger time.Time // Replicator.strangerAt
-	known    time.Time // of the first SetPeers
+// ackSnapshot is the sending side of all streams at one moment. It decides which positions the table
+// may treat as acknowledged, so that it can forget tombstones early. It belongs to one goroutine.
+type ackSnapshot struct {
+	// now is the wall clock at which the snapshot was taken.
+	now time.Time
+	// live is the membership of the snapshot, by node name, without this node. It is never changed.
+	live map[string]Peer
+	// streams are all registered outbound streams, in no order.
+	streams []*outboundStream
+	// goneAt is a copy of Replicator.goneAt.
+	goneAt map[string]time.Time
+	// strangerAt is Replicator.strangerAt: when an owner that was never live was last found.
+	strangerAt time.Time
+	// membershipSince is the time of the first SetPeers. Zero: SetPeers was not called yet.
+	membershipSince time.Time
+	// expected is Options.Expected, the number of configured peers.
 	expected int
 }
 
-// acknowledge notes in each table the position up to which every node that may hold a
-// record has acknowledged its changes.
+// acknowledge sets in each table the position up to which every node that may hold a record has
+// acknowledged the changes.
 func (r *Replicator) acknowledge(now time.Time) {
-	v := r.ackView(now)
+	v := r.ackSnapshot(now)
 	for _, m := range r.localMaps() {
 		position := v.position(m)
 		m.table.View(func(tx *table.Tx) { tx.SetAcknowledged(position) })
 	}
 }
 
-// ackView returns the present state. The locks of sessions are taken after the replicator's lock
-// is released.
-func (r *Replicator) ackView(now time.Time) *ackView {
+// ackSnapshot returns the current state. It takes Replicator.mu and no outboundStream.mu. The
+// caller takes the locks of the streams later, one at a time.
+func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := &ackView{
-		now: now, live: r.view.Load().live, known: r.known, expected: r.opt.Expected,
-		goneAt: make(map[string]time.Time), stranger: r.strangerAt,
+	v := &ackSnapshot{
+		now: now, live: r.view.Load().live, membershipSince: r.membershipSince, expected: r.opt.Expected,
+		goneAt: make(map[string]time.Time), strangerAt: r.strangerAt,
 	}
 	r.forgetDepartures(now)
 	maps.Copy(v.goneAt, r.goneAt)
-	for s := range r.sessions {
-		v.sessions = append(v.sessions, s)
+	for s := range r.outboundStreams {
+		v.streams = append(v.streams, s)
 	}
 	return v
 }
 
-// forgetDepartures drops the nodes that left longer ago than any tombstone lives. The lock is held.
+// forgetDepartures removes the nodes from goneAt that left longer ago than the longest TombstoneTTL
+// of all maps. The caller holds Replicator.mu.
 func (r *Replicator) forgetDepartures(now time.Time) {
 	longest := time.Duration(0)
 	for _, m := range r.localMaps() {
@@ -60,17 +68,19 @@ func (r *Replicator) forgetDepartures(now time.Time) {
 	maps.DeleteFunc(r.goneAt, func(_ string, at time.Time) bool { return now.Sub(at) >= longest })
 }
 
-// position returns the position of a map that all have acknowledged; 0 if a node is away that may
-// come back within the lifetime of a tombstone.
-func (v *ackView) position(m *localMap) uint64 {
+// position returns the position of a map that all live peers and all observers have reached. It
+// returns 0 while a node is absent that may return within the lifetime of a tombstone, and while a
+// live peer is not served. A peer that has been connected for subscribeGrace without a subscription
+// does not count.
+func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
-	if v.known.IsZero() || v.absent(ttl) {
+	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) {
 		return 0
 	}
 	least := uint64(math.MaxUint64)
 	served := make(map[string]bool, len(v.live))
-	for _, s := range v.sessions {
-		position, state := s.acknowledged(m)
+	for _, s := range v.streams {
+		position, state := s.ackedPosition(m)
 		p, live := v.live[s.target.Node]
 		switch {
 		case state == ackObserver:
@@ -79,8 +89,8 @@ func (v *ackView) position(m *localMap) uint64 {
 		case state == ackServed:
 			served[s.target.Node] = true
 			least = min(least, position)
-		case state == ackUnwanted && v.now.Sub(s.begun) > subscribeGrace:
-			served[s.target.Node] = true // the peer has no such map
+		case state == ackNone && v.now.Sub(s.startedAt) > subscribeGrace:
+			served[s.target.Node] = true // the peer does not have the map
 		}
 	}
 	for node := range v.live {
@@ -91,45 +101,50 @@ func (v *ackView) position(m *localMap) uint64 {
 	return least
 }
 
-// absent reports whether a known node left less than a time ago, an owner that was never live was
-// found less than a time ago, or expected nodes were not seen yet. Such an owner may be cut off
-// since before this node started, and come back with the records that it had.
-func (v *ackView) absent(ttl time.Duration) bool {
+// hasAbsentNodes reports whether a node may return with old records within ttl. It returns true in
+// these cases:
+//
+//   - A known node left less than ttl ago.
+//   - An owner that was never live was found less than ttl ago. It may have been partitioned since
+//     before this node started, and may return with its records.
+//   - Fewer peers than expected are live, and the first SetPeers was less than ttl ago.
+func (v *ackSnapshot) hasAbsentNodes(ttl time.Duration) bool {
 	for _, at := range v.goneAt {
 		if v.now.Sub(at) < ttl {
 			return true
 		}
 	}
-	return v.now.Sub(v.stranger) < ttl || len(v.live) < v.expected && v.now.Sub(v.known) < ttl
+	return v.now.Sub(v.strangerAt) < ttl || len(v.live) < v.expected && v.now.Sub(v.membershipSince) < ttl
 }
 
-// ackState is what a session has to do with a map.
+// ackState is the state of one map on one outbound stream, for acknowledgements.
 type ackState uint8
 
 const (
-	ackUnwanted ackState = iota // no subscription
-	ackPending                  // a subscription that is not served yet
-	ackServed
-	ackObserver
+	ackNone     ackState = iota // the peer has no subscription to the map
+	ackPending                  // the subscription is not served yet
+	ackServed                   // a replica receives the map; its acknowledged position counts
+	ackObserver                 // an observer receives the map; the position sent counts
 )
 
-// acknowledged returns the position of a map that the peer has acknowledged, or that an observer
-// was sent.
-func (s *session) acknowledged(m *localMap) (position uint64, state ackState) {
+// ackedPosition returns the position of a map that the peer has acknowledged. For an observer,
+// which acknowledges nothing, it returns the position sent. The position is 0 for ackNone and
+// ackPending.
+func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.feeds {
+	for _, f := range s.maps {
 		switch {
-		case f.name != m.name || f.unwanted.Load():
+		case f.name != m.name || f.unsubscribed.Load():
 		case !f.serving.Load():
 			if !f.observe {
 				return 0, ackPending
 			}
 		case f.observe:
-			return f.sent.Load(), ackObserver
+			return f.sentPosition.Load(), ackObserver
 		default:
-			return f.acked.Load(), ackServed
+			return f.ackedPosition.Load(), ackServed
 		}
 	}
-	return 0, ackUnwanted
+	return 0, ackNone
 }

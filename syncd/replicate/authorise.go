@@ -6,53 +6,55 @@ import (
 	"strings"
 )
 
-// rejection is why a record is not accepted from a peer.
+// rejection is the reason for which syncd does not accept a record from a peer.
 type rejection uint8
 
 const (
 	accepted rejection = iota
-	// rejectUnrequested: another live node owns the record, and this node did not
-	// request it of the peer.
+	// rejectUnrequested: another live node owns the record, and this node did not request the
+	// record from the peer.
 	rejectUnrequested
-	// rejectOwner: write-from does not have the owner.
+	// rejectOwner: the setting write-from of the map does not list the owner.
 	rejectOwner
-	// rejectIncarnation: its owner is a later incarnation than the node that is live under
-	// that name, or starts in the future.
+	// rejectIncarnation: the incarnation of the owner is higher than that of the live node with the
+	// same name, or further in the future than MaxClockAhead allows.
 	rejectIncarnation
-	// rejectLimit: the table holds as many records as it may, and more than the owner's share
-	// of the owner.
+	// rejectLimit: the table holds its maximum number of records, and the owner has used up its share.
 	rejectLimit
-	// rejectStranger: its owner was never live, and a live node owns the record that it would
-	// replace. See table's strangers.go.
+	// rejectStranger: the owner was never live, and the record would replace a record of a live
+	// node. See strangers.go of package table.
 	rejectStranger
 	rejections
 )
 
 var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "stranger"}
 
-// authorise decides whose records of a batch are accepted from the peer. It is the one
-// place for that:
+// authorise decides for each owner in a batch whether syncd accepts its records from the peer. No
+// other code makes this decision. Accepted are:
 //
-//   - the peer's own, of its incarnation or an earlier one;
-//   - what an earlier incarnation of this node owned;
-//   - orphaned ones, and those of other live nodes, as this node requested them of the
-//     peer (see permit), or in a repair that this node requested;
-//   - and all of that only of owners that may write the map.
-func (in *intake) authorise(owners []wireOwner) {
+//   - the records of the peer itself, of its incarnation or an earlier one;
+//   - the records of earlier incarnations of this node;
+//   - orphaned records and records of other live nodes, if this node requested them from the peer
+//     (see permit), or in a repair that this node requested.
+//
+// In all cases the owner must be allowed to write the map.
+func (in *inboundMap) authorise(owners []wireOwner) {
 	v, b := in.l.r.view.Load(), &in.l.batch
-	repair := in.job != nil && b.retold
-	in.verdicts = in.verdicts[:0]
+	// handleBatch refuses resent batches that this node did not request.
+	repair := in.resend != nil && b.resent
+	in.decisions = in.decisions[:0]
 	for i := range owners {
-		in.verdicts = append(in.verdicts, in.verdict(v, &owners[i], repair))
+		in.decisions = append(in.decisions, in.decide(v, &owners[i], repair))
 	}
 }
 
-func (in *intake) verdict(v *view, w *wireOwner, repair bool) rejection {
+// decide returns the decision for one owner.
+func (in *inboundMap) decide(v *view, w *wireOwner, repair bool) rejection {
 	o := w.owner()
 	switch {
 	case o.Node == in.l.peer.Node && o.Incarnation > in.l.peer.Incarnation,
 		o.Node == v.self.Node && o.Incarnation > v.self.Incarnation,
-		// No node could repair such a record: that node does not own it either.
+		// Peers cannot repair such a record: the node does not own it either.
 		o.Incarnation > in.l.r.latestIncarnation():
 		return rejectIncarnation
 	case o.Node != v.self.Node && !in.m.access.writes(o.Node):
@@ -63,32 +65,35 @@ func (in *intake) verdict(v *view, w *wireOwner, repair bool) rejection {
 	return rejectUnrequested
 }
 
-// noteRejected counts and logs the rejected records of a batch. The link's lock is held.
-func (in *intake) noteRejected(res *merged) {
+// noteRejected counts and logs the rejected records of a batch. The caller holds inboundStream.mu.
+func (in *inboundMap) noteRejected(res *mergeResult) {
 	total := uint64(0)
+	// Rejections because of the limit have a log line of their own.
 	for why, n := range res.rejected {
 		in.l.r.count.rejected[why].Add(n)
 		if rejection(why) != rejectLimit {
 			total += n
 		}
 	}
+	// The next owner request asks for these records again if their owner has left by then.
 	if res.rejected[rejectUnrequested] > 0 {
-		in.requesting.withheld = true
+		in.owners.rejectedUnrequested = true
 	}
 	if res.rejected[rejectLimit] > 0 && !in.limitLogged {
 		in.limitLogged = true
-		in.l.r.opt.Logger.Warn("records rejected: the table holds as many as it may",
+		in.l.r.opt.Logger.Warn("records rejected, table is at max-records-factor",
 			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name),
 			slog.String("hint", "raise max-records-factor or the size of the map, or find out why the peer has so many records"))
 	}
 	if total > 0 {
-		in.l.r.opt.Logger.Warn("records rejected: the peer may not send them",
+		in.l.r.opt.Logger.Warn("records rejected, peer is not permitted to send them",
 			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name), slog.String("reasons", reasonsOf(res)),
 			slog.String("hint", "normal for a moment while nodes join or leave; else the peer's write-from differs from this node's, or the peer is hostile"))
 	}
 }
 
-func reasonsOf(res *merged) string {
+// reasonsOf returns the reasons and numbers of rejected records as text.
+func reasonsOf(res *mergeResult) string {
 	var reasons []string
 	for why, n := range res.rejected {
 		if n > 0 {
@@ -98,7 +103,7 @@ func reasonsOf(res *merged) string {
 	return strings.Join(reasons, ", ")
 }
 
-// Rejected returns the records that were not accepted from peers, by reason.
+// Rejected returns the number of records that were not accepted from peers, by reason.
 func (r *Replicator) Rejected() map[string]uint64 {
 	counts := make(map[string]uint64)
 	for why := range r.count.rejected {
@@ -109,11 +114,11 @@ func (r *Replicator) Rejected() map[string]uint64 {
 	return counts
 }
 
-// withheld reports whether this node does not send a map to a peer: the peer may not
-// read it, or it does not accept this node's records where the settings agree.
-func (m *localMap) withheld(self, peer string) bool {
+// sendExcluded reports whether this node does not send a map to a peer: the peer may not read it,
+// or the peer does not accept this node's records, provided that the settings of both nodes agree.
+func (m *localMap) sendExcluded(self, peer string) bool {
 	return !m.access.reads(peer) || !m.access.writes(self)
 }
 
-// excluded reports whether a node's records of a map are not accepted at all.
+// excluded reports whether this node refuses all records of a node in the map.
 func (m *localMap) excluded(node string) bool { return !m.access.writes(node) }

@@ -14,7 +14,7 @@ const (
 	benchValueSize = 176
 )
 
-// fillTable makes n local changes of generation gen.
+// fillTable makes n local changes with generation gen in the values.
 func fillTable(tb *table.Table, n, gen int) {
 	k, v := make([]byte, benchKeySize), make([]byte, benchValueSize)
 	for from := 0; from < n; from += 256 {
@@ -28,24 +28,24 @@ func fillTable(tb *table.Table, n, gen int) {
 	}
 }
 
-// discard is a stream to nowhere.
-type discard struct {
-	responder
+// discardBatches is a stream that discards all messages.
+type discardBatches struct {
+	responseSender
 	last []byte
 	keep bool
 }
 
-func (d *discard) SendMsg(m any) error {
-	out := m.(*outbound)
+func (d *discardBatches) SendMsg(m any) error {
+	out := m.(*sentFrame)
 	if d.keep {
-		d.last = flat(out)
+		d.last = frameBytes(out)
 	}
 	out.data.Free()
 	return nil
 }
 
-// benchFeed returns a feed of a table with n records, past its first walk.
-func benchFeed(b *testing.B, layout Layout, n int) (*feed, *localMap, *discard) {
+// newBenchOutbound returns the map stream of a table with n records, after the initial full sync.
+func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localMap, *discardBatches) {
 	b.Helper()
 	self := table.Owner{Node: "load-balancer-1", Incarnation: 1}
 	r, err := New(Options{Self: self, Dial: noDial})
@@ -58,14 +58,14 @@ func benchFeed(b *testing.B, layout Layout, n int) (*feed, *localMap, *discard) 
 	if err != nil {
 		b.Fatal(err)
 	}
-	to := &discard{}
-	s := newSession(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
-	f := newFeed(s, subscription(1, testMap, layout), allOrphaned)
-	f.m, f.enc, f.cursor, f.cancel = m, newEncoder(1, self, m), tb.NewCursor(0), func() {}
+	to := &discardBatches{}
+	s := newOutboundStream(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
+	f := newOutboundMap(s, subscription(1, testMap, layout), allOrphaned)
+	f.m, f.enc, f.cursor, f.cancelWake = m, newEncoder(1, self, m), tb.NewCursor(0), func() {}
 	return f, m, to
 }
 
-// benchLayouts are the same entries as bytes and as fields.
+// benchLayouts runs a benchmark with the same entries as opaque bytes and as typed fields.
 func benchLayouts(b *testing.B, bench func(*testing.B, Layout)) {
 	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
 	b.Run("bytes", func(b *testing.B) { bench(b, layout) })
@@ -73,17 +73,17 @@ func benchLayouts(b *testing.B, bench func(*testing.B, Layout)) {
 	b.Run("typed", func(b *testing.B) { bench(b, layout) })
 }
 
-// BenchmarkEncode is the sending side up to gRPC, for one delta.
+// BenchmarkEncode measures the sending side up to gRPC, for one delta.
 func BenchmarkEncode(b *testing.B) { benchLayouts(b, benchEncode) }
 
 func benchEncode(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, _ := benchFeed(b, layout, n)
+	f, m, _ := newBenchOutbound(b, layout, n)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for done := 0; done < b.N; {
 		f.cursor = m.table.NewCursor(0)
-		f.sent.Store(0)
+		f.sentPosition.Store(0)
 		for more := true; more && done < b.N; {
 			var err error
 			if more, err = f.step(m, time.Now()); err != nil {
@@ -97,13 +97,13 @@ func benchEncode(b *testing.B, layout Layout) {
 	b.ReportMetric(float64(sent.Bytes)/float64(sent.Deltas), "B/delta")
 }
 
-// BenchmarkMerge is the receiving side from gRPC, for one delta: decoding, and
-// the merge of new keys, or of newer values for known ones.
+// BenchmarkMerge measures the receiving side from gRPC, for one delta: decoding and merging of new
+// keys, or of newer values for existing keys.
 func BenchmarkMerge(b *testing.B) { benchLayouts(b, benchMerge) }
 
 func benchMerge(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, to := benchFeed(b, layout, n)
+	f, m, to := newBenchOutbound(b, layout, n)
 	to.keep = true
 	generation := func(gen int) (batches [][]byte) {
 		if gen > 0 {
@@ -123,24 +123,24 @@ func benchMerge(b *testing.B, layout Layout) {
 		b.ReportAllocs()
 		b.StopTimer()
 		for done := 0; done < b.N; {
-			l, in := benchLink(b, layout)
+			l, in := newBenchInbound(b, layout)
 			batches, before := first, uint64(0)
 			if known {
-				takeAll(b, l, first, len(first))
-				batches, before = second, in.count.deltas.Load()
+				handleAll(b, l, first, len(first))
+				batches, before = second, in.traffic.deltas.Load()
 			}
 			runtime.GC()
 			b.StartTimer()
-			takeAll(b, l, batches, (b.N-done+maxBatchDeltas-1)/maxBatchDeltas)
+			handleAll(b, l, batches, (b.N-done+maxBatchDeltas-1)/maxBatchDeltas)
 			b.StopTimer()
-			done += int(in.count.deltas.Load() - before)
+			done += int(in.traffic.deltas.Load() - before)
 		}
 	}
 	b.Run("new", func(b *testing.B) { run(b, false) })
 	b.Run("known", func(b *testing.B) { run(b, true) })
 }
 
-func benchLink(b *testing.B, layout Layout) (*link, *intake) {
+func newBenchInbound(b *testing.B, layout Layout) (*inboundStream, *inboundMap) {
 	b.Helper()
 	self := table.Owner{Node: "load-balancer-2", Incarnation: 2}
 	r, err := New(Options{Self: self, Dial: noDial})
@@ -151,24 +151,24 @@ func benchLink(b *testing.B, layout Layout) (*link, *intake) {
 	if err := r.AddMap(testMap, layout, tb); err != nil {
 		b.Fatal(err)
 	}
-	return acceptedLink(r, Peer{Node: "load-balancer-1", Incarnation: 1})
+	return newAcceptedStream(r, Peer{Node: "load-balancer-1", Incarnation: 1})
 }
 
-func takeAll(b *testing.B, l *link, batches [][]byte, limit int) {
+func handleAll(b *testing.B, l *inboundStream, batches [][]byte, limit int) {
 	b.Helper()
 	for _, data := range batches[:min(limit, len(batches))] {
-		if err := l.take(data); err != nil {
+		if err := l.handle(data); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if err := l.intakes[testMap].err; err != nil {
+	if err := l.maps[testMap].err; err != nil {
 		b.Fatal(err)
 	}
 }
 
-// BenchmarkEndToEnd carries deltas from one table to another over gRPC on
-// loopback: one walk, and then changes as they are made. The processor time is
-// that of both sides, with the making of the changes in the second case.
+// BenchmarkEndToEnd replicates deltas from one table to another over gRPC on loopback: first a full
+// sync, then changes while they are made. The processor time is that of both sides. In the second
+// case it includes making the changes.
 func BenchmarkEndToEnd(b *testing.B) {
 	const n = 200_000
 	bench := func(b *testing.B, live bool) {
@@ -184,7 +184,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 			node2 := startNode(b, "b", 2, theirs)
 			reached := func() bool { m, _ := node2.status("a", testMap); return m.Received == ours.Stats().Head }
 			if live {
-				meet(node1, node2)
+				connectNodes(node1, node2)
 				eventually(b, "first sync", reached)
 			}
 			runtime.GC()
@@ -193,7 +193,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 			if live {
 				fillTable(ours, n, deltas+1)
 			} else {
-				meet(node1, node2)
+				connectNodes(node1, node2)
 			}
 			eventually(b, "synced", reached)
 			b.StopTimer()
@@ -207,7 +207,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 		b.ReportMetric(float64(deltas)/wall.Seconds(), "deltas/s")
 		b.ReportMetric(0, "ns/op")
 	}
-	b.Run("walk", func(b *testing.B) { bench(b, false) })
+	b.Run("full_sync", func(b *testing.B) { bench(b, false) })
 	b.Run("live", func(b *testing.B) { bench(b, true) })
 }
 

@@ -8,38 +8,38 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestChaos lets three nodes change the same keys while streams are cut, nodes
-// leave and come back, and one of them starts anew with what its map held.
+// TestChaos has three nodes change the same keys while streams are cut, nodes leave and come back,
+// and one node restarts with the content of its map.
 func TestChaos(t *testing.T) {
 	nodes := []*node{startNode(t, "a", 1, nil), startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)}
-	meet(nodes...)
+	connectNodes(nodes...)
 	rnd := rand.New(rand.NewPCG(1, uint64(time.Now().UnixNano())))
-	life := uint64(1)
+	inc := uint64(1)
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 		switch rnd.IntN(60) {
 		case 0:
 			nodes[rnd.IntN(3)].lis.cut()
 		case 1:
 			i := rnd.IntN(3)
-			meet(nodes[(i+1)%3], nodes[(i+2)%3])
+			connectNodes(nodes[(i+1)%3], nodes[(i+2)%3])
 			nodes[i].r.SetPeers(nil)
 		case 2, 3:
-			meet(nodes...)
+			connectNodes(nodes...)
 		case 4:
-			life++
-			nodes[rnd.IntN(3)].restart(life, rnd, nodes)
+			inc++
+			nodes[rnd.IntN(3)].restart(inc, rnd, nodes)
 		default:
-			scribble(nodes[rnd.IntN(3)].tb, rnd)
+			applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	meet(nodes...)
-	eventually(t, "all synced", func() bool {
+	connectNodes(nodes...)
+	eventually(t, "all nodes are in sync", func() bool {
 		for _, n := range nodes {
-			if ok, _ := n.r.SyncedAll(); !ok {
+			if ok, _ := n.r.InitialSyncDone(); !ok {
 				return false
 			}
-			n.claim()
+			n.adopt()
 		}
 		return true
 	})
@@ -47,21 +47,21 @@ func TestChaos(t *testing.T) {
 		if t.Failed() {
 			for k, v := range dump(nodes[0].tb) {
 				if b, c := dump(nodes[1].tb)[k], dump(nodes[2].tb)[k]; v != b || v != c {
-					t.Logf("key %x: %s | %s | %s", k, v, b, c)
+					t.Logf("key %x: got %s | %s | %s", k, v, b, c)
 				}
 			}
 		}
 	})
-	eventually(t, "all equal", equal(nodes...))
+	eventually(t, "all tables are equal", tablesEqual(nodes...))
 	for _, n := range nodes {
 		if s := n.r.Stats(); s.GapsOrErrors() != 0 {
-			t.Errorf("errors on the way: %+v", s)
+			t.Errorf("errors during the test: got %+v, want none", s)
 		}
 	}
 }
 
-// scribble makes a few changes of the data plane.
-func scribble(tb *table.Table, rnd *rand.Rand) {
+// applyRandomChanges makes a few random changes of the data plane.
+func applyRandomChanges(tb *table.Table, rnd *rand.Rand) {
 	tb.Update(func(tx *table.Tx) {
 		for range 20 {
 			c := table.Change{Key: key(rnd.IntN(500)), Time: time.Now().UnixNano(), Op: table.OpDelete}
@@ -73,28 +73,27 @@ func scribble(tb *table.Table, rnd *rand.Rand) {
 	})
 }
 
-// restart replaces a node by a new life, while whose daemon was down the map
-// went on to change.
-func (n *node) restart(life uint64, rnd *rand.Rand, nodes []*node) {
+// restart replaces a node by a new incarnation. The map has changed while the daemon was down.
+func (n *node) restart(inc uint64, rnd *rand.Rand, nodes []*node) {
 	n.stop()
-	scribble(n.tb, rnd)
+	applyRandomChanges(n.tb, rnd)
 	content := live(n.tb)
-	self := table.Owner{Node: n.self.Node, Incarnation: life}
+	self := table.Owner{Node: n.self.Node, Incarnation: inc}
 	tb := newTable(n.t, self, true)
 	tb.Update(func(tx *table.Tx) {
 		for k, v := range content {
 			tx.Load(key(k), value(v))
 		}
 	})
-	*n = *startNode(n.t, self.Node, life, tb)
-	meet(nodes...)
-	eventually(n.t, "synced after a restart", func() bool { ok, _ := n.r.SyncedAll(); return ok })
-	n.claim()
+	*n = *startNode(n.t, self.Node, inc, tb)
+	connectNodes(nodes...)
+	eventually(n.t, "synced after a restart", func() bool { ok, _ := n.r.InitialSyncDone(); return ok })
+	n.adopt()
 }
 
-func (n *node) claim() {
+func (n *node) adopt() {
 	n.tb.Update(func(tx *table.Tx) {
-		for tx.Claim(100) {
+		for tx.Adopt(100) {
 		}
 	})
 }

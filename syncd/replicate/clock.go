@@ -10,130 +10,137 @@ import (
 )
 
 const (
-	// firstProbes are made before any map is subscribed to, so that already the
-	// first time stamps are converted rightly.
-	firstProbes = 4
-	// maxProbes bounds those that wait for their answer.
-	maxProbes = 8
-	// clockDrift is for how long two clocks may run until they are a nanosecond
-	// further apart: 50 parts in a million.
+	// initialClockProbes is the number of probes before the first subscription, so that the first
+	// time stamps are converted correctly.
+	initialClockProbes = 4
+	// maxPendingProbes bounds the probes without an answer.
+	maxPendingProbes = 8
+	// clockDrift is the time in which two clocks drift apart by at most 1 ns: 50 parts per million.
 	clockDrift = 20_000 * time.Nanosecond
-	// maxClock bounds a clock that a peer may tell, so that arithmetic on it cannot
-	// overflow.
+	// maxClock bounds the clock of a peer in nanoseconds, so that arithmetic on it cannot overflow.
 	maxClock = 1 << 62
 )
 
-// peerClock knows how far a peer's clock is ahead of this node's. It keeps one
-// sample: the one whose error has the least bound by now, of all that were taken
-// since the stream began. So it stays good while replies wait behind batches.
+// peerClock measures the offset of a peer's clock. It keeps one sample since the start of the
+// stream: the one with the smallest error bound at present. The offset therefore stays accurate
+// while replies wait behind batches. inboundStream.mu guards it.
 type peerClock struct {
-	known     bool
-	offset    time.Duration
+	// valid is false until the first sample of the stream.
+	valid bool
+	// offset is the peer's clock minus this node's clock. Zero unless valid.
+	offset time.Duration
+	// roundTrip is the time between probe and reply of the sample, without the time at the peer. It
+	// is never negative. The error of offset is at most roundTrip/2 plus the drift since sampledAt.
 	roundTrip time.Duration
-	taken     time.Time
-	probes    []probe // that wait for their answer, oldest first
-	last      uint64  // probe
+	// sampledAt is the time of the sample.
+	sampledAt time.Time
+	// pending are the probes without an answer, oldest first, at most maxPendingProbes.
+	pending []clockProbe
+	// lastProbe is the id of the newest probe. Ids increase.
+	lastProbe uint64
 }
 
-// probe is a question for the peer's clock: by which number it goes, and when it
-// was asked.
-type probe struct {
-	sent uint64
-	at   time.Time
+// clockProbe is a probe that was sent and not answered yet: its id, and the time at which it was sent.
+type clockProbe struct {
+	id     uint64
+	sentAt time.Time
 }
 
-// reset forgets the samples of an earlier stream: while there was none, a machine
-// may have been asleep.
-func (c *peerClock) reset() { *c = peerClock{probes: c.probes[:0]} }
+// reset discards the sample of an earlier stream: the machine may have been suspended between
+// the streams.
+func (c *peerClock) reset() { *c = peerClock{pending: c.pending[:0]} }
 
-// ask notes a probe that is sent now, and returns it; nil if enough are under way.
-func (c *peerClock) ask(clock time.Time) *mapsyncv1.SubscribeRequest {
-	if len(c.probes) == maxProbes {
+// newProbe registers a probe that is sent now, and returns its message. It returns nil if
+// maxPendingProbes probes have no answer yet.
+func (c *peerClock) newProbe(clock time.Time) *mapsyncv1.SubscribeRequest {
+	if len(c.pending) == maxPendingProbes {
 		return nil
 	}
-	c.last = max(c.last+1, uint64(clock.UnixNano()))
-	c.probes = append(c.probes, probe{c.last, time.Now()})
+	// Ids are unique even if the clock is set back.
+	c.lastProbe = max(c.lastProbe+1, uint64(clock.UnixNano()))
+	c.pending = append(c.pending, clockProbe{c.lastProbe, time.Now()})
 	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_ClockProbe{
-		ClockProbe: &mapsyncv1.ClockProbe{Sent: c.last},
+		ClockProbe: &mapsyncv1.ClockProbe{Sent: c.lastProbe},
 	}}
 }
 
-// answered takes in a reply. The peer answers in turn; what it was not asked, or
-// cannot be, is a violation of the protocol.
-func (c *peerClock) answered(m *mapsyncv1.ClockReply, clock, now time.Time) error {
-	if len(c.probes) == 0 || c.probes[0].sent != m.GetProbeSent() {
+// handleReply processes a reply. The peer answers probes in order. A reply to another probe, or
+// with an impossible clock, is a protocol violation.
+func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock, now time.Time) error {
+	if len(c.pending) == 0 || c.pending[0].id != m.GetProbeSent() {
 		return fmt.Errorf("receive answer to unknown clock probe %d: %w", m.GetProbeSent(), errProtocol)
 	}
-	asked := c.probes[0].at
-	c.probes = append(c.probes[:0], c.probes[1:]...)
+	asked := c.pending[0].sentAt
+	c.pending = append(c.pending[:0], c.pending[1:]...)
 	if m.GetClock() > maxClock || m.GetReceived() > m.GetClock() {
-		return fmt.Errorf("receive clock %d, and %d before it: %w", m.GetClock(), m.GetReceived(), errProtocol)
+		return fmt.Errorf("receive clock reply with clock %d and receive time %d: %w", m.GetClock(), m.GetReceived(), errProtocol)
 	}
-	// What the peer kept the probe for is not on the way.
+	// The time that the probe waited at the peer is not part of the round trip.
 	roundTrip := now.Sub(asked) - time.Duration(m.GetClock()-m.GetReceived())
 	if roundTrip < 0 {
-		return nil // one of the clocks was set meanwhile
+		return nil // one of the clocks was set in the meantime
 	}
-	c.sample(time.Duration(int64(m.GetClock())-clock.UnixNano())+roundTrip/2, roundTrip, now)
+	c.addSample(time.Duration(int64(m.GetClock())-clock.UnixNano())+roundTrip/2, roundTrip, now)
 	return nil
 }
 
-// sample keeps a sample if it is better than the one that is there, or contradicts
-// it: then a clock was set.
-func (c *peerClock) sample(offset, roundTrip time.Duration, now time.Time) {
-	old := c.roundTrip/2 + now.Sub(c.taken)/clockDrift
+// addSample replaces the current sample if the new one has a smaller error bound, or if the two
+// contradict each other because a clock was set.
+func (c *peerClock) addSample(offset, roundTrip time.Duration, now time.Time) {
+	// The error bound of the old sample has grown by the drift since it was taken.
+	old := c.roundTrip/2 + now.Sub(c.sampledAt)/clockDrift
 	apart := (offset - c.offset).Abs()
-	if c.known && roundTrip/2 > old && apart <= roundTrip/2+old {
+	if c.valid && roundTrip/2 > old && apart <= roundTrip/2+old {
 		return
 	}
-	c.known, c.offset, c.roundTrip, c.taken = true, offset, roundTrip, now
+	c.valid, c.offset, c.roundTrip, c.sampledAt = true, offset, roundTrip, now
 }
 
-// clockOffset returns how far the peer's clock is ahead of this node's.
-func (l *link) clockOffset() time.Duration {
+// clockOffset returns the peer's clock minus this node's clock; 0 before the first sample.
+func (l *inboundStream) clockOffset() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.clock.offset
 }
 
-// synchronise measures the peer's clock before anything else is received.
-func (l *link) synchronise(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+// measureClock sends the initial probes one by one, before syncd receives anything else.
+func (l *inboundStream) measureClock(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	l.mu.Lock()
 	l.clock.reset()
 	l.mu.Unlock()
-	for range firstProbes {
-		// An error of Send is only that the stream has ended; Recv knows why.
-		if err := l.probe(stream); err != nil && !errors.Is(err, io.EOF) {
+	for range initialClockProbes {
+		// Send only reports that the stream has ended; Recv returns the cause.
+		if err := l.sendClockProbe(stream); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		if err := l.awaitClock(stream); err != nil {
+		if err := l.awaitClockReply(stream); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// awaitClock receives until the peer's clock comes.
-func (l *link) awaitClock(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+// awaitClockReply receives messages until the clock reply arrives. Only heartbeats may come before it.
+func (l *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
-			return fmt.Errorf("receive clock: %w", peerError(err))
+			return fmt.Errorf("receive clock reply: %w", peerError(err))
 		}
 		switch m := m.GetMessage().(type) {
 		case *mapsyncv1.SubscribeResponse_Heartbeat:
 		case *mapsyncv1.SubscribeResponse_ClockReply:
-			return l.takeClock(m.ClockReply)
+			return l.handleClockReply(m.ClockReply)
 		default:
-			return fmt.Errorf("receive message of type %T for a clock: %w", m, errProtocol)
+			return fmt.Errorf("receive message of type %T instead of a clock reply: %w", m, errProtocol)
 		}
 	}
 }
 
-// probe asks for the peer's clock unless it owes many answers.
-func (l *link) probe(send requester) error {
+// sendClockProbe sends a probe, unless maxPendingProbes probes have no answer yet.
+func (l *inboundStream) sendClockProbe(send requestSender) error {
 	l.mu.Lock()
-	m := l.clock.ask(l.r.opt.Now())
+	m := l.clock.newProbe(l.r.opt.Now())
 	l.mu.Unlock()
 	if m == nil {
 		return nil
@@ -144,42 +151,45 @@ func (l *link) probe(send requester) error {
 	return nil
 }
 
-func (l *link) takeClock(m *mapsyncv1.ClockReply) error {
+// handleClockReply processes a clock reply of the peer.
+func (l *inboundStream) handleClockReply(m *mapsyncv1.ClockReply) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.clock.answered(m, l.r.opt.Now(), time.Now())
+	return l.clock.handleReply(m, l.r.opt.Now(), time.Now())
 }
 
-// received is a probe that is to be answered.
-type received struct {
-	sent, at uint64
+// receivedProbe is a probe of the peer without an answer. receivedAt is this node's clock at its
+// arrival, in Unix nanoseconds.
+type receivedProbe struct {
+	id, receivedAt uint64
 }
 
-// probed notes a probe of the peer's. The lock is held.
-func (s *session) probed(m *mapsyncv1.ClockProbe) error {
-	if len(s.probes) == maxProbes {
-		return fmt.Errorf("more than %d clock probes: %w", maxProbes, errProtocol)
+// handleClockProbe queues a probe of the peer. The caller holds outboundStream.mu.
+func (s *outboundStream) handleClockProbe(m *mapsyncv1.ClockProbe) error {
+	if len(s.probes) == maxPendingProbes {
+		return fmt.Errorf("more than %d clock probes: %w", maxPendingProbes, errProtocol)
 	}
-	s.probes = append(s.probes, received{m.GetSent(), s.clock()})
+	s.probes = append(s.probes, receivedProbe{m.GetSent(), s.clock()})
 	poke(s.wake)
 	return nil
 }
 
-func (s *session) clock() uint64 { return uint64(s.r.opt.Now().UnixNano()) }
+// clock returns this node's clock in Unix nanoseconds.
+func (s *outboundStream) clock() uint64 { return uint64(s.r.opt.Now().UnixNano()) }
 
-// answer tells this node's clock to a peer that has asked. It is called between
-// any two batches, since a probe that waits brings a worse measure.
-func (s *session) answer() error {
+// answerProbes answers the queued probes with this node's clock. It is called between any two
+// batches, because a probe that waits makes the measurement less accurate.
+func (s *outboundStream) answerProbes() error {
 	s.mu.Lock()
-	s.answering = append(s.answering[:0], s.probes...)
+	s.answeringProbes = append(s.answeringProbes[:0], s.probes...)
 	s.probes = s.probes[:0]
 	s.mu.Unlock()
-	for _, p := range s.answering {
+	for _, p := range s.answeringProbes {
 		err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{
-			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.sent, Received: p.at, Clock: max(p.at, s.clock())},
+			ClockReply: &mapsyncv1.ClockReply{ProbeSent: p.id, Received: p.receivedAt, Clock: max(p.receivedAt, s.clock())},
 		}})
 		if err != nil {
-			return fmt.Errorf("send clock: %w", err)
+			return fmt.Errorf("send clock reply: %w", err)
 		}
 		s.lastSent = time.Now()
 	}

@@ -2,22 +2,22 @@ package replicate
 
 import "time"
 
-// ClockOffset is how far the clock of a live peer is ahead of this node's.
+// ClockOffset is the clock offset of a live peer.
 type ClockOffset struct {
-	// Node is the peer's name.
+	// Node is the name of the peer.
 	Node string
-	// Offset is negative if this node's clock is ahead.
+	// Offset is the peer's clock minus this node's clock. It is negative if this node's clock is ahead.
 	Offset time.Duration
 }
 
-// ClockOffsets returns the offsets that were measured on the streams that are up.
+// ClockOffsets returns the offsets of the live peers with an established stream, in no order.
 func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for node := range r.view.Load().live {
-		l := r.links[node]
+		l := r.inboundStreams[node]
 		l.mu.Lock()
-		if l.up && l.clock.known {
+		if l.up && l.clock.valid {
 			list = append(list, ClockOffset{node, l.clock.offset})
 		}
 		l.mu.Unlock()

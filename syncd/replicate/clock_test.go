@@ -13,8 +13,8 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestPeerClockKeepsTheBestSample has a peer an hour ahead, whose clock drifts and
-// whose replies now and then wait behind something in one direction.
+// TestPeerClockKeepsTheBestSample has a peer whose clock is 1 h ahead and drifts, and whose replies
+// sometimes wait behind other messages in one direction.
 func TestPeerClockKeepsTheBestSample(t *testing.T) {
 	const drift = 20e-6
 	var c peerClock
@@ -24,99 +24,102 @@ func TestPeerClockKeepsTheBestSample(t *testing.T) {
 	for i := range 500 {
 		at := time.Duration(i) * 5 * time.Second
 		there, back := 100*time.Microsecond, 100*time.Microsecond
-		if i >= firstProbes && rnd.IntN(3) > 0 {
+		if i >= initialClockProbes && rnd.IntN(3) > 0 {
 			back += time.Duration(rnd.IntN(int(time.Second)))
 		}
 		kept := time.Duration(rnd.IntN(int(10 * time.Millisecond)))
-		m := c.ask(begun.Add(at)).GetClockProbe()
-		c.probes[0].at = begun.Add(at)
+		m := c.newProbe(begun.Add(at)).GetClockProbe()
+		c.pending[0].sentAt = begun.Add(at)
 		received := at + there
 		end := received + kept + back
-		err := c.answered(&mapsyncv1.ClockReply{
+		err := c.handleReply(&mapsyncv1.ClockReply{
 			ProbeSent: m.GetSent(), Received: uint64(theirs(received)), Clock: uint64(theirs(received + kept)),
 		}, time.Unix(0, int64(end)), begun.Add(end))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if wrong := (c.offset - (theirs(end) - end)).Abs(); wrong > 2*time.Millisecond {
-			t.Fatalf("after %s wrong by %s, by a sample of %s with a round trip of %s", end, wrong, begun.Add(end).Sub(c.taken), c.roundTrip)
+			t.Fatalf("offset after %s: got an error of %s, from a sample of age %s with a round trip of %s", end, wrong, begun.Add(end).Sub(c.sampledAt), c.roundTrip)
 		}
 	}
 }
 
-func TestPeerClockFollowsOneThatIsSet(t *testing.T) {
+// TestPeerClockFollowsStep checks that a worse sample is ignored unless it contradicts the current one.
+func TestPeerClockFollowsStep(t *testing.T) {
 	var c peerClock
 	now := time.Now()
-	c.sample(time.Hour, 100*time.Microsecond, now)
-	c.sample(time.Hour+400*time.Microsecond, time.Millisecond, now.Add(time.Second))
+	c.addSample(time.Hour, 100*time.Microsecond, now)
+	c.addSample(time.Hour+400*time.Microsecond, time.Millisecond, now.Add(time.Second))
 	if c.offset != time.Hour {
-		t.Errorf("a worse sample counts: %s", c.offset)
+		t.Errorf("offset after a worse sample: got %s, want 1h", c.offset)
 	}
-	c.sample(2*time.Hour, 10*time.Millisecond, now.Add(2*time.Second))
+	c.addSample(2*time.Hour, 10*time.Millisecond, now.Add(2*time.Second))
 	if c.offset != 2*time.Hour {
-		t.Errorf("a clock that was set is not believed: %s", c.offset)
+		t.Errorf("offset after a clock step: got %s, want 2h", c.offset)
 	}
 }
 
-func TestLyingClocks(t *testing.T) {
-	for name, lie := range map[string]func(*mapsyncv1.ClockReply){
+// TestInvalidClockReplies checks replies that are protocol violations, and the bound of pending probes.
+func TestInvalidClockReplies(t *testing.T) {
+	for name, corrupt := range map[string]func(*mapsyncv1.ClockReply){
 		"unknown probe":        func(m *mapsyncv1.ClockReply) { m.ProbeSent++ },
-		"absurd clock":         func(m *mapsyncv1.ClockReply) { m.Clock = math.MaxUint64 },
+		"clock out of range":   func(m *mapsyncv1.ClockReply) { m.Clock = math.MaxUint64 },
 		"sent before received": func(m *mapsyncv1.ClockReply) { m.Received = m.Clock + 1 },
 	} {
 		var c peerClock
-		sent := c.ask(time.Now()).GetClockProbe().GetSent()
+		sent := c.newProbe(time.Now()).GetClockProbe().GetSent()
 		m := &mapsyncv1.ClockReply{ProbeSent: sent, Received: 5, Clock: 5}
-		lie(m)
-		if err := c.answered(m, time.Now(), time.Now()); !errors.Is(err, errProtocol) {
-			t.Errorf("%s: %v", name, err)
+		corrupt(m)
+		if err := c.handleReply(m, time.Now(), time.Now()); !errors.Is(err, errProtocol) {
+			t.Errorf("%s: handle reply: got %v, want a protocol error", name, err)
 		}
-		if c.known {
-			t.Errorf("%s: believed", name)
+		if c.valid {
+			t.Errorf("%s: handle reply: got a sample, want none", name)
 		}
 	}
 	var c peerClock
-	sent := c.ask(time.Now()).GetClockProbe().GetSent()
-	// It cannot have kept the probe for longer than the answer took.
-	if err := c.answered(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 60}, time.Now(), time.Now()); err != nil || c.known {
-		t.Errorf("impossible sample: %v, believed: %v", err, c.known)
+	sent := c.newProbe(time.Now()).GetClockProbe().GetSent()
+	// The peer cannot have kept the probe longer than the whole round trip.
+	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 60}, time.Now(), time.Now()); err != nil || c.valid {
+		t.Errorf("impossible sample: got error %v, sample stored: %v", err, c.valid)
 	}
-	for range maxProbes {
-		c.ask(time.Unix(0, 5))
+	for range maxPendingProbes {
+		c.newProbe(time.Unix(0, 5))
 	}
-	if m := c.ask(time.Now()); m != nil || len(c.probes) != maxProbes {
-		t.Errorf("%d probes under way", len(c.probes))
+	if m := c.newProbe(time.Now()); m != nil || len(c.pending) != maxPendingProbes {
+		t.Errorf("pending probes: got %d, want maxPendingProbes", len(c.pending))
 	}
-	for i := range c.probes[1:] {
-		if c.probes[i+1].sent <= c.probes[i].sent {
-			t.Error("two probes cannot be told apart")
+	for i := range c.pending[1:] {
+		if c.pending[i+1].id <= c.pending[i].id {
+			t.Error("ids of probes: got equal or decreasing ids")
 		}
 	}
 }
 
+// TestProbesAreBounded sends more probes than a stream accepts.
 func TestProbesAreBounded(t *testing.T) {
 	r, _ := fuzzReplicator(t)
-	s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, &discard{responder: nowhere{}})
+	s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, &discardBatches{responseSender: discardStream{}})
 	ask := &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_ClockProbe{ClockProbe: &mapsyncv1.ClockProbe{}}}
 	for range 3 {
-		for i := range maxProbes {
+		for i := range maxPendingProbes {
 			if err := s.handle(ask); err != nil {
-				t.Fatalf("probe %d: %v", i, err)
+				t.Fatalf("probe %d: got %v", i, err)
 			}
 		}
 		if err := s.handle(ask); !errors.Is(err, errProtocol) {
-			t.Errorf("one probe too many: %v", err)
+			t.Errorf("probe above the limit: got %v, want a protocol error", err)
 		}
-		if err := s.answer(); err != nil {
+		if err := s.answerProbes(); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// kernelClock is a machine that was booted at some time.
+// kernelClock is the clocks of a machine that was booted at some time.
 type kernelClock struct {
 	begun      time.Time
-	boot, wall time.Duration // ahead of what the other machines have
+	boot, wall time.Duration // ahead of the clocks of other machines
 }
 
 func (k kernelClock) now() time.Time { return time.Now().Add(k.wall) }
@@ -126,21 +129,22 @@ func (k kernelClock) ktime() int64 { return int64(time.Since(k.begun) + k.boot) 
 func (k kernelClock) jiffies() uint64 { return uint64(k.ktime() / 4e6) }
 
 func (k kernelClock) times() schema.Times {
-	both := time.Now() // has the wall clock and the monotonic one, of one moment
+	both := time.Now() // has the wall clock and the monotonic clock of the same moment
 	now, ktime := both.Add(k.wall).UnixNano(), int64(both.Sub(k.begun)+k.boot)
 	return schema.Times{
-		Ktime: now - ktime, Boottime: now - ktime - int64(time.Minute), // asleep for a minute
+		Ktime: now - ktime, Boottime: now - ktime - int64(time.Minute), // suspended for a minute
 		Jiffies: uint64(ktime / 4e6), JiffiesAt: now - ktime%4e6, Tick: 4e6,
 	}
 }
 
 func (k kernelClock) options(o *Options) {
-	o.Now, o.Times, o.probe = k.now, k.times, 50*time.Millisecond
-	o.MaxClockAhead = 24 * time.Hour // the clocks are apart on purpose
+	o.Now, o.Times, o.clockProbeInterval = k.now, k.times, 50*time.Millisecond
+	o.MaxClockAhead = 24 * time.Hour // the test sets the clocks apart
 }
 
-// TestIdleTimesAreKept has wall clocks an hour and boots many hours apart.
-func TestIdleTimesAreKept(t *testing.T) {
+// TestTimestampsWithDifferentClocks replicates between nodes whose wall clocks are 1 h apart and
+// whose boot times are many hours apart.
+func TestTimestampsWithDifferentClocks(t *testing.T) {
 	begun := time.Now()
 	clocks := []kernelClock{{begun, 30 * time.Hour, 0}, {begun, 2 * time.Hour, time.Hour}}
 	s := timeSchema()
@@ -152,9 +156,9 @@ func TestIdleTimesAreKept(t *testing.T) {
 		n.addTyped("timed", s, nil, n.tb)
 		nodes = append(nodes, n)
 	}
-	meet(nodes...)
+	connectNodes(nodes...)
 	for i, n := range nodes {
-		eventually(t, "the clocks are known", func() bool {
+		eventually(t, "the clock offsets are measured", func() bool {
 			_, p := n.status(nodes[1-i].self.Node, "timed")
 			return p.RoundTrip > 0 && p.RoundTrip < 5*time.Millisecond
 		})
@@ -170,35 +174,35 @@ func TestIdleTimesAreKept(t *testing.T) {
 			tx.Local(&table.Change{Key: key(i), Value: v, Time: from.now().UnixNano()})
 		})
 		var got []byte
-		eventually(t, "received", func() bool {
+		eventually(t, "the records were received", func() bool {
 			got = valueOf(nodes[1-i].tb, key(i))
 			return got != nil
 		})
-		shift := to.boot - from.boot // of clocks that are read at the same moment
+		shift := to.boot - from.boot // between clocks that are read at the same moment
 		for at, unit := range map[int]time.Duration{0: 1, 8: 1, 16: 4e6} {
 			sent := time.Duration(binary.LittleEndian.Uint64(v[at:])) * unit
 			came := time.Duration(binary.LittleEndian.Uint64(got[at:])) * unit
 			if wrong := (came - sent - shift).Abs(); wrong > 10*time.Millisecond {
-				t.Errorf("%s: time stamp at %d is wrong by %s", n.self.Node, at, wrong)
+				t.Errorf("%s: time stamp at offset %d: got an error of %s", n.self.Node, at, wrong)
 			}
 		}
 		_, p := nodes[1-i].status(n.self.Node, "timed")
 		if wrong := (p.ClockOffset - (from.wall - to.wall)).Abs(); wrong > 5*time.Millisecond || p.RoundTrip <= 0 {
-			t.Errorf("clock of %s is %s ahead, measured in %s", n.self.Node, p.ClockOffset, p.RoundTrip)
+			t.Errorf("%s: clock offset: got %s, round trip %s", n.self.Node, p.ClockOffset, p.RoundTrip)
 		}
 	}
-	// And it goes on to be measured.
+	// The measurement continues.
 	taken := func() time.Time {
 		nodes[0].r.mu.Lock()
-		l := nodes[0].r.links["b"]
+		l := nodes[0].r.inboundStreams["b"]
 		nodes[0].r.mu.Unlock()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if len(l.clock.probes) > 1 {
-			t.Errorf("%d probes under way", len(l.clock.probes))
+		if len(l.clock.pending) > 1 {
+			t.Errorf("pending probes: got %d, want at most 1", len(l.clock.pending))
 		}
-		return l.clock.taken
+		return l.clock.sampledAt
 	}
 	first := taken()
-	eventually(t, "measured again", func() bool { return taken().After(first.Add(50 * time.Millisecond)) })
+	eventually(t, "the clock offset was measured again", func() bool { return taken().After(first.Add(50 * time.Millisecond)) })
 }

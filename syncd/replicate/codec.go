@@ -9,38 +9,43 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// outbound is an encoded message. Sending it gives its buffers to gRPC.
-type outbound struct {
+// sentFrame is an encoded message. Sending it passes its buffers to gRPC.
+type sentFrame struct {
+	// data is nil once the message was sent.
 	data mem.BufferSlice
 }
 
-// inbound is a received message, still encoded. free gives its buffer back.
-type inbound struct {
+// receivedFrame is a received message that is still encoded. free releases its buffer.
+type receivedFrame struct {
+	// buf is nil if the frame holds no message. It is valid until free or the next receive.
 	buf mem.Buffer
 }
 
-func (in *inbound) bytes() []byte { return in.buf.ReadOnlyData() }
+// bytes returns the encoded message. It is valid until free.
+func (in *receivedFrame) bytes() []byte { return in.buf.ReadOnlyData() }
 
-func (in *inbound) free() {
+// free releases the buffer. It may be called more than once.
+func (in *receivedFrame) free() {
 	if in.buf != nil {
 		in.buf.Free()
 		in.buf = nil
 	}
 }
 
-// codec passes encoded messages through and leaves all others to gRPC's own
-// codec for protobuf, whose name it bears: on the wire they are the same.
+// codec passes frames through without a copy. All other messages go to gRPC's protobuf codec, whose
+// name it uses: both formats are the same on the wire.
 type codec struct {
 	encoding.CodecV2
 }
 
+// newCodec returns a codec on top of gRPC's codec for protobuf.
 func newCodec() codec {
 	return codec{encoding.GetCodecV2(proto.Name)}
 }
 
-// Marshal returns the buffers of an outbound message as they are.
+// Marshal returns the buffers of a sentFrame unchanged. It fails if the frame was sent before.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
-	out, ok := v.(*outbound)
+	out, ok := v.(*sentFrame)
 	if !ok {
 		return c.CodecV2.Marshal(v)
 	}
@@ -52,9 +57,9 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	return data, nil
 }
 
-// Unmarshal keeps a reference to the data for an inbound message.
+// Unmarshal stores a reference to the data in a receivedFrame, and releases the frame's previous buffer.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
-	in, ok := v.(*inbound)
+	in, ok := v.(*receivedFrame)
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
@@ -63,16 +68,16 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return nil
 }
 
-// newBuffer returns an empty slice of a pooled buffer with room for size bytes,
-// and the buffer to give to seal.
+// newBuffer returns an empty slice of a pooled buffer with a capacity of at least size bytes, and
+// the buffer itself for newMemBuffer.
 func newBuffer(size int) (b []byte, pooled *[]byte) {
 	pooled = buffers.Get(size)
 	return (*pooled)[:0], pooled
 }
 
-// seal makes a message buffer of b, which grew within the pooled buffer (or out
-// of it: then that one goes back at once).
-func seal(b []byte, pooled *[]byte) mem.Buffer {
+// newMemBuffer returns a gRPC buffer with the content of b, which was appended to within the pooled
+// buffer. If b has outgrown the pooled buffer, that one goes back to the pool at once.
+func newMemBuffer(b []byte, pooled *[]byte) mem.Buffer {
 	if cap(b) != cap(*pooled) {
 		buffers.Put(pooled)
 		return mem.SliceBuffer(slices.Clip(b))

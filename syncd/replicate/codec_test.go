@@ -15,9 +15,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestEncodeIsPlainProtobuf decodes hand-made batches with the stock decoder:
-// every field, and the same bytes in length as the stock encoder's.
-func TestEncodeIsPlainProtobuf(t *testing.T) {
+// TestEncodedBatchMatchesStockDecoder decodes the batches of the encoder with the stock decoder. It
+// compares every field, and the size with that of the stock encoder.
+func TestEncodedBatchMatchesStockDecoder(t *testing.T) {
 	self := table.Owner{Node: "a", Incarnation: 77}
 	tb := newTable(t, self, false)
 	putTable(t, tb, 0, 1500, 1)
@@ -35,7 +35,7 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 	defer c.Close()
 	tb.View(func(tx *table.Tx) {
 		var rec table.Record
-		e := newEncoder(300, self, &localMap{codec: codecOf(t, tb)})
+		e := newEncoder(300, self, &localMap{schemaEncoder: codecOf(t, tb)})
 		for done := false; !done; {
 			from := c.Position()
 			e.begin(tx.Head())
@@ -47,11 +47,11 @@ func TestEncodeIsPlainProtobuf(t *testing.T) {
 				d := wantDelta(&rec)
 				want[string(d.Key)] = d
 			}
-			checkBatch(t, tx, flat(e.finish(from, c.Position(), done)), self, from, c.Position(), done, want)
+			checkBatch(t, tx, frameBytes(e.finish(from, c.Position(), done)), self, from, c.Position(), done, want)
 		}
 	})
 	if len(want) > 0 {
-		t.Errorf("%d records were not sent", len(want))
+		t.Errorf("records that were not sent: got %d, want 0", len(want))
 	}
 }
 
@@ -73,10 +73,10 @@ func checkBatch(t *testing.T, tx *table.Tx, data []byte, self table.Owner, from,
 		t.Fatal(err)
 	}
 	if n := proto.Size(&m); n != len(data) {
-		t.Errorf("encoded in %d bytes, which can be %d", len(data), n)
+		t.Errorf("size of the batch: got %d bytes, want %d", len(data), n)
 	}
 	if len(data) > maxResponseBytes {
-		t.Errorf("a batch of %d bytes", len(data))
+		t.Errorf("size of the batch: got %d bytes, want at most maxResponseBytes", len(data))
 	}
 	b := m.GetBatch()
 	for _, d := range b.GetDeltas() {
@@ -94,8 +94,8 @@ func checkBatch(t *testing.T, tx *table.Tx, data []byte, self table.Owner, from,
 	}
 }
 
-// TestDecodeWhatStockEncodes is the other way round, with anything in it.
-func TestDecodeWhatStockEncodes(t *testing.T) {
+// TestDecodeStockEncodedBatch decodes random batches of the stock encoder with this package's decoder.
+func TestDecodeStockEncodedBatch(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := &mapsyncv1.Batch{
 			Map:              rapid.Uint32().Draw(t, "map"),
@@ -120,9 +120,9 @@ func TestDecodeWhatStockEncodes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		inner, ok := batchOf(data)
+		inner, ok := batchPayload(data)
 		if !ok {
-			t.Fatal("a batch was not recognised")
+			t.Fatal("batchPayload: a batch was not recognised")
 		}
 		var b batch
 		got, err := decoded(&b, inner)
@@ -142,13 +142,13 @@ func drawOwner(t *rapid.T) *mapsyncv1.Incarnation {
 	}
 }
 
-// decoded returns what the decoder by hand makes of a batch.
+// decoded returns a batch as this package's decoder reads it.
 func decoded(b *batch, data []byte) (*mapsyncv1.Batch, error) {
 	if err := b.parse(data); err != nil {
 		return nil, err
 	}
 	m := &mapsyncv1.Batch{
-		Map: b.index, PreviousPosition: b.previous, Position: b.position, CaughtUp: b.caughtUp,
+		Map: b.index, PreviousPosition: b.previousPosition, Position: b.position, CaughtUp: b.caughtUp,
 	}
 	if b.origin != (table.Owner{}) {
 		m.Origin = incarnation(b.origin)
@@ -156,7 +156,7 @@ func decoded(b *batch, data []byte) (*mapsyncv1.Batch, error) {
 	for _, w := range b.owners {
 		m.Owners = append(m.Owners, incarnation(w.owner()))
 	}
-	err := b.groups(make([]wireDelta, 3), func(wires []wireDelta) error {
+	err := b.forEachGroup(make([]wireDelta, 3), func(wires []wireDelta) error {
 		for _, d := range wires {
 			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{
 				Key: slices.Clone(d.key), Value: slices.Clone(d.value),
@@ -168,8 +168,8 @@ func decoded(b *batch, data []byte) (*mapsyncv1.Batch, error) {
 	return m, err
 }
 
-// TestBatchCostsNoAllocationPerDelta holds for encoding and for merging.
-func TestBatchCostsNoAllocationPerDelta(t *testing.T) {
+// TestBatchWithoutAllocationPerDelta checks that encoding and merging do not allocate per delta.
+func TestBatchWithoutAllocationPerDelta(t *testing.T) {
 	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
 	t.Run("bytes", func(t *testing.T) { costsNoAllocation(t, layout) })
 	layout.Schema = benchSchema()
@@ -204,7 +204,7 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 		c = tb.NewCursor(0)
 	}
 	if n := testing.AllocsPerRun(20, encode); n > 20 {
-		t.Errorf("%v allocations to encode a batch", n)
+		t.Errorf("allocations to encode a batch: got %v, want at most 20", n)
 	}
 
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 1}, Dial: noDial})
@@ -215,33 +215,35 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 	if err := r.AddMap(testMap, layout, theirs); err != nil {
 		t.Fatal(err)
 	}
-	l, in := acceptedLink(r, Peer{Node: "a", Incarnation: 1})
+	l, in := newAcceptedStream(r, Peer{Node: "a", Incarnation: 1})
 	merge := func() {
 		in.position = 0
-		if err := l.take(data); err != nil {
+		if err := l.handle(data); err != nil {
 			t.Fatal(err)
 		}
 	}
 	merge()
 	if n := testing.AllocsPerRun(20, merge); n > 20 {
-		t.Errorf("%v allocations to merge a batch", n)
+		t.Errorf("allocations to merge a batch: got %v, want at most 20", n)
 	}
 	if n := theirs.Stats().Live; n != maxBatchDeltas {
-		t.Errorf("%d keys merged", n)
+		t.Errorf("merged keys: got %d, want maxBatchDeltas", n)
 	}
 }
 
-func TestPoolKeepsSizes(t *testing.T) {
+// TestBufferPoolSizes checks the lengths of buffers of all tiers and above.
+func TestBufferPoolSizes(t *testing.T) {
 	for range 1000 {
 		n := rand.N(200 << 10)
 		b := buffers.Get(n)
 		if len(*b) != n {
-			t.Fatalf("a buffer of %d bytes for %d", len(*b), n)
+			t.Fatalf("length of a buffer: got %d, want %d", len(*b), n)
 		}
 		buffers.Put(b)
 	}
 }
 
+// TestAckQueue pushes more positions than the queue holds, and removes them in steps.
 func TestAckQueue(t *testing.T) {
 	var q ackQueue
 	for i := uint64(1); i <= 100; i++ {
@@ -253,15 +255,15 @@ func TestAckQueue(t *testing.T) {
 	}{{5, 0, false}, {10, 1, true}, {10, 0, false}, {319, 31, true}, {999, 0, false}, {1000, 100, true}} {
 		position, ok := q.pop(step.applied)
 		if position != step.position || ok != step.ok {
-			t.Errorf("applied %d: position %d, %v", step.applied, position, ok)
+			t.Errorf("applied %d: got position %d, %v", step.applied, position, ok)
 		}
 	}
 	if q.n != 0 {
-		t.Errorf("%d points left", q.n)
+		t.Errorf("points left in the queue: got %d, want 0", q.n)
 	}
 }
 
-// TestCoverage is the rule of whose records a node sends to whom.
+// TestCoverage checks which records a node sends to which peer.
 func TestCoverage(t *testing.T) {
 	peers := func(names string) (p []Peer) {
 		for _, c := range names {
@@ -277,19 +279,19 @@ func TestCoverage(t *testing.T) {
 		owner, target table.Owner
 		want          bool
 	}{
-		{nothing, owner("a", 2), owner("b", 2), true},  // own
-		{nothing, owner("a", 1), owner("b", 2), true},  // own, of an earlier incarnation
-		{nothing, owner("b", 2), owner("b", 2), false}, // echo
-		{nothing, owner("b", 1), owner("b", 2), true},  // its earlier incarnation's
+		{nothing, owner("a", 2), owner("b", 2), true},  // own record
+		{nothing, owner("a", 1), owner("b", 2), true},  // own record of an earlier incarnation
+		{nothing, owner("b", 2), owner("b", 2), false}, // record of the receiver
+		{nothing, owner("b", 1), owner("b", 2), true},  // record of an earlier incarnation of the receiver
 		{nothing, owner("c", 2), owner("b", 2), false}, // c sends it
-		{ofC, owner("c", 2), owner("b", 2), true},      // but cannot
+		{ofC, owner("c", 2), owner("b", 2), true},      // requested, because c does not reach the receiver
 		{nothing, owner("d", 2), owner("b", 2), false},
 		{orphaned, owner("d", 2), owner("b", 2), true},
 		{orphaned, owner("c", 2), owner("b", 2), false},
 		{ofC, owner("d", 2), owner("b", 2), false},
 	} {
 		if got := (coverage{a, tc.request}).sends(tc.owner, tc.target); got != tc.want {
-			t.Errorf("sends %v to %v under %+v: %v", tc.owner, tc.target, *tc.request, got)
+			t.Errorf("sends %v to %v under %+v: got %v", tc.owner, tc.target, *tc.request, got)
 		}
 	}
 	join, leave := newView(a, a.self, peers("bcd")), newView(a, a.self, peers("b"))
@@ -298,84 +300,85 @@ func TestCoverage(t *testing.T) {
 		now, was coverage
 		want     bool
 	}{
-		{"nothing is requested of an unknown past", coverage{a, nothing}, coverage{}, false},
-		{"unknown past", coverage{a, orphaned}, coverage{}, true},
+		{"no state and an empty request", coverage{a, nothing}, coverage{}, false},
+		{"no state", coverage{a, orphaned}, coverage{}, true},
 		{"a node joins", coverage{join, orphaned}, coverage{a, orphaned}, false},
 		{"a node leaves", coverage{leave, orphaned}, coverage{a, orphaned}, true},
-		{"a node leaves and nothing is requested", coverage{leave, nothing}, coverage{a, nothing}, false},
-		{"requested", coverage{a, orphaned}, coverage{a, nothing}, true},
-		{"requested no longer", coverage{a, nothing}, coverage{a, orphaned}, false},
+		{"a node leaves and the request is empty", coverage{leave, nothing}, coverage{a, nothing}, false},
+		{"the request grows", coverage{a, orphaned}, coverage{a, nothing}, true},
+		{"the request shrinks", coverage{a, nothing}, coverage{a, orphaned}, false},
 		{"a live node is requested", coverage{a, ofC}, coverage{a, orphaned}, true},
-		{"and again", coverage{join, ofC}, coverage{a, ofC}, false},
+		{"a live node is requested again", coverage{join, ofC}, coverage{a, ofC}, false},
 	} {
 		if got := tc.now.exceeds(tc.was); got != tc.want {
-			t.Errorf("%s: more is sent: %v", tc.name, got)
+			t.Errorf("%s: coverage exceeds the earlier one: got %v", tc.name, got)
 		}
 	}
 	if a.members != newView(nil, owner("c", 9), peers("ab")).members || a.members == join.members {
-		t.Error("the same live nodes have another number, or others the same")
+		t.Error("members: got different values for the same live nodes, or equal values for others")
 	}
 }
 
-// TestDelivered is what a sender assumes a peer to have that resumes.
-func TestDelivered(t *testing.T) {
+// TestDeliveryState checks which records a sender assumes to be delivered to a peer that resumes.
+func TestDeliveryState(t *testing.T) {
 	a := newView(nil, table.Owner{Node: "a", Incarnation: 2}, nil)
 	orphaned, nothing := coverage{a, &ownerRequest{orphaned: true}}, coverage{a, &ownerRequest{}}
 	peer := table.Owner{Node: "b", Incarnation: 2}
-	var m memory
-	has := func(token uint64) bool { d := m.find(peer, token); return d.has("z") }
+	var m deliveries
+	has := func(token uint64) bool { d := m.load(peer, token); return d.hasRecordsOf("z") }
 	if has(0) || has(7) {
-		t.Error("a peer is assumed to have something that is not remembered")
+		t.Error("load an unknown token: got delivered records, want none")
 	}
-	first, second := m.token(), m.token()
-	states := []delivered{{token: first, trail: []coverage{nothing, orphaned}}, {token: second, trail: []coverage{orphaned}}}
-	m.note(peer, states)
+	first, second := m.newToken(), m.newToken()
+	states := []deliveryState{{token: first, history: []coverage{nothing, orphaned}}, {token: second, history: []coverage{orphaned}}}
+	m.store(peer, states)
 	if has(first) || !has(second) {
-		t.Error("the OwnersSent that came last decides what the peer has")
+		t.Error("load: the delivered records do not match the token")
 	}
 	states[1].add(nothing)
 	states[1].add(orphaned)
 	if !has(second) {
-		t.Error("what is remembered changes with the stream")
+		t.Error("stored states: got a change with the stream, want copies")
 	}
-	if m.note(peer, states); has(second) {
-		t.Error("what was passed while it was not requested counts as sent")
+	if m.store(peer, states); has(second) {
+		t.Error("records passed while they were not requested: got delivered, want not delivered")
 	}
-	var long delivered
-	for range 10 * maxTrail {
+	var long deliveryState
+	for range 10 * maxCoverageHistory {
 		long.add(orphaned)
 	}
-	if len(long.trail) > maxTrail || long.has("y") {
-		t.Errorf("a trail of %d is kept, or its beginning forgotten without sending again", len(long.trail))
+	if len(long.history) > maxCoverageHistory || long.hasRecordsOf("y") {
+		t.Errorf("history of %d coverages: too long, or the dropped coverages count as delivered", len(long.history))
 	}
-	if m.find(table.Owner{Node: "b", Incarnation: 3}, second).trail == nil {
-		t.Error("another incarnation of the peer has what this one has")
+	if m.load(table.Owner{Node: "b", Incarnation: 3}, second).history == nil {
+		t.Error("load for another incarnation: got the state of this one")
 	}
-	for i := range 2 * maxRemembered {
-		m.note(table.Owner{Node: fmt.Sprint(i), Incarnation: 1}, states)
+	for i := range 2 * maxRememberedPeers {
+		m.store(table.Owner{Node: fmt.Sprint(i), Incarnation: 1}, states)
 	}
-	if len(m.peers) > maxRemembered {
-		t.Errorf("%d peers are remembered", len(m.peers))
+	if len(m.peers) > maxRememberedPeers {
+		t.Errorf("remembered peers: got %d, want at most maxRememberedPeers", len(m.peers))
 	}
 }
 
+// TestOptions checks invalid options and defaults.
 func TestOptions(t *testing.T) {
 	for name, o := range map[string]Options{
 		"no name":    {Dial: noDial},
 		"no dialler": {Self: table.Owner{Node: "a"}},
 	} {
 		if _, err := New(o); err == nil {
-			t.Errorf("%s is accepted", name)
+			t.Errorf("%s: got no error, want ErrOptions", name)
 		}
 	}
 	r, err := New(Options{Self: table.Owner{Node: "a"}, Dial: noDial})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, waiting := r.SyncedAll(); ok || len(waiting) != 1 {
-		t.Errorf("synced with peers that nobody knows: %v", waiting)
+	if ok, waiting := r.InitialSyncDone(); ok || len(waiting) != 1 {
+		t.Errorf("initial sync without membership: got done, waiting %v", waiting)
 	}
 	if r.opt.MaxClockAhead != DefaultMaxClockAhead {
-		t.Errorf("clocks may be %s ahead", r.opt.MaxClockAhead)
+		t.Errorf("default of MaxClockAhead: got %s", r.opt.MaxClockAhead)
 	}
 }

@@ -9,46 +9,57 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Peers compare what they hold. A sender that has nothing more to send sends digests of its
-// own records and of all orphaned ones; a receiver that has merged what came before holds
-// the same. A remaining difference is in flight from another node: a key that the
-// receiver, or a third node, has taken over, and of which the sender has not received that.
-// Such differences come and go. A difference is real when a bucket differs by the very same
-// sum twice.
+// Peers compare what they hold. A sender with nothing left to send sends digests of its own records and
+// of all orphaned records. A receiver that has merged everything before such a digest holds the same
+// records. A remaining difference is a change in flight from another node: the receiver or a third node
+// took over a key, and the sender has not received that change yet. Such differences are temporary. A
+// difference is confirmed when a bucket differs by the same sum in two consecutive digests.
 //
-// The receiver then has all records in these buckets told again, whoever owns them, and
-// merges them by their versions like any others. What it holds as the sender's in these
-// buckets, and does not meet, the sender does not have.
+// The receiver then requests a resend of all records in these buckets, of all owners, and merges
+// them by version like any others. Records in these buckets that the receiver holds as the
+// sender's, and that the sender does not resend, no longer exist at the sender.
 
 const (
-	// maxDigests bounds the nodes in a message.
+	// maxDigests bounds the node digests in a message.
 	maxDigests = 128
-	bucketSize = 8
-	setSize    = table.DigestBuckets / 8
+	// bucketBytes is the encoded size of the digest of one bucket.
+	bucketBytes = 8
+	// bucketSetBytes is the encoded size of a set of buckets, one bit for each.
+	bucketSetBytes = table.DigestBuckets / 8
 )
 
-// digests is a message of the peer, checked.
-type digests struct {
-	position   uint64
+// peerDigests is the checked content of a Digest message of the peer.
+type peerDigests struct {
+	// position is the position of the peer's stream that the digests describe.
+	position uint64
+	// key is the fingerprint of the digest key, scope the fingerprint of the compared parts of entries.
 	key, scope uint64
-	nodes      []nodeDigest
-	orphaned   *nodeDigest // nil: not sent
-	members    uint64
-	unknown    string // what the peer cannot compare, empty: nothing
+	// nodes are the digests of live owners, at most maxDigests and at most one for each node.
+	nodes []nodeDigest
+	// orphaned is the digest of all orphaned records; nil: not sent.
+	orphaned *nodeDigest
+	// members is the fingerprint of the peer's membership, see view.members.
+	members uint64
+	// inconclusiveReason is why the peer cannot digest all records; empty: it can.
+	inconclusiveReason string
 }
 
+// nodeDigest is the digest of the records of one owner, or of all orphaned records.
 type nodeDigest struct {
-	node  string
-	sums  table.Digest
-	parts *table.Buckets // nil: not told
+	// node is the name of the owner, or orphanedOwner.
+	node string
+	// digest covers all buckets.
+	digest table.Digest
+	// buckets are the digests of the single buckets; nil: not sent.
+	buckets *table.Buckets
 }
 
-// readDigests checks a message. Its errors wrap errMalformed.
-func readDigests(m *mapsyncv1.Digest) (d digests, err error) {
+// readDigests checks and returns the content of a message. The errors wrap errMalformed.
+func readDigests(m *mapsyncv1.Digest) (d peerDigests, err error) {
 	if n := len(m.GetNodes()); n > maxDigests {
 		return d, fmt.Errorf("read %d digests, more than %d: %w", n, maxDigests, errMalformed)
 	}
-	d = digests{position: m.GetPosition(), key: m.GetKey(), scope: m.GetScope(), members: m.GetMembers(), unknown: m.GetUnknown()}
+	d = peerDigests{position: m.GetPosition(), key: m.GetKeyFingerprint(), scope: m.GetScopeFingerprint(), members: m.GetMembersFingerprint(), inconclusiveReason: m.GetInconclusiveReason()}
 	for _, n := range m.GetNodes() {
 		if err := checkName(n.GetNode()); err != nil {
 			return d, err
@@ -67,46 +78,48 @@ func readDigests(m *mapsyncv1.Digest) (d digests, err error) {
 		if err != nil {
 			return d, err
 		}
-		nd.node, d.orphaned = orphans, &nd
+		nd.node, d.orphaned = orphanedOwner, &nd
 	}
 	return d, nil
 }
 
+// readDigest checks and returns one digest. It may have all buckets or none.
 func readDigest(n *mapsyncv1.NodeDigest) (nd nodeDigest, err error) {
-	nd = nodeDigest{node: n.GetNode(), sums: table.Digest{
-		Sum: n.GetSum(), Loose: n.GetLoose(), Live: int(min(n.GetLive(), 1<<62)),
+	nd = nodeDigest{node: n.GetNode(), digest: table.Digest{
+		Sum: n.GetSum(), VersionSum: n.GetVersionSum(), Live: int(min(n.GetLive(), 1<<62)),
 	}}
-	switch parts := n.GetBuckets(); len(parts) {
+	switch buckets := n.GetBuckets(); len(buckets) {
 	case 0:
-	case bucketSize * table.DigestBuckets:
-		nd.parts = new(table.Buckets)
-		for b := range nd.parts {
-			nd.parts[b] = binary.LittleEndian.Uint64(parts[bucketSize*b:])
+	case bucketBytes * table.DigestBuckets:
+		nd.buckets = new(table.Buckets)
+		for b := range nd.buckets {
+			nd.buckets[b] = binary.LittleEndian.Uint64(buckets[bucketBytes*b:])
 		}
 	default:
-		return nd, fmt.Errorf("read digest with parts of %d bytes: %w", len(parts), errMalformed)
+		return nd, fmt.Errorf("read digest with parts of %d bytes: %w", len(buckets), errMalformed)
 	}
 	return nd, nil
 }
 
-func appendParts(b []byte, parts *table.Buckets) []byte {
-	for _, sum := range parts {
+// appendBuckets appends the wire format of buckets.
+func appendBuckets(b []byte, buckets *table.Buckets) []byte {
+	for _, sum := range buckets {
 		b = binary.LittleEndian.AppendUint64(b, sum)
 	}
 	return b
 }
 
-// setBytes returns a set of buckets as it is on the wire.
-func setBytes(s *table.BucketSet) (b []byte) {
+// encodeBucketSet returns the wire format of a set of buckets.
+func encodeBucketSet(s *table.BucketSet) (b []byte) {
 	for _, w := range s {
 		b = binary.LittleEndian.AppendUint64(b, w)
 	}
 	return b
 }
 
-// setOf returns a set of buckets from the wire, nil if that has another size.
-func setOf(b []byte) *table.BucketSet {
-	if len(b) != setSize {
+// decodeBucketSet returns a set of buckets from its wire format, or nil if the size is wrong.
+func decodeBucketSet(b []byte) *table.BucketSet {
+	if len(b) != bucketSetBytes {
 		return nil
 	}
 	s := new(table.BucketSet)
@@ -116,36 +129,36 @@ func setOf(b []byte) *table.BucketSet {
 	return s
 }
 
-// orphans stands for all orphaned records together where digests are kept by node.
-const orphans = ""
+// orphanedOwner is the name under which digests by node keep the digest of all orphaned records.
+const orphanedOwner = ""
 
-// sums is a digest on its way into a message.
-type sums struct{ table.Digest }
+// outgoingDigest is a digest that this node sends.
+type outgoingDigest struct{ table.Digest }
 
-// digestOf returns the digest of one node's records, and its parts if wanted.
-func digestOf(tx *table.Tx, node string, parts bool) (g sums, buckets *table.Buckets) {
-	if parts {
+// digestOf returns the digest of one node's records, and its buckets if withBuckets is set, else nil.
+func digestOf(tx *table.Tx, node string, withBuckets bool) (g outgoingDigest, buckets *table.Buckets) {
+	if withBuckets {
 		buckets = new(table.Buckets)
 	}
 	g.Digest = tx.Digest(node, buckets)
 	return g, buckets
 }
 
-// orphanDigest returns the digest of all orphaned records under a view, which takes the
-// same room however many nodes have left.
-func orphanDigest(tx *table.Tx, v *view, parts bool) (g sums, buckets *table.Buckets) {
-	if parts {
+// orphanedDigest returns the digest of all records that are orphaned under a view, and its buckets
+// if withBuckets is set. Its size does not depend on the number of nodes that have left.
+func orphanedDigest(tx *table.Tx, v *view, withBuckets bool) (g outgoingDigest, buckets *table.Buckets) {
+	if withBuckets {
 		buckets = new(table.Buckets)
 	}
 	g.Digest = tx.DigestOfNodes(v.orphaned, buckets)
 	return g, buckets
 }
 
-// message returns the digest of a node as it is sent.
-func (g sums) message(node string, parts *table.Buckets) *mapsyncv1.NodeDigest {
-	d := &mapsyncv1.NodeDigest{Node: node, Sum: g.Sum, Loose: g.Loose, Live: uint64(g.Live)}
-	if parts != nil {
-		d.Buckets = appendParts(make([]byte, 0, bucketSize*len(parts)), parts)
+// message returns the wire format of the digest of a node.
+func (g outgoingDigest) message(node string, buckets *table.Buckets) *mapsyncv1.NodeDigest {
+	d := &mapsyncv1.NodeDigest{Node: node, Sum: g.Sum, VersionSum: g.VersionSum, Live: uint64(g.Live)}
+	if buckets != nil {
+		d.Buckets = appendBuckets(make([]byte, 0, bucketBytes*len(buckets)), buckets)
 	}
 	return d
 }

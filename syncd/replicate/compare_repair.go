@@ -9,36 +9,38 @@ import (
 	"mapsync/syncd/table"
 )
 
-// postpone has the next repair come later than the last.
-func (in *intake) postpone(now time.Time) {
-	c := &in.comparing
-	c.pause = min(max(2*c.pause, in.l.r.opt.compare), maxRepairPause)
-	c.retry = now.Add(c.pause)
+// backOffRepair doubles the pause before the next repair, up to maxRepairBackoff.
+func (in *inboundMap) backOffRepair(now time.Time) {
+	c := &in.comparison
+	c.repairBackoff = min(max(2*c.repairBackoff, in.l.r.opt.digestInterval), maxRepairBackoff)
+	c.repairAfter = now.Add(c.repairBackoff)
 }
 
-// comparisons appends what is to be asked for.
-func (l *link) comparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
+// appendComparisons appends the requests for resends and for digests with buckets that are due.
+func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// Only a map that the peer serves can be compared.
 	for index, in := range l.byIndex {
-		c := &in.comparing
+		c := &in.comparison
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			continue
 		}
-		if c.want != nil && c.job == nil {
-			c.job = &job{in: c.want, before: in.m.head() + 1, moved: time.Now()}
-			if c.list != nil && c.list.chosen {
-				c.job.list, c.list = c.list, nil
+		// One resend at a time: the peer accepts the next request after it has sent Resent.
+		if c.resendBuckets != nil && c.resend == nil {
+			c.resend = &inboundResend{buckets: c.resendBuckets, firstPosition: in.m.head() + 1, lastProgress: time.Now()}
+			if c.list != nil && c.list.bucketsChosen {
+				c.resend.list, c.list = c.list, nil
 			} else {
 				l.r.count.repairs.Add(1)
 			}
-			c.want, c.ask = nil, false
-			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Retell{
-				Retell: &mapsyncv1.RetellRequest{Map: index, Buckets: setBytes(c.job.in)},
+			c.resendBuckets, c.requestBuckets = nil, false
+			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Resend{
+				Resend: &mapsyncv1.ResendRequest{Map: index, Buckets: encodeBucketSet(c.resend.buckets)},
 			}})
 		}
-		if c.ask {
-			c.ask = false
+		if c.requestBuckets {
+			c.requestBuckets = false
 			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Compare{
 				Compare: &mapsyncv1.CompareRequest{Map: index},
 			}})
@@ -47,104 +49,108 @@ func (l *link) comparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.Subsc
 	return out
 }
 
-// stall gives up the subscription of a map whose job is stuck: the peer does not take another
-// request before it has answered this one. The lock is held.
-func (in *intake) stall(now time.Time) {
-	err := fmt.Errorf("receive records of map %q again: nothing for %s: %w", in.m.name, in.l.r.opt.stall, errJobStalled)
-	in.l.r.opt.Logger.Warn("map of peer set aside", slog.String("peer", in.l.peer.Node),
+// failStalled ends the subscription of a map whose resend has stalled: the peer accepts another
+// resend request only after the current one has ended. The caller holds inboundStream.mu.
+func (in *inboundMap) failStalled(now time.Time) {
+	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.l.r.opt.stallTimeout, errResendStalled)
+	in.l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.l.peer.Node),
 		slog.String("map", in.m.name), slog.Any("error", err))
 	in.fail(err, now)
 }
 
-// takeRetold ends a job. An error is one of the stream.
-func (l *link) takeRetold(m *mapsyncv1.Retold) error {
-	var in *intake
-	var j *job
-	err := l.about(m.GetMap(), func(found *intake) error {
-		if in, j = found, found.comparing.job; j == nil {
-			return fmt.Errorf("receive the end of what was not asked for, of map %q: %w", in.m.name, errProtocol)
+// handleResent ends a resend. It returns only errors that end the stream.
+func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
+	var in *inboundMap
+	var j *inboundResend
+	err := l.withSubscription(m.GetMap(), func(found *inboundMap) error {
+		if in, j = found, found.comparison.resend; j == nil {
+			return fmt.Errorf("receive unrequested end of resend of map %q: %w", in.m.name, errProtocol)
 		}
-		j.moved = time.Now()
+		j.lastProgress = time.Now()
 		return nil
 	})
 	if in == nil || err != nil {
 		return err
 	}
+	// The table is scanned without l.mu. A list adds the records that only this node has, a repair deletes
+	// them.
 	if j.list != nil {
-		in.listRest(j)
+		in.listMissing(j)
 	} else {
 		in.sweepBuckets(j)
 	}
-	untold := int(min(m.GetUntold(), 1<<31))
-	return l.about(m.GetMap(), func(in *intake) error {
-		if in.comparing.job == j {
-			j.left += max(0, untold-in.comparing.unsent) // the digest leaves out the others
-			in.endJob(j, time.Now())
+	unsent := int(min(m.GetUnsent(), 1<<31))
+	// The subscription may have ended during the scan.
+	return l.withSubscription(m.GetMap(), func(in *inboundMap) error {
+		if in.comparison.resend == j {
+			j.unrepaired += max(0, unsent-in.comparison.peerUnsent) // the digest leaves out the rest
+			in.endResend(j, time.Now())
 		}
 		return nil
 	})
 }
 
-// endJob draws the conclusions. The lock is held.
-func (in *intake) endJob(j *job, now time.Time) {
-	c := &in.comparing
-	c.job, c.ask = nil, true
+// endResend evaluates a resend that has ended. The caller holds inboundStream.mu.
+func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
+	c := &in.comparison
+	c.resend, c.requestBuckets = nil, true
 	poke(in.l.wake)
 	if j.list != nil {
-		j.list.end(j.list.excess())
+		j.list.end(j.list.lengthError())
 		return
 	}
-	// What is merged from here on is not acknowledged before the repair is written.
-	in.head = max(in.head, j.head)
-	in.l.r.count.repaired.Add(uint64(j.found))
-	c.divergent = j.found + j.left
-	if j.found+j.left > 0 {
-		c.agreed = false
-		in.l.r.opt.Logger.Warn("map was told again by peer where it differed", slog.String("peer", in.l.peer.Node),
-			slog.String("map", in.m.name), slog.Int("repaired", j.found), slog.Int("left", j.left))
+	// Batches merged after this are acknowledged only after the repair is in the kernel map.
+	in.tableHead = max(in.tableHead, j.tableHead)
+	in.l.r.count.repaired.Add(uint64(j.repaired))
+	c.divergent = j.repaired + j.unrepaired
+	if j.repaired+j.unrepaired > 0 {
+		c.inSync = false
+		in.l.r.opt.Logger.Warn("repaired divergent buckets from peer", slog.String("peer", in.l.peer.Node),
+			slog.String("map", in.m.name), slog.Int("repaired", j.repaired), slog.Int("left", j.unrepaired))
 	}
-	if j.left > 0 {
-		in.postpone(now)
+	if j.unrepaired > 0 {
+		in.backOffRepair(now)
 		return
 	}
-	c.pause, c.retry = 0, now.Add(in.l.r.opt.compare) // whatever pause the repairs before were at
-	// This node holds all that was told, or newer. What differs still is the peer's
-	// to find, or under way to it.
-	for _, s := range c.suspects {
-		s.fresh = j.in
+	// The backoff of earlier repairs does not apply after a successful one.
+	c.repairBackoff, c.repairAfter = 0, now.Add(in.l.r.opt.digestInterval)
+	// This node now holds all records that the peer resent, or newer ones. The peer has to detect
+	// the remaining differences, or is about to receive the newer records.
+	for _, s := range c.divergentNodes {
+		s.repairedBuckets = j.buckets
 	}
 }
 
-// sweepBuckets deletes what the peer had in the buckets and was not met.
-func (in *intake) sweepBuckets(j *job) {
+// sweepBuckets deletes the peer's records in the buckets that the peer did not resend.
+func (in *inboundMap) sweepBuckets(j *inboundResend) {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
 	now := in.l.r.opt.Now().UnixNano()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
 			var n int
-			n, more = tx.SweepBuckets(in.l.peer.Node, j.in, j.before, now, c, touchChunk)
-			j.found += n
-			j.head = tx.Head()
+			n, more = tx.SweepBuckets(in.l.peer.Node, j.buckets, j.firstPosition, now, c, recordsPerLock)
+			j.repaired += n
+			j.tableHead = tx.Head()
 		})
 	}
 }
 
-// judge finds out, for the owners of a batch, whether their records are compared with this
-// peer, and whether it is the one who knows them.
-func (in *intake) judge(owners []wireOwner) {
+// decideReplace decides for each owner of a batch whether its records are compared with this peer. It
+// also decides which records of this node may be replaced by the peer's records without a newer version.
+func (in *inboundMap) decideReplace(owners []wireOwner) {
 	v := in.l.r.view.Load()
-	in.counts, in.knows = in.counts[:0], in.knows[:0]
+	in.comparedOwners, in.replaceRules = in.comparedOwners[:0], in.replaceRules[:0]
 	for _, w := range owners {
-		node, knows := string(w.node), table.ReplaceNothing
+		node, replace := string(w.node), table.ReplaceNothing
 		orphaned := v.orphaned(node)
 		compared := orphaned || node == in.l.peer.Node || in.permit.requests(node)
 		switch {
 		case node == in.l.peer.Node:
-			knows = table.ReplaceOwn
+			replace = table.ReplaceAnyVersion
 		case orphaned && in.permit.fallback:
-			knows = table.ReplaceSame
+			replace = table.ReplaceSameVersion
 		}
-		in.counts, in.knows = append(in.counts, compared), append(in.knows, knows)
+		in.comparedOwners, in.replaceRules = append(in.comparedOwners, compared), append(in.replaceRules, replace)
 	}
 }

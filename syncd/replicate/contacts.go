@@ -2,33 +2,34 @@ package replicate
 
 import "time"
 
-// Contact is a node that is or was a peer, and when this node last received from it.
+// Contact is a current or former peer, and when this node last received a message from it.
 type Contact struct {
-	// Node is its name.
+	// Node is the name of the peer.
 	Node string
-	// Last is when its last message came, by the clock of time.Now; zero: none ever did.
+	// Last is when its last message arrived, by the clock of time.Now; zero: never.
 	Last time.Time
-	// Live says that membership has it. Connected says that its stream to this node is up,
-	// and Serving that this node's stream to it is.
+	// Live reports that membership has the peer. Connected reports that the stream from the peer is
+	// established, and Serving that the stream to the peer is.
 	Live, Connected, Serving bool
 }
 
-// Contacts returns all nodes that this Replicator has a link to, or had one, in no order.
+// Contacts returns all nodes for which this Replicator keeps an inbound stream, current or former,
+// in no order.
 func (r *Replicator) Contacts() []Contact {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	live := r.view.Load().live
-	serving := make(map[string]bool, len(r.sessions))
-	for s := range r.sessions {
+	serving := make(map[string]bool, len(r.outboundStreams))
+	for s := range r.outboundStreams {
 		if p, ok := live[s.target.Node]; ok && !s.observing.Load() && p.Incarnation == s.target.Incarnation {
 			serving[s.target.Node] = true
 		}
 	}
-	all := make([]Contact, 0, len(r.links))
-	for node, l := range r.links {
+	all := make([]Contact, 0, len(r.inboundStreams))
+	for node, l := range r.inboundStreams {
 		_, alive := live[node]
 		c := Contact{Node: node, Live: alive, Connected: alive && l.connected(), Serving: serving[node]}
-		if at := l.contact.Load(); at != 0 {
+		if at := l.lastContact.Load(); at != 0 {
 			c.Last = time.Unix(0, at)
 		}
 		all = append(all, c)

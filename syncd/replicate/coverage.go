@@ -9,33 +9,39 @@ import (
 	"mapsync/syncd/table"
 )
 
-// A sender sends its own records, and what an earlier incarnation of the receiver owned.
-// What it sends besides, the receiver requests, per map: it alone knows from which peers
-// it receives that map.
+// A sender sends its own records, and the records of earlier incarnations of the receiver. The
+// receiver requests all other records, for each map: only the receiver can determine from which
+// peers it receives that map.
 
 // maxRequested bounds the live nodes in a request.
 const maxRequested = 64
 
-// ownerRequest says which other owners' records a receiver wants. It does not change.
+// ownerRequest is a request for records of other owners. It does not change.
 type ownerRequest struct {
-	serial   uint64
+	// serial numbers the requests of a subscription; each is higher than the one before. 0: no request.
+	serial uint64
+	// orphaned requests orphaned records.
 	orphaned bool
-	nodes    []string // sorted
-	again    bool
-	token    uint64
+	// nodes are the live nodes whose records are requested, sorted, at most maxRequested.
+	nodes []string
+	// resend requests records again that were sent under the previous request.
+	resend bool
+	// token is the token of the last OwnersSent that the receiver got, if the subscription
+	// resumes; else 0.
+	token uint64
 }
 
-// allOrphaned is the request of a receiver that makes none.
+// allOrphaned is the request that applies to a receiver that sends none.
 var allOrphaned = &ownerRequest{orphaned: true}
 
-// readOwners checks a request. Its errors wrap errProtocol.
+// readOwners checks and returns a request. The errors wrap errProtocol.
 func readOwners(m *mapsyncv1.OwnerRequest) (*ownerRequest, error) {
 	if m == nil {
 		return allOrphaned, nil
 	}
 	q := &ownerRequest{
 		serial: m.GetSerial(), orphaned: m.GetOrphaned(), nodes: slices.Clone(m.GetNodes()),
-		again: m.GetAgain(), token: m.GetToken(),
+		resend: m.GetResend(), token: m.GetToken(),
 	}
 	if len(q.nodes) > maxRequested {
 		return nil, fmt.Errorf("request the records of %d nodes, more than %d: %w", len(q.nodes), maxRequested, errProtocol)
@@ -45,20 +51,24 @@ func readOwners(m *mapsyncv1.OwnerRequest) (*ownerRequest, error) {
 			return nil, fmt.Errorf("request records: %w: %w", errProtocol, err)
 		}
 	}
+	// includes uses a binary search.
 	slices.Sort(q.nodes)
 	return q, nil
 }
 
-// coverage is a request under a view: which records of other owners are sent. The zero
-// coverage has none.
+// coverage is a request under a view. It determines which records of other owners are sent. The
+// zero coverage includes none. A coverage does not change.
 type coverage struct {
-	view    *view
+	// view is the membership that decides which owners are live and which are orphaned; nil:
+	// zero coverage.
+	view *view
+	// request is the request that the coverage answers; nil only if view is nil.
 	request *ownerRequest
 }
 
-// has reports whether records of a node that is neither the sender nor the receiver are
-// sent.
-func (c coverage) has(node string) bool {
+// includes reports whether the records of an owner are sent. The owner is neither the sender nor
+// the receiver.
+func (c coverage) includes(node string) bool {
 	if c.view == nil {
 		return false
 	}
@@ -73,91 +83,104 @@ func (c coverage) has(node string) bool {
 func (c coverage) sends(owner, target table.Owner) bool {
 	switch owner.Node {
 	case target.Node:
-		return owner != target // each peer may be the only one that has the last of it
+		return owner != target // any peer may be the only node with the last records
 	case c.view.self.Node:
 		return true
 	}
-	return c.has(owner.Node)
+	return c.includes(owner.Node)
 }
 
-// exceeds reports whether a coverage may have owners that an older one does not have.
+// exceeds reports whether a coverage may include owners that an older one does not include.
 func (c coverage) exceeds(old coverage) bool {
+	// The zero coverage includes no owners.
 	if old.view == nil {
 		return c.request.orphaned || len(c.request.nodes) > 0
 	}
 	if c.request.orphaned && (!old.request.orphaned || c.view.departures != old.view.departures) {
 		return true
 	}
-	return slices.ContainsFunc(c.request.nodes, func(node string) bool { return !old.has(node) })
+	return slices.ContainsFunc(c.request.nodes, func(node string) bool { return !old.includes(node) })
 }
 
-// maxTrail bounds the coverages in a trail.
-const maxTrail = 16
+// maxCoverageHistory bounds the coverages in the history of a deliveryState.
+const maxCoverageHistory = 16
 
-// delivered says what a receiver has that got the OwnersSent with a token: the records, up
-// to the position of the stream, of the owners that each coverage since then has.
-type delivered struct {
+// deliveryState describes which records of other owners a receiver has that got the OwnersSent with
+// a token. For each owner that all coverages of the history include, it has the records up to the
+// position of the stream.
+type deliveryState struct {
+	// token identifies the OwnersSent; 0: the sender has none for the receiver.
 	token uint64
-	trail []coverage // oldest first; empty: all records
+	// history are the coverages since then, oldest first, at most maxCoverageHistory. Empty: the
+	// stream began at position 0, and the receiver lacks no records of the current coverage.
+	history []coverage
 }
 
-func (d *delivered) add(c coverage) {
-	if d.trail = append(d.trail, c); len(d.trail) > maxTrail {
-		d.trail = []coverage{{}, c} // costs sending records again
+func (d *deliveryState) add(c coverage) {
+	if d.history = append(d.history, c); len(d.history) > maxCoverageHistory {
+		d.history = []coverage{{}, c} // forgets the rest of the history, at the cost of sending records again
 	}
 }
 
-// memory remembers what was delivered to each peer. One that comes back resumes where it
-// was, and membership and its requests may have changed meanwhile.
-type memory struct {
-	mu    sync.Mutex
-	peers map[string]remembered // by node
-	last  uint64                // token
+// deliveries stores what each peer has received of a map. A peer that reconnects resumes from its
+// position, but membership and its requests may have changed in the meantime.
+type deliveries struct {
+	// mu guards the fields below.
+	mu sync.Mutex
+	// peers has at most maxRememberedPeers nodes, by name.
+	peers map[string]peerDeliveries
+	// lastToken is the highest token issued.
+	lastToken uint64
 }
 
-// remembered is what one incarnation of a peer got: as of the last OwnersSent, and as of
-// the one before, since a stream that breaks may have lost the last.
-type remembered struct {
+// peerDeliveries is the delivery state of one incarnation of a peer: the state of the last
+// OwnersSent and the one before it. A stream that breaks may lose the last OwnersSent.
+type peerDeliveries struct {
+	// incarnation is the incarnation of the peer. The states of another incarnation are not used.
 	incarnation uint64
-	states      []delivered
+	// states are ordered by their token, at most two. They are copies and do not change.
+	states []deliveryState
 }
 
-// maxRemembered bounds the peers remembered. To forget one costs sending it some records
-// again.
-const maxRemembered = 1024
+// maxRememberedPeers bounds the peers in deliveries. Forgetting a peer costs sending it some
+// records again.
+const maxRememberedPeers = 1024
 
-// note remembers the states of a stream. It keeps copies.
-func (m *memory) note(target table.Owner, states []delivered) {
-	kept := make([]delivered, len(states))
+// store stores copies of the states of a stream.
+func (m *deliveries) store(target table.Owner, states []deliveryState) {
+	kept := make([]deliveryState, len(states))
 	for i, d := range states {
-		kept[i] = delivered{d.token, slices.Clone(d.trail)}
+		kept[i] = deliveryState{d.token, slices.Clone(d.history)}
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ok := m.peers[target.Node]; m.peers == nil || (!ok && len(m.peers) >= maxRemembered) {
-		m.peers = make(map[string]remembered)
+	// A full store is emptied: the peers then get some records again.
+	if _, ok := m.peers[target.Node]; m.peers == nil || (!ok && len(m.peers) >= maxRememberedPeers) {
+		m.peers = make(map[string]peerDeliveries)
 	}
-	m.peers[target.Node] = remembered{target.Incarnation, kept}
+	m.peers[target.Node] = peerDeliveries{target.Incarnation, kept}
 }
 
-// find returns what a peer has that got a token.
-func (m *memory) find(target table.Owner, token uint64) delivered {
+// load returns the delivery state of a peer for a token. If there is none, it returns a state in
+// which the peer has no records of other owners.
+func (m *deliveries) load(target table.Owner, token uint64) deliveryState {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// A token of another incarnation of the peer may not be valid.
 	if was := m.peers[target.Node]; token != 0 && was.incarnation == target.Incarnation {
 		for _, d := range was.states {
 			if d.token == token {
-				return delivered{token, slices.Clone(d.trail)}
+				return deliveryState{token, slices.Clone(d.history)}
 			}
 		}
 	}
-	return delivered{trail: []coverage{{}}}
+	return deliveryState{history: []coverage{{}}}
 }
 
-// token returns a token that was not used before.
-func (m *memory) token() uint64 {
+// newToken returns an unused token. Tokens are never 0.
+func (m *deliveries) newToken() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.last++
-	return m.last
+	m.lastToken++
+	return m.lastToken
 }

@@ -13,36 +13,47 @@ import (
 	"mapsync/syncd/table"
 )
 
-// errMalformed is wrapped by the errors of messages that do not parse.
+// errMalformed is wrapped by the errors about messages that do not parse.
 var errMalformed = errors.New("malformed message")
 
-// batch is a received batch, decoded in place: its slices are borrowed from the
-// message. It is kept and used again.
+// batch is a received batch that is decoded in place: its slices point into the message and are
+// valid until the message is released. Each inbound stream reuses one batch.
 type batch struct {
-	index    uint32
-	origin   table.Owner
-	previous uint64
-	position uint64
+	// index is the number of the subscription on the stream.
+	index uint32
+	// origin is the sender of the batch.
+	origin table.Owner
+	// previousPosition and position are the positions of the stream before and after the batch.
+	// They are equal for a batch out of turn.
+	previousPosition uint64
+	position         uint64
+	// caughtUp reports that the sender had nothing left to send after this batch.
 	caughtUp bool
-	retold   bool
-	request  bool // out of turn because of an OwnerRequest
-	deltas   int
+	// resent reports that the batch answers a ResendRequest.
+	resent bool
+	// requested reports that the batch is sent out of turn because of an OwnerRequest.
+	requested bool
+	// deltas is the number of deltas.
+	deltas int
 
-	data   []byte // the whole Batch, for groups
+	// data is the encoded Batch. forEachGroup reads the deltas from it.
+	data []byte
+	// owners are the owners that deltas refer to by index.
 	owners []wireOwner
 }
 
-// wireOwner is an encoded Incarnation.
+// wireOwner is the encoded name and number of an Incarnation. node points into the message.
 type wireOwner struct {
 	node   []byte
 	number uint64
 }
 
+// owner returns the owner with a copied name.
 func (w wireOwner) owner() table.Owner {
 	return table.Owner{Node: string(w.node), Incarnation: w.number}
 }
 
-// wireDelta is a received delta, borrowed from the message.
+// wireDelta is a received delta. key and value point into the message. owner is an index of batch.owners.
 type wireDelta struct {
 	key, value []byte
 	version    uint64
@@ -50,9 +61,9 @@ type wireDelta struct {
 	operation  mapsyncv1.Operation
 }
 
-// batchOf returns the encoded Batch of an encoded SubscribeResponse that holds
-// nothing else. Any other message is for the stock decoder.
-func batchOf(response []byte) (data []byte, ok bool) {
+// batchPayload returns the encoded Batch of an encoded SubscribeResponse that contains only a
+// Batch. The stock decoder handles all other messages.
+func batchPayload(response []byte) (data []byte, ok bool) {
 	if len(response) == 0 || response[0] != tagResponseBatch {
 		return nil, false
 	}
@@ -60,14 +71,16 @@ func batchOf(response []byte) (data []byte, ok bool) {
 	return data, n == len(response)-1
 }
 
-// parse reads everything but the deltas, which it counts. The deltas come last,
-// but that is not for protobuf to promise, so they take a pass of their own.
+// parse reads all fields except the deltas, which it counts. It keeps data. The sender writes the
+// deltas last, but protobuf does not guarantee an order, so a second pass reads them.
 func (b *batch) parse(data []byte) error {
+	// The slice of owners is reused.
 	*b = batch{data: data, owners: b.owners[:0]}
 	var origin wireOwner
 	for rest := data; len(rest) > 0; {
 		n := 0
 		var err error
+		// All tags are one byte. The default case checks other tags.
 		switch rest[0] {
 		case tagBatchDelta:
 			_, n = consumeBytes(rest)
@@ -82,21 +95,21 @@ func (b *batch) parse(data []byte) error {
 		case tagBatchMap:
 			n = b.consumeIndex(rest)
 		case tagBatchPrevious:
-			b.previous, n = consumeVarint(rest)
+			b.previousPosition, n = consumeVarint(rest)
 		case tagBatchPosition:
 			b.position, n = consumeVarint(rest)
 		case tagBatchCaughtUp:
 			var v uint64
 			v, n = consumeVarint(rest)
 			b.caughtUp = v != 0
-		case tagBatchRetold:
+		case tagBatchResent:
 			var v uint64
 			v, n = consumeVarint(rest)
-			b.retold = v != 0
-		case tagBatchRequest:
+			b.resent = v != 0
+		case tagBatchRequested:
 			var v uint64
 			v, n = consumeVarint(rest)
-			b.request = v != 0
+			b.requested = v != 0
 		default:
 			n = consumeUnknown(rest)
 		}
@@ -108,23 +121,25 @@ func (b *batch) parse(data []byte) error {
 		}
 		rest = rest[n:]
 	}
+	// A message without an origin has the zero owner, which is not the name of any peer.
 	b.origin = origin.owner()
 	return nil
 }
 
+// consumeIndex reads the number of the subscription and returns the size of the field.
 func (b *batch) consumeIndex(rest []byte) int {
 	v, n := consumeVarint(rest)
 	b.index = uint32(v)
 	return n
 }
 
-// groups calls fn for the deltas, in order and as many at a time as buf holds, until
-// it returns an error. The deltas are the caller's scratch space.
-func (b *batch) groups(buf []wireDelta, fn func([]wireDelta) error) error {
+// forEachGroup calls fn for the deltas in order, up to len(buf) at a time, until fn returns an
+// error. fn may change the deltas in buf.
+func (b *batch) forEachGroup(buf []wireDelta, fn func([]wireDelta) error) error {
 	n := 0
 	for rest := b.data; len(rest) > 0; {
 		if rest[0] != tagBatchDelta {
-			// parse has seen that it is whole.
+			// parse has checked that the field is complete.
 			rest = rest[consumeUnknown(rest):]
 			continue
 		}
@@ -143,6 +158,7 @@ func (b *batch) groups(buf []wireDelta, fn func([]wireDelta) error) error {
 	return fn(buf[:n])
 }
 
+// parse reads a delta. It returns false if the delta is malformed. The slices of d point into b.
 func (d *wireDelta) parse(b []byte) bool {
 	*d = wireDelta{}
 	for len(b) > 0 {
@@ -175,21 +191,24 @@ func (d *wireDelta) parse(b []byte) bool {
 	return true
 }
 
-// consumeBytes returns the content of a length-delimited field with a one-byte
-// tag, and the size of the field; 0 if it is cut short.
+// consumeBytes returns the content of a length-delimited field with a one-byte tag, and the size of
+// the field including the tag; 0 if the field is truncated.
 func consumeBytes(b []byte) ([]byte, int) {
 	if len(b) > 1 && b[1] < 0x80 {
+		// The length takes one byte: the usual case.
 		if end := 2 + int(b[1]); end <= len(b) {
 			return b[2:end], end
 		}
 		return nil, 0
 	}
+	// The length takes two bytes.
 	if len(b) > 2 && b[2] < 0x80 {
 		if end := 3 + (int(b[1]&0x7f) | int(b[2])<<7); end <= len(b) {
 			return b[3:end], end
 		}
 		return nil, 0
 	}
+	// Longer lengths, and lengths that are not in their shortest encoding.
 	v, n := protowire.ConsumeBytes(b[1:])
 	if n < 0 {
 		return nil, 0
@@ -197,7 +216,8 @@ func consumeBytes(b []byte) ([]byte, int) {
 	return v, 1 + n
 }
 
-// consumeVarint is consumeBytes for a number.
+// consumeVarint returns the value of a varint field with a one-byte tag, and the size of the field;
+// 0 if it is truncated.
 func consumeVarint(b []byte) (uint64, int) {
 	if len(b) > 1 && b[1] < 0x80 {
 		return uint64(b[1]), 2
@@ -209,11 +229,12 @@ func consumeVarint(b []byte) (uint64, int) {
 	return v, 1 + n
 }
 
-// consumeUnknown returns the size of a field that is none of ours, which
-// protobuf says is to be passed over. A tag that is longer than it has to be is
-// refused: no encoder makes one, and one of our fields could hide behind it.
+// consumeUnknown returns the size of an unknown field, which protobuf requires decoders to skip. It
+// returns 0 for a tag that is not in its shortest encoding. Encoders do not write such tags, and a
+// tag of this package could be hidden in one.
 func consumeUnknown(b []byte) int {
 	num, typ, n := protowire.ConsumeTag(b)
+	// The tag must be valid and in its shortest encoding.
 	if n < 0 || num > protowire.MaxValidNumber || n != protowire.SizeTag(num) {
 		return 0
 	}
@@ -224,7 +245,8 @@ func consumeUnknown(b []byte) int {
 	return n + m
 }
 
-// consumeOwner returns an Incarnation.
+// consumeOwner returns an Incarnation and the size of the field; 0 if it is truncated. The error is
+// that of checkName.
 func consumeOwner(b []byte) (w wireOwner, n int, err error) {
 	data, n := consumeBytes(b)
 	if n <= 0 {
@@ -234,7 +256,7 @@ func consumeOwner(b []byte) (w wireOwner, n int, err error) {
 		m := 0
 		switch {
 		case data[0] == tagNode:
-			// Each, not only the last, which counts: so says protobuf of strings.
+			// protobuf uses the last of several names, but requires each of them to be valid.
 			if w.node, m = consumeBytes(data); m > 0 {
 				if err := checkName(w.node); err != nil {
 					return w, 0, err
@@ -243,6 +265,7 @@ func consumeOwner(b []byte) (w wireOwner, n int, err error) {
 		case data[0] == tagNumber && len(data) >= 9:
 			w.number, m = binary.LittleEndian.Uint64(data[1:]), 9
 		case data[0] != tagNumber:
+			// A truncated number leaves m at 0, so it is an error below.
 			m = consumeUnknown(data)
 		}
 		if m <= 0 {
@@ -253,7 +276,8 @@ func consumeOwner(b []byte) (w wireOwner, n int, err error) {
 	return w, n, checkName(w.node)
 }
 
-// checkName returns an error if a node name is empty, too long or not UTF-8.
+// checkName returns an error that wraps errMalformed if a node name is empty, longer than
+// maxNodeName bytes, or not UTF-8.
 func checkName[S string | []byte](name S) error {
 	if len(name) == 0 || len(name) > maxNodeName || !utf8.ValidString(string(name)) {
 		return fmt.Errorf("read node name of %d bytes: %w", len(name), errMalformed)

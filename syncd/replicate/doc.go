@@ -1,72 +1,72 @@
-// Package replicate carries the changes of tables between nodes.
+// Package replicate replicates the changes of tables between nodes.
 //
 // # Streams
 //
-// Each node subscribes to each of its peers: one gRPC stream a pair of nodes and
-// direction, which carries all maps in turn. The receiver says from where it
-// goes on; the sender walks the order of its table from there to the end and
-// then waits for what is next. Catching up, resuming and a first sync are that
-// same walk. A walk that cannot resume (the sender is a new process, or has
-// forgotten deletions since) begins at 0 and is marked as a reset.
+// Each node subscribes to each of its peers. There is one gRPC stream for each pair of nodes and
+// each direction, which carries all maps in turn. The receiver sends the position from which it
+// continues. The sender sends the records of its table in order from that position to the end, and
+// then waits for new changes. Full sync, resume and catching up are the same operation. If the
+// sender cannot resume (it is a new process, or has forgotten deletes since), the stream begins at
+// position 0 and is marked as a reset.
 //
-// # Who sends what
+// # Senders of a record
 //
-// A record is sent by its owner. Which other owners' records a peer sends, the receiver
-// requests, per map: orphaned records of its fallback sender, and those of a live peer that
-// it does not reach of a third node (roles.go). The sender keeps which owners it has
-// covered up to the position of the stream, and sends out of turn what a new request or a
-// departure adds (coverage.go, requested.go). permit.go says whose records a peer may send.
-// A node that starts anew is sent by every peer what its earlier incarnations owned.
+// The owner of a record sends it. The receiver requests the records of other owners from a peer,
+// per map: orphaned records from its fallback sender, and the records of a live peer that it does
+// not reach from a third node (roles.go). The sender stores which owners it has covered up to the
+// position of the stream. It sends out of turn what a new request or a departure adds (coverage.go,
+// outbound_owners.go). A permit determines whose records a peer may send (permit.go). Every peer
+// sends a restarted node the records that the earlier incarnations of the node owned.
 //
-// A table with unversioned records streams nothing: until they are claimed,
-// this node does not know what is its own. Load a map before AddMap.
+// A table with unversioned records is not streamed: until they are adopted, this node cannot
+// determine which records are its own. Load a map before AddMap.
 //
-// Whoever may connect may also observe: it is told everything, by as many nodes as
-// it asks, holds nothing and counts for nothing.
+// A caller with the observer role may observe. An observer receives all records, from as many nodes
+// as it asks. It holds no records of the cluster, and no node waits for it.
 //
-// # What bytes mean
+// # Encoding
 //
-// The sender encodes keys and values by its own schema. Both sides tell theirs when a
-// map is subscribed to, and the receiver compiles a decoder from the one to the
-// other; what cannot be brought together is refused by both, with the names of the fields.
-// Time stamps are on the wire as the sender's wall clock. The receiver measures
-// how far that is from its own before it subscribes to anything, and from time to time
-// after, so that neither wall clocks nor boot times need agree.
+// The sender encodes keys and values by its own schema. Both sides send their schema when a map is
+// subscribed to. The receiver compiles a decoder from the sender's schema to its own. Both sides
+// refuse schemas that are incompatible, with the names of the fields. Time stamps are sent as the wall
+// clock of the sender. The receiver measures the offset between both clocks before it subscribes to a
+// map, and periodically afterwards. So neither wall clocks nor boot times need to agree.
 //
-// # Proof
+// # Anti-entropy
 //
-// A sender at its end says what it holds, as digests, and a receiver compares that with
-// its own at the same place in the stream. What differs and stays is told again: compare.go.
+// A sender that has nothing left to send sends digests of what it holds. The receiver compares them
+// with its own digests at the same position of the stream. Persistent differences are sent again:
+// compare.go.
 //
-// # The hot path
+// # Hot path
 //
-// A batch is encoded straight from the table's records into a pooled buffer
-// that gRPC sends as it is, and on the other side decoded entry by entry in one
-// Update of the table. Nothing is allocated per delta. On the wire it is plain
-// protobuf: any stock client or server of mapsync.v1 interoperates.
+// A batch is encoded from the table's records into a pooled buffer that gRPC sends without a copy.
+// The receiver decodes it entry by entry in one Update of its table. No memory is allocated per
+// delta. The wire format is plain protobuf: any stock client or server of mapsync.v1 interoperates.
 //
 // # Locks
 //
-// A goroutine takes these locks in this order only, and may leave any of them out:
+// A goroutine takes these locks in this order only, and may omit any of them:
 //
-//  1. Replicator.mu
-//  2. link.mu
-//  3. localMap.mu
-//  4. the lock of a table (table.Update, View, NewCursor and Cursor.Close)
-//  5. memory.mu
+//  1. nodeVerifier.mu
+//  2. Replicator.mu
+//  3. inboundStream.mu
+//  4. localMap.mu
+//  5. the lock of a table (table.Update, View, NewCursor and Cursor.Close)
+//  6. deliveries.mu and exceptions.mu, one at a time
 //
-// session.mu stands before localMap.mu and is never held together with Replicator.mu or
-// link.mu. A session that needs the replicator calls it after it has released its own
-// lock (subscribe), and the replicator collects the sessions under its lock and calls
-// them afterwards (Resync, Status). Under the lock of a table only atomic values are read:
-// a view, a feed's state.
+// outboundStream.mu comes before localMap.mu and is never held together with Replicator.mu or
+// inboundStream.mu. An outbound stream that needs the replicator calls it after it has released its
+// own lock (subscribe). The replicator collects the outbound streams under its lock and calls them
+// afterwards (Resync, Status). Apart from these locks, code that holds the lock of a table reads
+// only atomic values: a view, the state of an outbound map stream.
 //
-// # Slow and lying peers
+// # Slow and malicious peers
 //
-// A stream that does not move blocks its own goroutine and nothing else; what it
-// has not seen stays in the table, which is there anyway. A message that does
-// not parse, leaves a gap or does not fit the layout is an error of that map or
-// stream: it is counted, shown by Status, and tried again later from the last
-// good position. A single record that the table refuses, or that this node's
-// types cannot hold, is set aside, and the map walked again later.
+// A stream that does not progress blocks its own goroutine and nothing else. The records that it
+// has not sent stay in the table, where they are in any case. A message that does not parse, leaves
+// a gap or does not fit the layout is an error of that map or stream. Such an error is counted and
+// shown by Status, and the map is retried later from the last good position. A single record that
+// the table refuses, or that this node's types cannot hold, is set aside, and a full sync of the
+// map is repeated later.
 package replicate

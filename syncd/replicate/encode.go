@@ -13,116 +13,138 @@ import (
 )
 
 const (
-	// maxBatchDeltas and maxBatchBytes bound a batch, and with it how long the
-	// encoding and the merging of one hold the table's lock.
+	// maxBatchDeltas and maxBatchBytes bound a batch, and with it the time for which encoding and
+	// merging hold the table's lock.
 	maxBatchDeltas = 512
 	maxBatchBytes  = 128 << 10
-	// maxBatchWalk bounds the records that are looked at for one batch.
-	maxBatchWalk = 4096
+	// maxBatchScan bounds the records that are visited for one batch.
+	maxBatchScan = 4096
 )
 
-// Tags of the messages that are encoded and decoded by hand, as one byte: all
-// their field numbers are below 16.
+// Tags of the messages that this package encodes and decodes itself. Each is one byte, because all
+// field numbers are below 16.
 const (
-	tagResponseBatch = 6<<3 | byte(protowire.BytesType)
+	tagResponseBatch = 6<<3 | byte(protowire.BytesType) // SubscribeResponse.batch
 
-	tagBatchMap      = 1<<3 | byte(protowire.VarintType)
-	tagBatchOrigin   = 2<<3 | byte(protowire.BytesType)
-	tagBatchPrevious = 3<<3 | byte(protowire.VarintType)
-	tagBatchPosition = 4<<3 | byte(protowire.VarintType)
-	tagBatchOwner    = 5<<3 | byte(protowire.BytesType)
-	tagBatchDelta    = 6<<3 | byte(protowire.BytesType)
-	tagBatchCaughtUp = 7<<3 | byte(protowire.VarintType)
-	tagBatchRetold   = 8<<3 | byte(protowire.VarintType)
-	tagBatchRequest  = 9<<3 | byte(protowire.VarintType)
+	tagBatchMap       = 1<<3 | byte(protowire.VarintType) // Batch.map
+	tagBatchOrigin    = 2<<3 | byte(protowire.BytesType)  // Batch.origin
+	tagBatchPrevious  = 3<<3 | byte(protowire.VarintType) // Batch.previous_position
+	tagBatchPosition  = 4<<3 | byte(protowire.VarintType) // Batch.position
+	tagBatchOwner     = 5<<3 | byte(protowire.BytesType)  // Batch.owners
+	tagBatchDelta     = 6<<3 | byte(protowire.BytesType)  // Batch.deltas
+	tagBatchCaughtUp  = 7<<3 | byte(protowire.VarintType) // Batch.caught_up
+	tagBatchResent    = 8<<3 | byte(protowire.VarintType) // Batch.resent
+	tagBatchRequested = 9<<3 | byte(protowire.VarintType) // Batch.requested
 
-	tagNode   = 1<<3 | byte(protowire.BytesType)
-	tagNumber = 2<<3 | byte(protowire.Fixed64Type)
+	tagNode   = 1<<3 | byte(protowire.BytesType)   // Incarnation.node
+	tagNumber = 2<<3 | byte(protowire.Fixed64Type) // Incarnation.number
 
-	tagKey       = 1<<3 | byte(protowire.BytesType)
-	tagValue     = 2<<3 | byte(protowire.BytesType)
-	tagVersion   = 3<<3 | byte(protowire.Fixed64Type)
-	tagOwner     = 4<<3 | byte(protowire.VarintType)
-	tagOperation = 5<<3 | byte(protowire.VarintType)
+	tagKey       = 1<<3 | byte(protowire.BytesType)   // Delta.key
+	tagValue     = 2<<3 | byte(protowire.BytesType)   // Delta.value
+	tagVersion   = 3<<3 | byte(protowire.Fixed64Type) // Delta.version
+	tagOwner     = 4<<3 | byte(protowire.VarintType)  // Delta.owner
+	tagOperation = 5<<3 | byte(protowire.VarintType)  // Delta.operation
 )
 
-// encoder writes the batches of one map to one peer. It is kept, so that a
-// batch costs no allocation but its buffers.
+// encoder encodes the batches of one map for one peer. It is reused: a batch allocates only its
+// buffers, which are pooled. It belongs to one goroutine.
 type encoder struct {
-	index  uint32
-	origin []byte // encoded field
-	m      *localMap
-	codec  *schema.Encoder
-	times  schema.Times // of the batch
-	worst  int          // size of the largest delta with everything around
-	// retold and requested mark batches that are out of turn.
-	retold, requested bool
+	// index is the number of the subscription on the stream.
+	index uint32
+	// origin is the encoded field for this node.
+	origin []byte
+	// m is the map, whose unsent records the encoder updates.
+	m *localMap
+	// schemaEncoder is the encoder of m.
+	schemaEncoder *schema.Encoder
+	// times converts time stamps of the current batch.
+	times schema.Times
+	// maxDeltaBytes is the size of the largest possible delta including its tag and length.
+	maxDeltaBytes int
+	// resent and requested mark batches that are sent out of turn.
+	resent, requested bool
 
-	// expiries: the peer understands OPERATION_EXPIRE. An observer that does not receives
-	// deletes in its place, a replica nothing.
+	// expiries reports that the peer understands OPERATION_EXPIRE. A peer that does not understand
+	// it gets deletes instead if it observes, and nothing if it is a replica.
 	expiries, observe bool
 
-	// key and value are encoded here, because their sizes come before them.
+	// key and value are scratch buffers: the sizes of the encoded key and value precede them on the wire.
 	key, value []byte
 
-	slots  []ownerSlot // by table.OwnerID
-	serial uint32      // of the batch, for ownerSlot.serial
-	reused uint64      // table.Tx.OwnersReused as of slots
+	// slots caches decisions by table.OwnerID. It is valid while ownersReused is unchanged.
+	slots []ownerSlot
+	// batchSerial numbers the batches, for ownerSlot.batchSerial.
+	batchSerial uint32
+	// ownersReused is table.Tx.OwnersReused as of the last reset of slots.
+	ownersReused uint64
 
-	body   []byte
+	// body holds the encoded deltas of the current batch. It is a slice of the pooled buffer unless
+	// it has outgrown that buffer.
+	body []byte
+	// pooled is the buffer that begin took from the pool; nil between finish or release and begin.
 	pooled *[]byte
-	owners []byte // encoded fields
-	named  uint32 // number of owners
+	// owners holds the encoded owner fields of the batch.
+	owners []byte
+	// ownerCount is the number of fields in owners.
+	ownerCount uint32
+	// deltas is the number of deltas in body.
 	deltas int
-	failed int // records that cannot be encoded
+	// unencodable is the number of records of the batch that could not be encoded.
+	unencodable int
 }
 
-// ownerSlot is what is known about an owner: whether its records are served,
-// which holds for one rule, and its index in the batch with the given serial.
+// ownerSlot caches what an encoder has decided about an owner.
 type ownerSlot struct {
-	rule   uint64
-	serial uint32
-	index  uint32
-	serve  bool
+	// epoch is the number of the rule under which send was decided.
+	epoch uint64
+	// batchSerial is the batch for which index is valid.
+	batchSerial uint32
+	// index is the index of the owner in that batch.
+	index uint32
+	// send reports whether the owner's records are sent, under the rule of epoch.
+	send bool
 }
 
+// newEncoder returns an encoder for batches of this node, whose name and incarnation are origin.
 func newEncoder(index uint32, origin table.Owner, m *localMap) *encoder {
+	// The largest sizes of the fields of a delta in bytes, including tags.
 	const delta, field, version, operation, owner = 1 + binary.MaxVarintLen32, 1 + binary.MaxVarintLen32, 9, 2, 6
-	codec := m.codec
+	codec := m.schemaEncoder
 	return &encoder{
-		m:      m,
-		index:  index,
-		origin: appendOwner(nil, tagBatchOrigin, origin),
-		codec:  codec,
-		key:    make([]byte, 0, codec.MaxKey()),
-		value:  make([]byte, 0, codec.MaxValue()),
-		worst:  delta + 2*field + codec.MaxKey() + codec.MaxValue() + version + operation + owner,
+		m:             m,
+		index:         index,
+		origin:        appendOwner(nil, tagBatchOrigin, origin),
+		schemaEncoder: codec,
+		key:           make([]byte, 0, codec.MaxKey()),
+		value:         make([]byte, 0, codec.MaxValue()),
+		maxDeltaBytes: delta + 2*field + codec.MaxKey() + codec.MaxValue() + version + operation + owner,
 	}
 }
 
-// begin starts a batch for about the given number of deltas.
+// begin starts a batch for about the expected number of deltas.
 func (e *encoder) begin(expected uint64) {
-	e.serial++
-	e.owners, e.named, e.deltas = e.owners[:0], 0, 0
-	e.failed = 0
+	e.batchSerial++
+	e.owners, e.ownerCount, e.deltas = e.owners[:0], 0, 0
+	e.unencodable = 0
 	n := int(min(expected, maxBatchDeltas))
-	e.body, e.pooled = newBuffer(max(e.worst, min(n*e.worst, maxBatchBytes)))
+	// The buffer has room for one delta of any size at least, and for a full batch at most.
+	e.body, e.pooled = newBuffer(max(e.maxDeltaBytes, min(n*e.maxDeltaBytes, maxBatchBytes)))
 }
 
-// fits reports whether one more delta has room.
+// fits reports whether the batch has room for one more delta of any size.
 func (e *encoder) fits() bool {
-	return e.deltas < maxBatchDeltas && cap(e.body)-len(e.body) >= e.worst
+	return e.deltas < maxBatchDeltas && cap(e.body)-len(e.body) >= e.maxDeltaBytes
 }
 
-// check drops what is kept about owners when ids were given to others.
-func (e *encoder) check(tx *table.Tx) {
-	if n := tx.OwnersReused(); n != e.reused {
+// resetReusedOwners clears the cache of owners if the table has reused an id for another owner.
+func (e *encoder) resetReusedOwners(tx *table.Tx) {
+	if n := tx.OwnersReused(); n != e.ownersReused {
 		clear(e.slots)
-		e.reused = n
+		e.ownersReused = n
 	}
 }
 
-// slot returns what is kept about an owner.
+// slot returns the cache slot of an owner. It is valid until the next call.
 func (e *encoder) slot(id table.OwnerID) *ownerSlot {
 	for int(id) >= len(e.slots) {
 		e.slots = append(e.slots, ownerSlot{})
@@ -130,30 +152,33 @@ func (e *encoder) slot(id table.OwnerID) *ownerSlot {
 	return &e.slots[id]
 }
 
-// add appends a record whose owner is the one of the slot. One that cannot be
-// encoded is counted instead.
+// add appends a record. s is the slot of its owner. A record that cannot be encoded is counted instead.
 func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
+	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
 	if r.Expired && !e.expiries && !e.observe {
 		return
 	}
-	key, err := e.codec.AppendKey(e.key[:0], r.Key)
+	key, err := e.schemaEncoder.AppendKey(e.key[:0], r.Key)
 	if err != nil {
-		e.failed++
+		e.unencodable++
 		e.m.noteUnsent(tx, r, err)
 		return
 	}
+	// A delete has no value.
 	value, op := e.value[:0], mapsyncv1.Operation_OPERATION_DELETE
 	if !r.Delete {
-		value, op = e.codec.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
+		value, op = e.schemaEncoder.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
 	}
 	if r.Expired && e.expiries {
 		op = mapsyncv1.Operation_OPERATION_EXPIRE
 	}
-	if s.serial != e.serial {
-		s.serial, s.index = e.serial, e.named
-		e.named++
+	// The first record of an owner in a batch adds the owner to the batch.
+	if s.batchSerial != e.batchSerial {
+		s.batchSerial, s.index = e.batchSerial, e.ownerCount
+		e.ownerCount++
 		e.owners = appendOwner(e.owners, tagBatchOwner, tx.Owner(r.Owner))
 	}
+	// The sizes of these fields are constant: version and operation are never zero.
 	const version, operation = 9, 2
 	size := bytesSize(len(key)) + bytesSize(len(value)) + version + fieldSize(uint64(s.index)) + operation
 	b := appendVarint(append(e.body, tagBatchDelta), uint64(size))
@@ -165,15 +190,16 @@ func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
 	e.deltas++
 }
 
-// finish returns the encoded SubscribeResponse. Its buffers are the caller's.
-func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
+// finish returns the encoded SubscribeResponse and ends the batch. The caller owns its buffers.
+func (e *encoder) finish(previous, position uint64, caughtUp bool) *sentFrame {
+	// The header goes into a buffer of its own: its size is fixed only after the last delta.
 	head, pooled := newBuffer(64 + len(e.origin) + len(e.owners))
 	size := fieldSize(uint64(e.index)) + len(e.origin) + fieldSize(previous) + fieldSize(position) +
 		len(e.owners) + len(e.body)
 	if caughtUp {
 		size += 2
 	}
-	if e.retold {
+	if e.resent {
 		size += 2
 	}
 	if e.requested {
@@ -188,30 +214,33 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *outbound {
 	if caughtUp {
 		head = append(head, tagBatchCaughtUp, 1)
 	}
-	if e.retold {
-		head = append(head, tagBatchRetold, 1)
+	if e.resent {
+		head = append(head, tagBatchResent, 1)
 	}
 	if e.requested {
-		head = append(head, tagBatchRequest, 1)
+		head = append(head, tagBatchRequested, 1)
 	}
-	out := &outbound{data: mem.BufferSlice{seal(head, pooled)}}
+	out := &sentFrame{data: mem.BufferSlice{newMemBuffer(head, pooled)}}
+	// gRPC sends both buffers without a copy and returns them to the pool.
 	if len(e.body) > 0 {
-		out.data = append(out.data, seal(e.body, e.pooled))
+		out.data = append(out.data, newMemBuffer(e.body, e.pooled))
 		e.body, e.pooled = nil, nil
 	}
-	e.drop()
+	e.release()
 	return out
 }
 
-// drop gives back what begin took, if finish did not use it.
-func (e *encoder) drop() {
+// release returns the buffer of begin to the pool if finish has not used it.
+func (e *encoder) release() {
 	if e.pooled != nil {
 		buffers.Put(e.pooled)
 		e.body, e.pooled = nil, nil
 	}
 }
 
+// appendOwner appends an Incarnation as a field with the given tag.
 func appendOwner(b []byte, tag byte, o table.Owner) []byte {
+	// A zero incarnation is omitted.
 	number := 0
 	if o.Incarnation != 0 {
 		number = 9
@@ -224,7 +253,7 @@ func appendOwner(b []byte, tag byte, o table.Owner) []byte {
 	return b
 }
 
-// appendField appends a number, which as zero is left out.
+// appendField appends a varint field. A zero is omitted.
 func appendField(b []byte, tag byte, v uint64) []byte {
 	if v == 0 {
 		return b
@@ -232,6 +261,7 @@ func appendField(b []byte, tag byte, v uint64) []byte {
 	return appendVarint(append(b, tag), v)
 }
 
+// fieldSize returns the size of a varint field with a one-byte tag; 0 for a zero, which is omitted.
 func fieldSize(v uint64) int {
 	if v == 0 {
 		return 0
@@ -239,7 +269,7 @@ func fieldSize(v uint64) int {
 	return 1 + (bits.Len64(v)+6)/7
 }
 
-// appendBytes appends what is left out if it is empty.
+// appendBytes appends a length-delimited field. An empty value is omitted.
 func appendBytes(b []byte, tag byte, v []byte) []byte {
 	if len(v) == 0 {
 		return b
@@ -247,6 +277,8 @@ func appendBytes(b []byte, tag byte, v []byte) []byte {
 	return append(appendVarint(append(b, tag), uint64(len(v))), v...)
 }
 
+// bytesSize returns the size of a length-delimited field with n bytes of content; 0 for empty
+// content, which is omitted.
 func bytesSize(n int) int {
 	if n == 0 {
 		return 0
@@ -254,7 +286,7 @@ func bytesSize(n int) int {
 	return fieldSize(uint64(n)) + n
 }
 
-// appendVarint is protowire.AppendVarint in a size that the compiler inlines.
+// appendVarint is protowire.AppendVarint, small enough for the compiler to inline.
 func appendVarint(b []byte, v uint64) []byte {
 	for v >= 0x80 {
 		b = append(b, byte(v)|0x80)

@@ -15,75 +15,89 @@ import (
 )
 
 const (
-	// maxExceptions bounds the entries that are remembered because a map cannot hold or
-	// send them. Of more, digests do not agree.
+	// maxExceptions bounds the stored entries that a map cannot hold or send. Digests do not agree
+	// if there are more.
 	maxExceptions = 4096
-	// maxExceptionKey and maxReason bound, in bytes, what is remembered of one.
+	// maxExceptionKey and maxReason bound the stored key and reason of an entry, in bytes.
 	maxExceptionKey = 1024
 	maxReason       = 256
-	// maxListedExceptions bounds those in a status, and those that are remembered because the
-	// table holds as many records as it may.
+	// maxListedExceptions bounds the entries in a status, and the stored entries that the limit of
+	// the table has rejected.
 	maxListedExceptions = 64
-	// exceptionLogInterval is the least time between two log lines about the exceptions
-	// of one map.
+	// exceptionLogInterval is the minimum time between two log lines about the exceptions of one map.
 	exceptionLogInterval = time.Minute
 )
 
 // Exception is an entry that one node has and another cannot hold.
 type Exception struct {
-	// Key is the entry's key, for people.
+	// Key is the key as text.
 	Key string
-	// Reason says why the entry cannot be sent or held.
+	// Reason is why the entry cannot be sent or held.
 	Reason string
 }
 
-// exceptions are the entries of one map and one sender that cannot be held here, or of one
-// map that cannot be sent. All writers are one goroutine, or hold the table's lock: they
-// need no other lock to read.
+// exceptions are the entries that one map cannot hold of one sender, or that one map cannot send.
+// All writers run in one goroutine or hold the table's lock, so they read without mu.
 type exceptions struct {
-	mu    sync.Mutex // guards the fields below against other readers
+	// mu guards the fields below against concurrent readers. Writers hold it while they write.
+	mu sync.Mutex
+	// byKey has at most maxExceptions entries, plus at most maxListedExceptions that the limit of
+	// the table has rejected.
 	byKey map[string]*exception
-	more  int // that found no room since the full sync began
-	// above is how many records were rejected because of the table's limit: since the full sync
-	// began, or as the last comparison counted them. limits is how many of them byKey has.
-	above, limits int
-	walk          int  // number of the full sync
-	whole         bool // it has ended
+	// overflow is the number of entries that found no room since the last full sync began.
+	overflow int
+	// aboveLimit is the number of records that the limit of the table has rejected since the last
+	// full sync began, or that the last comparison counted. aboveLimitKeys is the number of entries
+	// in byKey with aboveLimit set.
+	aboveLimit, aboveLimitKeys int
+	// syncNumber numbers the full syncs.
+	syncNumber int
+	// syncComplete reports that the full sync syncNumber has ended.
+	syncComplete bool
 
-	latest   []byte // key of the newest one that was not logged; nil: none
-	why      error  // of that
+	// unloggedKey is the key of the first entry since the last log line; nil: none.
+	unloggedKey []byte
+	// unloggedReason is the reason of that entry.
+	unloggedReason error
+	// loggedAt is the time of the last log line.
 	loggedAt time.Time
 }
 
-// exception is one entry. Keys are those of the sender: on the wire of one that cannot be
-// held, in the kernel map of one that cannot be sent.
+// exception is one entry. Its key is that of the sender: the encoded key if the entry cannot be
+// held, the key in the kernel map if it cannot be sent.
 type exception struct {
+	// version and owner are those of the record.
 	version table.Version
 	owner   table.Owner
-	reason  string
-	walk    int
-	limit   bool // rejected because of the table's limit
+	// reason is UTF-8, at most maxReason bytes.
+	reason string
+	// syncNumber is the number of the last full sync that contained the entry.
+	syncNumber int
+	// aboveLimit reports that the limit of the table has rejected the record.
+	aboveLimit bool
 }
 
-// add remembers an entry.
+// add stores an entry. If maxExceptions entries are stored already, it only counts the entry.
 func (e *exceptions) add(key []byte, version table.Version, owner table.Owner, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	x := e.byKey[string(key)]
 	if x == nil {
-		if len(e.byKey)-e.limits >= maxExceptions || len(key) > maxExceptionKey {
-			e.more++
+		// Entries above the limit of the table have a bound of their own.
+		if len(e.byKey)-e.aboveLimitKeys >= maxExceptions || len(key) > maxExceptionKey {
+			e.overflow++
 			return
 		}
 		x = e.insert(key)
-		if e.latest == nil {
-			e.latest, e.why = slices.Clone(key), why
+		if e.unloggedKey == nil {
+			e.unloggedKey, e.unloggedReason = slices.Clone(key), why
 		}
 	}
-	x.version, x.owner, x.walk, x.reason = version, owner, e.walk, reasonOf(why)
+	// syncNumber keeps the entry when the full sync ends.
+	x.version, x.owner, x.syncNumber, x.reason = version, owner, e.syncNumber, reasonOf(why)
 }
 
-// insert adds an entry. The lock is held.
+// insert adds an entry. The caller holds mu.
 func (e *exceptions) insert(key []byte) *exception {
 	if e.byKey == nil {
 		e.byKey = make(map[string]*exception)
@@ -93,54 +107,56 @@ func (e *exceptions) insert(key []byte) *exception {
 	return x
 }
 
-// reasonOf returns an error's text, cut to what is remembered.
+// reasonOf returns the text of an error, truncated to maxReason bytes.
 func reasonOf(err error) string {
 	return strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxReason)], "")
 }
 
-// settle forgets an entry that is held or gone.
-func (e *exceptions) settle(key []byte) {
+// resolve removes an entry that is now held, or that no longer exists.
+func (e *exceptions) resolve(key []byte) {
 	if len(e.byKey) == 0 {
 		return
 	}
+	// The lock is taken only if the entry exists: this runs for every delta.
 	if _, ok := e.byKey[string(key)]; ok {
 		e.mu.Lock()
-		e.drop(string(key))
+		e.remove(string(key))
 		e.mu.Unlock()
 	}
 }
 
-// begin starts a full sync: what it does not meet is forgotten by end.
-func (e *exceptions) begin() {
+// beginSync starts a full sync. endSync removes the entries that the full sync does not contain.
+func (e *exceptions) beginSync() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.walk++
-	e.more, e.above, e.whole = 0, 0, false
+	e.syncNumber++
+	e.overflow, e.aboveLimit, e.syncComplete = 0, 0, false
 }
 
-// end ends a full sync.
-func (e *exceptions) end() {
-	if e.whole {
+// endSync ends a full sync.
+func (e *exceptions) endSync() {
+	if e.syncComplete {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.whole = true
+	e.syncComplete = true
 	for key, x := range e.byKey {
-		if x.walk != e.walk {
-			e.drop(key)
+		// The full sync did not contain the entry, so the peer no longer has it.
+		if x.syncNumber != e.syncNumber {
+			e.remove(key)
 		}
 	}
 }
 
-// count returns how many entries there are.
+// count returns the number of entries, including those that are only counted.
 func (e *exceptions) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return len(e.byKey) - e.limits + e.more + max(e.limits, e.above)
+	return len(e.byKey) - e.aboveLimitKeys + e.overflow + max(e.aboveLimitKeys, e.aboveLimit)
 }
 
-// each calls fn with up to limit entries, in the order of their keys.
+// each calls fn with up to limit entries, ordered by key. fn must not call methods of e.
 func (e *exceptions) each(limit int, fn func(key, reason string)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -152,7 +168,7 @@ func (e *exceptions) each(limit int, fn func(key, reason string)) {
 	}
 }
 
-// list returns some of the entries with their keys as text.
+// list returns up to maxListedExceptions entries, with keys as text.
 func (e *exceptions) list(text func(key []byte) string) (list []Exception) {
 	e.each(maxListedExceptions, func(key, reason string) {
 		list = append(list, Exception{Key: text([]byte(key)), Reason: printable(reason)})
@@ -160,8 +176,8 @@ func (e *exceptions) list(text func(key []byte) string) (list []Exception) {
 	return list
 }
 
-// Unsent returns how many records of a map cannot be sent to any peer, because their keys
-// cannot be encoded, and some of them.
+// Unsent returns the number of records of a map that cannot be sent to any peer because their keys
+// cannot be encoded, and up to 64 of them.
 func (r *Replicator) Unsent(name string) (count int, list []Exception) {
 	m := r.localMaps()[name]
 	if m == nil {
@@ -170,59 +186,65 @@ func (r *Replicator) Unsent(name string) (count int, list []Exception) {
 	return m.unsent.count(), m.unsent.list(m.keyText)
 }
 
-// log calls fn with the number of entries, and the key of one and its reason, if there is a
-// new one and none was logged for a while.
+// log calls fn with the number of entries and the key and reason of one new entry. It does nothing
+// without a new entry, or within exceptionLogInterval after the last call of fn.
 func (e *exceptions) log(now time.Time, fn func(count int, key []byte, why error)) {
 	e.mu.Lock()
-	key, why, count := e.latest, e.why, len(e.byKey)+e.more
+	key, why, count := e.unloggedKey, e.unloggedReason, len(e.byKey)+e.overflow
+	// The first entry since the last log line is logged once the interval is over.
 	if key == nil || now.Sub(e.loggedAt) < exceptionLogInterval {
 		e.mu.Unlock()
 		return
 	}
-	e.latest, e.loggedAt = nil, now
+	e.unloggedKey, e.loggedAt = nil, now
 	e.mu.Unlock()
 	fn(count, key, why)
 }
 
-// loose returns what the digest of some nodes' records lacks here because of the exceptions:
-// what they add there, less what the older records of these keys add here.
-func (in *intake) loose(tx *table.Tx, of func(node string) bool) (sum uint64) {
-	if len(in.excepted.byKey) == 0 {
+// exceptionsVersionSum returns the difference that the exceptions make to the version sum of some
+// nodes' records: what they add at the peer, minus what older records of the same keys add here.
+// The caller holds the table's lock.
+func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bool) (sum uint64) {
+	if len(in.exceptions.byKey) == 0 {
 		return 0
 	}
 	key := make([]byte, in.m.layout.KeySize)
-	for wire, x := range in.excepted.byKey {
+	for wire, x := range in.exceptions.byKey {
+		// The peer's digest contains the record.
 		if of(x.owner.Node) {
-			sum += tx.LooseOf(x.owner, x.version)
+			sum += tx.VersionSumOf(x.owner, x.version)
 		}
+		// The key cannot exist in this node's map.
 		if in.decoder.Key(key, []byte(wire)) != nil {
 			continue
 		}
-		if owner, held, _, ok := tx.DigestOf(key); ok && of(owner) {
-			sum -= held.Loose
+		if owner, digest, _, ok := tx.DigestOf(key); ok && of(owner) {
+			sum -= digest.VersionSum
 		}
 	}
 	return sum
 }
 
-// except remembers a record that this node's map cannot hold. The table is locked.
-func (in *intake) except(w *wireDelta, why error) {
+// addException stores a record that this node's map cannot hold. The caller holds the table's lock.
+func (in *inboundMap) addException(w *wireDelta, why error) {
 	var owner table.Owner
-	if int(w.owner) < len(in.ids) {
-		owner = in.tx.Owner(in.ids[w.owner])
+	if int(w.owner) < len(in.ownerIDs) {
+		owner = in.tx.Owner(in.ownerIDs[w.owner])
 	}
-	in.excepted.add(w.key, table.Version(w.version), owner, why)
+	in.exceptions.add(w.key, table.Version(w.version), owner, why)
 }
 
-func (in *intake) logExceptions(now time.Time) {
-	in.excepted.log(now, func(count int, key []byte, why error) {
-		in.l.r.opt.Logger.Warn("entries of peer cannot be held here: a failover to this node loses them",
+// logExceptions logs the entries of the peer that this node cannot hold, at most once in
+// exceptionLogInterval.
+func (in *inboundMap) logExceptions(now time.Time) {
+	in.exceptions.log(now, func(count int, key []byte, why error) {
+		in.l.r.opt.Logger.Warn("cannot store entries of peer, a failover to this node loses them",
 			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name), slog.Int("entries", count),
 			slog.String("first", in.printer.key(key)), slog.String("reason", reasonOf(why)), slog.String("hint", hintFor(why, in.m.name)))
 	})
 }
 
-// hintFor returns what an operator can do about an exception.
+// hintFor returns what the operator can do about an exception.
 func hintFor(err error, name string) string {
 	switch {
 	case errors.Is(err, schema.ErrPadding):
@@ -235,40 +257,41 @@ func hintFor(err error, name string) string {
 	return "syncd diff " + name + " lists the entries"
 }
 
-// noteUnsent takes in a record whose key cannot be encoded. The table is locked.
+// noteUnsent stores a record whose key cannot be encoded. The caller holds the table's lock.
 func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
-	if !r.Delete { // a peer that was not sent a record has none to delete
+	if !r.Delete { // peers were not sent the record, so they have nothing to delete
 		m.unsent.add(r.Key, r.Version, tx.Owner(r.Owner), why)
 	}
 }
 
+// logUnsent logs the records that cannot be sent, at most once in exceptionLogInterval.
 func (m *localMap) logUnsent(now time.Time, log *slog.Logger) {
 	m.unsent.log(now, func(count int, key []byte, why error) {
-		log.Warn("entries cannot be sent to peers: a failover loses them", slog.String("map", m.name),
+		log.Warn("cannot send entries to peers, a failover loses them", slog.String("map", m.name),
 			slog.Int("entries", count), slog.String("first", m.keyText(key)),
 			slog.String("reason", reasonOf(why)), slog.String("hint", hintFor(why, m.name)))
 	})
 }
 
-// leftOut is what the records that cannot be sent add to digests.
-type leftOut []struct {
-	node   string // of the owner
+// unsentDigests is what each record that cannot be sent adds to the digests.
+type unsentDigests []struct {
+	node   string // name of the owner
 	digest table.Digest
 	bucket int
 }
 
-// leftOut returns what to leave out of digests, and how many records cannot be sent. The
-// table is locked.
-func (m *localMap) leftOut(tx *table.Tx) (out leftOut, count int) {
+// unsentDigests returns what to subtract from digests, and the number of records that cannot be
+// sent. The caller holds the table's lock.
+func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 	for key := range m.unsent.byKey {
 		k := []byte(key)
 		node, g, bucket, ok := tx.DigestOf(k)
 		if ok {
-			_, err := m.codec.AppendKey(nil, k)
-			ok = err != nil // else an interface has come: the peer finds the difference
+			_, err := m.schemaEncoder.AppendKey(nil, k)
+			ok = err != nil // else the interface exists by now, and the peer detects the difference
 		}
 		if !ok {
-			m.unsent.settle(k)
+			m.unsent.resolve(k)
 			continue
 		}
 		out = append(out, struct {
@@ -277,39 +300,44 @@ func (m *localMap) leftOut(tx *table.Tx) (out leftOut, count int) {
 			bucket int
 		}{node, g, bucket})
 	}
-	return out, len(out) + m.unsent.more
+	return out, len(out) + m.unsent.overflow
 }
 
-// takeOut takes the records of some owners out of a digest, and of its parts unless those
-// are nil.
-func (l leftOut) takeOut(of func(node string) bool, g *table.Digest, parts *table.Buckets) {
+// subtractFrom subtracts the records of some owners from a digest, and from its buckets unless
+// they are nil.
+func (l unsentDigests) subtractFrom(of func(node string) bool, g *table.Digest, buckets *table.Buckets) {
 	for i := range l {
 		r := &l[i]
 		if !of(r.node) {
 			continue
 		}
-		g.Sum, g.Loose, g.Live = g.Sum-r.digest.Sum, g.Loose-r.digest.Loose, g.Live-1
-		if parts != nil {
-			parts[r.bucket] -= r.digest.Sum
+		// Sums are modulo 2^64, so records can be subtracted in any order.
+		g.Sum, g.VersionSum, g.Live = g.Sum-r.digest.Sum, g.VersionSum-r.digest.VersionSum, g.Live-1
+		if buckets != nil {
+			buckets[r.bucket] -= r.digest.Sum
 		}
 	}
 }
 
-// keyText returns a key as the kernel map has it for people.
+// keyText returns a key of the kernel map as text.
 func (m *localMap) keyText(key []byte) string {
 	return string(schema.NewPrinter(m.layout.Schema, m.layout.Links).AppendKey(nil, key))
 }
 
-// wirePrinter writes keys for people that are on the wire.
+// wirePrinter formats encoded keys as text.
 type wirePrinter struct {
+	// printer formats a decoded key. It is nil if and only if decoder is nil.
 	printer *schema.Printer
-	decoder *schema.Decoder // nil: not possible
-	size    int
+	// decoder decodes keys of the sender; nil: keys are printed in hex.
+	decoder *schema.Decoder
+	// size is the size of a decoded key in bytes.
+	size int
 }
 
-// newWirePrinter returns what prints the keys of a sender with a schema.
+// newWirePrinter returns a printer of the keys of a sender with the given schema.
 func newWirePrinter(sender *schema.Schema) wirePrinter {
-	links := &nameLinks{}
+	// The names of the peer's interfaces need not exist on this node.
+	links := &interfaceNames{}
 	d, err := schema.NewDecoder(sender, sender, links)
 	if err != nil {
 		return wirePrinter{}
@@ -317,7 +345,7 @@ func newWirePrinter(sender *schema.Schema) wirePrinter {
 	return wirePrinter{printer: schema.NewPrinter(sender, links), decoder: d, size: sender.Key.Size}
 }
 
-// key returns a key as text, or in hex if that cannot be.
+// key returns a key as text, or in hex if it cannot be decoded.
 func (p *wirePrinter) key(wire []byte) string {
 	if p.decoder != nil {
 		if key := make([]byte, p.size); p.decoder.Key(key, wire) == nil {
@@ -327,17 +355,20 @@ func (p *wirePrinter) key(wire []byte) string {
 	return "key " + hex.EncodeToString(wire[:min(len(wire), 64)])
 }
 
-// nameLinks gives each name that it is asked for an index, so that a key can be printed that
-// names an interface which does not exist here.
-type nameLinks struct {
-	mu    sync.Mutex
+// interfaceNames assigns an index to each interface name that it is asked for. A key can then be
+// printed although its interface does not exist on this node.
+type interfaceNames struct {
+	// mu guards names.
+	mu sync.Mutex
+	// names has at most maxInterfaceNames names. The index of a name is its place plus 1.
 	names []string
 }
 
-// maxLinkNames bounds what a nameLinks remembers.
-const maxLinkNames = 4096
+// maxInterfaceNames bounds the names in an interfaceNames.
+const maxInterfaceNames = 4096
 
-func (l *nameLinks) Name(index uint32) (string, bool) {
+// Name returns the name with an index. It is safe for concurrent use.
+func (l *interfaceNames) Name(index uint32) (string, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if index == 0 || int(index) > len(l.names) {
@@ -346,13 +377,15 @@ func (l *nameLinks) Name(index uint32) (string, bool) {
 	return l.names[index-1], true
 }
 
-func (l *nameLinks) Index(name string) (uint32, bool) {
+// Index returns the index of a name, which it assigns if the name is new. It returns false if there
+// are maxInterfaceNames names. It is safe for concurrent use.
+func (l *interfaceNames) Index(name string) (uint32, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i := slices.Index(l.names, name); i >= 0 {
 		return uint32(i + 1), true
 	}
-	if len(l.names) == maxLinkNames {
+	if len(l.names) == maxInterfaceNames {
 		return 0, false
 	}
 	l.names = append(l.names, strings.Clone(name))

@@ -10,29 +10,29 @@ import (
 	"mapsync/syncd/table"
 )
 
-// inSync reports whether a node holds all that another sent, but for exceptions.
-func inSync(n *node, peer string) func() bool {
+// inSyncWith reports whether a node holds everything that another node sent, except for exceptions.
+func inSyncWith(n *node, peer string) func() bool {
 	return func() bool {
 		m, _ := n.status(peer, "typed")
-		ok, _ := n.r.Agreed()
-		return ok && m.Agreed && m.Divergent == 0 && m.State == StateCaughtUp
+		ok, _ := n.r.InSync()
+		return ok && m.InSync && m.Divergent == 0 && m.State == StateCaughtUp
 	}
 }
 
-// Entries that cannot be held or sent are listed and do not keep nodes from being in sync;
-// what is lost beside them is still found and repaired.
-func TestExceptionsDoNotBlock(t *testing.T) {
+// TestExceptionsDoNotBlockInSync checks that entries which cannot be held or sent are listed and do
+// not prevent nodes from being in sync. A record lost besides them is still detected and repaired.
+func TestExceptionsDoNotBlockInSync(t *testing.T) {
 	eth := func(i byte) []byte { return []byte{i, 0, 0, 0} }
 	for name, c := range map[string]struct {
 		nodes    func(t *testing.T) (a, b *node)
-		bad      func(t *testing.T, a *node)        // makes three entries of a's that b does not get
+		bad      func(t *testing.T, a *node)        // makes three entries of a that b does not get
 		good     func(t *testing.T, a *node) []byte // makes one that b gets, and returns its key
 		unsent   bool
 		key, why string
 	}{
 		"a number in another layout": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+				return typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -44,8 +44,8 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 		},
 		"an interface in a key": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", linkSchema(), &links{names: []string{"eth0", "eth1", "eth2", "eth3"}}, quick),
-					typedNode(t, "b", linkSchema(), &links{names: []string{"eth0"}}, quick)
+				return typedNode(t, "a", interfaceSchema(), &testInterfaces{names: []string{"eth0", "eth1", "eth2", "eth3"}}, shortCompare),
+					typedNode(t, "b", interfaceSchema(), &testInterfaces{names: []string{"eth0"}}, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -57,7 +57,7 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 		},
 		"padding, and another layout": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+				return typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -71,7 +71,7 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 		},
 		"padding": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", oldSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+				return typedNode(t, "a", oldSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -87,8 +87,8 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := c.nodes(t)
 			c.bad(t, a)
-			meet(a, b)
-			eventually(t, "in sync but for the exceptions", func() bool { return inSync(a, "b")() && inSync(b, "a")() })
+			connectNodes(a, b)
+			eventually(t, "the nodes are in sync except for the exceptions", func() bool { return inSyncWith(a, "b")() && inSyncWith(b, "a")() })
 			list := func() []Exception {
 				m, _ := b.status("a", "typed")
 				count, list := m.ExceptionCount, m.Exceptions
@@ -96,7 +96,7 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 					count, list = a.r.Unsent("typed")
 				}
 				if count != len(list) {
-					t.Fatalf("%d exceptions, %d listed", count, len(list))
+					t.Fatalf("exceptions: got %d, listed %d", count, len(list))
 				}
 				return list
 			}
@@ -109,20 +109,20 @@ func TestExceptionsDoNotBlock(t *testing.T) {
 				here, _ := a.status("b", "typed")
 				return c.unsent && there.Unsent == 3 || here.Report.Refused == 3 && has(here.Report.Exceptions)
 			})
-			// A loss beside them is not an exception.
+			// A lost record is not an exception.
 			key := c.good(t, a)
-			eventually(t, "the good one is there", func() bool { return valueOf(b.tb, key) != nil })
+			eventually(t, "the valid entry was received", func() bool { return valueOf(b.tb, key) != nil })
 			rounds := b.r.Stats().Digests
-			eventually(t, "in sync again", func() bool { return b.r.Stats().Digests > rounds+2 && inSync(b, "a")() })
-			lose(b, key)
-			eventually(t, "the loss is repaired", func() bool { return valueOf(b.tb, key) != nil })
-			eventually(t, "in sync after the repair", inSync(b, "a"))
+			eventually(t, "the nodes are in sync again", func() bool { return b.r.Stats().Digests > rounds+2 && inSyncWith(b, "a")() })
+			deleteSilently(b, key)
+			eventually(t, "the lost record is repaired", func() bool { return valueOf(b.tb, key) != nil })
+			eventually(t, "the nodes are in sync after the repair", inSyncWith(b, "a"))
 		})
 	}
 }
 
-// lose makes a node's table delete a peer's record without an event.
-func lose(n *node, key []byte) {
+// deleteSilently deletes a peer's record in a node's table without an event.
+func deleteSilently(n *node, key []byte) {
 	c := n.tb.NewCursor(0)
 	defer c.Close()
 	n.tb.Update(func(tx *table.Tx) {
@@ -132,30 +132,30 @@ func lose(n *node, key []byte) {
 	})
 }
 
-// An exception that becomes an entry that fits is none any more.
-func TestExceptionsEnd(t *testing.T) {
-	a, b := typedNode(t, "a", newSchema(), nil, quick), typedNode(t, "b", oldSchema(), nil, quick)
+// TestExceptionEndsWhenEntryFits checks that an exception ends once its entry fits.
+func TestExceptionEndsWhenEntryFits(t *testing.T) {
+	a, b := typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
 	for i := range byte(3) {
 		putValue(t, a, flow(i), ct{Packets: 1 << 40}.new())
 	}
-	meet(a, b)
+	connectNodes(a, b)
 	count := func(want int) func() bool {
 		return func() bool {
 			there, _ := b.status("a", "typed")
 			here, _ := a.status("b", "typed")
-			return there.ExceptionCount == want && here.Report.Refused == uint64(want) && inSync(b, "a")()
+			return there.ExceptionCount == want && here.Report.Refused == uint64(want) && inSyncWith(b, "a")()
 		}
 	}
-	eventually(t, "three", count(3))
+	eventually(t, "three exceptions", count(3))
 	putValue(t, a, flow(0), ct{Packets: 1}.new())
-	eventually(t, "two after a change that fits", count(2))
+	eventually(t, "two exceptions after a change that fits", count(2))
 	a.tb.Update(func(tx *table.Tx) {
 		tx.Local(&table.Change{Key: flow(1), Op: table.OpDelete, Time: time.Now().UnixNano()})
 	})
-	eventually(t, "one after a delete", count(1))
+	eventually(t, "one exception after a delete", count(1))
 }
 
-// Exceptions are bounded, whatever a peer sends.
+// TestExceptionsAreBounded checks that exceptions are bounded for any number of records.
 func TestExceptionsAreBounded(t *testing.T) {
 	var e exceptions
 	for i := range 2 * maxExceptions {
@@ -163,11 +163,11 @@ func TestExceptionsAreBounded(t *testing.T) {
 	}
 	e.add(make([]byte, maxExceptionKey+1), 1, table.Owner{Node: "x"}, errGap)
 	if len(e.byKey) != maxExceptions || e.count() != 2*maxExceptions+1 {
-		t.Errorf("%d remembered, %d counted", len(e.byKey), e.count())
+		t.Errorf("exceptions: got %d stored, %d counted", len(e.byKey), e.count())
 	}
 	for _, x := range e.byKey {
 		if len(x.reason) > maxReason {
-			t.Fatalf("a reason of %d bytes", len(x.reason))
+			t.Fatalf("reason: got %d bytes", len(x.reason))
 		}
 	}
 	logged := 0
@@ -175,18 +175,18 @@ func TestExceptionsAreBounded(t *testing.T) {
 		e.log(time.Now(), func(int, []byte, error) { logged++ })
 	}
 	if logged != 1 {
-		t.Errorf("logged %d times", logged)
+		t.Errorf("log lines: got %d, want 1", logged)
 	}
-	e.begin()
-	e.end()
+	e.beginSync()
+	e.endSync()
 	if e.count() != 0 {
-		t.Errorf("%d are left after a full sync that met none", e.count())
+		t.Errorf("exceptions after a full sync without any: got %d, want 0", e.count())
 	}
 }
 
-// A peer that reports what it likes ends its stream, and nothing else.
-func TestReportsAreChecked(t *testing.T) {
-	r, _ := newReceiver(t)
+// TestReportValidation checks that an invalid report ends the stream of the peer.
+func TestReportValidation(t *testing.T) {
+	r, _ := newTestReplicator(t)
 	exception := func(key, reason int) []*mapsyncv1.MapException {
 		return []*mapsyncv1.MapException{{Key: make([]byte, key), Reason: strings.Repeat("r", reason)}}
 	}
@@ -197,14 +197,14 @@ func TestReportsAreChecked(t *testing.T) {
 		"exception of 1025 + 0 bytes": {Map: 1, Exceptions: exception(1025, 0)},
 		"exception of 0 + 257 bytes":  {Map: 1, Exceptions: exception(0, 257)},
 	} {
-		s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, nil)
+		s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, nil)
 		s.lastIndex = 1
 		err := s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Report{Report: m}})
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("expected %q, got: %v", want, err)
+			t.Errorf("handle report: want error %q, got: %v", want, err)
 		}
 	}
 	if s := printable("a\x1b[31mb\nc"); s != "a?[31mb?c" {
-		t.Errorf("%q", s)
+		t.Errorf("printable: got %q", s)
 	}
 }

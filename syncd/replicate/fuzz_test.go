@@ -21,13 +21,13 @@ func mustMarshal(t testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// richLayout is what the map of the fuzz targets is.
+// richLayout returns the layout of the map of the fuzz targets.
 func richLayout() Layout {
 	s := richSchema()
-	return Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &links{names: []string{"lo", "eth0"}}}
+	return Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &testInterfaces{names: []string{"lo", "eth0"}}}
 }
 
-// fuzzReplicator has one map, with fields of all kinds.
+// fuzzReplicator returns a replicator with one map that has fields of all kinds.
 func fuzzReplicator(t testing.TB) (*Replicator, *table.Table) {
 	t.Helper()
 	r, err := New(Options{
@@ -45,7 +45,7 @@ func fuzzReplicator(t testing.TB) (*Replicator, *table.Table) {
 	return r, tb
 }
 
-// richEntry is an entry that differs from others in each byte that is not 0.
+// richEntry returns an entry that differs from others in each byte that is not 0.
 func richEntry(i byte) (key, value []byte) {
 	layout := richLayout()
 	key, value = []byte{10, 0, 0, i, 1, 0, 0, 0}, make([]byte, layout.ValueSize)
@@ -85,9 +85,8 @@ func fuzzBatch(t testing.TB) *mapsyncv1.Batch {
 	}
 }
 
-// FuzzBatch feeds the decoder by hand, through to the merge. What it accepts
-// the stock decoder accepts too, and what the stock decoder makes of it means
-// the same to both.
+// FuzzBatch passes data to this package's decoder and to the merge. The stock decoder accepts
+// everything that this decoder accepts, and both decoders agree on its meaning.
 func FuzzBatch(f *testing.F) {
 	f.Add(mustMarshal(f, fuzzBatch(f)))
 	f.Add(mustMarshal(f, &mapsyncv1.Batch{Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}}))
@@ -96,29 +95,28 @@ func FuzzBatch(f *testing.F) {
 		if _, err := decoded(&b, data); err == nil {
 			var m mapsyncv1.Batch
 			if err := proto.Unmarshal(data, &m); err != nil {
-				t.Fatalf("the stock decoder does not take it: %v", err)
+				t.Fatalf("unmarshal with the stock decoder: %v", err)
 			}
 			again, err := decoded(&b, mustMarshal(t, &m))
 			if err != nil {
-				t.Fatalf("in its plain form it does not decode: %v", err)
+				t.Fatalf("decode the canonical form: %v", err)
 			}
 			m.ProtoReflect().SetUnknown(nil)
 			again.ProtoReflect().SetUnknown(nil)
 			if len(again.GetDeltas()) != len(m.GetDeltas()) || again.GetPosition() != m.GetPosition() {
-				t.Fatalf("decoded as %v and %v", &m, again)
+				t.Fatalf("decode: got %v and %v", &m, again)
 			}
 		}
 		r, tb := fuzzReplicator(t)
-		l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
-		if err := l.takeBatch(data); err == nil && in.state == StateCaughtUp && in.position < b.previous {
-			t.Fatalf("position %d after a batch from %d", in.position, b.previous)
+		l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		if err := l.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < b.previousPosition {
+			t.Fatalf("position %d after a batch from %d", in.position, b.previousPosition)
 		}
 		checkTable(t, tb)
 	})
 }
 
-// checkTable looks at all that was merged: what came in by the wire can go out by
-// it, and comes in as the same.
+// checkTable checks that each merged record can be encoded, and that decoding returns the same record.
 func checkTable(t *testing.T, tb *table.Table) {
 	t.Helper()
 	layout := richLayout()
@@ -137,21 +135,20 @@ func checkTable(t *testing.T, tb *table.Table) {
 		var rec table.Record
 		for tx.Next(c, &rec) {
 			if rec.Version == 0 || (!rec.Delete && len(rec.Value) != layout.ValueSize) || tx.Owner(rec.Owner).Node == "" {
-				t.Fatalf("record %+v", rec)
+				t.Fatalf("invalid record: got %+v", rec)
 			}
 			key, err := e.AppendKey(nil, rec.Key)
 			if err != nil {
 				t.Fatalf("encode key %x: %v", rec.Key, err)
 			}
 			if err := d.Key(again, key); err != nil || string(again) != string(rec.Key) {
-				t.Fatalf("key %x became %x: %v", rec.Key, again, err)
+				t.Fatalf("key %x: got %x after encoding and decoding: %v", rec.Key, again, err)
 			}
 		}
 	})
 }
 
-// FuzzResponses feeds a receiver a run of messages, each with its length before
-// it.
+// FuzzResponses passes a sequence of messages to a receiver, each with its length before it.
 func FuzzResponses(f *testing.F) {
 	wire := toProto(richSchema())
 	var run []byte
@@ -169,40 +166,40 @@ func FuzzResponses(f *testing.F) {
 		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
-	f.Add(comparison(f, wire, false))
-	f.Add(comparison(f, wire, true))
+	f.Add(comparisonRun(f, wire, false))
+	f.Add(comparisonRun(f, wire, true))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
-		l, _ := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
-		l.clock.ask(time.Unix(0, 5))
+		l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		l.clock.newProbe(time.Unix(0, 5))
 		each(data, func(b []byte) bool {
-			err := l.take(b)
-			l.acks(l.comparisons(l.requests(nil, r.localMaps(), l.since.Add(1<<40))))
+			err := l.handle(b)
+			l.appendAcks(l.appendComparisons(l.appendSubscriptions(nil, r.localMaps(), l.since.Add(1<<40))))
 			return err == nil
 		})
 		checkTable(t, tb)
-		l.down(nil)
+		l.markDown(nil)
 	})
 }
 
-// comparison is a run of messages of a sender that holds something else, and tells it
-// when asked.
-func comparison(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []byte) {
+// comparisonRun returns a sequence of messages of a sender that holds other records and resends
+// them on request.
+func comparisonRun(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []byte) {
 	_, tb := fuzzReplicator(f)
-	parts := make([]byte, bucketSize*table.DigestBuckets)
+	parts := make([]byte, bucketBytes*table.DigestBuckets)
 	parts[8] = 1
 	digest := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: &mapsyncv1.Digest{
-		Map: 1, Position: 7, Key: tb.DigestID(), Scope: tb.DigestScope(),
-		Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Sum: 1, Loose: 2, Live: 3, Buckets: parts}, {Node: "b"}, {Node: "gone", Sum: 4}},
+		Map: 1, Position: 7, KeyFingerprint: tb.DigestID(), ScopeFingerprint: tb.DigestScope(),
+		Nodes: []*mapsyncv1.NodeDigest{{Node: "x", Sum: 1, VersionSum: 2, Live: 3, Buckets: parts}, {Node: "b"}, {Node: "gone", Sum: 4}},
 	}}}
 	again := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}}
-	again.GetBatch().Retold, again.GetBatch().CaughtUp, again.GetBatch().PreviousPosition = true, false, 7
+	again.GetBatch().Resent, again.GetBatch().CaughtUp, again.GetBatch().PreviousPosition = true, false, 7
 	again.GetBatch().Requested = requested
 	for _, m := range []*mapsyncv1.SubscribeResponse{
 		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
 		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},
 		digest, digest, digest, again,
-		{Message: &mapsyncv1.SubscribeResponse_Retold{Retold: &mapsyncv1.Retold{Map: 1, Records: 4, Untold: 1}}},
+		{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Records: 4, Unsent: 1}}},
 		digest,
 	} {
 		b := mustMarshal(f, m)
@@ -211,7 +208,7 @@ func comparison(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []byt
 	return run
 }
 
-// each calls fn with the pieces of data until it returns false.
+// each calls fn with the parts of data until fn returns false.
 func each(data []byte, fn func([]byte) bool) {
 	for len(data) > 1 {
 		n := min(int(data[0])|int(data[1])<<8, len(data)-2)
@@ -222,7 +219,7 @@ func each(data []byte, fn func([]byte) bool) {
 	}
 }
 
-// FuzzRequests feeds a sender a run of requests, and lets it answer after each.
+// FuzzRequests passes a sequence of requests to a sender, which answers each.
 func FuzzRequests(f *testing.F) {
 	var run []byte
 	for _, m := range []*mapsyncv1.SubscribeRequest{
@@ -232,7 +229,7 @@ func FuzzRequests(f *testing.F) {
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(2, testMap, Layout{KeySize: 4})}},
 		{Message: &mapsyncv1.SubscribeRequest_ClockProbe{ClockProbe: &mapsyncv1.ClockProbe{Sent: 5}}},
 		{Message: &mapsyncv1.SubscribeRequest_Compare{Compare: &mapsyncv1.CompareRequest{Map: 1}}},
-		{Message: &mapsyncv1.SubscribeRequest_Retell{Retell: &mapsyncv1.RetellRequest{Map: 1, Buckets: bytes.Repeat([]byte{0xff}, setSize)}}},
+		{Message: &mapsyncv1.SubscribeRequest_Resend{Resend: &mapsyncv1.ResendRequest{Map: 1, Buckets: bytes.Repeat([]byte{0xff}, bucketSetBytes)}}},
 		{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: &mapsyncv1.MapSubscription{
@@ -243,7 +240,7 @@ func FuzzRequests(f *testing.F) {
 		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
-	watch := mustMarshal(f, observation(1, testMap))
+	watch := mustMarshal(f, observeRequest(1, testMap))
 	f.Add(append([]byte{byte(len(watch)), 0}, watch...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
@@ -251,8 +248,8 @@ func FuzzRequests(f *testing.F) {
 		tb.Update(func(tx *table.Tx) {
 			tx.Local(&table.Change{Key: key, Value: value, Time: 5})
 		})
-		s := newSession(r, table.Owner{Node: "x", Incarnation: 1}, &discard{responder: nowhere{}})
-		defer s.closeFeeds()
+		s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, &discardBatches{responseSender: discardStream{}})
+		defer s.closeMaps()
 		each(data, func(b []byte) bool {
 			var m mapsyncv1.SubscribeRequest
 			if err := proto.Unmarshal(b, &m); err != nil {
@@ -265,26 +262,25 @@ func FuzzRequests(f *testing.F) {
 			if s.handle(&m) != nil {
 				return false
 			}
-			_, err := s.sendRound(s.begun)
+			_, err := s.sendRound(s.startedAt)
 			return err == nil
 		})
-		if n := len(s.feeds); n > 2*MaxMaps {
-			t.Fatalf("%d feeds", n)
+		if n := len(s.maps); n > 2*MaxMaps {
+			t.Fatalf("outbound map streams: got %d, want at most 2*MaxMaps", n)
 		}
 	})
 }
 
-// nowhere takes what is sent.
-type nowhere struct{}
+// discardStream discards all messages.
+type discardStream struct{}
 
-func (nowhere) Send(*mapsyncv1.SubscribeResponse) error { return nil }
-func (nowhere) SendMsg(any) error                       { return nil }
+func (discardStream) Send(*mapsyncv1.SubscribeResponse) error { return nil }
+func (discardStream) SendMsg(any) error                       { return nil }
 
-// FuzzSchema lets a peer tell any schema, in both directions, and send anything by
-// it.
+// FuzzSchema has a peer send any schema, in both directions, and any message by that schema.
 func FuzzSchema(f *testing.F) {
 	delta := richDelta(f, 3)
-	for _, s := range []*schema.Schema{richSchema(), oldSchema(), newSchema(), perCPU(), linkSchema(), schema.FromSizes("x", 8, 133)} {
+	for _, s := range []*schema.Schema{richSchema(), oldSchema(), newSchema(), perCPU(), interfaceSchema(), schema.FromSizes("x", 8, 133)} {
 		f.Add(mustMarshal(f, toProto(s)), delta.GetKey(), delta.GetValue())
 	}
 	layout := richLayout()
@@ -300,7 +296,7 @@ func FuzzSchema(f *testing.F) {
 		}
 		again, err := fromProto(testMap, toProto(theirs))
 		if err != nil || !schema.Equal(theirs, again) {
-			t.Fatalf("it is not what it was when told again: %v", err)
+			t.Fatalf("schema: got a change after encoding and decoding: %v", err)
 		}
 		for _, local := range []*schema.Schema{layout.Schema, theirs} {
 			d, err := schema.NewDecoder(theirs, local, layout.Links)
@@ -311,7 +307,7 @@ func FuzzSchema(f *testing.F) {
 			_, _ = d.Key(k, key), d.Value(v, value, &times)
 			for _, r := range d.Keep() {
 				if r.Offset < 0 || r.Size < 1 || r.Offset+r.Size > len(v) {
-					t.Fatalf("keep %+v of %d bytes", r, len(v))
+					t.Fatalf("keep: got %+v of %d bytes", r, len(v))
 				}
 			}
 		}

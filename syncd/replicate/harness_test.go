@@ -34,15 +34,15 @@ const (
 	deadline      = 10 * time.Second
 )
 
-// node is a Replicator on a real port, with one table whose writer only claims
-// to write.
+// node is a Replicator on a real port, with one table whose writer marks records as written without
+// a kernel map.
 type node struct {
 	t     testing.TB
 	self  table.Owner
 	r     *Replicator
 	tb    *table.Table
 	addr  string
-	lis   *breakable
+	lis   *breakableListener
 	stops []func()
 }
 
@@ -52,12 +52,12 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	t.Helper()
 	n := &node{t: t, self: table.Owner{Node: name, Incarnation: inc}, tb: tb}
 	o := Options{
-		Self:       n.self,
-		Dial:       func(p Peer) (*grpc.ClientConn, error) { return n.dial(p.Addr) },
-		MinBackoff: 5 * time.Millisecond,
-		MaxBackoff: 50 * time.Millisecond,
-		advance:    10 * time.Millisecond,
-		heartbeat:  100 * time.Millisecond,
+		Self:             n.self,
+		Dial:             func(p Peer) (*grpc.ClientConn, error) { return n.dial(p.Addr) },
+		MinBackoff:       5 * time.Millisecond,
+		MaxBackoff:       50 * time.Millisecond,
+		positionInterval: 10 * time.Millisecond,
+		heartbeat:        100 * time.Millisecond,
 	}
 	if os.Getenv("REPLICATE_TEST_LOG") != "" {
 		o.Logger = slog.New(slog.NewTextHandler(os.Stderr, nil)).With("self", name)
@@ -77,7 +77,7 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.lis, n.addr = &breakable{Listener: lis}, lis.Addr().String()
+	n.lis, n.addr = &breakableListener{Listener: lis}, lis.Addr().String()
 	srv := grpc.NewServer(n.r.ServerOptions()...)
 	n.r.Register(srv)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -126,8 +126,8 @@ func (n *node) peer() Peer {
 	return Peer{Node: n.self.Node, Incarnation: n.self.Incarnation, Addr: n.addr}
 }
 
-// meet makes each node know the others, and nobody else.
-func meet(nodes ...*node) {
+// connectNodes sets the nodes as the live peers of each other.
+func connectNodes(nodes ...*node) {
 	for _, n := range nodes {
 		var peers []Peer
 		for _, p := range nodes {
@@ -155,7 +155,7 @@ func newSizedTable(t testing.TB, self table.Owner, key, value int, sameMap bool)
 	return tb
 }
 
-// startWriter plays the kernel writer of a table.
+// startWriter runs a writer of a table without a kernel map.
 func startWriter(tb *table.Table) (stop func()) {
 	quit, wake := make(chan struct{}), make(chan struct{}, 1)
 	var wg sync.WaitGroup
@@ -200,7 +200,7 @@ func value(i int) []byte {
 	return b
 }
 
-// put makes local changes: keys from to to get the value v.
+// put makes local changes that set the keys from to to to the value v.
 func (n *node) put(from, to, v int) {
 	n.t.Helper()
 	putTable(n.t, n.tb, from, to, v)
@@ -212,7 +212,7 @@ func putTable(t testing.TB, tb *table.Table, from, to, v int) {
 		for i := from; i < to; i++ {
 			o := tx.Local(&table.Change{Key: key(i), Value: value(v), Time: time.Now().UnixNano()})
 			if o != table.Accepted {
-				t.Errorf("put key %d: %s", i, o)
+				t.Errorf("put key %d: got %s", i, o)
 			}
 		}
 	})
@@ -224,13 +224,13 @@ func (n *node) del(from, to int) {
 		for i := from; i < to; i++ {
 			o := tx.Local(&table.Change{Key: key(i), Op: table.OpDelete, Time: time.Now().UnixNano()})
 			if o != table.Accepted {
-				n.t.Errorf("delete key %d: %s", i, o)
+				n.t.Errorf("delete key %d: got %s", i, o)
 			}
 		}
 	})
 }
 
-// dump returns the records of a table: owner, version and content by key.
+// dump returns the records of a table as text: owner, version and content by key.
 func dump(tb *table.Table) map[string]string {
 	out := make(map[string]string)
 	c := tb.NewCursor(0)
@@ -267,13 +267,13 @@ func eventually(t testing.TB, what string, cond func() bool) {
 	end := time.Now().Add(deadline)
 	for !cond() {
 		if time.Now().After(end) {
-			t.Fatalf("not in %s: %s", deadline, what)
+			t.Fatalf("timeout after %s: %s", deadline, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 }
 
-// status returns what n knows of its map with another node.
+// status returns the status of n's map with another node.
 func (n *node) status(of string, name string) (MapStatus, PeerStatus) {
 	for _, p := range n.r.Status() {
 		if p.Node != of {
@@ -288,14 +288,14 @@ func (n *node) status(of string, name string) (MapStatus, PeerStatus) {
 	return MapStatus{}, PeerStatus{}
 }
 
-// breakable is a listener whose connections a test can cut, and slow down.
-type breakable struct {
+// breakableListener is a listener whose connections a test can cut and slow down.
+type breakableListener struct {
 	net.Listener
 	mu    sync.Mutex
 	conns []net.Conn
 }
 
-func (b *breakable) Accept() (net.Conn, error) {
+func (b *breakableListener) Accept() (net.Conn, error) {
 	c, err := b.Listener.Accept()
 	if err == nil {
 		b.mu.Lock()
@@ -305,7 +305,7 @@ func (b *breakable) Accept() (net.Conn, error) {
 	return c, err
 }
 
-func (b *breakable) cut() {
+func (b *breakableListener) cut() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, c := range b.conns {
@@ -315,7 +315,7 @@ func (b *breakable) cut() {
 }
 
 func noDial(Peer) (*grpc.ClientConn, error) {
-	return nil, errors.New("nobody is to be dialled")
+	return nil, errors.New("unexpected dial")
 }
 
 func subscription(index uint32, name string, l Layout) *mapsyncv1.MapSubscription {
@@ -325,7 +325,7 @@ func subscription(index uint32, name string, l Layout) *mapsyncv1.MapSubscriptio
 	return &mapsyncv1.MapSubscription{Map: index, Name: name, Layout: l.proto(), Schema: toProto(l.Schema)}
 }
 
-// codecOf returns what encodes the entries of a table of bytes.
+// codecOf returns the encoder for a table with opaque bytes.
 func codecOf(t testing.TB, tb *table.Table) *schema.Encoder {
 	t.Helper()
 	e, err := schema.NewEncoder(schema.FromSizes(testMap, tb.KeySize(), tb.ValueSize()), nil)
@@ -335,7 +335,7 @@ func codecOf(t testing.TB, tb *table.Table) *schema.Encoder {
 	return e
 }
 
-// wireBytes returns bytes as the message of an opaque map has them.
+// wireBytes returns bytes in the wire format of an opaque map.
 func wireBytes(b []byte) []byte {
 	b = bytes.TrimRight(b, "\x00")
 	if len(b) == 0 {
@@ -344,8 +344,8 @@ func wireBytes(b []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, 1, protowire.BytesType), b)
 }
 
-// newReceiver returns the replicator of a node b that has the map testMap, and its table.
-func newReceiver(t *testing.T) (*Replicator, *table.Table) {
+// newTestReplicator returns the replicator of node b with the map testMap, and its table.
+func newTestReplicator(t *testing.T) (*Replicator, *table.Table) {
 	t.Helper()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
@@ -358,18 +358,17 @@ func newReceiver(t *testing.T) (*Replicator, *table.Table) {
 	return r, tb
 }
 
-// acceptedLink returns a link whose subscription 1 is to the replicator's map
-// testMap and was accepted.
-func acceptedLink(r *Replicator, p Peer) (*link, *intake) {
-	l := newLink(r, p)
-	l.requests(nil, r.localMaps(), time.Now())
-	in := l.intakes[testMap]
-	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wire})
+// newAcceptedStream returns an inbound stream whose subscription 1 to testMap was accepted.
+func newAcceptedStream(r *Replicator, p Peer) (*inboundStream, *inboundMap) {
+	l := newInboundStream(r, p)
+	l.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := l.maps[testMap]
+	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wireSchema})
 	return l, in
 }
 
-// flat returns a copy of an encoded message.
-func flat(m *outbound) (b []byte) {
+// frameBytes returns a copy of an encoded message.
+func frameBytes(m *sentFrame) (b []byte) {
 	for _, piece := range m.data {
 		b = append(b, piece.ReadOnlyData()...)
 	}

@@ -14,52 +14,65 @@ import (
 	"mapsync/syncd/table"
 )
 
-// maxSamples bounds the memory of when a map's head was where.
+// maxSamples bounds the samples of the head of a table.
 const maxSamples = 1024
 
-// localMap is a map of this node. It is replaced, not changed, when a map of
-// the same name comes again.
+// localMap is a map of this node. A map that is removed and added again gets a new localMap.
 type localMap struct {
-	name       string
-	layout     Layout
-	access     Access
-	wire       *mapsyncv1.Schema // as peers are told it
-	codec      *schema.Encoder
-	table      *table.Table
+	// The fields up to generation do not change once Replicator.maps has the localMap.
+	name   string
+	layout Layout
+	// access decides which nodes may read and write the map.
+	access Access
+	// wireSchema is the schema as it is sent to peers.
+	wireSchema *mapsyncv1.Schema
+	// schemaEncoder encodes the entries of the map.
+	schemaEncoder *schema.Encoder
+	table         *table.Table
+	// generation identifies this map in positions. It is higher than that of any map added before.
+	// UpdateAccess keeps it.
 	generation uint64
-	memory     memory
-	// sources are the live peers from which this map is received, and was to the end.
+	// deliveries stores what each peer has received. It has its own lock.
+	deliveries deliveries
+	// sources are the live peers from which this node receives the map and has received
+	// everything, sorted.
 	sources atomic.Pointer[[]string]
-	// settled says that everything that this node requested of peers has been received.
-	settled atomic.Bool
-	// viewed is the view under which roles were decided last. Replicator.mu guards it.
-	viewed *view
-	unsent exceptions  // records whose keys cannot be encoded
-	keys   wirePrinter // of this map's own keys on the wire
+	// requestsComplete reports that this node has received all records that it requested from peers.
+	requestsComplete atomic.Bool
+	// rolesView is the view under which roles were last decided. Replicator.mu guards it.
+	rolesView *view
+	// unsent are the records whose keys cannot be encoded. It has its own lock.
+	unsent exceptions
+	// keyPrinter formats encoded keys of this map.
+	keyPrinter wirePrinter
 
-	mu      sync.Mutex
+	// mu guards samples.
+	mu sync.Mutex
+	// samples are ordered by position and time, at most maxSamples. Positions differ.
 	samples []headSample
 }
 
-// headSample says that the table's head had reached a position by some time.
+// headSample is the head of the table at some time.
 type headSample struct {
 	position uint64
 	at       time.Time
 }
 
-// newLocalMap checks that a map can be replicated. Its errors wrap ErrMap.
+// newLocalMap returns a localMap if the map can be replicated. The errors wrap ErrMap.
 func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) {
 	switch {
 	case layout.KeySize != t.KeySize() || layout.ValueSize != t.ValueSize():
 		return nil, fmt.Errorf("add map %q with %d+%d bytes on a table of %d+%d bytes: %w", name,
 			layout.KeySize, layout.ValueSize, t.KeySize(), t.ValueSize(), ErrMap)
 	case layout.KeySize+layout.ValueSize > maxEntryBytes:
+		// A batch must have room for several entries.
 		return nil, fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
 			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
 	}
 	if err := checkName(name); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
 	}
+	// Without a schema, keys and values are opaque bytes.
 	if layout.Schema == nil {
 		layout.Schema = schema.FromSizes(name, layout.KeySize, layout.ValueSize)
 	}
@@ -71,7 +84,7 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 	return m, nil
 }
 
-// compile checks that entries of the schema can be sent.
+// compile creates the encoder, and checks that entries and schema can be sent.
 func (m *localMap) compile() error {
 	s := m.layout.Schema
 	if err := s.Check(); err != nil {
@@ -81,30 +94,32 @@ func (m *localMap) compile() error {
 		return fmt.Errorf("use a schema of %d+%d bytes for entries of %d+%d", s.Key.Size, s.Value.Size, m.layout.KeySize, m.layout.ValueSize)
 	}
 	var err error
-	if m.codec, err = schema.NewEncoder(s, m.layout.Links); err != nil {
+	if m.schemaEncoder, err = schema.NewEncoder(s, m.layout.Links); err != nil {
 		return fmt.Errorf("compile encoder: %w", err)
 	}
-	if n := m.codec.MaxKey() + m.codec.MaxValue(); n > maxEncodedBytes {
+	if n := m.schemaEncoder.MaxKey() + m.schemaEncoder.MaxValue(); n > maxEncodedBytes {
 		return fmt.Errorf("send entries of up to %d bytes, more than %d", n, maxEncodedBytes)
 	}
-	m.wire = toProto(s)
-	m.keys = newWirePrinter(s)
-	if n := proto.Size(m.wire); n > maxSchemaBytes {
+	m.wireSchema = toProto(s)
+	m.keyPrinter = newWirePrinter(s)
+	// The schema is part of a request, which has a maximum size.
+	if n := proto.Size(m.wireSchema); n > maxSchemaBytes {
 		return fmt.Errorf("send schema of %d bytes, more than %d", n, maxSchemaBytes)
 	}
 	return nil
 }
 
-// sampleLag notes the head of the table, for lagSince.
+// sampleLag records the head of the table for lagSince.
 func (m *localMap) sampleLag(now time.Time) {
 	head := m.head()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// The head has not moved since the last sample.
 	if n := len(m.samples); n > 0 && m.samples[n-1].position == head {
 		return
 	}
 	if len(m.samples) == maxSamples {
-		// Half the resolution lasts twice as long.
+		// Dropping every second sample halves the resolution and doubles the time that is covered.
 		for i := range maxSamples / 2 {
 			m.samples[i] = m.samples[2*i+1]
 		}
@@ -113,8 +128,7 @@ func (m *localMap) sampleLag(now time.Time) {
 	m.samples = append(m.samples, headSample{head, now})
 }
 
-// lagSince returns how old the oldest change above a position is, as far as the
-// samples tell.
+// lagSince returns the age of the oldest change above a position, with the resolution of the samples.
 func (m *localMap) lagSince(position uint64, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -130,12 +144,13 @@ func (m *localMap) lagSince(position uint64, now time.Time) time.Duration {
 	return max(0, now.Sub(m.samples[i].at))
 }
 
+// head returns the position of the newest change of the table.
 func (m *localMap) head() (head uint64) {
 	m.table.View(func(tx *table.Tx) { head = tx.Head() })
 	return head
 }
 
-// owners returns the nodes that own records, or did.
+// owners returns the names of the nodes that own records or have owned some, sorted.
 func (m *localMap) owners() (nodes []string) {
 	m.table.View(func(tx *table.Tx) {
 		tx.Owners(func(o table.Owner) { nodes = append(nodes, o.Node) })
@@ -144,6 +159,7 @@ func (m *localMap) owners() (nodes []string) {
 	return slices.Compact(nodes)
 }
 
+// proto returns the wire format of a layout.
 func (l Layout) proto() *mapsyncv1.Layout {
 	typ := mapsyncv1.MapType_MAP_TYPE_HASH
 	if l.LRU {

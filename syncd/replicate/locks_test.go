@@ -15,23 +15,23 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestCommandsWhilePeersReconnect calls everything that operators and membership call, in a
-// loop, while streams in both directions break and come back. Each call must return.
+// TestCommandsWhilePeersReconnect calls every function that operators and membership call, in a
+// loop, while streams in both directions break and reconnect. Each call must return.
 func TestCommandsWhilePeersReconnect(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	a := startNode(t, "a", 1, keyed(t, table.Owner{Node: "a", Incarnation: 1}, "k"), quick)
-	b := startNode(t, "b", 1, keyed(t, table.Owner{Node: "b", Incarnation: 1}, "k"), quick)
-	c := startNode(t, "c", 1, keyed(t, table.Owner{Node: "c", Incarnation: 1}, "k"), quick)
+	a := startNode(t, "a", 1, newKeyedTable(t, table.Owner{Node: "a", Incarnation: 1}, "k"), shortCompare)
+	b := startNode(t, "b", 1, newKeyedTable(t, table.Owner{Node: "b", Incarnation: 1}, "k"), shortCompare)
+	c := startNode(t, "c", 1, newKeyedTable(t, table.Owner{Node: "c", Incarnation: 1}, "k"), shortCompare)
 	a.put(0, 100, 1)
-	meet(a, b, c)
-	eventually(t, "agreed", agreed(a, b, c))
+	connectNodes(a, b, c)
+	eventually(t, "the nodes are in sync", nodesInSync(a, b, c))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() { resubscribe(ctx, t, b, a.addr, fmt.Sprint("p", i)) })
 	}
-	calls := newCalls(t)
+	calls := newCallMonitor(t)
 	rnd := rand.New(rand.NewPCG(1, 2))
 	short := func(fn func(context.Context) error) func() {
 		return func() {
@@ -41,16 +41,21 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 		}
 	}
 	for name, fn := range map[string]func(){
-		"resync":    short(func(ctx context.Context) error { return a.r.Resync(ctx, testMap, func([]string, int, int) {}) }),
-		"diff":      short(func(ctx context.Context) error { _, err := a.r.Diff(ctx, testMap, "b"); return err }),
-		"status":    func() { a.r.Status() },
-		"stats":     func() { a.r.Stats() },
-		"synced":    func() { a.r.SyncedAll() },
-		"agreed":    func() { a.r.Agreed() },
-		"dump":      func() { live(a.tb) },
-		"scribble":  func() { scribble(a.tb, rnd) },
-		"cut":       func() { a.lis.cut(); b.lis.cut(); time.Sleep(5 * time.Millisecond) },
-		"peers":     func() { meet(a, b, c); time.Sleep(time.Millisecond); meet(a, b); time.Sleep(time.Millisecond) },
+		"resync":   short(func(ctx context.Context) error { return a.r.Resync(ctx, testMap, func([]string, int, int) {}) }),
+		"diff":     short(func(ctx context.Context) error { _, err := a.r.Diff(ctx, testMap, "b"); return err }),
+		"status":   func() { a.r.Status() },
+		"stats":    func() { a.r.Stats() },
+		"synced":   func() { a.r.InitialSyncDone() },
+		"agreed":   func() { a.r.InSync() },
+		"dump":     func() { live(a.tb) },
+		"scribble": func() { applyRandomChanges(a.tb, rnd) },
+		"cut":      func() { a.lis.cut(); b.lis.cut(); time.Sleep(5 * time.Millisecond) },
+		"peers": func() {
+			connectNodes(a, b, c)
+			time.Sleep(time.Millisecond)
+			connectNodes(a, b)
+			time.Sleep(time.Millisecond)
+		},
 		"forgotten": func() { a.r.RemoveMap("other"); a.addOther(t) },
 	} {
 		wg.Go(func() { calls.repeat(ctx, name, fn) })
@@ -58,14 +63,14 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 	time.Sleep(2 * time.Second)
 	cancel()
 	calls.join(&wg)
-	meet(a, b, c)
-	eventually(t, "agreed afterwards", func() bool { return agreed(a, b, c)() && sameLive(a, b) && sameLive(a, c) })
+	connectNodes(a, b, c)
+	eventually(t, "the nodes are in sync afterwards", func() bool { return nodesInSync(a, b, c)() && sameLive(a, b) && sameLive(a, c) })
 	for _, n := range []*node{a, b, c} {
 		n.stop()
 	}
 }
 
-// addOther adds a second map whose table is empty and not written.
+// addOther adds a second map with an empty table without a writer.
 func (n *node) addOther(t *testing.T) {
 	tb := newTable(t, n.self, false)
 	if err := n.r.AddMap("other", Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
@@ -73,7 +78,7 @@ func (n *node) addOther(t *testing.T) {
 	}
 }
 
-// resubscribe opens one stream after another, each the replacement of the one before.
+// resubscribe opens one stream after another. Each replaces the one before.
 func resubscribe(ctx context.Context, t *testing.T, from *node, addr, name string) {
 	conn, err := from.dial(addr)
 	if err != nil {
@@ -98,17 +103,19 @@ func resubscribe(ctx context.Context, t *testing.T, from *node, addr, name strin
 	}
 }
 
-// calls records when each of several loops began its latest call, and fails the test if one
-// does not return.
-type calls struct {
+// callMonitor records the start of the latest call of each of several loops, and fails the test if
+// a call does not return.
+type callMonitor struct {
 	t     *testing.T
 	mu    sync.Mutex
 	count map[string]int
 }
 
-func newCalls(t *testing.T) *calls { return &calls{t: t, count: make(map[string]int)} }
+func newCallMonitor(t *testing.T) *callMonitor {
+	return &callMonitor{t: t, count: make(map[string]int)}
+}
 
-func (c *calls) repeat(ctx context.Context, name string, fn func()) {
+func (c *callMonitor) repeat(ctx context.Context, name string, fn func()) {
 	for ctx.Err() == nil {
 		fn()
 		c.mu.Lock()
@@ -118,21 +125,21 @@ func (c *calls) repeat(ctx context.Context, name string, fn func()) {
 	}
 }
 
-// errHanging says that a call did not return.
-var errHanging = errors.New("a call has not returned for 30 s: locks are taken in different orders")
+// errCallTimeout is the panic value for a call that does not return.
+var errCallTimeout = errors.New("a call has not returned for 30 s: lock order inversion")
 
-func (c *calls) join(wg *sync.WaitGroup) {
+func (c *callMonitor) join(wg *sync.WaitGroup) {
 	c.t.Helper()
 	ended := make(chan struct{})
 	go func() { wg.Wait(); close(ended) }()
 	select {
 	case <-ended:
 	case <-time.After(30 * time.Second):
-		panic(errHanging) // shows where each goroutine waits; nothing could be stopped any more
+		panic(errCallTimeout) // the panic shows where each goroutine waits; the goroutines cannot be stopped
 	}
 	for name, n := range c.count {
 		if n == 0 {
-			c.t.Errorf("%s was never called", name)
+			c.t.Errorf("calls of %s: got 0", name)
 		}
 	}
 }

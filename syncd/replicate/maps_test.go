@@ -11,63 +11,67 @@ import (
 	"mapsync/syncd/table"
 )
 
-func TestLayoutThatDiffers(t *testing.T) {
+// TestDifferentLayoutIsRefused checks that a map with another layout is refused and served once it
+// is replaced.
+func TestDifferentLayoutIsRefused(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
 	wide := newSizedTable(t, a.self, testKeySize, 2*testValueSize, false)
 	a.addMap("other", wide)
 	b.addMap("other", newTable(t, b.self, false))
-	meet(a, b)
+	connectNodes(a, b)
 	a.put(0, 10, 1)
 	eventually(t, "the map that matches is replicated", func() bool { return len(live(b.tb)) == 10 })
-	eventually(t, "the other one is refused", func() bool {
+	eventually(t, "the other map is refused", func() bool {
 		m, _ := b.status("a", "other")
 		return m.State == StateRefused && strings.Contains(m.Error, `map \"other\" of a does not fit that of b`) &&
 			strings.Contains(m.Error, "value: 16 bytes here, 32 at the sender")
 	})
-	eventually(t, "what cannot come is not waited for", func() bool { ok, _ := b.r.SyncedAll(); return ok })
-	// It is tried again when the sender's map changes.
+	eventually(t, "the initial sync does not wait for the refused map", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
+	// The subscription is answered again when the sender's map changes.
 	a.r.RemoveMap("other")
 	right := newTable(t, a.self, false)
 	putTable(t, right, 0, 5, 1)
 	a.addMap("other", right)
-	eventually(t, "served", func() bool { m, _ := b.status("a", "other"); return m.State == StateCaughtUp && m.In.Deltas == 5 })
+	eventually(t, "the map is served", func() bool { m, _ := b.status("a", "other"); return m.State == StateCaughtUp && m.In.Deltas == 5 })
 }
 
-func TestMapsComeAndGo(t *testing.T) {
+// TestAddAndRemoveMaps adds and removes maps while peers are connected.
+func TestAddAndRemoveMaps(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
-	meet(a, b)
+	connectNodes(a, b)
 	theirs := newTable(t, b.self, false)
 	b.addMap("late", theirs)
-	eventually(t, "pending", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	eventually(t, "the map is pending", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
 	ours := newTable(t, a.self, false)
 	putTable(t, ours, 0, 100, 1)
 	a.addMap("late", ours)
-	eventually(t, "served", func() bool { return len(live(theirs)) == 100 })
+	eventually(t, "the map is served", func() bool { return len(live(theirs)) == 100 })
 
 	a.r.RemoveMap("late")
 	putTable(t, ours, 100, 110, 1)
-	eventually(t, "pending again", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
-	// Another table, whose positions mean something else.
+	eventually(t, "the map is pending again", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	// Another table, whose positions are unrelated.
 	ours = newTable(t, a.self, false)
 	putTable(t, ours, 200, 210, 1)
 	a.addMap("late", ours)
-	eventually(t, "the new one is served", func() bool { return len(live(theirs)) == 110 })
+	eventually(t, "the new map is served", func() bool { return len(live(theirs)) == 110 })
 
 	b.r.RemoveMap("late")
-	eventually(t, "unsubscribed", func() bool { m, _ := a.status("b", "late"); return !m.Serving })
+	eventually(t, "the subscription has ended", func() bool { m, _ := a.status("b", "late"); return !m.Serving })
 	putTable(t, ours, 300, 310, 1)
 	a.put(0, 10, 1)
-	eventually(t, "the other map goes on", func() bool { return len(live(b.tb)) == 10 })
+	eventually(t, "the other map is replicated", func() bool { return len(live(b.tb)) == 10 })
 	if n := len(live(theirs)); n != 110 {
-		t.Errorf("a removed map has %d keys, expected 110", n)
+		t.Errorf("keys of the removed map: got %d, want 110", n)
 	}
 	for _, n := range []*node{a, b} {
 		if s := n.r.Stats(); s.GapsOrErrors() != 0 {
-			t.Errorf("errors on the way: %+v", s)
+			t.Errorf("errors during the test: got %+v, want none", s)
 		}
 	}
 }
 
+// TestManyMaps replicates MaxMaps maps.
 func TestManyMaps(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
 	var last *table.Table
@@ -81,10 +85,10 @@ func TestManyMaps(t *testing.T) {
 	}
 	err := a.r.AddMap("more", Layout{KeySize: testKeySize, ValueSize: testValueSize}, a.tb)
 	if !errors.Is(err, ErrMap) {
-		t.Errorf("add one map too many: %v", err)
+		t.Errorf("add a map above the limit: got %v, want ErrMap", err)
 	}
-	meet(a, b)
-	eventually(t, "all maps are there", func() bool {
+	connectNodes(a, b)
+	eventually(t, "all maps are replicated", func() bool {
 		_, p := b.status("a", testMap)
 		n := 0
 		for _, m := range p.Maps {
@@ -96,7 +100,8 @@ func TestManyMaps(t *testing.T) {
 	})
 }
 
-func TestAddMapRefuses(t *testing.T) {
+// TestAddMapErrors adds invalid maps.
+func TestAddMapErrors(t *testing.T) {
 	a := startNode(t, "a", 1, nil)
 	foreign := newTable(t, table.Owner{Node: "b", Incarnation: 1}, false)
 	huge := newSizedTable(t, a.self, 8, maxEntryBytes, false)
@@ -106,7 +111,7 @@ func TestAddMapRefuses(t *testing.T) {
 		s.Value, s.Opaque = value, false
 		return Layout{KeySize: testKeySize, ValueSize: testValueSize, Schema: s}
 	}
-	// Each byte of it can become the name of an interface.
+	// Each byte of the value can become the name of an interface.
 	links := typed(members("links", schema.Field{Size: 1, Count: maxEntryBytes - 8, Kind: schema.KindIfname})).Schema
 	wide := newSizedTable(t, a.self, 8, links.Value.Size, false)
 	var wordy []schema.Field
@@ -118,23 +123,24 @@ func TestAddMapRefuses(t *testing.T) {
 		wordy = append(wordy, f)
 	}
 	for name, err := range map[string]error{
-		"twice":        a.r.AddMap(testMap, ok, a.tb),
-		"wrong layout": a.r.AddMap("x", Layout{KeySize: 4, ValueSize: 4}, a.tb),
-		"foreign":      a.r.AddMap("x", ok, foreign),
-		"no name":      a.r.AddMap("", ok, a.tb),
-		"not UTF-8":    a.r.AddMap("\xff", ok, a.tb),
-		"too large":    a.r.AddMap("x", Layout{KeySize: 8, ValueSize: maxEntryBytes}, huge),
-		"wrong schema": a.r.AddMap("x", typed(oldSchema().Value), a.tb),
-		"no schema":    a.r.AddMap("x", typed(nil), a.tb),
-		"no room":      a.r.AddMap("x", Layout{KeySize: 8, ValueSize: links.Value.Size, Schema: links}, wide),
-		"much text":    a.r.AddMap("x", typed(members("wordy", wordy...)), a.tb),
+		"twice":                    a.r.AddMap(testMap, ok, a.tb),
+		"another layout":           a.r.AddMap("x", Layout{KeySize: 4, ValueSize: 4}, a.tb),
+		"foreign":                  a.r.AddMap("x", ok, foreign),
+		"no name":                  a.r.AddMap("", ok, a.tb),
+		"not UTF-8":                a.r.AddMap("\xff", ok, a.tb),
+		"entry too large":          a.r.AddMap("x", Layout{KeySize: 8, ValueSize: maxEntryBytes}, huge),
+		"another schema":           a.r.AddMap("x", typed(oldSchema().Value), a.tb),
+		"schema without a value":   a.r.AddMap("x", typed(nil), a.tb),
+		"encoded entry too large":  a.r.AddMap("x", Layout{KeySize: 8, ValueSize: links.Value.Size, Schema: links}, wide),
+		"encoded schema too large": a.r.AddMap("x", typed(members("wordy", wordy...)), a.tb),
 	} {
 		if !errors.Is(err, ErrMap) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: add map: got %v, want ErrMap", name, err)
 		}
 	}
 }
 
+// TestLagIsMeasured checks the lag for different numbers of changes.
 func TestLagIsMeasured(t *testing.T) {
 	m := &localMap{table: newTable(t, table.Owner{Node: "a"}, false)}
 	begun := time.Now()
@@ -144,16 +150,16 @@ func TestLagIsMeasured(t *testing.T) {
 	}
 	now := begun.Add(3 * maxSamples * time.Second)
 	if len(m.samples) > maxSamples {
-		t.Errorf("%d samples kept", len(m.samples))
+		t.Errorf("samples: got %d, want at most maxSamples", len(m.samples))
 	}
 	head := m.head()
 	for _, behind := range []uint64{1, 10, 1000, 3000} {
 		got, want := m.lagSince(head-behind, now), time.Duration(behind)*time.Second
 		if got > want || got < want-16*time.Second {
-			t.Errorf("%d changes behind: lag %s, expected about %s", behind, got, want)
+			t.Errorf("%d changes behind: lag: got %s, want about %s", behind, got, want)
 		}
 	}
 	if got := m.lagSince(head, now); got != 0 {
-		t.Errorf("lag %s with nothing behind", got)
+		t.Errorf("no changes behind: lag: got %s, want 0", got)
 	}
 }

@@ -9,70 +9,88 @@ import (
 	"mapsync/syncd/table"
 )
 
-// merged is what became of a batch.
-type merged struct {
-	err                      error
-	head                     uint64
+// mergeResult is the result of merging a batch.
+type mergeResult struct {
+	// err is why the rest of the batch was not merged; nil: all deltas were processed.
+	err error
+	// head is the head of the table after the merge.
+	head uint64
+	// accepted, refused and ahead are numbers of deltas: those that changed the table, those that the
+	// table refused or that could not be converted, and those with a version too far ahead of the clock.
 	accepted, refused, ahead uint64
-	// Of those refused, what the decoder could not bring into this node's form.
-	outOfRange, withoutLink uint64
-	// rejected are the records that the peer may not send.
+	// outOfRange and withoutInterface are the refused deltas that could not be converted to this
+	// node's layout: a number does not fit its field, or an interface does not exist.
+	outOfRange, withoutInterface uint64
+	// rejected is the number of records that the peer may not send, by reason.
 	rejected [rejections]uint64
 }
 
-// merge takes in a batch. The lock is not held. An error is one of this map.
-func (in *intake) merge(b *batch) (merged, error) {
-	if b.previous != in.position || b.position < b.previous {
+// merge merges a batch into the table. The caller does not hold inboundStream.mu. An error ends the
+// subscription of this map only.
+func (in *inboundMap) merge(b *batch) (mergeResult, error) {
+	// A batch out of turn starts and ends at in.position. A gap means that a batch was lost.
+	if b.previousPosition != in.position || b.position < b.previousPosition {
 		in.l.r.count.gaps.Add(1)
-		return merged{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
-			in.m.name, b.previous, b.position, in.position, errGap)
+		return mergeResult{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
+			in.m.name, b.previousPosition, b.position, in.position, errGap)
 	}
-	in.result = merged{head: in.head}
+	in.result = mergeResult{head: in.tableHead}
 	if b.deltas > 0 {
+		// The clocks are read once for each batch, before the table is locked.
 		now := in.l.r.opt.Now()
 		in.now = now.UnixNano()
-		in.limit = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
-		in.opt = table.RemoteOptions{Touch: (in.sweep && !b.request) || b.retold, Repair: b.retold}
+		in.maxVersion = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
+		// Touch moves the records to the tail of the order, so that the sweep after a full sync or
+		// a repair finds the records that the peer did not send.
+		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.requested) || b.resent, Repair: b.resent}
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
-		in.m.table.Update(in.apply)
+		in.m.table.Update(in.mergeFunc)
 		in.tx = nil
 	}
-	if in.job != nil {
-		in.job.left += int(in.result.rejected[rejectLimit] + in.result.refused + in.result.ahead - in.result.outOfRange - in.result.withoutLink)
+	if in.resend != nil {
+		// Records that were not merged remain different. Exceptions do not count, because
+		// comparisons leave them out.
+		in.resend.unrepaired += int(in.result.rejected[rejectLimit] + in.result.refused + in.result.ahead - in.result.outOfRange - in.result.withoutInterface)
 	}
 	if in.result.err != nil {
-		return merged{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
+		return mergeResult{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
 	}
+	// This batch is the end of the full sync.
 	if b.caughtUp && in.sweep {
-		in.sweepRest()
+		in.sweepUnreceived()
 	}
 	return in.result, nil
 }
 
-func (in *intake) mergeAll(tx *table.Tx) {
+// mergeAll merges the deltas of the current batch. The caller holds the table's lock.
+func (in *inboundMap) mergeAll(tx *table.Tx) {
 	b := &in.l.batch
-	in.tx, in.ids, in.tableRejected = tx, in.ids[:0], tx.Rejected()
+	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
 	in.authorise(b.owners)
+	// The table may reuse the ids of owners between batches, so each batch interns them again.
 	for i, w := range b.owners {
-		if string(w.node) != in.l.peer.Node && in.opt.Sender == 0 {
-			in.opt.Sender = in.sender(tx)
+		// The table uses the sender to decide about records of owners that were never live, and about
+		// records of earlier incarnations.
+		if (string(w.node) != in.l.peer.Node || w.number != in.l.peer.Incarnation) && in.remoteOptions.Sender == 0 {
+			in.remoteOptions.Sender = in.senderID(tx)
 		}
-		id := table.NoOwner // an owner that is not accepted takes up no room
-		if in.verdicts[i] == accepted {
+		id := table.NoOwner // an owner that is not accepted does not use an id
+		if in.decisions[i] == accepted {
 			id = tx.Intern(w.owner())
 		}
-		in.ids = append(in.ids, id)
+		in.ownerIDs = append(in.ownerIDs, id)
 	}
-	if in.opt.Touch {
-		in.judge(b.owners)
+	if in.remoteOptions.Touch {
+		in.decideReplace(b.owners)
 	}
-	in.result.err = b.groups(in.wires[:], in.group)
+	// Groups let the table prefetch the records of several keys at once.
+	in.result.err = b.forEachGroup(in.wireDeltas[:], in.groupFunc)
 	in.result.head = tx.Head()
 }
 
-// sender returns the id of the peer, 0 if it cannot have one.
-func (in *intake) sender(tx *table.Tx) table.OwnerID {
+// senderID returns the table's id of the peer, or 0 if the table has no free id.
+func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
 	id := tx.Intern(in.l.peer)
 	if id == table.NoOwner {
 		return 0
@@ -80,10 +98,11 @@ func (in *intake) sender(tx *table.Tx) table.OwnerID {
 	return id
 }
 
-// mergeGroup merges deltas whose keys the table reads ahead.
-func (in *intake) mergeGroup(wires []wireDelta) error {
+// mergeGroup decodes the keys of a group of deltas, prefetches them, and merges the deltas.
+func (in *inboundMap) mergeGroup(wires []wireDelta) error {
 	size, n := in.m.layout.KeySize, 0
 	for i := range wires {
+		// The keys of the group are decoded into one buffer, back to back.
 		in.keys[n] = in.l.keys[n*size : (n+1)*size]
 		if err := in.decoder.Key(in.keys[n], wires[i].key); err != nil {
 			if in.setAside(&wires[i], err) {
@@ -91,12 +110,13 @@ func (in *intake) mergeGroup(wires []wireDelta) error {
 			}
 			return fmt.Errorf("read key: %w", err)
 		}
+		// A delta that was set aside leaves a gap. Later deltas move up.
 		if n < i {
 			wires[n] = wires[i]
 		}
 		n++
 	}
-	in.tx.Warm(in.keys[:n])
+	in.tx.Prefetch(in.keys[:n])
 	for i := range wires[:n] {
 		if err := in.mergeOne(&wires[i], in.keys[i]); err != nil {
 			return err
@@ -105,28 +125,33 @@ func (in *intake) mergeGroup(wires []wireDelta) error {
 	return nil
 }
 
-func (in *intake) mergeOne(w *wireDelta, key []byte) error {
+// mergeOne merges one delta with a decoded key. An error concerns the whole batch: the message
+// is malformed.
+func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
 	d := &in.delta
 	switch {
 	case w.operation < mapsyncv1.Operation_OPERATION_UPDATE || w.operation > mapsyncv1.Operation_OPERATION_EXPIRE:
 		return fmt.Errorf("read operation %d: %w", w.operation, errMalformed)
 	case w.version == 0:
 		return fmt.Errorf("read record without a version: %w", errMalformed)
-	case int(w.owner) >= len(in.ids):
-		return fmt.Errorf("read owner %d of %d: %w", w.owner, len(in.ids), errMalformed)
+	case int(w.owner) >= len(in.ownerIDs):
+		return fmt.Errorf("read owner %d of %d: %w", w.owner, len(in.ownerIDs), errMalformed)
 	}
-	if why := in.verdicts[w.owner]; why != accepted {
+	// The decision was made for the owner, not for the record.
+	if why := in.decisions[w.owner]; why != accepted {
 		in.result.rejected[why]++
 		return nil
 	}
-	d.Key, d.Version, d.Owner = key, table.Version(w.version), in.ids[w.owner]
+	d.Key, d.Version, d.Owner = key, table.Version(w.version), in.ownerIDs[w.owner]
 	d.Value, d.Delete = nil, w.operation != mapsyncv1.Operation_OPERATION_UPDATE
 	d.Expired = w.operation == mapsyncv1.Operation_OPERATION_EXPIRE
-	if d.Version > in.limit {
+	// The record of a wrong clock would win over later changes of all nodes.
+	if d.Version > in.maxVersion {
 		in.result.ahead++
 		return nil
 	}
 	if !d.Delete {
+		// The table copies the value, so all deltas share one buffer.
 		d.Value = in.l.value[:in.m.layout.ValueSize]
 		if err := in.decoder.Value(d.Value, w.value, &in.times); err != nil {
 			if in.setAside(w, err) {
@@ -135,27 +160,31 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 			return fmt.Errorf("read value: %w", err)
 		}
 	}
-	in.excepted.settle(w.key)
-	if in.job != nil && in.job.list != nil {
-		in.listOne(w, d)
+	in.exceptions.resolve(w.key)
+	// Records for a list are only compared. The stream or a repair brings them.
+	if in.resend != nil && in.resend.list != nil {
+		in.listRecord(w, d)
 		return nil
 	}
-	if in.opt.Touch {
-		in.opt.Replace = in.knows[w.owner]
+	if in.remoteOptions.Touch {
+		// The rule depends on the owner: the peer is authoritative only for some owners.
+		in.remoteOptions.Replace = in.replaceRules[w.owner]
 	}
-	switch in.tx.Remote(d, in.now, in.opt) {
+	switch in.tx.Remote(d, in.now, in.remoteOptions) {
 	case table.Accepted:
 		in.result.accepted++
-		if in.job != nil && in.counts[w.owner] {
-			in.job.found++
+		// Only records that are compared with this peer count as repaired.
+		if in.resend != nil && in.comparedOwners[w.owner] {
+			in.resend.repaired++
 		}
 	case table.Defended:
 		in.result.rejected[rejectStranger]++
 	case table.Refused:
+		// The table refuses for several reasons. Its counter identifies the limit.
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n
 			in.result.rejected[rejectLimit]++
-			in.excepted.addLimited(w.key, d.Version, in.tx.Owner(d.Owner))
+			in.exceptions.addAboveLimit(w.key, d.Version, in.tx.Owner(d.Owner))
 		} else {
 			in.result.refused++
 		}
@@ -163,29 +192,29 @@ func (in *intake) mergeOne(w *wireDelta, key []byte) error {
 	return nil
 }
 
-// setAside counts and remembers a record that this node's map cannot hold as it is. It
-// reports whether the error is of that kind: the others are of the whole batch.
-func (in *intake) setAside(w *wireDelta, err error) bool {
+// setAside counts and stores a record that this node's map cannot hold as it is. It returns false
+// for all other errors, which concern the whole batch.
+func (in *inboundMap) setAside(w *wireDelta, err error) bool {
 	link := errors.Is(err, schema.ErrLink)
 	switch {
 	case !link && !errors.Is(err, schema.ErrRange):
 		return false
 	case w.operation != mapsyncv1.Operation_OPERATION_UPDATE:
-		in.excepted.settle(w.key) // it is not here, as it should be
+		in.exceptions.resolve(w.key) // a deleted entry is absent, as it should be
 		return true
 	case link:
-		in.result.withoutLink++
+		in.result.withoutInterface++
 	default:
 		in.result.outOfRange++
 	}
 	in.result.refused++
-	in.except(w, err)
+	in.addException(w, err)
 	return true
 }
 
-// scratch makes room for the keys of a group and for a value.
-func (l *link) scratch(m Layout) {
-	if n := table.WarmKeys * m.KeySize; len(l.keys) < n {
+// scratch allocates space for the keys of a group and for a value.
+func (l *inboundStream) scratch(m Layout) {
+	if n := table.PrefetchBatch * m.KeySize; len(l.keys) < n {
 		l.keys = make([]byte, n)
 	}
 	if len(l.value) < m.ValueSize {
@@ -193,14 +222,14 @@ func (l *link) scratch(m Layout) {
 	}
 }
 
-// sweepRest deletes what the peer had and the walk did not meet.
-func (in *intake) sweepRest() {
+// sweepUnreceived deletes the peer's records that the full sync did not contain.
+func (in *inboundMap) sweepUnreceived() {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
 	now := in.l.r.opt.Now().UnixNano()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.l.peer.Node, in.before, now, c, touchChunk)
+			more = tx.Sweep(in.l.peer.Node, in.sweepBefore, now, c, recordsPerLock)
 			in.result.head = tx.Head()
 		})
 	}

@@ -13,13 +13,15 @@ import (
 	"mapsync/syncd/table"
 )
 
-// MaxMaps is how many maps a Replicator carries at once.
+// MaxMaps is the maximum number of maps of a Replicator.
 const MaxMaps = 64
 
-// DefaultMaxClockAhead is the limit for a record's version ahead of the local
-// clock when Options do not say.
+// DefaultMaxClockAhead is the default of Options.MaxClockAhead.
 const DefaultMaxClockAhead = time.Minute
 
+// protocolVersion is the version in Hello and Welcome. Nodes with different versions do not replicate.
+//
+// maxNodeName is the maximum size of the name of a node or map in bytes.
 const (
 	protocolVersion = 1
 	maxNodeName     = 255
@@ -30,17 +32,17 @@ var (
 	ErrOptions = errors.New("invalid replicator options")
 	// ErrMap is wrapped by the errors of AddMap.
 	ErrMap = errors.New("map cannot be replicated")
-	// ErrRunning is returned by a second call of Run.
+	// ErrRunning is returned by all calls of Run but the first.
 	ErrRunning = errors.New("replicator has run already")
 )
 
 // Peer is a live member of the cluster other than this node.
 type Peer struct {
-	// Node is its name.
+	// Node is the name of the peer.
 	Node string
-	// Incarnation is the wall clock in nanoseconds at which its process started.
+	// Incarnation is the wall clock in Unix nanoseconds at which the process of the peer started.
 	Incarnation uint64
-	// Addr is where its replication service listens, host:port.
+	// Addr is the address of the peer's replication service, host:port.
 	Addr string
 }
 
@@ -48,77 +50,75 @@ func (p Peer) owner() table.Owner {
 	return table.Owner{Node: p.Node, Incarnation: p.Incarnation}
 }
 
-// Layout is what the entries of a map are.
+// Layout describes the entries of a map.
 type Layout struct {
 	// KeySize is the size of a key in bytes.
 	KeySize int
 	// ValueSize is the size of a value in bytes.
 	ValueSize int
-	// LRU says that the map evicts. Nodes may differ in it.
+	// LRU reports that the kernel map evicts entries. Nodes may differ in it.
 	LRU bool
-	// Schema is what the bytes of keys and values mean. Peers whose schema is
-	// another are told, and tell, what both know by name. It must not change any
-	// more. Nil means bytes, of which peers must have as many.
+	// Schema describes the fields of keys and values. It must not change after AddMap. Nodes with
+	// different schemas replicate the fields that both have by name. Nil: keys and values are
+	// opaque bytes, and peers must have the same sizes.
 	Schema *schema.Schema
-	// Links translates interface indexes. Nil knows none.
+	// Links translates between interface indexes and names. Nil: all translations fail.
 	Links schema.Links
-	// Room returns how many entries the kernel map has room for, 0 while there is none. It
-	// must not block, and may be called from any goroutine. Nil: not known.
+	// Room returns the maximum number of entries of the kernel map, or 0 while the kernel map does not
+	// exist. It must not block and must be safe for concurrent use. Nil: unknown.
 	Room func() int
 }
 
 // Options configure a Replicator.
 type Options struct {
-	// Self is this node and its incarnation.
+	// Self is the name and incarnation of this node.
 	Self table.Owner
-	// Dial makes a connection to a peer, with credentials and with what
-	// DialOptions returns. The Replicator closes it. It need not be connected.
+	// Dial creates a connection to a peer, with credentials and with DialOptions. The Replicator
+	// owns the connection and closes it. Dial need not wait until the connection is established.
 	Dial func(p Peer) (*grpc.ClientConn, error)
-	// Authenticate returns what the caller of an incoming stream has proved, or an
-	// error if it is not the node that it names. Nil accepts everyone.
+	// Authenticate returns the result of the authentication of an incoming stream, or an error if
+	// the caller is not the node that it names. Nil accepts every caller.
 	Authenticate func(ctx context.Context, node string) (Caller, error)
-	// Access returns which nodes may read and write a map. Nodes must agree in it. It is called with
-	// a lock held and must not call the Replicator. Nil allows all.
+	// Access returns the nodes that may read and write a map. All nodes must have the same settings.
+	// It is called with a lock held and must not call the Replicator. Nil allows all nodes.
 	Access func(name string) Access
-	// MaxStreamAge is how long a stream lasts: then the peer resumes on a new
-	// connection, and both verify each other again. Zero means 1 h.
+	// MaxStreamAge is the maximum age of a stream. The peer then resumes on a new connection, and
+	// both sides authenticate each other again. Zero: 1 h.
 	MaxStreamAge time.Duration
-	// Addr returns the address at which peers reach this node's replication service,
-	// host:port. Nil or an empty address: peers know it from elsewhere.
+	// Addr returns the address at which peers reach this node's replication service, host:port. Nil
+	// or an empty address: peers get it from gossip or from their settings.
 	Addr func() string
-	// Mistaken is called when a peer that was dialled turns out to be another life of its node
-	// than the one that SetPeers told of. It must not block. Nil: nobody wants to know.
-	Mistaken func(node string)
-	// Logger receives what becomes of streams. Nil discards it.
+	// IncarnationMismatch is called when a dialled peer has another incarnation than the one passed
+	// to SetPeers. It must not block. Nil: no call.
+	IncarnationMismatch func(node string)
+	// Logger receives the log lines of streams. Nil discards them.
 	Logger *slog.Logger
-	// Now is the wall clock. It should not be set while the node runs: peers
-	// measure how far it is from theirs. Nil means time.Now.
+	// Now returns the wall clock. The clock should not be set while the node runs, because peers
+	// measure its offset. Nil: time.Now.
 	Now func() time.Time
-	// Times converts between the kernel's clocks and Now. It is called for each
-	// batch. Nil means that no kernel's clock is known, as for maps without time
-	// stamps.
+	// Times converts between the clocks of the kernel and Now. It is called for each batch. Nil: no
+	// clock of the kernel is available, as for maps without time stamps.
 	Times func() schema.Times
-	// MaxClockAhead is how far the version of a record may be ahead of the local
-	// clock. Records beyond are refused one by one, lest one broken clock pull
-	// along everyone's. Zero means DefaultMaxClockAhead.
+	// MaxClockAhead is the maximum time by which the version of a record may be ahead of the local
+	// clock. Records above it are refused one by one, so that one wrong clock does not advance the
+	// versions of all nodes. Zero: DefaultMaxClockAhead.
 	MaxClockAhead time.Duration
-	// MinBackoff and MaxBackoff bound the time between attempts to connect to a peer that
-	// membership says lives. Zero means 100 ms and 1 s.
+	// MinBackoff and MaxBackoff bound the pause between attempts to connect to a live peer. Zero:
+	// 100 ms and 1 s.
 	MinBackoff, MaxBackoff time.Duration
-	// RewalkDelay is the time after which a map is walked again from the
-	// beginning because the table refused a record; it doubles each time, up to
-	// 16 times as long. Zero means 30 s.
-	RewalkDelay time.Duration
-	// UnknownGrace is how long after the first call of SetPeers an owner that
-	// was never seen in the cluster is waited for before it counts as gone. Zero
-	// means 60 s.
+	// RepeatFullSyncDelay is the pause before a full sync of a map is repeated because the table
+	// refused a record. It doubles each time, up to 16 times the initial value. Zero: 30 s.
+	RepeatFullSyncDelay time.Duration
+	// UnknownGrace is the time after the first SetPeers in which an owner that was never live may
+	// still appear. After it the owner's records are orphaned. Zero: 60 s.
 	UnknownGrace time.Duration
 
-	// Expected is the number of peers that belong to the cluster, seen or not. While fewer are live
-	// after the start, tombstones are kept for their whole lifetime.
+	// Expected is the number of peers that belong to the cluster, whether or not they were live yet.
+	// While fewer peers are live after the start, tombstones are kept for their whole lifetime.
 	Expected int
 
-	heartbeat, silence, advance, pace, probe, unfit, compare, audit, reroute, stall time.Duration // set by tests
+	// Only tests set the fields below.
+	heartbeat, receiveTimeout, positionInterval, batchPause, clockProbeInterval, incompatibleRetry, digestInterval, auditInterval, rerouteDelay, stallTimeout time.Duration
 }
 
 func (o *Options) complete() error {
@@ -134,8 +134,8 @@ func (o *Options) complete() error {
 	if o.Access == nil {
 		o.Access = func(string) Access { return Access{} }
 	}
-	if o.Mistaken == nil {
-		o.Mistaken = func(string) {}
+	if o.IncarnationMismatch == nil {
+		o.IncarnationMismatch = func(string) {}
 	}
 	if o.Addr == nil {
 		o.Addr = func() string { return "" }
@@ -149,19 +149,19 @@ func (o *Options) complete() error {
 	orDefault(&o.MaxClockAhead, DefaultMaxClockAhead)
 	orDefault(&o.MinBackoff, 100*time.Millisecond)
 	orDefault(&o.MaxBackoff, time.Second)
-	orDefault(&o.RewalkDelay, 30*time.Second)
+	orDefault(&o.RepeatFullSyncDelay, 30*time.Second)
 	orDefault(&o.UnknownGrace, time.Minute)
 	orDefault(&o.MaxStreamAge, time.Hour)
 	orDefault(&o.heartbeat, time.Second)
-	orDefault(&o.silence, 5*time.Second)
-	orDefault(&o.advance, 100*time.Millisecond)
-	orDefault(&o.pace, time.Millisecond)
-	orDefault(&o.probe, 5*time.Second)
-	orDefault(&o.unfit, time.Minute)
-	orDefault(&o.compare, time.Second)
-	orDefault(&o.audit, time.Minute)
-	orDefault(&o.reroute, 2*time.Second)
-	orDefault(&o.stall, 10*time.Second)
+	orDefault(&o.receiveTimeout, 5*time.Second)
+	orDefault(&o.positionInterval, 100*time.Millisecond)
+	orDefault(&o.batchPause, time.Millisecond)
+	orDefault(&o.clockProbeInterval, 5*time.Second)
+	orDefault(&o.incompatibleRetry, time.Minute)
+	orDefault(&o.digestInterval, time.Second)
+	orDefault(&o.auditInterval, time.Minute)
+	orDefault(&o.rerouteDelay, 2*time.Second)
+	orDefault(&o.stallTimeout, 10*time.Second)
 	return nil
 }
 

@@ -9,35 +9,37 @@ import (
 	"mapsync/syncd/table"
 )
 
-// touchChunk bounds how many records one Update looks at.
-const touchChunk = 1024
+// recordsPerLock bounds the records that one Update visits.
+const recordsPerLock = 1024
 
-// maxDeparted bounds the links kept of nodes that have left, for their positions should the
-// same incarnation come back.
+// maxDeparted bounds the inbound streams kept for nodes that have left. They keep positions for the
+// case that the same incarnation comes back.
 const maxDeparted = 256
 
-// maxLoggedOwners bounds the owners that one log line names.
+// maxLoggedOwners bounds the owners in one log line.
 const maxLoggedOwners = 5
 
-// SetPeers tells which nodes are live, other than this one. Streams to new ones
-// begin, those to and from nodes that are gone end, and a peer with a new
-// incarnation is met afresh. The slice is not kept.
+// SetPeers sets the live nodes other than this one. It starts streams to new nodes and ends those
+// to and from nodes that have left. A peer with a new incarnation gets a new stream without
+// positions. The slice is not kept.
 //
-// A node that was live and is not any more has left: any node may delete its records,
-// and fallback senders send them.
+// A node that was live and is not in the list has left. Any node may then delete its records, and
+// fallback senders send them.
 func (r *Replicator) SetPeers(live []Peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.view.Load()
 	v := newView(old, r.opt.Self, live)
 	r.view.Store(v)
-	if r.known.IsZero() {
-		r.known = time.Now()
+	if r.membershipSince.IsZero() {
+		r.membershipSince = time.Now()
 	}
 	for node := range v.live {
-		r.proven[node] = true
+		r.everLive[node] = true
 	}
 	r.setMembers()
+	// moved has only the nodes whose state changes: false for those that are back, true for
+	// those that left.
 	moved := make(map[string]bool)
 	for node := range v.live {
 		delete(r.goneAt, node)
@@ -51,26 +53,29 @@ func (r *Replicator) SetPeers(live []Peer) {
 		}
 	}
 	r.setGone(moved)
+	// The tables have the new members. Now the streams follow.
 	for _, p := range v.live {
-		r.relink(p)
+		r.updateInboundStream(p)
 	}
+	// The streams of nodes that have left end, but their positions are kept.
 	for node, gone := range moved {
 		if gone {
-			r.links[node].leave()
-			r.opt.Logger.Info("peer is gone", slog.String("peer", node))
+			r.inboundStreams[node].peerDeparted()
+			r.opt.Logger.Info("peer has left", slog.String("peer", node))
 		}
 	}
-	r.forgetLinks(v)
-	for s := range r.sessions {
+	r.forgetInboundStreams(v)
+	for s := range r.outboundStreams {
 		s.checkPeer(old, v)
 	}
 	r.notify()
 }
 
-// members returns the names of the live nodes, and of those that were live. The lock is held.
+// members returns the names of the live nodes, and of nodes that were live earlier. The caller
+// holds r.mu.
 func (r *Replicator) members() (live, left []string) {
 	v := r.view.Load()
-	for node := range r.proven {
+	for node := range r.everLive {
 		if _, ok := v.live[node]; !ok {
 			left = append(left, node)
 		}
@@ -78,6 +83,7 @@ func (r *Replicator) members() (live, left []string) {
 	return v.names(), left
 }
 
+// setMembers passes the current members to all tables. The caller holds r.mu.
 func (r *Replicator) setMembers() {
 	live, left := r.members()
 	for _, m := range r.localMaps() {
@@ -85,53 +91,56 @@ func (r *Replicator) setMembers() {
 	}
 }
 
-// relink makes the link to a live peer what it has to be. The lock is held.
-func (r *Replicator) relink(p Peer) {
-	l := r.links[p.Node]
+// updateInboundStream creates or updates the inbound stream of a live peer. The caller holds r.mu.
+func (r *Replicator) updateInboundStream(p Peer) {
+	l := r.inboundStreams[p.Node]
 	switch {
 	case l == nil:
 	case l.peer.Incarnation != p.Incarnation:
-		l.stop() // and with it go the positions of the peer's earlier life
-	case l.current().Addr != p.Addr:
-		l.move(p.Addr)
+		l.stop() // discards the positions of the earlier incarnation
+	case l.currentPeer().Addr != p.Addr:
+		// The positions stay valid: it is the same process at another address.
+		l.setAddr(p.Addr)
 		return
 	default:
 		return
 	}
-	r.links[p.Node] = newLink(r, p)
+	r.inboundStreams[p.Node] = newInboundStream(r, p)
 }
 
-// forgetLinks drops the links that were kept longest of nodes that have left, beyond what
-// is kept. The lock is held.
-func (r *Replicator) forgetLinks(v *view) {
-	if len(r.links) <= len(v.live)+maxDeparted {
+// forgetInboundStreams removes the inbound streams of nodes that have left, above maxDeparted,
+// those that left first. The caller holds r.mu.
+func (r *Replicator) forgetInboundStreams(v *view) {
+	if len(r.inboundStreams) <= len(v.live)+maxDeparted {
 		return
 	}
-	var left []*link
-	for node, l := range r.links {
+	var left []*inboundStream
+	for node, l := range r.inboundStreams {
 		if _, live := v.live[node]; !live && !l.running() {
 			left = append(left, l)
 		}
 	}
-	slices.SortFunc(left, func(a, b *link) int { return a.left().Compare(b.left()) })
+	slices.SortFunc(left, func(a, b *inboundStream) int { return a.departedAt().Compare(b.departedAt()) })
 	for _, l := range left[:max(0, len(left)-maxDeparted)] {
-		delete(r.links, l.peer.Node)
+		delete(r.inboundStreams, l.peer.Node)
 	}
 }
 
-// setGone records which nodes are gone (true) and which are back or forgotten (false). The lock
-// is held.
+// setGone records which nodes are gone (true) and which are back or forgotten (false). The caller
+// holds r.mu.
 func (r *Replicator) setGone(nodes map[string]bool) {
 	if len(nodes) == 0 {
 		return
 	}
+	// A node that was never live has no time of departure: peers can invent its name, so only the
+	// latest of these times is stored.
 	now := time.Now()
 	for node, gone := range nodes {
 		switch {
 		case !gone:
 			delete(r.gone, node)
 			continue
-		case !r.proven[node]:
+		case !r.everLive[node]:
 			r.strangerAt = now
 		case r.goneAt[node].IsZero():
 			r.goneAt[node] = now
@@ -143,9 +152,9 @@ func (r *Replicator) setGone(nodes map[string]bool) {
 	}
 }
 
-// reviewOwners takes owners that no membership has for gone: they left before this node
-// started, and while they do not count as gone no node may delete their records. It forgets
-// the names of nodes that are gone and of which no record is left. The lock is held.
+// reviewOwners marks owners as gone that were never live: they left before this node started, and
+// no node may delete their records until they count as gone. It also forgets the names of nodes
+// that are gone and own no records. The caller holds r.mu.
 func (r *Replicator) reviewOwners() {
 	v, owners := r.view.Load(), make(map[string]bool)
 	for _, m := range r.localMaps() {
@@ -153,6 +162,7 @@ func (r *Replicator) reviewOwners() {
 			owners[node] = true
 		}
 	}
+	// Owners that were never live count as gone after Options.UnknownGrace.
 	moved, strangers := make(map[string]bool), []string(nil)
 	for node := range owners {
 		if v.orphaned(node) && !r.gone[node] {
@@ -160,6 +170,7 @@ func (r *Replicator) reviewOwners() {
 			strangers = append(strangers, node)
 		}
 	}
+	// A gone node without records need not be remembered: it can be found again with its next record.
 	for node := range r.gone {
 		if !owners[node] {
 			moved[node] = false
@@ -167,21 +178,22 @@ func (r *Replicator) reviewOwners() {
 	}
 	r.setGone(moved)
 	r.logStrangers(strangers)
-	known := len(r.proven)
-	maps.DeleteFunc(r.proven, func(node string, _ bool) bool {
+	// everLive stays bounded by the owners, the live nodes and goneAt.
+	known := len(r.everLive)
+	maps.DeleteFunc(r.everLive, func(node string, _ bool) bool {
 		return v.orphaned(node) && !owners[node] && r.goneAt[node].IsZero()
 	})
-	if len(r.proven) < known {
+	if len(r.everLive) < known {
 		r.setMembers()
 	}
 }
 
-// logStrangers logs that owners were never seen, in one line: peers can name any number of them.
+// logStrangers logs owners that were never live, in one line, because peers can name any number of them.
 func (r *Replicator) logStrangers(nodes []string) {
 	if len(nodes) == 0 {
 		return
 	}
 	slices.Sort(nodes)
-	r.opt.Logger.Info("owners of records were never seen and count as gone",
+	r.opt.Logger.Info("owners of records were never seen, treating records as orphaned",
 		slog.Int("owners", len(nodes)), slog.Any("peers", nodes[:min(len(nodes), maxLoggedOwners)]))
 }

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -9,7 +10,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-func equal(nodes ...*node) func() bool {
+func tablesEqual(nodes ...*node) func() bool {
 	return func() bool {
 		first := dump(nodes[0].tb)
 		for _, n := range nodes[1:] {
@@ -21,24 +22,25 @@ func equal(nodes ...*node) func() bool {
 	}
 }
 
+// TestThreeNodesConverge has three nodes change, take over and delete keys.
 func TestThreeNodesConverge(t *testing.T) {
 	a, b, c := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil), startNode(t, "c", 3, nil)
 	a.put(0, 2000, 1)
-	meet(a, b, c)
+	connectNodes(a, b, c)
 	b.put(2000, 3000, 2)
 	c.put(3000, 3500, 3)
-	eventually(t, "all equal", func() bool { return len(live(a.tb)) == 3500 && equal(a, b, c)() })
-	// Ownership moves to the last toucher, deletes travel.
+	eventually(t, "all tables are equal", func() bool { return len(live(a.tb)) == 3500 && tablesEqual(a, b, c)() })
+	// Ownership moves to the last writer, and deletes are replicated.
 	b.put(0, 100, 4)
 	c.put(50, 150, 5)
 	a.del(1000, 1100)
-	eventually(t, "all equal again", func() bool {
+	eventually(t, "all tables are equal again", func() bool {
 		l := live(a.tb)
-		return len(l) == 3400 && l[0] == 4 && l[120] == 5 && equal(a, b, c)()
+		return len(l) == 3400 && l[0] == 4 && l[120] == 5 && tablesEqual(a, b, c)()
 	})
 	for _, n := range []*node{a, b, c} {
-		eventually(t, "everything acknowledged", func() bool {
-			ok, waiting := n.r.SyncedAll()
+		eventually(t, "everything is acknowledged", func() bool {
+			ok, waiting := n.r.InitialSyncDone()
 			for _, p := range n.r.Status() {
 				m := p.Maps[0]
 				if !p.Connected || !p.Serving || m.LagEntries != 0 || m.Lag != 0 || m.State != StateCaughtUp {
@@ -48,57 +50,57 @@ func TestThreeNodesConverge(t *testing.T) {
 			return ok && len(waiting) == 0
 		})
 	}
-	// Nothing is streamed but by its owner: each record once to each peer, for
-	// each time that it changed and was met.
+	// Each record is sent by its owner only: once to each peer for each change that is still current.
 	for _, n := range []*node{a, b, c} {
-		// 50 keys were changed by two at once.
+		// 50 keys were changed by two nodes at once.
 		if s := n.tb.Stats(); s.RemoteStale > 50 {
-			t.Errorf("node %s received %d records that were not new", n.self.Node, s.RemoteStale)
+			t.Errorf("node %s: got %d stale records, want at most 50", n.self.Node, s.RemoteStale)
 		}
 	}
 }
 
+// TestResumeSendsNothingTwice cuts streams repeatedly. They resume without sending records again.
 func TestResumeSendsNothingTwice(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
 	a.put(0, 5000, 1)
-	meet(a, b)
-	eventually(t, "b has all", func() bool { return len(live(b.tb)) == 5000 })
+	connectNodes(a, b)
+	eventually(t, "b holds all records", func() bool { return len(live(b.tb)) == 5000 })
 	for i := range 5 {
 		before := a.r.Stats()
 		a.lis.cut()
 		a.put(5000+10*i, 5010+10*i, 2)
-		eventually(t, "b has the rest", func() bool { return len(live(b.tb)) == 5010+10*i })
+		eventually(t, "b holds the new records", func() bool { return len(live(b.tb)) == 5010+10*i })
 		after := a.r.Stats()
 		if n := after.Sent.Deltas - before.Sent.Deltas; n > 20 {
-			t.Errorf("cut %d: %d deltas sent for 10 changes", i, n)
+			t.Errorf("cut %d: got %d deltas sent for 10 changes", i, n)
 		}
-		if after.Resumes == before.Resumes || after.Walks != before.Walks {
-			t.Errorf("cut %d: %d resumes and %d walks", i, after.Resumes-before.Resumes, after.Walks-before.Walks)
+		if after.Resumes == before.Resumes || after.FullSyncs != before.FullSyncs {
+			t.Errorf("cut %d: got %d resumes and %d full syncs", i, after.Resumes-before.Resumes, after.FullSyncs-before.FullSyncs)
 		}
 	}
-	// A peer that leaves and comes back in the same life resumes as well.
+	// A peer that leaves and comes back with the same incarnation resumes, too.
 	b.r.SetPeers(nil)
 	eventually(t, "b has no stream", func() bool { return b.r.Stats().Connected == 0 && a.r.Stats().Serving == 0 })
 	a.put(6000, 6001, 3)
 	before := a.r.Stats()
 	b.r.SetPeers([]Peer{a.peer()})
 	eventually(t, "b is back", func() bool { return live(b.tb)[6000] == 3 })
-	if after := a.r.Stats(); after.Sent.Deltas-before.Sent.Deltas != 1 || after.Walks != before.Walks {
-		t.Errorf("%d deltas sent for one change", after.Sent.Deltas-before.Sent.Deltas)
+	if after := a.r.Stats(); after.Sent.Deltas-before.Sent.Deltas != 1 || after.FullSyncs != before.FullSyncs {
+		t.Errorf("deltas sent for one change: got %d, want 1", after.Sent.Deltas-before.Sent.Deltas)
 	}
 }
 
-// TestRestart is rule 11: what the map says of an earlier life's records wins
-// over what peers remember of them.
-func TestRestart(t *testing.T) {
+// TestRestartKeepsLocalChanges checks that after a restart the map decides about the records of the
+// earlier incarnation, not the records of the peers.
+func TestRestartKeepsLocalChanges(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 9, nil)
-	meet(a, b)
+	connectNodes(a, b)
 	a.put(0, 300, 1)
 	b.put(300, 310, 1)
-	eventually(t, "equal", func() bool { return len(live(a.tb)) == 310 && equal(a, b)() })
+	eventually(t, "the tables are equal", func() bool { return len(live(a.tb)) == 310 && tablesEqual(a, b)() })
 	a.stop()
 
-	// While a is down: 100 to 199 deleted, 200 to 299 changed, 1000 new.
+	// While a is down, keys 100 to 199 are deleted, 200 to 299 are changed, and 1000 is new.
 	self := table.Owner{Node: "a", Incarnation: 2}
 	tb := newTable(t, self, true)
 	tb.Update(func(tx *table.Tx) {
@@ -114,72 +116,79 @@ func TestRestart(t *testing.T) {
 		tx.Load(key(1000), value(7))
 	})
 	a2 := startNode(t, "a", 2, tb)
-	meet(a2, b)
-	eventually(t, "synced", func() bool { ok, _ := a2.r.SyncedAll(); return ok })
-	eventually(t, "b not waiting for a node that waits for it", func() bool { ok, _ := b.r.SyncedAll(); return ok })
+	connectNodes(a2, b)
+	eventually(t, "the initial sync is done", func() bool { ok, _ := a2.r.InitialSyncDone(); return ok })
+	eventually(t, "the initial sync of b does not wait for a", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
+	eventually(t, "a received all records of b", func() bool { ok, _ := a2.r.AllReceived(); return ok })
+	if ok, waiting := b.r.AllReceived(); ok || !slices.Equal(waiting, []string{"a/" + testMap}) {
+		t.Errorf("all received by b: got waiting for %v, want a", waiting)
+	}
 	if n := a2.r.Stats().Sent.Deltas; n != 0 {
-		t.Errorf("%d deltas sent before the table was complete", n)
+		t.Errorf("deltas sent before the table was complete: got %d, want 0", n)
 	}
 	tb.Update(func(tx *table.Tx) {
-		for tx.Claim(16) {
+		for tx.Adopt(16) {
 		}
 	})
-	eventually(t, "equal after the restart", func() bool {
+	eventually(t, "the tables are equal after the restart", func() bool {
 		l := live(b.tb)
-		return len(l) == 211 && l[250] == 2 && l[1000] == 7 && l[305] == 1 && equal(a2, b)()
+		return len(l) == 211 && l[250] == 2 && l[1000] == 7 && l[305] == 1 && tablesEqual(a2, b)()
 	})
+	eventually(t, "b received all records of a", func() bool { ok, _ := b.r.AllReceived(); return ok })
 	if s := a2.r.Stats(); s.GapsOrErrors() != 0 {
-		t.Errorf("errors on the way: %+v", s)
+		t.Errorf("errors during the test: got %+v, want none", s)
 	}
 }
 
-// GapsOrErrors sums what must not happen between honest peers.
+// GapsOrErrors returns the sum of the counters that stay 0 between well-behaved peers.
 func (s Stats) GapsOrErrors() uint64 {
 	return s.Gaps + s.BadMessages + s.BadRequests + s.DeltasAhead + s.DeltasRefused
 }
 
-func TestSurvivorStreamsForOneThatIsGone(t *testing.T) {
+// TestFallbackSenderSendsOrphanedRecords has an owner leave: its fallback sender sends the orphaned
+// records to a node that joins.
+func TestFallbackSenderSendsOrphanedRecords(t *testing.T) {
 	a, b, c := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
-	meet(a, b, c)
+	connectNodes(a, b, c)
 	a.put(0, 1000, 1)
 	b.put(1000, 1010, 1)
-	eventually(t, "equal", func() bool { return len(live(c.tb)) == 1010 && equal(a, b, c)() })
+	eventually(t, "the tables are equal", func() bool { return len(live(c.tb)) == 1010 && tablesEqual(a, b, c)() })
 	a.stop()
-	meet(b, c)
+	connectNodes(b, c)
 	before := c.r.Stats().Sent.Deltas
 	d := startNode(t, "d", 1, nil)
-	meet(b, c, d)
-	eventually(t, "the joiner has all", func() bool { return len(live(d.tb)) == 1010 && equal(b, c, d)() })
+	connectNodes(b, c, d)
+	eventually(t, "the joiner holds all records", func() bool { return len(live(d.tb)) == 1010 && tablesEqual(b, c, d)() })
 	mb, _ := b.status("d", testMap)
 	mc, _ := c.status("d", testMap)
 	if mb.Sent == 0 || mc.Sent == 0 {
-		t.Fatalf("positions sent to d: %d and %d", mb.Sent, mc.Sent)
+		t.Fatalf("positions sent to d: got %d and %d, want both above 0", mb.Sent, mc.Sent)
 	}
-	// c covers a for b only, which needs nothing that c has.
+	// c sends the records of a to b only. b has no need of other records of c.
 	if n := c.r.Stats().Sent.Deltas - before; n != 1000 {
-		t.Errorf("c sent %d deltas, expected the 1000 of a once, to b", n)
+		t.Errorf("deltas sent by c: got %d, want the 1000 of a once, to b", n)
 	}
 	if s := d.tb.Stats(); s.RemoteStale > 0 {
-		t.Errorf("d received %d records twice", s.RemoteStale)
+		t.Errorf("stale records received by d: got %d, want 0", s.RemoteStale)
 	}
-	// Now anyone may delete what was a's.
+	// Now any node may delete the records of a.
 	c.tb.Update(func(tx *table.Tx) {
 		o := tx.Local(&table.Change{
 			Key: key(5), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano(),
 		})
 		if o != table.Accepted {
-			t.Errorf("delete of a record whose owner is gone: %s", o)
+			t.Errorf("delete of a record whose owner has left: got %s", o)
 		}
 	})
-	eventually(t, "deleted everywhere", func() bool { return len(live(b.tb)) == 1009 && equal(b, c, d)() })
+	eventually(t, "the records are deleted on all nodes", func() bool { return len(live(b.tb)) == 1009 && tablesEqual(b, c, d)() })
 }
 
-// TestSurvivorTakesOver lets the survivor die too: the next one begins to
-// stream what an old stream of its own has already passed.
-func TestSurvivorTakesOver(t *testing.T) {
+// TestNextFallbackSenderTakesOver has the fallback sender leave, too: the next one sends records
+// that its streams have already passed.
+func TestNextFallbackSenderTakesOver(t *testing.T) {
 	b, c := startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
-	meet(b, c)
-	// a's records came to c alone, long ago.
+	connectNodes(b, c)
+	// Only c has received the records of a, long ago.
 	a := table.Owner{Node: "a", Incarnation: 1}
 	c.tb.Update(func(tx *table.Tx) {
 		id := tx.Intern(a)
@@ -189,17 +198,19 @@ func TestSurvivorTakesOver(t *testing.T) {
 	})
 	d := startNode(t, "d", 1, nil)
 	e := startNode(t, "e", 1, nil)
-	meet(b, c, d, e)
-	eventually(t, "b, lowest, has them of c", func() bool { return len(live(b.tb)) == 100 })
-	// And streams them on, as c would if b were not there.
-	eventually(t, "d and e have them", func() bool { return len(live(d.tb)) == 100 && len(live(e.tb)) == 100 })
+	connectNodes(b, c, d, e)
+	eventually(t, "b, which started first, has received the records from c", func() bool { return len(live(b.tb)) == 100 })
+	// c also sends new changes, as without b.
+	eventually(t, "d and e hold the records", func() bool { return len(live(d.tb)) == 100 && len(live(e.tb)) == 100 })
 	sent := c.r.Stats().Sent.Deltas
 	b.stop()
-	meet(c, d, e)
-	eventually(t, "c streams them again", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
-	eventually(t, "equal", equal(c, d, e))
+	connectNodes(c, d, e)
+	eventually(t, "c sends the records again", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
+	eventually(t, "the tables are equal", tablesEqual(c, d, e))
 }
 
+// TestUnknownOwnerCountsAsGone checks that an owner that was never live counts as gone after
+// UnknownGrace.
 func TestUnknownOwnerCountsAsGone(t *testing.T) {
 	a := startNode(t, "a", 1, nil, func(o *Options) { o.UnknownGrace = time.Millisecond })
 	a.tb.Update(func(tx *table.Tx) {
@@ -215,19 +226,19 @@ func TestUnknownOwnerCountsAsGone(t *testing.T) {
 		return o
 	}
 	if o := expire(); o != table.Restored {
-		t.Errorf("delete of a record whose owner may live: %s", o)
+		t.Errorf("expiry of a record whose owner may be live: got %s", o)
 	}
 	a.r.SetPeers(nil)
 	eventually(t, "the owner counts as gone", func() bool { return expire() == table.Accepted })
 }
 
-// TestLostPositionSweeps lets deletions be forgotten while the peer is away.
-func TestLostPositionSweeps(t *testing.T) {
+// TestPositionBelowFloorSweeps has the table forget tombstones while the peer is away.
+func TestPositionBelowFloorSweeps(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
-	meet(a, b)
+	connectNodes(a, b)
 	a.put(0, 3000, 1)
 	b.put(5000, 5010, 1)
-	eventually(t, "equal", func() bool { return len(live(b.tb)) == 3010 && equal(a, b)() })
+	eventually(t, "the tables are equal", func() bool { return len(live(b.tb)) == 3010 && tablesEqual(a, b)() })
 	b.r.SetPeers(nil)
 	eventually(t, "b has no stream", func() bool { return b.r.Stats().Connected == 0 })
 	a.del(1000, 2000)
@@ -236,20 +247,20 @@ func TestLostPositionSweeps(t *testing.T) {
 		}
 	})
 	if s := a.tb.Stats(); s.Tombstones != 0 || s.Floor == 0 {
-		t.Fatalf("tombstones are still there: %+v", s)
+		t.Fatalf("tombstones: got %+v, want none and a floor", s)
 	}
 	before := a.r.Stats()
 	b.r.SetPeers([]Peer{a.peer()})
-	eventually(t, "b has deleted what a has not", func() bool { return len(live(b.tb)) == 2010 })
-	if after := a.r.Stats(); after.Walks != before.Walks+1 {
-		t.Errorf("%d walks, expected one", after.Walks-before.Walks)
+	eventually(t, "b has deleted the records that a does not have", func() bool { return len(live(b.tb)) == 2010 })
+	if after := a.r.Stats(); after.FullSyncs != before.FullSyncs+1 {
+		t.Errorf("full syncs: got %d, want 1", after.FullSyncs-before.FullSyncs)
 	}
 	if s := b.tb.Stats(); s.Swept != 1000 {
-		t.Errorf("%d records swept, expected 1000", s.Swept)
+		t.Errorf("swept records: got %d, want 1000", s.Swept)
 	}
 }
 
-// TestRefusedRecordsAreFetchedAgain lets a clock be wrong, and then right.
+// TestRefusedRecordsAreFetchedAgain sets a wrong clock and corrects it.
 func TestRefusedRecordsAreFetchedAgain(t *testing.T) {
 	a := startNode(t, "a", 1, nil)
 	var late time.Time
@@ -257,21 +268,21 @@ func TestRefusedRecordsAreFetchedAgain(t *testing.T) {
 		late = time.Now()
 		o.Now = func() time.Time { return late }
 		o.MaxClockAhead = time.Hour
-		o.RewalkDelay = 300 * time.Millisecond
+		o.RepeatFullSyncDelay = 300 * time.Millisecond
 	})
 	a.put(0, 10, 1)
 	a.tb.Update(func(tx *table.Tx) {
 		tx.Local(&table.Change{Key: key(77), Value: value(7), Time: late.Add(61 * time.Minute).UnixNano()})
 	})
 	a.put(10, 20, 1)
-	meet(a, b)
-	eventually(t, "b has all others", func() bool { return len(live(b.tb)) == 20 })
-	eventually(t, "the refused record is shown", func() bool {
+	connectNodes(a, b)
+	eventually(t, "b holds all other records", func() bool { return len(live(b.tb)) == 20 })
+	eventually(t, "the status shows the refused record", func() bool {
 		m, _ := b.status("a", testMap)
 		return m.DeltasRefused > 0 && m.Error != "" && b.r.Stats().DeltasAhead > 0
 	})
 	if _, ok := live(b.tb)[77]; ok {
-		t.Error("a record from the future was accepted")
+		t.Error("record with a version in the future: got accepted, want refused")
 	}
-	eventually(t, "walked again", func() bool { return a.r.Stats().Walks >= 3 })
+	eventually(t, "the full sync is repeated", func() bool { return a.r.Stats().FullSyncs >= 3 })
 }

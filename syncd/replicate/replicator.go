@@ -17,101 +17,116 @@ import (
 )
 
 const (
-	// maxRequestBytes and maxResponseBytes bound a message to a sender and to a
-	// receiver. The latter has room for a full batch in which each record has an
-	// owner of its own.
+	// maxRequestBytes and maxResponseBytes bound the messages to a sender and to a receiver. A
+	// response has room for a full batch in which each record has a different owner.
 	maxRequestBytes  = maxSchemaBytes + 16<<10
 	maxResponseBytes = 1 << 20
-	// streamWindow is what one stream may have under way: enough for 10 Gbit/s at
-	// 3 ms, and all that a slow peer ever costs its own node.
+	// streamWindow is the HTTP/2 window of a stream in bytes. It suffices for 10 Gbit/s at a round
+	// trip of 3 ms, and bounds the memory that a slow peer costs this node.
 	streamWindow = 4 << 20
-	ioBuffer     = 128 << 10
-	// requestWindow is what a client may have under way: a few requests, or a large
-	// schema in two steps.
+	// ioBuffer is the size of the read and write buffers of a connection in bytes.
+	ioBuffer = 128 << 10
+	// requestWindow is the HTTP/2 window for the requests of a client in bytes: a few requests, or
+	// a large schema in two steps.
 	requestWindow = 64 << 10
-	// maxHeaderBytes bounds the headers of a call, and those of the answer.
+	// maxHeaderBytes bounds the headers of a call and those of the answer.
 	maxHeaderBytes = 8 << 10
-	// healthStreams are streams of a connection beside those that replicate.
+	// healthStreams is the number of streams of a connection besides those that replicate.
 	healthStreams = 4
-	// handshakeTimeout bounds TLS and HTTP/2 handshakes, maxConnectionIdle the time
-	// without any call.
+	// handshakeTimeout bounds the TLS and HTTP/2 handshakes, maxConnectionIdle the time without a call.
 	handshakeTimeout  = 5 * time.Second
 	maxConnectionIdle = time.Minute
 	// connectTimeout bounds one attempt to connect.
 	connectTimeout = 3 * time.Second
 
-	// maxEntryBytes bounds a key and its value, so that a batch holds several, and
-	// maxEncodedBytes what they may become on the wire where a schema makes much of
-	// few bits, so that a batch holds one.
+	// maxEntryBytes bounds the size of a key and its value together, so that a batch has room for
+	// several. maxEncodedBytes bounds their size on the wire, where a schema can turn a few bits
+	// into many bytes, so that a batch has room for one.
 	maxEntryBytes   = 32 << 10
 	maxEncodedBytes = 512 << 10
 
-	housekeeping = 250 * time.Millisecond
-	// reviewPause is how often the owners of all records are looked at.
-	reviewPause = time.Second
+	// housekeepingInterval is the interval of housekeeping in Run.
+	housekeepingInterval = 250 * time.Millisecond
+	// ownerReviewInterval is the minimum time between two reviews of the owners of all records.
+	ownerReviewInterval = time.Second
 )
 
-// Replicator carries the changes of tables between this node and its peers. Its
-// methods may be called from any goroutine. It must not be called while a table
-// is locked (from inside table.Update or View).
+// Replicator replicates the changes of tables between this node and its peers. Its methods are safe
+// for concurrent use. They must not be called while a table is locked (inside table.Update or View).
 type Replicator struct {
+	// opt and codec do not change.
 	opt   Options
 	codec codec
-	view  atomic.Pointer[view]
-	maps  atomic.Pointer[map[string]*localMap] // by name; never changed, but replaced
+	// view is the current membership; never nil. SetPeers replaces it.
+	view atomic.Pointer[view]
+	// maps are the maps by name. The map is never changed, only replaced, with mu held.
+	maps atomic.Pointer[map[string]*localMap]
+	// count holds the counters for Stats.
 	count counters
 
-	mu    sync.Mutex
-	links map[string]*link // by node; some are kept when a peer goes, for its positions
-	gone  map[string]bool  // nodes that are not live, while records name them
-	// proven are the nodes that are live or were, the latter while records name them or while
-	// goneAt has them.
-	proven map[string]bool
-	// goneAt is when proven nodes left, whether or not records name them. strangerAt is when an
-	// owner that was never live was last found: peers can invent any number of those. See
+	// mu guards the fields up to ownersReviewedAt. See doc.go for the order of locks.
+	mu sync.Mutex
+	// inboundStreams has the stream of each live node by name, and up to maxDeparted streams of
+	// nodes that have left.
+	inboundStreams map[string]*inboundStream
+	// gone are the nodes that are not live while records name them.
+	gone map[string]bool
+	// everLive are the nodes that are or were live. Those that have left are kept while records
+	// name them or goneAt has them.
+	everLive map[string]bool
+	// goneAt is when each node of everLive left, whether or not records name it. strangerAt is when
+	// an owner that was never live was last found: peers can invent any number of such owners. See
 	// acknowledge.go.
 	goneAt     map[string]time.Time
 	strangerAt time.Time
-	sessions   map[*session]struct{}
-	serial     uint64    // last generation of a map
-	known      time.Time // of the first SetPeers
-	reviewed   time.Time // of owners
+	// outboundStreams are the registered streams to peers and observers.
+	outboundStreams map[*outboundStream]struct{}
+	// lastGeneration is the generation of the map added last. Generations increase.
+	lastGeneration uint64
+	// membershipSince is the time of the first SetPeers; zero: none yet.
+	membershipSince time.Time
+	// ownersReviewedAt is the time of the last review of owners.
+	ownersReviewedAt time.Time
 
-	proofs proofs
+	// verifier verifies the nodes that gossip names. It has its own lock.
+	verifier nodeVerifier
 
-	wake    chan struct{} // for Run
+	// wake has a capacity of 1. It wakes Run.
+	wake chan struct{}
+	// started and ctx are set by Run, with mu held. ctx is nil before.
 	started bool
-	ctx     context.Context // of Run; nil before
-	wg      sync.WaitGroup
+	ctx     context.Context
+	// wg counts the goroutines and the handlers of streams that Run waits for.
+	wg sync.WaitGroup
 }
 
-// New returns a Replicator without maps and peers. Its errors wrap ErrOptions.
+// New returns a Replicator without maps and peers. The errors wrap ErrOptions.
 func New(o Options) (*Replicator, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
 	r := &Replicator{
-		opt:      o,
-		codec:    newCodec(),
-		links:    make(map[string]*link),
-		gone:     make(map[string]bool),
-		proven:   make(map[string]bool),
-		goneAt:   make(map[string]time.Time),
-		sessions: make(map[*session]struct{}),
-		wake:     make(chan struct{}, 1),
+		opt:             o,
+		codec:           newCodec(),
+		inboundStreams:  make(map[string]*inboundStream),
+		gone:            make(map[string]bool),
+		everLive:        make(map[string]bool),
+		goneAt:          make(map[string]time.Time),
+		outboundStreams: make(map[*outboundStream]struct{}),
+		wake:            make(chan struct{}, 1),
 	}
 	r.view.Store(newView(nil, o.Self, nil))
 	r.maps.Store(&map[string]*localMap{})
 	return r, nil
 }
 
-// Register adds the replication service to a gRPC server that was made with
-// ServerOptions. Streams are served while Run runs.
+// Register adds the replication service to a gRPC server that was created with ServerOptions. The
+// service accepts streams while Run runs.
 func (r *Replicator) Register(s grpc.ServiceRegistrar) {
 	mapsyncv1.RegisterReplicationServiceServer(s, &service{r: r})
 }
 
-// ServerOptions returns what the gRPC server needs besides credentials.
+// ServerOptions returns the options that the gRPC server needs besides credentials.
 func (r *Replicator) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(r.codec),
@@ -121,12 +136,12 @@ func (r *Replicator) ServerOptions() []grpc.ServerOption {
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxConcurrentStreams(maxStreams + healthStreams),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
-		// Requests are small: without these a window grows as the sender likes.
+		// Requests are small. Without these options a client could grow its window.
 		grpc.StaticStreamWindowSize(requestWindow),
 		grpc.StaticConnWindowSize(requestWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionIdle: maxConnectionIdle,
-			// For connections without a stream of this package: streams end earlier.
+			// This applies to connections without a stream of this package. Streams end earlier.
 			MaxConnectionAge: r.opt.MaxStreamAge + r.opt.MaxStreamAge/4, MaxConnectionAgeGrace: handshakeTimeout,
 			Time: 10 * time.Second, Timeout: 10 * time.Second,
 		}),
@@ -134,7 +149,7 @@ func (r *Replicator) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// DialOptions returns what a connection to a peer needs besides credentials.
+// DialOptions returns the options that a connection to a peer needs besides credentials.
 func (r *Replicator) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStaticStreamWindowSize(streamWindow),
@@ -142,16 +157,16 @@ func (r *Replicator) DialOptions() []grpc.DialOption {
 		grpc.WithMaxHeaderListSize(maxHeaderBytes),
 		grpc.WithReadBufferSize(ioBuffer),
 		grpc.WithWriteBufferSize(ioBuffer),
-		// A lost handshake is repeated by TCP after ever longer pauses: begin anew instead.
+		// TCP repeats a lost handshake after growing pauses. A new attempt is faster.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes), grpc.ForceCodecV2(r.codec)),
 	}
 }
 
-// Run keeps a stream to each live peer and serves theirs until ctx is done. It
-// returns nil after all that it started has ended, which the streams that it
-// serves do without the gRPC server's being stopped. It can be called once.
+// Run keeps a stream to each live peer and serves the streams of peers until ctx is done. It then
+// waits for all its goroutines and returns nil. The streams that it serves end even if the gRPC
+// server is not stopped. Run can be called once.
 func (r *Replicator) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.started {
@@ -162,69 +177,74 @@ func (r *Replicator) Run(ctx context.Context) error {
 	r.mu.Unlock()
 	defer r.stop()
 
-	tick := time.NewTicker(housekeeping)
+	tick := time.NewTicker(housekeepingInterval)
 	defer tick.Stop()
 	for {
-		r.prove(ctx, time.Now())
-		r.connect(ctx)
-		r.assign(time.Now())
+		// Each step runs after a wake-up and at least every housekeepingInterval. Membership comes
+		// first, because the others depend on it.
+		r.verifyNodes(ctx, time.Now())
+		r.startInboundStreams(ctx)
+		r.assignRoles(time.Now())
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
 		case <-tick.C:
-			r.keepHouse()
+			r.doHousekeeping()
 			r.acknowledge(time.Now())
 			r.audit(ctx)
 		}
 	}
 }
 
-// stop waits for all goroutines. From here on no new one is started: those are
-// started by Run itself, or under the lock by enter while the context lives.
+// stop waits for all goroutines. No new ones start: Run itself starts them, or registerStream does
+// so with r.mu held while the context is active.
 func (r *Replicator) stop() {
 	r.mu.Lock()
-	for _, l := range r.links {
+	for _, l := range r.inboundStreams {
 		l.stop()
 	}
 	r.mu.Unlock()
 	r.wg.Wait()
 }
 
-// connect starts a link to each live peer that has none running.
-func (r *Replicator) connect(ctx context.Context) {
+// startInboundStreams starts the inbound stream of each live peer that is not running.
+func (r *Replicator) startInboundStreams(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for node := range r.view.Load().live {
-		if l := r.links[node]; !l.running() {
+		if l := r.inboundStreams[node]; !l.running() {
 			l.start(ctx, &r.wg)
 		}
 	}
 }
 
-// keepHouse does what is due from time to time.
-func (r *Replicator) keepHouse() {
+// doHousekeeping does the periodic work of Run.
+func (r *Replicator) doHousekeeping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	for _, m := range r.localMaps() {
 		m.sampleLag(now)
+		// Ids of owners without records are given back here, so that the table's room for owners
+		// does not run out.
 		m.table.View((*table.Tx).ReclaimOwners)
 	}
-	r.forgetLinks(r.view.Load())
-	if !r.known.IsZero() && now.Sub(r.known) > r.opt.UnknownGrace && now.Sub(r.reviewed) >= reviewPause {
-		r.reviewed = now
+	r.forgetInboundStreams(r.view.Load())
+	if !r.membershipSince.IsZero() && now.Sub(r.membershipSince) > r.opt.UnknownGrace && now.Sub(r.ownersReviewedAt) >= ownerReviewInterval {
+		r.ownersReviewedAt = now
 		r.reviewOwners()
 	}
 }
 
-// AddMap begins to replicate a table under a name. The table must hold the
-// map's first content already (table.Tx.Load). The errors wrap ErrMap.
+// AddMap starts to replicate a table under a name. The table must already have the initial content
+// of the map (table.Tx.Load). The errors wrap ErrMap.
 func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	m, err := newLocalMap(name, layout, t)
 	if err != nil {
 		return err
 	}
+	// The table assigns its own owner to local changes, so it must match the identity on the wire.
 	if t.Self() != r.opt.Self {
 		return fmt.Errorf("add map %q with the table of another node: %w", name, ErrMap)
 	}
@@ -237,11 +257,12 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	if len(all) == MaxMaps {
 		return fmt.Errorf("add map %q as number %d: %w", name, MaxMaps+1, ErrMap)
 	}
-	// A map that comes again is another one, also to peers that saw the old one.
-	r.serial = max(r.serial+1, uint64(r.opt.Now().UnixNano()))
-	m.generation = r.serial
-	m.access = r.opt.Access(name) // under the lock: UpdateAccess comes before, or finds the map
+	// A map that is added again is another map, also for peers that received the old one.
+	r.lastGeneration = max(r.lastGeneration+1, uint64(r.opt.Now().UnixNano()))
+	m.generation = r.lastGeneration
+	m.access = r.opt.Access(name) // under the lock, so that a later UpdateAccess finds the map
 	all[name] = m
+	// The table gets the membership before the first stream uses it.
 	t.Update(func(tx *table.Tx) {
 		tx.SetMembers(r.members())
 		tx.SetGone(r.gone)
@@ -251,8 +272,7 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	return nil
 }
 
-// RemoveMap ends the replication of a map. It does nothing if there is none of
-// that name.
+// RemoveMap ends the replication of a map. It does nothing if no map has that name.
 func (r *Replicator) RemoveMap(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -262,21 +282,21 @@ func (r *Replicator) RemoveMap(name string) {
 	r.notify()
 }
 
-// notify wakes everyone who looks at maps or peers. The lock is held.
+// notify wakes all goroutines that read maps or peers. The caller holds r.mu.
 func (r *Replicator) notify() {
 	poke(r.wake)
-	for _, l := range r.links {
+	for _, l := range r.inboundStreams {
 		poke(l.wake)
 	}
-	for s := range r.sessions {
+	for s := range r.outboundStreams {
 		poke(s.wake)
 	}
 }
 
-// localMaps returns the maps by name, to be read only.
+// localMaps returns the maps by name. Callers must not change the map.
 func (r *Replicator) localMaps() map[string]*localMap { return *r.maps.Load() }
 
-// poke sends on a channel of capacity 1 unless a wake-up is pending.
+// poke sends on a channel of capacity 1, unless a wake-up is pending.
 func poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

@@ -8,10 +8,10 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestResumeAfterOwnerDied has an owner die while a peer is away, to whom the records that
-// this node alone has of it were none of its business before. The peer resumes behind
-// them, and is told nevertheless: by the stream, not by a repair.
-func TestResumeAfterOwnerDied(t *testing.T) {
+// TestResumeAfterOwnerLeft has an owner leave while a peer is away. This node alone has some
+// orphaned records of it, which it did not send to that peer before. The peer resumes from a later
+// position and receives the records by the stream, not by a repair.
+func TestResumeAfterOwnerLeft(t *testing.T) {
 	gone := Peer{Node: "a", Incarnation: 1, Addr: "127.0.0.1:1"}
 	b, c := startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
 	b.r.SetPeers([]Peer{gone, c.peer()})
@@ -23,28 +23,29 @@ func TestResumeAfterOwnerDied(t *testing.T) {
 		}
 	})
 	b.put(100, 101, 1)
-	eventually(t, "c has passed them", func() bool {
+	eventually(t, "c has passed the records", func() bool {
 		m, _ := c.status("b", testMap)
 		return len(live(c.tb)) == 1 && m.Received == 101
 	})
 	c.r.SetPeers([]Peer{gone})
-	eventually(t, "there is no stream", func() bool { return b.r.Stats().Serving == 0 })
+	eventually(t, "the stream has ended", func() bool { return b.r.Stats().Serving == 0 })
 	b.r.SetPeers(nil)
-	meet(b, c)
-	eventually(t, "c has them", func() bool { return len(live(c.tb)) == 101 })
+	connectNodes(b, c)
+	eventually(t, "c holds the records", func() bool { return len(live(c.tb)) == 101 })
 	if s := c.r.Stats(); s.Repaired != 0 {
-		t.Errorf("%d records repaired", s.Repaired)
+		t.Errorf("repaired records: got %d, want 0", s.Repaired)
 	}
-	if s := b.r.Stats(); s.Walks != 1 || s.Resumes != 1 {
-		t.Errorf("%d walks and %d resumes", s.Walks, s.Resumes)
+	if s := b.r.Stats(); s.FullSyncs != 1 || s.Resumes != 1 {
+		t.Errorf("got %d full syncs and %d resumes, want 1 and 1", s.FullSyncs, s.Resumes)
 	}
 }
 
-// TestMistakenPeer has a peer be another life than this node was told of, which it has told.
-func TestMistakenPeer(t *testing.T) {
+// TestIncarnationMismatch checks that IncarnationMismatch is called if a peer has another
+// incarnation than the one passed to SetPeers.
+func TestIncarnationMismatch(t *testing.T) {
 	mistaken := make(chan string, 1)
 	a := startNode(t, "a", 1, nil, func(o *Options) {
-		o.Mistaken = func(node string) {
+		o.IncarnationMismatch = func(node string) {
 			select {
 			case mistaken <- node:
 			default:
@@ -57,35 +58,35 @@ func TestMistakenPeer(t *testing.T) {
 	was.Incarnation = 1
 	a.r.SetPeers([]Peer{was})
 	if node := <-mistaken; node != "b" {
-		t.Errorf("%q is another one", node)
+		t.Errorf("mismatch: got %q, want b", node)
 	}
-	meet(a, b)
-	eventually(t, "a has b's entries", func() bool { return len(live(a.tb)) == 10 })
+	connectNodes(a, b)
+	eventually(t, "a holds the entries of b", func() bool { return len(live(a.tb)) == 10 })
 }
 
-// TestWalkSparesWhatIsNewer has a walk from the beginning arrive after a record that its peer
-// made later, and another told. Not to meet that says nothing.
-func TestWalkSparesWhatIsNewer(t *testing.T) {
-	r, tb := newReceiver(t)
-	l, in := acceptedLink(r, Peer{Node: "x", Incarnation: 1})
+// TestFullSyncKeepsNewerRecords has a full sync of a peer arrive after a later record of that peer,
+// which another peer has sent. The full sync does not contain the record, and does not delete it.
+func TestFullSyncKeepsNewerRecords(t *testing.T) {
+	r, tb := newTestReplicator(t)
+	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	take := func(m *mapsyncv1.SubscribeResponse) {
 		t.Helper()
-		if err := l.take(mustMarshal(t, m)); err != nil || in.err != nil {
+		if err := l.handle(mustMarshal(t, m)); err != nil || in.err != nil {
 			t.Fatal(err, in.err)
 		}
 	}
 	take(stockBatch(in.index, 0, 10, 1, 2))
-	in.rewalk = time.Now().Add(-time.Second)
-	l.requests(nil, r.localMaps(), time.Now())
+	in.repeatFullSyncAt = time.Now().Add(-time.Second)
+	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	tb.Update(func(tx *table.Tx) {
 		d := table.Delta{Key: key(3), Value: value(3), Version: 9, Owner: tx.Intern(l.peer)}
 		tx.Remote(&d, 9, table.RemoteOptions{})
 	})
 	take(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
-		Accepted: &mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wire},
+		Accepted: &mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wireSchema},
 	}})
 	take(stockBatch(in.index, 0, 10, 1))
 	if got := live(tb); len(got) != 2 || got[1] != 1 || got[3] != 3 {
-		t.Errorf("left %v, expected 1 and 3: 2 is what the peer does not have", got)
+		t.Errorf("live records: got %v, want keys 1 and 3", got)
 	}
 }

@@ -9,61 +9,77 @@ import (
 	"mapsync/syncd/table"
 )
 
-// Roles are decided per map, by the receiver. Of the nodes from which it receives a map,
-// itself included, the one that started first is its fallback sender: it requests orphaned
-// records from that one alone, or, if it is the first itself, from all. So each record
-// that any node holds reaches the first one, and all others once from there. Nodes whose
-// decisions differ, because not every node reaches every other, receive some records
-// twice, or miss some until digests show it: those cover orphaned records between every
-// pair of nodes.
+// The receiver decides the roles, per map. Its fallback sender is the node that started first among
+// the nodes from which it receives the map, and itself. It requests orphaned records from the
+// fallback sender alone, or from all peers if it is the fallback sender itself. So each record that
+// any node holds reaches the first node, and from there each other node once. If not every node
+// reaches every other node, their decisions may differ. Some records then arrive twice, or are
+// missing until digests detect it: every pair of nodes compares orphaned records.
 //
-// A live peer from which this node receives nothing is replaced, too: by a peer that
-// receives the map from it.
+// A live peer from which this node receives nothing is replaced, too: another peer that receives
+// the map from it sends its records.
 
-// stallPause is how long a peer is not a candidate for the fallback sender after it sent
-// nothing for Options.stall although not everything was sent.
-const stallPause = time.Minute
+// stalledCandidatePause is how long a peer is not a candidate for the fallback sender after it has
+// sent nothing for Options.stallTimeout although requested records are missing.
+const stalledCandidatePause = time.Minute
 
-// requesting is what this node requests of one peer for one map. The link's lock guards it.
-type requesting struct {
-	permit     *permit // what is requested, and, until that is confirmed, what was before
-	wanted     *permit // what is requested
-	departures uint64  // of the view under which it was requested
-	serial     uint64  // of the request
-	sent       uint64  // serial of the last one sent on this stream
-	confirmed  uint64  // serial of the last OwnersSent on this stream
-	token      uint64  // of the last OwnersSent; 0: none since position 0
-	withheld   bool    // records were set aside that the permit does not allow
-	again      bool    // of the next request
+// inboundOwners are this node's owner requests to one peer for one map. inboundStream.mu guards it.
+type inboundOwners struct {
+	// permit is the union of requested and of earlier requests, until the peer confirms requested.
+	// The permit that it points to does not change.
+	permit *permit
+	// requested is the newest request.
+	requested *permit
+	// departures is view.departures of the view under which requested was decided.
+	departures uint64
+	// serial is the serial of requested. It increases with each request.
+	serial uint64
+	// sentSerial is the serial of the last request sent on this stream; 0: none.
+	sentSerial uint64
+	// confirmedSerial is the serial of the last request that an OwnersSent on this stream has
+	// confirmed; 0: none.
+	confirmedSerial uint64
+	// token is the token of the last OwnersSent; 0: none since position 0.
+	token uint64
+	// rejectedUnrequested reports that records were rejected since the last request because the
+	// permit does not cover them.
+	rejectedUnrequested bool
+	// resend is the resend flag of the next request.
+	resend bool
 
-	sources []string // from which the peer receives the map
-	via     string   // the peer that sends this peer's records in its place, empty: none
+	// sources are the nodes from which the peer receives the map, sorted, at most maxSources.
+	sources []string
+	// via is the peer that sends this peer's records in its place; empty: none.
+	via string
 
-	good    time.Time // when the peer was last seen to serve the map; at first, when it was met
-	moved   time.Time // when the last batch came, or the last request was made
-	stalled time.Time // no candidate before
+	// lastServing is when the peer was last seen to serve the map; initially when the stream was created.
+	lastServing time.Time
+	// lastProgress is when the last batch arrived, or when the last request was made.
+	lastProgress time.Time
+	// candidateAfter is the time until which the peer is not a candidate for the fallback sender.
+	candidateAfter time.Time
 }
 
-// newRequesting begins with the request that is right if every live node serves the map.
-func newRequesting(v *view, peer table.Owner, now time.Time) requesting {
+// newInboundOwners returns the initial request, which is right if every live node serves the map.
+func newInboundOwners(v *view, peer table.Owner, now time.Time) inboundOwners {
 	first := v.self
+	// A node that is not serving the map is replaced by assignRoles later.
 	for _, p := range v.live {
-		if before(p.owner(), first) {
+		if startedBefore(p.owner(), first) {
 			first = p.owner()
 		}
 	}
 	p := &permit{peer: peer.Node, orphaned: first == v.self || first == peer, fallback: first == peer}
-	return requesting{permit: p, wanted: p, departures: v.departures, serial: 1, good: now, moved: now}
+	return inboundOwners{permit: p, requested: p, departures: v.departures, serial: 1, lastServing: now, lastProgress: now}
 }
 
-// reset forgets what a stream was to bring. The request stays, and so does the
-// token.
-func (q *requesting) reset() {
-	q.sent, q.confirmed, q.sources = 0, 0, nil
+// reset clears the state of a stream that has ended. The request and the token remain.
+func (q *inboundOwners) reset() {
+	q.sentSerial, q.confirmedSerial, q.sources = 0, 0, nil
 }
 
-// endAll ends the permit to send the records of every owner.
-func (q *requesting) endAll() {
+// endSendAll ends the permission to send the records of every owner.
+func (q *inboundOwners) endSendAll() {
 	if q.permit.all {
 		p := *q.permit
 		p.all = false
@@ -71,154 +87,169 @@ func (q *requesting) endAll() {
 	}
 }
 
-// settled reports whether all that is requested has been received.
-func (in *intake) settled() bool {
-	q := &in.requesting
-	return !in.l.ownerRequests || q.confirmed == q.serial || (!q.wanted.orphaned && len(q.wanted.nodes) == 0)
+// requestsComplete reports whether everything requested from the peer was received.
+func (in *inboundMap) requestsComplete() bool {
+	q := &in.owners
+	return !in.l.supportsOwnerRequests || q.confirmedSerial == q.serial || (!q.requested.orphaned && len(q.requested.nodes) == 0)
 }
 
-// request puts a new request in the place of the last one if it is another, or if nodes
-// have left since. The lock is held.
-func (in *intake) request(wanted *permit, departures uint64, now time.Time) {
-	q := &in.requesting
-	same := wanted.orphaned == q.wanted.orphaned && slices.Equal(wanted.nodes, q.wanted.nodes)
-	if same && (!wanted.orphaned || departures == q.departures && !q.again) {
+// setRequest replaces the request if wanted differs, or if nodes have left since. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Time) {
+	q := &in.owners
+	// The fallback flag is not part of the message, so it needs no new request.
+	same := wanted.orphaned == q.requested.orphaned && slices.Equal(wanted.nodes, q.requested.nodes)
+	// A departure changes a request for orphaned records: the peer has to send more of them.
+	if same && (!wanted.orphaned || departures == q.departures && !q.resend) {
 		q.departures = departures
 		if wanted.fallback != q.permit.fallback {
-			q.wanted, q.permit = wanted, q.permit.with(wanted)
+			q.requested, q.permit = wanted, q.permit.union(wanted)
 		}
 		return
 	}
-	// What was withheld as another node's may be orphaned now.
-	q.again = q.again || q.withheld && departures != q.departures
-	q.withheld = false
-	q.permit, q.wanted, q.departures = q.permit.with(wanted), wanted, departures
+	// Records that were rejected as those of another live node may be orphaned now.
+	q.resend = q.resend || q.rejectedUnrequested && departures != q.departures
+	q.rejectedUnrequested = false
+	q.permit, q.requested, q.departures = q.permit.union(wanted), wanted, departures
 	q.serial++
-	q.moved = now
+	q.lastProgress = now
 	poke(in.l.wake)
 }
 
-// ownerRequest returns the message for the current request. The lock is held.
-func (in *intake) ownerRequest() *mapsyncv1.OwnerRequest {
-	q := &in.requesting
-	q.sent = q.serial
-	m := &mapsyncv1.OwnerRequest{Serial: q.serial, Orphaned: q.wanted.orphaned, Nodes: q.wanted.nodes, Again: q.again}
-	q.again = false
+// ownerRequestMessage returns the message for the current request. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) ownerRequestMessage() *mapsyncv1.OwnerRequest {
+	q := &in.owners
+	q.sentSerial = q.serial
+	m := &mapsyncv1.OwnerRequest{Serial: q.serial, Orphaned: q.requested.orphaned, Nodes: q.requested.nodes, Resend: q.resend}
+	q.resend = false
 	return m
 }
 
-// takeOwnersSent notes that a request was satisfied. The lock is held.
-func (in *intake) takeOwnersSent(m *mapsyncv1.OwnersSent) {
-	q := &in.requesting
+// handleOwnersSent records that the peer has satisfied a request. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) handleOwnersSent(m *mapsyncv1.OwnersSent) {
+	q := &in.owners
+	// The token is valid for any serial. Only an answer to the newest request narrows the permit.
 	q.token = m.GetToken()
-	if m.GetSerial() == q.serial && q.sent == q.serial {
-		q.confirmed = q.serial
-		p := *q.wanted
+	if m.GetSerial() == q.serial && q.sentSerial == q.serial {
+		q.confirmedSerial = q.serial
+		p := *q.requested
+		// The permit for all owners ends with the full sync, not with an answer.
 		p.all = q.permit.all
 		q.permit = &p
 	}
 	poke(in.l.r.wake)
 }
 
-// maxSources bounds the nodes in a message.
+// maxSources bounds the nodes in a Sources message.
 const maxSources = 1024
 
-// takeSources notes from which nodes the peer receives the map. The lock is held.
-func (in *intake) takeSources(m *mapsyncv1.Sources) {
-	in.requesting.sources = slices.Sorted(slices.Values(m.GetNodes()[:min(len(m.GetNodes()), maxSources)]))
+// handleSources stores from which nodes the peer receives the map. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) handleSources(m *mapsyncv1.Sources) {
+	in.owners.sources = slices.Sorted(slices.Values(m.GetNodes()[:min(len(m.GetNodes()), maxSources)]))
 	poke(in.l.r.wake)
 }
 
-// inboundMap is what the decision about one map needs to know of one live peer.
-type inboundMap struct {
-	peer      table.Owner
-	l         *link
-	good      bool // the peer serves the map
-	hopeful   bool // it does, or may do so in a moment
-	lost      bool // it is live and nothing is received from it
-	candidate bool // for the fallback sender
-	settled   bool
-	synced    bool
-	sources   []string
-	via       string
+// mapSource is the state of one map with one live peer, for the decision about roles.
+type mapSource struct {
+	// peer is the live peer, stream its inbound stream.
+	peer             table.Owner
+	stream           *inboundStream
+	serving          bool     // the peer serves the map
+	mayServe         bool     // the peer serves the map, or may do so soon
+	unreachable      bool     // the peer is live and this node receives nothing from it
+	candidate        bool     // the peer may be the fallback sender
+	requestsComplete bool     // this node has received everything requested
+	fullSyncDone     bool     // this node has received everything at least once
+	sources          []string // nodes from which the peer receives the map, sorted
+	via              string   // peer that sends this peer's records, empty: none
 }
 
-// assign decides the roles of all maps.
-func (r *Replicator) assign(now time.Time) {
+// assignRoles decides the roles of all maps.
+func (r *Replicator) assignRoles(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := r.view.Load()
 	for _, m := range r.localMaps() {
-		r.assignMap(v, m, now)
+		r.assignMapRoles(v, m, now)
 	}
 }
 
-func (r *Replicator) assignMap(v *view, m *localMap, now time.Time) {
-	all := make([]inboundMap, 0, len(v.live))
+// assignMapRoles decides the roles of one map. The caller holds r.mu.
+func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
+	all := make([]mapSource, 0, len(v.live))
 	for node := range v.live {
-		all = append(all, r.links[node].inbound(m, now))
+		all = append(all, r.inboundStreams[node].mapSource(m, now))
 	}
-	slices.SortFunc(all, func(a, b inboundMap) int {
-		if before(a.peer, b.peer) {
+	slices.SortFunc(all, func(a, b mapSource) int {
+		if startedBefore(a.peer, b.peer) {
 			return -1
 		}
 		return 1
 	})
+	// The fallback sender is the candidate that started first, unless this node started before it.
 	first := v.self
-	if at := slices.IndexFunc(all, func(p inboundMap) bool { return p.candidate }); at >= 0 && before(all[at].peer, first) {
+	if at := slices.IndexFunc(all, func(p mapSource) bool { return p.candidate }); at >= 0 && startedBefore(all[at].peer, first) {
 		first = all[at].peer
 	}
-	relays := relay(all)
+	relays := chooseRelays(all)
 	settled, sources := true, []string(nil)
 	for i := range all {
 		p := &all[i]
 		wanted := &permit{
 			peer: p.peer.Node, orphaned: first == v.self || first == p.peer, fallback: first == p.peer, nodes: relays[p.peer.Node],
 		}
-		settled = p.l.assign(m, p, wanted, v.departures, now) && settled
-		if p.peer == first && !p.good {
+		// Every peer gets its request, even if an earlier one is not complete.
+		settled = p.stream.assignRole(m, p, wanted, v.departures, now) && settled
+		// Orphaned records are not complete while the fallback sender does not serve the map.
+		if p.peer == first && !p.serving {
 			settled = false
 		}
-		if p.good && p.synced {
+		// Only complete sources are published: a receiver relies on them for all records of the node.
+		if p.serving && p.fullSyncDone {
 			sources = append(sources, p.peer.Node)
 		}
 	}
 	r.publishRoles(m, v, settled, sources)
 }
 
-// publishRoles makes known what was decided of a map, and has digests compared at once that
-// could not be compared before.
+// publishRoles publishes the decisions about a map. It requests digests at once if a comparison
+// that was impossible before is possible now.
 func (r *Replicator) publishRoles(m *localMap, v *view, settled bool, sources []string) {
-	if was := m.settled.Swap(settled); settled && (!was || v != m.viewed) {
+	// Under a new view, or with all requests answered, a comparison may be possible that was not before.
+	if was := m.requestsComplete.Swap(settled); settled && (!was || v != m.rolesView) {
 		for node := range v.live {
-			r.links[node].compareSoon(m)
+			r.inboundStreams[node].requestDigest(m)
 		}
 	}
-	m.viewed = v
+	m.rolesView = v
 	slices.Sort(sources)
 	sources = sources[:min(len(sources), maxSources)]
 	if !slices.Equal(*m.sources.Load(), sources) {
 		m.sources.Store(&sources)
-		for s := range r.sessions {
+		for s := range r.outboundStreams {
 			poke(s.wake)
 		}
 	}
 }
 
-// relay returns, by peer, the nodes whose records it is to send in their place, and notes
-// in the list which nodes those are. The list is sorted.
-func relay(all []inboundMap) map[string][]string {
+// chooseRelays chooses a peer that sends the records of each unreachable node, and sets via of that
+// node. It returns the chosen peers with the sorted names of the nodes. all is sorted by start time.
+func chooseRelays(all []mapSource) map[string][]string {
 	relays := make(map[string][]string)
 	for i := range all {
 		p := &all[i]
+		// An earlier choice is kept while it is possible.
 		was := p.via
 		p.via = ""
-		if !p.lost {
+		if !p.unreachable {
 			continue
 		}
 		for j := range all {
 			c := &all[j]
-			if _, ok := slices.BinarySearch(c.sources, p.peer.Node); !ok || !c.good || len(relays[c.peer.Node]) == maxRequested {
+			if _, ok := slices.BinarySearch(c.sources, p.peer.Node); !ok || !c.serving || len(relays[c.peer.Node]) == maxRequested {
 				continue
 			}
 			if p.via == "" || c.peer.Node == was {
@@ -235,66 +266,68 @@ func relay(all []inboundMap) map[string][]string {
 	return relays
 }
 
-// inbound returns where a map stands with the link's peer.
-func (l *link) inbound(m *localMap, now time.Time) inboundMap {
+// mapSource returns the state of a map with the peer of the stream.
+func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	p := inboundMap{peer: l.peer, l: l, hopeful: true}
-	in := l.intakes[m.name]
+	p := mapSource{peer: l.peer, stream: l, mayServe: true}
+	in := l.maps[m.name]
+	// A peer has rerouteDelay after the start to establish a stream. Then other peers replace it.
 	if in == nil || in.m != m {
-		p.hopeful = now.Sub(l.met) < l.r.opt.reroute
-		p.lost = !p.hopeful
-		p.candidate = p.hopeful
+		p.mayServe = now.Sub(l.firstSeen) < l.r.opt.rerouteDelay
+		p.unreachable = !p.mayServe
+		p.candidate = p.mayServe
 		return p
 	}
-	q := &in.requesting
+	q := &in.owners
 	switch {
 	case l.up && (in.state == StateSyncing || in.state == StateCaughtUp):
-		p.good, q.good = true, now
+		p.serving, q.lastServing = true, now
 	case in.state == StateWaiting || in.state == StateFailed:
-		p.hopeful = in.state == StateWaiting && now.Sub(q.good) < l.r.opt.reroute
-		p.lost = now.Sub(q.good) >= l.r.opt.reroute
+		// A short interruption changes no roles.
+		p.mayServe = in.state == StateWaiting && now.Sub(q.lastServing) < l.r.opt.rerouteDelay
+		p.unreachable = now.Sub(q.lastServing) >= l.r.opt.rerouteDelay
 	default:
-		p.hopeful = false
+		p.mayServe = false
 	}
-	p.settled, p.synced, p.sources, p.via = in.settled(), in.synced, q.sources, q.via
-	if p.good && !p.settled && now.Sub(q.moved) > l.r.opt.stall && now.After(q.stalled) {
-		q.stalled = now.Add(stallPause)
-		l.r.opt.Logger.Warn("peer does not send what was requested, requesting it from another",
+	p.requestsComplete, p.fullSyncDone, p.sources, p.via = in.requestsComplete(), in.fullSyncDone, q.sources, q.via
+	// The peer serves the map but does not send what was requested.
+	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > l.r.opt.stallTimeout && now.After(q.candidateAfter) {
+		q.candidateAfter = now.Add(stalledCandidatePause)
+		l.r.opt.Logger.Warn("peer did not send requested records, requesting them from another peer",
 			slog.String("peer", l.peer.Node), slog.String("map", m.name))
 	}
-	p.candidate = p.hopeful && now.After(q.stalled)
+	p.candidate = p.mayServe && now.After(q.candidateAfter)
 	return p
 }
 
-// assign makes a request of the peer, and reports whether what it serves is settled.
-func (l *link) assign(m *localMap, p *inboundMap, wanted *permit, departures uint64, now time.Time) (settled bool) {
+// assignRole makes a request to the peer, and reports whether the records that it serves are complete.
+func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	in := l.intakes[m.name]
+	in := l.maps[m.name]
 	if in == nil || in.m != m {
 		return true
 	}
-	q := &in.requesting
+	q := &in.owners
 	if q.via != p.via {
 		q.via = p.via
-		l.r.opt.Logger.Warn("no stream from live peer for a map, records come through another peer",
+		l.r.opt.Logger.Warn("no stream from live peer, receiving its records through another peer",
 			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("through", p.via))
 	}
-	// Without a stream, the last request stands: the peer remembers what it has
-	// sent under that.
-	if p.good {
-		in.request(wanted, departures, now)
+	// Without a stream the last request remains: the peer stores what it has sent under that request.
+	if p.serving {
+		in.setRequest(wanted, departures, now)
 	}
-	return !p.good || in.settled()
+	return !p.serving || in.requestsComplete()
 }
 
-// compareSoon has digests of a map compared soon.
-func (l *link) compareSoon(m *localMap) {
+// requestDigest requests a comparison of a map soon.
+func (l *inboundStream) requestDigest(m *localMap) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if in := l.intakes[m.name]; in != nil && in.m == m {
-		in.comparing.ask = true
+	if in := l.maps[m.name]; in != nil && in.m == m {
+		in.comparison.requestBuckets = true
 		poke(l.wake)
 	}
 }

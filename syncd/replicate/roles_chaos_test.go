@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// TestChaosOfRoles lets four nodes change the same keys while links break in one direction,
-// a node goes without the map, and nodes leave and come back. At the end all hold the same,
-// and have proven it.
+// TestChaosOfRoles has four nodes change the same keys while streams break in one direction, one
+// node lacks the map, and nodes leave and come back. At the end all nodes hold the same records and
+// are in sync.
 func TestChaosOfRoles(t *testing.T) {
 	const count = 4
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rnd := rand.New(rand.NewPCG(1, seed))
-	nodes, routes := make([]*node, count), make([]blocked, count)
+	nodes, routes := make([]*node, count), make([]blockedRoutes, count)
 	for i := range nodes {
-		nodes[i] = keyedNode(t, fmt.Sprint("n", i), uint64(i+1), routes[i].option)
+		nodes[i] = startKeyedNode(t, fmt.Sprint("n", i), uint64(i+1), routes[i].option)
 		nodes[i].r.opt.UnknownGrace = 200 * time.Millisecond
 	}
-	meet(nodes...)
+	connectNodes(nodes...)
 	without := -1
 	restore := func() {
 		if without >= 0 {
@@ -46,13 +46,13 @@ func TestChaosOfRoles(t *testing.T) {
 		case 4:
 			restore()
 		case 5:
-			meet(without1(nodes, i)...)
+			connectNodes(withoutNode(nodes, i)...)
 			nodes[i].r.SetPeers(nil)
 		case 6, 7:
-			meet(nodes...)
+			connectNodes(nodes...)
 		default:
 			if i != without { // its hooks report nothing
-				scribble(nodes[i].tb, rnd)
+				applyRandomChanges(nodes[i].tb, rnd)
 			}
 		}
 	}
@@ -60,9 +60,9 @@ func TestChaosOfRoles(t *testing.T) {
 	for i := range routes {
 		routes[i].set()
 	}
-	meet(nodes...)
-	settled := func() bool { return equal(nodes...)() && agreed(nodes...)() }
-	for range 3 { // on a loaded machine
+	connectNodes(nodes...)
+	settled := func() bool { return tablesEqual(nodes...)() && nodesInSync(nodes...)() }
+	for range 3 { // retries for a loaded machine
 		for range 2000 {
 			if settled() {
 				return
@@ -71,21 +71,21 @@ func TestChaosOfRoles(t *testing.T) {
 		}
 	}
 	for _, n := range nodes {
-		ok, missing := n.r.Agreed()
-		t.Logf("%s: %d records, agreed %t %v", n.self.Node, len(live(n.tb)), ok, missing)
+		ok, missing := n.r.InSync()
+		t.Logf("%s: got %d records, in sync %t %v", n.self.Node, len(live(n.tb)), ok, missing)
 	}
 	for k, v := range dump(nodes[0].tb) {
 		for _, n := range nodes[1:] {
 			if w := dump(n.tb)[k]; w != v {
-				t.Logf("key %x: %s | %s has %s", k, v, n.self.Node, w)
+				t.Logf("key %x: got %s, %s has %s", k, v, n.self.Node, w)
 			}
 		}
 	}
-	t.Fatal("not equal, or not proven")
+	t.Fatal("nodes: got different records or not in sync")
 }
 
-// without1 returns the nodes but one.
-func without1(nodes []*node, i int) []*node {
+// withoutNode returns the nodes without one of them.
+func withoutNode(nodes []*node, i int) []*node {
 	rest := append([]*node{}, nodes[:i]...)
 	return append(rest, nodes[i+1:]...)
 }

@@ -10,130 +10,130 @@ import (
 	"mapsync/syncd/table"
 )
 
-// State is where a map stands with a peer, on the receiving side.
+// State is the state of a map with a peer.
 type State string
 
 // The states.
 const (
-	// StateWaiting maps have not been answered for yet, or the peer cannot be
-	// reached.
+	// StateWaiting: the peer has not answered the subscription yet, or is unreachable.
 	StateWaiting State = "waiting"
-	// StatePending maps are not there yet on the peer.
+	// StatePending: the map does not exist at the peer yet.
 	StatePending State = "pending"
-	// StateRefused maps cannot hold what the peer's do.
+	// StateRefused: one side refused the map, because of its schema or of access.
 	StateRefused State = "refused"
-	// StateExcluded maps are not received from the peer: write-from does not have it.
+	// StateExcluded: the settings exclude the map. On the receiving side, write-from does not list the
+	// peer. On the sending side, the peer may not read the map or does not accept this node's records.
 	StateExcluded State = "excluded"
-	// StateFailed maps had an error and are subscribed to again later.
+	// StateFailed: the map had an error and is subscribed to again later.
 	StateFailed State = "failed"
-	// StateSyncing maps have more to come.
+	// StateSyncing: the peer has more to send.
 	StateSyncing State = "syncing"
-	// StateCaughtUp maps have been received to the end.
+	// StateCaughtUp: the peer has sent everything.
 	StateCaughtUp State = "caught_up"
-	// StateServed maps are sent to the peer.
+	// StateServed: the map is sent to the peer.
 	StateServed State = "served"
 )
 
 // PeerStatus is the state of replication with one live peer.
 type PeerStatus struct {
-	// Peer is the peer as membership has it.
+	// Peer is the peer and its current address.
 	Peer
-	// Connected says that the stream from the peer is up, and Since since when
-	// it is, or is not.
+	// Connected reports that the stream from the peer is established. Since is when it was
+	// established or last ended.
 	Connected bool
 	Since     time.Time
-	// Error is why the last stream from the peer ended, or empty.
+	// Error is why the last stream from the peer ended; empty: no error.
 	Error string
-	// LastContact is when the peer's last message came, by the clock of time.Now; zero: none
-	// came since this incarnation of the peer is in the cluster.
+	// LastContact is when the last message of this incarnation of the peer arrived, by the clock of
+	// time.Now; zero: never.
 	LastContact time.Time
-	// Serving says that the peer has a stream from this node.
+	// Serving reports that the peer has a stream from this node.
 	Serving bool
-	// ClockOffset is how far the peer's clock is ahead of this node's, right to half
-	// of RoundTrip, the time that it took to ask. Both are zero before the first answer.
+	// ClockOffset is the peer's clock minus this node's clock, with an error of up to half of
+	// RoundTrip, the round trip of the measurement. Both are zero before the first measurement.
 	ClockOffset, RoundTrip time.Duration
-	// Maps are this node's maps, by name.
+	// Maps are this node's maps, ordered by name.
 	Maps []MapStatus
 }
 
-// MapStatus is the state of one map with one peer. Positions are those of the
-// table that changes come from: the peer's for what is received, this node's
-// for what is sent.
+// MapStatus is the state of one map with one peer. Positions are those of the sending table: the
+// peer's table for what is received, this node's table for what is sent.
 type MapStatus struct {
 	// Name is the map's name.
 	Name string
-	// State is where the map stands on the receiving side, and Error what went
-	// wrong with it, or empty.
+	// State is the state on the receiving side. Error is the last error of the map; empty: none.
 	State State
 	Error string
-	// CaughtUp says that all that the peer had was received at least once.
+	// CaughtUp reports that everything was received from the peer at least once.
 	CaughtUp bool
-	// Received is the position merged into the table, and Applied the one that
-	// the kernel map is known to hold and the peer was told of.
+	// Received is the position merged into the table. Applied is the last acknowledged position:
+	// the kernel map holds everything up to it.
 	Received, Applied uint64
-	// In counts what was received, DeltasAccepted how much of it was news, and
-	// DeltasRefused how much was set aside.
+	// In counts what was received. DeltasAccepted counts the deltas that changed the table,
+	// DeltasRefused those that were set aside.
 	In                            Traffic
 	DeltasAccepted, DeltasRefused uint64
-	// Agreed says that this node was last seen to hold what the peer told it, when,
-	// and up to which position.
-	Agreed         bool
-	AgreedAt       time.Time
-	AgreedPosition uint64
-	// Divergent is the number of entries that differ, of those that the peer tells: 0
-	// when the digests agree, or else how many did when they were last looked into.
+	// InSync reports that the digests of this node and the peer have agreed, and that no later repair,
+	// full sync or failed comparison has invalidated that. InSyncAt and InSyncPosition are when and at
+	// which position they last agreed.
+	InSync         bool
+	InSyncAt       time.Time
+	InSyncPosition uint64
+	// Divergent is the number of entries that differ from those that the peer sends. It is 0 if the
+	// digests agree, else the number found by the last repair.
 	Divergent int
-	// Exceptions are entries of the peer that this node cannot hold, and ExceptionCount how
-	// many there are; Unsent is how many the peer says that it cannot send.
+	// Exceptions are entries of the peer that this node cannot hold, and ExceptionCount is their
+	// number. Unsent is the number of entries that the peer reports as not encodable.
 	Exceptions             []Exception
 	ExceptionCount, Unsent int
-	// Incomparable is why it is not known whether the map and the peer's hold the same, or
-	// empty.
+	// Incomparable is why the map cannot be compared with the peer's; empty: it can.
 	Incomparable string
-	// FallbackSender says that this node requests orphaned records from the peer, because
-	// it started first of those from which the map is received. Via is the peer that sends
-	// this peer's records because nothing is received from it, or empty.
+	// FallbackSender reports that this node requests orphaned records from the peer, because the
+	// peer started first among the nodes from which this node receives the map. Via is the peer
+	// that sends this peer's records because nothing is received from it; empty: none.
 	FallbackSender bool
 	Via            string
 
-	// Serving says that the peer is subscribed to the map, and SendState where the map
-	// stands on the sending side: one of StateWaiting, StatePending, StateRefused and
-	// StateServed.
+	// Serving reports that the peer receives the map from this node. SendState is the state on the
+	// sending side: StateWaiting, StatePending, StateRefused, StateExcluded or StateServed.
 	Serving   bool
 	SendState State
-	// Reporting says that the peer sends reports, and Report is the last one.
+	// Reporting reports that the peer sends reports. Report is the last one.
 	Reporting bool
 	Report    Report
-	// Sent is the position sent to the peer, and Acked the one that its kernel
-	// map holds.
+	// Sent is the position sent to the peer. Acked is the position that the peer has acknowledged:
+	// its kernel map holds everything up to it.
 	Sent, Acked uint64
-	// LagEntries is the number of changes since Acked. Those that are none of
-	// the peer's business count until the peer has acknowledged what is after.
+	// LagEntries is the number of changes since Acked. Changes that are not sent to the peer count
+	// until the peer has acknowledged a later position.
 	LagEntries uint64
-	// Lag is the age of the oldest change since Acked, to a quarter of a second.
+	// Lag is the age of the oldest change since Acked, with a resolution of 250 ms.
 	Lag time.Duration
 }
 
-// Status returns the state of replication with each live peer, by name.
+// Status returns the state of replication with each live peer, ordered by name.
 func (r *Replicator) Status() []PeerStatus {
 	r.mu.Lock()
-	links := make([]*link, 0, len(r.links))
+	// The streams are collected under the lock and read afterwards, because the lock of an outbound
+	// stream is never taken while r.mu is held.
+	links := make([]*inboundStream, 0, len(r.inboundStreams))
 	for node := range r.view.Load().live {
-		links = append(links, r.links[node])
+		links = append(links, r.inboundStreams[node])
 	}
-	sessions := make(map[table.Owner]*session, len(r.sessions))
-	for s := range r.sessions {
+	sessions := make(map[table.Owner]*outboundStream, len(r.outboundStreams))
+	for s := range r.outboundStreams {
 		if s.observing.Load() {
 			continue
 		}
-		// One that wants a proof alone is not the peer's stream.
-		if o := sessions[s.target]; o == nil || s.joined.Load() && (!o.joined.Load() || o.begun.Before(s.begun)) {
+		// A stream without subscriptions, which only verifies this node, is not the stream of the peer.
+		if o := sessions[s.target]; o == nil || s.subscribed.Load() && (!o.subscribed.Load() || o.startedAt.Before(s.startedAt)) {
 			sessions[s.target] = s
 		}
 	}
 	r.mu.Unlock()
 
 	now := time.Now()
+	// A peer has the status of the receiving side even without an outbound stream.
 	all := make([]PeerStatus, 0, len(links))
 	for _, l := range links {
 		st := l.status(r.localMaps())
@@ -147,18 +147,27 @@ func (r *Replicator) Status() []PeerStatus {
 	return all
 }
 
-// SyncedAll reports whether the first walk over every map of every live peer
-// has been merged, and if not, which are waited for: the peer's name, or peer
-// and map as peer/map. A map that a peer does not have, or that does not match
-// its own, is not waited for. Before the first SetPeers nobody knows.
-func (r *Replicator) SyncedAll() (ok bool, waiting []string) {
+// InitialSyncDone reports whether the initial sync of every map from every live peer is merged. If
+// not, waiting lists what is missing: peer/map, or "membership" before the first SetPeers. It does
+// not wait for a map that a peer lacks or that does not match the peer's.
+//
+// The initial sync from a peer that has not adopted its own entries yet is empty: two nodes that
+// start together would otherwise wait for each other.
+func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
+
+// AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
+// yet. It reports whether every live peer has sent all its records.
+func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
+
+// received is InitialSyncDone, or AllReceived if all is set.
+func (r *Replicator) received(all bool) (ok bool, waiting []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.known.IsZero() {
+	if r.membershipSince.IsZero() {
 		return false, []string{"membership"}
 	}
 	for node := range r.view.Load().live {
-		for _, name := range r.links[node].unsynced(r.localMaps()) {
+		for _, name := range r.inboundStreams[node].unsyncedMaps(r.localMaps(), all) {
 			waiting = append(waiting, node+"/"+name)
 		}
 	}
@@ -166,46 +175,51 @@ func (r *Replicator) SyncedAll() (ok bool, waiting []string) {
 	return len(waiting) == 0, waiting
 }
 
-func (l *link) unsynced(maps map[string]*localMap) (names []string) {
+// unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If all
+// is set, these include maps of which the peer has not sent all records: see AllReceived.
+func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for name, m := range maps {
-		in := l.intakes[name]
-		if in == nil || in.m != m || ((!in.synced || !in.settled()) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
+		in := l.maps[name]
+		if in == nil || in.m != m || ((!in.fullSyncDone || !in.requestsComplete() || (all && !in.allReceived)) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-func (l *link) status(maps map[string]*localMap) PeerStatus {
+// status returns the state of the receiving side. The sending side is empty, except for
+// StateExcluded.
+func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	st := PeerStatus{
-		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: text(l.err),
+		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: errorText(l.err),
 		ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
 	}
-	if at := l.contact.Load(); at != 0 {
+	if at := l.lastContact.Load(); at != 0 {
 		st.LastContact = time.Unix(0, at)
 	}
 	for name, m := range maps {
 		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting}
-		if m.withheld(l.r.opt.Self.Node, l.peer.Node) {
+		if m.sendExcluded(l.r.opt.Self.Node, l.peer.Node) {
 			ms.SendState = StateExcluded
 		}
-		if in := l.intakes[name]; in != nil && in.m == m {
-			ms.State, ms.Error, ms.CaughtUp = in.state, text(in.err), in.synced
-			ms.Received, ms.Applied = in.position, in.acked
-			c := &in.comparing
-			ms.Agreed, ms.AgreedAt, ms.AgreedPosition = c.agreed, c.at, c.position
-			ms.Divergent, ms.Incomparable = c.divergent, c.impossible
-			ms.FallbackSender, ms.Via = in.requesting.wanted.fallback, in.requesting.via
-			if why := in.cutOff(time.Now()); why != "" {
-				ms.Agreed, ms.Incomparable = false, why
+		if in := l.maps[name]; in != nil && in.m == m {
+			ms.State, ms.Error, ms.CaughtUp = in.state, errorText(in.err), in.fullSyncDone
+			ms.Received, ms.Applied = in.position, in.ackedPosition
+			c := &in.comparison
+			ms.InSync, ms.InSyncAt, ms.InSyncPosition = c.inSync, c.inSyncAt, c.inSyncPosition
+			ms.Divergent, ms.Incomparable = c.divergent, c.impossibleReason
+			ms.FallbackSender, ms.Via = in.owners.requested.fallback, in.owners.via
+			// Digests that agreed before the stream broke do not show the current state.
+			if why := in.disconnectedReason(time.Now()); why != "" {
+				ms.InSync, ms.Incomparable = false, why
 			}
-			ms.ExceptionCount, ms.Unsent = in.excepted.count(), c.unsent
-			ms.Exceptions = in.excepted.list(in.printer.key)
-			ms.In, ms.DeltasAccepted, ms.DeltasRefused = in.count.load(), in.accepted, in.refused
+			ms.ExceptionCount, ms.Unsent = in.exceptions.count(), c.peerUnsent
+			ms.Exceptions = in.exceptions.list(in.printer.key)
+			ms.In, ms.DeltasAccepted, ms.DeltasRefused = in.traffic.load(), in.accepted, in.refused
 		}
 		st.Maps = append(st.Maps, ms)
 	}
@@ -213,42 +227,45 @@ func (l *link) status(maps map[string]*localMap) PeerStatus {
 	return st
 }
 
-// cutOff returns since when nothing is received of the map, if that is for longer than it
-// takes to connect again. The lock is held.
-func (in *intake) cutOff(now time.Time) string {
+// disconnectedReason returns for how long nothing was received of the map, if that is longer than a
+// reconnect takes, else an empty string. The caller holds inboundStream.mu.
+func (in *inboundMap) disconnectedReason(now time.Time) string {
 	if in.state != StateWaiting && in.state != StateFailed {
 		return ""
 	}
-	gap := now.Sub(in.requesting.good)
+	// lastServing is updated by assignRoles, at least every 250 ms.
+	gap := now.Sub(in.owners.lastServing)
 	switch {
-	case gap < in.l.r.opt.reroute:
+	case gap < in.l.r.opt.rerouteDelay:
 		return ""
-	case in.requesting.via != "":
+	case in.owners.via != "":
 		return fmt.Sprintf("nothing has been received from the peer for %s; its records come through %s",
-			gap.Round(time.Second), in.requesting.via)
+			gap.Round(time.Second), in.owners.via)
 	}
 	return fmt.Sprintf("nothing has been received from the peer for %s, and no other peer receives from it", gap.Round(time.Second))
 }
 
-// status fills in the sending side.
-func (s *session) status(maps []MapStatus, now time.Time) {
+// status sets the fields of the sending side.
+func (s *outboundStream) status(maps []MapStatus, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range maps {
-		for _, f := range s.feeds {
-			if f.name != maps[i].Name || f.unwanted.Load() {
+		for _, f := range s.maps {
+			if f.name != maps[i].Name || f.unsubscribed.Load() {
 				continue
 			}
 			ms := &maps[i]
+			// f.m may be read only while the map is served.
 			if !f.serving.Load() {
 				if ms.SendState != StateExcluded {
-					ms.SendState = f.answered.Load().state()
+					ms.SendState = f.sharedAnswer.Load().state()
 				}
 				continue
 			}
 			ms.SendState = StateServed
-			ms.Reporting, ms.Report = s.reports, f.lastReport()
-			ms.Serving, ms.Sent, ms.Acked = true, f.sent.Load(), f.acked.Load()
+			ms.Reporting, ms.Report = s.sendsReports, f.lastReport()
+			ms.Serving, ms.Sent, ms.Acked = true, f.sentPosition.Load(), f.ackedPosition.Load()
+			// The lag covers all changes of the table since the acknowledged position.
 			if head := f.m.head(); head > ms.Acked {
 				ms.LagEntries = head - ms.Acked
 				ms.Lag = f.m.lagSince(ms.Acked, now)
@@ -257,28 +274,30 @@ func (s *session) status(maps []MapStatus, now time.Time) {
 	}
 }
 
-func text(err error) string {
+// errorText returns the text of an error, or an empty string for nil.
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}
 	return err.Error()
 }
 
-// acks appends what the kernel maps hold by now.
-func (l *link) acks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
+// appendAcks appends acknowledgements of the positions that the kernel maps hold by now.
+func (l *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for index, in := range l.byIndex {
-		if in.pending.n == 0 {
+		if in.pendingAcks.n == 0 {
 			continue
 		}
 		var applied uint64
 		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
-		position, ok := in.pending.pop(applied)
-		if !ok || position <= in.acked {
+		// A position is acknowledged once the writer has applied the changes that were merged up to it.
+		position, ok := in.pendingAcks.pop(applied)
+		if !ok || position <= in.ackedPosition {
 			continue
 		}
-		in.acked = position
+		in.ackedPosition = position
 		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
 			Ack: &mapsyncv1.Ack{Map: index, Position: position},
 		}})

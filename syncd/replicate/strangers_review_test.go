@@ -12,68 +12,68 @@ import (
 	"mapsync/syncd/table"
 )
 
-// takeInvented receives a batch of orphaned records of owners that the peer has invented.
-func (x *receiver) takeInvented(from, to, version uint64, keys, names []int) {
+// receiveInvented receives a batch of orphaned records of owners that the peer has invented.
+func (x *inboundFixture) receiveInvented(from, to, version uint64, keys, names []int) {
 	x.t.Helper()
 	m := stockBatch(x.in.index, from, to)
 	b := m.GetBatch()
 	b.Owners, b.CaughtUp = nil, false
 	for i, k := range keys {
 		b.Owners = append(b.Owners, &mapsyncv1.Incarnation{Node: fmt.Sprint("invented", names[i]), Number: 1})
-		b.Deltas = append(b.Deltas, record(k, value(k), version, uint32(i)))
+		b.Deltas = append(b.Deltas, wireRecord(k, value(k), version, uint32(i)))
 	}
-	x.take(m)
+	x.handle(m)
 }
 
-func (x *receiver) review() {
+func (x *inboundFixture) reviewOwners() {
 	x.tb.View((*table.Tx).ReclaimOwners)
 	x.r.mu.Lock()
 	defer x.r.mu.Unlock()
 	x.r.reviewOwners()
 }
 
-func count(from, to int) (all []int) {
+func intRange(from, to int) (all []int) {
 	for i := from; i < to; i++ {
 		all = append(all, i)
 	}
 	return all
 }
 
-// TestStrangersAreForgotten: a peer invents other owners again and again for the same keys. The node
-// keeps those that records name, and forgets no tombstone early.
+// TestStrangersAreForgotten has a peer invent other owners for the same keys repeatedly. The node
+// stores those that records name, and forgets no tombstone early.
 func TestStrangersAreForgotten(t *testing.T) {
-	x := newStreamless(t)
-	x.in.requesting.permit = &permit{peer: "x", orphaned: true, fallback: true}
+	x := newInboundFixture(t)
+	x.in.owners.permit = &permit{peer: "x", orphaned: true, fallback: true}
 	const each, rounds = 100, 5
 	for round := range rounds {
 		at := uint64(10 * round)
-		x.takeInvented(at, at+10, 5+at, count(0, each), count(round*each, (round+1)*each))
-		x.review()
+		x.receiveInvented(at, at+10, 5+at, intRange(0, each), intRange(round*each, (round+1)*each))
+		x.reviewOwners()
 	}
-	if len(x.r.goneAt) != 0 || len(x.r.gone) != each || len(x.r.proven) != 1 {
-		t.Errorf("%d departures, %d nodes gone, proven are %v, records name %d owners", len(x.r.goneAt), len(x.r.gone), x.r.proven, each)
+	if len(x.r.goneAt) != 0 || len(x.r.gone) != each || len(x.r.everLive) != 1 {
+		t.Errorf("got %d departures, %d gone nodes, everLive %v, %d owners of records", len(x.r.goneAt), len(x.r.gone), x.r.everLive, each)
 	}
-	if v := x.r.ackView(time.Now()); !v.absent(time.Hour) {
-		t.Error("strangers may not come back")
+	if v := x.r.ackSnapshot(time.Now()); !v.hasAbsentNodes(time.Hour) {
+		t.Error("absent nodes after strangers were found: got false, want true")
 	}
 }
 
-// TestStrangersAreLoggedOnce: one line names a few of the owners and counts all.
+// TestStrangersAreLoggedOnce checks that one log line names a few of the owners and counts all.
 func TestStrangersAreLoggedOnce(t *testing.T) {
-	x := newStreamless(t)
-	x.in.requesting.permit = &permit{peer: "x", orphaned: true, fallback: true}
+	x := newInboundFixture(t)
+	x.in.owners.permit = &permit{peer: "x", orphaned: true, fallback: true}
 	var out bytes.Buffer
 	x.r.opt.Logger = slog.New(slog.NewTextHandler(&out, nil))
-	x.takeInvented(0, 10, 5, count(0, 9), count(0, 9))
-	x.review()
-	x.review()
+	x.receiveInvented(0, 10, 5, intRange(0, 9), intRange(0, 9))
+	x.reviewOwners()
+	x.reviewOwners()
 	line := out.String()
 	if strings.Count(line, "\n") != 1 || !strings.Contains(line, "owners=9") || strings.Count(line, "invented") != maxLoggedOwners {
-		t.Errorf("the log is %q", line)
+		t.Errorf("log: got %q", line)
 	}
 }
 
-// BenchmarkReviewOwners is one review of 20,000 owners that a peer has invented.
+// BenchmarkReviewOwners measures one review of 20,000 owners that a peer has invented.
 func BenchmarkReviewOwners(b *testing.B) {
 	const owners = 20_000
 	tb, err := table.New(table.Options{KeySize: testKeySize, ValueSize: testValueSize, MaxEntries: 2 * owners, Self: table.Owner{Node: "b", Incarnation: 1}})
@@ -99,6 +99,6 @@ func BenchmarkReviewOwners(b *testing.B) {
 		r.reviewOwners()
 	}
 	if len(r.gone) != owners {
-		b.Fatalf("%d nodes are gone, want %d", len(r.gone), owners)
+		b.Fatalf("gone nodes: got %d, want %d", len(r.gone), owners)
 	}
 }

@@ -5,12 +5,12 @@ import (
 	"unsafe"
 )
 
-// The fields of struct bytes, one at a time and by their description: for people,
-// and for filters. Whole entries go through Encoder and Decoder.
+// This file accesses fields of struct bytes one at a time, by their description. Printers and
+// filters use it. Encoder and Decoder process whole entries.
 
-// address returns the size in bytes of one address of a field that holds addresses, 0
+// AddressSize returns the size in bytes of one address of a field that contains addresses, and 0
 // for other fields.
-func (f *Field) address() int {
+func (f *Field) AddressSize() int {
 	size := 0
 	switch {
 	case f.Roles&RoleIPv4 != 0:
@@ -26,10 +26,11 @@ func (f *Field) address() int {
 	return size
 }
 
-// elements returns the size of an element in bytes and their number, negative when
-// the field is no array. An address counts as one element, whatever it is made of.
-func (f *Field) elements() (size, count int) {
-	if a := f.address(); a > 0 {
+// Elements returns the size of an element in bytes and the number of elements. The number is
+// negative if the field is not an array. An address counts as one element, independently of its C
+// type.
+func (f *Field) Elements() (size, count int) {
+	if a := f.AddressSize(); a > 0 {
 		if f.Bytes() == a && (f.Count == 0 || f.Size != a) {
 			return a, -1
 		}
@@ -41,35 +42,36 @@ func (f *Field) elements() (size, count int) {
 	return f.Size, f.Count
 }
 
-// bytesAt returns element i of the field of a message.
-func (f *Field) bytesAt(message []byte, i int) []byte {
-	size, _ := f.elements()
+// BytesAt returns element i of the field of a message. The result refers to message.
+func (f *Field) BytesAt(message []byte, i int) []byte {
+	size, _ := f.Elements()
 	from := f.Offset + i*size
 	return message[from : from+size : from+size]
 }
 
-// signed reports whether the field's numbers are.
-func (f *Field) signed() bool {
+// IsSigned reports whether the field's numbers are signed.
+func (f *Field) IsSigned() bool {
 	return f.Kind == KindSint || f.Kind == KindEnum && f.Enum.Signed
 }
 
-// numberAt returns element i of a numeric field of a message: sign extended if it is
-// signed, in host order, the bits of a float.
-func (f *Field) numberAt(message []byte, i int) uint64 {
-	l := laneOf(f, i*f.Size)
+// NumberAt returns element i of a numeric field of a message, in host order. A signed number is
+// sign extended. A float is returned as its bits.
+func (f *Field) NumberAt(message []byte, i int) uint64 {
+	l := accessorOf(f, i*f.Size)
 	return l.load(unsafe.Pointer(&message[l.off : l.off+l.size][0]))
 }
 
-func floatOf(f *Field, bits uint64) float64 {
+// FloatOf converts the bits of a number of a float field of 4 or 8 bytes.
+func FloatOf(f *Field, bits uint64) float64 {
 	if f.Size == 4 {
 		return float64(math.Float32frombits(uint32(bits)))
 	}
 	return math.Float64frombits(bits)
 }
 
-// unixOf converts a reading of the clock that the field's role names to Unix
-// nanoseconds. ok is false when t does not say how.
-func unixOf(f *Field, reading uint64, t *Times) (ns int64, ok bool) {
+// UnixOf converts a reading of the clock in the field's role to Unix nanoseconds. ok is false if t
+// cannot convert it.
+func UnixOf(f *Field, reading uint64, t *Times) (ns int64, ok bool) {
 	if t == nil {
 		return 0, false
 	}
@@ -85,7 +87,7 @@ func allZero(b []byte) bool {
 	return true
 }
 
-// trimZeros returns b without the zeros at its end.
+// trimZeros returns b without trailing zeros.
 func trimZeros(b []byte) []byte {
 	for len(b) > 0 && b[len(b)-1] == 0 {
 		b = b[:len(b)-1]

@@ -8,12 +8,12 @@ import (
 	"strings"
 )
 
-// maxNear is how many names are offered for one that is not found.
-const maxNear = 4
+// maxSuggestions is the maximum number of suggestions for an unknown field name.
+const maxSuggestions = 4
 
-// Apply gives fields what the settings of this map say, in the place of what tags
-// said, and checks that all of it fits: call it without settings too. Of a per-CPU map
-// it comes after [Schema.PerCPU]. After an error the schema is not to be used.
+// Apply applies the settings of this map to its fields, in place of their tags, and checks the
+// result. Call it without settings too. For a per-CPU map, call it after [Schema.PerCPU]. After an
+// error the schema must not be used.
 func (s *Schema) Apply(settings []Setting) error {
 	done := map[*Field]bool{}
 	for i := range settings {
@@ -29,7 +29,7 @@ func (s *Schema) Apply(settings []Setting) error {
 			return fmt.Errorf("map %q: field %s is set twice", s.Map, set.Field)
 		}
 		done[f] = true
-		if err := f.set(set, key); err != nil {
+		if err := f.override(set, key); err != nil {
 			return fmt.Errorf("map %q: field %s %w", s.Map, set.Field, err)
 		}
 	}
@@ -42,20 +42,20 @@ func (s *Schema) Apply(settings []Setting) error {
 	return nil
 }
 
-// set replaces what tags said.
-func (f *Field) set(set *Setting, key bool) error {
-	if f.decl == nil { // not made from BTF
+// override applies a setting in place of the field's tags.
+func (f *Field) override(set *Setting, key bool) error {
+	if f.decl == nil { // the schema was not built from BTF
 		f.decl = &declared{number: f.Number}
-		f.decl.keep(f)
+		f.decl.save(f)
 	}
 	merged := *set
 	if set.Number == 0 && !set.Clear {
 		merged.Number = f.decl.tags.Number
 	}
-	return f.assume(&merged, key)
+	return f.applySetting(&merged, key)
 }
 
-// oneValue returns the value, of a per-CPU map that of one CPU.
+// oneValue returns the value type. For a per-CPU map it returns the type of one CPU's value.
 func (s *Schema) oneValue() *Message {
 	if s.CPUs > 0 {
 		return s.Value.Fields[0].Message
@@ -63,7 +63,7 @@ func (s *Schema) oneValue() *Message {
 	return s.Value
 }
 
-// find returns the field of a path.
+// find returns the field of a path, and whether it belongs to the key.
 func (s *Schema) find(path string) (f *Field, key bool, err error) {
 	m := s.oneValue()
 	rest, key := strings.CutPrefix(path, "key.")
@@ -86,7 +86,7 @@ func (s *Schema) find(path string) (f *Field, key bool, err error) {
 	return f, key, nil
 }
 
-// noField returns the error for a path that leads nowhere, with the paths most like it.
+// noField returns the error for a path without a field. The error contains the most similar paths.
 func (s *Schema) noField(path string) error {
 	path = path[:min(len(path), maxName)]
 	paths := append(pathsOf(nil, s.Key, "key."), pathsOf(nil, s.oneValue(), "")...)
@@ -99,11 +99,11 @@ func (s *Schema) noField(path string) error {
 		far[p] = distance(wanted, p)
 	}
 	slices.SortStableFunc(paths, func(a, b string) int { return cmp.Compare(far[a], far[b]) })
-	near := paths[:min(len(paths), maxNear)]
+	near := paths[:min(len(paths), maxSuggestions)]
 	return fmt.Errorf("there is no field %q; near it are %s", path, strings.Join(near, ", "))
 }
 
-// pathsOf appends the paths of all fields, as many as are worth looking at.
+// pathsOf appends the paths of the fields of m, limited to about 1000.
 func pathsOf(paths []string, m *Message, prefix string) []string {
 	for i := range m.Fields {
 		f := &m.Fields[i]
@@ -118,8 +118,8 @@ func pathsOf(paths []string, m *Message, prefix string) []string {
 	return paths
 }
 
-// distance returns how far a path is from the one wanted: how many letters to change,
-// whatever structs are around when the wanted one names none.
+// distance returns the edit distance between wanted and path. If wanted has no dots, it also
+// compares only the last name of path.
 func distance(wanted, path string) int {
 	if i := strings.LastIndexByte(path, '.'); !strings.Contains(wanted, ".") && i >= 0 {
 		return min(1+edits(wanted, path[i+1:]), edits(wanted, path))
@@ -148,7 +148,7 @@ func edits(a, b string) int {
 	return row[len(b)]
 }
 
-// check looks for what only shows when all settings are applied.
+// check validates the properties that depend on the result of all settings.
 func (s *Schema) check(m *Message, prefix string) error {
 	if err := checkUnique(m); err != nil {
 		return fmt.Errorf("struct %s %w", m.Name, err)
@@ -167,7 +167,7 @@ func (s *Schema) check(m *Message, prefix string) error {
 	return nil
 }
 
-// checkUnique checks that no two fields of m have a name or number in common.
+// checkUnique returns an error if two fields of m share a name or a number.
 func checkUnique(m *Message) error {
 	names := make(map[string]bool, len(m.Fields))
 	numbers := make(map[int]string, len(m.Fields))

@@ -8,9 +8,9 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// FromTypes makes the schema of a map named name from the types of its keys and
-// values. An error wraps [ErrType] and names the field. Settings come after, by
-// [Schema.Apply]; for a per-CPU map after [Schema.PerCPU].
+// FromTypes builds the schema of a map from the types of its keys and values. Errors wrap [ErrType]
+// and name the field. The caller then applies settings with [Schema.Apply], for a per-CPU map after
+// [Schema.PerCPU].
 func FromTypes(name string, key, value btf.Type) (*Schema, error) {
 	k, err := typeOf(name, "key", key)
 	if err != nil {
@@ -23,8 +23,8 @@ func FromTypes(name string, key, value btf.Type) (*Schema, error) {
 	return &Schema{Map: name, Key: k, Value: v}, nil
 }
 
-// FromSizes makes the opaque schema of a map without BTF: key and value are bytes, of
-// the sizes given.
+// FromSizes builds the opaque schema of a map without BTF: key and value are bytes of the given
+// sizes.
 func FromSizes(name string, keySize, valueSize int) *Schema {
 	opaque := func(half string, size int) *Message {
 		return &Message{Name: cleanName(name) + "_" + half, Size: size, Fields: []Field{
@@ -34,9 +34,9 @@ func FromSizes(name string, keySize, valueSize int) *Schema {
 	return &Schema{Map: name, Opaque: true, Key: opaque("key", keySize), Value: opaque("value", valueSize)}
 }
 
-// PerCPU returns the schema of the per-CPU map whose entries hold cpus values of s,
-// each padded to 8 bytes, as bpf(2) gives them. The two share their fields. A field
-// of one CPU's value is still named without the field cpu that is around it.
+// PerCPU returns the schema of a per-CPU map whose entries contain cpus values of s, each padded to
+// 8 bytes, as in bpf(2). Both schemas share their fields. The paths of the fields of one CPU's
+// value stay the same, without the enclosing field cpu.
 func (s *Schema) PerCPU(cpus int) *Schema {
 	one := s.Value
 	stride := (one.Size + 7) &^ 7
@@ -49,27 +49,26 @@ func (s *Schema) PerCPU(cpus int) *Schema {
 	return &all
 }
 
-// builder turns one type into a Message. What it is given may be made to hurt, so
-// all that it does is bounded.
+// builder turns one type into a Message. The type may be malicious, so every operation is bounded.
 type builder struct {
-	key    bool
-	left   int // members that may still be looked at
-	marks  int // bytes of unions that may still be compared
-	path   []string
-	inside []btf.Type // the structs and unions around
-	enums  map[*btf.Enum]*Enum
+	key          bool
+	memberBudget int // members that may still be read
+	unionBudget  int // bytes of unions that may still be compared
+	path         []string
+	inside       []btf.Type // the enclosing structs and unions
+	enums        map[*btf.Enum]*Enum
 }
 
-// draft is a Message in the making.
+// draft is a Message under construction.
 type draft struct {
 	msg     *Message
 	ordinal int // of the last named member
 }
 
-// typeOf makes the Message of one half of a map's entries.
+// typeOf builds the Message of one half of a map's entries.
 func typeOf(mapName, half string, t btf.Type) (*Message, error) {
 	b := &builder{
-		key: half == "key", left: MaxFields, marks: 16 * MaxSize,
+		key: half == "key", memberBudget: MaxFields, unionBudget: 16 * MaxSize,
 		path: []string{half}, enums: map[*btf.Enum]*Enum{},
 	}
 	m, err := b.root(mapName, half, t)
@@ -82,8 +81,8 @@ func typeOf(mapName, half string, t btf.Type) (*Message, error) {
 	return m, b.finish(m)
 }
 
-// root makes the Message of a whole key or value. One that is no struct becomes the
-// only field of one.
+// root builds the Message of a whole key or value. A type that is not a struct becomes the only
+// field of the Message.
 func (b *builder) root(mapName, half string, t btf.Type) (*Message, error) {
 	sh, err := shapeOf(t)
 	if err != nil {
@@ -107,7 +106,7 @@ func (b *builder) root(mapName, half string, t btf.Type) (*Message, error) {
 	return m, b.members(sc, sh.typ.(*btf.Struct), 0)
 }
 
-// members adds the members of a struct that begins at base.
+// members adds the members of a struct that starts at offset base.
 func (b *builder) members(sc *draft, s *btf.Struct, base int) error {
 	if err := b.enter(s); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (b *builder) members(sc *draft, s *btf.Struct, base int) error {
 	return nil
 }
 
-// member adds one member of a struct or union that begins at base.
+// member adds one member of a struct or union that starts at offset base.
 func (b *builder) member(sc *draft, m *btf.Member, sh *shape, base int) error {
 	if m.Name != "" {
 		if !isIdentifier(m.Name) {
@@ -164,7 +163,7 @@ func (b *builder) member(sc *draft, m *btf.Member, sh *shape, base int) error {
 	return nil // padding
 }
 
-// named adds a member that has a name. It counts, whatever becomes of it.
+// named adds a named member. It counts the member even if the member adds no field.
 func (b *builder) named(sc *draft, m *btf.Member, sh *shape, base int) error {
 	sc.ordinal++
 	if sc.ordinal >= reservedFirst {
@@ -190,8 +189,8 @@ func (b *builder) named(sc *draft, m *btf.Member, sh *shape, base int) error {
 	return nil
 }
 
-// kind says how a field is sent, by its type. present is false when there is
-// nothing to send nor to keep.
+// kind sets the encoding of a field from its type. present is false if the member has nothing to
+// send or keep.
 func (b *builder) kind(f *Field, m *btf.Member, sh *shape, outer string) (present bool, err error) {
 	place := cleanName(outer + "_" + f.Name)
 	if m.BitfieldSize > 0 {
@@ -210,7 +209,7 @@ func (b *builder) kind(f *Field, m *btf.Member, sh *shape, outer string) (presen
 	case *btf.Pointer:
 		f.Kind, f.Doc = KindNone, "a pointer is of no use on another node"
 	case *btf.Struct:
-		if sh.known(f) {
+		if sh.wellKnownType(f) {
 			break
 		}
 		f.Kind = KindMessage
@@ -225,9 +224,9 @@ func (b *builder) kind(f *Field, m *btf.Member, sh *shape, outer string) (presen
 	return true, err
 }
 
-// shape looks at the type of a member, if there may be one more.
+// shape returns the shape of a member's type, within the limit on members.
 func (b *builder) shape(m *btf.Member) (shape, error) {
-	if b.left--; b.left < 0 {
+	if b.memberBudget--; b.memberBudget < 0 {
 		return shape{}, b.fail("has more than %d fields", MaxFields)
 	}
 	sh, err := shapeOf(m.Type)
@@ -237,7 +236,7 @@ func (b *builder) shape(m *btf.Member) (shape, error) {
 	return sh, nil
 }
 
-// extent returns where a member begins and ends in its struct or union, in bits.
+// extent returns the first bit of a member in its struct or union, and the bit after its last one.
 func (b *builder) extent(m *btf.Member, sh *shape, size int) (first, last int, err error) {
 	first = int(m.Offset)
 	last = first + int(m.BitfieldSize)
@@ -248,12 +247,12 @@ func (b *builder) extent(m *btf.Member, sh *shape, size int) (first, last int, e
 		}
 	}
 	if last > size*8 {
-		return 0, 0, b.fail("member %s lies outside of the %d bytes around it", memberName(m), size)
+		return 0, 0, b.fail("member %s is outside of the %d bytes around it", memberName(m), size)
 	}
 	return first, last, nil
 }
 
-// enter notes that the members of t come next. One level is left for [Schema.PerCPU].
+// enter records that the members of t follow. It leaves one level of nesting for [Schema.PerCPU].
 func (b *builder) enter(t btf.Type) error {
 	if slices.Contains(b.inside, t) {
 		return b.fail("contains itself")
@@ -267,7 +266,7 @@ func (b *builder) enter(t btf.Type) error {
 
 func (b *builder) leave() { b.inside = b.inside[:len(b.inside)-1] }
 
-// fail returns an error about the field that is being looked at.
+// fail returns an error for the current field.
 func (b *builder) fail(format string, args ...any) error {
 	return fmt.Errorf("%w: %s %s", ErrType, strings.Join(b.path, "."), fmt.Sprintf(format, args...))
 }
@@ -281,14 +280,14 @@ func (b *builder) refuseTags(tags []string) error {
 	return nil
 }
 
-// finish gives all fields what their tags say. Only now is it known which members
-// of unions are fields.
+// finish applies the tags of all fields. It runs at the end, because only then is it determined
+// which members of unions are fields.
 func (b *builder) finish(m *Message) error {
 	for i := range m.Fields {
 		f := &m.Fields[i]
 		b.path = append(b.path, f.Name)
-		f.decl.keep(f)
-		if err := f.assume(&f.decl.tags, b.key); err != nil {
+		f.decl.save(f)
+		if err := f.applySetting(&f.decl.tags, b.key); err != nil {
 			return b.fail("%v", err)
 		}
 		if f.Message != nil {
@@ -304,8 +303,8 @@ func (b *builder) finish(m *Message) error {
 	return nil
 }
 
-// countFields returns how many fields m has, those of each element of an array of
-// structs counted, but no more than just over MaxFields.
+// countFields returns the number of fields of m, including those of each element of an array of
+// structs. The result is at most MaxFields + 1.
 func countFields(m *Message) int {
 	total := len(m.Fields)
 	for i := range m.Fields {

@@ -9,8 +9,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// What clang 14 does not write.
-func TestNewerTypes(t *testing.T) {
+// TestTypesOfNewerCompilers checks types that clang 14 does not emit.
+func TestTypesOfNewerCompilers(t *testing.T) {
 	wide := &btf.Enum{Name: "wide", Size: 8, Signed: true, Values: []btf.EnumValue{{Name: "MINUS", Value: ^uint64(0)}, {Name: "BIG", Value: 1 << 40}}}
 	kptr := &btf.Pointer{Target: &btf.TypeTag{Value: "kptr", Type: &btf.Struct{Name: "task"}}}
 	odd := &btf.Int{Name: "_BitInt(24)", Size: 3}
@@ -20,7 +20,7 @@ func TestNewerTypes(t *testing.T) {
 		btf.Member{Name: "bits", Offset: 320, BitfieldSize: 50, Type: &btf.Int{Name: "__int128", Size: 16, Encoding: btf.Signed}},
 		member("c", 384, &btf.Int{Name: "char", Size: 1, Encoding: btf.Char | btf.Signed}),
 		member("b", 392, &btf.Int{Name: "odd_bool", Size: 2, Encoding: btf.Bool}),
-		// Padding, the last of it made to hurt: not all of its type is within.
+		// Padding. The last padding is malformed: its type extends beyond the struct.
 		member("", 416, u16),
 		btf.Member{Offset: 440, BitfieldSize: 8, Type: structOf("", 8, member("far", 0, u64))},
 	)
@@ -37,15 +37,15 @@ bits 5 @40:0 bits 50 of 8 sint
 c 6 @48 1 sint
 b 7 @49 2 uint`)
 	if e := s.Value.Fields[0].Enum; !e.Signed || e.Values[0].Value != ^uint64(0) || e.Values[1].Value != 1<<40 {
-		t.Errorf("enum %+v", e)
+		t.Errorf("enum: got %+v", e)
 	}
 	if err := s.Check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// Keys and values that are no struct.
-func TestRoots(t *testing.T) {
+// TestNonStructKeysAndValues checks keys and values that are not structs.
+func TestNonStructKeysAndValues(t *testing.T) {
 	pair := &btf.Union{Name: "pair", Size: 8, Members: []btf.Member{member("half", 0, u32), member("whole", 0, u64)}}
 	for _, c := range []struct {
 		typ        btf.Type
@@ -90,7 +90,7 @@ func tagged32(tags ...string) *btf.Struct {
 	return structOf("s", 4, btf.Member{Name: "f", Type: u32, Tags: tags})
 }
 
-// hostile are types that no compiler makes, or that cannot be replicated.
+// hostile returns types that no compiler emits, or that cannot be replicated.
 func hostile() map[string]btf.Type {
 	self := structOf("self", 8)
 	self.Members = []btf.Member{member("again", 0, self)}
@@ -154,7 +154,7 @@ func hostile() map[string]btf.Type {
 	}
 }
 
-func TestHostile(t *testing.T) {
+func TestInvalidTypesAreRejected(t *testing.T) {
 	for want, typ := range hostile() {
 		s, err := FromTypes("m", u32, typ)
 		want, _, _ = strings.Cut(want, ", ")
@@ -162,12 +162,12 @@ func TestHostile(t *testing.T) {
 			want = `no role "no"`
 		}
 		if !errors.Is(err, ErrType) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "value") {
-			t.Errorf("want %q, got %v, %v", want, s, err)
+			t.Errorf("build schema: want an error with %q, got %v, error %v", want, s, err)
 		}
 	}
 }
 
-func TestNotInKeys(t *testing.T) {
+func TestTypesRefusedInKeys(t *testing.T) {
 	for want, typ := range map[string]btf.Type{
 		"key.p void * cannot be in a key":               structOf("k", 8, member("p", 0, &btf.Pointer{Target: (*btf.Void)(nil)})),
 		"key.l struct bpf_spin_lock cannot":             structOf("k", 4, member("l", 0, structOf("bpf_spin_lock", 4))),
@@ -177,7 +177,7 @@ func TestNotInKeys(t *testing.T) {
 		"cannot have role seconds in a key":             tagged32("mapsync:seconds"),
 	} {
 		if _, err := FromTypes("m", typ, u32); !errors.Is(err, ErrType) || !strings.Contains(err.Error(), want) {
-			t.Errorf("want %q, got %v", want, err)
+			t.Errorf("build schema: want an error with %q, got %v", want, err)
 		}
 	}
 }

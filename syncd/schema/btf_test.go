@@ -9,7 +9,7 @@ import (
 
 const layouts = "testdata/layouts.o"
 
-// layout returns the schema of one map of the object, settings not yet applied.
+// layout returns the schema of one map of the object, without settings.
 func layout(t testing.TB, name string) *Schema {
 	t.Helper()
 	schemas, err := FromObject(layouts)
@@ -18,15 +18,15 @@ func layout(t testing.TB, name string) *Schema {
 	}
 	i := slices.IndexFunc(schemas, func(s *Schema) bool { return s.Map == name })
 	if i < 0 {
-		t.Fatalf("no map %s", name)
+		t.Fatalf("find map %s: not in the object", name)
 	}
 	return schemas[i]
 }
 
 var kindNames = []string{"none", "uint", "sint", "bool", "enum", "float", "bytes", "message", "time", "ifname"}
 
-// lines writes a message as the tests expect it: name, number, offset, size, and what
-// else there is.
+// lines formats a message as the tests expect it: name, number, offset, size, and further
+// properties.
 func lines(m *Message, indent string) (all []string) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
@@ -55,17 +55,18 @@ func lines(m *Message, indent string) (all []string) {
 func expect(t *testing.T, m *Message, name string, size int, want string) {
 	t.Helper()
 	if m.Name != name || m.Size != size {
-		t.Errorf("%s has %d bytes, want %s with %d", m.Name, m.Size, name, size)
+		t.Errorf("message: got %s of %d bytes, want %s of %d bytes", m.Name, m.Size, name, size)
 	}
 	got := lines(m, "")
 	for i, w := range strings.Split(strings.Trim(want, "\n"), "\n") {
 		if i >= len(got) || got[i] != w {
-			t.Errorf("field line %d of %s: want\n%s\ngot\n%s", i, name, w, strings.Join(got[min(i, len(got)):], "\n"))
+			t.Errorf("field line %d of %s:\nwant\n%s\ngot\n%s",
+				i, name, w, strings.Join(got[min(i, len(got)):], "\n"))
 			return
 		}
 	}
 	if n := len(strings.Split(strings.Trim(want, "\n"), "\n")); len(got) > n {
-		t.Errorf("%s has more: %q", name, got[n:])
+		t.Errorf("message %s: got additional fields %q", name, got[n:])
 	}
 }
 
@@ -121,13 +122,13 @@ nat_act 13 @88 48 message
 		"lock": "the kernel's own",
 	} {
 		if f, _, err := s.find(name); err != nil || f.Doc != want {
-			t.Errorf("doc of %s is %q, want %q (%v)", name, f.Doc, want, err)
+			t.Errorf("doc of %s: got %q, want %q, error %v", name, f.Doc, want, err)
 		}
 	}
 	dir, _, _ := s.find("dir")
 	want := []EnumValue{{"CT_DIR_IN", 0}, {"CT_DIR_OUT", 1}, {"CT_DIR_MAX", 2}}
 	if dir.Enum.Name != "ct_dir" || !slices.Equal(dir.Enum.Values, want) {
-		t.Errorf("enum %+v", dir.Enum)
+		t.Errorf("enum: got %+v", dir.Enum)
 	}
 }
 
@@ -181,7 +182,7 @@ inner 4 @11 5 message *3
   b 2 @1 4 uint
 at 5 @26 8 uint`)
 	if inner, _, _ := s.find("inner"); inner.Message.Name != "tight_value_inner" {
-		t.Errorf("anonymous struct has the name %s", inner.Message.Name)
+		t.Errorf("name of anonymous struct: got %s", inner.Message.Name)
 	}
 }
 
@@ -207,7 +208,7 @@ packets 4 @24 4 uint volatile,sum
 flags 5 @28 2 uint
 errno_fallback 6 @30 1 uint`
 	if s.CPUs != 1 {
-		t.Errorf("made for %d CPUs", s.CPUs)
+		t.Errorf("CPUs: got %d, want 1", s.CPUs)
 	}
 	expect(t, s.Value, "flow_counters_cpus", 32, "cpu 1 @0 32 message *1"+strings.ReplaceAll(one, "\n", "\n  "))
 	expect(t, s.Value.Fields[0].Message, "flow_counters", 32, one)
@@ -221,7 +222,7 @@ errno_fallback 6 @30 1 uint`
 func TestOpaque(t *testing.T) {
 	s := layout(t, "opaque")
 	if !s.Opaque || s.CPUs != 0 {
-		t.Errorf("map without types: %+v", s)
+		t.Errorf("map without types: got %+v, want an opaque schema", s)
 	}
 	expect(t, s.Key, "opaque_key", 12, "bytes 1 @0 12 bytes")
 	expect(t, s.Value, "opaque_value", 20, "bytes 1 @0 20 bytes")
@@ -257,7 +258,7 @@ pinned 70 @72 8 uint
 after 100 @80 8 uint`)
 	for name, want := range map[string]string{"local": "", "local_default": "\xfb\xff\xff\xff", "local_bytes": "\x01\x02\x03\x04"} {
 		if f, _, _ := s.find(name); string(f.Default) != want {
-			t.Errorf("default of %s is %x, want %x", name, f.Default, want)
+			t.Errorf("default of %s: got %x, want %x", name, f.Default, want)
 		}
 	}
 }
@@ -321,7 +322,7 @@ last 45 @440 8 uint`)
 		"task":              "a pointer is of no use on another node",
 	} {
 		if f, _, err := s.find(name); err != nil || f.Doc != want {
-			t.Errorf("doc of %s is %q, want %q", name, f.Doc, want)
+			t.Errorf("doc of %s: got %q, want %q", name, f.Doc, want)
 		}
 	}
 	for name, want := range map[string]string{
@@ -329,21 +330,21 @@ last 45 @440 8 uint`)
 		"address": "union", "named": "struct", "u128": "unsigned __int128", "qualified": "__u32", "grid": "struct inner[2][2]",
 	} {
 		if f, _, _ := s.find(name); f.Type != want {
-			t.Errorf("type of %s is %q, want %q", name, f.Type, want)
+			t.Errorf("type of %s: got %q, want %q", name, f.Type, want)
 		}
 	}
 	for name, want := range map[string]string{"mac": "mac_t", "named": "kinds_value_named"} {
 		if f, _, _ := s.find(name); f.Message.Name != want {
-			t.Errorf("message of %s is %q, want %q", name, f.Message.Name, want)
+			t.Errorf("message of %s: got %q, want %q", name, f.Message.Name, want)
 		}
 	}
 	if f, _, _ := s.find("anonymous_enum"); f.Enum.Name != "kinds_value_anonymous_enum" {
-		t.Errorf("anonymous enum has the name %s", f.Enum.Name)
+		t.Errorf("name of anonymous enum: got %s", f.Enum.Name)
 	}
 }
 
-// Every map of the object makes a schema that others accept as well.
-func TestObjectIsSound(t *testing.T) {
+// TestObjectSchemasAreValid checks that the schema of every map in the object is valid.
+func TestObjectSchemasAreValid(t *testing.T) {
 	schemas, err := FromObject(layouts)
 	if err != nil {
 		t.Fatal(err)
@@ -359,6 +360,6 @@ func TestObjectIsSound(t *testing.T) {
 		}
 	}
 	if want := []string{"ct", "flags", "flow", "kinds", "opaque", "plain", "roles", "tight"}; !slices.Equal(names, want) {
-		t.Errorf("maps %q, want %q", names, want)
+		t.Errorf("maps: got %q, want %q", names, want)
 	}
 }

@@ -12,14 +12,14 @@ import (
 // Limits of schemas that peers send.
 const (
 	maxName   = 128   // bytes of a field's name
-	maxText   = 4096  // bytes of what is for people
+	maxText   = 4096  // bytes of a text for display
 	maxValues = 65536 // names of an enum
 	maxNumber = 1<<29 - 1
-	maxLink   = 15 // bytes of the name of an interface: IFNAMSIZ with its zero
+	maxLink   = 15 // bytes of an interface name: IFNAMSIZ with its terminating zero
 )
 
-// Check validates a schema from anywhere, also one that a peer made up. Its errors
-// wrap [ErrType] and name the field.
+// Check validates a schema from any source, including a malicious peer. Its errors wrap [ErrType]
+// and name the field.
 func (s *Schema) Check() error {
 	if !isText(s.Map, maxName) {
 		return fmt.Errorf("%w: the name of the map is not text", ErrType)
@@ -55,7 +55,7 @@ func (s *Schema) checkCPUs() error {
 // checker checks one half of an entry. Its errors begin with the path of a field.
 type checker struct {
 	key    bool
-	fields int // elements of arrays of messages counted
+	fields int // includes those of each element of arrays of messages
 }
 
 func (c *checker) half(m *Message) error {
@@ -78,7 +78,7 @@ func (c *checker) message(m *Message, path string, depth, times int) error {
 	case len(m.Fields) > MaxFields:
 		return fmt.Errorf("%s has more than %d fields", path, MaxFields)
 	}
-	c.fields += max(len(m.Fields), 1) * times // empty elements cost time, too
+	c.fields += max(len(m.Fields), 1) * times // empty elements cost time too
 	if c.fields > MaxFields {
 		return fmt.Errorf(" has more than %d fields", MaxFields)
 	}
@@ -116,7 +116,7 @@ func sep(path string) string {
 	return "."
 }
 
-// field says what is wrong with a field, "" for nothing.
+// field returns the error of a field, or "" if it is valid.
 func (c *checker) field(f *Field, room int) string {
 	switch {
 	case f.Sent() && (f.Number < 1 || f.Number > maxNumber || f.Number >= 19000 && f.Number <= 19999):
@@ -124,7 +124,7 @@ func (c *checker) field(f *Field, room int) string {
 	case f.Offset < 0 || f.Size < 0 || f.Count < 0 || f.BitOffset < 0 || f.BitSize < 0 ||
 		f.Offset > room || f.Size > MaxSize || f.Count > MaxSize || f.BitOffset > 8*MaxSize || f.BitSize > 64 ||
 		f.Offset+f.Bytes() > room:
-		return "lies outside of its type"
+		return "is outside of its type"
 	case f.BitSize > 8*f.Size || f.BitSize > 0 && f.Count > 0:
 		return "is no possible bitfield"
 	case !isText(f.Type, maxText) || !isText(f.Doc, maxText):
@@ -171,8 +171,8 @@ func checkEnum(e *Enum) bool {
 		!slices.ContainsFunc(e.Values, func(v EnumValue) bool { return !isText(v.Name, maxText) })
 }
 
-// checkOverlap refuses fields that share bits: what is decoded would depend on their
-// order.
+// checkOverlap returns an error if fields share bits, because the decoded value would depend on
+// their order.
 func checkOverlap(m *Message, path string) error {
 	order := make([]*Field, len(m.Fields))
 	for i := range m.Fields {
@@ -207,7 +207,7 @@ func isIdentifier(s string) bool {
 	return s != "" && len(s) <= maxName
 }
 
-// isText reports whether s can be shown on a terminal.
+// isText reports whether s can be displayed on a terminal and has at most most bytes.
 func isText(s string, most int) bool {
 	if len(s) > most || !utf8.ValidString(s) {
 		return false

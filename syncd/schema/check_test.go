@@ -60,12 +60,12 @@ func TestCheck(t *testing.T) {
 		s.Value.Fields = append(s.Value.Fields, test.field)
 		s.Value.Size = 64
 		if err := s.Check(); !errors.Is(err, ErrType) || !strings.Contains(err.Error(), "value") {
-			t.Errorf("%s: %v", test.name, err)
+			t.Errorf("check schema with %s: got %v, want ErrType", test.name, err)
 		}
 	}
 }
 
-// TestCheckSchema is about what is more than one field.
+// TestCheckSchema checks errors that depend on more than one field.
 func TestCheckSchema(t *testing.T) {
 	tests := map[string]func(s *Schema){
 		"no key":        func(s *Schema) { s.Key = nil },
@@ -90,10 +90,10 @@ func TestCheckSchema(t *testing.T) {
 		}
 		change(s)
 		if err := s.Check(); !errors.Is(err, ErrType) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("check schema with %s: got %v, want ErrType", name, err)
 		}
 		if _, err := NewEncoder(s, nil); !errors.Is(err, ErrType) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("new encoder for schema with %s: got %v, want ErrType", name, err)
 		}
 	}
 }
@@ -115,10 +115,10 @@ func TestEqual(t *testing.T) {
 		a, b := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}), oneValue(Field{Name: "a", Size: 2, Kind: KindUint})
 		test.change(&b.Value.Fields[0])
 		if Equal(a, b) != test.equal {
-			t.Errorf("%s: equal is %v", name, !test.equal)
+			t.Errorf("Equal with different %s: got %v", name, !test.equal)
 		}
 	}
 	if fields := slices.Clone(conntrackSchema().Value.Fields); !equalMessages(conntrackSchema().Value, &Message{Size: 176, Fields: fields}) {
-		t.Error("a schema is not equal to itself")
+		t.Error("Equal of a schema with itself: got false, want true")
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"mapsync/internal/conntrackpb"
 )
 
-// The entry that the codec is measured by: a dual-stack conntrack entry of 48 + 176
-// bytes with 40 fields. internal/conntrackpb has the same as generated code.
+// The entry of the codec benchmarks: a dual-stack conntrack entry of 48 + 176 bytes with 40 fields.
+// internal/conntrackpb has the same messages as generated code.
 
 func conntrackTCP() *Message {
 	return &Message{Name: "tcp", Size: 20, Fields: []Field{
@@ -67,11 +67,11 @@ func conntrackSchema() *Schema {
 	return &Schema{Map: "ct_map", Key: key, Value: value}
 }
 
-// conntrackBoot is when the machine of the benchmark was started, in Unix nanoseconds.
+// conntrackBoot is the boot time of the simulated host, in Unix nanoseconds.
 const conntrackBoot = 1_760_000_000_000_000_000
 
-// conntrackEntry returns a TCP connection over IPv4 to a service whose address is translated:
-// 26 of the 40 fields are not zero.
+// conntrackEntry returns a TCP connection over IPv4 to a service with a translated address: 26 of
+// the 40 fields are not zero.
 func conntrackEntry(r *rand.Rand) (key, value []byte) {
 	key, value = make([]byte, 48), make([]byte, 176)
 	le, be := binary.LittleEndian, binary.BigEndian
@@ -105,7 +105,7 @@ func conntrackEntry(r *rand.Rand) (key, value []byte) {
 	return key, value
 }
 
-// conntrackRig has entries in all forms.
+// conntrackRig has entries as struct bytes, wire bytes and generated messages.
 type conntrackRig struct {
 	enc          *Encoder
 	dec          *Decoder
@@ -145,7 +145,7 @@ func newConntrackRig(t testing.TB, entries int) *conntrackRig {
 	return rig
 }
 
-// conntrackProto reads an entry by hand, as code that is written for one map does.
+// conntrackProto converts an entry to generated messages, like code written for one map.
 func conntrackProto(key, value []byte, ktime int64) (*conntrackpb.Key, *conntrackpb.Value) {
 	le, be := binary.LittleEndian, binary.BigEndian
 	trim := func(b []byte) []byte { return bytes.TrimRight(b, "\x00") }
@@ -182,9 +182,9 @@ func conntrackProto(key, value []byte, ktime int64) (*conntrackpb.Key, *conntrac
 	return k, v
 }
 
-// TestGeneratedCodeAgrees: generated code reads our bytes as what is in the struct, and
-// writes the same.
-func TestGeneratedCodeAgrees(t *testing.T) {
+// TestCodecMatchesGeneratedCode checks that generated code decodes the encoder's bytes to the
+// content of the struct, and encodes the same bytes.
+func TestCodecMatchesGeneratedCode(t *testing.T) {
 	rig := newConntrackRig(t, 200)
 	marshal := proto.MarshalOptions{Deterministic: true}
 	for i := range rig.keys {
@@ -196,28 +196,30 @@ func TestGeneratedCodeAgrees(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !proto.Equal(key, rig.protoKey[i]) || !proto.Equal(value, rig.protoValue[i]) {
-			t.Fatalf("read %v %v, want %v %v", key, value, rig.protoKey[i], rig.protoValue[i])
+			t.Fatalf("decode with generated code: got %v %v, want %v %v",
+				key, value, rig.protoKey[i], rig.protoValue[i])
 		}
 		wireKey, err := marshal.Marshal(rig.protoKey[i])
 		if err != nil || !bytes.Equal(wireKey, rig.wireKeys[i]) {
-			t.Fatalf("key %x, generated code has %x, %v", rig.wireKeys[i], wireKey, err)
+			t.Fatalf("key: got %x, want %x as in generated code, error %v", rig.wireKeys[i], wireKey, err)
 		}
 		wireValue, err := marshal.Marshal(rig.protoValue[i])
 		if err != nil || !bytes.Equal(wireValue, rig.wireValues[i]) {
-			t.Fatalf("value %x, generated code has %x, %v", rig.wireValues[i], wireValue, err)
+			t.Fatalf("value: got %x, want %x as in generated code, error %v",
+				rig.wireValues[i], wireValue, err)
 		}
 	}
 }
 
-// TestWireSize: a typical entry takes at most half of its struct.
+// TestWireSize checks that a typical entry has at most half the size of its struct on the wire.
 func TestWireSize(t *testing.T) {
 	rig := newConntrackRig(t, 1000)
 	if average := rig.bytesInAll / len(rig.keys); average > (48+176)/2 {
-		t.Errorf("an entry of 224 bytes takes %d on the wire", average)
+		t.Errorf("average wire size of an entry of 224 bytes: got %d, want at most 112", average)
 	}
 }
 
-// TestNoAllocation: entries go both ways without garbage.
+// TestNoAllocation checks that encoding and decoding an entry make no allocations.
 func TestNoAllocation(t *testing.T) {
 	rig := newConntrackRig(t, 1)
 	buf := make([]byte, 0, rig.enc.MaxKey()+rig.enc.MaxValue())
@@ -235,15 +237,15 @@ func TestNoAllocation(t *testing.T) {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("%v allocations", n)
+		t.Errorf("allocations: got %v, want 0", n)
 	}
 	if !bytes.Equal(key, rig.keys[0]) || !bytes.Equal(value, rig.values[0]) {
-		t.Error("the entry changed on its way")
+		t.Error("decoded entry: differs from the encoded entry")
 	}
 }
 
-// Numbers of entries that a benchmark takes turns with: one, whose branches the processor
-// learns by heart, and as many as in real traffic.
+// conntrackCases are the numbers of entries that a benchmark cycles through. With one entry, the
+// processor predicts all branches. With many, the benchmark resembles real traffic.
 var conntrackCases = []struct {
 	name    string
 	entries int

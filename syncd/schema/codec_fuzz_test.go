@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// richSchema has fields of all kinds whose values every peer can hold: what is decoded from
-// wire bytes then is the same wire bytes again.
+// richSchema has fields of all kinds whose values every peer can store. Wire bytes that are decoded
+// and encoded again are therefore unchanged.
 func richSchema() *Schema {
 	flow := &Message{Name: "flow", Size: 12, Fields: []Field{
 		{Name: "packets", Number: 1, Size: 4, Kind: KindUint},
@@ -56,7 +56,7 @@ func richSchema() *Schema {
 	return oneValue(fields...)
 }
 
-// richValue returns a value of which so many percent of the bytes are zero.
+// richValue returns a value in which zeros percent of the bytes are zero.
 func richValue(r *rand.Rand, s *Schema, zeros int) []byte {
 	value := make([]byte, s.Value.Size)
 	for i := range value {
@@ -67,7 +67,7 @@ func richValue(r *rand.Rand, s *Schema, zeros int) []byte {
 	for i := range s.Value.Fields {
 		if f := &s.Value.Fields[i]; f.Kind == KindIfname {
 			for e := range max(f.Count, 1) {
-				l := laneOf(&Field{Size: f.Size, Kind: KindUint}, f.Offset+e*f.Size)
+				l := accessorOf(&Field{Size: f.Size, Kind: KindUint}, f.Offset+e*f.Size)
 				l.store(ptr(value[l.off:]), r.Uint64N(4))
 			}
 		}
@@ -75,7 +75,7 @@ func richValue(r *rand.Rand, s *Schema, zeros int) []byte {
 	return value
 }
 
-// FuzzDecode: whatever is accepted is canonical.
+// FuzzDecode checks that the decoder accepts only canonical wire bytes.
 func FuzzDecode(f *testing.F) {
 	s := richSchema()
 	enc, dec := newCodec(f, s, s)
@@ -90,12 +90,12 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if again := enc.AppendValue(nil, value, nil); !bytes.Equal(again, wire) {
-			t.Errorf("accepted % x, which is % x", wire, again)
+			t.Errorf("decode % x: got no error, but its canonical form is % x", wire, again)
 		}
 	})
 }
 
-// TestRichRoundTrip: the values that the fuzzer begins with arrive.
+// TestRichRoundTrip checks that values like the seeds of the fuzzer are decoded unchanged.
 func TestRichRoundTrip(t *testing.T) {
 	s := richSchema()
 	enc, dec := newCodec(t, s, s)
@@ -107,12 +107,12 @@ func TestRichRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := masked(value, s.Carried()); !bytes.Equal(got, want) {
-			t.Fatalf("% x became % x", want, got)
+			t.Fatalf("round trip of % x: got % x", want, got)
 		}
 	}
 }
 
-// layoutReader draws a schema, sound or not, from bytes of a peer that means harm.
+// layoutReader builds a schema, valid or not, from the bytes of a malicious peer.
 type layoutReader struct {
 	in     []byte
 	fields int
@@ -127,7 +127,7 @@ func (r *layoutReader) next() int {
 	return int(b)
 }
 
-// size returns small numbers, and ends of ranges.
+// size returns small numbers, and limits of ranges.
 func (r *layoutReader) size() int {
 	if n := r.next(); n < 250 {
 		return n % 20
@@ -162,7 +162,8 @@ func (r *layoutReader) message(depth int) *Message {
 	return m
 }
 
-// FuzzSchemaPair: no schema of a peer, and nothing that it sends by it, does more than fail.
+// FuzzSchemaPair checks that any schema of a peer, and any wire bytes for it, cause at most an
+// error.
 func FuzzSchemaPair(f *testing.F) {
 	f.Add([]byte{4, 1, 0, 0, 0, 2, 1, 0, 9, 9}, []byte{4, 1, 0, 0, 0, 2, 1, 0, 9, 9}, []byte{8, 1})
 	f.Add([]byte{19, 3, 0, 0, 0, 0, 1, 0, 0, 2, 1, 0, 4, 1, 2}, []byte{19, 1, 0, 0, 0, 1, 1, 0, 0}, []byte{8, 1, 16, 3})
@@ -180,7 +181,7 @@ func FuzzSchemaPair(f *testing.F) {
 		}
 		for _, keep := range dec.Keep() {
 			if keep.Offset < 0 || keep.Size < 1 || keep.Offset+keep.Size > here.Value.Size {
-				t.Errorf("keeps %v of %d bytes", keep, here.Value.Size)
+				t.Errorf("Keep: got %v, want a range within %d bytes", keep, here.Value.Size)
 			}
 		}
 		enc, err := NewEncoder(there, codecLinks{})

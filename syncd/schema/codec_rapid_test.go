@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// codecLinks are the interfaces of the codec's tests.
+// codecLinks are the interfaces of the codec tests.
 type codecLinks struct{}
 
 var codecLinkNames = []string{1: "lo", 2: "eth0", 3: "a-long-name-150"}
@@ -27,10 +27,10 @@ func (codecLinks) Index(name string) (uint32, bool) {
 	return uint32(i), i > 0
 }
 
-// codecTimes are of a machine that has been up for a while.
+// codecTimes are the times of a host with some uptime.
 var codecTimes = Times{Ktime: 1e18, Boottime: 1e18 + 5e9, Jiffies: 5e9, JiffiesAt: 1e18 + 7e13, Tick: 4e6}
 
-// layoutGen draws layouts: fields first, then their places.
+// layoutGen draws layouts: the fields first, then their offsets.
 type layoutGen struct {
 	t   *rapid.T
 	key bool
@@ -105,7 +105,7 @@ func (g layoutGen) field(depth int) Field {
 	return f
 }
 
-// place gives each field its place, packed or not.
+// place sets the offset of each field, with or without padding.
 func (g layoutGen) place(fields []Field) *Message {
 	bit := 0
 	for i := range fields {
@@ -129,8 +129,8 @@ func drawSchema(t *rapid.T) *Schema {
 	return &Schema{Map: "m", Key: key.place(key.fields(1, 0)), Value: value.place(value.fields(0, 0))}
 }
 
-// drawStruct draws bytes of a struct that survive the way to a peer: time stamps and
-// interfaces that exist, and no padding.
+// drawStruct draws struct bytes that a peer decodes unchanged: time stamps and interfaces are
+// valid, and the padding is zero.
 func drawStruct(t *rapid.T, m *Message) []byte {
 	b := rapid.SliceOfN(rapid.SampledFrom([]byte{0, 0, 0, 1, 2, 0x7f, 0x80, 0xff}), m.Size, m.Size).Draw(t, "struct")
 	fields := make([]byte, m.Size)
@@ -138,23 +138,23 @@ func drawStruct(t *rapid.T, m *Message) []byte {
 	for i := range b {
 		b[i] &= fields[i]
 	}
-	tame(t, m, b)
+	restrictValues(t, m, b)
 	return b
 }
 
-func tame(t *rapid.T, m *Message, b []byte) {
+func restrictValues(t *rapid.T, m *Message, b []byte) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
 		for e := range max(f.Count, 1) {
 			element := b[f.Offset+e*f.Size:]
 			switch f.Kind {
 			case KindMessage:
-				tame(t, f.Message, element[:f.Size])
+				restrictValues(t, f.Message, element[:f.Size])
 			case KindIfname:
-				l := laneOf(&Field{Kind: KindUint, Size: f.Size}, 0)
+				l := accessorOf(&Field{Kind: KindUint, Size: f.Size}, 0)
 				l.store(ptr(element), rapid.Uint64Range(0, 3).Draw(t, "ifindex"))
 			case KindTime:
-				l := laneOf(&Field{Kind: KindUint, Size: f.Size}, 0)
+				l := accessorOf(&Field{Kind: KindUint, Size: f.Size}, 0)
 				l.store(ptr(element), rapid.Uint64Range(0, 1<<31-1).Draw(t, "reading"))
 			}
 		}
@@ -181,8 +181,8 @@ func newCodec(t rapid.TB, remote, local *Schema) (*Encoder, *Decoder) {
 	return enc, dec
 }
 
-// TestRoundTrip: what is sent of any struct of any layout arrives, bit by bit, and is the same
-// wire bytes again. Damaged wire bytes never do more than fail.
+// TestRoundTrip checks a random struct of a random layout. All sent bits are decoded unchanged, and
+// encode to the same wire bytes again. Damaged wire bytes cause at most an error.
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSchema(t)
@@ -195,44 +195,45 @@ func TestRoundTrip(t *testing.T) {
 		wireKey = wireKey[len("before"):]
 		wire := enc.AppendValue(nil, value, &codecTimes)
 		if len(wireKey) > enc.MaxKey()-slack || len(wire) > enc.MaxValue()-slack {
-			t.Fatalf("%d and %d bytes are more than MaxKey and MaxValue", len(wireKey), len(wire))
+			t.Fatalf("wire sizes: got %d and %d bytes, want at most MaxKey and MaxValue",
+				len(wireKey), len(wire))
 		}
 		gotKey := bytes.Repeat([]byte{0xaa}, len(key))
 		if err := dec.Key(gotKey, wireKey); err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(gotKey, key) {
-			t.Fatalf("key % x became % x by % x", key, gotKey, wireKey)
+			t.Fatalf("round trip of key % x: got % x by wire bytes % x", key, gotKey, wireKey)
 		}
 		got := bytes.Repeat([]byte{0xaa}, len(value))
 		if err := dec.Value(got, wire, &codecTimes); err != nil {
 			t.Fatal(err)
 		}
 		if want := masked(value, s.Carried()); !bytes.Equal(got, want) {
-			t.Fatalf("value % x became % x by % x", want, got, wire)
+			t.Fatalf("round trip of value % x: got % x by wire bytes % x", want, got, wire)
 		}
 		if again := enc.AppendValue(nil, got, &codecTimes); !bytes.Equal(again, wire) {
-			t.Fatalf("wire % x became % x", wire, again)
+			t.Fatalf("encode again: want % x, got % x", wire, again)
 		}
 		if !dec.Same() || !slices.Equal(dec.Keep(), s.Local()) {
-			t.Fatalf("same %v, keeps %v, local are %v", dec.Same(), dec.Keep(), s.Local())
+			t.Fatalf("decoder: got Same %v, Keep %v, want true and %v", dec.Same(), dec.Keep(), s.Local())
 		}
 		damaged := damage(t, wire)
 		if err := dec.Value(got, damaged, &codecTimes); err != nil {
 			checkCodecError(t, err)
 		} else if want := enc.AppendValue(nil, got, &codecTimes); !hasTime(s.Value) && !bytes.Equal(want, damaged) {
-			t.Fatalf("accepted % x, which is % x", damaged, want)
+			t.Fatalf("decode % x: got no error, but its canonical form is % x", damaged, want)
 		}
 	})
 }
 
 func checkCodecError(t rapid.TB, err error) {
 	if !errors.Is(err, ErrMalformed) && !errors.Is(err, ErrRange) && !errors.Is(err, ErrLink) {
-		t.Fatalf("unexpected kind of error: %v", err)
+		t.Fatalf("codec error: got %v, want ErrMalformed, ErrRange or ErrLink", err)
 	}
 }
 
-// damage changes wire bytes a little.
+// damage makes small changes to wire bytes.
 func damage(t *rapid.T, wire []byte) []byte {
 	b := slices.Clone(wire)
 	for range 1 + rapid.IntRange(0, 2).Draw(t, "changes") {
@@ -253,8 +254,8 @@ func damage(t *rapid.T, wire []byte) []byte {
 	return b
 }
 
-// hasTime reports whether time stamps are sent: instants that no clock here can show are
-// moved to one that it can.
+// hasTime reports whether time stamps are sent. The decoder moves times outside the range of the
+// local clock into that range.
 func hasTime(m *Message) bool {
 	return slices.ContainsFunc(m.Fields, func(f Field) bool {
 		return f.Sent() && (f.Kind == KindTime || f.Kind == KindMessage && hasTime(f.Message))

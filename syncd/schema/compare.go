@@ -6,13 +6,12 @@ import (
 	"strings"
 )
 
-// wireRoles are the roles that matter for bytes, in memory or on the wire.
+// wireRoles are the roles that affect the bytes in memory or on the wire.
 const wireRoles = RoleTime | RoleIfindex | RoleLocal | RoleBE
 
-// Equal reports whether entries of a and b have the same wire format and the same
-// layout in memory. Names of fields count, as layouts are compared by them; names of
-// types, remarks, defaults, the names of an enum's values and roles that are for
-// people do not.
+// Equal reports whether entries of a and b have the same wire format and the same layout in memory.
+// It compares the names of fields, because layouts are matched by them. It ignores names of types,
+// remarks, defaults, the names of enum values, and roles that only affect display.
 func Equal(a, b *Schema) bool {
 	return a.Opaque == b.Opaque && a.CPUs == b.CPUs &&
 		equalMessages(a.Key, b.Key) && equalMessages(a.Value, b.Value)
@@ -39,10 +38,11 @@ func equalFields(a, b Field) bool {
 	return true
 }
 
-// maxProblems is how many fields an error names, as a peer can have as many as it likes.
+// maxProblems is the maximum number of fields in an error. A peer's schema may have any number of
+// fields.
 const maxProblems = 64
 
-// incompatible returns an error that names what does not fit, nil for nothing.
+// incompatible returns an error that lists the problems, or nil without problems.
 func incompatible(name string, problems []string) error {
 	if len(problems) == 0 {
 		return nil
@@ -55,8 +55,8 @@ func incompatible(name string, problems []string) error {
 	return fmt.Errorf("%w: map %s: %s%s", ErrIncompatible, name, strings.Join(problems, "; "), more)
 }
 
-// compareKeys finds fields that only one side has: without them, a key could become
-// another.
+// compareKeys reports key fields that only one side has. Without such a field, a key could become a
+// different key.
 func (c *compiler) compareKeys(from, to *Message, path string) {
 	sender := fieldsByName(from)
 	for i := range to.Fields {
@@ -72,8 +72,8 @@ func (c *compiler) compareKeys(from, to *Message, path string) {
 	}
 }
 
-// mismatch says why a field of the sender cannot be kept in to, "" when it can. Whether a
-// value fits is seen when it comes.
+// mismatch returns the reason why a field of the sender cannot be stored in to, or "" if it can.
+// Whether a value fits is checked when it is decoded.
 func mismatch(from, to *Field) string {
 	a, b := classOf(from), classOf(to)
 	enums := from.Kind == KindEnum && to.Kind == KindEnum
@@ -83,7 +83,7 @@ func mismatch(from, to *Field) string {
 	return fmt.Sprintf(": %s here, %s at the sender", to.describe(), from.describe())
 }
 
-// describe returns what the field is on the wire, in words of C and protobuf.
+// describe returns the field's wire type in terms of C and protobuf.
 func (f *Field) describe() string {
 	text := ""
 	switch f.Kind {
@@ -118,8 +118,8 @@ func (f *Field) describe() string {
 	return text
 }
 
-// compareShapes finds differences of the schemas as wholes. It reports whether values must
-// be folded, because they are of another number of CPUs.
+// compareShapes compares the schemas as a whole. fold is true if values must be folded, because
+// they have a different number of CPUs.
 func compareShapes(remote, local *Schema) (fold bool, problems []string) {
 	switch {
 	case remote.Opaque != local.Opaque:

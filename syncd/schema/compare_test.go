@@ -63,9 +63,9 @@ func TestIncompatible(t *testing.T) {
 		_, err := NewDecoder(oneValue(test.remote), oneValue(test.local), nil)
 		switch {
 		case test.want == "" && err != nil:
-			t.Errorf("%s: %v", test.name, err)
+			t.Errorf("new decoder with %s: %v", test.name, err)
 		case test.want != "" && (!errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), test.want)):
-			t.Errorf("%s: %v, want %s", test.name, err, test.want)
+			t.Errorf("new decoder with %s: got %v, want %s", test.name, err, test.want)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func opaqueSchema(key, value int) *Schema {
 	return &Schema{Map: "m", Key: half(key), Value: half(value), Opaque: true}
 }
 
-func TestRange(t *testing.T) {
+func TestDecodeOutOfRange(t *testing.T) {
 	tests := []struct {
 		name          string
 		remote, local Field
@@ -124,7 +124,7 @@ func TestRange(t *testing.T) {
 			Field{Size: 8, Kind: KindTime, Roles: RoleKtime},
 			Field{Size: 8, Kind: KindTime, Roles: RoleJiffies},
 			[]byte{1, 0, 0, 0, 0, 0, 0, 0},
-			ErrRange, // no Tick
+			ErrRange, // the smallest possible time, without Tick
 		},
 	}
 	for _, test := range tests {
@@ -134,13 +134,14 @@ func TestRange(t *testing.T) {
 		got := make([]byte, local.Value.Size)
 		err := dec.Value(got, enc.AppendValue(nil, test.value, nil), nil)
 		if !errors.Is(err, test.want) {
-			t.Errorf("%s: % x: %v, want %v", test.name, test.value, err, test.want)
+			t.Errorf("decode %s % x: got %v, want %v", test.name, test.value, err, test.want)
 		}
 	}
 }
 
-// TestKeep: what a sender does not tell keeps its default, and is named.
-func TestKeep(t *testing.T) {
+// TestDecoderKeepsUnsentFields checks that fields that a sender does not send keep their default,
+// and that Keep returns them.
+func TestDecoderKeepsUnsentFields(t *testing.T) {
 	u8 := func(name string) Field { return Field{Name: name, Size: 1, Kind: KindUint} }
 	local := u8("cpu")
 	local.Roles, local.Default = RoleLocal, []byte{9}
@@ -148,25 +149,25 @@ func TestKeep(t *testing.T) {
 	here := oneValue(u8("a"), local, fresh, Field{Name: "lock", Size: 4, Kind: KindNone}, u8("b"), u8("c"))
 	gone := u8("gone")
 	gone.Number = 9
-	told := u8("c")
-	told.Number = 8
-	there := oneValue(u8("b"), local, gone, told, u8("a"))
+	sentField := u8("c")
+	sentField.Number = 8
+	there := oneValue(u8("b"), local, gone, sentField, u8("a"))
 	enc, dec := newCodec(t, there, here)
 	got := make([]byte, here.Value.Size)
 	if err := dec.Value(got, enc.AppendValue(nil, []byte{1, 2, 3, 4, 5}, nil), nil); err != nil {
 		t.Fatal(err)
 	}
 	if want := []byte{5, 9, 7, 8, 0, 0, 0, 0, 1, 4}; !bytes.Equal(got, want) {
-		t.Errorf("got % x, want % x", got, want)
+		t.Errorf("value: got % x, want % x", got, want)
 	}
 	if want := []Range{{1, 7}}; !slices.Equal(dec.Keep(), want) {
-		t.Errorf("keeps %v, want %v", dec.Keep(), want)
+		t.Errorf("Keep: got %v, want %v", dec.Keep(), want)
 	}
 	if want := []Range{{1, 1}, {4, 4}}; !slices.Equal(here.Local(), want) {
-		t.Errorf("local are %v, want %v", here.Local(), want)
+		t.Errorf("Local: got %v, want %v", here.Local(), want)
 	}
 	if dec.Same() || Equal(here, there) || !Equal(here, here) {
-		t.Error("different layouts are the same")
+		t.Error("Same and Equal of different layouts: got true, want false")
 	}
 }
 
@@ -189,18 +190,18 @@ func TestPerCPU(t *testing.T) {
 	wire := enc.AppendValue(nil, value, nil)
 	got := make([]byte, 24)
 	if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, masked(value, three.Carried())) {
-		t.Fatalf("% x became % x, %v", value, got, err)
+		t.Fatalf("decode % x: got % x, error %v", value, got, err)
 	}
 	_, dec = newCodec(t, three, two)
 	got = make([]byte, 16)
 	if err := dec.Value(got, wire, nil); err != nil {
 		t.Fatal(err)
 	}
-	if want := append([]byte{6}, make([]byte, 15)...); !bytes.Equal(got, want) { // it wraps
-		t.Errorf("the sum is % x, want % x", got, want)
+	if want := append([]byte{6}, make([]byte, 15)...); !bytes.Equal(got, want) { // the sum wraps
+		t.Errorf("sum: got % x, want % x", got, want)
 	}
 	if want := []Range{{4, 2}, {12, 2}}; !slices.Equal(dec.Keep(), want) {
-		t.Errorf("keeps %v, want %v", dec.Keep(), want)
+		t.Errorf("Keep: got %v, want %v", dec.Keep(), want)
 	}
 	packets.Roles = 0
 	if _, err := NewDecoder(three, perCPUSchema(2, packets), nil); !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), "cpu.packets") {
@@ -219,9 +220,9 @@ func TestSignificant(t *testing.T) {
 		Field{Name: "z", Size: 2, Kind: KindSint},
 	)
 	if want := []byte{7, 0, 0, 0, 255, 255}; !bytes.Equal(s.Significant(), want) {
-		t.Errorf("significant % x, want % x", s.Significant(), want)
+		t.Errorf("Significant: got % x, want % x", s.Significant(), want)
 	}
 	if want := []byte{7, 255, 255, 0, 255, 255}; !bytes.Equal(s.Carried(), want) {
-		t.Errorf("carried % x, want % x", s.Carried(), want)
+		t.Errorf("Carried: got % x, want % x", s.Carried(), want)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// Decoder turns wire bytes of a sender's schema into entries of the local layout. It
-// does not change after NewDecoder and may be used by several goroutines at once.
+// Decoder decodes wire bytes of a sender's schema into entries of the local layout. It is immutable
+// and safe for concurrent use.
 type Decoder struct {
 	key, value           plan
 	keyImage, valueImage []byte
@@ -16,16 +16,17 @@ type Decoder struct {
 	same                 bool
 }
 
-// NewDecoder compiles a decoder of what a sender with the schema remote sends, into the
-// layout of local. Both are checked. Errors wrap [ErrType], or [ErrIncompatible] and name the
-// fields that do not fit. The strings that links is asked for are those of the
-// wire bytes themselves: they must not be held on to.
+// NewDecoder compiles a decoder for the wire bytes of a sender with the schema remote, into the
+// layout of local. It checks both schemas. Errors wrap [ErrType], or [ErrIncompatible] with the
+// names of the fields that do not match. The strings passed to links refer to the wire bytes, so
+// links must not keep them.
 //
-// Fields are mapped by name. Integers may have another width, arrays and bytes another
-// length, and time stamps another clock: whether a value fits is seen when it comes. Fields that
-// only one side has are ignored or kept, but for those of keys. Per-CPU values
-// of another number of CPUs are added up, in the width of the field and wrapping as the
-// counters themselves do, when all their fields are sums: the first CPU gets it all.
+// The decoder maps fields by name. Integers may have another width, arrays and bytes another
+// length, and time stamps another clock. Whether a value fits is checked when it is decoded. The
+// decoder ignores fields that only the sender has, and keeps fields that only the receiver has. In
+// keys both are errors. Per-CPU values of a different number of CPUs are summed if all their fields
+// have the role sum. The sum has the width of the field and wraps like the counters. The first CPU
+// receives the sum.
 func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
 	if err := local.Check(); err != nil {
 		return nil, fmt.Errorf("decode map %s: %w", local.Map, err)
@@ -43,7 +44,7 @@ func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
 	if err := incompatible(local.Map, append(key.problems, value.problems...)); err != nil {
 		return nil, err
 	}
-	k := newKeeper(local.Value.Size)
+	k := newKeepFinder(local.Value.Size)
 	k.message(remote.Value, local.Value, 0)
 	return &Decoder{
 		key: key.plan, value: value.plan, links: links, same: Equal(remote, local),
@@ -54,14 +55,14 @@ func NewDecoder(remote, local *Schema, links Links) (*Decoder, error) {
 // Same reports whether both layouts are equal.
 func (d *Decoder) Same() bool { return d.same }
 
-// Keep returns the byte ranges of a value that the sender does not tell, in ascending order: fields
-// that it does not have or send, or that are local or the kernel's here. Value
-// leaves their default there. A byte that also holds bits that the sender tells is not
-// among them. The slice is the decoder's.
+// Keep returns the byte ranges of a value that the sender does not send, in ascending order. They
+// are fields that the sender does not have or send, and fields that are local or kernel-owned here.
+// Value leaves their default there. A byte that also contains bits that the sender sends is
+// excluded. The decoder owns the slice.
 func (d *Decoder) Keep() []Range { return d.keep }
 
-// Key decodes a key into dst, which has the size of a local key and is wholly
-// written, also in case of an error. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
+// Key decodes a key into dst, which has the size of a local key. It writes all of dst, also on
+// error. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
 func (d *Decoder) Key(dst, wire []byte) error {
 	if err := d.key.decode(dst, d.keyImage, wire, nil, d.links); err != nil {
 		return fmt.Errorf("decode key: %w", err)
@@ -69,9 +70,9 @@ func (d *Decoder) Key(dst, wire []byte) error {
 	return nil
 }
 
-// Value decodes a value into dst, which has the size of a local value and is wholly
-// written, also in case of an error. What the sender does not tell holds the defaults of
-// its fields. Errors wrap [ErrMalformed], [ErrRange] or [ErrLink].
+// Value decodes a value into dst, which has the size of a local value. It writes all of dst, also
+// on error. Fields that the sender does not send receive their defaults. Errors wrap
+// [ErrMalformed], [ErrRange] or [ErrLink].
 func (d *Decoder) Value(dst, wire []byte, t *Times) error {
 	if err := d.value.decode(dst, d.valueImage, wire, t, d.links); err != nil {
 		return fmt.Errorf("decode value: %w", err)
@@ -79,7 +80,7 @@ func (d *Decoder) Value(dst, wire []byte, t *Times) error {
 	return nil
 }
 
-// decoding is one struct on its way from the wire.
+// decoding is the state of decoding one struct.
 type decoding struct {
 	plan  *plan
 	wire  []byte
@@ -92,8 +93,8 @@ func (p *plan) decode(dst, image, wire []byte, t *Times, links Links) error {
 		return fmt.Errorf("%d bytes of room instead of %d", len(dst), p.size)
 	}
 	copy(dst, image)
-	if len(wire) > p.most {
-		return fmt.Errorf("%w: %d bytes, at most %d can be", ErrMalformed, len(wire), p.most)
+	if len(wire) > p.maxWireSize {
+		return fmt.Errorf("%w: %d bytes, at most %d can be", ErrMalformed, len(wire), p.maxWireSize)
 	}
 	if t == nil {
 		t = &noTimes
@@ -102,19 +103,19 @@ func (p *plan) decode(dst, image, wire []byte, t *Times, links Links) error {
 	return d.run(0, 0, len(wire), unsafe.Pointer(unsafe.SliceData(dst)))
 }
 
-// open is a message that encloses the one that is being decoded.
-type open struct {
-	end  uint32 // where it ends on the wire
-	next uint32 // the op that goes on
+// openMessage is a message that encloses the current one.
+type openMessage struct {
+	end  uint32 // its end on the wire
+	next uint32 // the op after it
 }
 
-// run decodes the wire bytes from pos to end into the struct or element at base, by the ops
-// from i up to an opStop. Ops are in the order of the wire: a tag that does not come
-// any more matches the op that ends the message. Wire bytes are read in words that are
-// zero beyond the end; that a field was within the message is checked after it.
+// run decodes the wire bytes from pos to end into the struct or element at base, with the ops from
+// i up to an opStop. Ops are in the order of the wire: a tag that does not match any remaining op
+// reaches the op that ends the message. Wire bytes are read in words that are zero beyond the end.
+// After each field, run checks that the field was inside the message.
 func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 	ops, wire := d.plan.ops, d.wire
-	var opens [MaxDepth + 1]open
+	var opens [MaxDepth + 1]openMessage
 	depth := 0
 	for {
 		if pos == end {
@@ -144,7 +145,7 @@ func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 					v = joined(x)
 					pos = body + (last+1)>>3
 					if x>>((last-7)&63) == 0 {
-						v = 0 // a zero at the end: not the shortest
+						v = 0 // a trailing zero group: not the shortest form
 					}
 				} else if v, pos = d.varint(body, end); pos < 0 {
 					return d.plan.failed(ErrMalformed, i, body)
@@ -201,7 +202,7 @@ func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 			if size, pos = d.length(body, end); size <= 0 {
 				return d.plan.failed(ErrMalformed, i, body)
 			}
-			opens[depth] = open{end: uint32(end), next: o.next}
+			opens[depth] = openMessage{end: uint32(end), next: o.next}
 			depth++
 			end = pos + size
 			i++
@@ -210,8 +211,8 @@ func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 			if pos, err = d.messages(i, pos, end, at); err != nil {
 				return err
 			}
-		case opOdd:
-			if pos, err = d.odd(o, body, end, base); err != nil {
+		case opGeneric:
+			if pos, err = d.decodeGeneric(o, body, end, base); err != nil {
 				return d.plan.failed(err, i, body)
 			}
 		default: // the end of a message
@@ -221,8 +222,8 @@ func (d *decoding) run(i, pos, end int, base unsafe.Pointer) error {
 	}
 }
 
-// store writes a varint's value; ok is false when the sender's field, which is as wide
-// as ours, cannot have held it.
+// store writes the value of a varint. ok is false if the sender's field, which has the same width,
+// cannot have contained it.
 func (o *op) store(at unsafe.Pointer, v uint64) (ok bool) {
 	switch o.code {
 	case opU8:
@@ -260,7 +261,7 @@ func (o *op) store(at unsafe.Pointer, v uint64) (ok bool) {
 	return v>>(o.bits&127) == 0
 }
 
-// load64 returns the 8 bytes at pos, zero beyond the end.
+// load64 returns the 8 bytes at pos, with zeros beyond the end.
 func load64(b []byte, pos int) uint64 {
 	if pos+8 <= len(b) {
 		return *(*uint64)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(b)), pos))
@@ -280,15 +281,14 @@ func loadEnd(b []byte, pos int) uint64 {
 	return v
 }
 
-// joined returns the number whose groups of 7 bits are in the bytes of x.
+// joined returns the number whose 7-bit groups are in the bytes of x.
 func joined(x uint64) uint64 {
 	x = x&0x007f007f007f007f | x&0x7f007f007f007f00>>1
 	x = x&0x00003fff00003fff | x&0x3fff00003fff0000>>2
 	return x&0x000000000fffffff | x&0x0fffffff00000000>>4
 }
 
-// reading converts Unix nanoseconds to a nanosecond clock: without saturation where
-// that is plain.
+// reading converts Unix nanoseconds to a nanosecond clock. The fast path has no saturation.
 func (d *decoding) reading(code opcode, ns int64) uint64 {
 	role, add := RoleKtime, d.times.Ktime
 	if code == opBoottime {
@@ -302,8 +302,8 @@ func (d *decoding) reading(code opcode, ns int64) uint64 {
 	return uint64(r)
 }
 
-// varint reads a varint of any length; next is negative when it is not in its
-// shortest form or does not end before the end.
+// varint reads a varint of any length. next is negative if the varint is not in its shortest form,
+// or does not end before end.
 func (d *decoding) varint(pos, end int) (v uint64, next int) {
 	for shift := uint(0); pos < end && shift < 64; shift += 7 {
 		b := d.wire[pos]
@@ -319,8 +319,7 @@ func (d *decoding) varint(pos, end int) (v uint64, next int) {
 	return 0, -1
 }
 
-// length reads the length of a record that must end before the end; it is negative when
-// it does not.
+// length reads the length of a record. size is negative if the record does not end before end.
 func (d *decoding) length(pos, end int) (size, next int) {
 	v, next := d.varint(pos, end)
 	if next < 0 || v > uint64(end-next) {
@@ -329,8 +328,8 @@ func (d *decoding) length(pos, end int) (size, next int) {
 	return int(v), next
 }
 
-// bytes reads a record of at most so many bytes, the last of which is not zero. It is
-// empty also when it is anything else.
+// bytes reads a record of at most most bytes whose last byte is not zero. It returns an empty slice
+// for any other record.
 func (d *decoding) bytes(pos, end, most int) (b []byte, next int) {
 	size, pos := d.length(pos, end)
 	if size <= 0 || size > most || d.wire[pos+size-1] == 0 {
@@ -339,8 +338,8 @@ func (d *decoding) bytes(pos, end, most int) (b []byte, next int) {
 	return d.wire[pos : pos+size], pos + size
 }
 
-// messages decodes the array of messages of op i, whose first tag is at pos and whose
-// first element is at base.
+// messages decodes the array of messages of op i. Its first tag is at pos, and its first element at
+// base.
 func (d *decoding) messages(i, pos, end int, base unsafe.Pointer) (next int, err error) {
 	o := &d.plan.ops[i]
 	l := &d.plan.lists[o.n]
@@ -360,7 +359,7 @@ func (d *decoding) messages(i, pos, end int, base unsafe.Pointer) (next int, err
 		}
 		if pos == end || (load64(d.wire, pos)^o.tag)&o.mask != 0 {
 			if size == 0 {
-				return 0, d.plan.failed(ErrMalformed, i, pos) // the last is empty
+				return 0, d.plan.failed(ErrMalformed, i, pos) // the last element is empty
 			}
 			return pos, nil
 		}

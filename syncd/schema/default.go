@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// setDefault reads what a local field holds in an entry that a peer created. A bitfield's
-// default has its bits where the field has them, and zeros around.
+// setDefault sets the value that a local field has in an entry created by a peer. The default of a
+// bitfield has the bits at their position in the field, with zeros around them.
 func (f *Field) setDefault(text string) error {
 	if f.Roles&RoleLocal == 0 {
 		return errors.New("has a default but is not local")
@@ -68,7 +68,7 @@ func (f *Field) parseDefault(text string) ([]byte, error) {
 	return f.place(n, width), nil
 }
 
-// place returns the bytes of the field that hold n.
+// place returns the bytes of the field that contain n.
 func (f *Field) place(n uint64, width int) []byte {
 	n = n << (64 - width) >> (64 - width)
 	var b [9]byte

@@ -1,14 +1,14 @@
-// Package schema knows what the bytes of a map's entries mean. It reads the
-// types of keys and values from BTF, turns struct bytes into protobuf wire format
-// and back by a plan that is compiled once for a map, compares the layouts of two nodes, and
-// writes a layout down as a .proto file and as text for people.
+// Package schema describes the bytes of a map's entries. It reads the types of keys and values from
+// BTF. It converts struct bytes to protobuf wire format and back, with a plan that is compiled once
+// per map. It compares the layouts of two nodes. It exports a layout as a .proto file and as text.
 //
 // # From C to protobuf
 //
-// A struct becomes a message, and each of its named members a field, whose
-// number is the member's place in the order of declaration; the members of an anonymous
-// struct count as the outer struct's. So numbers follow from the type alone, and members
-// that are appended change no other's. The decl tag "mapsync:number=N" pins one.
+// A struct becomes a message, and each of its named members becomes a field. The field number is
+// the position of the member in the order of declaration. The members of an anonymous struct count
+// as members of the outer struct. Field numbers therefore depend on the type alone, and appended
+// members do not change the numbers of other members. The decl tag "mapsync:number=N" pins a
+// number.
 //
 //	C                                      protobuf
 //	unsigned integers, also bitfields      uint32, uint64
@@ -19,21 +19,21 @@
 //	arrays of bytes, 128-bit integers      bytes
 //	other arrays, of any dimensions        repeated, flat
 //	struct                                 a message
-//	union                                  its member that covers all others', else bytes
-//	pointers                               not sent: they are local by nature
-//	bpf_spin_lock, bpf_timer, ...          not sent: the kernel owns them
+//	union                                  the member that covers all others, else bytes
+//	pointers                               not sent: only valid on one node
+//	bpf_spin_lock, bpf_timer, ...          not sent: owned by the kernel
 //	padding                                not sent
 //
 // # Canonical
 //
-// The same content always gives the same bytes: fields come in the order of their
-// numbers, zero fields are left out, numbers are as short as they can be, and arrays
-// (bytes too) end with their last element that is not zero. Decoding accepts only
-// that, and checks every bound. Bytes of padding are lost; a key whose padding
-// is not zero is therefore refused, because two such keys could become one.
+// Equal content always has equal wire bytes: fields are in the order of their numbers, zero fields
+// are left out, numbers have their shortest form, and arrays and bytes end with their last element
+// that is not zero. The decoder accepts only this form, and checks every bound. The encoding drops
+// padding. The encoder therefore refuses a key whose padding is not zero, because two such keys
+// could become equal.
 //
 // # Time
 //
-// A time stamp travels as wall clock of the node that sends it, Unix time in
-// nanoseconds, and is converted from and to the kernel's clocks by [Times].
+// A time stamp is sent as the wall clock of the sending node: Unix time in nanoseconds. [Times]
+// converts it from and to the kernel's clocks.
 package schema

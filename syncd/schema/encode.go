@@ -7,20 +7,20 @@ import (
 	"unsafe"
 )
 
-// slack is how much of a buffer may be written beyond the wire bytes, as they are
-// written in words.
+// slack is the number of bytes that may be written beyond the wire bytes, because the encoder
+// writes in words.
 const slack = 16
 
-// Encoder turns the entries of one map into wire format. It does not change after
-// NewEncoder and may be used by several goroutines at once.
+// Encoder encodes the entries of one map in wire format. It is immutable and safe for concurrent
+// use.
 type Encoder struct {
 	key, value plan
 	gaps       []gap
 	links      Links
 }
 
-// NewEncoder compiles an encoder of s, which it checks. Without links, names of
-// interfaces are not known.
+// NewEncoder compiles an encoder for s after checking s. If links is nil, interface names are not
+// available.
 func NewEncoder(s *Schema, links Links) (*Encoder, error) {
 	if err := s.Check(); err != nil {
 		return nil, fmt.Errorf("encode map %s: %w", s.Map, err)
@@ -34,16 +34,17 @@ func NewEncoder(s *Schema, links Links) (*Encoder, error) {
 	return &Encoder{key: key.plan, value: value.plan, gaps: s.Key.gaps(), links: links}, nil
 }
 
-// MaxKey returns how many bytes of room AppendKey needs. No key takes more on the wire.
-func (e *Encoder) MaxKey() int { return e.key.most + slack }
+// MaxKey returns the free capacity in bytes that AppendKey needs. It exceeds the wire size of any
+// key.
+func (e *Encoder) MaxKey() int { return e.key.maxWireSize + slack }
 
-// MaxValue returns how many bytes of room AppendValue needs. No value takes more on the
-// wire.
-func (e *Encoder) MaxValue() int { return e.value.most + slack }
+// MaxValue returns the free capacity in bytes that AppendValue needs. It exceeds the wire size of
+// any value.
+func (e *Encoder) MaxValue() int { return e.value.maxWireSize + slack }
 
-// AppendKey appends the wire bytes of a key, which must have the size of the schema's, and
-// returns the extended buffer. Errors wrap [ErrPadding], or [ErrLink] when the key holds
-// an interface that has no name; dst is then returned as it was.
+// AppendKey appends the wire bytes of a key to dst and returns the extended buffer. The key must
+// have the size in the schema. Errors wrap [ErrPadding], or [ErrLink] if the key contains an
+// interface without a name. On error it returns dst unchanged.
 func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
 	if len(key) != e.key.size {
 		return dst, fmt.Errorf("encode key: %d bytes instead of %d", len(key), e.key.size)
@@ -67,41 +68,41 @@ func (e *Encoder) AppendKey(dst, key []byte) ([]byte, error) {
 	return out, nil
 }
 
-// AppendValue appends the wire bytes of a value and returns the extended buffer. A value
-// must have the size of the schema's: it panics otherwise. Times that t cannot convert, and
-// interfaces that have no name, are left out.
+// AppendValue appends the wire bytes of a value to dst and returns the extended buffer. It panics
+// if the value does not have the size in the schema. It leaves out times that t cannot convert, and
+// interfaces without a name.
 func (e *Encoder) AppendValue(dst, value []byte, t *Times) []byte {
 	out, _ := e.value.encode(dst, value, t, e.links)
 	return out
 }
 
-// encoding is one struct on its way to the wire.
+// encoding is the state of encoding one struct.
 type encoding struct {
-	plan  *plan
-	out   unsafe.Pointer // room for plan.most + slack bytes
-	times *Times
-	links Links
-	lost  bool // an interface had no name
+	plan        *plan
+	out         unsafe.Pointer // has capacity for plan.maxWireSize + slack bytes
+	times       *Times
+	links       Links
+	linkUnnamed bool // an interface had no name
 }
 
-// encode appends a struct. ok is false when an interface had no name.
+// encode appends a struct. ok is false if an interface had no name.
 func (p *plan) encode(dst, src []byte, t *Times, links Links) (out []byte, ok bool) {
 	if len(src) != p.size {
 		panic("schema: struct bytes of another size than the schema's")
 	}
 	n := len(dst)
-	dst = slices.Grow(dst, p.most+slack)
+	dst = slices.Grow(dst, p.maxWireSize+slack)
 	if t == nil {
 		t = &noTimes
 	}
 	e := encoding{plan: p, out: unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), n), times: t, links: links}
 	n += e.run(0, 0, unsafe.Pointer(unsafe.SliceData(src)))
-	return dst[:n], !e.lost
+	return dst[:n], !e.linkUnnamed
 }
 
-// run encodes the struct or element at base by the ops from i up to an opStop. It writes
-// from n on, and returns where it stopped. Each field is a tag of up to 5 bytes, written
-// as a word, and what follows: the switch leaves varints to the code after it.
+// run encodes the struct or element at base with the ops from i up to an opStop. It writes from n
+// on, and returns the position after the last byte. Each field consists of a tag of up to 5 bytes,
+// written as a word, and its content. The code after the switch writes varints.
 func (e *encoding) run(i, n int, base unsafe.Pointer) int {
 	ops, out := e.plan.ops, e.out
 	var starts [MaxDepth + 1]uint32 // where open messages begin
@@ -209,8 +210,8 @@ func (e *encoding) run(i, n int, base unsafe.Pointer) int {
 			n = e.messages(i, n, at)
 			i = int(o.next) - 1
 			continue
-		case opOdd:
-			n = e.odd(o, n, base)
+		case opGeneric:
+			n = e.encodeGeneric(o, n, base)
 			continue
 		}
 		if v == 0 {
@@ -231,8 +232,8 @@ func (e *encoding) run(i, n int, base unsafe.Pointer) int {
 	}
 }
 
-// nanoseconds converts a reading of the nanosecond clocks: without saturation where
-// that is plain.
+// nanoseconds converts a reading of a nanosecond clock to Unix nanoseconds. The fast path has no
+// saturation.
 func (e *encoding) nanoseconds(code opcode, reading uint64) uint64 {
 	role, add := RoleKtime, e.times.Ktime
 	if code == opBoottime {
@@ -269,11 +270,11 @@ func (e *encoding) messages(i, n int, base unsafe.Pointer) int {
 		}
 		*(*byte)(unsafe.Add(e.out, n-1)) = 0
 	}
-	return end // without the empty elements at the end
+	return end // without trailing empty elements
 }
 
-// closeMessage writes the length of a message that begins at start into the byte
-// before it. It takes an empty one back, tag and all.
+// closeMessage writes the length of a message that begins at start into the byte before it. It
+// removes an empty message together with its tag.
 func closeMessage(out unsafe.Pointer, start, n, tagLen int) int {
 	if n == start {
 		return start - 1 - tagLen
@@ -281,8 +282,8 @@ func closeMessage(out unsafe.Pointer, start, n, tagLen int) int {
 	return closeLength(out, start, n)
 }
 
-// closeLength writes the length of what begins at start into the byte before it, and
-// makes room when one byte is not enough.
+// closeLength writes the length of the bytes from start on into the byte before them. It moves the
+// bytes if the length needs more than one byte.
 func closeLength(out unsafe.Pointer, start, n int) int {
 	size := n - start
 	if size < 0x80 {
@@ -296,10 +297,10 @@ func closeLength(out unsafe.Pointer, start, n int) int {
 	return n + more
 }
 
-// putWord writes v, which is below 1<<56, as a varint and returns its size. It writes 8
-// bytes and has no branches: the sizes of counters and ports are hard to predict.
+// putWord writes v, which is below 1<<56, as a varint and returns its size. It writes 8 bytes
+// without branches, because the sizes of counters and ports are hard to predict.
 func putWord(p unsafe.Pointer, v uint64) int {
-	size := (mathbits.Len64(v)*9 + 64) >> 6 // a seventh, rounded up
+	size := (mathbits.Len64(v)*9 + 64) >> 6 // one seventh of the bits, rounded up
 	v = v&0x0fffffff | v&0x00fffffff0000000<<4
 	v = v&0x00003fff00003fff | v&0x0fffc0000fffc000<<2
 	v = v&0x007f007f007f007f | v&0x3f803f803f803f80<<1

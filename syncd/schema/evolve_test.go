@@ -12,8 +12,8 @@ import (
 
 func ptr(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }
 
-// evolve returns another layout of the same fields: widened, lengthened, at other places
-// and with other numbers, with new ones among them.
+// evolve returns another layout of the same fields: wider, longer, with other offsets and numbers,
+// and with additional fields.
 func (g layoutGen) evolve(fields []Field, depth int) []Field {
 	fields = slices.Clone(fields)
 	for i := range fields {
@@ -64,8 +64,8 @@ func evolved(t *rapid.T, s *Schema) *Schema {
 	}
 }
 
-// sameFields compares the fields that both messages have, read without the codec, and
-// wants the elements and fields that only b has to be zero.
+// sameFields compares the fields that both messages have, without the codec. Elements and fields
+// that only b has must be zero.
 func sameFields(t rapid.TB, a, b *Message, x, y []byte, path string) {
 	here := fieldsByName(b)
 	for i := range a.Fields {
@@ -86,26 +86,26 @@ func sameElement(t rapid.TB, f, g *Field, x, y []byte, e int, path string) {
 	case KindMessage:
 		if from == nil || to == nil {
 			if !allZero(masked(slices.Concat(from, to), carriedBy(f, g, from == nil))) {
-				t.Fatalf("%s: element %d is not zero", path, e)
+				t.Fatalf("%s: element %d: got a value, want zero", path, e)
 			}
 			return
 		}
 		sameFields(t, f.Message, g.Message, from, to, path)
 	case KindBytes:
 		if !bytes.Equal(bytes.TrimRight(from, "\x00"), bytes.TrimRight(to, "\x00")) {
-			t.Fatalf("%s: % x became % x", path, from, to)
+			t.Fatalf("%s: % x: got % x", path, from, to)
 		}
 	case KindTime:
 		sameInstant(t, f, g, from, to, path)
 	default:
 		if a, b := plainNumber(f, from), plainNumber(g, to); a != b {
-			t.Fatalf("%s: %d became %d", path, int64(a), int64(b))
+			t.Fatalf("%s: %d: got %d", path, int64(a), int64(b))
 		}
 	}
 }
 
-// carriedBy returns a mask of what is sent of the element that only one of two arrays of
-// messages has.
+// carriedBy returns a mask of the sent bits of an element that only one of two arrays of messages
+// has.
 func carriedBy(f, g *Field, onlyTo bool) []byte {
 	if onlyTo {
 		f = g
@@ -118,18 +118,18 @@ func sameInstant(t rapid.TB, f, g *Field, from, to []byte, path string) {
 	a, b := plainNumber(f, from), plainNumber(g, to)
 	if a == 0 || b == 0 {
 		if a != b {
-			t.Fatalf("%s: time %d became %d", path, a, b)
+			t.Fatalf("%s: time %d: got %d", path, a, b)
 		}
 		return
 	}
 	x, _ := codecTimes.toWall(clockOf(f), a)
 	y, _ := codecTimes.toWall(clockOf(g), b)
-	if x != y && b != 1 { // 1: before the boot of the other clock
-		t.Fatalf("%s: time %d became %d", path, x, y)
+	if x != y && b != 1 { // 1 is before the boot of the other clock
+		t.Fatalf("%s: time %d: got %d", path, x, y)
 	}
 }
 
-// elementOf returns the bytes of an element, nil when there are fewer.
+// elementOf returns the bytes of an element, or nil if the array is shorter.
 func elementOf(f *Field, b []byte, e int) []byte {
 	if e >= max(f.Count, 1) {
 		return nil
@@ -164,8 +164,8 @@ func plainNumber(f *Field, b []byte) uint64 {
 	return v
 }
 
-// TestEvolution: between two layouts of a map, fields that both have keep their values, in both
-// directions; what does not fit is refused.
+// TestEvolution checks that fields that two layouts share keep their values, in both directions.
+// Values that do not fit must be refused.
 func TestEvolution(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawSchema(t)

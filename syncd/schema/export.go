@@ -10,22 +10,21 @@ import (
 	"text/template"
 )
 
-// The contract as a subscriber needs it, around the messages of one map. It is a copy in
-// part of proto/mapsync/v1: a test holds the two together.
+// contractText is the protocol that a subscriber needs, with the messages of one map. It repeats
+// part of proto/mapsync/v1. A test compares the two.
 //
 //go:embed export.tmpl
 var contractText string
 
 var contract = template.Must(template.New("contract").Parse(contractText))
 
-// Export writes a proto3 file with the messages of s and of the service that streams
-// them, all that a gRPC client needs to subscribe to the map and read typed deltas. It is
-// for one map: the deltas of a batch have one type. The daemon's own
-// contract (proto/mapsync/v1) has bytes where this has messages, which is the same on
-// the wire; the names of package and service are the same, so one program
-// cannot link both, nor the files of two maps.
+// Export writes a proto3 file with the messages of s and of the service that streams them. The file
+// contains everything that a gRPC client needs to subscribe to the map and read typed deltas. It is
+// for one map, because all deltas of a batch have the same type. mapsync's own protocol
+// (proto/mapsync/v1) has bytes where the file has messages, which is equal on the wire. The names
+// of package and service are equal too, so a program cannot link both, or the files of two maps.
 //
-// The error of a schema that is not valid wraps [ErrType].
+// The error for an invalid schema wraps [ErrType].
 func Export(w io.Writer, s *Schema) error {
 	if err := s.Check(); err != nil {
 		return fmt.Errorf("export map %s: %w", s.Map, err)
@@ -48,12 +47,12 @@ func Export(w io.Writer, s *Schema) error {
 	return nil
 }
 
-// exporter writes the message of a key or value. All types that it needs are nested in it,
-// side by side.
+// exporter writes the message of a key or value. It nests all types that the message needs in it,
+// at one level.
 type exporter struct {
 	out   bytes.Buffer
 	names nameSet
-	// Types written, and those that are yet to be.
+	// Types written, and types still to be written.
 	messages []namedMessage
 	enums    []namedEnum
 }
@@ -88,8 +87,8 @@ func exportHalf(m *Message, name, comment string) string {
 	return x.out.String()
 }
 
-// collect names every type that m needs. Names of fields are taken first, so that a
-// type's name never means a field.
+// collect assigns a name to every type that m needs. It reserves the names of fields first, so the
+// name of a type never equals the name of a field.
 func (x *exporter) collect(m *Message) {
 	eachMessage(m, func(m *Message) {
 		for _, name := range fieldNames(m) {
@@ -112,7 +111,7 @@ func (x *exporter) collect(m *Message) {
 	})
 }
 
-// eachMessage calls what for m and every message within that is sent, outer ones first.
+// eachMessage calls the function for m and every nested message that is sent, outer messages first.
 func eachMessage(m *Message, what func(*Message)) {
 	what(m)
 	for i := range m.Fields {
@@ -122,8 +121,8 @@ func eachMessage(m *Message, what func(*Message)) {
 	}
 }
 
-// messageName returns the name of a message that is equal to m, so that two fields of one
-// C type have one type.
+// messageName returns the name of a message that equals m, so that two fields of one C type share a
+// type.
 func (x *exporter) messageName(m *Message) string {
 	for i := range x.messages {
 		if other := x.messages[i].m; other == m || sameMessage(other, m) {
@@ -142,7 +141,8 @@ func (x *exporter) enumName(e *Enum) string {
 	return ""
 }
 
-// fields writes the fields of a message, and reserves what is not sent.
+// fields writes the fields of a message, and reserves the names and numbers of fields that are not
+// sent.
 func (x *exporter) fields(m *Message, indent string) {
 	names := fieldNames(m)
 	taken := make(map[int]bool)
@@ -169,7 +169,8 @@ func (x *exporter) fields(m *Message, indent string) {
 	}
 }
 
-// reserve keeps the name of a field that is not sent, and its number if no other has it.
+// reserve reserves the name of a field that is not sent. It also reserves its number unless another
+// field has it.
 func (x *exporter) reserve(f *Field, name, indent string, number bool) {
 	why := f.Doc
 	switch {

@@ -1,4 +1,4 @@
-package schema
+package schema_test
 
 import (
 	"bytes"
@@ -14,18 +14,21 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/dynamicpb"
 	"pgregory.net/rapid"
+
+	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 )
 
-// comparison holds what an entry's reader sees against the struct bytes. It reads the bytes
-// bit by bit and by the description alone, so that it shares no mistake with the codec.
+// comparison compares decoded entries with the struct bytes. It reads the bytes bit by bit from the
+// field descriptions alone, independently of the codec.
 type comparison struct {
 	t     rapid.TB
-	times *Times
-	links Links
+	times *schema.Times
+	links schema.Links
 }
 
-// half decodes what the encoder made of a key or value, with the exported file's type.
-func (c *comparison) half(d protoreflect.MessageDescriptor, m *Message, data, wire []byte) {
+// half decodes the wire bytes of a key or value with the type in the exported file.
+func (c *comparison) half(d protoreflect.MessageDescriptor, m *schema.Message, data, wire []byte) {
 	c.t.Helper()
 	msg := dynamicpb.NewMessage(d)
 	if err := proto.Unmarshal(wire, msg); err != nil {
@@ -34,10 +37,10 @@ func (c *comparison) half(d protoreflect.MessageDescriptor, m *Message, data, wi
 	c.message(msg, m, data)
 }
 
-func (c *comparison) message(msg protoreflect.Message, m *Message, data []byte) {
+func (c *comparison) message(msg protoreflect.Message, m *schema.Message, data []byte) {
 	c.t.Helper()
 	if unknown := msg.GetUnknown(); len(unknown) > 0 {
-		c.t.Fatalf("%s: fields that the type has not: %x", msg.Descriptor().FullName(), unknown)
+		c.t.Fatalf("%s: got unknown fields %x", msg.Descriptor().FullName(), unknown)
 	}
 	sent := 0
 	for i := range m.Fields {
@@ -48,7 +51,7 @@ func (c *comparison) message(msg protoreflect.Message, m *Message, data []byte) 
 		}
 		sent++
 		if d.IsList() != (f.Count > 0) {
-			c.t.Fatalf("%s: a list is %t", d.FullName(), d.IsList())
+			c.t.Fatalf("%s: got list %t, want the opposite", d.FullName(), d.IsList())
 		}
 		if !d.IsList() {
 			c.element(d, msg.Get(d), f, data, 0)
@@ -56,7 +59,7 @@ func (c *comparison) message(msg protoreflect.Message, m *Message, data []byte) 
 		}
 		list := msg.Get(d).List()
 		if list.Len() > f.Count {
-			c.t.Fatalf("%s has %d elements, not %d", d.FullName(), list.Len(), f.Count)
+			c.t.Fatalf("%s: got %d elements, want at most %d", d.FullName(), list.Len(), f.Count)
 		}
 		for i := range f.Count {
 			if i < list.Len() {
@@ -67,39 +70,39 @@ func (c *comparison) message(msg protoreflect.Message, m *Message, data []byte) 
 		}
 	}
 	if n := msg.Descriptor().Fields().Len(); n != sent {
-		c.t.Fatalf("%s has %d fields, not %d", msg.Descriptor().FullName(), n, sent)
+		c.t.Fatalf("%s: got %d fields, want %d", msg.Descriptor().FullName(), n, sent)
 	}
 }
 
 // element compares one element.
-func (c *comparison) element(d protoreflect.FieldDescriptor, got protoreflect.Value, f *Field, data []byte, i int) {
+func (c *comparison) element(d protoreflect.FieldDescriptor, got protoreflect.Value, f *schema.Field, data []byte, i int) {
 	c.t.Helper()
 	at := data[f.Offset+i*f.Size:]
 	var want any
 	switch f.Kind {
-	case KindMessage:
+	case schema.KindMessage:
 		c.message(got.Message(), f.Message, at[:f.Message.Size])
 		return
-	case KindBytes:
+	case schema.KindBytes:
 		if padded := append(bytes.Clone(got.Bytes()), make([]byte, f.Size-len(got.Bytes()))...); !bytes.Equal(padded, at[:f.Size]) {
-			c.t.Fatalf("%s is %x, not %x", d.FullName(), got.Bytes(), at[:f.Size])
+			c.t.Fatalf("%s: got %x, want %x", d.FullName(), got.Bytes(), at[:f.Size])
 		}
 		return
-	case KindIfname:
+	case schema.KindIfname:
 		name, _ := c.links.Name(uint32(bitsAt(f, at)))
 		want = name
-	case KindTime:
+	case schema.KindTime:
 		want = c.wall(f, bitsAt(f, at))
-	case KindBool:
+	case schema.KindBool:
 		want = bitsAt(f, at) != 0
-	case KindFloat:
+	case schema.KindFloat:
 		if bits := bitsAt(f, at); f.Size == 4 && math.Float32bits(float32(got.Float())) == uint32(bits) ||
-			f.Size == 8 && math.Float64bits(got.Float()) == bits || math.IsNaN(got.Float()) && math.IsNaN(floatOf(f, bits)) {
-			return // what bits a NaN has is lost on the way through dynamicpb
+			f.Size == 8 && math.Float64bits(got.Float()) == bits || math.IsNaN(got.Float()) && math.IsNaN(schema.FloatOf(f, bits)) {
+			return // dynamicpb does not preserve the bits of a NaN
 		}
-	case KindEnum:
+	case schema.KindEnum:
 		want = c.enum(d, f, bitsAt(f, at))
-	case KindSint:
+	case schema.KindSint:
 		want = int64(extended(f, bitsAt(f, at)))
 		if d.Kind() == protoreflect.Sint32Kind {
 			want = int32(extended(f, bitsAt(f, at)))
@@ -111,12 +114,13 @@ func (c *comparison) element(d protoreflect.FieldDescriptor, got protoreflect.Va
 		}
 	}
 	if got.Interface() != want {
-		c.t.Fatalf("%s is %v (%T), not %v (%T)", d.FullName(), got.Interface(), got.Interface(), want, want)
+		c.t.Fatalf("%s: got %v (%T), want %v (%T)",
+			d.FullName(), got.Interface(), got.Interface(), want, want)
 	}
 }
 
-// enum returns an enum's value, and checks that its name is C's.
-func (c *comparison) enum(d protoreflect.FieldDescriptor, f *Field, bits uint64) any {
+// enum returns the value of an enum, and checks that its name is the C name.
+func (c *comparison) enum(d protoreflect.FieldDescriptor, f *schema.Field, bits uint64) any {
 	if f.Enum.Signed {
 		bits = extended(f, bits)
 	}
@@ -130,14 +134,14 @@ func (c *comparison) enum(d protoreflect.FieldDescriptor, f *Field, bits uint64)
 	named := d.Enum().Values().ByNumber(number)
 	for _, v := range f.Enum.Values {
 		if v.Value == bits && !strings.HasSuffix(string(named.Name()), v.Name) && !d.Enum().Options().(*descriptorpb.EnumOptions).GetAllowAlias() {
-			c.t.Fatalf("%s: %d is %s, not %s", d.FullName(), number, named.Name(), v.Name)
+			c.t.Fatalf("%s: name of %d: got %s, want %s", d.FullName(), number, named.Name(), v.Name)
 		}
 	}
 	return number
 }
 
-// wall converts a reading of a clock, without rounding on the way.
-func (c *comparison) wall(f *Field, bits uint64) int64 {
+// wall converts a reading of a clock to Unix nanoseconds without rounding.
+func (c *comparison) wall(f *schema.Field, bits uint64) int64 {
 	if bits == 0 {
 		return 0
 	}
@@ -145,15 +149,15 @@ func (c *comparison) wall(f *Field, bits uint64) int64 {
 	if f.Signed {
 		reading.SetInt64(int64(extended(f, bits)))
 	} else if f.Size == 8 && bits > math.MaxInt64 {
-		return forever
+		return schema.Forever
 	}
 	add := c.times.Ktime
 	switch {
-	case f.Roles&RoleBoottime != 0:
+	case f.Roles&schema.RoleBoottime != 0:
 		add = c.times.Boottime
-	case f.Roles&RoleSeconds != 0:
+	case f.Roles&schema.RoleSeconds != 0:
 		reading.Mul(reading, big.NewInt(1e9))
-	case f.Roles&RoleJiffies != 0:
+	case f.Roles&schema.RoleJiffies != 0:
 		reading.Sub(reading, new(big.Int).SetUint64(c.times.Jiffies))
 		if f.Size == 4 {
 			reading.SetInt64(int64(int32(uint32(bits) - uint32(c.times.Jiffies))))
@@ -164,17 +168,17 @@ func (c *comparison) wall(f *Field, bits uint64) int64 {
 	reading.Add(reading, big.NewInt(add))
 	switch {
 	case reading.Sign() == 0:
-		return 1 // 0 is none
+		return 1 // 0 stands for unset
 	case reading.IsInt64():
 		return reading.Int64()
 	case reading.Sign() < 0:
 		return math.MinInt64
 	}
-	return forever
+	return schema.Forever
 }
 
-// bitsAt returns an unsigned number, one bit at a time.
-func bitsAt(f *Field, data []byte) (v uint64) {
+// bitsAt returns an unsigned number, read bit by bit.
+func bitsAt(f *schema.Field, data []byte) (v uint64) {
 	size := 8 * f.Size
 	if f.BitSize > 0 {
 		size = f.BitSize
@@ -183,7 +187,7 @@ func bitsAt(f *Field, data []byte) (v uint64) {
 		bit := f.BitOffset + i
 		v |= uint64(data[bit/8]>>(bit%8)&1) << i
 	}
-	if f.BitSize == 0 && (f.Roles&RoleBE != 0 || f.Roles&RoleIPv4 != 0 && f.Size == 4) {
+	if f.BitSize == 0 && (f.Roles&schema.RoleBE != 0 || f.Roles&schema.RoleIPv4 != 0 && f.Size == 4) {
 		var swapped [8]byte
 		binary.LittleEndian.PutUint64(swapped[:], v)
 		v = binary.BigEndian.Uint64(swapped[:]) >> (64 - size)
@@ -191,8 +195,8 @@ func bitsAt(f *Field, data []byte) (v uint64) {
 	return v
 }
 
-// extended extends the sign of what bitsAt returned.
-func extended(f *Field, v uint64) uint64 {
+// extended extends the sign of a result of bitsAt.
+func extended(f *schema.Field, v uint64) uint64 {
 	size := 8 * f.Size
 	if f.BitSize > 0 {
 		size = f.BitSize
@@ -203,13 +207,13 @@ func extended(f *Field, v uint64) uint64 {
 	return v
 }
 
-// What the daemon sends is what a program that has nothing but the exported file
-// reads: here with an entry of which every field is known.
-func TestExportedFileReadsEntry(t *testing.T) {
-	s, l := conntrack(), links{2: "eth0", 9: "eth9"}
-	key, value := entry()
+// TestExportedFileDecodesEntry checks that a program with only the exported file decodes an entry
+// with known fields.
+func TestExportedFileDecodesEntry(t *testing.T) {
+	s, l := schematest.Conntrack(), schematest.Links{2: "eth0", 9: "eth9"}
+	key, value := schematest.Entry()
 	file := compile(t, export(t, s))
-	encoder, err := NewEncoder(s, l)
+	encoder, err := schema.NewEncoder(s, l)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,53 +221,53 @@ func TestExportedFileReadsEntry(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := comparison{t: t, times: boot, links: l}
+	c := comparison{t: t, times: schematest.Boot, links: l}
 	c.half(file.Messages().ByName("CtMapKey"), s.Key, key, wire)
-	c.half(file.Messages().ByName("CtMapValue"), s.Value, value, encoder.AppendValue(nil, value, boot))
+	c.half(file.Messages().ByName("CtMapValue"), s.Value, value, encoder.AppendValue(nil, value, schematest.Boot))
 }
 
-// Whatever the types: a program that has nothing but the exported file reads from the
-// encoder's bytes what the struct holds.
-func TestExportedFileReadsAnything(t *testing.T) {
+// TestExportedFileDecodesRandomEntries checks that a program with only the exported file decodes
+// the content of random structs.
+func TestExportedFileDecodesRandomEntries(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := drawSchema(t)
+		s := schema.DrawSchema(t)
 		nameValues(t, s.Key)
 		nameValues(t, s.Value)
 		if rapid.Bool().Draw(t, "per CPU") {
 			s = s.PerCPU(3)
 		}
-		encoder, err := NewEncoder(s, codecLinks{})
+		encoder, err := schema.NewEncoder(s, schema.CodecLinks{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		types := compile(t, export(t, s)).Messages()
-		c := comparison{t: t, times: &codecTimes, links: codecLinks{}}
+		c := comparison{t: t, times: &schema.CodecTimes, links: schema.CodecLinks{}}
 
-		key := drawStruct(t, s.Key)
+		key := schema.DrawStruct(t, s.Key)
 		wire, err := encoder.AppendKey(nil, key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.half(types.ByName("MKey"), s.Key, key, wire)
 
-		value := drawStruct(t, s.Value)
+		value := schema.DrawStruct(t, s.Value)
 		fields := make([]byte, len(value))
-		s.Value.mark(fields, 0, func(*Field) bool { return true })
+		s.Value.Mark(fields, 0, func(*schema.Field) bool { return true })
 		for i := range value {
-			value[i] |= ^fields[i] // padding, which is nobody's
+			value[i] |= ^fields[i] // padding, with undefined content
 		}
-		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, value, &codecTimes))
+		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, value, &schema.CodecTimes))
 	})
 }
 
-// nameValues gives the enums of m values that fit them. Two may have one value.
-func nameValues(t *rapid.T, m *Message) {
+// nameValues adds values to the enums of m that fit them. Two names may have the same value.
+func nameValues(t *rapid.T, m *schema.Message) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
-		if f.Kind == KindMessage {
+		if f.Kind == schema.KindMessage {
 			nameValues(t, f.Message)
 		}
-		if f.Kind != KindEnum {
+		if f.Kind != schema.KindEnum {
 			continue
 		}
 		for n := range rapid.IntRange(0, 4).Draw(t, "values") {
@@ -274,7 +278,7 @@ func nameValues(t *rapid.T, m *Message) {
 			} else {
 				v = v << unused >> unused
 			}
-			f.Enum.Values = append(f.Enum.Values, EnumValue{fmt.Sprintf("VALUE_%d", n), v})
+			f.Enum.Values = append(f.Enum.Values, schema.EnumValue{fmt.Sprintf("VALUE_%d", n), v})
 		}
 	}
 }

@@ -6,10 +6,11 @@ import (
 	"strings"
 )
 
-// nameSet is a set of names of which each may stand for one thing only.
+// nameSet is a set of names that are in use.
 type nameSet map[string]bool
 
-// take returns name, or name with a number after it if it is taken.
+// take returns name, or name with a number appended if name is in use. It adds the result to the
+// set.
 func (s nameSet) take(name string) string {
 	unique := name
 	for n := 2; s[unique]; n++ {
@@ -19,7 +20,7 @@ func (s nameSet) take(name string) string {
 	return unique
 }
 
-// legalName returns a name that protobuf takes; one that is legal in C stays as it is.
+// legalName returns a name that protobuf accepts. A legal C name stays unchanged.
 func legalName(name string) string {
 	legal := strings.Map(func(r rune) rune {
 		if r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
@@ -33,7 +34,7 @@ func legalName(name string) string {
 	return legal
 }
 
-// camelName turns ct_map into CtMap. What does not begin with a letter gets prefix.
+// camelName converts ct_map to CtMap. It adds prefix if the result does not begin with a letter.
 func camelName(name, prefix string) string {
 	var camel strings.Builder
 	for word := range strings.SplitSeq(legalName(name), "_") {
@@ -47,8 +48,9 @@ func camelName(name, prefix string) string {
 	return prefix + camel.String()
 }
 
-// fieldNames returns the names of m's fields as protobuf takes them: two must not be
-// the same in JSON (foo_bar and fooBar) and none be empty there (_). Earlier fields keep theirs.
+// fieldNames returns the names of m's fields as protobuf accepts them. Two names must differ in
+// JSON (foo_bar and fooBar are equal there), and no name may be empty there (_). Earlier fields
+// keep their names.
 func fieldNames(m *Message) []string {
 	names := make([]string, len(m.Fields))
 	taken, inJSON := nameSet{}, nameSet{}
@@ -67,7 +69,7 @@ func fieldNames(m *Message) []string {
 	return names
 }
 
-// jsonName returns the name that protobuf makes for JSON.
+// jsonName returns the name that protobuf generates for JSON.
 func jsonName(name string) string {
 	var made strings.Builder
 	upper := false
@@ -85,9 +87,9 @@ func jsonName(name string) string {
 	return made.String()
 }
 
-// enumNames returns the names of e's values. Those of C stay, unless another thing in the
-// message has the name, or protobuf takes two of one enum for the same: it
-// ignores case, underscores, and the enum's name at the beginning.
+// enumNames returns the names of e's values. The C names stay unchanged in most cases. A name
+// changes if the message already uses it, or if protobuf treats two names of the enum as equal.
+// Protobuf ignores case, underscores, and the enum's name as a prefix.
 func (x *exporter) enumNames(enumName string, e *Enum) []string {
 	names := make([]string, len(e.Values))
 	prefix := foldName(enumName)
@@ -117,7 +119,7 @@ func (x *exporter) enumNames(enumName string, e *Enum) []string {
 
 func foldName(name string) string { return strings.ToLower(strings.ReplaceAll(name, "_", "")) }
 
-// snakeName turns CtState into Ct_State.
+// snakeName converts CtState to Ct_State.
 func snakeName(camel string) string {
 	var snake strings.Builder
 	for i, r := range camel {
@@ -129,7 +131,7 @@ func snakeName(camel string) string {
 	return snake.String()
 }
 
-// sameMessage reports whether two messages are written in the same way.
+// sameMessage reports whether two messages are exported as the same type.
 func sameMessage(a, b *Message) bool {
 	return a.Name == b.Name && a.Size == b.Size && slices.EqualFunc(a.Fields, b.Fields, sameField)
 }

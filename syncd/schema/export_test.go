@@ -1,4 +1,4 @@
-package schema
+package schema_test
 
 import (
 	"bytes"
@@ -17,11 +17,13 @@ import (
 	"pgregory.net/rapid"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// golden compares got with a file.
+// golden compares got with a golden file.
 func golden(t *testing.T, name string, got []byte) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -36,45 +38,45 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs (-update writes it anew). Got:\n%s", path, got)
+		t.Errorf("%s differs (-update rewrites it), got:\n%s", path, got)
 	}
 }
 
 func TestShow(t *testing.T) {
 	var out bytes.Buffer
-	for _, s := range []*Schema{conntrack(), perCPU(), opaque()} {
-		if err := Show(&out, s); err != nil {
+	for _, s := range []*schema.Schema{schematest.Conntrack(), schematest.PerCPU(), opaque()} {
+		if err := schema.Show(&out, s); err != nil {
 			t.Fatal(err)
 		}
 	}
 	golden(t, "show.golden", out.Bytes())
 }
 
-func opaque() *Schema {
-	bytes := func(size int) *Message {
-		return &Message{Name: "m", Size: size, Fields: []Field{
-			{Name: "bytes", Number: 1, Size: size, Kind: KindBytes, Type: "unsigned char[4]"},
+func opaque() *schema.Schema {
+	bytes := func(size int) *schema.Message {
+		return &schema.Message{Name: "m", Size: size, Fields: []schema.Field{
+			{Name: "bytes", Number: 1, Size: size, Kind: schema.KindBytes, Type: "unsigned char[4]"},
 		}}
 	}
-	return &Schema{Map: "4 bytes \"of\n*/ what?\"", Opaque: true, Key: bytes(4), Value: bytes(4)}
+	return &schema.Schema{Map: "4 bytes \"of\n*/ what?\"", Opaque: true, Key: bytes(4), Value: bytes(4)}
 }
 
 func TestExport(t *testing.T) {
-	file := export(t, conntrack())
+	file := export(t, schematest.Conntrack())
 	golden(t, "export.proto.golden", []byte(file))
 	compile(t, file)
 }
 
-func export(t rapid.TB, s *Schema) string {
+func export(t rapid.TB, s *schema.Schema) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := Export(&out, s); err != nil {
+	if err := schema.Export(&out, s); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
 }
 
-// compile compiles a .proto file with protocompile, which is the compiler within buf.
+// compile compiles a .proto file with protocompile, the compiler that buf uses.
 func compile(t rapid.TB, file string) protoreflect.FileDescriptor {
 	t.Helper()
 	compiler := protocompile.Compiler{
@@ -82,31 +84,32 @@ func compile(t rapid.TB, file string) protoreflect.FileDescriptor {
 	}
 	files, err := compiler.Compile(context.Background(), "map.proto")
 	if err != nil {
-		t.Fatalf("%v in:\n%s", err, file)
+		t.Fatalf("compile: %v in:\n%s", err, file)
 	}
 	return files[0]
 }
 
-// Every layout of the object: from C to what buf compiles.
+// TestExportLayouts exports every layout of the object, and compiles the result with buf's
+// compiler.
 func TestExportLayouts(t *testing.T) {
-	schemas, err := FromObject(layouts)
+	schemas, err := schema.FromObject(schema.Layouts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range schemas {
-		for _, s := range []*Schema{s, s.PerCPU(3)} {
+		for _, s := range []*schema.Schema{s, s.PerCPU(3)} {
 			file := compile(t, export(t, s))
 			if got, want := file.Messages().Get(1).Fields().Len(), sentFields(s.Value); got != want {
-				t.Errorf("map %s: value has %d fields, not %d", s.Map, got, want)
+				t.Errorf("map %s: got %d fields in the value, want %d", s.Map, got, want)
 			}
-			if err := Show(io.Discard, s); err != nil {
+			if err := schema.Show(io.Discard, s); err != nil {
 				t.Error(err)
 			}
 		}
 	}
 }
 
-func sentFields(m *Message) (n int) {
+func sentFields(m *schema.Message) (n int) {
 	for i := range m.Fields {
 		if m.Fields[i].Sent() {
 			n++
@@ -115,18 +118,18 @@ func sentFields(m *Message) (n int) {
 	return n
 }
 
-// The exported contract is the daemon's own, but for what it reserves and for keys and
-// values, which are messages in place of bytes.
+// TestExportedContract checks that the exported protocol equals mapsync's own, except for reserved
+// fields, and for keys and values, which are messages in place of bytes.
 func TestExportedContract(t *testing.T) {
 	own := mapsyncv1.File_mapsync_v1_replication_proto
-	file := compile(t, export(t, conntrack()))
+	file := compile(t, export(t, schematest.Conntrack()))
 	if file.Package() != own.Package() {
-		t.Errorf("package is %s", file.Package())
+		t.Errorf("package: got %s", file.Package())
 	}
 	method, ownMethod := file.Services().Get(0).Methods().Get(0), own.Services().Get(0).Methods().Get(0)
 	if method.FullName() != ownMethod.FullName() || method.Input().Name() != ownMethod.Input().Name() ||
 		method.Output().Name() != ownMethod.Output().Name() || !method.IsStreamingClient() || !method.IsStreamingServer() {
-		t.Errorf("method is %v", method)
+		t.Errorf("method: got %v", method)
 	}
 	for i := range file.Messages().Len() {
 		m := file.Messages().Get(i)
@@ -144,7 +147,7 @@ func TestExportedContract(t *testing.T) {
 		for j := range max(e.Values().Len(), ownValues.Len()) {
 			v, ownValue := e.Values().Get(j), ownValues.Get(j)
 			if v.Name() != ownValue.Name() || v.Number() != ownValue.Number() {
-				t.Errorf("%s is %d", v.FullName(), v.Number())
+				t.Errorf("enum value %s: got %d", v.FullName(), v.Number())
 			}
 		}
 	}
@@ -153,12 +156,12 @@ func TestExportedContract(t *testing.T) {
 func sameContract(t *testing.T, m, own protoreflect.MessageDescriptor) {
 	t.Helper()
 	if own == nil {
-		t.Errorf("%s is none of the daemon's", m.FullName())
+		t.Errorf("message %s: not in mapsync's protocol", m.FullName())
 		return
 	}
 	for i := range m.Fields().Len() {
 		if f := m.Fields().Get(i); own.Fields().ByNumber(f.Number()) == nil {
-			t.Errorf("%s is none of the daemon's", f.FullName())
+			t.Errorf("field %s: not in mapsync's protocol", f.FullName())
 		}
 	}
 	for i := range own.Fields().Len() {
@@ -166,13 +169,13 @@ func sameContract(t *testing.T, m, own protoreflect.MessageDescriptor) {
 		got := m.Fields().ByNumber(want.Number())
 		if got == nil {
 			if !m.ReservedRanges().Has(want.Number()) || !m.ReservedNames().Has(want.Name()) {
-				t.Errorf("%s has no field %s, and does not reserve it", m.FullName(), want.Name())
+				t.Errorf("%s: field %s is neither present nor reserved", m.FullName(), want.Name())
 			}
 			continue
 		}
 		if got.Name() != want.Name() || got.Cardinality() != want.Cardinality() || !sameOnWire(got, want) ||
 			(got.ContainingOneof() == nil) != (want.ContainingOneof() == nil) {
-			t.Errorf("%s is %v, the daemon has %v", got.FullName(), got, want)
+			t.Errorf("field %s: got %v, want %v", got.FullName(), got, want)
 		}
 	}
 }
@@ -190,17 +193,17 @@ func sameOnWire(got, want protoreflect.FieldDescriptor) bool {
 	return got.Kind() == want.Kind() || delimited(got) && delimited(want)
 }
 
-// C allows names that protobuf does not.
+// TestExportNames checks names that are legal in C but not in protobuf.
 func TestExportNames(t *testing.T) {
-	enum := func(name string, values ...string) *Enum {
-		e := &Enum{Name: name}
+	enum := func(name string, values ...string) *schema.Enum {
+		e := &schema.Enum{Name: name}
 		for i, v := range values {
-			e.Values = append(e.Values, EnumValue{v, uint64(i + 1)})
+			e.Values = append(e.Values, schema.EnumValue{v, uint64(i + 1)})
 		}
 		return e
 	}
-	var fields []Field
-	add := func(f Field) {
+	var fields []schema.Field
+	add := func(f schema.Field) {
 		f.Number, f.Offset, f.Size, f.Type, f.Doc = len(fields)+1, 4*len(fields), 4, "int", "a\n*/ doc"
 		fields = append(fields, f)
 	}
@@ -208,28 +211,28 @@ func TestExportNames(t *testing.T) {
 		"message", "string", "reserved", "option", "repeated", "oneof", "foo_bar", "fooBar", "foo__bar", "foo_bar_",
 		"_", "__", "___1", "CtKey", "Inner", "uint32", "CT_OPEN", "Mapsync", "mapsync", "google",
 	} {
-		add(Field{Name: name, Kind: KindUint})
+		add(schema.Field{Name: name, Kind: schema.KindUint})
 	}
-	add(Field{Name: "a", Kind: KindEnum, Enum: enum("state", "CT_OPEN", "option", "reserved", "STATE_NEW", "New", "n_e_w", "new", "")})
-	add(Field{Name: "b", Kind: KindEnum, Enum: enum("state", "CT_OPEN", "max", "1st", "A_UNSPECIFIED")})
-	add(Field{Name: "c", Kind: KindEnum, Enum: enum("a", "STATE", "A_UNSPECIFIED", "message", "state")})
-	add(Field{Name: "d", Kind: KindEnum, Enum: enum("")})
-	add(Field{Name: "gone", Kind: KindNone})
+	add(schema.Field{Name: "a", Kind: schema.KindEnum, Enum: enum("state", "CT_OPEN", "option", "reserved", "STATE_NEW", "New", "n_e_w", "new", "")})
+	add(schema.Field{Name: "b", Kind: schema.KindEnum, Enum: enum("state", "CT_OPEN", "max", "1st", "A_UNSPECIFIED")})
+	add(schema.Field{Name: "c", Kind: schema.KindEnum, Enum: enum("a", "STATE", "A_UNSPECIFIED", "message", "state")})
+	add(schema.Field{Name: "d", Kind: schema.KindEnum, Enum: enum("")})
+	add(schema.Field{Name: "gone", Kind: schema.KindNone})
 	fields[len(fields)-1].Number = 1
 	for _, name := range []string{"inner", "Inner", "inner_", "x_key", "Value", "string", "1", "_", "\u00e9<T>"} {
-		add(Field{Name: "m" + legalName(name), Kind: KindMessage, Message: &Message{Name: name, Size: 4, Fields: []Field{
-			{Name: "Inner2", Number: 1, Size: 4, Kind: KindSint, Type: name},
+		add(schema.Field{Name: "m" + schema.LegalName(name), Kind: schema.KindMessage, Message: &schema.Message{Name: name, Size: 4, Fields: []schema.Field{
+			{Name: "Inner2", Number: 1, Size: 4, Kind: schema.KindSint, Type: name},
 		}}})
 	}
-	for i := range 2 { // of one name, but not the same
-		add(Field{Name: "same" + string('a'+rune(i)), Kind: KindMessage, Message: &Message{Name: "twin", Size: 4, Fields: []Field{
-			{Name: "x", Number: i + 1, Size: 4, Kind: KindSint, Type: "int"},
+	for i := range 2 { // same name, different types
+		add(schema.Field{Name: "same" + string('a'+rune(i)), Kind: schema.KindMessage, Message: &schema.Message{Name: "twin", Size: 4, Fields: []schema.Field{
+			{Name: "x", Number: i + 1, Size: 4, Kind: schema.KindSint, Type: "int"},
 		}}})
 	}
-	m := &Message{Name: "x\n*/", Size: 4 * len(fields), Fields: fields}
-	key := &Message{Name: "k", Size: 4, Fields: []Field{{Name: "k", Number: 1, Size: 4, Kind: KindUint}}}
+	m := &schema.Message{Name: "x\n*/", Size: 4 * len(fields), Fields: fields}
+	key := &schema.Message{Name: "k", Size: 4, Fields: []schema.Field{{Name: "k", Number: 1, Size: 4, Kind: schema.KindUint}}}
 	for _, name := range []string{"x", "", "1", "hello", "map", "\"\t\n*/ {{.Key}}", "\u00e9\u2028message", "delta"} {
-		file := compile(t, export(t, &Schema{Map: name, Key: key, Value: m}))
+		file := compile(t, export(t, &schema.Schema{Map: name, Key: key, Value: m}))
 		value := file.Messages().Get(1)
 		renamed := map[string]protoreflect.Name{
 			"fooBar": "fooBar2", "foo__bar": "foo__bar3", "foo_bar_": "foo_bar_4", "_": "field_", "__": "field__2",
@@ -239,20 +242,20 @@ func TestExportNames(t *testing.T) {
 			want := cmp.Or(renamed[fields[i].Name], protoreflect.Name(fields[i].Name))
 			f := value.Fields().ByNumber(protoreflect.FieldNumber(fields[i].Number))
 			if fields[i].Sent() && f.Name() != want {
-				t.Errorf("map %q: field %s became %s", name, fields[i].Name, f.Name())
+				t.Errorf("map %q: name of field %s: got %s", name, fields[i].Name, f.Name())
 			}
 		}
 		twins := value.Fields().ByName("samea").Message() != value.Fields().ByName("sameb").Message()
 		if !twins {
-			t.Errorf("map %q: two types became one", name)
+			t.Errorf("map %q: got one type for two different types", name)
 		}
 	}
 }
 
 func TestExportRefuses(t *testing.T) {
-	s := conntrack()
+	s := schematest.Conntrack()
 	s.Key.Fields[0].Number = 19000
-	if err := Export(io.Discard, s); !errors.Is(err, ErrType) {
-		t.Errorf("number 19000: error %v", err)
+	if err := schema.Export(io.Discard, s); !errors.Is(err, schema.ErrType) {
+		t.Errorf("export with field number 19000: got %v, want schema.ErrType", err)
 	}
 }

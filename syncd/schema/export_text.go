@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// wireType returns the field's protobuf type, or message or enum.
+// wireType returns the field's protobuf type, or "message" or "enum".
 func (f *Field) wireType() string {
 	wide := "32"
 	if f.Size > 4 {
@@ -48,7 +48,7 @@ func (f *Field) wireType() string {
 // repeated reports whether the field is an array on the wire.
 func (f *Field) repeated() bool { return f.Count > 0 }
 
-// meaning says what people need to know to read what is sent.
+// meaning returns a description of the field's content for readers of the wire format.
 func (f *Field) meaning() string {
 	var parts []string
 	switch {
@@ -102,7 +102,7 @@ func clockName(r Role) string {
 	return "nanoseconds of CLOCK_MONOTONIC"
 }
 
-// cType says how a field is declared and where it is.
+// cType returns the C declaration of a field and its position.
 func cType(f *Field) string {
 	if f.BitSize > 0 {
 		return fmt.Sprintf("%s %s : %d; offset %s", f.Type, f.Name, f.BitSize, place(f.firstBit()))
@@ -117,7 +117,7 @@ func cType(f *Field) string {
 	return fmt.Sprintf("%s%s%s; offset %d, size %d", base, f.Name, dims, f.Offset, f.Bytes())
 }
 
-// listValues lists an enum's values, a few of them.
+// listValues returns the first values of an enum as text.
 func listValues(e *Enum) string {
 	const most = 16
 	values := make([]string, 0, most)
@@ -135,7 +135,7 @@ func listValues(e *Enum) string {
 	return strings.Join(values, ", ")
 }
 
-// enum writes an enum. Its zero comes first: proto3 wants it so.
+// enum writes an enum. Its zero value comes first, as proto3 requires.
 func (x *exporter) enum(n namedEnum) {
 	names := x.enumNames(n.name, n.e)
 	seen := make(map[int32]bool)
@@ -170,7 +170,7 @@ func (x *exporter) enum(n namedEnum) {
 	x.out.WriteString(strings.Join(zero, "") + strings.Join(rest, "") + "  }\n")
 }
 
-// sentence makes a sentence of a phrase, with a space after it.
+// sentence converts a phrase to a sentence, followed by a space.
 func sentence(phrase string) string {
 	if phrase = strings.TrimSuffix(strings.TrimSpace(phrase), "."); phrase == "" {
 		return ""
@@ -178,7 +178,7 @@ func sentence(phrase string) string {
 	return strings.ToUpper(phrase[:1]) + phrase[1:] + ". "
 }
 
-// writeComment writes text as a comment in lines that are not too long.
+// writeComment writes text as a comment with limited line length.
 func writeComment(out *bytes.Buffer, indent, text string) {
 	const width = 90
 	if text == "" {
@@ -195,7 +195,7 @@ func writeComment(out *bytes.Buffer, indent, text string) {
 	out.WriteString(line + "\n")
 }
 
-// oneLine replaces what would end a comment.
+// oneLine replaces the characters that would end a comment.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f || r == '\u2028' || r == '\u2029' || r == '\ufffd' {

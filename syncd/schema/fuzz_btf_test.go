@@ -10,8 +10,8 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// FuzzBTF reads arbitrary bytes as BTF: no panic, no endless loop, and what comes
-// out is sound.
+// FuzzBTF reads arbitrary bytes as BTF. It must neither panic nor loop endlessly, and every
+// resulting schema must be valid.
 func FuzzBTF(f *testing.F) {
 	file, err := elf.Open(layouts)
 	if err != nil {
@@ -25,14 +25,14 @@ func FuzzBTF(f *testing.F) {
 	f.Add(raw)
 	seeds := 0
 	for name, t := range hostile() {
-		// Those that are large or take long are tested as they are.
+		// Large or slow types are tested without the fuzzer.
 		if seed := marshal(t); len(seed) > 0 && len(seed) < 1<<14 && !strings.Contains(name, "65536 fields") {
 			f.Add(seed)
 			seeds++
 		}
 	}
 	if seeds < 20 {
-		f.Fatalf("only %d seeds", seeds)
+		f.Fatalf("seeds: got %d, want at least 20", seeds)
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if len(raw) > 1<<16 {
@@ -43,18 +43,18 @@ func FuzzBTF(f *testing.F) {
 			if err == nil {
 				err = s.Check()
 				if err != nil {
-					t.Fatalf("unsound: %v", err)
+					t.Fatalf("check schema: %v", err)
 				}
 				continue
 			}
 			if !errors.Is(err, ErrType) {
-				t.Fatalf("error of no kind: %v", err)
+				t.Fatalf("build schema: got %v, want ErrType", err)
 			}
 			if s, err = FromTypes("m", &btf.Int{Size: 1}, typ); err != nil {
 				continue
 			}
 			if err = s.Check(); err != nil {
-				t.Fatalf("unsound: %v", err)
+				t.Fatalf("check schema: %v", err)
 			}
 		}
 	})
@@ -80,7 +80,7 @@ func typesOf(raw []byte) (types []btf.Type) {
 	return types
 }
 
-// marshal returns nothing for a type that cannot be written.
+// marshal returns nil for a type that cannot be marshalled.
 func marshal(t btf.Type) (raw []byte) {
 	var err error
 	defer recovered(&err)

@@ -1,31 +1,31 @@
 package schema
 
-// Carried returns a mask over a value: the bits that are sent.
+// Carried returns a mask over a value with the bits that are sent.
 func (s *Schema) Carried() []byte {
 	mask := make([]byte, s.Value.Size)
 	s.Value.mark(mask, 0, func(f *Field) bool { return f.Sent() })
 	return mask
 }
 
-// Significant returns a mask over a value: the bits whose change is a difference by
-// itself. They are those that are sent, but for volatile fields.
+// Significant returns a mask over a value with the bits whose change alone counts as a difference:
+// the bits that are sent, except those of volatile fields.
 func (s *Schema) Significant() []byte {
 	mask := make([]byte, s.Value.Size)
 	s.Value.mark(mask, 0, func(f *Field) bool { return f.Sent() && f.Roles&RoleVolatile == 0 })
 	return mask
 }
 
-// Local returns the byte ranges of a value that the receiver's kernel map keeps, in
-// ascending order: fields that are local, pointers, and what the kernel owns. A byte
-// that also holds bits of a field that is sent is not kept.
+// Local returns the byte ranges of a value that the receiver's kernel map keeps, in ascending
+// order: local fields, pointers, and fields that the kernel owns. A byte that also contains bits of
+// a sent field is not kept.
 func (s *Schema) Local() []Range {
-	k := newKeeper(s.Value.Size)
+	k := newKeepFinder(s.Value.Size)
 	k.message(s.Value, s.Value, 0)
 	return k.ranges()
 }
 
-// mark sets the bits of the fields of which want is true, and so is that of the
-// messages that they are in. mask is that of a value, in which the message lies at base.
+// mark sets the bits of the fields for which want is true, and for whose enclosing messages want is
+// true. mask covers a value in which the message starts at offset base.
 func (m *Message) mark(mask []byte, base int, want func(*Field) bool) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
@@ -41,8 +41,8 @@ func (m *Message) mark(mask []byte, base int, want func(*Field) bool) {
 	}
 }
 
-// fill sets the field's bits in dst to those of src, whose first byte is the field's first;
-// a src of nil has nothing but ones.
+// fill sets the field's bits in dst to those of src, whose first byte is the first byte of the
+// field. A nil src stands for all ones.
 func (f *Field) fill(dst []byte, base int, src []byte) {
 	dst = dst[base+f.Offset:][:f.Bytes()]
 	for i := range dst {
@@ -55,7 +55,7 @@ func (f *Field) fill(dst []byte, base int, src []byte) {
 	}
 }
 
-// maskAt returns the bits of the field in the byte that is i after its first.
+// maskAt returns the bits of the field in byte i of the field.
 func (f *Field) maskAt(i int) byte {
 	if f.BitSize == 0 {
 		return 0xff
@@ -68,22 +68,22 @@ func (f *Field) maskAt(i int) byte {
 	return mask
 }
 
-// keeper finds out what of a value a sender does not tell.
-type keeper struct {
-	told, kept []byte // masks
-	image      []byte // a value before the sender's fields are in it
+// keepFinder determines the parts of a value that a sender does not send.
+type keepFinder struct {
+	sent, kept []byte // masks
+	image      []byte // a value before the sender's fields are decoded into it
 	fields     map[*Message]map[string]*Field
 }
 
-func newKeeper(size int) *keeper {
-	return &keeper{
-		told: make([]byte, size), kept: make([]byte, size), image: make([]byte, size),
+func newKeepFinder(size int) *keepFinder {
+	return &keepFinder{
+		sent: make([]byte, size), kept: make([]byte, size), image: make([]byte, size),
 		fields: map[*Message]map[string]*Field{},
 	}
 }
 
-// message looks at a message that lies at base here and is sent as from.
-func (k *keeper) message(from, to *Message, base int) {
+// message processes a message at offset base here, which the sender sends as from.
+func (k *keepFinder) message(from, to *Message, base int) {
 	sender := k.fields[from]
 	if sender == nil {
 		sender = fieldsByName(from)
@@ -100,13 +100,13 @@ func (k *keeper) message(from, to *Message, base int) {
 				k.message(remote.Message, f.Message, base+f.Offset+e*f.Size)
 			}
 		default:
-			f.fill(k.told, base, nil)
+			f.fill(k.sent, base, nil)
 		}
 	}
 }
 
-// defaults puts the default of a field, or those of what is in it, into the image.
-func (k *keeper) defaults(f *Field, base int) {
+// defaults writes the default of a field, or the defaults of its nested fields, into the image.
+func (k *keepFinder) defaults(f *Field, base int) {
 	if f.Default != nil {
 		f.fill(k.image, base, f.Default)
 		return
@@ -121,12 +121,11 @@ func (k *keeper) defaults(f *Field, base int) {
 	}
 }
 
-// ranges returns the runs of bytes that are kept as they are: those of which the sender
-// tells no bit.
-func (k *keeper) ranges() []Range {
+// ranges returns the ranges of bytes that are kept: those of which the sender sends no bits.
+func (k *keepFinder) ranges() []Range {
 	var runs []Range
 	for i := range k.kept {
-		if k.kept[i] == 0 || k.told[i] != 0 {
+		if k.kept[i] == 0 || k.sent[i] != 0 {
 			continue
 		}
 		if n := len(runs); n > 0 && runs[n-1].Offset+runs[n-1].Size == i {
@@ -138,14 +137,14 @@ func (k *keeper) ranges() []Range {
 	return runs
 }
 
-// gap is bytes of a key that hold no field's bits.
+// gap is bytes of a key that contain bits outside all fields.
 type gap struct {
 	off  uint32
 	size uint32 // 1 or 8
 	mask uint64
 }
 
-// gaps returns where the padding of a message is, in words as large as possible.
+// gaps returns the positions of the padding of a message, in words as large as possible.
 func (m *Message) gaps() []gap {
 	mask := make([]byte, m.Size)
 	m.mark(mask, 0, func(*Field) bool { return true })

@@ -10,15 +10,13 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// maxBTF is the size of the largest BTF that is read, in bytes. Objects have some
-// kilobytes; and a reader that follows types from one to the next
-// runs out of stack at three million bytes.
+// maxBTF is the size of the largest accepted BTF in bytes. Objects have some kilobytes of BTF. A
+// reader that follows types recursively overflows its stack at three million bytes.
 const maxBTF = 2 << 20
 
-// FromObject returns the schemas of the hash maps of a BPF object file, by name. How
-// many CPUs there will be is not in the file: entries of per-CPU maps are shown for 1.
-// A map of a type that cannot be replicated takes part in the error, and the others
-// are returned with it.
+// FromObject returns the schemas of the hash maps of a BPF object file, by name. The file does not
+// contain the number of CPUs, so entries of per-CPU maps have one CPU. If a map has a type that
+// cannot be replicated, the error includes it, and FromObject still returns the other schemas.
 func FromObject(path string) ([]*Schema, error) {
 	spec, err := loadObject(path)
 	if err != nil {
@@ -37,7 +35,7 @@ func FromObject(path string) ([]*Schema, error) {
 	return schemas, errors.Join(failed...)
 }
 
-// loadObject reads the file. The library may panic on one that is broken.
+// loadObject reads the file. The library may panic on an invalid file.
 func loadObject(path string) (spec *ebpf.CollectionSpec, err error) {
 	defer recovered(&err)
 	file, err := elf.Open(path)
@@ -54,14 +52,14 @@ func loadObject(path string) (spec *ebpf.CollectionSpec, err error) {
 	return ebpf.LoadCollectionSpec(path)
 }
 
-// recovered makes an error of a panic.
+// recovered converts a panic to an error.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("the types are broken: %v", r)
 	}
 }
 
-// fromMapSpec returns nil for a map that is no hash.
+// fromMapSpec returns nil for a map that is not a hash.
 func fromMapSpec(name string, m *ebpf.MapSpec) (*Schema, error) {
 	perCPU := false
 	switch m.Type {

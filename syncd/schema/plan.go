@@ -11,22 +11,20 @@ import (
 
 // Errors of the codec.
 var (
-	// ErrPadding is wrapped when bytes of a key that no field covers are not zero.
+	// ErrPadding is wrapped if bytes of a key outside its fields are not zero.
 	ErrPadding = errors.New("padding of the key is not zero")
-	// ErrIncompatible is wrapped when entries of one layout cannot become entries of
-	// another.
+	// ErrIncompatible is wrapped if entries of one layout cannot be converted to another layout.
 	ErrIncompatible = errors.New("layouts are incompatible")
-	// ErrMalformed is wrapped when wire bytes are not what the sender's schema
-	// allows in canonical form.
+	// ErrMalformed is wrapped if wire bytes are not in the canonical form of the sender's schema.
 	ErrMalformed = errors.New("malformed entry")
-	// ErrRange is wrapped when a value does not fit the field that it is for.
+	// ErrRange is wrapped if a value does not fit into its field.
 	ErrRange = errors.New("value does not fit")
-	// ErrLink is wrapped when there is no interface of a name, or none of an index that
-	// is part of a key.
+	// ErrLink is wrapped if no interface has a name, or if an index in a key belongs to no
+	// interface.
 	ErrLink = errors.New("unknown interface")
 )
 
-// opcode says what a field is in memory and on the wire.
+// opcode is the combination of a field's encoding in memory and on the wire.
 type opcode uint8
 
 const (
@@ -41,73 +39,73 @@ const (
 	opS32
 	opS64
 	opEnum32
-	opBits // unsigned, within 8 bytes that lie within the struct
+	opBits // unsigned, within 8 bytes inside the struct
 
 	opFixed32
 	opIPv4
 	opFixed64
-	opKtime    // of 8 bytes, unsigned
-	opBoottime // of 8 bytes, unsigned
-	opBytes16  // of 16 bytes
+	opKtime    // 8 bytes, unsigned
+	opBoottime // 8 bytes, unsigned
+	opBytes16  // 16 bytes
 	opBytes
 	opMessage
-	opMessages // an array; its elements' ops follow, up to opStop
-	opOdd      // what is rare: arrays, narrow signed integers, other layouts
+	opMessages // an array; the ops of its elements follow, up to opStop
+	opGeneric  // rare cases: arrays, narrow signed integers, other layouts
 
-	// Ends match every tag: what reaches them is none of the message's fields.
-	opEnd  // of a message
-	opStop // of a whole plan or of an element of opMessages
+	// End ops match every tag: a tag that reaches them does not belong to the message's fields.
+	opEnd  // end of a message
+	opStop // end of a whole plan or of an element of opMessages
 
 	opLastVarint = opBits
 )
 
-// op is one step of a plan: a field, or the end of a message. Ops are in the order of
-// the sender's numbers, and offsets count from the struct's beginning, or from that of an
-// element of an array of messages.
+// op is one step of a plan: a field, or the end of a message. Ops are in the order of the sender's
+// field numbers. Offsets count from the beginning of the struct, or of an element of an array of
+// messages.
 type op struct {
-	tag, mask uint64 // the tag as it is on the wire, and which bytes are the tag
+	tag, mask uint64 // the tag as on the wire, and the mask of its bytes
 	off       uint32
-	n         uint32 // bytes of opBytes and opMessage; place in plan.odd or plan.lists
+	n         uint32 // bytes of opBytes and opMessage; index into plan.genericFields or plan.lists
 	next      uint32 // the op after this field
 	code      opcode
 	tagLen    uint8
-	shift     uint8 // of opBits
-	bits      uint8 // of opBits
+	shift     uint8 // for opBits
+	bits      uint8 // for opBits
 }
 
-// odd is a field that has no op code of its own.
-type odd struct {
+// genericField is a field without an op code of its own.
+type genericField struct {
 	class    class
-	from, to lane // at the sender, here
+	from, to fieldAccessor // at the sender, at the receiver
 	clock    clock
-	count    uint32 // elements of an array at the sender, 0 for none
-	room     uint32 // elements here
-	drop     bool   // not kept here
-	sum      bool   // added to what is there
+	count    uint32 // elements of an array at the sender, 0: not an array
+	room     uint32 // elements at the receiver
+	drop     bool   // the receiver ignores the field
+	sum      bool   // added to the current content
 }
 
 // list is an array of messages.
 type list struct {
 	count  uint32 // elements at the sender
-	room   uint32 // elements that can be kept here
-	stride uint32 // from element to element here; 0 when they add up, or are dropped
+	room   uint32 // elements at the receiver
+	stride uint32 // bytes between elements at the receiver; 0 if they are summed or ignored
 }
 
-// plan is a message, compiled. Encoding and decoding share it: an encoder's is that of a
-// schema with itself.
+// plan is a compiled message. Encoding and decoding share this type: an encoder's plan is compiled
+// from a schema and itself.
 type plan struct {
-	ops   []op
-	odd   []odd
-	lists []list
-	names []string // of the ops' fields, for errors
-	size  int      // bytes in memory, here
-	most  int      // bytes on the wire
+	ops           []op
+	genericFields []genericField
+	lists         []list
+	names         []string // names of the ops' fields, for errors
+	size          int      // bytes in memory, at the receiver
+	maxWireSize   int      // maximum bytes on the wire
 }
 
-// maxOps bounds a plan, whatever schema a peer sends.
+// maxOps bounds the size of a plan, for any schema of a peer.
 const maxOps = 1 << 17
 
-// compiler makes a plan and finds out what does not fit.
+// compiler builds a plan and collects the incompatibilities.
 type compiler struct {
 	plan     plan
 	half     string // key or value
@@ -115,25 +113,25 @@ type compiler struct {
 	fields   map[*Message]map[string]*Field
 }
 
-// compile makes the plan of messages that are sent as from and kept as to. fold says
-// that they are values of another number of CPUs, whose sums count.
+// compile builds the plan for messages that are sent as from and stored as to. fold is true if they
+// are values of a different number of CPUs, whose fields are summed.
 func (c *compiler) compile(from, to *Message, fold bool) {
 	c.fields = map[*Message]map[string]*Field{}
 	c.plan.size = to.Size
-	c.plan.most = c.message(from, to, scope{span: to.Size, fold: fold, sum: fold})
+	c.plan.maxWireSize = c.message(from, to, scope{span: to.Size, fold: fold, sum: fold})
 	c.add(op{code: opStop}, "")
 	if len(c.plan.ops) > maxOps {
 		c.problem("", " needs more than %d steps", maxOps)
 	}
 }
 
-// scope is where a message lies.
+// scope is the position of a message.
 type scope struct {
 	path string // of its fields, up to their names
 	base int    // offset of the message
-	span int    // bytes of the struct or element that offsets count from
+	span int    // bytes of the struct or element from which offsets count
 	fold bool   // the elements of its arrays become one
-	sum  bool   // fields add up
+	sum  bool   // fields are summed
 }
 
 func (c *compiler) problem(path, format string, args ...any) {
@@ -150,7 +148,7 @@ func (c *compiler) add(o op, path string) int {
 	return len(c.plan.ops) - 1
 }
 
-// byName returns a message's fields; nil has none.
+// byName returns the fields of a message by name. A nil message has no fields.
 func (c *compiler) byName(m *Message) map[string]*Field {
 	if m == nil {
 		return nil
@@ -169,8 +167,8 @@ func fieldsByName(m *Message) map[string]*Field {
 	return fields
 }
 
-// message adds a message's fields; to is nil when they are dropped. It returns how many
-// bytes they take on the wire at most.
+// message adds the fields of a message and returns their maximum wire size in bytes. to is nil if
+// they are ignored.
 func (c *compiler) message(from, to *Message, s scope) int {
 	if len(c.plan.ops) > maxOps {
 		return 0
@@ -193,7 +191,7 @@ func (c *compiler) message(from, to *Message, s scope) int {
 	return most
 }
 
-// field adds a field of the sender; to is its counterpart here or nil.
+// field adds a field of the sender. to is the field of the receiver, or nil.
 func (c *compiler) field(from, to *Field, s scope) int {
 	path := s.path + from.Name
 	if to != nil && !to.Sent() {
@@ -257,36 +255,37 @@ func (c *compiler) messages(from, to *Field, o op, s scope) int {
 	return from.Count * wireSize(o.tagLen, most)
 }
 
-// scalar adds a field, or an array, of anything but messages.
+// scalar adds a field, or an array, of any kind except messages.
 func (c *compiler) scalar(from, to *Field, path string, s scope) int {
-	x := odd{class: classOf(from), from: laneOf(from, s.base), drop: to == nil, sum: s.sum}
+	x := genericField{class: classOf(from), from: accessorOf(from, s.base), drop: to == nil, sum: s.sum}
 	x.count, x.room = uint32(from.Count), uint32(from.Count)
 	if to != nil {
-		x.to, x.room = laneOf(to, s.base), uint32(to.Count)
+		x.to, x.room = accessorOf(to, s.base), uint32(to.Count)
 		x.clock = clockOf(to)
 	}
 	o := tagged(from.Number, x.wireType())
 	o.off = x.to.off
 	o.code = x.code()
 	switch o.code {
-	case opOdd:
-		o.n = uint32(len(c.plan.odd))
-		c.plan.odd = append(c.plan.odd, x)
+	case opGeneric:
+		o.n = uint32(len(c.plan.genericFields))
+		c.plan.genericFields = append(c.plan.genericFields, x)
 	case opBytes:
 		o.n = x.to.size
 	case opBits:
 		if !o.window(&x.to, s.span) {
-			o.code, o.off, o.n = opOdd, x.to.off, uint32(len(c.plan.odd))
-			c.plan.odd = append(c.plan.odd, x)
+			o.code, o.off, o.n = opGeneric, x.to.off, uint32(len(c.plan.genericFields))
+			c.plan.genericFields = append(c.plan.genericFields, x)
 		}
 	}
 	o.next = uint32(len(c.plan.ops) + 1)
 	c.add(o, path)
-	return x.most(o.tagLen)
+	return x.maxWireSize(o.tagLen)
 }
 
-// window places the 8 bytes of an opBits.
-func (o *op) window(l *lane, span int) bool {
+// window sets the 8 bytes that an opBits reads. It returns false if they do not fit into the
+// struct.
+func (o *op) window(l *fieldAccessor, span int) bool {
 	off := min(int(l.off), span-8)
 	shift := (int(l.off)-off)*8 + int(l.shift)
 	if off < 0 || shift+int(l.bits) > 64 {
@@ -309,7 +308,7 @@ func wireSize(tagLen uint8, n int) int {
 	return int(tagLen) + binary.PutUvarint(length[:], uint64(n)) + n
 }
 
-// failed returns an error with the field of op i and the place in the wire bytes.
+// failed returns an error with the field of op i and the position in the wire bytes.
 func (p *plan) failed(err error, i, pos int) error {
 	if i >= len(p.names) || p.names[i] == "" {
 		return fmt.Errorf("%w: at byte %d", err, pos)

@@ -11,12 +11,12 @@ import (
 
 func TestOpSize(t *testing.T) {
 	if size := unsafe.Sizeof(op{}); size != 32 {
-		t.Errorf("an op takes %d bytes: they are read in order, two in a cache line", size)
+		t.Errorf("size of op: got %d bytes, want 32, so that two fit into a cache line", size)
 	}
 }
 
-// TestWire compares single fields with bytes by protobuf's book.
-func TestWire(t *testing.T) {
+// TestWireEncoding compares single fields with bytes from the protobuf specification.
+func TestWireEncoding(t *testing.T) {
 	signed := &Enum{Signed: true}
 	pair := &Message{Size: 2, Fields: []Field{
 		{Name: "x", Number: 1, Size: 1, Kind: KindUint},
@@ -71,20 +71,20 @@ func TestWire(t *testing.T) {
 		value, _ := hex.DecodeString(test.value)
 		wire := enc.AppendValue(nil, value, nil)
 		if got := hex.EncodeToString(wire); got != test.want {
-			t.Errorf("%s: %s became %s, want %s", test.name, test.value, got, test.want)
+			t.Errorf("encode %s %s: got %s, want %s", test.name, test.value, got, test.want)
 			continue
 		}
 		got := make([]byte, len(value))
 		if err := dec.Value(got, wire, nil); err != nil {
-			t.Errorf("%s: %v", test.name, err)
+			t.Errorf("decode %s: %v", test.name, err)
 		}
 		if again := enc.AppendValue(nil, got, nil); !bytes.Equal(again, wire) {
-			t.Errorf("%s: %x became %x", test.name, wire, again)
+			t.Errorf("encode %s again: want %x, got %x", test.name, wire, again)
 		}
 	}
 }
 
-// TestLongMessage: lengths that take more than the byte that is kept for them.
+// TestLongMessage checks messages whose length needs more than the one byte reserved for it.
 func TestLongMessage(t *testing.T) {
 	for _, size := range []int{125, 126, 127, 128, 16381, 16382, 16383, 16384, 70000} {
 		inner := &Message{Size: size, Fields: []Field{{Name: "b", Number: 1, Size: size, Kind: KindBytes}}}
@@ -101,7 +101,7 @@ func TestLongMessage(t *testing.T) {
 		wire := enc.AppendValue(nil, value, nil)
 		got := make([]byte, len(value))
 		if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, value) {
-			t.Errorf("%d bytes do not survive: %v", size, err)
+			t.Errorf("round trip of %d bytes: error %v or another value", size, err)
 		}
 	}
 }
@@ -165,14 +165,14 @@ func TestMalformed(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := dec.Value(make([]byte, s.Value.Size), wire, nil); !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("decode with %s: got %v, want ErrMalformed", name, err)
 		}
 	}
 	if err := dec.Value(make([]byte, s.Value.Size), []byte("\x4a\x04eth9"), nil); !errors.Is(err, ErrLink) {
-		t.Errorf("unknown interface: %v", err)
+		t.Errorf("decode unknown interface: got %v, want ErrLink", err)
 	}
 	if err := dec.Value(make([]byte, 3), nil, nil); err == nil {
-		t.Error("room of the wrong size is accepted")
+		t.Error("decode into 3 bytes: got no error, want an error")
 	}
 }
 
@@ -190,16 +190,16 @@ func TestPadding(t *testing.T) {
 		key[i/8] = 1 << (i % 8)
 		out, err := enc.AppendKey([]byte("x"), key)
 		if padding := covered[i/8]&key[i/8] == 0; padding != errors.Is(err, ErrPadding) || padding && string(out) != "x" {
-			t.Errorf("bit %d: %v", i, err)
+			t.Errorf("encode key with bit %d: got %v, want ErrPadding for padding only", i, err)
 		}
 	}
 	if _, err := enc.AppendKey(nil, make([]byte, 20)); err == nil {
-		t.Error("a key of the wrong size is accepted")
+		t.Error("encode key of 20 bytes: got no error, want an error")
 	}
 	s.Key.Fields[0].Kind = KindIfname
 	enc, _ = newCodec(t, s, s)
 	if _, err := enc.AppendKey(nil, append([]byte{99}, make([]byte, 20)...)); !errors.Is(err, ErrLink) {
-		t.Errorf("a key with an unknown interface: %v", err)
+		t.Errorf("encode key with an unknown interface: got %v, want ErrLink", err)
 	}
 }
 
@@ -224,12 +224,12 @@ func TestTimes(t *testing.T) {
 		{jiffies, 1<<33 + 250, 1e18 + 9e12 + 1e9},
 		{jiffies, 1<<33 - 250, 1e18 + 9e12 - 1e9},
 		{short, 250, 1e18 + 9e12 + 1e9},
-		{short, 1<<32 - 250, 1e18 + 9e12 - 1e9}, // before they wrapped
+		{short, 1<<32 - 250, 1e18 + 9e12 - 1e9}, // before the counter wrapped
 	}
 	for _, test := range toWall {
 		ns, ok := wall.toWall(test.c, test.v)
 		if !ok || ns != test.want {
-			t.Errorf("%+v: %d is %d, want %d", test.c, test.v, ns, test.want)
+			t.Errorf("toWall %+v %d: got %d, want %d", test.c, test.v, ns, test.want)
 		}
 	}
 	fromWall := []struct {
@@ -238,37 +238,38 @@ func TestTimes(t *testing.T) {
 		want uint64
 	}{
 		{ktime, 1e18 + 5, 5},
-		{ktime, 1e18 - 5, 1}, // before the boot
+		{ktime, 1e18 - 5, 1}, // before boot
 		{ktime, forever, math.MaxUint64},
 		{ktime, 1e18, 1},
 		{signed, 1e18 + 3e9 - 7, math.MaxUint64 - 6},
 		{signed, forever, math.MaxInt64},
 		{seconds, 1e18 + 60e9 + 999999999, 60},
 		{seconds, 1e18 - 60e9, 1},
-		{seconds, 9e18, math.MaxUint32}, // more than it holds
+		{seconds, 9e18, math.MaxUint32}, // above the maximum of the field
 		{jiffies, 1e18 + 9e12 + 1e9 + 1e6, 1<<33 + 250},
 		{jiffies, 1e18 + 9e12 + 1e9 + 2e6, 1<<33 + 251},
 		{jiffies, 1e18 + 9e12 - 1e9 - 2e6, 1<<33 - 251},
 		{jiffies, math.MinInt64, 1},
 		{jiffies, forever, math.MaxUint64},
 		{short, 1e18 + 9e12 - 1e9, 1<<32 - 250},
-		{short, 1e18 + 9e12, 1}, // 0 is never
+		{short, 1e18 + 9e12, 1}, // 0 stands for never
 	}
 	for _, test := range fromWall {
 		if v, ok := wall.fromWall(test.c, test.ns); !ok || v != test.want {
-			t.Errorf("%+v: %d is %d, want %d", test.c, test.ns, v, test.want)
+			t.Errorf("fromWall %+v %d: got %d, want %d", test.c, test.ns, v, test.want)
 		}
 	}
 	if ns, _ := (&Times{Ktime: -5}).toWall(ktime, 5); ns != 1 {
-		t.Errorf("1970 became %d", ns)
+		t.Errorf("toWall of Unix time 0: got %d, want 1", ns)
 	}
 }
 
-// TestRebase: boots hours apart and wall clocks an hour apart, time since stays.
-func TestRebase(t *testing.T) {
+// TestTimesBetweenHosts checks that the time since an event is preserved between hosts. Their boot
+// times differ by hours, and their wall clocks by one hour.
+func TestTimesBetweenHosts(t *testing.T) {
 	sender := Times{Ktime: 1e18, Boottime: 1e18, Jiffies: 1e9, JiffiesAt: 1e18 + 36e12, Tick: 1e6}
 	here := Times{Ktime: 1e18 - 7e12, Boottime: 1e18 - 9e12, Jiffies: 7e9, JiffiesAt: 1e18 + 36e12, Tick: 4e6}
-	const ahead = 3600e9 // the sender's wall clock
+	const ahead = 3600e9 // lead of the sender's wall clock
 	for _, role := range []Role{RoleKtime, RoleBoottime, RoleJiffies, RoleSeconds} {
 		s := oneValue(Field{Name: "seen", Size: 8, Kind: KindTime, Roles: role})
 		enc, dec := newCodec(t, s, s)
@@ -282,10 +283,10 @@ func TestRebase(t *testing.T) {
 		if err := dec.Value(got, wire, &shifted); err != nil {
 			t.Fatal(err)
 		}
-		l := laneOf(&s.Value.Fields[0], 0)
+		l := accessorOf(&s.Value.Fields[0], 0)
 		ns, _ := here.toWall(c, l.load(ptr(got)))
 		if off := now - ahead - idle - ns; off > 1e9 || off < -1e9 || role != RoleSeconds && (off > 2e6 || off < -2e6) {
-			t.Errorf("role %d: off by %d ns", role, off)
+			t.Errorf("role %d: got a difference of %d ns", role, off)
 		}
 	}
 }

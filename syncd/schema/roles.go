@@ -8,18 +8,18 @@ import (
 	"strings"
 )
 
-// tagPrefix begins the decl tags that are ours.
+// tagPrefix is the prefix of mapsync's decl tags.
 const tagPrefix = "mapsync:"
 
-// Numbers of fields that protobuf keeps for itself.
+// Field numbers that protobuf reserves.
 const (
 	reservedFirst = 19000
 	reservedLast  = 19999
 )
 
-// What roles may go together.
+// Sets of roles, for the check of their combinations.
 const (
-	// keyRoles are those that a key's field may have.
+	// keyRoles are the roles allowed in keys.
 	keyRoles = RoleBE | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort | RoleIfindex
 	// meanings exclude each other.
 	meanings = RoleTime | RoleIfindex | RoleSum | RoleIPv4 | RoleIPv6 | RoleMAC | RolePort
@@ -27,28 +27,28 @@ const (
 	hostOrder = RoleTime | RoleIfindex | RoleSum
 )
 
-// Setting gives one field its roles, in the place of those that tags gave it.
+// Setting sets the roles of one field, in place of the roles in its tags.
 type Setting struct {
 	// Map is the name of the map.
 	Map string
-	// Field is the path of the field in the value, names joined by dots; in the key
-	// behind "key.". "value." may stand before it.
+	// Field is the path of the field in the value: names joined by dots, with an optional prefix
+	// "value.". A field of the key has the prefix "key.".
 	Field string
-	// Roles are all roles that the field is to have, beside those of its type.
+	// Roles are all roles of the field, in addition to those of its type.
 	Roles Role
-	// Clear says that nothing of the tags is to remain, the number included.
+	// Clear removes everything that the tags set, including the number.
 	Clear bool
-	// Number pins the field's number; 0: as it is.
+	// Number pins the field's number. 0 leaves it unchanged.
 	Number int
-	// Default is what a local field holds at first: a number, or for fields that are
-	// none its bytes in hexadecimal; "" for zeros.
+	// Default is the initial content of a local field: a number, or hexadecimal bytes for fields
+	// that are not numbers. "" stands for zeros.
 	Default string
 }
 
-// ParseSetting reads MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies,
-// seconds, ifindex, volatile, local, sum, be, ipv4, ipv6, mac and port; number=N and
-// default=VALUE stand beside them, and none alone. Whether they fit the field is for
-// [Schema.Apply] to say.
+// ParseSetting parses MAP:PATH=ROLE[,ROLE...]. Roles are ktime, boottime, jiffies, seconds,
+// ifindex, volatile, local, sum, be, ipv4, ipv6, mac and port. The list may also contain number=N
+// and default=VALUE. The value none stands alone. [Schema.Apply] checks whether the roles fit the
+// field.
 func ParseSetting(s string) (Setting, error) {
 	place, roles, ok := strings.Cut(s, "=")
 	colon := strings.LastIndexByte(place, ':')
@@ -66,8 +66,8 @@ func ParseSetting(s string) (Setting, error) {
 	return set, nil
 }
 
-// parseTags reads the decl tags of a member and of its type. Those of others are
-// not looked at.
+// parseTags parses the decl tags of a member and of its type. It ignores tags without mapsync's
+// prefix.
 func parseTags(ofType, ofMember []string) (set Setting, err error) {
 	for _, tag := range ofType {
 		if roles, ours := strings.CutPrefix(tag, tagPrefix); ours && err == nil {
@@ -88,7 +88,7 @@ func parseTags(ofType, ofMember []string) (set Setting, err error) {
 	return set, nil
 }
 
-// parse adds what a list of roles says.
+// parse adds a list of roles to the setting.
 func (set *Setting) parse(list string) error {
 	for word := range strings.SplitSeq(list, ",") {
 		var more Setting
@@ -116,7 +116,7 @@ func (set *Setting) parse(list string) error {
 	return nil
 }
 
-// add adds what another one says.
+// add merges more into the setting.
 func (set *Setting) add(more *Setting) error {
 	if set.Number != 0 && more.Number != 0 && set.Number != more.Number {
 		return fmt.Errorf("number=%d and number=%d contradict each other", set.Number, more.Number)
@@ -130,12 +130,12 @@ func (set *Setting) add(more *Setting) error {
 	return nil
 }
 
-// roleInfo is one role.
+// roleInfo describes one role.
 type roleInfo struct {
 	role  Role
 	name  string
-	needs string              // what type it fits, for people
-	take  func(f *Field) bool // makes f what the role says, false if it does not fit
+	needs string              // the type that it fits, for display
+	apply func(f *Field) bool // applies the role to f, false if it does not fit
 }
 
 var roleTable = []roleInfo{
@@ -154,7 +154,7 @@ var roleTable = []roleInfo{
 	{RolePort, "port", "an unsigned 2-byte integer", func(f *Field) bool { return f.Kind == KindUint && f.integer(2) }},
 }
 
-// integer reports whether f is an integer, or an array of them, of one of the sizes.
+// integer reports whether f is an integer, or an array of integers, of one of the sizes in bytes.
 func (f *Field) integer(sizes ...int) bool {
 	return (f.Kind == KindUint || f.Kind == KindSint) && f.BitSize == 0 && slices.Contains(sizes, f.Size)
 }
@@ -176,8 +176,8 @@ func (f *Field) becomeIPv4() bool {
 	return f.Kind == KindBytes && f.Size == 4
 }
 
-// becomeBytes makes bytes of an array of integers with as many, as addresses are
-// often written in C.
+// becomeBytes converts an array of integers with size bytes in total to bytes, as C code often
+// declares addresses.
 func (f *Field) becomeBytes(size int) bool {
 	if f.Kind == KindBytes {
 		return f.Size == size
@@ -190,7 +190,7 @@ func (f *Field) becomeBytes(size int) bool {
 	return true
 }
 
-// declared is what a field is by its type alone, and what its tags say.
+// declared is the definition of a field by its type alone, and the setting of its tags.
 type declared struct {
 	kind        Kind
 	size, count int
@@ -199,14 +199,14 @@ type declared struct {
 	tags        Setting
 }
 
-// keep remembers what f is before it is given roles.
-func (d *declared) keep(f *Field) {
+// save stores the definition of f before roles are applied.
+func (d *declared) save(f *Field) {
 	d.kind, d.size, d.count, d.roles = f.Kind, f.Size, f.Count, f.Roles
 }
 
-// assume makes f what its type and a setting say, nothing else. The errors go on
-// from the field's name.
-func (f *Field) assume(set *Setting, key bool) error {
+// applySetting sets f to the definition of its type with a setting applied. Its errors continue a
+// sentence that begins with the field's name.
+func (f *Field) applySetting(set *Setting, key bool) error {
 	d := f.decl
 	f.Kind, f.Size, f.Count, f.Signed = d.kind, d.size, d.count, false
 	f.Roles, f.Number, f.Default = d.roles|set.Roles, d.number, nil
@@ -223,7 +223,7 @@ func (f *Field) assume(set *Setting, key bool) error {
 		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.names(), ","))
 	}
 	for _, r := range roleTable {
-		if set.Roles&r.role != 0 && !r.take(f) {
+		if set.Roles&r.role != 0 && !r.apply(f) {
 			return fmt.Errorf("of type %s cannot have role %s: it needs %s", f.Type, r.name, r.needs)
 		}
 	}

@@ -20,7 +20,7 @@ func TestParseSetting(t *testing.T) {
 		"m:f=ktime,boottime,jiffies,seconds,ifindex,volatile,local,sum,be,ipv4,ipv6,mac,port": {Map: "m", Field: "f", Roles: 1<<13 - 1},
 	} {
 		if got, err := ParseSetting(text); err != nil || got != want {
-			t.Errorf("%s: %+v, %v", text, got, err)
+			t.Errorf("parse %s: got %+v, error %v", text, got, err)
 		}
 	}
 	for text, want := range map[string]string{
@@ -43,12 +43,12 @@ func TestParseSetting(t *testing.T) {
 		"ct:x=ktime=5":             `no role "ktime=5"`,
 	} {
 		if got, err := ParseSetting(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: want %q, got %+v, %v", text, want, got, err)
+			t.Errorf("parse %s: want an error with %q, got %+v, %v", text, want, got, err)
 		}
 	}
 }
 
-// settings parses each.
+// settings parses each text.
 func settings(t testing.TB, texts ...string) (all []Setting) {
 	t.Helper()
 	for _, text := range texts {
@@ -79,7 +79,7 @@ func TestApply(t *testing.T) {
 		{"kinds:timer=local", "timer 1 @0 16 none local"},
 		{"kinds:grid.x=volatile", "x 1 @0 4 uint volatile"},
 		{"kinds:key.key=be", "key 1 @0 4 uint be"},
-		// Those of tags go, of types stay.
+		// Roles of tags are removed, roles of types remain.
 		{"roles:ktime=volatile", "ktime 1 @0 8 uint volatile"},
 		{"roles:ktime=none", "ktime 1 @0 8 uint"},
 		{"roles:seconds=none", "seconds 5 @0 8 uint *2"},
@@ -113,10 +113,10 @@ func TestApply(t *testing.T) {
 		one := *f
 		one.Message, one.Offset = nil, 0
 		if got := lines(&Message{Fields: []Field{one}}, "")[0]; got != c.line {
-			t.Errorf("%s makes %q, want %q", c.setting, got, c.line)
+			t.Errorf("apply %s: got %q, want %q", c.setting, got, c.line)
 		}
 		if err := s.Check(); err != nil {
-			t.Errorf("%s: %v", c.setting, err)
+			t.Errorf("check schema after %s: %v", c.setting, err)
 		}
 	}
 }
@@ -163,16 +163,16 @@ func TestApplyRefuses(t *testing.T) {
 	} {
 		set := settings(t, setting)
 		if err := layout(t, set[0].Map).Apply(set); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: want %q, got %v", setting, want, err)
+			t.Errorf("apply %s: want an error with %q, got %v", setting, want, err)
 		}
 	}
 	if err := layout(t, "ct").Apply(settings(t, "ct:ito=seconds", "ct:value.ito=volatile")); err == nil || !strings.Contains(err.Error(), "set twice") {
-		t.Errorf("two settings of one field: %v", err)
+		t.Errorf("apply two settings of one field: got %v, want an error", err)
 	}
 }
 
-// Settings of other maps are not looked at, several are applied together, and one can be
-// taken back by the next Apply.
+// TestApplySeveral checks that Apply ignores the settings of other maps and applies several
+// settings together, and that the next Apply can revert a setting.
 func TestApplySeveral(t *testing.T) {
 	s := layout(t, "ct")
 	before := lines(s.Value, "")
@@ -182,14 +182,14 @@ func TestApplySeveral(t *testing.T) {
 	after := lines(s.Value, "")
 	for _, want := range []string{"rid 7 @12 2 uint", "aid 6 @14 2 uint", "ito 11 @72 8 time seconds"} {
 		if !slices.Contains(after, want) {
-			t.Errorf("no %q in %q", want, after)
+			t.Errorf("fields after Apply: want %q in %q", want, after)
 		}
 	}
 	if err := s.Apply(settings(t, "ct:ito=none", "ct:rid=none", "ct:aid=none")); err != nil {
 		t.Fatal(err)
 	}
 	if got := lines(s.Value, ""); !slices.Equal(got, before) {
-		t.Errorf("none does not restore: %q", got)
+		t.Errorf("fields after settings with none: got %q, want the original fields", got)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestDefaults(t *testing.T) {
 			continue
 		}
 		if f, _, _ := s.find(set[0].Field); string(f.Default) != want || len(want) != f.Bytes() {
-			t.Errorf("%s makes %x, want %x", setting, f.Default, want)
+			t.Errorf("default of %s: got %x, want %x", setting, f.Default, want)
 		}
 	}
 	for _, setting := range []string{
@@ -232,12 +232,12 @@ func TestDefaults(t *testing.T) {
 	} {
 		set := settings(t, setting)
 		if err := layout(t, set[0].Map).Apply(set); err == nil || !strings.Contains(err.Error(), "cannot have default") {
-			t.Errorf("%s: %v", setting, err)
+			t.Errorf("apply %s: got %v, want an error", setting, err)
 		}
 	}
 }
 
-// A bitfield that begins late in its byte, and touches nine.
+// TestWideBitfieldDefault checks a bitfield that begins late in its byte and touches nine bytes.
 func TestWideBitfieldDefault(t *testing.T) {
 	v := structOf("v", 16, btf.Member{
 		Name: "wide", Offset: 6, BitfieldSize: 64, Type: u64, Tags: []string{"mapsync:local,default=0x8000000000000001"},
@@ -247,12 +247,12 @@ func TestWideBitfieldDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := string(s.Value.Fields[0].Default); got != "\x40\x00\x00\x00\x00\x00\x00\x00\x20" {
-		t.Errorf("default %x", got)
+		t.Errorf("default: got %x", got)
 	}
 }
 
-// Tags of a type and of a member add up; the tags of a union's member that stands for
-// it and of the union as well.
+// TestTagsAddUp checks that the tags of a type and of a member are combined. The tags of a union
+// and of its selected member are combined too.
 func TestTagsAddUp(t *testing.T) {
 	stamp := &btf.Typedef{Name: "stamp", Type: u64, Tags: []string{"mapsync:ktime", "not:ours"}}
 	u := &btf.Union{Size: 8, Members: []btf.Member{
@@ -276,7 +276,8 @@ in 3 @16 4 message volatile
   x 1 @0 4 uint`)
 }
 
-// A schema that does not come from BTF can be given roles, and lose them again.
+// TestApplyWithoutTypes checks that roles can be applied to a schema without BTF, and removed
+// again.
 func TestApplyWithoutTypes(t *testing.T) {
 	s := &Schema{
 		Map: "m", Key: &Message{Name: "k", Size: 8, Fields: []Field{{Name: "id", Number: 1, Size: 8, Kind: KindUint}}},

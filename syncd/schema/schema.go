@@ -2,88 +2,87 @@ package schema
 
 import "errors"
 
-// Limits of what is read. The sizes are what an event can carry.
+// Limits of the types that are read. An event can carry entries of these sizes.
 const (
-	// MaxSize is the size of the largest type in bytes: a value of MaxValueSize
-	// on each of many CPUs.
+	// MaxSize is the size of the largest type in bytes: a value of MaxValueSize on each of many
+	// CPUs.
 	MaxSize = 1 << 20
-	// MaxDepth is how deep messages may be nested.
+	// MaxDepth is the maximum nesting depth of messages.
 	MaxDepth = 16
-	// MaxFields is how many fields a key or value may have, elements of nested
-	// arrays counted.
+	// MaxFields is the maximum number of fields of a key or value, including those of the elements
+	// of nested arrays.
 	MaxFields = 1 << 16
 )
 
 // ErrType is wrapped by the errors of types that cannot be replicated.
 var ErrType = errors.New("type cannot be replicated")
 
-// Schema says what the entries of one map are made of.
+// Schema describes the entries of one map.
 type Schema struct {
-	// Map is the map's name among the peers.
+	// Map is the map's name, equal on all peers.
 	Map string
 	// Key and Value are the types of the two halves of an entry.
 	Key, Value *Message
-	// Opaque says that the map has no BTF: Key and Value have one field of bytes.
+	// Opaque is true if the map has no BTF. Key and Value then have one field of bytes.
 	Opaque bool
-	// CPUs is how many values, each padded to 8 bytes, an entry of a per-CPU map
-	// holds; 0 for other maps. Value then has the one field cpu, an array of
-	// messages.
+	// CPUs is the number of values in an entry of a per-CPU map, each padded to 8 bytes, and 0 for
+	// other maps. Value then has one field cpu, an array of messages.
 	CPUs int
 }
 
-// Message is a struct, or what is sent like one.
+// Message is a struct, or a type that is sent like a struct.
 type Message struct {
-	// Name is the C name; for an anonymous type, one made of its place.
+	// Name is the C name. For an anonymous type it is derived from its position.
 	Name string
-	// Size is what it takes in memory, in bytes, padding included.
+	// Size is the size in memory in bytes, padding included.
 	Size int
 	// Fields are in the order of their declaration.
 	Fields []Field
 }
 
-// Field is one member.
+// Field is one member of a struct.
 type Field struct {
-	// Name is the C name. Names are unique within a Message.
+	// Name is the C name, unique within a Message.
 	Name string
-	// Number is that of the protobuf field, unique within a Message.
+	// Number is the number of the protobuf field, unique within a Message.
 	Number int
-	// Offset is where it begins within its Message, in bytes.
+	// Offset is the offset within the Message, in bytes.
 	Offset int
-	// Size is the size of one element in bytes: 1, 2, 4, 8 of a number, the whole
-	// size of KindBytes.
+	// Size is the size of one element in bytes: 1, 2, 4 or 8 for a number, the whole size for
+	// KindBytes.
 	Size int
-	// Count is the number of elements of an array, 0 if it is none.
+	// Count is the number of elements of an array, or 0 if the field is not an array.
 	Count int
-	// BitOffset and BitSize say where a bitfield is: BitOffset counts from the
-	// least significant bit of the byte at Offset. BitSize 0 is no bitfield. The
-	// Size of a bitfield is that of its declared type; not all of it need lie
-	// within the Message.
+	// BitOffset and BitSize are the position of a bitfield in bits. BitOffset counts from the least
+	// significant bit of the byte at Offset. BitSize is 0 if the field is not a bitfield. The Size
+	// of a bitfield is the size of its declared type, which may extend beyond the Message.
 	BitOffset, BitSize int
-	// Kind is how it is sent.
+	// Kind is the encoding of the field.
 	Kind Kind
-	// Roles are what it means besides.
+	// Roles are additional meanings of the field.
 	Roles Role
-	// Type is its C type, for people.
+	// Type is the C type, for display.
 	Type string
-	// Doc says what people should know, such as which member of a union stands
-	// for it.
+	// Doc contains remarks for display, for example the member of a union that is sent for the
+	// union.
 	Doc string
-	// Signed says that a KindTime is a signed integer; one of 8 bytes can then hold
-	// an instant before the boot.
+	// Signed is true if a KindTime is a signed integer. With 8 bytes it can then contain a time
+	// before boot.
 	Signed bool
 	// Message is the type of the elements of KindMessage.
 	Message *Message
 	// Enum is the type of KindEnum.
 	Enum *Enum
-	// Default is what a field with RoleLocal holds in an entry that a peer
-	// created: as many bytes as the field, nil for zeros.
+	// Default is the content of a field with RoleLocal in an entry that a peer created. It has the
+	// size of the field. nil stands for zeros.
 	Default []byte
-	// decl is what the type says by itself, before roles; nil when not made from one.
+	// decl is the definition by the type alone, before roles. It is nil if the field has no BTF
+	// type.
 	decl *declared
 }
 
-// Bytes returns how many bytes the field takes in its Message, all elements
-// together; of a bitfield, the bytes that its bits touch.
+// Bytes returns the size of the field in its Message in bytes, all elements included. For a
+// bitfield it counts the bytes that its bits touch.
 func (f *Field) Bytes() int {
 	if f.BitSize > 0 {
 		return (f.BitOffset + f.BitSize + 7) / 8
@@ -91,35 +90,35 @@ func (f *Field) Bytes() int {
 	return f.Size * max(f.Count, 1)
 }
 
-// Sent reports whether the field is on the wire.
+// Sent reports whether the field is sent.
 func (f *Field) Sent() bool { return f.Kind != KindNone && f.Roles&RoleLocal == 0 }
 
 // Enum is a C enum.
 type Enum struct {
-	// Name is the C name; for an anonymous one, one made of its place.
+	// Name is the C name. For an anonymous enum it is derived from its position.
 	Name string
-	// Signed says that values are signed.
+	// Signed is true if the values are signed.
 	Signed bool
 	// Values are in the order of their declaration.
 	Values []EnumValue
 }
 
-// EnumValue is one of an Enum's names.
+// EnumValue is one constant of an Enum.
 type EnumValue struct {
 	Name  string
-	Value uint64 // sign extended when the enum is signed
+	Value uint64 // sign extended if the enum is signed
 }
 
-// Kind is how a field is sent.
+// Kind is the encoding of a field.
 type Kind uint8
 
-// The kinds. KindNone fields are never sent nor overwritten.
+// The kinds. KindNone fields are neither sent nor overwritten.
 const (
 	KindNone    Kind = iota // kernel-owned, or a pointer
 	KindUint                // varint
 	KindSint                // zigzag varint
 	KindBool                // varint
-	KindEnum                // varint, sign extended to 64 bits when 4 bytes or fewer (as protobuf's enums)
+	KindEnum                // varint, sign extended to 64 bits if 4 bytes or fewer (like protobuf's enums)
 	KindFloat               // fixed32 or fixed64, by size
 	KindBytes               // bytes; trailing zeros are left out
 	KindMessage             // a message
@@ -127,47 +126,46 @@ const (
 	KindIfname              // string: name of an interface
 )
 
-// Role is a set of meanings of a field, as decl tags or settings give them.
+// Role is a set of meanings of a field, set by decl tags or settings.
 type Role uint16
 
-// The roles. Of the time roles, a field has at most one.
+// The roles. A field has at most one time role.
 const (
 	RoleKtime    Role = 1 << iota // nanoseconds of bpf_ktime_get_ns
 	RoleBoottime                  // nanoseconds of bpf_ktime_get_boot_ns
 	RoleJiffies                   // ticks of bpf_jiffies64
 	RoleSeconds                   // seconds of bpf_ktime_get_ns
-	RoleIfindex                   // index of an interface; travels as its name
-	RoleVolatile                  // no difference by itself
-	RoleLocal                     // never sent: the receiver keeps its own
-	RoleSum                       // of a per-CPU map: the sum of all CPUs counts
+	RoleIfindex                   // index of an interface; sent as its name
+	RoleVolatile                  // a change of this field alone does not count as a difference
+	RoleLocal                     // not sent: the receiver keeps its own value
+	RoleSum                       // in a per-CPU map: the sum over all CPUs is significant
 	RoleBE                        // a number in network byte order
 	RoleIPv4                      // an address, in network byte order
 	RoleIPv6                      // an address, in network byte order
 	RoleMAC                       // an address
-	RolePort                      // a port, for people
+	RolePort                      // a port, for display
 )
 
-// RoleTime are the roles that are instants.
+// RoleTime is the set of time roles.
 const RoleTime = RoleKtime | RoleBoottime | RoleJiffies | RoleSeconds
 
-// Range is a run of bytes of a value.
+// Range is a range of bytes of a value.
 type Range struct {
 	Offset, Size int
 }
 
-// Times converts between the kernel's clocks and the wall clock that is on the
-// wire: Unix nanoseconds = clock × Unit + Add. It is taken anew for each batch.
+// Times converts between the kernel's clocks and the wall clock on the wire: Unix nanoseconds =
+// clock × unit + offset. Each batch uses current Times.
 type Times struct {
-	// Ktime and Boottime are to be added to nanoseconds of the two clocks.
+	// Ktime and Boottime are the offsets of the two clocks from Unix time, in nanoseconds.
 	Ktime, Boottime int64
-	// Jiffies is the value of bpf_jiffies64 at wall clock JiffiesAt, and Tick
-	// the length of one in nanoseconds; Tick 0: not known, and a field of
-	// that role cannot be converted.
+	// Jiffies is the value of bpf_jiffies64 at the wall clock time JiffiesAt, and Tick is the
+	// length of a jiffy in nanoseconds. If Tick is 0, fields with RoleJiffies cannot be converted.
 	Jiffies         uint64
 	JiffiesAt, Tick int64
 }
 
-// Shift returns t for time stamps of a wall clock that is ahead by ns.
+// Shift returns t for time stamps of a wall clock that is ahead by ns nanoseconds.
 func (t Times) Shift(ns int64) Times {
 	t.Ktime += ns
 	t.Boottime += ns
@@ -175,8 +173,8 @@ func (t Times) Shift(ns int64) Times {
 	return t
 }
 
-// Links translates interface indexes. Its methods are called with the table's
-// lock held: they must answer from memory.
+// Links translates interface indexes. The caller holds the table's lock, so the methods must answer
+// from memory.
 type Links interface {
 	// Name returns the name of an interface.
 	Name(index uint32) (name string, ok bool)

@@ -9,11 +9,11 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// maxIndirect is how many typedefs, qualifiers and dimensions a type may have in a
-// row, as libbpf has it.
+// maxIndirect is the maximum number of consecutive typedefs, qualifiers and dimensions of a type,
+// as in libbpf.
 const maxIndirect = 32
 
-// bigEndian are the typedefs that say network byte order.
+// bigEndian are the typedefs that denote network byte order.
 var bigEndian = []string{"__be16", "__be32", "__be64", "be16", "be32", "be64"}
 
 // ownedByKernel are the structs that user space may neither read nor write.
@@ -29,14 +29,14 @@ type shape struct {
 	size  int      // of one element, in bytes
 	array bool
 	dims  int
-	count int      // elements of all dimensions, 1 if it is no array
-	spelt string   // as in C
-	alias string   // the typedef next to typ
-	be    bool     // a typedef says network byte order
-	tags  []string // of typedefs, and of the struct or union
+	count int      // elements of all dimensions, 1 if not an array
+	spelt string   // as written in C
+	alias string   // the innermost typedef
+	be    bool     // a typedef denotes network byte order
+	tags  []string // of the typedefs, and of the struct or union
 }
 
-// shapeOf looks through typedefs, qualifiers and arrays.
+// shapeOf resolves typedefs, qualifiers and arrays.
 func shapeOf(t btf.Type) (shape, error) {
 	sh := shape{count: 1}
 	dims := ""
@@ -60,13 +60,13 @@ func shapeOf(t btf.Type) (shape, error) {
 			}
 			t = v.Type
 		default:
-			return sh.of(t, dims)
+			return sh.resolve(t, dims)
 		}
 	}
 	return sh, errors.New("has typedefs and dimensions nested too deep")
 }
 
-// typedef takes a typedef on the way. The outermost is how the type is spelt.
+// typedef adds a typedef. The outermost typedef is the spelling of the type.
 func (sh *shape) typedef(t *btf.Typedef) {
 	if sh.spelt == "" {
 		sh.spelt = clean(t.Name, "_")
@@ -76,15 +76,16 @@ func (sh *shape) typedef(t *btf.Typedef) {
 	sh.tags = append(sh.tags, t.Tags...)
 }
 
-// dimension takes an array on the way. Too large ones need not be told apart.
+// dimension adds an array dimension. It saturates the element count, because larger types are
+// refused anyway.
 func (sh *shape) dimension(n uint32) {
 	sh.array = true
 	sh.dims++
 	sh.count = int(min(uint64(sh.count)*uint64(n), 2*MaxSize))
 }
 
-// of is the end of the way.
-func (sh shape) of(t btf.Type, dims string) (shape, error) {
+// resolve completes the shape with the resolved type.
+func (sh shape) resolve(t btf.Type, dims string) (shape, error) {
 	size, spelt := uint32(0), ""
 	switch v := t.(type) {
 	case *btf.Int:
@@ -121,10 +122,10 @@ func (sh shape) of(t btf.Type, dims string) (shape, error) {
 	return sh, nil
 }
 
-// bytes returns the size of the whole, 0 of a flexible array.
+// bytes returns the size of all elements in bytes, or 0 for a flexible array.
 func (sh *shape) bytes() int { return sh.size * sh.count }
 
-// elements returns what [Field.Count] is to be.
+// elements returns the value of [Field.Count].
 func (sh *shape) elements() int {
 	if sh.array {
 		return sh.count
@@ -132,7 +133,7 @@ func (sh *shape) elements() int {
 	return 0
 }
 
-// structName returns the C name of a struct, union or enum, by place if it has none.
+// structName returns the C name of a struct, union or enum, or place if it is unnamed.
 func (sh *shape) structName(place string) string {
 	if name := sh.typ.TypeName(); name != "" {
 		return cleanName(name)
@@ -143,19 +144,20 @@ func (sh *shape) structName(place string) string {
 	return place
 }
 
-// composite reports whether it is a union, or a struct that is not known by name.
+// composite reports whether the type is a union, or a struct that is not a well-known type.
 func (sh *shape) composite() bool {
 	switch sh.typ.(type) {
 	case *btf.Struct:
-		return !sh.known(&Field{})
+		return !sh.wellKnownType(&Field{})
 	case *btf.Union:
 		return true
 	}
 	return false
 }
 
-// known says what f is if its struct is one that is known by name.
-func (sh *shape) known(f *Field) bool {
+// wellKnownType sets the kind of f if its struct is a well-known type. It returns false for other
+// types.
+func (sh *shape) wellKnownType(f *Field) bool {
 	s, ok := sh.typ.(*btf.Struct)
 	switch {
 	case !ok:
@@ -172,7 +174,7 @@ func (sh *shape) known(f *Field) bool {
 	return true
 }
 
-// spellPointer spells a pointer with the name of what it points to.
+// spellPointer returns the C spelling of a pointer with the name of its target.
 func spellPointer(p *btf.Pointer) string {
 	stars := "*"
 	target := p.Target
@@ -206,7 +208,7 @@ func spellPointer(p *btf.Pointer) string {
 	return "void " + stars
 }
 
-// cleanName makes a C name of any.
+// cleanName converts any string to a valid C name.
 func cleanName(s string) string {
 	s = clean(s, "_")
 	if s == "" || '0' <= s[0] && s[0] <= '9' {
@@ -215,8 +217,8 @@ func cleanName(s string) string {
 	return s[:min(len(s), maxName)]
 }
 
-// clean replaces all but letters, digits and the bytes of also, and cuts what is
-// longer than a name. Names end up in comments and in generated code.
+// clean replaces all bytes except letters, digits and the bytes of also, and truncates the result
+// to the length of a name. Names are used in comments and in generated code.
 func clean(s, also string) string {
 	b := []byte(s[:min(len(s), maxName)])
 	for i, c := range b {

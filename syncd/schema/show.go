@@ -9,11 +9,11 @@ import (
 	"text/tabwriter"
 )
 
-// Show writes a table of s's key and value for people: each field, also those that are
-// never sent, and the padding. Offsets and sizes are in bytes, from the beginning of
-// the key or value, of arrays of structs those of the first element. A bitfield at
-// offset 4:3 begins with bit 3 of byte 4, the lowest being bit 0. WIRE is the protobuf
-// type, NUMBER the field's in its message.
+// Show writes a table of s's key and value for display. It includes fields that are never sent, and
+// the padding. Offsets and sizes are in bytes from the beginning of the key or value. For arrays of
+// structs they are those of the first element. A bitfield at offset 4:3 begins at bit 3 of byte 4,
+// where bit 0 is the lowest. WIRE is the protobuf type, and NUMBER is the number of the field in
+// its message.
 func Show(w io.Writer, s *Schema) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "map %s", oneLine(s.Map))
@@ -46,7 +46,7 @@ func Show(w io.Writer, s *Schema) error {
 
 func showMessage(w io.Writer, m *Message, path string, base, depth int) {
 	indent := strings.Repeat("  ", depth)
-	end := 0 // in bits: where the last field ended
+	end := 0 // in bits: the end of the last field
 	for _, f := range byPlace(m) {
 		start := f.firstBit()
 		showPadding(w, indent, base, end, start)
@@ -76,7 +76,7 @@ func showMessage(w io.Writer, m *Message, path string, base, depth int) {
 	showPadding(w, indent, base, end, m.Size*8)
 }
 
-// showPadding writes what is between two bits.
+// showPadding writes a line for the padding between two bits.
 func showPadding(w io.Writer, indent string, base, from, to int) {
 	if from >= to {
 		return
@@ -88,7 +88,7 @@ func showPadding(w io.Writer, indent string, base, from, to int) {
 	fmt.Fprintf(w, "%s(padding)\t%s\t%s\t\tnot sent\t-\t-\t\n", indent, place(base*8+from), size)
 }
 
-// byPlace returns a message's fields in the order in which they are in memory.
+// byPlace returns a message's fields in the order of their offsets.
 func byPlace(m *Message) []*Field {
 	fields := make([]*Field, len(m.Fields))
 	for i := range m.Fields {
@@ -98,7 +98,7 @@ func byPlace(m *Message) []*Field {
 	return fields
 }
 
-// place writes an offset in bits.
+// place returns an offset in bits as text.
 func place(bit int) string {
 	if bit%8 == 0 {
 		return fmt.Sprint(bit / 8)
@@ -120,7 +120,7 @@ func dash(s string) string {
 	return s
 }
 
-// names returns the names of the roles, as decl tags and settings write them.
+// names returns the names of the roles, as in decl tags and settings.
 func (r Role) names() []string {
 	var names []string
 	for i := range roleTable {

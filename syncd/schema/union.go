@@ -8,30 +8,30 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// What is said about a union is bounded.
+// Limits of the remarks about a union.
 const (
 	maxListed = 6    // members listed by name
 	maxDoc    = 1024 // bytes
 )
 
-// choice says what stands for a union: one of its members, or all of its bytes.
+// choice is the representation of a union: one of its members, or all of its bytes.
 type choice struct {
-	draft          // fields of the member, none when the bytes are the field
+	draft          // fields of the member, empty if the bytes are the field
 	whole     bool // the bytes are the field
 	anonymous bool // the member is an anonymous struct or union
-	kind      Kind // of the bytes: KindBytes, or KindNone when they are local
+	kind      Kind // of the bytes: KindBytes, or KindNone if they are local
 	doc       string
 }
 
-// choose looks for the member that stands for a union: the first that covers every bit that
-// any covers. If one holds what must not travel, nothing of the union does.
+// choose selects the member that represents a union: the first one that covers every bit that any
+// member covers. If a member contains data that must not be sent, the whole union is not sent.
 func (b *builder) choose(u *btf.Union, name string) (*choice, error) {
 	alts, err := b.alternatives(u, name)
 	if err != nil {
 		return nil, err
 	}
 	c := &choice{draft: draft{msg: &Message{Name: name}}}
-	if slices.ContainsFunc(alts, func(a draft) bool { return holdsNone(a.msg) }) {
+	if slices.ContainsFunc(alts, func(a draft) bool { return hasKindNone(a.msg) }) {
 		c.whole, c.kind, c.doc = true, KindNone, "not sent: one of them holds a pointer or is the kernel's"
 	} else if len(alts) > 0 {
 		i, err := b.widest(alts, int(u.Size))
@@ -46,7 +46,7 @@ func (b *builder) choose(u *btf.Union, name string) (*choice, error) {
 	return c, nil
 }
 
-// take lets alternative i stand for the union, or if that is -1 its bytes.
+// take selects alternative i to represent the union, or its bytes if i is -1.
 func (c *choice) take(alts []draft, i int, u *btf.Union) {
 	if i < 0 {
 		c.whole, c.kind, c.doc = true, KindBytes, "sent as bytes, as none covers all others"
@@ -58,7 +58,7 @@ func (c *choice) take(alts []draft, i int, u *btf.Union) {
 	}
 }
 
-// alternatives makes the fields of each member by itself.
+// alternatives returns the fields of each member separately.
 func (b *builder) alternatives(u *btf.Union, name string) ([]draft, error) {
 	if err := b.enter(u); err != nil {
 		return nil, err
@@ -83,10 +83,10 @@ func (b *builder) alternatives(u *btf.Union, name string) ([]draft, error) {
 	return alts, nil
 }
 
-// widest returns the first alternative that covers all that any covers, -1 if there
-// is none.
+// widest returns the first alternative that covers everything that any alternative covers, or -1 if
+// there is none.
 func (b *builder) widest(alts []draft, size int) (int, error) {
-	if b.marks -= 2 * len(alts) * size; b.marks < 0 {
+	if b.unionBudget -= 2 * len(alts) * size; b.unionBudget < 0 {
 		return 0, b.fail("has too many or too large unions")
 	}
 	all := make([]byte, size)
@@ -104,7 +104,7 @@ func (b *builder) widest(alts []draft, size int) (int, error) {
 	return -1, nil
 }
 
-// cover sets the bits that the fields of m hold in the bytes of one.
+// cover sets the bits of mask that the fields of m preserve.
 func (m *Message) cover(mask []byte) {
 	for i := range m.Fields {
 		f := &m.Fields[i]
@@ -118,7 +118,7 @@ func (m *Message) cover(mask []byte) {
 			for ; len(at) > 0; at = at[f.Size:] {
 				f.Message.cover(at[:f.Size])
 			}
-		case f.Kind == KindBool: // no other value survives
+		case f.Kind == KindBool: // bool preserves only the value 1
 			for i := range at {
 				at[i] |= 1
 			}
@@ -130,14 +130,14 @@ func (m *Message) cover(mask []byte) {
 	}
 }
 
-func holdsNone(m *Message) bool {
+func hasKindNone(m *Message) bool {
 	return slices.ContainsFunc(m.Fields, func(f Field) bool {
-		return f.Kind == KindNone || f.Message != nil && holdsNone(f.Message)
+		return f.Kind == KindNone || f.Message != nil && hasKindNone(f.Message)
 	})
 }
 
-// anonymousUnion adds what stands for a union without a name: fields of the
-// struct around it, which begins base before it.
+// anonymousUnion adds the representation of a union without a name: fields of the enclosing struct,
+// at offset base within it.
 func (b *builder) anonymousUnion(sc *draft, u *btf.Union, base int) error {
 	c, err := b.choose(u, sc.msg.Name)
 	if err != nil {
@@ -165,8 +165,8 @@ func (b *builder) anonymousUnion(sc *draft, u *btf.Union, base int) error {
 	return nil
 }
 
-// namedUnion says what f is, a union or an array of them. A single one is what stands
-// for it, under its own name.
+// namedUnion sets f, a union or an array of unions. A single union has the representation of the
+// selected member, under the name of the union.
 func (b *builder) namedUnion(f *Field, u *btf.Union, sh *shape, place string) (present bool, err error) {
 	c, err := b.choose(u, sh.structName(place))
 	if err != nil {
@@ -187,7 +187,7 @@ func (b *builder) namedUnion(f *Field, u *btf.Union, sh *shape, place string) (p
 	return true, nil
 }
 
-// standIn makes f, a union, what its member is.
+// standIn sets f, a union, to the definition of its member.
 func (b *builder) standIn(f, member *Field) error {
 	stand := *member
 	stand.Name, stand.Type, stand.Number = f.Name, f.Type, f.Number
@@ -202,13 +202,14 @@ func (b *builder) standIn(f, member *Field) error {
 	return nil
 }
 
-// joinNames makes the name of a union that has none, of those of its members.
+// joinNames returns a name for an unnamed union, built from the names of its members.
 func joinNames(u *btf.Union) string { return cleanName(joinSome(u.Members, "_or_", firstName)) }
 
-// listMembers lists the members of a union, for people.
+// listMembers returns the members of a union as text, for display.
 func listMembers(u *btf.Union) string { return joinSome(u.Members, ", ", spellMember) }
 
-// spellMember names a member of a union, an anonymous struct by the names of its own.
+// spellMember returns the name of a member of a union. For an anonymous struct it returns the names
+// of the struct's members.
 func spellMember(m *btf.Member) string {
 	if s, ok := m.Type.(*btf.Struct); ok && m.Name == "" {
 		return "{" + joinSome(s.Members, ", ", firstName) + "}"
@@ -216,7 +217,7 @@ func spellMember(m *btf.Member) string {
 	return firstName(m)
 }
 
-// joinSome joins what spell makes of the first members.
+// joinSome joins the results of spell for the first members.
 func joinSome(members []btf.Member, by string, spell func(*btf.Member) string) string {
 	var names []string
 	for i := range members {
@@ -229,7 +230,7 @@ func joinSome(members []btf.Member, by string, spell func(*btf.Member) string) s
 	return strings.Join(names, by)
 }
 
-// firstName returns a name that stands for a member: its own, or the first within.
+// firstName returns a name for a member: its own, or the first nested name.
 func firstName(m *btf.Member) string {
 	for range MaxDepth {
 		if m.Name != "" {

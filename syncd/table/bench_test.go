@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The benchmarks work on a million flows, in batches as capture and the streams
-// bring them, and report the time of one delta. cpu-ns/op is the processor time,
-// which stays true when the machine has other work.
+// The benchmarks use one million flows. They enter deltas in batches, as capture and the streams do,
+// and report the time per delta. cpu-ns/op is the user CPU time of the process. Other load on the
+// machine does not change it.
 
 const benchBatch = 512
 
@@ -33,14 +33,14 @@ func newBench(b *testing.B, fill bool) *bench {
 	return x
 }
 
-// key returns one of the flows, in an order that no cache likes.
+// key returns the number of a flow. The order of the keys is unfriendly to CPU caches.
 func (x *bench) key() int {
 	x.n++
 	x.now += 1000
 	return x.n * 514229 % million
 }
 
-// cpu returns the user time that the process has had.
+// cpu returns the user CPU time that the process has consumed.
 func cpu(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage
@@ -50,7 +50,7 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano())
 }
 
-// run does fn once for each delta, a batch at a time.
+// run calls fn once for each delta, in batches.
 func (x *bench) run(b *testing.B, fn func(*Tx)) {
 	b.Helper()
 	b.ReportAllocs()
@@ -123,7 +123,7 @@ func BenchmarkRemote(b *testing.B) {
 	})
 }
 
-// BenchmarkNext walks records in an order that is not that of memory.
+// BenchmarkNext reads the records in an order that differs from the order in memory.
 func BenchmarkNext(b *testing.B) {
 	x := newBench(b, true)
 	x.shuffle()
@@ -187,11 +187,11 @@ func BenchmarkRemoteAndWrite(b *testing.B) {
 	flush()
 	b.ReportMetric(float64(cpu(b)-began)/float64(b.N), "cpu-ns/op")
 	if st := x.tab.Stats(); st.Dirty != 0 {
-		b.Fatalf("%d dirty", st.Dirty)
+		b.Fatalf("dirty records after the write: got %d, want 0", st.Dirty)
 	}
 }
 
-// BenchmarkWrite is NextDirty and Applied alone.
+// BenchmarkWrite measures NextDirty and Applied without the merge.
 func BenchmarkWrite(b *testing.B) {
 	x := newBench(b, true)
 	x.shuffle()
@@ -210,8 +210,9 @@ func BenchmarkWrite(b *testing.B) {
 	})
 }
 
-// BenchmarkDeleteAndCreate deletes one key and creates one that was deleted earlier, among a
-// million. A second is 100,000 deletes: later keys are created from compact tombstones.
+// BenchmarkDeleteAndCreate deletes one key and creates a key that was deleted earlier, in a table of a
+// million records. 100,000 deletes take one second of simulated time. The later keys are created from
+// compact tombstones.
 func BenchmarkDeleteAndCreate(b *testing.B) {
 	for name, ago := range map[string]int{"soon": 1000, "later": 300_000} {
 		b.Run(name, func(b *testing.B) {

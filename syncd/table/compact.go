@@ -2,59 +2,69 @@ package table
 
 import "math"
 
-// A tombstone in a slot takes as much as a live record. Once it is settled, the hand moves it to
-// the log of compact tombstones, and another record uses the slot. A tombstone is settled when the
-// kernel map has been written and read for it, and compactAfter has passed.
+// This file implements the log of compact tombstones. A tombstone in a slot needs as much memory as a live
+// record. The table therefore moves a settled tombstone to the log (type tombLog) and reuses its slot. A
+// tombstone is settled if it fulfils three conditions. The writer has applied its position to the kernel
+// map. No write and no reread of its key is pending. At least compactAfter has passed since the delete.
 //
-// The hand is a cursor on the order, and passes each record once. So all tombstones of the log were
-// in the order before the hand, and the log is in the order of positions too. A tombstone that is
-// not settled after the time for which acknowledged ones are kept stays in its slot, and waits in
-// the queue tombs for its end. Each tombstone of the order is behind the hand, in that queue, or in
-// the log.
+// The compaction cursor (Table.compactCursor) follows the order and passes each record once. It therefore
+// moves tombstones to the log in the order of their positions, and the log is sorted by position too. An
+// acknowledged tombstone is kept for Options.TombstoneGrace. A tombstone that is not settled after that
+// time stays in its slot and enters the queue Table.tombs. Each tombstone of the order is therefore in one
+// of three places: ahead of the compaction cursor, in the queue tombs, or in the log.
 //
-// A compact tombstone keeps its position: readers of the order merge both by it. For a change
-// of its key it gets a slot that is in no list (thaw). If the change changes nothing, the slot is
-// released again; else the record moves to the tail, and its entry in the log is dead (refreeze).
+// A compact tombstone keeps its position. Readers of the order merge the slots and the log by position. For
+// a change of its key, expandTombstone gives a compact tombstone a slot that is in no list. If the change
+// modifies nothing, finishChange releases that slot again. Otherwise the record moves to the tail, and
+// finishChange marks its entry in the log as dead.
 
-// compactAfter is how long in nanoseconds a tombstone stays in its slot at least: events of
-// other CPUs that are older arrive in that time.
+// compactAfter is the minimum time, in nanoseconds, that a tombstone stays in its slot. Older events of
+// other CPUs arrive within that time.
 const compactAfter = 1_000_000_000
 
-// thawed is the compact tombstone that is in a slot for the change under way. slot 0: none.
-type thawed struct {
+// expandedTombstone is the compact tombstone that has a slot during the current change. The lock of the
+// table protects it.
+type expandedTombstone struct {
+	// slot is the temporary slot, 0 if no compact tombstone is expanded. It is 0 outside a change. number
+	// is the tombstone's number in the log, with compactBit. hash is the index hash of its key.
 	slot, number, hash uint32
-	was                meta
+	// before is the slot's meta before the change. finishChange compares it with the meta after the change.
+	before meta
 }
 
-// open is find for a change: a compact tombstone gets a slot until refreeze.
-func (t *Table) open(key []byte) (hash, slot uint32) {
+// findForChange returns the hash and the slot of a key like find, for a change of the record. It gives a
+// compact tombstone a slot until finishChange.
+func (t *Table) findForChange(key []byte) (hash, slot uint32) {
 	hash, slot = t.find(key)
 	if slot == 0 && t.log.n > 0 {
 		if number := t.log.find(hash, key); number != 0 {
-			return hash, t.thaw(hash, number)
+			return hash, t.expandTombstone(hash, number)
 		}
 	}
 	return hash, slot
 }
 
-// thaw gives a compact tombstone a slot.
-func (t *Table) thaw(hash, number uint32) uint32 {
+// expandTombstone gives a compact tombstone a slot and returns it. Open readings that treat the key as
+// changed also treat the slot as changed. The caller calls finishChange after the change.
+func (t *Table) expandTombstone(hash, number uint32) uint32 {
 	c, i := t.log.at(number)
 	s := t.alloc()
 	copy(t.key(s), t.log.key(c, i))
 	m := t.meta(s)
 	t.log.describe(c, i, m)
+	// The slot is linked to itself, so that unlink works although the slot is in no list.
 	m.prev, m.next = s, s
+	// A reading may have marked the key while it had no slot.
 	for _, r := range t.readings {
-		if r.missed(hash) {
+		if r.markedAbsent(hash) {
 			r.mark(s)
 		}
 	}
-	t.thawed = thawed{s, number, hash, *m}
+	t.expanded = expandedTombstone{s, number, hash, *m}
 	return s
 }
 
-// describe fills a record's meta but for its place.
+// describe fills in the meta of entry i of a chunk, except for its list pointers.
 func (l *tombLog) describe(c *tombChunk, i int, m *meta) {
 	m.version, m.owner, m.cpu = c.versions[i], c.owners[i], cpuNone
 	m.seq, m.seen = c.seq(i), c.seen(i)
@@ -67,28 +77,30 @@ func (l *tombLog) describe(c *tombChunk, i int, m *meta) {
 	}
 }
 
-// refreeze ends a change of a record that open gave a slot.
-func (t *Table) refreeze() {
-	s := t.thawed.slot
+// finishChange ends a change of a compact tombstone that findForChange or expandTombstone gave a slot. It
+// does nothing if no tombstone is expanded.
+func (t *Table) finishChange() {
+	s := t.expanded.slot
 	if s == 0 {
 		return
 	}
-	f := &t.thawed
+	f := &t.expanded
 	f.slot = 0
 	m := t.meta(s)
-	if *m == f.was {
-		t.outdateAbsent(s, f.hash)
+	// The change has modified nothing, so the entry in the log stays valid.
+	if *m == f.before {
+		t.invalidateAbsent(s, f.hash)
 		t.release(s)
 		return
 	}
-	if m.seq == f.was.seq {
-		t.moveTail(s) // the log cannot keep what is known now
+	if m.seq == f.before.seq {
+		t.moveTail(s) // the log cannot store the changed meta
 	}
 	t.index.insert(f.hash, s)
 	t.log.remove(f.number, f.hash)
 }
 
-// tombBitsOf returns what the log keeps of a tombstone's flags.
+// tombBitsOf returns the flags of a tombstone that the log stores, as bits of tombChunk.places.
 func tombBitsOf(m *meta) (b uint32) {
 	if m.is(flagExpired) {
 		b |= tombExpired
@@ -99,46 +111,48 @@ func tombBitsOf(m *meta) (b uint32) {
 	return b
 }
 
-// freeze moves a settled tombstone to the log.
-func (t *Table) freeze(s uint32) {
+// compactTombstone moves a settled tombstone to the log and releases its slot.
+func (t *Table) compactTombstone(s uint32) {
 	m, key := t.meta(s), t.key(s)
 	h := t.hash(key)
 	t.log.add(&tombEntry{seq: m.seq, seen: m.seen, version: m.version, owner: m.owner, bits: tombBitsOf(m)}, h, key)
-	t.outdateAbsent(s, h)
+	t.invalidateAbsent(s, h)
 	t.unlink(s)
 	t.index.remove(h, s)
 	t.release(s)
 }
 
-// compact has the hand pass up to limit records, and returns true if there is more to do. now is the
-// wall clock in nanoseconds.
+// compact advances the compaction cursor by up to limit records and returns true if there is more to do.
+// now is the wall clock in nanoseconds.
 func (t *Table) compact(now int64, limit int) (more bool) {
 	for range limit {
-		s := t.meta(t.hand.at).next
+		s := t.meta(t.compactCursor.at).next
 		if s == order {
 			return t.log.merge()
 		}
 		m := t.meta(s)
+		// Live records and queued tombstones stay in their slots.
 		if m.live() || m.is(flagInTombs) {
-			t.hand.step()
+			t.compactCursor.step()
 			continue
 		}
-		settled := m.seq <= t.applied && !m.is(flagDirty|flagRecheck|flagDoubt|flagReleased)
-		if t.waits(m, now, settled) {
+		settled := m.seq <= t.applied && !m.is(flagDirty|flagReread|flagUncertain|flagReleased)
+		// The tombstones behind this one are younger.
+		if t.tooRecent(m, now, settled) {
 			return t.log.merge()
 		}
-		t.hand.step()
+		t.compactCursor.step()
 		if settled {
-			t.freeze(s)
+			t.compactTombstone(s)
 		} else {
-			t.queueTomb(s)
+			t.queueTombstone(s)
 		}
 	}
 	return true
 }
 
-// waits reports whether the hand does not pass a tombstone yet.
-func (t *Table) waits(m *meta, now int64, settled bool) bool {
+// tooRecent reports whether the compaction cursor must not pass a tombstone yet.
+func (t *Table) tooRecent(m *meta, now int64, settled bool) bool {
 	stay := min(int64(t.opt.TombstoneGrace), int64(t.opt.TombstoneTTL))
 	if settled {
 		stay = min(stay, compactAfter)
@@ -146,23 +160,23 @@ func (t *Table) waits(m *meta, now int64, settled bool) bool {
 	return m.seen > now-stay
 }
 
-// queueTomb has a tombstone stay in its slot until it is forgotten.
-func (t *Table) queueTomb(s uint32) {
+// queueTombstone keeps a tombstone in its slot until the table forgets it.
+func (t *Table) queueTombstone(s uint32) {
 	m := t.meta(s)
 	m.flags |= flagInTombs
-	t.tombs.push(tomb{m.seen, s})
+	t.tombs.push(timedSlot{m.seen, s})
 }
 
-// pass has the hand pass a record that stays in its slot.
-func (t *Table) pass() {
-	s := t.hand.step()
+// skipCompaction advances the compaction cursor by one record. The record stays in its slot.
+func (t *Table) skipCompaction() {
+	s := t.compactCursor.step()
 	if m := t.meta(s); s != 0 && !m.live() && !m.is(flagInTombs) {
-		t.queueTomb(s)
+		t.queueTombstone(s)
 	}
 }
 
-// expireCompact forgets up to limit compact tombstones that are at the end of their lifetime, or
-// acknowledged. It returns true if there may be more.
+// expireCompact forgets up to limit compact tombstones whose lifetime has ended or that all nodes have
+// acknowledged. It returns true if there may be more. now is the wall clock in nanoseconds.
 func (t *Table) expireCompact(now int64, limit int) (more bool) {
 	ttl, grace := int64(t.opt.TombstoneTTL), int64(t.opt.TombstoneGrace)
 	for range limit {
@@ -174,7 +188,7 @@ func (t *Table) expireCompact(now int64, limit int) (more bool) {
 		switch {
 		case seen <= now-ttl:
 			t.stats.Expired++
-		case seen <= now-grace && c.seq(i) <= t.acked && t.loading == nil && !t.unsure:
+		case seen <= now-grace && c.seq(i) <= t.acked && t.loading == nil && !t.unscanned:
 			t.stats.Acknowledged++
 		default:
 			return false
@@ -184,32 +198,35 @@ func (t *Table) expireCompact(now int64, limit int) (more bool) {
 	return t.log.n > 0
 }
 
-// forgetCompact is forget for a compact tombstone. If it has a slot for the change under way, that is
-// released, too.
+// forgetCompact forgets a compact tombstone. It also releases the slot that the tombstone may have for the
+// current change.
 func (t *Table) forgetCompact(c *tombChunk, i int) {
 	key, seen := t.log.key(c, i), c.seen(i)
 	h := t.hash(key)
-	t.vanished(h, seen, cpuNone)
+	t.noteAbsent(h, seen, cpuNone)
 	if t.loading != nil {
-		t.loading.note(&Change{Key: key, Time: seen, Context: ContextSyscall})
+		t.loading.noteDelete(&Change{Key: key, Time: seen, Context: ContextSyscall})
 	}
 	t.floor = max(t.floor, c.seq(i))
-	t.owners.refer(c.owners[i], selfID)
+	t.owners.moveReference(c.owners[i], selfID)
 	number := t.log.number(c, i)
-	if s := t.thawed.slot; s != 0 && t.thawed.number == number|compactBit {
-		t.thawed.slot = 0
+	// The current change may have expanded this tombstone.
+	if s := t.expanded.slot; s != 0 && t.expanded.number == number|compactBit {
+		t.expanded.slot = 0
 		t.release(s)
 	}
 	t.log.remove(number, h)
 	t.stats.Tombstones--
 }
 
-// forgetOldest forgets the oldest compact tombstone, unless one in a slot is older.
+// forgetOldest forgets the oldest compact tombstone, and returns true if it did. It forgets none if a
+// tombstone in a slot is older.
 func (t *Table) forgetOldest() bool {
 	if t.log.n == 0 {
 		return false
 	}
 	c, i := t.log.oldest()
+	// An older tombstone in a slot goes first.
 	if t.tombs.len() > 0 {
 		if m := t.meta(t.tombs.peek().slot); m.is(flagInTombs) && m.seq < c.seq(i) {
 			return false
@@ -219,15 +236,17 @@ func (t *Table) forgetOldest() bool {
 	return true
 }
 
-// enterCompact adds a compact tombstone at the tail of the order. The hand must be there.
-func (t *Table) enterCompact(m *meta, hash uint32, key []byte) {
+// appendCompact adds a compact tombstone at the tail of the order. The compaction cursor must be at the
+// tail.
+func (t *Table) appendCompact(m *meta, hash uint32, key []byte) {
 	t.seq++
 	t.log.add(&tombEntry{seq: t.seq, seen: m.seen, version: m.version, owner: m.owner, bits: tombBitsOf(m)}, hash, key)
-	t.owners.refer(selfID, m.owner)
+	t.owners.moveReference(selfID, m.owner)
 	t.stats.Tombstones++
 }
 
-// read fills in the meta of a record, compact or in a slot, and returns its key.
+// read fills in the meta of a record, compact or in a slot, and returns its key. The key is borrowed from
+// the table.
 func (t *Table) read(ref uint32, m *meta) (key []byte) {
 	if ref&compactBit == 0 {
 		*m = *t.meta(ref)
@@ -238,58 +257,64 @@ func (t *Table) read(ref uint32, m *meta) (key []byte) {
 	return t.log.key(c, i)
 }
 
-// compactAt is where a cursor has got to in the log: all entries before are passed. gen is that of
-// the chunk.
-type compactAt struct {
+// tombLogPos is the place of a cursor in the log. The cursor has passed all entries before it.
+type tombLogPos struct {
+	// chunk is the chunk of the next entry, nil before the first search.
 	chunk *tombChunk
-	i     int
-	gen   uint32
+	// i is the index of the next entry in chunk.
+	i int
+	// gen is the generation of chunk when the place was found. A different generation of the chunk
+	// invalidates the place.
+	gen uint32
 }
 
-// nextCompact returns the number of the first compact tombstone with a position above the cursor's,
-// and its position; 0 if there is none.
-func (c *Cursor) nextCompact() (number uint32, seq uint64) {
-	l, at := &c.t.log, &c.log
+// peekCompact returns the number of the first compact tombstone with a position above the cursor's, with
+// compactBit, and its position. It returns 0 if there is none.
+func (c *Cursor) peekCompact() (number uint32, seq uint64) {
+	l, at := &c.t.log, &c.logPos
 	for l.n > 0 && l.last > c.pos {
+		// The place is outdated if the chunk was merged or reused.
 		if at.chunk == nil || at.chunk.gen != at.gen {
 			chunk, i := l.after(c.pos)
 			if chunk == nil {
 				return 0, 0
 			}
-			*at = compactAt{chunk, i, chunk.gen}
+			*at = tombLogPos{chunk, i, chunk.gen}
 		}
 		for ; at.i < at.chunk.n; at.i++ {
 			if seq = at.chunk.seq(at.i); seq > c.pos && !at.chunk.is(at.i, tombDead) {
 				return l.number(at.chunk, at.i) | compactBit, seq
 			}
 		}
+		// The rest of the chunk has no live entry.
 		chunk, i := l.after(max(c.pos, at.chunk.end()))
 		if chunk == nil {
 			return 0, 0
 		}
-		*at = compactAt{chunk, i, chunk.gen}
+		*at = tombLogPos{chunk, i, chunk.gen}
 	}
 	return 0, 0
 }
 
-// next returns the next record of the order and its position, compact or in a slot; 0 at the end.
-func (c *Cursor) next() (ref uint32, seq uint64) {
+// peek returns the next record of the order and its position. The record is compact or in a slot. At the
+// end of the order ref is 0.
+func (c *Cursor) peek() (ref uint32, seq uint64) {
 	t := c.t
 	s := t.meta(c.at).next
 	seq = math.MaxUint64
 	if s != order {
 		seq = t.meta(s).seq
 	}
-	if number, at := c.nextCompact(); number != 0 && at < seq {
+	if number, at := c.peekCompact(); number != 0 && at < seq {
 		return number, at
 	}
 	return s, seq // order is 0
 }
 
-// advance is step for a reader of the whole order: it passes one record, compact or in a slot, and returns it.
+// advance passes one record like step, but the record may also be compact. It returns 0 at the end.
 func (c *Cursor) advance() (ref uint32) {
 	if c.t.log.n > 0 && c.t.log.last > c.pos && !c.closed {
-		if ref, seq := c.next(); ref&compactBit != 0 {
+		if ref, seq := c.peek(); ref&compactBit != 0 {
 			c.pos = seq
 			return ref
 		}
@@ -297,7 +322,7 @@ func (c *Cursor) advance() (ref uint32) {
 	return c.step()
 }
 
-// describeCompact is describe for a compact tombstone.
+// describeCompact fills in rec for a compact tombstone. The key is borrowed from the log.
 func (t *Table) describeCompact(number uint32, rec *Record) {
 	c, i := t.log.at(number)
 	*rec = Record{

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// compact has the hand pass all that it can pass at a time, and demands a number of compact tombstones.
+// compact moves the compaction cursor as far as possible and checks the number of compact tombstones.
 func (r *rig) compact(now int64, want int) {
 	r.Helper()
 	r.tab.Update(func(*Tx) {
@@ -19,9 +19,9 @@ func (r *rig) compact(now int64, want int) {
 	checkInvariants(r, r.tab)
 }
 
-// bury makes compact tombstones of keys: written and deleted by the data plane at a second each,
-// from the first on.
-func (r *rig) bury(at int64, keys ...string) {
+// deleteAndCompact creates compact tombstones. The data plane writes and deletes one key per second,
+// starting at the given time.
+func (r *rig) deleteAndCompact(at int64, keys ...string) {
 	r.Helper()
 	for i, k := range keys {
 		now := at + int64(i)*second
@@ -32,8 +32,8 @@ func (r *rig) bury(at int64, keys ...string) {
 	r.compact(at+int64(len(keys))*second, r.tab.log.n+len(keys))
 }
 
-// TestCompactTombstoneSize: a settled tombstone costs its key and 24 bytes, index and chunks
-// included, and its slot is free for another record.
+// TestCompactTombstoneSize: a settled tombstone uses the size of its key and 24 bytes, including index
+// and chunks. Its slot is free for another record.
 func TestCompactTombstoneSize(t *testing.T) {
 	const n = 200_000
 	tab := newFlows(t)
@@ -63,34 +63,34 @@ func TestCompactTombstoneSize(t *testing.T) {
 	bury(1000, 1000+n)
 	st := tab.Stats()
 	if st.Tombstones != n+1000 || tab.used != 0 || tab.allocated > 200 {
-		t.Fatalf("%d tombstones, %d slots of %d in use", st.Tombstones, tab.used, tab.allocated)
+		t.Fatalf("tombstones: got %d, with %d slots of %d in use, want none in use", st.Tombstones, tab.used, tab.allocated)
 	}
-	each, said := float64(heap()-before)/n, float64(st.MemoryBytes-used.MemoryBytes)/n
-	t.Logf("%.1f bytes a tombstone, %.1f above its key; said %.1f", each, each-flowKey, said)
-	if each > flowKey+24 || said > flowKey+24 || said < each-1 || said > each+1 {
-		t.Errorf("%.1f bytes a tombstone, said %.1f, want at most %d", each, said, flowKey+24)
+	each, reported := float64(heap()-before)/n, float64(st.MemoryBytes-used.MemoryBytes)/n
+	t.Logf("%.1f bytes a tombstone, %.1f above its key; reported %.1f", each, each-flowKey, reported)
+	if each > flowKey+24 || reported > flowKey+24 || reported < each-1 || reported > each+1 {
+		t.Errorf("%.1f bytes a tombstone, reported %.1f, want at most %d", each, reported, flowKey+24)
 	}
-	// The log gives back what it does not need.
+	// The log frees the memory that it does not need.
 	tab.Update(func(tx *Tx) {
 		for tx.Expire(now+int64(DefaultTombstoneTTL)+second, 1000) {
 		}
 	})
 	if st = tab.Stats(); st.Tombstones != 0 || st.MemoryBytes > used.MemoryBytes+n {
-		t.Errorf("%d tombstones, %d bytes, %d at the beginning", st.Tombstones, st.MemoryBytes, used.MemoryBytes)
+		t.Errorf("tombstones: got %d, %d bytes, want 0 and about %d bytes", st.Tombstones, st.MemoryBytes, used.MemoryBytes)
 	}
 	checkInvariants(t, tab)
 	runtime.KeepAlive(tab)
 }
 
-// TestCompactTombstonesAreRead: readers from each position meet compact tombstones in their place,
-// and Touch, Remove and a repeated delete move them to the tail.
+// TestCompactTombstonesAreRead: cursors from each position return compact tombstones at their
+// positions. Touch, Remove and a repeated delete move them to the tail.
 func TestCompactTombstonesAreRead(t *testing.T) {
 	r := newRig(t)
 	r.tab.log.shift = 1
 	r.local(Accepted, second, "update a v packet 0")
-	r.bury(second, "b", "c", "d")
+	r.deleteAndCompact(second, "b", "c", "d")
 	r.local(Accepted, 4*second, "update e v packet 0")
-	r.bury(5*second, "f")
+	r.deleteAndCompact(5*second, "f")
 	r.local(Accepted, 6*second, "update c w packet 0")
 	r.want("c", "w v6000000000 a100")
 	r.wantOrder("abdefc")
@@ -111,12 +111,12 @@ func TestCompactTombstonesAreRead(t *testing.T) {
 				last = rec.Position
 			}
 			if tx.Next(c, &rec) || c.Position() != tx.Head() {
-				t.Fatalf("from %d: %+v at the end", from, rec)
+				t.Fatalf("from %d: got %+v at the end, want no record", from, rec)
 			}
 		})
 		c.Close()
 	}
-	// A delete that comes late says that the key was there once more.
+	// A late delete event shows that the key existed again.
 	r.local(Unchanged, 8*second, "delete d - packet 0")
 	r.wantOrder("abefcd")
 	c := r.tab.NewCursor(0)
@@ -127,16 +127,17 @@ func TestCompactTombstonesAreRead(t *testing.T) {
 	})
 	r.wantOrder("abefcd")
 	if r.tab.log.n != 0 {
-		t.Errorf("%d compact tombstones after Touch", r.tab.log.n)
+		t.Errorf("compact tombstones after Touch: got %d, want 0", r.tab.log.n)
 	}
 }
 
-// TestCompactTombstonesAreForgotten: at the end of their lifetime, when they are acknowledged,
-// and for room. The floor is that of the forgotten ones.
+// TestCompactTombstonesAreForgotten: the table forgets compact tombstones at the end of their
+// lifetime, when they are acknowledged, and to make room. The floor is the highest position of the
+// forgotten tombstones.
 func TestCompactTombstonesAreForgotten(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.TombstoneGrace, o.TombstoneTTL, o.MaxTombstones = 5*time.Second, time.Minute, 4 })
 	r.tab.log.shift = 1
-	r.bury(second, "a", "b", "c", "d") // tombstones at 2, 4, 6 and 8
+	r.deleteAndCompact(second, "a", "b", "c", "d") // tombstones at 2, 4, 6 and 8
 	r.expire(59*second, 9)
 	r.acknowledge(4)
 	r.expire(7*second-1, 9)
@@ -148,14 +149,14 @@ func TestCompactTombstonesAreForgotten(t *testing.T) {
 	r.tab.Update((*Tx).BeginLoad)
 	r.acknowledge(9)
 	r.expire(62*second, 9)
-	r.wantOrder("cd") // while the map is read
+	r.wantOrder("cd") // while the map is being read
 	r.tab.Update((*Tx).EndLoad)
 	r.tab.Update(func(tx *Tx) { tx.BeginScan(); tx.EndScan(99) })
 	r.acknowledge(7)
 	r.expire(62*second, 9)
 	r.wantOrder("d")
 	if st := r.tab.Stats(); st.Floor != 6 || st.Acknowledged != 3 || st.Expired != 0 || st.Tombstones != 1 {
-		t.Errorf("%+v", st)
+		t.Errorf("stats: got %+v, want Floor 6, Acknowledged 3, Expired 0, Tombstones 1", st)
 	}
 	r.acknowledge(0)
 	r.expire(64*second-1, 9)
@@ -163,10 +164,10 @@ func TestCompactTombstonesAreForgotten(t *testing.T) {
 	r.expire(64*second, 9)
 	r.wantOrder("")
 	if st := r.tab.Stats(); st.Floor != 8 || st.Expired != 1 || st.Tombstones != 0 {
-		t.Errorf("%+v", st)
+		t.Errorf("stats: got %+v, want Floor 8, Expired 1, Tombstones 0", st)
 	}
-	// The oldest make room, compact or not.
-	r.bury(100*second, "e", "f", "g")
+	// The oldest tombstones make room, whether they are compact or not.
+	r.deleteAndCompact(100*second, "e", "f", "g")
 	for i, want := range []string{"efgh", "fghi", "ghij", "hijk"} {
 		k := string(rune('h' + i))
 		r.local(Accepted, 110*second, "update "+k+" v packet 0")
@@ -174,23 +175,23 @@ func TestCompactTombstonesAreForgotten(t *testing.T) {
 		r.wantOrder(want)
 	}
 	if st := r.tab.Stats(); st.Floor != 14 || st.ExpiredEarly != 3 {
-		t.Errorf("%+v", st)
+		t.Errorf("stats: got %+v, want Floor 14, ExpiredEarly 3", st)
 	}
 }
 
-// TestHandWaits: a tombstone is compact once it is settled. A tombstone that is still open after the time for
-// which acknowledged ones are kept stays in its slot.
-func TestHandWaits(t *testing.T) {
+// TestTombstoneIsCompactedOnceSettled: a tombstone is compacted once it is settled. A tombstone that
+// is not settled after the grace for acknowledged tombstones stays in its slot.
+func TestTombstoneIsCompactedOnceSettled(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	r.local(Accepted, second, "delete k - packet 0")
 	r.remote(Accepted, second, peer, 1000, "l", "v")
-	r.remote(Accepted, second, peer, 2000, "l", "-") // to be written
+	r.remote(Accepted, second, peer, 2000, "l", "-") // dirty
 	r.local(Accepted, second, "update m v packet 0")
 	r.local(Accepted, second, "delete m - packet 0")
 	r.compact(2*second-1, 0)
-	r.compact(2*second, 0) // the writer has not been there
-	r.tab.Update(func(tx *Tx) { tx.Reread(pad("m", simKey)) })
+	r.compact(2*second, 0) // the writer has not written them yet
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("m", simKey)) })
 	r.write()
 	r.compact(2*second-1, 0)
 	r.compact(2*second, 2)
@@ -198,28 +199,30 @@ func TestHandWaits(t *testing.T) {
 	r.compact(6*second, 2)
 	r.want("m", "- v1000000001 a100")
 	if m := r.tab.stats; m.Tombstones != 3 || r.tab.tombs.len() != 1 {
-		t.Errorf("%d tombstones, %d in the queue", m.Tombstones, r.tab.tombs.len())
+		t.Errorf("tombstones: got %d, %d in the queue, want 3 and 1", m.Tombstones, r.tab.tombs.len())
 	}
-	r.rechecks()
+	r.takeRereads()
 	r.local(Unchanged, 7*second, "delete m - reread 0")
-	r.compact(9*second, 2) // the hand has passed it
+	r.compact(9*second, 2) // the compaction cursor has passed it
 	r.expire(7*second+int64(DefaultTombstoneTTL), 9)
 	r.wantOrder("")
 }
 
-// TestCompactTombstoneHasNoCPU: events of the moment of the delete have no order with it.
-func TestCompactTombstoneHasNoCPU(t *testing.T) {
+// TestEventNearCompactTombstoneIsReread: the order of the delete and of events near the time of the
+// delete is unknown.
+func TestEventNearCompactTombstoneIsReread(t *testing.T) {
 	r := newRig(t)
-	r.bury(second, "k")
-	r.local(Accepted, second+sameMoment, "update k v packet 0")
-	r.wantRechecks("k")
-	r.bury(5*second, "l")
-	r.local(Accepted, 5*second+sameMoment+1, "update l v packet 0")
-	r.wantRechecks("")
+	r.deleteAndCompact(second, "k")
+	r.local(Accepted, second+timestampMargin, "update k v packet 0")
+	r.wantRereads("k")
+	r.deleteAndCompact(5*second, "l")
+	r.local(Accepted, 5*second+timestampMargin+1, "update l v packet 0")
+	r.wantRereads("")
 }
 
-// TestCompactTombstonesFill: they count as records, keep their owners' ids, and make room.
-func TestCompactTombstonesFill(t *testing.T) {
+// TestCompactTombstonesCountAsRecords: compact tombstones count as records, keep the ids of their
+// owners, and make room.
+func TestCompactTombstonesCountAsRecords(t *testing.T) {
 	r := newRig(t, room(3))
 	r.remote(Accepted, second, peer, 1000, "k", "v")
 	r.remote(Accepted, second, peer, 2000, "k", "-")
@@ -237,7 +240,7 @@ func TestCompactTombstonesFill(t *testing.T) {
 	r.tab.View(func(tx *Tx) {
 		tx.Owners(func(o Owner) {
 			if o == peer {
-				t.Error("the owner of no record has an id")
+				t.Error("id of an owner without records: got one, want none")
 			}
 		})
 	})

@@ -7,48 +7,48 @@ import (
 	"slices"
 )
 
-// convertChunk is how many records are converted under the old table's lock at a time.
+// convertChunk is the number of records that Convert copies in one critical section of the old table.
 const convertChunk = 1024
 
-// errNoRoom is why a record is not taken over when the new table is full.
+// errNoRoom is the reason for a failed record if the new table is full.
 var errNoRoom = errors.New("the table is full")
 
-// Conversion turns the entries of one layout into those of another. Both functions
-// write all of dst, which has the new size; src, of the old size, is borrowed. What
-// they return an error for is left out.
+// Conversion converts entries from one layout to another. Both functions write all of dst, which has the
+// new size. src has the old size and is borrowed for the call. Convert drops a record if a function returns
+// an error for it.
 type Conversion struct {
-	// Key converts a key. Different keys should stay different: of two that become
-	// one, the newer record stays.
+	// Key converts a key. It should map different keys to different keys. If two keys become one, the newer
+	// record stays.
 	Key func(dst, src []byte) error
 	// Value converts a value.
 	Value func(dst, src []byte) error
 }
 
-// Converted says what became of the records of a table that was converted.
+// Converted is the result of a conversion.
 type Converted struct {
-	// Records were taken over, tombstones included.
+	// Records is the number of records in the new table, tombstones included.
 	Records int
-	// Failed were not, and Err is the first one's reason.
+	// Failed is the number of records that were dropped.
 	Failed int
-	Err    error
+	// Err is the reason for the first dropped record, nil if Failed is 0.
+	Err error
 }
 
-// Convert returns a new table that knows what t knows, in another layout: the same
-// records, tombstones and unversioned ones included, with their versions and owners and in
-// their order, and the same clock. Positions begin anew, and so must those who read
-// from one: peers, and the kernel's writer, for whom every live record is dirty
-// (see [Tx.Refill]).
+// Convert returns a new table with the content of t in another layout. It has the same records with the
+// same versions and owners in the same order, tombstones and unversioned records included, and the same
+// clock skew. Positions start again at 1. Readers that hold a position must therefore start again: the
+// peers' streams and the kernel writer. Every live record is dirty in the new table (see [Tx.Refill]).
 //
-// o is as for [New], but for Self and SameMap, which stay as they are. t goes on
-// meanwhile and is not changed; what becomes of it after Convert is not in the
-// new table. The errors wrap ErrOptions.
+// o has the same meaning as for [New], but Convert ignores Self and SameMap and uses those of t. Convert
+// does not modify t, and t stays in use meanwhile. The new table lacks changes of t that follow Convert.
+// Errors wrap ErrOptions.
 func (t *Table) Convert(o Options, c Conversion) (*Table, Converted, error) {
 	o.Self, o.SameMap = t.opt.Self, t.opt.SameMap
 	to, err := New(o)
 	if err != nil {
 		return nil, Converted{}, fmt.Errorf("convert table: %w", err)
 	}
-	w := conversion{from: t, to: to, how: c, key: make([]byte, o.KeySize), value: make([]byte, o.ValueSize)}
+	w := conversion{from: t, to: to, funcs: c, key: make([]byte, o.KeySize), value: make([]byte, o.ValueSize)}
 	at := t.NewCursor(0)
 	defer at.Close()
 	for more := true; more; {
@@ -58,22 +58,27 @@ func (t *Table) Convert(o Options, c Conversion) (*Table, Converted, error) {
 	return to, w.done, nil
 }
 
-// conversion is a Convert under way.
+// conversion is the state of a Convert in progress. Only the goroutine of Convert uses it.
 type conversion struct {
-	from, to   *Table
-	how        Conversion
+	// from is the old table; its lock is held while records are copied. to is the new table, which no other
+	// goroutine has yet.
+	from, to *Table
+	// funcs are the functions of the caller.
+	funcs Conversion
+	// key and value are buffers of the new sizes for the record that is being converted.
 	key, value []byte
-	done       Converted
+	// done is the result so far.
+	done Converted
 }
 
-// chunk takes over the next records of the order, and at its end all the rest. A
-// record that moves to the tail meanwhile is met again there.
+// chunk copies the next records of the order. At the end of the order it also copies all other records and
+// returns false. A record that moves to the tail meanwhile is copied again there.
 func (w *conversion) chunk(at *Cursor) (more bool) {
 	w.owners()
 	for range convertChunk {
 		s := at.advance()
 		if s == 0 {
-			w.rest()
+			w.finish()
 			return false
 		}
 		w.record(s)
@@ -81,27 +86,27 @@ func (w *conversion) chunk(at *Cursor) (more bool) {
 	return true
 }
 
-// rest takes over what is not in the order. Nobody may come between it and the end
-// of the order, since an unversioned record can move there at any time.
-func (w *conversion) rest() {
+// finish copies the records that are not in the order. It must run in the critical section that reached the
+// end of the order, because an unversioned record can move into the order at any time.
+func (w *conversion) finish() {
 	for s := w.from.meta(unversioned).next; s != unversioned; s = w.from.meta(s).next {
 		w.record(s)
 	}
 	w.to.skew = w.from.skew
-	w.from.owners.keep = false
+	w.from.owners.keepIDs = false
 	w.to.tx.SetGone(w.from.owners.gone)
 	w.done.Records = w.to.used + w.to.log.n
 }
 
-// owners gives the new table the owners of the old one, under the same ids.
+// owners copies the owners of the old table to the new one, under the same ids.
 func (w *conversion) owners() {
-	w.from.owners.keep = true
+	w.from.owners.keepIDs = true
 	to := &w.to.owners
 	for _, o := range w.from.owners.list[len(to.list):] {
 		id := OwnerID(len(to.list))
 		to.list = append(to.list, ownerInfo{})
 		if o.free() {
-			to.spare = append(to.spare, id) // no other owner gets it in the old table meanwhile
+			to.freeIDs = append(to.freeIDs, id) // the old table gives this id to no other owner meanwhile
 			continue
 		}
 		to.list[id] = to.describe(o.Owner, o.ours)
@@ -109,11 +114,12 @@ func (w *conversion) owners() {
 	}
 }
 
+// record converts one record, in a slot or compact, and counts it as failed if a step returns an error.
 func (w *conversion) record(s uint32) {
 	var m meta
-	err := w.how.Key(w.key, w.from.read(s, &m))
+	err := w.funcs.Key(w.key, w.from.read(s, &m))
 	if err == nil && m.live() {
-		err = w.how.Value(w.value, w.from.value(s))
+		err = w.funcs.Value(w.value, w.from.value(s))
 	}
 	if err == nil {
 		err = w.enter(&m, s&compactBit != 0)
@@ -126,19 +132,20 @@ func (w *conversion) record(s uint32) {
 	}
 }
 
-// enter puts a converted record into the new table, unless that has a newer one. There the hand
-// passes each record at once, so that tombstones expire in the order of their time.
+// enter puts a converted record into the new table, unless the new table has a newer one. The compaction
+// cursor of the new table passes each record at once, so that tombstones expire in the order of their
+// times.
 func (w *conversion) enter(m *meta, compact bool) error {
 	to := w.to
-	h, s := to.open(w.key)
-	defer to.toEnd(to.hand)
-	defer to.refreeze()
+	h, s := to.findForChange(w.key)
+	defer to.toEnd(to.compactCursor)
+	defer to.finishChange()
 	switch {
 	case s == 0 && compact:
 		if to.used+to.log.n >= to.max {
 			return errNoRoom
 		}
-		to.enterCompact(m, h, w.key)
+		to.appendCompact(m, h, w.key)
 		return nil
 	case s == 0:
 		if s = to.create(h, w.key); s == 0 {
@@ -154,16 +161,16 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	if m.live() {
 		to.markDirty(s)
 	} else {
-		to.clearDirty(s) // the kernel map to come is empty
+		to.clearDirty(s) // the new kernel map is empty
 	}
 	switch {
 	case !m.is(flagUnversioned):
 		to.stamp(s, m.version, m.owner)
 		if !m.live() && !n.is(flagInTombs) {
-			to.queueTomb(s)
+			to.queueTombstone(s)
 		}
 	case n.seq == 0 && !n.is(flagUnversioned):
-		to.owners.refer(n.owner, selfID)
+		to.owners.moveReference(n.owner, selfID)
 		n.owner = selfID
 		n.flags |= flagUnversioned
 		to.link(unversioned, s)
@@ -172,7 +179,7 @@ func (w *conversion) enter(m *meta, compact bool) error {
 	return nil
 }
 
-// newer reports whether a record that was taken over is newer than another one.
+// newer reports whether the record that the new table has is newer than another one.
 func (w *conversion) newer(taken, other *meta) bool {
 	if taken.version != other.version {
 		return taken.version > other.version
@@ -181,13 +188,13 @@ func (w *conversion) newer(taken, other *meta) bool {
 	return list[taken.owner].Compare(list[other.owner].Owner) > 0
 }
 
-// sortTombs puts the queue of tombstones into the order of their time, in which they expire.
+// sortTombs sorts the queue of tombstones by time, the order in which they expire.
 func (t *Table) sortTombs() {
-	all := make([]tomb, 0, t.tombs.len())
+	all := make([]timedSlot, 0, t.tombs.len())
 	for t.tombs.len() > 0 {
 		all = append(all, t.tombs.pop())
 	}
-	slices.SortFunc(all, func(a, b tomb) int { return cmp.Compare(a.when, b.when) })
+	slices.SortFunc(all, func(a, b timedSlot) int { return cmp.Compare(a.when, b.when) })
 	for _, b := range all {
 		t.tombs.push(b)
 	}

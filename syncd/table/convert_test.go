@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// wider is a layout whose values have a first byte more.
+// wider returns a layout whose values have an additional first byte.
 func wider(bad string) (Options, Conversion) {
 	return Options{KeySize: simKey, ValueSize: simValue + 1, Seed: 1}, Conversion{
 		Key: func(dst, src []byte) error { copy(dst, src); return nil },
@@ -32,9 +32,9 @@ func (r *rig) convert(bad string) (*rig, Converted) {
 	return &rig{T: r.T, tab: tab, writer: tab.NewCursor(0)}, done
 }
 
-func TestConvertKeepsWhatIsKnown(t *testing.T) {
+func TestConvertKeepsRecordsAndClock(t *testing.T) {
 	r := newRig(t, sameMap)
-	r.remote(Accepted, 1000, peer, 9000, "p", "x") // a clock 8000 ahead
+	r.remote(Accepted, 1000, peer, 9000, "p", "x") // a clock 8000 ns ahead
 	r.local(Accepted, 2000, "update k v packet 0")
 	r.remote(Accepted, 2000, older, 1500, "e", "x")
 	r.local(Accepted, 2100, "update d v packet 0")
@@ -56,46 +56,46 @@ func TestConvertKeepsWhatIsKnown(t *testing.T) {
 	to.want("u", "+v v0 a100 dirty")
 	a, b := r.tab.Stats(), to.tab.Stats()
 	if a.Live != b.Live || a.Tombstones != b.Tombstones || b.Unversioned != 1 || b.Applied != 0 || b.Floor != 0 {
-		t.Fatalf("was %+v\nis  %+v", a, b)
+		t.Fatalf("stats: old %+v\nnew %+v", a, b)
 	}
 	if keys := to.write(); keys != "pk" && keys != "pke" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want p, k and optionally e", keys)
 	}
-	to.claim()
+	to.adopt()
 	if keys := to.write(); keys != "u" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want u", keys)
 	}
-	// Clock, the dead and the memory of the same map are kept, too.
+	// The table also keeps the clock, the gone nodes and Options.SameMap.
 	to.tab.Update(func(tx *Tx) {
 		if !tx.t.owners.gone["c"] || tx.t.skew != r.tab.skew || !tx.t.opt.SameMap {
-			t.Errorf("gone %v, skew %v, same map %v", tx.t.owners.gone, tx.t.skew, tx.t.opt.SameMap)
+			t.Errorf("converted table: got gone %v, skew %v, same map %v, want those of the old table", tx.t.owners.gone, tx.t.skew, tx.t.opt.SameMap)
 		}
 		for tx.Expire(DefaultTombstoneTTL.Nanoseconds()+2250, 10) {
 		}
 	})
 	if n := to.tab.Stats().Tombstones; n != 1 {
-		t.Fatalf("%d tombstones, the younger alone should be left", n)
+		t.Fatalf("tombstones: got %d, want the younger one", n)
 	}
 }
 
-func TestConvertLeavesOutWhatDoesNotFit(t *testing.T) {
+func TestConvertSkipsInconvertibleValues(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1000, "update k bad packet 0")
 	r.local(Accepted, 1000, "update l v packet 0")
 	r.local(Accepted, 1000, "update m bad packet 0")
 	to, done := r.convert("bad")
 	if done.Failed != 2 || done.Records != 1 || done.Err == nil {
-		t.Fatalf("%+v", done)
+		t.Fatalf("Convert: got %+v", done)
 	}
 	to.wantOrder("l")
 	if _, _, err := r.tab.Convert(Options{KeySize: 1}, Conversion{}); !errors.Is(err, ErrOptions) {
-		t.Fatalf("no size of values: %v", err)
+		t.Fatalf("Convert without a value size: got error %v", err)
 	}
 }
 
-// The table goes on while it is converted: what changes meanwhile is met again, as
-// it is then, and what is claimed or taken over is not forgotten.
-func TestConvertUnderChange(t *testing.T) {
+// The table accepts changes during the conversion. The conversion reads a changed record again with
+// its new state. It keeps records that are adopted or taken over meanwhile.
+func TestConvertDuringChanges(t *testing.T) {
 	r := newRig(t)
 	const n = 3 * convertChunk
 	for i := range n {
@@ -123,7 +123,7 @@ func TestConvertUnderChange(t *testing.T) {
 			r.tab.Update(func(tx *Tx) {
 				c := parseChange(t, fmt.Sprintf("update %d w%d packet 0", i%n, i%7), second+int64(i))
 				tx.Local(c)
-				tx.Claim(1)
+				tx.Adopt(1)
 			})
 		}
 	}()
@@ -131,25 +131,25 @@ func TestConvertUnderChange(t *testing.T) {
 	close(stop)
 	<-stopped
 	if err != nil || done.Failed != 0 || done.Records != n+50 {
-		t.Fatalf("%+v %v after %d records", done, err, count)
+		t.Fatalf("Convert: got %+v, error %v after %d records", done, err, count)
 	}
 	checkInvariants(t, tab)
 	to := &rig{T: t, tab: tab}
-	// Whatever the new table has of a key is the old one's state, or one before it.
+	// Each record of the new table is the current or an earlier state of the record in the old table.
 	for i := range n {
 		key := fmt.Sprint(i)
 		var was, is Record
 		r.tab.View(func(tx *Tx) { tx.Get(pad(key, simKey), &was) })
 		to.tab.View(func(tx *Tx) {
 			if !tx.Get(pad(key, simKey), &is) || is.Version > was.Version || is.Version == 0 {
-				t.Errorf("%s: was %+v, is %+v", key, was, is)
+				t.Errorf("%s: old %+v, got %+v, want the old record or an earlier one", key, was, is)
 			}
 		})
 	}
 }
 
-// A key that does not fit the new layout is left out, whatever its value.
-func TestConvertLeavesOutKeys(t *testing.T) {
+// Convert skips a key that does not fit the new layout, whatever its value.
+func TestConvertSkipsInconvertibleKeys(t *testing.T) {
 	r := newRig(t)
 	for _, key := range []string{"k", "bad", "l"} {
 		r.remote(Accepted, 0, peer, 1000, key, "v")
@@ -165,13 +165,13 @@ func TestConvertLeavesOutKeys(t *testing.T) {
 	}
 	tab, done, err := r.tab.Convert(o, how)
 	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, reason) {
-		t.Fatalf("%+v, %v", done, err)
+		t.Fatalf("Convert: got %+v, error %v, want 2 records, 1 failed and the reason", done, err)
 	}
 	to := &rig{T: t, tab: tab}
 	to.wantOrder("kl")
 }
 
-// What does not fit into the new table is counted, and why.
+// Convert counts the records that do not fit into the new table, and reports the reason.
 func TestConvertIntoAFullTable(t *testing.T) {
 	r := newRig(t)
 	for _, key := range []string{"k", "l", "m"} {
@@ -181,11 +181,11 @@ func TestConvertIntoAFullTable(t *testing.T) {
 	o.MaxRecords = 2
 	_, done, err := r.tab.Convert(o, how)
 	if err != nil || done.Records != 2 || done.Failed != 1 || !errors.Is(done.Err, errNoRoom) {
-		t.Errorf("%+v, %v", done, err)
+		t.Errorf("Convert: got %+v, error %v, want 2 records and 1 without room", done, err)
 	}
 }
 
-// The tombstones of a converted table expire in the order of their time, not in that of
+// The tombstones of a converted table expire in the order of their deletion times, not in the order of
 // the records.
 func TestConvertedTombstonesExpireInTime(t *testing.T) {
 	r := newRig(t)

@@ -2,35 +2,43 @@ package table
 
 import "slices"
 
-// Cursor is a place in the order of a table. It stays valid while records move:
-// what was passed and changes again comes once more, and nothing is left out.
-// A cursor belongs to one goroutine at a time.
+// Cursor is a place in the order of a table. It stays valid while records move. A reader sees a record
+// again if it changes after the cursor passed it, and it misses no record. One goroutine at a time may use
+// a cursor. The lock of the table protects its fields.
 type Cursor struct {
-	t      *Table
-	at     uint32 // the record passed last, or the head of the list
-	pos    uint64
-	end    uint64 // where a bounded walk stops; 0 = not begun
-	warm   uint64 // position up to which lookAhead has read
-	log    compactAt
+	// t is the table. It never changes.
+	t *Table
+	// at is the record that the cursor passed last, or the head of the list. That record has flagCursor
+	// while the cursor is in t.cursors.
+	at uint32
+	// pos is the position that the cursor has reached. All changes up to it were passed. It never
+	// decreases, except by moveTo.
+	pos uint64
+	// end is the last position that nextBounded returns. 0: nextBounded was not called yet.
+	end uint64
+	// prefetched is the position up to which prefetch has read records.
+	prefetched uint64
+	// logPos is the cursor's place in the log of compact tombstones.
+	logPos tombLogPos
+	// closed is set by Close. A closed cursor returns no more records in slots.
 	closed bool
 }
 
-// NewCursor returns a cursor whose first record is the first one with a
-// position above the given one. Finding the place costs a walk from the nearest
-// end or cursor. Close it when it is no longer used.
+// NewCursor returns a cursor that starts behind a position: the first record that it returns is the first
+// one with a higher position. The search starts at the nearest cursor or end of the order, and its cost is
+// proportional to the distance. The caller closes the cursor after use.
 func (t *Table) NewCursor(position uint64) *Cursor {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	c := &Cursor{t: t, pos: min(position, t.seq)}
-	c.at = t.place(c.pos)
+	c.at = t.seek(c.pos)
 	t.meta(c.at).flags |= flagCursor
 	t.cursors = append(t.cursors, c)
 	return c
 }
 
-// place returns the last record with a position of at most pos, or the head of
-// the list.
-func (t *Table) place(pos uint64) uint32 {
+// seek returns the last record with a position of at most pos, or the head of the list if there is none.
+func (t *Table) seek(pos uint64) uint32 {
 	at, best := order, pos
 	consider := func(s uint32) {
 		seq := t.meta(s).seq
@@ -54,8 +62,7 @@ func (t *Table) place(pos uint64) uint32 {
 	}
 }
 
-// Close gives the cursor up. It may be called more than once, but not from
-// inside Update or View.
+// Close releases the cursor. It may be called more than once, but not from inside Update or View.
 func (c *Cursor) Close() {
 	c.t.mu.Lock()
 	defer c.t.mu.Unlock()
@@ -63,16 +70,16 @@ func (c *Cursor) Close() {
 	c.t.cursors = slices.DeleteFunc(c.t.cursors, func(o *Cursor) bool { return o == c })
 }
 
-// Position returns the position of the record returned last, or the table's
-// head once the end was reached. The reader has seen every change up to it.
+// Position returns the position of the last record that the cursor returned, or the table's head once the
+// cursor reached the end. The reader has seen every change up to this position.
 func (c *Cursor) Position() uint64 { return c.pos }
 
-// step passes one record in a slot and returns it, or 0 at the end.
+// step passes one record in a slot and returns it, or 0 at the end. It skips compact tombstones.
 func (c *Cursor) step() uint32 {
 	t := c.t
 	s := t.meta(c.at).next
 	if s == order || c.closed {
-		// Whatever had a position up to here has been passed or has moved on.
+		// Every record with a position up to here was passed or has moved to a later position.
 		c.pos = max(c.pos, t.seq)
 		return 0
 	}
@@ -82,22 +89,22 @@ func (c *Cursor) step() uint32 {
 	return s
 }
 
-// bounded passes one record like advance, but none that came to the tail after the
-// first call: those that the caller moves would never end.
-func (c *Cursor) bounded() uint32 {
+// nextBounded passes one record like advance. It returns 0 at the records that reached the tail after the
+// first call. Without this bound, a caller that moves records to the tail would never reach the end.
+func (c *Cursor) nextBounded() uint32 {
 	if c.end == 0 {
 		c.end = c.t.seq
 	}
-	if _, seq := c.next(); seq > c.end {
+	if _, seq := c.peek(); seq > c.end {
 		return 0
 	}
 	return c.advance()
 }
 
-// Next passes the next record of the order, tombstones included, and describes
-// it in rec. It returns false at the end, and may be called again later.
+// Next passes the next record of the order, tombstones included, and describes it in rec. It returns false
+// at the end. The caller may call it again later. The fields of rec are borrowed, see Record.
 func (tx *Tx) Next(c *Cursor, rec *Record) bool {
-	c.lookAhead(streamed)
+	c.prefetch(streamed)
 	s := c.advance()
 	if s == 0 {
 		return false
@@ -110,6 +117,7 @@ func (tx *Tx) Next(c *Cursor, rec *Record) bool {
 	return true
 }
 
+// describe fills in rec for a record in a slot. Key and value are borrowed from the table.
 func (t *Table) describe(s uint32, rec *Record) {
 	m := t.meta(s)
 	*rec = Record{
@@ -127,16 +135,15 @@ func (t *Table) describe(s uint32, rec *Record) {
 	}
 }
 
-// Head returns the position of the newest change. It never goes down.
+// Head returns the position of the newest change. It never decreases.
 func (tx *Tx) Head() uint64 { return tx.t.seq }
 
-// Floor returns the highest position of a tombstone that was forgotten. A
-// reader below it may have missed a delete: it must walk again from 0, and its
-// peer must Sweep afterwards.
+// Floor returns the highest position of a forgotten tombstone. A reader below the floor may have missed a
+// delete. It must read the order again from position 0, and its peer must call Sweep afterwards.
 func (tx *Tx) Floor() uint64 { return tx.t.floor }
 
-// Get describes the record of a key, tombstones and unversioned records
-// included. It returns false when there is none.
+// Get describes the record of a key in rec, tombstones and unversioned records included. It returns false
+// if the table has no record of the key, or if the key has a wrong size.
 func (tx *Tx) Get(key []byte, rec *Record) bool {
 	if len(key) != tx.t.opt.KeySize {
 		return false

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is the order of a table in the plainest form: the records as a slice,
-// and a cursor as nothing but a position.
+// model is a simple reference for the order of a table: the records as a slice, and a cursor as a
+// position.
 type model struct {
 	seq     uint64
 	records []modelRecord
@@ -23,7 +23,7 @@ type modelRecord struct {
 
 type modelCursor struct {
 	pos      uint64
-	follower map[string]uint64 // what its reader has seen of each key last
+	follower map[string]uint64 // the last position of each key that its reader has received
 }
 
 func (m *model) change(key string) {
@@ -45,9 +45,9 @@ func (m *model) next(pos uint64) (modelRecord, bool) {
 	return modelRecord{}, false
 }
 
-// TestOrder compares the order and its cursors with the model under random
-// changes, and demands of each reader, wherever it began and however often it
-// reconnected, that it has seen the newest place of every key since then.
+// TestOrder compares the order and its cursors with the model under random changes. Each reader must
+// receive the newest position of every key since it began. This holds for any start position and any
+// number of reconnects.
 func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := &orderTest{m: model{cursors: make(map[*Cursor]*modelCursor)}}
@@ -89,7 +89,7 @@ func (o *orderTest) key(t *rapid.T) string {
 }
 
 func (o *orderTest) change(t *rapid.T) {
-	o.now += 2 * sameMoment
+	o.now += 2 * timestampMargin
 	c := &Change{Key: pad(o.key(t), simKey), Value: pad(fmt.Sprint(o.now%97), simValue), Time: o.now}
 	if rapid.IntRange(0, 2).Draw(t, "delete") == 0 {
 		c.Op = OpDelete
@@ -103,10 +103,10 @@ func (o *orderTest) change(t *rapid.T) {
 	})
 }
 
-func (o *orderTest) changed(key string, dead bool) {
+func (o *orderTest) changed(key string, deleted bool) {
 	o.m.change(key)
 	o.dead = slices.DeleteFunc(o.dead, func(k string) bool { return k == key })
-	if dead {
+	if deleted {
 		o.dead = append(o.dead, key)
 	}
 }
@@ -162,7 +162,8 @@ func (o *orderTest) expire(*rapid.T) {
 	o.dead = nil
 }
 
-// compact has the hand pass some records, as if the kernel map held all that is not dirty.
+// compact moves the compaction cursor past some records, as if the kernel map held all records that
+// are not dirty.
 func (o *orderTest) compact(t *rapid.T) {
 	n := rapid.IntRange(1, 5).Draw(t, "records")
 	o.tab.Update(func(tx *Tx) {
@@ -184,8 +185,8 @@ func (o *orderTest) cursor(t *rapid.T) *Cursor {
 	if len(o.m.cursors) == 0 {
 		return nil
 	}
-	// In the order of creation, so that a run can be repeated.
-	all := slices.DeleteFunc(slices.Clone(o.tab.cursors), func(c *Cursor) bool { return c == o.tab.hand })
+	// The cursors are in the order of creation, so that a run can be repeated.
+	all := slices.DeleteFunc(slices.Clone(o.tab.cursors), func(c *Cursor) bool { return c == o.tab.compactCursor })
 	return all[rapid.IntRange(0, len(all)-1).Draw(t, "cursor")]
 }
 
@@ -210,7 +211,7 @@ func (o *orderTest) next(t *rapid.T) {
 	}
 }
 
-// dirty walks as the writer does, which passes several records at once.
+// dirty reads as the writer does, which passes several records at once.
 func (o *orderTest) dirty(t *rapid.T) {
 	c := o.cursor(t)
 	if c == nil {
@@ -263,7 +264,7 @@ func (o *orderTest) close(t *rapid.T) {
 		o.tab.View(func(tx *Tx) {
 			var rec Record
 			if tx.Next(c, &rec) || tx.NextDirty(c, &rec) {
-				t.Fatalf("a closed cursor shows %q", rec.Key)
+				t.Fatalf("Next of a closed cursor: got %q, want no record", rec.Key)
 			}
 		})
 	}
@@ -282,11 +283,11 @@ func (o *orderTest) check(t *rapid.T) {
 		var rec Record
 		for _, want := range o.m.records {
 			if !tx.Next(c, &rec) || text(rec.Key) != want.key || rec.Position != want.seq {
-				t.Fatalf("order has %q at %d, want %+v", rec.Key, rec.Position, want)
+				t.Fatalf("order: got %q at %d, want %+v", rec.Key, rec.Position, want)
 			}
 		}
 		if tx.Next(c, &rec) {
-			t.Fatalf("order has %q at its end", rec.Key)
+			t.Fatalf("order: got additional record %q at the end", rec.Key)
 		}
 		if tx.Head() != o.m.seq {
 			t.Fatalf("head %d, want %d", tx.Head(), o.m.seq)
@@ -294,7 +295,7 @@ func (o *orderTest) check(t *rapid.T) {
 	})
 }
 
-// finish lets every reader read to the end.
+// finish reads with every reader up to the end.
 func (o *orderTest) finish(t *rapid.T) {
 	for c, mc := range o.m.cursors {
 		begin := mc.pos
@@ -306,7 +307,7 @@ func (o *orderTest) finish(t *rapid.T) {
 		})
 		for _, r := range o.m.records {
 			if r.seq > begin && mc.follower[r.key] != r.seq {
-				t.Fatalf("a reader from %d has seen %q at %d, not at %d", begin, r.key, mc.follower[r.key], r.seq)
+				t.Fatalf("a reader from %d received %q at %d, want %d", begin, r.key, mc.follower[r.key], r.seq)
 			}
 		}
 	}

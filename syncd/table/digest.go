@@ -13,50 +13,50 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// A digest stands for the live records that a node owns, whichever incarnation
-// wrote them: two tables that hold the same ones have the same digest. It is kept
-// with each change, so that to ask for it costs nothing however large the table is,
-// and in parts, so that a difference is found without looking at everything.
+// A digest summarises the live records that a node owns, of all its incarnations. Two tables with the same
+// records of a node have the same digest of that node. Each change updates the digest, so reading it costs
+// the same for every table size. A digest consists of buckets, so that peers find a difference without
+// comparing all records.
 //
-// A part is the wrapping sum of a keyed hash of each of its records: of the key,
-// the version, the owner, and of the value what all nodes hold alike. The order
-// in which records came does not matter. A deleted key is one that is not there: a
-// tombstone that one node has forgotten and another has not makes no difference.
+// A bucket is the wrapping sum of a keyed hash of each of its records. The hash covers the key, the
+// version, the owner, and the part of the value that is equal on all nodes. The sum does not depend on the
+// order in which records arrived. Digests do not cover tombstones, so a tombstone that only one of two
+// nodes has forgotten makes no difference.
 
-// DigestBuckets is the number of parts of a digest.
+// DigestBuckets is the number of buckets of a digest.
 const DigestBuckets = 1024
 
-// bucketShift leaves of a key's hash the number of its bucket.
+// bucketShift is the shift that reduces a key's hash to the number of its bucket.
 const bucketShift = 64 - 10
 
-// maxFew is the number of buckets with records up to which a digest is kept as a short list: a
-// node with few records costs little memory, and there may be thousands.
-const maxFew = 32
+// maxSparse is the highest number of non-empty buckets for which a digest is stored as a short list. A
+// cluster may have thousands of nodes with few records, and a list costs little memory for each.
+const maxSparse = 32
 
-// Digest is what a table holds of one node.
+// Digest is the digest of the records of a node.
 type Digest struct {
-	// Sum covers keys, versions, owners and values. It compares with the sum of a
-	// table that has the same DigestScope and layout, and with no other.
+	// Sum covers keys, versions, owners and values. Only sums of tables with the same DigestScope and
+	// layout are comparable.
 	Sum uint64
-	// Loose covers versions and owners alone, which every layout has in common.
-	Loose uint64
+	// VersionSum covers versions and owners only. It is comparable between all layouts.
+	VersionSum uint64
 	// Live is the number of records.
 	Live int
 }
 
-// Buckets are the parts of a Digest's Sum.
+// Buckets are the sums of the buckets of a Digest. They add up to Digest.Sum.
 type Buckets [DigestBuckets]uint64
 
-// BucketSet is a set of buckets, bucket b being bit b%64 of word b/64.
+// BucketSet is a set of buckets. Bucket b is bit b%64 of word b/64.
 type BucketSet [DigestBuckets / 64]uint64
 
-// Add puts a bucket into the set.
+// Add adds a bucket to the set.
 func (s *BucketSet) Add(b int) { s[b/64] |= 1 << (b % 64) }
 
 // Has reports whether a bucket is in the set.
 func (s *BucketSet) Has(b int) bool { return s[b/64]&(1<<(b%64)) != 0 }
 
-// Len returns how many buckets are in the set.
+// Len returns the number of buckets in the set.
 func (s *BucketSet) Len() (n int) {
 	for _, w := range s {
 		n += bits.OnesCount64(w)
@@ -64,60 +64,77 @@ func (s *BucketSet) Len() (n int) {
 	return n
 }
 
-// digester makes digests. What it hashes with comes from Options.DigestKey.
+// digester computes and stores the digests of a table. The lock of the table protects it, except for id and
+// scope. All seeds are derived from Options.DigestKey.
 type digester struct {
+	// keySeed seeds the hash of keys, versionSeed that of versions and owners, and contentSeed that of
+	// values. They change only in SetDigestKey.
 	keySeed, versionSeed, contentSeed uint64
 
-	keyMask []uint64 // nil: all
-	masked  []byte   // scratch, for a key under its mask: whole words
-	mask    []byte   // of values
-	pairs   []pair   // the same, with what to hash by
+	// keyMask is Options.ComparedKey in words, padded with zero bits. Nil: digests cover all bits of a key.
+	keyMask []uint64
+	// masked is the buffer for a masked key, of the length of keyMask in whole words.
+	masked []byte
+	// mask is the mask of values, of the size of a value. See Options.compared.
+	mask []byte
+	// pairs is mask in steps of 16 bytes, with the secrets to hash by. The last element is padded with zero
+	// bits.
+	pairs []wordPair
 
+	// nodes has the digest of each node that has an owner id, by node name.
 	nodes map[string]*nodeDigest
+	// audit is the state of the current audit.
 	audit audit
-	// Read without the table's lock.
+	// id and scope are the results of DigestID and DigestScope. They are read without the table's lock.
 	id, scope atomic.Uint64
 
-	// The hash of the key of a slot whose record is being changed: it leaves its
-	// digest and enters one again, with the same key.
+	// slot is the slot of the record that is being changed, 0 outside a change of a digest.
 	slot uint32
+	// hash is the hash of the key in slot. A change removes the record from its digest and adds it again
+	// with the same key, which is hashed only once.
 	hash uint64
 }
 
-// pair is what two words of a value, 16 bytes, are hashed with.
-type pair struct {
+// wordPair is the mask and the secret for two words of a value, 16 bytes.
+type wordPair struct {
+	// mask selects the bits that digests cover. key is added to the masked words.
 	mask, key [2]uint64
 }
 
-// nodeDigest is the digest of one node, as kept.
+// nodeDigest is the stored digest of one node. The lock of the table protects it.
 type nodeDigest struct {
-	counted
-	audit  *counted // nil but during an audit
-	failed int      // of the node's records, those that the writer could not write
+	// digestSums are the sums of all live, versioned records of the node.
+	digestSums
+	// audit has the sums of the records below audit.slot that the current audit computed. Nil: no audit is
+	// in progress.
+	audit *digestSums
+	// failed is the number of records of the node whose last kernel write failed (flagFailed).
+	failed int
 }
 
-// checkDigest returns an error if the options' masks do not fit.
+// checkDigest returns an error that wraps ErrOptions if the options' masks do not match.
 func (o *Options) checkDigest() error {
 	switch {
 	case o.ComparedKey != nil && len(o.ComparedKey) != o.KeySize:
-		return fmt.Errorf("create table with a mask of %d bytes for keys of %d: %w", len(o.ComparedKey), o.KeySize, ErrOptions)
+		return fmt.Errorf("create table: key mask has %d bytes, keys have %d: %w", len(o.ComparedKey), o.KeySize, ErrOptions)
 	case o.Compared == nil:
 		return nil
 	case len(o.Compared) != o.ValueSize:
-		return fmt.Errorf("create table with a mask of %d bytes for values of %d: %w", len(o.Compared), o.ValueSize, ErrOptions)
+		return fmt.Errorf("create table: value mask has %d bytes, values have %d: %w", len(o.Compared), o.ValueSize, ErrOptions)
 	}
 	for _, mask := range [][]byte{o.Significant, o.Carried} {
 		for i := range mask {
-			// It would change without a version that tells.
+			// Such a bit would change without a new version.
 			if o.Compared[i]&^mask[i] != 0 {
-				return fmt.Errorf("create table that compares what is not significant, or not carried, in byte %d: %w", i, ErrOptions)
+				return fmt.Errorf("create table: compared mask exceeds the significant or carried mask in byte %d: %w", i, ErrOptions)
 			}
 		}
 	}
 	return nil
 }
 
-// compared returns the mask of values.
+// compared returns the mask of the value bits that digests cover, of the size of a value. By default that
+// is all significant and carried bits.
 func (o *Options) compared() []byte {
 	if o.Compared != nil {
 		return o.Compared
@@ -131,6 +148,7 @@ func (o *Options) compared() []byte {
 	return mask
 }
 
+// init derives all secrets from Options.DigestKey and removes all digests.
 func (d *digester) init(o *Options) {
 	secret := sha256.Sum256(append([]byte("mapsync digest\x00"), o.DigestKey...))
 	random := rand.NewChaCha8(secret)
@@ -142,7 +160,7 @@ func (d *digester) init(o *Options) {
 	d.mask = mask
 	padded := append(slices.Clone(mask), make([]byte, 16)...)
 	for at := 0; at < len(mask); at += 16 {
-		d.pairs = append(d.pairs, pair{
+		d.pairs = append(d.pairs, wordPair{
 			mask: [2]uint64{binary.LittleEndian.Uint64(padded[at:]), binary.LittleEndian.Uint64(padded[at+8:])},
 			key:  [2]uint64{random.Uint64(), random.Uint64()},
 		})
@@ -156,7 +174,7 @@ func (d *digester) init(o *Options) {
 	d.nodes = make(map[string]*nodeDigest)
 }
 
-// maskKeys has bits of keys left out. Most keys have none of that kind.
+// maskKeys sets up the mask of keys. If the mask has all bits, keys are hashed without a mask.
 func (d *digester) maskKeys(mask []byte) {
 	if !slices.ContainsFunc(mask, func(b byte) bool { return b != 0xff }) {
 		return
@@ -169,34 +187,35 @@ func (d *digester) maskKeys(mask []byte) {
 	d.masked = make([]byte, 8*len(d.keyMask))
 }
 
-// of returns the digest of a node.
-func (d *digester) of(node string) *nodeDigest {
+// forNode returns the digest of a node and creates it if necessary.
+func (d *digester) forNode(node string) *nodeDigest {
 	if n := d.nodes[node]; n != nil {
 		return n
 	}
 	n := &nodeDigest{}
 	if d.audit.on {
-		n.audit = &counted{}
+		n.audit = &digestSums{}
 	}
 	d.nodes[strings.Clone(node)] = n
 	return n
 }
 
-// owner returns the hash of an owner.
-func (d *digester) owner(o Owner) uint64 {
+// hashOwner returns the hash of an owner, seeded with versionSeed.
+func (d *digester) hashOwner(o Owner) uint64 {
 	return xxh3.HashStringSeed(o.Node, d.versionSeed^o.Incarnation*goldenRatio)
 }
 
+// goldenRatio is 2^64 divided by the golden ratio. It spreads incarnations over the seeds.
 const goldenRatio = 0x9e3779b97f4a7c15
 
-// fold multiplies two numbers and mixes the halves of the product.
+// fold multiplies two numbers and returns the exclusive or of the two halves of the product.
 func fold(a, b uint64) uint64 {
 	hi, lo := bits.Mul64(a, b)
 	return hi ^ lo
 }
 
-// key returns the hash of a key.
-func (d *digester) key(key []byte) uint64 {
+// hashKey returns the hash of the compared bits of a key, seeded with keySeed. It uses d.masked.
+func (d *digester) hashKey(key []byte) uint64 {
 	if d.keyMask != nil {
 		n := copy(d.masked, key)
 		for i, m := range d.keyMask {
@@ -208,14 +227,14 @@ func (d *digester) key(key []byte) uint64 {
 	return xxh3.HashSeed(key, d.keySeed)
 }
 
-// content returns the hash of what of a value is compared: the sum of the products
-// of neighbouring words, each with a secret added (NH, as in UMAC). It is most of what
-// a digest costs, so it is made in two sums, and in steps of a cache line.
-func (d *digester) content(value []byte) uint64 {
+// hashValue returns the hash of the compared bits of a value. It is the sum of the products of neighbouring
+// words, with a secret added to each word (NH, as in UMAC). It is the largest part of the cost of a digest.
+// It therefore uses two sums, and steps of one cache line.
+func (d *digester) hashValue(value []byte) uint64 {
 	pairs := d.pairs
 	a, b := d.contentSeed, uint64(0)
 	for len(value) >= 64 && len(pairs) >= 4 {
-		p, v := (*[4]pair)(pairs), (*[64]byte)(value)
+		p, v := (*[4]wordPair)(pairs), (*[64]byte)(value)
 		a += p[0].product((*[16]byte)(v[:16]))
 		b += p[1].product((*[16]byte)(v[16:32]))
 		a += p[2].product((*[16]byte)(v[32:48]))
@@ -234,61 +253,63 @@ func (d *digester) content(value []byte) uint64 {
 	return a + b
 }
 
-// product hashes 16 bytes.
-func (p *pair) product(v *[16]byte) uint64 {
+// product hashes 16 bytes of a value.
+func (p *wordPair) product(v *[16]byte) uint64 {
 	return fold(binary.LittleEndian.Uint64(v[:8])&p.mask[0]+p.key[0], binary.LittleEndian.Uint64(v[8:])&p.mask[1]+p.key[1])
 }
 
-// hashed is one record in a digest.
-type hashed struct {
-	bucket     uint64
-	sum, loose uint64
+// recordHash is the contribution of one record to a digest.
+type recordHash struct {
+	// bucket is the number of the record's bucket.
+	bucket uint64
+	// sum is added to the bucket. version is added to versionSum.
+	sum, version uint64
 }
 
-// digestOf hashes a record, whose key's hash it takes from the change before if
-// that was of the same slot.
-func (t *Table) digestOf(s uint32, m *meta, o *ownerInfo) hashed {
+// digestOf returns the hash of a record. It reuses the hash of the key if the previous change was of the
+// same slot.
+func (t *Table) digestOf(s uint32, m *meta, o *ownerInfo) recordHash {
 	d := &t.digester
 	at := int(s&t.slab.mask) * t.stride
 	entry := t.chunks[s>>t.shift].data[at : at+t.stride]
 	if d.slot != s {
-		d.slot, d.hash = s, d.key(entry[:t.keySize])
+		d.slot, d.hash = s, d.hashKey(entry[:t.keySize])
 	}
 	loose := fold(uint64(m.version)^d.versionSeed, o.hash)
-	return hashed{d.hash >> bucketShift, fold(loose^d.hash, d.content(entry[t.keySize:])^d.keySeed), loose}
+	return recordHash{d.hash >> bucketShift, fold(loose^d.hash, d.hashValue(entry[t.keySize:])^d.keySeed), loose}
 }
 
-// digested reports whether a record is part of its owner's digest.
-func (m *meta) digested() bool { return m.version != 0 && m.live() }
+// inDigest reports whether a record is part of its owner's digest: it is live and has a version.
+func (m *meta) inDigest() bool { return m.version != 0 && m.live() }
 
-// leave takes a record out of its owner's digest. It must come before a change of
-// its content, version or owner, and join after it.
-func (t *Table) leave(s uint32) {
+// removeFromDigest removes a record from its owner's digest. The caller calls it before it changes the
+// record's content, version or owner, and calls addToDigest after that.
+func (t *Table) removeFromDigest(s uint32) {
 	m := t.meta(s)
-	if !m.digested() {
+	if !m.inDigest() {
 		return
 	}
 	o := &t.owners.list[m.owner]
 	h, n := t.digestOf(s, m, o), o.digest
-	n.counted.subtract(h)
+	n.digestSums.subtract(h)
 	if n.audit != nil && s < t.digester.audit.slot {
 		n.audit.subtract(h)
 	}
 }
 
-// withdraw is leave for a record that does not come back.
-func (t *Table) withdraw(s uint32) {
-	t.leave(s)
+// dropFromDigest removes a record from its owner's digest for good.
+func (t *Table) dropFromDigest(s uint32) {
+	t.removeFromDigest(s)
 	t.digester.slot = 0
 }
 
-// join enters a record into its owner's digest.
-func (t *Table) join(s uint32) {
+// addToDigest adds a record to its owner's digest, and to that of the current audit.
+func (t *Table) addToDigest(s uint32) {
 	m := t.meta(s)
-	if m.digested() {
+	if m.inDigest() {
 		o := &t.owners.list[m.owner]
 		h, n := t.digestOf(s, m, o), o.digest
-		n.counted.add(h)
+		n.digestSums.add(h)
 		if n.audit != nil && s < t.digester.audit.slot {
 			n.audit.add(h)
 		}
@@ -296,8 +317,9 @@ func (t *Table) join(s uint32) {
 	t.digester.slot = 0
 }
 
+// bytes returns the memory of all digests in bytes.
 func (d *digester) bytes() uint64 {
-	const each = 160 // with its entry in the map
+	const each = 160 // bytes of a nodeDigest and its map entry
 	n := uint64(len(d.nodes))*each + uint64(len(d.pairs))*48
 	for _, c := range d.nodes {
 		n += c.bytes()
@@ -308,8 +330,8 @@ func (d *digester) bytes() uint64 {
 	return n
 }
 
-// Digest returns the digest of the records that the table holds of a node, and its
-// parts in buckets unless that is nil.
+// Digest returns the digest of the records of a node in the table. It writes the sums of the buckets to
+// buckets unless that is nil.
 func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest) {
 	n := tx.t.digester.nodes[node]
 	if n == nil {
@@ -319,16 +341,16 @@ func (tx *Tx) Digest(node string, buckets *Buckets) (g Digest) {
 		return g
 	}
 	g.Sum = n.sum()
-	g.Loose, g.Live = n.loose, n.live
+	g.VersionSum, g.Live = n.versionSum, n.live
 	if buckets != nil {
 		n.copyTo(buckets)
 	}
 	return g
 }
 
-// DigestOfNodes returns the digest of the records that the table holds of all nodes for which
-// include returns true, and its parts in buckets unless that is nil. It calls include once for each
-// node that the table keeps a digest of, in no order. A node with few records costs little.
+// DigestOfNodes returns the digest of the records of all nodes for which include returns true. It writes
+// the sums of the buckets to buckets unless that is nil. It calls include once for each node that the table
+// keeps a digest of, in no particular order. A node with few records costs little.
 func (tx *Tx) DigestOfNodes(include func(node string) bool, buckets *Buckets) (g Digest) {
 	if buckets != nil {
 		*buckets = Buckets{}
@@ -337,7 +359,7 @@ func (tx *Tx) DigestOfNodes(include func(node string) bool, buckets *Buckets) (g
 		if !include(node) {
 			continue
 		}
-		g.Loose, g.Live = g.Loose+n.loose, g.Live+n.live
+		g.VersionSum, g.Live = g.VersionSum+n.versionSum, g.Live+n.live
 		if buckets == nil {
 			g.Sum += n.sum()
 		} else {
@@ -347,24 +369,28 @@ func (tx *Tx) DigestOfNodes(include func(node string) bool, buckets *Buckets) (g
 	return g
 }
 
-// DigestID returns a number that stands for Options.DigestKey without telling it:
-// digests of tables with another one do not compare.
+// DigestID returns a number that identifies Options.DigestKey without revealing it. Digests of tables with
+// different ids are not comparable.
 func (t *Table) DigestID() uint64 { return t.digester.id.Load() }
 
-// DigestScope returns a number that tables have in common whose digests are made
-// with the same key and leave the same parts of keys and values out.
+// DigestScope returns a number that identifies the digest key and the compared bits of keys and values.
+// Digests of tables with different scopes are not comparable.
 func (t *Table) DigestScope() uint64 { return t.digester.scope.Load() }
 
-// Bucket returns in which part of a digest a key is.
+// Bucket returns the number of the bucket of a key.
 func (tx *Tx) Bucket(key []byte) int { return tx.t.bucket(key) }
 
-func (t *Table) bucket(key []byte) int { return int(t.digester.key(key) >> bucketShift) }
+// bucket returns the number of the bucket of a key.
+func (t *Table) bucket(key []byte) int { return int(t.digester.hashKey(key) >> bucketShift) }
 
-// Alike reports whether two values are the same in all that digests cover.
-func (t *Table) Alike(a, b []byte) bool {
+// EqualCompared reports whether two values are equal in all bits that digests cover. It returns false if
+// one has a wrong size. It takes no lock: the caller is inside Update or View, or SetDigestKey does not run
+// at the same time.
+func (t *Table) EqualCompared(a, b []byte) bool {
 	return len(a) == t.opt.ValueSize && len(b) == t.opt.ValueSize && equalUnder(t.digester.mask, a, b)
 }
 
-func (t *Table) alike(s uint32, value []byte) bool {
+// equalCompared reports whether a record's value and another one are equal in all bits that digests cover.
+func (t *Table) equalCompared(s uint32, value []byte) bool {
 	return equalUnder(t.digester.mask, t.value(s), value)
 }

@@ -1,30 +1,31 @@
 package table
 
-// An audit makes the digests anew from the bytes that the table holds, while changes go
-// on. A digest that is kept with each change proves that the same changes were made;
-// only one that is made from the bytes proves that they are still there. What the
-// audit finds, be it a flipped bit or a mistake of this program, becomes the digest,
-// and so a difference that peers see.
+// An audit recomputes the digests from the bytes of the table while changes continue. A digest that each
+// change updates proves that two tables made the same changes. Only a digest that is computed from the
+// bytes proves that the bytes are still intact. The audit stores its result as the digest. If it finds a
+// flipped bit or a bug of syncd, peers therefore detect a difference.
 
-// audit is the state of the one that is under way.
+// audit is the state of the current audit. The lock of the table protects it.
 type audit struct {
-	on   bool
-	slot uint32 // those below are in nodeDigest.audit
+	// on is true while an audit is in progress. Then every nodeDigest.audit is set.
+	on bool
+	// slot is the next slot to look at. nodeDigest.audit covers exactly the records in the slots below it.
+	slot uint32
 }
 
-// Audit looks at up to limit records and returns true while there are more. An audit
-// begins with the first call after one that returned false.
+// Audit looks at up to limit records and returns true while there are more. The first call after one that
+// returned false starts a new audit.
 func (tx *Tx) Audit(limit int) (more bool) {
 	t := tx.t
 	d := &t.digester
 	if !d.audit.on {
-		d.begin()
+		d.beginAudit()
 	}
 	for ; d.audit.slot < t.allocated && limit > 0; d.audit.slot++ {
 		limit--
 		s := d.audit.slot
 		m := t.meta(s)
-		if m.is(flagFree) || !m.digested() {
+		if m.is(flagFree) || !m.inDigest() {
 			continue
 		}
 		d.slot = 0
@@ -37,19 +38,20 @@ func (tx *Tx) Audit(limit int) (more bool) {
 		return true
 	}
 	t.stats.Audits++
-	t.stats.AuditFound += d.end()
+	t.stats.AuditFound += d.endAudit()
 	return false
 }
 
-func (d *digester) begin() {
+// beginAudit starts an audit at the first slot.
+func (d *digester) beginAudit() {
 	d.audit = audit{on: true, slot: firstSlot}
 	for _, n := range d.nodes {
-		n.audit = &counted{}
+		n.audit = &digestSums{}
 	}
 }
 
-// end makes what was found the digests, and returns how many buckets were others.
-func (d *digester) end() (found uint64) {
+// endAudit stores the computed sums as the digests and returns the number of buckets that differed.
+func (d *digester) endAudit() (found uint64) {
 	var kept, made Buckets
 	for _, n := range d.nodes {
 		n.copyTo(&kept)
@@ -59,7 +61,7 @@ func (d *digester) end() (found uint64) {
 				found++
 			}
 		}
-		n.counted, n.audit = *n.audit, nil
+		n.digestSums, n.audit = *n.audit, nil
 	}
 	d.audit = audit{}
 	return found

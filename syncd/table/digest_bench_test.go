@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkDigestParts is what the digest of one record is made of.
+// BenchmarkDigestParts measures the parts of the digest of one record.
 func BenchmarkDigestParts(b *testing.B) {
 	t := newFlows(b)
 	var f flows
@@ -15,7 +15,7 @@ func BenchmarkDigestParts(b *testing.B) {
 	var sum uint64
 	b.Run("key", func(b *testing.B) {
 		for b.Loop() {
-			sum += t.digester.key(f.key[:])
+			sum += t.digester.hashKey(f.key[:])
 		}
 	})
 	b.Run("key under a mask", func(b *testing.B) {
@@ -24,29 +24,29 @@ func BenchmarkDigestParts(b *testing.B) {
 		d := digester{keySeed: 1}
 		d.maskKeys(mask)
 		for b.Loop() {
-			sum += d.key(f.key[:])
+			sum += d.hashKey(f.key[:])
 		}
 	})
 	b.Run("content", func(b *testing.B) {
 		for b.Loop() {
-			sum += t.digester.content(f.value[:])
+			sum += t.digester.hashValue(f.value[:])
 		}
 	})
 	b.Run("leave and join", func(b *testing.B) {
 		for b.Loop() {
-			t.leave(firstSlot)
+			t.removeFromDigest(firstSlot)
 			m.version++
-			t.join(firstSlot)
+			t.addToDigest(firstSlot)
 		}
 	})
 	_ = sum
 }
 
-// BenchmarkDigestOfNodes is a digest of 20,000 nodes with one record each, and its parts.
+// BenchmarkDigestOfNodes measures a digest of 20,000 nodes with one record each, and its parts.
 func BenchmarkDigestOfNodes(b *testing.B) {
 	t := newFlows(b)
 	for i := range uint64(20_000) {
-		t.digester.of(fmt.Sprint("n", i)).counted.add(hashed{bucket: i % DigestBuckets, sum: i, loose: i})
+		t.digester.forNode(fmt.Sprint("n", i)).digestSums.add(recordHash{bucket: i % DigestBuckets, sum: i, version: i})
 	}
 	var parts Buckets
 	t.View(func(tx *Tx) {

@@ -1,7 +1,7 @@
 package table
 
-// DigestOf returns what the record of a key adds to the digest of the node that owns it, and
-// in which part. It returns false if the key has no live, versioned record.
+// DigestOf returns the contribution of a key's record to the digest of its owner's node, and the bucket. It
+// returns false if the key has no live, versioned record.
 func (tx *Tx) DigestOf(key []byte) (node string, g Digest, bucket int, ok bool) {
 	t := tx.t
 	var rec Record
@@ -12,12 +12,12 @@ func (tx *Tx) DigestOf(key []byte) (node string, g Digest, bucket int, ok bool) 
 	t.digester.slot = 0
 	h := t.digestOf(uint32(rec.Ref), m, &t.owners.list[m.owner])
 	t.digester.slot = 0
-	return tx.Owner(rec.Owner).Node, Digest{Sum: h.sum, Loose: h.loose, Live: 1}, int(h.bucket % DigestBuckets), true
+	return tx.Owner(rec.Owner).Node, Digest{Sum: h.sum, VersionSum: h.version, Live: 1}, int(h.bucket % DigestBuckets), true
 }
 
-// LooseOf returns what a record of an owner and version adds to Digest.Loose, whether or not
-// the table holds it.
-func (tx *Tx) LooseOf(o Owner, v Version) uint64 {
+// VersionSumOf returns the contribution of a record with an owner and a version to Digest.VersionSum. The
+// table need not have such a record.
+func (tx *Tx) VersionSumOf(o Owner, v Version) uint64 {
 	d := &tx.t.digester
-	return fold(uint64(v)^d.versionSeed, d.owner(o))
+	return fold(uint64(v)^d.versionSeed, d.hashOwner(o))
 }

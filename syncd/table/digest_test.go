@@ -7,14 +7,14 @@ import (
 	"testing"
 )
 
-// checkDigests verifies that the digests are those of the records.
+// checkDigests verifies that the digests match the records.
 func checkDigests(tb interface {
 	Helper()
 	Fatalf(string, ...any)
 }, t *Table,
 ) {
 	tb.Helper()
-	want := make(map[string]*counted)
+	want := make(map[string]*digestSums)
 	for s := firstSlot; s < t.allocated; s++ {
 		m := t.meta(s)
 		if m.is(flagFree|flagTombstone) || m.version == 0 {
@@ -22,29 +22,29 @@ func checkDigests(tb interface {
 		}
 		o := t.owners.list[m.owner]
 		if want[o.Node] == nil {
-			want[o.Node] = &counted{}
+			want[o.Node] = &digestSums{}
 		}
-		h := fold(uint64(m.version)^t.digester.versionSeed, t.digester.owner(o.Owner))
-		k := t.digester.key(t.key(s))
+		h := fold(uint64(m.version)^t.digester.versionSeed, t.digester.hashOwner(o.Owner))
+		k := t.digester.hashKey(t.key(s))
 		c := want[o.Node]
-		*c.bucket(k >> bucketShift) += fold(h^k, t.digester.content(t.value(s))^t.digester.keySeed)
-		c.loose += h
+		*c.bucket(k >> bucketShift) += fold(h^k, t.digester.hashValue(t.value(s))^t.digester.keySeed)
+		c.versionSum += h
 		c.live++
 	}
 	for node, n := range t.digester.nodes {
 		if want[node] == nil {
-			want[node] = &counted{}
+			want[node] = &digestSums{}
 		}
 		var is, should Buckets
 		n.copyTo(&is)
 		want[node].copyTo(&should)
-		if is != should || n.loose != want[node].loose || n.live != want[node].live {
-			tb.Fatalf("digest of %s is %d records, %x; made from the records: %d, %x", node, n.live, n.loose, want[node].live, want[node].loose)
+		if is != should || n.versionSum != want[node].versionSum || n.live != want[node].live {
+			tb.Fatalf("digest of %s: got %d records, %x, want %d, %x (computed from the records)", node, n.live, n.versionSum, want[node].live, want[node].versionSum)
 		}
 		delete(want, node)
 	}
 	if len(want) > 0 {
-		tb.Fatalf("%d nodes own records and have no digest", len(want))
+		tb.Fatalf("nodes that own records and have no digest: got %d, want 0", len(want))
 	}
 }
 
@@ -53,12 +53,12 @@ func (r *rig) digest(node string) (g Digest) {
 	return g
 }
 
-// TestDigestSame: the same records make the same digest, in whatever order they came, and
-// any difference another one.
-func TestDigestSame(t *testing.T) {
+// TestEqualRecordsHaveEqualDigests: the same records have the same digest, in any order of arrival.
+// Any difference changes the digest.
+func TestEqualRecordsHaveEqualDigests(t *testing.T) {
 	one, two := newRig(t), newRig(t, func(o *Options) { o.Self = other })
 	if one.digest("b") != (Digest{}) {
-		t.Fatal("digest of nothing")
+		t.Fatal("digest without records: got a sum, want zero")
 	}
 	one.remote(Accepted, 1, peer, 10, "k", "v")
 	one.remote(Accepted, 1, peer, 11, "l", "w")
@@ -83,16 +83,16 @@ func TestDigestSame(t *testing.T) {
 		r.remote(Accepted, 1, peer, 10, "k", "v")
 		r.remote(Accepted, 1, peer, 11, "l", "w")
 		if r.digest("b") != want {
-			t.Fatalf("%s: digest differs before", name)
+			t.Fatalf("%s: digests before the change: got different ones, want equal ones", name)
 		}
 		change(r)
-		if got := r.digest("b"); got.Sum == want.Sum || (name != "value" && got.Loose == want.Loose) {
-			t.Errorf("%s makes no difference: %+v", name, got)
+		if got := r.digest("b"); got.Sum == want.Sum || (name != "value" && got.VersionSum == want.VersionSum) {
+			t.Errorf("%s: the digest stays %+v, want a different one", name, got)
 		}
 	}
 }
 
-// TestDigestMasks leaves out what is not compared.
+// TestDigestMasks: a digest covers only the bits of the masks.
 func TestDigestMasks(t *testing.T) {
 	masks := func(o *Options) {
 		o.ComparedKey = []byte{0xff, 0, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
@@ -102,15 +102,15 @@ func TestDigestMasks(t *testing.T) {
 	one.remote(Accepted, 1, peer, 10, "kAx", "v1xyz")
 	two.remote(Accepted, 1, peer, 10, "kBx", "vA123")
 	if a, b := one.digest("b"), two.digest("b"); a != b {
-		t.Errorf("digests %+v and %+v", a, b)
+		t.Errorf("digests: got %+v and %+v, want equal digests", a, b)
 	}
-	if !one.tab.Alike(pad("v1xyz", simValue), pad("vA123", simValue)) || one.tab.Alike(pad("v1", simValue), pad("v2", simValue)) {
-		t.Error("not alike, or too much so")
+	if !one.tab.EqualCompared(pad("v1xyz", simValue), pad("vA123", simValue)) || one.tab.EqualCompared(pad("v1", simValue), pad("v2", simValue)) {
+		t.Error("EqualCompared: got a wrong result for compared or masked bits")
 	}
 	two.remote(Accepted, 1, peer, 11, "kBx", "v2")
 	one.remote(Accepted, 1, peer, 11, "kBx", "v1")
 	if a, b := one.digest("b"), two.digest("b"); a.Sum == b.Sum {
-		t.Error("a difference is left out")
+		t.Error("digests of different compared bits: got equal ones, want different ones")
 	}
 	scopes := make(map[uint64]string)
 	for name, change := range map[string]func(*Options){
@@ -120,11 +120,11 @@ func TestDigestMasks(t *testing.T) {
 	} {
 		tab := newRig(t, change).tab
 		if was, ok := scopes[tab.DigestScope()]; ok {
-			t.Errorf("%s has the scope of %s", name, was)
+			t.Errorf("digest id of %s: got the id of %s", name, was)
 		}
 		scopes[tab.DigestScope()] = name
 		if (tab.DigestID() == one.tab.DigestID()) == (name == "secret") {
-			t.Errorf("%s: id %x", name, tab.DigestID())
+			t.Errorf("%s: got digest id %x", name, tab.DigestID())
 		}
 	}
 	for name, o := range map[string]Options{
@@ -135,13 +135,13 @@ func TestDigestMasks(t *testing.T) {
 	} {
 		o.Self, o.KeySize, o.ValueSize = self, simKey, simValue
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: got error %v, want ErrOptions", name, err)
 		}
 	}
 }
 
-// TestDigestKeyMask: keys of any size are hashed without the bits that the mask leaves out, and
-// with all others.
+// TestDigestKeyMask: the hash of a key covers all bits of the mask and no other bits, for keys of any
+// size.
 func TestDigestKeyMask(t *testing.T) {
 	for _, size := range []int{1, 7, 8, 12, 48, 51} {
 		for at := range size {
@@ -151,25 +151,25 @@ func TestDigestKeyMask(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				return tab.digester.key(key)
+				return tab.digester.hashKey(key)
 			}
 			key, other := make([]byte, size), make([]byte, size)
 			other[at] = 0x10
 			if hash(key, mask) != hash(key, nil) || hash(other, mask) != hash(other, nil) || hash(key, mask) == hash(other, mask) {
-				t.Errorf("a mask of %d bytes that leaves out nothing", size)
+				t.Errorf("a full mask of %d bytes changes the hash", size)
 			}
 			mask[at] = 0xef
 			if hash(key, mask) != hash(other, mask) {
-				t.Errorf("byte %d of %d is not left out", at, size)
+				t.Errorf("byte %d of %d: the hash covers a bit outside the mask", at, size)
 			}
 			if other[at] = 0x18; hash(key, mask) == hash(other, mask) {
-				t.Errorf("more than a bit of byte %d of %d is left out", at, size)
+				t.Errorf("byte %d of %d: the hash ignores a bit of the mask", at, size)
 			}
 		}
 	}
 }
 
-// TestAudit flips a bit that no change tells of, while changes go on.
+// TestAudit flips a bit of a record without a change event, while changes continue.
 func TestAudit(t *testing.T) {
 	for at := range 4 {
 		r := newRig(t)
@@ -186,29 +186,29 @@ func TestAudit(t *testing.T) {
 		}
 		flip()
 		for n := 0; audit(13); n++ {
-			// Changes before and behind the place that the audit has come to.
+			// These changes are before and behind the position that the audit has reached.
 			r.remote(Accepted, 1, peer, Version(20+n), "k1", "w")
 			r.remote(Accepted, 1, other, Version(20+n), "k30", fmt.Sprint("x", n, at))
 			r.local(Accepted, int64(1000+n), fmt.Sprintf("update n%d v packet 0", n))
 		}
 		if st := r.tab.Stats(); st.Audits != 1 || st.AuditFound != 1 {
-			t.Fatalf("%d audits found %d", st.Audits, st.AuditFound)
+			t.Fatalf("audits: got %d that found %d differences, want 1 and 1", st.Audits, st.AuditFound)
 		}
 		checkDigests(t, r.tab)
 		if r.digest("b") == good {
-			t.Error("the digest hides it")
+			t.Error("digest after the flipped bit: got the old one, want a different one")
 		}
 		flip()
 		for audit(1000) {
 		}
 		if st := r.tab.Stats(); st.AuditFound != 2 {
-			t.Errorf("found %d", st.AuditFound)
+			t.Errorf("audit: found %d differences, want 2", st.AuditFound)
 		}
 	}
 }
 
-// TestDigestManyNodes: the table keeps a digest of each node, however many there are, and each
-// costs as much memory as the node's records.
+// TestDigestManyNodes: the table keeps a digest of each node, for any number of nodes. The memory of a
+// digest is proportional to the number of records of the node.
 func TestDigestManyNodes(t *testing.T) {
 	const nodes = 3000
 	r := newRig(t)
@@ -218,23 +218,23 @@ func TestDigestManyNodes(t *testing.T) {
 	}
 	for i := range nodes {
 		if g := r.digest(fmt.Sprint("n", i)); g.Live != 1 || g.Sum == 0 {
-			t.Fatalf("digest of node %d is %+v", i, g)
+			t.Fatalf("digest of node %d: got %+v, want 1 record", i, g)
 		}
 	}
 	if each := (r.tab.Stats().MemoryBytes - before) / nodes; each > 1000 {
-		t.Errorf("%d bytes a node with one record", each)
+		t.Errorf("memory per node with one record: got %d bytes, want at most 1000", each)
 	}
 	for i := range 1000 {
-		r.remote(Accepted, 1, peer, 10, fmt.Sprint("m", i), "v") // more than a short list holds
+		r.remote(Accepted, 1, peer, 10, fmt.Sprint("m", i), "v") // more records than a short list can store
 	}
 	if g := r.digest(peer.Node); g.Live != 1000 {
-		t.Errorf("%d records", g.Live)
+		t.Errorf("digest: got %d records, want 1000", g.Live)
 	}
 }
 
-// TestNamesOverTime: thousands of nodes come and go. The table's data about them goes with their
-// last record.
-func TestNamesOverTime(t *testing.T) {
+// TestOwnersAreReclaimedOverTime: thousands of nodes join and leave. The table frees the data about a
+// node with its last record.
+func TestOwnersAreReclaimedOverTime(t *testing.T) {
 	r := newRig(t, shortLived)
 	now := second
 	for i := range 100_000 {
@@ -246,22 +246,22 @@ func TestNamesOverTime(t *testing.T) {
 		}
 		r.tab.Update((*Tx).ReclaimOwners)
 		if n := len(r.tab.owners.list); n > 210 {
-			t.Fatalf("%d ids after %d owners", n, i+1)
+			t.Fatalf("owner ids: got %d after %d owners, want at most 210", n, i+1)
 		}
 		if n := len(r.tab.digester.nodes); n > 2 {
-			t.Fatalf("%d digests", n)
+			t.Fatalf("digests: got %d, want at most 2", n)
 		}
 		if got := r.state("k"); got != fmt.Sprintf("v v%d n%d%d dirty", now, i, i) {
 			t.Fatalf("the record is %s", got)
 		}
 	}
 	if n := len(r.tab.owners.ids); n > 210 {
-		t.Errorf("%d owners are known", n)
+		t.Errorf("owners with ids: got %d, want at most 210", n)
 	}
 }
 
-// TestInventedOwners: a peer invents 66,000 owners. Those that records name take ids, up to a bound.
-// Nodes that membership has proven get ids all the same.
+// TestInventedOwners: a peer sends records of 66,000 invented owners. The owners of records get ids,
+// up to a limit. Nodes that membership has proven get ids beyond that limit.
 func TestInventedOwners(t *testing.T) {
 	r := newRig(t)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
@@ -273,7 +273,7 @@ func TestInventedOwners(t *testing.T) {
 	}
 	r.tab.Update((*Tx).ReclaimOwners)
 	if st := r.tab.Stats(); st.Live != maxStrangers-1 || st.Refused == 0 {
-		t.Errorf("%d records by invented owners, %d refused", st.Live, st.Refused)
+		t.Errorf("records of invented owners: got %d, %d refused", st.Live, st.Refused)
 	}
 	for i := range 1000 {
 		r.remote(Accepted, 2, Owner{"b", uint64(i)}, Version(i+2), "b", "v")
@@ -281,11 +281,11 @@ func TestInventedOwners(t *testing.T) {
 	r.remote(Accepted, 2, other, 2, "c", "v")
 	r.local(Accepted, 2, "update own v packet 0")
 	if g := r.digest("c"); g.Live != 1 {
-		t.Errorf("digest of a proven node is %+v", g)
+		t.Errorf("digest of a proven node: got %+v, want 1 record", g)
 	}
 }
 
-// TestDigestOf: what the records add, one by one, is the digest.
+// TestDigestOf: the sum of the parts of the single records is the digest.
 func TestDigestOf(t *testing.T) {
 	r := newRig(t)
 	for i, k := range []string{"k", "l", "m", "n"} {
@@ -301,19 +301,19 @@ func TestDigestOf(t *testing.T) {
 		for _, k := range []string{"k", "l", "m", "n", "absent"} {
 			node, g, bucket, ok := tx.DigestOf(pad(k, simKey))
 			if ok != (k == "k" || k == "l" || k == "m") {
-				t.Errorf("%s: %t", k, ok)
+				t.Errorf("DigestOf %s: got %t", k, ok)
 			}
 			if node != "b" {
 				continue
 			}
-			sum.Sum, sum.Loose, sum.Live = sum.Sum+g.Sum, sum.Loose+g.Loose, sum.Live+1
+			sum.Sum, sum.VersionSum, sum.Live = sum.Sum+g.Sum, sum.VersionSum+g.VersionSum, sum.Live+1
 			parts[bucket] += g.Sum
 		}
 		if parts != whole {
-			t.Error("the parts differ")
+			t.Error("DigestOf: the parts of the records differ from the parts of the digest")
 		}
-		if got := tx.LooseOf(peer, 10) + tx.LooseOf(peer, 11); got != want.Loose {
-			t.Errorf("loose sum %x, want %x", got, want.Loose)
+		if got := tx.VersionSumOf(peer, 10) + tx.VersionSumOf(peer, 11); got != want.VersionSum {
+			t.Errorf("loose sum %x, want %x", got, want.VersionSum)
 		}
 	})
 	if sum != want {

@@ -2,37 +2,44 @@ package table
 
 import "slices"
 
-// In a full kernel map the longest queue drops: a record that the map refuses displaces the oldest
-// entry of the holder with the most entries, if its own holder has fewer even after that. Otherwise it
-// displaces an older entry of its own holder. A holder with no more than an equal share of the entries
-// that are not this node's therefore loses none to another holder, however many records that one sends.
-// Entries of this node are never displaced.
+// Displacement in a full kernel map follows the rule "the longest queue drops". A group is a live node,
+// with the records of all its incarnations. All owners that are not live form one group together, so
+// additional node names do not bring additional shares.
 //
-// Each live node is one holder, whichever incarnation wrote its records. All owners that are not live
-// are one holder together, so additional names bring no additional share. Strangers displace nothing.
+// A record that the full map refuses displaces the oldest entry of the largest group, if that group has at
+// least two entries more than the record's own group. Otherwise it displaces an older entry of its own
+// group. A group that has at most an equal share of the entries of other nodes therefore loses none to
+// another group, however many records another node sends.
+//
+// Entries of this node are never displaced. Records of this node displace entries of the largest group.
+// Records of strangers displace nothing.
 
-// displaceSteps bounds how many records one search for a victim looks at.
+// displaceSteps limits the number of records that one search for a victim examines.
 const displaceSteps = 128
 
-// displaced marks a record that the writer took out of a full kernel map: it is to be
-// written again like one whose write failed. No other record has all three.
+// displaced are the flags of a record that the writer removed from a full kernel map. The writer retries it
+// like a record whose write failed. Only displaced records have all three flags.
 const displaced = flagDirty | flagFailed | flagEvicted
 
-// holder is an owner of entries in the kernel map: a live node, or all other owners.
-type holder struct {
-	node string  // empty: all other owners
-	hand *Cursor // the next victim of this holder is after it; nil: not begun
-	// looked is how many records the hand has passed since it found a victim.
-	looked int
+// ownerGroup is a group of owners with entries in the kernel map: a live node, or all other owners. The
+// lock of the table protects it. See SetMembers.
+type ownerGroup struct {
+	// node is the name of the live node. Empty: all other owners.
+	node string
+	// victimCursor is behind the last victim of the group; the search for the next one continues there.
+	// Nil: no search was started. It is in Table.cursors.
+	victimCursor *Cursor
+	// examined is the number of records that victimCursor has passed since the last victim.
+	examined int
 }
 
-// Displace makes way for a record whose write failed because the kernel map is full: it
-// picks the record that is to leave the map, describes it in victim, and has the refused record
-// written again. It returns false when nothing should make way, or when the search did not get
-// to it: then the refused record is written again, too, and the next search continues there.
+// Displace selects a victim for a record whose write failed because the kernel map is full. It describes
+// the victim in victim and requeues the refused record for the writer. It returns false in two cases. If no
+// entry may be displaced, the refused record stays failed. If the search reached its limit, the refused
+// record is requeued and the next search continues at the same place.
 //
-// The victim stays in the table, as one whose write failed. The caller deletes
-// it from the kernel map before anything else is written, and then calls Displaced.
+// The victim stays in the table like a record whose write failed. The caller deletes the victim from the
+// kernel map before it writes anything else, and then calls Displaced. refused and v are as for Applied.
 func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	t := tx.t
 	s := uint32(refused)
@@ -41,25 +48,27 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	}
 	m := t.meta(s)
 	if m.flags&(flagFree|displaced) != flagDirty|flagFailed || m.version != v || !m.live() {
-		return false // it is not what was refused any more
+		return false // the record has changed since the map refused it
 	}
-	own := t.owners.list[m.owner].holder
-	from := t.loser(m)
+	own := t.owners.list[m.owner].group
+	from := t.victimGroup(m)
 	if from == nil {
 		return false
 	}
-	old := t.oldest(from)
+	old := t.nextVictim(from)
 	switch {
-	case old == 0 && from.looked <= 2*t.used:
+	// The search has not covered the whole order twice. It continues with the next refused record.
+	case old == 0 && from.examined <= 2*t.used:
 		t.clearFailed(m)
 		t.moveTail(s)
 		return false
+	// The group has no entry that may be displaced, or none that is older than the record.
 	case old == 0, from == own && t.meta(old).version >= m.version:
 		return false
 	}
-	from.hand.step()
+	from.victimCursor.step()
 	t.markDirty(old)
-	t.fail(old)
+	t.markFailed(old)
 	t.meta(old).flags |= flagEvicted
 	t.describe(old, victim)
 	t.clearFailed(m)
@@ -68,38 +77,40 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	return true
 }
 
-// loser returns the holder that is to give up an entry for a record, nil for none.
-func (t *Table) loser(m *meta) *holder {
+// victimGroup returns the group that gives up an entry for a record, or nil if no entry may be displaced.
+func (t *Table) victimGroup(m *meta) *ownerGroup {
 	w := &t.owners.list[m.owner]
 	if w.stranger {
 		return nil
 	}
-	var most *holder
+	var most *ownerGroup
 	entries, own := 0, 0
-	rest := t.stats.Live - t.stats.Unversioned - t.stats.Failed - t.heldBy(t.owners.list[selfID].Node)
-	count := func(h *holder, n int) {
-		if h == w.holder {
+	// rest is the number of entries of owners that are neither live nor this node.
+	rest := t.stats.Live - t.stats.Unversioned - t.stats.Failed - t.kernelEntries(t.owners.list[selfID].Node)
+	count := func(h *ownerGroup, n int) {
+		if h == w.group {
 			own = n
 		}
 		if n > entries {
 			most, entries = h, n
 		}
 	}
-	for _, h := range t.owners.holders {
-		n := t.heldBy(h.node)
+	for _, h := range t.owners.groups {
+		n := t.kernelEntries(h.node)
 		rest -= n
 		count(h, n)
 	}
-	count(&t.owners.departed, rest)
-	if w.holder != nil && entries <= own+1 {
-		return w.holder
+	count(&t.owners.otherOwners, rest)
+	// A difference of one entry counts as equal shares.
+	if w.group != nil && entries <= own+1 {
+		return w.group
 	}
 	return most
 }
 
-// heldBy returns how many records of a node the kernel map holds. Those that the writer has not
-// tried to write yet count, too.
-func (t *Table) heldBy(node string) int {
+// kernelEntries returns the number of records of a node in the kernel map. It includes records that the
+// writer has not tried to write yet.
+func (t *Table) kernelEntries(node string) int {
 	d := t.digester.nodes[node]
 	if d == nil {
 		return 0
@@ -107,56 +118,59 @@ func (t *Table) heldBy(node string) int {
 	return d.live - d.failed
 }
 
-// oldest returns a holder's record after its hand, which it moves over all that cannot
-// make way; 0 when it did not get to one. At the end the hand begins anew.
-func (t *Table) oldest(h *holder) uint32 {
-	if h.hand == nil {
-		h.hand = &Cursor{t: t}
-		t.cursors = append(t.cursors, h.hand)
-		h.hand.moveTo(order)
+// nextVictim returns the next record of a group that may be displaced, or 0 if it found none within
+// displaceSteps records. It moves the group's cursor over all records before it. At the end of the order
+// the cursor continues at the first record.
+func (t *Table) nextVictim(h *ownerGroup) uint32 {
+	if h.victimCursor == nil {
+		h.victimCursor = &Cursor{t: t}
+		t.cursors = append(t.cursors, h.victimCursor)
+		h.victimCursor.moveTo(order)
 	}
 	for range displaceSteps {
-		s := t.meta(h.hand.at).next
-		h.looked++
+		s := t.meta(h.victimCursor.at).next
+		h.examined++
 		if s == order {
-			h.hand.moveTo(order)
+			h.victimCursor.moveTo(order)
 			continue
 		}
 		m := t.meta(s)
-		const unsure = flagDirty | flagEvicted | flagRecheck | flagDoubt
-		if m.live() && !m.is(unsure) && t.owners.list[m.owner].holder == h {
-			h.looked = 0
+		const unsure = flagDirty | flagEvicted | flagReread | flagUncertain
+		if m.live() && !m.is(unsure) && t.owners.list[m.owner].group == h {
+			h.examined = 0
 			return s
 		}
-		h.hand.step()
+		h.victimCursor.step()
 	}
 	return 0
 }
 
-// heldAgain notes that the kernel map has a record that it had refused, or that made way.
-func (t *Table) heldAgain(s uint32) {
-	h := t.owners.list[t.meta(s).owner].holder
-	if h != nil && h.hand != nil && h.hand.pos >= t.meta(s).seq {
-		h.hand.moveTo(t.meta(s).prev)
+// rewindVictims moves the cursor of the owner's group back to a record that the kernel map accepted after
+// an earlier failure or displacement. The next search can then find the record.
+func (t *Table) rewindVictims(s uint32) {
+	h := t.owners.list[t.meta(s).owner].group
+	if h != nil && h.victimCursor != nil && h.victimCursor.pos >= t.meta(s).seq {
+		h.victimCursor.moveTo(t.meta(s).prev)
 	}
 }
 
-// moveTo has a cursor go on after a record, or at the first one.
+// moveTo moves a cursor behind a record, or before the first record if s is order.
 func (c *Cursor) moveTo(s uint32) {
 	c.at, c.pos = s, c.t.meta(s).seq
 	c.t.meta(s).flags |= flagCursor
 }
 
-func (t *Table) dropHand(h *holder) {
-	if h.hand != nil {
-		t.cursors = slices.DeleteFunc(t.cursors, func(c *Cursor) bool { return c == h.hand })
-		h.hand = nil
+// closeVictimCursor removes the cursor of a group. The next search starts at the first record.
+func (t *Table) closeVictimCursor(h *ownerGroup) {
+	if h.victimCursor != nil {
+		t.cursors = slices.DeleteFunc(t.cursors, func(c *Cursor) bool { return c == h.victimCursor })
+		h.victimCursor = nil
 	}
 }
 
-// Displaced says that a victim of Displace is out of the kernel map. now is a time after
-// that, by the clock of changes. What has become of the record meanwhile is
-// written again: the map lost it, whoever wrote it.
+// Displaced reports that a victim of Displace was deleted from the kernel map. now is a time after the
+// delete, by the clock of changes. If the record has changed meanwhile, the writer writes it again, because
+// the delete has removed the entry from the map regardless of its last writer.
 func (tx *Tx) Displaced(ref Ref, v Version, now int64) {
 	t := tx.t
 	s := uint32(ref)
@@ -164,7 +178,7 @@ func (tx *Tx) Displaced(ref Ref, v Version, now int64) {
 		return
 	}
 	m := t.meta(s)
-	t.outdate(s)
+	t.invalidateReadings(s)
 	switch {
 	case m.is(flagFree|flagUnversioned) || !m.live():
 	case m.flags&displaced == displaced && m.version == v:

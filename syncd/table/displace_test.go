@@ -2,7 +2,7 @@ package table
 
 import "testing"
 
-// refuse has the writer take all there is, and the kernel refuse it.
+// refuse simulates a writer that takes all dirty records and a kernel that refuses all of them.
 func (r *rig) refuse() (refused []Record) {
 	r.tab.Update(func(tx *Tx) {
 		var rec Record
@@ -16,7 +16,7 @@ func (r *rig) refuse() (refused []Record) {
 	return refused
 }
 
-// displace makes way for a record and returns the victim's key, "" for none.
+// displace calls Displace for a record. It returns the victim and its key, or "" without a victim.
 func (r *rig) displace(rec Record) (victim Record, key string) {
 	r.tab.Update(func(tx *Tx) {
 		if tx.Displace(rec.Ref, rec.Version, &victim) {
@@ -27,7 +27,7 @@ func (r *rig) displace(rec Record) (victim Record, key string) {
 	return victim, key
 }
 
-func TestTheOldestOfOthersMakesWay(t *testing.T) {
+func TestOldestEntryIsDisplaced(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 500, "update o v packet 0")
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
@@ -38,43 +38,43 @@ func TestTheOldestOfOthersMakesWay(t *testing.T) {
 	m := r.refuse()
 	victim, key := r.displace(m[0])
 	if key != "k" {
-		t.Fatalf("%q is displaced", key)
+		t.Fatalf("Displace: got victim %q, want k", key)
 	}
-	r.want("k", "v v1000 b100 dirty") // in the table it stays
+	r.want("k", "v v1000 b100 dirty") // it stays in the table
 	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
 	if keys := r.write(); keys != "m" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want m", keys)
 	}
 	if st := r.tab.Stats(); st.Failed != 1 || st.Dirty != 1 || st.Displaced != 1 {
-		t.Fatalf("%+v", st)
+		t.Fatalf("stats: got %+v, want Failed 1, Dirty 1, Displaced 1", st)
 	}
-	// What is older than all that the map holds stays out: also the victim itself.
+	// A record older than all entries of the map stays out. This also holds for the victim itself.
 	r.tab.Update(func(tx *Tx) { tx.RequeueFailed(9) })
 	k := r.refuse()
 	if len(k) != 1 || text(k[0].Key) != "k" {
-		t.Fatalf("refused %v", k)
+		t.Fatalf("refused records: got %v, want k", k)
 	}
 	if _, key := r.displace(k[0]); key != "" {
-		t.Fatalf("%q is displaced for an older one", key)
+		t.Fatalf("Displace for an older record: got victim %q, want none", key)
 	}
-	// Its owner uses it again: now it is the newest.
+	// The owner updates the entry: now it is the newest.
 	r.remote(Accepted, 0, peer, 4000, "k", "w")
 	if _, key := r.displace(r.refuse()[0]); key != "l" {
-		t.Fatalf("%q is displaced", key)
+		t.Fatalf("Displace: got victim %q, want l", key)
 	}
-	// This node's own are never victims, and go before all others'.
+	// Entries of this node are never victims. Records of this node displace entries of any other node.
 	r.remote(Accepted, 0, peer, 9000, "n", "v")
-	n := r.refuse() // with k
+	n := r.refuse() // together with k
 	for range n {
 		r.displace(n[len(n)-1])
 	}
 	if st := r.tab.Stats(); st.Displaced > 3 {
-		t.Fatalf("%+v", st)
+		t.Fatalf("stats: got %+v, want Displaced at most 3", st)
 	}
 	r.want("o", "v v500 a100")
 }
 
-func TestOwnRecordsGoBeforeNewerOnesOfOthers(t *testing.T) {
+func TestOwnRecordDisplacesNewerOnesOfOthers(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 500, "update o v packet 0")
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
@@ -85,20 +85,20 @@ func TestOwnRecordsGoBeforeNewerOnesOfOthers(t *testing.T) {
 	r.applied(own, errFull)
 	r.write()
 	if _, key := r.displace(own); key != "k" {
-		t.Fatalf("%q is displaced for this node's own", key)
+		t.Fatalf("Displace for a record of this node: got victim %q, want k", key)
 	}
 }
 
-// A record that changes while it is thrown out is what it is then, and not lost.
-func TestDisplacedAndUsedAtTheSameMoment(t *testing.T) {
+// A record that changes during its displacement keeps the new state and is not lost.
+func TestUpdateDuringDisplacement(t *testing.T) {
 	for name, event := range map[string]struct {
 		at    int64
-		late  bool // told after Displaced
+		late  bool // the event arrives after Displaced
 		dirty bool
 	}{
-		"written before, told before": {2500, false, true},
-		"written before, told after":  {2500, true, true},
-		"written after":               {9 * second, true, false},
+		"written before, event before": {2500, false, true},
+		"written before, event after":  {2500, true, true},
+		"written after":                {9 * second, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
@@ -106,34 +106,34 @@ func TestDisplacedAndUsedAtTheSameMoment(t *testing.T) {
 			r.write()
 			r.remote(Accepted, 0, peer, 2000, "m", "v")
 			victim, _ := r.displace(r.refuse()[0])
-			tell := func() { r.local(Accepted, event.at, "update k w packet 0") }
+			deliver := func() { r.local(Accepted, event.at, "update k w packet 0") }
 			if !event.late {
-				tell()
+				deliver()
 			}
 			r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
 			if event.late {
-				tell()
+				deliver()
 			}
 			checkInvariants(t, r.tab)
 			keys := r.write()
 			if wrote := keys == "mk"; wrote != event.dirty {
-				t.Fatalf("wrote %q", keys)
+				t.Fatalf("written keys: got %q, want mk only if k is dirty", keys)
 			}
 			if st := r.tab.Stats(); st.Failed != 0 || st.Dirty != 0 {
-				t.Fatalf("%+v", st)
+				t.Fatalf("stats: got %+v, want Failed 0, Dirty 0", st)
 			}
 		})
 	}
 }
 
-func TestDisplaceOfNothing(t *testing.T) {
+func TestDisplaceIgnoresRecordsThatDidNotFail(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	rec := r.take()
-	for ref := range Ref(1 << 13) { // none was refused
+	for ref := range Ref(1 << 13) { // the kernel map refused none of them
 		rec.Ref = ref
 		if _, key := r.displace(rec); key != "" {
-			t.Fatalf("%q is displaced for nothing", key)
+			t.Fatalf("Displace of a record that did not fail: got victim %q, want none", key)
 		}
 		r.tab.Update(func(tx *Tx) { tx.Displaced(ref, 7, 8) })
 	}

@@ -27,12 +27,12 @@ func (r *rig) expired(want Outcome, now int64, o Owner, v Version, key string) {
 	})
 }
 
-// isExpired demands that a key is an expired tombstone, released or not.
-func (r *rig) isExpired(key string, released bool) {
+// wantExpired checks that a key is an expired tombstone, and whether it is released.
+func (r *rig) wantExpired(key string, released bool) {
 	r.Helper()
 	_, s := r.tab.find(pad(key, simKey))
 	if s == 0 || !r.tab.meta(s).is(flagExpired) || r.tab.meta(s).is(flagReleased) != released {
-		r.Fatalf("%s is not an expired tombstone (released: %v)", key, released)
+		r.Fatalf("%s: got no expired tombstone (want released %v)", key, released)
 	}
 }
 
@@ -43,23 +43,23 @@ func TestEvictedRecordsExpire(t *testing.T) {
 	r.expireEvicted(61 * second)
 	r.want("k", "v v1000000000 a100")
 	r.expireEvicted(62 * second)
-	r.want("k", "- v1000000000 a100") // nothing is left to be written
-	r.isExpired("k", false)
-	// The same key can come back.
+	r.want("k", "- v1000000000 a100") // the writer has nothing to write
+	r.wantExpired("k", false)
+	// The same key can be created again.
 	r.local(Accepted, 70*second, "update k w packet 0")
 	r.want("k", "w v70000000000 a100")
-	r.rechecks()
-	// One that came back before its time does not expire.
+	r.takeRereads()
+	// A key that was created again before the end of its lifetime does not expire.
 	r.local(Ignored, 71*second, "evict k - packet 0")
 	r.local(Unchanged, 72*second, "update k w packet 0")
 	r.expireEvicted(1000 * second)
 	r.want("k", "w v70000000000 a100")
-	// A live owner expires its records itself. An orphaned record is for any node to expire.
+	// A live owner expires its records itself. Any node may expire an orphaned record.
 	r.remote(Accepted, 80*second, peer, 5, "p", "v")
 	r.write()
-	r.rechecks()
+	r.takeRereads()
 	r.local(Ignored, 81*second, "evict p - packet 0")
-	r.rechecks()
+	r.takeRereads()
 	r.local(Unchanged, 82*second, "delete p - reread 0")
 	r.expireEvicted(1000 * second)
 	r.want("p", "v v5 b100")
@@ -69,7 +69,7 @@ func TestEvictedRecordsExpire(t *testing.T) {
 		for tx.EndScan(10) {
 		}
 	})
-	r.rechecks()
+	r.takeRereads()
 	r.expireEvicted(1000 * second)
 	r.want("p", "- v5 b100")
 }
@@ -95,41 +95,41 @@ func TestEvictedRecordsAreBounded(t *testing.T) {
 		most = max(most, r.tab.Stats().Live)
 	}
 	if most > 2*room+500 {
-		t.Errorf("table of an LRU map of %d entries had %d live records", room, most)
+		t.Errorf("live records for an LRU map of %d entries: got up to %d", room, most)
 	}
 	r.expireEvicted(now + int64(time.Hour))
 	if st := r.tab.Stats(); st.Live != room || st.EvictionsExpired != flows-room {
-		t.Errorf("%d live records, %d expired", st.Live, st.EvictionsExpired)
+		t.Errorf("live records: got %d, %d expired", st.Live, st.EvictionsExpired)
 	}
 }
 
-// TestExpiryDeletesNoEntry: a peer's expiry leaves the entry of the kernel map alone, and what
-// the data plane does with the entry later counts.
+// TestExpiryDeletesNoEntry: the expiry of a peer leaves the entry in the kernel map. Later changes of
+// the entry by the data plane are accepted.
 func TestExpiryDeletesNoEntry(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	for _, k := range []string{"left", "used", "gone", "evicted"} {
 		r.remote(Accepted, 1*second, peer, 10, k, "v")
 	}
 	r.write()
-	r.rechecks()
+	r.takeRereads()
 	r.local(Ignored, 2*second, "evict evicted - packet 0")
-	r.rechecks()
+	r.takeRereads()
 	r.local(Unchanged, 3*second, "delete evicted - reread 0")
-	// It applies to the record that the peer gave up, and to no newer one.
+	// The expiry applies to the record that the peer released, and not to a newer one.
 	r.local(Accepted, 4*second, "update used w packet 0")
-	r.rechecks()
+	r.takeRereads()
 	for _, k := range []string{"left", "gone", "evicted"} {
 		r.expired(Accepted, 5*second, peer, 10, k)
 	}
 	r.expired(Stale, 5*second, peer, 10, "used")
 	r.want("used", "w v4000000000 a100")
 	if keys := r.write(); keys != "" {
-		t.Fatalf("wrote %s", keys)
+		t.Fatalf("written keys: got %q, want none", keys)
 	}
-	r.isExpired("left", true)
-	r.isExpired("gone", true)
-	r.isExpired("evicted", false)
-	// A scan finds it there, which changes nothing.
+	r.wantExpired("left", true)
+	r.wantExpired("gone", true)
+	r.wantExpired("evicted", false)
+	// A scan finds the entry, which changes nothing.
 	scan := func(at int64, what ...string) {
 		r.tab.Update(func(tx *Tx) {
 			tx.BeginScan()
@@ -142,62 +142,62 @@ func TestExpiryDeletesNoEntry(t *testing.T) {
 	}
 	scan(6*second, "update left v reread 0", "update gone v reread 0", "update used w reread 0")
 	scan(7*second, "update left v reread 0", "update gone v reread 0", "update used w reread 0")
-	r.isExpired("left", true)
-	// Nothing forgets it as long as the map holds it.
+	r.wantExpired("left", true)
+	// The table keeps the tombstone as long as the map holds the entry.
 	r.tab.Update(func(tx *Tx) { tx.Expire(simStart, 100) })
 	r.want("left", "- v10 b100")
-	// Once the map no longer holds it, it is a tombstone like any other.
+	// It becomes an ordinary tombstone when the map no longer holds the entry.
 	scan(8*second, "update left v reread 0", "update used w reread 0")
-	r.wantRechecks("gone")
+	r.wantRereads("gone")
 	r.local(Unchanged, 9*second, "delete gone - reread 0")
-	r.isExpired("gone", false)
-	// What the data plane changes is this node's.
+	r.wantExpired("gone", false)
+	// This node owns an entry that the data plane has changed.
 	scan(10*second, "update left x reread 0", "update used w reread 0")
-	r.wantRechecks("left")
+	r.wantRereads("left")
 	r.local(Accepted, 11*second, "update left x reread 0")
 	r.want("left", "x v11000000000 a100")
 }
 
-// TestWriteOfReleasedEntry: a value that is on its way to the kernel map when the owner gives the
-// record up is written, and not turned into a delete.
+// TestWriteOfReleasedEntry: the owner releases a record while its value is on the way to the kernel
+// map. The writer writes the value and does not delete the entry.
 func TestWriteOfReleasedEntry(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.remote(Accepted, 1*second, peer, 10, "k", "v")
 	r.expired(Accepted, 2*second, peer, 10, "k")
 	rec := r.take()
 	if rec.Delete || text(rec.Value) != "v" {
-		t.Fatalf("the writer got %+v", rec)
+		t.Fatalf("NextDirty: got %+v", rec)
 	}
 	r.applied(rec, nil)
-	r.isExpired("k", true)
-	// A real delete of it reaches the kernel map.
+	r.wantExpired("k", true)
+	// The kernel map receives a real delete of the key.
 	r.remote(Accepted, 3*second, peer, 11, "k", "-")
 	if rec = r.take(); !rec.Delete {
-		t.Fatalf("the writer got %+v", rec)
+		t.Fatalf("NextDirty: got %+v, want a delete", rec)
 	}
 	r.applied(rec, nil)
 }
 
-// TestExpiryDuringDoubt: an eviction may be older than the last write of the entry. The expiry of
-// the record does not make the entry this node's: the pending reread decides.
-func TestExpiryDuringDoubt(t *testing.T) {
+// TestExpiryDuringPendingReread: an eviction may be older than the last write of the entry. The expiry
+// of the record does not change the owner of the entry: the pending reread decides.
+func TestExpiryDuringPendingReread(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	for _, k := range []string{"left", "gone"} {
 		r.remote(Accepted, 2*second, peer, 10, k, "v")
 		r.write()
 		r.local(Ignored, 1*second, "evict "+k+" - packet 0")
-		r.wantRechecks(k)
+		r.wantRereads(k)
 		r.expired(Accepted, 3*second, peer, 10, k)
-		r.isExpired(k, true)
+		r.wantExpired(k, true)
 	}
 	r.local(Unchanged, 4*second, "update left v reread 0")
-	r.isExpired("left", true)
+	r.wantExpired("left", true)
 	r.local(Unchanged, 4*second, "delete gone - reread 0")
-	r.isExpired("gone", false)
+	r.wantExpired("gone", false)
 }
 
-// TestReleasedEntriesAreBounded: entries that the map cannot hold any more are read again, and at
-// last forgotten.
+// TestReleasedEntriesAreBounded: the table rereads released entries that exceed the size of the map,
+// and finally forgets them.
 func TestReleasedEntriesAreBounded(t *testing.T) {
 	r := newRig(t, lru(10, 8))
 	for i := range 3 * minReleased {
@@ -207,25 +207,25 @@ func TestReleasedEntriesAreBounded(t *testing.T) {
 		r.expired(Accepted, 2*second, peer, 10, k)
 		r.expireEvicted(3 * second)
 		if n := r.tab.Stats().Released; n > 2*minReleased+2 {
-			t.Fatalf("%d released entries of a map of 10", n)
+			t.Fatalf("released entries: got %d for a map of 10 entries", n)
 		}
 	}
 	if r.tab.Stats().Released < minReleased {
-		t.Error("entries of a small map are forgotten before the table can learn of evictions")
+		t.Error("released entries of a small map: got forgotten, want kept until evictions are reported")
 	}
-	if r.rechecks() == "" {
-		t.Error("nothing was read again")
+	if r.takeRereads() == "" {
+		t.Error("rereads: got none, want some")
 	}
 }
 
-// TestReleasedEntryStays: entries that left the map, or were released before, do not make the
-// table forget an entry that the map still holds.
-func TestReleasedEntryStays(t *testing.T) {
+// TestReleasedEntryInMapIsKept: entries that left the map, or were released before, do not displace a
+// released entry that the map still holds.
+func TestReleasedEntryInMapIsKept(t *testing.T) {
 	r := newRig(t, lru(10, 8))
 	release := func(k string, v Version) {
 		r.remote(Accepted, 1*second, peer, v, k, "v")
 		r.write()
-		r.rechecks()
+		r.takeRereads()
 		r.expired(Accepted, 2*second, peer, v, k)
 	}
 	release("left", 10)
@@ -233,22 +233,22 @@ func TestReleasedEntryStays(t *testing.T) {
 		k := strconv.Itoa(i)
 		release(k, 10)
 		r.local(Ignored, 4*second, "evict "+k+" - packet 0")
-		r.rechecks()
+		r.takeRereads()
 		r.local(Unchanged, 5*second, "delete "+k+" - reread 0")
 	}
 	r.expireEvicted(6 * second)
-	r.isExpired("left", true)
+	r.wantExpired("left", true)
 	r = newRig(t, lru(10, 8))
 	for i := range Version(100) {
 		release("left", 10+i)
 	}
 	if n := r.tab.released.len(); n != 1 {
-		t.Errorf("one entry is in the queue %d times", n)
+		t.Errorf("queue of released entries: got one entry %d times, want 1", n)
 	}
 }
 
-// TestRestartDoesNotDeleteEvictions: what an LRU map evicted before syncd restarted is not there,
-// which is not a delete. It expires.
+// TestRestartDoesNotDeleteEvictions: an LRU map evicted an entry before syncd restarted. The missing
+// entry expires and does not count as deleted.
 func TestRestartDoesNotDeleteEvictions(t *testing.T) {
 	r := newRig(t, sameMap, lru(8, 8))
 	r.remote(Accepted, 1*second, older, 10, "k", "v")
@@ -257,8 +257,9 @@ func TestRestartDoesNotDeleteEvictions(t *testing.T) {
 	r.want("gone", "- v11 a90")
 	r.expireEvicted(61 * second)
 	r.want("k", "- v10 a90")
-	r.isExpired("k", false)
-	// With eviction-deletes it is a delete, and so it is of a map that evicts nothing.
+	r.wantExpired("k", false)
+	// The missing entry counts as deleted with EvictionDeletes, and also in a map without LRU
+	// eviction.
 	for _, change := range []func(*Options){evictions, func(o *Options) { o.LRU = false }} {
 		r := newRig(t, sameMap, lru(8, 8), change)
 		r.remote(Accepted, 1*second, older, 10, "k", "v")

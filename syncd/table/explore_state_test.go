@@ -6,27 +6,29 @@ import (
 	"slices"
 )
 
-// exploreState returns the part of a world that distinguishes it from others: all that has any influence on
-// what comes next. Times, versions, positions, incarnations and values are replaced by their
-// places among all of their kind, so that two courses that lead to the same lead to one state.
+// exploreState encodes the part of a world that distinguishes it from other worlds, which is
+// everything that influences later actions. Times, versions, positions, incarnations and values are
+// replaced by their ranks among all of their kind. Two action sequences that lead to equivalent worlds
+// therefore lead to one state.
 //
-// It may leave out only parts without influence. A part kept without need costs only states.
+// It may omit only parts without influence. A part that is encoded without need only increases the
+// number of states.
 type exploreState struct {
-	raw   []byte
-	marks []mark
-	kinds [numKinds][]uint64
-	table int // whose times and positions are added
-	cpus  int
+	raw    []byte
+	ranked []rankedNumber
+	kinds  [numKinds][]uint64
+	table  int // the node of the table whose times and positions are added
+	cpus   int
 }
 
-// mark is a number that stands in raw as its place among those of its kind.
-type mark struct {
+// rankedNumber is a number that raw represents by its rank among the numbers of its kind.
+type rankedNumber struct {
 	kind int
 	v    uint64
 }
 
-// The kinds of numbers. Versions are those of all nodes; of times and positions each table has
-// its own, as it compares them with no other.
+// The kinds of numbers. Versions are comparable between all nodes. Times and positions have one kind
+// per table, because a table compares them only with its own.
 const (
 	kindVersion = iota
 	kindIncarnation
@@ -50,21 +52,21 @@ func (x *exploreState) is(all ...bool) {
 	}
 }
 
-func (x *exploreState) place(kind int, v uint64) {
-	x.marks = append(x.marks, mark{kind, v})
+func (x *exploreState) rank(kind int, v uint64) {
+	x.ranked = append(x.ranked, rankedNumber{kind, v})
 	x.kinds[kind] = append(x.kinds[kind], v)
 }
 
-func (x *exploreState) version(v Version) { x.place(kindVersion, uint64(v)) }
+func (x *exploreState) version(v Version) { x.rank(kindVersion, uint64(v)) }
 
-func (x *exploreState) time(v int64) { x.place(kindTime+x.table, uint64(v)) }
+func (x *exploreState) time(v int64) { x.rank(kindTime+x.table, uint64(v)) }
 
-func (x *exploreState) value(v entryValue) { x.place(kindValue, uint64(v.number())) }
+func (x *exploreState) value(v entryValue) { x.rank(kindValue, uint64(v.number())) }
 
-func (x *exploreState) position(p uint64) { x.place(kindPosition+x.table, p) }
+func (x *exploreState) position(p uint64) { x.rank(kindPosition+x.table, p) }
 
-// sum returns a hash of all that was added. Places keep the difference of neighbours up to
-// a few nanoseconds or steps, as rules look at no more.
+// sum returns a hash of everything that was added. Ranks keep the difference of neighbours up to a few
+// nanoseconds or steps, because the rules depend on no larger differences.
 func (x *exploreState) sum(seed maphash.Seed, step int64) uint64 {
 	var places [numKinds]map[uint64]int
 	for kind, all := range x.kinds {
@@ -80,23 +82,24 @@ func (x *exploreState) sum(seed maphash.Seed, step int64) uint64 {
 		}
 		x.kinds[kind] = all[:0]
 	}
-	for _, m := range x.marks {
+	for _, m := range x.ranked {
 		x.n(places[m.kind][m.v])
 	}
 	var h maphash.Hash
 	h.SetSeed(seed)
 	_, _ = h.Write(x.raw)
-	x.raw, x.marks = x.raw[:0], x.marks[:0]
+	x.raw, x.ranked = x.raw[:0], x.ranked[:0]
 	return h.Sum64()
 }
 
-// apart is how far apart two neighbours stand: 1 ns, more, or as many steps as matter, where
-// steps are about as long as what rules compare with.
+// apart returns the rank distance of two neighbours that differ by d: 1 for 1 ns, more for a larger
+// difference. If a step is about as long as the periods that the rules compare with, it also counts
+// the steps, up to a limit.
 func apart(d uint64, step int64) int {
 	switch {
 	case d == 1:
 		return 1
-	case step > sameMoment && step <= simDisorder:
+	case step > timestampMargin && step <= simDisorder:
 		return 2 + int(min(d/uint64(step), uint64(simDisorder/step)+1))
 	default:
 		return 2
@@ -110,9 +113,9 @@ func (x *exploreState) add(w *exploreWorld) {
 	for i, n := range w.nodes {
 		x.table = i
 		x.kernelMap(n.lb, n.lb)
-		x.is(n.noted == n.lb.id, n.d != nil)
-		x.n(min(n.lives, 3))
-		if w.tick > 0 { // else what comes next is later than all that was
+		x.is(n.stateFileMap == n.lb.id, n.d != nil)
+		x.n(min(n.incarnations, 3))
+		if w.tick > 0 { // otherwise each later event has a higher time
 			x.time(n.last[0])
 			x.time(n.last[1])
 			x.time(n.clock())
@@ -126,13 +129,14 @@ func (x *exploreState) add(w *exploreWorld) {
 func (x *exploreState) model(m *simModel) {
 	k := &m.keys[0]
 	if k.home < 0 {
-		return // it asks for nothing
+		return // the model checks nothing for the key
 	}
-	x.is(k.written, k.gone, k.unseen, k.spoilt, k.unsure, k.muddled, k.loose, k.evicted)
-	x.is(m.close(k))
+	x.is(k.written, k.gone, k.unreported, k.contested, k.raceOpen, k.racedBefore, k.mayRevert, k.evicted)
+	x.is(m.closeToLast(k))
 	x.n(int(k.missing))
-	x.place(kindValue, uint64(k.deleted))
-	x.place(kindValue, uint64(k.at))
+	x.rank(kindValue, uint64(k.deleted))
+	x.rank(kindValue, uint64(k.at))
+	x.rank(kindValue, uint64(k.refilled))
 	x.value(k.last)
 }
 
@@ -159,7 +163,7 @@ func (x *exploreState) reads(d *simDaemon, all []simRead) {
 	}
 }
 
-// stamp adds a time that a daemon's table may come to compare, with versions too.
+// stamp adds a time that the table of a daemon may later compare, also with versions.
 func (x *exploreState) stamp(d *simDaemon, at int64) {
 	x.time(at)
 	if d.tab != nil {
@@ -167,7 +171,7 @@ func (x *exploreState) stamp(d *simDaemon, at int64) {
 	}
 }
 
-// ahead adds a version that a table may come to compare with those of what comes next.
+// ahead adds a version that a table may compare with later versions.
 func (x *exploreState) ahead(d *simDaemon, v Version) {
 	x.version(v)
 	if now := d.tab.versionAt(d.n.clock()); now < v {
@@ -176,12 +180,12 @@ func (x *exploreState) ahead(d *simDaemon, v Version) {
 }
 
 func (x *exploreState) daemon(d *simDaemon) {
-	x.place(kindIncarnation, d.self.Incarnation)
+	x.rank(kindIncarnation, d.self.Incarnation)
 	x.kernelMap(d.m, d.n.lb)
 	x.n(int(d.state))
 	x.n(int(d.how))
 	x.n(d.place)
-	x.is(d.known, d.m != nil && d.loaded == d.m.id, d.noted, d.heard, d.serving, d.scanning, d.toldAt != 0)
+	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.id, d.inStateFile, d.initialSyncDone, d.serving, d.scanning, d.membersSetAt != 0)
 	x.reads(d, d.read)
 	x.reads(d, d.scanned)
 	x.n(d.scanPlace)
@@ -199,7 +203,7 @@ func (x *exploreState) daemon(d *simDaemon) {
 	}
 	x.members(d)
 	if d.tab != nil {
-		x.position(d.heardAt)
+		x.position(d.initialSyncPos)
 		x.records(d)
 		x.syncer(d)
 		if len(d.reads) > 0 {
@@ -209,24 +213,24 @@ func (x *exploreState) daemon(d *simDaemon) {
 			x.reading(d.tab, &d.scanReading)
 		}
 	}
-	for _, l := range d.links {
-		x.link(l)
+	for _, l := range d.inbound {
+		x.inbound(l)
 	}
 }
 
 func (x *exploreState) reading(t *Table, r *Reading) {
 	x.is(r.absent != [8]uint64{})
 	for s := firstSlot; s < t.allocated; s++ {
-		x.is(r.outdates(s))
+		x.is(r.isStale(s))
 	}
 }
 
 func (x *exploreState) members(d *simDaemon) {
 	x.is(d.gone...)
-	x.is(d.met...)
+	x.is(d.everLive...)
 	x.is(d.proven...)
 	x.view(d.view)
-	x.n(int(d.looked))
+	x.n(int(d.ownersChecked))
 }
 
 func (x *exploreState) view(v *simView) {
@@ -235,7 +239,7 @@ func (x *exploreState) view(v *simView) {
 		return
 	}
 	for _, inc := range v.live {
-		x.place(kindIncarnation, inc)
+		x.rank(kindIncarnation, inc)
 	}
 }
 
@@ -252,7 +256,7 @@ func (x *exploreState) syncer(d *simDaemon) {
 		if !w.dead {
 			x.value(w.value)
 		}
-		x.place(kindValue, uint64(w.at))
+		x.rank(kindValue, uint64(w.at))
 		x.n(int(w.ref))
 		x.version(w.version)
 	}
@@ -261,19 +265,19 @@ func (x *exploreState) syncer(d *simDaemon) {
 	x.reads(d, d.reads)
 }
 
-func (x *exploreState) link(l *simLink) {
+func (x *exploreState) inbound(l *simInboundStream) {
 	x.is(l != nil)
 	if l == nil {
 		return
 	}
-	x.is(l.st != nil, l.received, l.sweep, l.synced, l.rewalk, l.retry > l.to.n.sim.now, l.job != nil)
+	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.retry > l.to.n.sim.now, l.repair != nil)
 	x.n(int(l.state))
 	x.n(l.last - l.index)
 	x.is(l.wanted, l.departures == l.to.view.departures, l.sent == l.serial, l.confirmed == l.serial)
-	x.place(kindIncarnation, l.inc)
+	x.rank(kindIncarnation, l.inc)
 	mine := x.table
 	if l.state == simAwaited {
-		x.position(l.asked)
+		x.position(l.subscribePos)
 	}
 	if l.sweep {
 		x.position(l.before)
@@ -281,29 +285,29 @@ func (x *exploreState) link(l *simLink) {
 	x.table = l.peer
 	x.position(l.position)
 	x.position(l.from)
-	x.position(l.passed)
+	x.position(l.completeTo)
 	if l.st != nil {
 		x.stream(l)
 	}
 	x.table = mine
 }
 
-// stream adds the stream of a link.
-func (x *exploreState) stream(l *simLink) {
+// stream adds the stream of an inbound stream.
+func (x *exploreState) stream(l *simInboundStream) {
 	st, index := l.st, l.index
-	x.is(st.broken, st.left)
-	x.n(len(st.up))
-	for i := range st.up {
-		r := &st.up[i]
-		x.is(r.subscribe, r.tellAll, r.resume, r.unsubscribe, r.index == index, r.orphaned)
+	x.is(st.broken, st.receiverLeft)
+	x.n(len(st.requests))
+	for i := range st.requests {
+		r := &st.requests[i]
+		x.is(r.subscribe, r.sendAll, r.resume, r.unsubscribe, r.index == index, r.orphaned)
 		x.n(l.serial - r.serial)
 		x.position(r.position)
 	}
-	x.n(len(st.down))
-	for i := range st.down {
-		m := &st.down[i]
+	x.n(len(st.messages))
+	for i := range st.messages {
+		m := &st.messages[i]
 		x.n(int(m.kind))
-		x.is(m.index == index, m.reset, m.end)
+		x.is(m.index == index, m.reset, m.end, m.open)
 		x.n(max(l.serial-m.serial, 8))
 		x.position(m.previous)
 		x.position(m.position)
@@ -316,25 +320,25 @@ func (x *exploreState) stream(l *simLink) {
 			}
 			x.ahead(st.to, d.version)
 			x.n(int(d.owner.Node[0]))
-			x.place(kindIncarnation, d.owner.Incarnation)
+			x.rank(kindIncarnation, d.owner.Incarnation)
 		}
 	}
-	f := st.feed
+	f := st.outbound
 	x.is(f != nil, st.last == index)
 	if f == nil {
 		return
 	}
-	x.is(f.orphaned, f.serial == f.answered, f.cover.orphaned, f.cover.view == st.from.view, f.walk != nil)
+	x.is(f.orphaned, f.serial == f.answered, f.coverage.orphaned, f.coverage.view == st.from.view, f.requestedCursor != nil)
 	x.n(l.serial - f.serial)
-	x.view(f.cover.view)
-	if f.cover.view != nil {
-		x.n(st.from.view.departures - f.cover.view.departures)
+	x.view(f.coverage.view)
+	if f.coverage.view != nil {
+		x.n(st.from.view.departures - f.coverage.view.departures)
 	}
-	if f.walk != nil {
-		x.position(f.walk.pos)
-		x.position(f.until)
+	if f.requestedCursor != nil {
+		x.position(f.requestedCursor.pos)
+		x.position(f.requestedUntil)
 	}
-	x.is(f.tellAll, f.resume, f.told, f.open, f.ended, f.caught, f.cursor != nil, f.index == index)
+	x.is(f.sendAll, f.resume, f.pendingSent, f.open, f.ended, f.caughtUp, f.cursor != nil, f.index == index)
 	x.position(f.origin)
 	x.position(f.goal)
 	x.position(f.sent)

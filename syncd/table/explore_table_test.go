@@ -14,14 +14,14 @@ func (x *exploreState) records(d *simDaemon) {
 		}
 		x.n(int(m.flags &^ flagCursor))
 		if x.cpus > 1 {
-			x.n(int(m.cpu)) // else of no other moment than any other event
+			x.n(int(m.cpu)) // otherwise the event is at another time than any other event
 		}
 		x.ahead(d, m.version)
 		x.time(m.seen)
 		x.position(m.seq)
 		o := &t.owners.list[m.owner]
 		x.n(int(o.Node[0]))
-		x.place(kindIncarnation, o.Incarnation)
+		x.rank(kindIncarnation, o.Incarnation)
 		if m.live() || m.is(raced|flagReleased) {
 			x.value(entryValue(t.value(s)))
 		}
@@ -31,20 +31,20 @@ func (x *exploreState) records(d *simDaemon) {
 		}
 	}
 	x.compact(d)
-	x.position(t.hand.pos)
-	x.is(t.scan.on, t.loading != nil, t.unsure, t.skew.ahead != 0)
-	x.n(t.rechecks.len())
+	x.position(t.compactCursor.pos)
+	x.is(t.scan.on, t.loading != nil, t.unscanned, t.skew.ahead != 0)
+	x.n(t.rereads.len())
 	x.n(t.failures.len())
 	x.n(t.retries.len())
 	x.n(t.evicted.len())
 	x.n(t.released.len())
-	x.n(t.rereads.len(simKey))
+	x.n(t.unknownRereads.len(simKey))
 	if l := t.loading; l != nil {
 		for _, at := range l.deleted {
 			x.time(at)
 		}
 	}
-	for _, e := range t.strays {
+	for _, e := range t.earlyDeletes {
 		if e.hash != 0 {
 			x.time(e.time)
 			x.n(int(e.cpu))
@@ -67,7 +67,7 @@ func (x *exploreState) compact(d *simDaemon) {
 			x.position(m.seq)
 			o := &t.owners.list[m.owner]
 			x.n(int(o.Node[0]))
-			x.place(kindIncarnation, o.Incarnation)
+			x.rank(kindIncarnation, o.Incarnation)
 		}
 	}
 }

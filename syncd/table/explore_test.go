@@ -14,8 +14,8 @@ import (
 )
 
 var (
-	exploreSteps = flag.Int("explore.steps", 0, "steps of TestExplore's courses with 2 nodes, 3 having 2 less; 0: a few")
-	exploreOnly  = flag.String("explore.only", "", "the one cluster that TestExplore explores; empty: all")
+	exploreSteps = flag.Int("explore.steps", 0, "length of the action sequences of TestExplore with 2 nodes (2 less with 3 nodes); 0: short")
+	exploreOnly  = flag.String("explore.only", "", "name of the only cluster that TestExplore explores; empty: all")
 )
 
 const (
@@ -25,8 +25,9 @@ const (
 
 const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 
-// exploreConfs are the clusters that are explored. Steps take so little time that all happens
-// at one moment, or longer than a moment but not than buffers are out of order, or longer than that.
+// exploreConfs are the clusters that TestExplore explores. A step is so short that all events have
+// about the same time, or longer than timestampMargin but shorter than simDisorder, or longer than
+// both.
 var exploreConfs = []exploreConf{
 	{name: "one/start", nodes: 1, home: 0, step: 10 * micro, start: true, fresh: true, less: -3},
 	{name: "two", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true},
@@ -64,10 +65,10 @@ var exploreConfs = []exploreConf{
 	{name: "three/coarse", nodes: 3, home: 0, step: 10 * milli, crash: true, coarse: true},
 }
 
-// TestExplore drives the tables of a few nodes and one key through every course of a
-// number of steps, and demands of each state that they come to that all is right once it has
-// come to rest: tables equal, maps as tables say, no deleted key back, and nothing written
-// over what its own load balancer wrote last. No state is visited twice. More steps:
+// TestExplore drives the tables of a few nodes and one key through every action sequence of a given
+// length. It lets each state that it reaches come to rest and then checks it. The tables must be
+// equal, and the maps must match the tables. No deleted key may return, and syncd may not overwrite
+// the last write of its own load balancer. TestExplore visits each state once. To explore more steps:
 //
 //	go test ./syncd/table -run TestExplore -explore.steps 10 -timeout 0 -v
 func TestExplore(t *testing.T) {
@@ -100,7 +101,7 @@ func TestExplore(t *testing.T) {
 	}
 }
 
-// exploration is the search through one cluster's states, one step deeper at a time.
+// exploration is the search through the states of one cluster. Each round searches one step deeper.
 type exploration struct {
 	conf        *exploreConf
 	seed        maphash.Seed
@@ -109,14 +110,14 @@ type exploration struct {
 
 	mu   sync.Mutex
 	seen map[uint64]struct{}
-	next []course // those that led to states not seen before
+	next []actionPath // the paths that led to new states
 	err  error
 }
 
-// course is what happened so far.
-type course []exploreAction
+// actionPath is the sequence of actions so far.
+type actionPath []exploreAction
 
-func (c course) String() string {
+func (c actionPath) String() string {
 	var b strings.Builder
 	for _, a := range c {
 		fmt.Fprintf(&b, "\n\t%s", a)
@@ -144,7 +145,7 @@ func (e *exploration) run(t *testing.T, steps int) error {
 	return e.err
 }
 
-// explorer is one of the threads of an exploration.
+// explorer is one thread of an exploration.
 type explorer struct {
 	*exploration
 	t      *testing.T
@@ -161,10 +162,10 @@ func (x *explorer) over() bool {
 	return x.err != nil
 }
 
-// expand tries each next step of a course.
-func (x *explorer) expand(c course) {
+// expand tries each possible next action of a path.
+func (x *explorer) expand(c actionPath) {
 	w := x.replay(c)
-	x.todo = w.can(x.todo[:0])
+	x.todo = w.nextActions(x.todo[:0])
 	for i, a := range x.todo {
 		if i > 0 {
 			w = x.replay(c)
@@ -175,10 +176,10 @@ func (x *explorer) expand(c course) {
 	}
 }
 
-// try visits the state at the end of a course.
-func (x *explorer) try(c course) { x.visit(x.replay(c), c) }
+// try visits the state at the end of a path.
+func (x *explorer) try(c actionPath) { x.visit(x.replay(c), c) }
 
-func (x *explorer) replay(c course) *exploreWorld {
+func (x *explorer) replay(c actionPath) *exploreWorld {
 	x.tables.release()
 	w := newExploreWorld(x.t, x.conf, &x.tables)
 	for _, a := range c {
@@ -187,8 +188,8 @@ func (x *explorer) replay(c course) *exploreWorld {
 	return w
 }
 
-// visit looks at a state, unless it was seen before.
-func (x *explorer) visit(w *exploreWorld, c course, more ...exploreAction) {
+// visit checks a state that was not visited before.
+func (x *explorer) visit(w *exploreWorld, c actionPath, more ...exploreAction) {
 	if w.err == nil {
 		x.state.add(w)
 		if !x.isNew(x.state.sum(x.seed, x.conf.step)) {
@@ -201,7 +202,7 @@ func (x *explorer) visit(w *exploreWorld, c course, more ...exploreAction) {
 	all := append(c[:len(c):len(c)], more...)
 	err := w.err
 	if err == nil {
-		err = w.judge()
+		err = w.verify()
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()

@@ -6,72 +6,73 @@ import (
 	"time"
 )
 
-// exploreConf is one small cluster whose every course TestExplore follows.
+// exploreConf is one small cluster. TestExplore follows every action sequence of it.
 type exploreConf struct {
 	name  string
 	nodes int
-	home  int   // the node whose load balancer alone writes the key; -1: all do
-	step  int64 // what time passes with each step, in ns
-	tick  int64 // of the clocks, if that is more than a nanosecond
-	ahead int64 // what each node's clock is ahead of the one before
+	home  int   // the only node whose load balancer writes the key; -1: all nodes
+	step  int64 // the time that passes with each step, in ns
+	tick  int64 // granularity of the clocks in ns, if above 1 ns
+	ahead int64 // the offset of each node's clock to the clock of the previous node, in ns
 	scans bool  // hooks miss changes, and scans find them
 	crash bool  // daemons end and start again
-	lost  bool  // hosts end, and lose their maps
-	evict bool  // maps throw the key out
-	keys  bool  // hooks tell which key was updated, and not to what
-	fresh bool  // the key is not known at the beginning
+	lost  bool  // hosts crash and lose their maps
+	evict bool  // maps evict the key
+	keys  bool  // hooks report which key was updated, without the value
+	fresh bool  // the key does not exist at the beginning
 	dead  bool  // at the beginning the key is deleted, and all tables hold a compact tombstone
-	start bool  // at the beginning the first daemon has just started again
-	// coarse: a step is more, so that a course gets further: all that the writer has to do, all
-	// that is on a stream, and a change with its event, or that alone.
+	start bool  // at the beginning the first daemon has just restarted
+	// coarse: a step does more, so that a path of the same length reaches further. A step does all
+	// pending work of the writer or carries all records of a stream. A change and its event may be one
+	// step.
 	coarse bool
-	only   []exploreAction // kinds; nil: all
-	less   int             // steps fewer than in others: it has more states
-	bare   int             // the node without the map, if not 0: never the first
+	only   []exploreAction // the allowed kinds of actions; nil: all
+	less   int             // steps below other clusters: this one has more states
+	bare   int             // the node without the map, if not 0; the first node always has it
 }
 
-// exploreWorld is a cluster with one key, in the state that a course of actions leads to. It can
-// not be copied: another course begins with another world.
+// exploreWorld is a cluster with one key, in the state that a sequence of actions leads to. It cannot
+// be copied: another sequence begins with another world.
 type exploreWorld struct {
 	*sim
 	conf *exploreConf
-	cpus int // whose events may come in another order
+	cpus int // the number of CPUs whose events may be reordered
 }
 
-// exploreAction is one thing that happens: a kind, and up to two nodes.
+// exploreAction is one action: a kind, and up to two nodes.
 type exploreAction uint16
 
 const (
-	actWrite   exploreAction = iota << 4 // an event on CPU 0
-	actWrite1                            // and on CPU 1
-	actDelete                            // by the data plane
+	actWrite   exploreAction = iota << 4 // a write with an event on CPU 0
+	actWrite1                            // the same on CPU 1
+	actDelete                            // a delete by the data plane
 	actDelete1                           // the same on CPU 1
-	actCollect                           // a delete by bpf(2), as that of a collector
-	actHidden                            // a write that no hook sees: in place, or its event is lost
-	actHidden1                           // a delete that no hook sees
-	actEvict                             // the map throws the key out
+	actCollect                           // a delete by bpf(2), as by a collector
+	actHidden                            // a write without an event: in place, or the event is lost
+	actHidden1                           // a delete without an event
+	actEvict                             // the map evicts the key
 	actEvent                             // an event of CPU 0 reaches the table
-	actEvent1                            // or of CPU 1
-	actWork                              // the next part of what the writer does
-	actScan                              // the next part of a scan: to read, or to enter
-	actLife                              // the next part of a daemon's start, or a view of who is live
+	actEvent1                            // an event of CPU 1 reaches the table
+	actWork                              // the next part of the work of the writer
+	actScan                              // the next part of a scan: read or enter
+	actStart                             // the next part of a daemon's start, or a new membership view
 	actCrash                             // a daemon ends
 	actLostMap                           // a crash of the whole host
-	actSend                              // a stream gets what there is for it
+	actSend                              // the sender puts a batch on a stream
 	actTake                              // the receiver takes the next batch
 	actChange                            // a write and its event, at once
 	actErase                             // a delete and its event, at once
-	actCompact                           // the hand passes what it can
+	actCompact                           // the compaction cursor moves as far as possible
 )
 
 var exploreNames = [...]string{
 	"writes", "writes on 1", "deletes", "deletes on 1", "collects", "writes unseen", "deletes unseen", "evicts",
-	"delivers", "delivers on 1", "works", "scans", "goes on", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts",
+	"delivers", "delivers on 1", "works", "scans", "starts up", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts",
 }
 
 func (a exploreAction) kind() exploreAction { return a &^ 15 }
 
-// nodes returns the acting node, and the one at the other end of a stream.
+// nodes returns the acting node and the node at the other end of a stream.
 func (a exploreAction) nodes() (n, peer int) { return int(a >> 2 & 3), int(a & 3) }
 
 func (a exploreAction) String() string {
@@ -86,7 +87,7 @@ func (a exploreAction) String() string {
 	return text
 }
 
-// newExploreWorld brings a cluster up, until it is at rest.
+// newExploreWorld starts a cluster and runs it until it is at rest.
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *simTables) *exploreWorld {
 	w := &exploreWorld{sim: newSim(tb, simNames(conf.nodes)...), conf: conf, cpus: 1}
 	w.tables, w.scans, w.tick, w.keysOnly = tables, conf.scans, conf.tick, conf.keys
@@ -96,7 +97,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 		w.cpus = 2
 	}
 	for i := range w.nodes {
-		i = (i + conf.bare) % conf.nodes // that one started first
+		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.nodes[i]
 		n.opt = Options{TombstoneTTL: 1000 * time.Hour}
 		n.offset = int64(i) * conf.ahead
@@ -104,18 +105,18 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 		n.start()
 		w.now += 2
 	}
-	w.rest()
+	w.runUntilIdle()
 	if !conf.fresh {
 		n := w.nodes[0]
 		n.put(0, w.model.value(0), 0, ContextPacket, true, 0)
-		w.rest()
+		w.runUntilIdle()
 	}
 	if conf.dead {
 		w.nodes[0].remove(0, 0, ContextPacket, true, 0)
-		w.rest()
+		w.runUntilIdle()
 		for _, n := range w.nodes {
 			if n.d.compact(); !n.hidden && n.d.tab.log.n != 1 {
-				w.fail(fmt.Errorf("%s: the tombstone is not compact", n.name))
+				w.fail(fmt.Errorf("%s: tombstone: got one in a slot, want a compact one", n.name))
 			}
 		}
 	}
@@ -124,27 +125,27 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 		n := w.nodes[0]
 		n.stop()
 		w.model.stopped(n)
-		w.life(n)
+		w.startStep(n)
 		for _, n := range w.nodes[1:] {
-			n.d.seeAll()
+			n.d.updateView()
 		}
 	}
 	return w
 }
 
-// rest lets all be done that there is to do at the beginning.
-func (w *exploreWorld) rest() {
+// runUntilIdle does all work that is pending at the beginning.
+func (w *exploreWorld) runUntilIdle() {
 	for range 3 {
-		w.now += 2 * sameMoment
+		w.now += 2 * timestampMargin
 		for _, n := range w.nodes {
-			n.d.live()
+			n.d.runUntilIdle()
 		}
-		w.carry()
+		w.pumpAll()
 	}
 }
 
-// can returns what may happen next.
-func (w *exploreWorld) can(to []exploreAction) []exploreAction {
+// nextActions returns the possible next actions.
+func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 	for i, n := range w.nodes {
 		me := exploreAction(i << 2)
 		e := &n.lb.entries[0]
@@ -158,10 +159,10 @@ func (w *exploreWorld) can(to []exploreAction) []exploreAction {
 		}
 		hooked := n.d != nil && n.d.m == n.lb
 		second := hooked && w.cpus > 1 && w.firstUsed(n.d)
-		quiet := hooked && w.conf.coarse && len(n.d.queue[0])+len(n.d.queue[1]) == 0
+		drained := hooked && w.conf.coarse && len(n.d.queue[0])+len(n.d.queue[1]) == 0
 		add(writes && !n.hidden, actWrite)
-		add(writes && quiet, actChange)
-		add(writes && quiet && e.live, actErase)
+		add(writes && drained, actChange)
+		add(writes && drained && e.live, actErase)
 		add(writes && second, actWrite1)
 		add(writes && e.live, actDelete)
 		add(writes && second && e.live, actDelete1)
@@ -169,11 +170,11 @@ func (w *exploreWorld) can(to []exploreAction) []exploreAction {
 		add(w.conf.scans && hooked && writes, actHidden)
 		add(w.conf.scans && hooked && e.live, actHidden1)
 		add(w.conf.evict && e.live, actEvict)
-		add(n.d == nil || w.unsettled(n.d), actLife)
+		add(n.d == nil || w.startPending(n.d), actStart)
 		add(w.conf.crash && n.d != nil, actCrash)
 		add(w.conf.lost && n.d != nil, actLostMap)
 		if n.d != nil {
-			to = w.canDaemon(to, n.d, me)
+			to = w.nextDaemonActions(to, n.d, me)
 		}
 	}
 	if only := w.conf.only; only != nil {
@@ -182,7 +183,7 @@ func (w *exploreWorld) can(to []exploreAction) []exploreAction {
 	return to
 }
 
-// firstUsed reports whether CPU 0 is of any meaning yet to a daemon. If not, CPU 1 is the same.
+// firstUsed reports whether the state of a daemon depends on CPU 0 yet. If not, CPU 1 is equivalent.
 func (w *exploreWorld) firstUsed(d *simDaemon) bool {
 	if len(d.queue[0]) > 0 || d.tab == nil {
 		return true
@@ -191,7 +192,7 @@ func (w *exploreWorld) firstUsed(d *simDaemon) bool {
 	return s != 0 && d.tab.meta(s).cpu == 0
 }
 
-func (w *exploreWorld) canDaemon(to []exploreAction, d *simDaemon, me exploreAction) []exploreAction {
+func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *simDaemon, me exploreAction) []exploreAction {
 	if len(d.queue[0]) > 0 && d.m != nil {
 		to = append(to, actEvent|me)
 	}
@@ -208,18 +209,18 @@ func (w *exploreWorld) canDaemon(to []exploreAction, d *simDaemon, me exploreAct
 		to = append(to, actCompact|me)
 	}
 	for j := range w.nodes {
-		if j == d.n.id || !d.known {
+		if j == d.n.id || !d.wasOffered {
 			continue
 		}
 		to = append(to, actSend|me|exploreAction(j))
-		if l := d.links[j]; !w.conf.coarse && l != nil && l.st != nil && (len(l.st.down) > 0 || l.st.broken) {
+		if l := d.inbound[j]; !w.conf.coarse && l != nil && l.st != nil && (len(l.st.messages) > 0 || l.st.broken) {
 			to = append(to, actTake|me|exploreAction(j))
 		}
 	}
 	return to
 }
 
-// do lets one thing happen.
+// do executes one action.
 func (w *exploreWorld) do(a exploreAction) {
 	w.now += w.conf.step
 	i, j := a.nodes()
@@ -254,8 +255,8 @@ func (w *exploreWorld) do(a exploreAction) {
 		} else {
 			n.d.scanSome(1)
 		}
-	case actLife:
-		w.life(n)
+	case actStart:
+		w.startStep(n)
 	case actCompact:
 		n.d.compact()
 	case actCrash, actLostMap:
@@ -267,27 +268,28 @@ func (w *exploreWorld) do(a exploreAction) {
 		}
 	case actSend:
 		w.send(n.d, j)
-		if p := w.nodes[j].d; w.conf.coarse && p != nil && p.links[i] != nil {
-			for p.links[i].take() {
+		if p := w.nodes[j].d; w.conf.coarse && p != nil && p.inbound[i] != nil {
+			for p.inbound[i].receiveNext() {
 			}
 		}
 	case actTake:
-		l := n.d.links[j]
-		l.take()
-		l.takeHead()
+		l := n.d.inbound[j]
+		l.receiveNext()
+		l.receiveControl()
 	}
 }
 
-// jitter is what the times in events of a CPU are off by, where all is one moment.
+// jitter returns the error of the times in events of a CPU, in ns, if all events have about the same
+// time.
 func (w *exploreWorld) jitter(cpu uint16) int64 {
-	if w.conf.step >= sameMoment || w.tick > 0 {
+	if w.conf.step >= timestampMargin || w.tick > 0 {
 		return 0
 	}
-	return (1 - 2*int64(cpu)) * sameMoment * 2 / 5
+	return (1 - 2*int64(cpu)) * timestampMargin * 2 / 5
 }
 
-// work does the next part of the writer's pass in which anything happens: to take records,
-// to write them, to report them; to take and read what is to be read again, to enter that.
+// work does the next part of a pass of the writer that has an effect. The parts are to take, write and
+// report records, to take and read keys for rereads, and to enter the results.
 func (w *exploreWorld) work(d *simDaemon) {
 	for {
 		switch d.work(1 << 20); {
@@ -298,31 +300,31 @@ func (w *exploreWorld) work(d *simDaemon) {
 	}
 }
 
-// unsettled reports whether there is a next part of a daemon's start, or something to be seen.
-func (w *exploreWorld) unsettled(d *simDaemon) bool {
-	return d.state == simLoading || (d.state == simSyncing && (d.alone() || d.synced())) || w.unseen(d)
+// startPending reports whether a part of a daemon's start or a change of the membership is pending.
+func (w *exploreWorld) startPending(d *simDaemon) bool {
+	return d.state == simLoading || (d.state == simSyncing && (d.alone() || d.synced())) || w.viewOutdated(d)
 }
 
-// life is the next part of a daemon's start: to attach the map, to read it, to enter that, to
-// see who is live, to claim.
-func (w *exploreWorld) life(n *simNode) {
+// startStep does the next part of a daemon's start. The parts are to attach the map, to read it, to
+// enter the entries, to update the membership view, and to adopt.
+func (w *exploreWorld) startStep(n *simNode) {
 	switch d := n.d; {
 	case d == nil:
 		n.start()
-		n.d.seeAll()
+		n.d.updateView()
 		n.d.follow()
 	case d.state == simLoading:
 		d.load(1 << 20)
-	case w.unseen(d):
-		d.seeAll()
+	case w.viewOutdated(d):
+		d.updateView()
 	default:
-		d.claim()
-		d.note()
+		d.adopt()
+		d.saveMapID()
 	}
 }
 
-// unseen reports whether a daemon does not know yet who is live.
-func (w *exploreWorld) unseen(d *simDaemon) bool {
+// viewOutdated reports whether the membership view of a daemon differs from the live nodes.
+func (w *exploreWorld) viewOutdated(d *simDaemon) bool {
 	for i, n := range w.nodes {
 		inc := uint64(0)
 		if n.d != nil {
@@ -332,38 +334,38 @@ func (w *exploreWorld) unseen(d *simDaemon) bool {
 			return true
 		}
 	}
-	return d.toldAt == 0
+	return d.membersSetAt == 0
 }
 
-// send fills the stream from one daemon to a peer with what there is, up to a batch.
+// send puts pending records of one daemon on the stream to a peer, up to one batch.
 func (w *exploreWorld) send(d *simDaemon, to int) {
 	p := w.nodes[to].d
-	if p == nil || p.links[d.n.id] == nil {
+	if p == nil || p.inbound[d.n.id] == nil {
 		return
 	}
-	l := p.links[d.n.id]
+	l := p.inbound[d.n.id]
 	l.request()
 	for st := l.st; st != nil && st == l.st && !st.broken && st.serve(1<<10); {
-		if n := len(st.down); n > 0 && st.down[n-1].kind == simBatch {
+		if n := len(st.messages); n > 0 && st.messages[n-1].kind == simBatch {
 			return
 		}
-		l.takeHead()
+		l.receiveControl()
 	}
 }
 
-// takeHead takes what is said of the stream itself, up to the next batch.
-func (l *simLink) takeHead() {
-	for l.st != nil && len(l.st.down) > 0 && l.st.down[0].kind != simBatch && l.take() {
+// receiveControl receives control messages of the stream, up to the next batch.
+func (l *simInboundStream) receiveControl() {
+	for l.st != nil && len(l.st.messages) > 0 && l.st.messages[0].kind != simBatch && l.receiveNext() {
 	}
 }
 
-// judge lets all come to rest and returns what is wrong then.
-func (w *exploreWorld) judge() error {
+// verify lets the cluster come to rest and returns the first error in its state.
+func (w *exploreWorld) verify() error {
 	w.heal()
 	if w.conf.bare > 0 {
 		w.nodes[w.conf.bare].hidden = true
 	}
-	if err := w.settle(); err != nil {
+	if err := w.converge(); err != nil {
 		return err
 	}
 	for _, n := range w.up() {

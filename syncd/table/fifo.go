@@ -1,18 +1,25 @@
 package table
 
-// fifo is a queue in chunks. It keeps one spare chunk, so that a queue that
-// only passes things through allocates nothing.
+// fifo is a queue in chunks. It keeps one spare chunk, so that a queue of constant length allocates no
+// memory. The lock of the table protects it.
 type fifo[T any] struct {
+	// chunks holds the elements in order, exactly as many chunks as head+n elements need.
 	chunks []*[fifoChunk]T
-	spare  *[fifoChunk]T
-	head   int // in the first chunk
-	n      int
+	// spare is an empty chunk for the next push, or nil.
+	spare *[fifoChunk]T
+	// head is the index of the oldest element in the first chunk, below fifoChunk.
+	head int
+	// n is the number of elements.
+	n int
 }
 
+// fifoChunk is the number of elements of a chunk.
 const fifoChunk = 1024
 
+// len returns the number of elements.
 func (q *fifo[T]) len() int { return q.n }
 
+// push appends an element.
 func (q *fifo[T]) push(v T) {
 	i := q.head + q.n
 	if i/fifoChunk == len(q.chunks) {
@@ -26,8 +33,10 @@ func (q *fifo[T]) push(v T) {
 	q.n++
 }
 
+// peek returns the oldest element. The queue must not be empty.
 func (q *fifo[T]) peek() T { return q.chunks[0][q.head] }
 
+// pop removes and returns the oldest element. The queue must not be empty.
 func (q *fifo[T]) pop() T {
 	v := q.chunks[0][q.head]
 	q.head++
@@ -42,7 +51,7 @@ func (q *fifo[T]) pop() T {
 	return v
 }
 
-// bytes returns what the queue occupies when an element has the given size.
+// bytes returns the memory of the queue in bytes, for elements of the given size.
 func (q *fifo[T]) bytes(size int) uint64 {
 	n := len(q.chunks)
 	if q.spare != nil {

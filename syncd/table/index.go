@@ -1,57 +1,78 @@
 package table
 
-// index finds the slot of a key by its hash. It is a directory of small
-// open-addressing segments that are split one at a time (extendible hashing),
-// so that no single insert ever rehashes more than one segment.
+// index finds the slot of a key by its hash. It is a directory of small open-addressing segments, and one
+// insert splits at most one segment (extendible hashing). An insert therefore never rehashes more than one
+// segment.
 //
-// An entry keeps 32 bits of the hash: the upper ones choose the segment, the
-// lower ones the place in it, and all of them spare most key comparisons.
+// An entry has 32 bits of the hash. The upper bits select the segment, and the lower bits select the place
+// in the segment. Comparing all 32 bits avoids most comparisons of keys. The lock of the table protects the
+// index.
 type index struct {
-	dir     []*segment
-	shift   uint // 32 - bits of the directory
-	count   int
-	bytes   uint64
+	// dir has 2^(32-shift) elements. A segment of depth d fills 2^(32-shift-d) neighbouring elements.
+	dir []*segment
+	// shift is 32 minus the number of hash bits that select an element of dir.
+	shift uint
+	// count is the number of entries, one for each record in a slot. The slot of an expanded tombstone has
+	// none.
+	count int
+	// bytes is the memory of the directory and all segments in bytes.
+	bytes uint64
+	// scratch is the buffer that split uses for the old entries.
 	scratch []entry
 }
 
+// entry is one place of a segment.
 type entry struct {
+	// hash is the index hash of the slot's key.
 	hash uint32
-	slot uint32 // 0 = empty
+	// slot is the slot of the record. 0: the place is empty.
+	slot uint32
 }
 
+// segment is an open-addressing hash table with linear probing. No place between an entry and the home of
+// its hash is empty.
 type segment struct {
+	// entries has a power of two elements, of which at least a quarter is empty.
 	entries []entry
-	used    int
-	depth   uint // upper hash bits that its entries share
+	// used is the number of entries that are not empty.
+	used int
+	// depth is the number of upper hash bits that all its entries share.
+	depth uint
 }
 
 const (
+	// firstSegment is the number of places of the first segment.
 	firstSegment = 16
-	fullSegment  = 1024
-	// maxDepth bounds the directory. A segment that cannot be split any more
-	// grows instead: slow, but right, whatever the hash does.
+	// fullSegment is the number of places from which on a segment is split instead of enlarged.
+	fullSegment = 1024
+	// maxDepth limits the size of the directory. A segment at this depth grows instead of being split. It
+	// is slower then, but correct for every hash.
 	maxDepth = 16
 
+	// entryBytes is the size of an entry in bytes, segmentBytes that of a segment without its entries.
 	entryBytes   = 8
 	segmentBytes = 48
 )
 
+// init sets up an index without entries.
 func (x *index) init() {
 	x.shift = 32
 	x.dir = []*segment{x.newSegment(firstSegment, 0)}
 	x.bytes += 8
 }
 
+// newSegment returns a segment with n places and counts its memory.
 func (x *index) newSegment(n int, depth uint) *segment {
 	x.bytes += uint64(n)*entryBytes + segmentBytes
 	return &segment{entries: make([]entry, n), depth: depth}
 }
 
+// segment returns the segment of a hash.
 func (x *index) segment(hash uint32) *segment {
 	return x.dir[hash>>x.shift]
 }
 
-// insert adds a slot whose key the index does not hold.
+// insert adds a slot. The index must not have an entry of the same key.
 func (x *index) insert(hash, slot uint32) {
 	g := x.segment(hash)
 	for g.used >= len(g.entries)/4*3 {
@@ -62,6 +83,7 @@ func (x *index) insert(hash, slot uint32) {
 	x.count++
 }
 
+// insert adds an entry. The segment must have an empty place.
 func (g *segment) insert(e entry) {
 	mask := uint32(len(g.entries) - 1)
 	i := e.hash & mask
@@ -72,8 +94,8 @@ func (g *segment) insert(e entry) {
 	g.used++
 }
 
-// remove takes a slot out and closes the gap, so that deletes leave no marks
-// behind that would have to be cleaned up.
+// remove removes the entry of a slot and closes the gap, so that deletes leave no markers that need a
+// cleanup. The index must have the entry.
 func (x *index) remove(hash, slot uint32) {
 	g := x.segment(hash)
 	mask := uint32(len(g.entries) - 1)
@@ -83,7 +105,7 @@ func (x *index) remove(hash, slot uint32) {
 	}
 	for j := (i + 1) & mask; g.entries[j].slot != 0; j = (j + 1) & mask {
 		home := g.entries[j].hash & mask
-		// An entry may fill the gap unless its home lies behind the gap.
+		// An entry may fill the gap unless its home is behind the gap.
 		if (j-home)&mask >= (j-i)&mask {
 			g.entries[i] = g.entries[j]
 			i = j
@@ -94,6 +116,7 @@ func (x *index) remove(hash, slot uint32) {
 	x.count--
 }
 
+// grow splits or enlarges a full segment. hash is one that leads to g.
 func (x *index) grow(g *segment, hash uint32) {
 	if len(g.entries) >= fullSegment && g.depth < maxDepth {
 		x.split(g, hash)
@@ -105,6 +128,7 @@ func (x *index) grow(g *segment, hash uint32) {
 	g.refill(old)
 }
 
+// refill inserts all entries of from that are not empty. The segment must be empty.
 func (g *segment) refill(from []entry) {
 	g.used = 0
 	for _, e := range from {
@@ -114,8 +138,7 @@ func (g *segment) refill(from []entry) {
 	}
 }
 
-// split moves the entries of g whose next hash bit is set to a segment of their
-// own. hash is one that leads to g.
+// split moves the entries of g whose next hash bit is set to a new segment. hash is one that leads to g.
 func (x *index) split(g *segment, hash uint32) {
 	if g.depth == 32-x.shift {
 		x.double()
@@ -141,6 +164,7 @@ func (x *index) split(g *segment, hash uint32) {
 	}
 }
 
+// double doubles the directory.
 func (x *index) double() {
 	dir := make([]*segment, 2*len(x.dir))
 	for i, g := range x.dir {

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// slots returns what the index holds and verifies that each entry can be found.
+// slots returns the slots in the index and verifies that each entry can be found.
 func (x *index) slots(tb interface{ Fatalf(string, ...any) }) map[uint32]uint32 {
 	all := make(map[uint32]uint32)
 	for i := range x.dir {
@@ -23,12 +23,12 @@ func (x *index) slots(tb interface{ Fatalf(string, ...any) }) map[uint32]uint32 
 			used++
 			all[e.slot] = e.hash
 			if x.segment(e.hash) != g {
-				tb.Fatalf("hash %x is not looked for where it is", e.hash)
+				tb.Fatalf("hash %x: found in the wrong segment", e.hash)
 			}
 			mask := uint32(len(g.entries) - 1)
 			for j := e.hash & mask; g.entries[j].slot != e.slot; j = (j + 1) & mask {
 				if g.entries[j].slot == 0 {
-					tb.Fatalf("slot %d cannot be found", e.slot)
+					tb.Fatalf("slot %d: not found", e.slot)
 				}
 			}
 		}
@@ -44,7 +44,7 @@ func TestIndex(t *testing.T) {
 		var x index
 		x.init()
 		want := make(map[uint32]uint32)
-		// Few bits make collisions and segments that fill unevenly.
+		// Few hash bits cause collisions and segments that fill unevenly.
 		mask := rapid.SampledFrom([]uint32{1<<32 - 1, 0xfff00000, 0x3ff, 0x80000001}).Draw(t, "mask")
 		slot := uint32(0)
 		for range rapid.IntRange(1, 5).Draw(t, "rounds") {
@@ -71,7 +71,7 @@ func TestIndex(t *testing.T) {
 	})
 }
 
-// TestIndexOfOneHash is the worst that a broken hash could do.
+// TestIndexOfOneHash checks the worst case: all entries have the same hash.
 func TestIndexOfOneHash(t *testing.T) {
 	var x index
 	x.init()
@@ -79,16 +79,16 @@ func TestIndexOfOneHash(t *testing.T) {
 		x.insert(0xdeadbeef, s+1)
 	}
 	if n := len(x.slots(t)); n != 2000 {
-		t.Fatalf("%d entries", n)
+		t.Fatalf("entries: got %d, want 2000", n)
 	}
 	if len(x.dir) > 1<<maxDepth {
-		t.Fatalf("directory of %d", len(x.dir))
+		t.Fatalf("directory: got %d places", len(x.dir))
 	}
 	for s := range uint32(2000) {
 		x.remove(0xdeadbeef, s+1)
 	}
 	if n := len(x.slots(t)); n != 0 || x.count != 0 {
-		t.Fatalf("%d entries", n)
+		t.Fatalf("entries: got %d", n)
 	}
 }
 
@@ -105,21 +105,21 @@ func TestFifo(t *testing.T) {
 				break
 			}
 			if p := q.peek(); p != want {
-				t.Fatalf("peek %d, want %d", p, want)
+				t.Fatalf("peek: got %d, want %d", p, want)
 			}
 			if v := q.pop(); v != want {
-				t.Fatalf("pop %d, want %d", v, want)
+				t.Fatalf("pop: got %d, want %d", v, want)
 			}
 			want++
 		}
 		if q.len() != next-want {
-			t.Fatalf("length %d, want %d", q.len(), next-want)
+			t.Fatalf("length: got %d, want %d", q.len(), next-want)
 		}
 	}
 	for q.len() > 0 {
 		q.pop()
 	}
 	if q.bytes(8) > 4*fifoChunk*8 {
-		t.Fatalf("an empty queue keeps %d bytes", q.bytes(8))
+		t.Fatalf("empty queue: got %d bytes", q.bytes(8))
 	}
 }

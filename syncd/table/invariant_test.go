@@ -2,7 +2,7 @@ package table
 
 import "slices"
 
-// checkInvariants verifies what must hold of a table between any two calls.
+// checkInvariants verifies the invariants of a table that hold between any two calls.
 func checkInvariants(tb interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -12,13 +12,13 @@ func checkInvariants(tb interface {
 	seen := make(map[uint32]bool)
 	var st Stats
 	failed := make(map[string]int)
-	walk := func(list uint32, inOrder bool) {
+	checkList := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
 			m := t.meta(s)
 			switch {
 			case seen[s]:
-				tb.Fatalf("slot %d stands twice in the lists", s)
+				tb.Fatalf("slot %d is in the lists twice", s)
 			case m.prev != prev:
 				tb.Fatalf("slot %d has predecessor %d, not %d", s, m.prev, prev)
 			case m.is(flagFree):
@@ -26,17 +26,17 @@ func checkInvariants(tb interface {
 			case m.is(flagUnversioned) == inOrder || (m.version == 0) == inOrder || (m.seq == 0) == inOrder:
 				tb.Fatalf("slot %d is in the wrong list: version %d, position %d", s, m.version, m.seq)
 			case inOrder && m.seq <= last:
-				tb.Fatalf("slot %d at position %d stands after %d", s, m.seq, last)
-			case inOrder && !m.live() && !m.is(flagInTombs) && m.seq <= t.hand.pos:
-				tb.Fatalf("tombstone %d would never expire", s)
+				tb.Fatalf("slot %d at position %d comes after position %d", s, m.seq, last)
+			case inOrder && !m.live() && !m.is(flagInTombs) && m.seq <= t.compactCursor.pos:
+				tb.Fatalf("tombstone in slot %d is not queued for its expiry", s)
 			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagFailed|flagRedo) && !m.is(flagDirty):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
-			case m.is(flagRecheck) && !m.is(flagDirty) && !m.is(flagInRechecks):
-				tb.Fatalf("slot %d waits for a recheck that will not come", s)
+			case m.is(flagReread) && !m.is(flagDirty) && !m.is(flagInRereads):
+				tb.Fatalf("slot %d needs a reread and is not queued", s)
 			case m.is(flagFailed) && !m.is(flagInFailures):
-				tb.Fatalf("slot %d failed and will not be tried again", s)
+				tb.Fatalf("slot %d failed and is not queued for a retry", s)
 			}
 			if _, found := t.find(t.key(s)); found != s {
 				tb.Fatalf("key of slot %d is found in slot %d", s, found)
@@ -51,8 +51,8 @@ func checkInvariants(tb interface {
 			tb.Fatalf("list %d ends at %d, position %d of %d", list, prev, last, t.seq)
 		}
 	}
-	walk(order, true)
-	walk(unversioned, false)
+	checkList(order, true)
+	checkList(unversioned, false)
 	checkCompact(tb, t, &st)
 	if len(seen) != t.used || t.used != t.index.count {
 		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
@@ -63,18 +63,18 @@ func checkInvariants(tb interface {
 		}
 	}
 	got := t.stats
-	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, Rechecks: got.Rechecks}
+	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, PendingRereads: got.PendingRereads}
 	if got != st {
 		tb.Fatalf("stats %+v, counted %+v", got, st)
 	}
 	checkCursors(tb, t)
-	for _, h := range append(slices.Clone(t.owners.holders), &t.owners.departed) {
-		if h.hand != nil && !slices.Contains(t.cursors, h.hand) {
-			tb.Fatalf("the hand of %q does not move with the records", h.node)
+	for _, h := range append(slices.Clone(t.owners.groups), &t.owners.otherOwners) {
+		if h.victimCursor != nil && !slices.Contains(t.cursors, h.victimCursor) {
+			tb.Fatalf("victim cursor of %q is not registered", h.node)
 		}
 	}
 	checkDigests(tb, t)
-	checkDebts(tb, t)
+	checkBarriers(tb, t)
 }
 
 // checkCompact verifies the log of compact tombstones.
@@ -95,8 +95,8 @@ func checkCompact(tb interface{ Fatalf(string, ...any) }, t *Table, st *Stats) {
 		}
 		n := 0
 		for i := range c.n {
-			if c.seq(i) <= last || c.seq(i) > l.last || c.seq(i) > t.hand.pos {
-				tb.Fatalf("compact tombstone at position %d stands after %d, last %d, hand %d", c.seq(i), last, l.last, t.hand.pos)
+			if c.seq(i) <= last || c.seq(i) > l.last || c.seq(i) > t.compactCursor.pos {
+				tb.Fatalf("compact tombstone at position %d comes after %d, last %d, compaction cursor %d", c.seq(i), last, l.last, t.compactCursor.pos)
 			}
 			last = c.seq(i)
 			if c.is(i, tombDead) {
@@ -116,8 +116,8 @@ func checkCompact(tb interface{ Fatalf(string, ...any) }, t *Table, st *Stats) {
 		}
 		live, used = live+n, used+c.n
 	}
-	if live != l.n || used != l.used || t.thawed.slot != 0 {
-		tb.Fatalf("log has %d entries of %d, counted %d of %d; thawed %d", l.n, l.used, live, used, t.thawed.slot)
+	if live != l.n || used != l.used || t.expanded.slot != 0 {
+		tb.Fatalf("log has %d entries of %d, counted %d of %d; expanded slot %d", l.n, l.used, live, used, t.expanded.slot)
 	}
 	indexed := 0
 	seen := make(map[*tombSegment]bool)
@@ -142,19 +142,19 @@ func checkCompact(tb interface{ Fatalf(string, ...any) }, t *Table, st *Stats) {
 	}
 }
 
-func checkDebts(tb interface{ Fatalf(string, ...any) }, t *Table) {
-	for _, d := range t.debts {
+func checkBarriers(tb interface{ Fatalf(string, ...any) }, t *Table) {
+	for _, d := range t.barriers {
 		n := 0
-		for s := range uint32(64 * len(d.owed)) {
-			if d.owed[s/64]&(1<<(s%64)) == 0 {
+		for s := range uint32(64 * len(d.slots)) {
+			if d.slots[s/64]&(1<<(s%64)) == 0 {
 				continue
 			}
 			if n++; s >= t.allocated || !t.meta(s).is(flagDirty) {
-				tb.Fatalf("slot %d is owed and will not be written", s)
+				tb.Fatalf("slot %d is in a write barrier and is not dirty", s)
 			}
 		}
-		if n != d.open {
-			tb.Fatalf("%d slots are owed, counted %d", n, d.open)
+		if n != d.pending {
+			tb.Fatalf("write barrier has %d slots, counted %d", n, d.pending)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func checkCursors(tb interface{ Fatalf(string, ...any) }, t *Table) {
 		next := t.meta(m.next)
 		switch {
 		case !m.is(flagCursor):
-			tb.Fatalf("slot %d does not know of its cursor", c.at)
+			tb.Fatalf("slot %d has a cursor and no cursor flag", c.at)
 		case m.seq > c.pos:
 			tb.Fatalf("cursor at %d rests beyond, on %d", c.pos, m.seq)
 		case m.next != order && next.seq <= c.pos:
@@ -186,5 +186,5 @@ func (s *Stats) count(m *meta) {
 	add(&s.Unversioned, m.is(flagUnversioned))
 	add(&s.Dirty, m.is(flagDirty))
 	add(&s.Failed, m.is(flagFailed))
-	add(&s.Rechecks, m.is(flagRecheck))
+	add(&s.PendingRereads, m.is(flagReread))
 }

@@ -1,19 +1,23 @@
 package table
 
-// loadDeletes bounds how many keys deleted during a load are told apart. Beyond,
-// each loaded key is read again.
+// loadDeletes is the highest number of keys in loading.deleted. If more keys are deleted during a load,
+// every loaded key is read again.
 const loadDeletes = 1 << 16
 
-// loading remembers the unknown keys that were deleted while the first content was
-// being read: what was read of them may be older.
+// loading has the keys without a record that were deleted while the initial content was being read. The
+// reader may have read such a key before its delete. The lock of the table protects it.
 type loading struct {
-	deleted map[string]int64 // when the data plane did, which means it; or 0
-	all     bool             // too many to tell apart
+	// deleted has the wall clock in nanoseconds of each delete by the data plane, and 0 for other deletes.
+	// It has at most loadDeletes keys.
+	deleted map[string]int64
+	// overflow is true if a delete did not fit into deleted.
+	overflow bool
 }
 
-func (l *loading) note(c *Change) {
+// noteDelete stores a delete of a key without a record.
+func (l *loading) noteDelete(c *Change) {
 	if len(l.deleted) == loadDeletes {
-		l.all = true
+		l.overflow = true
 		return
 	}
 	at := int64(0)
@@ -23,89 +27,91 @@ func (l *loading) note(c *Change) {
 	l.deleted[string(c.Key)] = at
 }
 
-func (l *loading) doubts(key []byte) (deleted int64, doubt bool) {
-	deleted, known := l.deleted[string(key)]
-	return deleted, known || l.all
+// deletedDuringLoad returns deleted, the time of a data-plane delete of a key, or 0. uncertain is true if
+// the key was deleted, or if the list of deletes overflowed.
+func (l *loading) deletedDuringLoad(key []byte) (deleted int64, uncertain bool) {
+	deleted, listed := l.deleted[string(key)]
+	return deleted, listed || l.overflow
 }
 
-// BeginLoad must come before the map is read, and after its hooks are attached:
-// from here on deletes of unknown keys are remembered, so that Load does not
-// bring such a key back.
+// BeginLoad starts a load. The caller calls it after the hooks are attached and before it reads the map.
+// From then on the table stores deletes of keys without a record, so that Load does not restore such a key.
 func (tx *Tx) BeginLoad() {
-	tx.t.loading, tx.t.unsure = &loading{deleted: make(map[string]int64)}, true
+	tx.t.loading, tx.t.unscanned = &loading{deleted: make(map[string]int64)}, true
 }
 
-// EndLoad must come after the last Load.
+// EndLoad ends a load. The caller calls it after the last Load.
 func (tx *Tx) EndLoad() { tx.t.loading = nil }
 
-// Load enters a pair that the map held at start. A key that the table does not
-// know becomes an unversioned record: any peer's record wins over it, and it
-// is not in the order, and so not streamed, until Claim.
+// Load enters an entry that the map held at start. A key without a record becomes an unversioned record.
+// The record of any peer wins over it. It is not in the order, and syncd does not send it, until Adopt.
 //
-// A key that the table knows by now keeps its record. When the map held
-// something else, the key is read again (Stale).
+// A key that already has a record keeps it. If the value in the map differs, the key is read again, and
+// Load returns Stale.
 func (tx *Tx) Load(key, value []byte) Outcome {
 	t := tx.t
 	if len(key) != t.opt.KeySize || len(value) != t.opt.ValueSize {
 		t.stats.Refused++
 		return Refused
 	}
-	h, s := t.open(key)
+	h, s := t.findForChange(key)
 	if s != 0 {
-		defer t.refreeze()
+		defer t.finishChange()
 		return t.loadKnown(s, value)
 	}
 	if s = t.create(h, key); s == 0 {
 		return Refused
 	}
-	t.fill(s, value)
+	t.makeLive(s, value)
 	m := t.meta(s)
 	m.owner = selfID
 	m.flags |= flagUnversioned | flagLoaded
 	t.link(unversioned, s)
 	t.stats.Unversioned++
 	if t.loading != nil {
-		t.doubtLoaded(s, key)
+		t.rereadLoaded(s, key)
 	}
 	return Accepted
 }
 
-// doubtLoaded has a key read again that was deleted during the load. If it was the data plane
-// that did, it counts as deleted until then.
-func (t *Table) doubtLoaded(s uint32, key []byte) {
-	at, doubt := t.loading.doubts(key)
-	if !doubt {
+// rereadLoaded requests a reread of a key that was deleted during the load. If the data plane deleted the
+// key, the record is a tombstone until the reread.
+func (t *Table) rereadLoaded(s uint32, key []byte) {
+	at, uncertain := t.loading.deletedDuringLoad(key)
+	if !uncertain {
 		return
 	}
 	if at > 0 {
-		t.kill(s, at)
+		t.makeTombstone(s, at)
 		t.stamp(s, t.versionAt(at), selfID)
 	}
-	t.recheck(s)
+	t.requestReread(s)
 }
 
+// loadKnown handles an entry whose key has a record.
 func (t *Table) loadKnown(s uint32, value []byte) Outcome {
 	m := t.meta(s)
 	switch {
-	case m.live() && t.same(s, value):
+	case m.live() && t.equalSignificant(s, value):
 		return Unchanged
 	case m.is(flagDirty):
 		return Ignored
 	default:
-		t.recheck(s) // it may have been read before the writer's write, or changed since
+		t.requestReread(s) // the value may be older than the writer's write, or the key may have changed since
 		return Stale
 	}
 }
 
-// ClaimedVersion is that of records which a node found in its map and nobody knew, until
-// they change. It is below all others: when they were written nobody can say, and whoever
-// can, were it a node that was cut off meanwhile, knows better.
-const ClaimedVersion Version = 1
+// AdoptedVersion is the version of records that a node found in its map and that no peer had, until they
+// change. It is below all other versions, because the time of the last write is not available. A node that
+// was isolated meanwhile and that has the record with its real version therefore wins.
+const AdoptedVersion Version = 1
 
-// Claim makes up to limit unversioned records this node's, with ClaimedVersion, and forgets
-// those whose key has vanished from the map. Call it once the first sync has brought what
-// peers know of them; until it has returned false the table is not complete.
-func (tx *Tx) Claim(limit int) (more bool) {
+// Adopt makes up to limit unversioned records records of this node, with AdoptedVersion. It forgets
+// unversioned records whose key has left the map. It returns true if there are more. The caller calls it
+// after the initial sync has delivered the records of the peers. The table is complete once Adopt has
+// returned false.
+func (tx *Tx) Adopt(limit int) (more bool) {
 	t := tx.t
 	for range limit {
 		s := t.meta(unversioned).next
@@ -113,13 +119,13 @@ func (tx *Tx) Claim(limit int) (more bool) {
 			return false
 		}
 		if !t.meta(s).live() {
-			t.forget(s) // nobody knows of it: see vanish
+			t.forget(s) // no other node has it: see deleteUnversioned
 			continue
 		}
-		t.stamp(s, ClaimedVersion, selfID)
+		t.stamp(s, AdoptedVersion, selfID)
 	}
 	return t.stats.Unversioned > 0
 }
 
-// Unversioned returns the number of records that are still to be claimed.
+// Unversioned returns the number of records that Adopt has not adopted yet.
 func (tx *Tx) Unversioned() int { return tx.t.stats.Unversioned }

@@ -1,21 +1,22 @@
 package table
 
-// sameMoment is how far apart in nanoseconds the events of two CPUs must be for
-// their times to tell which write the map took last. Between the map's lock and
-// the hook that takes the time there is an interrupt's worth of delay.
-const sameMoment = 1_000_000
+// timestampMargin is the minimum distance, in nanoseconds, of the events of two CPUs for their times to
+// show which write the map applied last. An interrupt can delay the hook, which takes the time, after the
+// CPU released the lock of the map.
+const timestampMargin = 1_000_000
 
-// Local enters a change of the local map.
+// Local enters a change of the local map and returns its outcome.
 //
-// A change wins if its version, its time plus the table's skew, is above the
-// record's, or if it is later than everything known of the key here. It then
-// makes this incarnation the owner. Only a delete that means it travels: a
-// bpf(2) delete of a record that another live node owns is the expiry of a
-// standby's copy, and the record is Restored instead. Of a record that nobody has
-// claimed it is forgotten, until whoever owns it tells.
+// A change wins in two cases. In the first case its version is above the version of the record; the version
+// of a change is its time plus the table's skew. In the second case it is later than all evidence of the
+// key on this node. This incarnation then becomes the owner.
+//
+// A bpf(2) delete of a record that another live node owns is the expiry of a standby's copy. It does not
+// replicate, and the outcome is Restored. A bpf(2) delete of an unversioned record does not replicate
+// either: the record stays an unversioned tombstone until the initial sync delivers the owner's record.
 func (tx *Tx) Local(c *Change) Outcome {
 	o := tx.t.local(c)
-	tx.t.refreeze()
+	tx.t.finishChange()
 	st := &tx.t.stats
 	switch o {
 	case Accepted:
@@ -30,9 +31,11 @@ func (tx *Tx) Local(c *Change) Outcome {
 	return o
 }
 
+// local enters a change without finishChange and without the counters of accepted, unchanged, stale and
+// restored changes.
 func (t *Table) local(c *Change) Outcome {
-	// Not so evictions: what the daemon's own write pushed out of an LRU map is
-	// gone like any other victim.
+	// Evictions are an exception. An entry that syncd's own write evicted from an LRU map has left the map
+	// like any other victim.
 	if c.Context == ContextOwn && c.Op != OpEvict {
 		t.stats.LocalOwn++
 		return Ignored
@@ -41,13 +44,15 @@ func (t *Table) local(c *Change) Outcome {
 		t.stats.Refused++
 		return Refused
 	}
-	h, s := t.open(c.Key)
+	h, s := t.findForChange(c.Key)
+	// An event shows that values of open readings may be outdated. A reread of a dirty record has no
+	// meaning, so the key is read again after the write.
 	switch {
 	case s == 0:
 	case c.Context != ContextReread:
-		t.outdate(s)
+		t.invalidateReadings(s)
 	case t.meta(s).is(flagDirty):
-		t.recheck(s)
+		t.requestReread(s)
 		return Ignored
 	}
 	switch c.Op {
@@ -60,116 +65,127 @@ func (t *Table) local(c *Change) Outcome {
 	}
 }
 
+// localUpdate enters an update, or a reread that found the key. s is the slot of the key, 0 if it has no
+// record.
 func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	if s == 0 {
-		if c.Read.missed(h) {
-			t.rereadUnknown(c.Key) // it may be from before the key was deleted
+		if c.Read.markedAbsent(h) {
+			t.queueUnknownReread(c.Key) // the value may be older than the delete of the key
 			return Stale
 		}
 		if s = t.create(h, c.Key); s == 0 {
 			return Refused
 		}
 		t.enter(c, s, t.versionAt(c.Time))
-		if t.strays.match(h, c) {
-			t.recheck(s)
+		// A delete of the key on another CPU may have come after this write.
+		if t.earlyDeletes.match(h, c) {
+			t.requestReread(s)
 		}
-		t.settleLater(0, h, s, c.Time, neverChanged)
+		t.queueSettling(0, h, s, c.Time, neverChanged)
 		return Accepted
 	}
 	m := t.meta(s)
-	if m.is(flagReleased) && c.Context == ContextReread && t.held(s, c.Value) {
-		m.witness(c)
-		return Unchanged // not used since its owner gave it up
+	// The map still holds the entry that the owner expired.
+	if m.is(flagReleased) && c.Context == ContextReread && t.equalCarried(s, c.Value) {
+		m.noteEvidence(c)
+		return Unchanged // the data plane has not used it since its owner expired it
 	}
 	if t.ownWrite(c, s) {
-		m.flags &^= raced // once: whoever writes it again means it
-		m.witness(c)
+		m.flags &^= raced // only once: a second write of the value is a change
+		m.noteEvidence(c)
 		t.markDirty(s)
 		t.moveTail(s)
 		return Stale
 	}
-	// A write to an unversioned record claims it even when it changes nothing:
-	// the data plane uses that key now. To have read it again says nothing new.
-	claims := m.is(flagUnversioned) && c.Context != ContextReread
-	if m.live() && !claims && t.same(s, c.Value) && !t.refreshes(c, s) {
-		if c.Context == ContextReread && (m.is(flagEvicted) || !t.held(s, c.Value)) && t.overwritten(c, s) {
-			t.recheck(s)
+	// A write to an unversioned record adopts the record even if the value is the same, because the data
+	// plane uses the key now. A reread does not show such a use.
+	adopts := m.is(flagUnversioned) && c.Context != ContextReread
+	if m.live() && !adopts && t.equalSignificant(s, c.Value) && !t.refreshes(c, s) {
+		// The value may be older than the record's last change or than syncd's last write.
+		if c.Context == ContextReread && (m.is(flagEvicted) || !t.equalCarried(s, c.Value)) && t.predatesWrite(c, s) {
+			t.requestReread(s)
 			return Stale
 		}
 		if c.Time >= m.seen {
-			m.flags &^= flagEvicted // unless it was read before it was thrown out
-			t.keepUntold(c, s)
+			m.flags &^= flagEvicted // unless it was read before the eviction
+			t.keepUnsent(c, s)
 		}
-		m.witness(c)
+		m.noteEvidence(c)
 		return Unchanged
 	}
-	again := !m.live()
+	recreated := !m.live()
 	outcome := t.change(c, s)
-	if again && outcome == Accepted {
-		t.settleLater(0, h, s, c.Time, neverChanged)
+	if recreated && outcome == Accepted {
+		t.queueSettling(0, h, s, c.Time, neverChanged)
 	}
 	return outcome
 }
 
-// refreshes reports whether a change that is none by itself is to be told
-// nevertheless, because the record was told long ago.
+// refreshes reports whether the table sends a change without a significant difference, because it sent the
+// record longer than Options.Refresh ago. It counts the refresh.
 func (t *Table) refreshes(c *Change, s uint32) bool {
 	m := t.meta(s)
 	if t.opt.Refresh == 0 || m.is(flagUnversioned) || t.versionAt(c.Time) < m.version+Version(t.opt.Refresh) {
 		return false
 	}
-	// To find a value as it was says nothing; to write it anew says that it is used.
-	touched := m.is(flagUntold) || !t.held(s, c.Value) || (c.Context < ContextSyscall && t.foreign(m))
+	// A reread of the same value does not show a use of the key. A write of the same value does.
+	touched := m.is(flagUnsent) || !t.equalCarried(s, c.Value) || (c.Context < ContextSyscall && t.ownedByLivePeer(m))
 	if touched {
 		t.stats.Refreshed++
 	}
 	return touched
 }
 
-// keepUntold takes over a value that nobody is told for now.
-func (t *Table) keepUntold(c *Change, s uint32) {
-	if !t.held(s, c.Value) {
-		t.meta(s).flags |= flagUntold
+// keepUnsent stores a value without sending it now.
+func (t *Table) keepUnsent(c *Change, s uint32) {
+	if !t.equalCarried(s, c.Value) {
+		t.meta(s).flags |= flagUnsent
 	}
 	copy(t.value(s), c.Value)
 }
 
+// localDelete enters a delete, or a reread that did not find the key. s is the slot of the key, 0 if it has
+// no record.
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if s == 0 {
-		t.vanished(h, c.Time, c.CPU)
+		t.noteAbsent(h, c.Time, c.CPU)
 		if t.loading != nil {
-			t.loading.note(c)
+			t.loading.noteDelete(c)
 		}
 		return Unchanged
 	}
 	m := t.meta(s)
+	// The table already has the key as deleted or evicted. A released tombstone loses its mark, unless the
+	// change may be older than a write of the entry.
 	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread) {
 		if m.is(flagReleased) && t.predates(c, s) {
-			t.recheck(s) // it may have been written since
+			t.requestReread(s) // the entry may have been written since
 			return Stale
 		}
 		if m.is(flagReleased) && m.is(flagDirty) {
-			t.markDirty(s) // the writer may have put it back after that
+			t.markDirty(s) // the writer may have restored the entry after that
 			t.moveTail(s)
 		}
 		t.unrelease(m)
-		m.witness(c)
+		m.noteEvidence(c)
 		return Unchanged
 	}
+	// Without events of evictions, a missing entry may have been evicted.
 	if c.Context == ContextReread && t.opt.EvictionsUnseen {
 		if t.predates(c, s) {
-			t.recheck(s)
+			t.requestReread(s)
 			return Stale
 		}
-		m.witness(c)
-		return t.localEvict(c, s) // put back it would drive out another
+		m.noteEvidence(c)
+		return t.localEvict(c, s) // restoring the entry would evict another one
 	}
 	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
-		return t.vanish(c, s)
+		return t.deleteUnversioned(c, s)
 	}
-	if t.foreign(m) && c.Context >= ContextSyscall {
+	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
+	if t.ownedByLivePeer(m) && c.Context >= ContextSyscall {
 		if c.Context == ContextReread && t.predates(c, s) {
-			t.recheck(s)
+			t.requestReread(s)
 			return Stale
 		}
 		t.markDirty(s)
@@ -179,23 +195,23 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	return t.change(c, s)
 }
 
-// vanish notes that a key which nobody has claimed yet is not in the map any more. Whose
-// it was will be told: a peer's is put back then, one of an earlier incarnation of this
-// node is deleted.
-func (t *Table) vanish(c *Change, s uint32) Outcome {
+// deleteUnversioned notes that a key with an unversioned record is not in the map any more. The owner's
+// record decides once it arrives: the writer restores a record of a peer, and the table deletes a record of
+// an earlier incarnation of this node.
+func (t *Table) deleteUnversioned(c *Change, s uint32) Outcome {
 	m := t.meta(s)
 	if c.Context == ContextReread && t.predates(c, s) {
-		t.recheck(s)
+		t.requestReread(s)
 		return Stale
 	}
-	m.witness(c)
+	m.noteEvidence(c)
 	t.clearDirty(s)
-	t.kill(s, c.Time)
+	t.makeTombstone(s, c.Time)
 	return Accepted
 }
 
-// localEvict notes that the kernel no longer holds a key, so that not finding
-// it is no surprise, and that it is written again when its owner changes it.
+// localEvict notes that the kernel evicted a key. A reread that does not find the key then deletes no
+// record. The writer writes the entry again when the record changes.
 func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	t.stats.Evictions++
 	if s == 0 {
@@ -203,17 +219,18 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 	}
 	if m := t.meta(s); !m.live() {
 		if m.is(flagReleased) && (m.is(flagDirty) || t.predates(c, s)) {
-			t.recheck(s) // it may have been written since
+			t.requestReread(s) // the entry may have been written since
 			return Ignored
 		}
 		t.unrelease(m)
 		return Ignored
 	}
-	if m := t.meta(s); !t.opt.EvictionDeletes || t.foreign(m) {
-		// A dirty record is about to be written anyway.
+	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
+	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) {
+		// The writer is about to write a dirty record in any case.
 		if !m.is(flagDirty) {
-			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= sameMoment) {
-				t.recheck(s) // it may have been written since
+			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
+				t.requestReread(s) // the entry may have been written since
 			}
 			m.flags |= flagEvicted
 			m.seen = max(m.seen, c.Time)
@@ -222,50 +239,52 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		return Ignored
 	}
 	if t.meta(s).is(flagUnversioned) {
-		return t.vanish(c, s)
+		return t.deleteUnversioned(c, s)
 	}
 	return t.change(c, s)
 }
 
-// foreign reports whether another node that is still there owns the record.
-func (t *Table) foreign(m *meta) bool {
+// ownedByLivePeer reports whether another node owns the record and has not left the cluster.
+func (t *Table) ownedByLivePeer(m *meta) bool {
 	o := &t.owners.list[m.owner]
 	return !m.is(flagUnversioned) && !o.ours && !o.gone
 }
 
-// change enters a change that differs from what the record says, if it wins.
+// change enters a change that differs from the record's content, if the change wins.
 func (t *Table) change(c *Change, s uint32) Outcome {
 	m := t.meta(s)
 	v := t.versionAt(c.Time)
 	switch {
 	case c.Context == ContextReread && t.predates(c, s):
-		t.recheck(s)
+		t.requestReread(s)
 		return Stale
-	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > sameMoment:
-		// Older than the newest evidence for an own record. Its version may be higher all the same,
-		// if the skew has grown since. Of deleted and evicted records the evidence may be newer than
-		// changes that are still to come.
-		t.outrun(c, s)
+	case m.live() && m.owner == selfID && !m.is(flagUnversioned|flagEvicted) && m.seen-c.Time > timestampMargin:
+		// The change is older than the newest evidence for a record of this node. Its version may still be
+		// higher if the skew has grown since. For deleted and evicted records, the evidence may be newer
+		// than changes whose events have not arrived yet.
+		t.noteLateChange(c, s)
 		return Stale
 	case v > m.version:
 	case c.Time >= m.seen:
-		// Later than all evidence, so it must win, although a version that was
-		// raised above a peer's is ahead of the clock.
+		// The change is later than all evidence, so it must win. A peer may have raised the record's
+		// version above the local clock.
 		v = m.version + 1
 	default:
-		t.outrun(c, s)
+		t.noteLateChange(c, s)
 		return Stale
 	}
-	again := t.doubtful(c, m)
+	// again is true if the kernel's content may differ from the change. race is true if a write by syncd may
+	// have reached the map after a delete.
+	again := t.uncertain(c, m)
 	race := m.is(flagDirty|flagWritten) || !t.ours(m.owner)
-	// Written before the daemon took the key out of a full map, told after.
+	// The data plane wrote the entry before the writer deleted it from a full map. The event arrived later.
 	gone := m.flags&displaced == displaced && c.Op == OpUpdate && c.Time <= m.seen
 	t.enter(c, s, v)
 	if gone {
 		t.markDirty(s)
 	}
 	if again {
-		t.recheck(s)
+		t.requestReread(s)
 	}
 	if race && c.Op != OpUpdate && c.Context != ContextReread {
 		m.flags |= raced
@@ -273,69 +292,70 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 	return Accepted
 }
 
-// outrun notes a change that arrives after a later one, and has the key read again: times are not exact
-// enough to order two CPUs. A dirty record is not read, because the writer is about to write it; if both
-// changes came at one moment it may have done so.
-func (t *Table) outrun(c *Change, s uint32) {
+// noteLateChange notes a change that arrives after a later one, and requests a reread of the key. Event
+// times are not exact enough to order the writes of two CPUs. A dirty record is not read, because the
+// writer is about to write it. It is read nevertheless if both changes have about the same time, because
+// the writer may have written it before.
+func (t *Table) noteLateChange(c *Change, s uint32) {
 	m := t.meta(s)
-	again := !m.is(flagDirty) || m.seen-c.Time <= sameMoment
-	m.witness(c)
+	again := !m.is(flagDirty) || m.seen-c.Time <= timestampMargin
+	m.noteEvidence(c)
 	if again {
-		t.recheck(s)
+		t.requestReread(s)
 	}
 }
 
-// raced marks a tombstone of this node's whose last value the daemon may have written
-// after the delete: it was on its way into the map when the data plane deleted the key.
-// The slot still has that value, as the bytes of a tombstone are left alone.
-const raced = flagUntold
+// raced marks a tombstone of this node whose last value syncd may have written to the map after the delete.
+// The write was in progress when the data plane deleted the key. The slot still has that value: the table
+// does not modify the value bytes of a tombstone.
+const raced = flagUnsent
 
-// ownWrite reports whether what a reread found of a deleted key is what the daemon wrote
-// itself. It would come back to life otherwise, with nobody using it.
+// ownWrite reports whether the value that a reread found for a deleted key is syncd's own write. Without
+// this check the record would become live again although no program uses it.
 func (t *Table) ownWrite(c *Change, s uint32) bool {
 	m := t.meta(s)
-	const asked = raced | flagDoubt
-	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.held(s, c.Value)
+	const asked = raced | flagUncertain
+	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.equalCarried(s, c.Value)
 }
 
-// predates reports whether a reread may have been made before the newest
-// evidence for the record, or before the daemon's own last write to it.
+// predates reports whether a reread may have been made before the newest evidence for the record, or before
+// the last write of the record by syncd.
 func (t *Table) predates(c *Change, s uint32) bool {
-	return t.overwritten(c, s) || c.Time < t.meta(s).seen
+	return t.predatesWrite(c, s) || c.Time < t.meta(s).seen
 }
 
-// overwritten reports whether a reread may have been made before the last change of the
-// record, or before the daemon's own last write to it.
-func (t *Table) overwritten(c *Change, s uint32) bool {
+// predatesWrite reports whether a reread may have been made before the last change of the record, or before
+// the last write of the record by syncd.
+func (t *Table) predatesWrite(c *Change, s uint32) bool {
 	if c.Read != nil {
-		return c.Read.outdates(s)
+		return c.Read.isStale(s)
 	}
 	return t.meta(s).is(flagWritten)
 }
 
-// doubtful reports whether the kernel may hold something else than the change
-// that is about to be entered.
-func (t *Table) doubtful(c *Change, m *meta) bool {
+// uncertain reports whether the content of the kernel may differ from the change that is about to be
+// entered.
+func (t *Table) uncertain(c *Change, m *meta) bool {
 	switch {
 	case m.is(flagUnversioned):
-		return !m.live() // it may have vanished after that
+		return !m.live() // the key may have vanished after that
 	case c.Context == ContextReread:
-		// A write may land after the time in its event, and after the read.
-		return c.Time-m.seen <= sameMoment
+		// A write may reach the map after the time of its event, and after the read.
+		return c.Time-m.seen <= timestampMargin
 	case m.is(flagWritten), !t.ours(m.owner):
-		// The daemon's own write of the record may have come later.
+		// syncd may have written the record later.
 		return true
 	default:
-		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= sameMoment)
+		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= timestampMargin)
 	}
 }
 
-// enter makes a change the record's content.
+// enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	m := t.meta(s)
 	revived := !m.live() && c.Op == OpUpdate
-	if m.witness(c); revived {
-		m.seen = c.Time // that of the delete may be the time at which the table learnt of it
+	if m.noteEvidence(c); revived {
+		m.seen = c.Time // the seen time of the delete may be the time of its receipt
 	}
 	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
 	m.flags &^= flagWritten | flagEvicted
@@ -343,53 +363,17 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 	t.stamp(s, v, selfID)
 }
 
-// witness notes a change as evidence for the record, also when it brings
-// nothing new: an event of another CPU may be underway.
-func (m *meta) witness(c *Change) {
+// noteEvidence notes a change as evidence for the record, even if the change modifies nothing. An earlier
+// event of another CPU may still arrive.
+func (m *meta) noteEvidence(c *Change) {
 	switch {
 	case c.Context == ContextReread:
-		m.flags &^= flagDoubt
-		m.cpu = cpuNone // it has no place in the order of any CPU's events
-	case m.seen == 0 || c.Time-m.seen > sameMoment:
+		m.flags &^= flagUncertain
+		m.cpu = cpuNone // a reread is not ordered with the events of any CPU
+	case m.seen == 0 || c.Time-m.seen > timestampMargin:
 		m.cpu = c.CPU
 	case m.cpu != c.CPU:
 		m.cpu = cpuNone
 	}
 	m.seen = max(m.seen, c.Time)
-}
-
-// versionAt returns the version of a change made at a time.
-func (t *Table) versionAt(now int64) Version {
-	return Version(min(max(now+t.skew.at(now), 1), int64(maxVersion)))
-}
-
-const (
-	// skewGrace is how long in nanoseconds a skew lasts that no record confirms, and
-	// skewDecay how many nanoseconds it takes from then on to lose one. Versions still
-	// grow with time.
-	skewGrace = 10_000_000_000
-	skewDecay = 4
-)
-
-// skew is how far ahead of this node's clock peers' versions are. One record far ahead
-// moves it for a while, not for ever.
-type skew struct {
-	ahead int64
-	since int64 // when a record was that far ahead last
-}
-
-// at returns the skew at a time.
-func (s *skew) at(now int64) int64 {
-	return max(s.ahead-max(now-s.since-skewGrace, 0)/skewDecay, 0)
-}
-
-// raise takes in that a version was so far ahead, of which at most limit counts; 0 is no
-// limit. A write of that key wins all the same, by the key's version.
-func (s *skew) raise(ahead, now, limit int64) {
-	if limit > 0 {
-		ahead = min(ahead, limit)
-	}
-	if ahead > 0 && ahead >= s.at(now) {
-		s.ahead, s.since = ahead, now
-	}
 }

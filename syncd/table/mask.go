@@ -5,25 +5,26 @@ import (
 	"encoding/binary"
 )
 
-// Range is a run of bytes of a value.
+// Range is a range of bytes of a value.
 type Range struct {
 	// Offset and Size are in bytes.
 	Offset, Size int
 }
 
-// same reports whether a record's value and another are no different by
-// themselves: equal but for what Options.Significant leaves out.
-func (t *Table) same(s uint32, value []byte) bool {
+// equalSignificant reports whether a record's value and another one are equal in the bits of
+// Options.Significant.
+func (t *Table) equalSignificant(s uint32, value []byte) bool {
 	return equalUnder(t.opt.Significant, t.value(s), value)
 }
 
-// held reports whether a value is what a record says in all that is replicated.
-func (t *Table) held(s uint32, value []byte) bool {
+// equalCarried reports whether a record's value and another one are equal in the bits of Options.Carried,
+// which are all replicated bits.
+func (t *Table) equalCarried(s uint32, value []byte) bool {
 	return equalUnder(t.opt.Carried, t.value(s), value)
 }
 
-// equalUnder reports whether two values of the same size are equal in the bits
-// of a mask, nil for all.
+// equalUnder reports whether two values of the same size are equal in the bits of a mask. A nil mask has
+// all bits.
 func equalUnder(mask, a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true
@@ -48,8 +49,9 @@ func equalUnder(mask, a, b []byte) bool {
 	return true
 }
 
-// keep puts what a delta does not tell into its value, as the record has it.
-func (t *Table) keep(s uint32, d *Delta) {
+// copyKept copies the ranges Delta.Keep, which the delta does not carry, from the live record to the
+// delta's value.
+func (t *Table) copyKept(s uint32, d *Delta) {
 	if d.Delete || len(d.Keep) == 0 || !t.meta(s).live() {
 		return
 	}

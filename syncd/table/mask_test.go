@@ -14,31 +14,31 @@ func volatileTail(o *Options) {
 	o.Significant[o.ValueSize-1] = 0
 }
 
-// tail returns a change of key k whose value has a last byte.
+// tail returns a change of key k whose value has the given last byte.
 func tail(t *testing.T, last byte, at int64) *Change {
 	c := parseChange(t, "update k v packet 0", at)
 	c.Value[len(c.Value)-1] = last
 	return c
 }
 
-func TestVolatileChangeAloneIsKeptAndNotTold(t *testing.T) {
+func TestVolatileChangeIsKeptAndNotSent(t *testing.T) {
 	r := newRig(t, volatileTail)
 	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(tail(t, 1, second)) })
 	head := r.tab.Stats().Head
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, 2*second)) })
-	// One that is older than what is known brings nothing at all.
+	// A change that is older than the record changes nothing.
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 3, second)) })
 	if got := r.tab.Stats().Head; got != head {
-		t.Errorf("the order moved from %d to %d for a volatile change alone", head, got)
+		t.Errorf("head after a volatile change: was %d, got %d, want no change", head, got)
 	}
 	var rec Record
 	r.tab.View(func(tx *Tx) { tx.Get(pad("k", simKey), &rec) })
 	if got := rec.Value[len(rec.Value)-1]; got != 7 {
-		t.Errorf("the volatile byte is %d, want 7: it travels with the next change", got)
+		t.Errorf("volatile byte: got %d, want 7 (sent with the next change)", got)
 	}
 }
 
-func TestKeepLeavesWhatADeltaDoesNotTell(t *testing.T) {
+func TestDeltaKeepPreservesLocalBytes(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k own packet 0")
 	d := &Delta{Key: pad("k", simKey), Value: pad("new", simValue), Version: Version(5 * second), Keep: []Range{{1, 2}}}
@@ -47,16 +47,16 @@ func TestKeepLeavesWhatADeltaDoesNotTell(t *testing.T) {
 		return tx.Remote(d, 5*second, RemoteOptions{})
 	})
 	if state := r.state("k"); !strings.HasPrefix(state, "nwn ") {
-		t.Errorf("k is %q, want the value nwn", state)
+		t.Errorf("k: got %q, want the value nwn", state)
 	}
-	// What the table has no live record of takes what the delta brought there.
+	// Without a live record the kept range comes from the delta.
 	d = &Delta{Key: pad("l", simKey), Value: pad("new", simValue), Version: 7, Keep: []Range{{1, 2}}}
 	r.do(Accepted, func(tx *Tx) Outcome {
 		d.Owner = tx.Intern(peer)
 		return tx.Remote(d, 5*second, RemoteOptions{})
 	})
 	if state := r.state("l"); !strings.HasPrefix(state, "new ") {
-		t.Errorf("l is %q, want the value new", state)
+		t.Errorf("l: got %q, want the value new", state)
 	}
 }
 
@@ -79,25 +79,25 @@ func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) {
-		tx.Reread(pad("k", simKey))
-		tx.Reread(pad("l", simKey))
+		tx.RequestReread(pad("k", simKey))
+		tx.RequestReread(pad("l", simKey))
 	})
-	if got := r.rechecks(); got != "lk" && got != "kl" {
-		t.Fatalf("to be read again: %q, want k and l", got)
+	if got := r.takeRereads(); got != "lk" && got != "kl" {
+		t.Fatalf("rereads: got %q, want k and l", got)
 	}
-	r.wantRechecks("")
+	r.wantRereads("")
 	r.tab.Update(func(tx *Tx) {
-		for range maxRereads + 2 {
-			tx.Reread(pad("l", simKey))
+		for range maxUnknownRereads + 2 {
+			tx.RequestReread(pad("l", simKey))
 		}
 	})
 	if got := r.tab.Stats().RereadsDropped; got != 2 {
-		t.Errorf("%d rereads dropped, want 2", got)
+		t.Errorf("dropped rereads: got %d, want 2", got)
 	}
-	buf := make([]byte, maxRereads*simKey)
+	buf := make([]byte, maxUnknownRereads*simKey)
 	r.tab.Update(func(tx *Tx) {
-		if n := tx.TakeRechecks(buf); n != maxRereads {
-			t.Errorf("%d keys to be read again, want %d", n, maxRereads)
+		if n := tx.TakeRereads(buf); n != maxUnknownRereads {
+			t.Errorf("pending rereads: got %d, want %d", n, maxUnknownRereads)
 		}
 	})
 	r.local(Accepted, 2*second, "update l w reread 0")

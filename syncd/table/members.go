@@ -1,8 +1,8 @@
 package table
 
-// SetMembers sets the nodes that membership has proven, other than this one: live, and left, which
-// were live earlier. Before the first call no owner is a stranger, and all other owners are one
-// holder.
+// SetMembers sets the nodes, other than this one, that membership has proven. live nodes are in the
+// cluster; left nodes were in it earlier. Before the first call the table treats no owner as a stranger,
+// and all other owners form one group. The slices are borrowed for the call.
 func (tx *Tx) SetMembers(live, left []string) {
 	t := tx.t
 	o := &t.owners
@@ -10,33 +10,34 @@ func (tx *Tx) SetMembers(live, left []string) {
 	for _, node := range left {
 		o.seen[node] = true
 	}
-	former := o.holders
-	o.holders = nil
+	former := o.groups
+	o.groups = nil
 	for _, node := range live {
 		o.live[node], o.seen[node] = true, true
 		if node != o.list[selfID].Node {
-			o.holders = append(o.holders, &holder{node: node})
+			o.groups = append(o.groups, &ownerGroup{node: node})
 		}
 	}
-	for _, h := range append(former, &o.departed) {
-		t.dropHand(h) // records may belong to another holder now
+	for _, h := range append(former, &o.otherOwners) {
+		t.closeVictimCursor(h) // records may belong to another group now
 	}
 	for i := range o.list {
 		if w := &o.list[i]; !w.free() {
-			o.place(w)
+			o.assignGroup(w)
 		}
 	}
 }
 
-// place sets the holder of an owner, and whether it is a stranger.
-func (o *owners) place(w *ownerInfo) {
+// assignGroup sets the group of an owner, and whether it is a stranger. It does nothing for owners of this
+// node.
+func (o *owners) assignGroup(w *ownerInfo) {
 	if w.ours {
 		return
 	}
-	w.holder, w.stranger = &o.departed, o.live != nil && !o.seen[w.Node]
-	for _, h := range o.holders {
+	w.group, w.stranger = &o.otherOwners, o.live != nil && !o.seen[w.Node]
+	for _, h := range o.groups {
 		if h.node == w.Node {
-			w.holder = h
+			w.group = h
 		}
 	}
 }

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	flowKey   = 48 // a connection-tracking map's sizes
+	flowKey   = 48 // the sizes of a connection-tracking map in bytes
 	flowValue = 176
 	million   = 1_000_000
 )
@@ -21,7 +21,7 @@ func newFlows(tb testing.TB) *Table {
 	return tab
 }
 
-// flows makes keys and values without allocating.
+// flows creates keys and values without allocations.
 type flows struct {
 	key   [flowKey]byte
 	value [flowValue]byte
@@ -50,45 +50,45 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestMemory holds the table to key + value + 96 bytes an entry, and its own
-// account of it to the truth.
+// TestMemory: the table uses at most the size of key and value and 96 bytes per entry. The memory that
+// it reports is close to the memory that it uses.
 func TestMemory(t *testing.T) {
 	before := heap()
 	tab := newFlows(t)
 	var f flows
 	measure := func(what string, entries int) {
 		t.Helper()
-		used, said := heap()-before, tab.Stats().MemoryBytes
+		used, reported := heap()-before, tab.Stats().MemoryBytes
 		each := float64(used) / float64(entries)
-		t.Logf("%s: %.1f bytes an entry, %.1f above key and value; said %.1f",
-			what, each, each-flowKey-flowValue, float64(said)/float64(entries))
+		t.Logf("%s: %.1f bytes an entry, %.1f above key and value; reported %.1f",
+			what, each, each-flowKey-flowValue, float64(reported)/float64(entries))
 		if each > flowKey+flowValue+96 {
-			t.Errorf("%s: %.1f bytes an entry", what, each)
+			t.Errorf("%s: got %.1f bytes per entry", what, each)
 		}
-		if diff := float64(said)/float64(used) - 1; diff > 0.1 || diff < -0.1 {
-			t.Errorf("%s: %d bytes used, %d said", what, used, said)
+		if diff := float64(reported)/float64(used) - 1; diff > 0.1 || diff < -0.1 {
+			t.Errorf("%s: memory: got %d bytes used, %d reported", what, used, reported)
 		}
 	}
-	// The index is at its emptiest after its segments were split, at its fullest
-	// before.
+	// The index is emptiest after its segments were split, and fullest just before.
 	for i, n := 0, 100_000; n <= million; n += 100_000 {
 		for ; i < n; i++ {
 			tab.Update(func(tx *Tx) { f.local(tx, i, i, int64(i+1)) })
 		}
 		measure("live", n)
 	}
-	// All of them deleted, and as many rechecks as there can be.
+	// All records are deleted, and the maximum number of rereads is pending.
 	tab.Update(func(tx *Tx) {
 		for i := range million {
 			f.set(i, 0)
 			tx.Local(&Change{Key: f.key[:], Op: OpDelete, CPU: 1, Time: int64(i + 2)})
 		}
 	})
-	if st := tab.Stats(); st.Tombstones != million || st.Rechecks != million {
-		t.Fatalf("%d tombstones, %d rechecks", st.Tombstones, st.Rechecks)
+	if st := tab.Stats(); st.Tombstones != million || st.PendingRereads != million {
+		t.Fatalf("tombstones: got %d, %d rereads, want a million of each", st.Tombstones, st.PendingRereads)
 	}
 	measure("tombstones", million)
-	// What is forgotten is used again: as many new keys take no more room.
+	// The table reuses the memory of forgotten records: an equal number of new keys needs no
+	// additional memory.
 	tab.Update(func(tx *Tx) {
 		for tx.Expire(1<<60, 1000) {
 		}
@@ -98,14 +98,14 @@ func TestMemory(t *testing.T) {
 		tab.Update(func(tx *Tx) { f.local(tx, -i, i, 1<<61) })
 	}
 	if is := tab.Stats().MemoryBytes; is > was+was/20 {
-		t.Errorf("%d bytes, %d after as many new keys", was, is)
+		t.Errorf("memory: was %d bytes, got %d after as many new keys", was, is)
 	}
 	measure("new", million)
 	runtime.KeepAlive(tab)
 }
 
-// TestNoAllocations: nothing is allocated for a change, a delta or a record
-// once a table has its size.
+// TestNoAllocations: a change, a delta and a read of a record allocate nothing once a table has
+// reached its size.
 func TestNoAllocations(t *testing.T) {
 	const n = 20_000
 	tab := newFlows(t)
@@ -137,7 +137,7 @@ func TestNoAllocations(t *testing.T) {
 			f.local(tx, step%n, step, now)
 		},
 		"reread": func(tx *Tx) {
-			tx.TakeRechecks(buf)
+			tx.TakeRereads(buf)
 			f.set(advance(), step)
 			tx.Local(&Change{Key: f.key[:], Value: f.value[:], Time: now, Context: ContextReread})
 		},
@@ -145,12 +145,12 @@ func TestNoAllocations(t *testing.T) {
 		"get":    func(tx *Tx) { f.set(advance(), 0); tx.Get(f.key[:], &rec) },
 	}
 	for name, fn := range each {
-		warm := func() { tab.Update(fn) }
+		apply := func() { tab.Update(fn) }
 		for range 2 * n {
-			warm()
+			apply()
 		}
-		if a := testing.AllocsPerRun(n, warm); a != 0 {
-			t.Errorf("%s: %v allocations", name, a)
+		if a := testing.AllocsPerRun(n, apply); a != 0 {
+			t.Errorf("%s: got %v allocations, want 0", name, a)
 		}
 	}
 	checkInvariants(t, tab)

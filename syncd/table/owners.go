@@ -2,49 +2,64 @@ package table
 
 import "strings"
 
-// maxOwners bounds the interned owners. An id is used again once no record names its owner.
+// maxOwners limits the number of interned owners. ReclaimOwners frees the ids of owners without records.
 const maxOwners = 1<<16 - 1
 
-// maxStrangers bounds the ids of owners that are not live: the others are for nodes that
-// membership has proven.
+// maxStrangers limits the number of ids of owners that are not live. The remaining ids are reserved for
+// nodes that membership has proven.
 const maxStrangers = maxOwners / 2
 
 // selfID is the OwnerID of Options.Self.
 const selfID OwnerID = 0
 
+// owners are the interned owners of a table. The lock of the table protects them.
 type owners struct {
-	ids  map[Owner]OwnerID
+	// ids has the id of each owner in list that is not free.
+	ids map[Owner]OwnerID
+	// list has the owner of each id. Element selfID is Options.Self and is never freed.
 	list []ownerInfo
-	// gone nodes left the cluster. Node names are kept beside the owners because
-	// a node may be gone before any record of it arrives.
+	// gone has the names of the nodes that have left the cluster. It is separate from list because a node
+	// may leave before any record of it arrives. See SetGone.
 	gone map[string]bool
-	// live are the nodes that membership has, nil if that was never set. seen are those that it has
-	// or had. See SetMembers.
+	// live has the nodes that are in the cluster, nil before the first SetMembers. seen has the nodes that
+	// are or were in it, a superset of live. Neither includes this node unless SetMembers names it.
 	live, seen map[string]bool
-	// holders has one holder for each live node, departed is the holder of all other owners.
-	holders  []*holder
-	departed holder
-	// spare are the ids below len(list) that no owner has.
-	spare []OwnerID
-	// reused counts ids that were given to another owner.
+	// groups has one group for each live node except this one.
+	groups []*ownerGroup
+	// otherOwners is the group of all owners whose node is not live, except this node's.
+	otherOwners ownerGroup
+	// freeIDs has the ids below len(list) that have no owner.
+	freeIDs []OwnerID
+	// reused is the number of ids that were given to another owner. It never decreases.
 	reused uint64
-	// keep: ids are not reclaimed, because a conversion copies them.
-	keep bool
-	// digester keeps a digest of each node.
+	// keepIDs is true while a conversion copies the ids. Then no id is freed and no free id is used.
+	keepIDs bool
+	// digester keeps a digest of each node with an owner id. It never changes.
 	digester *digester
 }
 
+// ownerInfo is the state of one owner. The zero value marks a free id.
 type ownerInfo struct {
+	// Owner is the interned owner. Its strings are copies.
 	Owner
-	ours     bool // this node, whichever incarnation
-	gone     bool
-	stranger bool        // another node, which was never live. See strangers.go
-	holder   *holder     // nil: this node
-	refs     uint32      // records with this owner; not counted for selfID
-	hash     uint64      // for digests
-	digest   *nodeDigest // of the node
+	// ours is true if the owner is this node, of any incarnation. It never changes.
+	ours bool
+	// gone is true if the node has left the cluster. It equals owners.gone of the node.
+	gone bool
+	// stranger is true if the owner is another node that is not in owners.seen. It is false before the
+	// first SetMembers. See strangers.go.
+	stranger bool
+	// group is the group of the owner in a full kernel map. Nil: this node.
+	group *ownerGroup
+	// refs is the number of records with this owner. It is always 0 for selfID.
+	refs uint32
+	// hash is the owner's hash for digests.
+	hash uint64
+	// digest is the digest of the owner's node, never nil unless the id is free.
+	digest *nodeDigest
 }
 
+// init sets up owners with self as selfID.
 func (o *owners) init(self Owner, d *digester) {
 	o.digester = d
 	o.ids = make(map[Owner]OwnerID)
@@ -52,15 +67,16 @@ func (o *owners) init(self Owner, d *digester) {
 	o.intern(self)
 }
 
+// intern returns the id of an owner and gives a new owner an id. It returns NoOwner if no id is available.
 func (o *owners) intern(w Owner) OwnerID {
 	if id, ok := o.ids[w]; ok {
 		return id
 	}
-	used := len(o.list) - len(o.spare)
+	used := len(o.list) - len(o.freeIDs)
 	if used == maxOwners || (used >= maxStrangers && o.live != nil && !o.live[w.Node]) {
 		return NoOwner
 	}
-	// The caller's string may be a piece of a receive buffer.
+	// w.Node may be part of a receive buffer.
 	w.Node = strings.Clone(w.Node)
 	id := o.next()
 	ours := id == selfID || w.Node == o.list[selfID].Node
@@ -69,17 +85,18 @@ func (o *owners) intern(w Owner) OwnerID {
 	return id
 }
 
+// describe returns the state of a new owner without records.
 func (o *owners) describe(w Owner, ours bool) ownerInfo {
-	i := ownerInfo{Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.owner(w), digest: o.digester.of(w.Node)}
-	o.place(&i)
+	i := ownerInfo{Owner: w, ours: ours, gone: o.gone[w.Node], hash: o.digester.hashOwner(w), digest: o.digester.forNode(w.Node)}
+	o.assignGroup(&i)
 	return i
 }
 
-// next returns an id that no owner has.
+// next returns an id without an owner.
 func (o *owners) next() OwnerID {
-	if n := len(o.spare); n > 0 && !o.keep {
-		id := o.spare[n-1]
-		o.spare = o.spare[:n-1]
+	if n := len(o.freeIDs); n > 0 && !o.keepIDs {
+		id := o.freeIDs[n-1]
+		o.freeIDs = o.freeIDs[:n-1]
 		o.reused++
 		return id
 	}
@@ -87,10 +104,11 @@ func (o *owners) next() OwnerID {
 	return OwnerID(len(o.list) - 1)
 }
 
+// free reports whether the id has no owner.
 func (o *ownerInfo) free() bool { return o.Owner == Owner{} }
 
-// refer moves a record's reference from one owner to another.
-func (o *owners) refer(from, to OwnerID) {
+// moveReference moves the reference of one record from one owner to another.
+func (o *owners) moveReference(from, to OwnerID) {
 	if from == to {
 		return
 	}
@@ -102,11 +120,11 @@ func (o *owners) refer(from, to OwnerID) {
 	}
 }
 
-// ReclaimOwners gives the ids of owners back that no record names any more, and their digests.
-// An id from Intern is valid until the next call, unless a record names its owner.
+// ReclaimOwners frees the ids of owners without records, and the digests of nodes without such ids. An id
+// from Intern is valid until the next call, or as long as a record has the owner.
 func (tx *Tx) ReclaimOwners() {
 	o := &tx.t.owners
-	if o.keep {
+	if o.keepIDs {
 		return
 	}
 	named := make(map[string]bool)
@@ -119,7 +137,7 @@ func (tx *Tx) ReclaimOwners() {
 		default:
 			delete(o.ids, w.Owner)
 			*w = ownerInfo{}
-			o.spare = append(o.spare, OwnerID(id))
+			o.freeIDs = append(o.freeIDs, OwnerID(id))
 		}
 	}
 	for node := range o.digester.nodes {
@@ -138,21 +156,22 @@ func (tx *Tx) Owners(fn func(Owner)) {
 	}
 }
 
-// OwnersReused returns how many ids were given to another owner so far. Data kept by id is void
-// when it changes.
+// OwnersReused returns the number of ids that were given to another owner so far. Callers that keep data by
+// id must discard it when the number changes.
 func (tx *Tx) OwnersReused() uint64 { return tx.t.owners.reused }
 
+// bytes returns the approximate memory of the owners in bytes.
 func (o *owners) bytes() uint64 {
 	const perOwner = 24 + 64 + 64 // map entry, list entry, string
 	return uint64(len(o.list)) * perOwner
 }
 
-// Intern returns the id of an owner, giving it one if it is new. It returns
-// NoOwner when the table holds as many owners as it can.
+// Intern returns the id of an owner and gives a new owner an id. It returns NoOwner if the table cannot
+// hold more owners. The string is copied.
 func (tx *Tx) Intern(o Owner) OwnerID { return tx.t.owners.intern(o) }
 
-// Owner returns the owner of an id that Intern or a Record gave out, and the
-// zero Owner for any other.
+// Owner returns the owner of an id from Intern or from a Record. It returns the zero Owner for any other
+// id.
 func (tx *Tx) Owner(id OwnerID) Owner {
 	if int(id) >= len(tx.t.owners.list) {
 		return Owner{}
@@ -160,11 +179,11 @@ func (tx *Tx) Owner(id OwnerID) Owner {
 	return tx.t.owners.list[id].Owner
 }
 
-// SetGone records which nodes have left the cluster (true) and which are back (false).
-// Nodes that are absent from the map remain as they are. Records of a node that is gone may
-// be deleted by the local collector for everyone. The map is not kept.
+// SetGone sets which nodes have left the cluster (true) and which are back (false). Nodes that are absent
+// from the map remain as they are. The local collector may delete the records of a node that has left, for
+// all nodes. The map is borrowed for the call.
 //
-// A call visits each owner once, so callers pass all nodes together.
+// A call visits each owner once, so callers should pass all nodes together.
 func (tx *Tx) SetGone(nodes map[string]bool) {
 	o := &tx.t.owners
 	for node, gone := range nodes {
@@ -181,12 +200,12 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 	}
 }
 
+// ours reports whether an owner is this node, of any incarnation.
 func (t *Table) ours(id OwnerID) bool { return t.owners.list[id].ours }
 
-// beats reports whether a delta's version and owner are above those of a
-// record. Where both are equal a tombstone is above a live record: Sweep makes
-// such a pair.
-func (t *Table) beats(d *Delta, m *meta) bool {
+// isNewer reports whether a delta's version and owner are above those of a record. If both are equal, a
+// tombstone is above a live record: Sweep creates such a pair.
+func (t *Table) isNewer(d *Delta, m *meta) bool {
 	switch {
 	case d.Version != m.version:
 		return d.Version > m.version

@@ -2,22 +2,26 @@ package table
 
 import "slices"
 
-// Reading is one reading of the kernel map: it begins before the map is read and ends
-// when what was read has been entered. While it is open the table notes which records change and
-// which the writer writes. A value that was read of such a record may be older than
-// that. It does not count, and the key is read again.
+// Reading is one pass of reading the kernel map. It begins before the map is read and ends after the values
+// that were read have been entered. While it is open, the table notes which records change and which
+// records the writer writes. A value that was read for such a record may be outdated. The table then
+// ignores the value and reads the key again.
 //
-// A Reading belongs to one reader and one table at a time. The zero Reading is ready for
-// use, and one that has ended may begin again.
+// One reader and one table at a time may use a Reading. The lock of the table protects its fields. The zero
+// Reading is ready for use, and a reading that has ended may begin again.
 type Reading struct {
-	marks []uint64 // a bit for each slot that was changed or written since
-	log   []uint32 // these slots, or the first of them
-	// absent has bits for keys without a record that were deleted, or whose tombstone was
-	// forgotten, since the reading began, by their hash.
+	// marks has a bit for each slot that was changed or written since the reading began. Slots beyond its
+	// end are not marked.
+	marks []uint64
+	// log has the marked slots, each once, in order. If len(log) equals cap(log), it may lack later ones.
+	log []uint32
+	// absent has bits for hashes of keys without a record that were deleted, or whose tombstone the table
+	// forgot, since the reading began. Several keys share a bit.
 	absent [8]uint64
 }
 
-// BeginReading begins a reading, or begins it anew. It must come before the map is read.
+// BeginReading begins a reading, or restarts an open one. The caller calls it before it reads the map. The
+// table keeps a reference to r until EndReading.
 func (tx *Tx) BeginReading(r *Reading) {
 	t := tx.t
 	if !slices.Contains(t.readings, r) {
@@ -37,13 +41,13 @@ func (tx *Tx) BeginReading(r *Reading) {
 	}
 }
 
-// EndReading ends a reading. Its values must not be entered after that. A reading that is left open
-// makes changes a little slower, and that is all.
+// EndReading ends a reading. The caller must not enter its values after that. A reading that is left open
+// makes changes slightly slower and has no other effect.
 func (tx *Tx) EndReading(r *Reading) {
 	tx.t.readings = slices.DeleteFunc(tx.t.readings, func(o *Reading) bool { return o == r })
 }
 
-// mark notes a record. A reading whose log is full treats all records as changed.
+// mark marks a slot as changed.
 func (r *Reading) mark(s uint32) {
 	for int(s/64) >= len(r.marks) {
 		r.marks = append(r.marks, 0)
@@ -57,41 +61,43 @@ func (r *Reading) mark(s uint32) {
 	}
 }
 
-// outdates reports whether a record was changed or written since the reading began.
-func (r *Reading) outdates(s uint32) bool {
+// isStale reports whether a record was changed or written since the reading began.
+func (r *Reading) isStale(s uint32) bool {
 	return int(s/64) < len(r.marks) && r.marks[s/64]&(1<<(s%64)) != 0
 }
 
-// outdate notes that what open readings bring of a record may be older than the record, or
-// than what the writer wrote.
-func (t *Table) outdate(s uint32) {
+// invalidateReadings notes in all open readings that their values of a record may be older than the record,
+// or older than the writer's last write.
+func (t *Table) invalidateReadings(s uint32) {
 	for _, r := range t.readings {
 		r.mark(s)
 	}
 }
 
-// vanished notes that a key has no record, and since when that is known: what a reading
-// that is open brings of it, or an event that is on its way, may be older.
-func (t *Table) vanished(hash uint32, at int64, cpu uint16) {
-	t.strays.note(hash, at, cpu)
+// noteAbsent notes that a key has no record since a time. The value of an open reading or an event that
+// arrives later may be older than that time.
+func (t *Table) noteAbsent(hash uint32, at int64, cpu uint16) {
+	t.earlyDeletes.note(hash, at, cpu)
 	for _, r := range t.readings {
-		r.miss(hash)
+		r.markAbsent(hash)
 	}
 }
 
-// outdateAbsent has readings that treat a record as changed treat its key so, which leaves its slot.
-func (t *Table) outdateAbsent(s, hash uint32) {
+// invalidateAbsent marks a key as absent in all readings that treat its record as changed. The record
+// leaves its slot.
+func (t *Table) invalidateAbsent(s, hash uint32) {
 	for _, r := range t.readings {
-		if r.outdates(s) {
-			r.miss(hash)
+		if r.isStale(s) {
+			r.markAbsent(hash)
 		}
 	}
 }
 
-func (r *Reading) miss(hash uint32) { r.absent[hash>>29] |= 1 << (hash >> 23 & 63) }
+// markAbsent marks a key without a record as changed.
+func (r *Reading) markAbsent(hash uint32) { r.absent[hash>>29] |= 1 << (hash >> 23 & 63) }
 
-// missed reports whether a key without a record had one, or was deleted, since the reading
-// began. Another key may be taken for it.
-func (r *Reading) missed(hash uint32) bool {
+// markedAbsent reports whether a key without a record had one, or was deleted, since the reading began. It
+// may also return true because of another key. It returns false for a nil reading.
+func (r *Reading) markedAbsent(hash uint32) bool {
 	return r != nil && r.absent[hash>>29]&(1<<(hash>>23&63)) != 0
 }

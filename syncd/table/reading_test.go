@@ -5,21 +5,21 @@ import (
 	"testing"
 )
 
-// reading is one reading of the map, in a test.
+// reading is one reading of the kernel map in a test.
 type reading struct {
 	r  *rig
 	at int64
 	Reading
 }
 
-// read begins a reading at a time.
+// read begins a reading at a given time.
 func (r *rig) read(at int64) *reading {
 	d := &reading{r: r, at: at}
 	r.tab.View(func(tx *Tx) { tx.BeginReading(&d.Reading) })
 	return d
 }
 
-// found enters what the reading found of a key: a value, or "-" for none.
+// found enters the value of a key that the reading returned, or "-" for a missing key.
 func (d *reading) found(want Outcome, key, value string) {
 	d.r.Helper()
 	d.r.do(want, func(tx *Tx) Outcome { return tx.Local(d.change(key, value)) })
@@ -33,14 +33,14 @@ func (d *reading) change(key, value string) *Change {
 	return c
 }
 
-// scanned enters what the reading found of a key as a scan does.
+// scanned enters the value of a key that the reading returned, as a scan does.
 func (d *reading) scanned(want Outcome, key, value string) {
 	d.r.Helper()
 	d.r.do(want, func(tx *Tx) Outcome { return tx.Scanned(d.change(key, value)) })
 }
 
-// A scan has read a value, syncd writes a newer one and reads that again, all at one
-// moment of a coarse clock: the scan's value is not a change of the data plane.
+// A scan has read a value. syncd then writes a newer one and rereads it, all at the same time of a
+// coarse clock. The value of the scan is not a change of the data plane.
 func TestReadingFromBeforeAWrite(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 1000, "k", "old")
@@ -49,12 +49,12 @@ func TestReadingFromBeforeAWrite(t *testing.T) {
 	r.remote(Accepted, 2*second, peer, 2000, "k", "new")
 	r.write()
 	scan.scanned(Stale, "k", "old")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.read(2*second).found(Unchanged, "k", "new")
 	scan.scanned(Stale, "k", "old")
 	r.want("k", "new v2000 b100")
-	// The next reading counts at once.
-	r.wantRechecks("k")
+	// The next reading counts immediately.
+	r.wantRereads("k")
 	r.read(3*second).found(Unchanged, "k", "new")
 	r.read(3*second).scanned(Accepted, "k", "changed")
 	r.want("k", "changed v3000000000 a100")
@@ -75,27 +75,27 @@ func TestReadingFromBeforeAChange(t *testing.T) {
 			want := r.state("k")
 			before.scanned(Stale, "k", "older")
 			r.want("k", want)
-			r.wantRechecks("k")
+			r.wantRereads("k")
 		})
 	}
 }
 
-// At one moment of a coarse clock a scan has read the key and the map evicts it: the key is
-// read again, and counts as evicted.
+// A scan has read the key and the map evicts it, at the same time of a coarse clock. The table rereads
+// the key, and it counts as evicted.
 func TestReadingFromBeforeAnEviction(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1, "update k v packet 0")
 	before := r.read(second)
 	r.local(Ignored, second, "evict k - packet 0")
 	before.scanned(Stale, "k", "v")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.read(second).found(Unchanged, "k", "-")
 	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "v")
 	r.want("k", "v v2000000000 b100 dirty")
 }
 
-// A tombstone that is forgotten while the map is read for the first time: the key does not come
-// back with what was read before.
+// The table forgets a tombstone during the first load of the map. A value that was read before does
+// not restore the key.
 func TestLoadOfAForgottenKey(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.remote(Accepted, second, peer, 1000, "k", "v")
@@ -105,11 +105,11 @@ func TestLoadOfAForgottenKey(t *testing.T) {
 	r.expire(9*second, 9)
 	r.want("k", "unknown")
 	r.load(Accepted, "k", "v")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 }
 
-// A key that was deleted, and whose tombstone is forgotten, does not come back with what
-// was read before: it is read again.
+// A key was deleted, and its tombstone is forgotten. A value that was read before does not restore the
+// key: the table rereads it.
 func TestReadingOfAForgottenKey(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.local(Accepted, second, "update k v packet 0")
@@ -119,22 +119,22 @@ func TestReadingOfAForgottenKey(t *testing.T) {
 	r.want("k", "unknown")
 	before.scanned(Stale, "k", "v")
 	r.want("k", "unknown")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.read(9*second).scanned(Accepted, "k", "w")
 }
 
-func TestReadingOfAKeyDeletedUnknown(t *testing.T) {
+func TestReadingOfDeletedUnknownKey(t *testing.T) {
 	r := newRig(t)
 	before := r.read(second)
 	r.local(Unchanged, 9*second, "delete k - packet 0")
 	before.scanned(Stale, "k", "v")
 	r.want("k", "unknown")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	other := r.read(second)
 	other.scanned(Accepted, "k", "v")
 }
 
-// What Displace took out of a full map is not there any more, whatever a scan read before.
+// An entry that Displace removed from a full map is absent, whatever a scan read before.
 func TestReadingFromBeforeADisplacement(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 1000, "k", "v")
@@ -146,7 +146,7 @@ func TestReadingFromBeforeADisplacement(t *testing.T) {
 	before := r.read(second)
 	r.tab.Update(func(tx *Tx) {
 		if !tx.Displace(refused.Ref, refused.Version, &victim) || text(victim.Key) != "k" {
-			t.Fatal("k should make way")
+			t.Fatal("Displace: got no victim, want k")
 		}
 	})
 	r.local(Accepted, second, "update k w packet 0")
@@ -157,8 +157,7 @@ func TestReadingFromBeforeADisplacement(t *testing.T) {
 	after.found(Stale, "k", "-")
 }
 
-// A reading is begun anew with nothing left of the one before, and marks more records than
-// there were when it began.
+// A new reading keeps no marks of an earlier one. It marks more records than there were when it began.
 func TestReadingBeginsAnew(t *testing.T) {
 	r := newRig(t)
 	var d Reading
@@ -169,13 +168,13 @@ func TestReadingBeginsAnew(t *testing.T) {
 			r.local(Accepted, second, fmt.Sprintf("update %d-%d v packet 0", round, i))
 		}
 		for s := firstSlot; s < r.tab.allocated; s++ {
-			if is := d.outdates(s); is != (s >= r.tab.allocated-uint32(40<<round)) {
-				t.Fatalf("round %d: slot %d of %d changed since: %v", round, s, r.tab.allocated, is)
+			if is := d.isStale(s); is != (s >= r.tab.allocated-uint32(40<<round)) {
+				t.Fatalf("round %d: slot %d of %d: got changed %v", round, s, r.tab.allocated, is)
 			}
 		}
 	}
 	r.tab.View(func(tx *Tx) { tx.EndReading(&d); tx.EndReading(&d) })
 	if len(r.tab.readings) != 0 {
-		t.Fatal("the reading is still open")
+		t.Fatal("Close: got an open reading, want a closed one")
 	}
 }

@@ -1,15 +1,14 @@
 package table
 
-// Remote merges a record that a peer sent. It is accepted if its (version,
-// owner) is above that of the record here, and is then to be written to the
-// kernel (dirty) if the kernel holds something else. now is the wall clock in
-// nanoseconds.
+// Remote merges a record that a peer sent. It accepts the record if the record's (version, owner) is above
+// that of the local record. An accepted record becomes dirty if the kernel holds different content. now is
+// the wall clock in nanoseconds. The delta is borrowed for the call. Remote may write to d.Value, see
+// Delta.Keep.
 //
-// A record that an earlier incarnation of this node owned meets a local map
-// that knows better: see mergeOwn.
+// For a record of an earlier incarnation of this node the local map may take precedence: see mergeOwn.
 func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	o := tx.t.remote(d, now, opt)
-	tx.t.refreeze()
+	tx.t.finishChange()
 	switch o {
 	case Accepted:
 		tx.t.stats.RemoteAccepted++
@@ -19,35 +18,40 @@ func (tx *Tx) Remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	return o
 }
 
+// remote merges a record without finishChange and without the counters of accepted, unchanged and stale
+// deltas.
 func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if len(d.Key) != t.opt.KeySize || (!d.Delete && len(d.Value) != t.opt.ValueSize) ||
 		d.Version == 0 || d.Version > maxVersion || int(d.Owner) >= len(t.owners.list) {
 		t.stats.Refused++
 		return Refused
 	}
+	// The sender's clock may be ahead. Later local writes must still get higher versions.
 	t.skew.raise(int64(d.Version)-now, now, int64(t.opt.MaxSkew))
-	h, s := t.open(d.Key)
+	h, s := t.findForChange(d.Key)
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
 		}
 	}
-	if from := &t.owners.list[d.Owner]; s != 0 && (from.stranger || from.ours) && t.defend(d, s, opt) {
+	if from := &t.owners.list[d.Owner]; s != 0 && (from.stranger || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
 	}
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)
 	}
+	// A live record adds to the live records of the table and therefore needs admission. A delta that is
+	// not newer needs none.
 	if !d.Delete && (s == 0 || !t.meta(s).live()) {
-		if s != 0 && !t.beats(d, t.meta(s)) {
-			return t.repeated(d, s, opt)
+		if s != 0 && !t.isNewer(d, t.meta(s)) {
+			return t.mergeNotNewer(d, s, opt)
 		}
 		if !t.admits(d.Owner, now) {
 			t.stats.Rejected++
 			return Refused
 		}
 		if s != 0 && t.meta(s).is(flagFree) {
-			s = 0 // the tombstone was forgotten in favour of that of an evicted record
+			s = 0 // admits expired an evicted record and forgot this tombstone for it
 		}
 	}
 	if s == 0 {
@@ -55,40 +59,42 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			return Refused
 		}
 		t.put(s, d.Value, d.Delete, now)
-		// What was deleted may be in the map nevertheless, passed over when that was read: a
-		// scan would take it for new.
-		if !d.Delete || t.unsure {
+		// The map may still have a deleted key if the read of the map skipped it. A scan would then take it
+		// for a new key.
+		if !d.Delete || t.unscanned {
 			t.markDirty(s)
 		}
-		t.adopt(s, d, now)
+		t.stampDelta(s, d, now)
 		return Accepted
 	}
 	m := t.meta(s)
-	if !t.beats(d, m) {
-		return t.repeated(d, s, opt)
+	if !t.isNewer(d, m) {
+		return t.mergeNotNewer(d, s, opt)
 	}
-	t.keep(s, d)
-	// What is dirty stays dirty: the kernel holds something older still. And where
-	// a recheck has yet to tell what it holds, it may not be what the table says.
-	if m.is(flagDirty|flagDoubt) || t.differs(d, s) {
+	t.copyKept(s, d)
+	// A dirty record stays dirty, because the kernel still holds an older entry. If a reread is pending,
+	// the kernel's entry may differ from the record.
+	if m.is(flagDirty|flagUncertain) || t.kernelDiffers(d, s) {
 		t.markDirty(s)
 	}
 	t.put(s, d.Value, d.Delete, now)
-	t.adopt(s, d, now)
+	t.stampDelta(s, d, now)
 	return Accepted
 }
 
-// repeated deals with a delta that is not above the record. In a walk from the
-// beginning it proves that the peer still has the key.
-func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
+// mergeNotNewer handles a delta that is not above the record. In a full sync such a delta proves that the
+// peer still has the key.
+func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	m := t.meta(s)
 	if opt.Replace != ReplaceNothing && t.replaces(d, s, opt.Replace) {
 		return Accepted
 	}
+	// The peer has a key that this table has as deleted.
 	if opt.Repair && !d.Delete && !m.live() && m.owner != d.Owner {
-		t.repeatDelete(s, d.Owner)
+		t.resendDelete(s, d.Owner)
 	}
-	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node {
+	// A record that moves to the tail survives the Sweep that follows the full sync.
+	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node && !retracted(d, m, opt) {
 		t.moveTail(s)
 	}
 	if d.Version == m.version && d.Owner == m.owner && d.Delete != m.live() {
@@ -97,9 +103,17 @@ func (t *Table) repeated(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	return Stale
 }
 
-// repeatDelete sends a tombstone again, as this node's own if it was another's. An older
-// incarnation's goes as it is to the node that has the key, whose local map is right about it.
-func (t *Table) repeatDelete(s uint32, has OwnerID) {
+// retracted reports whether the sender of a delta no longer has the record of its current incarnation. The
+// sender has deleted that record and has forgotten the tombstone. It then received the record of its
+// earlier incarnation from a node that missed the delete.
+func retracted(d *Delta, m *meta, opt RemoteOptions) bool {
+	return opt.Sender != selfID && m.owner == opt.Sender && d.Owner != m.owner
+}
+
+// resendDelete sends a tombstone again. It becomes a tombstone of this node if another node owned it. A
+// tombstone of an earlier incarnation of the node that has the key is sent unchanged, because the local map
+// of that node decides.
+func (t *Table) resendDelete(s uint32, has OwnerID) {
 	m := t.meta(s)
 	from, to := &t.owners.list[m.owner], &t.owners.list[has]
 	if m.owner == selfID || (from.Node == to.Node && from.Incarnation < to.Incarnation) {
@@ -107,23 +121,25 @@ func (t *Table) repeatDelete(s uint32, has OwnerID) {
 		return
 	}
 	t.stamp(s, m.version+1, selfID)
-	t.stats.Repeated++
+	t.stats.DeletesResent++
 }
 
-// replaces makes a record of another node what a delta of the same owner says, if that is
-// something else. It does not look at what may differ between nodes.
+// replaces replaces a record of another node with a delta of the same owner if the two differ. It ignores
+// differences in bits that digests do not cover.
 func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 	m := t.meta(s)
 	same := d.Version == m.version
+	// Only a record with the delta's owner is replaced, and never a record of this node. The versions must
+	// match unless the sender is the owner itself.
 	switch {
-	case d.Owner != m.owner || t.ours(d.Owner) || (!same && how != ReplaceOwn):
+	case d.Owner != m.owner || t.ours(d.Owner) || (!same && how != ReplaceAnyVersion):
 		return false
-	case m.is(flagExpired) && how != ReplaceOwn:
-		return false // a survivor has given it up
-	case same && d.Delete == !m.live() && (d.Delete || t.alike(s, d.Value)):
+	case m.is(flagExpired) && how != ReplaceAnyVersion:
+		return false // the fallback sender has expired it
+	case same && d.Delete == !m.live() && (d.Delete || t.equalCompared(s, d.Value)):
 		return false
 	}
-	t.keep(s, d)
+	t.copyKept(s, d)
 	t.markDirty(s)
 	t.put(s, d.Value, d.Delete, m.seen)
 	t.stamp(s, d.Version, d.Owner)
@@ -131,85 +147,90 @@ func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
 	return true
 }
 
-// differs reports whether the kernel holds something else than the delta, going
-// by a record that is not dirty.
-func (t *Table) differs(d *Delta, s uint32) bool {
+// kernelDiffers reports whether the kernel's entry differs from the delta. It uses the record, which must
+// not be dirty, as the content of the kernel.
+func (t *Table) kernelDiffers(d *Delta, s uint32) bool {
 	m := t.meta(s)
-	held := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted)
-	if d.Delete || !held {
-		return held == d.Delete
+	// An evicted entry has left the kernel map. The entry of a released tombstone may still be in it.
+	inKernel := (m.live() || m.is(flagReleased)) && !m.is(flagEvicted)
+	if d.Delete || !inKernel {
+		return inKernel == d.Delete
 	}
-	return !t.held(s, d.Value)
+	return !t.equalCarried(s, d.Value)
 }
 
-// adopt gives a record the version and owner of a delta.
-func (t *Table) adopt(s uint32, d *Delta, now int64) {
+// stampDelta sets the version and the owner of a record to those of a delta.
+func (t *Table) stampDelta(s uint32, d *Delta, now int64) {
 	m := t.meta(s)
 	m.seen, m.cpu = max(m.seen, now), cpuNone
 	t.stamp(s, d.Version, d.Owner)
 }
 
-// mergeOwn merges a record that names this node as its owner.
+// mergeOwn merges a record that has this node as its owner. done is false if the ordinary merge applies.
 //
-// If it names this very incarnation, nobody can know better than this table.
-// If it names an earlier one, the local map is right about it as long as it is
-// the map of that time: what is there with the same content is still what the
-// peers hold; what differs was changed, and what is not there was deleted,
-// while no daemon watched. A map that is new knows nothing of the old records,
-// and is refilled with them, but is right about the keys that it holds.
+// If the owner is this incarnation, the local record takes precedence over every delta. If it is an earlier
+// incarnation, the result depends on whether the local map is the map of that time. If it is, an entry with
+// the same content is still the record of the peers. An entry with different content was changed, and a
+// missing entry was deleted, while syncd was not running.
 //
-// What the local map says then gets a version just above the peer's: enough to
-// win over the old record, and not so much that it wins over a third node which
-// took the key over in the meantime.
+// If the map is new, it never had the old records. syncd refills it with them. A new map still takes
+// precedence for the keys that it holds, and for keys that were changed in it since. Such a change stays a
+// record of this incarnation even if a peer holds the same value. Under the peer's version it would look
+// like a record that refilled the map.
+//
+// The local content gets a version just above the peer's version. It wins over the old record, but not over
+// the record of a third node that took the key over meanwhile.
 func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
 	current := d.Owner == selfID
 	if s == 0 {
 		if !current && !t.opt.SameMap {
 			return 0, false
 		}
-	} else if m := t.meta(s); !t.beats(d, m) || (!current && !t.mapKnows(m)) {
+	} else if m := t.meta(s); !t.isNewer(d, m) || (!current && !t.hasLocalContent(m)) {
 		return 0, false
 	}
 	if current {
 		t.stats.RemoteConflictOwn++
 	}
 	if s == 0 {
-		return t.buryOwn(d, h, now), true
+		return t.mergeAbsentOwn(d, h, now), true
 	}
 	m := t.meta(s)
-	if !current && m.live() != d.Delete && (d.Delete || t.same(s, d.Value)) {
-		t.adopt(s, d, now)
+	// The local content equals the peer's record. The record then keeps the peer's version and owner.
+	if !current && (t.opt.SameMap || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
+		t.stampDelta(s, d, now)
 		return Accepted, true
 	}
 	t.stamp(s, d.Version+1, selfID)
 	return Accepted, true
 }
 
-// mapKnows reports whether a record says what the local map held when an
-// earlier incarnation's record of the key arrives. A new map's value may be under the version of an
-// earlier incarnation: one peer had it, and another peer has a later record of that incarnation.
-func (t *Table) mapKnows(m *meta) bool {
+// hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
+// incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
+// one peer had the value. Another peer may have a later record of that incarnation.
+func (t *Table) hasLocalContent(m *meta) bool {
 	return m.owner == selfID || (t.ours(m.owner) && (t.opt.SameMap || m.is(flagLoaded)))
 }
 
-// buryOwn records that a key of ours is not in the map.
-func (t *Table) buryOwn(d *Delta, h uint32, now int64) Outcome {
+// mergeAbsentOwn enters a record of this node whose key has no local record.
+func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
 	s := t.create(h, d.Key)
 	if s == 0 {
 		return Refused
 	}
+	// In an LRU map a missing key counts as evicted, not as deleted.
 	if !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes {
-		t.buryEvicted(s, d, now)
+		t.mergeEvictedOwn(s, d, now)
 		return Accepted
 	}
-	t.kill(s, now)
+	t.makeTombstone(s, now)
 	if d.Delete {
-		t.adopt(s, d, now)
+		t.stampDelta(s, d, now)
 	} else {
 		t.stamp(s, d.Version+1, selfID)
 	}
-	if t.unsure {
-		t.recheck(s) // it may have been passed over
+	if t.unscanned {
+		t.requestReread(s) // the load may have skipped the key
 	}
 	return Accepted
 }

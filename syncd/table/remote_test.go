@@ -8,7 +8,8 @@ func TestRemoteHigherWins(t *testing.T) {
 	r.want("k", "v1 v1000 b100 dirty")
 	r.remote(Unchanged, 0, peer, 1000, "k", "v1")
 	r.remote(Stale, 0, peer, 999, "k", "v0")
-	// The same version: the higher owner wins, by node, then incarnation.
+	// Of two records with the same version the record of the higher owner wins. Owners compare by
+	// node, then by incarnation.
 	r.remote(Accepted, 0, other, 1000, "k", "v2")
 	r.remote(Stale, 0, peer, 1000, "k", "v1")
 	r.remote(Stale, 0, Owner{"c", 99}, 1000, "k", "v3")
@@ -16,7 +17,7 @@ func TestRemoteHigherWins(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1001, "k", "-")
 	r.want("k", "- v1001 b100 dirty")
 	if st := r.tab.Stats(); st.RemoteAccepted != 4 || st.RemoteStale != 4 {
-		t.Fatalf("accepted %d, stale %d", st.RemoteAccepted, st.RemoteStale)
+		t.Fatalf("records: got %d accepted, %d stale, want 4 and 4", st.RemoteAccepted, st.RemoteStale)
 	}
 }
 
@@ -30,7 +31,7 @@ func TestRemoteTombstoneWinsOverItsOwnRecord(t *testing.T) {
 
 func TestRemoteIsDirtyOnlyIfItDiffers(t *testing.T) {
 	r := newRig(t)
-	r.remote(Accepted, 0, peer, 1000, "t", "-") // never was there
+	r.remote(Accepted, 0, peer, 1000, "t", "-") // the map never held the key
 	r.want("t", "- v1000 b100")
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	r.write()
@@ -38,7 +39,8 @@ func TestRemoteIsDirtyOnlyIfItDiffers(t *testing.T) {
 	r.want("k", "v v2000 b100")
 	r.remote(Accepted, 0, peer, 3000, "k", "w")
 	r.want("k", "w v3000 b100 dirty")
-	// While it is dirty the kernel holds neither; back to what it holds or not.
+	// While the record is dirty the kernel map may hold either value. A return to the value of the map
+	// stays dirty.
 	r.remote(Accepted, 0, peer, 4000, "k", "v")
 	r.want("k", "v v4000 b100 dirty")
 	r.write()
@@ -51,12 +53,12 @@ func TestRemoteIsDirtyOnlyIfItDiffers(t *testing.T) {
 	r.want("k", "v v7000 c100 dirty")
 }
 
-func TestRemoteIsDirtyWhileARecheckIsOut(t *testing.T) {
+func TestRemoteIsDirtyDuringPendingReread(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1*second, "update k v1 packet 0")
 	r.local(Accepted, 1*second+1, "update k v2 packet 1")
-	r.wantRechecks("k")
-	// The kernel may hold v1: only writing v2 makes sure.
+	r.wantRereads("k")
+	// The kernel map may hold v1: only a write of v2 makes its state certain.
 	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "v2")
 	r.want("k", "v2 v2000000000 b100 dirty")
 }
@@ -76,12 +78,12 @@ func TestRemoteRefuses(t *testing.T) {
 			{Key: key, Value: value, Version: 1, Owner: NoOwner},
 		} {
 			if o := tx.Remote(d, 0, RemoteOptions{}); o != Refused {
-				t.Errorf("delta %d: %s", i, o)
+				t.Errorf("delta %d: got %s, want refused", i, o)
 			}
 		}
 	})
 	if st := r.tab.Stats(); st.Refused != 7 || st.Live != 0 {
-		t.Fatalf("refused %d, %d records", st.Refused, st.Live)
+		t.Fatalf("refused deltas: got %d, %d records, want 7 and 0", st.Refused, st.Live)
 	}
 }
 
@@ -92,7 +94,7 @@ func TestRemoteTouch(t *testing.T) {
 	}
 	r.merge(Unchanged, 0, peer, 1000, "k", "v", RemoteOptions{Touch: true})
 	r.wantOrder("lmnk")
-	// A stale record of the same node proves the key as well.
+	// A stale record of the same node also counts as sent.
 	r.merge(Stale, 0, Owner{"b", 90}, 900, "l", "v", RemoteOptions{Touch: true})
 	r.wantOrder("mnkl")
 	r.local(Accepted, 1*second, "update m w packet 0")
@@ -108,26 +110,26 @@ func TestOwnRecordsReturnToTheSameMap(t *testing.T) {
 	for _, k := range []string{"e", "d", "t"} {
 		r.load(Accepted, k, "v")
 	}
-	// The same here: what the peers hold stays right, under its old name.
+	// The map of this node holds the same value: the record of the peers keeps its version and owner.
 	r.remote(Accepted, 0, older, 1000, "e", "v")
 	r.want("e", "v v1000 a90")
-	// Changed or created here while no daemon watched.
+	// These keys were changed or created here while syncd was stopped.
 	r.remote(Accepted, 0, older, 1000, "d", "w")
 	r.want("d", "v v1001 a100")
 	r.remote(Accepted, 0, older, 1000, "t", "-")
 	r.want("t", "v v1001 a100")
-	// Deleted here meanwhile, or long ago.
+	// These keys were deleted here meanwhile, or long ago.
 	r.remote(Accepted, 0, older, 1000, "x", "v")
 	r.want("x", "- v1001 a100")
 	r.remote(Accepted, 0, older, 1000, "y", "-")
 	r.want("y", "- v1000 a90")
 	if keys := r.write(); keys != "" {
-		t.Fatalf("wrote %q to a map that is right", keys)
+		t.Fatalf("written keys: got %q, want none", keys)
 	}
 	if n := r.tab.Stats().Unversioned; n != 0 {
-		t.Fatalf("%d unversioned", n)
+		t.Fatalf("unversioned records: got %d, want 0", n)
 	}
-	// A second peer knows a newer state, or an older one.
+	// A second peer sends a newer state, or an older one.
 	r.remote(Accepted, 0, older, 1500, "e", "v")
 	r.want("e", "v v1500 a90")
 	r.remote(Accepted, 0, older, 1600, "e", "w")
@@ -139,7 +141,7 @@ func TestOwnRecordsReturnToTheSameMap(t *testing.T) {
 	r.want("x", "- v1700 a90")
 	r.remote(Accepted, 0, older, 1500, "y", "v")
 	r.want("y", "- v1501 a100")
-	// A third node that took the key over since wins over both.
+	// A third node that has taken over the key since then wins over both.
 	r.remote(Accepted, 0, peer, 1602, "e", "p")
 	r.want("e", "p v1602 b100 dirty")
 	r.remote(Accepted, 0, older, 1603, "e", "q")
@@ -152,21 +154,21 @@ func TestOwnRecordsRefillANewMap(t *testing.T) {
 	r.want("x", "v v1000 a90 dirty")
 	r.remote(Accepted, 0, older, 1001, "x", "w")
 	r.want("x", "w v1001 a90 dirty")
-	// What the new map holds is newer than the old map's record.
+	// The entry in the new map is newer than the record of the old map.
 	r.load(Accepted, "d", "v")
 	r.remote(Accepted, 0, older, 1000, "d", "w")
 	r.want("d", "v v1001 a100")
 	r.load(Accepted, "e", "v")
 	r.remote(Accepted, 0, older, 1000, "e", "v")
 	r.want("e", "v v1000 a90")
-	// Whichever record of an earlier incarnation comes first.
+	// This holds for either order of the records of earlier incarnations.
 	r.remote(Accepted, 0, older, 1100, "e", "w")
 	r.want("e", "v v1101 a100")
 	r.load(Accepted, "g", "v")
 	r.remote(Accepted, 0, older, 1000, "g", "v")
 	r.remote(Accepted, 0, older, 1100, "g", "-")
 	r.want("g", "v v1101 a100")
-	// A value that a peer's record replaced is not that of the map any more.
+	// A record of a peer replaced the value, so the map has another value now.
 	for key, replaced := range map[string]string{"h": "p", "i": "-"} {
 		r.load(Accepted, key, "v")
 		r.remote(Accepted, 0, older, 1000, key, "v")
@@ -183,7 +185,64 @@ func TestOwnRecordsRefillANewMap(t *testing.T) {
 	r.want("f", "v v3001 a100")
 }
 
-func TestConflictOwn(t *testing.T) {
+// TestChangesOfANewMapOutliveOlderIncarnations: changes in a new map since the start win over all
+// records of earlier incarnations. This includes deletes, and holds even if the first record has the
+// same state.
+func TestChangesOfANewMapOutliveOlderIncarnations(t *testing.T) {
+	for _, c := range []struct {
+		event         string
+		load, claim   bool
+		same, outcome string
+	}{
+		{"delete k - packet 0", true, true, "-", "-"},
+		{"delete k - syscall 0", true, false, "-", "-"}, // the key is not adopted yet
+		{"update k x packet 0", true, true, "x", "x"},
+		{"update k x packet 0", false, false, "x", "x"},
+	} {
+		r := newRig(t)
+		if c.load {
+			r.load(Accepted, "k", "v")
+		}
+		if c.claim {
+			r.adopt()
+		}
+		r.local(Accepted, 500, c.event)
+		r.remote(Accepted, 600, older, 1000, "k", c.same)
+		r.want("k", c.outcome+" v1001 a100")
+		r.remote(Accepted, 600, older, 1100, "k", "w")
+		r.want("k", c.outcome+" v1101 a100")
+		if keys := r.write(); keys != "" {
+			t.Fatalf("%s: written keys: got %q, want none", c.event, keys)
+		}
+		// A third node that has taken over the key since then still wins.
+		r.remote(Accepted, 600, peer, 1102, "k", "p")
+		r.want("k", "p v1102 b100 dirty")
+	}
+	// A record that is unchanged since the load keeps the owner under which peers hold it.
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.remote(Accepted, 600, older, 1000, "k", "v")
+	r.want("k", "v v1000 a90")
+}
+
+// The same holds if the tombstone has become compact meanwhile.
+func TestCompactDeleteInANewMapOutlivesOlderIncarnations(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.local(Accepted, 1*second, "delete k - packet 0")
+	r.remote(Accepted, 1*second, older, Version(2*second), "k", "-")
+	r.write()
+	r.compact(9*second, 1)
+	r.remote(Accepted, 9*second, older, Version(3*second), "k", "w")
+	r.want("k", "- v3000000001 a100")
+	if keys := r.write(); keys != "" {
+		t.Fatalf("written keys: got %q, want none", keys)
+	}
+}
+
+func TestRemoteConflictWithOwnRecord(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1000, "update k v packet 0")
 	r.remote(Unchanged, 1000, self, 1000, "k", "v")
@@ -194,29 +253,29 @@ func TestConflictOwn(t *testing.T) {
 	r.want("x", "- v2001 a100")
 	r.remote(Accepted, 1000, self, 2001, "k", "-")
 	r.want("k", "v v2002 a100")
-	// The same content here, too, has a version that the peers' does not win over.
+	// The same content gets a version here that is higher than the version of the peers.
 	r.remote(Accepted, 1000, self, 3000, "k", "v")
 	r.want("k", "v v3001 a100")
 	// The same holds for an expired record.
 	r.expired(Accepted, 1000, self, 4000, "k")
 	r.want("k", "v v4001 a100")
-	// What has become of the key since counts.
+	// A later state of the key counts.
 	r.remote(Accepted, 1000, peer, 5000, "k", "p")
 	r.write()
 	r.remote(Accepted, 1000, self, 6000, "k", "w")
 	r.want("k", "p v6001 a100")
 	if st := r.tab.Stats(); st.RemoteConflictOwn != 6 {
-		t.Fatalf("%d conflicts", st.RemoteConflictOwn)
+		t.Fatalf("conflicts: got %d, want 6", st.RemoteConflictOwn)
 	}
 	if keys := r.write(); keys != "" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want none", keys)
 	}
 }
 
-func TestOlderIncarnationIsOurs(t *testing.T) {
+func TestEarlierIncarnationCountsAsOwn(t *testing.T) {
 	r := newRig(t, sameMap)
 	r.load(Accepted, "k", "v")
 	r.remote(Accepted, 0, older, 1000, "k", "v")
 	r.local(Accepted, 2*second, "delete k - syscall 0")
-	r.want("k", "- v2000001000 a100") // a skew of 1000
+	r.want("k", "- v2000001000 a100") // a skew of 1000 ns
 }

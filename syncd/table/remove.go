@@ -1,30 +1,30 @@
 package table
 
-// Selection is a choice of records by what an operator wants to be rid of. A record that any of
-// the fields selects is selected.
+// Selection selects records that an operator wants to delete. A record is selected if any of the fields
+// selects it.
 type Selection struct {
-	// Owner selects the records of every incarnation of a node; empty: none.
+	// Owner selects the records of all incarnations of a node. Empty: none.
 	Owner string
-	// Orphaned selects records whose owner has left. See SetGone.
+	// Orphaned selects records whose owner has left the cluster. See SetGone.
 	Orphaned bool
-	// Unfit selects records that the writer could not write to the kernel map, displaced ones
-	// included.
-	Unfit bool
+	// Failed selects records that the writer could not write to the kernel map, displaced records included.
+	Failed bool
 }
 
-// Remove deletes the selected records, as if this node's data plane had deleted the keys now: each
-// becomes a tombstone of this node with a version above the record's, is deleted from the kernel
-// map and replicates. Expired records, whose entries a kernel map may still hold, are deleted too.
-// Records of this node are selected by Unfit alone. now is the wall clock in nanoseconds.
+// Remove deletes the selected records as if this node's data plane had deleted the keys now. Each becomes a
+// tombstone of this node with a version above the record's. The writer deletes it from the kernel map, and
+// it replicates. Remove also deletes expired records, whose entries a kernel map may still hold. Only
+// Failed selects records of this node. now is the wall clock in nanoseconds.
 //
-// Remove looks at up to limit records and returns how many it deleted; while more is true, call it
-// again with the same cursor. Begin with a new cursor at position 0; records that change after the
+// Remove looks at up to limit records and returns the number of deleted records. While more is true, the
+// caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
+// ignores records that change after the first call.
 // first call are left alone.
 func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed int, more bool) {
 	t := tx.t
-	tx.Now(now)
+	tx.AdvanceClock(now)
 	for range limit {
-		s := c.bounded()
+		s := c.nextBounded()
 		if s == 0 {
 			return removed, false
 		}
@@ -34,22 +34,23 @@ func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed i
 			continue
 		}
 		if s&compactBit != 0 {
-			s = t.thaw(t.log.hashOf(s), s)
+			s = t.expandTombstone(t.log.hashOf(s), s)
 		}
 		t.remove(s, now)
-		t.refreeze()
+		t.finishChange()
 		removed++
 	}
 	return removed, true
 }
 
+// selected reports whether sel selects a record.
 func (t *Table) selected(m *meta, sel *Selection) bool {
 	if !m.live() && !m.is(flagExpired) {
 		return false
 	}
 	o := &t.owners.list[m.owner]
 	switch {
-	case sel.Unfit && m.is(flagFailed):
+	case sel.Failed && m.is(flagFailed):
 		return true
 	case o.ours:
 		return false
@@ -57,8 +58,8 @@ func (t *Table) selected(m *meta, sel *Selection) bool {
 	return o.Node == sel.Owner || (sel.Orphaned && o.gone)
 }
 
-// remove makes a record a tombstone of this node. The writer deletes the entry even if the kernel
-// should not hold it: it evicted the entry, or the last write failed.
+// remove makes a record a tombstone of this node. The writer deletes the entry even if the table has
+// evidence that the kernel does not hold it, such as an eviction or a failed write.
 func (t *Table) remove(s uint32, now int64) {
 	m := t.meta(s)
 	v := max(t.versionAt(now), m.version+1)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// remove deletes the selected records, so many at a time.
+// remove deletes the selected records, at most limit per call. It returns their number.
 func (r *rig) remove(now int64, sel Selection, limit int) (removed int) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
@@ -15,7 +15,7 @@ func (r *rig) remove(now int64, sel Selection, limit int) (removed int) {
 		var n int
 		r.tab.Update(func(tx *Tx) { n, more = tx.Remove(&sel, now, c, limit) })
 		removed += n
-		checkInvariants(r, r.tab) // digests are those of the records
+		checkInvariants(r, r.tab) // the digests match the records
 	}
 	return removed
 }
@@ -28,40 +28,40 @@ func TestRemoveOwner(t *testing.T) {
 	r.remote(Accepted, 1, peer, 5, "m", "-")
 	r.remote(Accepted, 1, other, 5, "o", "v")
 	r.local(Accepted, 1*second, "update s v packet 0")
-	r.remote(Accepted, 1, peer, 5, "d", "v") // still to be written, and on its way
+	r.remote(Accepted, 1, peer, 5, "d", "v") // still dirty when the removal begins
 	r.write()
 	r.remote(Accepted, 1, peer, 6, "d", "w")
 	taken := r.take()
 	before := r.state("s")
 	if n := r.remove(2*second, Selection{Owner: peer.Node}, 2); n != 3 {
-		t.Errorf("%d records removed, want 3", n)
+		t.Errorf("Remove: got %d records, want 3", n)
 	}
 	r.want("k", fmt.Sprintf("- v%d a100 dirty", r.versionOf("k")))
 	r.want("l", fmt.Sprintf("- v%d a100 dirty", r.versionOf("l")))
 	if k, l := r.versionOf("k"), r.versionOf("l"); k < Version(2*second) || l <= Version(90*second) {
-		t.Errorf("versions %d and %d do not win over the records, or over writes before the removal", k, l)
+		t.Errorf("versions: got %d and %d, want higher than records and earlier writes", k, l)
 	}
 	r.want("m", "- v5 b100")
 	r.want("o", "v v5 c100")
 	r.want("s", before)
-	r.applied(taken, nil) // what was on its way does not stay in the kernel map
+	r.applied(taken, nil) // the value that was being written does not stay in the kernel map
 	if keys := r.write(); keys != "kld" && keys != "dkl" {
-		t.Errorf("the writer deletes %q", keys)
+		t.Errorf("deleted keys: got %q", keys)
 	}
 	if g := r.digest(peer.Node); g.Live != 0 {
-		t.Errorf("the digest of the owner has %d records", g.Live)
+		t.Errorf("digest of the owner: got %d records, want 0", g.Live)
 	}
 	if n := r.remove(3*second, Selection{Owner: peer.Node}, 2); n != 0 {
-		t.Errorf("%d records removed again", n)
+		t.Errorf("second Remove: got %d records, want 0", n)
 	}
 	if n := r.remove(3*second, Selection{Owner: self.Node}, 2); n != 0 {
-		t.Errorf("%d own records removed", n)
+		t.Errorf("Remove of own records: got %d records, want 0", n)
 	}
-	// What a third node still holds and sends does not come back; what is used again does.
+	// A record that a third node still holds and sends does not return. A key that is used again does.
 	r.remote(Stale, 4*second, peer, 5, "k", "v")
 	r.local(Accepted, 100*second, "update k w packet 0")
 	r.want("k", fmt.Sprintf("w v%d a100", r.versionOf("k")))
-	r.rechecks()
+	r.takeRereads()
 }
 
 func (r *rig) versionOf(key string) (v Version) {
@@ -74,43 +74,43 @@ func (r *rig) versionOf(key string) (v Version) {
 	return v
 }
 
-// A read from before the removal, and an event of a write before it, do not undo it.
+// A read or an event of a write from before the removal does not undo it.
 func TestRemoveIsNotUndoneByOldReads(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 1, peer, 5, "k", "v")
 	r.write()
 	r.remove(2*second, Selection{Owner: peer.Node}, 9)
 	r.local(Stale, 1*second, "update k w packet 0")
-	r.local(Ignored, 3*second, "update k v reread 0") // its delete is on the way
+	r.local(Ignored, 3*second, "update k v reread 0") // the delete is not written yet
 	r.write()
 	r.local(Stale, 1*second, "update k v reread 0")
 	r.want("k", fmt.Sprintf("- v%d a100", r.versionOf("k")))
-	r.rechecks()
+	r.takeRereads()
 }
 
-// An expired record has released its entry, which may still lie in the kernel map.
+// An expired record has released its entry, which the kernel map may still hold.
 func TestRemoveReleased(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.remote(Accepted, 1, peer, 5, "k", "v")
 	r.write()
 	r.expired(Accepted, 2, peer, 5, "k")
-	r.isExpired("k", true)
+	r.wantExpired("k", true)
 	if n := r.remove(2*second, Selection{Owner: peer.Node}, 9); n != 1 {
-		t.Errorf("%d records removed", n)
+		t.Errorf("Remove: got %d records, want 1", n)
 	}
 	var rec Record
 	r.tab.Update(func(tx *Tx) {
 		if !tx.NextDirty(r.writer, &rec) || !rec.Delete || rec.Expired {
-			t.Errorf("the writer gets %+v", rec)
+			t.Errorf("NextDirty: got %+v", rec)
 		}
 	})
 	r.applied(rec, nil)
 	if n := r.remove(3*second, Selection{Owner: peer.Node}, 9); n != 0 {
-		t.Errorf("%d records removed again", n)
+		t.Errorf("second Remove: got %d records, want 0", n)
 	}
 }
 
-func TestRemoveOrphanedAndUnfit(t *testing.T) {
+func TestRemoveOrphanedAndFailed(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 1, peer, 5, "g", "v")
 	r.remote(Accepted, 1, other, 5, "o", "v")
@@ -120,18 +120,18 @@ func TestRemoveOrphanedAndUnfit(t *testing.T) {
 	r.applied(rec, errors.New("full"))
 	r.setGone(peer.Node, true)
 	if n := r.remove(2*second, Selection{Orphaned: true}, 9); n != 1 {
-		t.Errorf("%d orphaned records removed", n)
+		t.Errorf("Remove of orphaned records: got %d records, want 1", n)
 	}
 	r.want("f", "v v5 c100 dirty")
-	if n := r.remove(2*second, Selection{Unfit: true}, 9); n != 1 {
-		t.Errorf("%d records that do not fit removed", n)
+	if n := r.remove(2*second, Selection{Failed: true}, 9); n != 1 {
+		t.Errorf("Remove of failed records: got %d records, want 1", n)
 	}
 	r.want("o", "v v5 c100")
 	if st := r.tab.Stats(); st.Failed != 0 || st.Live != 1 || st.Tombstones != 2 {
-		t.Errorf("%+v", st)
+		t.Errorf("stats: got %+v, want Failed 0, Live 1, Tombstones 2", st)
 	}
 	r.write()
-	if n := r.remove(3*second, Selection{Orphaned: true, Unfit: true}, 9); n != 0 {
-		t.Errorf("%d records removed again", n)
+	if n := r.remove(3*second, Selection{Orphaned: true, Failed: true}, 9); n != 0 {
+		t.Errorf("second Remove: got %d records, want 0", n)
 	}
 }

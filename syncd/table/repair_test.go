@@ -6,51 +6,52 @@ import (
 	"testing"
 )
 
-// TestReplace: a repair replaces records by the rules of Replace, where versions alone do not.
+// TestReplace: a repair replaces records by the rules of Replace where the versions alone would keep
+// them.
 func TestReplace(t *testing.T) {
 	for name, test := range map[string]struct {
 		how   Replace
 		have  string
 		v     Version
-		tell  string
+		send  string
 		o     Owner
 		want  Outcome
 		state string
 	}{
-		"nothing":               {ReplaceNothing, "v", 10, "w", peer, Unchanged, "v v10 b100"},
-		"another value":         {ReplaceSame, "v", 10, "w", peer, Accepted, "w v10 b100 dirty"},
-		"the same value":        {ReplaceSame, "v", 10, "v", peer, Unchanged, "v v10 b100"},
-		"the same delete":       {ReplaceSame, "-", 10, "-", peer, Unchanged, "- v10 b100"},
-		"older, the same value": {ReplaceOwn, "v", 12, "v", peer, Accepted, "v v10 b100 dirty"},
-		"swept by mistake":      {ReplaceSame, "-", 10, "v", peer, Accepted, "v v10 b100 dirty"},
-		"older version":         {ReplaceSame, "v", 12, "w", peer, Stale, "v v12 b100"},
-		"older version, by it":  {ReplaceOwn, "v", 12, "w", peer, Accepted, "w v10 b100 dirty"},
-		"another incarnation":   {ReplaceOwn, "v", 12, "w", Owner{"b", 99}, Stale, "v v12 b100"},
-		"tombstone of the same": {ReplaceOwn, "-", 12, "v", peer, Accepted, "v v10 b100 dirty"},
+		"nothing":                    {ReplaceNothing, "v", 10, "w", peer, Unchanged, "v v10 b100"},
+		"another value":              {ReplaceSameVersion, "v", 10, "w", peer, Accepted, "w v10 b100 dirty"},
+		"the same value":             {ReplaceSameVersion, "v", 10, "v", peer, Unchanged, "v v10 b100"},
+		"the same delete":            {ReplaceSameVersion, "-", 10, "-", peer, Unchanged, "- v10 b100"},
+		"older version, same value":  {ReplaceAnyVersion, "v", 12, "v", peer, Accepted, "v v10 b100 dirty"},
+		"swept by mistake":           {ReplaceSameVersion, "-", 10, "v", peer, Accepted, "v v10 b100 dirty"},
+		"older version":              {ReplaceSameVersion, "v", 12, "w", peer, Stale, "v v12 b100"},
+		"older version, any version": {ReplaceAnyVersion, "v", 12, "w", peer, Accepted, "w v10 b100 dirty"},
+		"another incarnation":        {ReplaceAnyVersion, "v", 12, "w", Owner{"b", 99}, Stale, "v v12 b100"},
+		"tombstone of the same":      {ReplaceAnyVersion, "-", 12, "v", peer, Accepted, "v v10 b100 dirty"},
 	} {
 		r := newRig(t)
 		r.remote(Accepted, 1, peer, test.v, "k", test.have)
 		r.write()
-		r.merge(test.want, 2, test.o, 10, "k", test.tell, RemoteOptions{Replace: test.how})
+		r.merge(test.want, 2, test.o, 10, "k", test.send, RemoteOptions{Replace: test.how})
 		if got := r.state("k"); got != test.state {
 			t.Errorf("%s: %q, want %q", name, got, test.state)
 		}
 	}
-	// A repair does not replace this node's own records.
+	// A repair does not replace records of this node.
 	r := newRig(t)
 	r.local(Accepted, 10, "update k v packet 0")
-	r.merge(Unchanged, 20, self, 10, "k", "w", RemoteOptions{Replace: ReplaceOwn})
+	r.merge(Unchanged, 20, self, 10, "k", "w", RemoteOptions{Replace: ReplaceAnyVersion})
 	r.want("k", "v v10 a100")
 }
 
-// TestSweepBuckets: in some buckets, records that the peer did not send again are deleted.
+// TestSweepBuckets: SweepBuckets deletes the records in some buckets that the peer did not resend.
 func TestSweepBuckets(t *testing.T) {
 	r := newRig(t)
 	var in BucketSet
 	for i := range 100 {
 		r.remote(Accepted, 1, peer, 10, fmt.Sprint("k", i), "v")
 	}
-	r.remote(Accepted, 1, other, 10, "k0", "w") // it has become another's
+	r.remote(Accepted, 1, other, 10, "k0", "w") // another node has taken over the key
 	r.tab.View(func(tx *Tx) {
 		for _, k := range []string{"k0", "k1", "k2"} {
 			in.Add(tx.Bucket(pad(k, simKey)))
@@ -73,7 +74,7 @@ func TestSweepBuckets(t *testing.T) {
 		gone := strings.HasPrefix(r.state(k), "-")
 		r.tab.View(func(tx *Tx) {
 			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, simKey)))) {
-				t.Errorf("%s: deleted %t", k, gone)
+				t.Errorf("%s: got deleted %t", k, gone)
 			}
 		})
 		if gone {
@@ -81,6 +82,6 @@ func TestSweepBuckets(t *testing.T) {
 		}
 	}
 	if deleted != 0 || in.Len() != 3 || !strings.HasPrefix(r.state("k2"), "-") {
-		t.Errorf("%d deleted and not gone, of %d buckets", deleted, in.Len())
+		t.Errorf("swept records: got %d, of %d buckets", deleted, in.Len())
 	}
 }

@@ -1,56 +1,62 @@
 package table
 
-// maxRereads bounds how many keys that the table does not know may wait to be
-// read. What is beyond is counted, and left to the scan.
-const maxRereads = 1 << 14
+// maxUnknownRereads limits the number of queued keys without a record. Further requests are counted and
+// dropped; the scan finds these keys.
+const maxUnknownRereads = 1 << 14
 
-// rereads holds keys that are to be read and that the table has no record of, one
-// after the other. Known keys have a mark in their record instead.
-type rereads struct {
+// keyQueue is a queue of keys without a record that are to be read again. Keys with a record have
+// flagReread instead. The lock of the table protects it.
+type keyQueue struct {
+	// keys has the keys one after the other. The first head bytes are not in use.
 	keys []byte
-	head int // bytes taken
+	// head is the number of bytes that take has returned, a multiple of the key size.
+	head int
 }
 
-func (r *rereads) len(size int) int { return (len(r.keys) - r.head) / size }
+// len returns the number of queued keys. size is the size of a key in bytes.
+func (r *keyQueue) len(size int) int { return (len(r.keys) - r.head) / size }
 
-func (r *rereads) push(key []byte) {
+// push appends a copy of a key.
+func (r *keyQueue) push(key []byte) {
 	if r.head > len(r.keys)/2 {
 		r.keys, r.head = r.keys[:copy(r.keys, r.keys[r.head:])], 0
 	}
 	r.keys = append(r.keys, key...)
 }
 
-// take copies keys into buf and returns their number.
-func (r *rereads) take(buf []byte, size int) int {
+// take moves keys into buf and returns their number. size is the size of a key in bytes.
+func (r *keyQueue) take(buf []byte, size int) int {
 	n := min(len(buf)/size, r.len(size))
 	copy(buf, r.keys[r.head:][:n*size])
 	r.head += n * size
 	return n
 }
 
-func (r *rereads) bytes() uint64 { return uint64(cap(r.keys)) }
+// bytes returns the memory of the queue in bytes.
+func (r *keyQueue) bytes() uint64 { return uint64(cap(r.keys)) }
 
-// Reread asks for a key to be read from the kernel map: an event told that it
-// changed, but not to what, or a read of it failed. TakeRechecks hands it out.
-func (tx *Tx) Reread(key []byte) {
+// RequestReread requests a reread of a key from the kernel map. Callers use it if an event reports a change
+// without the value, or if a read of the key failed. TakeRereads returns the key.
+func (tx *Tx) RequestReread(key []byte) {
 	t := tx.t
 	if len(key) != t.opt.KeySize {
 		t.stats.Refused++
 		return
 	}
-	if _, s := t.open(key); s != 0 {
-		t.recheck(s)
-		t.refreeze()
+	if _, s := t.findForChange(key); s != 0 {
+		t.requestReread(s)
+		t.finishChange()
 		return
 	}
-	t.rereadUnknown(key)
+	t.queueUnknownReread(key)
 }
 
-func (t *Table) rereadUnknown(key []byte) {
-	if t.rereads.len(t.opt.KeySize) >= maxRereads {
+// queueUnknownReread queues a key without a record for TakeRereads.
+func (t *Table) queueUnknownReread(key []byte) {
+	if t.unknownRereads.len(t.opt.KeySize) >= maxUnknownRereads {
 		t.stats.RereadsDropped++
 		return
 	}
-	t.rereads.push(key)
+	t.unknownRereads.push(key)
 	t.tx.changed = true
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// scan has the whole map scanned: pairs of key and value.
+// scan scans the whole map, which holds the given pairs of key and value.
 func (r *rig) scan(at int64, pairs ...string) {
 	r.Helper()
 	r.tab.Update(func(tx *Tx) {
@@ -22,7 +22,7 @@ func (r *rig) scan(at int64, pairs ...string) {
 	})
 }
 
-func TestScanFindsWhatNoHookSaw(t *testing.T) {
+func TestScanFindsUnreportedChanges(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k old packet 0")
 	r.local(Accepted, second, "update l same packet 0")
@@ -31,17 +31,17 @@ func TestScanFindsWhatNoHookSaw(t *testing.T) {
 	r.want("k", "new v2000000000 a100")
 	r.want("l", "same v1000000000 a100")
 	r.want("n", "fresh v2000000000 a100")
-	r.wantRechecks("m")
+	r.wantRereads("m")
 	if st := r.tab.Stats(); st.Scanned != 3 || st.ScanFound != 3 {
 		t.Errorf("scanned %d and found %d, want 3 and 3", st.Scanned, st.ScanFound)
 	}
-	// The next lap begins with everything unmet.
+	// The next scan starts with no key found.
 	r.local(Accepted, 3*second, "delete m - reread 0")
 	r.scan(4*second, "k", "new", "n", "fresh")
-	r.wantRechecks("l")
+	r.wantRereads("l")
 }
 
-func TestScanLeavesWhatHappensMeanwhile(t *testing.T) {
+func TestScanIgnoresConcurrentChanges(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 5, "w", "1")
 	r.local(Accepted, second, "update back 1 packet 0")
@@ -54,21 +54,21 @@ func TestScanLeavesWhatHappensMeanwhile(t *testing.T) {
 		for tx.EndScan(1) {
 		}
 	})
-	r.wantRechecks("")
+	r.wantRereads("")
 }
 
-// Many at a time is the same as one at a time, whatever is among them.
-func TestScannedAllFindsTheSame(t *testing.T) {
+// ScannedAll gives the same results as single calls of Scanned, for any mix of entries.
+func TestScannedAllEqualsScanned(t *testing.T) {
 	one, all := newRig(t, volatileTail), newRig(t, volatileTail)
-	const n = 3*WarmKeys + 7
+	const n = 3*PrefetchBatch + 7
 	var keys, values []byte
 	for i := range n {
 		key, value := fmt.Sprint("k", i), fmt.Sprint("v", i)
 		for _, r := range []*rig{one, all} {
 			switch i % 11 {
-			case 5: // unknown
+			case 5: // unknown key
 			case 6:
-				r.remote(Accepted, second, peer, 5, key, value) // to be written
+				r.remote(Accepted, second, peer, 5, key, value) // dirty
 			case 7:
 				r.local(Accepted, second, "update "+key+" other packet 0")
 			case 8:
@@ -80,7 +80,7 @@ func TestScannedAllFindsTheSame(t *testing.T) {
 				r.local(Accepted, second, "update "+key+" "+value+" packet 0")
 			}
 		}
-		if i%11 != 10 { // gone
+		if i%11 != 10 { // deleted from the map
 			keys, values = append(keys, pad(key, simKey)...), append(values, pad(value, simValue)...)
 		}
 	}
@@ -104,58 +104,58 @@ func TestScannedAllFindsTheSame(t *testing.T) {
 	for i := range n {
 		key := fmt.Sprint("k", i)
 		if a, b := one.state(key), all.state(key); a != b {
-			t.Errorf("%s: %q one at a time, %q all at once", key, a, b)
+			t.Errorf("%s: Scanned: %q, ScannedAll: %q, want equal results", key, a, b)
 		}
 	}
 	a, b := one.tab.Stats(), all.tab.Stats()
-	if a != b || a.ScanFound == 0 || a.Rechecks == 0 {
-		t.Errorf("one at a time:\n%+v\nall at once:\n%+v", a, b)
+	if a != b || a.ScanFound == 0 || a.PendingRereads == 0 {
+		t.Errorf("Scanned:\n%+v\nScannedAll:\n%+v\nwant equal stats", a, b)
 	}
-	if a, b := one.rechecks(), all.rechecks(); a != b {
-		t.Errorf("to be read again: %q and %q", a, b)
+	if a, b := one.takeRereads(), all.takeRereads(); a != b {
+		t.Errorf("rereads: Scanned: %q, ScannedAll: %q, want equal keys", a, b)
 	}
 }
 
-// What an LRU map threw out between the read of its entry and the comparison is no delete.
-func TestScanKnowsWhatWasEvictedMeanwhile(t *testing.T) {
+// An LRU map evicts an entry between its read and the comparison: this is not a delete.
+func TestScanIgnoresConcurrentEviction(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	r.local(Ignored, 3*second, "evict k - packet 0")
 	r.scan(2*second, "k", "v")
 	r.scan(4 * second)
-	r.wantRechecks("")
-	// It is there again.
+	r.wantRereads("")
+	// The map holds the key again.
 	r.scan(5*second, "k", "v")
 	r.scan(6 * second)
-	r.wantRechecks("k")
+	r.wantRereads("k")
 }
 
-// A scan comes with what it read before the daemon's own write, after the key was read again.
-func TestScanReadBeforeAWrite(t *testing.T) {
+// A scan enters a value that it read before a write of syncd, after the key was reread.
+func TestStaleScanAfterReread(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	r.remote(Accepted, 1*second, peer, 1000, "k", "v1")
 	r.write()
-	r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
 	r.remote(Accepted, 2*second, peer, 2000, "k", "v2")
 	r.write()
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.scan(2*second, "k", "v1")
 	r.want("k", "v2 v2000 b100")
-	r.wantRechecks("")
+	r.wantRereads("")
 	r.local(Unchanged, 4*second, "update k v2 reread 0")
 	r.scan(5*second, "k", "v3")
 	r.want("k", "v3 v5000000000 a100")
-	// The same, of what is no difference by itself: nobody has touched the key.
+	// The same holds for a value without a significant change: the data plane has not changed the key.
 	r.remote(Accepted, 6*second, peer, Version(6*second), "k", "v4\x00\x00\x00\x00\x00\x02")
 	r.write()
 	r.scan(7*second, "k", "v4\x00\x00\x00\x00\x00\x01")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.local(Unchanged, 8*second, "update k v4\x00\x00\x00\x00\x00\x02 reread 0")
 	r.scan(20*second, "k", "v4\x00\x00\x00\x00\x00\x02")
 	r.want("k", "v4\x00\x00\x00\x00\x00\x02 v6000000000 b100")
 }
 
-func TestRefreshIsToldOnceAnInterval(t *testing.T) {
+func TestRefreshIsSentOncePerInterval(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	touch := func(want Outcome, last byte, at int64) {
 		t.Helper()
@@ -165,13 +165,13 @@ func TestRefreshIsToldOnceAnInterval(t *testing.T) {
 	touch(Unchanged, 2, 10*second)
 	touch(Accepted, 3, 11*second)
 	touch(Unchanged, 4, 12*second)
-	// The last one was not told: it is as soon as that may be.
+	// The last refresh was not sent: the next one is sent as soon as the interval is over.
 	touch(Accepted, 4, 30*second)
-	// The same again, by the data plane, of a key of its own: nothing to tell.
+	// The data plane writes the same value of its own key again: this is not sent.
 	touch(Unchanged, 4, 50*second)
 }
 
-// remoteTail merges what a peer told at a time: key k with a last byte.
+// remoteTail merges a record of a peer at a given time: key k with the given last byte.
 func (r *rig) remoteTail(at int64, last byte) {
 	r.Helper()
 	r.do(Accepted, func(tx *Tx) Outcome {
@@ -180,7 +180,8 @@ func (r *rig) remoteTail(at int64, last byte) {
 	})
 }
 
-// scanTail has a scan compare what it read at a time: key k with a last byte.
+// scanTail simulates a scan that compares a value read at a given time: key k with the given last
+// byte.
 func (r *rig) scanTail(want Outcome, at int64, last byte) {
 	r.Helper()
 	r.do(want, func(tx *Tx) Outcome {
@@ -191,7 +192,7 @@ func (r *rig) scanTail(want Outcome, at int64, last byte) {
 	})
 }
 
-// rereadTail enters what key k was read to be at a time.
+// rereadTail enters a reread of key k at a given time, with the given last byte.
 func (r *rig) rereadTail(want Outcome, at int64, last byte) {
 	r.Helper()
 	c := tail(r.T, last, at)
@@ -199,7 +200,7 @@ func (r *rig) rereadTail(want Outcome, at int64, last byte) {
 	r.do(want, func(tx *Tx) Outcome { return tx.Local(c) })
 }
 
-// wantTail demands that the peer owns key k since a time, and its last byte.
+// wantTail checks that the peer has owned key k since the given time, and its last byte.
 func (r *rig) wantTail(since int64, last byte) {
 	r.Helper()
 	r.tab.View(func(tx *Tx) {
@@ -211,10 +212,11 @@ func (r *rig) wantTail(since int64, last byte) {
 	})
 }
 
-// What a scan read before the daemon wrote is not what the map holds when it is
-// compared: it neither undoes what the peer told, nor makes it look as if somebody here had
-// used the key. The standby would own a session of the peer then, and its expiry would count.
-func TestScanReadBeforeTheWrite(t *testing.T) {
+// A scan read a value before a write of syncd, so the map may no longer hold that value when the scan
+// compares it. The comparison must not revert the change of the peer. It must not count as a use of
+// the key by this node either. Otherwise the standby would own a session of the peer, and its expiry
+// of the session would take effect.
+func TestStaleScanDoesNotTakeOver(t *testing.T) {
 	refreshed := func(t *testing.T) *rig {
 		r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 		r.remoteTail(20*second, 1)
@@ -224,44 +226,44 @@ func TestScanReadBeforeTheWrite(t *testing.T) {
 		r.write()
 		return r
 	}
-	t.Run("compared after it", func(t *testing.T) {
+	t.Run("compared after the write", func(t *testing.T) {
 		r := refreshed(t)
 		r.scanTail(Stale, 40*second+1, 1)
 		r.wantTail(40*second, 2)
-		r.wantRechecks("k")
+		r.wantRereads("k")
 		r.rereadTail(Unchanged, 41*second, 2)
 		r.scanTail(Unchanged, 60*second, 2)
 		r.wantTail(40*second, 2)
 		r.local(Restored, 61*second, "delete k - syscall 0")
 	})
-	t.Run("compared while the key is read again", func(t *testing.T) {
+	t.Run("compared during a pending reread", func(t *testing.T) {
 		r := refreshed(t)
-		r.tab.Update(func(tx *Tx) { tx.Reread(pad("k", simKey)) })
-		r.wantRechecks("k")
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		r.wantRereads("k")
 		r.scanTail(Ignored, 40*second+1, 1)
 		r.scanTail(Ignored, 60*second, 1)
 		r.wantTail(40*second, 2)
 		r.rereadTail(Unchanged, 60*second, 2)
 		r.wantTail(40*second, 2)
 	})
-	t.Run("changed in place since", func(t *testing.T) {
+	t.Run("changed in place after the write", func(t *testing.T) {
 		r := refreshed(t)
 		r.scanTail(Stale, 60*second, 3)
-		r.wantRechecks("k")
+		r.wantRereads("k")
 		r.rereadTail(Accepted, 60*second+1, 3)
 	})
 }
 
-func TestLastToucherOwns(t *testing.T) {
+func TestLocalWriteTakesOwnership(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	r.remote(Accepted, 20*second, peer, Version(20*second), "k", "v")
 	r.write()
-	// Too soon after the peer's own change, and then not.
+	// This is too soon after the change of the peer. Later writes are not.
 	r.local(Unchanged, 25*second, "update k v packet 0")
 	r.local(Unchanged, 31*second, "update k v reread 0")
 	r.local(Accepted, 32*second, "update k v packet 0")
 	r.want("k", "v v32000000000 a100")
 	if got := r.tab.Stats().Refreshed; got != 1 {
-		t.Errorf("%d refreshes, want 1", got)
+		t.Errorf("refreshes: got %d, want 1", got)
 	}
 }

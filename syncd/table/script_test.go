@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-var update = flag.Bool("update", false, "write what the scenarios print into testdata")
+var update = flag.Bool("update", false, "update the expected output in testdata")
 
-// TestScenarios runs the scripts in testdata. A script is a list of steps, each
-// a few commands, a line of dashes, and what they print:
+// TestScenarios runs the scripts in testdata. A script is a list of steps. Each step is a few
+// commands, a line of dashes, and the output of the commands:
 //
 //	a update k v1
 //	sync a b
@@ -24,13 +24,12 @@ var update = flag.Bool("update", false, "write what the scenarios print into tes
 //	a update k v1 by packet: accepted
 //	a > b: k v1 v1000 a: accepted
 //
-// Time passes by a millisecond with each command. Versions are printed as
-// milliseconds since the start, and what is left in nanoseconds. The commands
-// are those of scriptCommands.
+// Time passes by a millisecond with each command. Versions are printed as milliseconds since the
+// start, followed by the remaining nanoseconds. The commands are the keys of scriptCommands.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
+		t.Fatalf("testdata: got no scenarios, error %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScript(t, file) })
@@ -55,7 +54,7 @@ func runScript(t *testing.T, file string) {
 		case line == "":
 			expected = false
 			transcript.WriteString("\n")
-		case expected: // what it printed last time
+		case expected: // the output of the previous run
 		default:
 			transcript.WriteString(line + "\n")
 			if !strings.HasPrefix(line, "#") {
@@ -77,7 +76,7 @@ func runScript(t *testing.T, file string) {
 	}
 }
 
-// diff shows the first lines that are not the same.
+// diff returns the first lines that differ.
 func diff(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for i := range min(len(w), len(g)) {
@@ -90,36 +89,36 @@ func diff(want, got string) string {
 
 type script struct {
 	*testing.T
-	sim      *sim
-	out      bytes.Buffer
-	underway []simEvent // late ones
+	sim        *sim
+	out        bytes.Buffer
+	lateEvents []simEvent // events that have not arrived yet
 }
 
-// scriptCommands: those above the line are about the cluster, those below about
-// the node whose name comes first.
+// scriptCommands are the commands of the scripts. Those above the empty line act on the cluster. Those
+// below act on the node whose name comes first.
 var scriptCommands = map[string]func(s *script, n *simNode, args []string){
-	"nodes":  (*script).nodes,  // names...: bring up nodes with an empty map
-	"sleep":  (*script).sleep,  // duration
-	"sync":   (*script).sync,   // from to [limit]: carry records over a stream
-	"settle": (*script).settle, // let everything run until all are equal
+	"nodes":    (*script).nodes,    // names...: bring up nodes with an empty map
+	"sleep":    (*script).sleep,    // duration
+	"sync":     (*script).sync,     // from to [limit]: carry records over a stream
+	"converge": (*script).converge, // run everything until all nodes are equal
 
 	"clock":   (*script).clock,   // duration: how far the node's clock is ahead
 	"update":  (*script).update,  // key value [context] [cpu]: a write and its event
 	"delete":  (*script).delete,  // key [context] [cpu]
-	"silent":  (*script).silent,  // key [value]: a write that no hook sees
-	"late":    (*script).late,    // key [value]: a write whose event is still underway
-	"events":  (*script).events,  // deliver those
-	"write":   (*script).write,   // let the writer write all there is
-	"take":    (*script).take,    // let the writer take all there is
-	"put":     (*script).put,     // let it write what it took
-	"report":  (*script).report,  // [error]: let it say so
-	"requeue": (*script).requeue, // try what failed again
-	"reread":  (*script).reread,  // read what the table asks for
+	"silent":  (*script).silent,  // key [value]: a write without an event
+	"late":    (*script).late,    // key [value]: a write whose event is delayed
+	"events":  (*script).events,  // deliver the delayed events
+	"write":   (*script).write,   // the writer writes all dirty records
+	"take":    (*script).take,    // the writer takes all dirty records
+	"put":     (*script).put,     // the writer writes the records that it took
+	"report":  (*script).report,  // [error]: the writer reports its writes
+	"requeue": (*script).requeue, // retry failed writes
+	"reread":  (*script).reread,  // read the keys with pending rereads
 	"scan":    (*script).scan,    // read the whole map
-	"claim":   (*script).claim,   // claim what was loaded
+	"adopt":   (*script).adopt,   // adopt the loaded entries
 	"crash":   (*script).crash,
-	"restart": (*script).restart, // [new]: a new incarnation, perhaps with a new map
-	"expire":  (*script).expire,  // duration: let that time pass and tombstones go
+	"restart": (*script).restart, // [new]: a new incarnation, optionally with a new map
+	"expire":  (*script).expire,  // duration: pass the time and expire tombstones
 	"show":    (*script).show,    // the table in its order, and the kernel map
 }
 
@@ -148,7 +147,7 @@ func (s *script) nodes(_ *simNode, args []string) {
 				args[i] = versionText(v)
 			}
 		}
-		// A record without a value leaves two blanks.
+		// A record without a value leaves two blanks, which are reduced to one.
 		s.printf("%s", strings.Join(strings.Fields(fmt.Sprintf(strings.ReplaceAll(format, "v%d", "%s"), args...)), " "))
 	}
 	for _, n := range s.sim.nodes {
@@ -156,10 +155,10 @@ func (s *script) nodes(_ *simNode, args []string) {
 		n.d.loadAll()
 		n.d.state = simReplicating
 	}
-	s.sim.see()
+	s.sim.updateViews()
 }
 
-// node returns the node of a name, nil if there is none.
+// node returns the node with the given name, nil if there is none.
 func (s *script) node(name string) *simNode {
 	if i := s.sim.node(name); i >= 0 {
 		return s.sim.nodes[i]
@@ -168,8 +167,8 @@ func (s *script) node(name string) *simNode {
 }
 
 func versionText(v Version) string {
-	if v == ClaimedVersion {
-		return "vclaimed"
+	if v == AdoptedVersion {
+		return "vadopted"
 	}
 	if v == 0 {
 		return "v0"
@@ -199,28 +198,28 @@ func (s *script) sync(_ *simNode, args []string) {
 	}
 	before := s.out.Len()
 	from, to := s.node(args[0]), s.node(args[1])
-	if to.d != nil && to.d.links[from.id] != nil {
-		to.d.links[from.id].pump(limit)
+	if to.d != nil && to.d.inbound[from.id] != nil {
+		to.d.inbound[from.id].pump(limit)
 	}
 	if s.out.Len() == before {
 		s.printf("%s > %s: nothing", args[0], args[1])
 	}
 }
 
-func (s *script) settle(*simNode, []string) {
+func (s *script) converge(*simNode, []string) {
 	trace := s.sim.trace
 	s.sim.trace, s.sim.scans = nil, true
-	if err := s.sim.settle(); err != nil {
-		s.Errorf("settle: %v", err)
+	if err := s.sim.converge(); err != nil {
+		s.Errorf("converge: %v", err)
 	}
 	s.sim.trace = trace
 }
 
 func (s *script) clock(n *simNode, args []string) { n.offset = s.duration(args[0]) }
 
-// change makes a write, with the context and CPU if they are given, and returns its event,
+// change makes a write, with the context and CPU if they are given. It returns the event of the write,
 // nil if there is none.
-func (s *script) change(n *simNode, key, value string, dead bool, rest []string) *simEvent {
+func (s *script) change(n *simNode, key, value string, deleted bool, rest []string) *simEvent {
 	ctx, cpu := ContextPacket, uint64(0)
 	if len(rest) > 0 {
 		ctx = Context(indexOf(s, contextNames[:], rest[0]))
@@ -229,7 +228,7 @@ func (s *script) change(n *simNode, key, value string, dead bool, rest []string)
 		cpu, _ = strconv.ParseUint(rest[1], 10, 16)
 	}
 	k := s.sim.key(pad(key, simKey))
-	if dead {
+	if deleted {
 		n.remove(k, uint16(cpu), ctx, true, 0)
 	} else {
 		n.put(k, entryValue(pad(value, simValue)), uint16(cpu), ctx, true, 0)
@@ -254,26 +253,26 @@ func (s *script) delete(n *simNode, args []string) {
 	}
 }
 
-func (s *script) quiet(n *simNode, args []string) *simEvent {
+func (s *script) changeWithoutDelivery(n *simNode, args []string) *simEvent {
 	if len(args) == 1 {
 		return s.change(n, args[0], "", true, nil)
 	}
 	return s.change(n, args[0], args[1], false, nil)
 }
 
-func (s *script) silent(n *simNode, args []string) { s.quiet(n, args) }
+func (s *script) silent(n *simNode, args []string) { s.changeWithoutDelivery(n, args) }
 
 func (s *script) late(n *simNode, args []string) {
-	if e := s.quiet(n, args); e != nil {
-		s.underway = append(s.underway, *e)
+	if e := s.changeWithoutDelivery(n, args); e != nil {
+		s.lateEvents = append(s.lateEvents, *e)
 	}
 }
 
 func (s *script) events(n *simNode, _ []string) {
-	for _, e := range s.underway {
+	for _, e := range s.lateEvents {
 		n.d.event(&e)
 	}
-	s.underway = nil
+	s.lateEvents = nil
 }
 
 func (s *script) write(n *simNode, _ []string) {
@@ -298,34 +297,34 @@ func (s *script) requeue(n *simNode, _ []string) {
 }
 
 func (s *script) reread(n *simNode, _ []string) {
-	n.d.takeRechecks(64)
+	n.d.takeRereads(64)
 	if len(n.d.keys) == 0 {
 		s.printf("%s: nothing to read", n.name)
 	}
 	n.d.readKeys()
-	n.d.answer()
+	n.d.reportReads()
 }
 
 func (s *script) scan(n *simNode, _ []string) {
 	n.d.scan()
-	n.d.answer()
+	n.d.reportReads()
 }
 
-func (s *script) claim(n *simNode, _ []string) { s.printf("%s claims: %v", n.name, n.d.claim()) }
+func (s *script) adopt(n *simNode, _ []string) { s.printf("%s adopts: %v", n.name, n.d.adopt()) }
 
 func (s *script) crash(n *simNode, _ []string) {
 	n.stop()
-	s.sim.see()
+	s.sim.updateViews()
 }
 
 func (s *script) restart(n *simNode, args []string) {
-	n.noted = n.lb.id
+	n.stateFileMap = n.lb.id
 	if slices.Contains(args, "new") {
 		n.lb = s.sim.newMap()
 	}
 	n.start()
 	n.d.loadAll()
-	s.sim.see()
+	s.sim.updateViews()
 }
 
 func (s *script) expire(n *simNode, args []string) {

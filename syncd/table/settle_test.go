@@ -2,8 +2,8 @@ package table
 
 import "testing"
 
-// A new key is read again after 50, 100, 200 ms … until it has changed and then
-// three readings bring nothing new.
+// The table rereads a new key after 50, 100, 200 ms and so on. It stops when the key has changed and
+// three rereads after that found no change.
 func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 	tab, err := New(Options{Self: Owner{Node: "a", Incarnation: 1}, KeySize: 8, ValueSize: 8, SettleKeys: 2})
 	if err != nil {
@@ -13,14 +13,14 @@ func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 	key := []byte("new flow")
 	take := func(tx *Tx) int {
 		var keys [8 * 8]byte
-		return tx.TakeRechecks(keys[:])
+		return tx.TakeRereads(keys[:])
 	}
 	tab.Update(func(tx *Tx) {
 		tx.Local(&Change{Key: key, Value: []byte("syn_sent"), Time: 1000 * ms})
 		for _, step := range []struct {
 			at    int64
 			reads int
-			value string // found by the reading
+			value string // found by the reread
 			next  int64
 		}{
 			{1049, 0, "", 1050},
@@ -30,13 +30,13 @@ func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 			{1351, 1, "establis", 1751},
 			{1751, 1, "establis", 2551},
 			{2551, 1, "establis", 4151},
-			{4151, 0, "", 0}, // three times nothing new: settled
+			{4151, 0, "", 0}, // three rereads without a change: settled
 		} {
 			if next := tx.Settle(step.at*ms, 10); next != step.next*ms {
-				t.Errorf("at %d: next at %d, want %d", step.at, next/ms, step.next)
+				t.Errorf("at %d: got next at %d, want %d", step.at, next/ms, step.next)
 			}
 			if n := take(tx); n != step.reads {
-				t.Errorf("at %d: %d readings, want %d", step.at, n, step.reads)
+				t.Errorf("at %d: got %d rereads, want %d", step.at, n, step.reads)
 			}
 			if step.value != "" {
 				tx.Local(&Change{Key: key, Value: []byte(step.value), Time: (step.at + 1) * ms, Context: ContextReread})
@@ -44,25 +44,25 @@ func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 		}
 		var rec Record
 		if !tx.Get(key, &rec) || string(rec.Value) != "establis" {
-			t.Errorf("the table holds %q", rec.Value)
+			t.Errorf("value: got %q", rec.Value)
 		}
 	})
-	tab.Update(func(tx *Tx) { // three at a time are one too many
+	tab.Update(func(tx *Tx) { // three keys exceed the limit by one
 		for _, k := range []string{"flow aaa", "flow bbb", "flow ccc"} {
 			tx.Local(&Change{Key: []byte(k), Value: []byte("syn_sent"), Time: 2000 * ms})
 		}
 		tx.Local(&Change{Key: []byte("flow aaa"), Op: OpDelete, Time: 2001 * ms})
 		tx.Settle(2050*ms, 10)
 		if n := take(tx); n != 1 {
-			t.Errorf("%d readings, want the one of the flow that still lives", n)
+			t.Errorf("rereads: got %d, want the one of the live flow", n)
 		}
 	})
 	if s := tab.Stats(); s.Unsettled != 1 {
-		t.Errorf("%d unsettled, want 1", s.Unsettled)
+		t.Errorf("unsettled keys: got %d, want 1", s.Unsettled)
 	}
 }
 
-// Settle returns when the next key is due, whatever pause it is in.
+// Settle returns the time at which the next key is due, in every pause.
 func TestSettleReturnsTheNextTime(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.SettleKeys = 10 })
 	settle := func(now int64) (next int64) {
@@ -70,26 +70,26 @@ func TestSettleReturnsTheNextTime(t *testing.T) {
 		return next
 	}
 	if next := settle(0); next != 0 {
-		t.Errorf("next %d with no key", next)
+		t.Errorf("next without a key: got %d, want 0", next)
 	}
 	first := int64(settleFirst)
 	r.local(Accepted, 1*second, "update k v packet 0")
 	if next := settle(1 * second); next != 1*second+first {
-		t.Errorf("next %d, want %d", next, 1*second+first)
+		t.Errorf("next: got %d, want %d", next, 1*second+first)
 	}
 	at := 1*second + first
 	second2 := at + 2*first // the next pause is twice as long
 	if next := settle(at); next != second2 {
-		t.Errorf("next %d after the first reread, want %d", next, second2)
+		t.Errorf("next after the first reread: got %d, want %d", next, second2)
 	}
-	r.wantRechecks("k")
-	r.local(Accepted, at, "update l v packet 0") // due before the other one
+	r.wantRereads("k")
+	r.local(Accepted, at, "update l v packet 0") // due before the other key
 	if next := settle(at); next != at+first {
-		t.Errorf("next %d with two keys, want %d", next, at+first)
+		t.Errorf("next with two keys: got %d, want %d", next, at+first)
 	}
 	r.local(Accepted, at+2*first-1, "update m v packet 0")
 	settle(at + first)
 	if next := settle(at + first); next != second2 {
-		t.Errorf("next %d with three keys, want %d", next, second2)
+		t.Errorf("next with three keys: got %d, want %d", next, second2)
 	}
 }

@@ -6,39 +6,39 @@ import (
 	"time"
 )
 
-// simDaemon is one life of a daemon: a table, and what is done around it.
+// simDaemon is one incarnation of a daemon: a table, and the work around it.
 type simDaemon struct {
 	n    *simNode
 	self Owner
-	tab  *Table // nil before there was a map
+	tab  *Table // nil until the first map is attached
 
-	// The map under the table: syncd/daemon/replica.go.
-	m       *simMap // nil: none is attached
-	state   simState
-	how     simLoad
-	since   int64  // when it was attached
-	known   bool   // the table was offered to peers
-	loaded  int    // the map that was read last, if wholly
-	noted   bool   // the state file names the map
-	heard   bool   // peers have told all, up to heardAt
-	heardAt uint64 // position
-	place   int    // that the load has got to
-	read    []simRead
-	queue   [simCPUs][]simEvent
+	// The map of the table, as in syncd/daemon/replica.go.
+	m               *simMap // nil: no map is attached
+	state           simState
+	how             simLoad
+	since           int64  // the time at which the map was attached
+	wasOffered      bool   // the table was offered to peers
+	loaded          int    // id of the last map that was read completely
+	inStateFile     bool   // the state file names the map
+	initialSyncDone bool   // the initial syncs of the peers are done, up to initialSyncPos
+	initialSyncPos  uint64 // position at the end of the initial sync
+	place           int    // the position in the map that the load has reached
+	read            []simRead
+	queue           [simCPUs][]simEvent
 
 	simSyncer
 	scanning  bool
 	scanPlace int
-	// scanExpired is how many tombstones had been forgotten when the scan began.
+	// scanExpired is the number of tombstones that were forgotten before the scan began.
 	scanExpired uint64
 	scanned     []simRead
 	scanReading Reading
 
 	simMembers
-	simLinks
+	simStreams
 }
 
-// simState is how far a map has come at a node.
+// simState is the state of a map at a node.
 type simState uint8
 
 const (
@@ -48,16 +48,16 @@ const (
 	simReplicating
 )
 
-// simLoad is what the content of a map means when it comes.
+// simLoad says how the table treats the content of a newly attached map.
 type simLoad uint8
 
 const (
-	loadFirst  simLoad = iota // what an earlier incarnation may have left
-	loadRefill                // a new map: the load balancer's writes since
-	loadAgain                 // the same one: what a scan finds
+	loadFirst  simLoad = iota // entries that an earlier incarnation may have left
+	loadRefill                // a new map: writes of the load balancer since its creation
+	loadAgain                 // the same map: treated like the result of a scan
 )
 
-// simRead is what was read of a key.
+// simRead is the result of one read of a key.
 type simRead struct {
 	key   int
 	found bool
@@ -67,23 +67,23 @@ type simRead struct {
 
 const simSyncTimeout = int64(30 * time.Second)
 
-// start brings a daemon up: what the node's map holds is still to be read.
+// start starts a daemon. The content of the node's map is not loaded yet.
 func (n *simNode) start() {
 	d := &simDaemon{n: n, self: Owner{n.name, uint64(n.clock())}}
 	d.initMembers()
-	n.d, n.frozen, n.lives = d, false, n.lives+1
-	n.last = [simCPUs]int64{} // by the clock of another life
+	n.d, n.frozen, n.incarnations = d, false, n.incarnations+1
+	n.last = [simCPUs]int64{} // in the clock of another incarnation
 	n.sim.moves++
 	n.sim.notef("%s starts as %d", n.name, d.self.Incarnation)
 }
 
-// stop ends the daemon without a word. The kernel map stays.
+// stop ends the daemon without notifying its peers. The kernel map stays.
 func (n *simNode) stop() {
 	d := n.d
-	for len(d.sessions) > 0 {
-		d.sessions[0].end()
+	for len(d.outbound) > 0 {
+		d.outbound[0].end()
 	}
-	for _, l := range d.links {
+	for _, l := range d.inbound {
 		if l != nil {
 			l.cut()
 		}
@@ -99,20 +99,20 @@ func (s *sim) notef(format string, args ...any) {
 	}
 }
 
-// attach puts the load balancer's map under the daemon.
+// attach attaches the map of the load balancer to the daemon.
 func (d *simDaemon) attach() {
 	n := d.n
-	same := n.noted == n.lb.id
-	if !d.known {
+	same := n.stateFileMap == n.lb.id
+	if !d.wasOffered {
 		o := n.opt
 		o.LRU, o.MaxEntries = n.lru, n.room
 		o.Self, o.KeySize, o.ValueSize, o.Seed, o.SameMap = d.self, simKey, simValue, 1, same
 		d.tab = n.sim.tables.get(n.sim.tb, o)
 	}
-	d.m, d.state, d.since, d.noted, d.heard = n.lb, simLoading, n.sim.now, same, false
+	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.lb, simLoading, n.sim.now, same, false
 	d.place, d.read = 0, d.read[:0]
 	switch {
-	case !d.known:
+	case !d.wasOffered:
 		d.how = loadFirst
 		d.tab.Update((*Tx).BeginLoad)
 	case d.loaded == d.m.id:
@@ -123,7 +123,7 @@ func (d *simDaemon) attach() {
 		d.tab.Update((*Tx).Refill)
 	}
 	if n.sim.model != nil && (d.how == loadRefill || (d.how == loadFirst && !same)) {
-		n.sim.model.another(n)
+		n.sim.model.mapReplaced(n)
 	}
 	if d.how != loadAgain {
 		d.loaded = 0
@@ -132,7 +132,7 @@ func (d *simDaemon) attach() {
 	n.sim.notef("%s attaches map %d", n.name, d.m.id)
 }
 
-// detach takes the map away from under the table.
+// detach detaches the map from the table.
 func (d *simDaemon) detach() {
 	for d.state >= simSyncing && d.phase != simFill {
 		d.work(1 << 20)
@@ -144,14 +144,14 @@ func (d *simDaemon) detach() {
 				s.model.dropped(d.n, d.queue[cpu][i].key)
 			}
 		}
-		d.queue[cpu] = nil // nobody wants them while the map is not watched
+		d.queue[cpu] = nil // events are not needed while the map is not observed
 	}
 	d.m, d.state, d.scanning = nil, simWaiting, false
 	d.n.sim.moves++
 	d.n.sim.notef("%s detaches its map", d.n.name)
 }
 
-// follow attaches and detaches as the load balancer's map comes and goes.
+// follow attaches and detaches the map when the load balancer creates or removes it.
 func (d *simDaemon) follow() {
 	there := d.n.lb
 	if d.n.hidden {
@@ -163,15 +163,15 @@ func (d *simDaemon) follow() {
 	case d.m == nil && there != nil:
 		d.attach()
 	case there == nil:
-		d.serving = true // it was looked for
+		d.serving = true // the daemon has looked for the map
 	}
 }
 
-// load reads the next entries of the map, or enters those read.
+// load reads the next entries of the map, or enters the entries that were read.
 func (d *simDaemon) load(limit int) {
 	if len(d.read) == 0 && d.place < len(d.m.entries) {
 		d.tab.View(func(tx *Tx) { tx.BeginReading(&d.scanReading) })
-		d.read, d.place = d.m.walk(d.read, d.place, limit, d.n.readClock())
+		d.read, d.place = d.m.readEntries(d.read, d.place, limit, d.n.readClock())
 		return
 	}
 	d.tab.Update(func(tx *Tx) {
@@ -191,7 +191,7 @@ func (d *simDaemon) load(limit int) {
 
 func (d *simDaemon) enter(tx *Tx, r *simRead) {
 	c := d.change(r)
-	d.learns(tx, r)
+	d.reportRead(tx, r)
 	switch d.how {
 	case loadFirst:
 		tx.Load(c.Key, c.Value)
@@ -204,7 +204,7 @@ func (d *simDaemon) enter(tx *Tx, r *simRead) {
 	}
 }
 
-// change makes of what was read what the table is told.
+// change returns the change that reports a read to the table.
 func (d *simDaemon) change(r *simRead) Change {
 	c := Change{Key: d.n.sim.keys[r.key][:], Time: r.at, Op: OpDelete, Context: ContextReread}
 	if r.found {
@@ -213,8 +213,8 @@ func (d *simDaemon) change(r *simRead) Change {
 	return c
 }
 
-// learns tells the model what a daemon read of its map.
-func (d *simDaemon) learns(tx *Tx, r *simRead) {
+// reportRead reports to the model that a daemon has read a key of its map.
+func (d *simDaemon) reportRead(tx *Tx, r *simRead) {
 	if m := d.n.sim.model; m != nil {
 		m.read(d.n, tx, r)
 	}
@@ -225,17 +225,17 @@ func (d *simDaemon) replicate() {
 	if d.how == loadFirst {
 		d.tab.Update((*Tx).EndLoad)
 	}
-	if !d.known {
-		d.known = true
-		d.tellGone()
+	if !d.wasOffered {
+		d.wasOffered = true
+		d.applyGone()
 	}
 	d.loaded, d.serving, d.state = d.m.id, true, simSyncing
 	d.openSyncer()
 	d.n.sim.moves++
 }
 
-// deliver hands the oldest event of one CPU to the table, if it is that one's turn: a buffer
-// keeps the order of all but what came at about the same moment.
+// deliver enters the oldest event of one CPU, if it is its turn. The event buffer keeps the order of
+// all events except those at about the same time.
 func (d *simDaemon) deliver(cpu int) {
 	q := d.queue[cpu]
 	if len(q) == 0 {
@@ -251,7 +251,7 @@ func (d *simDaemon) deliver(cpu int) {
 	d.event(&e)
 }
 
-const simDisorder = 5 * sameMoment
+const simDisorder = 5 * timestampMargin
 
 func (d *simDaemon) event(e *simEvent) {
 	d.n.sim.moves++
@@ -263,13 +263,13 @@ func (d *simDaemon) event(e *simEvent) {
 		c.Value = e.value[:]
 	}
 	if d.n.sim.keysOnly && e.op == OpUpdate {
-		d.tab.Update(func(tx *Tx) { tx.Reread(c.Key) })
+		d.tab.Update(func(tx *Tx) { tx.RequestReread(c.Key) })
 		return
 	}
 	before := d.content(e.key)
 	o := d.local(&c)
 	if e.op != OpUpdate && before.live() {
-		d.judgeDelete(e, &before, o)
+		d.checkDelete(e, &before, o)
 	}
 }
 
@@ -278,23 +278,23 @@ func (d *simDaemon) content(key int) (c simContent) {
 	return c
 }
 
-// judgeDelete demands that a collector and an eviction delete only what this node owns, or one
-// that is gone, and that a collector does that.
-func (d *simDaemon) judgeDelete(e *simEvent, before *simContent, o Outcome) {
+// checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
+// records of this node or of a gone node. A collector's delete must delete those.
+func (d *simDaemon) checkDelete(e *simEvent, before *simContent, o Outcome) {
 	s := d.n.sim
 	owner := s.node(before.owner.Node)
 	allowed := before.version != 0 && (owner == d.n.id || d.gone[owner])
 	after := d.content(e.key)
-	switch told := after.dead && after.version != 0; {
+	switch deleted := after.dead && after.version != 0; {
 	case e.op == OpDelete && e.ctx != ContextSyscall:
-		return // the data plane may
-	case told && !allowed, e.op == OpDelete && before.version != 0 && allowed == (o == Restored):
+		return // the data plane may delete any record
+	case deleted && !allowed, e.op == OpDelete && before.version != 0 && allowed == (o == Restored):
 		s.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.name, e.op, s.name(e.key), before, e.ctx, o))
 	}
 }
 
 func (d *simDaemon) local(c *Change) (o Outcome) {
-	d.tab.Update(func(tx *Tx) { tx.Now(d.n.clock()); o = tx.Local(c) })
+	d.tab.Update(func(tx *Tx) { tx.AdvanceClock(d.n.clock()); o = tx.Local(c) })
 	if o == Accepted || o == Restored {
 		d.n.sim.moves++
 	}
@@ -304,9 +304,9 @@ func (d *simDaemon) local(c *Change) (o Outcome) {
 	return o
 }
 
-// claim ends the first synchronisation once every live peer has told all, or the time is
-// over: syncd/daemon/membership.go.
-func (d *simDaemon) claim() bool {
+// adopt ends the initial sync once every live peer has sent all its records, or after simSyncTimeout,
+// as in syncd/daemon/membership.go.
+func (d *simDaemon) adopt() bool {
 	s := d.n.sim
 	if d.state != simSyncing {
 		return d.state == simReplicating
@@ -316,46 +316,46 @@ func (d *simDaemon) claim() bool {
 		return false
 	}
 	if s.model != nil {
-		s.model.claims(d, late)
-		s.model.overflowed(d)
+		s.model.checkAdoption(d, late)
+		s.model.noteOverflow(d)
 	}
 	d.tab.Update(func(tx *Tx) {
-		for tx.Claim(2) {
+		for tx.Adopt(2) {
 		}
 	})
 	d.state = simReplicating
 	s.moves++
-	s.notef("%s claims", d.n.name)
+	s.notef("%s adopts", d.n.name)
 	return true
 }
 
-// note has the state file name the map once that holds what peers told.
-func (d *simDaemon) note() {
-	if d.noted || d.m == nil || d.state != simReplicating {
+// saveMapID stores the id of the map in the state file once the map holds the records of the initial
+// sync.
+func (d *simDaemon) saveMapID() {
+	if d.inStateFile || d.m == nil || d.state != simReplicating {
 		return
 	}
-	if !d.heard && (d.alone() || !d.synced()) {
+	if !d.initialSyncDone && (d.alone() || !d.allReceived()) {
 		return
 	}
-	if !d.heard {
-		d.heard, d.heardAt = true, d.tab.seq
+	if !d.initialSyncDone {
+		d.initialSyncDone, d.initialSyncPos = true, d.tab.seq
 	}
-	if d.tab.applied >= d.heardAt && d.tab.stats.Failed == 0 {
-		d.noted, d.n.noted = true, d.m.id
+	if d.tab.applied >= d.initialSyncPos && d.tab.stats.Failed == 0 {
+		d.inStateFile, d.n.stateFileMap = true, d.m.id
 	}
 }
 
-// upkeep lets tombstones expire and has failed writes tried again, between two passes of
-// the syncer.
+// upkeep expires tombstones and requeues failed writes, between two passes of the syncer.
 func (d *simDaemon) upkeep() {
 	if d.phase != simFill {
 		return
 	}
-	if d.n.early {
+	if d.n.forgetAcknowledged {
 		d.acknowledge()
 		d.tab.View((*Tx).ReclaimOwners)
 	}
-	before := d.tab.stats.Expired + d.tab.stats.Acknowledged
+	lapsed, acknowledged := d.tab.stats.Expired, d.tab.stats.Acknowledged
 	d.tab.Update(func(tx *Tx) {
 		for tx.Expire(d.n.clock(), 2) {
 		}
@@ -364,12 +364,13 @@ func (d *simDaemon) upkeep() {
 		}
 		if n := int(d.tab.stats.EvictionsExpired - expired); n > 0 {
 			d.n.sim.moves += n
-			d.n.sim.forgotten = true // the owner may live, cut off: nodes have to compare
+			d.n.sim.forgotten = true // the owner may be alive but cut off: the nodes must compare
 		}
 		tx.RequeueFailed(d.n.burst)
 	})
-	if m := d.n.sim.model; m != nil && d.tab.stats.Expired+d.tab.stats.Acknowledged > before {
-		m.forgot(d)
+	lapsed, acknowledged = d.tab.stats.Expired-lapsed, d.tab.stats.Acknowledged-acknowledged
+	if m := d.n.sim.model; m != nil && lapsed+acknowledged > 0 {
+		m.noteForgotten(d, lapsed > 0)
 	}
 }
 

@@ -1,8 +1,8 @@
 package table
 
-// fault lets one thing go wrong, or come right.
+// fault injects or repairs one fault.
 func (r *simRun) fault(n *simNode) {
-	f := &r.fate
+	f := &r.config
 	switch r.rand.IntN(12) {
 	case 0:
 		if f.crash && n.d != nil {
@@ -22,11 +22,11 @@ func (r *simRun) fault(n *simNode) {
 	case 5:
 		r.cut(n, f.cut)
 	case 6:
-		if f.part {
-			r.part()
+		if f.partitions {
+			r.partition()
 		}
 	case 7:
-		r.mend()
+		r.restoreNetwork()
 	case 8:
 		n.frozen = f.freeze && !n.frozen && n.d != nil
 		r.notef("%s frozen: %v", n.name, n.frozen)
@@ -39,20 +39,20 @@ func (r *simRun) fault(n *simNode) {
 		if f.oneWay {
 			to := r.rand.IntN(len(r.nodes))
 			r.cuts[n.id][to] = true
-			r.notef("nothing gets from %s to %s", n.name, r.nodes[to].name)
+			r.notef("messages from %s to %s are lost", n.name, r.nodes[to].name)
 		}
 	case 11:
-		r.again(n, f.retell)
+		r.requestResend(n, f.resend)
 	}
 }
 
-// crash ends a daemon, or its host with the map.
+// crash ends a daemon, or its host together with the map.
 func (r *simRun) crash(n *simNode) {
 	r.stats["crashes"]++
-	r.remember(n)
+	r.noteForgotten(n)
 	n.stop()
 	r.model.stopped(n)
-	if r.fate.lostMap && r.coin() {
+	if r.config.lostMap && r.coin() {
 		r.stats["lost maps"]++
 		n.lb = r.newMap()
 		r.model.lostMap(n)
@@ -60,12 +60,12 @@ func (r *simRun) crash(n *simNode) {
 	}
 }
 
-// remember notes what a table that goes away has forgotten.
-func (r *simRun) remember(n *simNode) {
+// noteForgotten records that a table which is discarded has forgotten tombstones.
+func (r *simRun) noteForgotten(n *simNode) {
 	r.forgotten = r.forgotten || (n.d.tab != nil && n.d.tab.floor > 0)
 }
 
-// replace has the load balancer make a new map.
+// replace simulates a load balancer that creates a new map.
 func (r *simRun) replace(n *simNode) {
 	r.stats["new maps"]++
 	n.lb = r.newMap()
@@ -73,14 +73,14 @@ func (r *simRun) replace(n *simNode) {
 	r.notef("%s's load balancer makes map %d", n.name, n.lb.id)
 }
 
-// cut ends a stream. Some of what is under way still arrives.
+// cut ends a stream. Some of the messages in flight still arrive.
 func (r *simRun) cut(n *simNode, really bool) {
 	for range len(r.nodes) {
 		l := r.link(n)
 		if l == nil || l.st == nil || !really {
 			continue
 		}
-		l.st.down = l.st.down[:r.rand.IntN(len(l.st.down)+1)]
+		l.st.messages = l.st.messages[:r.rand.IntN(len(l.st.messages)+1)]
 		l.st.broken = true
 		r.stats["cuts"]++
 		r.notef("stream %s > %s breaks", r.nodes[l.peer].name, n.name)
@@ -90,30 +90,30 @@ func (r *simRun) cut(n *simNode, really bool) {
 	}
 }
 
-func (r *simRun) link(n *simNode) *simLink {
+func (r *simRun) link(n *simNode) *simInboundStream {
 	if n.d == nil {
 		return nil
 	}
-	return n.d.links[r.rand.IntN(len(r.nodes))]
+	return n.d.inbound[r.rand.IntN(len(r.nodes))]
 }
 
-// again has something told again.
-func (r *simRun) again(n *simNode, really bool) {
+// requestResend requests a resend of some buckets.
+func (r *simRun) requestResend(n *simNode, really bool) {
 	for range len(r.nodes) {
 		l := r.link(n)
 		if l == nil || l.st == nil || !really {
 			continue
 		}
-		r.stats["told again"]++
+		r.stats["resends"]++
 		if r.coin() {
-			l.rewalk = true
+			l.repeatFullSync = true
 		} else {
-			l.ask(r.buckets(n))
+			l.requestRepair(r.buckets(n))
 		}
 	}
 }
 
-// buckets returns those of some keys.
+// buckets returns the buckets of some keys.
 func (r *simRun) buckets(n *simNode) *BucketSet {
 	in := new(BucketSet)
 	n.d.tab.View(func(tx *Tx) {
@@ -124,8 +124,8 @@ func (r *simRun) buckets(n *simNode) *BucketSet {
 	return in
 }
 
-// part parts the network into groups.
-func (r *simRun) part() {
+// partition divides the network into groups.
+func (r *simRun) partition() {
 	group := make([]int, len(r.nodes))
 	for i := range group {
 		group[i] = r.rand.IntN(2 + r.rand.IntN(2))
@@ -135,17 +135,17 @@ func (r *simRun) part() {
 			r.cuts[i][j] = group[i] != group[j]
 		}
 	}
-	r.stats["parted"]++
-	r.notef("parted: %v", group)
+	r.stats["partitions"]++
+	r.notef("network partitioned: %v", group)
 }
 
-// mend takes all cuts back, or some.
-func (r *simRun) mend() {
+// restoreNetwork removes all cuts, or some.
+func (r *simRun) restoreNetwork() {
 	all := r.coin()
 	for i := range r.cuts {
 		for j := range r.cuts[i] {
 			r.cuts[i][j] = r.cuts[i][j] && !all && r.coin()
 		}
 	}
-	r.notef("mended: %v", all)
+	r.notef("network restored, all cuts: %v", all)
 }

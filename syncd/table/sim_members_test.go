@@ -2,34 +2,34 @@ package table
 
 import "time"
 
-// What follows is syncd/replicate's membership.go, peers.go and roles.go over tables that
-// nothing but function calls connect.
+// This file corresponds to membership.go, peers.go and roles.go of syncd/replicate. The tables are
+// connected by function calls only.
 
-// simView is the membership of one moment, as one node sees it. It does not change.
+// simView is the membership at one time, as one node sees it. It is immutable.
 type simView struct {
 	self       int
 	live       []uint64 // incarnations by node, 0: not live
-	departures int      // nodes that have left so far
+	departures int      // number of nodes that have left so far
 }
 
-// simMembers is what a daemon knows of others.
+// simMembers is the state of a daemon about the other nodes.
 type simMembers struct {
-	view   *simView
-	toldAt int64   // when it was told of peers first; 0: not yet
-	met    []bool  // every node that ever was live
-	proven []bool  // likewise, but for those that were found by their records alone
-	gone   []bool  // those that are not any more
-	goneAt []int64 // since when
-	looked OwnerID // owners below were looked for among those met
-	first  int     // the fallback sender
+	view           *simView
+	membersSetAt   int64   // time of the first membership view with peers; 0: none yet
+	everLive       []bool  // by node: the node was live at some time
+	proven         []bool  // by node: like everLive, without nodes that were found only through their records
+	gone           []bool  // by node: the node is no longer live
+	goneAt         []int64 // by node: the time since which it is gone
+	ownersChecked  OwnerID // owner ids below this one were compared with the nodes that were live
+	fallbackSender int     // the fallback sender
 }
 
 const simUnknownGrace = int64(60 * time.Second)
 
 func (d *simDaemon) initMembers() {
 	n := len(d.n.sim.nodes)
-	d.met, d.proven, d.gone, d.links = make([]bool, n), make([]bool, n), make([]bool, n), make([]*simLink, n)
-	d.view, d.first = d.newView(make([]uint64, n)), d.n.id
+	d.everLive, d.proven, d.gone, d.inbound = make([]bool, n), make([]bool, n), make([]bool, n), make([]*simInboundStream, n)
+	d.view, d.fallbackSender = d.newView(make([]uint64, n)), d.n.id
 	d.goneAt = make([]int64, n)
 }
 
@@ -55,14 +55,14 @@ func (v *simView) before(node int, inc uint64, other int) bool {
 	return inc != 0 && (inc < o || (inc == o && node < other))
 }
 
-// comparable reports whether a node's records are part of what a sender tells a receiver,
-// and both hold alike.
+// comparable reports whether the records of a node are sent by the sender to the receiver, and should
+// be equal on both.
 func (v *simView) comparable(node, sender, receiver int) bool {
 	return node == sender || (node != receiver && v.orphaned(node))
 }
 
-// simCoverage says whose records a node sends over a stream besides its own: see
-// syncd/replicate's coverage.go.
+// simCoverage defines which records a node sends over a stream besides its own, as coverage.go of
+// syncd/replicate.
 type simCoverage struct {
 	view     *simView
 	orphaned bool
@@ -78,29 +78,30 @@ func (c *simCoverage) sends(owner Owner, node int, target *simDaemon) bool {
 	return c.orphaned && c.view.orphaned(node)
 }
 
-// exceeds reports whether a coverage may have owners that an older one does not have.
+// exceeds reports whether a coverage may include owners that an older one does not include.
 func (c *simCoverage) exceeds(old *simCoverage) bool {
 	return c.orphaned && (old.view == nil || !old.orphaned || c.view.departures != old.view.departures)
 }
 
-// assign decides of which peers orphaned records are requested: of all if this node is the
-// fallback sender, and else of that one alone. It is the node that started first of those
-// that serve the map to this one, or may do so in a moment.
+// assign selects the peers from which orphaned records are requested. If this node is the fallback
+// sender, it requests them from all peers, and otherwise from the fallback sender only. The fallback
+// sender is the node that started first among those that serve the map to this node, or may do so
+// soon.
 func (d *simDaemon) assign() {
-	d.first = d.n.id
-	for _, l := range d.links {
+	d.fallbackSender = d.n.id
+	for _, l := range d.inbound {
 		if l == nil || d.view.live[l.peer] != l.inc || l.state == simPendingMap {
 			continue
 		}
-		if d.view.before(l.peer, l.inc, d.first) {
-			d.first = l.peer
+		if d.view.before(l.peer, l.inc, d.fallbackSender) {
+			d.fallbackSender = l.peer
 		}
 	}
-	for _, l := range d.links {
+	for _, l := range d.inbound {
 		if l == nil || d.view.live[l.peer] != l.inc || l.state != simServed {
 			continue
 		}
-		wanted := d.first == d.n.id || d.first == l.peer
+		wanted := d.fallbackSender == d.n.id || d.fallbackSender == l.peer
 		if wanted != l.wanted || (wanted && l.departures != d.view.departures) {
 			l.wanted = wanted
 			l.serial++
@@ -109,7 +110,7 @@ func (d *simDaemon) assign() {
 	}
 }
 
-// alone reports whether a node knows of no other.
+// alone reports whether the view of a node contains no other live node.
 func (d *simDaemon) alone() bool {
 	for i, inc := range d.view.live {
 		if inc != 0 && i != d.n.id {
@@ -119,35 +120,35 @@ func (d *simDaemon) alone() bool {
 	return true
 }
 
-// setPeers tells a daemon which nodes are live, by their incarnations.
+// setPeers sets which nodes are live, by their incarnations.
 func (d *simDaemon) setPeers(live []uint64) {
 	s := d.n.sim
 	old, v := d.view, d.newView(live)
 	d.view = v
-	if d.toldAt == 0 {
-		d.toldAt = s.now
+	if d.membersSetAt == 0 {
+		d.membersSetAt = s.now
 	}
 	for i, inc := range v.live {
 		switch {
 		case i == d.n.id:
 		case inc != 0:
-			d.met[i], d.proven[i] = true, true
+			d.everLive[i], d.proven[i] = true, true
 			if d.gone[i] {
 				d.setGone(i, false)
 			}
-			d.relink(i, inc)
-		case d.met[i] && !d.gone[i]:
+			d.setInbound(i, inc)
+		case d.everLive[i] && !d.gone[i]:
 			d.setGone(i, true)
-			if d.links[i] != nil {
-				d.links[i].cut()
+			if d.inbound[i] != nil {
+				d.inbound[i].cut()
 			}
 		}
 	}
-	if d.known {
-		d.tellMembers()
+	if d.wasOffered {
+		d.applyMembers()
 	}
-	for i := len(d.sessions) - 1; i >= 0; i-- {
-		d.sessions[i].checkPeer(old, v)
+	for i := len(d.outbound) - 1; i >= 0; i-- {
+		d.outbound[i].checkPeer(old, v)
 	}
 	s.moves++
 	if s.notes != nil {
@@ -155,7 +156,7 @@ func (d *simDaemon) setPeers(live []uint64) {
 	}
 }
 
-// names are those of the live nodes.
+// names returns the names of the live nodes.
 func (v *simView) names(s *sim) (names string) {
 	for i, inc := range v.live {
 		if inc != 0 {
@@ -179,17 +180,17 @@ func (d *simDaemon) setGone(node int, gone bool) {
 	s := d.n.sim
 	d.gone[node] = gone
 	if gone {
-		d.met[node], d.goneAt[node] = true, s.now
+		d.everLive[node], d.goneAt[node] = true, s.now
 		if s.model != nil {
-			s.model.missed(d, node)
+			s.model.nodeLeft(d, node)
 		}
 	}
-	if d.known {
+	if d.wasOffered {
 		d.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{s.nodes[node].name: gone}) })
 	}
 }
 
-func (d *simDaemon) tellMembers() {
+func (d *simDaemon) applyMembers() {
 	var live, left []string
 	for i, inc := range d.view.live {
 		switch name := d.n.sim.nodes[i].name; {
@@ -203,9 +204,9 @@ func (d *simDaemon) tellMembers() {
 	d.tab.Update(func(tx *Tx) { tx.SetMembers(live, left) })
 }
 
-// tellGone tells a table that was just offered who is gone.
-func (d *simDaemon) tellGone() {
-	d.tellMembers()
+// applyGone applies the gone nodes to a table that was just offered.
+func (d *simDaemon) applyGone() {
+	d.applyMembers()
 	for i, gone := range d.gone {
 		if gone {
 			d.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{d.n.sim.nodes[i].name: true}) })
@@ -213,14 +214,14 @@ func (d *simDaemon) tellGone() {
 	}
 }
 
-// findUnknown takes owners that no membership ever showed for gone.
+// findUnknown marks owners as gone that no membership view ever contained.
 func (d *simDaemon) findUnknown() {
 	s := d.n.sim
-	if !d.known || d.toldAt == 0 || s.now-d.toldAt <= simUnknownGrace {
+	if !d.wasOffered || d.membersSetAt == 0 || s.now-d.membersSetAt <= simUnknownGrace {
 		return
 	}
-	for ; int(d.looked) < len(d.tab.owners.list); d.looked++ {
-		if i := s.node(d.tab.owners.list[d.looked].Node); i >= 0 && i != d.n.id && !d.met[i] {
+	for ; int(d.ownersChecked) < len(d.tab.owners.list); d.ownersChecked++ {
+		if i := s.node(d.tab.owners.list[d.ownersChecked].Node); i >= 0 && i != d.n.id && !d.everLive[i] {
 			d.setGone(i, true)
 			s.moves++
 		}

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// simTables makes tables of the memory of earlier ones. A run uses many for a moment, and
-// most of what New costs is memory that small tables never touch.
+// simTables creates tables in the memory of earlier ones. A run uses many tables for a short time.
+// Most of the cost of New is memory that small tables never touch.
 type simTables struct {
 	used, spare []*Table
 }
@@ -15,7 +15,7 @@ func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
 	var t *Table
 	if p != nil && len(p.spare) > 0 {
 		last := len(p.spare) - 1
-		t = renewed(p.spare[last], o)
+		t = reuseTable(p.spare[last], o)
 		p.spare = p.spare[:last]
 	} else {
 		var err error
@@ -23,21 +23,21 @@ func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
 			tb.Fatal(err)
 		}
 	}
-	t.log.shift = 1 // chunks come and go
+	t.log.shift = 1 // so that chunks are allocated and freed often
 	if p != nil {
 		p.used = append(p.used, t)
 	}
 	return t
 }
 
-// release takes all tables back. Nobody may use them any more.
+// release takes all tables back. The caller may not use them afterwards.
 func (p *simTables) release() {
 	p.spare = append(p.spare, p.used...)
 	p.used = p.used[:0]
 }
 
-// renewed is New with the memory of a table of the same sizes.
-func renewed(old *Table, o Options) *Table {
+// reuseTable is New with the memory of a table of the same sizes.
+func reuseTable(old *Table, o Options) *Table {
 	o.setDefaults()
 	t := &Table{opt: o, max: maxRecords, subs: make(map[chan<- struct{}]int), slab: old.slab}
 	t.tx.t = t
@@ -57,15 +57,15 @@ func renewed(old *Table, o Options) *Table {
 	} else {
 		t.log.spare = l.spare
 	}
-	t.hand = t.NewCursor(0)
-	t.tombs.spare, t.rechecks.spare, t.failures.spare = old.tombs.memory(), old.rechecks.memory(), old.failures.memory()
+	t.compactCursor = t.NewCursor(0)
+	t.tombs.spare, t.rereads.spare, t.failures.spare = old.tombs.memory(), old.rereads.memory(), old.failures.memory()
 	for i := range t.settling.pauses {
 		t.settling.pauses[i].spare = old.settling.pauses[i].memory()
 	}
 	return t
 }
 
-// memory returns a chunk of the queue, nil if it has none.
+// memory returns a chunk of the queue, nil if the queue has none.
 func (q *fifo[T]) memory() *[fifoChunk]T {
 	if q.spare == nil && len(q.chunks) > 0 {
 		return q.chunks[0]
@@ -73,8 +73,8 @@ func (q *fifo[T]) memory() *[fifoChunk]T {
 	return q.spare
 }
 
-// TestRenewedTableIsNew: with the memory of another, a table is as New makes it.
-func TestRenewedTableIsNew(t *testing.T) {
+// TestReusedTableEqualsNew: a table in reused memory equals a table that New creates.
+func TestReusedTableEqualsNew(t *testing.T) {
 	o := Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1, SettleKeys: 9, Significant: significantMask}
 	used, err := New(o)
 	if err != nil {
@@ -90,11 +90,11 @@ func TestRenewedTableIsNew(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := renewed(used, o)
+	got := reuseTable(used, o)
 	var empty Table
 	got.log.spare = nil
-	got.tombs, got.rechecks, got.failures, got.settling = empty.tombs, empty.rechecks, empty.failures, empty.settling
+	got.tombs, got.rereads, got.failures, got.settling = empty.tombs, empty.rereads, empty.failures, empty.settling
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("renewed table %+v, new one %+v", got, want)
+		t.Errorf("reused table: got %+v, want %+v", got, want)
 	}
 }

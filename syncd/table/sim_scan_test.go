@@ -1,14 +1,15 @@
 package table
 
-// scan reads the whole map against the table.
+// scan compares the whole map with the table.
 func (d *simDaemon) scan() {
 	d.scanning = false
 	d.scanSome(1 << 20)
 	d.scanOn()
 }
 
-// scanSome reads some more entries of the scan under way, or of a new one: also if tombstones
-// were forgotten, which takes longer than from a reading to what is made of it.
+// scanSome reads some more entries of the current scan, or of a new one. It restarts a scan if
+// tombstones were forgotten meanwhile: a tombstone is kept longer than the time between a read and its
+// comparison.
 func (d *simDaemon) scanSome(limit int) {
 	if expired := d.tab.stats.Expired; !d.scanning || d.scanExpired != expired {
 		d.scanExpired = expired
@@ -18,10 +19,11 @@ func (d *simDaemon) scanSome(limit int) {
 	if len(d.scanned) == 0 {
 		d.tab.View(func(tx *Tx) { tx.BeginReading(&d.scanReading) })
 	}
-	d.scanned, d.scanPlace = d.m.walk(d.scanned, d.scanPlace, limit, d.n.readClock())
+	d.scanned, d.scanPlace = d.m.readEntries(d.scanned, d.scanPlace, limit, d.n.readClock())
 }
 
-// scanOn compares what was read, and after the last of it looks for what was not met.
+// scanOn compares the entries that were read. After the last entry it looks for keys that the scan did
+// not find.
 func (d *simDaemon) scanOn() {
 	if d.scanSome(0); len(d.scanned) == 0 && d.scanPlace < len(d.m.entries) {
 		return
@@ -29,7 +31,7 @@ func (d *simDaemon) scanOn() {
 	d.tab.Update(func(tx *Tx) {
 		for i := range d.scanned {
 			c := d.change(&d.scanned[i])
-			d.learns(tx, &d.scanned[i])
+			d.reportRead(tx, &d.scanned[i])
 			found := tx.t.stats.ScanFound
 			tx.ScannedAll(&d.scanReading, c.Time, c.Key, c.Value)
 			if d.n.sim.trace != nil {
@@ -44,9 +46,9 @@ func (d *simDaemon) scanOn() {
 	})
 }
 
-// walk reads up to limit entries from a place on. A key that comes where the walk has been
-// is not read.
-func (m *simMap) walk(to []simRead, place, limit int, at int64) ([]simRead, int) {
+// readEntries reads up to limit entries, beginning at a position of the map. It does not read a key
+// that is created before that position.
+func (m *simMap) readEntries(to []simRead, place, limit int, at int64) ([]simRead, int) {
 	for ; place < len(m.entries) && limit > 0; place++ {
 		if e := &m.entries[place]; e.live {
 			to = append(to, simRead{place, true, e.value, at})

@@ -2,27 +2,27 @@ package table
 
 import "fmt"
 
-// step lets one thing happen.
+// step executes one random step.
 func (r *simRun) step() {
-	r.pass()
+	r.advanceTime()
 	n := r.nodes[r.rand.IntN(len(r.nodes))]
 	switch x := r.rand.IntN(100); {
-	case x < r.fate.share:
-		r.work(n)
-	case x < r.fate.share+r.fate.faults:
+	case x < r.config.workPercent:
+		r.stepLoadBalancer(n)
+	case x < r.config.workPercent+r.config.faultPercent:
 		r.fault(n)
 	default:
 		for range 1 + r.rand.IntN(12) {
 			if n.runs() && r.err == nil {
-				r.turn(n.d)
+				r.stepDaemon(n.d)
 				r.now += 1 + r.rand.Int64N(20_000)
 			}
 		}
 	}
 }
 
-// work is one thing that a load balancer does.
-func (r *simRun) work(n *simNode) {
+// stepLoadBalancer executes one action of a load balancer.
+func (r *simRun) stepLoadBalancer(n *simNode) {
 	key := r.rand.IntN(len(r.keys))
 	for range 3 {
 		if home := r.model.keys[key].home; home < 0 || home == n.id {
@@ -34,91 +34,91 @@ func (r *simRun) work(n *simNode) {
 	if r.tick > 0 {
 		jitter = 0
 	}
-	hidden := r.blind || (r.fate.kprobe && ctx == ContextSyscall)
-	seen := !hidden && (!r.fate.losses || r.chance(0.9))
+	hidden := r.blind || (r.config.kprobe && ctx == ContextSyscall)
+	seen := !hidden && (!r.config.losses || r.chance(0.9))
 	e := &n.lb.entries[key]
 	home := r.model.keys[key].home
 	x := r.rand.IntN(100)
 	switch {
 	case home >= 0 && home != n.id:
-		if r.fate.expiry && e.live {
-			r.notef("%s's collector takes %s (seen %v)", n.name, r.name(key), seen && !r.fate.kprobe)
-			n.remove(key, cpu, ContextSyscall, seen && !r.fate.kprobe, jitter)
+		if r.config.expiry && e.live {
+			r.notef("%s's collector takes %s (seen %v)", n.name, r.name(key), seen && !r.config.kprobe)
+			n.remove(key, cpu, ContextSyscall, seen && !r.config.kprobe, jitter)
 		}
 	case !e.live || x < 45:
 		v := r.model.value(key)
-		r.scribble(n, &v)
+		r.changeVolatile(n, &v)
 		ok := n.put(key, v, cpu, ctx, seen, jitter)
 		r.notef("%s's load balancer writes %s %s by %s on %d (seen %v): %v", n.name, r.name(key), valueText(v[:]), ctx, cpu, seen, ok)
 	case x < 60:
-		v := r.touched(key, e)
-		r.scribble(n, &v)
+		v := r.rewrittenValue(key, e)
+		r.changeVolatile(n, &v)
 		r.notef("%s's load balancer writes %s again, %s by %s on %d (seen %v)", n.name, r.name(key), valueText(v[:]), ctx, cpu, seen)
 		n.put(key, v, cpu, ctx, seen, jitter)
 	case x < 80:
 		r.notef("%s's load balancer deletes %s by %s on %d (seen %v)", n.name, r.name(key), ctx, cpu, seen)
 		n.remove(key, cpu, ctx, seen, jitter)
-	case x < 95 && r.fate.inside:
-		v := r.touched(key, e)
+	case x < 95 && r.config.inPlace:
+		v := r.rewrittenValue(key, e)
 		if r.coin() {
 			v = r.model.value(key)
 		}
-		r.scribble(n, &v)
+		r.changeVolatile(n, &v)
 		r.notef("%s's load balancer changes %s in place to %s", n.name, r.name(key), valueText(v[:]))
 		n.put(key, v, cpu, ctx, false, jitter)
-	case r.fate.inside:
-		r.sweepBatch(n, key)
+	case r.config.inPlace:
+		r.deleteBatch(n, key)
 	}
 }
 
-// touched is the value of an entry that is written again as it is. If a daemon put back an
-// older one, it gets a number of its own.
-func (r *simRun) touched(key int, e *simEntry) entryValue {
+// rewrittenValue returns the value of an entry that is written again unchanged. If a daemon restored
+// an older value, the write gets a number of its own.
+func (r *simRun) rewrittenValue(key int, e *simEntry) entryValue {
 	if k := &r.model.keys[key]; k.home >= 0 && !sameValue(e.value, k.last) {
 		return r.model.value(key)
 	}
 	return e.value
 }
 
-// scribble changes what of a value means nothing by itself.
-func (r *simRun) scribble(n *simNode, v *entryValue) {
+// changeVolatile changes the bytes of a value that are not significant.
+func (r *simRun) changeVolatile(n *simNode, v *entryValue) {
 	if n.opt.Carried != nil {
 		v[volatileByte], v[localByte] = byte(r.rand.IntN(3)), byte(r.rand.IntN(3))
 	}
 }
 
-// sweepBatch is a batch lookup-and-delete, of which no hook tells, from a key on.
-func (r *simRun) sweepBatch(n *simNode, from int) {
+// deleteBatch is a batch lookup-and-delete, which no hook reports, beginning at a key.
+func (r *simRun) deleteBatch(n *simNode, from int) {
 	for key := from; key < min(from+3, len(r.keys)); key++ {
-		if home := r.model.keys[key].home; home < 0 || home == n.id || r.fate.expiry {
+		if home := r.model.keys[key].home; home < 0 || home == n.id || r.config.expiry {
 			r.notef("%s's load balancer deletes %s unseen", n.name, r.name(key))
 			n.remove(key, 0, ContextSyscall, false, 0)
 		}
 	}
 }
 
-// turn is one thing that a daemon does.
-func (r *simRun) turn(d *simDaemon) {
+// stepDaemon executes one action of a daemon.
+func (r *simRun) stepDaemon(d *simDaemon) {
 	x := r.rand.IntN(100)
 	switch {
 	case x < 6:
-		r.see(d)
+		r.updateSomeViews(d)
 	case x < 10:
 		d.follow()
 	case d.state == simLoading && x < 60:
 		d.load(1 + r.rand.IntN(6))
-	case !d.known:
+	case !d.wasOffered:
 	case x < 25:
 		d.deliver(r.rand.IntN(simCPUs))
 	case x < 30:
-		d.claim()
-		d.note()
+		d.adopt()
+		d.saveMapID()
 	case x < 32:
 		d.findUnknown()
 		d.tab.View(func(tx *Tx) { tx.Audit(1 + r.rand.IntN(5)) })
 		d.compact()
 	case x >= 60:
-		r.talk(d)
+		r.stepStreams(d)
 	case d.state < simSyncing:
 	case x < 52:
 		d.work(1 + r.rand.IntN(3))
@@ -137,32 +137,32 @@ func (r *simRun) turn(d *simDaemon) {
 	}
 }
 
-// talk is one thing that a daemon does for its streams, or all that there is to do.
-func (r *simRun) talk(d *simDaemon) {
-	l := d.links[r.rand.IntN(len(d.links))]
+// stepStreams executes one action of a daemon for its streams, or all pending ones.
+func (r *simRun) stepStreams(d *simDaemon) {
+	l := d.inbound[r.rand.IntN(len(d.inbound))]
 	switch x := r.rand.IntN(10); {
-	case x < 3 && len(d.sessions) > 0:
-		d.sessions[r.rand.IntN(len(d.sessions))].serve(1 + r.rand.IntN(5))
+	case x < 3 && len(d.outbound) > 0:
+		d.outbound[r.rand.IntN(len(d.outbound))].serve(1 + r.rand.IntN(5))
 	case x < 7 && l != nil:
 		l.request()
-		l.take()
+		l.receiveNext()
 	case x < 8:
-		for i := len(d.sessions) - 1; i >= 0; i-- {
-			d.sessions[i].serve(1 + r.rand.IntN(5))
+		for i := len(d.outbound) - 1; i >= 0; i-- {
+			d.outbound[i].serve(1 + r.rand.IntN(5))
 		}
 	default:
-		for _, l := range d.links {
+		for _, l := range d.inbound {
 			if l != nil {
 				l.request()
-				l.take()
+				l.receiveNext()
 			}
 		}
 	}
 }
 
-// see tells a daemon some of what there is to be seen of who is live.
-func (r *simRun) see(d *simDaemon) {
-	live, same := make([]uint64, len(r.nodes)), d.toldAt != 0
+// updateSomeViews applies some of the pending membership changes to the view of a daemon.
+func (r *simRun) updateSomeViews(d *simDaemon) {
+	live, same := make([]uint64, len(r.nodes)), d.membersSetAt != 0
 	copy(live, d.view.live)
 	for i, n := range r.nodes {
 		if i == d.n.id {
@@ -173,7 +173,7 @@ func (r *simRun) see(d *simDaemon) {
 			inc = n.d.self.Incarnation
 		}
 		switch {
-		case n.d != nil && n.frozen && r.coin(), r.fate.gossip && r.chance(0.03):
+		case n.d != nil && n.frozen && r.coin(), r.config.gossip && r.chance(0.03):
 			inc = 0
 		case r.chance(0.3):
 			continue
@@ -186,37 +186,37 @@ func (r *simRun) see(d *simDaemon) {
 	}
 }
 
-// finish ends the run: what is wrong is put right, and what should be is looked at.
+// finish ends the run: it removes all faults and checks the final state.
 func (r *simRun) finish() error {
 	for _, n := range r.nodes {
-		if n.d == nil && (r.chance(r.fate.comeBack) || n.lives == 0) {
+		if n.d == nil && (r.chance(r.config.restartChance) || n.incarnations == 0) {
 			r.setClock(n)
 			n.start()
 		}
 	}
-	if err := r.distinct(); err != nil {
+	if err := r.checkDistinctDigests(); err != nil {
 		return err
 	}
-	r.notef("quiet")
+	r.notef("healed")
 	r.heal()
-	err := r.settle()
+	err := r.converge()
 	for range 4 {
 		if err == nil || r.err != nil || (!r.forgot() && !r.defended) {
 			break
 		}
 		r.notef("%v", err)
 		r.compare()
-		r.carry()
-		err = r.settle()
+		r.pumpAll()
+		err = r.converge()
 	}
 	if err != nil {
 		return err
 	}
-	return r.judge()
+	return r.verify()
 }
 
-// judge looks at tables by themselves, and at what the model demands.
-func (r *simRun) judge() error {
+// verify checks each table by itself, and the keys against the model.
+func (r *simRun) verify() error {
 	up := r.up()
 	for _, n := range up {
 		checkInvariants(r, n.d.tab)
@@ -236,8 +236,8 @@ func (r *simRun) judge() error {
 	return nil
 }
 
-// forgot reports whether some node has forgotten a tombstone: what was deleted may then be
-// told by one that has not heard, until nodes compare.
+// forgot reports whether some node has forgotten a tombstone. A node that has not received the delete
+// may then resend the record, until nodes compare their digests.
 func (s *sim) forgot() bool {
 	for _, n := range s.up() {
 		if n.d.tab.floor > 0 {
@@ -247,8 +247,9 @@ func (s *sim) forgot() bool {
 	return s.forgotten
 }
 
-// distinct demands that digests of two nodes are the same if and only if what they hold is.
-func (r *simRun) distinct() (err error) {
+// checkDistinctDigests checks that the digests of two nodes are equal if and only if their records are
+// equal.
+func (r *simRun) checkDistinctDigests() (err error) {
 	up := r.up()
 	if len(up) < 2 {
 		return nil
@@ -270,17 +271,18 @@ func (r *simRun) distinct() (err error) {
 			}
 			x := ta.Digest(node, nil)
 			if y := tb.Digest(node, nil); (x == y) != same {
-				err = fmt.Errorf("%s and %s hold the same of %s: %v; their digests say %v", a.name, b.name, node, same, x == y)
+				err = fmt.Errorf("%s and %s have equal records of %s: %v; equal digests: %v", a.name, b.name, node, same, x == y)
 			}
 		})
 	})
 	return err
 }
 
-// compare has each node look at what each other tells it, and told again what differs.
+// compare makes each node compare its records with each sender and request a resend of the
+// differences.
 func (r *simRun) compare() {
 	for _, n := range r.up() {
-		for _, l := range n.d.links {
+		for _, l := range n.d.inbound {
 			if l == nil || l.state != simServed {
 				continue
 			}
@@ -291,7 +293,7 @@ func (r *simRun) compare() {
 				}
 			}
 			if in.Len() > 0 {
-				l.ask(in)
+				l.requestRepair(in)
 			}
 		}
 	}

@@ -2,19 +2,19 @@ package table
 
 import "errors"
 
-// simSyncer writes dirty records into the kernel map and reads again what the table asks
-// for, in the order in which syncd/kmap does: one thing after the other.
+// simSyncer writes dirty records into the kernel map and rereads the keys that the table requests. The
+// steps are in the order of syncd/kmap and do not overlap.
 type simSyncer struct {
 	phase   simPhase
-	writer  *Cursor // nil: there is no map
+	writer  *Cursor // nil: no map is attached
 	batch   []simWrite
-	refused []simWrite // by a full map
-	keys    []byte     // to be read again
+	refused []simWrite // writes that a full map refused
+	keys    []byte     // keys with pending rereads
 	reads   []simRead
 	reading Reading
 }
 
-// simPhase is what a syncer does next.
+// simPhase is the next step of a syncer.
 type simPhase uint8
 
 const (
@@ -34,8 +34,8 @@ type simWrite struct {
 	value   entryValue
 	dead    bool
 	done    bool
-	raced   bool // the load balancer wrote the key, and the table does not know
-	at      int  // when it was taken, in writes so far
+	raced   bool // the load balancer wrote the key, and the table has not received the event
+	at      int  // time at which the record was taken, in writes so far
 	err     error
 	ref     Ref
 	version Version
@@ -53,7 +53,7 @@ func (d *simDaemon) closeSyncer() {
 	}
 }
 
-// work does the next thing, to at most limit keys where it can be done in parts.
+// work does the next step. A step that can be divided handles at most limit keys.
 func (d *simDaemon) work(limit int) {
 	switch d.phase {
 	case simFill:
@@ -80,7 +80,7 @@ func (d *simDaemon) work(limit int) {
 		d.dropped()
 		d.phase = simTake
 	case simTake:
-		d.takeRechecks(64)
+		d.takeRereads(64)
 		d.phase = simReading
 		if len(d.keys) == 0 {
 			d.phase = simFill
@@ -89,16 +89,16 @@ func (d *simDaemon) work(limit int) {
 		d.readKeys()
 		d.phase = simAnswer
 	case simAnswer:
-		d.answer()
+		d.reportReads()
 		d.phase = simFill
 	}
 }
 
-// idle reports whether the syncer has nothing to do.
+// idle reports whether the syncer has no work.
 func (d *simDaemon) idle() bool {
 	t := d.tab
-	return d.phase == simFill && t.stats.Dirty == t.stats.Failed && t.rechecks.len() == 0 &&
-		t.rereads.len(simKey) == 0 && t.applied == t.seq
+	return d.phase == simFill && t.stats.Dirty == t.stats.Failed && t.rereads.len() == 0 &&
+		t.unknownRereads.len(simKey) == 0 && t.applied == t.seq
 }
 
 // take lets the writer take up to limit records.
@@ -117,7 +117,7 @@ func (d *simDaemon) take(limit int) {
 	})
 }
 
-// write writes up to limit of the records taken to the kernel map.
+// write writes up to limit of the taken records to the kernel map.
 func (d *simDaemon) write(limit int) {
 	for i := range d.batch {
 		w := &d.batch[i]
@@ -148,7 +148,7 @@ func (d *simDaemon) apply(w *simWrite) {
 	}
 	s.moves++
 	if s.model != nil && d.phase != simDrop {
-		s.model.overwrites(d, w)
+		s.model.checkWrite(d, w)
 	}
 	if w.dead {
 		d.m.drop(w.key)
@@ -167,8 +167,8 @@ func (d *simDaemon) apply(w *simWrite) {
 	}
 }
 
-// report tells the table what was written, writing first what is not; with an error, that
-// nothing was.
+// report reports the writes to the table, after it has written the remaining records. With an error it
+// reports that no record was written.
 func (d *simDaemon) report(err error) {
 	if err == nil {
 		d.write(len(d.batch))
@@ -190,7 +190,7 @@ func (d *simDaemon) report(err error) {
 	d.batch = d.batch[:0]
 }
 
-// victims picks what makes way for what a full map refused.
+// victims selects the entries that are displaced for the records that a full map refused.
 func (d *simDaemon) victims() {
 	s := d.n.sim
 	d.tab.Update(func(tx *Tx) {
@@ -215,12 +215,13 @@ func (d *simDaemon) dropped() {
 	d.batch = d.batch[:0]
 }
 
-// takeRechecks takes keys to be read, readKeys reads them, answer reports them.
-func (d *simDaemon) takeRechecks(limit int) {
+// takeRereads takes keys with pending rereads, readKeys reads them, and reportReads reports the
+// results.
+func (d *simDaemon) takeRereads(limit int) {
 	var buf [64 * simKey]byte
 	d.tab.Update(func(tx *Tx) {
 		tx.BeginReading(&d.reading)
-		n := tx.TakeRechecks(buf[:min(limit, 64)*simKey])
+		n := tx.TakeRereads(buf[:min(limit, 64)*simKey])
 		d.keys = append(d.keys, buf[:n*simKey]...)
 	})
 }
@@ -235,11 +236,11 @@ func (d *simDaemon) readKeys() {
 	d.keys = d.keys[:0]
 }
 
-func (d *simDaemon) answer() {
+func (d *simDaemon) reportReads() {
 	for i := range d.reads {
 		c := d.change(&d.reads[i])
 		c.Read = &d.reading
-		d.tab.View(func(tx *Tx) { d.learns(tx, &d.reads[i]) })
+		d.tab.View(func(tx *Tx) { d.reportRead(tx, &d.reads[i]) })
 		d.local(&c)
 	}
 	d.reads = d.reads[:0]

@@ -2,35 +2,35 @@ package table
 
 import "strings"
 
-// sim is a cluster: load balancers that write kernel maps, and around a table on each
-// node what the daemon does, one small step at a time, so that a script or a random
-// run can interleave the steps in any way. Time is simulated, and nothing depends on
-// the order of a Go map: the same steps bring the same end.
+// sim is a cluster of load balancers that write kernel maps. It simulates the work of the daemon
+// around the table of each node in small steps. A script or a random run can interleave the steps in
+// any way. Time is simulated, and nothing depends on the order of a Go map: the same steps have the
+// same result.
 type sim struct {
 	tb    interface{ Fatal(...any) }
 	now   int64
-	nodes []*simNode // in the order of their names
+	nodes []*simNode // in ascending order of their names
 	keys  []entryKey
 	index map[entryKey]int
-	// cuts[i][j]: nothing gets from node i to node j.
+	// cuts[i][j]: no message gets from node i to node j.
 	cuts      [][]bool
-	tick      int64 // of all clocks, if that is more than a nanosecond
-	scans     bool  // maps are scanned before all is called quiet
-	blind     bool  // no hooks
-	keysOnly  bool  // hooks tell which key was updated, by the daemon too, and not to what
-	moves     int   // counts what moved: when nothing does it is quiet
+	tick      int64 // granularity of all clocks in ns, if above 1 ns
+	scans     bool  // maps are scanned before the cluster counts as idle
+	blind     bool  // there are no hooks
+	keysOnly  bool  // hooks report which key was updated, also by the daemon, without the value
+	moves     int   // number of changes so far: the cluster is idle if it does not grow
 	mapIDs    int
 	tables    *simTables
-	model     *simModel                                   // what must come of it; nil in scripts
-	trace     func(format string, args ...any)            // what becomes of changes; nil: not wanted
-	notes     func(format string, args ...any)            // what else happens; nil: not wanted
-	told      func(st *simStream, d *simDelta, o Outcome) // each record that a stream brought; nil: not wanted
-	err       error                                       // the first thing that must not be
-	repaired  int                                         // records that comparing put right
-	compacted int                                         // tombstones
-	// forgotten: a tombstone, by a table that is gone.
+	model     *simModel                                   // computes the expected state; nil in scripts
+	trace     func(format string, args ...any)            // receives the outcomes of changes; nil: unused
+	notes     func(format string, args ...any)            // receives other events; nil: unused
+	onReceive func(st *simStream, d *simDelta, o Outcome) // called for each record of a stream; nil: unused
+	err       error                                       // the first error
+	repaired  int                                         // number of records that comparisons repaired
+	compacted int                                         // number of compacted tombstones
+	// forgotten: a table that is gone had forgotten a tombstone.
 	forgotten bool
-	// defended: a stranger's record did not replace another: nodes have to compare.
+	// defended: a stranger's record did not replace another record, so the nodes must compare.
 	defended bool
 }
 
@@ -46,26 +46,26 @@ const (
 	simStart = int64(1_000_000_000_000_000)
 )
 
-// simNode is a host: a load balancer with its map, and a daemon, or none just now.
+// simNode is a host: a load balancer with its map, and a daemon, which may be down.
 type simNode struct {
-	sim    *sim
-	id     int
-	name   string
-	offset int64 // of its clock
-	opt    Options
-	room   int  // entries that its maps have room for; 0: enough
-	lru    bool // its maps evict
-	early  bool // its table forgets acknowledged tombstones
-	burst  int  // records that the writer takes at a time
+	sim                *sim
+	id                 int
+	name               string
+	offset             int64 // of the node's clock in ns
+	opt                Options
+	room               int  // maximum number of entries of its maps; 0: unlimited
+	lru                bool // its maps evict entries
+	forgetAcknowledged bool // its table forgets acknowledged tombstones
+	burst              int  // maximum number of records that the writer takes at a time
 
-	lb     *simMap
-	hidden bool // the daemon cannot see the map
-	noted  int  // the map that the state file names
-	last   [simCPUs]int64
-	frozen bool        // the daemon gets no processor
-	faulty func() bool // a write into the map is refused for want of memory; nil: never
-	d      *simDaemon
-	lives  int // of its daemon
+	lb           *simMap
+	hidden       bool // the daemon cannot open the map
+	stateFileMap int  // id of the map that the state file names
+	last         [simCPUs]int64
+	frozen       bool        // the daemon gets no CPU time
+	faulty       func() bool // returns true if a write into the map fails with "no memory"; nil: never
+	d            *simDaemon
+	incarnations int // number of incarnations of its daemon
 }
 
 // simMap is a kernel map.
@@ -73,17 +73,17 @@ type simMap struct {
 	id      int
 	entries []simEntry // by key
 	n       int
-	clock   int // of uses
+	clock   int // number of uses so far
 }
 
 type simEntry struct {
 	live    bool
-	evicted bool // it was, at some time
+	evicted bool // the entry was evicted at some time
 	value   entryValue
 	used    int
 }
 
-// simEvent is what a hook tells.
+// simEvent is an event of a hook.
 type simEvent struct {
 	mapID int
 	key   int
@@ -127,10 +127,10 @@ func (s *sim) key(b []byte) int {
 
 func (s *sim) name(key int) string { return text(s.keys[key][:]) }
 
-// open reports whether two nodes can talk to each other.
+// open reports whether two nodes can communicate.
 func (s *sim) open(i, j int) bool { return !s.cuts[i][j] && !s.cuts[j][i] }
 
-// fail notes the first thing that must not be.
+// fail records the first error.
 func (s *sim) fail(err error) {
 	if s.err == nil {
 		s.err = err
@@ -150,8 +150,8 @@ func (n *simNode) clock() int64 {
 	return now - now%max(n.sim.tick, 1)
 }
 
-// readClock is the clock before a read of the map. Where it is coarse, events are told apart
-// by more than it shows, and what they tell of came before the read nevertheless.
+// readClock returns the time before a read of the map. With a coarse clock, the times of events have a
+// finer resolution than the clock. Events that come before the read still have earlier times.
 func (n *simNode) readClock() int64 {
 	now := n.clock()
 	if n.sim.tick > 0 {
@@ -162,11 +162,11 @@ func (n *simNode) readClock() int64 {
 	return now
 }
 
-// runs reports whether the node has a daemon that gets a processor.
+// runs reports whether the node has a daemon that gets CPU time.
 func (n *simNode) runs() bool { return n.d != nil && !n.frozen }
 
-// put is an update by the load balancer: it returns false if the map has no room.
-// seen says that the hook sees it; jitter is what the hook's clock is off by.
+// put simulates an update by the load balancer. It returns false if the map has no room. seen means
+// that the hook reports the update; jitter is the error of the hook's clock in ns.
 func (n *simNode) put(key int, v entryValue, cpu uint16, ctx Context, seen bool, jitter int64) bool {
 	if !n.lb.entries[key].live && n.room > 0 && n.lb.n >= n.room {
 		if !n.lru {
@@ -175,27 +175,27 @@ func (n *simNode) put(key int, v entryValue, cpu uint16, ctx Context, seen bool,
 		n.evict(key, cpu, ctx, seen, jitter)
 	}
 	n.lb.set(key, v)
-	known := seen && n.emit(simEvent{key: key, value: v, cpu: cpu, op: OpUpdate, ctx: ctx}, jitter)
+	reported := seen && n.emit(simEvent{key: key, value: v, cpu: cpu, op: OpUpdate, ctx: ctx}, jitter)
 	if n.sim.model != nil {
-		n.sim.model.wrote(n, key, v, false, known)
+		n.sim.model.wrote(n, key, v, false, reported)
 	}
 	return true
 }
 
-// remove is a delete by the load balancer.
+// remove simulates a delete by the load balancer.
 func (n *simNode) remove(key int, cpu uint16, ctx Context, seen bool, jitter int64) bool {
 	if !n.lb.entries[key].live {
 		return false
 	}
 	n.lb.drop(key)
-	known := seen && n.emit(simEvent{key: key, cpu: cpu, op: OpDelete, ctx: ctx}, jitter)
+	reported := seen && n.emit(simEvent{key: key, cpu: cpu, op: OpDelete, ctx: ctx}, jitter)
 	if n.sim.model != nil {
-		n.sim.model.wrote(n, key, entryValue{}, true, known)
+		n.sim.model.wrote(n, key, entryValue{}, true, reported)
 	}
 	return true
 }
 
-// evict throws out the entry that was written least recently, to make room for a key.
+// evict evicts the least recently written entry, to make room for a key.
 func (n *simNode) evict(key int, cpu uint16, ctx Context, seen bool, jitter int64) {
 	victim := -1
 	for k := range n.lb.entries {
@@ -213,7 +213,7 @@ func (n *simNode) evict(key int, cpu uint16, ctx Context, seen bool, jitter int6
 	}
 }
 
-// emit hands an event to the daemon's hooks, and reports whether they watch the map.
+// emit passes an event to the hooks of the daemon. It reports whether the hooks observe the map.
 func (n *simNode) emit(e simEvent, jitter int64) bool {
 	e.mapID = n.lb.id
 	e.time = max(n.last[e.cpu]+1, n.clock()+jitter)
@@ -223,13 +223,13 @@ func (n *simNode) emit(e simEvent, jitter int64) bool {
 		return false
 	}
 	if len(d.queue[e.cpu]) >= simBuffer && n.sim.scans {
-		return false // lost, and the scan's to find
+		return false // the event is lost, and a scan must find the change
 	}
 	d.queue[e.cpu] = append(d.queue[e.cpu], e)
 	return true
 }
 
-// simBuffer is how many events of a CPU wait before more are lost.
+// simBuffer is the number of events per CPU that can be queued. Further events are lost.
 const simBuffer = 64
 
 func (m *simMap) set(key int, v entryValue) {

@@ -16,8 +16,8 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("sim.seeds", 0, "how many seeds TestSimulation runs; 0: a few")
-	simFirst = flag.Uint64("sim.first", 0, "the first of them; 0: another one in each run")
+	simSeeds = flag.Int("sim.seeds", 0, "number of seeds that TestSimulation runs; 0: default")
+	simFirst = flag.Uint64("sim.first", 0, "first seed of TestSimulation; 0: random")
 )
 
 const (
@@ -25,15 +25,15 @@ const (
 	simSeedsIfShort   = 150
 )
 
-// TestSimulation runs clusters of 2 to 16 nodes through random work and faults, and then
-// demands that all is as it should be: tables equal, maps as tables say, digests equal,
-// and the keys of one load balancer as that one wrote them last. All that a run does
-// follows from its seed:
+// TestSimulation runs clusters of 2 to 16 nodes through random work and faults, and then checks the
+// final state. The tables must be equal, the maps must match the tables, and the digests must be
+// equal. The keys of a single load balancer must have the values that it wrote last. The course of a
+// run depends only on its seed:
 //
 //	go test ./syncd/table -run TestSimulation -sim.seeds 100000
 //	go test ./syncd/table -run TestSimulation -sim.first 4711 -sim.seeds 1 -v
 //
-// The second shows the steps of one run. Without -sim.first each run begins with another
+// The second command prints the steps of one run. Without -sim.first each run begins with another
 // seed, which it prints.
 func TestSimulation(t *testing.T) {
 	n := *simSeeds
@@ -54,7 +54,7 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d seeds in %.1fs: %s", all.runs, time.Since(began).Seconds(), all.String())
 }
 
-// simTotals is what became of many runs.
+// simTotals sums up the results of many runs.
 type simTotals struct {
 	runs, failed int
 
@@ -66,7 +66,7 @@ func (a *simTotals) add(r *simRun) {
 	a.runs++
 	a.nodes[len(r.nodes)]++
 	for k := range r.keys {
-		a.counts["keys "+r.model.asked(k)]++
+		a.counts["keys "+r.model.strictness(k)]++
 	}
 	for _, n := range r.nodes {
 		if n.d == nil {
@@ -79,7 +79,7 @@ func (a *simTotals) add(r *simRun) {
 		st := &n.d.tab.stats
 		for name, n := range map[string]uint64{
 			"restored": st.Restored, "evicted": st.Evictions, "evictions expired": st.EvictionsExpired, "displaced": st.Displaced, "swept": st.Swept,
-			"refreshed": st.Refreshed, "expired": st.Expired, "acknowledged": st.Acknowledged, "replaced": st.Replaced, "repeated": st.Repeated, "expired early": st.ExpiredEarly, "scan found": st.ScanFound,
+			"refreshed": st.Refreshed, "expired": st.Expired, "acknowledged": st.Acknowledged, "replaced": st.Replaced, "repeated": st.DeletesResent, "expired early": st.ExpiredEarly, "scan found": st.ScanFound,
 			"audits": st.Audits, "stale": st.LocalStale + st.RemoteStale, "refused writes": st.WriteFailed,
 		} {
 			a.counts[name] += int(n)
@@ -106,7 +106,7 @@ func (a *simTotals) String() string {
 	return b.String()
 }
 
-// runSeeds runs seeds on all processors. After a few that failed it ends.
+// runSeeds runs seeds on all processors. It stops after simFailures failures.
 func runSeeds(t *testing.T, first uint64, n int) (all simTotals) {
 	var next atomic.Uint64
 	var mu sync.Mutex
@@ -139,16 +139,16 @@ func runSeeds(t *testing.T, first uint64, n int) (all simTotals) {
 	return all
 }
 
-// simFailures is how many failing runs are enough.
+// simFailures is the number of failing runs after which runSeeds stops.
 const simFailures = 5
 
-// simRun is one run: a cluster, and what happens to it.
+// simRun is one run: a cluster and the random steps applied to it.
 type simRun struct {
 	*sim
-	seed  uint64
-	rand  *rand.Rand
-	fate  simFate
-	stats map[string]int
+	seed   uint64
+	rand   *rand.Rand
+	config simConfig
+	stats  map[string]int
 }
 
 const simMaxNodes = 16
@@ -160,12 +160,12 @@ func (r *simRun) log(format string, args ...any) {
 
 func (r *simRun) chance(p float64) bool { return r.rand.Float64() < p }
 
-// Helper and Fatalf are what checkInvariants wants.
+// Helper and Fatalf implement the interface that checkInvariants requires.
 func (r *simRun) Helper() {}
 
 func (r *simRun) Fatalf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
 
-// run does all of it.
+// run executes the whole run.
 func (r *simRun) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -183,7 +183,7 @@ func (r *simRun) run() (err error) {
 			n.start()
 		}
 	}
-	for range r.fate.steps {
+	for range r.config.steps {
 		r.step()
 		if r.err != nil {
 			return r.err

@@ -2,114 +2,153 @@ package table
 
 import "math/bits"
 
-// flags of a record.
+// flags is the set of flags of a record or of a slot.
 type flags uint32
 
 const (
+	// flagTombstone: the record is a tombstone. Otherwise it is live.
 	flagTombstone flags = 1 << iota
-	// flagUnversioned records are in the unversioned list, all others in the order.
+	// flagUnversioned: the record is in the list of unversioned records. All other records are in the
+	// order.
 	flagUnversioned
+	// flagDirty: the writer has yet to write the record to the kernel map. Stats.Dirty counts these
+	// records.
 	flagDirty
-	// flagFailed records are dirty, and the writer could not write them.
+	// flagFailed: the writer could not write the record. The record also has flagDirty. Stats.Failed counts
+	// it.
 	flagFailed
-	// flagRedo: changed since the writer took it, so what it writes is not enough.
+	// flagRedo: the record was marked dirty again after the writer took it, so the current write is not
+	// sufficient.
 	flagRedo
-	// flagCursor: a cursor may rest here. It is not taken back when the cursor
-	// goes on, but when the record moves: a hint that saves the search.
+	// flagCursor: a cursor may be at this record. It is a hint that avoids a search of all cursors. The
+	// table clears it when the record moves, not when the cursor advances.
 	flagCursor
-	// flagRecheck: to be read again from the kernel.
-	flagRecheck
-	// flagWritten: written by the daemon since it was last taken for a recheck, so
-	// what was read of it may be from before that write.
+	// flagReread: a reread of the key is requested. Stats.PendingRereads counts these records.
+	flagReread
+	// flagWritten: syncd has written the record since it was last taken for a reread. A value that was read
+	// may therefore be older than that write.
 	flagWritten
-	// flagEvicted: the kernel threw the key out, which is not a delete. Of a failed
-	// record: the writer did. See Displace.
+	// flagEvicted: the kernel evicted the key, which is not a delete. For a failed record: the writer
+	// removed the entry. See Displace.
 	flagEvicted
-	// flagDoubt: a recheck was asked for and has not brought its answer yet, so
-	// what the kernel holds is not known.
-	flagDoubt
+	// flagUncertain: a reread was requested and its result has not arrived. The content of the kernel is
+	// uncertain until then.
+	flagUncertain
 	// flagFree: the slot holds no record.
 	flagFree
 
-	// The slot is in the queue of that name, or in that of retries. The first two outlive
-	// the record, because a queue cannot give up what is in its middle.
-	flagInRechecks
+	// flagInRereads: the slot is in the queue rereads. The flags of queues may stay when the record is
+	// released, because a slot in the middle of a queue cannot be removed. See flagsOfSlot.
+	flagInRereads
+	// flagInFailures: the slot is in one of the queues failures and retries.
 	flagInFailures
+	// flagInTombs: the slot is in the queue tombs. release clears the flag.
 	flagInTombs
 
-	// flagUntold: the value has changed since it was last told, in what is no
-	// difference by itself. Of a tombstone: see raced.
-	flagUntold
+	// flagUnsent: the value has changed since it was last sent, but not significantly. Of a tombstone: see
+	// raced.
+	flagUnsent
 
-	// flagExpired: a tombstone of a record that expired after an eviction. See evict.go.
+	// flagExpired: the tombstone is of a record that expired after an eviction. See evict.go.
 	flagExpired
-	// flagReleased: an expired tombstone whose entry the kernel map may hold. The slot keeps
-	// the value of that entry.
+	// flagReleased: the kernel map may hold the entry of this expired tombstone. The slot keeps the value
+	// of that entry. Stats.Released counts these records.
 	flagReleased
 	// flagInEvicted: the slot is in the queue of evicted records.
 	flagInEvicted
 	// flagInReleased: the slot is in the queue of released entries.
 	flagInReleased
-	// flagLoaded: the local map had the value when it was loaded.
+	// flagLoaded: the value was in the local map when the map was loaded.
 	flagLoaded
 
-	flagsOfSlot = flagInRechecks | flagInFailures | flagInEvicted | flagInReleased
+	// flagsOfSlot are the flags that stay when a slot is released and used again.
+	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased
 )
 
-// cpuNone is the CPU of a record that no event has touched, or that several
-// CPUs have at about the same moment.
+// cpuNone is the CPU of a record that no event has changed, or that events of several CPUs changed at about
+// the same time.
 const cpuNone = 1<<16 - 1
 
-// meta is what a record needs besides its bytes: 40 bytes, no pointers.
+// meta is the state of a record or of a free slot besides key and value: 40 bytes without pointers. The
+// lock of the table protects it.
 type meta struct {
+	// version is the version of the record, 0 for an unversioned record.
 	version Version
-	seq     uint64
-	// seen is the wall time in nanoseconds of the newest evidence for the record:
-	// of its last event, reread or receipt, also of one that changed nothing.
-	seen       int64
+	// seq is the position of the record in the order, unique and above 0. It is 0 for an unversioned
+	// record, for a new slot and for the head of a list. An expanded tombstone keeps its position, although
+	// its slot is in no list.
+	seq uint64
+	// seen is the wall clock in nanoseconds of the newest evidence for the record: its last event, reread
+	// or receipt, including those that modified nothing.
+	seen int64
+	// prev and next are the neighbours in the record's list. In a free slot next is the next free slot, or
+	// 0.
 	prev, next uint32
-	flags      flags
-	owner      OwnerID
-	cpu        uint16
+	// flags are the flags of the record and of the slot.
+	flags flags
+	// owner is the id of the owner, selfID for an unversioned record.
+	owner OwnerID
+	// cpu is the CPU of the newest evidence, or cpuNone.
+	cpu uint16
 }
 
+// metaSize is the size of meta in bytes.
 const metaSize = 40
 
+// is reports whether the record has at least one of the flags.
 func (m *meta) is(f flags) bool { return m.flags&f != 0 }
-func (m *meta) live() bool      { return m.flags&flagTombstone == 0 }
 
-// The first two slots are the ends of the two lists: next is a list's first
-// record, prev its last.
+// live reports whether the record is not a tombstone.
+func (m *meta) live() bool { return m.flags&flagTombstone == 0 }
+
+// The first two slots are the heads of the two lists. next is the first record of the list, and prev is the
+// last one.
 const (
 	order       uint32 = 0
 	unversioned uint32 = 1
 	firstSlot   uint32 = 2
 )
 
-// slab stores the records in chunks, so that growing moves nothing and big
-// storage holds no pointers for the garbage collector to follow.
+// slab stores the records in chunks. Growth moves no record, and the storage has no pointers that the
+// garbage collector would follow. The lock of the table protects it.
 type slab struct {
-	chunks    []chunk
-	shift     uint
-	mask      uint32
-	keySize   int
-	stride    int
-	allocated uint32 // slots handed out once, the sentinels included
-	free      uint32 // first of the free slots, linked by next; 0 = none
-	used      int
+	// chunks has all chunks. A chunk never moves and is never released.
+	chunks []chunk
+	// shift is the binary logarithm of the number of slots of a chunk. It never changes.
+	shift uint
+	// mask is 2^shift-1. It selects the index in the chunk from a slot number.
+	mask uint32
+	// keySize is the size of a key in bytes.
+	keySize int
+	// stride is the size of key and value in bytes.
+	stride int
+	// allocated is the number of slots that were ever used, the two list heads included. It never
+	// decreases.
+	allocated uint32
+	// free is the first free slot. The free slots are linked by meta.next. 0: none.
+	free uint32
+	// used is the number of slots with a record, the slot of an expanded tombstone included. The list heads
+	// do not count.
+	used int
 }
 
+// chunk is the storage of 2^shift slots.
 type chunk struct {
+	// meta has the meta of each slot.
 	meta []meta
+	// data has the key and the value of each slot, stride bytes each.
 	data []byte
 }
 
 const (
+	// chunkTarget is the desired size in bytes of the keys and values of a chunk. minChunkBits and
+	// maxChunkBits are the limits of slab.shift.
 	chunkTarget  = 256 << 10
 	minChunkBits = 6
 	maxChunkBits = 12
 )
 
+// initSlab sets up a slab with the two list heads and without records.
 func (s *slab) initSlab(keySize, valueSize int) {
 	s.keySize, s.stride = keySize, keySize+valueSize
 	n := bits.Len(uint(chunkTarget/s.stride)) - 1
@@ -120,26 +159,31 @@ func (s *slab) initSlab(keySize, valueSize int) {
 	*s.meta(unversioned) = meta{prev: unversioned, next: unversioned}
 }
 
+// grow adds a chunk.
 func (s *slab) grow() {
 	n := 1 << s.shift
 	s.chunks = append(s.chunks, chunk{meta: make([]meta, n), data: make([]byte, n*s.stride)})
 }
 
+// meta returns the meta of a slot. The pointer stays valid.
 func (s *slab) meta(slot uint32) *meta {
 	return &s.chunks[slot>>s.shift].meta[slot&s.mask]
 }
 
+// key returns the key of a slot. The bytes are borrowed from the slab.
 func (s *slab) key(slot uint32) []byte {
 	at := int(slot&s.mask) * s.stride
 	return s.chunks[slot>>s.shift].data[at : at+s.keySize : at+s.keySize]
 }
 
+// value returns the value of a slot. The bytes are borrowed from the slab.
 func (s *slab) value(slot uint32) []byte {
 	at := int(slot&s.mask) * s.stride
 	return s.chunks[slot>>s.shift].data[at+s.keySize : at+s.stride : at+s.stride]
 }
 
-// alloc returns a slot that is in no list.
+// alloc returns a free slot. It is in no list, and its meta is zero except for the flags of the slot and
+// cpuNone.
 func (s *slab) alloc() uint32 {
 	s.used++
 	if slot := s.free; slot != 0 {
@@ -157,7 +201,7 @@ func (s *slab) alloc() uint32 {
 	return slot
 }
 
-// release gives a slot back. It must be in no list.
+// release frees a slot. The slot must be in no list.
 func (s *slab) release(slot uint32) {
 	m := s.meta(slot)
 	*m = meta{flags: m.flags&flagsOfSlot | flagFree, next: s.free}
@@ -165,12 +209,13 @@ func (s *slab) release(slot uint32) {
 	s.used--
 }
 
+// slabBytes returns the memory of all chunks in bytes.
 func (s *slab) slabBytes() uint64 {
 	n := uint64(len(s.chunks)) << s.shift
 	return n*uint64(s.stride+metaSize) + uint64(cap(s.chunks))*48
 }
 
-// link puts a slot at the tail of a list.
+// link adds a slot at the tail of a list.
 func (s *slab) link(list, slot uint32) {
 	end, m := s.meta(list), s.meta(slot)
 	m.prev, m.next = end.prev, list
@@ -178,7 +223,7 @@ func (s *slab) link(list, slot uint32) {
 	end.prev = slot
 }
 
-// cut takes a slot out of its list.
+// cut removes a slot from its list.
 func (s *slab) cut(slot uint32) {
 	m := s.meta(slot)
 	s.meta(m.prev).next = m.next

@@ -1,103 +1,103 @@
 package table
 
-// Stats is a snapshot of a table's gauges and counters.
+// Stats is a snapshot of the gauges and counters of a table.
 type Stats struct {
-	// Live is the number of records that are not tombstones, unversioned ones
-	// included.
+	// Live is the number of records that are not tombstones, unversioned records included.
 	Live int
-	// Tombstones is the number of deleted keys that are remembered.
+	// Tombstones is the number of tombstones, in slots and compact.
 	Tombstones int
-	// Unversioned is the number of records that were loaded from the map and not
-	// claimed yet.
+	// Unversioned is the number of records that were loaded from the map and that the node has not adopted
+	// yet.
 	Unversioned int
-	// Dirty is the number of records still to be written to the kernel, failed
-	// ones included.
+	// Dirty is the number of records that the writer has yet to write to the kernel map, failed ones
+	// included.
 	Dirty int
-	// Failed is the number of dirty records whose last write failed.
+	// Failed is the number of dirty records whose last write failed, displaced records included.
 	Failed int
-	// Released is the number of tombstones of expired records whose entry the kernel map may
-	// still hold.
+	// Released is the number of tombstones of expired records whose entry the kernel map may still hold.
 	Released int
-	// Rechecks is the number of records to be read again from the kernel.
-	Rechecks int
+	// PendingRereads is the number of records that are to be read again from the kernel map.
+	PendingRereads int
 
-	// MemoryBytes is what the table occupies on the Go heap.
+	// MemoryBytes is the memory of the table on the Go heap in bytes.
 	MemoryBytes uint64
 	// Head is the position of the newest change.
 	Head uint64
-	// Applied is the position up to which the kernel map holds the table.
+	// Applied is the position up to which the kernel map has the content of the table.
 	Applied uint64
-	// Floor is the highest position of a tombstone that was forgotten.
+	// Floor is the highest position of a forgotten tombstone.
 	Floor uint64
 
-	// LocalAccepted counts local changes that entered the table.
+	// LocalAccepted counts local changes that were accepted.
 	LocalAccepted uint64
-	// LocalUnchanged counts local changes that brought nothing new.
+	// LocalUnchanged counts local changes that did not modify the record.
 	LocalUnchanged uint64
-	// LocalStale counts local changes older than what the table held.
+	// LocalStale counts local changes that were older than the record.
 	LocalStale uint64
-	// LocalOwn counts events of this daemon's own writes.
+	// LocalOwn counts events of syncd's own writes.
 	LocalOwn uint64
-	// Evictions counts LRU evictions, whether or not they count as deletes.
+	// Evictions counts LRU evictions, whether or not they count as deletes. A reread that finds no entry
+	// counts here too if Options.EvictionsUnseen is set.
 	Evictions uint64
-	// EvictionsExpired counts records that this node gave up after an eviction.
+	// EvictionsExpired counts records that this node expired after an eviction.
 	EvictionsExpired uint64
-	// Scanned counts entries that scans read, and ScanFound those among them, and
-	// records without one, that had to be looked at again or were entered.
+	// Scanned counts entries that scans read. ScanFound counts those of them that were entered or read
+	// again, and records without an entry.
 	Scanned, ScanFound uint64
-	// Refreshed counts touches that changed nothing significant and were told.
+	// Refreshed counts changes without a significant difference that were sent because of Options.Refresh.
 	Refreshed uint64
-	// Unsettled counts new keys whose in-place changes were not followed because
-	// Options.SettleKeys others were being followed.
+	// Unsettled counts new keys that were not reread until stable because Options.SettleKeys others were
+	// waiting.
 	Unsettled uint64
-	// RereadsDropped counts keys without a record that were not read again because
-	// too many others waited.
+	// RereadsDropped counts keys without a record that were not read again because too many others were
+	// waiting.
 	RereadsDropped uint64
-	// Restored counts local expiries of a peer's record.
+	// Restored counts local expiries of a peer's record, whose entry syncd restored.
 	Restored uint64
-	// RemoteAccepted counts deltas that entered the table.
+	// RemoteAccepted counts deltas that were accepted.
 	RemoteAccepted uint64
-	// RemoteStale counts deltas that were not newer than what the table held.
+	// RemoteStale counts deltas that were not newer than the record.
 	RemoteStale uint64
-	// RemoteConflictOwn counts deltas that claim to be this very incarnation's
-	// and newer than what it knows.
+	// RemoteConflictOwn counts deltas that have this incarnation as their owner and are newer than its own
+	// record.
 	RemoteConflictOwn uint64
-	// Refused counts changes and deltas that did not fit.
+	// Refused counts changes and deltas that were refused because of a wrong size, an impossible version or
+	// owner, or a full table.
 	Refused uint64
 	// WriteFailed counts kernel writes that failed.
 	WriteFailed uint64
 	// Defended counts deltas of strangers that did not replace a record. See strangers.go.
 	Defended uint64
-	// Displaced counts records taken out of a full kernel map for others.
+	// Displaced counts entries that were removed from a full kernel map in favour of others.
 	Displaced uint64
-	// Swept counts records deleted because their owner no longer has them.
+	// Swept counts records that were deleted because their owner no longer has them.
 	Swept uint64
-	// Expired counts tombstones forgotten at the end of their lifetime.
+	// Expired counts tombstones that were forgotten at the end of their lifetime.
 	Expired uint64
-	// Replaced counts records that a peer put right without a newer version: see Replace.
+	// Replaced counts records that a peer repaired without a newer version: see Replace.
 	Replaced uint64
-	// Repeated counts deletes of other nodes that this node sends again: see RemoteOptions.Repair.
-	Repeated uint64
+	// DeletesResent counts deletes of other nodes that this node sent again: see RemoteOptions.Repair.
+	DeletesResent uint64
 	// Rejected counts records of peers that did not enter because of Options.MaxLive.
 	Rejected uint64
-	// Audits counts the times that the digests were made anew from the records, and
-	// AuditFound the parts of them that were others than they should have been.
+	// Audits counts completed audits, which recompute the digests from the records. AuditFound counts the
+	// buckets in which the recomputed digest differed.
 	Audits, AuditFound uint64
-	// Acknowledged counts tombstones forgotten because every node had acknowledged them.
+	// Acknowledged counts tombstones that were forgotten because every node had acknowledged them.
 	Acknowledged uint64
-	// ExpiredEarly counts tombstones forgotten before, to make room.
+	// ExpiredEarly counts tombstones that were forgotten early to make room.
 	ExpiredEarly uint64
 }
 
-// Stats returns a snapshot of the table's gauges and counters.
+// Stats returns a snapshot of the table's gauges and counters. It takes the lock of the table.
 func (t *Table) Stats() Stats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.stats
 	s.Head, s.Applied, s.Floor = t.seq, t.applied, t.floor
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
-		t.log.bytes() + t.strays.bytes() + t.rereads.bytes() + t.settling.bytes() + t.trail.bytes() +
+		t.log.bytes() + t.earlyDeletes.bytes() + t.unknownRereads.bytes() + t.settling.bytes() + t.recent.bytes() + t.refusals.bytes(t.opt.KeySize) +
 		t.tombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
-		t.rechecks.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4)
+		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4)
 	return s
 }

@@ -1,32 +1,43 @@
 package table
 
-// A stranger is an owner that membership never had: it left before this node started, or a peer
-// invented it. Its records arrive as orphaned records. The table accepts them, but defends two kinds
-// of records against them: live records of this node, and live records of a live node, unless that
-// node itself sends the stranger's record. It also defends a record of a live node against a record
-// of an earlier incarnation of this node whose version is later than the start of this incarnation.
+// A stranger is an owner that was never in the membership: it left before this node started, or a peer
+// invented it. Its records arrive as orphaned records. The table accepts them, but defends two kinds of
+// records against them: live records of this node, and live records of a live node. The exception is a live
+// node that itself sends the stranger's record in place of its own. The table also defends a record of a
+// live node against some records of an earlier incarnation of this node. These have a version later than
+// the start of this incarnation.
 //
-// Tables converge, although another node may hold the delta that was refused here. If the defended
-// record is this node's, or the delta names this node, this node sends the content that it holds with
-// a version above the delta's. Otherwise the owner of the defended record does that as soon as it
-// receives the delta; if it has accepted the delta, a repair brings it from there.
+// Tables converge, although another node may have accepted the delta that this node refused. Two cases
+// exist. If the defended record is this node's, or the delta has this node as its owner, this node sends
+// its content with a version above the delta's. Otherwise the owner of the defended record does that as
+// soon as it receives the delta. If the owner has accepted the delta, a repair transfers the delta to this
+// node.
+//
+// A repair does not transfer a delete after the defended record is deleted, too, because digests leave
+// tombstones out. A later write with a lower version would then win on this node, and lose on the nodes
+// that have the tombstone. The table therefore stores the refused delete, and accepts it once the key is
+// deleted. See refused_deletes.go.
 
-// defend reports whether a record is defended against a delta that is above it.
-func (t *Table) defend(d *Delta, s uint32, opt RemoteOptions) bool {
+// defend reports whether the table keeps a record although a delta is above it. It stamps the record with a
+// version above the delta's if this node sends it.
+func (t *Table) defend(d *Delta, s uint32, now int64, opt RemoteOptions) bool {
 	m := t.meta(s)
-	from, holds := &t.owners.list[d.Owner], &t.owners.list[m.owner]
+	from, current := &t.owners.list[d.Owner], &t.owners.list[m.owner]
 	switch {
-	case !m.live() || m.version == 0 || !t.beats(d, m):
+	case !m.live() || m.version == 0 || !t.isNewer(d, m):
 		return false
-	case !holds.ours && !t.owners.live[holds.Node]:
+	case !current.ours && !t.owners.live[current.Node]:
 		return false
-	case !holds.ours && t.owners.list[opt.Sender].Node == holds.Node:
+	case !current.ours && t.owners.list[opt.Sender].Node == current.Node:
 		return false // the owner itself has accepted the delta
-	case !from.stranger && (holds.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
+	case !from.stranger && (current.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
 		return false
 	}
-	if holds.ours || from.ours {
+	switch {
+	case current.ours || from.ours:
 		t.stamp(s, d.Version+1, selfID)
+	case d.Delete && !d.Expired:
+		t.refusals.note(d, from.Owner, now)
 	}
 	t.stats.Defended++
 	return true

@@ -2,15 +2,15 @@ package table
 
 import "testing"
 
-// withMembers returns a table with the live nodes b and c, and d that has left.
+// withMembers returns a table with the live nodes b and c, and the departed node d.
 func withMembers(t *testing.T, change ...func(*Options)) *rig {
 	r := newRig(t, change...)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, []string{"d"}) })
 	return r
 }
 
-// TestStrangersDoNotReplaceLiveNodesRecords: records of an owner that was never live are accepted for
-// keys that no live node holds, and replace no record of a live node.
+// TestStrangersDoNotReplaceLiveNodesRecords: the table accepts records of an owner that was never live
+// only for keys that no live node holds. They replace no record of a live node.
 func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
 	stranger, late := Owner{"x", 5}, Owner{"d", 5}
 	for name, c := range map[string]struct {
@@ -21,26 +21,26 @@ func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
 		want  Outcome
 		state string
 	}{
-		"an unknown key":            {func(*rig) {}, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"another live node's":       {held(peer, "v"), stranger, "w", RemoteOptions{}, Defended, "v v1000 b100"},
-		"a delete of a live node's": {held(peer, "v"), stranger, "-", RemoteOptions{}, Defended, "v v1000 b100"},
-		"in a full sync":            {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
-		"in a repair":               {held(peer, "v"), stranger, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSame}, Defended, "v v1000 b100"},
-		"the owner sends it":        {held(peer, "v"), stranger, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
+		"an unknown key":          {func(*rig) {}, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a record of a live node": {withRecord(peer, "v"), stranger, "w", RemoteOptions{}, Defended, "v v1000 b100"},
+		"a delete by a stranger":  {withRecord(peer, "v"), stranger, "-", RemoteOptions{}, Defended, "v v1000 b100"},
+		"in a full sync":          {withRecord(peer, "v"), stranger, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
+		"in a repair":             {withRecord(peer, "v"), stranger, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSameVersion}, Defended, "v v1000 b100"},
+		"the owner sends it":      {withRecord(peer, "v"), stranger, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
 		"another live node sends it": {func(r *rig) {
-			held(peer, "v")(r)
+			withRecord(peer, "v")(r)
 			r.tab.Update(func(tx *Tx) { tx.Intern(other) })
 		}, stranger, "w", RemoteOptions{Sender: 2}, Defended, "v v1000 b100"},
-		"this node's":                         {held(self, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
-		"this node's, a delete":               {held(self, "v"), stranger, "-", RemoteOptions{}, Defended, "v v5001 a100"},
-		"of an earlier incarnation":           {held(older, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
-		"a departed node's":                   {held(late, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"another stranger's":                  {held(Owner{"y", 9}, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"a deleted key":                       {held(peer, "-"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"an unversioned one":                  {func(r *rig) { r.load(Accepted, "k", "v") }, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"a departed node's over a live one's": {held(peer, "v"), late, "w", RemoteOptions{}, Accepted, "w v5000 d5 dirty"},
-		"an older one of a departed node": {func(r *rig) {
-			held(late, "v")(r)
+		"a record of this node":                     {withRecord(self, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
+		"a stranger's delete of this node's record": {withRecord(self, "v"), stranger, "-", RemoteOptions{}, Defended, "v v5001 a100"},
+		"a record of an earlier incarnation":        {withRecord(older, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
+		"a record of a departed node":               {withRecord(late, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a record of a stranger":                    {withRecord(Owner{"y", 9}, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a deleted key":                             {withRecord(peer, "-"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"an unversioned record":                     {func(r *rig) { r.load(Accepted, "k", "v") }, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"departed over live":                        {withRecord(peer, "v"), late, "w", RemoteOptions{}, Accepted, "w v5000 d5 dirty"},
+		"older than a departed one": {func(r *rig) {
+			withRecord(late, "v")(r)
 			r.local(Accepted, 6000, "update k u packet 0")
 		}, stranger, "w", RemoteOptions{}, Stale, "u v7000 a100"},
 	} {
@@ -53,8 +53,8 @@ func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
 	}
 }
 
-// held has an owner's record in table and map.
-func held(o Owner, value string) func(*rig) {
+// withRecord creates an owner's record in the table and in the map.
+func withRecord(o Owner, value string) func(*rig) {
 	return func(r *rig) {
 		if o == self {
 			r.local(Accepted, 1000, "update k "+value+" packet 0")
@@ -71,48 +71,48 @@ func held(o Owner, value string) func(*rig) {
 // TestStrangerExpiry: a stranger expires no record of a live node.
 func TestStrangerExpiry(t *testing.T) {
 	r := withMembers(t)
-	held(peer, "v")(r)
+	withRecord(peer, "v")(r)
 	r.do(Defended, func(tx *Tx) Outcome {
 		return tx.Remote(&Delta{Key: pad("k", simKey), Version: 5000, Owner: tx.Intern(Owner{"x", 5}), Delete: true, Expired: true}, 1, RemoteOptions{})
 	})
 	r.want("k", "v v1000 b100")
 }
 
-// TestEarlierIncarnationAfterItsEnd: a peer sends a takeover of a live node's key by an earlier
-// incarnation of this node, later than this incarnation's start. This node keeps the content and sends
-// it as its own, since other nodes may hold the takeover.
-func TestEarlierIncarnationAfterItsEnd(t *testing.T) {
+// TestLateRecordOfEarlierIncarnation: a peer sends a record of an earlier incarnation of this node,
+// later than this incarnation's start. The record takes over a key of a live node. This node keeps the
+// content and sends it as its own, because other nodes may hold the takeover.
+func TestLateRecordOfEarlierIncarnation(t *testing.T) {
 	r := withMembers(t)
-	held(peer, "v")(r)
+	withRecord(peer, "v")(r)
 	r.remote(Defended, 1, older, 5000, "k", "w")
 	r.want("k", "v v5001 a100")
-	// The earlier incarnation may have written until this one began.
+	// The earlier incarnation may have written until this incarnation began.
 	r.remote(Accepted, 1, peer, 50, "l", "v")
 	r.remote(Accepted, 1, older, 100, "l", "w")
 	r.want("l", "w v100 a90 dirty")
 }
 
-// TestStrangersThatBecomeKnown: membership proves a node later than its records arrive.
-func TestStrangersThatBecomeKnown(t *testing.T) {
+// TestStrangerThatBecomesMember: membership proves a node after its records have arrived.
+func TestStrangerThatBecomesMember(t *testing.T) {
 	r := withMembers(t)
-	held(peer, "v")(r)
+	withRecord(peer, "v")(r)
 	r.remote(Defended, 1, Owner{"x", 5}, 5000, "k", "w")
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c", "x"}, nil) })
 	r.remote(Accepted, 1, Owner{"x", 5}, 5000, "k", "w")
 	r.want("k", "w v5000 x5 dirty")
 	if n := r.tab.Stats().Defended; n != 1 {
-		t.Errorf("%d records were defended", n)
+		t.Errorf("defended records: got %d, want 1", n)
 	}
-	// Without any membership there are no strangers.
+	// Before SetMembers no owner counts as a stranger.
 	r = newRig(t)
-	held(peer, "v")(r)
+	withRecord(peer, "v")(r)
 	r.remote(Accepted, 1, Owner{"x", 5}, 5000, "k", "w")
 }
 
-// TestOwnerThatIsLiveNoLonger: a stranger's record replaces one of a node that has left.
-func TestOwnerThatIsLiveNoLonger(t *testing.T) {
+// TestStrangerReplacesRecordOfDepartedNode: a stranger's record replaces a record of a departed node.
+func TestStrangerReplacesRecordOfDepartedNode(t *testing.T) {
 	r := withMembers(t)
-	held(peer, "v")(r)
+	withRecord(peer, "v")(r)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"c"}, []string{"b"}) })
 	r.remote(Accepted, 1, Owner{"x", 5}, 5000, "k", "w")
 }

@@ -9,100 +9,98 @@ import (
 	"time"
 )
 
-// DefaultTombstoneTTL is how long a tombstone is kept when Options do not say.
+// DefaultTombstoneTTL is the default of Options.TombstoneTTL.
 const DefaultTombstoneTTL = 15 * time.Minute
 
-// DefaultTombstoneGrace is how long an acknowledged tombstone is kept when Options do not say. A
-// stream without a message ends in that time, and with it what was on its way.
+// DefaultTombstoneGrace is the default of Options.TombstoneGrace. A stream without messages ends within
+// that time, and its outstanding deltas are lost with it.
 const DefaultTombstoneGrace = 5 * time.Second
 
-// DefaultMaxTombstones is the least bound of tombstones when Options do not say.
+// DefaultMaxTombstones is the minimum of the default of Options.MaxTombstones.
 const DefaultMaxTombstones = 1 << 16
 
-// maxRecords is what slot numbers can name, with room for the two sentinels.
+// maxRecords is the number of records that slot numbers can identify besides the two list heads.
 const maxRecords = math.MaxInt32 - 2
 
-// ErrOptions is wrapped by the errors of New.
+// ErrOptions is wrapped by the errors of New and Convert.
 var ErrOptions = errors.New("invalid table options")
 
-// Options configure a Table.
+// Options are the settings of a Table. All of them but DigestKey are fixed.
 type Options struct {
-	// Self is this node and its incarnation.
+	// Self is this node and its incarnation. Self.Node must not be empty.
 	Self Owner
-	// KeySize is the size of a key in bytes, more than 0.
+	// KeySize is the size of a key in bytes, above 0.
 	KeySize int
-	// ValueSize is the size of a value in bytes, more than 0.
+	// ValueSize is the size of a value in bytes, above 0.
 	ValueSize int
-	// SameMap says that the local map is the one that an earlier incarnation of
-	// this node watched. It is then right about what that incarnation owned.
+	// SameMap is true if the local map is the one that an earlier incarnation of this node replicated. The
+	// content of the map then takes precedence over records of that incarnation.
 	SameMap bool
-	// TombstoneTTL is how long a deleted key is remembered, from the moment at
-	// which this node learnt of it. Zero means DefaultTombstoneTTL.
+	// TombstoneTTL is the lifetime of a tombstone, from the moment at which this node received the delete.
+	// Zero means DefaultTombstoneTTL.
 	TombstoneTTL time.Duration
-	// TombstoneGrace is how long a tombstone is kept although every node that may hold a record has
-	// acknowledged it: longer than a record of another node may be on its way here. Zero means
+	// TombstoneGrace is the minimum lifetime of a tombstone that every node that may hold a record has
+	// acknowledged. It must exceed the time that a record of another node needs to arrive. Zero means
 	// DefaultTombstoneGrace. See SetAcknowledged.
 	TombstoneGrace time.Duration
-	// MaxTombstones is the highest number of tombstones. Above it the oldest are forgotten. Zero
+	// MaxTombstones is the highest number of tombstones. Above it the table forgets the oldest ones. Zero
 	// means twice MaxEntries, and at least DefaultMaxTombstones.
 	MaxTombstones int
-	// Seed keys the hash of the index. Zero picks a random one, which is what
-	// anything but a test wants: flow keys are chosen by attackers.
+	// Seed is the seed of the index hash. Zero selects a random seed. Only tests should set it, because
+	// attackers choose the keys of flows.
 	Seed uint64
-	// MaxRecords is how many records, tombstones included, the table holds. When
-	// it is full, the oldest tombstones go before their time; when there are
-	// none, what is new is refused and counted. Zero means no limit of its own.
+	// MaxRecords is the highest number of records, tombstones included. A full table forgets the oldest
+	// tombstones early. Without tombstones it refuses new records and counts them. Zero means no configured
+	// limit.
 	MaxRecords int
-	// Refresh is how old a record must be for a touch that changes nothing
-	// significant (a counter, a time stamp, or a data-plane write of the same) to count
-	// as a change: it tells the peers that the key lives, and makes a key that another
-	// owns this node's. Zero: it never does.
+	// Refresh is the age from which on a change without a significant difference is sent. Such a change is
+	// a counter, a time stamp, or a data-plane write of the same value. The peers then receive evidence
+	// that the key is in use, and this node becomes the owner of the key. Zero: such changes are never
+	// sent.
 	Refresh time.Duration
-	// MaxSkew is how far a peer's record may move the versions of this node's writes
-	// ahead of its clock. A write of the same key always wins over it. Zero: no limit.
+	// MaxSkew limits how far a peer's record may move the versions of this node's writes ahead of its
+	// clock. A write of the same key always wins over that record. Zero: no limit.
 	MaxSkew time.Duration
-	// SettleKeys is how many new keys are read again at a time until their
-	// in-place changes have settled; 0 follows none. Each takes 24 bytes meanwhile.
+	// SettleKeys is the highest number of new keys that the table rereads until their in-place changes have
+	// settled. Each of them costs 24 bytes meanwhile. Zero: none.
 	SettleKeys int
-	// Significant has a bit for each of a value's whose change is a difference by
-	// itself, ValueSize bytes; nil: all are. A change of the others alone is kept,
-	// but nobody is told before the rest changes too.
+	// Significant is a bit mask of a value, ValueSize bytes. Only a change of a bit in the mask is
+	// significant. The table stores a change of other bits, but does not send it before a significant
+	// change. Nil: all bits.
 	Significant []byte
-	// Carried has a bit for each of a value's that is replicated, ValueSize bytes;
-	// nil: all are.
+	// Carried is a bit mask of a value, ValueSize bytes, with the bits that are replicated. Nil: all bits.
 	Carried []byte
-	// DigestKey is the secret of digests, the same on all nodes: whoever knows it can
-	// make records that hide others' loss. It may be empty, which is a known one.
+	// DigestKey is the secret of digests, the same on all nodes. A sender with this secret can craft
+	// records that hide the loss of others. It may be empty, which is not secret.
 	DigestKey []byte
-	// ComparedKey has a bit for each of a key's that all nodes hold alike, KeySize
-	// bytes; nil: all are. Keys that differ in the others alone are told apart by
-	// their versions.
+	// ComparedKey is a bit mask of a key, KeySize bytes, with the bits that are equal on all nodes. Keys
+	// that differ only in other bits are distinguished by their versions. Nil: all bits.
 	ComparedKey []byte
-	// Compared is the same for values, ValueSize bytes, a part of what is significant
-	// and carried; nil: all of that.
+	// Compared is a bit mask of a value, ValueSize bytes, with the bits that are equal on all nodes. It
+	// must be a subset of Significant and Carried. Nil: the intersection of the two.
 	Compared []byte
-	// MaxEntries is how many entries the kernel map holds; 0: unknown.
+	// MaxEntries is the capacity of the kernel map in entries; 0: unknown.
 	MaxEntries int
-	// MaxLive is the highest number of live records of which peers add more; 0: no limit. See
-	// limit.go.
+	// MaxLive is the highest number of live records up to which records of peers enter. Zero: no limit. See
+	// record_limit.go.
 	MaxLive int
-	// LRU says that the kernel map evicts entries: a key of this node's that is not in it when
-	// syncd starts counts as evicted, not as deleted, unless EvictionDeletes is set.
+	// LRU is true if the kernel map evicts entries. A key of this node that is not in the map when syncd
+	// starts then counts as evicted, not as deleted, unless EvictionDeletes is set.
 	LRU bool
-	// EvictedTTL is how long a record of this node's stays after the kernel evicted its entry.
-	// Zero means DefaultEvictedTTL.
+	// EvictedTTL is the lifetime of a record of this node after the kernel evicted its entry. Zero means
+	// DefaultEvictedTTL.
 	EvictedTTL time.Duration
-	// MaxEvicted is the highest number of such records. The oldest expire first. Zero means
-	// MaxEntries, or DefaultMaxEvicted if that is unknown.
+	// MaxEvicted is the highest number of evicted records. The oldest expire first. Zero means MaxEntries,
+	// or DefaultMaxEvicted if MaxEntries is 0.
 	MaxEvicted int
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
-	// EvictionsUnseen says that no hook tells what the kernel evicts: another node's entry
-	// that is not in the map may be one of those, and is not put back.
+	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
+	// not in the map may have been evicted then, and syncd does not restore it.
 	EvictionsUnseen bool
 }
 
-// setDefaults replaces zeros that stand for a default.
+// setDefaults replaces zero values with their defaults.
 func (o *Options) setDefaults() {
 	if o.TombstoneTTL == 0 {
 		o.TombstoneTTL = DefaultTombstoneTTL
@@ -124,81 +122,130 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Table is the replicated content of one map. Its methods may be called from
-// any goroutine; those that take the lock (all but KeySize, ValueSize, TombstoneTTL and Self)
-// must not be called from inside Update or View.
+// Table is the replicated content of one kernel map. Its methods may be called from any goroutine. All
+// methods except KeySize, ValueSize, TombstoneTTL, Self, DigestID, DigestScope and EqualCompared take a
+// lock. The methods that take a lock must not be called from inside Update or View.
 type Table struct {
-	mu  sync.Mutex
-	tx  Tx
+	// mu protects all fields except subMu, subs, the atomic fields of digester, and the fixed fields of
+	// opt.
+	mu sync.Mutex
+	// tx is the only Tx of the table. Update and View pass it to their functions.
+	tx Tx
+	// opt are the options with their defaults. Only SetDigestKey changes them after New.
 	opt Options
+	// max is the highest number of records in slots and in the log, above 0. It never changes.
 	max int
 
+	// slab stores the records that are in slots.
 	slab
-	index    index
-	owners   owners
+	// index has the slot of each record in a slot, except for an expanded tombstone.
+	index index
+	// owners has the owner of each OwnerID that a record has.
+	owners owners
+	// digester has the digest of each node's live, versioned records.
 	digester digester
 
-	seq     uint64 // position given out last
+	// seq is the position that was assigned last. It never decreases.
+	seq uint64
+	// applied is the position up to which the kernel map has the content of the table. It is at most seq
+	// and decreases only in Refill.
 	applied uint64
-	floor   uint64
-	acked   uint64 // see SetAcknowledged
-	// admitted is how many records of peers enter before MaxLive is looked at again.
+	// floor is the highest position of a forgotten tombstone. It is at most seq and never decreases.
+	floor uint64
+	// acked is the position up to which all nodes have acknowledged, at most seq. See SetAcknowledged.
+	acked uint64
+	// admitted is the number of records of peers that enter before the table checks MaxLive again.
 	admitted int
-	skew     skew
-	cursors  []*Cursor
-	debts    []*Debt
-	trail    trail
-	warmth   uint64 // what was read ahead, for nobody
+	// skew is the lead of the peers' versions over the local clock.
+	skew skew
+	// cursors has all open cursors, compactCursor and the cursors of groups included. unlink moves them off
+	// a record that moves.
+	cursors []*Cursor
+	// barriers has the write barriers that were not removed.
+	barriers []*WriteBarrier
+	// recent has the slots of the latest positions, for prefetching.
+	recent recentSlots
+	// prefetchSink sums up prefetched bytes, so that the compiler does not remove the reads. It has no
+	// meaning.
+	prefetchSink uint64
 
-	log      tombLog
-	hand     *Cursor // see compact.go
-	thawed   thawed
-	tombs    fifo[tomb] // tombstones in slots that the hand has passed
-	rechecks fifo[uint32]
+	// log has the compact tombstones. No key is both in the log and in the index.
+	log tombLog
+	// compactCursor is at the last record that compaction has passed. Every tombstone of the order behind
+	// it is in the log or has flagInTombs. See compact.go.
+	compactCursor *Cursor
+	// expanded is the compact tombstone that has a slot during the current change.
+	expanded expandedTombstone
+	// tombs has the tombstones in slots that compactCursor has passed. The slot of an element may have
+	// another record by now. See inTombs.
+	tombs fifo[timedSlot]
+	// rereads has the slots with flagInRereads, each once, in the order of the requests.
+	rereads fifo[uint32]
+	// failures has slots with flagInFailures that wait for RequeueFailed, oldest failure first.
 	failures fifo[uint32]
-	retries  fifo[uint32] // of these, to be written again. flagInFailures: in one of the two
-	evicted  fifo[tomb]
+	// retries has slots with flagInFailures that NextDirty returns next. A slot is in failures or in
+	// retries, not in both.
+	retries fifo[uint32]
+	// evicted has the slots with flagInEvicted, each once, about in the order of the evictions.
+	evicted fifo[timedSlot]
+	// released has the slots with flagInReleased, each once, oldest first.
 	released fifo[uint32]
-	rereads  rereads
-	strays   strays
+	// unknownRereads has the keys without a record that are to be read again.
+	unknownRereads keyQueue
+	// earlyDeletes has the latest deletes of keys without a record.
+	earlyDeletes earlyDeletes
+	// settling has the new keys that are reread until they are stable.
 	settling settling
-	scan     scan
-	readings []*Reading // open
-	now      int64      // the latest time that it was told
-	loading  *loading   // nil but during a load
-	// unsure: the map was read once, and a read may pass over a key. It was not scanned since.
-	unsure bool
-	stats  Stats
+	// scan is the state of the current scan.
+	scan scan
+	// refusals has deletes of strangers that did not replace a live record.
+	refusals refusals
+	// readings has the open readings, each once.
+	readings []*Reading
+	// now is the latest wall clock in nanoseconds that a caller passed to AdvanceClock. It never decreases.
+	now int64
+	// loading is set between BeginLoad and EndLoad, else nil.
+	loading *loading
+	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
+	// a key, so the map may still have keys that the table lacks.
+	unscanned bool
+	// stats has the counters and the gauges that are updated with each change. Stats fills in the other
+	// fields.
+	stats Stats
 
+	// subMu protects subs. It is independent of mu.
 	subMu sync.Mutex
-	subs  map[chan<- struct{}]int
+	// subs has the number of subscriptions of each channel, above 0.
+	subs map[chan<- struct{}]int
 }
 
-// Tx is access to a Table under its lock. It is valid only inside the function
-// that Update or View called with it.
+// Tx is access to a Table under its lock. It is valid only inside the function that Update or View passes
+// it to.
 type Tx struct {
-	t       *Table
+	// t is the table. It never changes.
+	t *Table
+	// changed is true if Update must notify the subscribers. Update and View reset it first.
 	changed bool
 }
 
-// New returns an empty table. Its errors wrap ErrOptions.
+// New returns an empty table. It copies the struct of options but keeps its slices. Errors wrap ErrOptions.
 func New(o Options) (*Table, error) {
 	switch {
 	case o.Self.Node == "":
-		return nil, fmt.Errorf("create table without a node name: %w", ErrOptions)
+		return nil, fmt.Errorf("create table: node name is empty: %w", ErrOptions)
 	case o.KeySize <= 0 || o.ValueSize <= 0:
-		return nil, fmt.Errorf("create table with key size %d and value size %d: %w", o.KeySize, o.ValueSize, ErrOptions)
+		return nil, fmt.Errorf("create table: key size %d and value size %d must be above 0: %w", o.KeySize, o.ValueSize, ErrOptions)
 	case o.MaxRecords < 0 || o.MaxRecords > maxRecords:
-		return nil, fmt.Errorf("create table with at most %d records: %w", o.MaxRecords, ErrOptions)
+		return nil, fmt.Errorf("create table: record limit %d is out of range: %w", o.MaxRecords, ErrOptions)
 	case o.Significant != nil && len(o.Significant) != o.ValueSize, o.Carried != nil && len(o.Carried) != o.ValueSize:
-		return nil, fmt.Errorf("create table with masks that are not as long as a value: %w", ErrOptions)
+		return nil, fmt.Errorf("create table: significant and carried masks must have the size of a value: %w", ErrOptions)
 	case o.EvictedTTL < 0 || o.MaxEvicted < 0 || o.MaxEntries < 0:
-		return nil, fmt.Errorf("create table with evicted records for %s, at most %d of a map of %d: %w",
+		return nil, fmt.Errorf("create table: negative evicted lifetime %s, evicted limit %d or map size %d: %w",
 			o.EvictedTTL, o.MaxEvicted, o.MaxEntries, ErrOptions)
 	case o.TombstoneGrace < 0 || o.MaxTombstones < 0:
-		return nil, fmt.Errorf("create table with tombstone grace %s and %d tombstones: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
+		return nil, fmt.Errorf("create table: negative tombstone grace %s or tombstone limit %d: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
 	case o.TombstoneTTL < 0 || o.Refresh < 0:
-		return nil, fmt.Errorf("create table with tombstone lifetime %s and refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
+		return nil, fmt.Errorf("create table: negative tombstone lifetime %s or refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
 	}
 	if err := o.checkDigest(); err != nil {
 		return nil, err
@@ -217,39 +264,37 @@ func New(o Options) (*Table, error) {
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
 	t.log.init(&t.opt)
-	t.hand = t.NewCursor(0)
+	t.compactCursor = t.NewCursor(0)
 	return t, nil
 }
 
-// Update calls fn with exclusive access to the table. Afterwards it wakes the
-// subscribers if the order, a dirty record, a recheck or the applied position
-// moved.
+// Update calls fn with exclusive access to the table. Afterwards it notifies the subscribers if the order,
+// a dirty record, a reread or the applied position has changed.
 func (t *Table) Update(fn func(*Tx)) {
 	if t.update(fn) {
 		t.notify()
 	}
 }
 
+// update calls fn under the lock and reports whether subscribers must be notified.
 func (t *Table) update(fn func(*Tx)) (changed bool) {
 	t.mu.Lock()
-	// Deferred, so that a panic in fn does not leave the table locked for
-	// whoever recovers from it.
+	// The deferred unlock leaves the table usable for a caller that recovers from a panic in fn.
 	defer t.mu.Unlock()
 	t.tx.changed = false
 	fn(&t.tx)
 	return t.tx.changed
 }
 
-// View calls fn with exclusive access to the table, for reading: moving a
-// cursor is reading, changing a record is not. It wakes nobody.
+// View calls fn with exclusive access to the table, for reading. fn may move cursors but must not change
+// records. View does not notify subscribers.
 func (t *Table) View(fn func(*Tx)) {
 	t.update(fn)
 }
 
-// Subscribe sends on ch, without ever blocking, after each Update that moved
-// something. Give it a channel with a capacity of 1: one pending wake-up stands
-// for all. After cancel has returned nothing is sent any more; it may be called
-// more than once.
+// Subscribe sends on ch after each Update that changed something. It never blocks. ch should have a
+// capacity of 1: one pending notification stands for any number of changes. After cancel has returned, no
+// further notification is sent. cancel may be called more than once.
 func (t *Table) Subscribe(ch chan<- struct{}) (cancel func()) {
 	t.subMu.Lock()
 	defer t.subMu.Unlock()
@@ -263,6 +308,7 @@ func (t *Table) Subscribe(ch chan<- struct{}) (cancel func()) {
 	})
 }
 
+// notify sends a notification to all subscribers that have room for one.
 func (t *Table) notify() {
 	t.subMu.Lock()
 	defer t.subMu.Unlock()
@@ -274,10 +320,10 @@ func (t *Table) notify() {
 	}
 }
 
-// Now sets the table's wall clock, in nanoseconds. Call it before changes that may have
-// waited on their way: what is deleted is remembered from then on, not from the time
-// of the change.
-func (tx *Tx) Now(now int64) { tx.t.now = max(tx.t.now, now) }
+// AdvanceClock sets the table's wall clock in nanoseconds. The caller calls it before changes that may have
+// been delayed. The lifetime of a tombstone starts at this time, not at the time of the change. An earlier
+// time has no effect.
+func (tx *Tx) AdvanceClock(now int64) { tx.t.now = max(tx.t.now, now) }
 
 // KeySize returns the size of a key in bytes.
 func (t *Table) KeySize() int { return t.opt.KeySize }
@@ -285,8 +331,8 @@ func (t *Table) KeySize() int { return t.opt.KeySize }
 // ValueSize returns the size of a value in bytes.
 func (t *Table) ValueSize() int { return t.opt.ValueSize }
 
-// TombstoneTTL returns how long a tombstone is kept that not every node has acknowledged.
+// TombstoneTTL returns the lifetime of a tombstone that not every node has acknowledged.
 func (t *Table) TombstoneTTL() time.Duration { return t.opt.TombstoneTTL }
 
-// Self returns the owner that local changes are recorded under.
+// Self returns the owner of local changes.
 func (t *Table) Self() Owner { return t.opt.Self }

@@ -24,7 +24,7 @@ func TestNewRefuses(t *testing.T) {
 		o := good
 		spoil(&o)
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
-			t.Errorf("case %d: %v", i, err)
+			t.Errorf("case %d: got error %v", i, err)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tab.KeySize() != size[0] || tab.ValueSize() != size[1] || tab.Self() != self {
-			t.Fatalf("sizes %d and %d of %v", tab.KeySize(), tab.ValueSize(), tab.Self())
+			t.Fatalf("sizes: got %d and %d of %v", tab.KeySize(), tab.ValueSize(), tab.Self())
 		}
 		n := min(300, 1<<(8*size[0])-1)
 		key, value := make([]byte, size[0]), make([]byte, size[1])
@@ -59,11 +59,11 @@ func TestSizes(t *testing.T) {
 				fill(i)
 				var rec Record
 				if !tx.Get(key, &rec) || string(rec.Value) != string(value) {
-					t.Fatalf("sizes %v: record %d is %v", size, i, rec)
+					t.Fatalf("sizes %v: record %d: got %v", size, i, rec)
 				}
 			}
 			if tx.Get(key[:size[0]-1], new(Record)) {
-				t.Fatal("found a key of the wrong size")
+				t.Fatal("Get of a key of the wrong size: got a record, want none")
 			}
 		})
 		checkInvariants(t, tab)
@@ -74,25 +74,25 @@ func TestOwners(t *testing.T) {
 	r := newRig(t)
 	r.tab.Update(func(tx *Tx) {
 		if id := tx.Intern(self); tx.Owner(id) != self {
-			t.Error("self is not interned")
+			t.Error("Intern(self): got another id, want Self")
 		}
 		name := []byte("bee")
 		id := tx.Intern(Owner{string(name), 1})
 		if tx.Intern(Owner{"bee", 1}) != id || tx.Intern(Owner{"bee", 2}) == id {
-			t.Error("owners are confused")
+			t.Error("Owner: got the wrong owner for an id")
 		}
 		if tx.Owner(NoOwner) != (Owner{}) || tx.Owner(9) != (Owner{}) {
-			t.Error("an unknown id has an owner")
+			t.Error("Owner of an unknown id: got an owner, want none")
 		}
 		for i := uint64(0); ; i++ {
-			if id := tx.Intern(Owner{"liar", i}); id == NoOwner {
+			if id := tx.Intern(Owner{"invented", i}); id == NoOwner {
 				break
 			} else if i > maxOwners {
-				t.Fatal("owners are not bounded")
+				t.Fatal("Intern: got no limit of ids, want one")
 			}
 		}
 		if tx.Intern(Owner{"bee", 1}) != id {
-			t.Error("known owners are lost when there are too many")
+			t.Error("Intern of a known owner at the limit: got another id, want the same")
 		}
 	})
 }
@@ -102,7 +102,7 @@ func TestOwnerCompare(t *testing.T) {
 	for i, o := range sorted {
 		for j, p := range sorted {
 			if got := o.Compare(p); got < 0 != (i < j) || got > 0 != (i > j) {
-				t.Errorf("%v compares to %v as %d", o, p, got)
+				t.Errorf("Compare(%v, %v): got %d", o, p, got)
 			}
 		}
 	}
@@ -143,7 +143,7 @@ func TestSubscribe(t *testing.T) {
 		{false, func(*Tx) {}},
 		{true, func(tx *Tx) { tx.Local(&Change{Key: key, Value: v1, Time: 5 * second}) }},
 		{false, func(tx *Tx) { tx.Local(&Change{Key: key, Value: v1, Time: 6 * second}) }},
-		{true, func(tx *Tx) { tx.Local(&Change{Key: key, Value: v2, Time: 1 * second}) }}, // a recheck
+		{true, func(tx *Tx) { tx.Local(&Change{Key: key, Value: v2, Time: 1 * second}) }}, // a reread
 		{true, func(tx *Tx) {
 			tx.Remote(&Delta{Key: key, Value: v2, Version: Version(8 * second), Owner: tx.Intern(peer)}, 8*second, RemoteOptions{})
 		}},
@@ -153,10 +153,10 @@ func TestSubscribe(t *testing.T) {
 		{false, func(tx *Tx) { tx.SetApplied(tx.Head()) }},
 	} {
 		if got := woken(r.tab, ch, step.fn); got != step.want {
-			t.Errorf("step %d: woken %v", i, got)
+			t.Errorf("step %d: got woken %v", i, got)
 		}
 	}
-	// A channel that nobody reads holds up nothing.
+	// A full channel without a reader does not block Update.
 	for range 3 {
 		r.tab.Update(func(tx *Tx) { tx.Refill() })
 	}
@@ -164,9 +164,9 @@ func TestSubscribe(t *testing.T) {
 	cancel()
 	cancel()
 	if woken(r.tab, ch, func(tx *Tx) { tx.Refill() }) {
-		t.Error("woken after cancel")
+		t.Error("cancel: got a wake-up after it, want none")
 	}
-	close(ch) // nothing is sent any more
+	close(ch) // nothing is sent after cancel
 	r.tab.Update(func(tx *Tx) { tx.Refill() })
 }
 
@@ -175,7 +175,7 @@ func TestPanicLeavesTheTableUsable(t *testing.T) {
 	func() {
 		defer func() {
 			if recover() == nil {
-				t.Error("the panic is lost")
+				t.Error("panic: got none, want the panic of the callback")
 			}
 		}()
 		r.tab.Update(func(*Tx) { panic("caller's") })
@@ -183,8 +183,8 @@ func TestPanicLeavesTheTableUsable(t *testing.T) {
 	r.local(Accepted, 1, "update k v packet 0")
 }
 
-// TestConcurrent has a writer of events, a peer, a kernel writer and a stream
-// work on one table at once.
+// TestConcurrent uses one table from a writer of events, a peer, a kernel writer and a stream
+// concurrently.
 func TestConcurrent(t *testing.T) {
 	const keys, rounds = 50, 2000
 	r := newRig(t)
@@ -242,13 +242,13 @@ func TestConcurrent(t *testing.T) {
 	r.write()
 	follow()
 	if len(follower) != keys {
-		t.Fatalf("followed %d keys", len(follower))
+		t.Fatalf("follower: got %d keys", len(follower))
 	}
 	for k, v := range follower {
 		r.tab.View(func(tx *Tx) {
 			var rec Record
 			if !tx.Get(pad(k, simKey), &rec) || rec.Version != v || rec.Dirty {
-				t.Errorf("%s: followed to %d, is %+v", k, v, rec)
+				t.Errorf("%s: follower got position %d, record %+v", k, v, rec)
 			}
 		})
 	}

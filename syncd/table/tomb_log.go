@@ -9,52 +9,80 @@ import (
 	"github.com/zeebo/xxh3"
 )
 
-// compactBit distinguishes the numbers of compact tombstones from those of slots.
+// compactBit distinguishes the number of a compact tombstone from the number of a slot.
 const compactBit uint32 = 1 << 31
 
-// tombLog stores compact tombstones in the order of their positions: 14 bytes and the key of each,
-// and 7.5 to 9 of its index. The time at which a tombstone may be forgotten is kept for runs of
-// them. See compact.go.
+// tombLog stores compact tombstones in the order of their positions. Each costs 14 bytes, its key, and 7.5
+// to 9 bytes of index. The log stores the times after which tombstones may be forgotten for runs of
+// tombstones. The lock of the table protects it. See compact.go.
 type tombLog struct {
-	seed    uint64
+	// seed is Options.Seed. It never changes.
+	seed uint64
+	// keySize is the size of a key in bytes. It never changes.
 	keySize int
-	shift   uint // entries of a chunk, as a power of two
+	// shift is the binary logarithm of the number of entries of a chunk. It never changes.
+	shift uint
 
-	chunks []*tombChunk // in the order of positions; each has a live entry
-	byID   []*tombChunk // nil: the id is in free
-	free   []uint32
-	spare  *tombChunk
-	n      int    // live entries
-	used   int    // entries, dead ones included
-	last   uint64 // highest position ever
-	merged int    // where the search for chunks to merge has got to
-	// granule is how long in nanoseconds a run is: its tombstones are forgotten together.
+	// chunks has the chunks in the order of positions. Each has a live entry.
+	chunks []*tombChunk
+	// byID has each chunk of chunks at its id. Nil: the id is in free.
+	byID []*tombChunk
+	// free has the ids below len(byID) without a chunk.
+	free []uint32
+	// spare is an empty chunk for the next tail, or nil.
+	spare *tombChunk
+	// n is the number of live entries.
+	n int
+	// used is the number of entries, dead ones included.
+	used int
+	// last is the position of the entry that was added last. It never decreases.
+	last uint64
+	// mergeNext is the index in chunks of the next pair that merge looks at.
+	mergeNext int
+	// granule is the maximum length in nanoseconds of a run. The tombstones of a run are forgotten
+	// together.
 	granule int64
-	index   tombIndex
+	// index has the number of each live entry, without compactBit.
+	index tombIndex
 }
 
-// tombChunk is a part of the log. Its entries stay in place until it is merged with another one.
+// tombChunk is a part of the log. An entry keeps its index until the chunk is merged with another one.
 type tombChunk struct {
-	id   uint32
-	gen  uint32 // changes when entries change places
-	head int    // no entry before is live
-	n    int    // entries
+	// id is the index in tombLog.byID while the chunk is in use.
+	id uint32
+	// gen is the generation. It increases when entries change their indexes or the chunk is reused.
+	gen uint32
+	// head is the index of an entry. All entries before it are dead.
+	head int
+	// n is the number of entries, dead ones included. Those from n on are unused.
+	n int
+	// live is the number of live entries. It is above 0 while the chunk is in tombLog.chunks.
 	live int
-	base uint64 // of positions
+	// base is the position of the first entry ever added since the chunk was taken into use. No entry has a
+	// lower position.
+	base uint64
 
+	// versions has the version of each entry.
 	versions []Version
-	// places have the position above base, above tombBits bits of flags.
+	// places has the position of each entry as the distance from base, shifted left by tombBits. The lower
+	// tombBits bits are the flags tombDead, tombExpired and tombWritten. Positions increase.
 	places []uint32
+	// owners has the owner of each entry.
 	owners []OwnerID
-	keys   []byte
-	runs   []tombRun
+	// keys has the keys of the entries, one after the other.
+	keys []byte
+	// runs has the runs in the order of their first entries. The first run starts at entry 0.
+	runs []tombRun
 }
 
-// tombRun are the entries from first on, up to the next run. seen is the latest time at which one of
-// them, or of those before them, was seen.
+// tombRun is the run of entries from first up to the next run.
 type tombRun struct {
-	seen  int64
-	since int64 // of the first one
+	// seen is the latest wall clock in nanoseconds at which one of its entries, or of the entries before
+	// them in the chunk, was seen.
+	seen int64
+	// since is the wall clock in nanoseconds at which the first entry was seen.
+	since int64
+	// first is the index of the first entry.
 	first int
 }
 
@@ -63,10 +91,13 @@ const (
 	tombExpired             // flagExpired
 	tombWritten             // flagWritten
 
-	tombBits   = 3
+	// tombBits is the number of flags in tombChunk.places.
+	tombBits = 3
+	// tombRunLen is the size of a tombRun in bytes.
 	tombRunLen = 24
 )
 
+// init sets up a log without entries.
 func (l *tombLog) init(o *Options) {
 	l.seed, l.keySize = o.Seed, o.KeySize
 	const meta = 14
@@ -76,37 +107,43 @@ func (l *tombLog) init(o *Options) {
 	l.index.init()
 }
 
-func (c *tombChunk) seq(i int) uint64          { return c.base + uint64(c.places[i]>>tombBits) }
+// seq returns the position of entry i.
+func (c *tombChunk) seq(i int) uint64 { return c.base + uint64(c.places[i]>>tombBits) }
+
+// is reports whether entry i has a flag.
 func (c *tombChunk) is(i int, bit uint32) bool { return c.places[i]&bit != 0 }
 
-// end returns the position of the last entry.
+// end returns the position of the last entry. The chunk must have one.
 func (c *tombChunk) end() uint64 { return c.seq(c.n - 1) }
 
-// seen returns the time after which an entry may be forgotten.
+// seen returns the wall clock in nanoseconds from which the lifetime of an entry counts.
 func (c *tombChunk) seen(i int) int64 {
 	r := sort.Search(len(c.runs), func(r int) bool { return c.runs[r].first > i }) - 1
 	return c.runs[r].seen
 }
 
+// key returns the key of entry i. The bytes are borrowed from the log.
 func (l *tombLog) key(c *tombChunk, i int) []byte {
 	at := i * l.keySize
 	return c.keys[at : at+l.keySize : at+l.keySize]
 }
 
-// at returns the chunk of an entry and its place there. number may have compactBit.
+// at returns the chunk and the index of an entry. number may have compactBit.
 func (l *tombLog) at(number uint32) (c *tombChunk, i int) {
 	number &^= compactBit
 	return l.byID[number>>l.shift], int(number & (1<<l.shift - 1))
 }
 
+// number returns the number of entry i, without compactBit.
 func (l *tombLog) number(c *tombChunk, i int) uint32 { return c.id<<l.shift | uint32(i) }
 
+// hashOf returns the index hash of an entry's key. number may have compactBit.
 func (l *tombLog) hashOf(number uint32) uint32 {
 	c, i := l.at(number)
 	return uint32(xxh3.HashSeed(l.key(c, i), l.seed) >> 32)
 }
 
-// find returns the number of the tombstone of a key, with compactBit; 0 if there is none.
+// find returns the number of the tombstone of a key, with compactBit, or 0 if the log has none.
 func (l *tombLog) find(hash uint32, key []byte) uint32 {
 	g := l.index.segment(hash)
 	tag := tagOf(hash)
@@ -121,16 +158,21 @@ func (l *tombLog) find(hash uint32, key []byte) uint32 {
 	return 0
 }
 
-// tombEntry is an entry, but for its key.
+// tombEntry is an entry of the log without its key.
 type tombEntry struct {
-	seq     uint64
-	seen    int64
+	// seq is the position of the tombstone.
+	seq uint64
+	// seen is the wall clock in nanoseconds of the newest evidence for the tombstone.
+	seen int64
+	// version is the version of the tombstone, above 0.
 	version Version
-	owner   OwnerID
-	bits    uint32
+	// owner is the owner of the tombstone.
+	owner OwnerID
+	// bits are tombExpired and tombWritten.
+	bits uint32
 }
 
-// add appends a tombstone. Its position must be above all others, and its key not in the log.
+// add appends a tombstone. Its position must be above all others, and the log must not have the key.
 func (l *tombLog) add(e *tombEntry, hash uint32, key []byte) {
 	c := l.tail(e.seq)
 	l.put(c, e, key)
@@ -139,7 +181,7 @@ func (l *tombLog) add(e *tombEntry, hash uint32, key []byte) {
 	l.insert(hash, l.number(c, c.n-1))
 }
 
-// tail returns the chunk that takes an entry with the given position.
+// tail returns the chunk for an entry with the given position. It takes a new chunk into use if necessary.
 func (l *tombLog) tail(seq uint64) *tombChunk {
 	if n := len(l.chunks); n > 0 {
 		if c := l.chunks[n-1]; c.n < len(c.places) && seq-c.base < 1<<(32-tombBits) {
@@ -166,7 +208,7 @@ func (l *tombLog) tail(seq uint64) *tombChunk {
 	return c
 }
 
-// put writes an entry behind the last one of a chunk.
+// put writes an entry after the last one of a chunk. It does not update l.n or the index.
 func (l *tombLog) put(c *tombChunk, e *tombEntry, key []byte) {
 	i := c.n
 	c.versions[i], c.owners[i] = e.version, e.owner
@@ -178,7 +220,7 @@ func (l *tombLog) put(c *tombChunk, e *tombEntry, key []byte) {
 	l.used++
 }
 
-// note enters the time at which an entry was seen.
+// note stores the time at which an entry was seen.
 func (c *tombChunk) note(i int, seen, granule int64) {
 	n := len(c.runs)
 	switch {
@@ -189,7 +231,8 @@ func (c *tombChunk) note(i int, seen, granule int64) {
 	}
 }
 
-// remove takes a tombstone out. Its chunk goes with the last one.
+// remove marks a tombstone as dead and removes it from the index. It drops the chunk if no live entry
+// remains.
 func (l *tombLog) remove(number, hash uint32) {
 	l.index.remove(hash, number&^compactBit)
 	c, i := l.at(number)
@@ -200,12 +243,12 @@ func (l *tombLog) remove(number, hash uint32) {
 	}
 }
 
-// drop gives a chunk up, of which the log keeps one to use again.
+// drop removes a chunk from the log. The log keeps it as the spare chunk.
 func (l *tombLog) drop(at int) {
 	c := l.chunks[at]
 	l.chunks = slices.Delete(l.chunks, at, at+1)
-	if at < l.merged {
-		l.merged--
+	if at < l.mergeNext {
+		l.mergeNext--
 	}
 	l.byID[c.id] = nil
 	l.free = append(l.free, c.id)
@@ -214,6 +257,7 @@ func (l *tombLog) drop(at int) {
 	l.spare = c
 }
 
+// reset removes all entries of a chunk.
 func (c *tombChunk) reset() { c.gen, c.head, c.n, c.live, c.runs = c.gen+1, 0, 0, 0, c.runs[:0] }
 
 // oldest returns the first live entry. The log must have one.
@@ -225,7 +269,8 @@ func (l *tombLog) oldest() (c *tombChunk, i int) {
 	return c, c.head
 }
 
-// after returns the first entry with a position above the given one, nil if there is none.
+// after returns the first entry with a position above the given one, or nil if there is none. The entry may
+// be dead.
 func (l *tombLog) after(pos uint64) (c *tombChunk, i int) {
 	at := sort.Search(len(l.chunks), func(i int) bool { return l.chunks[i].end() > pos })
 	if at == len(l.chunks) {
@@ -235,19 +280,20 @@ func (l *tombLog) after(pos uint64) (c *tombChunk, i int) {
 	return c, sort.Search(c.n, func(i int) bool { return c.seq(i) > pos })
 }
 
-// merge moves the entries of two neighbouring chunks into one if they fit, so that at most half of
-// all entries are dead, and those of a few chunks. It looks at the next pair, and returns true if there
-// is another. The chunk that grows stays as it is.
+// merge moves the entries of two neighbouring chunks into the first of them if they fit. Repeated calls
+// keep the dead entries below half of all entries, not counting those of a few chunks. Each call looks at
+// the next pair and returns true if there is another one. merge never touches the last chunk, which still
+// grows.
 func (l *tombLog) merge() (more bool) {
 	const few = 4
-	if l.used <= 2*l.n+few<<l.shift || l.merged+2 >= len(l.chunks) {
-		l.merged = 0
+	if l.used <= 2*l.n+few<<l.shift || l.mergeNext+2 >= len(l.chunks) {
+		l.mergeNext = 0
 		return false
 	}
-	a, b := l.chunks[l.merged], l.chunks[l.merged+1]
+	a, b := l.chunks[l.mergeNext], l.chunks[l.mergeNext+1]
 	const span = 1 << (32 - tombBits)
 	if a.live+b.live > len(a.places) || b.end()-a.base >= span {
-		l.merged++
+		l.mergeNext++
 		return true
 	}
 	runs, n := a.runs, a.n
@@ -256,11 +302,12 @@ func (l *tombLog) merge() (more bool) {
 	a.runs = nil
 	l.move(a, a, runs, n)
 	l.move(a, b, b.runs, b.n)
-	l.drop(l.merged + 1)
+	l.drop(l.mergeNext + 1)
 	return true
 }
 
-// move appends the live entries of a chunk to another one, or to what it has kept itself.
+// move appends the live entries of a chunk to another chunk, or to the same chunk after a reset. The
+// entries in the index get their new numbers.
 func (l *tombLog) move(to, from *tombChunk, runs []tombRun, n int) {
 	run := 0
 	for i := range n {
@@ -282,6 +329,7 @@ func (l *tombLog) move(to, from *tombChunk, runs []tombRun, n int) {
 	}
 }
 
+// bytes returns the memory of the log in bytes.
 func (l *tombLog) bytes() uint64 {
 	all := uint64(len(l.chunks))
 	if l.spare != nil {

@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// logModel is a table with a log of compact tombstones alone, and what should be in it.
+// logModel is a table with only a log of compact tombstones, and the expected content of the log.
 type logModel struct {
 	tab  *Table
-	live []uint64 // positions, which are the keys too
+	live []uint64 // positions, which are also the keys
 	gone []uint64
 }
 
@@ -30,7 +30,7 @@ func (m *logModel) add(gap uint64) {
 	t.seq += gap
 	k := logKey(t.seq)
 	t.log.add(&tombEntry{seq: t.seq, seen: int64(t.seq), version: Version(t.seq), bits: uint32(t.seq%2) * tombExpired}, t.hash(k), k)
-	t.hand.pos = t.seq
+	t.compactCursor.pos = t.seq
 	t.stats.Tombstones++
 	m.live = append(m.live, t.seq)
 }
@@ -52,7 +52,7 @@ func (m *logModel) check(t *testing.T) {
 	}
 	for _, seq := range m.gone[max(0, len(m.gone)-100):] {
 		if k := logKey(seq); m.tab.log.find(m.tab.hash(k), k) != 0 {
-			t.Fatalf("removed entry %d is found", seq)
+			t.Fatalf("removed entry %d: got found, want not found", seq)
 		}
 	}
 	c := m.tab.NewCursor(0)
@@ -60,7 +60,7 @@ func (m *logModel) check(t *testing.T) {
 	m.read(t, c, len(m.live))
 }
 
-// read demands the next entries of a cursor.
+// read checks the next entries of a cursor.
 func (m *logModel) read(t *testing.T, c *Cursor, n int) {
 	t.Helper()
 	for _, seq := range m.live {
@@ -75,12 +75,12 @@ func (m *logModel) read(t *testing.T, c *Cursor, n int) {
 		}
 		chunk, i := m.tab.log.at(uint32(rec.Ref))
 		if seen := chunk.seen(i); seen < int64(seq) || (seen > int64(seq)+16*m.tab.log.granule) {
-			t.Fatalf("entry of %d may be forgotten after %d", seq, seen)
+			t.Fatalf("entry at %d: got seen at %d", seq, seen)
 		}
 	}
 }
 
-// TestTombLog compares the log with a model under random changes, with cursors that read on meanwhile.
+// TestTombLog compares the log with a model under random changes, while cursors continue to read.
 func TestTombLog(t *testing.T) {
 	merged := 0
 	for seed := range uint64(60) {
@@ -126,16 +126,16 @@ func TestTombLog(t *testing.T) {
 			m.remove(rnd.IntN(len(m.live)))
 		}
 		if m.check(t); len(m.tab.log.chunks) != 0 {
-			t.Fatalf("%d chunks without an entry", len(m.tab.log.chunks))
+			t.Fatalf("chunks without an entry: got %d, want 0", len(m.tab.log.chunks))
 		}
 	}
 	if merged < 100 {
-		t.Errorf("%d times chunks were merged", merged)
+		t.Errorf("merges: got %d, want at least 100", merged)
 	}
 }
 
-// TestTombLogIsBounded: the log has room for twice its entries and a few chunks, however many are
-// superseded, and its index shrinks.
+// TestTombLogIsBounded: the log has room for twice its entries and a few chunks, for any number of
+// superseded entries. Its index shrinks.
 func TestTombLogIsBounded(t *testing.T) {
 	m := newLogModel(t, 6)
 	for range 20_000 {
@@ -143,7 +143,7 @@ func TestTombLogIsBounded(t *testing.T) {
 	}
 	full := m.tab.log.index.bytes
 	if each := float64(full) / 20_000; each > 9.5 {
-		t.Errorf("%.1f bytes of index a tombstone", each)
+		t.Errorf("index: got %.1f bytes per tombstone, want at most 9.5", each)
 	}
 	rnd := rand.New(rand.NewPCG(1, 1))
 	for len(m.live) > 100 {
@@ -157,17 +157,17 @@ func TestTombLogIsBounded(t *testing.T) {
 		for m.tab.log.merge() {
 		}
 		if l := &m.tab.log; l.used > 2*l.n+5<<6 {
-			t.Fatalf("%d entries of %d are live", l.n, l.used)
+			t.Fatalf("live entries: got %d of %d", l.n, l.used)
 		}
 	}
 	if is := m.tab.log.index.bytes; is > full/20 {
-		t.Errorf("index of %d bytes, %d when it was full", is, full)
+		t.Errorf("index: got %d bytes, want at most a 20th of %d", is, full)
 	}
 	checkInvariants(t, m.tab)
 }
 
-// TestTombLogSpan: a chunk holds positions less than 2^29 apart, also after a merge, and the search for
-// chunks to merge ends if there are none.
+// TestTombLogSpan: the positions of a chunk are less than 2^29 apart, also after a merge. The search
+// for chunks to merge ends if there are none.
 func TestTombLogSpan(t *testing.T) {
 	const span = 1 << 29
 	m := newLogModel(t, 3)
@@ -175,7 +175,7 @@ func TestTombLogSpan(t *testing.T) {
 	m.add(span - 1)
 	m.add(1)
 	if n := len(m.tab.log.chunks); n != 2 {
-		t.Errorf("%d chunks for positions %d apart, want 2", n, span)
+		t.Errorf("chunks: got %d for positions %d apart, want 2", n, span)
 	}
 	m.check(t)
 	m = newLogModel(t, 3)
@@ -209,26 +209,26 @@ func TestTombLogSpan(t *testing.T) {
 		m.check(t)
 	}
 	if n := len(m.tab.log.chunks); n != before-1 {
-		t.Errorf("%d chunks after the merge of two of %d", n, before)
+		t.Errorf("chunks: got %d after the merge of two of %d", n, before)
 	}
 }
 
-// TestTombLogReuses: chunks that have no entry any more give their ids back.
-func TestTombLogReuses(t *testing.T) {
+// TestTombLogReusesChunkIDs: the log reuses the ids of chunks without entries.
+func TestTombLogReusesChunkIDs(t *testing.T) {
 	m := newLogModel(t, 1)
 	for range 100 {
 		m.add(1)
 		m.remove(0)
 	}
 	if n := len(m.tab.log.byID); n != 1 {
-		t.Errorf("%d ids for one chunk at a time", n)
+		t.Errorf("chunk ids: got %d for one chunk at a time, want 1", n)
 	}
 }
 
-// TestTombLogRuns: tombstones of a run are forgotten together, at most a granule late.
+// TestTombLogRuns: the table forgets the tombstones of a run together, at most a granule late.
 func TestTombLogRuns(t *testing.T) {
 	r := newRig(t)
-	r.bury(second, "k", "l")
+	r.deleteAndCompact(second, "k", "l")
 	r.acknowledge(9)
 	r.expire(second+int64(DefaultTombstoneGrace)+r.tab.log.granule, 9)
 	r.wantOrder("l")
@@ -240,7 +240,7 @@ func TestTombLogRuns(t *testing.T) {
 	}{{10, 1}, {5, 1}, {1, 2}, {6, 3}} {
 		m.add(c.gap)
 		if got := len(m.tab.log.chunks[0].runs); got != c.runs {
-			t.Errorf("%d runs at %d, want %d", got, m.tab.seq, c.runs)
+			t.Errorf("runs: got %d at %d, want %d", got, m.tab.seq, c.runs)
 		}
 	}
 }

@@ -10,8 +10,8 @@ func (r *rig) acknowledge(position uint64) {
 	r.tab.Update(func(tx *Tx) { tx.SetAcknowledged(position) })
 }
 
-// TestAcknowledgedTombstonesAreForgotten: once all nodes have a delete, it is remembered for a
-// short time only, and for its lifetime while a node is away.
+// TestAcknowledgedTombstonesAreForgotten: once all nodes have received a delete, the table keeps its
+// tombstone for the grace period only. While a node is away, the table keeps it for its lifetime.
 func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.TombstoneGrace = 5 * time.Second })
 	for _, k := range []string{"k", "l", "m"} {
@@ -31,22 +31,24 @@ func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
 	r.want("k", "unknown")
 	r.want("l", "- v3000000000 a100")
 	if st := r.tab.Stats(); st.Floor != 4 || st.Acknowledged != 1 {
-		t.Errorf("floor %d, %d acknowledged", st.Floor, st.Acknowledged)
+		t.Errorf("floor: got %d, %d acknowledged, want 4 and 1", st.Floor, st.Acknowledged)
 	}
-	// A node leaves.
+	// A node leaves: the acknowledged position is unknown.
 	r.acknowledge(0)
 	r.expire(800*second, 9)
 	r.want("l", "- v3000000000 a100")
-	// A record that is still to be written or read again is kept, whichever peer acknowledged it.
+	// The table keeps a tombstone that is dirty or has a pending reread, whichever peer acknowledged
+	// it.
 	r.acknowledge(5)
-	r.tab.Update(func(tx *Tx) { tx.Reread(pad("l", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("l", simKey)) })
 	r.expire(801*second, 9)
 	r.want("l", "- v3000000000 a100")
-	r.rechecks()
+	r.takeRereads()
 	r.local(Unchanged, 802*second, "delete l - reread 0")
 	r.expire(900*second, 9)
 	r.want("l", "unknown")
-	// While the map is read, and until a scan has found what that passed over, none is forgotten.
+	// The table forgets no tombstone while the map is loaded, and until a scan has found the keys that
+	// the load skipped.
 	r.local(Accepted, 900*second, "delete m - packet 0")
 	r.acknowledge(6)
 	r.tab.Update((*Tx).BeginLoad)
@@ -64,7 +66,8 @@ func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
 	r.want("m", "unknown")
 }
 
-// TestTombstonesAreBounded: above the bound the oldest are forgotten, which the floor shows.
+// TestTombstonesAreBounded: above the limit the table forgets the oldest tombstones, and raises the
+// floor.
 func TestTombstonesAreBounded(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxTombstones = 10 })
 	for i := range 100 {
@@ -74,31 +77,32 @@ func TestTombstonesAreBounded(t *testing.T) {
 		r.remote(Accepted, int64(i+2)*second, peer, 7, "p"+k, "-")
 		r.write()
 		if n := r.tab.Stats().Tombstones; n > 10 {
-			t.Fatalf("%d tombstones", n)
+			t.Fatalf("tombstones: got %d, want at most 10", n)
 		}
 	}
 	if st := r.tab.Stats(); st.ExpiredEarly != 190 || st.Floor == 0 {
-		t.Errorf("%d were forgotten early, floor %d", st.ExpiredEarly, st.Floor)
+		t.Errorf("forgotten early: got %d, floor %d", st.ExpiredEarly, st.Floor)
 	}
 }
 
-// TestForgottenDeleteIsRepeated: a node that still has the tombstone finds in a repair that the
-// owner of an older record has not received the delete.
-func TestForgottenDeleteIsRepeated(t *testing.T) {
+// TestForgottenDeleteIsResent: a node still has a tombstone. A repair shows it that the owner of an
+// older record has not received the delete.
+func TestForgottenDeleteIsResent(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 1*second, peer, 10, "k", "-")
 	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true})
 	r.want("k", "- v10 b100")
 	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("k", "- v11 a100")
-	// An own one is sent again as it is.
+	// A tombstone of this node is resent unchanged.
 	before := r.tab.Stats().Head
 	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("k", "- v11 a100")
-	if st := r.tab.Stats(); st.Head == before || st.Repeated != 1 {
-		t.Errorf("head %d, was %d, repeated %d", st.Head, before, st.Repeated)
+	if st := r.tab.Stats(); st.Head == before || st.DeletesResent != 1 {
+		t.Errorf("head: got %d, was %d, resent %d", st.Head, before, st.DeletesResent)
 	}
-	// So is that of the owner's earlier incarnation: the owner's map decides whether it deleted the key.
+	// So is a tombstone of the owner's earlier incarnation: the owner's map decides whether the owner
+	// deleted the key.
 	again := Owner{Node: peer.Node, Incarnation: peer.Incarnation + 1}
 	r.remote(Accepted, 1*second, peer, 10, "m", "-")
 	r.merge(Stale, 2*second, peer, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
@@ -106,16 +110,17 @@ func TestForgottenDeleteIsRepeated(t *testing.T) {
 	before = r.tab.Stats().Head
 	r.merge(Stale, 2*second, again, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("m", "- v10 b100")
-	if st := r.tab.Stats(); st.Head == before || st.Repeated != 1 {
-		t.Errorf("head %d, was %d, repeated %d", st.Head, before, st.Repeated)
+	if st := r.tab.Stats(); st.Head == before || st.DeletesResent != 1 {
+		t.Errorf("head: got %d, was %d, resent %d", st.Head, before, st.DeletesResent)
 	}
-	// What an earlier incarnation still has is deleted by the later one's tombstone.
+	// A record that an earlier incarnation still holds is deleted by the later incarnation's
+	// tombstone.
 	r.remote(Accepted, 1*second, again, 10, "n", "-")
 	r.merge(Stale, 2*second, peer, 9, "n", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("n", "- v11 a100")
-	// Of two claimed records the owner alone decides which is newer.
+	// Of two adopted records only the owner decides which is newer.
 	first := Owner{Node: "aa", Incarnation: 1}
-	r.remote(Accepted, 1*second, peer, ClaimedVersion, "l", "-")
-	r.merge(Stale, 2*second, first, ClaimedVersion, "l", "v", RemoteOptions{Touch: true, Repair: true})
+	r.remote(Accepted, 1*second, peer, AdoptedVersion, "l", "-")
+	r.merge(Stale, 2*second, first, AdoptedVersion, "l", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("l", "- v2 a100")
 }

@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Owner names the process that wrote a record: a node and its incarnation.
+// Owner identifies the process that wrote a record: a node and its incarnation.
 type Owner struct {
 	// Node is the name of the node.
 	Node string
@@ -22,23 +22,22 @@ func (o Owner) Compare(p Owner) int {
 	return cmp.Compare(o.Incarnation, p.Incarnation)
 }
 
-// OwnerID is an interned Owner. It is valid within the Table that gave it out.
+// OwnerID is an interned Owner. It is valid only for the Table that returned it.
 type OwnerID uint16
 
-// NoOwner is what Intern returns when it can hold no more owners. A delta that
-// names it is refused.
+// NoOwner is the result of Intern if the table cannot hold more owners. Remote refuses a delta with this
+// owner.
 const NoOwner OwnerID = math.MaxUint16
 
-// Version is a hybrid logical clock in nanoseconds. Zero means that nobody has
-// claimed the record yet.
+// Version is a hybrid logical clock in nanoseconds. Zero is the version of unversioned records.
 type Version uint64
 
-// maxVersion bounds what a peer may send: far beyond any clock, and low enough
-// that arithmetic on it cannot overflow.
+// maxVersion is the highest version that Remote accepts. It is beyond any clock, and arithmetic on it
+// cannot overflow.
 const maxVersion Version = 1 << 62
 
-// Ref names a record. It is valid inside the Tx that returned it, and later
-// only together with the Version that it was read with.
+// Ref identifies a record. It is valid inside the Tx that returned it, and later only together with the
+// Version of that time.
 type Ref uint32
 
 // Op is the operation of a local change.
@@ -50,7 +49,7 @@ const (
 	OpUpdate Op = iota
 	// OpDelete removes a key.
 	OpDelete
-	// OpEvict is the removal of a key by an LRU map that needed room.
+	// OpEvict is the removal of a key by an LRU map that needed space.
 	OpEvict
 )
 
@@ -59,7 +58,7 @@ func (o Op) String() string {
 	return name(opNames[:], int(o))
 }
 
-// Context tells who made a local change.
+// Context is the origin of a local change.
 type Context uint8
 
 // The contexts, numbered like those of the capture events.
@@ -71,10 +70,10 @@ const (
 	ContextProcess
 	// ContextSyscall is a bpf(2) call of the control plane or a collector.
 	ContextSyscall
-	// ContextOwn is this daemon's own writer.
+	// ContextOwn is syncd's own writer.
 	ContextOwn
-	// ContextReread is no event at all, but what was found when the key was read
-	// from the kernel map: present (OpUpdate) or absent (OpDelete).
+	// ContextReread is the result of a reread of the key from the kernel map, not an event. The key is
+	// present (OpUpdate) or absent (OpDelete).
 	ContextReread
 )
 
@@ -83,27 +82,27 @@ func (c Context) String() string {
 	return name(contextNames[:], int(c))
 }
 
-// Outcome tells what became of a change or delta.
+// Outcome is the result of entering a change or a delta.
 type Outcome uint8
 
 // The outcomes.
 const (
-	// Accepted changes are in the table, at the tail of the order.
+	// Accepted: the change is in the table, at the tail of the order.
 	Accepted Outcome = iota
-	// Unchanged says that the table already held just that.
+	// Unchanged: the table already has the same content.
 	Unchanged
-	// Stale changes are older than what the table holds.
+	// Stale: the change is older than the record.
 	Stale
-	// Restored says that a peer's record vanished here without that peer's
-	// doing: it stays as it is and goes back into the kernel map.
+	// Restored: a bpf(2) call or a reread shows a delete of a peer's record that the peer did not make. The
+	// record stays as it is, and the writer restores the entry in the kernel map.
 	Restored
-	// Refused changes do not fit: the table is full, a size is wrong, or a
-	// version or owner is impossible. Each is counted.
+	// Refused: the change does not fit, because the table is full, a size is wrong, or a version or owner
+	// is impossible. Stats counts each such change.
 	Refused
 	// Defended: the delta is above the record and does not replace it. See strangers.go.
 	Defended
-	// Ignored changes are none: own writes, evictions, and rereads of a record
-	// that is still to be written.
+	// Ignored: the change does not modify the record. It is an own write, an eviction, or a reread of a
+	// record that the writer has yet to write.
 	Ignored
 )
 
@@ -118,6 +117,7 @@ var (
 	outcomeNames = [...]string{"accepted", "unchanged", "stale", "restored", "refused", "defended", "ignored"}
 )
 
+// name returns the name with index i, or "unknown".
 func name(names []string, i int) string {
 	if i < len(names) {
 		return names[i]
@@ -125,100 +125,97 @@ func name(names []string, i int) string {
 	return "unknown"
 }
 
-// Change is one local change, as an event or a reread reports it. Key and Value
-// are borrowed for the call.
+// Change is one local change, as an event or a reread reports it. Key and Value are borrowed for the call.
 type Change struct {
 	// Key is the key, KeySize bytes.
 	Key []byte
-	// Value is the new value, ValueSize bytes; nil for deletes and evictions.
+	// Value is the new value, ValueSize bytes. It is nil for deletes and evictions.
 	Value []byte
-	// Time is the wall clock in nanoseconds at which the kernel saw the change.
-	// Of a reread it is the time just before the read.
+	// Time is the wall clock in nanoseconds at which the hook saw the change. For a reread it is the time
+	// just before the read.
 	Time int64
-	// CPU is where the change was made. The order of events is that of the map
-	// only among those of one CPU.
+	// CPU is the CPU that made the change. Only the events of one CPU have the order in which the map
+	// applied the changes.
 	CPU uint16
-	// Op is what was done.
+	// Op is the operation.
 	Op Op
-	// Context tells who did it.
+	// Context is the origin of the change.
 	Context Context
-	// Read is the reading that a reread's or a scan's Change comes from. Nil: Time alone
-	// decides whether it is older than what the table holds.
+	// Read is the reading of a change that comes from a reread or a scan. Nil: only Time decides whether
+	// the change is older than the record.
 	Read *Reading
 }
 
-// Delta is one record as a peer sent it. Key and Value are borrowed for the
-// call.
+// Delta is one record as a peer sent it. Key and Value are borrowed for the call.
 type Delta struct {
 	// Key is the key, KeySize bytes.
 	Key []byte
-	// Value is the value, ValueSize bytes; ignored when Delete is set.
-	// Where Keep says so it is written to.
+	// Value is the value, ValueSize bytes. It is ignored if Delete is set. The merge writes to the ranges
+	// Keep.
 	Value []byte
 	// Version is the record's version, never 0.
 	Version Version
-	// Owner is who wrote the record, interned in this table.
+	// Owner is the owner of the record, interned in this table.
 	Owner OwnerID
 	// Delete marks a tombstone.
 	Delete bool
-	// Expired marks a tombstone of a record that its owner's LRU map evicted and that the owner
-	// has given up. It does not delete the kernel's entry. It implies Delete.
+	// Expired marks a tombstone of a record that the owner's LRU map evicted and that the owner has
+	// expired. It does not delete the kernel's entry. It implies Delete.
 	Expired bool
-	// Keep are the parts of Value that the delta does not tell. A live record
-	// keeps its own there, which the merge copies into Value.
+	// Keep are the ranges of Value that the delta does not carry. A live record keeps its own bytes there.
+	// The merge copies them into Value.
 	Keep []Range
 }
 
-// RemoteOptions says how to merge a delta.
+// RemoteOptions are the settings for the merge of a delta.
 type RemoteOptions struct {
-	// Touch moves a record to the tail of the order even when the delta brings
-	// nothing new, unless it is a tombstone. A full sync sets it, so that Sweep can find the
-	// records that the peer no longer has.
+	// Touch moves a live record to the tail of the order even if the delta is not newer. A full sync sets
+	// it, so that Sweep can find the records that the peer no longer has.
 	Touch bool
-	// Repair says that peers compare what they hold, and that the owner of the delta may not have
-	// received a delete: the node that forgot it was its only sender. A newer tombstone
-	// here becomes this node's, so that it is sent to all.
+	// Repair is true if peers compare their digests. The owner of the delta may then have missed a delete,
+	// because the only sender of the delete has forgotten it. A newer tombstone in this table becomes this
+	// node's, so that it is sent to all peers.
 	Repair bool
-	// Sender is the peer that sent the delta, any of its incarnations. Zero: none.
+	// Sender is the peer that sent the delta, with any of its incarnations. Zero: none.
 	Sender OwnerID
-	// Replace says what a delta may put right that is not above the record.
+	// Replace selects the deltas that replace a record although they are not above it.
 	Replace Replace
 }
 
-// Replace is how much a peer knows of a record, more than by its version: peers that
-// compared what they hold have found that this node has lost or changed some of it.
+// Replace is the precedence of a peer over a record, beyond its version. Peers use it after a digest
+// comparison showed that this node has lost or changed some of the records.
 type Replace uint8
 
 const (
-	// ReplaceNothing is the rule of versions.
+	// ReplaceNothing replaces no record: only versions decide.
 	ReplaceNothing Replace = iota
-	// ReplaceSame is for a peer that speaks for an owner who cannot: what has the
-	// record's version and owner should be the same as the record, and replaces it.
-	ReplaceSame
-	// ReplaceOwn is for the owner itself: a record in its name should be no other
-	// than it says, whatever the version.
-	ReplaceOwn
+	// ReplaceSameVersion is for a peer that sends records in place of their owner. A delta with the
+	// record's version and owner replaces the record if the two differ.
+	ReplaceSameVersion
+	// ReplaceAnyVersion is for the owner itself. Its delta replaces a record of the same owner, whatever
+	// the version.
+	ReplaceAnyVersion
 )
 
-// Record is a view of one record. Key and Value are borrowed from the table and
-// valid until the Tx ends or changes the record.
+// Record is a view of one record. Key and Value are borrowed from the table and valid until the Tx ends or
+// changes the record.
 type Record struct {
 	// Key is the key, KeySize bytes.
 	Key []byte
 	// Value is the value, ValueSize bytes; nil for a tombstone.
 	Value []byte
-	// Version is the record's version; 0 if nobody has claimed it yet.
+	// Version is the record's version, 0 for an unversioned record.
 	Version Version
-	// Owner is who wrote it.
+	// Owner is the owner of the record.
 	Owner OwnerID
 	// Delete marks a tombstone.
 	Delete bool
-	// Expired marks a tombstone of a record that was given up after an eviction, not deleted.
+	// Expired marks a tombstone of a record that expired after an eviction and was not deleted.
 	Expired bool
-	// Position is its place in the order; 0 for an unversioned record.
+	// Position is the position of the record in the order, 0 for an unversioned record.
 	Position uint64
-	// Ref names the record for Applied.
+	// Ref identifies the record for Applied and Displace.
 	Ref Ref
-	// Dirty says that the kernel map does not hold the record yet.
+	// Dirty is true if the writer has yet to write the record to the kernel map.
 	Dirty bool
 }

@@ -1,25 +1,26 @@
 package table
 
-// NextDirty passes records like Next up to the next one that is to be written
-// to the kernel map, and describes it in rec. Records whose write failed are
-// left out until RequeueFailed. It returns false at the end.
+// NextDirty passes records like Next up to the next one that the writer has to write to the kernel map, and
+// describes it in rec. It skips records whose write failed until RequeueFailed. It returns false at the
+// end. The fields of rec are borrowed, see Record.
 //
-// A writer starts with a cursor at AppliedPosition, writes what it gets,
-// reports each with Applied, and then sets the applied position to that of its
-// cursor.
+// A writer starts with a cursor at AppliedPosition. It writes the records that NextDirty returns and
+// reports each one with Applied. Then it calls SetApplied with the position of its cursor.
 func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	t := tx.t
-	if s := t.retry(); s != 0 {
-		t.take(s)
+	// Retries come first. They do not depend on the position of the cursor.
+	if s := t.nextRetry(); s != 0 {
+		t.barrierTaken(s)
 		t.describe(s, rec)
 		return true
 	}
 	for {
+		// If all dirty records have failed, the cursor skips the rest of the order.
 		if t.stats.Dirty == t.stats.Failed && !c.closed {
 			t.toEnd(c)
 			return false
 		}
-		c.lookAhead(unwritten)
+		c.prefetch(unwritten)
 		s := c.step()
 		if s == 0 {
 			return false
@@ -27,28 +28,27 @@ func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 		m := t.meta(s)
 		if m.flags&(flagDirty|flagFailed) == flagDirty {
 			m.flags &^= flagRedo
-			t.take(s)
+			t.barrierTaken(s)
 			t.describe(s, rec)
 			if m.is(flagReleased) {
-				rec.Delete, rec.Value = false, t.value(s) // it was on its way to the map
+				rec.Delete, rec.Value = false, t.value(s) // the value was about to be written to the map
 			}
 			return true
 		}
 	}
 }
 
-// toEnd passes all records at once.
+// toEnd moves a cursor behind all records.
 func (t *Table) toEnd(c *Cursor) {
 	c.at, c.pos = t.meta(order).prev, max(c.pos, t.seq)
 	t.meta(c.at).flags |= flagCursor
 }
 
-// Applied reports the write of a record that NextDirty returned, with the
-// version that it had. If the record is still the same it is no longer dirty,
-// or, if err is not nil, marked as failed and left out until RequeueFailed. If
-// a local change took the record over while it was written, the kernel may hold
-// either, so the key is read again; if a peer's record has come over that since,
-// it is written once more.
+// Applied reports the write of a record that NextDirty returned. v is the version that the record had then.
+// If the record has not changed, Applied clears its dirty mark. If err is not nil, it marks the record as
+// failed instead, and NextDirty skips it until RequeueFailed. A local change may have replaced the record during the write. The kernel may
+// then hold either value, so the key is read again. If a peer's record has replaced that change since, it
+// is written again.
 func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	t := tx.t
 	s := uint32(ref)
@@ -59,43 +59,48 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		return
 	}
 	m := t.meta(s)
+	// An open reading may have read the entry before this write.
 	if err == nil {
-		t.outdate(s)
+		t.invalidateReadings(s)
 	}
 	switch {
+	// A change during the write has made the record clean.
 	case !m.is(flagDirty):
 		if err == nil && m.version != v {
 			t.overtaken(s)
 		}
 	case m.version != v || m.is(flagRedo):
-		// Changed since: it is at the tail, and comes again.
+	// the record has changed, is at the tail, and will be returned again
 	case err != nil && m.is(flagReleased):
-		t.unrelease(m) // what the map holds instead is older: it is deleted
+		t.unrelease(m) // the map holds an older entry, which the writer deletes
 		t.moveTail(s)
 	case err != nil:
-		t.fail(s)
+		t.markFailed(s)
 	default:
+		// The map has accepted a record that it had refused.
 		if m.is(flagFailed) {
-			t.heldAgain(s)
+			t.rewindVictims(s)
 		}
 		t.clearDirty(s)
-		t.met(s)
-		m.flags = m.flags&^flagDoubt | flagWritten
+		t.markScanned(s)
+		m.flags = m.flags&^flagUncertain | flagWritten
 	}
 }
 
-// overtaken deals with a record that the kernel was to hold, and that the write
-// of an older one may have replaced there.
+// overtaken handles a record that changed during a write and is not dirty. The write of the older record
+// may have replaced its entry in the kernel map.
 func (t *Table) overtaken(s uint32) {
+	// The data plane may have written the entry before or after syncd's write.
 	if t.ours(t.meta(s).owner) {
-		t.recheck(s)
+		t.requestReread(s)
 		return
 	}
 	t.markDirty(s)
 	t.moveTail(s)
 }
 
-func (t *Table) fail(s uint32) {
+// markFailed marks a record whose write failed and queues it for RequeueFailed. The record must be dirty.
+func (t *Table) markFailed(s uint32) {
 	m := t.meta(s)
 	if !m.is(flagFailed) {
 		m.flags |= flagFailed
@@ -106,13 +111,13 @@ func (t *Table) fail(s uint32) {
 		m.flags |= flagInFailures
 		t.failures.push(s)
 	}
-	t.refused(s)
+	t.barrierFailed(s)
 	t.tx.changed = true
 }
 
-// RequeueFailed has up to limit records whose write failed tried again, oldest failure
-// first, and returns how many. What Displace took out of the map is among them. Their
-// place in the order stays: no peer has sent them again.
+// RequeueFailed requeues up to limit records whose write failed, oldest failure first, and returns their
+// number. Displaced records are included. The records keep their positions, because no peer has sent them
+// again.
 func (tx *Tx) RequeueFailed(limit int) int {
 	t := tx.t
 	n := 0
@@ -132,10 +137,10 @@ func (tx *Tx) RequeueFailed(limit int) int {
 	return n
 }
 
-// retry returns the next record that RequeueFailed queued and whose write is still
-// failed, 0 if there is none. Until it is written it counts as failed: should the writer
-// end before, the next one finds it.
-func (t *Table) retry() uint32 {
+// nextRetry returns the next record that RequeueFailed queued and whose write is still failed, or 0 if
+// there is none. The record stays marked as failed until it is written, so that a new writer finds it if
+// the writer stops before that.
+func (t *Table) nextRetry() uint32 {
 	for t.retries.len() > 0 {
 		s := t.retries.pop()
 		m := t.meta(s)
@@ -150,25 +155,24 @@ func (t *Table) retry() uint32 {
 	return 0
 }
 
-// SetApplied records that the kernel map holds the table up to a position, and all that
-// NextDirty returned. It does not go down; Refill alone takes it back.
+// SetApplied sets the position up to which the kernel map has the content of the table. All records that
+// NextDirty returned must be written. The position never decreases, except by Refill.
 func (tx *Tx) SetApplied(position uint64) {
 	t := tx.t
-	t.delivered()
+	t.barrierFlushed()
 	if position = min(position, t.seq); position > t.applied {
 		t.applied = position
 		tx.changed = true
 	}
 }
 
-// AppliedPosition returns the position up to which the kernel map holds the
-// table. Acknowledgements to peers stand on it.
+// AppliedPosition returns the position up to which the kernel map has the content of the table. syncd
+// acknowledges up to this position to peers.
 func (tx *Tx) AppliedPosition() uint64 { return tx.t.applied }
 
-// Refill prepares the table for a new, empty kernel map: every live record is
-// dirty, no tombstone is, and the applied position is 0. The writer must start
-// again with a new cursor. Records that are still unversioned follow when they
-// are claimed. It looks at all records at once.
+// Refill prepares the table for a new, empty kernel map: every live record is dirty, no tombstone is dirty,
+// and the applied position is 0. The writer must start again with a new cursor. Unversioned records follow
+// when Adopt adopts them. Refill visits all records in one call.
 func (tx *Tx) Refill() {
 	t := tx.t
 	for _, list := range [...]uint32{order, unversioned} {
@@ -183,34 +187,34 @@ func (tx *Tx) Refill() {
 			}
 		}
 	}
-	for _, h := range append(t.owners.holders, &t.owners.departed) {
-		t.dropHand(h)
+	// The victim cursors have the places of the old map.
+	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
+		t.closeVictimCursor(h)
 	}
 	t.applied = 0
-	t.unsure = true // until the new map was scanned
+	t.unscanned = true // until a scan of the new map has ended
 	tx.changed = true
 }
 
-// TakeRechecks copies the keys that are to be read again from the kernel into
-// buf, one after the other, each once and in the order in which they were
-// asked for. It returns their number, at most what fits into buf. What is found
-// goes to Local with ContextReread and the time before the read.
-func (tx *Tx) TakeRechecks(buf []byte) int {
+// TakeRereads copies the keys that are to be read again from the kernel map into buf, one after the other.
+// Each key is copied once, in the order of the requests. It returns the number of keys, at most as many as
+// fit into buf. The caller passes the results to Local with ContextReread and the time before the read.
+func (tx *Tx) TakeRereads(buf []byte) int {
 	t := tx.t
-	n := t.rereads.take(buf, t.opt.KeySize)
+	n := t.unknownRereads.take(buf, t.opt.KeySize)
 	buf = buf[n*t.opt.KeySize:]
-	for size := t.opt.KeySize; len(buf) >= size && t.rechecks.len() > 0; {
-		s := t.rechecks.pop()
+	for size := t.opt.KeySize; len(buf) >= size && t.rereads.len() > 0; {
+		s := t.rereads.pop()
 		m := t.meta(s)
-		m.flags &^= flagInRechecks
-		// While the record is dirty the recheck waits for clearDirty.
-		if !m.is(flagRecheck) || m.is(flagDirty) {
+		m.flags &^= flagInRereads
+		// While the record is dirty, the reread waits for clearDirty.
+		if !m.is(flagReread) || m.is(flagDirty) {
 			continue
 		}
-		t.dropRecheck(m)
+		t.dropReread(m)
 		if m.is(flagWritten) {
-			// A scan may still come with what it read before that write.
-			m.flags = m.flags&^flagWritten | flagDoubt
+			// A scan may still deliver a value that it read before that write.
+			m.flags = m.flags&^flagWritten | flagUncertain
 		}
 		copy(buf, t.key(s))
 		buf = buf[size:]

@@ -14,14 +14,14 @@ func TestWriterWritesEachDirtyRecordOnce(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1001, "l", "v")
 	r.remote(Accepted, 0, peer, 1002, "k", "w")
 	if keys := r.write(); keys != "lk" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want lk", keys)
 	}
 	if keys := r.write(); keys != "" {
-		t.Fatalf("wrote %q again", keys)
+		t.Fatalf("second write: got keys %q, want none", keys)
 	}
 	st := r.tab.Stats()
 	if st.Dirty != 0 || st.Applied != st.Head || st.Head != 4 {
-		t.Fatalf("%+v", st)
+		t.Fatalf("stats: got %+v, want Dirty 0, Applied and Head 4", st)
 	}
 }
 
@@ -47,7 +47,7 @@ func TestChangedWhileBeingWritten(t *testing.T) {
 	r.applied(first, nil)
 	r.want("k", "v2 v2000 b100 dirty")
 	if keys := r.write(); keys != "k" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want k", keys)
 	}
 }
 
@@ -74,16 +74,16 @@ func TestTakenOverWhileBeingWritten(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1000, "k", "v1")
 	first := r.take()
 	r.local(Accepted, 2000, "update k v2 packet 0")
-	r.wantRechecks("k") // read before the write is done
+	r.wantRereads("k") // the read precedes the end of the write
 	r.local(Unchanged, 3000, "update k v2 reread 0")
 	r.applied(first, nil)
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.applied(first, nil)
-	r.rechecks()
-	// A failed write harms nothing.
+	r.takeRereads()
+	// A failed write has no effect.
 	r.local(Unchanged, 4000, "update k v2 reread 0")
 	r.applied(first, errFull)
-	r.wantRechecks("")
+	r.wantRereads("")
 }
 
 func TestTakenOverAndBackWhileBeingWritten(t *testing.T) {
@@ -91,15 +91,15 @@ func TestTakenOverAndBackWhileBeingWritten(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1000, "k", "v1")
 	first := r.take()
 	r.local(Accepted, 2000, "update k v2 packet 0")
-	r.rechecks()
+	r.takeRereads()
 	r.local(Unchanged, 3000, "update k v2 reread 0")
 	r.remote(Accepted, 4000, other, 4000, "k", "v2")
 	r.want("k", "v2 v4000 c100")
-	// Now the kernel holds v1 of its own writing: that is nobody's change.
+	// The kernel map now holds v1, written by syncd: this is not a change of another writer.
 	r.applied(first, nil)
 	r.want("k", "v2 v4000 c100 dirty")
 	if keys := r.write(); keys != "k" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want k", keys)
 	}
 }
 
@@ -110,10 +110,10 @@ func TestEventFromBeforeTheWrite(t *testing.T) {
 	r.writer = r.tab.NewCursor(0)
 	r.write()
 	r.local(Accepted, 2*second, "update k v2 packet 0")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 }
 
-// A new map is being refilled with what this node owns when the data plane deletes it there.
+// The data plane deletes a key in a new map while the writer refills it with a record of this node.
 func TestDeletedWhileBeingRefilled(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1*second, "update k v1 packet 0")
@@ -122,14 +122,14 @@ func TestDeletedWhileBeingRefilled(t *testing.T) {
 	first := r.take()
 	r.local(Accepted, 2*second, "delete k - packet 0")
 	r.applied(first, nil)
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.local(Stale, 3*second, "update k v1 reread 0")
 	r.want("k", "- v2000000000 a100 dirty")
 	r.write()
-	// Asked once more, it is believed: somebody else wrote the same.
-	r.wantRechecks("")
+	// The table accepts the value after a further reread: another writer wrote the same value.
+	r.wantRereads("")
 	r.local(Stale, 4*second, "update k v1 reread 0")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.local(Accepted, 5*second, "update k v1 reread 0")
 }
 
@@ -141,7 +141,7 @@ func TestReadFromBeforeTheWrite(t *testing.T) {
 	r.write()
 	r.local(Stale, 1*second, "update k v1 reread 0")
 	r.want("k", "v2 v2000 b100")
-	r.wantRechecks("k")
+	r.wantRereads("k")
 	r.local(Accepted, 2*second, "update k v1 reread 0")
 }
 
@@ -152,16 +152,16 @@ func TestFailedWrites(t *testing.T) {
 		r.applied(r.take(), errFull)
 	}
 	if keys := r.write(); keys != "" {
-		t.Fatalf("wrote %q without being asked again", keys)
+		t.Fatalf("written keys: got %q before the requeue, want none", keys)
 	}
 	if st := r.tab.Stats(); st.Dirty != 3 || st.Failed != 3 || st.WriteFailed != 3 || st.Applied != st.Head {
-		t.Fatalf("%+v", st)
+		t.Fatalf("stats: got %+v, want Dirty 3, Failed 3, WriteFailed 3", st)
 	}
-	// A change brings a record back at once, a takeover makes the write moot.
+	// A change makes a failed record dirty immediately. After a takeover the write is not needed.
 	r.remote(Accepted, 0, peer, 2000, "l", "w")
 	r.local(Accepted, 3000, "update m w packet 0")
 	if keys := r.write(); keys != "l" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want l", keys)
 	}
 	requeue := func(limit, want int) {
 		t.Helper()
@@ -178,12 +178,12 @@ func TestFailedWrites(t *testing.T) {
 	r.applied(again, errFull)
 	requeue(1, 1)
 	if keys := r.write(); keys != "k" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want k", keys)
 	}
-	r.wantOrder("klm") // what is tried again keeps its place: no peer has sent it
+	r.wantOrder("klm") // a retried record keeps its position, because no peer has sent it
 }
 
-func TestAppliedOfNothing(t *testing.T) {
+func TestAppliedIgnoresOtherRefs(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, 1000, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) {
@@ -193,7 +193,7 @@ func TestAppliedOfNothing(t *testing.T) {
 		tx.Applied(1<<32-1, 1000, errFull)
 	})
 	r.want("k", "v v1000 a100")
-	r.wantRechecks("")
+	r.wantRereads("")
 }
 
 func TestRefill(t *testing.T) {
@@ -208,22 +208,22 @@ func TestRefill(t *testing.T) {
 	r.tab.Update(func(tx *Tx) {
 		tx.Refill()
 		if p := tx.AppliedPosition(); p != 0 {
-			t.Errorf("applied position %d", p)
+			t.Errorf("applied position: got %d, want 0", p)
 		}
 	})
 	r.applied(inFlight, nil)
 	r.writer.Close()
 	r.writer = r.tab.NewCursor(0)
 	if keys := r.write(); keys != "kl" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want kl", keys)
 	}
-	r.claim()
+	r.adopt()
 	if keys := r.write(); keys != "u" {
-		t.Fatalf("wrote %q", keys)
+		t.Fatalf("written keys: got %q, want u", keys)
 	}
 }
 
-func TestRechecksAreQueuedOnce(t *testing.T) {
+func TestRereadsAreQueuedOnce(t *testing.T) {
 	r := newRig(t)
 	for range 3 {
 		for _, k := range []string{"k", "l", "m"} {
@@ -231,28 +231,28 @@ func TestRechecksAreQueuedOnce(t *testing.T) {
 			r.local(Accepted, 2*second, "delete "+k+" - packet 1")
 		}
 	}
-	if n := r.tab.Stats().Rechecks; n != 3 {
-		t.Fatalf("%d rechecks", n)
+	if n := r.tab.Stats().PendingRereads; n != 3 {
+		t.Fatalf("pending rereads: got %d, want 3", n)
 	}
 	r.tab.Update(func(tx *Tx) {
 		buf := make([]byte, 2*simKey+simKey/2)
-		if n := tx.TakeRechecks(buf); n != 2 || text(buf[:simKey]) != "k" || text(buf[simKey:2*simKey]) != "l" {
-			t.Errorf("took %d: %q", n, buf)
+		if n := tx.TakeRereads(buf); n != 2 || text(buf[:simKey]) != "k" || text(buf[simKey:2*simKey]) != "l" {
+			t.Errorf("TakeRereads: got %d keys: %q", n, buf)
 		}
-		if n := tx.TakeRechecks(nil); n != 0 {
-			t.Errorf("took %d into nothing", n)
+		if n := tx.TakeRereads(nil); n != 0 {
+			t.Errorf("TakeRereads without a buffer: got %d keys, want 0", n)
 		}
 	})
-	r.wantRechecks("m")
+	r.wantRereads("m")
 }
 
-// TestStaleEventDuringWrite: by the time in its event, a write that came after the writer's may
-// seem to come before the record. The key is read again once the write is reported.
+// TestStaleEventDuringWrite: by the time in its event, a write after the write of the writer may seem
+// older than the record. The table rereads the key once the write is reported.
 func TestStaleEventDuringWrite(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 5*second, peer, 9_000_000_000, "k", "v")
 	rec := r.take()
-	r.local(Stale, 5*second-sameMoment/2, "update k w packet 0")
+	r.local(Stale, 5*second-timestampMargin/2, "update k w packet 0")
 	r.applied(rec, nil)
-	r.wantRechecks("k")
+	r.wantRereads("k")
 }

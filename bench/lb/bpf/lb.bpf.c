@@ -1,10 +1,10 @@
 //go:build ignore
 
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
-/* A layer 4 load balancer on one leg: a packet comes in from the router, gets
- * its addresses rewritten by its connection-tracking entry, and goes back to
- * the router. Whatever it does not handle, the kernel's own stack answers: a
- * segment of an unknown flow gets the reset that any closed port gives. */
+/* A layer 4 load balancer on one link. It receives a packet from the router,
+ * rewrites the addresses from the connection-tracking entry, and returns the
+ * packet to the router. It passes all other packets to the kernel's stack, which
+ * answers a segment of an unknown flow with a reset, as for any closed port. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -21,7 +21,7 @@
 #define MAX_BACKENDS 1024
 #define MAX_VIPS 64
 
-/* Idle seconds that each state of a connection allows. */
+/* Idle timeout of each connection state, in seconds. */
 const volatile __u32 timeout_handshake = 30;
 const volatile __u32 timeout_established = 1800;
 const volatile __u32 timeout_closing = 60;
@@ -60,7 +60,7 @@ struct packet {
 	struct iphdr *ip;
 	struct tcphdr *tcp;
 	__u32 seq_end; /* sequence number after this segment, host order */
-	__u32 len;     /* of the IP packet */
+	__u32 len;     /* length of the IP packet, bytes */
 };
 
 static __always_inline void count(__u32 which)
@@ -71,7 +71,7 @@ static __always_inline void count(__u32 which)
 		*n += 1;
 }
 
-/* Returns 0 for a whole IPv4 TCP segment. */
+/* Returns 0 if the packet is a whole IPv4 TCP segment. */
 static __always_inline int parse(struct xdp_md *ctx, struct packet *p)
 {
 	void *data = (void *)(long)ctx->data;
@@ -109,7 +109,7 @@ static __always_inline void make_key(struct ct_key *key, const struct packet *p)
 	key->family = AF_INET;
 }
 
-/* The key of the other direction: that of the answer to the rewritten packet. */
+/* Sets out to the key of the other direction: the answer to the rewritten packet. */
 static __always_inline void reverse_key(struct ct_key *out, const struct ct_key *key,
 					const struct ct_nat *nat)
 {
@@ -162,7 +162,7 @@ static __always_inline void rewrite(struct packet *p, const struct ct_nat *nat)
 		set_addr(p, &p->ip->daddr, nat->daddr[0]);
 		set_port(p, &p->tcp->dest, nat->dport);
 	}
-	/* The one leg: the router that sent the packet gets it back. */
+	/* One link: the packet returns to the router that sent it. */
 	__builtin_memcpy(mac, p->eth->h_source, ETH_ALEN);
 	__builtin_memcpy(p->eth->h_source, p->eth->h_dest, ETH_ALEN);
 	__builtin_memcpy(p->eth->h_dest, mac, ETH_ALEN);
@@ -184,16 +184,16 @@ static __always_inline __u8 next_state(__u8 state, __u16 own, __u16 other, __u32
 		return CT_CLOSING;
 	if (tcp->syn)
 		return dir == CT_REPLY && state < CT_SYN_RECV ? CT_SYN_RECV : state;
-	/* A backend sends no data before its client has acknowledged, so a
-	 * plain reply means that the handshake is over, even if this node took
-	 * the flow over in the middle of it. */
+	/* A backend sends no data before its client has acknowledged. A plain
+	 * reply therefore ends the handshake, even if this node took the flow
+	 * over in the middle of the handshake. */
 	if (tcp->ack && state < CT_ESTABLISHED && (state == CT_SYN_RECV || dir == CT_REPLY))
 		return CT_ESTABLISHED;
 	return state;
 }
 
-/* Follows the connection in place in one entry of it; both entries of a flow
- * learn of everything that can change the state. */
+/* Updates one entry of a connection in place. The caller updates both entries
+ * of a flow for every packet that can change the state. */
 static __always_inline void follow(struct ct_value *v, __u32 dir, const struct packet *p)
 {
 	struct ct_tcp *own = &v->tcp[dir & 1], *other = &v->tcp[!(dir & 1)];
@@ -216,7 +216,7 @@ static __always_inline void follow(struct ct_value *v, __u32 dir, const struct p
 	v->idle_timeout = state_timeout(v->state);
 }
 
-/* What only the next layout has room for. */
+/* Sets the fields that only the next layout has. */
 static __always_inline void create_next(struct ct_value *v)
 {
 #ifdef CT_NEXT
@@ -232,7 +232,7 @@ static __always_inline void track_next(struct ct_value *v, const struct packet *
 #endif
 }
 
-/* Returns 1 when the packet ends the connection. */
+/* Returns 1 if the packet ends the connection. */
 static __always_inline int track(struct ct_value *v, const struct ct_key *reverse,
 				 const struct packet *p)
 {
@@ -260,8 +260,8 @@ static __always_inline void delete_flow(const struct ct_key *key, const struct c
 	count(STAT_CLOSED);
 }
 
-/* Picks a backend at random. One whose reply direction is taken already (the
- * same client port reached it through another service) is passed over. */
+/* Picks a backend at random. It skips a backend whose reply direction is in use:
+ * the same client port has reached it through another service. */
 static __always_inline struct backend *pick(const struct vip_value *vip, const struct ct_key *key,
 					    struct ct_key *reverse)
 {
@@ -284,8 +284,8 @@ static __always_inline struct backend *pick(const struct vip_value *vip, const s
 	return NULL;
 }
 
-/* Creates both entries of a flow, the reply's first: whoever finds the
- * original one may count on the other. */
+/* Creates both entries of a flow. The reply's entry is first, so that it exists
+ * whenever the original one exists. */
 static __always_inline int create(const struct ct_key *key, struct ct_key *reverse,
 				  const struct vip_value *vip)
 {
@@ -340,7 +340,7 @@ int lb(struct xdp_md *ctx)
 	make_key(&key, &p);
 	v = bpf_map_lookup_elem(&ct_map, &key);
 	if (v && v->state == CT_CLOSING && p.tcp->syn && !p.tcp->ack) {
-		/* The client uses its port again before the old flow is gone. */
+		/* The client reuses its port before the old flow is deleted. */
 		nat = v->nat;
 		reverse_key(&reverse, &key, &nat);
 		delete_flow(&key, &reverse);

@@ -4,12 +4,12 @@
 
 #include <linux/types.h>
 
-/* What a field means, for whoever reads the type: see docs/schema.md. */
+/* Declares the role of a field in the type: see docs/schema.md. */
 #define ROLE(role) __attribute__((btf_decl_tag("mapsync:" role)))
 
-/* One direction of one flow. Addresses and ports in network byte order; an
- * IPv4 address stands in word 0 and the others are zero. Unused bytes are
- * zero: the whole struct is hashed. */
+/* One direction of one flow. Addresses and ports are in network byte order. An
+ * IPv4 address is in word 0, and the other words are zero. Unused bytes are
+ * zero, because the whole struct is hashed. */
 struct ct_key {
 	__be32 saddr[4] ROLE("ipv6");
 	__be32 daddr[4] ROLE("ipv6");
@@ -22,7 +22,7 @@ struct ct_key {
 	__u32 pad;
 };
 
-/* What a packet of this direction gets instead of its own addresses. */
+/* The addresses and ports that replace those of a packet of this direction. */
 struct ct_nat {
 	__be32 saddr[4] ROLE("ipv6");
 	__be32 daddr[4] ROLE("ipv6");
@@ -36,7 +36,7 @@ enum {
 	CT_NAT_DST = 2,
 };
 
-/* What was last seen of one direction of the TCP connection. */
+/* The last TCP state of one direction of the connection. */
 struct ct_tcp {
 	__u32 seq ROLE("volatile"); /* first sequence number not yet sent, host order */
 	__u32 ack ROLE("volatile"); /* host order */
@@ -86,7 +86,7 @@ struct ct_value {
 _Static_assert(sizeof(struct ct_value) == 176, "a value is 176 bytes");
 #else
 /* The next release's layout: the counters have moved, three numbers are wider, two
- * fields are new, and the whole is smaller. */
+ * fields are new, and the struct is smaller. */
 struct ct_value {
 	__u64 last_used ROLE("ktime,volatile");
 	__u64 created ROLE("ktime");
@@ -100,7 +100,7 @@ struct ct_value {
 	__u32 vip_id;
 	__u8 direction;
 	__u8 reserved[15];
-	__u32 mark; /* random, the same in both directions; 0: the flow began without */
+	__u32 mark; /* random, the same in both directions; 0: the flow was created without a mark */
 	__u64 rx_time ROLE("ktime,volatile"); /* last segment with data, SYN or FIN */
 };
 
@@ -116,7 +116,7 @@ struct vip_key {
 	__u8 pad;
 };
 
-/* A service owns backends first .. first+count-1 of the backend array. */
+/* A service has the backends first .. first+count-1 of the backend array. */
 struct vip_value {
 	__u32 first;
 	__u32 count;
@@ -131,10 +131,10 @@ struct backend {
 };
 
 enum lb_stat {
-	STAT_FORWARDED, /* packets rewritten and sent on */
+	STAT_FORWARDED, /* packets rewritten and forwarded */
 	STAT_NEW,       /* flows created */
 	STAT_CLOSED,    /* flows deleted because they closed */
-	STAT_NO_ENTRY,  /* TCP packets to a service, not SYN, of no known flow */
+	STAT_NO_ENTRY,  /* TCP packets to a service, not SYN, without an entry */
 	STAT_FULL,      /* SYNs dropped: no room for the flow */
 	STAT_NO_BACKEND,/* SYNs dropped: no usable backend */
 	STAT_MAX,

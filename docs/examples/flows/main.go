@@ -1,6 +1,6 @@
-// Flows follows the connections of a load balancer at one of its nodes: an example
-// of a program that has nothing of mapsync but the file that `syncd schema export`
-// wrote, and a stock gRPC client.
+// Flows prints the connections of a load balancer, as received from one of its nodes. It is an
+// example of a program that uses only the file from `syncd schema export` and a standard gRPC
+// client.
 //
 //	flows -addr 10.0.0.1:7947 -name observer -cert observer.crt -key observer.key -ca ca.crt
 package main
@@ -24,7 +24,7 @@ import (
 	"mapsync/docs/examples/flows/ctmap"
 )
 
-// options are the command line.
+// options holds the values of the command line flags.
 type options struct {
 	addr, name, node, mapName string
 	cert, key, ca             string
@@ -34,11 +34,11 @@ func main() {
 	var o options
 	flag.StringVar(&o.addr, "addr", "127.0.0.1:7947", "gRPC `address` of a node")
 	flag.StringVar(&o.name, "name", "observer", "this program's name: the one in its certificate")
-	flag.StringVar(&o.node, "node", "", "the node's name, if its certificate is for another than that of addr")
-	flag.StringVar(&o.mapName, "map", "ct_map", "what the nodes call the map")
+	flag.StringVar(&o.node, "node", "", "node name in the server's certificate, if it differs from the host of addr")
+	flag.StringVar(&o.mapName, "map", "ct_map", "name of the map in the cluster")
 	flag.StringVar(&o.cert, "cert", "", "certificate `file`; none: no TLS")
 	flag.StringVar(&o.key, "key", "", "key `file`")
-	flag.StringVar(&o.ca, "ca", "", "`file` of the cluster's authority")
+	flag.StringVar(&o.ca, "ca", "", "CA certificate `file`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
@@ -48,7 +48,7 @@ func main() {
 	}
 }
 
-// follow prints what the node tells until ctx or the stream ends.
+// follow prints the records that the node sends until ctx or the stream ends.
 func follow(ctx context.Context, o *options) error {
 	secured, err := secure(o)
 	if err != nil {
@@ -91,11 +91,11 @@ func secure(o *options) (credentials.TransportCredentials, error) {
 	}
 	ca, err := os.ReadFile(o.ca)
 	if err != nil {
-		return nil, fmt.Errorf("read authority: %w", err)
+		return nil, fmt.Errorf("read CA: %w", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
-		return nil, fmt.Errorf("read authority: %s has no certificate", o.ca)
+		return nil, fmt.Errorf("read CA: %s has no certificate", o.ca)
 	}
 	return credentials.NewTLS(&tls.Config{
 		Certificates: []tls.Certificate{pair}, RootCAs: pool, ServerName: o.node, MinVersion: tls.VersionTLS13,
@@ -116,12 +116,12 @@ func printBatch(b *ctmap.Batch) {
 			time.Unix(0, v.GetLastUsed()).UTC().Format(time.RFC3339Nano), owner)
 	}
 	if b.GetCaughtUp() {
-		fmt.Println("-- all that there is")
+		fmt.Println("-- caught up")
 	}
 }
 
-// address reads one of a dual-stack field: an IPv4 address stands in the first 4
-// bytes, and trailing zeros are left out.
+// address returns one address of a dual-stack field. An IPv4 address is in the first 4 bytes.
+// Trailing zeros are omitted.
 func address(b []byte) netip.Addr {
 	var whole [16]byte
 	copy(whole[:], b)

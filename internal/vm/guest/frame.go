@@ -1,6 +1,6 @@
-// Package guest is the inside of the virtual machine: the first process that
-// mounts file systems, loads modules, runs one program and hands its output,
-// exit status and files to the host, and the framing that both sides speak.
+// Package guest is the guest side of the virtual machine. Its init process mounts file systems, loads
+// modules and runs one program. It sends the program's output, exit status and files to the host. The
+// package also defines the framing between guest and host.
 package guest
 
 import (
@@ -13,68 +13,67 @@ import (
 	"time"
 )
 
-// FrameType says what a frame carries.
+// FrameType is the type of a frame's payload.
 type FrameType byte
 
-// The frames. All but FrameSignal go from the guest to the host.
+// The frame types. All except FrameSignal go from the guest to the host.
 const (
-	FrameHello  FrameType = 'h' // the machine is up: JSON of Hello
+	FrameHello  FrameType = 'h' // the machine has booted: JSON of Hello
 	FrameStdout FrameType = 'o' // bytes of the program's standard output
 	FrameStderr FrameType = 'e' // bytes of the program's standard error
 	FrameFile   FrameType = 'f' // one byte, the index into Spec.Outs, then a piece of its tar stream
-	FrameAlive  FrameType = 'a' // nothing but that the machine runs, each AliveInterval
-	FrameExit   FrameType = 'x' // the last one: JSON of Exit
+	FrameAlive  FrameType = 'a' // an empty sign of life, sent each AliveInterval
+	FrameExit   FrameType = 'x' // the last frame: JSON of Exit
 	FrameSignal FrameType = 's' // one byte: send the program this signal
 )
 
 // AliveInterval is the time between two FrameAlive.
 const AliveInterval = 5 * time.Second
 
-// MaxPayload bounds a frame's payload in bytes.
+// MaxPayload is the maximum size of a frame's payload in bytes.
 const MaxPayload = 64 << 10
 
 // PortName is the name of the virtio-serial port that carries the frames.
 const PortName = "vmrun"
 
-// SpecPath is where the guest finds its [Spec], in JSON.
+// SpecPath is the path of the guest's [Spec], in JSON.
 const SpecPath = "/vm/spec.json"
 
-// Spec tells the guest what to do.
+// Spec configures the guest.
 type Spec struct {
 	// Args is the program, by absolute path, and its arguments.
 	Args []string
-	// Env is the program's whole environment.
+	// Env is the program's complete environment.
 	Env []string
-	// Dir is the program's working directory, made when it is absent.
+	// Dir is the program's working directory. The guest creates it if it is missing.
 	Dir string
-	// Dirs are more directories to make.
+	// Dirs are additional directories that the guest creates.
 	Dirs []string
-	// Modules are module files to load, in this order.
+	// Modules are the module files to load, in load order.
 	Modules []string
-	// Merge sends standard error through standard output, in order.
+	// Merge merges standard error into standard output, in order.
 	Merge bool
-	// Outs are the files and directories to hand out at the end.
+	// Outs are the files and directories that the guest sends at the end.
 	Outs []string
 }
 
 // Hello is the guest's first message.
 type Hello struct {
-	// Release is the kernel's, as uname -r prints it.
+	// Release is the kernel release as printed by uname -r.
 	Release string
 }
 
 // Exit is the guest's last message.
 type Exit struct {
-	// Code is the program's exit status; 128 + the signal that ended it.
+	// Code is the program's exit status, or 128 + the signal that ended it.
 	Code int
-	// Signal names the signal that ended the program, if one did.
+	// Signal is the name of the signal that ended the program, or "".
 	Signal string
-	// Err says why the program could not be run at all.
+	// Err is the reason why the program could not be started, or "".
 	Err string
 }
 
-// Conn writes and reads frames. Writes may come from several goroutines,
-// reads from one.
+// Conn writes and reads frames. Write is safe for concurrent use. Only one goroutine may read.
 type Conn struct {
 	rw  io.ReadWriter
 	mu  sync.Mutex
@@ -82,12 +81,12 @@ type Conn struct {
 	out []byte
 }
 
-// NewConn returns a Conn over rw, which stays the caller's.
+// NewConn returns a Conn over rw. The caller keeps ownership of rw.
 func NewConn(rw io.ReadWriter) *Conn { return &Conn{rw: rw} }
 
 const headerSize = 5
 
-// Write sends one frame in one write. The payload is at most [MaxPayload].
+// Write sends one frame in one write. The payload has at most [MaxPayload] bytes.
 func (c *Conn) Write(t FrameType, payload []byte) error {
 	if len(payload) > MaxPayload {
 		return fmt.Errorf("write frame %q: %d bytes, at most %d", t, len(payload), MaxPayload)
@@ -103,7 +102,7 @@ func (c *Conn) Write(t FrameType, payload []byte) error {
 	return nil
 }
 
-// WriteJSON sends v as the payload of one frame.
+// WriteJSON sends v as the JSON payload of one frame.
 func (c *Conn) WriteJSON(t FrameType, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -112,8 +111,8 @@ func (c *Conn) WriteJSON(t FrameType, v any) error {
 	return c.Write(t, b)
 }
 
-// Read returns the next frame. The payload is valid until the next Read.
-// io.EOF means that the other side ended between frames.
+// Read returns the next frame. The payload is valid until the next Read. io.EOF means that the other
+// side closed the connection between frames.
 func (c *Conn) Read() (FrameType, []byte, error) {
 	var header [headerSize]byte
 	if _, err := io.ReadFull(c.rw, header[:]); err != nil {
@@ -136,17 +135,16 @@ func (c *Conn) Read() (FrameType, []byte, error) {
 	return t, c.in, nil
 }
 
-// Stream is an io.Writer whose bytes become frames of one type, each payload
-// beginning with Prefix.
+// Stream is an io.Writer that sends its bytes as frames of one type. Each payload begins with Prefix.
 type Stream struct {
 	Conn   *Conn
 	Type   FrameType
 	Prefix []byte
 }
 
-// Write sends p in as many frames as it takes.
+// Write sends p in one or more frames.
 func (s Stream) Write(p []byte) (int, error) {
-	const piece = MaxPayload / 2 // a virtio port takes 32 KiB at once
+	const piece = MaxPayload / 2 // a virtio port accepts 32 KiB per write
 	done := 0
 	for done < len(p) {
 		n := min(len(p)-done, piece)

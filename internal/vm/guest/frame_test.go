@@ -13,7 +13,7 @@ func TestFrames(t *testing.T) {
 	conn := NewConn(&pipe)
 	long := bytes.Repeat([]byte("0123456789"), MaxPayload/4)
 	if n, err := (Stream{conn, FrameFile, []byte{3}}).Write(long); err != nil || n != len(long) {
-		t.Fatalf("wrote %d of %d: %v", n, len(long), err)
+		t.Fatalf("Write: got %d of %d bytes, error %v", n, len(long), err)
 	}
 	if err := conn.WriteJSON(FrameExit, Exit{Code: 5}); err != nil {
 		t.Fatal(err)
@@ -26,26 +26,26 @@ func TestFrames(t *testing.T) {
 		}
 		if kind == FrameExit {
 			if string(payload) != `{"Code":5,"Signal":"","Err":""}` {
-				t.Errorf("exit is %s", payload)
+				t.Errorf("exit frame: got %s", payload)
 			}
 			break
 		}
 		if kind != FrameFile || payload[0] != 3 {
-			t.Fatalf("frame %q %d", kind, payload[0])
+			t.Fatalf("frame: got type %q, prefix %d", kind, payload[0])
 		}
 		got = append(got, payload[1:]...)
 	}
 	if !bytes.Equal(got, long) {
-		t.Errorf("got %d bytes, want %d", len(got), len(long))
+		t.Errorf("stream: got %d bytes, want %d", len(got), len(long))
 	}
 	if _, _, err := conn.Read(); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
+		t.Errorf("Read at the end: got %v", err)
 	}
 }
 
 func TestBadFramesAreRefused(t *testing.T) {
 	if err := NewConn(new(bytes.Buffer)).Write(FrameStdout, make([]byte, MaxPayload+1)); err == nil {
-		t.Error("a payload that is too long is written")
+		t.Error("Write of a payload that is too long: got nil, want an error")
 	}
 	for in, want := range map[string]string{
 		"o\xff\xff\xff\xff": "at most",

@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// IsInit tells whether this process is the first one of a virtual machine
-// that this module's runner made. A program whose own file serves as the
-// machine's init asks this before anything else and then calls [Main].
+// IsInit reports whether this process is the init process of a virtual machine that this module's
+// runner started. An executable that also serves as the machine's init calls it first and then calls
+// [Main].
 func IsInit() bool {
 	if os.Getpid() != 1 {
 		return false
@@ -25,15 +25,15 @@ func IsInit() bool {
 	return err == nil
 }
 
-// Main runs the machine: it prepares the system, runs the program of the
-// [Spec], reports, and switches the machine off. It does not return. What
-// goes wrong before there is a connection to the host is on the console.
+// Main runs the machine. It prepares the system, runs the program of the [Spec], reports the result,
+// and switches the machine off. It does not return. Errors before the connection to the host appear on
+// the console.
 func Main() {
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "init:", err)
 	}
 	unix.Sync()
-	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // the host runs us with -no-reboot
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART) // the host runs QEMU with -no-reboot
 	select {}
 }
 
@@ -72,8 +72,8 @@ func run() error {
 	if err := conn.WriteJSON(FrameExit, exit); err != nil {
 		return err
 	}
-	// The host ends the machine once it has read the frame. A reboot now
-	// would reset the device with the frame still in its queue.
+	// The host stops the machine after it has read the frame. A reboot now would reset the device with
+	// the frame still in its queue.
 	time.Sleep(30 * time.Second)
 	return errors.New("host did not end the machine")
 }
@@ -86,8 +86,8 @@ func kernelRelease() string {
 	return unix.ByteSliceToString(u.Release[:])
 }
 
-// openPort waits for the named virtio-serial port: the driver learns the
-// names from the device some time after it was loaded.
+// openPort waits for the named virtio-serial port. The driver receives the port names from the device
+// some time after it was loaded.
 func openPort(name string, timeout time.Duration) (*os.File, error) {
 	for deadline := time.Now().Add(timeout); ; time.Sleep(5 * time.Millisecond) {
 		names, _ := filepath.Glob("/sys/class/virtio-ports/*/name")
@@ -96,8 +96,8 @@ func openPort(name string, timeout time.Duration) (*os.File, error) {
 			if err != nil || strings.TrimSpace(string(b)) != name {
 				continue
 			}
-			// Through the poller, so not blocking: a blocking write spins in
-			// the kernel with interrupts off until the host took the data.
+			// Use the runtime poller with a non-blocking file. A blocking write spins in the kernel
+			// with interrupts off until the host reads the data.
 			f, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(path)), os.O_RDWR, 0)
 			if err == nil {
 				return f, nil
@@ -112,8 +112,8 @@ func openPort(name string, timeout time.Duration) (*os.File, error) {
 	}
 }
 
-// runProgram runs the program to its end and forwards its output and the
-// host's signals. Whatever it left running is killed.
+// runProgram runs the program until it exits and forwards its output and the host's signals. It then
+// kills all remaining processes.
 func runProgram(conn *Conn, spec *Spec) Exit {
 	outputs, pumps, err := startPumps(conn, spec.Merge)
 	if err != nil {
@@ -128,20 +128,20 @@ func runProgram(conn *Conn, spec *Spec) Exit {
 		Dir: spec.Dir, Env: spec.Env, Files: append([]*os.File{null}, outputs...),
 	})
 	for _, f := range outputs {
-		_ = f.Close() // twice the same if merged
+		_ = f.Close() // both are the same file if merged
 	}
 	if err != nil {
 		return Exit{Code: 127, Err: fmt.Sprintf("start program: %v", err)}
 	}
 	go forwardSignals(conn, proc.Pid)
-	exit := reap(proc.Pid)
-	_ = unix.Kill(-1, unix.SIGKILL) // everyone but us; also closes the pipes
+	exit := waitProgram(proc.Pid)
+	_ = unix.Kill(-1, unix.SIGKILL) // all processes except init; this also closes the pipes
 	pumps.Wait()
 	return exit
 }
 
-// startPumps returns the program's standard output and error, and the group
-// of copiers that ends when nobody holds them any more.
+// startPumps returns the program's standard output and error. The returned group of copying goroutines
+// ends when all processes have closed these files.
 func startPumps(conn *Conn, merge bool) ([]*os.File, *sync.WaitGroup, error) {
 	var pumps sync.WaitGroup
 	pump := func(t FrameType) (*os.File, error) {
@@ -151,7 +151,7 @@ func startPumps(conn *Conn, merge bool) ([]*os.File, *sync.WaitGroup, error) {
 		}
 		pumps.Go(func() {
 			defer r.Close()                                //nolint:errcheck // only read
-			_, _ = io.Copy(Stream{Conn: conn, Type: t}, r) // a lost host ends the machine
+			_, _ = io.Copy(Stream{Conn: conn, Type: t}, r) // if the host disappears, the machine ends
 		})
 		return w, nil
 	}
@@ -170,8 +170,7 @@ func startPumps(conn *Conn, merge bool) ([]*os.File, *sync.WaitGroup, error) {
 	return []*os.File{stdout, stderr}, &pumps, nil
 }
 
-// forwardSignals hands the host's signals to the program. It ends with the
-// machine.
+// forwardSignals sends the host's signals to the program. It runs until the machine ends.
 func forwardSignals(conn *Conn, pid int) {
 	for {
 		t, payload, err := conn.Read()
@@ -184,8 +183,8 @@ func forwardSignals(conn *Conn, pid int) {
 	}
 }
 
-// reap collects children, orphans among them, until the program ends.
-func reap(pid int) Exit {
+// waitProgram reaps child processes, including orphans, until the program exits.
+func waitProgram(pid int) Exit {
 	for {
 		var status unix.WaitStatus
 		got, err := unix.Wait4(-1, &status, 0, nil)

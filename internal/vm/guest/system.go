@@ -13,12 +13,12 @@ import (
 
 type mount struct {
 	source, target, fstype string
-	// optional marks what a kernel may have been built without.
+	// optional marks file systems that some kernels lack.
 	optional bool
 }
 
-// mounts in order. All of them before the program starts: a BPF library looks
-// for /proc once, when it is loaded.
+// mounts lists the mounts in order. All of them must exist before the program starts, because a BPF
+// library looks for /proc only once, when it is loaded.
 var mounts = []mount{
 	{"proc", "/proc", "proc", false},
 	{"sysfs", "/sys", "sysfs", false},
@@ -33,17 +33,17 @@ var mounts = []mount{
 	{"securityfs", "/sys/kernel/security", "securityfs", true},
 }
 
-// files that programs expect; a name without a resolver must do.
+// files are files that programs expect. Name resolution works without a resolver.
 var files = map[string]string{
 	"/etc/hosts":  "127.0.0.1 localhost\n::1 localhost\n",
 	"/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
 	"/etc/group":  "root:x:0:\nnogroup:x:65534:\n",
 }
 
-// prepare makes a bare kernel with an initramfs into a system.
+// prepare sets up the system on a kernel with only an initramfs.
 func prepare(spec *Spec) error {
 	for _, m := range mounts {
-		// sysfs makes its own mount points and refuses ours.
+		// sysfs creates its own mount points and refuses this MkdirAll.
 		_ = os.MkdirAll(m.target, 0o755)
 		if err := unix.Mount(m.source, m.target, m.fstype, 0, ""); err != nil && !m.optional {
 			return fmt.Errorf("mount %s: %w", m.target, err)
@@ -79,9 +79,8 @@ func prepare(spec *Spec) error {
 	return loopbackUp()
 }
 
-// raiseFileLimit sets what a service manager would: a high hard limit of open
-// files. The limit of locked memory stays the kernel's, so that programs show
-// whether they take care of it themselves.
+// raiseFileLimit sets a high hard limit of open files, as a service manager does. It keeps the
+// kernel's limit of locked memory, so that tests show whether programs raise it themselves.
 func raiseFileLimit() error {
 	limit := unix.Rlimit{Cur: 1024, Max: 1 << 20}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -102,7 +101,7 @@ func loadModule(path string) error {
 	return nil
 }
 
-// loopbackUp is SIOCSIFFLAGS by hand: it keeps a netlink library out of init.
+// loopbackUp sets the loopback interface up with SIOCSIFFLAGS. This avoids a netlink library in init.
 func loopbackUp() error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -120,9 +119,9 @@ func loopbackUp() error {
 	return nil
 }
 
-// sendTree writes a file or a directory as a tar stream with names relative
-// to it ("." is the thing itself). Only directories and regular files are
-// sent. A path that is not there sends nothing: the host knows what it needs.
+// sendTree writes a file or a directory as a tar stream. Names are relative to root ("." is root
+// itself). It sends only directories and regular files. A missing path sends nothing, because the host
+// checks for required files.
 func sendTree(w io.Writer, root string) error {
 	if _, err := os.Stat(root); err != nil {
 		return nil

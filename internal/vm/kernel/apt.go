@@ -15,16 +15,15 @@ import (
 	"strings"
 )
 
-// apt is the package manager with sources, lists and caches of its own.
+// apt runs the package manager with separate sources, lists and caches.
 type apt struct {
-	dir     string
-	config  string
-	problem string // what the update of the lists complained about
+	dir         string
+	config      string
+	updateError string // the error of the last update of the lists
 }
 
-// aptConfig is read after the machine's configuration, so proxies and
-// credentials stay as the machine has them. Hooks are cleared: they clean the
-// system's cache.
+// aptConfig is read after the machine's configuration, so the machine's proxies and credentials apply.
+// It clears hooks, because they clean the system's cache.
 const aptConfig = `Dir::Etc::sourcelist "/dev/null";
 Dir::Etc::sourceparts "%[1]s/sources";
 Dir::Etc::preferences "/dev/null";
@@ -88,31 +87,31 @@ func (a *apt) run(ctx context.Context, tool string, args ...string) (string, err
 }
 
 var (
-	// In angle brackets stands a package that the sources do not list.
+	// apt-cache prints packages that the sources do not list in angle brackets.
 	dependsOnImage = regexp.MustCompile(`(?m)^\s*Depends: <?linux-image-(?:unsigned-)?([0-9][^\s>]*)>?$`)
 	cloudImage     = regexp.MustCompile(`(?m)^linux-image-([0-9]\S*-cloud-amd64)-unsigned$`)
 )
 
-// maxVersions bounds how many versions of a release are tried.
+// maxVersions is the maximum number of versions of a release to try.
 const maxVersions = 10
 
-// versions returns kernel versions of the release, newest first: the one that
-// the distribution points to, then what else it lists.
+// versions returns the kernel versions of the release. The first is the distribution's default
+// version. The other listed versions follow, newest first.
 func (a *apt) versions(ctx context.Context, r release) ([]string, error) {
-	// A source may lack one of the suites (a release without updates any
-	// more); what counts is whether the package is found.
+	// A source may lack one of the suites, for example for a release without updates. Therefore only a
+	// missing package is an error.
 	if _, err := a.run(ctx, "apt-get", "-q", "update"); err != nil {
-		a.problem = "; " + err.Error()
+		a.updateError = "; " + err.Error()
 	}
 	out, err := a.run(ctx, "apt-cache", "depends", r.meta)
 	if err != nil {
 		return nil, fmt.Errorf("%w: no package %s in this machine's package sources for %s: %w%s",
-			ErrUnavailable, r.meta, r.suite, err, a.problem)
+			ErrUnavailable, r.meta, r.suite, err, a.updateError)
 	}
 	m := dependsOnImage.FindStringSubmatch(out)
 	if m == nil || !strings.HasPrefix(m[1], r.series) {
 		return nil, fmt.Errorf("%w: package %s of %s does not lead to a %s kernel: %s%s",
-			ErrUnavailable, r.meta, r.suite, r.series, strings.TrimSpace(out), a.problem)
+			ErrUnavailable, r.meta, r.suite, r.series, strings.TrimSpace(out), a.updateError)
 	}
 	versions := []string{m[1]}
 	if r.series == "" {
@@ -132,11 +131,11 @@ func (a *apt) versions(ctx context.Context, r release) ([]string, error) {
 	return append(versions, others[:min(len(others), maxVersions-1)]...), nil
 }
 
-// compareVersions orders kernel versions number by number.
+// compareVersions compares kernel versions numerically, field by field.
 func compareVersions(a, b string) int {
 	numbers := func(s string) (ns []int) {
 		for _, field := range strings.FieldsFunc(s, func(r rune) bool { return r < '0' || r > '9' }) {
-			n, _ := strconv.Atoi(field) // digits only; a huge one counts as the largest
+			n, _ := strconv.Atoi(field) // digits only; a number out of range counts as the maximum
 			ns = append(ns, n)
 		}
 		return ns
@@ -144,9 +143,8 @@ func compareVersions(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }
 
-// packagesOf returns the packages that make up a kernel version. Debian splits its
-// kernels since 7.0: the image, the modules, and the configuration with the list of
-// built-in modules.
+// packagesOf returns the packages of a kernel version. Since 7.0, Debian splits a kernel into the
+// image, the modules, and the configuration with the list of built-in modules.
 func (a *apt) packagesOf(ctx context.Context, r release, version string) ([]string, error) {
 	if r.distro == ubuntu {
 		return []string{"linux-image-" + version, "linux-modules-" + version}, nil
@@ -162,7 +160,7 @@ func (a *apt) packagesOf(ctx context.Context, r release, version string) ([]stri
 	return []string{"linux-image-" + version + "-unsigned"}, nil
 }
 
-// download unpacks packages into tree once all of them are there.
+// download downloads all packages and then unpacks them into tree.
 func (a *apt) download(ctx context.Context, packages []string, tree string, k *Kernel) error {
 	for _, name := range packages {
 		if _, err := a.run(ctx, "apt-get", "-q", "download", name); err != nil {

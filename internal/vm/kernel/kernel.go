@@ -1,7 +1,6 @@
-// Package kernel gets distribution kernels as packages and keeps them in a
-// cache outside the repository. It asks the package manager of the machine,
-// with the machine's own sources and another release's name, and leaves the
-// system's package lists, caches and settings as they are.
+// Package kernel fetches distribution kernels as packages and stores them in a cache outside the
+// repository. It uses the machine's package manager with the machine's own sources and the name of
+// another release. It does not change the system's package lists, caches and settings.
 package kernel
 
 import (
@@ -16,25 +15,24 @@ import (
 	"time"
 )
 
-// ErrUnavailable is wrapped by every error that says that a kernel cannot be
-// had on this machine.
-var ErrUnavailable = errors.New("kernel cannot be had")
+// ErrUnavailable is wrapped by every error that means that a kernel is not available on this machine.
+var ErrUnavailable = errors.New("kernel unavailable")
 
-// Kernel is one kernel in the cache: pinned by release, recorded by version.
+// Kernel is one kernel in the cache, identified by release and recorded by version.
 type Kernel struct {
-	// Release is the name it was asked for by, the series: "6.1".
+	// Release is the requested name, the series: "6.1".
 	Release string
-	// Version is what uname -r prints: "6.1.0-56-cloud-amd64".
+	// Version is the output of uname -r: "6.1.0-56-cloud-amd64".
 	Version string
-	// Packages are the packages it came in, "name=version".
+	// Packages are the packages of the kernel, "name=version".
 	Packages []string
-	// SHA256 are the digests of the package files, in hex, in that order.
+	// SHA256 are the hexadecimal digests of the package files, in the order of Packages.
 	SHA256 []string
 	// Fetched is the time of the download.
 	Fetched time.Time
-	// Dir is where it was unpacked.
+	// Dir is the directory of the unpacked kernel.
 	Dir string
-	// Parameter is added to the kernel's command line: "preempt=full", or empty.
+	// Parameter is added to the kernel command line: "preempt=full", or empty.
 	Parameter string `json:"-"`
 }
 
@@ -53,7 +51,7 @@ func (k *Kernel) file(name string) string {
 	return filepath.Join(k.Dir, "lib", "modules", k.Version, name)
 }
 
-// String names the kernel for a log line.
+// String returns a description of the kernel for a log line.
 func (k *Kernel) String() string {
 	name := k.Release
 	if k.Parameter != "" {
@@ -62,13 +60,13 @@ func (k *Kernel) String() string {
 	return fmt.Sprintf("%s (%s, %s)", name, k.Version, strings.Join(k.Packages, " "))
 }
 
-// release is a kernel that can be asked for.
+// release is a kernel that a user can request.
 type release struct {
-	name   string // what the user says, and the key of the cache
+	name   string // the name that the user enters, and the key in the cache
 	distro string // "debian" or "ubuntu"
-	suite  string // the distribution release that ships it
+	suite  string // the distribution release that contains it
 	meta   string // the package that depends on its newest version
-	series string // what the version must begin with; empty: anything
+	series string // required prefix of the version; empty: any version
 }
 
 const (
@@ -77,8 +75,8 @@ const (
 	cloudMeta = "linux-image-cloud-amd64"
 )
 
-// releases are the kernels of the matrix: one series for each Debian release, and
-// whatever Debian testing has.
+// releases are the kernels of the test matrix: one series for each Debian release, and the current
+// kernel of Debian testing.
 var releases = []release{
 	{"5.10", debian, "bullseye", cloudMeta, "5.10."},
 	{"6.1", debian, "bookworm", cloudMeta, "6.1."},
@@ -86,10 +84,10 @@ var releases = []release{
 	{"testing", debian, "testing", cloudMeta, ""},
 }
 
-// HostRelease is the name that stands for the distribution's own kernel.
+// HostRelease is the name of the distribution's own kernel.
 const HostRelease = "host"
 
-// Releases returns the names of the matrix, oldest first.
+// Releases returns the names of the test matrix, oldest first.
 func Releases() []string {
 	var names []string
 	for _, r := range releases {
@@ -98,11 +96,10 @@ func Releases() []string {
 	return names
 }
 
-// parameterPattern is what one kernel parameter may look like.
+// parameterPattern matches one kernel parameter.
 var parameterPattern = regexp.MustCompile(`^[\w.-]+(=[\w.,:-]+)?$`)
 
-// splitName splits "6.1/preempt=full" into the release and a kernel parameter, which
-// may be missing.
+// splitName splits "6.1/preempt=full" into the release and an optional kernel parameter.
 func splitName(name string) (release, parameter string, err error) {
 	release, parameter, found := strings.Cut(name, "/")
 	if found && !parameterPattern.MatchString(parameter) {
@@ -111,8 +108,8 @@ func splitName(name string) (release, parameter string, err error) {
 	return release, parameter, nil
 }
 
-// lookup finds the release that a name stands for on a host.
-func lookup(name string, host osRelease) (release, error) {
+// findRelease returns the release for a name on a host.
+func findRelease(name string, host osRelease) (release, error) {
 	if name == HostRelease {
 		return hostRelease(host)
 	}
@@ -139,7 +136,7 @@ func hostRelease(host osRelease) (release, error) {
 	return release{host.id + "-" + host.codename, host.id, host.codename, meta, ""}, nil
 }
 
-// osRelease is what os-release(5) says about the machine.
+// osRelease holds the fields of the machine's os-release(5) file.
 type osRelease struct{ id, codename, pretty string }
 
 func readOSRelease(path string) (osRelease, error) {

@@ -19,15 +19,14 @@ import (
 
 // Module is a loadable module, decompressed.
 type Module struct {
-	// Name is the module's, with underscores.
+	// Name is the module's name, with underscores.
 	Name string
 	// Data is the ELF file.
 	Data []byte
 }
 
-// Modules returns the named modules and all that they depend on, each once,
-// in the order to load them. What is built into the kernel is left out. An
-// unknown module is an error.
+// Modules returns the named modules and all their dependencies, each once, in load order. It omits
+// modules that are built into the kernel. An unknown module is an error.
 func (k *Kernel) Modules(names ...string) ([]Module, error) {
 	index, err := k.moduleIndex()
 	if err != nil {
@@ -75,15 +74,15 @@ func (k *Kernel) Modules(names ...string) ([]Module, error) {
 
 const builtin = "built in"
 
-// moduleName returns the name of a module or of its file: modules.builtin and
-// files have dashes where the kernel has underscores.
+// moduleName returns the name of a module or of its file. modules.builtin and files use dashes where
+// the kernel uses underscores.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")
 }
 
-// moduleIndex maps module names to files. The packages come without
-// modules.dep: depmod makes it at installation.
+// moduleIndex maps module names to files. The packages do not contain modules.dep, because depmod
+// creates it at installation.
 func (k *Kernel) moduleIndex() (map[string]string, error) {
 	root := filepath.Join(k.Dir, "lib", "modules", k.Version)
 	index := map[string]string{}
@@ -136,8 +135,8 @@ func readModule(path string) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// moduleDepends reads "depends=a,b" from the module's .modinfo section, a
-// list of zero-terminated strings.
+// moduleDepends returns the modules in the "depends=a,b" entry of the module's .modinfo section. The
+// section is a list of zero-terminated strings.
 func moduleDepends(data []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(data))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command drill performs the failover drill and ends with one line that sums it
-// up. Its exit status is 0 only if the control run lost at least nine sessions
-// in ten and the run with syncd none.
+// Command drill performs the failover drill and prints a one-line summary at the end. Its exit
+// status is 0 only if the control run lost at least nine sessions in ten and the run with syncd
+// lost no session.
 package main
 
 import (
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 	if file != "" {
 		err = write(file, result)
 	}
-	// The verdict is explained first: the line is the last thing to be read.
+	// The summary line is the last output, so that the reason of a failure precedes it.
 	if err := errors.Join(err, result.Err()); err != nil {
 		fmt.Fprintln(os.Stderr, "drill failed:", err)
 		fmt.Println(result.Line())
@@ -68,11 +68,11 @@ func parse(args []string) (*drill.Options, string, error) {
 	layouts := fs.String("layouts", "v1,v1", "`layouts` of the active and the standby load balancer's map, each v1 or next")
 	fs.StringVar((*string)(&o.Load), "load", string(drill.LoadBuiltin), "what drives the sessions: builtin or tcpkali")
 	fs.StringVar((*string)(&o.XDP), "xdp", "auto", "where the load balancers' XDP runs: auto, native or generic")
-	fs.BoolVar(&o.SkipControl, "skip-control", false, "skip the control run, for development: never a success")
-	fs.IntVar(&o.Fresh, "fresh", 0, "exchanges that a survivor completes after the cut (default 2)")
+	fs.BoolVar(&o.SkipControl, "skip-control", false, "skip the control run, for development; the drill then fails")
+	fs.IntVar(&o.Fresh, "fresh", 0, "exchanges that a session completes after the failover to count as surviving (default 2)")
 	fs.DurationVar(&o.StallTimeout, "stall-timeout", 0, "an exchange that takes longer, plus 50 mean latencies, is stalled (default 20s)")
 	fs.DurationVar(&o.Flow, "flow", 0, "how long data flows on all sessions before the cut, at least (default 3s)")
-	fs.DurationVar(&o.Hold, "hold", 0, "how long survivors go on after every session is decided (default 5s)")
+	fs.DurationVar(&o.Hold, "hold", 0, "how long surviving sessions continue after every session is decided (default 5s)")
 	fs.DurationVar(&o.OpenTimeout, "open-timeout", 0, "limit for opening all sessions (default 10m)")
 	fs.DurationVar(&o.SyncTimeout, "sync-timeout", 0, "limit for the peer to catch up before the cut (default 2m)")
 	fs.DurationVar(&o.CollectEvery, "collect-every", 0, "pause of the load balancers' idle collectors (default 30s)")

@@ -1,5 +1,5 @@
-// Command lb runs the load balancer under test on one interface until it gets
-// SIGTERM or SIGINT.
+// Command lb runs the load balancer under test on one interface until it receives SIGTERM or
+// SIGINT.
 package main
 
 import (
@@ -63,10 +63,10 @@ func parse(args []string, cfg *lb.Config) (iface string, mode lb.Mode, err error
 	backends := fs.String("backends", "", "backends, ADDRESS:PORT,…")
 	fs.StringVar((*string)(&cfg.Layout), "layout", string(lb.LayoutV1), "layout of ct_map: v1 or next")
 	fs.StringVar(&cfg.PinDir, "pin-dir", "", "directory on a bpffs to pin ct_map in")
-	fs.BoolVar(&cfg.NewMap, "new-map", false, "replace a pinned ct_map instead of going on with it")
+	fs.BoolVar(&cfg.NewMap, "new-map", false, "replace a pinned ct_map instead of reusing it")
 	fs.UintVar(&max, "max-entries", 262144, "size of ct_map, two entries for each connection")
 	fs.DurationVar(&cfg.Established, "idle-timeout", 0, "idle limit of an open connection (default 30m)")
-	fs.DurationVar(&cfg.CollectEvery, "collect-every", 0, "pause between two walks of the collector (default 30s)")
+	fs.DurationVar(&cfg.CollectEvery, "collect-every", 0, "pause between two passes of the collector (default 30s)")
 	if err := fs.Parse(args); err != nil {
 		return "", "", err
 	}

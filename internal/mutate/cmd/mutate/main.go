@@ -1,9 +1,9 @@
-// Command mutate changes packages in one place at a time and lists the changes that
-// their tests do not find:
+// Command mutate changes packages in one place at a time and lists the changes that their tests do not
+// detect:
 //
 //	mutate [-sample N] [-seed N] [-files REGEXP] [-least 0.85] ./syncd/table ./syncd/replicate
 //
-// A run that was stopped continues where it was when it is started again.
+// A run that was stopped continues when it is started again.
 package main
 
 import (
@@ -33,7 +33,7 @@ func run() error {
 	flag.IntVar(&o.Parallel, "parallel", 3*runtime.NumCPU(), "`number` of mutants to try at a time")
 	flag.DurationVar(&o.Limit, "limit", time.Minute, "leave out tests that take longer than this `time`")
 	flag.StringVar(&o.StateDir, "state", "bin/mutate", "`directory` for results; a run that was stopped continues from there")
-	flag.BoolVar(&o.Fresh, "fresh", false, "forget the results of earlier runs")
+	flag.BoolVar(&o.Fresh, "fresh", false, "ignore the results of earlier runs")
 	files := flag.String("files", "", "try only mutants whose \"file:function\" matches this `expression`")
 	least := flag.Float64("least", 0, "fail below this `score`")
 	flag.Parse()
@@ -63,7 +63,7 @@ func print(r *mutate.Report) {
 	if r.Failing != "" {
 		fmt.Printf("  tests that fail without a mutant, not used: %s\n", r.Failing)
 	}
-	for _, key := range r.Stale {
+	for _, key := range r.UnusedKeys {
 		fmt.Printf("  no longer in the code, remove from the list: %s\n", key)
 	}
 	for _, s := range r.Survivors {

@@ -10,13 +10,13 @@ import (
 	"mapsync/internal/vm"
 )
 
-// profiles are the flags of a test binary that name a file it writes.
+// profiles are the flags of a test binary that contain the name of an output file.
 var profiles = map[string]bool{
 	"coverprofile": true, "cpuprofile": true, "memprofile": true,
 	"blockprofile": true, "mutexprofile": true, "trace": true,
 }
 
-// testFlags is what the arguments of a test binary say about files and time.
+// testFlags holds the file and time settings in the arguments of a test binary.
 type testFlags struct {
 	profiles  []string
 	outputDir string
@@ -26,9 +26,9 @@ type testFlags struct {
 	timeout   time.Duration
 }
 
-// forGoTest prepares for a test binary under go test -exec: what it writes
-// for the go command is copied out to the same path, and the machine lives
-// longer than the test's own time limit.
+// forGoTest adapts cfg to a test binary under go test -exec. Files that the binary writes for the go
+// command are copied to the same path on the host. The machine's time limit exceeds the test's own
+// time limit.
 func forGoTest(cfg *vm.Config, timeoutSet bool) error {
 	args, flags, err := parseTestFlags(cfg.Args)
 	if err != nil {
@@ -56,7 +56,7 @@ func forGoTest(cfg *vm.Config, timeoutSet bool) error {
 		out(flags.coverDir, cwd)
 		cfg.Files = append(cfg.Files, vm.File{Host: flags.coverDir, Guest: flags.coverDir})
 	}
-	if flags.fuzz { // what it found goes to testdata
+	if flags.fuzz { // the fuzzer writes its findings to testdata
 		out("testdata", cwd)
 	}
 	if flags.fuzzCache != "" {
@@ -72,9 +72,9 @@ func forGoTest(cfg *vm.Config, timeoutSet bool) error {
 	return nil
 }
 
-// parseTestFlags returns the arguments without -test.testlogfile, which lists
-// the files that the go command must watch before it takes a result from its
-// cache: without the list there is no caching, and a kernel is no file.
+// parseTestFlags returns the arguments without -test.testlogfile. That file lists the files that the
+// go command checks before it uses a cached result. Without the list, the go command does not cache
+// the result. It could not check the kernel, which is not among the test's files.
 func parseTestFlags(args []string) (kept []string, f testFlags, err error) {
 	for _, arg := range args {
 		flag, ok := strings.CutPrefix(arg, "-test.")

@@ -15,12 +15,12 @@ import (
 	"mapsync/internal/vm/kernel"
 )
 
-// kernels lists what the cache has, and fetches what it has not.
+// kernels lists the cached kernels and fetches missing ones on request.
 func kernels(args []string) error {
 	flags := flag.NewFlagSet("vmrun kernels", flag.ContinueOnError)
 	fetch := flags.Bool("fetch", false, "fetch kernels that are not in the cache")
 	refresh := flags.Bool("refresh", false, "fetch the newest version of each")
-	verbose := flags.Bool("v", false, "tell what happens")
+	verbose := flags.Bool("v", false, "verbose output")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil

@@ -1,13 +1,12 @@
-// Command vmrun runs a program in a virtual machine with a chosen kernel:
+// Command vmrun runs a program in a virtual machine with a selected kernel:
 //
 //	go test -exec "vmrun -kernel 6.1" ./...
 //	vmrun -kernel 6.12 -mem 4G -file bin/syncd:/bin/syncd -- bin/drill -sessions 1000
 //	vmrun kernels [-fetch] [-refresh] [release...]
 //	vmrun native
 //
-// The program has the same path, working directory and testdata as on the
-// host; its output and exit status become vmrun's. What vmrun itself has to
-// report ends with status 125.
+// The program has the same path, working directory and testdata as on the host. vmrun returns its
+// output and exit status. Exit status 125 means that vmrun itself failed.
 package main
 
 import (
@@ -27,11 +26,11 @@ import (
 	"mapsync/internal/vm/kernel"
 )
 
-// failed is the exit status when it is not the program's.
+// failed is the exit status for failures of vmrun itself.
 const failed = 125
 
 func main() {
-	if guest.IsInit() { // this same file is the virtual machine's init
+	if guest.IsInit() { // this executable is also the virtual machine's init
 		guest.Main()
 	}
 	code, err := run(os.Args[1:])
@@ -63,7 +62,7 @@ func run(args []string) (int, error) {
 	return opts.boot()
 }
 
-// native answers for scripts whether hooks can be tested without a machine.
+// native reports to scripts whether hooks can be tested without a virtual machine.
 func native() (int, error) {
 	ok, reason := vm.CanAttachNatively()
 	fmt.Println(reason)
@@ -73,7 +72,7 @@ func native() (int, error) {
 	return 0, nil
 }
 
-// boot runs the program and shows what is worth showing about its end.
+// boot runs the program and reports how it ended.
 func (o *options) boot() (int, error) {
 	log := newLogger(o.verbose)
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -92,14 +91,14 @@ func (o *options) boot() (int, error) {
 		fmt.Fprintf(os.Stderr, "vmrun: program was ended by %s\n", result.Signal)
 	}
 	if result.Console != "" && (result.Code != 0 || o.verbose) {
-		fmt.Fprintf(os.Stderr, "vmrun: the kernel said:\n%s\n", result.Console)
+		fmt.Fprintf(os.Stderr, "vmrun: kernel messages:\n%s\n", result.Console)
 	}
 	return result.Code, err
 }
 
-// catchSignals returns this process's signals for the program. After the
-// first the program has a few seconds; a second one ends the machine at once,
-// and this process even if its output is blocked.
+// catchSignals returns the signals of this process for forwarding to the program. After the first
+// signal, the program has a few seconds to exit. A second signal stops the machine immediately, and
+// this process too, even if its output is blocked.
 func catchSignals(cancel context.CancelCauseFunc) <-chan os.Signal {
 	caught, forward := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(caught, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGHUP)
@@ -124,8 +123,8 @@ func getKernel(ctx context.Context, name string, log *slog.Logger) (*kernel.Kern
 	return kernel.NewStore(dir, log).Get(ctx, name)
 }
 
-// outputs returns one writer twice if standard output and error are the same
-// file, as under go test: the guest then keeps the order between them.
+// outputs returns the same writer twice if standard output and error are the same file, as under go
+// test. The guest then preserves the order between them.
 func outputs() (stdout, stderr io.Writer) {
 	out, errOut := os.Stdout.Stat()
 	err, errErr := os.Stderr.Stat()

@@ -13,15 +13,15 @@ import (
 	"mapsync/internal/vm/kernel"
 )
 
-// options are the command line's.
+// options holds the command-line options.
 type options struct {
 	kernel  string
 	verbose bool
 	config  vm.Config
 }
 
-// defaultModules are what the tests and the load balancer use. The cloud
-// kernels build them as modules.
+// defaultModules are the modules that the tests and the load balancer use. The cloud kernels build
+// them as modules.
 const defaultModules = "veth,sch_ingress,cls_bpf"
 
 func parse(args []string) (*options, error) {
@@ -39,7 +39,7 @@ func parse(args []string) (*options, error) {
 	fs.IntVar(&o.config.CPUs, "smp", 2, "`number` of CPUs")
 	fs.StringVar(&o.config.Accel, "accel", "tcg", "QEMU `accelerator`: tcg, or kvm where it works")
 	fs.DurationVar(&o.config.Timeout, "timeout", 20*time.Minute, "end the machine after this `time`; 0 for never;\nby default a test's own -test.timeout and two minutes if that is longer")
-	fs.BoolVar(&o.verbose, "v", false, "tell what happens, and what the kernel says")
+	fs.BoolVar(&o.verbose, "v", false, "verbose output, with kernel messages")
 	modules := fs.String("modules", defaultModules, "kernel modules to load, a comma-separated `list`")
 	fs.Func("file", "copy a file or directory into the guest, `host[:guest]`; may be repeated", o.addFile)
 	fs.Func("out", "copy a file or directory out of the guest at the end, `guest[:host]`; may be repeated", o.addOut)
@@ -63,7 +63,7 @@ func isSet(fs *flag.FlagSet, name string) (set bool) {
 	return set
 }
 
-// pathPair reads "from:to"; without a colon both are the same path.
+// pathPair parses "from:to". Without a colon, both paths are equal.
 func pathPair(text string) (from, to string, err error) {
 	from, to, found := strings.Cut(text, ":")
 	if !found {

@@ -47,16 +47,16 @@ func TestGoTestArguments(t *testing.T) {
 		t.Error(diff)
 	}
 	if opts.kernel != "6.12" {
-		t.Errorf("kernel is %s", opts.kernel)
+		t.Errorf("kernel: got %s", opts.kernel)
 	}
 }
 
-func TestAnExplicitTimeoutStands(t *testing.T) {
+func TestExplicitTimeoutIsKept(t *testing.T) {
 	opts, err := parse([]string{"-timeout", "5m", "/b/pkg.test", "-test.timeout=1h"})
 	if err != nil || opts.config.Timeout != 5*time.Minute {
 		t.Errorf("got %v, %v", opts, err)
 	}
 	if _, err := parse([]string{"/b/pkg.test", "-test.timeout=soon"}); err == nil {
-		t.Error("a test timeout that is no duration is accepted")
+		t.Error("invalid test timeout: got nil, want an error")
 	}
 }

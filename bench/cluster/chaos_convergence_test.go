@@ -1,0 +1,151 @@
+package cluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+
+	"mapsync/syncd/daemon"
+)
+
+// checkInSync returns an error if the nodes' contents differ, or if nodes have not proven that they
+// are in sync.
+func (c *chaos) checkInSync(ctx context.Context) error {
+	return c.inSyncAnd(func(held content) error {
+		if !c.plan.isContentKnown() {
+			return nil
+		}
+		return c.checkWritten(ctx, held)
+	})(ctx)
+}
+
+// inSyncAnd returns a check that the nodes are in sync and that check accepts their common content.
+func (c *chaos) inSyncAnd(check func(content) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if err := c.checkProven(ctx); err != nil {
+			return err
+		}
+		var held content // content of the first table, which all others equal
+		for i, n := range c.nodes {
+			table, err := n.content(ctx, "/table")
+			if err != nil {
+				return err
+			}
+			kernel, err := n.content(ctx, "/dump")
+			if err != nil {
+				return err
+			}
+			if i == 0 {
+				held = table
+			}
+			err = difference(n.name+" table against that of "+c.nodes[0].name, held, table)
+			if err == nil && c.plan.Map.LRU {
+				table = intersect(table, kernel) // the kernel evicted the rest
+				kernel, err = unexpired(ctx, n, kernel, table)
+			}
+			if err == nil {
+				err = difference(n.name+" kernel map against its table", table, kernel)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return check(held)
+	}
+}
+
+// checkWritten compares the nodes' entries for each data plane's own flows with the entries that
+// this data plane wrote. The hostile member may add flows that have ended.
+func (c *chaos) checkWritten(ctx context.Context, held content) error {
+	for i, n := range c.nodes {
+		if c.plan.mayBeForged(i) {
+			continue
+		}
+		want, err := n.content(ctx, "/expected")
+		if err != nil {
+			return err
+		}
+		var number [4]byte
+		for key := range want {
+			number = [4]byte([]byte(key[:4]))
+			break
+		}
+		own := make(content)
+		for key, value := range held {
+			if _, goesOn := want[key]; !goesOn && isForged(value) {
+				continue
+			}
+			if len(want) > 0 && [4]byte([]byte(key[:4])) == number {
+				own[key] = value
+			}
+		}
+		if c.plan.Map.LRU && c.plan.EvictionDeletes {
+			want = intersect(want, own) // the rest was evicted, and therefore deleted
+		}
+		if err := difference("flows of "+n.name, want, own); err != nil {
+			return errors.Join(err, c.explain(ctx, n, want, own))
+		}
+	}
+	return nil
+}
+
+// explain returns an error with the owners of some entries that differ from the written ones.
+func (c *chaos) explain(ctx context.Context, n *remote, want, own content) error {
+	records, err := n.content(ctx, "/records")
+	if err != nil {
+		return err
+	}
+	var lines []error
+	all := maps.Clone(own)
+	maps.Copy(all, want)
+	for key := range all {
+		if want[key] != own[key] && len(lines) < 8 {
+			lines = append(lines, fmt.Errorf("  %x: want %x, got %s", key[:8], head(want[key]), records[key]))
+		}
+	}
+	return errors.Join(lines...)
+}
+
+// checkProven returns an error that lists the pairs of nodes that have not proven that they are in
+// sync.
+func (c *chaos) checkProven(ctx context.Context) error {
+	all := make([]daemon.Status, len(c.nodes))
+	positions := make(map[string]uint64)
+	var errs []error
+	for i, n := range c.nodes {
+		s, err := n.status(ctx)
+		if err != nil {
+			return err
+		}
+		all[i] = s
+		positions[s.Node] = s.Maps[0].Position
+		if !s.Ready || len(s.Peers) != c.peers() {
+			errs = append(errs, fmt.Errorf("node %s sees %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
+		}
+		if m := s.Maps[0]; m.Pending+m.Failed > 0 || s.Capture.Losses.Open {
+			errs = append(errs, fmt.Errorf("node %s has %d entries to write and %d that failed, losses open: %v",
+				s.Node, m.Pending, m.Failed, s.Capture.Losses.Open))
+		}
+	}
+	for _, s := range all {
+		for _, p := range s.Peers {
+			m := daemon.PeerMapStatus{State: "unknown"}
+			if len(p.Maps) > 0 {
+				m = p.Maps[0]
+			}
+			if c.isIncompatible(p.Node) {
+				if m.Agreed {
+					errs = append(errs, fmt.Errorf("%s counts %s as in sync, but their maps are incompatible", s.Node, p.Node))
+				}
+				continue
+			}
+			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {
+				errs = append(errs, fmt.Errorf("%s has not proven to be in sync with %s: agreed %v up to %d of %d, %d divergent, %s %s",
+					s.Node, p.Node, m.Agreed, m.AgreedPosition, positions[p.Node], m.Divergent, m.State, cmp.Or(p.Error, m.Error)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,225 @@
+package cluster
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"mapsync/internal/dataplane"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// mixedLoad is a load with every kind of change to a map. The data plane reports some changes as
+// hooks would. Other changes, in place or not, remain unreported without hooks. bpf(2)
+// calls, single and in batches, make the rest. Every random choice follows from the seed.
+type mixedLoad struct {
+	Seed   uint64
+	Shared int // flows that all nodes write, besides their own
+}
+
+// sharedNode replaces the node's number in the keys of shared flows.
+const sharedNode = 1 << 31
+
+// flowKey identifies a flow by its node and its number.
+type flowKey struct{ node, flow uint32 }
+
+func (k flowKey) bytes() []byte {
+	key := make([]byte, keySize)
+	fillKey(key, k.node, k.flow)
+	return key
+}
+
+// maxMixedChanges is the highest number of changes in one step. A step of feed.Options.Capacity
+// changes overflows the smallest buffers.
+const maxMixedChanges = 64
+
+// mixedStep makes one step of a mixed load.
+func (b *balancer) mixedStep(l load, r *rand.Rand) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	keys := make([]flowKey, 1+r.IntN(maxMixedChanges))
+	for i := range keys {
+		keys[i] = flowKey{b.node, uint32(r.IntN(l.Flows))}
+		if r.IntN(5) == 0 {
+			keys[i] = flowKey{sharedNode, uint32(r.IntN(l.MixedLoad.Shared))}
+		}
+	}
+	switch n := r.IntN(100); {
+	case n < 45:
+		return b.reportedWrites(keys, r)
+	case n < 60:
+		return b.unreportedWrites(keys, func() dataplane.Op { return dataplane.InPlace })
+	case n < 70:
+		return b.unreportedWrites(keys, func() dataplane.Op {
+			if r.IntN(3) == 0 {
+				return dataplane.Delete
+			}
+			return dataplane.Update
+		})
+	case n < 80:
+		return b.syscallWrites(keys, r)
+	case n < 90:
+		return b.batchUpdate(keys)
+	default:
+		return b.batchDelete(keys)
+	}
+}
+
+// write sets a flow to a new version, in the model too, and returns its entry.
+func (b *balancer) write(k flowKey) (key, value []byte) {
+	b.next++
+	version := uint64(b.node)<<48 | b.next
+	value = make([]byte, valueSize)
+	fillValue(value, k.flow, version)
+	if k.node == b.node {
+		b.expectedFlows[k.flow] = flowState{version, version}
+	}
+	return k.bytes(), value
+}
+
+// remove deletes a flow from the model and returns its key.
+func (b *balancer) remove(k flowKey) []byte {
+	if k.node == b.node {
+		delete(b.expectedFlows, k.flow)
+	}
+	return k.bytes()
+}
+
+// reportedWrites changes flows as the data plane does, with an event for each change.
+func (b *balancer) reportedWrites(keys []flowKey, r *rand.Rand) error {
+	b.injector.Reset()
+	for _, k := range keys {
+		if r.IntN(3) == 0 {
+			b.injector.Add(table.OpDelete, table.ContextPacket, b.remove(k), nil)
+			continue
+		}
+		key, value := b.write(k)
+		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+	}
+	_, err := b.injector.Run() // deletes of missing keys have no effect
+	return err
+}
+
+// unreportedWrites changes flows by a program that reports nothing.
+func (b *balancer) unreportedWrites(keys []flowKey, op func() dataplane.Op) error {
+	b.unreported.Reset()
+	heads := make([]uint64, len(keys)) // of the flows that are changed in place
+	for i, k := range keys {
+		switch o := op(); o {
+		case dataplane.Delete:
+			b.unreported.Add(o, 0, b.remove(k), nil)
+		case dataplane.Update:
+			key, value := b.write(k)
+			b.unreported.Add(o, 0, key, value)
+		case dataplane.InPlace:
+			b.next++
+			heads[i] = uint64(b.node)<<48 | b.next
+			b.unreported.Add(o, 0, k.bytes(), binary.LittleEndian.AppendUint64(nil, heads[i]))
+		}
+	}
+	if _, err := b.unreported.Run(); err != nil {
+		return err
+	}
+	for i, k := range keys {
+		state, ok := b.expectedFlows[k.flow]
+		if heads[i] != 0 && k.node == b.node && ok && b.unreported.Result(i) == nil {
+			b.expectedFlows[k.flow] = flowState{heads[i], state.body}
+		}
+	}
+	return nil
+}
+
+// syscallWrites changes flows by single bpf(2) calls, as a control plane or a collector does.
+func (b *balancer) syscallWrites(keys []flowKey, r *rand.Rand) error {
+	for _, k := range keys {
+		var err error
+		if r.IntN(2) == 0 {
+			err = b.m.Delete(b.remove(k))
+		} else {
+			key, value := b.write(k)
+			err = b.m.Update(key, value, ebpf.UpdateAny)
+		}
+		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+			return fmt.Errorf("change the map by bpf(2): %w", err)
+		}
+	}
+	return nil
+}
+
+func (b *balancer) batchUpdate(keys []flowKey) error {
+	batch, values := make([][keySize]byte, len(keys)), make([][valueSize]byte, len(keys))
+	for i, k := range keys {
+		key, value := b.write(k)
+		batch[i], values[i] = [keySize]byte(key), [valueSize]byte(value)
+	}
+	if _, err := b.m.BatchUpdate(batch, values, nil); err != nil {
+		return fmt.Errorf("change the map by a bpf(2) batch: %w", err)
+	}
+	return nil
+}
+
+// batchDelete deletes the keys in one call, up to the first key that is missing: the kernel stops
+// there.
+func (b *balancer) batchDelete(keys []flowKey) error {
+	batch := make([][keySize]byte, len(keys))
+	for i, k := range keys {
+		batch[i] = [keySize]byte(b.remove(k))
+	}
+	for len(batch) > 0 {
+		n, err := b.m.BatchDelete(batch, nil)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, ebpf.ErrKeyNotExist):
+			return fmt.Errorf("delete by a bpf(2) batch: %w", err)
+		}
+		batch = batch[n+1:]
+	}
+	return nil
+}
+
+// clear deletes all flows, shared ones too. It writes each flow once before the delete, so that the
+// delete also covers flows that an LRU map has evicted.
+func (b *balancer) clear(l load) error {
+	return b.forEachFlow(l, func(k flowKey) {
+		key, value := b.write(k)
+		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+		b.injector.Add(table.OpDelete, table.ContextPacket, b.remove(k), nil)
+	}, 1)
+}
+
+// rewrite gives one in sixteen of the flows a new version.
+func (b *balancer) rewrite(l load) error {
+	return b.forEachFlow(l, func(k flowKey) {
+		key, value := b.write(k)
+		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+	}, 16)
+}
+
+// forEachFlow runs the data plane over one in oneIn of the flows of a load.
+func (b *balancer) forEachFlow(l load, add func(flowKey), oneIn int) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.injector.Reset()
+	run := func() error {
+		_, err := b.injector.Run()
+		b.injector.Reset()
+		return err
+	}
+	for i := 0; i < l.Flows+l.MixedLoad.Shared; i += oneIn {
+		k := flowKey{b.node, uint32(i)}
+		if i >= l.Flows {
+			k = flowKey{sharedNode, uint32(i - l.Flows)}
+		}
+		add(k)
+		if i/oneIn%(batchChanges/2) == batchChanges/2-1 {
+			if err := run(); err != nil {
+				return err
+			}
+		}
+	}
+	return run()
+}

@@ -1,0 +1,142 @@
+package peers
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"net"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// Identity is the verified identity of the caller of a gRPC handler.
+type Identity struct {
+	// Certificate identifies the caller's certificate, regardless of which of its names the caller
+	// uses. It is empty without TLS.
+	Certificate string
+	// Replica reports that the caller may replicate, Observer that it may observe.
+	Replica, Observer bool
+	// Until is the time at which the first certificate of either side expires, 0 without TLS.
+	Until time.Time
+}
+
+// CheckGlobs returns an error if a name pattern is invalid.
+func CheckGlobs(globs []string) error {
+	for _, glob := range globs {
+		if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			return fmt.Errorf("pattern %q is not usable: write a name with *, ? or [a-z] in it", glob)
+		}
+	}
+	return nil
+}
+
+// MatchName reports whether one of the patterns matches a name. It ignores case and a trailing dot.
+// The pattern * matches any characters except a slash.
+func MatchName(globs []string, name string) bool {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	return slices.ContainsFunc(globs, func(glob string) bool {
+		ok, err := path.Match(strings.ToLower(glob), name)
+		return err == nil && ok
+	})
+}
+
+// matchLeaf reports whether one of the patterns matches a DNS name, an IP address or a URI of a
+// certificate. A wildcard in the certificate is compared literally.
+func matchLeaf(globs []string, leaf *x509.Certificate) bool {
+	if slices.ContainsFunc(leaf.DNSNames, func(name string) bool { return MatchName(globs, name) }) {
+		return true
+	}
+	if slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return MatchName(globs, ip.String()) }) {
+		return true
+	}
+	for _, uri := range leaf.URIs {
+		if MatchName(globs, uri.String()) {
+			return true
+		}
+	}
+	return false
+}
+
+// replica reports whether a certificate of the CA may replicate. If AllowedNames is empty, all
+// certificates except those of observers may replicate.
+func (o *CredentialsOptions) replica(leaf *x509.Certificate) bool {
+	if len(o.AllowedNames) == 0 {
+		return !o.observer(leaf)
+	}
+	return matchLeaf(o.AllowedNames, leaf)
+}
+
+// observer reports whether a certificate may observe.
+func (o *CredentialsOptions) observer(leaf *x509.Certificate) bool {
+	return matchLeaf(o.Observers, leaf)
+}
+
+// Identify returns the identity of the caller of a gRPC handler with context ctx. node is the name
+// that the caller claims. Identify returns a gRPC status with code PermissionDenied if the certificate
+// is not for that node, or permits neither replication nor observing. It counts and logs the refusal.
+// Insecure credentials accept the name without proof.
+func (c *Credentials) Identify(ctx context.Context, node string) (Identity, error) {
+	if !c.Secure() {
+		o := c.opts.Load()
+		return Identity{
+			Replica:  (len(o.AllowedNames) == 0 && !MatchName(o.Observers, node)) || MatchName(o.AllowedNames, node),
+			Observer: MatchName(o.Observers, node),
+		}, nil
+	}
+	caller, ok := peer.FromContext(ctx)
+	if !ok {
+		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the call has no peer")
+	}
+	info, ok := caller.AuthInfo.(authInfo)
+	if !ok {
+		return Identity{}, status.Error(codes.PermissionDenied, "verify peer: the caller has no verified certificate")
+	}
+	leaf := info.State.VerifiedChains[0][0]
+	o := c.opts.Load()
+	id := Identity{Certificate: certificateOf(info), Replica: o.replica(leaf), Observer: o.observer(leaf), Until: info.until}
+	if namesNode(leaf, node) && (id.Replica || id.Observer) {
+		return id, nil
+	}
+	refused := &RefusedError{
+		Reason: ReasonWrongName,
+		Remote: caller.Addr.String(),
+		Cause: fmt.Sprintf("its node name is %s, but its certificate is for %s: issue each node a certificate with its name as DNS name",
+			quoteName(node), nameList(leaf)),
+	}
+	if namesNode(leaf, node) {
+		refused.Reason, refused.Cause = ReasonNotAllowed, notAllowed(leaf)
+	}
+	c.refused(true, refused)
+	return Identity{}, status.Error(codes.PermissionDenied, refused.Error())
+}
+
+// VerifyPeer returns an error if the caller of a gRPC handler with context ctx has no certificate of
+// node that may replicate or observe; see Identify.
+func (c *Credentials) VerifyPeer(ctx context.Context, node string) error {
+	_, err := c.Identify(ctx, node)
+	return err
+}
+
+func notAllowed(leaf *x509.Certificate) string {
+	return "its certificate (for " + nameList(leaf) + ") matches none of allowed-names and observers"
+}
+
+// permit returns an error if a verified certificate may not be used. Either the CA has revoked it, or
+// the options do not allow its names. dialled means that the certificate belongs to a server, which
+// must be a replica.
+func (m *tlsState) permit(o *CredentialsOptions, chains [][]*x509.Certificate, dialled bool) error {
+	leaf := chains[0][0]
+	switch {
+	case m.revoked(chains):
+		return errRevoked
+	case o.replica(leaf), !dialled && o.observer(leaf):
+		return nil
+	}
+	return errNotAllowed
+}

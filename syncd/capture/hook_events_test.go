@@ -1,0 +1,381 @@
+package capture_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+
+	"mapsync/internal/dataplane"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// caseWrites is the number of writes in each row of TestHookEvents.
+const caseWrites = 10
+
+// hookFixture is the environment of a row: a watched map of 8 + 16 bytes with hooks, and the
+// expected events and counters.
+type hookFixture struct {
+	testing.TB
+	h  *hookedCapture
+	m  *ebpf.Map
+	id uint32
+
+	want              []change
+	seen, failed, own int
+}
+
+// expect adds the writes to entries 0 to 9 to the expected events. A kprobe does not see bpf(2), so
+// it adds nothing for those.
+func (s *hookFixture) expect(op table.Op, context table.Context, version int) {
+	if s.h.attach == capture.AttachKprobe && context == table.ContextSyscall {
+		return
+	}
+	s.seen += caseWrites
+	for i := range caseWrites {
+		key, value := entry(8, 16, i, version+i)
+		if op != table.OpUpdate || isPerCPU(s.m) {
+			value = nil
+		}
+		s.want = append(s.want, change{op, context, string(key), string(value)})
+	}
+}
+
+// fill puts entries 0 to 9 into the map, before the test watches it or counts.
+func (s *hookFixture) fill() {
+	s.Helper()
+	for i := range caseWrites {
+		key, value := entry(8, 16, i, i)
+		if err := putEntry(s.m, key, value); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if n := len(keysOf(s, s.m)); n != caseWrites {
+		s.Fatalf("entries in the map: got %d, want 10", n)
+	}
+}
+
+// run makes a program write to each entry once, in process context, and returns the number of
+// failed writes.
+func (s *hookFixture) run(op dataplane.Op, flags ebpf.MapUpdateFlags, version int) int {
+	s.Helper()
+	failed, err := s.program(op, flags, version).Run()
+	if err != nil {
+		s.Fatal(err)
+	}
+	return failed
+}
+
+// receive makes packets write to each entry once.
+func (s *hookFixture) receive(op dataplane.Op, version int) {
+	s.Helper()
+	p := s.program(op, ebpf.UpdateAny, version)
+	if err := openReceiver(s, p).Send(p, 0, caseWrites); err != nil {
+		s.Fatal(err)
+	}
+	if p.Done() != caseWrites || p.Failed() != 0 {
+		s.Fatalf("writes by packets: got %d writes, %d failures, want 10 writes, 0 failures",
+			p.Done(), p.Failed())
+	}
+}
+
+func (s *hookFixture) program(op dataplane.Op, flags ebpf.MapUpdateFlags, version int) *dataplane.Program {
+	s.Helper()
+	p := openDataPlane(s, s.m, dataplane.Options{Capacity: caseWrites})
+	for i := range caseWrites {
+		key, value := entry(8, 16, i, version+i)
+		p.Add(op, flags, key, value)
+	}
+	return p
+}
+
+// bySyscall makes another process run the operation by bpf(2).
+func (s *hookFixture) bySyscall(operation string, version int) {
+	s.Helper()
+	c := startControl(s, s.m)
+	c.do(s, "pin", 0, 0, 0)
+	c.do(s, operation, 0, caseWrites, version)
+}
+
+// byDaemon writes or removes entries like syncd: by its program, or by bpf(2) for a per-CPU map.
+func (s *hookFixture) byDaemon(remove bool, version int) {
+	s.Helper()
+	k, err := kmap.Open(s.m, kmap.Options{OwnWriteMarks: s.h.ownWriteMarks})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer k.Close()
+	if (k.AccessMethods().Write == kmap.ByProgram) == isPerCPU(s.m) {
+		s.Fatalf("access method: got writes by %s (%v), want programs except for per-CPU maps",
+			k.AccessMethods().Write, k.AccessMethods().Reason)
+	}
+	b := k.Batch()
+	for i := range caseWrites {
+		key, value := entry(8, k.Info().ValueSize, i, version+i)
+		if remove {
+			value = nil
+		}
+		if err := b.Add(key, value); err != nil {
+			s.Fatal(err)
+		}
+	}
+	if failed, err := k.Apply(b); err != nil || failed != 0 {
+		s.Fatal(failed, err)
+	}
+}
+
+// hookCase is one row of the table of hook events.
+type hookCase struct {
+	name    string
+	mapType ebpf.MapType // default: Hash
+	entries int          // default: 64
+	full    bool         // entries 0 to 9 are present at the start
+	needs   string       // kernel function; without it the operation must be unsupported
+	act     func(s *hookFixture)
+}
+
+// hookCases are the rows of TestHookEvents on maps with one value per entry. perCPUCases are the
+// rows on per-CPU maps.
+var hookCases = slices.Concat(commonCases("", ebpf.Hash), hashCases, commonCases("LRU", ebpf.LRUHash), ownWriteCases("", ebpf.Hash), ownWriteCases("LRU", ebpf.LRUHash))
+
+// hashCases are rows about the limits of a map.
+var hashCases = []hookCase{
+	{name: "BPF_EXIST on absent keys", act: func(s *hookFixture) {
+		s.expectFailed(s.run(dataplane.Update, ebpf.UpdateExist, 500))
+	}},
+	{name: "update of a full map", entries: 4, act: func(s *hookFixture) {
+		p := openDataPlane(s, s.m, dataplane.Options{Capacity: 4})
+		for i := range 4 {
+			key, value := entry(8, 16, 1000+i, i)
+			p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+			s.want = append(s.want, change{table.OpUpdate, table.ContextProcess, string(key), string(value)})
+		}
+		if failed, err := p.Run(); err != nil || failed != 0 {
+			s.Fatal(failed, err)
+		}
+		s.seen += 4
+		s.expectFailed(s.run(dataplane.Update, ebpf.UpdateAny, 500))
+	}},
+	{name: "delete of absent keys", act: func(s *hookFixture) {
+		s.expectFailed(s.run(dataplane.Delete, 0, 0))
+	}},
+	{name: "bpf(2) deletes a batch", full: true, act: func(s *hookFixture) {
+		s.bySyscall("batch-delete", 0)
+		s.expect(table.OpDelete, table.ContextSyscall, 0)
+	}},
+	{name: "own bpf(2) updates", act: func(s *hookFixture) {
+		s.fill()
+		s.ownBySyscall()
+	}},
+}
+
+// lookupAndDeletes are the kernel's lookup-and-delete functions, by map type.
+var lookupAndDeletes = map[ebpf.MapType]string{
+	ebpf.Hash:       "htab_map_lookup_and_delete_elem",
+	ebpf.LRUHash:    "htab_lru_map_lookup_and_delete_elem",
+	ebpf.PerCPUHash: "htab_percpu_map_lookup_and_delete_elem",
+	ebpf.LRUCPUHash: "htab_lru_percpu_map_lookup_and_delete_elem",
+}
+
+// commonCases are the rows for the data plane and for bpf(2), which are equal for all map types.
+func commonCases(title string, typ ebpf.MapType) []hookCase {
+	return withTitle(title, typ, []hookCase{
+		{name: "program updates", act: func(s *hookFixture) {
+			s.run(dataplane.Update, ebpf.UpdateAny, 100)
+			s.expect(table.OpUpdate, table.ContextProcess, 100)
+		}},
+		{name: "program updates present keys", full: true, act: func(s *hookFixture) {
+			s.run(dataplane.Update, ebpf.UpdateExist, 100)
+			s.expect(table.OpUpdate, table.ContextProcess, 100)
+		}},
+		{name: "program deletes", full: true, act: func(s *hookFixture) {
+			s.run(dataplane.Delete, 0, 0)
+			s.expect(table.OpDelete, table.ContextProcess, 0)
+		}},
+		{name: "packets update", act: func(s *hookFixture) {
+			s.receive(dataplane.Update, 200)
+			s.expect(table.OpUpdate, table.ContextPacket, 200)
+		}},
+		{name: "packets delete", full: true, act: func(s *hookFixture) {
+			s.receive(dataplane.Delete, 0)
+			s.expect(table.OpDelete, table.ContextPacket, 0)
+		}},
+		{name: "bpf(2) updates", act: func(s *hookFixture) {
+			s.bySyscall("update", 300)
+			s.expect(table.OpUpdate, table.ContextSyscall, 300)
+		}},
+		{name: "bpf(2) deletes", full: true, act: func(s *hookFixture) {
+			s.bySyscall("delete", 0)
+			s.expect(table.OpDelete, table.ContextSyscall, 0)
+		}},
+		{name: "bpf(2) updates a batch", act: func(s *hookFixture) {
+			s.bySyscall("batch-update", 400)
+			s.expect(table.OpUpdate, table.ContextSyscall, 400)
+		}},
+		{name: "BPF_NOEXIST on present keys", full: true, act: func(s *hookFixture) {
+			s.expectFailed(s.run(dataplane.Update, ebpf.UpdateNoExist, 500))
+		}},
+		{name: "program writes in place", full: true, act: (*hookFixture).inPlace},
+		{name: "batch lookup-and-delete", full: true, act: func(s *hookFixture) {
+			s.bySyscall("batch-lookup-and-delete", 0)
+			if left := keysOf(s, s.m); len(left) != 0 {
+				s.Errorf("entries after batch lookup-and-delete: got %d, want 0", len(left))
+			}
+		}},
+		{name: "lookup-and-delete", full: true, needs: lookupAndDeletes[typ], act: func(s *hookFixture) {
+			s.bySyscall("lookup-and-delete", 0)
+			s.expect(table.OpDelete, table.ContextSyscall, 0)
+		}},
+	})
+}
+
+// ownWriteCases are the rows for syncd's own writes by its program.
+func ownWriteCases(title string, typ ebpf.MapType) []hookCase {
+	return withTitle(title, typ, []hookCase{
+		{name: "own program updates", act: func(s *hookFixture) {
+			s.byDaemon(false, 700)
+			s.seen, s.own = caseWrites, caseWrites
+		}},
+		{name: "own program deletes", full: true, act: func(s *hookFixture) {
+			s.byDaemon(true, 0)
+			s.seen, s.own = caseWrites, caseWrites
+		}},
+	})
+}
+
+// withTitle sets the map type of rows and prefixes their names with title.
+func withTitle(title string, typ ebpf.MapType, rows []hookCase) []hookCase {
+	for i := range rows {
+		rows[i].mapType = typ
+		if title != "" {
+			rows[i].name = title + ": " + rows[i].name
+		}
+	}
+	return rows
+}
+
+// inPlace changes entries through pointers into the map, which hooks do not report.
+func (s *hookFixture) inPlace() {
+	if failed := s.run(dataplane.InPlace, 0, 600); failed != 0 {
+		s.Fatalf("writes in place: got %d failures, want 0", failed)
+	}
+	if isPerCPU(s.m) {
+		return // only the value of one CPU has changed
+	}
+	var value [16]byte
+	key, want := entry(8, 16, 0, 600)
+	if err := s.m.Lookup(key, &value); err != nil || string(value[:8]) != string(want[:8]) {
+		s.Fatalf("look up entry written in place: got value %x, error %v", value, err)
+	}
+}
+
+// ownBySyscall expects ten own writes by bpf(2). A kprobe does not see them.
+func (s *hookFixture) ownBySyscall() {
+	if s.h.attach == capture.AttachFexit {
+		s.seen, s.own = caseWrites, caseWrites
+	}
+}
+
+func (s *hookFixture) expectFailed(failed int) {
+	s.Helper()
+	if failed != caseWrites {
+		s.Fatalf("refused writes: got %d, want 10", failed)
+	}
+	s.seen += caseWrites
+	s.failed += caseWrites
+}
+
+// TestHookEvents checks, row by row, the events and counters of the hooks for the writes to a map.
+func TestHookEvents(t *testing.T) {
+	steer(t, 0)
+	for _, attach := range attaches {
+		for _, buffer := range []capture.Buffer{capture.BufferRing, capture.BufferPerf} {
+			t.Run(string(attach)+"/"+string(buffer), func(t *testing.T) {
+				h := openHooks(t, capture.Options{Attach: attach, Buffer: buffer, BufferSize: buffers[buffer]})
+				h.tap(t)
+				for _, f := range append(hookCases, perCPUCases...) {
+					t.Run(f.name, func(t *testing.T) { f.test(t, h) })
+				}
+				t.Run("LRU evicts", func(t *testing.T) { testEviction(t, h, "LRU evicts", ebpf.LRUHash) })
+				t.Run("LRU per-CPU evicts", func(t *testing.T) { testEviction(t, h, "LRU per-CPU evicts", ebpf.LRUCPUHash) })
+				t.Run("sizes", func(t *testing.T) { testSizes(t, h) })
+				if buffer == capture.BufferRing {
+					t.Run("filter", func(t *testing.T) { testFilter(t, h) })
+					t.Run("filter collision", func(t *testing.T) { testFilterCollision(t, h) })
+				}
+				markRan(t, "hook events "+string(buffer), h)
+			})
+		}
+	}
+	if !t.Skipped() && len(report.rows) > 0 {
+		report.print()
+	}
+}
+
+func (f *hookCase) test(t *testing.T, h *hookedCapture) {
+	mapType, entries := f.mapType, f.entries
+	if mapType == ebpf.UnspecifiedMap {
+		mapType = ebpf.Hash
+	}
+	if entries == 0 {
+		entries = 64
+	}
+	s := &hookFixture{TB: t, h: h}
+	s.m, s.id = newHash(t, mapType, 8, 16, entries)
+	unpin, err := dataplane.Pin(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unpin()
+	if f.full {
+		s.fill()
+	}
+	if f.needs != "" && !has(h, f.needs) {
+		checkAbsent(t, s, f)
+		return
+	}
+	h.awaitEvents(t)
+	if isPerCPU(s.m) {
+		h.watchKeys(t, s.m, s.id)
+	} else {
+		h.watch(t, s.id, 8, 16)
+	}
+	before := h.Stats()
+	f.act(s)
+	after := h.Stats()
+	h.awaitEvents(t)
+	got := h.take(s.id)
+	compareChanges(t, got, s.want)
+	seen, failed, own := after.Seen-before.Seen, after.Failed-before.Failed, after.Own-before.Own
+	if seen != uint64(s.seen) || failed != uint64(s.failed) || own != uint64(s.own) {
+		t.Errorf("counters: got seen %d, failed %d, own %d, want seen %d, failed %d, own %d",
+			seen, failed, own, s.seen, s.failed, s.own)
+	}
+	if after.LostReservations != before.LostReservations || after.Malformed != 0 {
+		t.Errorf("stats: got %+v, want no lost or malformed events", after)
+	}
+	h.Unwatch(s.id)
+	report.add(f.name, h, fmt.Sprintf("%d/%d", len(got), seen))
+}
+
+func has(h *hookedCapture, symbol string) bool {
+	for _, missing := range h.Missing() {
+		if missing == symbol {
+			return false
+		}
+	}
+	return true
+}
+
+// checkAbsent checks that an operation without a hook is unsupported by the kernel.
+func checkAbsent(t *testing.T, s *hookFixture, f *hookCase) {
+	key, value := entry(8, 16, 0, 0)
+	if err := lookupAndDelete(s.m, key, &value); !errors.Is(err, ebpf.ErrNotSupported) {
+		t.Errorf("operation without hook on %s: got %v, want ErrNotSupported", f.needs, err)
+	}
+	report.add(f.name, s.h, "unsupported")
+}

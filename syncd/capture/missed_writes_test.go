@@ -1,0 +1,306 @@
+package capture_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"mapsync/internal/dataplane"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// workload is work that a syncd thread does continuously, on the CPU where packets write the same
+// map.
+type workload struct {
+	name string
+	// start starts the work and returns the function that ends it.
+	start func(t *testing.T, b *missedWritesFixture) (stop func())
+}
+
+var workloads = []workload{
+	{"nothing", func(*testing.T, *missedWritesFixture) func() { return func() {} }},
+	{batchUpdate, func(t *testing.T, b *missedWritesFixture) func() {
+		return b.repeat(t, func() error { return b.applyAll(b.bySyscall) })
+	}},
+	{batchLookup, func(t *testing.T, b *missedWritesFixture) func() {
+		return b.repeat(t, func() error { return readAll(b.bySyscall) })
+	}},
+	{programUpdates, func(t *testing.T, b *missedWritesFixture) func() {
+		return b.repeat(t, func() error { return b.applyAll(b.byProgram) })
+	}},
+	{programApplies, func(t *testing.T, b *missedWritesFixture) func() { return b.sync(t) }},
+	{"program looks up", func(t *testing.T, b *missedWritesFixture) func() {
+		return b.repeat(t, func() error { return b.byProgram.Lookup(b.keys, func(int, []byte, []byte, bool) {}) })
+	}},
+	{"iterator", func(t *testing.T, b *missedWritesFixture) func() {
+		return b.repeat(t, func() error { return readAll(b.byProgram) })
+	}},
+}
+
+const (
+	batchUpdate    = "bpf(2) batch update"
+	batchLookup    = "bpf(2) batch lookup"
+	programUpdates = "program updates"
+	programApplies = "program applies a peer's deltas"
+)
+
+// workloadEntries is the number of entries that syncd writes in the map of the packets.
+const workloadEntries = 2048
+
+type missedWritesFixture struct {
+	h         *hookedCapture
+	m         *ebpf.Map
+	table     *table.Table
+	byProgram *kmap.Map
+	bySyscall *kmap.Map
+	packets   *dataplane.Program
+	receiver  *dataplane.Receiver
+	keys      []byte
+	entries   [][2][]byte
+	peer      table.OwnerID
+	version   table.Version
+	calls     atomic.Uint64
+	batches   map[*kmap.Map]*kmap.Batch
+}
+
+// TestMissedWrites measures how many of the packets' writes the hooks miss while syncd works on the
+// same map and CPU.
+func TestMissedWrites(t *testing.T) {
+	for _, attach := range attaches {
+		t.Run(string(attach), func(t *testing.T) {
+			steer(t, busyCPU)
+			h := openHooks(t, capture.Options{Attach: attach})
+			b := newMissedWritesFixture(t, h)
+			runCapture(t, h.Capture)
+			shares := make(map[string]share)
+			for _, load := range workloads {
+				b.measure(t, &load, shares)
+			}
+			checkMissedWrites(t, h, shares)
+			markRan(t, "missed writes", h)
+		})
+	}
+}
+
+// share counts the packets' writes and the missed ones among them. skipped is the kernel's count of
+// skipped hook runs in the same time, and work counts the calls of the workload.
+type share struct{ written, missed, skipped, work uint64 }
+
+func (s share) ratio() float64 { return float64(s.missed) / float64(max(s.written, 1)) }
+
+func checkMissedWrites(t *testing.T, h *hookedCapture, shares map[string]share) {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "%s, workload\tpackets' writes\tmissed\tshare\tskipped by the kernel\tcalls\n", h.attach)
+	for _, b := range workloads {
+		s := shares[b.name]
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.2f %%\t%d\t%d\n", b.name, s.written, s.missed, 100*s.ratio(), s.skipped, s.work)
+	}
+	w.Flush()
+	printKernel(text.String())
+	checkSkipped(t, h, shares)
+	// The test is valid only if packets interrupt a workload that is known to hide writes.
+	if batch := shares[batchUpdate]; h.attach == capture.AttachKprobe && batch.ratio() < 0.05 {
+		t.Errorf("%s: got %d missed of %d writes, want at least 5 %% (packets do not interrupt the workload)",
+			batchUpdate, batch.missed, batch.written)
+	}
+	for _, b := range workloads {
+		s := shares[b.name]
+		if b.name == batchUpdate || b.name == batchLookup {
+			continue
+		}
+		if s.missed != 0 {
+			t.Errorf("%s: got %d missed of %d writes, want 0", b.name, s.missed, s.written)
+		}
+	}
+}
+
+// checkSkipped checks that the kernel's count of skipped runs, if available, equals the missed
+// writes. A kprobe is also skipped for each bpf(2) write.
+func checkSkipped(t *testing.T, h *hookedCapture, shares map[string]share) {
+	counted := h.attach == capture.AttachFexit || kernelAtLeast(6, 7)
+	if h.Stats().SkippedCounted != counted {
+		t.Errorf("skipped runs counted: got %v, want %v", !counted, counted)
+	}
+	for name, s := range shares {
+		want := s.missed
+		if name == batchUpdate && h.attach == capture.AttachKprobe {
+			want += s.work * workloadEntries
+		}
+		if !counted {
+			want = 0
+		}
+		if s.skipped != want {
+			t.Errorf("%s: skipped runs counted by the kernel: got %d, want %d", name, s.skipped, want)
+		}
+		if h.attach == capture.AttachFexit && !kernelAtLeast(5, 12) && s.missed != 0 {
+			t.Errorf("%s: writes missed by a hook that is never skipped: got %d, want 0", name, s.missed)
+		}
+	}
+}
+
+func newMissedWritesFixture(t *testing.T, h *hookedCapture) *missedWritesFixture {
+	m, id := newHash(t, ebpf.Hash, 48, 176, 4*workloadEntries)
+	b := &missedWritesFixture{h: h, m: m, table: newTable(t, 48, 176), batches: make(map[*kmap.Map]*kmap.Batch)}
+	if err := h.Watch(id, b.table); err != nil {
+		t.Fatal(err)
+	}
+	open := func(noProgram bool) *kmap.Map {
+		k, err := kmap.Open(m, kmap.Options{OwnWriteMarks: h.ownWriteMarks, NoProgram: noProgram})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { k.Close() })
+		return k
+	}
+	b.byProgram, b.bySyscall = open(false), open(true)
+	if method := b.byProgram.AccessMethods(); method.Reason != nil {
+		t.Fatal(method.Reason)
+	}
+	if method := b.bySyscall.AccessMethods(); method.Write != kmap.ByBatch || method.Read != kmap.ByBatch {
+		t.Fatalf("access methods without programs: got %+v, want batches", method)
+	}
+	b.packets = openDataPlane(t, m, dataplane.Options{Capacity: 256, RunWrites: 1, Endless: true, NumberValues: true})
+	for i := range 256 {
+		key, value := entry(48, 176, i, 0)
+		b.packets.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+	}
+	b.receiver = openReceiver(t, b.packets)
+	for i := range workloadEntries {
+		key, value := entry(48, 176, i+128, 1) // some keys are written by packets too
+		b.keys = append(b.keys, key...)
+		b.entries = append(b.entries, [2][]byte{key, value})
+	}
+	b.table.Update(func(tx *table.Tx) { b.peer = tx.Intern(table.Owner{Node: "peer", Incarnation: 1}) })
+	return b
+}
+
+// measure sends packets to the map while the workload runs, until both made enough writes or 3 s
+// have passed. It adds the result to shares.
+func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[string]share) {
+	t.Helper()
+	const enough, least = 4000, 200
+	before, written, calls := b.h.Stats(), b.packets.Done(), b.calls.Load()
+	stop := work.start(t, b)
+	stopFlood := b.receiver.Flood(otherCPU, pace)
+	for until := time.Now().Add(3 * time.Second); b.packets.Done() < written+enough && time.Now().Before(until); {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if _, err := stopFlood(); err != nil {
+		t.Fatal(err)
+	}
+	b.awaitIdle(t)
+	stop()
+	after := b.h.Stats()
+	s := share{written: b.packets.Done() - written, skipped: after.Skipped - before.Skipped, work: b.calls.Load() - calls}
+	seen := (after.Seen - after.Own) - (before.Seen - before.Own)
+	if s.written < least || seen > s.written || b.packets.LastCPU() != busyCPU {
+		t.Errorf("%s: got %d writes by packets on CPU %d, of which hooks saw %d",
+			work.name, s.written, b.packets.LastCPU(), seen)
+	}
+	s.missed = s.written - seen
+	sum := shares[work.name]
+	shares[work.name] = share{
+		sum.written + s.written, sum.missed + s.missed, sum.skipped + s.skipped, sum.work + s.work,
+	}
+}
+
+// awaitIdle waits until the last packet has been received.
+func (b *missedWritesFixture) awaitIdle(t *testing.T) {
+	t.Helper()
+	last := b.packets.Runs()
+	for idle := 0; idle < 5; idle++ {
+		time.Sleep(20 * time.Millisecond)
+		if now := b.packets.Runs(); now != last {
+			last, idle = now, 0
+		}
+	}
+}
+
+func (b *missedWritesFixture) repeat(t *testing.T, work func() error) (stop func()) {
+	var w workers
+	w.start(t, func() error {
+		b.calls.Add(1)
+		return work()
+	})
+	return func() { w.stop(t) }
+}
+
+// sync runs syncd's loop between a table and the map on the busy CPU. A peer sends deltas as fast
+// as the loop can write them.
+func (b *missedWritesFixture) sync(t *testing.T) (stop func()) {
+	syncer, err := kmap.NewSyncer(b.table, b.byProgram, kmap.SyncerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(b.batches, b.byProgram) // the syncer uses the batch of this map
+	ctx, cancel := context.WithCancel(t.Context())
+	var w workers
+	w.start(t, func() error { return syncer.Run(ctx) })
+	sendDone := make(chan struct{})
+	go func() {
+		defer close(sendDone)
+		for ctx.Err() == nil {
+			// Remote deltas need the table's lock, which the syncer also needs.
+			if b.table.Stats().Dirty < workloadEntries/2 {
+				b.deltas()
+			}
+			time.Sleep(100 * time.Microsecond)
+		}
+	}()
+	return func() {
+		w.stopped.Store(true)
+		cancel()
+		<-sendDone
+		w.stop(t)
+		written := syncer.Stats().Written
+		b.calls.Add(written / workloadEntries)
+		if written < 2*workloadEntries {
+			t.Errorf("deltas applied by syncd: got %d, want at least two per entry", written)
+		}
+	}
+}
+
+// deltas adds a newer version of every entry from the peer.
+func (b *missedWritesFixture) deltas() {
+	now := time.Now().UnixNano()
+	b.version = max(b.version, table.Version(now))
+	for at := 0; at < len(b.entries); at += 256 {
+		b.table.Update(func(tx *table.Tx) {
+			for _, e := range b.entries[at : at+256] {
+				b.version++
+				binary.NativeEndian.PutUint64(e[1][16:], uint64(b.version)) // a new value
+				tx.Remote(&table.Delta{Key: e[0], Value: e[1], Version: b.version, Owner: b.peer}, now, table.RemoteOptions{})
+			}
+		})
+	}
+}
+
+// applyAll writes all entries with a batch that is built only once.
+func (b *missedWritesFixture) applyAll(k *kmap.Map) error {
+	batch := b.batches[k]
+	if batch == nil {
+		batch = k.Batch()
+		b.batches[k] = batch
+		for _, e := range b.entries {
+			if err := batch.Add(e[0], e[1]); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := k.Apply(batch)
+	return err
+}
+
+func readAll(k *kmap.Map) error {
+	return k.ForEach(context.Background(), func(_, _ []byte) error { return nil })
+}

@@ -1,0 +1,174 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"mapsync/internal/handbook"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// eachCommand calls fn with every command without subcommands, and arguments that it accepts.
+func eachCommand(t *testing.T, fn func(path []string, cmd *cobra.Command, args []string)) {
+	t.Helper()
+	var visit func(cmd *cobra.Command, path []string)
+	visit = func(cmd *cobra.Command, path []string) {
+		for _, sub := range cmd.Commands() {
+			visit(sub, append(path[:len(path):len(path)], sub.Name()))
+		}
+		if cmd.HasSubCommands() {
+			return
+		}
+		for _, args := range [][]string{nil, {"ct"}, {"a", "b"}} {
+			if cmd.ValidateArgs(args) == nil {
+				fn(path, cmd, args)
+				return
+			}
+		}
+		t.Errorf("command %q: got no accepted arguments, want none, 1 or 2 arguments to be accepted", path)
+	}
+	visit(newRoot(), nil)
+}
+
+// expectExit runs a command line and checks its exit code. A failure must have a reason.
+func expectExit(t *testing.T, code int, args ...string) {
+	t.Helper()
+	out, err := run(t, args...)
+	if got := exitCode(err); got != code {
+		t.Errorf("syncd %s: exit code %d, want %d: %v\n%s", strings.Join(args, " "), got, code, err, out)
+	} else if err != nil && out == "" && strings.TrimSpace(err.Error()) == "" {
+		t.Errorf("syncd %s: got a failure without a reason, want a reason", strings.Join(args, " "))
+	}
+}
+
+// Every command returns 2 for an unknown flag, an invalid value or an extra argument, and 0 for
+// --help.
+func TestEveryCommandRefusesBadFlags(t *testing.T) {
+	expectExit(t, exitUsage, "no-such-command")
+	expectExit(t, exitUsage, "schema", "no-such-command")
+	expectExit(t, exitUsage, "--no-such-flag")
+	expectExit(t, 0, "--help")
+	expectExit(t, 0)
+	eachCommand(t, func(path []string, cmd *cobra.Command, args []string) {
+		with := func(more ...string) []string {
+			return append(append(append([]string{}, path...), args...), more...)
+		}
+		expectExit(t, 0, append(path[:len(path):len(path)], "--help")...)
+		expectExit(t, exitUsage, with("--no-such-flag")...)
+		expectExit(t, exitUsage, with("surplus", "surplus", "surplus")...)
+		if len(args) > 0 {
+			expectExit(t, exitUsage, path...)
+		}
+		cmd.Flags().VisitAll(func(f *pflag.Flag) {
+			switch f.Value.Type() {
+			case "string", "stringArray":
+				expectExit(t, exitUsage, with("--"+f.Name)...) // without its value
+			default:
+				expectExit(t, exitUsage, with("--"+f.Name+"=maybe")...)
+			}
+		})
+	})
+}
+
+// Every command that sends requests to the daemon returns 1 if no daemon answers.
+func TestEveryCommandFailsWithoutADaemon(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "none.sock")
+	count := 0
+	eachCommand(t, func(path []string, cmd *cobra.Command, args []string) {
+		if cmd.Flags().Lookup("control-socket") == nil || cmd.Name() == "run" || cmd.Name() == "check" {
+			return
+		}
+		count++
+		line := append(append(append([]string{}, path...), args...), "--control-socket", socket)
+		if cmd.Flags().Lookup("timeout") != nil {
+			line = append(line, "--timeout", "10ms")
+		}
+		if cmd.Flags().Lookup("yes") != nil {
+			line = append(line, "--yes")
+		}
+		if cmd.Flags().Lookup("owner") != nil {
+			line = append(line, "--owner", "lb9")
+		}
+		expectExit(t, exitFailed, line...)
+	})
+	if count < 8 {
+		t.Errorf("commands of the daemon: got %d, want at least 8", count)
+	}
+}
+
+// Values that are syntactically valid but cannot be used are wrong use, too.
+func TestValuesThatCannotBeUsed(t *testing.T) {
+	dir := t.TempDir()
+	broken := filepath.Join(dir, "syncd.yaml")
+	if err := os.WriteFile(broken, []byte("map: [\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	settings := []string{"run", "--map", "ct", "--node-name", "n", "--state-dir", dir, "--control-socket", filepath.Join(dir, "s")}
+	with := func(more ...string) []string { return append(settings[:len(settings):len(settings)], more...) }
+	for _, args := range [][]string{
+		{"run"},
+		{"run", "--config", broken},
+		with("--buffer", "tape"),
+		with("--expected-peers", "2", "--expected-peers", "lb2"),
+		with("--grpc-listen", "0.0.0.0:7947"), // unencrypted
+		with("--field", "nonsense"),
+		with("--attach", "none", "--gossip-listen", "127.0.2.3:0", "--grpc-listen", "127.0.2.3:0", "--metrics-listen", "", "--field", "other:x=volatile"),
+		{"wait-ready", "--timeout", "-1s"},
+		{"drain", "--timeout", "-1s"},
+		{"resync", "ct", "--timeout", "-1s"},
+		{"schema", "show", filepath.Join(dir, "none.o")},
+		{"schema", "show", "what:7"},
+	} {
+		expectExit(t, exitUsage, args...)
+	}
+}
+
+// A running daemon answers requests for unknown maps and fields as wrong use, and other requests
+// normally.
+func TestExitCodesOfARunningDaemon(t *testing.T) {
+	const name = "cli_exit"
+	newTestMap(t, name)
+	socket := startDaemon(t, name)
+	ask := func(code int, args ...string) {
+		t.Helper()
+		expectExit(t, code, append(args, "--control-socket", socket)...)
+	}
+	ask(0, "wait-ready", "--timeout", "20s")
+	ask(0, "status")
+	ask(0, "status", "--json")
+	ask(0, "dump", name)
+	ask(exitUsage, "dump", "other")
+	ask(exitUsage, "watch", "other")
+	ask(exitUsage, "diff", "other")
+	ask(exitUsage, "resync", "other")
+	ask(exitUsage, "dump", name, "--where", "nonsense")
+	ask(exitFailed, "diff", name)                  // no peer to compare with
+	ask(exitFailed, "diff", name, "--peer", "lb9") // an unknown peer
+	ask(0, "resync", name)
+	ask(exitFailed, "drain", "--timeout", "1s") // the last node
+	ask(0, "drain", "--undo")
+}
+
+// docs/operations.md contains the exit codes of every command.
+func TestExitCodesAreDocumented(t *testing.T) {
+	page, err := handbook.Read("../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	section := page.Find("exit-codes")
+	if section == nil {
+		t.Fatal("operations.md: want a section on exit codes")
+	}
+	eachCommand(t, func(path []string, cmd *cobra.Command, _ []string) {
+		if path[0] == "completion" {
+			return // a command of cobra
+		}
+		if command := "`" + strings.Join(path, " ") + "`"; !strings.Contains(section.Prose, command) {
+			t.Errorf("section on exit codes: want %s", command)
+		}
+	})
+}

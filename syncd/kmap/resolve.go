@@ -1,0 +1,237 @@
+package kmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/cilium/ebpf"
+)
+
+// errNoIDs names the privilege that the kernel requires to list the maps of the host.
+var errNoIDs = errors.New("maps are found by name or id only with CAP_SYS_ADMIN; name the map by its pin path")
+
+// Resolve opens the map that ref refers to. The error wraps [ErrNotFound] if the map does not exist
+// (yet), and [ErrAmbiguous] if several maps have the name and their use does not identify one. It
+// accepts pins only of root, of this process's user and of pinOwners. The caller closes the map.
+func Resolve(ref Ref, pinOwners ...uint32) (*ebpf.Map, error) {
+	return resolve(ref, 0, pinOwners)
+}
+
+// RefersTo reports whether ref still refers to the map with the given ID.
+func RefersTo(ref Ref, id uint32, pinOwners ...uint32) (bool, error) {
+	m, err := resolve(ref, id, pinOwners)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer release(m)
+	info, err := infoOf(m.FD())
+	if err != nil {
+		return false, err
+	}
+	return info.id == id, nil
+}
+
+// resolve opens the map of ref. current is the ID of the map found before, or 0.
+func resolve(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
+	m, err := openRef(ref, current, pinOwners)
+	if err != nil {
+		return nil, fmt.Errorf("find map %s: %w", ref, err)
+	}
+	return m, nil
+}
+
+func openRef(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
+	switch {
+	case ref.PinPath != "":
+		return openPin(ref.PinPath, pinOwners)
+	case ref.ID != 0:
+		return openID(ref.ID)
+	case ref.Name == "":
+		return nil, errors.New("no name, pin path or id given")
+	}
+	found, err := idsByName(ref)
+	if err != nil {
+		return nil, err
+	}
+	id, err := chooseID(found, current)
+	if err != nil {
+		return nil, err
+	}
+	return openID(id)
+}
+
+func openID(id uint32) (*ebpf.Map, error) {
+	m, err := ebpf.NewMapFromID(ebpf.MapID(id))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, ErrNotFound
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: %w", errNoIDs, err)
+	}
+	return m, err
+}
+
+// eachMap calls fn for all maps on this host. fn must not keep m.
+func eachMap(ctx context.Context, fn func(m *ebpf.Map, i *mapInfo) error) error {
+	for id := ebpf.MapID(0); ctx.Err() == nil; {
+		next, err := ebpf.MapGetNextID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return fmt.Errorf("%w: %w", errNoIDs, err)
+		}
+		if err != nil {
+			return err
+		}
+		id = next
+		m, err := openID(uint32(id))
+		if errors.Is(err, ErrNotFound) {
+			continue // freed in the meantime
+		}
+		if err != nil {
+			return err
+		}
+		info, err := infoOf(m.FD())
+		if err == nil {
+			err = fn(m, info)
+		}
+		if err = errors.Join(err, m.Close()); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// idsByName returns the IDs of the hash maps with ref's name. Without hash maps it returns those of
+// other types, for which a later error reports that they cannot be replicated.
+func idsByName(ref Ref) ([]uint32, error) {
+	var hash, other []uint32
+	err := eachMap(context.Background(), func(_ *ebpf.Map, i *mapInfo) error {
+		if !ref.matches(i.nameString()) {
+			return nil
+		}
+		if slices.Contains(replicable, ebpf.MapType(i.typ)) {
+			hash = append(hash, i.id)
+		} else {
+			other = append(other, i.id)
+		}
+		return nil
+	})
+	if len(hash) == 0 {
+		return other, err
+	}
+	return hash, err
+}
+
+// chooseID selects one of several maps with the same name. A map that this process holds outlives
+// the load balancer that created it, so an old map and its successor may exist together. chooseID
+// selects the map that others still use. If only user space uses them, it selects the newer map.
+// ids are in the order of creation.
+func chooseID(ids []uint32, current uint32) (uint32, error) {
+	switch len(ids) {
+	case 0:
+		return 0, ErrNotFound
+	case 1:
+		return ids[0], nil
+	}
+	if current != 0 && ids[len(ids)-1] == current {
+		return current, nil
+	}
+	used, err := inUse(ids)
+	if err != nil {
+		return 0, err
+	}
+	if slices.Contains(used, current) {
+		return current, nil
+	}
+	if len(used) == 1 {
+		return used[0], nil
+	}
+	newer := slices.DeleteFunc(slices.Clone(ids), func(id uint32) bool { return id <= current })
+	if len(used) == 0 && current != 0 && len(newer) == 1 {
+		return newer[0], nil
+	}
+	return 0, fmt.Errorf("%w: ids %s; name one by id or pin path", ErrAmbiguous, strings.Trim(fmt.Sprint(ids), "[]"))
+}
+
+// ownPrefix is the prefix of the names of mapsync's own programs. Their use of a map does not
+// count.
+const ownPrefix = "mapsync_"
+
+// inUse returns those of ids that a program of others uses, or that are pinned.
+func inUse(ids []uint32) ([]uint32, error) {
+	users := map[uint32]bool{}
+	err := eachProgram(func(id ebpf.ProgramID) {
+		for _, m := range mapsOf(id) {
+			users[uint32(m)] = true
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	pinned, err := listPins()
+	if err != nil {
+		return nil, err
+	}
+	for id := range pinned {
+		users[id] = true
+	}
+	return slices.DeleteFunc(slices.Clone(ids), func(id uint32) bool { return !users[id] }), nil
+}
+
+// mapsOf returns the maps that a program uses, or nil for mapsync's own programs and freed
+// programs.
+func mapsOf(id ebpf.ProgramID) []ebpf.MapID {
+	p, err := ebpf.NewProgramFromID(id)
+	if err != nil {
+		return nil
+	}
+	defer release(p)
+	info, err := p.Info()
+	if err != nil || strings.HasPrefix(info.Name, ownPrefix) {
+		return nil
+	}
+	ids, _ := info.MapIDs()
+	return ids
+}
+
+// List describes the hash maps on this host, in the order of their IDs. It includes their pins and,
+// if an iterator can read them, their number of entries.
+func List(ctx context.Context) ([]Info, error) {
+	pinned, err := listPins()
+	if err != nil && !errors.Is(err, os.ErrPermission) {
+		return nil, fmt.Errorf("list maps: %w", err)
+	}
+	counter, err := newCounter()
+	if err != nil {
+		counter = nil // without the numbers of entries
+	}
+	defer counter.close()
+	var list []Info
+	err = eachMap(ctx, func(m *ebpf.Map, raw *mapInfo) error {
+		if !strings.Contains(m.Type().String(), "Hash") || strings.Contains(m.Type().String(), "OfMaps") {
+			return nil
+		}
+		info, err := Describe(m)
+		if err != nil {
+			return err
+		}
+		info.Pins = pinned[raw.id]
+		info.Entries = counter.count(ctx, m)
+		list = append(list, info)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list maps: %w", err)
+	}
+	return list, nil
+}

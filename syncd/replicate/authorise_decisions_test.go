@@ -1,0 +1,301 @@
+package replicate
+
+import (
+	"errors"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestAcceptedOwners checks the decision for each kind of owner, on the stream of peer x to node b.
+func TestAcceptedOwners(t *testing.T) {
+	x := newInboundFixture(t)
+	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	future := x.r.latestIncarnation() + uint64(time.Hour)
+	plain := &permit{peer: "x"}
+	for name, c := range map[string]struct {
+		node        string
+		incarnation uint64
+		permit      *permit
+		write       func(string) bool
+		repair      bool
+		want        rejection
+	}{
+		"the peer":                                     {"x", 1, plain, nil, false, accepted},
+		"an earlier incarnation of the peer":           {"x", 0, plain, nil, false, accepted},
+		"a later incarnation of the peer":              {"x", 2, plain, nil, false, rejectIncarnation},
+		"a later incarnation of the peer, in a repair": {"x", 2, plain, nil, true, rejectIncarnation},
+		"an earlier incarnation of this node":          {"b", 1, plain, nil, false, accepted},
+		"this incarnation of this node":                {"b", 2, plain, nil, false, accepted},
+		"a later incarnation of this node":             {"b", 3, plain, nil, false, rejectIncarnation},
+		"a live node, not requested":                   {"c", 9, plain, nil, false, rejectUnrequested},
+		"a live node, requested":                       {"c", 9, &permit{peer: "x", nodes: []string{"c"}}, nil, false, accepted},
+		"a live node, in a repair":                     {"c", 9, plain, nil, true, accepted},
+		"a live node, without a permit":                {"c", 9, nil, nil, false, accepted},
+		"orphaned, not requested":                      {"z", 9, plain, nil, false, rejectUnrequested},
+		"orphaned, requested":                          {"z", 9, &permit{peer: "x", orphaned: true}, nil, false, accepted},
+		"all owners":                                   {"c", 9, &permit{peer: "x", all: true}, nil, false, accepted},
+		"an incarnation in the future":                 {"z", future, &permit{peer: "x", orphaned: true}, nil, false, rejectIncarnation},
+		"an owner that may not write":                  {"x", 1, plain, func(n string) bool { return n != "x" }, false, rejectOwner},
+		"an owner that may not write, in a repair":     {"c", 9, plain, func(n string) bool { return n == "x" }, true, rejectOwner},
+		"this node without write access":               {"b", 1, plain, func(string) bool { return false }, false, accepted},
+	} {
+		x.in.permit = c.permit
+		x.in.m.access.Write = c.write
+		w := &wireOwner{node: []byte(c.node), number: c.incarnation}
+		if got := x.in.decide(x.r.view.Load(), w, c.repair); got != c.want {
+			t.Errorf("%s: decision: got %q, want %q", name, rejectionNames[got], rejectionNames[c.want])
+		}
+	}
+	x.in.permit, x.in.m.access.Write = plain, nil
+	owners := []wireOwner{{node: []byte("c"), number: 9}, {node: []byte("x"), number: 1}}
+	for range 2 {
+		if x.in.authorise(owners); !slices.Equal(x.in.decisions, []rejection{rejectUnrequested, accepted}) {
+			t.Errorf("decisions for a batch: got %v, want [unrequested accepted]", x.in.decisions)
+		}
+	}
+	x.in.resend = &inboundResend{}
+	if x.in.authorise(owners); x.in.decisions[0] == accepted {
+		t.Error("batch in turn during a repair: got accepted, want rejected")
+	}
+	x.l.batch.resent = true
+	if x.in.authorise(owners); x.in.decisions[0] != accepted {
+		t.Error("batch of a repair: got rejected, want accepted")
+	}
+}
+
+// TestRejectedRecordsAreCountedAndLogged checks the counts and log lines by reason. The limit is
+// logged once.
+func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
+	var out strings.Builder
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial, Logger: slog.New(slog.NewTextHandler(&out, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, newTable(t, r.opt.Self, false)); err != nil {
+		t.Fatal(err)
+	}
+	_, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	lines := func() int { return strings.Count(out.String(), "records rejected") }
+	in.noteRejected(&mergeResult{})
+	if lines() != 0 || in.owners.rejectedUnrequested {
+		t.Errorf("batch without rejections: got log %s, want none", out.String())
+	}
+	var res mergeResult
+	res.rejected[rejectOwner], res.rejected[rejectIncarnation] = 2, 3
+	in.noteRejected(&res)
+	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `reasons="write_from 2, incarnation 3"`) {
+		t.Errorf("rejectedUnrequested: got %t, log %s", in.owners.rejectedUnrequested, out.String())
+	}
+	res = mergeResult{}
+	res.rejected[rejectUnrequested] = 1
+	in.noteRejected(&res)
+	if lines() != 2 || !in.owners.rejectedUnrequested {
+		t.Errorf("rejectedUnrequested: got %t, log %s", in.owners.rejectedUnrequested, out.String())
+	}
+	res = mergeResult{}
+	res.rejected[rejectLimit] = 4
+	in.noteRejected(&res)
+	in.noteRejected(&res)
+	if lines() != 3 || !strings.Contains(out.String(), "max-records-factor") {
+		t.Errorf("batch above the limit: got log %s", out.String())
+	}
+	for reason, want := range map[string]uint64{"incarnation": 3, "limit": 8, "unrequested": 1, "write_from": 2} {
+		if got := r.Rejected()[reason]; got != want || len(r.Rejected()) != int(rejections)-1 {
+			t.Errorf("rejected as %s: got %d, want %d", reason, got, want)
+		}
+	}
+}
+
+// TestPermitUnion checks that the union allows what either permit allows.
+func TestPermitUnion(t *testing.T) {
+	a, b := &permit{peer: "x", nodes: []string{"c", "e"}, fallback: true}, &permit{peer: "x", nodes: []string{"a", "c"}, all: true, orphaned: true}
+	for _, p := range []*permit{a.union(b), b.union(a)} {
+		if !p.all || !p.orphaned || !slices.Equal(p.nodes, []string{"a", "c", "e"}) || p.peer != "x" {
+			t.Errorf("union: got %+v", p)
+		}
+	}
+	if p := a.union(a); p.all || p.orphaned || !p.fallback || b.union(a).fallback != true || a.union(b).fallback {
+		t.Errorf("union with itself: got %+v", p)
+	}
+}
+
+// TestMergeBatchWithAllKindsOfRecords merges records of every kind in one batch.
+func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
+	x := newInboundFixture(t)
+	z := table.Owner{Node: "z", Incarnation: 1}
+	ahead := uint64(time.Now().Add(2 * x.r.opt.MaxClockAhead).UnixNano())
+	m := stockBatch(x.in.index, 0, 10)
+	b := m.GetBatch()
+	b.Owners = append(b.Owners, &mapsyncv1.Incarnation{Node: "c", Number: 9}, &mapsyncv1.Incarnation{Node: "z", Number: 1})
+	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	b.Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), 5, 0), wireRecord(2, value(2), ahead, 0), wireRecord(3, value(3), 5, 1), wireRecord(4, nil, 5, 0)}
+	if err := x.l.handle(mustMarshal(t, m)); err != nil || x.in.state == StateFailed {
+		t.Fatal(err, x.in.err)
+	}
+	s := x.r.Stats()
+	if s.Received.Batches != 1 || s.Received.Deltas != 4 || s.Received.Bytes < 40 || s.DeltasAccepted != 2 || s.DeltasAhead != 1 || s.DeltasRefused != 0 || x.r.Rejected()["unrequested"] != 1 {
+		t.Errorf("counters after the batch: got %+v, rejected %v", s, x.r.Rejected())
+	}
+	if len(live(x.tb)) != 1 || live(x.tb)[1] != 1 {
+		t.Errorf("live records: got %v", live(x.tb))
+	}
+	if m, _ := (&node{r: x.r}).status("x", testMap); m.In.Deltas != 4 || m.DeltasAccepted != 2 || m.DeltasRefused != 1 {
+		t.Errorf("status of the map: got %+v", m)
+	}
+	// An expiry does not change a newer record. A delete does.
+	enterRemote(x.tb, z, 5, 70)
+	m = stockBatch(x.in.index, 10, 20)
+	m.GetBatch().Owners[0] = &mapsyncv1.Incarnation{Node: "z", Number: 1}
+	d := wireRecord(70, nil, 5, 0)
+	d.Operation = mapsyncv1.Operation_OPERATION_EXPIRE
+	m.GetBatch().Deltas = []*mapsyncv1.Delta{d}
+	x.in.err = nil
+	x.handle(m)
+	var rec table.Record
+	x.tb.View(func(tx *table.Tx) { tx.Get(key(70), &rec) })
+	if !rec.Expired {
+		t.Errorf("merge an expiry: got %+v, want an expired record", rec)
+	}
+	// A malformed batch ends the subscription of the map.
+	for want, change := range map[string]func(*mapsyncv1.Batch){
+		"operation 0":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 0 },
+		"operation 4":            func(b *mapsyncv1.Batch) { b.Deltas[0].Operation = 4 },
+		"without a version":      func(b *mapsyncv1.Batch) { b.Deltas[0].Version = 0 },
+		"owner 1 of 1":           func(b *mapsyncv1.Batch) { b.Deltas[0].Owner = 1 },
+		"read key":               func(b *mapsyncv1.Batch) { b.Deltas[0].Key = []byte{0xff} },
+		"read value":             func(b *mapsyncv1.Batch) { b.Deltas[0].Value = []byte{0xff} },
+		"from 1 to 10 at 0":      func(b *mapsyncv1.Batch) { b.PreviousPosition = 1 },
+		"from 18446744073709551": func(b *mapsyncv1.Batch) { b.PreviousPosition = 1<<64 - 1 },
+	} {
+		x := newInboundFixture(t)
+		m := stockBatch(x.in.index, 0, 10, 1)
+		change(m.GetBatch())
+		if err := x.l.handle(mustMarshal(t, m)); err != nil || x.in.state != StateFailed || !strings.Contains(errorText(x.in.err), want) {
+			t.Errorf("handle a malformed batch: want error %q, got %v, %v", want, err, x.in.err)
+		}
+		if s := x.r.Stats(); s.BadMessages != 1 || (s.Gaps == 1) != errors.Is(x.in.err, errGap) || x.in.position != 0 {
+			t.Errorf("%s: got %d bad messages, %d gaps", want, s.BadMessages, s.Gaps)
+		}
+		if x.l.byIndex[1] != nil || x.in.retryAt.IsZero() {
+			t.Errorf("%s: the subscription did not end", want)
+		}
+	}
+	// A batch with decreasing positions is a gap.
+	x = newInboundFixture(t)
+	x.handle(stockBatch(1, 0, 10, 1))
+	if err := x.l.handle(mustMarshal(t, stockBatch(1, 10, 9, 1))); err != nil || !errors.Is(x.in.err, errGap) {
+		t.Errorf("batch with decreasing positions: got %v, %v, want a gap", err, x.in.err)
+	}
+	// A batch before the acceptance, and a batch of another incarnation, end the stream.
+	x = newInboundFixture(t)
+	x.in.state = StateWaiting
+	if err := x.l.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); !errors.Is(err, errProtocol) {
+		t.Errorf("batch before the acceptance: got %v, want a protocol error", err)
+	}
+	x.in.state = StateSyncing
+	m = stockBatch(1, 0, 10, 1)
+	m.GetBatch().Origin.Number = 2
+	if err := x.l.handle(mustMarshal(t, m)); !errors.Is(err, errProtocol) || len(live(x.tb)) != 0 {
+		t.Errorf("batch of another incarnation: got %v, want a protocol error", err)
+	}
+}
+
+// TestRepairCountsUnrepairedRecords checks that records set aside in a repair count as unrepaired,
+// except for exceptions.
+func TestRepairCountsUnrepairedRecords(t *testing.T) {
+	x := newInboundFixture(t)
+	j := &inboundResend{buckets: new(table.BucketSet), firstPosition: 1}
+	x.in.comparison.resend = j
+	m := x.resentBatch(1, 2, 3)
+	ahead := uint64(time.Now().Add(2 * x.r.opt.MaxClockAhead).UnixNano())
+	m.GetBatch().Deltas[0].Version = ahead
+	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "c", Number: 9})
+	// The owner is another live node: the record is new here, and is not compared with this peer.
+	m.GetBatch().Deltas[2].Owner = 1
+	x.handle(m)
+	if j.unrepaired != 1 || j.repaired != 1 || len(live(x.tb)) != 2 {
+		t.Errorf("repair: got %d unrepaired, %d repaired, live records %v", j.unrepaired, j.repaired, live(x.tb))
+	}
+	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Unsent: 5}}})
+	if x.in.comparison.divergent != 1+1+5 {
+		t.Errorf("divergent entries: got %d, want 7", x.in.comparison.divergent)
+	}
+	x.in.comparison.resend, x.in.comparison.peerUnsent = &inboundResend{buckets: new(table.BucketSet)}, 4
+	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Unsent: 5}}})
+	if x.in.comparison.divergent != 1 {
+		t.Errorf("divergent entries: got %d, want 1: the peer reports 4 as unsent", x.in.comparison.divergent)
+	}
+}
+
+// TestReplaceRuleOfResentRecords checks that in a repair the peer is authoritative for its own
+// records, and a fallback sender for orphaned records.
+func TestReplaceRuleOfResentRecords(t *testing.T) {
+	x := newInboundFixture(t)
+	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}, {Node: "d", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	var owners []wireOwner
+	for _, node := range []string{"x", "b", "c", "d", "z"} {
+		owners = append(owners, wireOwner{node: []byte(node), number: 1})
+	}
+	for _, fallback := range []bool{false, true, true} {
+		x.in.permit = &permit{peer: "x", fallback: fallback, nodes: []string{"c"}}
+		x.in.decideReplace(owners)
+		same := table.ReplaceNothing
+		if fallback {
+			same = table.ReplaceSameVersion
+		}
+		if !slices.Equal(x.in.comparedOwners, []bool{true, false, true, false, true}) ||
+			!slices.Equal(x.in.replaceRules, []table.Replace{table.ReplaceAnyVersion, table.ReplaceNothing, table.ReplaceNothing, table.ReplaceNothing, same}) {
+			t.Errorf("fallback %t: got compared owners %v, replace rules %v", fallback, x.in.comparedOwners, x.in.replaceRules)
+		}
+	}
+}
+
+// TestEntryWithUnknownInterface checks that entries with an unknown interface are set aside and
+// retried, and that their deletes are not.
+func TestEntryWithUnknownInterface(t *testing.T) {
+	s := interfaceSchema()
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tb := newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)
+	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &testInterfaces{names: []string{"eth0"}}}, tb); err != nil {
+		t.Fatal(err)
+	}
+	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	enc, err := schema.NewEncoder(s, &testInterfaces{names: []string{"eth0", "eth1", "eth2"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	send := func(from, to uint64, op mapsyncv1.Operation, keys ...byte) {
+		t.Helper()
+		m := stockBatch(1, from, to)
+		for _, k := range keys {
+			wire, err := enc.AppendKey(nil, []byte{k, 0, 0, 0})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: wire, Version: 5, Operation: op})
+		}
+		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
+			t.Fatal(err, in.err)
+		}
+	}
+	send(0, 10, mapsyncv1.Operation_OPERATION_UPDATE, 2, 1, 3)
+	st := r.Stats()
+	if tb.Stats().Live != 1 || st.DeltasWithoutInterface != 2 || st.DeltasRefused != 2 || in.exceptions.count() != 2 || in.repeatFullSyncAt.IsZero() {
+		t.Errorf("entries with an unknown interface: got %d live, %d without an interface, %d refused, next full sync at %s", tb.Stats().Live, st.DeltasWithoutInterface, st.DeltasRefused, in.repeatFullSyncAt)
+	}
+	send(10, 20, mapsyncv1.Operation_OPERATION_DELETE, 2, 3)
+	if st := r.Stats(); in.exceptions.count() != 0 || st.DeltasWithoutInterface != 2 {
+		t.Errorf("exceptions after the deletes: got %d, want 0", in.exceptions.count())
+	}
+}

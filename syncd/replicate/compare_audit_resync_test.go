@@ -1,0 +1,361 @@
+package replicate
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// corruptTable changes a value in memory, without a change in the table.
+func corruptTable(tb *table.Table, k int) {
+	tb.View(func(tx *table.Tx) {
+		var rec table.Record
+		tx.Get(key(k), &rec)
+		rec.Value[0] ^= 1
+	})
+}
+
+// TestAuditRounds checks that the audit visits every record within its interval, and no record
+// twice in one round.
+func TestAuditRounds(t *testing.T) {
+	for _, c := range []struct {
+		records, turns int
+		rounds         int
+		least, most    uint64 // minimum and maximum number of audits that have ended after the rounds
+	}{
+		{0, 4, 1, 1, 1},
+		{4*recordsPerLock + 1, 4, 4, 1, 2},
+		{2 * recordsPerLock, 1, 4, 4, 4},
+		{3 * recordsPerLock, 1, 4, 4, 4},
+		{100, 1, 3, 3, 3},
+	} {
+		r, tb := newTestReplicator(t)
+		r.opt.auditInterval = time.Duration(c.turns) * housekeepingInterval
+		putTable(t, tb, 0, c.records, 1)
+		for range c.rounds {
+			r.audit(t.Context())
+		}
+		if n := tb.Stats().Audits; n < c.least || n > c.most {
+			t.Errorf("%d records, %d turns: got %d audits after %d rounds, want %d to %d", c.records, c.turns, n, c.rounds, c.least, c.most)
+		}
+	}
+}
+
+// TestAuditFindingsAreLoggedOnce checks that the findings of an audit are logged once, with the
+// number of buckets.
+func TestAuditFindingsAreLoggedOnce(t *testing.T) {
+	var out bytes.Buffer
+	r, tb := newTestReplicator(t)
+	r.opt.Logger, r.opt.auditInterval = slog.New(slog.NewTextHandler(&out, nil)), 1
+	putTable(t, tb, 0, 10, 1)
+	if r.audit(t.Context()); out.Len() != 0 {
+		t.Errorf("audit without a change: got log %s, want none", out.String())
+	}
+	for range 2 {
+		out.Reset()
+		corruptTable(tb, 3)
+		r.audit(t.Context())
+		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1\n") {
+			t.Errorf("log of the audit: got %q", out.String())
+		}
+	}
+	out.Reset()
+	if r.audit(t.Context()); out.Len() != 0 {
+		t.Errorf("second audit: got log %s, want none", out.String())
+	}
+}
+
+// TestIncomparableReasonIsLoggedOnce checks the log line about a map that cannot be compared.
+func TestIncomparableReasonIsLoggedOnce(t *testing.T) {
+	var out bytes.Buffer
+	x := newInboundFixture(t)
+	x.r.opt.Logger = slog.New(slog.NewTextHandler(&out, nil))
+	x.in.comparison.divergent = 3
+	for _, why := range []string{"one", "one", "two"} {
+		x.in.noteIncomparable(why)
+	}
+	// A list whose buckets are being resent continues.
+	l := newTestList(x)
+	x.in.comparison.list, x.in.comparison.resend = l, &inboundResend{}
+	if x.in.noteIncomparable("two"); listEnded(l) || x.in.comparison.list != l {
+		t.Errorf("list during a resend: got ended with %v, want continued", l.err)
+	}
+	if n := strings.Count(out.String(), "cannot compare map"); n != 2 || !strings.Contains(out.String(), "peer=x map="+testMap+" reason=one") {
+		t.Errorf("log lines about the comparison: got %d: %s", n, out.String())
+	}
+	out.Reset()
+	for _, c := range []struct {
+		agreed    bool
+		divergent int
+		lines     int
+	}{{false, 1, 1}, {false, 0, 0}, {true, 1, 0}} {
+		x.in.comparison.inSync, x.in.comparison.divergent = c.agreed, c.divergent
+		x.in.noteInSync(10, time.Now())
+		if n := strings.Count(out.String(), "map in sync with peer again"); n != c.lines {
+			t.Errorf("in sync before %t, %d divergent: got %d log lines", c.agreed, c.divergent, n)
+		}
+		out.Reset()
+	}
+}
+
+// TestInconclusiveDigest checks that an inconclusive digest clears divergentNodes, and that the
+// number of unsent records is bounded.
+func TestInconclusiveDigest(t *testing.T) {
+	x := newInboundFixture(t)
+	c := &x.in.comparison
+	c.divergentNodes = map[string]*divergentNode{"x": {}}
+	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.InconclusiveReason, m.Unsent = "not now", 1<<40 })
+	if c.divergentNodes != nil || c.inconclusiveRounds != 1 || c.impossibleReason != "" || c.peerUnsent != 1<<31 {
+		t.Errorf("comparison after an inconclusive digest: got %+v", *c)
+	}
+	x = newInboundFixture(t)
+	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.KeyFingerprint++ })
+	if s := x.r.Stats(); s.DigestsImpossible != 1 || s.Digests != 1 || !strings.Contains(x.in.comparison.impossibleReason, "another key") {
+		t.Errorf("digest with another key: got %d of %d comparisons impossible, reason %q", s.DigestsImpossible, s.Digests, x.in.comparison.impossibleReason)
+	}
+}
+
+// TestExceptionsAreExcludedFromComparison checks that records which this node cannot hold are excluded
+// from the comparison of different layouts, for the records of the peer and for orphaned records.
+func TestExceptionsAreExcludedFromComparison(t *testing.T) {
+	z, x1 := table.Owner{Node: "z", Incarnation: 1}, table.Owner{Node: "x", Incarnation: 1}
+	for name, c := range map[string]struct {
+		// excepted owns the exception here, peers and orphaned own the records at the peer.
+		excepted, peers, orphaned table.Owner
+		agreed                    bool
+	}{
+		"none":                  {agreed: true},
+		"orphaned":              {excepted: z, orphaned: z, agreed: true},
+		"owned by the peer":     {excepted: x1, peers: x1, agreed: true},
+		"owned by another node": {excepted: x1, orphaned: z},
+		"no exception":          {peers: x1},
+		"no orphaned record":    {excepted: z},
+	} {
+		x := newInboundFixture(t)
+		x.l.supportsOwnerRequests = true
+		x.in.owners.confirmedSerial = x.in.owners.serial
+		x.in.m.requestsComplete.Store(true)
+		if c.excepted.Node != "" {
+			x.in.exceptions.add([]byte{0xff}, 9, c.excepted, errGap)
+		}
+		m := x.digestMessage(false).GetDigest()
+		m.ScopeFingerprint++
+		m.MembersFingerprint, m.Orphaned = x.r.view.Load().members, &mapsyncv1.NodeDigest{}
+		x.tb.View(func(tx *table.Tx) {
+			if c.orphaned.Node != "" {
+				m.Orphaned.VersionSum += tx.VersionSumOf(c.orphaned, 9)
+			}
+			if c.peers.Node != "" {
+				m.Nodes[0].VersionSum += tx.VersionSumOf(c.peers, 9)
+			}
+		})
+		if err := x.in.processDigest(m, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		if got := x.in.comparison.inSync; got != c.agreed {
+			t.Errorf("%s: in sync: got %t, %+v", name, got, x.in.comparison)
+		}
+	}
+}
+
+// TestDivergentNodesAreBounded checks that divergentNodes has at most maxDigests nodes.
+func TestDivergentNodesAreBounded(t *testing.T) {
+	for _, before := range []int{maxDigests - 1, maxDigests} {
+		x := newInboundFixture(t)
+		c := &x.in.comparison
+		c.divergentNodes = make(map[string]*divergentNode)
+		for i := range before {
+			c.divergentNodes[fmt.Sprint(i)] = &divergentNode{}
+		}
+		x.in.checkNodes([]nodeComparison{{nodeDigest: nodeDigest{node: "new"}}}, time.Now())
+		if len(c.divergentNodes) != maxDigests || (c.divergentNodes["new"] != nil) != (before < maxDigests) {
+			t.Errorf("divergent nodes: got %d after %d", len(c.divergentNodes), before)
+		}
+	}
+}
+
+// TestBucketDelta checks that a bucket delta is the sum of the peer minus that of this node.
+func TestBucketDelta(t *testing.T) {
+	var theirs, ours table.Buckets
+	theirs[1], ours[1], theirs[2], ours[2] = 7, 5, 3, 3
+	var s divergentNode
+	s.compareBuckets(&nodeComparison{nodeDigest: nodeDigest{node: "x", buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), time.Now())
+	if s.bucketDeltas[1] != 2 || s.bucketDeltas[2] != 0 || s.matchedBuckets.Has(1) || !s.matchedBuckets.Has(2) || s.rounds != 1 {
+		t.Errorf("bucket deltas: got %d and %d, want 2 and 0", s.bucketDeltas[1], s.bucketDeltas[2])
+	}
+	// A bucket that was explained and agrees now is matched.
+	s = divergentNode{explained: map[int]uint64{2: 5}, explainedUntil: at1000}
+	s.compareBuckets(&nodeComparison{nodeDigest: nodeDigest{node: "x", buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), at1000)
+	if !s.matchedBuckets.Has(2) || s.explained[2] != 5 {
+		t.Errorf("explained buckets: got %v", s.explained)
+	}
+}
+
+// TestDiffListTimeout checks that a list fails with the reason if no comparison can be made for
+// listTimeout.
+func TestDiffListTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInboundFixture(t)
+		begun := time.Now()
+		time.AfterFunc(listTimeout+1, func() {
+			x.l.mu.Lock()
+			x.in.comparison.inconclusiveReason = "other live nodes"
+			x.l.mu.Unlock()
+		})
+		list, err := x.r.Diff(t.Context(), testMap, "x")
+		if !errors.Is(err, errNoComparison) || !strings.Contains(err.Error(), `"ct" with x`) || !strings.Contains(err.Error(), "other live nodes") {
+			t.Errorf("list without a comparison: got %v, %v, want errNoComparison", list, err)
+		}
+		if time.Since(begun) != 2*listTimeout || x.in.comparison.list != nil {
+			t.Errorf("list without a comparison: ended after %s, list %v", time.Since(begun), x.in.comparison.list)
+		}
+		x.in.comparison.inconclusiveReason = ""
+		time.AfterFunc(time.Second, func() {
+			x.l.mu.Lock()
+			x.in.comparison.list.end(errListTooLong)
+			x.l.mu.Unlock()
+		})
+		if _, err := x.r.Diff(t.Context(), testMap, "x"); !errors.Is(err, errListTooLong) || !strings.Contains(err.Error(), `"ct" with x`) {
+			t.Errorf("list that is too long: got %v, want errListTooLong", err)
+		}
+	})
+}
+
+// TestPauseBetweenDiffLists checks that the two lists of Compare are digestInterval apart.
+func TestPauseBetweenDiffLists(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInboundFixture(t)
+		begun := time.Now()
+		differences := []Difference{{Key: []byte("k")}}
+		answerLists(x, differences, differences)
+		c, err := x.r.Compare(t.Context(), testMap, "x")
+		if d := time.Since(begun); err != nil || len(c.Differences) != 1 || c.InFlight != 0 || d < x.r.opt.digestInterval || d > 2*x.r.opt.digestInterval {
+			t.Errorf("compare: got %+v, %v after %s, want one difference after digestInterval", c, err, d)
+		}
+	})
+}
+
+// TestSecondDiffListFails checks that Compare returns the error of the second list.
+func TestSecondDiffListFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		x := newInboundFixture(t)
+		answerLists(x, []Difference{{Key: []byte("k")}})
+		time.AfterFunc(x.r.opt.digestInterval/2, func() {
+			x.l.mu.Lock()
+			x.in.state = StateFailed
+			x.l.mu.Unlock()
+		})
+		if c, err := x.r.Compare(t.Context(), testMap, "x"); !errors.Is(err, ErrNotFound) || len(c.Differences) != 0 {
+			t.Errorf("compare: got %+v, %v, want ErrNotFound", c, err)
+		}
+	})
+}
+
+// TestDiffListOfOwnRecords checks that a difference in this node's records is requested at once.
+func TestDiffListOfOwnRecords(t *testing.T) {
+	x, l := newListFixture(t)
+	putTable(t, x.tb, 50, 51, 1)
+	wasWoken(x.l.wake)
+	if x.mustCompare(time.Now(), true); x.in.comparison.resendBuckets == nil || !l.bucketsChosen || !wasWoken(x.l.wake) {
+		t.Errorf("buckets of the list: got %v, chosen %t", x.in.comparison.resendBuckets, l.bucketsChosen)
+	}
+}
+
+// TestEndOfDiffListKeepsComparison checks that the end of a list does not change the comparison
+// of the map.
+func TestEndOfDiffListKeepsComparison(t *testing.T) {
+	x := newInboundFixture(t)
+	c := &x.in.comparison
+	c.divergent, c.inSync, c.repairBackoff, c.repairAfter = 5, true, time.Minute, at1000
+	j := &inboundResend{list: newTestList(x), unrepaired: 3, repaired: 2}
+	c.resend, c.requestBuckets = j, false
+	wasWoken(x.l.wake)
+	x.in.endResend(j, time.Now())
+	if !listEnded(j.list) || c.resend != nil || !c.requestBuckets || !wasWoken(x.l.wake) {
+		t.Errorf("end of the resend: got %+v, want an ended list", *c)
+	}
+	if c.divergent != 5 || !c.inSync || c.repairBackoff != time.Minute || c.repairAfter != at1000 || x.r.Stats().Repaired != 0 {
+		t.Errorf("end of a list: got %+v, want the comparison unchanged", *c)
+	}
+}
+
+// TestInSyncConditions checks the conditions for an agreement: on this stream, under the same
+// membership, and late enough.
+func TestInSyncConditions(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(in *inboundMap)
+		awaits bool
+	}{
+		"agreed":                    {func(*inboundMap) {}, false},
+		"not in sync":               {func(in *inboundMap) { in.comparison.inSync = false }, true},
+		"impossible":                {func(in *inboundMap) { in.comparison.impossibleReason = "why" }, true},
+		"agreed on another stream":  {func(in *inboundMap) { in.comparison.onThisStream = false }, true},
+		"agreed at the time":        {func(in *inboundMap) { in.comparison.inSyncAt = at1000 }, false},
+		"agreed before the time":    {func(in *inboundMap) { in.comparison.inSyncAt = at1000.Add(-1) }, true},
+		"agreed under another view": {func(in *inboundMap) { in.comparison.departures++ }, true},
+		"pending":                   {func(in *inboundMap) { in.comparison.inSync, in.state = false, StatePending }, false},
+		"waiting":                   {func(in *inboundMap) { in.state = StateWaiting }, true},
+		"failed":                    {func(in *inboundMap) { in.state = StateFailed }, true},
+	} {
+		x := newInboundFixture(t)
+		x.in.noteInSync(10, at1000.Add(time.Second))
+		c.change(x.in)
+		if got := x.in.awaitsInSync(at1000); got != c.awaits {
+			t.Errorf("%s: awaits: got %t", name, got)
+		}
+	}
+}
+
+// TestForcedFullSyncResetsInSync checks that a forced full sync invalidates an earlier agreement.
+func TestForcedFullSyncResetsInSync(t *testing.T) {
+	x := newInboundFixture(t)
+	x.in.noteInSync(10, at1000)
+	x.in.fullSyncRecords = 7
+	wasWoken(x.l.wake)
+	x.l.forceFullSync("none", at1000)
+	if !x.in.repeatFullSyncAt.IsZero() || wasWoken(x.l.wake) {
+		t.Error("force a full sync of an unknown map: got a full sync, want none")
+	}
+	x.l.forceFullSync(testMap, at1000)
+	if c := &x.in.comparison; !x.in.repeatFullSyncAt.Equal(at1000) || !c.resyncStart.Equal(at1000) || c.inSync || x.in.fullSyncRecords != 0 || !wasWoken(x.l.wake) {
+		t.Errorf("force a full sync: got full sync at %s, %+v", x.in.repeatFullSyncAt, *c)
+	}
+}
+
+// TestInSyncIgnoresReplacedMap checks that the agreement of a replaced map of the same name
+// does not count.
+func TestInSyncIgnoresReplacedMap(t *testing.T) {
+	x := newInboundFixture(t)
+	x.in.noteInSync(10, time.Now())
+	if ok, missing := x.r.InSync(); !ok {
+		t.Fatalf("in sync: got missing %q, want none", missing)
+	}
+	x.in.m = &localMap{}
+	if ok, missing := x.r.InSync(); ok || len(missing) != 1 || missing[0] != "x/"+testMap {
+		t.Errorf("in sync after the map was replaced: got %t, missing %q", ok, missing)
+	}
+}
+
+// TestResyncWithRecordsAboveTheLimit checks that a resync ends with an error if records above the
+// limit prevent an agreement.
+func TestResyncWithRecordsAboveTheLimit(t *testing.T) {
+	for _, agreed := range []bool{false, true} {
+		x := newInboundFixture(t)
+		x.in.fullSyncDone, x.in.state = true, StateCaughtUp
+		x.in.exceptions.addAboveLimit([]byte("k"), 1, target)
+		x.in.noteInSync(10, at1000.Add(time.Second))
+		x.in.comparison.inSync = agreed
+		peers, _, _, unknown := x.r.resyncProgress(testMap, at1000)
+		if len(peers) != 0 || (unknown == nil) != agreed || !agreed && !strings.Contains(unknown.Error(), "1 records rejected") {
+			t.Errorf("in sync %t: resync waits for %q, error %v", agreed, peers, unknown)
+		}
+	}
+}

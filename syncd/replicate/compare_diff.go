@@ -1,0 +1,388 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+const (
+	// maxDifferences bounds the differences in a list.
+	maxDifferences = 10_000
+	// maxListedKeys bounds the received keys that a list stores.
+	maxListedKeys = 1 << 20
+	// listTimeout is the maximum wait for a comparison that cannot be made at present.
+	listTimeout = 5 * time.Second
+)
+
+var (
+	// errSubscriptionEnded ends a list whose subscription has ended.
+	errSubscriptionEnded = errors.New("the stream from the peer has ended")
+	// ErrNotFound is wrapped by the errors about an unknown peer or map.
+	ErrNotFound = errors.New("no such peer or map")
+	// errBusy is returned while another caller waits for a list of the same map and peer.
+	errBusy = errors.New("another comparison is under way")
+	// errNoComparison is wrapped by the error of a list whose comparison stays impossible.
+	errNoComparison = errors.New("no comparison can be made")
+	// errListTooLong is the error of a list with more than maxListedKeys received keys.
+	errListTooLong = errors.New("too many differences to list: resync the map")
+	// errResendStalled is wrapped by the error of a map whose peer stops sending the records of a
+	// list or a repair.
+	errResendStalled = errors.New("the peer stopped resending records")
+)
+
+// Difference is one entry that this node and a peer hold in different versions, or that only one holds.
+type Difference struct {
+	// Key is the key in the layout of this node's map.
+	Key []byte
+	// Here is the record of this node and There the record of the peer; nil: no record.
+	Here, There *DiffSide
+}
+
+// DiffSide is one side of a Difference.
+type DiffSide struct {
+	// Value is the value in this node's layout; nil for a tombstone.
+	Value []byte
+	// Version and Owner are those of the record.
+	Version table.Version
+	Owner   table.Owner
+}
+
+// equal reports whether two sides have the same version, owner and kind.
+func (h *DiffSide) equal(o *DiffSide) bool {
+	if h == nil || o == nil {
+		return h == o
+	}
+	return h.Version == o.Version && h.Owner == o.Owner && (h.Value == nil) == (o.Value == nil)
+}
+
+// diffList is a list of differences that is being built.
+type diffList struct {
+	// done is closed once when the list is complete or has failed. err is valid afterwards.
+	done    chan struct{}
+	endOnce sync.Once
+	err     error
+	// exact reports whether values are compared, too. It is false if the layouts of the nodes
+	// differ: then only versions and owners are compared.
+	exact bool
+	// bucketsChosen reports that the list covers a fixed set of buckets, which were requested or
+	// will be requested next. inboundStream.mu guards it.
+	bucketsChosen bool
+	// abandoned reports that the caller has given up while the peer sends records.
+	// inboundStream.mu guards it.
+	abandoned bool
+
+	// The receiving goroutine owns the fields below until done is closed.
+
+	// differences are the differences found, at most maxDifferences.
+	differences []Difference
+	// receivedKeys are the keys that the peer has sent, at most maxListedKeys.
+	receivedKeys map[string]struct{}
+	// tooLong reports that the peer sent more than maxListedKeys keys. The list then fails.
+	tooLong bool
+	// view is the membership when the list was requested. It does not change.
+	view *view
+}
+
+// end completes the list. Only the first call has an effect.
+func (l *diffList) end(err error) {
+	l.endOnce.Do(func() {
+		l.err = err
+		close(l.done)
+	})
+}
+
+// lengthError returns errListTooLong if the list is too long, else nil.
+func (l *diffList) lengthError() error {
+	if l.tooLong {
+		return errListTooLong
+	}
+	return nil
+}
+
+// Comparison is the result of comparing a map with a peer.
+type Comparison struct {
+	// Differences are the entries that differ for longer than sending them takes, at most 10,000.
+	Differences []Difference
+	// InFlight is the number of entries that differed in only one of the two comparisons: changes
+	// that are in flight.
+	InFlight int
+}
+
+// Diff returns the differences that Compare finds.
+func (r *Replicator) Diff(ctx context.Context, name, peer string) ([]Difference, error) {
+	c, err := r.Compare(ctx, name, peer)
+	return c.Differences, err
+}
+
+// Compare compares a map with that of a live peer, entry by entry where the digests differ. It
+// covers entries owned by either of the two nodes, and orphaned records. If there are differences,
+// it compares again after 1 s. The errors wrap ErrNotFound if the peer or the map is unknown, wrap
+// errNoComparison if no comparison can be made, or are those of ctx.
+func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparison, err error) {
+	first, err := r.buildDiffList(ctx, name, peer)
+	if err != nil {
+		return c, err
+	}
+	if len(first.differences) == 0 {
+		return c, nil
+	}
+	// A second list after an interval separates differences from changes in flight: these differ in only
+	// one of the two lists.
+	pause(ctx, r.opt.digestInterval)
+	second, err := r.buildDiffList(ctx, name, peer)
+	if err != nil {
+		return c, err
+	}
+	// A difference counts if both lists contain it with the same records on both sides.
+	was := make(map[string]*Difference, len(first.differences))
+	for i := range first.differences {
+		was[string(first.differences[i].Key)] = &first.differences[i]
+	}
+	all := len(second.differences)
+	c.Differences = slices.DeleteFunc(second.differences, func(d Difference) bool {
+		o := was[string(d.Key)]
+		// An entry that has changed between the two lists is in flight.
+		return o == nil || !o.Here.equal(d.Here) || !o.There.equal(d.There)
+	})
+	c.InFlight = max(len(first.differences), all) - len(c.Differences)
+	return c, nil
+}
+
+// buildDiffList requests one list and waits until it is complete.
+func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*diffList, error) {
+	l := &diffList{done: make(chan struct{}), receivedKeys: make(map[string]struct{}), view: r.view.Load()}
+	r.mu.Lock()
+	k := r.inboundStreams[peer]
+	_, live := l.view.live[peer]
+	r.mu.Unlock()
+	if k == nil || !live {
+		return nil, fmt.Errorf("list differences with %q, no live peer of that name: %w", peer, ErrNotFound)
+	}
+	if err := k.requestDiffList(name, l); err != nil {
+		return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, err)
+	}
+	// The ticker detects a comparison that stays impossible. A slow resend is not interrupted.
+	look := time.NewTicker(listTimeout)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			k.abandonDiffList(name, l)
+			// The peer may still be sending records. They are merged as usual.
+			return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, ctx.Err())
+		case <-look.C:
+			if why := k.abandonInconclusiveList(name, l); why != "" {
+				return nil, fmt.Errorf("list differences of map %q with %s: %w: %s", name, peer, errNoComparison, why)
+			}
+			continue
+		case <-l.done:
+		}
+		if l.err != nil {
+			return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, l.err)
+		}
+		return l, nil
+	}
+}
+
+// abandonInconclusiveList abandons a list if no comparison can be made at present. It returns the
+// reason, or an empty string.
+func (l *inboundStream) abandonInconclusiveList(name string, want *diffList) string {
+	l.mu.Lock()
+	in := l.maps[name]
+	why := ""
+	// A list with chosen buckets has passed its comparison.
+	if in != nil && in.comparison.list == want && !want.bucketsChosen {
+		why = in.comparison.incomparableReason()
+	}
+	l.mu.Unlock()
+	if why != "" {
+		l.abandonDiffList(name, want)
+	}
+	return why
+}
+
+// requestDiffList requests that the next digest of the peer starts a list.
+func (l *inboundStream) requestDiffList(name string, want *diffList) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	in := l.maps[name]
+	switch {
+	case in == nil:
+		return fmt.Errorf("unknown map: %w", ErrNotFound)
+	case in.state != StateSyncing && in.state != StateCaughtUp:
+		return fmt.Errorf("the map is %s: %w", in.state, ErrNotFound)
+	case in.comparison.list != nil || in.comparison.hasList():
+		return errBusy
+	}
+	in.comparison.list, in.comparison.requestBuckets = want, true
+	poke(l.wake)
+	return nil
+}
+
+// hasList reports whether the peer is sending records for a list that a caller waits for.
+func (c *inboundComparison) hasList() bool {
+	return c.resend != nil && c.resend.list != nil && !c.resend.list.abandoned
+}
+
+// abandonDiffList abandons a list. Records that the peer still sends for it are merged. The next
+// list starts after them.
+func (l *inboundStream) abandonDiffList(name string, want *diffList) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	want.abandoned = true
+	if in := l.maps[name]; in != nil && in.comparison.list == want {
+		in.comparison.list = nil
+		// The buckets were not requested yet.
+		if want.bucketsChosen {
+			in.comparison.resendBuckets = nil
+		}
+	}
+}
+
+// chooseListBuckets chooses the buckets whose records the peer resends for the list: those that
+// differ, or all if buckets are not comparable. The caller holds inboundStream.mu.
+func (in *inboundMap) chooseListBuckets(d *peerDigests, all []nodeComparison, exact bool) {
+	c := &in.comparison
+	c.list.exact = exact
+	set, complete := new(table.BucketSet), true
+	// Sums of values in different layouts do not compare, so all buckets are listed.
+	if !exact {
+		for b := range table.DigestBuckets {
+			set.Add(b)
+		}
+	} else {
+		for i := range all {
+			complete = complete && addDivergentBuckets(set, all[i].nodeDigest.buckets, all[i].localBuckets)
+		}
+		// The records of this node are compared, too. The peer sends their digest only together with
+		// buckets.
+		self := in.l.r.opt.Self.Node
+		var localBuckets table.Buckets
+		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
+		peerBuckets := new(table.Buckets) // a peer without records of this node sends no digest of them
+		for _, n := range d.nodes {
+			if n.node == self {
+				peerBuckets = n.buckets
+			}
+		}
+		complete = complete && addDivergentBuckets(set, peerBuckets, &localBuckets)
+	}
+	switch {
+	case !complete:
+		// Request buckets and try again with the next digest.
+		c.requestBuckets = true
+		poke(in.l.wake)
+	case set.Len() == 0:
+		c.list.end(nil)
+		c.list = nil
+	default:
+		c.resendBuckets, c.list.bucketsChosen = set, true
+		poke(in.l.wake)
+	}
+}
+
+// addDivergentBuckets adds the buckets that differ to set. It returns false if the peer sent no buckets.
+func addDivergentBuckets(set *table.BucketSet, theirs, mine *table.Buckets) bool {
+	if theirs == nil {
+		return false
+	}
+	for b := range theirs {
+		if theirs[b] != mine[b] {
+			set.Add(b)
+		}
+	}
+	return true
+}
+
+// compares reports whether this node and a peer compare the records of an owner. They do so for
+// their own records, in both directions, and for orphaned records.
+func (v *view) compares(node, peer string) bool {
+	_, live := v.live[node]
+	return node == peer || node == v.self.Node || !live
+}
+
+// listRecord compares a record of the peer with that of this node, and lists a difference.
+func (in *inboundMap) listRecord(w *wireDelta, d *table.Delta) {
+	l := in.resend.list
+	if l.tooLong || len(l.receivedKeys) == maxListedKeys {
+		l.tooLong = true
+		return
+	}
+	l.receivedKeys[string(d.Key)] = struct{}{}
+	there := &DiffSide{Version: d.Version, Owner: in.tx.Owner(d.Owner)}
+	var rec table.Record
+	var here *DiffSide
+	if in.tx.Get(d.Key, &rec) && rec.Version != 0 {
+		here = in.diffSide(&rec)
+	}
+	// A tombstone here counts as no record: tombstones are forgotten at different times.
+	hereLive := here != nil && !rec.Delete
+	// Records of third nodes do not belong to the list.
+	concerns := l.view.compares(there.Owner.Node, in.l.peer.Node) || (hereLive && l.view.compares(here.Owner.Node, in.l.peer.Node))
+	if !concerns || (d.Delete && !hereLive) {
+		return
+	}
+	// Both nodes hold the same record.
+	if hereLive && !d.Delete && here.Version == there.Version && here.Owner == there.Owner &&
+		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
+		return
+	}
+	if w.operation == mapsyncv1.Operation_OPERATION_UPDATE {
+		there.Value = append([]byte{}, d.Value...)
+	}
+	l.add(d.Key, here, there)
+}
+
+// diffSide returns a side of a difference with copies of the record's bytes. The caller holds the
+// table's lock.
+func (in *inboundMap) diffSide(rec *table.Record) *DiffSide {
+	h := &DiffSide{Version: rec.Version, Owner: in.tx.Owner(rec.Owner)}
+	if !rec.Delete {
+		h.Value = append([]byte{}, rec.Value...)
+	}
+	return h
+}
+
+// add adds a difference. Differences above maxDifferences are dropped.
+func (l *diffList) add(key []byte, here, there *DiffSide) {
+	if len(l.differences) < maxDifferences {
+		l.differences = append(l.differences, Difference{slices.Clone(key), here, there})
+	}
+}
+
+// listMissing lists the records of this node that the peer did not send.
+func (in *inboundMap) listMissing(j *inboundResend) {
+	l := j.list
+	if l.tooLong {
+		return
+	}
+	c := in.m.table.NewCursor(0)
+	defer c.Close()
+	for more := true; more; {
+		in.m.table.View(func(tx *table.Tx) {
+			in.tx = tx
+			var rec table.Record
+			// Records at or above firstPosition arrived after the request, so the peer may
+			// have sent them.
+			for range recordsPerLock {
+				if more = tx.Next(c, &rec) && rec.Position < j.firstPosition; !more {
+					return
+				}
+				if rec.Delete || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.l.peer.Node) {
+					continue
+				}
+				if _, sent := l.receivedKeys[string(rec.Key)]; !sent {
+					l.add(rec.Key, in.diffSide(&rec), nil)
+				}
+			}
+		})
+	}
+	in.tx = nil
+}

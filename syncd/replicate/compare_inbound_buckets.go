@@ -1,0 +1,142 @@
+package replicate
+
+import (
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+// divergentNode is an owner whose digest differs from that of the peer.
+type divergentNode struct {
+	// rounds is the number of comparisons since the first difference. Comparisons of equal layouts
+	// count only if the peer sent buckets.
+	rounds int
+	// bucketDeltas are the sums of the peer minus those of this node, in the last round.
+	bucketDeltas table.Buckets
+	// versionSumDelta is the version sum of the peer minus that of this node, in the last round.
+	versionSumDelta uint64
+	// sameRounds is the number of rounds in a row that repeated versionSumDelta.
+	sameRounds int
+	// matchedBuckets are the buckets that agreed in at least one round.
+	matchedBuckets table.BucketSet
+	// explained are the differences that remained after a repair, by bucket. They count as agreement.
+	explained map[int]uint64
+	// explainedUntil is the end of the validity of explained.
+	explainedUntil time.Time
+	// repairedBuckets are the buckets repaired since the last round; nil: none.
+	repairedBuckets *table.BucketSet
+}
+
+// checkBuckets finds the buckets that differ by the same sum as in the previous round. Differences
+// that are in flight change between rounds.
+func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position uint64, now time.Time) {
+	c := &in.comparison
+	// Nodes that are in sync now lose their state. A later difference starts from the first round.
+	old := c.divergentNodes
+	c.divergentNodes = make(map[string]*divergentNode)
+	confirmed, proven := new(table.BucketSet), complete
+	for i := range all {
+		n := &all[i]
+		if n.inSync {
+			continue
+		}
+		s := old[n.node]
+		if s == nil {
+			s = &divergentNode{}
+		}
+		c.divergentNodes[n.node] = s
+		if n.nodeDigest.buckets != nil {
+			s.compareBuckets(n, confirmed, now)
+		}
+		// Each bucket of the node was equal in some round since the first difference.
+		proven = proven && s.matchedBuckets.Len() == table.DigestBuckets
+	}
+	c.requestBuckets = true
+	poke(in.l.wake)
+	switch {
+	case confirmed.Len() > 0:
+		// The resend shows whether this is a difference or a change that is in flight for long.
+		if c.resend == nil && c.resendBuckets == nil && !now.Before(c.repairAfter) {
+			c.resendBuckets = confirmed
+		}
+	case proven:
+		// Each bucket agreed at some time since the first difference.
+		in.noteInSync(position, now)
+	}
+}
+
+// compareBuckets compares the buckets of one digest, and adds confirmed differences to confirmed.
+func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.BucketSet, now time.Time) {
+	// An old explanation may hide a new difference.
+	if now.After(s.explainedUntil) {
+		s.explained = nil
+	}
+	for b := range n.localBuckets {
+		d := n.nodeDigest.buckets[b] - n.localBuckets[b]
+		// A repair has just merged everything that the peer has in this bucket.
+		if s.repairedBuckets != nil && s.repairedBuckets.Has(b) && d != 0 {
+			if s.explained == nil {
+				s.explained, s.explainedUntil = make(map[int]uint64), now.Add(explainedTTL)
+			}
+			s.explained[b] = d
+		}
+		switch {
+		case d == 0 || s.explained[b] == d:
+			s.matchedBuckets.Add(b)
+		case s.rounds > 0 && d == s.bucketDeltas[b]:
+			confirmed.Add(b)
+		}
+		s.bucketDeltas[b] = d
+	}
+	s.rounds, s.repairedBuckets = s.rounds+1, nil
+}
+
+// maxVersionSumRounds is the number of rounds after which a comparison of entries with another
+// layout is given up, because changes are always in flight.
+const maxVersionSumRounds = 16
+
+// sameVersionSumRounds is the number of repetitions of the same difference after which a full sync
+// repairs it. A difference of version sums has no buckets to look into.
+const sameVersionSumRounds = 4
+
+// checkNodes compares entries of another layout, which are comparable only as a whole. A full sync
+// repairs a difference that persists.
+func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
+	c := &in.comparison
+	if c.divergentNodes == nil {
+		c.divergentNodes = make(map[string]*divergentNode)
+	}
+	c.requestBuckets = true // to start another round soon
+	poke(in.l.wake)
+	for i := range all {
+		n := &all[i]
+		if n.inSync {
+			delete(c.divergentNodes, n.node)
+			continue
+		}
+		s := c.divergentNodes[n.node]
+		if s == nil {
+			s = &divergentNode{}
+			// The peer chooses the names, so their number is bounded.
+			if len(c.divergentNodes) < maxDigests {
+				c.divergentNodes[n.node] = s
+			}
+		}
+		delta := n.digest.VersionSum - n.local.VersionSum
+		// A difference in flight changes between rounds. A persistent one repeats.
+		if s.sameRounds++; delta != s.versionSumDelta {
+			s.sameRounds = 0
+		}
+		s.rounds, s.versionSumDelta = s.rounds+1, delta
+		switch {
+		case s.sameRounds >= sameVersionSumRounds && !now.Before(c.repairAfter):
+			c.inSync, c.divergent = false, max(1, n.digest.Live-n.local.Live, n.local.Live-n.digest.Live)
+			in.backOffRepair(now)
+			in.repeatFullSyncAt = now
+			in.l.r.count.repairs.Add(1)
+		case s.rounds > maxVersionSumRounds && s.sameRounds == 0:
+			in.noteIncomparable("entries have another layout at the peer and change owner continuously")
+			return
+		}
+	}
+}

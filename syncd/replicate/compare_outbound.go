@@ -1,0 +1,270 @@
+package replicate
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// outboundComparison is the part of an outbound map stream that sends digests and resends. The
+// sending goroutine owns it, except for the atomic fields.
+type outboundComparison struct {
+	// bucketsRequested is set if the next digest must have buckets. The receiving goroutine sets it.
+	bucketsRequested atomic.Bool
+	// digestNow is set if the next digest is due now. Any goroutine may set it.
+	digestNow atomic.Bool
+	// resendRequest are the buckets of a resend request without an answer; nil: none. The receiving
+	// goroutine sets it, the sending goroutine clears it after the last record.
+	resendRequest atomic.Pointer[table.BucketSet]
+
+	// now is the time of the current step.
+	now time.Time
+	// madeAt is when the last digest was made.
+	madeAt time.Time
+	// due is when the next digest is due if nothing changes.
+	due time.Time
+	// position is the position of the stream that the last digest describes.
+	position uint64
+	// lastSum combines the sums of the last digest. It shows whether the content has changed since.
+	lastSum uint64
+	// pendingDigest is a digest that waits for the batch before it to be sent; nil: none.
+	pendingDigest *mapsyncv1.Digest
+	// resend is the resend in progress; nil: none. It answers resendRequest.
+	resend *outboundResend
+}
+
+// outboundResend is a pass over all records in some buckets.
+type outboundResend struct {
+	// buckets are the requested buckets. The set does not change.
+	buckets *table.BucketSet
+	// cursor is the place of the pass in the table. close closes it.
+	cursor *table.Cursor
+	// enc encodes the batches; all are marked as resent.
+	enc *encoder
+	// rec is reused for every record.
+	rec table.Record
+	// hasBatch reports that enc has a batch to send.
+	hasBatch bool
+	// records is the number of records sent.
+	records uint64
+	// unsent is the number of records that could not be encoded.
+	unsent uint64
+	// atEnd reports that the pass reached the end of the order while the stream was at its end, too.
+	atEnd bool
+}
+
+// close ends the resend. The caller must not hold the table's lock.
+func (t *outboundComparison) close() {
+	if t.resend != nil {
+		t.resend.cursor.Close()
+		t.resend.enc.release()
+		t.resend = nil
+	}
+}
+
+// pending reports whether the peer waits for an answer.
+func (t *outboundComparison) pending() bool {
+	return t.bucketsRequested.Load() || t.digestNow.Load() || t.resendRequest.Load() != nil
+}
+
+// nextDigestTime returns the earliest time of the next digest for a position of the stream. A
+// requested digest comes sooner, but at most four times in an interval. While nothing changes, the
+// pauses are longer.
+func (t *outboundComparison) nextDigestTime(position uint64, interval time.Duration) time.Time {
+	switch {
+	case t.bucketsRequested.Load() || t.digestNow.Load():
+		return t.madeAt.Add(interval / 4)
+	case position != t.position:
+		return t.madeAt.Add(interval)
+	}
+	return t.due
+}
+
+// prepare encodes a batch. If nothing is left to send, it also makes a digest when one is due, and
+// encodes a batch of a resend. All describe the same state of the table. A key that is missing from
+// a resend therefore has not moved to another owner in the meantime.
+func (f *outboundMap) prepare(tx *table.Tx) {
+	f.encode(tx)
+	if f.owners.backfill != nil {
+		f.encodeBackfill(tx)
+	}
+	if !f.canSendDigest() {
+		return
+	}
+	t := &f.comparison
+	if t.resend != nil {
+		f.encodeResend(tx)
+	}
+	if !t.now.Before(t.nextDigestTime(f.cursor.Position(), f.s.r.opt.digestInterval)) {
+		f.makeDigest(tx)
+	}
+}
+
+// canSendDigest reports whether the peer can compare what it holds with what this node has sent.
+func (f *outboundMap) canSendDigest() bool {
+	return f.cursor != nil && f.atEnd && !f.observe && !f.owners.pending()
+}
+
+// makeDigest makes the digest message of the records that the receiver should hold, too.
+func (f *outboundMap) makeDigest(tx *table.Tx) {
+	t := &f.comparison
+	t.digestNow.Store(false)
+	withBuckets := t.bucketsRequested.Swap(false)
+	v := f.s.r.view.Load()
+	m := &mapsyncv1.Digest{
+		Map: f.index, Position: f.cursor.Position(), KeyFingerprint: f.m.table.DigestID(), ScopeFingerprint: f.m.table.DigestScope(),
+		MembersFingerprint: v.members,
+	}
+	// Records that cannot be encoded are left out: the receiver cannot have them.
+	missing, unsent := f.m.unsentDigests(tx)
+	m.Unsent = uint64(unsent)
+	var sum uint64
+	for _, node := range f.digestNodes(v, withBuckets) {
+		g, buckets := digestOf(tx, node, withBuckets)
+		missing.subtractFrom(func(owner string) bool { return owner == node }, &g.Digest, buckets)
+		m.Nodes = append(m.Nodes, g.message(node, buckets))
+		sum = sum*31 + g.Sum
+	}
+	g, buckets := orphanedDigest(tx, v, withBuckets)
+	missing.subtractFrom(v.orphaned, &g.Digest, buckets)
+	m.Orphaned = g.message("", buckets)
+	sum = sum*31 + g.Sum
+	interval := f.s.r.opt.digestInterval
+	// The content has not changed since the last digest.
+	if sum == t.lastSum && !withBuckets {
+		interval *= idleDigestFactor
+	}
+	t.madeAt, t.due, t.position, t.lastSum, t.pendingDigest = t.now, t.now.Add(interval), m.Position, sum, m
+}
+
+// digestNodes returns the live nodes whose digests are sent: this node, the nodes whose records the
+// receiver requests, and, with buckets, the receiver itself.
+func (f *outboundMap) digestNodes(v *view, withBuckets bool) []string {
+	nodes := append(make([]string, 0, 2), v.self.Node)
+	for _, node := range f.owners.coverage.request.nodes {
+		if node != v.self.Node && node != f.s.target.Node {
+			nodes = append(nodes, node)
+		}
+	}
+	if withBuckets {
+		nodes = append(nodes, f.s.target.Node)
+	}
+	return nodes
+}
+
+// idleDigestFactor is the factor by which the pause between digests grows while nothing changes.
+const idleDigestFactor = 10
+
+// sendComparison sends the digest that prepare made and a batch of a resend. It reports whether
+// there is more to send at once.
+func (f *outboundMap) sendComparison() (more bool, err error) {
+	t := &f.comparison
+	if m := t.pendingDigest; m != nil {
+		t.pendingDigest = nil
+		if err := f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}); err != nil {
+			return false, err
+		}
+	}
+	switch {
+	case t.resendRequest.Load() == nil:
+		return false, nil
+	case t.resend == nil:
+		if f.tableComplete {
+			f.beginResend(t.resendRequest.Load())
+		}
+		return f.tableComplete, nil
+	}
+	resend := t.resend
+	if err := f.sendResend(); err != nil || !resend.atEnd {
+		return true, err
+	}
+	t.close()
+	t.resendRequest.Store(nil) // before the peer can send the next request
+	return false, f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{
+		Resent: &mapsyncv1.Resent{Map: f.index, Records: resend.records, Unsent: resend.unsent},
+	}})
+}
+
+// beginResend starts a resend of the records in a set of buckets. The set must not change.
+func (f *outboundMap) beginResend(in *table.BucketSet) {
+	r := &outboundResend{buckets: in, cursor: f.m.table.NewCursor(0)}
+	r.enc = newEncoder(f.index, f.s.r.opt.Self, f.m)
+	r.enc.expiries, r.enc.observe = f.expiries, f.observe
+	r.enc.resent = true
+	f.comparison.resend = r
+	f.s.r.count.resends.Add(1)
+}
+
+// encodeResend fills a batch with the next records in the buckets.
+func (f *outboundMap) encodeResend(tx *table.Tx) {
+	r := f.comparison.resend
+	r.enc.times = f.s.r.opt.Times()
+	r.enc.resetReusedOwners(tx)
+	r.enc.begin(maxBatchDeltas)
+	r.hasBatch = true
+	for n := 0; n < maxBatchScan && r.enc.fits(); n++ {
+		if !tx.Next(r.cursor, &r.rec) {
+			r.atEnd = true
+			return
+		}
+		if r.buckets.Has(tx.Bucket(r.rec.Key)) {
+			r.enc.add(tx, r.enc.slot(r.rec.Owner), &r.rec)
+		}
+	}
+}
+
+// sendResend sends the batch that encodeResend has filled, if there is one.
+func (f *outboundMap) sendResend() error {
+	r := f.comparison.resend
+	if !r.hasBatch {
+		return nil
+	}
+	r.hasBatch = false
+	r.unsent += uint64(r.enc.unencodable)
+	r.records += uint64(r.enc.deltas)
+	f.s.r.count.resentRecords.Add(uint64(r.enc.deltas))
+	return f.sendOutOfTurn(r.enc)
+}
+
+// handleCompareRequest makes the next digest have buckets. The caller holds outboundStream.mu.
+func (s *outboundStream) handleCompareRequest(m *mapsyncv1.CompareRequest) error {
+	f, err := s.comparableMap(m.GetMap())
+	if f == nil || err != nil {
+		return err
+	}
+	f.comparison.bucketsRequested.Store(true)
+	poke(s.wake)
+	return nil
+}
+
+// handleResendRequest registers the buckets to resend. The caller holds outboundStream.mu.
+func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
+	f, err := s.comparableMap(m.GetMap())
+	if f == nil || err != nil {
+		return err
+	}
+	set := decodeBucketSet(m.GetBuckets())
+	switch {
+	case set == nil:
+		return fmt.Errorf("request for buckets in %d bytes: %w", len(m.GetBuckets()), errProtocol)
+	case !f.comparison.resendRequest.CompareAndSwap(nil, set):
+		return fmt.Errorf("second resend request for map %q: %w", f.name, errProtocol)
+	}
+	poke(s.wake)
+	return nil
+}
+
+// comparableMap returns the map stream of a comparison request, or nil if it has ended in the meantime.
+func (s *outboundStream) comparableMap(index uint32) (*outboundMap, error) {
+	if index == 0 || index > s.lastIndex {
+		return nil, fmt.Errorf("request to compare unknown subscription %d: %w", index, errProtocol)
+	}
+	f := s.findMap(index)
+	if f != nil && f.observe {
+		return nil, fmt.Errorf("request to compare map %q by an observer: %w", f.name, errProtocol)
+	}
+	return f, nil
+}

@@ -1,0 +1,181 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// ErrInconclusive is wrapped by the errors about comparisons that could not be made. It is then
+// unknown whether the nodes hold the same records.
+var ErrInconclusive = errors.New("comparison inconclusive")
+
+// Resync requests a full sync of a map from all live peers, deletes records that the peers no
+// longer have, and requests a comparison in both directions. It returns once everything is merged
+// and the digests agree. If progress is not nil, Resync calls it periodically with the peers that
+// it waits for, the number of records received and the expected total. The errors wrap ErrNotFound
+// if the map is unknown, wrap ErrInconclusive if everything is merged and cannot be compared, or
+// are those of ctx.
+func (r *Replicator) Resync(ctx context.Context, name string, progress func(peers []string, done, total int)) error {
+	if r.localMaps()[name] == nil {
+		return fmt.Errorf("resync map %q: %w", name, ErrNotFound)
+	}
+	// Both directions are compared: this node requests full syncs, and sends its own digests at once.
+	began := time.Now()
+	for _, s := range r.forceFullSyncs(name, began) {
+		// The peers compare with this node's digests, so that Resync covers both directions.
+		s.sendDigestNow(name)
+	}
+	tick := time.NewTicker(housekeepingInterval / 5)
+	defer tick.Stop()
+	for {
+		if r.localMaps()[name] == nil {
+			return fmt.Errorf("resync map %q: the map was removed", name)
+		}
+		waiting, done, total, unknown := r.resyncProgress(name, began)
+		if len(waiting) == 0 {
+			return unknown
+		}
+		if progress != nil {
+			progress(waiting, done, total)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("resync map %q, waiting for %v: %w", name, waiting, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// forceFullSyncs requests the full syncs of a resync, and returns the outbound streams. The caller
+// takes their locks after this function has released Replicator.mu.
+func (r *Replicator) forceFullSyncs(name string, began time.Time) []*outboundStream {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for node := range r.view.Load().live {
+		r.inboundStreams[node].forceFullSync(name, began)
+	}
+	return slices.Collect(maps.Keys(r.outboundStreams))
+}
+
+// forceFullSync requests a full sync of a map. Only agreements of digests after now count.
+func (l *inboundStream) forceFullSync(name string, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if in := l.maps[name]; in != nil {
+		// The next round of requests ends the subscription and begins a new one at position 0.
+		in.repeatFullSyncAt, in.comparison.resyncStart, in.fullSyncRecords = now, now, 0
+		in.comparison.inSync = false
+		poke(l.wake)
+	}
+}
+
+// sendDigestNow makes the next digest of a map due now.
+func (s *outboundStream) sendDigestNow(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.maps {
+		if f.name == name && !f.observe {
+			f.comparison.digestNow.Store(true)
+			poke(s.wake)
+		}
+	}
+}
+
+// resyncProgress returns the peers that a resync waits for, and an error about the other peers that
+// have sent everything and cannot be compared.
+func (r *Replicator) resyncProgress(name string, began time.Time) (peers []string, done, total int, unknown error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for node := range r.view.Load().live {
+		l := r.inboundStreams[node]
+		l.mu.Lock()
+		in := l.maps[name]
+		// A resync waits for a peer whose full sync has not begun, or whose digests have not agreed
+		// since. It does not wait for a peer that cannot be compared.
+		switch {
+		case in == nil || in.repeatFullSyncAt.Equal(began):
+			peers = append(peers, node)
+		case in.awaitsInSync(began) && in.comparison.impossibleReason != "" && in.state == StateCaughtUp:
+			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %s: %w", name, node, in.comparison.impossibleReason, ErrInconclusive))
+		case in.awaitsInSync(began) && in.completeAboveLimit():
+			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %d records rejected: %w: %w", name, node, in.exceptions.aboveLimitCount(), errAboveLimit, ErrInconclusive))
+		case in.awaitsInSync(began):
+			peers = append(peers, node)
+		}
+		if in != nil {
+			done, total = done+in.fullSyncRecords, total+max(in.comparison.peerLive, in.fullSyncRecords)
+		}
+		l.mu.Unlock()
+	}
+	slices.Sort(peers)
+	return peers, done, total, unknown
+}
+
+// awaitsInSync reports whether the digests have not agreed since the given time. A comparison that
+// could not be made is not an agreement.
+func (in *inboundMap) awaitsInSync(since time.Time) bool {
+	switch in.state {
+	case StatePending, StateRefused, StateExcluded:
+		// The peer has no copy of the map to compare with.
+		return false
+	case StateWaiting, StateFailed:
+		return true // any agreement is from before the stream broke
+	}
+	c := &in.comparison
+	return c.impossibleReason != "" || !c.inSync || !c.onThisStream || c.inSyncAt.Before(since) ||
+		c.departures != in.l.r.view.Load().departures
+}
+
+// incomparableReason returns why the last comparison was inconclusive; empty: it was conclusive.
+func (c *inboundComparison) incomparableReason() string {
+	if c.impossibleReason != "" {
+		return c.impossibleReason
+	}
+	return c.inconclusiveReason
+}
+
+// InSync reports whether the digests of every map have agreed with those of every live peer over
+// the current stream. If not, missing lists what is missing as peer/map, with the reason in
+// brackets if a comparison could not be made. InSync does not wait for a map that a peer lacks or
+// that does not match the peer's. It also does not wait for a peer that has sent everything and has
+// more records than the table may hold. It returns false before the first SetPeers.
+func (r *Replicator) InSync() (ok bool, missing []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.membershipSince.IsZero() {
+		return false, []string{"membership"}
+	}
+	for node := range r.view.Load().live {
+		l := r.inboundStreams[node]
+		l.mu.Lock()
+		for name, m := range r.localMaps() {
+			in := l.maps[name]
+			switch {
+			case in == nil || in.m != m:
+				// The map was added just now and is not subscribed to yet.
+				missing = append(missing, node+"/"+name)
+			case in.awaitsInSync(in.comparison.resyncStart) && !in.completeAboveLimit():
+				missing = append(missing, node+"/"+name+in.notInSyncReason())
+			}
+		}
+		l.mu.Unlock()
+	}
+	slices.Sort(missing)
+	return len(missing) == 0, missing
+}
+
+// notInSyncReason returns the text in brackets for a map that is not in sync, or an empty string.
+// The caller holds inboundStream.mu.
+func (in *inboundMap) notInSyncReason() string {
+	if via := in.owners.via; via != "" {
+		return " (nothing is received from it, its records come through " + via + ")"
+	}
+	if why := in.comparison.incomparableReason(); why != "" {
+		return " (unknown: " + why + ")"
+	}
+	return ""
+}

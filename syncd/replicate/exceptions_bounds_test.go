@@ -1,0 +1,257 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestExceptionBounds checks the bound of exceptions, and that of those above the limit of the table.
+func TestExceptionBounds(t *testing.T) {
+	var e exceptions
+	e.beginSync()
+	for i := range 3 {
+		e.addAboveLimit(fmt.Appendf(nil, "limit %d", i), 1, target)
+	}
+	for i := range maxExceptions + 2 {
+		e.add(fmt.Appendf(nil, "key %d", i), 1, target, errGap)
+	}
+	if len(e.byKey) != maxExceptions+3 || e.overflow != 2 || e.count() != maxExceptions+2+3 {
+		t.Errorf("exceptions: got %d stored, %d overflow, %d in total", len(e.byKey), e.overflow, e.count())
+	}
+	if e.setAboveLimit(8); e.count() != maxExceptions+2+8 || e.aboveLimitCount() != 8 {
+		t.Errorf("exceptions: got %d in total, %d above the limit", e.count(), e.aboveLimitCount())
+	}
+	if e.setAboveLimit(0); e.count() != maxExceptions+2 || e.aboveLimitKeys != 0 {
+		t.Errorf("exceptions: got %d in total, %d above the limit", e.count(), e.aboveLimitKeys)
+	}
+}
+
+// TestExceptionKeyLength checks that keys of up to 1024 bytes are stored.
+func TestExceptionKeyLength(t *testing.T) {
+	for _, n := range []int{maxExceptionKey, maxExceptionKey + 1} {
+		var e exceptions
+		e.addAboveLimit(make([]byte, n), 1, target)
+		if remembered := len(e.byKey) == 1; remembered != (n <= maxExceptionKey) || e.aboveLimitCount() != 1 || e.count() != 1 {
+			t.Errorf("key of %d bytes: got stored %t, %d above the limit, %d in total", n, remembered, e.aboveLimitCount(), e.count())
+		}
+	}
+}
+
+// TestUnsentRecordsAreExcludedFromDigests checks that unsent records are excluded from the digest
+// of their owner, or of orphaned records.
+func TestUnsentRecordsAreExcludedFromDigests(t *testing.T) {
+	o := newPaddedFixture(t, oldSchema(), 1, 1)
+	z := table.Owner{Node: "z", Incarnation: 1}
+	o.tb.Update(func(tx *table.Tx) {
+		k := flow(9)
+		k[7] = 1
+		tx.Remote(&table.Delta{Key: k, Value: ct{Packets: 1}.old(), Version: 5, Owner: tx.Intern(z)}, 5, table.RemoteOptions{})
+	})
+	o.m.sendAll = true
+	o.now = o.now.Add(time.Hour)
+	var m *mapsyncv1.Digest
+	for _, s := range o.sendPending() {
+		if s.GetDigest() != nil {
+			m = s.GetDigest()
+		}
+	}
+	if m.GetUnsent() != 2 || m.GetNodes()[0].GetLive() != 1 {
+		t.Fatalf("digest: got %d unsent, %d live", m.GetUnsent(), m.GetNodes()[0].GetLive())
+	}
+	if d := m.GetOrphaned(); d.GetLive() != 0 || d.GetSum() != 0 || d.GetVersionSum() != 0 {
+		t.Errorf("digest of orphaned records: got %d live, sum %d, want none", d.GetLive(), d.GetSum())
+	}
+	// Records that no longer exist, or that can be sent by now, are not excluded.
+	o.m.m.unsent.byKey["gone"] = &exception{}
+	good := string(flow(1))
+	o.m.m.unsent.byKey[good] = &exception{}
+	o.tb.View(func(tx *table.Tx) {
+		out, n := o.m.m.unsentDigests(tx)
+		var nodes []string
+		for _, l := range out {
+			nodes = append(nodes, l.node)
+		}
+		if slices.Sort(nodes); n != 2 || !slices.Equal(nodes, []string{"b", "z"}) || o.m.m.unsent.byKey["gone"] != nil || o.m.m.unsent.byKey[good] != nil {
+			t.Errorf("excluded records: got owners %q, want b and z", nodes)
+		}
+	})
+}
+
+// TestInterfaceNamesBeyondBound checks that names above the bound get no index.
+func TestInterfaceNamesBeyondBound(t *testing.T) {
+	l := interfaceNames{names: make([]string, maxInterfaceNames)}
+	if n, ok := l.Index("eth0"); n != 0 || ok || len(l.names) != maxInterfaceNames {
+		t.Errorf("index of a name above the bound: got %d, %t, want none", n, ok)
+	}
+}
+
+// TestMarshalSentFrameTwice checks that a frame can be sent only once.
+func TestMarshalSentFrameTwice(t *testing.T) {
+	out := &sentFrame{data: mem.BufferSlice{mem.SliceBuffer("x")}}
+	if data, err := newCodec().Marshal(out); err != nil || data.Len() != 1 {
+		t.Fatal(err)
+	}
+	if data, err := newCodec().Marshal(out); err == nil || data != nil {
+		t.Error("marshal a sent frame: got no error")
+	}
+}
+
+// TestOutOfRangeRecordsAreCountedOnce checks that records out of range count once as refused.
+func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, newer := oldSchema(), newSchema()
+	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)); err != nil {
+		t.Fatal(err)
+	}
+	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
+	l.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := l.maps[testMap]
+	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: toProto(newer)}); err != nil {
+		t.Fatal(err)
+	}
+	enc, err := schema.NewEncoder(newer, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := stockBatch(1, 0, 10)
+	for i, packets := range []uint64{1, 1 << 40, 1 << 40} {
+		wire, err := enc.AppendKey(nil, flow(byte(i+1)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{
+			Key: wire, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
+		})
+	}
+	wasWoken(l.wake)
+	if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed || !wasWoken(l.wake) {
+		t.Fatal(err, in.err)
+	}
+	if s := r.Stats(); s.DeltasOutOfRange != 2 || s.DeltasRefused != 2 || s.DeltasAccepted != 1 || in.refused != 2 {
+		t.Errorf("deltas: got %d out of range, %d refused, %d accepted, want 2, 2, 1", s.DeltasOutOfRange, s.DeltasRefused, s.DeltasAccepted)
+	}
+}
+
+// TestReusedOwnerIDs checks that a decision about an owner does not apply to the next owner with
+// the same id.
+func TestReusedOwnerIDs(t *testing.T) {
+	o := newOutboundFixture(t)
+	o.addRemote(table.Owner{Node: "c", Incarnation: 9}, 5, 1)
+	o.sendPending()
+	putTable(t, o.tb, 1, 2, 2) // this node takes over the record
+	o.sendPending()
+	o.tb.View((*table.Tx).ReclaimOwners)
+	o.addRemote(table.Owner{Node: target.Node, Incarnation: 1}, 5, 7)
+	if ordinary, _ := keysIn(o.sendPending()); !slices.Equal(ordinary, []int{7}) {
+		t.Errorf("keys sent: got %v, want 7", ordinary)
+	}
+}
+
+// TestMergeOptions checks that full syncs with a sweep and repairs touch records, and that
+// requested batches do not.
+func TestMergeOptions(t *testing.T) {
+	for name, c := range map[string]struct {
+		sweep, resent, request bool
+		touch, repair          bool
+	}{
+		"plain":                      {},
+		"sweep":                      {sweep: true, touch: true},
+		"repair":                     {resent: true, touch: true, repair: true},
+		"requested":                  {request: true},
+		"requested during the sweep": {sweep: true, request: true},
+	} {
+		x := newInboundFixture(t)
+		x.in.sweep = c.sweep
+		x.in.comparison.resend = &inboundResend{buckets: new(table.BucketSet)}
+		m := stockBatch(x.in.index, 0, 10, 1)
+		b := m.GetBatch()
+		b.Resent, b.Requested, b.CaughtUp = c.resent, c.request, false
+		if x.handle(m); x.in.remoteOptions.Touch != c.touch || x.in.remoteOptions.Repair != c.repair || x.in.remoteOptions.Sender != 0 {
+			t.Errorf("%s: remote options: got %+v", name, x.in.remoteOptions)
+		}
+	}
+	peer := newInboundFixture(t).l.peer
+	for _, o := range []table.Owner{{Node: "z", Incarnation: 1}, {Node: peer.Node, Incarnation: peer.Incarnation + 1}} {
+		x := newInboundFixture(t)
+		m := stockBatch(x.in.index, 0, 10, 1)
+		m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: o.Node, Number: o.Incarnation})
+		x.handle(m)
+		x.tb.View(func(tx *table.Tx) {
+			if got := tx.Owner(x.in.remoteOptions.Sender); got != x.l.peer {
+				t.Errorf("sender of a batch with a record of %v: got %v, want the peer", o, got)
+			}
+		})
+	}
+}
+
+// TestDecideIncarnationAndRepair checks that an incarnation up to MaxClockAhead is accepted, and a
+// repair only while one is in progress.
+func TestDecideIncarnationAndRepair(t *testing.T) {
+	x := newInboundFixture(t)
+	x.r.opt.Now = func() time.Time { return at1000 }
+	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: verifyAddr}})
+	v := x.r.view.Load()
+	for incarnation, want := range map[uint64]rejection{lastStart: accepted, lastStart + 1: rejectIncarnation} {
+		if got := x.in.decide(v, &wireOwner{[]byte("z"), incarnation}, true); got != want {
+			t.Errorf("incarnation %d: decision: got %s", incarnation, rejectionNames[got])
+		}
+	}
+	x.in.permit = x.in.owners.permit
+	for name, c := range map[string]struct {
+		job    *inboundResend
+		resent bool
+		want   rejection
+	}{"in turn": {nil, false, rejectUnrequested}, "in turn during a repair": {&inboundResend{}, false, rejectUnrequested}, "repair": {&inboundResend{}, true, accepted}, "no repair": {nil, true, rejectUnrequested}} {
+		x.in.resend, x.l.batch.resent = c.job, c.resent
+		if x.in.authorise([]wireOwner{{[]byte("c"), 9}}); x.in.decisions[0] != c.want {
+			t.Errorf("%s: decision: got %q", name, rejectionNames[x.in.decisions[0]])
+		}
+	}
+}
+
+// TestReportMaxEntries checks that MaxEntries is that of the kernel map, or 0 without one.
+func TestReportMaxEntries(t *testing.T) {
+	for room, want := range map[int]uint64{-1: 0, 0: 0, 7: 7} {
+		x := newInboundFixture(t)
+		x.in.m.layout.Room = func() int { return room }
+		for i := range maxReportedExceptions + 1 {
+			x.in.exceptions.add(fmt.Appendf(nil, "%02d", i), 1, target, errGap)
+		}
+		m := x.in.report(time.Now())
+		if m.GetMaxEntries() != want || m.GetRefused() != maxReportedExceptions+1 || len(m.GetExceptions()) != maxReportedExceptions {
+			t.Errorf("room %d: got report %v", room, m)
+		}
+		if e := m.GetExceptions()[0]; string(e.GetKey()) != "00" || e.GetReason() != errGap.Error() {
+			t.Errorf("exception in the report: got %v", e)
+		}
+	}
+}
+
+// TestInvalidResponsesEndStream sends responses that violate the protocol.
+func TestInvalidResponsesEndStream(t *testing.T) {
+	x := newInboundFixture(t)
+	for name, m := range map[string]*mapsyncv1.SubscribeResponse{
+		"refused while served": {Message: &mapsyncv1.SubscribeResponse_Refused{Refused: &mapsyncv1.MapRefused{Map: 1}}},
+		"refused":              {Message: &mapsyncv1.SubscribeResponse_Refused{Refused: &mapsyncv1.MapRefused{Map: 9}}},
+		"ended":                {Message: &mapsyncv1.SubscribeResponse_Ended{Ended: &mapsyncv1.MapEnded{Map: 9}}},
+		"owners sent":          {Message: &mapsyncv1.SubscribeResponse_OwnersSent{OwnersSent: &mapsyncv1.OwnersSent{Map: 9}}},
+		"sources":              {Message: &mapsyncv1.SubscribeResponse_Sources{Sources: &mapsyncv1.Sources{Map: 9}}},
+		"pending":              {Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 9}}},
+		"accepted":             {Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 9}}},
+	} {
+		if err := x.l.handle(mustMarshal(t, m)); err == nil {
+			t.Errorf("%s: handle: got no error", name)
+		}
+	}
+}

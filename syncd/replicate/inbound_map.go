@@ -1,0 +1,333 @@
+package replicate
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// errGap is wrapped by the error of a batch that does not continue at the last position.
+var errGap = errors.New("gap in the changes of a map")
+
+// maxRepeatedFullSyncs bounds how often the delay before a repeated full sync is doubled.
+const maxRepeatedFullSyncs = 4
+
+// inboundMap is the inbound stream of one map from one incarnation of a peer. inboundStream.mu
+// guards the fields, except for those of the receiving goroutine. Only the receiving goroutine
+// changes position, so it reads position without the lock.
+type inboundMap struct {
+	// l and m do not change. Another map of the same name gets another inboundMap.
+	l *inboundStream
+	m *localMap
+
+	// index is the number of the subscription on this stream; 0: none. l.byIndex[index] is this
+	// inboundMap unless index is 0.
+	index uint32
+	// unsubscribeIndex is the number of a subscription that the next request ends; 0: none.
+	unsubscribeIndex uint32
+	// state is the state of the map with the peer. It is StateSyncing or StateCaughtUp if and only
+	// if the peer has accepted the subscription index.
+	state State
+	// err is why the subscription failed or was refused, or describes refused records; nil: no error.
+	err error
+	// retryAt is the earliest time of the next subscription.
+	retryAt time.Time
+	// backoff is the last pause before a new subscription. It doubles up to 30 s; a merged batch
+	// resets it to 0.
+	backoff time.Duration
+
+	// generation is the generation of the peer's map that position belongs to; 0: nothing was
+	// received yet.
+	generation uint64
+	// position is the position of the peer up to which this node has merged all changes. It never
+	// decreases, except at the start of a full sync, and stays when a subscription ends.
+	position uint64
+	// tableHead is the head of this node's table after the last delta was merged. The changes up to
+	// position are in the kernel map once the table's writer has applied tableHead.
+	tableHead uint64
+	// nextSweepBefore is the head of this node's table plus 1 when the map was last requested.
+	nextSweepBefore uint64
+	// sweepBefore is the value of nextSweepBefore for the current full sync. The sweep at its end
+	// spares records at or above it.
+	sweepBefore uint64
+	// sweep reports that the end of the current full sync deletes the peer's records that it
+	// did not send.
+	sweep bool
+	// fullSyncDone reports that the peer has sent everything at least once. It never becomes false again.
+	fullSyncDone bool
+	// allReceived reports that the peer has completed a full sync that began after the peer had
+	// adopted its own entries. It never becomes false again: see AllReceived.
+	allReceived bool
+	// repeatedFullSyncs is the number of full syncs in a row in which the table refused records, at
+	// most maxRepeatedFullSyncs.
+	repeatedFullSyncs int
+	// repeatFullSyncAt is when the next full sync is due; zero: none is due.
+	repeatFullSyncAt time.Time
+	// pendingAcks are the merged positions that the kernel map does not hold yet.
+	pendingAcks ackQueue
+	// ackedPosition is the last position acknowledged on this stream, never above position. 0: none.
+	ackedPosition uint64
+	// traffic counts the batches received. It is safe for concurrent use.
+	traffic traffic
+	// accepted is the number of deltas that changed the table.
+	accepted uint64
+	// refused is the number of deltas that were set aside.
+	refused uint64
+	// fullSyncRecords is the number of deltas received since the last full sync began.
+	fullSyncRecords int
+	// exceptions are the entries of the peer that this node cannot hold. It has its own lock.
+	exceptions exceptions
+	// comparison, owners and reporting are the state of comparisons, owner requests and reports.
+	comparison inboundComparison
+	owners     inboundOwners
+	reporting  reporting
+
+	// The receiving goroutine owns the fields below. It holds inboundStream.mu while it changes
+	// decoder and printer, so that other goroutines may read these two under the lock.
+
+	// resend is the resend that the current batch belongs to; nil: none.
+	resend *inboundResend
+	// permit is owners.permit as of the start of the current batch.
+	permit *permit
+	// decisions has an element for each owner of the batch: whether its records are accepted, or why not.
+	decisions []rejection
+	// decoder decodes entries of the peer's schema into this node's layout. nil until the first
+	// acceptance.
+	decoder *schema.Decoder
+	// printer formats the encoded keys of the peer.
+	printer wirePrinter
+
+	// The fields below serve merges. The receiving goroutine owns them.
+
+	// mergeFunc and groupFunc are the methods mergeAll and mergeGroup, stored so that a merge does
+	// not allocate them.
+	mergeFunc func(*table.Tx)
+	groupFunc func([]wireDelta) error
+	// tx is the transaction of the table; nil outside of a merge.
+	tx *table.Tx
+	// tableRejected is the number of records that the limit of the table has rejected. limitLogged
+	// reports that the log has a warning that the peer has more records than the table may hold.
+	tableRejected uint64
+	limitLogged   bool
+	// ownerIDs has the id of each owner of the batch; table.NoOwner if it is not accepted.
+	ownerIDs []table.OwnerID
+	// comparedOwners and replaceRules have an element for each owner of the batch if
+	// remoteOptions.Touch is set: see decideReplace.
+	comparedOwners []bool
+	replaceRules   []table.Replace
+	// wireDeltas, keys and delta are scratch space for a group of deltas. keys point into l.keys.
+	wireDeltas [table.PrefetchBatch]wireDelta
+	keys       [table.PrefetchBatch][]byte
+	delta      table.Delta
+	// remoteOptions are the options of table.Tx.Remote for the batch.
+	remoteOptions table.RemoteOptions
+	// now is the wall clock of the merge in Unix nanoseconds.
+	now int64
+	// times converts between the peer's wall clock and the clocks of this node's kernel.
+	times schema.Times
+	// maxVersion is the highest version that the merge accepts: now plus Options.MaxClockAhead.
+	maxVersion table.Version
+	// result is the result of the current merge.
+	result mergeResult
+}
+
+func newInboundMap(l *inboundStream, m *localMap) *inboundMap {
+	in := &inboundMap{l: l, m: m, state: StateWaiting}
+	in.owners = newInboundOwners(l.r.view.Load(), l.peer, time.Now())
+	in.mergeFunc, in.groupFunc = in.mergeAll, in.mergeGroup
+	return in
+}
+
+// reset ends the subscription and keeps the position. The caller holds inboundStream.mu.
+func (in *inboundMap) reset() {
+	in.index, in.unsubscribeIndex = 0, 0
+	in.state = StateWaiting
+	in.pendingAcks.n, in.ackedPosition = 0, 0
+	in.comparison.reset()
+	in.owners.reset()
+	poke(in.l.r.wake)
+	in.reporting = reporting{}
+}
+
+// accept starts the reception of a map, unless the peer's schema does not fit. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
+	if err := in.compile(a.GetSchema()); err != nil {
+		in.refuseIncompatible(err, time.Now())
+		return nil
+	}
+	known := in.generation != 0 && in.generation == a.GetGeneration()
+	if !a.GetReset_() {
+		if !known || a.GetPosition() != in.position {
+			return fmt.Errorf("resume map %q at %d of generation %d, expected %d of %d: %w", in.m.name,
+				a.GetPosition(), a.GetGeneration(), in.position, in.generation, errProtocol)
+		}
+	} else {
+		// If it is the same map as before, records that this full sync does not contain no longer
+		// exist at the peer. For another map this does not follow: see table.Options.SameMap.
+		in.sweep = known && (in.sweep || in.position > 0)
+		// Records merged since the request are spared, too: the peer may have made them afterwards,
+		// and another peer may have sent them.
+		in.sweepBefore = in.nextSweepBefore
+		in.position = a.GetPosition()
+		in.repeatFullSyncAt, in.fullSyncRecords = time.Time{}, 0
+		in.comparison.beginFullSync()
+		in.owners.token = 0
+		in.exceptions.beginSync()
+	}
+	// Acknowledgements begin at this position. Earlier changes may not be in the kernel map yet, so
+	// this position waits for them.
+	in.pendingAcks.push(in.position, in.tableHead)
+	in.generation = a.GetGeneration()
+	in.state, in.err = StateSyncing, nil
+	poke(in.l.r.wake)
+	return nil
+}
+
+// compile creates the decoder for the peer's schema.
+func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
+	peerSchema, err := fromProto(in.m.name, p)
+	if err != nil {
+		return err
+	}
+	in.decoder, err = schema.NewDecoder(peerSchema, in.m.layout.Schema, in.m.layout.Links)
+	if err != nil {
+		return err
+	}
+	in.printer = newWirePrinter(peerSchema)
+	// The table keeps its own bytes where the peer's layout has no field.
+	in.delta.Keep = in.delta.Keep[:0]
+	for _, k := range in.decoder.Keep() {
+		in.delta.Keep = append(in.delta.Keep, table.Range(k))
+	}
+	return nil
+}
+
+// refuseIncompatible ends the subscription of a map whose schema at the peer cannot be converted to
+// this node's schema. syncd requests the map again after Options.incompatibleRetry, because the
+// peer's map may be replaced. The caller holds inboundStream.mu.
+func (in *inboundMap) refuseIncompatible(err error, now time.Time) {
+	in.l.r.count.mapsIncompatible.Add(1)
+	err = fmt.Errorf("map of %s does not fit: %w", in.l.peer.Node, err)
+	if errorText(in.err) != err.Error() {
+		in.l.r.opt.Logger.Warn("map of peer does not fit, not receiving it", slog.String("peer", in.l.peer.Node),
+			slog.String("map", in.m.name), slog.Any("error", err))
+	}
+	in.endSubscription(StateRefused, err, now.Add(in.l.r.opt.incompatibleRetry))
+}
+
+// handleMerged updates the state after a batch was merged. The caller holds inboundStream.mu.
+func (in *inboundMap) handleMerged(b *batch, res mergeResult, now time.Time) {
+	in.noteRejected(&res)
+	in.position, in.tableHead = b.position, res.head
+	in.pendingAcks.push(b.position, res.head)
+	in.traffic.add(b.deltas, len(b.data))
+	in.accepted += res.accepted
+	in.fullSyncRecords += b.deltas
+	in.backoff, in.owners.lastProgress = 0, now
+	// A peer that has other records to send sends those first.
+	if j := in.comparison.resend; j != nil && (b.resent || b.requested || !b.caughtUp) {
+		j.lastProgress = now
+	}
+	if b.resent {
+		return // neither the end of a full sync nor a reason to repeat it
+	}
+	in.refused += res.refused + res.ahead
+	excepted := res.outOfRange + res.withoutInterface
+	if n := res.refused - excepted; n+res.ahead > 0 {
+		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", n, res.ahead)
+	}
+	// An entry whose interface does not exist may fit later. An entry with a number out of range
+	// does not fit before the peer changes it and sends it again.
+	if res.refused+res.ahead > res.outOfRange {
+		if in.repeatFullSyncAt.IsZero() {
+			in.repeatFullSyncAt = now.Add(in.l.r.opt.RepeatFullSyncDelay << in.repeatedFullSyncs)
+			// The delay grows up to 16 times the initial one.
+			in.repeatedFullSyncs = min(in.repeatedFullSyncs+1, maxRepeatedFullSyncs)
+		}
+	}
+	switch {
+	case b.requested: // out of turn
+	case b.caughtUp:
+		in.handleCaughtUp()
+	default:
+		in.state = StateSyncing
+	}
+}
+
+// handleCaughtUp records that the peer has sent everything. The caller holds inboundStream.mu.
+func (in *inboundMap) handleCaughtUp() {
+	// The roles depend on the sources that are complete.
+	if !in.fullSyncDone {
+		poke(in.l.r.wake)
+	}
+	in.owners.endSendAll()
+	in.sweep, in.fullSyncDone = false, true
+	in.exceptions.endSync()
+	in.state = StateCaughtUp
+	if in.repeatFullSyncAt.IsZero() {
+		in.repeatedFullSyncs = 0
+	}
+}
+
+// repeatFullSyncDue reports whether the next subscription begins at position 0.
+func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
+	return !in.repeatFullSyncAt.IsZero() && now.After(in.repeatFullSyncAt)
+}
+
+// fail ends the subscription and schedules another after a growing pause. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) fail(err error, now time.Time) {
+	in.backoff = min(max(2*in.backoff, in.l.r.opt.MinBackoff), 30*time.Second)
+	in.endSubscription(StateFailed, err, now.Add(in.backoff))
+}
+
+// endSubscription ends the subscription, and schedules another at retry. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) endSubscription(state State, err error, retry time.Time) {
+	// The next requests end the subscription at the peer.
+	dropped := in.index
+	delete(in.l.byIndex, in.index)
+	in.reset()
+	in.unsubscribeIndex, in.state, in.err, in.retryAt = dropped, state, err, retry
+	poke(in.l.wake)
+}
+
+// ackQueue is a queue of positions that the table's writer has not applied yet, oldest first. When
+// it is full, a new position replaces the newest one, which it includes.
+type ackQueue struct {
+	// points[:n] are in use. Their positions and heads do not decrease.
+	points [32]ackPoint
+	n      int
+}
+
+// ackPoint is a position of the peer that the kernel map holds once the writer has applied head, a
+// position of this node's table.
+type ackPoint struct {
+	position, head uint64
+}
+
+func (q *ackQueue) push(position, head uint64) {
+	// The newest element is replaced: a later position includes it.
+	if q.n == len(q.points) {
+		q.n--
+	}
+	q.points[q.n] = ackPoint{position, head}
+	q.n++
+}
+
+// pop removes all positions that the writer has applied, and returns the highest of them.
+func (q *ackQueue) pop(applied uint64) (position uint64, ok bool) {
+	n := 0
+	for n < q.n && q.points[n].head <= applied {
+		position, ok = q.points[n].position, true
+		n++
+	}
+	q.n = copy(q.points[:], q.points[n:q.n])
+	return position, ok
+}

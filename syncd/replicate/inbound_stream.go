@@ -1,0 +1,399 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// errReceiveTimeout is the reason for closing a stream on which no message arrived for
+// Options.receiveTimeout.
+var errReceiveTimeout = errors.New("no message from peer")
+
+// requestPause is the minimum time between two rounds of requests.
+const requestPause = 5 * time.Millisecond
+
+// inboundStream receives the changes of one incarnation of a peer, over one gRPC stream after another.
+// It is kept after the peer has left, so that the same incarnation can resume if it comes back.
+type inboundStream struct {
+	// r and peer do not change.
+	r    *Replicator
+	peer table.Owner
+	// wake has a capacity of 1. It wakes the goroutine that sends requests.
+	wake chan struct{}
+
+	// mu guards the fields up to clock, except for lastContact. It also guards the inboundMaps.
+	mu sync.Mutex
+	// addr is the address of the peer from membership, host:port.
+	addr string
+	// cancel ends run; nil unless run is running.
+	cancel context.CancelFunc
+	// up reports that the handshake of the current gRPC stream has succeeded.
+	up bool
+	// since is when the last gRPC stream was established or ended.
+	since time.Time
+	// firstSeen is when membership first had this incarnation of the peer.
+	firstSeen time.Time
+	// departed is when the peer last left; zero: never.
+	departed time.Time
+	// supportsOwnerRequests reports that the peer accepts owner requests.
+	supportsOwnerRequests bool
+	// err is why the last gRPC stream ended; nil while one is established.
+	err error
+	// maps are the inbound map streams by map name. An element may belong to a map that was removed
+	// or replaced, until the next round of requests.
+	maps map[string]*inboundMap
+	// byIndex are the maps with a subscription on the current gRPC stream, by its number.
+	byIndex map[uint32]*inboundMap
+	// lastIndex is the highest number of a subscription on the current gRPC stream. Numbers are
+	// not reused.
+	lastIndex uint32
+
+	// supportsReports reports that the peer accepts reports on the current gRPC stream.
+	supportsReports bool
+
+	// lastContact is when the last message of the peer arrived, in Unix nanoseconds; 0: never.
+	lastContact atomic.Int64
+	// clock measures the offset of the peer's clock.
+	clock peerClock
+
+	// The receiving goroutine owns the fields below.
+
+	// batch and frame are the last message. batch points into frame.
+	batch batch
+	frame receivedFrame
+	// keys and value are scratch space: for the keys of a group of deltas, and for one value.
+	keys  []byte
+	value []byte
+}
+
+// requestSender is the part of a client's stream that sends requests.
+type requestSender interface {
+	Send(*mapsyncv1.SubscribeRequest) error
+}
+
+// newInboundStream returns a stream that is not started.
+func newInboundStream(r *Replicator, p Peer) *inboundStream {
+	return &inboundStream{
+		r: r, peer: p.owner(), addr: p.Addr, since: time.Now(), firstSeen: time.Now(),
+		wake:    make(chan struct{}, 1),
+		maps:    make(map[string]*inboundMap),
+		byIndex: make(map[uint32]*inboundMap),
+	}
+}
+
+// currentPeer returns the peer with its current address.
+func (l *inboundStream) currentPeer() Peer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return Peer{Node: l.peer.Node, Incarnation: l.peer.Incarnation, Addr: l.addr}
+}
+
+// setAddr sets a new address and ends the current gRPC stream, so that the next one uses it.
+func (l *inboundStream) setAddr(addr string) {
+	l.mu.Lock()
+	l.addr = addr
+	l.mu.Unlock()
+	l.stop()
+}
+
+// running reports whether run is running.
+func (l *inboundStream) running() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cancel != nil
+}
+
+// connected reports whether a gRPC stream to the peer is established.
+func (l *inboundStream) connected() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.up
+}
+
+// start runs the stream in a goroutine of wg until ctx is done or stop is called.
+func (l *inboundStream) start(ctx context.Context, wg *sync.WaitGroup) {
+	ctx, cancel := context.WithCancel(ctx)
+	l.mu.Lock()
+	l.cancel = cancel
+	l.mu.Unlock()
+	wg.Go(func() {
+		l.run(ctx)
+		cancel()
+		l.mu.Lock()
+		l.cancel = nil
+		l.mu.Unlock()
+		poke(l.r.wake) // it may be needed again by now
+	})
+}
+
+// stop ends run. It does not wait, and may be called at any time.
+func (l *inboundStream) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.cancel != nil {
+		l.cancel()
+	}
+}
+
+// peerDeparted ends run because the peer has left.
+func (l *inboundStream) peerDeparted() {
+	l.mu.Lock()
+	l.departed = time.Now()
+	l.mu.Unlock()
+	l.stop()
+}
+
+// departedAt returns when the peer last left.
+func (l *inboundStream) departedAt() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.departed
+}
+
+// run keeps a gRPC stream to the peer until ctx is done.
+func (l *inboundStream) run(ctx context.Context) {
+	opt := &l.r.opt
+	backoff := opt.MinBackoff
+	for ctx.Err() == nil {
+		begun := time.Now()
+		err := l.runStream(ctx)
+		l.markDown(err)
+		if ctx.Err() != nil {
+			return
+		}
+		// A planned end is not an error. A peer that ends streams too early is treated like a failure.
+		if status.Code(err) == codes.Aborted && time.Since(begun) > opt.MaxBackoff {
+			continue // the peer ends each stream at its maximum age
+		}
+		l.r.count.connectErrors.Add(1)
+		opt.Logger.Warn("stream from peer ended", slog.String("peer", l.peer.Node), slog.Any("error", err))
+		// A stream that has worked for some time resets the backoff.
+		if time.Since(begun) > opt.MaxBackoff {
+			backoff = opt.MinBackoff
+		}
+		// The random part prevents that all nodes reconnect at the same time.
+		pause(ctx, backoff/2+rand.N(backoff))
+		backoff = min(2*backoff, opt.MaxBackoff)
+	}
+}
+
+// pause waits for d or until ctx is done.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// markDown records the end of the gRPC stream. The subscriptions end with it; the positions remain.
+func (l *inboundStream) markDown(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.up, l.err, l.since = false, err, time.Now()
+	l.lastIndex = 0
+	poke(l.r.wake)
+	// Positions and request serials remain, so that the next stream resumes.
+	clear(l.byIndex)
+	for _, in := range l.maps {
+		in.reset()
+	}
+}
+
+// runStream opens a gRPC stream and receives until it ends. It returns why it ended.
+func (l *inboundStream) runStream(ctx context.Context) error {
+	peer := l.currentPeer()
+	conn, err := l.r.opt.Dial(peer)
+	if err != nil {
+		return fmt.Errorf("dial %s: %w", peer.Addr, err)
+	}
+	defer func() { _ = conn.Close() }() // it fails only if it is closed already
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// One timer for the whole stream. It also ends a Subscribe that blocks because the peer allows
+	// no more streams, and a Send that blocks because the peer does not read.
+	timeout := time.AfterFunc(l.r.opt.receiveTimeout, func() { cancel(errReceiveTimeout) })
+	defer timeout.Stop()
+	err = l.subscribeAndReceive(ctx, cancel, mapsyncv1.NewReplicationServiceClient(conn), peer.Addr, func() {
+		timeout.Reset(l.r.opt.receiveTimeout)
+	})
+	if errors.Is(context.Cause(ctx), errReceiveTimeout) {
+		l.r.count.receiveTimeouts.Add(1)
+		err = fmt.Errorf("receive for %s: %w", l.r.opt.receiveTimeout, errReceiveTimeout)
+	}
+	return err
+}
+
+// subscribeAndReceive opens a gRPC stream and receives until it ends. It calls onMessage for each
+// message, and cancel with the reason for the end.
+func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.CancelCauseFunc, client mapsyncv1.ReplicationServiceClient, addr string, onMessage func()) error {
+	stream, err := client.Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
+	if err != nil {
+		return fmt.Errorf("subscribe to %s: %w", addr, peerError(err))
+	}
+	onMessage()
+	// The requesting goroutine must end before the connection is closed.
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if err = l.handshake(stream); err == nil {
+		wg.Go(func() { cancel(l.sendRequests(ctx, stream)) })
+		err = l.receive(stream, func() {
+			onMessage()
+			l.lastContact.Store(time.Now().UnixNano())
+		})
+	}
+	cancel(err)
+	return err
+}
+
+// handshake exchanges Hello and Welcome, and measures the clock of the peer.
+func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+	w, err := l.r.exchangeHello(stream)
+	if err != nil {
+		return err
+	}
+	// Another incarnation answers at this address: the peer has restarted, or the address is reused.
+	if o := welcomeSender(w); o != l.peer {
+		if o.Node == l.peer.Node {
+			l.r.opt.IncarnationMismatch(o.Node)
+			if err := l.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.currentPeer().Addr}); err != nil {
+				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
+			}
+		}
+		return fmt.Errorf("reach %.255q of %d, expected %q of %d: %w",
+			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
+	}
+	// Time stamps are converted by the offset, so it is measured before the first subscription.
+	if err := l.measureClock(stream); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.up, l.err, l.since = true, nil, time.Now()
+	l.supportsOwnerRequests = w.GetOwnerRequests()
+	l.supportsReports = w.GetReports()
+	l.lastContact.Store(l.since.UnixNano())
+	l.r.count.connects.Add(1)
+	l.r.opt.Logger.Info("receiving from peer", slog.String("peer", l.peer.Node), slog.String("addr", l.addr))
+	return nil
+}
+
+// exchangeHello sends a Hello on a new gRPC stream, and returns the Welcome of the peer.
+func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
+	// Send only reports that the stream has ended; Recv returns the cause.
+	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
+		ProtocolVersion: protocolVersion, Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
+	}}})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("send hello: %w", peerError(err))
+	}
+	m, err := stream.Recv()
+	if err != nil {
+		return nil, fmt.Errorf("receive welcome: %w", peerError(err))
+	}
+	w := m.GetWelcome()
+	if w == nil || w.GetProtocolVersion() != protocolVersion {
+		return nil, fmt.Errorf("receive %T of version %d for a welcome of version %d: %w",
+			m.GetMessage(), w.GetProtocolVersion(), protocolVersion, errProtocol)
+	}
+	return w, nil
+}
+
+// welcomeSender returns the name and incarnation in a Welcome.
+func welcomeSender(w *mapsyncv1.Welcome) table.Owner {
+	return table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
+}
+
+// sendRequests sends subscriptions, acknowledgements and other requests until ctx is done.
+func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) error {
+	// The tables wake this goroutine, so that it sends acknowledgements soon.
+	subs := make(tableWakeups)
+	defer subs.close()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var out []*mapsyncv1.SubscribeRequest
+	probed := time.Now()
+	for ctx.Err() == nil {
+		maps := l.r.localMaps()
+		subs.update(maps, l.wake)
+		// The order matters: subscriptions first, because the other requests refer to them.
+		out = l.appendReports(l.appendAcks(l.appendComparisons(l.appendSubscriptions(out[:0], maps, time.Now()))), time.Now())
+		for _, m := range out {
+			if err := send.Send(m); err != nil {
+				return fmt.Errorf("send request: %w", peerError(err))
+			}
+		}
+		if time.Since(probed) >= l.r.opt.clockProbeInterval {
+			probed = time.Now()
+			if err := l.sendClockProbe(send); err != nil {
+				return err
+			}
+		}
+		if len(out) > 0 {
+			// The pause combines the acknowledgements of many batches.
+			pause(ctx, requestPause)
+		}
+		timer.Reset(l.idle())
+		select {
+		case <-ctx.Done():
+		case <-l.wake:
+		case <-timer.C:
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// idle returns the time until the next request may be due if nothing wakes the goroutine.
+func (l *inboundStream) idle() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, in := range l.maps {
+		// Something is waiting for a time or for the kernel map.
+		if in.index == 0 || in.reporting.due || in.unsubscribeIndex != 0 || in.pendingAcks.n > 0 || !in.repeatFullSyncAt.IsZero() {
+			return housekeepingInterval
+		}
+	}
+	return min(4*housekeepingInterval, l.r.opt.clockProbeInterval)
+}
+
+// tableWakeups cancels the wake-ups of tables.
+type tableWakeups map[*table.Table]func()
+
+// update subscribes to the tables of the given maps, and cancels the wake-ups of all other tables.
+func (s tableWakeups) update(maps map[string]*localMap, wake chan struct{}) {
+	present := make(map[*table.Table]bool, len(maps))
+	for _, m := range maps {
+		present[m.table] = true
+		if s[m.table] == nil {
+			s[m.table] = m.table.Subscribe(wake)
+		}
+	}
+	for t, cancel := range s {
+		if !present[t] {
+			cancel()
+			delete(s, t)
+		}
+	}
+}
+
+// close cancels all wake-ups.
+func (s tableWakeups) close() {
+	for _, cancel := range s {
+		cancel()
+	}
+}

@@ -1,0 +1,276 @@
+package replicate
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// messageReceiver is the part of a client's stream that receives responses.
+type messageReceiver interface {
+	RecvMsg(any) error
+}
+
+// receive handles the messages of the peer until the gRPC stream ends. It calls onMessage for
+// each message.
+func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error {
+	defer l.frame.free()
+	for {
+		if err := stream.RecvMsg(&l.frame); err != nil {
+			return fmt.Errorf("receive: %w", peerError(err))
+		}
+		onMessage()
+		if err := l.handle(l.frame.bytes()); err != nil {
+			l.r.count.badMessages.Add(1)
+			return err
+		}
+		// handle does not keep the message.
+		l.frame.free()
+	}
+}
+
+// handle handles one encoded SubscribeResponse. It returns only errors that end the stream.
+func (l *inboundStream) handle(data []byte) error {
+	// The fast path decodes a message that is one batch without an allocation.
+	if b, ok := batchPayload(data); ok {
+		return l.handleBatch(b)
+	}
+	var m mapsyncv1.SubscribeResponse
+	if err := proto.Unmarshal(data, &m); err != nil {
+		return fmt.Errorf("decode response: %w: %w", errMalformed, err)
+	}
+	switch m := m.GetMessage().(type) {
+	case *mapsyncv1.SubscribeResponse_Batch:
+		// A stock encoder may write a batch in another form. It is encoded again and takes the same path.
+		b, err := proto.Marshal(m.Batch)
+		if err != nil {
+			return fmt.Errorf("decode batch: %w: %w", errMalformed, err)
+		}
+		return l.handleBatch(b)
+	case *mapsyncv1.SubscribeResponse_Heartbeat:
+		return nil
+	case *mapsyncv1.SubscribeResponse_ClockReply:
+		return l.handleClockReply(m.ClockReply)
+	case *mapsyncv1.SubscribeResponse_Digest:
+		return l.withSubscription(m.Digest.GetMap(), func(in *inboundMap) error { return in.handleDigest(m.Digest, time.Now()) })
+	case *mapsyncv1.SubscribeResponse_Resent:
+		return l.handleResent(m.Resent)
+	case *mapsyncv1.SubscribeResponse_OwnersSent:
+		return l.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
+	case *mapsyncv1.SubscribeResponse_Sources:
+		return l.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { in.handleSources(m.Sources); return nil })
+	case *mapsyncv1.SubscribeResponse_Accepted:
+		return l.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.accept(m.Accepted) })
+	case *mapsyncv1.SubscribeResponse_Pending:
+		return l.withSubscription(m.Pending.GetMap(), func(in *inboundMap) error {
+			in.state, in.err = StatePending, nil
+			poke(l.r.wake)
+			return nil
+		})
+	case *mapsyncv1.SubscribeResponse_Refused:
+		return l.withSubscription(m.Refused.GetMap(), func(in *inboundMap) error { return l.handleRefused(in, m.Refused) })
+	case *mapsyncv1.SubscribeResponse_Ended:
+		return l.withSubscription(m.Ended.GetMap(), func(in *inboundMap) error { return l.handleEnded(in, m.Ended) })
+	default:
+		return fmt.Errorf("receive message of type %T: %w", m, errProtocol)
+	}
+}
+
+// withSubscription calls fn with the map of a subscription while it holds the lock. It does nothing
+// if this node has ended the subscription in the meantime.
+func (l *inboundStream) withSubscription(index uint32, fn func(*inboundMap) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Numbers up to lastIndex were assigned on this stream. A higher one is a violation of the protocol.
+	if index == 0 || index > l.lastIndex {
+		return fmt.Errorf("receive answer about unknown subscription %d: %w", index, errProtocol)
+	}
+	// The subscription may have ended while the message was on its way.
+	if in := l.byIndex[index]; in != nil {
+		return fn(in)
+	}
+	return nil
+}
+
+// handleRefused records that the peer refused a map. The subscription remains: the peer serves it
+// when its map changes. The caller holds l.mu.
+func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) error {
+	if in.state == StateSyncing || in.state == StateCaughtUp {
+		return fmt.Errorf("map %q refused while it was served: %w", in.m.name, errProtocol)
+	}
+	// The peer chooses the text, so it is quoted and truncated.
+	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", l.peer.Node, m.GetText())
+	poke(l.r.wake)
+	l.r.opt.Logger.Warn("map refused by peer",
+		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err))
+	return nil
+}
+
+// handleEnded prepares a new subscription.
+func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error {
+	l.r.opt.Logger.Info("subscription ended by peer", slog.String("peer", l.peer.Node),
+		slog.String("map", in.m.name), slog.String("reason", m.GetReason().String()))
+	delete(l.byIndex, in.index)
+	in.reset()
+	// The pause prevents a busy loop with a peer that ends each subscription at once.
+	in.backoff = min(max(2*in.backoff, l.r.opt.MinBackoff), 30*time.Second)
+	in.retryAt = time.Now().Add(in.backoff)
+	poke(l.wake)
+	return nil
+}
+
+// handleBatch merges an encoded batch. It returns only errors that end the stream.
+func (l *inboundStream) handleBatch(data []byte) error {
+	b := &l.batch
+	if err := b.parse(data); err != nil {
+		return err
+	}
+	// A stream carries the changes of one incarnation only.
+	if b.origin != l.peer {
+		return fmt.Errorf("receive batch of %q of %d: %w", b.origin.Node, b.origin.Incarnation, errProtocol)
+	}
+	var in *inboundMap
+	err := l.withSubscription(b.index, func(found *inboundMap) error {
+		in = found
+		if in.state != StateSyncing && in.state != StateCaughtUp {
+			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
+		}
+		// The merge runs without the lock, so it uses the permit of this moment.
+		in.resend, in.permit = nil, in.owners.permit
+		if !b.resent {
+			return nil
+		}
+		switch in.resend = in.comparison.resend; {
+		case in.resend == nil:
+			return fmt.Errorf("receive unrequested resent batch of map %q: %w", in.m.name, errProtocol)
+		case b.requested:
+			return fmt.Errorf("receive batch of map %q marked both resent and requested: %w", in.m.name, errProtocol)
+		}
+		return nil
+	})
+	if in == nil || err != nil {
+		return err
+	}
+	// The table's lock is held during the merge, l.mu is not. Other goroutines may end the
+	// subscription meanwhile; its batch is merged in any case.
+	now := time.Now()
+	res, err := in.merge(b)
+	l.r.count.outOfRange.Add(res.outOfRange)
+	l.r.count.withoutInterface.Add(res.withoutInterface)
+	l.r.count.received.add(b.deltas, len(data))
+	l.r.count.accepted.Add(res.accepted)
+	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutInterface)
+	l.r.count.ahead.Add(res.ahead)
+	if err == nil && res.refused > 0 {
+		in.logExceptions(now)
+	}
+	// withSubscription finds the map only if the subscription still exists.
+	return l.withSubscription(b.index, func(in *inboundMap) error {
+		if err != nil {
+			l.r.count.badMessages.Add(1)
+			l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", l.peer.Node),
+				slog.String("map", in.m.name), slog.Any("error", err))
+			in.fail(err, now)
+			return nil
+		}
+		in.handleMerged(b, res, now)
+		poke(l.wake)
+		return nil
+	})
+}
+
+// appendSubscriptions appends the requests that begin and end subscriptions, so that they match the
+// maps of this node.
+func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, maps map[string]*localMap, now time.Time) []*mapsyncv1.SubscribeRequest {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// End the subscriptions of maps that were removed or replaced.
+	for name, in := range l.maps {
+		if maps[name] == in.m {
+			continue
+		}
+		out = append(unsubscribe(out, in.unsubscribeIndex), unsubscribe(nil, in.index)...)
+		delete(l.byIndex, in.index)
+		delete(l.maps, name)
+		in.comparison.reset()
+	}
+	// Begin the subscriptions that are missing, and send changed owner requests.
+	for name, m := range maps {
+		in := l.maps[name]
+		if in == nil {
+			in = newInboundMap(l, m)
+			l.maps[name] = in
+		}
+		// A stalled resend blocks further repairs, so the subscription begins again.
+		if in.comparison.stalled(now, l.r.opt.stallTimeout) {
+			in.failStalled(now)
+		}
+		out = unsubscribe(out, in.unsubscribeIndex)
+		in.unsubscribeIndex = 0
+		if m.excluded(l.peer.Node) {
+			in.state = StateExcluded
+			continue
+		}
+		// A full sync needs a new subscription, because only the first message chooses the position.
+		if in.repeatFullSyncDue(now) && (in.state == StateSyncing || in.state == StateCaughtUp) {
+			out = unsubscribe(out, in.index)
+			delete(l.byIndex, in.index)
+			in.reset()
+		}
+		switch {
+		case in.index == 0 && !now.Before(in.retryAt):
+			out = append(out, l.subscriptionRequest(in, now))
+		case in.index != 0 && in.owners.sentSerial != in.owners.serial && l.supportsOwnerRequests:
+			m := in.ownerRequestMessage()
+			m.Map = in.index
+			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Owners{Owners: m}})
+		}
+	}
+	return out
+}
+
+// subscriptionRequest returns the request for a map. The caller holds inboundStream.mu.
+func (l *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *mapsyncv1.SubscribeRequest {
+	// sweepBefore of a full sync starts here: records that are merged later may be newer than
+	// the full sync.
+	l.lastIndex++
+	in.index, in.nextSweepBefore = l.lastIndex, in.m.head()+1
+	// A refused map stays refused in the status until the peer accepts the map.
+	if in.state != StateRefused {
+		in.state = StateWaiting
+	}
+	l.byIndex[in.index] = in
+	m := &mapsyncv1.MapSubscription{
+		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(), Schema: in.m.wireSchema,
+		SendAll:  in.m.table.Stats().Unversioned > 0,
+		Owners:   in.ownerRequestMessage(),
+		Expiries: true,
+	}
+	// The table has unadopted entries. An owner may be unreachable, so all peers send the records
+	// of all owners until the first end of the stream.
+	if m.SendAll {
+		p := *in.owners.permit
+		p.all = true
+		in.owners.permit = &p
+	}
+	// A full sync that is due leaves out the resume.
+	if in.generation != 0 && !in.repeatFullSyncDue(now) {
+		m.Resume = &mapsyncv1.Resume{Incarnation: l.peer.Incarnation, Generation: in.generation, Position: in.position}
+		m.Owners.Token = in.owners.token
+	}
+	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: m}}
+}
+
+// unsubscribe appends the message that ends a subscription. It appends nothing for index 0.
+func unsubscribe(out []*mapsyncv1.SubscribeRequest, index uint32) []*mapsyncv1.SubscribeRequest {
+	if index == 0 {
+		return out
+	}
+	return append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{
+		Unsubscribe: &mapsyncv1.MapUnsubscription{Map: index},
+	}})
+}

@@ -1,0 +1,372 @@
+package replicate
+
+import (
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// outboundMap is the outbound stream of one map to one peer. The sending goroutine of the
+// outboundStream owns it, except for the fields that do not change and the atomic fields.
+type outboundMap struct {
+	// The fields up to expiries do not change.
+	s *outboundStream
+	// index is the number of the subscription on the stream.
+	index uint32
+	name  string
+	// peerSchema is the schema of the peer's map.
+	peerSchema *mapsyncv1.Schema
+	// resume is the position from which the peer wants to resume; nil: from the beginning.
+	resume *mapsyncv1.Resume
+	// observe reports that the peer observes: it receives the records of all owners and holds none.
+	observe bool
+	// expiries reports that the peer understands expired records.
+	expiries bool
+	// sendAll reports that the records of all owners are sent. The first batch that is marked as
+	// caught up ends it.
+	sendAll bool
+
+	// unsubscribed reports that the peer has ended the subscription. It never becomes false again.
+	unsubscribed atomic.Bool
+	// serving reports that m is set and the map is served. Other goroutines may read m while it is set.
+	serving atomic.Bool
+	// sentPosition is the position of the last batch sent.
+	sentPosition atomic.Uint64
+	// ackedPosition is the position that the peer has acknowledged. It never decreases and is never
+	// above sentPosition.
+	ackedPosition atomic.Uint64
+	// upToDate reports that nothing was left to send at the last step.
+	upToDate atomic.Bool
+	// peerReport is the last report of the peer; nil: none.
+	peerReport atomic.Pointer[receivedReport]
+
+	// comparison and owners are the state of comparisons and of owner requests.
+	comparison outboundComparison
+	owners     outboundOwners
+
+	// answer is the last answer to a subscription that is not served.
+	answer mapAnswer
+	// sharedAnswer is a copy of answer for other goroutines.
+	sharedAnswer atomicAnswer
+	// refusedMap is the map for which the subscription was refused; nil: none. Another map of the
+	// same name is tried again.
+	refusedMap *localMap
+
+	// m is the map that is served; nil until serve. It does not change afterwards.
+	m *localMap
+	// cancelWake cancels the wake-ups of the table.
+	cancelWake func()
+	// cursor is the place of the stream in the table; nil unless the map is served. close closes it.
+	cursor *table.Cursor
+	// enc encodes the batches of the stream.
+	enc *encoder
+	// startPosition is the position at which the stream began.
+	startPosition uint64
+	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
+	// It never becomes false again.
+	tableComplete bool
+	// positionLost reports that the stream may have missed a forgotten delete. The stream then ends.
+	positionLost bool
+	// fullSyncHead is the head of the table when a full sync began; 0: the stream resumed.
+	fullSyncHead uint64
+	// atEnd reports that the stream has reached the end of the table's order.
+	atEnd bool
+	// lastSent is when the last batch was sent.
+	lastSent time.Time
+	// caughtUpSent reports that the last batch was marked as caught up. While it is not set, the
+	// peer waits for such a batch.
+	caughtUpSent bool
+
+	// prepareFunc is the method prepare, and rec the current record. They are stored so that a
+	// batch does not allocate them.
+	prepareFunc func(*table.Tx)
+	rec         table.Record
+}
+
+// mapAnswer is the last answer to a peer about a map that is not served.
+type mapAnswer uint8
+
+const (
+	answerNone mapAnswer = iota // no answer yet
+	answerPending
+	answerRefused
+)
+
+// state returns the state of a map that is not served.
+func (t mapAnswer) state() State {
+	switch t {
+	case answerPending:
+		return StatePending
+	case answerRefused:
+		return StateRefused
+	}
+	return StateWaiting
+}
+
+// atomicAnswer is a mapAnswer that is safe for concurrent use.
+type atomicAnswer struct{ v atomic.Uint32 }
+
+// Load and Store are atomic.
+func (a *atomicAnswer) Load() mapAnswer   { return mapAnswer(a.v.Load()) }
+func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
+
+// newOutboundMap returns the map stream of a subscription. It is not served before start.
+func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
+	f := &outboundMap{
+		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
+		sendAll: m.GetSendAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
+	}
+	f.owners.noRequests, f.owners.epoch = m.GetOwners() == nil, 1 // 0 marks an unused slot
+	f.owners.request.Store(request)
+	f.prepareFunc = f.prepare
+	return f
+}
+
+// close releases the resources of serve. It may be called more than once.
+func (f *outboundMap) close() {
+	f.comparison.close()
+	f.owners.close()
+	if f.cursor != nil {
+		f.serving.Store(false)
+		f.cancelWake()
+		f.cursor.Close()
+		f.cursor = nil
+	}
+}
+
+// start serves the map if possible. It sends the peer the result, unless the last answer was the same.
+func (f *outboundMap) start(m *localMap) error {
+	// The map does not exist on this node yet. The subscription stays pending until it does.
+	if m == nil {
+		if f.answer == answerPending {
+			return nil
+		}
+		f.answer, f.refusedMap = answerPending, nil
+		f.sharedAnswer.Store(f.answer)
+		return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
+			Pending: &mapsyncv1.MapPending{Map: f.index},
+		}})
+	}
+	// The peer has the refusal already.
+	if f.answer == answerRefused && f.refusedMap == m {
+		return nil
+	}
+	if !m.access.reads(f.s.target.Node) {
+		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
+	}
+	if err := f.checkSchema(m); err != nil {
+		return f.refuse(m, err)
+	}
+	return f.serve(m)
+}
+
+// checkSchema returns an error if the peer's map cannot hold what the schema of m describes. The
+// peer makes the same check. This node repeats it so that its status and log show the reason.
+func (f *outboundMap) checkSchema(m *localMap) error {
+	if f.observe {
+		return nil
+	}
+	peerSchema, err := fromProto(f.name, f.peerSchema)
+	if err != nil {
+		return err
+	}
+	_, err = schema.NewDecoder(m.layout.Schema, peerSchema, m.layout.Links)
+	return err
+}
+
+// refuse sends the peer a refusal with the reason.
+func (f *outboundMap) refuse(m *localMap, err error) error {
+	f.answer, f.refusedMap = answerRefused, m
+	f.sharedAnswer.Store(f.answer)
+	f.s.r.count.mapsRefused.Add(1)
+	f.s.r.opt.Logger.Warn("map does not fit that of peer, not sending it", slog.String("peer", f.s.target.Node),
+		slog.String("map", f.name), slog.Any("error", err))
+	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
+		Refused: &mapsyncv1.MapRefused{
+			Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
+			Text: fmt.Sprintf("map %q of %s does not fit that of %s: %v", f.name, f.s.r.opt.Self.Node, f.s.target.Node, err),
+		},
+	}})
+}
+
+// serve starts the stream: at the position of the peer's resume if that is still valid in the
+// table's order, else at position 0.
+func (f *outboundMap) serve(m *localMap) error {
+	// A position is valid only for the same incarnation, the same map, and between floor and head.
+	position, reset := f.resume.GetPosition(), false
+	var head, floor uint64
+	m.table.View(func(tx *table.Tx) { head, floor = tx.Head(), tx.Floor() })
+	if f.resume.GetIncarnation() != f.s.r.opt.Self.Incarnation || f.resume.GetGeneration() != m.generation ||
+		position > head || position < floor {
+		position, reset = 0, true
+		f.s.r.count.fullSyncs.Add(1)
+	} else {
+		// The table still has all tombstones after the position, so the receiver misses no delete.
+		f.s.r.count.resumes.Add(1)
+	}
+	f.m, f.startPosition = m, position
+	f.restoreDeliveries(reset)
+	f.enc = newEncoder(f.index, f.s.r.opt.Self, m)
+	f.enc.expiries, f.enc.observe = f.expiries, f.observe
+	f.cursor = m.table.NewCursor(position)
+	f.cancelWake = m.table.Subscribe(f.s.wake)
+	f.sentPosition.Store(position)
+	f.serving.Store(true)
+	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
+		Accepted: &mapsyncv1.MapAccepted{
+			Map: f.index, Generation: m.generation, Position: position, Reset_: reset, Schema: m.wireSchema,
+		},
+	}})
+}
+
+// end ends the subscription and sends the peer the reason.
+func (f *outboundMap) end(reason mapsyncv1.EndReason) error {
+	f.s.removeMap(f)
+	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{
+		Ended: &mapsyncv1.MapEnded{Map: f.index, Reason: reason},
+	}})
+}
+
+// send sends a message other than a batch.
+func (f *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
+	if err := f.s.send.Send(m); err != nil {
+		return fmt.Errorf("send answer about map %q: %w", f.name, err)
+	}
+	f.s.lastSent = time.Now()
+	return nil
+}
+
+// step sends at most one batch, backfill batch and comparison message of the map. It reports
+// whether there is more to send at once.
+func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
+	switch {
+	case f.unsubscribed.Load():
+		f.s.removeMap(f)
+		return false, nil
+	case f.m == nil:
+		err := f.start(m)
+		return f.m != nil, err
+	case f.m != m:
+		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
+	}
+	f.enc.times = f.s.r.opt.Times()
+	f.comparison.now = now
+	// Everything that the step sends is encoded while the table is locked once.
+	f.m.table.View(f.prepareFunc)
+	if f.positionLost {
+		f.enc.release()
+		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+	}
+	if err := f.sendBatch(now); err != nil {
+		return false, err
+	}
+	requested, err := f.sendBackfill()
+	if err != nil {
+		return false, err
+	}
+	more, err = f.sendComparison()
+	return more || requested || (f.tableComplete && !f.atEnd), err
+}
+
+// encode fills a batch with the next records for the peer. The caller holds the table's lock.
+func (f *outboundMap) encode(tx *table.Tx) {
+	if !f.tableComplete && !f.beginWhenComplete(tx) {
+		return
+	}
+	position := f.cursor.Position()
+	// The peer misses a delete whose tombstone was forgotten before the stream reached it, unless a
+	// full sync began after the delete.
+	if floor := tx.Floor(); floor > position && floor > f.fullSyncHead {
+		f.positionLost = true
+		return
+	}
+	f.applyRequest()
+	// The rule combines the coverage and sendAll. A slot decided under another rule is decided again.
+	rule := f.owners.epoch << 1
+	if f.sendAll {
+		rule |= 1
+	}
+	f.enc.resetReusedOwners(tx)
+	f.enc.begin(tx.Head() - position)
+	for n := 0; n < maxBatchScan && f.enc.fits(); n++ {
+		if !tx.Next(f.cursor, &f.rec) {
+			f.atEnd = true
+			return
+		}
+		slot := f.enc.slot(f.rec.Owner)
+		if slot.epoch != rule {
+			owner := tx.Owner(f.rec.Owner)
+			slot.epoch = rule
+			slot.send = f.observe || f.owners.coverage.sends(owner, f.s.target) || (f.sendAll && owner != f.s.target)
+		}
+		if slot.send {
+			f.enc.add(tx, slot, &f.rec)
+		}
+	}
+	f.atEnd = f.cursor.Position() == tx.Head()
+}
+
+// beginWhenComplete starts the stream once the table is complete. Before that it is undecided which
+// records belong to this node.
+func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
+	if tx.Unversioned() > 0 {
+		return false
+	}
+	f.tableComplete = true
+	if f.startPosition == 0 {
+		f.fullSyncHead = tx.Head()
+	}
+	return true
+}
+
+// sendBatch sends the batch that encode has filled. A batch without deltas only advances the
+// position. It is delayed, unless the peer waits for the mark that this is the end. The mark is
+// also sent while the table is not complete: otherwise two nodes that start together would wait for
+// each other.
+func (f *outboundMap) sendBatch(now time.Time) error {
+	f.countUnencodable()
+	previous, deltas := f.sentPosition.Load(), f.enc.deltas
+	// The batch is the end of the stream if nothing is left to send, not even a backfill.
+	position, end := previous, !f.tableComplete || (f.atEnd && !f.owners.pending())
+	if f.tableComplete {
+		position = f.cursor.Position()
+	}
+	f.upToDate.Store(end)
+	if deltas == 0 {
+		f.enc.release()
+		if (!end || f.caughtUpSent) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.positionInterval) {
+			return nil
+		}
+	}
+	f.sentPosition.Store(position)
+	// The first caught-up batch ends sendAll.
+	f.caughtUpSent, f.sendAll = end, f.sendAll && !end
+	f.lastSent, f.s.lastSent = now, now
+	out := f.enc.finish(previous, position, end)
+	f.s.count.add(deltas, out.data.Len())
+	f.s.r.count.sent.add(deltas, out.data.Len())
+	if err := f.s.send.SendMsg(out); err != nil {
+		return fmt.Errorf("send batch of map %q: %w", f.name, err)
+	}
+	return nil
+}
+
+// countUnencodable counts and logs the records that could not be encoded.
+func (f *outboundMap) countUnencodable() {
+	if f.enc.unencodable == 0 {
+		return
+	}
+	f.s.r.count.unencodable.Add(uint64(f.enc.unencodable))
+	f.m.logUnsent(time.Now(), f.s.r.opt.Logger)
+}
+
+// hasUnsentPosition reports whether the stream has passed records that are not for the peer, and
+// has not sent that position yet.
+func (f *outboundMap) hasUnsentPosition() bool {
+	return f.cursor != nil && f.tableComplete && f.cursor.Position() != f.sentPosition.Load()
+}

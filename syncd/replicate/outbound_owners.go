@@ -1,0 +1,265 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// outboundOwners is the part of an outbound map stream that answers owner requests. The sending
+// goroutine owns it, except for the atomic field.
+type outboundOwners struct {
+	// request is the newest request of the receiver; never nil.
+	request atomic.Pointer[ownerRequest]
+	// noRequests reports that the receiver sends no owner requests and gets no answers. It does
+	// not change.
+	noRequests bool
+
+	// coverage is the coverage in force; zero before the first one.
+	coverage coverage
+	// epoch is the number of the coverage, for ownerSlot.epoch. It starts at 1.
+	epoch uint64
+	// deliveries are the delivery states of the receiver, at most two, the current one last. Not
+	// empty while the map is served.
+	deliveries []deliveryState
+	// backfillDue reports that a backfill up to backfillEnd has to begin. If it is set, backfill is nil.
+	backfillDue bool
+	// backfillEnd is the position of the stream when the backfill became due.
+	backfillEnd uint64
+	// backfill is the backfill in progress; nil: none.
+	backfill *ownerBackfill
+	// droppedBackfill is a backfill to close once the table is unlocked; nil: none.
+	droppedBackfill *ownerBackfill
+	// answeredSerial is the serial of the last OwnersSent.
+	answeredSerial uint64
+	// answerDue reports that an OwnersSent is due because a backfill has ended.
+	answerDue bool
+	// sentSources are the sources that were last sent; nil: none.
+	sentSources *[]string
+}
+
+// ownerBackfill is a pass over records that the stream has passed already.
+type ownerBackfill struct {
+	// cursor is the place of the pass in the table.
+	cursor *table.Cursor
+	// enc encodes the batches; all are marked as requested.
+	enc *encoder
+	// rec is reused for every record.
+	rec table.Record
+	// atEnd reports that the pass has reached backfillEnd.
+	atEnd bool
+}
+
+// pending reports whether a backfill is due or in progress.
+func (q *outboundOwners) pending() bool { return q.backfillDue || q.backfill != nil }
+
+// close ends the backfill. The caller must not hold the table's lock.
+func (q *outboundOwners) close() {
+	q.closeDropped()
+	q.droppedBackfill, q.backfill = q.backfill, nil
+	q.closeDropped()
+}
+
+// closeDropped closes the backfill that was dropped under the table's lock.
+func (q *outboundOwners) closeDropped() {
+	if q.droppedBackfill != nil {
+		q.droppedBackfill.cursor.Close()
+		q.droppedBackfill.enc.release()
+		q.droppedBackfill = nil
+	}
+}
+
+// applyRequest puts the newest request and view in force before encode reads a record. The caller
+// holds the table's lock, so later deletes and changes of ownership come after it in the stream.
+func (f *outboundMap) applyRequest() {
+	q := &f.owners
+	// The view and the request are read together here. Both are immutable.
+	c := coverage{f.s.r.view.Load(), q.request.Load()}
+	if f.observe || c == q.coverage {
+		return
+	}
+	if q.coverage.view != nil && c.view != q.coverage.view {
+		f.comparison.digestNow.Store(true) // the receiver compares only under the same membership
+	}
+	// A request with the resend flag invalidates what was delivered before.
+	again := c.request.resend && c.request != q.coverage.request
+	grown := again || c.exceeds(q.coverage)
+	q.coverage, q.epoch = c, q.epoch+1
+	for i := range q.deliveries {
+		if again {
+			q.deliveries[i].history = []coverage{{}}
+		}
+		q.deliveries[i].add(c)
+	}
+	switch position := f.cursor.Position(); {
+	case grown && position > 0:
+		if q.backfill != nil { // start again with more owners
+			q.droppedBackfill, q.backfill = q.backfill, nil
+		}
+		q.backfillDue, q.backfillEnd = true, position
+	case !q.pending():
+		// The receiver has all records that this coverage includes.
+		q.deliveries[len(q.deliveries)-1].history = []coverage{c}
+	}
+	f.m.deliveries.store(f.s.target, q.deliveries)
+}
+
+// restoreDeliveries sets the delivery state of a receiver that resumes, or that has received
+// nothing yet.
+func (f *outboundMap) restoreDeliveries(reset bool) {
+	q := &f.owners
+	if reset {
+		q.deliveries = []deliveryState{{token: f.m.deliveries.newToken()}}
+		return
+	}
+	was := f.m.deliveries.load(f.s.target, q.request.Load().token)
+	if was.token == 0 {
+		was.token = f.m.deliveries.newToken()
+	}
+	// A history with one coverage means that the receiver has everything that this coverage
+	// includes, so it is in force until a new request arrives.
+	q.deliveries = []deliveryState{was}
+	if n := len(was.history); n == 1 {
+		q.coverage = was.history[0]
+	}
+}
+
+// encodeBackfill fills a batch with records that the stream has passed and that the receiver does
+// not have. The caller holds the table's lock.
+func (f *outboundMap) encodeBackfill(tx *table.Tx) {
+	q := &f.owners
+	w, was := q.backfill, &q.deliveries[len(q.deliveries)-1]
+	w.enc.times = f.enc.times
+	w.enc.resetReusedOwners(tx)
+	w.enc.begin(maxBatchDeltas)
+	for n := 0; n < maxBatchScan && w.enc.fits(); n++ {
+		if !tx.Next(w.cursor, &w.rec) || w.rec.Position > q.backfillEnd {
+			w.atEnd = true
+			return
+		}
+		slot := w.enc.slot(w.rec.Owner)
+		// The decision about an owner holds until the coverage changes.
+		if slot.epoch != q.epoch {
+			owner := tx.Owner(w.rec.Owner)
+			slot.epoch = q.epoch
+			slot.send = owner.Node != f.s.target.Node && owner.Node != q.coverage.view.self.Node &&
+				q.coverage.includes(owner.Node) && !was.deliveredBefore(owner.Node)
+		}
+		if slot.send {
+			w.enc.add(tx, slot, &w.rec)
+		}
+	}
+}
+
+// deliveredBefore reports whether the receiver has the records of a node. The last coverage of the
+// history is the one that the backfill is for.
+func (d *deliveryState) deliveredBefore(node string) bool {
+	return !slices.ContainsFunc(d.history[:len(d.history)-1], func(c coverage) bool { return !c.includes(node) })
+}
+
+// sendBackfill sends the batch that encodeBackfill has filled, and answers requests that are
+// satisfied. It reports whether there is more to send at once.
+func (f *outboundMap) sendBackfill() (more bool, err error) {
+	q := &f.owners
+	// The table is unlocked here, so cursors may be opened and closed.
+	q.closeDropped()
+	if q.backfillDue {
+		q.backfillDue = false
+		q.backfill = &ownerBackfill{cursor: f.m.table.NewCursor(0), enc: newEncoder(f.index, f.s.r.opt.Self, f.m)}
+		q.backfill.enc.requested, q.backfill.enc.expiries = true, f.expiries
+		return true, nil
+	}
+	if w := q.backfill; w != nil { // encodeBackfill has filled a batch
+		atEnd := w.atEnd
+		if err := f.sendOutOfTurn(w.enc); err != nil {
+			return false, err
+		}
+		// The backfill is complete. The previous state is kept, because the receiver may not get
+		// the OwnersSent with the new token.
+		if atEnd {
+			q.close()
+			q.deliveries = []deliveryState{q.deliveries[len(q.deliveries)-1], {f.m.deliveries.newToken(), []coverage{q.coverage}}}
+			f.m.deliveries.store(f.s.target, q.deliveries)
+			q.answerDue = true
+			more = !f.caughtUpSent // the caught-up batch of the stream comes after this
+		}
+	}
+	return more || q.backfill != nil, f.answerRequest()
+}
+
+// sendOutOfTurn sends a batch that does not advance the position.
+func (f *outboundMap) sendOutOfTurn(e *encoder) error {
+	deltas := e.deltas
+	if deltas == 0 {
+		e.release()
+		return nil
+	}
+	f.s.lastSent = time.Now()
+	out := e.finish(f.sentPosition.Load(), f.sentPosition.Load(), false)
+	f.s.count.add(deltas, out.data.Len())
+	f.s.r.count.sent.add(deltas, out.data.Len())
+	if err := f.s.send.SendMsg(out); err != nil {
+		return fmt.Errorf("send batch of map %q out of turn: %w", f.name, err)
+	}
+	return nil
+}
+
+// answerRequest sends OwnersSent and Sources when they are due. A table that is not complete yet
+// counts as sent: otherwise two nodes that start together would wait for each other.
+func (f *outboundMap) answerRequest() error {
+	q := &f.owners
+	if q.noRequests || f.observe {
+		return nil
+	}
+	// The table is not complete: encode has not put the request in force.
+	request := q.request.Load()
+	if f.tableComplete {
+		request = q.coverage.request
+	}
+	if q.answerDue || (request.serial != q.answeredSerial && !q.pending()) {
+		q.answerDue, q.answeredSerial = false, request.serial
+		err := f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_OwnersSent{
+			OwnersSent: &mapsyncv1.OwnersSent{Map: f.index, Serial: request.serial, Token: q.deliveries[len(q.deliveries)-1].token},
+		}})
+		if err != nil {
+			return err
+		}
+	}
+	// A receiver without a Sources message assumes an empty list.
+	sources := f.m.sources.Load()
+	if sources == q.sentSources || (q.sentSources == nil && len(*sources) == 0) {
+		return nil
+	}
+	q.sentSources = sources
+	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Sources{
+		Sources: &mapsyncv1.Sources{Map: f.index, Nodes: *sources},
+	}})
+}
+
+// handleOwnerRequest stores a request. The caller holds outboundStream.mu.
+func (s *outboundStream) handleOwnerRequest(m *mapsyncv1.OwnerRequest) error {
+	if m.GetMap() == 0 || m.GetMap() > s.lastIndex {
+		return fmt.Errorf("request records for unknown subscription %d: %w", m.GetMap(), errProtocol)
+	}
+	f := s.findMap(m.GetMap())
+	if f == nil {
+		return nil // it has ended in the meantime
+	}
+	q, err := readOwners(m)
+	switch {
+	case err != nil:
+		return err
+	case f.observe || f.owners.noRequests:
+		return fmt.Errorf("request records of map %q on a subscription without owner requests: %w", f.name, errProtocol)
+	case q.serial <= f.owners.request.Load().serial:
+		// Serials increase, so that an OwnersSent answers one request only.
+		return fmt.Errorf("request %d for records of map %q after %d: %w", q.serial, f.name, f.owners.request.Load().serial, errProtocol)
+	}
+	f.owners.request.Store(q)
+	poke(s.wake)
+	return nil
+}

@@ -1,0 +1,160 @@
+package replicate
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestMembershipChangeSendsDigest checks that a change of membership makes a digest due now, and
+// that another request does not.
+func TestMembershipChangeSendsDigest(t *testing.T) {
+	o := newOutboundFixture(t)
+	o.step() // starts to serve
+	hurried := func() bool {
+		o.m.comparison.digestNow.Store(false)
+		o.tb.View(func(*table.Tx) { o.m.applyRequest() })
+		return o.m.comparison.digestNow.Load()
+	}
+	if hurried() {
+		t.Error("first request: got a digest due now, want none")
+	}
+	o.m.owners.request.Store(&ownerRequest{serial: 2, orphaned: true})
+	if hurried() {
+		t.Error("another request: got a digest due now, want none")
+	}
+	o.r.SetPeers([]Peer{{Node: "x", Incarnation: 3, Addr: verifyAddr}})
+	if !hurried() {
+		t.Error("change of membership: got no digest due now, want one")
+	}
+	if hurried() {
+		t.Error("no change: got a digest due now, want none")
+	}
+}
+
+// TestOwnerRequestTokens checks that a stream from position 0, and one that resumes without a
+// stored token, begins with a new token.
+func TestOwnerRequestTokens(t *testing.T) {
+	o := newOutboundFixture(t)
+	o.step()
+	first := o.m.owners.deliveries
+	if len(first) != 1 || first[0].token == 0 || len(first[0].history) != 0 {
+		t.Fatalf("deliveries: got %+v", first)
+	}
+	o.sendPending()
+	resume := func(token uint64) func(*mapsyncv1.MapSubscription) {
+		return func(m *mapsyncv1.MapSubscription) {
+			m.Owners = &mapsyncv1.OwnerRequest{Serial: 1, Token: token}
+			m.Resume = &mapsyncv1.Resume{Incarnation: 2, Generation: o.m.m.generation, Position: 0}
+		}
+	}
+	for name, c := range map[string]struct{ token uint64 }{"none": {0}, "unknown": {first[0].token + 1000}} {
+		o.subscribe(resume(c.token))
+		o.step()
+		if s := o.m.owners.deliveries; len(s) != 1 || s[0].token == 0 || s[0].token == c.token || len(s[0].history) != 1 || s[0].history[0].view != nil {
+			t.Errorf("%s: deliveries: got %+v", name, s)
+		}
+	}
+	o.m.m.deliveries.store(target, []deliveryState{{token: 77, history: []coverage{{o.r.view.Load(), allOrphaned}}}})
+	o.subscribe(resume(77))
+	o.step()
+	if s := o.m.owners.deliveries; len(s) != 1 || s[0].token != 77 || o.m.owners.coverage.request != allOrphaned {
+		t.Errorf("deliveries with a stored token: got %+v", s)
+	}
+}
+
+// TestBackfillBatchesAreCounted checks that the batches of a backfill are counted and set lastSent.
+func TestBackfillBatchesAreCounted(t *testing.T) {
+	o := newOutboundFixture(t)
+	o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 5, 1, 2, 3)
+	o.sendPending()
+	before, mine := o.r.Stats().Sent, o.s.count.load()
+	o.s.lastSent = time.Time{}
+	if err := o.s.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
+		t.Fatal(err)
+	}
+	_, requested := keysIn(o.sendPending())
+	after, now := o.r.Stats().Sent, o.s.count.load()
+	if !slices.Equal(requested, []int{1, 2, 3}) || after.Deltas != before.Deltas+3 || after.Bytes <= before.Bytes || now.Deltas != mine.Deltas+3 {
+		t.Errorf("requested keys: got %v, traffic %+v after %+v", requested, after, before)
+	}
+	if o.s.lastSent.IsZero() {
+		t.Error("lastSent: got zero, want the time of the batch")
+	}
+}
+
+// TestBackfillInSeveralBatches checks a backfill of several batches, each of which reports that
+// there is more.
+func TestBackfillInSeveralBatches(t *testing.T) {
+	o := newOutboundFixture(t)
+	keys := make([]int, 2*maxBatchDeltas+1)
+	for i := range keys {
+		keys[i] = i
+	}
+	o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 5, keys...)
+	o.sendPending()
+	if err := o.s.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
+		t.Fatal(err)
+	}
+	o.r.opt.Times = func() schema.Times { return schema.Times{Ktime: 7} }
+	o.step() // starts the backfill
+	o.step()
+	if w := o.m.owners.backfill; w == nil || w.enc.times.Ktime != 7 {
+		t.Errorf("backfill: got other times for the conversion: %+v", w)
+	}
+	_, requested := keysIn(append(o.takeSent(), o.sendPending()...))
+	if !slices.Equal(requested, keys) {
+		t.Errorf("requested records: got %d, want %d", len(requested), len(keys))
+	}
+}
+
+// TestBatchOfEndedSubscription checks that batches of an ended subscription are dropped.
+func TestBatchOfEndedSubscription(t *testing.T) {
+	x := newInboundFixture(t)
+	clear(x.l.byIndex)
+	if err := x.l.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); err != nil || len(live(x.tb)) != 0 {
+		t.Errorf("batch of an ended subscription: got error %v, %d entries", err, len(live(x.tb)))
+	}
+}
+
+// TestMemberWithoutRecords checks that a live node stays in everLive without records.
+func TestMemberWithoutRecords(t *testing.T) {
+	r, _ := newTestReplicator(t)
+	r.SetPeers([]Peer{peerX(5)})
+	r.everLive["left"] = true
+	r.reviewOwners()
+	if !r.everLive["x"] || r.everLive["left"] {
+		t.Errorf("everLive: got %v, want x only", r.everLive)
+	}
+	r.everLive["left"], r.goneAt["left"] = true, time.Now()
+	if r.reviewOwners(); !r.everLive["left"] {
+		t.Error("everLive: got a departed node removed at once, want kept")
+	}
+}
+
+// TestDiffListWithDifferentLayouts checks that values are not compared in different layouts.
+func TestDiffListWithDifferentLayouts(t *testing.T) {
+	for _, exact := range []bool{false, true} {
+		x, l := newListFixture(t)
+		l.exact = exact
+		x.in.comparison.list, x.in.comparison.resend = nil, &inboundResend{buckets: new(table.BucketSet), list: l}
+		m := stockBatch(x.in.index, 10, 10)
+		m.GetBatch().Resent, m.GetBatch().CaughtUp = true, false
+		m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(1, value(9), 5, 0), wireRecord(2, value(2), 5, 0)}
+		x.handle(m)
+		if n := len(l.differences); n != 1 && exact || n != 0 && !exact {
+			t.Errorf("exact %t: got %d differences", exact, n)
+		}
+		// The same version with another owner is another record.
+		l.differences = nil
+		m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "z", Number: 1})
+		m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(2, value(2), 5, 1)}
+		if x.handle(m); len(l.differences) != 1 || l.differences[0].There.Owner.Node != "z" || l.differences[0].Here.Owner.Node != "x" {
+			t.Errorf("exact %t: got %+v", exact, l.differences)
+		}
+	}
+}

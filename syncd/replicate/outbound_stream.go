@@ -1,0 +1,342 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+var (
+	// errProtocol is wrapped by the errors about messages that violate the protocol.
+	errProtocol = errors.New("protocol violation")
+	// errPeerGone ends the stream of a peer that has left or has restarted.
+	errPeerGone = errors.New("peer has left")
+	// errReplaced ends a stream in favour of a newer one.
+	errReplaced = errors.New("replaced by a newer stream")
+)
+
+// maxStreams bounds the streams with one limit key, including those that observe.
+const maxStreams = 16
+
+// service implements the Subscribe RPC.
+type service struct {
+	mapsyncv1.UnimplementedReplicationServiceServer
+	r *Replicator
+}
+
+// responseSender is the part of a server's stream that sends responses.
+type responseSender interface {
+	Send(*mapsyncv1.SubscribeResponse) error
+	SendMsg(any) error
+}
+
+// outboundStream is one gRPC stream to a peer. It has two goroutines: the receiving goroutine
+// handles the peer's requests, and the sending goroutine sends. They may run longer than the gRPC
+// handler, until the end of the stream has reached them.
+type outboundStream struct {
+	// r, target and caller do not change once the stream is registered. target is the peer.
+	r      *Replicator
+	target table.Owner
+	caller Caller
+	// identify authenticates the caller again by the current settings.
+	identify func() (Caller, error)
+	// remote is the address of the caller, without the port.
+	remote string
+	// send is the gRPC stream. Only the sending goroutine uses it.
+	send responseSender
+	// wake has a capacity of 1. It wakes the sending goroutine.
+	wake chan struct{}
+	// startedAt is when the stream began. It does not change.
+	startedAt time.Time
+
+	// done is closed when the stream is cancelled. The stream may remain registered for some time.
+	done <-chan struct{}
+	// cancel ends the stream with a reason. The first reason counts.
+	cancel context.CancelCauseFunc
+	// release detaches the stream from the context of Run.
+	release func() bool
+
+	// sendsReports reports that the peer sends reports. It does not change.
+	sendsReports bool
+
+	// observing reports that the peer observes. The first subscription sets it.
+	observing atomic.Bool
+	// subscribed reports that the peer has subscribed to a map. A peer that only verifies this node
+	// does not subscribe.
+	subscribed atomic.Bool
+
+	// mu guards the fields up to probes.
+	mu sync.Mutex
+	// maps are the outbound map streams, at most 2*MaxMaps, in the order of their index.
+	maps []*outboundMap
+	// lastIndex is the highest number of a subscription. Numbers increase.
+	lastIndex uint32
+	// probes are the clock probes without an answer, at most maxPendingProbes, oldest first.
+	probes []receivedProbe
+
+	// The sending goroutine owns the fields below.
+
+	// round are the maps of the current round.
+	round []*outboundMap
+	// answeringProbes are the clock probes that are being answered.
+	answeringProbes []receivedProbe
+	// lastSent is when the last message was sent.
+	lastSent time.Time
+	// count counts the batches sent. It is safe for concurrent use.
+	count traffic
+}
+
+// Subscribe serves one peer until the stream ends. It returns a gRPC status.
+func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	r := v.r
+	hello, err := firstRequest(stream, r.opt.receiveTimeout)
+	if err != nil {
+		r.noteUnreadable(err, remoteAddr(stream.Context()))
+		return err
+	}
+	target, caller, err := r.checkHello(stream.Context(), hello.GetHello())
+	if err != nil {
+		r.count.badRequests.Add(1)
+		r.opt.Logger.Warn("stream refused", slog.Any("error", err))
+		return err
+	}
+	s := newOutboundStream(r, target, stream)
+	s.caller, s.remote = caller, remoteAddr(stream.Context())
+	s.identify = func() (Caller, error) { return r.identify(stream.Context(), target.Node) }
+	s.sendsReports = hello.GetHello().GetReports()
+	// Only a caller with the replica role can be a node of the cluster.
+	if caller.Replica {
+		r.handleIntroduction(target, hello.GetHello().GetAddress())
+	}
+	ctx, err := r.registerStream(stream.Context(), s)
+	if err != nil {
+		return err
+	}
+	defer r.unregisterStream(s)
+	// The age limit makes both sides authenticate each other again.
+	age := time.AfterFunc(s.lifetime(), func() { s.cancel(errMaxAge) })
+	defer age.Stop()
+	r.wg.Go(func() { s.cancel(s.receive(stream)) })
+	r.wg.Go(func() { s.cancel(s.run(ctx)) })
+	// Only the return of this function unblocks a Send or Recv.
+	<-ctx.Done()
+	return s.endStatus(context.Cause(ctx))
+}
+
+// firstRequest returns the first request if it arrives within limit. If not, the return of the
+// handler ends the pending Recv.
+func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit time.Duration) (*mapsyncv1.SubscribeRequest, error) {
+	type result struct {
+		req *mapsyncv1.SubscribeRequest
+		err error
+	}
+	// The channel has room for the result, so that the goroutine ends even if the timer was first.
+	got := make(chan result, 1)
+	go func() {
+		req, err := stream.Recv()
+		got <- result{req, err}
+	}()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case res := <-got:
+		return res.req, res.err
+	case <-timer.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "no hello in %s", limit)
+	}
+}
+
+// newOutboundStream returns a stream that is not registered yet. The peer has all roles until the
+// caller sets Caller.
+func newOutboundStream(r *Replicator, target table.Owner, send responseSender) *outboundStream {
+	return &outboundStream{
+		r: r, target: target, send: send, caller: anyCaller,
+		wake:      make(chan struct{}, 1),
+		startedAt: time.Now(),
+	}
+}
+
+// registerStream registers a stream and returns its context. The error is a gRPC status.
+func (r *Replicator) registerStream(ctx context.Context, s *outboundStream) (context.Context, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx == nil || r.ctx.Err() != nil {
+		return nil, status.Error(codes.Unavailable, "replication is not running")
+	}
+	// The new stream is not registered yet, so it does not count.
+	r.evictStream(s.limitKey())
+	ctx, s.cancel = context.WithCancelCause(ctx)
+	s.done = ctx.Done()
+	// The context of the stream ends with the stream, that of Run ends with the daemon.
+	s.release = context.AfterFunc(r.ctx, func() { s.cancel(context.Canceled) })
+	r.outboundStreams[s] = struct{}{}
+	// unregisterStream calls Done.
+	r.wg.Add(1)
+	return ctx, nil
+}
+
+const (
+	// certificateMargin is the time between the end of a stream and the end of its certificate.
+	certificateMargin = time.Minute
+	// minStreamAge is the minimum age of a stream, even with a certificate about to end.
+	minStreamAge = 5 * time.Second
+)
+
+// lifetime returns the age at which the stream ends, so that both sides authenticate each other
+// again. A random part prevents that streams that began together also end together.
+func (s *outboundStream) lifetime() time.Duration {
+	age := s.r.opt.MaxStreamAge
+	// The random part is at most a tenth of the age.
+	age -= rand.N(age/10 + 1)
+	if s.caller.Until.IsZero() {
+		return age
+	}
+	// A short certificate is used for at least half of its remaining validity.
+	left := time.Until(s.caller.Until)
+	return min(age, max(left-certificateMargin, left/2, minStreamAge))
+}
+
+// replaceStreams ends the other streams of the peer that do not observe. A replica has one stream:
+// a new one replaces an old one whose end this node has not detected.
+func (r *Replicator) replaceStreams(s *outboundStream) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for o := range r.outboundStreams {
+		if o != s && o.target.Node == s.target.Node && !o.observing.Load() {
+			o.cancel(errReplaced)
+		}
+	}
+}
+
+// unregisterStream removes a stream that has ended.
+func (r *Replicator) unregisterStream(s *outboundStream) {
+	s.release()
+	r.mu.Lock()
+	delete(r.outboundStreams, s)
+	r.mu.Unlock()
+	r.wg.Done()
+}
+
+// checkPeer ends the stream if the peer has left or has restarted. A peer that membership does not
+// have yet, and an observer, keep their streams.
+func (s *outboundStream) checkPeer(old, v *view) {
+	if s.observing.Load() {
+		return
+	}
+	// A peer that connects before gossip has it is in neither view, and keeps its stream.
+	p, live := v.live[s.target.Node]
+	_, was := old.live[s.target.Node]
+	if (!live && was) || p.Incarnation > s.target.Incarnation {
+		s.cancel(errPeerGone)
+	}
+}
+
+// noteUnreadable counts and logs a request that is too large or malformed. gRPC itself ends such a
+// stream at once, so the error of the stream may not contain the reason.
+func (r *Replicator) noteUnreadable(err error, remote string) {
+	if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Internal {
+		r.count.badRequests.Add(1)
+		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err))
+	}
+}
+
+// endStatus logs why a stream has ended, and returns the gRPC status for the peer.
+func (s *outboundStream) endStatus(err error) error {
+	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
+	switch {
+	case errors.Is(err, errMaxAge):
+		// A planned end: the peer resumes at once.
+		log.Debug("stream to peer reached its maximum age", slog.Any("error", err))
+		return status.Error(codes.Aborted, err.Error())
+	case status.Code(err) == codes.PermissionDenied:
+		// Reauthorise or checkRole has ended the stream.
+		s.r.count.badRequests.Add(1)
+		log.Warn("stream refused", slog.Any("error", err))
+		return err
+	case errors.Is(err, errProtocol):
+		s.r.count.badRequests.Add(1)
+		log.Warn("stream to peer ended", slog.Any("error", err))
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	// Verification opens streams without subscriptions. They end after the Welcome.
+	if !s.subscribed.Load() {
+		log.Debug("stream without subscriptions ended", slog.Any("error", err))
+	} else {
+		log.Info("stream to peer ended", slog.Any("error", err))
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// receive handles the peer's requests until the stream ends.
+func (s *outboundStream) receive(stream mapsyncv1.ReplicationService_SubscribeServer) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			s.r.noteUnreadable(err, s.remote)
+			return fmt.Errorf("receive request: %w", err)
+		}
+		if err := s.handle(req); err != nil {
+			return err
+		}
+	}
+}
+
+// handle handles one request. Its errors wrap errProtocol or are gRPC statuses.
+func (s *outboundStream) handle(req *mapsyncv1.SubscribeRequest) error {
+	if m, ok := req.GetMessage().(*mapsyncv1.SubscribeRequest_Subscribe); ok {
+		return s.subscribe(m.Subscribe)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	// All other requests refer to a subscription of this stream, or to the stream itself.
+	switch m := req.GetMessage().(type) {
+	case *mapsyncv1.SubscribeRequest_Unsubscribe:
+		return s.unsubscribe(m.Unsubscribe.GetMap())
+	case *mapsyncv1.SubscribeRequest_Ack:
+		return s.handleAck(m.Ack)
+	case *mapsyncv1.SubscribeRequest_Owners:
+		return s.handleOwnerRequest(m.Owners)
+	case *mapsyncv1.SubscribeRequest_Compare:
+		return s.handleCompareRequest(m.Compare)
+	case *mapsyncv1.SubscribeRequest_Resend:
+		return s.handleResendRequest(m.Resend)
+	case *mapsyncv1.SubscribeRequest_Report:
+		return s.handleReport(m.Report)
+	case *mapsyncv1.SubscribeRequest_ClockProbe:
+		return s.handleClockProbe(m.ClockProbe)
+	default:
+		return fmt.Errorf("request of type %T: %w", m, errProtocol)
+	}
+}
+
+// handleAck stores an acknowledged position. The caller holds s.mu.
+func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
+	if a.GetMap() > s.lastIndex {
+		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)
+	}
+	f := s.findMap(a.GetMap())
+	if f == nil {
+		return nil // it has ended in the meantime
+	}
+	// A position that was not sent would let the table forget tombstones that the peer does not have.
+	if sent := f.sentPosition.Load(); a.GetPosition() > sent {
+		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
+	}
+	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
+	// this position once, or newer entries in its place.
+	if a.GetPosition() > f.ackedPosition.Load() {
+		f.ackedPosition.Store(a.GetPosition())
+	}
+	return nil
+}

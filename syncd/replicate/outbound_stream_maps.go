@@ -1,0 +1,92 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// subscribe adds a subscription. The first one of a replica ends the peer's other streams, after
+// s.mu is released: Replicator.mu is never taken while s.mu is held.
+func (s *outboundStream) subscribe(m *mapsyncv1.MapSubscription) error {
+	first, err := s.addMap(m)
+	if err == nil && first && !m.GetObserve() {
+		s.r.replaceStreams(s)
+	}
+	return err
+}
+
+// addMap adds the map stream of a subscription, and reports whether it is the first one of the stream.
+func (s *outboundStream) addMap(m *mapsyncv1.MapSubscription) (first bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.checkSubscription(m); err != nil {
+		return false, err
+	}
+	request, err := readOwners(m.GetOwners())
+	if err != nil {
+		return false, err
+	}
+	// The first subscription decides whether the stream observes. All others must agree with it.
+	if first = s.lastIndex == 0; first {
+		if err := s.checkRole(m.GetObserve()); err != nil {
+			return false, err
+		}
+		s.observing.Store(m.GetObserve())
+		s.subscribed.Store(true)
+	}
+	s.lastIndex = m.GetMap()
+	s.maps = append(s.maps, newOutboundMap(s, m, request))
+	poke(s.wake)
+	return first, nil
+}
+
+// checkSubscription returns an error if a subscription violates the protocol. The caller holds s.mu.
+func (s *outboundStream) checkSubscription(m *mapsyncv1.MapSubscription) error {
+	switch {
+	case m.GetMap() <= s.lastIndex:
+		return fmt.Errorf("subscription %d after %d: %w", m.GetMap(), s.lastIndex, errProtocol)
+	case len(s.maps) >= 2*MaxMaps:
+		// Twice the limit: the list includes subscriptions that have ended and are not removed yet.
+		return fmt.Errorf("more than %d subscriptions: %w", MaxMaps, errProtocol)
+	case checkName(m.GetName()) != nil:
+		return fmt.Errorf("map name of %d bytes: %w", len(m.GetName()), errProtocol)
+	case !m.GetObserve() && s.target.Node == s.r.opt.Self.Node:
+		return fmt.Errorf("replicate to node name %q, which is this node's own: %w", s.target.Node, errProtocol)
+	case s.lastIndex > 0 && m.GetObserve() != s.observing.Load():
+		return fmt.Errorf("subscriptions of one stream must all observe or all replicate: %w", errProtocol)
+	}
+	return nil
+}
+
+// unsubscribe marks the map stream of a subscription as ended. The sending goroutine removes it.
+// The caller holds s.mu.
+func (s *outboundStream) unsubscribe(index uint32) error {
+	if index > s.lastIndex {
+		return fmt.Errorf("end of unknown subscription %d: %w", index, errProtocol)
+	}
+	if f := s.findMap(index); f != nil {
+		f.unsubscribed.Store(true)
+		poke(s.wake)
+	}
+	return nil
+}
+
+// findMap returns the map stream of a subscription, or nil. The caller holds s.mu.
+func (s *outboundStream) findMap(index uint32) *outboundMap {
+	for _, f := range s.maps {
+		if f.index == index {
+			return f
+		}
+	}
+	return nil
+}
+
+// removeMap closes a map stream and removes it from the list.
+func (s *outboundStream) removeMap(f *outboundMap) {
+	f.close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maps = slices.DeleteFunc(s.maps, func(o *outboundMap) bool { return o == f })
+}

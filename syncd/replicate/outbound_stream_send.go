@@ -1,0 +1,119 @@
+package replicate
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// run sends until ctx is done or the stream fails. It serves the maps in turn, one batch at a time,
+// so that a map with many changes does not delay the others.
+func (s *outboundStream) run(ctx context.Context) error {
+	defer s.closeMaps()
+	// The Welcome comes first, so that the receiver can verify this node before it sends
+	// subscriptions.
+	err := s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: protocolVersion, Self: incarnation(s.r.opt.Self), OwnerRequests: true, Reports: true},
+	}})
+	if err != nil {
+		return fmt.Errorf("send welcome: %w", err)
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for ctx.Err() == nil {
+		begun := time.Now()
+		more, err := s.sendRound(begun)
+		if err != nil {
+			return err
+		}
+		if more {
+			continue
+		}
+		// All maps are at the end. Wait for a change, a request, or the next periodic message.
+		timer.Reset(s.idle(begun))
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-timer.C:
+			continue
+		case <-s.wake:
+		}
+		if err := s.answerProbes(); err != nil {
+			return err
+		}
+		// The pause combines many small changes into one batch: changes within batchPause of the
+		// last round wait for the next round.
+		if rest := s.r.opt.batchPause - time.Since(begun); rest > 0 {
+			timer.Reset(rest)
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-timer.C:
+			}
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// sendRound serves each map once, and sends a heartbeat if nothing was sent for the heartbeat
+// interval. It reports whether a map has more to send.
+func (s *outboundStream) sendRound(now time.Time) (more bool, err error) {
+	// The list may change during the round. removeMap removes from s.maps, not from s.round.
+	maps := s.r.localMaps()
+	s.mu.Lock()
+	s.round = append(s.round[:0], s.maps...)
+	s.mu.Unlock()
+	// Probes are answered between batches, so that a reply waits for one batch at most.
+	for _, f := range s.round {
+		if err := s.answerProbes(); err != nil {
+			return false, err
+		}
+		again, err := f.step(maps[f.name], now)
+		if err != nil {
+			return false, err
+		}
+		more = more || again
+	}
+	if err := s.answerProbes(); err != nil {
+		return false, err
+	}
+	// Any message proves that this node is alive, so a heartbeat is sent only after a pause.
+	if now.Sub(s.lastSent) < s.r.opt.heartbeat {
+		return more, nil
+	}
+	s.lastSent = now
+	err = s.send.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{
+		Heartbeat: &mapsyncv1.Heartbeat{},
+	}})
+	if err != nil {
+		return false, fmt.Errorf("send heartbeat: %w", err)
+	}
+	return more, nil
+}
+
+// idle returns the time until the next message is due if nothing wakes the goroutine.
+func (s *outboundStream) idle(now time.Time) time.Duration {
+	pause := min(s.r.opt.heartbeat, s.r.opt.digestInterval)
+	for _, f := range s.round {
+		switch {
+		case f.hasUnsentPosition() || f.comparison.pending():
+			// A position without deltas is sent after positionInterval.
+			return s.r.opt.positionInterval
+		case f.canSendDigest():
+			pause = min(pause, max(f.comparison.nextDigestTime(f.cursor.Position(), s.r.opt.digestInterval).Sub(now), s.r.opt.positionInterval))
+		}
+	}
+	return pause
+}
+
+// closeMaps closes all map streams when the stream ends.
+func (s *outboundStream) closeMaps() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.maps {
+		f.close()
+	}
+	s.maps = nil
+}

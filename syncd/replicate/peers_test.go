@@ -1,0 +1,291 @@
+package replicate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestSetPeersUpdatesTables checks that all tables, including one added later, get the live nodes
+// and those that have left, and that all streams are woken.
+func TestSetPeersUpdatesTables(t *testing.T) {
+	r, tb := newTestReplicator(t)
+	r.ctx = t.Context()
+	s, ctx := enterStream(t, r, target)
+	x, y := Peer{Node: "x", Incarnation: 3, Addr: "127.0.0.1:1"}, Peer{Node: "y", Incarnation: 4, Addr: "127.0.0.1:1"}
+	r.SetPeers([]Peer{x, y})
+	lx := r.inboundStreams["x"]
+	wasWoken(r.wake)
+	wasWoken(lx.wake)
+	wasWoken(s.wake)
+	r.SetPeers([]Peer{x})
+	if !wasWoken(r.wake) || !wasWoken(lx.wake) || !wasWoken(s.wake) {
+		t.Error("change of membership: not all streams are woken")
+	}
+	if !r.gone["y"] || r.goneAt["y"].IsZero() || r.inboundStreams["y"].departedAt().IsZero() {
+		t.Errorf("y after it left: got gone %t at %s", r.gone["y"], r.goneAt["y"])
+	}
+	first := r.goneAt["y"]
+	r.setGone(map[string]bool{"y": true})
+	if r.goneAt["y"] != first {
+		t.Error("second SetPeers without y: got another time of departure")
+	}
+	late := newTable(t, r.opt.Self, false)
+	if err := r.AddMap("late", Layout{KeySize: testKeySize, ValueSize: testValueSize}, late); err != nil {
+		t.Fatal(err)
+	}
+	for _, tb := range []*table.Table{tb, late} {
+		enterRemote(tb, table.Owner{Node: "y", Incarnation: 4}, 5, 1)
+		tb.Update(func(tx *table.Tx) {
+			if o := tx.Local(&table.Change{Key: key(1), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano()}); o != table.Accepted {
+				t.Errorf("delete of a record whose owner has left: got %s, want accepted", o)
+			}
+		})
+	}
+	r.SetPeers([]Peer{x, y})
+	if r.gone["y"] || !r.goneAt["y"].IsZero() {
+		t.Error("y after it came back: got gone")
+	}
+	for _, tb := range []*table.Table{tb, late} {
+		enterRemote(tb, table.Owner{Node: "y", Incarnation: 4}, table.Version(time.Now().Add(time.Second).UnixNano()), 2)
+		tb.Update(func(tx *table.Tx) {
+			if o := tx.Local(&table.Change{Key: key(2), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano()}); o == table.Accepted {
+				t.Error("expiry of a record of a live owner: got accepted, want restored")
+			}
+		})
+	}
+	if ctx.Err() != nil {
+		t.Error("stream of a live peer: got ended")
+	}
+	r.SetPeers([]Peer{y})
+	if !errors.Is(context.Cause(ctx), errPeerGone) {
+		t.Error("stream of a peer that has left: got open, want errPeerGone")
+	}
+	// Another incarnation, and another address.
+	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:1"}})
+	ly := r.inboundStreams["y"]
+	if ly.peer.Incarnation != 5 {
+		t.Error("inbound stream of y: got an earlier incarnation")
+	}
+	stopped := false
+	ly.cancel = func() { stopped = true }
+	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:2"}})
+	if r.inboundStreams["y"] != ly || ly.currentPeer().Addr != "127.0.0.1:2" || !stopped {
+		t.Errorf("inbound stream of y: got address %s, stopped %t", ly.currentPeer().Addr, stopped)
+	}
+	stopped = false
+	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:2"}})
+	if stopped {
+		t.Error("SetPeers without a change: got the stream stopped")
+	}
+	r.SetPeers([]Peer{{Node: "y", Incarnation: 6, Addr: "127.0.0.1:2"}})
+	if !stopped || r.inboundStreams["y"] == ly {
+		t.Error("inbound stream of an earlier incarnation: got running, want stopped and replaced")
+	}
+	ly.cancel = nil
+}
+
+// TestInboundStreamsOfDepartedNodes checks that maxDeparted streams of departed nodes are kept, and
+// that those that left first are removed first.
+func TestInboundStreamsOfDepartedNodes(t *testing.T) {
+	r, _ := newTestReplicator(t)
+	r.SetPeers([]Peer{{Node: "x", Incarnation: 3, Addr: "127.0.0.1:1"}})
+	begun := time.Now()
+	add := func(i int) {
+		l := newInboundStream(r, Peer{Node: fmt.Sprint("n", i), Incarnation: 1})
+		l.departed = begun.Add(time.Duration(i))
+		r.inboundStreams[l.peer.Node] = l
+	}
+	for i := range maxDeparted {
+		add(i)
+	}
+	if r.forgetInboundStreams(r.view.Load()); len(r.inboundStreams) != maxDeparted+1 {
+		t.Errorf("inbound streams: got %d, want maxDeparted+1", len(r.inboundStreams))
+	}
+	for i := range 3 {
+		add(maxDeparted + i)
+	}
+	r.inboundStreams["n1"].cancel = func() {} // still running
+	r.forgetInboundStreams(r.view.Load())
+	if len(r.inboundStreams) != maxDeparted+2 || r.inboundStreams["n0"] != nil || r.inboundStreams["n1"] == nil || r.inboundStreams["n2"] != nil || r.inboundStreams["n3"] == nil || r.inboundStreams["x"] == nil {
+		t.Errorf("inbound streams: got %d", len(r.inboundStreams))
+	}
+}
+
+// TestReviewOwners checks that an owner that was never live counts as gone after UnknownGrace, and
+// that a name without records is forgotten.
+func TestReviewOwners(t *testing.T) {
+	r, tb := newTestReplicator(t)
+	r.SetPeers([]Peer{{Node: "x", Incarnation: 3, Addr: "127.0.0.1:1"}})
+	enterRemote(tb, table.Owner{Node: "z", Incarnation: 1}, 5, 1)
+	enterRemote(tb, target, 5, 2)
+	putTable(t, tb, 5, 6, 1)
+	r.gone["nobody"] = true
+	r.doHousekeeping()
+	if r.gone["z"] || !r.gone["nobody"] {
+		t.Error("review before UnknownGrace: got owners reviewed")
+	}
+	r.membershipSince = time.Now().Add(-r.opt.UnknownGrace - time.Second)
+	r.doHousekeeping()
+	if len(r.gone) != 1 || !r.gone["z"] || r.ownersReviewedAt.IsZero() {
+		t.Errorf("gone nodes: got %v, want z", r.gone)
+	}
+	delete(r.gone, "z")
+	if r.doHousekeeping(); r.gone["z"] {
+		t.Error("second review at once: got owners reviewed")
+	}
+	r.ownersReviewedAt = time.Now().Add(-ownerReviewInterval)
+	if r.doHousekeeping(); !r.gone["z"] {
+		t.Error("review after ownerReviewInterval: got owners not reviewed")
+	}
+	r, tb = newTestReplicator(t)
+	enterRemote(tb, table.Owner{Node: "z", Incarnation: 1}, 5, 1)
+	if r.doHousekeeping(); r.gone["z"] {
+		t.Error("review before the first SetPeers: got owners reviewed")
+	}
+	if got := r.localMaps()[testMap].owners(); !slices.Contains(got, "z") || !slices.IsSorted(got) {
+		t.Errorf("owners: got %v", got)
+	}
+	if len(r.localMaps()[testMap].samples) != 1 {
+		t.Error("samples for the lag: got none")
+	}
+}
+
+// TestLocalMapValidation checks that an invalid map is refused without any change. The keys of the
+// table are parts of the errors.
+func TestLocalMapValidation(t *testing.T) {
+	self := table.Owner{Node: "b", Incarnation: 2}
+	layout := func(k, v int) Layout { return Layout{KeySize: k, ValueSize: v} }
+	with := func(l Layout, s *schema.Schema) Layout { l.Schema = s; return l }
+	for want, c := range map[string]struct {
+		name   string
+		tb     *table.Table
+		layout Layout
+	}{
+		"with 9+16 bytes on a table of 8+16": {"m", newTable(t, self, false), layout(9, 16)},
+		"with 8+17 bytes on a table of 8+16": {"m", newTable(t, self, false), layout(8, 17)},
+		"entries of 32769 bytes":             {"m", newSizedTable(t, self, 1, maxEntryBytes, false), layout(1, maxEntryBytes)},
+		"node name of 0 bytes":               {"", newTable(t, self, false), layout(8, 16)},
+		"check schema":                       {"m", newTable(t, self, false), with(layout(8, 16), &schema.Schema{Map: "m"})},
+		"a schema of 8+40 bytes":             {"m", newTable(t, self, false), with(layout(8, 16), oldSchema())},
+		"a schema of 4+":                     {"m", newSizedTable(t, self, 8, interfaceSchema().Value.Size, false), with(layout(8, interfaceSchema().Value.Size), interfaceSchema())},
+		"the table of another node":          {"m", newTable(t, target, false), layout(8, 16)},
+		"a second time":                      {testMap, newTable(t, self, false), layout(8, 16)},
+	} {
+		r, _ := newTestReplicator(t)
+		before := r.localMaps()
+		err := r.AddMap(c.name, c.layout, c.tb)
+		if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), want) || len(r.localMaps()) != len(before) {
+			t.Errorf("add map: want error %q, got: %v", want, err)
+		}
+	}
+	r, _ := newTestReplicator(t)
+	if err := r.AddMap("large", layout(1, maxEntryBytes-1), newSizedTable(t, self, 1, maxEntryBytes-1, false)); err != nil {
+		t.Errorf("add a map with the largest entries: got %v", err)
+	}
+	at := time.Unix(1000, 0)
+	r.opt.Now = func() time.Time { return at }
+	generations := map[uint64]bool{}
+	for i := range MaxMaps - 2 {
+		wasWoken(r.wake)
+		name := fmt.Sprint("m", i)
+		if err := r.AddMap(name, layout(8, 16), newTable(t, self, false)); err != nil || !wasWoken(r.wake) {
+			t.Fatal(err)
+		}
+		generations[r.localMaps()[name].generation] = true
+	}
+	if len(generations) != MaxMaps-2 {
+		t.Errorf("generations: got %d of %d maps", len(generations), MaxMaps-2)
+	}
+	if err := r.AddMap("one more", layout(8, 16), newTable(t, self, false)); !errors.Is(err, ErrMap) {
+		t.Errorf("map %d: got %v, want ErrMap", MaxMaps+1, err)
+	}
+	if r.RemoveMap("m0"); !wasWoken(r.wake) || r.localMaps()["m0"] != nil {
+		t.Error("removed map: got still present, or Run not woken")
+	}
+	r.RemoveMap("m0")
+}
+
+// TestLagSamples checks the age of the oldest change above a position, from samples that are
+// thinned out.
+func TestLagSamples(t *testing.T) {
+	r, tb := newTestReplicator(t)
+	m := r.localMaps()[testMap]
+	begun := time.Unix(1000, 0)
+	if m.lagSince(0, begun) != 0 {
+		t.Error("lag without changes: got another value than 0")
+	}
+	for i := range maxSamples {
+		putTable(t, tb, i, i+1, 1)
+		m.sampleLag(begun.Add(time.Duration(i) * time.Second))
+		m.sampleLag(begun.Add(time.Duration(i)*time.Second + 1)) // no change
+	}
+	if len(m.samples) != maxSamples {
+		t.Fatalf("samples: got %d, want maxSamples", len(m.samples))
+	}
+	end := begun.Add(maxSamples * time.Second)
+	for _, acked := range []uint64{0, 1, 500, maxSamples - 1} {
+		if got, want := m.lagSince(acked, end), end.Sub(begun.Add(time.Duration(acked)*time.Second)); got != want {
+			t.Errorf("lag since %d: got %s, want %s", acked, got, want)
+		}
+	}
+	if got := m.lagSince(maxSamples, end); got != 0 {
+		t.Errorf("lag at the head: got %s, want 0", got)
+	}
+	if got := m.lagSince(1, begun); got != 0 {
+		t.Errorf("lag before the sample: got %s, want 0", got)
+	}
+	putTable(t, tb, maxSamples, maxSamples+1, 1)
+	m.sampleLag(end)
+	if n := len(m.samples); n != maxSamples/2+1 || m.samples[0].position != 2 || m.samples[n-2].position != maxSamples || m.samples[n-1].position != maxSamples+1 {
+		t.Errorf("samples: got %d, the first at %d", n, m.samples[0].position)
+	}
+}
+
+// TestPeerSchemaValidation checks that an invalid schema is an error, and that a valid one is
+// unchanged after the conversion. The keys of the table are parts of the errors.
+func TestPeerSchemaValidation(t *testing.T) {
+	for _, s := range []*schema.Schema{oldSchema(), newSchema(), interfaceSchema()} {
+		got, err := fromProto("typed", toProto(s))
+		if err != nil || fmt.Sprint(toProto(got)) != fmt.Sprint(toProto(s)) {
+			t.Errorf("schema: got error %v or another schema", err)
+		}
+	}
+	deep := func(levels int) *mapsyncv1.MessageType {
+		m := &mapsyncv1.MessageType{Name: "leaf", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindUint)}}}
+		for range levels {
+			m = &mapsyncv1.MessageType{Name: "m", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindMessage), Message: m}}}
+		}
+		return m
+	}
+	for want, change := range map[string]func(*mapsyncv1.Schema){
+		"read schema of":              func(s *mapsyncv1.Schema) { s.Key.Name = strings.Repeat("k", maxSchemaBytes) },
+		"type of keys: read no type":  func(s *mapsyncv1.Schema) { s.Key = nil },
+		"type of values: read no typ": func(s *mapsyncv1.Schema) { s.Value = nil },
+		"unknown kind 0":              func(s *mapsyncv1.Schema) { s.Key.Fields[0].Kind = 0 },
+		"unknown kind 99":             func(s *mapsyncv1.Schema) { s.Key.Fields[0].Kind = 99 },
+		"unknown role 0":              func(s *mapsyncv1.Schema) { s.Key.Fields[0].Roles = []mapsyncv1.FieldRole{0} },
+		"unknown role 99":             func(s *mapsyncv1.Schema) { s.Key.Fields[0].Roles = []mapsyncv1.FieldRole{99} },
+		"nested more than":            func(s *mapsyncv1.Schema) { s.Value = deep(schema.MaxDepth + 1) },
+	} {
+		p := toProto(oldSchema())
+		change(p)
+		if _, err := fromProto("typed", p); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), want) {
+			t.Errorf("schema: want error %q, got: %v", want, err)
+		}
+	}
+	if _, err := fromProto("typed", nil); !errors.Is(err, errMalformed) {
+		t.Errorf("no schema: got %v, want errMalformed", err)
+	}
+	if _, err := messageFromProto(deep(schema.MaxDepth), 1); err != nil {
+		t.Errorf("schema with the maximum depth: got %v, want no error", err)
+	}
+}

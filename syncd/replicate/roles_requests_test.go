@@ -1,0 +1,310 @@
+package replicate
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// TestFirstRequest checks that the first request goes to the live node that started first, before
+// anything was received.
+func TestFirstRequest(t *testing.T) {
+	self := table.Owner{Node: "b", Incarnation: 5}
+	for name, c := range map[string]struct {
+		others             []Peer
+		orphaned, fallback bool // of the request to x
+	}{
+		"x started first":            {[]Peer{{Node: "x", Incarnation: 1}}, true, true},
+		"this node started first":    {[]Peer{{Node: "x", Incarnation: 9}}, true, false},
+		"a third node started first": {[]Peer{{Node: "x", Incarnation: 2}, {Node: "y", Incarnation: 1}}, false, false},
+		"a third node started last":  {[]Peer{{Node: "x", Incarnation: 2}, {Node: "y", Incarnation: 3}}, true, true},
+	} {
+		v := newView(nil, self, c.others)
+		q := newInboundOwners(v, v.live["x"].owner(), time.Now())
+		if q.requested.orphaned != c.orphaned || q.requested.fallback != c.fallback || q.permit != q.requested || q.serial == 0 || q.requested.peer != "x" {
+			t.Errorf("%s: request: got %+v", name, q.requested)
+		}
+	}
+}
+
+// TestRequestsAreMadeWhenTheyChange checks that a request is sent when it changes or when nodes
+// have left since. The permit shrinks only after the answer.
+func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
+	x := newInboundFixture(t)
+	q := &x.in.owners
+	want := func(what string, more bool, wanted *permit, departures uint64) {
+		t.Helper()
+		before := q.serial
+		wasWoken(x.l.wake)
+		x.in.setRequest(wanted, departures, time.Unix(100, 0))
+		if (q.serial != before) != more || wasWoken(x.l.wake) != more {
+			t.Errorf("%s: request: got serial %d after %d", what, q.serial, before)
+		}
+		if more && !q.lastProgress.Equal(time.Unix(100, 0)) {
+			t.Errorf("%s: start of the time for an answer: got %s", what, q.lastProgress)
+		}
+		q.lastProgress = time.Time{}
+	}
+	of := func(orphaned, fallback bool, nodes ...string) *permit {
+		return &permit{peer: "x", orphaned: orphaned, fallback: fallback, nodes: nodes}
+	}
+	want("first request", true, of(false, false), 1)
+	want("the same", false, of(false, false), 1)
+	want("nodes have left, empty request", false, of(false, false), 2)
+	want("orphaned records", true, of(true, false), 2)
+	want("the same", false, of(true, false), 2)
+	want("nodes have left", true, of(true, false), 3)
+	if q.resend {
+		t.Error("request without rejections: got resend, want none")
+	}
+	want("the fallback sender only", false, of(true, true), 3)
+	if !q.permit.fallback || !q.requested.fallback {
+		t.Error("new fallback sender: got not in force, want in force")
+	}
+	q.rejectedUnrequested = true
+	want("rejected records, no departure", false, of(true, true), 3)
+	if !q.rejectedUnrequested {
+		t.Error("rejected records: got forgotten, want stored")
+	}
+	want("rejected records, a departure", true, of(true, true), 4)
+	if !q.resend || q.rejectedUnrequested {
+		t.Errorf("got resend %t, rejectedUnrequested %t", q.resend, q.rejectedUnrequested)
+	}
+	want("not sent yet", true, of(true, true), 4)
+	if m := x.in.ownerRequestMessage(); !m.GetResend() || m.GetSerial() != q.serial || !m.GetOrphaned() {
+		t.Errorf("message: got %v", m)
+	}
+	want("a live node", true, of(true, true, "c"), 4)
+	q.rejectedUnrequested = true
+	want("fewer owners", true, of(false, false), 4)
+	if q.resend {
+		t.Error("request without a departure: got resend, want none")
+	}
+	if p := q.permit; !p.orphaned || !p.requests("c") {
+		t.Errorf("permit before the answer: got %+v", p)
+	}
+	x.in.ownerRequestMessage()
+	wasWoken(x.r.wake)
+	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial - 1, Token: 6})
+	if p := q.permit; !p.orphaned || q.token != 6 || !wasWoken(x.r.wake) {
+		t.Errorf("permit after the answer to an older request: got %+v, token %d", p, q.token)
+	}
+	q.serial++ // made and not sent yet
+	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial})
+	if q.confirmedSerial == q.serial {
+		t.Error("request that was not sent: got confirmed, want not confirmed")
+	}
+	x.in.ownerRequestMessage()
+	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial, Token: 7})
+	if p := q.permit; p.orphaned || p.requests("c") || q.confirmedSerial != q.serial || q.token != 7 {
+		t.Errorf("permit after the answer: got %+v, token %d", p, q.token)
+	}
+}
+
+// TestSendAllPermitEndsWithSync checks that the permit for all owners lasts until the end of the
+// full sync, beyond the answers to requests.
+func TestSendAllPermitEndsWithSync(t *testing.T) {
+	x := newInboundFixture(t)
+	q := &x.in.owners
+	all := *q.permit
+	all.all = true
+	q.permit = &all
+	x.in.ownerRequestMessage()
+	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial})
+	if !q.permit.all {
+		t.Error("permit for all owners after an answer: got ended, want kept")
+	}
+	q.endSendAll()
+	if q.permit.all || !all.all {
+		t.Error("permit for all owners after the full sync: got kept or changed in place, want replaced")
+	}
+	was := q.permit
+	if q.endSendAll(); q.permit != was {
+		t.Error("end without a permit for all owners: got another permit, want the same")
+	}
+}
+
+// TestRequestsComplete checks that the requests to a peer are complete once it has confirmed the
+// newest request. An empty request needs no answer.
+func TestRequestsComplete(t *testing.T) {
+	x := newInboundFixture(t)
+	for _, c := range []struct {
+		takes, orphaned bool
+		nodes           []string
+		confirmed, want bool
+	}{
+		{true, true, nil, false, false},
+		{true, true, nil, true, true},
+		{true, false, []string{"c"}, false, false},
+		{true, false, []string{"c"}, true, true},
+		{true, false, nil, false, true},
+		{false, true, []string{"c"}, false, true},
+	} {
+		x.l.supportsOwnerRequests = c.takes
+		q := &x.in.owners
+		q.requested = &permit{orphaned: c.orphaned, nodes: c.nodes}
+		if q.confirmedSerial = 0; c.confirmed {
+			q.confirmedSerial = q.serial
+		}
+		if got := x.in.requestsComplete(); got != c.want {
+			t.Errorf("%+v: complete: got %t", c, got)
+		}
+	}
+	q := &x.in.owners
+	q.sentSerial, q.confirmedSerial, q.sources, q.token = 3, 3, []string{"c"}, 8
+	if q.reset(); q.sentSerial != 0 || q.confirmedSerial != 0 || q.sources != nil || q.token != 8 {
+		t.Errorf("reset: got %+v", q)
+	}
+}
+
+// TestSourcesOfAPeer checks that sources are sorted and bounded.
+func TestSourcesOfAPeer(t *testing.T) {
+	x := newInboundFixture(t)
+	wasWoken(x.r.wake)
+	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Sources{Sources: &mapsyncv1.Sources{Map: 1, Nodes: []string{"d", "c"}}}})
+	if got := x.in.owners.sources; !slices.Equal(got, []string{"c", "d"}) || !wasWoken(x.r.wake) {
+		t.Errorf("sources: got %v", got)
+	}
+	var many []string
+	for i := range maxSources + 1 {
+		many = append(many, fmt.Sprint("n", i))
+	}
+	x.in.handleSources(&mapsyncv1.Sources{Nodes: many})
+	if n := len(x.in.owners.sources); n != maxSources {
+		t.Errorf("sources: got %d, want maxSources", n)
+	}
+}
+
+// TestMapSource checks which peers serve a map, may serve it soon, are unreachable, or may be the
+// fallback sender.
+func TestMapSource(t *testing.T) {
+	now := time.Now()
+	for name, c := range map[string]struct {
+		up         bool
+		state      State
+		good       time.Duration // time since it served the map
+		answered   bool
+		moved      time.Duration // time since its last batch
+		want       string
+		stalled    time.Duration // time from now until it may be a candidate again
+		wantStalls bool
+	}{
+		"serves":                          {up: true, state: StateCaughtUp, answered: true, want: "serving mayServe candidate"},
+		"sends":                           {up: true, state: StateSyncing, answered: true, want: "serving mayServe candidate"},
+		"answer missing":                  {up: true, state: StateCaughtUp, moved: 10 * time.Second, want: "serving mayServe candidate"},
+		"answer missing for long":         {up: true, state: StateCaughtUp, moved: 10*time.Second + 1, want: "serving mayServe", wantStalls: true},
+		"answered long ago":               {up: true, state: StateCaughtUp, answered: true, moved: time.Hour, want: "serving mayServe candidate"},
+		"stalled before":                  {up: true, state: StateCaughtUp, answered: true, stalled: 1, want: "serving mayServe"},
+		"stalled, with an answer missing": {up: true, state: StateCaughtUp, stalled: 1, moved: time.Hour, want: "serving mayServe"},
+		"stalled, and the pause is over":  {up: true, state: StateCaughtUp, answered: true, stalled: -1, want: "serving mayServe candidate"},
+		"no stream":                       {state: StateCaughtUp, want: ""},
+		"stream broke just now":           {state: StateWaiting, good: 2*time.Second - 1, want: "mayServe candidate"},
+		"stream broke, answer missing":    {state: StateWaiting, good: time.Second, moved: time.Hour, want: "mayServe candidate"},
+		"broke":                           {state: StateWaiting, good: 2 * time.Second, want: "unreachable"},
+		"connected, not answered":         {up: true, state: StateWaiting, good: time.Second, want: "mayServe candidate"},
+		"failed just now":                 {up: true, state: StateFailed, good: 2*time.Second - 1, want: ""},
+		"failed":                          {up: true, state: StateFailed, good: 2 * time.Second, want: "unreachable"},
+		"refused":                         {up: true, state: StateRefused, good: time.Hour, want: ""},
+		"without the map":                 {up: true, state: StatePending, good: time.Hour, want: ""},
+	} {
+		x := newInboundFixture(t)
+		x.l.up, x.l.supportsOwnerRequests, x.in.state, x.in.fullSyncDone = c.up, true, c.state, c.answered
+		q := &x.in.owners
+		q.lastServing, q.lastProgress = now.Add(-c.good), now.Add(-c.moved)
+		q.sources, q.via = []string{"c"}, "d"
+		if c.stalled != 0 {
+			q.candidateAfter = now.Add(c.stalled)
+		}
+		if c.answered {
+			q.confirmedSerial = q.serial
+		}
+		was := q.candidateAfter
+		p := x.l.mapSource(x.in.m, now)
+		if got := describeSource(&p); got != c.want {
+			t.Errorf("%s: got %q, want %q", name, got, c.want)
+		}
+		if stalls := q.candidateAfter != was; stalls != c.wantStalls || stalls && q.candidateAfter.Sub(now) != stalledCandidatePause {
+			t.Errorf("%s: stalled: got %t until %s", name, stalls, q.candidateAfter.Sub(now))
+		}
+		if p.serving && !q.lastServing.Equal(now) || p.requestsComplete != c.answered || p.fullSyncDone != c.answered || p.via != "d" || !slices.Equal(p.sources, q.sources) || p.peer != x.l.peer || p.stream != x.l {
+			t.Errorf("%s: got %+v", name, p)
+		}
+	}
+	// A map without a subscription yet.
+	x := newInboundFixture(t)
+	again, err := newLocalMap(testMap, x.in.m.layout, x.tb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for after, want := range map[time.Duration]string{2*time.Second - 1: "mayServe candidate", 2 * time.Second: "unreachable"} {
+		for _, m := range []*localMap{again, {name: "new"}} {
+			if p := x.l.mapSource(m, x.l.firstSeen.Add(after)); describeSource(&p) != want {
+				t.Errorf("map %s, first seen %s ago: got %q, want %q", m.name, after, describeSource(&p), want)
+			}
+		}
+	}
+}
+
+func describeSource(p *mapSource) string {
+	var all []string
+	for _, f := range []struct {
+		name string
+		is   bool
+	}{{"serving", p.serving}, {"mayServe", p.mayServe}, {"unreachable", p.unreachable}, {"candidate", p.candidate}} {
+		if f.is {
+			all = append(all, f.name)
+		}
+	}
+	return strings.Join(all, " ")
+}
+
+// TestRelays checks which peer sends the records of an unreachable node.
+func TestRelays(t *testing.T) {
+	peer := func(name string, good, lost bool, via string, sources ...string) mapSource {
+		return mapSource{peer: table.Owner{Node: name}, serving: good, unreachable: lost, via: via, sources: sources}
+	}
+	for name, c := range map[string]struct {
+		all  []mapSource
+		want string
+	}{
+		"all are reachable":                        {[]mapSource{peer("a", true, false, "", "c"), peer("c", true, false, "a", "a")}, "map[]"},
+		"one peer receives it":                     {[]mapSource{peer("a", true, false, "", "c"), peer("c", false, true, "")}, "map[a:[c]]"},
+		"no peer receives it":                      {[]mapSource{peer("a", true, false, "", "d"), peer("c", false, true, "a")}, "map[]"},
+		"the peer that receives it is unreachable": {[]mapSource{peer("a", false, true, "", "c"), peer("c", false, true, "")}, "map[]"},
+		"the first of two peers":                   {[]mapSource{peer("a", true, false, "", "c"), peer("b", true, false, "", "c"), peer("c", false, true, "")}, "map[a:[c]]"},
+		"the earlier choice":                       {[]mapSource{peer("a", true, false, "", "c"), peer("b", true, false, "", "c"), peer("c", false, true, "b")}, "map[b:[c]]"},
+		"the earlier choice is unreachable":        {[]mapSource{peer("a", true, false, "", "c"), peer("b", false, false, "", "c"), peer("c", false, true, "b")}, "map[a:[c]]"},
+		"two are unreachable":                      {[]mapSource{peer("d", false, true, ""), peer("a", true, false, "", "c", "d"), peer("c", false, true, "")}, "map[a:[c d]]"},
+	} {
+		got := chooseRelays(c.all)
+		if s := fmt.Sprint(got); s != c.want {
+			t.Errorf("%s: relays: got %s, want %s", name, s, c.want)
+		}
+		for _, p := range c.all {
+			want := ""
+			for via, nodes := range got {
+				if slices.Contains(nodes, p.peer.Node) {
+					want = via
+				}
+			}
+			if p.via != want {
+				t.Errorf("%s: %s: via: got %q, want %q", name, p.peer.Node, p.via, want)
+			}
+		}
+	}
+	// At most maxRequested nodes in a request.
+	all := []mapSource{peer("a", true, false, ""), peer("b", true, false, "")}
+	for i := range maxRequested + 1 {
+		n := fmt.Sprintf("n%03d", i)
+		all = append(all, peer(n, false, true, ""))
+		all[0].sources, all[1].sources = append(all[0].sources, n), append(all[1].sources, n)
+	}
+	if got := chooseRelays(all); len(got["a"]) != maxRequested || !slices.Equal(got["b"], []string{fmt.Sprintf("n%03d", maxRequested)}) {
+		t.Errorf("relays: got %d through a, %v through b", len(got["a"]), got["b"])
+	}
+}

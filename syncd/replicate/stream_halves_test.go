@@ -1,0 +1,53 @@
+package replicate
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/mem"
+
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// TestStreamEncoderToDecoder replicates the records of a table, and then changes, with the two
+// halves of a stream.
+func TestStreamEncoderToDecoder(t *testing.T) {
+	t.Run("bytes", func(t *testing.T) { testEncoderToDecoder(t, nil) })
+	t.Run("typed", func(t *testing.T) { testEncoderToDecoder(t, benchSchema()) })
+}
+
+func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
+	from := newSizedTable(t, table.Owner{Node: "a", Incarnation: 1}, benchKeySize, benchValueSize, false)
+	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
+	e, err := NewStreamEncoder(from, s, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	d, err := NewStreamDecoder(to, s, from.Self())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3 * maxBatchDeltas
+	for gen := range 3 {
+		fillTable(from, n, gen)
+		for more := true; more; {
+			more, err = e.Next(func(m mem.BufferSlice) {
+				whole := make([]byte, m.Len())
+				m.CopyTo(whole)
+				if err := d.Merge(whole); err != nil {
+					t.Fatal(err)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := to.Stats(); got.Live != n || got.RemoteAccepted != uint64((gen+1)*n) {
+			t.Fatalf("got %d entries, %d deltas after generation %d", got.Live, got.RemoteAccepted, gen)
+		}
+	}
+	if err := d.Merge([]byte{0xff}); err == nil {
+		t.Fatal("merge an invalid message: got no error")
+	}
+}

@@ -1,0 +1,203 @@
+package replicate
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// verifyNodes starts the attempts that are due, and calls SetPeers if the live nodes have changed.
+// Only the goroutine of Run calls it.
+func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
+	p := &r.verifier
+	p.mu.Lock()
+	if !p.gossipReceived {
+		p.mu.Unlock()
+		return
+	}
+	// Time counts only while a node has no attempt yet.
+	if p.hasUndialled() && !p.lastStep.IsZero() {
+		p.undialledTime += now.Sub(p.lastStep)
+	}
+	p.lastStep = now
+	for _, node := range p.attemptOrder() {
+		r.stepNode(ctx, node, p.nodes[node], now)
+	}
+	var live []Peer
+	changed := p.liveChanged
+	// SetPeers is called after p.mu is released, because it takes r.mu and the locks of tables.
+	if p.liveChanged = false; changed {
+		for _, q := range p.nodes {
+			if q.live() {
+				live = append(live, q.verified)
+			}
+		}
+	}
+	p.mu.Unlock()
+	if changed {
+		r.SetPeers(live) // only the goroutine of Run calls it, so the calls are in order
+	}
+}
+
+// attemptOrder returns the names of the nodes: live nodes first, then those that have introduced
+// themselves, then the others by their failures. The caller holds p.mu.
+func (p *nodeVerifier) attemptOrder() []string {
+	nodes := make([]string, 0, len(p.nodes))
+	for node := range p.nodes {
+		nodes = append(nodes, node)
+	}
+	rank := func(node string) int {
+		switch q := p.nodes[node]; {
+		case q.live():
+			return 0
+		case q.introduction.Node != "":
+			return 1
+		default:
+			return 2 + q.failures
+		}
+	}
+	slices.SortFunc(nodes, func(a, b string) int { return rank(a) - rank(b) })
+	return nodes
+}
+
+// stepNode updates one node and starts an attempt if one is due. The caller holds p.mu.
+func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNode, now time.Time) {
+	p := &r.verifier
+	connected, fresh := false, false
+	if q.live() {
+		connected, fresh = r.contactState(node)
+	}
+	if fresh {
+		q.unreachable = false
+	}
+	// A live node is gone only if gossip, its stream and a new attempt all fail. A node that is not
+	// live is forgotten if gossip and callers do not name it.
+	switch {
+	case q.live() && !q.matchesGossip() && !connected && q.unreachable:
+		q.verified, p.liveChanged = Peer{}, true
+	case !q.live() && q.hint.Node == "" && q.introduction.Node == "" && !q.dialling:
+		delete(p.nodes, node)
+		return
+	}
+	target, want := q.target(connected, fresh)
+	if !want || q.dialling || now.Before(q.due) || p.attempts >= maxConcurrentDials {
+		return
+	}
+	q.dialling = true
+	p.attempts++
+	r.wg.Go(func() { r.verifyNode(ctx, target) })
+}
+
+// target returns the peer to dial for verification, if there is one. The caller holds the
+// verifier's lock.
+func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
+	var targets []Peer
+	add := func(t Peer) {
+		if t.Node != "" {
+			targets = append(targets, t)
+		}
+	}
+	switch {
+	case !p.live():
+		// A caller with a certificate is more trustworthy than gossip, so its address comes first.
+		add(p.introduction)
+		add(p.hint)
+	case connected:
+		// Another address in gossip does not matter while the same process is connected.
+		if p.introduction.Incarnation > p.verified.Incarnation {
+			add(p.introduction)
+		}
+		if p.hint.Incarnation > p.verified.Incarnation {
+			add(p.hint)
+		}
+		if !p.matchesGossip() && !fresh {
+			add(p.verified)
+		}
+	default:
+		if !p.matchesGossip() {
+			add(p.verified)
+		}
+		if p.introduction != p.verified {
+			add(p.introduction)
+		}
+		if p.hint != p.verified {
+			add(p.hint)
+		}
+	}
+	if len(targets) == 0 {
+		return Peer{}, false
+	}
+	// Failed attempts rotate through the addresses.
+	return targets[p.failures%len(targets)], true
+}
+
+// verifyNode dials a node and records the result.
+func (r *Replicator) verifyNode(ctx context.Context, target Peer) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	shown, err := r.dialAndVerify(ctx, target)
+	if err == nil {
+		err = r.handleVerified(shown)
+	}
+	p := &r.verifier
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.attempts--
+	poke(r.wake)
+	q := p.nodes[target.Node]
+	if q == nil {
+		return
+	}
+	// A successful attempt is followed by another one no earlier than minDialBackoff.
+	q.dialling, q.attempted = false, true
+	q.due, q.err = time.Now().Add(minDialBackoff), err
+	if err == nil {
+		return
+	}
+	if target == q.verified {
+		q.unreachable = true
+	}
+	limit := maxDialBackoff
+	if q.live() || q.introduction.Node != "" {
+		limit = maxPriorityDialBackoff
+	}
+	// The pause doubles with each failure, with a random part so that nodes do not dial at the same time.
+	pause := min(minDialBackoff<<min(q.failures, 10), limit)
+	q.due = time.Now().Add(pause/2 + rand.N(pause))
+	if q.failures++; q.failures%8 == 0 {
+		q.introduction = Peer{} // the caller repeats it
+	}
+	r.opt.Logger.Debug("failed to verify that node is live", slog.String("peer", target.Node), slog.String("addr", target.Addr), slog.Any("error", err))
+}
+
+// dialAndVerify opens a stream to a node and returns the name and incarnation in its Welcome. The
+// credentials verify the name.
+func (r *Replicator) dialAndVerify(ctx context.Context, target Peer) (Peer, error) {
+	conn, err := r.opt.Dial(target)
+	if err != nil {
+		return Peer{}, fmt.Errorf("dial %s: %w", target.Addr, err)
+	}
+	defer func() { _ = conn.Close() }() // it fails only if it is closed already
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx, grpc.ForceCodecV2(r.codec))
+	if err != nil {
+		return Peer{}, fmt.Errorf("subscribe to %s: %w", target.Addr, peerError(err))
+	}
+	w, err := r.exchangeHello(stream)
+	if err != nil {
+		return Peer{}, err
+	}
+	shown := welcomeSender(w)
+	if shown.Node != target.Node {
+		return Peer{}, fmt.Errorf("reach %.255q, expected %q: %w", shown.Node, target.Node, errProtocol)
+	}
+	return Peer{Node: shown.Node, Incarnation: shown.Incarnation, Addr: target.Addr}, nil
+}

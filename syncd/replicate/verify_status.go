@@ -1,0 +1,67 @@
+package replicate
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+)
+
+// hasUndialled reports whether gossip has named nodes without an attempt yet. The caller holds p.mu.
+func (p *nodeVerifier) hasUndialled() bool {
+	for _, q := range p.nodes {
+		if !q.attempted && !q.live() {
+			return true
+		}
+	}
+	return false
+}
+
+// UndialledNodes returns the number of nodes that gossip has named and that were not dialled yet: they
+// may turn out to be live. It returns 0 once this node has waited for such nodes for 10 s in total.
+func (r *Replicator) UndialledNodes() (nodes int) {
+	p := &r.verifier
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.undialledTime > maxUndialledTime {
+		return 0
+	}
+	for _, q := range p.nodes {
+		if !q.attempted && !q.live() {
+			nodes++
+		}
+	}
+	if p.liveChanged {
+		nodes++ // verified, and about to be set
+	}
+	return nodes
+}
+
+// Unverified is a node that gossip has and that is not verified as live.
+type Unverified struct {
+	// Peer is the node as gossip has it.
+	Peer
+	// Error is why the last attempt failed.
+	Error string
+	// Ahead is how far the node's clock was ahead of this node's when it started, if it was refused
+	// because of that; else 0.
+	Ahead time.Duration
+}
+
+// Unverified returns up to limit nodes that gossip has and that are not verified as live,
+// ordered by name.
+func (r *Replicator) Unverified(limit int) []Unverified {
+	p := &r.verifier
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var all []Unverified
+	for _, q := range p.nodes {
+		if q.attempted && !q.live() && q.hint.Node != "" {
+			var early aheadError
+			_ = errors.As(q.err, &early) // else it is zero
+			all = append(all, Unverified{q.hint, errorText(q.err), early.ahead})
+		}
+	}
+	slices.SortFunc(all, func(a, b Unverified) int { return cmp.Compare(a.Node, b.Node) })
+	return all[:min(limit, len(all))]
+}

@@ -1,0 +1,128 @@
+package replicate
+
+import (
+	"fmt"
+	"math/bits"
+
+	"google.golang.org/protobuf/proto"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema"
+)
+
+// maxSchemaBytes bounds an encoded schema, so that it fits into a request.
+const maxSchemaBytes = 128 << 10
+
+// toProto returns the wire format of a schema, without the parts that only this node displays.
+func toProto(s *schema.Schema) *mapsyncv1.Schema {
+	return &mapsyncv1.Schema{
+		Key: messageToProto(s.Key), Value: messageToProto(s.Value), Opaque: s.Opaque, Cpus: uint32(s.CPUs),
+	}
+}
+
+// messageToProto returns the wire format of a struct type; nil for nil.
+func messageToProto(m *schema.Message) *mapsyncv1.MessageType {
+	if m == nil {
+		return nil
+	}
+	p := &mapsyncv1.MessageType{Name: m.Name, Size: uint32(m.Size)}
+	for i := range m.Fields {
+		p.Fields = append(p.Fields, fieldToProto(&m.Fields[i]))
+	}
+	return p
+}
+
+// fieldToProto returns the wire format of a field.
+func fieldToProto(f *schema.Field) *mapsyncv1.Field {
+	p := &mapsyncv1.Field{
+		Name: f.Name, Number: uint32(f.Number), Offset: uint32(f.Offset), Size: uint32(f.Size), Count: uint32(f.Count),
+		BitOffset: uint32(f.BitOffset), BitSize: uint32(f.BitSize), Kind: kindToProto(f.Kind), Type: f.Type,
+		Message: messageToProto(f.Message), Signed: f.Signed,
+	}
+	// Roles are bits in the schema and a list of numbers on the wire.
+	for roles := f.Roles; roles != 0; roles &= roles - 1 {
+		p.Roles = append(p.Roles, mapsyncv1.FieldRole(1+bits.TrailingZeros16(uint16(roles))))
+	}
+	if e := f.Enum; e != nil {
+		p.Enum = &mapsyncv1.EnumType{Name: e.Name, Signed: e.Signed}
+		for _, v := range e.Values {
+			p.Enum.Values = append(p.Enum.Values, &mapsyncv1.EnumValue{Name: v.Name, Value: int64(v.Value)})
+		}
+	}
+	return p
+}
+
+// kindToProto relies on the numbers of kinds and roles on the wire: those of package schema, plus 1.
+func kindToProto(k schema.Kind) mapsyncv1.FieldKind { return mapsyncv1.FieldKind(k) + 1 }
+
+// fromProto checks and returns the schema of a peer's map. The errors wrap errMalformed or are
+// those of Schema.Check.
+func fromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
+	switch {
+	case p == nil:
+		return nil, fmt.Errorf("read no schema: %w", errMalformed)
+	case proto.Size(p) > maxSchemaBytes:
+		// The size is checked before the schema is converted, because a peer can send any schema.
+		return nil, fmt.Errorf("read schema of %d bytes, more than %d: %w", proto.Size(p), maxSchemaBytes, errMalformed)
+	}
+	s := &schema.Schema{Map: name, Opaque: p.GetOpaque(), CPUs: int(p.GetCpus())}
+	var err error
+	if s.Key, err = messageFromProto(p.GetKey(), 1); err != nil {
+		return nil, fmt.Errorf("read type of keys: %w", err)
+	}
+	if s.Value, err = messageFromProto(p.GetValue(), 1); err != nil {
+		return nil, fmt.Errorf("read type of values: %w", err)
+	}
+	if err := s.Check(); err != nil {
+		return nil, fmt.Errorf("check schema: %w", err)
+	}
+	return s, nil
+}
+
+// messageFromProto returns the struct type of a message at a nesting depth, 1 for the outermost.
+// The errors wrap errMalformed.
+func messageFromProto(p *mapsyncv1.MessageType, depth int) (*schema.Message, error) {
+	switch {
+	case p == nil:
+		return nil, fmt.Errorf("read no type: %w", errMalformed)
+	case depth > schema.MaxDepth+1:
+		// The limit bounds the recursion. Schema.Check verifies the rest.
+		return nil, fmt.Errorf("read types nested more than %d deep: %w", schema.MaxDepth, errMalformed)
+	}
+	m := &schema.Message{Name: p.GetName(), Size: int(p.GetSize()), Fields: make([]schema.Field, len(p.GetFields()))}
+	for i, f := range p.GetFields() {
+		if err := fieldFromProto(&m.Fields[i], f, depth); err != nil {
+			return nil, fmt.Errorf("field %q: %w", f.GetName(), err)
+		}
+	}
+	return m, nil
+}
+
+// fieldFromProto fills in a field. Schema.Check verifies sizes and offsets later.
+func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) {
+	*f = schema.Field{
+		Name: p.GetName(), Number: int(p.GetNumber()), Offset: int(p.GetOffset()), Size: int(p.GetSize()), Count: int(p.GetCount()),
+		BitOffset: int(p.GetBitOffset()), BitSize: int(p.GetBitSize()), Kind: schema.Kind(p.GetKind() - 1), Type: p.GetType(),
+		Signed: p.GetSigned(),
+	}
+	// The conversion truncates a number that is out of range, so it is compared with the original.
+	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindIfname {
+		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), errMalformed)
+	}
+	for _, r := range p.GetRoles() {
+		if r < mapsyncv1.FieldRole_FIELD_ROLE_KTIME || r > mapsyncv1.FieldRole_FIELD_ROLE_PORT {
+			return fmt.Errorf("read unknown role %d: %w", r, errMalformed)
+		}
+		f.Roles |= schema.Role(1) << (r - 1)
+	}
+	if e := p.GetEnum(); e != nil {
+		f.Enum = &schema.Enum{Name: e.GetName(), Signed: e.GetSigned()}
+		for _, v := range e.GetValues() {
+			f.Enum.Values = append(f.Enum.Values, schema.EnumValue{Name: v.GetName(), Value: uint64(v.GetValue())})
+		}
+	}
+	if p.GetMessage() != nil {
+		f.Message, err = messageFromProto(p.GetMessage(), depth+1)
+	}
+	return err
+}

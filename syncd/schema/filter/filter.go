@@ -1,0 +1,286 @@
+// Package filter parses and evaluates conditions on the fields of entries: the language of --where.
+package filter
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"mapsync/syncd/schema"
+)
+
+// Filter is a condition on a field of an entry, for example dport=443. It is safe for concurrent
+// use.
+type Filter struct {
+	// Links translates the names of interfaces. It must be set before Match if a condition names an
+	// interface. Without it no entry has an interface name.
+	Links schema.Links
+
+	key     bool
+	size    int             // of the key or value, in bytes
+	path    []*schema.Field // from the outermost field to the compared one
+	op      string
+	operand operand
+}
+
+// operand is the value with which a field is compared.
+type operand interface {
+	// compare compares element i of field f of a message with the operand. ok is false if the two
+	// have no order.
+	compare(l schema.Links, f *schema.Field, message []byte, i int, t *schema.Times) (order int, ok bool)
+}
+
+// Parse parses a condition: a field, an operator and a value, for example saddr=10.0.0.0/8,
+// state!=CT_CLOSED or nat.dport>=8080. The operators are = != < <= > >=. Addresses, enums, bools,
+// bytes and interfaces support only = and !=. Parse searches the field in the key and in the
+// value. If both have it, the filter must name it key.zone or value.zone. For a per-CPU map, the
+// name refers to the field of each CPU. An array matches if any element meets the condition. With
+// != it matches if all elements differ.
+//
+// The value has the text format of [schema.Printer]. An address may be a prefix, a number may be
+// hexadecimal with 0x, and an enum may be a number. Bytes are hexadecimal, with or without 0x. Char
+// arrays are text, or hexadecimal with 0x. Trailing zeros of bytes may be omitted. A time is in RFC
+// 3339 format, or 0 for unset.
+//
+// Errors name the field and the values with which it can be compared.
+func Parse(s *schema.Schema, expr string) (*Filter, error) {
+	at := strings.IndexAny(expr, "=!<>")
+	if at < 0 {
+		return nil, fmt.Errorf("filter %q has no operator: write FIELD=VALUE, or one of != < <= > >=", expr)
+	}
+	op := expr[at : at+1]
+	if rest := expr[at+1:]; op != "=" && strings.HasPrefix(rest, "=") {
+		op += "="
+	}
+	if op == "!" {
+		return nil, fmt.Errorf("filter %q has no operator: != is one, ! is not", expr)
+	}
+	f := &Filter{op: op}
+	name := strings.TrimSpace(expr[:at])
+	if err := f.find(s, name); err != nil {
+		return nil, fmt.Errorf("filter %q: %w", expr, err)
+	}
+	field := f.path[len(f.path)-1]
+	parsed, ordered, err := parseOperand(field, strings.TrimSpace(expr[at+len(op):]))
+	if err != nil {
+		return nil, fmt.Errorf("filter %q: field %s (%s) is compared with %w", expr, name, field.Type, err)
+	}
+	if !ordered && op != "=" && op != "!=" {
+		return nil, fmt.Errorf("filter %q: field %s (%s) has no order: use = or !=", expr, name, field.Type)
+	}
+	f.operand = parsed
+	return f, nil
+}
+
+// find resolves the name of a field.
+func (f *Filter) find(s *schema.Schema, name string) error {
+	for _, half := range []struct {
+		prefix string
+		m      *schema.Message
+	}{{"key.", s.Key}, {"value.", s.Value}} {
+		if rest, ok := strings.CutPrefix(name, half.prefix); ok {
+			path, err := lookup(s, half.m, rest)
+			if !errors.Is(err, errNoField) {
+				f.key, f.size, f.path = half.m == s.Key, half.m.Size, path
+				return err
+			}
+		}
+	}
+	inKey, keyErr := lookup(s, s.Key, name)
+	inValue, valueErr := lookup(s, s.Value, name)
+	switch {
+	case keyErr == nil && valueErr == nil:
+		return fmt.Errorf("both key and value have a field %s: write key.%s or value.%s", name, name, name)
+	case keyErr == nil:
+		f.key, f.size, f.path = true, s.Key.Size, inKey
+	case valueErr == nil:
+		f.size, f.path = s.Value.Size, inValue
+	case !errors.Is(keyErr, errNoField):
+		return keyErr
+	case !errors.Is(valueErr, errNoField):
+		return valueErr
+	default:
+		return fmt.Errorf("no field %q; there are %s", name,
+			strings.Join(append(namesOf(s.Key, "key."), namesOf(s.Value, "value.")...), ", "))
+	}
+	return nil
+}
+
+var errNoField = errors.New("no such field")
+
+// lookup returns the fields of a path within a key or value. The path may omit the field cpu of a
+// per-CPU map's value.
+func lookup(s *schema.Schema, m *schema.Message, name string) (path []*schema.Field, err error) {
+	path, err = fieldPath(m, name)
+	if errors.Is(err, errNoField) && s.CPUs > 0 && m == s.Value {
+		path, err = fieldPath(m.Fields[0].Message, name)
+		path = append([]*schema.Field{&m.Fields[0]}, path...)
+	}
+	return path, err
+}
+
+// fieldPath returns the fields of a path within a message.
+func fieldPath(m *schema.Message, name string) (path []*schema.Field, err error) {
+	for part := range strings.SplitSeq(name, ".") {
+		if m == nil {
+			return nil, errNoField
+		}
+		i := slices.IndexFunc(m.Fields, func(f schema.Field) bool { return f.Name == part })
+		if i < 0 {
+			return nil, errNoField
+		}
+		path = append(path, &m.Fields[i])
+		m = m.Fields[i].Message
+	}
+	last := path[len(path)-1]
+	switch last.Kind {
+	case schema.KindMessage:
+		return nil, fmt.Errorf("field %s is a struct: choose one of %s", name, strings.Join(namesOf(last.Message, name+"."), ", "))
+	case schema.KindNone:
+		return nil, fmt.Errorf("field %s (%s) cannot be compared: it is the kernel's or a pointer", name, last.Type)
+	}
+	return path, nil
+}
+
+// namesOf returns the names of the fields that a filter may use.
+func namesOf(m *schema.Message, prefix string) []string {
+	var names []string
+	for i := range m.Fields {
+		switch f := &m.Fields[i]; f.Kind {
+		case schema.KindNone:
+		case schema.KindMessage:
+			names = append(names, namesOf(f.Message, prefix+f.Name+".")...)
+		default:
+			names = append(names, prefix+f.Name)
+		}
+	}
+	return names
+}
+
+// Match reports whether an entry meets the condition. If t is nil, a time differs from any other
+// time. An entry shorter than its type matches no condition.
+func (f *Filter) Match(key, value []byte, t *schema.Times) bool {
+	data := value
+	if f.key {
+		data = key
+	}
+	if len(data) < f.size {
+		return false
+	}
+	if f.op == "!=" {
+		return !f.matchesAny(f.path, data, t)
+	}
+	return f.matchesAny(f.path, data, t)
+}
+
+// matchesAny reports whether any element meets the condition. It treats != like =.
+func (f *Filter) matchesAny(path []*schema.Field, message []byte, t *schema.Times) bool {
+	field := path[0]
+	_, count := field.Elements()
+	for i := range max(count, 1) {
+		if len(path) > 1 {
+			if f.matchesAny(path[1:], field.BytesAt(message, i), t) {
+				return true
+			}
+			continue
+		}
+		if order, ok := f.operand.compare(f.Links, field, message, i, t); ok && f.satisfies(order) {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *Filter) satisfies(order int) bool {
+	switch f.op {
+	case "<":
+		return order < 0
+	case "<=":
+		return order <= 0
+	case ">":
+		return order > 0
+	case ">=":
+		return order >= 0
+	}
+	return order == 0
+}
+
+// Operands.
+
+type unsignedOperand uint64
+
+func (o unsignedOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	return cmp.Compare(f.NumberAt(message, i), uint64(o)), true
+}
+
+type signedOperand int64
+
+func (o signedOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	return cmp.Compare(int64(f.NumberAt(message, i)), int64(o)), true
+}
+
+type boolOperand bool
+
+func (o boolOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	if (f.NumberAt(message, i) != 0) == bool(o) {
+		return 0, true
+	}
+	return 1, true
+}
+
+type floatOperand float64
+
+func (o floatOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	v := schema.FloatOf(f, f.NumberAt(message, i))
+	return cmp.Compare(v, float64(o)), v == v && o == o // NaN has no order
+}
+
+// timeOperand is Unix time in nanoseconds.
+type timeOperand int64
+
+func (o timeOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, t *schema.Times) (int, bool) {
+	reading := f.NumberAt(message, i)
+	if reading == 0 {
+		return 0, false
+	}
+	unix, ok := schema.UnixOf(f, reading, t)
+	return cmp.Compare(unix, int64(o)), ok
+}
+
+// ifnameOperand is the name of an interface.
+type ifnameOperand string
+
+func (o ifnameOperand) compare(l schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	index := f.NumberAt(message, i)
+	if l == nil || index > math.MaxUint32 {
+		return 0, false
+	}
+	name, ok := l.Name(uint32(index))
+	return strings.Compare(name, string(o)), ok
+}
+
+// maskedOperand is a list of alternatives. The bytes match if, under its mask, they equal one of
+// the values.
+type maskedOperand []struct{ value, mask []byte }
+
+func (o maskedOperand) compare(_ schema.Links, f *schema.Field, message []byte, i int, _ *schema.Times) (int, bool) {
+	b := f.BytesAt(message, i)
+	for _, alternative := range o {
+		if equalMasked(b, alternative.value, alternative.mask) {
+			return 0, true
+		}
+	}
+	return 1, true
+}
+
+func equalMasked(b, value, mask []byte) bool {
+	for i := range b {
+		if b[i]&mask[i] != value[i] {
+			return false
+		}
+	}
+	return true
+}

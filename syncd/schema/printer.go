@@ -1,0 +1,337 @@
+package schema
+
+import (
+	"encoding/hex"
+	"math"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Printer writes entries as text and as JSON, directly from struct bytes. Its only state is its
+// fields, and it is safe for concurrent use.
+//
+// The text format is for display: {saddr=10.0.0.1 dport=443}. It omits fields that are zero, and
+// the trailing zero elements of arrays. A map without BTF has only bytes, which are written in hex.
+//
+// The JSON format is for scripts: an object with every field that is sent, zero or not, and arrays
+// of full length. As in protobuf's JSON, 64-bit integers are strings, enums are the names of their
+// values (numbers if unnamed), and times are in RFC 3339 format. A time that is zero is null. A
+// time that cannot be converted is the kernel's number, as a string. Addresses and interface names
+// are strings, also if an index has no name. Bytes are a string of hex. Char arrays are text, one
+// character per byte up to the last byte that is not zero.
+type Printer struct {
+	// All includes fields that are never sent: local fields, and in hex the fields that the kernel
+	// owns.
+	All bool
+
+	schema *Schema
+	links  Links
+}
+
+// NewPrinter returns a printer for entries of s. links may be nil: interfaces are then written as
+// numbers.
+func NewPrinter(s *Schema, links Links) *Printer {
+	return &Printer{schema: s, links: links}
+}
+
+// AppendKey appends a key as text. It writes bytes that are too few for the type in hex.
+func (p *Printer) AppendKey(dst, key []byte) []byte {
+	return p.appendText(dst, p.schema.Key, key, nil)
+}
+
+// AppendValue appends a value as text. If t is nil, times are written as the kernel's numbers.
+func (p *Printer) AppendValue(dst, value []byte, t *Times) []byte {
+	return p.appendText(dst, p.schema.Value, value, t)
+}
+
+// AppendJSONKey appends a key as a JSON object. It appends a string of hex if the map has no BTF,
+// or if the bytes are too few.
+func (p *Printer) AppendJSONKey(dst, key []byte) []byte {
+	return p.appendJSON(dst, p.schema.Key, key, nil)
+}
+
+// AppendJSONValue appends a value in the same format as AppendJSONKey.
+func (p *Printer) AppendJSONValue(dst, value []byte, t *Times) []byte {
+	return p.appendJSON(dst, p.schema.Value, value, t)
+}
+
+func (p *Printer) appendText(dst []byte, m *Message, data []byte, t *Times) []byte {
+	if p.schema.Opaque || len(data) < m.Size {
+		return hex.AppendEncode(dst, data)
+	}
+	w := writer{p: p, times: t, dst: dst}
+	w.message(m, data)
+	return w.dst
+}
+
+func (p *Printer) appendJSON(dst []byte, m *Message, data []byte, t *Times) []byte {
+	if p.schema.Opaque || len(data) < m.Size {
+		return append(hex.AppendEncode(append(dst, '"'), data), '"')
+	}
+	w := writer{p: p, times: t, dst: dst, json: true}
+	w.message(m, data)
+	return w.dst
+}
+
+// writer writes one key or value.
+type writer struct {
+	p     *Printer
+	times *Times
+	dst   []byte
+	json  bool
+}
+
+// message writes a message and reports whether it wrote any field.
+func (w *writer) message(m *Message, data []byte) (any bool) {
+	w.dst = append(w.dst, '{')
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		if !f.Sent() && !w.p.All {
+			continue
+		}
+		mark := len(w.dst)
+		w.name(f, any)
+		if w.field(f, data) || w.json {
+			any = true
+		} else {
+			w.dst = w.dst[:mark]
+		}
+	}
+	w.dst = append(w.dst, '}')
+	return any
+}
+
+// name writes the name of a field and the separators before its value.
+func (w *writer) name(f *Field, more bool) {
+	switch {
+	case !w.json:
+		if more {
+			w.dst = append(w.dst, ' ')
+		}
+		w.dst = append(w.dst, f.Name...)
+		if f.Kind != KindMessage || f.Count > 0 {
+			w.dst = append(w.dst, '=')
+		}
+	default:
+		if more {
+			w.dst = append(w.dst, ',')
+		}
+		w.dst = append(appendQuoted(w.dst, f.Name), ':')
+	}
+}
+
+// field writes the value of a field and reports whether it is not zero.
+func (w *writer) field(f *Field, data []byte) (nonzero bool) {
+	_, count := f.Elements()
+	if count < 0 {
+		return w.element(f, data, 0)
+	}
+	w.dst = append(w.dst, '[')
+	end := len(w.dst)
+	for i := range count {
+		if i > 0 {
+			w.dst = append(w.dst, w.comma())
+		}
+		if w.element(f, data, i) || w.json {
+			nonzero, end = true, len(w.dst)
+		}
+	}
+	w.dst = append(w.dst[:end], ']')
+	return nonzero
+}
+
+func (w *writer) comma() byte {
+	if w.json {
+		return ','
+	}
+	return ' '
+}
+
+// element writes one element and reports whether it is not zero.
+func (w *writer) element(f *Field, data []byte, i int) (nonzero bool) {
+	if f.Kind == KindMessage {
+		return w.message(f.Message, f.BytesAt(data, i))
+	}
+	if address := f.AddressSize(); address > 0 || f.Kind == KindBytes || f.Kind == KindNone {
+		b := f.BytesAt(data, i)
+		w.bytes(f, b, address)
+		return !allZero(b)
+	}
+	n := f.NumberAt(data, i)
+	switch f.Kind {
+	case KindBool:
+		w.dst = strconv.AppendBool(w.dst, n != 0)
+	case KindEnum:
+		w.enum(f, n)
+	case KindFloat:
+		w.float(f, n)
+	case KindTime:
+		w.time(f, n)
+	case KindIfname:
+		w.ifname(n)
+	default:
+		w.number(f, n)
+	}
+	return n != 0
+}
+
+// quote writes the quotation mark of a JSON string if yes is true.
+func (w *writer) quote(yes bool) {
+	if yes {
+		w.dst = append(w.dst, '"')
+	}
+}
+
+func (w *writer) number(f *Field, n uint64) {
+	w.quote(w.json && f.Size > 4)
+	w.digits(f, n)
+	w.quote(w.json && f.Size > 4)
+}
+
+func (w *writer) digits(f *Field, n uint64) {
+	if f.IsSigned() || f.Kind == KindTime && f.Signed {
+		w.dst = strconv.AppendInt(w.dst, int64(n), 10)
+	} else {
+		w.dst = strconv.AppendUint(w.dst, n, 10)
+	}
+}
+
+func (w *writer) enum(f *Field, n uint64) {
+	for i := range f.Enum.Values {
+		if f.Enum.Values[i].Value == n {
+			w.string(f.Enum.Values[i].Name)
+			return
+		}
+	}
+	w.number(f, n)
+}
+
+func (w *writer) float(f *Field, n uint64) {
+	v := FloatOf(f, n)
+	switch {
+	case math.IsNaN(v):
+		w.string("NaN")
+	case math.IsInf(v, 1):
+		w.string("Infinity")
+	case math.IsInf(v, -1):
+		w.string("-Infinity")
+	default:
+		w.dst = strconv.AppendFloat(w.dst, v, 'g', -1, f.Size*8)
+	}
+}
+
+func (w *writer) time(f *Field, n uint64) {
+	if n == 0 && w.json {
+		w.dst = append(w.dst, "null"...)
+		return
+	}
+	w.quote(w.json)
+	if unix, ok := UnixOf(f, n, w.times); ok && n != 0 {
+		w.dst = time.Unix(0, unix).UTC().AppendFormat(w.dst, time.RFC3339Nano)
+	} else {
+		w.digits(f, n)
+	}
+	w.quote(w.json)
+}
+
+func (w *writer) ifname(index uint64) {
+	if w.p.links != nil && 0 < index && index <= math.MaxUint32 {
+		if name, ok := w.p.links.Name(uint32(index)); ok {
+			w.string(name)
+			return
+		}
+	}
+	w.quote(w.json)
+	if index != 0 || !w.json {
+		w.dst = strconv.AppendUint(w.dst, index, 10)
+	}
+	w.quote(w.json)
+}
+
+func (w *writer) string(s string) {
+	if w.json {
+		w.dst = appendQuoted(w.dst, s)
+	} else {
+		w.dst = append(w.dst, s...)
+	}
+}
+
+func (w *writer) bytes(f *Field, b []byte, address int) {
+	if address == 0 && f.IsText() {
+		w.text(b)
+		return
+	}
+	w.quote(w.json)
+	switch address {
+	case 4, 16:
+		w.dst = addressOf(b).AppendTo(w.dst)
+	case 6:
+		for i, c := range b {
+			if i > 0 {
+				w.dst = append(w.dst, ':')
+			}
+			w.dst = hex.AppendEncode(w.dst, []byte{c})
+		}
+	default:
+		w.dst = hex.AppendEncode(w.dst, b)
+	}
+	w.quote(w.json)
+}
+
+// IsText writes a char array.
+func (w *writer) text(b []byte) {
+	b = trimZeros(b)
+	if w.json {
+		w.quote(true)
+		for _, c := range b {
+			w.dst = appendQuotedRune(w.dst, rune(c))
+		}
+		w.quote(true)
+		return
+	}
+	for _, c := range b {
+		if c < ' ' || c > '~' {
+			w.dst = hex.AppendEncode(w.dst, b)
+			return
+		}
+	}
+	w.dst = strconv.AppendQuote(w.dst, string(b))
+}
+
+// addressOf returns an IP address. If only the first 4 of 16 bytes are not zero, they are an IPv4
+// address, as in dual-stack layouts.
+func addressOf(b []byte) netip.Addr {
+	if len(b) == 16 && allZero(b[4:]) && !allZero(b[:4]) {
+		b = b[:4]
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// appendQuoted appends s as a JSON string.
+func appendQuoted(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	for _, r := range s {
+		dst = appendQuotedRune(dst, r)
+	}
+	return append(dst, '"')
+}
+
+func appendQuotedRune(dst []byte, r rune) []byte {
+	const digits = "0123456789abcdef"
+	switch {
+	case r == '"' || r == '\\':
+		return append(dst, '\\', byte(r))
+	case r < ' ' || 0x7f <= r && r < 0xa0:
+		return append(dst, '\\', 'u', '0', '0', digits[r>>4], digits[r&0xf])
+	}
+	return append(dst, string(r)...)
+}
+
+// IsText reports whether the field is an array of char.
+func (f *Field) IsText() bool {
+	base, _, array := strings.Cut(f.Type, "[")
+	return f.Kind == KindBytes && array && strings.TrimSpace(strings.TrimPrefix(base, "const ")) == "char"
+}

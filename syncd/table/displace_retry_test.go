@@ -1,0 +1,123 @@
+package table
+
+import "testing"
+
+// fullMap returns a rig and a record that the full kernel map refused. The map holds the older records
+// k and j.
+func fullMap(t *testing.T) (*rig, Record) {
+	r := newRig(t)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.remote(Accepted, 0, peer, 1001, "j", "v")
+	r.write()
+	r.remote(Accepted, 0, peer, 2000, "m", "v")
+	return r, r.refuse()[0]
+}
+
+// TestDisplaceOnlyForRefusedVersion: Displace removes an entry only for the refused version of a
+// record. It removes none for a record that was not refused since, or for a tombstone.
+func TestDisplaceOnlyForRefusedVersion(t *testing.T) {
+	r, m := fullMap(t)
+	late := m
+	late.Version++
+	if _, key := r.displace(late); key != "" {
+		t.Errorf("Displace for another version: got victim %q, want none", key)
+	}
+	if _, key := r.displace(m); key != "k" {
+		t.Errorf("Displace: got victim %q, want k", key)
+	}
+	if _, key := r.displace(m); key != "" {
+		t.Errorf("Displace for a requeued record: got victim %q, want none", key)
+	}
+	r, m = fullMap(t)
+	r.remote(Accepted, 0, peer, 2000, "m", "-")
+	if refused := r.refuse(); len(refused) != 1 || !refused[0].Delete {
+		t.Fatalf("refused records: got %+v, want 1 delete", refused)
+	}
+	if _, key := r.displace(m); key != "" {
+		t.Errorf("Displace for a tombstone: got victim %q, want none", key)
+	}
+}
+
+// TestDisplacedIsWrittenAgain: a displaced entry that was changed and written meanwhile is written
+// again. A deleted record is not written again. A record that is still dirty keeps its position.
+func TestDisplacedIsWrittenAgain(t *testing.T) {
+	displaced := func(r *rig, rec Record) {
+		r.tab.Update(func(tx *Tx) { tx.Displaced(rec.Ref, rec.Version, 3000) })
+		checkInvariants(t, r.tab)
+	}
+	r, m := fullMap(t)
+	k, _ := r.displace(m)
+	r.remote(Accepted, 0, peer, 5000, "k", "w")
+	r.write()
+	r.remote(Accepted, 0, peer, 6000, "l", "v")
+	displaced(r, k)
+	r.want("k", "w v5000 b100 dirty")
+	r.wantOrder("jmlk")
+
+	r, m = fullMap(t)
+	k, _ = r.displace(m)
+	r.local(Accepted, second, "delete k - packet 0")
+	displaced(r, k)
+	if s := r.state("k"); s != "- v1000002000 a100" { // a skew of 2000 ns
+		t.Errorf("k: got %q", s)
+	}
+
+	r, m = fullMap(t)
+	k, _ = r.displace(m)
+	r.remote(Accepted, 0, peer, 5000, "k", "w")
+	r.remote(Accepted, 0, peer, 6000, "l", "v")
+	displaced(r, k)
+	r.wantOrder("jmkl")
+}
+
+// TestDisplacedAfterARetry: the writer may have written the entry again before it was removed from the
+// map.
+func TestDisplacedAfterARetry(t *testing.T) {
+	r, m := fullMap(t)
+	k, _ := r.displace(m)
+	r.tab.Update(func(tx *Tx) { tx.RequeueFailed(9) })
+	r.write()
+	r.want("k", "v v1000 b100")
+	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, k.Version, 3000) })
+	r.want("k", "v v1000 b100 dirty")
+}
+
+// TestDisplacedIgnoresUnknownRecords: a slot without a record and an unversioned record do not become
+// dirty.
+func TestDisplacedIgnoresUnknownRecords(t *testing.T) {
+	r := newRig(t)
+	r.deleteAndCompact(second, "k")
+	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 7, 8) })
+	if n := r.tab.Stats().Dirty; n != 0 {
+		t.Errorf("dirty records: got %d, want 0", n)
+	}
+	r.load(Accepted, "l", "v")
+	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 7, 8) })
+	r.want("l", "v v0 a100")
+}
+
+// TestEqualVersionsDisplaceNothing: a record displaces only older records of its owner.
+func TestEqualVersionsDisplaceNothing(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.write()
+	r.remote(Accepted, 0, peer, 1000, "m", "v")
+	if _, key := r.displace(r.refuse()[0]); key != "" {
+		t.Errorf("Displace for a record of the same version: got victim %q, want none", key)
+	}
+}
+
+// TestDisplacedInvalidatesReadings: a value that was read before the entry was displaced is stale.
+func TestDisplacedInvalidatesReadings(t *testing.T) {
+	r, m := fullMap(t)
+	k, _ := r.displace(m)
+	r.remote(Accepted, 0, peer, 5000, "k", "w")
+	r.write()
+	var read Reading
+	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, k.Version, 3000) })
+	_, s := r.tab.find(pad("k", simKey))
+	if !read.isStale(s) {
+		t.Error("a value that was read before the displacement: got accepted, want stale")
+	}
+}

@@ -1,0 +1,161 @@
+package table
+
+import "testing"
+
+// TestEvictionOfAnUnknownKey: Stats counts the eviction, and no record expires.
+func TestEvictionOfAnUnknownKey(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.local(Ignored, second, "evict k - packet 0")
+	r.expireEvicted(1000 * second)
+	if st := r.tab.Stats(); st.Evictions != 1 || st.EvictionsExpired != 0 || r.tab.evicted.len() != 0 {
+		t.Errorf("evictions: got %d, %d expired, %d pending, want 1 and 0 and 0", st.Evictions, st.EvictionsExpired, r.tab.evicted.len())
+	}
+	r.want("k", "unknown")
+}
+
+// TestEvictedRecordIsQueuedOnce: a record that is evicted twice is queued once, and only on a node
+// that may expire it.
+func TestEvictedRecordIsQueuedOnce(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.local(Accepted, second, "update k v packet 0")
+	r.remote(Accepted, second, peer, 10, "p", "v")
+	r.remote(Accepted, second, other, 10, "q", "v")
+	r.setGone("c", true)
+	r.write()
+	for i, want := range []int{1, 1, 2, 2} {
+		r.local(Ignored, 2*second+int64(i), "evict "+[]string{"k", "k", "q", "p"}[i]+" - packet 0")
+		if n := r.tab.evicted.len(); n != want {
+			t.Errorf("queued records: got %d after eviction %d, want %d", n, i, want)
+		}
+	}
+}
+
+// TestUpdateAtEvictionTime: an update with the time of the eviction ends it. An earlier update does
+// not.
+func TestUpdateAtEvictionTime(t *testing.T) {
+	for before, want := range map[int64]string{0: "k", 1: ""} {
+		r := newRig(t, lru(8, 8))
+		r.local(Accepted, second, "update k v packet 0")
+		r.local(Ignored, 9*second, "evict k - packet 0")
+		r.local(Unchanged, 9*second-before, "update k v packet 0")
+		r.takeRereads()
+		r.expireEvicted(1000 * second)
+		r.wantLive("k", want)
+	}
+}
+
+// TestExpiryMovesToTheTail: peers that have read the record also read its expiry.
+func TestExpiryMovesToTheTail(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.evict(second, "k")
+	r.local(Accepted, second, "update l v packet 0")
+	r.wantOrder("kl")
+	r.expireEvicted(100 * second)
+	r.wantOrder("lk")
+}
+
+// TestEvictionThatDeletes: EvictionDeletes turns an eviction into a delete, which may be stale. The
+// record of a peer stays.
+func TestEvictionThatDeletes(t *testing.T) {
+	r := newRig(t, evictions)
+	r.local(Accepted, 5*second, "update k v packet 0")
+	r.local(Stale, second, "evict k - packet 0")
+	r.want("k", "v v5000000000 a100")
+	r.local(Accepted, 6*second, "evict k - packet 0")
+	r.want("k", "- v6000000000 a100")
+	r.remote(Accepted, second, peer, 10, "p", "v")
+	r.write()
+	r.local(Ignored, 6*second, "evict p - packet 0")
+	r.want("p", "v v10 b100")
+}
+
+// TestEvictionOfATombstone: an older eviction does not request a reread of a deleted key.
+func TestEvictionOfATombstone(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, 5*second, "delete k - packet 0")
+	r.takeRereads()
+	r.local(Ignored, 2*second, "evict k - packet 0")
+	r.wantRereads("")
+}
+
+// TestExpiryInAFullTable: an expired record of an unknown key needs room like any other record.
+func TestExpiryInAFullTable(t *testing.T) {
+	r := newRig(t, lru(8, 8), room(1))
+	r.local(Accepted, second, "update k v packet 0")
+	r.expired(Refused, second, peer, 10, "p")
+	r.want("p", "unknown")
+	if st := r.tab.Stats(); st.Refused != 1 || st.Live != 1 {
+		t.Errorf("stats: got %+v, want Refused 1, Live 1", st)
+	}
+}
+
+// TestExpiryOfARefusedRecord: the writer writes the delete as a new write. The delete does not count
+// as failed.
+func TestExpiryOfARefusedRecord(t *testing.T) {
+	r := newRig(t, lru(8, 8))
+	r.remote(Accepted, second, peer, 10, "k", "v")
+	r.refuse()
+	r.expired(Accepted, 2*second, peer, 10, "k")
+	if st := r.tab.Stats(); st.Failed != 0 || st.Dirty != 1 {
+		t.Errorf("records: got %d failed, %d dirty, want 0 and 1", st.Failed, st.Dirty)
+	}
+	if keys := r.write(); keys != "k" {
+		t.Errorf("written keys: got %q, want k", keys)
+	}
+}
+
+// TestUnversionedKeyDeletedByCollector: a collector's delete of an unversioned key leaves no record.
+// The event may arrive after a later reread.
+func TestUnversionedKeyDeletedByCollector(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.load(Accepted, "k", "v")
+	r.local(Unchanged, 5*second, "update k v reread 0")
+	r.local(Accepted, 3*second, "delete k - syscall 0")
+	r.wantRereads("")
+	r.adopt()
+	r.want("k", "unknown")
+}
+
+// TestUnversionedKeyDeletedDuringRefill: the writer does not write an unversioned key that was
+// deleted.
+func TestUnversionedKeyDeletedDuringRefill(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.tab.Update((*Tx).Refill)
+	if n := r.tab.Stats().Dirty; n != 1 {
+		t.Fatalf("dirty records: got %d, want 1", n)
+	}
+	r.local(Accepted, 2*second, "delete k - syscall 0")
+	if n := r.tab.Stats().Dirty; n != 0 {
+		t.Errorf("dirty records: got %d, want 0", n)
+	}
+}
+
+// TestDeletedUnversionedKeyReturns: a new key is later than the delete if both events come from one
+// CPU. An event of another CPU may be older.
+func TestDeletedUnversionedKeyReturns(t *testing.T) {
+	for cpu, reread := range map[string]string{"0": "", "1": "k"} {
+		r := newRig(t, sameMap)
+		r.load(Accepted, "k", "v")
+		r.local(Accepted, 5*second, "delete k - syscall 0")
+		r.adopt()
+		r.local(Accepted, 5*second+1, "update k v packet "+cpu)
+		r.wantRereads(reread)
+	}
+}
+
+// TestUnseenEviction: a record whose key a reread does not find counts as evicted, and expires.
+func TestUnseenEviction(t *testing.T) {
+	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	r.local(Accepted, second, "update k v packet 0")
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.wantRereads("k")
+	r.local(Stale, second-1, "delete k - reread 0")
+	r.wantRereads("k")
+	r.local(Ignored, 2*second, "delete k - reread 0")
+	r.expireEvicted(62*second - 1)
+	r.wantLive("k", "k")
+	r.expireEvicted(62 * second)
+	r.wantLive("k", "")
+}

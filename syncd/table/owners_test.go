@@ -1,0 +1,156 @@
+package table
+
+import (
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+func (r *rig) intern(o Owner) (id OwnerID) {
+	r.tab.Update(func(tx *Tx) { id = tx.Intern(o) })
+	return id
+}
+
+func (r *rig) reused() (n uint64) {
+	r.tab.View(func(tx *Tx) { n = tx.OwnersReused() })
+	return n
+}
+
+// TestOwnerIDsAreReused: another owner gets an id that ReclaimOwners has freed. OwnersReused counts
+// the reuse.
+func TestOwnerIDsAreReused(t *testing.T) {
+	r := newRig(t)
+	r.intern(peer)
+	r.remote(Accepted, second, other, 10, "k", "v")
+	if n := r.reused(); n != 0 {
+		t.Errorf("reused ids at first: got %d, want 0", n)
+	}
+	r.tab.View((*Tx).ReclaimOwners)
+	for i, want := range []OwnerID{1, 3, 4} {
+		if id := r.intern(Owner{"n", uint64(i)}); id != want {
+			t.Errorf("owner %d: got id %d, want %d", i, id, want)
+		}
+	}
+	if n := r.reused(); n != 1 {
+		t.Errorf("reused ids: got %d, want 1", n)
+	}
+	r.tab.View(func(tx *Tx) {
+		if o := tx.Owner(5); o != (Owner{}) {
+			t.Errorf("id 5: got owner %v", o)
+		}
+		if o := tx.Owner(4); o != (Owner{"n", 2}) {
+			t.Errorf("id 4: got owner %v", o)
+		}
+	})
+	if id := r.intern(peer); id != 5 {
+		t.Errorf("reclaimed owner: got id %d, want a new one", id)
+	}
+}
+
+// TestOwnerIDsDuringConversion: while a conversion copies the ids, the table neither frees nor reuses
+// an id.
+func TestOwnerIDsDuringConversion(t *testing.T) {
+	r := newRig(t)
+	r.intern(peer)
+	r.tab.View((*Tx).ReclaimOwners) // id 1 is free
+	r.tab.owners.keepIDs = true
+	if id := r.intern(other); id != 2 {
+		t.Errorf("Intern during the conversion: got id %d, want a new one", id)
+	}
+	r.tab.View((*Tx).ReclaimOwners)
+	if id := r.intern(other); id != 2 {
+		t.Errorf("Intern after the owner was reclaimed: got id %d, want 2", id)
+	}
+	r.tab.owners.keepIDs = false
+	if id := r.intern(Owner{"d", 1}); id != 1 {
+		t.Errorf("Intern after the conversion: got id %d, want the free one", id)
+	}
+}
+
+// TestOwnersAreLimited: owners that are not live get at most half of the ids. Live owners may get all
+// of them. Free ids do not count. Before SetMembers all owners count as live.
+func TestOwnersAreLimited(t *testing.T) {
+	live, stranger := Owner{"live", 1}, Owner{"stranger", 1}
+	for _, test := range []struct {
+		used, free int
+		members    bool
+		owner      Owner
+		want       bool
+	}{
+		{maxStrangers - 1, 0, true, stranger, true},
+		{maxStrangers, 0, true, stranger, false},
+		{maxStrangers - 1, 5, true, stranger, true},
+		{maxStrangers, 5, true, stranger, false},
+		{maxStrangers, 0, true, live, true},
+		{maxStrangers, 0, false, stranger, true},
+		{maxOwners - 1, 0, true, stranger, false},
+		{maxOwners - 1, 0, false, stranger, true},
+		{maxOwners - 1, 0, true, live, true},
+		{maxOwners, 0, true, live, false},
+		{maxOwners, 0, false, stranger, false},
+		{maxOwners - 1, 1, true, live, true},
+	} {
+		tab := newRig(t).tab
+		o := &tab.owners
+		if test.members {
+			tab.tx.SetMembers([]string{"live"}, nil)
+		}
+		o.list = slices.Grow(o.list, test.used+test.free)[:test.used+test.free]
+		for i := range test.free {
+			o.freeIDs = append(o.freeIDs, OwnerID(test.used+i))
+		}
+		if id := o.intern(test.owner); (id != NoOwner) != test.want {
+			t.Errorf("%+v: got id %d", test, id)
+		}
+		if n := len(o.list); !test.want && n != test.used+test.free {
+			t.Errorf("%+v: got %d ids", test, n)
+		}
+		o.list = o.list[:1]
+	}
+}
+
+// TestOwnerNameIsCopied: Intern copies the name, which may be a part of a large buffer.
+func TestOwnerNameIsCopied(t *testing.T) {
+	r := newRig(t)
+	buffer := "a name in a buffer"
+	id := r.intern(Owner{buffer[2:6], 1})
+	r.tab.View(func(tx *Tx) {
+		if o := tx.Owner(id); o.Node != "name" || unsafe.StringData(o.Node) == unsafe.StringData(buffer[2:]) {
+			t.Errorf("owner name: got %q in the memory of the buffer, want a copy", o.Node)
+		}
+	})
+}
+
+// TestReturnedNodeIsNotGone: later incarnations of a node that has returned are not gone.
+func TestReturnedNodeIsNotGone(t *testing.T) {
+	for _, gone := range []bool{true, false} {
+		r := newRig(t)
+		r.setGone("b", true)
+		r.setGone("b", gone)
+		r.remote(Accepted, second, Owner{"b", 200}, 10, "k", "v")
+		r.write()
+		want := Restored
+		if gone {
+			want = Accepted
+		}
+		r.local(want, 2*second, "delete k - syscall 0")
+	}
+}
+
+// TestSetGoneOfSeveralNodes: a call changes only the nodes that it names, also before they own
+// records.
+func TestSetGoneOfSeveralNodes(t *testing.T) {
+	r := newRig(t)
+	r.intern(Owner{"x", 1})
+	r.intern(Owner{"c", 1})
+	r.setGone("c", true)
+	r.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{"x": true, "b": true}) })
+	r.tab.Update(func(tx *Tx) { tx.SetGone(map[string]bool{"b": false, "d": true}) })
+	for node, want := range map[string]bool{"x": true, "b": false, "c": true, "d": true, "e": false} {
+		for _, incarnation := range []uint64{1, 2} {
+			if got := r.tab.owners.list[r.intern(Owner{node, incarnation})].gone; got != want {
+				t.Errorf("%s, incarnation %d: gone %t, want %t", node, incarnation, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,136 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// flood merges live records of an owner and returns how many the table accepted.
+func (r *rig) flood(o Owner, prefix string, n int) (entered int) {
+	r.tab.Update(func(tx *Tx) {
+		for i := range n {
+			d := &Delta{Key: pad(fmt.Sprint(prefix, i), simKey), Value: pad("v", simValue), Version: 5, Owner: tx.Intern(o)}
+			if tx.Remote(d, 5, RemoteOptions{}) == Accepted {
+				entered++
+			}
+		}
+	})
+	return entered
+}
+
+// TestRecordsAreBounded: one peer sends more records than the table may hold. Other peers keep their
+// share, and the table always accepts records of this node.
+func TestRecordsAreBounded(t *testing.T) {
+	const limit = 2000
+	r := newRig(t, func(o *Options) { o.MaxLive = limit })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
+	const share = limit / 2 / 3
+	n := r.flood(peer, "b", 10*limit)
+	if n > limit-2*share || n < limit-2*share-limit/8 {
+		t.Errorf("records of one peer: got %d accepted in a table of %d", n, limit)
+	}
+	if st := r.tab.Stats(); st.Rejected != uint64(10*limit-n) || st.Live != n {
+		t.Errorf("records: got %d rejected, %d live", st.Rejected, st.Live)
+	}
+	// Owners that membership has not proven have no share.
+	if n := r.flood(Owner{"departed", 1}, "d", limit); n > limit/8 {
+		t.Errorf("records of an unknown owner: got %d accepted", n)
+	}
+	if n := r.flood(other, "c", limit); n < share {
+		t.Errorf("records of a second peer: got %d accepted, want its share of %d", n, share)
+	}
+	if n := r.tab.Stats().Live; n > limit {
+		t.Errorf("live records: got %d, limit %d", n, limit)
+	}
+	for i := range limit {
+		r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))
+	}
+	// Records of the table can still be changed and deleted. A delete makes room.
+	r.remote(Accepted, 5, peer, 6, "b1", "w")
+	r.remote(Accepted, 5, peer, 6, "b2", "-")
+	r.remote(Refused, 5, peer, 7, "b2", "v")
+	r.want("b2", "- v6 b100 dirty")
+	// Without a limit the table accepts all records.
+	if n := newRig(t).flood(peer, "b", 10*limit); n != 10*limit {
+		t.Errorf("records without a limit: got %d accepted, want %d", n, 10*limit)
+	}
+}
+
+// TestEvictedRecordsExpireForPeers: the table of an LRU map is full, also with records that the map
+// has evicted. The evicted records of this node expire in favour of records of peers, down to this
+// node's share.
+func TestEvictedRecordsExpireForPeers(t *testing.T) {
+	const limit, share = 120, 30
+	r := newRig(t, lru(60, 60), func(o *Options) { o.MaxLive = limit })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	own := func(i int) string { return fmt.Sprint("a", i) }
+	for i := range 80 {
+		r.local(Accepted, int64(i+1)*second, fmt.Sprint("update ", own(i), " v packet 0"))
+	}
+	for i := range 40 {
+		r.local(Ignored, int64(i+81)*second, fmt.Sprint("evict ", own(i), " - packet 0"))
+	}
+	// The kernel map may still hold the entry of the first record.
+	r.tab.Update(func(tx *Tx) { tx.t.requestReread(firstSlot) })
+	if n := r.flood(peer, "b", limit); n != limit-41 {
+		t.Errorf("records of a peer: got %d accepted, 41 own records are in use", n)
+	}
+	r.want(own(0), "v v1000000000 a100")
+	r.wantExpired(own(1), false)
+	r.wantExpired(own(39), false)
+	r.want(own(40), "v v41000000000 a100")
+	// The share of this node stays, whether its records are evicted or not.
+	for i := range 40 {
+		r.local(Ignored, int64(i+121)*second, fmt.Sprint("evict ", own(40+i), " - packet 0"))
+	}
+	r.flood(peer, "c", limit)
+	if n := r.tab.digester.nodes["a"].live; n != share {
+		t.Errorf("records of this node: got %d, want its share of %d", n, share)
+	}
+	if st := r.tab.Stats(); st.Live > limit {
+		t.Errorf("live records: got %d, limit %d", st.Live, limit)
+	}
+}
+
+// TestEvictedRecordsExpireForOwnRecords: a full table accepts records of this node in any case.
+// Evicted records then expire until the table is within its limit.
+func TestEvictedRecordsExpireForOwnRecords(t *testing.T) {
+	const limit = 100
+	r := newRig(t, lru(60, 60), func(o *Options) { o.MaxLive = limit })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	r.flood(peer, "b", limit/2)
+	for i := range 70 {
+		r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))
+		if i >= 40 {
+			r.local(Ignored, 2*second, fmt.Sprint("evict a", i-40, " - packet 0"))
+		}
+	}
+	r.expireEvicted(3 * second)
+	if st := r.tab.Stats(); st.Live != limit || st.EvictionsExpired != 20 {
+		t.Errorf("live records: got %d, limit %d, %d expired", st.Live, limit, st.EvictionsExpired)
+	}
+}
+
+// TestTombstoneIsForgottenForExpiredOne: an evicted record expires in favour of the key of a
+// tombstone. The table forgets that tombstone for the tombstone of the evicted record, whether it is
+// compact or not.
+func TestTombstoneIsForgottenForExpiredOne(t *testing.T) {
+	for _, compact := range []int{0, 1} {
+		tombstoneForgottenForExpired(t, compact)
+	}
+}
+
+func tombstoneForgottenForExpired(t *testing.T, compact int) {
+	t.Helper()
+	r := newRig(t, lru(1, 1), func(o *Options) { o.MaxLive, o.MaxTombstones = 2, 1 })
+	r.remote(Accepted, second, peer, 5, "k", "v")
+	r.remote(Accepted, second, peer, 6, "k", "-")
+	r.write()
+	r.compact(second+int64(compact)*second, compact)
+	r.local(Accepted, second, "update x v packet 0")
+	r.local(Accepted, second, "update y v packet 0")
+	r.local(Ignored, 2*second, "evict x - packet 0")
+	r.remote(Accepted, 3*second, peer, 7, "k", "w")
+	r.want("k", "w v7 b100 dirty")
+	r.wantExpired("x", false)
+}

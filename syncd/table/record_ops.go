@@ -1,0 +1,265 @@
+package table
+
+import (
+	"bytes"
+
+	"github.com/zeebo/xxh3"
+)
+
+// This file has the elementary operations of all changes. Each of them keeps the gauges of Stats correct.
+
+// timedSlot is an entry of a queue of slots that is ordered by time.
+type timedSlot struct {
+	// when is a wall clock in nanoseconds: the seen time of the record when it entered the queue, or a
+	// later time if its turn was postponed.
+	when int64
+	// slot may have another record by now. The consumer of the queue checks its flags.
+	slot uint32
+}
+
+// hash returns the index hash of a key. Options.Seed seeds it.
+func (t *Table) hash(key []byte) uint32 {
+	return uint32(xxh3.HashSeed(key, t.opt.Seed) >> 32)
+}
+
+// find returns the hash of a key and its slot, or 0 if no slot has a record of the key. It does not search
+// the log.
+func (t *Table) find(key []byte) (hash, slot uint32) {
+	hash = t.hash(key)
+	g := t.index.segment(hash)
+	mask := uint32(len(g.entries) - 1)
+	for i := hash & mask; ; i = (i + 1) & mask {
+		e := g.entries[i]
+		if e.slot == 0 {
+			return hash, 0
+		}
+		if e.hash == hash && bytes.Equal(t.key(e.slot), key) {
+			return hash, e.slot
+		}
+	}
+}
+
+// create returns a slot with a live record without a value that is in no list yet. It returns 0 and counts
+// the refusal if the table is full.
+func (t *Table) create(hash uint32, key []byte) uint32 {
+	// Compact tombstones count towards the limit, too.
+	if t.used+t.log.n >= t.max && !t.makeRoom(keptTombs) {
+		t.stats.Refused++
+		return 0
+	}
+	s := t.alloc()
+	copy(t.key(s), key)
+	t.markScanned(s)
+	t.index.insert(hash, s)
+	t.stats.Live++
+	return s
+}
+
+// makeRoom forgets one tombstone early and returns true if it found one. A lagging reader may have missed
+// that tombstone and detects this by the floor. If the table refused new records instead, a burst of
+// deletes would stop replication for the lifetime of its tombstones. makeRoom forgets no tombstone with one
+// of the flags kept.
+func (t *Table) makeRoom(kept flags) bool {
+	const tries = 64 // tombstones with a kept flag go to the back of the queue
+	for range tries {
+		if t.log.n == 0 {
+			t.skipCompaction() // tombstones ahead of the compaction cursor are younger
+		}
+		if t.forgetOldest() || (t.tombs.len() > 0 && t.expireOne(t.tombs.pop(), kept)) {
+			t.stats.ExpiredEarly++
+			return true
+		}
+	}
+	return false
+}
+
+// keptTombs are the flags of tombstones that the table never forgets early.
+const keptTombs = flagDirty | flagUnversioned | flagReleased
+
+// limitTombstones makes room for one more tombstone. Up to twice Options.MaxTombstones it does not forget a
+// tombstone whose key is about to be read again.
+func (t *Table) limitTombstones() {
+	switch n := t.stats.Tombstones; {
+	case n < t.opt.MaxTombstones:
+	case n < 2*t.opt.MaxTombstones:
+		t.makeRoom(keptTombs | flagReread | flagUncertain)
+	default:
+		t.makeRoom(keptTombs)
+	}
+}
+
+// makeLive makes a record live with the given value. The value is copied.
+func (t *Table) makeLive(s uint32, value []byte) {
+	m := t.meta(s)
+	if !m.live() {
+		t.unrelease(m)
+		m.flags &^= flagTombstone | flagExpired
+		t.stats.Tombstones--
+		t.stats.Live++
+		t.markScanned(s)
+	}
+	copy(t.value(s), value)
+}
+
+// lateDelete is a delay in nanoseconds. If the table receives a delete with a longer delay, the time of the
+// receipt counts instead of the time of the delete.
+const lateDelete = 1_000_000_000
+
+// makeTombstone makes a record a tombstone. Its lifetime starts when the table receives the delete, because
+// an event may have waited for a long time.
+func (t *Table) makeTombstone(s uint32, now int64) {
+	m := t.meta(s)
+	if m.live() {
+		t.limitTombstones()
+		m.flags = m.flags&^(flagUnsent|flagLoaded) | flagTombstone
+		t.stats.Live--
+		t.stats.Tombstones++
+	}
+	// The lifetime after a delayed delete starts at its receipt.
+	if t.now-now > lateDelete {
+		now = t.now
+	}
+	m.seen = max(m.seen, now)
+}
+
+// put sets the content of a record: a value, or a tombstone. It resets the version, and the caller calls
+// stamp next.
+func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
+	t.removeFromDigest(s)
+	m := t.meta(s)
+	m.version = 0
+	m.flags &^= flagLoaded
+	if deleted {
+		t.unrelease(m)
+		m.flags &^= flagExpired
+		t.makeTombstone(s, now)
+	} else {
+		t.makeLive(s, value)
+	}
+}
+
+// stamp sets the version and the owner of a record and moves it to the tail.
+func (t *Table) stamp(s uint32, v Version, o OwnerID) {
+	t.removeFromDigest(s)
+	m := t.meta(s)
+	// The number of failed records is kept for each node and follows the owner.
+	if m.is(flagFailed) {
+		t.owners.list[m.owner].digest.failed--
+		t.owners.list[o].digest.failed++
+	}
+	t.owners.moveReference(m.owner, o)
+	m.version, m.owner = v, o
+	m.flags &^= flagUnsent
+	t.invalidateReadings(s)
+	t.addToDigest(s)
+	t.moveTail(s)
+}
+
+// moveTail moves a record to the tail of the order with the next position. The record may be in the order,
+// in the list of unversioned records or in no list.
+func (t *Table) moveTail(s uint32) {
+	m := t.meta(s)
+	t.unlink(s)
+	t.seq++
+	m.seq = t.seq
+	t.recent.note(t.seq, s, t.used)
+	t.link(order, s)
+	t.tx.changed = true
+}
+
+// unlink removes a record from its list. It moves the cursors that are at the record to its predecessor.
+func (t *Table) unlink(s uint32) {
+	m := t.meta(s)
+	switch {
+	// Unversioned records have no cursors.
+	case m.is(flagUnversioned):
+		m.flags &^= flagUnversioned
+		t.stats.Unversioned--
+	// The record is in no list.
+	case m.seq == 0:
+		return
+	case m.is(flagCursor):
+		m.flags &^= flagCursor
+		for _, c := range t.cursors {
+			if c.at == s {
+				c.at = m.prev
+				t.meta(m.prev).flags |= flagCursor
+			}
+		}
+	}
+	t.cut(s)
+}
+
+// markDirty marks a record for the writer. The record must be at the tail, or the caller must move it
+// there, because the writer may have passed all other records.
+func (t *Table) markDirty(s uint32) {
+	m := t.meta(s)
+	t.tx.changed = true
+	m.flags &^= flagEvicted
+	// A dirty record may be in the writer's current burst. With flagRedo, Applied leaves it dirty.
+	if !m.is(flagDirty) {
+		m.flags |= flagDirty
+		t.stats.Dirty++
+		return
+	}
+	m.flags |= flagRedo
+	t.clearFailed(m)
+}
+
+// clearFailed removes the mark of a failed write and updates the gauges.
+func (t *Table) clearFailed(m *meta) {
+	if m.is(flagFailed) {
+		m.flags &^= flagFailed
+		t.stats.Failed--
+		t.owners.list[m.owner].digest.failed--
+	}
+}
+
+// clearDirty unmarks a record for the writer. If a reread of the record waited for the write, the reread is
+// queued.
+func (t *Table) clearDirty(s uint32) {
+	m := t.meta(s)
+	if !m.is(flagDirty) {
+		return
+	}
+	t.tx.changed = true
+	t.clearFailed(m)
+	m.flags &^= flagDirty | flagRedo
+	t.stats.Dirty--
+	t.barrierWritten(s)
+	if m.is(flagReread) {
+		t.queueReread(s)
+	}
+}
+
+// requestReread requests a reread of a record from the kernel map. The kernel's content has no meaning
+// while the record is dirty, so the reread then waits for clearDirty.
+func (t *Table) requestReread(s uint32) {
+	m := t.meta(s)
+	m.flags |= flagUncertain
+	if !m.is(flagReread) {
+		m.flags |= flagReread
+		t.stats.PendingRereads++
+	}
+	if !m.is(flagDirty) {
+		t.queueReread(s)
+	}
+}
+
+// queueReread queues a record for TakeRereads unless it is queued.
+func (t *Table) queueReread(s uint32) {
+	m := t.meta(s)
+	if !m.is(flagInRereads) {
+		m.flags |= flagInRereads
+		t.rereads.push(s)
+		t.tx.changed = true
+	}
+}
+
+// dropReread cancels the requested reread of a record.
+func (t *Table) dropReread(m *meta) {
+	if m.is(flagReread) {
+		m.flags &^= flagReread
+		t.stats.PendingRereads--
+	}
+}

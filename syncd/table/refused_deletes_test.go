@@ -1,0 +1,106 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+)
+
+// TestRefusedDeletes: a delete that did not replace a live node's record is accepted when the key has been
+// without a live record for the grace of tombstones, unless something above it is known by then.
+func TestRefusedDeletes(t *testing.T) {
+	stranger := Owner{"x", 5}
+	const grace = 5 * second
+	begin := func(t *testing.T) *rig {
+		r := withMembers(t, lru(8, 8))
+		withRecord(peer, "v")(r)
+		r.remote(Defended, 1, stranger, 5000, "k", "-")
+		return r
+	}
+	pass := func(r *rig, at int64) {
+		r.write()
+		r.tab.Update(func(tx *Tx) { tx.Expire(at, 9) })
+	}
+	for name, c := range map[string]struct {
+		change func(*rig)
+		want   string
+	}{
+		"the record stays":         {func(*rig) {}, "v v1000 b100"},
+		"it is deleted":            {func(r *rig) { r.remote(Accepted, 1, peer, 2000, "k", "-") }, "- v5000 x5"},
+		"by another node":          {func(r *rig) { r.remote(Accepted, 1, other, 2000, "k", "-") }, "- v5000 x5"},
+		"it is deleted here":       {func(r *rig) { r.local(Accepted, 1000, "delete k - packet 0") }, "- v5999 a100"},
+		"later":                    {func(r *rig) { r.remote(Accepted, 1, peer, 6000, "k", "-") }, "- v6000 b100"},
+		"at the same time, higher": {func(r *rig) { r.remote(Accepted, 1, peer, 5000, "k", "-") }, "- v5000 x5"},
+		"it is changed":            {func(r *rig) { r.remote(Accepted, 1, peer, 2000, "k", "w") }, "w v2000 b100"},
+		"it expires":               {func(r *rig) { r.expired(Accepted, 1, peer, 1000, "k") }, "- v1000 b100"},
+		"a lower one comes": {func(r *rig) {
+			r.remote(Defended, 1, stranger, 4000, "k", "-")
+			r.remote(Accepted, 1, peer, 2000, "k", "-")
+		}, "- v5000 x5"},
+		"a higher one comes": {func(r *rig) {
+			r.remote(Defended, 1, Owner{"w", 1}, 5001, "k", "-")
+			r.remote(Accepted, 1, peer, 2000, "k", "-")
+		}, "- v5001 w1"},
+		"one of equal version does": {func(r *rig) {
+			r.remote(Defended, 1, Owner{"w", 1}, 5000, "k", "-")
+			r.remote(Accepted, 1, peer, 2000, "k", "-")
+		}, "- v5000 x5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := begin(t)
+			c.change(r)
+			pass(r, second)
+			before := r.state("k")
+			if pass(r, second+grace-1); r.state("k") != before {
+				t.Errorf("%s before the grace was over", r.state("k"))
+			}
+			pass(r, second+2*grace)
+			r.want("k", c.want)
+		})
+	}
+	t.Run("it lives again meanwhile", func(t *testing.T) {
+		r := begin(t)
+		r.remote(Accepted, 1, peer, 2000, "k", "-")
+		pass(r, second)
+		r.remote(Accepted, 1, peer, 3000, "k", "w")
+		pass(r, 2*second)
+		r.remote(Accepted, 1, peer, 4000, "k", "-")
+		pass(r, second+grace)
+		pass(r, second+2*grace-1-refusalPause)
+		r.want("k", "- v4000 b100")
+		pass(r, second+2*grace)
+		r.want("k", "- v5000 x5")
+	})
+	t.Run("the delete is too old", func(t *testing.T) {
+		r := begin(t)
+		pass(r, 1+int64(DefaultTombstoneTTL))
+		r.remote(Accepted, 1+int64(DefaultTombstoneTTL), peer, 2000, "k", "-")
+		pass(r, second+int64(DefaultTombstoneTTL))
+		pass(r, second+grace+int64(DefaultTombstoneTTL))
+		r.want("k", "- v2000 b100")
+	})
+	t.Run("a stranger's expiry and record are none", func(t *testing.T) {
+		r := withMembers(t)
+		withRecord(peer, "v")(r)
+		r.expired(Defended, 1, stranger, 5000, "k")
+		r.remote(Defended, 1, stranger, 5000, "k", "w")
+		if n := len(r.tab.refusals.of); n != 0 {
+			t.Errorf("%d deletes are remembered", n)
+		}
+	})
+}
+
+// TestRefusedDeletesAreBounded: above the bound one is forgotten for another.
+func TestRefusedDeletesAreBounded(t *testing.T) {
+	r := withMembers(t)
+	for i := range maxRefusals + 2 {
+		key := fmt.Sprint(i)
+		r.remote(Accepted, 1, peer, 1000, key, "v")
+		r.remote(Defended, 1, Owner{"x", 5}, 5000, key, "-")
+	}
+	if n := len(r.tab.refusals.of); n != maxRefusals {
+		t.Errorf("%d deletes are remembered", n)
+	}
+	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), simKey))]; !last {
+		t.Error("the last one is not")
+	}
+}

@@ -1,0 +1,145 @@
+package table
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+)
+
+// simConfig selects the work and the faults of a run. Each run gets only some of them, because
+// frequent events hide rare ones.
+type simConfig struct {
+	steps        int
+	workPercent  int // share of the steps that do pending work, in percent
+	faultPercent int // share of the steps that are faults, in percent
+	homes        float64
+	kprobe       bool // changes by bpf(2) are not observed
+	expiry       bool // collectors of standbys delete entries
+	inPlace      bool // changes in place
+	losses       bool // events are lost
+
+	crash, lostMap, newMap, hide, freeze, faulty bool
+	cut, partitions, oneWay, gossip              bool
+	clocks, resend, jumps                        bool
+	restartChance                                float64
+}
+
+// newRun creates the cluster of a seed.
+func newRun(t *testing.T, seed uint64, tables *simTables) *simRun {
+	r := &simRun{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
+	r.sim = newSim(t, simNames(r.size())...)
+	r.tables, r.model = tables, &simModel{sim: r.sim}
+	r.drawConfig()
+	for i := range r.keySpace() {
+		k := modelKey{home: -1}
+		if r.chance(r.config.homes) {
+			k.home = r.rand.IntN(len(r.nodes))
+		}
+		r.model.keys = append(r.model.keys, k)
+		r.key(pad(fmt.Sprint("k", i), simKey))
+	}
+	r.model.skewed = r.config.clocks
+	r.configureNodes()
+	return r
+}
+
+// size draws a number of nodes. Small clusters are frequent, because more happens to each of their
+// nodes.
+func (r *simRun) size() int {
+	switch x := r.rand.IntN(100); {
+	case x < 70:
+		return 2 + r.rand.IntN(4)
+	case x < 90:
+		return 6 + r.rand.IntN(4)
+	default:
+		return 10 + r.rand.IntN(simMaxNodes-9)
+	}
+}
+
+// keySpace draws a number of keys. It is mostly so small that several nodes use the same keys.
+func (r *simRun) keySpace() int {
+	if r.chance(0.03) {
+		return 50 + r.rand.IntN(150)
+	}
+	return 1 + r.rand.IntN(1+r.rand.IntN(24))
+}
+
+func (r *simRun) coin() bool { return r.chance(0.5) }
+
+// drawConfig draws the configuration of the run.
+func (r *simRun) drawConfig() {
+	f := &r.config
+	f.steps = 80 + r.rand.IntN(120) + r.rand.IntN(60*len(r.nodes))
+	f.workPercent, f.faultPercent = 10+r.rand.IntN(40), r.rand.IntN(15)
+	f.homes = []float64{0, 0.5, 0.9, 1}[r.rand.IntN(4)]
+	f.expiry, f.crash, f.clocks, f.cut, f.partitions = r.coin(), r.chance(0.6), r.coin(), r.coin(), r.coin()
+	f.lostMap, f.newMap, f.hide, f.freeze, f.faulty = r.coin(), r.chance(0.2), r.chance(0.2), r.chance(0.3), r.chance(0.2)
+	f.oneWay, f.gossip, f.resend, f.jumps = r.coin(), r.chance(0.2), r.chance(0.3), r.chance(0.3)
+	if r.chance(0.1) {
+		r.tick = int64(10 * time.Millisecond) // so that some versions are equal
+	}
+	f.restartChance = []float64{0, 0.5, 1}[r.rand.IntN(3)]
+	if r.scans = r.chance(0.6); r.scans {
+		f.inPlace, f.losses, f.kprobe, r.blind = r.coin(), r.coin(), r.chance(0.3), r.chance(0.1)
+	}
+}
+
+// configureNodes configures the nodes.
+func (r *simRun) configureNodes() {
+	o := Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
+	if r.coin() {
+		o.Significant, o.Carried = significantMask, carriedMask
+		o.Refresh = []time.Duration{0, 10 * time.Second, time.Millisecond}[r.rand.IntN(3)]
+	}
+	if r.coin() {
+		o.SettleKeys = 8
+	}
+	if r.scans && r.chance(0.4) {
+		o.TombstoneTTL = []time.Duration{10 * time.Second, time.Minute}[r.rand.IntN(2)]
+	} else {
+		o.TombstoneTTL = 1000 * time.Hour
+	}
+	o.EvictedTTL = []time.Duration{time.Millisecond, 5 * time.Second, 30 * time.Second}[r.rand.IntN(3)]
+	o.MaxEvicted = 1 + r.rand.IntN(5)
+	o.TombstoneGrace = []time.Duration{time.Millisecond, time.Second, 5 * time.Second}[r.rand.IntN(3)]
+	if r.scans && r.chance(0.1) {
+		o.MaxTombstones = 1 + r.rand.IntN(6)
+	}
+	early := r.scans && r.coin()
+	lru, small := !r.blind && r.coin(), r.chance(0.3)
+	for _, n := range r.nodes {
+		n.opt, n.burst, n.forgetAcknowledged = o, 1+r.rand.IntN(8), early
+		n.lb.entries = make([]simEntry, len(r.keys))
+		if small && r.coin() {
+			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
+		}
+		r.setClock(n)
+	}
+}
+
+// setClock sets the clock of a node. Clocks change only while the daemon is down.
+func (r *simRun) setClock(n *simNode) {
+	if r.config.clocks {
+		n.offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
+	} else {
+		n.offset = r.rand.Int64N(2e6) - 1e6
+	}
+}
+
+// advanceTime advances the time, mostly by the duration of a step.
+func (r *simRun) advanceTime() {
+	d := int64(50 * time.Microsecond)
+	switch x := r.rand.IntN(1000); {
+	case x < 500:
+	case x < 850:
+		d = int64(2 * time.Millisecond)
+	case x < 960:
+		d = int64(100 * time.Millisecond)
+	case x < 992:
+		d = int64(5 * time.Second)
+	case r.config.jumps:
+		d = int64(time.Minute)
+	}
+	r.now += 1 + r.rand.Int64N(d)
+}

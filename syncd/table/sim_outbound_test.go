@@ -1,0 +1,378 @@
+package table
+
+import (
+	"slices"
+	"time"
+)
+
+// simStream is a stream between the incarnations of two daemons. It corresponds to outbound_stream.go
+// and outbound_map.go of syncd/replicate at one end. It corresponds to inbound_stream.go and
+// inbound_map.go at the other end (sim_inbound_test.go).
+type simStream struct {
+	from, to     *simDaemon
+	requests     []simRequest
+	messages     []simMessage
+	broken       bool // the stream accepts no further messages
+	receiverLeft bool // the receiver has closed its end
+	outbound     *simOutboundMap
+	last         int // index of the last subscription
+}
+
+// simOutboundMap sends the map to one peer.
+type simOutboundMap struct {
+	index        int
+	sendAll      bool
+	resume       bool
+	pendingSent  bool // a message has reported that there is no map yet
+	cursor       *Cursor
+	origin       uint64
+	goal         uint64
+	sent         uint64
+	open         bool
+	ended        bool // the full sync or resume has reached its end
+	caughtUp     bool // the peer was informed that nothing is left to send
+	sentAt       int64
+	resend       *BucketSet
+	resendCursor *Cursor
+
+	// The following fields correspond to outbound_owners.go of syncd/replicate.
+	orphaned        bool        // orphaned records are requested
+	serial          int         // serial of the last request
+	answered        int         // serial of the last answered request
+	coverage        simCoverage // the coverage in force
+	requestedCursor *Cursor     // reads records that the stream passed under a smaller coverage
+	requestedUntil  uint64      // the position at which requestedCursor ends
+	requestedDue    bool        // a new requestedCursor is due
+}
+
+// simRequest is a request of a receiver, of one of four kinds.
+type simRequest struct {
+	index       int
+	subscribe   bool
+	sendAll     bool
+	resume      bool
+	position    uint64
+	unsubscribe bool
+	resend      *BucketSet
+	orphaned    bool // part of a subscription, or a request of its own
+	serial      int  // serial of the request for orphaned records
+}
+
+// simMessage is a message of a sender.
+type simMessage struct {
+	kind     simKind
+	index    int
+	previous uint64
+	position uint64
+	reset    bool
+	end      bool   // nothing is left to send
+	open     bool   // all records were sent (end is also set before sending begins): a digest follows
+	passed   uint64 // of an open full sync that has sent all: the position at its end
+	serial   int    // of the request that is satisfied
+	deltas   []simDelta
+}
+
+type simKind uint8
+
+const (
+	simPending simKind = iota
+	simAccepted
+	simBatch
+	simResentBatch
+	simResendDone
+	simLost
+	simRequested // requested records, out of order
+	simOwnersSent
+)
+
+type simDelta struct {
+	key     int
+	value   entryValue
+	version Version
+	owner   Owner
+	dead    bool
+	expired bool
+}
+
+const (
+	simWindow  = 6 // limit of messages in flight
+	simAdvance = int64(100 * time.Millisecond)
+)
+
+// end ends a stream at the sender. Messages in flight may still arrive.
+func (st *simStream) end() {
+	st.closeOutbound()
+	st.broken = true
+	d := st.from
+	d.outbound = slices.DeleteFunc(d.outbound, func(o *simStream) bool { return o == st })
+}
+
+func (st *simStream) closeOutbound() {
+	if f := st.outbound; f != nil {
+		if f.cursor != nil {
+			f.cursor.Close()
+		}
+		if f.resendCursor != nil {
+			f.resendCursor.Close()
+		}
+		if f.requestedCursor != nil {
+			f.requestedCursor.Close()
+		}
+		st.outbound = nil
+	}
+}
+
+// checkPeer ends the stream if its peer has left or has restarted.
+func (st *simStream) checkPeer(old, v *simView) {
+	to := st.to.n.id
+	if inc := v.live[to]; (inc == 0 && old.live[to] != 0) || inc > st.to.self.Incarnation {
+		st.end()
+	}
+}
+
+// serve gives the sender a turn. It handles the requests, and sends at most one batch of at most limit
+// records, or another message that is due. It reports whether it sent anything.
+func (st *simStream) serve(limit int) bool {
+	d := st.from
+	if st.broken || st.receiverLeft {
+		st.end()
+		return true
+	}
+	if !d.n.sim.cuts[st.to.n.id][d.n.id] {
+		for _, r := range st.requests {
+			st.handle(&r)
+		}
+		st.requests = st.requests[:0]
+	}
+	f := st.outbound
+	switch {
+	case f == nil || len(st.messages) >= simWindow:
+		return false
+	case !d.wasOffered:
+		if !f.pendingSent {
+			f.pendingSent = true
+			return st.send(simMessage{kind: simPending})
+		}
+		return false
+	case f.cursor == nil:
+		return st.accept()
+	}
+	return st.step(limit)
+}
+
+func (st *simStream) send(m simMessage) bool {
+	m.index = st.outbound.index
+	st.messages = append(st.messages, m)
+	if m.kind != simBatch {
+		st.from.n.sim.moves++
+	}
+	st.outbound.sentAt = st.from.n.sim.now
+	return true
+}
+
+func (st *simStream) handle(r *simRequest) {
+	switch {
+	case r.subscribe:
+		if st.last == 0 {
+			st.replace()
+		}
+		st.closeOutbound()
+		st.last = r.index
+		st.outbound = &simOutboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial}
+	case st.outbound == nil || st.outbound.index != r.index:
+	case r.unsubscribe:
+		st.closeOutbound()
+	case r.resend != nil:
+		st.outbound.resend = r.resend
+	default:
+		st.outbound.orphaned, st.outbound.serial = r.orphaned, r.serial
+	}
+}
+
+// replace ends the other streams of the peer.
+func (st *simStream) replace() {
+	for i := len(st.from.outbound) - 1; i >= 0; i-- {
+		if o := st.from.outbound[i]; o != st && o.to.n == st.to.n && o.last > 0 {
+			o.end()
+		}
+	}
+}
+
+// accept opens the subscription. It resumes at the position of the peer if the table can still send
+// from there. Otherwise it begins a full sync at position 0.
+func (st *simStream) accept() bool {
+	f, t := st.outbound, st.from.tab
+	position, reset := f.sent, false
+	if !f.resume || position > t.seq || position < t.floor {
+		position, reset = 0, true
+	}
+	f.origin, f.sent = position, position
+	f.cursor = t.NewCursor(position)
+	return st.send(simMessage{kind: simAccepted, position: position, reset: reset})
+}
+
+func (st *simStream) step(limit int) bool {
+	d, f := st.from, st.outbound
+	var batch, resent, requested []simDelta
+	lost, resendDone, requestedDone := false, false, false
+	d.tab.View(func(tx *Tx) {
+		lost = !st.encode(tx, limit, &batch)
+		if !lost && f.requestedCursor != nil && !f.requestedDue {
+			requestedDone = st.requestedBatch(tx, limit, &requested)
+		}
+		if !lost && f.open && f.ended && f.resendCursor != nil {
+			resendDone = st.resendBatch(tx, limit, &resent)
+		}
+	})
+	if lost {
+		st.send(simMessage{kind: simLost})
+		st.closeOutbound()
+		return true
+	}
+	f.advanceRequested(d.tab, requestedDone)
+	sent := st.dispatch(batch)
+	if len(requested) > 0 {
+		sent = st.send(simMessage{kind: simRequested, previous: f.sent, position: f.sent, deltas: requested})
+	}
+	if f.serial != f.answered && f.requestedCursor == nil {
+		f.answered = f.serial
+		sent = st.send(simMessage{kind: simOwnersSent, serial: f.serial})
+	}
+	switch {
+	case f.resend == nil:
+		return sent
+	case f.resendCursor == nil:
+		if f.open {
+			f.resendCursor = d.tab.NewCursor(0)
+		}
+		return sent || f.open
+	}
+	if len(resent) > 0 {
+		sent = st.send(simMessage{kind: simResentBatch, previous: f.sent, position: f.sent, deltas: resent})
+	}
+	if resendDone {
+		f.resendCursor.Close()
+		f.resendCursor, f.resend = nil, nil
+		sent = st.send(simMessage{kind: simResendDone})
+	}
+	return sent
+}
+
+// encode fills a batch with the next records for the peer. It returns false if the table has forgotten
+// a tombstone that the cursor had not reached.
+func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
+	d, f := st.from, st.outbound
+	if !f.open {
+		if tx.Unversioned() > 0 {
+			return true
+		}
+		f.open, f.caughtUp = true, false // the digest is due, even if there are no records
+		if f.origin == 0 {
+			f.goal = tx.Head()
+		}
+	}
+	if floor := tx.Floor(); floor > f.cursor.Position() && floor > f.goal {
+		return false
+	}
+	st.updateCoverage()
+	f.ended = false
+	var r Record
+	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
+		if !tx.Next(f.cursor, &r) {
+			f.ended = true
+			return true
+		}
+		o := tx.Owner(r.Owner)
+		own := o == st.to.self
+		if !own && (f.sendAll || f.coverage.sends(o, d.n.sim.node(o.Node), st.to)) && r.Version != 0 {
+			*batch = append(*batch, st.delta(&r, o))
+		}
+	}
+	f.ended = f.cursor.Position() == tx.Head()
+	return true
+}
+
+// updateCoverage applies the newest request and view. The caller holds the lock of the table.
+func (st *simStream) updateCoverage() {
+	f, c := st.outbound, simCoverage{st.from.view, st.outbound.orphaned}
+	if c == f.coverage {
+		return
+	}
+	grown := c.exceeds(&f.coverage)
+	if f.coverage = c; grown && f.cursor.Position() > 0 {
+		f.requestedDue, f.requestedUntil = true, f.cursor.Position()
+	}
+}
+
+// requestedBatch fills a batch with records that the stream has passed under a smaller coverage.
+func (st *simStream) requestedBatch(tx *Tx, limit int, batch *[]simDelta) (over bool) {
+	f, s := st.outbound, st.from.n.sim
+	var r Record
+	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
+		if !tx.Next(f.requestedCursor, &r) || r.Position > f.requestedUntil {
+			return true
+		}
+		o := tx.Owner(r.Owner)
+		if node := s.node(o.Node); node != st.to.n.id && node != st.from.n.id && f.coverage.sends(o, node, st.to) && r.Version != 0 {
+			*batch = append(*batch, st.delta(&r, o))
+		}
+	}
+	return false
+}
+
+// advanceRequested closes a finished requestedCursor, and opens one that is due.
+func (f *simOutboundMap) advanceRequested(t *Table, over bool) {
+	if over || f.requestedDue {
+		if f.requestedCursor != nil {
+			f.requestedCursor.Close()
+			f.requestedCursor = nil
+		}
+		if f.requestedDue {
+			f.requestedDue, f.requestedCursor = false, t.NewCursor(0)
+		}
+	}
+}
+
+func (st *simStream) delta(r *Record, o Owner) simDelta {
+	x := simDelta{key: st.from.n.sim.key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
+	copy(x.value[:], r.Value)
+	if st.from.n.opt.Carried != nil {
+		x.value[localByte] = 0
+	}
+	return x
+}
+
+// resendBatch fills a batch with the next records in the buckets that are resent.
+func (st *simStream) resendBatch(tx *Tx, limit int, batch *[]simDelta) (over bool) {
+	f := st.outbound
+	var r Record
+	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
+		if !tx.Next(f.resendCursor, &r) {
+			return true
+		}
+		if r.Version != 0 && f.resend.Has(tx.Bucket(r.Key)) {
+			*batch = append(*batch, st.delta(&r, tx.Owner(r.Owner)))
+		}
+	}
+	return false
+}
+
+// dispatch sends the batch that encode filled. A stream whose sending has not begun also counts as at
+// its end.
+func (st *simStream) dispatch(batch []simDelta) bool {
+	f := st.outbound
+	end, position := !f.open || (f.ended && f.requestedCursor == nil), f.sent
+	if f.open {
+		position = f.cursor.Position()
+	}
+	if len(batch) == 0 && (!end || f.caughtUp) && (position == f.sent || st.from.n.sim.now-f.sentAt < simAdvance) {
+		return false
+	}
+	m := simMessage{kind: simBatch, previous: f.sent, position: position, end: end, open: f.open, deltas: batch}
+	if f.open && end && f.sendAll {
+		m.passed = position
+	}
+	f.sent, f.caughtUp = position, f.caughtUp || end
+	f.sendAll = f.sendAll && !f.caughtUp
+	return st.send(m)
+}

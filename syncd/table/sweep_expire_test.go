@@ -1,0 +1,221 @@
+package table
+
+import (
+	"fmt"
+	"testing"
+	"time"
+)
+
+func (r *rig) expire(now int64, limit int) (more bool) {
+	r.tab.Update(func(tx *Tx) { more = tx.Expire(now, limit) })
+	return more
+}
+
+func shortLived(o *Options) { o.TombstoneTTL = time.Second }
+
+func TestExpire(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.remote(Accepted, 3*second, peer, 1, "l", "-") // the lifetime begins at the receipt, not at the version
+	r.local(Accepted, 3*second, "update m v packet 0")
+	r.expire(3*second-1, 9)
+	r.wantOrder("klm")
+	r.expire(3*second, 9)
+	r.want("k", "unknown")
+	r.wantOrder("lm")
+	if st := r.tab.Stats(); st.Floor != 2 || st.Head != 4 || st.Expired != 1 || st.Tombstones != 1 {
+		t.Fatalf("stats: got %+v, want Floor 2, Head 4, Expired 1, Tombstones 1", st)
+	}
+	r.expire(4*second, 9)
+	r.wantOrder("m")
+	if st := r.tab.Stats(); st.Floor != 3 {
+		t.Fatalf("floor: got %d, want 3", st.Floor)
+	}
+}
+
+func TestExpireInChunks(t *testing.T) {
+	r := newRig(t, shortLived)
+	for i := range 5 {
+		r.remote(Accepted, 0, peer, 1, fmt.Sprint(i), "-")
+	}
+	r.remote(Accepted, 9*second, peer, 1, "k", "-")
+	for i, want := range []bool{true, true, false, false} {
+		if more := r.expire(9*second, 2); more != want {
+			t.Fatalf("chunk %d: got more %v", i, more)
+		}
+	}
+	r.wantOrder("k")
+}
+
+func TestExpireKeepsRecreatedKeys(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.local(Accepted, 3*second, "update k w packet 0")
+	r.expire(9*second, 9)
+	r.wantOrder("k")
+	// After a second delete the lifetime begins again.
+	r.local(Accepted, 9*second, "delete k - packet 0")
+	r.local(Accepted, 10*second, "update k w packet 0")
+	r.local(Accepted, 11*second, "delete k - packet 0")
+	r.expire(12*second-1, 9)
+	r.wantOrder("k")
+	r.expire(12*second, 9)
+	r.wantOrder("")
+}
+
+func TestExpireKeepsUnwrittenTombstones(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.remote(Accepted, 0, peer, 1, "k", "v")
+	r.write()
+	r.remote(Accepted, 0, peer, 2, "k", "-")
+	for range 3 {
+		r.expire(9*second, 1)
+	}
+	r.want("k", "- v2 b100 dirty")
+	r.write()
+	r.expire(20*second, 1)
+	r.want("k", "unknown")
+}
+
+func TestExpireWithoutAMap(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.load(Accepted, "u", "v")
+	r.remote(Accepted, 0, peer, 1, "k", "v")
+	r.write()
+	r.remote(Accepted, 0, peer, 2, "k", "-")
+	r.local(Ignored, 1*second, "evict k - packet 0")
+	r.tab.Update(func(tx *Tx) {
+		if tx.ExpireUnwritten(9*second, 9) {
+			t.Error("Expire: got more true, want false")
+		}
+	})
+	r.want("k", "unknown")
+	checkInvariants(t, r.tab)
+	if st := r.tab.Stats(); st.Dirty != 0 || st.Expired != 1 || st.Unversioned != 1 {
+		t.Errorf("stats: got %+v, want Dirty 0, Expired 1, Unversioned 1", st)
+	}
+}
+
+func TestExpireWithCursorAndPendingReread(t *testing.T) {
+	r := newRig(t, shortLived)
+	r.local(Accepted, 1*second, "update k v packet 0")
+	r.local(Accepted, 2*second, "update l v packet 0")
+	r.local(Accepted, 2*second, "delete l - packet 1")
+	c := r.tab.NewCursor(99)
+	r.expire(9*second, 9)
+	r.wantRereads("") // there is no record left to compare with
+	r.local(Accepted, 10*second, "update m v packet 0")
+	r.tab.View(func(tx *Tx) {
+		var rec Record
+		if !tx.Next(c, &rec) || text(rec.Key) != "m" || tx.Next(c, &rec) {
+			t.Errorf("Next: got %q, want no record", rec.Key)
+		}
+	})
+	// Another key reuses the slot. The old entry in the queue does not apply to it.
+	r.local(Accepted, 11*second, "update n v packet 0")
+	r.local(Accepted, 11*second, "update n w packet 1")
+	r.wantRereads("n")
+}
+
+func TestFullTable(t *testing.T) {
+	r := newRig(t, room(3))
+	r.local(Accepted, 1*second, "update a v packet 0")
+	r.local(Accepted, 1*second, "update b v packet 0")
+	r.load(Accepted, "c", "v")
+	r.load(Refused, "d", "v")
+	r.local(Refused, 2*second, "update d v packet 0")
+	r.remote(Refused, 0, peer, 1, "d", "v")
+	r.remote(Refused, 0, peer, 1, "d", "-")
+	if st := r.tab.Stats(); st.Refused != 4 || st.Live != 3 {
+		t.Fatalf("stats: got %+v, want Refused 4, Live 3", st)
+	}
+	// A tombstone makes room before the end of its lifetime, and the floor rises.
+	r.local(Accepted, 3*second, "delete a - packet 0")
+	r.local(Accepted, 4*second, "update d v packet 0")
+	r.want("a", "unknown")
+	if st := r.tab.Stats(); st.ExpiredEarly != 1 || st.Floor != 3 || st.Live != 3 {
+		t.Fatalf("stats: got %+v, want ExpiredEarly 1, Floor 3, Live 3", st)
+	}
+	// A dirty tombstone does not make room.
+	r.remote(Accepted, 5*second, peer, Version(5*second), "b", "-")
+	r.local(Refused, 6*second, "update e v packet 0")
+	r.write()
+	r.local(Accepted, 6*second, "update e v packet 0")
+}
+
+func TestTouch(t *testing.T) {
+	r := newRig(t)
+	for i, k := range []string{"a", "b", "c", "d", "e"} {
+		o := []Owner{peer, other, {"b", 1}}[i%3]
+		r.remote(Accepted, 0, o, Version(i+1), k, "v")
+	}
+	r.remote(Accepted, 0, peer, 9, "t", "-")
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	var chunks int
+	for more := true; more; chunks++ {
+		r.tab.Update(func(tx *Tx) { more = tx.Touch("b", c, 2) })
+		r.local(Accepted, second+int64(chunks), fmt.Sprintf("update x%d v packet 0", chunks))
+	}
+	if chunks != 4 {
+		t.Fatalf("chunks: got %d, want 4", chunks)
+	}
+	r.wantOrder("beax0cdx1tx2x3")
+}
+
+func TestSweep(t *testing.T) {
+	r := newRig(t)
+	for _, k := range []string{"a", "b", "c", "d"} {
+		r.remote(Accepted, 0, peer, 1000, k, "v")
+	}
+	r.remote(Accepted, 0, Owner{"b", 1}, 1000, "e", "v")
+	r.remote(Accepted, 0, peer, 1000, "t", "-")
+	r.remote(Accepted, 0, other, 1000, "o", "v")
+	r.write()
+	r.local(Accepted, 1*second, "update d w packet 0")
+	var begin uint64
+	r.tab.View(func(tx *Tx) { begin = tx.Head() + 1 })
+	// The full sync: a is unchanged, b is newer, and f is new.
+	r.merge(Unchanged, 0, peer, 1000, "a", "v", RemoteOptions{Touch: true})
+	r.merge(Accepted, 0, peer, 2000, "b", "w", RemoteOptions{Touch: true})
+	r.merge(Accepted, 0, peer, 1000, "f", "v", RemoteOptions{Touch: true})
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	for more := true; more; {
+		r.tab.Update(func(tx *Tx) { more = tx.Sweep("b", begin, 2*second, c, 2) })
+	}
+	r.want("c", "- v1000 b100 dirty")
+	r.want("e", "- v1000 b1 dirty")
+	for _, k := range []string{"a", "b", "d", "f", "o"} {
+		if s := r.state(k); s[0] == '-' {
+			t.Errorf("%s: got swept: %s", k, s)
+		}
+	}
+	if st := r.tab.Stats(); st.Swept != 2 {
+		t.Fatalf("swept records: got %d, want 2", st.Swept)
+	}
+	if keys := r.write(); keys != "bfce" {
+		t.Fatalf("written keys: got %q, want bfce", keys)
+	}
+	// The tombstone of the sweep wins over that record, and over no newer one.
+	r.remote(Stale, 0, peer, 1000, "c", "v")
+	r.remote(Accepted, 0, peer, 1001, "c", "v")
+}
+
+// A record with a change that was not replicated is swept. When its entry is in the map again, the
+// table does not treat it as the write of syncd.
+func TestSweptAndWrittenAgain(t *testing.T) {
+	r := newRig(t, volatileTail)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.write()
+	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, second)) })
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, 2*second, c, 2) })
+	r.write()
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.wantRereads("k")
+	r.rereadTail(Accepted, 3*second, 7)
+}
