@@ -124,7 +124,7 @@ func TestWrongTestsAreNoticed(t *testing.T) {
 	known := make(suites)
 	for span, want := range map[string]string{
 		"syncd/table.TestScenarios/restart":                            "",
-		"syncd/replicate.TestCompareRepairs/a value in memory":         "",
+		"syncd/replicate.TestCompareRepairs/a corrupt value in memory": "",
 		"syncd/replicate.FuzzBatch":                                    "",
 		"syncd/table.TestScenarios/no such script":                     "neither such a subtest",
 		"syncd/table.TestNothing":                                      "no such test",
