@@ -191,7 +191,7 @@ func TestOwnRecordsRefillANewMap(t *testing.T) {
 func TestChangesOfANewMapOutliveOlderIncarnations(t *testing.T) {
 	for _, c := range []struct {
 		event         string
-		load, claim   bool
+		load, adopt   bool
 		same, outcome string
 	}{
 		{"delete k - packet 0", true, true, "-", "-"},
@@ -203,7 +203,7 @@ func TestChangesOfANewMapOutliveOlderIncarnations(t *testing.T) {
 		if c.load {
 			r.load(Accepted, "k", "v")
 		}
-		if c.claim {
+		if c.adopt {
 			r.adopt()
 		}
 		r.local(Accepted, 500, c.event)
