@@ -67,7 +67,7 @@ type suite struct {
 	literals []string // in the test files: names of subtests are among them
 }
 
-// check says whether there is no such test.
+// check returns an error if the test does not exist.
 func (s suites) check(span string) error {
 	name := testSpan.FindStringSubmatch(span)
 	if name == nil {
@@ -81,7 +81,7 @@ func (s suites) check(span string) error {
 		}
 	}
 	if !slices.Contains(s[dir].tests, name[2]) {
-		return fmt.Errorf("%s: there is no such test", span)
+		return fmt.Errorf("%s: test not found", span)
 	}
 	if name[3] == "" || slices.Contains(s[dir].literals, name[3]) {
 		return nil
@@ -177,7 +177,7 @@ func follow(from string, page *handbook.Page, link string) error {
 		}
 	}
 	if page.Find(anchor) == nil {
-		return fmt.Errorf("there is no heading for %s", link)
+		return fmt.Errorf("no heading for %s", link)
 	}
 	return nil
 }

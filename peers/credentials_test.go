@@ -293,8 +293,8 @@ func TestUnknownClientsAreRefused(t *testing.T) {
 		name   string
 		talk   func(net.Conn) error
 		reason Reason
-		hears  string
-		quiet  bool
+		want   string // part of the client's error
+		silent bool   // the refusal is not logged
 	}{
 		{"plain text", func(c net.Conn) error {
 			if _, err := c.Write([]byte("GET / HTTP/1.1\r\n\r\n")); err != nil {
@@ -318,12 +318,12 @@ func TestUnknownClientsAreRefused(t *testing.T) {
 			}
 			defer func() { _ = conn.Close() }()
 			err = test.talk(conn)
-			if test.hears != "" && (err == nil || !strings.Contains(err.Error(), test.hears)) {
-				t.Errorf("client error: got %v, want %q", err, test.hears)
+			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("client error: got %v, want %q", err, test.want)
 			}
 			eventually(t, 5*time.Second, "the refusal is counted", func() bool { return server.Stats().AcceptRefused[test.reason] == 1 })
 			logged := func() int { return server.logs.count("reason="+string(test.reason), "remote=127.0.0.1") }
-			if test.quiet {
+			if test.silent {
 				if n := logged(); n != 0 {
 					t.Errorf("log lines about a port probe: got %d, want 0", n)
 				}

@@ -6,14 +6,11 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
-	"go/ast"
-	"go/parser"
 	"go/scanner"
 	"go/token"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"unicode"
 )
 
 // Finding is a sentence or an identifier that docs/style.md replaces.
@@ -99,81 +96,4 @@ func (r *Report) addText(file string, line int, text string) {
 	if replaced.MatchString(text) {
 		r.Sentences = append(r.Sentences, Finding{file, line, strings.TrimSpace(text)})
 	}
-}
-
-// bannedWords are the parts of identifiers that the glossary replaces, with the term that replaces them.
-var bannedWords = map[string]string{
-	"tell": "send", "told": "sent", "tells": "sends", "telling": "sending", "teller": "sender", "tale": "answer",
-	"retell": "resend", "retold": "resent", "retelling": "resend", "untold": "unsent",
-	"intake": "inbound map stream", "walk": "full sync", "rewalk": "repeated full sync",
-	"debt": "write barrier", "debts": "write barriers", "owe": "write barrier", "owes": "write barrier", "owed": "write barrier", "forgive": "remove barrier",
-	"warmth": "prefetch", "stray": "early delete", "strays": "early deletes",
-	"lane": "field accessor", "judge": "decide", "lie": "stress", "liar": "stress", "hunt": "stress",
-	"rival": "alternative", "crowd": "churn", "nobody": "none", "whoever": "any",
-}
-
-// Banned returns the declared identifiers of a Go file that have a replaced word as a part.
-func Banned(file string, data []byte) ([]Finding, error) {
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
-	}
-	var found []Finding
-	add := func(names ...*ast.Ident) {
-		for _, name := range names {
-			for _, part := range parts(name.Name) {
-				if term, banned := bannedWords[part]; banned {
-					found = append(found, Finding{file, set.Position(name.Pos()).Line, fmt.Sprintf("identifier %s: use the term %q", name.Name, term)})
-				}
-			}
-		}
-	}
-	ast.Inspect(f, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.FuncDecl:
-			add(n.Name)
-		case *ast.TypeSpec:
-			add(n.Name)
-		case *ast.ValueSpec:
-			add(n.Names...)
-		case *ast.Field:
-			add(n.Names...)
-		case *ast.AssignStmt:
-			if n.Tok == token.DEFINE {
-				for _, left := range n.Lhs {
-					if name, ok := left.(*ast.Ident); ok {
-						add(name)
-					}
-				}
-			}
-		}
-		return true
-	})
-	return found, nil
-}
-
-// parts splits an identifier at its capital letters and underscores, and returns the parts in lower case.
-func parts(name string) []string {
-	var all []string
-	start := 0
-	runes := []rune(name)
-	for i := 1; i <= len(runes); i++ {
-		if i < len(runes) && !begins(runes, i) {
-			continue
-		}
-		if part := strings.Trim(strings.ToLower(string(runes[start:i])), "_0123456789"); part != "" {
-			all = append(all, part)
-		}
-		start = i
-	}
-	return all
-}
-
-// begins reports whether a part of an identifier begins at rune i, above 0.
-func begins(name []rune, i int) bool {
-	if name[i] == '_' {
-		return true
-	}
-	return unicode.IsUpper(name[i]) && (unicode.IsLower(name[i-1]) || i+1 < len(name) && unicode.IsLower(name[i+1]))
 }

@@ -47,6 +47,18 @@ func TestBanned(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("banned identifiers: got %q, want %q", names, want)
 	}
+	for file, want := range map[string]struct {
+		data string
+		line int
+	}{
+		"retell.go": {"package a", 0}, "a.md": {"walk", -1}, "walk.md": {"", 0}, "b.c": {"/* tell\n */ int told_by; // walk", 2}, "c.proto": {"\nmessage Walk {}", 2},
+		"d.go": {"package a\n\nconst c = \"rate(mapsync_walks_total[1m])\"", 3}, "e.go": {"package a\n\nconst c = \"mapsync_stream_walks_total\"", -1},
+	} {
+		found, err := Banned(file, []byte(want.data))
+		if err != nil || (len(found) == 1) != (want.line >= 0) || len(found) == 1 && found[0].Line != want.line {
+			t.Errorf("banned names in %s: got %v, %v, want line %d", file, found, err, want.line)
+		}
+	}
 	if _, err := Banned("b.go", []byte("no Go")); err == nil {
 		t.Error("a file with a syntax error is accepted")
 	}

@@ -115,7 +115,7 @@ func (k *checker) checkMap(name string, ref kmap.Ref, owners []uint32, ids map[u
 	m, err := kmap.Resolve(ref, owners...)
 	switch {
 	case errors.Is(err, kmap.ErrNotFound):
-		k.warn("map", "%s: there is no such kernel map yet: syncd waits for it", name)
+		k.warn("map", "%s: no such kernel map yet, syncd waits for it", name)
 		return
 	case errors.Is(err, kmap.ErrPinRefused), errors.Is(err, kmap.ErrAmbiguous):
 		k.fail("map", fmt.Errorf("%s: %w", name, err))

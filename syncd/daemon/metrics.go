@@ -91,12 +91,12 @@ var (
 	audits      = desc("map_audits_total", "Audits: recalculations of a map's digests from its records.", "map")
 	auditsFound = desc("map_audit_found_total", "Digest buckets that differed from the records in an audit: corrupt memory or a bug.", "map")
 
-	streamDeltas    = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
-	streamBytes     = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
-	streamErrors    = desc("stream_errors_total", "Errors of streams, by cause.", "cause")
-	streamObservers = desc("stream_observers", "Observers that are connected to this node.")
-	streamSyncs     = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
-	streamWalks     = desc("stream_walks_total", "Deprecated: use mapsync_stream_syncs_total.", "kind")
+	streamDeltas          = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
+	streamBytes           = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
+	streamErrors          = desc("stream_errors_total", "Errors of streams, by cause.", "cause")
+	streamObservers       = desc("stream_observers", "Observers that are connected to this node.")
+	streamSyncs           = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
+	deprecatedStreamSyncs = desc("stream_walks_total", "Deprecated: use mapsync_stream_syncs_total.", "kind")
 
 	connRejected  = desc("connections_rejected_total", "Incoming connections ended by a limit, by listener and limit.", "listener", "reason")
 	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed of those that remote sides caused.")
@@ -341,8 +341,8 @@ func (s sink) streams(d *Daemon) {
 	s.counter(repaired, st.Repaired)
 	s.counter(streamSyncs, st.FullSyncs, "full")
 	s.counter(streamSyncs, st.Resumes, "resumed")
-	s.counter(streamWalks, st.FullSyncs, "beginning")
-	s.counter(streamWalks, st.Resumes, "resumed")
+	s.counter(deprecatedStreamSyncs, st.FullSyncs, "beginning")
+	s.counter(deprecatedStreamSyncs, st.Resumes, "resumed")
 }
 
 func (s sink) transport(d *Daemon) {

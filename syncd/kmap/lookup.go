@@ -14,7 +14,7 @@ import (
 // use [Map.ForEach] to read a whole LRU map.
 func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	if len(keys)%k.layout.keySize != 0 {
-		return fmt.Errorf("look up in map %q: %d bytes are no whole number of keys", k.info.Name, len(keys))
+		return fmt.Errorf("look up in map %q: key buffer of %d bytes is not a multiple of the key size", k.info.Name, len(keys))
 	}
 	k.lookupMu.Lock()
 	defer k.lookupMu.Unlock()

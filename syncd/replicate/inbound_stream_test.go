@@ -312,10 +312,10 @@ func (m *frameStream) RecvMsg(v any) error {
 func TestReceiveUntilError(t *testing.T) {
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
-		second []byte
-		want   error
-		heard  int
-		bad    uint64
+		second   []byte
+		want     error
+		messages int
+		bad      uint64
 	}{"ends": {nil, broken, 1, 0}, "is wrong": {[]byte{0xff}, errMalformed, 2, 1}} {
 		x := newInboundFixture(t)
 		m := &frameStream{all: [][]byte{mustMarshal(t, stockBatch(1, 0, 10, 1))}, err: broken}
@@ -323,7 +323,7 @@ func TestReceiveUntilError(t *testing.T) {
 			m.all = append(m.all, c.second)
 		}
 		messageCount := 0
-		if err := x.l.receive(m, func() { messageCount++ }); !errors.Is(err, c.want) || messageCount != c.heard || x.r.Stats().BadMessages != c.bad {
+		if err := x.l.receive(m, func() { messageCount++ }); !errors.Is(err, c.want) || messageCount != c.messages || x.r.Stats().BadMessages != c.bad {
 			t.Errorf("%s: receive: got %v, %d messages, %d bad messages", name, err, messageCount, x.r.Stats().BadMessages)
 		}
 		if live(x.tb)[1] != 1 {

@@ -158,7 +158,7 @@ func TestFailedVerification(t *testing.T) {
 		q       discoveredNode
 		target  Peer
 		refuted bool
-		claim   bool
+		remains bool
 	}{
 		"at the verified address": {discoveredNode{verified: peerX(5)}, peerX(5), true, false},
 		"elsewhere":               {discoveredNode{verified: peerX(5)}, elsewhere, false, false},
@@ -174,7 +174,7 @@ func TestFailedVerification(t *testing.T) {
 		r.opt.Logger = slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		r.verifier.attempts = 1
 		r.verifyNode(t.Context(), c.target)
-		if q.unreachable != c.refuted || (q.introduction.Node != "") != c.claim || q.failures != c.q.failures+1 {
+		if q.unreachable != c.refuted || (q.introduction.Node != "") != c.remains || q.failures != c.q.failures+1 {
 			t.Errorf("%s: got %+v", name, *q)
 		}
 		if q.dialling || !q.attempted || !errors.Is(q.err, errRefusedHere) || r.verifier.attempts != 0 || !wasWoken(r.wake) {

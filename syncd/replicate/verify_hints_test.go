@@ -114,9 +114,9 @@ func TestHintAddressValidation(t *testing.T) {
 func TestIntroductions(t *testing.T) {
 	due := at1000.Add(time.Hour)
 	for name, c := range map[string]struct {
-		q     discoveredNode
-		claim Peer
-		taken bool
+		q      discoveredNode
+		caller Peer
+		taken  bool
 	}{
 		"new":                               {discoveredNode{}, peerX(5), true},
 		"no address":                        {discoveredNode{}, Peer{Node: "x", Incarnation: 5}, false},
@@ -132,8 +132,8 @@ func TestIntroductions(t *testing.T) {
 	} {
 		c.q.due = due
 		r, q := newVerifierFixture(t, c.q)
-		r.handleIntroduction(c.claim.owner(), c.claim.Addr)
-		taken := q.introduction == c.claim && q.due.IsZero() && wasWoken(r.wake)
+		r.handleIntroduction(c.caller.owner(), c.caller.Addr)
+		taken := q.introduction == c.caller && q.due.IsZero() && wasWoken(r.wake)
 		if taken != c.taken || !taken && (*q != c.q || wasWoken(r.wake)) {
 			t.Errorf("%s: got %+v, want it stored: %t", name, *q, c.taken)
 		}
@@ -203,7 +203,7 @@ func TestHandleVerified(t *testing.T) {
 		shown     Peer
 		connected bool
 		changed   bool
-		claim     Peer // introduction that remains
+		remaining Peer // introduction that remains
 	}{
 		"first":                                  {discoveredNode{}, peerX(5), false, true, Peer{}},
 		"starts now":                             {discoveredNode{}, peerX(lastStart), false, true, Peer{}},
@@ -230,7 +230,7 @@ func TestHandleVerified(t *testing.T) {
 		if c.changed {
 			want = c.shown
 		}
-		if q.verified != want || r.verifier.liveChanged != c.changed || wasWoken(r.wake) != c.changed || q.introduction != c.claim {
+		if q.verified != want || r.verifier.liveChanged != c.changed || wasWoken(r.wake) != c.changed || q.introduction != c.remaining {
 			t.Errorf("%s: got verified %+v, introduction %+v, changed %t", name, q.verified, q.introduction, r.verifier.liveChanged)
 		}
 		if q.failures != 0 || q.unreachable {

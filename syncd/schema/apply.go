@@ -91,7 +91,7 @@ func (s *Schema) noField(path string) error {
 	path = path[:min(len(path), maxName)]
 	paths := append(pathsOf(nil, s.Key, "key."), pathsOf(nil, s.oneValue(), "")...)
 	if len(paths) == 0 {
-		return errors.New("there are no fields")
+		return errors.New("the map has no fields")
 	}
 	wanted := strings.TrimPrefix(path, "value.")
 	far := make(map[string]int, len(paths))
@@ -100,7 +100,7 @@ func (s *Schema) noField(path string) error {
 	}
 	slices.SortStableFunc(paths, func(a, b string) int { return cmp.Compare(far[a], far[b]) })
 	near := paths[:min(len(paths), maxSuggestions)]
-	return fmt.Errorf("there is no field %q; near it are %s", path, strings.Join(near, ", "))
+	return fmt.Errorf("unknown field %q; similar fields: %s", path, strings.Join(near, ", "))
 }
 
 // pathsOf appends the paths of the fields of m, limited to about 1000.

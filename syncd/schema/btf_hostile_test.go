@@ -139,18 +139,18 @@ func hostile() map[string]btf.Type {
 		"has no size": structOf("s", 0), "integer has no size": structOf("s", 4, member("f", 0, &btf.Int{Name: "i"})),
 		"enum has 3 bytes": structOf("s", 4, member("f", 0, &btf.Enum{Name: "e", Size: 3})),
 		"has the name":     structOf("s", 4, member("a b", 0, u32)), "two fields a": structOf("s", 8, member("a", 0, u32), member("a", 32, u32)),
-		"bpf_timer has no name": structOf("s", 16, member("", 0, structOf("bpf_timer", 16))),
-		`no role "nonsense"`:    tagged32("mapsync:nonsense"), `no role ""`: tagged32("mapsync:"), "needs an 8-byte integer": tagged32("mapsync:ktime"),
-		"number=1 and number=2":          tagged32("mapsync:number=1", "mapsync:number=2"),
-		"no number of a protobuf field":  tagged32("mapsync:number=19500"),
-		"default=1 and default=2":        tagged32("mapsync:local,default=1", "mapsync:default=2"),
-		"number=N is for a member":       structOf("s", 4, member("f", 0, &btf.Typedef{Name: "t", Type: u32, Tags: []string{"mapsync:number=3"}})),
-		"is not of a field":              &btf.Struct{Name: "s", Size: 4, Members: []btf.Member{member("f", 0, u32)}, Tags: []string{"mapsync:local"}},
-		"is not of a field, unnamed":     structOf("s", 4, btf.Member{Type: structOf("", 4, member("f", 0, u32)), Tags: []string{"mapsync:local"}}),
-		"of the same number 1":           structOf("s", 8, member("a", 0, u32), btf.Member{Name: "b", Offset: 32, Type: u32, Tags: []string{"mapsync:number=1"}}),
-		"cannot have roles ktime,sum":    structOf("s", 8, btf.Member{Name: "a", Type: u64, Tags: []string{"mapsync:sum,ktime"}}),
-		"value.in.f of type":             structOf("s", 4, member("in", 0, tagged32("mapsync:mac"))),
-		"is of an unused alternative no": &btf.Union{Size: 4, Members: []btf.Member{member("a", 0, u32), {Name: "b", Type: u32, Tags: []string{"mapsync:no"}}}},
+		"bpf_timer has no name":   structOf("s", 16, member("", 0, structOf("bpf_timer", 16))),
+		`unknown role "nonsense"`: tagged32("mapsync:nonsense"), `unknown role ""`: tagged32("mapsync:"), "needs an 8-byte integer": tagged32("mapsync:ktime"),
+		"number=1 and number=2":             tagged32("mapsync:number=1", "mapsync:number=2"),
+		"not a valid protobuf field number": tagged32("mapsync:number=19500"),
+		"default=1 and default=2":           tagged32("mapsync:local,default=1", "mapsync:default=2"),
+		"number=N is for a member":          structOf("s", 4, member("f", 0, &btf.Typedef{Name: "t", Type: u32, Tags: []string{"mapsync:number=3"}})),
+		"is not of a field":                 &btf.Struct{Name: "s", Size: 4, Members: []btf.Member{member("f", 0, u32)}, Tags: []string{"mapsync:local"}},
+		"is not of a field, unnamed":        structOf("s", 4, btf.Member{Type: structOf("", 4, member("f", 0, u32)), Tags: []string{"mapsync:local"}}),
+		"of the same number 1":              structOf("s", 8, member("a", 0, u32), btf.Member{Name: "b", Offset: 32, Type: u32, Tags: []string{"mapsync:number=1"}}),
+		"cannot have roles ktime,sum":       structOf("s", 8, btf.Member{Name: "a", Type: u64, Tags: []string{"mapsync:sum,ktime"}}),
+		"value.in.f of type":                structOf("s", 4, member("in", 0, tagged32("mapsync:mac"))),
+		"is of an unused alternative no":    &btf.Union{Size: 4, Members: []btf.Member{member("a", 0, u32), {Name: "b", Type: u32, Tags: []string{"mapsync:no"}}}},
 	}
 }
 
@@ -159,7 +159,7 @@ func TestInvalidTypesAreRejected(t *testing.T) {
 		s, err := FromTypes("m", u32, typ)
 		want, _, _ = strings.Cut(want, ", ")
 		if strings.HasPrefix(want, "is of an unused alternative") {
-			want = `no role "no"`
+			want = `unknown role "no"`
 		}
 		if !errors.Is(err, ErrType) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "value") {
 			t.Errorf("build schema: want an error with %q, got %v, error %v", want, s, err)

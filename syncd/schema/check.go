@@ -47,7 +47,7 @@ func (s *Schema) checkCPUs() error {
 	}
 	f := s.Value.Fields
 	if len(f) != 1 || f[0].Kind != KindMessage || f[0].Count != s.CPUs || f[0].Size%8 != 0 || !f[0].Sent() {
-		return fmt.Errorf("%w: value is no array of %d CPUs", ErrType, s.CPUs)
+		return fmt.Errorf("%w: value is not an array of %d CPUs", ErrType, s.CPUs)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func (c *checker) field(f *Field, room int) string {
 		f.Offset+f.Bytes() > room:
 		return "is outside of its type"
 	case f.BitSize > 8*f.Size || f.BitSize > 0 && f.Count > 0:
-		return "is no possible bitfield"
+		return "is not a valid bitfield"
 	case !isText(f.Type, maxText) || !isText(f.Doc, maxText):
 		return "has a type or remarks that are not text"
 	case f.Default != nil && len(f.Default) != f.Bytes():

@@ -63,7 +63,7 @@ func (f *Field) parseDefault(text string) ([]byte, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("it is no number of %d bits", width)
+		return nil, fmt.Errorf("not a number of %d bits", width)
 	}
 	return f.place(n, width), nil
 }

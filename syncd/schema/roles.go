@@ -97,7 +97,7 @@ func (set *Setting) parse(list string) error {
 		case hasValue && name == "number":
 			n, err := strconv.Atoi(value)
 			if err != nil || n < 1 || n > maxNumber || reservedFirst <= n && n <= reservedLast {
-				return fmt.Errorf("%.80q is no number of a protobuf field", word)
+				return fmt.Errorf("%.80q is not a valid protobuf field number", word)
 			}
 			more.Number = n
 		case hasValue && name == "default" && value != "":
@@ -105,7 +105,7 @@ func (set *Setting) parse(list string) error {
 		default:
 			i := slices.IndexFunc(roleTable, func(r roleInfo) bool { return r.name == word })
 			if i < 0 {
-				return fmt.Errorf("there is no role %.80q", word)
+				return fmt.Errorf("unknown role %.80q", word)
 			}
 			more.Roles = roleTable[i].role
 		}

@@ -16,7 +16,7 @@ type sim struct {
 	cuts      [][]bool
 	tick      int64 // granularity of all clocks in ns, if above 1 ns
 	scans     bool  // maps are scanned before the cluster counts as idle
-	blind     bool  // there are no hooks
+	blind     bool  // hooks are unavailable
 	keysOnly  bool  // hooks report which key was updated, also by the daemon, without the value
 	moves     int   // number of changes so far: the cluster is idle if it does not grow
 	mapIDs    int

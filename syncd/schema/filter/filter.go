@@ -103,7 +103,7 @@ func (f *Filter) find(s *schema.Schema, name string) error {
 	case !errors.Is(valueErr, errNoField):
 		return valueErr
 	default:
-		return fmt.Errorf("no field %q; there are %s", name,
+		return fmt.Errorf("unknown field %q; fields of this map: %s", name,
 			strings.Join(append(namesOf(s.Key, "key."), namesOf(s.Value, "value.")...), ", "))
 	}
 	return nil

@@ -174,9 +174,9 @@ func TestParseErrors(t *testing.T) {
 	for expr, want := range map[string]string{
 		"sport":                          "has no operator",
 		"sport!443":                      "has no operator",
-		"spart=443":                      `no field "spart"; there are key.saddr, key.vip, key.sport,`,
-		"=443":                           `no field ""`,
-		"sport.x=443":                    "no field",
+		"spart=443":                      `unknown field "spart"; fields of this map: key.saddr, key.vip, key.sport,`,
+		"=443":                           `unknown field ""`,
+		"sport.x=443":                    "unknown field",
 		"zone=3":                         "write key.zone or value.zone",
 		"nat=3":                          "field nat is a struct: choose one of nat.daddr, nat.dport",
 		"value.nat=3":                    "field nat is a struct",

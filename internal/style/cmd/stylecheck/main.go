@@ -1,6 +1,6 @@
 // Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
-// rate of sentences to be rewritten and exits with 1 if the rate is above its limit or an identifier has
-// a replaced term.
+// rate of sentences to be rewritten and exits with 1 if the rate is above its limit or a name has a
+// replaced term.
 package main
 
 import (
@@ -50,20 +50,18 @@ func run() error {
 				return err
 			}
 		}
-		if filepath.Ext(file) == ".go" {
-			found, err := style.Banned(file, data)
-			if err != nil {
-				return err
-			}
-			banned = append(banned, found...)
+		found, err := style.Banned(file, data)
+		if err != nil {
+			return err
 		}
+		banned = append(banned, found...)
 	}
 	for _, f := range slices.Concat(all.Sentences, banned) {
 		fmt.Println(f)
 	}
-	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d identifiers with replaced terms\n", all.Rate(), docs.Rate(), len(banned))
+	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d names with replaced terms\n", all.Rate(), docs.Rate(), len(banned))
 	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned) > 0 {
-		return fmt.Errorf("want at most %.1f (%.1f) sentences and no identifier: see docs/style.md", maxRate, maxDocsRate)
+		return fmt.Errorf("want at most %.1f (%.1f) sentences and no such name: see docs/style.md", maxRate, maxDocsRate)
 	}
 	return nil
 }
