@@ -139,6 +139,11 @@ func (c *Cluster) addMember(n *memberlist.Node) {
 	c.notifySubscribers()
 	c.mu.Unlock()
 
+	c.logMember(&old, &m, known)
+}
+
+// logMember counts and logs a member that has joined, or has changed if it was known before.
+func (c *Cluster) logMember(old, m *Member, known bool) {
 	log := c.log.With("peer", m.Name, "incarnation", m.Incarnation, "service_addr", m.ServiceAddr, "gossip_addr", m.GossipAddr)
 	switch {
 	case !known:
@@ -146,7 +151,7 @@ func (c *Cluster) addMember(n *memberlist.Node) {
 		if c.memberLogLimit.allow("joined " + m.Name) {
 			log.Info("peer joined")
 		}
-	case old != m:
+	case *old != *m:
 		c.counters.updated.Add(1)
 		if c.memberLogLimit.allow("updated " + m.Name) {
 			log.Info("peer restarted or changed its address", "former_incarnation", old.Incarnation)

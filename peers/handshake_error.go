@@ -110,6 +110,12 @@ func (h handshake) classify(err error) *RefusedError {
 		}
 		return refused
 	}
+	classifyText(refused, err)
+	return refused
+}
+
+// classifyText sets the reason of an error of package tls that has no type of its own.
+func classifyText(refused *RefusedError, err error) {
 	if text := err.Error(); strings.Contains(text, "didn't provide a certificate") {
 		refused.Reason = ReasonNoCertificate
 		refused.Cause = "the client sent no certificate: check that it is a node of this cluster"
@@ -123,7 +129,6 @@ func (h handshake) classify(err error) *RefusedError {
 		refused.Reason = ReasonClosed
 		refused.Cause = "it closed the connection or timed out during the TLS handshake"
 	}
-	return refused
 }
 
 // isClosed reports whether err means only that the other side closed the connection.

@@ -117,15 +117,20 @@ func (w *memberlistLog) Write(p []byte) (int, error) {
 		w.suppressed.Add(1)
 		return len(p), nil
 	}
+	w.c.logGossip(level, text)
+	return len(p), nil
+}
+
+// logGossip logs a line of memberlist.
+func (c *Cluster) logGossip(level slog.Level, text string) {
 	switch level {
 	case slog.LevelDebug:
-		w.c.log.Debug("gossip detail", "text", text)
+		c.log.Debug("gossip detail", "text", text)
 	case slog.LevelInfo:
-		w.c.log.Info("gossip event", "text", text)
+		c.log.Info("gossip event", "text", text)
 	default:
-		w.c.log.Warn("gossip warning", "text", text)
+		c.log.Warn("gossip warning", "text", text)
 	}
-	return len(p), nil
 }
 
 // suppressedCount returns how many lines were suppressed.

@@ -225,11 +225,8 @@ func intermediatesOf(pair tls.Certificate) (found []*x509.Certificate) {
 // peer refuses it.
 func (o CredentialsOptions) checkLeaf(m *tlsState, now time.Time) error {
 	leaf := m.cert.Leaf
-	if now.Before(leaf.NotBefore) {
-		return fmt.Errorf("it is not yet valid; it becomes valid at %s: check this node's clock, or reissue it", formatTime(leaf.NotBefore))
-	}
-	if now.After(leaf.NotAfter) {
-		return fmt.Errorf("it expired at %s: renew it", formatTime(leaf.NotAfter))
+	if err := checkValidity(leaf, now); err != nil {
+		return err
 	}
 	if !namesNode(leaf, o.NodeName) {
 		return fmt.Errorf("it is for %s, but this node's name is %s: issue it with that DNS name (subject alternative name), or set the node name", nameList(leaf), o.NodeName)
@@ -255,6 +252,17 @@ func (o CredentialsOptions) checkLeaf(m *tlsState, now time.Time) error {
 		if first := earliestExpiry(chain); m.expiringCert == nil || first.NotAfter.After(m.expiringCert.NotAfter) {
 			m.expiringCert = first
 		}
+	}
+	return nil
+}
+
+// checkValidity returns an error if a certificate is not valid at the time now.
+func checkValidity(leaf *x509.Certificate, now time.Time) error {
+	if now.Before(leaf.NotBefore) {
+		return fmt.Errorf("it is not yet valid; it becomes valid at %s: check this node's clock, or reissue it", formatTime(leaf.NotBefore))
+	}
+	if now.After(leaf.NotAfter) {
+		return fmt.Errorf("it expired at %s: renew it", formatTime(leaf.NotAfter))
 	}
 	return nil
 }

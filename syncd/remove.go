@@ -92,18 +92,23 @@ terminal to ask for confirmation and no --yes.`,
   syncd purge ct_map --yes --json`,
 		Args: exactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := flags.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, all orphaned records and all records that do not fit into this node's kernel map? Their sessions end unless a load balancer still uses them.", args[0])); err != nil {
-				return err
-			}
-			done, err := daemon.NewClient(flags.socket).Purge(cmd.Context(), args[0])
-			if err != nil {
-				return err
-			}
-			return flags.print(cmd.OutOrStdout(), &done)
+			return flags.purge(cmd, args[0])
 		},
 	}
 	flags.add(cmd)
 	return cmd
+}
+
+// purge removes orphaned records and records that do not fit, after a confirmation.
+func (r *removal) purge(cmd *cobra.Command, name string) error {
+	if err := r.confirm(cmd, fmt.Sprintf("Remove from %s, on every node, all orphaned records and all records that do not fit into this node's kernel map? Their sessions end unless a load balancer still uses them.", name)); err != nil {
+		return err
+	}
+	done, err := daemon.NewClient(r.socket).Purge(cmd.Context(), name)
+	if err != nil {
+		return err
+	}
+	return r.print(cmd.OutOrStdout(), &done)
 }
 
 // errNotConfirmed means that the operator did not confirm the removal.

@@ -30,20 +30,25 @@ Replication continues meanwhile. To resync a peer, run the command on that peer.
 			if err := notNegative(timeout); err != nil {
 				return err
 			}
-			ctx, cancel := context.WithCancel(cmd.Context())
-			if timeout > 0 {
-				ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
-			}
-			defer cancel()
-			began := time.Now()
-			return daemon.NewClient(socket).Resync(ctx, args[0], func(s *daemon.Resync) {
-				if time.Since(began) > progressDelay {
-					fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d entries, waiting for %s\n", s.Done, s.Total, strings.Join(s.Waiting, ", "))
-				}
-			})
+			return runResync(cmd, daemon.NewClient(socket), args[0], timeout)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().DurationVar(&timeout, "timeout", 0, "give up after this time (0: never)")
 	return cmd
+}
+
+// runResync resyncs a map within the timeout, if above 0, and prints the progress on standard error.
+func runResync(cmd *cobra.Command, client *daemon.Client, name string, timeout time.Duration) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	if timeout > 0 {
+		ctx, cancel = context.WithTimeout(cmd.Context(), timeout)
+	}
+	defer cancel()
+	began := time.Now()
+	return client.Resync(ctx, name, func(s *daemon.Resync) {
+		if time.Since(began) > progressDelay {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d entries, waiting for %s\n", s.Done, s.Total, strings.Join(s.Waiting, ", "))
+		}
+	})
 }

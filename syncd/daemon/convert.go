@@ -25,8 +25,19 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 		return nil, fmt.Errorf("convert table to the new map layout (restart syncd to start with an empty table): %w", err)
 	}
 	times := m.daemon.clock.times()
+	converted, done, err := t.Convert(o, conversion(encoder, decoder, &times))
+	if err != nil {
+		return nil, err
+	}
+	m.noteConversion(done)
+	return converted, nil
+}
+
+// conversion returns functions that encode with the old layout and decode with the new one. They are not
+// safe for concurrent use.
+func conversion(encoder *schema.Encoder, decoder *schema.Decoder, times *schema.Times) table.Conversion {
 	wire := make([]byte, 0, max(encoder.MaxKey(), encoder.MaxValue()))
-	converted, done, err := t.Convert(o, table.Conversion{
+	return table.Conversion{
 		Key: func(dst, src []byte) error {
 			key, err := encoder.AppendKey(wire, src)
 			if err != nil {
@@ -35,14 +46,9 @@ func (m *replica) convert(t *table.Table, from, to *schema.Schema, o table.Optio
 			return decoder.Key(dst, key)
 		},
 		Value: func(dst, src []byte) error {
-			return decoder.Value(dst, encoder.AppendValue(wire, src, &times), &times)
+			return decoder.Value(dst, encoder.AppendValue(wire, src, times), times)
 		},
-	})
-	if err != nil {
-		return nil, err
 	}
-	m.noteConversion(done)
-	return converted, nil
 }
 
 // noteConversion counts and logs the result of a conversion.

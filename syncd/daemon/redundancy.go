@@ -113,20 +113,26 @@ func (d *Daemon) redundancy(now time.Time) (Redundancy, []AbsentPeer) {
 	}
 	missing := count - len(live)
 	absent := d.absent(seen, names, missing)
+	if r.Live < r.Expected {
+		r.Problem = problemText(problems, absent, names == nil, missing, now)
+	}
+	return r, absent
+}
+
+// problemText lists the problems of connections, the expected peers that are absent and, if the settings give
+// a number instead of names, how many of the missing peers were never seen.
+func problemText(problems []string, absent []AbsentPeer, number bool, missing int, now time.Time) string {
 	for _, a := range absent {
 		if a.Expected {
 			problems = append(problems, a.text(now))
 			missing--
 		}
 	}
-	if r.Live < r.Expected {
-		if names == nil && missing > 0 {
-			problems = append(problems, fmt.Sprintf("%d never seen", missing))
-		}
-		slices.Sort(problems)
-		r.Problem = strings.Join(problems, ", ")
+	if number && missing > 0 {
+		problems = append(problems, fmt.Sprintf("%d never seen", missing))
 	}
-	return r, absent
+	slices.Sort(problems)
+	return strings.Join(problems, ", ")
 }
 
 // broken returns which stream of a live peer is missing.
@@ -158,21 +164,24 @@ func (d *Daemon) absent(seen []replicate.Contact, names []string, missing int) [
 	for node, at := range last {
 		list = append(list, AbsentPeer{Node: node, LastContact: at, Expected: slices.Contains(names, node)})
 	}
-	slices.SortFunc(list, func(a, b AbsentPeer) int {
-		switch {
-		case a.Expected != b.Expected && a.Expected:
-			return -1
-		case a.Expected != b.Expected:
-			return 1
-		}
-		return cmp.Or(b.LastContact.Compare(a.LastContact), cmp.Compare(a.Node, b.Node))
-	})
+	slices.SortFunc(list, compareAbsent)
 	if names == nil {
 		for i := range min(max(missing, 0), len(list)) {
 			list[i].Expected = true
 		}
 	}
 	return list[:min(len(list), maxAbsent+len(names))]
+}
+
+// compareAbsent orders expected peers before others, then by the time of the last contact, latest first.
+func compareAbsent(a, b AbsentPeer) int {
+	switch {
+	case a.Expected != b.Expected && a.Expected:
+		return -1
+	case a.Expected != b.Expected:
+		return 1
+	}
+	return cmp.Or(b.LastContact.Compare(a.LastContact), cmp.Compare(a.Node, b.Node))
 }
 
 func (a *AbsentPeer) text(now time.Time) string {

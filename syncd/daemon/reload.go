@@ -216,35 +216,40 @@ func (d *Daemon) useKeys(keys [][]byte) (changed bool, err error) {
 // in list continue to run.
 func (d *Daemon) replaceMaps(ctx context.Context, g *errgroup.Group, list []*replica) Reloaded {
 	done := Reloaded{Added: []string{}, Removed: []string{}}
-	old, ready := d.replicas(), d.mapsReady().Ready
-	var stale, fresh []*replica
-	for i, m := range list {
-		at := slices.IndexFunc(old, m.sameSettings)
-		if at >= 0 {
-			list[i] = old[at]
-			continue
-		}
-		m.exempt = ready
-		fresh = append(fresh, m)
-		done.Added = append(done.Added, m.name)
-	}
-	for _, m := range old {
-		if !slices.Contains(list, m) {
-			stale = append(stale, m)
-			done.Removed = append(done.Removed, m.name)
-		}
-	}
+	stale, fresh := d.keepUnchanged(list)
 	d.assignments.reorder(list)
 	d.maps.Store(&list)
 	for _, m := range stale {
+		done.Removed = append(done.Removed, m.name)
 		m.end()
 		if d.replica(m.name) == nil {
 			d.state.removeIdentity(m.name)
 		}
 	}
 	for _, m := range fresh {
+		done.Added = append(done.Added, m.name)
 		m.start(ctx, g)
 	}
 	d.poke()
 	return done
+}
+
+// keepUnchanged replaces the replicas in list whose settings have not changed by the running ones. It returns
+// the running replicas that are not in list, and the replicas of list that do not run yet.
+func (d *Daemon) keepUnchanged(list []*replica) (stale, fresh []*replica) {
+	old, ready := d.replicas(), d.mapsReady().Ready
+	for i, m := range list {
+		if at := slices.IndexFunc(old, m.sameSettings); at >= 0 {
+			list[i] = old[at]
+			continue
+		}
+		m.exempt = ready
+		fresh = append(fresh, m)
+	}
+	for _, m := range old {
+		if !slices.Contains(list, m) {
+			stale = append(stale, m)
+		}
+	}
+	return stale, fresh
 }

@@ -77,14 +77,7 @@ func probeMap(f Features) error {
 // roundTrip writes an entry and reads it back by lookup and by iteration.
 func roundTrip(m *Map) error {
 	key, value := []byte("roundtri"), []byte("ptripround")[:8]
-	b := m.Batch()
-	if err := b.Add(key, value); err != nil {
-		return err
-	}
-	if _, err := m.Apply(b); err != nil {
-		return err
-	}
-	if err := b.Err(0); err != nil {
+	if err := writeEntry(m, key, value); err != nil {
 		return err
 	}
 	seen := 0
@@ -107,4 +100,16 @@ func roundTrip(m *Map) error {
 		err = errors.New("a written entry does not read back")
 	}
 	return err
+}
+
+// writeEntry writes one entry and returns the error of its write.
+func writeEntry(m *Map, key, value []byte) error {
+	b := m.Batch()
+	if err := b.Add(key, value); err != nil {
+		return err
+	}
+	if _, err := m.Apply(b); err != nil {
+		return err
+	}
+	return b.Err(0)
 }

@@ -185,18 +185,24 @@ func (k *Map) forEachBatch(ctx context.Context, fn func(key, value []byte) error
 		if err != nil && !last {
 			return err
 		}
-		for i := range count {
-			k.cleanPadding(values[i*vs:][:vs])
-			if err := fn(keys[i*ks:][:ks:ks], values[i*vs:][:vs:vs]); err != nil {
-				return err
-			}
-		}
-		if last {
-			return nil
+		if err := k.forEachOf(keys[:count*ks], values[:count*vs], fn); err != nil || last {
+			return err
 		}
 		in = append(in[:0], out...)
 	}
 	return ctx.Err()
+}
+
+// forEachOf calls fn for each entry of a batch, until fn returns an error.
+func (k *Map) forEachOf(keys, values []byte, fn func(key, value []byte) error) error {
+	ks, vs := k.layout.keySize, k.layout.valueSize
+	for i := range len(keys) / ks {
+		k.cleanPadding(values[i*vs:][:vs])
+		if err := fn(keys[i*ks:][:ks:ks], values[i*vs:][:vs:vs]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (k *Map) forEachSingle(ctx context.Context, fn func(key, value []byte) error) error {
