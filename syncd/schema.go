@@ -14,6 +14,7 @@ import (
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
 
 	"github.com/spf13/cobra"
 )
@@ -65,7 +66,7 @@ pin:PATH or id:ID. Reading a map's types needs CAP_SYS_ADMIN.`,
 				if i > 0 {
 					fmt.Fprintln(cmd.OutOrStdout())
 				}
-				if err := schema.Show(cmd.OutOrStdout(), s); err != nil {
+				if err := export.Table(cmd.OutOrStdout(), s); err != nil {
 					return fmt.Errorf("show schema: %w", err)
 				}
 			}
@@ -101,7 +102,7 @@ the map from any node. docs/examples has such a program.`,
 				return usageError{fmt.Errorf("%s has several maps, pick one with --map: %s", args[0], strings.Join(names, ", "))}
 			}
 			var text bytes.Buffer
-			if err := schema.Export(&text, list[0]); err != nil {
+			if err := export.Proto(&text, list[0]); err != nil {
 				return err
 			}
 			if output == "" {

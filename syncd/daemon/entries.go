@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
 	"mapsync/syncd/schema/filter"
 	"mapsync/syncd/table"
 )
@@ -151,7 +152,7 @@ type lister struct {
 	t          *table.Table
 	form       Form
 	tombstones bool
-	printer    *schema.Printer
+	printer    *export.Printer
 	filters    []*filter.Filter
 	times      func() schema.Times
 
@@ -161,7 +162,7 @@ type lister struct {
 func newLister(d *Daemon, t *table.Table, s *schema.Schema, query url.Values) (*lister, error) {
 	l := &lister{
 		t: t, form: Form(query.Get("form")), tombstones: query.Get("tombstones") == "true",
-		printer: schema.NewPrinter(s, d.links), times: d.clock.times, entries: make([]Entry, 0, listChunk),
+		printer: export.NewPrinter(s, d.links), times: d.clock.times, entries: make([]Entry, 0, listChunk),
 	}
 	switch l.form {
 	case FormJSON, FormText, FormRaw:

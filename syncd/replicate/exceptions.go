@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
 	"mapsync/syncd/table"
 )
 
@@ -321,13 +322,13 @@ func (l unsentDigests) subtractFrom(of func(node string) bool, g *table.Digest, 
 
 // keyText returns a key of the kernel map as text.
 func (m *localMap) keyText(key []byte) string {
-	return string(schema.NewPrinter(m.layout.Schema, m.layout.Links).AppendKey(nil, key))
+	return string(export.NewPrinter(m.layout.Schema, m.layout.Links).AppendKey(nil, key))
 }
 
 // wirePrinter formats encoded keys as text.
 type wirePrinter struct {
 	// printer formats a decoded key. It is nil if and only if decoder is nil.
-	printer *schema.Printer
+	printer *export.Printer
 	// decoder decodes keys of the sender; nil: keys are printed in hex.
 	decoder *schema.Decoder
 	// size is the size of a decoded key in bytes.
@@ -342,7 +343,7 @@ func newWirePrinter(sender *schema.Schema) wirePrinter {
 	if err != nil {
 		return wirePrinter{}
 	}
-	return wirePrinter{printer: schema.NewPrinter(sender, links), decoder: d, size: sender.Key.Size}
+	return wirePrinter{printer: export.NewPrinter(sender, links), decoder: d, size: sender.Key.Size}
 }
 
 // key returns a key as text, or in hex if it cannot be decoded.

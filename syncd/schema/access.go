@@ -49,11 +49,6 @@ func (f *Field) BytesAt(message []byte, i int) []byte {
 	return message[from : from+size : from+size]
 }
 
-// IsSigned reports whether the field's numbers are signed.
-func (f *Field) IsSigned() bool {
-	return f.Kind == KindSint || f.Kind == KindEnum && f.Enum.Signed
-}
-
 // NumberAt returns element i of a numeric field of a message, in host order. A signed number is
 // sign extended. A float is returned as its bits.
 func (f *Field) NumberAt(message []byte, i int) uint64 {
@@ -76,21 +71,4 @@ func UnixOf(f *Field, reading uint64, t *Times) (ns int64, ok bool) {
 		return 0, false
 	}
 	return t.toWall(clockOf(f), reading)
-}
-
-func allZero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// trimZeros returns b without trailing zeros.
-func trimZeros(b []byte) []byte {
-	for len(b) > 0 && b[len(b)-1] == 0 {
-		b = b[:len(b)-1]
-	}
-	return b
 }

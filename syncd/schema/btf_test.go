@@ -42,7 +42,7 @@ func lines(m *Message, indent string) (all []string) {
 			s += fmt.Sprintf(" *%d", f.Count)
 		}
 		if f.Roles != 0 {
-			s += " " + strings.Join(f.Roles.names(), ",")
+			s += " " + strings.Join(f.Roles.Names(), ",")
 		}
 		all = append(all, s)
 		if f.Message != nil {

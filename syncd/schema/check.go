@@ -14,8 +14,7 @@ const (
 	maxName   = 128   // bytes of a field's name
 	maxText   = 4096  // bytes of a text for display
 	maxValues = 65536 // names of an enum
-	maxNumber = 1<<29 - 1
-	maxLink   = 15 // bytes of an interface name: IFNAMSIZ with its terminating zero
+	maxLink   = 15    // bytes of an interface name: IFNAMSIZ with its terminating zero
 )
 
 // Check validates a schema from any source, including a malicious peer. Its errors wrap [ErrType]
@@ -119,7 +118,7 @@ func sep(path string) string {
 // field returns the error of a field, or "" if it is valid.
 func (c *checker) field(f *Field, room int) string {
 	switch {
-	case f.Sent() && (f.Number < 1 || f.Number > maxNumber || f.Number >= 19000 && f.Number <= 19999):
+	case f.Sent() && (f.Number < 1 || f.Number > MaxNumber || f.Number >= 19000 && f.Number <= 19999):
 		return fmt.Sprintf("has the number %d, which protobuf does not allow", f.Number)
 	case f.Offset < 0 || f.Size < 0 || f.Count < 0 || f.BitOffset < 0 || f.BitSize < 0 ||
 		f.Offset > room || f.Size > MaxSize || f.Count > MaxSize || f.BitOffset > 8*MaxSize || f.BitSize > 64 ||
@@ -179,23 +178,14 @@ func checkOverlap(m *Message, path string) error {
 		order[i] = &m.Fields[i]
 	}
 	slices.SortFunc(order, func(a, b *Field) int {
-		return cmp.Or(cmp.Compare(a.firstBit(), b.firstBit()), cmp.Compare(a.endBit(), b.endBit()))
+		return cmp.Or(cmp.Compare(a.FirstBit(), b.FirstBit()), cmp.Compare(a.EndBit(), b.EndBit()))
 	})
 	for i, f := range order {
-		if i > 0 && f.firstBit() < order[i-1].endBit() {
+		if i > 0 && f.FirstBit() < order[i-1].EndBit() {
 			return fmt.Errorf("%s%s%s overlaps %s", path, sep(path), f.Name, order[i-1].Name)
 		}
 	}
 	return nil
-}
-
-func (f *Field) firstBit() int { return f.Offset*8 + f.BitOffset }
-
-func (f *Field) endBit() int {
-	if f.BitSize > 0 {
-		return f.firstBit() + f.BitSize
-	}
-	return (f.Offset + f.Bytes()) * 8
 }
 
 func isIdentifier(s string) bool {

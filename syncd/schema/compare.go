@@ -24,7 +24,7 @@ func equalMessages(a, b *Message) bool {
 func equalFields(a, b Field) bool {
 	if a.Name != b.Name || a.Number != b.Number || a.Offset != b.Offset || a.Size != b.Size || a.Count != b.Count ||
 		a.BitOffset != b.BitOffset || a.BitSize != b.BitSize || a.Kind != b.Kind ||
-		(a.Roles^b.Roles)&wireRoles != 0 || a.isIPv4() != b.isIPv4() {
+		(a.Roles^b.Roles)&wireRoles != 0 || a.IsIPv4() != b.IsIPv4() {
 		return false
 	}
 	switch a.Kind {
@@ -89,7 +89,7 @@ func (f *Field) describe() string {
 	switch f.Kind {
 	case KindUint:
 		text = fmt.Sprintf("uint%d", f.Size*8)
-		if f.isIPv4() {
+		if f.IsIPv4() {
 			text = "IPv4 address"
 		}
 	case KindSint:

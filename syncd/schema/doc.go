@@ -1,6 +1,7 @@
 // Package schema describes the bytes of a map's entries. It reads the types of keys and values from
 // BTF. It converts struct bytes to protobuf wire format and back, with a plan that is compiled once
-// per map. It compares the layouts of two nodes. It exports a layout as a .proto file and as text.
+// per map. It compares the layouts of two nodes. Package [mapsync/syncd/schema/export] writes
+// schemas and entries in formats for people and for other programs.
 //
 // # From C to protobuf
 //

@@ -52,26 +52,11 @@ func classOf(f *Field) class {
 	case KindMessage:
 		return classMessage
 	case KindUint:
-		if f.isIPv4() {
+		if f.IsIPv4() {
 			return classFixed32
 		}
 	}
 	return classUint
-}
-
-// isIPv4 reports whether the field consists of IPv4 addresses as integers. They are large numbers,
-// so four bytes on the wire are shorter than a varint.
-func (f *Field) isIPv4() bool {
-	return f.Kind == KindUint && f.Roles&RoleIPv4 != 0 && f.Size == 4 && f.BitSize == 0
-}
-
-// swapped reports whether the field's integers are in network byte order.
-func (f *Field) swapped() bool {
-	switch f.Kind {
-	case KindUint, KindSint, KindBool, KindEnum:
-		return f.BitSize == 0 && f.Size > 1 && (f.Roles&RoleBE != 0 || f.isIPv4())
-	}
-	return false
 }
 
 // fieldAccessor describes the layout of a scalar in memory.
@@ -88,7 +73,7 @@ type fieldAccessor struct {
 func accessorOf(f *Field, base int) fieldAccessor {
 	l := fieldAccessor{
 		off: uint32(base + f.Offset), size: uint32(f.Size), bits: uint8(min(f.Size, 8) * 8),
-		swap: f.swapped(), signed: f.IsSigned() || f.Kind == KindTime && f.Signed,
+		swap: f.Swapped(), signed: f.IsSigned() || f.Kind == KindTime && f.Signed,
 	}
 	if f.BitSize > 0 {
 		l.bitfield = true

@@ -62,7 +62,7 @@ func TestWireEncoding(t *testing.T) {
 		{"never ends", Field{Size: 8, Kind: KindTime, Roles: RoleKtime}, "ffffffffffffffff", "09ffffffffffffff7f"},
 		{"jiffies without a clock", Field{Size: 8, Kind: KindTime, Roles: RoleJiffies}, "0100000000000000", ""},
 		{"number", Field{Number: 16, Size: 1, Kind: KindUint}, "01", "800101"},
-		{"high number", Field{Number: maxNumber, Size: 1, Kind: KindUint}, "01", "f8ffffff0f01"},
+		{"high number", Field{Number: MaxNumber, Size: 1, Kind: KindUint}, "01", "f8ffffff0f01"},
 	}
 	for _, test := range tests {
 		test.field.Name = "a"

@@ -96,7 +96,7 @@ func (set *Setting) parse(list string) error {
 		switch {
 		case hasValue && name == "number":
 			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > maxNumber || reservedFirst <= n && n <= reservedLast {
+			if err != nil || n < 1 || n > MaxNumber || reservedFirst <= n && n <= reservedLast {
 				return fmt.Errorf("%.80q is not a valid protobuf field number", word)
 			}
 			more.Number = n
@@ -214,13 +214,13 @@ func (f *Field) applySetting(set *Setting, key bool) error {
 		f.Number = set.Number
 	}
 	if wrong := set.Roles &^ keyRoles; key && wrong != 0 {
-		return fmt.Errorf("of type %s cannot have role %s in a key", f.Type, strings.Join(wrong.names(), ","))
+		return fmt.Errorf("of type %s cannot have role %s in a key", f.Type, strings.Join(wrong.Names(), ","))
 	}
 	if both := f.Roles & meanings; both&(both-1) != 0 {
-		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.names(), ","))
+		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.Names(), ","))
 	}
 	if both := f.Roles & (hostOrder | RoleBE); both&RoleBE != 0 && both != RoleBE {
-		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.names(), ","))
+		return fmt.Errorf("of type %s cannot have roles %s at once", f.Type, strings.Join(both.Names(), ","))
 	}
 	for _, r := range roleTable {
 		if set.Roles&r.role != 0 && !r.apply(f) {
@@ -231,4 +231,15 @@ func (f *Field) applySetting(set *Setting, key bool) error {
 		return nil
 	}
 	return f.setDefault(set.Default)
+}
+
+// Names returns the names of the roles, as in decl tags and settings.
+func (r Role) Names() []string {
+	var names []string
+	for i := range roleTable {
+		if r&roleTable[i].role != 0 {
+			names = append(names, roleTable[i].name)
+		}
+	}
+	return names
 }

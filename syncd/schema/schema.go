@@ -12,6 +12,8 @@ const (
 	// MaxFields is the maximum number of fields of a key or value, including those of the elements
 	// of nested arrays.
 	MaxFields = 1 << 16
+	// MaxNumber is the highest number of a protobuf field.
+	MaxNumber = 1<<29 - 1
 )
 
 // ErrType is wrapped by the errors of types that cannot be replicated.
@@ -80,18 +82,6 @@ type Field struct {
 	// type.
 	decl *declared
 }
-
-// Bytes returns the size of the field in its Message in bytes, all elements included. For a
-// bitfield it counts the bytes that its bits touch.
-func (f *Field) Bytes() int {
-	if f.BitSize > 0 {
-		return (f.BitOffset + f.BitSize + 7) / 8
-	}
-	return f.Size * max(f.Count, 1)
-}
-
-// Sent reports whether the field is sent.
-func (f *Field) Sent() bool { return f.Kind != KindNone && f.Roles&RoleLocal == 0 }
 
 // Enum is a C enum.
 type Enum struct {

@@ -1,4 +1,4 @@
-package schema
+package export
 
 import (
 	"bytes"
@@ -8,24 +8,26 @@ import (
 	"strconv"
 	"strings"
 	"text/template"
+
+	"mapsync/syncd/schema"
 )
 
 // contractText is the protocol that a subscriber needs, with the messages of one map. It repeats
 // part of proto/mapsync/v1. A test compares the two.
 //
-//go:embed export.tmpl
+//go:embed proto.tmpl
 var contractText string
 
 var contract = template.Must(template.New("contract").Parse(contractText))
 
-// Export writes a proto3 file with the messages of s and of the service that streams them. The file
+// Proto writes a proto3 file with the messages of s and of the service that streams them. The file
 // contains everything that a gRPC client needs to subscribe to the map and read typed deltas. It is
 // for one map, because all deltas of a batch have the same type. mapsync's own protocol
 // (proto/mapsync/v1) has bytes where the file has messages, which is equal on the wire. The names
 // of package and service are equal too, so a program cannot link both, or the files of two maps.
 //
-// The error for an invalid schema wraps [ErrType].
-func Export(w io.Writer, s *Schema) error {
+// The error for an invalid schema wraps [schema.ErrType].
+func Proto(w io.Writer, s *schema.Schema) error {
 	if err := s.Check(); err != nil {
 		return fmt.Errorf("export map %s: %w", s.Map, err)
 	}
@@ -59,15 +61,15 @@ type exporter struct {
 
 type namedMessage struct {
 	name string
-	m    *Message
+	m    *schema.Message
 }
 
 type namedEnum struct {
 	name string
-	e    *Enum
+	e    *schema.Enum
 }
 
-func exportHalf(m *Message, name, comment string) string {
+func exportHalf(m *schema.Message, name, comment string) string {
 	x := &exporter{names: nameSet{name: true}}
 	x.collect(m)
 	writeComment(&x.out, "", fmt.Sprintf("%s %s C: %s, %d bytes.", name, comment, m.Name, m.Size))
@@ -89,15 +91,15 @@ func exportHalf(m *Message, name, comment string) string {
 
 // collect assigns a name to every type that m needs. It reserves the names of fields first, so the
 // name of a type never equals the name of a field.
-func (x *exporter) collect(m *Message) {
-	eachMessage(m, func(m *Message) {
+func (x *exporter) collect(m *schema.Message) {
+	eachMessage(m, func(m *schema.Message) {
 		for _, name := range fieldNames(m) {
 			x.names[name] = true
 		}
 	})
-	eachMessage(m, func(m *Message) {
+	eachMessage(m, func(m *schema.Message) {
 		for i := range m.Fields {
-			switch f := &m.Fields[i]; f.wireType() {
+			switch f := &m.Fields[i]; f.WireType() {
 			case "message":
 				if f.Sent() && x.messageName(f.Message) == "" {
 					x.messages = append(x.messages, namedMessage{x.names.take(camelName(f.Message.Name, "Struct")), f.Message})
@@ -112,10 +114,10 @@ func (x *exporter) collect(m *Message) {
 }
 
 // eachMessage calls the function for m and every nested message that is sent, outer messages first.
-func eachMessage(m *Message, what func(*Message)) {
+func eachMessage(m *schema.Message, what func(*schema.Message)) {
 	what(m)
 	for i := range m.Fields {
-		if f := &m.Fields[i]; f.Kind == KindMessage && f.Sent() {
+		if f := &m.Fields[i]; f.Kind == schema.KindMessage && f.Sent() {
 			eachMessage(f.Message, what)
 		}
 	}
@@ -123,7 +125,7 @@ func eachMessage(m *Message, what func(*Message)) {
 
 // messageName returns the name of a message that equals m, so that two fields of one C type share a
 // type.
-func (x *exporter) messageName(m *Message) string {
+func (x *exporter) messageName(m *schema.Message) string {
 	for i := range x.messages {
 		if other := x.messages[i].m; other == m || sameMessage(other, m) {
 			return x.messages[i].name
@@ -132,7 +134,7 @@ func (x *exporter) messageName(m *Message) string {
 	return ""
 }
 
-func (x *exporter) enumName(e *Enum) string {
+func (x *exporter) enumName(e *schema.Enum) string {
 	for i := range x.enums {
 		if other := x.enums[i].e; other == e || sameEnum(other, e) {
 			return x.enums[i].name
@@ -143,7 +145,7 @@ func (x *exporter) enumName(e *Enum) string {
 
 // fields writes the fields of a message, and reserves the names and numbers of fields that are not
 // sent.
-func (x *exporter) fields(m *Message, indent string) {
+func (x *exporter) fields(m *schema.Message, indent string) {
 	names := fieldNames(m)
 	taken := make(map[int]bool)
 	for i := range m.Fields {
@@ -159,10 +161,10 @@ func (x *exporter) fields(m *Message, indent string) {
 			taken[f.Number] = true
 			continue
 		}
-		writeComment(&x.out, indent, sentence(f.Doc)+sentence(f.meaning()))
+		writeComment(&x.out, indent, sentence(f.Doc)+sentence(meaning(f)))
 		writeComment(&x.out, indent, "C: "+cType(f)+".")
 		x.out.WriteString(indent)
-		if f.repeated() {
+		if repeated(f) {
 			x.out.WriteString("repeated ")
 		}
 		fmt.Fprintf(&x.out, "%s %s = %d;\n", x.typeName(f), names[i], f.Number)
@@ -171,28 +173,28 @@ func (x *exporter) fields(m *Message, indent string) {
 
 // reserve reserves the name of a field that is not sent. It also reserves its number unless another
 // field has it.
-func (x *exporter) reserve(f *Field, name, indent string, number bool) {
+func (x *exporter) reserve(f *schema.Field, name, indent string, number bool) {
 	why := f.Doc
 	switch {
-	case f.Kind != KindNone:
+	case f.Kind != schema.KindNone:
 		why = sentence(f.Doc) + "local to each node"
 	case why == "":
 		why = "the kernel's own, or a pointer"
 	}
 	writeComment(&x.out, indent, sentence(why)+"Not sent.")
 	writeComment(&x.out, indent, "C: "+cType(f)+".")
-	if number && 0 < f.Number && f.Number <= maxNumber {
+	if number && 0 < f.Number && f.Number <= schema.MaxNumber {
 		fmt.Fprintf(&x.out, "%sreserved %d;\n", indent, f.Number)
 	}
 	fmt.Fprintf(&x.out, "%sreserved %q;\n", indent, name)
 }
 
-func (x *exporter) typeName(f *Field) string {
-	switch f.wireType() {
+func (x *exporter) typeName(f *schema.Field) string {
+	switch f.WireType() {
 	case "message":
 		return x.messageName(f.Message)
 	case "enum":
 		return x.enumName(f.Enum)
 	}
-	return f.wireType()
+	return f.WireType()
 }

@@ -1,4 +1,4 @@
-package schema_test
+package export_test
 
 import (
 	"bytes"
@@ -149,7 +149,7 @@ func (c *comparison) wall(f *schema.Field, bits uint64) int64 {
 	if f.Signed {
 		reading.SetInt64(int64(extended(f, bits)))
 	} else if f.Size == 8 && bits > math.MaxInt64 {
-		return schema.Forever
+		return math.MaxInt64
 	}
 	add := c.times.Ktime
 	switch {
@@ -174,7 +174,7 @@ func (c *comparison) wall(f *schema.Field, bits uint64) int64 {
 	case reading.Sign() < 0:
 		return math.MinInt64
 	}
-	return schema.Forever
+	return math.MaxInt64
 }
 
 // bitsAt returns an unsigned number, read bit by bit.
@@ -207,12 +207,12 @@ func extended(f *schema.Field, v uint64) uint64 {
 	return v
 }
 
-// TestExportedFileDecodesEntry checks that a program with only the exported file decodes an entry
+// TestProtoDecodesEntry checks that a program with only the exported file decodes an entry
 // with known fields.
-func TestExportedFileDecodesEntry(t *testing.T) {
+func TestProtoDecodesEntry(t *testing.T) {
 	s, l := schematest.Conntrack(), schematest.Links{2: "eth0", 9: "eth9"}
 	key, value := schematest.Entry()
-	file := compile(t, export(t, s))
+	file := compile(t, protoFile(t, s))
 	encoder, err := schema.NewEncoder(s, l)
 	if err != nil {
 		t.Fatal(err)
@@ -226,37 +226,37 @@ func TestExportedFileDecodesEntry(t *testing.T) {
 	c.half(file.Messages().ByName("CtMapValue"), s.Value, value, encoder.AppendValue(nil, value, schematest.Boot))
 }
 
-// TestExportedFileDecodesRandomEntries checks that a program with only the exported file decodes
+// TestProtoDecodesRandomEntries checks that a program with only the exported file decodes
 // the content of random structs.
-func TestExportedFileDecodesRandomEntries(t *testing.T) {
+func TestProtoDecodesRandomEntries(t *testing.T) {
+	links := schematest.Links{1: "lo", 2: "eth0", 3: "a-long-name-150"}
+	times := &schema.Times{Ktime: 1e18, Boottime: 1e18 + 5e9, Jiffies: 5e9, JiffiesAt: 1e18 + 7e13, Tick: 4e6}
 	rapid.Check(t, func(t *rapid.T) {
-		s := schema.DrawSchema(t)
+		s := schematest.DrawSchema(t)
 		nameValues(t, s.Key)
 		nameValues(t, s.Value)
 		if rapid.Bool().Draw(t, "per CPU") {
 			s = s.PerCPU(3)
 		}
-		encoder, err := schema.NewEncoder(s, schema.CodecLinks{})
+		encoder, err := schema.NewEncoder(s, links)
 		if err != nil {
 			t.Fatal(err)
 		}
-		types := compile(t, export(t, s)).Messages()
-		c := comparison{t: t, times: &schema.CodecTimes, links: schema.CodecLinks{}}
+		types := compile(t, protoFile(t, s)).Messages()
+		c := comparison{t: t, times: times, links: links}
 
-		key := schema.DrawStruct(t, s.Key)
+		key := schematest.DrawStruct(t, s.Key)
 		wire, err := encoder.AppendKey(nil, key)
 		if err != nil {
 			t.Fatal(err)
 		}
 		c.half(types.ByName("MKey"), s.Key, key, wire)
 
-		value := schema.DrawStruct(t, s.Value)
-		fields := make([]byte, len(value))
-		s.Value.Mark(fields, 0, func(*schema.Field) bool { return true })
-		for i := range value {
-			value[i] |= ^fields[i] // padding, with undefined content
+		value := schematest.DrawStruct(t, s.Value)
+		for i, fields := range schematest.FieldBits(s.Value) {
+			value[i] |= ^fields // padding, with undefined content
 		}
-		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, value, &schema.CodecTimes))
+		c.half(types.ByName("MValue"), s.Value, value, encoder.AppendValue(nil, value, times))
 	})
 }
 
@@ -278,7 +278,7 @@ func nameValues(t *rapid.T, m *schema.Message) {
 			} else {
 				v = v << unused >> unused
 			}
-			f.Enum.Values = append(f.Enum.Values, schema.EnumValue{fmt.Sprintf("VALUE_%d", n), v})
+			f.Enum.Values = append(f.Enum.Values, schema.EnumValue{Name: fmt.Sprintf("VALUE_%d", n), Value: v})
 		}
 	}
 }

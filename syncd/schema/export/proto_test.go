@@ -1,4 +1,4 @@
-package schema_test
+package export_test
 
 import (
 	"bytes"
@@ -18,6 +18,7 @@ import (
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
 	"mapsync/syncd/schema/schematest"
 )
 
@@ -42,35 +43,17 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-func TestShow(t *testing.T) {
-	var out bytes.Buffer
-	for _, s := range []*schema.Schema{schematest.Conntrack(), schematest.PerCPU(), opaque()} {
-		if err := schema.Show(&out, s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	golden(t, "show.golden", out.Bytes())
-}
-
-func opaque() *schema.Schema {
-	bytes := func(size int) *schema.Message {
-		return &schema.Message{Name: "m", Size: size, Fields: []schema.Field{
-			{Name: "bytes", Number: 1, Size: size, Kind: schema.KindBytes, Type: "unsigned char[4]"},
-		}}
-	}
-	return &schema.Schema{Map: "4 bytes \"of\n*/ what?\"", Opaque: true, Key: bytes(4), Value: bytes(4)}
-}
-
-func TestExport(t *testing.T) {
-	file := export(t, schematest.Conntrack())
-	golden(t, "export.proto.golden", []byte(file))
+func TestProto(t *testing.T) {
+	file := protoFile(t, schematest.Conntrack())
+	golden(t, "proto.golden", []byte(file))
 	compile(t, file)
 }
 
-func export(t rapid.TB, s *schema.Schema) string {
+// protoFile returns the .proto file of a schema.
+func protoFile(t rapid.TB, s *schema.Schema) string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := schema.Export(&out, s); err != nil {
+	if err := export.Proto(&out, s); err != nil {
 		t.Fatal(err)
 	}
 	return out.String()
@@ -89,20 +72,20 @@ func compile(t rapid.TB, file string) protoreflect.FileDescriptor {
 	return files[0]
 }
 
-// TestExportLayouts exports every layout of the object, and compiles the result with buf's
+// TestProtoOfLayouts exports every layout of the object, and compiles the result with buf's
 // compiler.
-func TestExportLayouts(t *testing.T) {
-	schemas, err := schema.FromObject(schema.Layouts)
+func TestProtoOfLayouts(t *testing.T) {
+	schemas, err := schema.FromObject("../testdata/layouts.o")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, s := range schemas {
 		for _, s := range []*schema.Schema{s, s.PerCPU(3)} {
-			file := compile(t, export(t, s))
+			file := compile(t, protoFile(t, s))
 			if got, want := file.Messages().Get(1).Fields().Len(), sentFields(s.Value); got != want {
 				t.Errorf("map %s: got %d fields in the value, want %d", s.Map, got, want)
 			}
-			if err := schema.Show(io.Discard, s); err != nil {
+			if err := export.Table(io.Discard, s); err != nil {
 				t.Error(err)
 			}
 		}
@@ -118,11 +101,11 @@ func sentFields(m *schema.Message) (n int) {
 	return n
 }
 
-// TestExportedContract checks that the exported protocol equals mapsync's own, except for reserved
+// TestProtoContainsContract checks that the exported protocol equals mapsync's own, except for reserved
 // fields, and for keys and values, which are messages in place of bytes.
-func TestExportedContract(t *testing.T) {
+func TestProtoContainsContract(t *testing.T) {
 	own := mapsyncv1.File_mapsync_v1_replication_proto
-	file := compile(t, export(t, schematest.Conntrack()))
+	file := compile(t, protoFile(t, schematest.Conntrack()))
 	if file.Package() != own.Package() {
 		t.Errorf("package: got %s", file.Package())
 	}
@@ -193,12 +176,12 @@ func sameOnWire(got, want protoreflect.FieldDescriptor) bool {
 	return got.Kind() == want.Kind() || delimited(got) && delimited(want)
 }
 
-// TestExportNames checks names that are legal in C but not in protobuf.
-func TestExportNames(t *testing.T) {
+// TestProtoNames checks names that are legal in C but not in protobuf.
+func TestProtoNames(t *testing.T) {
 	enum := func(name string, values ...string) *schema.Enum {
 		e := &schema.Enum{Name: name}
 		for i, v := range values {
-			e.Values = append(e.Values, schema.EnumValue{v, uint64(i + 1)})
+			e.Values = append(e.Values, schema.EnumValue{Name: v, Value: uint64(i + 1)})
 		}
 		return e
 	}
@@ -219,9 +202,19 @@ func TestExportNames(t *testing.T) {
 	add(schema.Field{Name: "d", Kind: schema.KindEnum, Enum: enum("")})
 	add(schema.Field{Name: "gone", Kind: schema.KindNone})
 	fields[len(fields)-1].Number = 1
-	for _, name := range []string{"inner", "Inner", "inner_", "x_key", "Value", "string", "1", "_", "\u00e9<T>"} {
-		add(schema.Field{Name: "m" + schema.LegalName(name), Kind: schema.KindMessage, Message: &schema.Message{Name: name, Size: 4, Fields: []schema.Field{
-			{Name: "Inner2", Number: 1, Size: 4, Kind: schema.KindSint, Type: name},
+	for _, m := range []struct{ field, message string }{
+		{"minner", "inner"},
+		{"mInner", "Inner"},
+		{"minner_", "inner_"},
+		{"mx_key", "x_key"},
+		{"mValue", "Value"},
+		{"mstring", "string"},
+		{"m_1", "1"},
+		{"m_", "_"},
+		{"m__T_", "\u00e9<T>"},
+	} {
+		add(schema.Field{Name: m.field, Kind: schema.KindMessage, Message: &schema.Message{Name: m.message, Size: 4, Fields: []schema.Field{
+			{Name: "Inner2", Number: 1, Size: 4, Kind: schema.KindSint, Type: m.message},
 		}}})
 	}
 	for i := range 2 { // same name, different types
@@ -232,7 +225,7 @@ func TestExportNames(t *testing.T) {
 	m := &schema.Message{Name: "x\n*/", Size: 4 * len(fields), Fields: fields}
 	key := &schema.Message{Name: "k", Size: 4, Fields: []schema.Field{{Name: "k", Number: 1, Size: 4, Kind: schema.KindUint}}}
 	for _, name := range []string{"x", "", "1", "hello", "map", "\"\t\n*/ {{.Key}}", "\u00e9\u2028message", "delta"} {
-		file := compile(t, export(t, &schema.Schema{Map: name, Key: key, Value: m}))
+		file := compile(t, protoFile(t, &schema.Schema{Map: name, Key: key, Value: m}))
 		value := file.Messages().Get(1)
 		renamed := map[string]protoreflect.Name{
 			"fooBar": "fooBar2", "foo__bar": "foo__bar3", "foo_bar_": "foo_bar_4", "_": "field_", "__": "field__2",
@@ -252,10 +245,10 @@ func TestExportNames(t *testing.T) {
 	}
 }
 
-func TestExportRefuses(t *testing.T) {
+func TestProtoRefusesInvalidSchema(t *testing.T) {
 	s := schematest.Conntrack()
 	s.Key.Fields[0].Number = 19000
-	if err := schema.Export(io.Discard, s); !errors.Is(err, schema.ErrType) {
+	if err := export.Proto(io.Discard, s); !errors.Is(err, schema.ErrType) {
 		t.Errorf("export with field number 19000: got %v, want schema.ErrType", err)
 	}
 }

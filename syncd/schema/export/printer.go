@@ -1,12 +1,14 @@
-package schema
+package export
 
 import (
+	"bytes"
 	"encoding/hex"
 	"math"
 	"net/netip"
 	"strconv"
-	"strings"
 	"time"
+
+	"mapsync/syncd/schema"
 )
 
 // Printer writes entries as text and as JSON, directly from struct bytes. Its only state is its
@@ -26,13 +28,13 @@ type Printer struct {
 	// owns.
 	All bool
 
-	schema *Schema
-	links  Links
+	schema *schema.Schema
+	links  schema.Links
 }
 
 // NewPrinter returns a printer for entries of s. links may be nil: interfaces are then written as
 // numbers.
-func NewPrinter(s *Schema, links Links) *Printer {
+func NewPrinter(s *schema.Schema, links schema.Links) *Printer {
 	return &Printer{schema: s, links: links}
 }
 
@@ -42,7 +44,7 @@ func (p *Printer) AppendKey(dst, key []byte) []byte {
 }
 
 // AppendValue appends a value as text. If t is nil, times are written as the kernel's numbers.
-func (p *Printer) AppendValue(dst, value []byte, t *Times) []byte {
+func (p *Printer) AppendValue(dst, value []byte, t *schema.Times) []byte {
 	return p.appendText(dst, p.schema.Value, value, t)
 }
 
@@ -53,11 +55,11 @@ func (p *Printer) AppendJSONKey(dst, key []byte) []byte {
 }
 
 // AppendJSONValue appends a value in the same format as AppendJSONKey.
-func (p *Printer) AppendJSONValue(dst, value []byte, t *Times) []byte {
+func (p *Printer) AppendJSONValue(dst, value []byte, t *schema.Times) []byte {
 	return p.appendJSON(dst, p.schema.Value, value, t)
 }
 
-func (p *Printer) appendText(dst []byte, m *Message, data []byte, t *Times) []byte {
+func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
 	if p.schema.Opaque || len(data) < m.Size {
 		return hex.AppendEncode(dst, data)
 	}
@@ -66,7 +68,7 @@ func (p *Printer) appendText(dst []byte, m *Message, data []byte, t *Times) []by
 	return w.dst
 }
 
-func (p *Printer) appendJSON(dst []byte, m *Message, data []byte, t *Times) []byte {
+func (p *Printer) appendJSON(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
 	if p.schema.Opaque || len(data) < m.Size {
 		return append(hex.AppendEncode(append(dst, '"'), data), '"')
 	}
@@ -78,13 +80,13 @@ func (p *Printer) appendJSON(dst []byte, m *Message, data []byte, t *Times) []by
 // writer writes one key or value.
 type writer struct {
 	p     *Printer
-	times *Times
+	times *schema.Times
 	dst   []byte
 	json  bool
 }
 
 // message writes a message and reports whether it wrote any field.
-func (w *writer) message(m *Message, data []byte) (any bool) {
+func (w *writer) message(m *schema.Message, data []byte) (any bool) {
 	w.dst = append(w.dst, '{')
 	for i := range m.Fields {
 		f := &m.Fields[i]
@@ -104,14 +106,14 @@ func (w *writer) message(m *Message, data []byte) (any bool) {
 }
 
 // name writes the name of a field and the separators before its value.
-func (w *writer) name(f *Field, more bool) {
+func (w *writer) name(f *schema.Field, more bool) {
 	switch {
 	case !w.json:
 		if more {
 			w.dst = append(w.dst, ' ')
 		}
 		w.dst = append(w.dst, f.Name...)
-		if f.Kind != KindMessage || f.Count > 0 {
+		if f.Kind != schema.KindMessage || f.Count > 0 {
 			w.dst = append(w.dst, '=')
 		}
 	default:
@@ -123,7 +125,7 @@ func (w *writer) name(f *Field, more bool) {
 }
 
 // field writes the value of a field and reports whether it is not zero.
-func (w *writer) field(f *Field, data []byte) (nonzero bool) {
+func (w *writer) field(f *schema.Field, data []byte) (nonzero bool) {
 	_, count := f.Elements()
 	if count < 0 {
 		return w.element(f, data, 0)
@@ -150,26 +152,26 @@ func (w *writer) comma() byte {
 }
 
 // element writes one element and reports whether it is not zero.
-func (w *writer) element(f *Field, data []byte, i int) (nonzero bool) {
-	if f.Kind == KindMessage {
+func (w *writer) element(f *schema.Field, data []byte, i int) (nonzero bool) {
+	if f.Kind == schema.KindMessage {
 		return w.message(f.Message, f.BytesAt(data, i))
 	}
-	if address := f.AddressSize(); address > 0 || f.Kind == KindBytes || f.Kind == KindNone {
+	if address := f.AddressSize(); address > 0 || f.Kind == schema.KindBytes || f.Kind == schema.KindNone {
 		b := f.BytesAt(data, i)
 		w.bytes(f, b, address)
 		return !allZero(b)
 	}
 	n := f.NumberAt(data, i)
 	switch f.Kind {
-	case KindBool:
+	case schema.KindBool:
 		w.dst = strconv.AppendBool(w.dst, n != 0)
-	case KindEnum:
+	case schema.KindEnum:
 		w.enum(f, n)
-	case KindFloat:
+	case schema.KindFloat:
 		w.float(f, n)
-	case KindTime:
+	case schema.KindTime:
 		w.time(f, n)
-	case KindIfname:
+	case schema.KindIfname:
 		w.ifname(n)
 	default:
 		w.number(f, n)
@@ -184,21 +186,21 @@ func (w *writer) quote(yes bool) {
 	}
 }
 
-func (w *writer) number(f *Field, n uint64) {
+func (w *writer) number(f *schema.Field, n uint64) {
 	w.quote(w.json && f.Size > 4)
 	w.digits(f, n)
 	w.quote(w.json && f.Size > 4)
 }
 
-func (w *writer) digits(f *Field, n uint64) {
-	if f.IsSigned() || f.Kind == KindTime && f.Signed {
+func (w *writer) digits(f *schema.Field, n uint64) {
+	if f.IsSigned() || f.Kind == schema.KindTime && f.Signed {
 		w.dst = strconv.AppendInt(w.dst, int64(n), 10)
 	} else {
 		w.dst = strconv.AppendUint(w.dst, n, 10)
 	}
 }
 
-func (w *writer) enum(f *Field, n uint64) {
+func (w *writer) enum(f *schema.Field, n uint64) {
 	for i := range f.Enum.Values {
 		if f.Enum.Values[i].Value == n {
 			w.string(f.Enum.Values[i].Name)
@@ -208,8 +210,8 @@ func (w *writer) enum(f *Field, n uint64) {
 	w.number(f, n)
 }
 
-func (w *writer) float(f *Field, n uint64) {
-	v := FloatOf(f, n)
+func (w *writer) float(f *schema.Field, n uint64) {
+	v := schema.FloatOf(f, n)
 	switch {
 	case math.IsNaN(v):
 		w.string("NaN")
@@ -222,13 +224,13 @@ func (w *writer) float(f *Field, n uint64) {
 	}
 }
 
-func (w *writer) time(f *Field, n uint64) {
+func (w *writer) time(f *schema.Field, n uint64) {
 	if n == 0 && w.json {
 		w.dst = append(w.dst, "null"...)
 		return
 	}
 	w.quote(w.json)
-	if unix, ok := UnixOf(f, n, w.times); ok && n != 0 {
+	if unix, ok := schema.UnixOf(f, n, w.times); ok && n != 0 {
 		w.dst = time.Unix(0, unix).UTC().AppendFormat(w.dst, time.RFC3339Nano)
 	} else {
 		w.digits(f, n)
@@ -258,7 +260,7 @@ func (w *writer) string(s string) {
 	}
 }
 
-func (w *writer) bytes(f *Field, b []byte, address int) {
+func (w *writer) bytes(f *schema.Field, b []byte, address int) {
 	if address == 0 && f.IsText() {
 		w.text(b)
 		return
@@ -280,9 +282,9 @@ func (w *writer) bytes(f *Field, b []byte, address int) {
 	w.quote(w.json)
 }
 
-// IsText writes a char array.
+// text writes a char array.
 func (w *writer) text(b []byte) {
-	b = trimZeros(b)
+	b = bytes.TrimRight(b, "\x00")
 	if w.json {
 		w.quote(true)
 		for _, c := range b {
@@ -330,8 +332,6 @@ func appendQuotedRune(dst []byte, r rune) []byte {
 	return append(dst, string(r)...)
 }
 
-// IsText reports whether the field is an array of char.
-func (f *Field) IsText() bool {
-	base, _, array := strings.Cut(f.Type, "[")
-	return f.Kind == KindBytes && array && strings.TrimSpace(strings.TrimPrefix(base, "const ")) == "char"
+func allZero(b []byte) bool {
+	return len(bytes.TrimLeft(b, "\x00")) == 0
 }

@@ -1,9 +1,11 @@
-package schema
+package export
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"mapsync/syncd/schema"
 )
 
 // nameSet is a set of names that are in use.
@@ -51,7 +53,7 @@ func camelName(name, prefix string) string {
 // fieldNames returns the names of m's fields as protobuf accepts them. Two names must differ in
 // JSON (foo_bar and fooBar are equal there), and no name may be empty there (_). Earlier fields
 // keep their names.
-func fieldNames(m *Message) []string {
+func fieldNames(m *schema.Message) []string {
 	names := make([]string, len(m.Fields))
 	taken, inJSON := nameSet{}, nameSet{}
 	for i := range m.Fields {
@@ -90,7 +92,7 @@ func jsonName(name string) string {
 // enumNames returns the names of e's values. The C names stay unchanged in most cases. A name
 // changes if the message already uses it, or if protobuf treats two names of the enum as equal.
 // Protobuf ignores case, underscores, and the enum's name as a prefix.
-func (x *exporter) enumNames(enumName string, e *Enum) []string {
+func (x *exporter) enumNames(enumName string, e *schema.Enum) []string {
 	names := make([]string, len(e.Values))
 	prefix := foldName(enumName)
 	folded := make(map[string]uint64)
@@ -132,19 +134,19 @@ func snakeName(camel string) string {
 }
 
 // sameMessage reports whether two messages are exported as the same type.
-func sameMessage(a, b *Message) bool {
+func sameMessage(a, b *schema.Message) bool {
 	return a.Name == b.Name && a.Size == b.Size && slices.EqualFunc(a.Fields, b.Fields, sameField)
 }
 
-func sameField(a, b Field) bool {
-	if a.Kind != b.Kind || a.Kind == KindMessage && !sameMessage(a.Message, b.Message) ||
-		a.Kind == KindEnum && !sameEnum(a.Enum, b.Enum) {
+func sameField(a, b schema.Field) bool {
+	if a.Kind != b.Kind || a.Kind == schema.KindMessage && !sameMessage(a.Message, b.Message) ||
+		a.Kind == schema.KindEnum && !sameEnum(a.Enum, b.Enum) {
 		return false
 	}
 	return a.Name == b.Name && a.Number == b.Number && a.Offset == b.Offset && a.Size == b.Size && a.Count == b.Count &&
 		a.BitOffset == b.BitOffset && a.BitSize == b.BitSize && a.Roles == b.Roles && a.Type == b.Type && a.Doc == b.Doc
 }
 
-func sameEnum(a, b *Enum) bool {
+func sameEnum(a, b *schema.Enum) bool {
 	return a.Name == b.Name && a.Signed == b.Signed && slices.Equal(a.Values, b.Values)
 }

@@ -1,4 +1,4 @@
-package schema
+package export
 
 import (
 	"bytes"
@@ -7,14 +7,16 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"mapsync/syncd/schema"
 )
 
-// Show writes a table of s's key and value for display. It includes fields that are never sent, and
+// Table writes a table of s's key and value for display. It includes fields that are never sent, and
 // the padding. Offsets and sizes are in bytes from the beginning of the key or value. For arrays of
 // structs they are those of the first element. A bitfield at offset 4:3 begins at bit 3 of byte 4,
 // where bit 0 is the lowest. WIRE is the protobuf type, and NUMBER is the number of the field in
 // its message.
-func Show(w io.Writer, s *Schema) error {
+func Table(w io.Writer, s *schema.Schema) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "map %s", oneLine(s.Map))
 	if s.Opaque {
@@ -27,11 +29,11 @@ func Show(w io.Writer, s *Schema) error {
 	table := tabwriter.NewWriter(&text, 0, 8, 2, ' ', 0)
 	for _, half := range []struct {
 		name string
-		m    *Message
+		m    *schema.Message
 	}{{"key", s.Key}, {"value", s.Value}} {
 		fmt.Fprintf(table, "\n%s: %s, %d bytes\n\n", half.name, half.m.Name, half.m.Size)
 		fmt.Fprintln(table, "FIELD\tOFFSET\tSIZE\tTYPE\tWIRE\tNUMBER\tROLE\tNOTES")
-		showMessage(table, half.m, "", 0, 0)
+		tableMessage(table, half.m, "", 0, 0)
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("lay out table: %w", err)
@@ -44,17 +46,17 @@ func Show(w io.Writer, s *Schema) error {
 	return nil
 }
 
-func showMessage(w io.Writer, m *Message, path string, base, depth int) {
+func tableMessage(w io.Writer, m *schema.Message, path string, base, depth int) {
 	indent := strings.Repeat("  ", depth)
 	end := 0 // in bits: the end of the last field
 	for _, f := range byPlace(m) {
-		start := f.firstBit()
-		showPadding(w, indent, base, end, start)
-		end = max(end, f.endBit())
+		start := f.FirstBit()
+		tablePadding(w, indent, base, end, start)
+		end = max(end, f.EndBit())
 		wire, number := "not sent", "-"
 		if f.Sent() {
-			wire, number = f.wireType(), fmt.Sprint(f.Number)
-			if f.repeated() {
+			wire, number = f.WireType(), fmt.Sprint(f.Number)
+			if repeated(f) {
 				wire = "repeated " + wire
 			}
 		}
@@ -64,20 +66,20 @@ func showMessage(w io.Writer, m *Message, path string, base, depth int) {
 			size = bits(f.BitSize)
 		}
 		fmt.Fprintf(w, "%s%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", indent, path+f.Name, offset, size, f.Type, wire, number,
-			dash(strings.Join(f.Roles.names(), ",")), oneLine(f.Doc))
-		if f.Kind == KindMessage {
+			dash(strings.Join(f.Roles.Names(), ",")), oneLine(f.Doc))
+		if f.Kind == schema.KindMessage {
 			within := path + f.Name
 			if f.Count > 0 {
 				within += "[]"
 			}
-			showMessage(w, f.Message, within+".", base+f.Offset, depth+1)
+			tableMessage(w, f.Message, within+".", base+f.Offset, depth+1)
 		}
 	}
-	showPadding(w, indent, base, end, m.Size*8)
+	tablePadding(w, indent, base, end, m.Size*8)
 }
 
-// showPadding writes a line for the padding between two bits.
-func showPadding(w io.Writer, indent string, base, from, to int) {
+// tablePadding writes a line for the padding between two bits.
+func tablePadding(w io.Writer, indent string, base, from, to int) {
 	if from >= to {
 		return
 	}
@@ -89,12 +91,12 @@ func showPadding(w io.Writer, indent string, base, from, to int) {
 }
 
 // byPlace returns a message's fields in the order of their offsets.
-func byPlace(m *Message) []*Field {
-	fields := make([]*Field, len(m.Fields))
+func byPlace(m *schema.Message) []*schema.Field {
+	fields := make([]*schema.Field, len(m.Fields))
 	for i := range m.Fields {
 		fields[i] = &m.Fields[i]
 	}
-	slices.SortStableFunc(fields, func(a, b *Field) int { return a.firstBit() - b.firstBit() })
+	slices.SortStableFunc(fields, func(a, b *schema.Field) int { return a.FirstBit() - b.FirstBit() })
 	return fields
 }
 
@@ -118,15 +120,4 @@ func dash(s string) string {
 		return "-"
 	}
 	return s
-}
-
-// names returns the names of the roles, as in decl tags and settings.
-func (r Role) names() []string {
-	var names []string
-	for i := range roleTable {
-		if r&roleTable[i].role != 0 {
-			names = append(names, roleTable[i].name)
-		}
-	}
-	return names
 }

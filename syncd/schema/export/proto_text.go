@@ -1,111 +1,74 @@
-package schema
+package export
 
 import (
 	"bytes"
 	"fmt"
 	"strings"
+
+	"mapsync/syncd/schema"
 )
 
-// wireType returns the field's protobuf type, or "message" or "enum".
-func (f *Field) wireType() string {
-	wide := "32"
-	if f.Size > 4 {
-		wide = "64"
-	}
-	switch f.Kind {
-	case KindSint:
-		return "sint" + wide
-	case KindBool:
-		return "bool"
-	case KindEnum:
-		switch {
-		case f.Size <= 4:
-			return "enum"
-		case f.Enum.Signed:
-			return "int64"
-		}
-		return "uint64"
-	case KindFloat:
-		if f.Size > 4 {
-			return "double"
-		}
-		return "float"
-	case KindBytes:
-		return "bytes"
-	case KindMessage:
-		return "message"
-	case KindTime:
-		return "sfixed64"
-	case KindIfname:
-		return "string"
-	}
-	if f.isIPv4() {
-		return "fixed32"
-	}
-	return "uint" + wide
-}
-
 // repeated reports whether the field is an array on the wire.
-func (f *Field) repeated() bool { return f.Count > 0 }
+func repeated(f *schema.Field) bool { return f.Count > 0 }
 
 // meaning returns a description of the field's content for readers of the wire format.
-func (f *Field) meaning() string {
+func meaning(f *schema.Field) string {
 	var parts []string
 	switch {
-	case f.Kind == KindTime:
+	case f.Kind == schema.KindTime:
 		parts = append(parts, "Unix time in nanoseconds by the sender's clock, 0 for none; "+clockName(f.Roles)+" in the kernel")
-	case f.Kind == KindIfname:
+	case f.Kind == schema.KindIfname:
 		parts = append(parts, "name of a network interface of the sender; its index in the kernel")
-	case f.isIPv4():
+	case f.IsIPv4():
 		parts = append(parts, "IPv4 address, 10.0.0.1 being 0x0a000001")
-	case f.Roles&RoleIPv4 != 0:
+	case f.Roles&schema.RoleIPv4 != 0:
 		parts = append(parts, "IPv4 address in network byte order")
-	case f.Roles&RoleIPv6 != 0:
+	case f.Roles&schema.RoleIPv6 != 0:
 		parts = append(parts, "IPv6 address in network byte order; an IPv4 address stands in the first 4 bytes")
-	case f.Roles&RoleMAC != 0:
+	case f.Roles&schema.RoleMAC != 0:
 		parts = append(parts, "MAC address")
-	case f.Roles&RolePort != 0:
+	case f.Roles&schema.RolePort != 0:
 		parts = append(parts, "port")
 	}
-	if f.swapped() && !f.isIPv4() {
+	if f.Swapped() && !f.IsIPv4() {
 		parts = append(parts, "network byte order in the kernel, host value here")
 	}
-	if f.Kind == KindEnum && f.Size > 4 {
+	if f.Kind == schema.KindEnum && f.Size > 4 {
 		parts = append(parts, "an enum of 64 bits, which protobuf has not: "+listValues(f.Enum))
 	}
 	switch {
-	case f.Kind == KindBytes && !f.repeated():
+	case f.Kind == schema.KindBytes && !repeated(f):
 		parts = append(parts, "trailing zero bytes are left out")
-	case f.repeated() && f.Kind == KindBytes:
+	case repeated(f) && f.Kind == schema.KindBytes:
 		parts = append(parts, fmt.Sprintf("%d elements of %d bytes; trailing zeros are left out", f.Count, f.Size))
-	case f.repeated():
+	case repeated(f):
 		parts = append(parts, fmt.Sprintf("%d elements; trailing zero elements are left out", f.Count))
 	}
-	if f.Roles&RoleVolatile != 0 {
+	if f.Roles&schema.RoleVolatile != 0 {
 		parts = append(parts, "volatile: a change in it alone need not be sent")
 	}
-	if f.Roles&RoleSum != 0 {
+	if f.Roles&schema.RoleSum != 0 {
 		parts = append(parts, "the sum of all CPUs counts")
 	}
 	return strings.Join(parts, "; ")
 }
 
-func clockName(r Role) string {
+func clockName(r schema.Role) string {
 	switch {
-	case r&RoleBoottime != 0:
+	case r&schema.RoleBoottime != 0:
 		return "nanoseconds of CLOCK_BOOTTIME"
-	case r&RoleJiffies != 0:
+	case r&schema.RoleJiffies != 0:
 		return "jiffies"
-	case r&RoleSeconds != 0:
+	case r&schema.RoleSeconds != 0:
 		return "seconds of CLOCK_MONOTONIC"
 	}
 	return "nanoseconds of CLOCK_MONOTONIC"
 }
 
 // cType returns the C declaration of a field and its position.
-func cType(f *Field) string {
+func cType(f *schema.Field) string {
 	if f.BitSize > 0 {
-		return fmt.Sprintf("%s %s : %d; offset %s", f.Type, f.Name, f.BitSize, place(f.firstBit()))
+		return fmt.Sprintf("%s %s : %d; offset %s", f.Type, f.Name, f.BitSize, place(f.FirstBit()))
 	}
 	base, dims, _ := strings.Cut(f.Type, "[")
 	if dims != "" {
@@ -118,7 +81,7 @@ func cType(f *Field) string {
 }
 
 // listValues returns the first values of an enum as text.
-func listValues(e *Enum) string {
+func listValues(e *schema.Enum) string {
 	const most = 16
 	values := make([]string, 0, most)
 	for i, v := range e.Values {

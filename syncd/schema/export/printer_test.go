@@ -1,4 +1,4 @@
-package schema_test
+package export_test
 
 import (
 	"encoding/binary"
@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
 	"mapsync/syncd/schema/schematest"
 )
 
@@ -16,7 +17,7 @@ const entryText = `{state=CT_OPEN syn=1 level=-3 nat{daddr=fd00::1 dport=8080} `
 	`expires=2026-01-01T00:00:06Z servers=[10.0.0.2 10.0.0.3] zone=4}`
 
 func TestPrinterText(t *testing.T) {
-	p := schema.NewPrinter(schematest.Conntrack(), schematest.Links{2: "eth0"})
+	p := export.NewPrinter(schematest.Conntrack(), schematest.Links{2: "eth0"})
 	key, value := schematest.Entry()
 	equal(t, "key", string(p.AppendKey([]byte("> "), key)), `> {saddr=10.0.0.1 vip=192.0.2.1 sport=443 proto=TCP zone=7 dev=eth0}`)
 	equal(t, "value", string(p.AppendValue(nil, value, schematest.Boot)), entryText)
@@ -31,7 +32,7 @@ func TestPrinterText(t *testing.T) {
 }
 
 func TestPrinterJSON(t *testing.T) {
-	p := schema.NewPrinter(schematest.Conntrack(), schematest.Links{2: "eth0"})
+	p := export.NewPrinter(schematest.Conntrack(), schematest.Links{2: "eth0"})
 	key, value := schematest.Entry()
 	equal(t, "key", string(p.AppendJSONKey(nil, key)),
 		`{"saddr":"10.0.0.1","vip":"192.0.2.1","sport":443,"proto":"TCP","zone":7,"dev":"eth0"}`)
@@ -73,11 +74,11 @@ func TestPrinterOpaqueAndPerCPU(t *testing.T) {
 	bytes := func(size int) *schema.Message {
 		return &schema.Message{Name: "m", Size: size, Fields: []schema.Field{{Name: "bytes", Number: 1, Size: size, Kind: schema.KindBytes}}}
 	}
-	p := schema.NewPrinter(&schema.Schema{Map: "m", Opaque: true, Key: bytes(2), Value: bytes(3)}, nil)
+	p := export.NewPrinter(&schema.Schema{Map: "m", Opaque: true, Key: bytes(2), Value: bytes(3)}, nil)
 	equal(t, "opaque text", string(p.AppendKey(nil, []byte{0, 1})), `0001`)
 	equal(t, "opaque JSON", string(p.AppendJSONValue(nil, []byte{1, 2, 0}, nil)), `"010200"`)
 
-	p = schema.NewPrinter(schematest.PerCPU(), nil)
+	p = export.NewPrinter(schematest.PerCPU(), nil)
 	equal(t, "CPUs", string(p.AppendValue(nil, []byte{16: 5, 32: 7, 63: 0}, nil)), `{cpu=[{} {packets=5} {packets=7}]}`)
 	equal(t, "CPUs as JSON", string(p.AppendJSONValue(nil, []byte{16: 5, 63: 0}, nil)),
 		`{"cpu":[{"packets":"0","port":0},{"packets":"5","port":0},{"packets":"0","port":0},{"packets":"0","port":0}]}`)
