@@ -179,7 +179,7 @@ func (x *exporter) reserve(f *schema.Field, name, indent string, number bool) {
 	case f.Kind != schema.KindNone:
 		why = sentence(f.Doc) + "local to each node"
 	case why == "":
-		why = "the kernel's own, or a pointer"
+		why = "owned by the kernel, or a pointer"
 	}
 	writeComment(&x.out, indent, sentence(why)+"Not sent.")
 	writeComment(&x.out, indent, "C: "+cType(f)+".")

@@ -11,48 +11,50 @@ import (
 // repeated reports whether the field is an array on the wire.
 func repeated(f *schema.Field) bool { return f.Count > 0 }
 
-// meaning returns a description of the field's content for readers of the wire format.
+// meaning returns sentences about the field's content for readers of the wire format. The last
+// sentence has no full stop.
 func meaning(f *schema.Field) string {
 	var parts []string
 	switch {
 	case f.Kind == schema.KindTime:
-		parts = append(parts, "Unix time in nanoseconds by the sender's clock, 0 for none; "+clockName(f.Roles)+" in the kernel")
+		parts = append(parts, "Unix time in nanoseconds by the node's clock, 0 if not set", "In the kernel: "+clockName(f.Roles))
 	case f.Kind == schema.KindIfname:
-		parts = append(parts, "name of a network interface of the sender; its index in the kernel")
+		parts = append(parts, "Name of a network interface of the node", "In the kernel: index of the interface")
 	case f.IsIPv4():
-		parts = append(parts, "IPv4 address, 10.0.0.1 being 0x0a000001")
+		parts = append(parts, "IPv4 address as a number: 10.0.0.1 is 0x0a000001")
 	case f.Roles&schema.RoleIPv4 != 0:
 		parts = append(parts, "IPv4 address in network byte order")
 	case f.Roles&schema.RoleIPv6 != 0:
-		parts = append(parts, "IPv6 address in network byte order; an IPv4 address stands in the first 4 bytes")
+		parts = append(parts, "IPv6 address in network byte order, or an IPv4 address in the first 4 bytes")
 	case f.Roles&schema.RoleMAC != 0:
 		parts = append(parts, "MAC address")
 	case f.Roles&schema.RolePort != 0:
-		parts = append(parts, "port")
+		parts = append(parts, "Port")
 	}
 	if f.Swapped() && !f.IsIPv4() {
-		parts = append(parts, "network byte order in the kernel, host value here")
+		parts = append(parts, "In the kernel: network byte order")
 	}
 	if f.Kind == schema.KindEnum && f.Size > 4 {
-		parts = append(parts, "an enum of 64 bits, which protobuf has not: "+listValues(f.Enum))
+		parts = append(parts, "Enum of 64 bits, which protobuf does not support: "+listValues(f.Enum))
 	}
 	switch {
 	case f.Kind == schema.KindBytes && !repeated(f):
-		parts = append(parts, "trailing zero bytes are left out")
+		parts = append(parts, "Trailing zero bytes are left out")
 	case repeated(f) && f.Kind == schema.KindBytes:
 		parts = append(parts, fmt.Sprintf("%d elements of %d bytes; trailing zeros are left out", f.Count, f.Size))
 	case repeated(f):
 		parts = append(parts, fmt.Sprintf("%d elements; trailing zero elements are left out", f.Count))
 	}
 	if f.Roles&schema.RoleVolatile != 0 {
-		parts = append(parts, "volatile: a change in it alone need not be sent")
+		parts = append(parts, "Volatile: syncd need not send a change of this field alone")
 	}
 	if f.Roles&schema.RoleSum != 0 {
-		parts = append(parts, "the sum of all CPUs counts")
+		parts = append(parts, "The sum over all CPUs is significant")
 	}
-	return strings.Join(parts, "; ")
+	return strings.Join(parts, ". ")
 }
 
+// clockName returns the unit and the clock of a field with a time role.
 func clockName(r schema.Role) string {
 	switch {
 	case r&schema.RoleBoottime != 0:
@@ -118,12 +120,12 @@ func (x *exporter) enum(n namedEnum) {
 	}
 	if len(zero) == 0 {
 		name := strings.ToUpper(snakeName(n.name)) + "_UNSPECIFIED"
-		zero = []string{"    // Not one of C's.\n", fmt.Sprintf("    %s = 0;\n", x.names.take(name))}
+		zero = []string{"    // Not a value of the C enum.\n", fmt.Sprintf("    %s = 0;\n", x.names.take(name))}
 	}
 	x.out.WriteByte('\n')
 	comment := fmt.Sprintf("C: enum %s.", n.e.Name)
 	if wraps {
-		comment += " Values of 2147483648 and more are negative here: protobuf's enums are signed."
+		comment += " Values of 2147483648 and more are negative here, because protobuf's enums are signed."
 	}
 	writeComment(&x.out, "  ", comment)
 	fmt.Fprintf(&x.out, "  enum %s {\n", n.name)

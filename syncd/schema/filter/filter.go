@@ -40,10 +40,10 @@ type operand interface {
 // name refers to the field of each CPU. An array matches if any element meets the condition. With
 // != it matches if all elements differ.
 //
-// The value has the text format of [mapsync/syncd/schema/export.Printer]. An address may be a prefix, a number may be
-// hexadecimal with 0x, and an enum may be a number. Bytes are hexadecimal, with or without 0x. Char
-// arrays are text, or hexadecimal with 0x. Trailing zeros of bytes may be omitted. A time is in RFC
-// 3339 format, or 0 for unset.
+// The value has the text format of [mapsync/syncd/schema/export.Printer]. An address may be a
+// prefix, a number may be hexadecimal with 0x, and an enum may be a number. Bytes are hexadecimal,
+// with or without 0x. Char arrays are text, or hexadecimal with 0x. Trailing zeros of bytes may be
+// omitted. A time is in RFC 3339 format, or 0 for unset.
 //
 // Errors name the field and the values with which it can be compared.
 func Parse(s *schema.Schema, expr string) (*Filter, error) {
