@@ -1,4 +1,5 @@
-// Package schematest has schemas and entries that the tests of several packages share.
+// Package schematest has schemas, entries and generators of both that the tests of several packages
+// share.
 package schematest
 
 import (
