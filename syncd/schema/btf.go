@@ -207,7 +207,7 @@ func (b *builder) kind(f *Field, m *btf.Member, sh *shape, outer string) (presen
 			f.Kind = KindFloat
 		}
 	case *btf.Pointer:
-		f.Kind, f.Doc = KindNone, "a pointer is of no use on another node"
+		f.Kind, f.Doc = KindNone, "a pointer is valid on one node only"
 	case *btf.Struct:
 		if sh.wellKnownType(f) {
 			break

@@ -119,7 +119,7 @@ nat_act 13 @88 48 message
   nmh 11 @47 1 uint`)
 	for name, want := range map[string]string{
 		"pi": "a union of t, u, i; sent as t", "nat_act": "a union of port_act, nat_act; sent as nat_act",
-		"lock": "the kernel's own",
+		"lock": "managed by the kernel",
 	} {
 		if f, _, err := s.find(name); err != nil || f.Doc != want {
 			t.Errorf("doc of %s: got %q, want %q, error %v", name, f.Doc, want, err)
@@ -316,10 +316,10 @@ pointers 43 @424 8 none *2
 last 45 @440 8 uint`)
 	for name, want := range map[string]string{
 		"address":           "a union of four, six, words; sent as six",
-		"torn":              "a union of head, both_ends; sent as bytes, as none covers all others",
-		"before_or_nearly":  "a union of before, {nearly, behind}; sent as bytes, as none covers all others",
+		"torn":              "a union of head, both_ends; sent as bytes because no member covers the others",
+		"before_or_nearly":  "a union of before, {nearly, behind}; sent as bytes because no member covers the others",
 		"pointer_or_number": "a union of pointer, number; not sent: one of them holds a pointer or is the kernel's",
-		"task":              "a pointer is of no use on another node",
+		"task":              "a pointer is valid on one node only",
 	} {
 		if f, _, err := s.find(name); err != nil || f.Doc != want {
 			t.Errorf("doc of %s: got %q, want %q", name, f.Doc, want)

@@ -167,7 +167,7 @@ func (sh *shape) wellKnownType(f *Field) bool {
 	case s.Name == "in6_addr" && s.Size == 16:
 		f.Kind, f.Roles = KindBytes, RoleIPv6
 	case slices.Contains(ownedByKernel, s.Name):
-		f.Kind, f.Doc = KindNone, "the kernel's own"
+		f.Kind, f.Doc = KindNone, "managed by the kernel"
 	default:
 		return false
 	}

@@ -49,7 +49,7 @@ func (b *builder) choose(u *btf.Union, name string) (*choice, error) {
 // take selects alternative i to represent the union, or its bytes if i is -1.
 func (c *choice) take(alts []draft, i int, u *btf.Union) {
 	if i < 0 {
-		c.whole, c.kind, c.doc = true, KindBytes, "sent as bytes, as none covers all others"
+		c.whole, c.kind, c.doc = true, KindBytes, "sent as bytes because no member covers the others"
 		return
 	}
 	c.draft, c.anonymous = alts[i], u.Members[i].Name == ""
