@@ -120,6 +120,9 @@ type PeerStatus struct {
 	Since       time.Time `json:"since,omitzero"`
 	LastContact time.Time `json:"last_contact,omitzero"` // time of its last message
 	Error       string    `json:"error,omitempty"`
+	// ProtocolVersion is the version of the protocol that both nodes chose for the last inbound
+	// stream; absent: there was none.
+	ProtocolVersion uint32 `json:"protocol_version,omitempty"`
 	// ClockOffset is how far the peer's clock is ahead of this node's clock, measured with
 	// messages. RoundTrip is the round trip time of these messages.
 	ClockOffset float64         `json:"clock_offset_seconds"`
@@ -252,7 +255,8 @@ func peerStatus(p *replicate.PeerStatus) PeerStatus {
 	s := PeerStatus{
 		Node: p.Node, Incarnation: p.Incarnation, Address: p.Addr,
 		Receiving: p.Connected, Sending: p.Serving, Since: p.Since, LastContact: p.LastContact, Error: p.Error,
-		ClockOffset: p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
+		ProtocolVersion: p.ProtocolVersion,
+		ClockOffset:     p.ClockOffset.Seconds(), RoundTrip: p.RoundTrip.Seconds(),
 		Maps: make([]PeerMapStatus, 0, len(p.Maps)),
 	}
 	for _, m := range p.Maps {

@@ -58,26 +58,40 @@ func (a *Access) writes(node string) bool { return a.Write == nil || a.Write(nod
 // caller has only shown a certificate.
 const maxHelloBytes = 4 << 10
 
-// checkHello returns the name and incarnation of the caller and the result of its authentication.
-// The errors are gRPC statuses.
-func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (table.Owner, Caller, error) {
+// admitted is the result of a Hello that was accepted.
+type admitted struct {
+	// node is the name and incarnation of the caller.
+	node table.Owner
+	// caller is the result of its authentication.
+	caller Caller
+	// version is the version of the protocol for the stream.
+	version uint32
+}
+
+// checkHello checks a Hello and authenticates the caller. The errors are gRPC statuses.
+func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitted, error) {
+	var none admitted
 	o := table.Owner{Node: h.GetSelf().GetNode(), Incarnation: h.GetSelf().GetNumber()}
 	switch {
 	case h == nil:
-		return o, Caller{}, status.Error(codes.InvalidArgument, "the first message must be a hello")
+		return none, status.Error(codes.InvalidArgument, "the first message must be a hello")
 	case proto.Size(h) > maxHelloBytes:
-		return o, Caller{}, status.Errorf(codes.InvalidArgument, "hello of %d bytes", proto.Size(h))
-	case h.GetProtocolVersion() != protocolVersion:
-		return o, Caller{}, status.Errorf(codes.FailedPrecondition, "protocol version %d is not version %d",
-			h.GetProtocolVersion(), protocolVersion)
+		return none, status.Errorf(codes.InvalidArgument, "hello of %d bytes", proto.Size(h))
 	case checkName(o.Node) != nil:
-		return o, Caller{}, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
+		return none, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
+	}
+	version, err := r.opt.versions.choose(r.opt.Self.Node, o.Node, offered(h))
+	switch {
+	case errors.Is(err, errNoRange):
+		return none, status.Error(codes.InvalidArgument, err.Error())
+	case err != nil:
+		return none, status.Error(codes.FailedPrecondition, err.Error())
 	}
 	caller, err := r.identify(ctx, o.Node)
 	if err != nil {
-		return o, Caller{}, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
+		return none, status.Errorf(codes.PermissionDenied, "authenticate as %q: %v", o.Node, err)
 	}
-	return o, caller, nil
+	return admitted{node: o, caller: caller, version: version}, nil
 }
 
 // identify authenticates a caller as a node with Options.Authenticate.

@@ -23,7 +23,7 @@ import (
 func TestHelloValidation(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	greeting := func(change func(*mapsyncv1.Hello)) *mapsyncv1.Hello {
-		h := &mapsyncv1.Hello{ProtocolVersion: protocolVersion, Self: &mapsyncv1.Incarnation{Node: "x", Number: 3}}
+		h := &mapsyncv1.Hello{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 3}}
 		change(h)
 		return h
 	}
@@ -43,14 +43,16 @@ func TestHelloValidation(t *testing.T) {
 		"above the maximum size":   {greeting(sized(maxHelloBytes + 1)), codes.InvalidArgument},
 		"none":                     {nil, codes.InvalidArgument},
 		"another protocol version": {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion++ }), codes.FailedPrecondition},
+		"also another version":     {greeting(func(h *mapsyncv1.Hello) { h.MaxProtocolVersion = 2 }), codes.OK},
+		"no range of versions":     {greeting(func(h *mapsyncv1.Hello) { h.ProtocolVersion, h.MaxProtocolVersion = 2, 1 }), codes.InvalidArgument},
 		"no node name":             {greeting(func(h *mapsyncv1.Hello) { h.Self.Node = "" }), codes.InvalidArgument},
 	} {
-		o, caller, err := r.checkHello(t.Context(), c.hello)
+		got, err := r.checkHello(t.Context(), c.hello)
 		if status.Code(err) != c.code {
 			t.Errorf("%s: check hello: got error %v", name, err)
 		}
-		if err == nil && (o != target || caller != anyCaller) {
-			t.Errorf("%s: check hello: got owner %v, caller %+v", name, o, caller)
+		if err == nil && got != (admitted{node: target, caller: anyCaller, version: 1}) {
+			t.Errorf("%s: check hello: got %+v", name, got)
 		}
 	}
 }

@@ -256,7 +256,7 @@ func FuzzRequests(f *testing.F) {
 				return false
 			}
 			if h := m.GetHello(); h != nil {
-				_, _, err := r.checkHello(t.Context(), h)
+				_, err := r.checkHello(t.Context(), h)
 				return err == nil
 			}
 			if s.handle(&m) != nil {

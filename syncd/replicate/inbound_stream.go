@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -64,6 +63,8 @@ type inboundStream struct {
 
 	// supportsReports reports that the peer accepts reports on the current gRPC stream.
 	supportsReports bool
+	// version is the protocol version of the last gRPC stream; 0: there was none.
+	version uint32
 
 	// lastContact is when the last message of the peer arrived, in Unix nanoseconds; 0: never.
 	lastContact atomic.Int64
@@ -259,64 +260,6 @@ func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.
 	}
 	cancel(err)
 	return err
-}
-
-// handshake exchanges Hello and Welcome, and measures the clock of the peer.
-func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
-	w, err := l.r.exchangeHello(stream)
-	if err != nil {
-		return err
-	}
-	// Another incarnation answers at this address: the peer has restarted, or the address is reused.
-	if o := welcomeSender(w); o != l.peer {
-		if o.Node == l.peer.Node {
-			l.r.opt.IncarnationMismatch(o.Node)
-			if err := l.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.currentPeer().Addr}); err != nil {
-				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
-			}
-		}
-		return fmt.Errorf("reach %.255q of %d, expected %q of %d: %w",
-			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
-	}
-	// Time stamps are converted by the offset, so it is measured before the first subscription.
-	if err := l.measureClock(stream); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.up, l.err, l.since = true, nil, time.Now()
-	l.supportsOwnerRequests = w.GetOwnerRequests()
-	l.supportsReports = w.GetReports()
-	l.lastContact.Store(l.since.UnixNano())
-	l.r.count.connects.Add(1)
-	l.r.opt.Logger.Info("receiving from peer", slog.String("peer", l.peer.Node), slog.String("addr", l.addr))
-	return nil
-}
-
-// exchangeHello sends a Hello on a new gRPC stream, and returns the Welcome of the peer.
-func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
-	// Send only reports that the stream has ended; Recv returns the cause.
-	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
-		ProtocolVersion: protocolVersion, Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
-	}}})
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("send hello: %w", peerError(err))
-	}
-	m, err := stream.Recv()
-	if err != nil {
-		return nil, fmt.Errorf("receive welcome: %w", peerError(err))
-	}
-	w := m.GetWelcome()
-	if w == nil || w.GetProtocolVersion() != protocolVersion {
-		return nil, fmt.Errorf("receive %T of version %d for a welcome of version %d: %w",
-			m.GetMessage(), w.GetProtocolVersion(), protocolVersion, errProtocol)
-	}
-	return w, nil
-}
-
-// welcomeSender returns the name and incarnation in a Welcome.
-func welcomeSender(w *mapsyncv1.Welcome) table.Owner {
-	return table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
 }
 
 // sendRequests sends subscriptions, acknowledgements and other requests until ctx is done.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -192,22 +191,26 @@ func TestHelloAndWelcome(t *testing.T) {
 	}
 	r, _ := newTestReplicator(t)
 	r.opt.Addr = func() string { return verifyAddr }
-	s := &helloStream{answer: welcome(protocolVersion)}
+	r.opt.versions = versionRange{1, 2}
+	s := &helloStream{answer: welcome(1)}
 	w, err := r.exchangeHello(s)
 	if err != nil || welcomeSender(w) != peerX(5).owner() {
 		t.Fatalf("exchange hello: got %v, %v", w, err)
 	}
 	h := s.sent[0].GetHello()
-	if len(s.sent) != 1 || h.GetProtocolVersion() != protocolVersion || h.GetSelf().GetNode() != "b" || h.GetSelf().GetNumber() != 2 ||
+	if len(s.sent) != 1 || h.GetProtocolVersion() != 1 || h.GetMaxProtocolVersion() != 2 || h.GetSelf().GetNode() != "b" || h.GetSelf().GetNumber() != 2 ||
 		h.GetAddress() != verifyAddr || !h.GetReports() {
 		t.Errorf("hello: got %v", h)
 	}
-	other := uint32(protocolVersion + 1)
 	for want, s := range map[string]*helloStream{
 		"send hello": {sendErr: errRefusedHere},
-		fmt.Sprintf("of version %d for a welcome of version %d", other, protocolVersion): {answer: welcome(other)},
-		"receive *mapsyncv1.SubscribeResponse_Heartbeat of version 0":                    {answer: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}},
-		"receive welcome": {err: errRefusedHere},
+		`negotiate with "x": it supports protocol version 3, "b" supports versions 1 to 2: no common protocol version (upgrade syncd on "b")`: {answer: welcome(3)},
+		"protocol versions 0 to 0":                                     {answer: welcome(0)},
+		"receive *mapsyncv1.SubscribeResponse_Heartbeat for a welcome": {answer: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}},
+		"receive welcome":                                              {err: errRefusedHere},
+		`offer protocol versions 1 to 2: rpc error: code = FailedPrecondition desc = "protocol version 1 is not version 9"`: {
+			err: status.Error(codes.FailedPrecondition, "protocol version 1 is not version 9"),
+		},
 	} {
 		if w, err := r.exchangeHello(s); err == nil || w != nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("exchange hello: want error %q, got: %v", want, err)

@@ -249,7 +249,7 @@ func (g *welcomeStream) Recv() (*mapsyncv1.SubscribeResponse, error) {
 // TestHandshake checks that a peer shows its name and incarnation before anything else is received.
 func TestHandshake(t *testing.T) {
 	welcome := func(change func(*mapsyncv1.Welcome)) *mapsyncv1.SubscribeResponse {
-		w := &mapsyncv1.Welcome{ProtocolVersion: protocolVersion, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true, Reports: true}
+		w := &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}, OwnerRequests: true, Reports: true}
 		change(w)
 		return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{Welcome: w}}
 	}
@@ -280,7 +280,7 @@ func TestHandshake(t *testing.T) {
 		if c.want != nil {
 			continue
 		}
-		if !x.l.supportsOwnerRequests || !x.l.supportsReports || x.l.since.Before(before) || x.l.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
+		if !x.l.supportsOwnerRequests || !x.l.supportsReports || x.l.version != 1 || x.l.since.Before(before) || x.l.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
 			t.Errorf("%s: got %+v, %d connects", name, x.l.since, x.r.Stats().Connects)
 		}
 		wasWoken(x.r.wake)

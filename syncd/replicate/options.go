@@ -19,13 +19,8 @@ const MaxMaps = 64
 // DefaultMaxClockAhead is the default of Options.MaxClockAhead.
 const DefaultMaxClockAhead = time.Minute
 
-// protocolVersion is the version in Hello and Welcome. Nodes with different versions do not replicate.
-//
 // maxNodeName is the maximum size of the name of a node or map in bytes.
-const (
-	protocolVersion = 1
-	maxNodeName     = 255
-)
+const maxNodeName = 255
 
 var (
 	// ErrOptions is wrapped by the errors of New.
@@ -118,6 +113,7 @@ type Options struct {
 	Expected int
 
 	// Only tests set the fields below.
+	versions                                                                                                                                                  versionRange
 	heartbeat, receiveTimeout, positionInterval, batchPause, clockProbeInterval, incompatibleRetry, digestInterval, auditInterval, rerouteDelay, stallTimeout time.Duration
 }
 
@@ -145,6 +141,9 @@ func (o *Options) complete() error {
 	}
 	if o.Times == nil {
 		o.Times = func() schema.Times { return schema.Times{} }
+	}
+	if o.versions == (versionRange{}) {
+		o.versions = supportedVersions
 	}
 	orDefault(&o.MaxClockAhead, DefaultMaxClockAhead)
 	orDefault(&o.MinBackoff, 100*time.Millisecond)

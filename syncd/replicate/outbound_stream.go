@@ -45,10 +45,12 @@ type responseSender interface {
 // handles the peer's requests, and the sending goroutine sends. They may run longer than the gRPC
 // handler, until the end of the stream has reached them.
 type outboundStream struct {
-	// r, target and caller do not change once the stream is registered. target is the peer.
-	r      *Replicator
-	target table.Owner
-	caller Caller
+	// r, target, caller and version do not change once the stream is registered. target is the peer.
+	// version is the version of the protocol.
+	r       *Replicator
+	target  table.Owner
+	caller  Caller
+	version uint32
 	// identify authenticates the caller again by the current settings.
 	identify func() (Caller, error)
 	// remote is the address of the caller, without the port.
@@ -105,19 +107,19 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 		r.noteUnreadable(err, remoteAddr(stream.Context()))
 		return err
 	}
-	target, caller, err := r.checkHello(stream.Context(), hello.GetHello())
+	peer, err := r.checkHello(stream.Context(), hello.GetHello())
 	if err != nil {
 		r.count.badRequests.Add(1)
 		r.opt.Logger.Warn("stream refused", slog.Any("error", err))
 		return err
 	}
-	s := newOutboundStream(r, target, stream)
-	s.caller, s.remote = caller, remoteAddr(stream.Context())
-	s.identify = func() (Caller, error) { return r.identify(stream.Context(), target.Node) }
+	s := newOutboundStream(r, peer.node, stream)
+	s.caller, s.version, s.remote = peer.caller, peer.version, remoteAddr(stream.Context())
+	s.identify = func() (Caller, error) { return r.identify(stream.Context(), peer.node.Node) }
 	s.sendsReports = hello.GetHello().GetReports()
 	// Only a caller with the replica role can be a node of the cluster.
-	if caller.Replica {
-		r.handleIntroduction(target, hello.GetHello().GetAddress())
+	if peer.caller.Replica {
+		r.handleIntroduction(peer.node, hello.GetHello().GetAddress())
 	}
 	ctx, err := r.registerStream(stream.Context(), s)
 	if err != nil {
@@ -157,11 +159,11 @@ func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit tim
 	}
 }
 
-// newOutboundStream returns a stream that is not registered yet. The peer has all roles until the
-// caller sets Caller.
+// newOutboundStream returns a stream that is not registered yet. The peer has all roles and this
+// node's highest protocol version until the caller sets others.
 func newOutboundStream(r *Replicator, target table.Owner, send responseSender) *outboundStream {
 	return &outboundStream{
-		r: r, target: target, send: send, caller: anyCaller,
+		r: r, target: target, send: send, caller: anyCaller, version: r.opt.versions.highest,
 		wake:      make(chan struct{}, 1),
 		startedAt: time.Now(),
 	}

@@ -98,7 +98,7 @@ func TestOutboundStreamEndsWithContext(t *testing.T) {
 		if err := o.s.run(ctx); !errors.Is(err, errReplaced) {
 			t.Errorf("%s: run: got %v, want errReplaced", name, err)
 		}
-		if w := o.sent[0].GetWelcome(); w.GetProtocolVersion() != protocolVersion || !w.GetOwnerRequests() || !w.GetReports() || w.GetSelf().GetNode() != "b" {
+		if w := o.sent[0].GetWelcome(); w.GetProtocolVersion() != 1 || !w.GetOwnerRequests() || !w.GetReports() || w.GetSelf().GetNode() != "b" {
 			t.Errorf("welcome: got %v", w)
 		}
 		o.sent = nil

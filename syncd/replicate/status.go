@@ -47,6 +47,9 @@ type PeerStatus struct {
 	// LastContact is when the last message of this incarnation of the peer arrived, by the clock of
 	// time.Now; zero: never.
 	LastContact time.Time
+	// ProtocolVersion is the version of the protocol of the last stream from the peer; 0: there was
+	// none.
+	ProtocolVersion uint32
 	// Serving reports that the peer has a stream from this node.
 	Serving bool
 	// ClockOffset is the peer's clock minus this node's clock, with an error of up to half of
@@ -196,7 +199,7 @@ func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	defer l.mu.Unlock()
 	st := PeerStatus{
 		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: errorText(l.err),
-		ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
+		ProtocolVersion: l.version, ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
 	}
 	if at := l.lastContact.Load(); at != 0 {
 		st.LastContact = time.Unix(0, at)

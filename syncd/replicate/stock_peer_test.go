@@ -287,7 +287,7 @@ func TestInvalidCallersAreRefused(t *testing.T) {
 		"certificate is for node c":        hello("d"),
 		"node name of 0 bytes":             hello(""),
 		"must be a hello":                  {},
-		"protocol version 0 is not vers":   {Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{}}},
+		"protocol versions 0 to 0":         {Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{Self: &mapsyncv1.Incarnation{Node: "b"}}}},
 		"node name of 256 bytes":           hello(strings.Repeat("x", 256)),
 		"larger than max":                  hello(strings.Repeat("x", maxRequestBytes)),
 		"request of type <nil>: protocol ": nil,

@@ -557,10 +557,17 @@ func (*SubscribeRequest_Report) isSubscribeRequest_Message() {}
 func (*SubscribeRequest_Owners) isSubscribeRequest_Message() {}
 
 // Hello opens a stream. The stream may then have at most 64 map subscriptions at a time.
+//
+// The sender chooses the highest version of the protocol that both nodes support. Every later
+// message of the stream has the form and the meaning of that version. If there is none, the sender
+// ends the stream with the gRPC status FAILED_PRECONDITION.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the protocol: 1.
+	// Lowest version of the protocol that the receiver supports, at least 1.
 	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
+	// Highest version of the protocol that the receiver supports. 0: protocol_version is the only
+	// one.
+	MaxProtocolVersion uint32 `protobuf:"varint,6,opt,name=max_protocol_version,json=maxProtocolVersion,proto3" json:"max_protocol_version,omitempty"`
 	// The receiver. Its certificate must be valid for this node. An observer need not be a node of
 	// the cluster. Its name here is then any name for which its certificate is valid.
 	Self *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
@@ -607,6 +614,13 @@ func (*Hello) Descriptor() ([]byte, []int) {
 func (x *Hello) GetProtocolVersion() uint32 {
 	if x != nil {
 		return x.ProtocolVersion
+	}
+	return 0
+}
+
+func (x *Hello) GetMaxProtocolVersion() uint32 {
+	if x != nil {
+		return x.MaxProtocolVersion
 	}
 	return 0
 }
@@ -1597,7 +1611,7 @@ func (*SubscribeResponse_Sources) isSubscribeResponse_Message() {}
 // Welcome answers Hello.
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the protocol: 1.
+	// Version of the protocol that the sender has chosen from the versions in the Hello.
 	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
 	// The sender.
 	Self *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
@@ -2651,7 +2665,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\bkey_size\x18\x01 \x01(\rR\akeySize\x12\x1d\n" +
 	"\n" +
 	"value_size\x18\x02 \x01(\rR\tvalueSize\x12'\n" +
-	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\xfa\x03\n" +
+	"\x04type\x18\x03 \x01(\x0e2\x13.mapsync.v1.MapTypeR\x04type\"\x80\x04\n" +
 	"\x10SubscribeRequest\x12)\n" +
 	"\x05hello\x18\x01 \x01(\v2\x11.mapsync.v1.HelloH\x00R\x05hello\x12;\n" +
 	"\tsubscribe\x18\x02 \x01(\v2\x1b.mapsync.v1.MapSubscriptionH\x00R\tsubscribe\x12A\n" +
@@ -2663,12 +2677,13 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x06resend\x18\a \x01(\v2\x19.mapsync.v1.ResendRequestH\x00R\x06resend\x12/\n" +
 	"\x06report\x18\f \x01(\v2\x15.mapsync.v1.MapReportH\x00R\x06report\x122\n" +
 	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestH\x00R\x06ownersB\t\n" +
-	"\amessage\"\x93\x01\n" +
+	"\amessageJ\x04\b\t\x10\f\"\xcb\x01\n" +
 	"\x05Hello\x12)\n" +
-	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
+	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x120\n" +
+	"\x14max_protocol_version\x18\x06 \x01(\rR\x12maxProtocolVersion\x12+\n" +
 	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04self\x12\x18\n" +
 	"\areports\x18\x04 \x01(\bR\areports\x12\x18\n" +
-	"\aaddress\x18\x05 \x01(\tR\aaddress\"\xbe\x02\n" +
+	"\aaddress\x18\x05 \x01(\tR\aaddressJ\x04\b\x03\x10\x04\"\xc4\x02\n" +
 	"\x0fMapSubscription\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12*\n" +
@@ -2678,7 +2693,7 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x06schema\x18\x06 \x01(\v2\x12.mapsync.v1.SchemaR\x06schema\x12\x18\n" +
 	"\aobserve\x18\a \x01(\bR\aobserve\x12\x1a\n" +
 	"\bexpiries\x18\f \x01(\bR\bexpiries\x120\n" +
-	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestR\x06owners\"\x98\x01\n" +
+	"\x06owners\x18\b \x01(\v2\x18.mapsync.v1.OwnerRequestR\x06ownersJ\x04\b\t\x10\f\"\x98\x01\n" +
 	"\fOwnerRequest\x12\x10\n" +
 	"\x03map\x18\x01 \x01(\rR\x03map\x12\x16\n" +
 	"\x06serial\x18\x02 \x01(\x04R\x06serial\x12\x1a\n" +

@@ -1,0 +1,137 @@
+package replicate
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// supportedVersions are the versions of the protocol that this release supports. A release supports
+// at least one version that the previous release supports, so that both run in one cluster.
+var supportedVersions = versionRange{lowest: 1, highest: 1}
+
+var (
+	// errVersions is wrapped by the errors about nodes without a common version of the protocol.
+	errVersions = errors.New("no common protocol version")
+	// errNoRange is wrapped by the errors about versions in a Hello that are not a range.
+	errNoRange = errors.New("invalid protocol versions")
+)
+
+// versionRange is the range of protocol versions that a node supports.
+type versionRange struct {
+	// lowest and highest belong to the range. 1 <= lowest <= highest, except in a received range.
+	lowest, highest uint32
+}
+
+// offered returns the range in a Hello. A peer that sends one version supports only that one. The
+// range of a hostile peer may be invalid.
+func offered(h *mapsyncv1.Hello) versionRange {
+	lowest := h.GetProtocolVersion()
+	return versionRange{lowest, cmp.Or(h.GetMaxProtocolVersion(), lowest)}
+}
+
+// choose returns the highest version that both this node and its peer support. The error names both
+// ranges and the node to upgrade. It wraps errVersions, or errNoRange if the range of the peer is
+// invalid.
+func (v versionRange) choose(self, peer string, peerVersions versionRange) (uint32, error) {
+	if peerVersions.lowest == 0 || peerVersions.lowest > peerVersions.highest {
+		return 0, fmt.Errorf("negotiate with %.255q: protocol versions %d to %d: %w",
+			peer, peerVersions.lowest, peerVersions.highest, errNoRange)
+	}
+	chosen := min(v.highest, peerVersions.highest)
+	if chosen >= max(v.lowest, peerVersions.lowest) {
+		return chosen, nil
+	}
+	older := peer
+	if v.highest < peerVersions.lowest {
+		older = self
+	}
+	return 0, fmt.Errorf("negotiate with %.255q: it supports protocol %s, %q supports %s: %w (upgrade syncd on %.255q)",
+		peer, peerVersions, self, v, errVersions, older)
+}
+
+// String returns the range as text: "version 1" or "versions 1 to 2".
+func (v versionRange) String() string {
+	if v.lowest == v.highest {
+		return fmt.Sprintf("version %d", v.lowest)
+	}
+	return fmt.Sprintf("versions %d to %d", v.lowest, v.highest)
+}
+
+// handshake exchanges Hello and Welcome, and measures the clock of the peer.
+func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+	w, err := l.r.exchangeHello(stream)
+	if err != nil {
+		return err
+	}
+	// Another incarnation answers at this address: the peer has restarted, or the address is reused.
+	if o := welcomeSender(w); o != l.peer {
+		if o.Node == l.peer.Node {
+			l.r.opt.IncarnationMismatch(o.Node)
+			if err := l.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.currentPeer().Addr}); err != nil {
+				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
+			}
+		}
+		return fmt.Errorf("reach %.255q of %d, expected %q of %d: %w",
+			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
+	}
+	// Time stamps are converted by the offset, so it is measured before the first subscription.
+	if err := l.measureClock(stream); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.up, l.err, l.since = true, nil, time.Now()
+	l.supportsOwnerRequests = w.GetOwnerRequests()
+	l.supportsReports = w.GetReports()
+	l.version = w.GetProtocolVersion()
+	l.lastContact.Store(l.since.UnixNano())
+	l.r.count.connects.Add(1)
+	l.r.opt.Logger.Info("receiving from peer", slog.String("peer", l.peer.Node), slog.String("addr", l.addr))
+	return nil
+}
+
+// exchangeHello sends a Hello on a new gRPC stream, and returns the Welcome of the peer. The version
+// in it is one that this node supports.
+func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
+	// Send only reports that the stream has ended; Recv returns the cause.
+	versions := r.opt.versions
+	err := stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Hello{Hello: &mapsyncv1.Hello{
+		ProtocolVersion: versions.lowest, MaxProtocolVersion: versions.highest,
+		Self: incarnation(r.opt.Self), Address: r.opt.Addr(), Reports: true,
+	}}})
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("send hello: %w", peerError(err))
+	}
+	m, err := stream.Recv()
+	switch {
+	case status.Code(err) == codes.FailedPrecondition:
+		// A peer of the release without negotiation names only its own version.
+		return nil, fmt.Errorf("offer protocol %s: %w", versions, peerError(err))
+	case err != nil:
+		return nil, fmt.Errorf("receive welcome: %w", peerError(err))
+	}
+	w := m.GetWelcome()
+	if w == nil {
+		return nil, fmt.Errorf("receive %T for a welcome: %w", m.GetMessage(), errProtocol)
+	}
+	chosen := w.GetProtocolVersion()
+	if _, err := versions.choose(r.opt.Self.Node, w.GetSelf().GetNode(), versionRange{chosen, chosen}); err != nil {
+		return nil, fmt.Errorf("receive welcome: %w: %w", errProtocol, err)
+	}
+	return w, nil
+}
+
+// welcomeSender returns the name and incarnation in a Welcome.
+func welcomeSender(w *mapsyncv1.Welcome) table.Owner {
+	return table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
+}
