@@ -68,7 +68,13 @@ func identityOf(i *kmap.Info) mapIdentity {
 	}
 }
 
+// stateVersion is the version of the state file that this release writes. It increases if an
+// earlier release would misread the file. A file without a version has version 0, which has the
+// same fields as version 1.
+const stateVersion = 1
+
 type stateFile struct {
+	Version     int                    `json:"version"`
 	BootID      string                 `json:"boot_id"`
 	Incarnation uint64                 `json:"incarnation"` // of the last start
 	Maps        map[string]mapIdentity `json:"kernel_maps"`
@@ -109,6 +115,17 @@ func (s *state) read() error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("read the state: %w", err)
+	}
+	// The version comes first: a field of a newer version may have another type.
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("parse the state: %w", err)
+	}
+	if head.Version < 0 || head.Version > stateVersion {
+		return fmt.Errorf("read the state of version %d: this syncd supports versions 0 to %d (start the newer syncd that wrote it to keep the state)",
+			head.Version, stateVersion)
 	}
 	if err := json.Unmarshal(data, &s.file); err != nil {
 		return fmt.Errorf("parse the state: %w", err)
@@ -209,6 +226,7 @@ func (s *state) save() {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	s.mu.Lock()
+	s.file.Version = stateVersion
 	data, err := json.Marshal(s.file)
 	s.saved = true // false again if the state changes meanwhile
 	s.mu.Unlock()

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -68,6 +69,15 @@ func TestStateThatCannotBeRead(t *testing.T) {
 		"large":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte(" "), maxStateSize+1), 0o600) },
 		"pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
 		"symlink": func(path string) error { return os.Symlink("/etc/passwd", path) },
+		"newer": func(path string) error {
+			return os.WriteFile(path, []byte(`{"version":2,"boot_id":7,"incarnation":"900","kernel_maps":[]}`), 0o600)
+		},
+		"negative version": func(path string) error {
+			return os.WriteFile(path, []byte(`{"version":-1,`+whole[1:]), 0o600)
+		},
+		"version is a string": func(path string) error {
+			return os.WriteFile(path, []byte(`{"version":"1",`+whole[1:]), 0o600)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "n.state.json")
@@ -88,6 +98,47 @@ func TestStateThatCannotBeRead(t *testing.T) {
 	}
 	if data, err := os.ReadFile("/etc/passwd"); err != nil || !bytes.Contains(data, []byte("root:")) {
 		t.Errorf("target of the symbolic link: got it changed, want it unchanged: %v", err)
+	}
+}
+
+// TestStateVersions checks that a state without a version, of the previous release, is read and
+// saved with the current version, and that the warning about a newer state names the remedy.
+func TestStateVersions(t *testing.T) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rest := fmt.Sprintf(`"boot_id":%q,"incarnation":1000,"kernel_maps":{"ct":{"id":7,"name":"","type":"","key_size":0,"value_size":0,"max_entries":0}}}`,
+		strings.TrimSpace(string(boot)))
+	for name, c := range map[string]struct {
+		text string
+		read bool
+	}{
+		"none":    {"{" + rest, true},
+		"zero":    {`{"version":0,` + rest, true},
+		"current": {`{"version":1,` + rest, true},
+		"next":    {`{"version":2,` + rest, false},
+		"highest": {`{"version":9223372036854775807,` + rest, false},
+	} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "n.state.json")
+		if err := os.WriteFile(path, []byte(c.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s, log := stateIn(t, dir)
+		if got := s.sameMap("ct", mapIdentity{ID: 7}); got != c.read || (s.stats().ReadFailures == 0) != c.read || (log.Len() == 0) != c.read {
+			t.Errorf("version %s: map identity found: got %t, %d read failures, want %t\n%s", name, got, s.stats().ReadFailures, c.read, log)
+		}
+		if remedy := "start the newer syncd that wrote it"; strings.Contains(log.String(), remedy) == c.read {
+			t.Errorf("version %s: got log %q, want %q in it: %t", name, log, remedy, !c.read)
+		}
+		if got := s.nextIncarnation(500, time.Hour); (got == 1001) != c.read {
+			t.Errorf("version %s: next incarnation: got %d", name, got)
+		}
+		data, err := os.ReadFile(path)
+		if err != nil || !bytes.Contains(data, []byte(`"version":1,`)) {
+			t.Errorf("version %s: saved state: got %s, %v, want version 1", name, data, err)
+		}
 	}
 }
 
