@@ -11,6 +11,7 @@ ATTACH ?= kprobe
 BUFFER ?= ring
 LOAD ?= builtin
 LAYOUTS ?= v1,v1
+PREVIOUS ?=
 KERNEL ?= host
 KERNELS ?= 5.10 6.1 6.1/preempt=full 6.12 testing
 FUZZTIME ?= 10s
@@ -30,7 +31,7 @@ help: ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
-	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby)"
+	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby), PREVIOUS=active|standby (syncd of the previous release)"
 	@echo "  KERNEL=host|native|5.10|6.1|6.1/preempt=full|6.12|testing; test-kernels takes KERNELS=\"$(KERNELS)\""
 
 build: ## build bin/syncd
@@ -51,6 +52,7 @@ lint: ## run the linters
 	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee -a /dev/stderr)"
 	$(TOOL) golangci-lint run ./...
 	$(TOOL) buf lint proto
+	$(TOOL) buf breaking proto --against proto/previous-release.binpb
 	go run ./internal/style/cmd/stylecheck
 
 deps: ## install build and test dependencies, or list the missing ones
@@ -74,7 +76,7 @@ fuzz: ## run each fuzz target for FUZZTIME (default 10s)
 	scripts/fuzz $(FUZZTIME)
 
 demo: deps ## failover drill: kill a load balancer, check that all sessions survive
-	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) KERNEL=$(KERNEL) scripts/drill
+	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
 
 drill: demo ## the same as demo, for example with SESSIONS=N
 

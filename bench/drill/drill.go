@@ -37,6 +37,7 @@ const (
 type Options struct {
 	Sessions int    // TCP sessions to open; 1000
 	Syncd    string // path of the syncd program; empty runs only the control
+	Standby  string // path of the standby's syncd program, such as that of another release; Syncd
 	Attach   string // attach type of syncd: kprobe, fexit or auto; kprobe
 	Buffer   string // event buffer of syncd: ring or perf; ring
 
@@ -65,6 +66,7 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	setDefault(&o.Sessions, 1000)
+	setDefault(&o.Standby, o.Syncd)
 	setDefault(&o.Attach, "kprobe")
 	setDefault(&o.Buffer, "ring")
 	for i := range o.Layouts {

@@ -28,6 +28,7 @@ const (
 // daemon is a running syncd.
 type daemon struct {
 	process *process
+	program string // path
 	socket  string
 }
 
@@ -150,11 +151,12 @@ func (r *run) startDaemon(i int, c *settings) error {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return fmt.Errorf("write settings of %s: %w", c.NodeName, err)
 	}
-	p, err := startProgram(r.net.nodes[i].ns, control, c.NodeName+" syncd", r.opts.Syncd, "run", "--config", file)
+	program := [2]string{active: r.opts.Syncd, standby: r.opts.Standby}[i]
+	p, err := startProgram(r.net.nodes[i].ns, control, c.NodeName+" syncd", program, "run", "--config", file)
 	if err != nil {
 		return err
 	}
-	r.daemons[i] = &daemon{process: p, socket: c.ControlSocket}
+	r.daemons[i] = &daemon{process: p, program: program, socket: c.ControlSocket}
 	return nil
 }
 
@@ -172,6 +174,7 @@ func writeGossipKey(dir string) (string, error) {
 
 // status is the part of `syncd status --json` that the drill reads.
 type status struct {
+	Version  string   `json:"version"`
 	Ready    bool     `json:"ready"`
 	NotReady []string `json:"not_ready"`
 	Capture  struct {
@@ -182,7 +185,8 @@ type status struct {
 		Receiving bool `json:"receiving"`
 		Sending   bool `json:"sending"`
 		Maps      []struct {
-			Lag uint64 `json:"lag_entries"`
+			Lag    uint64 `json:"lag_entries"`
+			Agreed bool   `json:"agreed"`
 		} `json:"maps"`
 	} `json:"peers"`
 }
@@ -213,7 +217,7 @@ func (r *run) queryStatus(ctx context.Context, d *daemon) (status, error) {
 }
 
 func (r *run) queryStatusJSON(ctx context.Context, d *daemon) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, r.opts.Syncd, "status", "--json", "--control-socket", d.socket)
+	cmd := exec.CommandContext(ctx, d.program, "status", "--json", "--control-socket", d.socket)
 	text, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", d.process.name, err)

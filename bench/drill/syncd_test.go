@@ -34,11 +34,12 @@ func TestSettingsMatchSyncd(t *testing.T) {
 
 func TestStatusMatchesSyncd(t *testing.T) {
 	text, err := json.Marshal(syncd.Status{
+		Version: "1.0",
 		Ready:   true,
 		Capture: syncd.CaptureStatus{Events: 7},
 		Peers: []syncd.PeerStatus{{
 			Receiving: true, Sending: true,
-			Maps: []syncd.PeerMapStatus{{LagEntries: 5}},
+			Maps: []syncd.PeerMapStatus{{LagEntries: 5, Agreed: true}},
 		}},
 	})
 	if err != nil {
@@ -48,7 +49,7 @@ func TestStatusMatchesSyncd(t *testing.T) {
 	if err := json.Unmarshal(text, &s); err != nil {
 		t.Fatal(err)
 	}
-	if lag, known := s.lag(); !s.connected() || lag != 5 || !known || s.Capture.Events != 7 {
-		t.Errorf("status from %s: got %+v, want connected, lag 5, 7 events", text, s)
+	if lag, known := s.lag(); !s.connected() || lag != 5 || !known || s.Capture.Events != 7 || s.Version != "1.0" || !s.Peers[0].Maps[0].Agreed {
+		t.Errorf("status from %s: got %+v, want version 1.0, connected, in sync, lag 5, 7 events", text, s)
 	}
 }

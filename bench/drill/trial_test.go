@@ -25,12 +25,26 @@ import (
 // hooks are unavailable. On a kernel of the matrix it fails instead.
 func needSyncd(t *testing.T) string {
 	t.Helper()
-	if ok, why := vm.CanAttachNatively(); !ok {
-		if os.Getenv("MAPSYNC_KERNEL") != "" {
-			t.Fatal("attach hooks on a kernel of the matrix: ", why)
-		}
+	if ok, why := canAttach(t); !ok {
 		t.Skip("hooks are unavailable, make test runs this test in a virtual machine: ", why)
 	}
+	return thisSyncd(t)
+}
+
+// canAttach reports whether hooks are available. If not, it fails the test on a kernel of the
+// matrix, else it returns the reason.
+func canAttach(t *testing.T) (ok bool, why string) {
+	t.Helper()
+	ok, why = vm.CanAttachNatively()
+	if !ok && os.Getenv("MAPSYNC_KERNEL") != "" {
+		t.Fatal("attach hooks on a kernel of the matrix: ", why)
+	}
+	return ok, why
+}
+
+// thisSyncd makes this binary the nodes' syncd and returns its path.
+func thisSyncd(t *testing.T) string {
+	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,9 @@ import (
 // the test binary.
 const syncdVariable = "MAPSYNC_DRILL_SYNCD"
 
+// thisVersion is the version that this binary reports as syncd.
+const thisVersion = "drill"
+
 // runSyncd implements the two commands of syncd that the drill uses: `run --config FILE` and
 // `status --json --control-socket PATH`.
 func runSyncd(args []string) error {
@@ -36,7 +39,7 @@ func runSyncd(args []string) error {
 			return err
 		}
 		log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-		d, err := syncd.New(syncd.Options{Config: c, Version: "drill", Logger: log.With("node", c.NodeName)})
+		d, err := syncd.New(syncd.Options{Config: c, Version: thisVersion, Logger: log.With("node", c.NodeName)})
 		if err != nil {
 			return err
 		}

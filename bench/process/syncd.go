@@ -110,7 +110,8 @@ type Syncd struct {
 	// Shared are the maps of the daemon's capture, for an injector.
 	Shared map[string]*ebpf.Map
 
-	dir string
+	dir     string
+	program program
 }
 
 // NewSyncd returns the settings of daemon number n (1, 2, ...) with a map of that name. The caller
@@ -163,7 +164,7 @@ func (s *Syncd) Close() error {
 	if s == nil {
 		return nil
 	}
-	errs := []error{s.Child.Close()}
+	errs := []error{s.Child.Close(), s.StopProgram()}
 	for _, m := range s.Shared {
 		errs = append(errs, m.Close())
 	}

@@ -1,0 +1,77 @@
+// Package previous builds syncd of the previous release, for tests that run it beside this release.
+// It takes the source from the history of the checkout.
+package previous
+
+import (
+	_ "embed" // the commit
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// ProgramVariable is an environment variable with the path of a syncd of the previous release that
+// is built already, as in a virtual machine without a checkout.
+const ProgramVariable = "MAPSYNC_PREVIOUS_SYNCD"
+
+// SkipVariable is an environment variable. If it is not empty, tests with the previous release are
+// skipped.
+const SkipVariable = "MAPSYNC_SKIP_PREVIOUS_RELEASE"
+
+//go:embed commit
+var commit string
+
+// Commit returns the commit of the previous release: 40 hexadecimal digits.
+func Commit() string { return strings.TrimSpace(commit) }
+
+// Program returns the path of syncd of the previous release. The file exists until the end of the
+// test. Program fails the test if the program cannot be built, for example in a shallow checkout.
+func Program(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv(ProgramVariable); path != "" {
+		return path
+	}
+	if os.Getenv(SkipVariable) != "" {
+		t.Skip(SkipVariable + " is set")
+	}
+	path := filepath.Join(t.TempDir(), "syncd-previous")
+	build(t, filepath.Join(root(t), "scripts", "previous-release"), "build", path)
+	return path
+}
+
+// CurrentProgram builds syncd of this checkout and returns its path. The file exists until the end
+// of the test. CurrentProgram fails the test if the program cannot be built.
+func CurrentProgram(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "syncd")
+	build(t, "go", "build", "-trimpath", "-o", path, "mapsync/syncd")
+	return path
+}
+
+func build(t testing.TB, name string, args ...string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build syncd: %v (%s=1 skips tests with the previous release)\n%s", err, SkipVariable, text)
+	}
+}
+
+// root returns the directory of the checkout.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		if dir == filepath.Dir(dir) {
+			t.Fatalf("find the checkout to build syncd of the previous release: no go.mod in a parent directory; set %s to its path", ProgramVariable)
+		}
+		dir = filepath.Dir(dir)
+	}
+}
