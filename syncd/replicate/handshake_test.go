@@ -12,9 +12,9 @@ import (
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
-// TestProtocolVersionIsNegotiated checks the chosen version for ranges of both nodes, and the error
-// and the node to upgrade if there is no common version. A peer without a highest version sends only
-// one.
+// TestProtocolVersionIsNegotiated checks the chosen version for ranges of both nodes. Without a common
+// version, it checks the error and the node to upgrade. A peer without a highest version supports one
+// version.
 func TestProtocolVersionIsNegotiated(t *testing.T) {
 	const highest = math.MaxUint32
 	const upgradeSelf, upgradePeer = `(upgrade syncd on "b")`, `(upgrade syncd on "x")`
@@ -77,9 +77,9 @@ func TestSupportedVersions(t *testing.T) {
 	}
 }
 
-// TestRollingUpgradeOfTheProtocol replaces nodes by nodes of the next version of the protocol, one
-// after the other. Each pair of nodes replicates with the highest version that both support.
-func TestRollingUpgradeOfTheProtocol(t *testing.T) {
+// TestReplicationWithNegotiatedVersion checks that two nodes with overlapping ranges replicate with
+// the highest version that both support.
+func TestReplicationWithNegotiatedVersion(t *testing.T) {
 	for name, c := range map[string]struct {
 		a, b versionRange
 		want uint32
@@ -128,8 +128,8 @@ func TestNodesWithoutCommonVersion(t *testing.T) {
 	}
 }
 
-// TestHostileVersionsAreRefused opens streams with versions that are no range or are not supported.
-// The node counts each of them and continues to serve.
+// TestHostileVersionsAreRefused opens streams with invalid ranges and with unsupported versions. The
+// node counts each of them and continues to serve.
 func TestHostileVersionsAreRefused(t *testing.T) {
 	a := startNode(t, "a", 1, nil)
 	all := []struct {
