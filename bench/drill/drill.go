@@ -35,11 +35,11 @@ const (
 
 // Options configures a drill. A zero field takes the default at the end of its comment.
 type Options struct {
-	Sessions int    // TCP sessions to open; 1000
-	Syncd    string // path of the syncd program; empty runs only the control
-	Standby  string // path of the standby's syncd program, such as that of another release; Syncd
-	Attach   string // attach type of syncd: kprobe, fexit or auto; kprobe
-	Buffer   string // event buffer of syncd: ring or perf; ring
+	Sessions     int    // TCP sessions to open; 1000
+	Syncd        string // path of the syncd program; empty runs only the control
+	StandbySyncd string // path of the standby's syncd program, such as that of another release; Syncd
+	Attach       string // attach type of syncd: kprobe, fexit or auto; kprobe
+	Buffer       string // event buffer of syncd: ring or perf; ring
 
 	// Layouts are the layouts of the connection-tracking maps of the active load balancer and of
 	// the standby; lb.LayoutV1. Different layouts simulate a cluster in the middle of an upgrade.
@@ -66,7 +66,7 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	setDefault(&o.Sessions, 1000)
-	setDefault(&o.Standby, o.Syncd)
+	setDefault(&o.StandbySyncd, o.Syncd)
 	setDefault(&o.Attach, "kprobe")
 	setDefault(&o.Buffer, "ring")
 	for i := range o.Layouts {

@@ -18,6 +18,10 @@ func TestPreviousRelease(t *testing.T) {
 		t.Log("hooks are unavailable, scans detect the changes: ", why)
 		attach = "none"
 	}
+	sessions := 1000
+	if testing.Short() {
+		sessions = 200
+	}
 	before, now := previous.Program(t), thisSyncd(t)
 	for _, c := range []struct {
 		name            string
@@ -28,7 +32,7 @@ func TestPreviousRelease(t *testing.T) {
 		{"current to previous", now, before, [2]string{thisVersion, previousVersion}},
 	} {
 		t.Run(fmt.Sprintf("%s/%s/ring", c.name, attach), func(t *testing.T) {
-			opts := Options{Sessions: 1000, Syncd: c.active, Standby: c.standby, Attach: attach, Hold: time.Second}
+			opts := Options{Sessions: sessions, Syncd: c.active, StandbySyncd: c.standby, Attach: attach, Hold: time.Second}
 			tr := newTrial(t, opts, func(r *run) {
 				r.adjust = func(c *settings) {
 					if attach == "none" {
@@ -38,7 +42,7 @@ func TestPreviousRelease(t *testing.T) {
 			})
 			tr.must(tr.open(t.Context()))
 			tr.must(tr.eventually(convergeLimit, func() error { return tr.checkMaps(0, active, standby) }))
-			tr.must(tr.eventually(convergeLimit, func() error { return tr.checkInSync(c.versions) }))
+			tr.must(tr.eventually(tr.opts.SyncTimeout, func() error { return tr.checkInSync(c.versions) }))
 			tr.must(tr.flow(t.Context(), tr.opts.Flow))
 			tr.must(tr.failOver(tr.opts.Sessions))
 			tr.must(tr.checkMaps(0, standby))

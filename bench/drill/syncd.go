@@ -151,7 +151,7 @@ func (r *run) startDaemon(i int, c *settings) error {
 	if err := os.WriteFile(file, text, 0o600); err != nil {
 		return fmt.Errorf("write settings of %s: %w", c.NodeName, err)
 	}
-	program := [2]string{active: r.opts.Syncd, standby: r.opts.Standby}[i]
+	program := [2]string{active: r.opts.Syncd, standby: r.opts.StandbySyncd}[i]
 	p, err := startProgram(r.net.nodes[i].ns, control, c.NodeName+" syncd", program, "run", "--config", file)
 	if err != nil {
 		return err

@@ -123,6 +123,13 @@ func TestNodesWithoutCommonVersion(t *testing.T) {
 				p.ProtocolVersion == 0 && n.r.Stats().BadRequests > 0 && n.r.Stats().ConnectErrors > 0
 		})
 	}
+	// A node that only gossip has named is listed as unverified, with the remedy.
+	n := startNode(t, "c", 3, nil, func(o *Options) { o.versions = versionRange{1, 1} })
+	n.r.Discover([]Peer{b.peer()})
+	eventually(t, "the node is listed as unverified", func() bool {
+		all := n.r.Unverified(10)
+		return len(all) == 1 && strings.Contains(all[0].Error, `upgrade syncd on \"c\"`)
+	})
 	if len(live(a.tb)) != 10 || len(live(b.tb)) != 10 {
 		t.Errorf("records: got %d and %d, want 10 each", len(live(a.tb)), len(live(b.tb)))
 	}

@@ -63,7 +63,7 @@ func parse(args []string) (*drill.Options, string, error) {
 	fs := flag.NewFlagSet("drill", flag.ContinueOnError)
 	fs.IntVar(&o.Sessions, "sessions", 1000, "TCP sessions to open")
 	fs.StringVar(&o.Syncd, "syncd", "off", "`path` of the syncd program, or off for the control run alone")
-	fs.StringVar(&o.Standby, "standby-syncd", "", "`path` of the standby's syncd program, such as that of the previous release (default: the value of --syncd)")
+	fs.StringVar(&o.StandbySyncd, "standby-syncd", "", "`path` of the standby's syncd program, such as that of the previous release (default: the value of --syncd)")
 	fs.StringVar(&o.Attach, "attach", "kprobe", "how syncd attaches: kprobe, fexit or auto")
 	fs.StringVar(&o.Buffer, "buffer", "ring", "which buffer syncd uses: ring or perf")
 	layouts := fs.String("layouts", "v1,v1", "`layouts` of the active and the standby load balancer's map, each v1 or next")
