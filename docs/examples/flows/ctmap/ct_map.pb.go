@@ -694,7 +694,7 @@ func (*SubscribeRequest_ClockProbe) isSubscribeRequest_Message() {}
 // Hello opens a stream.
 type Hello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version of the protocol: 1.
+	// Version of the protocol that the client supports: 1.
 	ProtocolVersion uint32 `protobuf:"varint,1,opt,name=protocol_version,json=protocolVersion,proto3" json:"protocol_version,omitempty"`
 	// The client. Its certificate must be valid for the name in node.
 	Self          *Incarnation `protobuf:"bytes,2,opt,name=self,proto3" json:"self,omitempty"`
@@ -1971,10 +1971,10 @@ const file_ct_map_proto_rawDesc = "" +
 	"\vunsubscribe\x18\x03 \x01(\v2\x1d.mapsync.v1.MapUnsubscriptionH\x00R\vunsubscribe\x129\n" +
 	"\vclock_probe\x18\x05 \x01(\v2\x16.mapsync.v1.ClockProbeH\x00R\n" +
 	"clockProbeB\t\n" +
-	"\amessageJ\x04\b\x04\x10\x05J\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\x03ackR\acompareR\x06resendR\x06ownersR\x06report\"}\n" +
+	"\amessageJ\x04\b\x04\x10\x05J\x04\b\x06\x10\aJ\x04\b\a\x10\bJ\x04\b\b\x10\tJ\x04\b\f\x10\rR\x03ackR\acompareR\x06resendR\x06ownersR\x06report\"\x8d\x01\n" +
 	"\x05Hello\x12)\n" +
 	"\x10protocol_version\x18\x01 \x01(\rR\x0fprotocolVersion\x12+\n" +
-	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x04\x10\x05J\x04\b\x05\x10\x06R\areportsR\aaddress\"9\n" +
+	"\x04self\x18\x02 \x01(\v2\x17.mapsync.v1.IncarnationR\x04selfJ\x04\b\x03\x10\aR\areportsR\aaddressR\x14max_protocol_version\"9\n" +
 	"\vIncarnation\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x06R\x06number\"\xd3\x01\n" +
