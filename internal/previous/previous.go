@@ -15,10 +15,6 @@ import (
 // is built already, as in a virtual machine without a checkout.
 const ProgramVariable = "MAPSYNC_PREVIOUS_SYNCD"
 
-// SkipVariable is an environment variable. If it is not empty, tests with the previous release are
-// skipped.
-const SkipVariable = "MAPSYNC_SKIP_PREVIOUS_RELEASE"
-
 //go:embed commit
 var commit string
 
@@ -26,14 +22,16 @@ var commit string
 func Commit() string { return strings.TrimSpace(commit) }
 
 // Program returns the path of syncd of the previous release. The file exists until the end of the
-// test. Program fails the test if the program cannot be built, for example in a shallow checkout.
+// test. Program skips the test if the checkout has no complete history, for example in a source
+// archive or a shallow clone, and fails it if the program cannot be built otherwise.
 func Program(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(ProgramVariable); path != "" {
 		return path
 	}
-	if os.Getenv(SkipVariable) != "" {
-		t.Skip(SkipVariable + " is set")
+	out, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--is-shallow-repository").CombinedOutput()
+	if text := strings.TrimSpace(string(out)); err != nil || text != "false" {
+		t.Skipf("the checkout has no complete history to build the previous release from (git rev-parse --is-shallow-repository: %s): run git fetch --unshallow", text)
 	}
 	path := filepath.Join(t.TempDir(), "syncd-previous")
 	build(t, filepath.Join(root(t), "scripts", "previous-release"), "build", path)
@@ -54,7 +52,7 @@ func build(t testing.TB, name string, args ...string) {
 	cmd := exec.CommandContext(t.Context(), name, args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build syncd: %v (%s=1 skips tests with the previous release)\n%s", err, SkipVariable, text)
+		t.Fatalf("build syncd: %v\n%s", err, text)
 	}
 }
 
