@@ -23,7 +23,7 @@ const noPromises = "Not guaranteed"
 var (
 	// backing is the end of a promise: the tests behind it.
 	backing = regexp.MustCompile("\\(((?:`[^`]+`(?:, )?)+)\\)\\.$")
-	// testSpan is a package, a test or fuzz target, and a script or subtest.
+	// testSpan is a package, a test or fuzz target, and a scenario or subtest.
 	testSpan = regexp.MustCompile(`^([a-z][a-z0-9/]*)\.((?:Test|Fuzz)\w+)(?:/(.+))?$`)
 )
 
@@ -86,8 +86,8 @@ func (s suites) check(span string) error {
 	if name[3] == "" || slices.Contains(s[dir].literals, name[3]) {
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(dir, "testdata", name[3]+".txt")); err != nil {
-		return fmt.Errorf("%s: there is neither such a subtest nor such a script", span)
+	if _, err := os.Stat(filepath.Join(dir, "testdata", "scenarios", name[3])); err != nil {
+		return fmt.Errorf("%s: there is neither such a subtest nor such a scenario", span)
 	}
 	return nil
 }
@@ -126,7 +126,7 @@ func TestWrongTestsAreNoticed(t *testing.T) {
 		"syncd/table.TestScenarios/restart":                            "",
 		"syncd/replicate.TestCompareRepairs/a corrupt value in memory": "",
 		"syncd/replicate.FuzzBatch":                                    "",
-		"syncd/table.TestScenarios/no such script":                     "neither such a subtest",
+		"syncd/table.TestScenarios/no such scenario":                   "neither such a subtest",
 		"syncd/table.TestNothing":                                      "test not found",
 		"syncd/nowhere.TestScenarios":                                  "test not found",
 		"TestScenarios":                                                "not written like",

@@ -2,100 +2,49 @@ package table
 
 import (
 	"bytes"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/datadriven"
 )
 
-var update = flag.Bool("update", false, "update the expected output in testdata")
-
-// TestScenarios runs the scripts in testdata. A script is a list of steps. Each step is a few
-// commands, a line of dashes, and the output of the commands:
+// TestScenarios runs the scenarios in testdata/scenarios. A scenario is a sequence of events. Each event
+// is one line with the node, the event and its arguments. The outcome follows:
 //
 //	a update k v1
-//	sync a b
 //	----
 //	a update k v1 by packet: accepted
+//
+//	sync a b
+//	----
 //	a > b: k v1 v1000 a: accepted
 //
-// Time passes by a millisecond with each command. Versions are printed as milliseconds since the
-// start, followed by the remaining nanoseconds. The commands are the keys of scriptCommands.
+// The events are the keys of scriptCommands. An event without an outcome prints "ok". The time passes by
+// a millisecond with each event. Versions are printed as milliseconds since the start, followed by the
+// remaining nanoseconds. To write the outcomes into the files:
+//
+//	go test ./syncd/table -run TestScenarios -rewrite
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("testdata: got no scenarios, error %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) { runScript(t, file) })
-	}
+	datadriven.Walk(t, "testdata/scenarios", func(t *testing.T, path string) {
+		s := &script{}
+		datadriven.RunTest(t, path, s.run)
+	})
 }
 
-func runScript(t *testing.T, file string) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &script{T: t}
-	var transcript bytes.Buffer
-	expected := false
-	for line := range strings.Lines(string(text)) {
-		line = strings.TrimRight(line, "\n")
-		switch {
-		case line == "----":
-			expected = true
-			fmt.Fprintf(&transcript, "----\n%s", s.out.String())
-			s.out.Reset()
-		case line == "":
-			expected = false
-			transcript.WriteString("\n")
-		case expected: // the output of the previous run
-		default:
-			transcript.WriteString(line + "\n")
-			if !strings.HasPrefix(line, "#") {
-				s.command(strings.Fields(line))
-			}
-		}
-	}
-	for _, n := range s.sim.up() {
-		checkInvariants(t, n.d.tab)
-	}
-	if *update {
-		if err := os.WriteFile(file, transcript.Bytes(), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	if got := transcript.String(); got != string(text) {
-		t.Errorf("%s", diff(string(text), got))
-	}
-}
-
-// diff returns the first lines that differ.
-func diff(want, got string) string {
-	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
-	for i := range min(len(w), len(g)) {
-		if w[i] != g[i] {
-			return fmt.Sprintf("line %d is\n%s\nwant\n%s", i+1, g[i], w[i])
-		}
-	}
-	return fmt.Sprintf("%d lines, want %d", len(g), len(w))
-}
-
+// script is one scenario.
 type script struct {
 	*testing.T
 	sim        *sim
-	out        bytes.Buffer
-	lateEvents []simEvent // events that have not arrived yet
+	out        bytes.Buffer // the outcome of the current event
+	lateEvents []simEvent   // events that have not arrived yet
 }
 
-// scriptCommands are the commands of the scripts. Those above the empty line act on the cluster. Those
-// below act on the node whose name comes first.
+// scriptCommands are the events of the scenarios. Those above the empty line concern the cluster. Those
+// below concern the node whose name comes first.
 var scriptCommands = map[string]func(s *script, n *simNode, args []string){
 	"nodes":    (*script).nodes,    // names...: bring up nodes with an empty map
 	"sleep":    (*script).sleep,    // duration
@@ -122,19 +71,35 @@ var scriptCommands = map[string]func(s *script, n *simNode, args []string){
 	"show":    (*script).show,    // the table in its order, and the kernel map
 }
 
-func (s *script) command(f []string) {
+// run executes one event and returns its outcome.
+func (s *script) run(t *testing.T, d *datadriven.TestData) string {
+	s.T = t
+	s.out.Reset()
+	event := []string{d.Cmd}
+	for _, arg := range d.CmdArgs {
+		event = append(event, arg.String())
+	}
+	if d.Input != "" {
+		d.Fatalf(t, "got more than one line of input: %q", d.Input)
+	}
 	var n *simNode
 	if s.sim != nil {
 		s.sim.now += int64(time.Millisecond)
-		if n = s.node(f[0]); n != nil {
-			f = f[1:]
+		if n = s.node(event[0]); n != nil {
+			event = event[1:]
 		}
 	}
-	fn := scriptCommands[f[0]]
-	if fn == nil {
-		s.Fatalf("unknown command %q", f)
+	if len(event) == 0 || scriptCommands[event[0]] == nil {
+		d.Fatalf(t, "unknown event %q", event)
 	}
-	fn(s, n, f[1:])
+	scriptCommands[event[0]](s, n, event[1:])
+	for _, n := range s.sim.up() {
+		checkInvariants(t, n.d.tab)
+	}
+	if s.out.Len() == 0 {
+		return "ok"
+	}
+	return s.out.String()
 }
 
 func (s *script) printf(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
