@@ -167,14 +167,14 @@ func (x *exploreState) reads(d *simDaemon, all []simRead) {
 func (x *exploreState) stamp(d *simDaemon, at int64) {
 	x.time(at)
 	if d.tab != nil {
-		x.version(d.tab.versionAt(at))
+		x.version(d.internals().VersionAt(d.tab, at))
 	}
 }
 
 // ahead adds a version that a table may compare with later versions.
 func (x *exploreState) ahead(d *simDaemon, v Version) {
 	x.version(v)
-	if now := d.tab.versionAt(d.n.clock()); now < v {
+	if now := d.internals().VersionAt(d.tab, d.n.clock()); now < v {
 		x.version(now)
 	}
 }
@@ -204,24 +204,17 @@ func (x *exploreState) daemon(d *simDaemon) {
 	x.members(d)
 	if d.tab != nil {
 		x.position(d.initialSyncPos)
-		x.records(d)
+		x.addTable(d)
 		x.syncer(d)
 		if len(d.reads) > 0 {
-			x.reading(d.tab, &d.reading)
+			x.addReading(d, &d.reading)
 		}
 		if len(d.read)+len(d.scanned) > 0 {
-			x.reading(d.tab, &d.scanReading)
+			x.addReading(d, &d.scanReading)
 		}
 	}
 	for _, l := range d.inbound {
 		x.inbound(l)
-	}
-}
-
-func (x *exploreState) reading(t *Table, r *Reading) {
-	x.is(r.absent != [8]uint64{})
-	for s := firstSlot; s < t.allocated; s++ {
-		x.is(r.isStale(s))
 	}
 }
 
@@ -247,7 +240,7 @@ func (x *exploreState) syncer(d *simDaemon) {
 	x.n(int(d.phase))
 	x.is(d.writer != nil)
 	if d.writer != nil {
-		x.position(d.writer.pos)
+		x.position(d.writer.Position())
 	}
 	x.n(len(d.batch))
 	for i := range d.batch {
@@ -335,7 +328,7 @@ func (x *exploreState) stream(l *simInboundStream) {
 		x.n(st.from.view.departures - f.coverage.view.departures)
 	}
 	if f.requestedCursor != nil {
-		x.position(f.requestedCursor.pos)
+		x.position(f.requestedCursor.Position())
 		x.position(f.requestedUntil)
 	}
 	x.is(f.sendAll, f.resume, f.pendingSent, f.open, f.ended, f.caughtUp, f.cursor != nil, f.index == index)
@@ -343,6 +336,6 @@ func (x *exploreState) stream(l *simInboundStream) {
 	x.position(f.goal)
 	x.position(f.sent)
 	if f.cursor != nil {
-		x.position(f.cursor.pos)
+		x.position(f.cursor.Position())
 	}
 }

@@ -1,73 +1,34 @@
 package table
 
-// records adds a table.
-func (x *exploreState) records(d *simDaemon) {
-	t := d.tab
-	x.position(t.seq)
-	x.position(t.applied)
-	x.position(t.floor)
-	for s := firstSlot; s < t.allocated; s++ {
-		m := t.meta(s)
-		x.is(m.is(flagFree))
-		if m.is(flagFree) {
-			continue
-		}
-		x.n(int(m.flags &^ flagCursor))
-		if x.cpus > 1 {
-			x.n(int(m.cpu)) // otherwise the event is at another time than any other event
-		}
-		x.ahead(d, m.version)
-		x.time(m.seen)
-		x.position(m.seq)
-		o := &t.owners.list[m.owner]
-		x.n(int(o.Node[0]))
-		x.rank(kindIncarnation, o.Incarnation)
-		if m.live() || m.is(raced|flagReleased) {
-			x.value(entryValue(t.value(s)))
-		}
-		if t.scan.on {
-			x.is(t.scan.has(s))
-			x.n(int(t.scan.slot))
-		}
-	}
-	x.compact(d)
-	x.position(t.compactCursor.pos)
-	x.is(t.scan.on, t.loading != nil, t.unscanned, t.skew.ahead != 0)
-	x.n(t.rereads.len())
-	x.n(t.failures.len())
-	x.n(t.retries.len())
-	x.n(t.evicted.len())
-	x.n(t.released.len())
-	x.n(t.unknownRereads.len(simKey))
-	if l := t.loading; l != nil {
-		for _, at := range l.deleted {
-			x.time(at)
-		}
-	}
-	for _, e := range t.earlyDeletes {
-		if e.hash != 0 {
-			x.time(e.time)
-			x.n(int(e.cpu))
-		}
-	}
+// tableEncoder adds the state of a daemon's table to an exploreState.
+type tableEncoder struct {
+	x *exploreState
+	d *simDaemon
 }
 
-// compact adds the compact tombstones of a table.
-func (x *exploreState) compact(d *simDaemon) {
-	t := d.tab
-	for _, c := range t.log.chunks {
-		for i := range c.n {
-			var m meta
-			if t.log.describe(c, i, &m); c.is(i, tombDead) {
-				continue
-			}
-			x.n(int(m.flags))
-			x.ahead(d, m.version)
-			x.time(m.seen)
-			x.position(m.seq)
-			o := &t.owners.list[m.owner]
-			x.n(int(o.Node[0]))
-			x.rank(kindIncarnation, o.Incarnation)
-		}
-	}
+// table adds a table.
+func (x *exploreState) addTable(d *simDaemon) {
+	d.internals().Encode(d.tab, tableEncoder{x, d}, x.cpus > 1)
 }
+
+// addReading adds a reading of a table.
+func (x *exploreState) addReading(d *simDaemon, r *Reading) {
+	d.internals().EncodeReading(d.tab, r, tableEncoder{x, d})
+}
+
+func (e tableEncoder) Int(v int) { e.x.n(v) }
+
+func (e tableEncoder) Bool(all ...bool) { e.x.is(all...) }
+
+func (e tableEncoder) Version(v Version) { e.x.ahead(e.d, v) }
+
+func (e tableEncoder) Time(at int64) { e.x.time(at) }
+
+func (e tableEncoder) Position(p uint64) { e.x.position(p) }
+
+func (e tableEncoder) Owner(o Owner) {
+	e.x.n(int(o.Node[0]))
+	e.x.rank(kindIncarnation, o.Incarnation)
+}
+
+func (e tableEncoder) Value(v []byte) { e.x.value(entryValue(v)) }

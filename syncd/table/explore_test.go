@@ -149,12 +149,14 @@ func (e *exploration) run(t *testing.T, steps int) error {
 type explorer struct {
 	*exploration
 	t      *testing.T
-	tables simTables
+	tables *simTables
 	state  exploreState
 	todo   []exploreAction
 }
 
-func (e *exploration) explorer(t *testing.T) *explorer { return &explorer{exploration: e, t: t} }
+func (e *exploration) explorer(t *testing.T) *explorer {
+	return &explorer{exploration: e, t: t, tables: newTables(Internals{})}
+}
 
 func (x *explorer) over() bool {
 	x.mu.Lock()
@@ -181,7 +183,7 @@ func (x *explorer) try(c actionPath) { x.visit(x.replay(c), c) }
 
 func (x *explorer) replay(c actionPath) *exploreWorld {
 	x.tables.release()
-	w := newExploreWorld(x.t, x.conf, &x.tables)
+	w := newExploreWorld(x.t, x.conf, x.tables)
 	for _, a := range c {
 		w.do(a)
 	}
@@ -196,7 +198,7 @@ func (x *explorer) visit(w *exploreWorld, c actionPath, more ...exploreAction) {
 			return
 		}
 		for _, n := range w.up() {
-			checkInvariants(w, n.d.tab)
+			n.d.internals().Check(w, n.d.tab)
 		}
 	}
 	all := append(c[:len(c):len(c)], more...)

@@ -89,8 +89,8 @@ func (a exploreAction) String() string {
 
 // newExploreWorld starts a cluster and runs it until it is at rest.
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *simTables) *exploreWorld {
-	w := &exploreWorld{sim: newSim(tb, simNames(conf.nodes)...), conf: conf, cpus: 1}
-	w.tables, w.scans, w.tick, w.keysOnly = tables, conf.scans, conf.tick, conf.keys
+	w := &exploreWorld{sim: newSim(tb, tables, simNames(conf.nodes)...), conf: conf, cpus: 1}
+	w.scans, w.tick, w.keysOnly = conf.scans, conf.tick, conf.keys
 	w.model = &simModel{sim: w.sim, keys: []modelKey{{home: conf.home}}, skewed: conf.ahead != 0}
 	w.key(pad("k", simKey))
 	if conf.step < simDisorder {
@@ -115,7 +115,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 		w.nodes[0].remove(0, 0, ContextPacket, true, 0)
 		w.runUntilIdle()
 		for _, n := range w.nodes {
-			if n.d.compact(); !n.hidden && n.d.tab.log.n != 1 {
+			if n.d.compact(); !n.hidden && n.d.internals().Compacted(n.d.tab) != 1 {
 				w.fail(fmt.Errorf("%s: tombstone: got one in a slot, want a compact one", n.name))
 			}
 		}
@@ -188,8 +188,8 @@ func (w *exploreWorld) firstUsed(d *simDaemon) bool {
 	if len(d.queue[0]) > 0 || d.tab == nil {
 		return true
 	}
-	_, s := d.tab.find(w.keys[0][:])
-	return s != 0 && d.tab.meta(s).cpu == 0
+	cpu, known := d.internals().CPU(d.tab, w.keys[0][:])
+	return known && cpu == 0
 }
 
 func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *simDaemon, me exploreAction) []exploreAction {
@@ -369,7 +369,7 @@ func (w *exploreWorld) verify() error {
 		return err
 	}
 	for _, n := range w.up() {
-		checkInvariants(w, n.d.tab)
+		n.d.internals().Check(w, n.d.tab)
 	}
 	if up := w.up(); len(up) > 0 {
 		c := up[0].d.content(0)

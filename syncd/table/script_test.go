@@ -94,7 +94,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	scriptCommands[event[0]](s, n, event[1:])
 	for _, n := range s.sim.up() {
-		checkInvariants(t, n.d.tab)
+		n.d.internals().Check(t, n.d.tab)
 	}
 	if s.out.Len() == 0 {
 		return "ok"
@@ -105,7 +105,7 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 func (s *script) printf(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
 
 func (s *script) nodes(_ *simNode, args []string) {
-	s.sim = newSim(s, args...)
+	s.sim = newSim(s, newTables(Internals{}), args...)
 	s.sim.trace = func(format string, args ...any) {
 		for i, a := range args {
 			if v, ok := a.(Version); ok {
@@ -187,7 +187,7 @@ func (s *script) clock(n *simNode, args []string) { n.offset = s.duration(args[0
 func (s *script) change(n *simNode, key, value string, deleted bool, rest []string) *simEvent {
 	ctx, cpu := ContextPacket, uint64(0)
 	if len(rest) > 0 {
-		ctx = Context(indexOf(s, contextNames[:], rest[0]))
+		ctx = s.context(rest[0])
 	}
 	if len(rest) > 1 {
 		cpu, _ = strconv.ParseUint(rest[1], 10, 16)
@@ -204,6 +204,17 @@ func (s *script) change(n *simNode, key, value string, deleted bool, rest []stri
 	q := n.d.queue[cpu]
 	n.d.queue[cpu] = q[:len(q)-1]
 	return &q[len(q)-1]
+}
+
+// context returns the context with a name.
+func (s *script) context(name string) Context {
+	for c := ContextPacket; c <= ContextReread; c++ {
+		if c.String() == name {
+			return c
+		}
+	}
+	s.Fatalf("unknown context %q", name)
+	return 0
 }
 
 func (s *script) update(n *simNode, args []string) {
@@ -310,9 +321,10 @@ func (s *script) show(n *simNode, _ []string) {
 		for tx.Next(c, &r) {
 			s.printf("%s %4d  %s", n.name, r.Position, s.record(n, tx, &r))
 		}
-		for slot := t.meta(unversioned).next; slot != unversioned; slot = t.meta(slot).next {
-			t.describe(slot, &r)
-			s.printf("%s       %s", n.name, s.record(n, tx, &r))
+		for k := range s.sim.keys {
+			if tx.Get(s.sim.keys[k][:], &r) && r.Version == 0 {
+				s.printf("%s       %s", n.name, s.record(n, tx, &r))
+			}
 		}
 	})
 	var all []string

@@ -3,7 +3,8 @@ package table
 // acknowledge sets the position that all other nodes have acknowledged, as acknowledge.go of
 // syncd/replicate does.
 func (d *simDaemon) acknowledge() {
-	d.tab.Update(func(tx *Tx) { tx.SetAcknowledged(d.acknowledged()) })
+	position := d.acknowledged()
+	d.tab.Update(func(tx *Tx) { tx.SetAcknowledged(position) })
 }
 
 // acknowledged returns the position up to which every node that this daemon has seen has acknowledged.
@@ -12,7 +13,7 @@ func (d *simDaemon) acknowledged() uint64 {
 	if d.membersSetAt == 0 || d.state < simReplicating {
 		return 0
 	}
-	least := d.tab.seq
+	least := d.head()
 	for i, inc := range d.view.live {
 		switch {
 		case i == d.n.id:
@@ -35,10 +36,28 @@ func (d *simDaemon) ackOf(peer int, inc uint64) uint64 {
 		if l == nil || l.st != st || l.state != simServed {
 			return 0
 		}
-		if st.to.tab.applied >= l.head {
+		if st.to.applied() >= l.head {
 			l.acked = l.position
 		}
 		return l.acked
 	}
 	return 0
+}
+
+// head returns the position of the newest change in the table.
+func (d *simDaemon) head() (position uint64) {
+	d.tab.View(func(tx *Tx) { position = tx.Head() })
+	return position
+}
+
+// applied returns the position up to which the map holds the records of the table.
+func (d *simDaemon) applied() (position uint64) {
+	d.tab.View(func(tx *Tx) { position = tx.AppliedPosition() })
+	return position
+}
+
+// floor returns the highest position of a tombstone that the table has forgotten.
+func (d *simDaemon) floor() (position uint64) {
+	d.tab.View(func(tx *Tx) { position = tx.Floor() })
+	return position
 }

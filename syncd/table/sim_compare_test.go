@@ -147,16 +147,13 @@ func (n *simNode) checkMap() (err error) {
 
 // countsAsEvicted reports whether a table treats a key as evicted by the map.
 func (n *simNode) countsAsEvicted(key int) bool {
-	t := n.d.tab
-	_, s := t.find(n.sim.keys[key][:])
-	return t.meta(s).is(flagEvicted)
+	return n.d.internals().Evicted(n.d.tab, n.sim.keys[key][:])
 }
 
 // released reports whether the map still holds an entry in the state in which its owner released it.
 func (n *simNode) released(key int) bool {
-	t := n.d.tab
-	_, s := t.find(n.sim.keys[key][:])
-	return s != 0 && t.meta(s).is(flagReleased) && n.equalValues(entryValue(t.value(s)), n.d.m.entries[key].value)
+	value := n.d.internals().Released(n.d.tab, n.sim.keys[key][:])
+	return value != nil && n.equalValues(entryValue(value), n.d.m.entries[key].value)
 }
 
 // equalValues compares the value of a record with the value in the map. A field without events is as

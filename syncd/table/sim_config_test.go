@@ -3,6 +3,7 @@ package table
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"testing"
 	"time"
 )
@@ -27,9 +28,9 @@ type simConfig struct {
 
 // newRun creates the cluster of a seed.
 func newRun(t *testing.T, seed uint64, tables *simTables) *simRun {
-	r := &simRun{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
-	r.sim = newSim(t, simNames(r.size())...)
-	r.tables, r.model = tables, &simModel{sim: r.sim}
+	r := &simRun{seed: seed, stats: make(map[string]int), out: os.Stdout, rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
+	r.sim = newSim(t, tables, simNames(r.size())...)
+	r.model = &simModel{sim: r.sim}
 	r.drawConfig()
 	for i := range r.keySpace() {
 		k := modelKey{home: -1}

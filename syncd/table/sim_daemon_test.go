@@ -339,9 +339,9 @@ func (d *simDaemon) saveMapID() {
 		return
 	}
 	if !d.initialSyncDone {
-		d.initialSyncDone, d.initialSyncPos = true, d.tab.seq
+		d.initialSyncDone, d.initialSyncPos = true, d.head()
 	}
-	if d.tab.applied >= d.initialSyncPos && d.tab.stats.Failed == 0 {
+	if st := d.tab.Stats(); st.Applied >= d.initialSyncPos && st.Failed == 0 {
 		d.inStateFile, d.n.stateFileMap = true, d.m.id
 	}
 }
@@ -355,20 +355,20 @@ func (d *simDaemon) upkeep() {
 		d.acknowledge()
 		d.tab.View((*Tx).ReclaimOwners)
 	}
-	lapsed, acknowledged := d.tab.stats.Expired, d.tab.stats.Acknowledged
+	before := d.tab.Stats()
 	d.tab.Update(func(tx *Tx) {
 		for tx.Expire(d.n.clock(), 2) {
 		}
-		expired := d.tab.stats.EvictionsExpired
 		for tx.ExpireEvicted(d.n.clock(), 2) {
-		}
-		if n := int(d.tab.stats.EvictionsExpired - expired); n > 0 {
-			d.n.sim.moves += n
-			d.n.sim.forgotten = true // the owner may be alive but cut off: the nodes must compare
 		}
 		tx.RequeueFailed(d.n.burst)
 	})
-	lapsed, acknowledged = d.tab.stats.Expired-lapsed, d.tab.stats.Acknowledged-acknowledged
+	after := d.tab.Stats()
+	if n := int(after.EvictionsExpired - before.EvictionsExpired); n > 0 {
+		d.n.sim.moves += n
+		d.n.sim.forgotten = true // the owner may be alive but cut off: the nodes must compare
+	}
+	lapsed, acknowledged := after.Expired-before.Expired, after.Acknowledged-before.Acknowledged
 	if m := d.n.sim.model; m != nil && lapsed+acknowledged > 0 {
 		m.noteForgotten(d, lapsed > 0)
 	}

@@ -26,13 +26,12 @@ func (m *simModel) undecided(d *simDaemon, key int) bool {
 		return false
 	}
 	k, c := &m.keys[key], d.content(key)
-	_, s := d.tab.find(m.sim.keys[key][:])
-	if s == 0 || (c.live() == !k.gone && sameValue(c.value, k.last)) {
+	if c.live() == !k.gone && sameValue(c.value, k.last) {
 		return false
 	}
-	r := d.tab.meta(s)
-	since := k.when + d.n.offset - r.seen
-	return r.is(flagUncertain) && since >= 0 && since < timestampMargin
+	seen, uncertain := d.internals().Uncertain(d.tab, m.sim.keys[key][:])
+	since := k.when + d.n.offset - seen
+	return uncertain && since >= 0 && since < timestampMargin
 }
 
 // mapReplaced records that a daemon treats its node's map as a new one, so that entries deleted there
@@ -117,13 +116,13 @@ func (n *simNode) lacks(d *simDaemon) bool {
 		return false
 	}
 	l := n.d.inbound[d.n.id]
-	return l == nil || l.inc != d.self.Incarnation || l.position < d.tab.floor
+	return l == nil || l.inc != d.self.Incarnation || l.position < d.floor()
 }
 
 // noteOverflow records which deletes a table has forgotten because there were too many, before it had
 // received all records. The table then accepts older records of those keys from peers.
 func (m *simModel) noteOverflow(d *simDaemon) {
-	if d.tab.stats.ExpiredEarly == 0 {
+	if d.tab.Stats().ExpiredEarly == 0 {
 		return
 	}
 	for i := range m.keys {

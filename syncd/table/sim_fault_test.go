@@ -62,7 +62,7 @@ func (r *simRun) crash(n *simNode) {
 
 // noteForgotten records that a table which is discarded has forgotten tombstones.
 func (r *simRun) noteForgotten(n *simNode) {
-	r.forgotten = r.forgotten || (n.d.tab != nil && n.d.tab.floor > 0)
+	r.forgotten = r.forgotten || (n.d.tab != nil && n.d.floor() > 0)
 }
 
 // replace simulates a load balancer that creates a new map.

@@ -132,9 +132,9 @@ func (l *simInboundStream) connect() {
 // subscribe requests the map, from the position that the inbound stream has reached.
 func (l *simInboundStream) subscribe() {
 	l.last++
-	l.index, l.state, l.subscribePos = l.last, simAwaited, l.to.tab.seq+1
+	l.index, l.state, l.subscribePos = l.last, simAwaited, l.to.head()+1
 	l.st.requests = append(l.st.requests, simRequest{
-		index: l.index, subscribe: true, sendAll: l.to.tab.stats.Unversioned > 0,
+		index: l.index, subscribe: true, sendAll: l.to.tab.Stats().Unversioned > 0,
 		resume: l.received && !l.repeatFullSync, position: l.position, orphaned: l.wanted, serial: l.serial,
 	})
 	l.sent = l.serial
@@ -163,7 +163,7 @@ func (l *simInboundStream) request() {
 // requestRepair requests a resend of the records in some buckets.
 func (l *simInboundStream) requestRepair(in *BucketSet) {
 	if l.state == simServed && l.repair == nil {
-		l.repair = &simRepair{in: in, before: l.to.tab.seq + 1}
+		l.repair = &simRepair{in: in, before: l.to.head() + 1}
 		l.st.requests = append(l.st.requests, simRequest{index: l.index, resend: in})
 		l.to.n.sim.moves++
 	}
@@ -240,7 +240,7 @@ func (l *simInboundStream) merge(m *simMessage) {
 	if m.end && l.sweep {
 		l.sweepRest()
 	}
-	l.position, l.head = m.position, d.tab.seq
+	l.position, l.head = m.position, d.head()
 	if m.kind == simBatch && m.end {
 		l.sweep, l.synced, l.complete = false, true, l.complete || m.open
 		if l.from <= l.completeTo {

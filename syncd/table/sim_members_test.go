@@ -220,8 +220,10 @@ func (d *simDaemon) findUnknown() {
 	if !d.wasOffered || d.membersSetAt == 0 || s.now-d.membersSetAt <= simUnknownGrace {
 		return
 	}
-	for ; int(d.ownersChecked) < len(d.tab.owners.list); d.ownersChecked++ {
-		if i := s.node(d.tab.owners.list[d.ownersChecked].Node); i >= 0 && i != d.n.id && !d.everLive[i] {
+	for end := d.internals().OwnerIDs(d.tab); d.ownersChecked < end; d.ownersChecked++ {
+		var owner Owner
+		d.tab.View(func(tx *Tx) { owner = tx.Owner(d.ownersChecked) })
+		if i := s.node(owner.Node); i >= 0 && i != d.n.id && !d.everLive[i] {
 			d.setGone(i, true)
 			s.moves++
 		}

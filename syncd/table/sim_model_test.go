@@ -159,8 +159,9 @@ func (d *simDaemon) unwritten(key int) bool {
 	if !d.wasOffered {
 		return false
 	}
-	_, s := d.tab.find(d.n.sim.keys[key][:])
-	return s != 0 && d.tab.meta(s).live() && d.tab.meta(s).is(flagDirty)
+	var r Record
+	d.tab.View(func(tx *Tx) { tx.Get(d.n.sim.keys[key][:], &r) })
+	return r.Dirty && !r.Delete
 }
 
 // awaits returns how many events of a key are on their way to a table.
@@ -182,7 +183,9 @@ func (m *simModel) read(n *simNode, tx *Tx, r *simRead) {
 	if !k.unreported || k.home != n.id || r.found == k.gone || (r.found && !sameValue(r.value, k.last)) {
 		return
 	}
-	if _, s := tx.t.find(m.sim.keys[r.key][:]); s == 0 || !tx.t.meta(s).is(flagDirty|flagUncertain) {
+	var rec Record
+	name := m.sim.keys[r.key][:]
+	if _, uncertain := n.d.internals().Uncertain(n.d.tab, name); !uncertain && (!tx.Get(name, &rec) || !rec.Dirty) {
 		k.unreported = false
 	}
 }
@@ -246,9 +249,10 @@ func (m *simModel) checkWrite(d *simDaemon, w *simWrite) {
 // checkAdoption checks an adoption. A node must not adopt an entry whose record a peer has sent. A key
 // that it adopts correctly no longer belongs to another node.
 func (m *simModel) checkAdoption(d *simDaemon, late bool) {
-	t := d.tab
-	for s := t.meta(unversioned).next; s != unversioned; s = t.meta(s).next {
-		key := m.sim.key(t.key(s))
+	for key := range m.keys {
+		if c := d.content(key); !c.known || c.version != 0 {
+			continue
+		}
 		if k := &m.keys[key]; k.home != d.n.id {
 			k.contested = true
 		}

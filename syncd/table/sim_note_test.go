@@ -12,7 +12,7 @@ import (
 func TestMapIsSavedOnceAllPeersHaveSent(t *testing.T) {
 	for name, tells := range map[string]bool{"before c sends": false, "after c has sent": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, "b", "c")
+			s := newSim(t, newTables(Internals{}), "b", "c")
 			b, c := s.nodes[0], s.nodes[1]
 			lost, own := s.key([]byte{7: 1}), s.key([]byte{7: 2})
 			c.put(own, entryValue{1}, 0, ContextPacket, true, 0)

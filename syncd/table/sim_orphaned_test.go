@@ -11,7 +11,7 @@ import (
 // node only. If the clock of the joiner is behind the clocks of all others, it takes the place of that
 // node. Then each of the others sends its orphaned records to the joiner once.
 func TestOrphanedRecordsAreSentOnce(t *testing.T) {
-	tables := &simTables{}
+	tables := newTables(Internals{})
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		nodes := 3 + r.IntN(simMaxNodes-2)
@@ -21,8 +21,7 @@ func TestOrphanedRecordsAreSentOnce(t *testing.T) {
 }
 
 func testOrphanedRecords(t *testing.T, r *rand.Rand, tables *simTables, nodes int, behind bool) {
-	s := newSim(t, simNames(nodes)...)
-	s.tables = tables
+	s := newSim(t, tables, simNames(nodes)...)
 	order := r.Perm(nodes)
 	joiner, departed, left := s.nodes[order[0]], s.nodes[order[1]], order[2:]
 	for _, i := range order[1:] {

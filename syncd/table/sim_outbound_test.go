@@ -201,13 +201,13 @@ func (st *simStream) replace() {
 // accept opens the subscription. It resumes at the position of the peer if the table can still send
 // from there. Otherwise it begins a full sync at position 0.
 func (st *simStream) accept() bool {
-	f, t := st.outbound, st.from.tab
+	f, d := st.outbound, st.from
 	position, reset := f.sent, false
-	if !f.resume || position > t.seq || position < t.floor {
+	if !f.resume || position > d.head() || position < d.floor() {
 		position, reset = 0, true
 	}
 	f.origin, f.sent = position, position
-	f.cursor = t.NewCursor(position)
+	f.cursor = d.tab.NewCursor(position)
 	return st.send(simMessage{kind: simAccepted, position: position, reset: reset})
 }
 

@@ -1,32 +1,25 @@
 package table
 
-import (
-	"reflect"
-	"testing"
-)
-
-// simTables creates tables in the memory of earlier ones. A run uses many tables for a short time.
-// Most of the cost of New is memory that small tables never touch.
+// simTables creates tables. It uses the memory of tables that were released. A run uses many tables for a
+// short time. Most of the cost of New is memory that small tables never touch.
 type simTables struct {
+	internals   internals
 	used, spare []*Table
 }
 
+func newTables(in internals) *simTables { return &simTables{internals: in} }
+
 func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
-	var t *Table
-	if p != nil && len(p.spare) > 0 {
-		last := len(p.spare) - 1
-		t = reuseTable(p.spare[last], o)
+	var old *Table
+	if last := len(p.spare) - 1; last >= 0 {
+		old = p.spare[last]
 		p.spare = p.spare[:last]
-	} else {
-		var err error
-		if t, err = New(o); err != nil {
-			tb.Fatal(err)
-		}
 	}
-	t.log.shift = 1 // so that chunks are allocated and freed often
-	if p != nil {
-		p.used = append(p.used, t)
+	t, err := p.internals.New(o, old)
+	if err != nil {
+		tb.Fatal(err)
 	}
+	p.used = append(p.used, t)
 	return t
 }
 
@@ -34,67 +27,4 @@ func (p *simTables) get(tb interface{ Fatal(...any) }, o Options) *Table {
 func (p *simTables) release() {
 	p.spare = append(p.spare, p.used...)
 	p.used = p.used[:0]
-}
-
-// reuseTable is New with the memory of a table of the same sizes.
-func reuseTable(old *Table, o Options) *Table {
-	o.setDefaults()
-	t := &Table{opt: o, max: maxRecords, subs: make(map[chan<- struct{}]int), slab: old.slab}
-	t.tx.t = t
-	t.chunks = old.chunks[:1]
-	n := min(int(old.allocated), len(t.chunks[0].meta))
-	clear(t.chunks[0].meta[:n])
-	clear(t.chunks[0].data[:n*t.stride])
-	t.allocated, t.free, t.used = firstSlot, 0, 0
-	*t.meta(unversioned) = meta{prev: unversioned, next: unversioned}
-	t.index.init()
-	t.digester.init(&t.opt)
-	t.owners.init(o.Self, &t.digester)
-	t.log.init(&t.opt)
-	if l := &old.log; len(l.chunks) > 0 {
-		l.chunks[0].reset()
-		t.log.spare = l.chunks[0]
-	} else {
-		t.log.spare = l.spare
-	}
-	t.compactCursor = t.NewCursor(0)
-	t.tombs.spare, t.rereads.spare, t.failures.spare = old.tombs.memory(), old.rereads.memory(), old.failures.memory()
-	for i := range t.settling.pauses {
-		t.settling.pauses[i].spare = old.settling.pauses[i].memory()
-	}
-	return t
-}
-
-// memory returns a chunk of the queue, nil if the queue has none.
-func (q *fifo[T]) memory() *[fifoChunk]T {
-	if q.spare == nil && len(q.chunks) > 0 {
-		return q.chunks[0]
-	}
-	return q.spare
-}
-
-// TestReusedTableEqualsNew: a table in reused memory equals a table that New creates.
-func TestReusedTableEqualsNew(t *testing.T) {
-	o := Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1, SettleKeys: 9, Significant: significantMask}
-	used, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &rig{T: t, tab: used}
-	r.load(Accepted, "m", "v")
-	r.remote(Accepted, 5, peer, 10, "k", "v")
-	r.remote(Accepted, 5, peer, 11, "k", "-")
-	r.local(Accepted, 6, "update l v packet 0")
-	used.NewCursor(0)
-	want, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got := reuseTable(used, o)
-	var empty Table
-	got.log.spare = nil
-	got.tombs, got.rereads, got.failures, got.settling = empty.tombs, empty.rereads, empty.failures, empty.settling
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("reused table: got %+v, want %+v", got, want)
-	}
 }

@@ -15,7 +15,7 @@ func TestRefilledFromAPeerThatHasLess(t *testing.T) {
 		"noted map":  {restart: true, noted: true, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, "a", "b", "c")
+			s := newSim(t, newTables(Internals{}), "a", "b", "c")
 			s.model = &simModel{sim: s, keys: []modelKey{{home: 0}}}
 			k, a := s.key(pad("k", simKey)), s.nodes[0]
 			for _, n := range s.nodes {

@@ -15,7 +15,7 @@ func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
 		"deleted by the refusing node": {local: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, "b", "e", "f", "g")
+			s := newSim(t, newTables(Internals{}), "b", "e", "f", "g")
 			b, e, f, g := s.nodes[0], s.nodes[1], s.nodes[2], s.nodes[3]
 			key := s.key([]byte{7: 1})
 			g.offset = int64(time.Hour)

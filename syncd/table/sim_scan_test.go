@@ -11,7 +11,7 @@ func (d *simDaemon) scan() {
 // tombstones were forgotten meanwhile: a tombstone is kept longer than the time between a read and its
 // comparison.
 func (d *simDaemon) scanSome(limit int) {
-	if expired := d.tab.stats.Expired; !d.scanning || d.scanExpired != expired {
+	if expired := d.tab.Stats().Expired; !d.scanning || d.scanExpired != expired {
 		d.scanExpired = expired
 		d.scanning, d.scanPlace, d.scanned = true, 0, d.scanned[:0]
 		d.tab.Update((*Tx).BeginScan)
@@ -28,22 +28,30 @@ func (d *simDaemon) scanOn() {
 	if d.scanSome(0); len(d.scanned) == 0 && d.scanPlace < len(d.m.entries) {
 		return
 	}
+	for i := range d.scanned {
+		d.scanOne(&d.scanned[i])
+	}
+	d.scanned = d.scanned[:0]
 	d.tab.Update(func(tx *Tx) {
-		for i := range d.scanned {
-			c := d.change(&d.scanned[i])
-			d.reportRead(tx, &d.scanned[i])
-			found := tx.t.stats.ScanFound
-			tx.ScannedAll(&d.scanReading, c.Time, c.Key, c.Value)
-			if d.n.sim.trace != nil {
-				d.n.sim.trace("%s scans %s %s, differs: %v", d.n.name, text(c.Key), valueText(c.Value), tx.t.stats.ScanFound > found)
-			}
-			d.n.sim.moves += int(tx.t.stats.ScanFound - found)
-		}
-		d.scanned = d.scanned[:0]
 		for d.scanPlace == len(d.m.entries) && d.scanning {
 			d.scanning = tx.EndScan(2)
 		}
 	})
+}
+
+// scanOne compares one entry that was read.
+func (d *simDaemon) scanOne(r *simRead) {
+	c, s := d.change(r), d.n.sim
+	before := d.tab.Stats().ScanFound
+	d.tab.Update(func(tx *Tx) {
+		d.reportRead(tx, r)
+		tx.ScannedAll(&d.scanReading, c.Time, c.Key, c.Value)
+	})
+	found := d.tab.Stats().ScanFound - before
+	if s.trace != nil {
+		s.trace("%s scans %s %s, differs: %v", d.n.name, text(c.Key), valueText(c.Value), found > 0)
+	}
+	s.moves += int(found)
 }
 
 // readEntries reads up to limit entries, beginning at a position of the map. It does not read a key

@@ -219,8 +219,8 @@ func (r *simRun) finish() error {
 func (r *simRun) verify() error {
 	up := r.up()
 	for _, n := range up {
-		checkInvariants(r, n.d.tab)
-		if n.d.tab.stats.AuditFound > 0 {
+		n.d.internals().Check(r, n.d.tab)
+		if n.d.tab.Stats().AuditFound > 0 {
 			return fmt.Errorf("%s: audits found digests that were wrong", n.name)
 		}
 	}
@@ -240,7 +240,7 @@ func (r *simRun) verify() error {
 // may then resend the record, until nodes compare their digests.
 func (s *sim) forgot() bool {
 	for _, n := range s.up() {
-		if n.d.tab.floor > 0 {
+		if n.d.floor() > 0 {
 			return true
 		}
 	}

@@ -2,6 +2,8 @@ package table
 
 import "errors"
 
+var errMapFull = errors.New("map full")
+
 // simSyncer writes dirty records into the kernel map and rereads the keys that the table requests. The
 // steps are in the order of syncd/kmap and do not overlap.
 type simSyncer struct {
@@ -43,7 +45,7 @@ type simWrite struct {
 
 func (d *simDaemon) openSyncer() {
 	d.phase, d.batch, d.refused, d.keys, d.reads = simFill, d.batch[:0], d.refused[:0], d.keys[:0], d.reads[:0]
-	d.writer = d.tab.NewCursor(d.tab.applied)
+	d.writer = d.tab.NewCursor(d.applied())
 }
 
 func (d *simDaemon) closeSyncer() {
@@ -96,9 +98,11 @@ func (d *simDaemon) work(limit int) {
 
 // idle reports whether the syncer has no work.
 func (d *simDaemon) idle() bool {
-	t := d.tab
-	return d.phase == simFill && t.stats.Dirty == t.stats.Failed && t.rereads.len() == 0 &&
-		t.unknownRereads.len(simKey) == 0 && t.applied == t.seq
+	if d.phase != simFill {
+		return false
+	}
+	st := d.tab.Stats()
+	return st.Dirty == st.Failed && st.Applied == st.Head && d.internals().Rereads(d.tab) == 0
 }
 
 // take lets the writer take up to limit records.
@@ -141,7 +145,7 @@ func (d *simDaemon) apply(w *simWrite) {
 		w.err = errors.New("no memory")
 		return
 	case !e.live && d.n.room > 0 && d.m.n >= d.n.room && !d.n.lru:
-		w.err = errFull
+		w.err = errMapFull
 		return
 	case s.trace != nil:
 		s.trace("%s writes %s %s", d.n.name, s.name(w.key), valueText(w.value[:]))
@@ -181,7 +185,7 @@ func (d *simDaemon) report(err error) {
 				w.err = err
 			}
 			tx.Applied(w.ref, w.version, w.err)
-			if errors.Is(w.err, errFull) && !w.dead {
+			if errors.Is(w.err, errMapFull) && !w.dead {
 				d.refused = append(d.refused, *w)
 			}
 		}

@@ -94,8 +94,8 @@ type simEvent struct {
 	ctx   Context
 }
 
-func newSim(tb interface{ Fatal(...any) }, names ...string) *sim {
-	s := &sim{tb: tb, now: simStart, index: make(map[entryKey]int)}
+func newSim(tb interface{ Fatal(...any) }, tables *simTables, names ...string) *sim {
+	s := &sim{tb: tb, tables: tables, now: simStart, index: make(map[entryKey]int)}
 	for i, name := range names {
 		n := &simNode{sim: s, id: i, name: name, burst: 1 << 20}
 		n.lb = s.newMap()

@@ -3,6 +3,8 @@ package table
 import (
 	"flag"
 	"fmt"
+	"hash/fnv"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"runtime"
@@ -18,6 +20,7 @@ import (
 var (
 	simSeeds = flag.Int("sim.seeds", 0, "number of seeds that TestSimulation runs; 0: default")
 	simFirst = flag.Uint64("sim.first", 0, "first seed of TestSimulation; 0: random")
+	simSums  = flag.Bool("sim.sums", false, "print a checksum of the steps of each seed of TestSimulation")
 )
 
 const (
@@ -76,7 +79,7 @@ func (a *simTotals) add(r *simRun) {
 		if n.d.tab == nil {
 			continue
 		}
-		st := &n.d.tab.stats
+		st := n.d.tab.Stats()
 		for name, n := range map[string]uint64{
 			"restored": st.Restored, "evicted": st.Evictions, "evictions expired": st.EvictionsExpired, "displaced": st.Displaced, "swept": st.Swept,
 			"refreshed": st.Refreshed, "expired": st.Expired, "acknowledged": st.Acknowledged, "replaced": st.Replaced, "repeated": st.DeletesResent, "expired early": st.ExpiredEarly, "scan found": st.ScanFound,
@@ -114,14 +117,21 @@ func runSeeds(t *testing.T, first uint64, n int) (all simTotals) {
 	all.counts = make(map[string]int)
 	for range min(runtime.GOMAXPROCS(0), n) {
 		wg.Go(func() {
-			tables := &simTables{}
+			tables := newTables(Internals{})
 			for i := next.Add(1) - 1; i < uint64(n); i = next.Add(1) - 1 {
 				r := newRun(t, first+i, tables)
 				if n == 1 && testing.Verbose() {
 					r.trace, r.notes = r.log, r.log
 				}
+				sum := fnv.New64a()
+				if *simSums {
+					r.out, r.trace, r.notes = sum, r.log, r.log
+				}
 				err := r.run()
 				mu.Lock()
+				if *simSums {
+					fmt.Printf("seed %d: %016x, error %v\n", r.seed, sum.Sum64(), err)
+				}
 				if all.add(r); err != nil {
 					all.failed++
 					t.Errorf("seed %d, %d nodes: %v\ngo test ./syncd/table -run TestSimulation -sim.first %d -sim.seeds 1 -v",
@@ -149,13 +159,14 @@ type simRun struct {
 	rand   *rand.Rand
 	config simConfig
 	stats  map[string]int
+	out    io.Writer // receives the steps
 }
 
 const simMaxNodes = 16
 
 func (r *simRun) log(format string, args ...any) {
 	at := time.Duration(r.now - simStart)
-	fmt.Printf("%14.6f  %s\n", at.Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprintf(r.out, "%14.6f  %s\n", at.Seconds(), fmt.Sprintf(format, args...))
 }
 
 func (r *simRun) chance(p float64) bool { return r.rand.Float64() < p }
