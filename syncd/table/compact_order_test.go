@@ -17,7 +17,7 @@ func TestCompactSkipsPendingTombstones(t *testing.T) {
 	r.refuse()
 	r.local(Accepted, second, "update reread v packet 0")
 	r.local(Accepted, second, "delete reread - packet 0")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("reread", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("reread", keySize)) })
 	r.wantRereads("reread")
 	r.write()
 	r.compact(9*second, 0)
@@ -107,10 +107,10 @@ func TestChangeForgetsAnotherCompactTombstone(t *testing.T) {
 
 	r = newRig(t, shortLived)
 	r.deleteAndCompact(second, "k")
-	number := r.tab.log.find(r.tab.hash(pad("k", simKey)), pad("k", simKey))
+	number := r.tab.log.find(r.tab.hash(pad("k", keySize)), pad("k", keySize))
 	r.local(Accepted, 4*second, "update k v packet 0")
 	r.deleteAndCompact(4*second, "l")
-	if again := r.tab.log.find(r.tab.hash(pad("l", simKey)), pad("l", simKey)); again != number {
+	if again := r.tab.log.find(r.tab.hash(pad("l", keySize)), pad("l", keySize)); again != number {
 		t.Fatalf("number %x, want %x again", again, number)
 	}
 	r.expire(9*second, 9)
@@ -125,7 +125,7 @@ func TestOldestTombstoneIsForgottenFirst(t *testing.T) {
 		inSlot := func(at int64) {
 			r.local(Accepted, at, "update slot v packet 0")
 			r.local(Accepted, at, "delete slot - packet 0")
-			r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("slot", simKey)) })
+			r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("slot", keySize)) })
 			r.takeRereads()
 			r.write()
 			r.compact(at+6*second, r.tab.log.n)

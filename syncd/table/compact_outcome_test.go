@@ -19,7 +19,7 @@ func TestCompactTombstonesDoNotChangeOutcomes(t *testing.T) {
 		plain, compact := newRig(t, sameMap, conf), newRig(t, sameMap, conf)
 		compact.tab.log.shift = 1
 		for step := range 200 {
-			now := simStart + int64(step)*2*timestampMargin
+			now := startTime + int64(step)*2*timestampMargin
 			change := randomChange(rnd, now)
 			a, b := change(plain), change(compact)
 			keys := plain.write()
@@ -52,7 +52,7 @@ func TestCompactTombstonesDoNotChangeOutcomes(t *testing.T) {
 
 // randomChange returns a change that can be entered into several tables.
 func randomChange(rnd *rand.Rand, now int64) func(*rig) Outcome {
-	key, value := pad(fmt.Sprint(rnd.IntN(9)), simKey), pad(fmt.Sprint(rnd.IntN(3)), simValue)
+	key, value := pad(fmt.Sprint(rnd.IntN(9)), keySize), pad(fmt.Sprint(rnd.IntN(3)), valueSize)
 	what, ctx, age := rnd.IntN(12), Context(rnd.IntN(3)), rnd.Int64N(3*timestampMargin)-timestampMargin
 	owner, gone := []Owner{peer, other, older}[rnd.IntN(3)], rnd.IntN(8) == 0
 	opt := RemoteOptions{Touch: rnd.IntN(2) == 0, Repair: rnd.IntN(4) == 0, Replace: Replace(rnd.IntN(3))}
@@ -97,7 +97,7 @@ func randomChange(rnd *rand.Rand, now int64) func(*rig) Outcome {
 func TestRemoveDeletesExpiredCompactTombstones(t *testing.T) {
 	r := newRig(t)
 	r.do(Accepted, func(tx *Tx) Outcome {
-		return tx.Remote(&Delta{Key: pad("k", simKey), Version: 1000, Owner: tx.Intern(peer), Delete: true, Expired: true}, second, RemoteOptions{})
+		return tx.Remote(&Delta{Key: pad("k", keySize), Version: 1000, Owner: tx.Intern(peer), Delete: true, Expired: true}, second, RemoteOptions{})
 	})
 	r.remote(Accepted, second, peer, 1000, "l", "-")
 	r.write()
@@ -129,7 +129,7 @@ func TestReadingIsStaleAfterCompaction(t *testing.T) {
 	found := func(want Outcome, read *Reading) {
 		t.Helper()
 		r.do(want, func(tx *Tx) Outcome {
-			return tx.Local(&Change{Key: pad("k", simKey), Value: pad("v", simValue), Time: 4 * second, Context: ContextReread, Read: read})
+			return tx.Local(&Change{Key: pad("k", keySize), Value: pad("v", valueSize), Time: 4 * second, Context: ContextReread, Read: read})
 		})
 	}
 	found(Stale, &old)
@@ -143,7 +143,7 @@ func TestReadingIsStaleAfterCompaction(t *testing.T) {
 	r.compact(11*second, 1)
 	r.local(Accepted, 11*second, "update n v packet 0")
 	r.do(Stale, func(tx *Tx) Outcome {
-		return tx.Local(&Change{Key: pad("l", simKey), Value: pad("v", simValue), Time: 12 * second, Context: ContextReread, Read: &late})
+		return tx.Local(&Change{Key: pad("l", keySize), Value: pad("v", valueSize), Time: 12 * second, Context: ContextReread, Read: &late})
 	})
 	r.wantRereads("l")
 }
@@ -158,7 +158,7 @@ func TestReadingIsStaleAfterTombstoneIsForgotten(t *testing.T) {
 	r.expire(3*second, 9)
 	r.want("k", "unknown")
 	r.do(Stale, func(tx *Tx) Outcome {
-		return tx.Local(&Change{Key: pad("k", simKey), Value: pad("v", simValue), Time: 4 * second, Context: ContextReread, Read: &read})
+		return tx.Local(&Change{Key: pad("k", keySize), Value: pad("v", valueSize), Time: 4 * second, Context: ContextReread, Read: &read})
 	})
 	r.wantRereads("k")
 	r.local(Accepted, second, "update k v packet 0")
@@ -202,7 +202,7 @@ func TestConvertKeepsCompactTombstones(t *testing.T) {
 	r.local(Accepted, 3*second, "update d v packet 0")
 	r.local(Accepted, 3*second, "delete d - packet 0") // in its slot
 	r.do(Accepted, func(tx *Tx) Outcome {
-		return tx.Remote(&Delta{Key: pad("e", simKey), Version: 5000, Owner: tx.Intern(peer), Delete: true, Expired: true}, second, RemoteOptions{})
+		return tx.Remote(&Delta{Key: pad("e", keySize), Version: 5000, Owner: tx.Intern(peer), Delete: true, Expired: true}, second, RemoteOptions{})
 	})
 	r.write()
 	o := r.tab.opt
@@ -228,7 +228,7 @@ func TestConvertKeepsCompactTombstones(t *testing.T) {
 	}
 	// Two keys convert to one key: the newer record stays.
 	o.MaxRecords = 0
-	one := func(dst, _ []byte) error { copy(dst, pad("k", simKey)); return nil }
+	one := func(dst, _ []byte) error { copy(dst, pad("k", keySize)); return nil }
 	tab, done, err = r.tab.Convert(o, Conversion{Key: one, Value: same})
 	if err != nil || done.Records != 1 {
 		t.Fatalf("Convert: got %+v, error %v, want 1 record", done, err)

@@ -101,7 +101,7 @@ func TestCompactTombstonesAreRead(t *testing.T) {
 		r.tab.View(func(tx *Tx) {
 			for _, k := range []string{"a", "b", "d", "e", "f", "c"} {
 				var want Record
-				if tx.Get(pad(k, simKey), &want); want.Position <= from {
+				if tx.Get(pad(k, keySize), &want); want.Position <= from {
 					continue
 				}
 				if !tx.Next(c, &rec) || text(rec.Key) != k || rec.Position != want.Position || rec.Delete != want.Delete ||
@@ -191,7 +191,7 @@ func TestTombstoneIsCompactedOnceSettled(t *testing.T) {
 	r.local(Accepted, second, "delete m - packet 0")
 	r.compact(2*second-1, 0)
 	r.compact(2*second, 0) // the writer has not written them yet
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("m", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("m", keySize)) })
 	r.write()
 	r.compact(2*second-1, 0)
 	r.compact(2*second, 2)

@@ -13,7 +13,7 @@ func (r *rig) toOneKey() *rig {
 		if !r.tab.owners.keepIDs {
 			r.Error("owner ids during the conversion: got reclaimable, want kept")
 		}
-		copy(dst, pad("k", simKey))
+		copy(dst, pad("k", keySize))
 		return nil
 	}
 	cursors := len(r.tab.cursors)
@@ -64,7 +64,7 @@ func TestConvertKeepsTheTimeOfRecords(t *testing.T) {
 	for at, want := range map[int64]Outcome{5*second - 1: Stale, 6 * second: Accepted} {
 		r := newRig(t)
 		r.local(Accepted, 5*second, "update k v packet 0")
-		o, how := Options{KeySize: simKey, ValueSize: simValue, Seed: 1}, Conversion{}
+		o, how := Options{KeySize: keySize, ValueSize: valueSize, Seed: 1}, Conversion{}
 		how.Key = func(dst, src []byte) error { copy(dst, src); return nil }
 		how.Value = how.Key
 		tab, _, err := r.tab.Convert(o, how)
@@ -75,7 +75,7 @@ func TestConvertKeepsTheTimeOfRecords(t *testing.T) {
 		if keys := to.write(); keys != "k" {
 			t.Fatalf("write: got keys %q, want k", keys)
 		}
-		to.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		to.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 		to.wantRereads("k")
 		to.local(want, at, "update k w reread 0")
 	}
@@ -127,7 +127,7 @@ func TestDeltaKeepIsIgnoredForDeletes(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 1, peer, 10, "k", "v")
 	r.do(Accepted, func(tx *Tx) Outcome {
-		d := &Delta{Key: pad("k", simKey), Version: 11, Owner: tx.Intern(peer), Delete: true, Keep: []Range{{0, 4}}}
+		d := &Delta{Key: pad("k", keySize), Version: 11, Owner: tx.Intern(peer), Delete: true, Keep: []Range{{0, 4}}}
 		return tx.Remote(d, 1, RemoteOptions{})
 	})
 	r.want("k", "- v11 b100 dirty")

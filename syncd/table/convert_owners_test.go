@@ -21,7 +21,7 @@ func TestConvertKeepsOwners(t *testing.T) {
 	}
 	to.tab.Update(func(tx *Tx) {
 		var rec Record
-		tx.Get(pad("k", simKey), &rec)
+		tx.Get(pad("k", keySize), &rec)
 		if id := tx.Intern(peer); id != rec.Owner {
 			t.Errorf("owner id of the peer: got %d, want %d", id, rec.Owner)
 		}
@@ -45,7 +45,7 @@ func TestConvertMergesEqualKeysByOwner(t *testing.T) {
 		r.remote(Accepted, second, owners[0], 1000, "k", owners[0].Node)
 		r.remote(Accepted, second, owners[1], 1000, "l", owners[1].Node)
 		o, how := wider("")
-		how.Key = func(dst, _ []byte) error { copy(dst, pad("k", simKey)); return nil }
+		how.Key = func(dst, _ []byte) error { copy(dst, pad("k", keySize)); return nil }
 		tab, done, err := r.tab.Convert(o, how)
 		if err != nil || done.Records != 1 {
 			t.Fatalf("Convert: got %+v, error %v, want 1 record", done, err)
@@ -71,7 +71,7 @@ func TestConvertKeepsExpiry(t *testing.T) {
 	}
 	for key, want := range map[string]bool{"compact": true, "slot": true, "deleted": false} {
 		var rec Record
-		tab.View(func(tx *Tx) { tx.Get(pad(key, simKey), &rec) })
+		tab.View(func(tx *Tx) { tx.Get(pad(key, keySize), &rec) })
 		if !rec.Delete || rec.Expired != want {
 			t.Errorf("%s: %+v, want expired %v", key, rec, want)
 		}

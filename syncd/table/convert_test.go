@@ -8,7 +8,7 @@ import (
 
 // wider returns a layout whose values have an additional first byte.
 func wider(bad string) (Options, Conversion) {
-	return Options{KeySize: simKey, ValueSize: simValue + 1, Seed: 1}, Conversion{
+	return Options{KeySize: keySize, ValueSize: valueSize + 1, Seed: 1}, Conversion{
 		Key: func(dst, src []byte) error { copy(dst, src); return nil },
 		Value: func(dst, src []byte) error {
 			if text(src) == bad {
@@ -139,9 +139,9 @@ func TestConvertDuringChanges(t *testing.T) {
 	for i := range n {
 		key := fmt.Sprint(i)
 		var was, is Record
-		r.tab.View(func(tx *Tx) { tx.Get(pad(key, simKey), &was) })
+		r.tab.View(func(tx *Tx) { tx.Get(pad(key, keySize), &was) })
 		to.tab.View(func(tx *Tx) {
-			if !tx.Get(pad(key, simKey), &is) || is.Version > was.Version || is.Version == 0 {
+			if !tx.Get(pad(key, keySize), &is) || is.Version > was.Version || is.Version == 0 {
 				t.Errorf("%s: old %+v, got %+v, want the old record or an earlier one", key, was, is)
 			}
 		})

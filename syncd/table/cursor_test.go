@@ -52,7 +52,7 @@ func TestOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		o := &orderTest{m: model{cursors: make(map[*Cursor]*modelCursor)}}
 		var err error
-		o.tab, err = New(Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1, TombstoneTTL: 1})
+		o.tab, err = New(Options{Self: self, KeySize: keySize, ValueSize: valueSize, Seed: 1, TombstoneTTL: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,7 +90,7 @@ func (o *orderTest) key(t *rapid.T) string {
 
 func (o *orderTest) change(t *rapid.T) {
 	o.now += 2 * timestampMargin
-	c := &Change{Key: pad(o.key(t), simKey), Value: pad(fmt.Sprint(o.now%97), simValue), Time: o.now}
+	c := &Change{Key: pad(o.key(t), keySize), Value: pad(fmt.Sprint(o.now%97), valueSize), Time: o.now}
 	if rapid.IntRange(0, 2).Draw(t, "delete") == 0 {
 		c.Op = OpDelete
 	}
@@ -115,7 +115,7 @@ func (o *orderTest) remote(t *rapid.T) {
 	o.now++
 	key := o.key(t)
 	opt := RemoteOptions{Touch: rapid.Bool().Draw(t, "touch")}
-	d := &Delta{Key: pad(key, simKey), Value: pad("v", simValue), Version: Version(o.now + rapid.Int64Range(-9, 9).Draw(t, "age"))}
+	d := &Delta{Key: pad(key, keySize), Value: pad("v", valueSize), Version: Version(o.now + rapid.Int64Range(-9, 9).Draw(t, "age"))}
 	if d.Version == 0 || d.Version > maxVersion {
 		d.Version = 1
 	}
@@ -139,7 +139,7 @@ func (o *orderTest) touch(t *rapid.T) {
 		var keys []string
 		for _, r := range o.m.records {
 			var rec Record
-			if tx.Get(pad(r.key, simKey), &rec) && tx.Owner(rec.Owner).Node == node {
+			if tx.Get(pad(r.key, keySize), &rec) && tx.Owner(rec.Owner).Node == node {
 				keys = append(keys, r.key)
 			}
 		}
@@ -230,7 +230,7 @@ func (o *orderTest) dirty(t *rapid.T) {
 			mc.pos = want.seq
 			mc.follower[want.key] = want.seq
 			var have Record
-			tx.Get(pad(want.key, simKey), &have)
+			tx.Get(pad(want.key, keySize), &have)
 			if have.Dirty {
 				if !ok || have.Ref != rec.Ref {
 					t.Fatalf("next dirty is %q, %v, want %q", rec.Key, ok, want.key)

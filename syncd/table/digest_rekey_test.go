@@ -93,10 +93,10 @@ func TestDigestOfAnUnversionedRecord(t *testing.T) {
 	r.load(Accepted, "u", "v")
 	r.remote(Accepted, 0, peer, 1000, "k", "v")
 	r.tab.View(func(tx *Tx) {
-		if _, _, _, ok := tx.DigestOf(pad("u", simKey)); ok {
+		if _, _, _, ok := tx.DigestOf(pad("u", keySize)); ok {
 			t.Error("digest of an unversioned record: got one, want none")
 		}
-		if node, g, _, ok := tx.DigestOf(pad("k", simKey)); !ok || node != peer.Node || g.Live != 1 {
+		if node, g, _, ok := tx.DigestOf(pad("k", keySize)); !ok || node != peer.Node || g.Live != 1 {
 			t.Errorf("DigestOf: got node %s, %+v, %v, want b with 1 record", node, g, ok)
 		}
 	})

@@ -45,7 +45,7 @@ func TestDigestSecret(t *testing.T) {
 	one, two := newRig(t), newRig(t, func(o *Options) { o.DigestKey = []byte("secret") })
 	differ := 0
 	for i := range 20 {
-		k := pad(fmt.Sprint("k", i), simKey)
+		k := pad(fmt.Sprint("k", i), keySize)
 		if one.tab.bucket(k) != two.tab.bucket(k) {
 			differ++
 		}
@@ -65,7 +65,7 @@ func TestDigestSecret(t *testing.T) {
 // TestEqualComparedChecksSizes: values of different sizes are not equal.
 func TestEqualComparedChecksSizes(t *testing.T) {
 	tab := newRig(t).tab
-	value, short, long := pad("v", simValue), pad("v", simValue)[:simValue-1:simValue-1], append(pad("v", simValue), 0)
+	value, short, long := pad("v", valueSize), pad("v", valueSize)[:valueSize-1:valueSize-1], append(pad("v", valueSize), 0)
 	for _, test := range []struct {
 		a, b []byte
 		want bool
@@ -274,7 +274,7 @@ func TestDigestOfUnversioned(t *testing.T) {
 	r.local(Accepted, 1, "update l v packet 0")
 	r.tab.View(func(tx *Tx) {
 		for key, want := range map[string]bool{"k": false, "l": true, "absent": false} {
-			node, g, bucket, ok := tx.DigestOf(pad(key, simKey))
+			node, g, bucket, ok := tx.DigestOf(pad(key, keySize))
 			if ok != want || (!ok && (node != "" || g != (Digest{}) || bucket != 0)) {
 				t.Errorf("DigestOf %s: got node %q, %+v, bucket %d, %v", key, node, g, bucket, ok)
 			}
@@ -289,14 +289,14 @@ func TestDigestOfUnversioned(t *testing.T) {
 func TestDigestOfAReusedSlot(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.remote(Accepted, second, peer, 10, "k", "v")
-	_, slot := r.tab.find(pad("k", simKey))
+	_, slot := r.tab.find(pad("k", keySize))
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, second, c, 9) })
 	r.write()
 	r.expire(9*second, 9)
 	r.remote(Accepted, second, peer, 10, "l", "v")
-	if _, s := r.tab.find(pad("l", simKey)); s != slot {
+	if _, s := r.tab.find(pad("l", keySize)); s != slot {
 		t.Fatalf("reused slot: got %d, want %d", s, slot)
 	}
 	checkDigests(t, r.tab)

@@ -104,7 +104,7 @@ func TestDigestMasks(t *testing.T) {
 	if a, b := one.digest("b"), two.digest("b"); a != b {
 		t.Errorf("digests: got %+v and %+v, want equal digests", a, b)
 	}
-	if !one.tab.EqualCompared(pad("v1xyz", simValue), pad("vA123", simValue)) || one.tab.EqualCompared(pad("v1", simValue), pad("v2", simValue)) {
+	if !one.tab.EqualCompared(pad("v1xyz", valueSize), pad("vA123", valueSize)) || one.tab.EqualCompared(pad("v1", valueSize), pad("v2", valueSize)) {
 		t.Error("EqualCompared: got a wrong result for compared or masked bits")
 	}
 	two.remote(Accepted, 1, peer, 11, "kBx", "v2")
@@ -115,7 +115,7 @@ func TestDigestMasks(t *testing.T) {
 	scopes := make(map[uint64]string)
 	for name, change := range map[string]func(*Options){
 		"none": func(*Options) {}, "masks": masks,
-		"key mask": func(o *Options) { o.ComparedKey = slices.Repeat([]byte{0xff}, simKey) },
+		"key mask": func(o *Options) { o.ComparedKey = slices.Repeat([]byte{0xff}, keySize) },
 		"secret":   func(o *Options) { o.DigestKey = []byte("s") },
 	} {
 		tab := newRig(t, change).tab
@@ -130,10 +130,10 @@ func TestDigestMasks(t *testing.T) {
 	for name, o := range map[string]Options{
 		"short key mask":  {ComparedKey: []byte{1}},
 		"short mask":      {Compared: []byte{1}},
-		"not significant": {Compared: []byte{1, 0, 0, 0, 0, 0, 0, 0}, Significant: make([]byte, simValue)},
-		"not carried":     {Compared: []byte{0, 1, 0, 0, 0, 0, 0, 0}, Carried: make([]byte, simValue)},
+		"not significant": {Compared: []byte{1, 0, 0, 0, 0, 0, 0, 0}, Significant: make([]byte, valueSize)},
+		"not carried":     {Compared: []byte{0, 1, 0, 0, 0, 0, 0, 0}, Carried: make([]byte, valueSize)},
 	} {
-		o.Self, o.KeySize, o.ValueSize = self, simKey, simValue
+		o.Self, o.KeySize, o.ValueSize = self, keySize, valueSize
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%s: got error %v, want ErrOptions", name, err)
 		}
@@ -178,7 +178,7 @@ func TestAudit(t *testing.T) {
 		}
 		good := r.digest("b")
 		flip := func() {
-			r.tab.View(func(tx *Tx) { var rec Record; tx.Get(pad("k20", simKey), &rec); rec.Value[3] ^= 1 })
+			r.tab.View(func(tx *Tx) { var rec Record; tx.Get(pad("k20", keySize), &rec); rec.Value[3] ^= 1 })
 		}
 		audit := func(limit int) (more bool) {
 			r.tab.View(func(tx *Tx) { more = tx.Audit(limit) })
@@ -268,7 +268,7 @@ func TestInventedOwners(t *testing.T) {
 	for i := range 66_000 {
 		r.tab.Update(func(tx *Tx) {
 			id := tx.Intern(Owner{"invented", uint64(i + 1)})
-			tx.Remote(&Delta{Key: pad(fmt.Sprint(i), simKey), Value: pad("v", simValue), Version: 1, Owner: id}, 1, RemoteOptions{})
+			tx.Remote(&Delta{Key: pad(fmt.Sprint(i), keySize), Value: pad("v", valueSize), Version: 1, Owner: id}, 1, RemoteOptions{})
 		})
 	}
 	r.tab.Update((*Tx).ReclaimOwners)
@@ -299,7 +299,7 @@ func TestDigestOf(t *testing.T) {
 		var whole Buckets
 		tx.Digest("b", &whole)
 		for _, k := range []string{"k", "l", "m", "n", "absent"} {
-			node, g, bucket, ok := tx.DigestOf(pad(k, simKey))
+			node, g, bucket, ok := tx.DigestOf(pad(k, keySize))
 			if ok != (k == "k" || k == "l" || k == "m") {
 				t.Errorf("DigestOf %s: got %t", k, ok)
 			}

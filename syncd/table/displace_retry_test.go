@@ -116,7 +116,7 @@ func TestDisplacedInvalidatesReadings(t *testing.T) {
 	var read Reading
 	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
 	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, k.Version, 3000) })
-	_, s := r.tab.find(pad("k", simKey))
+	_, s := r.tab.find(pad("k", keySize))
 	if !read.isStale(s) {
 		t.Error("a value that was read before the displacement: got accepted, want stale")
 	}

@@ -25,7 +25,7 @@ func (m *smallMap) send(o Owner, prefix string, n int, v Version) {
 	m.Helper()
 	m.tab.Update(func(tx *Tx) {
 		for i := range n {
-			d := &Delta{Key: pad(fmt.Sprint(prefix, i), simKey), Value: pad("v", simValue), Version: v + Version(i), Owner: tx.Intern(o)}
+			d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: v + Version(i), Owner: tx.Intern(o)}
 			if got := tx.Remote(d, 1, RemoteOptions{}); got != Accepted {
 				m.Fatalf("record %d of %s is %s", i, o.Node, got)
 			}
@@ -233,7 +233,7 @@ func TestNoVictimIsFound(t *testing.T) {
 	m.send(peer, "b", n, 1000)
 	m.tab.Update(func(tx *Tx) {
 		for key := range m.entries {
-			tx.RequestReread(pad(key, simKey))
+			tx.RequestReread(pad(key, keySize))
 		}
 	})
 	m.send(other, "c", 1, 1000)

@@ -28,7 +28,7 @@ func TestStringOfUnknownValues(t *testing.T) {
 // time.
 func TestEarlyDeleteRequestsReread(t *testing.T) {
 	r := newRig(t)
-	place := func(k string) uint32 { return r.tab.hash(pad(k, simKey)) >> (32 - earlyDeleteBits) }
+	place := func(k string) uint32 { return r.tab.hash(pad(k, keySize)) >> (32 - earlyDeleteBits) }
 	other := "k0"
 	for i := 1; place(other) != place("k"); i++ {
 		other = fmt.Sprint("k", i)
@@ -74,8 +74,8 @@ func TestAdoptReturnsMore(t *testing.T) {
 // TestLoadRefusesSizes: Load refuses and counts an entry whose key or value has the wrong size.
 func TestLoadRefusesSizes(t *testing.T) {
 	r := newRig(t)
-	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey)[1:], pad("v", simValue)) })
-	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), pad("v", simValue)[1:]) })
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", keySize)[1:], pad("v", valueSize)) })
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", keySize), pad("v", valueSize)[1:]) })
 	if st := r.tab.Stats(); st.Refused != 2 || st.Live != 0 {
 		t.Errorf("entries: got %d refused, %d records, want 2 and 0", st.Refused, st.Live)
 	}
@@ -122,8 +122,8 @@ func TestRemoveSelects(t *testing.T) {
 
 // TestKeyMaskOfZeros: all keys have the same hash under a mask of zeros.
 func TestKeyMaskOfZeros(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.ComparedKey = make([]byte, simKey) })
-	if a, b := r.tab.digester.hashKey(pad("k", simKey)), r.tab.digester.hashKey(pad("l", simKey)); a != b {
+	r := newRig(t, func(o *Options) { o.ComparedKey = make([]byte, keySize) })
+	if a, b := r.tab.digester.hashKey(pad("k", keySize)), r.tab.digester.hashKey(pad("l", keySize)); a != b {
 		t.Errorf("hashes: got %x and %x, want equal hashes", a, b)
 	}
 }

@@ -23,14 +23,14 @@ func (r *rig) expireEvicted(now int64) {
 func (r *rig) expired(want Outcome, now int64, o Owner, v Version, key string) {
 	r.Helper()
 	r.do(want, func(tx *Tx) Outcome {
-		return tx.Remote(&Delta{Key: pad(key, simKey), Version: v, Owner: tx.Intern(o), Delete: true, Expired: true}, now, RemoteOptions{})
+		return tx.Remote(&Delta{Key: pad(key, keySize), Version: v, Owner: tx.Intern(o), Delete: true, Expired: true}, now, RemoteOptions{})
 	})
 }
 
 // wantExpired checks that a key is an expired tombstone, and whether it is released.
 func (r *rig) wantExpired(key string, released bool) {
 	r.Helper()
-	_, s := r.tab.find(pad(key, simKey))
+	_, s := r.tab.find(pad(key, keySize))
 	if s == 0 || !r.tab.meta(s).is(flagExpired) || r.tab.meta(s).is(flagReleased) != released {
 		r.Fatalf("%s: got no expired tombstone (want released %v)", key, released)
 	}
@@ -79,11 +79,11 @@ func TestEvictedRecordsAreBounded(t *testing.T) {
 	r := newRig(t, lru(1024, 0), func(o *Options) { o.TombstoneTTL = 10 * time.Second })
 	const flows, room = 300_000, 1024
 	key := func(i int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(i)) }
-	now, most := simStart, 0
+	now, most := startTime, 0
 	for i := range flows {
 		now += 20_000
 		r.tab.Update(func(tx *Tx) {
-			tx.Local(&Change{Key: key(i), Value: pad("v", simValue), Time: now})
+			tx.Local(&Change{Key: key(i), Value: pad("v", valueSize), Time: now})
 			if i >= room {
 				tx.Local(&Change{Key: key(i - room), Time: now, Op: OpEvict})
 			}
@@ -144,7 +144,7 @@ func TestExpiryDeletesNoEntry(t *testing.T) {
 	scan(7*second, "update left v reread 0", "update gone v reread 0", "update used w reread 0")
 	r.wantExpired("left", true)
 	// The table keeps the tombstone as long as the map holds the entry.
-	r.tab.Update(func(tx *Tx) { tx.Expire(simStart, 100) })
+	r.tab.Update(func(tx *Tx) { tx.Expire(startTime, 100) })
 	r.want("left", "- v10 b100")
 	// It becomes an ordinary tombstone when the map no longer holds the entry.
 	scan(8*second, "update left v reread 0", "update used w reread 0")

@@ -56,7 +56,7 @@ func TestOldestEvictedRecordsExpire(t *testing.T) {
 func TestExpireEvictedInParts(t *testing.T) {
 	r := newRig(t, lru(8, 8))
 	r.evict(second, "a", "b", "c")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("b", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("b", keySize)) })
 	for i, want := range []struct {
 		live  string
 		limit int
@@ -134,7 +134,7 @@ func TestDeleteOfAnEvictedRecord(t *testing.T) {
 	r.expireEvicted(100 * second)
 	r.want("k", "- v2000000000 b100")
 	var rec Record
-	r.tab.View(func(tx *Tx) { tx.Get(pad("k", simKey), &rec) })
+	r.tab.View(func(tx *Tx) { tx.Get(pad("k", keySize), &rec) })
 	if rec.Expired {
 		t.Error("expiry of a deleted record: got expired, want deleted")
 	}
@@ -186,7 +186,7 @@ func TestExpiryOfADisplacedRecord(t *testing.T) {
 		t.Fatalf("Displace: got victim %q, want k", key)
 	}
 	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 2*second) })
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.expired(Accepted, 3*second, peer, 10, "k")
 	r.want("k", "- v10 b100")
 	r.wantExpired("k", false)

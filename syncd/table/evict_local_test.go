@@ -149,7 +149,7 @@ func TestDeletedUnversionedKeyReturns(t *testing.T) {
 func TestUnseenEviction(t *testing.T) {
 	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
 	r.local(Accepted, second, "update k v packet 0")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
 	r.local(Stale, second-1, "delete k - reread 0")
 	r.wantRereads("k")

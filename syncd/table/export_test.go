@@ -7,8 +7,8 @@ type Internals struct{}
 // TimestampMargin is timestampMargin.
 const TimestampMargin = timestampMargin
 
-// New is package-level New with the memory of a table of the same sizes that is no longer used, nil if there
-// is none. The log of the table has small chunks, so that it allocates and frees chunks often.
+// New returns a table. It uses the memory of old, a table of the same sizes that the caller discards, unless
+// old is nil. The log of the table has small chunks, so that it allocates and frees chunks often.
 func (Internals) New(o Options, old *Table) (t *Table, err error) {
 	if old != nil {
 		t = reuseTable(old, o)
@@ -18,6 +18,10 @@ func (Internals) New(o Options, old *Table) (t *Table, err error) {
 	t.log.shift = 1
 	return t, nil
 }
+
+// Stats returns the gauges and counters of a table without the positions and the memory. The table updates
+// the result with each change.
+func (Internals) Stats(t *Table) *Stats { return &t.stats }
 
 // Check checks the invariants of a table that hold between any two calls.
 func (Internals) Check(tb interface {

@@ -7,6 +7,22 @@ import (
 	"time"
 )
 
+const (
+	keySize   = 8
+	valueSize = 8
+	startTime = int64(1_000_000_000_000_000)
+)
+
+// pad returns a key or value of n bytes.
+func pad(s string, n int) []byte {
+	b := make([]byte, n)
+	copy(b, s)
+	return b
+}
+
+// text returns a key or value without its padding.
+func text(b []byte) string { return strings.TrimRight(string(b), "\x00") }
+
 // rig is one table with short helper methods. A test passes the time as a plain number of nanoseconds.
 type rig struct {
 	*testing.T
@@ -23,7 +39,7 @@ var (
 
 func newRig(t *testing.T, change ...func(*Options)) *rig {
 	t.Helper()
-	o := Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1}
+	o := Options{Self: self, KeySize: keySize, ValueSize: valueSize, Seed: 1}
 	for _, fn := range change {
 		fn(&o)
 	}
@@ -64,9 +80,9 @@ func parseChange(tb testing.TB, what string, at int64) *Change {
 	if len(f) != 5 {
 		tb.Fatalf("change: got %q, want operation, key, value, context and CPU", what)
 	}
-	c := &Change{Key: pad(f[1], simKey), Time: at}
+	c := &Change{Key: pad(f[1], keySize), Time: at}
 	if f[2] != "-" {
-		c.Value = pad(f[2], simValue)
+		c.Value = pad(f[2], valueSize)
 	}
 	c.Op = Op(indexOf(tb, opNames[:], f[0]))
 	c.Context = Context(indexOf(tb, contextNames[:], f[3]))
@@ -96,11 +112,11 @@ func (r *rig) remote(want Outcome, now int64, o Owner, v Version, key, value str
 func (r *rig) merge(want Outcome, now int64, o Owner, v Version, key, value string, opt RemoteOptions) {
 	r.Helper()
 	r.do(want, func(tx *Tx) Outcome {
-		d := &Delta{Key: pad(key, simKey), Version: v, Owner: tx.Intern(o)}
+		d := &Delta{Key: pad(key, keySize), Version: v, Owner: tx.Intern(o)}
 		if value == "-" {
 			d.Delete = true
 		} else {
-			d.Value = pad(value, simValue)
+			d.Value = pad(value, valueSize)
 		}
 		return tx.Remote(d, now, opt)
 	})
@@ -108,7 +124,7 @@ func (r *rig) merge(want Outcome, now int64, o Owner, v Version, key, value stri
 
 func (r *rig) load(want Outcome, key, value string) {
 	r.Helper()
-	r.do(want, func(tx *Tx) Outcome { return tx.Load(pad(key, simKey), pad(value, simValue)) })
+	r.do(want, func(tx *Tx) Outcome { return tx.Load(pad(key, keySize), pad(value, valueSize)) })
 }
 
 func (r *rig) adopt() {
@@ -158,7 +174,7 @@ func (r *rig) want(key, state string) {
 func (r *rig) state(key string) (state string) {
 	r.tab.View(func(tx *Tx) {
 		var rec Record
-		if !tx.Get(pad(key, simKey), &rec) {
+		if !tx.Get(pad(key, keySize), &rec) {
 			state = "unknown"
 			return
 		}
@@ -198,7 +214,7 @@ func (r *rig) wantOrder(keys string) {
 // takeRereads takes all pending rereads and returns their keys.
 func (r *rig) takeRereads() (keys string) {
 	r.tab.Update(func(tx *Tx) {
-		buf := make([]byte, simKey)
+		buf := make([]byte, keySize)
 		for tx.TakeRereads(buf) == 1 {
 			keys += text(buf)
 		}

@@ -134,6 +134,6 @@ func TestLoadOfKnownKeys(t *testing.T) {
 	r.local(Accepted, 1000, "update o v packet 0")
 	r.load(Stale, "o", "w")
 	r.wantRereads("pqo")
-	r.do(Refused, func(tx *Tx) Outcome { return tx.Load([]byte("k"), pad("v", simValue)) })
-	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), []byte("v")) })
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load([]byte("k"), pad("v", valueSize)) })
+	r.do(Refused, func(tx *Tx) Outcome { return tx.Load(pad("k", keySize), []byte("v")) })
 }

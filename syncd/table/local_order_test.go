@@ -159,7 +159,7 @@ func TestRecreatedKeyIsSettled(t *testing.T) {
 
 // significant makes the last byte of values insignificant.
 func significant(o *Options) {
-	o.Significant = append(slices.Repeat([]byte{0xff}, simValue-1), 0)
+	o.Significant = append(slices.Repeat([]byte{0xff}, valueSize-1), 0)
 	o.Refresh = 10 * time.Second
 }
 
@@ -193,7 +193,7 @@ func TestRefreshOfAPeersRecord(t *testing.T) {
 // TestNoRefreshOfUnversionedRecord: a reread does not refresh an unversioned record.
 func TestNoRefreshOfUnversionedRecord(t *testing.T) {
 	r := newRig(t, significant)
-	r.do(Accepted, func(tx *Tx) Outcome { return tx.Load(pad("k", simKey), tail(t, 1, 0).Value) })
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Load(pad("k", keySize), tail(t, 1, 0).Value) })
 	r.rereadTail(Unchanged, 100*second, 2)
 	r.want("k", r.state("k"))
 	if st := r.tab.Stats(); st.Refreshed != 0 || st.Unversioned != 1 {
@@ -226,8 +226,8 @@ func TestInsignificantChangeIsKept(t *testing.T) {
 		r.do(want, func(tx *Tx) Outcome { return tx.Local(tail(t, byte(i+1), second+int64(i))) })
 		r.tab.View(func(tx *Tx) {
 			var rec Record
-			if tx.Get(pad("k", simKey), &rec); rec.Value[simValue-1] != byte(i+1) || rec.Version != Version(second) {
-				t.Errorf("version %d, last byte %d, want %d", rec.Version, rec.Value[simValue-1], i+1)
+			if tx.Get(pad("k", keySize), &rec); rec.Value[valueSize-1] != byte(i+1) || rec.Version != Version(second) {
+				t.Errorf("version %d, last byte %d, want %d", rec.Version, rec.Value[valueSize-1], i+1)
 			}
 		})
 	}

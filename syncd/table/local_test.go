@@ -148,7 +148,7 @@ func TestOwnWriteEventIsIgnored(t *testing.T) {
 
 func TestLocalRefusesSizes(t *testing.T) {
 	r := newRig(t)
-	key, value := pad("k", simKey), pad("v", simValue)
+	key, value := pad("k", keySize), pad("v", valueSize)
 	for _, c := range []*Change{
 		{Key: key[:3], Value: value},
 		{Key: append(key, 0), Value: value},

@@ -32,7 +32,7 @@ func TestVolatileChangeIsKeptAndNotSent(t *testing.T) {
 		t.Errorf("head after a volatile change: was %d, got %d, want no change", head, got)
 	}
 	var rec Record
-	r.tab.View(func(tx *Tx) { tx.Get(pad("k", simKey), &rec) })
+	r.tab.View(func(tx *Tx) { tx.Get(pad("k", keySize), &rec) })
 	if got := rec.Value[len(rec.Value)-1]; got != 7 {
 		t.Errorf("volatile byte: got %d, want 7 (sent with the next change)", got)
 	}
@@ -41,7 +41,7 @@ func TestVolatileChangeIsKeptAndNotSent(t *testing.T) {
 func TestDeltaKeepPreservesLocalBytes(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k own packet 0")
-	d := &Delta{Key: pad("k", simKey), Value: pad("new", simValue), Version: Version(5 * second), Keep: []Range{{1, 2}}}
+	d := &Delta{Key: pad("k", keySize), Value: pad("new", valueSize), Version: Version(5 * second), Keep: []Range{{1, 2}}}
 	r.do(Accepted, func(tx *Tx) Outcome {
 		d.Owner = tx.Intern(peer)
 		return tx.Remote(d, 5*second, RemoteOptions{})
@@ -50,7 +50,7 @@ func TestDeltaKeepPreservesLocalBytes(t *testing.T) {
 		t.Errorf("k: got %q, want the value nwn", state)
 	}
 	// Without a live record the kept range comes from the delta.
-	d = &Delta{Key: pad("l", simKey), Value: pad("new", simValue), Version: 7, Keep: []Range{{1, 2}}}
+	d = &Delta{Key: pad("l", keySize), Value: pad("new", valueSize), Version: 7, Keep: []Range{{1, 2}}}
 	r.do(Accepted, func(tx *Tx) Outcome {
 		d.Owner = tx.Intern(peer)
 		return tx.Remote(d, 5*second, RemoteOptions{})
@@ -79,8 +79,8 @@ func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) {
-		tx.RequestReread(pad("k", simKey))
-		tx.RequestReread(pad("l", simKey))
+		tx.RequestReread(pad("k", keySize))
+		tx.RequestReread(pad("l", keySize))
 	})
 	if got := r.takeRereads(); got != "lk" && got != "kl" {
 		t.Fatalf("rereads: got %q, want k and l", got)
@@ -88,13 +88,13 @@ func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
 	r.wantRereads("")
 	r.tab.Update(func(tx *Tx) {
 		for range maxUnknownRereads + 2 {
-			tx.RequestReread(pad("l", simKey))
+			tx.RequestReread(pad("l", keySize))
 		}
 	})
 	if got := r.tab.Stats().RereadsDropped; got != 2 {
 		t.Errorf("dropped rereads: got %d, want 2", got)
 	}
-	buf := make([]byte, maxUnknownRereads*simKey)
+	buf := make([]byte, maxUnknownRereads*keySize)
 	r.tab.Update(func(tx *Tx) {
 		if n := tx.TakeRereads(buf); n != maxUnknownRereads {
 			t.Errorf("pending rereads: got %d, want %d", n, maxUnknownRereads)

@@ -72,7 +72,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	tab.tombs, tab.evicted, tab.released = queueWithSpare[timedSlot](0), queueWithSpare[timedSlot](1), queueWithSpare[uint32](0)
 	tab.rereads, tab.failures, tab.retries = queueWithSpare[uint32](0), queueWithSpare[uint32](2), queueWithSpare[uint32](0)
 	tab.settling.pauses[0] = queueWithSpare[settlingKey](0)
-	tab.unknownRereads.push(pad("k", simKey))
+	tab.unknownRereads.push(pad("k", keySize))
 	tab.recent.slots = make([]uint32, 5)
 	defer func() { // the checks that newRig makes at the end
 		tab.evicted, tab.failures, tab.unknownRereads, tab.recent.slots = fifo[timedSlot]{}, fifo[uint32]{}, keyQueue{}, nil

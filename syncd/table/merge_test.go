@@ -106,12 +106,12 @@ func TestBarrierFailedWrites(t *testing.T) {
 // TestScanOfAnEmptyKey: a scan treats a key and value of zeros like any other entry.
 func TestScanOfAnEmptyKey(t *testing.T) {
 	r := newRig(t)
-	zeros := make([]byte, simKey)
+	zeros := make([]byte, keySize)
 	scan := func(at int64) {
 		r.tab.Update(func(tx *Tx) {
 			var reading Reading
 			tx.BeginReading(&reading)
-			tx.ScannedAll(&reading, at, zeros, make([]byte, simValue))
+			tx.ScannedAll(&reading, at, zeros, make([]byte, valueSize))
 			tx.EndReading(&reading)
 		})
 	}
@@ -128,7 +128,7 @@ func TestScanOfAnEmptyKey(t *testing.T) {
 func TestKeysOfOneHash(t *testing.T) {
 	r := newRig(t)
 	const one, two = "a039", "10680" // found by a search for the seed of newRig
-	if r.tab.hash(pad(one, simKey)) != r.tab.hash(pad(two, simKey)) {
+	if r.tab.hash(pad(one, keySize)) != r.tab.hash(pad(two, keySize)) {
 		t.Fatal("hashes of the keys: got different hashes, want the same")
 	}
 	r.local(Accepted, second, "update "+one+" v packet 0")
@@ -136,7 +136,7 @@ func TestKeysOfOneHash(t *testing.T) {
 	r.tab.Update(func(tx *Tx) {
 		var reading Reading
 		tx.BeginReading(&reading)
-		tx.ScannedAll(&reading, 2*second, pad(two, simKey), pad("v", simValue))
+		tx.ScannedAll(&reading, 2*second, pad(two, keySize), pad("v", valueSize))
 		tx.EndReading(&reading)
 	})
 	r.want(two, "v v2000000000 a100")

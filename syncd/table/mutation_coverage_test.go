@@ -54,7 +54,7 @@ func TestScanOfEvictedRecords(t *testing.T) {
 		r.tab.Update(func(tx *Tx) {
 			tx.BeginScan()
 			for _, key := range keys {
-				tx.ScannedAll(nil, at, pad(key, simKey), pad("v", simValue))
+				tx.ScannedAll(nil, at, pad(key, keySize), pad("v", valueSize))
 			}
 			for tx.EndScan(1) {
 			}
@@ -137,7 +137,7 @@ func TestDeltaKeepIgnoresTombstone(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, 0, peer, 1000, "k", "old")
 	r.remote(Accepted, 0, peer, 2000, "k", "-")
-	d := &Delta{Key: pad("k", simKey), Value: pad("new", simValue), Version: 3000, Keep: []Range{{1, 2}}}
+	d := &Delta{Key: pad("k", keySize), Value: pad("new", valueSize), Version: 3000, Keep: []Range{{1, 2}}}
 	r.do(Accepted, func(tx *Tx) Outcome {
 		d.Owner = tx.Intern(peer)
 		return tx.Remote(d, 0, RemoteOptions{})
@@ -158,7 +158,7 @@ func TestRereadOlderThanAnUnversionedRecord(t *testing.T) {
 }
 
 func TestRefreshIsNotNegative(t *testing.T) {
-	if _, err := New(Options{Self: self, KeySize: simKey, ValueSize: simValue, Refresh: -1}); !errors.Is(err, ErrOptions) {
+	if _, err := New(Options{Self: self, KeySize: keySize, ValueSize: valueSize, Refresh: -1}); !errors.Is(err, ErrOptions) {
 		t.Errorf("New with a negative refresh: got error %v, want %v", err, ErrOptions)
 	}
 }
@@ -304,13 +304,13 @@ func TestSweepAndExpireInParts(t *testing.T) {
 func TestExpiredKeyIsRecreated(t *testing.T) {
 	r := newRig(t)
 	r.do(Accepted, func(tx *Tx) Outcome {
-		d := &Delta{Key: pad("k", simKey), Version: 1000, Owner: tx.Intern(peer), Delete: true, Expired: true}
+		d := &Delta{Key: pad("k", keySize), Version: 1000, Owner: tx.Intern(peer), Delete: true, Expired: true}
 		return tx.Remote(d, 1000, RemoteOptions{})
 	})
 	expired := func() (is bool) {
 		r.tab.View(func(tx *Tx) {
 			var rec Record
-			if !tx.Get(pad("k", simKey), &rec) {
+			if !tx.Get(pad("k", keySize), &rec) {
 				t.Fatal("Get: got no record, want one")
 			}
 			is = rec.Expired

@@ -9,7 +9,7 @@ import (
 // TestOptionsRefused: New refuses negative numbers, masks of a wrong size, and sizes of 0. It accepts
 // the limits themselves.
 func TestOptionsRefused(t *testing.T) {
-	valid := Options{Self: self, KeySize: simKey, ValueSize: simValue}
+	valid := Options{Self: self, KeySize: keySize, ValueSize: valueSize}
 	for name, test := range map[string]struct {
 		change func(*Options)
 		valid  bool
@@ -29,9 +29,9 @@ func TestOptionsRefused(t *testing.T) {
 		"negative tombstones":      {func(o *Options) { o.MaxTombstones = -1 }, false},
 		"negative lifetime":        {func(o *Options) { o.TombstoneTTL = -1 }, false},
 		"negative refresh":         {func(o *Options) { o.Refresh = -1 }, false},
-		"significant mask":         {func(o *Options) { o.Significant = make([]byte, simValue) }, true},
-		"short significant mask":   {func(o *Options) { o.Significant = make([]byte, simValue-1) }, false},
-		"long carried mask":        {func(o *Options) { o.Carried = make([]byte, simValue+1) }, false},
+		"significant mask":         {func(o *Options) { o.Significant = make([]byte, valueSize) }, true},
+		"short significant mask":   {func(o *Options) { o.Significant = make([]byte, valueSize-1) }, false},
+		"long carried mask":        {func(o *Options) { o.Carried = make([]byte, valueSize+1) }, false},
 		"compared within the masks": {func(o *Options) {
 			o.Compared, o.Significant, o.Carried = []byte("\x01\x80\x00\x00\x00\x00\x00\x00"), []byte("\x03\xc0\x00\xff\xff\xff\xff\xff"), []byte("\x81\x80\x00\xff\xff\xff\xff\xff")
 		}, true},

@@ -26,9 +26,9 @@ func (d *reading) found(want Outcome, key, value string) {
 }
 
 func (d *reading) change(key, value string) *Change {
-	c := &Change{Key: pad(key, simKey), Time: d.at, Op: OpDelete, Context: ContextReread, Read: &d.Reading}
+	c := &Change{Key: pad(key, keySize), Time: d.at, Op: OpDelete, Context: ContextReread, Read: &d.Reading}
 	if value != "-" {
-		c.Op, c.Value = OpUpdate, pad(value, simValue)
+		c.Op, c.Value = OpUpdate, pad(value, valueSize)
 	}
 	return c
 }

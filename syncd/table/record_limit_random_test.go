@@ -37,11 +37,11 @@ func TestFullTableOfAnLRUMap(t *testing.T) {
 
 // step makes one random change.
 func (r *rig) step(random *rand.Rand, now int64, keys int) {
-	key := pad(fmt.Sprint("k", random.IntN(keys)), simKey)
+	key := pad(fmt.Sprint("k", random.IntN(keys)), keySize)
 	owner := []Owner{peer, other, older, {"departed", 1}}[random.IntN(4)]
 	r.tab.Update(func(tx *Tx) {
-		remote := Delta{Key: key, Value: pad("w", simValue), Version: Version(now), Owner: tx.Intern(owner)}
-		local := Change{Key: key, Value: pad("v", simValue), Time: now}
+		remote := Delta{Key: key, Value: pad("w", valueSize), Version: Version(now), Owner: tx.Intern(owner)}
+		local := Change{Key: key, Value: pad("v", valueSize), Time: now}
 		switch x := random.IntN(100); {
 		case x < 20:
 			tx.Local(&local)

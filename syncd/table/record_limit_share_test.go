@@ -28,7 +28,7 @@ func TestPendingRecordsDoNotExpireForPeers(t *testing.T) {
 		r.local(Accepted, 5*second, "update "+k+" v packet 0")
 	}
 	r.local(Unchanged, 10*second, "update a v packet 0")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("b", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("b", keySize)) })
 	r.flood(peer, "p", 50)
 	r.wantLive("abcdef", "abdef")
 	r.takeRereads()
@@ -91,7 +91,7 @@ func TestEventOlderThanScanIsStale(t *testing.T) {
 	r.local(Accepted, second, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) {
 		tx.BeginScan()
-		tx.ScannedAll(nil, 5*second, pad("k", simKey), pad("v", simValue))
+		tx.ScannedAll(nil, 5*second, pad("k", keySize), pad("v", valueSize))
 		for tx.EndScan(9) {
 		}
 	})

@@ -9,7 +9,7 @@ import (
 func (r *rig) flood(o Owner, prefix string, n int) (entered int) {
 	r.tab.Update(func(tx *Tx) {
 		for i := range n {
-			d := &Delta{Key: pad(fmt.Sprint(prefix, i), simKey), Value: pad("v", simValue), Version: 5, Owner: tx.Intern(o)}
+			d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: 5, Owner: tx.Intern(o)}
 			if tx.Remote(d, 5, RemoteOptions{}) == Accepted {
 				entered++
 			}

@@ -100,7 +100,7 @@ func TestRefusedDeletesAreBounded(t *testing.T) {
 	if n := len(r.tab.refusals.of); n != maxRefusals {
 		t.Errorf("%d deletes are remembered", n)
 	}
-	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), simKey))]; !last {
+	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), keySize))]; !last {
 		t.Error("the last one is not")
 	}
 }

@@ -65,7 +65,7 @@ func TestRemoteIsDirtyDuringPendingReread(t *testing.T) {
 
 func TestRemoteRefuses(t *testing.T) {
 	r := newRig(t)
-	key, value := pad("k", simKey), pad("v", simValue)
+	key, value := pad("k", keySize), pad("v", valueSize)
 	r.tab.Update(func(tx *Tx) {
 		b := tx.Intern(peer)
 		for i, d := range []*Delta{

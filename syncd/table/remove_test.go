@@ -67,7 +67,7 @@ func TestRemoveOwner(t *testing.T) {
 func (r *rig) versionOf(key string) (v Version) {
 	r.tab.View(func(tx *Tx) {
 		var rec Record
-		if tx.Get(pad(key, simKey), &rec) {
+		if tx.Get(pad(key, keySize), &rec) {
 			v = rec.Version
 		}
 	})

@@ -51,7 +51,7 @@ func TestEarlierRecordOfTheSender(t *testing.T) {
 		r.remote(Accepted, second, peer, 10, "k", "v")
 		r.write()
 		r.do(Stale, func(tx *Tx) Outcome {
-			d := &Delta{Key: pad("k", simKey), Value: pad("w", simValue), Version: 9, Owner: tx.Intern(test.sends)}
+			d := &Delta{Key: pad("k", keySize), Value: pad("w", valueSize), Version: 9, Owner: tx.Intern(test.sends)}
 			return tx.Remote(d, 2*second, RemoteOptions{Touch: true, Sender: tx.Intern(test.sender)})
 		})
 		r.want("k", "v v10 b100")
@@ -100,7 +100,7 @@ func TestReplaceKeepsLocalBytes(t *testing.T) {
 	r.remote(Accepted, second, peer, 10, "k", "vx")
 	r.write()
 	r.do(Accepted, func(tx *Tx) Outcome {
-		d := &Delta{Key: pad("k", simKey), Value: pad("wy", simValue), Version: 10, Owner: tx.Intern(peer), Keep: []Range{{1, 1}}}
+		d := &Delta{Key: pad("k", keySize), Value: pad("wy", valueSize), Version: 10, Owner: tx.Intern(peer), Keep: []Range{{1, 1}}}
 		return tx.Remote(d, 2*second, RemoteOptions{Replace: ReplaceSameVersion})
 	})
 	r.want("k", "wx v10 b100 dirty")
@@ -108,7 +108,7 @@ func TestReplaceKeepsLocalBytes(t *testing.T) {
 
 // TestDeleteOfAMaskedValue: the table writes a delete, whatever part of the values is replicated.
 func TestDeleteOfAMaskedValue(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.Carried = make([]byte, simValue) })
+	r := newRig(t, func(o *Options) { o.Carried = make([]byte, valueSize) })
 	r.remote(Accepted, second, peer, 10, "k", "v")
 	r.write()
 	r.remote(Accepted, second, peer, 11, "k", "-")

@@ -54,7 +54,7 @@ func TestSweepBuckets(t *testing.T) {
 	r.remote(Accepted, 1, other, 10, "k0", "w") // another node has taken over the key
 	r.tab.View(func(tx *Tx) {
 		for _, k := range []string{"k0", "k1", "k2"} {
-			in.Add(tx.Bucket(pad(k, simKey)))
+			in.Add(tx.Bucket(pad(k, keySize)))
 		}
 	})
 	before := uint64(0)
@@ -73,7 +73,7 @@ func TestSweepBuckets(t *testing.T) {
 		k := fmt.Sprint("k", i)
 		gone := strings.HasPrefix(r.state(k), "-")
 		r.tab.View(func(tx *Tx) {
-			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, simKey)))) {
+			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, keySize)))) {
 				t.Errorf("%s: got deleted %t", k, gone)
 			}
 		})

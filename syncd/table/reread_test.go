@@ -8,7 +8,7 @@ func TestDeleteDuringAWrite(t *testing.T) {
 	peers := func(r *rig) { // written and reread
 		r.remote(Accepted, second, peer, 10, "k", "v")
 		r.write()
-		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 		r.wantRereads("k")
 		r.local(Unchanged, second+1, "update k v reread 0")
 	}
@@ -75,7 +75,7 @@ func TestRereadOfAnInsignificantChange(t *testing.T) {
 	local := tail(t, 1, second)
 	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(local) })
 	r.rereadTail(Unchanged, 2*second, 2)
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
 	r.rereadTail(Unchanged, 3*second, 2)
 	if st := r.tab.Stats(); st.Dirty != 0 || st.Head != 1 {
@@ -100,7 +100,7 @@ func TestRereadWhileDirty(t *testing.T) {
 	r := newRig(t)
 	r.remote(Accepted, second, peer, 10, "k", "v")
 	r.write()
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.remote(Accepted, second, peer, 11, "k", "w")
 	r.wantRereads("")
 	if n := r.tab.Stats().PendingRereads; n != 1 {
@@ -133,7 +133,7 @@ func TestReleasedEntry(t *testing.T) {
 		r := newRig(t, lru(8, 8))
 		r.remote(Accepted, second, peer, 10, "k", "v")
 		r.write()
-		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 		r.wantRereads("k")
 		r.local(Unchanged, second+1, "update k v reread 0")
 		r.expired(Accepted, 2*second, peer, 10, "k")

@@ -44,7 +44,7 @@ func (q *fifo[T]) memory() *[fifoChunk]T {
 
 // TestReusedTableEqualsNew: a table in reused memory equals a table that New creates.
 func TestReusedTableEqualsNew(t *testing.T) {
-	o := Options{Self: self, KeySize: simKey, ValueSize: simValue, Seed: 1, SettleKeys: 9, Significant: significantMask}
+	o := Options{Self: self, KeySize: keySize, ValueSize: valueSize, Seed: 1, SettleKeys: 9, Significant: []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0}}
 	used, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ func (r *rig) scan(at int64, pairs ...string) {
 		tx.BeginScan()
 		for i := 0; i < len(pairs); i += 2 {
 			tx.Scanned(&Change{
-				Key: pad(pairs[i], simKey), Value: pad(pairs[i+1], simValue), Time: at,
+				Key: pad(pairs[i], keySize), Value: pad(pairs[i+1], valueSize), Time: at,
 				Op: OpUpdate, Context: ContextReread,
 			})
 		}
@@ -81,14 +81,14 @@ func TestScannedAllEqualsScanned(t *testing.T) {
 			}
 		}
 		if i%11 != 10 { // deleted from the map
-			keys, values = append(keys, pad(key, simKey)...), append(values, pad(value, simValue)...)
+			keys, values = append(keys, pad(key, keySize)...), append(values, pad(value, valueSize)...)
 		}
 	}
 	one.tab.Update(func(tx *Tx) {
 		tx.BeginScan()
-		for i := range len(keys) / simKey {
+		for i := range len(keys) / keySize {
 			tx.Scanned(&Change{
-				Key: keys[i*simKey:][:simKey], Value: values[i*simValue:][:simValue],
+				Key: keys[i*keySize:][:keySize], Value: values[i*valueSize:][:valueSize],
 				Time: 2 * second, Op: OpUpdate, Context: ContextReread,
 			})
 		}
@@ -135,7 +135,7 @@ func TestStaleScanAfterReread(t *testing.T) {
 	r := newRig(t, volatileTail, func(o *Options) { o.Refresh = 10 * time.Second })
 	r.remote(Accepted, 1*second, peer, 1000, "k", "v1")
 	r.write()
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.remote(Accepted, 2*second, peer, 2000, "k", "v2")
 	r.write()
 	r.wantRereads("k")
@@ -175,7 +175,7 @@ func TestRefreshIsSentOncePerInterval(t *testing.T) {
 func (r *rig) remoteTail(at int64, last byte) {
 	r.Helper()
 	r.do(Accepted, func(tx *Tx) Outcome {
-		d := &Delta{Key: pad("k", simKey), Value: tail(r.T, last, 0).Value, Version: Version(at), Owner: tx.Intern(peer)}
+		d := &Delta{Key: pad("k", keySize), Value: tail(r.T, last, 0).Value, Version: Version(at), Owner: tx.Intern(peer)}
 		return tx.Remote(d, at, RemoteOptions{})
 	})
 }
@@ -205,8 +205,8 @@ func (r *rig) wantTail(since int64, last byte) {
 	r.Helper()
 	r.tab.View(func(tx *Tx) {
 		var rec Record
-		tx.Get(pad("k", simKey), &rec)
-		if got := rec.Value[simValue-1]; tx.Owner(rec.Owner) != peer || rec.Version != Version(since) || got != last {
+		tx.Get(pad("k", keySize), &rec)
+		if got := rec.Value[valueSize-1]; tx.Owner(rec.Owner) != peer || rec.Version != Version(since) || got != last {
 			r.Fatalf("owned by %v since %d, last byte %d; want %v, %d, %d", tx.Owner(rec.Owner), rec.Version, got, peer, since, last)
 		}
 	})
@@ -238,7 +238,7 @@ func TestStaleScanDoesNotTakeOver(t *testing.T) {
 	})
 	t.Run("compared during a pending reread", func(t *testing.T) {
 		r := refreshed(t)
-		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 		r.wantRereads("k")
 		r.scanTail(Ignored, 40*second+1, 1)
 		r.scanTail(Ignored, 60*second, 1)

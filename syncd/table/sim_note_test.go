@@ -1,8 +1,11 @@
-package table
+package table_test
 
 import (
 	"testing"
 	"time"
+
+	"mapsync/syncd/table"
+	"mapsync/syncd/table/tabletest"
 )
 
 // TestMapIsSavedOnceAllPeersHaveSent: c has not adopted the entries of its map yet. It therefore sends no
@@ -10,66 +13,66 @@ import (
 // must not treat the map as refilled. Otherwise it would delete, after a restart, everything that it
 // wrote into the previous map, on all nodes.
 func TestMapIsSavedOnceAllPeersHaveSent(t *testing.T) {
-	for name, tells := range map[string]bool{"before c sends": false, "after c has sent": true} {
+	for name, sends := range map[string]bool{"before c sends": false, "after c has sent": true} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, newTables(Internals{}), "b", "c")
-			b, c := s.nodes[0], s.nodes[1]
-			lost, own := s.key([]byte{7: 1}), s.key([]byte{7: 2})
-			c.put(own, entryValue{1}, 0, ContextPacket, true, 0)
-			for _, n := range s.nodes {
-				n.start()
-				n.d.loadAll()
+			w := tabletest.NewWorld(t, tabletest.NewTables(table.Internals{}), "b", "c")
+			b, c := w.Nodes[0], w.Nodes[1]
+			lost, own := w.Key([]byte{7: 1}), w.Key([]byte{7: 2})
+			c.Put(own, tabletest.Value{1}, 0, table.ContextPacket, true, 0)
+			for _, n := range w.Nodes {
+				n.Start()
+				n.Daemon.LoadAll()
 			}
-			s.updateViews()
-			b.d.adopt()
-			b.put(lost, entryValue{2}, 0, ContextPacket, true, 0)
-			b.d.deliver(0)
-			c.d.inbound[b.id].pump(16)
-			if k := c.d.content(lost); !k.live() {
+			w.UpdateViews()
+			b.Daemon.Adopt()
+			b.Put(lost, tabletest.Value{2}, 0, table.ContextPacket, true, 0)
+			b.Daemon.Deliver(0)
+			c.Daemon.Inbound[b.ID].Pump(16)
+			if k := c.Daemon.Content(lost); !k.Live() {
 				t.Fatal("c: got no record of the key, want a live one")
 			}
 
-			b.stop()
-			b.lb = s.newMap()
-			restart(s, b)
-			b.d.inbound[c.id].pump(16)
-			if !b.d.adopt() || b.d.content(lost).known {
+			b.Stop()
+			b.Map = w.NewMap()
+			restart(w, b)
+			b.Daemon.Inbound[c.ID].Pump(16)
+			if !b.Daemon.Adopt() || b.Daemon.Content(lost).Known {
 				t.Fatal("adoption of b: got the key or no adoption, want an adoption without the records of c")
 			}
-			b.d.saveMapID()
-			if b.stateFileMap == b.lb.id {
+			b.Daemon.SaveMapID()
+			if b.StateFileMap == b.Map.ID {
 				t.Error("state file of b: got the new map before the first record of c")
 			}
-			if tells {
-				c.d.inbound[b.id].pump(16)
-				c.d.adopt()
-				b.d.inbound[c.id].pump(16)
-				if b.d.saveMapID(); b.stateFileMap == b.lb.id {
+			if sends {
+				c.Daemon.Inbound[b.ID].Pump(16)
+				c.Daemon.Adopt()
+				b.Daemon.Inbound[c.ID].Pump(16)
+				if b.Daemon.SaveMapID(); b.StateFileMap == b.Map.ID {
 					t.Error("state file of b: got the new map before b wrote the records of c")
 				}
-				b.d.drain()
-				if b.d.saveMapID(); b.stateFileMap != b.lb.id {
+				b.Daemon.Drain()
+				if b.Daemon.SaveMapID(); b.StateFileMap != b.Map.ID {
 					t.Error("state file of b: got no map, want the new map")
 				}
 			}
-			b.stop()
-			if tells {
-				b.remove(lost, 0, ContextPacket, true, 0)
+			b.Stop()
+			if sends {
+				b.Remove(lost, 0, table.ContextPacket, true, 0)
 			}
-			restart(s, b)
-			mustConverge(t, s)
-			for _, n := range s.nodes {
-				if k := n.d.content(lost); k.live() == tells {
-					t.Errorf("%s: key: got %v", n.name, &k)
+			restart(w, b)
+			mustConverge(t, w)
+			for _, n := range w.Nodes {
+				if k := n.Daemon.Content(lost); k.Live() == sends {
+					t.Errorf("%s: key: got %v", n.Name, &k)
 				}
 			}
 		})
 	}
 }
 
-func restart(s *sim, n *simNode) {
-	s.now += int64(time.Second)
-	n.start()
-	n.d.loadAll()
-	s.updateViews()
+func restart(w *tabletest.World, n *tabletest.Node) {
+	w.Now += int64(time.Second)
+	n.Start()
+	n.Daemon.LoadAll()
+	w.UpdateViews()
 }

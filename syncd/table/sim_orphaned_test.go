@@ -1,9 +1,12 @@
-package table
+package table_test
 
 import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"mapsync/syncd/table"
+	"mapsync/syncd/table/tabletest"
 )
 
 // TestOrphanedRecordsAreSentOnce: a joiner receives each orphaned record once, from the node that
@@ -11,53 +14,52 @@ import (
 // node only. If the clock of the joiner is behind the clocks of all others, it takes the place of that
 // node. Then each of the others sends its orphaned records to the joiner once.
 func TestOrphanedRecordsAreSentOnce(t *testing.T) {
-	tables := newTables(Internals{})
+	tables := tabletest.NewTables(table.Internals{})
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		nodes := 3 + r.IntN(simMaxNodes-2)
+		nodes := 3 + r.IntN(tabletest.MaxNodes-2)
 		testOrphanedRecords(t, r, tables, nodes, r.IntN(4) == 0)
-		tables.release()
+		tables.Release()
 	}
 }
 
-func testOrphanedRecords(t *testing.T, r *rand.Rand, tables *simTables, nodes int, behind bool) {
-	s := newSim(t, tables, simNames(nodes)...)
+func testOrphanedRecords(t *testing.T, r *rand.Rand, tables *tabletest.Tables, nodes int, behind bool) {
+	w := tabletest.NewWorld(t, tables, tabletest.NodeNames(nodes)...)
 	order := r.Perm(nodes)
-	joiner, departed, left := s.nodes[order[0]], s.nodes[order[1]], order[2:]
+	joiner, departed, left := w.Nodes[order[0]], w.Nodes[order[1]], order[2:]
 	for _, i := range order[1:] {
-		s.now += int64(time.Second)
-		s.nodes[i].start()
+		w.Now += int64(time.Second)
+		w.Nodes[i].Start()
 	}
-	mustConverge(t, s)
+	mustConverge(t, w)
 	orphans := make([]int, 1+r.IntN(20))
 	for k := range orphans {
-		departed.put(s.key([]byte{byte(k), 7: 1}), entryValue{1}, 0, ContextPacket, true, 0)
+		departed.Put(w.Key([]byte{byte(k), 7: 1}), tabletest.Value{1}, 0, table.ContextPacket, true, 0)
 	}
-	other := s.key([]byte{7: 2})
-	s.nodes[left[0]].put(other, entryValue{1}, 0, ContextPacket, true, 0)
-	mustConverge(t, s)
-	departed.stop()
-	mustConverge(t, s)
+	other := w.Key([]byte{7: 2})
+	w.Nodes[left[0]].Put(other, tabletest.Value{1}, 0, table.ContextPacket, true, 0)
+	mustConverge(t, w)
+	departed.Stop()
+	mustConverge(t, w)
 
 	first := left[0]
 	echoes, wrong := 0, 0
-	s.onReceive = func(st *simStream, d *simDelta, _ Outcome) {
-		from, to := st.from.n.id, st.to.n.id
+	w.OnReceive = func(from, to *tabletest.Node, key int) {
 		switch {
-		case d.key == other && to == joiner.id:
-		case to == joiner.id && (from == first || behind):
-			orphans[d.key]++
-		case from == joiner.id && (to == first || behind):
+		case key == other && to == joiner:
+		case to == joiner && (from.ID == first || behind):
+			orphans[key]++
+		case from == joiner && (to.ID == first || behind):
 			echoes++
 		default:
 			wrong++
 		}
 	}
-	if s.now += int64(time.Second); behind {
-		joiner.offset = -int64(time.Hour)
+	if w.Now += int64(time.Second); behind {
+		joiner.Offset = -int64(time.Hour)
 	}
-	joiner.start()
-	mustConverge(t, s)
+	joiner.Start()
+	mustConverge(t, w)
 	want := 1
 	if behind {
 		want = len(left)
@@ -72,18 +74,9 @@ func testOrphanedRecords(t *testing.T, r *rand.Rand, tables *simTables, nodes in
 	}
 }
 
-func mustConverge(t *testing.T, s *sim) {
+func mustConverge(t *testing.T, w *tabletest.World) {
 	t.Helper()
-	if err := s.converge(); err != nil {
+	if err := w.Converge(); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// simNames returns names of nodes in ascending order.
-func simNames(n int) []string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = string(rune('a' + i))
-	}
-	return all
 }

@@ -1,6 +1,11 @@
-package table
+package table_test
 
-import "testing"
+import (
+	"testing"
+
+	"mapsync/syncd/table"
+	"mapsync/syncd/table/tabletest"
+)
 
 // TestRefilledFromAPeerThatHasLess: a host loses its map, and reaches only a peer that has an older
 // record. Without a restart the newer record wins. After a restart the map decides, whether the state
@@ -15,39 +20,39 @@ func TestRefilledFromAPeerThatHasLess(t *testing.T) {
 		"noted map":  {restart: true, noted: true, want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, newTables(Internals{}), "a", "b", "c")
-			s.model = &simModel{sim: s, keys: []modelKey{{home: 0}}}
-			k, a := s.key(pad("k", simKey)), s.nodes[0]
-			for _, n := range s.nodes {
-				n.start()
+			w := tabletest.NewWorld(t, tabletest.NewTables(table.Internals{}), "a", "b", "c")
+			w.Model = tabletest.NewModel(w, 0)
+			k, a := w.Key([]byte{'k', 7: 0}), w.Nodes[0]
+			for _, n := range w.Nodes {
+				n.Start()
 			}
 			for _, cut := range [][2]int{{}, {0, 2}} { // the second write reaches only one peer
-				s.parts(cut, [2]int{1, 2})
-				a.put(k, s.model.value(k), 0, ContextPacket, true, 0)
-				s.goOn()
+				parts(w, cut, [2]int{1, 2})
+				a.Put(k, w.Model.NextValue(k), 0, table.ContextPacket, true, 0)
+				goOn(w)
 			}
-			a.stop()
-			s.model.stopped(a)
-			a.lb = s.newMap()
-			s.model.lostMap(a)
-			s.parts([2]int{0, 1}, [2]int{1, 2})
-			a.start()
-			s.goOn()
+			a.Stop()
+			w.Model.Stopped(a)
+			a.Map = w.NewMap()
+			w.Model.LostMap(a)
+			parts(w, [2]int{0, 1}, [2]int{1, 2})
+			a.Start()
+			goOn(w)
 			if test.restart {
-				a.stop()
-				s.model.stopped(a)
-				if a.stateFileMap = 0; test.noted {
-					a.stateFileMap = a.lb.id
+				a.Stop()
+				w.Model.Stopped(a)
+				if a.StateFileMap = 0; test.noted {
+					a.StateFileMap = a.Map.ID
 				}
-				a.start()
+				a.Start()
 			}
-			s.heal()
-			mustConverge(t, s)
-			c := a.d.content(k)
-			if got := c.value.number(); got != test.want {
+			w.Heal()
+			mustConverge(t, w)
+			c := a.Daemon.Content(k)
+			if got := c.Value.Number(); got != test.want {
 				t.Errorf("key: got %v, want #%d", &c, test.want)
 			}
-			if err := s.model.check(k, &c); err != nil {
+			if err := w.Model.Check(k, &c); err != nil {
 				t.Error(err)
 			}
 		})
@@ -55,24 +60,24 @@ func TestRefilledFromAPeerThatHasLess(t *testing.T) {
 }
 
 // parts cuts the given pairs of nodes from each other, and removes all other cuts.
-func (s *sim) parts(pairs ...[2]int) {
-	for i := range s.cuts {
-		clear(s.cuts[i])
+func parts(w *tabletest.World, pairs ...[2]int) {
+	for i := range w.Cuts {
+		clear(w.Cuts[i])
 	}
 	for _, p := range pairs {
 		if i, j := p[0], p[1]; i != j {
-			s.cuts[i][j], s.cuts[j][i] = true, true
+			w.Cuts[i][j], w.Cuts[j][i] = true, true
 		}
 	}
 }
 
 // goOn does all pending work, as far as nodes reach each other.
-func (s *sim) goOn() {
+func goOn(w *tabletest.World) {
 	for range 4 {
-		s.now += 2 * timestampMargin
-		for _, n := range s.nodes {
-			n.d.runUntilIdle()
+		w.Now += 2 * table.TimestampMargin
+		for _, n := range w.Nodes {
+			n.Daemon.RunUntilIdle()
 		}
-		s.pumpAll()
+		w.PumpAll()
 	}
 }

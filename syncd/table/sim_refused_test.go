@@ -1,73 +1,75 @@
-package table
+package table_test
 
 import (
 	"testing"
 	"time"
+
+	"mapsync/syncd/table"
+	"mapsync/syncd/table/tabletest"
 )
 
-// TestRefusedDeleteIsKnownOnceTheKeyIsDeleted: f alone has met g, whose clock is ahead, and which has
-// deleted the key and left. b, the fallback sender, refuses that delete, as e's record is live there, and
-// then hears that e has deleted the key, too. All nodes must know g's delete from then on: a later write
-// of e's would lose against it otherwise.
+// TestRefusedDeleteIsKnownOnceTheKeyIsDeleted: only f has received the records of g. The clock of g is
+// ahead, and g has deleted the key and left. b, the fallback sender, refuses that delete, because the record
+// of e is live there. Then b receives the delete of the key by e. From then on all nodes must have the delete
+// by g. Otherwise a later write of e would lose against it.
 func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
 	for name, how := range map[string]struct{ local bool }{
 		"deleted by its owner":         {},
 		"deleted by the refusing node": {local: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newSim(t, newTables(Internals{}), "b", "e", "f", "g")
-			b, e, f, g := s.nodes[0], s.nodes[1], s.nodes[2], s.nodes[3]
-			key := s.key([]byte{7: 1})
-			g.offset = int64(time.Hour)
+			w := tabletest.NewWorld(t, tabletest.NewTables(table.Internals{}), "b", "e", "f", "g")
+			b, e, f, g := w.Nodes[0], w.Nodes[1], w.Nodes[2], w.Nodes[3]
+			key := w.Key([]byte{7: 1})
+			g.Offset = int64(time.Hour)
 			part := func(apart bool) {
-				for _, x := range []*simNode{b, e} {
-					for _, y := range []*simNode{f, g} {
-						s.cuts[x.id][y.id], s.cuts[y.id][x.id] = apart, apart
+				for _, x := range []*tabletest.Node{b, e} {
+					for _, y := range []*tabletest.Node{f, g} {
+						w.Cuts[x.ID][y.ID], w.Cuts[y.ID][x.ID] = apart, apart
 					}
 				}
-				s.updateViews()
+				w.UpdateViews()
 			}
 			part(true)
-			for _, n := range s.nodes {
-				s.now += int64(time.Second)
-				n.start()
+			for _, n := range w.Nodes {
+				w.Now += int64(time.Second)
+				n.Start()
 			}
-			settleParted(s)
-			e.put(key, entryValue{1}, 0, ContextPacket, true, 0)
-			g.put(key, entryValue{2}, 0, ContextPacket, true, 0)
-			settleParted(s)
-			g.remove(key, 0, ContextPacket, true, 0)
-			settleParted(s)
-			g.stop()
+			settleParted(w)
+			e.Put(key, tabletest.Value{1}, 0, table.ContextPacket, true, 0)
+			g.Put(key, tabletest.Value{2}, 0, table.ContextPacket, true, 0)
+			settleParted(w)
+			g.Remove(key, 0, table.ContextPacket, true, 0)
+			settleParted(w)
+			g.Stop()
 			if how.local {
-				s.now += int64(time.Millisecond)
-				b.remove(key, 0, ContextPacket, true, 0)
+				w.Now += int64(time.Millisecond)
+				b.Remove(key, 0, table.ContextPacket, true, 0)
 			}
 			part(false)
-			b.d.inbound[f.id].pump(16)
-			b.d.inbound[f.id].pump(16)
-			if !s.defended {
+			b.Daemon.Inbound[f.ID].Pump(16)
+			b.Daemon.Inbound[f.ID].Pump(16)
+			if !w.Defended {
 				t.Fatal("b has not refused g's delete")
 			}
 			if !how.local {
-				e.remove(key, 0, ContextPacket, true, 0)
+				e.Remove(key, 0, table.ContextPacket, true, 0)
 			}
-			mustConverge(t, s)
-			if c := f.d.content(key); !c.dead || c.owner.Node != "g" {
+			mustConverge(t, w)
+			if c := f.Daemon.Content(key); !c.Dead || c.Owner.Node != "g" {
 				t.Errorf("f holds %v", &c)
 			}
-			s.now += int64(time.Second)
-			e.put(key, entryValue{3}, 0, ContextPacket, true, 0)
-			r := &simRun{sim: s}
+			w.Now += int64(time.Second)
+			e.Put(key, tabletest.Value{3}, 0, table.ContextPacket, true, 0)
 			for range 4 {
-				_ = s.converge()
-				r.compare()
-				s.pumpAll()
+				_ = w.Converge()
+				w.Compare()
+				w.PumpAll()
 			}
-			mustConverge(t, s)
-			for _, n := range s.up() {
-				if c := n.d.content(key); !c.live() || c.value != (entryValue{3}) {
-					t.Errorf("%s holds %v, not e's last write", n.name, &c)
+			mustConverge(t, w)
+			for _, n := range w.Up() {
+				if c := n.Daemon.Content(key); !c.Live() || c.Value != (tabletest.Value{3}) {
+					t.Errorf("%s holds %v, not e's last write", n.Name, &c)
 				}
 			}
 		})
@@ -75,6 +77,6 @@ func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
 }
 
 // settleParted settles nodes that are cut off from others, which are not equal then.
-func settleParted(s *sim) {
-	_ = s.converge()
+func settleParted(w *tabletest.World) {
+	_ = w.Converge()
 }

@@ -73,7 +73,7 @@ func TestStrangerExpiry(t *testing.T) {
 	r := withMembers(t)
 	withRecord(peer, "v")(r)
 	r.do(Defended, func(tx *Tx) Outcome {
-		return tx.Remote(&Delta{Key: pad("k", simKey), Version: 5000, Owner: tx.Intern(Owner{"x", 5}), Delete: true, Expired: true}, 1, RemoteOptions{})
+		return tx.Remote(&Delta{Key: pad("k", keySize), Version: 5000, Owner: tx.Intern(Owner{"x", 5}), Delete: true, Expired: true}, 1, RemoteOptions{})
 	})
 	r.want("k", "v v1000 b100")
 }

@@ -30,7 +30,7 @@ func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
 		}
 	})
 	r.wantOrder("theirsliveown")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("theirs", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("theirs", keySize)) })
 	checkInvariants(t, r.tab)
 	r.wantRereads("theirs")
 	r.wantOrder("liveowntheirs")
@@ -39,7 +39,7 @@ func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
 // queueTombstone creates a tombstone with a pending reread, which therefore waits in its slot.
 func (r *rig) queueTombstone(at int64, key string) {
 	r.Helper()
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad(key, simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad(key, keySize)) })
 	r.wantRereads(key)
 	r.write()
 	n := r.tab.tombs.len()

@@ -215,7 +215,7 @@ func TestSweptAndWrittenAgain(t *testing.T) {
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, 2*second, c, 2) })
 	r.write()
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
 	r.rereadTail(Accepted, 3*second, 7)
 }

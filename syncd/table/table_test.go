@@ -134,7 +134,7 @@ func TestSubscribe(t *testing.T) {
 	r := newRig(t)
 	ch := make(chan struct{}, 1)
 	cancel := r.tab.Subscribe(ch)
-	key, v1, v2 := pad("k", simKey), pad("v1", simValue), pad("v2", simValue)
+	key, v1, v2 := pad("k", keySize), pad("v1", valueSize), pad("v2", valueSize)
 	var rec Record
 	for i, step := range []struct {
 		want bool
@@ -194,14 +194,14 @@ func TestConcurrent(t *testing.T) {
 	wg.Go(func() {
 		for i := range rounds {
 			r.tab.Update(func(tx *Tx) {
-				tx.Local(&Change{Key: pad(fmt.Sprint(i%keys), simKey), Value: pad(fmt.Sprint(i), simValue), Time: int64(i + 1)})
+				tx.Local(&Change{Key: pad(fmt.Sprint(i%keys), keySize), Value: pad(fmt.Sprint(i), valueSize), Time: int64(i + 1)})
 			})
 		}
 	})
 	wg.Go(func() {
 		for i := range rounds {
 			r.tab.Update(func(tx *Tx) {
-				d := Delta{Key: pad(fmt.Sprint(i%keys), simKey), Value: pad(fmt.Sprint(i), simValue), Version: Version(i + 1), Owner: tx.Intern(peer)}
+				d := Delta{Key: pad(fmt.Sprint(i%keys), keySize), Value: pad(fmt.Sprint(i), valueSize), Version: Version(i + 1), Owner: tx.Intern(peer)}
 				tx.Remote(&d, int64(i+1), RemoteOptions{})
 			})
 		}
@@ -247,7 +247,7 @@ func TestConcurrent(t *testing.T) {
 	for k, v := range follower {
 		r.tab.View(func(tx *Tx) {
 			var rec Record
-			if !tx.Get(pad(k, simKey), &rec) || rec.Version != v || rec.Dirty {
+			if !tx.Get(pad(k, keySize), &rec) || rec.Version != v || rec.Dirty {
 				t.Errorf("%s: follower got position %d, record %+v", k, v, rec)
 			}
 		})

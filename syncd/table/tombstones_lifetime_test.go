@@ -17,7 +17,7 @@ func TestLifetimeOfALateDelete(t *testing.T) {
 		r.local(Accepted, second, "update k v packet 0")
 		r.expire(10*second, 9) // sets the clock
 		r.local(Accepted, 10*second-late, "delete k - packet 0")
-		_, s := r.tab.find(pad("k", simKey))
+		_, s := r.tab.find(pad("k", keySize))
 		if seen := r.tab.meta(s).seen; seen != begin {
 			t.Errorf("%d ns late: the lifetime begins at %d, want %d", late, seen, begin)
 		}
@@ -105,7 +105,7 @@ func TestExpireReturnsMore(t *testing.T) {
 	for limit, want := range map[int]bool{1: true, 2: true, 3: false} {
 		r := newRig(t, minute)
 		r.remote(Accepted, second, peer, 10, "first", "-")
-		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("first", simKey)) })
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("first", keySize)) })
 		r.remote(Accepted, second, peer, 10, "last", "v")
 		r.write()
 		r.remote(Accepted, second, peer, 11, "last", "-")

@@ -40,7 +40,7 @@ func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
 	// The table keeps a tombstone that is dirty or has a pending reread, whichever peer acknowledged
 	// it.
 	r.acknowledge(5)
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("l", simKey)) })
+	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("l", keySize)) })
 	r.expire(801*second, 9)
 	r.want("l", "- v3000000000 a100")
 	r.takeRereads()

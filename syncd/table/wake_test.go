@@ -22,7 +22,7 @@ func TestUpdateWakes(t *testing.T) {
 		}
 	}
 	woken("a refill of an empty table", true, func() { r.tab.Update((*Tx).Refill) })
-	woken("a reread of an unknown key", true, func() { r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("x", simKey)) }) })
+	woken("a reread of an unknown key", true, func() { r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("x", keySize)) }) })
 	woken("a reread that was taken", false, func() { r.wantRereads("x") })
 	woken("a key of another size", false, func() { r.tab.Update(func(tx *Tx) { tx.RequestReread([]byte("short")) }) })
 	if n := r.tab.Stats().Refused; n != 1 {
@@ -46,9 +46,9 @@ func TestUpdateWakes(t *testing.T) {
 	woken("a reread", true, func() {
 		r.write()
 		drain(ch)
-		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) })
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	})
-	woken("a reread that waits already", false, func() { r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", simKey)) }) })
+	woken("a reread that waits already", false, func() { r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) }) })
 }
 
 func drain(ch chan struct{}) {
@@ -64,15 +64,15 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 	r := newRig(t)
 	reread := func(keys ...string) {
 		for _, k := range keys {
-			r.tab.Update(func(tx *Tx) { tx.RequestReread(pad(k, simKey)) })
+			r.tab.Update(func(tx *Tx) { tx.RequestReread(pad(k, keySize)) })
 		}
 	}
 	take := func(n int, want string) {
 		t.Helper()
-		buf, got := make([]byte, n*simKey), ""
+		buf, got := make([]byte, n*keySize), ""
 		r.tab.Update(func(tx *Tx) { n = tx.TakeRereads(buf) })
 		for i := range n {
-			got += text(buf[i*simKey:][:simKey])
+			got += text(buf[i*keySize:][:keySize])
 		}
 		if got != want {
 			t.Errorf("rereads: got %q, want %q", got, want)
@@ -83,7 +83,7 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 	reread("o")
 	wait := func(keys, taken int) {
 		t.Helper()
-		if q := &r.tab.unknownRereads; len(q.keys) != keys*simKey || q.head != taken*simKey {
+		if q := &r.tab.unknownRereads; len(q.keys) != keys*keySize || q.head != taken*keySize {
 			t.Errorf("queue: got %d bytes, %d taken, want %d keys and %d", len(q.keys), q.head, keys, taken)
 		}
 	}
@@ -104,7 +104,7 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 		t.Errorf("dropped rereads below the limit: got %d, want 0", n)
 	}
 	reread("r", "s")
-	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.unknownRereads.len(simKey) != maxUnknownRereads {
-		t.Errorf("rereads: got %d dropped, %d pending", n, r.tab.unknownRereads.len(simKey))
+	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.unknownRereads.len(keySize) != maxUnknownRereads {
+		t.Errorf("rereads: got %d dropped, %d pending", n, r.tab.unknownRereads.len(keySize))
 	}
 }

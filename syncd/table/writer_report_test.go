@@ -164,7 +164,7 @@ func full(t *testing.T) (r *rig, n int) {
 	value := make([]byte, 8000)
 	for i := range n {
 		value[0] = byte(i)
-		d := &Delta{Key: pad(string(rune('A'+i)), simKey), Value: value, Version: 10}
+		d := &Delta{Key: pad(string(rune('A'+i)), keySize), Value: value, Version: 10}
 		r.do(Accepted, func(tx *Tx) Outcome { d.Owner = tx.Intern(peer); return tx.Remote(d, 1, RemoteOptions{}) })
 	}
 	return r, n

@@ -235,8 +235,8 @@ func TestRereadsAreQueuedOnce(t *testing.T) {
 		t.Fatalf("pending rereads: got %d, want 3", n)
 	}
 	r.tab.Update(func(tx *Tx) {
-		buf := make([]byte, 2*simKey+simKey/2)
-		if n := tx.TakeRereads(buf); n != 2 || text(buf[:simKey]) != "k" || text(buf[simKey:2*simKey]) != "l" {
+		buf := make([]byte, 2*keySize+keySize/2)
+		if n := tx.TakeRereads(buf); n != 2 || text(buf[:keySize]) != "k" || text(buf[keySize:2*keySize]) != "l" {
 			t.Errorf("TakeRereads: got %d keys: %q", n, buf)
 		}
 		if n := tx.TakeRereads(nil); n != 0 {

@@ -1,20 +1,22 @@
-package table
+package tabletest
+
+import "mapsync/syncd/table"
 
 // fault injects or repairs one fault.
-func (r *simRun) fault(n *simNode) {
+func (r *simulation) fault(n *Node) {
 	f := &r.config
 	switch r.rand.IntN(12) {
 	case 0:
-		if f.crash && n.d != nil {
+		if f.crash && n.Daemon != nil {
 			r.crash(n)
 		}
 	case 1, 2:
-		if n.d == nil {
+		if n.Daemon == nil {
 			r.setClock(n)
-			n.start()
+			n.Start()
 		}
 	case 3:
-		if f.newMap && n.d != nil {
+		if f.newMap && n.Daemon != nil {
 			r.replace(n)
 		}
 	case 4:
@@ -28,8 +30,8 @@ func (r *simRun) fault(n *simNode) {
 	case 7:
 		r.restoreNetwork()
 	case 8:
-		n.frozen = f.freeze && !n.frozen && n.d != nil
-		r.notef("%s frozen: %v", n.name, n.frozen)
+		n.frozen = f.freeze && !n.frozen && n.Daemon != nil
+		r.notef("%s frozen: %v", n.Name, n.frozen)
 	case 9:
 		n.faulty = nil
 		if f.faulty && r.coin() {
@@ -37,9 +39,9 @@ func (r *simRun) fault(n *simNode) {
 		}
 	case 10:
 		if f.oneWay {
-			to := r.rand.IntN(len(r.nodes))
-			r.cuts[n.id][to] = true
-			r.notef("messages from %s to %s are lost", n.name, r.nodes[to].name)
+			to := r.rand.IntN(len(r.Nodes))
+			r.Cuts[n.ID][to] = true
+			r.notef("messages from %s to %s are lost", n.Name, r.Nodes[to].Name)
 		}
 	case 11:
 		r.requestResend(n, f.resend)
@@ -47,35 +49,35 @@ func (r *simRun) fault(n *simNode) {
 }
 
 // crash ends a daemon, or its host together with the map.
-func (r *simRun) crash(n *simNode) {
+func (r *simulation) crash(n *Node) {
 	r.stats["crashes"]++
 	r.noteForgotten(n)
-	n.stop()
-	r.model.stopped(n)
+	n.Stop()
+	r.Model.Stopped(n)
 	if r.config.lostMap && r.coin() {
 		r.stats["lost maps"]++
-		n.lb = r.newMap()
-		r.model.lostMap(n)
-		r.notef("%s has map %d now", n.name, n.lb.id)
+		n.Map = r.NewMap()
+		r.Model.LostMap(n)
+		r.notef("%s has map %d now", n.Name, n.Map.ID)
 	}
 }
 
 // noteForgotten records that a table which is discarded has forgotten tombstones.
-func (r *simRun) noteForgotten(n *simNode) {
-	r.forgotten = r.forgotten || (n.d.tab != nil && n.d.floor() > 0)
+func (r *simulation) noteForgotten(n *Node) {
+	r.forgotten = r.forgotten || (n.Daemon.tab != nil && n.Daemon.floor() > 0)
 }
 
 // replace simulates a load balancer that creates a new map.
-func (r *simRun) replace(n *simNode) {
+func (r *simulation) replace(n *Node) {
 	r.stats["new maps"]++
-	n.lb = r.newMap()
-	r.model.lostMap(n)
-	r.notef("%s's load balancer makes map %d", n.name, n.lb.id)
+	n.Map = r.NewMap()
+	r.Model.LostMap(n)
+	r.notef("%s's load balancer makes map %d", n.Name, n.Map.ID)
 }
 
 // cut ends a stream. Some of the messages in flight still arrive.
-func (r *simRun) cut(n *simNode, really bool) {
-	for range len(r.nodes) {
+func (r *simulation) cut(n *Node, really bool) {
+	for range len(r.Nodes) {
 		l := r.link(n)
 		if l == nil || l.st == nil || !really {
 			continue
@@ -83,23 +85,23 @@ func (r *simRun) cut(n *simNode, really bool) {
 		l.st.messages = l.st.messages[:r.rand.IntN(len(l.st.messages)+1)]
 		l.st.broken = true
 		r.stats["cuts"]++
-		r.notef("stream %s > %s breaks", r.nodes[l.peer].name, n.name)
+		r.notef("stream %s > %s breaks", r.Nodes[l.peer].Name, n.Name)
 		if r.coin() {
 			return
 		}
 	}
 }
 
-func (r *simRun) link(n *simNode) *simInboundStream {
-	if n.d == nil {
+func (r *simulation) link(n *Node) *InboundStream {
+	if n.Daemon == nil {
 		return nil
 	}
-	return n.d.inbound[r.rand.IntN(len(r.nodes))]
+	return n.Daemon.Inbound[r.rand.IntN(len(r.Nodes))]
 }
 
 // requestResend requests a resend of some buckets.
-func (r *simRun) requestResend(n *simNode, really bool) {
-	for range len(r.nodes) {
+func (r *simulation) requestResend(n *Node, really bool) {
+	for range len(r.Nodes) {
 		l := r.link(n)
 		if l == nil || l.st == nil || !really {
 			continue
@@ -114,9 +116,9 @@ func (r *simRun) requestResend(n *simNode, really bool) {
 }
 
 // buckets returns the buckets of some keys.
-func (r *simRun) buckets(n *simNode) *BucketSet {
-	in := new(BucketSet)
-	n.d.tab.View(func(tx *Tx) {
+func (r *simulation) buckets(n *Node) *table.BucketSet {
+	in := new(table.BucketSet)
+	n.Daemon.tab.View(func(tx *table.Tx) {
 		for range 1 + r.rand.IntN(4) {
 			in.Add(tx.Bucket(r.keys[r.rand.IntN(len(r.keys))][:]))
 		}
@@ -125,14 +127,14 @@ func (r *simRun) buckets(n *simNode) *BucketSet {
 }
 
 // partition divides the network into groups.
-func (r *simRun) partition() {
-	group := make([]int, len(r.nodes))
+func (r *simulation) partition() {
+	group := make([]int, len(r.Nodes))
 	for i := range group {
 		group[i] = r.rand.IntN(2 + r.rand.IntN(2))
 	}
 	for i := range group {
 		for j := range group {
-			r.cuts[i][j] = group[i] != group[j]
+			r.Cuts[i][j] = group[i] != group[j]
 		}
 	}
 	r.stats["partitions"]++
@@ -140,11 +142,11 @@ func (r *simRun) partition() {
 }
 
 // restoreNetwork removes all cuts, or some.
-func (r *simRun) restoreNetwork() {
+func (r *simulation) restoreNetwork() {
 	all := r.coin()
-	for i := range r.cuts {
-		for j := range r.cuts[i] {
-			r.cuts[i][j] = r.cuts[i][j] && !all && r.coin()
+	for i := range r.Cuts {
+		for j := range r.Cuts[i] {
+			r.Cuts[i][j] = r.Cuts[i][j] && !all && r.coin()
 		}
 	}
 	r.notef("network restored, all cuts: %v", all)

@@ -1,30 +1,32 @@
-package table
+package tabletest
 
 import (
 	"slices"
 	"time"
+
+	"mapsync/syncd/table"
 )
 
-// simStream is a stream between the incarnations of two daemons. It corresponds to outbound_stream.go
+// stream is a stream between the incarnations of two daemons. It corresponds to outbound_stream.go
 // and outbound_map.go of syncd/replicate at one end. It corresponds to inbound_stream.go and
-// inbound_map.go at the other end (sim_inbound_test.go).
-type simStream struct {
-	from, to     *simDaemon
-	requests     []simRequest
-	messages     []simMessage
+// inbound_map.go at the other end (inbound.go of this package).
+type stream struct {
+	from, to     *Daemon
+	requests     []request
+	messages     []message
 	broken       bool // the stream accepts no further messages
 	receiverLeft bool // the receiver has closed its end
-	outbound     *simOutboundMap
+	outbound     *outboundMap
 	last         int // index of the last subscription
 }
 
-// simOutboundMap sends the map to one peer.
-type simOutboundMap struct {
+// outboundMap sends the map to one peer.
+type outboundMap struct {
 	index        int
 	sendAll      bool
 	resume       bool
 	pendingSent  bool // a message has reported that there is no map yet
-	cursor       *Cursor
+	cursor       *table.Cursor
 	origin       uint64
 	goal         uint64
 	sent         uint64
@@ -32,35 +34,35 @@ type simOutboundMap struct {
 	ended        bool // the full sync or resume has reached its end
 	caughtUp     bool // the peer was informed that nothing is left to send
 	sentAt       int64
-	resend       *BucketSet
-	resendCursor *Cursor
+	resend       *table.BucketSet
+	resendCursor *table.Cursor
 
 	// The following fields correspond to outbound_owners.go of syncd/replicate.
-	orphaned        bool        // orphaned records are requested
-	serial          int         // serial of the last request
-	answered        int         // serial of the last answered request
-	coverage        simCoverage // the coverage in force
-	requestedCursor *Cursor     // reads records that the stream passed under a smaller coverage
-	requestedUntil  uint64      // the position at which requestedCursor ends
-	requestedDue    bool        // a new requestedCursor is due
+	orphaned        bool          // orphaned records are requested
+	serial          int           // serial of the last request
+	answered        int           // serial of the last answered request
+	coverage        coverage      // the coverage in force
+	requestedCursor *table.Cursor // reads records that the stream passed under a smaller coverage
+	requestedUntil  uint64        // the position at which requestedCursor ends
+	requestedDue    bool          // a new requestedCursor is due
 }
 
-// simRequest is a request of a receiver, of one of four kinds.
-type simRequest struct {
+// request is a request of a receiver, of one of four kinds.
+type request struct {
 	index       int
 	subscribe   bool
 	sendAll     bool
 	resume      bool
 	position    uint64
 	unsubscribe bool
-	resend      *BucketSet
+	resend      *table.BucketSet
 	orphaned    bool // part of a subscription, or a request of its own
 	serial      int  // serial of the request for orphaned records
 }
 
-// simMessage is a message of a sender.
-type simMessage struct {
-	kind     simKind
+// message is a message of a sender.
+type message struct {
+	kind     messageKind
 	index    int
 	previous uint64
 	position uint64
@@ -69,45 +71,45 @@ type simMessage struct {
 	open     bool   // all records were sent (end is also set before sending begins): a digest follows
 	passed   uint64 // of an open full sync that has sent all: the position at its end
 	serial   int    // of the request that is satisfied
-	deltas   []simDelta
+	deltas   []delta
 }
 
-type simKind uint8
+type messageKind uint8
 
 const (
-	simPending simKind = iota
-	simAccepted
-	simBatch
-	simResentBatch
-	simResendDone
-	simLost
-	simRequested // requested records, out of order
-	simOwnersSent
+	messagePending messageKind = iota
+	messageAccepted
+	messageBatch
+	messageResentBatch
+	messageResendDone
+	messageLost
+	messageRequested // requested records, out of order
+	messageOwnersSent
 )
 
-type simDelta struct {
+type delta struct {
 	key     int
-	value   entryValue
-	version Version
-	owner   Owner
+	value   Value
+	version table.Version
+	owner   table.Owner
 	dead    bool
 	expired bool
 }
 
 const (
-	simWindow  = 6 // limit of messages in flight
-	simAdvance = int64(100 * time.Millisecond)
+	window          = 6 // limit of messages in flight
+	advanceInterval = int64(100 * time.Millisecond)
 )
 
 // end ends a stream at the sender. Messages in flight may still arrive.
-func (st *simStream) end() {
+func (st *stream) end() {
 	st.closeOutbound()
 	st.broken = true
 	d := st.from
-	d.outbound = slices.DeleteFunc(d.outbound, func(o *simStream) bool { return o == st })
+	d.outbound = slices.DeleteFunc(d.outbound, func(o *stream) bool { return o == st })
 }
 
-func (st *simStream) closeOutbound() {
+func (st *stream) closeOutbound() {
 	if f := st.outbound; f != nil {
 		if f.cursor != nil {
 			f.cursor.Close()
@@ -123,8 +125,8 @@ func (st *simStream) closeOutbound() {
 }
 
 // checkPeer ends the stream if its peer has left or has restarted.
-func (st *simStream) checkPeer(old, v *simView) {
-	to := st.to.n.id
+func (st *stream) checkPeer(old, v *view) {
+	to := st.to.n.ID
 	if inc := v.live[to]; (inc == 0 && old.live[to] != 0) || inc > st.to.self.Incarnation {
 		st.end()
 	}
@@ -132,13 +134,13 @@ func (st *simStream) checkPeer(old, v *simView) {
 
 // serve gives the sender a turn. It handles the requests, and sends at most one batch of at most limit
 // records, or another message that is due. It reports whether it sent anything.
-func (st *simStream) serve(limit int) bool {
+func (st *stream) serve(limit int) bool {
 	d := st.from
 	if st.broken || st.receiverLeft {
 		st.end()
 		return true
 	}
-	if !d.n.sim.cuts[st.to.n.id][d.n.id] {
+	if !d.n.world.Cuts[st.to.n.ID][d.n.ID] {
 		for _, r := range st.requests {
 			st.handle(&r)
 		}
@@ -146,12 +148,12 @@ func (st *simStream) serve(limit int) bool {
 	}
 	f := st.outbound
 	switch {
-	case f == nil || len(st.messages) >= simWindow:
+	case f == nil || len(st.messages) >= window:
 		return false
 	case !d.wasOffered:
 		if !f.pendingSent {
 			f.pendingSent = true
-			return st.send(simMessage{kind: simPending})
+			return st.send(message{kind: messagePending})
 		}
 		return false
 	case f.cursor == nil:
@@ -160,17 +162,17 @@ func (st *simStream) serve(limit int) bool {
 	return st.step(limit)
 }
 
-func (st *simStream) send(m simMessage) bool {
+func (st *stream) send(m message) bool {
 	m.index = st.outbound.index
 	st.messages = append(st.messages, m)
-	if m.kind != simBatch {
-		st.from.n.sim.moves++
+	if m.kind != messageBatch {
+		st.from.n.world.moves++
 	}
-	st.outbound.sentAt = st.from.n.sim.now
+	st.outbound.sentAt = st.from.n.world.Now
 	return true
 }
 
-func (st *simStream) handle(r *simRequest) {
+func (st *stream) handle(r *request) {
 	switch {
 	case r.subscribe:
 		if st.last == 0 {
@@ -178,7 +180,7 @@ func (st *simStream) handle(r *simRequest) {
 		}
 		st.closeOutbound()
 		st.last = r.index
-		st.outbound = &simOutboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial}
+		st.outbound = &outboundMap{index: r.index, sendAll: r.sendAll, resume: r.resume, sent: r.position, orphaned: r.orphaned, serial: r.serial}
 	case st.outbound == nil || st.outbound.index != r.index:
 	case r.unsubscribe:
 		st.closeOutbound()
@@ -190,7 +192,7 @@ func (st *simStream) handle(r *simRequest) {
 }
 
 // replace ends the other streams of the peer.
-func (st *simStream) replace() {
+func (st *stream) replace() {
 	for i := len(st.from.outbound) - 1; i >= 0; i-- {
 		if o := st.from.outbound[i]; o != st && o.to.n == st.to.n && o.last > 0 {
 			o.end()
@@ -200,7 +202,7 @@ func (st *simStream) replace() {
 
 // accept opens the subscription. It resumes at the position of the peer if the table can still send
 // from there. Otherwise it begins a full sync at position 0.
-func (st *simStream) accept() bool {
+func (st *stream) accept() bool {
 	f, d := st.outbound, st.from
 	position, reset := f.sent, false
 	if !f.resume || position > d.head() || position < d.floor() {
@@ -208,14 +210,14 @@ func (st *simStream) accept() bool {
 	}
 	f.origin, f.sent = position, position
 	f.cursor = d.tab.NewCursor(position)
-	return st.send(simMessage{kind: simAccepted, position: position, reset: reset})
+	return st.send(message{kind: messageAccepted, position: position, reset: reset})
 }
 
-func (st *simStream) step(limit int) bool {
+func (st *stream) step(limit int) bool {
 	d, f := st.from, st.outbound
-	var batch, resent, requested []simDelta
+	var batch, resent, requested []delta
 	lost, resendDone, requestedDone := false, false, false
-	d.tab.View(func(tx *Tx) {
+	d.tab.View(func(tx *table.Tx) {
 		lost = !st.encode(tx, limit, &batch)
 		if !lost && f.requestedCursor != nil && !f.requestedDue {
 			requestedDone = st.requestedBatch(tx, limit, &requested)
@@ -225,18 +227,18 @@ func (st *simStream) step(limit int) bool {
 		}
 	})
 	if lost {
-		st.send(simMessage{kind: simLost})
+		st.send(message{kind: messageLost})
 		st.closeOutbound()
 		return true
 	}
 	f.advanceRequested(d.tab, requestedDone)
 	sent := st.dispatch(batch)
 	if len(requested) > 0 {
-		sent = st.send(simMessage{kind: simRequested, previous: f.sent, position: f.sent, deltas: requested})
+		sent = st.send(message{kind: messageRequested, previous: f.sent, position: f.sent, deltas: requested})
 	}
 	if f.serial != f.answered && f.requestedCursor == nil {
 		f.answered = f.serial
-		sent = st.send(simMessage{kind: simOwnersSent, serial: f.serial})
+		sent = st.send(message{kind: messageOwnersSent, serial: f.serial})
 	}
 	switch {
 	case f.resend == nil:
@@ -248,19 +250,19 @@ func (st *simStream) step(limit int) bool {
 		return sent || f.open
 	}
 	if len(resent) > 0 {
-		sent = st.send(simMessage{kind: simResentBatch, previous: f.sent, position: f.sent, deltas: resent})
+		sent = st.send(message{kind: messageResentBatch, previous: f.sent, position: f.sent, deltas: resent})
 	}
 	if resendDone {
 		f.resendCursor.Close()
 		f.resendCursor, f.resend = nil, nil
-		sent = st.send(simMessage{kind: simResendDone})
+		sent = st.send(message{kind: messageResendDone})
 	}
 	return sent
 }
 
 // encode fills a batch with the next records for the peer. It returns false if the table has forgotten
 // a tombstone that the cursor had not reached.
-func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
+func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 	d, f := st.from, st.outbound
 	if !f.open {
 		if tx.Unversioned() > 0 {
@@ -276,7 +278,7 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 	}
 	st.updateCoverage()
 	f.ended = false
-	var r Record
+	var r table.Record
 	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
 		if !tx.Next(f.cursor, &r) {
 			f.ended = true
@@ -284,7 +286,7 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 		}
 		o := tx.Owner(r.Owner)
 		own := o == st.to.self
-		if !own && (f.sendAll || f.coverage.sends(o, d.n.sim.node(o.Node), st.to)) && r.Version != 0 {
+		if !own && (f.sendAll || f.coverage.sends(o, d.n.world.node(o.Node), st.to)) && r.Version != 0 {
 			*batch = append(*batch, st.delta(&r, o))
 		}
 	}
@@ -293,8 +295,8 @@ func (st *simStream) encode(tx *Tx, limit int, batch *[]simDelta) bool {
 }
 
 // updateCoverage applies the newest request and view. The caller holds the lock of the table.
-func (st *simStream) updateCoverage() {
-	f, c := st.outbound, simCoverage{st.from.view, st.outbound.orphaned}
+func (st *stream) updateCoverage() {
+	f, c := st.outbound, coverage{st.from.view, st.outbound.orphaned}
 	if c == f.coverage {
 		return
 	}
@@ -305,15 +307,15 @@ func (st *simStream) updateCoverage() {
 }
 
 // requestedBatch fills a batch with records that the stream has passed under a smaller coverage.
-func (st *simStream) requestedBatch(tx *Tx, limit int, batch *[]simDelta) (over bool) {
-	f, s := st.outbound, st.from.n.sim
-	var r Record
+func (st *stream) requestedBatch(tx *table.Tx, limit int, batch *[]delta) (over bool) {
+	f, w := st.outbound, st.from.n.world
+	var r table.Record
 	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
 		if !tx.Next(f.requestedCursor, &r) || r.Position > f.requestedUntil {
 			return true
 		}
 		o := tx.Owner(r.Owner)
-		if node := s.node(o.Node); node != st.to.n.id && node != st.from.n.id && f.coverage.sends(o, node, st.to) && r.Version != 0 {
+		if node := w.node(o.Node); node != st.to.n.ID && node != st.from.n.ID && f.coverage.sends(o, node, st.to) && r.Version != 0 {
 			*batch = append(*batch, st.delta(&r, o))
 		}
 	}
@@ -321,7 +323,7 @@ func (st *simStream) requestedBatch(tx *Tx, limit int, batch *[]simDelta) (over 
 }
 
 // advanceRequested closes a finished requestedCursor, and opens one that is due.
-func (f *simOutboundMap) advanceRequested(t *Table, over bool) {
+func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 	if over || f.requestedDue {
 		if f.requestedCursor != nil {
 			f.requestedCursor.Close()
@@ -333,8 +335,8 @@ func (f *simOutboundMap) advanceRequested(t *Table, over bool) {
 	}
 }
 
-func (st *simStream) delta(r *Record, o Owner) simDelta {
-	x := simDelta{key: st.from.n.sim.key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
+func (st *stream) delta(r *table.Record, o table.Owner) delta {
+	x := delta{key: st.from.n.world.Key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
 	copy(x.value[:], r.Value)
 	if st.from.n.opt.Carried != nil {
 		x.value[localByte] = 0
@@ -343,9 +345,9 @@ func (st *simStream) delta(r *Record, o Owner) simDelta {
 }
 
 // resendBatch fills a batch with the next records in the buckets that are resent.
-func (st *simStream) resendBatch(tx *Tx, limit int, batch *[]simDelta) (over bool) {
+func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over bool) {
 	f := st.outbound
-	var r Record
+	var r table.Record
 	for n := 0; n < 4*limit && len(*batch) < limit; n++ {
 		if !tx.Next(f.resendCursor, &r) {
 			return true
@@ -359,16 +361,16 @@ func (st *simStream) resendBatch(tx *Tx, limit int, batch *[]simDelta) (over boo
 
 // dispatch sends the batch that encode filled. A stream whose sending has not begun also counts as at
 // its end.
-func (st *simStream) dispatch(batch []simDelta) bool {
+func (st *stream) dispatch(batch []delta) bool {
 	f := st.outbound
 	end, position := !f.open || (f.ended && f.requestedCursor == nil), f.sent
 	if f.open {
 		position = f.cursor.Position()
 	}
-	if len(batch) == 0 && (!end || f.caughtUp) && (position == f.sent || st.from.n.sim.now-f.sentAt < simAdvance) {
+	if len(batch) == 0 && (!end || f.caughtUp) && (position == f.sent || st.from.n.world.Now-f.sentAt < advanceInterval) {
 		return false
 	}
-	m := simMessage{kind: simBatch, previous: f.sent, position: position, end: end, open: f.open, deltas: batch}
+	m := message{kind: messageBatch, previous: f.sent, position: position, end: end, open: f.open, deltas: batch}
 	if f.open && end && f.sendAll {
 		m.passed = position
 	}

@@ -1,16 +1,17 @@
-package table
+package tabletest
 
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"testing"
 	"time"
+
+	"mapsync/syncd/table"
 )
 
-// simConfig selects the work and the faults of a run. Each run gets only some of them, because
+// config selects the work and the faults of a run. Each run gets only some of them, because
 // frequent events hide rare ones.
-type simConfig struct {
+type config struct {
 	steps        int
 	workPercent  int // share of the steps that do pending work, in percent
 	faultPercent int // share of the steps that are faults, in percent
@@ -27,51 +28,51 @@ type simConfig struct {
 }
 
 // newRun creates the cluster of a seed.
-func newRun(t *testing.T, seed uint64, tables *simTables) *simRun {
-	r := &simRun{seed: seed, stats: make(map[string]int), out: os.Stdout, rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
-	r.sim = newSim(t, tables, simNames(r.size())...)
-	r.model = &simModel{sim: r.sim}
+func newRun(t *testing.T, seed uint64, tables *Tables) *simulation {
+	r := &simulation{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
+	r.World = NewWorld(t, tables, NodeNames(r.size())...)
+	r.Model = &Model{world: r.World}
 	r.drawConfig()
 	for i := range r.keySpace() {
 		k := modelKey{home: -1}
 		if r.chance(r.config.homes) {
-			k.home = r.rand.IntN(len(r.nodes))
+			k.home = r.rand.IntN(len(r.Nodes))
 		}
-		r.model.keys = append(r.model.keys, k)
-		r.key(pad(fmt.Sprint("k", i), simKey))
+		r.Model.keys = append(r.Model.keys, k)
+		r.Key(padded(fmt.Sprint("k", i)))
 	}
-	r.model.skewed = r.config.clocks
+	r.Model.skewed = r.config.clocks
 	r.configureNodes()
 	return r
 }
 
 // size draws a number of nodes. Small clusters are frequent, because more happens to each of their
 // nodes.
-func (r *simRun) size() int {
+func (r *simulation) size() int {
 	switch x := r.rand.IntN(100); {
 	case x < 70:
 		return 2 + r.rand.IntN(4)
 	case x < 90:
 		return 6 + r.rand.IntN(4)
 	default:
-		return 10 + r.rand.IntN(simMaxNodes-9)
+		return 10 + r.rand.IntN(MaxNodes-9)
 	}
 }
 
 // keySpace draws a number of keys. It is mostly so small that several nodes use the same keys.
-func (r *simRun) keySpace() int {
+func (r *simulation) keySpace() int {
 	if r.chance(0.03) {
 		return 50 + r.rand.IntN(150)
 	}
 	return 1 + r.rand.IntN(1+r.rand.IntN(24))
 }
 
-func (r *simRun) coin() bool { return r.chance(0.5) }
+func (r *simulation) coin() bool { return r.chance(0.5) }
 
 // drawConfig draws the configuration of the run.
-func (r *simRun) drawConfig() {
+func (r *simulation) drawConfig() {
 	f := &r.config
-	f.steps = 80 + r.rand.IntN(120) + r.rand.IntN(60*len(r.nodes))
+	f.steps = 80 + r.rand.IntN(120) + r.rand.IntN(60*len(r.Nodes))
 	f.workPercent, f.faultPercent = 10+r.rand.IntN(40), r.rand.IntN(15)
 	f.homes = []float64{0, 0.5, 0.9, 1}[r.rand.IntN(4)]
 	f.expiry, f.crash, f.clocks, f.cut, f.partitions = r.coin(), r.chance(0.6), r.coin(), r.coin(), r.coin()
@@ -87,8 +88,8 @@ func (r *simRun) drawConfig() {
 }
 
 // configureNodes configures the nodes.
-func (r *simRun) configureNodes() {
-	o := Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
+func (r *simulation) configureNodes() {
+	o := table.Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
 	if r.coin() {
 		o.Significant, o.Carried = significantMask, carriedMask
 		o.Refresh = []time.Duration{0, 10 * time.Second, time.Millisecond}[r.rand.IntN(3)]
@@ -109,9 +110,9 @@ func (r *simRun) configureNodes() {
 	}
 	early := r.scans && r.coin()
 	lru, small := !r.blind && r.coin(), r.chance(0.3)
-	for _, n := range r.nodes {
+	for _, n := range r.Nodes {
 		n.opt, n.burst, n.forgetAcknowledged = o, 1+r.rand.IntN(8), early
-		n.lb.entries = make([]simEntry, len(r.keys))
+		n.Map.entries = make([]entry, len(r.keys))
 		if small && r.coin() {
 			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
 		}
@@ -120,16 +121,16 @@ func (r *simRun) configureNodes() {
 }
 
 // setClock sets the clock of a node. Clocks change only while the daemon is down.
-func (r *simRun) setClock(n *simNode) {
+func (r *simulation) setClock(n *Node) {
 	if r.config.clocks {
-		n.offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
+		n.Offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
 	} else {
-		n.offset = r.rand.Int64N(2e6) - 1e6
+		n.Offset = r.rand.Int64N(2e6) - 1e6
 	}
 }
 
 // advanceTime advances the time, mostly by the duration of a step.
-func (r *simRun) advanceTime() {
+func (r *simulation) advanceTime() {
 	d := int64(50 * time.Microsecond)
 	switch x := r.rand.IntN(1000); {
 	case x < 500:
@@ -142,5 +143,5 @@ func (r *simRun) advanceTime() {
 	case r.config.jumps:
 		d = int64(time.Minute)
 	}
-	r.now += 1 + r.rand.Int64N(d)
+	r.Now += 1 + r.rand.Int64N(d)
 }

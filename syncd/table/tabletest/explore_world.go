@@ -1,9 +1,11 @@
-package table
+package tabletest
 
 import (
 	"fmt"
 	"slices"
 	"time"
+
+	"mapsync/syncd/table"
 )
 
 // exploreConf is one small cluster. TestExplore follows every action sequence of it.
@@ -34,7 +36,7 @@ type exploreConf struct {
 // exploreWorld is a cluster with one key, in the state that a sequence of actions leads to. It cannot
 // be copied: another sequence begins with another world.
 type exploreWorld struct {
-	*sim
+	*World
 	conf *exploreConf
 	cpus int // the number of CPUs whose events may be reordered
 }
@@ -88,46 +90,47 @@ func (a exploreAction) String() string {
 }
 
 // newExploreWorld starts a cluster and runs it until it is at rest.
-func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *simTables) *exploreWorld {
-	w := &exploreWorld{sim: newSim(tb, tables, simNames(conf.nodes)...), conf: conf, cpus: 1}
+func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *Tables) *exploreWorld {
+	w := &exploreWorld{World: NewWorld(tb, tables, NodeNames(conf.nodes)...), conf: conf, cpus: 1}
 	w.scans, w.tick, w.keysOnly = conf.scans, conf.tick, conf.keys
-	w.model = &simModel{sim: w.sim, keys: []modelKey{{home: conf.home}}, skewed: conf.ahead != 0}
-	w.key(pad("k", simKey))
-	if conf.step < simDisorder {
+	w.Model = NewModel(w.World, conf.home)
+	w.Model.skewed = conf.ahead != 0
+	w.Key(padded("k"))
+	if conf.step < maxDisorder {
 		w.cpus = 2
 	}
-	for i := range w.nodes {
+	for i := range w.Nodes {
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
-		n := w.nodes[i]
-		n.opt = Options{TombstoneTTL: 1000 * time.Hour}
-		n.offset = int64(i) * conf.ahead
+		n := w.Nodes[i]
+		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour}
+		n.Offset = int64(i) * conf.ahead
 		n.hidden = conf.bare > 0 && i == conf.bare
-		n.start()
-		w.now += 2
+		n.Start()
+		w.Now += 2
 	}
 	w.runUntilIdle()
 	if !conf.fresh {
-		n := w.nodes[0]
-		n.put(0, w.model.value(0), 0, ContextPacket, true, 0)
+		n := w.Nodes[0]
+		n.Put(0, w.Model.NextValue(0), 0, table.ContextPacket, true, 0)
 		w.runUntilIdle()
 	}
 	if conf.dead {
-		w.nodes[0].remove(0, 0, ContextPacket, true, 0)
+		w.Nodes[0].Remove(0, 0, table.ContextPacket, true, 0)
 		w.runUntilIdle()
-		for _, n := range w.nodes {
-			if n.d.compact(); !n.hidden && n.d.internals().Compacted(n.d.tab) != 1 {
-				w.fail(fmt.Errorf("%s: tombstone: got one in a slot, want a compact one", n.name))
+		for _, n := range w.Nodes {
+			if n.Daemon.compact(); !n.hidden && n.Daemon.internals().Compacted(n.Daemon.tab) != 1 {
+				w.fail(fmt.Errorf("%s: tombstone: got one in a slot, want a compact one", n.Name))
 			}
 		}
 	}
-	w.now = simStart + int64(time.Minute)
+	w.Now = startTime + int64(time.Minute)
 	if conf.start {
-		n := w.nodes[0]
-		n.stop()
-		w.model.stopped(n)
+		n := w.Nodes[0]
+		n.Stop()
+		w.Model.Stopped(n)
 		w.startStep(n)
-		for _, n := range w.nodes[1:] {
-			n.d.updateView()
+		for _, n := range w.Nodes[1:] {
+			n.Daemon.updateView()
 		}
 	}
 	return w
@@ -136,19 +139,19 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *s
 // runUntilIdle does all work that is pending at the beginning.
 func (w *exploreWorld) runUntilIdle() {
 	for range 3 {
-		w.now += 2 * timestampMargin
-		for _, n := range w.nodes {
-			n.d.runUntilIdle()
+		w.Now += 2 * TimestampMargin
+		for _, n := range w.Nodes {
+			n.Daemon.RunUntilIdle()
 		}
-		w.pumpAll()
+		w.PumpAll()
 	}
 }
 
 // nextActions returns the possible next actions.
 func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
-	for i, n := range w.nodes {
+	for i, n := range w.Nodes {
 		me := exploreAction(i << 2)
-		e := &n.lb.entries[0]
+		e := &n.Map.entries[0]
 		writes := w.conf.home < 0 || w.conf.home == i
 		add := func(ok bool, kinds ...exploreAction) {
 			for _, k := range kinds {
@@ -157,9 +160,9 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 				}
 			}
 		}
-		hooked := n.d != nil && n.d.m == n.lb
-		second := hooked && w.cpus > 1 && w.firstUsed(n.d)
-		drained := hooked && w.conf.coarse && len(n.d.queue[0])+len(n.d.queue[1]) == 0
+		hooked := n.Daemon != nil && n.Daemon.m == n.Map
+		second := hooked && w.cpus > 1 && w.firstUsed(n.Daemon)
+		drained := hooked && w.conf.coarse && len(n.Daemon.queue[0])+len(n.Daemon.queue[1]) == 0
 		add(writes && !n.hidden, actWrite)
 		add(writes && drained, actChange)
 		add(writes && drained && e.live, actErase)
@@ -170,11 +173,11 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 		add(w.conf.scans && hooked && writes, actHidden)
 		add(w.conf.scans && hooked && e.live, actHidden1)
 		add(w.conf.evict && e.live, actEvict)
-		add(n.d == nil || w.startPending(n.d), actStart)
-		add(w.conf.crash && n.d != nil, actCrash)
-		add(w.conf.lost && n.d != nil, actLostMap)
-		if n.d != nil {
-			to = w.nextDaemonActions(to, n.d, me)
+		add(n.Daemon == nil || w.startPending(n.Daemon), actStart)
+		add(w.conf.crash && n.Daemon != nil, actCrash)
+		add(w.conf.lost && n.Daemon != nil, actLostMap)
+		if n.Daemon != nil {
+			to = w.nextDaemonActions(to, n.Daemon, me)
 		}
 	}
 	if only := w.conf.only; only != nil {
@@ -184,7 +187,7 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 }
 
 // firstUsed reports whether the state of a daemon depends on CPU 0 yet. If not, CPU 1 is equivalent.
-func (w *exploreWorld) firstUsed(d *simDaemon) bool {
+func (w *exploreWorld) firstUsed(d *Daemon) bool {
 	if len(d.queue[0]) > 0 || d.tab == nil {
 		return true
 	}
@@ -192,28 +195,28 @@ func (w *exploreWorld) firstUsed(d *simDaemon) bool {
 	return known && cpu == 0
 }
 
-func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *simDaemon, me exploreAction) []exploreAction {
+func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *Daemon, me exploreAction) []exploreAction {
 	if len(d.queue[0]) > 0 && d.m != nil {
 		to = append(to, actEvent|me)
 	}
 	if len(d.queue[1]) > 0 && d.m != nil {
 		to = append(to, actEvent1|me)
 	}
-	if d.state >= simSyncing && (d.phase != simFill || !d.idle()) {
+	if d.state >= stateSyncing && (d.phase != phaseFill || !d.idle()) {
 		to = append(to, actWork|me)
 	}
-	if d.state >= simSyncing && w.scans {
+	if d.state >= stateSyncing && w.scans {
 		to = append(to, actScan|me)
 	}
 	if d.tab != nil && d.compacts() {
 		to = append(to, actCompact|me)
 	}
-	for j := range w.nodes {
-		if j == d.n.id || !d.wasOffered {
+	for j := range w.Nodes {
+		if j == d.n.ID || !d.wasOffered {
 			continue
 		}
 		to = append(to, actSend|me|exploreAction(j))
-		if l := d.inbound[j]; !w.conf.coarse && l != nil && l.st != nil && (len(l.st.messages) > 0 || l.st.broken) {
+		if l := d.Inbound[j]; !w.conf.coarse && l != nil && l.st != nil && (len(l.st.messages) > 0 || l.st.broken) {
 			to = append(to, actTake|me|exploreAction(j))
 		}
 	}
@@ -222,58 +225,58 @@ func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *simDaemon, me ex
 
 // do executes one action.
 func (w *exploreWorld) do(a exploreAction) {
-	w.now += w.conf.step
+	w.Now += w.conf.step
 	i, j := a.nodes()
-	n := w.nodes[i]
+	n := w.Nodes[i]
 	switch k := a.kind(); k {
 	case actWrite, actWrite1, actHidden:
 		cpu := uint16(k >> 4 & 1)
-		n.put(0, w.model.value(0), cpu, ContextPacket, k != actHidden, w.jitter(cpu))
+		n.Put(0, w.Model.NextValue(0), cpu, table.ContextPacket, k != actHidden, w.jitter(cpu))
 	case actDelete, actDelete1:
 		cpu := uint16(k >> 4 & 1)
-		n.remove(0, cpu, ContextPacket, true, w.jitter(cpu))
+		n.Remove(0, cpu, table.ContextPacket, true, w.jitter(cpu))
 	case actCollect, actHidden1:
-		n.remove(0, uint16(w.cpus-1), ContextSyscall, k == actCollect, w.jitter(uint16(w.cpus-1)))
+		n.Remove(0, uint16(w.cpus-1), table.ContextSyscall, k == actCollect, w.jitter(uint16(w.cpus-1)))
 	case actEvict:
-		n.evict(-1, 0, ContextPacket, true, w.jitter(0))
+		n.evict(-1, 0, table.ContextPacket, true, w.jitter(0))
 	case actEvent, actEvent1:
-		n.d.deliver(int(k >> 4 & 1))
+		n.Daemon.Deliver(int(k >> 4 & 1))
 	case actChange:
-		n.put(0, w.model.value(0), 0, ContextPacket, true, w.jitter(0))
-		n.d.deliver(0)
+		n.Put(0, w.Model.NextValue(0), 0, table.ContextPacket, true, w.jitter(0))
+		n.Daemon.Deliver(0)
 	case actErase:
-		n.remove(0, 0, ContextPacket, true, w.jitter(0))
-		n.d.deliver(0)
+		n.Remove(0, 0, table.ContextPacket, true, w.jitter(0))
+		n.Daemon.Deliver(0)
 	case actWork:
-		w.work(n.d)
-		for w.conf.coarse && n.d.phase != simFill {
-			w.work(n.d)
+		w.work(n.Daemon)
+		for w.conf.coarse && n.Daemon.phase != phaseFill {
+			w.work(n.Daemon)
 		}
 	case actScan:
-		if n.d.scanning {
-			n.d.scanOn()
+		if n.Daemon.scanning {
+			n.Daemon.scanOn()
 		} else {
-			n.d.scanSome(1)
+			n.Daemon.scanSome(1)
 		}
 	case actStart:
 		w.startStep(n)
 	case actCompact:
-		n.d.compact()
+		n.Daemon.compact()
 	case actCrash, actLostMap:
-		n.stop()
-		w.model.stopped(n)
+		n.Stop()
+		w.Model.Stopped(n)
 		if k == actLostMap {
-			n.lb = w.newMap()
-			w.model.lostMap(n)
+			n.Map = w.NewMap()
+			w.Model.LostMap(n)
 		}
 	case actSend:
-		w.send(n.d, j)
-		if p := w.nodes[j].d; w.conf.coarse && p != nil && p.inbound[i] != nil {
-			for p.inbound[i].receiveNext() {
+		w.send(n.Daemon, j)
+		if p := w.Nodes[j].Daemon; w.conf.coarse && p != nil && p.Inbound[i] != nil {
+			for p.Inbound[i].receiveNext() {
 			}
 		}
 	case actTake:
-		l := n.d.inbound[j]
+		l := n.Daemon.Inbound[j]
 		l.receiveNext()
 		l.receiveControl()
 	}
@@ -282,53 +285,53 @@ func (w *exploreWorld) do(a exploreAction) {
 // jitter returns the error of the times in events of a CPU, in ns, if all events have about the same
 // time.
 func (w *exploreWorld) jitter(cpu uint16) int64 {
-	if w.conf.step >= timestampMargin || w.tick > 0 {
+	if w.conf.step >= TimestampMargin || w.tick > 0 {
 		return 0
 	}
-	return (1 - 2*int64(cpu)) * timestampMargin * 2 / 5
+	return (1 - 2*int64(cpu)) * TimestampMargin * 2 / 5
 }
 
 // work does the next part of a pass of the writer that has an effect. The parts are to take, write and
 // report records, to take and read keys for rereads, and to enter the results.
-func (w *exploreWorld) work(d *simDaemon) {
+func (w *exploreWorld) work(d *Daemon) {
 	for {
 		switch d.work(1 << 20); {
-		case d.phase == simFill, d.phase == simWriting && len(d.batch) > 0, d.phase == simReport && len(d.batch) > 0,
-			d.phase == simDrop, d.phase == simAnswer:
+		case d.phase == phaseFill, d.phase == phaseWrite && len(d.batch) > 0, d.phase == phaseReport && len(d.batch) > 0,
+			d.phase == phaseDrop, d.phase == phaseAnswer:
 			return
 		}
 	}
 }
 
 // startPending reports whether a part of a daemon's start or a change of the membership is pending.
-func (w *exploreWorld) startPending(d *simDaemon) bool {
-	return d.state == simLoading || (d.state == simSyncing && (d.alone() || d.synced())) || w.viewOutdated(d)
+func (w *exploreWorld) startPending(d *Daemon) bool {
+	return d.state == stateLoading || (d.state == stateSyncing && (d.alone() || d.synced())) || w.viewOutdated(d)
 }
 
 // startStep does the next part of a daemon's start. The parts are to attach the map, to read it, to
 // enter the entries, to update the membership view, and to adopt.
-func (w *exploreWorld) startStep(n *simNode) {
-	switch d := n.d; {
+func (w *exploreWorld) startStep(n *Node) {
+	switch d := n.Daemon; {
 	case d == nil:
-		n.start()
-		n.d.updateView()
-		n.d.follow()
-	case d.state == simLoading:
+		n.Start()
+		n.Daemon.updateView()
+		n.Daemon.follow()
+	case d.state == stateLoading:
 		d.load(1 << 20)
 	case w.viewOutdated(d):
 		d.updateView()
 	default:
-		d.adopt()
-		d.saveMapID()
+		d.Adopt()
+		d.SaveMapID()
 	}
 }
 
 // viewOutdated reports whether the membership view of a daemon differs from the live nodes.
-func (w *exploreWorld) viewOutdated(d *simDaemon) bool {
-	for i, n := range w.nodes {
+func (w *exploreWorld) viewOutdated(d *Daemon) bool {
+	for i, n := range w.Nodes {
 		inc := uint64(0)
-		if n.d != nil {
-			inc = n.d.self.Incarnation
+		if n.Daemon != nil {
+			inc = n.Daemon.self.Incarnation
 		}
 		if d.view.live[i] != inc {
 			return true
@@ -338,15 +341,15 @@ func (w *exploreWorld) viewOutdated(d *simDaemon) bool {
 }
 
 // send puts pending records of one daemon on the stream to a peer, up to one batch.
-func (w *exploreWorld) send(d *simDaemon, to int) {
-	p := w.nodes[to].d
-	if p == nil || p.inbound[d.n.id] == nil {
+func (w *exploreWorld) send(d *Daemon, to int) {
+	p := w.Nodes[to].Daemon
+	if p == nil || p.Inbound[d.n.ID] == nil {
 		return
 	}
-	l := p.inbound[d.n.id]
+	l := p.Inbound[d.n.ID]
 	l.request()
 	for st := l.st; st != nil && st == l.st && !st.broken && st.serve(1<<10); {
-		if n := len(st.messages); n > 0 && st.messages[n-1].kind == simBatch {
+		if n := len(st.messages); n > 0 && st.messages[n-1].kind == messageBatch {
 			return
 		}
 		l.receiveControl()
@@ -354,26 +357,26 @@ func (w *exploreWorld) send(d *simDaemon, to int) {
 }
 
 // receiveControl receives control messages of the stream, up to the next batch.
-func (l *simInboundStream) receiveControl() {
-	for l.st != nil && len(l.st.messages) > 0 && l.st.messages[0].kind != simBatch && l.receiveNext() {
+func (l *InboundStream) receiveControl() {
+	for l.st != nil && len(l.st.messages) > 0 && l.st.messages[0].kind != messageBatch && l.receiveNext() {
 	}
 }
 
 // verify lets the cluster come to rest and returns the first error in its state.
 func (w *exploreWorld) verify() error {
-	w.heal()
+	w.Heal()
 	if w.conf.bare > 0 {
-		w.nodes[w.conf.bare].hidden = true
+		w.Nodes[w.conf.bare].hidden = true
 	}
-	if err := w.converge(); err != nil {
+	if err := w.Converge(); err != nil {
 		return err
 	}
-	for _, n := range w.up() {
-		n.d.internals().Check(w, n.d.tab)
+	for _, n := range w.Up() {
+		n.Daemon.internals().Check(w, n.Daemon.tab)
 	}
-	if up := w.up(); len(up) > 0 {
-		c := up[0].d.content(0)
-		return w.model.check(0, &c)
+	if up := w.Up(); len(up) > 0 {
+		c := up[0].Daemon.Content(0)
+		return w.Model.Check(0, &c)
 	}
 	return nil
 }

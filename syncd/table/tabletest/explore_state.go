@@ -1,9 +1,11 @@
-package table
+package tabletest
 
 import (
 	"encoding/binary"
 	"hash/maphash"
 	"slices"
+
+	"mapsync/syncd/table"
 )
 
 // exploreState encodes the part of a world that distinguishes it from other worlds, which is
@@ -57,11 +59,11 @@ func (x *exploreState) rank(kind int, v uint64) {
 	x.kinds[kind] = append(x.kinds[kind], v)
 }
 
-func (x *exploreState) version(v Version) { x.rank(kindVersion, uint64(v)) }
+func (x *exploreState) version(v table.Version) { x.rank(kindVersion, uint64(v)) }
 
 func (x *exploreState) time(v int64) { x.rank(kindTime+x.table, uint64(v)) }
 
-func (x *exploreState) value(v entryValue) { x.rank(kindValue, uint64(v.number())) }
+func (x *exploreState) value(v Value) { x.rank(kindValue, uint64(v.Number())) }
 
 func (x *exploreState) position(p uint64) { x.rank(kindPosition+x.table, p) }
 
@@ -99,8 +101,8 @@ func apart(d uint64, step int64) int {
 	switch {
 	case d == 1:
 		return 1
-	case step > timestampMargin && step <= simDisorder:
-		return 2 + int(min(d/uint64(step), uint64(simDisorder/step)+1))
+	case step > TimestampMargin && step <= maxDisorder:
+		return 2 + int(min(d/uint64(step), uint64(maxDisorder/step)+1))
 	default:
 		return 2
 	}
@@ -109,24 +111,24 @@ func apart(d uint64, step int64) int {
 // add adds a whole world.
 func (x *exploreState) add(w *exploreWorld) {
 	x.cpus = w.cpus
-	x.model(w.model)
-	for i, n := range w.nodes {
+	x.model(w.Model)
+	for i, n := range w.Nodes {
 		x.table = i
-		x.kernelMap(n.lb, n.lb)
-		x.is(n.stateFileMap == n.lb.id, n.d != nil)
+		x.kernelMap(n.Map, n.Map)
+		x.is(n.StateFileMap == n.Map.ID, n.Daemon != nil)
 		x.n(min(n.incarnations, 3))
 		if w.tick > 0 { // otherwise each later event has a higher time
 			x.time(n.last[0])
 			x.time(n.last[1])
 			x.time(n.clock())
 		}
-		if n.d != nil {
-			x.daemon(n.d)
+		if n.Daemon != nil {
+			x.daemon(n.Daemon)
 		}
 	}
 }
 
-func (x *exploreState) model(m *simModel) {
+func (x *exploreState) model(m *Model) {
 	k := &m.keys[0]
 	if k.home < 0 {
 		return // the model checks nothing for the key
@@ -140,7 +142,7 @@ func (x *exploreState) model(m *simModel) {
 	x.value(k.last)
 }
 
-func (x *exploreState) kernelMap(m, current *simMap) {
+func (x *exploreState) kernelMap(m, current *Map) {
 	if m == nil {
 		x.n(0)
 		return
@@ -152,7 +154,7 @@ func (x *exploreState) kernelMap(m, current *simMap) {
 	}
 }
 
-func (x *exploreState) reads(d *simDaemon, all []simRead) {
+func (x *exploreState) reads(d *Daemon, all []mapRead) {
 	x.n(len(all))
 	for i := range all {
 		x.is(all[i].found)
@@ -164,7 +166,7 @@ func (x *exploreState) reads(d *simDaemon, all []simRead) {
 }
 
 // stamp adds a time that the table of a daemon may later compare, also with versions.
-func (x *exploreState) stamp(d *simDaemon, at int64) {
+func (x *exploreState) stamp(d *Daemon, at int64) {
 	x.time(at)
 	if d.tab != nil {
 		x.version(d.internals().VersionAt(d.tab, at))
@@ -172,20 +174,20 @@ func (x *exploreState) stamp(d *simDaemon, at int64) {
 }
 
 // ahead adds a version that a table may compare with later versions.
-func (x *exploreState) ahead(d *simDaemon, v Version) {
+func (x *exploreState) ahead(d *Daemon, v table.Version) {
 	x.version(v)
 	if now := d.internals().VersionAt(d.tab, d.n.clock()); now < v {
 		x.version(now)
 	}
 }
 
-func (x *exploreState) daemon(d *simDaemon) {
+func (x *exploreState) daemon(d *Daemon) {
 	x.rank(kindIncarnation, d.self.Incarnation)
-	x.kernelMap(d.m, d.n.lb)
+	x.kernelMap(d.m, d.n.Map)
 	x.n(int(d.state))
 	x.n(int(d.how))
 	x.n(d.place)
-	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.id, d.inStateFile, d.initialSyncDone, d.serving, d.scanning, d.membersSetAt != 0)
+	x.is(d.wasOffered, d.m != nil && d.loaded == d.m.ID, d.inStateFile, d.initialSyncDone, d.serving, d.scanning, d.membersSetAt != 0)
 	x.reads(d, d.read)
 	x.reads(d, d.scanned)
 	x.n(d.scanPlace)
@@ -193,9 +195,9 @@ func (x *exploreState) daemon(d *simDaemon) {
 		x.n(len(d.queue[cpu]))
 		for i := range d.queue[cpu] {
 			e := &d.queue[cpu][i]
-			x.is(d.m != nil && e.mapID == d.m.id)
+			x.is(d.m != nil && e.mapID == d.m.ID)
 			x.n(int(e.op)<<8 | int(e.ctx))
-			if e.op == OpUpdate {
+			if e.op == table.OpUpdate {
 				x.value(e.value)
 			}
 			x.stamp(d, e.time)
@@ -213,12 +215,12 @@ func (x *exploreState) daemon(d *simDaemon) {
 			x.addReading(d, &d.scanReading)
 		}
 	}
-	for _, l := range d.inbound {
+	for _, l := range d.Inbound {
 		x.inbound(l)
 	}
 }
 
-func (x *exploreState) members(d *simDaemon) {
+func (x *exploreState) members(d *Daemon) {
 	x.is(d.gone...)
 	x.is(d.everLive...)
 	x.is(d.proven...)
@@ -226,7 +228,7 @@ func (x *exploreState) members(d *simDaemon) {
 	x.n(int(d.ownersChecked))
 }
 
-func (x *exploreState) view(v *simView) {
+func (x *exploreState) view(v *view) {
 	if v == nil {
 		x.n(-1)
 		return
@@ -236,7 +238,7 @@ func (x *exploreState) view(v *simView) {
 	}
 }
 
-func (x *exploreState) syncer(d *simDaemon) {
+func (x *exploreState) syncer(d *Daemon) {
 	x.n(int(d.phase))
 	x.is(d.writer != nil)
 	if d.writer != nil {
@@ -258,18 +260,18 @@ func (x *exploreState) syncer(d *simDaemon) {
 	x.reads(d, d.reads)
 }
 
-func (x *exploreState) inbound(l *simInboundStream) {
+func (x *exploreState) inbound(l *InboundStream) {
 	x.is(l != nil)
 	if l == nil {
 		return
 	}
-	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.retry > l.to.n.sim.now, l.repair != nil)
+	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.retry > l.to.n.world.Now, l.repair != nil)
 	x.n(int(l.state))
 	x.n(l.last - l.index)
 	x.is(l.wanted, l.departures == l.to.view.departures, l.sent == l.serial, l.confirmed == l.serial)
 	x.rank(kindIncarnation, l.inc)
 	mine := x.table
-	if l.state == simAwaited {
+	if l.state == inboundAwaited {
 		x.position(l.subscribePos)
 	}
 	if l.sweep {
@@ -286,7 +288,7 @@ func (x *exploreState) inbound(l *simInboundStream) {
 }
 
 // stream adds the stream of an inbound stream.
-func (x *exploreState) stream(l *simInboundStream) {
+func (x *exploreState) stream(l *InboundStream) {
 	st, index := l.st, l.index
 	x.is(st.broken, st.receiverLeft)
 	x.n(len(st.requests))

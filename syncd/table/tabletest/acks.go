@@ -1,0 +1,47 @@
+package tabletest
+
+import "mapsync/syncd/table"
+
+// acknowledge sets the position that all other nodes have acknowledged, as acknowledge.go of
+// syncd/replicate does.
+func (d *Daemon) acknowledge() {
+	position := d.acknowledged()
+	d.tab.Update(func(tx *table.Tx) { tx.SetAcknowledged(position) })
+}
+
+// acknowledged returns the position up to which every node that this daemon has seen has acknowledged.
+// It returns 0 if an absent node may still return in time.
+func (d *Daemon) acknowledged() uint64 {
+	if d.membersSetAt == 0 || d.state < stateReplicating {
+		return 0
+	}
+	least := d.head()
+	for i, inc := range d.view.live {
+		switch {
+		case i == d.n.ID:
+		case inc != 0:
+			least = min(least, d.ackOf(i, inc))
+		case d.everLive[i] && d.n.world.Now-d.goneAt[i] < int64(d.n.opt.TombstoneTTL):
+			return 0
+		}
+	}
+	return least
+}
+
+// ackOf returns the position that an incarnation of a peer has acknowledged on its present stream.
+func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
+	for _, st := range d.outbound {
+		if st.to.n.ID != peer || st.to.self.Incarnation != inc {
+			continue
+		}
+		l := st.to.Inbound[d.n.ID]
+		if l == nil || l.st != st || l.state != inboundServed {
+			return 0
+		}
+		if st.to.applied() >= l.head {
+			l.acked = l.position
+		}
+		return l.acked
+	}
+	return 0
+}

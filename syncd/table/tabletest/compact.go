@@ -1,0 +1,10 @@
+package tabletest
+
+// compact moves the compaction cursor of a daemon's table as far as possible, as if enough time had
+// passed.
+func (d *Daemon) compact() {
+	d.n.world.compacted += d.internals().Compact(d.tab, d.n.clock())
+}
+
+// compacts reports whether compact would change any tombstone.
+func (d *Daemon) compacts() bool { return d.internals().Compacts(d.tab, d.n.clock()) }

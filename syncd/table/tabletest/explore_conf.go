@@ -1,0 +1,45 @@
+package tabletest
+
+import "time"
+
+const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+
+// exploreConfs are the clusters that TestExplore explores. A step is so short that all events have
+// about the same time, or longer than TimestampMargin but shorter than maxDisorder, or longer than
+// both.
+var exploreConfs = []exploreConf{
+	{name: "one/start", nodes: 1, home: 0, step: 10 * micro, start: true, fresh: true, less: -3},
+	{name: "two", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true},
+	{name: "two/fresh", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true, fresh: true},
+	{name: "two/moment", nodes: 2, home: 0, step: 10 * micro, scans: true},
+	{name: "two/disorder", nodes: 2, home: 0, step: 2 * milli},
+	{name: "two/hooks", nodes: 2, home: 0, step: 10 * micro, crash: true, fresh: true},
+	{name: "two/shared", nodes: 2, home: -1, step: 10 * micro, less: 1},
+	{name: "two/skewed", nodes: 2, home: 0, step: 10 * milli, ahead: int64(time.Hour), crash: true},
+	{name: "two/lost", nodes: 2, home: 0, step: 10 * milli, crash: true, lost: true},
+	{name: "two/evict", nodes: 2, home: 0, step: 10 * micro, evict: true},
+	{name: "two/start", nodes: 2, home: 0, step: 10 * micro, start: true, fresh: true},
+	{name: "two/coarse", nodes: 2, home: 0, step: 10 * micro, scans: true, crash: true, coarse: true},
+	{name: "two/coarse/tick", nodes: 2, home: 0, step: micro, tick: 10 * milli, scans: true, keys: true, coarse: true},
+	{
+		name: "two/coarse/reread", nodes: 2, home: 0, step: micro, tick: 10 * milli, scans: true, keys: true, coarse: true,
+		only: []exploreAction{actChange, actEvent, actSend, actWork, actScan}, less: -4,
+	},
+	{
+		name: "two/coarse/race", nodes: 2, home: -1, step: 10 * micro, coarse: true,
+		only: []exploreAction{actWrite, actChange, actEvent, actSend, actWork},
+	},
+	{name: "two/coarse/shared", nodes: 2, home: -1, step: 10 * micro, scans: true, coarse: true, less: 1},
+	{name: "two/coarse/hooks", nodes: 2, home: -1, step: 10 * micro, coarse: true, less: 1},
+	{name: "two/coarse/evict", nodes: 2, home: -1, step: 10 * micro, evict: true, coarse: true},
+	{name: "two/dead", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true, dead: true},
+	{name: "two/dead/moment", nodes: 2, home: -1, step: 10 * micro, scans: true, dead: true},
+	{name: "two/dead/start", nodes: 2, home: 0, step: 10 * micro, start: true, dead: true},
+	{name: "two/coarse/dead", nodes: 2, home: -1, step: 10 * micro, scans: true, crash: true, coarse: true, dead: true, less: 1},
+	{name: "three/dead", nodes: 3, home: -1, step: 10 * milli, dead: true},
+	{name: "three", nodes: 3, home: 0, step: 10 * milli, crash: true},
+	{name: "three/moment", nodes: 3, home: 0, step: 10 * micro, scans: true},
+	{name: "three/shared", nodes: 3, home: -1, step: 10 * micro},
+	{name: "three/bare", nodes: 3, home: 0, step: 10 * milli, crash: true, lost: true, coarse: true, bare: 1},
+	{name: "three/coarse", nodes: 3, home: 0, step: 10 * milli, crash: true, coarse: true},
+}

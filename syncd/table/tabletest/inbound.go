@@ -1,0 +1,324 @@
+package tabletest
+
+import (
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+// streams are the streams of a daemon.
+type streams struct {
+	serving  bool             // the daemon answers requests
+	Inbound  []*InboundStream // by node; nil: the node was never live
+	outbound []*stream        // to other nodes
+}
+
+// InboundStream receives the changes of one incarnation of a peer, over one stream after another.
+type InboundStream struct {
+	to    *Daemon
+	peer  int
+	inc   uint64
+	st    *stream // nil: none
+	retry int64   // the time of the next subscription attempt
+
+	index          int // of the current subscription; 0: none
+	last           int
+	state          inboundState
+	received       bool // a message was received, so the position is valid
+	position       uint64
+	subscribePos   uint64 // the first local position assigned after the subscription
+	before         uint64 // subscribePos of the current full sync
+	sweep          bool
+	synced         bool
+	complete       bool   // a full sync that had begun has ended
+	repeatFullSync bool   // the next subscription begins at position 0
+	from           uint64 // the position at which the subscription began
+	completeTo     uint64 // position up to which the peer has sent everything
+	head           uint64 // position of the table after the last merge
+	acked          uint64 // position that was acknowledged last
+	repair         *repair
+
+	wanted     bool // orphaned records are requested from the peer
+	departures int  // of the view in which they were requested
+	serial     int  // of the request
+	sent       int  // serial of the last request that was sent
+	confirmed  int  // serial of the last request that was satisfied
+}
+
+type inboundState uint8
+
+const (
+	inboundUnsubscribed inboundState = iota
+	inboundAwaited
+	inboundPending
+	inboundServed
+)
+
+// repair is a repair: the peer resends the records in some buckets.
+type repair struct {
+	in     *table.BucketSet
+	before uint64
+	found  int
+}
+
+func (d *Daemon) setInbound(peer int, inc uint64) {
+	l := d.Inbound[peer]
+	if l != nil && l.inc == inc {
+		return
+	}
+	if l != nil {
+		l.cut()
+	}
+	first := d.n.ID // if all nodes serve the map
+	for i, inc := range d.view.live {
+		if d.view.before(i, inc, first) {
+			first = i
+		}
+	}
+	d.Inbound[peer] = &InboundStream{
+		to: d, peer: peer, inc: inc, serial: 1, wanted: first == d.n.ID || first == peer, departures: d.view.departures,
+	}
+}
+
+// synced reports whether the first full sync of every live peer has been merged. It does not wait for
+// a map that a peer does not have.
+func (d *Daemon) synced() bool { return d.received(false) }
+
+// allReceived reports whether synced holds and the peers that had yet to adopt their entries have begun to
+// send, too.
+func (d *Daemon) allReceived() bool { return d.received(true) }
+
+func (d *Daemon) received(complete bool) bool {
+	if d.membersSetAt == 0 {
+		return false
+	}
+	for i, inc := range d.view.live {
+		l := d.Inbound[i]
+		if i != d.n.ID && inc != 0 && (!l.synced || (complete && !l.complete) || (l.wanted && l.confirmed != l.serial)) && l.state != inboundPending {
+			return false
+		}
+	}
+	return true
+}
+
+// cut ends the current stream immediately: messages in flight are lost.
+func (l *InboundStream) cut() {
+	if l.st != nil {
+		l.st.receiverLeft = true
+		l.streamEnded()
+	}
+}
+
+// streamEnded records that the stream has ended. The position stays.
+func (l *InboundStream) streamEnded() {
+	l.st = nil
+	l.unsubscribed()
+	l.to.n.world.moves++
+}
+
+func (l *InboundStream) unsubscribed() {
+	l.index, l.state, l.repair, l.confirmed, l.acked = 0, inboundUnsubscribed, nil, 0, 0
+}
+
+// connect opens a stream if there should be one.
+func (l *InboundStream) connect() {
+	d, w := l.to, l.to.n.world
+	p := w.Nodes[l.peer]
+	if l.st != nil || !d.wasOffered || d.view.live[l.peer] != l.inc || !p.runs() ||
+		p.Daemon.self.Incarnation != l.inc || !p.Daemon.serving || !w.open(l.peer, d.n.ID) {
+		return
+	}
+	l.st, l.last = &stream{from: p.Daemon, to: d}, 0
+	p.Daemon.outbound = append(p.Daemon.outbound, l.st)
+	l.subscribe()
+}
+
+// subscribe requests the map, from the position that the inbound stream has reached.
+func (l *InboundStream) subscribe() {
+	l.last++
+	l.index, l.state, l.subscribePos = l.last, inboundAwaited, l.to.head()+1
+	l.st.requests = append(l.st.requests, request{
+		index: l.index, subscribe: true, sendAll: l.to.stats().Unversioned > 0,
+		resume: l.received && !l.repeatFullSync, position: l.position, orphaned: l.wanted, serial: l.serial,
+	})
+	l.sent = l.serial
+	l.to.n.world.moves++
+}
+
+// request sends the requests that are due.
+func (l *InboundStream) request() {
+	l.to.assign()
+	switch {
+	case l.st == nil:
+		l.connect()
+	case l.repeatFullSync && l.state == inboundServed:
+		l.st.requests = append(l.st.requests, request{index: l.index, unsubscribe: true})
+		l.unsubscribed()
+		l.subscribe()
+	case l.index == 0 && l.to.n.world.Now >= l.retry:
+		l.subscribe()
+	case l.state == inboundServed && l.sent != l.serial:
+		l.sent = l.serial
+		l.st.requests = append(l.st.requests, request{index: l.index, orphaned: l.wanted, serial: l.serial})
+		l.to.n.world.moves++
+	}
+}
+
+// requestRepair requests a resend of the records in some buckets.
+func (l *InboundStream) requestRepair(in *table.BucketSet) {
+	if l.state == inboundServed && l.repair == nil {
+		l.repair = &repair{in: in, before: l.to.head() + 1}
+		l.st.requests = append(l.st.requests, request{index: l.index, resend: in})
+		l.to.n.world.moves++
+	}
+}
+
+// receiveNext handles the next message that has arrived, and reports whether there was one.
+func (l *InboundStream) receiveNext() bool {
+	st, w := l.st, l.to.n.world
+	switch {
+	case st == nil:
+		return false
+	case len(st.messages) == 0:
+		if st.broken {
+			l.streamEnded()
+		}
+		return st.broken
+	case w.Cuts[l.peer][l.to.n.ID]:
+		return false
+	}
+	m := st.messages[0]
+	st.messages = st.messages[1:]
+	if m.kind != messageBatch {
+		w.moves++
+	}
+	if m.index != l.index {
+		return true
+	}
+	switch m.kind {
+	case messagePending:
+		l.state = inboundPending
+	case messageAccepted:
+		l.accept(&m)
+	case messageBatch, messageResentBatch, messageRequested:
+		l.merge(&m)
+	case messageOwnersSent:
+		l.confirmed = m.serial
+	case messageResendDone:
+		l.endRepair()
+	case messageLost:
+		l.unsubscribed()
+		l.retry = w.Now + int64(100*time.Millisecond)
+	}
+	return true
+}
+
+// accept begins a full sync or a resume.
+func (l *InboundStream) accept(m *message) {
+	if m.reset {
+		l.sweep = l.received && (l.sweep || l.position > 0)
+		l.before, l.position, l.repeatFullSync = l.subscribePos, m.position, false
+	}
+	if m.position != l.position {
+		l.to.n.world.fail(errGap)
+	}
+	l.received, l.state, l.from = true, inboundServed, m.position
+}
+
+func (l *InboundStream) merge(m *message) {
+	d := l.to
+	resent := m.kind == messageResentBatch
+	if m.previous != l.position {
+		d.n.world.fail(errGap)
+		return
+	}
+	if len(m.deltas) > 0 {
+		now := d.n.clock()
+		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
+		d.tab.Update(func(tx *table.Tx) {
+			for i := range m.deltas {
+				l.mergeOne(tx, &m.deltas[i], now, opt, resent)
+			}
+		})
+	}
+	if m.end && l.sweep {
+		l.sweepRest()
+	}
+	l.position, l.head = m.position, d.head()
+	if m.kind == messageBatch && m.end {
+		l.sweep, l.synced, l.complete = false, true, l.complete || m.open
+		if l.from <= l.completeTo {
+			l.completeTo = max(l.completeTo, m.passed)
+		}
+	}
+}
+
+func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.RemoteOptions, resent bool) {
+	d, w := l.to, l.to.n.world
+	node := w.node(x.owner.Node)
+	compared := d.view.comparable(node, l.peer, d.n.ID)
+	if opt.Touch {
+		switch {
+		case node == l.peer:
+			opt.Replace = table.ReplaceAnyVersion
+		case compared && d.fallbackSender == l.peer:
+			opt.Replace = table.ReplaceSameVersion
+		}
+	}
+	opt.Sender = tx.Intern(table.Owner{Node: w.Nodes[l.peer].Name, Incarnation: l.inc})
+	delta := table.Delta{Key: w.keys[x.key][:], Version: x.version, Owner: tx.Intern(x.owner), Delete: x.dead, Expired: x.expired}
+	value := x.value
+	if !x.dead {
+		delta.Value = value[:]
+	}
+	if d.n.opt.Carried != nil {
+		delta.Keep = keptBytes
+	}
+	o := tx.Remote(&delta, now, opt)
+	if resent && o == table.Accepted && compared {
+		l.repair.found++
+	}
+	if o == table.Defended {
+		w.Defended = true
+	}
+	if o == table.Accepted {
+		w.moves++
+		if w.Model != nil {
+			w.Model.merged(d, tx, x.key)
+		}
+	}
+	if w.OnReceive != nil {
+		w.OnReceive(l.st.from.n, d.n, x.key)
+	}
+	if w.trace != nil {
+		w.trace("%s > %s: %s %s v%d %s: %s", w.Nodes[l.peer].Name, d.n.Name, w.name(x.key), valueText(delta.Value), x.version, x.owner.Node, o)
+	}
+}
+
+// sweepRest deletes records of the peer that the full sync did not include.
+func (l *InboundStream) sweepRest() {
+	t := l.to.tab
+	c := t.NewCursor(0)
+	t.Update(func(tx *table.Tx) {
+		for tx.Sweep(l.to.n.world.Nodes[l.peer].Name, l.before, l.to.n.clock(), c, 3) {
+		}
+	})
+	c.Close()
+}
+
+// endRepair deletes records of the peer in the buckets that the peer did not resend.
+func (l *InboundStream) endRepair() {
+	t, j := l.to.tab, l.repair
+	c := t.NewCursor(0)
+	t.Update(func(tx *table.Tx) {
+		for more := true; more; {
+			var n int
+			n, more = tx.SweepBuckets(l.to.n.world.Nodes[l.peer].Name, j.in, j.before, l.to.n.clock(), c, 3)
+			j.found += n
+		}
+	})
+	c.Close()
+	l.repair = nil
+	l.to.n.world.repaired += j.found
+	l.to.n.world.notef("%s: repair changed %d records from %s", l.to.n.Name, j.found, l.to.n.world.Nodes[l.peer].Name)
+}
