@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -25,7 +26,7 @@ type source struct {
 	files           []*ast.File
 	names           []string // of the files, without the directory
 	text            map[string]string
-	tests           []string
+	tests           []string // names of the test files, and of the files of packages in subfolders that they import
 	info            *types.Info
 	pkg             *types.Package
 }
@@ -34,6 +35,7 @@ type source struct {
 type goPackage struct {
 	Dir, ImportPath, Name, Export      string
 	GoFiles, TestGoFiles, XTestGoFiles []string
+	TestImports, XTestImports          []string
 }
 
 // load loads the package that pattern matches. pattern is a pattern of the go command that matches one
@@ -49,7 +51,9 @@ func load(pattern string) (*source, error) {
 	}
 	p := all[len(all)-1] // its dependencies precede it
 	s := &source{dir: p.Dir, path: p.ImportPath, name: p.Name, fset: token.NewFileSet(), text: map[string]string{}}
-	s.tests = append(p.TestGoFiles, p.XTestGoFiles...)
+	if s.tests, err = p.testFiles(); err != nil {
+		return nil, err
+	}
 	for _, name := range p.GoFiles {
 		text, err := os.ReadFile(filepath.Join(p.Dir, name))
 		if err != nil {
@@ -82,7 +86,7 @@ func load(pattern string) (*source, error) {
 
 // goList returns the package, preceded by all packages that it imports.
 func goList(pattern string) ([]goPackage, error) {
-	cmd := exec.Command("go", "list", "-deps", "-export", "-json=Dir,ImportPath,Name,Export,GoFiles,TestGoFiles,XTestGoFiles", pattern)
+	cmd := exec.Command("go", "list", "-deps", "-export", "-json=Dir,ImportPath,Name,Export,GoFiles,TestGoFiles,XTestGoFiles,TestImports,XTestImports", pattern)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -102,6 +106,30 @@ func goList(pattern string) ([]goPackage, error) {
 		return nil, fmt.Errorf("list package %s: there is none", pattern)
 	}
 	return all, nil
+}
+
+// testFiles returns the names of the test files, and of the Go files of packages in subfolders that the
+// tests import.
+func (p *goPackage) testFiles() ([]string, error) {
+	names := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
+	imports := slices.Concat(p.TestImports, p.XTestImports)
+	slices.Sort(imports)
+	for _, path := range slices.Compact(imports) {
+		folder, ok := strings.CutPrefix(path, p.ImportPath+"/")
+		if !ok {
+			continue
+		}
+		entries, err := os.ReadDir(filepath.Join(p.Dir, folder))
+		if err != nil {
+			return nil, fmt.Errorf("list files of tests: %w", err)
+		}
+		for _, e := range entries {
+			if filepath.Ext(e.Name()) == ".go" {
+				names = append(names, filepath.Join(folder, e.Name()))
+			}
+		}
+	}
+	return names, nil
 }
 
 func itoa(n int) string { return strconv.Itoa(n) }

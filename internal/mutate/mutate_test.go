@@ -128,6 +128,19 @@ func TestInstrumentedText(t *testing.T) {
 	}
 }
 
+// TestVersionIncludesHelpers: the simulator decides which mutants of the table the tests detect.
+func TestVersionIncludesHelpers(t *testing.T) {
+	s, err := load("../../syncd/table")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"merge_test.go", "simulation_test.go", "tabletest/world.go"} {
+		if !slices.Contains(s.tests, name) {
+			t.Errorf("files of the tests: got %q, want %s among them", s.tests, name)
+		}
+	}
+}
+
 // TestExemptionLists reads the lists of the packages that make mutate covers.
 func TestExemptionLists(t *testing.T) {
 	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate"} {

@@ -144,7 +144,8 @@ func (st *savedResults) tests(record func() ([]test, error)) ([]test, error) {
 	return tests, nil
 }
 
-// version returns a hash of the package's code, its tests and the mutation runtime.
+// version returns a hash of the package's code, its tests with the packages in subfolders that they import,
+// and the mutation runtime.
 func (s *source) version() (string, error) {
 	h := sha256.New()
 	h.Write([]byte(runtimeText))
