@@ -26,6 +26,20 @@ type Section struct {
 	// their indentation.
 	Prose string
 	Code  []string
+	// Blocks are the fenced code blocks.
+	Blocks []Block
+}
+
+// Block is a fenced code block.
+type Block struct {
+	// Language is the first word after the opening fence, and Attributes are the words after it. Web
+	// pages show neither.
+	Language   string
+	Attributes []string
+	// Line is the number of the opening fence's line in the file, from 1.
+	Line int
+	// Text contains the lines of the block, each with its line end.
+	Text string
 }
 
 // Read reads and parses a page. It returns an error only if it cannot read the file.
@@ -39,16 +53,21 @@ func Read(path string) (*Page, error) {
 
 func parse(text string) *Page {
 	p := &Page{Sections: make([]Section, 1)}
-	fenced := false
+	fenced, n := false, 0
 	for line := range strings.Lines(text) {
+		n++
 		s := &p.Sections[len(p.Sections)-1]
 		line = strings.TrimRight(line, "\n")
 		hashes := len(line) - len(strings.TrimLeft(line, "#"))
+		info, fence := strings.CutPrefix(line, "```")
 		switch code, indented := strings.CutPrefix(line, "    "); {
-		case strings.HasPrefix(line, "```"):
-			fenced = !fenced
+		case fence:
+			if fenced = !fenced; fenced {
+				s.Blocks = append(s.Blocks, newBlock(info, n))
+			}
 		case fenced:
 			s.Code = append(s.Code, line)
+			s.Blocks[len(s.Blocks)-1].Text += line + "\n"
 		case indented:
 			s.Code = append(s.Code, code)
 		case hashes > 0:
@@ -58,6 +77,14 @@ func parse(text string) *Page {
 		}
 	}
 	return p
+}
+
+func newBlock(info string, line int) Block {
+	b := Block{Line: line}
+	if words := strings.Fields(info); len(words) > 0 {
+		b.Language, b.Attributes = words[0], words[1:]
+	}
+	return b
 }
 
 // Anchor returns the anchor of the section, which follows the # in a link.
