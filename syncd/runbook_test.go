@@ -43,7 +43,7 @@ func resolve(words []string) error {
 }
 
 var (
-	commandEnd  = regexp.MustCompile(`\s+(#.*|&&|\||>)\s*`)
+	commandEnd  = regexp.MustCompile(`\s+(#.*|&&?|\||2?>>?)\s*`)
 	jqFilter    = regexp.MustCompile(`^jq (?:-\w+ )*'?([^']*)'?$`)
 	jqObject    = regexp.MustCompile(`^(.*) \| \{(.*)\}$`)
 	statusPath  = regexp.MustCompile(`^(\.[a-z_]+(\[\])?)+$`)
