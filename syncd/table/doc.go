@@ -35,6 +35,6 @@
 //
 // Records are stored in slabs without pointers and refer to each other by slot number. A record costs its
 // key, its value, 40 bytes, and 11 to 22 bytes of index. Settled tombstones move to a log, where each costs
-// its key and 22 to 24 bytes: see compact.go. The table reuses slots and never returns their memory. The
+// its key and 22 to 24 bytes: see tombstones_compact.go. The table reuses slots and never returns their memory. The
 // log returns unused memory.
 package table

@@ -172,7 +172,7 @@ type Table struct {
 	// log has the compact tombstones. No key is both in the log and in the index.
 	log tombLog
 	// compactCursor is at the last record that compaction has passed. Every tombstone of the order behind
-	// it is in the log or has flagInTombs. See compact.go.
+	// it is in the log or has flagInTombs. See tombstones_compact.go.
 	compactCursor *Cursor
 	// expanded is the compact tombstone that has a slot during the current change.
 	expanded expandedTombstone

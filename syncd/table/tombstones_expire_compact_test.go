@@ -5,37 +5,6 @@ import (
 	"time"
 )
 
-// TestTouchAndSweepOfCompactTombstones: Touch moves only the compact tombstones of the node, and Sweep
-// deletes none. A reread moves a compact tombstone back into a slot.
-func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
-	r := newRig(t)
-	r.deleteAndCompact(second, "own")
-	r.remote(Accepted, 2*second, peer, 10, "theirs", "-")
-	r.remote(Accepted, 2*second, peer, 10, "live", "v")
-	r.write()
-	r.compact(9*second, 2)
-	c := r.tab.NewCursor(0)
-	defer c.Close()
-	r.tab.Update(func(tx *Tx) {
-		for tx.Sweep("b", tx.Head()+1, 9*second, c, 1) {
-		}
-	})
-	r.wantOrder("owntheirslive")
-	r.want("theirs", "- v10 b100")
-	r.want("live", "- v10 b100 dirty")
-	touch := r.tab.NewCursor(0)
-	defer touch.Close()
-	r.tab.Update(func(tx *Tx) {
-		for tx.Touch("a", touch, 1) {
-		}
-	})
-	r.wantOrder("theirsliveown")
-	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("theirs", keySize)) })
-	checkInvariants(t, r.tab)
-	r.wantRereads("theirs")
-	r.wantOrder("liveowntheirs")
-}
-
 // queueTombstone creates a tombstone with a pending reread, which therefore waits in its slot.
 func (r *rig) queueTombstone(at int64, key string) {
 	r.Helper()

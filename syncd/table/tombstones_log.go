@@ -14,7 +14,7 @@ const compactBit uint32 = 1 << 31
 
 // tombLog stores compact tombstones in the order of their positions. Each costs 14 bytes, its key, and 7.5
 // to 9 bytes of index. The log stores the times after which tombstones may be forgotten for runs of
-// tombstones. The lock of the table protects it. See compact.go.
+// tombstones. The lock of the table protects it. See tombstones_compact.go.
 type tombLog struct {
 	// seed is Options.Seed. It never changes.
 	seed uint64
