@@ -58,10 +58,11 @@ func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localM
 	if err != nil {
 		b.Fatal(err)
 	}
-	to := &discardBatches{}
+	to := &discardBatches{responseSender: discardStream{}}
 	s := newOutboundStream(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
 	f := newOutboundMap(s, subscription(1, testMap, layout), allOrphaned)
 	f.m, f.enc, f.cursor, f.cancelWake = m, newEncoder(1, self, m), tb.NewCursor(0), func() {}
+	f.restoreDeliveries(true)
 	return f, m, to
 }
 
