@@ -80,8 +80,8 @@ demo: deps ## failover drill: kill a load balancer, check that all sessions surv
 
 drill: demo ## the same as demo, for example with SESSIONS=N
 
-mutate: ## mutation tests of syncd/table and syncd/replicate: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
-	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -limit $(LIMIT) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate
+mutate: ## mutation tests of syncd/table, syncd/replicate and its package wire: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
+	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -limit $(LIMIT) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate ./syncd/replicate/wire
 
 soak: ## run two daemons under load for a long time: DURATION=30m RATE=50000
 	@mkdir -p bin

@@ -143,7 +143,7 @@ func TestVersionIncludesHelpers(t *testing.T) {
 
 // TestExemptionLists reads the lists of the packages that make mutate covers.
 func TestExemptionLists(t *testing.T) {
-	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate"} {
+	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate", "../../syncd/replicate/wire"} {
 		if list, err := readExemptions(dir); err != nil || len(list) == 0 {
 			t.Errorf("%s: got %d entries, error %v", dir, len(list), err)
 		}

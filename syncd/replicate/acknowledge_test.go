@@ -64,3 +64,23 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 		t.Errorf("acknowledge a position that was not sent: got %v, want a protocol error", err)
 	}
 }
+
+// TestAckQueue pushes more positions than the queue holds, and removes them in steps.
+func TestAckQueue(t *testing.T) {
+	var q ackQueue
+	for i := uint64(1); i <= 100; i++ {
+		q.push(i, 10*i)
+	}
+	for _, step := range []struct {
+		applied, position uint64
+		ok                bool
+	}{{5, 0, false}, {10, 1, true}, {10, 0, false}, {319, 31, true}, {999, 0, false}, {1000, 100, true}} {
+		position, ok := q.pop(step.applied)
+		if position != step.position || ok != step.ok {
+			t.Errorf("applied %d: got position %d, %v", step.applied, position, ok)
+		}
+	}
+	if q.n != 0 {
+		t.Errorf("points left in the queue: got %d, want 0", q.n)
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -77,7 +78,7 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitt
 		return none, status.Error(codes.InvalidArgument, "the first message must be a hello")
 	case proto.Size(h) > maxHelloBytes:
 		return none, status.Errorf(codes.InvalidArgument, "hello of %d bytes", proto.Size(h))
-	case checkName(o.Node) != nil:
+	case wire.CheckName(o.Node) != nil:
 		return none, status.Errorf(codes.InvalidArgument, "node name of %d bytes", len(o.Node))
 	}
 	version, err := r.opt.versions.choose(r.opt.Self.Node, o.Node, offered(h))

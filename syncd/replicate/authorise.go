@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+
+	"mapsync/syncd/replicate/wire"
 )
 
 // rejection is the reason for which syncd does not accept a record from a peer.
@@ -38,10 +40,10 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 //     (see permit), or in a repair that this node requested.
 //
 // In all cases the owner must be allowed to write the map.
-func (in *inboundMap) authorise(owners []wireOwner) {
+func (in *inboundMap) authorise(owners []wire.Owner) {
 	v, b := in.l.r.view.Load(), &in.l.batch
 	// handleBatch refuses resent batches that this node did not request.
-	repair := in.resend != nil && b.resent
+	repair := in.resend != nil && b.Resent
 	in.decisions = in.decisions[:0]
 	for i := range owners {
 		in.decisions = append(in.decisions, in.decide(v, &owners[i], repair))
@@ -49,8 +51,8 @@ func (in *inboundMap) authorise(owners []wireOwner) {
 }
 
 // decide returns the decision for one owner.
-func (in *inboundMap) decide(v *view, w *wireOwner, repair bool) rejection {
-	o := w.owner()
+func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
+	o := w.Copy()
 	switch {
 	case o.Node == in.l.peer.Node && o.Incarnation > in.l.peer.Incarnation,
 		o.Node == v.self.Node && o.Incarnation > v.self.Incarnation,

@@ -9,7 +9,9 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -48,13 +50,13 @@ func TestAcceptedOwners(t *testing.T) {
 	} {
 		x.in.permit = c.permit
 		x.in.m.access.Write = c.write
-		w := &wireOwner{node: []byte(c.node), number: c.incarnation}
+		w := &wire.Owner{Node: []byte(c.node), Number: c.incarnation}
 		if got := x.in.decide(x.r.view.Load(), w, c.repair); got != c.want {
 			t.Errorf("%s: decision: got %q, want %q", name, rejectionNames[got], rejectionNames[c.want])
 		}
 	}
 	x.in.permit, x.in.m.access.Write = plain, nil
-	owners := []wireOwner{{node: []byte("c"), number: 9}, {node: []byte("x"), number: 1}}
+	owners := []wire.Owner{{Node: []byte("c"), Number: 9}, {Node: []byte("x"), Number: 1}}
 	for range 2 {
 		if x.in.authorise(owners); !slices.Equal(x.in.decisions, []rejection{rejectUnrequested, accepted}) {
 			t.Errorf("decisions for a batch: got %v, want [unrequested accepted]", x.in.decisions)
@@ -64,7 +66,7 @@ func TestAcceptedOwners(t *testing.T) {
 	if x.in.authorise(owners); x.in.decisions[0] == accepted {
 		t.Error("batch in turn during a repair: got accepted, want rejected")
 	}
-	x.l.batch.resent = true
+	x.l.batch.Resent = true
 	if x.in.authorise(owners); x.in.decisions[0] != accepted {
 		t.Error("batch of a repair: got rejected, want accepted")
 	}
@@ -240,9 +242,9 @@ func TestRepairCountsUnrepairedRecords(t *testing.T) {
 func TestReplaceRuleOfResentRecords(t *testing.T) {
 	x := newInboundFixture(t)
 	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}, {Node: "d", Incarnation: 9, Addr: "127.0.0.1:1"}})
-	var owners []wireOwner
+	var owners []wire.Owner
 	for _, node := range []string{"x", "b", "c", "d", "z"} {
-		owners = append(owners, wireOwner{node: []byte(node), number: 1})
+		owners = append(owners, wire.Owner{Node: []byte(node), Number: 1})
 	}
 	for _, fallback := range []bool{false, true, true} {
 		x.in.permit = &permit{peer: "x", fallback: fallback, nodes: []string{"c"}}
@@ -261,7 +263,7 @@ func TestReplaceRuleOfResentRecords(t *testing.T) {
 // TestEntryWithUnknownInterface checks that entries with an unknown interface are set aside and
 // retried, and that their deletes are not.
 func TestEntryWithUnknownInterface(t *testing.T) {
-	s := interfaceSchema()
+	s := schematest.InterfaceKey()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
 		t.Fatal(err)
@@ -279,11 +281,11 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 		t.Helper()
 		m := stockBatch(1, from, to)
 		for _, k := range keys {
-			wire, err := enc.AppendKey(nil, []byte{k, 0, 0, 0})
+			encoded, err := enc.AppendKey(nil, []byte{k, 0, 0, 0})
 			if err != nil {
 				t.Fatal(err)
 			}
-			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: wire, Version: 5, Operation: op})
+			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: encoded, Version: 5, Operation: op})
 		}
 		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
 			t.Fatal(err, in.err)

@@ -6,22 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
-)
-
-const (
-	benchKeySize   = 48
-	benchValueSize = 176
 )
 
 // fillTable makes n local changes with generation gen in the values.
 func fillTable(tb *table.Table, n, gen int) {
-	k, v := make([]byte, benchKeySize), make([]byte, benchValueSize)
+	k, v := make([]byte, schematest.ConnectionKeySize), make([]byte, schematest.ConnectionValueSize)
 	for from := 0; from < n; from += 256 {
 		tb.Update(func(tx *table.Tx) {
 			now := time.Now().UnixNano()
 			for i := from; i < min(n, from+256); i++ {
-				benchEntry(k, v, i, gen)
+				schematest.ConnectionEntry(k, v, i, gen)
 				tx.Local(&table.Change{Key: k, Value: v, Time: now})
 			}
 		})
@@ -36,11 +33,11 @@ type discardBatches struct {
 }
 
 func (d *discardBatches) SendMsg(m any) error {
-	out := m.(*sentFrame)
+	out := m.(*wire.SentFrame)
 	if d.keep {
 		d.last = frameBytes(out)
 	}
-	out.data.Free()
+	out.Free()
 	return nil
 }
 
@@ -52,7 +49,7 @@ func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localM
 	if err != nil {
 		b.Fatal(err)
 	}
-	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+	tb := newSizedTable(b, self, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	fillTable(tb, n, 0)
 	m, err := newLocalMap(testMap, layout, tb)
 	if err != nil {
@@ -61,16 +58,16 @@ func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localM
 	to := &discardBatches{responseSender: discardStream{}}
 	s := newOutboundStream(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
 	f := newOutboundMap(s, subscription(1, testMap, layout), allOrphaned)
-	f.m, f.enc, f.cursor, f.cancelWake = m, newEncoder(1, self, m), tb.NewCursor(0), func() {}
+	f.m, f.enc, f.cursor, f.cancelWake = m, m.newEncoder(self, wire.EncoderOptions{Index: 1}), tb.NewCursor(0), func() {}
 	f.restoreDeliveries(true)
 	return f, m, to
 }
 
 // benchLayouts runs a benchmark with the same entries as opaque bytes and as typed fields.
 func benchLayouts(b *testing.B, bench func(*testing.B, Layout)) {
-	layout := Layout{KeySize: benchKeySize, ValueSize: benchValueSize}
+	layout := Layout{KeySize: schematest.ConnectionKeySize, ValueSize: schematest.ConnectionValueSize}
 	b.Run("bytes", func(b *testing.B) { bench(b, layout) })
-	layout.Schema = benchSchema()
+	layout.Schema = schematest.Connection()
 	b.Run("typed", func(b *testing.B) { bench(b, layout) })
 }
 
@@ -90,7 +87,7 @@ func benchEncode(b *testing.B, layout Layout) {
 			if more, err = f.step(m, time.Now()); err != nil {
 				b.Fatal(err)
 			}
-			done += f.enc.deltas
+			done += f.enc.Deltas()
 		}
 		f.cursor.Close()
 	}
@@ -132,7 +129,7 @@ func benchMerge(b *testing.B, layout Layout) {
 			}
 			runtime.GC()
 			b.StartTimer()
-			handleAll(b, l, batches, (b.N-done+maxBatchDeltas-1)/maxBatchDeltas)
+			handleAll(b, l, batches, (b.N-done+wire.MaxBatchDeltas-1)/wire.MaxBatchDeltas)
 			b.StopTimer()
 			done += int(in.traffic.deltas.Load() - before)
 		}
@@ -148,7 +145,7 @@ func newBenchInbound(b *testing.B, layout Layout) (*inboundStream, *inboundMap) 
 	if err != nil {
 		b.Fatal(err)
 	}
-	tb := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+	tb := newSizedTable(b, self, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	if err := r.AddMap(testMap, layout, tb); err != nil {
 		b.Fatal(err)
 	}
@@ -174,14 +171,14 @@ func BenchmarkEndToEnd(b *testing.B) {
 	const n = 200_000
 	bench := func(b *testing.B, live bool) {
 		self := table.Owner{Node: "a", Incarnation: 1}
-		ours := newSizedTable(b, self, benchKeySize, benchValueSize, false)
+		ours := newSizedTable(b, self, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 		fillTable(ours, n, 0)
 		node1 := startNode(b, "a", 1, ours)
 		deltas := 0
 		var cpu, wall time.Duration
 		for b.Loop() {
 			b.StopTimer()
-			theirs := newSizedTable(b, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
+			theirs := newSizedTable(b, table.Owner{Node: "b", Incarnation: 2}, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 			node2 := startNode(b, "b", 2, theirs)
 			reached := func() bool { m, _ := node2.status("a", testMap); return m.Received == ours.Stats().Head }
 			if live {

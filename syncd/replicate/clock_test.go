@@ -10,6 +10,7 @@ import (
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -147,7 +148,7 @@ func (k kernelClock) options(o *Options) {
 func TestTimestampsWithDifferentClocks(t *testing.T) {
 	begun := time.Now()
 	clocks := []kernelClock{{begun, 30 * time.Hour, 0}, {begun, 2 * time.Hour, time.Hour}}
-	s := timeSchema()
+	s := schematest.Timed()
 	var nodes []*node
 	for i, k := range clocks {
 		self := table.Owner{Node: string(rune('a' + i)), Incarnation: 1}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -166,17 +167,17 @@ func TestExceptionsAreExcludedFromComparison(t *testing.T) {
 	}
 }
 
-// TestDivergentNodesAreBounded checks that divergentNodes has at most maxDigests nodes.
+// TestDivergentNodesAreBounded checks that divergentNodes has at most wire.MaxDigests nodes.
 func TestDivergentNodesAreBounded(t *testing.T) {
-	for _, before := range []int{maxDigests - 1, maxDigests} {
+	for _, before := range []int{wire.MaxDigests - 1, wire.MaxDigests} {
 		x := newInboundFixture(t)
 		c := &x.in.comparison
 		c.divergentNodes = make(map[string]*divergentNode)
 		for i := range before {
 			c.divergentNodes[fmt.Sprint(i)] = &divergentNode{}
 		}
-		x.in.checkNodes([]nodeComparison{{nodeDigest: nodeDigest{node: "new"}}}, time.Now())
-		if len(c.divergentNodes) != maxDigests || (c.divergentNodes["new"] != nil) != (before < maxDigests) {
+		x.in.checkNodes([]nodeComparison{{NodeDigest: wire.NodeDigest{Node: "new"}}}, time.Now())
+		if len(c.divergentNodes) != wire.MaxDigests || (c.divergentNodes["new"] != nil) != (before < wire.MaxDigests) {
 			t.Errorf("divergent nodes: got %d after %d", len(c.divergentNodes), before)
 		}
 	}
@@ -187,13 +188,13 @@ func TestBucketDelta(t *testing.T) {
 	var theirs, ours table.Buckets
 	theirs[1], ours[1], theirs[2], ours[2] = 7, 5, 3, 3
 	var s divergentNode
-	s.compareBuckets(&nodeComparison{nodeDigest: nodeDigest{node: "x", buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), time.Now())
+	s.compareBuckets(&nodeComparison{NodeDigest: wire.NodeDigest{Node: "x", Buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), time.Now())
 	if s.bucketDeltas[1] != 2 || s.bucketDeltas[2] != 0 || s.matchedBuckets.Has(1) || !s.matchedBuckets.Has(2) || s.rounds != 1 {
 		t.Errorf("bucket deltas: got %d and %d, want 2 and 0", s.bucketDeltas[1], s.bucketDeltas[2])
 	}
 	// A bucket that was explained and agrees now is matched.
 	s = divergentNode{explained: map[int]uint64{2: 5}, explainedUntil: at1000}
-	s.compareBuckets(&nodeComparison{nodeDigest: nodeDigest{node: "x", buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), at1000)
+	s.compareBuckets(&nodeComparison{NodeDigest: wire.NodeDigest{Node: "x", Buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), at1000)
 	if !s.matchedBuckets.Has(2) || s.explained[2] != 5 {
 		t.Errorf("explained buckets: got %v", s.explained)
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -248,7 +249,7 @@ func (l *inboundStream) abandonDiffList(name string, want *diffList) {
 
 // chooseListBuckets chooses the buckets whose records the peer resends for the list: those that
 // differ, or all if buckets are not comparable. The caller holds inboundStream.mu.
-func (in *inboundMap) chooseListBuckets(d *peerDigests, all []nodeComparison, exact bool) {
+func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, exact bool) {
 	c := &in.comparison
 	c.list.exact = exact
 	set, complete := new(table.BucketSet), true
@@ -259,7 +260,7 @@ func (in *inboundMap) chooseListBuckets(d *peerDigests, all []nodeComparison, ex
 		}
 	} else {
 		for i := range all {
-			complete = complete && addDivergentBuckets(set, all[i].nodeDigest.buckets, all[i].localBuckets)
+			complete = complete && addDivergentBuckets(set, all[i].NodeDigest.Buckets, all[i].localBuckets)
 		}
 		// The records of this node are compared, too. The peer sends their digest only together with
 		// buckets.
@@ -267,9 +268,9 @@ func (in *inboundMap) chooseListBuckets(d *peerDigests, all []nodeComparison, ex
 		var localBuckets table.Buckets
 		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
 		peerBuckets := new(table.Buckets) // a peer without records of this node sends no digest of them
-		for _, n := range d.nodes {
-			if n.node == self {
-				peerBuckets = n.buckets
+		for _, n := range d.Nodes {
+			if n.Node == self {
+				peerBuckets = n.Buckets
 			}
 		}
 		complete = complete && addDivergentBuckets(set, peerBuckets, &localBuckets)
@@ -309,7 +310,7 @@ func (v *view) compares(node, peer string) bool {
 }
 
 // listRecord compares a record of the peer with that of this node, and lists a difference.
-func (in *inboundMap) listRecord(w *wireDelta, d *table.Delta) {
+func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
 	l := in.resend.list
 	if l.tooLong || len(l.receivedKeys) == maxListedKeys {
 		l.tooLong = true
@@ -334,7 +335,7 @@ func (in *inboundMap) listRecord(w *wireDelta, d *table.Delta) {
 		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
 		return
 	}
-	if w.operation == mapsyncv1.Operation_OPERATION_UPDATE {
+	if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
 		there.Value = append([]byte{}, d.Value...)
 	}
 	l.add(d.Key, here, there)

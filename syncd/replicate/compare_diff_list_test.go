@@ -10,6 +10,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -175,7 +176,7 @@ func TestDiffListBuckets(t *testing.T) {
 	for name, change := range map[string]func(*mapsyncv1.Digest){
 		"the peer holds none": func(*mapsyncv1.Digest) {},
 		"the peer holds others": func(m *mapsyncv1.Digest) {
-			m.Nodes = append(m.Nodes, &mapsyncv1.NodeDigest{Node: "b", Buckets: make([]byte, bucketBytes*table.DigestBuckets)})
+			m.Nodes = append(m.Nodes, &mapsyncv1.NodeDigest{Node: "b", Buckets: make([]byte, wire.BucketBytes*table.DigestBuckets)})
 		},
 	} {
 		l = newTestList(x)

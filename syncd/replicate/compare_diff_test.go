@@ -8,6 +8,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -80,7 +81,7 @@ func TestInvalidDigests(t *testing.T) {
 	unrequested := stockBatch(1, 0, 0, 1)
 	unrequested.GetBatch().Resent = true
 	for want, m := range map[string]*mapsyncv1.SubscribeResponse{
-		"129 digests":               digest(func(d *mapsyncv1.Digest) { d.Nodes = make([]*mapsyncv1.NodeDigest, maxDigests+1) }),
+		"129 digests":               digest(func(d *mapsyncv1.Digest) { d.Nodes = make([]*mapsyncv1.NodeDigest, wire.MaxDigests+1) }),
 		"with parts of 9 bytes":     digest(func(d *mapsyncv1.Digest) { d.Orphaned = &mapsyncv1.NodeDigest{Buckets: make([]byte, 9)} }),
 		"node name of 0 bytes":      digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Node = "" }),
 		"second digest of \"x\"":    digest(func(d *mapsyncv1.Digest) { d.Nodes = append(d.Nodes, d.Nodes[0]) }),
@@ -97,7 +98,7 @@ func TestInvalidDigests(t *testing.T) {
 	// A peer that always sends another digest is requested to resend again and again, at growing
 	// intervals, without any other effect.
 	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	parts := make([]byte, bucketBytes*table.DigestBuckets)
+	parts := make([]byte, wire.BucketBytes*table.DigestBuckets)
 	parts[0] = 1
 	divergent := mustMarshal(t, digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Buckets = parts }))
 	end := mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Unsent: 3}}})

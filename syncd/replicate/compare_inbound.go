@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -107,7 +108,7 @@ func (c *inboundComparison) beginFullSync() {
 
 // nodeComparison is the comparison of one digest of a message with that of this node.
 type nodeComparison struct {
-	nodeDigest
+	wire.NodeDigest
 	// local is the digest of this node's records of the same owner.
 	local table.Digest
 	// localBuckets are the buckets of local; nil if the peer sent none.
@@ -122,29 +123,29 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	if in.state != StateSyncing && in.state != StateCaughtUp {
 		return fmt.Errorf("receive digest of map %q before it was accepted: %w", in.m.name, errProtocol)
 	}
-	d, err := readDigests(m)
+	d, err := wire.DigestsFromProto(m)
 	if err != nil {
 		return err
 	}
-	if d.position < in.position {
-		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.position, in.position, errProtocol)
+	if d.Position < in.position {
+		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.Position, in.position, errProtocol)
 	}
 	in.allReceived = true // the peer sends a digest only after a full sync that it has begun
 	c := &in.comparison
 	// Sums made with another key are not comparable.
-	if d.key != in.m.table.DigestID() {
+	if d.Key != in.m.table.DigestID() {
 		in.l.r.count.impossible.Add(1)
 		in.noteIncomparable("the peer's digests use another key: check that all nodes have the same gossip key")
 		return nil
 	}
 	c.peerUnsent = int(min(m.GetUnsent(), 1<<31))
 	// Values are comparable only if both nodes have the same layout and compare the same fields.
-	exact := in.decoder.Same() && d.scope == in.m.table.DigestScope()
+	exact := in.decoder.Same() && d.Scope == in.m.table.DigestScope()
 	r := in.compareDigests(&d, exact)
 	if c.list != nil && c.resend == nil && c.resendBuckets == nil && r.inconclusiveReason == "" {
 		in.chooseListBuckets(&d, r.nodes, exact)
 	}
-	in.applyComparison(&r, exact, d.position, now)
+	in.applyComparison(&r, exact, d.Position, now)
 	return nil
 }
 
@@ -222,27 +223,27 @@ type comparisonResult struct {
 }
 
 // compareDigests compares the digests of the peer with those of this node.
-func (in *inboundMap) compareDigests(d *peerDigests, exact bool) (r comparisonResult) {
+func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonResult) {
 	v := in.l.r.view.Load()
-	if d.inconclusiveReason != "" {
-		r.inconclusiveReason = fmt.Sprintf("the peer cannot compare all records: %.256q", d.inconclusiveReason)
+	if d.InconclusiveReason != "" {
+		r.inconclusiveReason = fmt.Sprintf("the peer cannot compare all records: %.256q", d.InconclusiveReason)
 	}
 	own := false
 	in.m.table.View(func(tx *table.Tx) {
 		// Digests of other live nodes count only if this node requested their records and has
 		// received them.
-		for _, n := range d.nodes {
+		for _, n := range d.Nodes {
 			switch {
-			case n.node == in.l.peer.Node:
-				in.comparison.peerLive, own = n.digest.Live, true
-			case !in.owners.requested.requests(n.node) || !in.requestsComplete():
+			case n.Node == in.l.peer.Node:
+				in.comparison.peerLive, own = n.Digest.Live, true
+			case !in.owners.requested.requests(n.Node) || !in.requestsComplete():
 				continue
 			}
-			local, buckets := digestOf(tx, n.node, n.buckets != nil)
+			local, buckets := digestOf(tx, n.Node, n.Buckets != nil)
 			if !exact {
-				local.VersionSum += in.exceptionsVersionSum(tx, func(owner string) bool { return owner == n.node })
+				local.VersionSum += in.exceptionsVersionSum(tx, func(owner string) bool { return owner == n.Node })
 			}
-			r.add(nodeComparison{nodeDigest: n, local: local.Digest, localBuckets: buckets}, exact)
+			r.add(nodeComparison{NodeDigest: n, local: local, localBuckets: buckets}, exact)
 		}
 		if why := in.compareOrphaned(tx, v, d, exact, &r); why != "" && r.inconclusiveReason == "" {
 			r.inconclusiveReason = why
@@ -256,32 +257,32 @@ func (in *inboundMap) compareDigests(d *peerDigests, exact bool) (r comparisonRe
 
 // compareOrphaned compares orphaned records. They have no live owner to compare with, so every pair
 // of nodes compares them. It returns the reason if it could not compare them.
-func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *peerDigests, exact bool, r *comparisonResult) (unknown string) {
+func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *wire.Digests, exact bool, r *comparisonResult) (unknown string) {
 	switch {
 	case !in.l.supportsOwnerRequests:
 		return "" // an older version of syncd: the digest of its fallback sender covers them
-	case d.orphaned == nil:
+	case d.Orphaned == nil:
 		return "the peer sends no digest of orphaned records"
-	case d.members != v.members:
+	case d.Members != v.members:
 		return "this node and the peer see different live nodes"
 	case !in.m.requestsComplete.Load():
 		return "orphaned records are still being received"
 	}
-	local, buckets := orphanedDigest(tx, v, d.orphaned.buckets != nil)
+	local, buckets := orphanedDigest(tx, v, d.Orphaned.Buckets != nil)
 	if !exact {
 		local.VersionSum += in.exceptionsVersionSum(tx, v.orphaned)
 	}
 	missing, _ := in.m.unsentDigests(tx) // the peer leaves out its own
-	missing.subtractFrom(v.orphaned, &local.Digest, buckets)
-	r.add(nodeComparison{nodeDigest: *d.orphaned, local: local.Digest, localBuckets: buckets}, exact)
+	missing.subtractFrom(v.orphaned, &local, buckets)
+	r.add(nodeComparison{NodeDigest: *d.Orphaned, local: local, localBuckets: buckets}, exact)
 	return ""
 }
 
 // add adds the comparison of one digest. Layouts that differ compare versions and owners only.
 func (r *comparisonResult) add(c nodeComparison, exact bool) {
-	c.inSync = c.local.Sum == c.digest.Sum
+	c.inSync = c.local.Sum == c.Digest.Sum
 	if !exact {
-		c.inSync = c.local.VersionSum == c.digest.VersionSum
+		c.inSync = c.local.VersionSum == c.Digest.VersionSum
 	}
 	r.divergent = r.divergent || !c.inSync
 	r.nodes = append(r.nodes, c)

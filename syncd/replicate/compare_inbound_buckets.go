@@ -3,6 +3,7 @@ package replicate
 import (
 	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -40,12 +41,12 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 		if n.inSync {
 			continue
 		}
-		s := old[n.node]
+		s := old[n.Node]
 		if s == nil {
 			s = &divergentNode{}
 		}
-		c.divergentNodes[n.node] = s
-		if n.nodeDigest.buckets != nil {
+		c.divergentNodes[n.Node] = s
+		if n.NodeDigest.Buckets != nil {
 			s.compareBuckets(n, confirmed, now)
 		}
 		// Each bucket of the node was equal in some round since the first difference.
@@ -72,7 +73,7 @@ func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.Bucke
 		s.explained = nil
 	}
 	for b := range n.localBuckets {
-		d := n.nodeDigest.buckets[b] - n.localBuckets[b]
+		d := n.NodeDigest.Buckets[b] - n.localBuckets[b]
 		// A repair has just merged everything that the peer has in this bucket.
 		if s.repairedBuckets != nil && s.repairedBuckets.Has(b) && d != 0 {
 			if s.explained == nil {
@@ -111,18 +112,18 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 	for i := range all {
 		n := &all[i]
 		if n.inSync {
-			delete(c.divergentNodes, n.node)
+			delete(c.divergentNodes, n.Node)
 			continue
 		}
-		s := c.divergentNodes[n.node]
+		s := c.divergentNodes[n.Node]
 		if s == nil {
 			s = &divergentNode{}
 			// The peer chooses the names, so their number is bounded.
-			if len(c.divergentNodes) < maxDigests {
-				c.divergentNodes[n.node] = s
+			if len(c.divergentNodes) < wire.MaxDigests {
+				c.divergentNodes[n.Node] = s
 			}
 		}
-		delta := n.digest.VersionSum - n.local.VersionSum
+		delta := n.Digest.VersionSum - n.local.VersionSum
 		// A difference in flight changes between rounds. A persistent one repeats.
 		if s.sameRounds++; delta != s.versionSumDelta {
 			s.sameRounds = 0
@@ -130,7 +131,7 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 		s.rounds, s.versionSumDelta = s.rounds+1, delta
 		switch {
 		case s.sameRounds >= sameVersionSumRounds && !now.Before(c.repairAfter):
-			c.inSync, c.divergent = false, max(1, n.digest.Live-n.local.Live, n.local.Live-n.digest.Live)
+			c.inSync, c.divergent = false, max(1, n.Digest.Live-n.local.Live, n.local.Live-n.Digest.Live)
 			in.backOffRepair(now)
 			in.repeatFullSyncAt = now
 			in.l.r.count.repairs.Add(1)

@@ -60,13 +60,6 @@ func TestDigestsAreChecked(t *testing.T) {
 			t.Errorf("digest of a map in state %s: got %v, want no error", state, err)
 		}
 	}
-	many := &mapsyncv1.Digest{}
-	for range maxDigests {
-		many.Nodes = append(many.Nodes, &mapsyncv1.NodeDigest{Node: strings.Repeat("n", len(many.Nodes)+1)})
-	}
-	if _, err := readDigests(many); err != nil {
-		t.Errorf("read %d digests: got %v, want no error", maxDigests, err)
-	}
 }
 
 // TestEqualDigestsSetInSync checks that equal digests set inSync and clear the state of

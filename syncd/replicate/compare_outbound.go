@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -43,7 +44,7 @@ type outboundResend struct {
 	// cursor is the place of the pass in the table. close closes it.
 	cursor *table.Cursor
 	// enc encodes the batches; all are marked as resent.
-	enc *encoder
+	enc *wire.Encoder
 	// rec is reused for every record.
 	rec table.Record
 	// hasBatch reports that enc has a batch to send.
@@ -60,7 +61,7 @@ type outboundResend struct {
 func (t *outboundComparison) close() {
 	if t.resend != nil {
 		t.resend.cursor.Close()
-		t.resend.enc.release()
+		t.resend.enc.Release()
 		t.resend = nil
 	}
 }
@@ -123,15 +124,15 @@ func (f *outboundMap) makeDigest(tx *table.Tx) {
 	m.Unsent = uint64(unsent)
 	var sum uint64
 	for _, node := range f.digestNodes(v, withBuckets) {
-		g, buckets := digestOf(tx, node, withBuckets)
-		missing.subtractFrom(func(owner string) bool { return owner == node }, &g.Digest, buckets)
-		m.Nodes = append(m.Nodes, g.message(node, buckets))
-		sum = sum*31 + g.Sum
+		digest, buckets := digestOf(tx, node, withBuckets)
+		missing.subtractFrom(func(owner string) bool { return owner == node }, &digest, buckets)
+		m.Nodes = append(m.Nodes, wire.NodeDigestToProto(node, digest, buckets))
+		sum = sum*31 + digest.Sum
 	}
-	g, buckets := orphanedDigest(tx, v, withBuckets)
-	missing.subtractFrom(v.orphaned, &g.Digest, buckets)
-	m.Orphaned = g.message("", buckets)
-	sum = sum*31 + g.Sum
+	digest, buckets := orphanedDigest(tx, v, withBuckets)
+	missing.subtractFrom(v.orphaned, &digest, buckets)
+	m.Orphaned = wire.NodeDigestToProto("", digest, buckets)
+	sum = sum*31 + digest.Sum
 	interval := f.s.r.opt.digestInterval
 	// The content has not changed since the last digest.
 	if sum == t.lastSum && !withBuckets {
@@ -191,9 +192,7 @@ func (f *outboundMap) sendComparison() (more bool, err error) {
 // beginResend starts a resend of the records in a set of buckets. The set must not change.
 func (f *outboundMap) beginResend(in *table.BucketSet) {
 	r := &outboundResend{buckets: in, cursor: f.m.table.NewCursor(0)}
-	r.enc = newEncoder(f.index, f.s.r.opt.Self, f.m)
-	r.enc.expiries, r.enc.observe = f.expiries, f.observe
-	r.enc.resent = true
+	r.enc = f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Resent: true, Expiries: f.expiries, Observe: f.observe})
 	f.comparison.resend = r
 	f.s.r.count.resends.Add(1)
 }
@@ -201,17 +200,15 @@ func (f *outboundMap) beginResend(in *table.BucketSet) {
 // encodeResend fills a batch with the next records in the buckets.
 func (f *outboundMap) encodeResend(tx *table.Tx) {
 	r := f.comparison.resend
-	r.enc.times = f.s.r.opt.Times()
-	r.enc.resetReusedOwners(tx)
-	r.enc.begin(maxBatchDeltas)
+	r.enc.Begin(tx, wire.MaxBatchDeltas, f.s.r.opt.Times())
 	r.hasBatch = true
-	for n := 0; n < maxBatchScan && r.enc.fits(); n++ {
+	for n := 0; n < maxBatchScan && r.enc.Fits(); n++ {
 		if !tx.Next(r.cursor, &r.rec) {
 			r.atEnd = true
 			return
 		}
 		if r.buckets.Has(tx.Bucket(r.rec.Key)) {
-			r.enc.add(tx, r.enc.slot(r.rec.Owner), &r.rec)
+			r.enc.Add(tx, r.enc.Slot(r.rec.Owner), &r.rec)
 		}
 	}
 }
@@ -223,9 +220,9 @@ func (f *outboundMap) sendResend() error {
 		return nil
 	}
 	r.hasBatch = false
-	r.unsent += uint64(r.enc.unencodable)
-	r.records += uint64(r.enc.deltas)
-	f.s.r.count.resentRecords.Add(uint64(r.enc.deltas))
+	r.unsent += uint64(r.enc.Unencodable())
+	r.records += uint64(r.enc.Deltas())
+	f.s.r.count.resentRecords.Add(uint64(r.enc.Deltas()))
 	return f.sendOutOfTurn(r.enc)
 }
 
@@ -246,7 +243,7 @@ func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
 	if f == nil || err != nil {
 		return err
 	}
-	set := decodeBucketSet(m.GetBuckets())
+	set := wire.DecodeBucketSet(m.GetBuckets())
 	switch {
 	case set == nil:
 		return fmt.Errorf("request for buckets in %d bytes: %w", len(m.GetBuckets()), errProtocol)

@@ -7,7 +7,9 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -56,10 +58,10 @@ func TestDigestContents(t *testing.T) {
 				}
 			})
 			var sum uint64
-			if nd, err := readDigest(n); err != nil || (nd.buckets != nil) != parts {
-				t.Errorf("digest of %v: got error %v, buckets %t", of, err, nd.buckets != nil)
+			if nd, err := wire.NodeDigestFromProto(n); err != nil || (nd.Buckets != nil) != parts {
+				t.Errorf("digest of %v: got error %v, buckets %t", of, err, nd.Buckets != nil)
 			} else if parts {
-				for _, p := range nd.buckets {
+				for _, p := range nd.Buckets {
 					sum += p
 				}
 			} else {
@@ -196,14 +198,14 @@ func TestResendBuckets(t *testing.T) {
 			}
 		}
 	})
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(set)}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
 		t.Fatal(err)
 	}
 	position, got, batches := o.m.sentPosition.Load(), 0, 0
 	for o.m.comparison.resend == nil || o.m.comparison.resend.records == 0 {
 		o.step()
 	}
-	for i := 4000; i < 4000+6*maxBatchDeltas; i++ { // in turn, at the same time
+	for i := 4000; i < 4000+6*wire.MaxBatchDeltas; i++ { // in turn, at the same time
 		var in bool
 		o.tb.View(func(tx *table.Tx) { in = set.Has(tx.Bucket(key(i))) })
 		if !in {
@@ -235,7 +237,7 @@ func TestResendBuckets(t *testing.T) {
 	if s := o.r.Stats(); s.Resends != 1 || s.ResentRecords != uint64(want) {
 		t.Errorf("resends: got %d, %d records", s.Resends, s.ResentRecords)
 	}
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(set)}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
 		t.Errorf("second resend request: got %v, want no error", err)
 	}
 }
@@ -247,7 +249,7 @@ func TestCompareRequestValidation(t *testing.T) {
 		if err := o.s.handleCompareRequest(&mapsyncv1.CompareRequest{Map: index}); !errors.Is(err, errProtocol) || o.m.comparison.bucketsRequested.Load() {
 			t.Errorf("digest of subscription %d: got %v, want a protocol error", index, err)
 		}
-		err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: index, Buckets: encodeBucketSet(new(table.BucketSet))})
+		err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: index, Buckets: wire.EncodeBucketSet(new(table.BucketSet))})
 		if !errors.Is(err, errProtocol) || o.m.comparison.resendRequest.Load() != nil {
 			t.Errorf("resend of subscription %d: got %v, want a protocol error", index, err)
 		}
@@ -267,7 +269,7 @@ func newPaddedFixture(t *testing.T, s *schema.Schema, bad, good int) (o *outboun
 		t.Fatal(err)
 	}
 	o = &outboundFixture{t: t, r: r, tb: tb, now: time.Now()}
-	o.subscribe(func(m *mapsyncv1.MapSubscription) { m.Layout, m.Schema = nil, toProto(s) })
+	o.subscribe(func(m *mapsyncv1.MapSubscription) { m.Layout, m.Schema = nil, wire.SchemaToProto(s) })
 	tb.Update(func(tx *table.Tx) {
 		for i := range bad + good {
 			k := flow(byte(i))
@@ -283,7 +285,7 @@ func newPaddedFixture(t *testing.T, s *schema.Schema, bad, good int) (o *outboun
 // TestUnsentRecords checks that records which cannot be sent are counted, listed, left out of
 // digests and reported at the end of a repair.
 func TestUnsentRecords(t *testing.T) {
-	o := newPaddedFixture(t, oldSchema(), 3, 2)
+	o := newPaddedFixture(t, schematest.OldVersion(), 3, 2)
 	o.now = o.now.Add(time.Hour)
 	sent := o.sendPending()
 	var m *mapsyncv1.Digest
@@ -306,7 +308,7 @@ func TestUnsentRecords(t *testing.T) {
 	if n, l := o.r.Unsent("none"); n != 0 || l != nil {
 		t.Errorf("unsent records of an unknown map: got %d, %v", n, l)
 	}
-	without := newPaddedFixture(t, oldSchema(), 0, 5)
+	without := newPaddedFixture(t, schematest.OldVersion(), 0, 5)
 	var all table.Digest
 	without.tb.View(func(tx *table.Tx) { all = tx.Digest("b", nil) })
 	if d := m.GetNodes()[0]; d.GetLive() != 2 || m.GetUnsent() != 3 || all.Live != 5 {
@@ -315,15 +317,15 @@ func TestUnsentRecords(t *testing.T) {
 	// The sum of the buckets is the total.
 	o.m.comparison.bucketsRequested.Store(true)
 	o.now = o.now.Add(time.Hour)
-	nd, err := readDigest(o.oneDigest("with buckets").GetNodes()[0])
+	nd, err := wire.NodeDigestFromProto(o.oneDigest("with buckets").GetNodes()[0])
 	if err != nil {
 		t.Fatal(err)
 	}
 	var sum uint64
-	for _, p := range nd.buckets {
+	for _, p := range nd.Buckets {
 		sum += p
 	}
-	if sum != nd.digest.Sum || sum == 0 {
+	if sum != nd.Digest.Sum || sum == 0 {
 		t.Error("buckets: the sum differs from the total")
 	}
 	var mine table.Digest
@@ -338,14 +340,14 @@ func TestUnsentRecords(t *testing.T) {
 			mine.VersionSum -= g.VersionSum
 		}
 	})
-	if nd.digest.Sum != mine.Sum-lacks || nd.digest.VersionSum != mine.VersionSum {
+	if nd.Digest.Sum != mine.Sum-lacks || nd.Digest.VersionSum != mine.VersionSum {
 		t.Error("digest: got another sum than that of the sent records")
 	}
 	all2 := new(table.BucketSet)
 	for b := range table.DigestBuckets {
 		all2.Add(b)
 	}
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(all2)}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(all2)}); err != nil {
 		t.Fatal(err)
 	}
 	sent = o.sendPending()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -79,7 +80,7 @@ func TestOrphanedDigestOfManyOwners(t *testing.T) {
 	})
 	digest := x.digestMessage(true)
 	digest.GetDigest().MembersFingerprint = v.members
-	digest.GetDigest().Orphaned = outgoingDigest{table.Digest{Sum: sum}}.message("", parts)
+	digest.GetDigest().Orphaned = wire.NodeDigestToProto("", table.Digest{Sum: sum}, parts)
 	x.handle(digest)
 	if s := x.r.Stats(); s.Digests != 1 || s.DigestsDivergent+s.DigestsImpossible != 0 {
 		t.Errorf("comparisons: got %d, %d divergent, %d impossible: %s", s.Digests, s.DigestsDivergent, s.DigestsImpossible, x.in.comparison.inconclusiveReason)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -36,7 +37,7 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 			}
 			c.resendBuckets, c.requestBuckets = nil, false
 			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Resend{
-				Resend: &mapsyncv1.ResendRequest{Map: index, Buckets: encodeBucketSet(c.resend.buckets)},
+				Resend: &mapsyncv1.ResendRequest{Map: index, Buckets: wire.EncodeBucketSet(c.resend.buckets)},
 			}})
 		}
 		if c.requestBuckets {
@@ -138,11 +139,11 @@ func (in *inboundMap) sweepBuckets(j *inboundResend) {
 
 // decideReplace decides for each owner of a batch whether its records are compared with this peer. It
 // also decides which records of this node may be replaced by the peer's records without a newer version.
-func (in *inboundMap) decideReplace(owners []wireOwner) {
+func (in *inboundMap) decideReplace(owners []wire.Owner) {
 	v := in.l.r.view.Load()
 	in.comparedOwners, in.replaceRules = in.comparedOwners[:0], in.replaceRules[:0]
 	for _, w := range owners {
-		node, replace := string(w.node), table.ReplaceNothing
+		node, replace := string(w.Node), table.ReplaceNothing
 		orphaned := v.orphaned(node)
 		compared := orphaned || node == in.l.peer.Node || in.permit.requests(node)
 		switch {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -42,7 +43,7 @@ func TestComparisonRequestsAreSentOnce(t *testing.T) {
 			switch {
 			case m.GetCompare().GetMap() == 1:
 				kinds += "digest "
-			case m.GetResend().GetMap() == 1 && len(m.GetResend().GetBuckets()) == bucketSetBytes:
+			case m.GetResend().GetMap() == 1 && len(m.GetResend().GetBuckets()) == wire.BucketSetBytes:
 				kinds += "repair "
 			}
 		}

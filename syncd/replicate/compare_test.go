@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -286,8 +287,8 @@ func TestCompareWithDifferentDigestKeys(t *testing.T) {
 // TestCompareWithDifferentLayouts has nodes with different layouts: the digests are compared as a
 // whole, and a full sync repairs differences.
 func TestCompareWithDifferentLayouts(t *testing.T) {
-	a := typedNode(t, "a", oldSchema(), &testInterfaces{names: []string{"lo", "eth0"}}, shortCompare)
-	b := typedNode(t, "b", newSchema(), &testInterfaces{names: []string{"lo", "x", "eth0"}}, shortCompare)
+	a := typedNode(t, "a", schematest.OldVersion(), &testInterfaces{names: []string{"lo", "eth0"}}, shortCompare)
+	b := typedNode(t, "b", schematest.NewVersion(), &testInterfaces{names: []string{"lo", "x", "eth0"}}, shortCompare)
 	flow := func(i int) []byte { return []byte{10, 0, 0, byte(i), 1, 0, 0, 0} }
 	for i := range 200 {
 		putValue(t, a, flow(i), ct{Packets: uint64(i), Ifindex: 2, Backend: "abc"}.old())

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -47,7 +48,7 @@ func readOwners(m *mapsyncv1.OwnerRequest) (*ownerRequest, error) {
 		return nil, fmt.Errorf("request the records of %d nodes, more than %d: %w", len(q.nodes), maxRequested, errProtocol)
 	}
 	for _, node := range q.nodes {
-		if err := checkName(node); err != nil {
+		if err := wire.CheckName(node); err != nil {
 			return nil, fmt.Errorf("request records: %w: %w", errProtocol, err)
 		}
 	}

@@ -40,8 +40,8 @@
 //
 // # Hot path
 //
-// A batch is encoded from the table's records into a pooled buffer that gRPC sends without a copy.
-// The receiver decodes it entry by entry in one Update of its table. No memory is allocated per
+// Package wire encodes a batch from the table's records into a pooled buffer that gRPC sends without a
+// copy. The receiver decodes it entry by entry in one Update of its table. No memory is allocated per
 // delta. The wire format is plain protobuf: any stock client or server of mapsync.v1 interoperates.
 //
 // # Locks

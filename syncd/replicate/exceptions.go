@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
 	"mapsync/syncd/table"
@@ -210,13 +211,13 @@ func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bo
 		return 0
 	}
 	key := make([]byte, in.m.layout.KeySize)
-	for wire, x := range in.exceptions.byKey {
+	for encoded, x := range in.exceptions.byKey {
 		// The peer's digest contains the record.
 		if of(x.owner.Node) {
 			sum += tx.VersionSumOf(x.owner, x.version)
 		}
 		// The key cannot exist in this node's map.
-		if in.decoder.Key(key, []byte(wire)) != nil {
+		if in.decoder.Key(key, []byte(encoded)) != nil {
 			continue
 		}
 		if owner, digest, _, ok := tx.DigestOf(key); ok && of(owner) {
@@ -227,12 +228,12 @@ func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bo
 }
 
 // addException stores a record that this node's map cannot hold. The caller holds the table's lock.
-func (in *inboundMap) addException(w *wireDelta, why error) {
+func (in *inboundMap) addException(w *wire.Delta, why error) {
 	var owner table.Owner
-	if int(w.owner) < len(in.ownerIDs) {
-		owner = in.tx.Owner(in.ownerIDs[w.owner])
+	if int(w.Owner) < len(in.ownerIDs) {
+		owner = in.tx.Owner(in.ownerIDs[w.Owner])
 	}
-	in.exceptions.add(w.key, table.Version(w.version), owner, why)
+	in.exceptions.add(w.Key, table.Version(w.Version), owner, why)
 }
 
 // logExceptions logs the entries of the peer that this node cannot hold, at most once in
@@ -347,13 +348,13 @@ func newWirePrinter(sender *schema.Schema) wirePrinter {
 }
 
 // key returns a key as text, or in hex if it cannot be decoded.
-func (p *wirePrinter) key(wire []byte) string {
+func (p *wirePrinter) key(encoded []byte) string {
 	if p.decoder != nil {
-		if key := make([]byte, p.size); p.decoder.Key(key, wire) == nil {
+		if key := make([]byte, p.size); p.decoder.Key(key, encoded) == nil {
 			return string(p.printer.AppendKey(nil, key))
 		}
 	}
-	return "key " + hex.EncodeToString(wire[:min(len(wire), 64)])
+	return "key " + hex.EncodeToString(encoded[:min(len(encoded), 64)])
 }
 
 // interfaceNames assigns an index to each interface name that it is asked for. A key can then be

@@ -6,10 +6,10 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/grpc/mem"
-
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -48,7 +48,7 @@ func TestExceptionKeyLength(t *testing.T) {
 // TestUnsentRecordsAreExcludedFromDigests checks that unsent records are excluded from the digest
 // of their owner, or of orphaned records.
 func TestUnsentRecordsAreExcludedFromDigests(t *testing.T) {
-	o := newPaddedFixture(t, oldSchema(), 1, 1)
+	o := newPaddedFixture(t, schematest.OldVersion(), 1, 1)
 	z := table.Owner{Node: "z", Incarnation: 1}
 	o.tb.Update(func(tx *table.Tx) {
 		k := flow(9)
@@ -93,31 +93,20 @@ func TestInterfaceNamesBeyondBound(t *testing.T) {
 	}
 }
 
-// TestMarshalSentFrameTwice checks that a frame can be sent only once.
-func TestMarshalSentFrameTwice(t *testing.T) {
-	out := &sentFrame{data: mem.BufferSlice{mem.SliceBuffer("x")}}
-	if data, err := newCodec().Marshal(out); err != nil || data.Len() != 1 {
-		t.Fatal(err)
-	}
-	if data, err := newCodec().Marshal(out); err == nil || data != nil {
-		t.Error("marshal a sent frame: got no error")
-	}
-}
-
 // TestOutOfRangeRecordsAreCountedOnce checks that records out of range count once as refused.
 func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, newer := oldSchema(), newSchema()
+	old, newer := schematest.OldVersion(), schematest.NewVersion()
 	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)); err != nil {
 		t.Fatal(err)
 	}
 	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
-	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: toProto(newer)}); err != nil {
+	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil {
 		t.Fatal(err)
 	}
 	enc, err := schema.NewEncoder(newer, nil)
@@ -126,12 +115,12 @@ func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 	}
 	m := stockBatch(1, 0, 10)
 	for i, packets := range []uint64{1, 1 << 40, 1 << 40} {
-		wire, err := enc.AppendKey(nil, flow(byte(i+1)))
+		encoded, err := enc.AppendKey(nil, flow(byte(i+1)))
 		if err != nil {
 			t.Fatal(err)
 		}
 		m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{
-			Key: wire, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
+			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
 		})
 	}
 	wasWoken(l.wake)
@@ -203,7 +192,7 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: verifyAddr}})
 	v := x.r.view.Load()
 	for incarnation, want := range map[uint64]rejection{lastStart: accepted, lastStart + 1: rejectIncarnation} {
-		if got := x.in.decide(v, &wireOwner{[]byte("z"), incarnation}, true); got != want {
+		if got := x.in.decide(v, &wire.Owner{Node: []byte("z"), Number: incarnation}, true); got != want {
 			t.Errorf("incarnation %d: decision: got %s", incarnation, rejectionNames[got])
 		}
 	}
@@ -213,8 +202,8 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 		resent bool
 		want   rejection
 	}{"in turn": {nil, false, rejectUnrequested}, "in turn during a repair": {&inboundResend{}, false, rejectUnrequested}, "repair": {&inboundResend{}, true, accepted}, "no repair": {nil, true, rejectUnrequested}} {
-		x.in.resend, x.l.batch.resent = c.job, c.resent
-		if x.in.authorise([]wireOwner{{[]byte("c"), 9}}); x.in.decisions[0] != c.want {
+		x.in.resend, x.l.batch.Resent = c.job, c.resent
+		if x.in.authorise([]wire.Owner{{Node: []byte("c"), Number: 9}}); x.in.decisions[0] != c.want {
 			t.Errorf("%s: decision: got %q", name, rejectionNames[x.in.decisions[0]])
 		}
 	}

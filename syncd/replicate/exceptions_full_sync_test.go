@@ -10,7 +10,9 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -101,7 +103,7 @@ func TestOutOfRangeValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old, newer := oldSchema(), newSchema()
+	old, newer := schematest.OldVersion(), schematest.NewVersion()
 	tb := newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)
 	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, tb); err != nil {
 		t.Fatal(err)
@@ -110,7 +112,7 @@ func TestOutOfRangeValues(t *testing.T) {
 	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
-	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: toProto(newer)}); err != nil || in.state != StateSyncing {
+	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil || in.state != StateSyncing {
 		t.Fatal(err, in.state, in.err)
 	}
 	enc, err := schema.NewEncoder(newer, nil)
@@ -123,11 +125,11 @@ func TestOutOfRangeValues(t *testing.T) {
 		b := m.GetBatch()
 		b.Owners = []*mapsyncv1.Incarnation{{Node: "z", Number: 1}, {Node: "x", Number: 1}}
 		for _, k := range keys {
-			wire, err := enc.AppendKey(nil, flow(k))
+			encoded, err := enc.AppendKey(nil, flow(k))
 			if err != nil {
 				t.Fatal(err)
 			}
-			d := &mapsyncv1.Delta{Key: wire, Version: version, Owner: 1, Operation: op}
+			d := &mapsyncv1.Delta{Key: encoded, Version: version, Owner: 1, Operation: op}
 			if op == mapsyncv1.Operation_OPERATION_UPDATE {
 				d.Value = enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{})
 			}

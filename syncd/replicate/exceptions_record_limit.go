@@ -59,7 +59,7 @@ func (in *inboundMap) countAboveLimit(r *comparisonResult) {
 	}
 	n := 0
 	for i := range r.nodes {
-		n += max(0, r.nodes[i].digest.Live-r.nodes[i].local.Live)
+		n += max(0, r.nodes[i].Digest.Live-r.nodes[i].local.Live)
 	}
 	if in.exceptions.setAboveLimit(n); n == 0 {
 		in.limitLogged = false

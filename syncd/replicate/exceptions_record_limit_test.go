@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -45,7 +46,7 @@ func TestPeerAboveRecordLimit(t *testing.T) {
 	if len(x.r.PeersAboveLimit(testMap)) != 0 {
 		t.Error("peers above the limit: got some, want none")
 	}
-	x.in.countAboveLimit(&comparisonResult{nodes: []nodeComparison{{nodeDigest: nodeDigest{digest: table.Digest{Live: 9}}}}})
+	x.in.countAboveLimit(&comparisonResult{nodes: []nodeComparison{{NodeDigest: wire.NodeDigest{Digest: table.Digest{Live: 9}}}}})
 	if x.in.exceptions.aboveLimitCount() != 0 {
 		t.Error("difference without a rejection: got above the limit, want not counted")
 	}
@@ -72,7 +73,7 @@ func TestPeerAboveRecordLimit(t *testing.T) {
 	}
 	x.in.limitLogged = true
 	side := func(theirs, mine int) nodeComparison {
-		return nodeComparison{nodeDigest: nodeDigest{digest: table.Digest{Live: theirs}}, local: table.Digest{Live: mine}}
+		return nodeComparison{NodeDigest: wire.NodeDigest{Digest: table.Digest{Live: theirs}}, local: table.Digest{Live: mine}}
 	}
 	if x.in.countAboveLimit(&comparisonResult{nodes: []nodeComparison{side(9, 5), side(2, 7), side(3, 1)}}); x.in.exceptions.aboveLimitCount() != 6 || !x.in.limitLogged {
 		t.Errorf("records above the limit: got %d, want 6", x.in.exceptions.aboveLimitCount())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -32,7 +33,7 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 	}{
 		"a number in another layout": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
+				return typedNode(t, "a", schematest.NewVersion(), nil, shortCompare), typedNode(t, "b", schematest.OldVersion(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -44,8 +45,8 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 		},
 		"an interface in a key": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", interfaceSchema(), &testInterfaces{names: []string{"eth0", "eth1", "eth2", "eth3"}}, shortCompare),
-					typedNode(t, "b", interfaceSchema(), &testInterfaces{names: []string{"eth0"}}, shortCompare)
+				return typedNode(t, "a", schematest.InterfaceKey(), &testInterfaces{names: []string{"eth0", "eth1", "eth2", "eth3"}}, shortCompare),
+					typedNode(t, "b", schematest.InterfaceKey(), &testInterfaces{names: []string{"eth0"}}, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -57,7 +58,7 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 		},
 		"padding, and another layout": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
+				return typedNode(t, "a", schematest.NewVersion(), nil, shortCompare), typedNode(t, "b", schematest.OldVersion(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -71,7 +72,7 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 		},
 		"padding": {
 			nodes: func(t *testing.T) (a, b *node) {
-				return typedNode(t, "a", oldSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
+				return typedNode(t, "a", schematest.OldVersion(), nil, shortCompare), typedNode(t, "b", schematest.OldVersion(), nil, shortCompare)
 			},
 			bad: func(t *testing.T, a *node) {
 				for i := range byte(3) {
@@ -134,7 +135,7 @@ func deleteSilently(n *node, key []byte) {
 
 // TestExceptionEndsWhenEntryFits checks that an exception ends once its entry fits.
 func TestExceptionEndsWhenEntryFits(t *testing.T) {
-	a, b := typedNode(t, "a", newSchema(), nil, shortCompare), typedNode(t, "b", oldSchema(), nil, shortCompare)
+	a, b := typedNode(t, "a", schematest.NewVersion(), nil, shortCompare), typedNode(t, "b", schematest.OldVersion(), nil, shortCompare)
 	for i := range byte(3) {
 		putValue(t, a, flow(i), ct{Packets: 1 << 40}.new())
 	}

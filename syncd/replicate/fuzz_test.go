@@ -8,7 +8,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -23,7 +25,7 @@ func mustMarshal(t testing.TB, m proto.Message) []byte {
 
 // richLayout returns the layout of the map of the fuzz targets.
 func richLayout() Layout {
-	s := richSchema()
+	s := schematest.Rich()
 	return Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &testInterfaces{names: []string{"lo", "eth0"}}}
 }
 
@@ -45,19 +47,6 @@ func fuzzReplicator(t testing.TB) (*Replicator, *table.Table) {
 	return r, tb
 }
 
-// richEntry returns an entry that differs from others in each byte that is not 0.
-func richEntry(i byte) (key, value []byte) {
-	layout := richLayout()
-	key, value = []byte{10, 0, 0, i, 1, 0, 0, 0}, make([]byte, layout.ValueSize)
-	for at := range value {
-		value[at] = byte(at) * i
-	}
-	bools, link := layout.Schema.Value.Fields[4], layout.Schema.Value.Fields[14]
-	value[bools.Offset] = 1
-	copy(value[link.Offset:], []byte{2, 0, 0, 0})
-	return key, value
-}
-
 func richDelta(t testing.TB, i byte) *mapsyncv1.Delta {
 	t.Helper()
 	layout := richLayout()
@@ -65,7 +54,7 @@ func richDelta(t testing.TB, i byte) *mapsyncv1.Delta {
 	if err != nil {
 		t.Fatal(err)
 	}
-	key, value := richEntry(i)
+	key, value := schematest.RichEntry(i)
 	d := &mapsyncv1.Delta{Version: 5 + uint64(i), Operation: mapsyncv1.Operation_OPERATION_UPDATE}
 	if d.Key, err = e.AppendKey(nil, key); err != nil {
 		t.Fatal(err)
@@ -85,32 +74,15 @@ func fuzzBatch(t testing.TB) *mapsyncv1.Batch {
 	}
 }
 
-// FuzzBatch passes data to this package's decoder and to the merge. The stock decoder accepts
-// everything that this decoder accepts, and both decoders agree on its meaning.
+// FuzzBatch passes data to the decoder and to the merge.
 func FuzzBatch(f *testing.F) {
 	f.Add(mustMarshal(f, fuzzBatch(f)))
 	f.Add(mustMarshal(f, &mapsyncv1.Batch{Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var b batch
-		if _, err := decoded(&b, data); err == nil {
-			var m mapsyncv1.Batch
-			if err := proto.Unmarshal(data, &m); err != nil {
-				t.Fatalf("unmarshal with the stock decoder: %v", err)
-			}
-			again, err := decoded(&b, mustMarshal(t, &m))
-			if err != nil {
-				t.Fatalf("decode the canonical form: %v", err)
-			}
-			m.ProtoReflect().SetUnknown(nil)
-			again.ProtoReflect().SetUnknown(nil)
-			if len(again.GetDeltas()) != len(m.GetDeltas()) || again.GetPosition() != m.GetPosition() {
-				t.Fatalf("decode: got %v and %v", &m, again)
-			}
-		}
 		r, tb := fuzzReplicator(t)
 		l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-		if err := l.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < b.previousPosition {
-			t.Fatalf("position %d after a batch from %d", in.position, b.previousPosition)
+		if err := l.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < l.batch.PreviousPosition {
+			t.Fatalf("position %d after a batch from %d", in.position, l.batch.PreviousPosition)
 		}
 		checkTable(t, tb)
 	})
@@ -150,24 +122,24 @@ func checkTable(t *testing.T, tb *table.Table) {
 
 // FuzzResponses passes a sequence of messages to a receiver, each with its length before it.
 func FuzzResponses(f *testing.F) {
-	wire := toProto(richSchema())
+	wireSchema := wire.SchemaToProto(schematest.Rich())
 	var run []byte
 	for _, m := range []*mapsyncv1.SubscribeResponse{
 		{Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 1}}},
-		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wireSchema}}},
 		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},
 		{Message: &mapsyncv1.SubscribeResponse_Heartbeat{Heartbeat: &mapsyncv1.Heartbeat{}}},
 		{Message: &mapsyncv1.SubscribeResponse_Ended{Ended: &mapsyncv1.MapEnded{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeResponse_Refused{Refused: &mapsyncv1.MapRefused{Map: 1, Text: "no"}}},
-		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 2, Reset_: true, Schema: toProto(oldSchema())}}},
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 2, Reset_: true, Schema: wire.SchemaToProto(schematest.OldVersion())}}},
 		{Message: &mapsyncv1.SubscribeResponse_ClockReply{ClockReply: &mapsyncv1.ClockReply{ProbeSent: 5, Received: 6, Clock: 7}}},
 	} {
 		b := mustMarshal(f, m)
 		run = append(append(run, byte(len(b)), byte(len(b)>>8)), b...)
 	}
 	f.Add(run)
-	f.Add(comparisonRun(f, wire, false))
-	f.Add(comparisonRun(f, wire, true))
+	f.Add(comparisonRun(f, wireSchema, false))
+	f.Add(comparisonRun(f, wireSchema, true))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
 		l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
@@ -184,9 +156,9 @@ func FuzzResponses(f *testing.F) {
 
 // comparisonRun returns a sequence of messages of a sender that holds other records and resends
 // them on request.
-func comparisonRun(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []byte) {
+func comparisonRun(f *testing.F, wireSchema *mapsyncv1.Schema, requested bool) (run []byte) {
 	_, tb := fuzzReplicator(f)
-	parts := make([]byte, bucketBytes*table.DigestBuckets)
+	parts := make([]byte, wire.BucketBytes*table.DigestBuckets)
 	parts[8] = 1
 	digest := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: &mapsyncv1.Digest{
 		Map: 1, Position: 7, KeyFingerprint: tb.DigestID(), ScopeFingerprint: tb.DigestScope(),
@@ -196,7 +168,7 @@ func comparisonRun(f *testing.F, wire *mapsyncv1.Schema, requested bool) (run []
 	again.GetBatch().Resent, again.GetBatch().CaughtUp, again.GetBatch().PreviousPosition = true, false, 7
 	again.GetBatch().Requested = requested
 	for _, m := range []*mapsyncv1.SubscribeResponse{
-		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wire}}},
+		{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 1, Generation: 3, Reset_: true, Schema: wireSchema}}},
 		{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: fuzzBatch(f)}},
 		digest, digest, digest, again,
 		{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Records: 4, Unsent: 1}}},
@@ -229,7 +201,7 @@ func FuzzRequests(f *testing.F) {
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: subscription(2, testMap, Layout{KeySize: 4})}},
 		{Message: &mapsyncv1.SubscribeRequest_ClockProbe{ClockProbe: &mapsyncv1.ClockProbe{Sent: 5}}},
 		{Message: &mapsyncv1.SubscribeRequest_Compare{Compare: &mapsyncv1.CompareRequest{Map: 1}}},
-		{Message: &mapsyncv1.SubscribeRequest_Resend{Resend: &mapsyncv1.ResendRequest{Map: 1, Buckets: bytes.Repeat([]byte{0xff}, bucketSetBytes)}}},
+		{Message: &mapsyncv1.SubscribeRequest_Resend{Resend: &mapsyncv1.ResendRequest{Map: 1, Buckets: bytes.Repeat([]byte{0xff}, wire.BucketSetBytes)}}},
 		{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}},
 		{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: &mapsyncv1.MapSubscription{
@@ -244,7 +216,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add(append([]byte{byte(len(watch)), 0}, watch...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
-		key, value := richEntry(1)
+		key, value := schematest.RichEntry(1)
 		tb.Update(func(tx *table.Tx) {
 			tx.Local(&table.Change{Key: key, Value: value, Time: 5})
 		})
@@ -276,44 +248,3 @@ type discardStream struct{}
 
 func (discardStream) Send(*mapsyncv1.SubscribeResponse) error { return nil }
 func (discardStream) SendMsg(any) error                       { return nil }
-
-// FuzzSchema has a peer send any schema, in both directions, and any message by that schema.
-func FuzzSchema(f *testing.F) {
-	delta := richDelta(f, 3)
-	for _, s := range []*schema.Schema{richSchema(), oldSchema(), newSchema(), perCPU(), interfaceSchema(), schema.FromSizes("x", 8, 133)} {
-		f.Add(mustMarshal(f, toProto(s)), delta.GetKey(), delta.GetValue())
-	}
-	layout := richLayout()
-	times := schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6}
-	f.Fuzz(func(t *testing.T, data, key, value []byte) {
-		var p mapsyncv1.Schema
-		if proto.Unmarshal(data, &p) != nil {
-			return
-		}
-		theirs, err := fromProto(testMap, &p)
-		if err != nil {
-			return
-		}
-		again, err := fromProto(testMap, toProto(theirs))
-		if err != nil || !schema.Equal(theirs, again) {
-			t.Fatalf("schema: got a change after encoding and decoding: %v", err)
-		}
-		for _, local := range []*schema.Schema{layout.Schema, theirs} {
-			d, err := schema.NewDecoder(theirs, local, layout.Links)
-			if err != nil {
-				continue
-			}
-			k, v := make([]byte, local.Key.Size), make([]byte, local.Value.Size)
-			_, _ = d.Key(k, key), d.Value(v, value, &times)
-			for _, r := range d.Keep() {
-				if r.Offset < 0 || r.Size < 1 || r.Offset+r.Size > len(v) {
-					t.Fatalf("keep: got %+v of %d bytes", r, len(v))
-				}
-			}
-		}
-		if e, err := schema.NewEncoder(theirs, layout.Links); err == nil && theirs.Value.Size < 1<<12 {
-			e.AppendValue(nil, make([]byte, theirs.Value.Size), &times)
-		}
-		_, _ = schema.NewDecoder(layout.Schema, theirs, layout.Links)
-	})
-}

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -322,17 +323,7 @@ func subscription(index uint32, name string, l Layout) *mapsyncv1.MapSubscriptio
 	if l.Schema == nil {
 		l.Schema = schema.FromSizes(name, l.KeySize, l.ValueSize)
 	}
-	return &mapsyncv1.MapSubscription{Map: index, Name: name, Layout: l.proto(), Schema: toProto(l.Schema)}
-}
-
-// codecOf returns the encoder for a table with opaque bytes.
-func codecOf(t testing.TB, tb *table.Table) *schema.Encoder {
-	t.Helper()
-	e, err := schema.NewEncoder(schema.FromSizes(testMap, tb.KeySize(), tb.ValueSize()), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
+	return &mapsyncv1.MapSubscription{Map: index, Name: name, Layout: l.proto(), Schema: wire.SchemaToProto(l.Schema)}
 }
 
 // wireBytes returns bytes in the wire format of an opaque map.
@@ -368,8 +359,8 @@ func newAcceptedStream(r *Replicator, p Peer) (*inboundStream, *inboundMap) {
 }
 
 // frameBytes returns a copy of an encoded message.
-func frameBytes(m *sentFrame) (b []byte) {
-	for _, piece := range m.data {
+func frameBytes(m *wire.SentFrame) (b []byte) {
+	for _, piece := range m.Buffers() {
 		b = append(b, piece.ReadOnlyData()...)
 	}
 	return b

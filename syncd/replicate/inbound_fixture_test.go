@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -76,8 +77,8 @@ func (x *inboundFixture) writeAll() { write(x.tb, x.writer) }
 func (x *inboundFixture) digestMessage(parts bool) *mapsyncv1.SubscribeResponse {
 	m := &mapsyncv1.Digest{Map: x.in.index, Position: x.in.position, KeyFingerprint: x.tb.DigestID(), ScopeFingerprint: x.tb.DigestScope()}
 	x.tb.View(func(tx *table.Tx) {
-		g, buckets := digestOf(tx, "x", parts)
-		m.Nodes = append(m.Nodes, g.message("x", buckets))
+		digest, buckets := digestOf(tx, "x", parts)
+		m.Nodes = append(m.Nodes, wire.NodeDigestToProto("x", digest, buckets))
 	})
 	return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}
 }

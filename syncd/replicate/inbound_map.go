@@ -7,6 +7,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -107,7 +108,7 @@ type inboundMap struct {
 	// mergeFunc and groupFunc are the methods mergeAll and mergeGroup, stored so that a merge does
 	// not allocate them.
 	mergeFunc func(*table.Tx)
-	groupFunc func([]wireDelta) error
+	groupFunc func([]wire.Delta) error
 	// tx is the transaction of the table; nil outside of a merge.
 	tx *table.Tx
 	// tableRejected is the number of records that the limit of the table has rejected. limitLogged
@@ -121,7 +122,7 @@ type inboundMap struct {
 	comparedOwners []bool
 	replaceRules   []table.Replace
 	// wireDeltas, keys and delta are scratch space for a group of deltas. keys point into l.keys.
-	wireDeltas [table.PrefetchBatch]wireDelta
+	wireDeltas [table.PrefetchBatch]wire.Delta
 	keys       [table.PrefetchBatch][]byte
 	delta      table.Delta
 	// remoteOptions are the options of table.Tx.Remote for the batch.
@@ -191,7 +192,7 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 
 // compile creates the decoder for the peer's schema.
 func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
-	peerSchema, err := fromProto(in.m.name, p)
+	peerSchema, err := wire.SchemaFromProto(in.m.name, p)
 	if err != nil {
 		return err
 	}
@@ -222,19 +223,19 @@ func (in *inboundMap) refuseIncompatible(err error, now time.Time) {
 }
 
 // handleMerged updates the state after a batch was merged. The caller holds inboundStream.mu.
-func (in *inboundMap) handleMerged(b *batch, res mergeResult, now time.Time) {
+func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time) {
 	in.noteRejected(&res)
-	in.position, in.tableHead = b.position, res.head
-	in.pendingAcks.push(b.position, res.head)
-	in.traffic.add(b.deltas, len(b.data))
+	in.position, in.tableHead = b.Position, res.head
+	in.pendingAcks.push(b.Position, res.head)
+	in.traffic.add(b.DeltaCount, b.Size())
 	in.accepted += res.accepted
-	in.fullSyncRecords += b.deltas
+	in.fullSyncRecords += b.DeltaCount
 	in.backoff, in.owners.lastProgress = 0, now
 	// A peer that has other records to send sends those first.
-	if j := in.comparison.resend; j != nil && (b.resent || b.requested || !b.caughtUp) {
+	if j := in.comparison.resend; j != nil && (b.Resent || b.Requested || !b.CaughtUp) {
 		j.lastProgress = now
 	}
-	if b.resent {
+	if b.Resent {
 		return // neither the end of a full sync nor a reason to repeat it
 	}
 	in.refused += res.refused + res.ahead
@@ -252,8 +253,8 @@ func (in *inboundMap) handleMerged(b *batch, res mergeResult, now time.Time) {
 		}
 	}
 	switch {
-	case b.requested: // out of turn
-	case b.caughtUp:
+	case b.Requested: // out of turn
+	case b.CaughtUp:
 		in.handleCaughtUp()
 	default:
 		in.state = StateSyncing

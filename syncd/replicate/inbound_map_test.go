@@ -7,6 +7,8 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema/schematest"
 )
 
 // TestAcceptedResume checks that a peer resumes at the requested position of the same map, or
@@ -72,11 +74,11 @@ func TestAcceptedResume(t *testing.T) {
 // requested again later.
 func TestIncompatiblePeerMapIsRetried(t *testing.T) {
 	for name, change := range map[string]func(*mapsyncv1.Schema){
-		"other sizes": func(s *mapsyncv1.Schema) { *s = *toProto(oldSchema()) }, //nolint:govet // a message of the test's own
+		"other sizes": func(s *mapsyncv1.Schema) { *s = *wire.SchemaToProto(schematest.OldVersion()) }, //nolint:govet // a message of the test's own
 		"no schema":   func(s *mapsyncv1.Schema) { s.Reset() },
 	} {
 		x := newInboundFixture(t)
-		s := toProto(x.in.m.layout.Schema)
+		s := wire.SchemaToProto(x.in.m.layout.Schema)
 		change(s)
 		for i := range 2 {
 			x.in.index = 1
@@ -102,7 +104,7 @@ func TestInboundMapState(t *testing.T) {
 	x := newInboundFixture(t)
 	in, now := x.in, time.Now()
 	wasWoken(x.r.wake)
-	in.handleMerged(&batch{position: 5, deltas: 2}, mergeResult{head: 3, accepted: 1}, now)
+	in.handleMerged(&wire.Batch{Position: 5, DeltaCount: 2}, mergeResult{head: 3, accepted: 1}, now)
 	if in.state != StateSyncing || in.fullSyncDone || in.position != 5 || in.tableHead != 3 || in.fullSyncRecords != 2 || in.accepted != 1 || wasWoken(x.r.wake) {
 		t.Errorf("state after the first batch: got %s at %d, %d records, %d accepted", in.state, in.position, in.fullSyncRecords, in.accepted)
 	}
@@ -110,25 +112,25 @@ func TestInboundMapState(t *testing.T) {
 	all.all = true
 	in.owners.permit = &all
 	in.sweep, in.repeatedFullSyncs, in.backoff = true, 2, time.Second
-	in.handleMerged(&batch{position: 9, deltas: 1, caughtUp: true}, mergeResult{head: 4}, now.Add(1))
+	in.handleMerged(&wire.Batch{Position: 9, DeltaCount: 1, CaughtUp: true}, mergeResult{head: 4}, now.Add(1))
 	if in.state != StateCaughtUp || !in.fullSyncDone || in.sweep || in.repeatedFullSyncs != 0 || in.backoff != 0 || in.owners.permit.all ||
 		!in.owners.lastProgress.Equal(now.Add(1)) || !wasWoken(x.r.wake) {
 		t.Errorf("state at the end: got %+v", in.state)
 	}
-	in.handleMerged(&batch{position: 12, caughtUp: true}, mergeResult{head: 4}, now)
+	in.handleMerged(&wire.Batch{Position: 12, CaughtUp: true}, mergeResult{head: 4}, now)
 	if wasWoken(x.r.wake) {
 		t.Error("second end of the stream: the replicator was woken")
 	}
 	// Batches out of turn do not change the state.
-	in.handleMerged(&batch{position: 12, deltas: 1, requested: true}, mergeResult{head: 5}, now)
+	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Requested: true}, mergeResult{head: 5}, now)
 	if in.state != StateCaughtUp {
 		t.Errorf("state after a requested batch: got %s", in.state)
 	}
-	in.handleMerged(&batch{position: 12, deltas: 1, resent: true}, mergeResult{head: 5, refused: 1}, now)
+	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Resent: true}, mergeResult{head: 5, refused: 1}, now)
 	if in.state != StateCaughtUp || in.refused != 0 || !in.repeatFullSyncAt.IsZero() {
 		t.Errorf("state after a resent batch: got %s, %d refused", in.state, in.refused)
 	}
-	in.handleMerged(&batch{position: 13, deltas: 1}, mergeResult{head: 5}, now)
+	in.handleMerged(&wire.Batch{Position: 13, DeltaCount: 1}, mergeResult{head: 5}, now)
 	if in.state != StateSyncing {
 		t.Errorf("state with more to come: got %s", in.state)
 	}
@@ -160,7 +162,7 @@ func TestRefusedRecordsScheduleFullSync(t *testing.T) {
 		"none":                   {mergeResult{accepted: 1}, false, ""},
 	} {
 		x := newInboundFixture(t)
-		x.in.handleMerged(&batch{}, c.res, time.Now())
+		x.in.handleMerged(&wire.Batch{}, c.res, time.Now())
 		if x.in.repeatFullSyncAt.IsZero() == c.again || !strings.Contains(errorText(x.in.err), c.errors) || (x.in.err == nil) != (c.errors == "") {
 			t.Errorf("%s: got next full sync at %s, error %v", name, x.in.repeatFullSyncAt, x.in.err)
 		}

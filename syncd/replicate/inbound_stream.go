@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -74,8 +75,8 @@ type inboundStream struct {
 	// The receiving goroutine owns the fields below.
 
 	// batch and frame are the last message. batch points into frame.
-	batch batch
-	frame receivedFrame
+	batch wire.Batch
+	frame wire.ReceivedFrame
 	// keys and value are scratch space: for the keys of a group of deltas, and for one value.
 	keys  []byte
 	value []byte

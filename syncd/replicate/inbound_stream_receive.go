@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 )
 
 // messageReceiver is the part of a client's stream that receives responses.
@@ -18,37 +19,37 @@ type messageReceiver interface {
 // receive handles the messages of the peer until the gRPC stream ends. It calls onMessage for
 // each message.
 func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error {
-	defer l.frame.free()
+	defer l.frame.Free()
 	for {
 		if err := stream.RecvMsg(&l.frame); err != nil {
 			return fmt.Errorf("receive: %w", peerError(err))
 		}
 		onMessage()
-		if err := l.handle(l.frame.bytes()); err != nil {
+		if err := l.handle(l.frame.Bytes()); err != nil {
 			l.r.count.badMessages.Add(1)
 			return err
 		}
 		// handle does not keep the message.
-		l.frame.free()
+		l.frame.Free()
 	}
 }
 
 // handle handles one encoded SubscribeResponse. It returns only errors that end the stream.
 func (l *inboundStream) handle(data []byte) error {
 	// The fast path decodes a message that is one batch without an allocation.
-	if b, ok := batchPayload(data); ok {
+	if b, ok := wire.BatchPayload(data); ok {
 		return l.handleBatch(b)
 	}
 	var m mapsyncv1.SubscribeResponse
 	if err := proto.Unmarshal(data, &m); err != nil {
-		return fmt.Errorf("decode response: %w: %w", errMalformed, err)
+		return fmt.Errorf("decode response: %w: %w", wire.ErrMalformed, err)
 	}
 	switch m := m.GetMessage().(type) {
 	case *mapsyncv1.SubscribeResponse_Batch:
 		// A stock encoder may write a batch in another form. It is encoded again and takes the same path.
 		b, err := proto.Marshal(m.Batch)
 		if err != nil {
-			return fmt.Errorf("decode batch: %w: %w", errMalformed, err)
+			return fmt.Errorf("decode batch: %w: %w", wire.ErrMalformed, err)
 		}
 		return l.handleBatch(b)
 	case *mapsyncv1.SubscribeResponse_Heartbeat:
@@ -126,28 +127,28 @@ func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error
 // handleBatch merges an encoded batch. It returns only errors that end the stream.
 func (l *inboundStream) handleBatch(data []byte) error {
 	b := &l.batch
-	if err := b.parse(data); err != nil {
+	if err := b.Parse(data); err != nil {
 		return err
 	}
 	// A stream carries the changes of one incarnation only.
-	if b.origin != l.peer {
-		return fmt.Errorf("receive batch of %q of %d: %w", b.origin.Node, b.origin.Incarnation, errProtocol)
+	if b.Origin != l.peer {
+		return fmt.Errorf("receive batch of %q of %d: %w", b.Origin.Node, b.Origin.Incarnation, errProtocol)
 	}
 	var in *inboundMap
-	err := l.withSubscription(b.index, func(found *inboundMap) error {
+	err := l.withSubscription(b.Index, func(found *inboundMap) error {
 		in = found
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
 		// The merge runs without the lock, so it uses the permit of this moment.
 		in.resend, in.permit = nil, in.owners.permit
-		if !b.resent {
+		if !b.Resent {
 			return nil
 		}
 		switch in.resend = in.comparison.resend; {
 		case in.resend == nil:
 			return fmt.Errorf("receive unrequested resent batch of map %q: %w", in.m.name, errProtocol)
-		case b.requested:
+		case b.Requested:
 			return fmt.Errorf("receive batch of map %q marked both resent and requested: %w", in.m.name, errProtocol)
 		}
 		return nil
@@ -161,7 +162,7 @@ func (l *inboundStream) handleBatch(data []byte) error {
 	res, err := in.merge(b)
 	l.r.count.outOfRange.Add(res.outOfRange)
 	l.r.count.withoutInterface.Add(res.withoutInterface)
-	l.r.count.received.add(b.deltas, len(data))
+	l.r.count.received.add(b.DeltaCount, len(data))
 	l.r.count.accepted.Add(res.accepted)
 	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutInterface)
 	l.r.count.ahead.Add(res.ahead)
@@ -169,7 +170,7 @@ func (l *inboundStream) handleBatch(data []byte) error {
 		in.logExceptions(now)
 	}
 	// withSubscription finds the map only if the subscription still exists.
-	return l.withSubscription(b.index, func(in *inboundMap) error {
+	return l.withSubscription(b.Index, func(in *inboundMap) error {
 		if err != nil {
 			l.r.count.badMessages.Add(1)
 			l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", l.peer.Node),

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -165,7 +167,7 @@ func TestRefusedRecordsSetMapError(t *testing.T) {
 		{mergeResult{refused: 3, outOfRange: 2, withoutInterface: 1}, ""},
 	} {
 		x := newInboundFixture(t)
-		if x.in.handleMerged(&batch{}, c.res, time.Now()); errorText(x.in.err) != c.want {
+		if x.in.handleMerged(&wire.Batch{}, c.res, time.Now()); errorText(x.in.err) != c.want {
 			t.Errorf("%+v: error of the map: got %v, want %q", c.res, x.in.err, c.want)
 		}
 	}
@@ -177,7 +179,7 @@ func TestKeptRangesFollowSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := newSchema()
+	s := schematest.NewVersion()
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s}, newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)); err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +187,7 @@ func TestKeptRangesFollowSchema(t *testing.T) {
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
 	for range 2 {
-		if err := in.compile(toProto(oldSchema())); err != nil {
+		if err := in.compile(wire.SchemaToProto(schematest.OldVersion())); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(in.decoder.Keep()); n == 0 || len(in.delta.Keep) != n {

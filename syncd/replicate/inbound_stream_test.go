@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/mem"
+
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -301,11 +304,10 @@ func (m *frameStream) RecvMsg(v any) error {
 	if len(m.all) == 0 {
 		return m.err
 	}
-	in := v.(*receivedFrame)
-	in.free()
-	in.buf = newMemBuffer(m.all[0], &m.all[0])
+	in := v.(*wire.ReceivedFrame)
+	data := mem.BufferSlice{mem.SliceBuffer(m.all[0])}
 	m.all = m.all[1:]
-	return nil
+	return wire.NewCodec().Unmarshal(data, in)
 }
 
 // TestReceiveUntilError checks that messages are handled in order until one is invalid.
@@ -316,7 +318,7 @@ func TestReceiveUntilError(t *testing.T) {
 		want     error
 		messages int
 		bad      uint64
-	}{"ends": {nil, broken, 1, 0}, "is wrong": {[]byte{0xff}, errMalformed, 2, 1}} {
+	}{"ends": {nil, broken, 1, 0}, "is wrong": {[]byte{0xff}, wire.ErrMalformed, 2, 1}} {
 		x := newInboundFixture(t)
 		m := &frameStream{all: [][]byte{mustMarshal(t, stockBatch(1, 0, 10, 1))}, err: broken}
 		if c.second != nil {
@@ -347,7 +349,7 @@ func TestPendingMap(t *testing.T) {
 
 // TestOptionDefaults checks the documented defaults of the options.
 func TestOptionDefaults(t *testing.T) {
-	r, err := New(Options{Self: table.Owner{Node: strings.Repeat("n", maxNodeName)}, Dial: noDial})
+	r, err := New(Options{Self: table.Owner{Node: strings.Repeat("n", wire.MaxName)}, Dial: noDial})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -367,7 +369,7 @@ func TestOptionDefaults(t *testing.T) {
 		t.Error("defaults of Addr, Times and Now: got other values")
 	}
 	for name, o := range map[string]Options{
-		"no name": {Dial: noDial}, "a name too long": {Self: table.Owner{Node: strings.Repeat("n", maxNodeName+1)}, Dial: noDial}, "no dialler": {Self: target},
+		"no name": {Dial: noDial}, "a name too long": {Self: table.Owner{Node: strings.Repeat("n", wire.MaxName+1)}, Dial: noDial}, "no dialler": {Self: target},
 	} {
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
 			t.Errorf("%s: got %v, want ErrOptions", name, err)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -186,7 +187,7 @@ func TestBackoffOfAFailedMap(t *testing.T) {
 			t.Errorf("pause: got %s, want %s", got, want*time.Second)
 		}
 	}
-	in.handleMerged(&batch{}, mergeResult{}, now)
+	in.handleMerged(&wire.Batch{}, mergeResult{}, now)
 	in.fail(errGap, now)
 	if got := in.retryAt.Sub(now); got != time.Second {
 		t.Errorf("pause after a batch: got %s, want 1s", got)
@@ -223,11 +224,11 @@ func TestRepeatedFullSyncBackoff(t *testing.T) {
 	now := time.Now()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 16} {
 		in.repeatFullSyncAt = time.Time{} // the scheduled full sync has begun
-		in.handleMerged(&batch{}, mergeResult{refused: 1}, now)
+		in.handleMerged(&wire.Batch{}, mergeResult{refused: 1}, now)
 		if got := in.repeatFullSyncAt.Sub(now); got != want*time.Second || in.err == nil {
 			t.Errorf("full sync %d: got after %s, want %s; error %v", i, got, want*time.Second, in.err)
 		}
-		in.handleMerged(&batch{caughtUp: true}, mergeResult{ahead: 1}, now.Add(time.Hour))
+		in.handleMerged(&wire.Batch{CaughtUp: true}, mergeResult{ahead: 1}, now.Add(time.Hour))
 		if got := in.repeatFullSyncAt.Sub(now); got != want*time.Second {
 			t.Errorf("full sync %d: got postponed to %s", i, got)
 		}
@@ -236,8 +237,8 @@ func TestRepeatedFullSyncBackoff(t *testing.T) {
 		t.Error("full sync: got due at another time, want after 16s")
 	}
 	in.repeatFullSyncAt = time.Time{}
-	in.handleMerged(&batch{caughtUp: true}, mergeResult{accepted: 1}, now)
-	in.handleMerged(&batch{}, mergeResult{refused: 1}, now)
+	in.handleMerged(&wire.Batch{CaughtUp: true}, mergeResult{accepted: 1}, now)
+	in.handleMerged(&wire.Batch{}, mergeResult{refused: 1}, now)
 	if got := in.repeatFullSyncAt.Sub(now); got != time.Second {
 		t.Errorf("full sync after one without refusals: got after %s, want 1s", got)
 	}

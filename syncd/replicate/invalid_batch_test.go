@@ -1,10 +1,12 @@
 package replicate
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 )
 
 // TestInvalidBatches handles invalid batches. The keys of the table are parts of the errors.
@@ -78,5 +80,18 @@ func TestBatchGap(t *testing.T) {
 	}
 	if s := b.r.Stats(); s.Gaps != 1 || s.BadMessages != 1 || s.ConnectErrors != 0 {
 		t.Errorf("counters: got %+v, want one gap", s)
+	}
+}
+
+// TestMessagesOffTheFastPath checks that a batch next to an unknown field is merged, and that a message
+// that does not parse is an error.
+func TestMessagesOffTheFastPath(t *testing.T) {
+	x := newInboundFixture(t)
+	b := mustMarshal(t, stockBatch(x.in.index, 0, 10, 1))
+	if err := x.l.handle(append(b, 0xfa, 1, 0)); err != nil || live(x.tb)[1] != 1 {
+		t.Errorf("batch with an unknown field: got error %v, value %d", err, live(x.tb)[1])
+	}
+	if err := x.l.handle([]byte{0xff}); !errors.Is(err, wire.ErrMalformed) {
+		t.Errorf("invalid message: got %v, want ErrMalformed", err)
 	}
 }

@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"encoding/binary"
-	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -11,10 +10,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -126,8 +126,8 @@ func flow(i byte) []byte { return []byte{10, 0, 0, i, 0x1f, 0x90, 0, 0} }
 
 // TestLayoutsOfTwoVersions replicates between nodes with two versions of a layout.
 func TestLayoutsOfTwoVersions(t *testing.T) {
-	a := typedNode(t, "a", oldSchema(), &testInterfaces{names: []string{"lo", "eth0"}})
-	b := typedNode(t, "b", newSchema(), &testInterfaces{names: []string{"eth0", "lo"}})
+	a := typedNode(t, "a", schematest.OldVersion(), &testInterfaces{names: []string{"lo", "eth0"}})
+	b := typedNode(t, "b", schematest.NewVersion(), &testInterfaces{names: []string{"eth0", "lo"}})
 	connectNodes(a, b)
 	c := ct{LastSeen: 1e12, Packets: 77, Ifindex: 2, Backend: "\x0a\x01\x02\x03\x00\x50", CPU: 3, Gone: 9, Flags: 0o52}
 	putValue(t, a, flow(1), c.old())
@@ -168,8 +168,8 @@ func TestLayoutsOfTwoVersions(t *testing.T) {
 // TestUnknownInterface has an interface appear after the entry that names it.
 func TestUnknownInterface(t *testing.T) {
 	here := &testInterfaces{names: []string{"eth0"}}
-	a := typedNode(t, "a", interfaceSchema(), &testInterfaces{names: []string{"eth0", "eth1"}})
-	b := typedNode(t, "b", interfaceSchema(), here, func(o *Options) { o.RepeatFullSyncDelay = 50 * time.Millisecond })
+	a := typedNode(t, "a", schematest.InterfaceKey(), &testInterfaces{names: []string{"eth0", "eth1"}})
+	b := typedNode(t, "b", schematest.InterfaceKey(), here, func(o *Options) { o.RepeatFullSyncDelay = 50 * time.Millisecond })
 	connectNodes(a, b)
 	eth := func(i byte) []byte { return []byte{i, 0, 0, 0} }
 	putValue(t, a, eth(2), []byte{1})
@@ -183,24 +183,11 @@ func TestUnknownInterface(t *testing.T) {
 	eventually(t, "the entry is received once the interface exists", func() bool { return valueOf(b.tb, eth(2)) != nil })
 }
 
-// interfaceSchema returns a schema whose key is an interface.
-func interfaceSchema() *schema.Schema {
-	return &schema.Schema{
-		Map: "typed",
-		Key: &schema.Message{Name: "port", Size: 4, Fields: []schema.Field{
-			{Name: "ifindex", Number: 1, Size: 4, Kind: schema.KindIfname, Roles: schema.RoleIfindex, Type: "__u32"},
-		}},
-		Value: &schema.Message{Name: "up", Size: 1, Fields: []schema.Field{
-			{Name: "up", Number: 1, Size: 1, Kind: schema.KindUint, Type: "__u8"},
-		}},
-	}
-}
-
 // TestPaddingOfKeys checks that entries with padding in the key are not sent, and are counted and logged.
 func TestPaddingOfKeys(t *testing.T) {
 	var log syncedLog
-	a := typedNode(t, "a", oldSchema(), nil, log.options)
-	b := typedNode(t, "b", oldSchema(), nil)
+	a := typedNode(t, "a", schematest.OldVersion(), nil, log.options)
+	b := typedNode(t, "b", schematest.OldVersion(), nil)
 	dirty := flow(1)
 	dirty[7] = 1
 	for i := range 3 {
@@ -244,9 +231,9 @@ func (l *syncedLog) count(what string) int {
 	return strings.Count(l.text.String(), what)
 }
 
-// wrongSchema returns oldSchema with another type of one field.
+// wrongSchema returns schematest.OldVersion with another type of one field.
 func wrongSchema() *schema.Schema {
-	s := oldSchema()
+	s := schematest.OldVersion()
 	f := &s.Value.Fields[5]
 	f.Kind = schema.KindBytes
 	return s
@@ -256,7 +243,7 @@ func wrongSchema() *schema.Schema {
 // an upgrade.
 func TestIncompatibleMap(t *testing.T) {
 	var logs [2]syncedLog
-	a := typedNode(t, "a", oldSchema(), nil, logs[0].options)
+	a := typedNode(t, "a", schematest.OldVersion(), nil, logs[0].options)
 	b := typedNode(t, "b", wrongSchema(), nil, logs[1].options)
 	others := newTable(t, b.self, false)
 	ours := newTable(t, a.self, false)
@@ -284,7 +271,7 @@ func TestIncompatibleMap(t *testing.T) {
 	// The map is replicated once the load balancer of the other node has the right version.
 	b.r.RemoveMap("typed")
 	b.tb = newSizedTable(t, b.self, 8, 40, false)
-	b.addTyped("typed", oldSchema(), nil, b.tb)
+	b.addTyped("typed", schematest.OldVersion(), nil, b.tb)
 	eventually(t, "the entry is replicated", hasEntry(b, flow(1), ct{Gone: 1}.old()))
 }
 
@@ -292,8 +279,8 @@ func TestIncompatibleMap(t *testing.T) {
 func TestPeerServesIncompatibleSchema(t *testing.T) {
 	ended := make(chan uint32, 10)
 	schemas := []*mapsyncv1.Schema{
-		nil, toProto(schema.FromSizes(testMap, testKeySize, testValueSize+1)), toProto(schema.FromSizes(testMap, testKeySize, testValueSize+1)),
-		toProto(schema.FromSizes(testMap, testKeySize, testValueSize)),
+		nil, wire.SchemaToProto(schema.FromSizes(testMap, testKeySize, testValueSize+1)), wire.SchemaToProto(schema.FromSizes(testMap, testKeySize, testValueSize+1)),
+		wire.SchemaToProto(schema.FromSizes(testMap, testKeySize, testValueSize)),
 	}
 	peer := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 		if err := welcome(stream); err != nil {
@@ -344,53 +331,4 @@ func TestPeerServesIncompatibleSchema(t *testing.T) {
 	if s := b.r.Stats(); s.BadMessages != 0 || s.ConnectErrors != 0 {
 		t.Errorf("stream errors: got %+v, want none", s)
 	}
-}
-
-// TestSchemaOnTheWire checks the conversion of schemas to protobuf and back, and invalid schemas.
-func TestSchemaOnTheWire(t *testing.T) {
-	for _, s := range []*schema.Schema{oldSchema(), newSchema(), interfaceSchema(), timeSchema(), schema.FromSizes("x", 48, 176), perCPU(), richSchema()} {
-		data := mustMarshal(t, toProto(s))
-		var p mapsyncv1.Schema
-		if err := proto.Unmarshal(data, &p); err != nil {
-			t.Fatal(err)
-		}
-		got, err := fromProto(s.Map, &p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !schema.Equal(s, got) {
-			t.Errorf("schema %s: got differences %s", s.Map, cmp.Diff(fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", got)))
-		}
-		if again := mustMarshal(t, toProto(got)); string(again) != string(data) {
-			t.Errorf("schema %s: got other bytes when encoded again", s.Map)
-		}
-	}
-	for name, spoil := range map[string]func(*mapsyncv1.Schema){
-		"no key":       func(p *mapsyncv1.Schema) { p.Key = nil },
-		"unknown kind": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 11 },
-		"no kind":      func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind = 0 },
-		"wide kind":    func(p *mapsyncv1.Schema) { p.Value.Fields[0].Kind += 256 },
-		"unknown role": func(p *mapsyncv1.Schema) { p.Value.Fields[0].Roles = []mapsyncv1.FieldRole{14} },
-		"outside":      func(p *mapsyncv1.Schema) { p.Value.Fields[0].Offset = 1 << 31 },
-		"too deep": func(p *mapsyncv1.Schema) {
-			for range schema.MaxDepth + 2 {
-				p.Value = &mapsyncv1.MessageType{Name: "x", Size: p.Value.Size, Fields: []*mapsyncv1.Field{
-					{Name: "x", Number: 1, Size: p.Value.Size, Kind: mapsyncv1.FieldKind_FIELD_KIND_MESSAGE, Message: p.Value},
-				}}
-			}
-		},
-		"too large": func(p *mapsyncv1.Schema) { p.Key.Fields[0].Type = strings.Repeat("x", maxSchemaBytes) },
-	} {
-		p := toProto(oldSchema())
-		spoil(p)
-		if _, err := fromProto("typed", p); err == nil {
-			t.Errorf("%s: schema: got no error", name)
-		}
-	}
-}
-
-func perCPU() *schema.Schema {
-	s := oldSchema()
-	s.Value.Fields = s.Value.Fields[5:6]
-	return s.PerCPU(4)
 }

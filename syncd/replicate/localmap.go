@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -69,7 +70,7 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 		return nil, fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
 			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
 	}
-	if err := checkName(name); err != nil {
+	if err := wire.CheckName(name); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
 	}
 	// Without a schema, keys and values are opaque bytes.
@@ -100,13 +101,20 @@ func (m *localMap) compile() error {
 	if n := m.schemaEncoder.MaxKey() + m.schemaEncoder.MaxValue(); n > maxEncodedBytes {
 		return fmt.Errorf("send entries of up to %d bytes, more than %d", n, maxEncodedBytes)
 	}
-	m.wireSchema = toProto(s)
+	m.wireSchema = wire.SchemaToProto(s)
 	m.keyPrinter = newWirePrinter(s)
 	// The schema is part of a request, which has a maximum size.
-	if n := proto.Size(m.wireSchema); n > maxSchemaBytes {
-		return fmt.Errorf("send schema of %d bytes, more than %d", n, maxSchemaBytes)
+	if n := proto.Size(m.wireSchema); n > wire.MaxSchemaBytes {
+		return fmt.Errorf("send schema of %d bytes, more than %d", n, wire.MaxSchemaBytes)
 	}
 	return nil
+}
+
+// newEncoder returns an encoder for batches of the map from the node self. It sets the options Origin,
+// Schema and Unencodable.
+func (m *localMap) newEncoder(self table.Owner, opt wire.EncoderOptions) *wire.Encoder {
+	opt.Origin, opt.Schema, opt.Unencodable = self, m.schemaEncoder, m.noteUnsent
+	return wire.NewEncoder(opt)
 }
 
 // sampleLag records the head of the table for lagSince.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -112,7 +113,7 @@ func TestAddMapErrors(t *testing.T) {
 		return Layout{KeySize: testKeySize, ValueSize: testValueSize, Schema: s}
 	}
 	// Each byte of the value can become the name of an interface.
-	links := typed(members("links", schema.Field{Size: 1, Count: maxEntryBytes - 8, Kind: schema.KindIfname})).Schema
+	links := typed(schematest.Members("links", schema.Field{Size: 1, Count: maxEntryBytes - 8, Kind: schema.KindIfname})).Schema
 	wide := newSizedTable(t, a.self, 8, links.Value.Size, false)
 	var wordy []schema.Field
 	for range testValueSize {
@@ -129,10 +130,10 @@ func TestAddMapErrors(t *testing.T) {
 		"no name":                  a.r.AddMap("", ok, a.tb),
 		"not UTF-8":                a.r.AddMap("\xff", ok, a.tb),
 		"entry too large":          a.r.AddMap("x", Layout{KeySize: 8, ValueSize: maxEntryBytes}, huge),
-		"another schema":           a.r.AddMap("x", typed(oldSchema().Value), a.tb),
+		"another schema":           a.r.AddMap("x", typed(schematest.OldVersion().Value), a.tb),
 		"schema without a value":   a.r.AddMap("x", typed(nil), a.tb),
 		"encoded entry too large":  a.r.AddMap("x", Layout{KeySize: 8, ValueSize: links.Value.Size, Schema: links}, wide),
-		"encoded schema too large": a.r.AddMap("x", typed(members("wordy", wordy...)), a.tb),
+		"encoded schema too large": a.r.AddMap("x", typed(schematest.Members("wordy", wordy...)), a.tb),
 	} {
 		if !errors.Is(err, ErrMap) {
 			t.Errorf("%s: add map: got %v, want ErrMap", name, err)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -27,22 +28,22 @@ type mergeResult struct {
 
 // merge merges a batch into the table. The caller does not hold inboundStream.mu. An error ends the
 // subscription of this map only.
-func (in *inboundMap) merge(b *batch) (mergeResult, error) {
+func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	// A batch out of turn starts and ends at in.position. A gap means that a batch was lost.
-	if b.previousPosition != in.position || b.position < b.previousPosition {
+	if b.PreviousPosition != in.position || b.Position < b.PreviousPosition {
 		in.l.r.count.gaps.Add(1)
 		return mergeResult{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
-			in.m.name, b.previousPosition, b.position, in.position, errGap)
+			in.m.name, b.PreviousPosition, b.Position, in.position, errGap)
 	}
 	in.result = mergeResult{head: in.tableHead}
-	if b.deltas > 0 {
+	if b.DeltaCount > 0 {
 		// The clocks are read once for each batch, before the table is locked.
 		now := in.l.r.opt.Now()
 		in.now = now.UnixNano()
 		in.maxVersion = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
 		// Touch moves the records to the tail of the order, so that the sweep after a full sync or
 		// a repair finds the records that the peer did not send.
-		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.requested) || b.resent, Repair: b.resent}
+		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
 		in.m.table.Update(in.mergeFunc)
 		in.tx = nil
@@ -56,7 +57,7 @@ func (in *inboundMap) merge(b *batch) (mergeResult, error) {
 		return mergeResult{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
 	}
 	// This batch is the end of the full sync.
-	if b.caughtUp && in.sweep {
+	if b.CaughtUp && in.sweep {
 		in.sweepUnreceived()
 	}
 	return in.result, nil
@@ -67,25 +68,25 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 	b := &in.l.batch
 	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
-	in.authorise(b.owners)
+	in.authorise(b.Owners)
 	// The table may reuse the ids of owners between batches, so each batch interns them again.
-	for i, w := range b.owners {
+	for i, w := range b.Owners {
 		// The table uses the sender to decide about records of owners that were never live, and about
 		// records of earlier incarnations.
-		if (string(w.node) != in.l.peer.Node || w.number != in.l.peer.Incarnation) && in.remoteOptions.Sender == 0 {
+		if (string(w.Node) != in.l.peer.Node || w.Number != in.l.peer.Incarnation) && in.remoteOptions.Sender == 0 {
 			in.remoteOptions.Sender = in.senderID(tx)
 		}
 		id := table.NoOwner // an owner that is not accepted does not use an id
 		if in.decisions[i] == accepted {
-			id = tx.Intern(w.owner())
+			id = tx.Intern(w.Copy())
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
 	if in.remoteOptions.Touch {
-		in.decideReplace(b.owners)
+		in.decideReplace(b.Owners)
 	}
 	// Groups let the table prefetch the records of several keys at once.
-	in.result.err = b.forEachGroup(in.wireDeltas[:], in.groupFunc)
+	in.result.err = b.ForEachGroup(in.wireDeltas[:], in.groupFunc)
 	in.result.head = tx.Head()
 }
 
@@ -99,12 +100,12 @@ func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
 }
 
 // mergeGroup decodes the keys of a group of deltas, prefetches them, and merges the deltas.
-func (in *inboundMap) mergeGroup(wires []wireDelta) error {
+func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	size, n := in.m.layout.KeySize, 0
 	for i := range wires {
 		// The keys of the group are decoded into one buffer, back to back.
 		in.keys[n] = in.l.keys[n*size : (n+1)*size]
-		if err := in.decoder.Key(in.keys[n], wires[i].key); err != nil {
+		if err := in.decoder.Key(in.keys[n], wires[i].Key); err != nil {
 			if in.setAside(&wires[i], err) {
 				continue
 			}
@@ -127,24 +128,24 @@ func (in *inboundMap) mergeGroup(wires []wireDelta) error {
 
 // mergeOne merges one delta with a decoded key. An error concerns the whole batch: the message
 // is malformed.
-func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
+func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	d := &in.delta
 	switch {
-	case w.operation < mapsyncv1.Operation_OPERATION_UPDATE || w.operation > mapsyncv1.Operation_OPERATION_EXPIRE:
-		return fmt.Errorf("read operation %d: %w", w.operation, errMalformed)
-	case w.version == 0:
-		return fmt.Errorf("read record without a version: %w", errMalformed)
-	case int(w.owner) >= len(in.ownerIDs):
-		return fmt.Errorf("read owner %d of %d: %w", w.owner, len(in.ownerIDs), errMalformed)
+	case w.Operation < mapsyncv1.Operation_OPERATION_UPDATE || w.Operation > mapsyncv1.Operation_OPERATION_EXPIRE:
+		return fmt.Errorf("read operation %d: %w", w.Operation, wire.ErrMalformed)
+	case w.Version == 0:
+		return fmt.Errorf("read record without a version: %w", wire.ErrMalformed)
+	case int(w.Owner) >= len(in.ownerIDs):
+		return fmt.Errorf("read owner %d of %d: %w", w.Owner, len(in.ownerIDs), wire.ErrMalformed)
 	}
 	// The decision was made for the owner, not for the record.
-	if why := in.decisions[w.owner]; why != accepted {
+	if why := in.decisions[w.Owner]; why != accepted {
 		in.result.rejected[why]++
 		return nil
 	}
-	d.Key, d.Version, d.Owner = key, table.Version(w.version), in.ownerIDs[w.owner]
-	d.Value, d.Delete = nil, w.operation != mapsyncv1.Operation_OPERATION_UPDATE
-	d.Expired = w.operation == mapsyncv1.Operation_OPERATION_EXPIRE
+	d.Key, d.Version, d.Owner = key, table.Version(w.Version), in.ownerIDs[w.Owner]
+	d.Value, d.Delete = nil, w.Operation != mapsyncv1.Operation_OPERATION_UPDATE
+	d.Expired = w.Operation == mapsyncv1.Operation_OPERATION_EXPIRE
 	// The record of a wrong clock would win over later changes of all nodes.
 	if d.Version > in.maxVersion {
 		in.result.ahead++
@@ -153,14 +154,14 @@ func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
 	if !d.Delete {
 		// The table copies the value, so all deltas share one buffer.
 		d.Value = in.l.value[:in.m.layout.ValueSize]
-		if err := in.decoder.Value(d.Value, w.value, &in.times); err != nil {
+		if err := in.decoder.Value(d.Value, w.Value, &in.times); err != nil {
 			if in.setAside(w, err) {
 				return nil
 			}
 			return fmt.Errorf("read value: %w", err)
 		}
 	}
-	in.exceptions.resolve(w.key)
+	in.exceptions.resolve(w.Key)
 	// Records for a list are only compared. The stream or a repair brings them.
 	if in.resend != nil && in.resend.list != nil {
 		in.listRecord(w, d)
@@ -168,13 +169,13 @@ func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
 	}
 	if in.remoteOptions.Touch {
 		// The rule depends on the owner: the peer is authoritative only for some owners.
-		in.remoteOptions.Replace = in.replaceRules[w.owner]
+		in.remoteOptions.Replace = in.replaceRules[w.Owner]
 	}
 	switch in.tx.Remote(d, in.now, in.remoteOptions) {
 	case table.Accepted:
 		in.result.accepted++
 		// Only records that are compared with this peer count as repaired.
-		if in.resend != nil && in.comparedOwners[w.owner] {
+		if in.resend != nil && in.comparedOwners[w.Owner] {
 			in.resend.repaired++
 		}
 	case table.Defended:
@@ -184,7 +185,7 @@ func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n
 			in.result.rejected[rejectLimit]++
-			in.exceptions.addAboveLimit(w.key, d.Version, in.tx.Owner(d.Owner))
+			in.exceptions.addAboveLimit(w.Key, d.Version, in.tx.Owner(d.Owner))
 		} else {
 			in.result.refused++
 		}
@@ -194,13 +195,13 @@ func (in *inboundMap) mergeOne(w *wireDelta, key []byte) error {
 
 // setAside counts and stores a record that this node's map cannot hold as it is. It returns false
 // for all other errors, which concern the whole batch.
-func (in *inboundMap) setAside(w *wireDelta, err error) bool {
+func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	link := errors.Is(err, schema.ErrLink)
 	switch {
 	case !link && !errors.Is(err, schema.ErrRange):
 		return false
-	case w.operation != mapsyncv1.Operation_OPERATION_UPDATE:
-		in.exceptions.resolve(w.key) // a deleted entry is absent, as it should be
+	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
+		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
 		return true
 	case link:
 		in.result.withoutInterface++

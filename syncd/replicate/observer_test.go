@@ -6,7 +6,9 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -25,7 +27,7 @@ func receiveDeltas(t *testing.T, stream mapsyncv1.ReplicationService_SubscribeCl
 			t.Fatal(err)
 		}
 		if a := m.GetAccepted(); a != nil {
-			if s, err = fromProto("typed", a.GetSchema()); err != nil {
+			if s, err = wire.SchemaFromProto("typed", a.GetSchema()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -36,7 +38,7 @@ func receiveDeltas(t *testing.T, stream mapsyncv1.ReplicationService_SubscribeCl
 
 // TestObserver observes all records of a node, under the name of a live peer and under an unused name.
 func TestObserver(t *testing.T) {
-	a, b := typedNode(t, "a", oldSchema(), nil), typedNode(t, "b", newSchema(), nil)
+	a, b := typedNode(t, "a", schematest.OldVersion(), nil), typedNode(t, "b", schematest.NewVersion(), nil)
 	connectNodes(a, b)
 	putValue(t, a, flow(1), ct{Packets: 1, Flags: 1}.old())
 	putValue(t, b, flow(2), ct{Packets: 2, Flags: 2, Mark: 5}.new())
@@ -47,7 +49,7 @@ func TestObserver(t *testing.T) {
 		send(t, stream, hello(name))
 		send(t, stream, observeRequest(1, "typed"))
 		s, deltas := receiveDeltas(t, stream, 2)
-		d, err := schema.NewDecoder(s, newSchema(), nil)
+		d, err := schema.NewDecoder(s, schematest.NewVersion(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -159,7 +161,7 @@ func TestMixedSubscriptionsAreRefused(t *testing.T) {
 
 // TestObserverReceivesChanges checks that an observer receives changes and deletes.
 func TestObserverReceivesChanges(t *testing.T) {
-	a := typedNode(t, "a", oldSchema(), nil)
+	a := typedNode(t, "a", schematest.OldVersion(), nil)
 	stream := stockClient(t, a)
 	send(t, stream, hello("watcher"))
 	send(t, stream, observeRequest(1, "typed"))

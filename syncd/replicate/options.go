@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -18,9 +19,6 @@ const MaxMaps = 64
 
 // DefaultMaxClockAhead is the default of Options.MaxClockAhead.
 const DefaultMaxClockAhead = time.Minute
-
-// maxNodeName is the maximum size of the name of a node or map in bytes.
-const maxNodeName = 255
 
 var (
 	// ErrOptions is wrapped by the errors of New.
@@ -119,7 +117,7 @@ type Options struct {
 
 func (o *Options) complete() error {
 	switch {
-	case o.Self.Node == "" || len(o.Self.Node) > maxNodeName:
+	case o.Self.Node == "" || len(o.Self.Node) > wire.MaxName:
 		return fmt.Errorf("create replicator for node name of %d bytes: %w", len(o.Self.Node), ErrOptions)
 	case o.Dial == nil:
 		return fmt.Errorf("create replicator without a dialler: %w", ErrOptions)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -34,8 +35,8 @@ func (o *outboundFixture) Send(m *mapsyncv1.SubscribeResponse) error {
 }
 
 func (o *outboundFixture) SendMsg(m any) error {
-	out := m.(*sentFrame)
-	defer out.data.Free()
+	out := m.(*wire.SentFrame)
+	defer out.Free()
 	if o.err != nil {
 		return o.err
 	}

@@ -7,9 +7,13 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
+
+// maxBatchScan bounds the records that are visited for one batch.
+const maxBatchScan = 4096
 
 // outboundMap is the outbound stream of one map to one peer. The sending goroutine of the
 // outboundStream owns it, except for the fields that do not change and the atomic fields.
@@ -64,7 +68,9 @@ type outboundMap struct {
 	// cursor is the place of the stream in the table; nil unless the map is served. close closes it.
 	cursor *table.Cursor
 	// enc encodes the batches of the stream.
-	enc *encoder
+	enc *wire.Encoder
+	// times converts the time stamps of the current step.
+	times schema.Times
 	// startPosition is the position at which the stream began.
 	startPosition uint64
 	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
@@ -171,7 +177,7 @@ func (f *outboundMap) checkSchema(m *localMap) error {
 	if f.observe {
 		return nil
 	}
-	peerSchema, err := fromProto(f.name, f.peerSchema)
+	peerSchema, err := wire.SchemaFromProto(f.name, f.peerSchema)
 	if err != nil {
 		return err
 	}
@@ -211,8 +217,7 @@ func (f *outboundMap) serve(m *localMap) error {
 	}
 	f.m, f.startPosition = m, position
 	f.restoreDeliveries(reset)
-	f.enc = newEncoder(f.index, f.s.r.opt.Self, m)
-	f.enc.expiries, f.enc.observe = f.expiries, f.observe
+	f.enc = m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Expiries: f.expiries, Observe: f.observe})
 	f.cursor = m.table.NewCursor(position)
 	f.cancelWake = m.table.Subscribe(f.s.wake)
 	f.sentPosition.Store(position)
@@ -254,12 +259,12 @@ func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 	case f.m != m:
 		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
 	}
-	f.enc.times = f.s.r.opt.Times()
+	f.times = f.s.r.opt.Times()
 	f.comparison.now = now
 	// Everything that the step sends is encoded while the table is locked once.
 	f.m.table.View(f.prepareFunc)
 	if f.positionLost {
-		f.enc.release()
+		f.enc.Release()
 		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
 	}
 	if err := f.sendBatch(now); err != nil {
@@ -291,21 +296,20 @@ func (f *outboundMap) encode(tx *table.Tx) {
 	if f.sendAll {
 		rule |= 1
 	}
-	f.enc.resetReusedOwners(tx)
-	f.enc.begin(tx.Head() - position)
-	for n := 0; n < maxBatchScan && f.enc.fits(); n++ {
+	f.enc.Begin(tx, tx.Head()-position, f.times)
+	for n := 0; n < maxBatchScan && f.enc.Fits(); n++ {
 		if !tx.Next(f.cursor, &f.rec) {
 			f.atEnd = true
 			return
 		}
-		slot := f.enc.slot(f.rec.Owner)
-		if slot.epoch != rule {
+		slot := f.enc.Slot(f.rec.Owner)
+		if slot.Epoch != rule {
 			owner := tx.Owner(f.rec.Owner)
-			slot.epoch = rule
-			slot.send = f.observe || f.owners.coverage.sends(owner, f.s.target) || (f.sendAll && owner != f.s.target)
+			slot.Epoch = rule
+			slot.Send = f.observe || f.owners.coverage.sends(owner, f.s.target) || (f.sendAll && owner != f.s.target)
 		}
-		if slot.send {
-			f.enc.add(tx, slot, &f.rec)
+		if slot.Send {
+			f.enc.Add(tx, slot, &f.rec)
 		}
 	}
 	f.atEnd = f.cursor.Position() == tx.Head()
@@ -330,7 +334,7 @@ func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 // each other.
 func (f *outboundMap) sendBatch(now time.Time) error {
 	f.countUnencodable()
-	previous, deltas := f.sentPosition.Load(), f.enc.deltas
+	previous, deltas := f.sentPosition.Load(), f.enc.Deltas()
 	// The batch is the end of the stream if nothing is left to send, not even a backfill.
 	position, end := previous, !f.tableComplete || (f.atEnd && !f.owners.pending())
 	if f.tableComplete {
@@ -338,7 +342,7 @@ func (f *outboundMap) sendBatch(now time.Time) error {
 	}
 	f.upToDate.Store(end)
 	if deltas == 0 {
-		f.enc.release()
+		f.enc.Release()
 		if (!end || f.caughtUpSent) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.positionInterval) {
 			return nil
 		}
@@ -347,9 +351,9 @@ func (f *outboundMap) sendBatch(now time.Time) error {
 	// The first caught-up batch ends sendAll.
 	f.caughtUpSent, f.sendAll = end, f.sendAll && !end
 	f.lastSent, f.s.lastSent = now, now
-	out := f.enc.finish(previous, position, end)
-	f.s.count.add(deltas, out.data.Len())
-	f.s.r.count.sent.add(deltas, out.data.Len())
+	out := f.enc.Finish(previous, position, end)
+	f.s.count.add(deltas, out.Len())
+	f.s.r.count.sent.add(deltas, out.Len())
 	if err := f.s.send.SendMsg(out); err != nil {
 		return fmt.Errorf("send batch of map %q: %w", f.name, err)
 	}
@@ -358,10 +362,11 @@ func (f *outboundMap) sendBatch(now time.Time) error {
 
 // countUnencodable counts and logs the records that could not be encoded.
 func (f *outboundMap) countUnencodable() {
-	if f.enc.unencodable == 0 {
+	n := f.enc.Unencodable()
+	if n == 0 {
 		return
 	}
-	f.s.r.count.unencodable.Add(uint64(f.enc.unencodable))
+	f.s.r.count.unencodable.Add(uint64(n))
 	f.m.logUnsent(time.Now(), f.s.r.opt.Logger)
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -45,7 +47,7 @@ func TestCaughtUpIsSentOnce(t *testing.T) {
 // TestFullSyncInSeveralBatches sends more records than fit into a batch: each batch advances the
 // position, only the last one is the end, and all are counted.
 func TestFullSyncInSeveralBatches(t *testing.T) {
-	for n, batches := range map[int]int{maxBatchDeltas: 1, maxBatchDeltas + 1: 2, 3 * maxBatchDeltas: 3} {
+	for n, batches := range map[int]int{wire.MaxBatchDeltas: 1, wire.MaxBatchDeltas + 1: 2, 3 * wire.MaxBatchDeltas: 3} {
 		o := newOutboundFixture(t)
 		putTable(t, o.tb, 0, n, 1)
 		o.s.lastSent = time.Time{}
@@ -91,10 +93,10 @@ func TestSendAllUntilCaughtUp(t *testing.T) {
 // TestOnlyOwnRecordsAreSent checks that a stream in several batches has only this node's records.
 func TestOnlyOwnRecordsAreSent(t *testing.T) {
 	o := newOutboundFixture(t)
-	putTable(t, o.tb, 0, maxBatchDeltas+10, 1)
+	putTable(t, o.tb, 0, wire.MaxBatchDeltas+10, 1)
 	o.addRemote(other, 5, 4000)
 	ordinary, requested := keysIn(o.sendPending())
-	if len(ordinary) != maxBatchDeltas+10 || len(requested) != 0 || slices.Contains(ordinary, 4000) {
+	if len(ordinary) != wire.MaxBatchDeltas+10 || len(requested) != 0 || slices.Contains(ordinary, 4000) {
 		t.Errorf("records: got %d in turn, %d requested", len(ordinary), len(requested))
 	}
 }
@@ -134,7 +136,7 @@ func TestExpiryOperations(t *testing.T) {
 		}
 		set := new(table.BucketSet)
 		o.tb.View(func(tx *table.Tx) { set.Add(tx.Bucket(key(1))) })
-		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(set)}); err != nil {
+		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
 			t.Fatal(err)
 		}
 		check("a repair", o.sendPending())
@@ -150,7 +152,7 @@ func TestClosedOutboundMap(t *testing.T) {
 	o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 5, 1, 2)
 	o.sendPending()
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(new(table.BucketSet))}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(new(table.BucketSet))}); err != nil {
 		t.Fatal(err)
 	}
 	for o.m.owners.backfill == nil || o.m.comparison.resend == nil {
@@ -199,7 +201,7 @@ func TestSendErrorEndsStream(t *testing.T) {
 			t.Errorf("%s: step: got %v, want the error of Send", name, err)
 		}
 	}
-	o := newOutboundFixture(t, func(m *mapsyncv1.MapSubscription) { m.Schema = toProto(oldSchema()) })
+	o := newOutboundFixture(t, func(m *mapsyncv1.MapSubscription) { m.Schema = wire.SchemaToProto(schematest.OldVersion()) })
 	o.err = broken
 	if _, err := o.m.step(o.r.localMaps()[testMap], o.now); !errors.Is(err, broken) {
 		t.Errorf("send a refusal: got %v, want the error of Send", err)
@@ -215,7 +217,7 @@ func repairAll(t *testing.T, o *outboundFixture) {
 	for b := range table.DigestBuckets {
 		all.Add(b)
 	}
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(all)}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(all)}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -223,7 +225,7 @@ func repairAll(t *testing.T, o *outboundFixture) {
 func repairNone(t *testing.T, o *outboundFixture) {
 	t.Helper()
 	o.sendPending()
-	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(new(table.BucketSet))}); err != nil {
+	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(new(table.BucketSet))}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -239,4 +241,32 @@ func TestReadFromRefusal(t *testing.T) {
 	}
 	o.expectSent("refused", "Refused")
 	o.expectSent("once", "")
+}
+
+// TestBatchOwners checks that a batch has each owner once, in the order of their first records.
+func TestBatchOwners(t *testing.T) {
+	o := newOutboundFixture(t, func(m *mapsyncv1.MapSubscription) { m.Observe = true; m.Owners = nil })
+	y, z := table.Owner{Node: "y", Incarnation: 1}, table.Owner{Node: "z", Incarnation: 1}
+	for k := range 6 {
+		o.addRemote([]table.Owner{y, z}[k%2], 5, k)
+	}
+	for round := range 2 {
+		b := &mapsyncv1.Batch{}
+		for _, m := range o.sendPending() {
+			if len(m.GetBatch().GetDeltas()) > 0 {
+				b = m.GetBatch()
+			}
+		}
+		if len(b.GetOwners()) != 2 || b.GetOwners()[0].GetNode() != "y" || b.GetOwners()[1].GetNode() != "z" || len(b.GetDeltas()) != 6 {
+			t.Fatalf("round %d: got owners %v of %d records", round, b.GetOwners(), len(b.GetDeltas()))
+		}
+		for i, d := range b.GetDeltas() {
+			if d.GetOwner() != uint32(i%2) {
+				t.Errorf("round %d: record %d: got owner %d", round, i, d.GetOwner())
+			}
+		}
+		for k := range 6 {
+			o.addRemote([]table.Owner{y, z}[k%2], 6, k)
+		}
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -21,7 +22,7 @@ type outboundOwners struct {
 
 	// coverage is the coverage in force; zero before the first one.
 	coverage coverage
-	// epoch is the number of the coverage, for ownerSlot.epoch. It starts at 1.
+	// epoch is the number of the coverage, for wire.OwnerSlot.epoch. It starts at 1.
 	epoch uint64
 	// deliveries are the delivery states of the receiver, at most two, the current one last. Not
 	// empty while the map is served.
@@ -47,7 +48,7 @@ type ownerBackfill struct {
 	// cursor is the place of the pass in the table.
 	cursor *table.Cursor
 	// enc encodes the batches; all are marked as requested.
-	enc *encoder
+	enc *wire.Encoder
 	// rec is reused for every record.
 	rec table.Record
 	// atEnd reports that the pass has reached backfillEnd.
@@ -68,7 +69,7 @@ func (q *outboundOwners) close() {
 func (q *outboundOwners) closeDropped() {
 	if q.droppedBackfill != nil {
 		q.droppedBackfill.cursor.Close()
-		q.droppedBackfill.enc.release()
+		q.droppedBackfill.enc.Release()
 		q.droppedBackfill = nil
 	}
 }
@@ -133,24 +134,22 @@ func (f *outboundMap) restoreDeliveries(reset bool) {
 func (f *outboundMap) encodeBackfill(tx *table.Tx) {
 	q := &f.owners
 	w, was := q.backfill, &q.deliveries[len(q.deliveries)-1]
-	w.enc.times = f.enc.times
-	w.enc.resetReusedOwners(tx)
-	w.enc.begin(maxBatchDeltas)
-	for n := 0; n < maxBatchScan && w.enc.fits(); n++ {
+	w.enc.Begin(tx, wire.MaxBatchDeltas, f.times)
+	for n := 0; n < maxBatchScan && w.enc.Fits(); n++ {
 		if !tx.Next(w.cursor, &w.rec) || w.rec.Position > q.backfillEnd {
 			w.atEnd = true
 			return
 		}
-		slot := w.enc.slot(w.rec.Owner)
+		slot := w.enc.Slot(w.rec.Owner)
 		// The decision about an owner holds until the coverage changes.
-		if slot.epoch != q.epoch {
+		if slot.Epoch != q.epoch {
 			owner := tx.Owner(w.rec.Owner)
-			slot.epoch = q.epoch
-			slot.send = owner.Node != f.s.target.Node && owner.Node != q.coverage.view.self.Node &&
+			slot.Epoch = q.epoch
+			slot.Send = owner.Node != f.s.target.Node && owner.Node != q.coverage.view.self.Node &&
 				q.coverage.includes(owner.Node) && !was.deliveredBefore(owner.Node)
 		}
-		if slot.send {
-			w.enc.add(tx, slot, &w.rec)
+		if slot.Send {
+			w.enc.Add(tx, slot, &w.rec)
 		}
 	}
 }
@@ -169,8 +168,10 @@ func (f *outboundMap) sendBackfill() (more bool, err error) {
 	q.closeDropped()
 	if q.backfillDue {
 		q.backfillDue = false
-		q.backfill = &ownerBackfill{cursor: f.m.table.NewCursor(0), enc: newEncoder(f.index, f.s.r.opt.Self, f.m)}
-		q.backfill.enc.requested, q.backfill.enc.expiries = true, f.expiries
+		q.backfill = &ownerBackfill{
+			cursor: f.m.table.NewCursor(0),
+			enc:    f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Requested: true, Expiries: f.expiries}),
+		}
 		return true, nil
 	}
 	if w := q.backfill; w != nil { // encodeBackfill has filled a batch
@@ -192,16 +193,16 @@ func (f *outboundMap) sendBackfill() (more bool, err error) {
 }
 
 // sendOutOfTurn sends a batch that does not advance the position.
-func (f *outboundMap) sendOutOfTurn(e *encoder) error {
-	deltas := e.deltas
+func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
+	deltas := e.Deltas()
 	if deltas == 0 {
-		e.release()
+		e.Release()
 		return nil
 	}
 	f.s.lastSent = time.Now()
-	out := e.finish(f.sentPosition.Load(), f.sentPosition.Load(), false)
-	f.s.count.add(deltas, out.data.Len())
-	f.s.r.count.sent.add(deltas, out.data.Len())
+	out := e.Finish(f.sentPosition.Load(), f.sentPosition.Load(), false)
+	f.s.count.add(deltas, out.Len())
+	f.s.r.count.sent.add(deltas, out.Len())
 	if err := f.s.send.SendMsg(out); err != nil {
 		return fmt.Errorf("send batch of map %q out of turn: %w", f.name, err)
 	}

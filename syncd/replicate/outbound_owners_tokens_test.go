@@ -6,6 +6,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -91,7 +92,7 @@ func TestBackfillBatchesAreCounted(t *testing.T) {
 // there is more.
 func TestBackfillInSeveralBatches(t *testing.T) {
 	o := newOutboundFixture(t)
-	keys := make([]int, 2*maxBatchDeltas+1)
+	keys := make([]int, 2*wire.MaxBatchDeltas+1)
 	for i := range keys {
 		keys[i] = i
 	}
@@ -103,7 +104,7 @@ func TestBackfillInSeveralBatches(t *testing.T) {
 	o.r.opt.Times = func() schema.Times { return schema.Times{Ktime: 7} }
 	o.step() // starts the backfill
 	o.step()
-	if w := o.m.owners.backfill; w == nil || w.enc.times.Ktime != 7 {
+	if w := o.m.owners.backfill; w == nil || o.m.times.Ktime != 7 {
 		t.Errorf("backfill: got other times for the conversion: %+v", w)
 	}
 	_, requested := keysIn(append(o.takeSent(), o.sendPending()...))

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -22,10 +23,10 @@ func (s *keyRecorder) Send(m *mapsyncv1.SubscribeResponse) error {
 }
 
 func (s *keyRecorder) SendMsg(m any) error {
-	out := m.(*sentFrame)
+	out := m.(*wire.SentFrame)
 	var r mapsyncv1.SubscribeResponse
 	err := proto.Unmarshal(frameBytes(out), &r)
-	out.data.Free()
+	out.Free()
 	for _, d := range r.GetBatch().GetDeltas() {
 		s.keys[string(d.GetKey())] = true
 	}

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 )
 
 // subscribe adds a subscription. The first one of a replica ends the peer's other streams, after
@@ -50,7 +51,7 @@ func (s *outboundStream) checkSubscription(m *mapsyncv1.MapSubscription) error {
 	case len(s.maps) >= 2*MaxMaps:
 		// Twice the limit: the list includes subscriptions that have ended and are not removed yet.
 		return fmt.Errorf("more than %d subscriptions: %w", MaxMaps, errProtocol)
-	case checkName(m.GetName()) != nil:
+	case wire.CheckName(m.GetName()) != nil:
 		return fmt.Errorf("map name of %d bytes: %w", len(m.GetName()), errProtocol)
 	case !m.GetObserve() && s.target.Node == s.r.opt.Self.Node:
 		return fmt.Errorf("replicate to node name %q, which is this node's own: %w", s.target.Node, errProtocol)

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -46,7 +47,7 @@ func wasWoken(ch chan struct{}) bool {
 // TestRequestsForUnknownSubscriptions checks that requests about an unknown subscription end the
 // stream, and that those about an ended subscription do not.
 func TestRequestsForUnknownSubscriptions(t *testing.T) {
-	buckets := encodeBucketSet(new(table.BucketSet))
+	buckets := wire.EncodeBucketSet(new(table.BucketSet))
 	for name, request := range map[string]func(index uint32) *mapsyncv1.SubscribeRequest{
 		"unsubscribe": func(index uint32) *mapsyncv1.SubscribeRequest {
 			return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: index}}}
@@ -97,7 +98,7 @@ func TestUnsubscribeRemovesOutboundMap(t *testing.T) {
 // the right size.
 func TestResendRequestValidation(t *testing.T) {
 	_, s := newSubscribedStream(t)
-	set := encodeBucketSet(new(table.BucketSet))
+	set := wire.EncodeBucketSet(new(table.BucketSet))
 	ask := func(b []byte) error { return s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: b}) }
 	for _, bad := range [][]byte{nil, set[1:], append(slices.Clone(set), 0)} {
 		if err := ask(bad); !errors.Is(err, errProtocol) {
@@ -250,15 +251,6 @@ func TestStartedBefore(t *testing.T) {
 				t.Errorf("%v started before %v: got %v", o, p, startedBefore(o, p))
 			}
 		}
-	}
-}
-
-// TestSentFrameIsSentOnce marshals a frame without data.
-func TestSentFrameIsSentOnce(t *testing.T) {
-	c := newCodec()
-	out := &sentFrame{}
-	if _, err := c.Marshal(out); err == nil {
-		t.Error("marshal a frame without data: got no error")
 	}
 }
 

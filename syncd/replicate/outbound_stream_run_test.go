@@ -11,6 +11,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -250,7 +251,7 @@ func TestResendEnd(t *testing.T) {
 	ask := func(o *outboundFixture) {
 		putTable(t, o.tb, 1, 4, 1)
 		o.sendPending()
-		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: encodeBucketSet(set)}); err != nil {
+		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
 			t.Fatal(err)
 		}
 	}

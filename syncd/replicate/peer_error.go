@@ -1,8 +1,6 @@
 package replicate
 
-import (
-	"google.golang.org/grpc/status"
-)
+import "google.golang.org/grpc/status"
 
 // peerError returns an error of a stream to a peer with the same status code and a text that is
 // bounded and quoted, because the peer can choose it. It returns other errors unchanged.

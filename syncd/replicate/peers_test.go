@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -175,8 +175,8 @@ func TestLocalMapValidation(t *testing.T) {
 		"entries of 32769 bytes":             {"m", newSizedTable(t, self, 1, maxEntryBytes, false), layout(1, maxEntryBytes)},
 		"node name of 0 bytes":               {"", newTable(t, self, false), layout(8, 16)},
 		"check schema":                       {"m", newTable(t, self, false), with(layout(8, 16), &schema.Schema{Map: "m"})},
-		"a schema of 8+40 bytes":             {"m", newTable(t, self, false), with(layout(8, 16), oldSchema())},
-		"a schema of 4+":                     {"m", newSizedTable(t, self, 8, interfaceSchema().Value.Size, false), with(layout(8, interfaceSchema().Value.Size), interfaceSchema())},
+		"a schema of 8+40 bytes":             {"m", newTable(t, self, false), with(layout(8, 16), schematest.OldVersion())},
+		"a schema of 4+":                     {"m", newSizedTable(t, self, 8, schematest.InterfaceKey().Value.Size, false), with(layout(8, schematest.InterfaceKey().Value.Size), schematest.InterfaceKey())},
 		"the table of another node":          {"m", newTable(t, target, false), layout(8, 16)},
 		"a second time":                      {testMap, newTable(t, self, false), layout(8, 16)},
 	} {
@@ -247,45 +247,5 @@ func TestLagSamples(t *testing.T) {
 	m.sampleLag(end)
 	if n := len(m.samples); n != maxSamples/2+1 || m.samples[0].position != 2 || m.samples[n-2].position != maxSamples || m.samples[n-1].position != maxSamples+1 {
 		t.Errorf("samples: got %d, the first at %d", n, m.samples[0].position)
-	}
-}
-
-// TestPeerSchemaValidation checks that an invalid schema is an error, and that a valid one is
-// unchanged after the conversion. The keys of the table are parts of the errors.
-func TestPeerSchemaValidation(t *testing.T) {
-	for _, s := range []*schema.Schema{oldSchema(), newSchema(), interfaceSchema()} {
-		got, err := fromProto("typed", toProto(s))
-		if err != nil || fmt.Sprint(toProto(got)) != fmt.Sprint(toProto(s)) {
-			t.Errorf("schema: got error %v or another schema", err)
-		}
-	}
-	deep := func(levels int) *mapsyncv1.MessageType {
-		m := &mapsyncv1.MessageType{Name: "leaf", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindUint)}}}
-		for range levels {
-			m = &mapsyncv1.MessageType{Name: "m", Size: 1, Fields: []*mapsyncv1.Field{{Name: "f", Number: 1, Size: 1, Kind: kindToProto(schema.KindMessage), Message: m}}}
-		}
-		return m
-	}
-	for want, change := range map[string]func(*mapsyncv1.Schema){
-		"read schema of":              func(s *mapsyncv1.Schema) { s.Key.Name = strings.Repeat("k", maxSchemaBytes) },
-		"type of keys: read no type":  func(s *mapsyncv1.Schema) { s.Key = nil },
-		"type of values: read no typ": func(s *mapsyncv1.Schema) { s.Value = nil },
-		"unknown kind 0":              func(s *mapsyncv1.Schema) { s.Key.Fields[0].Kind = 0 },
-		"unknown kind 99":             func(s *mapsyncv1.Schema) { s.Key.Fields[0].Kind = 99 },
-		"unknown role 0":              func(s *mapsyncv1.Schema) { s.Key.Fields[0].Roles = []mapsyncv1.FieldRole{0} },
-		"unknown role 99":             func(s *mapsyncv1.Schema) { s.Key.Fields[0].Roles = []mapsyncv1.FieldRole{99} },
-		"nested more than":            func(s *mapsyncv1.Schema) { s.Value = deep(schema.MaxDepth + 1) },
-	} {
-		p := toProto(oldSchema())
-		change(p)
-		if _, err := fromProto("typed", p); !errors.Is(err, errMalformed) || !strings.Contains(err.Error(), want) {
-			t.Errorf("schema: want error %q, got: %v", want, err)
-		}
-	}
-	if _, err := fromProto("typed", nil); !errors.Is(err, errMalformed) {
-		t.Errorf("no schema: got %v, want errMalformed", err)
-	}
-	if _, err := messageFromProto(deep(schema.MaxDepth), 1); err != nil {
-		t.Errorf("schema with the maximum depth: got %v, want no error", err)
 	}
 }

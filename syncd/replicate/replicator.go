@@ -13,13 +13,14 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
 const (
 	// maxRequestBytes and maxResponseBytes bound the messages to a sender and to a receiver. A
 	// response has room for a full batch in which each record has a different owner.
-	maxRequestBytes  = maxSchemaBytes + 16<<10
+	maxRequestBytes  = wire.MaxSchemaBytes + 16<<10
 	maxResponseBytes = 1 << 20
 	// streamWindow is the HTTP/2 window of a stream in bytes. It suffices for 10 Gbit/s at a round
 	// trip of 3 ms, and bounds the memory that a slow peer costs this node.
@@ -56,7 +57,7 @@ const (
 type Replicator struct {
 	// opt and codec do not change.
 	opt   Options
-	codec codec
+	codec wire.Codec
 	// view is the current membership; never nil. SetPeers replaces it.
 	view atomic.Pointer[view]
 	// maps are the maps by name. The map is never changed, only replaced, with mu held.
@@ -107,7 +108,7 @@ func New(o Options) (*Replicator, error) {
 	}
 	r := &Replicator{
 		opt:             o,
-		codec:           newCodec(),
+		codec:           wire.NewCodec(),
 		inboundStreams:  make(map[string]*inboundStream),
 		gone:            make(map[string]bool),
 		everLive:        make(map[string]bool),

@@ -221,3 +221,25 @@ func TestRunWaitsForGoroutines(t *testing.T) {
 		}
 	})
 }
+
+// TestOptions checks invalid options and defaults.
+func TestOptions(t *testing.T) {
+	for name, o := range map[string]Options{
+		"no name":    {Dial: noDial},
+		"no dialler": {Self: table.Owner{Node: "a"}},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%s: got no error, want ErrOptions", name)
+		}
+	}
+	r, err := New(Options{Self: table.Owner{Node: "a"}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, waiting := r.InitialSyncDone(); ok || len(waiting) != 1 {
+		t.Errorf("initial sync without membership: got done, waiting %v", waiting)
+	}
+	if r.opt.MaxClockAhead != DefaultMaxClockAhead {
+		t.Errorf("default of MaxClockAhead: got %s", r.opt.MaxClockAhead)
+	}
+}

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 )
 
@@ -82,7 +83,7 @@ func accept(stream mapsyncv1.ReplicationService_SubscribeServer) (*mapsyncv1.Map
 			return sub, stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
 				Accepted: &mapsyncv1.MapAccepted{
 					Map: sub.GetMap(), Generation: 9, Position: sub.GetResume().GetPosition(), Reset_: sub.GetResume() == nil,
-					Schema: toProto(schema.FromSizes(testMap, testKeySize, testValueSize)),
+					Schema: wire.SchemaToProto(schema.FromSizes(testMap, testKeySize, testValueSize)),
 				},
 			}})
 		}

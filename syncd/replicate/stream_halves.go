@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
@@ -38,9 +39,9 @@ func (s *funcStream) Send(*mapsyncv1.SubscribeResponse) error { return nil }
 
 // SendMsg passes a batch to the function and releases its buffers.
 func (s *funcStream) SendMsg(m any) error {
-	out := m.(*sentFrame)
-	s.fn(out.data)
-	out.data.Free()
+	out := m.(*wire.SentFrame)
+	s.fn(out.Buffers())
+	out.Free()
 	return nil
 }
 

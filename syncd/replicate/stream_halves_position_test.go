@@ -8,6 +8,8 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -61,8 +63,8 @@ func TestStreamEncoderAndDecoder(t *testing.T) {
 	if err := d.Merge(first[0]); !errors.Is(err, errGap) {
 		t.Errorf("merge a message again: got %v, want a gap", err)
 	}
-	if err := d.Merge([]byte{0xff}); !errors.Is(err, errMalformed) {
-		t.Errorf("merge an invalid message: got %v, want errMalformed", err)
+	if err := d.Merge([]byte{0xff}); !errors.Is(err, wire.ErrMalformed) {
+		t.Errorf("merge an invalid message: got %v, want ErrMalformed", err)
 	}
 	other, err := NewStreamDecoder(newTable(t, table.Owner{Node: "c", Incarnation: 2}, false), nil, table.Owner{Node: "x", Incarnation: 1})
 	if err != nil {
@@ -82,12 +84,12 @@ func TestStreamEncoderFromPosition(t *testing.T) {
 		e, _ := newTestEncoder(t, after)
 		n := 0
 		for _, m := range e.allMessages(t) {
-			var b batch
-			data, ok := batchPayload(m)
-			if !ok || b.parse(data) != nil {
+			var b wire.Batch
+			data, ok := wire.BatchPayload(m)
+			if !ok || b.Parse(data) != nil {
 				t.Fatalf("after %d: got no batch", after)
 			}
-			n += b.deltas
+			n += b.DeltaCount
 		}
 		if e.outbound.startPosition != c.from || n != c.n {
 			t.Errorf("after %d: got %d records from %d, want %d from %d", after, n, e.outbound.startPosition, c.n, c.from)
@@ -99,10 +101,10 @@ func TestStreamEncoderFromPosition(t *testing.T) {
 // that no peer is dialled.
 func TestStreamEncoderSchemaMismatch(t *testing.T) {
 	tb := newTable(t, table.Owner{Node: "a", Incarnation: 1}, false)
-	if _, err := NewStreamEncoder(tb, oldSchema(), 0); !errors.Is(err, ErrMap) {
+	if _, err := NewStreamEncoder(tb, schematest.OldVersion(), 0); !errors.Is(err, ErrMap) {
 		t.Errorf("new encoder: got %v, want ErrMap", err)
 	}
-	if _, err := NewStreamDecoder(tb, oldSchema(), target); !errors.Is(err, ErrMap) {
+	if _, err := NewStreamDecoder(tb, schematest.OldVersion(), target); !errors.Is(err, ErrMap) {
 		t.Errorf("new decoder: got %v, want ErrMap", err)
 	}
 	e, _ := newTestEncoder(t, 0)

@@ -5,7 +5,9 @@ import (
 
 	"google.golang.org/grpc/mem"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
 
@@ -13,12 +15,12 @@ import (
 // halves of a stream.
 func TestStreamEncoderToDecoder(t *testing.T) {
 	t.Run("bytes", func(t *testing.T) { testEncoderToDecoder(t, nil) })
-	t.Run("typed", func(t *testing.T) { testEncoderToDecoder(t, benchSchema()) })
+	t.Run("typed", func(t *testing.T) { testEncoderToDecoder(t, schematest.Connection()) })
 }
 
 func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
-	from := newSizedTable(t, table.Owner{Node: "a", Incarnation: 1}, benchKeySize, benchValueSize, false)
-	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, benchKeySize, benchValueSize, false)
+	from := newSizedTable(t, table.Owner{Node: "a", Incarnation: 1}, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
+	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	e, err := NewStreamEncoder(from, s, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +30,7 @@ func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const n = 3 * maxBatchDeltas
+	const n = 3 * wire.MaxBatchDeltas
 	for gen := range 3 {
 		fillTable(from, n, gen)
 		for more := true; more; {

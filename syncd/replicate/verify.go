@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -116,7 +117,7 @@ func (r *Replicator) plausible(p Peer) bool {
 }
 
 // validPeer reports whether the name and the address of a node are well-formed.
-func validPeer(p Peer) bool { return checkName(p.Node) == nil && checkAddress(p.Addr) == nil }
+func validPeer(p Peer) bool { return wire.CheckName(p.Node) == nil && checkAddress(p.Addr) == nil }
 
 // aheadError is the error about a node whose clock was too far ahead when it started.
 type aheadError struct{ ahead, limit time.Duration }

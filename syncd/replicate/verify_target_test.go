@@ -1,8 +1,6 @@
 package replicate
 
-import (
-	"testing"
-)
+import "testing"
 
 // TestDialTargets checks the addresses at which a node is dialled in turn.
 func TestDialTargets(t *testing.T) {

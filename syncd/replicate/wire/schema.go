@@ -1,4 +1,4 @@
-package replicate
+package wire
 
 import (
 	"fmt"
@@ -10,11 +10,11 @@ import (
 	"mapsync/syncd/schema"
 )
 
-// maxSchemaBytes bounds an encoded schema, so that it fits into a request.
-const maxSchemaBytes = 128 << 10
+// MaxSchemaBytes is the maximum size of an encoded schema in bytes, so that it fits into a request.
+const MaxSchemaBytes = 128 << 10
 
-// toProto returns the wire format of a schema, without the parts that only this node displays.
-func toProto(s *schema.Schema) *mapsyncv1.Schema {
+// SchemaToProto returns the wire format of a schema, without the parts that only this node displays.
+func SchemaToProto(s *schema.Schema) *mapsyncv1.Schema {
 	return &mapsyncv1.Schema{
 		Key: messageToProto(s.Key), Value: messageToProto(s.Value), Opaque: s.Opaque, Cpus: uint32(s.CPUs),
 	}
@@ -55,15 +55,15 @@ func fieldToProto(f *schema.Field) *mapsyncv1.Field {
 // kindToProto relies on the numbers of kinds and roles on the wire: those of package schema, plus 1.
 func kindToProto(k schema.Kind) mapsyncv1.FieldKind { return mapsyncv1.FieldKind(k) + 1 }
 
-// fromProto checks and returns the schema of a peer's map. The errors wrap errMalformed or are
-// those of Schema.Check.
-func fromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
+// SchemaFromProto checks and returns the schema of a peer's map with the given name. p is read only. The
+// errors wrap ErrMalformed, or the error of Schema.Check.
+func SchemaFromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
 	switch {
 	case p == nil:
-		return nil, fmt.Errorf("read no schema: %w", errMalformed)
-	case proto.Size(p) > maxSchemaBytes:
+		return nil, fmt.Errorf("read no schema: %w", ErrMalformed)
+	case proto.Size(p) > MaxSchemaBytes:
 		// The size is checked before the schema is converted, because a peer can send any schema.
-		return nil, fmt.Errorf("read schema of %d bytes, more than %d: %w", proto.Size(p), maxSchemaBytes, errMalformed)
+		return nil, fmt.Errorf("read schema of %d bytes, more than %d: %w", proto.Size(p), MaxSchemaBytes, ErrMalformed)
 	}
 	s := &schema.Schema{Map: name, Opaque: p.GetOpaque(), CPUs: int(p.GetCpus())}
 	var err error
@@ -80,14 +80,14 @@ func fromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
 }
 
 // messageFromProto returns the struct type of a message at a nesting depth, 1 for the outermost.
-// The errors wrap errMalformed.
+// The errors wrap ErrMalformed.
 func messageFromProto(p *mapsyncv1.MessageType, depth int) (*schema.Message, error) {
 	switch {
 	case p == nil:
-		return nil, fmt.Errorf("read no type: %w", errMalformed)
+		return nil, fmt.Errorf("read no type: %w", ErrMalformed)
 	case depth > schema.MaxDepth+1:
 		// The limit bounds the recursion. Schema.Check verifies the rest.
-		return nil, fmt.Errorf("read types nested more than %d deep: %w", schema.MaxDepth, errMalformed)
+		return nil, fmt.Errorf("read types nested more than %d deep: %w", schema.MaxDepth, ErrMalformed)
 	}
 	m := &schema.Message{Name: p.GetName(), Size: int(p.GetSize()), Fields: make([]schema.Field, len(p.GetFields()))}
 	for i, f := range p.GetFields() {
@@ -107,11 +107,11 @@ func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) 
 	}
 	// The conversion truncates a number that is out of range, so it is compared with the original.
 	if kindToProto(f.Kind) != p.GetKind() || f.Kind > schema.KindIfname {
-		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), errMalformed)
+		return fmt.Errorf("read unknown kind %d: %w", p.GetKind(), ErrMalformed)
 	}
 	for _, r := range p.GetRoles() {
 		if r < mapsyncv1.FieldRole_FIELD_ROLE_KTIME || r > mapsyncv1.FieldRole_FIELD_ROLE_PORT {
-			return fmt.Errorf("read unknown role %d: %w", r, errMalformed)
+			return fmt.Errorf("read unknown role %d: %w", r, ErrMalformed)
 		}
 		f.Roles |= schema.Role(1) << (r - 1)
 	}

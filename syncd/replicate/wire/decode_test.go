@@ -1,4 +1,4 @@
-package replicate
+package wire
 
 import (
 	"errors"
@@ -7,8 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"pgregory.net/rapid"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
@@ -26,27 +29,27 @@ func summary(m *mapsyncv1.Batch) string {
 	return s
 }
 
-// decodedBatch decodes a batch with this package's decoder, and returns it as a message.
-func decodedBatch(data []byte) (*mapsyncv1.Batch, error) {
-	var b batch
-	if err := b.parse(data); err != nil {
+// decoded decodes a batch with this package's decoder, and returns it as a message.
+func decoded(data []byte) (*mapsyncv1.Batch, error) {
+	var b Batch
+	if err := b.Parse(data); err != nil {
 		return nil, err
 	}
 	m := &mapsyncv1.Batch{
-		Map: b.index, Origin: &mapsyncv1.Incarnation{Node: b.origin.Node, Number: b.origin.Incarnation},
-		PreviousPosition: b.previousPosition, Position: b.position, CaughtUp: b.caughtUp, Resent: b.resent, Requested: b.requested,
+		Map: b.Index, Origin: &mapsyncv1.Incarnation{Node: b.Origin.Node, Number: b.Origin.Incarnation},
+		PreviousPosition: b.PreviousPosition, Position: b.Position, CaughtUp: b.CaughtUp, Resent: b.Resent, Requested: b.Requested,
 	}
-	for _, w := range b.owners {
-		m.Owners = append(m.Owners, &mapsyncv1.Incarnation{Node: string(w.node), Number: w.number})
+	for _, w := range b.Owners {
+		m.Owners = append(m.Owners, &mapsyncv1.Incarnation{Node: string(w.Node), Number: w.Number})
 	}
-	err := b.forEachGroup(make([]wireDelta, 2), func(deltas []wireDelta) error {
+	err := b.ForEachGroup(make([]Delta, 2), func(deltas []Delta) error {
 		for _, d := range deltas {
-			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{Key: d.key, Value: d.value, Version: d.version, Owner: d.owner, Operation: d.operation})
+			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{Key: d.Key, Value: d.Value, Version: d.Version, Owner: d.Owner, Operation: d.Operation})
 		}
 		return nil
 	})
-	if err == nil && len(m.GetDeltas()) != b.deltas {
-		err = fmt.Errorf("%d deltas, %d counted", len(m.GetDeltas()), b.deltas)
+	if err == nil && len(m.GetDeltas()) != b.DeltaCount {
+		err = fmt.Errorf("%d deltas, %d counted", len(m.GetDeltas()), b.DeltaCount)
 	}
 	return m, err
 }
@@ -56,7 +59,7 @@ func richBatch() *mapsyncv1.Batch {
 	b := &mapsyncv1.Batch{
 		Map: 300, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1 << 60}, PreviousPosition: 127, Position: 1 << 40,
 		CaughtUp: true, Resent: true, Requested: true,
-		Owners: []*mapsyncv1.Incarnation{{Node: strings.Repeat("n", maxNodeName), Number: 7}, {Node: "y", Number: 1}, {Node: "z"}},
+		Owners: []*mapsyncv1.Incarnation{{Node: strings.Repeat("n", MaxName), Number: 7}, {Node: "y", Number: 1}, {Node: "z"}},
 	}
 	for _, size := range []int{0, 1, 127, 128, 129, 16383, 16384, 20000} {
 		b.Deltas = append(b.Deltas, &mapsyncv1.Delta{
@@ -93,14 +96,14 @@ func TestDecoderMatchesStockDecoder(t *testing.T) {
 		if err := proto.Unmarshal(data, &stock); err != nil {
 			t.Fatalf("%s: unmarshal: %v", name, err)
 		}
-		got, err := decodedBatch(data)
+		got, err := decoded(data)
 		if err != nil && name != "nothing" || name != "nothing" && summary(got) != summary(&stock) {
 			t.Errorf("%s: decode: error %v\n got %.300s\nwant %.300s", name, err, summary(got), summary(&stock))
 		}
 	}
 }
 
-func encoded(t *testing.T, m proto.Message) []byte {
+func encoded(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
@@ -123,8 +126,8 @@ func TestTruncatedBatches(t *testing.T) {
 	check := func(what string, data []byte) {
 		t.Helper()
 		stock := proto.Unmarshal(data, &mapsyncv1.Batch{})
-		_, err := decodedBatch(data)
-		if (err != nil) != (stock != nil) || err != nil && !errors.Is(err, errMalformed) {
+		_, err := decoded(data)
+		if (err != nil) != (stock != nil) || err != nil && !errors.Is(err, ErrMalformed) {
 			t.Errorf("%s: decode: got error %v, stock decoder %v", what, err, stock)
 		}
 	}
@@ -146,20 +149,20 @@ func TestTruncatedBatches(t *testing.T) {
 		"a truncated number of an owner":               nested(tagBatchOwner, []byte{tagNode, 1, 'x', tagNumber, 1}),
 		"a truncated version":                          nested(tagBatchDelta, []byte{tagVersion, 1, 2, 3}),
 		"an owner without a name":                      nested(tagBatchOwner, nil),
-		"a name that is too long":                      nested(tagBatchOwner, nested(tagNode, make([]byte, maxNodeName+1))),
+		"a name that is too long":                      nested(tagBatchOwner, nested(tagNode, make([]byte, MaxName+1))),
 		"a name that is not UTF-8":                     nested(tagBatchOwner, []byte{tagNode, 1, 0xff}),
 		"a name that is not UTF-8, before a valid one": nested(tagBatchOwner, []byte{tagNode, 1, 0xff, tagNode, 1, 'x'}),
 	} {
-		if _, err := decodedBatch(append(slices.Clone(origin), data...)); !errors.Is(err, errMalformed) {
-			t.Errorf("%s: decode: got %v, want errMalformed", name, err)
+		if _, err := decoded(append(slices.Clone(origin), data...)); !errors.Is(err, ErrMalformed) {
+			t.Errorf("%s: decode: got %v, want ErrMalformed", name, err)
 		}
 	}
 	broken := errors.New("broken")
-	var b batch
-	if err := b.parse(whole); err != nil {
+	var b Batch
+	if err := b.Parse(whole); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.forEachGroup(make([]wireDelta, 2), func([]wireDelta) error { return broken }); !errors.Is(err, broken) {
+	if err := b.ForEachGroup(make([]Delta, 2), func([]Delta) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("for each group: got %v, want the error of fn", err)
 	}
 }
@@ -167,42 +170,114 @@ func TestTruncatedBatches(t *testing.T) {
 // TestBatchDetection checks which messages take the fast path for a single batch.
 func TestBatchDetection(t *testing.T) {
 	m := encoded(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: richBatch()}})
-	if data, ok := batchPayload(m); !ok || len(data) == 0 {
+	if data, ok := BatchPayload(m); !ok || len(data) == 0 {
 		t.Error("message with a batch: got not recognised, want recognised")
 	}
 	for name, data := range map[string][]byte{"nothing": nil, "more": append(slices.Clone(m), 0x7a, 0), "less": m[:len(m)-1], "another": {0x0a, 0}} {
-		if _, ok := batchPayload(data); ok {
+		if _, ok := BatchPayload(data); ok {
 			t.Errorf("%s: got recognised as a batch, want not recognised", name)
 		}
 	}
-	// A batch next to an unknown field is also a batch.
-	x := newInboundFixture(t)
-	b := mustMarshal(t, stockBatch(x.in.index, 0, 10, 1))
-	if err := x.l.handle(append(b, 0xfa, 1, 0)); err != nil || live(x.tb)[1] != 1 {
-		t.Errorf("batch with an unknown field: got error %v, value %d", err, live(x.tb)[1])
-	}
-	if err := x.l.handle([]byte{0xff}); !errors.Is(err, errMalformed) {
-		t.Errorf("invalid message: got %v, want errMalformed", err)
+}
+
+// TestDecodeStockEncodedBatch decodes random batches of the stock encoder with this package's decoder.
+func TestDecodeStockEncodedBatch(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := &mapsyncv1.Batch{
+			Map:              rapid.Uint32().Draw(t, "map"),
+			Origin:           drawOwner(t),
+			PreviousPosition: rapid.Uint64().Draw(t, "previous"),
+			Position:         rapid.Uint64().Draw(t, "position"),
+			CaughtUp:         rapid.Bool().Draw(t, "caught up"),
+		}
+		for range rapid.IntRange(0, 4).Draw(t, "owners") {
+			m.Owners = append(m.Owners, drawOwner(t))
+		}
+		for range rapid.IntRange(0, 20).Draw(t, "deltas") {
+			m.Deltas = append(m.Deltas, &mapsyncv1.Delta{
+				Key:       rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "key"),
+				Value:     rapid.SliceOfN(rapid.Byte(), 0, 300).Draw(t, "value"),
+				Version:   rapid.Uint64().Draw(t, "version"),
+				Owner:     rapid.Uint32().Draw(t, "owner"),
+				Operation: mapsyncv1.Operation(rapid.Int32().Draw(t, "operation")),
+			})
+		}
+		data, err := proto.Marshal(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: m}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		inner, ok := BatchPayload(data)
+		if !ok {
+			t.Fatal("BatchPayload: a batch was not recognised")
+		}
+		got, err := decoded(inner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(m, got, protocmp.Transform()); diff != "" {
+			t.Fatal(diff)
+		}
+	})
+}
+
+func drawOwner(t *rapid.T) *mapsyncv1.Incarnation {
+	return &mapsyncv1.Incarnation{
+		Node:   rapid.StringN(1, 60, MaxName).Draw(t, "node"),
+		Number: rapid.Uint64().Draw(t, "number"),
 	}
 }
 
-// TestBuffersAreReused checks that buffers of a tier are reused and that larger ones are not.
-func TestBuffersAreReused(t *testing.T) {
-	var p bufferPool
-	for i, size := range bufferSizes {
-		for _, length := range []int{size, size - 1, 1} {
-			if i > 0 && length == 1 {
-				continue
-			}
-			b := p.Get(length)
-			if len(*b) != length || cap(*b) != size {
-				t.Errorf("buffer of %d bytes: got length %d, capacity %d", length, len(*b), cap(*b))
-			}
-			p.Put(b)
+// TestUnknownFields checks that unknown fields are skipped. Invalid field numbers, and tags that
+// are not in their shortest encoding, are errors.
+func TestUnknownFields(t *testing.T) {
+	tag := func(num uint64) []byte { return protowire.AppendVarint(nil, num<<3) }
+	for name, c := range map[string]struct {
+		field []byte
+		size  int
+	}{
+		"a varint":                           {append(tag(15), 1), 2},
+		"the highest number":                 {append(tag(uint64(protowire.MaxValidNumber)), 1), 6},
+		"the highest number without a value": {tag(uint64(protowire.MaxValidNumber)), 0},
+		"a number above the highest":         {append(tag(uint64(protowire.MaxValidNumber)+1), 1), 0},
+		"number 0":                           {append(tag(0), 1), 0},
+		"a tag that is too long":             {[]byte{0xf8, 0x00, 1}, 0},
+		"no value":                           {tag(15), 0},
+		"a truncated tag":                    {[]byte{0x80}, 0},
+		"empty bytes":                        {[]byte{15<<3 | 2, 0}, 2},
+		"truncated bytes":                    {[]byte{15<<3 | 2, 2, 1}, 0},
+	} {
+		if got := consumeUnknown(c.field); got != c.size {
+			t.Errorf("%s: size: got %d, want %d", name, got, c.size)
 		}
 	}
-	largest := bufferSizes[len(bufferSizes)-1]
-	if b := p.Get(largest + 1); len(*b) != largest+1 {
-		t.Errorf("buffer above all tiers: got %d bytes", len(*b))
+}
+
+// TestTruncatedBatchErrors checks that the errors of truncated batches name the byte.
+func TestTruncatedBatchErrors(t *testing.T) {
+	whole, err := proto.Marshal(&mapsyncv1.Batch{
+		Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}, PreviousPosition: 3, Position: 300,
+		Owners: []*mapsyncv1.Incarnation{{Node: "x", Number: 1}}, CaughtUp: true,
+		Deltas: []*mapsyncv1.Delta{{Key: []byte("k"), Value: []byte("v"), Version: 5, Operation: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b Batch
+	if err := b.Parse(whole); err != nil || b.DeltaCount != 1 || b.Size() != len(whole) {
+		t.Fatalf("parse: got %v, %d deltas in %d bytes", err, b.DeltaCount, b.Size())
+	}
+	for _, last := range []byte{tagBatchMap, tagBatchDelta, tagBatchOwner, tagBatchOrigin, tagBatchPosition, tagBatchCaughtUp, 15 << 3} {
+		err := b.Parse(append(whole[:len(whole):len(whole)], last))
+		if want := fmt.Sprintf("at byte %d of %d", len(whole), len(whole)+1); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), want) {
+			t.Errorf("tag %d at the end: got %v, want %s", last, err, want)
+		}
+	}
+	delta := []byte{tagBatchDelta, 1, tagKey} // a key without a size
+	if err := b.Parse(append(whole[:len(whole):len(whole)], delta...)); err != nil {
+		t.Fatalf("parse a batch with an invalid delta: got %v, want no error", err)
+	}
+	err = b.ForEachGroup(make([]Delta, 4), func([]Delta) error { return nil })
+	if want := fmt.Sprintf("decode delta at byte %d of %d", len(whole), len(whole)+3); !errors.Is(err, ErrMalformed) || !strings.Contains(err.Error(), want) {
+		t.Errorf("decode deltas: got %v, want %s", err, want)
 	}
 }

@@ -1,4 +1,4 @@
-package replicate
+package wire
 
 import (
 	"encoding/binary"
@@ -13,12 +13,11 @@ import (
 )
 
 const (
-	// maxBatchDeltas and maxBatchBytes bound a batch, and with it the time for which encoding and
-	// merging hold the table's lock.
-	maxBatchDeltas = 512
-	maxBatchBytes  = 128 << 10
-	// maxBatchScan bounds the records that are visited for one batch.
-	maxBatchScan = 4096
+	// MaxBatchDeltas is the maximum number of deltas in a batch. It bounds the time for which encoding
+	// and merging hold the table's lock.
+	MaxBatchDeltas = 512
+	// maxBatchBytes is the size in bytes at which a batch counts as full.
+	maxBatchBytes = 128 << 10
 )
 
 // Tags of the messages that this package encodes and decodes itself. Each is one byte, because all
@@ -46,34 +45,45 @@ const (
 	tagOperation = 5<<3 | byte(protowire.VarintType)  // Delta.operation
 )
 
-// encoder encodes the batches of one map for one peer. It is reused: a batch allocates only its
-// buffers, which are pooled. It belongs to one goroutine.
-type encoder struct {
-	// index is the number of the subscription on the stream.
-	index uint32
-	// origin is the encoded field for this node.
+// EncoderOptions configure an [Encoder].
+type EncoderOptions struct {
+	// Index is the number of the subscription on the stream.
+	Index uint32
+	// Origin is the name and incarnation of this node, which sends the batches.
+	Origin table.Owner
+	// Schema encodes the keys and values of the map. Encoders may share it.
+	Schema *schema.Encoder
+	// Resent and Requested mark batches that are sent out of turn. At most one of them is set.
+	Resent, Requested bool
+	// Expiries reports that the peer understands OPERATION_EXPIRE. A peer that does not understand
+	// it gets deletes instead if Observe is set, and nothing if it is a replica.
+	Expiries, Observe bool
+	// Unencodable is called by Add for each record whose key Schema cannot encode, with the error of
+	// Schema. It must not keep tx or r. It is not nil if such keys exist.
+	Unencodable func(tx *table.Tx, r *table.Record, err error)
+}
+
+// Encoder encodes the batches of one map for one peer. It is reused: a batch allocates only its frame
+// and its buffers, which are pooled. It belongs to one goroutine.
+//
+// Begin starts a batch. Add appends records while Fits reports room. Finish returns the batch as a
+// frame, or Release ends it without a frame.
+type Encoder struct {
+	// opt does not change.
+	opt EncoderOptions
+	// origin is the encoded field for opt.Origin.
 	origin []byte
-	// m is the map, whose unsent records the encoder updates.
-	m *localMap
-	// schemaEncoder is the encoder of m.
-	schemaEncoder *schema.Encoder
 	// times converts time stamps of the current batch.
 	times schema.Times
 	// maxDeltaBytes is the size of the largest possible delta including its tag and length.
 	maxDeltaBytes int
-	// resent and requested mark batches that are sent out of turn.
-	resent, requested bool
-
-	// expiries reports that the peer understands OPERATION_EXPIRE. A peer that does not understand
-	// it gets deletes instead if it observes, and nothing if it is a replica.
-	expiries, observe bool
 
 	// key and value are scratch buffers: the sizes of the encoded key and value precede them on the wire.
 	key, value []byte
 
 	// slots caches decisions by table.OwnerID. It is valid while ownersReused is unchanged.
-	slots []ownerSlot
-	// batchSerial numbers the batches, for ownerSlot.batchSerial.
+	slots []OwnerSlot
+	// batchSerial numbers the batches, for OwnerSlot.batchSerial.
 	batchSerial uint32
 	// ownersReused is table.Tx.OwnersReused as of the last reset of slots.
 	ownersReused uint64
@@ -81,7 +91,7 @@ type encoder struct {
 	// body holds the encoded deltas of the current batch. It is a slice of the pooled buffer unless
 	// it has outgrown that buffer.
 	body []byte
-	// pooled is the buffer that begin took from the pool; nil between finish or release and begin.
+	// pooled is the buffer that Begin took from the pool; nil between Finish or Release and Begin.
 	pooled *[]byte
 	// owners holds the encoded owner fields of the batch.
 	owners []byte
@@ -93,83 +103,97 @@ type encoder struct {
 	unencodable int
 }
 
-// ownerSlot caches what an encoder has decided about an owner.
-type ownerSlot struct {
-	// epoch is the number of the rule under which send was decided.
-	epoch uint64
+// OwnerSlot caches what an [Encoder] and its caller have decided about an owner. The caller decides
+// whether the owner's records are sent.
+type OwnerSlot struct {
+	// Epoch is the number of the rule under which the caller decided Send; 0: not decided. The Encoder
+	// sets it to 0 if the table uses the id for another owner.
+	Epoch uint64
 	// batchSerial is the batch for which index is valid.
 	batchSerial uint32
 	// index is the index of the owner in that batch.
 	index uint32
-	// send reports whether the owner's records are sent, under the rule of epoch.
-	send bool
+	// Send reports whether the owner's records are sent, under the rule of Epoch. The Encoder does not
+	// read it.
+	Send bool
 }
 
-// newEncoder returns an encoder for batches of this node, whose name and incarnation are origin.
-func newEncoder(index uint32, origin table.Owner, m *localMap) *encoder {
+// NewEncoder returns an Encoder without a batch.
+func NewEncoder(opt EncoderOptions) *Encoder {
 	// The largest sizes of the fields of a delta in bytes, including tags.
 	const delta, field, version, operation, owner = 1 + binary.MaxVarintLen32, 1 + binary.MaxVarintLen32, 9, 2, 6
-	codec := m.schemaEncoder
-	return &encoder{
-		m:             m,
-		index:         index,
-		origin:        appendOwner(nil, tagBatchOrigin, origin),
-		schemaEncoder: codec,
-		key:           make([]byte, 0, codec.MaxKey()),
-		value:         make([]byte, 0, codec.MaxValue()),
-		maxDeltaBytes: delta + 2*field + codec.MaxKey() + codec.MaxValue() + version + operation + owner,
+	maxKey, maxValue := opt.Schema.MaxKey(), opt.Schema.MaxValue()
+	return &Encoder{
+		opt:           opt,
+		origin:        appendOwner(nil, tagBatchOrigin, opt.Origin),
+		key:           make([]byte, 0, maxKey),
+		value:         make([]byte, 0, maxValue),
+		maxDeltaBytes: delta + 2*field + maxKey + maxValue + version + operation + owner,
 	}
 }
 
-// begin starts a batch for about the expected number of deltas.
-func (e *encoder) begin(expected uint64) {
+// Begin starts a batch for about the expected number of deltas. times converts the time stamps of the
+// batch. All batches of an Encoder must be of the same table, and tx must be valid until the last Add.
+// Finish or Release must have ended the previous batch.
+func (e *Encoder) Begin(tx *table.Tx, expected uint64, times schema.Times) {
+	e.times = times
+	e.resetReusedOwners(tx)
 	e.batchSerial++
 	e.owners, e.ownerCount, e.deltas = e.owners[:0], 0, 0
 	e.unencodable = 0
-	n := int(min(expected, maxBatchDeltas))
+	n := int(min(expected, MaxBatchDeltas))
 	// The buffer has room for one delta of any size at least, and for a full batch at most.
 	e.body, e.pooled = newBuffer(max(e.maxDeltaBytes, min(n*e.maxDeltaBytes, maxBatchBytes)))
 }
 
-// fits reports whether the batch has room for one more delta of any size.
-func (e *encoder) fits() bool {
-	return e.deltas < maxBatchDeltas && cap(e.body)-len(e.body) >= e.maxDeltaBytes
+// Deltas returns the number of deltas in the current or last batch.
+func (e *Encoder) Deltas() int { return e.deltas }
+
+// Unencodable returns the number of records that the current or last batch lacks because they could
+// not be encoded.
+func (e *Encoder) Unencodable() int { return e.unencodable }
+
+// Fits reports whether the batch has room for one more delta of any size.
+func (e *Encoder) Fits() bool {
+	return e.deltas < MaxBatchDeltas && cap(e.body)-len(e.body) >= e.maxDeltaBytes
 }
 
 // resetReusedOwners clears the cache of owners if the table has reused an id for another owner.
-func (e *encoder) resetReusedOwners(tx *table.Tx) {
+func (e *Encoder) resetReusedOwners(tx *table.Tx) {
 	if n := tx.OwnersReused(); n != e.ownersReused {
 		clear(e.slots)
 		e.ownersReused = n
 	}
 }
 
-// slot returns the cache slot of an owner. It is valid until the next call.
-func (e *encoder) slot(id table.OwnerID) *ownerSlot {
+// Slot returns the slot of an owner. It is valid until the next call of Slot or Begin.
+func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 	for int(id) >= len(e.slots) {
-		e.slots = append(e.slots, ownerSlot{})
+		e.slots = append(e.slots, OwnerSlot{})
 	}
 	return &e.slots[id]
 }
 
-// add appends a record. s is the slot of its owner. A record that cannot be encoded is counted instead.
-func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
+// Add appends a record to the batch, which must have room: see Fits. s is the slot of the record's
+// owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable instead.
+// An expired record is left out for a replica that does not understand expiries.
+func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
-	if r.Expired && !e.expiries && !e.observe {
+	if r.Expired && !e.opt.Expiries && !e.opt.Observe {
 		return
 	}
-	key, err := e.schemaEncoder.AppendKey(e.key[:0], r.Key)
+	key, err := e.opt.Schema.AppendKey(e.key[:0], r.Key)
 	if err != nil {
 		e.unencodable++
-		e.m.noteUnsent(tx, r, err)
+		e.opt.Unencodable(tx, r, err)
 		return
 	}
 	// A delete has no value.
 	value, op := e.value[:0], mapsyncv1.Operation_OPERATION_DELETE
 	if !r.Delete {
-		value, op = e.schemaEncoder.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
+		value, op = e.opt.Schema.AppendValue(value, r.Value, &e.times), mapsyncv1.Operation_OPERATION_UPDATE
 	}
-	if r.Expired && e.expiries {
+	if r.Expired && e.opt.Expiries {
 		op = mapsyncv1.Operation_OPERATION_EXPIRE
 	}
 	// The first record of an owner in a batch adds the owner to the batch.
@@ -190,23 +214,26 @@ func (e *encoder) add(tx *table.Tx, s *ownerSlot, r *table.Record) {
 	e.deltas++
 }
 
-// finish returns the encoded SubscribeResponse and ends the batch. The caller owns its buffers.
-func (e *encoder) finish(previous, position uint64, caughtUp bool) *sentFrame {
+// Finish ends the batch and returns it as an encoded SubscribeResponse. previous and position are the
+// positions of the stream before and after the batch. caughtUp reports that nothing is left to send.
+// The caller owns the frame, and must send or free it. Before the first Begin, and after Release, Finish
+// returns a batch without deltas.
+func (e *Encoder) Finish(previous, position uint64, caughtUp bool) *SentFrame {
 	// The header goes into a buffer of its own: its size is fixed only after the last delta.
 	head, pooled := newBuffer(64 + len(e.origin) + len(e.owners))
-	size := fieldSize(uint64(e.index)) + len(e.origin) + fieldSize(previous) + fieldSize(position) +
+	size := fieldSize(uint64(e.opt.Index)) + len(e.origin) + fieldSize(previous) + fieldSize(position) +
 		len(e.owners) + len(e.body)
 	if caughtUp {
 		size += 2
 	}
-	if e.resent {
+	if e.opt.Resent {
 		size += 2
 	}
-	if e.requested {
+	if e.opt.Requested {
 		size += 2
 	}
 	head = appendVarint(append(head, tagResponseBatch), uint64(size))
-	head = appendField(head, tagBatchMap, uint64(e.index))
+	head = appendField(head, tagBatchMap, uint64(e.opt.Index))
 	head = append(head, e.origin...)
 	head = appendField(head, tagBatchPrevious, previous)
 	head = appendField(head, tagBatchPosition, position)
@@ -214,24 +241,24 @@ func (e *encoder) finish(previous, position uint64, caughtUp bool) *sentFrame {
 	if caughtUp {
 		head = append(head, tagBatchCaughtUp, 1)
 	}
-	if e.resent {
+	if e.opt.Resent {
 		head = append(head, tagBatchResent, 1)
 	}
-	if e.requested {
+	if e.opt.Requested {
 		head = append(head, tagBatchRequested, 1)
 	}
-	out := &sentFrame{data: mem.BufferSlice{newMemBuffer(head, pooled)}}
+	out := &SentFrame{data: mem.BufferSlice{newMemBuffer(head, pooled)}}
 	// gRPC sends both buffers without a copy and returns them to the pool.
 	if len(e.body) > 0 {
 		out.data = append(out.data, newMemBuffer(e.body, e.pooled))
 		e.body, e.pooled = nil, nil
 	}
-	e.release()
+	e.Release()
 	return out
 }
 
-// release returns the buffer of begin to the pool if finish has not used it.
-func (e *encoder) release() {
+// Release ends the batch without a frame, if there is a batch, and returns its buffer to the pool.
+func (e *Encoder) Release() {
 	if e.pooled != nil {
 		buffers.Put(e.pooled)
 		e.body, e.pooled = nil, nil

@@ -1,0 +1,73 @@
+package replicate
+
+import (
+	"testing"
+
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/schematest"
+	"mapsync/syncd/table"
+)
+
+// TestBatchWithoutAllocationPerDelta checks that encoding and merging do not allocate per delta.
+func TestBatchWithoutAllocationPerDelta(t *testing.T) {
+	layout := Layout{KeySize: schematest.ConnectionKeySize, ValueSize: schematest.ConnectionValueSize}
+	t.Run("bytes", func(t *testing.T) { costsNoAllocation(t, layout) })
+	layout.Schema = schematest.Connection()
+	t.Run("typed", func(t *testing.T) { costsNoAllocation(t, layout) })
+}
+
+func costsNoAllocation(t *testing.T, layout Layout) {
+	self := table.Owner{Node: "a", Incarnation: 1}
+	tb := newSizedTable(t, self, layout.KeySize, layout.ValueSize, false)
+	fillTable(tb, wire.MaxBatchDeltas, 1)
+	m, err := newLocalMap(testMap, layout, tb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := m.newEncoder(self, wire.EncoderOptions{Index: 1})
+	c := tb.NewCursor(0)
+	defer c.Close()
+	var data []byte
+	var rec table.Record
+	encode := func() {
+		tb.View(func(tx *table.Tx) {
+			e.Begin(tx, wire.MaxBatchDeltas, schema.Times{})
+			for tx.Next(c, &rec) {
+				e.Add(tx, e.Slot(rec.Owner), &rec)
+			}
+			out := e.Finish(0, c.Position(), true)
+			data = append(data[:0], out.Buffers()[0].ReadOnlyData()...)
+			data = append(data, out.Buffers()[1].ReadOnlyData()...)
+			out.Free()
+		})
+		c.Close()
+		c = tb.NewCursor(0)
+	}
+	if n := testing.AllocsPerRun(20, encode); n > 20 {
+		t.Errorf("allocations to encode a batch: got %v, want at most 20", n)
+	}
+
+	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 1}, Dial: noDial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := newSizedTable(t, r.opt.Self, layout.KeySize, layout.ValueSize, false)
+	if err := r.AddMap(testMap, layout, theirs); err != nil {
+		t.Fatal(err)
+	}
+	l, in := newAcceptedStream(r, Peer{Node: "a", Incarnation: 1})
+	merge := func() {
+		in.position = 0
+		if err := l.handle(data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge()
+	if n := testing.AllocsPerRun(20, merge); n > 20 {
+		t.Errorf("allocations to merge a batch: got %v, want at most 20", n)
+	}
+	if n := theirs.Stats().Live; n != wire.MaxBatchDeltas {
+		t.Errorf("merged keys: got %d, want maxBatchDeltas", n)
+	}
+}

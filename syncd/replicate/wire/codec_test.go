@@ -1,0 +1,108 @@
+package wire
+
+import (
+	"bytes"
+	"testing"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// TestMarshalSentFrameTwice checks that a frame can be sent only once.
+func TestMarshalSentFrameTwice(t *testing.T) {
+	out := &SentFrame{data: mem.BufferSlice{mem.SliceBuffer("x")}}
+	if data, err := NewCodec().Marshal(out); err != nil || data.Len() != 1 {
+		t.Fatal(err)
+	}
+	if data, err := NewCodec().Marshal(out); err == nil || data != nil {
+		t.Error("marshal a sent frame: got no error")
+	}
+}
+
+// TestSentFrameIsSentOnce marshals a frame without data.
+func TestSentFrameIsSentOnce(t *testing.T) {
+	c := NewCodec()
+	out := &SentFrame{}
+	if _, err := c.Marshal(out); err == nil {
+		t.Error("marshal a frame without data: got no error")
+	}
+}
+
+// TestUnmarshalErrors checks the errors of the codec.
+func TestUnmarshalErrors(t *testing.T) {
+	for _, c := range []struct {
+		data []byte
+		ok   bool
+	}{{[]byte{0xff}, false}, {nil, true}} {
+		var m mapsyncv1.SubscribeRequest
+		if err := NewCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.data)}, &m); (err == nil) != c.ok {
+			t.Errorf("unmarshal %x: got %v", c.data, err)
+		}
+	}
+}
+
+// TestFramesPassThroughCodec sends an encoded batch through the codec. The receiver's frame has the same
+// bytes, and releases each message when the next one arrives.
+func TestFramesPassThroughCodec(t *testing.T) {
+	c := NewCodec()
+	if c.Name() != "proto" {
+		t.Errorf("name of the codec: got %q", c.Name())
+	}
+	var in ReceivedFrame
+	in.Free() // a frame without a message
+	for _, text := range []string{"first", "second"} {
+		out := &SentFrame{data: mem.BufferSlice{mem.SliceBuffer(text), mem.SliceBuffer("!")}}
+		if out.Len() != len(text)+1 || len(out.Buffers()) != 2 {
+			t.Errorf("frame: got %d bytes in %d buffers", out.Len(), len(out.Buffers()))
+		}
+		data, err := c.Marshal(out)
+		if err != nil || out.Len() != 0 {
+			t.Fatalf("marshal: got error %v, %d bytes left", err, out.Len())
+		}
+		if err := c.Unmarshal(data, &in); err != nil || string(in.Bytes()) != text+"!" {
+			t.Errorf("unmarshal: got %q, error %v", in.Bytes(), err)
+		}
+	}
+	in.Free()
+	in.Free()
+	dropped := &SentFrame{data: mem.BufferSlice{mem.SliceBuffer("x")}}
+	dropped.Free()
+	if dropped.Free(); dropped.Len() != 0 || dropped.Buffers() != nil {
+		t.Error("frame that was freed: got a message, want none")
+	}
+}
+
+// TestPooledBuffersOfFrames checks that a frame has the content that was appended to a pooled buffer,
+// within its capacity and beyond.
+func TestPooledBuffersOfFrames(t *testing.T) {
+	for _, size := range []int{0, 1, 2 << 10, 2<<10 + 1, 200 << 10} {
+		b, pooled := newBuffer(10)
+		if len(b) != 0 || cap(b) < 10 {
+			t.Fatalf("buffer: got length %d, capacity %d", len(b), cap(b))
+		}
+		for len(b) < size {
+			b = append(b, byte(len(b)))
+		}
+		buffer := newMemBuffer(b, pooled)
+		if !bytes.Equal(buffer.ReadOnlyData(), b) {
+			t.Errorf("buffer of %d bytes: got other content", size)
+		}
+		buffer.Free()
+	}
+}
+
+// TestMessagesOfOtherTypes checks that the codec passes other messages to the stock codec.
+func TestMessagesOfOtherTypes(t *testing.T) {
+	c := NewCodec()
+	want := &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 5}}}
+	data, err := c.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got mapsyncv1.SubscribeRequest
+	if err := c.Unmarshal(data, &got); err != nil || !proto.Equal(&got, want) {
+		t.Errorf("message: got %v, error %v, want %v", &got, err, want)
+	}
+}
