@@ -59,6 +59,26 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 }
 
+// TestNodesLeaveTogether checks that nodes that stop at the same moment stop without an error, also if
+// the leave message of one of them reaches no other node.
+func TestNodesLeaveTogether(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		a := start(t, "a", keys(keyOne))
+		b := start(t, "b", keys(keyOne), joining(a))
+		eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+		stopped := make(chan error, 2)
+		for _, n := range []*node{a, b} {
+			go func() { stopped <- n.stop() }()
+		}
+		for range 2 {
+			if err := <-stopped; err != nil {
+				t.Errorf("stop: got %v, want nil", err)
+			}
+		}
+	}
+}
+
 // TestJoinRetriesUntilPeerStarts verifies that a node may start before the nodes that it joins.
 func TestJoinRetriesUntilPeerStarts(t *testing.T) {
 	t.Parallel()

@@ -186,7 +186,7 @@ func (k *checker) checkGossip() {
 	keys, err := readGossipKeys(c.GossipKeyFile, slog.New(slog.DiscardHandler))
 	k.fail("gossip-key-file", err)
 	k.fail("", checkExposure(c))
-	if info, err := os.Stat(c.GossipKeyFile); err == nil && info.Mode().Perm()&0o055 != 0 {
+	if info, err := os.Stat(c.GossipKeyFile); err == nil && readableByOthers(info) {
 		k.warn("gossip-key-file", "%s can be read by others: chmod 600 it", c.GossipKeyFile)
 	}
 	service := c.GRPCAdvertise

@@ -21,6 +21,7 @@ func TestGossipKeyFiles(t *testing.T) {
 		wants []string
 	}{
 		"two keys":            {"# first\n\n" + key + "\n  " + key, 0o600, 2, nil},
+		"readable by a group": {key, 0o640, 1, nil},
 		"readable by others":  {key, 0o644, 1, nil},
 		"writable by a group": {key, 0o620, 0, []string{path, "can be written by others", "chmod 600"}},
 		"writable by others":  {key, 0o602, 0, []string{path, "can be written by others", "chmod 600"}},
@@ -36,7 +37,11 @@ func TestGossipKeyFiles(t *testing.T) {
 		if err := os.Chmod(path, c.mode); err != nil {
 			t.Fatal(err)
 		}
-		keys, err := readGossipKeys(path, slog.New(slog.DiscardHandler))
+		var log strings.Builder
+		keys, err := readGossipKeys(path, slog.New(slog.NewTextHandler(&log, nil)))
+		if warned := strings.Contains(log.String(), "readable by other users"); warned != (c.mode&0o004 != 0) {
+			t.Errorf("%s: warning about readers: got %t, want %t", name, warned, !warned)
+		}
 		if len(keys) != c.keys || (err == nil) != (c.wants == nil) {
 			t.Errorf("%s: got %d keys, error %v, want the keys or the error of the test", name, len(keys), err)
 			continue

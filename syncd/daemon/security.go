@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"strings"
@@ -75,6 +76,10 @@ func (d *Daemon) authenticate(ctx context.Context, node string) (replicate.Calle
 	return replicate.Caller{Certificate: id.Certificate, Replica: id.Replica, Observer: id.Observer, Until: id.Until}, err
 }
 
+// readableByOthers reports whether users other than the owner and the group of a file can read it. syncd
+// usually runs with the group of its files.
+func readableByOthers(info fs.FileInfo) bool { return info.Mode().Perm()&0o004 != 0 }
+
 // maxGossipKeyFile is the maximum size of the gossip key file in bytes.
 const maxGossipKeyFile = 64 << 10
 
@@ -91,7 +96,7 @@ func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 		return nil, fmt.Errorf("read gossip keys: %w", err)
 	case info.Mode().Perm()&0o022 != 0:
 		return nil, fmt.Errorf("gossip key file %s can be written by others (mode %04o): chmod 600 it", path, info.Mode().Perm())
-	case info.Mode().Perm()&0o055 != 0:
+	case readableByOthers(info):
 		log.Warn("gossip key file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
 	}
 	data, err := readRegularFile(path, maxGossipKeyFile, 0)
