@@ -3,8 +3,8 @@
  * The events that BPF programs send to syncd, and the code that sends them.
  *
  * Every program that reports changes of a watched map includes this file: the hooks, and the
- * injector of tests and benchmarks. All of them share the filter, the sequence numbers, the
- * counters and the buffer.
+ * injector of tests and benchmarks (internal/injector). All of them share the filter, the sequence
+ * numbers, the counters and the buffer.
  */
 #ifndef MAPSYNC_EVENT_H
 #define MAPSYNC_EVENT_H

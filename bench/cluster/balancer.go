@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
 
@@ -48,7 +48,7 @@ type balancer struct {
 	read *kmap.Map
 
 	mu            sync.Mutex // protects the fields below; held while the data plane runs
-	injector      *feed.Injector
+	injector      *injector.Injector
 	unreported    *dataplane.Program   // makes writes that are not reported if there are no hooks
 	expectedFlows map[uint32]flowState // by flow; a missing flow is deleted
 	next          uint64               // last version that was used
@@ -80,7 +80,7 @@ func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 		node: node, m: m, read: read,
 		expectedFlows: make(map[uint32]flowState), rand: rand.New(rand.NewPCG(uint64(node), 1)),
 	}
-	b.injector, err = feed.Open(m, nil, feed.Options{Capacity: batchChanges, SkipEvent: true})
+	b.injector, err = injector.Open(m, nil, injector.Options{Capacity: batchChanges, SkipEvent: true})
 	if err == nil {
 		b.unreported, err = dataplane.Open(m, dataplane.Options{Capacity: batchChanges, RunWrites: 16})
 	}
@@ -89,7 +89,7 @@ func newBalancer(node uint32, name string, o mapSettings) (*balancer, error) {
 
 // report makes the data plane report every later change to the capture that owns the shared maps.
 func (b *balancer) report(shared map[string]*ebpf.Map) error {
-	next, err := feed.Open(b.m, shared, feed.Options{Capacity: batchChanges})
+	next, err := injector.Open(b.m, shared, injector.Options{Capacity: batchChanges})
 	if err != nil {
 		return err
 	}

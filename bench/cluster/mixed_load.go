@@ -32,7 +32,7 @@ func (k flowKey) bytes() []byte {
 	return key
 }
 
-// maxMixedChanges is the highest number of changes in one step. A step of feed.Options.Capacity
+// maxMixedChanges is the highest number of changes in one step. A step of injector.Options.Capacity
 // changes overflows the smallest buffers.
 const maxMixedChanges = 64
 

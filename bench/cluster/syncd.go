@@ -44,9 +44,6 @@ func runSyncd(s settings) error {
 func announce(c *capture.Capture) error {
 	ids := make(map[string]uint32)
 	for name, m := range c.Maps() {
-		if name == "perf" {
-			continue // programs of type syscall cannot use it
-		}
 		info, err := m.Info()
 		if err != nil {
 			return fmt.Errorf("ask for the id of map %s: %w", name, err)

@@ -70,9 +70,6 @@ func RunSyncd(answer func(question string) any) (asked bool, err error) {
 func announce(out *json.Encoder, c *capture.Capture) error {
 	ids := make(map[string]uint32)
 	for name, m := range c.Maps() {
-		if name == "perf" {
-			continue // programs of type syscall cannot use it
-		}
 		id, err := MapID(m)
 		if err != nil {
 			return err

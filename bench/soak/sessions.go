@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/table"
 )
 
@@ -27,14 +27,14 @@ const maxBatch = 4096
 
 // sessionLoad creates and deletes sessions at a rate, as a load balancer's data plane does.
 type sessionLoad struct {
-	injector   *feed.Injector
+	injector   *injector.Injector
 	created    uint64 // sessions with lower numbers exist or existed
 	deleted    uint64 // sessions with lower numbers are deleted; deleted <= created
 	key, value []byte
 }
 
 func newSessionLoad(m *ebpf.Map, shared map[string]*ebpf.Map) (*sessionLoad, error) {
-	f, err := feed.Open(m, shared, feed.Options{Capacity: maxBatch})
+	f, err := injector.Open(m, shared, injector.Options{Capacity: maxBatch})
 	if err != nil {
 		return nil, err
 	}

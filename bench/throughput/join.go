@@ -9,7 +9,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/kmap"
 )
 
@@ -58,7 +58,7 @@ func measureJoins(ctx context.Context, n, rounds int) (_ *Join, err error) {
 
 // trafficAt makes the first node's load balancer make rate changes per second until stop.
 func (p *nodes) trafficAt(ctx context.Context, rate int) (stop func() error, err error) {
-	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: maxStepChanges})
+	f, err := injector.Open(p.mapA, p.a.Shared, injector.Options{Capacity: maxStepChanges})
 	if err != nil {
 		return nil, err
 	}

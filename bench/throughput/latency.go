@@ -11,7 +11,7 @@ import (
 
 	lbbpf "mapsync/bench/lb/bpf"
 	"mapsync/internal/dataplane"
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/table"
 )
 
@@ -163,7 +163,7 @@ type events struct {
 	n        int
 	rate     int // per second
 	stride   int
-	injector *feed.Injector
+	injector *injector.Injector
 	arrivals *arrivalPoller
 	key      key
 	value    value
@@ -173,7 +173,7 @@ type events struct {
 const maxStepChanges = 8192
 
 func openEvents(p *nodes, l *arrivalPoller) (traffic, error) {
-	f, err := feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: maxStepChanges})
+	f, err := injector.Open(p.mapA, p.a.Shared, injector.Options{Capacity: maxStepChanges})
 	return &events{n: p.n, rate: eventRate, stride: strideOf(p.n), injector: f, arrivals: l}, err
 }
 
@@ -214,7 +214,7 @@ const stateAt = int(unsafe.Offsetof(lbbpf.LBCtValue{}.State))
 // flows creates new entries, half-open at first, that become established in place.
 type flows struct {
 	next     int // number of the next entry
-	injector *feed.Injector
+	injector *injector.Injector
 	program  *dataplane.Program
 	arrivals *arrivalPoller
 	due      [][]int // entries that are due for a change, by millisecond
@@ -225,7 +225,7 @@ type flows struct {
 
 func openFlows(p *nodes, l *arrivalPoller) (_ traffic, err error) {
 	f := &flows{next: p.n, arrivals: l, due: make([][]int, 2*maxHandshake.Milliseconds())}
-	if f.injector, err = feed.Open(p.mapA, p.a.Shared, feed.Options{Capacity: maxStepChanges}); err != nil {
+	if f.injector, err = injector.Open(p.mapA, p.a.Shared, injector.Options{Capacity: maxStepChanges}); err != nil {
 		return nil, err
 	}
 	f.program, err = dataplane.Open(p.mapA, dataplane.Options{Capacity: maxStepChanges, RunWrites: 16, InPlaceOffset: stateAt})

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 )
@@ -19,7 +19,7 @@ type pair struct {
 	n        int
 	a, b     *node
 	capture  *capture.Capture
-	injector *feed.Injector
+	injector *injector.Injector
 	profile  string
 
 	ctx   context.Context // ends at the first failure
@@ -48,7 +48,7 @@ func openPair(ctx context.Context, n int) (_ *pair, err error) {
 	if p.capture, err = openCapture(clock); err != nil {
 		return nil, err
 	}
-	if p.injector, err = feed.Open(p.a.kernel, p.capture.Maps(), feed.Options{Capacity: n}); err != nil {
+	if p.injector, err = injector.Open(p.a.kernel, p.capture.Maps(), injector.Options{Capacity: n}); err != nil {
 		return nil, err
 	}
 	if err := watch(p.capture, p.a.kernel, p.a.table); err != nil {
@@ -111,7 +111,7 @@ func (p *pair) close() error {
 
 // load puts all entries of a generation into the injector. The first generation is in their order.
 // Later ones are shuffled, because connections do not change in the order of their creation.
-func load(f *feed.Injector, n, generation int) {
+func load(f *injector.Injector, n, generation int) {
 	var k key
 	var v value
 	stride := 1

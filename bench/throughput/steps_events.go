@@ -8,7 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 )
@@ -24,13 +24,13 @@ func eventSteps(n, rounds int) (steps []Step, err error) {
 	kinds := []struct {
 		changes int
 		watched bool
-		options feed.Options
+		options injector.Options
 	}{
-		{hotChanges, false, feed.Options{SkipWrite: true, SkipEvent: true}},
-		{hotChanges, false, feed.Options{SkipWrite: true}},
-		{hotChanges, true, feed.Options{SkipWrite: true}},
-		{n, false, feed.Options{SkipWrite: true, SkipEvent: true}},
-		{n, false, feed.Options{SkipEvent: true}},
+		{hotChanges, false, injector.Options{SkipWrite: true, SkipEvent: true}},
+		{hotChanges, false, injector.Options{SkipWrite: true}},
+		{hotChanges, true, injector.Options{SkipWrite: true}},
+		{n, false, injector.Options{SkipWrite: true, SkipEvent: true}},
+		{n, false, injector.Options{SkipEvent: true}},
 	}
 	var trials []func() (Sample, error)
 	var emitters []*eventSource
@@ -79,7 +79,7 @@ func (e *eventSource) repeat(times int) (Sample, error) {
 func drainSteps(n, rounds int) ([]Step, error) {
 	var fresh, again []Sample
 	for range rounds {
-		e, err := openEventSource(n, true, feed.Options{SkipWrite: true})
+		e, err := openEventSource(n, true, injector.Options{SkipWrite: true})
 		if err != nil {
 			return nil, err
 		}
@@ -108,13 +108,13 @@ type eventSource struct {
 	kernel   *ebpf.Map
 	capture  *capture.Capture
 	table    *table.Table
-	injector *feed.Injector
+	injector *injector.Injector
 	events   uint64
 	stop     context.CancelFunc
 	done     chan error
 }
 
-func openEventSource(n int, watched bool, o feed.Options) (_ *eventSource, err error) {
+func openEventSource(n int, watched bool, o injector.Options) (_ *eventSource, err error) {
 	clock := newWallClock()
 	e := &eventSource{n: n, watched: watched, done: make(chan error, 1)}
 	defer func() {
@@ -132,7 +132,7 @@ func openEventSource(n int, watched bool, o feed.Options) (_ *eventSource, err e
 		return nil, err
 	}
 	o.Capacity = n
-	if e.injector, err = feed.Open(e.kernel, e.capture.Maps(), o); err != nil {
+	if e.injector, err = injector.Open(e.kernel, e.capture.Maps(), o); err != nil {
 		return nil, err
 	}
 	if watched {

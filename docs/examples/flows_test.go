@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	lbbpf "mapsync/bench/lb/bpf"
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
@@ -56,7 +56,7 @@ func TestFlowsFollowsNode(t *testing.T) {
 	}
 	id, _ := info.ID()
 	c := startNode(t, dir, ca, fmt.Sprintf("ct_map=id:%d", id))
-	write := openFeed(t, m, c)
+	write := openInjector(t, m, c)
 	observer, err := ca.Issue("observer", testcert.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -147,10 +147,10 @@ func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture
 	}
 }
 
-// openFeed returns a function that changes the map as the load balancer's data plane would.
-func openFeed(t *testing.T, m *ebpf.Map, c *capture.Capture) func(op table.Op, port uint16) {
+// openInjector returns a function that changes the map as the load balancer's data plane would.
+func openInjector(t *testing.T, m *ebpf.Map, c *capture.Capture) func(op table.Op, port uint16) {
 	t.Helper()
-	f, err := feed.Open(m, c.Maps(), feed.Options{Capacity: 1})
+	f, err := injector.Open(m, c.Maps(), injector.Options{Capacity: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

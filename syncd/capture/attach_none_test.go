@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 
@@ -80,12 +80,12 @@ func newTable(t testing.TB, keySize, valueSize int) *table.Table {
 	return tab
 }
 
-func openInjector(t testing.TB, m *ebpf.Map, c *capture.Capture, capacity int) *feed.Injector {
+func openInjector(t testing.TB, m *ebpf.Map, c *capture.Capture, capacity int) *injector.Injector {
 	t.Helper()
 	if !kernelAtLeast(5, 17) {
 		t.Skip("this kernel lacks syscall programs (5.14) or bpf_loop (5.17)")
 	}
-	f, err := feed.Open(m, c.Maps(), feed.Options{Capacity: capacity})
+	f, err := injector.Open(m, c.Maps(), injector.Options{Capacity: capacity})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestWatchAndUnwatchWhileRunning(t *testing.T) {
 	var maps [3]*ebpf.Map
 	var ids [3]uint32
 	var tables [3]*table.Table
-	var injectors [3]*feed.Injector
+	var injectors [3]*injector.Injector
 	for i := range maps {
 		maps[i], ids[i] = newHash(t, ebpf.Hash, 8, 8*(i+1), 100)
 		tables[i] = newTable(t, 8, 8*(i+1))

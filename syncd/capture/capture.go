@@ -151,11 +151,12 @@ func (c *Capture) Attached() Attach { return c.attached }
 // Missing returns the optional kernel functions that this kernel lacks.
 func (c *Capture) Missing() []string { return c.missing }
 
-// Maps returns the BPF maps that a program needs to report changes like a hook, by their name in
-// bpf/event.h. The capture owns them.
+// Maps returns the BPF maps that a program needs to report changes through the ring buffer as a hook
+// does, by their name in bpf/event.h. Only tests and benchmarks need them: their injector replaces the
+// hooks. The capture owns the maps.
 func (c *Capture) Maps() map[string]*ebpf.Map {
 	shared := make(map[string]*ebpf.Map)
-	for _, name := range []string{"slots", "watches", "ring", "perf"} {
+	for _, name := range []string{"slots", "watches", "ring"} {
 		shared[name] = c.objects.Maps[name]
 	}
 	return shared

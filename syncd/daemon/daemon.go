@@ -39,8 +39,9 @@ type Options struct {
 	// Wall is the wall clock, which is read at the start; nil: time.Now. Tests of nodes with
 	// different clocks replace it.
 	Wall func() time.Time
-	// OpenCapture attaches the hooks; nil: capture.Open. Tests and benchmarks with their own
-	// source of events replace it.
+	// OpenCapture opens the capture; nil: capture.Open. Tests and benchmarks replace it: they open a
+	// capture without hooks and keep it, to report changes through its maps (capture.Capture.Maps).
+	// The Daemon closes the capture.
 	OpenCapture func(capture.Options) (*capture.Capture, error)
 	// Reload returns the current settings, or an error if they cannot be used. If it is nil, the
 	// Daemon refuses to reload.

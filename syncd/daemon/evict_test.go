@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/table"
 
@@ -31,12 +31,12 @@ func lruNodes(t *testing.T, entries uint32) (n1, n2 *node, m1, m2 *ebpf.Map) {
 func TestLRUMapIsBounded(t *testing.T) {
 	const flows, entries = 20_000, 1024
 	n1, n2, m1, _ := lruNodes(t, entries)
-	write, err := feed.Open(m1, n1.capture.Maps(), feed.Options{Capacity: 200})
+	write, err := injector.Open(m1, n1.capture.Maps(), injector.Options{Capacity: 200})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer write.Close()
-	evict, err := feed.Open(m1, n1.capture.Maps(), feed.Options{Capacity: 4096, SkipWrite: true})
+	evict, err := injector.Open(m1, n1.capture.Maps(), injector.Options{Capacity: 4096, SkipWrite: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestLRUMapIsBounded(t *testing.T) {
 
 // reportEvicted reports the entries that a map has lost as evictions, like the hook on
 // htab_lru_map_delete_node.
-func reportEvicted(t *testing.T, m *ebpf.Map, events *feed.Injector, held map[uint64]bool) {
+func reportEvicted(t *testing.T, m *ebpf.Map, events *injector.Injector, held map[uint64]bool) {
 	t.Helper()
 	now := map[uint64]bool{}
 	var k, v uint64

@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -262,7 +262,7 @@ func (n *node) write(m *ebpf.Map, from, to, v uint64) {
 // applyEntries makes n's data plane write count entries. An entry without a value is deleted.
 func (n *node) applyEntries(m *ebpf.Map, count int, entry func(i int) (key, value []byte)) {
 	n.t.Helper()
-	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: count})
+	f, err := injector.Open(m, n.capture.Maps(), injector.Options{Capacity: count})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"mapsync/internal/feed"
+	"mapsync/internal/injector"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -17,13 +17,13 @@ import (
 // source is the load balancer of a peer. It changes its flows continuously, and records the
 // changes.
 type source struct {
-	t     *testing.T
-	node  *node
-	m     *ebpf.Map
-	feed  *feed.Injector
-	shape *shape
-	first int // number of its first flow
-	flows int
+	t        *testing.T
+	node     *node
+	m        *ebpf.Map
+	injector *injector.Injector
+	shape    *shape
+	first    int // number of its first flow
+	flows    int
 
 	mu      sync.Mutex // held while changes are made; guards the fields below
 	random  *rand.Rand
@@ -44,13 +44,13 @@ const sourceBatch = 256
 func newSource(t *testing.T, n *node, m *ebpf.Map, s *shape, first int) *source {
 	t.Helper()
 	flows := s.flows
-	f, err := feed.Open(m, n.capture.Maps(), feed.Options{Capacity: sourceBatch})
+	f, err := injector.Open(m, n.capture.Maps(), injector.Options{Capacity: sourceBatch})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
 	return &source{
-		t: t, node: n, m: m, feed: f, shape: s, first: first, flows: flows, random: rand.New(rand.NewPCG(uint64(first), 1)),
+		t: t, node: n, m: m, injector: f, shape: s, first: first, flows: flows, random: rand.New(rand.NewPCG(uint64(first), 1)),
 		last: make([]uint64, flows), live: make([]bool, flows), deleted: make([]uint64, flows),
 	}
 }
@@ -86,7 +86,7 @@ func (s *source) change(pick func(i int) (flow int, remove bool), count int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key, value := make([]byte, s.shape.key), make([]byte, s.shape.value)
-	s.feed.Reset()
+	s.injector.Reset()
 	for i := range count {
 		flow, remove := pick(i)
 		s.changes++
@@ -98,10 +98,10 @@ func (s *source) change(pick func(i int) (flow int, remove bool), count int) {
 			}
 			s.deleted[flow] = s.changes
 		}
-		s.feed.Add(op, table.ContextPacket, key, value)
+		s.injector.Add(op, table.ContextPacket, key, value)
 		s.last[flow], s.live[flow] = s.changes, !remove
 	}
-	if failed, err := s.feed.Run(); err != nil || failed > 0 {
+	if failed, err := s.injector.Run(); err != nil || failed > 0 {
 		s.t.Error(failed, err)
 	}
 }

@@ -1,7 +1,7 @@
-// Package feed replaces a load balancer's data plane on kernels without hooks. A BPF program of type
-// syscall writes a map and reports each change. It uses the same code and the same buffer as the
-// hooks. Tests and benchmarks use this package.
-package feed
+// Package injector replaces a load balancer's data plane on kernels without hooks. A BPF program of
+// type syscall writes a map and reports each change. It uses the same code and the same buffer as the
+// hooks. Only tests and benchmarks use this package.
+package injector
 
 import (
 	"encoding/binary"
@@ -10,7 +10,6 @@ import (
 	"structs"
 	"unsafe"
 
-	"mapsync/bpf"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -36,13 +35,14 @@ type Injector struct {
 	used      int
 }
 
-// changeHead is the number of bytes before the key in struct change of bpf/feed.bpf.c.
+// changeHead is the number of bytes before the key in struct change of injector.bpf.c.
 const changeHead = 8
 
 // Open loads an injector for target. It reports changes through shared, the maps of a capture
-// (capture.Capture.Maps). The caller keeps ownership of both.
+// (capture.Capture.Maps). Without shared, nothing receives them. The caller keeps ownership of both and
+// closes the injector.
 func Open(target *ebpf.Map, shared map[string]*ebpf.Map, o Options) (*Injector, error) {
-	spec, err := bpf.LoadInjector()
+	spec, err := loadInjector()
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
@@ -54,13 +54,13 @@ func Open(target *ebpf.Map, shared map[string]*ebpf.Map, o Options) (*Injector, 
 	if !ok {
 		return nil, fmt.Errorf("read the map's id: the kernel does not return it")
 	}
-	f := &Injector{keySize: int(target.KeySize()), valueSize: int(target.ValueSize()), capacity: o.Capacity}
-	f.stride = changeHead + align8(f.keySize) + align8(f.valueSize)
+	i := &Injector{keySize: int(target.KeySize()), valueSize: int(target.ValueSize()), capacity: o.Capacity}
+	i.stride = changeHead + align8(i.keySize) + align8(i.valueSize)
 	spec.Maps["changes"].MaxEntries = uint32(o.Capacity)
-	spec.Maps["changes"].ValueSize = uint32(f.stride)
+	spec.Maps["changes"].ValueSize = uint32(i.stride)
 	spec.Maps["changes"].Value = nil
 	for name, value := range map[string]any{
-		"target_id": uint32(id), "key_size": uint32(f.keySize), "value_size": uint32(f.valueSize),
+		"target_id": uint32(id), "key_size": uint32(i.keySize), "value_size": uint32(i.valueSize),
 		"skip_write": o.SkipWrite, "skip_event": o.SkipEvent,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
@@ -77,54 +77,54 @@ func Open(target *ebpf.Map, shared map[string]*ebpf.Map, o Options) (*Injector, 
 			replace[name] = m
 		}
 	}
-	if f.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace}); err != nil {
+	if i.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace}); err != nil {
 		return nil, fmt.Errorf("load injector: %w", err)
 	}
-	f.program = f.objects.Programs["inject"]
-	size := (o.Capacity*f.stride + os.Getpagesize() - 1) &^ (os.Getpagesize() - 1)
-	f.memory, err = unix.Mmap(f.objects.Maps["changes"].FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	i.program = i.objects.Programs["inject"]
+	size := (o.Capacity*i.stride + os.Getpagesize() - 1) &^ (os.Getpagesize() - 1)
+	i.memory, err = unix.Mmap(i.objects.Maps["changes"].FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		f.objects.Close()
+		i.objects.Close()
 		return nil, fmt.Errorf("map the changes into memory: %w", err)
 	}
-	return f, nil
+	return i, nil
 }
 
 // Add appends a change to those that Run makes. It returns false if the injector is full. It ignores
 // the value of a delete.
-func (f *Injector) Add(op table.Op, context table.Context, key, value []byte) bool {
-	if f.used == f.capacity {
+func (i *Injector) Add(op table.Op, context table.Context, key, value []byte) bool {
+	if i.used == i.capacity {
 		return false
 	}
-	at := f.memory[f.used*f.stride:]
+	at := i.memory[i.used*i.stride:]
 	binary.NativeEndian.PutUint32(at, uint32(op))
 	binary.NativeEndian.PutUint32(at[4:], uint32(context))
-	copy(at[changeHead:], key[:f.keySize])
+	copy(at[changeHead:], key[:i.keySize])
 	if op == table.OpUpdate {
-		copy(at[changeHead+align8(f.keySize):], value[:f.valueSize])
+		copy(at[changeHead+align8(i.keySize):], value[:i.valueSize])
 	}
-	f.used++
+	i.used++
 	return true
 }
 
 // Reset removes all added changes.
-func (f *Injector) Reset() { f.used = 0 }
+func (i *Injector) Reset() { i.used = 0 }
 
 // Run makes all added changes in one run of the program. It returns the number of changes that the map
 // refused.
-func (f *Injector) Run() (failed int, err error) { return f.RunPart(0, f.used) }
+func (i *Injector) Run() (failed int, err error) { return i.RunPart(0, i.used) }
 
-// runArgs is struct feed_args of bpf/feed.bpf.c.
-type runArgs struct {
+// injectArgs is struct inject_args of injector.bpf.c.
+type injectArgs struct {
 	_                    structs.HostLayout
 	First, Count, Failed uint32
 }
 
 // RunPart makes count of the added changes, starting with index first.
-func (f *Injector) RunPart(first, count int) (failed int, err error) {
-	args := runArgs{First: uint32(first), Count: uint32(count)}
+func (i *Injector) RunPart(first, count int) (failed int, err error) {
+	args := injectArgs{First: uint32(first), Count: uint32(count)}
 	out := (*[unsafe.Sizeof(args)]byte)(unsafe.Pointer(&args))[:]
-	_, err = f.program.Run(&ebpf.RunOptions{Context: &args, ContextOut: out})
+	_, err = i.program.Run(&ebpf.RunOptions{Context: &args, ContextOut: out})
 	if err != nil {
 		return 0, fmt.Errorf("run injector: %w", err)
 	}
@@ -132,9 +132,9 @@ func (f *Injector) RunPart(first, count int) (failed int, err error) {
 }
 
 // Close frees the injector.
-func (f *Injector) Close() error {
-	err := unix.Munmap(f.memory)
-	f.objects.Close()
+func (i *Injector) Close() error {
+	err := unix.Munmap(i.memory)
+	i.objects.Close()
 	return err
 }
 

@@ -7,7 +7,7 @@
  * capture.
  */
 #define RING_ONLY
-#include "event.h"
+#include "../../bpf/event.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
