@@ -40,7 +40,7 @@ build: ## build bin/syncd
 
 generate: ## regenerate BPF objects and protobuf code (needs clang 14: scripts/install-deps generate)
 	scripts/install-deps generate
-	go generate ./...
+	scripts/modules go generate ./...
 
 check-generate: generate ## regenerate and fail if anything changed
 	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
@@ -50,10 +50,11 @@ fmt: ## format the Go code
 
 lint: ## run the linters
 	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee -a /dev/stderr)"
-	$(TOOL) golangci-lint run ./...
+	scripts/modules go tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run ./...
 	$(TOOL) buf lint proto
 	$(TOOL) buf breaking proto --against proto/previous-release.binpb
 	go run ./internal/style/cmd/stylecheck
+	scripts/modules check
 
 deps: ## install build and test dependencies, or list the missing ones
 	@scripts/install-deps
@@ -67,7 +68,8 @@ test-kernels: deps ## run the kernel tests on every kernel of the matrix
 
 attack: ## attack three real daemons: LENGTH=10s each, ATTACKS=regular expression of names
 	@mkdir -p bin
-	go run ./bench/attack -length $(LENGTH) -run '$(ATTACKS)' -json bin/attack.json
+	go -C bench build -trimpath -o ../bin/attack ./attack
+	bin/attack -length $(LENGTH) -run '$(ATTACKS)' -json bin/attack.json
 
 chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
 	scripts/chaos
@@ -85,12 +87,12 @@ mutate: ## mutation tests of syncd/table, syncd/replicate and its package wire: 
 
 soak: ## run two daemons under load for a long time: DURATION=30m RATE=50000
 	@mkdir -p bin
-	go build -trimpath -o bin/soak ./bench/soak
+	go -C bench build -trimpath -o ../bin/soak ./soak
 	bin/soak -duration $(DURATION) -rate $(RATE)
 
 bench: deps ## run the benchmarks and compare them with their targets
 	@mkdir -p bin
-	go build -trimpath -o bin/throughput ./bench/throughput
+	go -C bench build -trimpath -o ../bin/throughput ./throughput
 	bin/throughput -json bin/throughput.json
 	@printf '\ncodec and protoc-generated code: one entry of 48 + 176 bytes with 40 fields\n'
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema

@@ -16,6 +16,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf/rlimit"
@@ -127,10 +128,17 @@ func choose(expression string) ([]attack, error) {
 	return chosen, nil
 }
 
-// build compiles syncd from the source tree of this program and returns the path of the binary.
+// build compiles syncd into dir, an absolute path, and returns the path of the binary. It uses the source
+// tree of the working directory and the versions of the product's own go.mod.
 func build(ctx context.Context, dir string) (string, error) {
 	path := filepath.Join(dir, "syncd")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", path, "mapsync/syncd").CombinedOutput(); err != nil {
+	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "mapsync").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the source tree of syncd: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", path, "./syncd")
+	cmd.Dir = strings.TrimSpace(string(root))
+	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build syncd: %w: %s", err, out)
 	}
 	return path, nil

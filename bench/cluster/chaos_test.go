@@ -32,7 +32,7 @@ var (
 // content. Unless several nodes were killed, entries with a single writer must have the last value
 // of that writer.
 //
-// To repeat one run: go test ./bench/cluster -run TestChaos -v -chaos.first SEED -chaos.seeds 1
+// To repeat one run: go -C bench test ./cluster -run TestChaos -v -chaos.first SEED -chaos.seeds 1
 func TestChaos(t *testing.T) {
 	if os.Getenv(inMachine) == "" {
 		native := chaosScale{most: 5, unit: 500 * time.Millisecond, interval: 10 * time.Millisecond, scan: 500 * time.Millisecond, names: 300, atOnce: 16}

@@ -3,6 +3,7 @@
 package previous
 
 import (
+	"bytes"
 	_ "embed" // the commit
 	"os"
 	"os/exec"
@@ -34,7 +35,7 @@ func Program(t testing.TB) string {
 		t.Skipf("the checkout has no complete history to build the previous release from (git rev-parse --is-shallow-repository: %s): run git fetch --unshallow", text)
 	}
 	path := filepath.Join(t.TempDir(), "syncd-previous")
-	build(t, filepath.Join(root(t), "scripts", "previous-release"), "build", path)
+	build(t, "scripts/previous-release", "build", path)
 	return path
 }
 
@@ -43,33 +44,31 @@ func Program(t testing.TB) string {
 func CurrentProgram(t testing.TB) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "syncd")
-	build(t, "go", "build", "-trimpath", "-o", path, "mapsync/syncd")
+	build(t, "go", "build", "-trimpath", "-o", path, "./syncd")
 	return path
 }
 
+// build runs a command in the directory of the checkout, with the versions of the product's own go.mod.
 func build(t testing.TB, name string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
+	cmd.Dir = root(t)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if text, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build syncd: %v\n%s", err, text)
 	}
 }
 
-// root returns the directory of the checkout.
+// root returns the directory of the checkout: that of the product's module, also for a test of the module
+// bench.
 func root(t testing.TB) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "mapsync")
+	var problem bytes.Buffer
+	cmd.Stderr = &problem
+	out, err := cmd.Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("find the checkout to build syncd: %v; set %s to a syncd of the previous release\n%s", err, ProgramVariable, problem.Bytes())
 	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
-		}
-		if dir == filepath.Dir(dir) {
-			t.Fatalf("find the checkout to build syncd of the previous release: no go.mod in a parent directory; set %s to its path", ProgramVariable)
-		}
-		dir = filepath.Dir(dir)
-	}
+	return strings.TrimSpace(string(out))
 }

@@ -182,7 +182,7 @@ func monotonic(t *testing.T) int64 {
 func runExample(t *testing.T, args ...string) <-chan string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "flows")
-	if out, err := exec.Command("go", "build", "-o", program, "./flows").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", program, "mapsync/docs/examples/flows").CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
 	cmd := exec.CommandContext(t.Context(), program, args...)
