@@ -28,22 +28,30 @@ ATTACKS ?=
 .PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill mutate soak bench clean
 
 help: ## list the targets
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {split($$0, line, /:.*## /); printf "  make %-16s %s\n", line[1], line[2]}' Makefile
 	@echo
-	@echo "  demo and drill take SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
-	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby), PREVIOUS=active|standby (syncd of the previous release)"
-	@echo "  KERNEL=host|native|5.10|6.1|6.1/preempt=full|6.12|testing; test-kernels takes KERNELS=\"$(KERNELS)\""
+	@echo "Variables of demo and drill"
+	@echo "  SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
+	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby) PREVIOUS=active|standby (the previous release)"
+	@echo "  KERNEL=host|native|5.10|6.1|6.1/preempt=full|6.12|testing"
+	@echo "Variable of test-kernels"
+	@echo "  KERNELS=\"$(KERNELS)\""
+
+##@ Use
 
 build: ## build bin/syncd
 	@mkdir -p bin
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/syncd ./syncd
 
-generate: ## regenerate BPF objects and protobuf code (needs clang 14: scripts/install-deps generate)
-	scripts/install-deps generate
-	scripts/modules go generate ./...
+demo: deps ## failover drill: kill a load balancer, check that all sessions survive
+	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
 
-check-generate: generate ## regenerate and fail if anything changed
-	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
+drill: demo ## the same as demo, for example with SESSIONS=N
+
+##@ Develop
+
+deps: ## install build and test dependencies, or list the missing ones
+	@scripts/install-deps
 
 fmt: ## format the Go code
 	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$')
@@ -56,8 +64,17 @@ lint: ## run the linters
 	go run ./internal/style/cmd/stylecheck
 	scripts/modules check
 
-deps: ## install build and test dependencies, or list the missing ones
-	@scripts/install-deps
+generate: ## regenerate BPF objects and protobuf code (needs clang 14)
+	scripts/install-deps generate
+	scripts/modules go generate ./...
+
+check-generate: generate ## regenerate and fail if anything changed
+	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
+
+clean: ## remove the build output
+	rm -rf bin
+
+##@ Test
 
 test: ## run all tests, hook tests on kernel 6.1
 	@scripts/install-deps test
@@ -66,23 +83,18 @@ test: ## run all tests, hook tests on kernel 6.1
 test-kernels: deps ## run the kernel tests on every kernel of the matrix
 	DRILLS=all scripts/test-kernels $(KERNELS)
 
+fuzz: ## run each fuzz target for FUZZTIME (default 10s)
+	scripts/fuzz $(FUZZTIME)
+
+chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
+	scripts/chaos
+
 attack: ## attack three real daemons: LENGTH=10s each, ATTACKS=regular expression of names
 	@mkdir -p bin
 	go -C bench build -trimpath -o ../bin/attack ./attack
 	bin/attack -length $(LENGTH) -run '$(ATTACKS)' -json bin/attack.json
 
-chaos: deps ## run chaos tests: SEEDS=200 natively, HOOKED=20 with hooks, SIMULATED=100000
-	scripts/chaos
-
-fuzz: ## run each fuzz target for FUZZTIME (default 10s)
-	scripts/fuzz $(FUZZTIME)
-
-demo: deps ## failover drill: kill a load balancer, check that all sessions survive
-	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
-
-drill: demo ## the same as demo, for example with SESSIONS=N
-
-mutate: ## mutation tests of syncd/table, syncd/replicate and its package wire: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
+mutate: ## mutation tests of the table and of replication: SAMPLE=200 SEED=1 FILES=expression LIMIT=400ms
 	go run ./internal/mutate/cmd/mutate -sample $(SAMPLE) -limit $(LIMIT) -seed $(SEED) -files '$(FILES)' ./syncd/table ./syncd/replicate ./syncd/replicate/wire
 
 soak: ## run two daemons under load for a long time: DURATION=30m RATE=50000
@@ -90,12 +102,11 @@ soak: ## run two daemons under load for a long time: DURATION=30m RATE=50000
 	go -C bench build -trimpath -o ../bin/soak ./soak
 	bin/soak -duration $(DURATION) -rate $(RATE)
 
+##@ Measure
+
 bench: deps ## run the benchmarks and compare them with their targets
 	@mkdir -p bin
 	go -C bench build -trimpath -o ../bin/throughput ./throughput
 	bin/throughput -json bin/throughput.json
 	@printf '\ncodec and protoc-generated code: one entry of 48 + 176 bytes with 40 fields\n'
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema
-
-clean: ## remove the build output
-	rm -rf bin
