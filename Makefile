@@ -53,8 +53,9 @@ drill: demo ## the same as demo, for example with SESSIONS=N
 deps: ## install build and test dependencies, or list the missing ones
 	@scripts/install-deps
 
-fmt: ## format the Go code
+fmt: ## format the Go and the C code (needs clang-format 14)
 	$(TOOL) gofumpt -w $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$')
+	clang-format-14 -i $$(git ls-files '*.c' '*.h')
 
 lint: ## run the linters
 	@test -z "$$($(TOOL) gofumpt -l $$(git ls-files '*.go' | grep -vE '\.pb\.go$$|_bpfel\.go$$') | tee -a /dev/stderr)"
@@ -68,8 +69,9 @@ generate: ## regenerate BPF objects and protobuf code (needs clang 14)
 	scripts/install-deps generate
 	scripts/modules go generate ./...
 
-check-generate: generate ## regenerate and fail if anything changed
+check-generate: generate ## regenerate and fail if anything changed, or if C code is not formatted
 	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
+	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.h')
 
 clean: ## remove the build output
 	rm -rf bin

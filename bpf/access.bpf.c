@@ -44,7 +44,7 @@ struct cursor {
 	__u32 next;
 	__u32 end;
 	__u32 failed;
-	__u32 bucket; /* bucket of the UDP socket at which the last soft-interrupt safe run was made */
+	__u32 bucket; /* bucket of the UDP socket of the last soft-interrupt safe run */
 };
 
 struct range {
@@ -53,7 +53,7 @@ struct range {
 };
 
 const volatile __u32 key_size = 4;
-const volatile __u32 value_size = 4; /* with per-CPU values: size of all of them together */
+const volatile __u32 value_size = 4;	/* with per-CPU values: size of all of them together */
 const volatile __u32 value_offset = 16; /* offset of the value in an entry */
 const volatile __u32 lock_offset = 0;	/* offset of the bpf_spin_lock in a value */
 const volatile __u64 update_flags = 0;
@@ -120,7 +120,8 @@ static __always_inline void keep_ranges(struct entry *e)
 	for (__u32 i = 0; i < KEEP_RANGES; i++) {
 		if (i >= keep_count)
 			break;
-		bpf_probe_read_kernel(value + keep[i].offset, keep[i].size, current + keep[i].offset);
+		bpf_probe_read_kernel(value + keep[i].offset, keep[i].size,
+				      current + keep[i].offset);
 	}
 }
 

@@ -100,26 +100,26 @@ static __always_inline const void *evicted_key(const void *node)
 
 /* ---- fexit: one program per function, with the result after the arguments ---- */
 
-#define FEXIT_UPDATE(name, function, kind)                                                  \
-	SEC("fexit/" function)                                                              \
-	int name(__u64 *ctx)                                                                \
-	{                                                                                   \
-		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (watch_of(id) && !skip_own_write(kind))                                   \
-			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id,           \
-			       (void *)ctx[1], (void *)ctx[2]);                             \
-		return 0;                                                                   \
+#define FEXIT_UPDATE(name, function, kind)                                                        \
+	SEC("fexit/" function)                                                                    \
+	int name(__u64 *ctx)                                                                      \
+	{                                                                                         \
+		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                           \
+		if (watch_of(id) && !skip_own_write(kind))                                        \
+			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id, (void *)ctx[1], \
+			       (void *)ctx[2]);                                                   \
+		return 0;                                                                         \
 	}
 
-#define FEXIT_DELETE(name, function, kind, result)                                          \
-	SEC("fexit/" function)                                                              \
-	int name(__u64 *ctx)                                                                \
-	{                                                                                   \
-		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                     \
-		if (watch_of(id) && !skip_own_write(kind))                                   \
-			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id,      \
-			       (void *)ctx[1], NULL);                                       \
-		return 0;                                                                   \
+#define FEXIT_DELETE(name, function, kind, result)                                     \
+	SEC("fexit/" function)                                                         \
+	int name(__u64 *ctx)                                                           \
+	{                                                                              \
+		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                \
+		if (watch_of(id) && !skip_own_write(kind))                             \
+			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id, \
+			       (void *)ctx[1], NULL);                                  \
+		return 0;                                                              \
 	}
 
 FEXIT_UPDATE(fexit_update, "htab_map_update_elem", KIND_UPDATE)
@@ -127,11 +127,12 @@ FEXIT_UPDATE(fexit_lru_update, "htab_lru_map_update_elem", KIND_LRU_UPDATE)
 FEXIT_DELETE(fexit_delete, "htab_map_delete_elem", KIND_DELETE, 2)
 FEXIT_DELETE(fexit_lru_delete, "htab_lru_map_delete_elem", KIND_LRU_DELETE, 2)
 FEXIT_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP_DELETE, 4)
-FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem",
-	     KIND_LRU_LOOKUP_DELETE, 4)
+FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem", KIND_LRU_LOOKUP_DELETE,
+	     4)
 
 /* Maps with per-CPU values. A program writes the value of its own CPU. bpf(2) writes the values of
- * all CPUs, through one function for both map types. Deletes and evictions use the functions above. */
+ * all CPUs, through one function for both map types. Deletes and evictions use the functions
+ * above. */
 FEXIT_UPDATE(fexit_percpu_update, "htab_percpu_map_update_elem", KIND_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_lru_percpu_update, "htab_lru_percpu_map_update_elem", KIND_LRU_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_percpu_syscall, "bpf_percpu_hash_update", KIND_PERCPU_SYSCALL)
@@ -180,7 +181,7 @@ struct {
 } frames SEC(".maps");
 
 static __always_inline int save_call(struct pt_regs *ctx, __u32 kind, __u32 id, const void *key,
-				    const void *value)
+				     const void *value)
 {
 	__u64 stack = PT_REGS_SP(ctx);
 	__u32 zero = 0, at = FRAMES;
@@ -211,20 +212,20 @@ static __always_inline __u32 map_id(const void *map)
 	return BPF_CORE_READ((struct bpf_map *)map, id);
 }
 
-#define KPROBE_UPDATE(name, kind)                                                           \
-	SEC("kprobe")                                                                       \
-	int name(struct pt_regs *ctx)                                                       \
-	{                                                                                   \
-		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
-				(void *)PT_REGS_PARM2(ctx), (void *)PT_REGS_PARM3(ctx));    \
+#define KPROBE_UPDATE(name, kind)                                                         \
+	SEC("kprobe")                                                                     \
+	int name(struct pt_regs *ctx)                                                     \
+	{                                                                                 \
+		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),           \
+				 (void *)PT_REGS_PARM2(ctx), (void *)PT_REGS_PARM3(ctx)); \
 	}
 
-#define KPROBE_DELETE(name, kind)                                                           \
-	SEC("kprobe")                                                                       \
-	int name(struct pt_regs *ctx)                                                       \
-	{                                                                                   \
-		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),              \
-				(void *)PT_REGS_PARM2(ctx), NULL);                          \
+#define KPROBE_DELETE(name, kind)                                               \
+	SEC("kprobe")                                                           \
+	int name(struct pt_regs *ctx)                                           \
+	{                                                                       \
+		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)), \
+				 (void *)PT_REGS_PARM2(ctx), NULL);             \
 	}
 
 KPROBE_UPDATE(kprobe_update, KIND_UPDATE)
@@ -242,7 +243,7 @@ int kprobe_evict(struct pt_regs *ctx)
 	struct bpf_htab *htab = (void *)PT_REGS_PARM1(ctx);
 
 	return save_call(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id),
-			evicted_key((void *)PT_REGS_PARM2(ctx)), NULL);
+			 evicted_key((void *)PT_REGS_PARM2(ctx)), NULL);
 }
 
 static __always_inline bool call_failed(__u32 kind, __u64 result)

@@ -59,13 +59,13 @@ struct event {
  * holds the counters, which user space reads in place through a memory mapping. Mirrored by
  * syncd/capture/slots.go. */
 struct slot {
-	__u64 depth;   /* runs of this kind in progress on this CPU (level 0 only) */
-	__u64 seq;     /* events attempted */
-	__u64 seen;    /* runs for a watched map */
-	__u64 failed;  /* writes that the kernel refused: no event */
-	__u64 own;     /* syncd's own writes: no event */
-	__u64 lost;    /* events attempted and not delivered, because the buffer was full */
-	__u64 nested;  /* runs nested deeper than LEVELS: no event attempted (level 0 only) */
+	__u64 depth;	     /* runs of this kind in progress on this CPU (level 0 only) */
+	__u64 seq;	     /* events attempted */
+	__u64 seen;	     /* runs for a watched map */
+	__u64 failed;	     /* writes that the kernel refused: no event */
+	__u64 own;	     /* syncd's own writes: no event */
+	__u64 lost;	     /* events attempted and not delivered, because the buffer was full */
+	__u64 nested;	     /* runs nested deeper than LEVELS: no event attempted (level 0 only) */
 	__u64 preempt_count; /* address of this CPU's preempt count, 0 until resolved */
 	struct event event;
 	__u8 data[MAX_KEY + MAX_VALUE + 16]; /* 16: the verifier rounds both up */
@@ -77,7 +77,7 @@ struct watch {
 	__u32 id; /* 0: unused */
 	__u32 key_size;
 	__u32 value_size; /* 0: events contain the key only */
-	__u32 probe_next;  /* the next bucket may contain the watch of another map */
+	__u32 probe_next; /* the next bucket may contain the watch of another map */
 };
 
 /* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if
@@ -93,10 +93,11 @@ struct {
 	__type(value, struct watch);
 } watches SEC(".maps");
 
+/* The loader multiplies the number of entries by the number of possible CPUs. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, SLOTS); /* multiplied by the number of possible CPUs, set by the loader */
+	__uint(max_entries, SLOTS);
 	__type(key, __u32);
 	__type(value, struct slot);
 } slots SEC(".maps");
@@ -185,10 +186,12 @@ static __always_inline void leave(struct slot *base)
 
 /* The same for a number that is not read from memory: repeats a bounds check that always holds. The
  * asm statement keeps the compiler from removing it. */
-#define BOUND(v, most)                                                                      \
-	asm volatile("" : "+r"(v));                                                         \
-	if (v > (most))                                                                     \
-		goto lost
+#define BOUND(v, most)                      \
+	do {                                \
+		asm volatile("" : "+r"(v)); \
+		if (v > (most))             \
+			goto lost;          \
+	} while (0)
 
 /* emit sends the change in s to user space. It uses a sequence number before the attempt, so user
  * space detects a gap if the attempt fails. key and value are kernel addresses. value is NULL for

@@ -127,7 +127,7 @@ static __always_inline void reverse_key(struct ct_key *out, const struct ct_key 
 /* RFC 1624, equation 3, on one's complement sums in network byte order. */
 static __always_inline void csum_replace(__sum16 *check, __u32 from, __u32 to)
 {
-	__u32 sum = (__u16)~*check;
+	__u32 sum = (__u16)(~*check);
 
 	from = ~from;
 	sum += (from & 0xffff) + (from >> 16);
@@ -265,7 +265,7 @@ static __always_inline void delete_flow(const struct ct_key *key, const struct c
 static __always_inline struct backend *pick(const struct vip_value *vip, const struct ct_key *key,
 					    struct ct_key *reverse)
 {
-	struct ct_nat nat = {.flags = CT_NAT_DST};
+	struct ct_nat nat = { .flags = CT_NAT_DST };
 	__u32 at = bpf_get_prandom_u32();
 	struct backend *b;
 

@@ -38,9 +38,9 @@ enum {
 
 /* The last TCP state of one direction of the connection. */
 struct ct_tcp {
-	__u32 seq ROLE("volatile"); /* first sequence number not yet sent, host order */
-	__u32 ack ROLE("volatile"); /* host order */
-	__u32 fin_seq; /* sequence number after the FIN, valid with CT_TCP_FIN */
+	__u32 seq ROLE("volatile");    /* first sequence number not yet sent, host order */
+	__u32 ack ROLE("volatile");    /* host order */
+	__u32 fin_seq;		       /* sequence number after the FIN, valid with CT_TCP_FIN */
 	__u16 window ROLE("volatile"); /* unscaled, host order */
 	__u16 flags;		       /* CT_TCP_* */
 };
@@ -76,7 +76,7 @@ struct ct_value {
 	struct ct_tcp tcp[2]; /* by enum ct_direction */
 	__u32 idle_timeout;   /* seconds */
 	__u32 backend_id;
-	__u8 state;     /* enum ct_state */
+	__u8 state;	/* enum ct_state */
 	__u8 direction; /* enum ct_direction */
 	__u16 vip_id;
 	__u32 pad;
@@ -100,7 +100,7 @@ struct ct_value {
 	__u32 vip_id;
 	__u8 direction;
 	__u8 reserved[15];
-	__u32 mark; /* random, the same in both directions; 0: the flow was created without a mark */
+	__u32 mark; /* random, the same in both directions; 0: created without a mark */
 	__u64 rx_time ROLE("ktime,volatile"); /* last segment with data, SYN or FIN */
 };
 
@@ -131,12 +131,12 @@ struct backend {
 };
 
 enum lb_stat {
-	STAT_FORWARDED, /* packets rewritten and forwarded */
-	STAT_NEW,       /* flows created */
-	STAT_CLOSED,    /* flows deleted because they closed */
-	STAT_NO_ENTRY,  /* TCP packets to a service, not SYN, without an entry */
-	STAT_FULL,      /* SYNs dropped: no room for the flow */
-	STAT_NO_BACKEND,/* SYNs dropped: no usable backend */
+	STAT_FORWARDED,	 /* packets rewritten and forwarded */
+	STAT_NEW,	 /* flows created */
+	STAT_CLOSED,	 /* flows deleted because they closed */
+	STAT_NO_ENTRY,	 /* TCP packets to a service, not SYN, without an entry */
+	STAT_FULL,	 /* SYNs dropped: no room for the flow */
+	STAT_NO_BACKEND, /* SYNs dropped: no usable backend */
 	STAT_MAX,
 };
 

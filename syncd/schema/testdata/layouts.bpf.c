@@ -10,13 +10,13 @@
 #include <bpf/bpf_helpers.h>
 
 #define ROLE(role) __attribute__((btf_decl_tag("mapsync:" role)))
-#define MAP(name, kind, ktype, vtype)        \
-	struct {                             \
-		__uint(type, kind);          \
-		__uint(max_entries, 64);     \
+#define MAP(name, kind, ktype, vtype)                 \
+	struct {                                      \
+		__uint(type, kind);                   \
+		__uint(max_entries, 64);              \
 		__uint(map_flags, BPF_F_NO_PREALLOC); \
-		__type(key, ktype);          \
-		__type(value, vtype);        \
+		__type(key, ktype);                   \
+		__type(value, vtype);                 \
 	} name SEC(".maps")
 
 typedef _Bool bool;
