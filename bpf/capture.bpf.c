@@ -92,43 +92,53 @@ out:
 	leave(base);
 }
 
-static __always_inline const void *evicted_key(const void *node)
+static __always_inline const void *evicted_key(const struct bpf_lru_node *node)
 {
-	return node - bpf_core_field_offset(struct htab_elem, lru_node) +
+	return (const void *)node - bpf_core_field_offset(struct htab_elem, lru_node) +
 	       bpf_core_field_offset(struct htab_elem, key);
 }
 
 /* ---- fexit: one program per function, with the result after the arguments ---- */
 
-#define FEXIT_UPDATE(name, function, kind)                                                        \
-	SEC("fexit/" function)                                                                    \
-	int name(__u64 *ctx)                                                                      \
-	{                                                                                         \
-		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                           \
-		if (watch_of(id) && !skip_own_write(kind))                                        \
-			report(ctx, kind, OP_UPDATE, false, (int)ctx[4] != 0, id, (void *)ctx[1], \
-			       (void *)ctx[2]);                                                   \
-		return 0;                                                                         \
+/* The verifier knows the type of map here, so the id is read without a helper. */
+static __always_inline int report_exit(void *ctx, __u32 kind, enum op op, const struct bpf_map *map,
+				       const void *key, const void *value, int result)
+{
+	__u32 id = map->id;
+
+	if (watch_of(id) && !skip_own_write(kind))
+		report(ctx, kind, op, false, result != 0, id, key, value);
+	return 0;
+}
+
+#define FEXIT_UPDATE(name, function, kind)                                                       \
+	SEC("fexit/" function)                                                                   \
+	int BPF_PROG(name, struct bpf_map *map, void *key, void *value, __u64 flags, int result) \
+	{                                                                                        \
+		return report_exit(ctx, kind, OP_UPDATE, map, key, value, result);               \
 	}
 
-#define FEXIT_DELETE(name, function, kind, result)                                     \
-	SEC("fexit/" function)                                                         \
-	int name(__u64 *ctx)                                                           \
-	{                                                                              \
-		__u32 id = BPF_CORE_READ((struct bpf_map *)ctx[0], id);                \
-		if (watch_of(id) && !skip_own_write(kind))                             \
-			report(ctx, kind, OP_DELETE, false, (int)ctx[result] != 0, id, \
-			       (void *)ctx[1], NULL);                                  \
-		return 0;                                                              \
+#define FEXIT_DELETE(name, function, kind)                                        \
+	SEC("fexit/" function)                                                    \
+	int BPF_PROG(name, struct bpf_map *map, void *key, int result)            \
+	{                                                                         \
+		return report_exit(ctx, kind, OP_DELETE, map, key, NULL, result); \
+	}
+
+#define FEXIT_LOOKUP_DELETE(name, function, kind)                                                \
+	SEC("fexit/" function)                                                                   \
+	int BPF_PROG(name, struct bpf_map *map, void *key, void *value, __u64 flags, int result) \
+	{                                                                                        \
+		return report_exit(ctx, kind, OP_DELETE, map, key, NULL, result);                \
 	}
 
 FEXIT_UPDATE(fexit_update, "htab_map_update_elem", KIND_UPDATE)
 FEXIT_UPDATE(fexit_lru_update, "htab_lru_map_update_elem", KIND_LRU_UPDATE)
-FEXIT_DELETE(fexit_delete, "htab_map_delete_elem", KIND_DELETE, 2)
-FEXIT_DELETE(fexit_lru_delete, "htab_lru_map_delete_elem", KIND_LRU_DELETE, 2)
-FEXIT_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP_DELETE, 4)
-FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem", KIND_LRU_LOOKUP_DELETE,
-	     4)
+FEXIT_DELETE(fexit_delete, "htab_map_delete_elem", KIND_DELETE)
+FEXIT_DELETE(fexit_lru_delete, "htab_lru_map_delete_elem", KIND_LRU_DELETE)
+FEXIT_LOOKUP_DELETE(fexit_lookup_delete, "htab_map_lookup_and_delete_elem", KIND_LOOKUP_DELETE)
+FEXIT_LOOKUP_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem",
+		    KIND_LRU_LOOKUP_DELETE)
 
 /* Maps with per-CPU values. A program writes the value of its own CPU. bpf(2) writes the values of
  * all CPUs, through one function for both map types. Deletes and evictions use the functions
@@ -136,19 +146,19 @@ FEXIT_DELETE(fexit_lru_lookup_delete, "htab_lru_map_lookup_and_delete_elem", KIN
 FEXIT_UPDATE(fexit_percpu_update, "htab_percpu_map_update_elem", KIND_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_lru_percpu_update, "htab_lru_percpu_map_update_elem", KIND_LRU_PERCPU_UPDATE)
 FEXIT_UPDATE(fexit_percpu_syscall, "bpf_percpu_hash_update", KIND_PERCPU_SYSCALL)
-FEXIT_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_delete_elem",
-	     KIND_PERCPU_LOOKUP_DELETE, 4)
-FEXIT_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
-	     KIND_LRU_PERCPU_LOOKUP_DELETE, 4)
+FEXIT_LOOKUP_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_delete_elem",
+		    KIND_PERCPU_LOOKUP_DELETE)
+FEXIT_LOOKUP_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
+		    KIND_LRU_PERCPU_LOOKUP_DELETE)
 
+/* The kernel declares the map as void *, so the id cannot be read directly. */
 SEC("fexit/htab_lru_map_delete_node")
-int fexit_evict(__u64 *ctx)
+int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, bool deleted)
 {
-	__u32 id = BPF_CORE_READ((struct bpf_htab *)ctx[0], map.id);
+	__u32 id = BPF_CORE_READ(htab, map.id);
 
 	if (watch_of(id))
-		report(ctx, KIND_EVICT, OP_EVICT, false, !(bool)ctx[2], id,
-		       evicted_key((void *)ctx[1]), NULL);
+		report(ctx, KIND_EVICT, OP_EVICT, false, !deleted, id, evicted_key(node), NULL);
 	return 0;
 }
 
@@ -207,25 +217,18 @@ static __always_inline int save_call(struct pt_regs *ctx, __u32 kind, __u32 id, 
 	return 0;
 }
 
-static __always_inline __u32 map_id(const void *map)
-{
-	return BPF_CORE_READ((struct bpf_map *)map, id);
-}
-
-#define KPROBE_UPDATE(name, kind)                                                         \
-	SEC("kprobe")                                                                     \
-	int name(struct pt_regs *ctx)                                                     \
-	{                                                                                 \
-		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)),           \
-				 (void *)PT_REGS_PARM2(ctx), (void *)PT_REGS_PARM3(ctx)); \
+#define KPROBE_UPDATE(name, kind)                                                     \
+	SEC("kprobe")                                                                 \
+	int BPF_KPROBE(name, struct bpf_map *map, const void *key, const void *value) \
+	{                                                                             \
+		return save_call(ctx, kind, BPF_CORE_READ(map, id), key, value);      \
 	}
 
 #define KPROBE_DELETE(name, kind)                                               \
 	SEC("kprobe")                                                           \
-	int name(struct pt_regs *ctx)                                           \
+	int BPF_KPROBE(name, struct bpf_map *map, const void *key)              \
 	{                                                                       \
-		return save_call(ctx, kind, map_id((void *)PT_REGS_PARM1(ctx)), \
-				 (void *)PT_REGS_PARM2(ctx), NULL);             \
+		return save_call(ctx, kind, BPF_CORE_READ(map, id), key, NULL); \
 	}
 
 KPROBE_UPDATE(kprobe_update, KIND_UPDATE)
@@ -238,12 +241,9 @@ KPROBE_UPDATE(kprobe_percpu_update, KIND_PERCPU_UPDATE)
 KPROBE_UPDATE(kprobe_lru_percpu_update, KIND_LRU_PERCPU_UPDATE)
 
 SEC("kprobe")
-int kprobe_evict(struct pt_regs *ctx)
+int BPF_KPROBE(kprobe_evict, struct bpf_htab *htab, struct bpf_lru_node *node)
 {
-	struct bpf_htab *htab = (void *)PT_REGS_PARM1(ctx);
-
-	return save_call(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id),
-			 evicted_key((void *)PT_REGS_PARM2(ctx)), NULL);
+	return save_call(ctx, KIND_EVICT, BPF_CORE_READ(htab, map.id), evicted_key(node), NULL);
 }
 
 static __always_inline bool call_failed(__u32 kind, __u64 result)
@@ -252,9 +252,10 @@ static __always_inline bool call_failed(__u32 kind, __u64 result)
 }
 
 /* One program for the return of all functions. The return instruction has popped the return
- * address: its stack address is 8 bytes below. */
+ * address: its stack address is 8 bytes below. These 8 bytes are the calling convention of x86-64,
+ * which BTF does not contain. */
 SEC("kretprobe")
-int kretprobe_any(struct pt_regs *ctx)
+int BPF_KRETPROBE(kretprobe_any, __u64 result)
 {
 	__u64 stack = PT_REGS_SP(ctx) - 8;
 	struct frame call;
@@ -276,7 +277,7 @@ int kretprobe_any(struct pt_regs *ctx)
 	if (call.kind >= KIND_INJECTED)
 		return 0;
 	op = call.kind == KIND_EVICT ? OP_EVICT : call.value ? OP_UPDATE : OP_DELETE;
-	report(ctx, call.kind, op, true, call_failed(call.kind, PT_REGS_RC(ctx)), call.map_id,
+	report(ctx, call.kind, op, true, call_failed(call.kind, result), call.map_id,
 	       (void *)call.key, (void *)call.value);
 	return 0;
 }

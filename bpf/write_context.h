@@ -21,6 +21,11 @@ struct task_struct {
 	struct task_struct *group_leader;
 } __attribute__((preserve_access_index));
 
+/* The preempt count of kernels 6.2 to 6.14. Others have the variable __preempt_count. */
+struct pcpu_hot {
+	int preempt_count;
+} __attribute__((preserve_access_index));
+
 /* Register names of the kernel, which differ from those in its user-space headers. */
 struct pt_regs___kernel {
 	unsigned long bx;
@@ -28,19 +33,19 @@ struct pt_regs___kernel {
 	unsigned long orig_ax;
 } __attribute__((preserve_access_index));
 
-/* The number of bpf(2) in the three system call interfaces of x86-64. */
+/* The numbers of bpf(2) in the three system call interfaces of x86-64, and masks. BTF contains no
+ * macros, so these are constants. */
 #define NR_BPF 321
 #define NR_BPF_COMPAT 357
 #define X32_SYSCALL_BIT 0x40000000
 #define TS_COMPAT 2 /* in thread_info.status: the task is in a 32-bit system call */
 
 /* Soft interrupt being served, hard interrupt, NMI. Bottom halves that are only disabled count in
- * 0x200 and are outside this mask. */
+ * 0x200 and are outside this mask. The values are macros, which BTF does not contain. */
 #define IN_INTERRUPT (0x100 | 0xf0000 | 0xf00000)
 
-/* Offset of preempt_count in struct pcpu_hot in bytes (kernels 6.2 to 6.14). */
-#define PCPU_HOT_PREEMPT_COUNT 8
-
+/* Untyped, because cilium/ebpf resolves no ksyms with a type. bpf_this_cpu_ptr accepts only those,
+ * so this_cpu_address adds the CPU's offset itself. */
 extern void __per_cpu_offset __ksym;
 extern void bpf_prog_active __ksym;
 extern void __preempt_count __ksym __weak;
@@ -55,7 +60,7 @@ static __always_inline __u64 this_cpu_address(const void *variable)
 	__u64 offset = 0;
 
 	bpf_probe_read_kernel(&offset, sizeof(offset),
-			      &__per_cpu_offset + bpf_get_smp_processor_id() * 8);
+			      &__per_cpu_offset + bpf_get_smp_processor_id() * sizeof(offset));
 	return offset + (__u64)variable;
 }
 
@@ -64,8 +69,11 @@ static __always_inline __u32 preempt_count(struct slot *s)
 	__u32 count = 0;
 
 	if (!s->preempt_count) {
+		/* If the symbol is absent, the verifier removes this branch and its relocation,
+		 * which fails without the struct. */
 		if (&pcpu_hot)
-			s->preempt_count = this_cpu_address(&pcpu_hot) + PCPU_HOT_PREEMPT_COUNT;
+			s->preempt_count = this_cpu_address(&pcpu_hot) +
+					   bpf_core_field_offset(struct pcpu_hot, preempt_count);
 		else
 			s->preempt_count = this_cpu_address(&__preempt_count);
 	}
