@@ -151,14 +151,23 @@ FEXIT_LOOKUP_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_dele
 FEXIT_LOOKUP_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
 		    KIND_LRU_PERCPU_LOOKUP_DELETE)
 
+/* The kernel functions that return bool set only the lowest byte of the register. The barrier makes
+ * clang load all 8 bytes of an argument, because kernels refuse a shorter load from the context. */
+static __always_inline bool returned_true(__u64 result)
+{
+	barrier_var(result);
+	return result & 0xff;
+}
+
 /* The kernel declares the map as void *, so the id cannot be read directly. */
 SEC("fexit/htab_lru_map_delete_node")
-int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, bool deleted)
+int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u64 deleted)
 {
 	__u32 id = BPF_CORE_READ(htab, map.id);
 
 	if (watch_of(id))
-		report(ctx, KIND_EVICT, OP_EVICT, false, !deleted, id, evicted_key(node), NULL);
+		report(ctx, KIND_EVICT, OP_EVICT, false, !returned_true(deleted), id,
+		       evicted_key(node), NULL);
 	return 0;
 }
 
@@ -248,7 +257,7 @@ int BPF_KPROBE(kprobe_evict, struct bpf_htab *htab, struct bpf_lru_node *node)
 
 static __always_inline bool call_failed(__u32 kind, __u64 result)
 {
-	return kind == KIND_EVICT ? !(bool)result : (int)result != 0;
+	return kind == KIND_EVICT ? !returned_true(result) : (int)result != 0;
 }
 
 /* One program for the return of all functions. The return instruction has popped the return
