@@ -176,7 +176,7 @@ func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*dif
 		select {
 		case <-ctx.Done():
 			k.abandonDiffList(name, l)
-			// The peer may still be sending records. They are merged as usual.
+			// The peer may still be sending records. mergeOne does not merge them.
 			return nil, fmt.Errorf("list differences of map %q with %s: %w", name, peer, ctx.Err())
 		case <-look.C:
 			if why := k.abandonInconclusiveList(name, l); why != "" {
@@ -232,8 +232,7 @@ func (c *inboundComparison) hasList() bool {
 	return c.resend != nil && c.resend.list != nil && !c.resend.list.abandoned
 }
 
-// abandonDiffList abandons a list. Records that the peer still sends for it are merged. The next
-// list starts after them.
+// abandonDiffList abandons a list. Records that the peer still sends for it are compared and discarded. The next list starts after them.
 func (l *inboundStream) abandonDiffList(name string, want *diffList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

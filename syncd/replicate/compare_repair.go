@@ -10,7 +10,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// backOffRepair doubles the pause before the next repair, up to maxRepairBackoff.
+// backOffRepair doubles the pause before the next repair, from the digest interval up to
+// maxRepairBackoff. Differences that no repair removes, for example because of a full table,
+// therefore cost little. The caller holds inboundStream.mu.
 func (in *inboundMap) backOffRepair(now time.Time) {
 	c := &in.comparison
 	c.repairBackoff = min(max(2*c.repairBackoff, in.l.r.opt.digestInterval), maxRepairBackoff)
@@ -18,6 +20,8 @@ func (in *inboundMap) backOffRepair(now time.Time) {
 }
 
 // appendComparisons appends the requests for resends and for digests with buckets that are due.
+// Only the requesting goroutine calls it, after appendSubscriptions: a request refers to a
+// subscription that was sent before.
 func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -28,13 +32,17 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 			continue
 		}
 		// One resend at a time: the peer accepts the next request after it has sent Resent.
+		// firstPosition is read before the request is sent. All records that the peer resends are
+		// therefore at or above it.
 		if c.resendBuckets != nil && c.resend == nil {
 			c.resend = &inboundResend{buckets: c.resendBuckets, firstPosition: in.m.head() + 1, lastProgress: time.Now()}
+			// A resend serves a list or a repair, never both: a list merges nothing.
 			if c.list != nil && c.list.bucketsChosen {
 				c.resend.list, c.list = c.list, nil
 			} else {
 				l.r.count.repairs.Add(1)
 			}
+			// endResend requests a digest with buckets once the resend has ended.
 			c.resendBuckets, c.requestBuckets = nil, false
 			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Resend{
 				Resend: &mapsyncv1.ResendRequest{Map: index, Buckets: wire.EncodeBucketSet(c.resend.buckets)},
@@ -51,7 +59,8 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 }
 
 // failStalled ends the subscription of a map whose resend has stalled: the peer accepts another
-// resend request only after the current one has ended. The caller holds inboundStream.mu.
+// resend request only after the current one has ended. The caller holds inboundStream.mu. The next subscription resumes at the position. A list that waits for the
+// resend fails with errSubscriptionEnded.
 func (in *inboundMap) failStalled(now time.Time) {
 	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.l.r.opt.stallTimeout, errResendStalled)
 	in.l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.l.peer.Node),
@@ -59,7 +68,8 @@ func (in *inboundMap) failStalled(now time.Time) {
 	in.fail(err, now)
 }
 
-// handleResent ends a resend. It returns only errors that end the stream.
+// handleResent ends a resend. It returns only errors that end the stream: the peer has sent the end
+// of a resend that this node did not request. The receiving goroutine calls it, without a lock.
 func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	var in *inboundMap
 	var j *inboundResend
@@ -73,13 +83,15 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	if in == nil || err != nil {
 		return err
 	}
-	// The table is scanned without l.mu. A list adds the records that only this node has, a repair deletes
-	// them.
+	// The table is scanned without l.mu. A list adds the records that only this node has, a repair
+	// deletes them. All records of the resend are merged or listed by now, because messages are
+	// handled in order.
 	if j.list != nil {
 		in.listMissing(j)
 	} else {
 		in.sweepBuckets(j)
 	}
+	// The peer can send any number, so it is bounded.
 	unsent := int(min(m.GetUnsent(), 1<<31))
 	// The subscription may have ended during the scan.
 	return l.withSubscription(m.GetMap(), func(in *inboundMap) error {
@@ -91,7 +103,8 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	})
 }
 
-// endResend evaluates a resend that has ended. The caller holds inboundStream.mu.
+// endResend evaluates a resend that has ended. The caller holds inboundStream.mu. It requests
+// another digest with buckets, which shows whether the repair has helped.
 func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 	c := &in.comparison
 	c.resend, c.requestBuckets = nil, true
@@ -109,6 +122,7 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 		in.l.r.opt.Logger.Warn("repaired divergent buckets from peer", slog.String("peer", in.l.peer.Node),
 			slog.String("map", in.m.name), slog.Int("repaired", j.repaired), slog.Int("left", j.unrepaired))
 	}
+	// The same records would fail again at once.
 	if j.unrepaired > 0 {
 		in.backOffRepair(now)
 		return
@@ -116,13 +130,20 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 	// The backoff of earlier repairs does not apply after a successful one.
 	c.repairBackoff, c.repairAfter = 0, now.Add(in.l.r.opt.digestInterval)
 	// This node now holds all records that the peer resent, or newer ones. The peer has to detect
-	// the remaining differences, or is about to receive the newer records.
+	// the remaining differences, or is about to receive the newer records. The next digest then
+	// counts the remaining differences of these buckets as explained: see compareBuckets.
 	for _, s := range c.divergentNodes {
 		s.repairedBuckets = j.buckets
 	}
 }
 
-// sweepBuckets deletes the peer's records in the buckets that the peer did not resend.
+// sweepBuckets deletes the peer's records in the buckets that the peer did not resend: it no longer
+// has them. Resent records are spared, because the merge has moved them to firstPosition or above.
+// So are the records of other owners, orphaned ones included: no node deletes a record because
+// another node lacks it.
+//
+// The receiving goroutine calls it, without inboundStream.mu. The table is locked for
+// recordsPerLock records at a time.
 func (in *inboundMap) sweepBuckets(j *inboundResend) {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
@@ -139,12 +160,20 @@ func (in *inboundMap) sweepBuckets(j *inboundResend) {
 
 // decideReplace decides for each owner of a batch whether its records are compared with this peer. It
 // also decides which records of this node may be replaced by the peer's records without a newer version.
+//
+// The peer is authoritative for its own records, so they replace others in its name at any version.
+// The fallback sender replaces an orphaned record only if version and owner are equal and the value
+// differs. All other records are decided by version alone.
+//
+// mergeAll calls it with the lock of the table held.
 func (in *inboundMap) decideReplace(owners []wire.Owner) {
 	v := in.l.r.view.Load()
 	in.comparedOwners, in.replaceRules = in.comparedOwners[:0], in.replaceRules[:0]
 	for _, w := range owners {
 		node, replace := string(w.Node), table.ReplaceNothing
 		orphaned := v.orphaned(node)
+		// A repair resends the records of all owners. Only those that digests compare with this
+		// peer count as repaired.
 		compared := orphaned || node == in.l.peer.Node || in.permit.requests(node)
 		switch {
 		case node == in.l.peer.Node:

@@ -42,7 +42,12 @@ func offered(h *mapsyncv1.Hello) versionRange {
 // choose returns the highest version that both this node and its peer support. The error names both
 // ranges and the node to upgrade. It wraps errVersions, or errNoRange if the range of the peer is
 // invalid.
+//
+// Both sides use it: the sender with the range in a Hello, the receiver with the single version in
+// a Welcome. So neither side runs a version that it does not support. An operator who upgrades node
+// by node gets the name of the node that is still too old.
 func (v versionRange) choose(self, peer string, peerVersions versionRange) (uint32, error) {
+	// Only a faulty or hostile peer sends this. It is an invalid request and not an old release.
 	if peerVersions.lowest == 0 || peerVersions.lowest > peerVersions.highest {
 		return 0, fmt.Errorf("negotiate with %.255q: protocol versions %d to %d: %w",
 			peer, peerVersions.lowest, peerVersions.highest, errNoRange)
@@ -51,6 +56,7 @@ func (v versionRange) choose(self, peer string, peerVersions versionRange) (uint
 	if chosen >= max(v.lowest, peerVersions.lowest) {
 		return chosen, nil
 	}
+	// The ranges do not overlap, so the node with the lower one is the older release.
 	older := peer
 	if v.highest < peerVersions.lowest {
 		older = self
@@ -68,13 +74,21 @@ func (v versionRange) String() string {
 }
 
 // handshake exchanges Hello and Welcome, and measures the clock of the peer.
+//
+// It runs before the requesting goroutine starts, without a lock, so no other message is on the
+// stream. An error ends the gRPC stream, and run retries after a pause. On return without an error,
+// the stream counts as established.
 func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	w, err := l.r.exchangeHello(stream)
 	if err != nil {
 		return err
 	}
-	// Another incarnation answers at this address: the peer has restarted, or the address is reused.
+	// Another incarnation answers at this address: the peer has restarted, or the address is
+	// reused. Positions and permits belong to one incarnation, so this stream cannot continue with
+	// another one.
 	if o := welcomeSender(w); o != l.peer {
+		// The credentials verified the name, so the new incarnation is live. SetPeers replaces this
+		// stream later.
 		if o.Node == l.peer.Node {
 			l.r.opt.IncarnationMismatch(o.Node)
 			if err := l.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.currentPeer().Addr}); err != nil {
@@ -90,7 +104,9 @@ func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeC
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	// From here on the status shows the peer as connected, and subscriptions may be sent.
 	l.up, l.err, l.since = true, nil, time.Now()
+	// They are set before the requesting goroutine starts, which reads them.
 	l.supportsOwnerRequests = w.GetOwnerRequests()
 	l.supportsReports = w.GetReports()
 	l.version = w.GetProtocolVersion()
@@ -102,6 +118,10 @@ func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeC
 
 // exchangeHello sends a Hello on a new gRPC stream, and returns the Welcome of the peer. The version
 // in it is one that this node supports.
+//
+// It holds no lock. The context of the stream bounds its wait. inboundStream.handshake
+// and dialAndVerify call it first on a stream. Its errors wrap errProtocol, or have the gRPC status
+// of the peer.
 func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
 	// Send only reports that the stream has ended; Recv returns the cause.
 	versions := r.opt.versions
@@ -114,6 +134,7 @@ func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_Subscribe
 	}
 	m, err := stream.Recv()
 	switch {
+	// The peer found no common version. Both nodes report it, because each of them also receives.
 	case status.Code(err) == codes.FailedPrecondition:
 		// A peer of the release without negotiation names only its own version.
 		return nil, fmt.Errorf("offer protocol %s: %w", versions, peerError(err))
@@ -131,7 +152,8 @@ func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_Subscribe
 	return w, nil
 }
 
-// welcomeSender returns the name and incarnation in a Welcome.
+// welcomeSender returns the name and incarnation in a Welcome. A Welcome without them returns the
+// zero Owner, which is the name of no peer.
 func welcomeSender(w *mapsyncv1.Welcome) table.Owner {
 	return table.Owner{Node: w.GetSelf().GetNode(), Incarnation: w.GetSelf().GetNumber()}
 }

@@ -18,6 +18,10 @@ type messageReceiver interface {
 
 // receive handles the messages of the peer until the gRPC stream ends. It calls onMessage for
 // each message.
+//
+// Only the receiving goroutine calls it, without a lock. Its error ends the gRPC stream. run then
+// opens another one, on which each map resumes at its position. onMessage also runs for a message
+// that handle refuses: any message shows that the peer is alive.
 func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error {
 	defer l.frame.Free()
 	for {
@@ -34,12 +38,17 @@ func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error 
 	}
 }
 
-// handle handles one encoded SubscribeResponse. It returns only errors that end the stream.
+// handle handles one encoded SubscribeResponse. It returns only errors that end the stream: the
+// message does not parse, or violates the protocol. An error of one map ends only the subscription
+// to that map. data is valid during the call.
+//
+// Messages about a map take l.mu. A batch is merged without it, because a merge takes long.
 func (l *inboundStream) handle(data []byte) error {
 	// The fast path decodes a message that is one batch without an allocation.
 	if b, ok := wire.BatchPayload(data); ok {
 		return l.handleBatch(b)
 	}
+	// The other messages are rare, so the stock decoder with its allocations suffices.
 	var m mapsyncv1.SubscribeResponse
 	if err := proto.Unmarshal(data, &m); err != nil {
 		return fmt.Errorf("decode response: %w: %w", wire.ErrMalformed, err)
@@ -52,6 +61,7 @@ func (l *inboundStream) handle(data []byte) error {
 			return fmt.Errorf("decode batch: %w: %w", wire.ErrMalformed, err)
 		}
 		return l.handleBatch(b)
+	// A heartbeat only resets the timer of runStream, as any message does.
 	case *mapsyncv1.SubscribeResponse_Heartbeat:
 		return nil
 	case *mapsyncv1.SubscribeResponse_ClockReply:
@@ -66,6 +76,8 @@ func (l *inboundStream) handle(data []byte) error {
 		return l.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { in.handleSources(m.Sources); return nil })
 	case *mapsyncv1.SubscribeResponse_Accepted:
 		return l.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.accept(m.Accepted) })
+	// The peer does not have the map. That is not an error, and readiness does not wait for it. The
+	// roles change, because such a peer cannot be the fallback sender.
 	case *mapsyncv1.SubscribeResponse_Pending:
 		return l.withSubscription(m.Pending.GetMap(), func(in *inboundMap) error {
 			in.state, in.err = StatePending, nil
@@ -82,7 +94,9 @@ func (l *inboundStream) handle(data []byte) error {
 }
 
 // withSubscription calls fn with the map of a subscription while it holds the lock. It does nothing
-// if this node has ended the subscription in the meantime.
+// if this node has ended the subscription in the meantime. The error is that of fn, or wraps
+// errProtocol if this node has never used the number on this stream. Both end the stream. fn must
+// not block.
 func (l *inboundStream) withSubscription(index uint32, fn func(*inboundMap) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,8 +112,9 @@ func (l *inboundStream) withSubscription(index uint32, fn func(*inboundMap) erro
 }
 
 // handleRefused records that the peer refused a map. The subscription remains: the peer serves it
-// when its map changes. The caller holds l.mu.
+// when its map changes. The caller holds l.mu. Readiness does not wait for a refused map.
 func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) error {
+	// A sender ends a subscription that it has served with MapEnded.
 	if in.state == StateSyncing || in.state == StateCaughtUp {
 		return fmt.Errorf("map %q refused while it was served: %w", in.m.name, errProtocol)
 	}
@@ -111,7 +126,10 @@ func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) e
 	return nil
 }
 
-// handleEnded prepares a new subscription.
+// handleEnded prepares a new subscription after the peer has ended the present one: it has removed
+// or replaced the map, or has forgotten deletes that this node did not receive. The next
+// subscription offers the position again. If the peer cannot resume there, it answers with a full
+// sync. The caller holds l.mu.
 func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error {
 	l.r.opt.Logger.Info("subscription ended by peer", slog.String("peer", l.peer.Node),
 		slog.String("map", in.m.name), slog.String("reason", m.GetReason().String()))
@@ -124,7 +142,13 @@ func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error
 	return nil
 }
 
-// handleBatch merges an encoded batch. It returns only errors that end the stream.
+// handleBatch merges an encoded batch. It returns only errors that end the stream: the batch is
+// malformed, is not from this incarnation of the peer, or was not requested. If the merge fails,
+// only the subscription of the map ends. It is requested again after a growing pause, from the last
+// good position.
+//
+// The receiving goroutine calls it, without a lock. It takes l.mu before and after the merge. The
+// batch points into data.
 func (l *inboundStream) handleBatch(data []byte) error {
 	b := &l.batch
 	if err := b.Parse(data); err != nil {
@@ -140,7 +164,9 @@ func (l *inboundStream) handleBatch(data []byte) error {
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
 		}
-		// The merge runs without the lock, so it uses the permit of this moment.
+		// The merge runs without the lock, so it uses the permit of this moment. A batch that was
+		// sent under an earlier request is still allowed: the permit includes earlier requests
+		// until the peer has confirmed the newest one.
 		in.resend, in.permit = nil, in.owners.permit
 		if !b.Resent {
 			return nil
@@ -159,11 +185,14 @@ func (l *inboundStream) handleBatch(data []byte) error {
 	// The table's lock is held during the merge, l.mu is not. Other goroutines may end the
 	// subscription meanwhile; its batch is merged in any case.
 	now := time.Now()
+	// A batch that is merged after the end of its subscription does not advance the position. It
+	// arrives again after the resume, and merging it twice changes nothing.
 	res, err := in.merge(b)
 	l.r.count.outOfRange.Add(res.outOfRange)
 	l.r.count.withoutInterface.Add(res.withoutInterface)
 	l.r.count.received.add(b.DeltaCount, len(data))
 	l.r.count.accepted.Add(res.accepted)
+	// Each refused delta counts in exactly one of three counters: see counters.
 	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutInterface)
 	l.r.count.ahead.Add(res.ahead)
 	if err == nil && res.refused > 0 {
@@ -185,12 +214,15 @@ func (l *inboundStream) handleBatch(data []byte) error {
 }
 
 // appendSubscriptions appends the requests that begin and end subscriptions, so that they match the
-// maps of this node.
+// maps of this node. Only the requesting goroutine calls it, before the other append methods. It
+// takes l.mu. maps is the present result of Replicator.localMaps.
 func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, maps map[string]*localMap, now time.Time) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// End the subscriptions of maps that were removed or replaced.
 	for name, in := range l.maps {
+		// Another localMap of the same name is another map, or the same map with other access. Both
+		// need a new subscription.
 		if maps[name] == in.m {
 			continue
 		}
@@ -212,6 +244,8 @@ func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		}
 		out = unsubscribe(out, in.unsubscribeIndex)
 		in.unsubscribeIndex = 0
+		// write-from does not list the peer. This node refuses all of its records, so it does not
+		// request the map.
 		if m.excluded(l.peer.Node) {
 			in.state = StateExcluded
 			continue
@@ -220,11 +254,15 @@ func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		if in.repeatFullSyncDue(now) && (in.state == StateSyncing || in.state == StateCaughtUp) {
 			out = unsubscribe(out, in.index)
 			delete(l.byIndex, in.index)
+			// The position stays. accept replaces it when the full sync begins.
 			in.reset()
 		}
 		switch {
+		// The pause after a failure has passed. idle wakes this goroutine while a map has no
+		// subscription.
 		case in.index == 0 && !now.Before(in.retryAt):
 			out = append(out, l.subscriptionRequest(in, now))
+		// A peer of an older release accepts no owner requests.
 		case in.index != 0 && in.owners.sentSerial != in.owners.serial && l.supportsOwnerRequests:
 			m := in.ownerRequestMessage()
 			m.Map = in.index
@@ -234,7 +272,9 @@ func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 	return out
 }
 
-// subscriptionRequest returns the request for a map. The caller holds inboundStream.mu.
+// subscriptionRequest returns the request for a map and assigns the next number to it. The peer
+// answers with MapAccepted, MapPending or MapRefused. The request resumes at the position, unless
+// nothing was received yet or a full sync is due. The caller holds inboundStream.mu.
 func (l *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *mapsyncv1.SubscribeRequest {
 	// sweepBefore of a full sync starts here: records that are merged later may be newer than
 	// the full sync.
@@ -252,7 +292,8 @@ func (l *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *maps
 		Expiries: true,
 	}
 	// The table has unadopted entries. An owner may be unreachable, so all peers send the records
-	// of all owners until the first end of the stream.
+	// of all owners until the first end of the stream. The permit is copied, because merges read
+	// the old one without a lock.
 	if m.SendAll {
 		p := *in.owners.permit
 		p.all = true

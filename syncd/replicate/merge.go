@@ -28,8 +28,15 @@ type mergeResult struct {
 
 // merge merges a batch into the table. The caller does not hold inboundStream.mu. An error ends the
 // subscription of this map only.
+//
+// Only the receiving goroutine calls it. The table is locked once for all deltas of the batch, which has at
+// most wire.MaxBatchDeltas deltas from a peer of this release. With an error, the result is zero.
+//
+// A failed merge may have merged a part of the batch. The position does not advance, so the batch
+// arrives again, and merging a record twice changes nothing.
 func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	// A batch out of turn starts and ends at in.position. A gap means that a batch was lost.
+	// Merging it nevertheless would lose the changes in between: the next resume begins after them.
 	if b.PreviousPosition != in.position || b.Position < b.PreviousPosition {
 		in.l.r.count.gaps.Add(1)
 		return mergeResult{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
@@ -39,11 +46,15 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	if b.DeltaCount > 0 {
 		// The clocks are read once for each batch, before the table is locked.
 		now := in.l.r.opt.Now()
+		// One time for all deltas also keeps the limit of versions the same for all of them.
 		in.now = now.UnixNano()
 		in.maxVersion = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
 		// Touch moves the records to the tail of the order, so that the sweep after a full sync or
-		// a repair finds the records that the peer did not send.
+		// a repair finds the records that the peer did not send. Requested batches have no records
+		// of the peer itself, so the sweep does not concern them.
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
+		// The peer sends time stamps by its own wall clock. The shift makes them times of this
+		// node.
 		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
 		in.m.table.Update(in.mergeFunc)
 		in.tx = nil
@@ -56,18 +67,21 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	if in.result.err != nil {
 		return mergeResult{}, fmt.Errorf("merge batch of map %q: %w", in.m.name, in.result.err)
 	}
-	// This batch is the end of the full sync.
+	// This batch is the end of the full sync. A broken full sync does not get here. Its repetition
+	// sweeps, because sweep stays set.
 	if b.CaughtUp && in.sweep {
 		in.sweepUnreceived()
 	}
 	return in.result, nil
 }
 
-// mergeAll merges the deltas of the current batch. The caller holds the table's lock.
+// mergeAll merges the deltas of the current batch. The caller holds the table's lock, and not
+// inboundStream.mu. Other goroutines wait for the table meanwhile, the capture of events included, so mergeAll reads only atomic values and fields of the receiving goroutine.
 func (in *inboundMap) mergeAll(tx *table.Tx) {
 	b := &in.l.batch
 	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()
 	in.l.scratch(in.m.layout)
+	// Decisions come before ids: a hostile peer could otherwise use up the ids of owners.
 	in.authorise(b.Owners)
 	// The table may reuse the ids of owners between batches, so each batch interns them again.
 	for i, w := range b.Owners {
@@ -82,15 +96,18 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
+	// Other batches follow versions alone, which need no rules.
 	if in.remoteOptions.Touch {
 		in.decideReplace(b.Owners)
 	}
-	// Groups let the table prefetch the records of several keys at once.
+	// Groups let the table prefetch the records of several keys at once. An error leaves the groups
+	// before it in the table.
 	in.result.err = b.ForEachGroup(in.wireDeltas[:], in.groupFunc)
 	in.result.head = tx.Head()
 }
 
-// senderID returns the table's id of the peer, or 0 if the table has no free id.
+// senderID returns the table's id of the peer, or 0 if the table has no free id. The caller holds
+// the table's lock. The id is valid within this batch only.
 func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
 	id := tx.Intern(in.l.peer)
 	if id == table.NoOwner {
@@ -99,7 +116,9 @@ func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
 	return id
 }
 
-// mergeGroup decodes the keys of a group of deltas, prefetches them, and merges the deltas.
+// mergeGroup decodes the keys of a group of deltas, prefetches them, and merges the deltas. A key
+// that this node cannot hold is set aside and does not stop the group. Other errors concern the
+// whole batch. The keys are valid until the next group.
 func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	size, n := in.m.layout.KeySize, 0
 	for i := range wires {
@@ -117,6 +136,7 @@ func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 		}
 		n++
 	}
+	// Tables are larger than the processor's cache. The reads of several records overlap here.
 	in.tx.Prefetch(in.keys[:n])
 	for i := range wires[:n] {
 		if err := in.mergeOne(&wires[i], in.keys[i]); err != nil {
@@ -126,13 +146,15 @@ func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	return nil
 }
 
-// mergeOne merges one delta with a decoded key. An error concerns the whole batch: the message
-// is malformed.
+// mergeOne merges one delta with a decoded key. An error concerns the whole batch: the message is
+// malformed. Everything that a valid message may contain is counted in in.result instead. The
+// caller holds the table's lock.
 func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	d := &in.delta
 	switch {
 	case w.Operation < mapsyncv1.Operation_OPERATION_UPDATE || w.Operation > mapsyncv1.Operation_OPERATION_EXPIRE:
 		return fmt.Errorf("read operation %d: %w", w.Operation, wire.ErrMalformed)
+	// Version 0 marks unversioned records, which nodes do not send.
 	case w.Version == 0:
 		return fmt.Errorf("read record without a version: %w", wire.ErrMalformed)
 	case int(w.Owner) >= len(in.ownerIDs):
@@ -146,7 +168,8 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	d.Key, d.Version, d.Owner = key, table.Version(w.Version), in.ownerIDs[w.Owner]
 	d.Value, d.Delete = nil, w.Operation != mapsyncv1.Operation_OPERATION_UPDATE
 	d.Expired = w.Operation == mapsyncv1.Operation_OPERATION_EXPIRE
-	// The record of a wrong clock would win over later changes of all nodes.
+	// The record of a wrong clock would win over later changes of all nodes. A repeated full sync
+	// brings the record later, when this node's clock has passed its version.
 	if d.Version > in.maxVersion {
 		in.result.ahead++
 		return nil
@@ -161,8 +184,10 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 			return fmt.Errorf("read value: %w", err)
 		}
 	}
+	// The record fits now, or its delete has arrived.
 	in.exceptions.resolve(w.Key)
-	// Records for a list are only compared. The stream or a repair brings them.
+	// Records for a list are only compared. The stream or a repair brings them. Listing must not
+	// change the table: syncd diff only shows differences.
 	if in.resend != nil && in.resend.list != nil {
 		in.listRecord(w, d)
 		return nil
@@ -178,15 +203,21 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 		if in.resend != nil && in.comparedOwners[w.Owner] {
 			in.resend.repaired++
 		}
+	// The stranger's record stays out, although its version is higher. See docs/replication.md,
+	// Strangers.
 	case table.Defended:
 		in.result.rejected[rejectStranger]++
 	case table.Refused:
-		// The table refuses for several reasons. Its counter identifies the limit.
+		// The table refuses for several reasons. Its counter identifies the limit. A rejected
+		// record is an exception: readiness does not wait for it, and a repair brings it once there
+		// is room.
 		if n := in.tx.Rejected(); n != in.tableRejected {
 			in.tableRejected = n
 			in.result.rejected[rejectLimit]++
 			in.exceptions.addAboveLimit(w.Key, d.Version, in.tx.Owner(d.Owner))
 		} else {
+			// Another cause, such as a full table or an impossible owner, is retried with a full
+			// sync.
 			in.result.refused++
 		}
 	}
@@ -195,6 +226,9 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 
 // setAside counts and stores a record that this node's map cannot hold as it is. It returns false
 // for all other errors, which concern the whole batch.
+//
+// Such a record stays with its owner and is listed in the status of both nodes. The rest of the
+// batch is merged, so that one value does not block a map. The caller holds the table's lock.
 func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	link := errors.Is(err, schema.ErrLink)
 	switch {
@@ -203,6 +237,7 @@ func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
 		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
 		return true
+	// The interface may appear later, so a full sync is repeated for these: see handleMerged.
 	case link:
 		in.result.withoutInterface++
 	default:
@@ -213,7 +248,8 @@ func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	return true
 }
 
-// scratch allocates space for the keys of a group and for a value.
+// scratch allocates space for the keys of a group and for a value. The space is used for all maps
+// of the stream and only grows, so a merge allocates nothing in the steady state.
 func (l *inboundStream) scratch(m Layout) {
 	if n := table.PrefetchBatch * m.KeySize; len(l.keys) < n {
 		l.keys = make([]byte, n)
@@ -223,7 +259,12 @@ func (l *inboundStream) scratch(m Layout) {
 	}
 }
 
-// sweepUnreceived deletes the peer's records that the full sync did not contain.
+// sweepUnreceived deletes the peer's records that the full sync did not contain: the peer has
+// deleted them, and this node did not receive the deletes. Records at or above sweepBefore are
+// spared. The full sync has moved its records there, and newer changes are there, too.
+//
+// The receiving goroutine calls it, without inboundStream.mu. The table is locked for
+// recordsPerLock records at a time.
 func (in *inboundMap) sweepUnreceived() {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()

@@ -25,11 +25,15 @@ const maxLoggedOwners = 5
 //
 // A node that was live and is not in the list has left. Any node may then delete its records, and
 // fallback senders send them.
+//
+// If Discover is in use, only verifyNodes calls SetPeers. It takes Replicator.mu, and within it the
+// locks of inbound streams and tables. It waits for no stream.
 func (r *Replicator) SetPeers(live []Peer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	old := r.view.Load()
 	v := newView(old, r.opt.Self, live)
+	// Streams read the view without a lock, so from here on some of them use it and some do not.
 	r.view.Store(v)
 	if r.membershipSince.IsZero() {
 		r.membershipSince = time.Now()
@@ -37,6 +41,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 	for node := range v.live {
 		r.everLive[node] = true
 	}
+	// everLive is complete before the tables use it to recognise strangers.
 	r.setMembers()
 	// moved has only the nodes whose state changes: false for those that are back, true for
 	// those that left.
@@ -47,6 +52,8 @@ func (r *Replicator) SetPeers(live []Peer) {
 			moved[node] = false
 		}
 	}
+	// A node that has restarted is in both views. It has not left, and its records are not
+	// orphaned.
 	for node := range old.live {
 		if _, ok := v.live[node]; !ok {
 			moved[node] = true
@@ -60,11 +67,13 @@ func (r *Replicator) SetPeers(live []Peer) {
 	// The streams of nodes that have left end, but their positions are kept.
 	for node, gone := range moved {
 		if gone {
+			// The same incarnation may come back after a partition, and then resumes.
 			r.inboundStreams[node].peerDeparted()
 			r.opt.Logger.Info("peer has left", slog.String("peer", node))
 		}
 	}
 	r.forgetInboundStreams(v)
+	// cancel does not wait, so it may be called with r.mu held.
 	for s := range r.outboundStreams {
 		s.checkPeer(old, v)
 	}
@@ -72,7 +81,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 }
 
 // members returns the names of the live nodes, and of nodes that were live earlier. The caller
-// holds r.mu.
+// holds r.mu. A node that membership never had is in neither list: tables treat it as a stranger.
 func (r *Replicator) members() (live, left []string) {
 	v := r.view.Load()
 	for node := range r.everLive {
@@ -83,7 +92,8 @@ func (r *Replicator) members() (live, left []string) {
 	return v.names(), left
 }
 
-// setMembers passes the current members to all tables. The caller holds r.mu.
+// setMembers passes the current members to all tables. The caller holds r.mu. AddMap does the same
+// for a table that is added later.
 func (r *Replicator) setMembers() {
 	live, left := r.members()
 	for _, m := range r.localMaps() {
@@ -92,6 +102,7 @@ func (r *Replicator) setMembers() {
 }
 
 // updateInboundStream creates or updates the inbound stream of a live peer. The caller holds r.mu.
+// It only creates the stream. Run starts it.
 func (r *Replicator) updateInboundStream(p Peer) {
 	l := r.inboundStreams[p.Node]
 	switch {
@@ -109,7 +120,9 @@ func (r *Replicator) updateInboundStream(p Peer) {
 }
 
 // forgetInboundStreams removes the inbound streams of nodes that have left, above maxDeparted,
-// those that left first. The caller holds r.mu.
+// those that left first. The caller holds r.mu. A forgotten node begins with full syncs if it
+// returns, which costs time and loses nothing. A stream that is still ending is kept until the next
+// call.
 func (r *Replicator) forgetInboundStreams(v *view) {
 	if len(r.inboundStreams) <= len(v.live)+maxDeparted {
 		return
@@ -128,6 +141,10 @@ func (r *Replicator) forgetInboundStreams(v *view) {
 
 // setGone records which nodes are gone (true) and which are back or forgotten (false). The caller
 // holds r.mu.
+//
+// Any node may delete the records of a gone node, and digests count them as orphaned. goneAt and
+// strangerAt keep the tombstones for their whole lifetime, because such a node may return with old
+// records: see acknowledge.go.
 func (r *Replicator) setGone(nodes map[string]bool) {
 	if len(nodes) == 0 {
 		return
@@ -142,6 +159,7 @@ func (r *Replicator) setGone(nodes map[string]bool) {
 			continue
 		case !r.everLive[node]:
 			r.strangerAt = now
+		// The first departure counts. A node that is still away must not extend it.
 		case r.goneAt[node].IsZero():
 			r.goneAt[node] = now
 		}
@@ -155,6 +173,9 @@ func (r *Replicator) setGone(nodes map[string]bool) {
 // reviewOwners marks owners as gone that were never live: they left before this node started, and
 // no node may delete their records until they count as gone. It also forgets the names of nodes
 // that are gone and own no records. The caller holds r.mu.
+//
+// doHousekeeping calls it once in ownerReviewInterval, and not before Options.UnknownGrace has
+// passed since the first SetPeers.
 func (r *Replicator) reviewOwners() {
 	v, owners := r.view.Load(), make(map[string]bool)
 	for _, m := range r.localMaps() {
@@ -165,6 +186,8 @@ func (r *Replicator) reviewOwners() {
 	// Owners that were never live count as gone after Options.UnknownGrace.
 	moved, strangers := make(map[string]bool), []string(nil)
 	for node := range owners {
+		// This includes nodes that left before this node started, and names that a peer has
+		// invented.
 		if v.orphaned(node) && !r.gone[node] {
 			moved[node] = true
 			strangers = append(strangers, node)
@@ -188,7 +211,8 @@ func (r *Replicator) reviewOwners() {
 	}
 }
 
-// logStrangers logs owners that were never live, in one line, because peers can name any number of them.
+// logStrangers logs owners that were never live, in one line, because peers can name any number of
+// them. nodes is sorted in place.
 func (r *Replicator) logStrangers(nodes []string) {
 	if len(nodes) == 0 {
 		return

@@ -14,7 +14,11 @@ import (
 )
 
 // verifyNodes starts the attempts that are due, and calls SetPeers if the live nodes have changed.
-// Only the goroutine of Run calls it.
+// Before the first Discover it does nothing: the caller of SetPeers decides then which nodes are
+// live.
+//
+// Only the goroutine of Run calls it, without a lock. It holds p.mu while it looks at the nodes,
+// and takes Replicator.mu within.
 func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
 	p := &r.verifier
 	p.mu.Lock()
@@ -22,11 +26,13 @@ func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
 		p.mu.Unlock()
 		return
 	}
-	// Time counts only while a node has no attempt yet.
+	// Time counts only while a node has no attempt yet. The sum bounds the wait of a node that
+	// becomes ready: see UndialledNodes.
 	if p.hasUndialled() && !p.lastStep.IsZero() {
 		p.undialledTime += now.Sub(p.lastStep)
 	}
 	p.lastStep = now
+	// stepNode may delete the node. The order is a copy, so that is safe.
 	for _, node := range p.attemptOrder() {
 		r.stepNode(ctx, node, p.nodes[node], now)
 	}
@@ -48,6 +54,9 @@ func (r *Replicator) verifyNodes(ctx context.Context, now time.Time) {
 
 // attemptOrder returns the names of the nodes: live nodes first, then those that have introduced
 // themselves, then the others by their failures. The caller holds p.mu.
+//
+// At most maxConcurrentDials attempts run at a time. The order decides which nodes get them, so
+// that invented names in gossip do not delay the verification of real nodes.
 func (p *nodeVerifier) attemptOrder() []string {
 	nodes := make([]string, 0, len(p.nodes))
 	for node := range p.nodes {
@@ -74,6 +83,7 @@ func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNod
 	if q.live() {
 		connected, fresh = r.contactState(node)
 	}
+	// Recent messages prove that the process is alive, whatever the last attempt showed.
 	if fresh {
 		q.unreachable = false
 	}
@@ -87,16 +97,23 @@ func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNod
 		return
 	}
 	target, want := q.target(connected, fresh)
+	// A node that gets no attempt now is looked at again after housekeepingInterval, or as soon as
+	// an attempt ends.
 	if !want || q.dialling || now.Before(q.due) || p.attempts >= maxConcurrentDials {
 		return
 	}
 	q.dialling = true
 	p.attempts++
+	// The attempt runs without p.mu. dialling stays set until it ends, so no other attempt starts
+	// and the entry stays in p.nodes.
 	r.wg.Go(func() { r.verifyNode(ctx, target) })
 }
 
 // target returns the peer to dial for verification, if there is one. The caller holds the
-// verifier's lock.
+// verifier's lock. connected and fresh are the results of contactState.
+//
+// A live node that gossip confirms has no target, even while its stream is down: its inbound stream
+// connects again by itself. With several targets, each failed attempt selects the next one.
 func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
 	var targets []Peer
 	add := func(t Peer) {
@@ -117,9 +134,13 @@ func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
 		if p.hint.Incarnation > p.verified.Incarnation {
 			add(p.hint)
 		}
+		// Gossip lacks this process and its stream is silent. Only an attempt shows whether it is
+		// gone.
 		if !p.matchesGossip() && !fresh {
 			add(p.verified)
 		}
+	// The verified address comes first: gossip can be forged, and a short interruption must not
+	// move the node.
 	default:
 		if !p.matchesGossip() {
 			add(p.verified)
@@ -138,7 +159,8 @@ func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
 	return targets[p.failures%len(targets)], true
 }
 
-// verifyNode dials a node and records the result.
+// verifyNode dials a node and records the result. It runs in a goroutine of its own, for at most
+// connectTimeout, and takes p.mu only after the attempt.
 func (r *Replicator) verifyNode(ctx context.Context, target Peer) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
@@ -150,6 +172,7 @@ func (r *Replicator) verifyNode(ctx context.Context, target Peer) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.attempts--
+	// The place that is free now may be used for another node.
 	poke(r.wake)
 	q := p.nodes[target.Node]
 	if q == nil {
@@ -161,9 +184,12 @@ func (r *Replicator) verifyNode(ctx context.Context, target Peer) {
 	if err == nil {
 		return
 	}
+	// Only a failure to reach the verified process counts. A wrong address in gossip proves
+	// nothing.
 	if target == q.verified {
 		q.unreachable = true
 	}
+	// A live node, and one that has shown a certificate, is retried more often.
 	limit := maxDialBackoff
 	if q.live() || q.introduction.Node != "" {
 		limit = maxPriorityDialBackoff
@@ -178,7 +204,11 @@ func (r *Replicator) verifyNode(ctx context.Context, target Peer) {
 }
 
 // dialAndVerify opens a stream to a node and returns the name and incarnation in its Welcome. The
-// credentials verify the name.
+// credentials verify the name. The address in the result is the one that was dialled. The
+// incarnation may differ from that of target: the process may have restarted since.
+//
+// The stream has no subscription and is closed at once. The other side does not count it as the
+// stream of a peer. Errors are those of Dial, gRPC statuses, or wrap errProtocol.
 func (r *Replicator) dialAndVerify(ctx context.Context, target Peer) (Peer, error) {
 	conn, err := r.opt.Dial(target)
 	if err != nil {
@@ -196,6 +226,7 @@ func (r *Replicator) dialAndVerify(ctx context.Context, target Peer) (Peer, erro
 		return Peer{}, err
 	}
 	shown := welcomeSender(w)
+	// The address is reused by another node of the cluster, or gossip is forged.
 	if shown.Node != target.Node {
 		return Peer{}, fmt.Errorf("reach %.255q, expected %q: %w", shown.Node, target.Node, errProtocol)
 	}
