@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"fmt"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -143,98 +142,6 @@ func (f *outboundMap) close() {
 		f.cursor.Close()
 		f.cursor = nil
 	}
-}
-
-// start serves the map if possible. It sends the peer the result, unless the last answer was the same.
-func (f *outboundMap) start(m *localMap) error {
-	// The map does not exist on this node yet. The subscription stays pending until it does.
-	if m == nil {
-		if f.answer == answerPending {
-			return nil
-		}
-		f.answer, f.refusedMap = answerPending, nil
-		f.sharedAnswer.Store(f.answer)
-		return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
-			Pending: &mapsyncv1.MapPending{Map: f.index},
-		}})
-	}
-	// The peer has the refusal already.
-	if f.answer == answerRefused && f.refusedMap == m {
-		return nil
-	}
-	if !m.access.reads(f.s.target.Node) {
-		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
-	}
-	if err := f.checkSchema(m); err != nil {
-		return f.refuse(m, err)
-	}
-	return f.serve(m)
-}
-
-// checkSchema returns an error if the peer's map cannot hold what the schema of m describes. The
-// peer makes the same check. This node repeats it so that its status and log show the reason.
-func (f *outboundMap) checkSchema(m *localMap) error {
-	if f.observe {
-		return nil
-	}
-	peerSchema, err := wire.SchemaFromProto(f.name, f.peerSchema)
-	if err != nil {
-		return err
-	}
-	_, err = schema.NewDecoder(m.layout.Schema, peerSchema, m.layout.Links)
-	return err
-}
-
-// refuse sends the peer a refusal with the reason.
-func (f *outboundMap) refuse(m *localMap, err error) error {
-	f.answer, f.refusedMap = answerRefused, m
-	f.sharedAnswer.Store(f.answer)
-	f.s.r.count.mapsRefused.Add(1)
-	f.s.r.opt.Logger.Warn("map does not fit that of peer, not sending it", slog.String("peer", f.s.target.Node),
-		slog.String("map", f.name), slog.Any("error", err))
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
-		Refused: &mapsyncv1.MapRefused{
-			Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
-			Text: fmt.Sprintf("map %q of %s does not fit that of %s: %v", f.name, f.s.r.opt.Self.Node, f.s.target.Node, err),
-		},
-	}})
-}
-
-// serve starts the stream: at the position of the peer's resume if that is still valid in the
-// table's order, else at position 0.
-func (f *outboundMap) serve(m *localMap) error {
-	// A position is valid only for the same incarnation, the same map, and between floor and head.
-	position, reset := f.resume.GetPosition(), false
-	var head, floor uint64
-	m.table.View(func(tx *table.Tx) { head, floor = tx.Head(), tx.Floor() })
-	if f.resume.GetIncarnation() != f.s.r.opt.Self.Incarnation || f.resume.GetGeneration() != m.generation ||
-		position > head || position < floor {
-		position, reset = 0, true
-		f.s.r.count.fullSyncs.Add(1)
-	} else {
-		// The table still has all tombstones after the position, so the receiver misses no delete.
-		f.s.r.count.resumes.Add(1)
-	}
-	f.m, f.startPosition = m, position
-	f.restoreDeliveries(reset)
-	f.enc = m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Expiries: f.expiries, Observe: f.observe})
-	f.cursor = m.table.NewCursor(position)
-	f.cancelWake = m.table.Subscribe(f.s.wake)
-	f.sentPosition.Store(position)
-	f.serving.Store(true)
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{
-		Accepted: &mapsyncv1.MapAccepted{
-			Map: f.index, Generation: m.generation, Position: position, Reset_: reset, Schema: m.wireSchema,
-		},
-	}})
-}
-
-// end ends the subscription and sends the peer the reason.
-func (f *outboundMap) end(reason mapsyncv1.EndReason) error {
-	f.s.removeMap(f)
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{
-		Ended: &mapsyncv1.MapEnded{Map: f.index, Reason: reason},
-	}})
 }
 
 // send sends a message other than a batch.

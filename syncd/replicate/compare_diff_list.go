@@ -1,0 +1,150 @@
+package replicate
+
+import (
+	"slices"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/table"
+)
+
+// chooseListBuckets chooses the buckets whose records the peer resends for the list: those that
+// differ, or all if buckets are not comparable. The caller holds inboundStream.mu.
+func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, exact bool) {
+	c := &in.comparison
+	c.list.exact = exact
+	set, complete := new(table.BucketSet), true
+	// Sums of values in different layouts do not compare, so all buckets are listed.
+	if !exact {
+		for b := range table.DigestBuckets {
+			set.Add(b)
+		}
+	} else {
+		for i := range all {
+			complete = complete && addDivergentBuckets(set, all[i].NodeDigest.Buckets, all[i].localBuckets)
+		}
+		// The records of this node are compared, too. The peer sends their digest only together with
+		// buckets.
+		self := in.l.r.opt.Self.Node
+		var localBuckets table.Buckets
+		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
+		peerBuckets := new(table.Buckets) // a peer without records of this node sends no digest of them
+		for _, n := range d.Nodes {
+			if n.Node == self {
+				peerBuckets = n.Buckets
+			}
+		}
+		complete = complete && addDivergentBuckets(set, peerBuckets, &localBuckets)
+	}
+	switch {
+	case !complete:
+		// Request buckets and try again with the next digest.
+		c.requestBuckets = true
+		poke(in.l.wake)
+	case set.Len() == 0:
+		c.list.end(nil)
+		c.list = nil
+	default:
+		c.resendBuckets, c.list.bucketsChosen = set, true
+		poke(in.l.wake)
+	}
+}
+
+// addDivergentBuckets adds the buckets that differ to set. It returns false if the peer sent no buckets.
+func addDivergentBuckets(set *table.BucketSet, theirs, mine *table.Buckets) bool {
+	if theirs == nil {
+		return false
+	}
+	for b := range theirs {
+		if theirs[b] != mine[b] {
+			set.Add(b)
+		}
+	}
+	return true
+}
+
+// compares reports whether this node and a peer compare the records of an owner. They do so for
+// their own records, in both directions, and for orphaned records.
+func (v *view) compares(node, peer string) bool {
+	_, live := v.live[node]
+	return node == peer || node == v.self.Node || !live
+}
+
+// listRecord compares a record of the peer with that of this node, and lists a difference.
+func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
+	l := in.resend.list
+	if l.tooLong || len(l.receivedKeys) == maxListedKeys {
+		l.tooLong = true
+		return
+	}
+	l.receivedKeys[string(d.Key)] = struct{}{}
+	there := &DiffSide{Version: d.Version, Owner: in.tx.Owner(d.Owner)}
+	var rec table.Record
+	var here *DiffSide
+	if in.tx.Get(d.Key, &rec) && rec.Version != 0 {
+		here = in.diffSide(&rec)
+	}
+	// A tombstone here counts as no record: tombstones are forgotten at different times.
+	hereLive := here != nil && !rec.Delete
+	// Records of third nodes do not belong to the list.
+	concerns := l.view.compares(there.Owner.Node, in.l.peer.Node) || (hereLive && l.view.compares(here.Owner.Node, in.l.peer.Node))
+	if !concerns || (d.Delete && !hereLive) {
+		return
+	}
+	// Both nodes hold the same record.
+	if hereLive && !d.Delete && here.Version == there.Version && here.Owner == there.Owner &&
+		(!l.exact || in.m.table.EqualCompared(rec.Value, d.Value)) {
+		return
+	}
+	if w.Operation == mapsyncv1.Operation_OPERATION_UPDATE {
+		there.Value = append([]byte{}, d.Value...)
+	}
+	l.add(d.Key, here, there)
+}
+
+// diffSide returns a side of a difference with copies of the record's bytes. The caller holds the
+// table's lock.
+func (in *inboundMap) diffSide(rec *table.Record) *DiffSide {
+	h := &DiffSide{Version: rec.Version, Owner: in.tx.Owner(rec.Owner)}
+	if !rec.Delete {
+		h.Value = append([]byte{}, rec.Value...)
+	}
+	return h
+}
+
+// add adds a difference. Differences above maxDifferences are dropped.
+func (l *diffList) add(key []byte, here, there *DiffSide) {
+	if len(l.differences) < maxDifferences {
+		l.differences = append(l.differences, Difference{slices.Clone(key), here, there})
+	}
+}
+
+// listMissing lists the records of this node that the peer did not send.
+func (in *inboundMap) listMissing(j *inboundResend) {
+	l := j.list
+	if l.tooLong {
+		return
+	}
+	c := in.m.table.NewCursor(0)
+	defer c.Close()
+	for more := true; more; {
+		in.m.table.View(func(tx *table.Tx) {
+			in.tx = tx
+			var rec table.Record
+			// Records at or above firstPosition arrived after the request, so the peer may
+			// have sent them.
+			for range recordsPerLock {
+				if more = tx.Next(c, &rec) && rec.Position < j.firstPosition; !more {
+					return
+				}
+				if rec.Delete || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.l.peer.Node) {
+					continue
+				}
+				if _, sent := l.receivedKeys[string(rec.Key)]; !sent {
+					l.add(rec.Key, in.diffSide(&rec), nil)
+				}
+			}
+		})
+	}
+	in.tx = nil
+}
