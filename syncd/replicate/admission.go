@@ -70,6 +70,9 @@ type admitted struct {
 }
 
 // checkHello checks a Hello and authenticates the caller. The errors are gRPC statuses.
+//
+// The code reports to the peer who has to act: InvalidArgument is a faulty peer, FailedPrecondition a release without a common version, and PermissionDenied a certificate or a setting. The peer retries in
+// all cases. The caller holds no lock.
 func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitted, error) {
 	var none admitted
 	o := table.Owner{Node: h.GetSelf().GetNode(), Incarnation: h.GetSelf().GetNumber()}
@@ -95,7 +98,8 @@ func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitt
 	return admitted{node: o, caller: caller, version: version}, nil
 }
 
-// identify authenticates a caller as a node with Options.Authenticate.
+// identify authenticates a caller as a node with Options.Authenticate. ctx is that of the stream,
+// which contains the certificate. The caller holds no lock.
 func (r *Replicator) identify(ctx context.Context, node string) (Caller, error) {
 	if r.opt.Authenticate == nil {
 		return anyCaller, nil
@@ -105,6 +109,10 @@ func (r *Replicator) identify(ctx context.Context, node string) (Caller, error) 
 
 // Reauthorise authenticates the callers of all streams again. It ends the streams of callers that
 // have lost a role or that fail to authenticate.
+//
+// It is called after a reload of the settings. A stream keeps the roles with which it began, so a
+// role that was granted takes effect with the next stream. Streams that may continue are not
+// interrupted.
 func (r *Replicator) Reauthorise() {
 	r.mu.Lock()
 	sessions := slices.Collect(maps.Keys(r.outboundStreams))
@@ -126,6 +134,9 @@ func (r *Replicator) Reauthorise() {
 // UpdateAccess reads again from Options.Access which nodes may read and write a map, and restarts
 // the streams of that map. The new streams refuse nodes that have lost their access. It does
 // nothing if the replicator does not have the map.
+//
+// The table stays, and so do all of its records. This node's own subscriptions to the map begin
+// with full syncs. The error wraps ErrMap, and nothing has changed then.
 func (r *Replicator) UpdateAccess(name string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,14 +158,16 @@ func (r *Replicator) UpdateAccess(name string) error {
 }
 
 // limitKey returns the key by which streams are counted: the certificate, or the node name in lower
-// case without a trailing dot.
+// case without a trailing dot. A caller that opens streams under many node names with one
+// certificate therefore has one limit. Without TLS, there is no certificate.
 func (s *outboundStream) limitKey() string {
 	return cmp.Or(s.caller.Certificate, strings.ToLower(strings.TrimSuffix(s.target.Node, ".")))
 }
 
 // evictStream ends one stream of a caller that already has maxStreams streams: the oldest one that
 // observes, else the oldest one. Observers therefore cannot exclude a replica. Streams that have
-// ended and are still registered do not count. The caller holds Replicator.mu.
+// ended and are still registered do not count. The caller holds Replicator.mu. The evicted stream
+// ends with errReplaced, and its peer retries.
 func (r *Replicator) evictStream(limitKey string) {
 	// The oldest observer is preferred over the oldest replica.
 	same, oldest := 0, (*outboundStream)(nil)
@@ -173,7 +186,8 @@ func (r *Replicator) evictStream(limitKey string) {
 	}
 }
 
-// isDone reports whether the stream was cancelled or has ended.
+// isDone reports whether the stream was cancelled or has ended. Its goroutines may still be
+// running.
 func (s *outboundStream) isDone() bool {
 	select {
 	case <-s.done:
@@ -183,7 +197,9 @@ func (s *outboundStream) isDone() bool {
 	}
 }
 
-// checkRole returns a gRPC status if the caller may not subscribe in the given role.
+// checkRole returns a gRPC status if the caller may not subscribe in the given role. The status
+// ends the stream. A role is checked with the first subscription, because the Hello does not
+// contain it. The caller holds s.mu.
 func (s *outboundStream) checkRole(observe bool) error {
 	switch {
 	case observe && !s.caller.Observer:
@@ -224,6 +240,9 @@ type Observer struct {
 }
 
 // Observers returns all observing streams, oldest first.
+//
+// A stream counts from its first subscription on, even while no map is served. The caller owns the
+// slices. The locks of the replicator and of each stream are held one after the other: see doc.go.
 func (r *Replicator) Observers() []Observer {
 	r.mu.Lock()
 	var sessions []*outboundStream

@@ -36,7 +36,8 @@ var (
 	errResendStalled = errors.New("the peer stopped resending records")
 )
 
-// Difference is one entry that this node and a peer hold in different versions, or that only one holds.
+// Difference is one entry that this node and a peer hold in different versions, or that only one
+// holds. At least one of Here and There is not nil. The caller owns all of its memory.
 type Difference struct {
 	// Key is the key in the layout of this node's map.
 	Key []byte
@@ -53,7 +54,8 @@ type DiffSide struct {
 	Owner   table.Owner
 }
 
-// equal reports whether two sides have the same version, owner and kind.
+// equal reports whether two sides have the same version, owner and kind. Values are not compared:
+// version and owner identify the record. nil equals nil only.
 func (h *DiffSide) equal(o *DiffSide) bool {
 	if h == nil || o == nil {
 		return h == o
@@ -62,13 +64,17 @@ func (h *DiffSide) equal(o *DiffSide) bool {
 }
 
 // diffList is a list of differences that is being built.
+//
+// It passes three states. It first waits for a digest with buckets as inboundComparison.list, and
+// then for its place among resends with bucketsChosen set. Finally it collects records as
+// inboundResend.list. end completes it in any of these states.
 type diffList struct {
 	// done is closed once when the list is complete or has failed. err is valid afterwards.
 	done    chan struct{}
 	endOnce sync.Once
 	err     error
 	// exact reports whether values are compared, too. It is false if the layouts of the nodes
-	// differ: then only versions and owners are compared.
+	// differ: then only versions and owners are compared. chooseListBuckets sets it.
 	exact bool
 	// bucketsChosen reports that the list covers a fixed set of buckets, which were requested or
 	// will be requested next. inboundStream.mu guards it.
@@ -89,7 +95,8 @@ type diffList struct {
 	view *view
 }
 
-// end completes the list. Only the first call has an effect.
+// end completes the list. Only the first call has an effect. An error means that differences is
+// incomplete. It may be called by any goroutine.
 func (l *diffList) end(err error) {
 	l.endOnce.Do(func() {
 		l.err = err
@@ -114,7 +121,7 @@ type Comparison struct {
 	InFlight int
 }
 
-// Diff returns the differences that Compare finds.
+// Diff returns the differences that Compare finds. The errors are those of Compare.
 func (r *Replicator) Diff(ctx context.Context, name, peer string) ([]Difference, error) {
 	c, err := r.Compare(ctx, name, peer)
 	return c.Differences, err
@@ -124,11 +131,14 @@ func (r *Replicator) Diff(ctx context.Context, name, peer string) ([]Difference,
 // covers entries owned by either of the two nodes, and orphaned records. If there are differences,
 // it compares again after 1 s. The errors wrap ErrNotFound if the peer or the map is unknown, wrap
 // errNoComparison if no comparison can be made, or are those of ctx.
+//
+// It changes no table. One caller at a time can compare a map with a peer, others get an error. If the layouts are equal, the peer sends only the records of the buckets that differ.
 func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparison, err error) {
 	first, err := r.buildDiffList(ctx, name, peer)
 	if err != nil {
 		return c, err
 	}
+	// Without a difference, a second list could only find newer changes in flight.
 	if len(first.differences) == 0 {
 		return c, nil
 	}
@@ -154,7 +164,8 @@ func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparis
 	return c, nil
 }
 
-// buildDiffList requests one list and waits until it is complete.
+// buildDiffList requests one list and waits until it is complete. The list is complete when its
+// error is nil. No lock is held while it waits.
 func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*diffList, error) {
 	l := &diffList{done: make(chan struct{}), receivedKeys: make(map[string]struct{}), view: r.view.Load()}
 	r.mu.Lock()
@@ -191,7 +202,8 @@ func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*dif
 }
 
 // abandonInconclusiveList abandons a list if no comparison can be made at present. It returns the
-// reason, or an empty string.
+// reason, or an empty string. buildDiffList calls it once in listTimeout, so that a command does
+// not wait for nodes that will not agree on the membership soon. It takes l.mu.
 func (l *inboundStream) abandonInconclusiveList(name string, want *diffList) string {
 	l.mu.Lock()
 	in := l.maps[name]
@@ -207,7 +219,8 @@ func (l *inboundStream) abandonInconclusiveList(name string, want *diffList) str
 	return why
 }
 
-// requestDiffList requests that the next digest of the peer starts a list.
+// requestDiffList requests that the next digest of the peer starts a list. The errors wrap
+// ErrNotFound if the peer does not serve the map, or are errBusy. It takes l.mu.
 func (l *inboundStream) requestDiffList(name string, want *diffList) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -225,12 +238,14 @@ func (l *inboundStream) requestDiffList(name string, want *diffList) error {
 	return nil
 }
 
-// hasList reports whether the peer is sending records for a list that a caller waits for.
+// hasList reports whether the peer is sending records for a list that a caller waits for. The
+// caller holds inboundStream.mu.
 func (c *inboundComparison) hasList() bool {
 	return c.resend != nil && c.resend.list != nil && !c.resend.list.abandoned
 }
 
-// abandonDiffList abandons a list. Records that the peer still sends for it are compared and discarded. The next list starts after them.
+// abandonDiffList abandons a list. Records that the peer still sends for it are compared and
+// discarded. The next list starts after them. It takes l.mu.
 func (l *inboundStream) abandonDiffList(name string, want *diffList) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

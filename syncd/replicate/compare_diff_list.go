@@ -10,6 +10,9 @@ import (
 
 // chooseListBuckets chooses the buckets whose records the peer resends for the list: those that
 // differ, or all if buckets are not comparable. The caller holds inboundStream.mu.
+//
+// Without differences it completes the list at once. If the digest came without buckets, the list
+// waits for another one.
 func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, exact bool) {
 	c := &in.comparison
 	c.list.exact = exact
@@ -28,6 +31,7 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 		self := in.l.r.opt.Self.Node
 		var localBuckets table.Buckets
 		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
+		// Zero sums are those of no records.
 		peerBuckets := new(table.Buckets) // a peer without records of this node sends no digest of them
 		for _, n := range d.Nodes {
 			if n.Node == self {
@@ -45,12 +49,14 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 		c.list.end(nil)
 		c.list = nil
 	default:
+		// appendComparisons requests the resend.
 		c.resendBuckets, c.list.bucketsChosen = set, true
 		poke(in.l.wake)
 	}
 }
 
-// addDivergentBuckets adds the buckets that differ to set. It returns false if the peer sent no buckets.
+// addDivergentBuckets adds the buckets that differ to set. It returns false if the peer sent no
+// buckets. It reads both and changes only set.
 func addDivergentBuckets(set *table.BucketSet, theirs, mine *table.Buckets) bool {
 	if theirs == nil {
 		return false
@@ -64,19 +70,23 @@ func addDivergentBuckets(set *table.BucketSet, theirs, mine *table.Buckets) bool
 }
 
 // compares reports whether this node and a peer compare the records of an owner. They do so for
-// their own records, in both directions, and for orphaned records.
+// their own records, in both directions, and for orphaned records. Records of a third live node are
+// compared with that node alone, because they may be in flight from there.
 func (v *view) compares(node, peer string) bool {
 	_, live := v.live[node]
 	return node == peer || node == v.self.Node || !live
 }
 
-// listRecord compares a record of the peer with that of this node, and lists a difference.
+// listRecord compares a record of the peer with that of this node, and lists a difference. It does
+// not change the table. The caller is a merge and holds the table's lock. d is copied, because the
+// next delta uses its buffers.
 func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
 	l := in.resend.list
 	if l.tooLong || len(l.receivedKeys) == maxListedKeys {
 		l.tooLong = true
 		return
 	}
+	// listMissing needs the keys of equal records, too.
 	l.receivedKeys[string(d.Key)] = struct{}{}
 	there := &DiffSide{Version: d.Version, Owner: in.tx.Owner(d.Owner)}
 	var rec table.Record
@@ -119,7 +129,9 @@ func (l *diffList) add(key []byte, here, there *DiffSide) {
 	}
 }
 
-// listMissing lists the records of this node that the peer did not send.
+// listMissing lists the live records of this node in the requested buckets that the peer did not
+// send. The receiving goroutine calls it after the last record of the resend, without
+// inboundStream.mu. The table is locked for recordsPerLock records at a time.
 func (in *inboundMap) listMissing(j *inboundResend) {
 	l := j.list
 	if l.tooLong {

@@ -7,29 +7,40 @@ import (
 	"mapsync/syncd/table"
 )
 
-// divergentNode is an owner whose digest differs from that of the peer.
+// divergentNode is an owner whose digest differs from that of the peer. inboundStream.mu guards it.
+// It exists from the first comparison that found the difference until one finds none.
 type divergentNode struct {
 	// rounds is the number of comparisons since the first difference. Comparisons of equal layouts
 	// count only if the peer sent buckets.
 	rounds int
-	// bucketDeltas are the sums of the peer minus those of this node, in the last round.
+	// bucketDeltas are the sums of the peer minus those of this node, in the last round. Sums are
+	// modulo 2^64, so a delta has no sign. 0: the bucket agreed.
 	bucketDeltas table.Buckets
 	// versionSumDelta is the version sum of the peer minus that of this node, in the last round.
 	versionSumDelta uint64
-	// sameRounds is the number of rounds in a row that repeated versionSumDelta.
+	// sameRounds is the number of rounds in a row that repeated versionSumDelta. It is used only
+	// for entries of another layout.
 	sameRounds int
-	// matchedBuckets are the buckets that agreed in at least one round.
+	// matchedBuckets are the buckets that agreed in at least one round. If all buckets are in it,
+	// the two nodes have agreed on each bucket at some moment, and the map counts as in sync.
 	matchedBuckets table.BucketSet
-	// explained are the differences that remained after a repair, by bucket. They count as agreement.
+	// explained are the differences that remained after a repair, by bucket. They count as
+	// agreement. The peer lacks a newer record that this node has: its own comparison reports that.
 	explained map[int]uint64
 	// explainedUntil is the end of the validity of explained.
 	explainedUntil time.Time
-	// repairedBuckets are the buckets repaired since the last round; nil: none.
+	// repairedBuckets are the buckets repaired since the last round; nil: none. endResend sets it.
 	repairedBuckets *table.BucketSet
 }
 
 // checkBuckets finds the buckets that differ by the same sum as in the previous round. Differences
 // that are in flight change between rounds.
+//
+// A confirmed difference is repaired: it cannot be a change in flight, unless that change is
+// delayed for longer than an interval. Then the repair merges what the peer has, which is harmless.
+//
+// complete reports that the peer and this node compared all records. If it is false, differences
+// are repaired and nothing is proven. The caller holds inboundStream.mu.
 func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position uint64, now time.Time) {
 	c := &in.comparison
 	// Nodes that are in sync now lose their state. A later difference starts from the first round.
@@ -52,11 +63,13 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 		// Each bucket of the node was equal in some round since the first difference.
 		proven = proven && s.matchedBuckets.Len() == table.DigestBuckets
 	}
+	// Buckets cost 8 KiB for each node, so they are sent only after a difference.
 	c.requestBuckets = true
 	poke(in.l.wake)
 	switch {
 	case confirmed.Len() > 0:
-		// The resend shows whether this is a difference or a change that is in flight for long.
+		// The resend shows whether this is a difference or a change that is in flight for long. One
+		// repair at a time, and not before the backoff of the last one has passed.
 		if c.resend == nil && c.resendBuckets == nil && !now.Before(c.repairAfter) {
 			c.resendBuckets = confirmed
 		}
@@ -67,6 +80,7 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 }
 
 // compareBuckets compares the buckets of one digest, and adds confirmed differences to confirmed.
+// The caller holds inboundStream.mu, and n has buckets.
 func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.BucketSet, now time.Time) {
 	// An old explanation may hide a new difference.
 	if now.After(s.explainedUntil) {
@@ -84,6 +98,7 @@ func (s *divergentNode) compareBuckets(n *nodeComparison, confirmed *table.Bucke
 		switch {
 		case d == 0 || s.explained[b] == d:
 			s.matchedBuckets.Add(b)
+		// The same sum twice in a row: changes in flight would give another sum.
 		case s.rounds > 0 && d == s.bucketDeltas[b]:
 			confirmed.Add(b)
 		}
@@ -102,6 +117,9 @@ const sameVersionSumRounds = 4
 
 // checkNodes compares entries of another layout, which are comparable only as a whole. A full sync
 // repairs a difference that persists.
+//
+// Such a repair costs a full sync, because version sums do not show which records differ. The
+// caller holds inboundStream.mu.
 func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 	c := &in.comparison
 	if c.divergentNodes == nil {
@@ -124,7 +142,8 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 			}
 		}
 		delta := n.Digest.VersionSum - n.local.VersionSum
-		// A difference in flight changes between rounds. A persistent one repeats.
+		// A difference in flight changes between rounds. A persistent one repeats. The first round
+		// compares with 0, which no difference has.
 		if s.sameRounds++; delta != s.versionSumDelta {
 			s.sameRounds = 0
 		}

@@ -57,7 +57,8 @@ type outboundResend struct {
 	atEnd bool
 }
 
-// close ends the resend. The caller must not hold the table's lock.
+// close ends the resend. The caller must not hold the table's lock. Only the sending goroutine
+// calls it. It may be called more than once.
 func (t *outboundComparison) close() {
 	if t.resend != nil {
 		t.resend.cursor.Close()
@@ -66,14 +67,16 @@ func (t *outboundComparison) close() {
 	}
 }
 
-// pending reports whether the peer waits for an answer.
+// pending reports whether the peer waits for an answer. The goroutine then waits for
+// positionInterval at most. Any goroutine may call it.
 func (t *outboundComparison) pending() bool {
 	return t.bucketsRequested.Load() || t.digestNow.Load() || t.resendRequest.Load() != nil
 }
 
 // nextDigestTime returns the earliest time of the next digest for a position of the stream. A
 // requested digest comes sooner, but at most four times in an interval. While nothing changes, the
-// pauses are longer.
+// pauses are longer. The limit bounds what a peer can make this node compute. Only the sending
+// goroutine calls it.
 func (t *outboundComparison) nextDigestTime(position uint64, interval time.Duration) time.Time {
 	switch {
 	case t.bucketsRequested.Load() || t.digestNow.Load():
@@ -87,11 +90,17 @@ func (t *outboundComparison) nextDigestTime(position uint64, interval time.Durat
 // prepare encodes a batch. If nothing is left to send, it also makes a digest when one is due, and
 // encodes a batch of a resend. All describe the same state of the table. A key that is missing from
 // a resend therefore has not moved to another owner in the meantime.
+//
+// The sending goroutine calls it once in each step, with the table's lock held. It opens and closes
+// no cursor, because that needs the lock, too. It sends nothing: a Send may block, and the table
+// would stay locked.
 func (f *outboundMap) prepare(tx *table.Tx) {
 	f.encode(tx)
 	if f.owners.backfill != nil {
 		f.encodeBackfill(tx)
 	}
+	// A digest before the end of the stream would show the changes that are still to be sent as
+	// differences.
 	if !f.canSendDigest() {
 		return
 	}
@@ -104,22 +113,27 @@ func (f *outboundMap) prepare(tx *table.Tx) {
 	}
 }
 
-// canSendDigest reports whether the peer can compare what it holds with what this node has sent.
+// canSendDigest reports whether the peer can compare what it holds with what this node has sent. It
+// is false for an observer, which compares nothing, and while the peer waits for requested records.
 func (f *outboundMap) canSendDigest() bool {
 	return f.cursor != nil && f.atEnd && !f.observe && !f.owners.pending()
 }
 
-// makeDigest makes the digest message of the records that the receiver should hold, too.
+// makeDigest makes the digest message of the records that the receiver should hold, too, and
+// schedules the next one. sendComparison sends it after the batch of this step, so it describes
+// exactly the records up to its position. The caller holds the table's lock.
 func (f *outboundMap) makeDigest(tx *table.Tx) {
 	t := &f.comparison
 	t.digestNow.Store(false)
+	// A request that arrives from here on is answered by the next digest.
 	withBuckets := t.bucketsRequested.Swap(false)
 	v := f.s.r.view.Load()
 	m := &mapsyncv1.Digest{
 		Map: f.index, Position: f.cursor.Position(), KeyFingerprint: f.m.table.DigestID(), ScopeFingerprint: f.m.table.DigestScope(),
 		MembersFingerprint: v.members,
 	}
-	// Records that cannot be encoded are left out: the receiver cannot have them.
+	// Records that cannot be encoded are left out: the receiver cannot have them. With them, the
+	// digests of this node and of the peer would never agree.
 	missing, unsent := f.m.unsentDigests(tx)
 	m.Unsent = uint64(unsent)
 	var sum uint64
@@ -133,6 +147,7 @@ func (f *outboundMap) makeDigest(tx *table.Tx) {
 	missing.subtractFrom(v.orphaned, &digest, buckets)
 	m.Orphaned = wire.NodeDigestToProto("", digest, buckets)
 	sum = sum*31 + digest.Sum
+	// A collision of sums only delays the next digest.
 	interval := f.s.r.opt.digestInterval
 	// The content has not changed since the last digest.
 	if sum == t.lastSum && !withBuckets {
@@ -142,7 +157,9 @@ func (f *outboundMap) makeDigest(tx *table.Tx) {
 }
 
 // digestNodes returns the live nodes whose digests are sent: this node, the nodes whose records the
-// receiver requests, and, with buckets, the receiver itself.
+// receiver requests, and, with buckets, the receiver itself. The digest of the receiver's own
+// records serves lists of differences, which show both directions. A request has at most
+// maxRequested nodes, so the message stays below wire.MaxDigests.
 func (f *outboundMap) digestNodes(v *view, withBuckets bool) []string {
 	nodes := append(make([]string, 0, 2), v.self.Node)
 	for _, node := range f.owners.coverage.request.nodes {
@@ -160,7 +177,8 @@ func (f *outboundMap) digestNodes(v *view, withBuckets bool) []string {
 const idleDigestFactor = 10
 
 // sendComparison sends the digest that prepare made and a batch of a resend. It reports whether
-// there is more to send at once.
+// there is more to send at once. The sending goroutine calls it after the table is unlocked, and
+// after the batch of the same step. The error is that of Send and ends the stream.
 func (f *outboundMap) sendComparison() (more bool, err error) {
 	t := &f.comparison
 	if m := t.pendingDigest; m != nil {
@@ -189,7 +207,8 @@ func (f *outboundMap) sendComparison() (more bool, err error) {
 	}})
 }
 
-// beginResend starts a resend of the records in a set of buckets. The set must not change.
+// beginResend starts a resend of the records in a set of buckets. The set must not change. The
+// table must not be locked.
 func (f *outboundMap) beginResend(in *table.BucketSet) {
 	r := &outboundResend{buckets: in, cursor: f.m.table.NewCursor(0)}
 	r.enc = f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Resent: true, Expiries: f.expiries, Observe: f.observe})
@@ -197,10 +216,13 @@ func (f *outboundMap) beginResend(in *table.BucketSet) {
 	f.s.r.count.resends.Add(1)
 }
 
-// encodeResend fills a batch with the next records in the buckets.
+// encodeResend fills a batch with the next records in the buckets, of all owners. Records of the receiver are included: a list compares them, too. The caller holds the table's
+// lock, and the stream is at its end. A record that changes during the resend moves to the tail,
+// and the cursor finds it there.
 func (f *outboundMap) encodeResend(tx *table.Tx) {
 	r := f.comparison.resend
 	r.enc.Begin(tx, wire.MaxBatchDeltas, f.s.r.opt.Times())
+	// It is also set for a batch without deltas, whose buffer sendResend releases.
 	r.hasBatch = true
 	for n := 0; n < maxBatchScan && r.enc.Fits(); n++ {
 		if !tx.Next(r.cursor, &r.rec) {
@@ -213,7 +235,8 @@ func (f *outboundMap) encodeResend(tx *table.Tx) {
 	}
 }
 
-// sendResend sends the batch that encodeResend has filled, if there is one.
+// sendResend sends the batch that encodeResend has filled, if there is one. It runs in the step
+// that encoded the batch, so the position of the stream has not changed.
 func (f *outboundMap) sendResend() error {
 	r := f.comparison.resend
 	if !r.hasBatch {
@@ -226,7 +249,9 @@ func (f *outboundMap) sendResend() error {
 	return f.sendOutOfTurn(r.enc)
 }
 
-// handleCompareRequest makes the next digest have buckets. The caller holds outboundStream.mu.
+// handleCompareRequest makes the next digest have buckets. The caller holds outboundStream.mu. The
+// digest has all buckets, of all nodes that it covers. The error wraps errProtocol and ends the
+// stream.
 func (s *outboundStream) handleCompareRequest(m *mapsyncv1.CompareRequest) error {
 	f, err := s.comparableMap(m.GetMap())
 	if f == nil || err != nil {
@@ -237,7 +262,9 @@ func (s *outboundStream) handleCompareRequest(m *mapsyncv1.CompareRequest) error
 	return nil
 }
 
-// handleResendRequest registers the buckets to resend. The caller holds outboundStream.mu.
+// handleResendRequest registers the buckets to resend. The caller holds outboundStream.mu. The
+// error wraps errProtocol and ends the stream: the set is malformed, or a resend is in progress. A
+// peer that requests one after the other cannot make this node keep a queue.
 func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
 	f, err := s.comparableMap(m.GetMap())
 	if f == nil || err != nil {
@@ -254,7 +281,8 @@ func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
 	return nil
 }
 
-// comparableMap returns the map stream of a comparison request, or nil if it has ended in the meantime.
+// comparableMap returns the map stream of a comparison request, or nil if it has ended in the
+// meantime. The caller holds s.mu. The error wraps errProtocol.
 func (s *outboundStream) comparableMap(index uint32) (*outboundMap, error) {
 	if index == 0 || index > s.lastIndex {
 		return nil, fmt.Errorf("request to compare unknown subscription %d: %w", index, errProtocol)

@@ -10,7 +10,7 @@ import (
 )
 
 // ErrInconclusive is wrapped by the errors about comparisons that could not be made. It is then
-// unknown whether the nodes hold the same records.
+// unknown whether the nodes hold the same records. Everything is merged in that case.
 var ErrInconclusive = errors.New("comparison inconclusive")
 
 // Resync requests a full sync of a map from all live peers, deletes records that the peers no
@@ -19,6 +19,10 @@ var ErrInconclusive = errors.New("comparison inconclusive")
 // it waits for, the number of records received and the expected total. The errors wrap ErrNotFound
 // if the map is unknown, wrap ErrInconclusive if everything is merged and cannot be compared, or
 // are those of ctx.
+//
+// A peer that leaves meanwhile is not waited for, one that joins is. The records of this node stay
+// during the full syncs: the end of each one deletes only records of its peer that the peer no
+// longer has.
 func (r *Replicator) Resync(ctx context.Context, name string, progress func(peers []string, done, total int)) error {
 	if r.localMaps()[name] == nil {
 		return fmt.Errorf("resync map %q: %w", name, ErrNotFound)
@@ -32,6 +36,7 @@ func (r *Replicator) Resync(ctx context.Context, name string, progress func(peer
 	tick := time.NewTicker(housekeepingInterval / 5)
 	defer tick.Stop()
 	for {
+		// The operator may remove the map while Resync waits.
 		if r.localMaps()[name] == nil {
 			return fmt.Errorf("resync map %q: the map was removed", name)
 		}
@@ -51,7 +56,7 @@ func (r *Replicator) Resync(ctx context.Context, name string, progress func(peer
 }
 
 // forceFullSyncs requests the full syncs of a resync, and returns the outbound streams. The caller
-// takes their locks after this function has released Replicator.mu.
+// takes their locks after this function has released Replicator.mu. A peer without a subscription so far begins with a full sync anyway.
 func (r *Replicator) forceFullSyncs(name string, began time.Time) []*outboundStream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +66,8 @@ func (r *Replicator) forceFullSyncs(name string, began time.Time) []*outboundStr
 	return slices.Collect(maps.Keys(r.outboundStreams))
 }
 
-// forceFullSync requests a full sync of a map. Only agreements of digests after now count.
+// forceFullSync requests a full sync of a map. Only agreements of digests after now count. It
+// replaces a repeated full sync that is due later. It takes l.mu.
 func (l *inboundStream) forceFullSync(name string, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -73,7 +79,8 @@ func (l *inboundStream) forceFullSync(name string, now time.Time) {
 	}
 }
 
-// sendDigestNow makes the next digest of a map due now.
+// sendDigestNow makes the next digest of a map due now. The peer then compares without waiting for
+// an interval. It takes s.mu, so the caller must not hold Replicator.mu.
 func (s *outboundStream) sendDigestNow(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +93,9 @@ func (s *outboundStream) sendDigestNow(name string) {
 }
 
 // resyncProgress returns the peers that a resync waits for, and an error about the other peers that
-// have sent everything and cannot be compared.
+// have sent everything and cannot be compared. done and total count records of all peers together.
+// total is an estimate, because the peers continue to change their maps. Neither decides when the
+// resync ends.
 func (r *Replicator) resyncProgress(name string, began time.Time) (peers []string, done, total int, unknown error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -97,10 +106,13 @@ func (r *Replicator) resyncProgress(name string, began time.Time) (peers []strin
 		// A resync waits for a peer whose full sync has not begun, or whose digests have not agreed
 		// since. It does not wait for a peer that cannot be compared.
 		switch {
+		// accept clears repeatFullSyncAt, so the full sync that was requested at began has not
+		// started.
 		case in == nil || in.repeatFullSyncAt.Equal(began):
 			peers = append(peers, node)
 		case in.awaitsInSync(began) && in.comparison.impossibleReason != "" && in.state == StateCaughtUp:
 			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %s: %w", name, node, in.comparison.impossibleReason, ErrInconclusive))
+		// The table has no room for the peer's records, so the digests cannot agree.
 		case in.awaitsInSync(began) && in.completeAboveLimit():
 			unknown = errors.Join(unknown, fmt.Errorf("compare map %q with %s: %d records rejected: %w: %w", name, node, in.exceptions.aboveLimitCount(), errAboveLimit, ErrInconclusive))
 		case in.awaitsInSync(began):
@@ -117,6 +129,9 @@ func (r *Replicator) resyncProgress(name string, began time.Time) (peers []strin
 
 // awaitsInSync reports whether the digests have not agreed since the given time. A comparison that
 // could not be made is not an agreement.
+//
+// An agreement from before the last departure does not count: the records of the departed node are
+// orphaned now, and belong to another digest. The caller holds inboundStream.mu.
 func (in *inboundMap) awaitsInSync(since time.Time) bool {
 	switch in.state {
 	case StatePending, StateRefused, StateExcluded:
@@ -131,6 +146,7 @@ func (in *inboundMap) awaitsInSync(since time.Time) bool {
 }
 
 // incomparableReason returns why the last comparison was inconclusive; empty: it was conclusive.
+// The reason of a lasting problem comes first. The caller holds inboundStream.mu.
 func (c *inboundComparison) incomparableReason() string {
 	if c.impossibleReason != "" {
 		return c.impossibleReason
@@ -143,6 +159,8 @@ func (c *inboundComparison) incomparableReason() string {
 // brackets if a comparison could not be made. InSync does not wait for a map that a peer lacks or
 // that does not match the peer's. It also does not wait for a peer that has sent everything and has
 // more records than the table may hold. It returns false before the first SetPeers.
+//
+// A node that starts waits for it before it becomes ready, so that it does not receive traffic with a copy that lacks records. It takes Replicator.mu and then the lock of each inbound stream.
 func (r *Replicator) InSync() (ok bool, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

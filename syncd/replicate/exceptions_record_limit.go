@@ -6,11 +6,15 @@ import (
 	"mapsync/syncd/table"
 )
 
-// errAboveLimit is the reason for a record that the limit of the table has rejected.
+// errAboveLimit is the reason for a record that the limit of the table has rejected. The status
+// shows it as the reason of such an exception, and Resync wraps it.
 var errAboveLimit = errors.New("the table holds as many records as max-records-factor allows")
 
 // addAboveLimit counts a record that the limit of the table has rejected, and stores the first
 // maxListedExceptions of them. noteRejected logs them.
+//
+// Records above the limit count apart from other exceptions: there may be millions of them, and
+// they must not use up the room for the others. The caller holds the table's lock.
 func (e *exceptions) addAboveLimit(key []byte, version table.Version, owner table.Owner) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -24,7 +28,8 @@ func (e *exceptions) addAboveLimit(key []byte, version table.Version, owner tabl
 }
 
 // setAboveLimit sets the number of the peer's records that are above the limit of the table. 0
-// removes the stored ones.
+// removes the stored ones. The receiving goroutine calls it after each comparison, because deletes
+// and evictions make room without a message about these records.
 func (e *exceptions) setAboveLimit(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -37,6 +42,8 @@ func (e *exceptions) setAboveLimit(n int) {
 }
 
 // aboveLimitCount returns the number of the peer's records that are above the limit of the table.
+// It is exact after a comparison, and otherwise counts rejections: a record that is rejected twice
+// counts twice.
 func (e *exceptions) aboveLimitCount() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,7 +59,8 @@ func (e *exceptions) remove(key string) {
 }
 
 // countAboveLimit counts the records above the limit again: the number that the peer has and this
-// node has not.
+// node has not. It is a lower bound, because this node may have records that the peer has not. The
+// caller holds inboundStream.mu.
 func (in *inboundMap) countAboveLimit(r *comparisonResult) {
 	if in.exceptions.aboveLimitCount() == 0 {
 		return
@@ -61,6 +69,7 @@ func (in *inboundMap) countAboveLimit(r *comparisonResult) {
 	for i := range r.nodes {
 		n += max(0, r.nodes[i].Digest.Live-r.nodes[i].local.Live)
 	}
+	// The next record above the limit is logged again.
 	if in.exceptions.setAboveLimit(n); n == 0 {
 		in.limitLogged = false
 	}
@@ -68,13 +77,16 @@ func (in *inboundMap) countAboveLimit(r *comparisonResult) {
 
 // completeAboveLimit reports whether the peer has sent everything, and has more records than this
 // node's table may hold. The digests then cannot agree, and syncd does not wait for them. The
-// caller holds inboundStream.mu.
+// caller holds inboundStream.mu. A node with a table that is too small becomes ready nevertheless:
+// it would otherwise never serve traffic. The status, metrics and the log report the records that
+// it lacks.
 func (in *inboundMap) completeAboveLimit() bool {
 	return in.fullSyncDone && (in.state == StateSyncing || in.state == StateCaughtUp) && in.exceptions.aboveLimitCount() > 0
 }
 
 // PeersAboveLimit returns the live peers that have more records of a map than its table may hold,
-// with the number of records above the limit.
+// with the number of records above the limit. The result is empty if the map is unknown or has
+// room. It takes Replicator.mu and then the lock of each inbound stream.
 func (r *Replicator) PeersAboveLimit(name string) map[string]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

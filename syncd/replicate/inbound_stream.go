@@ -28,6 +28,10 @@ const requestPause = 5 * time.Millisecond
 
 // inboundStream receives the changes of one incarnation of a peer, over one gRPC stream after another.
 // It is kept after the peer has left, so that the same incarnation can resume if it comes back.
+//
+// A stream that has ended leaves the positions in maps, so the next stream resumes. Another
+// incarnation of the peer gets another inboundStream, because positions are valid for one
+// incarnation.
 type inboundStream struct {
 	// r and peer do not change.
 	r    *Replicator
@@ -39,27 +43,31 @@ type inboundStream struct {
 	mu sync.Mutex
 	// addr is the address of the peer from membership, host:port.
 	addr string
-	// cancel ends run; nil unless run is running.
+	// cancel ends run; nil unless run is running. It does not wait for the end of run.
 	cancel context.CancelFunc
-	// up reports that the handshake of the current gRPC stream has succeeded.
+	// up reports that the handshake of the current gRPC stream has succeeded. A peer counts as
+	// connected only then.
 	up bool
-	// since is when the last gRPC stream was established or ended.
+	// since is when the last gRPC stream was established or ended. Initially the time of
+	// newInboundStream.
 	since time.Time
-	// firstSeen is when membership first had this incarnation of the peer.
+	// firstSeen is when membership first had this incarnation of the peer. mapSource uses it for a map that was not requested yet.
 	firstSeen time.Time
-	// departed is when the peer last left; zero: never.
+	// departed is when the peer last left; zero: never. forgetInboundStreams removes those that
+	// left first.
 	departed time.Time
-	// supportsOwnerRequests reports that the peer accepts owner requests.
+	// supportsOwnerRequests reports that the peer accepts owner requests. It belongs to the last
+	// gRPC stream. Without it, this node waits for no answers.
 	supportsOwnerRequests bool
-	// err is why the last gRPC stream ended; nil while one is established.
+	// err is why the last gRPC stream ended; nil while one is established. The status shows it.
 	err error
 	// maps are the inbound map streams by map name. An element may belong to a map that was removed
 	// or replaced, until the next round of requests.
 	maps map[string]*inboundMap
 	// byIndex are the maps with a subscription on the current gRPC stream, by its number.
 	byIndex map[uint32]*inboundMap
-	// lastIndex is the highest number of a subscription on the current gRPC stream. Numbers are
-	// not reused.
+	// lastIndex is the highest number of a subscription on the current gRPC stream. Numbers are not
+	// reused. The first is 1, so that 0 can mean no subscription.
 	lastIndex uint32
 
 	// supportsReports reports that the peer accepts reports on the current gRPC stream.
@@ -67,17 +75,20 @@ type inboundStream struct {
 	// version is the protocol version of the last gRPC stream; 0: there was none.
 	version uint32
 
-	// lastContact is when the last message of the peer arrived, in Unix nanoseconds; 0: never.
+	// lastContact is when the last message of the peer arrived, in Unix nanoseconds; 0: never. The
+	// receiving goroutine stores it, and other goroutines read it without mu.
 	lastContact atomic.Int64
-	// clock measures the offset of the peer's clock.
+	// clock measures the offset of the peer's clock. mu guards it. It begins again with each gRPC
+	// stream.
 	clock peerClock
 
 	// The receiving goroutine owns the fields below.
 
-	// batch and frame are the last message. batch points into frame.
+	// batch and frame are the last message. batch points into frame. Both are valid until the message is handled.
 	batch wire.Batch
 	frame wire.ReceivedFrame
-	// keys and value are scratch space: for the keys of a group of deltas, and for one value.
+	// keys and value are scratch space: for the keys of a group of deltas, and for one value. Their
+	// content is valid during the merge of one group, and of one delta.
 	keys  []byte
 	value []byte
 }
@@ -97,14 +108,16 @@ func newInboundStream(r *Replicator, p Peer) *inboundStream {
 	}
 }
 
-// currentPeer returns the peer with its current address.
+// currentPeer returns the peer with its current address. The address may be outdated as soon as mu
+// is released. setAddr then ends the run that uses it.
 func (l *inboundStream) currentPeer() Peer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Peer{Node: l.peer.Node, Incarnation: l.peer.Incarnation, Addr: l.addr}
 }
 
-// setAddr sets a new address and ends the current gRPC stream, so that the next one uses it.
+// setAddr sets a new address and ends the current gRPC stream, so that the next one uses it. The
+// positions stay. Run starts the stream again with the new address.
 func (l *inboundStream) setAddr(addr string) {
 	l.mu.Lock()
 	l.addr = addr
@@ -112,26 +125,30 @@ func (l *inboundStream) setAddr(addr string) {
 	l.stop()
 }
 
-// running reports whether run is running.
+// running reports whether run is running. It is still true while run ends after stop.
 func (l *inboundStream) running() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.cancel != nil
 }
 
-// connected reports whether a gRPC stream to the peer is established.
+// connected reports whether a gRPC stream to the peer is established. A broken connection is
+// detected after Options.receiveTimeout at the latest.
 func (l *inboundStream) connected() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.up
 }
 
-// start runs the stream in a goroutine of wg until ctx is done or stop is called.
+// start runs the stream in a goroutine of wg until ctx is done or stop is called. The caller holds
+// Replicator.mu and calls it only if running is false.
 func (l *inboundStream) start(ctx context.Context, wg *sync.WaitGroup) {
 	ctx, cancel := context.WithCancel(ctx)
 	l.mu.Lock()
 	l.cancel = cancel
 	l.mu.Unlock()
+	// cancel becomes nil only after run has returned, so two goroutines never receive on one
+	// stream.
 	wg.Go(func() {
 		l.run(ctx)
 		cancel()
@@ -151,7 +168,8 @@ func (l *inboundStream) stop() {
 	}
 }
 
-// peerDeparted ends run because the peer has left.
+// peerDeparted ends run because the peer has left. The caller holds Replicator.mu. What was
+// received stays in the tables, and the positions stay for a return.
 func (l *inboundStream) peerDeparted() {
 	l.mu.Lock()
 	l.departed = time.Now()
@@ -167,6 +185,9 @@ func (l *inboundStream) departedAt() time.Time {
 }
 
 // run keeps a gRPC stream to the peer until ctx is done.
+//
+// It is the receiving goroutine. Between two gRPC
+// streams it pauses for a time that doubles from Options.MinBackoff to Options.MaxBackoff.
 func (l *inboundStream) run(ctx context.Context) {
 	opt := &l.r.opt
 	backoff := opt.MinBackoff
@@ -204,6 +225,8 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // markDown records the end of the gRPC stream. The subscriptions end with it; the positions remain.
+// Comparisons in progress end, and callers of Compare get errSubscriptionEnded. Acknowledgements
+// begin anew with the next subscription.
 func (l *inboundStream) markDown(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +240,8 @@ func (l *inboundStream) markDown(err error) {
 	}
 }
 
-// runStream opens a gRPC stream and receives until it ends. It returns why it ended.
+// runStream opens a gRPC stream and receives until it ends. It returns why it ended. Each call uses
+// a connection of its own and closes it, so that a dead connection is not used again.
 func (l *inboundStream) runStream(ctx context.Context) error {
 	peer := l.currentPeer()
 	conn, err := l.r.opt.Dial(peer)
@@ -242,7 +266,8 @@ func (l *inboundStream) runStream(ctx context.Context) error {
 }
 
 // subscribeAndReceive opens a gRPC stream and receives until it ends. It calls onMessage for each
-// message, and cancel with the reason for the end.
+// message, and cancel with the reason for the end. It returns after the requesting goroutine has
+// ended. The first error of the two goroutines is the cause of ctx.
 func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.CancelCauseFunc, client mapsyncv1.ReplicationServiceClient, addr string, onMessage func()) error {
 	stream, err := client.Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
 	if err != nil {
@@ -264,6 +289,10 @@ func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.
 }
 
 // sendRequests sends subscriptions, acknowledgements and other requests until ctx is done.
+//
+// It is the requesting goroutine, the only one that sends on the stream after the handshake. No
+// lock is held during Send, which blocks while the peer does not read. The error ends the gRPC
+// stream.
 func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) error {
 	// The tables wake this goroutine, so that it sends acknowledgements soon.
 	subs := make(tableWakeups)
@@ -282,6 +311,7 @@ func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 				return fmt.Errorf("send request: %w", peerError(err))
 			}
 		}
+		// The clocks drift apart, so the offset is measured as long as the stream lasts.
 		if time.Since(probed) >= l.r.opt.clockProbeInterval {
 			probed = time.Now()
 			if err := l.sendClockProbe(send); err != nil {
@@ -302,7 +332,8 @@ func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 	return context.Cause(ctx)
 }
 
-// idle returns the time until the next request may be due if nothing wakes the goroutine.
+// idle returns the time until the next request may be due if nothing wakes the goroutine. It takes
+// l.mu.
 func (l *inboundStream) idle() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -312,13 +343,16 @@ func (l *inboundStream) idle() time.Duration {
 			return housekeepingInterval
 		}
 	}
+	// Clock probes become due without an event.
 	return min(4*housekeepingInterval, l.r.opt.clockProbeInterval)
 }
 
-// tableWakeups cancels the wake-ups of tables.
+// tableWakeups cancels the wake-ups of tables. The key is a table to which the requesting goroutine
+// has subscribed. Only that goroutine uses the map.
 type tableWakeups map[*table.Table]func()
 
 // update subscribes to the tables of the given maps, and cancels the wake-ups of all other tables.
+// The table of a map whose access changes stays subscribed.
 func (s tableWakeups) update(maps map[string]*localMap, wake chan struct{}) {
 	present := make(map[*table.Table]bool, len(maps))
 	for _, m := range maps {

@@ -59,7 +59,10 @@ type headSample struct {
 	at       time.Time
 }
 
-// newLocalMap returns a localMap if the map can be replicated. The errors wrap ErrMap.
+// newLocalMap returns a localMap if the map can be replicated. The caller sets generation and
+// access before it publishes the localMap. The errors wrap ErrMap.
+//
+// A new localMap has no deliveries. Peers then receive some records of other owners again.
 func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) {
 	switch {
 	case layout.KeySize != t.KeySize() || layout.ValueSize != t.ValueSize():
@@ -70,6 +73,7 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 		return nil, fmt.Errorf("add map %q with entries of %d bytes, more than %d: %w", name,
 			layout.KeySize+layout.ValueSize, maxEntryBytes, ErrMap)
 	}
+	// Peers refuse the whole stream for a name that is malformed.
 	if err := wire.CheckName(name); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
 	}
@@ -78,6 +82,7 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 		layout.Schema = schema.FromSizes(name, layout.KeySize, layout.ValueSize)
 	}
 	m := &localMap{name: name, layout: layout, table: t}
+	// Streams read it before the first decision about roles, so it is never nil.
 	m.sources.Store(new([]string))
 	if err := m.compile(); err != nil {
 		return nil, fmt.Errorf("add map %q: %w: %w", name, ErrMap, err)
@@ -85,7 +90,9 @@ func newLocalMap(name string, layout Layout, t *table.Table) (*localMap, error) 
 	return m, nil
 }
 
-// compile creates the encoder, and checks that entries and schema can be sent.
+// compile creates the encoder, and checks that entries and schema can be sent. An error here
+// concerns the settings or the map itself. Whether a peer's schema fits is checked for each peer:
+// see inboundMap.compile and outboundMap.checkSchema.
 func (m *localMap) compile() error {
 	s := m.layout.Schema
 	if err := s.Check(); err != nil {
@@ -98,6 +105,7 @@ func (m *localMap) compile() error {
 	if m.schemaEncoder, err = schema.NewEncoder(s, m.layout.Links); err != nil {
 		return fmt.Errorf("compile encoder: %w", err)
 	}
+	// The largest entry must fit into one message, because entries are not divided.
 	if n := m.schemaEncoder.MaxKey() + m.schemaEncoder.MaxValue(); n > maxEncodedBytes {
 		return fmt.Errorf("send entries of up to %d bytes, more than %d", n, maxEncodedBytes)
 	}
@@ -110,14 +118,16 @@ func (m *localMap) compile() error {
 	return nil
 }
 
-// newEncoder returns an encoder for batches of the map from the node self. It sets the options Origin,
-// Schema and Unencodable.
+// newEncoder returns an encoder for batches of the map from the node self. It sets the options
+// Origin, Schema and Unencodable. The encoder belongs to the goroutine that sends. noteUnsent runs
+// inside of Add, with the table's lock held.
 func (m *localMap) newEncoder(self table.Owner, opt wire.EncoderOptions) *wire.Encoder {
 	opt.Origin, opt.Schema, opt.Unencodable = self, m.schemaEncoder, m.noteUnsent
 	return wire.NewEncoder(opt)
 }
 
-// sampleLag records the head of the table for lagSince.
+// sampleLag records the head of the table for lagSince. doHousekeeping calls it, so the resolution
+// is housekeepingInterval while there is room for all samples. The table must not be locked.
 func (m *localMap) sampleLag(now time.Time) {
 	head := m.head()
 	m.mu.Lock()
@@ -136,10 +146,14 @@ func (m *localMap) sampleLag(now time.Time) {
 	m.samples = append(m.samples, headSample{head, now})
 }
 
-// lagSince returns the age of the oldest change above a position, with the resolution of the samples.
+// lagSince returns the age of the oldest change above a position, with the resolution of the
+// samples. It returns 0 if no sample is above the position: the change is newer than the last
+// sample, or there is none.
 func (m *localMap) lagSince(position uint64, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// The search returns the first sample above the position. The oldest change above it is not
+	// newer than that sample.
 	i, _ := slices.BinarySearchFunc(m.samples, position, func(s headSample, p uint64) int {
 		if s.position > p {
 			return 1
@@ -152,13 +166,15 @@ func (m *localMap) lagSince(position uint64, now time.Time) time.Duration {
 	return max(0, now.Sub(m.samples[i].at))
 }
 
-// head returns the position of the newest change of the table.
+// head returns the position of the newest change of the table. It takes the table's lock.
 func (m *localMap) head() (head uint64) {
 	m.table.View(func(tx *table.Tx) { head = tx.Head() })
 	return head
 }
 
-// owners returns the names of the nodes that own records or have owned some, sorted.
+// owners returns the names of the nodes that own records or have owned some, sorted. A node without
+// records is left out once the table has reclaimed its ids. It takes the table's lock. The caller
+// owns the slice.
 func (m *localMap) owners() (nodes []string) {
 	m.table.View(func(tx *table.Tx) {
 		tx.Owners(func(o table.Owner) { nodes = append(nodes, o.Node) })
@@ -167,7 +183,8 @@ func (m *localMap) owners() (nodes []string) {
 	return slices.Compact(nodes)
 }
 
-// proto returns the wire format of a layout.
+// proto returns the wire format of a layout. Peers only display it. The schemas decide whether two
+// maps fit.
 func (l Layout) proto() *mapsyncv1.Layout {
 	typ := mapsyncv1.MapType_MAP_TYPE_HASH
 	if l.LRU {

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// hasUndialled reports whether gossip has named nodes without an attempt yet. The caller holds p.mu.
+// hasUndialled reports whether gossip has named nodes without an attempt yet. The caller holds
+// p.mu. Such a node may be live, and then this node is not the only one of the cluster.
 func (p *nodeVerifier) hasUndialled() bool {
 	for _, q := range p.nodes {
 		if !q.attempted && !q.live() {
@@ -19,6 +20,8 @@ func (p *nodeVerifier) hasUndialled() bool {
 
 // UndialledNodes returns the number of nodes that gossip has named and that were not dialled yet: they
 // may turn out to be live. It returns 0 once this node has waited for such nodes for 10 s in total.
+//
+// The daemon does not treat the membership as settled before it is 0, because the records of such a node may be missing. The limit exists because names that gossip invents must not keep a node from becoming ready.
 func (r *Replicator) UndialledNodes() (nodes int) {
 	p := &r.verifier
 	p.mu.Lock()
@@ -48,8 +51,9 @@ type Unverified struct {
 	Ahead time.Duration
 }
 
-// Unverified returns up to limit nodes that gossip has and that are not verified as live,
-// ordered by name.
+// Unverified returns up to limit nodes that gossip has and that are not verified as live, ordered
+// by name. Nodes without an attempt so far are left out: nothing is wrong with them yet. The caller
+// owns the slice.
 func (r *Replicator) Unverified(limit int) []Unverified {
 	p := &r.verifier
 	p.mu.Lock()
@@ -57,6 +61,7 @@ func (r *Replicator) Unverified(limit int) []Unverified {
 	var all []Unverified
 	for _, q := range p.nodes {
 		if q.attempted && !q.live() && q.hint.Node != "" {
+			// The operator must set a clock then, which no other error requires.
 			var early aheadError
 			_ = errors.As(q.err, &early) // else it is zero
 			all = append(all, Unverified{q.hint, errorText(q.err), early.ahead})
