@@ -16,72 +16,90 @@ const maxBatchScan = 4096
 
 // outboundMap is the outbound stream of one map to one peer. The sending goroutine of the
 // outboundStream owns it, except for the fields that do not change and the atomic fields.
+//
+// Its life has three parts. Until start serves the map, the peer gets Pending or Refused. Then the
+// cursor follows the order of the table, from the position of a resume or from 0. It ends when the
+// peer unsubscribes, when this node removes or replaces the map, when the stream has lost its
+// position, or with the gRPC stream.
 type outboundMap struct {
-	// The fields up to expiries do not change.
+	// The fields up to expiries do not change. It outlives the outboundMap.
 	s *outboundStream
 	// index is the number of the subscription on the stream.
 	index uint32
+	// name is the name of the map on both nodes. This node need not have such a map.
 	name  string
-	// peerSchema is the schema of the peer's map.
+	// peerSchema is the schema of the peer's map. It is not checked before checkSchema.
 	peerSchema *mapsyncv1.Schema
-	// resume is the position from which the peer wants to resume; nil: from the beginning.
+	// resume is the position from which the peer wants to resume; nil: from the beginning. The peer
+	// chooses it, so serve checks it.
 	resume *mapsyncv1.Resume
 	// observe reports that the peer observes: it receives the records of all owners and holds none.
 	observe bool
 	// expiries reports that the peer understands expired records.
 	expiries bool
 	// sendAll reports that the records of all owners are sent. The first batch that is marked as
-	// caught up ends it.
+	// caught up ends it. The peer has unadopted entries, and must not adopt any that another node
+	// owns.
 	sendAll bool
 
 	// unsubscribed reports that the peer has ended the subscription. It never becomes false again.
 	unsubscribed atomic.Bool
-	// serving reports that m is set and the map is served. Other goroutines may read m while it is set.
+	// serving reports that m is set and the map is served. Other goroutines may read m while it is
+	// set. serve sets it after m and cursor. close clears it before it closes the cursor.
 	serving atomic.Bool
-	// sentPosition is the position of the last batch sent.
+	// sentPosition is the position of the last batch sent. It does not decrease while the map is
+	// served. An acknowledgement above it is a violation of the protocol.
 	sentPosition atomic.Uint64
 	// ackedPosition is the position that the peer has acknowledged. It never decreases and is never
-	// above sentPosition.
+	// above sentPosition. Only the receiving goroutine stores it, under s.mu.
 	ackedPosition atomic.Uint64
-	// upToDate reports that nothing was left to send at the last step.
+	// upToDate reports that nothing was left to send at the last step. Only tests read it.
 	upToDate atomic.Bool
-	// peerReport is the last report of the peer; nil: none.
+	// peerReport is the last report of the peer; nil: none. The receiving goroutine replaces it as
+	// a whole.
 	peerReport atomic.Pointer[receivedReport]
 
 	// comparison and owners are the state of comparisons and of owner requests.
 	comparison outboundComparison
 	owners     outboundOwners
 
-	// answer is the last answer to a subscription that is not served.
+	// answer is the last answer to a subscription that is not served. The same answer is not sent
+	// twice.
 	answer mapAnswer
-	// sharedAnswer is a copy of answer for other goroutines.
+	// sharedAnswer is a copy of answer for other goroutines. The status reads it.
 	sharedAnswer atomicAnswer
 	// refusedMap is the map for which the subscription was refused; nil: none. Another map of the
 	// same name is tried again.
 	refusedMap *localMap
 
-	// m is the map that is served; nil until serve. It does not change afterwards.
+	// m is the map that is served; nil until serve. It does not change afterwards. If
+	// Replicator.maps has another map of that name, the next step ends the map stream.
 	m *localMap
 	// cancelWake cancels the wake-ups of the table.
 	cancelWake func()
-	// cursor is the place of the stream in the table; nil unless the map is served. close closes it.
+	// cursor is the place of the stream in the table; nil unless the map is served. close closes
+	// it. Its position is at or above sentPosition: it also passes records that are not sent.
 	cursor *table.Cursor
-	// enc encodes the batches of the stream.
+	// enc encodes the batches of the stream. All batches out of turn have encoders of their own.
 	enc *wire.Encoder
 	// times converts the time stamps of the current step.
 	times schema.Times
-	// startPosition is the position at which the stream began.
+	// startPosition is the position at which the stream began. 0: a full sync.
 	startPosition uint64
 	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
-	// It never becomes false again.
+	// It never becomes false again. Until then, the peer gets a batch without deltas that is marked as caught up.
 	tableComplete bool
-	// positionLost reports that the stream may have missed a forgotten delete. The stream then ends.
+	// positionLost reports that the stream may have missed a forgotten delete. The stream then
+	// ends. Only a full sync restores the peer's copy then.
 	positionLost bool
-	// fullSyncHead is the head of the table when a full sync began; 0: the stream resumed.
+	// fullSyncHead is the head of the table when a full sync began; 0: the stream resumed. A delete
+	// at or below it happened before the full sync began, and the end of the full sync deletes the
+	// record at the peer.
 	fullSyncHead uint64
-	// atEnd reports that the stream has reached the end of the table's order.
+	// atEnd reports that the stream has reached the end of the table's order. Set under the table's
+	// lock, so it is valid for the batch of the same step.
 	atEnd bool
-	// lastSent is when the last batch was sent.
+	// lastSent is when the last batch was sent. Positions without deltas are delayed by it.
 	lastSent time.Time
 	// caughtUpSent reports that the last batch was marked as caught up. While it is not set, the
 	// peer waits for such a batch.
@@ -120,7 +138,7 @@ type atomicAnswer struct{ v atomic.Uint32 }
 func (a *atomicAnswer) Load() mapAnswer   { return mapAnswer(a.v.Load()) }
 func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
 
-// newOutboundMap returns the map stream of a subscription. It is not served before start.
+// newOutboundMap returns the map stream of a subscription. It is not served before start. m was checked by checkSubscription.
 func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
 	f := &outboundMap{
 		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
@@ -132,7 +150,8 @@ func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ow
 	return f
 }
 
-// close releases the resources of serve. It may be called more than once.
+// close releases the resources of serve. It may be called more than once. The sending goroutine
+// calls it, and the table must not be locked: closing a cursor takes the lock.
 func (f *outboundMap) close() {
 	f.comparison.close()
 	f.owners.close()
@@ -144,7 +163,8 @@ func (f *outboundMap) close() {
 	}
 }
 
-// send sends a message other than a batch.
+// send sends a message other than a batch. It may block while the peer does not read. The error
+// ends the stream.
 func (f *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
 	if err := f.s.send.Send(m); err != nil {
 		return fmt.Errorf("send answer about map %q: %w", f.name, err)
@@ -155,6 +175,10 @@ func (f *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
 
 // step sends at most one batch, backfill batch and comparison message of the map. It reports
 // whether there is more to send at once.
+//
+// The order within a step is part of the protocol: the batch of the stream, then requested records,
+// then OwnersSent, then a digest, then resent records. The receiver has merged everything before a
+// digest when it compares. The error is that of Send and ends the stream.
 func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 	switch {
 	case f.unsubscribed.Load():
@@ -170,6 +194,7 @@ func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 	f.comparison.now = now
 	// Everything that the step sends is encoded while the table is locked once.
 	f.m.table.View(f.prepareFunc)
+	// The receiver subscribes again. Its position is below the floor, so it gets a full sync.
 	if f.positionLost {
 		f.enc.Release()
 		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
@@ -185,7 +210,9 @@ func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 	return more || requested || (f.tableComplete && !f.atEnd), err
 }
 
-// encode fills a batch with the next records for the peer. The caller holds the table's lock.
+// encode fills a batch with the next records for the peer. It visits at most maxBatchScan records,
+// so that a stream which passes many records of other owners does not block the table. The caller
+// holds the table's lock.
 func (f *outboundMap) encode(tx *table.Tx) {
 	if !f.tableComplete && !f.beginWhenComplete(tx) {
 		return
@@ -219,11 +246,11 @@ func (f *outboundMap) encode(tx *table.Tx) {
 			f.enc.Add(tx, slot, &f.rec)
 		}
 	}
+	// The batch may have become full with the last record.
 	f.atEnd = f.cursor.Position() == tx.Head()
 }
 
-// beginWhenComplete starts the stream once the table is complete. Before that it is undecided which
-// records belong to this node.
+// beginWhenComplete starts the stream once the table is complete, and reports whether it is. Before that it is undecided which records belong to this node. The caller holds the table's lock.
 func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 	if tx.Unversioned() > 0 {
 		return false
@@ -239,6 +266,9 @@ func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 // position. It is delayed, unless the peer waits for the mark that this is the end. The mark is
 // also sent while the table is not complete: otherwise two nodes that start together would wait for
 // each other.
+//
+// The position advances with the batch, not with its delivery: a batch that is lost with the stream
+// is sent again after the resume. The error ends the stream.
 func (f *outboundMap) sendBatch(now time.Time) error {
 	f.countUnencodable()
 	previous, deltas := f.sentPosition.Load(), f.enc.Deltas()
@@ -267,7 +297,8 @@ func (f *outboundMap) sendBatch(now time.Time) error {
 	return nil
 }
 
-// countUnencodable counts and logs the records that could not be encoded.
+// countUnencodable counts and logs the records that could not be encoded. The keys stay in
+// localMap.unsent, so that digests leave them out and the status lists them.
 func (f *outboundMap) countUnencodable() {
 	n := f.enc.Unencodable()
 	if n == 0 {
@@ -278,7 +309,8 @@ func (f *outboundMap) countUnencodable() {
 }
 
 // hasUnsentPosition reports whether the stream has passed records that are not for the peer, and
-// has not sent that position yet.
+// has not sent that position yet. Such a position must be sent, too: the peer resumes from it, and
+// its acknowledgement lets the table forget tombstones.
 func (f *outboundMap) hasUnsentPosition() bool {
 	return f.cursor != nil && f.tableComplete && f.cursor.Position() != f.sentPosition.Load()
 }

@@ -11,6 +11,10 @@ import (
 )
 
 // start serves the map if possible. It sends the peer the result, unless the last answer was the same.
+//
+// m is the present map of that name, nil if there is none. step calls it in each round until it
+// succeeds. A map with another schema or access is another localMap, which is tried even after a
+// refusal. The error is that of Send.
 func (f *outboundMap) start(m *localMap) error {
 	// The map does not exist on this node yet. The subscription stays pending until it does.
 	if m == nil {
@@ -27,6 +31,7 @@ func (f *outboundMap) start(m *localMap) error {
 	if f.answer == answerRefused && f.refusedMap == m {
 		return nil
 	}
+	// The peer's name is authenticated, so read-from is enforced here and not by the peer.
 	if !m.access.reads(f.s.target.Node) {
 		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
 	}
@@ -37,7 +42,8 @@ func (f *outboundMap) start(m *localMap) error {
 }
 
 // checkSchema returns an error if the peer's map cannot hold what the schema of m describes. The
-// peer makes the same check. This node repeats it so that its status and log show the reason.
+// peer makes the same check. This node repeats it so that its status and log show the reason. An
+// observer needs no schema: it decodes entries by the schema of this node.
 func (f *outboundMap) checkSchema(m *localMap) error {
 	if f.observe {
 		return nil
@@ -50,7 +56,7 @@ func (f *outboundMap) checkSchema(m *localMap) error {
 	return err
 }
 
-// refuse sends the peer a refusal with the reason.
+// refuse sends the peer a refusal with the reason. It stores the map, so that the same map is refused once only. The subscription stays.
 func (f *outboundMap) refuse(m *localMap, err error) error {
 	f.answer, f.refusedMap = answerRefused, m
 	f.sharedAnswer.Store(f.answer)
@@ -67,8 +73,12 @@ func (f *outboundMap) refuse(m *localMap, err error) error {
 
 // serve starts the stream: at the position of the peer's resume if that is still valid in the
 // table's order, else at position 0.
+//
+// The caller is the sending goroutine and holds no lock. The error is that of Send. The peer gets
+// MapAccepted before the first batch.
 func (f *outboundMap) serve(m *localMap) error {
 	// A position is valid only for the same incarnation, the same map, and between floor and head.
+	// Below the floor, the peer may have missed deletes that the table has forgotten.
 	position, reset := f.resume.GetPosition(), false
 	var head, floor uint64
 	m.table.View(func(tx *table.Tx) { head, floor = tx.Head(), tx.Floor() })
@@ -94,7 +104,8 @@ func (f *outboundMap) serve(m *localMap) error {
 	}})
 }
 
-// end ends the subscription and sends the peer the reason.
+// end ends the subscription and sends the peer the reason. The peer may subscribe again with
+// another number.
 func (f *outboundMap) end(reason mapsyncv1.EndReason) error {
 	f.s.removeMap(f)
 	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{

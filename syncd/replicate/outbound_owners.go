@@ -11,39 +11,54 @@ import (
 	"mapsync/syncd/table"
 )
 
-// outboundOwners is the part of an outbound map stream that answers owner requests. The sending
-// goroutine owns it, except for the atomic field.
+// outboundOwners is the part of an outbound map stream that answers owner requests. The stream
+// itself sends the records of the coverage in force. If the coverage grows, a backfill sends the
+// records that the stream has passed already, and OwnersSent confirms that all are sent.
+//
+// The sending goroutine owns it, except for the atomic field. encode changes it with the lock of
+// the table held, so that a coverage begins between two records.
 type outboundOwners struct {
-	// request is the newest request of the receiver; never nil.
+	// request is the newest request of the receiver; never nil. The receiving goroutine stores it,
+	// and the next step applies it.
 	request atomic.Pointer[ownerRequest]
 	// noRequests reports that the receiver sends no owner requests and gets no answers. It does
 	// not change.
 	noRequests bool
 
-	// coverage is the coverage in force; zero before the first one.
+	// coverage is the coverage in force; zero before the first one. applyRequest replaces it. Its view may be older than Replicator.view until the next step.
 	coverage coverage
-	// epoch is the number of the coverage, for wire.OwnerSlot.epoch. It starts at 1.
+	// epoch is the number of the coverage, for wire.OwnerSlot.epoch. It starts at 1. A decision
+	// about an owner under an earlier coverage does not hold.
 	epoch uint64
 	// deliveries are the delivery states of the receiver, at most two, the current one last. Not
-	// empty while the map is served.
+	// empty while the map is served. Two are kept until the next OwnersSent, because the receiver
+	// may not have got the last one.
 	deliveries []deliveryState
-	// backfillDue reports that a backfill up to backfillEnd has to begin. If it is set, backfill is nil.
+	// backfillDue reports that a backfill up to backfillEnd has to begin. If it is set, backfill is
+	// nil. sendBackfill opens the cursor, which needs an unlocked table.
 	backfillDue bool
-	// backfillEnd is the position of the stream when the backfill became due.
+	// backfillEnd is the position of the stream when the backfill became due. The stream itself
+	// sends the records above it.
 	backfillEnd uint64
 	// backfill is the backfill in progress; nil: none.
 	backfill *ownerBackfill
-	// droppedBackfill is a backfill to close once the table is unlocked; nil: none.
+	// droppedBackfill is a backfill to close once the table is unlocked; nil: none. applyRequest
+	// sets it while the table is locked.
 	droppedBackfill *ownerBackfill
-	// answeredSerial is the serial of the last OwnersSent.
+	// answeredSerial is the serial of the last OwnersSent. The receiver waits for the answer before
+	// it counts its records as complete.
 	answeredSerial uint64
 	// answerDue reports that an OwnersSent is due because a backfill has ended.
 	answerDue bool
-	// sentSources are the sources that were last sent; nil: none.
+	// sentSources are the sources that were last sent; nil: none. Pointers are compared, because
+	// publishRoles stores a new slice with each change.
 	sentSources *[]string
 }
 
 // ownerBackfill is a pass over records that the stream has passed already.
+//
+// The stream goes on meanwhile. A record that changes during the pass moves above backfillEnd, and
+// the stream sends it.
 type ownerBackfill struct {
 	// cursor is the place of the pass in the table.
 	cursor *table.Cursor
@@ -58,7 +73,8 @@ type ownerBackfill struct {
 // pending reports whether a backfill is due or in progress.
 func (q *outboundOwners) pending() bool { return q.backfillDue || q.backfill != nil }
 
-// close ends the backfill. The caller must not hold the table's lock.
+// close ends the backfill. The caller must not hold the table's lock. It may be called more than
+// once.
 func (q *outboundOwners) close() {
 	q.closeDropped()
 	q.droppedBackfill, q.backfill = q.backfill, nil
@@ -76,10 +92,14 @@ func (q *outboundOwners) closeDropped() {
 
 // applyRequest puts the newest request and view in force before encode reads a record. The caller
 // holds the table's lock, so later deletes and changes of ownership come after it in the stream.
+//
+// A larger coverage starts a backfill from position 0. A smaller one needs none: the receiver has
+// more than it requests.
 func (f *outboundMap) applyRequest() {
 	q := &f.owners
 	// The view and the request are read together here. Both are immutable.
 	c := coverage{f.s.r.view.Load(), q.request.Load()}
+	// An observer receives the records of all owners in any case.
 	if f.observe || c == q.coverage {
 		return
 	}
@@ -103,14 +123,21 @@ func (f *outboundMap) applyRequest() {
 		}
 		q.backfillDue, q.backfillEnd = true, position
 	case !q.pending():
-		// The receiver has all records that this coverage includes.
+		// The receiver has all records that this coverage includes. The history need not include
+		// earlier coverages any more, so it stays short.
 		q.deliveries[len(q.deliveries)-1].history = []coverage{c}
 	}
+	// It is stored before a record is sent under the new coverage. A resume after a broken stream
+	// therefore assumes less than the receiver has, never more.
 	f.m.deliveries.store(f.s.target, q.deliveries)
 }
 
 // restoreDeliveries sets the delivery state of a receiver that resumes, or that has received
 // nothing yet.
+//
+// A receiver that resumes names the token of the last OwnersSent that it got. If this node has no
+// state for it, the receiver counts as having no records of other owners, and gets them again.
+// serve calls it before the first step.
 func (f *outboundMap) restoreDeliveries(reset bool) {
 	q := &f.owners
 	if reset {
@@ -131,6 +158,10 @@ func (f *outboundMap) restoreDeliveries(reset bool) {
 
 // encodeBackfill fills a batch with records that the stream has passed and that the receiver does
 // not have. The caller holds the table's lock.
+//
+// It leaves out the records of this node and of earlier incarnations of the receiver, which the
+// stream sends under any coverage. It also leaves out owners that every coverage since the last
+// OwnersSent includes.
 func (f *outboundMap) encodeBackfill(tx *table.Tx) {
 	q := &f.owners
 	w, was := q.backfill, &q.deliveries[len(q.deliveries)-1]
@@ -155,19 +186,24 @@ func (f *outboundMap) encodeBackfill(tx *table.Tx) {
 }
 
 // deliveredBefore reports whether the receiver has the records of a node. The last coverage of the
-// history is the one that the backfill is for.
+// history is the one that the backfill is for. A coverage that did not include the node left out
+// some of its records.
 func (d *deliveryState) deliveredBefore(node string) bool {
 	return !slices.ContainsFunc(d.history[:len(d.history)-1], func(c coverage) bool { return !c.includes(node) })
 }
 
 // sendBackfill sends the batch that encodeBackfill has filled, and answers requests that are
 // satisfied. It reports whether there is more to send at once.
+//
+// The sending goroutine calls it in each step, after the batch of the stream, with the table
+// unlocked. The error is that of Send and ends the stream.
 func (f *outboundMap) sendBackfill() (more bool, err error) {
 	q := &f.owners
 	// The table is unlocked here, so cursors may be opened and closed.
 	q.closeDropped()
 	if q.backfillDue {
 		q.backfillDue = false
+		// It begins at position 0: nothing records where the records of an owner are.
 		q.backfill = &ownerBackfill{
 			cursor: f.m.table.NewCursor(0),
 			enc:    f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Requested: true, Expiries: f.expiries}),
@@ -192,7 +228,9 @@ func (f *outboundMap) sendBackfill() (more bool, err error) {
 	return more || q.backfill != nil, f.answerRequest()
 }
 
-// sendOutOfTurn sends a batch that does not advance the position.
+// sendOutOfTurn sends a batch that does not advance the position, or releases a batch without
+// deltas. previous_position and position are both the position of the stream, so the receiver
+// detects no gap.
 func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 	deltas := e.Deltas()
 	if deltas == 0 {
@@ -210,7 +248,9 @@ func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 }
 
 // answerRequest sends OwnersSent and Sources when they are due. A table that is not complete yet
-// counts as sent: otherwise two nodes that start together would wait for each other.
+// counts as sent: otherwise two nodes that start together would wait for each other. The receiver
+// then does not wait for records that this node cannot send yet. A request arrives with each
+// subscription, so each subscription gets at least one answer.
 func (f *outboundMap) answerRequest() error {
 	q := &f.owners
 	if q.noRequests || f.observe {
@@ -241,7 +281,9 @@ func (f *outboundMap) answerRequest() error {
 	}})
 }
 
-// handleOwnerRequest stores a request. The caller holds outboundStream.mu.
+// handleOwnerRequest stores a request, which replaces the one before. The next step of the map
+// stream applies it. The caller holds outboundStream.mu. The errors wrap errProtocol and end the
+// stream.
 func (s *outboundStream) handleOwnerRequest(m *mapsyncv1.OwnerRequest) error {
 	if m.GetMap() == 0 || m.GetMap() > s.lastIndex {
 		return fmt.Errorf("request records for unknown subscription %d: %w", m.GetMap(), errProtocol)

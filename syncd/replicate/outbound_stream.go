@@ -44,18 +44,24 @@ type responseSender interface {
 // outboundStream is one gRPC stream to a peer. It has two goroutines: the receiving goroutine
 // handles the peer's requests, and the sending goroutine sends. They may run longer than the gRPC
 // handler, until the end of the stream has reached them.
+//
+// A peer that restarts, or whose connection breaks, opens another stream. The old one ends when the
+// new one has its first subscription, or when this node detects its end.
 type outboundStream struct {
 	// r, target, caller and version do not change once the stream is registered. target is the peer.
 	// version is the version of the protocol.
 	r       *Replicator
+	// Its name is authenticated. Its incarnation is as the peer states it.
 	target  table.Owner
+	// It holds the roles with which the stream began.
 	caller  Caller
 	version uint32
-	// identify authenticates the caller again by the current settings.
+	// identify authenticates the caller again by the current settings. Reauthorise calls it.
 	identify func() (Caller, error)
-	// remote is the address of the caller, without the port.
+	// remote is the address of the caller, without the port. For the log and the status only.
 	remote string
-	// send is the gRPC stream. Only the sending goroutine uses it.
+	// send is the gRPC stream. Only the sending goroutine uses it. gRPC allows one sender and one
+	// receiver at a time.
 	send responseSender
 	// wake has a capacity of 1. It wakes the sending goroutine.
 	wake chan struct{}
@@ -63,16 +69,18 @@ type outboundStream struct {
 	startedAt time.Time
 
 	// done is closed when the stream is cancelled. The stream may remain registered for some time.
+	// registerStream sets done, cancel and release.
 	done <-chan struct{}
 	// cancel ends the stream with a reason. The first reason counts.
 	cancel context.CancelCauseFunc
-	// release detaches the stream from the context of Run.
+	// release detaches the stream from the context of Run. unregisterStream calls it.
 	release func() bool
 
 	// sendsReports reports that the peer sends reports. It does not change.
 	sendsReports bool
 
-	// observing reports that the peer observes. The first subscription sets it.
+	// observing reports that the peer observes. The first subscription sets it. It does not change
+	// afterwards.
 	observing atomic.Bool
 	// subscribed reports that the peer has subscribed to a map. A peer that only verifies this node
 	// does not subscribe.
@@ -82,24 +90,30 @@ type outboundStream struct {
 	mu sync.Mutex
 	// maps are the outbound map streams, at most 2*MaxMaps, in the order of their index.
 	maps []*outboundMap
-	// lastIndex is the highest number of a subscription. Numbers increase.
+	// lastIndex is the highest number of a subscription. Numbers increase. 0: none so far.
 	lastIndex uint32
-	// probes are the clock probes without an answer, at most maxPendingProbes, oldest first.
+	// probes are the clock probes without an answer, at most maxPendingProbes, oldest first. The
+	// receiving goroutine appends to it, and the sending goroutine answers and removes.
 	probes []receivedProbe
 
 	// The sending goroutine owns the fields below.
 
-	// round are the maps of the current round.
+	// round are the maps of the current round. It is a copy of maps, so that Send needs no lock.
 	round []*outboundMap
 	// answeringProbes are the clock probes that are being answered.
 	answeringProbes []receivedProbe
-	// lastSent is when the last message was sent.
+	// lastSent is when the last message was sent. A heartbeat is due after Options.heartbeat from
+	// then.
 	lastSent time.Time
 	// count counts the batches sent. It is safe for concurrent use.
 	count traffic
 }
 
 // Subscribe serves one peer until the stream ends. It returns a gRPC status.
+//
+// The first request must be a Hello and arrive within receiveTimeout: the caller holds a stream
+// without being checked until then. The goroutines of the stream are in Replicator.wg, and may end
+// after Subscribe has returned.
 func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 	r := v.r
 	hello, err := firstRequest(stream, r.opt.receiveTimeout)
@@ -137,7 +151,7 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 }
 
 // firstRequest returns the first request if it arrives within limit. If not, the return of the
-// handler ends the pending Recv.
+// handler ends the pending Recv. The error is a gRPC status.
 func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit time.Duration) (*mapsyncv1.SubscribeRequest, error) {
 	type result struct {
 		req *mapsyncv1.SubscribeRequest
@@ -160,7 +174,7 @@ func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit tim
 }
 
 // newOutboundStream returns a stream that is not registered yet. The peer has all roles and this
-// node's highest protocol version until the caller sets others.
+// node's highest protocol version until the caller sets others. Its goroutines are not started.
 func newOutboundStream(r *Replicator, target table.Owner, send responseSender) *outboundStream {
 	return &outboundStream{
 		r: r, target: target, send: send, caller: anyCaller, version: r.opt.versions.highest,
@@ -170,6 +184,9 @@ func newOutboundStream(r *Replicator, target table.Owner, send responseSender) *
 }
 
 // registerStream registers a stream and returns its context. The error is a gRPC status.
+//
+// The stream ends with ctx, with its cancel, and with the context of Run. The caller must call
+// unregisterStream. It takes Replicator.mu.
 func (r *Replicator) registerStream(ctx context.Context, s *outboundStream) (context.Context, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,7 +213,8 @@ const (
 )
 
 // lifetime returns the age at which the stream ends, so that both sides authenticate each other
-// again. A random part prevents that streams that began together also end together.
+// again. A random part prevents that streams that began together also end together. So a
+// certificate that was revoked or has ended is not used for longer than that.
 func (s *outboundStream) lifetime() time.Duration {
 	age := s.r.opt.MaxStreamAge
 	// The random part is at most a tenth of the age.
@@ -210,7 +228,9 @@ func (s *outboundStream) lifetime() time.Duration {
 }
 
 // replaceStreams ends the other streams of the peer that do not observe. A replica has one stream:
-// a new one replaces an old one whose end this node has not detected.
+// a new one replaces an old one whose end this node has not detected. Two streams to one replica
+// would send each record twice, and acknowledgements of the old one would hold back tombstones. It
+// takes Replicator.mu, so the caller must not hold s.mu.
 func (r *Replicator) replaceStreams(s *outboundStream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -221,7 +241,8 @@ func (r *Replicator) replaceStreams(s *outboundStream) {
 	}
 }
 
-// unregisterStream removes a stream that has ended.
+// unregisterStream removes a stream that has ended. The goroutines of the stream may still run, and
+// hold places in wg of their own.
 func (r *Replicator) unregisterStream(s *outboundStream) {
 	s.release()
 	r.mu.Lock()
@@ -231,7 +252,8 @@ func (r *Replicator) unregisterStream(s *outboundStream) {
 }
 
 // checkPeer ends the stream if the peer has left or has restarted. A peer that membership does not
-// have yet, and an observer, keep their streams.
+// have yet, and an observer, keep their streams. The caller holds Replicator.mu. The end of the
+// stream is asynchronous.
 func (s *outboundStream) checkPeer(old, v *view) {
 	if s.observing.Load() {
 		return
@@ -245,7 +267,8 @@ func (s *outboundStream) checkPeer(old, v *view) {
 }
 
 // noteUnreadable counts and logs a request that is too large or malformed. gRPC itself ends such a
-// stream at once, so the error of the stream may not contain the reason.
+// stream at once, so the error of the stream may not contain the reason. It ignores all other
+// errors, which are ends of streams.
 func (r *Replicator) noteUnreadable(err error, remote string) {
 	if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Internal {
 		r.count.badRequests.Add(1)
@@ -254,6 +277,9 @@ func (r *Replicator) noteUnreadable(err error, remote string) {
 }
 
 // endStatus logs why a stream has ended, and returns the gRPC status for the peer.
+//
+// The code distinguishes a planned end (Aborted), a denied caller (PermissionDenied), a faulty one
+// (InvalidArgument), and all other ends (Unavailable). After Aborted, a peer whose stream was not short reconnects without a pause.
 func (s *outboundStream) endStatus(err error) error {
 	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
 	switch {
@@ -280,7 +306,8 @@ func (s *outboundStream) endStatus(err error) error {
 	return status.Error(codes.Unavailable, err.Error())
 }
 
-// receive handles the peer's requests until the stream ends.
+// receive handles the peer's requests until the stream ends. It is the receiving goroutine. An
+// error ends the stream, after which the peer resumes on another one.
 func (s *outboundStream) receive(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 	for {
 		req, err := stream.Recv()
@@ -294,7 +321,7 @@ func (s *outboundStream) receive(stream mapsyncv1.ReplicationService_SubscribeSe
 	}
 }
 
-// handle handles one request. Its errors wrap errProtocol or are gRPC statuses.
+// handle handles one request. Its errors wrap errProtocol or are gRPC statuses. A request only changes the state of a map stream, and the sending goroutine acts on it.
 func (s *outboundStream) handle(req *mapsyncv1.SubscribeRequest) error {
 	if m, ok := req.GetMessage().(*mapsyncv1.SubscribeRequest_Subscribe); ok {
 		return s.subscribe(m.Subscribe)
@@ -322,7 +349,8 @@ func (s *outboundStream) handle(req *mapsyncv1.SubscribeRequest) error {
 	}
 }
 
-// handleAck stores an acknowledged position. The caller holds s.mu.
+// handleAck stores an acknowledged position. The caller holds s.mu. Replicator.acknowledge reads it
+// later. The error wraps errProtocol.
 func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 	if a.GetMap() > s.lastIndex {
 		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)

@@ -18,7 +18,8 @@ const (
 	positionReportPause = time.Second
 )
 
-// Report is the last report of a peer about its copy of a map.
+// Report is the last report of a peer about its copy of a map. An operator sees in it what a
+// failover to the peer would lose.
 type Report struct {
 	// At is when the report arrived; zero: no report has arrived. The numbers are not older than
 	// the peer's acknowledgement of Position.
@@ -36,29 +37,34 @@ type Report struct {
 	Exceptions []Exception
 }
 
-// NotHeld returns the number of entries that the peer's kernel map does not hold.
+// NotHeld returns the number of entries that the peer's kernel map does not hold. A failover to the
+// peer loses them.
 func (r *Report) NotHeld() uint64 { return r.Failed + r.Refused }
 
-// reporting is the reporting state of an inbound map stream. inboundStream.mu guards it.
+// reporting is the reporting state of an inbound map stream. inboundStream.mu guards it. It begins
+// anew with each subscription, so the first report of a subscription is always sent.
 type reporting struct {
-	// last are the numbers of the last report.
+	// last are the numbers of the last report. An equal sample needs no report.
 	last reportNumbers
 	// position is the position of the last report.
 	position uint64
-	// sampled is when the numbers were last read.
+	// sampled is when the numbers were last read. zero: not on this subscription.
 	sampled time.Time
 	// sent is when the last report on this stream was sent; zero: none.
 	sent time.Time
-	// due reports that there is something to report once the pauses allow it.
+	// due reports that there is something to report once the pauses allow it. idle then wakes the
+	// goroutine within housekeepingInterval.
 	due bool
 }
 
-// reportNumbers are the numbers of a report that make a new one due when they change.
+// reportNumbers are the numbers of a report that make a new one due when they change. The number of
+// live records is not among them: it changes all the time.
 type reportNumbers struct {
 	failed, displaced, refused, room uint64
 }
 
-// appendReports appends the reports that are due for this node's maps.
+// appendReports appends the reports that are due for this node's maps. Only the requesting
+// goroutine calls it. It takes l.mu. A peer of an older release gets none.
 func (l *inboundStream) appendReports(out []*mapsyncv1.SubscribeRequest, now time.Time) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -78,7 +84,9 @@ func (l *inboundStream) appendReports(out []*mapsyncv1.SubscribeRequest, now tim
 }
 
 // report returns the next report, or nil if none is due. It reads the acknowledged position before
-// the numbers. The caller holds inboundStream.mu.
+// the numbers. The caller holds inboundStream.mu. So the numbers of a report are at least as new as
+// its position, and a sender may conclude from them what the peer holds of all changes up to that
+// position.
 func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 	r := &in.reporting
 	// The numbers are read at most once in reportPause.
@@ -89,10 +97,13 @@ func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 	r.sampled = now
 	st := in.m.table.Stats()
 	cur := reportNumbers{failed: uint64(st.Failed), displaced: st.Displaced, refused: uint64(in.exceptions.count())}
+	// A retry makes a failed record dirty for a moment. The report must not show fewer failures
+	// meanwhile.
 	if st.Dirty > st.Failed {
 		// Some of the failed records may be about to be retried.
 		cur.failed = max(cur.failed, min(r.last.failed, uint64(st.Dirty)))
 	}
+	// 0 means that this node has no kernel map at present.
 	if in.m.layout.Room != nil {
 		cur.room = uint64(max(0, in.m.layout.Room()))
 	}
@@ -114,10 +125,12 @@ func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 }
 
 // handleReport stores a report. The caller holds outboundStream.mu. The errors wrap errProtocol.
+// They end the stream. Numbers are not checked: lastReport bounds them.
 func (s *outboundStream) handleReport(m *mapsyncv1.MapReport) error {
 	if m.GetMap() == 0 || m.GetMap() > s.lastIndex {
 		return fmt.Errorf("report on unknown subscription %d: %w", m.GetMap(), errProtocol)
 	}
+	// The limits bound the memory that a peer can make this node keep.
 	if len(m.GetExceptions()) > maxReportedExceptions {
 		return fmt.Errorf("report of %d exceptions, more than %d: %w", len(m.GetExceptions()), maxReportedExceptions, errProtocol)
 	}
@@ -133,7 +146,8 @@ func (s *outboundStream) handleReport(m *mapsyncv1.MapReport) error {
 	case f.observe:
 		return fmt.Errorf("report on map %q by an observer: %w", f.name, errProtocol)
 	}
-	// The report replaces the previous one as a whole.
+	// The report replaces the previous one as a whole. The time is this node's, so the age of a
+	// report does not depend on the peer's clock.
 	f.peerReport.Store(&receivedReport{m, time.Now()})
 	return nil
 }
@@ -147,7 +161,8 @@ type receivedReport struct {
 // maxCount bounds the numbers of a report, so that sums of them are exact in JSON.
 const maxCount = 1 << 52
 
-// lastReport returns the last report of the peer about a map that is served.
+// lastReport returns the last report of the peer about a map that is served. It returns the zero
+// Report if there is none. The caller holds outboundStream.mu.
 func (f *outboundMap) lastReport() (r Report) {
 	got := f.peerReport.Load()
 	if got == nil {
@@ -161,6 +176,7 @@ func (f *outboundMap) lastReport() (r Report) {
 		Failed: count(m.GetFailed()), Displaced: count(m.GetDisplaced()), Refused: count(m.GetRefused()),
 	}
 	for _, x := range m.GetExceptions() {
+		// The key is in the encoding of this node, which has sent it.
 		r.Exceptions = append(r.Exceptions, Exception{Key: f.m.keyPrinter.key(x.GetKey()), Reason: printable(x.GetReason())})
 	}
 	return r
