@@ -159,7 +159,7 @@ func (r *Replicator) UpdateAccess(name string) error {
 
 // limitKey returns the key by which streams are counted: the certificate, or the node name in lower
 // case without a trailing dot. A caller that opens streams under many node names with one
-// certificate therefore has one limit. Without TLS, there is no certificate.
+// certificate therefore has one limit. Without TLS, the node name is the key.
 func (s *outboundStream) limitKey() string {
 	return cmp.Or(s.caller.Certificate, strings.ToLower(strings.TrimSuffix(s.target.Node, ".")))
 }

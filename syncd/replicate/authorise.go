@@ -40,6 +40,9 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 //     (see permit), or in a repair that this node requested.
 //
 // In all cases the owner must be allowed to write the map.
+//
+// mergeAll calls it with the table's lock held. The decisions are valid for one batch, because
+// membership and permits change.
 func (in *inboundMap) authorise(owners []wire.Owner) {
 	v, b := in.l.r.view.Load(), &in.l.batch
 	// handleBatch refuses resent batches that this node did not request.
@@ -50,7 +53,7 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 	}
 }
 
-// decide returns the decision for one owner.
+// decide returns the decision for one owner. An impossible incarnation and write-from are decisive in repairs, too.
 func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
 	o := w.Copy()
 	switch {
@@ -68,6 +71,8 @@ func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
 }
 
 // noteRejected counts and logs the rejected records of a batch. The caller holds inboundStream.mu.
+// Rejections do not end the stream: a peer whose membership is older sends such records without a
+// fault of its own.
 func (in *inboundMap) noteRejected(res *mergeResult) {
 	total := uint64(0)
 	// Rejections because of the limit have a log line of their own.
@@ -94,7 +99,8 @@ func (in *inboundMap) noteRejected(res *mergeResult) {
 	}
 }
 
-// reasonsOf returns the reasons and numbers of rejected records as text.
+// reasonsOf returns the reasons and numbers of rejected records as text. The reasons are in the
+// order of their constants.
 func reasonsOf(res *mergeResult) string {
 	var reasons []string
 	for why, n := range res.rejected {

@@ -24,6 +24,9 @@ const (
 // peerClock measures the offset of a peer's clock. It keeps one sample since the start of the
 // stream: the one with the smallest error bound at present. The offset therefore stays accurate
 // while replies wait behind batches. inboundStream.mu guards it.
+//
+// The goal is the smallest error bound at any moment. A reply that waited behind a large batch has
+// a long round trip, and does not replace a good sample before the drift has made that one worse.
 type peerClock struct {
 	// valid is false until the first sample of the stream.
 	valid bool
@@ -46,12 +49,14 @@ type clockProbe struct {
 	sentAt time.Time
 }
 
-// reset discards the sample of an earlier stream: the machine may have been suspended between
-// the streams.
+// reset discards the sample of an earlier stream: the machine may have been suspended between the
+// streams. The caller holds inboundStream.mu.
 func (c *peerClock) reset() { *c = peerClock{pending: c.pending[:0]} }
 
 // newProbe registers a probe that is sent now, and returns its message. It returns nil if
-// maxPendingProbes probes have no answer yet.
+// maxPendingProbes probes have no answer yet. clock is this node's clock; only its uniqueness
+// counts. The round trip is measured with time.Now, whose monotonic reading does not change if a
+// clock is set. The caller holds inboundStream.mu.
 func (c *peerClock) newProbe(clock time.Time) *mapsyncv1.SubscribeRequest {
 	if len(c.pending) == maxPendingProbes {
 		return nil
@@ -65,7 +70,9 @@ func (c *peerClock) newProbe(clock time.Time) *mapsyncv1.SubscribeRequest {
 }
 
 // handleReply processes a reply. The peer answers probes in order. A reply to another probe, or
-// with an impossible clock, is a protocol violation.
+// with an impossible clock, is a protocol violation. clock is Options.Now and now is time.Now, both
+// at the arrival of the reply. The error wraps errProtocol and ends the stream. The caller holds
+// inboundStream.mu.
 func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock, now time.Time) error {
 	if len(c.pending) == 0 || c.pending[0].id != m.GetProbeSent() {
 		return fmt.Errorf("receive answer to unknown clock probe %d: %w", m.GetProbeSent(), errProtocol)
@@ -85,7 +92,8 @@ func (c *peerClock) handleReply(m *mapsyncv1.ClockReply, clock, now time.Time) e
 }
 
 // addSample replaces the current sample if the new one has a smaller error bound, or if the two
-// contradict each other because a clock was set.
+// contradict each other because a clock was set. Two samples contradict each other if their
+// intervals, each the offset plus or minus its error, do not overlap.
 func (c *peerClock) addSample(offset, roundTrip time.Duration, now time.Time) {
 	// The error bound of the old sample has grown by the drift since it was taken.
 	old := c.roundTrip/2 + now.Sub(c.sampledAt)/clockDrift
@@ -96,14 +104,17 @@ func (c *peerClock) addSample(offset, roundTrip time.Duration, now time.Time) {
 	c.valid, c.offset, c.roundTrip, c.sampledAt = true, offset, roundTrip, now
 }
 
-// clockOffset returns the peer's clock minus this node's clock; 0 before the first sample.
+// clockOffset returns the peer's clock minus this node's clock; 0 before the first sample. A merge
+// reads it once for each batch. It takes l.mu.
 func (l *inboundStream) clockOffset() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.clock.offset
 }
 
-// measureClock sends the initial probes one by one, before syncd receives anything else.
+// measureClock sends the initial probes one by one, before syncd receives anything else. One by
+// one, because a probe that waits behind another has a longer round trip. The receiving goroutine
+// calls it during the handshake.
 func (l *inboundStream) measureClock(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	l.mu.Lock()
 	l.clock.reset()
@@ -137,7 +148,8 @@ func (l *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_Subs
 	}
 }
 
-// sendClockProbe sends a probe, unless maxPendingProbes probes have no answer yet.
+// sendClockProbe sends a probe, unless maxPendingProbes probes have no answer yet. The error ends
+// the gRPC stream.
 func (l *inboundStream) sendClockProbe(send requestSender) error {
 	l.mu.Lock()
 	m := l.clock.newProbe(l.r.opt.Now())
@@ -164,7 +176,9 @@ type receivedProbe struct {
 	id, receivedAt uint64
 }
 
-// handleClockProbe queues a probe of the peer. The caller holds outboundStream.mu.
+// handleClockProbe queues a probe of the peer. The caller holds outboundStream.mu. More than
+// maxPendingProbes probes in the queue are a violation of the protocol: a peer could otherwise make
+// this node keep any number.
 func (s *outboundStream) handleClockProbe(m *mapsyncv1.ClockProbe) error {
 	if len(s.probes) == maxPendingProbes {
 		return fmt.Errorf("more than %d clock probes: %w", maxPendingProbes, errProtocol)
@@ -178,7 +192,8 @@ func (s *outboundStream) handleClockProbe(m *mapsyncv1.ClockProbe) error {
 func (s *outboundStream) clock() uint64 { return uint64(s.r.opt.Now().UnixNano()) }
 
 // answerProbes answers the queued probes with this node's clock. It is called between any two
-// batches, because a probe that waits makes the measurement less accurate.
+// batches, because a probe that waits makes the measurement less accurate. Only the sending
+// goroutine calls it. It copies the queue and releases s.mu before it sends.
 func (s *outboundStream) answerProbes() error {
 	s.mu.Lock()
 	s.answeringProbes = append(s.answeringProbes[:0], s.probes...)

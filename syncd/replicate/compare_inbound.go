@@ -19,13 +19,17 @@ const (
 )
 
 // inboundComparison is the comparison state of an inbound map stream. inboundStream.mu guards it.
+//
+// A comparison has these steps. A digest differs, and the next request asks for buckets. The same
+// difference in two digests confirms some buckets. This node requests their records, and merges or
+// lists them. Resent ends the resend, and the next digest shows what is left.
 type inboundComparison struct {
 	// inSync is set when the digests agree. It is cleared when a repair finds a difference, when
 	// the digests cannot be compared, and when a full sync begins.
 	inSync bool
-	// onThisStream reports that the digests agreed on the current subscription.
+	// onThisStream reports that the digests agreed on the current subscription. An agreement on an earlier one does not show the present state.
 	onThisStream bool
-	// inSyncAt is when the digests last agreed; zero: never.
+	// inSyncAt is when the digests last agreed; zero: never. By the clock of time.Now.
 	inSyncAt time.Time
 	// inSyncPosition is the position of the peer at which the digests last agreed.
 	inSyncPosition uint64
@@ -39,6 +43,7 @@ type inboundComparison struct {
 	impossibleReason, inconclusiveReason string
 	inconclusiveRounds                   int
 	// divergent is the number of entries that differ, as far as this node could determine.
+	// endResend and checkNodes set it. An agreement and a comparison that cannot be made set it to 0.
 	divergent int
 	// peerLive is the number of live records of the peer itself, as of its last digest.
 	peerLive int
@@ -85,12 +90,14 @@ type inboundResend struct {
 	lastProgress time.Time
 }
 
-// stalled reports whether the peer has sent nothing of a resend for longer than stall.
+// stalled reports whether the peer has sent nothing of a resend for longer than stall. The caller
+// holds inboundStream.mu.
 func (c *inboundComparison) stalled(now time.Time, stall time.Duration) bool {
 	return c.resend != nil && now.Sub(c.resend.lastProgress) > stall
 }
 
-// reset clears the state of a subscription that has ended.
+// reset clears the state of a subscription that has ended. Agreements stay, except for
+// onThisStream. A caller of Compare gets errSubscriptionEnded. The caller holds inboundStream.mu.
 func (c *inboundComparison) reset() {
 	if c.resend != nil && c.resend.list != nil {
 		c.resend.list.end(errSubscriptionEnded)
@@ -101,7 +108,8 @@ func (c *inboundComparison) reset() {
 	c.onThisStream, c.divergentNodes, c.requestBuckets, c.resendBuckets, c.resend, c.list = false, nil, false, nil, nil, nil
 }
 
-// beginFullSync discards earlier agreements before a full sync.
+// beginFullSync discards earlier agreements before a full sync. The full sync may change what this
+// node holds. The caller holds inboundStream.mu.
 func (c *inboundComparison) beginFullSync() {
 	c.inSync, c.divergentNodes, c.resendBuckets = false, nil, nil
 }
@@ -118,7 +126,8 @@ type nodeComparison struct {
 }
 
 // processDigest compares a Digest message of the peer with this node's table. The caller holds
-// inboundStream.mu.
+// inboundStream.mu. An error ends the stream: the digest is malformed, or does not belong to this
+// position of the stream.
 func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	if in.state != StateSyncing && in.state != StateCaughtUp {
 		return fmt.Errorf("receive digest of map %q before it was accepted: %w", in.m.name, errProtocol)
@@ -127,6 +136,7 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	// A position above in.position is valid: the sender passes records that are not for this node.
 	if d.Position < in.position {
 		return fmt.Errorf("receive digest of map %q at %d, after %d: %w", in.m.name, d.Position, in.position, errProtocol)
 	}
@@ -149,7 +159,8 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	return nil
 }
 
-// applyComparison counts a comparison and updates the state of the map.
+// applyComparison counts a comparison and updates the state of the map. The caller holds
+// inboundStream.mu.
 func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position uint64, now time.Time) {
 	c := &in.comparison
 	in.countAboveLimit(r)
@@ -185,7 +196,7 @@ func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position 
 const maxInconclusive = 4
 
 // noteInconclusive records that a comparison was inconclusive, and why. If that lasts, an earlier
-// agreement becomes invalid.
+// agreement becomes invalid. The caller holds inboundStream.mu.
 func (in *inboundMap) noteInconclusive(why string) {
 	c := &in.comparison
 	if c.list != nil {
@@ -201,7 +212,8 @@ func (in *inboundMap) noteInconclusive(why string) {
 }
 
 // noteIncomparable records that the map cannot be compared with the peer, and why. It logs a new
-// reason and ends a waiting list.
+// reason and ends a waiting list. The map then counts as not in sync: nothing is proven, and a node
+// that is not ready waits. The caller holds inboundStream.mu.
 func (in *inboundMap) noteIncomparable(why string) {
 	c := &in.comparison
 	if c.impossibleReason != why {
@@ -222,7 +234,9 @@ type comparisonResult struct {
 	inconclusiveReason string // why the comparison is incomplete; empty: it is complete
 }
 
-// compareDigests compares the digests of the peer with those of this node.
+// compareDigests compares the digests of the peer with those of this node. exact reports that
+// values are comparable. If not, only version sums are compared. All sums of this node are read
+// under one lock of the table, so they belong to one state. The caller holds inboundStream.mu.
 func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonResult) {
 	v := in.l.r.view.Load()
 	if d.InconclusiveReason != "" {
@@ -239,6 +253,7 @@ func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonR
 			case !in.owners.requested.requests(n.Node) || !in.requestsComplete():
 				continue
 			}
+			// The peer's digest leaves out its unsent records. This node cannot have them.
 			local, buckets := digestOf(tx, n.Node, n.Buckets != nil)
 			if !exact {
 				local.VersionSum += in.exceptionsVersionSum(tx, func(owner string) bool { return owner == n.Node })
@@ -256,7 +271,8 @@ func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonR
 }
 
 // compareOrphaned compares orphaned records. They have no live owner to compare with, so every pair
-// of nodes compares them. It returns the reason if it could not compare them.
+// of nodes compares them. It returns the reason if it could not compare them. With three nodes, the
+// two that remain compare the records of the third. The caller holds the table's lock.
 func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *wire.Digests, exact bool, r *comparisonResult) (unknown string) {
 	switch {
 	case !in.l.supportsOwnerRequests:
@@ -288,7 +304,8 @@ func (r *comparisonResult) add(c nodeComparison, exact bool) {
 	r.nodes = append(r.nodes, c)
 }
 
-// noteInSync records that this node holds what the peer has sent.
+// noteInSync records that this node holds what the peer has sent. It ends the backoff of repairs.
+// The caller holds inboundStream.mu.
 func (in *inboundMap) noteInSync(position uint64, now time.Time) {
 	c := &in.comparison
 	// Only a repair sets divergent, so a difference in flight is not logged.

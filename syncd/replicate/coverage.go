@@ -117,6 +117,7 @@ type deliveryState struct {
 	history []coverage
 }
 
+// add appends a coverage to the history. The newest one comes into force now.
 func (d *deliveryState) add(c coverage) {
 	if d.history = append(d.history, c); len(d.history) > maxCoverageHistory {
 		d.history = []coverage{{}, c} // forgets the rest of the history, at the cost of sending records again

@@ -39,11 +39,15 @@ type Exception struct {
 
 // exceptions are the entries that one map cannot hold of one sender, or that one map cannot send.
 // All writers run in one goroutine or hold the table's lock, so they read without mu.
+//
+// Nodes compare their records without the exceptions, so that an entry which one node cannot hold
+// does not hide other differences, and does not keep a node from becoming ready. That works for at
+// most maxExceptions of them.
 type exceptions struct {
 	// mu guards the fields below against concurrent readers. Writers hold it while they write.
 	mu sync.Mutex
 	// byKey has at most maxExceptions entries, plus at most maxListedExceptions that the limit of
-	// the table has rejected.
+	// the table has rejected. nil: none so far.
 	byKey map[string]*exception
 	// overflow is the number of entries that found no room since the last full sync began.
 	overflow int
@@ -78,7 +82,9 @@ type exception struct {
 	aboveLimit bool
 }
 
-// add stores an entry. If maxExceptions entries are stored already, it only counts the entry.
+// add stores an entry. If maxExceptions entries are stored already, it only counts the entry. The
+// key is copied. A newer record of a key replaces the older exception. The caller holds the table's
+// lock.
 func (e *exceptions) add(key []byte, version table.Version, owner table.Owner, why error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -98,7 +104,7 @@ func (e *exceptions) add(key []byte, version table.Version, owner table.Owner, w
 	x.version, x.owner, x.syncNumber, x.reason = version, owner, e.syncNumber, reasonOf(why)
 }
 
-// insert adds an entry. The caller holds mu.
+// insert adds an entry. The caller holds mu. The key is copied.
 func (e *exceptions) insert(key []byte) *exception {
 	if e.byKey == nil {
 		e.byKey = make(map[string]*exception)
@@ -108,12 +114,14 @@ func (e *exceptions) insert(key []byte) *exception {
 	return x
 }
 
-// reasonOf returns the text of an error, truncated to maxReason bytes.
+// reasonOf returns the text of an error, truncated to maxReason bytes. A rune that is cut at the
+// end is removed.
 func reasonOf(err error) string {
 	return strings.ToValidUTF8(err.Error()[:min(len(err.Error()), maxReason)], "")
 }
 
-// resolve removes an entry that is now held, or that no longer exists.
+// resolve removes an entry that is now held, or that no longer exists. The caller holds the table's
+// lock.
 func (e *exceptions) resolve(key []byte) {
 	if len(e.byKey) == 0 {
 		return
@@ -127,6 +135,7 @@ func (e *exceptions) resolve(key []byte) {
 }
 
 // beginSync starts a full sync. endSync removes the entries that the full sync does not contain.
+// Entries that are only counted are counted again. The caller holds inboundStream.mu.
 func (e *exceptions) beginSync() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -134,7 +143,8 @@ func (e *exceptions) beginSync() {
 	e.overflow, e.aboveLimit, e.syncComplete = 0, 0, false
 }
 
-// endSync ends a full sync.
+// endSync ends a full sync. Later calls do nothing until the next beginSync: after a full sync, an
+// entry leaves only by resolve. The caller holds inboundStream.mu.
 func (e *exceptions) endSync() {
 	if e.syncComplete {
 		return
@@ -150,14 +160,16 @@ func (e *exceptions) endSync() {
 	}
 }
 
-// count returns the number of entries, including those that are only counted.
+// count returns the number of entries, including those that are only counted. Any goroutine may
+// call it.
 func (e *exceptions) count() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return len(e.byKey) - e.aboveLimitKeys + e.overflow + max(e.aboveLimitKeys, e.aboveLimit)
 }
 
-// each calls fn with up to limit entries, ordered by key. fn must not call methods of e.
+// each calls fn with up to limit entries, ordered by key. fn must not call methods of e. Any
+// goroutine may call it.
 func (e *exceptions) each(limit int, fn func(key, reason string)) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -178,7 +190,8 @@ func (e *exceptions) list(text func(key []byte) string) (list []Exception) {
 }
 
 // Unsent returns the number of records of a map that cannot be sent to any peer because their keys
-// cannot be encoded, and up to 64 of them.
+// cannot be encoded, and up to 64 of them. A failover loses these records. The result is empty for
+// an unknown map.
 func (r *Replicator) Unsent(name string) (count int, list []Exception) {
 	m := r.localMaps()[name]
 	if m == nil {
@@ -188,7 +201,8 @@ func (r *Replicator) Unsent(name string) (count int, list []Exception) {
 }
 
 // log calls fn with the number of entries and the key and reason of one new entry. It does nothing
-// without a new entry, or within exceptionLogInterval after the last call of fn.
+// without a new entry, or within exceptionLogInterval after the last call of fn. fn runs without a
+// lock.
 func (e *exceptions) log(now time.Time, fn func(count int, key []byte, why error)) {
 	e.mu.Lock()
 	key, why, count := e.unloggedKey, e.unloggedReason, len(e.byKey)+e.overflow
@@ -204,7 +218,7 @@ func (e *exceptions) log(now time.Time, fn func(count int, key []byte, why error
 
 // exceptionsVersionSum returns the difference that the exceptions make to the version sum of some
 // nodes' records: what they add at the peer, minus what older records of the same keys add here.
-// The caller holds the table's lock.
+// The caller holds the table's lock. Only comparisons of different layouts use it.
 func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bool) (sum uint64) {
 	if len(in.exceptions.byKey) == 0 {
 		return 0
@@ -227,6 +241,7 @@ func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bo
 }
 
 // addException stores a record that this node's map cannot hold. The caller holds the table's lock.
+// mergeAll has filled in.ownerIDs.
 func (in *inboundMap) addException(w *wire.Delta, why error) {
 	var owner table.Owner
 	if int(w.Owner) < len(in.ownerIDs) {
@@ -236,7 +251,7 @@ func (in *inboundMap) addException(w *wire.Delta, why error) {
 }
 
 // logExceptions logs the entries of the peer that this node cannot hold, at most once in
-// exceptionLogInterval.
+// exceptionLogInterval. The receiving goroutine calls it without a lock.
 func (in *inboundMap) logExceptions(now time.Time) {
 	in.exceptions.log(now, func(count int, key []byte, why error) {
 		in.l.r.opt.Logger.Warn("cannot store entries of peer, a failover to this node loses them",
@@ -245,7 +260,7 @@ func (in *inboundMap) logExceptions(now time.Time) {
 	})
 }
 
-// hintFor returns what the operator can do about an exception.
+// hintFor returns what the operator can do about an exception. name is that of the map.
 func hintFor(err error, name string) string {
 	switch {
 	case errors.Is(err, schema.ErrPadding):
@@ -258,7 +273,8 @@ func hintFor(err error, name string) string {
 	return "syncd diff " + name + " lists the entries"
 }
 
-// noteUnsent stores a record whose key cannot be encoded. The caller holds the table's lock.
+// noteUnsent stores a record whose key cannot be encoded. The caller holds the table's lock. It is
+// EncoderOptions.Unencodable of all encoders of the map.
 func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
 	if !r.Delete { // peers were not sent the record, so they have nothing to delete
 		m.unsent.add(r.Key, r.Version, tx.Owner(r.Owner), why)
@@ -282,7 +298,8 @@ type unsentDigests []struct {
 }
 
 // unsentDigests returns what to subtract from digests, and the number of records that cannot be
-// sent. The caller holds the table's lock.
+// sent. The caller holds the table's lock. It also removes the entries that have become sendable,
+// or that the table no longer has.
 func (m *localMap) unsentDigests(tx *table.Tx) (out unsentDigests, count int) {
 	for key := range m.unsent.byKey {
 		k := []byte(key)
@@ -320,7 +337,8 @@ func (l unsentDigests) subtractFrom(of func(node string) bool, g *table.Digest, 
 	}
 }
 
-// keyText returns a key of the kernel map as text.
+// keyText returns a key of the kernel map as text. It compiles a printer for each call, so it
+// serves only the log and the status.
 func (m *localMap) keyText(key []byte) string {
 	return string(export.NewPrinter(m.layout.Schema, m.layout.Links).AppendKey(nil, key))
 }

@@ -11,6 +11,9 @@ import (
 )
 
 // wirePrinter formats encoded keys as text.
+//
+// It exists because exceptions are stored in the encoding of the sender: a key that this node
+// cannot hold has no form in its own layout. The zero value prints all keys in hex.
 type wirePrinter struct {
 	// printer formats a decoded key. It is nil if and only if decoder is nil.
 	printer *export.Printer
@@ -20,10 +23,12 @@ type wirePrinter struct {
 	size int
 }
 
-// newWirePrinter returns a printer of the keys of a sender with the given schema.
+// newWirePrinter returns a printer of the keys of a sender with the given schema. It returns the
+// zero value if no decoder can be made for the schema.
 func newWirePrinter(sender *schema.Schema) wirePrinter {
 	// The names of the peer's interfaces need not exist on this node.
 	links := &interfaceNames{}
+	// The sender's schema describes both sides, so every key of the sender fits.
 	d, err := schema.NewDecoder(sender, sender, links)
 	if err != nil {
 		return wirePrinter{}
@@ -31,7 +36,8 @@ func newWirePrinter(sender *schema.Schema) wirePrinter {
 	return wirePrinter{printer: export.NewPrinter(sender, links), decoder: d, size: sender.Key.Size}
 }
 
-// key returns a key as text, or in hex if it cannot be decoded.
+// key returns a key as text, or in hex if it cannot be decoded. It is safe for concurrent use. The
+// hex form is truncated to 64 bytes of the key.
 func (p *wirePrinter) key(encoded []byte) string {
 	if p.decoder != nil {
 		if key := make([]byte, p.size); p.decoder.Key(key, encoded) == nil {
@@ -64,7 +70,8 @@ func (l *interfaceNames) Name(index uint32) (string, bool) {
 }
 
 // Index returns the index of a name, which it assigns if the name is new. It returns false if there
-// are maxInterfaceNames names. It is safe for concurrent use.
+// are maxInterfaceNames names. It is safe for concurrent use. It keeps a copy of the name. Indexes
+// have no meaning outside of l.
 func (l *interfaceNames) Index(name string) (uint32, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -137,6 +137,8 @@ type inboundMap struct {
 	result mergeResult
 }
 
+// newInboundMap returns the inbound stream of a map that is not subscribed to yet. It begins with a
+// full sync.
 func newInboundMap(l *inboundStream, m *localMap) *inboundMap {
 	in := &inboundMap{l: l, m: m, state: StateWaiting}
 	in.owners = newInboundOwners(l.r.view.Load(), l.peer, time.Now())
@@ -313,6 +315,8 @@ type ackPoint struct {
 	position, head uint64
 }
 
+// push appends a position that the kernel map holds once the writer has applied head. Neither
+// decreases between calls.
 func (q *ackQueue) push(position, head uint64) {
 	// The newest element is replaced: a later position includes it.
 	if q.n == len(q.points) {

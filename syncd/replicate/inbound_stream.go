@@ -168,8 +168,7 @@ func (l *inboundStream) stop() {
 	}
 }
 
-// peerDeparted ends run because the peer has left. The caller holds Replicator.mu. What was
-// received stays in the tables, and the positions stay for a return.
+// peerDeparted ends run because the peer has left. The caller holds Replicator.mu. Received records stay in the tables, and the positions stay for a return.
 func (l *inboundStream) peerDeparted() {
 	l.mu.Lock()
 	l.departed = time.Now()

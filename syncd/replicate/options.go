@@ -39,6 +39,7 @@ type Peer struct {
 	Addr string
 }
 
+// owner returns the name and incarnation of the peer.
 func (p Peer) owner() table.Owner {
 	return table.Owner{Node: p.Node, Incarnation: p.Incarnation}
 }
@@ -115,6 +116,8 @@ type Options struct {
 	heartbeat, receiveTimeout, positionInterval, batchPause, clockProbeInterval, incompatibleRetry, digestInterval, auditInterval, rerouteDelay, stallTimeout time.Duration
 }
 
+// complete sets the defaults and returns an error that wraps ErrOptions if a required option is
+// missing.
 func (o *Options) complete() error {
 	switch {
 	case o.Self.Node == "" || len(o.Self.Node) > wire.MaxName:
@@ -162,6 +165,7 @@ func (o *Options) complete() error {
 	return nil
 }
 
+// orDefault sets a duration that is not above 0 to v.
 func orDefault(d *time.Duration, v time.Duration) {
 	if *d <= 0 {
 		*d = v

@@ -249,8 +249,7 @@ func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 
 // answerRequest sends OwnersSent and Sources when they are due. A table that is not complete yet
 // counts as sent: otherwise two nodes that start together would wait for each other. The receiver
-// then does not wait for records that this node cannot send yet. A request arrives with each
-// subscription, so each subscription gets at least one answer.
+// then does not wait for records that this node cannot send yet. A receiver that sends requests includes one in each subscription, so it gets at least one answer.
 func (f *outboundMap) answerRequest() error {
 	q := &f.owners
 	if q.noRequests || f.observe {

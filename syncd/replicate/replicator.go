@@ -54,11 +54,14 @@ const (
 
 // Replicator replicates the changes of tables between this node and its peers. Its methods are safe
 // for concurrent use. They must not be called while a table is locked (inside table.Update or View).
+//
+// A Replicator owns no table: AddMap shares one with the caller, which may use it further after RemoveMap.
 type Replicator struct {
 	// opt and codec do not change.
 	opt   Options
 	codec wire.Codec
-	// view is the current membership; never nil. SetPeers replaces it.
+	// view is the current membership; never nil. SetPeers replaces it. A goroutine that needs one
+	// decision loads it once.
 	view atomic.Pointer[view]
 	// maps are the maps by name. The map is never changed, only replaced, with mu held.
 	maps atomic.Pointer[map[string]*localMap]
@@ -70,7 +73,8 @@ type Replicator struct {
 	// inboundStreams has the stream of each live node by name, and up to maxDeparted streams of
 	// nodes that have left.
 	inboundStreams map[string]*inboundStream
-	// gone are the nodes that are not live while records name them.
+	// gone are the nodes that are not live while records name them. Tables have the same set: see
+	// setGone.
 	gone map[string]bool
 	// everLive are the nodes that are or were live. Those that have left are kept while records
 	// name them or goneAt has them.
@@ -80,13 +84,15 @@ type Replicator struct {
 	// acknowledge.go.
 	goneAt     map[string]time.Time
 	strangerAt time.Time
-	// outboundStreams are the registered streams to peers and observers.
+	// outboundStreams are the registered streams to peers and observers. A stream is in it from
+	// registerStream to unregisterStream.
 	outboundStreams map[*outboundStream]struct{}
 	// lastGeneration is the generation of the map added last. Generations increase.
 	lastGeneration uint64
 	// membershipSince is the time of the first SetPeers; zero: none yet.
 	membershipSince time.Time
-	// ownersReviewedAt is the time of the last review of owners.
+	// ownersReviewedAt is the time of the last review of owners. It limits the rate of reviews,
+	// which visit the owners of all tables.
 	ownersReviewedAt time.Time
 
 	// verifier verifies the nodes that gossip names. It has its own lock.
@@ -101,7 +107,7 @@ type Replicator struct {
 	wg sync.WaitGroup
 }
 
-// New returns a Replicator without maps and peers. The errors wrap ErrOptions.
+// New returns a Replicator without maps and peers. The errors wrap ErrOptions. The caller then calls Register and Run.
 func New(o Options) (*Replicator, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -122,12 +128,13 @@ func New(o Options) (*Replicator, error) {
 }
 
 // Register adds the replication service to a gRPC server that was created with ServerOptions. The
-// service accepts streams while Run runs.
+// service accepts streams while Run runs. Before and after that, callers get Unavailable and retry.
 func (r *Replicator) Register(s grpc.ServiceRegistrar) {
 	mapsyncv1.RegisterReplicationServiceServer(s, &service{r: r})
 }
 
-// ServerOptions returns the options that the gRPC server needs besides credentials.
+// ServerOptions returns the options that the gRPC server needs besides credentials. They bound what
+// a client can make this node allocate or keep open before and after authentication.
 func (r *Replicator) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(r.codec),
@@ -151,6 +158,7 @@ func (r *Replicator) ServerOptions() []grpc.ServerOption {
 }
 
 // DialOptions returns the options that a connection to a peer needs besides credentials.
+// Options.Dial must use them.
 func (r *Replicator) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithStaticStreamWindowSize(streamWindow),
@@ -167,7 +175,7 @@ func (r *Replicator) DialOptions() []grpc.DialOption {
 
 // Run keeps a stream to each live peer and serves the streams of peers until ctx is done. It then
 // waits for all its goroutines and returns nil. The streams that it serves end even if the gRPC
-// server is not stopped. Run can be called once.
+// server is not stopped. Run can be called once. Later calls return ErrRunning at once.
 func (r *Replicator) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.started {
@@ -182,7 +190,8 @@ func (r *Replicator) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		// Each step runs after a wake-up and at least every housekeepingInterval. Membership comes
-		// first, because the others depend on it.
+		// first, because the others depend on it. None of the steps blocks on a peer: attempts and
+		// streams have goroutines of their own.
 		r.verifyNodes(ctx, time.Now())
 		r.startInboundStreams(ctx)
 		r.assignRoles(time.Now())
@@ -209,7 +218,9 @@ func (r *Replicator) stop() {
 	r.wg.Wait()
 }
 
-// startInboundStreams starts the inbound stream of each live peer that is not running.
+// startInboundStreams starts the inbound stream of each live peer that is not running. A stream
+// that has just been stopped, for another address or incarnation, starts after its run has
+// returned. It takes r.mu.
 func (r *Replicator) startInboundStreams(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,7 +231,7 @@ func (r *Replicator) startInboundStreams(ctx context.Context) {
 	}
 }
 
-// doHousekeeping does the periodic work of Run.
+// doHousekeeping does the periodic work of Run. It takes r.mu, and within it the locks of tables.
 func (r *Replicator) doHousekeeping() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,6 +243,8 @@ func (r *Replicator) doHousekeeping() {
 		m.table.View((*table.Tx).ReclaimOwners)
 	}
 	r.forgetInboundStreams(r.view.Load())
+	// A node that starts finds owners in the records of its peers before gossip has reached all of
+	// them.
 	if !r.membershipSince.IsZero() && now.Sub(r.membershipSince) > r.opt.UnknownGrace && now.Sub(r.ownersReviewedAt) >= ownerReviewInterval {
 		r.ownersReviewedAt = now
 		r.reviewOwners()
@@ -240,6 +253,9 @@ func (r *Replicator) doHousekeeping() {
 
 // AddMap starts to replicate a table under a name. The table must already have the initial content
 // of the map (table.Tx.Load). The errors wrap ErrMap.
+//
+// Peers that have subscribed to the name already are served from now on, and this node subscribes to the map at all live peers that may write it. A table with unversioned records is not sent before they are
+// adopted. AddMap takes Replicator.mu and the lock of the table.
 func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	m, err := newLocalMap(name, layout, t)
 	if err != nil {
@@ -273,7 +289,9 @@ func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	return nil
 }
 
-// RemoveMap ends the replication of a map. It does nothing if no map has that name.
+// RemoveMap ends the replication of a map. It does nothing if no map has that name. Peers are
+// informed and keep their records. The table keeps its content, and the caller may use it further.
+// Streams that hold the table release it in their next round, so RemoveMap does not wait for them.
 func (r *Replicator) RemoveMap(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -294,10 +312,13 @@ func (r *Replicator) notify() {
 	}
 }
 
-// localMaps returns the maps by name. Callers must not change the map.
+// localMaps returns the maps by name. Callers must not change the map. The result stays valid, and
+// lacks later changes.
 func (r *Replicator) localMaps() map[string]*localMap { return *r.maps.Load() }
 
-// poke sends on a channel of capacity 1, unless a wake-up is pending.
+// poke sends on a channel of capacity 1, unless a wake-up is pending. It never blocks, so it may be
+// called with any lock held. The receiver must look at all of its state after a wake-up, because
+// one wake-up may stand for many.
 func poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

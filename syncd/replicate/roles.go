@@ -24,9 +24,14 @@ import (
 const stalledCandidatePause = time.Minute
 
 // inboundOwners are this node's owner requests to one peer for one map. inboundStream.mu guards it.
+//
+// A request is wanted, then sent, then confirmed: serial, sentSerial and confirmedSerial are equal
+// once the peer has sent everything that was requested. The peer may still send records of an
+// earlier request before, so permit is wider than requested until then.
 type inboundOwners struct {
 	// permit is the union of requested and of earlier requests, until the peer confirms requested.
-	// The permit that it points to does not change.
+	// The permit that it points to does not change. Merges take a copy of the pointer and read it
+	// without a lock.
 	permit *permit
 	// requested is the newest request.
 	requested *permit
@@ -39,10 +44,11 @@ type inboundOwners struct {
 	// confirmedSerial is the serial of the last request that an OwnersSent on this stream has
 	// confirmed; 0: none.
 	confirmedSerial uint64
-	// token is the token of the last OwnersSent; 0: none since position 0.
+	// token is the token of the last OwnersSent; 0: none since position 0. After a resume, the peer sends only the requested records that it had not sent under this token.
 	token uint64
 	// rejectedUnrequested reports that records were rejected since the last request because the
-	// permit does not cover them.
+	// permit does not cover them. Membership at this node and at the peer changes at different
+	// times, so such records may have been sent too early.
 	rejectedUnrequested bool
 	// resend is the resend flag of the next request.
 	resend bool
@@ -73,12 +79,13 @@ func newInboundOwners(v *view, peer table.Owner, now time.Time) inboundOwners {
 	return inboundOwners{permit: p, requested: p, departures: v.departures, serial: 1, lastServing: now, lastProgress: now}
 }
 
-// reset clears the state of a stream that has ended. The request and the token remain.
+// reset clears the state of a stream that has ended. The request and the token remain. The caller
+// holds inboundStream.mu.
 func (q *inboundOwners) reset() {
 	q.sentSerial, q.confirmedSerial, q.sources = 0, 0, nil
 }
 
-// endSendAll ends the permission to send the records of every owner.
+// endSendAll ends the permission to send the records of every owner. The full sync is over, so the peer has sent everything that it has. The caller holds inboundStream.mu.
 func (q *inboundOwners) endSendAll() {
 	if q.permit.all {
 		p := *q.permit
@@ -87,14 +94,16 @@ func (q *inboundOwners) endSendAll() {
 	}
 }
 
-// requestsComplete reports whether everything requested from the peer was received.
+// requestsComplete reports whether everything requested from the peer was received. A request for
+// nothing is complete at once. The caller holds inboundStream.mu.
 func (in *inboundMap) requestsComplete() bool {
 	q := &in.owners
 	return !in.l.supportsOwnerRequests || q.confirmedSerial == q.serial || (!q.requested.orphaned && len(q.requested.nodes) == 0)
 }
 
 // setRequest replaces the request if wanted differs, or if nodes have left since. The caller holds
-// inboundStream.mu.
+// inboundStream.mu. The requesting goroutine sends the new request. wanted must not change
+// afterwards.
 func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Time) {
 	q := &in.owners
 	// The fallback flag is not part of the message, so it needs no new request.
@@ -117,7 +126,8 @@ func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Tim
 }
 
 // ownerRequestMessage returns the message for the current request. The caller holds
-// inboundStream.mu.
+// inboundStream.mu. It counts as sent from now on. If the stream breaks before it is sent, reset
+// clears sentSerial.
 func (in *inboundMap) ownerRequestMessage() *mapsyncv1.OwnerRequest {
 	q := &in.owners
 	q.sentSerial = q.serial
@@ -146,7 +156,7 @@ func (in *inboundMap) handleOwnersSent(m *mapsyncv1.OwnersSent) {
 const maxSources = 1024
 
 // handleSources stores from which nodes the peer receives the map. The caller holds
-// inboundStream.mu.
+// inboundStream.mu. Names above maxSources are ignored: they are only possible relays.
 func (in *inboundMap) handleSources(m *mapsyncv1.Sources) {
 	in.owners.sources = slices.Sorted(slices.Values(m.GetNodes()[:min(len(m.GetNodes()), maxSources)]))
 	poke(in.l.r.wake)
@@ -167,7 +177,8 @@ type mapSource struct {
 	via              string   // peer that sends this peer's records, empty: none
 }
 
-// assignRoles decides the roles of all maps.
+// assignRoles decides the roles of all maps. Only the goroutine of Run calls it, in each of its
+// rounds. It takes Replicator.mu, and then the lock of one inbound stream at a time.
 func (r *Replicator) assignRoles(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,6 +189,9 @@ func (r *Replicator) assignRoles(now time.Time) {
 }
 
 // assignMapRoles decides the roles of one map. The caller holds r.mu.
+//
+// The roles differ between maps: a node may lack one map and serve another. The decision uses only
+// what this node sees, and no messages between nodes.
 func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 	all := make([]mapSource, 0, len(v.live))
 	for node := range v.live {
@@ -216,7 +230,7 @@ func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 }
 
 // publishRoles publishes the decisions about a map. It requests digests at once if a comparison
-// that was impossible before is possible now.
+// that was impossible before is possible now. The caller holds r.mu.
 func (r *Replicator) publishRoles(m *localMap, v *view, settled bool, sources []string) {
 	// Under a new view, or with all requests answered, a comparison may be possible that was not before.
 	if was := m.requestsComplete.Swap(settled); settled && (!was || v != m.rolesView) {
@@ -266,7 +280,8 @@ func chooseRelays(all []mapSource) map[string][]string {
 	return relays
 }
 
-// mapSource returns the state of a map with the peer of the stream.
+// mapSource returns the state of a map with the peer of the stream. It also updates lastServing and
+// candidateAfter. It takes l.mu. The caller must not change sources in the result.
 func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +316,9 @@ func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 	return p
 }
 
-// assignRole makes a request to the peer, and reports whether the records that it serves are complete.
+// assignRole makes a request to the peer, and reports whether the records that it serves are
+// complete. It takes l.mu. The map may have been replaced since mapSource; then nothing is
+// requested.
 func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -322,7 +339,8 @@ func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, de
 	return !p.serving || in.requestsComplete()
 }
 
-// requestDigest requests a comparison of a map soon.
+// requestDigest requests a comparison of a map soon. It takes l.mu. The caller may hold
+// Replicator.mu.
 func (l *inboundStream) requestDigest(m *localMap) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

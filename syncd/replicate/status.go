@@ -115,6 +115,9 @@ type MapStatus struct {
 }
 
 // Status returns the state of replication with each live peer, ordered by name.
+//
+// The parts belong to slightly different moments, because each stream is read under its own lock.
+// The caller owns the result.
 func (r *Replicator) Status() []PeerStatus {
 	r.mu.Lock()
 	// The streams are collected under the lock and read afterwards, because the lock of an outbound
@@ -155,11 +158,12 @@ func (r *Replicator) Status() []PeerStatus {
 // not wait for a map that a peer lacks or that does not match the peer's.
 //
 // The initial sync from a peer that has not adopted its own entries yet is empty: two nodes that
-// start together would otherwise wait for each other.
+// start together would otherwise wait for each other. It may become false again, when a peer joins
+// or a map is added.
 func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
 
 // AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
-// yet. It reports whether every live peer has sent all its records.
+// yet. It reports whether every live peer has sent all its records. The daemon stores the identity of the kernel map only after that.
 func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
 
 // received is InitialSyncDone, or AllReceived if all is set.
@@ -178,8 +182,9 @@ func (r *Replicator) received(all bool) (ok bool, waiting []string) {
 	return len(waiting) == 0, waiting
 }
 
-// unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If all
-// is set, these include maps of which the peer has not sent all records: see AllReceived.
+// unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If
+// all is set, these include maps of which the peer has not sent all records: see AllReceived. It
+// takes l.mu.
 func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -193,7 +198,7 @@ func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names
 }
 
 // status returns the state of the receiving side. The sending side is empty, except for
-// StateExcluded.
+// StateExcluded. It takes l.mu.
 func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -248,7 +253,8 @@ func (in *inboundMap) disconnectedReason(now time.Time) string {
 	return fmt.Sprintf("nothing has been received from the peer for %s, and no other peer receives from it", gap.Round(time.Second))
 }
 
-// status sets the fields of the sending side.
+// status sets the fields of the sending side. The caller must not hold Replicator.mu, because it
+// takes s.mu and the locks of maps and tables.
 func (s *outboundStream) status(maps []MapStatus, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,6 +292,9 @@ func errorText(err error) string {
 }
 
 // appendAcks appends acknowledgements of the positions that the kernel maps hold by now.
+//
+// Only the requesting goroutine calls it. An acknowledgement lets the owner forget tombstones, so
+// it must not be early: the kernel map holds the records, except for those that it refused.
 func (l *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -29,7 +29,8 @@ type StreamEncoder struct {
 	stream funcStream
 }
 
-// funcStream is a stream that passes each batch to a function. It discards other messages.
+// funcStream is a stream that passes each batch to a function. It discards other messages. It
+// implements responseSender.
 type funcStream struct {
 	fn func(mem.BufferSlice)
 }
@@ -37,7 +38,8 @@ type funcStream struct {
 // Send discards a message other than a batch.
 func (s *funcStream) Send(*mapsyncv1.SubscribeResponse) error { return nil }
 
-// SendMsg passes a batch to the function and releases its buffers.
+// SendMsg passes a batch to the function and releases its buffers. fn must not keep the buffers,
+// which go back to the pool.
 func (s *funcStream) SendMsg(m any) error {
 	out := m.(*wire.SentFrame)
 	s.fn(out.Buffers())
@@ -46,7 +48,8 @@ func (s *funcStream) SendMsg(m any) error {
 }
 
 // NewStreamEncoder returns a StreamEncoder of the records of a table after a position, with entries
-// of the given schema; nil: opaque bytes. The caller must close it.
+// of the given schema; nil: opaque bytes. The caller must close it. The table must not have
+// unversioned records. The errors wrap ErrMap or ErrOptions.
 func NewStreamEncoder(t *table.Table, s *schema.Schema, after uint64) (*StreamEncoder, error) {
 	r, m, err := newStandaloneReplicator(t, s)
 	if err != nil {
@@ -62,7 +65,8 @@ func NewStreamEncoder(t *table.Table, s *schema.Schema, after uint64) (*StreamEn
 }
 
 // Next encodes one batch, if records are left, and calls fn with the message as gRPC would get it.
-// The message is valid during the call only. Next reports whether more records are left.
+// The message is valid during the call only. Next reports whether more records are left. It takes
+// the table's lock.
 func (e *StreamEncoder) Next(fn func(message mem.BufferSlice)) (more bool, err error) {
 	e.stream.fn = fn
 	return e.outbound.step(e.outbound.m, time.Now())
@@ -95,7 +99,8 @@ func NewStreamDecoder(t *table.Table, s *schema.Schema, from table.Owner) (*Stre
 	return &StreamDecoder{l}, err
 }
 
-// Merge merges one message. It does not keep the message.
+// Merge merges one message. It does not keep the message. It takes the table's lock. After an
+// error, the decoder must not be used further.
 func (d *StreamDecoder) Merge(message []byte) error {
 	if err := d.inbound.handle(message); err != nil {
 		return err
@@ -104,7 +109,8 @@ func (d *StreamDecoder) Merge(message []byte) error {
 	return d.inbound.maps[standaloneMap].err
 }
 
-// newStandaloneReplicator returns a Replicator without peers that replicates the table.
+// newStandaloneReplicator returns a Replicator without peers that replicates the table. Its Run is
+// never called, so it has no goroutines and accepts no streams.
 func newStandaloneReplicator(t *table.Table, s *schema.Schema) (*Replicator, *localMap, error) {
 	r, err := New(Options{Self: t.Self(), Dial: func(Peer) (*grpc.ClientConn, error) {
 		return nil, fmt.Errorf("dial from standalone replicator: %w", context.Canceled)

@@ -7,7 +7,7 @@ import "sync"
 var bufferSizes = [...]int{2 << 10, 8 << 10, 32 << 10, maxBatchBytes + 16<<10}
 
 // buffers holds the buffers of encoded batches from their encoding until gRPC has written them, and
-// those of received batches that arrived in several pieces.
+// those of received batches that arrived in several pieces. All streams of the process share it.
 var buffers bufferPool
 
 // bufferPool is a mem.BufferPool. The pools of gRPC clear each buffer that they return. These
@@ -18,7 +18,8 @@ type bufferPool struct {
 	tiers [len(bufferSizes)]sync.Pool
 }
 
-// Get returns a buffer of the given length in bytes with undefined content. The caller owns it until Put.
+// Get returns a buffer of the given length in bytes with undefined content. The caller owns it
+// until Put. A length above the largest tier is allocated, and not pooled afterwards.
 func (p *bufferPool) Get(length int) *[]byte {
 	for i, size := range bufferSizes {
 		if length > size {
@@ -36,7 +37,7 @@ func (p *bufferPool) Get(length int) *[]byte {
 }
 
 // Put takes back a buffer that Get returned. The garbage collector frees a buffer that is larger
-// than all tiers.
+// than all tiers. The caller must not use b afterwards.
 func (p *bufferPool) Put(b *[]byte) {
 	for i, size := range bufferSizes {
 		if cap(*b) == size {

@@ -13,7 +13,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// MaxName is the maximum size of the name of a node or map in bytes.
+// MaxName is the maximum size of the name of a node or map in bytes. The limit bounds what a peer can make this node store for each owner.
 const MaxName = 255
 
 // ErrMalformed is wrapped by the errors about messages that do not parse or are invalid.
@@ -22,31 +22,36 @@ var ErrMalformed = errors.New("malformed message")
 // Batch is a received batch that is decoded in place: its slices point into the message and are
 // valid until the message is released. A Batch is reused for all messages of a stream. The zero value
 // is ready for Parse. A Batch belongs to one goroutine.
+//
+// Parse and ForEachGroup decode in two passes: the first checks the frame of the message and finds
+// the owners, the second decodes the deltas. Neither allocates per delta.
 type Batch struct {
 	// Index is the number of the subscription on the stream.
 	Index uint32
-	// Origin is the sender of the batch; the zero value if the message has none.
+	// Origin is the sender of the batch; the zero value if the message has none. It owns its name.
 	Origin table.Owner
 	// PreviousPosition and Position are the positions of the stream before and after the batch.
 	// They are equal for a batch out of turn.
 	PreviousPosition uint64
 	Position         uint64
-	// CaughtUp reports that the sender had nothing left to send after this batch.
+	// CaughtUp reports that the sender had nothing left to send after this batch. It ends a full
+	// sync.
 	CaughtUp bool
 	// Resent reports that the batch answers a ResendRequest.
 	Resent bool
 	// Requested reports that the batch is sent out of turn because of an OwnerRequest.
 	Requested bool
-	// DeltaCount is the number of deltas.
+	// DeltaCount is the number of deltas. ForEachGroup passes that many, if it returns no error.
 	DeltaCount int
 	// Owners are the owners that deltas refer to by index. Their names are valid: see CheckName.
 	Owners []Owner
 
-	// data is the encoded Batch. ForEachGroup reads the deltas from it.
+	// data is the encoded Batch. ForEachGroup reads the deltas from it. nil before Parse.
 	data []byte
 }
 
-// Owner is an owner in a received batch.
+// Owner is an owner in a received batch. It is valid as long as the message. Copy returns an owner
+// that outlives it.
 type Owner struct {
 	// Node is the name of the node. It points into the message.
 	Node []byte
@@ -54,7 +59,7 @@ type Owner struct {
 	Number uint64
 }
 
-// Copy returns the owner with a copied name.
+// Copy returns the owner with a copied name. The caller owns it.
 func (w Owner) Copy() table.Owner {
 	return table.Owner{Node: string(w.Node), Incarnation: w.Number}
 }
@@ -62,11 +67,12 @@ func (w Owner) Copy() table.Owner {
 // Delta is a delta of a received batch. Its fields are as the peer sent them: a decoder of the peer's
 // schema reads Key and Value, and the caller must check the other fields.
 type Delta struct {
-	// Key and Value are encoded by the schema of the peer. They point into the message.
+	// Key and Value are encoded by the schema of the peer. They point into the message. Encoders omit Value for a delete.
 	Key, Value []byte
-	// Version is the version of the record.
+	// Version is the version of the record. 0: the message had none.
 	Version uint64
-	// Owner is the index of the owner in Batch.Owners. It may be out of range.
+	// Owner is the index of the owner in Batch.Owners. It may be out of range. 0 if the message had
+	// none, which is the first owner.
 	Owner uint32
 	// Operation is the kind of change. It may be unknown.
 	Operation mapsyncv1.Operation
@@ -74,6 +80,10 @@ type Delta struct {
 
 // BatchPayload returns the encoded Batch of an encoded SubscribeResponse that contains only a Batch. ok
 // reports whether that is so. The stock decoder handles all other messages. data is a part of response.
+//
+// A stream consists mostly of batches, and the generated code would allocate for each of their
+// deltas. A stock encoder may write the same message in another form, with other fields around the
+// batch. ok is then false, and the slower path gives the same result.
 func BatchPayload(response []byte) (data []byte, ok bool) {
 	if len(response) == 0 || response[0] != tagResponseBatch {
 		return nil, false
@@ -85,6 +95,9 @@ func BatchPayload(response []byte) (data []byte, ok bool) {
 // Parse reads all fields of an encoded Batch except the deltas, which it counts. It keeps data. The
 // sender writes the deltas last, but protobuf does not guarantee an order, so a second pass reads
 // them: see ForEachGroup. After an error, which wraps ErrMalformed, the content of b is undefined.
+//
+// As in protobuf, the last of several fields with one value counts, and unknown fields are skipped,
+// so that a later release may add some. Fields that the message lacks are zero.
 func (b *Batch) Parse(data []byte) error {
 	// The slice of owners is reused.
 	*b = Batch{data: data, Owners: b.Owners[:0]}
@@ -128,6 +141,7 @@ func (b *Batch) Parse(data []byte) error {
 		if err != nil {
 			return err
 		}
+		// A size of 0 marks a field that is truncated, or whose wire type is invalid.
 		if n <= 0 {
 			return fmt.Errorf("decode batch at byte %d of %d: %w", len(data)-len(rest), len(data), ErrMalformed)
 		}
@@ -138,10 +152,11 @@ func (b *Batch) Parse(data []byte) error {
 	return nil
 }
 
-// Size returns the size of the encoded batch in bytes; 0 before Parse.
+// Size returns the size of the encoded batch in bytes; 0 before Parse. It counts as traffic.
 func (b *Batch) Size() int { return len(b.data) }
 
-// consumeIndex reads the number of the subscription and returns the size of the field.
+// consumeIndex reads the number of the subscription and returns the size of the field. It truncates
+// the number to 32 bits, as protobuf does for a uint32.
 func (b *Batch) consumeIndex(rest []byte) int {
 	v, n := consumeVarint(rest)
 	b.Index = uint32(v)
@@ -151,6 +166,9 @@ func (b *Batch) consumeIndex(rest []byte) int {
 // ForEachGroup calls fn for the deltas in order, in groups of len(buf), until fn returns an error. The
 // last group is smaller and may be empty. buf must not be empty. fn may change the deltas of its group,
 // which are valid during the call. The error is that of fn, or wraps ErrMalformed.
+//
+// A group lets the caller prefetch the records of several keys. Parse must have returned without an
+// error. Groups before an error have been passed to fn.
 func (b *Batch) ForEachGroup(buf []Delta, fn func([]Delta) error) error {
 	n := 0
 	for rest := b.data; len(rest) > 0; {
@@ -164,6 +182,7 @@ func (b *Batch) ForEachGroup(buf []Delta, fn func([]Delta) error) error {
 			return fmt.Errorf("decode delta at byte %d of %d: %w", len(b.data)-len(rest), len(b.data), ErrMalformed)
 		}
 		rest = rest[size:]
+		// The group is full. Its deltas are overwritten by those of the next group.
 		if n++; n == len(buf) {
 			if err := fn(buf); err != nil {
 				return err
@@ -175,6 +194,7 @@ func (b *Batch) ForEachGroup(buf []Delta, fn func([]Delta) error) error {
 }
 
 // parse reads a delta. It returns false if the delta is malformed. The slices of d point into b.
+// Fields that the message lacks are zero. The caller checks what they mean.
 func (d *Delta) parse(b []byte) bool {
 	*d = Delta{}
 	for len(b) > 0 {
@@ -185,6 +205,7 @@ func (d *Delta) parse(b []byte) bool {
 		case tagValue:
 			d.Value, n = consumeBytes(b)
 		case tagVersion:
+			// The tag and 8 bytes. Otherwise n stays 0, and the delta is malformed.
 			if len(b) >= 9 {
 				d.Version, n = binary.LittleEndian.Uint64(b[1:]), 9
 			}
@@ -209,6 +230,9 @@ func (d *Delta) parse(b []byte) bool {
 
 // consumeBytes returns the content of a length-delimited field with a one-byte tag, and the size of
 // the field including the tag; 0 if the field is truncated.
+//
+// The two fast cases avoid a call for almost all keys and values. The content is a part of b, with
+// a capacity that reaches further, so a caller must not append to it.
 func consumeBytes(b []byte) ([]byte, int) {
 	if len(b) > 1 && b[1] < 0x80 {
 		// The length takes one byte: the usual case.
@@ -233,7 +257,7 @@ func consumeBytes(b []byte) ([]byte, int) {
 }
 
 // consumeVarint returns the value of a varint field with a one-byte tag, and the size of the field;
-// 0 if it is truncated.
+// 0 if it is truncated. Values below 128 take the fast path.
 func consumeVarint(b []byte) (uint64, int) {
 	if len(b) > 1 && b[1] < 0x80 {
 		return uint64(b[1]), 2
@@ -254,6 +278,7 @@ func consumeUnknown(b []byte) int {
 	if n < 0 || num > protowire.MaxValidNumber || n != protowire.SizeTag(num) {
 		return 0
 	}
+	// The sum must not overflow on a machine with an int of 32 bits.
 	m := protowire.ConsumeFieldValue(num, typ, b[n:])
 	if m < 0 || n > math.MaxInt32-m {
 		return 0
@@ -263,6 +288,9 @@ func consumeUnknown(b []byte) int {
 
 // consumeOwner returns an Incarnation and the size of the field; 0 if it is truncated. The error is
 // that of CheckName.
+//
+// The name is checked here, so that no caller has to handle a malformed one. An owner without a
+// name is malformed, too.
 func consumeOwner(b []byte) (w Owner, n int, err error) {
 	data, n := consumeBytes(b)
 	if n <= 0 {
@@ -292,8 +320,9 @@ func consumeOwner(b []byte) (w Owner, n int, err error) {
 	return w, n, CheckName(w.Node)
 }
 
-// CheckName returns an error that wraps ErrMalformed if the name of a node or map is empty, longer than
-// MaxName bytes, or not UTF-8.
+// CheckName returns an error that wraps ErrMalformed if the name of a node or map is empty, longer
+// than MaxName bytes, or not UTF-8. Names appear in logs, in labels of metrics and as keys of maps,
+// so all nodes use the same limits.
 func CheckName[S string | []byte](name S) error {
 	if len(name) == 0 || len(name) > MaxName || !utf8.ValidString(string(name)) {
 		return fmt.Errorf("read node name of %d bytes: %w", len(name), ErrMalformed)
