@@ -71,8 +71,9 @@ type admitted struct {
 
 // checkHello checks a Hello and authenticates the caller. The errors are gRPC statuses.
 //
-// The code reports to the peer who has to act: InvalidArgument is a faulty peer, FailedPrecondition a release without a common version, and PermissionDenied a certificate or a setting. The peer retries in
-// all cases. The caller holds no lock.
+// The code shows the cause to the peer: InvalidArgument is a faulty request, FailedPrecondition a
+// release without a common version, and PermissionDenied a certificate or a setting. The peer
+// retries in all cases. The caller holds no lock.
 func (r *Replicator) checkHello(ctx context.Context, h *mapsyncv1.Hello) (admitted, error) {
 	var none admitted
 	o := table.Owner{Node: h.GetSelf().GetNode(), Incarnation: h.GetSelf().GetNumber()}

@@ -53,7 +53,8 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 	}
 }
 
-// decide returns the decision for one owner. An impossible incarnation and write-from are decisive in repairs, too.
+// decide returns the decision for one owner. An impossible incarnation and write-from are decisive
+// in repairs, too.
 func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
 	o := w.Copy()
 	switch {

@@ -132,7 +132,8 @@ func (r *Replicator) Diff(ctx context.Context, name, peer string) ([]Difference,
 // it compares again after 1 s. The errors wrap ErrNotFound if the peer or the map is unknown, wrap
 // errNoComparison if no comparison can be made, or are those of ctx.
 //
-// It changes no table. One caller at a time can compare a map with a peer, others get an error. If the layouts are equal, the peer sends only the records of the buckets that differ.
+// It changes no table. One caller at a time can compare a map with a peer, others get an error. If
+// the layouts are equal, the peer sends only the records of the buckets that differ.
 func (r *Replicator) Compare(ctx context.Context, name, peer string) (c Comparison, err error) {
 	first, err := r.buildDiffList(ctx, name, peer)
 	if err != nil {

@@ -26,8 +26,8 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 		for i := range all {
 			complete = complete && addDivergentBuckets(set, all[i].NodeDigest.Buckets, all[i].localBuckets)
 		}
-		// The records of this node are compared, too. The peer sends their digest only together with
-		// buckets.
+		// The records of this node are compared, too. The peer sends their digest only together
+		// with buckets.
 		self := in.l.r.opt.Self.Node
 		var localBuckets table.Buckets
 		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
@@ -143,8 +143,8 @@ func (in *inboundMap) listMissing(j *inboundResend) {
 		in.m.table.View(func(tx *table.Tx) {
 			in.tx = tx
 			var rec table.Record
-			// Records at or above firstPosition arrived after the request, so the peer may
-			// have sent them.
+			// Records at or above firstPosition arrived after the request, so the peer may have
+			// sent them.
 			for range recordsPerLock {
 				if more = tx.Next(c, &rec) && rec.Position < j.firstPosition; !more {
 					return

@@ -27,7 +27,8 @@ type inboundComparison struct {
 	// inSync is set when the digests agree. It is cleared when a repair finds a difference, when
 	// the digests cannot be compared, and when a full sync begins.
 	inSync bool
-	// onThisStream reports that the digests agreed on the current subscription. An agreement on an earlier one does not show the present state.
+	// onThisStream reports that the digests agreed on the current subscription. An agreement on an
+	// earlier one does not show the present state.
 	onThisStream bool
 	// inSyncAt is when the digests last agreed; zero: never. By the clock of time.Now.
 	inSyncAt time.Time
@@ -43,7 +44,8 @@ type inboundComparison struct {
 	impossibleReason, inconclusiveReason string
 	inconclusiveRounds                   int
 	// divergent is the number of entries that differ, as far as this node could determine.
-	// endResend and checkNodes set it. An agreement and a comparison that cannot be made set it to 0.
+	// endResend and checkNodes set it. An agreement and a comparison that cannot be made set it to
+	// 0.
 	divergent int
 	// peerLive is the number of live records of the peer itself, as of its last digest.
 	peerLive int

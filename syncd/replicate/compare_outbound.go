@@ -216,9 +216,10 @@ func (f *outboundMap) beginResend(in *table.BucketSet) {
 	f.s.r.count.resends.Add(1)
 }
 
-// encodeResend fills a batch with the next records in the buckets, of all owners. Records of the receiver are included: a list compares them, too. The caller holds the table's
-// lock, and the stream is at its end. A record that changes during the resend moves to the tail,
-// and the cursor finds it there.
+// encodeResend fills a batch with the next records in the buckets, of all owners. Records of the
+// receiver are included: a list compares them, too. The caller holds the table's lock, and the
+// stream is at its end. A record that changes during the resend moves to the tail, and the cursor
+// finds it there.
 func (f *outboundMap) encodeResend(tx *table.Tx) {
 	r := f.comparison.resend
 	r.enc.Begin(tx, wire.MaxBatchDeltas, f.s.r.opt.Times())

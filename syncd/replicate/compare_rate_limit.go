@@ -17,8 +17,8 @@ const (
 // allowDigest reports whether to compare a digest of the peer. A comparison holds the table's lock
 // for some time, so digests above the rate are ignored.
 //
-// An ignored digest is not an error: the peer may have sent several that arrive together after a pause,
-// and another one follows. The caller holds inboundStream.mu.
+// An ignored digest is not an error: the peer may have sent several that arrive together after a
+// pause, and another one follows. The caller holds inboundStream.mu.
 func (c *inboundComparison) allowDigest(now time.Time, interval time.Duration) bool {
 	cost := interval / digestRate
 	if saved := now.Add(-digestBurst * cost); c.rateLimitTime.Before(saved) {

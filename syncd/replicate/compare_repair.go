@@ -59,8 +59,9 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 }
 
 // failStalled ends the subscription of a map whose resend has stalled: the peer accepts another
-// resend request only after the current one has ended. The caller holds inboundStream.mu. The next subscription resumes at the position. A list that waits for the
-// resend fails with errSubscriptionEnded.
+// resend request only after the current one has ended. The caller holds inboundStream.mu. The next
+// subscription resumes at the position. A list that waits for the resend fails with
+// errSubscriptionEnded.
 func (in *inboundMap) failStalled(now time.Time) {
 	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.l.r.opt.stallTimeout, errResendStalled)
 	in.l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.l.peer.Node),

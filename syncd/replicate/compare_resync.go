@@ -56,7 +56,8 @@ func (r *Replicator) Resync(ctx context.Context, name string, progress func(peer
 }
 
 // forceFullSyncs requests the full syncs of a resync, and returns the outbound streams. The caller
-// takes their locks after this function has released Replicator.mu. A peer without a subscription so far begins with a full sync anyway.
+// takes their locks after this function has released Replicator.mu. A peer without a subscription
+// so far begins with a full sync anyway.
 func (r *Replicator) forceFullSyncs(name string, began time.Time) []*outboundStream {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -160,7 +161,8 @@ func (c *inboundComparison) incomparableReason() string {
 // that does not match the peer's. It also does not wait for a peer that has sent everything and has
 // more records than the table may hold. It returns false before the first SetPeers.
 //
-// A node that starts waits for it before it becomes ready, so that it does not receive traffic with a copy that lacks records. It takes Replicator.mu and then the lock of each inbound stream.
+// A node that starts waits for it before it becomes ready, so that it does not receive traffic with
+// a copy that lacks records. It takes Replicator.mu and then the lock of each inbound stream.
 func (r *Replicator) InSync() (ok bool, missing []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,7 +4,8 @@ import "time"
 
 // Contact is a current or former peer, and when this node last received a message from it.
 //
-// A drain needs a live peer that receives from this node. An operator may not remove the records of a node that is live or connected. A former peer is forgotten after maxDeparted others have left.
+// A drain needs a live peer that receives from this node. An operator may not remove the records of
+// a node that is live or connected. A former peer is forgotten after maxDeparted others have left.
 type Contact struct {
 	// Node is the name of the peer.
 	Node string

@@ -119,9 +119,9 @@ func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeC
 // exchangeHello sends a Hello on a new gRPC stream, and returns the Welcome of the peer. The version
 // in it is one that this node supports.
 //
-// It holds no lock. The context of the stream bounds its wait. inboundStream.handshake
-// and dialAndVerify call it first on a stream. Its errors wrap errProtocol, or have the gRPC status
-// of the peer.
+// It holds no lock. The context of the stream bounds its wait. inboundStream.handshake and
+// dialAndVerify call it first on a stream. Its errors wrap errProtocol, or have the gRPC status of
+// the peer.
 func (r *Replicator) exchangeHello(stream mapsyncv1.ReplicationService_SubscribeClient) (*mapsyncv1.Welcome, error) {
 	// Send only reports that the stream has ended; Recv returns the cause.
 	versions := r.opt.versions

@@ -51,7 +51,8 @@ type inboundStream struct {
 	// since is when the last gRPC stream was established or ended. Initially the time of
 	// newInboundStream.
 	since time.Time
-	// firstSeen is when membership first had this incarnation of the peer. mapSource uses it for a map that was not requested yet.
+	// firstSeen is when membership first had this incarnation of the peer. mapSource uses it for a
+	// map that was not requested yet.
 	firstSeen time.Time
 	// departed is when the peer last left; zero: never. forgetInboundStreams removes those that
 	// left first.
@@ -84,7 +85,8 @@ type inboundStream struct {
 
 	// The receiving goroutine owns the fields below.
 
-	// batch and frame are the last message. batch points into frame. Both are valid until the message is handled.
+	// batch and frame are the last message. batch points into frame. Both are valid until the
+	// message is handled.
 	batch wire.Batch
 	frame wire.ReceivedFrame
 	// keys and value are scratch space: for the keys of a group of deltas, and for one value. Their
@@ -168,7 +170,8 @@ func (l *inboundStream) stop() {
 	}
 }
 
-// peerDeparted ends run because the peer has left. The caller holds Replicator.mu. Received records stay in the tables, and the positions stay for a return.
+// peerDeparted ends run because the peer has left. The caller holds Replicator.mu. Received records
+// stay in the tables, and the positions stay for a return.
 func (l *inboundStream) peerDeparted() {
 	l.mu.Lock()
 	l.departed = time.Now()
@@ -185,8 +188,8 @@ func (l *inboundStream) departedAt() time.Time {
 
 // run keeps a gRPC stream to the peer until ctx is done.
 //
-// It is the receiving goroutine. Between two gRPC
-// streams it pauses for a time that doubles from Options.MinBackoff to Options.MaxBackoff.
+// It is the receiving goroutine. Between two gRPC streams it pauses for a time that doubles from
+// Options.MinBackoff to Options.MaxBackoff.
 func (l *inboundStream) run(ctx context.Context) {
 	opt := &l.r.opt
 	backoff := opt.MinBackoff

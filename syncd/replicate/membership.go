@@ -11,7 +11,9 @@ import (
 // view is the membership at one moment. It does not change, so streams read it while they hold a
 // table's lock.
 //
-// Two nodes with different views disagree on which records are orphaned, and possibly on the fallback sender. That state is temporary, and comparisons of orphaned records are inconclusive meanwhile.
+// Two nodes with different views disagree on which records are orphaned, and possibly on the
+// fallback sender. That state is temporary, and comparisons of orphaned records are inconclusive
+// meanwhile.
 type view struct {
 	// self is this node.
 	self table.Owner

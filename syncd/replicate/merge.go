@@ -29,8 +29,9 @@ type mergeResult struct {
 // merge merges a batch into the table. The caller does not hold inboundStream.mu. An error ends the
 // subscription of this map only.
 //
-// Only the receiving goroutine calls it. The table is locked once for all deltas of the batch, which has at
-// most wire.MaxBatchDeltas deltas from a peer of this release. With an error, the result is zero.
+// Only the receiving goroutine calls it. The table is locked once for all deltas of the batch,
+// which has at most wire.MaxBatchDeltas deltas from a peer of this release. With an error, the
+// result is zero.
 //
 // A failed merge may have merged a part of the batch. The position does not advance, so the batch
 // arrives again, and merging a record twice changes nothing.
@@ -76,7 +77,8 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 }
 
 // mergeAll merges the deltas of the current batch. The caller holds the table's lock, and not
-// inboundStream.mu. Other goroutines wait for the table meanwhile, the capture of events included, so mergeAll reads only atomic values and fields of the receiving goroutine.
+// inboundStream.mu. Other goroutines wait for the table meanwhile, the capture of events included,
+// so mergeAll reads only atomic values and fields of the receiving goroutine.
 func (in *inboundMap) mergeAll(tx *table.Tx) {
 	b := &in.l.batch
 	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()

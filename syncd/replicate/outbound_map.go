@@ -27,7 +27,7 @@ type outboundMap struct {
 	// index is the number of the subscription on the stream.
 	index uint32
 	// name is the name of the map on both nodes. This node need not have such a map.
-	name  string
+	name string
 	// peerSchema is the schema of the peer's map. It is not checked before checkSchema.
 	peerSchema *mapsyncv1.Schema
 	// resume is the position from which the peer wants to resume; nil: from the beginning. The peer
@@ -87,7 +87,8 @@ type outboundMap struct {
 	// startPosition is the position at which the stream began. 0: a full sync.
 	startPosition uint64
 	// tableComplete reports that the table has no unversioned records, so that streaming can begin.
-	// It never becomes false again. Until then, the peer gets a batch without deltas that is marked as caught up.
+	// It never becomes false again. Until then, the peer gets a batch without deltas that is marked
+	// as caught up.
 	tableComplete bool
 	// positionLost reports that the stream may have missed a forgotten delete. The stream then
 	// ends. Only a full sync restores the peer's copy then.
@@ -138,7 +139,8 @@ type atomicAnswer struct{ v atomic.Uint32 }
 func (a *atomicAnswer) Load() mapAnswer   { return mapAnswer(a.v.Load()) }
 func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
 
-// newOutboundMap returns the map stream of a subscription. It is not served before start. m was checked by checkSubscription.
+// newOutboundMap returns the map stream of a subscription. It is not served before start. m was
+// checked by checkSubscription.
 func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
 	f := &outboundMap{
 		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
@@ -250,7 +252,8 @@ func (f *outboundMap) encode(tx *table.Tx) {
 	f.atEnd = f.cursor.Position() == tx.Head()
 }
 
-// beginWhenComplete starts the stream once the table is complete, and reports whether it is. Before that it is undecided which records belong to this node. The caller holds the table's lock.
+// beginWhenComplete starts the stream once the table is complete, and reports whether it is. Before
+// that it is undecided which records belong to this node. The caller holds the table's lock.
 func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 	if tx.Unversioned() > 0 {
 		return false

@@ -10,7 +10,8 @@ import (
 	"mapsync/syncd/table"
 )
 
-// start serves the map if possible. It sends the peer the result, unless the last answer was the same.
+// start serves the map if possible. It sends the peer the result, unless the last answer was the
+// same.
 //
 // m is the present map of that name, nil if there is none. step calls it in each round until it
 // succeeds. A map with another schema or access is another localMap, which is tried even after a
@@ -56,7 +57,8 @@ func (f *outboundMap) checkSchema(m *localMap) error {
 	return err
 }
 
-// refuse sends the peer a refusal with the reason. It stores the map, so that the same map is refused once only. The subscription stays.
+// refuse sends the peer a refusal with the reason. It stores the map, so that the same map is
+// refused once only. The subscription stays.
 func (f *outboundMap) refuse(m *localMap, err error) error {
 	f.answer, f.refusedMap = answerRefused, m
 	f.sharedAnswer.Store(f.answer)

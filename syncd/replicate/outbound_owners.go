@@ -25,7 +25,8 @@ type outboundOwners struct {
 	// not change.
 	noRequests bool
 
-	// coverage is the coverage in force; zero before the first one. applyRequest replaces it. Its view may be older than Replicator.view until the next step.
+	// coverage is the coverage in force; zero before the first one. applyRequest replaces it. Its
+	// view may be older than Replicator.view until the next step.
 	coverage coverage
 	// epoch is the number of the coverage, for wire.OwnerSlot.epoch. It starts at 1. A decision
 	// about an owner under an earlier coverage does not hold.
@@ -249,7 +250,8 @@ func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 
 // answerRequest sends OwnersSent and Sources when they are due. A table that is not complete yet
 // counts as sent: otherwise two nodes that start together would wait for each other. The receiver
-// then does not wait for records that this node cannot send yet. A receiver that sends requests includes one in each subscription, so it gets at least one answer.
+// then does not wait for records that this node cannot send yet. A receiver that sends requests
+// includes one in each subscription, so it gets at least one answer.
 func (f *outboundMap) answerRequest() error {
 	q := &f.owners
 	if q.noRequests || f.observe {

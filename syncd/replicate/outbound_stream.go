@@ -50,9 +50,9 @@ type responseSender interface {
 type outboundStream struct {
 	// r, target, caller and version do not change once the stream is registered. target is the peer.
 	// version is the version of the protocol.
-	r       *Replicator
+	r *Replicator
 	// Its name is authenticated. Its incarnation is as the peer states it.
-	target  table.Owner
+	target table.Owner
 	// It holds the roles with which the stream began.
 	caller  Caller
 	version uint32
@@ -279,7 +279,8 @@ func (r *Replicator) noteUnreadable(err error, remote string) {
 // endStatus logs why a stream has ended, and returns the gRPC status for the peer.
 //
 // The code distinguishes a planned end (Aborted), a denied caller (PermissionDenied), a faulty one
-// (InvalidArgument), and all other ends (Unavailable). After Aborted, a peer whose stream was not short reconnects without a pause.
+// (InvalidArgument), and all other ends (Unavailable). After Aborted, a peer whose stream was not
+// short reconnects without a pause.
 func (s *outboundStream) endStatus(err error) error {
 	log := s.r.opt.Logger.With(slog.String("peer", s.target.Node))
 	switch {
@@ -321,7 +322,8 @@ func (s *outboundStream) receive(stream mapsyncv1.ReplicationService_SubscribeSe
 	}
 }
 
-// handle handles one request. Its errors wrap errProtocol or are gRPC statuses. A request only changes the state of a map stream, and the sending goroutine acts on it.
+// handle handles one request. Its errors wrap errProtocol or are gRPC statuses. A request only
+// changes the state of a map stream, and the sending goroutine acts on it.
 func (s *outboundStream) handle(req *mapsyncv1.SubscribeRequest) error {
 	if m, ok := req.GetMessage().(*mapsyncv1.SubscribeRequest_Subscribe); ok {
 		return s.subscribe(m.Subscribe)

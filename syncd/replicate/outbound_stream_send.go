@@ -46,7 +46,8 @@ func (s *outboundStream) run(ctx context.Context) error {
 			continue
 		case <-s.wake:
 		}
-		// A probe that woke this goroutine is answered before the pause, which would make the measurement less accurate.
+		// A probe that woke this goroutine is answered before the pause, which would make the
+		// measurement less accurate.
 		if err := s.answerProbes(); err != nil {
 			return err
 		}

@@ -55,7 +55,8 @@ const (
 // Replicator replicates the changes of tables between this node and its peers. Its methods are safe
 // for concurrent use. They must not be called while a table is locked (inside table.Update or View).
 //
-// A Replicator owns no table: AddMap shares one with the caller, which may use it further after RemoveMap.
+// A Replicator owns no table: AddMap shares one with the caller, which may use it further after
+// RemoveMap.
 type Replicator struct {
 	// opt and codec do not change.
 	opt   Options
@@ -107,7 +108,8 @@ type Replicator struct {
 	wg sync.WaitGroup
 }
 
-// New returns a Replicator without maps and peers. The errors wrap ErrOptions. The caller then calls Register and Run.
+// New returns a Replicator without maps and peers. The errors wrap ErrOptions. The caller then
+// calls Register and Run.
 func New(o Options) (*Replicator, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -254,8 +256,9 @@ func (r *Replicator) doHousekeeping() {
 // AddMap starts to replicate a table under a name. The table must already have the initial content
 // of the map (table.Tx.Load). The errors wrap ErrMap.
 //
-// Peers that have subscribed to the name already are served from now on, and this node subscribes to the map at all live peers that may write it. A table with unversioned records is not sent before they are
-// adopted. AddMap takes Replicator.mu and the lock of the table.
+// Peers that have subscribed to the name already are served from now on, and this node subscribes
+// to the map at all live peers that may write it. A table with unversioned records is not sent
+// before they are adopted. AddMap takes Replicator.mu and the lock of the table.
 func (r *Replicator) AddMap(name string, layout Layout, t *table.Table) error {
 	m, err := newLocalMap(name, layout, t)
 	if err != nil {

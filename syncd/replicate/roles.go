@@ -44,7 +44,8 @@ type inboundOwners struct {
 	// confirmedSerial is the serial of the last request that an OwnersSent on this stream has
 	// confirmed; 0: none.
 	confirmedSerial uint64
-	// token is the token of the last OwnersSent; 0: none since position 0. After a resume, the peer sends only the requested records that it had not sent under this token.
+	// token is the token of the last OwnersSent; 0: none since position 0. After a resume, the peer
+	// sends only the requested records that it had not sent under this token.
 	token uint64
 	// rejectedUnrequested reports that records were rejected since the last request because the
 	// permit does not cover them. Membership at this node and at the peer changes at different
@@ -85,7 +86,8 @@ func (q *inboundOwners) reset() {
 	q.sentSerial, q.confirmedSerial, q.sources = 0, 0, nil
 }
 
-// endSendAll ends the permission to send the records of every owner. The full sync is over, so the peer has sent everything that it has. The caller holds inboundStream.mu.
+// endSendAll ends the permission to send the records of every owner. The full sync is over, so the
+// peer has sent everything that it has. The caller holds inboundStream.mu.
 func (q *inboundOwners) endSendAll() {
 	if q.permit.all {
 		p := *q.permit

@@ -163,7 +163,8 @@ func (r *Replicator) Status() []PeerStatus {
 func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
 
 // AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
-// yet. It reports whether every live peer has sent all its records. The daemon stores the identity of the kernel map only after that.
+// yet. It reports whether every live peer has sent all its records. The daemon stores the identity
+// of the kernel map only after that.
 func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
 
 // received is InitialSyncDone, or AllReceived if all is set.

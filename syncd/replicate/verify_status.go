@@ -21,7 +21,9 @@ func (p *nodeVerifier) hasUndialled() bool {
 // UndialledNodes returns the number of nodes that gossip has named and that were not dialled yet: they
 // may turn out to be live. It returns 0 once this node has waited for such nodes for 10 s in total.
 //
-// The daemon does not treat the membership as settled before it is 0, because the records of such a node may be missing. The limit exists because names that gossip invents must not keep a node from becoming ready.
+// The daemon does not treat the membership as settled before it is 0, because the records of such a
+// node may be missing. The limit exists because names that gossip invents must not keep a node from
+// becoming ready.
 func (r *Replicator) UndialledNodes() (nodes int) {
 	p := &r.verifier
 	p.mu.Lock()

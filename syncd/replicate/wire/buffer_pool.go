@@ -18,8 +18,8 @@ type bufferPool struct {
 	tiers [len(bufferSizes)]sync.Pool
 }
 
-// Get returns a buffer of the given length in bytes with undefined content. The caller owns it
-// until Put. A length above the largest tier is allocated, and not pooled afterwards.
+// Get returns a buffer of the given length in bytes with undefined content. The caller owns it until
+// Put. A length above the largest tier is allocated, and not pooled afterwards.
 func (p *bufferPool) Get(length int) *[]byte {
 	for i, size := range bufferSizes {
 		if length > size {
@@ -36,8 +36,8 @@ func (p *bufferPool) Get(length int) *[]byte {
 	return &b
 }
 
-// Put takes back a buffer that Get returned. The garbage collector frees a buffer that is larger
-// than all tiers. The caller must not use b afterwards.
+// Put takes back a buffer that Get returned. The garbage collector frees a buffer that is larger than
+// all tiers. The caller must not use b afterwards.
 func (p *bufferPool) Put(b *[]byte) {
 	for i, size := range bufferSizes {
 		if cap(*b) == size {

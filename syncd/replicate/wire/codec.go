@@ -9,8 +9,8 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// SentFrame is an encoded message. Sending it passes its buffers to gRPC. The owner of a frame that
-// is not sent must free it. It belongs to one goroutine.
+// SentFrame is an encoded message. Sending it passes its buffers to gRPC. The owner of a frame that is
+// not sent must free it. It belongs to one goroutine.
 type SentFrame struct {
 	// data is nil once the message was sent or freed.
 	data mem.BufferSlice
@@ -29,8 +29,8 @@ func (out *SentFrame) Free() {
 	out.data = nil
 }
 
-// ReceivedFrame is a received message that is still encoded. The zero value holds no message. A
-// stream reuses one ReceivedFrame for all messages. It belongs to one goroutine.
+// ReceivedFrame is a received message that is still encoded. The zero value holds no message. A stream
+// reuses one ReceivedFrame for all messages. It belongs to one goroutine.
 type ReceivedFrame struct {
 	// buf is nil if the frame holds no message. It is valid until Free or the next Unmarshal.
 	buf mem.Buffer
@@ -64,8 +64,8 @@ func NewCodec() Codec {
 // Name returns the name of gRPC's codec for protobuf. Peers therefore see the usual content type.
 func (c Codec) Name() string { return c.stock.Name() }
 
-// Marshal returns the buffers of a SentFrame, which the caller then owns. It fails if the frame was
-// sent or freed before. gRPC releases them once it has written the message.
+// Marshal returns the buffers of a SentFrame, which the caller then owns. It fails if the frame was sent
+// or freed before. gRPC releases them once it has written the message.
 func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	out, ok := v.(*SentFrame)
 	if !ok {
@@ -79,9 +79,8 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return data, nil
 }
 
-// Unmarshal stores a reference to the data in a ReceivedFrame, and releases the frame's previous
-// buffer. A message in one piece is not copied. One in several pieces is copied into a pooled
-// buffer.
+// Unmarshal stores a reference to the data in a ReceivedFrame, and releases the frame's previous buffer.
+// A message in one piece is not copied. One in several pieces is copied into a pooled buffer.
 func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	in, ok := v.(*ReceivedFrame)
 	if !ok {
@@ -100,8 +99,8 @@ func newBuffer(size int) (b []byte, pooled *[]byte) {
 }
 
 // newMemBuffer returns a gRPC buffer with the content of b, which was appended to within the pooled
-// buffer. If b has outgrown the pooled buffer, that one goes back to the pool at once. The caller
-// must not use b or pooled afterwards.
+// buffer. If b has outgrown the pooled buffer, that one goes back to the pool at once. The caller must
+// not use b or pooled afterwards.
 func newMemBuffer(b []byte, pooled *[]byte) mem.Buffer {
 	if cap(b) != cap(*pooled) {
 		buffers.Put(pooled)

@@ -13,7 +13,8 @@ import (
 	"mapsync/syncd/table"
 )
 
-// MaxName is the maximum size of the name of a node or map in bytes. The limit bounds what a peer can make this node store for each owner.
+// MaxName is the maximum size of the name of a node or map in bytes. The limit bounds what a peer can
+// make this node store for each owner.
 const MaxName = 255
 
 // ErrMalformed is wrapped by the errors about messages that do not parse or are invalid.
@@ -23,8 +24,8 @@ var ErrMalformed = errors.New("malformed message")
 // valid until the message is released. A Batch is reused for all messages of a stream. The zero value
 // is ready for Parse. A Batch belongs to one goroutine.
 //
-// Parse and ForEachGroup decode in two passes: the first checks the frame of the message and finds
-// the owners, the second decodes the deltas. Neither allocates per delta.
+// Parse and ForEachGroup decode in two passes: the first checks the frame of the message and finds the
+// owners, the second decodes the deltas. Neither allocates per delta.
 type Batch struct {
 	// Index is the number of the subscription on the stream.
 	Index uint32
@@ -34,8 +35,7 @@ type Batch struct {
 	// They are equal for a batch out of turn.
 	PreviousPosition uint64
 	Position         uint64
-	// CaughtUp reports that the sender had nothing left to send after this batch. It ends a full
-	// sync.
+	// CaughtUp reports that the sender had nothing left to send after this batch. It ends a full sync.
 	CaughtUp bool
 	// Resent reports that the batch answers a ResendRequest.
 	Resent bool
@@ -50,8 +50,8 @@ type Batch struct {
 	data []byte
 }
 
-// Owner is an owner in a received batch. It is valid as long as the message. Copy returns an owner
-// that outlives it.
+// Owner is an owner in a received batch. It is valid as long as the message. Copy returns an owner that
+// outlives it.
 type Owner struct {
 	// Node is the name of the node. It points into the message.
 	Node []byte
@@ -67,7 +67,8 @@ func (w Owner) Copy() table.Owner {
 // Delta is a delta of a received batch. Its fields are as the peer sent them: a decoder of the peer's
 // schema reads Key and Value, and the caller must check the other fields.
 type Delta struct {
-	// Key and Value are encoded by the schema of the peer. They point into the message. Encoders omit Value for a delete.
+	// Key and Value are encoded by the schema of the peer. They point into the message. Encoders omit
+	// Value for a delete.
 	Key, Value []byte
 	// Version is the version of the record. 0: the message had none.
 	Version uint64
@@ -81,9 +82,9 @@ type Delta struct {
 // BatchPayload returns the encoded Batch of an encoded SubscribeResponse that contains only a Batch. ok
 // reports whether that is so. The stock decoder handles all other messages. data is a part of response.
 //
-// A stream consists mostly of batches, and the generated code would allocate for each of their
-// deltas. A stock encoder may write the same message in another form, with other fields around the
-// batch. ok is then false, and the slower path gives the same result.
+// A stream consists mostly of batches, and the generated code would allocate for each of their deltas. A
+// stock encoder may write the same message in another form, with other fields around the batch. ok is
+// then false, and the slower path gives the same result.
 func BatchPayload(response []byte) (data []byte, ok bool) {
 	if len(response) == 0 || response[0] != tagResponseBatch {
 		return nil, false
@@ -96,8 +97,8 @@ func BatchPayload(response []byte) (data []byte, ok bool) {
 // sender writes the deltas last, but protobuf does not guarantee an order, so a second pass reads
 // them: see ForEachGroup. After an error, which wraps ErrMalformed, the content of b is undefined.
 //
-// As in protobuf, the last of several fields with one value counts, and unknown fields are skipped,
-// so that a later release may add some. Fields that the message lacks are zero.
+// As in protobuf, the last of several fields with one value counts, and unknown fields are skipped, so
+// that a later release may add some. Fields that the message lacks are zero.
 func (b *Batch) Parse(data []byte) error {
 	// The slice of owners is reused.
 	*b = Batch{data: data, Owners: b.Owners[:0]}
@@ -155,8 +156,8 @@ func (b *Batch) Parse(data []byte) error {
 // Size returns the size of the encoded batch in bytes; 0 before Parse. It counts as traffic.
 func (b *Batch) Size() int { return len(b.data) }
 
-// consumeIndex reads the number of the subscription and returns the size of the field. It truncates
-// the number to 32 bits, as protobuf does for a uint32.
+// consumeIndex reads the number of the subscription and returns the size of the field. It truncates the
+// number to 32 bits, as protobuf does for a uint32.
 func (b *Batch) consumeIndex(rest []byte) int {
 	v, n := consumeVarint(rest)
 	b.Index = uint32(v)
@@ -193,8 +194,8 @@ func (b *Batch) ForEachGroup(buf []Delta, fn func([]Delta) error) error {
 	return fn(buf[:n])
 }
 
-// parse reads a delta. It returns false if the delta is malformed. The slices of d point into b.
-// Fields that the message lacks are zero. The caller checks what they mean.
+// parse reads a delta. It returns false if the delta is malformed. The slices of d point into b. Fields
+// that the message lacks are zero. The caller checks what they mean.
 func (d *Delta) parse(b []byte) bool {
 	*d = Delta{}
 	for len(b) > 0 {
@@ -231,8 +232,8 @@ func (d *Delta) parse(b []byte) bool {
 // consumeBytes returns the content of a length-delimited field with a one-byte tag, and the size of
 // the field including the tag; 0 if the field is truncated.
 //
-// The two fast cases avoid a call for almost all keys and values. The content is a part of b, with
-// a capacity that reaches further, so a caller must not append to it.
+// The two fast cases avoid a call for almost all keys and values. The content is a part of b, with a
+// capacity that reaches further, so a caller must not append to it.
 func consumeBytes(b []byte) ([]byte, int) {
 	if len(b) > 1 && b[1] < 0x80 {
 		// The length takes one byte: the usual case.
@@ -256,8 +257,8 @@ func consumeBytes(b []byte) ([]byte, int) {
 	return v, 1 + n
 }
 
-// consumeVarint returns the value of a varint field with a one-byte tag, and the size of the field;
-// 0 if it is truncated. Values below 128 take the fast path.
+// consumeVarint returns the value of a varint field with a one-byte tag, and the size of the field; 0 if
+// it is truncated. Values below 128 take the fast path.
 func consumeVarint(b []byte) (uint64, int) {
 	if len(b) > 1 && b[1] < 0x80 {
 		return uint64(b[1]), 2
@@ -289,8 +290,8 @@ func consumeUnknown(b []byte) int {
 // consumeOwner returns an Incarnation and the size of the field; 0 if it is truncated. The error is
 // that of CheckName.
 //
-// The name is checked here, so that no caller has to handle a malformed one. An owner without a
-// name is malformed, too.
+// The name is checked here, so that no caller has to handle a malformed one. An owner without a name is
+// malformed, too.
 func consumeOwner(b []byte) (w Owner, n int, err error) {
 	data, n := consumeBytes(b)
 	if n <= 0 {
@@ -320,9 +321,9 @@ func consumeOwner(b []byte) (w Owner, n int, err error) {
 	return w, n, CheckName(w.Node)
 }
 
-// CheckName returns an error that wraps ErrMalformed if the name of a node or map is empty, longer
-// than MaxName bytes, or not UTF-8. Names appear in logs, in labels of metrics and as keys of maps,
-// so all nodes use the same limits.
+// CheckName returns an error that wraps ErrMalformed if the name of a node or map is empty, longer than
+// MaxName bytes, or not UTF-8. Names appear in logs, in labels of metrics and as keys of maps, so all
+// nodes use the same limits.
 func CheckName[S string | []byte](name S) error {
 	if len(name) == 0 || len(name) > MaxName || !utf8.ValidString(string(name)) {
 		return fmt.Errorf("read node name of %d bytes: %w", len(name), ErrMalformed)

@@ -20,16 +20,16 @@ const (
 
 // Digests is the checked content of a Digest message of a peer.
 //
-// The names, sizes and numbers are checked. Whether the digests are comparable depends on Key,
-// Scope and Members, which the caller compares with its own.
+// The names, sizes and numbers are checked. Whether the digests are comparable depends on Key, Scope and
+// Members, which the caller compares with its own.
 type Digests struct {
-	// Position is the position of the stream of the peer that the digests describe. All changes up
-	// to it are in the digests, and later ones are not.
+	// Position is the position of the stream of the peer that the digests describe. All changes up to it
+	// are in the digests, and later ones are not.
 	Position uint64
 	// Key is the fingerprint of the digest key, Scope the fingerprint of the compared parts of entries.
 	Key, Scope uint64
-	// Nodes are the digests of live owners, at most MaxDigests and at most one for each node. They
-	// are in the order of the message.
+	// Nodes are the digests of live owners, at most MaxDigests and at most one for each node. They are
+	// in the order of the message.
 	Nodes []NodeDigest
 	// Orphaned is the digest of all orphaned records; nil: not sent.
 	Orphaned *NodeDigest
@@ -39,13 +39,12 @@ type Digests struct {
 	InconclusiveReason string
 }
 
-// NodeDigest is the digest of the records of one owner, or of all orphaned records. It owns its
-// memory.
+// NodeDigest is the digest of the records of one owner, or of all orphaned records. It owns its memory.
 type NodeDigest struct {
 	// Node is the name of the owner; empty: the digest covers all orphaned records.
 	Node string
-	// Digest is the digest of all buckets together. Its numbers are those of the peer, which can
-	// send any.
+	// Digest is the digest of all buckets together. Its numbers are those of the peer, which can send
+	// any.
 	Digest table.Digest
 	// Buckets are the digests of the single buckets; nil: not sent.
 	Buckets *table.Buckets
@@ -53,8 +52,8 @@ type NodeDigest struct {
 
 // DigestsFromProto checks and returns the content of a message. The errors wrap ErrMalformed.
 //
-// A second digest of one node is an error, because the comparison could not decide which of them
-// counts. With an error, d is incomplete.
+// A second digest of one node is an error, because the comparison could not decide which of them counts.
+// With an error, d is incomplete.
 func DigestsFromProto(m *mapsyncv1.Digest) (d Digests, err error) {
 	if n := len(m.GetNodes()); n > MaxDigests {
 		return d, fmt.Errorf("read %d digests, more than %d: %w", n, MaxDigests, ErrMalformed)
@@ -87,8 +86,8 @@ func DigestsFromProto(m *mapsyncv1.Digest) (d Digests, err error) {
 // NodeDigestFromProto checks and returns one digest, except for its name. It may have all buckets or
 // none. The errors wrap ErrMalformed.
 //
-// The sums of the buckets need not add up to the sum of the digest. A peer that sends such sums
-// causes repairs, which it could request in other ways, too.
+// The sums of the buckets need not add up to the sum of the digest. A peer that sends such sums causes
+// repairs, which it could request in other ways, too.
 func NodeDigestFromProto(n *mapsyncv1.NodeDigest) (nd NodeDigest, err error) {
 	// The limit keeps Live positive as an int.
 	nd = NodeDigest{Node: n.GetNode(), Digest: table.Digest{
@@ -108,8 +107,8 @@ func NodeDigestFromProto(n *mapsyncv1.NodeDigest) (nd NodeDigest, err error) {
 }
 
 // NodeDigestToProto returns the wire format of the digest of a node's records, or of all orphaned
-// records if node is empty. buckets are the digests of the single buckets; nil: they are not sent.
-// It keeps none of its arguments. Buckets make a digest 8 KiB larger.
+// records if node is empty. buckets are the digests of the single buckets; nil: they are not sent. It
+// keeps none of its arguments. Buckets make a digest 8 KiB larger.
 func NodeDigestToProto(node string, digest table.Digest, buckets *table.Buckets) *mapsyncv1.NodeDigest {
 	d := &mapsyncv1.NodeDigest{Node: node, Sum: digest.Sum, VersionSum: digest.VersionSum, Live: uint64(digest.Live)}
 	if buckets != nil {
@@ -135,8 +134,8 @@ func EncodeBucketSet(s *table.BucketSet) (b []byte) {
 	return b
 }
 
-// DecodeBucketSet returns a set of buckets from its wire format, or nil if the size is wrong. It
-// does not keep b. An empty set is valid.
+// DecodeBucketSet returns a set of buckets from its wire format, or nil if the size is wrong. It does
+// not keep b. An empty set is valid.
 func DecodeBucketSet(b []byte) *table.BucketSet {
 	if len(b) != BucketSetBytes {
 		return nil

@@ -69,8 +69,8 @@ type EncoderOptions struct {
 // Begin starts a batch. Add appends records while Fits reports room. Finish returns the batch as a
 // frame, or Release ends it without a frame.
 //
-// A batch has two parts: the header with owners and positions, which Finish writes last, and the
-// body with the deltas, which Add writes directly in wire format.
+// A batch has two parts: the header with owners and positions, which Finish writes last, and the body
+// with the deltas, which Add writes directly in wire format.
 type Encoder struct {
 	// opt does not change.
 	opt EncoderOptions
@@ -91,9 +91,8 @@ type Encoder struct {
 	// ownersReused is table.Tx.OwnersReused as of the last reset of slots.
 	ownersReused uint64
 
-	// body holds the encoded deltas of the current batch. It is a slice of the pooled buffer unless
-	// it has outgrown that buffer. Each delta in it is complete, so a batch can end after any of
-	// them.
+	// body holds the encoded deltas of the current batch. It is a slice of the pooled buffer unless it
+	// has outgrown that buffer. Each delta in it is complete, so a batch can end after any of them.
 	body []byte
 	// pooled is the buffer that Begin took from the pool; nil between Finish or Release and Begin.
 	pooled *[]byte
@@ -103,8 +102,7 @@ type Encoder struct {
 	ownerCount uint32
 	// deltas is the number of deltas in body.
 	deltas int
-	// unencodable is the number of records of the batch that could not be encoded. They are not in
-	// body.
+	// unencodable is the number of records of the batch that could not be encoded. They are not in body.
 	unencodable int
 }
 
@@ -137,10 +135,10 @@ func NewEncoder(opt EncoderOptions) *Encoder {
 	}
 }
 
-// Begin starts a batch for about the expected number of deltas. times converts the time stamps of
-// the batch. All batches of an Encoder must be of the same table, and tx must be valid until the
-// last Add. Finish or Release must have ended the previous batch. A wrong estimate costs a larger
-// buffer or a smaller batch.
+// Begin starts a batch for about the expected number of deltas. times converts the time stamps of the
+// batch. All batches of an Encoder must be of the same table, and tx must be valid until the last Add.
+// Finish or Release must have ended the previous batch. A wrong estimate costs a larger buffer or a
+// smaller batch.
 func (e *Encoder) Begin(tx *table.Tx, expected uint64, times schema.Times) {
 	e.times = times
 	e.resetReusedOwners(tx)
@@ -160,13 +158,14 @@ func (e *Encoder) Deltas() int { return e.deltas }
 func (e *Encoder) Unencodable() int { return e.unencodable }
 
 // Fits reports whether the batch has room for one more delta of any size. It is conservative: the
-// largest delta that the schema allows must fit. The body therefore never grows beyond its buffer
-// while the caller follows it.
+// largest delta that the schema allows must fit. The body therefore never grows beyond its buffer while
+// the caller follows it.
 func (e *Encoder) Fits() bool {
 	return e.deltas < MaxBatchDeltas && cap(e.body)-len(e.body) >= e.maxDeltaBytes
 }
 
-// resetReusedOwners clears the cache of owners if the table has reused an id for another owner. A stale slot would apply a decision about another owner.
+// resetReusedOwners clears the cache of owners if the table has reused an id for another owner. A stale
+// slot would apply a decision about another owner.
 func (e *Encoder) resetReusedOwners(tx *table.Tx) {
 	if n := tx.OwnersReused(); n != e.ownersReused {
 		clear(e.slots)
@@ -174,8 +173,8 @@ func (e *Encoder) resetReusedOwners(tx *table.Tx) {
 	}
 }
 
-// Slot returns the slot of an owner. It is valid until the next call of Slot or Begin. The number
-// of slots is bounded by the ids of the table, which are 16 bits.
+// Slot returns the slot of an owner. It is valid until the next call of Slot or Begin. The number of
+// slots is bounded by the ids of the table, which are 16 bits.
 func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 	for int(id) >= len(e.slots) {
 		e.slots = append(e.slots, OwnerSlot{})
@@ -187,9 +186,8 @@ func (e *Encoder) Slot(id table.OwnerID) *OwnerSlot {
 // owner. A record that cannot be encoded is counted and passed to EncoderOptions.Unencodable instead.
 // An expired record is left out for a replica that does not understand expiries.
 //
-// It copies the record, so r need not stay valid. The caller has decided that the owner's records
-// are sent. One record that cannot be encoded does not end the batch: the others must reach the
-// peer.
+// It copies the record, so r need not stay valid. The caller has decided that the owner's records are
+// sent. One record that cannot be encoded does not end the batch: the others must reach the peer.
 func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	// A replica that does not understand expiries keeps the record. It is deleted by the next repair.
 	if r.Expired && !e.opt.Expiries && !e.opt.Observe {
@@ -227,11 +225,11 @@ func (e *Encoder) Add(tx *table.Tx, s *OwnerSlot, r *table.Record) {
 	e.deltas++
 }
 
-// Finish ends the batch and returns it as an encoded SubscribeResponse. previous and position are
-// the positions of the stream before and after the batch. caughtUp reports that nothing is left to
-// send. The caller owns the frame, and must send or free it. Before the first Begin, and after
-// Release, Finish returns a batch without deltas. Fields are in the order of their numbers, as the
-// stock encoder writes them, apart from the flags and the deltas.
+// Finish ends the batch and returns it as an encoded SubscribeResponse. previous and position are the
+// positions of the stream before and after the batch. caughtUp reports that nothing is left to send. The
+// caller owns the frame, and must send or free it. Before the first Begin, and after Release, Finish
+// returns a batch without deltas. Fields are in the order of their numbers, as the stock encoder writes
+// them, apart from the flags and the deltas.
 func (e *Encoder) Finish(previous, position uint64, caughtUp bool) *SentFrame {
 	// The header goes into a buffer of its own: its size is fixed only after the last delta.
 	head, pooled := newBuffer(64 + len(e.origin) + len(e.owners))
@@ -271,8 +269,8 @@ func (e *Encoder) Finish(previous, position uint64, caughtUp bool) *SentFrame {
 	return out
 }
 
-// Release ends the batch without a frame, if there is a batch, and returns its buffer to the pool.
-// It may be called more than once, and after Finish.
+// Release ends the batch without a frame, if there is a batch, and returns its buffer to the pool. It
+// may be called more than once, and after Finish.
 func (e *Encoder) Release() {
 	if e.pooled != nil {
 		buffers.Put(e.pooled)
@@ -319,8 +317,8 @@ func appendBytes(b []byte, tag byte, v []byte) []byte {
 	return append(appendVarint(append(b, tag), uint64(len(v))), v...)
 }
 
-// bytesSize returns the size of a length-delimited field with n bytes of content; 0 for empty
-// content, which is omitted. The tag has one byte.
+// bytesSize returns the size of a length-delimited field with n bytes of content; 0 for empty content,
+// which is omitted. The tag has one byte.
 func bytesSize(n int) int {
 	if n == 0 {
 		return 0

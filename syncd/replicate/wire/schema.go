@@ -15,9 +15,9 @@ const MaxSchemaBytes = 128 << 10
 
 // SchemaToProto returns the wire format of a schema, without the parts that only this node displays.
 //
-// The parts left out are those of the display, for example the name of the map. The result shares
-// no memory with s, apart from strings. A receiver compiles its decoder from it, so offsets, sizes
-// and kinds are those of this node's map.
+// The parts left out are those of the display, for example the name of the map. The result shares no
+// memory with s, apart from strings. A receiver compiles its decoder from it, so offsets, sizes and
+// kinds are those of this node's map.
 func SchemaToProto(s *schema.Schema) *mapsyncv1.Schema {
 	return &mapsyncv1.Schema{
 		Key: messageToProto(s.Key), Value: messageToProto(s.Value), Opaque: s.Opaque, Cpus: uint32(s.CPUs),
@@ -37,8 +37,8 @@ func messageToProto(m *schema.Message) *mapsyncv1.MessageType {
 	return p
 }
 
-// fieldToProto returns the wire format of a field. Roles are sent, because they decide which bytes
-// are converted and which are local to a node.
+// fieldToProto returns the wire format of a field. Roles are sent, because they decide which bytes are
+// converted and which are local to a node.
 func fieldToProto(f *schema.Field) *mapsyncv1.Field {
 	p := &mapsyncv1.Field{
 		Name: f.Name, Number: uint32(f.Number), Offset: uint32(f.Offset), Size: uint32(f.Size), Count: uint32(f.Count),
@@ -65,8 +65,8 @@ func kindToProto(k schema.Kind) mapsyncv1.FieldKind { return mapsyncv1.FieldKind
 // SchemaFromProto checks and returns the schema of a peer's map with the given name. p is read only. The
 // errors wrap ErrMalformed, or the error of Schema.Check.
 //
-// A schema that passes is safe to compile: sizes, offsets and nesting are within their limits. It
-// need not fit the map of this node, which schema.NewDecoder decides.
+// A schema that passes is safe to compile: sizes, offsets and nesting are within their limits. It need
+// not fit the map of this node, which schema.NewDecoder decides.
 func SchemaFromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
 	switch {
 	case p == nil:
@@ -92,8 +92,8 @@ func SchemaFromProto(name string, p *mapsyncv1.Schema) (*schema.Schema, error) {
 // messageFromProto returns the struct type of a message at a nesting depth, 1 for the outermost.
 // The errors wrap ErrMalformed.
 //
-// A hostile peer could nest types deeply within MaxSchemaBytes. The number of fields needs no limit
-// of its own, because each costs some bytes of the message.
+// A hostile peer could nest types deeply within MaxSchemaBytes. The number of fields needs no limit of
+// its own, because each costs some bytes of the message.
 func messageFromProto(p *mapsyncv1.MessageType, depth int) (*schema.Message, error) {
 	switch {
 	case p == nil:
@@ -113,8 +113,8 @@ func messageFromProto(p *mapsyncv1.MessageType, depth int) (*schema.Message, err
 
 // fieldFromProto fills in a field. Schema.Check verifies sizes and offsets later.
 //
-// Unknown kinds and roles are refused: a field that this release would convert in another way than
-// its peer would give wrong values. The errors wrap ErrMalformed.
+// Unknown kinds and roles are refused: a field that this release would convert in another way than its
+// peer would give wrong values. The errors wrap ErrMalformed.
 func fieldFromProto(f *schema.Field, p *mapsyncv1.Field, depth int) (err error) {
 	*f = schema.Field{
 		Name: p.GetName(), Number: int(p.GetNumber()), Offset: int(p.GetOffset()), Size: int(p.GetSize()), Count: int(p.GetCount()),

@@ -3,14 +3,16 @@ package tabletest
 import "mapsync/syncd/table"
 
 // acknowledge sets the position that all other nodes have acknowledged, as acknowledge.go of
-// syncd/replicate does.
+// syncd/replicate does. Tombstones up to it are forgotten early, so a position that is too high would
+// revive deleted keys.
 func (d *Daemon) acknowledge() {
 	position := d.acknowledged()
 	d.tab.Update(func(tx *table.Tx) { tx.SetAcknowledged(position) })
 }
 
 // acknowledged returns the position up to which every node that this daemon has seen has acknowledged.
-// It returns 0 if an absent node may still return in time.
+// It returns 0 if an absent node may still return in time. A node that this daemon has never seen does
+// not count.
 func (d *Daemon) acknowledged() uint64 {
 	if d.membersSetAt == 0 || d.state < stateReplicating {
 		return 0
@@ -29,6 +31,9 @@ func (d *Daemon) acknowledged() uint64 {
 }
 
 // ackOf returns the position that an incarnation of a peer has acknowledged on its present stream.
+//
+// It also acknowledges on behalf of the peer: the position counts once the peer's map holds everything
+// that the peer had merged with it. 0: the peer is not served.
 func (d *Daemon) ackOf(peer int, inc uint64) uint64 {
 	for _, st := range d.outbound {
 		if st.to.n.ID != peer || st.to.self.Incarnation != inc {

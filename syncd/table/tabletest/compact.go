@@ -1,7 +1,7 @@
 package tabletest
 
 // compact moves the compaction cursor of a daemon's table as far as possible, as if enough time had
-// passed.
+// passed. syncd compacts a tombstone after 1 s.
 func (d *Daemon) compact() {
 	d.n.world.compacted += d.internals().Compact(d.tab, d.n.clock())
 }

@@ -6,6 +6,8 @@ import (
 	"mapsync/syncd/table"
 )
 
+// valueText returns a value as text: the name in a script, else the number of its write and its volatile
+// byte.
 func valueText(b []byte) string {
 	if len(b) == 0 || b[0] >= ' ' {
 		return trimmed(b)
@@ -14,12 +16,13 @@ func valueText(b []byte) string {
 	return fmt.Sprintf("#%d.%d", v.Number(), v[volatileByte])
 }
 
-// Content is a record in a form that is comparable between nodes.
+// Content is a record in a form that is comparable between nodes. Positions, dirty marks and evidence
+// are local to a node, so they are left out.
 type Content struct {
-	Known   bool // the table has a record
-	Dead    bool // the record is a tombstone
-	expired bool
-	version table.Version
+	Known   bool          // the table has a record
+	Dead    bool          // the record is a tombstone
+	expired bool          // the tombstone is one of an expired record
+	version table.Version // 0 if the record is unversioned
 	Owner   table.Owner
 	Value   Value // zero if the record is a tombstone or unknown
 }
@@ -36,7 +39,7 @@ func (c Content) String() string {
 	return fmt.Sprintf("%s v%d %s%d", v, c.version, c.Owner.Node, c.Owner.Incarnation)
 }
 
-// content returns what a node's table holds of a key.
+// content returns what a node's table holds of a key. Without a record, it returns the zero Content.
 func (n *Node) content(tx *table.Tx, key int) (c Content) {
 	var r table.Record
 	if !tx.Get(n.world.keys[key][:], &r) {
@@ -47,7 +50,8 @@ func (n *Node) content(tx *table.Tx, key int) (c Content) {
 	return c
 }
 
-// Up returns the nodes that have a table.
+// Up returns the nodes that have a table. A node that still reads its map is not among them: nothing is
+// expected of it.
 func (w *World) Up() (up []*Node) {
 	for _, n := range w.Nodes {
 		if n.Daemon != nil && n.Daemon.wasOffered {
@@ -58,7 +62,7 @@ func (w *World) Up() (up []*Node) {
 }
 
 // checkConverged returns the first difference between two nodes that are up, or between a node's table
-// and its kernel map.
+// and its kernel map. Equality is transitive, so each table is compared with the first one only.
 func (w *World) checkConverged() error {
 	up := w.Up()
 	for i, n := range up {
@@ -76,6 +80,9 @@ func (w *World) checkConverged() error {
 }
 
 // compareTables compares the tables of two nodes.
+//
+// Records must be equal in value, version and owner. Tombstones must be equal, too, unless some node has
+// forgotten tombstones: then another may still have them. The digests must agree with the records.
 func (w *World) compareTables(a, b *Node) (err error) {
 	forgot := w.forgot()
 	a.Daemon.tab.View(func(ta *table.Tx) {
@@ -102,6 +109,8 @@ func (w *World) compareTables(a, b *Node) (err error) {
 // Live reports whether the table has a record that is not a tombstone.
 func (c *Content) Live() bool { return c.Known && !c.Dead }
 
+// same reports whether two nodes hold the same record. If masked is set, bytes that are not significant
+// or not replicated may differ.
 func (c *Content) same(o *Content, masked bool) bool {
 	x, y := *c, *o
 	if (x.expired || y.expired) && !x.Live() && !y.Live() {
@@ -115,11 +124,16 @@ func (c *Content) same(o *Content, masked bool) bool {
 }
 
 // checkMap compares a node's table with its kernel map.
+//
+// Four differences are allowed. A full map lacks some records, but none of its own node while it holds
+// those of others. An LRU map lacks evicted entries, and may hold released ones. Bytes that are local to
+// the map may differ.
 func (n *Node) checkMap() (err error) {
 	d := n.Daemon
 	if d.m == nil {
 		return nil
 	}
+	// A map that is full may lack records.
 	full := n.room > 0 && d.m.n >= n.room
 	d.tab.View(func(tx *table.Tx) {
 		missing, foreign := "", ""
@@ -152,12 +166,14 @@ func (n *Node) checkMap() (err error) {
 	return err
 }
 
-// countsAsEvicted reports whether a table treats a key as evicted by the map.
+// countsAsEvicted reports whether a table treats a key as evicted by the map. The daemon then does not
+// write the entry again.
 func (n *Node) countsAsEvicted(key int) bool {
 	return n.Daemon.internals().Evicted(n.Daemon.tab, n.world.keys[key][:])
 }
 
 // released reports whether the map still holds an entry in the state in which its owner released it.
+// Neither the table nor the map restores or deletes such an entry.
 func (n *Node) released(key int) bool {
 	value := n.Daemon.internals().Released(n.Daemon.tab, n.world.keys[key][:])
 	return value != nil && n.equalValues(Value(value), n.Daemon.m.entries[key].value)

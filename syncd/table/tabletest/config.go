@@ -9,31 +9,32 @@ import (
 	"mapsync/syncd/table"
 )
 
-// config selects the work and the faults of a run. Each run gets only some of them, because
-// frequent events hide rare ones.
+// config selects the work and the faults of a run. Each run gets only some of them, because frequent
+// events hide rare ones. Faults that are on happen at random times: see fault.
 type config struct {
-	steps        int
-	workPercent  int // share of the steps that do pending work, in percent
-	faultPercent int // share of the steps that are faults, in percent
-	homes        float64
-	kprobe       bool // changes by bpf(2) are not observed
-	expiry       bool // collectors of standbys delete entries
-	inPlace      bool // changes in place
-	losses       bool // events are lost
+	steps        int     // number of steps before the cluster heals
+	workPercent  int     // share of the steps that are actions of a load balancer, in percent
+	faultPercent int     // share of the steps that are faults, in percent
+	homes        float64 // share of the keys that only one load balancer writes
+	kprobe       bool    // changes by bpf(2) are not observed
+	expiry       bool    // collectors of standbys delete entries
+	inPlace      bool    // changes in place
+	losses       bool    // events are lost
 
 	crash, lostMap, newMap, hide, freeze, faulty bool
 	cut, partitions, oneWay, gossip              bool
 	clocks, resend, jumps                        bool
-	restartChance                                float64
+	restartChance                                float64 // of a node that is down at the end
 }
 
-// newRun creates the cluster of a seed.
+// newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
 func newRun(t *testing.T, seed uint64, tables *Tables) *simulation {
 	r := &simulation{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
 	r.drawConfig()
 	for i := range r.keySpace() {
+		// All load balancers write a key without a home. The model then checks only that nodes agree.
 		k := modelKey{home: -1}
 		if r.chance(r.config.homes) {
 			k.home = r.rand.IntN(len(r.Nodes))
@@ -59,7 +60,8 @@ func (r *simulation) size() int {
 	}
 }
 
-// keySpace draws a number of keys. It is mostly so small that several nodes use the same keys.
+// keySpace draws a number of keys. It is mostly so small that several nodes use the same keys. Large
+// sets of keys test batches, scans and limits instead.
 func (r *simulation) keySpace() int {
 	if r.chance(0.03) {
 		return 50 + r.rand.IntN(150)
@@ -67,9 +69,11 @@ func (r *simulation) keySpace() int {
 	return 1 + r.rand.IntN(1+r.rand.IntN(24))
 }
 
+// coin returns true half of the time.
 func (r *simulation) coin() bool { return r.chance(0.5) }
 
-// drawConfig draws the configuration of the run.
+// drawConfig draws the configuration of the run. Changes that hooks do not detect need scans, so they
+// are drawn only with these.
 func (r *simulation) drawConfig() {
 	f := &r.config
 	f.steps = 80 + r.rand.IntN(120) + r.rand.IntN(60*len(r.Nodes))
@@ -87,7 +91,8 @@ func (r *simulation) drawConfig() {
 	}
 }
 
-// configureNodes configures the nodes.
+// configureNodes configures the nodes. All nodes of a cluster have the same settings, as in production.
+// Only sizes of maps, clocks and speeds of writers differ.
 func (r *simulation) configureNodes() {
 	o := table.Options{DigestKey: []byte("sim"), EvictionDeletes: r.chance(0.3)}
 	if r.coin() {
@@ -97,6 +102,8 @@ func (r *simulation) configureNodes() {
 	if r.coin() {
 		o.SettleKeys = 8
 	}
+	// Short lifetimes make tables forget deletes that a node has not received. Otherwise none are
+	// forgotten by age.
 	if r.scans && r.chance(0.4) {
 		o.TombstoneTTL = []time.Duration{10 * time.Second, time.Minute}[r.rand.IntN(2)]
 	} else {
@@ -113,6 +120,7 @@ func (r *simulation) configureNodes() {
 	for _, n := range r.Nodes {
 		n.opt, n.burst, n.forgetAcknowledged = o, 1+r.rand.IntN(8), early
 		n.Map.entries = make([]entry, len(r.keys))
+		// Only some nodes have a small map.
 		if small && r.coin() {
 			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
 		}
@@ -120,7 +128,8 @@ func (r *simulation) configureNodes() {
 	}
 }
 
-// setClock sets the clock of a node. Clocks change only while the daemon is down.
+// setClock sets the clock of a node. Clocks change only while the daemon is down. Small offsets are
+// always present. With the fault, each clock is up to an hour off.
 func (r *simulation) setClock(n *Node) {
 	if r.config.clocks {
 		n.Offset = r.rand.Int64N(2*int64(time.Hour)) - int64(time.Hour)
@@ -129,7 +138,8 @@ func (r *simulation) setClock(n *Node) {
 	}
 }
 
-// advanceTime advances the time, mostly by the duration of a step.
+// advanceTime advances the time, mostly by the duration of a step. Long steps let waiting times pass:
+// rereads, expiries, tombstones and, with jumps, the timeouts of membership.
 func (r *simulation) advanceTime() {
 	d := int64(50 * time.Microsecond)
 	switch x := r.rand.IntN(1000); {

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Heal removes all faults from the cluster.
+// Heal removes all faults from the cluster. Daemons that are down stay down. From here on the cluster
+// must converge without further faults.
 func (w *World) Heal() {
 	for i := range w.Cuts {
 		clear(w.Cuts[i])
@@ -14,11 +15,16 @@ func (w *World) Heal() {
 		n.frozen, n.faulty, n.hidden, n.burst = false, nil, false, 1<<10
 	}
 	if w.Model != nil {
+		// From now on, the model requires that no record is lost.
 		w.Model.heal()
 	}
 }
 
 // Converge runs everything until nothing changes. It returns the first error of the final state.
+//
+// It does what time does in a cluster without faults: all daemons work, all streams carry their records,
+// and all waiting times pass. Two rounds in a row without a change end it. A cluster that still changes
+// after maxRounds is an error, for example two nodes that send a record to each other again and again.
 func (w *World) Converge() error {
 	idleRounds := 0
 	for round := range maxRounds {
@@ -32,6 +38,7 @@ func (w *World) Converge() error {
 				n.Daemon.RunUntilIdle()
 			}
 		}
+		// A record may pass several nodes: a relay, a fallback sender, or a repair.
 		for range 4 {
 			w.PumpAll()
 		}
@@ -47,9 +54,10 @@ func (w *World) Converge() error {
 	return fmt.Errorf("cluster does not converge: %w", w.checkConverged())
 }
 
+// maxRounds is the number of rounds after which a cluster must have converged.
 const maxRounds = 60
 
-// RunUntilIdle does all pending work of one node.
+// RunUntilIdle does all pending work of one node. It carries no messages of streams: see PumpAll.
 func (d *Daemon) RunUntilIdle() {
 	d.updateView()
 	d.LoadAll()
@@ -79,14 +87,15 @@ func (d *Daemon) eventsPending() bool {
 	return false
 }
 
-// LoadAll attaches the map and reads it.
+// LoadAll attaches the map and reads it. It returns when the map is read or there is none.
 func (d *Daemon) LoadAll() {
 	for d.follow(); d.state == stateLoading; {
 		d.load(1 << 20)
 	}
 }
 
-// UpdateViews updates the membership views of all daemons and does the work that follows.
+// UpdateViews updates the membership views of all daemons and does the work that follows. That includes
+// the start and the end of streams.
 func (w *World) UpdateViews() {
 	for _, n := range w.Nodes {
 		if n.Daemon != nil {
@@ -95,7 +104,8 @@ func (w *World) UpdateViews() {
 	}
 }
 
-// Drain writes, scans and rereads.
+// Drain writes, scans and rereads until the syncer is idle. It gives up after some passes: a write may
+// fail each time, for example because the map is full.
 func (d *Daemon) Drain() {
 	w := d.n.world
 	if w.scans {
@@ -114,7 +124,8 @@ func (d *Daemon) Drain() {
 	}
 }
 
-// updateView updates the membership view of a daemon.
+// updateView updates the membership view of a daemon. A node is live for it if its daemon runs and
+// messages get through in both directions. A frozen node is live, too.
 func (d *Daemon) updateView() {
 	live, same := make([]uint64, len(d.n.world.Nodes)), true
 	for i, n := range d.n.world.Nodes {
@@ -128,7 +139,7 @@ func (d *Daemon) updateView() {
 	}
 }
 
-// PumpAll gives every stream a turn.
+// PumpAll gives every stream a turn. Streams that do not exist yet are opened.
 func (w *World) PumpAll() {
 	for _, n := range w.Nodes {
 		if n.Daemon == nil {
@@ -142,7 +153,8 @@ func (w *World) PumpAll() {
 	}
 }
 
-// Pump carries all pending records over one inbound stream, in batches of at most limit records.
+// Pump carries all pending records over one inbound stream, in batches of at most limit records. It
+// returns when neither end makes progress, or the stream has ended.
 func (l *InboundStream) Pump(limit int) {
 	l.request()
 	for st := l.st; st != nil && st == l.st; {

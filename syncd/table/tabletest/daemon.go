@@ -2,39 +2,42 @@ package tabletest
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
 	"mapsync/syncd/table"
 )
 
 // Daemon is one incarnation of a daemon: a table, and the work around it.
+//
+// It does what syncd does, without its code: package table must not import it. A difference in behaviour
+// would hide faults, so it follows the files of syncd that the comments name. A Daemon ends with Stop,
+// and its table is lost then. Only the kernel map and the state file stay.
 type Daemon struct {
-	n    *Node
-	self table.Owner
+	n    *Node        // its host
+	self table.Owner  // the incarnation is the clock at the start
 	tab  *table.Table // nil until the first map is attached
 
 	// The map of the table, as in syncd/daemon/replica.go.
-	m               *Map // nil: no map is attached
-	state           mapState
-	how             loadKind
-	since           int64  // the time at which the map was attached
-	wasOffered      bool   // the table was offered to peers
-	loaded          int    // id of the last map that was read completely
-	inStateFile     bool   // the state file names the map
-	initialSyncDone bool   // the initial syncs of the peers are done, up to initialSyncPos
-	initialSyncPos  uint64 // position at the end of the initial sync
-	place           int    // the position in the map that the load has reached
-	read            []mapRead
-	queue           [numCPUs][]event
+	m               *Map             // nil: no map is attached
+	state           mapState         // stateWaiting if and only if m is nil
+	how             loadKind         // of the last attached map
+	since           int64            // the time at which the map was attached
+	wasOffered      bool             // the table was offered to peers
+	loaded          int              // id of the last map that was read completely
+	inStateFile     bool             // the state file names the map
+	initialSyncDone bool             // the initial syncs of the peers are done, up to initialSyncPos
+	initialSyncPos  uint64           // position at the end of the initial sync
+	place           int              // the position in the map that the load has reached
+	read            []mapRead        // entries that were read and not entered yet
+	queue           [numCPUs][]event // events that have not reached the table, by CPU, oldest first
 
 	syncer
-	scanning  bool
-	scanPlace int
+	scanning  bool // a scan is in progress
+	scanPlace int  // the position in the map that the scan has reached
 	// scanExpired is the number of tombstones that were forgotten before the scan began.
 	scanExpired uint64
-	scanned     []mapRead
-	scanReading table.Reading
+	scanned     []mapRead     // entries that were read and not compared yet
+	scanReading table.Reading // of the load or of the scan
 
 	members
 	streams
@@ -44,10 +47,10 @@ type Daemon struct {
 type mapState uint8
 
 const (
-	stateWaiting mapState = iota
-	stateLoading
-	stateSyncing
-	stateReplicating
+	stateWaiting     mapState = iota // no map is attached
+	stateLoading                     // the map is being read
+	stateSyncing                     // the table is offered; the records of peers are awaited
+	stateReplicating                 // unversioned entries were adopted
 )
 
 // loadKind says how the table treats the content of a newly attached map.
@@ -61,15 +64,17 @@ const (
 
 // mapRead is the result of one read of a key.
 type mapRead struct {
-	key   int
-	found bool
+	key   int  // number of the key
+	found bool // the map had an entry
 	value Value
-	at    int64
+	at    int64 // the time just before the read, by the node's clock
 }
 
+// syncTimeout is the setting sync-timeout: the maximum wait for the records of peers, in nanoseconds.
 const syncTimeout = int64(30 * time.Second)
 
-// Start starts a daemon. The content of the node's map is not loaded yet.
+// Start starts a daemon. The content of the node's map is not loaded yet. Peers notice it with their
+// next views.
 func (n *Node) Start() {
 	d := &Daemon{n: n, self: table.Owner{Node: n.Name, Incarnation: uint64(n.clock())}}
 	d.initMembers()
@@ -79,7 +84,8 @@ func (n *Node) Start() {
 	n.world.notef("%s starts as %d", n.Name, d.self.Incarnation)
 }
 
-// Stop ends the daemon without notifying its peers. The kernel map stays.
+// Stop ends the daemon without notifying its peers. The kernel map stays. Messages that are in flight to
+// the daemon are lost.
 func (n *Node) Stop() {
 	d := n.Daemon
 	for len(d.outbound) > 0 {
@@ -95,6 +101,7 @@ func (n *Node) Stop() {
 	n.world.notef("%s stops", n.Name)
 }
 
+// notef passes an event of the run to notes.
 func (w *World) notef(format string, args ...any) {
 	if w.notes != nil {
 		w.notes(format, args...)
@@ -102,8 +109,13 @@ func (w *World) notef(format string, args ...any) {
 }
 
 // attach attaches the map of the load balancer to the daemon.
+//
+// It chooses how the table treats the entries of the map. The first map of a table may hold entries of
+// an earlier incarnation. The same map again is compared like a scan. Another map is refilled from the
+// table, and its entries were written since its creation.
 func (d *Daemon) attach() {
 	n := d.n
+	// Only then does an absent key mean a delete.
 	same := n.StateFileMap == n.Map.ID
 	if !d.wasOffered {
 		o := n.opt
@@ -127,6 +139,7 @@ func (d *Daemon) attach() {
 	if n.world.Model != nil && (d.how == loadRefill || (d.how == loadFirst && !same)) {
 		n.world.Model.mapReplaced(n)
 	}
+	// Until it is read completely, the map does not count as loaded.
 	if d.how != loadAgain {
 		d.loaded = 0
 	}
@@ -134,7 +147,8 @@ func (d *Daemon) attach() {
 	n.world.notef("%s attaches map %d", n.Name, d.m.ID)
 }
 
-// detach detaches the map from the table.
+// detach detaches the map from the table. A batch of writes in progress ends first. The table and its
+// streams stay.
 func (d *Daemon) detach() {
 	for d.state >= stateSyncing && d.phase != phaseFill {
 		d.work(1 << 20)
@@ -153,7 +167,8 @@ func (d *Daemon) detach() {
 	d.n.world.notef("%s detaches its map", d.n.Name)
 }
 
-// follow attaches and detaches the map when the load balancer creates or removes it.
+// follow attaches and detaches the map when the load balancer creates or removes it. It does one step: a
+// replaced map is detached first, and attached by the next call.
 func (d *Daemon) follow() {
 	there := d.n.Map
 	if d.n.hidden {
@@ -169,7 +184,8 @@ func (d *Daemon) follow() {
 	}
 }
 
-// load reads the next entries of the map, or enters the entries that were read.
+// load reads the next entries of the map, or enters the entries that were read. It divides reading and
+// entering, so that the load balancer may change an entry in between.
 func (d *Daemon) load(limit int) {
 	if len(d.read) == 0 && d.place < len(d.m.entries) {
 		d.tab.View(func(tx *table.Tx) { tx.BeginReading(&d.scanReading) })
@@ -191,6 +207,7 @@ func (d *Daemon) load(limit int) {
 	}
 }
 
+// enter enters one entry that was read, in the way of the current load.
 func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 	c := d.change(r)
 	d.reportRead(tx, r)
@@ -206,7 +223,7 @@ func (d *Daemon) enter(tx *table.Tx, r *mapRead) {
 	}
 }
 
-// change returns the change that reports a read to the table.
+// change returns the change that reports a read to the table. It borrows the memory of r.
 func (d *Daemon) change(r *mapRead) table.Change {
 	c := table.Change{Key: d.n.world.keys[r.key][:], Time: r.at, Op: table.OpDelete, Context: table.ContextReread}
 	if r.found {
@@ -222,7 +239,8 @@ func (d *Daemon) reportRead(tx *table.Tx, r *mapRead) {
 	}
 }
 
-// replicate offers the table to peers.
+// replicate ends the load, starts the syncer and offers the table to peers. Unversioned entries are not
+// sent before Adopt.
 func (d *Daemon) replicate() {
 	if d.how == loadFirst {
 		d.tab.Update((*table.Tx).EndLoad)
@@ -236,79 +254,11 @@ func (d *Daemon) replicate() {
 	d.n.world.moves++
 }
 
-// Deliver enters the oldest event of one CPU, if it is its turn. The event buffer keeps the order of
-// all events except those at about the same time.
-func (d *Daemon) Deliver(cpu int) {
-	q := d.queue[cpu]
-	if len(q) == 0 {
-		return
-	}
-	for _, o := range d.queue {
-		if len(o) > 0 && q[0].time > o[0].time+maxDisorder {
-			return
-		}
-	}
-	e := q[0]
-	d.queue[cpu] = q[1:]
-	d.event(&e)
-}
-
-const maxDisorder = 5 * TimestampMargin
-
-func (d *Daemon) event(e *event) {
-	d.n.world.moves++
-	if d.m == nil || e.mapID != d.m.ID {
-		return
-	}
-	c := table.Change{Key: d.n.world.keys[e.key][:], Time: e.time, CPU: e.cpu, Op: e.op, Context: e.ctx}
-	if e.op == table.OpUpdate {
-		c.Value = e.value[:]
-	}
-	if d.n.world.keysOnly && e.op == table.OpUpdate {
-		d.tab.Update(func(tx *table.Tx) { tx.RequestReread(c.Key) })
-		return
-	}
-	before := d.Content(e.key)
-	o := d.local(&c)
-	if e.op != table.OpUpdate && before.Live() {
-		d.checkDelete(e, &before, o)
-	}
-}
-
-// Content returns what the table holds of a key.
-func (d *Daemon) Content(key int) (c Content) {
-	d.tab.View(func(tx *table.Tx) { c = d.n.content(tx, key) })
-	return c
-}
-
-// checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
-// records of this node or of a gone node. A collector's delete must delete those.
-func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
-	w := d.n.world
-	owner := w.node(before.Owner.Node)
-	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner])
-	after := d.Content(e.key)
-	switch deleted := after.Dead && after.version != 0; {
-	case e.op == table.OpDelete && e.ctx != table.ContextSyscall:
-		return // the data plane may delete any record
-	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && allowed == (o == table.Restored):
-		w.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.Name, e.op, w.name(e.key), before, e.ctx, o))
-	}
-}
-
-func (d *Daemon) local(c *table.Change) (o table.Outcome) {
-	d.tab.Update(func(tx *table.Tx) { tx.AdvanceClock(d.n.clock()); o = tx.Local(c) })
-	if o == table.Accepted || o == table.Restored {
-		d.n.world.moves++
-	}
-	if d.n.world.trace != nil {
-		d.n.world.trace("%s %s %s %s by %s: %s", d.n.Name, c.Op, trimmed(c.Key), valueText(c.Value), c.Context, o)
-	}
-	return o
-}
-
 // Adopt ends the initial sync once every live peer has sent all its records, or after syncTimeout,
 // as in syncd/daemon/membership.go.
+//
+// A node that sees no other node waits for the timeout: it may be cut off. Adopt returns whether the
+// table has adopted its entries, now or earlier.
 func (d *Daemon) Adopt() bool {
 	w := d.n.world
 	if d.state != stateSyncing {
@@ -333,7 +283,7 @@ func (d *Daemon) Adopt() bool {
 }
 
 // SaveMapID stores the id of the map in the state file once the map holds the records of the initial
-// sync.
+// sync. A restart before that treats absent keys as unknown, and refills them from the peers.
 func (d *Daemon) SaveMapID() {
 	if d.inStateFile || d.m == nil || d.state != stateReplicating {
 		return
@@ -349,7 +299,8 @@ func (d *Daemon) SaveMapID() {
 	}
 }
 
-// upkeep expires tombstones and requeues failed writes, between two passes of the syncer.
+// upkeep expires tombstones and requeues failed writes, between two passes of the syncer. It does
+// nothing during a pass.
 func (d *Daemon) upkeep() {
 	if d.phase != phaseFill {
 		return
@@ -369,6 +320,7 @@ func (d *Daemon) upkeep() {
 	after := d.stats()
 	if n := int(after.EvictionsExpired - before.EvictionsExpired); n > 0 {
 		d.n.world.moves += n
+		// An expiry that a peer does not receive leaves its record there.
 		d.n.world.forgotten = true // the owner may be alive but cut off: the nodes must compare
 	}
 	lapsed, acknowledged := after.Expired-before.Expired, after.Acknowledged-before.Acknowledged
@@ -377,8 +329,10 @@ func (d *Daemon) upkeep() {
 	}
 }
 
+// settle requests the rereads of new keys that are due.
 func (d *Daemon) settle() {
 	d.tab.Update(func(tx *table.Tx) { tx.Settle(d.n.clock(), 1024) })
 }
 
+// errGap is a fault of the simulated streams or of a cursor: no message is lost within a stream.
 var errGap = errors.New("gap in a stream")

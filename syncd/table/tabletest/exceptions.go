@@ -5,8 +5,8 @@ import "mapsync/syncd/table"
 // This file lists the cases in which the rules guarantee less than the last write of a load balancer,
 // with the reasons.
 
-// merged records that a stream delivered a record. An earlier write of the key's load balancer may
-// lose against the record if the table receives the write later.
+// merged records that a stream delivered a record. An earlier write of the key's load balancer may lose
+// against the record if the table receives the write later. The caller holds the table's lock.
 func (m *Model) merged(d *Daemon, tx *table.Tx, key int) {
 	k := &m.keys[key]
 	if k.home != d.n.ID {
@@ -50,8 +50,8 @@ func (m *Model) mapReplaced(n *Node) {
 }
 
 // LostMap records that a node's map is lost. The records of the daemon stay, unless an event arrives
-// later. That event may be older than a change in place that the daemon has read, and the key cannot
-// be reread.
+// later. That event may be older than a change in place that the daemon has read, and the key cannot be
+// reread. Records that only the map held are lost with it.
 func (m *Model) LostMap(n *Node) {
 	for i := range m.keys {
 		k := &m.keys[i]

@@ -7,6 +7,10 @@ const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 // exploreConfs are the clusters that TestExplore explores. A step is so short that all events have
 // about the same time, or longer than TimestampMargin but shorter than maxDisorder, or longer than
 // both.
+//
+// Clusters with "coarse" in their name do more in each step, and thereby reach longer scenarios with
+// fewer interleavings. Those with "dead" begin with a compact tombstone, those with "start" with a
+// restart. If all nodes write the key (home is -1), the model checks only that the nodes converge.
 var exploreConfs = []exploreConf{
 	{name: "one/start", nodes: 1, home: 0, step: 10 * micro, start: true, fresh: true, less: -3},
 	{name: "two", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true},

@@ -15,18 +15,20 @@ import (
 //
 // It may omit only parts without influence. A part that is encoded without need only increases the
 // number of states.
+//
+// It is reused: sum empties it.
 type exploreState struct {
-	raw    []byte
-	ranked []rankedNumber
-	kinds  [numKinds][]uint64
-	table  int // the node of the table whose times and positions are added
-	cpus   int
+	raw    []byte             // everything but the ranked numbers
+	ranked []rankedNumber     // in the order in which they were added
+	kinds  [numKinds][]uint64 // the numbers of each kind, not sorted
+	table  int                // the node of the table whose times and positions are added
+	cpus   int                // as exploreWorld.cpus
 }
 
 // rankedNumber is a number that raw represents by its rank among the numbers of its kind.
 type rankedNumber struct {
 	kind int
-	v    uint64
+	v    uint64 // the number itself
 }
 
 // The kinds of numbers. Versions are comparable between all nodes. Times and positions have one kind
@@ -42,8 +44,10 @@ const (
 	exploreNodes = 4
 )
 
+// n adds a small number as it is.
 func (x *exploreState) n(v int) { x.raw = binary.AppendVarint(x.raw, int64(v)) }
 
+// is adds flags.
 func (x *exploreState) is(all ...bool) {
 	for _, b := range all {
 		if b {
@@ -54,21 +58,27 @@ func (x *exploreState) is(all ...bool) {
 	}
 }
 
+// rank adds a number of which only the rank matters.
 func (x *exploreState) rank(kind int, v uint64) {
 	x.ranked = append(x.ranked, rankedNumber{kind, v})
 	x.kinds[kind] = append(x.kinds[kind], v)
 }
 
+// version adds a version, which is comparable between all nodes.
 func (x *exploreState) version(v table.Version) { x.rank(kindVersion, uint64(v)) }
 
+// time adds a time by the clock of the current node.
 func (x *exploreState) time(v int64) { x.rank(kindTime+x.table, uint64(v)) }
 
+// value adds the number of the write that made a value. Older and newer is all that matters.
 func (x *exploreState) value(v Value) { x.rank(kindValue, uint64(v.Number())) }
 
+// position adds a position of the current node's table.
 func (x *exploreState) position(p uint64) { x.rank(kindPosition+x.table, p) }
 
 // sum returns a hash of everything that was added. Ranks keep the difference of neighbours up to a few
-// nanoseconds or steps, because the rules depend on no larger differences.
+// nanoseconds or steps, because the rules depend on no larger differences. It empties x for the next
+// world.
 func (x *exploreState) sum(seed maphash.Seed, step int64) uint64 {
 	var places [numKinds]map[uint64]int
 	for kind, all := range x.kinds {
@@ -108,7 +118,7 @@ func apart(d uint64, step int64) int {
 	}
 }
 
-// add adds a whole world.
+// add adds a whole world. It omits the network: explored clusters have no cuts.
 func (x *exploreState) add(w *exploreWorld) {
 	x.cpus = w.cpus
 	x.model(w.Model)
@@ -116,6 +126,7 @@ func (x *exploreState) add(w *exploreWorld) {
 		x.table = i
 		x.kernelMap(n.Map, n.Map)
 		x.is(n.StateFileMap == n.Map.ID, n.Daemon != nil)
+		// Rules distinguish the first incarnation, the second, and later ones: see Model.mapReplaced.
 		x.n(min(n.incarnations, 3))
 		if w.tick > 0 { // otherwise each later event has a higher time
 			x.time(n.last[0])
@@ -128,6 +139,7 @@ func (x *exploreState) add(w *exploreWorld) {
 	}
 }
 
+// model adds what the final check of the only key depends on.
 func (x *exploreState) model(m *Model) {
 	k := &m.keys[0]
 	if k.home < 0 {
@@ -142,6 +154,7 @@ func (x *exploreState) model(m *Model) {
 	x.value(k.last)
 }
 
+// kernelMap adds the entry of a map, and whether it is the load balancer's present map. m may be nil.
 func (x *exploreState) kernelMap(m, current *Map) {
 	if m == nil {
 		x.n(0)
@@ -154,6 +167,7 @@ func (x *exploreState) kernelMap(m, current *Map) {
 	}
 }
 
+// reads adds values that were read and not entered yet.
 func (x *exploreState) reads(d *Daemon, all []mapRead) {
 	x.n(len(all))
 	for i := range all {
@@ -181,6 +195,7 @@ func (x *exploreState) ahead(d *Daemon, v table.Version) {
 	}
 }
 
+// daemon adds a daemon with its table, its work in progress and its streams.
 func (x *exploreState) daemon(d *Daemon) {
 	x.rank(kindIncarnation, d.self.Incarnation)
 	x.kernelMap(d.m, d.n.Map)
@@ -195,6 +210,7 @@ func (x *exploreState) daemon(d *Daemon) {
 		x.n(len(d.queue[cpu]))
 		for i := range d.queue[cpu] {
 			e := &d.queue[cpu][i]
+			// An event of a former map is ignored, whichever map that was.
 			x.is(d.m != nil && e.mapID == d.m.ID)
 			x.n(int(e.op)<<8 | int(e.ctx))
 			if e.op == table.OpUpdate {
@@ -208,6 +224,7 @@ func (x *exploreState) daemon(d *Daemon) {
 		x.position(d.initialSyncPos)
 		x.addTable(d)
 		x.syncer(d)
+		// Without values to enter, an open reading has no influence.
 		if len(d.reads) > 0 {
 			x.addReading(d, &d.reading)
 		}
@@ -220,6 +237,7 @@ func (x *exploreState) daemon(d *Daemon) {
 	}
 }
 
+// members adds the state of a daemon about the other nodes.
 func (x *exploreState) members(d *Daemon) {
 	x.is(d.gone...)
 	x.is(d.everLive...)
@@ -228,6 +246,7 @@ func (x *exploreState) members(d *Daemon) {
 	x.n(int(d.ownersChecked))
 }
 
+// Departures are added relative to other views: see inbound.
 func (x *exploreState) view(v *view) {
 	if v == nil {
 		x.n(-1)
@@ -238,6 +257,7 @@ func (x *exploreState) view(v *view) {
 	}
 }
 
+// syncer adds the writes and rereads in progress.
 func (x *exploreState) syncer(d *Daemon) {
 	x.n(int(d.phase))
 	x.is(d.writer != nil)
@@ -260,6 +280,8 @@ func (x *exploreState) syncer(d *Daemon) {
 	x.reads(d, d.reads)
 }
 
+// inbound adds the receiving end of a stream. Positions belong to the table of either end, so it changes
+// x.table in between.
 func (x *exploreState) inbound(l *InboundStream) {
 	x.is(l != nil)
 	if l == nil {
@@ -267,6 +289,7 @@ func (x *exploreState) inbound(l *InboundStream) {
 	}
 	x.is(l.st != nil, l.received, l.sweep, l.synced, l.complete, l.repeatFullSync, l.retry > l.to.n.world.Now, l.repair != nil)
 	x.n(int(l.state))
+	// Only the distance of serials and indexes matters.
 	x.n(l.last - l.index)
 	x.is(l.wanted, l.departures == l.to.view.departures, l.sent == l.serial, l.confirmed == l.serial)
 	x.rank(kindIncarnation, l.inc)

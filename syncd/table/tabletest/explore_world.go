@@ -9,21 +9,24 @@ import (
 )
 
 // exploreConf is one small cluster. TestExplore follows every action sequence of it.
+//
+// Each flag that is set adds actions or states, and with them paths. A cluster therefore has only the
+// flags that its scenario needs.
 type exploreConf struct {
-	name  string
-	nodes int
-	home  int   // the only node whose load balancer writes the key; -1: all nodes
-	step  int64 // the time that passes with each step, in ns
-	tick  int64 // granularity of the clocks in ns, if above 1 ns
-	ahead int64 // the offset of each node's clock to the clock of the previous node, in ns
-	scans bool  // hooks miss changes, and scans find them
-	crash bool  // daemons end and start again
-	lost  bool  // hosts crash and lose their maps
-	evict bool  // maps evict the key
-	keys  bool  // hooks report which key was updated, without the value
-	fresh bool  // the key does not exist at the beginning
-	dead  bool  // at the beginning the key is deleted, and all tables hold a compact tombstone
-	start bool  // at the beginning the first daemon has just restarted
+	name  string // name of the subtest
+	nodes int    // at most exploreNodes
+	home  int    // the only node whose load balancer writes the key; -1: all nodes
+	step  int64  // the time that passes with each step, in ns
+	tick  int64  // granularity of the clocks in ns, if above 1 ns
+	ahead int64  // the offset of each node's clock to the clock of the previous node, in ns
+	scans bool   // hooks miss changes, and scans find them
+	crash bool   // daemons end and start again
+	lost  bool   // hosts crash and lose their maps
+	evict bool   // maps evict the key
+	keys  bool   // hooks report which key was updated, without the value
+	fresh bool   // the key does not exist at the beginning
+	dead  bool   // at the beginning the key is deleted, and all tables hold a compact tombstone
+	start bool   // at the beginning the first daemon has just restarted
 	// coarse: a step does more, so that a path of the same length reaches further. A step does all
 	// pending work of the writer or carries all records of a stream. A change and its event may be one
 	// step.
@@ -41,61 +44,16 @@ type exploreWorld struct {
 	cpus int // the number of CPUs whose events may be reordered
 }
 
-// exploreAction is one action: a kind, and up to two nodes.
-type exploreAction uint16
-
-const (
-	actWrite   exploreAction = iota << 4 // a write with an event on CPU 0
-	actWrite1                            // the same on CPU 1
-	actDelete                            // a delete by the data plane
-	actDelete1                           // the same on CPU 1
-	actCollect                           // a delete by bpf(2), as by a collector
-	actHidden                            // a write without an event: in place, or the event is lost
-	actHidden1                           // a delete without an event
-	actEvict                             // the map evicts the key
-	actEvent                             // an event of CPU 0 reaches the table
-	actEvent1                            // an event of CPU 1 reaches the table
-	actWork                              // the next part of the work of the writer
-	actScan                              // the next part of a scan: read or enter
-	actStart                             // the next part of a daemon's start, or a new membership view
-	actCrash                             // a daemon ends
-	actLostMap                           // a crash of the whole host
-	actSend                              // the sender puts a batch on a stream
-	actTake                              // the receiver takes the next batch
-	actChange                            // a write and its event, at once
-	actErase                             // a delete and its event, at once
-	actCompact                           // the compaction cursor moves as far as possible
-)
-
-var exploreNames = [...]string{
-	"writes", "writes on 1", "deletes", "deletes on 1", "collects", "writes unseen", "deletes unseen", "evicts",
-	"delivers", "delivers on 1", "works", "scans", "starts up", "crashes", "loses its map", "sends", "takes", "changes", "erases", "compacts",
-}
-
-func (a exploreAction) kind() exploreAction { return a &^ 15 }
-
-// nodes returns the acting node and the node at the other end of a stream.
-func (a exploreAction) nodes() (n, peer int) { return int(a >> 2 & 3), int(a & 3) }
-
-func (a exploreAction) String() string {
-	n, peer := a.nodes()
-	text := string(rune('a'+n)) + " " + exploreNames[a>>4]
-	switch a.kind() {
-	case actSend:
-		text += " to " + string(rune('a'+peer))
-	case actTake:
-		text += " from " + string(rune('a'+peer))
-	}
-	return text
-}
-
 // newExploreWorld starts a cluster and runs it until it is at rest.
+//
+// The beginning depends on conf alone, so that the replay of a path gives the same world each time.
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *Tables) *exploreWorld {
 	w := &exploreWorld{World: NewWorld(tb, tables, NodeNames(conf.nodes)...), conf: conf, cpus: 1}
 	w.scans, w.tick, w.keysOnly = conf.scans, conf.tick, conf.keys
 	w.Model = NewModel(w.World, conf.home)
 	w.Model.skewed = conf.ahead != 0
 	w.Key(padded("k"))
+	// Otherwise the times of two events show their order, whichever CPU reported them.
 	if conf.step < maxDisorder {
 		w.cpus = 2
 	}
@@ -123,6 +81,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 			}
 		}
 	}
+	// All paths begin at the same time, after every waiting time of the start.
 	w.Now = startTime + int64(time.Minute)
 	if conf.start {
 		n := w.Nodes[0]
@@ -147,7 +106,8 @@ func (w *exploreWorld) runUntilIdle() {
 	}
 }
 
-// nextActions returns the possible next actions.
+// nextActions returns the possible next actions. It leaves out actions that cannot change the state, and
+// those that lead to the same state as another. It appends to to.
 func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 	for i, n := range w.Nodes {
 		me := exploreAction(i << 2)
@@ -161,6 +121,7 @@ func (w *exploreWorld) nextActions(to []exploreAction) []exploreAction {
 			}
 		}
 		hooked := n.Daemon != nil && n.Daemon.m == n.Map
+		// CPUs are interchangeable until one of them has been used.
 		second := hooked && w.cpus > 1 && w.firstUsed(n.Daemon)
 		drained := hooked && w.conf.coarse && len(n.Daemon.queue[0])+len(n.Daemon.queue[1]) == 0
 		add(writes && !n.hidden, actWrite)
@@ -195,6 +156,7 @@ func (w *exploreWorld) firstUsed(d *Daemon) bool {
 	return known && cpu == 0
 }
 
+// nextDaemonActions appends the possible actions of a daemon that runs. me has the bits of its node.
 func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *Daemon, me exploreAction) []exploreAction {
 	if len(d.queue[0]) > 0 && d.m != nil {
 		to = append(to, actEvent|me)
@@ -223,7 +185,8 @@ func (w *exploreWorld) nextDaemonActions(to []exploreAction, d *Daemon, me explo
 	return to
 }
 
-// do executes one action.
+// do executes one action. nextActions must have returned it for this state. Each action takes one step
+// of time.
 func (w *exploreWorld) do(a exploreAction) {
 	w.Now += w.conf.step
 	i, j := a.nodes()
@@ -269,6 +232,7 @@ func (w *exploreWorld) do(a exploreAction) {
 			n.Map = w.NewMap()
 			w.Model.LostMap(n)
 		}
+	// In a coarse cluster the peer receives at once.
 	case actSend:
 		w.send(n.Daemon, j)
 		if p := w.Nodes[j].Daemon; w.conf.coarse && p != nil && p.Inbound[i] != nil {
@@ -292,7 +256,8 @@ func (w *exploreWorld) jitter(cpu uint16) int64 {
 }
 
 // work does the next part of a pass of the writer that has an effect. The parts are to take, write and
-// report records, to take and read keys for rereads, and to enter the results.
+// report records, to take and read keys for rereads, and to enter the results. Parts without an effect
+// are passed in the same action.
 func (w *exploreWorld) work(d *Daemon) {
 	for {
 		switch d.work(1 << 20); {
@@ -326,7 +291,8 @@ func (w *exploreWorld) startStep(n *Node) {
 	}
 }
 
-// viewOutdated reports whether the membership view of a daemon differs from the live nodes.
+// viewOutdated reports whether the membership view of a daemon differs from the live nodes. Networks
+// have no faults here, so a node is live if its daemon runs.
 func (w *exploreWorld) viewOutdated(d *Daemon) bool {
 	for i, n := range w.Nodes {
 		inc := uint64(0)
@@ -340,7 +306,9 @@ func (w *exploreWorld) viewOutdated(d *Daemon) bool {
 	return d.membersSetAt == 0
 }
 
-// send puts pending records of one daemon on the stream to a peer, up to one batch.
+// send puts pending records of one daemon on the stream to a peer, up to one batch. Control messages
+// before the batch are received at once: their order with other actions makes no difference worth
+// exploring.
 func (w *exploreWorld) send(d *Daemon, to int) {
 	p := w.Nodes[to].Daemon
 	if p == nil || p.Inbound[d.n.ID] == nil {
@@ -362,7 +330,8 @@ func (l *InboundStream) receiveControl() {
 	}
 }
 
-// verify lets the cluster come to rest and returns the first error in its state.
+// verify lets the cluster come to rest and returns the first error in its state. The world cannot be
+// used for further actions.
 func (w *exploreWorld) verify() error {
 	w.Heal()
 	if w.conf.bare > 0 {
@@ -381,6 +350,8 @@ func (w *exploreWorld) verify() error {
 	return nil
 }
 
+// Helper does nothing. With Fatalf, it implements Checker.
 func (w *exploreWorld) Helper() {}
 
+// Fatalf records a violated invariant as the error of the world.
 func (w *exploreWorld) Fatalf(format string, args ...any) { w.fail(fmt.Errorf(format, args...)) }

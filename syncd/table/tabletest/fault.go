@@ -2,7 +2,8 @@ package tabletest
 
 import "mapsync/syncd/table"
 
-// fault injects or repairs one fault.
+// fault injects or repairs one fault. A fault that the configuration excludes does nothing. Several
+// faults may exist at the same time. Heal removes them at the end.
 func (r *simulation) fault(n *Node) {
 	f := &r.config
 	switch r.rand.IntN(12) {
@@ -20,6 +21,7 @@ func (r *simulation) fault(n *Node) {
 			r.replace(n)
 		}
 	case 4:
+		// The daemon cannot open the map: its pin is gone, or the load balancer is restarting.
 		n.hidden = f.hide && !n.hidden
 	case 5:
 		r.cut(n, f.cut)
@@ -30,15 +32,19 @@ func (r *simulation) fault(n *Node) {
 	case 7:
 		r.restoreNetwork()
 	case 8:
+		// Like a stopped process or a suspended machine: its map changes, and no event is delivered.
 		n.frozen = f.freeze && !n.frozen && n.Daemon != nil
 		r.notef("%s frozen: %v", n.Name, n.frozen)
 	case 9:
 		n.faulty = nil
 		if f.faulty && r.coin() {
+			// The kernel has no memory for a new entry at times.
 			n.faulty = func() bool { return r.chance(0.3) }
 		}
 	case 10:
 		if f.oneWay {
+			// Messages of one direction do not arrive: a stream then carries requests or batches, not
+			// both.
 			to := r.rand.IntN(len(r.Nodes))
 			r.Cuts[n.ID][to] = true
 			r.notef("messages from %s to %s are lost", n.Name, r.Nodes[to].Name)
@@ -48,7 +54,8 @@ func (r *simulation) fault(n *Node) {
 	}
 }
 
-// crash ends a daemon, or its host together with the map.
+// crash ends a daemon, or its host together with the map. The daemon has no chance to write or send
+// anything. Its table is lost.
 func (r *simulation) crash(n *Node) {
 	r.stats["crashes"]++
 	r.noteForgotten(n)
@@ -56,18 +63,21 @@ func (r *simulation) crash(n *Node) {
 	r.Model.Stopped(n)
 	if r.config.lostMap && r.coin() {
 		r.stats["lost maps"]++
+		// After a reboot, the load balancer begins with an empty map.
 		n.Map = r.NewMap()
 		r.Model.LostMap(n)
 		r.notef("%s has map %d now", n.Name, n.Map.ID)
 	}
 }
 
-// noteForgotten records that a table which is discarded has forgotten tombstones.
+// noteForgotten records that a table which is discarded has forgotten tombstones. Nodes may need a
+// comparison to converge then: see finish.
 func (r *simulation) noteForgotten(n *Node) {
 	r.forgotten = r.forgotten || (n.Daemon.tab != nil && n.Daemon.floor() > 0)
 }
 
-// replace simulates a load balancer that creates a new map.
+// replace simulates a load balancer that creates a new map. The daemon notices it in its next call of
+// follow, and refills the new map from its table.
 func (r *simulation) replace(n *Node) {
 	r.stats["new maps"]++
 	n.Map = r.NewMap()
@@ -75,7 +85,9 @@ func (r *simulation) replace(n *Node) {
 	r.notef("%s's load balancer makes map %d", n.Name, n.Map.ID)
 }
 
-// cut ends a stream. Some of the messages in flight still arrive.
+// cut ends a stream. Some of the messages in flight still arrive. After each stream, it stops with a
+// chance of one half. Receivers resume at their position on another stream. If really is false, nothing
+// ends.
 func (r *simulation) cut(n *Node, really bool) {
 	for range len(r.Nodes) {
 		l := r.link(n)
@@ -83,6 +95,7 @@ func (r *simulation) cut(n *Node, really bool) {
 			continue
 		}
 		l.st.messages = l.st.messages[:r.rand.IntN(len(l.st.messages)+1)]
+		// Some of the messages on their way are lost, as with a TCP connection.
 		l.st.broken = true
 		r.stats["cuts"]++
 		r.notef("stream %s > %s breaks", r.Nodes[l.peer].Name, n.Name)
@@ -92,6 +105,7 @@ func (r *simulation) cut(n *Node, really bool) {
 	}
 }
 
+// link returns the inbound stream of a node from a random peer, nil if there is none.
 func (r *simulation) link(n *Node) *InboundStream {
 	if n.Daemon == nil {
 		return nil
@@ -99,7 +113,8 @@ func (r *simulation) link(n *Node) *InboundStream {
 	return n.Daemon.Inbound[r.rand.IntN(len(r.Nodes))]
 }
 
-// requestResend requests a resend of some buckets.
+// requestResend requests a resend of some buckets. It is needless, or repairs less than differs: both
+// must be harmless. Half of the requests are full syncs.
 func (r *simulation) requestResend(n *Node, really bool) {
 	for range len(r.Nodes) {
 		l := r.link(n)
@@ -115,7 +130,7 @@ func (r *simulation) requestResend(n *Node, really bool) {
 	}
 }
 
-// buckets returns the buckets of some keys.
+// buckets returns the buckets of some keys. A bucket without a key would test nothing.
 func (r *simulation) buckets(n *Node) *table.BucketSet {
 	in := new(table.BucketSet)
 	n.Daemon.tab.View(func(tx *table.Tx) {
@@ -126,7 +141,8 @@ func (r *simulation) buckets(n *Node) *table.BucketSet {
 	return in
 }
 
-// partition divides the network into groups.
+// partition divides the network into groups. Nodes of one group reach each other. Each group treats the
+// others as gone, so several nodes may write the same keys.
 func (r *simulation) partition() {
 	group := make([]int, len(r.Nodes))
 	for i := range group {

@@ -14,29 +14,32 @@ type streams struct {
 }
 
 // InboundStream receives the changes of one incarnation of a peer, over one stream after another.
+//
+// It keeps its position while streams come and go. A new incarnation of the peer gets a new
+// InboundStream.
 type InboundStream struct {
-	to    *Daemon
-	peer  int
-	inc   uint64
+	to    *Daemon // the receiver
+	peer  int     // the number of the sending node
+	inc   uint64  // the incarnation of the peer
 	st    *stream // nil: none
 	retry int64   // the time of the next subscription attempt
 
-	index          int // of the current subscription; 0: none
-	last           int
-	state          inboundState
-	received       bool // a message was received, so the position is valid
-	position       uint64
-	subscribePos   uint64 // the first local position assigned after the subscription
-	before         uint64 // subscribePos of the current full sync
-	sweep          bool
-	synced         bool
-	complete       bool   // a full sync that had begun has ended
-	repeatFullSync bool   // the next subscription begins at position 0
-	from           uint64 // the position at which the subscription began
-	completeTo     uint64 // position up to which the peer has sent everything
-	head           uint64 // position of the table after the last merge
-	acked          uint64 // position that was acknowledged last
-	repair         *repair
+	index          int          // of the current subscription; 0: none
+	last           int          // the highest index on this stream
+	state          inboundState // of the current subscription
+	received       bool         // a message was received, so the position is valid
+	position       uint64       // everything up to it was merged, in positions of the peer
+	subscribePos   uint64       // the first local position assigned after the subscription
+	before         uint64       // subscribePos of the current full sync
+	sweep          bool         // the end of the full sync deletes what it did not contain
+	synced         bool         // the peer has sent everything at least once
+	complete       bool         // a full sync that had begun has ended
+	repeatFullSync bool         // the next subscription begins at position 0
+	from           uint64       // the position at which the subscription began
+	completeTo     uint64       // position up to which the peer has sent everything
+	head           uint64       // position of the table after the last merge
+	acked          uint64       // position that was acknowledged last
+	repair         *repair      // nil: none; at most one at a time
 
 	wanted     bool // orphaned records are requested from the peer
 	departures int  // of the view in which they were requested
@@ -45,22 +48,24 @@ type InboundStream struct {
 	confirmed  int  // serial of the last request that was satisfied
 }
 
+// inboundState is the state of a subscription at the receiver.
 type inboundState uint8
 
 const (
-	inboundUnsubscribed inboundState = iota
-	inboundAwaited
-	inboundPending
-	inboundServed
+	inboundUnsubscribed inboundState = iota // no subscription
+	inboundAwaited                          // no answer yet
+	inboundPending                          // the peer has no map
+	inboundServed                           // the peer sends
 )
 
 // repair is a repair: the peer resends the records in some buckets.
 type repair struct {
-	in     *table.BucketSet
-	before uint64
-	found  int
+	in     *table.BucketSet // the requested buckets
+	before uint64           // the first local position assigned after the request
+	found  int              // number of records that the repair has changed
 }
 
+// setInbound creates the InboundStream of a peer, unless it exists for this incarnation.
 func (d *Daemon) setInbound(peer int, inc uint64) {
 	l := d.Inbound[peer]
 	if l != nil && l.inc == inc {
@@ -88,6 +93,7 @@ func (d *Daemon) synced() bool { return d.received(false) }
 // send, too.
 func (d *Daemon) allReceived() bool { return d.received(true) }
 
+// received is allReceived if complete is set, and otherwise synced.
 func (d *Daemon) received(complete bool) bool {
 	if d.membersSetAt == 0 {
 		return false
@@ -101,7 +107,8 @@ func (d *Daemon) received(complete bool) bool {
 	return true
 }
 
-// cut ends the current stream immediately: messages in flight are lost.
+// cut ends the current stream immediately: messages in flight are lost. The sender detects it in its
+// next turn.
 func (l *InboundStream) cut() {
 	if l.st != nil {
 		l.st.receiverLeft = true
@@ -109,18 +116,20 @@ func (l *InboundStream) cut() {
 	}
 }
 
-// streamEnded records that the stream has ended. The position stays.
+// streamEnded records that the stream has ended. The position stays. Merged records stay in the table.
 func (l *InboundStream) streamEnded() {
 	l.st = nil
 	l.unsubscribed()
 	l.to.n.world.moves++
 }
 
+// unsubscribed clears the state of a subscription that has ended.
 func (l *InboundStream) unsubscribed() {
 	l.index, l.state, l.repair, l.confirmed, l.acked = 0, inboundUnsubscribed, nil, 0, 0
 }
 
-// connect opens a stream if there should be one.
+// connect opens a stream if there should be one. That needs an offered table, a view in which the peer
+// is live, and a path in both directions.
 func (l *InboundStream) connect() {
 	d, w := l.to, l.to.n.world
 	p := w.Nodes[l.peer]
@@ -133,7 +142,8 @@ func (l *InboundStream) connect() {
 	l.subscribe()
 }
 
-// subscribe requests the map, from the position that the inbound stream has reached.
+// subscribe requests the map, from the position that the inbound stream has reached. subscribePos is
+// read first: the sweep spares what arrives from here on.
 func (l *InboundStream) subscribe() {
 	l.last++
 	l.index, l.state, l.subscribePos = l.last, inboundAwaited, l.to.head()+1
@@ -145,7 +155,7 @@ func (l *InboundStream) subscribe() {
 	l.to.n.world.moves++
 }
 
-// request sends the requests that are due.
+// request sends the requests that are due. It does not wait for answers.
 func (l *InboundStream) request() {
 	l.to.assign()
 	switch {
@@ -164,7 +174,8 @@ func (l *InboundStream) request() {
 	}
 }
 
-// requestRepair requests a resend of the records in some buckets.
+// requestRepair requests a resend of the records in some buckets. It does nothing while the peer does
+// not serve the map, or while another repair is in progress.
 func (l *InboundStream) requestRepair(in *table.BucketSet) {
 	if l.state == inboundServed && l.repair == nil {
 		l.repair = &repair{in: in, before: l.to.head() + 1}
@@ -173,7 +184,8 @@ func (l *InboundStream) requestRepair(in *table.BucketSet) {
 	}
 }
 
-// receiveNext handles the next message that has arrived, and reports whether there was one.
+// receiveNext handles the next message that has arrived, and reports whether there was one. A message
+// for a subscription that has ended is dropped.
 func (l *InboundStream) receiveNext() bool {
 	st, w := l.st, l.to.n.world
 	switch {
@@ -213,7 +225,8 @@ func (l *InboundStream) receiveNext() bool {
 	return true
 }
 
-// accept begins a full sync or a resume.
+// accept begins a full sync or a resume. A resume at another position than requested is an error of the
+// sender.
 func (l *InboundStream) accept(m *message) {
 	if m.reset {
 		l.sweep = l.received && (l.sweep || l.position > 0)
@@ -225,6 +238,8 @@ func (l *InboundStream) accept(m *message) {
 	l.received, l.state, l.from = true, inboundServed, m.position
 }
 
+// merge merges a batch of the stream, requested records, or resent records. The last batch of a full
+// sync sweeps.
 func (l *InboundStream) merge(m *message) {
 	d := l.to
 	resent := m.kind == messageResentBatch
@@ -253,6 +268,8 @@ func (l *InboundStream) merge(m *message) {
 	}
 }
 
+// mergeOne merges one record. The rules of precedence are those of decideReplace in syncd/replicate: the
+// owner is authoritative in full syncs and repairs, the fallback sender only for the same version.
 func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.RemoteOptions, resent bool) {
 	d, w := l.to, l.to.n.world
 	node := w.node(x.owner.Node)
@@ -295,7 +312,8 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 	}
 }
 
-// sweepRest deletes records of the peer that the full sync did not include.
+// sweepRest deletes records of the peer that the full sync did not include. Records that were merged
+// since the subscription are spared.
 func (l *InboundStream) sweepRest() {
 	t := l.to.tab
 	c := t.NewCursor(0)
@@ -306,7 +324,8 @@ func (l *InboundStream) sweepRest() {
 	c.Close()
 }
 
-// endRepair deletes records of the peer in the buckets that the peer did not resend.
+// endRepair deletes records of the peer in the buckets that the peer did not resend. The receiver holds
+// what the peer holds in these buckets, or newer records.
 func (l *InboundStream) endRepair() {
 	t, j := l.to.tab, l.repair
 	c := t.NewCursor(0)

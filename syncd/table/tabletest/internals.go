@@ -61,4 +61,5 @@ type Checker = interface {
 	Fatalf(format string, args ...any)
 }
 
+// internals returns the access to tables beyond their exported methods.
 func (d *Daemon) internals() Internals { return d.n.world.tables.internals }

@@ -11,14 +11,14 @@ import (
 
 // view is the membership at one time, as one node sees it. It is immutable.
 type view struct {
-	self       int
+	self       int      // number of the node whose view it is
 	live       []uint64 // incarnations by node, 0: not live
 	departures int      // number of nodes that have left so far
 }
 
 // members is the state of a daemon about the other nodes.
 type members struct {
-	view           *view
+	view           *view         // never nil after initMembers
 	membersSetAt   int64         // time of the first membership view with peers; 0: none yet
 	everLive       []bool        // by node: the node was live at some time
 	proven         []bool        // by node: like everLive, without nodes that were found only through their records
@@ -28,8 +28,11 @@ type members struct {
 	fallbackSender int           // the fallback sender
 }
 
+// unknownGrace is the time in nanoseconds after which owners without a live node count as gone, as
+// Options.UnknownGrace of syncd/replicate.
 const unknownGrace = int64(60 * time.Second)
 
+// initMembers begins with a view in which no other node is live.
 func (d *Daemon) initMembers() {
 	n := len(d.n.world.Nodes)
 	d.everLive, d.proven, d.gone, d.Inbound = make([]bool, n), make([]bool, n), make([]bool, n), make([]*InboundStream, n)
@@ -37,6 +40,7 @@ func (d *Daemon) initMembers() {
 	d.goneAt = make([]int64, n)
 }
 
+// newView returns the view that follows the present one. It keeps live and sets the entry of this node.
 func (d *Daemon) newView(live []uint64) *view {
 	v := &view{self: d.n.ID, live: live}
 	v.live[v.self] = d.self.Incarnation
@@ -51,9 +55,11 @@ func (d *Daemon) newView(live []uint64) *view {
 	return v
 }
 
+// orphaned reports whether the records of a node are orphaned.
 func (v *view) orphaned(owner int) bool { return v.live[owner] == 0 && owner != v.self }
 
-// before reports whether a live node started before another one.
+// before reports whether a live node started before another one. Nodes with the same incarnation are
+// ordered by their numbers.
 func (v *view) before(node int, inc uint64, other int) bool {
 	o := v.live[other]
 	return inc != 0 && (inc < o || (inc == o && node < other))
@@ -66,12 +72,14 @@ func (v *view) comparable(node, sender, receiver int) bool {
 }
 
 // coverage defines which records a node sends over a stream besides its own, as coverage.go of
-// syncd/replicate.
+// syncd/replicate. The zero coverage has no view and sends nothing.
 type coverage struct {
 	view     *view
 	orphaned bool
 }
 
+// sends reports whether the records of an owner are sent to a target. node is the number of the owner's
+// node.
 func (c *coverage) sends(owner table.Owner, node int, target *Daemon) bool {
 	switch node {
 	case target.n.ID:
@@ -89,8 +97,8 @@ func (c *coverage) exceeds(old *coverage) bool {
 
 // assign selects the peers from which orphaned records are requested. If this node is the fallback
 // sender, it requests them from all peers, and otherwise from the fallback sender only. The fallback
-// sender is the node that started first among those that serve the map to this node, or may do so
-// soon.
+// sender is the node that started first among those that serve the map to this node, or may do so soon.
+// Each request has a new serial, so that an answer to an older one does not count.
 func (d *Daemon) assign() {
 	d.fallbackSender = d.n.ID
 	for _, l := range d.Inbound {
@@ -124,7 +132,8 @@ func (d *Daemon) alone() bool {
 	return true
 }
 
-// setPeers sets which nodes are live, by their incarnations.
+// setPeers sets which nodes are live, by their incarnations. It begins and ends streams accordingly, and
+// passes the change to the table. It keeps live.
 func (d *Daemon) setPeers(live []uint64) {
 	w := d.n.world
 	old, v := d.view, d.newView(live)
@@ -170,7 +179,7 @@ func (v *view) names(w *World) (names string) {
 	return names
 }
 
-// node returns the number of a node.
+// node returns the number of a node. It returns -1 if there is none.
 func (w *World) node(name string) int {
 	for i, n := range w.Nodes {
 		if n.Name == name {
@@ -180,6 +189,7 @@ func (w *World) node(name string) int {
 	return -1
 }
 
+// setGone records that a node is gone or back, also in the table if it is offered.
 func (d *Daemon) setGone(node int, gone bool) {
 	w := d.n.world
 	d.gone[node] = gone
@@ -194,6 +204,7 @@ func (d *Daemon) setGone(node int, gone bool) {
 	}
 }
 
+// applyMembers passes the nodes that membership has proven to the table. All others are strangers to it.
 func (d *Daemon) applyMembers() {
 	var live, left []string
 	for i, inc := range d.view.live {
@@ -218,7 +229,8 @@ func (d *Daemon) applyGone() {
 	}
 }
 
-// findUnknown marks owners as gone that no membership view ever contained.
+// findUnknown marks owners as gone that no membership view ever contained. Only after unknownGrace: a
+// node that starts sees records before it sees all live nodes.
 func (d *Daemon) findUnknown() {
 	w := d.n.world
 	if !d.wasOffered || d.membersSetAt == 0 || w.Now-d.membersSetAt <= unknownGrace {

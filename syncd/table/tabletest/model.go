@@ -9,18 +9,21 @@ import (
 // Model computes the expected state of the keys that only one load balancer writes. It uses the
 // writes of the load balancer and not the tables: every node must hold the last write. Where the rules
 // guarantee less, the model weakens the check accordingly.
+//
+// It observes the world through calls at each write, read and delivery, and changes no table. A weaker
+// check must have a reason that docs/replication.md names. Otherwise the rules have a fault.
 type Model struct {
 	world   *World
-	skewed  bool // the clocks of the nodes differ
-	numbers int  // number of writes so far
-	keys    []modelKey
-	floors  []int // by key, see heal
+	skewed  bool       // the clocks of the nodes differ
+	numbers int        // number of writes so far
+	keys    []modelKey // by number of the key
+	floors  []int      // by key, see heal
 }
 
 // modelKey is the state of one key in the model.
 type modelKey struct {
-	home        int // the only node whose load balancer writes the key; -1: all nodes
-	written     bool
+	home        int   // the only node whose load balancer writes the key; -1: all nodes
+	written     bool  // the load balancer of home has written the key
 	last        Value // the last written value, unless gone
 	gone        bool  // the last write was a delete
 	deleted     int   // number of the last delete
@@ -55,7 +58,8 @@ type modelKey struct {
 	missing uint32
 }
 
-// NewModel returns the model of a world. homes has the home of each key of the world.
+// NewModel returns the model of a world. homes has the home of each key of the world. -1 is the home of
+// a key that all load balancers write.
 func NewModel(w *World, homes ...int) *Model {
 	m := &Model{world: w}
 	for _, home := range homes {
@@ -92,7 +96,8 @@ func sameValue(a, b Value) bool {
 	return a == b
 }
 
-// wrote records a write of a load balancer. reported is true if a hook reported it.
+// wrote records a write of a load balancer. reported is true if a hook reported it. A write by another
+// node than the home is a delete by its collector.
 func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	k := &m.keys[key]
 	switch {
@@ -102,6 +107,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 			m.numbers++
 			k.deleted = m.numbers
 		}
+		// Times closer than the margin do not show an order.
 		k.early = (k.early && !gone && sameValue(v, k.last)) || (n.Daemon != nil && n.Daemon.m == n.Map && m.world.Now-max(n.Daemon.since, k.receivedAt) < TimestampMargin+m.world.tick)
 		k.written, k.last, k.gone, k.unreported, k.at, k.refilled = true, v, gone, !reported, m.numbers, 0
 		k.closeToLast, k.when = m.closeToLast(k), m.world.Now
@@ -148,7 +154,8 @@ func (m *Model) entryMissing(n *Node, key int) {
 	}
 }
 
-// nodeLeft records that a node counts another node as gone.
+// nodeLeft records that a node counts another node as gone. From then on, that node may delete keys that
+// its map lacks.
 func (m *Model) nodeLeft(d *Daemon, node int) {
 	for i := range m.keys {
 		if k := &m.keys[i]; k.home == node && k.missing&(1<<d.n.ID) != 0 {
@@ -157,13 +164,15 @@ func (m *Model) nodeLeft(d *Daemon, node int) {
 	}
 }
 
-// pending reports whether a node's table cannot contain the last write of its load balancer yet.
+// pending reports whether a node's table cannot contain the last write of its load balancer yet. The
+// daemon may then overwrite the write with an older record.
 func (m *Model) pending(d *Daemon, key int) bool {
 	k := &m.keys[key]
 	return k.home == d.n.ID && (k.unreported || d.awaits(key) > 0)
 }
 
 // awaitsRecords reports whether peers may still send a record of a key without a record in the table.
+// Until then, the daemon cannot decide whether a delete is newer than them.
 func (d *Daemon) awaitsRecords(key int) bool {
 	return d.state < stateReplicating || (!d.initialSyncDone && !d.Content(key).Known)
 }
@@ -204,7 +213,7 @@ func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
 	}
 }
 
-// dropped records that an event was lost.
+// dropped records that an event was lost. A scan or a reread has to find the change.
 func (m *Model) dropped(n *Node, key int) {
 	if k := &m.keys[key]; k.home == n.ID {
 		k.unreported = true
@@ -214,7 +223,8 @@ func (m *Model) dropped(n *Node, key int) {
 	}
 }
 
-// strictness returns how strict the final check of a key is.
+// strictness returns how strict the final check of a key is. The words count in the totals of a
+// simulation.
 func (m *Model) strictness(key int) string {
 	switch k := &m.keys[key]; {
 	case k.home < 0:
@@ -232,7 +242,8 @@ func (m *Model) strictness(key int) string {
 	}
 }
 
-// checkWrite checks a write of a daemon into the map of its load balancer.
+// checkWrite checks a write of a daemon into the map of its load balancer. A daemon must not overwrite a
+// write of its own load balancer that it has not received, unless the two came at about the same time.
 func (m *Model) checkWrite(d *Daemon, w *mapWrite) {
 	k := &m.keys[w.key]
 	switch {
@@ -291,7 +302,8 @@ func (m *Model) checkAdoption(d *Daemon, late bool) {
 	}
 }
 
-// heal begins the final phase: from here on no record that any node holds may be lost.
+// heal begins the final phase: from here on no record that any node holds may be lost. A node that is
+// down for good takes its unsent changes with it, so keys of its load balancer may revert.
 func (m *Model) heal() {
 	m.floors = make([]int, len(m.keys))
 	for i := range m.keys {
@@ -301,8 +313,8 @@ func (m *Model) heal() {
 	}
 }
 
-// newest returns the number of the newest value of a key in any table, 0 if the newest state is a
-// delete or unknown.
+// newest returns the number of the newest value of a key in any table, 0 if the newest state is a delete
+// or unknown. The newest record is the one that wins on all nodes.
 func (m *Model) newest(key int) int {
 	var best Content
 	for _, n := range m.world.Nodes {
@@ -320,6 +332,9 @@ func (m *Model) newest(key int) int {
 }
 
 // Check compares the final state of a key in the tables with the expected state.
+//
+// It also checks that a value was ever written to that key, and that the owner is the home. The cluster
+// must have converged after heal.
 func (m *Model) Check(key int, c *Content) error {
 	k, v, live := &m.keys[key], c.Value, c.Live()
 	if live && (v[4] != byte(key) || v.Number() > m.numbers) {
@@ -349,6 +364,7 @@ func (m *Model) Check(key int, c *Content) error {
 		contentText(v, !live), contentText(k.last, k.gone || !k.written), m.floors[key])
 }
 
+// contentText returns a value as text, "gone" for a deleted key.
 func contentText(v Value, gone bool) string {
 	if gone {
 		return "gone"

@@ -10,32 +10,38 @@ import (
 // stream is a stream between the incarnations of two daemons. It corresponds to outbound_stream.go
 // and outbound_map.go of syncd/replicate at one end. It corresponds to inbound_stream.go and
 // inbound_map.go at the other end (inbound.go of this package).
+//
+// A stream carries one map. Messages arrive in order or not at all. Each end acts only in its own steps,
+// so both may be far apart.
 type stream struct {
-	from, to     *Daemon
-	requests     []request
-	messages     []message
-	broken       bool // the stream accepts no further messages
-	receiverLeft bool // the receiver has closed its end
-	outbound     *outboundMap
-	last         int // index of the last subscription
+	from, to     *Daemon      // the sender and the receiver
+	requests     []request    // from the receiver, in flight, oldest first
+	messages     []message    // from the sender, in flight, oldest first
+	broken       bool         // the stream accepts no further messages
+	receiverLeft bool         // the receiver has closed its end
+	outbound     *outboundMap // nil: no subscription
+	last         int          // index of the last subscription
 }
 
 // outboundMap sends the map to one peer.
+//
+// sent is at most the position of cursor, because the cursor also passes records that are not for the
+// peer.
 type outboundMap struct {
-	index        int
-	sendAll      bool
-	resume       bool
-	pendingSent  bool // a message has reported that there is no map yet
-	cursor       *table.Cursor
-	origin       uint64
-	goal         uint64
-	sent         uint64
-	open         bool
-	ended        bool // the full sync or resume has reached its end
-	caughtUp     bool // the peer was informed that nothing is left to send
-	sentAt       int64
-	resend       *table.BucketSet
-	resendCursor *table.Cursor
+	index        int              // number of the subscription
+	sendAll      bool             // the records of all owners are sent until the end of the stream is reached
+	resume       bool             // the peer has a position
+	pendingSent  bool             // a message has reported that there is no map yet
+	cursor       *table.Cursor    // nil until the subscription is accepted
+	origin       uint64           // the position at which the stream began
+	goal         uint64           // the head when a full sync began; 0: a resume
+	sent         uint64           // the position that was sent last, or that the peer asks for
+	open         bool             // the table is complete, so records are sent
+	ended        bool             // the full sync or resume has reached its end
+	caughtUp     bool             // the peer was informed that nothing is left to send
+	sentAt       int64            // the time of the last message
+	resend       *table.BucketSet // the buckets to resend; nil: none
+	resendCursor *table.Cursor    // nil unless a resend is in progress
 
 	// The following fields correspond to outbound_owners.go of syncd/replicate.
 	orphaned        bool          // orphaned records are requested
@@ -47,61 +53,12 @@ type outboundMap struct {
 	requestedDue    bool          // a new requestedCursor is due
 }
 
-// request is a request of a receiver, of one of four kinds.
-type request struct {
-	index       int
-	subscribe   bool
-	sendAll     bool
-	resume      bool
-	position    uint64
-	unsubscribe bool
-	resend      *table.BucketSet
-	orphaned    bool // part of a subscription, or a request of its own
-	serial      int  // serial of the request for orphaned records
-}
-
-// message is a message of a sender.
-type message struct {
-	kind     messageKind
-	index    int
-	previous uint64
-	position uint64
-	reset    bool
-	end      bool   // nothing is left to send
-	open     bool   // all records were sent (end is also set before sending begins): a digest follows
-	passed   uint64 // of an open full sync that has sent all: the position at its end
-	serial   int    // of the request that is satisfied
-	deltas   []delta
-}
-
-type messageKind uint8
-
-const (
-	messagePending messageKind = iota
-	messageAccepted
-	messageBatch
-	messageResentBatch
-	messageResendDone
-	messageLost
-	messageRequested // requested records, out of order
-	messageOwnersSent
-)
-
-type delta struct {
-	key     int
-	value   Value
-	version table.Version
-	owner   table.Owner
-	dead    bool
-	expired bool
-}
-
 const (
 	window          = 6 // limit of messages in flight
 	advanceInterval = int64(100 * time.Millisecond)
 )
 
-// end ends a stream at the sender. Messages in flight may still arrive.
+// end ends a stream at the sender. Messages in flight may still arrive. It may be called more than once.
 func (st *stream) end() {
 	st.closeOutbound()
 	st.broken = true
@@ -109,6 +66,7 @@ func (st *stream) end() {
 	d.outbound = slices.DeleteFunc(d.outbound, func(o *stream) bool { return o == st })
 }
 
+// closeOutbound ends the subscription and releases its cursors. No table may be locked.
 func (st *stream) closeOutbound() {
 	if f := st.outbound; f != nil {
 		if f.cursor != nil {
@@ -133,7 +91,8 @@ func (st *stream) checkPeer(old, v *view) {
 }
 
 // serve gives the sender a turn. It handles the requests, and sends at most one batch of at most limit
-// records, or another message that is due. It reports whether it sent anything.
+// records, or another message that is due. It reports whether it sent anything. A full window stops the
+// sender, as flow control does with a peer that does not read.
 func (st *stream) serve(limit int) bool {
 	d := st.from
 	if st.broken || st.receiverLeft {
@@ -162,6 +121,8 @@ func (st *stream) serve(limit int) bool {
 	return st.step(limit)
 }
 
+// send puts a message on the stream and returns true. A batch alone does not count as progress, because
+// one without records may repeat for ever.
 func (st *stream) send(m message) bool {
 	m.index = st.outbound.index
 	st.messages = append(st.messages, m)
@@ -172,6 +133,7 @@ func (st *stream) send(m message) bool {
 	return true
 }
 
+// handle handles one request. It ignores requests about a subscription that has ended.
 func (st *stream) handle(r *request) {
 	switch {
 	case r.subscribe:
@@ -200,8 +162,9 @@ func (st *stream) replace() {
 	}
 }
 
-// accept opens the subscription. It resumes at the position of the peer if the table can still send
-// from there. Otherwise it begins a full sync at position 0.
+// accept opens the subscription. It resumes at the position of the peer if the table can still send from
+// there. Otherwise it begins a full sync at position 0. The conditions are those of outboundMap.serve in
+// syncd/replicate.
 func (st *stream) accept() bool {
 	f, d := st.outbound, st.from
 	position, reset := f.sent, false
@@ -213,9 +176,12 @@ func (st *stream) accept() bool {
 	return st.send(message{kind: messageAccepted, position: position, reset: reset})
 }
 
+// step sends what is due, in the order of syncd/replicate: a batch of the stream, requested records, the
+// answer to a request, resent records. It reports whether it sent anything.
 func (st *stream) step(limit int) bool {
 	d, f := st.from, st.outbound
 	var batch, resent, requested []delta
+	// One view of the table makes all parts describe the same state.
 	lost, resendDone, requestedDone := false, false, false
 	d.tab.View(func(tx *table.Tx) {
 		lost = !st.encode(tx, limit, &batch)
@@ -294,7 +260,8 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 	return true
 }
 
-// updateCoverage applies the newest request and view. The caller holds the lock of the table.
+// updateCoverage applies the newest request and view. The caller holds the lock of the table. A larger
+// coverage makes the records due that the stream has passed.
 func (st *stream) updateCoverage() {
 	f, c := st.outbound, coverage{st.from.view, st.outbound.orphaned}
 	if c == f.coverage {
@@ -306,7 +273,8 @@ func (st *stream) updateCoverage() {
 	}
 }
 
-// requestedBatch fills a batch with records that the stream has passed under a smaller coverage.
+// requestedBatch fills a batch with records that the stream has passed under a smaller coverage. It
+// reports whether it has reached requestedUntil.
 func (st *stream) requestedBatch(tx *table.Tx, limit int, batch *[]delta) (over bool) {
 	f, w := st.outbound, st.from.n.world
 	var r table.Record
@@ -322,7 +290,8 @@ func (st *stream) requestedBatch(tx *table.Tx, limit int, batch *[]delta) (over 
 	return false
 }
 
-// advanceRequested closes a finished requestedCursor, and opens one that is due.
+// advanceRequested closes a finished requestedCursor, and opens one that is due. The table must not be
+// locked.
 func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 	if over || f.requestedDue {
 		if f.requestedCursor != nil {
@@ -335,6 +304,7 @@ func (f *outboundMap) advanceRequested(t *table.Table, over bool) {
 	}
 }
 
+// delta returns a record as it is sent. The local byte is not.
 func (st *stream) delta(r *table.Record, o table.Owner) delta {
 	x := delta{key: st.from.n.world.Key(r.Key), version: r.Version, owner: o, dead: r.Delete, expired: r.Expired}
 	copy(x.value[:], r.Value)
@@ -344,7 +314,8 @@ func (st *stream) delta(r *table.Record, o table.Owner) delta {
 	return x
 }
 
-// resendBatch fills a batch with the next records in the buckets that are resent.
+// resendBatch fills a batch with the next records in the buckets that are resent. It reports whether the
+// cursor has reached the end.
 func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over bool) {
 	f := st.outbound
 	var r table.Record
@@ -360,7 +331,8 @@ func (st *stream) resendBatch(tx *table.Tx, limit int, batch *[]delta) (over boo
 }
 
 // dispatch sends the batch that encode filled. A stream whose sending has not begun also counts as at
-// its end.
+// its end. A position without records is sent after advanceInterval only. It reports whether it sent
+// anything.
 func (st *stream) dispatch(batch []delta) bool {
 	f := st.outbound
 	end, position := !f.open || (f.ended && f.requestedCursor == nil), f.sent

@@ -2,7 +2,7 @@ package tabletest
 
 import "mapsync/syncd/table"
 
-// scan compares the whole map with the table.
+// scan compares the whole map with the table. A scan in progress starts again.
 func (d *Daemon) scan() {
 	d.scanning = false
 	d.scanSome(1 << 20)
@@ -11,7 +11,7 @@ func (d *Daemon) scan() {
 
 // scanSome reads some more entries of the current scan, or of a new one. It restarts a scan if
 // tombstones were forgotten meanwhile: a tombstone is kept longer than the time between a read and its
-// comparison.
+// comparison. A limit of 0 only checks whether it must restart.
 func (d *Daemon) scanSome(limit int) {
 	if expired := d.stats().Expired; !d.scanning || d.scanExpired != expired {
 		d.scanExpired = expired
@@ -25,7 +25,7 @@ func (d *Daemon) scanSome(limit int) {
 }
 
 // scanOn compares the entries that were read. After the last entry it looks for keys that the scan did
-// not find.
+// not find. Without entries that were read, it does nothing, except at the end of the map.
 func (d *Daemon) scanOn() {
 	if d.scanSome(0); len(d.scanned) == 0 && d.scanPlace < len(d.m.entries) {
 		return
@@ -41,7 +41,7 @@ func (d *Daemon) scanOn() {
 	})
 }
 
-// compareEntry compares one entry that was read with the table.
+// compareEntry compares one entry that was read with the table. A difference counts as progress.
 func (d *Daemon) compareEntry(tx *table.Tx, r *mapRead) {
 	c, w := d.change(r), d.n.world
 	d.reportRead(tx, r)
@@ -54,8 +54,9 @@ func (d *Daemon) compareEntry(tx *table.Tx, r *mapRead) {
 	w.moves += int(found)
 }
 
-// readEntries reads up to limit entries, beginning at a position of the map. It does not read a key
-// that is created before that position.
+// readEntries reads up to limit entries, beginning at a position of the map. It does not read a key that
+// is created before that position. An iterator over a hash map of the kernel has the same gap. It
+// returns the position after the last entry.
 func (m *Map) readEntries(to []mapRead, place, limit int, at int64) ([]mapRead, int) {
 	for ; place < len(m.entries) && limit > 0; place++ {
 		if e := &m.entries[place]; e.live {

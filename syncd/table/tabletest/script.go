@@ -15,10 +15,14 @@ import (
 )
 
 // Script runs the events of one scenario on a world. Its events are the keys of scriptCommands.
+//
+// Each event takes 1 ms of simulated time and does only what its name says: nothing is written, sent or
+// read in the background. A file shows the outcome of each event, so a change of a rule shows as a
+// difference.
 type Script struct {
-	t          *testing.T // of the current event
-	internals  Internals
-	world      *World
+	t          *testing.T   // of the current event
+	internals  Internals    // creates and checks the tables
+	world      *World       // nil before "nodes"
 	out        bytes.Buffer // the outcome of the current event
 	lateEvents []event      // events that have not arrived yet
 }
@@ -51,10 +55,11 @@ var scriptCommands = map[string]func(s *Script, n *Node, args []string){
 	"show":    (*Script).show,    // the table in its order, and the kernel map
 }
 
-// NewScript returns a script without nodes. The first event must be "nodes".
+// NewScript returns a script without nodes. The first event must be "nodes". A script runs one file.
 func NewScript(in Internals) *Script { return &Script{internals: in} }
 
-// Run executes one event and returns its outcome, "ok" if there is none.
+// Run executes one event and returns its outcome, "ok" if there is none. It checks the invariants of all
+// tables afterwards. An unknown event fails the test.
 func (s *Script) Run(t *testing.T, d *datadriven.TestData) string {
 	s.t = t
 	s.out.Reset()
@@ -66,6 +71,7 @@ func (s *Script) Run(t *testing.T, d *datadriven.TestData) string {
 		d.Fatalf(t, "got more than one line of input: %q", d.Input)
 	}
 	var n *Node
+	// Versions show this time: v3 is a change 3 ms after the start.
 	if s.world != nil {
 		s.world.Now += int64(time.Millisecond)
 		if n = s.node(event[0]); n != nil {
@@ -85,8 +91,10 @@ func (s *Script) Run(t *testing.T, d *datadriven.TestData) string {
 	return s.out.String()
 }
 
+// printf adds a line to the outcome of the current event.
 func (s *Script) printf(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
 
+// nodes starts nodes that are ready, so a file need not show their start.
 func (s *Script) nodes(_ *Node, args []string) {
 	s.world = NewWorld(s.t, NewTables(s.internals), args...)
 	s.world.trace = func(format string, args ...any) {
@@ -114,6 +122,7 @@ func (s *Script) node(name string) *Node {
 	return nil
 }
 
+// versionText returns a version in milliseconds since the start, with a remainder in nanoseconds.
 func versionText(v table.Version) string {
 	if v == table.AdoptedVersion {
 		return "vadopted"
@@ -129,8 +138,10 @@ func versionText(v table.Version) string {
 	return text
 }
 
+// sleep passes time in which nothing happens.
 func (s *Script) sleep(_ *Node, args []string) { s.world.Now += s.duration(args[0]) }
 
+// duration returns a duration in nanoseconds. A malformed one fails the test.
 func (s *Script) duration(text string) int64 {
 	d, err := time.ParseDuration(text)
 	if err != nil {
@@ -139,6 +150,7 @@ func (s *Script) duration(text string) int64 {
 	return int64(d)
 }
 
+// sync carries the pending records of one stream, in batches of limit records.
 func (s *Script) sync(_ *Node, args []string) {
 	limit := 1 << 20
 	if len(args) > 2 {
@@ -154,6 +166,7 @@ func (s *Script) sync(_ *Node, args []string) {
 	}
 }
 
+// It also scans the maps, as a cluster does in time. The steps are not printed.
 func (s *Script) converge(*Node, []string) {
 	trace := s.world.trace
 	s.world.trace, s.world.scans = nil, true
@@ -163,10 +176,12 @@ func (s *Script) converge(*Node, []string) {
 	s.world.trace = trace
 }
 
+// clock sets the clock of a node, also while its daemon runs.
 func (s *Script) clock(n *Node, args []string) { n.Offset = s.duration(args[0]) }
 
-// change makes a write, with the context and CPU if they are given. It returns the event of the write,
-// nil if there is none.
+// change makes a write, with the context and CPU if they are given. It takes the event of the write from
+// the queue and returns it. It returns nil if there is none, because the daemon is down or the map is
+// not attached.
 func (s *Script) change(n *Node, key, value string, deleted bool, rest []string) *event {
 	ctx, cpu := table.ContextPacket, uint64(0)
 	if len(rest) > 0 {
@@ -200,18 +215,22 @@ func (s *Script) context(name string) table.Context {
 	return 0
 }
 
+// update makes a write and delivers its event at once.
 func (s *Script) update(n *Node, args []string) {
 	if e := s.change(n, args[0], args[1], false, args[2:]); e != nil {
 		n.Daemon.event(e)
 	}
 }
 
+// delete makes a delete and delivers its event at once.
 func (s *Script) delete(n *Node, args []string) {
 	if e := s.change(n, args[0], "", true, args[1:]); e != nil {
 		n.Daemon.event(e)
 	}
 }
 
+// changeWithoutDelivery makes a write, or a delete if the value is missing. The caller decides about its
+// event.
 func (s *Script) changeWithoutDelivery(n *Node, args []string) *event {
 	if len(args) == 1 {
 		return s.change(n, args[0], "", true, nil)
@@ -219,14 +238,17 @@ func (s *Script) changeWithoutDelivery(n *Node, args []string) *event {
 	return s.change(n, args[0], args[1], false, nil)
 }
 
+// silent loses the event. Only a scan or a reread finds the change.
 func (s *Script) silent(n *Node, args []string) { s.changeWithoutDelivery(n, args) }
 
+// late keeps the event, with the time of the write, for "events".
 func (s *Script) late(n *Node, args []string) {
 	if e := s.changeWithoutDelivery(n, args); e != nil {
 		s.lateEvents = append(s.lateEvents, *e)
 	}
 }
 
+// events delivers the delayed events in the order of the writes. Other events may have passed them.
 func (s *Script) events(n *Node, _ []string) {
 	for _, e := range s.lateEvents {
 		n.Daemon.event(&e)
@@ -234,15 +256,19 @@ func (s *Script) events(n *Node, _ []string) {
 	s.lateEvents = nil
 }
 
+// write is "take", "put" and "report" in one event.
 func (s *Script) write(n *Node, _ []string) {
 	n.Daemon.take(1 << 20)
 	n.Daemon.report(nil)
 }
 
+// take, put and report divide the work of the writer, so that a file can place changes in between.
 func (s *Script) take(n *Node, _ []string) { n.Daemon.take(1 << 20) }
 
+// put writes the records as they were taken, even if they have changed since.
 func (s *Script) put(n *Node, _ []string) { n.Daemon.write(1 << 20) }
 
+// report reports the writes of the last "put". With an error, it reports that all of them failed.
 func (s *Script) report(n *Node, args []string) {
 	if len(args) == 0 {
 		n.Daemon.report(nil)
@@ -251,10 +277,12 @@ func (s *Script) report(n *Node, args []string) {
 	}
 }
 
+// requeue makes failed records dirty again. "write" then retries them.
 func (s *Script) requeue(n *Node, _ []string) {
 	n.Daemon.tab.Update(func(tx *table.Tx) { s.printf("%s tries %d again", n.Name, tx.RequeueFailed(1<<20)) })
 }
 
+// reread does the three phases of a reread at once.
 func (s *Script) reread(n *Node, _ []string) {
 	n.Daemon.takeRereads(64)
 	if len(n.Daemon.keys) == 0 {
@@ -264,18 +292,23 @@ func (s *Script) reread(n *Node, _ []string) {
 	n.Daemon.reportReads()
 }
 
+// scan compares the map with the table, and enters rereads that were read before.
 func (s *Script) scan(n *Node, _ []string) {
 	n.Daemon.scan()
 	n.Daemon.reportReads()
 }
 
+// adopt prints whether the entries are adopted, which needs the records of all live peers or a timeout.
 func (s *Script) adopt(n *Node, _ []string) { s.printf("%s adopts: %v", n.Name, n.Daemon.Adopt()) }
 
+// crash ends the daemon. All other nodes notice it at once, and the kernel map stays.
 func (s *Script) crash(n *Node, _ []string) {
 	n.Stop()
 	s.world.UpdateViews()
 }
 
+// restart begins a new incarnation. The state file names the former map, so a map that stays is
+// recognised.
 func (s *Script) restart(n *Node, args []string) {
 	n.StateFileMap = n.Map.ID
 	if slices.Contains(args, "new") {
@@ -286,6 +319,7 @@ func (s *Script) restart(n *Node, args []string) {
 	s.world.UpdateViews()
 }
 
+// expire prints the floor afterwards. A peer that resumes below it needs a full sync.
 func (s *Script) expire(n *Node, args []string) {
 	s.world.Now += s.duration(args[0])
 	n.Daemon.tab.Update(func(tx *table.Tx) {
@@ -295,6 +329,7 @@ func (s *Script) expire(n *Node, args []string) {
 	})
 }
 
+// show prints the records in their order, then those without a version, then the kernel map.
 func (s *Script) show(n *Node, _ []string) {
 	t := n.Daemon.tab
 	c := t.NewCursor(0)
@@ -320,6 +355,7 @@ func (s *Script) show(n *Node, _ []string) {
 	s.printf("%s", strings.TrimSpace(n.Name+" kernel "+strings.Join(all, " ")))
 }
 
+// record returns a record as one line.
 func (s *Script) record(n *Node, tx *table.Tx, r *table.Record) string {
 	value := trimmed(r.Value)
 	if r.Delete {

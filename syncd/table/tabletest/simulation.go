@@ -19,16 +19,21 @@ import (
 
 // SimulationOptions selects the runs of Simulate.
 type SimulationOptions struct {
-	// First is the seed of the first run. The seeds of the others follow.
+	// First is the seed of the first run. The seeds of the others follow. A failed run prints its seed,
+	// with which it can be repeated.
 	First uint64
 	// Seeds is the number of runs.
 	Seeds int
-	// Sums makes Simulate print a checksum of the steps of each run.
+	// Sums makes Simulate print a checksum of the steps of each run. Equal sums before and after a
+	// change of this package show that the steps are the same.
 	Sums bool
 }
 
 // Simulate runs one cluster per seed. It reports each failed run to t, and stops after maxFailures of
 // them. A single run prints its steps if tests are verbose.
+//
+// Runs are independent and use all processors. Each processor reuses the memory of its tables. The
+// result of a run does not depend on the others.
 func Simulate(t *testing.T, in Internals, o SimulationOptions) {
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	began := time.Now()
@@ -41,6 +46,7 @@ func Simulate(t *testing.T, in Internals, o SimulationOptions) {
 			tables := NewTables(in)
 			for i := next.Add(1) - 1; i < uint64(o.Seeds); i = next.Add(1) - 1 {
 				if !all.runSeed(t, newRun(t, o.First+i, tables), &o) {
+					// The other threads end after their present run.
 					next.Store(uint64(o.Seeds))
 				}
 				tables.Release()
@@ -51,7 +57,8 @@ func Simulate(t *testing.T, in Internals, o SimulationOptions) {
 	t.Logf("%d seeds in %.1fs: %s", all.runs, time.Since(began).Seconds(), all.String())
 }
 
-// runSeed executes a run and adds its results. It returns false if no further run should begin.
+// runSeed executes a run and adds its results. It returns false if no further run should begin. Any
+// goroutine may call it. The error names the command that repeats the run.
 func (a *totals) runSeed(t *testing.T, r *simulation, o *SimulationOptions) bool {
 	sum := fnv.New64a()
 	if o.Sums {
@@ -73,18 +80,21 @@ func (a *totals) runSeed(t *testing.T, r *simulation, o *SimulationOptions) bool
 	return a.failed < maxFailures
 }
 
-// totals sums up the results of many runs.
+// totals sums up the results of many runs. The counts show whether the runs reach the rules that they
+// are meant to test.
 type totals struct {
 	mu           sync.Mutex // protects all fields
 	runs, failed int
 	nodes        [MaxNodes + 1]int // number of runs by number of nodes
-	counts       map[string]int
+	counts       map[string]int    // number of events by name
 }
 
+// add adds the results of a run. The caller holds a.mu.
 func (a *totals) add(r *simulation) {
 	a.runs++
 	a.nodes[len(r.Nodes)]++
 	for k := range r.keys {
+		// A model that checks too few keys exactly would find nothing.
 		a.counts["keys "+r.Model.strictness(k)]++
 	}
 	for _, n := range r.Nodes {
@@ -111,6 +121,7 @@ func (a *totals) add(r *simulation) {
 	}
 }
 
+// String returns the counts in one line, ordered by name.
 func (a *totals) String() string {
 	var b strings.Builder
 	b.WriteString("nodes")
@@ -129,13 +140,16 @@ func (a *totals) String() string {
 const maxFailures = 5
 
 // simulation is one run: a cluster and the random steps applied to it.
+//
+// All random numbers of a run come from rand, in a fixed order. A run therefore depends on its seed
+// alone, and no step may depend on the order of a Go map.
 type simulation struct {
 	*World
-	seed   uint64
-	rand   *rand.Rand
+	seed   uint64     // selects the run
+	rand   *rand.Rand // the only source of random numbers
 	config config
-	stats  map[string]int
-	out    io.Writer // receives the steps
+	stats  map[string]int // number of faults by name
+	out    io.Writer      // receives the steps
 }
 
 // MaxNodes is the maximum number of nodes of a run.
@@ -144,19 +158,24 @@ const MaxNodes = 16
 // printTo prints the steps of the run to w.
 func (r *simulation) printTo(w io.Writer) { r.out, r.trace, r.notes = w, r.log, r.log }
 
+// log prints one line with the simulated time since the start, in seconds.
 func (r *simulation) log(format string, args ...any) {
 	at := time.Duration(r.Now - startTime)
 	fmt.Fprintf(r.out, "%14.6f  %s\n", at.Seconds(), fmt.Sprintf(format, args...))
 }
 
+// chance returns true with a probability.
 func (r *simulation) chance(p float64) bool { return r.rand.Float64() < p }
 
 // Helper and Fatalf implement Checker.
 func (r *simulation) Helper() {}
 
+// run recovers the panic and returns the error.
 func (r *simulation) Fatalf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
 
-// run executes the whole run.
+// run executes the whole run and returns its first error: a violated invariant, a wrong write or delete,
+// or a wrong final state. Panics of the runtime are not recovered, because they are faults of the
+// program.
 func (r *simulation) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -6,7 +6,9 @@ import (
 	"mapsync/syncd/table"
 )
 
-// step executes one random step.
+// step executes one random step: an action of a load balancer, a fault, or some actions of a daemon. The
+// percentages of the configuration divide the steps. A daemon gets several actions in a row, because one
+// alone rarely completes anything.
 func (r *simulation) step() {
 	r.advanceTime()
 	n := r.Nodes[r.rand.IntN(len(r.Nodes))]
@@ -25,9 +27,12 @@ func (r *simulation) step() {
 	}
 }
 
-// stepLoadBalancer executes one action of a load balancer.
+// stepLoadBalancer executes one action of a load balancer: a write, a write of the same value, a delete,
+// a change in place or a batch of deletes. For a key that belongs to another node it acts as the
+// collector of a standby.
 func (r *simulation) stepLoadBalancer(n *Node) {
 	key := r.rand.IntN(len(r.keys))
+	// Keys of the node itself, or of all nodes, are preferred. The node's collector takes the others.
 	for range 3 {
 		if home := r.Model.keys[key].home; home < 0 || home == n.ID {
 			break
@@ -35,9 +40,11 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 		key = r.rand.IntN(len(r.keys))
 	}
 	cpu, ctx, jitter := uint16(r.rand.IntN(numCPUs)), table.Context(max(0, r.rand.IntN(5)-2)), r.rand.Int64N(8e5)-4e5
+	// A coarse clock already gives several events the same time.
 	if r.tick > 0 {
 		jitter = 0
 	}
+	// A scan finds the changes that no hook reports.
 	hidden := r.blind || (r.config.kprobe && ctx == table.ContextSyscall)
 	seen := !hidden && (!r.config.losses || r.chance(0.9))
 	e := &n.Map.entries[key]
@@ -52,8 +59,10 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	case !e.live || x < 45:
 		v := r.Model.NextValue(key)
 		r.changeVolatile(n, &v)
+		// A full map may refuse the write.
 		ok := n.Put(key, v, cpu, ctx, seen, jitter)
 		r.notef("%s's load balancer writes %s %s by %s on %d (seen %v): %v", n.Name, r.name(key), valueText(v[:]), ctx, cpu, seen, ok)
+	// The same value again changes nothing significant, but is a write of the key.
 	case x < 60:
 		v := r.rewrittenValue(key, e)
 		r.changeVolatile(n, &v)
@@ -62,6 +71,8 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	case x < 80:
 		r.notef("%s's load balancer deletes %s by %s on %d (seen %v)", n.Name, r.name(key), ctx, cpu, seen)
 		n.Remove(key, cpu, ctx, seen, jitter)
+	// No hook reports a change in place. Half of them have a new value, the others change volatile bytes
+	// only.
 	case x < 95 && r.config.inPlace:
 		v := r.rewrittenValue(key, e)
 		if r.coin() {
@@ -75,8 +86,9 @@ func (r *simulation) stepLoadBalancer(n *Node) {
 	}
 }
 
-// rewrittenValue returns the value of an entry that is written again unchanged. If a daemon restored
-// an older value, the write gets a number of its own.
+// rewrittenValue returns the value of an entry that is written again unchanged. If a daemon restored an
+// older value, the write gets a number of its own. Otherwise the model would take the write of an older
+// value for the newest one.
 func (r *simulation) rewrittenValue(key int, e *entry) Value {
 	if k := &r.Model.keys[key]; k.home >= 0 && !sameValue(e.value, k.last) {
 		return r.Model.NextValue(key)
@@ -84,7 +96,8 @@ func (r *simulation) rewrittenValue(key int, e *entry) Value {
 	return e.value
 }
 
-// changeVolatile changes the bytes of a value that are not significant.
+// changeVolatile changes the bytes of a value that are not significant. Few different values make it
+// likely that a write changes nothing.
 func (r *simulation) changeVolatile(n *Node, v *Value) {
 	if n.opt.Carried != nil {
 		v[volatileByte], v[localByte] = byte(r.rand.IntN(3)), byte(r.rand.IntN(3))
@@ -102,10 +115,15 @@ func (r *simulation) deleteBatch(n *Node, from int) {
 }
 
 // stepDaemon executes one action of a daemon.
+//
+// The shares are so that most actions carry records, write the map or deliver events. Actions that need
+// an offered table come after the case that excludes its absence, and those that need an attached map
+// after that of the state.
 func (r *simulation) stepDaemon(d *Daemon) {
 	x := r.rand.IntN(100)
 	switch {
 	case x < 6:
+		// Each daemon notices changes of the membership at its own time.
 		r.updateSomeViews(d)
 	case x < 10:
 		d.follow()
@@ -118,6 +136,7 @@ func (r *simulation) stepDaemon(d *Daemon) {
 		d.Adopt()
 		d.SaveMapID()
 	case x < 32:
+		// These jobs run rarely in syncd, too.
 		d.findUnknown()
 		d.tab.View(func(tx *table.Tx) { tx.Audit(1 + r.rand.IntN(5)) })
 		d.compact()
@@ -126,6 +145,7 @@ func (r *simulation) stepDaemon(d *Daemon) {
 	case d.state < stateSyncing:
 	case x < 52:
 		d.work(1 + r.rand.IntN(3))
+	// A scan is divided between reading and comparing, so that changes come between.
 	case x < 56 && (r.scans || d.scanning):
 		if r.coin() {
 			d.scanSome(1 + r.rand.IntN(5))
@@ -141,7 +161,8 @@ func (r *simulation) stepDaemon(d *Daemon) {
 	}
 }
 
-// stepStreams executes one action of a daemon for its streams, or all pending ones.
+// stepStreams executes one action of a daemon for its streams, or all pending ones. Both ends act apart,
+// so messages stay in flight while other things happen.
 func (r *simulation) stepStreams(d *Daemon) {
 	l := d.Inbound[r.rand.IntN(len(d.Inbound))]
 	switch x := r.rand.IntN(10); {
@@ -164,7 +185,9 @@ func (r *simulation) stepStreams(d *Daemon) {
 	}
 }
 
-// updateSomeViews applies some of the pending membership changes to the view of a daemon.
+// updateSomeViews applies some of the pending membership changes to the view of a daemon. It may also
+// report a live node as gone: gossip does that with a frozen node, and rarely with any node. The node
+// then comes back with the same incarnation.
 func (r *simulation) updateSomeViews(d *Daemon) {
 	live, same := make([]uint64, len(r.Nodes)), d.membersSetAt != 0
 	copy(live, d.view.live)
@@ -191,6 +214,10 @@ func (r *simulation) updateSomeViews(d *Daemon) {
 }
 
 // finish ends the run: it removes all faults and checks the final state.
+//
+// A node that is down may start again before. The others stay away for good, so their records are
+// orphaned. A cluster that does not converge at once may compare its digests and repair, if nodes have
+// forgotten tombstones or refused records of strangers: only then do the rules need repairs.
 func (r *simulation) finish() error {
 	for _, n := range r.Nodes {
 		if n.Daemon == nil && (r.chance(r.config.restartChance) || n.incarnations == 0) {
@@ -219,7 +246,8 @@ func (r *simulation) finish() error {
 	return r.verify()
 }
 
-// verify checks each table by itself, and the keys against the model.
+// verify checks each table by itself, and the keys against the model. All nodes have equal tables by
+// now, so one node is compared with the model.
 func (r *simulation) verify() error {
 	up := r.Up()
 	for _, n := range up {
@@ -241,7 +269,8 @@ func (r *simulation) verify() error {
 }
 
 // forgot reports whether some node has forgotten a tombstone. A node that has not received the delete
-// may then resend the record, until nodes compare their digests.
+// may then resend the record, until nodes compare their digests. It is also true if a table that is gone
+// had forgotten one.
 func (w *World) forgot() bool {
 	for _, n := range w.Up() {
 		if n.Daemon.floor() > 0 {
@@ -252,7 +281,8 @@ func (w *World) forgot() bool {
 }
 
 // checkDistinctDigests checks that the digests of two nodes are equal if and only if their records are
-// equal.
+// equal. It runs before the cluster heals, while most tables differ. Unversioned records and tombstones
+// do not count.
 func (r *simulation) checkDistinctDigests() (err error) {
 	up := r.Up()
 	if len(up) < 2 {
@@ -284,6 +314,9 @@ func (r *simulation) checkDistinctDigests() (err error) {
 
 // Compare makes each node compare its records with each sender and request a resend of the
 // differences.
+//
+// It takes the buckets from both tables at once, without the confirmation by a second digest that syncd
+// needs. A peer that is not served is left out.
 func (w *World) Compare() {
 	for _, n := range w.Up() {
 		for _, l := range n.Daemon.Inbound {
@@ -292,6 +325,7 @@ func (w *World) Compare() {
 			}
 			in := new(table.BucketSet)
 			for i, o := range w.Nodes {
+				// As in syncd: the records of the sender, and orphaned records.
 				if n.Daemon.view.comparable(i, l.peer, n.ID) {
 					differing(in, l.st.from.tab, n.Daemon.tab, o.Name)
 				}
@@ -303,6 +337,7 @@ func (w *World) Compare() {
 	}
 }
 
+// differing adds the buckets in which the digests of a node's records differ between two tables.
 func differing(in *table.BucketSet, a, b *table.Table, node string) {
 	var x, y table.Buckets
 	a.View(func(tx *table.Tx) { tx.Digest(node, &x) })

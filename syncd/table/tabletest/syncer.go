@@ -6,10 +6,16 @@ import (
 	"mapsync/syncd/table"
 )
 
+// errMapFull is the kernel's E2BIG: a hash map without room for another entry. It leads to a
+// displacement.
 var errMapFull = errors.New("map full")
 
 // syncer writes dirty records into the kernel map and rereads the keys that the table requests. The
 // steps are in the order of syncd/kmap and do not overlap.
+//
+// Each field belongs to a phase: batch to the writes and the victims, keys and reads to the rereads.
+// Other actions of the world come between two phases, so a record may change after it was taken, written
+// or read.
 type syncer struct {
 	phase   phase
 	writer  *table.Cursor // nil: no map is attached
@@ -23,6 +29,7 @@ type syncer struct {
 // phase is the next step of a syncer.
 type phase uint8
 
+// The phases follow each other in this order. A phase without work is skipped or does nothing.
 const (
 	phaseFill phase = iota
 	phaseWrite
@@ -35,23 +42,27 @@ const (
 	phaseAnswer
 )
 
+// mapWrite is a write of the kernel map: a dirty record, or the delete of a victim. It has the record as
+// it was taken.
 type mapWrite struct {
-	key     int
+	key     int // number of the key in the world
 	value   Value
-	dead    bool
-	done    bool
-	raced   bool // the load balancer wrote the key, and the table has not received the event
-	at      int  // time at which the record was taken, in writes so far
-	err     error
-	ref     table.Ref
+	dead    bool      // the record is a tombstone: the entry is deleted
+	done    bool      // the write was tried
+	raced   bool      // the load balancer wrote the key, and the table has not received the event
+	at      int       // time at which the record was taken, in writes so far
+	err     error     // why the write failed; nil: it did not
+	ref     table.Ref // identifies the record to the table, together with version
 	version table.Version
 }
 
+// openSyncer begins at the applied position, so records that a former map did not get are written again.
 func (d *Daemon) openSyncer() {
 	d.phase, d.batch, d.refused, d.keys, d.reads = phaseFill, d.batch[:0], d.refused[:0], d.keys[:0], d.reads[:0]
 	d.writer = d.tab.NewCursor(d.applied())
 }
 
+// closeSyncer releases the cursor. Records of an unfinished batch stay dirty.
 func (d *Daemon) closeSyncer() {
 	if d.writer != nil {
 		d.writer.Close()
@@ -59,7 +70,8 @@ func (d *Daemon) closeSyncer() {
 	}
 }
 
-// work does the next step. A step that can be divided handles at most limit keys.
+// work does the next step. A step that can be divided handles at most limit keys. A pass consists of all
+// phases in order.
 func (d *Daemon) work(limit int) {
 	switch d.phase {
 	case phaseFill:
@@ -69,6 +81,7 @@ func (d *Daemon) work(limit int) {
 		if d.write(limit); len(d.batch) == 0 || d.batch[len(d.batch)-1].done {
 			d.phase = phaseReport
 		}
+	// The table gets the results after all writes of the batch.
 	case phaseReport:
 		d.report(nil)
 		d.phase = phaseTake
@@ -100,7 +113,7 @@ func (d *Daemon) work(limit int) {
 	}
 }
 
-// idle reports whether the syncer has no work.
+// idle reports whether the syncer has no work. Failed writes do not count: they wait for a retry.
 func (d *Daemon) idle() bool {
 	if d.phase != phaseFill {
 		return false
@@ -109,7 +122,7 @@ func (d *Daemon) idle() bool {
 	return st.Dirty == st.Failed && d.internals().Rereads(d.tab) == 0 && d.applied() == d.head()
 }
 
-// take lets the writer take up to limit records.
+// take lets the writer take up to limit records. The records stay dirty until report.
 func (d *Daemon) take(limit int) {
 	world := d.n.world
 	d.tab.View(func(tx *table.Tx) {
@@ -117,6 +130,7 @@ func (d *Daemon) take(limit int) {
 		for len(d.batch) < limit && tx.NextDirty(d.writer, &r) {
 			w := mapWrite{key: world.Key(r.Key), dead: r.Delete, ref: r.Ref, version: r.Version}
 			copy(w.value[:], r.Value)
+			// The model decides later with it whether the write was allowed to overwrite an entry.
 			if world.Model != nil {
 				w.raced, w.at = world.Model.pending(d, w.key), world.Model.numbers
 			}
@@ -125,7 +139,8 @@ func (d *Daemon) take(limit int) {
 	})
 }
 
-// write writes up to limit of the taken records to the kernel map.
+// write writes up to limit of the taken records to the kernel map. A write that was tried is not
+// repeated.
 func (d *Daemon) write(limit int) {
 	for i := range d.batch {
 		w := &d.batch[i]
@@ -138,6 +153,9 @@ func (d *Daemon) write(limit int) {
 	}
 }
 
+// apply tries one write of the kernel map. It fails with an injected fault, or if a hash map is full. An
+// LRU map evicts another entry instead. The own-write marks of syncd hide the write from the hooks,
+// unless hooks report keys only.
 func (d *Daemon) apply(w *mapWrite) {
 	world := d.n.world
 	switch e := &d.m.entries[w.key]; {
@@ -154,6 +172,7 @@ func (d *Daemon) apply(w *mapWrite) {
 	case world.trace != nil:
 		world.trace("%s writes %s %s", d.n.Name, world.name(w.key), valueText(w.value[:]))
 	}
+	// A failed write does not count as progress.
 	world.moves++
 	if world.Model != nil && d.phase != phaseDrop {
 		world.Model.checkWrite(d, w)
@@ -163,6 +182,7 @@ func (d *Daemon) apply(w *mapWrite) {
 		return
 	}
 	v, e := w.value, &d.m.entries[w.key]
+	// The local byte belongs to the entry, not to the record.
 	if e.live && d.n.opt.Carried != nil {
 		v[localByte] = e.value[localByte]
 	}
@@ -176,7 +196,8 @@ func (d *Daemon) apply(w *mapWrite) {
 }
 
 // report reports the writes to the table, after it has written the remaining records. With an error it
-// reports that no record was written.
+// reports that no record was written. The applied position advances with it, so peers get their
+// acknowledgement.
 func (d *Daemon) report(err error) {
 	if err == nil {
 		d.write(len(d.batch))
@@ -189,6 +210,7 @@ func (d *Daemon) report(err error) {
 				w.err = err
 			}
 			tx.Applied(w.ref, w.version, w.err)
+			// A victim may be displaced for each of these.
 			if errors.Is(w.err, errMapFull) && !w.dead {
 				d.refused = append(d.refused, *w)
 			}
@@ -198,7 +220,8 @@ func (d *Daemon) report(err error) {
 	d.batch = d.batch[:0]
 }
 
-// victims selects the entries that are displaced for the records that a full map refused.
+// victims selects the entries that are displaced for the records that a full map refused. They are
+// deleted before anything else is written, as Displace requires.
 func (d *Daemon) victims() {
 	world := d.n.world
 	d.tab.Update(func(tx *table.Tx) {
@@ -213,6 +236,7 @@ func (d *Daemon) victims() {
 	d.refused = d.refused[:0]
 }
 
+// dropped reports the deletes of victims to the table.
 func (d *Daemon) dropped() {
 	now := d.n.clock()
 	d.tab.Update(func(tx *table.Tx) {
@@ -223,8 +247,9 @@ func (d *Daemon) dropped() {
 	d.batch = d.batch[:0]
 }
 
-// takeRereads takes keys with pending rereads, readKeys reads them, and reportReads reports the
-// results.
+// takeRereads takes keys with pending rereads, readKeys reads them, and reportReads reports the results.
+// The reading begins before the keys are read. A value that another change has overtaken is then
+// ignored.
 func (d *Daemon) takeRereads(limit int) {
 	var buf [64 * keySize]byte
 	d.tab.Update(func(tx *table.Tx) {
@@ -234,6 +259,7 @@ func (d *Daemon) takeRereads(limit int) {
 	})
 }
 
+// The results are entered later, so that they may be outdated by then.
 func (d *Daemon) readKeys() {
 	now := d.n.readClock()
 	for at := 0; at < len(d.keys); at += keySize {
@@ -244,6 +270,7 @@ func (d *Daemon) readKeys() {
 	d.keys = d.keys[:0]
 }
 
+// reportRead passes each value to the model, too.
 func (d *Daemon) reportReads() {
 	for i := range d.reads {
 		c := d.change(&d.reads[i])

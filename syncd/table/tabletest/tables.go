@@ -3,15 +3,17 @@ package tabletest
 import "mapsync/syncd/table"
 
 // Tables creates tables. It uses the memory of tables that were released. A run uses many tables for a
-// short time. Most of the cost of New is memory that small tables never touch.
+// short time. Most of the cost of New is memory that small tables never touch. One goroutine uses it.
+// All tables that it has returned since the last Release stay valid.
 type Tables struct {
-	internals   Internals
+	internals   Internals // creates tables from the memory of others
 	used, spare []*table.Table
 }
 
 // NewTables returns a Tables without memory of earlier tables.
 func NewTables(in Internals) *Tables { return &Tables{internals: in} }
 
+// get returns an empty table. It ends the test if the options are invalid.
 func (p *Tables) get(tb interface{ Fatal(...any) }, o table.Options) *table.Table {
 	var old *table.Table
 	if last := len(p.spare) - 1; last >= 0 {
@@ -32,7 +34,7 @@ func (p *Tables) Release() {
 	p.used = p.used[:0]
 }
 
-// stats returns the gauges and counters of the table.
+// stats returns the gauges and counters of the table. The table updates them with each change.
 func (d *Daemon) stats() *table.Stats { return d.internals().Stats(d.tab) }
 
 // head returns the position of the newest change in the table.

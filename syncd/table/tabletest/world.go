@@ -10,21 +10,24 @@ import (
 // around the table of each node in small steps. A script or a random run can interleave the steps in
 // any way. Time is simulated, and nothing depends on the order of a Go map: the same steps have the
 // same result.
+//
+// One goroutine uses a world. The number of a node is its index in Nodes, and the number of a key its
+// index in keys.
 type World struct {
 	tb    interface{ Fatal(...any) }
-	Now   int64   // the time in ns; never decreases
-	Nodes []*Node // in ascending order of their names
-	keys  []entryKey
-	index map[entryKey]int
+	Now   int64            // the time in ns; never decreases
+	Nodes []*Node          // in ascending order of their names
+	keys  []entryKey       // by number
+	index map[entryKey]int // the number of each key
 	// Cuts[i][j] is set while no message gets from node i to node j.
 	Cuts      [][]bool
-	tick      int64 // granularity of all clocks in ns, if above 1 ns
-	scans     bool  // maps are scanned before the cluster counts as idle
-	blind     bool  // hooks are unavailable
-	keysOnly  bool  // hooks report which key was updated, also by the daemon, without the value
-	moves     int   // number of changes so far: the cluster is idle if it does not grow
-	mapIDs    int
-	tables    *Tables
+	tick      int64                            // granularity of all clocks in ns, if above 1 ns
+	scans     bool                             // maps are scanned before the cluster counts as idle
+	blind     bool                             // hooks are unavailable
+	keysOnly  bool                             // hooks report which key was updated, also by the daemon, without the value
+	moves     int                              // number of changes so far: the cluster is idle if it does not grow
+	mapIDs    int                              // id of the last map
+	tables    *Tables                          // creates the tables of the daemons
 	Model     *Model                           // computes the expected state; nil in scripts
 	trace     func(format string, args ...any) // receives the outcomes of changes; nil: unused
 	notes     func(format string, args ...any) // receives other events; nil: unused
@@ -38,6 +41,7 @@ type World struct {
 	Defended bool
 }
 
+// entryKey is the key of an entry.
 type entryKey [keySize]byte
 
 // Value is the value of an entry.
@@ -57,46 +61,47 @@ const (
 // Node is a host: a load balancer with its map, and a daemon, which may be down.
 type Node struct {
 	world              *World
-	ID                 int    // its index in World.Nodes
-	Name               string // unique in the world
-	Offset             int64  // of the node's clock in ns
-	opt                table.Options
-	room               int  // maximum number of entries of its maps; 0: unlimited
-	lru                bool // its maps evict entries
-	forgetAcknowledged bool // its table forgets acknowledged tombstones
-	burst              int  // maximum number of records that the writer takes at a time
+	ID                 int           // its index in World.Nodes
+	Name               string        // unique in the world
+	Offset             int64         // of the node's clock in ns
+	opt                table.Options // of its tables, without sizes and identity
+	room               int           // maximum number of entries of its maps; 0: unlimited
+	lru                bool          // its maps evict entries
+	forgetAcknowledged bool          // its table forgets acknowledged tombstones
+	burst              int           // maximum number of records that the writer takes at a time
 
-	Map          *Map // of the load balancer
-	hidden       bool // the daemon cannot open the map
-	StateFileMap int  // id of the map that the state file names; 0: none
-	last         [numCPUs]int64
-	frozen       bool        // the daemon gets no CPU time
-	faulty       func() bool // returns true if a write into the map fails with "no memory"; nil: never
-	Daemon       *Daemon     // nil: the daemon is down
-	incarnations int         // number of incarnations of its daemon
+	Map          *Map           // of the load balancer
+	hidden       bool           // the daemon cannot open the map
+	StateFileMap int            // id of the map that the state file names; 0: none
+	last         [numCPUs]int64 // time of the last event by CPU; the times of one CPU ascend
+	frozen       bool           // the daemon gets no CPU time
+	faulty       func() bool    // returns true if a write into the map fails with "no memory"; nil: never
+	Daemon       *Daemon        // nil: the daemon is down
+	incarnations int            // number of incarnations of its daemon
 }
 
-// Map is a kernel map.
+// Map is a kernel map. A daemon may still hold one that its load balancer has replaced.
 type Map struct {
 	ID      int     // above 0, unique in the world
 	entries []entry // by key
-	n       int
-	clock   int // number of uses so far
+	n       int     // number of live entries
+	clock   int     // number of uses so far
 }
 
+// entry is the state of one key in a map.
 type entry struct {
-	live    bool
+	live    bool // the map has the key
 	evicted bool // the entry was evicted at some time
 	value   Value
-	used    int
+	used    int // Map.clock at the last write
 }
 
-// event is an event of a hook.
+// event is an event of a hook. It reports the change as it was, even if the entry has changed since.
 type event struct {
 	mapID int
 	key   int
 	value Value
-	time  int64
+	time  int64 // by the clock of the node, with the error of the hook
 	cpu   uint16
 	op    table.Op
 	ctx   table.Context
@@ -136,12 +141,13 @@ func (w *World) Key(b []byte) int {
 	return i
 }
 
+// name returns the name of a key.
 func (w *World) name(key int) string { return trimmed(w.keys[key][:]) }
 
-// open reports whether two nodes can communicate.
+// open reports whether two nodes can communicate. It needs both directions.
 func (w *World) open(i, j int) bool { return !w.Cuts[i][j] && !w.Cuts[j][i] }
 
-// fail records the first error.
+// fail records the first error. Later ones are often its consequences.
 func (w *World) fail(err error) {
 	if w.err == nil {
 		w.err = err
@@ -158,6 +164,7 @@ func padded(s string) []byte {
 // trimmed returns the name of a key or value.
 func trimmed(b []byte) string { return strings.TrimRight(string(b), "\x00") }
 
+// clock returns the wall clock of the node in nanoseconds, with its offset and granularity.
 func (n *Node) clock() int64 {
 	now := n.world.Now + n.Offset
 	return now - now%max(n.world.tick, 1)
@@ -178,8 +185,9 @@ func (n *Node) readClock() int64 {
 // runs reports whether the node has a daemon that gets CPU time.
 func (n *Node) runs() bool { return n.Daemon != nil && !n.frozen }
 
-// Put simulates an update by the load balancer. It returns false if the map has no room. seen means
-// that the hook reports the update; jitter is the error of the hook's clock in ns.
+// Put simulates an update by the load balancer. It returns false if the map has no room. seen means that
+// the hook reports the update; jitter is the error of the hook's clock in ns. An LRU map without room
+// evicts another entry first.
 func (n *Node) Put(key int, v Value, cpu uint16, ctx table.Context, seen bool, jitter int64) bool {
 	if !n.Map.entries[key].live && n.room > 0 && n.Map.n >= n.room {
 		if !n.lru {
@@ -195,7 +203,7 @@ func (n *Node) Put(key int, v Value, cpu uint16, ctx table.Context, seen bool, j
 	return true
 }
 
-// Remove simulates a delete by the load balancer.
+// Remove simulates a delete by the load balancer. It returns false if the map does not have the key.
 func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter int64) bool {
 	if !n.Map.entries[key].live {
 		return false
@@ -208,7 +216,8 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 	return true
 }
 
-// evict evicts the least recently written entry, to make room for a key.
+// evict evicts the least recently written entry, to make room for a key. The map must have another
+// entry. -1: no key is spared.
 func (n *Node) evict(key int, cpu uint16, ctx table.Context, seen bool, jitter int64) {
 	victim := -1
 	for k := range n.Map.entries {
@@ -226,7 +235,8 @@ func (n *Node) evict(key int, cpu uint16, ctx table.Context, seen bool, jitter i
 	}
 }
 
-// emit passes an event to the hooks of the daemon. It reports whether the hooks observe the map.
+// emit passes an event to the hooks of the daemon. It reports whether the hooks observe the map. It
+// assigns the time. The events of one CPU have ascending times, whatever the error.
 func (n *Node) emit(e event, jitter int64) bool {
 	e.mapID = n.Map.ID
 	e.time = max(n.last[e.cpu]+1, n.clock()+jitter)
@@ -245,6 +255,7 @@ func (n *Node) emit(e event, jitter int64) bool {
 // bufferSize is the number of events per CPU that can be queued. Further events are lost.
 const bufferSize = 64
 
+// set writes an entry, which then is the most recently used one.
 func (m *Map) set(key int, v Value) {
 	e := &m.entries[key]
 	if !e.live {
@@ -254,6 +265,7 @@ func (m *Map) set(key int, v Value) {
 	*e = entry{live: true, value: v, used: m.clock, evicted: e.evicted}
 }
 
+// drop deletes an entry, if there is one.
 func (m *Map) drop(key int) {
 	if m.entries[key].live {
 		m.n--

@@ -1,0 +1,85 @@
+package tabletest
+
+import (
+	"fmt"
+
+	"mapsync/syncd/table"
+)
+
+// Deliver enters the oldest event of one CPU, if it is its turn. The event buffer keeps the order of all
+// events except those at about the same time. That order is undefined for events of two CPUs within
+// maxDisorder.
+func (d *Daemon) Deliver(cpu int) {
+	q := d.queue[cpu]
+	if len(q) == 0 {
+		return
+	}
+	for _, o := range d.queue {
+		if len(o) > 0 && q[0].time > o[0].time+maxDisorder {
+			return
+		}
+	}
+	e := q[0]
+	d.queue[cpu] = q[1:]
+	d.event(&e)
+}
+
+// maxDisorder is the longest delay of an event behind a later one of another CPU, in nanoseconds.
+const maxDisorder = 5 * TimestampMargin
+
+// event enters an event into the table. It ignores events of a map that is no longer attached. If hooks
+// report keys only, it requests a reread instead of an update.
+func (d *Daemon) event(e *event) {
+	d.n.world.moves++
+	if d.m == nil || e.mapID != d.m.ID {
+		return
+	}
+	c := table.Change{Key: d.n.world.keys[e.key][:], Time: e.time, CPU: e.cpu, Op: e.op, Context: e.ctx}
+	if e.op == table.OpUpdate {
+		c.Value = e.value[:]
+	}
+	if d.n.world.keysOnly && e.op == table.OpUpdate {
+		d.tab.Update(func(tx *table.Tx) { tx.RequestReread(c.Key) })
+		return
+	}
+	before := d.Content(e.key)
+	o := d.local(&c)
+	if e.op != table.OpUpdate && before.Live() {
+		d.checkDelete(e, &before, o)
+	}
+}
+
+// Content returns what the table holds of a key.
+func (d *Daemon) Content(key int) (c Content) {
+	d.tab.View(func(tx *table.Tx) { c = d.n.content(tx, key) })
+	return c
+}
+
+// checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
+// records of this node or of a gone node. A collector's delete must delete those.
+//
+// It is a check on the table alone, and does not use the model. A violation ends the run.
+func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
+	w := d.n.world
+	owner := w.node(before.Owner.Node)
+	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner])
+	after := d.Content(e.key)
+	switch deleted := after.Dead && after.version != 0; {
+	case e.op == table.OpDelete && e.ctx != table.ContextSyscall:
+		return // the data plane may delete any record
+	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && allowed == (o == table.Restored):
+		w.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.Name, e.op, w.name(e.key), before, e.ctx, o))
+	}
+}
+
+// local enters a change and counts it as progress if it changed the table.
+func (d *Daemon) local(c *table.Change) (o table.Outcome) {
+	d.tab.Update(func(tx *table.Tx) { tx.AdvanceClock(d.n.clock()); o = tx.Local(c) })
+	if o == table.Accepted || o == table.Restored {
+		d.n.world.moves++
+	}
+	if d.n.world.trace != nil {
+		d.n.world.trace("%s %s %s %s by %s: %s", d.n.Name, c.Op, trimmed(c.Key), valueText(c.Value), c.Context, o)
+	}
+	return o
+}
