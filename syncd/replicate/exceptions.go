@@ -40,8 +40,8 @@ type Exception struct {
 // exceptions are the entries that one map cannot hold of one sender, or that one map cannot send.
 // All writers run in one goroutine or hold the table's lock, so they read without mu.
 //
-// Nodes compare their records without the exceptions, so that an entry which one node cannot hold
-// does not hide other differences, and does not keep a node from becoming ready. That works for at
+// Digests leave out the entries that cannot be sent, and comparisons of different layouts those
+// that cannot be held. An exception therefore does not hide other differences. That works for at
 // most maxExceptions of them.
 type exceptions struct {
 	// mu guards the fields below against concurrent readers. Writers hold it while they write.

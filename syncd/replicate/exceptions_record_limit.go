@@ -28,8 +28,8 @@ func (e *exceptions) addAboveLimit(key []byte, version table.Version, owner tabl
 }
 
 // setAboveLimit sets the number of the peer's records that are above the limit of the table. 0
-// removes the stored ones. The receiving goroutine calls it after each comparison, because deletes
-// and evictions make room without a message about these records.
+// removes the stored ones. The receiving goroutine calls it after each comparison while the number
+// is above 0, because deletes and evictions make room without a message about these records.
 func (e *exceptions) setAboveLimit(n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

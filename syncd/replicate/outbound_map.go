@@ -22,7 +22,7 @@ const maxBatchScan = 4096
 // peer unsubscribes, when this node removes or replaces the map, when the stream has lost its
 // position, or with the gRPC stream.
 type outboundMap struct {
-	// The fields up to expiries do not change. It outlives the outboundMap.
+	// The fields up to expiries do not change. s outlives the outboundMap.
 	s *outboundStream
 	// index is the number of the subscription on the stream.
 	index uint32
@@ -97,8 +97,8 @@ type outboundMap struct {
 	// at or below it happened before the full sync began, and the end of the full sync deletes the
 	// record at the peer.
 	fullSyncHead uint64
-	// atEnd reports that the stream has reached the end of the table's order. Set under the table's
-	// lock, so it is valid for the batch of the same step.
+	// atEnd reports that the stream has reached the end of the table's order. It is set under the
+	// table's lock, so it is valid for the batch of the same step.
 	atEnd bool
 	// lastSent is when the last batch was sent. Positions without deltas are delayed by it.
 	lastSent time.Time

@@ -51,9 +51,9 @@ type outboundStream struct {
 	// r, target, caller and version do not change once the stream is registered. target is the peer.
 	// version is the version of the protocol.
 	r *Replicator
-	// Its name is authenticated. Its incarnation is as the peer states it.
+	// target's name is authenticated. Its incarnation is as the peer states it.
 	target table.Owner
-	// It holds the roles with which the stream began.
+	// caller holds the roles with which the stream began.
 	caller  Caller
 	version uint32
 	// identify authenticates the caller again by the current settings. Reauthorise calls it.

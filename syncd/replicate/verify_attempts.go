@@ -112,8 +112,9 @@ func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNod
 // target returns the peer to dial for verification, if there is one. The caller holds the
 // verifier's lock. connected and fresh are the results of contactState.
 //
-// A live node that gossip confirms has no target, even while its stream is down: its inbound stream
-// connects again by itself. With several targets, each failed attempt selects the next one.
+// A live node that gossip confirms has no target without a differing introduction, even while its
+// stream is down: its inbound stream connects again by itself. With several targets, each failed
+// attempt selects the next one.
 func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
 	var targets []Peer
 	add := func(t Peer) {

@@ -20,8 +20,8 @@ const (
 
 // Digests is the checked content of a Digest message of a peer.
 //
-// The names, sizes and numbers are checked. Whether the digests are comparable depends on Key, Scope and
-// Members, which the caller compares with its own.
+// The names, sizes and numbers of elements are checked. Whether the digests are comparable depends on
+// Key, Scope and Members, which the caller compares with its own.
 type Digests struct {
 	// Position is the position of the stream of the peer that the digests describe. All changes up to it
 	// are in the digests, and later ones are not.
@@ -87,7 +87,7 @@ func DigestsFromProto(m *mapsyncv1.Digest) (d Digests, err error) {
 // none. The errors wrap ErrMalformed.
 //
 // The sums of the buckets need not add up to the sum of the digest. A peer that sends such sums causes
-// repairs, which it could request in other ways, too.
+// repairs, which it could cause in other ways, too.
 func NodeDigestFromProto(n *mapsyncv1.NodeDigest) (nd NodeDigest, err error) {
 	// The limit keeps Live positive as an int.
 	nd = NodeDigest{Node: n.GetNode(), Digest: table.Digest{

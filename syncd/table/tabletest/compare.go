@@ -133,7 +133,6 @@ func (n *Node) checkMap() (err error) {
 	if d.m == nil {
 		return nil
 	}
-	// A map that is full may lack records.
 	full := n.room > 0 && d.m.n >= n.room
 	d.tab.View(func(tx *table.Tx) {
 		missing, foreign := "", ""

@@ -22,9 +22,9 @@ func (w *World) Heal() {
 
 // Converge runs everything until nothing changes. It returns the first error of the final state.
 //
-// It does what time does in a cluster without faults: all daemons work, all streams carry their records,
-// and all waiting times pass. Two rounds in a row without a change end it. A cluster that still changes
-// after maxRounds is an error, for example two nodes that send a record to each other again and again.
+// All daemons work, all streams carry their records, and all waiting times pass. Two rounds in a row
+// without a change end it. A cluster that still changes after maxRounds is an error, for example two
+// nodes that send a record to each other again and again.
 func (w *World) Converge() error {
 	idleRounds := 0
 	for round := range maxRounds {

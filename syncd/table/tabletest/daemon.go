@@ -9,9 +9,9 @@ import (
 
 // Daemon is one incarnation of a daemon: a table, and the work around it.
 //
-// It does what syncd does, without its code: package table must not import it. A difference in behaviour
-// would hide faults, so it follows the files of syncd that the comments name. A Daemon ends with Stop,
-// and its table is lost then. Only the kernel map and the state file stay.
+// It does what syncd does, without its code: this package imports only package table. A difference in
+// behaviour would hide faults, so it follows the files of syncd that the comments name. A Daemon ends
+// with Stop, and its table is lost then. Only the kernel map and the state file stay.
 type Daemon struct {
 	n    *Node        // its host
 	self table.Owner  // the incarnation is the clock at the start

@@ -27,8 +27,8 @@ func (d *Daemon) Deliver(cpu int) {
 // maxDisorder is the longest delay of an event behind a later one of another CPU, in nanoseconds.
 const maxDisorder = 5 * TimestampMargin
 
-// event enters an event into the table. It ignores events of a map that is no longer attached. If hooks
-// report keys only, it requests a reread instead of an update.
+// event enters an event into the table. It ignores events of a map that is not attached any more. If
+// hooks report keys only, it requests a reread instead of an update.
 func (d *Daemon) event(e *event) {
 	d.n.world.moves++
 	if d.m == nil || e.mapID != d.m.ID {

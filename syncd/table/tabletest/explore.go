@@ -46,7 +46,7 @@ func Explore(t *testing.T, in Internals, steps int, only string) {
 // exploration is the search through the states of one cluster. Each round searches one step deeper.
 //
 // The search is breadth first: a path that fails is one of the shortest. mu protects the fields below
-// it. The threads share all others, which do not change during a round.
+// it. The threads share all others, of which only transitions changes during a round.
 type exploration struct {
 	internals   Internals
 	conf        *exploreConf

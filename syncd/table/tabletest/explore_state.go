@@ -246,7 +246,7 @@ func (x *exploreState) members(d *Daemon) {
 	x.n(int(d.ownersChecked))
 }
 
-// Departures are added relative to other views: see inbound.
+// view adds the live nodes of a view. Departures are added relative to other views: see inbound.
 func (x *exploreState) view(v *view) {
 	if v == nil {
 		x.n(-1)

@@ -166,7 +166,8 @@ func (s *Script) sync(_ *Node, args []string) {
 	}
 }
 
-// It also scans the maps, as a cluster does in time. The steps are not printed.
+// converge runs the cluster to its final state. It also scans the maps, as a cluster does in time. The
+// steps are not printed.
 func (s *Script) converge(*Node, []string) {
 	trace := s.world.trace
 	s.world.trace, s.world.scans = nil, true
@@ -262,7 +263,8 @@ func (s *Script) write(n *Node, _ []string) {
 	n.Daemon.report(nil)
 }
 
-// take, put and report divide the work of the writer, so that a file can place changes in between.
+// take begins a pass of the writer: take, put and report divide its work, so that a file can place
+// changes in between.
 func (s *Script) take(n *Node, _ []string) { n.Daemon.take(1 << 20) }
 
 // put writes the records as they were taken, even if they have changed since.

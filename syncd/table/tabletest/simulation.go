@@ -170,7 +170,7 @@ func (r *simulation) chance(p float64) bool { return r.rand.Float64() < p }
 // Helper and Fatalf implement Checker.
 func (r *simulation) Helper() {}
 
-// run recovers the panic and returns the error.
+// Fatalf panics with an error, which run recovers and returns.
 func (r *simulation) Fatalf(format string, args ...any) { panic(fmt.Errorf(format, args...)) }
 
 // run executes the whole run and returns its first error: a violated invariant, a wrong write or delete,

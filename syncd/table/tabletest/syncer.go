@@ -259,7 +259,7 @@ func (d *Daemon) takeRereads(limit int) {
 	})
 }
 
-// The results are entered later, so that they may be outdated by then.
+// readKeys reads the keys. The results are entered later, so that they may be outdated by then.
 func (d *Daemon) readKeys() {
 	now := d.n.readClock()
 	for at := 0; at < len(d.keys); at += keySize {
@@ -270,7 +270,7 @@ func (d *Daemon) readKeys() {
 	d.keys = d.keys[:0]
 }
 
-// reportRead passes each value to the model, too.
+// reportReads enters the results. reportRead passes each of them to the model, too.
 func (d *Daemon) reportReads() {
 	for i := range d.reads {
 		c := d.change(&d.reads[i])
