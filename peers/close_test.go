@@ -1,10 +1,13 @@
 package peers
 
 import (
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // stacksOf returns the stacks of goroutines that contain text and do not contain not. It omits the
@@ -28,9 +31,9 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	a := start(t, "a", short)
 	join := func(o *Options) { o.DeadTime, o.Join = deadTime, []string{a.GossipAddr()} }
 	b, c := start(t, "b", join), start(t, "c", join)
-	eventually(t, 10*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
-	c.kill(t) // a and b probe c and suspect it, which starts timers
-	time.Sleep(deadTime / 2)
+	poll.Within(t, 10*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	c.kill(t)
+	time.Sleep(deadTime / 2) // a and b probe c and suspect it, which starts timers that no method shows
 	for _, n := range []*node{a, b} {
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
@@ -46,13 +49,12 @@ func TestCloseEndsGoroutines(t *testing.T) {
 	// The slack allows for a busy machine.
 	const bound, slack = 3 * deadTime / 8, 5 * time.Second
 	began := time.Now()
-	eventually(t, bound+slack, "goroutines of memberlist end", func() bool { return len(stacksOf("hashicorp/memberlist.", "testing.tRunner")) == 0 })
+	poll.Within(t, bound+slack, "goroutines of memberlist end", func() bool { return len(stacksOf("hashicorp/memberlist.", "testing.tRunner")) == 0 })
 	t.Logf("memberlist's goroutines ended after %s", time.Since(began))
-	time.Sleep(2*deadTime + deadTime/2 - time.Since(began)) // the timers have fired
-	if n := a.logs.count("") + b.logs.count(""); n != lines {
-		t.Errorf("lines logged after Close: got %d, want 0:\n%s\n%s", n-lines, a.logs, b.logs)
-	}
-	if n := len(a.Members()) + len(b.Members()); n != members {
-		t.Errorf("members after Close: got %d, want %d", n, members)
-	}
+	// The timers fire within this time.
+	poll.Stays(t, 2*deadTime+deadTime/2-time.Since(began), "no lines are logged and no members change after Close", func() bool {
+		return a.logs.count("")+b.logs.count("") == lines && len(a.Members())+len(b.Members()) == members
+	}, func() any {
+		return fmt.Sprintf("got %d members, want %d, log:\n%s\n%s", len(a.Members())+len(b.Members()), members, a.logs, b.logs)
+	})
 }

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // flood opens connections to addr. It sends header and then zeros on each of them until the other side
@@ -54,7 +56,7 @@ func TestGossipFlood(t *testing.T) {
 	defer stop()
 	var peak uint64
 	b := start(t, "b", keys(keyOne), joining(a))
-	eventually(t, 20*time.Second, "b joins during the flood, and connections are rejected", func() bool {
+	poll.Within(t, 20*time.Second, "b joins during the flood, and connections are rejected", func() bool {
 		runtime.ReadMemStats(&now)
 		peak = max(peak, now.HeapAlloc)
 		return a.sees(b) && b.sees(a) && a.Stats().Rejected[RejectAddress]+a.Stats().Rejected[RejectBytes] > 0

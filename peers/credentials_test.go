@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 )
 
@@ -256,7 +257,7 @@ func (r refusalCase) test(t *testing.T) {
 		{server, func() map[Reason]uint64 { return server.Stats().AcceptRefused }, "refused a connection", string(r.serverReason), r.serverCause},
 		{client, func() map[Reason]uint64 { return client.Stats().DialRefused }, "connection to peer failed", string(r.clientReason), r.clientCause},
 	} {
-		eventually(t, 5*time.Second, side.message+" because "+side.cause, func() bool {
+		poll.Within(t, 5*time.Second, side.message+" because "+side.cause, func() bool {
 			return side.refused()[Reason(side.reason)] > 0 && side.logs.count("level=ERROR", side.message, "reason="+side.reason, side.cause) > 0
 		})
 		if refused := side.refused(); len(refused) != 1 {
@@ -321,7 +322,7 @@ func TestUnknownClientsAreRefused(t *testing.T) {
 			if test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 				t.Errorf("client error: got %v, want %q", err, test.want)
 			}
-			eventually(t, 5*time.Second, "the refusal is counted", func() bool { return server.Stats().AcceptRefused[test.reason] == 1 })
+			poll.Within(t, 5*time.Second, "the refusal is counted", func() bool { return server.Stats().AcceptRefused[test.reason] == 1 })
 			logged := func() int { return server.logs.count("reason="+string(test.reason), "remote=127.0.0.1") }
 			if test.silent {
 				if n := logged(); n != 0 {
@@ -329,7 +330,7 @@ func TestUnknownClientsAreRefused(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, 5*time.Second, "the refusal is logged", func() bool { return logged() == 1 })
+			poll.Within(t, 5*time.Second, "the refusal is logged", func() bool { return logged() == 1 })
 		})
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // sealVersion0 encrypts a message with version 0 of memberlist's encryption. Its padding is longer
@@ -98,7 +100,7 @@ func TestCompressedGossipIsRejected(t *testing.T) {
 	if _, err := stream.Write(append(head[:streamHead:streamHead], seal(t, bomb, head)...)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "all messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == rejected+1 })
+	poll.Within(t, 10*time.Second, "all messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == rejected+1 })
 }
 
 // TestInvalidGossipPaddingIsRejected verifies that a sender with the gossip key cannot crash a node
@@ -122,7 +124,7 @@ func TestInvalidGossipPaddingIsRejected(t *testing.T) {
 	if _, err := stream.Write(sealStreamVersion0(t)); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "both messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == 2 })
+	poll.Within(t, 10*time.Second, "both messages are rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == 2 })
 	b := start(t, "b", keys(keyOne), joining(a))
-	eventually(t, 10*time.Second, "b joins", func() bool { return a.sees(b) && b.sees(a) })
+	poll.Within(t, 10*time.Second, "b joins", func() bool { return a.sees(b) && b.sees(a) })
 }

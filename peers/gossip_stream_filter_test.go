@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // sealStream returns a stream message encrypted with the gossip key.
@@ -73,14 +75,14 @@ func TestMalformedGossipStreamsAreRejected(t *testing.T) {
 				t.Fatal(err)
 			}
 			rejected++
-			eventually(t, 10*time.Second, c.mode+" "+name+" is rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == rejected })
+			poll.Within(t, 10*time.Second, c.mode+" "+name+" is rejected", func() bool { return a.Stats().Rejected[RejectEncoding] == rejected })
 			_ = conn.Close()
 			join := func(o *Options) { o.Join = []string{serveMessage(t, message)} }
 			b := start(t, "b", append(c.options, join)...)
-			eventually(t, 10*time.Second, c.mode+" "+name+" is rejected in a response", func() bool { return b.Stats().Rejected[RejectEncoding] > 0 })
+			poll.Within(t, 10*time.Second, c.mode+" "+name+" is rejected in a response", func() bool { return b.Stats().Rejected[RejectEncoding] > 0 })
 		}
 		d := start(t, "d", append(c.options, joining(a))...)
-		eventually(t, 10*time.Second, "d joins", func() bool { return a.sees(d) && d.sees(a) })
+		poll.Within(t, 10*time.Second, "d joins", func() bool { return a.sees(d) && d.sees(a) })
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 )
 
@@ -59,12 +60,12 @@ func TestHandshakeErrorTextIsBounded(t *testing.T) {
 		_, _ = conn.Read(make([]byte, 1))
 		_ = conn.Close()
 	}
-	eventually(t, 5*time.Second, "the refusal is logged", func() bool { return s.logs.count("reason=unknown_ca") == 1 })
+	poll.Within(t, 5*time.Second, "the refusal is logged", func() bool { return s.logs.count("reason=unknown_ca") == 1 })
 	client.InsecureSkipVerify, client.RootCAs, client.ServerName = false, x509.NewCertPool(), strings.Repeat("\x01", 60000)
 	if conn, err := tls.Dial("tcp", addr, client); err == nil {
 		_ = conn.Close()
 	}
-	eventually(t, 5*time.Second, "the refusal by the client is logged", func() bool { return s.logs.count("reason=refused_by_peer") == 1 })
+	poll.Within(t, 5*time.Second, "the refusal by the client is logged", func() bool { return s.logs.count("reason=refused_by_peer") == 1 })
 	bounded("log", s.logs.String())
 
 	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{NextProtos: []string{"h2"}, Certificates: []tls.Certificate{shown}}) //nolint:gosec // a stranger

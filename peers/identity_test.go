@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 )
 
@@ -54,7 +55,7 @@ func TestRevokedPeerIsDropped(t *testing.T) {
 	if n := server.Stats().Dropped[ReasonRevoked]; n != 1 {
 		t.Errorf("connections dropped as revoked: got %d, want 1", n)
 	}
-	eventually(t, 20*time.Second, "the new connection is refused", func() bool {
+	poll.Within(t, 20*time.Second, "the new connection is refused", func() bool {
 		if err := call(t, revoked, "b"); status.Code(err) != codes.Unavailable {
 			t.Fatalf("call of a revoked node: got %v, want a refusal", err)
 		}
@@ -88,7 +89,7 @@ func TestExpiredPeerIsDropped(t *testing.T) {
 	if n := server.Stats().Dropped[ReasonExpired]; n != 1 {
 		t.Errorf("connections dropped as expired: got %d, want 1", n)
 	}
-	eventually(t, 20*time.Second, "a new connection while the certificate is valid", func() bool { return call(t, stub, "b") == nil })
+	poll.Within(t, 20*time.Second, "a new connection while the certificate is valid", func() bool { return call(t, stub, "b") == nil })
 	client.Recheck(end.Add(2 * time.Hour))
 	// The client may still track the connection that the server has dropped.
 	if n := client.Stats().Dropped[ReasonExpired]; n < 1 || n > 2 {
@@ -190,7 +191,7 @@ func TestAllowedNames(t *testing.T) {
 			t.Errorf("%s: allowed %v: got %v", name, c.allowed, err)
 		}
 	}
-	eventually(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 2 })
+	poll.Within(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 2 })
 	// A server must be a replica.
 	client := loadWith(t, issue(t, ca, "lb1", testcert.Options{}), "lb1", func(o *CredentialsOptions) {
 		o.AllowedNames, o.Observers = []string{"lb*"}, []string{"a"}

@@ -2,9 +2,12 @@ package peers
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 func TestGossipKeyMismatch(t *testing.T) {
@@ -22,7 +25,7 @@ func TestGossipKeyMismatch(t *testing.T) {
 			t.Parallel()
 			b := start(t, "b", test.theirs)
 			a := start(t, "a", test.mine, joining(b))
-			eventually(t, 5*time.Second, "join fails because of the key", func() bool { return errors.Is(a.JoinError(), test.joiner) })
+			poll.Within(t, 5*time.Second, "join fails because of the key", func() bool { return errors.Is(a.JoinError(), test.joiner) })
 			if text := a.JoinError().Error(); !strings.Contains(text, b.GossipAddr()) || strings.Contains(text, "\n") {
 				t.Errorf("JoinError: got %q, want one line that contains %s", text, b.GossipAddr())
 			}
@@ -30,7 +33,7 @@ func TestGossipKeyMismatch(t *testing.T) {
 				*node
 				want error
 			}{{a, test.joiner}, {b, test.joined}} {
-				eventually(t, 5*time.Second, "the mismatch is counted", func() bool { return keyCounts(side.Stats())[side.want] > 1 })
+				poll.Within(t, 5*time.Second, "the mismatch is counted", func() bool { return keyCounts(side.Stats())[side.want] > 1 })
 				if n := side.logs.count("level=ERROR"); n != 1 {
 					t.Errorf("logged errors: got %d by %s, want 1", n, side.opts.NodeName)
 				}
@@ -68,11 +71,11 @@ func TestGossipKeyMismatchInDatagrams(t *testing.T) {
 			t.Parallel()
 			a := start(t, "a", test.before)
 			b := start(t, "b", test.before, joining(a))
-			eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+			poll.Within(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
 			b.kill(t)
 			addr := b.GossipAddr()
 			b = start(t, "b", test.after, func(o *Options) { o.BindAddr = addr })
-			eventually(t, 5*time.Second, "b receives gossip of a", func() bool {
+			poll.Within(t, 5*time.Second, "b receives gossip of a", func() bool {
 				counts := keyCounts(b.Stats())
 				for _, want := range test.change {
 					if counts[want] > 0 {
@@ -81,7 +84,7 @@ func TestGossipKeyMismatchInDatagrams(t *testing.T) {
 				}
 				return false
 			})
-			eventually(t, 10*time.Second, "a detects b as dead", func() bool { return a.sees() })
+			poll.Within(t, 10*time.Second, "a detects b as dead", func() bool { return a.sees() })
 		})
 	}
 }
@@ -90,7 +93,7 @@ func TestOverlappingGossipKeys(t *testing.T) {
 	t.Parallel()
 	a := start(t, "a", keys(keyOne, keyTwo))
 	b := start(t, "b", keys(keyTwo, keyOne), joining(a))
-	eventually(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
+	poll.Within(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
 	if a.Stats().KeyDiffers+b.Stats().KeyDiffers != 0 {
 		t.Error("overlapping keys: got a key mismatch, want none")
 	}
@@ -105,7 +108,7 @@ func TestKeysRotateWhileRunning(t *testing.T) {
 	c := start(t, "c", keys(keyOne), joining(a))
 	nodes := []*node{a, b, c}
 	see := func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) }
-	eventually(t, 10*time.Second, "all see each other", see)
+	poll.Within(t, 10*time.Second, "all see each other", see)
 	for _, step := range [][]string{{keyOne, keyTwo}, {keyTwo, keyOne}, {keyTwo}} {
 		for _, n := range nodes {
 			var list [][]byte
@@ -118,10 +121,8 @@ func TestKeysRotateWhileRunning(t *testing.T) {
 			if got := n.keyring.GetKeys(); len(got) != len(step) || string(got[0]) != step[0] {
 				t.Fatalf("keyring: got %q, want %q", got, step)
 			}
-			time.Sleep(200 * time.Millisecond) // some rounds of gossip with different keyrings
-		}
-		if !see() {
-			t.Fatalf("step %q: got a lost node", step)
+			// Some rounds of gossip with different keyrings.
+			poll.Stays(t, 200*time.Millisecond, fmt.Sprintf("step %q: all see each other", step), see)
 		}
 	}
 	for _, n := range nodes {
@@ -131,7 +132,7 @@ func TestKeysRotateWhileRunning(t *testing.T) {
 	}
 	// The former key is now unknown.
 	d := start(t, "d", keys(keyOne), joining(a))
-	eventually(t, 5*time.Second, "the former key is refused", func() bool { return d.JoinError() != nil })
+	poll.Within(t, 5*time.Second, "the former key is refused", func() bool { return d.JoinError() != nil })
 	if len(d.Members()) != 0 {
 		t.Error("node with the former key: got a member, want none")
 	}

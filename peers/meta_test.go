@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/memberlist"
+
+	"mapsync/internal/poll"
 )
 
 func TestMetaSizeLimit(t *testing.T) {
@@ -88,7 +90,7 @@ func TestBadMetaIsIgnored(t *testing.T) {
 	if _, err := list.Join([]string{a.GossipAddr()}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 5*time.Second, "the unknown node is counted and logged", func() bool {
+	poll.Within(t, 5*time.Second, "the unknown node is counted and logged", func() bool {
 		return a.Stats().BadMeta > 0 && a.logs.count("level=WARN", "invalid metadata", "node=stranger") > 0
 	})
 	if len(a.Members()) != 0 || a.logs.count("level=WARN") != 1 {

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 )
 
@@ -174,7 +176,11 @@ func TestRecheckDuringAReload(t *testing.T) {
 	s.recheckMu.Lock() // simulates another running check
 	done, stub := make(chan struct{}), dial(t, client, addr, "lb2")
 	go func() { defer close(done); s.Recheck(time.Now()) }()
-	time.Sleep(100 * time.Millisecond) // Recheck is now waiting; otherwise it has not read the former state yet
+	poll.Eventually(t, "Recheck waits for the other check", func() bool {
+		return slices.ContainsFunc(stacksOf("TestRecheckDuringAReload.func", "testing.tRunner"), func(stack string) bool {
+			return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, "Credentials).Recheck")
+		})
+	})
 	write(t, pair.CAFile, read(t, client.opts.Load().CAFile))
 	s.expireFileCheck()
 	if err := call(t, stub, "lb1"); err != nil {
