@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // The peers refuse a node that starts with its clock more than max-clock-ahead ahead. Status,
@@ -13,7 +15,7 @@ func TestClockProblemsAreReported(t *testing.T) {
 	n1, n2, m1, _ := twoNodes(t, 100)
 	n2.wall = func() time.Time { return time.Now().Add(time.Hour) }
 	n1.start()
-	eventually(t, "the first node is ready", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the first node is ready", func() bool { return n1.status().Ready })
 	stop := watchReady(t, n1)
 	n2.start()
 	for _, c := range []struct {
@@ -23,13 +25,13 @@ func TestClockProblemsAreReported(t *testing.T) {
 		{n1, `{ahead="peer",peer="n2"}`, `^n2 or its changes are refused: its clock is at least (1h0m0s|59m\d+s) ahead of this node's \(max-clock-ahead is 1m0s\): set its clock, then restart syncd there$`},
 		{n2, `{ahead="self",peer="n1"}`, `^n1 refuses this node or its changes: this node's clock is 1h0m0s ahead \(max-clock-ahead is 1m0s\): set this node's clock, then restart syncd here$`},
 	} {
-		eventually(t, c.n.config.NodeName+" reports the cause", func() bool {
+		poll.Eventually(t, c.n.config.NodeName+" reports the cause", func() bool {
 			_, body := c.n.readyz()
 			s := c.n.status()
 			ok, err := regexp.MatchString(c.cause, strings.Join(s.ClockProblems, "\n"))
 			return err == nil && ok && strings.Contains(body, ", then restart syncd ")
 		})
-		eventually(t, "the cause is logged", func() bool { return c.n.log.contains("clocks of nodes are too far apart") })
+		poll.Eventually(t, "the cause is logged", func() bool { return c.n.log.contains("clocks of nodes are too far apart") })
 		if v := c.n.sample("mapsync_clock_too_far_ahead_seconds", c.labels); !strings.HasPrefix(v, "3600") && !strings.HasPrefix(v, "35") {
 			t.Errorf("%s: mapsync_clock_too_far_ahead_seconds: got %s, want about 3600", c.n.config.NodeName, v)
 		}
@@ -37,18 +39,14 @@ func TestClockProblemsAreReported(t *testing.T) {
 	if n2.status().Ready || len(n1.status().Peers) != 0 {
 		t.Error("node with its clock ahead: got it joined, want it refused")
 	}
-	time.Sleep(2 * time.Second) // several checks of the clocks
-	n1.log.mu.Lock()
-	lines := strings.Count(n1.log.text.String(), "clocks of nodes are too far apart")
-	n1.log.mu.Unlock()
-	if lines != 1 {
-		t.Errorf("log lines about the clock within a minute: got %d, want 1", lines)
-	}
+	lines := func() int { return n1.log.count("clocks of nodes are too far apart") }
+	poll.Stays(t, 2*time.Second, "one log line about the clock during several checks", func() bool { return lines() == 1 },
+		func() any { return lines() })
 	// The remedy: set the clock and restart.
 	n2.stop()
 	n2.wall = nil
 	n2.start()
-	eventually(t, "the node joins after its clock is set", func() bool { return n2.status().Ready && len(n1.status().ClockProblems) == 0 })
+	poll.Eventually(t, "the node joins after its clock is set", func() bool { return n2.status().Ready && len(n1.status().ClockProblems) == 0 })
 	n1.write(m1, 0, 10, 1)
 	stop()
 	if v := n1.sample("mapsync_clock_too_far_ahead_seconds", `{ahead="peer",peer="n2"}`); v != "absent" {

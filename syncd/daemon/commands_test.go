@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 )
 
@@ -36,19 +37,19 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 	for v := range uint64(40) {
 		w.cut()
 		n1.write(m1, 0, 100, 10+v)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the rate of broken connections
 	}
 	cancel()
 	var returned atomic.Bool
 	go func() { wg.Wait(); returned.Store(true) }()
-	eventually(t, "all commands return", returned.Load)
+	poll.Eventually(t, "all commands return", returned.Load)
 	for _, n := range []*node{n1, n2} {
 		if _, err := n.client.Undrain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n1.write(m1, 0, 500, 9)
-	eventually(t, "both nodes are ready and in sync", func() bool {
+	poll.Eventually(t, "both nodes are ready and in sync", func() bool {
 		return n1.status().Ready && n2.status().Ready && holds(t, m2, 500, 9)
 	})
 }

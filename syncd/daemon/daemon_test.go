@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -20,21 +21,21 @@ func TestMapAppearsAndIsReplaced(t *testing.T) {
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
 	n2.start()
-	eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
+	poll.Eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
 	if n1.status().Ready {
 		t.Error("status without a map: got ready, want not ready")
 	}
 	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 1000)
-	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
+	poll.Eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
-	eventually(t, "the lag is 0", func() bool { return n1.status().Peers[0].Maps[0].LagEntries == 0 })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the lag is 0", func() bool { return n1.status().Peers[0].Maps[0].LagEntries == 0 })
 
 	// The load balancer of n2 restarts with a new map: the table refills it.
 	fresh := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
+	poll.Eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
 	n1.write(m1, 0, 500, 8)
-	eventually(t, "changes go to the new map", func() bool { return holds(t, fresh, 500, 8) })
+	poll.Eventually(t, "changes go to the new map", func() bool { return holds(t, fresh, 500, 8) })
 	if s := n2.status(); s.Capture.Lost != 0 || s.Gaps != 0 {
 		t.Errorf("status: got %+v, want no losses and no gaps", s)
 	}
@@ -50,7 +51,7 @@ func TestRestartReplicatesDeletesMadeWhileStopped(t *testing.T) {
 		}
 	}
 	n1.start()
-	eventually(t, "the deletes made while syncd was stopped reach the peer", func() bool { return holds(t, m2, 400, 7) })
+	poll.Eventually(t, "the deletes made while syncd was stopped reach the peer", func() bool { return holds(t, m2, 400, 7) })
 	if !holds(t, m1, 400, 7) {
 		t.Error("map of the restarted node: got it changed, want entries 0 to 399")
 	}
@@ -68,7 +69,7 @@ func TestInPlaceChangesOfNewEntriesReplicate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the peer's map holds the newest values", func() bool { return holds(t, m2, 500, 8) })
+	poll.Eventually(t, "the peer's map holds the newest values", func() bool { return holds(t, m2, 500, 8) })
 }
 
 func TestRefusedMapsDoNotStopOthers(t *testing.T) {
@@ -82,19 +83,19 @@ func TestRefusedMapsDoNotStopOthers(t *testing.T) {
 	n2 := newNode(t, 2, "differ="+differ+"2", "good="+good+"2")
 	n1.start()
 	n2.start()
-	eventually(t, "the good map replicates", func() bool {
+	poll.Eventually(t, "the good map replicates", func() bool {
 		s := n1.status()
 		return s.Maps[2].State == daemon.MapReplicating && len(s.Peers) == 1 && s.Peers[0].Sending
 	})
 	n1.write(good1, 0, 500, 1)
 	// 400 of the 500 entries fit. The others are counted as failed and stay in the table.
-	eventually(t, "the entries that fit are in the map", func() bool { return holds(t, good2, 400, 1) })
-	eventually(t, "the entries that do not fit are counted", func() bool { return n2.status().Maps[1].Failed == 100 })
+	poll.Eventually(t, "the entries that fit are in the map", func() bool { return holds(t, good2, 400, 1) })
+	poll.Eventually(t, "the entries that do not fit are counted", func() bool { return n2.status().Maps[1].Failed == 100 })
 	s := n1.status()
 	if s.Maps[0].State != daemon.MapRefused || !strings.Contains(s.Maps[0].Error, "4096") {
 		t.Errorf("map with large entries: got %+v, want it refused with the limit of 4096 bytes", s.Maps[0])
 	}
-	eventually(t, "the error names the different layouts", func() bool {
+	poll.Eventually(t, "the error names the different layouts", func() bool {
 		for _, m := range n1.status().Peers[0].Maps {
 			if m.Name == "differ" && strings.Contains(m.Error, "value: ") && strings.Contains(m.Error, "24") {
 				return true
@@ -128,9 +129,9 @@ func TestHealthAndMetrics(t *testing.T) {
 		t.Errorf("readyz without a map: got status %d and %s, want 503 and \"ct: waiting\"", code, body)
 	}
 	m := pinned(t, filepath.Join(dir, "ct"), 8, 8, 100)
-	eventually(t, "the node is ready", func() bool { code, _ := get("/readyz"); return code == http.StatusOK })
+	poll.Eventually(t, "the node is ready", func() bool { code, _ := get("/readyz"); return code == http.StatusOK })
 	n.write(m, 0, 10, 1)
-	eventually(t, "the metrics count the entries", func() bool {
+	poll.Eventually(t, "the metrics count the entries", func() bool {
 		_, body := get("/metrics")
 		return strings.Contains(body, `mapsync_capture_events_total{context="packet"} 10`) &&
 			strings.Contains(body, `mapsync_map_entries{map="ct",state="live"} 10`) &&

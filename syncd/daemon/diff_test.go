@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 )
@@ -16,7 +17,7 @@ import (
 func TestDigestsAgreeWhenInSync(t *testing.T) {
 	n1, n2, m1, m2 := syncedPair(t)
 	head := n1.status().Maps[0].Position
-	eventually(t, "the digests of both nodes agree", func() bool {
+	poll.Eventually(t, "the digests of both nodes agree", func() bool {
 		one, two := n1.status().Peers[0].Maps[0], n2.status().Peers[0].Maps[0]
 		return one.Agreed && two.Agreed && two.AgreedPosition >= head && two.Divergent == 0 && two.Incomparable == ""
 	})
@@ -77,7 +78,7 @@ func (n *node) diff() (all []daemon.DiffEntry) {
 func TestDiffReportsFailedComparison(t *testing.T) {
 	n1, n2, m1, _ := twoNodes(t, 100)
 	n1.start()
-	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	if all := n1.diff(); len(all) != 1 || all[0].Error != "not compared: no peer is alive" {
 		t.Errorf("diff without a peer: got %+v, want \"no peer is alive\"", all)
 	}
@@ -89,7 +90,7 @@ func TestDiffReportsFailedComparison(t *testing.T) {
 		t.Errorf("diff with one of two peers: got %+v, want a summary and an error for n3", all)
 	}
 	pinned(t, n2.pin, 8, 8, 30)
-	eventually(t, "the summary counts the entries that the peer's kernel map does not hold", func() bool {
+	poll.Eventually(t, "the summary counts the entries that the peer's kernel map does not hold", func() bool {
 		s := n1.diff()[0].Summary
 		return s != nil && s.NotHeld == 20 && !s.Clean()
 	})
@@ -104,13 +105,13 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	typed(t, path2, keyV1, valueV1, 100)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	n1.writeSessions(m1, keyV1, valueV2, 0, 50, 1)
 	n1.applyEntries(m1, 2, func(i int) (k, v []byte) {
 		return keyV1.bytes(map[string]uint64{"addr": uint64(1000 + i), "port": 80}), valueV2.bytes(map[string]uint64{"bytes": 1 << 40})
 	})
 	n2.start()
-	eventually(t, "the joiner is ready", func() bool { return n2.status().Ready })
+	poll.Eventually(t, "the joiner is ready", func() bool { return n2.status().Ready })
 	for _, labels := range []string{`{cause="refused",map="ct"}`, `{cause="unsent",map="ct"}`} {
 		want := map[bool]string{true: "2", false: "0"}[strings.Contains(labels, "refused")]
 		if got := n2.sample("mapsync_exception_entries", labels); got != want {
@@ -120,7 +121,7 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	is := func(e *daemon.DiffEntry, kind daemon.DiffKind, port string) bool {
 		return e.Kind == kind && strings.Contains(e.Entry, "addr="+port) && strings.Contains(e.Reason, `"bytes"`)
 	}
-	eventually(t, "both nodes list the entries with the reason", func() bool {
+	poll.Eventually(t, "both nodes list the entries with the reason", func() bool {
 		here, there := n2.diff(), n1.diff()
 		return len(here) == 3 && is(&here[0], daemon.DiffRefused, "1000") && is(&here[1], daemon.DiffRefused, "1001") && here[2].Summary.Refused == 2 &&
 			len(there) == 3 && is(&there[0], daemon.DiffRefusedPeer, "1000") && is(&there[1], daemon.DiffRefusedPeer, "1001") && there[2].Summary.RefusedThere == 2
@@ -134,7 +135,7 @@ func TestExceptionsDoNotBlockReadiness(t *testing.T) {
 	if _, err := n1.client.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the drain lists the entries", func() bool {
+	poll.Eventually(t, "the drain lists the entries", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && len(h.NotHeld) == 1 && h.NotHeld[0].Text() == "2 entries of ct not held by n2: 2 cannot be held there"
 	})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -15,7 +16,7 @@ import (
 func TestDrainHandsOver(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 20_000)
 	startPair(t, n1, n2)
-	eventually(t, "the health service reports serving", n1.serving)
+	poll.Eventually(t, "the health service reports serving", n1.serving)
 	n1.write(m1, 0, 10_000, 7)
 
 	h, err := n1.client.Drain(t.Context(), false)
@@ -32,18 +33,18 @@ func TestDrainHandsOver(t *testing.T) {
 	// its own.
 	stop := writeLoop(t, func(v uint64) {
 		n2.write(m2, 15_000, 15_010, v)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // the rate of the traffic
 	})
 	last := time.Now()
 	for i := range uint64(8) {
 		n1.write(m1, 10_000+10*i, 10_010+10*i, 7)
 		last = time.Now()
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(200 * time.Millisecond) // the traffic of n1 pauses for less than a second
 		if h, err = n1.client.Handover(t.Context()); err != nil || h.Done || !strings.Contains(strings.Join(h.Waiting, " "), "still change") {
 			t.Fatalf("handover during traffic: got %+v, error %v, want it to wait for changes", h, err)
 		}
 	}
-	eventually(t, "the handover is done", func() bool { h, err = n1.client.Handover(t.Context()); return err == nil && h.Done })
+	poll.Eventually(t, "the handover is done", func() bool { h, err = n1.client.Handover(t.Context()); return err == nil && h.Done })
 	if missing := lacks(m2, 10_080, 7); missing > 0 {
 		t.Errorf("entries missing after the handover: got %d, want 0", missing)
 	}
@@ -54,15 +55,15 @@ func TestDrainHandsOver(t *testing.T) {
 	// A drained node continues to replicate in both directions. Changes only revoke the state
 	// done. Changes in place, which no hook detects, are handed over, too.
 	n1.write(m1, 0, 100, 8)
-	eventually(t, "the handover is not done after a change", func() bool { h, _ = n1.client.Handover(t.Context()); return !h.Done })
+	poll.Eventually(t, "the handover is not done after a change", func() bool { h, _ = n1.client.Handover(t.Context()); return !h.Done })
 	for i := range uint64(50) {
 		key, value := pair(i+5000, 9)
 		if err := m1.Update(key, value, ebpf.UpdateExist); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the drained node replicates", func() bool { return lacks(m2, 100, 8) == 0 })
-	eventually(t, "the handover is done again", func() bool { h, _ = n1.client.Handover(t.Context()); return h.Done })
+	poll.Eventually(t, "the drained node replicates", func() bool { return lacks(m2, 100, 8) == 0 })
+	poll.Eventually(t, "the handover is done again", func() bool { h, _ = n1.client.Handover(t.Context()); return h.Done })
 	value := make([]byte, 8)
 	for i := range uint64(50) {
 		key, _ := pair(i+5000, 0)
@@ -85,7 +86,7 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	m1 := pinned(t, path1, 8, 8, 1000)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 100, 7)
 	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no live peer receives from this node") {
 		t.Fatalf("drain of the last node: got error %v, want it refused", err)
@@ -94,13 +95,13 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 		t.Fatal("node after a refused drain: got not ready, want ready")
 	}
 	n2.start() // without a map, so that it cannot hold entries
-	eventually(t, "the drain begins when a peer is live", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
-	eventually(t, "the handover waits for the peer's map", func() bool {
+	poll.Eventually(t, "the drain begins when a peer is live", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
+	poll.Eventually(t, "the handover waits for the peer's map", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && !h.Done && len(h.Waiting) == 1 && strings.Contains(h.Waiting[0], "n2 does not receive ct")
 	})
 	m2 := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "the handover is done", func() bool {
+	poll.Eventually(t, "the handover is done", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Done && h.Peers == 1 && len(h.NotHeld) == 0
 	})
@@ -109,7 +110,7 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	}
 	// The peer leaves. The last node must not stay out of service.
 	n2.stop()
-	eventually(t, "the drain is cancelled", func() bool {
+	poll.Eventually(t, "the drain is cancelled", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && !h.Drained && h.Cancelled == "all peers have left" && n1.status().Ready
 	})
@@ -120,7 +121,7 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	if h, err := n1.client.Drain(t.Context(), true); err != nil || !h.Drained {
 		t.Fatalf("drain with force: got %+v, error %v, want drained", h, err)
 	}
-	eventually(t, "the node is drained by force", func() bool {
+	poll.Eventually(t, "the node is drained by force", func() bool {
 		h, err := n1.client.Handover(t.Context())
 		return err == nil && h.Drained && h.Done && h.Peers == 0
 	})
@@ -140,12 +141,12 @@ func TestDrainReportsUnheldEntries(t *testing.T) {
 	n1.write(m1, 0, 500, 7)
 	// 450 records enter the peer's table: all except the share that is reserved for the peer
 	// itself.
-	eventually(t, "the peer is full", func() bool { s := n2.status(); return s.Maps[0].Failed == 150 && s.Peers[0].Maps[0].Refused == 50 })
+	poll.Eventually(t, "the peer is full", func() bool { s := n2.status(); return s.Maps[0].Failed == 150 && s.Peers[0].Maps[0].Refused == 50 })
 	if _, err := n1.client.Drain(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
 	var h daemon.Handover
-	eventually(t, "the handover is done", func() bool {
+	poll.Eventually(t, "the handover is done", func() bool {
 		var err error
 		h, err = n1.client.Handover(t.Context())
 		return err == nil && h.Done
@@ -178,7 +179,7 @@ func TestDrainReportsUnheldEntries(t *testing.T) {
 		key, _ := pair(i, 0)
 		n1.applyEntries(m1, 1, func(int) (k, v []byte) { return key, nil })
 	}
-	eventually(t, "the peer holds all entries", func() bool {
+	poll.Eventually(t, "the peer holds all entries", func() bool {
 		r := n1.status().Peers[0].Maps[0].Report
 		return r.Failed == 0 && r.Refused == 0 && r.Live == 200
 	})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"mapsync/internal/injector"
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/table"
 
@@ -54,10 +55,10 @@ func TestLRUMapIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		reportEvicted(t, m1, evict, held)
-		time.Sleep(2 * time.Millisecond)
+		time.Sleep(2 * time.Millisecond) // the rate of new flows
 	}
 	for _, n := range []*node{n1, n2} {
-		eventually(t, n.config.NodeName+" has at most twice the records of the map", func() bool {
+		poll.Eventually(t, n.config.NodeName+" has at most twice the records of the map", func() bool {
 			live := n.status().Maps[0].Live
 			return live >= len(held) && live <= 2*entries
 		})
@@ -104,7 +105,7 @@ func reportEvicted(t *testing.T, m *ebpf.Map, events *injector.Injector, held ma
 func TestEvictionsSurviveARestart(t *testing.T) {
 	n1, _, m1, m2 := lruNodes(t, 1000)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	n1.waitIdentitySaved(m1)
 	for i := range uint64(100) {
 		k, _ := pair(i, 0)
@@ -114,10 +115,10 @@ func TestEvictionsSurviveARestart(t *testing.T) {
 	}
 	n1.stop()
 	n1.start()
-	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	n1.write(m1, 900, 901, 7) // sent after the changes of the restart
-	eventually(t, "the peer holds the later entry", func() bool { return has(m2, 900) })
-	eventually(t, "the table has all records again", func() bool { return n1.status().Maps[0].Live == 501 })
+	poll.Eventually(t, "the peer holds the later entry", func() bool { return has(m2, 900) })
+	poll.Eventually(t, "the table has all records again", func() bool { return n1.status().Maps[0].Live == 501 })
 	if n := lacks(m2, 500, 7); n > 0 {
 		t.Errorf("evicted entries that the peer lacks after a restart: got %d, want 0", n)
 	}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 
 	"github.com/cilium/ebpf"
@@ -166,23 +167,22 @@ func TestForgedGossipDoesNotChangePeers(t *testing.T) {
 	// With versions that no other node supports, gossip would stop exchanging membership.
 	vsn = []byte{1, 5, 5, 2, 5, 4}
 	forge(t, key, alive("ghost99", 1, uint64(time.Now().UnixNano()), gossip.String()), n1, n2)
-	eventually(t, "gossip of n1 reports the forged death", func() bool { return n1.log.contains("peer left or died") })
-	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		s := n1.status()
-		if len(s.Peers) != 1 || !s.Ready {
-			t.Fatalf("n1 after forged gossip: got ready %v, peers %+v, want ready with one peer", s.Ready, s.Peers)
+	poll.Eventually(t, "gossip of n1 reports the forged death", func() bool { return n1.log.contains("peer left or died") })
+	s := n1.status()
+	poll.Stays(t, 6*time.Second, "n1 is ready, and its only peer n2 is unchanged", func() bool {
+		if s = n1.status(); len(s.Peers) != 1 || !s.Ready {
+			return false
 		}
-		if p := s.Peers[0]; p.Node != "n2" || p.Incarnation != before.Incarnation || p.Address != before.Address || !p.Receiving {
-			t.Fatalf("peer after forged gossip: got %+v, want n2 unchanged", p)
-		}
-	}
+		p := s.Peers[0]
+		return p.Node == "n2" && p.Incarnation == before.Incarnation && p.Address == before.Address && p.Receiving
+	}, func() any { return fmt.Sprintf("got ready %v, peers %+v", s.Ready, s.Peers) })
 	n1.write(m1, 0, 300, 7)
-	eventually(t, "new records still arrive", func() bool { return holds(t, m2, 300, 7) })
+	poll.Eventually(t, "new records still arrive", func() bool { return holds(t, m2, 300, 7) })
 	// Gossip refuses the name for a while. A restarted node announces itself again.
 	n2.stop()
-	eventually(t, "n2 has left", func() bool { return len(n1.status().Peers) == 0 })
+	poll.Eventually(t, "n2 has left", func() bool { return len(n1.status().Peers) == 0 })
 	n2.start()
-	eventually(t, "n2 has returned", func() bool { return n1.connected("n2") && n2.connected("n1") && n2.status().Ready })
+	poll.Eventually(t, "n2 has returned", func() bool { return n1.connected("n2") && n2.connected("n1") && n2.status().Ready })
 }
 
 // Gossip members that never answer do not keep a starting node from becoming ready.
@@ -204,12 +204,12 @@ func TestSilentMembersDoNotBlockReadiness(t *testing.T) {
 	t.Cleanup(func() { _ = silent.Close() })
 	startIntruder(t, "ghost1", bytes.Repeat([]byte{7}, 32), silent.Addr().String(), n1)
 	startIntruder(t, "ghost2", bytes.Repeat([]byte{7}, 32), loopback(66)+":9", n1)
-	eventually(t, "gossip has the two silent members", func() bool { return n1.sample("mapsync_gossip_members", "") == "2" })
+	poll.Eventually(t, "gossip has the two silent members", func() bool { return n1.sample("mapsync_gossip_members", "") == "2" })
 	n2.start()
-	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && n2.connected("n1") })
+	poll.Eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && n2.connected("n1") })
 	if s := n2.status(); len(s.Peers) != 1 {
 		t.Errorf("peers: got %+v, want n1 only", s.Peers)
 	}
 	n1.write(m1, 0, 300, 7)
-	eventually(t, "records arrive", func() bool { return holds(t, m2, 300, 7) })
+	poll.Eventually(t, "records arrive", func() bool { return holds(t, m2, 300, 7) })
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"mapsync/internal/poll"
 )
 
 // Two nodes that replicate leave no goroutine behind after they have stopped.
@@ -15,7 +17,7 @@ func TestNoGoroutineOutlivesTheDaemon(t *testing.T) {
 	n1, n2, m1, m2 := twoNodes(t, 1000)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 100, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 100, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 100, 7) })
 	if code, _ := n1.readyz(); code != http.StatusOK {
 		t.Errorf("readyz: got status %d, want 200", code)
 	}

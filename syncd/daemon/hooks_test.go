@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 
 	"github.com/cilium/ebpf"
@@ -77,7 +78,7 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 
 	var stopped atomic.Bool
 	a, b := writeFrom(t, m1, 0, 0, &stopped), writeFrom(t, m1, 0, 1000, &stopped)
-	time.Sleep(3 * time.Second)
+	time.Sleep(3 * time.Second) // the duration of the load
 	stopped.Store(true)
 	for _, done := range []chan error{a, b} {
 		if err := <-done; err != nil {
@@ -88,7 +89,7 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 	if len(want) != 128 {
 		t.Fatalf("entries of the data plane: got %d, want 128", len(want))
 	}
-	eventually(t, "the peer's map holds the last written values", func() bool {
+	poll.Eventually(t, "the peer's map holds the last written values", func() bool {
 		got := entriesOf(t, m2)
 		for key, value := range want {
 			if got[key] != value {
@@ -97,7 +98,7 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 		}
 		return len(got) == len(want)
 	})
-	eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	poll.Eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
 	c := n1.status().Capture
 	t.Logf("%d runs, %d skipped, %d repairs", c.Events, c.Skipped, c.Losses.Repaired)
 	// Since 6.11 a test run disables bottom halves, so that it is not preempted.

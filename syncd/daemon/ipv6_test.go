@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 
 	"github.com/cilium/ebpf"
@@ -83,7 +84,7 @@ func replicates(t *testing.T, nodes []*node, maps []*ebpf.Map) {
 	for _, n := range nodes {
 		n.start()
 	}
-	eventually(t, "all nodes are ready", func() bool {
+	poll.Eventually(t, "all nodes are ready", func() bool {
 		for _, n := range nodes {
 			if s := n.status(); !s.Ready || len(s.Peers) != len(nodes)-1 {
 				return false
@@ -94,7 +95,7 @@ func replicates(t *testing.T, nodes []*node, maps []*ebpf.Map) {
 	for i, n := range nodes {
 		n.write(maps[i], uint64(100*i), uint64(100*i+100), 7)
 	}
-	eventually(t, "all maps hold all entries", func() bool {
+	poll.Eventually(t, "all maps hold all entries", func() bool {
 		for _, m := range maps {
 			if !holds(t, m, 100*len(nodes), 7) {
 				return false
@@ -126,9 +127,9 @@ func TestIPv6OnlyCluster(t *testing.T) {
 		}
 	}
 	nodes[1].stop()
-	eventually(t, "the stopped peer has left", func() bool { return strings.Contains(nodes[0].metrics(), "mapsync_gossip_members 1") })
+	poll.Eventually(t, "the stopped peer has left", func() bool { return strings.Contains(nodes[0].metrics(), "mapsync_gossip_members 1") })
 	nodes[1].start()
-	eventually(t, "the peer has returned", func() bool { return nodes[1].status().Ready && len(nodes[0].status().Peers) == 2 })
+	poll.Eventually(t, "the peer has returned", func() bool { return nodes[1].status().Ready && len(nodes[0].status().Peers) == 2 })
 }
 
 // Nodes that listen on all addresses of both families can advertise an address of either family.

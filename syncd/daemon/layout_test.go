@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -119,26 +120,26 @@ func TestLayoutChanges(t *testing.T) {
 			return holdsSessions(m1, keyV1, v1, count, state) && holdsSessions(m2, keyV1, v2, count, state)
 		}
 	}
-	eventually(t, "both maps hold all entries", equal(valueV1, valueV1, 1000, 3))
+	poll.Eventually(t, "both maps hold all entries", equal(valueV1, valueV1, 1000, 3))
 	before := n2.owners()
 
 	m2 = typed(t, path2, keyV1, valueV2, 2000)
-	eventually(t, "the new map holds the converted entries", equal(valueV1, valueV2, 1000, 3))
-	eventually(t, "the node is ready again", func() bool { return n2.status().Ready })
+	poll.Eventually(t, "the new map holds the converted entries", equal(valueV1, valueV2, 1000, 3))
+	poll.Eventually(t, "the node is ready again", func() bool { return n2.status().Ready })
 	if after := n2.owners(); after != before {
 		t.Errorf("owners and versions after the conversion: want\n%.300s\ngot\n%.300s", before, after)
 	}
 	// Streams continue in both directions between the two layouts.
 	n1.writeSessions(m1, keyV1, valueV1, 0, 1100, 4)
-	eventually(t, "changes reach the new layout from the old one", equal(valueV1, valueV2, 1100, 4))
+	poll.Eventually(t, "changes reach the new layout from the old one", equal(valueV1, valueV2, 1100, 4))
 	n2.writeSessions(m2, keyV1, valueV2, 0, 1200, 5)
-	eventually(t, "changes reach the old layout from the new one", equal(valueV1, valueV2, 1200, 5))
+	poll.Eventually(t, "changes reach the old layout from the new one", equal(valueV1, valueV2, 1200, 5))
 	n2.deleteSessions(m2, keyV1, valueV2, 1100, 1200)
-	eventually(t, "deletes reach the other layout", equal(valueV1, valueV2, 1100, 5))
+	poll.Eventually(t, "deletes reach the other layout", equal(valueV1, valueV2, 1100, 5))
 
 	// A map whose key has other fields is refused, and no record is lost.
 	refused := typed(t, path2, keyV3, valueV2, 2000)
-	eventually(t, "the map is refused and the error names the field", func() bool {
+	poll.Eventually(t, "the map is refused and the error names the field", func() bool {
 		s := n2.status().Maps[0]
 		return s.State == daemon.MapRefused && strings.Contains(s.Error, "zone")
 	})
@@ -151,13 +152,13 @@ func TestLayoutChanges(t *testing.T) {
 		t.Error("refused map: got entries, want none")
 	}
 	m2 = typed(t, path2, keyV1, valueV2, 3000)
-	eventually(t, "a map that fits is refilled, including changes made meanwhile", equal(valueV1, valueV2, 1100, 6))
+	poll.Eventually(t, "a map that fits is refilled, including changes made meanwhile", equal(valueV1, valueV2, 1100, 6))
 
 	// The other node is upgraded.
 	m1 = typed(t, path1, keyV1, valueV2, 2000)
-	eventually(t, "the other new map holds the converted entries", equal(valueV2, valueV2, 1100, 6))
+	poll.Eventually(t, "the other new map holds the converted entries", equal(valueV2, valueV2, 1100, 6))
 	n1.writeSessions(m1, keyV1, valueV2, 0, 1100, 7)
-	eventually(t, "both maps hold all entries in the new layout", equal(valueV2, valueV2, 1100, 7))
+	poll.Eventually(t, "both maps hold all entries in the new layout", equal(valueV2, valueV2, 1100, 7))
 	for _, n := range []*node{n1, n2} {
 		if s := n.status(); s.Gaps != 0 || s.Maps[0].Live != 1100 {
 			t.Errorf("status: got %+v, want no gaps and 1100 live records", s)
@@ -173,14 +174,14 @@ func TestEntriesThatDoNotConvert(t *testing.T) {
 	n := newNode(t, 1, "ct="+path)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	n.applyEntries(m, 10, func(i int) (k, v []byte) {
 		k, _ = session(keyV1, valueV2, uint64(i), 3)
 		return k, valueV2.bytes(map[string]uint64{"bytes": uint64(i) << 30, "state": 3})
 	})
-	eventually(t, "the table has all records", func() bool { return n.status().Maps[0].Live == 10 })
+	poll.Eventually(t, "the table has all records", func() bool { return n.status().Maps[0].Live == 10 })
 	m = typed(t, path, keyV1, valueV1, 1000) // bytes has 32 bits now, so that entries 0 to 3 fit
-	eventually(t, "the entries that fit are in the map", func() bool {
+	poll.Eventually(t, "the entries that fit are in the map", func() bool {
 		entries, count := m.Iterate(), 0
 		var k, v []byte
 		for entries.Next(&k, &v) {

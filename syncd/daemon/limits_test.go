@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // halfOpen opens connections to addr that never send anything.
@@ -29,9 +31,9 @@ func TestHalfOpenConnectionsDoNotBlockPeers(t *testing.T) {
 	halfOpen(t, n1.config.GRPCListen, 3000)
 	halfOpen(t, n1.config.MetricsListen, 500)
 	n2.start()
-	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
+	poll.Eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	response, err := http.Get("http://" + n1.config.MetricsListen + "/metrics")
 	if err != nil {
 		t.Fatal(err)

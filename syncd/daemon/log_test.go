@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"mapsync/internal/poll"
 )
 
 // unique is a log handler that records lines in which an attribute occurs twice. A reader of JSON
@@ -75,15 +77,15 @@ func checked(t *testing.T, h slog.Handler) *slog.Logger {
 func TestLogAttributesAreUnique(t *testing.T) {
 	n1, n2, m1, _ := syncedPair(t)
 	small := pinned(t, n2.pin, 8, 8, 100)
-	eventually(t, "the smaller map is full", func() bool { return n2.log.contains("failed to write entries to the kernel map") })
+	poll.Eventually(t, "the smaller map is full", func() bool { return n2.log.contains("failed to write entries to the kernel map") })
 	small.Close()
 	pinned(t, n2.pin, 8, 8, 1000)
-	eventually(t, "the larger map is filled", func() bool { return n2.status().Maps[0].Failed == 0 && n2.status().Maps[0].MaxEntries == 1000 })
+	poll.Eventually(t, "the larger map is filled", func() bool { return n2.status().Maps[0].Failed == 0 && n2.status().Maps[0].MaxEntries == 1000 })
 	pinned(t, n2.pin, 4, 4, 1000)
-	eventually(t, "another layout is refused", func() bool { return n2.status().Maps[0].State == "refused" })
+	poll.Eventually(t, "another layout is refused", func() bool { return n2.status().Maps[0].State == "refused" })
 	n1.write(m1, 0, 10, 8)
 	n2.stop()
-	eventually(t, "the peer has left", func() bool { return len(n1.status().Peers) == 0 })
+	poll.Eventually(t, "the peer has left", func() bool { return len(n1.status().Peers) == 0 })
 
 	var out bytes.Buffer
 	found := &repeated{}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -19,7 +20,7 @@ func TestLostEventsAreRepaired(t *testing.T) {
 	startPair(t, n1, n2)
 	for round := range uint64(3) {
 		n1.write(m1, 0, 5000, round)
-		eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 5000, round) })
+		poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 5000, round) })
 	}
 	for i := range uint64(4000) {
 		key, _ := pair(1000+i, 0)
@@ -28,8 +29,8 @@ func TestLostEventsAreRepaired(t *testing.T) {
 		}
 	}
 	n1.write(m1, 0, 1000, 9) // loses some events, so that a scan also finds the deletes that no hook detected
-	eventually(t, "the peer's map holds the remaining entries", func() bool { return holds(t, m2, 1000, 9) })
-	eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
+	poll.Eventually(t, "the peer's map holds the remaining entries", func() bool { return holds(t, m2, 1000, 9) })
+	poll.Eventually(t, "the losses are repaired", func() bool { return !n1.status().Capture.Losses.Open })
 	s := n1.status()
 	if s.Capture.Lost == 0 || s.Capture.Losses.Repaired == 0 || s.Maps[0].Scan.Urgent == 0 || s.Maps[0].Scan.Found == 0 {
 		t.Errorf("capture and scans: got %+v, %+v, want repaired losses found by an urgent scan", s.Capture, s.Maps[0].Scan)
@@ -60,7 +61,7 @@ func TestDeletesFoundByTheScan(t *testing.T) {
 	n1.config.ScanInterval, n2.config.ScanInterval = 200*time.Millisecond, 200*time.Millisecond
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	remove := func(m *ebpf.Map, from, to uint64) {
 		for i := from; i < to; i++ {
 			key, _ := pair(i, 0)
@@ -70,12 +71,12 @@ func TestDeletesFoundByTheScan(t *testing.T) {
 		}
 	}
 	remove(m2, 0, 500) // the standby's garbage collector treats all sessions as idle
-	eventually(t, "the standby's entries are restored", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the standby's entries are restored", func() bool { return holds(t, m2, 500, 7) })
 	if !holds(t, m1, 500, 7) {
 		t.Error("map of the owner: got entries expired by the standby's deletes, want all entries")
 	}
 	remove(m1, 400, 500)
-	eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 400, 7) && holds(t, m2, 400, 7) })
+	poll.Eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 400, 7) && holds(t, m2, 400, 7) })
 }
 
 // Without hooks, scans alone replicate in both directions.
@@ -95,16 +96,16 @@ func TestScansAloneReplicate(t *testing.T) {
 	}
 	put(m1, 0, 300, 7)
 	put(m2, 300, 500, 7)
-	eventually(t, "both maps hold all entries", func() bool { return holds(t, m1, 500, 7) && holds(t, m2, 500, 7) })
+	poll.Eventually(t, "both maps hold all entries", func() bool { return holds(t, m1, 500, 7) && holds(t, m2, 500, 7) })
 	put(m2, 0, 500, 8) // the last writer becomes the owner
-	eventually(t, "both maps hold the newer values", func() bool { return holds(t, m1, 500, 8) && holds(t, m2, 500, 8) })
+	poll.Eventually(t, "both maps hold the newer values", func() bool { return holds(t, m1, 500, 8) && holds(t, m2, 500, 8) })
 	for i := range uint64(250) {
 		key, _ := pair(250+i, 0)
 		if err := m2.Delete(key); err != nil {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 250, 8) && holds(t, m2, 250, 8) })
+	poll.Eventually(t, "the owner's deletes reach both maps", func() bool { return holds(t, m1, 250, 8) && holds(t, m2, 250, 8) })
 	if s := n1.status(); s.Capture.Attach != "none" || s.Capture.Events != 0 {
 		t.Errorf("capture: got %+v, want attach none and no events", s.Capture)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -17,7 +18,7 @@ import (
 // waitIdentitySaved waits until n's state file contains a kernel map.
 func (n *node) waitIdentitySaved(m *ebpf.Map) {
 	n.t.Helper()
-	eventually(n.t, "the state file contains the map", func() bool {
+	poll.Eventually(n.t, "the state file contains the map", func() bool {
 		_, state := n.readState()
 		id, _ := state["kernel_maps"].(map[string]any)["ct"].(map[string]any)
 		return id != nil && id["id"] == float64(idOf(n.t, m))
@@ -30,6 +31,13 @@ func (n *node) readState() (path string, state map[string]any) {
 	state = map[string]any{"kernel_maps": map[string]any{}}
 	_ = json.Unmarshal(data, &state)
 	return path, state
+}
+
+// savedMapID returns the id of the map ct in the state file, a float64, or nil if the file lacks it.
+func (n *node) savedMapID() any {
+	_, state := n.readState()
+	ct, _ := state["kernel_maps"].(map[string]any)["ct"].(map[string]any)
+	return ct["id"]
 }
 
 func idOf(t *testing.T, m *ebpf.Map) uint32 {
@@ -50,13 +58,13 @@ func TestBalancerRestartsUnderLoad(t *testing.T) {
 	startPair(t, n1, n2)
 	n1.write(m1, 0, entries, 7)
 	n2.write(m2, entries, 2*entries, 7)
-	eventually(t, "both maps hold all entries", func() bool { return lacks(m1, 2*entries, 7)+lacks(m2, 2*entries, 7) == 0 })
+	poll.Eventually(t, "both maps hold all entries", func() bool { return lacks(m1, 2*entries, 7)+lacks(m2, 2*entries, 7) == 0 })
 
 	stop := writeLoop(t, func(v uint64) { n2.write(m2, 2*entries, 2*entries+300, v) })
 	for round := range uint64(5) {
 		v := 200 + round
 		n1.write(m1, 0, 10, v) // the last writes of the old load balancer
-		eventually(t, "the last writes to the old map reach the peer", func() bool { return lacks(m2, 10, v) == 0 })
+		poll.Eventually(t, "the last writes to the old map reach the peer", func() bool { return lacks(m2, 10, v) == 0 })
 		m1 = pinned(t, n1.pin, 8, 8, 4*entries)
 		for i := range uint64(10) { // the first writes of the new load balancer, before syncd has detected the map
 			key, value := pair(100+i, v)
@@ -78,12 +86,12 @@ func TestBalancerRestartsUnderLoad(t *testing.T) {
 			}
 			return true
 		}
-		eventually(t, fmt.Sprintf("round %d: the new map holds all entries", round), func() bool { return right(m1) })
-		eventually(t, fmt.Sprintf("round %d: the peer's map holds all entries", round), func() bool { return right(m2) })
-		eventually(t, "the node is ready again", func() bool { return n1.status().Ready })
+		poll.Eventually(t, fmt.Sprintf("round %d: the new map holds all entries", round), func() bool { return right(m1) })
+		poll.Eventually(t, fmt.Sprintf("round %d: the peer's map holds all entries", round), func() bool { return right(m2) })
+		poll.Eventually(t, "the node is ready again", func() bool { return n1.status().Ready })
 	}
 	stop()
-	eventually(t, "both maps have the same content", func() bool { return sameContent(t, m1, m2) })
+	poll.Eventually(t, "both maps have the same content", func() bool { return sameContent(t, m1, m2) })
 }
 
 func sameContent(t *testing.T, a, b *ebpf.Map) bool {
@@ -116,8 +124,8 @@ func TestPinReplacedWhileSyncdIsStopped(t *testing.T) {
 	n1.stop()
 	fresh := pinned(t, n1.pin, 8, 8, 1000)
 	n1.start()
-	eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
-	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
+	poll.Eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	if !holds(t, m2, 500, 7) {
 		t.Error("the peer's map: got entries deleted, want 500 entries")
 	}
@@ -130,13 +138,13 @@ func TestPinReplacedWhileSyncdIsStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	n1.write(fresh, 0, 500, 8)
-	eventually(t, "the map still replicates", func() bool { return holds(t, m2, 500, 8) })
+	poll.Eventually(t, "the map still replicates", func() bool { return holds(t, m2, 500, 8) })
 	// A map that is unpinned for longer disappears. When it returns, it gets the changes made
 	// meanwhile on either side.
 	if err := fresh.Unpin(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
+	poll.Eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
 	if n1.status().Ready || n1.serving() {
 		t.Error("node without a map: got ready, want not ready")
 	}
@@ -144,7 +152,7 @@ func TestPinReplacedWhileSyncdIsStopped(t *testing.T) {
 	if err := fresh.Pin(n1.pin); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the returned map has the changes of the peer", func() bool { return sameContent(t, fresh, m2) && lacks(fresh, 100, 9) == 0 })
+	poll.Eventually(t, "the returned map has the changes of the peer", func() bool { return sameContent(t, fresh, m2) && lacks(fresh, 100, 9) == 0 })
 }
 
 // While a map is absent, deletes of peers are not written. Their tombstones expire nevertheless.
@@ -153,13 +161,13 @@ func TestTombstonesExpireWithoutKernelMap(t *testing.T) {
 	n1.config.TombstoneTTL = time.Second
 	startPair(t, n1, n2)
 	n2.write(m2, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m1, 500, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m1, 500, 7) })
 	if err := m1.Unpin(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
+	poll.Eventually(t, "the map state is waiting", func() bool { return n1.status().Maps[0].State == daemon.MapWaiting })
 	n2.applyEntries(m2, 100, func(i int) (key, value []byte) { key, _ = pair(uint64(i), 0); return key, nil })
-	eventually(t, "the deletes are received and their tombstones expire", func() bool {
+	poll.Eventually(t, "the deletes are received and their tombstones expire", func() bool {
 		m := n1.status().Maps[0]
 		return m.Live == 400 && m.Tombstones == 0 && m.Pending == 0
 	})
@@ -182,9 +190,6 @@ func TestReusedMapIDIsDetected(t *testing.T) {
 		t.Fatal(err)
 	}
 	n1.start()
-	eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
-	time.Sleep(200 * time.Millisecond)
-	if !holds(t, m2, 500, 7) {
-		t.Error("the peer's map: got entries deleted, want 500 entries")
-	}
+	poll.Eventually(t, "the new map is refilled", func() bool { return holds(t, fresh, 500, 7) })
+	poll.Stays(t, 200*time.Millisecond, "the peer's map holds 500 entries", func() bool { return holds(t, m2, 500, 7) })
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/replicate"
 
 	"github.com/cilium/ebpf"
@@ -21,7 +22,7 @@ func manyRecords(t *testing.T, room uint32, entries ...uint64) (n *node, m *ebpf
 		peer, pm := newNode(t, i+1, "ct="+path), pinned(t, path, 8, 8, 20000)
 		peers = append(peers, peer)
 		peer.start()
-		eventually(t, "the peer is ready", func() bool { return peer.status().Ready })
+		poll.Eventually(t, "the peer is ready", func() bool { return peer.status().Ready })
 		peer.write(pm, from, from+count, 7)
 		from += count
 	}
@@ -45,10 +46,10 @@ func TestRecordsAboveLimitDoNotBlockReadiness(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n, _, peers := manyRecords(t, c.room, c.entries...)
 			stop := watchReady(t, peers...)
-			eventually(t, "the node is ready", func() bool { return n.status().Ready })
+			poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 			stop()
 			large := peers[len(peers)-1]
-			eventually(t, "the exception is counted on both nodes", func() bool {
+			poll.Eventually(t, "the exception is counted on both nodes", func() bool {
 				refused, reported := 0, uint64(0)
 				for _, p := range n.status().Peers {
 					if p.Node == large.config.NodeName {

@@ -7,19 +7,13 @@ import (
 	"time"
 
 	"mapsync/internal/netns"
+	"mapsync/internal/poll"
 
 	"github.com/vishvananda/netlink"
 )
 
-// within waits up to 10 s until cond holds.
-func within(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(10 * time.Second); !cond(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within 10 s: %s", what)
-		}
-	}
-}
+// changeLimit is the time within which syncd must detect a change of the interfaces.
+const changeLimit = 10 * time.Second
 
 func TestInterfaceChangesAreFollowed(t *testing.T) {
 	ns, err := netns.New("mapsync-links")
@@ -52,16 +46,16 @@ func TestInterfaceChangesAreFollowed(t *testing.T) {
 	}
 	pair := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "first"}, PeerName: "other"}
 	inside(func() error { return netlink.LinkAdd(pair) })
-	within(t, "the new interface is listed", func() bool { _, ok := l.Index("first"); return ok })
+	poll.Within(t, changeLimit, "the new interface is listed", func() bool { _, ok := l.Index("first"); return ok })
 	index, _ := l.Index("first")
 	inside(func() error { return netlink.LinkSetName(pair, "second") })
-	within(t, "the interface is listed with its new name only", func() bool {
+	poll.Within(t, changeLimit, "the interface is listed with its new name only", func() bool {
 		name, _ := l.Name(index)
 		_, old := l.Index("first")
 		return name == "second" && !old
 	})
 	inside(func() error { return netlink.LinkDel(pair) })
-	within(t, "the interface is not listed", func() bool {
+	poll.Within(t, changeLimit, "the interface is not listed", func() bool {
 		_, byIndex := l.Name(index)
 		_, byName := l.Index("second")
 		return !byIndex && !byName

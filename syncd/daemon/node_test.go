@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"mapsync/internal/injector"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -182,7 +183,7 @@ func syncedPair(t *testing.T) (n1, n2 *node, m1, m2 *ebpf.Map) {
 	n1, n2, m1, m2 = twoNodes(t, 1000)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 500, 7)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 500, 7) })
 	return n1, n2, m1, m2
 }
 
@@ -191,7 +192,7 @@ func startPair(t *testing.T, n1, n2 *node) {
 	t.Helper()
 	n1.start()
 	n2.start()
-	eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
+	poll.Eventually(t, "both nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready && len(n1.status().Peers) == 1 })
 }
 
 func (n *node) status() daemon.Status {
@@ -201,15 +202,6 @@ func (n *node) status() daemon.Status {
 		n.t.Fatal(err)
 	}
 	return s
-}
-
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 20 s", what)
-		}
-	}
 }
 
 // pinned creates a hash map and pins it at path. It replaces a map that is pinned there.

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -170,7 +171,7 @@ func paddedSpec() *ebpf.MapSpec {
 // ready waits until all nodes are ready.
 func (c *alertCluster) ready() {
 	c.t.Helper()
-	await(c.t, "all nodes are ready", func() bool {
+	poll.Within(c.t, alertLimit, "all nodes are ready", func() bool {
 		for _, n := range []*node{c.n1, c.n2, c.n3.node} {
 			if s, err := n.client.Status(c.t.Context()); err != nil || !s.Ready || len(s.Peers) < 2 {
 				return false
@@ -284,7 +285,10 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			allowed: away,
 			begin: func() {
 				c.n3.signal(syscall.SIGSTOP)
-				again(func(v uint64) { c.n1.write(c.ct1, 0, 10, v); time.Sleep(50 * time.Millisecond) })()
+				again(func(v uint64) {
+					c.n1.write(c.ct1, 0, 10, v)
+					time.Sleep(50 * time.Millisecond) // the rate of the changes
+				})()
 			},
 			end: func() { stop(); c.n3.signal(syscall.SIGCONT); c.ready(); c.remove(c.ct1, 10) },
 		},
@@ -319,8 +323,11 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 		"events are lost repeatedly": {
 			want:    []string{"MapsyncLossesOpen"},
 			allowed: []string{"MapsyncDivergent", "MapsyncStandbyBehind"},
-			begin:   again(func(v uint64) { c.n2.write(c.ct2, 0, 1000, v); time.Sleep(20 * time.Millisecond) }),
-			end:     func() { stop() },
+			begin: again(func(v uint64) {
+				c.n2.write(c.ct2, 0, 1000, v)
+				time.Sleep(20 * time.Millisecond) // the rate of the changes
+			}),
+			end: func() { stop() },
 		},
 		"a certificate expires soon": {
 			want: []string{"MapsyncCertificateExpiring"},

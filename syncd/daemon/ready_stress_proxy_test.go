@@ -94,6 +94,6 @@ func (w *faultyProxy) forward(conn net.Conn) {
 		if _, writeErr := conn.Write(buf[:n]); err != nil || writeErr != nil {
 			return
 		}
-		time.Sleep(stall)
+		time.Sleep(stall) // a slow network
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -113,7 +114,7 @@ func newStressCluster(t *testing.T, random *rand.Rand) *stressCluster {
 		n.start()
 		c.sources[i] = newSource(t, n, m, &c.shape, i*flows)
 	}
-	eventually(t, "the peers are ready", func() bool {
+	poll.Eventually(t, "the peers are ready", func() bool {
 		for _, s := range c.sources {
 			if st := s.node.status(); !st.Ready || len(st.Peers) != 1 {
 				return false
@@ -163,7 +164,7 @@ func (c *stressCluster) join() {
 	for _, w := range c.proxies {
 		w.setFaults(c.random, c.shape.flows*(c.shape.key+c.shape.value))
 	}
-	eventually(c.t, "no peer has a stream to the joiner", func() bool { return !c.served(0) && !c.served(1) })
+	poll.Eventually(c.t, "no peer has a stream to the joiner", func() bool { return !c.served(0) && !c.served(1) })
 	started := [2]int{c.syncsStarted(0), c.syncsStarted(1)}
 	before := [2]*sourceSnapshot{c.sources[0].snapshot(), c.sources[1].snapshot()}
 	p := c.startJoiner()
@@ -199,7 +200,7 @@ func (c *stressCluster) explain(wrong []wrongEntry, p *joinerProcess) string {
 	if err := p.cmd.Process.Signal(unix.SIGCONT); err != nil {
 		c.t.Fatal(err)
 	}
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // the text shows which entries are still wrong then
 	text := fmt.Sprintf("%d entries", len(wrong))
 	for _, w := range wrong[:min(len(wrong), 4)] {
 		text += "\n  " + w.String()
@@ -316,7 +317,7 @@ func (p *joinerProcess) freeze() {
 	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		p.t.Fatal(err)
 	}
-	eventually(p.t, "the joiner has stopped", func() bool {
+	poll.Eventually(p.t, "the joiner has stopped", func() bool {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
 		if err != nil || len(tasks) == 0 {
 			p.t.Fatal("the joiner has gone: ", err)

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/peers"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/config"
@@ -97,7 +99,7 @@ func TestReadyOnlyWhenInSync(t *testing.T) {
 	m1 := pinned(t, path1, 8, 8, 2*entries)
 	n1 := newNode(t, 1, "ct="+path1)
 	n1.start()
-	eventually(t, "the first node is ready alone", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the first node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, entries, 7)
 	for round := range 4 {
 		m2 := pinned(t, path2, 8, 8, 2*entries)
@@ -113,7 +115,7 @@ func TestReadyOnlyWhenInSync(t *testing.T) {
 		}
 		stopWrites()
 		n2.stop()
-		eventually(t, "the second node has left", func() bool { return len(n1.status().Peers) == 0 })
+		poll.Eventually(t, "the second node has left", func() bool { return len(n1.status().Peers) == 0 })
 	}
 }
 
@@ -126,11 +128,11 @@ func TestReadyAfterMapReplacement(t *testing.T) {
 	n := newNode(t, 1, "ct="+path)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	n.write(m, 0, entries, 7)
 	for round := range 10 {
 		m = pinned(t, path, 8, 8, 2*entries)
-		eventually(t, "the node is ready with the new map", func() bool {
+		poll.Eventually(t, "the node is ready with the new map", func() bool {
 			code, _ := n.readyz()
 			r, err := n.client.Ready(t.Context())
 			ready := code == http.StatusOK || err == nil && r.Ready
@@ -258,22 +260,17 @@ func TestIdentityIsSavedOnceAllPeersHaveSent(t *testing.T) {
 	leave := startSilentMember(t, n2.config.GossipListen, "n1")
 	n2.config.SyncTimeout = time.Minute // n2 waits for the silent node
 	n2.start()
-	eventually(t, "the silent node is a peer of n2", func() bool { return len(n2.status().Peers) == 1 })
+	poll.Eventually(t, "the silent node is a peer of n2", func() bool { return len(n2.status().Peers) == 1 })
 	n1.start()
-	eventually(t, "n1 replicates", func() bool {
+	poll.Eventually(t, "n1 replicates", func() bool {
 		s := n1.status()
 		return len(s.Peers) == 2 && s.Maps[0].State == "replicating"
 	})
-	time.Sleep(300 * time.Millisecond)
-	if s := n2.status(); s.Maps[0].State != "syncing" {
-		t.Fatalf("state of n2's map: got %s, want syncing", s.Maps[0].State)
-	}
-	_, state := n1.readState()
-	if saved := state["kernel_maps"].(map[string]any)["ct"]; saved != nil {
-		t.Errorf("state file: got the identity %v before n2 has sent its records", saved)
-	}
+	poll.Stays(t, 300*time.Millisecond, "n2's map is syncing, and n1's state file lacks the map", func() bool {
+		return n2.status().Maps[0].State == "syncing" && n1.savedMapID() == nil
+	}, func() any { return fmt.Sprintf("%s, id %v", n2.status().Maps[0].State, n1.savedMapID()) })
 	leave()
-	eventually(t, "n1 holds the records of n2", func() bool { return holds(t, m1, 10, 7) })
+	poll.Eventually(t, "n1 holds the records of n2", func() bool { return holds(t, m1, 10, 7) })
 	n1.waitIdentitySaved(m1)
 }
 
@@ -286,26 +283,26 @@ func TestOnReadyTimeout(t *testing.T) {
 			n.config.OnReadyTimeout, n.config.Join = setting, []string{"127.0.1.9:7946"}
 			leave := startSilentMember(t, n.config.GossipListen)
 			n.start()
-			eventually(t, "the silent node is a peer", func() bool { return len(n.status().Peers) == 1 })
+			poll.Eventually(t, "the silent node is a peer", func() bool { return len(n.status().Peers) == 1 })
 			if s := n.status(); s.Ready || n.serving() {
 				t.Fatal("node before sync-timeout: got ready, want not ready")
 			}
-			eventually(t, "the log reports sync-timeout", func() bool { return n.log.contains("within sync-timeout") })
+			poll.Eventually(t, "the log reports sync-timeout", func() bool { return n.log.contains("within sync-timeout") })
 			if setting == config.ReadyOpen {
-				eventually(t, "the node is ready without proof", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 1 })
-				eventually(t, "the health service reports serving", n.serving)
+				poll.Eventually(t, "the node is ready without proof", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 1 })
+				poll.Eventually(t, "the health service reports serving", n.serving)
 				if s := n.status(); !strings.Contains(s.Unproven[0], "mute") || !n.log.contains("without proof") {
 					t.Errorf("unproven: got %q, want the silent peer, and \"without proof\" in the log", s.Unproven)
 				}
 			} else {
-				time.Sleep(300 * time.Millisecond)
-				code, body := n.readyz()
-				if code != http.StatusServiceUnavailable || !strings.Contains(body, "mute") || n.serving() {
-					t.Errorf("readyz: got status %d and %s, want 503 and the silent peer", code, body)
-				}
+				code, body := 0, ""
+				poll.Stays(t, 300*time.Millisecond, "readyz reports 503 and the silent peer", func() bool {
+					code, body = n.readyz()
+					return code == http.StatusServiceUnavailable && strings.Contains(body, "mute") && !n.serving()
+				}, func() any { return fmt.Sprintf("got status %d, %s", code, body) })
 			}
 			leave()
-			eventually(t, "the node is ready with proof after the silent peer has left", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 0 })
+			poll.Eventually(t, "the node is ready with proof after the silent peer has left", func() bool { s := n.status(); return s.Ready && len(s.Unproven) == 0 })
 		})
 	}
 }
@@ -317,14 +314,14 @@ func TestTooSmallMapIsNotReady(t *testing.T) {
 	m1, m2 := pinned(t, path1, 8, 8, 1000), pinned(t, path2, 8, 8, 350)
 	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
 	n1.start()
-	eventually(t, "the node is ready", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, 500, 7)
 	n2.start()
-	eventually(t, "readyz reports the missing entries", func() bool {
+	poll.Eventually(t, "readyz reports the missing entries", func() bool {
 		_, body := n2.readyz()
 		return strings.Contains(body, "150 entries do not go into the kernel map")
 	})
-	eventually(t, "the map holds the newest entries", func() bool {
+	poll.Eventually(t, "the map holds the newest entries", func() bool {
 		for i := range uint64(500) {
 			key, _ := pair(i, 0)
 			if found := m2.Lookup(key, make([]byte, 8)) == nil; found != (i >= 150) {
@@ -335,14 +332,14 @@ func TestTooSmallMapIsNotReady(t *testing.T) {
 	})
 	// With a larger map it becomes ready.
 	larger := pinned(t, path2, 8, 8, 1000)
-	eventually(t, "the node is ready", func() bool { return n2.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n2.status().Ready })
 	if missing := lacks(larger, 500, 7); missing > 0 {
 		t.Errorf("entries missing in the larger map: got %d, want 0", missing)
 	}
 	// A map that becomes full later does not end readiness.
 	n1.write(m1, 500, 1000, 7)
 	n1.write(m1, 0, 1, 8)
-	eventually(t, "the last change has arrived", func() bool { return lacks(larger, 1, 8) == 0 })
+	poll.Eventually(t, "the last change has arrived", func() bool { return lacks(larger, 1, 8) == 0 })
 	if !n2.status().Ready {
 		t.Error("node with a map that became full later: got not ready, want ready")
 	}
@@ -353,20 +350,17 @@ func TestTooSmallMapIdentityIsNotSaved(t *testing.T) {
 	n1, _, m1, m2 := syncedPair(t)
 	n1.waitIdentitySaved(m1)
 	small := pinned(t, n1.pin, 8, 8, 100)
-	eventually(t, "the smaller map is full", func() bool {
+	poll.Eventually(t, "the smaller map is full", func() bool {
 		_, body := n1.readyz()
 		return n1.status().Maps[0].State == "replicating" && strings.Contains(body, "400 entries do not go into the kernel map")
 	})
-	time.Sleep(200 * time.Millisecond)
+	absent := func() bool { return n1.savedMapID() != float64(idOf(t, small)) }
+	poll.Stays(t, 200*time.Millisecond, "the state file lacks the map that does not hold all entries", absent)
 	n1.stop()
-	_, state := n1.readState()
-	if id := state["kernel_maps"].(map[string]any)["ct"].(map[string]any)["id"]; id == float64(idOf(t, small)) {
+	if !absent() {
 		t.Error("state file: got a map that does not hold all entries, want it absent")
 	}
 	n1.start()
-	eventually(t, "the map is replicating again", func() bool { return n1.status().Maps[0].State == "replicating" })
-	time.Sleep(200 * time.Millisecond)
-	if !holds(t, m2, 500, 7) {
-		t.Error("the peer's map: got entries deleted, want 500 entries")
-	}
+	poll.Eventually(t, "the map is replicating again", func() bool { return n1.status().Maps[0].State == "replicating" })
+	poll.Stays(t, 200*time.Millisecond, "the peer's map holds 500 entries", func() bool { return holds(t, m2, 500, 7) })
 }

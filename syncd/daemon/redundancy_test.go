@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 )
@@ -29,20 +30,20 @@ func TestRedundancyIsReported(t *testing.T) {
 	n1.config.Cluster = "edge"
 	startPair(t, n1, n2)
 	redundancy := func() daemon.Redundancy { return n1.status().Redundancy }
-	eventually(t, "one of two peers is live", func() bool {
+	poll.Eventually(t, "one of two peers is live", func() bool {
 		r := redundancy()
 		return r.Expected == 2 && r.Live == 1 && r.Problem == "n3 never seen"
 	})
 	if a := n1.status().Absent; len(a) != 1 || a[0].Node != "n3" || !a[0].Expected || !a[0].LastContact.IsZero() {
 		t.Errorf("absent peers: got %+v, want n3, expected and never seen", a)
 	}
-	eventually(t, "the log reports reduced redundancy after sync-timeout", func() bool { return n1.log.contains(`level=WARN msg="redundancy is reduced" live=1 expected=2`) })
+	poll.Eventually(t, "the log reports reduced redundancy after sync-timeout", func() bool { return n1.log.contains(`level=WARN msg="redundancy is reduced" live=1 expected=2`) })
 	const label = `{cluster="edge"}`
 	if e, l := n1.sample("mapsync_redundancy_expected", label), n1.sample("mapsync_redundancy_live", label); e != "2" || l != "1" {
 		t.Errorf("redundancy metrics: got %s of %s, want 1 of 2", l, e)
 	}
 	n2.stop()
-	eventually(t, "the lost peer is listed with the time of last contact", func() bool {
+	poll.Eventually(t, "the lost peer is listed with the time of last contact", func() bool {
 		a := n1.status().Absent
 		i := slices.IndexFunc(a, func(p daemon.AbsentPeer) bool { return p.Node == "n2" })
 		return len(a) == 2 && a[i].Expected && !a[i].LastContact.IsZero() && regexp.MustCompile(`^n2 lost \d+ s ago, n3 never seen$`).MatchString(redundancy().Problem)
@@ -51,7 +52,7 @@ func TestRedundancyIsReported(t *testing.T) {
 		t.Errorf("mapsync_redundancy_live: got %s, want 0", l)
 	}
 	n2.start()
-	eventually(t, "the peer has returned", func() bool { return redundancy().Live == 1 && len(n1.status().Absent) == 1 })
+	poll.Eventually(t, "the peer has returned", func() bool { return redundancy().Live == 1 && len(n1.status().Absent) == 1 })
 }
 
 // Without expected-peers no peer is missing. If it is a number, the peers that left last are
@@ -60,22 +61,22 @@ func TestExpectedPeersAsANumber(t *testing.T) {
 	n1, n2, _, _ := twoNodes(t, 100)
 	n1.config.ExpectedPeers = config.PeerList{"2"}
 	startPair(t, n1, n2)
-	eventually(t, "one peer was never seen", func() bool {
+	poll.Eventually(t, "one peer was never seen", func() bool {
 		r := n1.status().Redundancy
 		return r.Expected == 2 && r.Live == 1 && r.Problem == "1 never seen"
 	})
 	n2.stop()
-	eventually(t, "one peer is lost", func() bool {
+	poll.Eventually(t, "one peer is lost", func() bool {
 		return regexp.MustCompile(`^1 never seen, n2 lost \d+ s ago$`).MatchString(n1.status().Redundancy.Problem)
 	})
 	n3 := newNode(t, 3, "ct="+filepath.Join(filepath.Dir(n2.pin), "three"))
 	pinned(t, filepath.Join(filepath.Dir(n2.pin), "three"), 8, 8, 100)
 	n3.start()
-	eventually(t, "another node replaces it", func() bool {
+	poll.Eventually(t, "another node replaces it", func() bool {
 		s := n3.status()
 		return s.Ready && s.Redundancy.Expected == 0 && s.Redundancy.Live == 1 && s.Redundancy.Problem == ""
 	})
-	eventually(t, "the new peer is live and the lost peer is still expected", func() bool {
+	poll.Eventually(t, "the new peer is live and the lost peer is still expected", func() bool {
 		s := n1.status()
 		return s.Redundancy.Live == 1 && len(s.Absent) == 1 && s.Absent[0].Node == "n2" && s.Absent[0].Expected
 	})
@@ -93,7 +94,7 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 	}
 	pinned(t, path("nat2"), 8, 16, 100) // another layout without types: refused in both directions
 	n1.start()
-	eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
+	poll.Eventually(t, "the node is ready alone", func() bool { return n1.status().Ready })
 	n2.config.Maps = n2.config.Maps[:2]
 	n2.config.Maps = append(n2.config.Maps, "odd="+path("fw2")) // the peer has no map of this name
 	n2.start()
@@ -102,7 +103,7 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 			return !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(s, p) })
 		})
 	}
-	eventually(t, "the joiner reports which maps are not replicated", func() bool {
+	poll.Eventually(t, "the joiner reports which maps are not replicated", func() bool {
 		list := n2.status().NotReady
 		return len(list) == 2 && has(list, "nat: ", "not received from n1 (refused)") && has(list, "odd: n1 does not have the map")
 	})
@@ -114,7 +115,7 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 		`{direction="receive",map="odd",peer="n1",state="pending"}`, `{direction="send",map="odd",peer="n1",state="waiting"}`,
 		`{direction="receive",map="ct",peer="n1",state="caught_up"}`, `{direction="send",map="ct",peer="n1",state="served"}`,
 	} {
-		eventually(t, labels, func() bool { return n2.sample("mapsync_peer_map_state", labels) == "1" })
+		poll.Eventually(t, labels, func() bool { return n2.sample("mapsync_peer_map_state", labels) == "1" })
 	}
 	if v := n2.sample("mapsync_peer_map_state", `{direction="receive",map="ct",peer="n1",state="refused"}`); v != "0" {
 		t.Errorf("state refused of ct: got %s, want 0", v)
@@ -122,7 +123,7 @@ func TestUnservedMapsBlockFirstReadiness(t *testing.T) {
 	n2.stop()
 	n2.config.AllowUnservedMaps = true
 	n2.start()
-	eventually(t, "the node is ready with allow-unserved-maps", func() bool { return n2.status().Ready })
+	poll.Eventually(t, "the node is ready with allow-unserved-maps", func() bool { return n2.status().Ready })
 }
 
 // A problem of many maps is reported in one line, which names only the maps that it concerns.
@@ -140,7 +141,7 @@ func TestEachProblemIsListedOnce(t *testing.T) {
 	leave := startSilentMember(t, n.config.GossipListen)
 	defer leave()
 	n.start()
-	eventually(t, "one line for the peer, and one for the absent map", func() bool {
+	poll.Eventually(t, "one line for the peer, and one for the absent map", func() bool {
 		list := n.status().NotReady
 		return len(list) == 2 && list[0] == "m0, m1, m2, m3, m4 and 38 more maps: initial sync is under way with mute" &&
 			list[1] == "absent: waiting"

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
@@ -59,10 +60,10 @@ func TestRefusalsNameTheCause(t *testing.T) {
 			n1.start()
 			n2.start()
 			if c.want == "" {
-				eventually(t, "the streams in both directions are up", func() bool { s := n1.status(); return len(s.Peers) == 1 && s.Peers[0].Receiving && s.Peers[0].Sending })
+				poll.Eventually(t, "the streams in both directions are up", func() bool { s := n1.status(); return len(s.Peers) == 1 && s.Peers[0].Receiving && s.Peers[0].Sending })
 				return
 			}
-			eventually(t, "the refusal names the cause", func() bool { return n1.log.contains(c.want) })
+			poll.Eventually(t, "the refusal names the cause", func() bool { return n1.log.contains(c.want) })
 			if s := n1.status(); len(s.Peers) == 1 && (s.Peers[0].Receiving || s.Peers[0].Sending) {
 				t.Errorf("streams: got %+v, want none", s.Peers)
 			}

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -35,7 +37,7 @@ func TestDuplicateMapIsRefused(t *testing.T) {
 	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour // only hooks
 	n1.start()
 	n2.start()
-	eventually(t, "the second name is served while the first is absent", func() bool { return n1.status().Maps[1].State == daemon.MapReplicating })
+	poll.Eventually(t, "the second name is served while the first is absent", func() bool { return n1.status().Maps[1].State == daemon.MapReplicating })
 	again, err := m1.Clone()
 	if err != nil {
 		t.Fatal(err)
@@ -44,27 +46,24 @@ func TestDuplicateMapIsRefused(t *testing.T) {
 	if err := again.Pin(alias); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the first name is served", func() bool {
+	poll.Eventually(t, "the first name is served", func() bool {
 		maps := n1.status().Maps
 		return maps[0].State == daemon.MapReplicating && maps[1].State == daemon.MapRefused
 	})
 	// Meanwhile the second name is retried.
 	for round := range uint64(4) {
 		n1.write(m1, round*10, round*10+10, 7)
-		eventually(t, "a change reaches the peer", func() bool { return holds(t, m2, int(round*10+10), 7) })
-		time.Sleep(700 * time.Millisecond)
+		poll.Eventually(t, "a change reaches the peer", func() bool { return holds(t, m2, int(round*10+10), 7) })
+		poll.Stays(t, 700*time.Millisecond, "the refusal is logged once", func() bool { return n1.log.count("map ct uses it") == 1 })
 	}
 	if s := n1.status().Maps[1]; s.State != daemon.MapRefused || !strings.Contains(s.Error, "map ct uses it") {
 		t.Errorf("second name: got %+v, want it refused", s)
-	}
-	if n := n1.log.count("map ct uses it"); n != 1 {
-		t.Errorf("log lines about the refusal: got %d, want 1", n)
 	}
 	// Without the pin of the first name, the second name is served.
 	if err := os.Remove(alias); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the second name is served again", func() bool { return n1.status().Maps[1].State == daemon.MapReplicating })
+	poll.Eventually(t, "the second name is served again", func() bool { return n1.status().Maps[1].State == daemon.MapReplicating })
 }
 
 // A map that syncd cannot replicate is refused once. Another map in its place is served.
@@ -74,16 +73,16 @@ func TestUnsupportedMapIsRefusedOnce(t *testing.T) {
 	n.config.Join = nil
 	pinned(t, pin, 8, 8192, 10)
 	n.start()
-	eventually(t, "the map is refused", func() bool { return n.status().Maps[0].State == daemon.MapRefused })
-	time.Sleep(2500 * time.Millisecond) // a retry would come after 1 s
-	if s := n.status().Maps[0]; s.State != daemon.MapRefused || !strings.Contains(s.Error, "8192 bytes") {
-		t.Errorf("unsupported map: got %+v, want it refused", s)
-	}
-	if c := n.log.count("cannot replicate map"); c != 1 {
-		t.Errorf("log lines about the refusal: got %d, want 1", c)
-	}
+	poll.Eventually(t, "the map is refused", func() bool { return n.status().Maps[0].State == daemon.MapRefused })
+	// A retry would come after 1 s.
+	poll.Stays(t, 2500*time.Millisecond, "the map stays refused and is logged once", func() bool {
+		s := n.status().Maps[0]
+		return s.State == daemon.MapRefused && strings.Contains(s.Error, "8192 bytes") && n.log.count("cannot replicate map") == 1
+	}, func() any {
+		return fmt.Sprintf("%+v, %d log lines", n.status().Maps[0], n.log.count("cannot replicate map"))
+	})
 	pinned(t, pin, 8, 8, 10)
-	eventually(t, "the next map is served", func() bool { s := n.status().Maps[0]; return s.State == daemon.MapReplicating && s.Error == "" })
+	poll.Eventually(t, "the next map is served", func() bool { s := n.status().Maps[0]; return s.State == daemon.MapReplicating && s.Error == "" })
 }
 
 // A pin of another user is refused until the settings name the user.
@@ -101,14 +100,14 @@ func TestPinsOfOthersAreRefused(t *testing.T) {
 	n := newNode(t, 1, "link="+link, "theirs="+theirs)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "both maps are refused", func() bool {
+	poll.Eventually(t, "both maps are refused", func() bool {
 		maps := n.status().Maps
 		return strings.Contains(maps[0].Error, "symbolic link") && strings.Contains(maps[1].Error, "user 4242")
 	})
 	n.stop()
 	n.config.PinOwners = []string{"4242"}
 	n.start()
-	eventually(t, "the named user's pin is served", func() bool { return n.status().Maps[1].State == daemon.MapReplicating })
+	poll.Eventually(t, "the named user's pin is served", func() bool { return n.status().Maps[1].State == daemon.MapReplicating })
 	if s := n.status().Maps[0]; s.State != daemon.MapRefused {
 		t.Errorf("symbolic link: got %+v, want it refused", s)
 	}
@@ -129,7 +128,7 @@ func TestStateErrorsAreReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	for _, want := range []string{"mapsync_state_saved 0", `mapsync_state_errors_total{operation="write"} `} {
 		if !strings.Contains(n.metrics(), want) {
 			t.Errorf("metrics: want %s", want)

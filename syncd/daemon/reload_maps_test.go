@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 )
 
@@ -25,8 +26,8 @@ func TestReloadDuringTheFirstRead(t *testing.T) {
 	if done, err := n.reload(next); err != nil || len(done.Removed) != 1 {
 		t.Fatalf("reload: got %+v, error %v, want one removed map", done, err)
 	}
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
-	eventually(t, "peers are served", n.serving)
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "peers are served", n.serving)
 }
 
 // A watch of a removed map ends with an error.
@@ -38,13 +39,13 @@ func TestWatchOfARemovedMap(t *testing.T) {
 	n := newNode(t, 1, "a="+a, "b="+b)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	ended, seen := make(chan error, 1), make(chan struct{}, 100)
 	go func() {
 		ended <- n.client.Entries(t.Context(), "b", daemon.EntryQuery{Watch: true}, func(*daemon.Entry) error { seen <- struct{}{}; return nil })
 	}()
 	value := uint64(0)
-	eventually(t, "the watch has begun", func() bool {
+	poll.Eventually(t, "the watch has begun", func() bool {
 		value++
 		n.write(m, 0, 1, value)
 		return len(seen) > 0
@@ -101,11 +102,11 @@ func TestReplacingAddedMapKeepsNodeReady(t *testing.T) {
 	if _, err := n2.reload(next); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the map is attached", func() bool { m := n2.status().Maps[1]; return m.ID != 0 && m.State == "replicating" })
+	poll.Eventually(t, "the map is attached", func() bool { m := n2.status().Maps[1]; return m.ID != 0 && m.State == "replicating" })
 	stop := watchReady(t, n1, n2)
 	for range 5 {
-		pinned(t, more, 8, 8, 1000)
-		time.Sleep(200 * time.Millisecond)
+		id := idOf(t, pinned(t, more, 8, 8, 1000))
+		poll.Eventually(t, "the new map is attached", func() bool { m := n2.status().Maps[1]; return m.ID == id && m.State == "replicating" })
 	}
 	stop()
 }
@@ -127,7 +128,7 @@ func TestMapAddedToADrainedNode(t *testing.T) {
 	if _, err := n2.client.Undrain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the node is in service", func() bool { r, err := n2.client.Ready(t.Context()); return err == nil && r.Ready })
+	poll.Eventually(t, "the node is in service", func() bool { r, err := n2.client.Ready(t.Context()); return err == nil && r.Ready })
 }
 
 // A purge without a kernel map keeps live records that did not fit into the former map, because
@@ -137,13 +138,13 @@ func TestPurgeWithoutAKernelMap(t *testing.T) {
 	pinned(t, n2.pin, 8, 8, 100)
 	n1.start()
 	n2.start()
-	eventually(t, "n1 is ready with its peer", func() bool { return len(n1.status().Peers) == 1 && n1.status().Ready })
+	poll.Eventually(t, "n1 is ready with its peer", func() bool { return len(n1.status().Peers) == 1 && n1.status().Ready })
 	n1.write(m1, 0, 150, 7)
-	eventually(t, "50 entries do not fit", func() bool { return n2.status().Maps[0].Failed == 50 })
+	poll.Eventually(t, "50 entries do not fit", func() bool { return n2.status().Maps[0].Failed == 50 })
 	if err := os.Remove(n2.pin); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the map state is waiting", func() bool { return n2.status().Maps[0].State == "waiting" })
+	poll.Eventually(t, "the map state is waiting", func() bool { return n2.status().Maps[0].State == "waiting" })
 	done, err := n2.client.Purge(t.Context(), "ct")
 	if err != nil || len(done.Maps) != 1 || done.Maps[0].Records != 0 {
 		t.Errorf("purge: got %+v, error %v, want no record removed", done, err)
@@ -171,11 +172,11 @@ func TestRemovedRefusedMapIsWaiting(t *testing.T) {
 	n := newNode(t, 1, "a="+a, "b="+b)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "b is refused", func() bool { return n.status().Maps[1].State == "refused" })
+	poll.Eventually(t, "b is refused", func() bool { return n.status().Maps[1].State == "refused" })
 	if err := os.Remove(b); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the state of b is waiting", func() bool { m := n.status().Maps[1]; return m.State == "waiting" && m.Error == "" })
+	poll.Eventually(t, "the state of b is waiting", func() bool { m := n.status().Maps[1]; return m.State == "waiting" && m.Error == "" })
 }
 
 // Of three expected peers, one does not receive from this node, and two were never seen.
@@ -185,5 +186,5 @@ func TestPeersThatWereNeverSeen(t *testing.T) {
 	n1.config.GRPCAdvertise = loopback(1) + ":1" // an address that n2 cannot dial
 	n1.start()
 	n2.start()
-	eventually(t, "two peers were never seen", func() bool { return strings.Contains(n1.status().Redundancy.Problem, "2 never seen") })
+	poll.Eventually(t, "two peers were never seen", func() bool { return strings.Contains(n1.status().Redundancy.Problem, "2 never seen") })
 }

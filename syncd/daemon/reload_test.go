@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -79,7 +80,7 @@ func TestReloadAddsAndRemovesMaps(t *testing.T) {
 	}
 	n1.write(more1, 100, 200, 3)
 	n1.write(m1, 0, 500, 8)
-	eventually(t, "both maps replicate", func() bool {
+	poll.Eventually(t, "both maps replicate", func() bool {
 		var v []byte
 		return holds(t, m2, 500, 8) && more2.Lookup(key, &v) == nil && entryCount(t, more2) == 101
 	})
@@ -90,7 +91,7 @@ func TestReloadAddsAndRemovesMaps(t *testing.T) {
 	}
 	n1.write(m1, 0, 500, 9)
 	n1.write(more1, 100, 200, 4)
-	eventually(t, "the other map still replicates", func() bool { k, _ := pair(100, 0); var v []byte; return more2.Lookup(k, &v) == nil && v[0] == 4 })
+	poll.Eventually(t, "the other map still replicates", func() bool { k, _ := pair(100, 0); var v []byte; return more2.Lookup(k, &v) == nil && v[0] == 4 })
 	if s := n2.status(); len(s.Maps) != 1 || s.Maps[0].Name != "more" || !holds(t, m2, 500, 8) {
 		t.Errorf("maps after the removal: got %+v, want \"more\" only, and unchanged entries of ct", s.Maps)
 	}
@@ -98,13 +99,13 @@ func TestReloadAddsAndRemovesMaps(t *testing.T) {
 		t.Error("metrics of the removed map: got some, want none")
 	}
 	_, state := n2.readState()
-	eventually(t, "the state file does not contain the removed map", func() bool { _, state = n2.readState(); return state["kernel_maps"].(map[string]any)["ct"] == nil })
+	poll.Eventually(t, "the state file does not contain the removed map", func() bool { _, state = n2.readState(); return state["kernel_maps"].(map[string]any)["ct"] == nil })
 	stop()
 	// The map is added again and receives the records of the peer.
 	if done, err := n2.reload(with(n2, "ct="+n2.pin, more[n2])); err != nil || !slices.Equal(done.Added, []string{"ct"}) {
 		t.Fatalf("reload: got %+v, error %v, want map ct added", done, err)
 	}
-	eventually(t, "the map holds all entries", func() bool { return holds(t, m2, 500, 9) && n2.status().Ready })
+	poll.Eventually(t, "the map holds all entries", func() bool { return holds(t, m2, 500, 9) && n2.status().Ready })
 }
 
 func entryCount(t *testing.T, m *ebpf.Map) (n int) {
@@ -132,7 +133,7 @@ func TestFailedReloadChangesNothing(t *testing.T) {
 	n.config.Join = nil
 	n.secure(ca, testcert.Options{}, 1)
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	cert, err := os.ReadFile(n.config.TLSCert)
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +228,7 @@ func TestReloadRotatesGossipKeys(t *testing.T) {
 		}
 		return holds(t, m1, 500, 7) && holds(t, m2, 500, 7)
 	}
-	eventually(t, "digests agree", agree)
+	poll.Eventually(t, "digests agree", agree)
 	for _, keys := range [][]byte{{1, 2}, {2, 1}, {2}} {
 		for _, n := range []*node{n1, n2} {
 			n.gossipKeys(keys...)
@@ -235,14 +236,14 @@ func TestReloadRotatesGossipKeys(t *testing.T) {
 				t.Fatalf("reload with keys %v: got %+v, error %v, want Keys only if the first key changed", keys, done, err)
 			}
 			if n == n1 && keys[0] == 2 && len(keys) == 2 {
-				eventually(t, "the comparison is unknown", func() bool { return n1.status().Peers[0].Maps[0].Incomparable != "" })
+				poll.Eventually(t, "the comparison is unknown", func() bool { return n1.status().Peers[0].Maps[0].Incomparable != "" })
 				n1.write(m1, 0, 500, 7) // replication continues
 			}
 			if d := n.status().Peers[0].Maps[0].Divergent; d != 0 {
 				t.Errorf("divergent entries with keys %v: got %d, want 0", keys, d)
 			}
 		}
-		eventually(t, "digests agree again", agree)
+		poll.Eventually(t, "digests agree again", agree)
 	}
 	stop()
 	for _, n := range []*node{n1, n2} {
@@ -252,5 +253,5 @@ func TestReloadRotatesGossipKeys(t *testing.T) {
 	}
 	n2.stop()
 	n2.start()
-	eventually(t, "the restarted node is ready", func() bool { return n2.status().Ready && agree() })
+	poll.Eventually(t, "the restarted node is ready", func() bool { return n2.status().Ready && agree() })
 }

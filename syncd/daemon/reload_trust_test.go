@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -29,7 +30,7 @@ func TestReloadAppliesPermissions(t *testing.T) {
 	n2.secure(ca, testcert.Options{}, 1)
 	startPair(t, n1, n2)
 	n1.write(m1, 0, 10, 1)
-	eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 10, 1) })
+	poll.Eventually(t, "the peer's map holds all entries", func() bool { return holds(t, m2, 10, 1) })
 	stop := watchReady(t, n1)
 	open := n1.config
 	reload := func(access bool, change func(c *config.Config)) {
@@ -63,7 +64,7 @@ func TestReloadAppliesPermissions(t *testing.T) {
 		n2.write(m2, lastKey+1000, lastKey+1001, 1)
 		k1, _ := pair(lastKey, 0)
 		k2, _ := pair(lastKey+1000, 0)
-		eventually(t, "both directions work", func() bool {
+		poll.Eventually(t, "both directions work", func() bool {
 			var v []byte
 			return m2.Lookup(k1, &v) == nil && m1.Lookup(k2, &v) == nil
 		})
@@ -79,9 +80,9 @@ func TestReloadAppliesPermissions(t *testing.T) {
 		{"allowed-names", false, func(c *config.Config) { c.AllowedNames = []string{"n1", "n3"} }, apart},
 	} {
 		reload(c.access, c.change)
-		eventually(t, c.what+" ends the forbidden streams", c.ended)
+		poll.Eventually(t, c.what+" ends the forbidden streams", c.ended)
 		reload(c.access, func(*config.Config) {})
-		eventually(t, c.what+" allows the streams again", states("caught_up", "served"))
+		poll.Eventually(t, c.what+" allows the streams again", states("caught_up", "served"))
 		replicates()
 	}
 	pair, err := ca.Issue("n2", testcert.Options{File: "unused"}) // revoked, but not in use
@@ -98,7 +99,7 @@ func TestReloadAppliesPermissions(t *testing.T) {
 		t.Fatal(err)
 	}
 	reload(false, func(c *config.Config) { c.TLSCRL = list })
-	eventually(t, "the revoked peer is disconnected", apart)
+	poll.Eventually(t, "the revoked peer is disconnected", apart)
 	stop()
 }
 
@@ -109,7 +110,7 @@ func TestReloadRefusesInvalidPermissions(t *testing.T) {
 	n := newNode(t, 1, "ct="+pin)
 	n.config.Join = nil
 	n.start()
-	eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	for what, change := range map[string]func(c *config.Config){
 		`allowed-names "["`:                    func(c *config.Config) { c.AllowedNames = []string{"["} },
 		"no map is called":                     func(c *config.Config) { c.ReadFrom = []string{"nat=n2"} },

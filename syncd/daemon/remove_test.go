@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
 	"github.com/cilium/ebpf"
@@ -24,7 +25,7 @@ func threeNodes(t *testing.T, entries ...uint32) (nodes []*node, maps []*ebpf.Ma
 		nodes = append(nodes, newNode(t, i+1, "ct="+path))
 		nodes[i].start()
 	}
-	eventually(t, "all nodes are ready", func() bool {
+	poll.Eventually(t, "all nodes are ready", func() bool {
 		for _, n := range nodes {
 			if s := n.status(); !s.Ready || len(s.Peers) != len(nodes)-1 {
 				return false
@@ -72,7 +73,7 @@ func TestForgetRemovesAnOwnerEverywhere(t *testing.T) {
 	n1, n2, n3 := nodes[0], nodes[1], nodes[2]
 	n2.write(maps[1], 0, kept, 7)
 	n3.write(maps[2], 10_000, 10_000+dead, 7)
-	eventually(t, "all maps hold all entries", func() bool {
+	poll.Eventually(t, "all maps hold all entries", func() bool {
 		return numberOf(t, maps[0]) == dead+kept && numberOf(t, maps[1]) == dead+kept && numberOf(t, maps[2]) == dead+kept
 	})
 	if _, err := n1.client.Forget(t.Context(), "n3", "", false); err == nil || !strings.Contains(err.Error(), "the owner is live") {
@@ -84,7 +85,7 @@ func TestForgetRemovesAnOwnerEverywhere(t *testing.T) {
 		}
 	}
 	n3.stop()
-	eventually(t, "n3 has left", func() bool { return len(n1.status().Peers) == 1 && len(n2.status().Peers) == 1 })
+	poll.Eventually(t, "n3 has left", func() bool { return len(n1.status().Peers) == 1 && len(n2.status().Peers) == 1 })
 	if n := n1.ownedBy("n3"); n != dead {
 		t.Fatalf("records of n3 before the forget: got %d, want %d", n, dead)
 	}
@@ -95,8 +96,8 @@ func TestForgetRemovesAnOwnerEverywhere(t *testing.T) {
 	removed := func(n *node, m *ebpf.Map) func() bool {
 		return func() bool { return numberOf(t, m) == kept && n.ownedBy("n3") == 0 && lacks(m, kept, 7) == 0 }
 	}
-	eventually(t, "the records are removed on this node", removed(n1, maps[0]))
-	eventually(t, "the records are removed on the other live node", removed(n2, maps[1]))
+	poll.Eventually(t, "the records are removed on this node", removed(n1, maps[0]))
+	poll.Eventually(t, "the records are removed on the other live node", removed(n2, maps[1]))
 	caller := fmt.Sprintf("caller_uid=%d caller_pid=%d map=ct owner=n3 records=%d live=false hint=", os.Getuid(), os.Getpid(), dead)
 	if !n1.log.contains("level=WARN msg=\"records of an owner removed from all nodes\" " + caller) {
 		t.Error("log: want the caller of the forget")
@@ -108,20 +109,20 @@ func TestForgetRemovesAnOwnerEverywhere(t *testing.T) {
 	n2.stop()
 	n2.start()
 	n3.start()
-	eventually(t, "all nodes are ready again", func() bool {
+	poll.Eventually(t, "all nodes are ready again", func() bool {
 		return n1.status().Ready && n2.status().Ready && n3.status().Ready && len(n3.status().Peers) == 2 && len(n1.status().Peers) == 2
 	})
 	for i, n := range nodes {
-		eventually(t, "the records stay removed on "+n.config.NodeName, removed(n, maps[i]))
+		poll.Eventually(t, "the records stay removed on "+n.config.NodeName, removed(n, maps[i]))
 	}
 	// The owner is live and misbehaves.
 	n3.write(maps[2], 20_000, 20_100, 7)
-	eventually(t, "n1 holds new records", func() bool { return n1.ownedBy("n3") == 100 })
+	poll.Eventually(t, "n1 holds new records", func() bool { return n1.ownedBy("n3") == 100 })
 	if done, err := n1.client.Forget(t.Context(), "n3", "", true); err != nil || done.Maps[0].Records != 100 {
 		t.Errorf("forget with force: got %+v, error %v, want 100 records removed", done, err)
 	}
 	for i, n := range nodes {
-		eventually(t, "the records are removed by force on "+n.config.NodeName, removed(n, maps[i]))
+		poll.Eventually(t, "the records are removed by force on "+n.config.NodeName, removed(n, maps[i]))
 	}
 }
 
@@ -132,18 +133,18 @@ func TestPurgeRemovesOrphanedAndFailedRecords(t *testing.T) {
 	nodes, maps := threeNodes(t, 1000, room, 1000)
 	n1, n2, n3 := nodes[0], nodes[1], nodes[2]
 	n3.write(maps[2], 10_000, 10_000+orphans, 7)
-	eventually(t, "both maps hold the records of n3", func() bool { return numberOf(t, maps[0]) == orphans && numberOf(t, maps[1]) == orphans })
+	poll.Eventually(t, "both maps hold the records of n3", func() bool { return numberOf(t, maps[0]) == orphans && numberOf(t, maps[1]) == orphans })
 	n3.stop()
-	eventually(t, "n3 has left", func() bool { return len(n1.status().Peers) == 1 && len(n2.status().Peers) == 1 })
+	poll.Eventually(t, "n3 has left", func() bool { return len(n1.status().Peers) == 1 && len(n2.status().Peers) == 1 })
 	n1.write(maps[0], 0, live, 7)
-	eventually(t, "n2 is full", func() bool { return n2.status().Maps[0].Failed == orphans+live-room })
+	poll.Eventually(t, "n2 is full", func() bool { return n2.status().Maps[0].Failed == orphans+live-room })
 	done, err := n2.client.Purge(t.Context(), "ct")
 	if err != nil || len(done.Maps) != 1 || done.Maps[0].Records < orphans+live-room {
 		t.Fatalf("purge: got %+v, error %v, want at least the orphaned and failed records removed", done, err)
 	}
 	left := orphans + live - done.Maps[0].Records
 	for i, n := range nodes[:2] {
-		eventually(t, "the records are removed on "+n.config.NodeName, func() bool {
+		poll.Eventually(t, "the records are removed on "+n.config.NodeName, func() bool {
 			return numberOf(t, maps[i]) == left && n.ownedBy("n3") == 0 && n.ownedBy("n1") == left && n.status().Maps[0].Failed == 0
 		})
 	}

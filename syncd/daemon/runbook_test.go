@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"mapsync/internal/handbook"
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 )
 
@@ -98,7 +99,7 @@ func TestRunbookHasEachMetric(t *testing.T) {
 		}
 	}()
 	var exported map[string]handbook.Metric
-	eventually(t, "each documented metric is exported", func() bool {
+	poll.Eventually(t, "each documented metric is exported", func() bool {
 		exported, missing = n1.scrape(), nil
 		for name := range documented {
 			if _, ok := exported[name]; !ok {
@@ -109,7 +110,7 @@ func TestRunbookHasEachMetric(t *testing.T) {
 	})
 	const apart = "mapsync_clock_too_far_ahead_seconds" // the node that is ahead exports the other value
 	var ahead []string
-	eventually(t, "the node that is ahead exports the clock difference", func() bool {
+	poll.Eventually(t, "the node that is ahead exports the clock difference", func() bool {
 		ahead = n3.scrape()[apart].Labels["ahead"]
 		return len(ahead) > 0
 	})
