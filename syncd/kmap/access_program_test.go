@@ -3,6 +3,7 @@ package kmap
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
+	"mapsync/internal/poll"
 )
 
 // sendSignals sends signals to the calling thread, as fast as possible, until stopped. Go's runtime
@@ -29,7 +31,7 @@ func sendSignals(t *testing.T) (stop func()) {
 				t.Error(err)
 				return
 			}
-			time.Sleep(20 * time.Microsecond)
+			time.Sleep(20 * time.Microsecond) // the rate of the signals
 		}
 	})
 	return func() {
@@ -184,20 +186,16 @@ func TestWriterWaitsForMarkOfOtherThread(t *testing.T) {
 	var wg sync.WaitGroup
 	var done atomic.Bool
 	wg.Go(func() { defer done.Store(true); put(t, k, 0, 100, 1) })
-	time.Sleep(50 * time.Millisecond)
-	for cpu, mark := range marks(t, own) {
-		if mark != other {
-			t.Errorf("mark on CPU %d: got %#x, want the mark of the other thread", cpu, mark)
+	poll.Stays(t, 50*time.Millisecond, "the map is empty, and all CPUs have the mark of the other thread", func() bool {
+		for _, mark := range marks(t, own) {
+			if mark != other {
+				return false
+			}
 		}
-	}
-	if n := len(content(t, k)); n != 0 {
-		t.Errorf("entries while marked: got %d, want 0", n)
-	}
+		return len(content(t, k)) == 0
+	}, func() any { return fmt.Sprintf("%d entries, marks %#x", len(content(t, k)), marks(t, own)) })
 	// Repeated, because one reset may fall between the count of a run and its end.
-	for !done.Load() {
-		setMarks(t, own, bpf.AccessOwnMark{})
-		time.Sleep(10 * time.Millisecond)
-	}
+	poll.Eventually(t, "the writer ends", func() bool { setMarks(t, own, bpf.AccessOwnMark{}); return done.Load() })
 	wg.Wait()
 	checkContent(t, k, 0, 100, 1)
 }

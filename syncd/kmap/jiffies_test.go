@@ -19,7 +19,7 @@ func TestMeasureJiffiesPredictsTheCounter(t *testing.T) {
 	defer r.close()
 	reached := 0
 	for end := time.Now().Add(time.Minute); reached < 20; {
-		time.Sleep(7 * time.Millisecond)
+		time.Sleep(7 * time.Millisecond) // samples at different times within a tick
 		now, err := r.read()
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/features"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -121,7 +122,7 @@ func TestSyncerPerCPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		tab.Update(func(tx *table.Tx) { tx.RequestReread(key) })
-		eventually(t, fmt.Sprintf("generation %d", g), holds(key, m.expectedLookup(value)))
+		poll.Eventually(t, fmt.Sprintf("generation %d", g), holds(key, m.expectedLookup(value)))
 	}
 	key, value := entry(2, 1, m.info.KeySize, m.info.ValueSize)
 	now := time.Now().UnixNano()

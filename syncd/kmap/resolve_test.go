@@ -14,6 +14,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"golang.org/x/sys/unix"
+
+	"mapsync/internal/poll"
 )
 
 func TestParseRef(t *testing.T) {
@@ -310,14 +312,10 @@ func TestWatchMapWithoutUsersIsGone(t *testing.T) {
 			if err := handle.Close(); err != nil {
 				t.Fatal(err)
 			}
-			for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-				if _, err := resolvedID(t, ref); errors.Is(err, ErrNotFound) {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatal("map without users: still exists after 20 s")
-				}
-			}
+			poll.Eventually(t, "the map without users is deleted", func() bool {
+				_, err := resolvedID(t, ref)
+				return errors.Is(err, ErrNotFound)
+			})
 			expectNoEvent(t, w)
 			if by == "name" {
 				expectEvent(t, w, Appeared, idOf(t, newKernelMap(t, namedSpec(name))))

@@ -16,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"go.uber.org/goleak"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -48,7 +49,7 @@ func (s *scanFixture) scanOnce() ScannerStats {
 	s.t.Helper()
 	before := s.scanner.Stats()
 	s.scanner.Request()
-	eventually(s.t, "a scan", func() bool { return s.scanner.Stats().Scans > before.Scans })
+	poll.Eventually(s.t, "a scan", func() bool { return s.scanner.Stats().Scans > before.Scans })
 	s.awaitSynced()
 	return s.scanner.Stats()
 }
@@ -58,13 +59,8 @@ func (s *scanFixture) scanOnce() ScannerStats {
 func (s *scanFixture) awaitEqual() {
 	s.t.Helper()
 	diff := ""
-	for range 100 {
-		if diff = s.differences(); diff == "" {
-			return
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	s.t.Error(diff)
+	poll.Within(s.t, 5*time.Second, "the table equals the kernel map", func() bool { diff = s.differences(); return diff == "" },
+		func() any { return diff })
 }
 
 func (s *scanFixture) differences() string {
@@ -184,7 +180,7 @@ func TestScanRestoresPeersEntries(t *testing.T) {
 		}
 	}
 	s.scanOnce()
-	eventually(t, "all entries are restored", func() bool { return len(content(t, s.m)) == 500 })
+	poll.Eventually(t, "all entries are restored", func() bool { return len(content(t, s.m)) == 500 })
 	checkContent(t, s.m, 0, 500, 1)
 	for i := range 500 {
 		if rec, _ := s.record(i); rec.Delete || rec.Owner != s.peer {
@@ -252,7 +248,7 @@ func TestScanIntervalCoversDuration(t *testing.T) {
 		ScannerOptions{Interval: time.Millisecond})
 	s.load(20000)
 	before := s.scanner.Stats()
-	eventually(t, "a scan of all entries", func() bool { return s.scanner.Stats().Scans > before.Scans+1 })
+	poll.Eventually(t, "a scan of all entries", func() bool { return s.scanner.Stats().Scans > before.Scans+1 })
 	st := s.scanner.Stats()
 	t.Logf("20000 entries in %s, of it %s work: %.1f %% of a core", st.Last, st.Work, 100*float64(st.Work)/float64(st.Last))
 	if st.Interval < st.Last {

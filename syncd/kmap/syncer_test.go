@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -109,19 +110,10 @@ func (b *syncFixture) record(n int) (rec table.Record, found bool) {
 	return rec, found
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("wait for %s: timed out after 20 s", what)
-		}
-	}
-}
-
 // awaitSynced waits until all writes and rereads are done.
 func (b *syncFixture) awaitSynced() {
 	b.t.Helper()
-	eventually(b.t, "all writes and rereads", func() bool {
+	poll.Eventually(b.t, "all writes and rereads", func() bool {
 		s := b.tab.Stats()
 		return s.Dirty == 0 && s.PendingRereads == 0 && s.Applied == s.Head
 	})
@@ -130,7 +122,7 @@ func (b *syncFixture) awaitSynced() {
 // awaitFailed waits until all writes were attempted, and the given number failed.
 func (b *syncFixture) awaitFailed(failed int) {
 	b.t.Helper()
-	eventually(b.t, "all writes and the expected failures", func() bool {
+	poll.Eventually(b.t, "all writes and the expected failures", func() bool {
 		s := b.tab.Stats()
 		return s.Dirty == failed && s.Failed == failed
 	})
@@ -202,7 +194,7 @@ func TestSyncerFullMapDisplacesOldest(t *testing.T) {
 			size := m.Info().ValueSize
 			for from := 0; from < 300; from += 50 {
 				b.remoteOf(size, from, from+50, 1)
-				eventually(t, "newest records", func() bool { return holds(max(0, from+50-100), from+50) })
+				poll.Eventually(t, "newest records", func() bool { return holds(max(0, from+50-100), from+50) })
 				b.awaitFailed(max(0, from+50-100))
 			}
 			// The kernel map contains the last hundred entries, and no other entries.
@@ -218,7 +210,7 @@ func TestSyncerFullMapDisplacesOldest(t *testing.T) {
 			}
 			// An old record that is updated returns to the map, and the oldest entry is displaced.
 			b.remoteOf(size, 7, 8, 2)
-			eventually(t, "the updated record", func() bool { rec, _ := b.record(7); return !rec.Dirty })
+			poll.Eventually(t, "the updated record", func() bool { rec, _ := b.record(7); return !rec.Dirty })
 			if rec, _ := b.record(200); !rec.Dirty {
 				t.Error("the oldest entry: got in the map, want displaced")
 			}
@@ -246,7 +238,7 @@ func TestSyncerRereads(t *testing.T) {
 	if got := b.local(3, 7, table.ContextPacket); got != table.Accepted {
 		t.Fatal(got)
 	}
-	eventually(t, "the reread value", func() bool {
+	poll.Eventually(t, "the reread value", func() bool {
 		rec, _ := b.record(3)
 		return bytes.Equal(rec.Value, value)
 	})
@@ -262,7 +254,7 @@ func TestSyncerRereads(t *testing.T) {
 			t.Error(got)
 		}
 	})
-	eventually(t, "the delete of a reread absent key", func() bool {
+	poll.Eventually(t, "the delete of a reread absent key", func() bool {
 		rec, _ := b.record(50)
 		return rec.Delete
 	})
@@ -303,7 +295,7 @@ func TestSyncerExpiresTombstones(t *testing.T) {
 	b.remote(0, 2000, 1)
 	b.remote(0, 1000, -1)
 	b.awaitSynced()
-	eventually(t, "the expiry of all tombstones", func() bool { return b.tab.Stats().Tombstones == 0 })
+	poll.Eventually(t, "the expiry of all tombstones", func() bool { return b.tab.Stats().Tombstones == 0 })
 	checkContent(t, b.m, 1000, 2000, 1)
 }
 
