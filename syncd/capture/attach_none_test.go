@@ -7,10 +7,10 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
-	"time"
 
 	"mapsync/internal/dataplane"
 	"mapsync/internal/injector"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 
@@ -118,15 +118,6 @@ func entry(keySize, valueSize, i, version int) (key, value []byte) {
 	return key[:keySize], value[:valueSize]
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("wait for %s: timed out after 20 s", what)
-		}
-	}
-}
-
 func checkRecord(t *testing.T, tab *table.Table, key, value []byte) {
 	t.Helper()
 	tab.View(func(tx *table.Tx) {
@@ -160,7 +151,7 @@ func TestEventsCarryWholeEntriesOfAnySize(t *testing.T) {
 		if failed, err := f.Run(); err != nil || failed != 0 {
 			t.Fatal(failed, err)
 		}
-		eventually(t, "30 events", func() bool { return c.Stats().Events == 30 })
+		poll.Eventually(t, "30 events", func() bool { return c.Stats().Events == 30 })
 		for i := range 20 {
 			key, value := entry(size.key, size.value, i, i+100)
 			if i%2 == 1 {
@@ -192,7 +183,7 @@ func TestFailedWritesEmitNoEvents(t *testing.T) {
 	if err != nil || failed != 6 {
 		t.Fatalf("run injector: got %d refused writes, error %v, want 6 refused writes", failed, err)
 	}
-	eventually(t, "4 events", func() bool { return c.Stats().Events == 4 })
+	poll.Eventually(t, "4 events", func() bool { return c.Stats().Events == 4 })
 	if s := c.Stats(); s.Seen != 10 || s.Failed != 6 || s.Lost() != 0 {
 		t.Errorf("stats: got %+v, want 10 seen, 6 failed, no losses", s)
 	}
@@ -224,12 +215,12 @@ func TestLossesAreCounted(t *testing.T) {
 	runCapture(t, c)
 	f.Reset()
 	key, value := entry(48, 176, 0, 2)
-	eventually(t, "space in the buffer", func() bool { return c.Stats().Events > 0 })
+	poll.Eventually(t, "space in the buffer", func() bool { return c.Stats().Events > 0 })
 	f.Add(table.OpUpdate, table.ContextPacket, key, value)
 	if _, err := f.Run(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a sequence gap", func() bool { return c.Stats().SequenceGaps > 0 })
+	poll.Eventually(t, "a sequence gap", func() bool { return c.Stats().SequenceGaps > 0 })
 	s := c.Stats()
 	if s.LostReservations == 0 || s.SequenceGaps != s.LostReservations || s.Events+s.SequenceGaps != 1001 {
 		t.Errorf("stats: got %+v, want 1001 events and gaps in total, gaps equal to lost reservations", s)
@@ -266,13 +257,13 @@ func TestWatchAndUnwatchWhileRunning(t *testing.T) {
 		}
 	}
 	run()
-	eventually(t, "events of the first two maps", func() bool { return c.Stats().Events == 20 })
+	poll.Eventually(t, "events of the first two maps", func() bool { return c.Stats().Events == 20 })
 	c.Unwatch(ids[0])
 	if err := c.Watch(ids[1], tables[1]); err != nil {
 		t.Fatal(err)
 	}
 	run()
-	eventually(t, "events of the other two maps", func() bool { return c.Stats().Events == 40 })
+	poll.Eventually(t, "events of the other two maps", func() bool { return c.Stats().Events == 40 })
 	for i, want := range []uint64{10, 10, 10} {
 		if s := tables[i].Stats(); s.LocalAccepted != want {
 			t.Errorf("stats of table %d: got %+v, want 10 accepted local changes", i, s)

@@ -9,6 +9,7 @@ import (
 
 	"mapsync/bpf"
 	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
@@ -136,7 +137,7 @@ func (h *hookedCapture) awaitEvents(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
+	poll.Eventually(t, "events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
 	h.Stats() // waits for the end of the batch, in which the events are grouped by map
 }
 

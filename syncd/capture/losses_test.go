@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 
@@ -40,7 +41,7 @@ func TestLossesWithHooks(t *testing.T) {
 						full)
 				}
 				runCapture(t, h.Capture)
-				eventually(t, "the events in the buffer", func() bool {
+				poll.Eventually(t, "the events in the buffer", func() bool {
 					return h.Stats().Events == writes-full.LostReservations
 				})
 				revealGap(t, p, h)
@@ -59,7 +60,7 @@ func revealGap(t *testing.T, p *dataplane.Program, h *hookedCapture) {
 	if failed, err := p.Run(); err != nil || failed != 0 {
 		t.Fatal(failed, err)
 	}
-	eventually(t, "a sequence gap", func() bool { return h.Stats().SequenceGaps != 0 })
+	poll.Eventually(t, "a sequence gap", func() bool { return h.Stats().SequenceGaps != 0 })
 }
 
 func checkLosses(t *testing.T, h *hookedCapture, writes uint64) {
@@ -111,7 +112,7 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 				return err
 			})
 			w.start(t, func() error { h.Stats(); return nil })
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // the duration of the load
 			if err := h.Close(); err != nil {
 				t.Error(err)
 			}

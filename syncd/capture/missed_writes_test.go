@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
@@ -193,7 +194,7 @@ func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[s
 	stop := work.start(t, b)
 	stopFlood := b.receiver.Flood(otherCPU, pace)
 	for until := time.Now().Add(3 * time.Second); b.packets.Done() < written+enough && time.Now().Before(until); {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // not a wait: the load ends after 3 s in any case
 	}
 	if _, err := stopFlood(); err != nil {
 		t.Fatal(err)
@@ -217,13 +218,13 @@ func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[s
 // awaitIdle waits until the last packet has been received.
 func (b *missedWritesFixture) awaitIdle(t *testing.T) {
 	t.Helper()
-	last := b.packets.Runs()
-	for idle := 0; idle < 5; idle++ {
-		time.Sleep(20 * time.Millisecond)
+	last, since := b.packets.Runs(), time.Now()
+	poll.Eventually(t, "no packet is received for 100 ms", func() bool {
 		if now := b.packets.Runs(); now != last {
-			last, idle = now, 0
+			last, since = now, time.Now()
 		}
-	}
+		return time.Since(since) >= 100*time.Millisecond
+	})
 }
 
 func (b *missedWritesFixture) repeat(t *testing.T, work func() error) (stop func()) {
@@ -254,7 +255,7 @@ func (b *missedWritesFixture) sync(t *testing.T) (stop func()) {
 			if b.table.Stats().Dirty < workloadEntries/2 {
 				b.deltas()
 			}
-			time.Sleep(100 * time.Microsecond)
+			time.Sleep(100 * time.Microsecond) // leaves the table's lock to the syncer
 		}
 	}()
 	return func() {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
@@ -99,11 +100,9 @@ func (s *perCPUFixture) awaitRecord(what string, key []byte, values [][]byte) {
 		})
 		return ok
 	}
-	for until := time.Now().Add(20 * time.Second); !matches(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(until) {
-			s.Fatalf("record of %s: got found %v, value %x, want value %x", what, found, rec.Value, want)
-		}
-	}
+	poll.Eventually(s, "record of "+what, matches, func() any {
+		return fmt.Sprintf("got found %v, value %x, want value %x", found, rec.Value, want)
+	})
 }
 
 // checkAllCPUs makes every CPU write its own value of some keys, and then deletes one key.
@@ -144,7 +143,7 @@ func (s *perCPUFixture) receive(n int) {
 			}
 		}
 	})
-	eventually(s, "the peer's entries in the map", func() bool { return s.tab.Stats().Dirty == 0 })
+	poll.Eventually(s, "the peer's entries in the map", func() bool { return s.tab.Stats().Dirty == 0 })
 	for i := range n {
 		key, value := entry(8, whole, 100+i, i)
 		var got [][]byte
