@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -19,25 +20,25 @@ func TestTombstonesAreKeptWhileNodeIsAbsent(t *testing.T) {
 	b, c := startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
 	connectNodes(a, b)
 	a.put(0, 10, 1)
-	eventually(t, "b holds all records", func() bool { return len(live(b.tb)) == 10 })
+	poll.Within(t, deadline, "b holds all records", func() bool { return len(live(b.tb)) == 10 })
 	if p := a.acknowledgedPosition(); p != 0 {
 		t.Fatalf("acknowledged position while an expected peer is missing: got %d, want 0", p)
 	}
 	connectNodes(a, b, c)
-	eventually(t, "all nodes have acknowledged", func() bool { return a.acknowledgedPosition() >= 10 })
+	poll.Within(t, deadline, "all nodes have acknowledged", func() bool { return a.acknowledgedPosition() >= 10 })
 	a.r.SetPeers([]Peer{b.peer()})
 	if p := a.acknowledgedPosition(); p != 0 {
 		t.Errorf("acknowledged position after a peer has left: got %d, want 0", p)
 	}
 	a.r.SetPeers([]Peer{b.peer(), c.peer()})
-	eventually(t, "the node is back", func() bool { return a.acknowledgedPosition() >= 10 })
+	poll.Within(t, deadline, "the node is back", func() bool { return a.acknowledgedPosition() >= 10 })
 	// The peer has been absent for longer than the TombstoneTTL.
 	a.r.SetPeers([]Peer{b.peer()})
 	a.r.mu.Lock()
 	a.r.goneAt["c"] = time.Now().Add(-2 * time.Hour)
 	a.r.membershipSince = a.r.goneAt["c"]
 	a.r.mu.Unlock()
-	eventually(t, "the position no longer waits for a node that left long ago", func() bool { return a.acknowledgedPosition() >= 10 })
+	poll.Within(t, deadline, "the position no longer waits for a node that left long ago", func() bool { return a.acknowledgedPosition() >= 10 })
 }
 
 // TestAcknowledgedDeletesLeaveTheTable checks with short-lived entries that tables forget
@@ -57,14 +58,14 @@ func TestAcknowledgedDeletesLeaveTheTable(t *testing.T) {
 	connectNodes(nodes...)
 	a := nodes[0]
 	a.put(0, 100, 1)
-	eventually(t, "all nodes hold all records", func() bool { return len(live(nodes[1].tb)) == 100 && len(live(nodes[2].tb)) == 100 })
+	poll.Within(t, deadline, "all nodes hold all records", func() bool { return len(live(nodes[1].tb)) == 100 && len(live(nodes[2].tb)) == 100 })
 	a.tb.Update(func(tx *table.Tx) {
 		now := time.Now().UnixNano()
 		for i := range 100 {
 			tx.Local(&table.Change{Key: key(i), Time: now, Op: table.OpDelete})
 		}
 	})
-	eventually(t, "all tombstones are forgotten", func() bool {
+	poll.Within(t, deadline, "all tombstones are forgotten", func() bool {
 		left := 0
 		for _, n := range nodes {
 			n.tb.Update(func(tx *table.Tx) {

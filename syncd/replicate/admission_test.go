@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
@@ -113,14 +114,14 @@ func TestStreamResumesAfterMaxAge(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil, young), startNode(t, "b", 2, nil, young)
 	connectNodes(a, b)
 	a.put(0, 100, 1)
-	eventually(t, "b holds all records", func() bool { return len(live(b.tb)) == 100 })
+	poll.Within(t, deadline, "b holds all records", func() bool { return len(live(b.tb)) == 100 })
 	fullSyncs := a.r.Stats().FullSyncs
 	for i := range 10 {
 		a.put(0, 100, i+2)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // the changes last for several stream ages
 	}
-	eventually(t, "b holds the last record", func() bool { m := live(b.tb); return len(m) == 100 && m[0] == 11 && m[99] == 11 })
-	eventually(t, "streams were replaced", func() bool { return a.r.Stats().Resumes >= 2 && b.r.Stats().Connects >= 3 })
+	poll.Within(t, deadline, "b holds the last record", func() bool { m := live(b.tb); return len(m) == 100 && m[0] == 11 && m[99] == 11 })
+	poll.Within(t, deadline, "streams were replaced", func() bool { return a.r.Stats().Resumes >= 2 && b.r.Stats().Connects >= 3 })
 	if s := a.r.Stats(); s.FullSyncs != fullSyncs {
 		t.Errorf("full syncs: got %d, want %d: streams did not resume", s.FullSyncs, fullSyncs)
 	}

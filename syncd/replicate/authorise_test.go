@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
@@ -122,14 +123,14 @@ func TestAccessOfAMap(t *testing.T) {
 	a.put(0, 10, 1)
 	b.put(10, 20, 1)
 	c.put(20, 30, 1)
-	eventually(t, "a and b hold the records of a and c", func() bool { return len(live(a.tb)) == 20 && len(live(b.tb)) == 30 })
+	poll.Within(t, deadline, "a and b hold the records of a and c", func() bool { return len(live(a.tb)) == 20 && len(live(b.tb)) == 30 })
 	if n := len(live(c.tb)); n != 10 {
 		t.Errorf("records of c: got %d, want its own 10", n)
 	}
 	if _, ok := live(a.tb)[10]; ok {
 		t.Error("records of a: got a record of b, want none")
 	}
-	eventually(t, "a is in sync", func() bool {
+	poll.Within(t, deadline, "a is in sync", func() bool {
 		synced, _ := a.r.InitialSyncDone()
 		agreed, _ := a.r.InSync()
 		return synced && agreed
@@ -138,7 +139,7 @@ func TestAccessOfAMap(t *testing.T) {
 		m, _ := n.status(peer, testMap)
 		return m.State, m.SendState
 	}
-	eventually(t, "the states show the access", func() bool {
+	poll.Within(t, deadline, "the states show the access", func() bool {
 		receive, send := with(a, "b")
 		other, refused := with(a, "c")
 		return receive == StateExcluded && send == StateServed && other == StateCaughtUp && refused == StateExcluded

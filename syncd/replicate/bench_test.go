@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
@@ -183,7 +184,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 			reached := func() bool { m, _ := node2.status("a", testMap); return m.Received == ours.Stats().Head }
 			if live {
 				connectNodes(node1, node2)
-				eventually(b, "first sync", reached)
+				poll.Within(b, deadline, "first sync", reached)
 			}
 			runtime.GC()
 			cpu0, wall0 := cpuTime(), time.Now()
@@ -193,7 +194,7 @@ func BenchmarkEndToEnd(b *testing.B) {
 			} else {
 				connectNodes(node1, node2)
 			}
-			eventually(b, "synced", reached)
+			poll.Within(b, deadline, "synced", reached)
 			b.StopTimer()
 			cpu += cpuTime() - cpu0
 			wall += time.Since(wall0)

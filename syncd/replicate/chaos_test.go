@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -31,10 +32,10 @@ func TestChaos(t *testing.T) {
 		default:
 			applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond) // the rate of faults and changes
 	}
 	connectNodes(nodes...)
-	eventually(t, "all nodes are in sync", func() bool {
+	poll.Within(t, deadline, "all nodes are in sync", func() bool {
 		for _, n := range nodes {
 			if ok, _ := n.r.InitialSyncDone(); !ok {
 				return false
@@ -52,7 +53,7 @@ func TestChaos(t *testing.T) {
 			}
 		}
 	})
-	eventually(t, "all tables are equal", tablesEqual(nodes...))
+	poll.Within(t, deadline, "all tables are equal", tablesEqual(nodes...))
 	for _, n := range nodes {
 		if s := n.r.Stats(); s.GapsOrErrors() != 0 {
 			t.Errorf("errors during the test: got %+v, want none", s)
@@ -87,7 +88,7 @@ func (n *node) restart(inc uint64, rnd *rand.Rand, nodes []*node) {
 	})
 	*n = *startNode(n.t, self.Node, inc, tb)
 	connectNodes(nodes...)
-	eventually(n.t, "synced after a restart", func() bool { ok, _ := n.r.InitialSyncDone(); return ok })
+	poll.Within(n.t, deadline, "synced after a restart", func() bool { ok, _ := n.r.InitialSyncDone(); return ok })
 	n.adopt()
 }
 

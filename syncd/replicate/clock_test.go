@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/schematest"
@@ -159,7 +160,7 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 	}
 	connectNodes(nodes...)
 	for i, n := range nodes {
-		eventually(t, "the clock offsets are measured", func() bool {
+		poll.Within(t, deadline, "the clock offsets are measured", func() bool {
 			_, p := n.status(nodes[1-i].self.Node, "timed")
 			return p.RoundTrip > 0 && p.RoundTrip < 5*time.Millisecond
 		})
@@ -175,7 +176,7 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 			tx.Local(&table.Change{Key: key(i), Value: v, Time: from.now().UnixNano()})
 		})
 		var got []byte
-		eventually(t, "the records were received", func() bool {
+		poll.Within(t, deadline, "the records were received", func() bool {
 			got = valueOf(nodes[1-i].tb, key(i))
 			return got != nil
 		})
@@ -205,5 +206,5 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 		return l.clock.sampledAt
 	}
 	first := taken()
-	eventually(t, "the clock offset was measured again", func() bool { return taken().After(first.Add(50 * time.Millisecond)) })
+	poll.Within(t, deadline, "the clock offset was measured again", func() bool { return taken().After(first.Add(50 * time.Millisecond)) })
 }

@@ -323,7 +323,7 @@ func answerLists(x *inboundFixture, answers ...[]Difference) {
 					l.end(nil)
 					break
 				}
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // this peer looks for requests at this rate
 			}
 		}
 	}()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
@@ -30,7 +31,7 @@ func TestDiffListsEveryKindOfDifference(t *testing.T) {
 		}
 	})
 	corruptValue(t, b, 17)
-	eventually(t, "the audit is complete", func() bool { return b.tb.Stats().AuditFound > 0 })
+	poll.Within(t, deadline, "the audit is complete", func() bool { return b.tb.Stats().AuditFound > 0 })
 	list, err := b.r.Diff(t.Context(), testMap, "a")
 	if err != nil {
 		t.Fatal(err)

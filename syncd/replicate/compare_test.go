@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
 )
@@ -46,8 +47,8 @@ func startSyncedPair(t *testing.T, opts ...nodeOption) (a, b *node) {
 	a.put(0, 3000, 1)
 	b.put(3000, 4000, 2)
 	connectNodes(a, b)
-	eventually(t, "the tables are equal", tablesEqual(a, b))
-	eventually(t, "the nodes are in sync", nodesInSync(a, b))
+	poll.Within(t, deadline, "the tables are equal", tablesEqual(a, b))
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, b))
 	return a, b
 }
 
@@ -110,11 +111,11 @@ func TestCompareRepairs(t *testing.T) {
 			a, b := startSyncedPair(t)
 			before := b.r.Stats()
 			test.change(t, a, b)
-			eventually(t, "the difference is repaired", func() bool { return b.r.Stats().Repaired-before.Repaired >= test.least })
-			eventually(t, "the tables are equal", func() bool { return sameLive(a, b) })
+			poll.Within(t, deadline, "the difference is repaired", func() bool { return b.r.Stats().Repaired-before.Repaired >= test.least })
+			poll.Within(t, deadline, "the tables are equal", func() bool { return sameLive(a, b) })
 			m, _ := b.status("a", testMap)
 			at := m.InSyncAt
-			eventually(t, "the nodes are in sync again", func() bool {
+			poll.Within(t, deadline, "the nodes are in sync again", func() bool {
 				m, _ := b.status("a", testMap)
 				return m.InSync && m.InSyncAt.After(at) && m.Divergent == 0
 			})
@@ -150,14 +151,14 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil, shortCompare), startNode(t, "b", 1, small, shortCompare)
 	a.put(0, 100, 1)
 	connectNodes(a, b)
-	eventually(t, "the count is reached", func() bool {
+	poll.Within(t, deadline, "the count is reached", func() bool {
 		m, _ := b.status("a", testMap)
 		return m.Divergent == 10 && !m.InSync
 	})
 	if ok, missing := b.r.InSync(); ok || len(missing) != 1 || missing[0] != "a/"+testMap {
 		t.Errorf("in sync: got %t, missing %v", ok, missing)
 	}
-	eventually(t, "the other side is in sync", nodesInSync(a))
+	poll.Within(t, deadline, "the other side is in sync", nodesInSync(a))
 	list, err := b.r.Diff(t.Context(), testMap, "a")
 	if err != nil || len(list) != 10 {
 		t.Fatalf("differences: got %d, want 10, error %v", len(list), err)
@@ -178,7 +179,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 		}
 	}
 	a.del(0, 50)
-	eventually(t, "the nodes are in sync after the map has room", func() bool { return nodesInSync(a, b)() && sameLive(a, b) })
+	poll.Within(t, deadline, "the nodes are in sync after the map has room", func() bool { return nodesInSync(a, b)() && sameLive(a, b) })
 }
 
 // TestCompareAfterReconnect checks that an agreement from before a stream broke does not count for
@@ -186,7 +187,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 func TestCompareAfterReconnect(t *testing.T) {
 	a, b := startSyncedPair(t)
 	b.stop()
-	eventually(t, "a waits for b", func() bool { return !nodesInSync(a)() })
+	poll.Within(t, deadline, "a waits for b", func() bool { return !nodesInSync(a)() })
 	if m, _ := a.status("b", testMap); !m.InSync {
 		t.Error("status after the stream broke: got not in sync, want the earlier result")
 	}
@@ -201,7 +202,7 @@ func TestCompareAfterReconnect(t *testing.T) {
 func TestCompareSteadyLoad(t *testing.T) {
 	nodes := []*node{startNode(t, "a", 1, nil, shortCompare), startNode(t, "b", 1, nil, shortCompare), startNode(t, "c", 1, nil, shortCompare)}
 	connectNodes(nodes...)
-	eventually(t, "the nodes are in sync before the load", nodesInSync(nodes...))
+	poll.Within(t, deadline, "the nodes are in sync before the load", nodesInSync(nodes...))
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
@@ -220,9 +221,9 @@ func TestCompareSteadyLoad(t *testing.T) {
 	if differed == 0 {
 		t.Error("comparisons with changes in flight: got 0, want some")
 	}
-	eventually(t, "the tables are equal", tablesEqual(nodes...))
+	poll.Within(t, deadline, "the tables are equal", tablesEqual(nodes...))
 	loadEnd := time.Now()
-	eventually(t, "the nodes are in sync after the load", func() bool {
+	poll.Within(t, deadline, "the nodes are in sync after the load", func() bool {
 		for _, n := range nodes {
 			for _, p := range n.r.Status() {
 				for _, m := range p.Maps {
@@ -241,7 +242,7 @@ func TestCompareOrphanedRecords(t *testing.T) {
 	nodes := []*node{startNode(t, "a", 1, nil, shortCompare), startNode(t, "b", 1, nil, shortCompare), startNode(t, "c", 1, nil, shortCompare)}
 	nodes[2].put(0, 500, 3)
 	connectNodes(nodes...)
-	eventually(t, "the tables are equal", tablesEqual(nodes...))
+	poll.Within(t, deadline, "the tables are equal", tablesEqual(nodes...))
 	nodes[2].stop()
 	connectNodes(nodes[:2]...)
 	a, b := nodes[0], nodes[1]
@@ -253,8 +254,8 @@ func TestCompareOrphanedRecords(t *testing.T) {
 	}
 	corruptValue(t, b, 300)
 	want := live(a.tb)
-	eventually(t, "the value is that of the fallback sender", func() bool { return live(b.tb)[300] == want[300] })
-	eventually(t, "the nodes are in sync", nodesInSync(a, b))
+	poll.Within(t, deadline, "the value is that of the fallback sender", func() bool { return live(b.tb)[300] == want[300] })
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, b))
 }
 
 // TestCompareWithDifferentDigestKeys has nodes with different digest keys.
@@ -263,7 +264,7 @@ func TestCompareWithDifferentDigestKeys(t *testing.T) {
 	b := startNode(t, "b", 1, newKeyedTable(t, table.Owner{Node: "b", Incarnation: 1}, "another"), shortCompare)
 	a.put(0, 10, 1)
 	connectNodes(a, b)
-	eventually(t, "the comparison is impossible", func() bool {
+	poll.Within(t, deadline, "the comparison is impossible", func() bool {
 		m, _ := b.status("a", testMap)
 		return m.Incomparable != "" && !m.InSync && m.Divergent == 0
 	})
@@ -294,7 +295,7 @@ func TestCompareWithDifferentLayouts(t *testing.T) {
 		putValue(t, a, flow(i), ct{Packets: uint64(i), Ifindex: 2, Backend: "abc"}.old())
 	}
 	connectNodes(a, b)
-	eventually(t, "the nodes are in sync", nodesInSync(a, b))
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, b))
 	var set table.BucketSet
 	c := b.tb.NewCursor(0)
 	b.tb.Update(func(tx *table.Tx) {
@@ -305,8 +306,8 @@ func TestCompareWithDifferentLayouts(t *testing.T) {
 	if valueOf(b.tb, flow(17)) != nil {
 		t.Fatal("record: got a value, want none")
 	}
-	eventually(t, "the missing record is resent", func() bool { return valueOf(b.tb, flow(17)) != nil })
-	eventually(t, "the nodes are in sync again", nodesInSync(a, b))
+	poll.Within(t, deadline, "the missing record is resent", func() bool { return valueOf(b.tb, flow(17)) != nil })
+	poll.Within(t, deadline, "the nodes are in sync again", nodesInSync(a, b))
 	if list, err := b.r.Diff(t.Context(), "typed", "a"); err != nil || len(list) != 0 {
 		t.Errorf("differences: got %v, error %v", list, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
@@ -89,7 +90,7 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 			a, b := c.nodes(t)
 			c.bad(t, a)
 			connectNodes(a, b)
-			eventually(t, "the nodes are in sync except for the exceptions", func() bool { return inSyncWith(a, "b")() && inSyncWith(b, "a")() })
+			poll.Within(t, deadline, "the nodes are in sync except for the exceptions", func() bool { return inSyncWith(a, "b")() && inSyncWith(b, "a")() })
 			list := func() []Exception {
 				m, _ := b.status("a", "typed")
 				count, list := m.ExceptionCount, m.Exceptions
@@ -104,20 +105,20 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 			has := func(l []Exception) bool {
 				return len(l) == 3 && strings.Contains(fmt.Sprint(l), c.key) && strings.Contains(fmt.Sprint(l), c.why)
 			}
-			eventually(t, "three exceptions are listed", func() bool { return has(list()) })
-			eventually(t, "the other node lists them, too", func() bool {
+			poll.Within(t, deadline, "three exceptions are listed", func() bool { return has(list()) })
+			poll.Within(t, deadline, "the other node lists them, too", func() bool {
 				there, _ := b.status("a", "typed")
 				here, _ := a.status("b", "typed")
 				return c.unsent && there.Unsent == 3 || here.Report.Refused == 3 && has(here.Report.Exceptions)
 			})
 			// A lost record is not an exception.
 			key := c.good(t, a)
-			eventually(t, "the valid entry was received", func() bool { return valueOf(b.tb, key) != nil })
+			poll.Within(t, deadline, "the valid entry was received", func() bool { return valueOf(b.tb, key) != nil })
 			rounds := b.r.Stats().Digests
-			eventually(t, "the nodes are in sync again", func() bool { return b.r.Stats().Digests > rounds+2 && inSyncWith(b, "a")() })
+			poll.Within(t, deadline, "the nodes are in sync again", func() bool { return b.r.Stats().Digests > rounds+2 && inSyncWith(b, "a")() })
 			deleteSilently(b, key)
-			eventually(t, "the lost record is repaired", func() bool { return valueOf(b.tb, key) != nil })
-			eventually(t, "the nodes are in sync after the repair", inSyncWith(b, "a"))
+			poll.Within(t, deadline, "the lost record is repaired", func() bool { return valueOf(b.tb, key) != nil })
+			poll.Within(t, deadline, "the nodes are in sync after the repair", inSyncWith(b, "a"))
 		})
 	}
 }
@@ -147,13 +148,13 @@ func TestExceptionEndsWhenEntryFits(t *testing.T) {
 			return there.ExceptionCount == want && here.Report.Refused == uint64(want) && inSyncWith(b, "a")()
 		}
 	}
-	eventually(t, "three exceptions", count(3))
+	poll.Within(t, deadline, "three exceptions", count(3))
 	putValue(t, a, flow(0), ct{Packets: 1}.new())
-	eventually(t, "two exceptions after a change that fits", count(2))
+	poll.Within(t, deadline, "two exceptions after a change that fits", count(2))
 	a.tb.Update(func(tx *table.Tx) {
 		tx.Local(&table.Change{Key: flow(1), Op: table.OpDelete, Time: time.Now().UnixNano()})
 	})
-	eventually(t, "one exception after a delete", count(1))
+	poll.Within(t, deadline, "one exception after a delete", count(1))
 }
 
 // TestExceptionsAreBounded checks that exceptions are bounded for any number of records.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 )
 
@@ -95,7 +96,7 @@ func TestReplicationWithNegotiatedVersion(t *testing.T) {
 			a.put(0, 10, 1)
 			b.put(100, 110, 2)
 			connectNodes(a, b)
-			eventually(t, "both nodes hold all records", func() bool { return len(live(a.tb)) == 20 && len(live(b.tb)) == 20 })
+			poll.Within(t, deadline, "both nodes hold all records", func() bool { return len(live(a.tb)) == 20 && len(live(b.tb)) == 20 })
 			_, pb := a.status("b", testMap)
 			_, pa := b.status("a", testMap)
 			if pa.ProtocolVersion != c.want || pb.ProtocolVersion != c.want {
@@ -117,7 +118,7 @@ func TestNodesWithoutCommonVersion(t *testing.T) {
 		*node
 		peer string
 	}{{a, "b"}, {b, "a"}} {
-		eventually(t, "the refusal is shown and counted", func() bool {
+		poll.Within(t, deadline, "the refusal is shown and counted", func() bool {
 			_, p := n.status(n.peer, testMap)
 			return strings.Contains(p.Error, "no common protocol version") && strings.Contains(p.Error, `upgrade syncd on \"a\"`) &&
 				p.ProtocolVersion == 0 && n.r.Stats().BadRequests > 0 && n.r.Stats().ConnectErrors > 0
@@ -126,7 +127,7 @@ func TestNodesWithoutCommonVersion(t *testing.T) {
 	// A node that only gossip has named is listed as unverified, with the remedy.
 	n := startNode(t, "c", 3, nil, func(o *Options) { o.versions = versionRange{1, 1} })
 	n.r.Discover([]Peer{b.peer()})
-	eventually(t, "the node is listed as unverified", func() bool {
+	poll.Within(t, deadline, "the node is listed as unverified", func() bool {
 		all := n.r.Unverified(10)
 		return len(all) == 1 && strings.Contains(all[0].Error, `upgrade syncd on \"c\"`)
 	})
@@ -159,7 +160,7 @@ func TestHostileVersionsAreRefused(t *testing.T) {
 			t.Errorf("versions %d to %d: got %v, want %s", c.lowest, c.highest, err, c.code)
 		}
 	}
-	eventually(t, "each request is counted once", func() bool { return a.r.Stats().BadRequests == uint64(len(all)) })
+	poll.Within(t, deadline, "each request is counted once", func() bool { return a.r.Stats().BadRequests == uint64(len(all)) })
 	stream := stockClient(t, a)
 	m := hello("y")
 	m.GetHello().MaxProtocolVersion = math.MaxUint32

@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
@@ -91,7 +92,7 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	})
 	n.stops = append(n.stops, sync.OnceFunc(func() { cancel(); srv.Stop(); wg.Wait() }))
 	t.Cleanup(n.stop)
-	eventually(t, "replication runs", func() bool {
+	poll.Within(t, deadline, "replication runs", func() bool {
 		n.r.mu.Lock()
 		defer n.r.mu.Unlock()
 		return n.r.started
@@ -260,18 +261,6 @@ func live(tb *table.Table) map[int]int {
 		}
 	})
 	return out
-}
-
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, cond func() bool) {
-	t.Helper()
-	end := time.Now().Add(deadline)
-	for !cond() {
-		if time.Now().After(end) {
-			t.Fatalf("timeout after %s: %s", deadline, what)
-		}
-		time.Sleep(2 * time.Millisecond)
-	}
 }
 
 // status returns the status of n's map with another node.

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 )
@@ -74,7 +75,7 @@ func TestBatchGap(t *testing.T) {
 	})
 	b := startNode(t, "b", 2, nil)
 	b.r.SetPeers([]Peer{peer})
-	eventually(t, "the records were received without a gap", func() bool { return len(live(b.tb)) == 3 })
+	poll.Within(t, deadline, "the records were received without a gap", func() bool { return len(live(b.tb)) == 3 })
 	if p := <-resumed; p != 10 {
 		t.Errorf("resume: got position %d, want 10", p)
 	}

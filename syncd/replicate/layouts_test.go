@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
@@ -133,7 +134,7 @@ func TestLayoutsOfTwoVersions(t *testing.T) {
 	putValue(t, a, flow(1), c.old())
 	there := c
 	there.Ifindex, there.CPU, there.Gone = 1, 0, 0
-	eventually(t, "the new version holds the entry", hasEntry(b, flow(1), there.new()))
+	poll.Within(t, deadline, "the new version holds the entry", hasEntry(b, flow(1), there.new()))
 
 	// A field that only the new version has keeps its value there while the old version owns the
 	// key. Each side keeps its own local fields.
@@ -143,14 +144,14 @@ func TestLayoutsOfTwoVersions(t *testing.T) {
 	putValue(t, b, flow(1), there.new())
 	c.Packets = 78
 	c.Gone = 9 // not sent
-	eventually(t, "the old version holds the entry", hasEntry(a, flow(1), c.old()))
+	poll.Within(t, deadline, "the old version holds the entry", hasEntry(a, flow(1), c.old()))
 	c.Packets, c.LastSeen = 79, 2e12
 	putValue(t, a, flow(1), c.old())
 	there.Packets, there.LastSeen = 79, 2e12
-	eventually(t, "the new version keeps its own fields", hasEntry(b, flow(1), there.new()))
+	poll.Within(t, deadline, "the new version keeps its own fields", hasEntry(b, flow(1), there.new()))
 
 	// A number that the old version cannot hold sets aside that entry only.
-	eventually(t, "the count is reached", func() bool { return a.r.Stats().DeltasOutOfRange == 1 })
+	poll.Within(t, deadline, "the count is reached", func() bool { return a.r.Stats().DeltasOutOfRange == 1 })
 	if v := valueOf(a.tb, flow(2)); v != nil {
 		t.Errorf("entry with a number out of range: got %x, want none", v)
 	}
@@ -174,13 +175,13 @@ func TestUnknownInterface(t *testing.T) {
 	eth := func(i byte) []byte { return []byte{i, 0, 0, 0} }
 	putValue(t, a, eth(2), []byte{1})
 	putValue(t, a, eth(1), []byte{2})
-	eventually(t, "the other entry was received", func() bool { return valueOf(b.tb, eth(1)) != nil })
-	eventually(t, "the count is reached", func() bool { return b.r.Stats().DeltasWithoutInterface > 0 })
+	poll.Within(t, deadline, "the other entry was received", func() bool { return valueOf(b.tb, eth(1)) != nil })
+	poll.Within(t, deadline, "the count is reached", func() bool { return b.r.Stats().DeltasWithoutInterface > 0 })
 	if m, _ := b.status("a", "typed"); m.ExceptionCount != 1 || m.Exceptions[0].Key != "{ifindex=eth1}" || !strings.Contains(m.Exceptions[0].Reason, `unknown interface "eth1"`) {
 		t.Errorf("exceptions: got %+v", m.Exceptions)
 	}
 	here.add("eth1")
-	eventually(t, "the entry is received once the interface exists", func() bool { return valueOf(b.tb, eth(2)) != nil })
+	poll.Within(t, deadline, "the entry is received once the interface exists", func() bool { return valueOf(b.tb, eth(2)) != nil })
 }
 
 // TestPaddingOfKeys checks that entries with padding in the key are not sent, and are counted and logged.
@@ -195,11 +196,11 @@ func TestPaddingOfKeys(t *testing.T) {
 	}
 	putValue(t, a, flow(2), ct{Flags: 2}.old())
 	connectNodes(a, b)
-	eventually(t, "the other entry was received", hasEntry(b, flow(2), ct{Flags: 2}.old()))
+	poll.Within(t, deadline, "the other entry was received", hasEntry(b, flow(2), ct{Flags: 2}.old()))
 	dirty[6] = 1
 	putValue(t, a, dirty, ct{Flags: 3}.old())
 	putValue(t, a, flow(3), ct{Flags: 3}.old())
-	eventually(t, "the next entry was received", hasEntry(b, flow(3), ct{Flags: 3}.old()))
+	poll.Within(t, deadline, "the next entry was received", hasEntry(b, flow(3), ct{Flags: 3}.old()))
 	if n := b.tb.Stats().Live; n != 2 {
 		t.Errorf("received entries: got %d, want 2", n)
 	}
@@ -255,11 +256,11 @@ func TestIncompatibleMap(t *testing.T) {
 	putValue(t, b, flow(1), ct{Gone: 1}.old())
 	for i, n := range []*node{a, b} {
 		other := []*node{b, a}[i].self.Node
-		eventually(t, "the map is refused with the name of the field", func() bool {
+		poll.Within(t, deadline, "the map is refused with the name of the field", func() bool {
 			m, _ := n.status(other, "typed")
 			return m.State == StateRefused && strings.Contains(m.Error, "value field gone")
 		})
-		eventually(t, "both logs have the refusal", func() bool {
+		poll.Within(t, deadline, "both logs have the refusal", func() bool {
 			return logs[i].count("map refused by peer") == 1 && logs[i].count("map does not fit that of peer, not sending it") == 1 &&
 				logs[i].count("value field gone") == 2
 		})
@@ -267,12 +268,12 @@ func TestIncompatibleMap(t *testing.T) {
 			t.Errorf("initial sync: got waiting %q, want done", waiting)
 		}
 	}
-	eventually(t, "the other map is replicated", func() bool { return len(live(others)) == 10 })
+	poll.Within(t, deadline, "the other map is replicated", func() bool { return len(live(others)) == 10 })
 	// The map is replicated once the load balancer of the other node has the right version.
 	b.r.RemoveMap("typed")
 	b.tb = newSizedTable(t, b.self, 8, 40, false)
 	b.addTyped("typed", schematest.OldVersion(), nil, b.tb)
-	eventually(t, "the entry is replicated", hasEntry(b, flow(1), ct{Gone: 1}.old()))
+	poll.Within(t, deadline, "the entry is replicated", hasEntry(b, flow(1), ct{Gone: 1}.old()))
 }
 
 // TestPeerServesIncompatibleSchema has a sender that does not compare schemas.
@@ -313,7 +314,7 @@ func TestPeerServesIncompatibleSchema(t *testing.T) {
 	b := startNode(t, "b", 2, nil, log.options, func(o *Options) { o.incompatibleRetry = 200 * time.Millisecond })
 	b.r.SetPeers([]Peer{peer})
 	for i, want := range []string{"read no schema", "value: 16 bytes here, 17 at the sender", "value: 16 bytes here, 17 at the sender"} {
-		eventually(t, "the map is refused", func() bool {
+		poll.Within(t, deadline, "the map is refused", func() bool {
 			m, _ := b.status("x", testMap)
 			return m.State == StateRefused && strings.Contains(m.Error, want) && b.r.Stats().MapsIncompatible == uint64(i+1)
 		})
@@ -324,7 +325,7 @@ func TestPeerServesIncompatibleSchema(t *testing.T) {
 			t.Errorf("ended subscription: got %d, want %d", n, i+1)
 		}
 	}
-	eventually(t, "the map is received once it fits", func() bool { return len(live(b.tb)) == 1 })
+	poll.Within(t, deadline, "the map is received once it fits", func() bool { return len(live(b.tb)) == 1 })
 	if n := log.count("map of peer does not fit, not receiving it"); n != 2 {
 		t.Errorf("log lines: got %d, want one for each reason", n)
 	}

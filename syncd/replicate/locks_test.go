@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -24,7 +25,7 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 	c := startNode(t, "c", 1, newKeyedTable(t, table.Owner{Node: "c", Incarnation: 1}, "k"), shortCompare)
 	a.put(0, 100, 1)
 	connectNodes(a, b, c)
-	eventually(t, "the nodes are in sync", nodesInSync(a, b, c))
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, b, c))
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -60,11 +61,11 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 	} {
 		wg.Go(func() { calls.repeat(ctx, name, fn) })
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // the duration of the load
 	cancel()
 	calls.join(&wg)
 	connectNodes(a, b, c)
-	eventually(t, "the nodes are in sync afterwards", func() bool { return nodesInSync(a, b, c)() && sameLive(a, b) && sameLive(a, c) })
+	poll.Within(t, deadline, "the nodes are in sync afterwards", func() bool { return nodesInSync(a, b, c)() && sameLive(a, b) && sameLive(a, c) })
 	for _, n := range []*node{a, b, c} {
 		n.stop()
 	}
@@ -121,7 +122,7 @@ func (c *callMonitor) repeat(ctx context.Context, name string, fn func()) {
 		c.mu.Lock()
 		c.count[name]++
 		c.mu.Unlock()
-		time.Sleep(100 * time.Microsecond)
+		time.Sleep(100 * time.Microsecond) // the rate of the calls
 	}
 }
 

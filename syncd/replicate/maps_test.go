@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/schematest"
 	"mapsync/syncd/table"
@@ -21,19 +22,19 @@ func TestDifferentLayoutIsRefused(t *testing.T) {
 	b.addMap("other", newTable(t, b.self, false))
 	connectNodes(a, b)
 	a.put(0, 10, 1)
-	eventually(t, "the map that matches is replicated", func() bool { return len(live(b.tb)) == 10 })
-	eventually(t, "the other map is refused", func() bool {
+	poll.Within(t, deadline, "the map that matches is replicated", func() bool { return len(live(b.tb)) == 10 })
+	poll.Within(t, deadline, "the other map is refused", func() bool {
 		m, _ := b.status("a", "other")
 		return m.State == StateRefused && strings.Contains(m.Error, `map \"other\" of a does not fit that of b`) &&
 			strings.Contains(m.Error, "value: 16 bytes here, 32 at the sender")
 	})
-	eventually(t, "the initial sync does not wait for the refused map", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
+	poll.Within(t, deadline, "the initial sync does not wait for the refused map", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
 	// The subscription is answered again when the sender's map changes.
 	a.r.RemoveMap("other")
 	right := newTable(t, a.self, false)
 	putTable(t, right, 0, 5, 1)
 	a.addMap("other", right)
-	eventually(t, "the map is served", func() bool { m, _ := b.status("a", "other"); return m.State == StateCaughtUp && m.In.Deltas == 5 })
+	poll.Within(t, deadline, "the map is served", func() bool { m, _ := b.status("a", "other"); return m.State == StateCaughtUp && m.In.Deltas == 5 })
 }
 
 // TestAddAndRemoveMaps adds and removes maps while peers are connected.
@@ -42,26 +43,26 @@ func TestAddAndRemoveMaps(t *testing.T) {
 	connectNodes(a, b)
 	theirs := newTable(t, b.self, false)
 	b.addMap("late", theirs)
-	eventually(t, "the map is pending", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	poll.Within(t, deadline, "the map is pending", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
 	ours := newTable(t, a.self, false)
 	putTable(t, ours, 0, 100, 1)
 	a.addMap("late", ours)
-	eventually(t, "the map is served", func() bool { return len(live(theirs)) == 100 })
+	poll.Within(t, deadline, "the map is served", func() bool { return len(live(theirs)) == 100 })
 
 	a.r.RemoveMap("late")
 	putTable(t, ours, 100, 110, 1)
-	eventually(t, "the map is pending again", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
+	poll.Within(t, deadline, "the map is pending again", func() bool { m, _ := b.status("a", "late"); return m.State == StatePending })
 	// Another table, whose positions are unrelated.
 	ours = newTable(t, a.self, false)
 	putTable(t, ours, 200, 210, 1)
 	a.addMap("late", ours)
-	eventually(t, "the new map is served", func() bool { return len(live(theirs)) == 110 })
+	poll.Within(t, deadline, "the new map is served", func() bool { return len(live(theirs)) == 110 })
 
 	b.r.RemoveMap("late")
-	eventually(t, "the subscription has ended", func() bool { m, _ := a.status("b", "late"); return !m.Serving })
+	poll.Within(t, deadline, "the subscription has ended", func() bool { m, _ := a.status("b", "late"); return !m.Serving })
 	putTable(t, ours, 300, 310, 1)
 	a.put(0, 10, 1)
-	eventually(t, "the other map is replicated", func() bool { return len(live(b.tb)) == 10 })
+	poll.Within(t, deadline, "the other map is replicated", func() bool { return len(live(b.tb)) == 10 })
 	if n := len(live(theirs)); n != 110 {
 		t.Errorf("keys of the removed map: got %d, want 110", n)
 	}
@@ -89,7 +90,7 @@ func TestManyMaps(t *testing.T) {
 		t.Errorf("add a map above the limit: got %v, want ErrMap", err)
 	}
 	connectNodes(a, b)
-	eventually(t, "all maps are replicated", func() bool {
+	poll.Within(t, deadline, "all maps are replicated", func() bool {
 		_, p := b.status("a", testMap)
 		n := 0
 		for _, m := range p.Maps {

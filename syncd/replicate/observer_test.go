@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
@@ -42,7 +43,7 @@ func TestObserver(t *testing.T) {
 	connectNodes(a, b)
 	putValue(t, a, flow(1), ct{Packets: 1, Flags: 1}.old())
 	putValue(t, b, flow(2), ct{Packets: 2, Flags: 2, Mark: 5}.new())
-	eventually(t, "the tables are equal", func() bool { return a.tb.Stats().Live == 2 && b.tb.Stats().Live == 2 })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return a.tb.Stats().Live == 2 && b.tb.Stats().Live == 2 })
 	before := a.r.Stats()
 	for i, name := range []string{"b", "watcher", "watcher", "b"} {
 		stream := stockClient(t, a)
@@ -67,15 +68,15 @@ func TestObserver(t *testing.T) {
 		if string(got[1]) != string(ct{Packets: 1, Flags: 1}.new()) || string(got[2]) != string(ct{Packets: 2, Flags: 2}.new()) {
 			t.Errorf("%s: values: got %x", name, got)
 		}
-		eventually(t, "the observer is counted separately", func() bool { s := a.r.Stats(); return s.Observers == i+1 && s.Serving == before.Serving })
+		poll.Within(t, deadline, "the observer is counted separately", func() bool { s := a.r.Stats(); return s.Observers == i+1 && s.Serving == before.Serving })
 	}
 	// The stream of the replica continues, and no node waits for an observer.
 	putValue(t, a, flow(3), ct{Flags: 3}.old())
-	eventually(t, "b holds the entry", hasEntry(b, flow(3), ct{Flags: 3}.new()))
+	poll.Within(t, deadline, "b holds the entry", hasEntry(b, flow(3), ct{Flags: 3}.new()))
 	if n := b.r.Stats().ConnectErrors; n != 0 {
 		t.Errorf("ended streams of node b: got %d, want 0", n)
 	}
-	eventually(t, "b has acknowledged the change", func() bool { m, _ := a.status("b", "typed"); return m.Serving && m.LagEntries == 0 })
+	poll.Within(t, deadline, "b has acknowledged the change", func() bool { m, _ := a.status("b", "typed"); return m.Serving && m.LagEntries == 0 })
 	if ok, waiting := a.r.InitialSyncDone(); !ok || len(a.r.Status()) != 1 {
 		t.Errorf("initial sync: got waiting %q with %d peers, want done", waiting, len(a.r.Status()))
 	}
@@ -93,7 +94,7 @@ func TestObserversAreBounded(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil)
 	connectNodes(a, b)
 	a.put(0, 1, 1)
-	eventually(t, "the map is served", func() bool { return len(live(b.tb)) == 1 && a.r.Stats().Serving == 1 })
+	poll.Within(t, deadline, "the map is served", func() bool { return len(live(b.tb)) == 1 && a.r.Stats().Serving == 1 })
 	var streams []mapsyncv1.ReplicationService_SubscribeClient
 	for range maxStreams + 3 {
 		stream := stockClient(t, a)
@@ -113,7 +114,7 @@ func TestObserversAreBounded(t *testing.T) {
 			t.Errorf("observer %d of %d: got %v, want an open stream", i, len(streams), err)
 		}
 	}
-	eventually(t, "the count is reached", func() bool { s := a.r.Stats(); return s.Observers == maxStreams-1 && s.Serving == 1 })
+	poll.Within(t, deadline, "the count is reached", func() bool { s := a.r.Stats(); return s.Observers == maxStreams-1 && s.Serving == 1 })
 	if n := b.r.Stats().ConnectErrors; n != 0 {
 		t.Errorf("ended streams of node b: got %d, want 0", n)
 	}

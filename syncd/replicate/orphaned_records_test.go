@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -23,7 +24,7 @@ func TestJoinerReceivesOrphanedRecordsOnce(t *testing.T) {
 			connectNodes(append(left, dead)...)
 			dead.put(0, orphans, 1)
 			left[1].put(5000, 5000+others, 1)
-			eventually(t, "all tables are equal", func() bool {
+			poll.Within(t, deadline, "all tables are equal", func() bool {
 				return len(live(left[0].tb)) == orphans+others && tablesEqual(append(left, dead)...)()
 			})
 			dead.stop()
@@ -34,7 +35,7 @@ func TestJoinerReceivesOrphanedRecordsOnce(t *testing.T) {
 			j := startNode(t, joiner.Node, joiner.Incarnation, nil)
 			all := append(left, j)
 			connectNodes(all...)
-			eventually(t, "the joiner holds all records", func() bool { return len(live(j.tb)) == orphans+others && tablesEqual(all...)() })
+			poll.Within(t, deadline, "the joiner holds all records", func() bool { return len(live(j.tb)) == orphans+others && tablesEqual(all...)() })
 			waitIdle(t, all...)
 			got := j.r.Stats().Received.Deltas
 			want := uint64(orphans + others)
@@ -66,7 +67,7 @@ func TestJoinerReceivesOrphanedRecordsOnce(t *testing.T) {
 func waitIdle(t *testing.T, nodes ...*node) {
 	t.Helper()
 	last, same := uint64(0), 0
-	eventually(t, "the nodes are idle", func() bool {
+	poll.Within(t, deadline, "the nodes are idle", func() bool {
 		sum := deltasSentBy(nodes...)
 		for _, n := range nodes {
 			status := n.r.Status()
@@ -102,14 +103,14 @@ func TestOrphanedRecordsReturnToOwner(t *testing.T) {
 	left := []*node{startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)}
 	connectNodes(append(left, a)...)
 	a.put(0, orphans, 1)
-	eventually(t, "all tables are equal", func() bool { return len(live(left[0].tb)) == orphans && tablesEqual(append(left, a)...)() })
+	poll.Within(t, deadline, "all tables are equal", func() bool { return len(live(left[0].tb)) == orphans && tablesEqual(append(left, a)...)() })
 	a.stop()
 	connectNodes(left...)
 	waitIdle(t, left...)
 	back := startNode(t, "a", 2, newTable(t, table.Owner{Node: "a", Incarnation: 2}, false))
 	all := append(left, back)
 	connectNodes(all...)
-	eventually(t, "the node holds all records again", func() bool { return len(live(back.tb)) == orphans && tablesEqual(all...)() })
+	poll.Within(t, deadline, "the node holds all records again", func() bool { return len(live(back.tb)) == orphans && tablesEqual(all...)() })
 	waitIdle(t, all...)
 	if got := back.r.Stats().Received.Deltas; got != 2*orphans {
 		t.Errorf("received deltas: got %d, want %d from each of two nodes", got, orphans)
@@ -122,9 +123,9 @@ func TestBrokenStreamKeepsOwnership(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil)
 	connectNodes(a, b)
 	b.put(0, 10, 1)
-	eventually(t, "the tables are equal", func() bool { return len(live(a.tb)) == 10 && tablesEqual(a, b)() })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(a.tb)) == 10 && tablesEqual(a, b)() })
 	b.stop()
-	eventually(t, "the stream is broken", func() bool { _, p := a.status("b", testMap); return p.Node == "b" && !p.Connected })
+	poll.Within(t, deadline, "the stream is broken", func() bool { _, p := a.status("b", testMap); return p.Node == "b" && !p.Connected })
 	expire := func(k int) (o table.Outcome) {
 		a.tb.Update(func(tx *table.Tx) {
 			o = tx.Local(&table.Change{Key: key(k), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano()})

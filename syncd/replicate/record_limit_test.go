@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -20,14 +21,14 @@ func TestRecordLimit(t *testing.T) {
 	b, c := startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
 	b.put(0, 1000, 1)
 	connectNodes(a, b)
-	eventually(t, "records are rejected", func() bool { return a.r.Rejected()["limit"] > 0 })
+	poll.Within(t, deadline, "records are rejected", func() bool { return a.r.Rejected()["limit"] > 0 })
 	if n := len(live(tb)); n > 100 {
 		t.Errorf("records in a table of 100: got %d", n)
 	}
 	a.r.SetPeers([]Peer{b.peer(), c.peer()})
 	c.r.SetPeers([]Peer{a.peer()})
 	c.put(2000, 2010, 1)
-	eventually(t, "the records of the other peer were accepted", func() bool { return len(live(tb)) >= 10 && hasAll(live(tb), 2000, 2010) })
+	poll.Within(t, deadline, "the records of the other peer were accepted", func() bool { return len(live(tb)) >= 10 && hasAll(live(tb), 2000, 2010) })
 }
 
 func hasAll[V any](entries map[int]V, from, to int) bool {
@@ -65,11 +66,11 @@ func TestFullTablesConverge(t *testing.T) {
 	connectNodes(nodes...)
 	for i, n := range nodes {
 		for k, p := range nodes {
-			eventually(t, "every table holds exactly the entries of the maps", func() bool {
+			poll.Within(t, deadline, "every table holds exactly the entries of the maps", func() bool {
 				records := live(n.tb)
 				return len(records) == 3*entries && hasAll(records, 1000*k+entries, 1000*k+2*entries)
 			})
-			eventually(t, "digests agree", func() bool {
+			poll.Within(t, deadline, "digests agree", func() bool {
 				m, _ := n.status(p.self.Node, testMap)
 				return i == k || m.InSync
 			})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -29,17 +30,17 @@ func TestThreeNodesConverge(t *testing.T) {
 	connectNodes(a, b, c)
 	b.put(2000, 3000, 2)
 	c.put(3000, 3500, 3)
-	eventually(t, "all tables are equal", func() bool { return len(live(a.tb)) == 3500 && tablesEqual(a, b, c)() })
+	poll.Within(t, deadline, "all tables are equal", func() bool { return len(live(a.tb)) == 3500 && tablesEqual(a, b, c)() })
 	// Ownership moves to the last writer, and deletes are replicated.
 	b.put(0, 100, 4)
 	c.put(50, 150, 5)
 	a.del(1000, 1100)
-	eventually(t, "all tables are equal again", func() bool {
+	poll.Within(t, deadline, "all tables are equal again", func() bool {
 		l := live(a.tb)
 		return len(l) == 3400 && l[0] == 4 && l[120] == 5 && tablesEqual(a, b, c)()
 	})
 	for _, n := range []*node{a, b, c} {
-		eventually(t, "everything is acknowledged", func() bool {
+		poll.Within(t, deadline, "everything is acknowledged", func() bool {
 			ok, waiting := n.r.InitialSyncDone()
 			for _, p := range n.r.Status() {
 				m := p.Maps[0]
@@ -64,12 +65,12 @@ func TestResumeSendsNothingTwice(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 2, nil)
 	a.put(0, 5000, 1)
 	connectNodes(a, b)
-	eventually(t, "b holds all records", func() bool { return len(live(b.tb)) == 5000 })
+	poll.Within(t, deadline, "b holds all records", func() bool { return len(live(b.tb)) == 5000 })
 	for i := range 5 {
 		before := a.r.Stats()
 		a.lis.cut()
 		a.put(5000+10*i, 5010+10*i, 2)
-		eventually(t, "b holds the new records", func() bool { return len(live(b.tb)) == 5010+10*i })
+		poll.Within(t, deadline, "b holds the new records", func() bool { return len(live(b.tb)) == 5010+10*i })
 		after := a.r.Stats()
 		if n := after.Sent.Deltas - before.Sent.Deltas; n > 20 {
 			t.Errorf("cut %d: got %d deltas sent for 10 changes", i, n)
@@ -80,11 +81,11 @@ func TestResumeSendsNothingTwice(t *testing.T) {
 	}
 	// A peer that leaves and comes back with the same incarnation resumes, too.
 	b.r.SetPeers(nil)
-	eventually(t, "b has no stream", func() bool { return b.r.Stats().Connected == 0 && a.r.Stats().Serving == 0 })
+	poll.Within(t, deadline, "b has no stream", func() bool { return b.r.Stats().Connected == 0 && a.r.Stats().Serving == 0 })
 	a.put(6000, 6001, 3)
 	before := a.r.Stats()
 	b.r.SetPeers([]Peer{a.peer()})
-	eventually(t, "b is back", func() bool { return live(b.tb)[6000] == 3 })
+	poll.Within(t, deadline, "b is back", func() bool { return live(b.tb)[6000] == 3 })
 	if after := a.r.Stats(); after.Sent.Deltas-before.Sent.Deltas != 1 || after.FullSyncs != before.FullSyncs {
 		t.Errorf("deltas sent for one change: got %d, want 1", after.Sent.Deltas-before.Sent.Deltas)
 	}
@@ -97,7 +98,7 @@ func TestRestartKeepsLocalChanges(t *testing.T) {
 	connectNodes(a, b)
 	a.put(0, 300, 1)
 	b.put(300, 310, 1)
-	eventually(t, "the tables are equal", func() bool { return len(live(a.tb)) == 310 && tablesEqual(a, b)() })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(a.tb)) == 310 && tablesEqual(a, b)() })
 	a.stop()
 
 	// While a is down, keys 100 to 199 are deleted, 200 to 299 are changed, and 1000 is new.
@@ -117,9 +118,9 @@ func TestRestartKeepsLocalChanges(t *testing.T) {
 	})
 	a2 := startNode(t, "a", 2, tb)
 	connectNodes(a2, b)
-	eventually(t, "the initial sync is done", func() bool { ok, _ := a2.r.InitialSyncDone(); return ok })
-	eventually(t, "the initial sync of b does not wait for a", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
-	eventually(t, "a received all records of b", func() bool { ok, _ := a2.r.AllReceived(); return ok })
+	poll.Within(t, deadline, "the initial sync is done", func() bool { ok, _ := a2.r.InitialSyncDone(); return ok })
+	poll.Within(t, deadline, "the initial sync of b does not wait for a", func() bool { ok, _ := b.r.InitialSyncDone(); return ok })
+	poll.Within(t, deadline, "a received all records of b", func() bool { ok, _ := a2.r.AllReceived(); return ok })
 	if ok, waiting := b.r.AllReceived(); ok || !slices.Equal(waiting, []string{"a/" + testMap}) {
 		t.Errorf("all received by b: got waiting for %v, want a", waiting)
 	}
@@ -130,11 +131,11 @@ func TestRestartKeepsLocalChanges(t *testing.T) {
 		for tx.Adopt(16) {
 		}
 	})
-	eventually(t, "the tables are equal after the restart", func() bool {
+	poll.Within(t, deadline, "the tables are equal after the restart", func() bool {
 		l := live(b.tb)
 		return len(l) == 211 && l[250] == 2 && l[1000] == 7 && l[305] == 1 && tablesEqual(a2, b)()
 	})
-	eventually(t, "b received all records of a", func() bool { ok, _ := b.r.AllReceived(); return ok })
+	poll.Within(t, deadline, "b received all records of a", func() bool { ok, _ := b.r.AllReceived(); return ok })
 	if s := a2.r.Stats(); s.GapsOrErrors() != 0 {
 		t.Errorf("errors during the test: got %+v, want none", s)
 	}
@@ -152,13 +153,13 @@ func TestFallbackSenderSendsOrphanedRecords(t *testing.T) {
 	connectNodes(a, b, c)
 	a.put(0, 1000, 1)
 	b.put(1000, 1010, 1)
-	eventually(t, "the tables are equal", func() bool { return len(live(c.tb)) == 1010 && tablesEqual(a, b, c)() })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(c.tb)) == 1010 && tablesEqual(a, b, c)() })
 	a.stop()
 	connectNodes(b, c)
 	before := c.r.Stats().Sent.Deltas
 	d := startNode(t, "d", 1, nil)
 	connectNodes(b, c, d)
-	eventually(t, "the joiner holds all records", func() bool { return len(live(d.tb)) == 1010 && tablesEqual(b, c, d)() })
+	poll.Within(t, deadline, "the joiner holds all records", func() bool { return len(live(d.tb)) == 1010 && tablesEqual(b, c, d)() })
 	mb, _ := b.status("d", testMap)
 	mc, _ := c.status("d", testMap)
 	if mb.Sent == 0 || mc.Sent == 0 {
@@ -180,7 +181,7 @@ func TestFallbackSenderSendsOrphanedRecords(t *testing.T) {
 			t.Errorf("delete of a record whose owner has left: got %s", o)
 		}
 	})
-	eventually(t, "the records are deleted on all nodes", func() bool { return len(live(b.tb)) == 1009 && tablesEqual(b, c, d)() })
+	poll.Within(t, deadline, "the records are deleted on all nodes", func() bool { return len(live(b.tb)) == 1009 && tablesEqual(b, c, d)() })
 }
 
 // TestNextFallbackSenderTakesOver has the fallback sender leave, too: the next one sends records
@@ -199,14 +200,14 @@ func TestNextFallbackSenderTakesOver(t *testing.T) {
 	d := startNode(t, "d", 1, nil)
 	e := startNode(t, "e", 1, nil)
 	connectNodes(b, c, d, e)
-	eventually(t, "b, which started first, has received the records from c", func() bool { return len(live(b.tb)) == 100 })
+	poll.Within(t, deadline, "b, which started first, has received the records from c", func() bool { return len(live(b.tb)) == 100 })
 	// c also sends new changes, as without b.
-	eventually(t, "d and e hold the records", func() bool { return len(live(d.tb)) == 100 && len(live(e.tb)) == 100 })
+	poll.Within(t, deadline, "d and e hold the records", func() bool { return len(live(d.tb)) == 100 && len(live(e.tb)) == 100 })
 	sent := c.r.Stats().Sent.Deltas
 	b.stop()
 	connectNodes(c, d, e)
-	eventually(t, "c sends the records again", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
-	eventually(t, "the tables are equal", tablesEqual(c, d, e))
+	poll.Within(t, deadline, "c sends the records again", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
+	poll.Within(t, deadline, "the tables are equal", tablesEqual(c, d, e))
 }
 
 // TestUnknownOwnerCountsAsGone checks that an owner that was never live counts as gone after
@@ -229,7 +230,7 @@ func TestUnknownOwnerCountsAsGone(t *testing.T) {
 		t.Errorf("expiry of a record whose owner may be live: got %s", o)
 	}
 	a.r.SetPeers(nil)
-	eventually(t, "the owner counts as gone", func() bool { return expire() == table.Accepted })
+	poll.Within(t, deadline, "the owner counts as gone", func() bool { return expire() == table.Accepted })
 }
 
 // TestPositionBelowFloorSweeps has the table forget tombstones while the peer is away.
@@ -238,9 +239,9 @@ func TestPositionBelowFloorSweeps(t *testing.T) {
 	connectNodes(a, b)
 	a.put(0, 3000, 1)
 	b.put(5000, 5010, 1)
-	eventually(t, "the tables are equal", func() bool { return len(live(b.tb)) == 3010 && tablesEqual(a, b)() })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(b.tb)) == 3010 && tablesEqual(a, b)() })
 	b.r.SetPeers(nil)
-	eventually(t, "b has no stream", func() bool { return b.r.Stats().Connected == 0 })
+	poll.Within(t, deadline, "b has no stream", func() bool { return b.r.Stats().Connected == 0 })
 	a.del(1000, 2000)
 	a.tb.Update(func(tx *table.Tx) {
 		for tx.Expire(time.Now().Add(2*time.Hour).UnixNano(), 100) {
@@ -251,7 +252,7 @@ func TestPositionBelowFloorSweeps(t *testing.T) {
 	}
 	before := a.r.Stats()
 	b.r.SetPeers([]Peer{a.peer()})
-	eventually(t, "b has deleted the records that a does not have", func() bool { return len(live(b.tb)) == 2010 })
+	poll.Within(t, deadline, "b has deleted the records that a does not have", func() bool { return len(live(b.tb)) == 2010 })
 	if after := a.r.Stats(); after.FullSyncs != before.FullSyncs+1 {
 		t.Errorf("full syncs: got %d, want 1", after.FullSyncs-before.FullSyncs)
 	}
@@ -276,13 +277,13 @@ func TestRefusedRecordsAreFetchedAgain(t *testing.T) {
 	})
 	a.put(10, 20, 1)
 	connectNodes(a, b)
-	eventually(t, "b holds all other records", func() bool { return len(live(b.tb)) == 20 })
-	eventually(t, "the status shows the refused record", func() bool {
+	poll.Within(t, deadline, "b holds all other records", func() bool { return len(live(b.tb)) == 20 })
+	poll.Within(t, deadline, "the status shows the refused record", func() bool {
 		m, _ := b.status("a", testMap)
 		return m.DeltasRefused > 0 && m.Error != "" && b.r.Stats().DeltasAhead > 0
 	})
 	if _, ok := live(b.tb)[77]; ok {
 		t.Error("record with a version in the future: got accepted, want refused")
 	}
-	eventually(t, "the full sync is repeated", func() bool { return a.r.Stats().FullSyncs >= 3 })
+	poll.Within(t, deadline, "the full sync is repeated", func() bool { return a.r.Stats().FullSyncs >= 3 })
 }

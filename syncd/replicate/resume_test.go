@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -23,15 +24,15 @@ func TestResumeAfterOwnerLeft(t *testing.T) {
 		}
 	})
 	b.put(100, 101, 1)
-	eventually(t, "c has passed the records", func() bool {
+	poll.Within(t, deadline, "c has passed the records", func() bool {
 		m, _ := c.status("b", testMap)
 		return len(live(c.tb)) == 1 && m.Received == 101
 	})
 	c.r.SetPeers([]Peer{gone})
-	eventually(t, "the stream has ended", func() bool { return b.r.Stats().Serving == 0 })
+	poll.Within(t, deadline, "the stream has ended", func() bool { return b.r.Stats().Serving == 0 })
 	b.r.SetPeers(nil)
 	connectNodes(b, c)
-	eventually(t, "c holds the records", func() bool { return len(live(c.tb)) == 101 })
+	poll.Within(t, deadline, "c holds the records", func() bool { return len(live(c.tb)) == 101 })
 	if s := c.r.Stats(); s.Repaired != 0 {
 		t.Errorf("repaired records: got %d, want 0", s.Repaired)
 	}
@@ -61,7 +62,7 @@ func TestIncarnationMismatch(t *testing.T) {
 		t.Errorf("mismatch: got %q, want b", node)
 	}
 	connectNodes(a, b)
-	eventually(t, "a holds the entries of b", func() bool { return len(live(a.tb)) == 10 })
+	poll.Within(t, deadline, "a holds the entries of b", func() bool { return len(live(a.tb)) == 10 })
 }
 
 // TestFullSyncKeepsNewerRecords has a full sync of a peer arrive after a later record of that peer,

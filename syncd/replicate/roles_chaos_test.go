@@ -3,8 +3,11 @@ package replicate
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // TestChaosOfRoles has four nodes change the same keys while streams break in one direction, one
@@ -62,26 +65,25 @@ func TestChaosOfRoles(t *testing.T) {
 	}
 	connectNodes(nodes...)
 	settled := func() bool { return tablesEqual(nodes...)() && nodesInSync(nodes...)() }
-	for range 3 { // retries for a loaded machine
-		for range 2000 {
-			if settled() {
-				return
-			}
-			time.Sleep(5 * time.Millisecond)
-		}
-	}
+	// The limit is long for a loaded machine.
+	poll.Within(t, 40*time.Second, "the nodes are in sync with equal tables", settled, func() any { return differences(nodes) })
+}
+
+// differences describes the synchronisation of the nodes, and the records in which they differ.
+func differences(nodes []*node) string {
+	var text strings.Builder
 	for _, n := range nodes {
 		ok, missing := n.r.InSync()
-		t.Logf("%s: got %d records, in sync %t %v", n.self.Node, len(live(n.tb)), ok, missing)
+		fmt.Fprintf(&text, "\n%s: %d records, in sync %t %v", n.self.Node, len(live(n.tb)), ok, missing)
 	}
 	for k, v := range dump(nodes[0].tb) {
 		for _, n := range nodes[1:] {
 			if w := dump(n.tb)[k]; w != v {
-				t.Logf("key %x: got %s, %s has %s", k, v, n.self.Node, w)
+				fmt.Fprintf(&text, "\nkey %x: %s, %s has %s", k, v, n.self.Node, w)
 			}
 		}
 	}
-	t.Fatal("nodes: got different records or not in sync")
+	return text.String()
 }
 
 // withoutNode returns the nodes without one of them.

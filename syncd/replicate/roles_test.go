@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -97,10 +98,10 @@ func TestFallbackSenderPerMap(t *testing.T) {
 			a, b := startKeyedNode(t, "a", 100), startKeyedNode(t, "b", 110)
 			a.addOrphaned("z", 0, orphaned, 1)
 			connectNodes(a, b, x)
-			eventually(t, "b holds the records of a", func() bool { return len(live(b.tb)) == orphaned })
+			poll.Within(t, deadline, "b holds the records of a", func() bool { return len(live(b.tb)) == orphaned })
 			d := startKeyedNode(t, "d", 200, route.option)
 			connectNodes(a, b, x, d)
-			eventually(t, "the joiner holds all records", func() bool {
+			poll.Within(t, deadline, "the joiner holds all records", func() bool {
 				proven, _ := d.r.InSync()
 				n := len(live(d.tb))
 				if proven && n < orphaned {
@@ -115,7 +116,7 @@ func TestFallbackSenderPerMap(t *testing.T) {
 				}
 				return
 			}
-			eventually(t, "the nodes are in sync", nodesInSync(d))
+			poll.Within(t, deadline, "the nodes are in sync", nodesInSync(d))
 			if sum := d.r.Stats().Received.Deltas; sum > 2*orphaned {
 				t.Errorf("received deltas: got %d for %d records", sum, orphaned)
 			}
@@ -144,14 +145,14 @@ func TestFallbackSenderStalls(t *testing.T) {
 			if err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}); err != nil {
 				return err
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(20 * time.Millisecond) // the rate of heartbeats
 		}
 	})
 	a, d := startKeyedNode(t, "a", 100), startKeyedNode(t, "d", 200)
 	a.addOrphaned("z", 0, 100, 1)
 	d.r.SetPeers([]Peer{x, a.peer()})
 	a.r.SetPeers([]Peer{d.peer()})
-	eventually(t, "the records were received from a", func() bool { return len(live(d.tb)) == 100 })
+	poll.Within(t, deadline, "the records were received from a", func() bool { return len(live(d.tb)) == 100 })
 	if !requested.Load() {
 		t.Error("fallback sender: got another node than x, which started first")
 	}
@@ -166,18 +167,18 @@ func TestOrphanedRecordsComparedByEveryPair(t *testing.T) {
 	x, a, c := startKeyedNode(t, "x", 1, route.option, func(o *Options) { o.rerouteDelay = time.Hour }), startKeyedNode(t, "a", 100), startKeyedNode(t, "c", 120)
 	a.addOrphaned("z", 0, 100, 1)
 	connectNodes(x, a, c)
-	eventually(t, "c is repaired from a", func() bool { return len(live(c.tb)) == 100 && c.r.Stats().Repaired >= 100 })
+	poll.Within(t, deadline, "c is repaired from a", func() bool { return len(live(c.tb)) == 100 && c.r.Stats().Repaired >= 100 })
 	if m, _ := c.status("a", testMap); m.FallbackSender {
 		t.Error("fallback sender: got a, want x")
 	}
-	eventually(t, "x, the fallback sender, has received the records from c", func() bool { return tablesEqual(x, a, c)() })
-	eventually(t, "the nodes are in sync", nodesInSync(a, c))
+	poll.Within(t, deadline, "x, the fallback sender, has received the records from c", func() bool { return tablesEqual(x, a, c)() })
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, c))
 	// The other direction: a record that only c has, with a version that a does not have.
 	c.tb.Update(func(tx *table.Tx) {
 		id := tx.Intern(table.Owner{Node: "z", Incarnation: 5})
 		tx.Remote(&table.Delta{Key: key(7), Value: value(9), Version: 2000, Owner: id}, 2000, table.RemoteOptions{})
 	})
-	eventually(t, "the tables are equal and in sync again", func() bool { return live(a.tb)[7] == 9 && tablesEqual(x, a, c)() && nodesInSync(a, c)() })
+	poll.Within(t, deadline, "the tables are equal and in sync again", func() bool { return live(a.tb)[7] == 9 && tablesEqual(x, a, c)() && nodesInSync(a, c)() })
 }
 
 // TestOrphanedRecordsAreNotSentAgain has streams break and reconnect: the sender stores which
@@ -186,14 +187,14 @@ func TestOrphanedRecordsAreNotSentAgain(t *testing.T) {
 	x, a := startKeyedNode(t, "x", 1), startKeyedNode(t, "a", 100)
 	x.addOrphaned("z", 0, 1000, 1)
 	connectNodes(x, a)
-	eventually(t, "the tables are equal and in sync", func() bool { return tablesEqual(x, a)() && nodesInSync(x, a)() })
+	poll.Within(t, deadline, "the tables are equal and in sync", func() bool { return tablesEqual(x, a)() && nodesInSync(x, a)() })
 	sent := deltasSentBy(x, a)
 	for i := range 5 {
 		resumes := x.r.Stats().Resumes
 		x.lis.cut()
 		x.put(5000+i, 5001+i, 1)
-		eventually(t, "the stream has resumed", func() bool { return x.r.Stats().Resumes > resumes && len(live(a.tb)) == 1001+i })
-		eventually(t, "the nodes are in sync again", nodesInSync(x, a))
+		poll.Within(t, deadline, "the stream has resumed", func() bool { return x.r.Stats().Resumes > resumes && len(live(a.tb)) == 1001+i })
+		poll.Within(t, deadline, "the nodes are in sync again", nodesInSync(x, a))
 	}
 	if n := deltasSentBy(x, a) - sent; n > 20 {
 		t.Errorf("deltas sent for 5 changes: got %d, want at most 20", n)
@@ -206,37 +207,37 @@ func TestCutOffNodeReceivesThroughRelay(t *testing.T) {
 	a, b, c := startKeyedNode(t, "a", 1, route.option), startKeyedNode(t, "b", 2), startKeyedNode(t, "c", 3, other.option)
 	connectNodes(a, b, c)
 	b.put(0, 100, 1)
-	eventually(t, "the tables are equal and in sync", func() bool { return len(live(a.tb)) == 100 && tablesEqual(a, b, c)() && nodesInSync(a, b, c)() })
+	poll.Within(t, deadline, "the tables are equal and in sync", func() bool { return len(live(a.tb)) == 100 && tablesEqual(a, b, c)() && nodesInSync(a, b, c)() })
 	route.set("b")
 	b.lis.cut()
-	eventually(t, "the records of b are received from c", func() bool { m, _ := a.status("b", testMap); return m.Via == "c" })
+	poll.Within(t, deadline, "the records of b are received from c", func() bool { m, _ := a.status("b", testMap); return m.Via == "c" })
 	b.put(100, 300, 2)
 	b.del(0, 50)
 	b.put(50, 60, 3)
-	eventually(t, "changes and deletes reach a", func() bool { return len(live(a.tb)) == 250 && live(a.tb)[55] == 3 && tablesEqual(a, b, c)() })
+	poll.Within(t, deadline, "changes and deletes reach a", func() bool { return len(live(a.tb)) == 250 && live(a.tb)[55] == 3 && tablesEqual(a, b, c)() })
 	if ok, missing := a.r.InSync(); ok || len(missing) != 1 || !strings.Contains(missing[0], "b/"+testMap+" (nothing is received from it, its records come through c") {
 		t.Errorf("in sync without a stream from b: got %t %v", ok, missing)
 	}
-	eventually(t, "the status has the reason", func() bool {
+	poll.Within(t, deadline, "the status has the reason", func() bool {
 		m, _ := a.status("b", testMap)
 		return !m.InSync && strings.Contains(m.Incomparable, "its records come through c")
 	})
 	other.set("b") // now c does not receive from b either
 	b.lis.cut()
-	eventually(t, "no peer sends the records of b", func() bool {
+	poll.Within(t, deadline, "no peer sends the records of b", func() bool {
 		m, _ := a.status("b", testMap)
 		return m.Via == "" && !m.InSync && strings.Contains(m.Incomparable, "no other peer receives from it")
 	})
 	b.del(50, 60)
 	route.set()
 	other.set()
-	eventually(t, "all records are received directly again", func() bool {
+	poll.Within(t, deadline, "all records are received directly again", func() bool {
 		m, _ := a.status("b", testMap)
 		return m.Via == "" && m.Incomparable == "" && tablesEqual(a, b, c)() && nodesInSync(a, b, c)()
 	})
 	sent := c.r.Stats().Sent.Deltas
 	b.put(300, 400, 1)
-	eventually(t, "the tables are equal", func() bool { return len(live(a.tb)) == 340 && tablesEqual(a, b, c)() })
+	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(a.tb)) == 340 && tablesEqual(a, b, c)() })
 	if n := c.r.Stats().Sent.Deltas - sent; n != 0 {
 		t.Errorf("records of b sent by c: got %d, want 0", n)
 	}
@@ -257,9 +258,9 @@ func TestDepartedNodesAreBounded(t *testing.T) {
 		defer a.r.mu.Unlock()
 		return len(a.r.inboundStreams), len(a.r.gone)
 	}
-	eventually(t, "names without records are forgotten", func() bool { _, gone := names(); return gone == 1 })
-	eventually(t, "positions of long departed nodes are forgotten", func() bool { links, _ := names(); return links <= 1+maxDeparted })
-	eventually(t, "the nodes are in sync", func() bool { return nodesInSync(a, b)() && sameLive(a, b) })
+	poll.Within(t, deadline, "names without records are forgotten", func() bool { _, gone := names(); return gone == 1 })
+	poll.Within(t, deadline, "positions of long departed nodes are forgotten", func() bool { links, _ := names(); return links <= 1+maxDeparted })
+	poll.Within(t, deadline, "the nodes are in sync", func() bool { return nodesInSync(a, b)() && sameLive(a, b) })
 }
 
 // TestOrphanedRecordsOfManyNodes has more departed nodes than fit into a message of digests. One of
@@ -272,7 +273,7 @@ func TestOrphanedRecordsOfManyNodes(t *testing.T) {
 		}
 	}
 	connectNodes(a, b)
-	eventually(t, "the nodes are in sync", nodesInSync(a, b))
+	poll.Within(t, deadline, "the nodes are in sync", nodesInSync(a, b))
 	corruptValue(t, b, 1717)
-	eventually(t, "the difference is repaired", func() bool { return sameLive(a, b) && b.r.Stats().Repaired == 1 })
+	poll.Within(t, deadline, "the difference is repaired", func() bool { return sameLive(a, b) && b.r.Stats().Repaired == 1 })
 }

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
@@ -129,7 +130,7 @@ func TestStockServer(t *testing.T) {
 	})
 	b := startNode(t, "b", 2, nil)
 	b.r.SetPeers([]Peer{peer})
-	eventually(t, "the records were received", func() bool { return len(live(b.tb)) == 3 })
+	poll.Within(t, deadline, "the records were received", func() bool { return len(live(b.tb)) == 3 })
 	select {
 	case p := <-acks:
 		if p != 10 {
@@ -168,7 +169,7 @@ func TestStockClient(t *testing.T) {
 		Ack: &mapsyncv1.Ack{Map: 1, Position: position},
 	}})
 	a.r.SetPeers([]Peer{{Node: "y", Incarnation: 1, Addr: "127.0.0.1:1"}})
-	eventually(t, "the records are acknowledged", func() bool { m, _ := a.status("y", testMap); return m.Acked == position && m.LagEntries == 0 })
+	poll.Within(t, deadline, "the records are acknowledged", func() bool { m, _ := a.status("y", testMap); return m.Acked == position && m.LagEntries == 0 })
 	// An acknowledgement of a position that was not sent ends the stream with the cause.
 	send(t, stream, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
 		Ack: &mapsyncv1.Ack{Map: 1, Position: position + 1},
@@ -224,7 +225,7 @@ func TestSlowReaderDoesNotDelayOthers(t *testing.T) {
 	for v := range 40 {
 		a.put(0, 10000, v)
 	}
-	eventually(t, "the other peer holds the last value", func() bool {
+	poll.Within(t, deadline, "the other peer holds the last value", func() bool {
 		l := live(b.tb)
 		return len(l) == 10000 && l[0] == 39 && l[9999] == 39
 	})
@@ -267,7 +268,7 @@ func TestStreamWithoutMessagesTimesOut(t *testing.T) {
 	b := startNode(t, "b", 2, nil, func(o *Options) { o.receiveTimeout = 50 * time.Millisecond })
 	b.r.SetPeers([]Peer{peer})
 	streams.Wait() // the stream was opened again
-	eventually(t, "the timeout is counted and shown", func() bool {
+	poll.Within(t, deadline, "the timeout is counted and shown", func() bool {
 		_, p := b.status("x", testMap)
 		return b.r.Stats().ReceiveTimeouts > 0 && (p.Connected || strings.Contains(p.Error, "silent"))
 	})
@@ -308,7 +309,7 @@ func TestInvalidCallersAreRefused(t *testing.T) {
 			}
 		}
 	}
-	eventually(t, "each request is counted once", func() bool { return a.r.Stats().BadRequests == 7 })
+	poll.Within(t, deadline, "each request is counted once", func() bool { return a.r.Stats().BadRequests == 7 })
 }
 
 // TestUnreadableRequestsAreCounted checks that requests which gRPC cannot read are counted, as
@@ -323,7 +324,7 @@ func TestUnreadableRequestsAreCounted(t *testing.T) {
 		if err := streamError(stream); status.Code(err) != codes.ResourceExhausted {
 			t.Fatal(err)
 		}
-		eventually(t, "the count is reached", func() bool { return a.r.Stats().BadRequests == i+1 })
+		poll.Within(t, deadline, "the count is reached", func() bool { return a.r.Stats().BadRequests == i+1 })
 	}
 }
 
@@ -341,20 +342,20 @@ func TestWrongIncarnationAtAddress(t *testing.T) {
 	p := a.peer()
 	p.Incarnation = 3
 	b.r.SetPeers([]Peer{p})
-	eventually(t, "status shows the wrong incarnation", func() bool {
+	poll.Within(t, deadline, "status shows the wrong incarnation", func() bool {
 		_, st := b.status("a", testMap)
 		return strings.Contains(st.Error, `reach "a" of 1, expected "a" of 3`)
 	})
 	b.r.SetPeers([]Peer{a.peer()})
-	eventually(t, "the node is connected after membership is corrected", func() bool { return b.r.Stats().Connected == 1 })
+	poll.Within(t, deadline, "the node is connected after membership is corrected", func() bool { return b.r.Stats().Connected == 1 })
 	// A change of the address keeps the position.
 	a.put(0, 10, 1)
-	eventually(t, "the records were received", func() bool { return len(live(b.tb)) == 10 })
+	poll.Within(t, deadline, "the records were received", func() bool { return len(live(b.tb)) == 10 })
 	p = a.peer()
 	p.Addr = strings.Replace(p.Addr, "127.0.0.1", "localhost", 1)
 	fullSyncs := a.r.Stats().FullSyncs
 	b.r.SetPeers([]Peer{p})
-	eventually(t, "the stream has resumed", func() bool { return a.r.Stats().Resumes > 0 && b.r.Stats().Connected == 1 })
+	poll.Within(t, deadline, "the stream has resumed", func() bool { return a.r.Stats().Resumes > 0 && b.r.Stats().Connected == 1 })
 	if n := a.r.Stats().FullSyncs; n != fullSyncs {
 		t.Errorf("full syncs after a change of address: got %d, want 0", n-fullSyncs)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/table"
 )
 
@@ -16,14 +17,14 @@ func TestStrangersAndLiveOwners(t *testing.T) {
 	b.put(5, 15, 1)
 	connectNodes(departed, a)
 	departed.put(0, 10, 2)
-	eventually(t, "a holds the records of x", func() bool { return len(live(a.tb)) == 10 })
+	poll.Within(t, deadline, "a holds the records of x", func() bool { return len(live(a.tb)) == 10 })
 	departed.stop()
 	connectNodes(a)
 
 	connectNodes(a, b)
 	c := startNode(t, "c", 4, nil) // it has never seen x live
 	connectNodes(a, b, c)
-	eventually(t, "all tables are equal", tablesEqual(a, b, c))
+	poll.Within(t, deadline, "all tables are equal", tablesEqual(a, b, c))
 	got := live(c.tb)
 	for i := range 15 {
 		want := 1
@@ -37,7 +38,7 @@ func TestStrangersAndLiveOwners(t *testing.T) {
 	if n := b.r.Rejected()["stranger"]; n != 5 {
 		t.Errorf("records of x rejected by b: got %d, want 5", n)
 	}
-	eventually(t, "all nodes are in sync", func() bool {
+	poll.Within(t, deadline, "all nodes are in sync", func() bool {
 		return !slices.ContainsFunc([]*node{a, b, c}, func(n *node) bool {
 			agreed, _ := n.r.InSync()
 			return !agreed
@@ -52,16 +53,16 @@ func TestStrangerAcceptedByOwner(t *testing.T) {
 	departed, a, b := startNode(t, "x", 1, nil, fast), startNode(t, "a", 2, nil, fast), startNode(t, "b", 3, nil, fast)
 	connectNodes(a, b)
 	a.put(0, 10, 1)
-	eventually(t, "b holds the records of a", func() bool { return len(live(b.tb)) == 10 })
+	poll.Within(t, deadline, "b holds the records of a", func() bool { return len(live(b.tb)) == 10 })
 	b.r.SetPeers(nil) // b is isolated while x takes over from a
 	a.r.SetPeers([]Peer{departed.peer()})
 	departed.r.SetPeers([]Peer{a.peer()})
-	eventually(t, "x holds the records of a", func() bool { return len(live(departed.tb)) == 10 })
+	poll.Within(t, deadline, "x holds the records of a", func() bool { return len(live(departed.tb)) == 10 })
 	departed.put(0, 10, 2)
-	eventually(t, "a holds the records of x", func() bool { return live(a.tb)[9] == 2 })
+	poll.Within(t, deadline, "a holds the records of x", func() bool { return live(a.tb)[9] == 2 })
 	departed.stop()
 	connectNodes(a, b)
-	eventually(t, "b holds the records of x", func() bool { return live(b.tb)[0] == 2 && tablesEqual(a, b)() })
+	poll.Within(t, deadline, "b holds the records of x", func() bool { return live(b.tb)[0] == 2 && tablesEqual(a, b)() })
 }
 
 // TestNamesOfFormerPeers checks that the names of nodes that were live are kept while records name

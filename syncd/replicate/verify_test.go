@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"mapsync/internal/poll"
 )
 
 // discover sets the nodes that gossip has.
@@ -25,23 +27,13 @@ func closedPort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// holdsDuring checks that a condition holds for some time.
-func holdsDuring(t *testing.T, d time.Duration, what string, cond func() bool) {
-	t.Helper()
-	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		if !cond() {
-			t.Fatalf("no longer holds: %s", what)
-		}
-	}
-}
-
 // TestUnverifiedNodesAreNotPeers checks that names which only gossip has do not become peers, that
 // no node waits for them, and that they are listed.
 func TestUnverifiedNodesAreNotPeers(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil)
 	a.discover(b.peer(), Peer{Node: "ghost", Incarnation: 5, Addr: closedPort(t)}, Peer{Node: "c", Incarnation: 5, Addr: b.addr})
 	b.discover(a.peer())
-	eventually(t, "b is verified and the others were dialled", func() bool {
+	poll.Within(t, deadline, "b is verified and the others were dialled", func() bool {
 		_, live := a.livePeers()["b"]
 		return live && a.r.UndialledNodes() == 0
 	})
@@ -52,7 +44,7 @@ func TestUnverifiedNodesAreNotPeers(t *testing.T) {
 		t.Errorf("unverified nodes: got %+v, want c and ghost", names)
 	}
 	a.put(0, 10, 1)
-	eventually(t, "b holds all records and a is in sync", func() bool {
+	poll.Within(t, deadline, "b holds all records and a is in sync", func() bool {
 		ok, _ := a.r.InitialSyncDone()
 		return ok && len(live(b.tb)) == 10
 	})
@@ -71,7 +63,7 @@ func TestHealthyStreamOverridesGossip(t *testing.T) {
 		_, p := a.status("b", testMap)
 		return p.Connected && p.Incarnation == 7 && p.Addr == b.addr
 	}
-	eventually(t, "the node is connected", connected)
+	poll.Within(t, deadline, "the node is connected", connected)
 	connects := a.r.Stats().Connects
 	for what, hint := range map[string][]Peer{
 		"dead":      nil,
@@ -80,15 +72,15 @@ func TestHealthyStreamOverridesGossip(t *testing.T) {
 		"both":      {{Node: "b", Incarnation: 9, Addr: b.addr}},
 	} {
 		a.discover(hint...)
-		holdsDuring(t, 300*time.Millisecond, what+": the peer is as it was", connected)
+		poll.Stays(t, 300*time.Millisecond, what+": the peer is as it was", connected)
 	}
 	if n := a.r.Stats().Connects; n != connects {
 		t.Errorf("new streams: got %d, want 0", n-connects)
 	}
 	a.discover()
 	b.stop()
-	eventually(t, "b is gone", func() bool { return len(a.livePeers()) == 0 })
-	eventually(t, "b has left", func() bool {
+	poll.Within(t, deadline, "b is gone", func() bool { return len(a.livePeers()) == 0 })
+	poll.Within(t, deadline, "b has left", func() bool {
 		a.r.mu.Lock()
 		defer a.r.mu.Unlock()
 		return a.r.gone["b"]
@@ -102,11 +94,11 @@ func TestHangingNodeIsRemoved(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil, quick), startNode(t, "b", 1, nil)
 	relay := newStallingRelay(t, b.addr)
 	a.discover(Peer{Node: "b", Incarnation: 1, Addr: relay.addr})
-	eventually(t, "the node is connected", func() bool { _, p := a.status("b", testMap); return p.Connected })
+	poll.Within(t, deadline, "the node is connected", func() bool { _, p := a.status("b", testMap); return p.Connected })
 	relay.stall()
-	holdsDuring(t, time.Second, "b is live while gossip has it", func() bool { return len(a.livePeers()) == 1 })
+	poll.Stays(t, time.Second, "b is live while gossip has it", func() bool { return len(a.livePeers()) == 1 })
 	a.discover()
-	eventually(t, "b is gone", func() bool { return len(a.livePeers()) == 0 })
+	poll.Within(t, deadline, "b is gone", func() bool { return len(a.livePeers()) == 0 })
 }
 
 // TestRestartIsDetectedByWelcome checks that the Welcome of a restarted peer shows its new
@@ -114,11 +106,11 @@ func TestHangingNodeIsRemoved(t *testing.T) {
 func TestRestartIsDetectedByWelcome(t *testing.T) {
 	a, b := startNode(t, "a", 1, nil), startNode(t, "b", 1, nil)
 	a.discover(b.peer())
-	eventually(t, "the node is connected", func() bool { _, p := a.status("b", testMap); return p.Connected })
+	poll.Within(t, deadline, "the node is connected", func() bool { _, p := a.status("b", testMap); return p.Connected })
 	b.stop()
 	again := startNode(t, "b", 2, nil)
 	a.discover(Peer{Node: "b", Incarnation: 1, Addr: again.addr})
-	eventually(t, "the later incarnation is live", func() bool {
+	poll.Within(t, deadline, "the later incarnation is live", func() bool {
 		_, p := a.status("b", testMap)
 		return p.Connected && p.Incarnation == 2 && p.Addr == again.addr
 	})
@@ -133,13 +125,13 @@ func TestCallerBecomesPeer(t *testing.T) {
 	addr = b.addr
 	a.discover()
 	b.discover(a.peer())
-	eventually(t, "the nodes have each other as live peers", func() bool {
+	poll.Within(t, deadline, "the nodes have each other as live peers", func() bool {
 		_, p := a.status("b", testMap)
 		_, q := b.status("a", testMap)
 		return p.Connected && q.Connected
 	})
 	b.stop()
-	eventually(t, "b is gone", func() bool { return len(a.livePeers()) == 0 })
+	poll.Within(t, deadline, "b is gone", func() bool { return len(a.livePeers()) == 0 })
 }
 
 // TestNodeStartedInFutureIsRefused checks that a node with an incarnation in the future is refused:
@@ -149,7 +141,7 @@ func TestNodeStartedInFutureIsRefused(t *testing.T) {
 	b := startNode(t, "b", uint64(time.Now().Add(time.Hour).UnixNano()), nil)
 	c := startNode(t, "c", uint64(time.Now().UnixNano()), nil)
 	a.discover(Peer{Node: "b", Incarnation: 1, Addr: b.addr}, c.peer())
-	eventually(t, "c is verified and b was dialled", func() bool {
+	poll.Within(t, deadline, "c is verified and b was dialled", func() bool {
 		_, live := a.livePeers()["c"]
 		return live && a.r.UndialledNodes() == 0
 	})
@@ -161,7 +153,7 @@ func TestNodeStartedInFutureIsRefused(t *testing.T) {
 	}
 	// A hint with the real incarnation, or with a later one, does not replace a live node.
 	a.discover(b.peer(), Peer{Node: "c", Incarnation: b.peer().Incarnation, Addr: closedPort(t)})
-	eventually(t, "b was dialled again", func() bool {
+	poll.Within(t, deadline, "b was dialled again", func() bool {
 		list := a.r.Unverified(9)
 		return len(list) == 1 && list[0].Peer == b.peer() && list[0].Ahead > 0
 	})
