@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 
@@ -151,7 +152,8 @@ func (c *chaos) faults() {
 // attached waits, under load, until each started syncd has its map. Under emulation the kernel
 // takes seconds to search its programs.
 func (c *chaos) attached() {
-	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+	var err error
+	poll.Within(c.t, time.Minute, "each started syncd has its map", func() bool {
 		var errs []error
 		for _, n := range c.nodes {
 			s, err := n.status(c.t.Context())
@@ -160,14 +162,9 @@ func (c *chaos) attached() {
 			}
 			errs = append(errs, err)
 		}
-		err := errors.Join(errs...)
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			c.t.Fatal(err)
-		}
-	}
+		err = errors.Join(errs...)
+		return err == nil
+	}, func() any { return err })
 }
 
 // begin starts a fault and returns the function that ends it.
