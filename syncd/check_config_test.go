@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/daemon"
 
@@ -211,11 +212,7 @@ func TestReloadBySignalAndByCommand(t *testing.T) {
 	}
 	wait := func(what string, count int) {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); maps() != count; time.Sleep(20 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("wait after %s: timeout with %d maps", what, maps())
-			}
-		}
+		poll.Eventually(t, fmt.Sprintf("%d maps after %s", count, what), func() bool { return maps() == count }, func() any { return maps() })
 	}
 	wait("start", 1)
 	settings, err := os.ReadFile(w.path("syncd.yaml"))

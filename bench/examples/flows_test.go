@@ -22,6 +22,7 @@ import (
 
 	lbbpf "mapsync/bench/lb/bpf"
 	"mapsync/internal/injector"
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
@@ -137,14 +138,11 @@ func startNode(t *testing.T, dir string, ca *testcert.CA, ctMap string) *capture
 		}
 	})
 	client := daemon.NewClient(o.ControlSocket)
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if s, err := client.Status(t.Context()); err == nil && s.Ready {
-			return c
-		}
-		if time.Now().After(end) {
-			t.Fatal("wait for the node: not ready within 20 s")
-		}
-	}
+	poll.Eventually(t, "the node is ready", func() bool {
+		s, err := client.Status(t.Context())
+		return err == nil && s.Ready
+	})
+	return c
 }
 
 // openInjector returns a function that changes the map as the load balancer's data plane would.

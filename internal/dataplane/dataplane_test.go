@@ -11,6 +11,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"mapsync/internal/poll"
 )
 
 func newMap(t *testing.T, typ ebpf.MapType, entries uint32) *ebpf.Map {
@@ -120,14 +122,12 @@ func TestPacketsWriteOnSteeredCPU(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The other CPU may process the last packets later.
-		for end := time.Now().Add(10 * time.Second); p.Done() < 30 && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
+		poll.Within(t, 10*time.Second, "30 writes", func() bool { return p.Done() >= 30 }, func() any { return p.Done() })
 		if p.Done() != 30 || p.Failed() != 0 || p.LastCPU() != cpu {
 			t.Errorf("writes: got %d, %d failed, the last on CPU %d, want CPU %d", p.Done(), p.Failed(), p.LastCPU(), cpu)
 		}
 		stop := r.Flood(1-cpu, 0)
-		time.Sleep(50 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond) // the duration of the load
 		if sent, err := stop(); err != nil || sent == 0 {
 			t.Errorf("Flood: got %d packets sent, error %v", sent, err)
 		}

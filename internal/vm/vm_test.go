@@ -86,7 +86,7 @@ func hang() int {
 func kernelPanic() int {
 	_ = os.WriteFile("/proc/sys/kernel/sysrq", []byte("1"), 0o644)
 	_ = os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0o644)
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // until the panic ends the machine
 	return 0
 }
 
@@ -242,6 +242,7 @@ func TestMachineEndsWithHostProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = host.Wait()
+	// This module does not depend on the module of internal/poll.
 	for deadline := time.Now().Add(10 * time.Second); alive(machines[0]); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("emulator %d still runs after its host process ended", machines[0])

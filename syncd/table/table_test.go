@@ -233,7 +233,7 @@ func TestConcurrent(t *testing.T) {
 	wg.Go(func() {
 		for range 200 {
 			follow()
-			time.Sleep(10 * time.Microsecond)
+			time.Sleep(10 * time.Microsecond) // the follower reads between writes
 		}
 	})
 	wg.Wait()
