@@ -77,7 +77,7 @@ func TestAckQueue(t *testing.T) {
 	}{{5, 0, false}, {10, 1, true}, {10, 0, false}, {319, 31, true}, {999, 0, false}, {1000, 100, true}} {
 		position, ok := q.pop(step.applied)
 		if position != step.position || ok != step.ok {
-			t.Errorf("applied %d: got position %d, %v", step.applied, position, ok)
+			t.Errorf("applied %d: got position %d, %v, want %d and %v", step.applied, position, ok, step.position, step.ok)
 		}
 	}
 	if q.n != 0 {

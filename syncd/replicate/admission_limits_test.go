@@ -91,7 +91,7 @@ func TestStreamLimitEndsOldestStream(t *testing.T) {
 			r.evictStream("x")
 			for i, ctx := range all {
 				if ends := errors.Is(context.Cause(ctx), errReplaced); ends != (i == c.ends) {
-					t.Fatalf("%s: stream %d ends: got %t", name, i, ends)
+					t.Fatalf("%s: stream %d ends: got %t, want %t", name, i, ends, i == c.ends)
 				}
 			}
 			if anotherCtx.Err() != nil {
@@ -184,7 +184,7 @@ func TestReauthoriseEndsStreamsWithLostRole(t *testing.T) {
 		s.identify = func() (Caller, error) { return c.now, c.err }
 		r.Reauthorise()
 		if ends := ctx.Err() != nil; ends != c.ends {
-			t.Errorf("caller %+v changes to %+v, error %v: stream ends: got %t", c.was, c.now, c.err, ends)
+			t.Errorf("caller %+v changes to %+v, error %v: stream ends: got %t, want %t", c.was, c.now, c.err, ends, c.ends)
 		}
 		if c.ends && c.err == nil && status.Code(context.Cause(ctx)) != codes.PermissionDenied {
 			t.Errorf("cause of the end: got %v, want PermissionDenied", context.Cause(ctx))
@@ -219,7 +219,7 @@ func TestUpdateAccess(t *testing.T) {
 		withheld   bool
 	}{{"y", "x", false}, {"x", "x", true}, {"y", "y", true}} {
 		if got := m.sendExcluded(c.self, c.peer); got != c.withheld {
-			t.Errorf("send to %s by %s excluded: got %t", c.peer, c.self, got)
+			t.Errorf("send to %s by %s excluded: got %t, want %t", c.peer, c.self, got, c.withheld)
 		}
 	}
 	if (&Access{}).reads("z") != true || (&Access{}).writes("z") != true {

@@ -139,7 +139,7 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	b.Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), 5, 0), wireRecord(2, value(2), ahead, 0), wireRecord(3, value(3), 5, 1), wireRecord(4, nil, 5, 0)}
 	if err := x.l.handle(mustMarshal(t, m)); err != nil || x.in.state == StateFailed {
-		t.Fatal(err, x.in.err)
+		t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, x.in.err)
 	}
 	s := x.r.Stats()
 	if s.Received.Batches != 1 || s.Received.Deltas != 4 || s.Received.Bytes < 40 || s.DeltasAccepted != 2 || s.DeltasAhead != 1 || s.DeltasRefused != 0 || x.r.Rejected()["unrequested"] != 1 {
@@ -288,7 +288,7 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: encoded, Version: 5, Operation: op})
 		}
 		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
-			t.Fatal(err, in.err)
+			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}
 	send(0, 10, mapsyncv1.Operation_OPERATION_UPDATE, 2, 1, 3)

@@ -145,6 +145,6 @@ func TestAccessOfAMap(t *testing.T) {
 		return receive == StateExcluded && send == StateServed && other == StateCaughtUp && refused == StateExcluded
 	})
 	if receive, send := with(b, "a"); receive != StateCaughtUp || send != StateExcluded {
-		t.Errorf("states of map at b: got receiving %s, sending %s", receive, send)
+		t.Errorf("states of map at b: got receiving %s, sending %s, want %s and %s", receive, send, StateCaughtUp, StateExcluded)
 	}
 }

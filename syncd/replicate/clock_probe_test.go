@@ -64,7 +64,7 @@ func TestClockIsMeasuredBeforeFirstRecord(t *testing.T) {
 		"the reply to another probe": {&clockStream{answers: []*mapsyncv1.SubscribeResponse{{Message: &mapsyncv1.SubscribeResponse_ClockReply{}}}}, errProtocol},
 	} {
 		if err := newInboundFixture(t).l.measureClock(c.stream); !errors.Is(err, c.want) {
-			t.Errorf("%s: measure clock: got %v", name, err)
+			t.Errorf("%s: measure clock: got %v, want %v", name, err, c.want)
 		}
 	}
 }

@@ -41,7 +41,7 @@ func TestPeerClockKeepsTheBestSample(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wrong := (c.offset - (theirs(end) - end)).Abs(); wrong > 2*time.Millisecond {
-			t.Fatalf("offset after %s: got an error of %s, from a sample of age %s with a round trip of %s", end, wrong, begun.Add(end).Sub(c.sampledAt), c.roundTrip)
+			t.Fatalf("offset after %s: got an error of %s, from a sample of age %s with a round trip of %s, want at most %s", end, wrong, begun.Add(end).Sub(c.sampledAt), c.roundTrip, 2*time.Millisecond)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestProbesAreBounded(t *testing.T) {
 	for range 3 {
 		for i := range maxPendingProbes {
 			if err := s.handle(ask); err != nil {
-				t.Fatalf("probe %d: got %v", i, err)
+				t.Fatalf("probe %d: got %v, want nil", i, err)
 			}
 		}
 		if err := s.handle(ask); !errors.Is(err, errProtocol) {
@@ -185,7 +185,7 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 			sent := time.Duration(binary.LittleEndian.Uint64(v[at:])) * unit
 			came := time.Duration(binary.LittleEndian.Uint64(got[at:])) * unit
 			if wrong := (came - sent - shift).Abs(); wrong > 10*time.Millisecond {
-				t.Errorf("%s: time stamp at offset %d: got an error of %s", n.self.Node, at, wrong)
+				t.Errorf("%s: time stamp at offset %d: got an error of %s, want at most %s", n.self.Node, at, wrong, 10*time.Millisecond)
 			}
 		}
 		_, p := nodes[1-i].status(n.self.Node, "timed")

@@ -101,7 +101,7 @@ func TestIncomparableReasonIsLoggedOnce(t *testing.T) {
 		x.in.comparison.inSync, x.in.comparison.divergent = c.agreed, c.divergent
 		x.in.noteInSync(10, time.Now())
 		if n := strings.Count(out.String(), "map in sync with peer again"); n != c.lines {
-			t.Errorf("in sync before %t, %d divergent: got %d log lines", c.agreed, c.divergent, n)
+			t.Errorf("in sync before %t, %d divergent: got %d log lines, want %d", c.agreed, c.divergent, n, c.lines)
 		}
 		out.Reset()
 	}
@@ -120,7 +120,7 @@ func TestInconclusiveDigest(t *testing.T) {
 	x = newInboundFixture(t)
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.KeyFingerprint++ })
 	if s := x.r.Stats(); s.DigestsImpossible != 1 || s.Digests != 1 || !strings.Contains(x.in.comparison.impossibleReason, "another key") {
-		t.Errorf("digest with another key: got %d of %d comparisons impossible, reason %q", s.DigestsImpossible, s.Digests, x.in.comparison.impossibleReason)
+		t.Errorf("digest with another key: got %d of %d comparisons impossible, reason %q, want 1 of 1 and \"another key\"", s.DigestsImpossible, s.Digests, x.in.comparison.impossibleReason)
 	}
 }
 
@@ -162,7 +162,7 @@ func TestExceptionsAreExcludedFromComparison(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := x.in.comparison.inSync; got != c.agreed {
-			t.Errorf("%s: in sync: got %t, %+v", name, got, x.in.comparison)
+			t.Errorf("%s: in sync: got %t, %+v, want %t", name, got, x.in.comparison, c.agreed)
 		}
 	}
 }
@@ -310,7 +310,7 @@ func TestInSyncConditions(t *testing.T) {
 		x.in.noteInSync(10, at1000.Add(time.Second))
 		c.change(x.in)
 		if got := x.in.awaitsInSync(at1000); got != c.awaits {
-			t.Errorf("%s: awaits: got %t", name, got)
+			t.Errorf("%s: awaits: got %t, want %t", name, got, c.awaits)
 		}
 	}
 }

@@ -362,7 +362,7 @@ func TestCompareReportsPersistentDifferences(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 	defer cancel()
 	if _, err := x.r.Compare(ctx, testMap, "x"); !errors.Is(err, context.DeadlineExceeded) || x.in.comparison.list != nil {
-		t.Errorf("compare without an answer: got %v, list %v", err, x.in.comparison.list)
+		t.Errorf("compare without an answer: got %v, list %v, want an error with context.DeadlineExceeded and nil", err, x.in.comparison.list)
 	}
 	x.r.SetPeers(nil)
 	if _, err := x.r.Compare(t.Context(), testMap, "x"); !errors.Is(err, ErrNotFound) {

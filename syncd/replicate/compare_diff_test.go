@@ -140,6 +140,6 @@ func TestComparisonsAreCountedOnce(t *testing.T) {
 		t.Errorf("status: got reason %q, want the other layout", in.comparison.impossibleReason)
 	}
 	if s := r.Stats(); s.Digests != rounds || s.DigestsDivergent != rounds || s.DigestsImpossible != 0 {
-		t.Errorf("comparisons: got %d, %d divergent, %d impossible", s.Digests, s.DigestsDivergent, s.DigestsImpossible)
+		t.Errorf("comparisons: got %d, %d divergent, %d impossible, want %d, %d, 0", s.Digests, s.DigestsDivergent, s.DigestsImpossible, rounds, rounds)
 	}
 }

@@ -76,7 +76,7 @@ func TestEqualDigestsSetInSync(t *testing.T) {
 		t.Errorf("comparison of equal digests: got %+v", *c)
 	}
 	if s := x.r.Stats(); s.Digests != 1 || s.DigestsDivergent != 0 || s.DigestsImpossible != 0 {
-		t.Errorf("comparisons: got %d, %d divergent, %d impossible", s.Digests, s.DigestsDivergent, s.DigestsImpossible)
+		t.Errorf("comparisons: got %d, %d divergent, %d impossible, want 1, 0, 0", s.Digests, s.DigestsDivergent, s.DigestsImpossible)
 	}
 	c.list = &diffList{done: make(chan struct{})}
 	c.list.bucketsChosen = true
@@ -99,7 +99,7 @@ func TestInconclusiveComparisons(t *testing.T) {
 		}
 	}
 	if s := x.r.Stats(); s.DigestsImpossible != maxInconclusive || s.Digests != maxInconclusive+1 {
-		t.Errorf("impossible comparisons: got %d of %d", s.DigestsImpossible, s.Digests)
+		t.Errorf("impossible comparisons: got %d of %d, want %d and %d", s.DigestsImpossible, s.Digests, maxInconclusive, maxInconclusive+1)
 	}
 	x.mustCompare(time.Now(), false) // a conclusive comparison
 	for range maxInconclusive {
@@ -124,7 +124,7 @@ func TestInconclusiveComparisons(t *testing.T) {
 	}
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.Nodes = nil })
 	if !strings.Contains(c.inconclusiveReason, "no digest of its own records") {
-		t.Errorf("inconclusive reason: got %q", c.inconclusiveReason)
+		t.Errorf("inconclusive reason: got %q, want it to contain \"no digest of its own records\"", c.inconclusiveReason)
 	}
 	x.mustCompare(time.Now(), false, vague, func(m *mapsyncv1.Digest) { m.Nodes = nil })
 	if !strings.Contains(c.inconclusiveReason, "too many owners") {
@@ -132,7 +132,7 @@ func TestInconclusiveComparisons(t *testing.T) {
 	}
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.KeyFingerprint++ })
 	if !strings.Contains(c.impossibleReason, "gossip key") {
-		t.Errorf("digest with another key: got reason %q", c.impossibleReason)
+		t.Errorf("digest with another key: got reason %q, want it to contain \"gossip key\"", c.impossibleReason)
 	}
 }
 

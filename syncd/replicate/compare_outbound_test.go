@@ -235,7 +235,7 @@ func TestResendBuckets(t *testing.T) {
 		t.Errorf("end of the resend: got %v", end)
 	}
 	if s := o.r.Stats(); s.Resends != 1 || s.ResentRecords != uint64(want) {
-		t.Errorf("resends: got %d, %d records", s.Resends, s.ResentRecords)
+		t.Errorf("resends: got %d, %d records, want 1 and %d", s.Resends, s.ResentRecords, uint64(want))
 	}
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
 		t.Errorf("second resend request: got %v, want no error", err)
@@ -306,13 +306,13 @@ func TestUnsentRecords(t *testing.T) {
 		}
 	}
 	if n, l := o.r.Unsent("none"); n != 0 || l != nil {
-		t.Errorf("unsent records of an unknown map: got %d, %v", n, l)
+		t.Errorf("unsent records of an unknown map: got %d, %v, want 0 and nil", n, l)
 	}
 	without := newPaddedFixture(t, schematest.OldVersion(), 0, 5)
 	var all table.Digest
 	without.tb.View(func(tx *table.Tx) { all = tx.Digest("b", nil) })
 	if d := m.GetNodes()[0]; d.GetLive() != 2 || m.GetUnsent() != 3 || all.Live != 5 {
-		t.Errorf("digest: got %d live, %d unsent, of a table with %d records", d.GetLive(), m.GetUnsent(), all.Live)
+		t.Errorf("digest: got %d live, %d unsent, of a table with %d records, want 2, 3, 5", d.GetLive(), m.GetUnsent(), all.Live)
 	}
 	// The sum of the buckets is the total.
 	o.m.comparison.bucketsRequested.Store(true)

@@ -36,7 +36,7 @@ func TestDigestRateLimit(t *testing.T) {
 			t.Errorf("flood of digests: got %d compared in 10 intervals, want %d", n, 10*digestRate)
 		}
 		if n := flood(100, interval/4); n != 100 {
-			t.Errorf("digests at the regular rate: got %d of 100 compared", n)
+			t.Errorf("digests at the regular rate: got %d of 100 compared, want 100", n)
 		}
 		x.l.markDown(errGap)
 		x.subscribe(1, false)

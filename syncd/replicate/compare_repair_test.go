@@ -22,7 +22,7 @@ func TestRepairBackoff(t *testing.T) {
 		}
 	}
 	if x.in.endResend(&inboundResend{repaired: 2}, now); c.repairBackoff != 0 || c.divergent != 2 {
-		t.Errorf("repair without remaining differences: got pause %s, %d divergent", c.repairBackoff, c.divergent)
+		t.Errorf("repair without remaining differences: got pause %s, %d divergent, want 0 and 2", c.repairBackoff, c.divergent)
 	}
 	c.inSync = true
 	if x.in.endResend(&inboundResend{}, now); !c.inSync || c.divergent != 0 {

@@ -93,7 +93,7 @@ func TestCompareRepairs(t *testing.T) {
 				for k := 9000; k < 9005; k++ {
 					d := table.Delta{Key: key(k), Value: value(1), Version: table.Version(time.Now().UnixNano()), Owner: tx.Intern(a.self)}
 					if o := tx.Remote(&d, time.Now().UnixNano(), table.RemoteOptions{}); o != table.Accepted {
-						t.Errorf("enter the record: got %s", o)
+						t.Errorf("enter the record: got %s, want %s", o, table.Accepted)
 					}
 				}
 			})
@@ -102,7 +102,7 @@ func TestCompareRepairs(t *testing.T) {
 			b.tb.Update(func(tx *table.Tx) {
 				d := table.Delta{Key: key(5), Value: value(6), Version: table.Version(time.Now().UnixNano()), Owner: tx.Intern(a.self)}
 				if o := tx.Remote(&d, time.Now().UnixNano(), table.RemoteOptions{}); o != table.Accepted {
-					t.Errorf("enter the version: got %s", o)
+					t.Errorf("enter the version: got %s, want %s", o, table.Accepted)
 				}
 			})
 		}, 1},
@@ -278,7 +278,7 @@ func TestCompareWithDifferentDigestKeys(t *testing.T) {
 		t.Errorf("counters with different digest keys: got %+v", s)
 	}
 	if _, err := b.r.Diff(t.Context(), testMap, "a"); err == nil || !strings.Contains(err.Error(), "another key") {
-		t.Errorf("diff with different digest keys: got %v", err)
+		t.Errorf("diff with different digest keys: got %v, want an error with \"another key\"", err)
 	}
 	if err := b.r.Resync(t.Context(), testMap, nil); !errors.Is(err, ErrInconclusive) || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("resync with different digest keys: got %v, want ErrInconclusive", err)

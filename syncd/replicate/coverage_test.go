@@ -35,7 +35,7 @@ func TestCoverage(t *testing.T) {
 		{ofC, owner("d", 2), owner("b", 2), false},
 	} {
 		if got := (coverage{a, tc.request}).sends(tc.owner, tc.target); got != tc.want {
-			t.Errorf("sends %v to %v under %+v: got %v", tc.owner, tc.target, *tc.request, got)
+			t.Errorf("sends %v to %v under %+v: got %v, want %v", tc.owner, tc.target, *tc.request, got, tc.want)
 		}
 	}
 	join, leave := newView(a, a.self, peers("bcd")), newView(a, a.self, peers("b"))
@@ -55,7 +55,7 @@ func TestCoverage(t *testing.T) {
 		{"a live node is requested again", coverage{join, ofC}, coverage{a, ofC}, false},
 	} {
 		if got := tc.now.exceeds(tc.was); got != tc.want {
-			t.Errorf("%s: coverage exceeds the earlier one: got %v", tc.name, got)
+			t.Errorf("%s: coverage exceeds the earlier one: got %v, want %v", tc.name, got, tc.want)
 		}
 	}
 	if a.members != newView(nil, owner("c", 9), peers("ab")).members || a.members == join.members {

@@ -24,13 +24,13 @@ func TestExceptionBounds(t *testing.T) {
 		e.add(fmt.Appendf(nil, "key %d", i), 1, target, errGap)
 	}
 	if len(e.byKey) != maxExceptions+3 || e.overflow != 2 || e.count() != maxExceptions+2+3 {
-		t.Errorf("exceptions: got %d stored, %d overflow, %d in total", len(e.byKey), e.overflow, e.count())
+		t.Errorf("exceptions: got %d stored, %d overflow, %d in total, want %d, 2, %d", len(e.byKey), e.overflow, e.count(), maxExceptions+3, maxExceptions+2+3)
 	}
 	if e.setAboveLimit(8); e.count() != maxExceptions+2+8 || e.aboveLimitCount() != 8 {
-		t.Errorf("exceptions: got %d in total, %d above the limit", e.count(), e.aboveLimitCount())
+		t.Errorf("exceptions: got %d in total, %d above the limit, want %d and 8", e.count(), e.aboveLimitCount(), maxExceptions+2+8)
 	}
 	if e.setAboveLimit(0); e.count() != maxExceptions+2 || e.aboveLimitKeys != 0 {
-		t.Errorf("exceptions: got %d in total, %d above the limit", e.count(), e.aboveLimitKeys)
+		t.Errorf("exceptions: got %d in total, %d above the limit, want %d and 0", e.count(), e.aboveLimitKeys, maxExceptions+2)
 	}
 }
 
@@ -40,7 +40,7 @@ func TestExceptionKeyLength(t *testing.T) {
 		var e exceptions
 		e.addAboveLimit(make([]byte, n), 1, target)
 		if remembered := len(e.byKey) == 1; remembered != (n <= maxExceptionKey) || e.aboveLimitCount() != 1 || e.count() != 1 {
-			t.Errorf("key of %d bytes: got stored %t, %d above the limit, %d in total", n, remembered, e.aboveLimitCount(), e.count())
+			t.Errorf("key of %d bytes: got stored %t, %d above the limit, %d in total, want %t, 1, 1", n, remembered, e.aboveLimitCount(), e.count(), n <= maxExceptionKey)
 		}
 	}
 }
@@ -64,7 +64,7 @@ func TestUnsentRecordsAreExcludedFromDigests(t *testing.T) {
 		}
 	}
 	if m.GetUnsent() != 2 || m.GetNodes()[0].GetLive() != 1 {
-		t.Fatalf("digest: got %d unsent, %d live", m.GetUnsent(), m.GetNodes()[0].GetLive())
+		t.Fatalf("digest: got %d unsent, %d live, want 2 and 1", m.GetUnsent(), m.GetNodes()[0].GetLive())
 	}
 	if d := m.GetOrphaned(); d.GetLive() != 0 || d.GetSum() != 0 || d.GetVersionSum() != 0 {
 		t.Errorf("digest of orphaned records: got %d live, sum %d, want none", d.GetLive(), d.GetSum())
@@ -125,7 +125,7 @@ func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 	}
 	wasWoken(l.wake)
 	if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed || !wasWoken(l.wake) {
-		t.Fatal(err, in.err)
+		t.Fatalf("handle a batch: got error %v, error of the map %v, want none and a wake-up", err, in.err)
 	}
 	if s := r.Stats(); s.DeltasOutOfRange != 2 || s.DeltasRefused != 2 || s.DeltasAccepted != 1 || in.refused != 2 {
 		t.Errorf("deltas: got %d out of range, %d refused, %d accepted, want 2, 2, 1", s.DeltasOutOfRange, s.DeltasRefused, s.DeltasAccepted)

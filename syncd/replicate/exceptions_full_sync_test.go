@@ -113,7 +113,7 @@ func TestOutOfRangeValues(t *testing.T) {
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil || in.state != StateSyncing {
-		t.Fatal(err, in.state, in.err)
+		t.Fatalf("accept: got error %v, state %s, error of the map %v, want %s", err, in.state, in.err, StateSyncing)
 	}
 	enc, err := schema.NewEncoder(newer, nil)
 	if err != nil {
@@ -136,7 +136,7 @@ func TestOutOfRangeValues(t *testing.T) {
 			b.Deltas = append(b.Deltas, d)
 		}
 		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
-			t.Fatal(err, in.err)
+			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}
 	const update = mapsyncv1.Operation_OPERATION_UPDATE
@@ -189,11 +189,11 @@ func TestInterfaceNames(t *testing.T) {
 	for i, name := range []string{"eth0", "eth1"} {
 		for range 2 {
 			if n, ok := l.Index(name); !ok || n != uint32(i+1) {
-				t.Errorf("index of %s: got %d, %t", name, n, ok)
+				t.Errorf("index of %s: got %d, %t, want %d and true", name, n, ok, uint32(i+1))
 			}
 		}
 		if got, ok := l.Name(uint32(i + 1)); !ok || got != name {
-			t.Errorf("name of %d: got %q, %t", i+1, got, ok)
+			t.Errorf("name of %d: got %q, %t, want %q and true", i+1, got, ok, name)
 		}
 	}
 	for _, index := range []uint32{0, 3} {

@@ -25,14 +25,14 @@ func TestRecordsAboveTheLimitAreListed(t *testing.T) {
 		t.Errorf("exception: got %+v", x)
 	}
 	if e.resolve([]byte("k000")); e.aboveLimitKeys != maxListedExceptions-1 {
-		t.Errorf("stored above the limit after one was resolved: got %d", e.aboveLimitKeys)
+		t.Errorf("stored above the limit after one was resolved: got %d, want %d", e.aboveLimitKeys, maxListedExceptions-1)
 	}
 	if e.addAboveLimit([]byte("next"), 5, target); e.byKey["next"] == nil {
 		t.Error("next record above the limit: got not stored, want stored")
 	}
 	e.add([]byte("range"), 1, target, errors.New("why"))
 	if e.setAboveLimit(2); e.aboveLimitCount() != 2 || len(e.byKey) != maxListedExceptions+1 {
-		t.Errorf("got %d above the limit, %d stored", e.aboveLimitCount(), len(e.byKey))
+		t.Errorf("got %d above the limit, %d stored, want 2 and %d", e.aboveLimitCount(), len(e.byKey), maxListedExceptions+1)
 	}
 	if e.setAboveLimit(0); e.aboveLimitCount() != 0 || len(e.byKey) != 1 || e.aboveLimitKeys != 0 || e.byKey["range"] == nil {
 		t.Errorf("got %d above the limit, %d stored", e.aboveLimitCount(), len(e.byKey))

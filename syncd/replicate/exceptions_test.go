@@ -165,11 +165,11 @@ func TestExceptionsAreBounded(t *testing.T) {
 	}
 	e.add(make([]byte, maxExceptionKey+1), 1, table.Owner{Node: "x"}, errGap)
 	if len(e.byKey) != maxExceptions || e.count() != 2*maxExceptions+1 {
-		t.Errorf("exceptions: got %d stored, %d counted", len(e.byKey), e.count())
+		t.Errorf("exceptions: got %d stored, %d counted, want %d and %d", len(e.byKey), e.count(), maxExceptions, 2*maxExceptions+1)
 	}
 	for _, x := range e.byKey {
 		if len(x.reason) > maxReason {
-			t.Fatalf("reason: got %d bytes", len(x.reason))
+			t.Fatalf("reason: got %d bytes, want at most %d", len(x.reason), maxReason)
 		}
 	}
 	logged := 0
@@ -207,6 +207,6 @@ func TestReportValidation(t *testing.T) {
 		}
 	}
 	if s := printable("a\x1b[31mb\nc"); s != "a?[31mb?c" {
-		t.Errorf("printable: got %q", s)
+		t.Errorf("printable: got %q, want \"a?[31mb?c\"", s)
 	}
 }

@@ -214,7 +214,7 @@ func putTable(t testing.TB, tb *table.Table, from, to, v int) {
 		for i := from; i < to; i++ {
 			o := tx.Local(&table.Change{Key: key(i), Value: value(v), Time: time.Now().UnixNano()})
 			if o != table.Accepted {
-				t.Errorf("put key %d: got %s", i, o)
+				t.Errorf("put key %d: got %s, want %s", i, o, table.Accepted)
 			}
 		}
 	})
@@ -226,7 +226,7 @@ func (n *node) del(from, to int) {
 		for i := from; i < to; i++ {
 			o := tx.Local(&table.Change{Key: key(i), Op: table.OpDelete, Time: time.Now().UnixNano()})
 			if o != table.Accepted {
-				n.t.Errorf("delete key %d: got %s", i, o)
+				n.t.Errorf("delete key %d: got %s, want %s", i, o, table.Accepted)
 			}
 		}
 	})

@@ -36,7 +36,7 @@ func newInboundFixture(t *testing.T) *inboundFixture {
 func (x *inboundFixture) handle(m *mapsyncv1.SubscribeResponse) {
 	x.t.Helper()
 	if err := x.l.handle(mustMarshal(x.t, m)); err != nil || x.in.err != nil {
-		x.t.Fatal(err, x.in.err)
+		x.t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, x.in.err)
 	}
 }
 
@@ -259,7 +259,7 @@ func TestIncompleteDigests(t *testing.T) {
 			}
 			ok, missing := x.r.InSync()
 			if want := name == "complete"; ok != want {
-				t.Errorf("in sync: got %t, missing %q", ok, missing)
+				t.Errorf("in sync: got %t, missing %q, want %t", ok, missing, want)
 			}
 			st, _ := (&node{r: x.r}).status("x", testMap)
 			unknown := name != "complete" && name != "other orphaned records"
@@ -346,18 +346,18 @@ func TestPermit(t *testing.T) {
 	}
 	confirm()
 	if got := allowed(); got != "x b left " {
-		t.Errorf("permit of a fallback sender: got %s", got)
+		t.Errorf("permit of a fallback sender: got %s, want \"x b left \"", got)
 	}
 	request(false, "live")
 	if got := allowed(); got != "x b live left " {
-		t.Errorf("permit before the new request is answered: got %s", got)
+		t.Errorf("permit before the new request is answered: got %s, want \"x b live left \"", got)
 	}
 	if confirm(); allowed() != "x b live " {
-		t.Errorf("permit of a relay: got %s", allowed())
+		t.Errorf("permit of a relay: got %s, want \"x b live \"", allowed())
 	}
 	request(false)
 	if confirm(); allowed() != "x b " {
-		t.Errorf("permit of any other peer: got %s", allowed())
+		t.Errorf("permit of any other peer: got %s, want \"x b \"", allowed())
 	}
 	// Records that were rejected under an earlier view are requested again.
 	request(true)

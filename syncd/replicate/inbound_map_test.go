@@ -45,7 +45,7 @@ func TestAcceptedResume(t *testing.T) {
 			t.Errorf("%s: got token %d, %d records", name, x.in.owners.token, x.in.fullSyncRecords)
 		}
 		if want := c.reset && c.generation == 1; x.in.sweep != want {
-			t.Errorf("%s: sweep: got %t", name, x.in.sweep)
+			t.Errorf("%s: sweep: got %t, want %t", name, x.in.sweep, want)
 		}
 	}
 	// Without a received position, there is nothing to resume.
@@ -86,7 +86,7 @@ func TestIncompatiblePeerMapIsRetried(t *testing.T) {
 			wasWoken(x.l.wake)
 			before := time.Now()
 			if err := x.in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: s}); err != nil {
-				t.Fatalf("%s: accept: got %v", name, err)
+				t.Fatalf("%s: accept: got %v, want nil", name, err)
 			}
 			if x.in.state != StateRefused || x.in.err == nil || !strings.HasPrefix(x.in.err.Error(), "map of x does not fit: ") ||
 				x.in.retryAt.Before(before.Add(x.r.opt.incompatibleRetry)) || x.r.Stats().MapsIncompatible != uint64(i+1) {
@@ -124,7 +124,7 @@ func TestInboundMapState(t *testing.T) {
 	// Batches out of turn do not change the state.
 	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Requested: true}, mergeResult{head: 5}, now)
 	if in.state != StateCaughtUp {
-		t.Errorf("state after a requested batch: got %s", in.state)
+		t.Errorf("state after a requested batch: got %s, want %s", in.state, StateCaughtUp)
 	}
 	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Resent: true}, mergeResult{head: 5, refused: 1}, now)
 	if in.state != StateCaughtUp || in.refused != 0 || !in.repeatFullSyncAt.IsZero() {
@@ -132,7 +132,7 @@ func TestInboundMapState(t *testing.T) {
 	}
 	in.handleMerged(&wire.Batch{Position: 13, DeltaCount: 1}, mergeResult{head: 5}, now)
 	if in.state != StateSyncing {
-		t.Errorf("state with more to come: got %s", in.state)
+		t.Errorf("state with more to come: got %s, want %s", in.state, StateSyncing)
 	}
 	in.index, in.unsubscribeIndex, in.ackedPosition = 3, 2, 9
 	in.comparison.divergentNodes, in.comparison.resendBuckets = map[string]*divergentNode{}, nil
@@ -167,7 +167,7 @@ func TestRefusedRecordsScheduleFullSync(t *testing.T) {
 			t.Errorf("%s: got next full sync at %s, error %v", name, x.in.repeatFullSyncAt, x.in.err)
 		}
 		if x.in.refused != c.res.refused+c.res.ahead {
-			t.Errorf("%s: got %d refused", name, x.in.refused)
+			t.Errorf("%s: got %d refused, want %d", name, x.in.refused, c.res.refused+c.res.ahead)
 		}
 	}
 }

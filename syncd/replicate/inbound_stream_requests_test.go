@@ -118,7 +118,7 @@ func TestUnrequestedClockReply(t *testing.T) {
 	}
 	x.l.clock.addSample(100*time.Hour, 0, time.Now())
 	if err := x.l.measureClock(&clockStream{}); err != nil || x.l.clockOffset() > 2*time.Hour {
-		t.Errorf("measure clock: got error %v, offset %s", err, x.l.clockOffset())
+		t.Errorf("measure clock: got error %v, offset %s, want nil and at most %s", err, x.l.clockOffset(), 2*time.Hour)
 	}
 }
 
@@ -214,7 +214,7 @@ func TestRejectedRecordsAreRequestedAfterDeparture(t *testing.T) {
 		q.rejectedUnrequested = true
 		x.in.setRequest(&permit{peer: "x", orphaned: true}, c.departures, time.Now())
 		if q.resend != c.again || q.departures != c.departures {
-			t.Errorf("%s: got resend %t at departure %d", name, q.resend, q.departures)
+			t.Errorf("%s: got resend %t at departure %d, want %t and %d", name, q.resend, q.departures, c.again, c.departures)
 		}
 	}
 }

@@ -102,7 +102,7 @@ func TestReconnectErrorsAreLogged(t *testing.T) {
 			t.Errorf("log lines: got %d after %d attempts: %s", n, dialled, out.String())
 		}
 		if l.err == nil || !errors.Is(l.err, errRefusedHere) || !strings.Contains(l.err.Error(), "dial "+verifyAddr) {
-			t.Errorf("error of the stream: got %v", l.err)
+			t.Errorf("error of the stream: got %v, want an error with errRefusedHere and %q", l.err, "dial "+verifyAddr)
 		}
 		dialled = 0
 		if l.run(ctx); dialled != 0 {

@@ -278,7 +278,7 @@ func TestHandshake(t *testing.T) {
 		x.r.opt.IncarnationMismatch = func(node string) { mistaken = node }
 		before := time.Now()
 		if err := x.l.handshake(c.stream); !errors.Is(err, c.want) || mistaken != c.mistaken || x.l.up != (c.want == nil) {
-			t.Errorf("%s: handshake: got %v, mismatch of %q, up %t", name, err, mistaken, x.l.up)
+			t.Errorf("%s: handshake: got %v, mismatch of %q, up %t, want %v, %q, %t", name, err, mistaken, x.l.up, c.want, c.mistaken, c.want == nil)
 		}
 		if c.want != nil {
 			continue
@@ -326,7 +326,7 @@ func TestReceiveUntilError(t *testing.T) {
 		}
 		messageCount := 0
 		if err := x.l.receive(m, func() { messageCount++ }); !errors.Is(err, c.want) || messageCount != c.messages || x.r.Stats().BadMessages != c.bad {
-			t.Errorf("%s: receive: got %v, %d messages, %d bad messages", name, err, messageCount, x.r.Stats().BadMessages)
+			t.Errorf("%s: receive: got %v, %d messages, %d bad messages, want %v, %d, %d", name, err, messageCount, x.r.Stats().BadMessages, c.want, c.messages, c.bad)
 		}
 		if live(x.tb)[1] != 1 {
 			t.Errorf("%s: first message: got not merged, want merged", name)

@@ -36,6 +36,6 @@ func TestBlockedSubscribeTimesOut(t *testing.T) {
 	n.r.opt.Dial = func(Peer) (*grpc.ClientConn, error) { return conn, nil }
 	err = newInboundStream(n.r, x).runStream(t.Context())
 	if !errors.Is(err, errReceiveTimeout) || n.r.Stats().ReceiveTimeouts != 1 {
-		t.Errorf("end of the stream: got %v, %d timeouts", err, n.r.Stats().ReceiveTimeouts)
+		t.Errorf("end of the stream: got %v, %d timeouts, want an error with errReceiveTimeout and 1", err, n.r.Stats().ReceiveTimeouts)
 	}
 }

@@ -230,7 +230,7 @@ func TestRepeatedFullSyncBackoff(t *testing.T) {
 		}
 		in.handleMerged(&wire.Batch{CaughtUp: true}, mergeResult{ahead: 1}, now.Add(time.Hour))
 		if got := in.repeatFullSyncAt.Sub(now); got != want*time.Second {
-			t.Errorf("full sync %d: got postponed to %s", i, got)
+			t.Errorf("full sync %d: got postponed to %s, want %s", i, got, want*time.Second)
 		}
 	}
 	if in.repeatFullSyncDue(now) || !in.repeatFullSyncDue(now.Add(17*time.Second)) {

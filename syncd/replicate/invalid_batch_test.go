@@ -90,7 +90,7 @@ func TestMessagesOffTheFastPath(t *testing.T) {
 	x := newInboundFixture(t)
 	b := mustMarshal(t, stockBatch(x.in.index, 0, 10, 1))
 	if err := x.l.handle(append(b, 0xfa, 1, 0)); err != nil || live(x.tb)[1] != 1 {
-		t.Errorf("batch with an unknown field: got error %v, value %d", err, live(x.tb)[1])
+		t.Errorf("batch with an unknown field: got error %v, value %d, want nil and 1", err, live(x.tb)[1])
 	}
 	if err := x.l.handle([]byte{0xff}); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("invalid message: got %v, want ErrMalformed", err)

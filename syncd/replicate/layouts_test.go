@@ -61,7 +61,7 @@ func putValue(t *testing.T, n *node, key, value []byte) {
 	t.Helper()
 	n.tb.Update(func(tx *table.Tx) {
 		if o := tx.Local(&table.Change{Key: key, Value: value, Time: time.Now().UnixNano()}); o != table.Accepted {
-			t.Errorf("put: got %s", o)
+			t.Errorf("put: got %s, want %s", o, table.Accepted)
 		}
 	})
 }

@@ -137,7 +137,7 @@ func TestOwnNameMayOnlyObserve(t *testing.T) {
 	for {
 		if _, err := stream.Recv(); err != nil {
 			if !strings.Contains(err.Error(), "this node's own") {
-				t.Errorf("subscribe under this node's name: got %q", err)
+				t.Errorf("subscribe under this node's name: got %q, want \"this node's own\"", err)
 			}
 			return
 		}

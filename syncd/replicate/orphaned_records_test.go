@@ -133,10 +133,10 @@ func TestBrokenStreamKeepsOwnership(t *testing.T) {
 		return o
 	}
 	if o := expire(1); o != table.Restored || len(live(a.tb)) != 10 {
-		t.Errorf("expiry while the owner is unreachable: got %s, %d entries left", o, len(live(a.tb)))
+		t.Errorf("expiry while the owner is unreachable: got %s, %d entries left, want %s and 10", o, len(live(a.tb)), table.Restored)
 	}
 	a.r.SetPeers(nil)
 	if o := expire(1); o != table.Accepted || len(live(a.tb)) != 9 {
-		t.Errorf("expiry after the owner has left: got %s, %d entries left", o, len(live(a.tb)))
+		t.Errorf("expiry after the owner has left: got %s, %d entries left, want %s and 9", o, len(live(a.tb)), table.Accepted)
 	}
 }

@@ -138,7 +138,7 @@ func TestReplacedMapEndsSubscriptions(t *testing.T) {
 	s, out := newStreamWith(t, r, subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}))
 	f := s.findMap(1)
 	if more, err := f.step(r.localMaps()[testMap], time.Now()); !more || err != nil || !f.serving.Load() {
-		t.Fatal(more, err)
+		t.Fatalf("first step: got more %t, error %v, serving %t, want more to send", more, err, f.serving.Load())
 	}
 	out.takeKinds(t)
 	other, err := newLocalMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb)
@@ -146,7 +146,7 @@ func TestReplacedMapEndsSubscriptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if more, err := f.step(other, time.Now()); more || err != nil {
-		t.Fatal(more, err)
+		t.Fatalf("step with the replaced map: got more %t, error %v, want the end", more, err)
 	}
 	if got := out.takeKinds(t); !slices.Equal(got, []string{"END_REASON_REMOVED"}) || s.findMap(1) != nil || f.serving.Load() {
 		t.Errorf("answers: got %q, outbound map streams %v", got, s.maps)

@@ -63,7 +63,7 @@ func TestFullSyncInSeveralBatches(t *testing.T) {
 				t.Errorf("batch: got positions %d to %d at %d", b.GetPreviousPosition(), b.GetPosition(), position)
 			}
 			if position = b.GetPosition(); b.GetCaughtUp() != (position == uint64(n)) {
-				t.Errorf("batch up to %d of %d: caught up: got %t", position, n, b.GetCaughtUp())
+				t.Errorf("batch up to %d of %d: caught up: got %t, want %t", position, n, b.GetCaughtUp(), position == uint64(n))
 			}
 		}
 		if count != batches {
@@ -262,7 +262,7 @@ func TestBatchOwners(t *testing.T) {
 		}
 		for i, d := range b.GetDeltas() {
 			if d.GetOwner() != uint32(i%2) {
-				t.Errorf("round %d: record %d: got owner %d", round, i, d.GetOwner())
+				t.Errorf("round %d: record %d: got owner %d, want %d", round, i, d.GetOwner(), uint32(i%2))
 			}
 		}
 		for k := range 6 {

@@ -172,7 +172,7 @@ func TestBackfillEndsAtStreamPosition(t *testing.T) {
 		t.Error("keys in turn: got sent out of turn, too")
 	}
 	if kind := kinds(sent[len(sent)-2:]); kind != "owners sent 2, [] end" {
-		t.Errorf("last messages: got %s", kind)
+		t.Errorf("last messages: got %s, want \"owners sent 2, [] end\"", kind)
 	}
 }
 

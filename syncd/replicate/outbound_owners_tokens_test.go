@@ -118,7 +118,7 @@ func TestBatchOfEndedSubscription(t *testing.T) {
 	x := newInboundFixture(t)
 	clear(x.l.byIndex)
 	if err := x.l.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); err != nil || len(live(x.tb)) != 0 {
-		t.Errorf("batch of an ended subscription: got error %v, %d entries", err, len(live(x.tb)))
+		t.Errorf("batch of an ended subscription: got error %v, %d entries, want nil and 0", err, len(live(x.tb)))
 	}
 }
 

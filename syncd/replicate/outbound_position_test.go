@@ -88,7 +88,7 @@ func TestPositionLostDuringFullSync(t *testing.T) {
 				lost = lost || m.GetEnded().GetReason() == mapsyncv1.EndReason_END_REASON_POSITION_LOST
 			}
 			if lost != test.lost {
-				t.Errorf("position lost: got %t", lost)
+				t.Errorf("position lost: got %t, want %t", lost, test.lost)
 			}
 			if !lost && len(s.keys) < 1998 {
 				t.Errorf("records sent: got %d, want at least 1998", len(s.keys))

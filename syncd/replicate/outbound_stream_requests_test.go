@@ -248,7 +248,7 @@ func TestStartedBefore(t *testing.T) {
 	for i, o := range []table.Owner{a1, b1, b2} {
 		for j, p := range []table.Owner{a1, b1, b2} {
 			if startedBefore(o, p) != (i < j) {
-				t.Errorf("%v started before %v: got %v", o, p, startedBefore(o, p))
+				t.Errorf("%v started before %v: got %v, want %v", o, p, startedBefore(o, p), i < j)
 			}
 		}
 	}

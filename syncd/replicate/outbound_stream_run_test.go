@@ -88,7 +88,7 @@ func TestOutboundStreamEndReasons(t *testing.T) {
 			stop := time.AfterFunc(c.change, func() { putTable(t, o.tb, 1, 2, 1) })
 			defer stop.Stop()
 			if err := o.s.run(ctx); !errors.Is(err, errReplaced) || time.Since(begun) != c.end {
-				t.Errorf("%s: run: got %v after %s", name, err, time.Since(begun))
+				t.Errorf("%s: run: got %v after %s, want an error with errReplaced and %s", name, err, time.Since(begun), c.end)
 			}
 		})
 	}
@@ -99,22 +99,22 @@ func TestSendErrorsNameMessage(t *testing.T) {
 	o := newOutboundFixture(t)
 	o.err = errRefusedHere
 	if err := o.s.run(t.Context()); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send welcome") {
-		t.Errorf("send the Welcome: got %v", err)
+		t.Errorf("send the Welcome: got %v, want an error with errRefusedHere and \"send welcome\"", err)
 	}
 	o = newOutboundFixture(t)
 	o.s.probes, o.err = []receivedProbe{{1, 1}}, errRefusedHere
 	if _, err := o.s.sendRound(o.now); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send clock") {
-		t.Errorf("send a clock reply: got %v", err)
+		t.Errorf("send a clock reply: got %v, want an error with errRefusedHere and \"send clock\"", err)
 	}
 	o = newOutboundFixture(t)
 	o.sendPending()
 	o.s.maps, o.err, o.now = nil, errRefusedHere, o.now.Add(time.Hour)
 	if _, err := o.s.sendRound(o.now); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send heartbeat") {
-		t.Errorf("send a heartbeat: got %v", err)
+		t.Errorf("send a heartbeat: got %v, want an error with errRefusedHere and \"send heartbeat\"", err)
 	}
 	o.s.probes = []receivedProbe{{1, 1}}
 	if _, err := o.s.sendRound(o.now); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send clock") {
-		t.Errorf("send a clock reply after the last map: got %v", err)
+		t.Errorf("send a clock reply after the last map: got %v, want an error with errRefusedHere and \"send clock\"", err)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestClockReplySendError(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := <-ended; !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send clock") || time.Since(begun) != 0 {
-			t.Errorf("run: got %v after %s", err, time.Since(begun))
+			t.Errorf("run: got %v after %s, want an error with errRefusedHere and \"send clock\" at once", err, time.Since(begun))
 		}
 	})
 }
@@ -149,7 +149,7 @@ func TestSendRoundWithHeartbeat(t *testing.T) {
 		o.now = time.Now().Add(time.Hour)
 		more, err := o.s.sendRound(o.now)
 		if err != nil || more != want {
-			t.Errorf("round %d: got more %t, error %v", i, more, err)
+			t.Errorf("round %d: got more %t, error %v, want %t and nil", i, more, err, want)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestStreamEndsBeforeCertificates(t *testing.T) {
 	s := newOutboundStream(r, target, nil)
 	s.caller.Until = time.Now().Add(24 * time.Hour)
 	if age := s.lifetime(); age > time.Hour || age < 54*time.Minute {
-		t.Errorf("one day before the end of the certificate: lifetime: got %s", age)
+		t.Errorf("one day before the end of the certificate: lifetime: got %s, want at most %s and at least %s", age, time.Hour, 54*time.Minute)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestSendRound(t *testing.T) {
 		t.Error("first round: got no more, want more")
 	}
 	if k := kinds(o.takeSent()); k != "ClockReply, from 0, Pending" {
-		t.Errorf("sent: got %s", k)
+		t.Errorf("sent: got %s, want \"ClockReply, from 0, Pending\"", k)
 	}
 	for o.sendRound() {
 	}

@@ -116,7 +116,7 @@ func TestSubscriptionValidation(t *testing.T) {
 		s := newOutboundStream(r, c.owner, &responseRecorder{})
 		for i := range c.first {
 			if err := s.subscribe(subscription(uint32(i+1), testMap, layout)); err != nil {
-				t.Fatalf("%s: subscription %d: got %v", want, i+1, err)
+				t.Fatalf("%s: subscription %d: got %v, want nil", want, i+1, err)
 			}
 		}
 		m := subscription(uint32(c.first+1), testMap, layout)

@@ -44,7 +44,7 @@ func TestPeerErrorIsBounded(t *testing.T) {
 func TestPeerErrorKeepsOtherErrors(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, errReceiveTimeout, errRefusedHere} {
 		if got := peerError(err); !errors.Is(got, err) {
-			t.Errorf("peer error of %v: got %v", err, got)
+			t.Errorf("peer error of %v: got %v, want the same error", err, got)
 		}
 	}
 	if got := peerError(status.Error(codes.Unavailable, `a "b"`)); status.Code(got) != codes.Unavailable || status.Convert(got).Message() != `"a \"b\""` {

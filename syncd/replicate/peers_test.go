@@ -189,7 +189,7 @@ func TestLocalMapValidation(t *testing.T) {
 	}
 	r, _ := newTestReplicator(t)
 	if err := r.AddMap("large", layout(1, maxEntryBytes-1), newSizedTable(t, self, 1, maxEntryBytes-1, false)); err != nil {
-		t.Errorf("add a map with the largest entries: got %v", err)
+		t.Errorf("add a map with the largest entries: got %v, want nil", err)
 	}
 	at := time.Unix(1000, 0)
 	r.opt.Now = func() time.Time { return at }

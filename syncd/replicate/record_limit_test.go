@@ -23,7 +23,7 @@ func TestRecordLimit(t *testing.T) {
 	connectNodes(a, b)
 	poll.Within(t, deadline, "records are rejected", func() bool { return a.r.Rejected()["limit"] > 0 })
 	if n := len(live(tb)); n > 100 {
-		t.Errorf("records in a table of 100: got %d", n)
+		t.Errorf("records in a table of 100: got %d, want at most 100", n)
 	}
 	a.r.SetPeers([]Peer{b.peer(), c.peer()})
 	c.r.SetPeers([]Peer{a.peer()})

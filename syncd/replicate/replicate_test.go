@@ -73,7 +73,7 @@ func TestResumeSendsNothingTwice(t *testing.T) {
 		poll.Within(t, deadline, "b holds the new records", func() bool { return len(live(b.tb)) == 5010+10*i })
 		after := a.r.Stats()
 		if n := after.Sent.Deltas - before.Sent.Deltas; n > 20 {
-			t.Errorf("cut %d: got %d deltas sent for 10 changes", i, n)
+			t.Errorf("cut %d: got %d deltas sent for 10 changes, want at most 20", i, n)
 		}
 		if after.Resumes == before.Resumes || after.FullSyncs != before.FullSyncs {
 			t.Errorf("cut %d: got %d resumes and %d full syncs", i, after.Resumes-before.Resumes, after.FullSyncs-before.FullSyncs)
@@ -178,7 +178,7 @@ func TestFallbackSenderSendsOrphanedRecords(t *testing.T) {
 			Key: key(5), Op: table.OpDelete, Context: table.ContextSyscall, Time: time.Now().UnixNano(),
 		})
 		if o != table.Accepted {
-			t.Errorf("delete of a record whose owner has left: got %s", o)
+			t.Errorf("delete of a record whose owner has left: got %s, want %s", o, table.Accepted)
 		}
 	})
 	poll.Within(t, deadline, "the records are deleted on all nodes", func() bool { return len(live(b.tb)) == 1009 && tablesEqual(b, c, d)() })
@@ -227,7 +227,7 @@ func TestUnknownOwnerCountsAsGone(t *testing.T) {
 		return o
 	}
 	if o := expire(); o != table.Restored {
-		t.Errorf("expiry of a record whose owner may be live: got %s", o)
+		t.Errorf("expiry of a record whose owner may be live: got %s, want %s", o, table.Restored)
 	}
 	a.r.SetPeers(nil)
 	poll.Within(t, deadline, "the owner counts as gone", func() bool { return expire() == table.Accepted })

@@ -93,7 +93,7 @@ func TestMapChangeWakesStreams(t *testing.T) {
 		}
 		change()
 		if a, b, c := wasWoken(r.wake), wasWoken(l.wake), wasWoken(s.wake); !a || !b || !c {
-			t.Errorf("%s: woken: got replicator %t, inbound stream %t, outbound stream %t", name, a, b, c)
+			t.Errorf("%s: woken: got replicator %t, inbound stream %t, outbound stream %t, want true, true, true", name, a, b, c)
 		}
 	}
 	if r.localMaps()[testMap] != nil || r.localMaps()["m"] == nil {
@@ -217,7 +217,7 @@ func TestRunWaitsForGoroutines(t *testing.T) {
 		r.inboundStreams["x"] = l
 		cancel()
 		if err := r.Run(ctx); err != nil || !stopped || time.Since(begun) != time.Minute {
-			t.Errorf("end of Run: got %v, stopped %t, after %s", err, stopped, time.Since(begun))
+			t.Errorf("end of Run: got %v, stopped %t, after %s, want nil, true, %s", err, stopped, time.Since(begun), time.Minute)
 		}
 	})
 }
@@ -240,6 +240,6 @@ func TestOptions(t *testing.T) {
 		t.Errorf("initial sync without membership: got done, waiting %v", waiting)
 	}
 	if r.opt.MaxClockAhead != DefaultMaxClockAhead {
-		t.Errorf("default of MaxClockAhead: got %s", r.opt.MaxClockAhead)
+		t.Errorf("default of MaxClockAhead: got %s, want %s", r.opt.MaxClockAhead, DefaultMaxClockAhead)
 	}
 }

@@ -69,7 +69,7 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	}
 	after(reportPause)
 	if m := report("many exceptions", true); m.GetRefused() != maxReportedExceptions+6 || len(m.GetExceptions()) != maxReportedExceptions {
-		t.Errorf("report of many exceptions: got %d, listed %d", m.GetRefused(), len(m.GetExceptions()))
+		t.Errorf("report of many exceptions: got %d, listed %d, want %d and %d", m.GetRefused(), len(m.GetExceptions()), maxReportedExceptions+6, maxReportedExceptions)
 	}
 }
 

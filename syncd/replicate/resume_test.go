@@ -73,7 +73,7 @@ func TestFullSyncKeepsNewerRecords(t *testing.T) {
 	take := func(m *mapsyncv1.SubscribeResponse) {
 		t.Helper()
 		if err := l.handle(mustMarshal(t, m)); err != nil || in.err != nil {
-			t.Fatal(err, in.err)
+			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}
 	take(stockBatch(in.index, 0, 10, 1, 2))

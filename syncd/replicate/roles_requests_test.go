@@ -152,7 +152,7 @@ func TestRequestsComplete(t *testing.T) {
 			q.confirmedSerial = q.serial
 		}
 		if got := x.in.requestsComplete(); got != c.want {
-			t.Errorf("%+v: complete: got %t", c, got)
+			t.Errorf("%+v: complete: got %t, want %t", c, got, c.want)
 		}
 	}
 	q := &x.in.owners

@@ -118,7 +118,7 @@ func TestFallbackSenderPerMap(t *testing.T) {
 			}
 			poll.Within(t, deadline, "the nodes are in sync", nodesInSync(d))
 			if sum := d.r.Stats().Received.Deltas; sum > 2*orphaned {
-				t.Errorf("received deltas: got %d for %d records", sum, orphaned)
+				t.Errorf("received deltas: got %d for %d records, want at most %d", sum, orphaned, 2*orphaned)
 			}
 		})
 	}

@@ -83,7 +83,7 @@ func TestStatus(t *testing.T) {
 		t.Errorf("in sync: got missing %q", missing)
 	}
 	if s := r.Stats(); s.Peers != 2 || s.Connected != 2 || s.Maps != 3 {
-		t.Errorf("statistics: got %d peers, %d connected, %d maps", s.Peers, s.Connected, s.Maps)
+		t.Errorf("statistics: got %d peers, %d connected, %d maps, want 2, 2, 3", s.Peers, s.Connected, s.Maps)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestInitialSyncIgnoresUnavailableMaps(t *testing.T) {
 			x.in.allReceived = false
 		}
 		if got := x.in.awaitsInSync(time.Time{}); got != waits {
-			t.Errorf("%s: awaits in sync: got %t", state, got)
+			t.Errorf("%s: awaits in sync: got %t, want %t", state, got, waits)
 		}
 		x.in.owners.lastServing = time.Now().Add(-time.Hour)
 		cut := state == StateWaiting || state == StateFailed
@@ -129,7 +129,7 @@ func TestInitialSyncIgnoresUnavailableMaps(t *testing.T) {
 	}
 	x.in.owners.lastServing = now.Add(-x.r.opt.rerouteDelay)
 	if why := x.in.disconnectedReason(now); !strings.Contains(why, "for 2s, and no other peer") {
-		t.Errorf("disconnected for some time: got reason %q", why)
+		t.Errorf("disconnected for some time: got reason %q, want it to contain \"for 2s, and no other peer\"", why)
 	}
 }
 
@@ -313,7 +313,7 @@ func TestAuditFindsMemoryChanges(t *testing.T) {
 		r.audit(t.Context())
 	}
 	if rounds < 3 {
-		t.Errorf("audit: got a finding after %d rounds of 4", rounds)
+		t.Errorf("audit: got a finding after %d rounds of 4, want at least 3", rounds)
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -177,7 +177,7 @@ func TestStockClient(t *testing.T) {
 	for {
 		if _, err := stream.Recv(); err != nil {
 			if !strings.Contains(err.Error(), "acknowledgement of position") {
-				t.Errorf("end of the stream: got %v", err)
+				t.Errorf("end of the stream: got %v, want \"acknowledgement of position\"", err)
 			}
 			break
 		}
@@ -244,7 +244,7 @@ func TestSlowReaderDoesNotDelayOthers(t *testing.T) {
 		}
 	}
 	if deltas > 100_000 || len(got) != 10000 {
-		t.Errorf("slow peer: got %d deltas of %d keys, for 400000 changes", deltas, len(got))
+		t.Errorf("slow peer: got %d deltas of %d keys, for 400000 changes, want at most 100000 and 10000", deltas, len(got))
 	}
 }
 
@@ -332,7 +332,7 @@ func TestUnreadableRequestsAreCounted(t *testing.T) {
 func TestCallerWithoutHello(t *testing.T) {
 	a := startNode(t, "a", 1, nil, func(o *Options) { o.receiveTimeout = 20 * time.Millisecond })
 	if _, err := stockClient(t, a).Recv(); err == nil || !strings.Contains(err.Error(), "no hello in 20ms") {
-		t.Errorf("end of the stream: got %v", err)
+		t.Errorf("end of the stream: got %v, want an error with \"no hello in 20ms\"", err)
 	}
 }
 

@@ -109,6 +109,6 @@ func TestStreamEncoderSchemaMismatch(t *testing.T) {
 	}
 	e, _ := newTestEncoder(t, 0)
 	if _, err := e.outbound.s.r.opt.Dial(peerX(5)); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "dial from standalone replicator") {
-		t.Errorf("dial: got %v", err)
+		t.Errorf("dial: got %v, want an error with context.Canceled and \"dial from standalone replicator\"", err)
 	}
 }

@@ -46,7 +46,7 @@ func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
 			}
 		}
 		if got := to.Stats(); got.Live != n || got.RemoteAccepted != uint64((gen+1)*n) {
-			t.Fatalf("got %d entries, %d deltas after generation %d", got.Live, got.RemoteAccepted, gen)
+			t.Fatalf("got %d entries, %d deltas after generation %d, want %d and %d", got.Live, got.RemoteAccepted, gen, n, uint64((gen+1)*n))
 		}
 	}
 	if err := d.Merge([]byte{0xff}); err == nil {

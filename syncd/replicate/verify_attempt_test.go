@@ -191,7 +191,7 @@ func TestFailedVerification(t *testing.T) {
 	r.verifier.attempts = 1
 	r.verifyNode(t.Context(), Peer{Node: "forgotten", Incarnation: 1, Addr: verifyAddr})
 	if r.verifier.attempts != 0 || len(r.verifier.nodes) != 1 {
-		t.Errorf("got %d attempts, %d discovered nodes", r.verifier.attempts, len(r.verifier.nodes))
+		t.Errorf("got %d attempts, %d discovered nodes, want 0 and 1", r.verifier.attempts, len(r.verifier.nodes))
 	}
 }
 
@@ -232,7 +232,7 @@ func TestSuccessfulVerification(t *testing.T) {
 	}
 	failDials(r)
 	if _, err := r.dialAndVerify(t.Context(), peerX(5)); !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "dial "+verifyAddr) {
-		t.Errorf("failing dialler: got %v", err)
+		t.Errorf("failing dialler: got %v, want an error with errRefusedHere and %q", err, "dial "+verifyAddr)
 	}
 }
 

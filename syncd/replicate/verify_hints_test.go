@@ -78,7 +78,7 @@ func TestFirstDiscover(t *testing.T) {
 	p := &r.verifier
 	r.Discover(nil)
 	if !p.gossipReceived || !p.liveChanged {
-		t.Errorf("first call: got received %t, changed %t", p.gossipReceived, p.liveChanged)
+		t.Errorf("first call: got received %t, changed %t, want true and true", p.gossipReceived, p.liveChanged)
 	}
 	p.liveChanged = false
 	r.Discover([]Peer{{Node: "b", Incarnation: 9, Addr: verifyAddr}, {Node: "", Incarnation: 9, Addr: verifyAddr}})
@@ -102,7 +102,7 @@ func TestHintAddressValidation(t *testing.T) {
 		}
 		r, _ := newVerifierFixture(t, discoveredNode{})
 		if p := (Peer{Node: "y", Incarnation: 1, Addr: addr}); validPeer(p) != (want == "") || r.plausible(p) != (want == "") {
-			t.Errorf("%q: got valid %t, plausible %t", addr, validPeer(p), r.plausible(p))
+			t.Errorf("%q: got valid %t, plausible %t, want %t and %t", addr, validPeer(p), r.plausible(p), want == "", want == "")
 		}
 	}
 	if validPeer(Peer{Addr: verifyAddr}) {
@@ -224,7 +224,7 @@ func TestHandleVerified(t *testing.T) {
 			addConnectedStream(r)
 		}
 		if err := r.handleVerified(c.shown); err != nil {
-			t.Errorf("%s: handle verified: got %v", name, err)
+			t.Errorf("%s: handle verified: got %v, want nil", name, err)
 		}
 		want := c.q.verified
 		if c.changed {
@@ -275,7 +275,7 @@ func TestContactState(t *testing.T) {
 		for ago, want := range map[time.Duration]bool{0: true, 3*beat - 1: true, 3 * beat: false, time.Hour: false} {
 			l.lastContact.Store(time.Now().Add(-ago).UnixNano())
 			if connected, fresh := r.contactState("x"); !connected || fresh != want {
-				t.Errorf("contact %s ago: got connected %t, fresh %t", ago, connected, fresh)
+				t.Errorf("contact %s ago: got connected %t, fresh %t, want true and %t", ago, connected, fresh, want)
 			}
 		}
 		l.up = false

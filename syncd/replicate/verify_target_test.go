@@ -60,7 +60,7 @@ func TestMatchesGossip(t *testing.T) {
 		"another incarnation": {discoveredNode{verified: peerX(5), hint: peerX(6)}, true, false},
 	} {
 		if c.q.live() != c.live || c.q.matchesGossip() != c.vouched {
-			t.Errorf("%s: got live %t, matches %t", name, c.q.live(), c.q.matchesGossip())
+			t.Errorf("%s: got live %t, matches %t, want %t and %t", name, c.q.live(), c.q.matchesGossip(), c.live, c.vouched)
 		}
 	}
 }

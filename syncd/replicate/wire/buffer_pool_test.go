@@ -34,6 +34,6 @@ func TestBuffersAreReused(t *testing.T) {
 	}
 	largest := bufferSizes[len(bufferSizes)-1]
 	if b := p.Get(largest + 1); len(*b) != largest+1 {
-		t.Errorf("buffer above all tiers: got %d bytes", len(*b))
+		t.Errorf("buffer above all tiers: got %d bytes, want %d", len(*b), largest+1)
 	}
 }

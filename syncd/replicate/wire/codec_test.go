@@ -48,18 +48,18 @@ func TestUnmarshalErrors(t *testing.T) {
 func TestFramesPassThroughCodec(t *testing.T) {
 	c := NewCodec()
 	if c.Name() != "proto" {
-		t.Errorf("name of the codec: got %q", c.Name())
+		t.Errorf("name of the codec: got %q, want \"proto\"", c.Name())
 	}
 	var in ReceivedFrame
 	in.Free() // a frame without a message
 	for _, text := range []string{"first", "second"} {
 		out := &SentFrame{data: mem.BufferSlice{mem.SliceBuffer(text), mem.SliceBuffer("!")}}
 		if out.Len() != len(text)+1 || len(out.Buffers()) != 2 {
-			t.Errorf("frame: got %d bytes in %d buffers", out.Len(), len(out.Buffers()))
+			t.Errorf("frame: got %d bytes in %d buffers, want %d and 2", out.Len(), len(out.Buffers()), len(text)+1)
 		}
 		data, err := c.Marshal(out)
 		if err != nil || out.Len() != 0 {
-			t.Fatalf("marshal: got error %v, %d bytes left", err, out.Len())
+			t.Fatalf("marshal: got error %v, %d bytes left, want nil and 0", err, out.Len())
 		}
 		if err := c.Unmarshal(data, &in); err != nil || string(in.Bytes()) != text+"!" {
 			t.Errorf("unmarshal: got %q, error %v", in.Bytes(), err)
@@ -80,7 +80,7 @@ func TestPooledBuffersOfFrames(t *testing.T) {
 	for _, size := range []int{0, 1, 2 << 10, 2<<10 + 1, 200 << 10} {
 		b, pooled := newBuffer(10)
 		if len(b) != 0 || cap(b) < 10 {
-			t.Fatalf("buffer: got length %d, capacity %d", len(b), cap(b))
+			t.Fatalf("buffer: got length %d, capacity %d, want 0 and at least 10", len(b), cap(b))
 		}
 		for len(b) < size {
 			b = append(b, byte(len(b)))

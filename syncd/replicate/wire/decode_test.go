@@ -215,7 +215,7 @@ func TestDecodeStockEncodedBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(m, got, protocmp.Transform()); diff != "" {
-			t.Fatal(diff)
+			t.Fatalf("batch (-want +got):\n%s", diff)
 		}
 	})
 }
@@ -264,7 +264,7 @@ func TestTruncatedBatchErrors(t *testing.T) {
 	}
 	var b Batch
 	if err := b.Parse(whole); err != nil || b.DeltaCount != 1 || b.Size() != len(whole) {
-		t.Fatalf("parse: got %v, %d deltas in %d bytes", err, b.DeltaCount, b.Size())
+		t.Fatalf("parse: got %v, %d deltas in %d bytes, want nil, 1, %d", err, b.DeltaCount, b.Size(), len(whole))
 	}
 	for _, last := range []byte{tagBatchMap, tagBatchDelta, tagBatchOwner, tagBatchOrigin, tagBatchPosition, tagBatchCaughtUp, 15 << 3} {
 		err := b.Parse(append(whole[:len(whole):len(whole)], last))

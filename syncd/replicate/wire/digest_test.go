@@ -37,13 +37,13 @@ func TestDigestsOnTheWire(t *testing.T) {
 		Orphaned: &NodeDigest{Digest: digest, Buckets: someBuckets()},
 	}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
-		t.Errorf("digests: got error %v, difference %s", err, diff)
+		t.Errorf("digests: got error %v, difference %s, want nil and none", err, diff)
 	}
 	if got, err := DigestsFromProto(&mapsyncv1.Digest{}); err != nil || cmp.Diff(Digests{}, got) != "" {
 		t.Errorf("empty message: got %+v, error %v", got, err)
 	}
 	if n, err := NodeDigestFromProto(&mapsyncv1.NodeDigest{Live: math.MaxUint64}); err != nil || n.Digest.Live != 1<<62 {
-		t.Errorf("number of records above the maximum: got %d, error %v", n.Digest.Live, err)
+		t.Errorf("number of records above the maximum: got %d, error %v, want %d and nil", n.Digest.Live, err, 1<<62)
 	}
 }
 

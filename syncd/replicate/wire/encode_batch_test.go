@@ -46,7 +46,7 @@ func putRemote(t *testing.T, tb *table.Table, owner table.Owner, d table.Delta) 
 	tb.Update(func(tx *table.Tx) {
 		d.Owner = tx.Intern(owner)
 		if o := tx.Remote(&d, 0, table.RemoteOptions{}); o != table.Accepted {
-			t.Fatalf("record of %v: got %s", owner, o)
+			t.Fatalf("record of %v: got %s, want %s", owner, o, table.Accepted)
 		}
 	})
 }
@@ -101,7 +101,7 @@ func TestUnencodableRecords(t *testing.T) {
 	var reported [][]byte
 	e := NewEncoder(EncoderOptions{Index: 1, Origin: self, Schema: enc, Unencodable: func(tx *table.Tx, r *table.Record, err error) {
 		if reported = append(reported, slices.Clone(r.Key)); !errors.Is(err, schema.ErrPadding) || tx.Owner(r.Owner) != self {
-			t.Errorf("unencodable record: got error %v, owner %v", err, tx.Owner(r.Owner))
+			t.Errorf("unencodable record: got error %v, owner %v, want an error with schema.ErrPadding and %v", err, tx.Owner(r.Owner), self)
 		}
 	}})
 	c := tb.NewCursor(0)
@@ -196,7 +196,7 @@ func TestOwnersOfBatches(t *testing.T) {
 		}
 		for i, d := range b.GetDeltas() {
 			if d.GetOwner() != uint32(i%2) || d.GetVersion() != 5+version {
-				t.Errorf("batch %d: record %d: got owner %d, version %d", version, i, d.GetOwner(), d.GetVersion())
+				t.Errorf("batch %d: record %d: got owner %d, version %d, want %d and %d", version, i, d.GetOwner(), d.GetVersion(), uint32(i%2), 5+version)
 			}
 		}
 		tb.View(func(tx *table.Tx) {

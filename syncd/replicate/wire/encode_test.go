@@ -23,7 +23,7 @@ func TestEncodedBatchMatchesStockDecoder(t *testing.T) {
 			id := tx.Intern(table.Owner{Node: "x", Incarnation: uint64(i)})
 			d := table.Delta{Key: key(i), Version: 1 << 61, Owner: id, Delete: i%3 == 0, Value: value(i)}
 			if o := tx.Remote(&d, 0, table.RemoteOptions{}); o != table.Accepted {
-				t.Fatal(o)
+				t.Fatalf("delta of x: got outcome %v, want %v", o, table.Accepted)
 			}
 		}
 	})
@@ -80,14 +80,14 @@ func checkBatch(t *testing.T, tx *table.Tx, data []byte, self table.Owner, from,
 		o := b.GetOwners()[d.GetOwner()]
 		d.Owner = uint32(tx.Intern(table.Owner{Node: o.GetNode(), Incarnation: o.GetNumber()}))
 		if diff := cmp.Diff(want[string(d.GetKey())], d, protocmp.Transform()); diff != "" {
-			t.Fatal(diff)
+			t.Fatalf("delta (-want +got):\n%s", diff)
 		}
 		delete(want, string(d.GetKey()))
 	}
 	b.Deltas, b.Owners = nil, nil
 	head := &mapsyncv1.Batch{Map: 300, Origin: incarnation(self), PreviousPosition: from, Position: to, CaughtUp: last}
 	if diff := cmp.Diff(head, b, protocmp.Transform()); diff != "" {
-		t.Error(diff)
+		t.Errorf("head of the batch (-want +got):\n%s", diff)
 	}
 }
 

@@ -47,7 +47,7 @@ func putTable(t testing.TB, tb *table.Table, from, to, v int) {
 		for i := from; i < to; i++ {
 			o := tx.Local(&table.Change{Key: key(i), Value: value(v), Time: time.Now().UnixNano()})
 			if o != table.Accepted {
-				t.Errorf("put key %d: got %s", i, o)
+				t.Errorf("put key %d: got %s, want %s", i, o, table.Accepted)
 			}
 		}
 	})
