@@ -149,7 +149,7 @@ func TestEventsCarryWholeEntriesOfAnySize(t *testing.T) {
 			}
 		}
 		if failed, err := f.Run(); err != nil || failed != 0 {
-			t.Fatal(failed, err)
+			t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 		}
 		poll.Eventually(t, "30 events", func() bool { return c.Stats().Events == 30 })
 		for i := range 20 {

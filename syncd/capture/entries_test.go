@@ -157,7 +157,7 @@ func testFilterCollision(t *testing.T, h *hookedCapture) {
 		t.Helper()
 		before := h.Stats()
 		if failed, err := p.Run(); err != nil || failed != 0 {
-			t.Fatal(failed, err)
+			t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 		}
 		if after := h.Stats(); after.Seen != before.Seen+want {
 			t.Errorf("%s: got %d seen writes, want %d", what, after.Seen-before.Seen, want)

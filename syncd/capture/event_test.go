@@ -42,7 +42,7 @@ func TestSequenceFindsGaps(t *testing.T) {
 		want uint64
 	}{{0, 0, 1, 0}, {0, 0, 2, 0}, {0, 1, 1, 0}, {3, 0, 4, 3}, {0, 0, 10, 7}, {0, 0, 9, 0}, {0, 0, 11, 0}} {
 		if got := s.missing(step.cpu, step.slot, step.seq); got != step.want {
-			t.Errorf("missing at %+v: got %d", step, got)
+			t.Errorf("missing at %+v: got %d, want %d", step, got, step.want)
 		}
 	}
 }

@@ -26,7 +26,7 @@ func testEviction(t *testing.T, h *hookedCapture, row string, typ ebpf.MapType) 
 		h.watch(t, id, 8, 16)
 	}
 	if failed, err := p.Run(); err != nil || failed != 0 {
-		t.Fatal(failed, err)
+		t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 	h.awaitEvents(t)
 	present, evicted, updates := make(map[string]bool), make(map[string]bool), 0

@@ -124,7 +124,7 @@ func (s *hookFixture) byDaemon(remove bool, version int) {
 		}
 	}
 	if failed, err := k.Apply(b); err != nil || failed != 0 {
-		s.Fatal(failed, err)
+		s.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 }
 
@@ -155,7 +155,7 @@ var hashCases = []hookCase{
 			s.want = append(s.want, change{table.OpUpdate, table.ContextProcess, string(key), string(value)})
 		}
 		if failed, err := p.Run(); err != nil || failed != 0 {
-			s.Fatal(failed, err)
+			s.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 		}
 		s.seen += 4
 		s.expectFailed(s.run(dataplane.Update, ebpf.UpdateAny, 500))

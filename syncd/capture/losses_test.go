@@ -33,7 +33,7 @@ func TestLossesWithHooks(t *testing.T) {
 				}
 				defer unpin()
 				if failed, err := p.Run(); err != nil || failed != 0 {
-					t.Fatal(failed, err)
+					t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 				}
 				full := h.Stats()
 				if full.Seen != writes || full.LostReservations == 0 || full.Events != 0 {
@@ -58,7 +58,7 @@ func revealGap(t *testing.T, p *dataplane.Program, h *hookedCapture) {
 	key, value := entry(48, 176, 0, 1000)
 	p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 	if failed, err := p.Run(); err != nil || failed != 0 {
-		t.Fatal(failed, err)
+		t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 	poll.Eventually(t, "a sequence gap", func() bool { return h.Stats().SequenceGaps != 0 })
 }

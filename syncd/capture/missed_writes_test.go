@@ -165,7 +165,7 @@ func newMissedWritesFixture(t *testing.T, h *hookedCapture) *missedWritesFixture
 	}
 	b.byProgram, b.bySyscall = open(false), open(true)
 	if method := b.byProgram.AccessMethods(); method.Reason != nil {
-		t.Fatal(method.Reason)
+		t.Fatalf("access without a program: got reason %v, want none", method.Reason)
 	}
 	if method := b.bySyscall.AccessMethods(); method.Write != kmap.ByBatch || method.Read != kmap.ByBatch {
 		t.Fatalf("access methods without programs: got %+v, want batches", method)

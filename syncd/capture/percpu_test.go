@@ -139,7 +139,7 @@ func (s *perCPUFixture) receive(n int) {
 			key, value := entry(8, whole, 100+i, i)
 			d := table.Delta{Key: key, Value: value, Version: table.Version(now), Owner: s.peer}
 			if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
-				s.Error(got)
+				s.Errorf("delta of the peer: got outcome %v, want %v", got, table.Accepted)
 			}
 		}
 	})
