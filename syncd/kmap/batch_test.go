@@ -22,7 +22,7 @@ func TestBatchOrder(t *testing.T) {
 			}
 		}
 		if failed, err := k.Apply(b); failed != 0 || err != nil {
-			t.Fatal(failed, err)
+			t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 		}
 		if all := content(t, k); len(all) != 1 || all[string(k2)] != string(v3) {
 			t.Errorf("content: got %x, want the last write of key 2 only", all)

@@ -38,7 +38,7 @@ func BenchmarkApply(b *testing.B) {
 			apply := func() {
 				began := time.Now()
 				if failed, err := k.Apply(batch); failed != 0 || err != nil {
-					b.Fatal(failed, err)
+					b.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 				}
 				inKernel += time.Since(began)
 				batch.Reset()
@@ -81,7 +81,7 @@ func BenchmarkForEach(b *testing.B) {
 				n := 0
 				err := k.ForEach(b.Context(), func(_, _ []byte) error { n++; return nil })
 				if err != nil || n < *benchEntries {
-					b.Fatal(n, err)
+					b.Fatalf("read: got %d entries, error %v, want at least %d", n, err, *benchEntries)
 				}
 			}
 			perEntry(b)
@@ -106,7 +106,7 @@ func BenchmarkLookup(b *testing.B) {
 					}
 				})
 				if err != nil || n != *benchEntries {
-					b.Fatal(n, err)
+					b.Fatalf("look up: got %d entries, error %v, want %d", n, err, *benchEntries)
 				}
 			}
 			perEntry(b)

@@ -24,7 +24,7 @@ func TestMergeRanges(t *testing.T) {
 	} {
 		before := slices.Clone(c.in)
 		if got, err := mergeRanges(c.in, 16); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("mergeRanges(%v): got %v, error %v", c.in, got, err)
+			t.Errorf("mergeRanges(%v): got %v, error %v, want %v and nil", c.in, got, err, c.want)
 		}
 		if !slices.Equal(c.in, before) {
 			t.Errorf("the caller's ranges: got %v, want %v", c.in, before)

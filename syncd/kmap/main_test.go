@@ -205,6 +205,6 @@ func checkContent(t *testing.T, k *Map, from, to, g int) {
 		}
 	})
 	if err != nil || calls != len(want)+1 {
-		t.Fatalf("Lookup: got %d calls, error %v", calls, err)
+		t.Fatalf("Lookup: got %d calls, error %v, want %d and nil", calls, err, len(want)+1)
 	}
 }

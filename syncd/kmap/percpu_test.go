@@ -129,7 +129,7 @@ func TestSyncerPerCPU(t *testing.T) {
 	tab.Update(func(tx *table.Tx) {
 		d := table.Delta{Key: key, Value: m.expectedLookup(value), Version: table.Version(now), Owner: b.peer}
 		if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
-			t.Error(got)
+			t.Errorf("delta of the peer: got outcome %v, want %v", got, table.Accepted)
 		}
 	})
 	b.awaitSynced()

@@ -28,7 +28,7 @@ func TestParseRef(t *testing.T) {
 	} {
 		got, err := ParseRef(in)
 		if err != nil || got != want {
-			t.Errorf("parse %q: got %+v, error %v", in, got, err)
+			t.Errorf("parse %q: got %+v, error %v, want %+v and nil", in, got, err, want)
 		}
 		if again, err := ParseRef(got.String()); err != nil || again != got {
 			t.Errorf("parse %q: its string %q parses as %+v, error %v", in, got.String(), again, err)

@@ -66,13 +66,13 @@ func testBudget(t *testing.T, least time.Duration) {
 		b.enter(false)
 		got := simulateScans(b, 0, test.scanners, least, rand.New(rand.NewPCG(1, 2)))
 		if got > test.want*1.02 || got < test.want*0.95 {
-			t.Errorf("%+v: got %.4f of a core", test, got)
+			t.Errorf("%+v: got %.4f of a core, want at most %.4f and at least %.4f", test, got, test.want*1.02, test.want*0.95)
 		}
 		b.leave(false)
 		b.leave(test.urgent)
 		got = simulateScans(b, 2*time.Minute, 1, least, rand.New(rand.NewPCG(3, 4)))
 		if got > test.share*1.02 || got < test.share*0.95 {
-			t.Errorf("%+v: got %.4f of a core after the urgent scan", test, got)
+			t.Errorf("%+v: got %.4f of a core after the urgent scan, want at most %.4f and at least %.4f", test, got, test.share*1.02, test.share*0.95)
 		}
 	}
 }
@@ -83,7 +83,7 @@ func TestScanBudgetCreditIsLimited(t *testing.T) {
 	b.spend(time.Millisecond, time.Millisecond)
 	const work = 2 * time.Millisecond
 	if rest := b.spend(time.Hour, work); rest != work*20-work-maxCredit {
-		t.Errorf("pause after an hour of rest: got %s", rest)
+		t.Errorf("pause after an hour of rest: got %s, want %s", rest, work*20-work-maxCredit)
 	}
 }
 

@@ -141,7 +141,7 @@ func TestScanFindsMissedChanges(t *testing.T) {
 				keys = append(keys, key...)
 			}
 			if n, err := mapBatch(cmdMapDeleteBatch, m.m.FD(), batchArgs{keys: keys, count: 1000}); err != nil || n != 1000 {
-				t.Fatal(n, err)
+				t.Fatalf("delete by one call: got %d entries, error %v, want 1000", n, err)
 			}
 			for i := range 1000 { // new
 				s.put(5000+i, 1)
@@ -300,7 +300,7 @@ func TestScanIntervalStretches(t *testing.T) {
 		s.running = time.Now()
 		time.Sleep(time.Minute)
 		if got := s.Stats().Interval; got != time.Minute {
-			t.Errorf("interval of a scan that has run for a minute: got %s", got)
+			t.Errorf("interval of a scan that has run for a minute: got %s, want %s", got, time.Minute)
 		}
 	})
 }
@@ -328,14 +328,14 @@ func TestScanRequests(t *testing.T) {
 			return time.Since(begin), err
 		}
 		if took, err := work(100 * time.Millisecond); err != nil || took != time.Second {
-			t.Errorf("pause of an urgent scan: got %v after %s", err, took)
+			t.Errorf("pause of an urgent scan: got %v after %s, want nil and %s", err, took, time.Second)
 		}
 		if !s.await(t.Context(), time.Now().Add(time.Hour)) || !s.requested() {
 			t.Error("request during an urgent scan: got no further scan")
 		}
 		p.urgent, s.urgentRequested = false, false
 		if took, err := work(100 * time.Millisecond); !errors.Is(err, errPreempted) || took != 100*time.Millisecond {
-			t.Errorf("pause of another scan: got %v after %s", err, took)
+			t.Errorf("pause of another scan: got %v after %s, want an error with errPreempted and %s", err, took, 100*time.Millisecond)
 		}
 	})
 }

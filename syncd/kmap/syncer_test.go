@@ -236,7 +236,7 @@ func TestSyncerRereads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.local(3, 7, table.ContextPacket); got != table.Accepted {
-		t.Fatal(got)
+		t.Fatalf("change of a peer's key: got outcome %v, want %v", got, table.Accepted)
 	}
 	poll.Eventually(t, "the reread value", func() bool {
 		rec, _ := b.record(3)
@@ -251,7 +251,7 @@ func TestSyncerRereads(t *testing.T) {
 	later.Time, later.CPU = c.Time+1000, 1
 	b.tab.Update(func(tx *table.Tx) {
 		if got := [2]table.Outcome{tx.Local(&c), tx.Local(&later)}; got != [2]table.Outcome{} {
-			t.Error(got)
+			t.Errorf("changes of two CPUs: got outcomes %v, want both %v", got, table.Accepted)
 		}
 	})
 	poll.Eventually(t, "the delete of a reread absent key", func() bool {
@@ -264,7 +264,7 @@ func TestSyncerRereads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := b.local(5, -1, table.ContextSyscall); got != table.Restored {
-		t.Fatal(got)
+		t.Fatalf("local expiry: got outcome %v, want %v", got, table.Restored)
 	}
 	b.awaitSynced()
 	if all := content(t, b.m); len(all) != 10 {
