@@ -154,8 +154,9 @@ func TestDrainReportsUnheldEntries(t *testing.T) {
 	if len(h.NotHeld) != 1 || h.NotHeld[0].Peer != "n2" || h.NotHeld[0].Map != "ct" || int(h.NotHeld[0].Entries) != lacks(m2, 500, 7) {
 		t.Fatalf("entries not held: want %d of ct at n2, got %+v", lacks(m2, 500, 7), h.NotHeld)
 	}
-	if text := h.NotHeld[0].Text(); text != "200 entries of ct not held by n2: 150 do not go into its kernel map (450 records for 300 entries); 50 cannot be held there" {
-		t.Error(text)
+	const want = "200 entries of ct not held by n2: 150 do not go into its kernel map (450 records for 300 entries); 50 cannot be held there"
+	if text := h.NotHeld[0].Text(); text != want {
+		t.Errorf("text of the handover: got %q, want %q", text, want)
 	}
 	if r := n1.status().Peers[0].Maps[0].Report; r == nil || r.Failed != 150 || r.Refused != 50 || r.MaxEntries != 300 || r.Live != 450 || r.Displaced == 0 {
 		t.Errorf("report in the status: got %+v, want 150 failed, 50 refused, 450 live of 300", r)

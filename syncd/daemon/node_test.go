@@ -268,7 +268,7 @@ func (n *node) applyEntries(m *ebpf.Map, count int, entry func(i int) (key, valu
 		f.Add(op, table.ContextPacket, key, value)
 	}
 	if failed, err := f.Run(); err != nil || failed != 0 {
-		n.t.Fatal(failed, err)
+		n.t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 }
 

@@ -55,7 +55,7 @@ func startPrometheus(t *testing.T, targets ...string) *prometheus {
 		t.Fatal(err)
 	}
 	if out, err := exec.CommandContext(t.Context(), "promtool", "check", "rules", "../../deploy/alerts.yaml").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
+		t.Fatalf("check the rules: got error %v, want none\n%s", err, out)
 	}
 	dir := t.TempDir()
 	p := &prometheus{t: t, address: loopback(200) + ":9090"}

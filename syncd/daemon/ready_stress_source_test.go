@@ -102,7 +102,7 @@ func (s *source) change(pick func(i int) (flow int, remove bool), count int) {
 		s.last[flow], s.live[flow] = s.changes, !remove
 	}
 	if failed, err := s.injector.Run(); err != nil || failed > 0 {
-		s.t.Error(failed, err)
+		s.t.Errorf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 }
 
