@@ -46,7 +46,7 @@ func TestConvertKeepsRecordsAndClock(t *testing.T) {
 	before := r.order()
 	to, done := r.convert("")
 	if done.Failed != 0 || done.Records != 6 {
-		t.Fatalf("%+v", done)
+		t.Fatalf("convert: got %+v, want 6 records, none failed", done)
 	}
 	to.wantOrder(before)
 	to.want("p", "+x v9000 b100 dirty")
@@ -89,7 +89,7 @@ func TestConvertSkipsInconvertibleValues(t *testing.T) {
 	}
 	to.wantOrder("l")
 	if _, _, err := r.tab.Convert(Options{KeySize: 1}, Conversion{}); !errors.Is(err, ErrOptions) {
-		t.Fatalf("Convert without a value size: got error %v", err)
+		t.Fatalf("Convert without a value size: got error %v, want an error with ErrOptions", err)
 	}
 }
 

@@ -33,7 +33,7 @@ func TestDigestCoversTheValue(t *testing.T) {
 			}
 			value[i] = 0x08
 			if same := d.hashValue(value) == was; same != (mask[i] == 0xf0) {
-				t.Errorf("byte %d of %d: a change outside the mask: got equal hashes %v", i, size, same)
+				t.Errorf("byte %d of %d: a change outside the mask: got equal hashes %v, want %v", i, size, same, mask[i] == 0xf0)
 			}
 			value[i] = 0
 		}
@@ -210,7 +210,7 @@ func TestAuditLimit(t *testing.T) {
 			var more bool
 			r.tab.View(func(tx *Tx) { more = tx.Audit(limit) })
 			if more != test.more[i] {
-				t.Errorf("%s: call %d: got more %v", name, i, more)
+				t.Errorf("%s: call %d: got more %v, want %v", name, i, more, test.more[i])
 			}
 			if !more {
 				audits++
@@ -262,7 +262,7 @@ func TestDigestKeyDuringAnAudit(t *testing.T) {
 			more = tx.Audit(2)
 		})
 		if more != want {
-			t.Errorf("key %q: got more %v", key, more)
+			t.Errorf("key %q: got more %v, want %v", key, more, want)
 		}
 	}
 }

@@ -301,7 +301,7 @@ func TestDigestOf(t *testing.T) {
 		for _, k := range []string{"k", "l", "m", "n", "absent"} {
 			node, g, bucket, ok := tx.DigestOf(pad(k, keySize))
 			if ok != (k == "k" || k == "l" || k == "m") {
-				t.Errorf("DigestOf %s: got %t", k, ok)
+				t.Errorf("DigestOf %s: got %t, want %t", k, ok, k == "k" || k == "l" || k == "m")
 			}
 			if node != "b" {
 				continue

@@ -59,7 +59,7 @@ func TestDisplacedIsWrittenAgain(t *testing.T) {
 	r.local(Accepted, second, "delete k - packet 0")
 	displaced(r, k)
 	if s := r.state("k"); s != "- v1000002000 a100" { // a skew of 2000 ns
-		t.Errorf("k: got %q", s)
+		t.Errorf("k: got %q, want \"- v1000002000 a100\"", s)
 	}
 
 	r, m = fullMap(t)

@@ -158,7 +158,7 @@ func TestSharesOfAFullMap(t *testing.T) {
 	m.wantEntries(map[string]int{"b": 100})
 	for i := range 150 {
 		if _, held := m.entries[fmt.Sprint("b", i)]; held != (i >= 50) {
-			t.Fatalf("entry %d of b in the map: got %v", i, held)
+			t.Fatalf("entry %d of b in the map: got %v, want %v", i, held, i >= 50)
 		}
 	}
 	m.send(Owner{"b", 200}, "d", 20, 2000) // a later incarnation counts as the same node

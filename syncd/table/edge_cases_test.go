@@ -52,7 +52,7 @@ func TestEarlyDeleteRequestsReread(t *testing.T) {
 		}
 		r.local(Accepted, second+test.after, "update k v packet 0")
 		if got := r.takeRereads(); got != test.reread {
-			t.Errorf("%s: got rereads %q", name, got)
+			t.Errorf("%s: got rereads %q, want %q", name, got, test.reread)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestAdoptReturnsMore(t *testing.T) {
 	for i, want := range []bool{true, false, false} {
 		r.tab.Update(func(tx *Tx) {
 			if more := tx.Adopt(1); more != want {
-				t.Errorf("Adopt call %d: got more %v", i, more)
+				t.Errorf("Adopt call %d: got more %v, want %v", i, more, want)
 			}
 		})
 	}

@@ -95,11 +95,11 @@ func TestEvictedRecordsAreBounded(t *testing.T) {
 		most = max(most, r.tab.Stats().Live)
 	}
 	if most > 2*room+500 {
-		t.Errorf("live records for an LRU map of %d entries: got up to %d", room, most)
+		t.Errorf("live records for an LRU map of %d entries: got up to %d, want at most %d", room, most, 2*room+500)
 	}
 	r.expireEvicted(now + int64(time.Hour))
 	if st := r.tab.Stats(); st.Live != room || st.EvictionsExpired != flows-room {
-		t.Errorf("live records: got %d, %d expired", st.Live, st.EvictionsExpired)
+		t.Errorf("live records: got %d, %d expired, want %d and %d", st.Live, st.EvictionsExpired, room, flows-room)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestReleasedEntriesAreBounded(t *testing.T) {
 		r.expired(Accepted, 2*second, peer, 10, k)
 		r.expireEvicted(3 * second)
 		if n := r.tab.Stats().Released; n > 2*minReleased+2 {
-			t.Fatalf("released entries: got %d for a map of 10 entries", n)
+			t.Fatalf("released entries: got %d for a map of 10 entries, want at most %d", n, 2*minReleased+2)
 		}
 	}
 	if r.tab.Stats().Released < minReleased {

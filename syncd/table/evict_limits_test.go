@@ -63,7 +63,7 @@ func TestExpireEvictedInParts(t *testing.T) {
 		more  bool
 	}{{"bc", 2, true}, {"bc", 0, false}, {"b", 3, false}, {"b", 1, false}} {
 		if more := r.expireEvictedOnce(int64(100+i)*second, want.limit); more != want.more {
-			t.Errorf("part %d: got more %v", i, more)
+			t.Errorf("part %d: got more %v, want %v", i, more, want.more)
 		}
 		r.wantLive("abc", want.live)
 	}
@@ -84,7 +84,7 @@ func TestExpireAboveLimitInParts(t *testing.T) {
 		more bool
 	}{{"cde", true}, {"de", false}, {"de", false}} {
 		if more := r.expireEvictedOnce(7*second, 2); more != want.more {
-			t.Errorf("part %d: got more %v", i, more)
+			t.Errorf("part %d: got more %v, want %v", i, more, want.more)
 		}
 		r.wantLive("abcde", want.live)
 	}

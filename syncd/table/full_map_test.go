@@ -75,7 +75,7 @@ func TestReleasedEntriesOfASmallMap(t *testing.T) {
 		}
 		r.expireEvictedOnce(2*second, 9)
 		if got := r.takeRereads(); got != want {
-			t.Errorf("%d entries: got rereads %q", entries, got)
+			t.Errorf("%d entries: got rereads %q, want %q", entries, got, want)
 		}
 	}
 }

@@ -82,7 +82,7 @@ func TestIndexOfOneHash(t *testing.T) {
 		t.Fatalf("entries: got %d, want 2000", n)
 	}
 	if len(x.dir) > 1<<maxDepth {
-		t.Fatalf("directory: got %d places", len(x.dir))
+		t.Fatalf("directory: got %d places, want at most %d", len(x.dir), 1<<maxDepth)
 	}
 	for s := range uint32(2000) {
 		x.remove(0xdeadbeef, s+1)
@@ -120,6 +120,6 @@ func TestFifo(t *testing.T) {
 		q.pop()
 	}
 	if q.bytes(8) > 4*fifoChunk*8 {
-		t.Fatalf("empty queue: got %d bytes", q.bytes(8))
+		t.Fatalf("empty queue: got %d bytes, want at most %d", q.bytes(8), 4*fifoChunk*8)
 	}
 }

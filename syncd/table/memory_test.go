@@ -63,7 +63,7 @@ func TestMemory(t *testing.T) {
 		t.Logf("%s: %.1f bytes an entry, %.1f above key and value; reported %.1f",
 			what, each, each-flowKey-flowValue, float64(reported)/float64(entries))
 		if each > flowKey+flowValue+96 {
-			t.Errorf("%s: got %.1f bytes per entry", what, each)
+			t.Errorf("%s: got %.1f bytes per entry, want at most %.1f", what, each, float64(flowKey+flowValue+96))
 		}
 		if diff := float64(reported)/float64(used) - 1; diff > 0.1 || diff < -0.1 {
 			t.Errorf("%s: memory: got %d bytes used, %d reported", what, used, reported)
@@ -98,7 +98,7 @@ func TestMemory(t *testing.T) {
 		tab.Update(func(tx *Tx) { f.local(tx, -i, i, 1<<61) })
 	}
 	if is := tab.Stats().MemoryBytes; is > was+was/20 {
-		t.Errorf("memory: was %d bytes, got %d after as many new keys", was, is)
+		t.Errorf("memory: was %d bytes, got %d after as many new keys, want at most %d", was, is, was+was/20)
 	}
 	measure("new", million)
 	runtime.KeepAlive(tab)

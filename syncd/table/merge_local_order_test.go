@@ -41,7 +41,7 @@ func TestRereadWhenEventOrderIsUncertain(t *testing.T) {
 			r.local(e.want, e.at, e.what)
 		}
 		if got := r.takeRereads() == "k"; got != test.reread {
-			t.Errorf("%s: got reread %v", name, got)
+			t.Errorf("%s: got reread %v, want %v", name, got, test.reread)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestStaleEventOfADirtyRecord(t *testing.T) {
 		r.local(Stale, 5*second-before, "update k w packet 0")
 		r.write()
 		if got := r.takeRereads(); got != want {
-			t.Errorf("%d ns before: got rereads %q", before, got)
+			t.Errorf("%d ns before: got rereads %q, want %q", before, got, want)
 		}
 		if st := r.tab.Stats(); st.LocalStale != 1 || st.LocalAccepted != 0 || st.LocalUnchanged != 0 {
 			t.Errorf("%d ns before: got stats %+v, want 1 stale change", before, st)

@@ -63,7 +63,7 @@ func TestRepairSendsAnotherNodesDelete(t *testing.T) {
 		r.want("k", test.state)
 		r.wantOrder("lk")
 		if n := r.tab.Stats().DeletesResent; n != test.repeated {
-			t.Errorf("delete of %v: got %d resent", test.deleted, n)
+			t.Errorf("delete of %v: got %d resent, want %d", test.deleted, n, test.repeated)
 		}
 	}
 }

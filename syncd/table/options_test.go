@@ -83,6 +83,6 @@ func TestOptionDefaults(t *testing.T) {
 		}
 	}
 	if ttl := newRig(t, shortLived).tab.TombstoneTTL(); ttl != time.Second {
-		t.Errorf("lifetime: got %s", ttl)
+		t.Errorf("lifetime: got %s, want %s", ttl, time.Second)
 	}
 }

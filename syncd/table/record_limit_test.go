@@ -27,14 +27,14 @@ func TestRecordsAreBounded(t *testing.T) {
 	const share = limit / 2 / 3
 	n := r.flood(peer, "b", 10*limit)
 	if n > limit-2*share || n < limit-2*share-limit/8 {
-		t.Errorf("records of one peer: got %d accepted in a table of %d", n, limit)
+		t.Errorf("records of one peer: got %d accepted in a table of %d, want at most %d and at least %d", n, limit, limit-2*share, limit-2*share-limit/8)
 	}
 	if st := r.tab.Stats(); st.Rejected != uint64(10*limit-n) || st.Live != n {
-		t.Errorf("records: got %d rejected, %d live", st.Rejected, st.Live)
+		t.Errorf("records: got %d rejected, %d live, want %d and %d", st.Rejected, st.Live, uint64(10*limit-n), n)
 	}
 	// Owners that membership has not proven have no share.
 	if n := r.flood(Owner{"departed", 1}, "d", limit); n > limit/8 {
-		t.Errorf("records of an unknown owner: got %d accepted", n)
+		t.Errorf("records of an unknown owner: got %d accepted, want at most %d", n, limit/8)
 	}
 	if n := r.flood(other, "c", limit); n < share {
 		t.Errorf("records of a second peer: got %d accepted, want its share of %d", n, share)
@@ -73,7 +73,7 @@ func TestEvictedRecordsExpireForPeers(t *testing.T) {
 	// The kernel map may still hold the entry of the first record.
 	r.tab.Update(func(tx *Tx) { tx.t.requestReread(firstSlot) })
 	if n := r.flood(peer, "b", limit); n != limit-41 {
-		t.Errorf("records of a peer: got %d accepted, 41 own records are in use", n)
+		t.Errorf("records of a peer: got %d accepted, 41 own records are in use, want %d", n, limit-41)
 	}
 	r.want(own(0), "v v1000000000 a100")
 	r.wantExpired(own(1), false)

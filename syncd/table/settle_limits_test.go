@@ -21,7 +21,7 @@ func TestSettleKeys(t *testing.T) {
 		}
 		r.settle(2*second, 9)
 		if got, n := r.takeRereads(), r.tab.Stats().Unsettled; got != test.followed || n != test.unsettled {
-			t.Errorf("%d keys: got rereads %q, %d unsettled", test.keys, got, n)
+			t.Errorf("%d keys: got rereads %q, %d unsettled, want %q and %d", test.keys, got, n, test.followed, test.unsettled)
 		}
 	}
 }

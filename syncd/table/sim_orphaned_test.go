@@ -70,7 +70,7 @@ func testOrphanedRecords(t *testing.T, r *rand.Rand, tables *tabletest.Tables, n
 		}
 	}
 	if wrong != 0 || echoes != want*len(orphans) {
-		t.Fatalf("%d nodes, behind %v: got %d unnecessary records and %d of %d echoes", nodes, behind, wrong, echoes, len(orphans))
+		t.Fatalf("%d nodes, behind %v: got %d unnecessary records and %d of %d echoes, want 0 and %d", nodes, behind, wrong, echoes, len(orphans), want*len(orphans))
 	}
 }
 

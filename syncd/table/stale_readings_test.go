@@ -169,7 +169,7 @@ func TestReadingBeginsAnew(t *testing.T) {
 		}
 		for s := firstSlot; s < r.tab.allocated; s++ {
 			if is := d.isStale(s); is != (s >= r.tab.allocated-uint32(40<<round)) {
-				t.Fatalf("round %d: slot %d of %d: got changed %v", round, s, r.tab.allocated, is)
+				t.Fatalf("round %d: slot %d of %d: got changed %v, want %v", round, s, r.tab.allocated, is, s >= r.tab.allocated-uint32(40<<round))
 			}
 		}
 	}

@@ -24,7 +24,7 @@ func TestNewRefuses(t *testing.T) {
 		o := good
 		spoil(&o)
 		if _, err := New(o); !errors.Is(err, ErrOptions) {
-			t.Errorf("case %d: got error %v", i, err)
+			t.Errorf("case %d: got error %v, want an error with ErrOptions", i, err)
 		}
 	}
 }
@@ -36,7 +36,7 @@ func TestSizes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tab.KeySize() != size[0] || tab.ValueSize() != size[1] || tab.Self() != self {
-			t.Fatalf("sizes: got %d and %d of %v", tab.KeySize(), tab.ValueSize(), tab.Self())
+			t.Fatalf("sizes: got %d and %d of %v, want %d, %d, %v", tab.KeySize(), tab.ValueSize(), tab.Self(), size[0], size[1], self)
 		}
 		n := min(300, 1<<(8*size[0])-1)
 		key, value := make([]byte, size[0]), make([]byte, size[1])
@@ -52,7 +52,7 @@ func TestSizes(t *testing.T) {
 			for i := range n {
 				fill(i)
 				if o := tx.Local(&Change{Key: key, Value: value, Time: 1}); o != Accepted {
-					t.Fatal(o)
+					t.Fatalf("local change %d: got outcome %v, want %v", i, o, Accepted)
 				}
 			}
 			for i := range n {
@@ -153,7 +153,7 @@ func TestSubscribe(t *testing.T) {
 		{false, func(tx *Tx) { tx.SetApplied(tx.Head()) }},
 	} {
 		if got := woken(r.tab, ch, step.fn); got != step.want {
-			t.Errorf("step %d: got woken %v", i, got)
+			t.Errorf("step %d: got woken %v, want %v", i, got, step.want)
 		}
 	}
 	// A full channel without a reader does not block Update.
@@ -242,7 +242,7 @@ func TestConcurrent(t *testing.T) {
 	r.write()
 	follow()
 	if len(follower) != keys {
-		t.Fatalf("follower: got %d keys", len(follower))
+		t.Fatalf("follower: got %d keys, want %d", len(follower), keys)
 	}
 	for k, v := range follower {
 		r.tab.View(func(tx *Tx) {

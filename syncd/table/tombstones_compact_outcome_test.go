@@ -106,7 +106,7 @@ func TestRemoveDeletesExpiredCompactTombstones(t *testing.T) {
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) {
 		if n, more := tx.Remove(&Selection{Owner: peer.Node}, 4*second, c, 9); n != 1 || more {
-			t.Errorf("Remove: got %d removed, more %v", n, more)
+			t.Errorf("Remove: got %d removed, more %v, want 1 and false", n, more)
 		}
 	})
 	r.want("k", "- v4000000000 a100 dirty")

@@ -42,7 +42,7 @@ func TestExpireInChunks(t *testing.T) {
 	r.remote(Accepted, 9*second, peer, 1, "k", "-")
 	for i, want := range []bool{true, true, false, false} {
 		if more := r.expire(9*second, 2); more != want {
-			t.Fatalf("chunk %d: got more %v", i, more)
+			t.Fatalf("chunk %d: got more %v, want %v", i, more, want)
 		}
 	}
 	r.wantOrder("k")

@@ -114,7 +114,7 @@ func TestExpireReturnsMore(t *testing.T) {
 			t.Fatalf("queued tombstones: got %d, want 2", n)
 		}
 		if more := r.expire(61*second, limit); more != want {
-			t.Errorf("limit %d: got more %v", limit, more)
+			t.Errorf("limit %d: got more %v, want %v", limit, more, want)
 		}
 		r.want("first", "unknown")
 		r.want("last", "- v11 b100 dirty")
@@ -137,7 +137,7 @@ func TestExpireUnwritten(t *testing.T) {
 	}{{60 * second, 2}, {61*second - 1, 2}, {61 * second, 0}} {
 		r.tab.Update(func(tx *Tx) { tx.ExpireUnwritten(test.now, 9) })
 		if st := r.tab.Stats(); st.Tombstones != test.left || st.Released != test.left/2 || st.Dirty != test.left/2 {
-			t.Errorf("at %d: got %d tombstones, %d released, %d dirty", test.now, st.Tombstones, st.Released, st.Dirty)
+			t.Errorf("at %d: got %d tombstones, %d released, %d dirty, want %d, %d, %d", test.now, st.Tombstones, st.Released, st.Dirty, test.left, test.left/2, test.left/2)
 		}
 	}
 }

@@ -137,7 +137,7 @@ func TestPositionAtTheEnd(t *testing.T) {
 			pos  uint64
 		}{{true, 1}, {false, 3}, {false, 3}} {
 			if more := tx.Next(c, &rec); more != want.more || c.Position() != want.pos {
-				t.Errorf("call %d: got %v, position %d", i, more, c.Position())
+				t.Errorf("call %d: got %v, position %d, want %v and %d", i, more, c.Position(), want.more, want.pos)
 			}
 		}
 	})

@@ -75,7 +75,7 @@ func (m *logModel) read(t *testing.T, c *Cursor, n int) {
 		}
 		chunk, i := m.tab.log.at(uint32(rec.Ref))
 		if seen := chunk.seen(i); seen < int64(seq) || (seen > int64(seq)+16*m.tab.log.granule) {
-			t.Fatalf("entry at %d: got seen at %d", seq, seen)
+			t.Fatalf("entry at %d: got seen at %d, want at least %d and at most %d", seq, seen, int64(seq), int64(seq)+16*m.tab.log.granule)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestTombLogIsBounded(t *testing.T) {
 		for m.tab.log.merge() {
 		}
 		if l := &m.tab.log; l.used > 2*l.n+5<<6 {
-			t.Fatalf("live entries: got %d of %d", l.n, l.used)
+			t.Fatalf("live entries: got %d of %d, want at most %d", l.n, l.used, 2*l.n+5<<6)
 		}
 	}
 	if is := m.tab.log.index.bytes; is > full/20 {
@@ -209,7 +209,7 @@ func TestTombLogSpan(t *testing.T) {
 		m.check(t)
 	}
 	if n := len(m.tab.log.chunks); n != before-1 {
-		t.Errorf("chunks: got %d after the merge of two of %d", n, before)
+		t.Errorf("chunks: got %d after the merge of two of %d, want %d", n, before, before-1)
 	}
 }
 

@@ -105,6 +105,6 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 	}
 	reread("r", "s")
 	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.unknownRereads.len(keySize) != maxUnknownRereads {
-		t.Errorf("rereads: got %d dropped, %d pending", n, r.tab.unknownRereads.len(keySize))
+		t.Errorf("rereads: got %d dropped, %d pending, want 2 and %d", n, r.tab.unknownRereads.len(keySize), maxUnknownRereads)
 	}
 }
