@@ -182,7 +182,7 @@ inner 4 @11 5 message *3
   b 2 @1 4 uint
 at 5 @26 8 uint`)
 	if inner, _, _ := s.find("inner"); inner.Message.Name != "tight_value_inner" {
-		t.Errorf("name of anonymous struct: got %s", inner.Message.Name)
+		t.Errorf("name of anonymous struct: got %s, want tight_value_inner", inner.Message.Name)
 	}
 }
 
@@ -339,7 +339,7 @@ last 45 @440 8 uint`)
 		}
 	}
 	if f, _, _ := s.find("anonymous_enum"); f.Enum.Name != "kinds_value_anonymous_enum" {
-		t.Errorf("name of anonymous enum: got %s", f.Enum.Name)
+		t.Errorf("name of anonymous enum: got %s, want kinds_value_anonymous_enum", f.Enum.Name)
 	}
 }
 

@@ -36,7 +36,7 @@ func infoOf(t testing.TB, m *ebpf.Map) (ids BTFIDs, keySize, valueSize int) {
 		info       unsafe.Pointer
 	}{uint32(m.FD()), uint32(unsafe.Sizeof(info)), unsafe.Pointer(&info)}
 	if _, _, errno := unix.Syscall(unix.SYS_BPF, 15, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr)); errno != 0 {
-		t.Fatal(errno)
+		t.Fatalf("information of the map: got error %v, want none", errno)
 	}
 	return BTFIDs{info.btf, info.key, info.value}, int(info.keySize), int(info.valueSize)
 }
@@ -161,10 +161,10 @@ func TestBrokenObjects(t *testing.T) {
 		_ = read(damaged) // must return
 	}
 	if err := read(bigBTF(t)); err == nil || !strings.Contains(err.Error(), "bytes of BTF, more than") {
-		t.Errorf("read object with endless BTF: got %v", err)
+		t.Errorf("read object with endless BTF: got %v, want an error with \"bytes of BTF, more than\"", err)
 	}
 	if err := read([]byte("no object")); err == nil || !strings.Contains(err.Error(), "read BPF object") {
-		t.Errorf("read file that is not an object: got %v", err)
+		t.Errorf("read file that is not an object: got %v, want an error with \"read BPF object\"", err)
 	}
 	if _, err := FromObject("absent.o"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read absent file: got %v, want ErrNotExist", err)

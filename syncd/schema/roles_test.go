@@ -20,7 +20,7 @@ func TestParseSetting(t *testing.T) {
 		"m:f=ktime,boottime,jiffies,seconds,ifindex,volatile,local,sum,be,ipv4,ipv6,mac,port": {Map: "m", Field: "f", Roles: 1<<13 - 1},
 	} {
 		if got, err := ParseSetting(text); err != nil || got != want {
-			t.Errorf("parse %s: got %+v, error %v", text, got, err)
+			t.Errorf("parse %s: got %+v, error %v, want %+v and nil", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -247,7 +247,7 @@ func TestWideBitfieldDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := string(s.Value.Fields[0].Default); got != "\x40\x00\x00\x00\x00\x00\x00\x00\x20" {
-		t.Errorf("default: got %x", got)
+		t.Errorf("default: got %x, want %x", got, "\x40\x00\x00\x00\x00\x00\x00\x00\x20")
 	}
 }
 

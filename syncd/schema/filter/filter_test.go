@@ -98,7 +98,7 @@ func TestFilterMatch(t *testing.T) {
 		}
 		f.Links = schematest.Links{2: "eth0", 9: "eth9"}
 		if got := f.Match(key, value, schematest.Boot); got != test.want {
-			t.Errorf("match %s: got %t", test.expr, got)
+			t.Errorf("match %s: got %t, want %t", test.expr, got, test.want)
 		}
 		if allocs := testing.AllocsPerRun(10, func() { f.Match(key, value, schematest.Boot) }); allocs > 0 {
 			t.Errorf("match %s: got %g allocations, want 0", test.expr, allocs)
@@ -127,7 +127,7 @@ func TestFilterMappedAddress(t *testing.T) {
 		{[]byte{0: 10, 3: 1, 15: 1, 31: 0}, false},
 	} {
 		if got := f.Match(test.key, nil, nil); got != test.want {
-			t.Errorf("match %v: got %t", test.key[:16], got)
+			t.Errorf("match %v: got %t, want %t", test.key[:16], got, test.want)
 		}
 	}
 }
@@ -165,7 +165,7 @@ func TestFilterPerCPU(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		} else if got := f.Match(make([]byte, 4), value, nil); got != want {
-			t.Errorf("match %s: got %t", expr, got)
+			t.Errorf("match %s: got %t, want %t", expr, got, want)
 		}
 	}
 }
