@@ -60,7 +60,7 @@ func TestSettingsPrecedence(t *testing.T) {
 	want.Maps, want.Attach, want.SyncTimeout, want.NodeName = []string{"ct_map"}, "kprobe", 5*time.Second, "a"
 	want.Join = []string{"10.0.0.3:7946", "10.0.0.4:7946"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("settings (-want +got):\n%s", diff)
 	}
 }
 
