@@ -168,11 +168,11 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s: severity: got %q", rule.Alert, s)
 			}
 			if err := r.checkLink(rule.Annotations["runbook_url"]); err != nil {
-				t.Errorf("%s: got error %v", rule.Alert, err)
+				t.Errorf("%s: got error %v, want nil", rule.Alert, err)
 			}
 			for _, label := range usedLabel.FindAllStringSubmatch(rule.Annotations["summary"], -1) {
 				if err := r.checkLabel(rule.Expr, label[1]); err != nil {
-					t.Errorf("%s: got error %v", rule.Alert, err)
+					t.Errorf("%s: got error %v, want nil", rule.Alert, err)
 				}
 			}
 			if rule.Annotations["summary"] == "" {
@@ -224,7 +224,7 @@ func TestDashboard(t *testing.T) {
 			}
 		}
 		if err := r.checkLink(p.Description); err != nil {
-			t.Errorf("panel %q: got error %v", p.Title, err)
+			t.Errorf("panel %q: got error %v, want nil", p.Title, err)
 		}
 		for _, target := range p.Targets {
 			if err := r.checkExpr(target.Expr); err != nil || !metricName.MatchString(target.Expr) {
@@ -232,7 +232,7 @@ func TestDashboard(t *testing.T) {
 			}
 			for _, label := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
 				if err := r.checkLabel(target.Expr, label[1]); err != nil {
-					t.Errorf("panel %q: got error %v", p.Title, err)
+					t.Errorf("panel %q: got error %v, want nil", p.Title, err)
 				}
 			}
 		}

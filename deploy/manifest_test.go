@@ -119,7 +119,7 @@ func TestDaemonSetIsConfined(t *testing.T) {
 	}
 	for _, m := range c.VolumeMounts {
 		if wants := m.Name == "config" || m.Name == "tls"; m.ReadOnly != wants {
-			t.Errorf("mount %s: read-only: got %t", m.MountPath, m.ReadOnly)
+			t.Errorf("mount %s: read-only: got %t, want %t", m.MountPath, m.ReadOnly, wants)
 		}
 	}
 	for _, arg := range c.Args {
@@ -172,7 +172,7 @@ func TestKeepalivedConfiguration(t *testing.T) {
 		return out + errs
 	}
 	if said := verify(); said != "" {
-		t.Error(said)
+		t.Errorf("output of keepalived: got %q, want none", said)
 	}
 	for change, want := range map[string]string{"weight -60": "weihgt", "virtual_router_id": "virtual_id"} {
 		if said := verify(change, want); !strings.Contains(said, want) {

@@ -73,7 +73,7 @@ func TestUnitIsConfined(t *testing.T) {
 		t.Errorf("exposure: got %.1f, want at most %.1f", n, maxExposure)
 	}
 	if n := level("User=mapsync", "User=root"); n <= maxExposure {
-		t.Errorf("exposure as root: got %.1f", n)
+		t.Errorf("exposure as root: got %.1f, want more than %.1f", n, maxExposure)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestUnitIsValid(t *testing.T) {
 		return out + errs
 	}
 	if said := verify(); said != "" {
-		t.Error(said)
+		t.Errorf("output of systemd-analyze: got %q, want none", said)
 	}
 	if said := verify("WatchdogSec", "WatchdogSecs"); !strings.Contains(said, "WatchdogSecs") {
 		t.Errorf("misspelt key: want an error, got %q", said)
@@ -221,7 +221,7 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 		t.Errorf("writable paths: got %s, want none", facts["writable"])
 	}
 	if !strings.Contains(facts["text"], "ready") {
-		t.Errorf("systemd status text: got %q", facts["text"])
+		t.Errorf("systemd status text: got %q, want it to contain \"ready\"", facts["text"])
 	}
 	var status struct {
 		Maps []struct{ State, Error string }

@@ -143,7 +143,7 @@ func TestWrongTestsAreNoticed(t *testing.T) {
 func TestLinksLeadSomewhere(t *testing.T) {
 	paths, err := filepath.Glob("*.md")
 	if err != nil || len(paths) == 0 {
-		t.Fatal(paths, err)
+		t.Fatalf("pages: got %q, error %v, want at least one", paths, err)
 	}
 	for _, path := range append(paths, filepath.Join("..", "README.md"), filepath.Join("..", "CONTRIBUTING.md")) {
 		page, err := handbook.Read(path)

@@ -94,7 +94,7 @@ func cloneProject(t *testing.T) string {
 	}
 	for _, name := range []string{"Makefile", "go.mod", "go.sum", "bpf", "docs", "peers", "proto", "scripts", "syncd"} {
 		if out, err := exec.Command("cp", "-a", filepath.Join("..", name), dir).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v", out, err)
+			t.Fatalf("copy %s: got error %v, want none\n%s", name, err, out)
 		}
 	}
 	return dir

@@ -135,7 +135,7 @@ func TestCertificatesHaveTheirUsages(t *testing.T) {
 	create(t, "--dir", dir, "--days", "30", "--ca-days", "60", "lb1", "10.0.0.1")
 	ca, node, address := certificate(t, dir, "ca"), certificate(t, dir, "lb1"), certificate(t, dir, "10.0.0.1")
 	if !ca.IsCA || ca.KeyUsage != x509.KeyUsageCertSign|x509.KeyUsageCRLSign {
-		t.Errorf("CA: got IsCA %v, key usage %b", ca.IsCA, ca.KeyUsage)
+		t.Errorf("CA: got IsCA %v, key usage %b, want true and %b", ca.IsCA, ca.KeyUsage, x509.KeyUsageCertSign|x509.KeyUsageCRLSign)
 	}
 	if node.IsCA || node.KeyUsage != x509.KeyUsageDigitalSignature ||
 		!slices.Equal(node.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}) {

@@ -167,7 +167,7 @@ func checkFlags(span string) error {
 func TestPagesCallRealCommands(t *testing.T) {
 	pages, err := filepath.Glob("../docs/*.md")
 	if err != nil || len(pages) < 5 {
-		t.Fatal(pages, err)
+		t.Fatalf("pages: got %q, error %v, want at least 5", pages, err)
 	}
 	metrics, _ := readRunbook(t)
 	calls := 0

@@ -37,7 +37,7 @@ func TestAttacks(t *testing.T) {
 			r := c.perform(t.Context(), &a, 1500*time.Millisecond)
 			t.Logf("%.0f MiB above idle, answers within %.1f s, %.0f KiB of log; %s", r.MemoryMiB, r.AnswerSeconds, r.LogKiB, r.Trace)
 			if r.Harm != "" {
-				t.Error(r.Harm)
+				t.Errorf("harm of the attack: got %q, want none", r.Harm)
 			}
 		})
 		if len(c.nodes) == 0 {

@@ -59,13 +59,13 @@ func TestRunMakesEachWriteOnce(t *testing.T) {
 		p.Add(InPlace, 0, number(5), value(55))
 		failed, err := p.Run()
 		if err != nil || failed != 2 || p.Done() != 24 {
-			t.Fatalf("Run: got %d of %d writes failed, error %v", failed, p.Done(), err)
+			t.Fatalf("Run: got %d of %d writes failed, error %v, want 2 of 24, nil", failed, p.Done(), err)
 		}
 		if err := p.Result(20); !errors.Is(err, unix.EEXIST) {
-			t.Errorf("update of an existing key: got %v", err)
+			t.Errorf("update of an existing key: got %v, want an error with unix.EEXIST", err)
 		}
 		if err := p.Result(22); !errors.Is(err, unix.ENOENT) {
-			t.Errorf("delete of a missing key: got %v", err)
+			t.Errorf("delete of a missing key: got %v, want an error with unix.ENOENT", err)
 		}
 		for i := range uint64(20) {
 			var got [2]uint64
@@ -89,7 +89,7 @@ func TestInPlaceWriteOffset(t *testing.T) {
 	p.Add(Update, ebpf.UpdateAny, number(1), append(number(10), number(11)...))
 	p.Add(InPlace, 0, number(1), append(number(20), number(21)...))
 	if failed, err := p.Run(); err != nil || failed != 0 {
-		t.Fatal(failed, err)
+		t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
 	}
 	var got [2]uint64
 	if err := m.Lookup(uint64(1), &got); err != nil || got != [2]uint64{10, 21} {

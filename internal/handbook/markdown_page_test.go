@@ -18,10 +18,10 @@ func TestParsePage(t *testing.T) {
 		titles, anchors = append(titles, p.Sections[i].Title), append(anchors, p.Sections[i].Anchor())
 	}
 	if want := []string{"", "Title", "What it's: a *test*", "mapsync_things_total"}; !cmp.Equal(titles, want) {
-		t.Error(cmp.Diff(want, titles))
+		t.Errorf("titles (-want +got):\n%s", cmp.Diff(want, titles))
 	}
 	if want := []string{"", "title", "what-its-a-test", "mapsync_things_total"}; !cmp.Equal(anchors, want) {
-		t.Error(cmp.Diff(want, anchors))
+		t.Errorf("anchors (-want +got):\n%s", cmp.Diff(want, anchors))
 	}
 	first, second := p.Find("title"), p.Find("what-its-a-test")
 	for what, got := range map[string][2][]string{
@@ -32,7 +32,7 @@ func TestParsePage(t *testing.T) {
 		"items":  {{"one more", "two"}, Items(second.Prose)},
 	} {
 		if !cmp.Equal(got[0], got[1]) {
-			t.Errorf("%s: %s", what, cmp.Diff(got[0], got[1]))
+			t.Errorf("%s (-want +got):\n%s", what, cmp.Diff(got[0], got[1]))
 		}
 	}
 	if p.Find("") != nil || p.Find("nowhere") != nil {
@@ -46,7 +46,7 @@ func TestMetricSections(t *testing.T) {
 		Name: "mapsync_things_total", Type: "counter", Labels: map[string][]string{"map": nil, "cause": {"full", "other"}},
 	}}
 	if err != nil || !cmp.Equal(metrics, want) {
-		t.Error(err, cmp.Diff(want, metrics))
+		t.Errorf("metrics: got error %v, want none (-want +got):\n%s", err, cmp.Diff(want, metrics))
 	}
 	for what, text := range map[string]string{
 		"does not begin": strings.ReplaceAll(page, "*Counter", "*Number"),

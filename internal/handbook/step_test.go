@@ -24,7 +24,7 @@ func TestSteps(t *testing.T) {
 		{Section: "two", Line: 31, Commands: "d\n", Shown: true},
 	}
 	if err != nil || !cmp.Equal(steps, want) {
-		t.Error(err, cmp.Diff(want, steps))
+		t.Errorf("steps: got error %v, want none (-want +got):\n%s", err, cmp.Diff(want, steps))
 	}
 }
 

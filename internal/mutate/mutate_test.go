@@ -53,7 +53,7 @@ func TestSurvivors(t *testing.T) {
 		"unused: zero n",
 	}
 	if diff := cmp.Diff(want, keys(r)); diff != "" {
-		t.Error(diff)
+		t.Errorf("mutants (-want +got):\n%s", diff)
 	}
 	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 63 {
 		t.Errorf("last survivor: got %+v", last)
@@ -62,7 +62,7 @@ func TestSurvivors(t *testing.T) {
 		t.Errorf("unused keys: got %q", r.UnusedKeys)
 	}
 	if r.Equivalent != 1 {
-		t.Errorf("equivalent mutants: got %d", r.Equivalent)
+		t.Errorf("equivalent mutants: got %d, want 1", r.Equivalent)
 	}
 	if r.Failing != "TestFails" || r.Tried != r.Mutants || r.Killed+len(r.Survivors) != r.Tried {
 		t.Errorf("report: got %+v", r)
@@ -92,7 +92,7 @@ func TestSurvivors(t *testing.T) {
 func TestSampleAndFiles(t *testing.T) {
 	r := runSample(t, func(o *Options) { o.Sample = 5 })
 	if r.Tried != 5 {
-		t.Errorf("tried mutants: got %d", r.Tried)
+		t.Errorf("tried mutants: got %d, want 5", r.Tried)
 	}
 	if r := runSample(t, func(o *Options) { o.Files = regexp.MustCompile("nothing") }); r.Tried != 0 || r.Mutants == 0 {
 		t.Errorf("report: got %+v", r)
@@ -123,7 +123,7 @@ func TestInstrumentedText(t *testing.T) {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(string(golden), strings.Join(got, "\n")+"\n"); diff != "" {
-		t.Error(diff)
+		t.Errorf("instrumented lines (-want +got):\n%s", diff)
 		t.Logf("instrumented lines:\n%s", strings.Join(got, "\n"))
 	}
 }

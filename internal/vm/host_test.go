@@ -19,7 +19,7 @@ func TestMissingEmulatorIsNamed(t *testing.T) {
 	cfg := testConfig(t, "work")
 	t.Setenv("PATH", "")
 	if _, err := Run(t.Context(), cfg); !errors.Is(err, ErrNoQEMU) {
-		t.Errorf("Run without QEMU: got %v", err)
+		t.Errorf("Run without QEMU: got %v, want an error with ErrNoQEMU", err)
 	}
 }
 
@@ -27,12 +27,12 @@ func TestMissingFilesAreNamed(t *testing.T) {
 	cfg := testConfig(t, "work")
 	cfg.Modules = []string{"no_such_module"}
 	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "no_such_module") {
-		t.Errorf("missing module: got %v", err)
+		t.Errorf("missing module: got %v, want an error with \"no_such_module\"", err)
 	}
 	cfg = testConfig(t, "work")
 	cfg.Args = []string{"/no/such/program"}
 	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "/no/such/program") {
-		t.Errorf("missing program: got %v", err)
+		t.Errorf("missing program: got %v, want an error with \"/no/such/program\"", err)
 	}
 }
 
@@ -140,14 +140,14 @@ func TestTailKeepsTheEnd(t *testing.T) {
 		}
 	}
 	if got := c.String(); got != "c\ndef" {
-		t.Errorf("tail: got %q", got)
+		t.Errorf("tail: got %q, want %q", got, "c\ndef")
 	}
 	c.markBooted()
 	if got := c.sinceBoot(); got != "" {
-		t.Errorf("sinceBoot: got %q", got)
+		t.Errorf("sinceBoot: got %q, want none", got)
 	}
 	_, _ = io.WriteString(c, "x")
 	if got := c.sinceBoot(); got != "x" {
-		t.Errorf("sinceBoot: got %q", got)
+		t.Errorf("sinceBoot: got %q, want \"x\"", got)
 	}
 }

@@ -232,7 +232,7 @@ func TestMachineEndsWithHostProcess(t *testing.T) {
 	}
 	line, err := bufio.NewReader(out).ReadString('\n')
 	if err != nil || line != "ready\n" {
-		t.Fatalf("host process: got %q, %v", line, err)
+		t.Fatalf("host process: got %q, %v, want %q and nil", line, err, "ready\n")
 	}
 	machines := children(t, host.Process.Pid)
 	if len(machines) != 1 {
@@ -264,7 +264,7 @@ func TestSignalsAndCancel(t *testing.T) {
 	cause := errors.New("enough")
 	time.AfterFunc(time.Second, func() { cancel(cause) })
 	if _, err := Run(ctx, cfg); !errors.Is(err, cause) {
-		t.Errorf("after cancelling: got %v", err)
+		t.Errorf("after cancelling: got %v, want %v", err, cause)
 	}
 	if left := children(t, os.Getpid()); len(left) > 0 {
 		t.Errorf("leftover files: got %v", left)

@@ -31,7 +31,7 @@ func TestFrames(t *testing.T) {
 			break
 		}
 		if kind != FrameFile || payload[0] != 3 {
-			t.Fatalf("frame: got type %q, prefix %d", kind, payload[0])
+			t.Fatalf("frame: got type %q, prefix %d, want %q and 3", kind, payload[0], FrameFile)
 		}
 		got = append(got, payload[1:]...)
 	}
@@ -39,7 +39,7 @@ func TestFrames(t *testing.T) {
 		t.Errorf("stream: got %d bytes, want %d", len(got), len(long))
 	}
 	if _, _, err := conn.Read(); !errors.Is(err, io.EOF) {
-		t.Errorf("Read at the end: got %v", err)
+		t.Errorf("Read at the end: got %v, want an error with io.EOF", err)
 	}
 }
 

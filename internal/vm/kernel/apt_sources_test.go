@@ -39,7 +39,7 @@ deb [trusted=yes] http://mirror/security trixie-security main
 deb http://mirror/security trixie-security main
 `
 	if diff := cmp.Diff(want, rewriteList(in, suiteMap(testRelease(t, "6.12"), bookworm))); diff != "" {
-		t.Error(diff)
+		t.Errorf("rewritten list (-want +got):\n%s", diff)
 	}
 }
 
@@ -92,7 +92,7 @@ Components: main
 
 `
 	if diff := cmp.Diff(want, rewriteDeb822(in, suiteMap(testRelease(t, "5.10"), bookworm))); diff != "" {
-		t.Error(diff)
+		t.Errorf("rewritten sources (-want +got):\n%s", diff)
 	}
 }
 
@@ -111,10 +111,10 @@ func TestHostRelease(t *testing.T) {
 		}
 	}
 	if _, err := findRelease(HostRelease, osRelease{"arch", "", "Arch Linux"}); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("another distribution: got %v", err)
+		t.Errorf("another distribution: got %v, want an error with ErrUnavailable", err)
 	}
 	if _, err := findRelease("4.4", bookworm); err == nil || !strings.Contains(err.Error(), "5.10") {
-		t.Errorf("unknown release: got %v", err)
+		t.Errorf("unknown release: got %v, want an error with \"5.10\"", err)
 	}
 }
 
@@ -122,7 +122,7 @@ func TestSourcesOfAnotherDistribution(t *testing.T) {
 	t.Setenv(SourcesEnv, "")
 	err := writeSources(t.TempDir(), testRelease(t, "6.1"), osRelease{ubuntu, "noble", "Ubuntu 24.04"})
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), SourcesEnv) {
-		t.Errorf("sources of another distribution: got %v", err)
+		t.Errorf("sources of another distribution: got %v, want an error with ErrUnavailable and %q", err, SourcesEnv)
 	}
 }
 
@@ -131,6 +131,6 @@ func TestCompareVersions(t *testing.T) {
 	slices.SortFunc(got, compareVersions)
 	want := []string{"5.10.0-9-cloud-amd64", "5.10.0-32-cloud-amd64", "5.10.0-46-cloud-amd64", "6.12.9+deb13-cloud-amd64", "6.12.107+deb13-cloud-amd64"}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Error(diff)
+		t.Errorf("order of versions (-want +got):\n%s", diff)
 	}
 }

@@ -48,7 +48,7 @@ func (r *repository) add(name, version, depends string, files ...string) (deb st
 		r.t.Fatal(err)
 	}
 	if out, err := exec.Command("dpkg-deb", "--root-owner-group", "-b", root, deb).CombinedOutput(); err != nil {
-		r.t.Fatalf("%v: %s", err, out)
+		r.t.Fatalf("build %s: got error %v, want none\n%s", deb, err, out)
 	}
 	sum, err := fileSHA256(deb)
 	if err != nil {
@@ -99,7 +99,7 @@ func TestGetTakesNewestAvailableVersion(t *testing.T) {
 	before := systemLists(t)
 	store := NewStore(filepath.Join(t.TempDir(), "cache"), slog.New(slog.DiscardHandler))
 	if _, err := store.Cached("6.1"); !errors.Is(err, fs.ErrNotExist) {
-		t.Fatalf("empty cache: got %v", err)
+		t.Fatalf("empty cache: got %v, want an error with fs.ErrNotExist", err)
 	}
 	k, err := store.Get(t.Context(), "6.1")
 	if err != nil {
@@ -112,7 +112,7 @@ func TestGetTakesNewestAvailableVersion(t *testing.T) {
 		t.Errorf("image: got %q, %v", b, err)
 	}
 	if _, err := k.Modules(); err != nil {
-		t.Errorf("modules of a merged /usr: got %v", err)
+		t.Errorf("modules of a merged /usr: got %v, want nil", err)
 	}
 	if after := systemLists(t); before != after {
 		t.Errorf("the system's package lists changed from %s to %s", before, after)
@@ -185,7 +185,7 @@ func TestKernelParameters(t *testing.T) {
 	store := NewStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	for _, name := range []string{"6.1/", "6.1/preempt=full quiet", "6.1/=full", "6.1/init=/bin/sh/x y"} {
 		if _, err := store.Get(t.Context(), name); err == nil || !strings.Contains(err.Error(), "not a kernel parameter") {
-			t.Errorf("%q: got %v", name, err)
+			t.Errorf("%q: got %v, want an error with \"not a kernel parameter\"", name, err)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func TestRefreshReplacesKernel(t *testing.T) {
 	t.Setenv(SourcesEnv, filepath.Join(repo.dir, "empty.list"))
 	repo.write(os.Getenv(SourcesEnv), "")
 	if _, err := store.Refresh(t.Context(), "6.1"); !errors.Is(err, ErrUnavailable) {
-		t.Errorf("without a source: got %v", err)
+		t.Errorf("without a source: got %v, want an error with ErrUnavailable", err)
 	}
 	if kept, err := store.Cached("6.1"); err != nil || kept.Version != second.Version {
 		t.Errorf("after a failure: got %v, %v", kept, err)
@@ -228,7 +228,7 @@ func TestUnknownPackageError(t *testing.T) {
 	store := NewStore(t.TempDir(), slog.New(slog.DiscardHandler))
 	_, err := store.Get(t.Context(), "6.12")
 	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), cloudMeta) || !strings.Contains(err.Error(), "trixie") {
-		t.Errorf("unknown package: got %v", err)
+		t.Errorf("unknown package: got %v, want an error with ErrUnavailable and %q and \"trixie\"", err, cloudMeta)
 	}
 }
 
@@ -256,7 +256,7 @@ func TestLockIsExclusiveAndCancellable(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if _, err := store.lock(ctx, r); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("second lock: got %v", err)
+		t.Errorf("second lock: got %v, want an error with context.DeadlineExceeded", err)
 	}
 	unlock()
 	again, err := store.lock(t.Context(), r)
@@ -273,6 +273,6 @@ func TestReadOSRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, err := readOSRelease(path); err != nil || got != bookworm {
-		t.Errorf("readOSRelease: got %+v, %v", got, err)
+		t.Errorf("readOSRelease: got %+v, %v, want %+v and nil", got, err, bookworm)
 	}
 }

@@ -44,10 +44,10 @@ func TestGoTestArguments(t *testing.T) {
 		Memory:  "2G", CPUs: 2, Accel: "tcg", Timeout: time.Hour + 2*time.Minute,
 	}
 	if diff := cmp.Diff(want, opts.config); diff != "" {
-		t.Error(diff)
+		t.Errorf("settings of the machine (-want +got):\n%s", diff)
 	}
 	if opts.kernel != "6.12" {
-		t.Errorf("kernel: got %s", opts.kernel)
+		t.Errorf("kernel: got %s, want 6.12", opts.kernel)
 	}
 }
 
