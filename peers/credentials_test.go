@@ -264,7 +264,7 @@ func (r refusalCase) test(t *testing.T) {
 			t.Errorf("%s: got counts for several reasons: %v", side.message, refused)
 		}
 		if n := side.logs.count("level=ERROR"); n != 1 {
-			t.Errorf("%s: got %d log lines", side.message, n)
+			t.Errorf("%s: got %d log lines, want 1", side.message, n)
 		}
 	}
 }

@@ -216,7 +216,7 @@ func TestMatchName(t *testing.T) {
 		{"[", "[", false},
 	} {
 		if got := MatchName([]string{c.glob}, c.name); got != c.want {
-			t.Errorf("MatchName(%s, %s): got %v", c.glob, c.name, got)
+			t.Errorf("MatchName(%s, %s): got %v, want %v", c.glob, c.name, got, c.want)
 		}
 	}
 	if MatchName(nil, "lb1") {

@@ -21,7 +21,7 @@ func TestMetaSizeLimit(t *testing.T) {
 	}
 	got, err := decodeMeta(b)
 	if err != nil || got != m {
-		t.Errorf("decodeMeta: got %+v, %v", got, err)
+		t.Errorf("decodeMeta: got %+v, %v, want %+v and nil", got, err, m)
 	}
 }
 
@@ -127,6 +127,6 @@ func TestLogLimiterIsBounded(t *testing.T) {
 		t.Errorf("allowed and stored keys: got %d and %d, want %d", passed, len(g.lastAllowed), maxLogKeys+1)
 	}
 	if g.suppressedCount() != uint64(3*maxLogKeys-passed) {
-		t.Errorf("suppressed messages: got %d of %d", g.suppressedCount(), 3*maxLogKeys)
+		t.Errorf("suppressed messages: got %d of %d, want %d", g.suppressedCount(), 3*maxLogKeys, uint64(3*maxLogKeys-passed))
 	}
 }

@@ -56,7 +56,7 @@ func TestIrregularTLSFilesAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if data, err := readFile(long); err != nil || len(data) != maxTLSFile {
-		t.Errorf("readFile: got %d bytes, error %v", len(data), err)
+		t.Errorf("readFile: got %d bytes, error %v, want %d and nil", len(data), err, maxTLSFile)
 	}
 }
 

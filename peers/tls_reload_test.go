@@ -254,9 +254,9 @@ func TestInsecure(t *testing.T) {
 func TestAlertTexts(t *testing.T) {
 	t.Parallel()
 	if alertText(alertExpired) != "expired certificate" || alertText(alertProtocolVersion) != "protocol version not supported" {
-		t.Errorf("alert texts: got %q and %q", alertText(alertExpired), alertText(alertProtocolVersion))
+		t.Errorf("alert texts: got %q and %q, want \"expired certificate\" and \"protocol version not supported\"", alertText(alertExpired), alertText(alertProtocolVersion))
 	}
 	if got := remoteAlert(&net.OpError{Op: "remote error", Err: tls.AlertError(45)}); got != "expired certificate" {
-		t.Errorf("remoteAlert: got %q", got)
+		t.Errorf("remoteAlert: got %q, want \"expired certificate\"", got)
 	}
 }
