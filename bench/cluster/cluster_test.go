@@ -245,7 +245,7 @@ func testKills(t *testing.T, p place, l load, times int) {
 	tr := newTrial(t, p, 3, mapSettings{}, placeOptions(p))
 	tr.load(l)
 	tr.kill(times, rand.New(rand.NewPCG(1, 2)))
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // the duration of the load
 	tr.eachPost("/unload")
 	tr.awaitConverged()
 	tr.noLosses()
@@ -260,11 +260,11 @@ func testStopped(t *testing.T, p place, l load, stopped time.Duration) {
 	slow := l
 	slow.Interval *= 8
 	tr.load(l, l, slow)
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // the duration of the load
 	tr.post(2, "/stop")
 	worst := tr.watchStopped(stopped)
 	tr.post(2, "/continue")
-	time.Sleep(2 * time.Second)
+	time.Sleep(2 * time.Second) // the duration of the load
 	tr.eachPost("/unload")
 	tr.awaitConverged()
 	tr.noLosses()

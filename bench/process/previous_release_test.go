@@ -232,7 +232,8 @@ func (c *mixedCluster) phase(name string) {
 	c.t.Logf("%s: %d entries, converged after %v", name, len(c.want), time.Since(began).Round(time.Millisecond))
 }
 
-// eventually waits until ok returns nil, at most for mixedLimit.
+// eventually waits until ok returns nil, at most for mixedLimit. The pauses are long, because ok
+// starts programs.
 func (c *mixedCluster) eventually(name string, ok func() error) {
 	c.t.Helper()
 	var err error
