@@ -145,7 +145,8 @@ func (r *Replicator) UpdateAccess(name string) error {
 	if old == nil {
 		return nil
 	}
-	// A new localMap makes all streams of the map begin again. The generation stays, so they resume.
+	// A new localMap makes all streams of the map begin again. The generation stays, so the peers'
+	// subscriptions resume.
 	m, err := newLocalMap(name, old.layout, old.table)
 	if err != nil {
 		return err

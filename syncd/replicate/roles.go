@@ -53,6 +53,9 @@ type inboundOwners struct {
 	rejectedUnrequested bool
 	// resend is the resend flag of the next request.
 	resend bool
+	// resendSent reports that a request with the resend flag was sent and that the peer has not confirmed
+	// the newest request since. If the stream ends before, the next request needs the flag again.
+	resendSent bool
 
 	// sources are the nodes from which the peer receives the map, sorted, at most maxSources.
 	sources []string
@@ -84,6 +87,7 @@ func newInboundOwners(v *view, peer table.Owner, now time.Time) inboundOwners {
 // holds inboundStream.mu.
 func (q *inboundOwners) reset() {
 	q.sentSerial, q.confirmedSerial, q.sources = 0, 0, nil
+	q.resend, q.resendSent = q.resend || q.resendSent, false
 }
 
 // endSendAll ends the permission to send the records of every owner. The full sync is over, so the
@@ -129,12 +133,12 @@ func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Tim
 
 // ownerRequestMessage returns the message for the current request. The caller holds
 // inboundStream.mu. It counts as sent from now on. If the stream breaks before it is sent, reset
-// clears sentSerial.
+// clears sentSerial and sets the resend flag again.
 func (in *inboundMap) ownerRequestMessage() *mapsyncv1.OwnerRequest {
 	q := &in.owners
 	q.sentSerial = q.serial
 	m := &mapsyncv1.OwnerRequest{Serial: q.serial, Orphaned: q.requested.orphaned, Nodes: q.requested.nodes, Resend: q.resend}
-	q.resend = false
+	q.resend, q.resendSent = false, q.resendSent || q.resend
 	return m
 }
 
@@ -145,7 +149,7 @@ func (in *inboundMap) handleOwnersSent(m *mapsyncv1.OwnersSent) {
 	// The token is valid for any serial. Only an answer to the newest request narrows the permit.
 	q.token = m.GetToken()
 	if m.GetSerial() == q.serial && q.sentSerial == q.serial {
-		q.confirmedSerial = q.serial
+		q.confirmedSerial, q.resendSent = q.serial, false
 		p := *q.requested
 		// The permit for all owners ends with the full sync, not with an answer.
 		p.all = q.permit.all

@@ -106,6 +106,29 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	}
 }
 
+// TestResendIsRequestedAgain checks that a request with the resend flag is repeated with the flag if
+// the stream ends before the peer has confirmed it.
+func TestResendIsRequestedAgain(t *testing.T) {
+	x := newInboundFixture(t)
+	q := &x.in.owners
+	q.resend = true
+	for _, step := range []string{"first", "after the stream has ended", "after it has ended again"} {
+		if m := x.in.ownerRequestMessage(); !m.GetResend() {
+			t.Errorf("%s: got no resend flag", step)
+		}
+		if m := x.in.ownerRequestMessage(); m.GetResend() {
+			t.Errorf("%s, sent on the same stream: got the resend flag again", step)
+		}
+		q.reset()
+	}
+	x.in.ownerRequestMessage()
+	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial})
+	q.reset()
+	if m := x.in.ownerRequestMessage(); m.GetResend() {
+		t.Error("confirmed: got the resend flag")
+	}
+}
+
 // TestSendAllPermitEndsWithSync checks that the permit for all owners lasts until the end of the
 // full sync, beyond the answers to requests.
 func TestSendAllPermitEndsWithSync(t *testing.T) {
