@@ -23,16 +23,15 @@ var commit string
 func Commit() string { return strings.TrimSpace(commit) }
 
 // Program returns the path of syncd of the previous release. The file exists until the end of the
-// test. Program skips the test if the checkout has no complete history, for example in a source
-// archive or a shallow clone, and fails it if the program cannot be built otherwise.
+// test. Program skips the test if the history of the checkout lacks the commit, for example in a
+// source archive or a shallow clone, and fails it if the program cannot be built otherwise.
 func Program(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv(ProgramVariable); path != "" {
 		return path
 	}
-	out, err := exec.CommandContext(t.Context(), "git", "rev-parse", "--is-shallow-repository").CombinedOutput()
-	if text := strings.TrimSpace(string(out)); err != nil || text != "false" {
-		t.Skipf("the checkout has no complete history to build the previous release from (git rev-parse --is-shallow-repository: %s): run git fetch --unshallow", text)
+	if text, err := exec.CommandContext(t.Context(), "git", "cat-file", "-e", Commit()+"^{commit}").CombinedOutput(); err != nil {
+		t.Skipf("the checkout lacks the commit %s of the previous release (%s): run git fetch --unshallow", Commit(), strings.TrimSpace(string(text)))
 	}
 	path := filepath.Join(t.TempDir(), "syncd-previous")
 	build(t, "scripts/previous-release", "build", path)
