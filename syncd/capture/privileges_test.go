@@ -6,10 +6,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
-	"syscall"
 	"testing"
-	"unsafe"
 
 	"mapsync/bpf"
 	"mapsync/syncd/capture"
@@ -86,8 +86,8 @@ func (p *privilege) test(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=limited %s %s %s", childEnv, p.attach, p.buffer, p.capabilities))
-	out, err := cmd.CombinedOutput()
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=limited %s %s", childEnv, p.attach, p.buffer))
+	out, err := runWith(cmd, strings.Split(p.capabilities, ","))
 	if p.refusal == "" && err != nil {
 		t.Errorf("open capture: got %v, output %s, want success", err, out)
 	}
@@ -98,9 +98,6 @@ func (p *privilege) test(t *testing.T) {
 
 func limited(arguments []string) error {
 	attach, buffer := capture.Attach(arguments[0]), capture.Buffer(arguments[1])
-	if err := keepOnly(strings.Split(arguments[2], ",")); err != nil {
-		return err
-	}
 	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
 		return fmt.Errorf("own writer: %w", err)
@@ -117,22 +114,39 @@ func limited(arguments []string) error {
 	}())
 }
 
-// keepOnly drops all capabilities of this process except these.
-func keepOnly(names []string) error {
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
+// runWith runs a command with these capabilities and returns its output. A process of user ID 0 has
+// the capabilities of its bounding set after exec, and the set belongs to the thread that starts the
+// process. That thread ends with its goroutine.
+func runWith(cmd *exec.Cmd, names []string) (out []byte, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		if err = keepInBoundingSet(names); err == nil {
+			out, err = cmd.CombinedOutput()
+		}
+	}()
+	<-done
+	return out, err
+}
+
+// keepInBoundingSet removes all capabilities except these from the bounding set of this thread.
+func keepInBoundingSet(names []string) error {
+	var kept []uint
 	for _, name := range names {
 		bit, ok := capabilityNames[name]
 		if !ok {
 			return fmt.Errorf("unknown capability %q", name)
 		}
-		data[bit/32].Effective |= 1 << (bit % 32)
-		data[bit/32].Permitted |= 1 << (bit % 32)
+		kept = append(kept, bit)
 	}
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
-		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&data)), 0)
-	if errno != 0 {
-		return fmt.Errorf("give up capabilities: %w", errno)
+	for bit := uint(0); unix.Prctl(unix.PR_CAPBSET_READ, uintptr(bit), 0, 0, 0) == nil; bit++ {
+		if slices.Contains(kept, bit) {
+			continue
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(bit), 0, 0, 0); err != nil {
+			return fmt.Errorf("remove capability %d from the bounding set: %w", bit, err)
+		}
 	}
 	return nil
 }
