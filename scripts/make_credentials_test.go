@@ -249,6 +249,9 @@ func TestWrongUseHasRemedy(t *testing.T) {
 		"node name 'a..b' is not usable":      {"a..b"},
 		"node name 'ca' is the name":          {"ca"},
 		"node name 'gossip' is the name":      {"lb1", "gossip"},
+		"node name 'fe80::1' is not usable":   {"fe80::1"},
+		"node name '10.0.0.256' is not an":    {"10.0.0.256"},
+		"node name '10.0.0.01' is not an":     {"lb1", "10.0.0.01"},
 	} {
 		out, code := makeCredentials(t, append([]string{"--dir", dir}, args...)...)
 		if code != 2 || !strings.Contains(out, want) || !strings.Contains(out, "--help lists the arguments") {
@@ -267,6 +270,10 @@ func TestUnusableDirectoriesHaveRemedy(t *testing.T) {
 		"exists without ca.crt: copy ca.crt": func(dir string) error { return os.Remove(path(dir, "ca.crt")) },
 		"is not a certificate in PEM":        func(dir string) error { return os.WriteFile(path(dir, "ca.crt"), []byte("x"), 0o600) },
 		"is not the key of ca.crt":           func(dir string) error { return os.Rename(path(dir, "lb1.key"), path(dir, "ca.key")) },
+		"is not the key of lb1.crt: add --renew": func(dir string) error {
+			create(t, "--dir", dir, "lb2")
+			return os.Rename(path(dir, "lb2.key"), path(dir, "lb1.key"))
+		},
 		"only one of lb1.crt and lb1.key: add --renew": func(dir string) error {
 			return os.Remove(path(dir, "lb1.key"))
 		},
@@ -297,6 +304,21 @@ func TestUnusableDirectoriesHaveRemedy(t *testing.T) {
 	if out, code := makeCredentials(t, "--dir", dir, "--days", "30", "lb2"); code != 1 || !strings.Contains(out, "choose a smaller --days") {
 		t.Errorf("a certificate beyond the end of the CA: got exit code %d, output\n%s", code, out)
 	}
+}
+
+// TestDirectoryThatLooksLikeAnOption checks that a directory whose name begins with "-" is not taken
+// for an option of another program.
+func TestDirectoryThatLooksLikeAnOption(t *testing.T) {
+	script, err := filepath.Abs("make-credentials")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), script, "--dir", "-r ' $x", "lb1")
+	cmd.Dir = t.TempDir()
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("make-credentials: %v\n%s", err, out)
+	}
+	credentials(t, filepath.Join(cmd.Dir, "-r ' $x"), "lb1")
 }
 
 func TestHelpHasExamples(t *testing.T) {
