@@ -166,10 +166,7 @@ static __always_inline void write_while_marked(struct cursor *c, volatile struct
 	c->next = at;
 }
 
-/* Before 6.12, a test run can be preempted. Another syncd thread may then be in the middle of its
- * own run on this CPU, and its mark must stay valid. A run that finds another run in progress
- * writes nothing, and user space retries. A check of the task followed by a store would be racy,
- * because a preemption can occur between the two. */
+/* A run that finds another run in progress on this CPU writes nothing, and user space retries. */
 static __always_inline int write_run(void)
 {
 	__u32 zero = 0;
@@ -178,10 +175,9 @@ static __always_inline int write_run(void)
 
 	if (!c || !own)
 		return 1;
-	__sync_fetch_and_add(&own->runs, 1);
-	if (own->runs == 1)
+	if (take_own_mark(own))
 		write_while_marked(c, own);
-	__sync_fetch_and_add(&own->runs, -1);
+	release_own_mark(own);
 	return 1;
 }
 

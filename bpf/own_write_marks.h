@@ -21,4 +21,19 @@ struct {
 	__type(value, struct own_mark);
 } own_write_marks SEC(".maps");
 
+/* take_own_mark reports whether the caller may write with the mark of its CPU. The caller calls
+ * release_own_mark in either case. Before 6.12, a test run can be preempted. Another syncd thread
+ * may then be in the middle of its own run on this CPU, and its mark must stay valid. A check of
+ * the task followed by a store would be racy, because a preemption can occur between the two. */
+static __always_inline bool take_own_mark(volatile struct own_mark *own)
+{
+	__sync_fetch_and_add(&own->runs, 1);
+	return own->runs == 1;
+}
+
+static __always_inline void release_own_mark(volatile struct own_mark *own)
+{
+	__sync_fetch_and_add(&own->runs, -1);
+}
+
 #endif

@@ -23,15 +23,6 @@ const (
 	AttachNone   Attach = "none"
 )
 
-// ParseAttach parses the value of the --attach flag.
-func ParseAttach(s string) (Attach, error) {
-	switch a := Attach(s); a {
-	case AttachAuto, AttachFexit, AttachKprobe, AttachNone:
-		return a, nil
-	}
-	return "", fmt.Errorf("attach %q is unknown: choose auto, fexit, kprobe or none", s)
-}
-
 // Buffer is the kind of buffer that transfers events to user space.
 type Buffer string
 
@@ -41,15 +32,6 @@ const (
 	BufferRing Buffer = "ring"
 	BufferPerf Buffer = "perf"
 )
-
-// ParseBuffer parses the value of the --buffer flag.
-func ParseBuffer(s string) (Buffer, error) {
-	switch b := Buffer(s); b {
-	case BufferRing, BufferPerf:
-		return b, nil
-	}
-	return "", fmt.Errorf("buffer %q is unknown: choose ring or perf", s)
-}
 
 // Default buffer sizes: bytes of a ring buffer, pages per CPU of a perf buffer.
 const (

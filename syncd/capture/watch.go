@@ -20,13 +20,6 @@ func (c *Capture) Watch(id uint32, t *table.Table) error {
 	return c.watch(id, t, t.ValueSize())
 }
 
-// WatchKeys is Watch for a per-CPU map. A hook sees the value of only one CPU, so an update is not
-// applied as a change. The table rereads the whole entry instead (table.Tx.RequestReread). Values
-// may have any size.
-func (c *Capture) WatchKeys(id uint32, t *table.Table) error {
-	return c.watch(id, t, 0)
-}
-
 func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
 	if err := CheckEntry(t.KeySize(), valueSize); err != nil {
 		return fmt.Errorf("watch map %d: %w", id, err)
