@@ -104,15 +104,11 @@ func NewCredentials(opts CredentialsOptions) (*Credentials, error) {
 	return c, nil
 }
 
-// Insecure returns credentials without any security, for tests and for fully trusted networks.
-// Insecure credentials detect, count and log only one misconfiguration: a peer that uses TLS.
-func Insecure(logger *slog.Logger) *Credentials {
-	return InsecureWith(CredentialsOptions{Logger: logger})
-}
-
-// InsecureWith is Insecure with the AllowedNames and Observers of the options. These are matched
-// against the name that the caller gives.
-func InsecureWith(opts CredentialsOptions) *Credentials {
+// Insecure returns credentials without any security, for tests and for fully trusted networks. It
+// uses the Logger, AllowedNames and Observers of the options. The names are matched against the name
+// that the caller gives. Insecure credentials detect, count and log only one misconfiguration: a peer
+// that uses TLS.
+func Insecure(opts CredentialsOptions) *Credentials {
 	return newCredentials(CredentialsOptions{Logger: opts.Logger, AllowedNames: opts.AllowedNames, Observers: opts.Observers})
 }
 

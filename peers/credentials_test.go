@@ -64,7 +64,7 @@ func load(t *testing.T, pair testcert.Pair, node string) testCredentials {
 
 func insecureWithLog() testCredentials {
 	logs := &logBuffer{}
-	return testCredentials{Insecure(logs.logger()), logs}
+	return testCredentials{Insecure(CredentialsOptions{Logger: logs.logger()}), logs}
 }
 
 // trusting returns pair with a CA file that contains all cas.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -283,16 +282,6 @@ func quoteText(uri string) string {
 // issuerName and subjectName return CA names of a certificate, quoted if necessary.
 func issuerName(cert *x509.Certificate) string  { return quoteText(cert.Issuer.String()) }
 func subjectName(cert *x509.Certificate) string { return quoteText(cert.Subject.String()) }
-
-// namesNode reports whether leaf contains the node's name. A DNS name identifies the node with the
-// same spelling and the node with the lower-case spelling. An IP address identifies its canonical
-// spelling. A wildcard identifies no node. Replication compares node names exactly. If other spellings
-// were accepted, one certificate could represent many nodes.
-func namesNode(leaf *x509.Certificate, node string) bool {
-	return slices.ContainsFunc(leaf.DNSNames, func(name string) bool {
-		return !strings.Contains(name, "*") && (name == node || strings.ToLower(name) == node)
-	}) || slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return ip.String() == node })
-}
 
 // The TLS alerts about certificates that ownFault distinguishes.
 const (

@@ -132,7 +132,7 @@ func TestObserversDoNotReplicate(t *testing.T) {
 		{[]string{"lb*"}, []string{"watch-*"}, false},
 	} {
 		o := CredentialsOptions{AllowedNames: c.allowed, Observers: c.observers}
-		id, err := InsecureWith(o).Identify(t.Context(), "watch-1")
+		id, err := Insecure(o).Identify(t.Context(), "watch-1")
 		if o.replica(watch) != c.want || id.Replica != c.want || err != nil {
 			t.Errorf("allowed-names %v, observers %v: replica: got %v by certificate and %v by name (%v), want %v",
 				c.allowed, c.observers, o.replica(watch), id.Replica, err, c.want)

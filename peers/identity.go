@@ -144,3 +144,13 @@ func (m *tlsState) permit(o *CredentialsOptions, chains [][]*x509.Certificate, d
 	}
 	return errNotAllowed
 }
+
+// namesNode reports whether leaf contains the node's name. A DNS name identifies the node with the
+// same spelling and the node with the lower-case spelling. An IP address identifies its canonical
+// spelling. A wildcard identifies no node. Replication compares node names exactly. If other spellings
+// were accepted, one certificate could represent many nodes.
+func namesNode(leaf *x509.Certificate, node string) bool {
+	return slices.ContainsFunc(leaf.DNSNames, func(name string) bool {
+		return !strings.Contains(name, "*") && (name == node || strings.ToLower(name) == node)
+	}) || slices.ContainsFunc(leaf.IPAddresses, func(ip net.IP) bool { return ip.String() == node })
+}

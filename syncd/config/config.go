@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // Config holds all settings. Durations are written like "30s".
@@ -74,9 +76,6 @@ type Config struct {
 // DefaultControlSocket is the unix socket on which a daemon serves the other subcommands by
 // default.
 const DefaultControlSocket = "/run/mapsync/syncd.sock"
-
-// MaxMaps is the maximum number of maps. It equals capture.MaxMaps, the limit of the hooks.
-const MaxMaps = 64
 
 // The values of the setting on-ready-timeout.
 const (
@@ -163,7 +162,7 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("buffer-size %d is negative", c.BufferSize))
 	}
 	if !usableNode(c.NodeName) {
-		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 characters without spaces or slashes", c.NodeName))
+		errs = append(errs, fmt.Errorf("node-name %q is not usable: give 1 to 128 bytes of UTF-8 without spaces, slashes and control characters", c.NodeName))
 	}
 	for name, d := range map[string]time.Duration{
 		"dead-time": c.DeadTime, "sync-timeout": c.SyncTimeout, "tombstone-ttl": c.TombstoneTTL, "evicted-ttl": c.EvictedTTL, "max-clock-ahead": c.MaxClockAhead,
@@ -182,9 +181,11 @@ func (c *Config) Validate() error {
 	return errors.Join(errs...)
 }
 
-// usableNode reports whether name is a valid node name.
+// usableNode reports whether name is a valid node name. Peers refuse a name that is not valid UTF-8.
 func usableNode(name string) bool {
-	return name != "" && len(name) <= 128 && !strings.ContainsAny(name, " \t\n/")
+	return name != "" && len(name) <= 128 && utf8.ValidString(name) && !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '/' || unicode.IsSpace(r) || unicode.IsControl(r)
+	})
 }
 
 func (c *Config) validateMaps() error {
@@ -192,9 +193,6 @@ func (c *Config) validateMaps() error {
 		return errors.New("no map to watch: give map at least once (`syncd maps` lists what is there)")
 	}
 	var errs []error
-	if len(c.Maps) > MaxMaps {
-		errs = append(errs, fmt.Errorf("%d maps are configured: syncd replicates at most %d", len(c.Maps), MaxMaps))
-	}
 	seen, refs := make(map[string]bool), make(map[string]string)
 	for _, s := range c.Maps {
 		m, err := ParseMap(s)

@@ -208,3 +208,18 @@ func TestExpectedPeers(t *testing.T) {
 		}
 	}
 }
+
+// Peers refuse a name that is not valid UTF-8, so the settings refuse it first.
+func TestNodeNames(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"lb1": true, "2001:db8::1": true, "knoten-ü": true, strings.Repeat("n", 128): true,
+		"": false, "a b": false, "a/b": false, "a\u00a0b": false, "a\x00b": false, "a\x1bb": false, "a\xffb": false,
+		strings.Repeat("n", 129): false,
+	} {
+		c := Default()
+		c.Maps, c.NodeName = []string{"a"}, name
+		if err := c.Validate(); (err == nil || !strings.Contains(err.Error(), "node-name")) != valid {
+			t.Errorf("node name %q: got error %v, want valid: %t", name, err, valid)
+		}
+	}
+}

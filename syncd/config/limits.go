@@ -19,6 +19,9 @@ const (
 	minMemoryLimit = 32 << 20
 )
 
+// MaxMaps is the maximum number of maps. It equals capture.MaxMaps, the limit of the hooks.
+const MaxMaps = 64
+
 // bindLimits declares the settings that limit the resources of the daemon.
 func (c *Config) bindLimits(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxConnections, "max-connections", c.MaxConnections, "authenticated connections to accept on grpc-listen; a cluster of N nodes needs N and two for each observer")
@@ -64,6 +67,9 @@ func (c *Config) MemoryLimitBytes() (int64, error) {
 
 func (c *Config) validateLimits() error {
 	var errs []error
+	if len(c.Maps) > MaxMaps {
+		errs = append(errs, fmt.Errorf("%d maps are configured: syncd replicates at most %d", len(c.Maps), MaxMaps))
+	}
 	if c.MaxConnections < 1 {
 		errs = append(errs, fmt.Errorf("max-connections %d is not positive", c.MaxConnections))
 	}
