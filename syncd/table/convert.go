@@ -110,6 +110,7 @@ func (w *conversion) owners() {
 			continue
 		}
 		to.list[id] = to.describe(o.Owner, o.ours)
+		to.list[id].digest.ids++
 		to.ids[o.Owner] = id
 	}
 }

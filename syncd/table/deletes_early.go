@@ -13,7 +13,7 @@ type earlyDelete struct {
 	time int64
 	// hash is the index hash of the key.
 	hash uint32
-	// cpu is the CPU of the event, or cpuNone.
+	// cpu is the CPU of the event. cpuNone: it has none, or CPUs deleted the key at about the same time.
 	cpu uint16
 }
 
@@ -26,7 +26,12 @@ func (x *earlyDeletes) note(hash uint32, at int64, cpu uint16) {
 	if *x == nil {
 		*x = make(earlyDeletes, 1<<earlyDeleteBits)
 	}
-	if e := &(*x)[hash>>(32-earlyDeleteBits)]; at >= e.time {
+	e := &(*x)[hash>>(32-earlyDeleteBits)]
+	switch {
+	// The times do not show which of the deletes was the last one.
+	case e.hash == hash && e.cpu != cpu && max(at-e.time, e.time-at) <= timestampMargin:
+		e.time, e.cpu = max(e.time, at), cpuNone
+	case at >= e.time:
 		*e = earlyDelete{at, hash, cpu}
 	}
 }

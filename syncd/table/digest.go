@@ -110,6 +110,8 @@ type nodeDigest struct {
 	audit *digestSums
 	// failed is the number of records of the node whose last kernel write failed (flagFailed).
 	failed int
+	// ids is the number of owner ids of the node.
+	ids int
 }
 
 // checkDigest returns an error that wraps ErrOptions if the options' masks do not match.

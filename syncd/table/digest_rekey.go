@@ -24,6 +24,7 @@ func (tx *Tx) SetDigestKey(key []byte) {
 			continue
 		}
 		o.hash, o.digest = d.hashOwner(o.Owner), d.forNode(o.Node)
+		o.digest.ids++
 	}
 	d.slot = 0
 	for s := firstSlot; s < t.allocated; s++ {

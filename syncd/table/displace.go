@@ -11,8 +11,9 @@ import "slices"
 // group. A group that has at most an equal share of the entries of other nodes therefore loses none to
 // another group, however many records another node sends.
 //
-// Entries of this node are never displaced. Records of this node displace entries of the largest group.
-// Records of strangers displace nothing.
+// Entries of this node are never displaced. Records of this incarnation displace entries of the largest
+// group. Records of its earlier incarnations come from peers, so they displace entries of a group only while
+// that group has at least two entries more than this node. Records of strangers displace nothing.
 
 // displaceSteps limits the number of records that one search for a victim examines.
 const displaceSteps = 128
@@ -85,6 +86,10 @@ func (t *Table) victimGroup(m *meta) *ownerGroup {
 	}
 	var most *ownerGroup
 	entries, own := 0, 0
+	earlier := w.ours && m.owner != selfID
+	if earlier {
+		own = t.kernelEntries(w.Node)
+	}
 	// rest is the number of entries of owners that are neither live nor this node.
 	rest := t.stats.Live - t.stats.Unversioned - t.stats.Failed - t.kernelEntries(t.owners.list[selfID].Node)
 	count := func(h *ownerGroup, n int) {
@@ -102,8 +107,8 @@ func (t *Table) victimGroup(m *meta) *ownerGroup {
 	}
 	count(&t.owners.otherOwners, rest)
 	// A difference of one entry counts as equal shares.
-	if w.group != nil && entries <= own+1 {
-		return w.group
+	if (w.group != nil || earlier) && entries <= own+1 {
+		return w.group // nil for an earlier incarnation: entries of this node are not displaced
 	}
 	return most
 }

@@ -150,6 +150,20 @@ func TestDisplaceKeepsShares(t *testing.T) {
 	}
 }
 
+// TestEarlierIncarnationsKeepShares: records in the name of an earlier incarnation of this node arrive at a
+// full map. They leave the other owners an equal share. Changes of this node displace all others.
+func TestEarlierIncarnationsKeepShares(t *testing.T) {
+	m := newSmallMap(t, 400, []string{"b", "c"}, nil)
+	m.send(peer, "b", 300, 1000)
+	m.send(other, "c", 100, 1000)
+	m.send(older, "a", 1000, 50)
+	m.retry()
+	m.wantEntries(map[string]int{"a": 150, "b": 150, "c": 100})
+	m.own(100)
+	m.retry()
+	m.wantEntries(map[string]int{"a": 250})
+}
+
 // TestSharesOfAFullMap: one node has all entries. Then a second node sends records, and the first node
 // restarts and leaves.
 func TestSharesOfAFullMap(t *testing.T) {

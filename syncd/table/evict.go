@@ -191,3 +191,37 @@ func (t *Table) mergeEvictedOwn(s uint32, d *Delta, now int64) {
 		t.requestReread(s) // the load may have skipped it
 	}
 }
+
+// localEvict notes that the kernel evicted a key. A reread that does not find the key then deletes no
+// record. The writer writes the entry again when the record changes.
+func (t *Table) localEvict(c *Change, s uint32) Outcome {
+	t.stats.Evictions++
+	if s == 0 {
+		return Ignored
+	}
+	if m := t.meta(s); !m.live() {
+		if m.is(flagReleased) && (m.is(flagDirty) || t.predates(c, s)) {
+			t.requestReread(s) // the entry may have been written since
+			return Ignored
+		}
+		t.unrelease(m)
+		return Ignored
+	}
+	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
+	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) {
+		// The writer is about to write a dirty record in any case.
+		if !m.is(flagDirty) {
+			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
+				t.requestReread(s) // the entry may have been written since
+			}
+			m.flags |= flagEvicted
+			m.seen = max(m.seen, c.Time)
+			t.queueEvicted(s)
+		}
+		return Ignored
+	}
+	if t.meta(s).is(flagUnversioned) {
+		return t.deleteUnversioned(c, s)
+	}
+	return t.change(c, s)
+}

@@ -30,10 +30,10 @@ func TestEvictedRecordIsQueuedOnce(t *testing.T) {
 	}
 }
 
-// TestUpdateAtEvictionTime: an update with the time of the eviction ends it. An earlier update does
+// TestUpdateAtEvictionTime: an update with the time of the eviction ends it. A much earlier update does
 // not.
 func TestUpdateAtEvictionTime(t *testing.T) {
-	for before, want := range map[int64]string{0: "k", 1: ""} {
+	for before, want := range map[int64]string{0: "k", timestampMargin + 1: ""} {
 		r := newRig(t, lru(8, 8))
 		r.local(Accepted, second, "update k v packet 0")
 		r.local(Ignored, 9*second, "evict k - packet 0")
@@ -158,4 +158,43 @@ func TestUnseenEviction(t *testing.T) {
 	r.wantLive("k", "k")
 	r.expireEvicted(62 * second)
 	r.wantLive("k", "")
+}
+
+// CPU 1 creates an evicted entry again. By their times, the eviction came later. A reread that begins after
+// both events finds the entry: it is not evicted, so a delete by its owner deletes it from the map.
+func TestRereadFindsAnEvictedEntry(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.LRU = true })
+	r.local(Accepted, 2*second, "update k v packet 1")
+	r.local(Ignored, 2*second+50_000, "evict k - packet 0")
+	r.wantRereads("k")
+	r.read(2*second+40_000).found(Unchanged, "k", "v") // by a clock that is slightly behind
+	r.remote(Accepted, 2*second+60_000, peer, 3_000_000_000, "k", "-")
+	if got := r.write(); got != "k" {
+		t.Errorf("deleted keys: got %q, want k", got)
+	}
+	// A reread that began before the eviction proves nothing.
+	r.local(Accepted, 4*second, "update k v packet 0")
+	early := r.read(4*second + 10)
+	r.local(Ignored, 4*second+20, "evict k - packet 0")
+	early.found(Stale, "k", "v")
+	r.wantRereads("k")
+}
+
+// The value that a table loaded from the map was written at about the time of an eviction. The event of the
+// write arrives after that of the eviction and does not show which came last.
+func TestWriteOfALoadedValueAtEvictionTime(t *testing.T) {
+	for at, rereads := range map[int64]string{
+		2*second - 400_000:             "k",
+		2*second - timestampMargin:     "k",
+		2*second - timestampMargin - 1: "",
+		2*second - 10*timestampMargin:  "",
+	} {
+		r := newRig(t, func(o *Options) { o.LRU = true })
+		r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+		r.load(Accepted, "k", "v")
+		r.adopt()
+		r.local(Ignored, 2*second, "evict k - packet 0")
+		r.local(Unchanged, at, "update k v packet 1")
+		r.wantRereads(rereads)
+	}
 }

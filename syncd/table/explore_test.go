@@ -14,8 +14,8 @@ var (
 )
 
 const (
-	exploreStepsByDefault = 4
-	exploreStepsIfShort   = 3
+	exploreStepsByDefault = 5
+	exploreStepsIfShort   = 4
 )
 
 // TestExplore drives the tables of a few nodes and one key through every action sequence of a given

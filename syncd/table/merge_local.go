@@ -106,9 +106,14 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 			t.requestReread(s)
 			return Stale
 		}
-		if c.Time >= m.seen {
-			m.flags &^= flagEvicted // unless it was read before the eviction
+		// A reread with a reading is later than every event so far. Without one, the value may have been
+		// read before the eviction.
+		switch {
+		case c.Time >= m.seen || c.Read != nil:
+			m.flags &^= flagEvicted
 			t.keepUnsent(c, s)
+		case m.is(flagEvicted) && m.seen-c.Time <= timestampMargin:
+			t.requestReread(s) // the write may have come after the eviction
 		}
 		m.noteEvidence(c)
 		return Unchanged
@@ -210,40 +215,6 @@ func (t *Table) deleteUnversioned(c *Change, s uint32) Outcome {
 	return Accepted
 }
 
-// localEvict notes that the kernel evicted a key. A reread that does not find the key then deletes no
-// record. The writer writes the entry again when the record changes.
-func (t *Table) localEvict(c *Change, s uint32) Outcome {
-	t.stats.Evictions++
-	if s == 0 {
-		return Ignored
-	}
-	if m := t.meta(s); !m.live() {
-		if m.is(flagReleased) && (m.is(flagDirty) || t.predates(c, s)) {
-			t.requestReread(s) // the entry may have been written since
-			return Ignored
-		}
-		t.unrelease(m)
-		return Ignored
-	}
-	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
-	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) {
-		// The writer is about to write a dirty record in any case.
-		if !m.is(flagDirty) {
-			if t.predates(c, s) || (c.Context != ContextReread && m.cpu != c.CPU && c.Time-m.seen <= timestampMargin) {
-				t.requestReread(s) // the entry may have been written since
-			}
-			m.flags |= flagEvicted
-			m.seen = max(m.seen, c.Time)
-			t.queueEvicted(s)
-		}
-		return Ignored
-	}
-	if t.meta(s).is(flagUnversioned) {
-		return t.deleteUnversioned(c, s)
-	}
-	return t.change(c, s)
-}
-
 // ownedByLivePeer reports whether another node owns the record and has not left the cluster.
 func (t *Table) ownedByLivePeer(m *meta) bool {
 	o := &t.owners.list[m.owner]
@@ -290,64 +261,6 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 		m.flags |= raced
 	}
 	return Accepted
-}
-
-// noteLateChange notes a change that arrives after a later one, and requests a reread of the key. Event
-// times are not exact enough to order the writes of two CPUs. A dirty record is not read, because the
-// writer is about to write it. It is read nevertheless if both changes have about the same time, because
-// the writer may have written it before.
-func (t *Table) noteLateChange(c *Change, s uint32) {
-	m := t.meta(s)
-	again := !m.is(flagDirty) || m.seen-c.Time <= timestampMargin
-	m.noteEvidence(c)
-	if again {
-		t.requestReread(s)
-	}
-}
-
-// raced marks a tombstone of this node whose last value syncd may have written to the map after the delete.
-// The write was in progress when the data plane deleted the key. The slot still has that value: the table
-// does not modify the value bytes of a tombstone.
-const raced = flagUnsent
-
-// ownWrite reports whether the value that a reread found for a deleted key is syncd's own write. Without
-// this check the record would become live again although no program uses it.
-func (t *Table) ownWrite(c *Change, s uint32) bool {
-	m := t.meta(s)
-	const asked = raced | flagUncertain
-	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.equalCarried(s, c.Value)
-}
-
-// predates reports whether a reread may have been made before the newest evidence for the record, or before
-// the last write of the record by syncd.
-func (t *Table) predates(c *Change, s uint32) bool {
-	return t.predatesWrite(c, s) || c.Time < t.meta(s).seen
-}
-
-// predatesWrite reports whether a reread may have been made before the last change of the record, or before
-// the last write of the record by syncd.
-func (t *Table) predatesWrite(c *Change, s uint32) bool {
-	if c.Read != nil {
-		return c.Read.isStale(s)
-	}
-	return t.meta(s).is(flagWritten)
-}
-
-// uncertain reports whether the content of the kernel may differ from the change that is about to be
-// entered.
-func (t *Table) uncertain(c *Change, m *meta) bool {
-	switch {
-	case m.is(flagUnversioned):
-		return !m.live() // the key may have vanished after that
-	case c.Context == ContextReread:
-		// A write may reach the map after the time of its event, and after the read.
-		return c.Time-m.seen <= timestampMargin
-	case m.is(flagWritten), !t.ours(m.owner):
-		// syncd may have written the record later.
-		return true
-	default:
-		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= timestampMargin)
-	}
 }
 
 // enter makes a change the record's content, with version v and this incarnation as the owner.

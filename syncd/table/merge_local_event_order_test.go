@@ -24,6 +24,29 @@ func TestEarlyDeletesKeepTheLatest(t *testing.T) {
 	}
 }
 
+// CPU 0 deletes and creates a key during the first read of the map, and CPU 1 deletes it at the same moment.
+// The events of the deletes arrive first. They do not show which write was the last one.
+func TestDeletesOfTwoCPUsDuringTheLoad(t *testing.T) {
+	for _, order := range [][]string{
+		{"delete k - packet 0", "delete k - packet 1"},
+		{"delete k - packet 1", "delete k - packet 0"},
+	} {
+		r := newRig(t)
+		r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+		for _, event := range order {
+			r.local(Unchanged, second, event)
+		}
+		r.local(Accepted, second+1000, "update k v packet 0")
+		r.wantRereads("k")
+	}
+	var x earlyDeletes
+	x.note(7, second, 1)
+	x.note(7, second+timestampMargin+1, 0)
+	if x.match(7, &Change{Time: second + timestampMargin + 1, CPU: 0}) {
+		t.Errorf("early delete: got %+v, want the later one alone", x[0])
+	}
+}
+
 // A restarted scan compares all records, for any number of restarts.
 func TestRestartedScanComparesAllRecords(t *testing.T) {
 	r := newRig(t)

@@ -103,27 +103,6 @@ func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	return Stale
 }
 
-// retracted reports whether the sender of a delta no longer has the record of its current incarnation. The
-// sender has deleted that record and has forgotten the tombstone. It then received the record of its
-// earlier incarnation from a node that missed the delete.
-func retracted(d *Delta, m *meta, opt RemoteOptions) bool {
-	return opt.Sender != selfID && m.owner == opt.Sender && d.Owner != m.owner
-}
-
-// resendDelete sends a tombstone again. It becomes a tombstone of this node if another node owned it. A
-// tombstone of an earlier incarnation of the node that has the key is sent unchanged, because the local map
-// of that node decides.
-func (t *Table) resendDelete(s uint32, has OwnerID) {
-	m := t.meta(s)
-	from, to := &t.owners.list[m.owner], &t.owners.list[has]
-	if m.owner == selfID || (from.Node == to.Node && from.Incarnation < to.Incarnation) {
-		t.moveTail(s)
-		return
-	}
-	t.stamp(s, m.version+1, selfID)
-	t.stats.DeletesResent++
-}
-
 // replaces replaces a record of another node with a delta of the same owner if the two differ. It ignores
 // differences in bits that digests do not cover.
 func (t *Table) replaces(d *Delta, s uint32, how Replace) bool {
@@ -166,71 +145,15 @@ func (t *Table) stampDelta(s uint32, d *Delta, now int64) {
 	t.stamp(s, d.Version, d.Owner)
 }
 
-// mergeOwn merges a record that has this node as its owner. done is false if the ordinary merge applies.
-//
-// If the owner is this incarnation, the local record takes precedence over every delta. If it is an earlier
-// incarnation, the result depends on whether the local map is the map of that time. If it is, an entry with
-// the same content is still the record of the peers. An entry with different content was changed, and a
-// missing entry was deleted, while syncd was not running.
-//
-// If the map is new, it never had the old records. syncd refills it with them. A new map still takes
-// precedence for the keys that it holds, and for keys that were changed in it since. Such a change stays a
-// record of this incarnation even if a peer holds the same value. Under the peer's version it would look
-// like a record that refilled the map.
-//
-// The local content gets a version just above the peer's version. It wins over the old record, but not over
-// the record of a third node that took the key over meanwhile.
-func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
-	current := d.Owner == selfID
-	if s == 0 {
-		if !current && !t.opt.SameMap {
-			return 0, false
-		}
-	} else if m := t.meta(s); !t.isNewer(d, m) || (!current && !t.hasLocalContent(m)) {
-		return 0, false
+// isNewer reports whether a delta's version and owner are above those of a record. If both are equal, a
+// tombstone is above a live record: Sweep creates such a pair.
+func (t *Table) isNewer(d *Delta, m *meta) bool {
+	switch {
+	case d.Version != m.version:
+		return d.Version > m.version
+	case d.Owner != m.owner:
+		return t.owners.list[d.Owner].Compare(t.owners.list[m.owner].Owner) > 0
+	default:
+		return d.Delete && m.live()
 	}
-	if current {
-		t.stats.RemoteConflictOwn++
-	}
-	if s == 0 {
-		return t.mergeAbsentOwn(d, h, now), true
-	}
-	m := t.meta(s)
-	// The local content equals the peer's record. The record then keeps the peer's version and owner.
-	if !current && (t.opt.SameMap || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
-		t.stampDelta(s, d, now)
-		return Accepted, true
-	}
-	t.stamp(s, d.Version+1, selfID)
-	return Accepted, true
-}
-
-// hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
-// incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
-// one peer had the value. Another peer may have a later record of that incarnation.
-func (t *Table) hasLocalContent(m *meta) bool {
-	return m.owner == selfID || (t.ours(m.owner) && (t.opt.SameMap || m.is(flagLoaded)))
-}
-
-// mergeAbsentOwn enters a record of this node whose key has no local record.
-func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
-	s := t.create(h, d.Key)
-	if s == 0 {
-		return Refused
-	}
-	// In an LRU map a missing key counts as evicted, not as deleted.
-	if !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes {
-		t.mergeEvictedOwn(s, d, now)
-		return Accepted
-	}
-	t.makeTombstone(s, now)
-	if d.Delete {
-		t.stampDelta(s, d, now)
-	} else {
-		t.stamp(s, d.Version+1, selfID)
-	}
-	if t.unscanned {
-		t.requestReread(s) // the load may have skipped the key
-	}
-	return Accepted
 }

@@ -6,7 +6,8 @@ import "strings"
 const maxOwners = 1<<16 - 1
 
 // maxStrangers limits the number of ids of owners that are not live. The remaining ids are reserved for
-// nodes that membership has proven.
+// this node and for nodes that membership has proven, with an equal share for each. A node that sends
+// records in the name of many of its incarnations therefore uses no share of another node.
 const maxStrangers = maxOwners / 2
 
 // selfID is the OwnerID of Options.Self.
@@ -73,7 +74,7 @@ func (o *owners) intern(w Owner) OwnerID {
 		return id
 	}
 	used := len(o.list) - len(o.freeIDs)
-	if used == maxOwners || (used >= maxStrangers && o.live != nil && !o.live[w.Node]) {
+	if used == maxOwners || (used >= maxStrangers && o.live != nil && !o.reserved(w.Node)) {
 		return NoOwner
 	}
 	// w.Node may be part of a receive buffer.
@@ -81,8 +82,19 @@ func (o *owners) intern(w Owner) OwnerID {
 	id := o.next()
 	ours := id == selfID || w.Node == o.list[selfID].Node
 	o.list[id] = o.describe(w, ours)
+	o.list[id].digest.ids++
 	o.ids[w] = id
 	return id
+}
+
+// reserved reports whether a reserved id is available for a node. Ids below maxStrangers count towards the
+// node's share, too.
+func (o *owners) reserved(node string) bool {
+	if !o.live[node] && node != o.list[selfID].Node {
+		return false
+	}
+	d := o.digester.nodes[node]
+	return d == nil || d.ids < (maxOwners-maxStrangers)/(len(o.live)+1)
 }
 
 // describe returns the state of a new owner without records.
@@ -135,6 +147,7 @@ func (tx *Tx) ReclaimOwners() {
 		case w.refs > 0:
 			named[w.Node] = true
 		default:
+			w.digest.ids--
 			delete(o.ids, w.Owner)
 			*w = ownerInfo{}
 			o.freeIDs = append(o.freeIDs, OwnerID(id))
@@ -203,15 +216,44 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 // ours reports whether an owner is this node, of any incarnation.
 func (t *Table) ours(id OwnerID) bool { return t.owners.list[id].ours }
 
-// isNewer reports whether a delta's version and owner are above those of a record. If both are equal, a
-// tombstone is above a live record: Sweep creates such a pair.
-func (t *Table) isNewer(d *Delta, m *meta) bool {
-	switch {
-	case d.Version != m.version:
-		return d.Version > m.version
-	case d.Owner != m.owner:
-		return t.owners.list[d.Owner].Compare(t.owners.list[m.owner].Owner) > 0
-	default:
-		return d.Delete && m.live()
+// SetMembers sets the nodes, other than this one, that membership has proven. live nodes are in the
+// cluster; left nodes were in it earlier. Before the first call the table treats no owner as a stranger,
+// and all other owners form one group. The slices are borrowed for the call.
+func (tx *Tx) SetMembers(live, left []string) {
+	t := tx.t
+	o := &t.owners
+	o.live, o.seen = make(map[string]bool, len(live)), make(map[string]bool, len(live)+len(left))
+	for _, node := range left {
+		o.seen[node] = true
+	}
+	former := o.groups
+	o.groups = nil
+	for _, node := range live {
+		o.live[node], o.seen[node] = true, true
+		if node != o.list[selfID].Node {
+			o.groups = append(o.groups, &ownerGroup{node: node})
+		}
+	}
+	for _, h := range append(former, &o.otherOwners) {
+		t.closeVictimCursor(h) // records may belong to another group now
+	}
+	for i := range o.list {
+		if w := &o.list[i]; !w.free() {
+			o.assignGroup(w)
+		}
+	}
+}
+
+// assignGroup sets the group of an owner, and whether it is a stranger. It does nothing for owners of this
+// node.
+func (o *owners) assignGroup(w *ownerInfo) {
+	if w.ours {
+		return
+	}
+	w.group, w.stranger = &o.otherOwners, o.live != nil && !o.seen[w.Node]
+	for _, h := range o.groups {
+		if h.node == w.Node {
+			w.group = h
+		}
 	}
 }

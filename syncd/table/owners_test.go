@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"unsafe"
@@ -107,6 +108,36 @@ func TestOwnersAreLimited(t *testing.T) {
 		}
 		o.list = o.list[:1]
 	}
+}
+
+// TestIncarnationsOfOneNodeAreLimited: a live node sends records in the name of very many of its
+// incarnations. This node and the other live nodes can still use ids.
+func TestIncarnationsOfOneNodeAreLimited(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
+	r.tab.Update(func(tx *Tx) {
+		for i := range uint64(maxOwners + 1) {
+			d := &Delta{Key: pad(fmt.Sprint(i), keySize), Value: pad("v", valueSize), Version: 1, Owner: tx.Intern(Owner{"b", i + 1})}
+			tx.Remote(d, 1, RemoteOptions{})
+		}
+	})
+	r.tab.Update((*Tx).ReclaimOwners)
+	if n := r.tab.Stats().Live; n < maxStrangers-1 || n > maxStrangers {
+		t.Errorf("incarnations of one node: got %d, want about %d", n, maxStrangers)
+	}
+	r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte("another key")) }) // it counts the ids again
+	for i := range uint64(1000) {
+		r.remote(Accepted, 2, Owner{"c", i + 1}, Version(i+2), "c", "v")
+		r.remote(Accepted, 2, Owner{"a", i + 1}, Version(i+2), "a", "v")
+	}
+	// Ids of b that no record has any more are free for b again.
+	r.tab.Update(func(tx *Tx) {
+		for i := range uint64(maxStrangers) {
+			tx.Remote(&Delta{Key: pad(fmt.Sprint(i), keySize), Value: pad("w", valueSize), Version: 3, Owner: tx.Intern(peer)}, 3, RemoteOptions{})
+		}
+		tx.ReclaimOwners()
+	})
+	r.remote(Accepted, 4, Owner{"b", 1 << 40}, 4, "b", "v")
 }
 
 // TestOwnerNameIsCopied: Intern copies the name, which may be a part of a large buffer.

@@ -7,7 +7,9 @@ const DefaultRecordsFactor = 2
 // A table holds at most Options.MaxLive live records, so that no peer fills the memory of this node. Half
 // of that is common to all owners. The other half is divided into equal shares for the live nodes, this
 // node included. No other node can use such a share. Owners that are not live use the common half. The
-// table always admits records of this node, because its kernel map limits them.
+// table always admits changes of this node, because its kernel map limits them. Peers send the records of
+// its earlier incarnations. The table admits as many of them as the kernel map has entries, and more while
+// there is room.
 //
 // Evicted records are the first to leave. A full table expires one of its own evicted records for each
 // record of a peer, as long as this node has more records than its share. All tables have about the same
@@ -16,15 +18,17 @@ const DefaultRecordsFactor = 2
 // admits reports whether one more live record of an owner may enter. It may expire an evicted record for
 // that.
 func (t *Table) admits(id OwnerID, now int64) bool {
-	limit := t.opt.MaxLive
+	limit, o := t.opt.MaxLive, &t.owners.list[id]
 	switch {
-	case limit == 0 || t.stats.Live < limit/2 || t.ours(id):
+	case limit == 0 || t.stats.Live < limit/2:
+		return true
+	case o.ours && o.digest.live < max(t.opt.MaxEntries, t.share()):
 		return true
 	case t.admitted > 0:
 		t.admitted--
 		return true
 	}
-	return t.fits(&t.owners.list[id], limit) || t.expireForRoom(now)
+	return t.fits(o, limit) || t.expireForRoom(now)
 }
 
 // fits decides whether a record of an owner may enter. It may also admit some of the next records.

@@ -134,3 +134,28 @@ func tombstoneForgottenForExpired(t *testing.T, compact int) {
 	r.want("k", "w v7 b100 dirty")
 	r.wantExpired("x", false)
 }
+
+// TestRecordsOfEarlierIncarnationsAreBounded: a peer sends records in the name of an earlier incarnation of
+// this node. The table admits as many as the kernel map has entries, and leaves the peers their shares.
+func TestRecordsOfEarlierIncarnationsAreBounded(t *testing.T) {
+	const limit, entries = 2000, 1000
+	for name, set := range map[string]func(*Options){
+		"new map":       func(*Options) {},
+		"new LRU map":   func(o *Options) { o.LRU = true },
+		"same LRU map":  func(o *Options) { o.LRU, o.SameMap = true, true },
+		"size unknown":  func(o *Options) { o.MaxEntries = 0 },
+		"factor of 0.5": func(o *Options) { o.MaxLive = entries / 2 },
+	} {
+		r := newRig(t, func(o *Options) { o.MaxLive, o.MaxEntries = limit, entries }, set)
+		r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
+		bound := max(r.tab.opt.MaxLive, r.tab.opt.MaxEntries)
+		r.flood(older, "a", 10*limit)
+		if n := r.tab.Stats().Live; n < r.tab.opt.MaxEntries || n > bound {
+			t.Errorf("%s: records of an earlier incarnation: got %d, want %d to %d", name, n, r.tab.opt.MaxEntries, bound)
+		}
+		share := r.tab.opt.MaxLive / 2 / 3
+		if n := r.flood(other, "c", limit); n < share {
+			t.Errorf("%s: records of a peer: got %d accepted, want its share of %d", name, n, share)
+		}
+	}
+}

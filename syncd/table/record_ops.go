@@ -55,39 +55,6 @@ func (t *Table) create(hash uint32, key []byte) uint32 {
 	return s
 }
 
-// makeRoom forgets one tombstone early and returns true if it found one. A lagging reader may have missed
-// that tombstone and detects this by the floor. If the table refused new records instead, a burst of
-// deletes would stop replication for the lifetime of its tombstones. makeRoom forgets no tombstone with one
-// of the flags kept.
-func (t *Table) makeRoom(kept flags) bool {
-	const tries = 64 // tombstones with a kept flag go to the back of the queue
-	for range tries {
-		if t.log.n == 0 {
-			t.skipCompaction() // tombstones ahead of the compaction cursor are younger
-		}
-		if t.forgetOldest() || (t.tombs.len() > 0 && t.expireOne(t.tombs.pop(), kept)) {
-			t.stats.ExpiredEarly++
-			return true
-		}
-	}
-	return false
-}
-
-// keptTombs are the flags of tombstones that the table never forgets early.
-const keptTombs = flagDirty | flagUnversioned | flagReleased
-
-// limitTombstones makes room for one more tombstone. Up to twice Options.MaxTombstones it does not forget a
-// tombstone whose key is about to be read again.
-func (t *Table) limitTombstones() {
-	switch n := t.stats.Tombstones; {
-	case n < t.opt.MaxTombstones:
-	case n < 2*t.opt.MaxTombstones:
-		t.makeRoom(keptTombs | flagReread | flagUncertain)
-	default:
-		t.makeRoom(keptTombs)
-	}
-}
-
 // makeLive makes a record live with the given value. The value is copied.
 func (t *Table) makeLive(s uint32, value []byte) {
 	m := t.meta(s)
@@ -229,37 +196,5 @@ func (t *Table) clearDirty(s uint32) {
 	t.barrierWritten(s)
 	if m.is(flagReread) {
 		t.queueReread(s)
-	}
-}
-
-// requestReread requests a reread of a record from the kernel map. The kernel's content has no meaning
-// while the record is dirty, so the reread then waits for clearDirty.
-func (t *Table) requestReread(s uint32) {
-	m := t.meta(s)
-	m.flags |= flagUncertain
-	if !m.is(flagReread) {
-		m.flags |= flagReread
-		t.stats.PendingRereads++
-	}
-	if !m.is(flagDirty) {
-		t.queueReread(s)
-	}
-}
-
-// queueReread queues a record for TakeRereads unless it is queued.
-func (t *Table) queueReread(s uint32) {
-	m := t.meta(s)
-	if !m.is(flagInRereads) {
-		m.flags |= flagInRereads
-		t.rereads.push(s)
-		t.tx.changed = true
-	}
-}
-
-// dropReread cancels the requested reread of a record.
-func (t *Table) dropReread(m *meta) {
-	if m.is(flagReread) {
-		m.flags &^= flagReread
-		t.stats.PendingRereads--
 	}
 }

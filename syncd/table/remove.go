@@ -19,7 +19,6 @@ type Selection struct {
 // Remove looks at up to limit records and returns the number of deleted records. While more is true, the
 // caller calls it again with the same cursor. The first call needs a new cursor at position 0. Remove
 // ignores records that change after the first call.
-// first call are left alone.
 func (tx *Tx) Remove(sel *Selection, now int64, c *Cursor, limit int) (removed int, more bool) {
 	t := tx.t
 	tx.AdvanceClock(now)

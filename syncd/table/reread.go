@@ -1,40 +1,5 @@
 package table
 
-// maxUnknownRereads limits the number of queued keys without a record. Further requests are counted and
-// dropped; the scan finds these keys.
-const maxUnknownRereads = 1 << 14
-
-// keyQueue is a queue of keys without a record that are to be read again. Keys with a record have
-// flagReread instead. The lock of the table protects it.
-type keyQueue struct {
-	// keys has the keys one after the other. The first head bytes are not in use.
-	keys []byte
-	// head is the number of bytes that take has returned, a multiple of the key size.
-	head int
-}
-
-// len returns the number of queued keys. size is the size of a key in bytes.
-func (r *keyQueue) len(size int) int { return (len(r.keys) - r.head) / size }
-
-// push appends a copy of a key.
-func (r *keyQueue) push(key []byte) {
-	if r.head > len(r.keys)/2 {
-		r.keys, r.head = r.keys[:copy(r.keys, r.keys[r.head:])], 0
-	}
-	r.keys = append(r.keys, key...)
-}
-
-// take moves keys into buf and returns their number. size is the size of a key in bytes.
-func (r *keyQueue) take(buf []byte, size int) int {
-	n := min(len(buf)/size, r.len(size))
-	copy(buf, r.keys[r.head:][:n*size])
-	r.head += n * size
-	return n
-}
-
-// bytes returns the memory of the queue in bytes.
-func (r *keyQueue) bytes() uint64 { return uint64(cap(r.keys)) }
-
 // RequestReread requests a reread of a key from the kernel map. Callers use it if an event reports a change
 // without the value, or if a read of the key failed. TakeRereads returns the key.
 func (tx *Tx) RequestReread(key []byte) {
@@ -49,6 +14,68 @@ func (tx *Tx) RequestReread(key []byte) {
 		return
 	}
 	t.queueUnknownReread(key)
+}
+
+// noteLateChange notes a change that arrives after a later one, and requests a reread of the key. Event
+// times are not exact enough to order the writes of two CPUs. A dirty record is not read, because the
+// writer is about to write it. It is read nevertheless if both changes have about the same time, because
+// the writer may have written it before.
+func (t *Table) noteLateChange(c *Change, s uint32) {
+	m := t.meta(s)
+	again := !m.is(flagDirty) || m.seen-c.Time <= timestampMargin
+	m.noteEvidence(c)
+	if again {
+		t.requestReread(s)
+	}
+}
+
+// uncertain reports whether the content of the kernel may differ from the change that is about to be
+// entered.
+func (t *Table) uncertain(c *Change, m *meta) bool {
+	switch {
+	case m.is(flagUnversioned):
+		return !m.live() // the key may have vanished after that
+	case c.Context == ContextReread:
+		// A write may reach the map after the time of its event, and after the read.
+		return c.Time-m.seen <= timestampMargin
+	case m.is(flagWritten), !t.ours(m.owner):
+		// syncd may have written the record later.
+		return true
+	default:
+		return c.Time < m.seen || (m.cpu != c.CPU && c.Time-m.seen <= timestampMargin)
+	}
+}
+
+// requestReread requests a reread of a record from the kernel map. The kernel's content has no meaning
+// while the record is dirty, so the reread then waits for clearDirty.
+func (t *Table) requestReread(s uint32) {
+	m := t.meta(s)
+	m.flags |= flagUncertain
+	if !m.is(flagReread) {
+		m.flags |= flagReread
+		t.stats.PendingRereads++
+	}
+	if !m.is(flagDirty) {
+		t.queueReread(s)
+	}
+}
+
+// queueReread queues a record for TakeRereads unless it is queued.
+func (t *Table) queueReread(s uint32) {
+	m := t.meta(s)
+	if !m.is(flagInRereads) {
+		m.flags |= flagInRereads
+		t.rereads.push(s)
+		t.tx.changed = true
+	}
+}
+
+// dropReread cancels the requested reread of a record.
+func (t *Table) dropReread(m *meta) {
+	if m.is(flagReread) {
+		m.flags &^= flagReread
+		t.stats.PendingRereads--
+	}
 }
 
 // queueUnknownReread queues a key without a record for TakeRereads.

@@ -101,3 +101,18 @@ func (r *Reading) markAbsent(hash uint32) { r.absent[hash>>29] |= 1 << (hash >> 
 func (r *Reading) markedAbsent(hash uint32) bool {
 	return r != nil && r.absent[hash>>29]&(1<<(hash>>23&63)) != 0
 }
+
+// predates reports whether a reread may have been made before the newest evidence for the record, or before
+// the last write of the record by syncd.
+func (t *Table) predates(c *Change, s uint32) bool {
+	return t.predatesWrite(c, s) || c.Time < t.meta(s).seen
+}
+
+// predatesWrite reports whether a reread may have been made before the last change of the record, or before
+// the last write of the record by syncd.
+func (t *Table) predatesWrite(c *Change, s uint32) bool {
+	if c.Read != nil {
+		return c.Read.isStale(s)
+	}
+	return t.meta(s).is(flagWritten)
+}

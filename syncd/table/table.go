@@ -25,7 +25,7 @@ const maxRecords = math.MaxInt32 - 2
 // ErrOptions is wrapped by the errors of New and Convert.
 var ErrOptions = errors.New("invalid table options")
 
-// Options are the settings of a Table. All of them but DigestKey are fixed.
+// Options are the settings of a Table. Only SetDigestKey and SetMap change them.
 type Options struct {
 	// Self is this node and its incarnation. Self.Node must not be empty.
 	Self Owner
@@ -131,7 +131,7 @@ type Table struct {
 	mu sync.Mutex
 	// tx is the only Tx of the table. Update and View pass it to their functions.
 	tx Tx
-	// opt are the options with their defaults. Only SetDigestKey changes them after New.
+	// opt are the options with their defaults. Only SetDigestKey and SetMap change them after New.
 	opt Options
 	// max is the highest number of records in slots and in the log, above 0. It never changes.
 	max int

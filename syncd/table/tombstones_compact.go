@@ -219,23 +219,6 @@ func (t *Table) forgetCompact(c *tombChunk, i int) {
 	t.stats.Tombstones--
 }
 
-// forgetOldest forgets the oldest compact tombstone, and returns true if it did. It forgets none if a
-// tombstone in a slot is older.
-func (t *Table) forgetOldest() bool {
-	if t.log.n == 0 {
-		return false
-	}
-	c, i := t.log.oldest()
-	// An older tombstone in a slot goes first.
-	if t.tombs.len() > 0 {
-		if m := t.meta(t.tombs.peek().slot); m.is(flagInTombs) && m.seq < c.seq(i) {
-			return false
-		}
-	}
-	t.forgetCompact(c, i)
-	return true
-}
-
 // appendCompact adds a compact tombstone at the tail of the order. The compaction cursor must be at the
 // tail.
 func (t *Table) appendCompact(m *meta, hash uint32, key []byte) {

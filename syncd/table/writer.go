@@ -222,3 +222,16 @@ func (tx *Tx) TakeRereads(buf []byte) int {
 	}
 	return n
 }
+
+// raced marks a tombstone of this node whose last value syncd may have written to the map after the delete.
+// The write was in progress when the data plane deleted the key. The slot still has that value: the table
+// does not modify the value bytes of a tombstone.
+const raced = flagUnsent
+
+// ownWrite reports whether the value that a reread found for a deleted key is syncd's own write. Without
+// this check the record would become live again although no program uses it.
+func (t *Table) ownWrite(c *Change, s uint32) bool {
+	m := t.meta(s)
+	const asked = raced | flagUncertain
+	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.equalCarried(s, c.Value)
+}

@@ -125,8 +125,8 @@ func (c *Content) same(o *Content, masked bool) bool {
 
 // checkMap compares a node's table with its kernel map.
 //
-// Four differences are allowed. A full map lacks some records, but none of its own node while it holds
-// those of others. An LRU map lacks evicted entries, and may hold released ones. Bytes that are local to
+// Four differences are allowed. A full map lacks some records, but none of its own incarnation while it
+// holds those of others. An LRU map lacks evicted entries, and may hold released ones. Bytes that are local to
 // the map may differ.
 func (n *Node) checkMap() (err error) {
 	d := n.Daemon
@@ -148,7 +148,7 @@ func (n *Node) checkMap() (err error) {
 					return
 				}
 			case c.Live() && full && !n.lru:
-				if c.Owner.Node == n.Name {
+				if c.Owner == d.self {
 					missing = n.world.name(k)
 				}
 			case c.Live() && !e.live && e.evicted && (n.countsAsEvicted(k) || !n.world.scans):

@@ -324,8 +324,12 @@ func (d *Daemon) upkeep() {
 		d.n.world.forgotten = true // the owner may be alive but cut off: the nodes must compare
 	}
 	lapsed, acknowledged := after.Expired-before.Expired, after.Acknowledged-before.Acknowledged
-	if m := d.n.world.Model; m != nil && lapsed+acknowledged > 0 {
+	m := d.n.world.Model
+	if m != nil && lapsed+acknowledged > 0 {
 		m.noteForgotten(d, lapsed > 0)
+	}
+	if m != nil && d.state == stateReplicating && !d.initialSyncDone {
+		m.noteOverflow(d)
 	}
 }
 

@@ -82,6 +82,11 @@ func (m *Model) Stopped(n *Node) {
 			continue
 		}
 		k.refilled = 0
+		// The map was lost before, and the new one has not received the record from a peer that was out of
+		// reach. For the next daemon the key was deleted or evicted.
+		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID {
+			k.raceOpen, k.racedBefore = true, true
+		}
 		if e.live == k.gone || (e.live && !sameValue(e.value, k.last)) {
 			k.mayRevert = true
 			if e.live {

@@ -22,6 +22,10 @@ var exploreConfs = []exploreConf{
 	{name: "two/skewed", nodes: 2, home: 0, step: 10 * milli, ahead: int64(time.Hour), crash: true},
 	{name: "two/lost", nodes: 2, home: 0, step: 10 * milli, crash: true, lost: true},
 	{name: "two/evict", nodes: 2, home: 0, step: 10 * micro, evict: true},
+	{name: "two/evict/crash", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true, evict: true, less: 1},
+	{name: "two/evict/scans", nodes: 2, home: 0, step: 10 * micro, scans: true, evict: true},
+	{name: "two/evict/shared", nodes: 2, home: -1, step: 10 * micro, evict: true},
+	{name: "two/evict/start", nodes: 2, home: 0, step: 10 * micro, start: true, evict: true},
 	{name: "two/start", nodes: 2, home: 0, step: 10 * micro, start: true, fresh: true},
 	{name: "two/coarse", nodes: 2, home: 0, step: 10 * micro, scans: true, crash: true, coarse: true},
 	{name: "two/coarse/tick", nodes: 2, home: 0, step: micro, tick: 10 * milli, scans: true, keys: true, coarse: true},
@@ -44,6 +48,7 @@ var exploreConfs = []exploreConf{
 	{name: "three", nodes: 3, home: 0, step: 10 * milli, crash: true},
 	{name: "three/moment", nodes: 3, home: 0, step: 10 * micro, scans: true},
 	{name: "three/shared", nodes: 3, home: -1, step: 10 * micro},
+	{name: "three/evict", nodes: 3, home: 0, step: 10 * milli, crash: true, evict: true, coarse: true},
 	{name: "three/bare", nodes: 3, home: 0, step: 10 * milli, crash: true, lost: true, coarse: true, bare: 1},
 	{name: "three/coarse", nodes: 3, home: 0, step: 10 * milli, crash: true, coarse: true},
 }

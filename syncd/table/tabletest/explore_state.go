@@ -146,7 +146,7 @@ func (x *exploreState) model(m *Model) {
 		return // the model checks nothing for the key
 	}
 	x.is(k.written, k.gone, k.unreported, k.contested, k.raceOpen, k.racedBefore, k.mayRevert, k.evicted)
-	x.is(m.closeToLast(k))
+	x.is(m.closeToLast(k), m.closeToEviction(k))
 	x.n(int(k.missing))
 	x.rank(kindValue, uint64(k.deleted))
 	x.rank(kindValue, uint64(k.at))

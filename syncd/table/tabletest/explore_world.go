@@ -61,8 +61,12 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.Nodes[i]
 		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour}
+		if conf.evict && (conf.crash || conf.start) {
+			// After a restart, deletes also count as evictions. The records expire before the check.
+			n.opt.EvictedTTL = 5 * time.Second
+		}
 		n.Offset = int64(i) * conf.ahead
-		n.hidden = conf.bare > 0 && i == conf.bare
+		n.hidden, n.lru = conf.bare > 0 && i == conf.bare, conf.evict
 		n.Start()
 		w.Now += 2
 	}

@@ -50,7 +50,8 @@ type modelKey struct {
 	// belongs to a record that had refilled the map.
 	refilled int
 	// evicted: the key may count as deleted.
-	evicted bool
+	evicted   bool
+	evictedAt int64 // time of the last eviction in ns, 0: none
 	// wasEvicted: an older value of the key may expire.
 	wasEvicted bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
@@ -117,8 +118,9 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		// written it into a new map: its absence proves nothing yet.
 		k.mayRevert = gone && n.Daemon != nil && ((n.Daemon.awaitsRecords(key) && n.Daemon.how == loadFirst && !n.Daemon.inStateFile) ||
 			(!reported && n.Daemon.unwritten(key)))
-		// A table that treats the key as evicted does not look for it.
-		k.raceOpen = k.evicted && (!reported || n.Daemon.awaits(key) > 1)
+		// A table that treats the key as evicted does not look for it. If a write of another CPU has
+		// about the same time as the eviction, the eviction may count as the later one.
+		k.raceOpen = k.evicted && (!reported || n.Daemon.awaits(key) > 1 || m.closeToEviction(k))
 		k.evicted = k.raceOpen
 	default:
 		m.entryMissing(n, key)
@@ -131,13 +133,19 @@ func (m *Model) closeToLast(k *modelKey) bool {
 	return m.world.Now-k.when < 2*TimestampMargin+m.world.tick
 }
 
+// closeToEviction reports whether the events of a write now and of the last eviction may have the same
+// time.
+func (m *Model) closeToEviction(k *modelKey) bool {
+	return k.evictedAt != 0 && m.world.Now-k.evictedAt < 2*TimestampMargin+m.world.tick
+}
+
 // evicted records that a map evicted a key.
 func (m *Model) evicted(n *Node, key int) {
 	k := &m.keys[key]
 	switch {
 	case k.home == n.ID:
 		// A reread can no longer decide which of two writes came last.
-		k.wasEvicted = true
+		k.wasEvicted, k.evictedAt = true, m.world.Now
 		k.evicted, k.raceOpen = true, k.raceOpen || k.closeToLast || n.Daemon == nil || m.pending(n.Daemon, key) || m.undecided(n.Daemon, key)
 	case k.home >= 0:
 		m.entryMissing(n, key)

@@ -1,0 +1,31 @@
+package table
+
+import "testing"
+
+// TestLimitsOfAReplacedMap: a larger LRU map of the same layout replaces the kernel map, and then the former
+// one returns.
+func TestLimitsOfAReplacedMap(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxEntries, o.MaxLive = 50, 100 })
+	former := r.tab.opt
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	if n := r.flood(peer, "b", 1000); n > 100 {
+		t.Errorf("records of a peer: got %d accepted, limit 100", n)
+	}
+	r.tab.Update(func(tx *Tx) {
+		tx.SetMap(Options{MaxEntries: 500_000, MaxLive: 1_000_000, LRU: true, EvictionsUnseen: true})
+		tx.Refill()
+	})
+	if o := r.tab.opt; o.MaxEvicted != 500_000 || o.MaxTombstones != 1_000_000 || !o.LRU || !o.EvictionsUnseen {
+		t.Errorf("options of the larger map: got %+v", o)
+	}
+	if n := r.flood(peer, "B", 1000); n != 1000 {
+		t.Errorf("records of a peer for the larger map: got %d accepted, want 1000", n)
+	}
+	r.tab.Update(func(tx *Tx) { tx.SetMap(former) })
+	if n := r.flood(peer, "c", 1000); n != 0 {
+		t.Errorf("records of a peer for the former map: got %d accepted, want 0", n)
+	}
+	if o := r.tab.opt; o.MaxEvicted != 50 || o.MaxTombstones != DefaultMaxTombstones || o.LRU || o.EvictionsUnseen {
+		t.Errorf("options of the former map: got %+v", o)
+	}
+}

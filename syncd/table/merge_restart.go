@@ -1,0 +1,76 @@
+package table
+
+// mergeOwn merges a record that has this node as its owner. done is false if the ordinary merge applies.
+//
+// If the owner is this incarnation, the local record takes precedence over every delta. If it is an earlier
+// incarnation, the result depends on whether the local map is the map of that time. If it is, an entry with
+// the same content is still the record of the peers. An entry with different content was changed, and a
+// missing entry was deleted, while syncd was not running.
+//
+// If the map is new, it never had the old records. syncd refills it with them. A new map still takes
+// precedence for the keys that it holds, and for keys that were changed in it since. Such a change stays a
+// record of this incarnation even if a peer holds the same value. Under the peer's version it would look
+// like a record that refilled the map.
+//
+// The local content gets a version just above the peer's version. It wins over the old record, but not over
+// the record of a third node that took the key over meanwhile.
+func (t *Table) mergeOwn(d *Delta, h, s uint32, now int64) (o Outcome, done bool) {
+	current := d.Owner == selfID
+	if s == 0 {
+		if !current && !t.opt.SameMap {
+			return 0, false
+		}
+	} else if m := t.meta(s); !t.isNewer(d, m) || (!current && !t.hasLocalContent(m)) {
+		return 0, false
+	}
+	if current {
+		t.stats.RemoteConflictOwn++
+	}
+	if s == 0 {
+		return t.mergeAbsentOwn(d, h, now), true
+	}
+	m := t.meta(s)
+	// The local content equals the peer's record. The record then keeps the peer's version and owner.
+	if !current && (t.opt.SameMap || m.is(flagLoaded)) && m.live() != d.Delete && (d.Delete || t.equalSignificant(s, d.Value)) {
+		t.stampDelta(s, d, now)
+		return Accepted, true
+	}
+	t.stamp(s, d.Version+1, selfID)
+	return Accepted, true
+}
+
+// hasLocalContent reports whether a record has the content of the local map when a delta of an earlier
+// incarnation for the same key arrives. A new map's value may have the version of an earlier incarnation if
+// one peer had the value. Another peer may have a later record of that incarnation.
+func (t *Table) hasLocalContent(m *meta) bool {
+	return m.owner == selfID || (t.ours(m.owner) && (t.opt.SameMap || m.is(flagLoaded)))
+}
+
+// mergeAbsentOwn enters a record of this node whose key has no local record.
+func (t *Table) mergeAbsentOwn(d *Delta, h uint32, now int64) Outcome {
+	// In an LRU map a missing key counts as evicted, not as deleted.
+	evicted := !d.Delete && t.opt.LRU && !t.opt.EvictionDeletes
+	// A record of this incarnation expires at once, so it needs no admission.
+	if evicted && d.Owner != selfID && !t.admits(d.Owner, now) {
+		t.stats.Rejected++
+		return Refused
+	}
+	s := t.create(h, d.Key)
+	if s == 0 {
+		return Refused
+	}
+	if evicted {
+		t.mergeEvictedOwn(s, d, now)
+		return Accepted
+	}
+	t.makeTombstone(s, now)
+	if d.Delete {
+		t.stampDelta(s, d, now)
+	} else {
+		t.stamp(s, d.Version+1, selfID)
+	}
+	if t.unscanned {
+		t.requestReread(s) // the load may have skipped the key
+	}
+	return Accepted
+}

@@ -1,0 +1,36 @@
+package table
+
+// maxUnknownRereads limits the number of queued keys without a record. Further requests are counted and
+// dropped; the scan finds these keys.
+const maxUnknownRereads = 1 << 14
+
+// keyQueue is a queue of keys without a record that are to be read again. Keys with a record have
+// flagReread instead. The lock of the table protects it.
+type keyQueue struct {
+	// keys has the keys one after the other. The first head bytes are not in use.
+	keys []byte
+	// head is the number of bytes that take has returned, a multiple of the key size.
+	head int
+}
+
+// len returns the number of queued keys. size is the size of a key in bytes.
+func (r *keyQueue) len(size int) int { return (len(r.keys) - r.head) / size }
+
+// push appends a copy of a key.
+func (r *keyQueue) push(key []byte) {
+	if r.head > len(r.keys)/2 {
+		r.keys, r.head = r.keys[:copy(r.keys, r.keys[r.head:])], 0
+	}
+	r.keys = append(r.keys, key...)
+}
+
+// take moves keys into buf and returns their number. size is the size of a key in bytes.
+func (r *keyQueue) take(buf []byte, size int) int {
+	n := min(len(buf)/size, r.len(size))
+	copy(buf, r.keys[r.head:][:n*size])
+	r.head += n * size
+	return n
+}
+
+// bytes returns the memory of the queue in bytes.
+func (r *keyQueue) bytes() uint64 { return uint64(cap(r.keys)) }
