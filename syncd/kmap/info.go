@@ -101,8 +101,6 @@ func (i *Info) resolveSizes() (err error) {
 // replicable are the map types that can be replicated.
 var replicable = []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash}
 
-func perCPU(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
-
 func (i *Info) checkSupported() error {
 	switch {
 	case !slices.Contains(replicable, i.Type):

@@ -118,18 +118,6 @@ func (k *Map) keysOnly() bool {
 	return k.info.HasSpinLock || k.layout.keySize+k.layout.valueSize >= seqBytes
 }
 
-// cleanPadding clears the padding between the values of the CPUs. It contains the bytes of earlier
-// bpf(2) writes, and must not count as a difference.
-func (k *Map) cleanPadding(value []byte) {
-	size := k.info.ElemSize
-	if k.info.CPUs == 0 || size == pad8(size) {
-		return
-	}
-	for at := 0; at < len(value); at += pad8(size) {
-		clear(value[at+size : at+pad8(size)])
-	}
-}
-
 // forEachKey reads the keys by iterator, and looks up their values.
 func (k *Map) forEachKey(ctx context.Context, fn func(key, value []byte) error) error {
 	room := lookupSlots * k.layout.keySize

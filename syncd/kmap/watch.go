@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // EventKind is the kind of change of a watched reference.
@@ -69,7 +70,8 @@ func NewWatcher(ref Ref, interval time.Duration, pinOwners ...uint32) *Watcher {
 // Next waits for the next change. The first change, and the first after Forget, is that the map has
 // appeared or, with ID 0, that it does not exist. Next returns an error other than ctx's (a missing
 // privilege, an ambiguous name) once, however long it lasts. The caller reports it and calls Next
-// again.
+// again. Next reports a map that disappears after an error as gone. While there is a current map,
+// Next returns no errors about a lack of descriptors or memory of this process.
 //
 // Next reports a map by name or ID as gone when programs have used it and neither a program nor a
 // pin does any more. The caller must then close it. If the map still exists some seconds later, it
@@ -88,8 +90,12 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 		}
 		w.polled = true
 		e, err := w.poll()
+		if w.current != 0 && exhausted(err) {
+			timer.Reset(w.interval)
+			continue
+		}
 		if err != nil && err.Error() != w.lastError {
-			w.lastError = err.Error()
+			w.lastError, w.goneReported = err.Error(), false
 			return Event{}, err
 		}
 		if err == nil {
@@ -102,20 +108,25 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
+// exhausted reports whether an error is a lack of descriptors or memory, which says nothing about
+// the map.
+func exhausted(err error) bool {
+	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
+}
+
 // Forget makes Next report the current map as appeared again, for a caller that could not open it
 // and retries.
-func (w *Watcher) Forget() { w.current, w.releasedID = 0, 0 }
+func (w *Watcher) Forget() { w.current, w.releasedID, w.goneReported = 0, 0, false }
 
 // poll checks the reference once. It returns the zero Event if the map is unchanged.
 func (w *Watcher) poll() (Event, error) {
 	m, err := resolve(w.ref, cmp.Or(w.current, w.releasedID), w.pinOwners)
 	if errors.Is(err, ErrNotFound) {
-		was := w.current
-		w.Forget()
-		if w.goneReported {
+		was, reported := w.current, w.goneReported
+		w.current, w.releasedID, w.goneReported = 0, 0, true
+		if reported {
 			return Event{}, nil
 		}
-		w.goneReported = true
 		return Event{Kind: Gone, ID: was}, nil
 	}
 	if err != nil {

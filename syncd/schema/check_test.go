@@ -100,22 +100,28 @@ func TestCheckSchema(t *testing.T) {
 
 func TestEqual(t *testing.T) {
 	tests := map[string]struct {
-		change func(f *Field)
-		equal  bool
+		change           func(f *Field)
+		equal, identical bool
 	}{
-		"doc":      {func(f *Field) { f.Doc, f.Type, f.Default = "x", "y", []byte{1, 2} }, true},
-		"volatile": {func(f *Field) { f.Roles = RoleVolatile | RolePort }, true},
-		"name":     {func(f *Field) { f.Name = "b" }, false},
-		"number":   {func(f *Field) { f.Number = 2 }, false},
-		"order":    {func(f *Field) { f.Roles = RoleBE }, false},
-		"local":    {func(f *Field) { f.Roles = RoleLocal }, false},
-		"kind":     {func(f *Field) { f.Kind = KindSint }, false},
+		"doc":      {func(f *Field) { f.Doc, f.Type = "x", "y" }, true, true},
+		"port":     {func(f *Field) { f.Roles = RolePort }, true, true},
+		"default":  {func(f *Field) { f.Default = []byte{1, 2} }, true, false},
+		"volatile": {func(f *Field) { f.Roles = RoleVolatile | RolePort }, true, false},
+		"sum":      {func(f *Field) { f.Roles = RoleSum }, true, false},
+		"name":     {func(f *Field) { f.Name = "b" }, false, false},
+		"number":   {func(f *Field) { f.Number = 2 }, false, false},
+		"order":    {func(f *Field) { f.Roles = RoleBE }, false, false},
+		"local":    {func(f *Field) { f.Roles = RoleLocal }, false, false},
+		"kind":     {func(f *Field) { f.Kind = KindSint }, false, false},
 	}
 	for name, test := range tests {
 		a, b := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}), oneValue(Field{Name: "a", Size: 2, Kind: KindUint})
 		test.change(&b.Value.Fields[0])
 		if Equal(a, b) != test.equal {
 			t.Errorf("Equal with different %s: got %v", name, !test.equal)
+		}
+		if Identical(a, b) != test.identical {
+			t.Errorf("Identical with different %s: got %v", name, !test.identical)
 		}
 	}
 	if fields := slices.Clone(conntrackSchema().Value.Fields); !equalMessages(conntrackSchema().Value, &Message{Size: 176, Fields: fields}) {

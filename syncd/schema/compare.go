@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,6 +37,20 @@ func equalFields(a, b Field) bool {
 		return a.Signed == b.Signed
 	}
 	return true
+}
+
+// Identical reports whether a and b are Equal, and this node also treats their fields alike: the
+// same fields are volatile, are sums, and have the same defaults.
+func Identical(a, b *Schema) bool {
+	return Equal(a, b) && treatedAlike(a.Key, b.Key) && treatedAlike(a.Value, b.Value)
+}
+
+// treatedAlike compares two messages that are equal by equalMessages.
+func treatedAlike(a, b *Message) bool {
+	return a == b || slices.EqualFunc(a.Fields, b.Fields, func(a, b Field) bool {
+		return (a.Roles^b.Roles)&(RoleVolatile|RoleSum) == 0 && bytes.Equal(a.Default, b.Default) &&
+			(a.Kind != KindMessage || treatedAlike(a.Message, b.Message))
+	})
 }
 
 // maxProblems is the maximum number of fields in an error. A peer's schema may have any number of
