@@ -25,6 +25,8 @@ func memberAttacks() []attack {
 		{name: "member: records of live owners", by: byMember, trace: recordsRefusedTrace, run: forgeUpdates},
 		{name: "member: deletes of live owners", by: byMember, trace: recordsRefusedTrace, run: forgeDeletes},
 		{name: "member: records of 66,000 invented owners", by: byMember, trace: recordsRefusedTrace, run: inventOwners},
+		{name: "member: 66,000 incarnations of its own", by: byMember, run: useManyIncarnations(mallory)},
+		{name: "member: 66,000 incarnations of a node", by: byMember, run: useManyIncarnations("lb1")},
 		{name: "member: versions below max-clock-ahead", by: byMember, run: acceptedFutureVersions},
 		{name: "member: versions beyond max-clock-ahead", by: byMember, trace: recordsRefusedTrace, run: rejectedFutureVersions},
 		{name: "member: 100,000 records for 4,096 entries", by: byMember, trace: recordsRefusedTrace, remedy: forgetMallory, run: overfill},
@@ -101,13 +103,31 @@ func forgeDeletes(ctx context.Context, c *cluster) error { return forgeDeltas(de
 
 // inventOwners sends one record of each of 66,000 owners that have never been members.
 func inventOwners(ctx context.Context, c *cluster) error {
+	return c.sendManyOwners(ctx, 99, func(i int) *mapsyncv1.Incarnation {
+		return &mapsyncv1.Incarnation{Node: "owner-" + strconv.Itoa(i), Number: versionAt(0)}
+	})
+}
+
+// useManyIncarnations returns an attack that sends one record of each of 66,000 incarnations of a
+// member, to use up the ids of owners.
+func useManyIncarnations(node string) func(context.Context, *cluster) error {
+	return func(ctx context.Context, c *cluster) error {
+		return c.sendManyOwners(ctx, 94, func(i int) *mapsyncv1.Incarnation {
+			return &mapsyncv1.Incarnation{Node: node, Number: uint64(i + 1)}
+		})
+	}
+}
+
+// sendManyOwners sends one record of each of 66,000 owners as mallory. The records have 500 keys,
+// which no load balancer uses.
+func (c *cluster) sendManyOwners(ctx context.Context, keys uint32, owner func(i int) *mapsyncv1.Incarnation) error {
 	return c.sendAsMallory(ctx, versionAt(0), func(ctx context.Context, o *hostile.OutboundMap) error {
 		for i := 0; i < 66_000 && ctx.Err() == nil; i += 500 {
 			var owners []*mapsyncv1.Incarnation
 			var deltas []*mapsyncv1.Delta
 			for k := range uint32(500) {
-				owners = append(owners, &mapsyncv1.Incarnation{Node: "owner-" + strconv.Itoa(i+int(k)), Number: versionAt(0)})
-				deltas = append(deltas, updateDelta(entryKey(99, k), k, versionAt(0)))
+				owners = append(owners, owner(i+int(k)))
+				deltas = append(deltas, updateDelta(entryKey(keys, k), k, versionAt(0)))
 			}
 			if err := o.Batch(owners, deltas, true); err != nil {
 				return err

@@ -9,7 +9,8 @@ import (
 )
 
 // subscribeGrace is the time after which syncd assumes that a connected peer without a subscription
-// to a map does not have that map.
+// to a map does not have that map. It begins again when a subscription ends: the peer may subscribe
+// again, from an earlier position.
 const subscribeGrace = time.Minute
 
 // ackSnapshot is the sending side of all streams at one moment. It decides which positions the table
@@ -71,7 +72,7 @@ func (r *Replicator) forgetDepartures(now time.Time) {
 // position returns the position of a map that all live peers and all observers have reached. It
 // returns 0 while a node is absent that may return within the lifetime of a tombstone, and while a
 // live peer is not served. A peer that has been connected for subscribeGrace without a subscription
-// does not count.
+// to the map does not count.
 func (v *ackSnapshot) position(m *localMap) uint64 {
 	ttl := m.table.TombstoneTTL()
 	if v.membershipSince.IsZero() || v.hasAbsentNodes(ttl) {
@@ -89,7 +90,7 @@ func (v *ackSnapshot) position(m *localMap) uint64 {
 		case state == ackServed:
 			served[s.target.Node] = true
 			least = min(least, position)
-		case state == ackNone && v.now.Sub(s.startedAt) > subscribeGrace:
+		case state == ackNone && v.now.Sub(s.withoutMapSince(m.name)) > subscribeGrace:
 			served[s.target.Node] = true // the peer does not have the map
 		}
 	}
@@ -147,4 +148,15 @@ func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackS
 		}
 	}
 	return 0, ackNone
+}
+
+// withoutMapSince returns since when the stream has had no subscription to a map. It is valid only if
+// the stream has none.
+func (s *outboundStream) withoutMapSince(name string) time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if at, ok := s.endedAt[name]; ok {
+		return at
+	}
+	return s.startedAt
 }

@@ -103,3 +103,39 @@ func TestDeparturesExpireWithTombstoneTTL(t *testing.T) {
 		t.Errorf("departures in the snapshot: got %v, want the recent one, which holds back the position", v.goneAt)
 	}
 }
+
+// TestPeerWithoutSubscriptionForAMoment has a peer end its subscription on an old stream, and subscribe
+// again later. Meanwhile it counts as a peer with the map, because it resumes at its old position and
+// may hold the records of deletes that it has not received.
+func TestPeerWithoutSubscriptionForAMoment(t *testing.T) {
+	for name, end := range map[string]func(s *outboundStream, f *outboundMap) error{
+		"ended by the peer": func(s *outboundStream, _ *outboundMap) error {
+			return s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}})
+		},
+		"ended by this node": func(_ *outboundStream, f *outboundMap) error {
+			return f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+		},
+	} {
+		o := newOutboundFixture(t)
+		m, now := o.r.localMaps()[testMap], time.Now()
+		o.sendPending()
+		o.s.startedAt = now.Add(-time.Hour)
+		v := &ackSnapshot{now: now, live: map[string]Peer{"x": {Node: "x", Incarnation: 3}}, membershipSince: now, streams: []*outboundStream{o.s}}
+		if err := end(o.s, o.m); err != nil {
+			t.Fatal(err)
+		}
+		for after, want := range map[time.Duration]uint64{0: 0, subscribeGrace - time.Second: 0, subscribeGrace + time.Minute: 1<<64 - 1} {
+			if v.now = now.Add(after); v.position(m) != want {
+				t.Errorf("%s, after %s: acknowledged position: got %d, want %d", name, after, v.position(m), want)
+			}
+		}
+	}
+	// A name that only the peer has chosen is not stored.
+	_, s := newSubscribedStream(t)
+	if err := s.subscribe(subscription(2, "unknown", Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.unsubscribe(2); err != nil || len(s.endedAt) != 0 {
+		t.Errorf("ended subscription to an unknown map: got error %v, %d stored ends, want none", err, len(s.endedAt))
+	}
+}

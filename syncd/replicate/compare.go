@@ -1,6 +1,13 @@
 package replicate
 
-import "mapsync/syncd/table"
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/table"
+)
 
 // Peers compare what they hold. A sender with nothing left to send sends digests of its own records and
 // of all orphaned records. A receiver that has merged everything before such a digest holds the same
@@ -27,4 +34,171 @@ func orphanedDigest(tx *table.Tx, v *view, withBuckets bool) (d table.Digest, bu
 		buckets = new(table.Buckets)
 	}
 	return tx.DigestOfNodes(v.orphaned, buckets), buckets
+}
+
+// comparisonResult is the result of comparing one Digest message.
+type comparisonResult struct {
+	nodes              []nodeComparison
+	divergent          bool   // at least one of nodes differs
+	inconclusiveReason string // why the comparison is incomplete; empty: it is complete
+}
+
+// compareDigests compares the digests of the peer with those of this node. exact reports that
+// values are comparable. If not, only version sums are compared. All sums of this node are read
+// under one lock of the table, so they belong to one state. The caller holds inboundStream.mu.
+func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonResult) {
+	v := in.l.r.view.Load()
+	if d.InconclusiveReason != "" {
+		r.inconclusiveReason = fmt.Sprintf("the peer cannot compare all records: %.256q", d.InconclusiveReason)
+	}
+	own := false
+	in.m.table.View(func(tx *table.Tx) {
+		// Digests of other live nodes count only if this node requested their records and has
+		// received them.
+		for _, n := range d.Nodes {
+			switch {
+			case n.Node == in.l.peer.Node:
+				in.comparison.peerLive, own = n.Digest.Live, true
+			case !in.owners.requested.requests(n.Node) || !in.requestsComplete():
+				continue
+			}
+			// The peer's digest leaves out its unsent records. This node cannot have them.
+			local, buckets := digestOf(tx, n.Node, n.Buckets != nil)
+			if !exact {
+				local.VersionSum += in.exceptionsVersionSum(tx, func(owner string) bool { return owner == n.Node })
+			}
+			r.add(nodeComparison{NodeDigest: n, local: local, localBuckets: buckets}, exact)
+		}
+		if why := in.compareOrphaned(tx, v, d, exact, &r); why != "" && r.inconclusiveReason == "" {
+			r.inconclusiveReason = why
+		}
+	})
+	if !own && r.inconclusiveReason == "" {
+		r.inconclusiveReason = "the peer sends no digest of its own records"
+	}
+	return r
+}
+
+// compareOrphaned compares orphaned records. They have no live owner to compare with, so every pair
+// of nodes compares them. It returns the reason if it could not compare them. With three nodes, the
+// two that remain compare the records of the third. The caller holds the table's lock.
+func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *wire.Digests, exact bool, r *comparisonResult) (unknown string) {
+	switch {
+	case !in.l.supportsOwnerRequests:
+		return "" // an older version of syncd: the digest of its fallback sender covers them
+	case d.Orphaned == nil:
+		return "the peer sends no digest of orphaned records"
+	case d.Members != v.members:
+		return "this node and the peer see different live nodes"
+	case !in.m.requestsComplete.Load():
+		return "orphaned records are still being received"
+	}
+	local, buckets := orphanedDigest(tx, v, d.Orphaned.Buckets != nil)
+	if !exact {
+		local.VersionSum += in.exceptionsVersionSum(tx, v.orphaned)
+	}
+	missing, _ := in.m.unsentDigests(tx) // the peer leaves out its own
+	missing.subtractFrom(v.orphaned, &local, buckets)
+	r.add(nodeComparison{NodeDigest: *d.Orphaned, local: local, localBuckets: buckets}, exact)
+	return ""
+}
+
+// add adds the comparison of one digest. Layouts that differ compare versions and owners only.
+func (r *comparisonResult) add(c nodeComparison, exact bool) {
+	c.inSync = c.local.Sum == c.Digest.Sum
+	if !exact {
+		c.inSync = c.local.VersionSum == c.Digest.VersionSum
+	}
+	r.divergent = r.divergent || !c.inSync
+	r.nodes = append(r.nodes, c)
+}
+
+// applyComparison counts a comparison and updates the state of the map. The caller holds
+// inboundStream.mu.
+func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position uint64, now time.Time) {
+	c := &in.comparison
+	in.countAboveLimit(r)
+	switch {
+	case r.divergent:
+		// Each comparison counts in exactly one counter.
+		in.l.r.count.divergent.Add(1)
+	case r.inconclusiveReason != "":
+		in.l.r.count.impossible.Add(1)
+	default:
+		in.l.r.count.inSync.Add(1)
+	}
+	if r.inconclusiveReason != "" {
+		in.noteInconclusive(r.inconclusiveReason)
+	} else if c.inconclusiveReason, c.inconclusiveRounds = "", 0; exact || !r.divergent {
+		c.impossibleReason = ""
+	}
+	// An incomplete comparison without a difference proves nothing, in either direction.
+	switch {
+	case !r.divergent && r.inconclusiveReason == "":
+		in.noteInSync(position, now)
+	case !r.divergent:
+		c.divergentNodes = nil
+	case exact:
+		in.checkBuckets(r.nodes, r.inconclusiveReason == "", position, now)
+	default:
+		in.checkNodes(r.nodes, now)
+	}
+}
+
+// noteInSync records that this node holds what the peer has sent. It ends the backoff of repairs.
+// The caller holds inboundStream.mu.
+func (in *inboundMap) noteInSync(position uint64, now time.Time) {
+	c := &in.comparison
+	// Only a repair sets divergent, so a difference in flight is not logged.
+	if !c.inSync && c.divergent > 0 {
+		in.l.r.opt.Logger.Info("map in sync with peer again", slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name))
+	}
+	c.inSync, c.onThisStream, c.inSyncAt, c.inSyncPosition, c.divergent = true, true, now, position, 0
+	c.departures = in.l.r.view.Load().departures
+	c.divergentNodes, c.requestBuckets, c.repairBackoff = nil, c.list != nil, 0
+}
+
+// maxInconclusive is the number of inconclusive comparisons in a row that are tolerated before
+// syncd reports them: nodes detect a change of membership at different times.
+const maxInconclusive = 4
+
+// noteInconclusive records that a comparison was inconclusive, and why. If that lasts, an earlier
+// agreement becomes invalid. The caller holds inboundStream.mu.
+func (in *inboundMap) noteInconclusive(why string) {
+	c := &in.comparison
+	if c.list != nil {
+		c.requestBuckets = true
+		poke(in.l.wake)
+	}
+	// Nodes detect a change of membership at different times, so single comparisons may fail.
+	if c.inconclusiveReason = why; c.inconclusiveRounds < maxInconclusive {
+		c.inconclusiveRounds++
+		return
+	}
+	in.noteIncomparable(why)
+}
+
+// noteIncomparable records that the map cannot be compared with the peer, and why. It logs a new
+// reason and ends a waiting list. The map then counts as not in sync: nothing is proven, and a node
+// that is not ready waits. The caller holds inboundStream.mu.
+func (in *inboundMap) noteIncomparable(why string) {
+	c := &in.comparison
+	if c.impossibleReason != why {
+		in.l.r.opt.Logger.Warn("cannot compare map with peer", slog.String("peer", in.l.peer.Node),
+			slog.String("map", in.m.name), slog.String("reason", why))
+	}
+	c.impossibleReason, c.inSync, c.divergent, c.divergentNodes = why, false, 0, nil
+	if c.list != nil && c.resend == nil {
+		c.list.end(fmt.Errorf("compare map %q with %s: %s", in.m.name, in.l.peer.Node, why))
+		c.list = nil
+	}
+}
+
+// incomparableReason returns why the last comparison was inconclusive; empty: it was conclusive.
+// The reason of a lasting problem comes first. The caller holds inboundStream.mu.
+func (c *inboundComparison) incomparableReason() string {
+	if c.impossibleReason != "" {
+		return c.impossibleReason
+	}
+	return c.inconclusiveReason
 }

@@ -191,10 +191,11 @@ func (f *outboundMap) sendComparison() (more bool, err error) {
 	case t.resendRequest.Load() == nil:
 		return false, nil
 	case t.resend == nil:
-		if f.tableComplete {
-			f.beginResend(t.resendRequest.Load())
+		if !f.tableComplete || !f.allowScan(f.m, t.now) {
+			return false, nil
 		}
-		return f.tableComplete, nil
+		f.beginResend(t.resendRequest.Load())
+		return true, nil
 	}
 	resend := t.resend
 	if err := f.sendResend(); err != nil || !resend.atEnd {

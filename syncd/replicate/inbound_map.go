@@ -157,6 +157,15 @@ func (in *inboundMap) reset() {
 	in.reporting = reporting{}
 }
 
+// handleAccepted is accept for a message of the peer. A peer accepts each subscription once: the end
+// of every full sync may scan the whole table. The caller holds inboundStream.mu.
+func (in *inboundMap) handleAccepted(a *mapsyncv1.MapAccepted) error {
+	if in.served() {
+		return fmt.Errorf("map %q accepted while it was served: %w", in.m.name, errProtocol)
+	}
+	return in.accept(a)
+}
+
 // accept starts the reception of a map, unless the peer's schema does not fit. The caller holds
 // inboundStream.mu.
 func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
@@ -191,6 +200,9 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 	poke(in.l.r.wake)
 	return nil
 }
+
+// served reports whether the peer has accepted the subscription. The caller holds inboundStream.mu.
+func (in *inboundMap) served() bool { return in.state == StateSyncing || in.state == StateCaughtUp }
 
 // compile creates the decoder for the peer's schema.
 func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
@@ -232,8 +244,12 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 	in.traffic.add(b.DeltaCount, b.Size())
 	in.accepted += res.accepted
 	in.fullSyncRecords += b.DeltaCount
-	in.backoff, in.owners.lastProgress = 0, now
-	// A peer that has other records to send sends those first.
+	in.backoff = 0
+	// A peer that has other records to send sends those first. While it has requested records to send,
+	// it marks no batch as caught up, so such a batch does not count.
+	if b.Requested || !b.CaughtUp && !b.Resent {
+		in.owners.lastProgress = now
+	}
 	if j := in.comparison.resend; j != nil && (b.Resent || b.Requested || !b.CaughtUp) {
 		j.lastProgress = now
 	}

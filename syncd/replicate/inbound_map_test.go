@@ -114,7 +114,7 @@ func TestInboundMapState(t *testing.T) {
 	in.sweep, in.repeatedFullSyncs, in.backoff = true, 2, time.Second
 	in.handleMerged(&wire.Batch{Position: 9, DeltaCount: 1, CaughtUp: true}, mergeResult{head: 4}, now.Add(1))
 	if in.state != StateCaughtUp || !in.fullSyncDone || in.sweep || in.repeatedFullSyncs != 0 || in.backoff != 0 || in.owners.permit.all ||
-		!in.owners.lastProgress.Equal(now.Add(1)) || !wasWoken(x.r.wake) {
+		!in.owners.lastProgress.Equal(now) || !wasWoken(x.r.wake) {
 		t.Errorf("state at the end: got %+v", in.state)
 	}
 	in.handleMerged(&wire.Batch{Position: 12, CaughtUp: true}, mergeResult{head: 4}, now)

@@ -11,6 +11,9 @@ import (
 	"mapsync/syncd/replicate/wire"
 )
 
+// maxSpareOwners is the number of owners that a batch with fewer deltas may have.
+const maxSpareOwners = 64
+
 // messageReceiver is the part of a client's stream that receives responses.
 type messageReceiver interface {
 	RecvMsg(any) error
@@ -73,13 +76,17 @@ func (l *inboundStream) handle(data []byte) error {
 	case *mapsyncv1.SubscribeResponse_OwnersSent:
 		return l.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
 	case *mapsyncv1.SubscribeResponse_Sources:
-		return l.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { in.handleSources(m.Sources); return nil })
+		return l.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
 	case *mapsyncv1.SubscribeResponse_Accepted:
-		return l.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.accept(m.Accepted) })
+		return l.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
 	// The peer does not have the map. That is not an error, and readiness does not wait for it. The
 	// roles change, because such a peer cannot be the fallback sender.
 	case *mapsyncv1.SubscribeResponse_Pending:
 		return l.withSubscription(m.Pending.GetMap(), func(in *inboundMap) error {
+			// A sender ends a subscription that it has served with MapEnded.
+			if in.served() {
+				return fmt.Errorf("map %q pending while it was served: %w", in.m.name, errProtocol)
+			}
 			in.state, in.err = StatePending, nil
 			poke(l.r.wake)
 			return nil
@@ -115,7 +122,7 @@ func (l *inboundStream) withSubscription(index uint32, fn func(*inboundMap) erro
 // when its map changes. The caller holds l.mu. Readiness does not wait for a refused map.
 func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) error {
 	// A sender ends a subscription that it has served with MapEnded.
-	if in.state == StateSyncing || in.state == StateCaughtUp {
+	if in.served() {
 		return fmt.Errorf("map %q refused while it was served: %w", in.m.name, errProtocol)
 	}
 	// The peer chooses the text, so it is quoted and truncated.
@@ -153,6 +160,11 @@ func (l *inboundStream) handleBatch(data []byte) error {
 	b := &l.batch
 	if err := b.Parse(data); err != nil {
 		return err
+	}
+	// A merge looks at each owner with the table locked, which costs far more than its bytes. An encoder
+	// adds an owner with its first delta.
+	if n := len(b.Owners); n > max(b.DeltaCount, maxSpareOwners) {
+		return fmt.Errorf("receive batch with %d owners of %d deltas: %w", n, b.DeltaCount, errProtocol)
 	}
 	// A stream carries the changes of one incarnation only.
 	if b.Origin != l.peer {

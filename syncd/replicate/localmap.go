@@ -35,10 +35,13 @@ type localMap struct {
 	generation uint64
 	// deliveries stores what each peer has received. It has its own lock.
 	deliveries deliveries
+	// scans limits how often each peer makes this node scan the table. It has its own lock.
+	scans scanLimit
 	// sources are the live peers from which this node receives the map and has received
 	// everything, sorted.
 	sources atomic.Pointer[[]string]
-	// requestsComplete reports that this node has received all records that it requested from peers.
+	// requestsComplete reports that this node has received all records that it requested from peers,
+	// except from peers that have stalled.
 	requestsComplete atomic.Bool
 	// rolesView is the view under which roles were last decided. Replicator.mu guards it.
 	rolesView *view

@@ -1,80 +1,174 @@
 package replicate
 
 import (
-	"hash/fnv"
-	"maps"
-	"slices"
+	"fmt"
+	"net"
+	"time"
 
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
-// view is the membership at one moment. It does not change, so streams read it while they hold a
-// table's lock.
+// Discover sets the other nodes that gossip has. It is used in place of SetPeers. A node counts as
+// live, restarted or moved only after a stream to it has verified its name and incarnation. It
+// counts as gone only if three conditions hold: gossip does not have it as it was verified, its
+// stream is down, and an attempt to reach it has failed. The slice is not kept.
+func (r *Replicator) Discover(hints []Peer) {
+	p := &r.verifier
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Hints are replaced as a whole: gossip no longer has a node that is not in the list.
+	for _, q := range p.nodes {
+		q.hint = Peer{}
+	}
+	for _, h := range hints {
+		if h.Node == r.opt.Self.Node || !validPeer(h) {
+			continue
+		}
+		// A name that only gossip has replaces no other node.
+		q := p.node(h.Node, false)
+		// A node with an incarnation in the future is dialled, so that its stream confirms it. It
+		// does not replace the address of a live node.
+		if q != nil && q.hint.Incarnation < h.Incarnation && (!q.live() || r.plausible(h)) {
+			q.hint = h
+		}
+	}
+	// The first call takes effect even without hints: this node has no peers then.
+	if !p.gossipReceived {
+		p.gossipReceived, p.liveChanged = true, true
+	}
+	poke(r.wake)
+}
+
+// validPeer reports whether the name and the address of a node are well-formed.
+func validPeer(p Peer) bool { return wire.CheckName(p.Node) == nil && checkAddress(p.Addr) == nil }
+
+// checkAddress returns an error if an address is too long or not host:port.
+func checkAddress(addr string) error {
+	if len(addr) > maxAddressBytes {
+		return fmt.Errorf("address of %d bytes", len(addr))
+	}
+	_, _, err := net.SplitHostPort(addr)
+	return err
+}
+
+// handleIntroduction stores the incarnation and address that an authenticated caller has sent. It
+// ignores an empty address.
+func (r *Replicator) handleIntroduction(o table.Owner, addr string) {
+	introduction := Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: addr}
+	if o.Node == r.opt.Self.Node || !r.plausible(introduction) {
+		return
+	}
+	p := &r.verifier
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.gossipReceived {
+		return // verification is not in use: the caller uses SetPeers
+	}
+	q := p.node(o.Node, true)
+	// An introduction is a hint to dial. It does not change a live node by itself.
+	if q == nil || q.verified == introduction || q.introduction == introduction || o.Incarnation < q.verified.Incarnation {
+		return
+	}
+	// The attempt is due at once: a caller that restarted should not wait for a backoff.
+	q.introduction, q.due = introduction, time.Time{}
+	poke(r.wake)
+}
+
+// handleVerified records that a stream to p.Addr has shown p.Node and p.Incarnation. The error is
+// an aheadError.
+func (r *Replicator) handleVerified(p Peer) error {
+	if !r.plausible(p) {
+		return aheadError{time.Duration(p.Incarnation - uint64(r.opt.Now().UnixNano())), r.opt.MaxClockAhead}
+	}
+	connected, _ := r.contactState(p.Node)
+	ps := &r.verifier
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	q := ps.nodes[p.Node]
+	if q == nil {
+		return nil
+	}
+	// Any successful attempt ends the backoff.
+	q.failures, q.unreachable = 0, false
+	// The introduction is confirmed or outdated.
+	if q.introduction.Incarnation <= p.Incarnation {
+		q.introduction = Peer{}
+	}
+	same := p.Incarnation == q.verified.Incarnation
+	if p == q.verified || p.Incarnation < q.verified.Incarnation || same && connected {
+		return nil // a healthy stream takes precedence over another address
+	}
+	q.verified, ps.liveChanged = p, true
+	poke(r.wake)
+	return nil
+}
+
+// contactState reports whether the stream from a node is established, and whether a message arrived
+// within the last three heartbeat intervals.
+func (r *Replicator) contactState(node string) (connected, fresh bool) {
+	r.mu.Lock()
+	l := r.inboundStreams[node]
+	r.mu.Unlock()
+	if l == nil || !l.connected() {
+		return false, false
+	}
+	return true, time.Since(time.Unix(0, l.lastContact.Load())) < 3*r.opt.heartbeat
+}
+
+// gone reports whether a live node is gone. A broken stream alone does not suffice: gossip, the stream and
+// a new attempt must all fail.
+func (p *discoveredNode) gone(connected bool) bool {
+	return p.live() && !p.matchesGossip() && !connected && p.unreachable
+}
+
+// target returns the peer to dial for verification, if there is one. The caller holds the
+// verifier's lock. connected and fresh are the results of contactState.
 //
-// Two nodes with different views disagree on which records are orphaned, and possibly on the
-// fallback sender. That state is temporary, and comparisons of orphaned records are inconclusive
-// meanwhile.
-type view struct {
-	// self is this node.
-	self table.Owner
-	// live are the live nodes other than self, by name.
-	live map[string]Peer
-	// departures is the number of nodes that have left since this node started. While it is
-	// unchanged, no record has become orphaned. It never decreases.
-	departures uint64
-	// members is a hash of the names of the live nodes including self. Nodes with the same value
-	// agree on which records are orphaned. Incarnations do not count: a node that restarts does not
-	// change which records are orphaned.
-	members uint64
-}
-
-// newView returns the view that follows old; nil for the first one. self is not in the result's
-// live, even if live has it. live is not kept.
-func newView(old *view, self table.Owner, live []Peer) *view {
-	v := &view{self: self, live: make(map[string]Peer, len(live))}
-	for _, p := range live {
-		// Of two incarnations of a node, the later one counts.
-		if old, ok := v.live[p.Node]; p.Node != self.Node && (!ok || old.Incarnation < p.Incarnation) {
-			v.live[p.Node] = p
+// A live node that gossip confirms has no target without a differing introduction, even while its
+// stream is down: its inbound stream connects again by itself. With several targets, each failed
+// attempt selects the next one.
+func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
+	var targets []Peer
+	add := func(t Peer) {
+		if t.Node != "" {
+			targets = append(targets, t)
 		}
 	}
-	if old != nil {
-		v.departures = old.departures
-		for node := range old.live {
-			if _, ok := v.live[node]; !ok {
-				v.departures++
-			}
+	switch {
+	case !p.live():
+		// A caller with a certificate is more trustworthy than gossip, so its address comes first.
+		add(p.introduction)
+		add(p.hint)
+	case connected:
+		// Another address in gossip does not matter while the same process is connected.
+		if p.introduction.Incarnation > p.verified.Incarnation {
+			add(p.introduction)
+		}
+		if p.hint.Incarnation > p.verified.Incarnation {
+			add(p.hint)
+		}
+		// Gossip lacks this process and its stream is silent. Only an attempt shows whether it is
+		// gone.
+		if !p.matchesGossip() && !fresh {
+			add(p.verified)
+		}
+	// The verified address comes first: gossip can be forged, and a short interruption must not
+	// move the node.
+	default:
+		if !p.matchesGossip() {
+			add(p.verified)
+		}
+		if p.introduction != p.verified {
+			add(p.introduction)
+		}
+		if p.hint != p.verified {
+			add(p.hint)
 		}
 	}
-	names := slices.Sorted(maps.Keys(v.live))
-	at, _ := slices.BinarySearch(names, self.Node)
-	h := fnv.New64a()
-	// The zero byte separates the names: "a" and "bc" differ from "ab" and "c".
-	for _, name := range slices.Insert(names, at, self.Node) {
-		_, _ = h.Write(append([]byte(name), 0)) // Write of a hash never fails
+	if len(targets) == 0 {
+		return Peer{}, false
 	}
-	v.members = h.Sum64()
-	return v
-}
-
-// orphaned reports whether the records of a node are orphaned. The records of earlier incarnations
-// of a live node are not orphaned: that node still owns them.
-func (v *view) orphaned(node string) bool {
-	_, live := v.live[node]
-	return !live && node != v.self.Node
-}
-
-// startedBefore orders nodes by their start time. The fallback sender is the node that started
-// first, so that a node that joins does not replace it. All nodes order the same nodes in the same
-// way, so they agree without messages. The name decides among equal times.
-func startedBefore(a, b table.Owner) bool {
-	if a.Incarnation != b.Incarnation {
-		return a.Incarnation < b.Incarnation
-	}
-	return a.Node < b.Node
-}
-
-// names returns the names of the live nodes other than this one, in no order.
-func (v *view) names() []string {
-	return slices.Collect(maps.Keys(v.live))
+	// Failed attempts rotate through the addresses.
+	return targets[p.failures%len(targets)], true
 }

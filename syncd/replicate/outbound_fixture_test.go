@@ -60,9 +60,13 @@ func newOutboundFixture(t *testing.T, changes ...func(*mapsyncv1.MapSubscription
 	return o
 }
 
-// subscribe starts a new stream in place of the last one.
+// subscribe starts a new stream in place of the last one, so much later that the peer may scan the table
+// again.
 func (o *outboundFixture) subscribe(changes ...func(*mapsyncv1.MapSubscription)) {
 	o.t.Helper()
+	if o.s != nil {
+		o.now = o.now.Add(scanBurst * o.r.opt.digestInterval)
+	}
 	sub := subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	sub.Owners = &mapsyncv1.OwnerRequest{Serial: 1}
 	sub.Expiries = true

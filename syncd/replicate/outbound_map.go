@@ -187,7 +187,7 @@ func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 		f.s.removeMap(f)
 		return false, nil
 	case f.m == nil:
-		err := f.start(m)
+		err := f.start(m, now)
 		return f.m != nil, err
 	case f.m != m:
 		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)

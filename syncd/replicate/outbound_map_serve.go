@@ -3,6 +3,7 @@ package replicate
 import (
 	"fmt"
 	"log/slog"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
@@ -16,7 +17,7 @@ import (
 // m is the present map of that name, nil if there is none. step calls it in each round until it
 // succeeds. A map with another schema or access is another localMap, which is tried even after a
 // refusal. The error is that of Send.
-func (f *outboundMap) start(m *localMap) error {
+func (f *outboundMap) start(m *localMap, now time.Time) error {
 	// The map does not exist on this node yet. The subscription stays pending until it does.
 	if m == nil {
 		if f.answer == answerPending {
@@ -31,6 +32,9 @@ func (f *outboundMap) start(m *localMap) error {
 	// The peer has the refusal already.
 	if f.answer == answerRefused && f.refusedMap == m {
 		return nil
+	}
+	if !f.allowScan(m, now) {
+		return nil // the next round tries again
 	}
 	// The peer's name is authenticated, so read-from is enforced here and not by the peer.
 	if !m.access.reads(f.s.target.Node) {

@@ -202,7 +202,7 @@ func (f *outboundMap) sendBackfill() (more bool, err error) {
 	q := &f.owners
 	// The table is unlocked here, so cursors may be opened and closed.
 	q.closeDropped()
-	if q.backfillDue {
+	if q.backfillDue && f.allowScan(f.m, f.comparison.now) {
 		q.backfillDue = false
 		// It begins at position 0: nothing records where the records of an owner are.
 		q.backfill = &ownerBackfill{

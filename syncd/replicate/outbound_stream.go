@@ -88,6 +88,8 @@ type outboundStream struct {
 
 	// mu guards the fields up to probes.
 	mu sync.Mutex
+	// endedAt is when the last subscription to a map of this node ended, by map name; nil: none.
+	endedAt map[string]time.Time
 	// maps are the outbound map streams, at most 2*MaxMaps, in the order of their index.
 	maps []*outboundMap
 	// lastIndex is the highest number of a subscription. Numbers increase. 0: none so far.

@@ -3,6 +3,7 @@ package replicate
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
@@ -69,6 +70,9 @@ func (s *outboundStream) checkSubscription(m *mapsyncv1.MapSubscription) error {
 		return fmt.Errorf("replicate to node name %q, which is this node's own: %w", s.target.Node, errProtocol)
 	case s.lastIndex > 0 && m.GetObserve() != s.observing.Load():
 		return fmt.Errorf("subscriptions of one stream must all observe or all replicate: %w", errProtocol)
+	// The limits of digests and resends count per subscription.
+	case slices.ContainsFunc(s.maps, func(f *outboundMap) bool { return f.name == m.GetName() && !f.unsubscribed.Load() }):
+		return fmt.Errorf("second subscription to map %q: %w", m.GetName(), errProtocol)
 	}
 	return nil
 }
@@ -84,6 +88,7 @@ func (s *outboundStream) unsubscribe(index uint32) error {
 	// not an error.
 	if f := s.findMap(index); f != nil {
 		f.unsubscribed.Store(true)
+		s.noteEnd(f)
 		poke(s.wake)
 	}
 	return nil
@@ -106,5 +111,19 @@ func (s *outboundStream) removeMap(f *outboundMap) {
 	f.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.noteEnd(f)
 	s.maps = slices.DeleteFunc(s.maps, func(o *outboundMap) bool { return o == f })
+}
+
+// noteEnd records the time at which the subscription to a map of this node ended. The caller holds
+// s.mu.
+func (s *outboundStream) noteEnd(f *outboundMap) {
+	// The peer chooses the names of other maps.
+	if s.r.localMaps()[f.name] == nil {
+		return
+	}
+	if s.endedAt == nil {
+		s.endedAt = make(map[string]time.Time)
+	}
+	s.endedAt[f.name] = time.Now()
 }

@@ -1,11 +1,13 @@
 package replicate
 
 import (
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -64,7 +66,8 @@ type inboundOwners struct {
 
 	// lastServing is when the peer was last seen to serve the map; initially when the stream was created.
 	lastServing time.Time
-	// lastProgress is when the last batch arrived, or when the last request was made.
+	// lastProgress is when the last batch arrived that was not marked as caught up, or when the last
+	// request was made.
 	lastProgress time.Time
 	// candidateAfter is the time until which the peer is not a candidate for the fallback sender.
 	candidateAfter time.Time
@@ -98,13 +101,6 @@ func (q *inboundOwners) endSendAll() {
 		p.all = false
 		q.permit = &p
 	}
-}
-
-// requestsComplete reports whether everything requested from the peer was received. A request for
-// nothing is complete at once. The caller holds inboundStream.mu.
-func (in *inboundMap) requestsComplete() bool {
-	q := &in.owners
-	return !in.l.supportsOwnerRequests || q.confirmedSerial == q.serial || (!q.requested.orphaned && len(q.requested.nodes) == 0)
 }
 
 // setRequest replaces the request if wanted differs, or if nodes have left since. The caller holds
@@ -162,10 +158,19 @@ func (in *inboundMap) handleOwnersSent(m *mapsyncv1.OwnersSent) {
 const maxSources = 1024
 
 // handleSources stores from which nodes the peer receives the map. The caller holds
-// inboundStream.mu. Names above maxSources are ignored: they are only possible relays.
-func (in *inboundMap) handleSources(m *mapsyncv1.Sources) {
-	in.owners.sources = slices.Sorted(slices.Values(m.GetNodes()[:min(len(m.GetNodes()), maxSources)]))
+// inboundStream.mu. Names above maxSources are ignored: they are only possible relays. An error wraps
+// wire.ErrMalformed and ends the stream. Without it, a peer could make this node keep names of 1 MiB for
+// each map.
+func (in *inboundMap) handleSources(m *mapsyncv1.Sources) error {
+	nodes := m.GetNodes()[:min(len(m.GetNodes()), maxSources)]
+	for _, node := range nodes {
+		if err := wire.CheckName(node); err != nil {
+			return fmt.Errorf("receive sources of map %q: %w", in.m.name, err)
+		}
+	}
+	in.owners.sources = slices.Sorted(slices.Values(nodes))
 	poke(in.l.r.wake)
+	return nil
 }
 
 // mapSource is the state of one map with one live peer, for the decision about roles.
@@ -267,16 +272,19 @@ func chooseRelays(all []mapSource) map[string][]string {
 		if !p.unreachable {
 			continue
 		}
+		var chosen *mapSource
 		for j := range all {
 			c := &all[j]
 			if _, ok := slices.BinarySearch(c.sources, p.peer.Node); !ok || !c.serving || len(relays[c.peer.Node]) == maxRequested {
 				continue
 			}
-			if p.via == "" || c.peer.Node == was {
-				p.via = c.peer.Node
+			// A peer that does not send what was requested is used only if no other peer can relay.
+			if chosen == nil || c.candidate && !chosen.candidate || c.candidate == chosen.candidate && c.peer.Node == was {
+				chosen = c
 			}
 		}
-		if p.via != "" {
+		if chosen != nil {
+			p.via = chosen.peer.Node
 			relays[p.via] = append(relays[p.via], p.peer.Node)
 		}
 	}
@@ -323,8 +331,8 @@ func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 }
 
 // assignRole makes a request to the peer, and reports whether the records that it serves are
-// complete. It takes l.mu. The map may have been replaced since mapSource; then nothing is
-// requested.
+// complete or the peer has stalled. It takes l.mu. The map may have been replaced since mapSource;
+// then nothing is requested.
 func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -342,7 +350,8 @@ func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, de
 	if p.serving {
 		in.setRequest(wanted, departures, now)
 	}
-	return !p.serving || in.requestsComplete()
+	// One peer must not prevent the comparison of orphaned records with all others.
+	return !p.serving || in.requestsComplete() || !now.After(q.candidateAfter)
 }
 
 // requestDigest requests a comparison of a map soon. It takes l.mu. The caller may hold

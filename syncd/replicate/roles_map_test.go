@@ -8,6 +8,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 )
 
 // newRoleCluster returns node b with streams from peers, each of which serves the map. It is not running.
@@ -159,5 +160,73 @@ func TestRelayForUnreachablePeer(t *testing.T) {
 	r.assignRoles(time.Now())
 	if via, nodes := all["c"].owners.via, all["x"].owners.requested.nodes; via != "" || len(nodes) != 0 {
 		t.Errorf("via %q, nodes requested from x: got %v, want none", via, nodes)
+	}
+}
+
+// TestStalledRelayIsReplaced has a peer announce that it receives from an unreachable node, and then
+// send nothing that was requested. Batches that are marked as caught up do not count.
+func TestStalledRelayIsReplaced(t *testing.T) {
+	now := time.Now()
+	r, all := newRoleCluster(t, Peer{Node: "x", Incarnation: 1}, Peer{Node: "y", Incarnation: 3}, Peer{Node: "c", Incarnation: 4})
+	all["c"].state, all["c"].owners.lastServing = StateWaiting, now.Add(-time.Hour)
+	all["x"].owners.sources, all["y"].owners.sources = []string{"c"}, []string{"c"}
+	requested := func(want string, at time.Time) {
+		t.Helper()
+		r.assignRoles(at)
+		for _, node := range []string{"x", "y"} {
+			if got := slices.Contains(all[node].owners.requested.nodes, "c"); got != (node == want) {
+				t.Errorf("records of c requested from %s: got %t, want %s", node, got, want)
+			}
+		}
+	}
+	requested("x", now)
+	late := now.Add(2 * r.opt.stallTimeout)
+	for _, node := range []string{"x", "y"} {
+		all[node].handleMerged(&wire.Batch{CaughtUp: true}, mergeResult{}, late)
+	}
+	requested("y", late)
+	// The earlier choice is kept after the pause of the stalled peer.
+	all["y"].owners.confirmedSerial = all["y"].owners.serial
+	requested("y", late.Add(2*stalledCandidatePause))
+	// A stalled relay is better than none.
+	all["y"].owners.sources = nil
+	all["x"].owners.candidateAfter = late.Add(time.Hour)
+	requested("x", late)
+}
+
+// TestProgressOfRequests checks which batches count as progress of a request for records.
+func TestProgressOfRequests(t *testing.T) {
+	for name, c := range map[string]struct {
+		batch wire.Batch
+		want  bool
+	}{
+		"requested records": {wire.Batch{Requested: true}, true},
+		"more to come":      {wire.Batch{}, true},
+		"caught up":         {wire.Batch{CaughtUp: true}, false},
+		"a repair":          {wire.Batch{Resent: true}, false},
+	} {
+		x := newInboundFixture(t)
+		now := time.Now().Add(time.Hour)
+		x.in.handleMerged(&c.batch, mergeResult{}, now)
+		if got := x.in.owners.lastProgress.Equal(now); got != c.want {
+			t.Errorf("%s: progress: got %t, want %t", name, got, c.want)
+		}
+	}
+}
+
+// TestStalledPeerDoesNotPreventComparisons has this node request orphaned records from all peers, of
+// which one does not answer. After stallTimeout, this node compares with the others.
+func TestStalledPeerDoesNotPreventComparisons(t *testing.T) {
+	now := time.Now()
+	r, all := newRoleCluster(t, Peer{Node: "x", Incarnation: 3}, Peer{Node: "y", Incarnation: 4})
+	all["x"].owners.confirmedSerial, all["x"].owners.lastProgress = 0, now
+	for _, after := range []time.Duration{0, r.opt.stallTimeout, r.opt.stallTimeout + 1, 2 * stalledCandidatePause} {
+		r.assignRoles(now.Add(after))
+		if got, want := r.localMaps()[testMap].requestsComplete.Load(), after > r.opt.stallTimeout; got != want {
+			t.Errorf("%s after the request: complete: got %t, want %t", after, got, want)
+		}
+	}
+	if !all["x"].owners.requested.orphaned || all["x"].requestsComplete() {
+		t.Error("request to the stalled peer: got none or an answer, want it to wait")
 	}
 }

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
 
@@ -197,9 +199,13 @@ func TestSourcesOfAPeer(t *testing.T) {
 	for i := range maxSources + 1 {
 		many = append(many, fmt.Sprint("n", i))
 	}
-	x.in.handleSources(&mapsyncv1.Sources{Nodes: many})
-	if n := len(x.in.owners.sources); n != maxSources {
-		t.Errorf("sources: got %d, want maxSources", n)
+	if err := x.in.handleSources(&mapsyncv1.Sources{Nodes: many}); err != nil || len(x.in.owners.sources) != maxSources {
+		t.Errorf("sources: got error %v, %d nodes, want maxSources", err, len(x.in.owners.sources))
+	}
+	for _, name := range []string{"", strings.Repeat("n", wire.MaxName+1)} {
+		if err := x.in.handleSources(&mapsyncv1.Sources{Nodes: []string{"c", name}}); !errors.Is(err, wire.ErrMalformed) || len(x.in.owners.sources) != maxSources {
+			t.Errorf("name of %d bytes: got error %v, %d nodes, want a malformed message", len(name), err, len(x.in.owners.sources))
+		}
 	}
 }
 

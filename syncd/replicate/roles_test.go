@@ -125,7 +125,20 @@ func TestFallbackSenderPerMap(t *testing.T) {
 }
 
 // TestFallbackSenderStalls has the fallback sender serve the map and never send the requested records.
+// Its messages show only that it is alive.
 func TestFallbackSenderStalls(t *testing.T) {
+	for name, alive := range map[string]func(index uint32) *mapsyncv1.SubscribeResponse{
+		"heartbeats": func(uint32) *mapsyncv1.SubscribeResponse {
+			return &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}
+		},
+		"batches that are caught up": func(index uint32) *mapsyncv1.SubscribeResponse { return stockBatch(index, 0, 0) },
+	} {
+		t.Run(name, func(t *testing.T) { testFallbackSenderStalls(t, alive) })
+	}
+}
+
+func testFallbackSenderStalls(t *testing.T, alive func(index uint32) *mapsyncv1.SubscribeResponse) {
+	t.Helper()
 	var requested atomic.Bool
 	x := startStock(t, func(stream mapsyncv1.ReplicationService_SubscribeServer) error {
 		if err := welcomeWith(stream, &mapsyncv1.Welcome{
@@ -142,10 +155,10 @@ func TestFallbackSenderStalls(t *testing.T) {
 			return err
 		}
 		for {
-			if err := stream.Send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}); err != nil {
+			if err := stream.Send(alive(sub.GetMap())); err != nil {
 				return err
 			}
-			time.Sleep(20 * time.Millisecond) // the rate of heartbeats
+			time.Sleep(20 * time.Millisecond) // the rate of messages
 		}
 	})
 	a, d := startKeyedNode(t, "a", 100), startKeyedNode(t, "d", 200)

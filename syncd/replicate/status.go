@@ -153,51 +153,6 @@ func (r *Replicator) Status() []PeerStatus {
 	return all
 }
 
-// InitialSyncDone reports whether the initial sync of every map from every live peer is merged. If
-// not, waiting lists what is missing: peer/map, or "membership" before the first SetPeers. It does
-// not wait for a map that a peer lacks or that does not match the peer's.
-//
-// The initial sync from a peer that has not adopted its own entries yet is empty: two nodes that
-// start together would otherwise wait for each other. It may become false again, when a peer joins
-// or a map is added.
-func (r *Replicator) InitialSyncDone() (ok bool, waiting []string) { return r.received(false) }
-
-// AllReceived is InitialSyncDone, but also waits for peers that have not adopted their own entries
-// yet. It reports whether every live peer has sent all its records. The daemon stores the identity
-// of the kernel map only after that.
-func (r *Replicator) AllReceived() (ok bool, waiting []string) { return r.received(true) }
-
-// received is InitialSyncDone, or AllReceived if all is set.
-func (r *Replicator) received(all bool) (ok bool, waiting []string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.membershipSince.IsZero() {
-		return false, []string{"membership"}
-	}
-	for node := range r.view.Load().live {
-		for _, name := range r.inboundStreams[node].unsyncedMaps(r.localMaps(), all) {
-			waiting = append(waiting, node+"/"+name)
-		}
-	}
-	slices.Sort(waiting)
-	return len(waiting) == 0, waiting
-}
-
-// unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If
-// all is set, these include maps of which the peer has not sent all records: see AllReceived. It
-// takes l.mu.
-func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for name, m := range maps {
-		in := l.maps[name]
-		if in == nil || in.m != m || ((!in.fullSyncDone || !in.requestsComplete() || (all && !in.allReceived)) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // status returns the state of the receiving side. The sending side is empty, except for
 // StateExcluded. It takes l.mu.
 func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {

@@ -87,10 +87,9 @@ func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNod
 	if fresh {
 		q.unreachable = false
 	}
-	// A live node is gone only if gossip, its stream and a new attempt all fail. A node that is not
-	// live is forgotten if gossip and callers do not name it.
+	// A node that is not live is forgotten if gossip and callers do not name it.
 	switch {
-	case q.live() && !q.matchesGossip() && !connected && q.unreachable:
+	case q.gone(connected):
 		q.verified, p.liveChanged = Peer{}, true
 	case !q.live() && q.hint.Node == "" && q.introduction.Node == "" && !q.dialling:
 		delete(p.nodes, node)
@@ -107,57 +106,6 @@ func (r *Replicator) stepNode(ctx context.Context, node string, q *discoveredNod
 	// The attempt runs without p.mu. dialling stays set until it ends, so no other attempt starts
 	// and the entry stays in p.nodes.
 	r.wg.Go(func() { r.verifyNode(ctx, target) })
-}
-
-// target returns the peer to dial for verification, if there is one. The caller holds the
-// verifier's lock. connected and fresh are the results of contactState.
-//
-// A live node that gossip confirms has no target without a differing introduction, even while its
-// stream is down: its inbound stream connects again by itself. With several targets, each failed
-// attempt selects the next one.
-func (p *discoveredNode) target(connected, fresh bool) (Peer, bool) {
-	var targets []Peer
-	add := func(t Peer) {
-		if t.Node != "" {
-			targets = append(targets, t)
-		}
-	}
-	switch {
-	case !p.live():
-		// A caller with a certificate is more trustworthy than gossip, so its address comes first.
-		add(p.introduction)
-		add(p.hint)
-	case connected:
-		// Another address in gossip does not matter while the same process is connected.
-		if p.introduction.Incarnation > p.verified.Incarnation {
-			add(p.introduction)
-		}
-		if p.hint.Incarnation > p.verified.Incarnation {
-			add(p.hint)
-		}
-		// Gossip lacks this process and its stream is silent. Only an attempt shows whether it is
-		// gone.
-		if !p.matchesGossip() && !fresh {
-			add(p.verified)
-		}
-	// The verified address comes first: gossip can be forged, and a short interruption must not
-	// move the node.
-	default:
-		if !p.matchesGossip() {
-			add(p.verified)
-		}
-		if p.introduction != p.verified {
-			add(p.introduction)
-		}
-		if p.hint != p.verified {
-			add(p.hint)
-		}
-	}
-	if len(targets) == 0 {
-		return Peer{}, false
-	}
-	// Failed attempts rotate through the addresses.
-	return targets[p.failures%len(targets)], true
 }
 
 // verifyNode dials a node and records the result. It runs in a goroutine of its own, for at most
