@@ -6,10 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func (a *admin) controlHandler() http.Handler {
@@ -183,4 +187,31 @@ func (c *Client) do(ctx context.Context, method, path string) (io.ReadCloser, er
 		return nil, fmt.Errorf("syncd refused %s: %s", path, strings.TrimSpace(string(text)))
 	}
 	return response.Body, nil
+}
+
+// listenControl listens on the control socket. It takes the socket over from a daemon that was
+// killed, and fails if another daemon still answers. It keeps a path that is not a socket: the
+// path may be an operator's file, or a symbolic link to one.
+func listenControl(path string) (net.Listener, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("listen for control: %s exists and is not a socket (%s): remove it, or set another control-socket", path, info.Mode())
+	}
+	if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("another syncd answers on %s: stop it, or set another control-socket", path)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("remove a stale control socket: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("make the control socket's directory: %w", err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("listen for control: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("restrict the control socket: %w", err), l.Close())
+	}
+	return l, nil
 }

@@ -128,17 +128,26 @@ func (d *Daemon) Drain(force bool) (Handover, error) {
 	return d.Handover(), nil
 }
 
+// requireReceiver returns an error unless a live peer has a stream from this node, and the settings
+// let at least one live peer receive each map.
 func (d *Daemon) requireReceiver() error {
 	var reasons []string
+	served := false
 	for _, c := range d.replicator.Contacts() {
 		switch {
 		case c.Live && c.Serving:
-			return nil
+			served = true
 		case c.Live:
 			reasons = append(reasons, c.Node+" has no stream from this node")
 		}
 	}
-	if len(reasons) > 0 {
+	if served {
+		reasons = withoutReceiver(d.readWatermarks(), d.replicator.Status())
+	}
+	switch {
+	case served && len(reasons) == 0:
+		return nil
+	case len(reasons) > 0:
 		slices.Sort(reasons)
 		return fmt.Errorf("drain: %w: %s", ErrLastNode, strings.Join(reasons, ", "))
 	}
@@ -217,6 +226,9 @@ func (d *Daemon) updateHandover(marks []watermark, peers []replicate.PeerStatus,
 	}
 	r.waiting, r.peers = behind(r.watermarks, peers), len(peers)
 	r.notHeld = notHeld(r.watermarks, peers)
+	if !r.forced {
+		r.waiting = append(r.waiting, withoutReceiver(r.watermarks, peers)...)
+	}
 	if reason := d.pendingChanges(r, now); reason != "" {
 		r.waiting = append(r.waiting, reason)
 	}
@@ -304,6 +316,23 @@ func behind(marks []watermark, peers []replicate.PeerStatus) []string {
 		}
 	}
 	return waiting
+}
+
+// withoutReceiver returns a reason for each map that the settings exclude for all peers.
+func withoutReceiver(marks []watermark, peers []replicate.PeerStatus) (reasons []string) {
+	for _, k := range marks {
+		if !slices.ContainsFunc(peers, func(p replicate.PeerStatus) bool { return !k.excludedFor(&p) }) {
+			reasons = append(reasons, "no live peer may receive "+k.name+" (read-from, write-from)")
+		}
+	}
+	return reasons
+}
+
+// excludedFor reports whether the settings exclude the map for a peer.
+func (k *watermark) excludedFor(p *replicate.PeerStatus) bool {
+	return slices.ContainsFunc(p.Maps, func(m replicate.MapStatus) bool {
+		return m.Name == k.name && m.SendState == replicate.StateExcluded
+	})
 }
 
 func (k *watermark) missingAt(p *replicate.PeerStatus) []string {

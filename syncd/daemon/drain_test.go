@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -128,6 +129,51 @@ func TestDrainNeedsALivePeer(t *testing.T) {
 	if n1.status().Ready {
 		t.Error("node drained by force: got ready, want not ready")
 	}
+}
+
+// The settings let no live peer receive one of two maps. A drain would lose its sessions.
+func TestDrainNeedsAReceiverOfEachMap(t *testing.T) {
+	dir := pinDir(t)
+	var nodes []*node
+	for i := 1; i <= 2; i++ {
+		var refs []string
+		for _, name := range []string{"ct", "nat"} {
+			path := filepath.Join(dir, fmt.Sprint(name, i))
+			pinned(t, path, 8, 8, 100)
+			refs = append(refs, name+"="+path)
+		}
+		nodes = append(nodes, newNode(t, i, refs...))
+	}
+	n1, n2 := nodes[0], nodes[1]
+	n1.start()
+	n2.start()
+	poll.Eventually(t, "the nodes are ready", func() bool { return n1.status().Ready && n2.status().Ready })
+	poll.Eventually(t, "the drain begins", func() bool { _, err := n1.client.Drain(t.Context(), false); return err == nil })
+	next := n1.config
+	next.ReadFrom = []string{"nat=n3"}
+	if _, err := n1.reload(next); err != nil {
+		t.Fatalf("reload read-from: got error %v, want none", err)
+	}
+	poll.Eventually(t, "the handover waits for a receiver of one map", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		reasons := strings.Join(h.Waiting, "; ")
+		return err == nil && !h.Done && strings.Contains(reasons, "no live peer may receive nat") && !strings.Contains(reasons, "receive ct")
+	})
+	if _, err := n1.client.Undrain(t.Context()); err != nil {
+		t.Fatalf("undrain: got error %v, want none", err)
+	}
+	if _, err := n1.client.Drain(t.Context(), false); err == nil || !strings.Contains(err.Error(), "no live peer may receive nat") ||
+		strings.Contains(err.Error(), "receive ct") {
+		t.Fatalf("drain: got error %v, want it refused because of nat alone", err)
+	}
+	poll.Eventually(t, "the node is ready again", func() bool { return n1.status().Ready })
+	if h, err := n1.client.Drain(t.Context(), true); err != nil || !h.Drained {
+		t.Fatalf("drain with force: got %+v, error %v, want drained", h, err)
+	}
+	poll.Eventually(t, "the forced handover is done", func() bool {
+		h, err := n1.client.Handover(t.Context())
+		return err == nil && h.Done
+	})
 }
 
 // A peer with a full map does not hold all entries. The drain, the status and the metrics of the

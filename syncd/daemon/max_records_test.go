@@ -28,6 +28,7 @@ func manyRecords(t *testing.T, room uint32, entries ...uint64) (n *node, m *ebpf
 	}
 	path := filepath.Join(dir, "new")
 	n, m = newNode(t, len(entries)+1, "ct="+path), pinned(t, path, 8, 8, room)
+	n.pin = path
 	n.start()
 	return n, m, peers
 }
@@ -84,4 +85,18 @@ func TestRecordsAboveLimitDoNotBlockReadiness(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The load balancer starts again with a larger map of the same layout. The node then holds the records that
+// the limit of the smaller map has rejected.
+func TestLimitFollowsReplacedMap(t *testing.T) {
+	const entries = 500
+	n, _, _ := manyRecords(t, 100, entries)
+	poll.Eventually(t, "records are rejected", func() bool { s := n.status(); return s.Ready && s.Peers[0].Maps[0].Refused > 0 })
+	m := pinned(t, n.pin, 8, 8, 2*entries)
+	poll.Eventually(t, "the larger map holds all entries", func() bool { return lacks(m, entries, 7) == 0 })
+	poll.Eventually(t, "the node is ready without exceptions", func() bool {
+		s := n.status()
+		return s.Ready && s.Peers[0].Maps[0].Refused == 0
+	})
 }

@@ -86,10 +86,15 @@ func (m *replica) adopt() {
 	unversioned := t.Stats().Unversioned
 	adoptAll(t)
 	m.mu.Lock()
-	if m.state == MapSyncing {
+	// Otherwise another kernel map was attached meanwhile, whose initial sync is not complete.
+	same := m.state == MapSyncing && m.table == t && m.since.Equal(since)
+	if same {
 		m.state = MapReplicating
 	}
 	m.mu.Unlock()
+	if !same {
+		return
+	}
 	m.log.Info("map is replicating", "adopted", unversioned, "live", t.Stats().Live)
 }
 
@@ -108,7 +113,8 @@ func (m *replica) saveIdentityWhenApplied() {
 	synced = synced || m.daemon.replicator.Stats().Peers > 0 && m.daemon.waitingUntil(m.daemon.replicator.AllReceived, m.name) == ""
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !synced || m.kernel == nil {
+	// Another kernel map may have been attached between the locks.
+	if !synced || m.kernel == nil || m.identitySaved || m.state != MapReplicating {
 		return
 	}
 	if m.syncBarrier == nil {

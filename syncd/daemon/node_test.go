@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 type node struct {
 	t       *testing.T
 	dir     string
-	pin     string // pin of its map, if twoNodes created it
+	pin     string // pin of its map, if twoNodes or manyRecords created it
 	config  config.Config
 	attach  capture.Attach // none by default
 	wall    func() time.Time

@@ -130,6 +130,8 @@ func TestReadyAfterMapReplacement(t *testing.T) {
 	n.start()
 	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
 	n.write(m, 0, entries, 7)
+	// Events that syncd has not read yet are lost with the map.
+	poll.Eventually(t, "the table has the entries", func() bool { return n.status().Maps[0].Live == entries })
 	for round := range 10 {
 		m = pinned(t, path, 8, 8, 2*entries)
 		poll.Eventually(t, "the node is ready with the new map", func() bool {

@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
@@ -76,9 +75,10 @@ type replica struct {
 	closeFirstRead func()        // closes firstRead, once
 
 	// Fields of run.
-	offered    *table.Table // the table that the replicator has
-	wasOffered bool         // a table was offered: a key that it lacks does not exist
-	loaded     mapIdentity  // the last kernel map that was read completely
+	offered       *table.Table   // the table that the replicator has
+	offeredSchema *schema.Schema // schema of offered
+	wasOffered    bool           // a table was offered: a key that it lacks does not exist
+	loaded        mapIdentity    // the last kernel map that was read completely
 }
 
 func newReplica(d *Daemon, order int, setting string) (*replica, error) {
@@ -128,24 +128,39 @@ func (m *replica) run(ctx context.Context) error {
 			break
 		}
 		m.refuse(err)
+		if !errors.Is(err, errDuplicate) {
+			m.daemon.assignments.cancelWait(m) // a later name may use the kernel map meanwhile
+		}
 		if unfit(err) {
 			continue // the same kernel map stays unfit: wait for another one
 		}
 		if time.Since(began) > maxRetry {
 			pause = minRetry
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
+		if m.awaitRetry(ctx, watcher, pause) {
+			pause = minRetry / 2
 		}
-		watcher.Forget()
 	}
 	return nil
 }
 
-// unfit reports whether a kernel map can never be replicated, whatever else changes.
-func unfit(err error) bool {
-	return errors.Is(err, kmap.ErrUnsupported) || errors.Is(err, capture.ErrEntryTooLarge)
+// awaitRetry waits until a refused map is to be tried again: for the duration of pause, or until the
+// reference refers to another map or to none. It reports whether the latter was the case.
+func (m *replica) awaitRetry(ctx context.Context, watcher *kmap.Watcher, pause time.Duration) (changed bool) {
+	defer watcher.Forget()
+	ctx, cancel := context.WithTimeout(ctx, pause)
+	defer cancel()
+	event, err := watcher.Next(ctx)
+	for ; ctx.Err() == nil && err != nil; event, err = watcher.Next(ctx) {
+		m.refuse(err)
+		m.daemon.assignments.cancelWait(m)
+	}
+	if event.Map != nil {
+		if err := event.Map.Close(); err != nil {
+			m.log.Warn("failed to close map", "error", err)
+		}
+	}
+	return err == nil
 }
 
 // follow attaches each kernel map to which the reference refers. It returns an error of such a
@@ -184,25 +199,6 @@ func (m *replica) setFail(fail context.CancelCauseFunc) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fail = fail
-}
-
-// clearRefusal clears the error of the map, so that the next error is logged again.
-func (m *replica) clearRefusal() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.err, m.refusal = nil, ""
-}
-
-// refuse sets the map to MapRefused because of err. It logs err unless it was logged before.
-func (m *replica) refuse(err error) {
-	m.closeFirstRead()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if text := err.Error(); m.refusal != text {
-		m.refusal = text
-		m.log.Error("cannot replicate map", "error", err, "retried", !unfit(err))
-	}
-	m.state, m.err = MapRefused, err
 }
 
 // removeBarrier removes a write barrier, if there is one, and sets it to nil. The lock is held.

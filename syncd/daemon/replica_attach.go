@@ -89,9 +89,6 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 // is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
-	if m.wasOffered && schema.Equal(old, s) {
-		return t, nil
-	}
 	o := table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),
@@ -113,10 +110,14 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
 	}
-	if m.wasOffered {
+	switch {
+	case !m.wasOffered:
+		return table.New(o)
+	case !schema.Identical(old, s):
 		return m.convert(t, old, s, o)
 	}
-	return table.New(o)
+	t.Update(func(tx *table.Tx) { tx.SetMap(o) }) // the map may have another size or type
+	return t, nil
 }
 
 func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) {
@@ -125,7 +126,9 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	m.kernel, m.table, m.schema, m.state, m.err, m.since = a, t, s, MapLoading, nil, time.Now()
 	info := a.m.Info()
 	m.room.Store(int64(info.MaxEntries))
-	m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info))
+	if m.identitySaved = m.daemon.state.sameMap(m.name, identityOf(&info)); !m.identitySaved {
+		m.daemon.state.removeIdentity(m.name) // should the former map return, it lacks the changes made meanwhile
+	}
 	// A reload may have changed the key since the table was created.
 	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
 	m.readyState = notReady
@@ -148,7 +151,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 		if err != nil {
 			return err
 		}
-		m.offered, m.wasOffered = t, true
+		m.offered, m.offeredSchema, m.wasOffered = t, s, true
 	}
 	m.setState(MapSyncing)
 	m.closeFirstRead()
@@ -180,6 +183,17 @@ func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table
 	return nil
 }
 
+// restoreOffered makes the offered table the replica's table again. After an error between a
+// conversion and the offer of the converted table, only the offered one has all fields and the
+// changes since the conversion. The lock is held.
+func (m *replica) restoreOffered() {
+	if m.offered == nil || m.offered == m.table {
+		return
+	}
+	m.table, m.schema = m.offered, m.offeredSchema
+	m.table.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+}
+
 // detach detaches the kernel map from the replica and sets the state next. It returns when the
 // map is closed. It reports whether a map was attached.
 func (m *replica) detach(next MapState) bool {
@@ -190,6 +204,7 @@ func (m *replica) detach(next MapState) bool {
 	m.readyState = notReady
 	m.removeBarrier(&m.readyBarrier)
 	m.removeBarrier(&m.syncBarrier)
+	m.restoreOffered()
 	m.mu.Unlock()
 	if a == nil {
 		return false

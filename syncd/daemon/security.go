@@ -44,7 +44,7 @@ func openCredentials(c *config.Config, log *slog.Logger) (*peers.Credentials, er
 	options.Logger = log
 	if !c.TLS() {
 		log.Warn("streams are not encrypted, tls-cert is not set", "insecure", c.Insecure)
-		return peers.InsecureWith(options), nil
+		return peers.Insecure(options), nil
 	}
 	return peers.NewCredentials(options)
 }

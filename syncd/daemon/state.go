@@ -124,7 +124,7 @@ func (s *state) read() error {
 		return fmt.Errorf("parse the state: %w", err)
 	}
 	if head.Version < 0 || head.Version > stateVersion {
-		return fmt.Errorf("read the state of version %d: this syncd supports versions 0 to %d (start the newer syncd that wrote it to keep the state)",
+		return fmt.Errorf("read the state of version %d: this syncd supports versions 0 to %d and replaces it (drain a node before it returns to an earlier release)",
 			head.Version, stateVersion)
 	}
 	if err := json.Unmarshal(data, &s.file); err != nil {

@@ -129,7 +129,7 @@ func TestStateVersions(t *testing.T) {
 		if got := s.sameMap("ct", mapIdentity{ID: 7}); got != c.read || (s.stats().ReadFailures == 0) != c.read || (log.Len() == 0) != c.read {
 			t.Errorf("version %s: map identity found: got %t, %d read failures, want %t\n%s", name, got, s.stats().ReadFailures, c.read, log)
 		}
-		if remedy := "start the newer syncd that wrote it"; strings.Contains(log.String(), remedy) == c.read {
+		if remedy := "drain a node before it returns to an earlier release"; strings.Contains(log.String(), remedy) == c.read {
 			t.Errorf("version %s: got log %q, want %q in it: %t", name, log, remedy, !c.read)
 		}
 		if got := s.nextIncarnation(500, time.Hour); (got == 1001) != c.read {

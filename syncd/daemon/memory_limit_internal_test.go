@@ -45,16 +45,3 @@ func TestMemoryLimitOfTheCgroup(t *testing.T) {
 		})
 	}
 }
-
-func TestConnectionsLeaveFilesForControl(t *testing.T) {
-	t.Parallel()
-	for _, files := range []uint64{1024, 4096, 65536, 1 << 62} {
-		n := connectionsFor(files, 43)
-		if n < 8 {
-			t.Errorf("connections for %d files: got %d, want at least 8", files, n)
-		}
-		if used := uint64(n + grpcPending + httpPending + 43*filesPerMap); used+reservedFiles > files && n > 8 {
-			t.Errorf("connections for %d files: got %d, want %d files left", files, n, reservedFiles)
-		}
-	}
-}
