@@ -140,6 +140,42 @@ func TestIncarnationsOfOneNodeAreLimited(t *testing.T) {
 	r.remote(Accepted, 4, Owner{"b", 1 << 40}, 4, "b", "v")
 }
 
+// TestShareOfOwnerIDs: a live node uses its share of the ids and not more, also after a change of the
+// digest key, after a conversion, and after its ids were freed.
+func TestShareOfOwnerIDs(t *testing.T) {
+	r := newRig(t)
+	members := func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) }
+	r.tab.Update(members)
+	r.remote(Accepted, 1, Owner{"c", 1}, 1, "k", "v") // c keeps its digest
+	number := uint64(1)
+	intern := func(r *rig, node string) (ids int) {
+		r.tab.Update(func(tx *Tx) {
+			for number++; tx.Intern(Owner{node, number}) != NoOwner; number++ {
+				ids++
+			}
+		})
+		return ids
+	}
+	const share = (maxOwners - maxStrangers) / 3
+	for _, when := range []string{"of an empty table", "after they were freed"} {
+		b, c := intern(r, "b"), intern(r, "c")
+		if b+2 != maxStrangers || c+1 != share {
+			t.Fatalf("ids %s: b got %d, c got %d, want %d and %d", when, b, c, maxStrangers-2, share-1)
+		}
+		r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte(when)) })
+		if more := intern(r, "c"); more != 0 {
+			t.Errorf("ids %s and a change of the digest key: c got %d more, want 0", when, more)
+		}
+		to, _ := r.convert("")
+		to.tab.Update(members)
+		if more := intern(to, "c"); more != 0 {
+			t.Errorf("ids %s and a conversion: c got %d more, want 0", when, more)
+		}
+		r = to
+		r.tab.Update((*Tx).ReclaimOwners)
+	}
+}
+
 // TestOwnerNameIsCopied: Intern copies the name, which may be a part of a large buffer.
 func TestOwnerNameIsCopied(t *testing.T) {
 	r := newRig(t)
