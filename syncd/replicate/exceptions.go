@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
@@ -341,4 +342,28 @@ func (l unsentDigests) subtractFrom(of func(node string) bool, g *table.Digest, 
 // serves only the log and the status.
 func (m *localMap) keyText(key []byte) string {
 	return string(export.NewPrinter(m.layout.Schema, m.layout.Links).AppendKey(nil, key))
+}
+
+// setAside counts and stores a record that this node's map cannot hold as it is. It returns false
+// for all other errors, which concern the whole batch.
+//
+// Such a record stays with its owner and is listed in the status of both nodes. The rest of the
+// batch is merged, so that one value does not block a map. The caller holds the table's lock.
+func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
+	link := errors.Is(err, schema.ErrLink)
+	switch {
+	case !link && !errors.Is(err, schema.ErrRange):
+		return false
+	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
+		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
+		return true
+	// The interface may appear later, so a full sync is repeated for these: see handleMerged.
+	case link:
+		in.result.withoutInterface++
+	default:
+		in.result.outOfRange++
+	}
+	in.result.refused++
+	in.addException(w, err)
+	return true
 }

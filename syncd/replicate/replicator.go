@@ -48,6 +48,11 @@ const (
 
 	// housekeepingInterval is the interval of housekeeping in Run.
 	housekeepingInterval = 250 * time.Millisecond
+	// minRoundInterval is the shortest interval between the begin of two rounds of Run. If a round
+	// takes long, the interval is roundShare times as long as the round. Without it a peer whose
+	// messages wake Run could keep a processor busy.
+	minRoundInterval = 2 * time.Millisecond
+	roundShare       = 4
 	// ownerReviewInterval is the minimum time between two reviews of the owners of all records.
 	ownerReviewInterval = time.Second
 )
@@ -191,16 +196,19 @@ func (r *Replicator) Run(ctx context.Context) error {
 	tick := time.NewTicker(housekeepingInterval)
 	defer tick.Stop()
 	for {
+		begun := time.Now()
 		// Each step runs after a wake-up and at least every housekeepingInterval. Membership comes
 		// first, because the others depend on it. None of the steps blocks on a peer: attempts and
 		// streams have goroutines of their own.
 		r.verifyNodes(ctx, time.Now())
 		r.startInboundStreams(ctx)
 		r.assignRoles(time.Now())
+		next := begun.Add(max(minRoundInterval, roundShare*time.Since(begun)))
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-r.wake:
+			time.Sleep(time.Until(next))
 		case <-tick.C:
 			r.doHousekeeping()
 			r.acknowledge(time.Now())

@@ -37,6 +37,45 @@ func TestMaxMaps(t *testing.T) {
 	}
 }
 
+// TestWakeUpsAreLimited wakes Run all the time, as a peer can with its messages. It still runs at most one
+// round in minRoundInterval. A single wake-up is answered at once.
+func TestWakeUpsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, _ := newTestReplicator(t)
+		r.Discover(nil)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- r.Run(ctx) }()
+		rounds, last := 0, time.Time{}
+		wake := func() {
+			poke(r.wake)
+			synctest.Wait()
+			r.verifier.mu.Lock()
+			if now := r.verifier.lastStep; now != last {
+				rounds, last = rounds+1, now
+			}
+			r.verifier.mu.Unlock()
+		}
+		wake()
+		time.Sleep(housekeepingInterval / 2)
+		if wake(); rounds != 2 {
+			t.Errorf("wake-up after a pause: got %d rounds, want the second", rounds)
+		}
+		rounds = 0
+		for range 1000 {
+			time.Sleep(minRoundInterval / 100)
+			wake()
+		}
+		if rounds < 9 || rounds > 11 {
+			t.Errorf("1,000 wake-ups in 10 intervals: got %d rounds, want about 10", rounds)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: got %v, want no error", err)
+		}
+	})
+}
+
 // TestRefusedMapChangesNothing checks that a refused map changes nothing. The keys of the table are
 // parts of the errors.
 func TestRefusedMapChangesNothing(t *testing.T) {
@@ -176,7 +215,7 @@ func TestRunRestartsInboundStreams(t *testing.T) {
 		go func() { ended <- r.Run(ctx) }()
 		synctest.Wait()
 		if len(dialled) != 1 || dialled[0] != verifyAddr || !r.inboundStreams["x"].running() {
-			t.Fatalf("dialled: got %q", dialled)
+			t.Fatalf("dialled: got %q, want the address of peer x", dialled)
 		}
 		if err := r.Run(ctx); !errors.Is(err, ErrRunning) {
 			t.Errorf("second call of Run: got %v, want ErrRunning", err)
@@ -185,9 +224,10 @@ func TestRunRestartsInboundStreams(t *testing.T) {
 			t.Error("housekeeping before its time: got a sample or an audit")
 		}
 		r.SetPeers([]Peer{{Node: "x", Incarnation: 5, Addr: "192.0.2.2:1"}})
-		synctest.Wait() // without an advance of the time
+		time.Sleep(minRoundInterval) // not the next housekeeping
+		synctest.Wait()
 		if len(dialled) != 2 || dialled[1] != "192.0.2.2:1" {
-			t.Errorf("dialled: got %q", dialled)
+			t.Errorf("dialled: got %q, want the new address, too", dialled)
 		}
 		r.mu.Lock()
 		r.goneAt["left"] = time.Now().Add(-2 * time.Hour)

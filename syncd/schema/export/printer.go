@@ -48,31 +48,11 @@ func (p *Printer) AppendValue(dst, value []byte, t *schema.Times) []byte {
 	return p.appendText(dst, p.schema.Value, value, t)
 }
 
-// AppendJSONKey appends a key as a JSON object. It appends a string of hex if the map has no BTF,
-// or if the bytes are too few.
-func (p *Printer) AppendJSONKey(dst, key []byte) []byte {
-	return p.appendJSON(dst, p.schema.Key, key, nil)
-}
-
-// AppendJSONValue appends a value in the same format as AppendJSONKey.
-func (p *Printer) AppendJSONValue(dst, value []byte, t *schema.Times) []byte {
-	return p.appendJSON(dst, p.schema.Value, value, t)
-}
-
 func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
 	if p.schema.Opaque || len(data) < m.Size {
 		return hex.AppendEncode(dst, data)
 	}
 	w := writer{p: p, times: t, dst: dst}
-	w.message(m, data)
-	return w.dst
-}
-
-func (p *Printer) appendJSON(dst []byte, m *schema.Message, data []byte, t *schema.Times) []byte {
-	if p.schema.Opaque || len(data) < m.Size {
-		return append(hex.AppendEncode(append(dst, '"'), data), '"')
-	}
-	w := writer{p: p, times: t, dst: dst, json: true}
 	w.message(m, data)
 	return w.dst
 }
@@ -177,19 +157,6 @@ func (w *writer) element(f *schema.Field, data []byte, i int) (nonzero bool) {
 		w.number(f, n)
 	}
 	return n != 0
-}
-
-// quote writes the quotation mark of a JSON string if yes is true.
-func (w *writer) quote(yes bool) {
-	if yes {
-		w.dst = append(w.dst, '"')
-	}
-}
-
-func (w *writer) number(f *schema.Field, n uint64) {
-	w.quote(w.json && f.Size > 4)
-	w.digits(f, n)
-	w.quote(w.json && f.Size > 4)
 }
 
 func (w *writer) digits(f *schema.Field, n uint64) {
@@ -310,26 +277,6 @@ func addressOf(b []byte) netip.Addr {
 	}
 	a, _ := netip.AddrFromSlice(b)
 	return a
-}
-
-// appendQuoted appends s as a JSON string.
-func appendQuoted(dst []byte, s string) []byte {
-	dst = append(dst, '"')
-	for _, r := range s {
-		dst = appendQuotedRune(dst, r)
-	}
-	return append(dst, '"')
-}
-
-func appendQuotedRune(dst []byte, r rune) []byte {
-	const digits = "0123456789abcdef"
-	switch {
-	case r == '"' || r == '\\':
-		return append(dst, '\\', byte(r))
-	case r < ' ' || 0x7f <= r && r < 0xa0:
-		return append(dst, '\\', 'u', '0', '0', digits[r>>4], digits[r&0xf])
-	}
-	return append(dst, string(r)...)
 }
 
 func allZero(b []byte) bool {
