@@ -34,6 +34,8 @@ type Daemon struct {
 	syncer
 	scanning  bool // a scan is in progress
 	scanPlace int  // the position in the map that the scan has reached
+	// expiredEarly is the number of tombstones that the model knows to be forgotten early.
+	expiredEarly uint64
 	// scanExpired is the number of tombstones that were forgotten before the scan began.
 	scanExpired uint64
 	scanned     []mapRead     // entries that were read and not compared yet
@@ -305,6 +307,7 @@ func (d *Daemon) upkeep() {
 	if d.phase != phaseFill {
 		return
 	}
+	d.noteForgottenEarly()
 	if d.n.forgetAcknowledged {
 		d.acknowledge()
 		d.tab.View((*table.Tx).ReclaimOwners)
@@ -331,6 +334,17 @@ func (d *Daemon) upkeep() {
 	if m != nil && d.state == stateReplicating && !d.initialSyncDone {
 		m.noteOverflow(d)
 	}
+}
+
+// noteForgottenEarly tells the model which deletes the table has forgotten since the last call to make room
+// for others.
+func (d *Daemon) noteForgottenEarly() {
+	m, n := d.n.world.Model, d.stats().ExpiredEarly
+	if m == nil || n == d.expiredEarly {
+		return
+	}
+	d.expiredEarly = n
+	m.noteForgotten(d, true)
 }
 
 // settle requests the rereads of new keys that are due.

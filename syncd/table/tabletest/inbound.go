@@ -248,6 +248,7 @@ func (l *InboundStream) merge(m *message) {
 		return
 	}
 	if len(m.deltas) > 0 {
+		d.noteForgottenEarly()
 		now := d.n.clock()
 		opt := table.RemoteOptions{Touch: (l.sweep && m.kind == messageBatch) || resent, Repair: resent}
 		d.tab.Update(func(tx *table.Tx) {
