@@ -112,3 +112,5 @@ bench: deps ## run the benchmarks and compare them with their targets
 	bin/throughput -json bin/throughput.json
 	@printf '\ncodec and protoc-generated code: one entry of 48 + 176 bytes with 40 fields\n'
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema
+	@printf '\nsystem calls of other processes, without and with --attach syscall\n'
+	go test -run '^$$' -bench Syscall ./syncd/capture

@@ -36,6 +36,8 @@ struct htab_elem {
 /* Report own writes too, with context CTX_OWN. The tests of the write context use it. */
 volatile const bool emit_own = false;
 
+#include "syscall.h"
+
 /* syncd runs this program once at start. It records the calling process as syncd's process. */
 SEC("cgroup_skb/egress")
 int set_own_process(struct __sk_buff *skb)
@@ -150,6 +152,22 @@ FEXIT_LOOKUP_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_dele
 		    KIND_PERCPU_LOOKUP_DELETE)
 FEXIT_LOOKUP_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
 		    KIND_LRU_PERCPU_LOOKUP_DELETE)
+
+/* A batch lookup-and-delete calls none of the functions above. */
+#define FEXIT_DRAIN(name, function)                                                        \
+	SEC("fexit/" function)                                                             \
+	int BPF_PROG(name, struct bpf_map *map, const void *attr, void *uattr, int result) \
+	{                                                                                  \
+		__u32 id = map->id;                                                        \
+		if (watch_of(id))                                                          \
+			report_drain(ctx, id, attr, uattr, result);                        \
+		return 0;                                                                  \
+	}
+
+FEXIT_DRAIN(fexit_drain, "htab_map_lookup_and_delete_batch")
+FEXIT_DRAIN(fexit_lru_drain, "htab_lru_map_lookup_and_delete_batch")
+FEXIT_DRAIN(fexit_percpu_drain, "htab_percpu_map_lookup_and_delete_batch")
+FEXIT_DRAIN(fexit_lru_percpu_drain, "htab_lru_percpu_map_lookup_and_delete_batch")
 
 /* The kernel functions that return bool set only the lowest byte of the register. The barrier makes
  * clang load all 8 bytes of an argument, because kernels refuse a shorter load from the context. */
@@ -289,4 +307,23 @@ int BPF_KRETPROBE(kretprobe_any, __u64 result)
 	report(ctx, call.kind, op, true, call_failed(call.kind, result), call.map_id,
 	       (void *)call.key, (void *)call.value);
 	return 0;
+}
+
+/* ---- bpf(2): the system call itself, at its return ---- */
+
+SEC("kretprobe")
+int BPF_KRETPROBE(kretprobe_syscall, long result)
+{
+	return report_call(ctx, task_registers((void *)bpf_get_current_task()), result);
+}
+
+/* Runs at the end of every system call on the host. */
+SEC("tp_btf/sys_exit")
+int BPF_PROG(tracepoint_syscall, struct pt_regs___kernel *regs, long result)
+{
+	__u64 number = regs->orig_ax & ~X32_SYSCALL_BIT;
+
+	if (number != NR_BPF && number != NR_BPF_COMPAT)
+		return 0;
+	return report_call(ctx, regs, result);
 }

@@ -74,13 +74,17 @@ const (
 	CaptureMapSlots                       = "slots"
 	CaptureMapWatches                     = "watches"
 	CaptureProgFexitDelete                = "fexit_delete"
+	CaptureProgFexitDrain                 = "fexit_drain"
 	CaptureProgFexitEvict                 = "fexit_evict"
 	CaptureProgFexitLookupDelete          = "fexit_lookup_delete"
 	CaptureProgFexitLruDelete             = "fexit_lru_delete"
+	CaptureProgFexitLruDrain              = "fexit_lru_drain"
 	CaptureProgFexitLruLookupDelete       = "fexit_lru_lookup_delete"
+	CaptureProgFexitLruPercpuDrain        = "fexit_lru_percpu_drain"
 	CaptureProgFexitLruPercpuLookupDelete = "fexit_lru_percpu_lookup_delete"
 	CaptureProgFexitLruPercpuUpdate       = "fexit_lru_percpu_update"
 	CaptureProgFexitLruUpdate             = "fexit_lru_update"
+	CaptureProgFexitPercpuDrain           = "fexit_percpu_drain"
 	CaptureProgFexitPercpuLookupDelete    = "fexit_percpu_lookup_delete"
 	CaptureProgFexitPercpuSyscall         = "fexit_percpu_syscall"
 	CaptureProgFexitPercpuUpdate          = "fexit_percpu_update"
@@ -95,7 +99,9 @@ const (
 	CaptureProgKprobePercpuUpdate         = "kprobe_percpu_update"
 	CaptureProgKprobeUpdate               = "kprobe_update"
 	CaptureProgKretprobeAny               = "kretprobe_any"
+	CaptureProgKretprobeSyscall           = "kretprobe_syscall"
 	CaptureProgSetOwnProcess              = "set_own_process"
+	CaptureProgTracepointSyscall          = "tracepoint_syscall"
 	CaptureVarEmitOwn                     = "emit_own"
 	CaptureVarOwnProcess                  = "own_process"
 	CaptureVarUsePerf                     = "use_perf"
@@ -144,13 +150,17 @@ type CaptureSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
 	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
+	FexitDrain                 *ebpf.ProgramSpec `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
 	FexitLookupDelete          *ebpf.ProgramSpec `ebpf:"fexit_lookup_delete"`
 	FexitLruDelete             *ebpf.ProgramSpec `ebpf:"fexit_lru_delete"`
+	FexitLruDrain              *ebpf.ProgramSpec `ebpf:"fexit_lru_drain"`
 	FexitLruLookupDelete       *ebpf.ProgramSpec `ebpf:"fexit_lru_lookup_delete"`
+	FexitLruPercpuDrain        *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_drain"`
 	FexitLruPercpuLookupDelete *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.ProgramSpec `ebpf:"fexit_lru_update"`
+	FexitPercpuDrain           *ebpf.ProgramSpec `ebpf:"fexit_percpu_drain"`
 	FexitPercpuLookupDelete    *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.ProgramSpec `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.ProgramSpec `ebpf:"fexit_percpu_update"`
@@ -165,7 +175,9 @@ type CaptureProgramSpecs struct {
 	KprobePercpuUpdate         *ebpf.ProgramSpec `ebpf:"kprobe_percpu_update"`
 	KprobeUpdate               *ebpf.ProgramSpec `ebpf:"kprobe_update"`
 	KretprobeAny               *ebpf.ProgramSpec `ebpf:"kretprobe_any"`
+	KretprobeSyscall           *ebpf.ProgramSpec `ebpf:"kretprobe_syscall"`
 	SetOwnProcess              *ebpf.ProgramSpec `ebpf:"set_own_process"`
+	TracepointSyscall          *ebpf.ProgramSpec `ebpf:"tracepoint_syscall"`
 }
 
 // CaptureMapSpecs contains maps before they are loaded into the kernel.
@@ -242,13 +254,17 @@ type CaptureVariables struct {
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
 	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
+	FexitDrain                 *ebpf.Program `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
 	FexitLookupDelete          *ebpf.Program `ebpf:"fexit_lookup_delete"`
 	FexitLruDelete             *ebpf.Program `ebpf:"fexit_lru_delete"`
+	FexitLruDrain              *ebpf.Program `ebpf:"fexit_lru_drain"`
 	FexitLruLookupDelete       *ebpf.Program `ebpf:"fexit_lru_lookup_delete"`
+	FexitLruPercpuDrain        *ebpf.Program `ebpf:"fexit_lru_percpu_drain"`
 	FexitLruPercpuLookupDelete *ebpf.Program `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.Program `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.Program `ebpf:"fexit_lru_update"`
+	FexitPercpuDrain           *ebpf.Program `ebpf:"fexit_percpu_drain"`
 	FexitPercpuLookupDelete    *ebpf.Program `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.Program `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.Program `ebpf:"fexit_percpu_update"`
@@ -263,19 +279,25 @@ type CapturePrograms struct {
 	KprobePercpuUpdate         *ebpf.Program `ebpf:"kprobe_percpu_update"`
 	KprobeUpdate               *ebpf.Program `ebpf:"kprobe_update"`
 	KretprobeAny               *ebpf.Program `ebpf:"kretprobe_any"`
+	KretprobeSyscall           *ebpf.Program `ebpf:"kretprobe_syscall"`
 	SetOwnProcess              *ebpf.Program `ebpf:"set_own_process"`
+	TracepointSyscall          *ebpf.Program `ebpf:"tracepoint_syscall"`
 }
 
 func (p *CapturePrograms) Close() error {
 	return _CaptureClose(
 		p.FexitDelete,
+		p.FexitDrain,
 		p.FexitEvict,
 		p.FexitLookupDelete,
 		p.FexitLruDelete,
+		p.FexitLruDrain,
 		p.FexitLruLookupDelete,
+		p.FexitLruPercpuDrain,
 		p.FexitLruPercpuLookupDelete,
 		p.FexitLruPercpuUpdate,
 		p.FexitLruUpdate,
+		p.FexitPercpuDrain,
 		p.FexitPercpuLookupDelete,
 		p.FexitPercpuSyscall,
 		p.FexitPercpuUpdate,
@@ -290,7 +312,9 @@ func (p *CapturePrograms) Close() error {
 		p.KprobePercpuUpdate,
 		p.KprobeUpdate,
 		p.KretprobeAny,
+		p.KretprobeSyscall,
 		p.SetOwnProcess,
+		p.TracepointSyscall,
 	)
 }
 

@@ -17,8 +17,10 @@
 #define MAX_VALUE 4096
 #define ALIGN8(n) (((n) + 7) & ~7U)
 
-/* Operations and contexts: the values of table.Op and table.Context. */
-enum op { OP_UPDATE, OP_DELETE, OP_EVICT };
+/* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
+ * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
+ * padding. syncd rereads them. */
+enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
 /* A kind identifies a program that emits events. Each kind has its own slots, because only runs of
@@ -36,6 +38,7 @@ enum kind {
 	KIND_PERCPU_SYSCALL,
 	KIND_PERCPU_LOOKUP_DELETE,
 	KIND_LRU_PERCPU_LOOKUP_DELETE,
+	KIND_SYSCALL,
 	KIND_INJECTED,
 	KINDS,
 };
@@ -193,6 +196,18 @@ static __always_inline void leave(struct slot *base)
 			goto lost;          \
 	} while (0)
 
+/* begin_event fills the head of the next event of s. */
+static __always_inline void begin_event(struct slot *s, __u32 slot, __u32 id, enum op op,
+					enum context context)
+{
+	s->event.seq = ++s->seq;
+	s->event.time = bpf_ktime_get_ns();
+	s->event.map_id = id;
+	s->event.cpu = bpf_get_smp_processor_id();
+	s->event.slot = slot;
+	s->event.op_context = op << 4 | context;
+}
+
 /* emit sends the change in s to user space. It uses a sequence number before the attempt, so user
  * space detects a gap if the attempt fails. key and value are kernel addresses. value is NULL for
  * operations without a value. */
@@ -202,12 +217,7 @@ static __always_inline void emit(void *ctx, struct slot *s, __u32 slot, __u32 id
 {
 	__u32 key_size = READ_SIZE(w->key_size), value_size, padded, len;
 
-	s->event.seq = ++s->seq;
-	s->event.time = bpf_ktime_get_ns();
-	s->event.map_id = id;
-	s->event.cpu = bpf_get_smp_processor_id();
-	s->event.slot = slot;
-	s->event.op_context = op << 4 | context;
+	begin_event(s, slot, id, op, context);
 	if (key_size > MAX_KEY)
 		goto lost; /* user space refuses such maps */
 	padded = ALIGN8(key_size);

@@ -18,7 +18,9 @@ struct thread_info {
 
 struct task_struct {
 	struct thread_info thread_info;
+	void *stack;
 	struct task_struct *group_leader;
+	struct files_struct *files;
 } __attribute__((preserve_access_index));
 
 /* The preempt count of kernels 6.2 to 6.14. Others have the variable __preempt_count. */
@@ -29,6 +31,9 @@ struct pcpu_hot {
 /* Register names of the kernel, which differ from those in its user-space headers. */
 struct pt_regs___kernel {
 	unsigned long bx;
+	unsigned long cx;
+	unsigned long dx;
+	unsigned long si;
 	unsigned long di;
 	unsigned long orig_ax;
 } __attribute__((preserve_access_index));
@@ -101,9 +106,9 @@ static __always_inline bool own_write(void)
 	return mark && mark->task && mark->task == bpf_get_current_task();
 }
 
-static __always_inline bool writes_a_map(__u64 command)
+static __always_inline bool writes_a_map(__u32 command)
 {
-	switch ((__u32)command) {
+	switch (command) {
 	case BPF_MAP_UPDATE_ELEM:
 	case BPF_MAP_DELETE_ELEM:
 	case BPF_MAP_LOOKUP_AND_DELETE_ELEM:
@@ -115,24 +120,40 @@ static __always_inline bool writes_a_map(__u64 command)
 	return false;
 }
 
+/* in_compat_call returns true if a task is in a 32-bit system call. */
+static __always_inline bool in_compat_call(struct task_struct *task)
+{
+	return BPF_CORE_READ(task, thread_info.status) & TS_COMPAT;
+}
+
+/* bpf_command sets command to the first argument of bpf(2). It returns false if the task is in
+ * another system call. regs are the registers with which it entered the kernel. */
+static __always_inline bool bpf_command(struct task_struct *task, struct pt_regs___kernel *regs,
+					__u32 *command)
+{
+	__u64 number = BPF_CORE_READ(regs, orig_ax);
+
+	if (in_compat_call(task)) {
+		*command = BPF_CORE_READ(regs, bx);
+		return number == NR_BPF_COMPAT;
+	}
+	*command = BPF_CORE_READ(regs, di);
+	return (number & ~X32_SYSCALL_BIT) == NR_BPF;
+}
+
 /* in_bpf_write returns true if the current task is inside a bpf(2) call that writes.
  * bpf_prog_active alone is not sufficient: it belongs to a CPU, and on a preemptible kernel the
  * current task may have preempted the task that raised it. Kernels before 5.15 have no helper for
  * the registers, and the loader removes the code. The result is then always true. */
 static __always_inline bool in_bpf_write(void)
 {
-	struct pt_regs___kernel *regs;
 	struct task_struct *task;
-	__u64 number;
+	__u32 command;
 
 	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
 		return true;
 	task = bpf_get_current_task_btf();
-	regs = (void *)bpf_task_pt_regs(task);
-	number = BPF_CORE_READ(regs, orig_ax);
-	if (BPF_CORE_READ(task, thread_info.status) & TS_COMPAT)
-		return number == NR_BPF_COMPAT && writes_a_map(BPF_CORE_READ(regs, bx));
-	return (number & ~X32_SYSCALL_BIT) == NR_BPF && writes_a_map(BPF_CORE_READ(regs, di));
+	return bpf_command(task, (void *)bpf_task_pt_regs(task), &command) && writes_a_map(command);
 }
 
 /* context_of returns the context of the write that the current hook reports. A kprobe never runs

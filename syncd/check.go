@@ -28,6 +28,8 @@ type report struct {
 	Warning  string          `json:"warning,omitempty"`
 	Features []reportFeature `json:"features"`
 	Observed []observation   `json:"observed"`
+	// Missing are the optional kernel functions that this kernel lacks: attach method and function.
+	Missing []string `json:"missing,omitempty"`
 }
 
 type reportFeature struct {
@@ -40,10 +42,11 @@ type reportFeature struct {
 
 // observation is one kind of write to a watched map, and how each attach method detects it.
 type observation struct {
-	Write  string `json:"write"`
-	Fexit  string `json:"fexit"`
-	Kprobe string `json:"kprobe"`
-	None   string `json:"none"`
+	Write   string `json:"write"`
+	Fexit   string `json:"fexit"`
+	Kprobe  string `json:"kprobe"`
+	Syscall string `json:"syscall"`
+	None    string `json:"none"`
 }
 
 func newCheck() *cobra.Command {
@@ -104,8 +107,8 @@ func makeReport() report {
 	}
 	offers := capture.Probe()
 	for _, o := range offers {
-		r.add(string(o.Attach), "hook the kernel's hash-map functions by "+string(o.Attach), false, o.Err)
-		if o.Err == nil && r.Attach == "" {
+		r.add(string(o.Attach), attachPurpose[o.Attach], false, o.Err)
+		if o.Err == nil && r.Attach == "" && o.Attach != capture.AttachSyscall {
 			r.Attach = string(o.Attach)
 		}
 	}
@@ -114,7 +117,7 @@ func makeReport() report {
 		r.Attach = string(capture.AttachNone)
 	}
 	r.warn()
-	r.observe(offers[0], offers[1])
+	r.observe(offers[0], offers[1], offers[2])
 	return r
 }
 
@@ -126,50 +129,61 @@ func (r *report) add(name, what string, required bool, err error) {
 	r.Features = append(r.Features, f)
 }
 
-// Cell texts of the table of observations.
+// Cell texts of the table of observations. print explains them.
 const (
-	atOnce   = "at once"
-	byScan   = "by scan"
-	asDelete = "by scan, as a delete"
+	atOnce       = "at once"
+	byScan       = "by scan"
+	asDelete     = "as a delete"
+	settling     = "settling"
+	scanAtOnce   = "scan at once"
+	notAvailable = "-"
 )
 
+// attachPurpose describes each attach method.
+var attachPurpose = map[capture.Attach]string{
+	capture.AttachFexit:   "hook the kernel's hash-map functions by fexit",
+	capture.AttachKprobe:  "hook the kernel's hash-map functions by kprobe",
+	capture.AttachSyscall: "report bpf(2) writes at the tracepoint sys_exit (only with --attach syscall)",
+}
+
 // observe adds what each attach method detects. docs/capture.md gives the reasons.
-func (r *report) observe(fexit, kprobe capture.ProbeResult) {
-	add := func(write, byFexit, byKprobe, byNone string) {
-		if fexit.Err != nil {
-			byFexit = "not available"
+func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
+	for _, o := range []capture.ProbeResult{fexit, kprobe} {
+		for _, symbol := range o.Missing {
+			r.Missing = append(r.Missing, string(o.Attach)+" "+symbol)
 		}
-		if kprobe.Err != nil {
-			byKprobe = "not available"
+	}
+	add := func(write, byFexit, byKprobe, bySyscall, byNone string) {
+		for cell, o := range map[*string]capture.ProbeResult{&byFexit: fexit, &byKprobe: kprobe, &bySyscall: syscall} {
+			if o.Err != nil {
+				*cell = notAvailable
+			}
 		}
-		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, byNone})
+		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, bySyscall, byNone})
 	}
 	optional := func(o capture.ProbeResult, instead string, symbols ...string) string {
-		for _, missing := range o.Missing {
-			if slices.Contains(symbols, missing) {
-				return instead + ": this kernel has no " + missing
-			}
+		if slices.ContainsFunc(symbols, func(s string) bool { return slices.Contains(o.Missing, s) }) {
+			return instead
 		}
 		return atOnce
 	}
-	add("update or delete by a BPF program", atOnce, atOnce, byScan)
-	add("update or delete by bpf(2)", atOnce, byScan, byScan)
-	add("lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_elem"), byScan, byScan)
-	add("batch lookup-and-delete by bpf(2)", byScan, byScan, byScan)
-	add("change in place through a looked-up pointer, key is new", "50 ms to 6.4 s later", "50 ms to 6.4 s later", byScan)
-	add("the same, key has settled", byScan, byScan, byScan)
+	kprobed := optional(kprobe, byScan, "__x64_sys_bpf")
+	add("update or delete by a BPF program", atOnce, atOnce, byScan, byScan)
+	add("program under a kprobe or tracepoint", atOnce, byScan, byScan, byScan)
+	add("update or delete by bpf(2)", atOnce, kprobed, atOnce, byScan)
+	add("lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
+	add("batch lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_batch", "htab_lru_map_lookup_and_delete_batch"),
+		kprobed, atOnce, byScan)
+	add("change in place, key is new", settling, settling, byScan, byScan)
+	add("change in place, key has settled", byScan, byScan, byScan, byScan)
 	perCPU := []string{"htab_percpu_map_update_elem", "htab_lru_percpu_map_update_elem"}
-	add("update of a per-CPU map by a BPF program", optional(fexit, byScan, perCPU...), optional(kprobe, byScan, perCPU...), byScan)
-	add("update of a per-CPU map by bpf(2)", optional(fexit, byScan, "bpf_percpu_hash_update"), byScan, byScan)
-	add("lookup-and-delete in a per-CPU map by bpf(2)", optional(fexit, byScan,
-		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), byScan, byScan)
-	add("eviction from an LRU map", optional(fexit, asDelete, "htab_lru_map_delete_node"),
-		optional(kprobe, asDelete, "htab_lru_map_delete_node"), asDelete)
-	counted := byScan + ", not counted by this kernel"
-	if kprobe.SkippedCounted {
-		counted = byScan + ", counted"
-	}
-	add("write during a run that the kernel skips", "counted, scanned for at once", counted, byScan)
+	add("per-CPU map, update by a BPF program", optional(fexit, byScan, perCPU...), optional(kprobe, byScan, perCPU...), byScan, byScan)
+	add("per-CPU map, update by bpf(2)", optional(fexit, byScan, "bpf_percpu_hash_update"), kprobed, atOnce, byScan)
+	add("per-CPU map, lookup-and-delete by bpf(2)", optional(fexit, byScan,
+		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
+	add("LRU map, eviction", optional(fexit, asDelete, "htab_lru_map_delete_node"),
+		optional(kprobe, asDelete, "htab_lru_map_delete_node"), asDelete, asDelete)
+	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan, byScan)
 }
 
 // warn sets the warning if hooks are unavailable and scans alone find changes.
@@ -178,8 +192,9 @@ func (r *report) warn() {
 		return
 	}
 	c := config.Default()
-	r.Warning = fmt.Sprintf("hooks are unavailable, only --attach none works: every change is replicated by scan, "+
-		"within scan-interval (%s) and the duration of a scan; a failover loses the latest changes", c.ScanInterval)
+	r.Warning = fmt.Sprintf("hooks are unavailable: every change is replicated by scan, "+
+		"within scan-interval (%s) and the duration of a scan; a failover loses the latest changes; "+
+		"--attach syscall replicates the writes of a control plane at once", c.ScanInterval)
 }
 
 func (r *report) print(out io.Writer) error {
@@ -192,9 +207,9 @@ func (r *report) print(out io.Writer) error {
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, mark, f.What)
 	}
-	fmt.Fprintf(w, "\nCHANGE TO A WATCHED MAP\tFEXIT\tKPROBE\tNONE\n")
+	fmt.Fprintf(w, "\nCHANGE TO A WATCHED MAP\tFEXIT\tKPROBE\tSYSCALL\tNONE\n")
 	for _, o := range r.Observed {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe, o.None)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", o.Write, o.Fexit, o.Kprobe, o.Syscall, o.None)
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -205,9 +220,16 @@ func (r *report) print(out io.Writer) error {
 			fmt.Fprintf(out, "%s: %s\n", f.Name, f.Problem)
 		}
 	}
+	for _, missing := range r.Missing {
+		fmt.Fprintln(out, "this kernel lacks a function to hook:", missing)
+	}
 	c := config.Default()
-	fmt.Fprintf(out, "by scan: within scan-interval (%s) and the duration of a scan; longer if scan-budget (%v %% of a core)\n"+
-		"is too low: `syncd status` shows the effective interval\n", c.ScanInterval, c.ScanBudget)
+	fmt.Fprintf(out, "at once:      a hook reports the change\n"+
+		"settling:     syncd reads a new key again after 50 ms to 6.4 s\n"+
+		"by scan:      within scan-interval (%s) and the duration of a scan; longer if scan-budget\n"+
+		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
+		"as a delete:  by scan, as a delete by the load balancer\n"+
+		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.ScanBudget)
 	switch {
 	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")

@@ -21,7 +21,7 @@ import (
 // syncdVariable is the environment variable with the settings of a daemon process.
 const syncdVariable = "MAPSYNC_BENCH_SYNCD"
 
-// RunSyncd runs the daemon, without hooks, if Syncd.Start started this process. It prints the ids
+// RunSyncd runs the daemon if Syncd.Start started this process. It prints the ids
 // of its capture's maps and waits for a line on its standard input. Then it answers each line, and
 // exits at the end of its input.
 func RunSyncd(answer func(question string) any) (asked bool, err error) {
@@ -37,7 +37,6 @@ func RunSyncd(answer func(question string) any) (asked bool, err error) {
 	d, err := daemon.New(daemon.Options{
 		Config: c, Version: "bench", Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 		OpenCapture: func(o capture.Options) (*capture.Capture, error) {
-			o.Attach = capture.AttachNone
 			opened, err := capture.Open(o)
 			if err != nil {
 				return nil, err
@@ -98,8 +97,8 @@ func Address(number int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
 }
 
-// Syncd is a daemon in a separate process, with default settings except for its addresses and
-// files.
+// Syncd is a daemon in a separate process, without hooks, and with default settings except for its
+// addresses and files.
 type Syncd struct {
 	*Child
 	Config config.Config
@@ -123,6 +122,7 @@ func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	c, here := &s.Config, Address(number)
+	c.Attach = string(capture.AttachNone)
 	c.NodeName = fmt.Sprintf("n%d", number)
 	c.Maps = []string{fmt.Sprintf("%s=id:%d", name, id)}
 	c.GossipListen, c.GRPCListen, c.MetricsListen = here+":7946", here+":7947", here+":9746"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 )
 
@@ -35,7 +36,7 @@ type Idle struct {
 // measureIdle measures two daemons that hold n entries. The first one read them from its map at
 // start. The second one received them from the first.
 func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
-	p, err := startNodes(ctx, n, n)
+	p, err := startNodes(ctx, n, n, capture.AttachNone)
 	if err != nil {
 		return nil, err
 	}

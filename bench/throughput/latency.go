@@ -8,10 +8,12 @@ import (
 	"unsafe"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/cilium/ebpf"
 
 	lbbpf "mapsync/bench/lb/bpf"
 	"mapsync/internal/dataplane"
 	"mapsync/internal/injector"
+	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 )
 
@@ -19,6 +21,7 @@ import (
 const (
 	eventRate = 100_000 // changes per second that the hooks' code reports
 	flowRate  = 10_000  // new entries per second, each of which changes in place once
+	callRate  = 10_000  // entries per second that the control plane writes by bpf(2)
 	// maxHandshake is the longest time from the creation of an entry to its change in place. It is
 	// as long as a handshake around the world.
 	maxHandshake = 200 * time.Millisecond
@@ -29,6 +32,7 @@ const (
 	// lookups take a few percent of a core from the two daemons.
 	eventSample, eventPollEvery = 50, 250 * time.Microsecond
 	flowSample, flowPollEvery   = 25, time.Millisecond
+	callSample                  = 5
 )
 
 // Latency is the time from the write to the first node's map until the kernel map of its peer held
@@ -50,14 +54,16 @@ type Latency struct {
 // latencyKind is a kind of change.
 type latencyKind struct {
 	name      string
-	bound     float64       // of p99, ms
+	bound     float64 // of p99, ms
+	attach    capture.Attach
 	pollEvery time.Duration // interval of the lookups
 	open      func(*nodes, *arrivalPoller) (traffic, error)
 }
 
 var latencyKinds = []latencyKind{
-	{"changes that hooks report", 20, eventPollEvery, openEvents},
-	{"changes in place of new entries", 1000, flowPollEvery, openFlows},
+	{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEvents},
+	{"changes in place of new entries", 1000, capture.AttachNone, flowPollEvery, openFlows},
+	{"control plane's writes by bpf(2)", 20, capture.AttachSyscall, eventPollEvery, openCalls},
 }
 
 // newHistogram returns a histogram of nanoseconds, up to one minute, with three significant digits.
@@ -75,17 +81,31 @@ func latencyOf(name string, h *hdrhistogram.Histogram) Latency {
 	}
 }
 
-// measureLatencies measures both kinds of changes on two whole daemons that hold n entries, each
+// measureLatencies measures all kinds of changes on two whole daemons that hold n entries, each
 // kind for the duration limit.
-func measureLatencies(ctx context.Context, n int, limit time.Duration) (_ []Latency, err error) {
+func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
+	for _, attach := range []capture.Attach{capture.AttachNone, capture.AttachSyscall} {
+		some, err := measureLatenciesWith(ctx, attach, n, limit)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, some...)
+	}
+	return all, nil
+}
+
+// measureLatenciesWith measures the kinds of changes that need an attach method.
+func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
-	p, err := startNodes(ctx, n, room)
+	p, err := startNodes(ctx, n, room, attach)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	var all []Latency
 	for _, kind := range latencyKinds {
+		if kind.attach != attach {
+			continue
+		}
 		progress("latency: %s", kind.name)
 		l, err := p.latency(ctx, kind, limit)
 		if err != nil {
@@ -198,6 +218,44 @@ func (e *events) step(done int, elapsed time.Duration) (made int, err error) {
 }
 
 func (e *events) close() error { return e.injector.Close() }
+
+// calls changes existing entries by bpf(2), as a control plane does.
+type calls struct {
+	m        *ebpf.Map
+	n        int
+	stride   int
+	arrivals *arrivalPoller
+	key      key
+	value    value
+}
+
+func openCalls(p *nodes, l *arrivalPoller) (traffic, error) {
+	return &calls{m: p.mapA, n: p.n, stride: strideOf(p.n), arrivals: l}, nil
+}
+
+func (c *calls) step(done int, elapsed time.Duration) (made int, err error) {
+	due := int(callRate*elapsed.Seconds()) - done
+	for made = 0; made < min(due, maxStepChanges); made++ {
+		i, number := (done+made)*c.stride%c.n, uint32(done+made+1)
+		fillKey(c.key[:], i)
+		fillValue(c.value[:], i, 0)
+		setNumber(&c.value, number)
+		if number%callSample == 0 {
+			c.arrivals.begin()
+			c.arrivals.add(&c.key, func(v *value) bool { return int32(numberIn(v)-number) >= 0 })
+			c.arrivals.markSent()
+		}
+		if err := c.m.Put(c.key[:], c.value[:]); err != nil {
+			return made, fmt.Errorf("write an entry by bpf(2): %w", err)
+		}
+		if number%callSample == 0 {
+			c.arrivals.commit()
+		}
+	}
+	return made, nil
+}
+
+func (c *calls) close() error { return nil }
 
 // setNumber stores the number of a change in a value. Each number makes the value different.
 func setNumber(v *value, n uint32) {

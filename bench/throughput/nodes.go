@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/cilium/ebpf"
+
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
 )
 
 // nodes are two whole daemons with typed maps, in separate processes. An injector in this process
@@ -18,9 +21,10 @@ type nodes struct {
 }
 
 // startNodes starts a daemon whose map holds n entries, then a daemon whose map is empty. It waits
-// until both are ready. The maps have room for the given number of entries.
-func startNodes(ctx context.Context, n, room int) (_ *nodes, err error) {
-	p, err := startFirst(ctx, n, room)
+// until both are ready. The maps have room for the given number of entries. The first daemon uses the
+// attach method.
+func startNodes(ctx context.Context, n, room int, attach capture.Attach) (_ *nodes, err error) {
+	p, err := startFirst(ctx, n, room, attach)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +43,7 @@ func startNodes(ctx context.Context, n, room int) (_ *nodes, err error) {
 }
 
 // startFirst starts only the first daemon.
-func startFirst(ctx context.Context, n, room int) (_ *nodes, err error) {
+func startFirst(ctx context.Context, n, room int, attach capture.Attach) (_ *nodes, err error) {
 	p := &nodes{n: n}
 	defer func() {
 		if err != nil {
@@ -53,7 +57,7 @@ func startFirst(ctx context.Context, n, room int) (_ *nodes, err error) {
 	if err := batchUpdate(p.mapA, makeEntries(n)); err != nil {
 		return nil, err
 	}
-	if p.a, err = startSyncd(1, p.mapA, nil); err != nil {
+	if p.a, err = startSyncd(1, p.mapA, func(c *config.Config) { c.Attach = string(attach) }); err != nil {
 		return nil, err
 	}
 	return p, p.a.awaitReady(ctx, 0)

@@ -148,6 +148,11 @@ func (c *Capture) logOpen() {
 // Attached returns the attach method of the hooks: AttachFexit, AttachKprobe or AttachNone.
 func (c *Capture) Attached() Attach { return c.attached }
 
+// HooksMaps reports whether hooks are attached to the kernel's map functions.
+func (c *Capture) HooksMaps() bool {
+	return c.attached == AttachFexit || c.attached == AttachKprobe
+}
+
 // Missing returns the optional kernel functions that this kernel lacks.
 func (c *Capture) Missing() []string { return c.missing }
 

@@ -137,6 +137,8 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 			err = putEntry(m, key, value)
 		case "delete":
 			err = m.Delete(key)
+		case "system-call":
+			unix.Getppid()
 		case "lookup-and-delete":
 			err = lookupAndDelete(m, key, &value)
 		default:

@@ -10,6 +10,9 @@ import (
 // eventSize is the size of struct event in bpf/event.h, in bytes.
 const eventSize = 24
 
+// opKeys is the operation of an event with keys that bpf(2) may have changed: OP_KEYS in bpf/event.h.
+const opKeys = table.OpEvict + 1
+
 // event is one event from the kernel. data refers to the buffer of the source and is valid until
 // its next read.
 type event struct {
@@ -20,7 +23,7 @@ type event struct {
 	slot    uint8
 	op      table.Op
 	context table.Context
-	data    []byte // key and value, each padded to 8 bytes
+	data    []byte // key and value, each padded to 8 bytes; with opKeys the number of keys, and the keys
 }
 
 // parseHeader decodes the head of an event. fill checks the size of key and value, which depends on
@@ -38,7 +41,7 @@ func parseHeader(sample []byte) (event, error) {
 		data:  sample[eventSize:],
 	}
 	e.op, e.context = table.Op(sample[23]>>4), table.Context(sample[23]&15)
-	if e.op > table.OpEvict || e.context > table.ContextOwn {
+	if e.op > opKeys || e.context > table.ContextOwn {
 		return event{}, fmt.Errorf("event has operation %d and context %d", e.op, e.context)
 	}
 	return e, nil
@@ -64,6 +67,17 @@ func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) 
 	c.Time = int64(e.time) + wallOffset
 	c.CPU, c.Op, c.Context = e.cpu, e.op, e.context
 	return nil
+}
+
+// keys returns the keys of an event with opKeys, one after the other. It refers to the memory of e.
+func (e *event) keys(keySize int) ([]byte, error) {
+	if len(e.data) >= 8 {
+		n := binary.NativeEndian.Uint64(e.data)
+		if keys := e.data[8:]; n <= uint64(len(keys)/keySize) && len(keys)-int(n)*keySize <= 7 {
+			return keys[:int(n)*keySize], nil
+		}
+	}
+	return nil, fmt.Errorf("event of map %d carries %d bytes, which are not its keys", e.mapID, len(e.data))
 }
 
 func align8(n int) int { return (n + 7) &^ 7 }

@@ -12,6 +12,7 @@ import (
 func FuzzEvent(f *testing.F) {
 	f.Add(make([]byte, 24+8+8), 8, 8)
 	f.Add(append(bytes.Repeat([]byte{1}, 23), 0x10, 1, 2, 3, 4, 5, 6, 7, 8), 5, 9)
+	f.Add(append(bytes.Repeat([]byte{1}, 23), 0x32, 2, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6), 3, 9)
 	f.Fuzz(func(t *testing.T, sample []byte, keySize, valueSize int) {
 		if keySize < 1 || keySize > MaxKeySize || valueSize < 1 || valueSize > MaxValueSize {
 			return
@@ -22,6 +23,12 @@ func FuzzEvent(f *testing.F) {
 		}
 		var s sequence
 		s.missing(e.cpu, e.slot, e.seq)
+		if e.op == opKeys {
+			if keys, err := e.keys(keySize); err == nil && (len(keys)%keySize != 0 || len(keys) > len(e.data)) {
+				t.Errorf("keys of an event of %d bytes: got %d bytes, want keys of %d", len(e.data), len(keys), keySize)
+			}
+			return
+		}
 		var c table.Change
 		if err := e.fill(&c, keySize, valueSize, 0); err != nil {
 			return
@@ -31,6 +38,28 @@ func FuzzEvent(f *testing.F) {
 				c.Op, len(c.Key), len(c.Value))
 		}
 	})
+}
+
+// TestKeysOfEvent checks the number of keys against the size of the event.
+func TestKeysOfEvent(t *testing.T) {
+	for _, c := range []struct {
+		count   byte
+		bytes   int // of keys and padding
+		want    int // bytes of keys
+		refused bool
+	}{{count: 0, want: 0}, {count: 2, bytes: 10, want: 10}, {count: 2, bytes: 17, want: 10}, {count: 2, bytes: 18, refused: true}, {count: 3, bytes: 14, refused: true}} {
+		e := event{data: append([]byte{c.count, 0, 0, 0, 0, 0, 0, 0}, make([]byte, c.bytes)...)}
+		keys, err := e.keys(5)
+		if len(keys) != c.want || (err != nil) != c.refused {
+			t.Errorf("%d keys of 5 bytes in %d bytes: got %d bytes, error %v, want %d bytes, refused %t", c.count, c.bytes, len(keys), err, c.want, c.refused)
+		}
+	}
+	if _, err := (&event{data: make([]byte, 7)}).keys(5); err == nil {
+		t.Error("event without a number of keys: got no error")
+	}
+	if _, err := (&event{data: bytes.Repeat([]byte{0xff}, 4096)}).keys(5); err == nil {
+		t.Error("event with a number of keys above its size: got no error")
+	}
 }
 
 func TestSequenceFindsGaps(t *testing.T) {

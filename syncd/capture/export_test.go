@@ -10,6 +10,9 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
+// OpKeys is the operation of the changes that Tap reports for keys of bpf(2) calls.
+const OpKeys = opKeys
+
 // Step moves one batch, for benchmarks.
 func (c *Capture) Step() error { return c.pump.step() }
 
@@ -40,6 +43,10 @@ func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
 			p.stats.Unwatched++
 			continue
 		}
+		if e.op == opKeys {
+			c.tapKeys(e, target.keySize, fn)
+			continue
+		}
 		if err := e.fill(&p.change, target.keySize, target.valueSize, c.options.WallOffset); err != nil {
 			p.stats.Malformed++
 			continue
@@ -47,6 +54,20 @@ func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
 		fn(e.mapID, &p.change)
 		p.stats.Events++
 		p.stats.ByContext[e.context]++
+	}
+}
+
+// tapKeys passes each key of an event with opKeys to fn.
+func (c *Capture) tapKeys(e *event, size int, fn func(mapID uint32, change *table.Change)) {
+	keys, err := e.keys(size)
+	if err != nil {
+		c.pump.stats.Malformed++
+		return
+	}
+	for ; len(keys) > 0; keys = keys[size:] {
+		fn(e.mapID, &table.Change{Op: opKeys, Context: e.context, Key: keys[:size]})
+		c.pump.stats.Events++
+		c.pump.stats.ByContext[e.context]++
 	}
 }
 

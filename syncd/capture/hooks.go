@@ -11,52 +11,67 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// hook is one kernel function in kernel/bpf/hashtab.c and the programs for it.
+// hook is one kernel function and the programs for it.
 type hook struct {
 	symbol   string
 	fexit    string
 	kprobe   string // empty: only bpf(2) calls the function, and no kprobe runs there
 	required bool   // without it, changes of the common map types are missed
+	syscall  bool   // entry point of bpf(2): the kprobe program runs at its return, fexit is not needed
 }
 
+// hooks are functions in kernel/bpf/hashtab.c, and the entry points of bpf(2) in kernel/bpf/syscall.c.
 var hooks = []hook{
-	{"htab_map_update_elem", "fexit_update", "kprobe_update", true},
-	{"htab_map_delete_elem", "fexit_delete", "kprobe_delete", true},
-	{"htab_lru_map_update_elem", "fexit_lru_update", "kprobe_lru_update", true},
-	{"htab_lru_map_delete_elem", "fexit_lru_delete", "kprobe_lru_delete", true},
-	{"htab_map_lookup_and_delete_elem", "fexit_lookup_delete", "kprobe_lookup_delete", false},
-	{"htab_lru_map_lookup_and_delete_elem", "fexit_lru_lookup_delete", "kprobe_lru_lookup_delete", false},
-	{"htab_lru_map_delete_node", "fexit_evict", "kprobe_evict", false},
-	{"htab_percpu_map_update_elem", "fexit_percpu_update", "kprobe_percpu_update", false},
-	{"htab_lru_percpu_map_update_elem", "fexit_lru_percpu_update", "kprobe_lru_percpu_update", false},
-	{"bpf_percpu_hash_update", "fexit_percpu_syscall", "", false},
-	{"htab_percpu_map_lookup_and_delete_elem", "fexit_percpu_lookup_delete", "", false},
-	{"htab_lru_percpu_map_lookup_and_delete_elem", "fexit_lru_percpu_lookup_delete", "", false},
+	{symbol: "htab_map_update_elem", fexit: "fexit_update", kprobe: "kprobe_update", required: true},
+	{symbol: "htab_map_delete_elem", fexit: "fexit_delete", kprobe: "kprobe_delete", required: true},
+	{symbol: "htab_lru_map_update_elem", fexit: "fexit_lru_update", kprobe: "kprobe_lru_update", required: true},
+	{symbol: "htab_lru_map_delete_elem", fexit: "fexit_lru_delete", kprobe: "kprobe_lru_delete", required: true},
+	{symbol: "htab_map_lookup_and_delete_elem", fexit: "fexit_lookup_delete", kprobe: "kprobe_lookup_delete"},
+	{symbol: "htab_lru_map_lookup_and_delete_elem", fexit: "fexit_lru_lookup_delete", kprobe: "kprobe_lru_lookup_delete"},
+	{symbol: "htab_lru_map_delete_node", fexit: "fexit_evict", kprobe: "kprobe_evict"},
+	{symbol: "htab_percpu_map_update_elem", fexit: "fexit_percpu_update", kprobe: "kprobe_percpu_update"},
+	{symbol: "htab_lru_percpu_map_update_elem", fexit: "fexit_lru_percpu_update", kprobe: "kprobe_lru_percpu_update"},
+	{symbol: "bpf_percpu_hash_update", fexit: "fexit_percpu_syscall"},
+	{symbol: "htab_percpu_map_lookup_and_delete_elem", fexit: "fexit_percpu_lookup_delete"},
+	{symbol: "htab_lru_percpu_map_lookup_and_delete_elem", fexit: "fexit_lru_percpu_lookup_delete"},
+	{symbol: "htab_map_lookup_and_delete_batch", fexit: "fexit_drain"},
+	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
+	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},
+	{symbol: "htab_lru_percpu_map_lookup_and_delete_batch", fexit: "fexit_lru_percpu_drain"},
+	{symbol: "__x64_sys_bpf", kprobe: "kretprobe_syscall", syscall: true},
+	{symbol: "__ia32_sys_bpf", kprobe: "kretprobe_syscall", syscall: true},
 }
 
-// Names of the programs that every attach method uses, or every kprobe.
+// Names of the programs that every attach method uses, or every kprobe, or the attach method syscall.
 const (
 	returnProgram     = "kretprobe_any"
+	syscallProgram    = "tracepoint_syscall"
 	ownProcessProgram = "set_own_process"
 )
+
+// program returns the program of an attach method, empty if the method does not need the function.
+func (h *hook) program(attach Attach) string {
+	if attach == AttachFexit {
+		return h.fexit
+	}
+	return h.kprobe
+}
 
 // keepPrograms removes from spec the programs that attach does not need, and those without a
 // function to attach to on this kernel. It returns the remaining hooks and the symbols that this
 // kernel lacks.
 func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missing []string, err error) {
-	wanted := map[string]bool{ownProcessProgram: attach != AttachNone}
-	if attach != AttachNone {
-		if kept, missing, err = presentHooks(); err != nil {
+	wanted := map[string]bool{ownProcessProgram: attach != AttachNone, syscallProgram: attach == AttachSyscall}
+	if attach == AttachFexit || attach == AttachKprobe {
+		if kept, missing, err = presentHooks(attach); err != nil {
 			return nil, nil, err
 		}
 	}
 	for _, h := range kept {
-		switch {
-		case attach == AttachFexit:
-			wanted[h.fexit] = true
-		case h.kprobe != "":
-			wanted[h.kprobe], wanted[returnProgram] = true, true
-		}
+		wanted[h.program(attach)] = true
+	}
+	if attach == AttachKprobe {
+		wanted[returnProgram] = true
 	}
 	for name := range spec.Programs {
 		if !wanted[name] {
@@ -66,9 +81,10 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missin
 	return kept, missing, nil
 }
 
-// presentHooks returns the hooks whose functions exist on this kernel, and the symbols of the
-// others. It uses the kernel's BTF, which lists static functions too.
-func presentHooks() (present []hook, missing []string, err error) {
+// presentHooks returns the hooks of an attach method whose functions exist on this kernel, and the
+// symbols of the others. It uses the kernel's BTF, which lists static functions too. BTF does not list
+// the entry points of bpf(2) on each kernel.
+func presentHooks(attach Attach) (present []hook, missing []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the kernel's BTF (needs CONFIG_DEBUG_INFO_BTF): %w", err)
@@ -76,8 +92,10 @@ func presentHooks() (present []hook, missing []string, err error) {
 	var lacking []string
 	for _, h := range hooks {
 		var fn *btf.Func
-		if err := kernel.TypeByName(h.symbol, &fn); err == nil {
-			present = append(present, h)
+		if err := kernel.TypeByName(h.symbol, &fn); err == nil || h.syscall {
+			if h.program(attach) != "" {
+				present = append(present, h)
+			}
 			continue
 		}
 		missing = append(missing, h.symbol)
@@ -93,10 +111,15 @@ func presentHooks() (present []hook, missing []string, err error) {
 
 // attachAll attaches the loaded programs. It stores each link in c, also if a later one fails.
 func (c *Capture) attachAll(hooks []hook) error {
-	for _, h := range hooks {
-		if c.attached == AttachKprobe && h.kprobe == "" {
-			continue
+	if c.attached == AttachSyscall {
+		l, err := link.AttachTracing(link.TracingOptions{Program: c.objects.Programs[syscallProgram]})
+		if err != nil {
+			return fmt.Errorf("attach to tracepoint sys_exit: %w", err)
 		}
+		c.links = append(c.links, l)
+		return nil
+	}
+	for _, h := range hooks {
 		err := c.attachOne(h)
 		// BTF may list a function for which the compiler emitted another symbol.
 		if errors.Is(err, os.ErrNotExist) && !h.required {
@@ -122,11 +145,18 @@ func (c *Capture) attachOne(h hook) error {
 		return nil
 	}
 	// The return probe is attached first: it ignores a return without a recorded entry.
-	l, err := link.Kretprobe(h.symbol, c.objects.Programs[returnProgram], nil)
+	atReturn := c.objects.Programs[returnProgram]
+	if h.syscall {
+		atReturn = c.objects.Programs[h.kprobe]
+	}
+	l, err := link.Kretprobe(h.symbol, atReturn, nil)
 	if err != nil {
 		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)
 	}
 	c.links, c.returns = append(c.links, l), append(c.returns, l)
+	if h.syscall {
+		return nil
+	}
 	l, err = link.Kprobe(h.symbol, c.objects.Programs[h.kprobe], nil)
 	if err != nil {
 		return fmt.Errorf("attach kprobe to %s: %w", h.symbol, err)

@@ -13,14 +13,19 @@ import (
 // Attach is the method by which hooks attach to the kernel's functions.
 type Attach string
 
-// The attach methods. AttachAuto uses fexit if it is available and kprobe otherwise. AttachNone
-// loads and attaches no hooks and needs no privileges for them. Events then come only from programs
-// that share the capture's maps, and a scan finds all other changes.
+// The attach methods. AttachAuto uses fexit if it is available and kprobe otherwise.
+//
+// AttachSyscall hooks no map function. A program at the tracepoint sys_exit reports the bpf(2) writes
+// of other processes. It delays each system call on the host. A scan finds the writes of programs.
+//
+// AttachNone loads and attaches no hooks and needs no privileges for them. Events then come only from
+// programs that share the capture's maps, and a scan finds all other changes.
 const (
-	AttachAuto   Attach = "auto"
-	AttachFexit  Attach = "fexit"
-	AttachKprobe Attach = "kprobe"
-	AttachNone   Attach = "none"
+	AttachAuto    Attach = "auto"
+	AttachFexit   Attach = "fexit"
+	AttachKprobe  Attach = "kprobe"
+	AttachSyscall Attach = "syscall"
+	AttachNone    Attach = "none"
 )
 
 // Buffer is the kind of buffer that transfers events to user space.

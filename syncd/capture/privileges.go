@@ -33,7 +33,7 @@ func lackingCapabilities(attach Attach, buffer Buffer) (lacking []string) {
 		lacking = append(lacking, "CAP_PERFMON")
 	}
 	// CAP_SYSLOG makes the addresses in /proc/kallsyms readable. CAP_SYS_ADMIN does not include it.
-	if attach != AttachNone && !has(unix.CAP_SYSLOG) {
+	if attach != AttachNone && attach != AttachSyscall && !has(unix.CAP_SYSLOG) {
 		lacking = append(lacking, "CAP_SYSLOG")
 	}
 	usesPerf := attach == AttachKprobe || buffer == BufferPerf

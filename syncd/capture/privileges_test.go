@@ -67,14 +67,19 @@ func TestPrivileges(t *testing.T) {
 	}
 }
 
-// TestAttachNoneNeedsOnlyCapBPF also runs on kernels without hooks.
-func TestAttachNoneNeedsOnlyCapBPF(t *testing.T) {
+// TestPrivilegesWithoutHooks also runs on kernels without hooks.
+func TestPrivilegesWithoutHooks(t *testing.T) {
 	paranoid, err := os.ReadFile(paranoidFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := privilege{"bpf", string(paranoid), capture.AttachNone, capture.BufferRing, ""}
-	p.test(t)
+	for _, p := range []privilege{
+		{"bpf", string(paranoid), capture.AttachNone, capture.BufferRing, ""},
+		{"bpf,perfmon", string(paranoid), capture.AttachSyscall, capture.BufferRing, ""},
+		{"bpf", string(paranoid), capture.AttachSyscall, capture.BufferRing, "lacks CAP_PERFMON"},
+	} {
+		t.Run(p.capabilities+", "+string(p.attach), p.test)
+	}
 }
 
 func (p *privilege) test(t *testing.T) {

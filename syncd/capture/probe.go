@@ -12,23 +12,22 @@ type ProbeResult struct {
 	Err    error // nil if it works, otherwise the missing feature
 	// Missing lists optional kernel functions that cannot be hooked.
 	Missing []string
-	// ControlPlane is true if the hooks report bpf(2) writes of other processes.
-	ControlPlane bool
 	// SkippedCounted is true if the kernel counts the hook runs that it skipped.
 	SkippedCounted bool
 }
 
-// Probe attaches the hooks briefly with each method, fexit first, and returns the results.
+// Probe attaches the hooks briefly with each method, and returns the results: of fexit, kprobe and
+// syscall.
 func Probe() []ProbeResult {
-	offers := make([]ProbeResult, 0, 2)
-	for _, attach := range []Attach{AttachFexit, AttachKprobe} {
+	offers := make([]ProbeResult, 0, 3)
+	for _, attach := range []Attach{AttachFexit, AttachKprobe, AttachSyscall} {
 		offers = append(offers, probe(attach))
 	}
 	return offers
 }
 
 func probe(attach Attach) ProbeResult {
-	o := ProbeResult{Attach: attach, ControlPlane: attach == AttachFexit}
+	o := ProbeResult{Attach: attach}
 	own, err := bpf.NewOwnWriteMarks()
 	if err != nil {
 		o.Err = err

@@ -146,6 +146,10 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.prefetch(tx, p.run[i:min(i+table.PrefetchBatch, len(p.run))])
 		}
 		e := &p.run[i]
+		if e.op == opKeys {
+			p.requestRereads(tx, e)
+			continue
+		}
 		if err := e.fill(&p.change, p.target.keySize, p.target.valueSize, offset); err != nil {
 			p.stats.Malformed++
 			continue
@@ -157,6 +161,21 @@ func (p *pump) applyRun(tx *table.Tx) {
 		}
 		p.stats.Events++
 		p.stats.ByContext[e.context]++
+	}
+}
+
+// requestRereads makes the table reread the keys of an event with opKeys.
+func (p *pump) requestRereads(tx *table.Tx, e *event) {
+	size := p.target.keySize
+	keys, err := e.keys(size)
+	if err != nil {
+		p.stats.Malformed++
+		return
+	}
+	p.stats.Events += uint64(len(keys) / size)
+	p.stats.ByContext[e.context] += uint64(len(keys) / size)
+	for ; len(keys) > 0; keys = keys[size:] {
+		tx.RequestReread(keys[:size])
 	}
 }
 
@@ -173,7 +192,7 @@ func monotonic() int64 {
 func (p *pump) prefetch(tx *table.Tx, events []event) {
 	p.keys = p.keys[:0]
 	for i := range events {
-		if data := events[i].data; len(data) >= p.target.keySize {
+		if data := events[i].data; len(data) >= p.target.keySize && events[i].op != opKeys {
 			p.keys = append(p.keys, data[:p.target.keySize])
 		}
 	}

@@ -54,8 +54,8 @@ func (c *Capture) Stats() Stats {
 }
 
 // skipped returns the number of hook runs that the kernel skipped, and whether it counts them. The
-// kernel skips an fexit program that already runs on that CPU, from 5.12 on; before, it never skips
-// one. It skips a kprobe's program while the CPU is inside bpf(2) or another such program. It skips
+// kernel skips an fexit program that already runs on that CPU, from 5.12 on, and a program at a
+// tracepoint from 6.2 on; before, it never skips one. It skips a kprobe's program while the CPU is inside bpf(2) or another such program. It skips
 // a return probe while the CPU is inside a probe. The kernel counts the latter two from 6.7 on.
 func (c *Capture) skipped() (n uint64, counted bool) {
 	if c.objects == nil || c.attached == AttachNone {
@@ -73,7 +73,7 @@ func (c *Capture) skipped() (n uint64, counted bool) {
 	for _, l := range c.returns {
 		n += kprobeMissed(l)
 	}
-	return n, c.attached == AttachFexit || kernelAtLeast(6, 7)
+	return n, c.attached != AttachKprobe || kernelAtLeast(6, 7)
 }
 
 func kprobeMissed(l link.Link) uint64 {

@@ -153,7 +153,7 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))
 		}
 	}
-	oneOf("attach", c.Attach, "auto", "fexit", "kprobe", "none")
+	oneOf("attach", c.Attach, "auto", "fexit", "kprobe", "syscall", "none")
 	oneOf("buffer", c.Buffer, "ring", "perf")
 	oneOf("on-ready-timeout", c.OnReadyTimeout, ReadyOpen, ReadyClosed)
 	oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error")

@@ -3,10 +3,11 @@ package daemon
 import (
 	"cmp"
 	"fmt"
-	"mapsync/syncd/replicate"
 	"slices"
 	"sync"
 	"time"
+
+	"mapsync/syncd/replicate"
 )
 
 // AbsentPeer is a node that is expected, or was a peer, and is not live now.

@@ -172,7 +172,10 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	d.onClose(d.ownWriter.Close)
 	d.scanBudget = kmap.NewScanBudget(d.config.ScanBudget / 100)
 	attach, size := capture.Attach(d.config.Attach), d.config.BufferSize
-	if attach == capture.AttachNone {
+	switch attach {
+	case capture.AttachSyscall:
+		d.log.Warn("map functions are not hooked, writes of programs are found by scans only", "scan_interval", d.config.ScanInterval.String())
+	case capture.AttachNone:
 		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // no hook fills it
 		d.log.Warn("hooks are disabled, changes are found by scans only", "scan_interval", d.config.ScanInterval.String())
 	}

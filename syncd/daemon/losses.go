@@ -49,6 +49,9 @@ func (d *Daemon) checkLosses() {
 	stats := d.capture.Stats()
 	l, now := &d.losses, d.clock.now()
 	l.note(&stats, now, d.capture.Attached() == capture.AttachKprobe)
+	for _, m := range d.replicas() {
+		m.scanIfUnread(now)
+	}
 	if lost := l.open(); lost != 0 {
 		repaired := true
 		for _, m := range d.replicas() {

@@ -34,6 +34,12 @@ func TestMain(m *testing.M) {
 		runJoiner()
 		return
 	}
+	if pin := os.Getenv(controlVariable); pin != "" {
+		if err := runControlPlane(pin); err != nil {
+			panic(err)
+		}
+		return
+	}
 	os.Exit(m.Run())
 }
 

@@ -25,6 +25,9 @@ type attachment struct {
 	scanner   *kmap.Scanner
 	began     int64 // when it was attached, before its content was read; ns of the daemon's clock
 	requested int64 // the latest time for which scannedSince requested a scan
+
+	unread   uint64 // table.Stats.RereadsDropped at the last check
+	unreadAt int64  // when it last increased, 0: a scan has read the keys since
 }
 
 // attach attaches a kernel map to the replica. It attaches the hooks before it reads the content,

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
 
@@ -38,7 +37,7 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 // evictionsUnseen reports whether syncd cannot distinguish the evictions of an LRU map from
 // deletes. No hook detects these evictions, and a scan only finds that the entries are absent.
 func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
-	return isLRU(info) && (d.capture.Attached() == capture.AttachNone || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
+	return isLRU(info) && (!d.capture.HooksMaps() || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
 }
 
 // isLRU reports whether the kernel evicts entries of a map.
@@ -65,6 +64,32 @@ func (m *replica) scannedSince(lost int64) bool {
 		a.scanner.Request()
 	}
 	return false
+}
+
+// scanIfUnread requests a scan if the table has dropped requests for rereads, because too many keys
+// waited. now is the time in ns of the daemon's clock.
+func (m *replica) scanIfUnread(now int64) {
+	m.mu.Lock()
+	a := m.kernel
+	if a == nil {
+		m.mu.Unlock()
+		return
+	}
+	if n := m.table.Stats().RereadsDropped; n > a.unread {
+		if a.unreadAt == 0 {
+			m.log.Info("too many keys to reread, scanning map", "keys", n-a.unread)
+		}
+		a.unread, a.unreadAt = n, now
+	}
+	at := a.unreadAt
+	m.mu.Unlock()
+	if at != 0 && m.scannedSince(at) {
+		m.mu.Lock()
+		if a.unreadAt == at {
+			a.unreadAt = 0
+		}
+		m.mu.Unlock()
+	}
 }
 
 func scanStatus(s *kmap.Scanner) *ScanStatus {

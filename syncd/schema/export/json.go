@@ -2,6 +2,7 @@ package export
 
 import (
 	"encoding/hex"
+
 	"mapsync/syncd/schema"
 )
 

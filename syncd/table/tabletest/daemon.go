@@ -336,8 +336,8 @@ func (d *Daemon) upkeep() {
 	}
 }
 
-// noteForgottenEarly tells the model which deletes the table has forgotten since the last call to make room
-// for others.
+// noteForgottenEarly tells the model which deletes the table has forgotten to make room for others, since
+// the last call.
 func (d *Daemon) noteForgottenEarly() {
 	m, n := d.n.world.Model, d.stats().ExpiredEarly
 	if m == nil || n == d.expiredEarly {

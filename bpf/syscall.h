@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
+/*
+ * Writes by bpf(2), reported when the system call returns. User space changes maps in no other way.
+ * The keys are read from the caller's memory. They only select the entries that syncd rereads, so
+ * it does no harm if another thread changes that memory, or the file descriptor, meanwhile.
+ */
+#ifndef MAPSYNC_SYSCALL_H
+#define MAPSYNC_SYSCALL_H
+
+#include "write_context.h"
+
+#include <linux/errno.h>
+
+struct file {
+	void *private_data;
+} __attribute__((preserve_access_index));
+
+struct fdtable {
+	unsigned int max_fds;
+	struct file **fd;
+} __attribute__((preserve_access_index));
+
+struct files_struct {
+	struct fdtable *fdt;
+} __attribute__((preserve_access_index));
+
+/* The bytes of keys in one event, and the maximum number of events for one call. syncd scans the
+ * map if a call has more keys. */
+#define KEYS_PER_EVENT_BYTES MAX_VALUE
+#define MAX_KEY_EVENTS 256
+
+/* The size of a kernel stack on x86-64 without KASAN. BTF contains no macros. */
+#define THREAD_SIZE 16384
+
+/* The beginning of union bpf_attr for commands on one entry, and for batches. */
+struct entry_attr {
+	__u32 map_fd;
+	__u32 unused;
+	__u64 key;
+};
+
+struct batch_attr {
+	__u64 in_batch;
+	__u64 out_batch;
+	__u64 keys;
+	__u64 values;
+	__u32 count; /* the kernel writes the number of processed entries here */
+	__u32 map_fd;
+};
+
+/* call is a bpf(2) call that has returned. */
+struct call {
+	__u32 command;
+	__u32 map_fd;
+	const void *attr; /* user memory */
+	const void *keys; /* user memory */
+	__u32 count;
+};
+
+/* task_registers returns the registers with which a task has entered the kernel. Kernels
+ * before 5.15 have no helper for them. There they are at the end of the stack. */
+static __always_inline struct pt_regs___kernel *task_registers(struct task_struct *task)
+{
+	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	return BPF_CORE_READ(task, stack) + THREAD_SIZE -
+	       bpf_core_type_size(struct pt_regs___kernel);
+}
+
+/* attributes_of returns the second argument of bpf(2), a user address. */
+static __always_inline const void *attributes_of(struct task_struct *task,
+						 struct pt_regs___kernel *regs)
+{
+	if (in_compat_call(task))
+		return (void *)(BPF_CORE_READ(regs, cx) & 0xffffffff);
+	return (void *)BPF_CORE_READ(regs, si);
+}
+
+static __always_inline bool is_batch(__u32 command)
+{
+	return command == BPF_MAP_LOOKUP_AND_DELETE_BATCH || command == BPF_MAP_UPDATE_BATCH ||
+	       command == BPF_MAP_DELETE_BATCH;
+}
+
+/* read_attributes sets map_fd, keys and count of a call. It returns false if the memory cannot be
+ * read. */
+static __always_inline bool read_attributes(struct call *c)
+{
+	struct entry_attr one = {};
+	struct batch_attr batch = {};
+
+	if (is_batch(c->command)) {
+		if (bpf_probe_read_user(&batch, sizeof(batch), c->attr))
+			return false;
+		c->map_fd = batch.map_fd;
+		c->keys = (void *)batch.keys;
+		c->count = batch.count;
+		return true;
+	}
+	if (bpf_probe_read_user(&one, sizeof(one), c->attr))
+		return false;
+	c->map_fd = one.map_fd;
+	c->keys = (void *)one.key;
+	c->count = 1;
+	return true;
+}
+
+/* map_of_fd returns the id of the map with a file descriptor of the task. The call has succeeded,
+ * so the descriptor was a map's. */
+static __always_inline __u32 map_of_fd(struct task_struct *task, __u32 fd)
+{
+	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
+	struct file **files = BPF_CORE_READ(table, fd), *file = NULL;
+	struct bpf_map *map;
+
+	if (fd >= BPF_CORE_READ(table, max_fds))
+		return 0;
+	bpf_probe_read_kernel(&file, sizeof(file), files + fd);
+	map = BPF_CORE_READ(file, private_data);
+	return BPF_CORE_READ(map, id);
+}
+
+/* emit_keys sends the keys of a call to user space, in several events if needed. A key that it
+ * cannot send counts as a lost event, and syncd scans. */
+static __always_inline void emit_keys(void *ctx, struct slot *s, __u32 slot, __u32 id,
+				      const struct watch *w, enum context context,
+				      const struct call *c)
+{
+	__u64 key_size = READ_SIZE(w->key_size), most, n, bytes, len, count = c->count;
+	const void *keys = c->keys;
+
+	if (!key_size || key_size > MAX_KEY)
+		goto lost;
+	most = KEYS_PER_EVENT_BYTES / key_size;
+	for (int i = 0; i < MAX_KEY_EVENTS; i++) {
+		if (!count)
+			return;
+		n = count < most ? count : most;
+		bytes = n * key_size;
+		begin_event(s, slot, id, OP_KEYS, context);
+		*(__u64 *)s->data = n;
+		BOUND(bytes, KEYS_PER_EVENT_BYTES);
+		if (bpf_probe_read_user(s->data + 8, bytes, keys))
+			goto lost;
+		len = sizeof(s->event) + 8 + bytes;
+		BOUND(len, sizeof(s->event) + 8 + KEYS_PER_EVENT_BYTES);
+		if (output(ctx, &s->event, len))
+			s->lost++;
+		keys += bytes;
+		count -= n;
+	}
+	if (!count)
+		return;
+	s->seq++;
+lost:
+	s->lost++;
+}
+
+/* keys_known returns false if a call has deleted entries whose keys are unknown. A batch that fails
+ * may have processed some entries. The kernel has then written their number, except for a drain
+ * that ends with EFAULT. */
+static __always_inline bool keys_known(const struct call *c, long result)
+{
+	return c->command != BPF_MAP_LOOKUP_AND_DELETE_BATCH || result != -EFAULT;
+}
+
+/* report_keys reports the keys of a call on a watched map, or a loss if they are unknown. */
+static __always_inline void report_keys(void *ctx, __u32 id, const struct watch *w,
+					const struct call *c)
+{
+	struct slot *s, *base;
+	__u32 level;
+
+	if (current_process() == own_process)
+		return;
+	s = enter(KIND_SYSCALL, &base, &level);
+	if (!s)
+		return;
+	s->seen++;
+	if (w && c->keys) {
+		emit_keys(ctx, s, KIND_SYSCALL * LEVELS + level, id, w, CTX_SYSCALL, c);
+	} else {
+		s->seq++;
+		s->lost++;
+	}
+	leave(base);
+}
+
+/* report_call reports the keys that a bpf(2) call of the current task may have changed. */
+static __always_inline int report_call(void *ctx, struct pt_regs___kernel *regs, long result)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct call c = {};
+	struct watch *w = NULL;
+	__u32 id = 0;
+
+	if (!bpf_command(task, regs, &c.command) || !writes_a_map(c.command))
+		return 0;
+	c.attr = attributes_of(task, regs);
+	if (result && !is_batch(c.command))
+		return 0;
+	if (read_attributes(&c)) {
+		id = map_of_fd(task, c.map_fd);
+		w = watch_of(id);
+		if (!w)
+			return 0;
+	}
+	if (!keys_known(&c, result))
+		c.keys = NULL;
+	report_keys(ctx, id, w, &c);
+	return 0;
+}
+
+/* report_drain reports the keys of a batch lookup-and-delete. attr is the kernel's copy of the
+ * attributes, uattr the caller's, to which the kernel has written the number of deleted entries. */
+static __always_inline void report_drain(void *ctx, __u32 id, const struct batch_attr *attr,
+					 const struct batch_attr *uattr, int result)
+{
+	struct call c = { .command = BPF_MAP_LOOKUP_AND_DELETE_BATCH };
+
+	if (keys_known(&c, result)) {
+		bpf_probe_read_kernel(&c.keys, sizeof(c.keys), &attr->keys);
+		if (bpf_probe_read_user(&c.count, sizeof(c.count), &uattr->count))
+			c.keys = NULL;
+	}
+	report_keys(ctx, id, watch_of(id), &c);
+}
+
+#endif

@@ -1,0 +1,172 @@
+package daemon_test
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+
+	"github.com/cilium/ebpf"
+)
+
+// controlVariable makes this test binary run as a control plane. Its value is the path of a pinned map.
+const controlVariable = "MAPSYNC_TEST_CONTROL_PLANE"
+
+// controlPlane is another process that changes a map by bpf(2), like the control plane or the collector
+// of a load balancer. syncd treats the writes of its own process as its own.
+type controlPlane struct {
+	t   *testing.T
+	in  *os.File
+	out *bufio.Reader
+}
+
+func startControlPlane(t *testing.T, pin string) *controlPlane {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, toChild, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), controlVariable+"="+pin)
+	cmd.Stdin, cmd.Stderr = in, os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = toChild.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("control plane: %v", err)
+		}
+	})
+	return &controlPlane{t: t, in: toChild, out: bufio.NewReader(out)}
+}
+
+// do makes the control plane run an operation on n entries from first on, and waits for the end.
+func (c *controlPlane) do(operation string, first, n, version uint64) {
+	c.t.Helper()
+	if _, err := fmt.Fprintln(c.in, operation, first, n, version); err != nil {
+		c.t.Fatal(err)
+	}
+	if line, err := c.out.ReadString('\n'); err != nil || line != "done\n" {
+		c.t.Fatalf("control plane, %s: got %q, error %v, want done", operation, line, err)
+	}
+}
+
+// runControlPlane is the main function of the control plane.
+func runControlPlane(pin string) error {
+	m, err := ebpf.LoadPinnedMap(pin, nil)
+	if err != nil {
+		return err
+	}
+	var operation string
+	var first, n, version uint64
+	for {
+		if _, err := fmt.Scanln(&operation, &first, &n, &version); err != nil {
+			return nil // the end of the input
+		}
+		if err := operate(m, operation, first, n, version); err != nil {
+			return fmt.Errorf("%s: %w", operation, err)
+		}
+		fmt.Println("done")
+	}
+}
+
+// operate runs an operation on entries of 8 + 16 bytes. The names of batches begin with "batch".
+func operate(m *ebpf.Map, operation string, first, n, version uint64) error {
+	keys, values := make([]uint64, n), make([][16]byte, n)
+	for i := range n {
+		keys[i] = first + i
+		binary.NativeEndian.PutUint64(values[i][:], version)
+	}
+	var err error
+	switch operation {
+	case "batch-update":
+		_, err = m.BatchUpdate(keys, values, nil)
+	case "batch-delete":
+		_, err = m.BatchDelete(keys, nil)
+	case "batch-drain":
+		var cursor ebpf.MapBatchCursor
+		for err == nil {
+			_, err = m.BatchLookupAndDelete(&cursor, keys, values, nil)
+		}
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			err = nil // the map is empty
+		}
+	}
+	for i := range n {
+		switch operation {
+		case "update":
+			err = errors.Join(err, m.Put(&keys[i], &values[i]))
+		case "delete":
+			err = errors.Join(err, m.Delete(&keys[i]))
+		}
+	}
+	return err
+}
+
+// Another process writes by bpf(2), singly and in batches. The peer's map follows at once: the next scan
+// is an hour away.
+func TestControlPlaneWrites(t *testing.T) {
+	for _, offer := range capture.Probe() {
+		t.Run(string(offer.Attach), func(t *testing.T) {
+			if offer.Err != nil {
+				if kernelName() != "" {
+					t.Fatalf("cannot run on kernel %s of the matrix: %v", kernelName(), offer.Err)
+				}
+				t.Skip(offer.Err)
+			}
+			dir := pinDir(t)
+			one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+			m2 := pinned(t, two, 8, 16, 100_000)
+			pinned(t, one, 8, 16, 100_000)
+			n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
+			n1.attach = offer.Attach
+			n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
+			startPair(t, n1, n2)
+			c := startControlPlane(t, one)
+			for _, step := range []struct {
+				operation         string
+				first, n, version uint64
+				want              map[uint64]uint64 // number of entries by value
+			}{
+				{"update", 0, 1000, 1, map[uint64]uint64{1: 1000}},
+				{"update", 500, 100, 2, map[uint64]uint64{1: 900, 2: 100}},
+				{"batch-update", 900, 6000, 3, map[uint64]uint64{1: 800, 2: 100, 3: 6000}},
+				{"delete", 0, 500, 0, map[uint64]uint64{1: 300, 2: 100, 3: 6000}},
+				{"batch-delete", 1000, 5000, 0, map[uint64]uint64{1: 300, 2: 100, 3: 1000}},
+				{"batch-drain", 0, 64, 0, map[uint64]uint64{}},
+				// More keys than can wait for a reread: a scan of the map follows.
+				{"batch-update", 0, 60_000, 4, map[uint64]uint64{4: 60_000}},
+			} {
+				c.do(step.operation, step.first, step.n, step.version)
+				poll.Eventually(t, "the peer's map follows "+step.operation, func() bool {
+					got := make(map[uint64]uint64)
+					for _, value := range entriesOf(t, m2) {
+						got[binary.NativeEndian.Uint64(value[:])]++
+					}
+					return fmt.Sprint(got) == fmt.Sprint(step.want)
+				})
+			}
+			if l := n1.status().Capture.Losses; l.Repaired != 0 || l.Open {
+				t.Errorf("losses: got %+v, want none, so that no scan has found the changes", l)
+			}
+		})
+	}
+}
