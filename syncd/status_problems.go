@@ -72,6 +72,9 @@ func (p *problems) local(m *daemon.MapStatus) {
 	if m.Failed > 0 {
 		p.add("map", m.Name, fmt.Sprintf("%d entries do not go into the kernel map (%d records for %d entries)", m.Failed, m.Live, m.MaxEntries))
 	}
+	for _, name := range m.UndetectedPrograms {
+		p.add("map", m.Name, "only scans find the writes of program "+name)
+	}
 	if m.Unsent > 0 {
 		p.add("map", m.Name, fmt.Sprintf("%d entries cannot be sent to any peer", m.Unsent), shown(m.Exceptions, m.Unsent)...)
 	}

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"mapsync/syncd/capture"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 )
 
 // kernelName returns the name of the test matrix's kernel, on which every test must run, or "" on
@@ -73,7 +75,7 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
 	n1.attach = capture.AttachFexit
 	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
-	needFexit(t)
+	needAttach(t, capture.AttachFexit)
 	startPair(t, n1, n2)
 
 	var stopped atomic.Bool
@@ -110,12 +112,41 @@ func TestSkippedRunsAreRepaired(t *testing.T) {
 	}
 }
 
-// needFexit skips the test if fexit programs cannot be attached. On a kernel of the test matrix
+// With kprobe, the status names the programs whose writes only scans find.
+func TestUndetectedPrograms(t *testing.T) {
+	needAttach(t, capture.AttachKprobe)
+	pin := filepath.Join(pinDir(t), "ct")
+	m := pinned(t, pin, 8, 16, 100)
+	n := newNode(t, 1, "ct="+pin)
+	n.attach, n.config.Join = capture.AttachKprobe, nil
+	load := func(name string, typ ebpf.ProgramType) {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: name, Type: typ, License: "GPL",
+			Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+	}
+	load("tracer", ebpf.Kprobe)
+	load("lb", ebpf.XDP)
+	n.start()
+	poll.Eventually(t, "the status names the program", func() bool { return len(n.status().Maps[0].UndetectedPrograms) > 0 })
+	if got := n.status().Maps[0].UndetectedPrograms; len(got) != 1 || !strings.HasPrefix(got[0], "tracer (Kprobe, id ") {
+		t.Errorf("programs whose writes are not detected: got %q, want tracer", got)
+	}
+	if !n.log.contains("writes of programs are found by scans only") || n.log.contains("lb (XDP") {
+		t.Error("log: want the program tracer, and not lb")
+	}
+}
+
+// needAttach skips the test if hooks cannot be attached by this method. On a kernel of the test matrix
 // it fails the test.
-func needFexit(t *testing.T) {
+func needAttach(t *testing.T, attach capture.Attach) {
 	t.Helper()
 	for _, offer := range capture.Probe() {
-		if offer.Attach != capture.AttachFexit || offer.Err == nil {
+		if offer.Attach != attach || offer.Err == nil {
 			continue
 		}
 		if kernelName() != "" {

@@ -51,6 +51,7 @@ var (
 	mapWrites      = desc("map_kernel_writes_total", "Entries written to the kernel map, by operation.", "map", "operation")
 	mapWriteFail   = desc("map_kernel_write_failures_total", "Failed writes to the kernel map, by cause; each attempt counts.", "map", "cause")
 	mapConverted   = desc("map_conversions_total", "Conversions of a map's table to another layout.", "map")
+	mapUndetected  = desc("map_undetected_programs", "Programs whose writes to the map only scans find.", "map")
 	mapUnconverted = desc("map_unconverted_entries_total", "Entries dropped because they do not fit the new layout of their map.", "map")
 	mapRereads     = desc("map_rechecks_total", "Rereads of keys from the kernel map: new keys until they are stable, and keys with uncertain order.", "map")
 	mapForgotten   = desc("map_tombstones_forgotten_total", "Tombstones removed, by reason: acknowledged by all nodes, end of lifetime, or limit of tombstones.", "map", "reason")
@@ -185,8 +186,9 @@ func (s sink) replica(m *replica) {
 	if m.kernel != nil {
 		kernel = *m.kernel
 	}
-	conversions, unconverted := m.conversions, m.unconverted
+	conversions, unconverted, undetected := m.conversions, m.unconverted, len(m.undetected)
 	m.mu.Unlock()
+	s.gauge(mapUndetected, float64(undetected), m.name)
 	for _, each := range []MapState{MapWaiting, MapLoading, MapSyncing, MapReplicating, MapRefused} {
 		s.gauge(mapState, boolValue(each == state), m.name, string(each))
 	}

@@ -69,6 +69,8 @@ type replica struct {
 
 	exempt bool // a reload added it to a ready node, and it was not ready since
 
+	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
+
 	conversions, unconverted uint64 // number of converted tables, and of entries that did not fit
 
 	firstRead      chan struct{} // closed when the map was read, or does not exist

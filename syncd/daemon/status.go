@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"slices"
 	"time"
 
 	"mapsync/syncd/replicate"
@@ -100,6 +101,9 @@ type MapStatus struct {
 	// them.
 	Unsent     int         `json:"unsent_entries"`
 	Exceptions []Exception `json:"exceptions,omitempty"`
+
+	// UndetectedPrograms are programs whose writes only scans find, with type and id.
+	UndetectedPrograms []string `json:"undetected_programs,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
 }
@@ -230,7 +234,7 @@ func (d *Daemon) captureStatus() CaptureStatus {
 func (m *replica) status() MapStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state}
+	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, UndetectedPrograms: slices.Clone(m.undetected)}
 	if m.err != nil {
 		s.Error = m.err.Error()
 	}

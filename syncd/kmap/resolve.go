@@ -171,7 +171,8 @@ const ownPrefix = "mapsync_"
 func inUse(ids []uint32) ([]uint32, error) {
 	users := map[uint32]bool{}
 	err := eachProgram(func(id ebpf.ProgramID) {
-		for _, m := range mapsOf(id) {
+		_, used := describeProgram(id)
+		for _, m := range used {
 			users[uint32(m)] = true
 		}
 	})
@@ -186,22 +187,6 @@ func inUse(ids []uint32) ([]uint32, error) {
 		users[id] = true
 	}
 	return slices.DeleteFunc(slices.Clone(ids), func(id uint32) bool { return !users[id] }), nil
-}
-
-// mapsOf returns the maps that a program uses, or nil for mapsync's own programs and freed
-// programs.
-func mapsOf(id ebpf.ProgramID) []ebpf.MapID {
-	p, err := ebpf.NewProgramFromID(id)
-	if err != nil {
-		return nil
-	}
-	defer release(p)
-	info, err := p.Info()
-	if err != nil || strings.HasPrefix(info.Name, ownPrefix) {
-		return nil
-	}
-	ids, _ := info.MapIDs()
-	return ids
 }
 
 // List describes the hash maps on this host, in the order of their IDs. It includes their pins and,

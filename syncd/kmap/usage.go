@@ -68,7 +68,7 @@ func programLives(id ebpf.ProgramID) bool {
 // pins only if no program uses the map.
 func usersOf(id uint32) (programs []ebpf.ProgramID, pinned bool, err error) {
 	err = eachProgram(func(p ebpf.ProgramID) {
-		if slices.Contains(mapsOf(p), ebpf.MapID(id)) {
+		if _, used := describeProgram(p); slices.Contains(used, ebpf.MapID(id)) {
 			programs = append(programs, p)
 		}
 	})
