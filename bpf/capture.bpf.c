@@ -278,13 +278,11 @@ static __always_inline bool call_failed(__u32 kind, __u64 result)
 	return kind == KIND_EVICT ? !returned_true(result) : (int)result != 0;
 }
 
-/* One program for the return of all functions. The return instruction has popped the return
- * address: its stack address is 8 bytes below. These 8 bytes are the calling convention of x86-64,
- * which BTF does not contain. */
+/* One program for the return of all functions. */
 SEC("kretprobe")
 int BPF_KRETPROBE(kretprobe_any, __u64 result)
 {
-	__u64 stack = PT_REGS_SP(ctx) - 8;
+	__u64 stack = PT_REGS_SP(ctx) - RETURN_ADDRESS_BYTES;
 	struct frame call;
 	struct frames *f;
 	__u32 zero = 0, at = FRAMES;
@@ -314,14 +312,14 @@ int BPF_KRETPROBE(kretprobe_any, __u64 result)
 SEC("kretprobe")
 int BPF_KRETPROBE(kretprobe_syscall, long result)
 {
-	return report_call(ctx, task_registers((void *)bpf_get_current_task()), result);
+	return report_call(ctx, task_registers(), result);
 }
 
 /* Runs at the end of every system call on the host. */
 SEC("tp_btf/sys_exit")
 int BPF_PROG(tracepoint_syscall, struct pt_regs___kernel *regs, long result)
 {
-	__u64 number = regs->orig_ax & ~X32_SYSCALL_BIT;
+	__u32 number = DIRECT_CALL_NUMBER(regs);
 
 	if (number != NR_BPF && number != NR_BPF_COMPAT)
 		return 0;

@@ -29,9 +29,6 @@ struct files_struct {
 #define KEYS_PER_EVENT_BYTES MAX_VALUE
 #define MAX_KEY_EVENTS 256
 
-/* The size of a kernel stack on x86-64 without KASAN. BTF contains no macros. */
-#define THREAD_SIZE 16384
-
 /* The beginning of union bpf_attr for commands on one entry, and for batches. */
 struct entry_attr {
 	__u32 map_fd;
@@ -56,25 +53,6 @@ struct call {
 	const void *keys; /* user memory */
 	__u32 count;
 };
-
-/* task_registers returns the registers with which a task has entered the kernel. Kernels
- * before 5.15 have no helper for them. There they are at the end of the stack. */
-static __always_inline struct pt_regs___kernel *task_registers(struct task_struct *task)
-{
-	if (bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
-		return (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
-	return BPF_CORE_READ(task, stack) + THREAD_SIZE -
-	       bpf_core_type_size(struct pt_regs___kernel);
-}
-
-/* attributes_of returns the second argument of bpf(2), a user address. */
-static __always_inline const void *attributes_of(struct task_struct *task,
-						 struct pt_regs___kernel *regs)
-{
-	if (in_compat_call(task))
-		return (void *)(BPF_CORE_READ(regs, cx) & 0xffffffff);
-	return (void *)BPF_CORE_READ(regs, si);
-}
 
 static __always_inline bool is_batch(__u32 command)
 {
@@ -190,13 +168,17 @@ static __always_inline void report_keys(void *ctx, __u32 id, const struct watch 
 static __always_inline int report_call(void *ctx, struct pt_regs___kernel *regs, long result)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
+	bool compat = in_compat_call(task);
 	struct call c = {};
 	struct watch *w = NULL;
 	__u32 id = 0;
 
-	if (!bpf_command(task, regs, &c.command) || !writes_a_map(c.command))
+	if (!in_bpf_call(regs, compat))
 		return 0;
-	c.attr = attributes_of(task, regs);
+	c.command = call_argument(regs, 0, compat);
+	if (!writes_a_map(c.command))
+		return 0;
+	c.attr = (void *)call_argument(regs, 1, compat);
 	if (result && !is_batch(c.command))
 		return 0;
 	if (read_attributes(&c)) {

@@ -167,7 +167,7 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 		}
 		return atOnce
 	}
-	kprobed := optional(kprobe, byScan, "__x64_sys_bpf")
+	kprobed := optional(kprobe, byScan, capture.BPFEntry)
 	add("update or delete by a BPF program", atOnce, atOnce, byScan, byScan)
 	add("program under a kprobe or tracepoint", atOnce, byScan, byScan, byScan)
 	add("update or delete by bpf(2)", atOnce, kprobed, atOnce, byScan)

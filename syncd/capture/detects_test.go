@@ -2,6 +2,7 @@ package capture_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"mapsync/syncd/capture"
@@ -74,7 +75,7 @@ func attachWriter(t *testing.T, typ ebpf.ProgramType, m *ebpf.Map) {
 	var l link.Link
 	switch typ {
 	case ebpf.Kprobe:
-		l, err = link.Kprobe("__x64_sys_getppid", p, nil)
+		l, err = link.Kprobe(strings.Replace(capture.BPFEntry, "bpf", "getppid", 1), p, nil)
 	case ebpf.TracePoint:
 		l, err = link.Tracepoint("syscalls", "sys_enter_getppid", p, nil)
 	case ebpf.RawTracepoint:

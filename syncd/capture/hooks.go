@@ -38,8 +38,8 @@ var hooks = []hook{
 	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
 	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},
 	{symbol: "htab_lru_percpu_map_lookup_and_delete_batch", fexit: "fexit_lru_percpu_drain"},
-	{symbol: "__x64_sys_bpf", kprobe: "kretprobe_syscall", syscall: true},
-	{symbol: "__ia32_sys_bpf", kprobe: "kretprobe_syscall", syscall: true},
+	{symbol: BPFEntry, kprobe: "kretprobe_syscall", syscall: true},
+	{symbol: bpfEntry32, kprobe: "kretprobe_syscall", syscall: true},
 }
 
 // Names of the programs that every attach method uses, or every kprobe, or the attach method syscall.
@@ -91,6 +91,9 @@ func presentHooks(attach Attach) (present []hook, missing []string, err error) {
 	}
 	var lacking []string
 	for _, h := range hooks {
+		if h.symbol == "" {
+			continue // the other architecture has it
+		}
 		var fn *btf.Func
 		if err := kernel.TypeByName(h.symbol, &fn); err == nil || h.syscall {
 			if h.program(attach) != "" {
