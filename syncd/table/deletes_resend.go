@@ -9,11 +9,13 @@ func retracted(d *Delta, m *meta, opt RemoteOptions) bool {
 
 // resendDelete sends a tombstone again. It becomes a tombstone of this node if another node owned it. A
 // tombstone of an earlier incarnation of the node that has the key is sent unchanged, because the local map
-// of that node decides.
-func (t *Table) resendDelete(s uint32, has OwnerID) {
+// of that node decides. The sender's own incarnation is never an earlier one, also if its number is lower,
+// because the clock was set back.
+func (t *Table) resendDelete(s uint32, has, sender OwnerID) {
 	m := t.meta(s)
 	from, to := &t.owners.list[m.owner], &t.owners.list[has]
-	if m.owner == selfID || (from.Node == to.Node && from.Incarnation < to.Incarnation) {
+	earlier := from.Node == to.Node && from.Incarnation < to.Incarnation && m.owner != sender
+	if m.owner == selfID || earlier {
 		t.moveTail(s)
 		return
 	}

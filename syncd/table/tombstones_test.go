@@ -118,6 +118,12 @@ func TestForgottenDeleteIsResent(t *testing.T) {
 	r.remote(Accepted, 1*second, again, 10, "n", "-")
 	r.merge(Stale, 2*second, peer, 9, "n", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("n", "- v11 a100")
+	// The sender's own tombstone counts, also if the clock was set back, so that the earlier incarnation has
+	// the higher number.
+	r.remote(Accepted, 1*second, peer, 10, "o", "-")
+	sender := RemoteOptions{Touch: true, Repair: true, Sender: r.intern(peer)}
+	r.merge(Stale, 2*second, again, 9, "o", "v", sender)
+	r.want("o", "- v11 a100")
 	// Of two adopted records only the owner decides which is newer.
 	first := Owner{Node: "aa", Incarnation: 1}
 	r.remote(Accepted, 1*second, peer, AdoptedVersion, "l", "-")

@@ -104,8 +104,11 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	switch {
 	case k.home < 0:
 	case k.home == n.ID:
-		if gone {
+		// A delete, and a write of the same value, have numbers too.
+		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
 			m.numbers++
+		}
+		if gone {
 			k.deleted = m.numbers
 		}
 		// Times closer than the margin do not show an order.
