@@ -149,8 +149,6 @@ static __always_inline void report_keys(void *ctx, __u32 id, const struct watch 
 	struct slot *s, *base;
 	__u32 level;
 
-	if (current_process() == own_process)
-		return;
 	s = enter(KIND_SYSCALL, &base, &level);
 	if (!s)
 		return;
@@ -164,14 +162,15 @@ static __always_inline void report_keys(void *ctx, __u32 id, const struct watch 
 	leave(base);
 }
 
-/* report_call reports the keys that a bpf(2) call of the current task may have changed. */
+/* report_call reports the keys that a bpf(2) call of the current task may have changed. The caller
+ * leaves out the calls of syncd. */
 static __always_inline int report_call(void *ctx, struct pt_regs___kernel *regs, long result)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
-	bool compat = in_compat_call(task);
 	struct call c = {};
 	struct watch *w = NULL;
 	__u32 id = 0;
+	bool compat = in_compat_call(task);
 
 	if (!in_bpf_call(regs, compat))
 		return 0;

@@ -36,12 +36,12 @@ func TestDetects(t *testing.T) {
 					t.Fatalf("entries of the program: got %d, want 1", len(keys))
 				}
 				h.awaitEvents(t)
-				want := 0
-				if attach.Detects(typ) {
-					want = calls
-				}
-				if got := len(h.take(id)); got != want {
-					t.Errorf("events: got %d, want %d", got, want)
+				// Newer kernels run the program of a system call's tracepoint outside the section that
+				// hides writes from kprobes.
+				switch got := len(h.take(id)); {
+				case got == calls:
+				case got != 0 || attach.Detects(typ):
+					t.Errorf("events: got %d of %d, want all (detected: %t)", got, calls, attach.Detects(typ))
 				}
 			})
 		}

@@ -119,8 +119,13 @@ func checkMissedWrites(t *testing.T, h *hookedCapture, shares map[string]share) 
 		if b.name == batchUpdate || b.name == batchLookup {
 			continue
 		}
-		if s.missed != 0 {
-			t.Errorf("%s: got %d missed of %d writes, want 0", b.name, s.missed, s.written)
+		// The return probe on bpf(2) runs after each call of syncd. A kprobe misses a packet's write meanwhile.
+		allowed := uint64(0)
+		if h.attach == capture.AttachKprobe && b.name != "nothing" {
+			allowed = s.written / 50
+		}
+		if s.missed > allowed {
+			t.Errorf("%s: got %d missed of %d writes, want at most %d", b.name, s.missed, s.written, allowed)
 		}
 	}
 }

@@ -54,7 +54,8 @@ func TestSyscallEvents(t *testing.T) {
 				}
 			})
 		}
-		if s := h.Stats(); s.Lost() != 0 || s.Malformed != 0 || s.Own != 0 {
+		// Skipped runs are those of system calls of other tasks, if the kernel preempts the program.
+		if s := h.Stats(); s.Lost() != s.Skipped || s.Malformed != 0 || s.Own != 0 {
 			t.Errorf("stats: got %+v, want no lost, malformed or own events", s)
 		}
 	}

@@ -48,7 +48,7 @@ func (d *Daemon) watchLosses(ctx context.Context) error {
 func (d *Daemon) checkLosses() {
 	stats := d.capture.Stats()
 	l, now := &d.losses, d.clock.now()
-	l.note(&stats, now, d.capture.Attached() == capture.AttachKprobe)
+	l.note(&stats, now, d.capture.Attached() != capture.AttachFexit)
 	for _, m := range d.replicas() {
 		m.scanIfUnread(now)
 	}
@@ -64,15 +64,15 @@ func (d *Daemon) checkLosses() {
 	}
 }
 
-// note compares the counters with those of the last check. With kprobes, skipped runs do not
-// count as losses, because each bpf(2) write on the host causes one. The regular scans repair
-// them.
-func (l *losses) note(s *capture.Stats, now int64, kprobe bool) {
+// note compares the counters with those of the last check. Skipped runs count as losses only with
+// fexit. With kprobe, each bpf(2) write on the host causes one. With syscall, most of them are of
+// other system calls. The regular scans repair them.
+func (l *losses) note(s *capture.Stats, now int64, ignoreSkipped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.seen
 	l.seen = *s
-	if kprobe {
+	if ignoreSkipped {
 		l.seen.Skipped = 0
 	}
 	if s.LostReservations <= was.LostReservations && s.PerfLost <= was.PerfLost && s.SequenceGaps <= was.SequenceGaps &&
