@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,7 +19,20 @@ import (
 	"mapsync/internal/vm/guest"
 )
 
-const emulator = "qemu-system-x86_64"
+// platform is what differs between the architectures of the guest.
+type platform struct {
+	emulator string
+	machine  []string // arguments
+	cpu      string   // of the emulated processor
+	console  string   // serial line
+}
+
+// cx16 is disabled, because 6.12 crashes early with it under QEMU 7.2. The emulation of arm64's pointer
+// authentication is slow unless the algorithm is QEMU's own.
+var platforms = map[string]platform{
+	"amd64": {emulator: "qemu-system-x86_64", cpu: "max,-cx16", console: "ttyS0"},
+	"arm64": {emulator: "qemu-system-aarch64", machine: []string{"-M", "virt"}, cpu: "max,pauth-impdef=on", console: "ttyAMA0"},
+}
 
 // machine is a running emulator.
 type machine struct {
@@ -35,7 +49,7 @@ type machine struct {
 
 // startMachine starts the emulator with the image and a socket for the port.
 func startMachine(cfg *Config, image *os.File) (*machine, error) {
-	path, err := exec.LookPath(emulator)
+	path, err := exec.LookPath(platforms[cfg.Kernel.Arch()].emulator)
 	if err != nil {
 		return nil, ErrNoQEMU
 	}
@@ -95,24 +109,24 @@ func (m *machine) signal(sig os.Signal) {
 	}
 }
 
-// arguments returns the arguments of the emulator. cx16 is disabled, because 6.12 crashes early with
-// it under QEMU 7.2. Default devices are disabled, so the kernel has nothing to probe.
+// arguments returns the arguments of the emulator. Default devices are disabled, so the kernel has
+// nothing to probe.
 func arguments(cfg *Config) []string {
-	accel, cpu := "tcg,thread=multi", "max,-cx16"
+	p := platforms[cfg.Kernel.Arch()]
+	accel, cpu := "tcg,thread=multi", p.cpu
 	if cfg.Accel != "tcg" {
 		accel, cpu = cfg.Accel, "host"
 	}
-	return []string{
+	return append(slices.Clone(p.machine),
 		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cfg.CPUs), "-m", cfg.Memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-chardev", "socket,id=port,fd=3", "-device", "virtio-serial-pci",
-		"-device", "virtserialport,chardev=port,name=" + guest.PortName,
+		"-device", "virtserialport,chardev=port,name="+guest.PortName,
 		"-kernel", cfg.Kernel.Image(), "-initrd", "/proc/self/fd/4",
 		// Warnings and more severe messages go to the console. nowatchdog: a host short of CPU time
 		// would look like a lockup.
-		"-append", strings.TrimSpace("console=ttyS0 quiet loglevel=5 panic=-1 oops=panic nowatchdog " + cfg.Kernel.Parameter),
-	}
+		"-append", strings.TrimSpace("console="+p.console+" quiet loglevel=5 panic=-1 oops=panic nowatchdog "+cfg.Kernel.Parameter))
 }
 
 func socketPair() (ours, theirs *os.File, err error) {

@@ -26,7 +26,7 @@ import (
 )
 
 // ErrNoQEMU means that the emulator is not installed.
-var ErrNoQEMU = errors.New("qemu-system-x86_64 is not installed: run scripts/install-deps")
+var ErrNoQEMU = errors.New("QEMU is not installed: run scripts/install-deps, for arm64 scripts/install-deps arm64")
 
 // ErrTimeout means that the program took longer than Config.Timeout.
 var ErrTimeout = errors.New("timed out")

@@ -17,35 +17,39 @@ import (
 // and a raw tracepoint. Each updates one entry for every getppid(2) of this thread.
 func TestDetects(t *testing.T) {
 	for _, attach := range attaches {
-		h := openHooks(t, capture.Options{Attach: attach})
-		h.tap(t)
-		for _, typ := range []ebpf.ProgramType{ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint} {
-			t.Run(string(attach)+"/"+typ.String(), func(t *testing.T) {
-				m, id := newHash(t, ebpf.Hash, 8, 16, 64)
-				attachWriter(t, typ, m)
-				h.watch(t, id, 8, 16)
-				defer h.Unwatch(id)
-				const calls = 100
-				onCPU(t, 0, func() error {
-					for range calls {
-						unix.Getppid()
-					}
-					return nil
-				})
-				if keys := keysOf(t, m); len(keys) != 1 {
-					t.Fatalf("entries of the program: got %d, want 1", len(keys))
-				}
-				h.awaitEvents(t)
-				// Newer kernels run the program of a system call's tracepoint outside the section that
-				// hides writes from kprobes.
-				switch got := len(h.take(id)); {
-				case got == calls:
-				case got != 0 || attach.Detects(typ):
-					t.Errorf("events: got %d of %d, want all (detected: %t)", got, calls, attach.Detects(typ))
-				}
-			})
+		// On 5.10, a kprobe on a function would keep fexit from running there under another kprobe.
+		t.Run(string(attach), func(t *testing.T) {
+			h := openHooks(t, capture.Options{Attach: attach})
+			h.tap(t)
+			for _, typ := range []ebpf.ProgramType{ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint} {
+				t.Run(typ.String(), func(t *testing.T) { testDetects(t, h, typ) })
+			}
+			markRan(t, "detects", h)
+		})
+	}
+}
+
+func testDetects(t *testing.T, h *hookedCapture, typ ebpf.ProgramType) {
+	m, id := newHash(t, ebpf.Hash, 8, 16, 64)
+	attachWriter(t, typ, m)
+	h.watch(t, id, 8, 16)
+	defer h.Unwatch(id)
+	const calls = 100
+	onCPU(t, 0, func() error {
+		for range calls {
+			unix.Getppid()
 		}
-		markRan(t, "detects", h)
+		return nil
+	})
+	if keys := keysOf(t, m); len(keys) != 1 {
+		t.Fatalf("entries of the program: got %d, want 1", len(keys))
+	}
+	h.awaitEvents(t)
+	// Newer kernels run the program of a system call's tracepoint outside the section that hides
+	// writes from kprobes.
+	detected := h.attach.Detects(typ)
+	if got := len(h.take(id)); got != calls && (got != 0 || detected) {
+		t.Errorf("events: got %d of %d, want all (detected: %t)", got, calls, detected)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -22,7 +23,13 @@ import (
 // "testing"). With it, all tests of the hooks must run: a test that cannot run there fails.
 const matrixEnv = "MAPSYNC_KERNEL"
 
+// noFexit is a kernel of the matrix without direct calls of ftrace, which fexit needs.
+const noFexit = "6.1/arm64"
+
 func TestMain(m *testing.M) {
+	if os.Getenv(matrixEnv) == noFexit {
+		attaches = []capture.Attach{capture.AttachKprobe}
+	}
 	if err := rlimit.RemoveMemlock(); err != nil {
 		panic(err)
 	}
@@ -62,6 +69,12 @@ func markRan(t *testing.T, test string, h *hookedCapture) {
 // matrix.
 func checkMatrix(name string) error {
 	series, parameter, _ := strings.Cut(name, "/")
+	if arch, rest, _ := strings.Cut(parameter, "/"); arch == "arm64" {
+		if runtime.GOARCH != arch {
+			return fmt.Errorf("%s is %s, and this program is for %s", matrixEnv, name, runtime.GOARCH)
+		}
+		parameter = rest
+	}
 	if series != "testing" && !strings.HasPrefix(kernelRelease(), series+".") {
 		return fmt.Errorf("%s is %s, and this is kernel %s", matrixEnv, name, kernelRelease())
 	}
@@ -127,6 +140,9 @@ func needAttach(t testing.TB, attach capture.Attach) {
 	t.Helper()
 	if attach == capture.AttachSyscall {
 		return // each kernel with BTF has it
+	}
+	if attach == capture.AttachFexit && os.Getenv(matrixEnv) == noFexit {
+		t.Skip("this kernel has no fexit")
 	}
 	const symbol = "htab_map_update_elem"
 	spec := &ebpf.ProgramSpec{

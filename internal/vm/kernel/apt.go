@@ -32,9 +32,9 @@ Dir::State "%[1]s/state";
 Dir::State::lists "%[1]s/lists";
 Dir::State::status "%[1]s/status";
 Dir::Cache "%[1]s/cache";
-APT::Architecture "amd64";
+APT::Architecture "%[2]s";
 #clear APT::Architectures;
-APT::Architectures { "amd64"; };
+APT::Architectures { "%[2]s"; };
 APT::Sandbox::User "";
 Acquire::Languages "none";
 Acquire::Retries "3";
@@ -66,7 +66,7 @@ func newApt(work string, r release, host osRelease) (*apt, error) {
 	if err := os.WriteFile(filepath.Join(a.dir, "status"), nil, 0o644); err != nil {
 		return nil, fmt.Errorf("create package status: %w", err)
 	}
-	if err := os.WriteFile(a.config, fmt.Appendf(nil, aptConfig, a.dir), 0o644); err != nil {
+	if err := os.WriteFile(a.config, fmt.Appendf(nil, aptConfig, a.dir, r.arch()), 0o644); err != nil {
 		return nil, fmt.Errorf("write package settings: %w", err)
 	}
 	return a, writeSources(filepath.Join(a.dir, "sources"), r, host)
@@ -89,7 +89,7 @@ func (a *apt) run(ctx context.Context, tool string, args ...string) (string, err
 var (
 	// apt-cache prints packages that the sources do not list in angle brackets.
 	dependsOnImage = regexp.MustCompile(`(?m)^\s*Depends: <?linux-image-(?:unsigned-)?([0-9][^\s>]*)>?$`)
-	cloudImage     = regexp.MustCompile(`(?m)^linux-image-([0-9]\S*-cloud-amd64)-unsigned$`)
+	cloudImage     = regexp.MustCompile(`(?m)^linux-image-([0-9]\S*-cloud-(?:amd64|arm64))-unsigned$`)
 )
 
 // maxVersions is the maximum number of versions of a release to try.

@@ -118,7 +118,7 @@ func findHostRelease(name string) (release, osRelease, error) {
 	return r, host, err
 }
 
-func (s *Store) recordPath(r release) string { return filepath.Join(s.dir, r.name+".json") }
+func (s *Store) recordPath(r release) string { return filepath.Join(s.dir, r.file()+".json") }
 
 // load reads the record of a kernel and checks that its image exists.
 func (s *Store) load(r release) (*Kernel, error) {
@@ -142,7 +142,7 @@ func (s *Store) save(k *Kernel) error {
 	if err != nil {
 		return fmt.Errorf("encode kernel record: %w", err)
 	}
-	path := filepath.Join(s.dir, k.Release+".json")
+	path := filepath.Join(s.dir, fileName(k.Release)+".json")
 	if err := os.WriteFile(path+".new", append(b, '\n'), 0o644); err != nil {
 		return fmt.Errorf("write kernel record: %w", err)
 	}
@@ -158,7 +158,7 @@ func (s *Store) lock(ctx context.Context, r release) (func(), error) {
 	if err := os.MkdirAll(s.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("create kernel cache: %w", err)
 	}
-	f, err := os.OpenFile(filepath.Join(s.dir, r.name+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
+	f, err := os.OpenFile(filepath.Join(s.dir, r.file()+".lock"), os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, fmt.Errorf("open kernel cache lock: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 // fetch downloads and unpacks the newest version of a release. It prepares all files in a temporary
 // directory beside the final one.
 func (s *Store) fetch(ctx context.Context, r release, host osRelease) (_ *Kernel, err error) {
-	work, err := os.MkdirTemp(s.dir, "."+r.name+"-*")
+	work, err := os.MkdirTemp(s.dir, "."+r.file()+"-*")
 	if err != nil {
 		return nil, fmt.Errorf("create work directory: %w", err)
 	}

@@ -20,7 +20,8 @@ var ErrUnavailable = errors.New("kernel unavailable")
 
 // Kernel is one kernel in the cache, identified by release and recorded by version.
 type Kernel struct {
-	// Release is the requested name, the series: "6.1".
+	// Release is the requested name, the series and the architecture unless it is amd64: "6.1",
+	// "6.12/arm64".
 	Release string
 	// Version is the output of uname -r: "6.1.0-56-cloud-amd64".
 	Version string
@@ -35,6 +36,9 @@ type Kernel struct {
 	// Parameter is added to the kernel command line: "preempt=full", or empty.
 	Parameter string `json:"-"`
 }
+
+// Arch returns the architecture: amd64 or arm64.
+func (k *Kernel) Arch() string { return archOf(k.Release) }
 
 // Image returns the path of the bootable image.
 func (k *Kernel) Image() string { return k.file("vmlinuz") }
@@ -69,10 +73,30 @@ type release struct {
 	series string // required prefix of the version; empty: any version
 }
 
+// arch returns the architecture of the kernel.
+func (r *release) arch() string { return archOf(r.name) }
+
+// file returns the name of the release in file names.
+func (r *release) file() string { return fileName(r.name) }
+
+func fileName(release string) string { return strings.ReplaceAll(release, "/", "-") }
+
+func archOf(release string) string {
+	if strings.HasSuffix(release, arm64Suffix) {
+		return arm64
+	}
+	return amd64
+}
+
 const (
 	debian    = "debian"
 	ubuntu    = "ubuntu"
+	amd64     = "amd64"
+	arm64     = "arm64"
 	cloudMeta = "linux-image-cloud-amd64"
+
+	cloudMetaARM = "linux-image-cloud-arm64"
+	arm64Suffix  = "/" + arm64
 )
 
 // releases are the kernels of the test matrix: one series for each Debian release, and the current
@@ -82,12 +106,14 @@ var releases = []release{
 	{"6.1", debian, "bookworm", cloudMeta, "6.1."},
 	{"6.12", debian, "trixie", cloudMeta, "6.12."},
 	{"testing", debian, "testing", cloudMeta, ""},
+	{"6.1" + arm64Suffix, debian, "bookworm", cloudMetaARM, "6.1."},
+	{"6.12" + arm64Suffix, debian, "trixie", cloudMetaARM, "6.12."},
 }
 
 // HostRelease is the name of the distribution's own kernel.
 const HostRelease = "host"
 
-// Releases returns the names of the test matrix, oldest first.
+// Releases returns the names of the test matrix, oldest first, arm64 last.
 func Releases() []string {
 	var names []string
 	for _, r := range releases {
@@ -99,9 +125,13 @@ func Releases() []string {
 // parameterPattern matches one kernel parameter.
 var parameterPattern = regexp.MustCompile(`^[\w.-]+(=[\w.,:-]+)?$`)
 
-// splitName splits "6.1/preempt=full" into the release and an optional kernel parameter.
+// splitName splits "6.1/preempt=full" into the release and an optional kernel parameter. The release
+// includes the architecture: "6.12/arm64".
 func splitName(name string) (release, parameter string, err error) {
 	release, parameter, found := strings.Cut(name, "/")
+	if arch, rest, more := strings.Cut(parameter, "/"); arch == arm64 {
+		release, parameter, found = release+arm64Suffix, rest, more
+	}
 	if found && !parameterPattern.MatchString(parameter) {
 		return "", "", fmt.Errorf("find kernel %q: %q is not a kernel parameter", name, parameter)
 	}

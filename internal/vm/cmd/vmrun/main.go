@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 	"time"
 
@@ -86,6 +87,9 @@ func (o *options) boot() (int, error) {
 	cfg := o.config
 	cfg.Kernel, cfg.Log, cfg.Signals = k, log, signals
 	cfg.Stdout, cfg.Stderr = outputs()
+	if cfg.Init, err = initFor(k.Arch()); err != nil {
+		return 0, err
+	}
 	result, err := vm.Run(ctx, cfg)
 	if result.Signal != "" {
 		fmt.Fprintf(os.Stderr, "vmrun: program was ended by %s\n", result.Signal)
@@ -94,6 +98,23 @@ func (o *options) boot() (int, error) {
 		fmt.Fprintf(os.Stderr, "vmrun: kernel messages:\n%s\n", result.Console)
 	}
 	return result.Code, err
+}
+
+// initFor returns the executable that is init in the guest: vmrun itself, or for another architecture the
+// executable beside it whose name ends with the architecture.
+func initFor(arch string) (string, error) {
+	if arch == runtime.GOARCH {
+		return "", nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find vmrun: %w", err)
+	}
+	init := self + "-" + arch
+	if _, err := os.Stat(init); err != nil {
+		return "", fmt.Errorf("find vmrun for %s: %w; build it: GOARCH=%s go -C internal/vm build -o %s ./cmd/vmrun", arch, err, arch, init)
+	}
+	return init, nil
 }
 
 // catchSignals returns the signals of this process for forwarding to the program. After the first
