@@ -8,3 +8,7 @@ import "mapsync/syncd/table"
 func (c *Capture) WatchKeys(id uint32, t *table.Table) error {
 	return c.watch(id, t, 0)
 }
+
+// keysOnly reports whether the events of updates carry no value, because the value of a per-CPU map has a
+// part for each CPU and an update changes one. The pump then requests a reread.
+func (t *target) keysOnly() bool { return t.valueSize == 0 }

@@ -154,7 +154,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.stats.Malformed++
 			continue
 		}
-		if p.target.valueSize == 0 && e.op == table.OpUpdate {
+		if p.target.keysOnly() && e.op == table.OpUpdate {
 			tx.RequestReread(p.change.Key)
 		} else {
 			tx.Local(&p.change)

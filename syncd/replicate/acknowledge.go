@@ -59,16 +59,6 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 	return v
 }
 
-// forgetDepartures removes the nodes from goneAt that left longer ago than the longest TombstoneTTL
-// of all maps. The caller holds Replicator.mu.
-func (r *Replicator) forgetDepartures(now time.Time) {
-	longest := time.Duration(0)
-	for _, m := range r.localMaps() {
-		longest = max(longest, m.table.TombstoneTTL())
-	}
-	maps.DeleteFunc(r.goneAt, func(_ string, at time.Time) bool { return now.Sub(at) >= longest })
-}
-
 // position returns the position of a map that all live peers and all observers have reached. It
 // returns 0 while a node is absent that may return within the lifetime of a tombstone, and while a
 // live peer is not served. A peer that has been connected for subscribeGrace without a subscription

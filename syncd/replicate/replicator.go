@@ -48,11 +48,6 @@ const (
 
 	// housekeepingInterval is the interval of housekeeping in Run.
 	housekeepingInterval = 250 * time.Millisecond
-	// minRoundInterval is the shortest interval between the begin of two rounds of Run. If a round
-	// takes long, the interval is roundShare times as long as the round. Without it a peer whose
-	// messages wake Run could keep a processor busy.
-	minRoundInterval = 2 * time.Millisecond
-	roundShare       = 4
 	// ownerReviewInterval is the minimum time between two reviews of the owners of all records.
 	ownerReviewInterval = time.Second
 )
@@ -203,7 +198,7 @@ func (r *Replicator) Run(ctx context.Context) error {
 		r.verifyNodes(ctx, time.Now())
 		r.startInboundStreams(ctx)
 		r.assignRoles(time.Now())
-		next := begun.Add(max(minRoundInterval, roundShare*time.Since(begun)))
+		next := nextRound(begun, time.Now())
 		select {
 		case <-ctx.Done():
 			return nil

@@ -127,21 +127,3 @@ func (r *Replicator) resyncProgress(name string, began time.Time) (peers []strin
 	slices.Sort(peers)
 	return peers, done, total, unknown
 }
-
-// awaitsInSync reports whether the digests have not agreed since the given time. A comparison that
-// could not be made is not an agreement.
-//
-// An agreement from before the last departure does not count: the records of the departed node are
-// orphaned now, and belong to another digest. The caller holds inboundStream.mu.
-func (in *inboundMap) awaitsInSync(since time.Time) bool {
-	switch in.state {
-	case StatePending, StateRefused, StateExcluded:
-		// The peer has no copy of the map to compare with.
-		return false
-	case StateWaiting, StateFailed:
-		return true // any agreement is from before the stream broke
-	}
-	c := &in.comparison
-	return c.impossibleReason != "" || !c.inSync || !c.onThisStream || c.inSyncAt.Before(since) ||
-		c.departures != in.l.r.view.Load().departures
-}
