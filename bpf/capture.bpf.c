@@ -154,20 +154,21 @@ FEXIT_LOOKUP_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_
 		    KIND_LRU_PERCPU_LOOKUP_DELETE)
 
 /* A batch lookup-and-delete calls none of the functions above. */
-#define FEXIT_DRAIN(name, function)                                                        \
+#define FEXIT_DRAIN(name, function, kind)                                                  \
 	SEC("fexit/" function)                                                             \
 	int BPF_PROG(name, struct bpf_map *map, const void *attr, void *uattr, int result) \
 	{                                                                                  \
 		__u32 id = map->id;                                                        \
 		if (watch_of(id))                                                          \
-			report_drain(ctx, id, attr, uattr, result);                        \
+			report_drain(ctx, kind, id, attr, uattr, result);                  \
 		return 0;                                                                  \
 	}
 
-FEXIT_DRAIN(fexit_drain, "htab_map_lookup_and_delete_batch")
-FEXIT_DRAIN(fexit_lru_drain, "htab_lru_map_lookup_and_delete_batch")
-FEXIT_DRAIN(fexit_percpu_drain, "htab_percpu_map_lookup_and_delete_batch")
-FEXIT_DRAIN(fexit_lru_percpu_drain, "htab_lru_percpu_map_lookup_and_delete_batch")
+FEXIT_DRAIN(fexit_drain, "htab_map_lookup_and_delete_batch", KIND_DRAIN)
+FEXIT_DRAIN(fexit_lru_drain, "htab_lru_map_lookup_and_delete_batch", KIND_LRU_DRAIN)
+FEXIT_DRAIN(fexit_percpu_drain, "htab_percpu_map_lookup_and_delete_batch", KIND_PERCPU_DRAIN)
+FEXIT_DRAIN(fexit_lru_percpu_drain, "htab_lru_percpu_map_lookup_and_delete_batch",
+	    KIND_LRU_PERCPU_DRAIN)
 
 /* The kernel functions that return bool set only the lowest byte of the register. The barrier makes
  * clang load all 8 bytes of an argument, because kernels refuse a shorter load from the context. */

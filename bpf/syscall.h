@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
 /*
- * Writes by bpf(2), reported when the system call returns. User space changes maps in no other way.
- * The keys are read from the caller's memory. They only select the entries that syncd rereads, so
- * it does no harm if another thread changes that memory, or the file descriptor, meanwhile.
+ * Writes by bpf(2), reported when the system call returns. The keys are read from the caller's
+ * memory. They only select the entries that syncd rereads. If another thread changes that memory,
+ * or the file descriptor, before the call returns, the next scan finds the write.
  */
 #ifndef MAPSYNC_SYSCALL_H
 #define MAPSYNC_SYSCALL_H
@@ -24,10 +24,13 @@ struct files_struct {
 	struct fdtable *fdt;
 } __attribute__((preserve_access_index));
 
-/* The bytes of keys in one event, and the maximum number of events for one call. syncd scans the
- * map if a call has more keys. */
-#define KEYS_PER_EVENT_BYTES MAX_VALUE
-#define MAX_KEY_EVENTS 256
+/* The bytes of keys in one event, which the smallest ring can hold, and the maximum number of
+ * events for one call. syncd scans if a call has more keys. */
+#define KEYS_PER_EVENT_BYTES 1024
+#define MAX_KEY_EVENTS 1024
+
+/* The kernel's error for an operation that a map does not support. */
+#define ENOTSUPP 524
 
 /* The beginning of union bpf_attr for commands on one entry, and for batches. */
 struct entry_attr {
@@ -83,8 +86,8 @@ static __always_inline bool read_attributes(struct call *c)
 	return true;
 }
 
-/* map_of_fd returns the id of the map with a file descriptor of the task. The call has succeeded,
- * so the descriptor was a map's. */
+/* map_of_fd returns the id of the map with a file descriptor of the task, 0 if the file is closed.
+ * A call that has found no map there is not reported. */
 static __always_inline __u32 map_of_fd(struct task_struct *task, __u32 fd)
 {
 	struct fdtable *table = BPF_CORE_READ(task, files, fdt);
@@ -134,27 +137,47 @@ lost:
 	s->lost++;
 }
 
-/* keys_known returns false if a call has deleted entries whose keys are unknown. A batch that fails
- * may have processed some entries. The kernel has then written their number, except for a drain
- * that ends with EFAULT. */
+/* keys_known returns false if a call has deleted entries whose keys are unknown: a drain that ends
+ * with EFAULT has not written their number. Other batches that fail have. */
 static __always_inline bool keys_known(const struct call *c, long result)
 {
 	return c->command != BPF_MAP_LOOKUP_AND_DELETE_BATCH || result != -EFAULT;
 }
 
-/* report_keys reports the keys of a call on a watched map, or a loss if they are unknown. */
-static __always_inline void report_keys(void *ctx, __u32 id, const struct watch *w,
-					const struct call *c)
+/* may_have_written returns false for a call that has changed nothing. A batch that fails may have
+ * processed some entries, unless the kernel has refused it. A lookup-and-delete deletes the entry
+ * before it fails to copy the value. */
+static __always_inline bool may_have_written(__u32 command, long result)
+{
+	switch (result) {
+	case 0:
+		return true;
+	case -EBADF:
+	case -EINVAL:
+	case -EPERM:
+	case -ENOTSUPP:
+		return false;
+	case -EFAULT:
+		return is_batch(command) || command == BPF_MAP_LOOKUP_AND_DELETE_ELEM;
+	}
+	return is_batch(command);
+}
+
+/* report_keys reports the keys of a call. It counts a loss if the keys or the map are unknown. */
+static __always_inline void report_keys(void *ctx, __u32 kind, __u32 id, const struct watch *w,
+					const struct call *c, bool known)
 {
 	struct slot *s, *base;
 	__u32 level;
 
-	s = enter(KIND_SYSCALL, &base, &level);
+	if (known && !c->count)
+		return;
+	s = enter(kind, &base, &level);
 	if (!s)
 		return;
 	s->seen++;
-	if (w && c->keys) {
-		emit_keys(ctx, s, KIND_SYSCALL * LEVELS + level, id, w, CTX_SYSCALL, c);
+	if (known && w) {
+		emit_keys(ctx, s, kind * LEVELS + level, id, w, CTX_SYSCALL, c);
 	} else {
 		s->seq++;
 		s->lost++;
@@ -167,44 +190,46 @@ static __always_inline void report_keys(void *ctx, __u32 id, const struct watch 
 static __always_inline int report_call(void *ctx, struct pt_regs___kernel *regs, long result)
 {
 	struct task_struct *task = (void *)bpf_get_current_task();
-	struct call c = {};
+	bool compat = in_compat_call(task), known;
 	struct watch *w = NULL;
+	struct call c = {};
 	__u32 id = 0;
-	bool compat = in_compat_call(task);
 
 	if (!in_bpf_call(regs, compat))
 		return 0;
 	c.command = call_argument(regs, 0, compat);
-	if (!writes_a_map(c.command))
+	if (!writes_a_map(c.command) || !may_have_written(c.command, result))
 		return 0;
 	c.attr = (void *)call_argument(regs, 1, compat);
-	if (result && !is_batch(c.command))
-		return 0;
-	if (read_attributes(&c)) {
+	known = read_attributes(&c);
+	if (known) {
 		id = map_of_fd(task, c.map_fd);
-		w = watch_of(id);
-		if (!w)
-			return 0;
+		w = id ? watch_of(id) : NULL;
+		known = keys_known(&c, result);
 	}
-	if (!keys_known(&c, result))
-		c.keys = NULL;
-	report_keys(ctx, id, w, &c);
+	/* Anyone can make a call that fails. Only a call that succeeds counts as a loss without a
+	 * map. */
+	if (!w && (id || result))
+		return 0;
+	report_keys(ctx, KIND_SYSCALL, id, w, &c, known);
 	return 0;
 }
 
 /* report_drain reports the keys of a batch lookup-and-delete. attr is the kernel's copy of the
  * attributes, uattr the caller's, to which the kernel has written the number of deleted entries. */
-static __always_inline void report_drain(void *ctx, __u32 id, const struct batch_attr *attr,
+static __always_inline void report_drain(void *ctx, __u32 kind, __u32 id,
+					 const struct batch_attr *attr,
 					 const struct batch_attr *uattr, int result)
 {
 	struct call c = { .command = BPF_MAP_LOOKUP_AND_DELETE_BATCH };
+	bool known = keys_known(&c, result);
 
-	if (keys_known(&c, result)) {
-		bpf_probe_read_kernel(&c.keys, sizeof(c.keys), &attr->keys);
-		if (bpf_probe_read_user(&c.count, sizeof(c.count), &uattr->count))
-			c.keys = NULL;
-	}
-	report_keys(ctx, id, watch_of(id), &c);
+	if (!may_have_written(c.command, result))
+		return;
+	bpf_probe_read_kernel(&c.keys, sizeof(c.keys), &attr->keys);
+	if (known && bpf_probe_read_user(&c.count, sizeof(c.count), &uattr->count))
+		known = false;
+	report_keys(ctx, kind, id, watch_of(id), &c, known);
 }
 
 #endif

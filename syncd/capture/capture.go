@@ -27,7 +27,8 @@ type Capture struct {
 	attached Attach
 	missing  []string
 	links    []link.Link
-	returns  []link.Link // the return probes among links
+	returns  []link.Link // the return probes among links, except those of calls
+	calls    []link.Link // the return probes of the system call bpf(2) among links
 	detached bool        // guarded by pump.mu
 	source   source
 	slots    *slots
@@ -145,7 +146,7 @@ func (c *Capture) logOpen() {
 		"missing_symbols", c.missing)
 }
 
-// Attached returns the attach method of the hooks: AttachFexit, AttachKprobe or AttachNone.
+// Attached returns the attach method of the hooks: any but AttachAuto.
 func (c *Capture) Attached() Attach { return c.attached }
 
 // HooksMaps reports whether hooks are attached to the kernel's map functions.
@@ -176,7 +177,7 @@ func (c *Capture) Close() error {
 func (c *Capture) close() error {
 	// Detaching takes seconds, and Stats may read the links meanwhile.
 	c.pump.mu.Lock()
-	c.pump.skipped, c.pump.skippedCounted = c.skipped()
+	c.pump.skipped = c.skipped()
 	links := c.links
 	c.detached = true
 	c.pump.mu.Unlock()

@@ -127,6 +127,9 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 	case "batch-update", "batch-delete", "batch-lookup-and-delete":
 		return operateBatch(m, operation, first, n, version)
 	}
+	if _, ok := failingCalls[operation]; ok {
+		return operateFailing(m, operation, first)
+	}
 	for i := first; i < first+n; i++ {
 		key, value := entry(keySize, valueSize, i, version+i)
 		var err error

@@ -38,13 +38,14 @@ var hooks = []hook{
 	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
 	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},
 	{symbol: "htab_lru_percpu_map_lookup_and_delete_batch", fexit: "fexit_lru_percpu_drain"},
-	{symbol: BPFEntry, kprobe: "kretprobe_syscall", syscall: true},
-	{symbol: bpfEntry32, kprobe: "kretprobe_syscall", syscall: true},
+	{symbol: BPFEntry, kprobe: callProgram, syscall: true},
+	{symbol: bpfEntry32, kprobe: callProgram, syscall: true},
 }
 
 // Names of the programs that every attach method uses, or every kprobe, or the attach method syscall.
 const (
 	returnProgram     = "kretprobe_any"
+	callProgram       = "kretprobe_syscall"
 	syscallProgram    = "tracepoint_syscall"
 	ownProcessProgram = "set_own_process"
 )
@@ -156,10 +157,12 @@ func (c *Capture) attachOne(h hook) error {
 	if err != nil {
 		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)
 	}
-	c.links, c.returns = append(c.links, l), append(c.returns, l)
+	c.links = append(c.links, l)
 	if h.syscall {
+		c.calls = append(c.calls, l)
 		return nil
 	}
+	c.returns = append(c.returns, l)
 	l, err = link.Kprobe(h.symbol, c.objects.Programs[h.kprobe], nil)
 	if err != nil {
 		return fmt.Errorf("attach kprobe to %s: %w", h.symbol, err)

@@ -30,9 +30,8 @@ type pump struct {
 	stats    Stats
 
 	// Last values of the kernel's counters, which cannot be read after Close has begun.
-	final          counters
-	skipped        uint64
-	skippedCounted bool
+	final   counters
+	skipped skipped
 }
 
 func (p *pump) init(c *Capture) {

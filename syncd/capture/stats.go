@@ -24,6 +24,9 @@ type Stats struct {
 	// Skipped counts hook runs that the kernel skipped. With kprobe attach it includes the bpf(2)
 	// writes of any hash map, which a kprobe never sees.
 	Skipped uint64
+	// SkippedCalls is the part of Skipped at the return of bpf(2) with kprobe attach. Each may hide
+	// writes of a watched map.
+	SkippedCalls uint64
 	// SkippedCounted is false if the kernel skips runs without counting them. Only a scan then
 	// finds the missed writes.
 	SkippedCounted bool
@@ -40,10 +43,11 @@ func (c *Capture) Stats() Stats {
 	c.pump.mu.Lock()
 	defer c.pump.mu.Unlock()
 	s := c.pump.stats
-	s.Skipped, s.SkippedCounted = c.pump.skipped, c.pump.skippedCounted
+	skipped := c.pump.skipped
 	if !c.detached {
-		s.Skipped, s.SkippedCounted = c.skipped()
+		skipped = c.skipped()
 	}
+	s.Skipped, s.SkippedCalls, s.SkippedCounted = skipped.all, skipped.calls, skipped.counted
 	sums := c.pump.final
 	if c.slots != nil {
 		sums = c.slots.sum()
@@ -57,23 +61,39 @@ func (c *Capture) Stats() Stats {
 // kernel skips an fexit program that already runs on that CPU, from 5.12 on, and a program at a
 // tracepoint from 6.2 on; before, it never skips one. It skips a kprobe's program while the CPU is inside bpf(2) or another such program. It skips
 // a return probe while the CPU is inside a probe. The kernel counts the latter two from 6.7 on.
-func (c *Capture) skipped() (n uint64, counted bool) {
+func (c *Capture) skipped() (s skipped) {
 	if c.objects == nil || c.attached == AttachNone {
-		return 0, true
+		return skipped{counted: true}
 	}
 	for name, p := range c.objects.Programs {
 		// If the entry was skipped, the return is not counted again.
 		if name == returnProgram {
 			continue
 		}
-		if stats, err := p.Stats(); err == nil {
-			n += stats.RecursionMisses
+		stats, err := p.Stats()
+		if err != nil {
+			continue
+		}
+		s.all += stats.RecursionMisses
+		if name == callProgram {
+			s.calls += stats.RecursionMisses
 		}
 	}
 	for _, l := range c.returns {
-		n += kprobeMissed(l)
+		s.all += kprobeMissed(l)
 	}
-	return n, c.attached != AttachKprobe || kernelAtLeast(6, 7)
+	for _, l := range c.calls {
+		missed := kprobeMissed(l)
+		s.all, s.calls = s.all+missed, s.calls+missed
+	}
+	s.counted = c.attached != AttachKprobe || kernelAtLeast(6, 7)
+	return s
+}
+
+// skipped are the fields Skipped, SkippedCalls and SkippedCounted of Stats.
+type skipped struct {
+	all, calls uint64
+	counted    bool
 }
 
 func kprobeMissed(l link.Link) uint64 {

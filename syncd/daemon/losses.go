@@ -50,7 +50,7 @@ func (d *Daemon) checkLosses() {
 	l, now := &d.losses, d.clock.now()
 	l.note(&stats, now, d.capture.Attached() != capture.AttachFexit)
 	for _, m := range d.replicas() {
-		m.scanIfUnread(now)
+		m.scanIfUnread()
 	}
 	if lost := l.open(); lost != 0 {
 		repaired := true
@@ -65,15 +65,15 @@ func (d *Daemon) checkLosses() {
 }
 
 // note compares the counters with those of the last check. Skipped runs count as losses only with
-// fexit. With kprobe, each bpf(2) write on the host causes one. With syscall, most of them are of
-// other system calls. The regular scans repair them.
+// fexit, and at the return of bpf(2). With kprobe, each bpf(2) write on the host causes one. With
+// syscall, most of them are of other system calls. The regular scans repair them.
 func (l *losses) note(s *capture.Stats, now int64, ignoreSkipped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.seen
 	l.seen = *s
 	if ignoreSkipped {
-		l.seen.Skipped = 0
+		l.seen.Skipped = s.SkippedCalls
 	}
 	if s.LostReservations <= was.LostReservations && s.PerfLost <= was.PerfLost && s.SequenceGaps <= was.SequenceGaps &&
 		s.Nested <= was.Nested && s.Malformed <= was.Malformed && l.seen.Skipped <= was.Skipped {

@@ -47,6 +47,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(err, opened.Close())
 	}
+	a.unread = t.Stats().RereadsDropped
 	m.beginLoading(a, t, s)
 	watch := m.daemon.capture.Watch
 	if opened.Info().CPUs > 0 {

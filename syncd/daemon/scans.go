@@ -67,8 +67,8 @@ func (m *replica) scannedSince(lost int64) bool {
 }
 
 // scanIfUnread requests a scan if the table has dropped requests for rereads, because too many keys
-// waited. now is the time in ns of the daemon's clock.
-func (m *replica) scanIfUnread(now int64) {
+// waited.
+func (m *replica) scanIfUnread() {
 	m.mu.Lock()
 	a := m.kernel
 	if a == nil {
@@ -79,7 +79,7 @@ func (m *replica) scanIfUnread(now int64) {
 		if a.unreadAt == 0 {
 			m.log.Info("too many keys to reread, scanning map", "keys", n-a.unread)
 		}
-		a.unread, a.unreadAt = n, now
+		a.unread, a.unreadAt = n, m.daemon.clock.now()
 	}
 	at := a.unreadAt
 	m.mu.Unlock()
