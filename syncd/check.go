@@ -12,6 +12,7 @@ import (
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 
+	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -105,7 +106,7 @@ func makeReport() report {
 	for _, f := range features {
 		r.add(f.Name, f.Purpose, f.Required, f.Err)
 	}
-	offers := capture.Probe()
+	offers := capture.Probe(capture.AttachFexit, capture.AttachKprobe, capture.AttachSyscall)
 	for _, o := range offers {
 		r.add(string(o.Attach), attachPurpose[o.Attach], false, o.Err)
 		if o.Err == nil && r.Attach == "" && o.Attach != capture.AttachSyscall {
@@ -169,7 +170,11 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 	}
 	kprobed := optional(kprobe, byScan, capture.BPFEntry)
 	add("update or delete by a BPF program", atOnce, atOnce, byScan, byScan)
-	add("program under a kprobe or tracepoint", atOnce, byScan, byScan, byScan)
+	traced := byScan
+	if capture.AttachFexit.Detects(ebpf.Kprobe) {
+		traced = atOnce
+	}
+	add("program under a kprobe or tracepoint", traced, byScan, byScan, byScan)
 	add("update or delete by bpf(2)", atOnce, kprobed, atOnce, byScan)
 	add("lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
 	add("batch lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_batch", "htab_lru_map_lookup_and_delete_batch"),

@@ -30,6 +30,9 @@ func TestDetects(t *testing.T) {
 }
 
 func testDetects(t *testing.T, h *hookedCapture, typ ebpf.ProgramType) {
+	if typ != ebpf.Kprobe {
+		skipEmulated(t)
+	}
 	m, id := newHash(t, ebpf.Hash, 8, 16, 64)
 	attachWriter(t, typ, m)
 	h.watch(t, id, 8, 16)

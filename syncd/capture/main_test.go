@@ -135,6 +135,15 @@ func skipUnsupported(t testing.TB, reason string) {
 	t.Skip(reason)
 }
 
+// skipEmulated skips a test on the kernels of the matrix. The emulator often executes a breakpoint that
+// the kernel has removed already while it patched the entry of all system calls, for a tracepoint there.
+func skipEmulated(t testing.TB) {
+	t.Helper()
+	if os.Getenv(matrixEnv) != "" {
+		t.Skip("the emulator does not survive tracepoints of system calls")
+	}
+}
+
 // needAttach skips the test if even a minimal program cannot be attached with this method.
 func needAttach(t testing.TB, attach capture.Attach) {
 	t.Helper()

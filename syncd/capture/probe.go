@@ -16,11 +16,10 @@ type ProbeResult struct {
 	SkippedCounted bool
 }
 
-// Probe attaches the hooks briefly with each method, and returns the results: of fexit, kprobe and
-// syscall.
-func Probe() []ProbeResult {
-	offers := make([]ProbeResult, 0, 3)
-	for _, attach := range []Attach{AttachFexit, AttachKprobe, AttachSyscall} {
+// Probe attaches the hooks briefly with each of the methods, and returns the results in the same order.
+func Probe(methods ...Attach) []ProbeResult {
+	var offers []ProbeResult
+	for _, attach := range methods {
 		offers = append(offers, probe(attach))
 	}
 	return offers

@@ -85,6 +85,7 @@ func firstOf(key, _ []byte) []byte { return key }
 // TestFailingCalls checks that calls that fail are reported if they may have changed an entry, and are
 // not counted as losses otherwise: any process can make them.
 func TestFailingCalls(t *testing.T) {
+	skipEmulated(t)
 	h := openHooks(t, capture.Options{Attach: capture.AttachSyscall})
 	done := make(chan error, 1)
 	go func() { done <- h.Tap(h.record) }()

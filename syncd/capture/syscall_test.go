@@ -16,6 +16,7 @@ import (
 // TestSyscallEvents checks that the attach method syscall reports the keys of all bpf(2) writes of
 // another process, on any kernel, and nothing else.
 func TestSyscallEvents(t *testing.T) {
+	skipEmulated(t)
 	for _, buffer := range []capture.Buffer{capture.BufferRing, capture.BufferPerf} {
 		h := openHooks(t, capture.Options{Attach: capture.AttachSyscall, Buffer: buffer, BufferSize: buffers[buffer]})
 		done := make(chan error, 1)

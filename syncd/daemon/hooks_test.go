@@ -156,10 +156,7 @@ func refused(t *testing.T, offer *capture.ProbeResult) {
 // it fails the test.
 func needAttach(t *testing.T, attach capture.Attach) {
 	t.Helper()
-	for _, offer := range capture.Probe() {
-		if offer.Attach != attach || offer.Err == nil {
-			continue
-		}
+	if offer := capture.Probe(attach)[0]; offer.Err != nil {
 		refused(t, &offer)
 	}
 }

@@ -9,17 +9,16 @@ import (
 	"strings"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 )
 
 // programsInterval is the interval of the search for programs that use a replicated map.
 const programsInterval = 10 * time.Second
 
-// watchPrograms finds the programs whose writes the hooks do not detect, until ctx ends. Only hooks by
-// kprobe detect the writes of some programs and not of others.
+// watchPrograms finds the programs whose writes the hooks do not detect, until ctx ends. Without hooks on
+// map functions, that is every program, and the log says so at the start.
 func (d *Daemon) watchPrograms(ctx context.Context) error {
-	if d.capture.Attached() != capture.AttachKprobe {
+	if !d.capture.HooksMaps() {
 		return nil
 	}
 	tick := time.NewTicker(programsInterval)
@@ -80,6 +79,6 @@ func (m *replica) setUndetected(programs []kmap.Program) {
 	m.mu.Unlock()
 	if changed && len(names) > 0 {
 		m.log.Warn("writes of programs are found by scans only", "programs", strings.Join(names, ", "),
-			"scan_interval", m.daemon.config.ScanInterval.String(), "hint", "set attach: fexit if `syncd check` reports that it works")
+			"scan_interval", m.daemon.config.ScanInterval.String(), "hint", "use attach: fexit on kernel 6.1 or later")
 	}
 }
