@@ -74,8 +74,8 @@ func bpfCall(command int, attributes unsafe.Pointer, size uintptr) unix.Errno {
 func operateFailing(m *ebpf.Map, operation string, i int) error {
 	c, key := failingCalls[operation], new([8]byte)
 	copy(key[:], firstOf(entry(8, 16, i, 0)))
-	if err := c.call(uint32(m.FD()), unsafe.Pointer(key)); err != c.want { //nolint:errorlint // both are numbers
-		return fmt.Errorf("got error %d, want %d", err, c.want)
+	if err := c.call(uint32(m.FD()), unsafe.Pointer(key)); err != c.want {
+		return fmt.Errorf("got error %d, want %d", int(err), int(c.want))
 	}
 	return nil
 }
