@@ -122,7 +122,7 @@ func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 		return nil, fmt.Errorf("create directory: %w", err)
 	}
 	c, here := &s.Config, Address(number)
-	c.Attach = string(capture.AttachNone)
+	c.Attach, c.BufferSize = string(capture.AttachNone), capture.DefaultRingBytes // an injector fills it
 	c.NodeName = fmt.Sprintf("n%d", number)
 	c.Maps = []string{fmt.Sprintf("%s=id:%d", name, id)}
 	c.GossipListen, c.GRPCListen, c.MetricsListen = here+":7946", here+":7947", here+":9746"
