@@ -126,29 +126,6 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 	return outcome
 }
 
-// refreshes reports whether the table sends a change without a significant difference, because it sent the
-// record longer than Options.Refresh ago. It counts the refresh.
-func (t *Table) refreshes(c *Change, s uint32) bool {
-	m := t.meta(s)
-	if t.opt.Refresh == 0 || m.is(flagUnversioned) || t.versionAt(c.Time) < m.version+Version(t.opt.Refresh) {
-		return false
-	}
-	// A reread of the same value does not show a use of the key. A write of the same value does.
-	touched := m.is(flagUnsent) || !t.equalCarried(s, c.Value) || (c.Context < ContextSyscall && t.ownedByLivePeer(m))
-	if touched {
-		t.stats.Refreshed++
-	}
-	return touched
-}
-
-// keepUnsent stores a value without sending it now.
-func (t *Table) keepUnsent(c *Change, s uint32) {
-	if !t.equalCarried(s, c.Value) {
-		t.meta(s).flags |= flagUnsent
-	}
-	copy(t.value(s), c.Value)
-}
-
 // localDelete enters a delete, or a reread that did not find the key. s is the slot of the key, 0 if it has
 // no record.
 func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
@@ -189,13 +166,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	}
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
 	if t.ownedByLivePeer(m) && c.Context >= ContextSyscall {
-		if c.Context == ContextReread && t.predates(c, s) {
-			t.requestReread(s)
-			return Stale
-		}
-		t.markDirty(s)
-		t.moveTail(s)
-		return Restored
+		return t.restoreDeleted(c, s)
 	}
 	return t.change(c, s)
 }
@@ -213,12 +184,6 @@ func (t *Table) deleteUnversioned(c *Change, s uint32) Outcome {
 	t.clearDirty(s)
 	t.makeTombstone(s, c.Time)
 	return Accepted
-}
-
-// ownedByLivePeer reports whether another node owns the record and has not left the cluster.
-func (t *Table) ownedByLivePeer(m *meta) bool {
-	o := &t.owners.list[m.owner]
-	return !m.is(flagUnversioned) && !o.ours && !o.gone
 }
 
 // change enters a change that differs from the record's content, if the change wins.
@@ -266,9 +231,11 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
 	m := t.meta(s)
-	revived := !m.live() && c.Op == OpUpdate
+	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {
-		m.seen = c.Time // the seen time of the delete may be the time of its receipt
+		// The record was seen as deleted or evicted at the time of a receipt or a reread. The next delete of
+		// the key may be earlier than that.
+		m.seen = c.Time
 	}
 	t.put(s, c.Value, c.Op != OpUpdate, c.Time)
 	m.flags &^= flagWritten | flagEvicted

@@ -16,7 +16,7 @@ package table
 // A repair does not transfer a delete after the defended record is deleted, too, because digests leave
 // tombstones out. A later write with a lower version would then win on this node, and lose on the nodes
 // that have the tombstone. The table therefore stores the refused delete, and accepts it once the key is
-// deleted. See deletes_refused.go.
+// deleted. See strangers_deletes.go.
 
 // defend reports whether the table keeps a record although a delta is above it. It stamps the record with a
 // version above the delta's if this node sends it.

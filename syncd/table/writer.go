@@ -87,74 +87,6 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	}
 }
 
-// overtaken handles a record that changed during a write and is not dirty. The write of the older record
-// may have replaced its entry in the kernel map.
-func (t *Table) overtaken(s uint32) {
-	// The data plane may have written the entry before or after syncd's write.
-	if t.ours(t.meta(s).owner) {
-		t.requestReread(s)
-		return
-	}
-	t.markDirty(s)
-	t.moveTail(s)
-}
-
-// markFailed marks a record whose write failed and queues it for RequeueFailed. The record must be dirty.
-func (t *Table) markFailed(s uint32) {
-	m := t.meta(s)
-	if !m.is(flagFailed) {
-		m.flags |= flagFailed
-		t.stats.Failed++
-		t.owners.list[m.owner].digest.failed++
-	}
-	if !m.is(flagInFailures) {
-		m.flags |= flagInFailures
-		t.failures.push(s)
-	}
-	t.barrierFailed(s)
-	t.tx.changed = true
-}
-
-// RequeueFailed requeues up to limit records whose write failed, oldest failure first, and returns their
-// number. Displaced records are included. The records keep their positions, because no peer has sent them
-// again.
-func (tx *Tx) RequeueFailed(limit int) int {
-	t := tx.t
-	n := 0
-	for range t.failures.len() {
-		if n == limit {
-			break
-		}
-		s := t.failures.pop()
-		if t.meta(s).is(flagFailed) {
-			t.retries.push(s)
-			tx.changed = true
-			n++
-		} else {
-			t.meta(s).flags &^= flagInFailures
-		}
-	}
-	return n
-}
-
-// nextRetry returns the next record that RequeueFailed queued and whose write is still failed, or 0 if
-// there is none. The record stays marked as failed until it is written, so that a new writer finds it if
-// the writer stops before that.
-func (t *Table) nextRetry() uint32 {
-	for t.retries.len() > 0 {
-		s := t.retries.pop()
-		m := t.meta(s)
-		if !m.is(flagFailed) {
-			m.flags &^= flagInFailures
-			continue
-		}
-		t.failures.push(s)
-		m.flags &^= flagEvicted | flagRedo
-		return s
-	}
-	return 0
-}
-
 // SetApplied sets the position up to which the kernel map has the content of the table. All records that
 // NextDirty returned must be written. The position never decreases, except by Refill.
 func (tx *Tx) SetApplied(position uint64) {
@@ -169,32 +101,6 @@ func (tx *Tx) SetApplied(position uint64) {
 // AppliedPosition returns the position up to which the kernel map has the content of the table. syncd
 // acknowledges up to this position to peers.
 func (tx *Tx) AppliedPosition() uint64 { return tx.t.applied }
-
-// Refill prepares the table for a new, empty kernel map: every live record is dirty, no tombstone is dirty,
-// and the applied position is 0. The writer must start again with a new cursor. Unversioned records follow
-// when Adopt adopts them. Refill visits all records in one call.
-func (tx *Tx) Refill() {
-	t := tx.t
-	for _, list := range [...]uint32{order, unversioned} {
-		for s := t.meta(list).next; s != list; s = t.meta(s).next {
-			m := t.meta(s)
-			m.flags &^= flagWritten | flagEvicted
-			t.unrelease(m)
-			if m.live() {
-				t.markDirty(s)
-			} else {
-				t.clearDirty(s)
-			}
-		}
-	}
-	// The victim cursors have the places of the old map.
-	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
-		t.closeVictimCursor(h)
-	}
-	t.applied = 0
-	t.unscanned = true // until a scan of the new map has ended
-	tx.changed = true
-}
 
 // TakeRereads copies the keys that are to be read again from the kernel map into buf, one after the other.
 // Each key is copied once, in the order of the requests. It returns the number of keys, at most as many as
@@ -221,17 +127,4 @@ func (tx *Tx) TakeRereads(buf []byte) int {
 		n++
 	}
 	return n
-}
-
-// raced marks a tombstone of this node whose last value syncd may have written to the map after the delete.
-// The write was in progress when the data plane deleted the key. The slot still has that value: the table
-// does not modify the value bytes of a tombstone.
-const raced = flagUnsent
-
-// ownWrite reports whether the value that a reread found for a deleted key is syncd's own write. Without
-// this check the record would become live again although no program uses it.
-func (t *Table) ownWrite(c *Change, s uint32) bool {
-	m := t.meta(s)
-	const asked = raced | flagUncertain
-	return c.Context == ContextReread && !m.live() && m.flags&asked == asked && !t.predates(c, s) && t.equalCarried(s, c.Value)
 }

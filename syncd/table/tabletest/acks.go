@@ -2,7 +2,7 @@ package tabletest
 
 import "mapsync/syncd/table"
 
-// acknowledge sets the position that all other nodes have acknowledged, as acknowledge.go of
+// acknowledge sets the position that all other nodes have acknowledged, as acknowledge_tombstones.go of
 // syncd/replicate does. Tombstones up to it are forgotten early, so a position that is too high would
 // revive deleted keys.
 func (d *Daemon) acknowledge() {

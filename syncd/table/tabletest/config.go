@@ -117,6 +117,7 @@ func (r *simulation) configureNodes() {
 	}
 	early := r.scans && r.coin()
 	lru, small := !r.blind && r.coin(), r.chance(0.3)
+	o.EvictionsUnseen = lru && small && r.chance(0.3)
 	for _, n := range r.Nodes {
 		n.opt, n.burst, n.forgetAcknowledged = o, 1+r.rand.IntN(8), early
 		n.Map.entries = make([]entry, len(r.keys))

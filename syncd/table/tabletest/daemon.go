@@ -257,7 +257,7 @@ func (d *Daemon) replicate() {
 }
 
 // Adopt ends the initial sync once every live peer has sent all its records, or after syncTimeout,
-// as in syncd/daemon/membership.go.
+// as in syncd/daemon/replica_initial_sync.go.
 //
 // A node that sees no other node waits for the timeout: it may be cut off. Adopt returns whether the
 // table has adopted its entries, now or earlier.
@@ -336,8 +336,8 @@ func (d *Daemon) upkeep() {
 	}
 }
 
-// noteForgottenEarly tells the model which deletes the table has forgotten to make room for others, since
-// the last call.
+// noteForgottenEarly adds the deletes to the model that the table has forgotten since the last call, because
+// there were too many.
 func (d *Daemon) noteForgottenEarly() {
 	m, n := d.n.world.Model, d.stats().ExpiredEarly
 	if m == nil || n == d.expiredEarly {

@@ -6,7 +6,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// This file corresponds to membership.go, peers.go and roles.go of syncd/replicate. The tables are
+// This file corresponds to view.go, peers.go and fallback_sender.go of syncd/replicate. The tables are
 // connected by function calls only.
 
 // view is the membership at one time, as one node sees it. It is immutable.
@@ -71,7 +71,7 @@ func (v *view) comparable(node, sender, receiver int) bool {
 	return node == sender || (node != receiver && v.orphaned(node))
 }
 
-// coverage defines which records a node sends over a stream besides its own, as coverage.go of
+// coverage defines which records a node sends over a stream besides its own, as sent_owners.go of
 // syncd/replicate. The zero coverage has no view and sends nothing.
 type coverage struct {
 	view     *view

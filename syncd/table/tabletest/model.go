@@ -125,6 +125,10 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		// about the same time as the eviction, the eviction may count as the later one.
 		k.raceOpen = k.evicted && (!reported || n.Daemon.awaits(key) > 1 || m.closeToEviction(k))
 		k.evicted = k.raceOpen
+		// If a reread has to decide, it cannot distinguish the delete from an eviction.
+		if gone && n.opt.EvictionsUnseen && (!reported || k.closeToLast || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
+			k.raceOpen, k.evicted = true, true
+		}
 	default:
 		m.entryMissing(n, key)
 	}

@@ -230,7 +230,7 @@ func (n *Node) evict(key int, cpu uint16, ctx table.Context, seen bool, jitter i
 	if n.world.Model != nil {
 		n.world.Model.evicted(n, victim)
 	}
-	if seen {
+	if seen && !n.opt.EvictionsUnseen {
 		n.emit(event{key: victim, cpu: cpu, op: table.OpEvict, ctx: ctx}, jitter)
 	}
 }

@@ -1,0 +1,19 @@
+package table
+
+// ownedByLivePeer reports whether another node owns the record and has not left the cluster.
+func (t *Table) ownedByLivePeer(m *meta) bool {
+	o := &t.owners.list[m.owner]
+	return !m.is(flagUnversioned) && !o.ours && !o.gone
+}
+
+// restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
+// outdated, the key is read again instead.
+func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {
+	if c.Context == ContextReread && t.predates(c, s) {
+		t.requestReread(s)
+		return Stale
+	}
+	t.markDirty(s)
+	t.moveTail(s)
+	return Restored
+}

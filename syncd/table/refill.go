@@ -1,0 +1,27 @@
+package table
+
+// Refill prepares the table for a new, empty kernel map: every live record is dirty, no tombstone is dirty,
+// and the applied position is 0. The writer must start again with a new cursor. Unversioned records follow
+// when Adopt adopts them. Refill visits all records in one call.
+func (tx *Tx) Refill() {
+	t := tx.t
+	for _, list := range [...]uint32{order, unversioned} {
+		for s := t.meta(list).next; s != list; s = t.meta(s).next {
+			m := t.meta(s)
+			m.flags &^= flagWritten | flagEvicted
+			t.unrelease(m)
+			if m.live() {
+				t.markDirty(s)
+			} else {
+				t.clearDirty(s)
+			}
+		}
+	}
+	// The victim cursors have the places of the old map.
+	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
+		t.closeVictimCursor(h)
+	}
+	t.applied = 0
+	t.unscanned = true // until a scan of the new map has ended
+	tx.changed = true
+}
