@@ -82,7 +82,7 @@ struct {
 	__uint(max_entries, 1);
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, 24);
-} write_entries SEC(".maps"), lookup_entries SEC(".maps");
+} entries SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -90,7 +90,7 @@ struct {
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct cursor);
-} write_cursor SEC(".maps"), lookup_cursor SEC(".maps");
+} cursor SEC(".maps");
 
 /* One key and value for bpf_seq_write, which accepts no pointer into a map element that an iterator
  * received. Only one reader may run at a time. */
@@ -100,13 +100,6 @@ struct {
 	__uint(key_size, sizeof(__u32));
 	__uint(value_size, 8);
 } scratch SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u64);
-} visited SEC(".maps");
 
 /* keep_ranges copies the ranges to keep from the map's entry into e, if the entry exists. It reads
  * without the value's lock, because a program may not call a helper while it holds that lock. */
@@ -151,7 +144,7 @@ static __always_inline void write_while_marked(struct cursor *c, volatile struct
 
 		if (at >= c->end)
 			break;
-		e = bpf_map_lookup_elem(&write_entries, &at);
+		e = bpf_map_lookup_elem(&entries, &at);
 		if (!e)
 			break;
 		if (e->op != OP_NONE) {
@@ -170,7 +163,7 @@ static __always_inline void write_while_marked(struct cursor *c, volatile struct
 static __always_inline int write_run(void)
 {
 	__u32 zero = 0;
-	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
+	struct cursor *c = bpf_map_lookup_elem(&cursor, &zero);
 	volatile struct own_mark *own = bpf_map_lookup_elem(&own_write_marks, (void *)&zero);
 
 	if (!c || !own)
@@ -200,7 +193,7 @@ SEC("iter/udp")
 int mapsync_write_softirq_safe(struct bpf_iter__udp *ctx)
 {
 	__u32 zero = 0;
-	struct cursor *c = bpf_map_lookup_elem(&write_cursor, &zero);
+	struct cursor *c = bpf_map_lookup_elem(&cursor, &zero);
 
 	if (!ctx->udp_sk || !c)
 		return 0; /* end of the iteration: no lock is held */
@@ -234,7 +227,7 @@ static __always_inline void copy_locked(struct entry *e, void *value)
 static __always_inline int lookup(bool locked)
 {
 	__u32 zero = 0, at;
-	struct cursor *c = bpf_map_lookup_elem(&lookup_cursor, &zero);
+	struct cursor *c = bpf_map_lookup_elem(&cursor, &zero);
 
 	if (!c)
 		return 1;
@@ -245,16 +238,21 @@ static __always_inline int lookup(bool locked)
 
 		if (at >= c->end)
 			break;
-		e = bpf_map_lookup_elem(&lookup_entries, &at);
+		e = bpf_map_lookup_elem(&entries, &at);
 		if (!e)
 			break;
 		value = bpf_map_lookup_elem(&target, e->key);
-		if (!value)
+		if (!value) {
 			e->rc = -ENOENT;
-		else if (locked)
-			copy_locked(e, value);
-		else
-			copy_value(e, value);
+		} else {
+			if (locked)
+				copy_locked(e, value);
+			else
+				copy_value(e, value);
+			/* The kernel may have reused the element for another key. It writes the
+			 * key first, and the key is in front of the value. */
+			bpf_probe_read_kernel(e->key, key_size, value - ALIGN8(key_size));
+		}
 		at++;
 	}
 	c->next = at;
@@ -280,7 +278,7 @@ SEC("cgroup_skb/ingress")
 int mapsync_lookup_percpu(struct __sk_buff *skb)
 {
 	__u32 zero = 0, slot;
-	struct cursor *c = bpf_map_lookup_elem(&lookup_cursor, &zero);
+	struct cursor *c = bpf_map_lookup_elem(&cursor, &zero);
 	__u64 at, n, cpu;
 
 	if (!c)
@@ -299,7 +297,7 @@ int mapsync_lookup_percpu(struct __sk_buff *skb)
 			n++;
 		}
 		slot = n;
-		e = bpf_map_lookup_elem(&lookup_entries, &slot);
+		e = bpf_map_lookup_elem(&entries, &slot);
 		if (!e)
 			break;
 		value = bpf_map_lookup_percpu_elem(&target, e->key, cpu);
@@ -314,6 +312,8 @@ int mapsync_lookup_percpu(struct __sk_buff *skb)
 	c->next = at;
 	return 1;
 }
+
+#include "buckets.h"
 
 struct seq_file;
 
@@ -346,20 +346,6 @@ int mapsync_dump(struct bpf_iter__bpf_map_elem *ctx)
 		size += value_size;
 	}
 	bpf_seq_write(seq, out, size);
-	return 0;
-}
-
-SEC("iter/bpf_map_elem")
-int mapsync_count(struct bpf_iter__bpf_map_elem *ctx)
-{
-	__u32 zero = 0;
-	__u64 *n;
-
-	if (!ctx->key)
-		return 0;
-	n = bpf_map_lookup_elem(&visited, &zero);
-	if (n)
-		(*n)++;
 	return 0;
 }
 

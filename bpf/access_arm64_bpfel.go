@@ -33,23 +33,34 @@ type AccessRange struct {
 	Size   uint32
 }
 
+type AccessReadState struct {
+	_        structs.HostLayout
+	Next     uint64
+	Bucket   uint32
+	Head     uint32
+	HeadsEnd uint32
+	N        uint32
+	Finished uint32
+	Heads    [2048]uint8
+	_        [4]byte
+	Key      [64]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	AccessMapLookupCursor             = "lookup_cursor"
-	AccessMapLookupEntries            = "lookup_entries"
+	AccessMapCursor                   = "cursor"
+	AccessMapEntries                  = "entries"
 	AccessMapOwnWriteMarks            = "own_write_marks"
+	AccessMapReadState                = "read_state"
 	AccessMapScratch                  = "scratch"
 	AccessMapTarget                   = "target"
-	AccessMapVisited                  = "visited"
-	AccessMapWriteCursor              = "write_cursor"
-	AccessMapWriteEntries             = "write_entries"
-	AccessProgMapsyncCount            = "mapsync_count"
 	AccessProgMapsyncDump             = "mapsync_dump"
 	AccessProgMapsyncLookup           = "mapsync_lookup"
 	AccessProgMapsyncLookupLocked     = "mapsync_lookup_locked"
 	AccessProgMapsyncLookupPercpu     = "mapsync_lookup_percpu"
+	AccessProgMapsyncRead             = "mapsync_read"
 	AccessProgMapsyncWrite            = "mapsync_write"
 	AccessProgMapsyncWriteSoftirqSafe = "mapsync_write_softirq_safe"
 	AccessVarCpus                     = "cpus"
@@ -106,11 +117,11 @@ type AccessSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AccessProgramSpecs struct {
-	MapsyncCount            *ebpf.ProgramSpec `ebpf:"mapsync_count"`
 	MapsyncDump             *ebpf.ProgramSpec `ebpf:"mapsync_dump"`
 	MapsyncLookup           *ebpf.ProgramSpec `ebpf:"mapsync_lookup"`
 	MapsyncLookupLocked     *ebpf.ProgramSpec `ebpf:"mapsync_lookup_locked"`
 	MapsyncLookupPercpu     *ebpf.ProgramSpec `ebpf:"mapsync_lookup_percpu"`
+	MapsyncRead             *ebpf.ProgramSpec `ebpf:"mapsync_read"`
 	MapsyncWrite            *ebpf.ProgramSpec `ebpf:"mapsync_write"`
 	MapsyncWriteSoftirqSafe *ebpf.ProgramSpec `ebpf:"mapsync_write_softirq_safe"`
 }
@@ -119,14 +130,12 @@ type AccessProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type AccessMapSpecs struct {
-	LookupCursor  *ebpf.MapSpec `ebpf:"lookup_cursor"`
-	LookupEntries *ebpf.MapSpec `ebpf:"lookup_entries"`
+	Cursor        *ebpf.MapSpec `ebpf:"cursor"`
+	Entries       *ebpf.MapSpec `ebpf:"entries"`
 	OwnWriteMarks *ebpf.MapSpec `ebpf:"own_write_marks"`
+	ReadState     *ebpf.MapSpec `ebpf:"read_state"`
 	Scratch       *ebpf.MapSpec `ebpf:"scratch"`
 	Target        *ebpf.MapSpec `ebpf:"target"`
-	Visited       *ebpf.MapSpec `ebpf:"visited"`
-	WriteCursor   *ebpf.MapSpec `ebpf:"write_cursor"`
-	WriteEntries  *ebpf.MapSpec `ebpf:"write_entries"`
 }
 
 // AccessVariableSpecs contains global variables before they are loaded into the kernel.
@@ -165,26 +174,22 @@ func (o *AccessObjects) Close() error {
 //
 // It can be passed to LoadAccessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AccessMaps struct {
-	LookupCursor  *ebpf.Map `ebpf:"lookup_cursor"`
-	LookupEntries *ebpf.Map `ebpf:"lookup_entries"`
+	Cursor        *ebpf.Map `ebpf:"cursor"`
+	Entries       *ebpf.Map `ebpf:"entries"`
 	OwnWriteMarks *ebpf.Map `ebpf:"own_write_marks"`
+	ReadState     *ebpf.Map `ebpf:"read_state"`
 	Scratch       *ebpf.Map `ebpf:"scratch"`
 	Target        *ebpf.Map `ebpf:"target"`
-	Visited       *ebpf.Map `ebpf:"visited"`
-	WriteCursor   *ebpf.Map `ebpf:"write_cursor"`
-	WriteEntries  *ebpf.Map `ebpf:"write_entries"`
 }
 
 func (m *AccessMaps) Close() error {
 	return _AccessClose(
-		m.LookupCursor,
-		m.LookupEntries,
+		m.Cursor,
+		m.Entries,
 		m.OwnWriteMarks,
+		m.ReadState,
 		m.Scratch,
 		m.Target,
-		m.Visited,
-		m.WriteCursor,
-		m.WriteEntries,
 	)
 }
 
@@ -208,22 +213,22 @@ type AccessVariables struct {
 //
 // It can be passed to LoadAccessObjects or ebpf.CollectionSpec.LoadAndAssign.
 type AccessPrograms struct {
-	MapsyncCount            *ebpf.Program `ebpf:"mapsync_count"`
 	MapsyncDump             *ebpf.Program `ebpf:"mapsync_dump"`
 	MapsyncLookup           *ebpf.Program `ebpf:"mapsync_lookup"`
 	MapsyncLookupLocked     *ebpf.Program `ebpf:"mapsync_lookup_locked"`
 	MapsyncLookupPercpu     *ebpf.Program `ebpf:"mapsync_lookup_percpu"`
+	MapsyncRead             *ebpf.Program `ebpf:"mapsync_read"`
 	MapsyncWrite            *ebpf.Program `ebpf:"mapsync_write"`
 	MapsyncWriteSoftirqSafe *ebpf.Program `ebpf:"mapsync_write_softirq_safe"`
 }
 
 func (p *AccessPrograms) Close() error {
 	return _AccessClose(
-		p.MapsyncCount,
 		p.MapsyncDump,
 		p.MapsyncLookup,
 		p.MapsyncLookupLocked,
 		p.MapsyncLookupPercpu,
+		p.MapsyncRead,
 		p.MapsyncWrite,
 		p.MapsyncWriteSoftirqSafe,
 	)

@@ -24,10 +24,10 @@ struct files_struct {
 	struct fdtable *fdt;
 } __attribute__((preserve_access_index));
 
-/* The bytes of keys in one event, which the smallest ring can hold, and the maximum number of
- * events for one call. syncd scans if a call has more keys. */
-#define KEYS_PER_EVENT_BYTES 1024
-#define MAX_KEY_EVENTS 1024
+/* The maximum number of events for one call, and the bytes of keys in one event. syncd scans if a
+ * call has more keys. */
+#define MAX_KEY_EVENTS 256
+#define EVENT_KEYS_BYTES 4096
 
 /* The kernel's error for an operation that a map does not support. */
 #define ENOTSUPP 524
@@ -101,39 +101,53 @@ static __always_inline __u32 map_of_fd(struct task_struct *task, __u32 fd)
 	return BPF_CORE_READ(map, id);
 }
 
-/* emit_keys sends the keys of a call to user space, in several events if needed. A key that it
- * cannot send counts as a lost event, and syncd scans. */
+/* emit_some_keys sends n keys in one event. It returns false if the event is lost. */
+static __always_inline bool emit_some_keys(void *ctx, struct slot *s, __u32 slot, __u32 id,
+					   enum context context, const void *keys, __u64 n,
+					   __u64 bytes)
+{
+	__u64 len;
+
+	begin_event(s, slot, id, OP_KEYS, context);
+	*(__u64 *)s->data = n;
+	BOUND(bytes, EVENT_KEYS_BYTES);
+	if (bpf_probe_read_user(s->data + 8, bytes, keys))
+		goto lost;
+	len = sizeof(s->event) + 8 + bytes;
+	BOUND(len, sizeof(s->event) + 8 + EVENT_KEYS_BYTES);
+	if (!output(ctx, &s->event, len))
+		return true;
+lost:
+	s->lost++;
+	return false;
+}
+
+/* emit_keys sends the keys of a call to user space, in several events if needed. It ends at the
+ * first lost one, because syncd scans then. */
 static __always_inline void emit_keys(void *ctx, struct slot *s, __u32 slot, __u32 id,
 				      const struct watch *w, enum context context,
 				      const struct call *c)
 {
-	__u64 key_size = READ_SIZE(w->key_size), most, n, bytes, len, count = c->count;
+	__u64 key_size = READ_SIZE(w->key_size), most, rest, bytes;
 	const void *keys = c->keys;
+	__u32 full;
 
 	if (!key_size || key_size > MAX_KEY)
 		goto lost;
-	most = KEYS_PER_EVENT_BYTES / key_size;
-	for (int i = 0; i < MAX_KEY_EVENTS; i++) {
-		if (!count)
+	most = EVENT_KEYS_BYTES / key_size;
+	full = c->count / most;
+	rest = c->count % most;
+	bytes = most * key_size;
+	for (int i = 0; i < MAX_KEY_EVENTS && full; i++, full--, keys += bytes)
+		if (!emit_some_keys(ctx, s, slot, id, context, keys, most, bytes))
 			return;
-		n = count < most ? count : most;
-		bytes = n * key_size;
-		begin_event(s, slot, id, OP_KEYS, context);
-		*(__u64 *)s->data = n;
-		BOUND(bytes, KEYS_PER_EVENT_BYTES);
-		if (bpf_probe_read_user(s->data + 8, bytes, keys))
-			goto lost;
-		len = sizeof(s->event) + 8 + bytes;
-		BOUND(len, sizeof(s->event) + 8 + KEYS_PER_EVENT_BYTES);
-		if (output(ctx, &s->event, len))
-			s->lost++;
-		keys += bytes;
-		count -= n;
-	}
-	if (!count)
-		return;
-	s->seq++;
+	if (full)
+		goto lost;
+	if (rest)
+		emit_some_keys(ctx, s, slot, id, context, keys, rest, rest * key_size);
+	return;
 lost:
+	s->seq++;
 	s->lost++;
 }
 

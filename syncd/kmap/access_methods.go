@@ -15,6 +15,7 @@ type AccessMethod string
 // The access methods, best first. ByBatch and BySingle use bpf(2), which hides data-plane writes
 // from the hooks during the call.
 const (
+	ByBuckets  AccessMethod = "buckets"  // BPF program that reads the buckets, a bounded number per run
 	ByIterator AccessMethod = "iterator" // BPF iterator over the map's elements
 	ByProgram  AccessMethod = "program"  // BPF program over entries in shared memory
 	ByBatch    AccessMethod = "batch"    // bpf(2), many entries per call
@@ -23,7 +24,7 @@ const (
 
 // AccessMethods are the access methods of a map, as selected by [Open].
 type AccessMethods struct {
-	Read   AccessMethod // the whole map: ByIterator, ByBatch or BySingle
+	Read   AccessMethod // the whole map: ByBuckets, ByIterator or ByBatch
 	Lookup AccessMethod // given keys: ByProgram or BySingle
 	// Write is ByProgram, ByBatch or BySingle. It is never ByProgram for a per-CPU map, because a
 	// program writes only the value of its own CPU.
@@ -59,8 +60,7 @@ func (k *Map) openWriter(o *Options) error {
 	default:
 		k.writer, err = k.openSoftirqSafeWriter(o)
 		if err != nil {
-			k.writer, err = k.openSharedProgram(o.OwnWriteMarks, k.burst(o), bpf.AccessProgMapsyncWrite,
-				bpf.AccessMapWriteEntries, bpf.AccessMapWriteCursor, bpf.AccessMapOwnWriteMarks)
+			k.writer, err = k.openWriteProgram(o, bpf.AccessProgMapsyncWrite)
 		}
 	}
 	if err != nil {
@@ -69,6 +69,12 @@ func (k *Map) openWriter(o *Options) error {
 		return fmt.Errorf("write by %s: %w", k.accessMethods.Write, err)
 	}
 	return nil
+}
+
+func (k *Map) openWriteProgram(o *Options, program string) (*sharedProgram, error) {
+	return k.openSharedProgram(o.OwnWriteMarks, objectSpec{
+		program: program, maps: []string{bpf.AccessMapOwnWriteMarks}, slots: k.burst(o), keep: k.keep,
+	})
 }
 
 func (k *Map) openLookupProgram(o *Options) error {
@@ -90,8 +96,7 @@ func (k *Map) openLookupProgram(o *Options) error {
 }
 
 func (k *Map) openLookup(o *Options, program string) (err error) {
-	k.lookupProgram, err = k.openSharedProgram(nil, min(lookupSlots, k.burst(o)), program,
-		bpf.AccessMapLookupEntries, bpf.AccessMapLookupCursor)
+	k.lookupProgram, err = k.openSharedProgram(nil, objectSpec{program: program, slots: min(lookupSlots, k.burst(o))})
 	return err
 }
 
@@ -116,53 +121,43 @@ func (k *Map) openLocked(o *Options) error {
 	return fmt.Errorf("find the spin lock in the value: %w", err)
 }
 
-// openDumper loads the iterator. It reads only keys if an iterator cannot return the values: see
-// keysOnly.
-func (k *Map) openDumper(o *Options) error {
-	err := errNoProgram
-	switch {
-	case o.NoProgram:
-	case k.keysOnly() && k.lookupProgram == nil:
-		err = errors.New("values that an iterator cannot give cannot be looked up by a program")
-	default:
-		k.dumper, err = loadObject(k.m, &k.info, nil, objectSpec{
-			program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: k.keysOnly(),
-		})
-		if err == nil {
-			err = k.tryDumper()
-		}
+// openReadMethod opens the best method to read the whole map. It returns an error if that is not ByBuckets.
+func (k *Map) openReadMethod(o *Options) error {
+	if o.NoProgram {
+		k.accessMethods.Read = ByBatch
+		return fmt.Errorf("read by %s: %w", ByBatch, errNoProgram)
 	}
-	if err != nil {
-		k.dumper.close()
-		k.dumper = nil
-		k.accessMethods.Read = fallback()
-		return fmt.Errorf("read by %s: %w", k.accessMethods.Read, err)
+	// Neither program can return a value with a lock.
+	if k.info.HasSpinLock && k.lookupProgram == nil {
+		k.accessMethods.Read = ByBatch
+		return fmt.Errorf("read by %s: values with a spin lock cannot be looked up by a program", ByBatch)
 	}
-	return nil
+	err := k.openBucketReader(k.burst(o), k.info.HasSpinLock)
+	if err == nil {
+		return nil
+	}
+	k.accessMethods.Read = ByIterator
+	if dumperErr := k.openDumper(); dumperErr != nil {
+		err, k.accessMethods.Read = errors.Join(err, dumperErr), ByBatch
+	}
+	return fmt.Errorf("read by %s: %w", k.accessMethods.Read, err)
 }
 
 // openSharedProgram loads a program that works on an array of entries. It runs the program once
-// without entries, to detect errors that only a run shows.
-func (k *Map) openSharedProgram(own *ebpf.Map, slots int, program, entries, cursor string, more ...string) (*sharedProgram, error) {
-	want := objectSpec{
-		program: program,
-		maps:    append(more, bpf.AccessMapTarget, entries, cursor),
-		slots:   slots,
-	}
-	if entries == bpf.AccessMapWriteEntries {
-		want.keep = k.keep
-	}
+// without entries, to detect errors that only a run shows. own may be nil.
+func (k *Map) openSharedProgram(own *ebpf.Map, want objectSpec) (*sharedProgram, error) {
+	want.maps = append(want.maps, bpf.AccessMapTarget, bpf.AccessMapEntries, bpf.AccessMapCursor)
 	obj, err := loadObject(k.m, &k.info, own, want)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSharedProgram(obj, k.layout, entries, cursor)
+	s, err := newSharedProgram(obj, k.layout, want.slots)
 	if err != nil {
 		obj.close()
 		return nil, err
 	}
 	s.steps = max(1, k.info.CPUs)
-	if program == bpf.AccessProgMapsyncWriteSoftirqSafe {
+	if want.program == bpf.AccessProgMapsyncWriteSoftirqSafe {
 		s.softirqSafe, err = openSoftirqSafeRunner(s)
 	} else {
 		err = testRun(s.prog.FD(), 1)

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
@@ -70,12 +72,43 @@ type objectSpec struct {
 	keep     []table.Range // at most keepRanges
 }
 
+// embedded returns bpf/access.bpf.c. Callers change a copy.
+var embedded = sync.OnceValues(bpf.LoadAccess)
+
+// typesLifetime is the time for which the types of the kernel stay in memory after a use. They need
+// several MiB, and many milliseconds to read.
+const typesLifetime = 10 * time.Second
+
+var types struct {
+	sync.Mutex
+	cache *btf.Cache
+	drop  *time.Timer
+}
+
+// kernelTypes returns the types of the kernel, which loads of programs in short succession share.
+func kernelTypes() *btf.Cache {
+	types.Lock()
+	defer types.Unlock()
+	if types.cache != nil {
+		types.drop.Reset(typesLifetime)
+		return types.cache
+	}
+	types.cache = btf.NewCache()
+	types.drop = time.AfterFunc(typesLifetime, func() {
+		types.Lock()
+		defer types.Unlock()
+		types.cache = nil
+	})
+	return types.cache
+}
+
 // loadObject loads one program for the map. own may be nil. The caller closes the object.
 func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*object, error) {
-	spec, err := bpf.LoadAccess()
+	spec, err := embedded()
 	if err != nil {
 		return nil, fmt.Errorf("read embedded program: %w", err)
 	}
+	spec = spec.Copy()
 	keep := map[string]bool{".rodata": true}
 	for _, name := range want.maps {
 		keep[name] = true
@@ -95,15 +128,13 @@ func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*objec
 		replace[bpf.AccessMapOwnWriteMarks] = own
 	}
 	l := newLayout(info)
-	for _, name := range []string{bpf.AccessMapWriteEntries, bpf.AccessMapLookupEntries} {
-		if s := spec.Maps[name]; s != nil {
-			s.ValueSize, s.MaxEntries = uint32(l.stride), uint32(want.slots)
-		}
+	if s := spec.Maps[bpf.AccessMapEntries]; s != nil {
+		s.ValueSize, s.MaxEntries = uint32(l.stride), uint32(want.slots)
 	}
 	if s := spec.Maps[bpf.AccessMapScratch]; s != nil {
 		s.ValueSize = uint32(info.KeySize + info.ValueSize)
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: kernelTypes()})
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", want.program, err)
 	}
@@ -158,13 +189,13 @@ type sharedProgram struct {
 	softirqSafe *softirqSafeRunner // nil: test runs
 }
 
-func newSharedProgram(o *object, l layout, entries, cursor string) (*sharedProgram, error) {
-	s := &sharedProgram{object: *o, layout: l, slots: int(o.coll.Maps[entries].MaxEntries())}
+func newSharedProgram(o *object, l layout, slots int) (*sharedProgram, error) {
+	s := &sharedProgram{object: *o, layout: l, slots: slots}
 	var err error
-	if s.entries, err = mapMemory(o.coll.Maps[entries], s.slots*l.stride); err != nil {
+	if s.entries, err = mapMemory(o.coll.Maps[bpf.AccessMapEntries], s.slots*l.stride); err != nil {
 		return nil, err
 	}
-	if s.cursor, err = mapMemory(o.coll.Maps[cursor], int(unsafe.Sizeof(bpf.AccessCursor{}))); err != nil {
+	if s.cursor, err = mapMemory(o.coll.Maps[bpf.AccessMapCursor], int(unsafe.Sizeof(bpf.AccessCursor{}))); err != nil {
 		return nil, errors.Join(err, unix.Munmap(s.entries))
 	}
 	return s, nil
@@ -198,17 +229,17 @@ func (s *sharedProgram) runs(n uint32) error {
 	return testRun(s.prog.FD(), n)
 }
 
-// run processes the first n entries with the program, and returns the number of failed entries. It
-// continues a run that a signal ended early.
-func (s *sharedProgram) run(n int) (failed int, err error) {
-	n *= s.steps
+// run processes the entries from first to end, without end, with the program, and returns the number of
+// failed entries. It continues a run that a signal ended early.
+func (s *sharedProgram) run(first, end int) (failed int, err error) {
+	at, last := uint32(first*s.steps), uint32(end*s.steps)
 	c := (*bpf.AccessCursor)(unsafe.Pointer(&s.cursor[0]))
 	atomic.StoreUint32(&c.Failed, 0)
-	atomic.StoreUint32(&c.Next, 0)
-	atomic.StoreUint32(&c.End, uint32(n))
+	atomic.StoreUint32(&c.Next, at)
+	atomic.StoreUint32(&c.End, last)
 	var idle time.Time
-	for at := uint32(0); at < uint32(n); {
-		err := s.runs((uint32(n) - at + runEntries - 1) / runEntries)
+	for at < last {
+		err := s.runs((last - at + runEntries - 1) / runEntries)
 		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
 			return 0, fmt.Errorf("run program: %w", err)
 		}

@@ -111,7 +111,7 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 			return 0, nil
 		}
 		if k.writer != nil {
-			failed, err = k.writer.run(b.n)
+			failed, err = k.writer.run(0, b.n)
 		} else {
 			failed, err = k.syscallWriter.run(b)
 		}

@@ -1,8 +1,7 @@
 // Package kmap finds and follows kernel hash maps. No other package reads or writes them.
 //
-// A BPF iterator reads a map. A BPF program writes it: BPF_PROG_TEST_RUN runs the program over
-// entries in shared memory. This is faster than bpf(2). More importantly, it does not suppress the
-// hooks. While a thread is inside a bpf(2) map call, its CPU skips kprobe programs. Bulk traffic by
+// BPF programs read and write a map: BPF_PROG_TEST_RUN runs a program over entries in shared
+// memory. This is faster than bpf(2). More importantly, it does not suppress the hooks. While a thread is inside a bpf(2) map call, its CPU skips kprobe programs. Bulk traffic by
 // bpf(2) would therefore hide the data plane's writes. bpf(2) is the fallback for maps that
 // programs cannot write. [Open] selects the access methods of a map, and [Map.AccessMethods]
 // returns them.
@@ -11,6 +10,6 @@
 // hook reported.
 //
 // The value of an entry of a per-CPU map consists of the values of all possible CPUs, each padded
-// to 8 bytes, as in bpf(2). A program writes only the value of its own CPU and, before 5.19, reads
-// only that value. An iterator returns all of them.
+// to 8 bytes, as in bpf(2). A program writes only the value of its own CPU. An iterator
+// returns all of them.
 package kmap

@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -41,12 +42,15 @@ func (k *Map) lookupSome(first int, keys []byte, fn func(i int, key, value []byt
 		binary.NativeEndian.PutUint32(e[entryRC:], 0)
 		copy(e[entryKey:], keys[i*l.keySize:][:l.keySize])
 	}
-	if _, err := l.run(n); err != nil {
+	if _, err := l.run(0, n); err != nil {
 		return err
 	}
 	for i := range n {
 		e := l.entries[i*l.stride:]
 		key, value := keys[i*l.keySize:][:l.keySize:l.keySize], e[l.valueOffset:][:l.valueSize:l.valueSize]
+		if err := l.again(i, key); err != nil {
+			return err
+		}
 		switch rc := unix.Errno(-int32(binary.NativeEndian.Uint32(e[entryRC:]))); rc {
 		case 0:
 			fn(first+i, key, value, true)
@@ -54,6 +58,26 @@ func (k *Map) lookupSome(first int, keys []byte, fn func(i int, key, value []byt
 			fn(first+i, key, nil, false)
 		default:
 			return rc
+		}
+	}
+	return nil
+}
+
+// lookupTries is the maximum number of lookups of a key whose entry is replaced meanwhile.
+const lookupTries = 100
+
+// again repeats the lookup of entry i while the program returns the value of another key: the kernel has
+// reused the element of a deleted key.
+func (s *sharedProgram) again(i int, key []byte) error {
+	e := s.entries[i*s.stride:]
+	for try := 0; !bytes.Equal(e[entryKey:][:s.keySize], key); try++ {
+		if try == lookupTries {
+			return fmt.Errorf("the entry of a key changes all the time")
+		}
+		binary.NativeEndian.PutUint32(e[entryRC:], 0)
+		copy(e[entryKey:], key)
+		if _, err := s.run(i, i+1); err != nil {
+			return err
 		}
 	}
 	return nil

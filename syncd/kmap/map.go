@@ -57,8 +57,10 @@ type Map struct {
 	lookupMu      sync.Mutex
 	lookupProgram *sharedProgram // nil: bpf(2)
 
-	readMu sync.Mutex
-	dumper *object // nil: bpf(2)
+	readMu       sync.Mutex
+	closed       bool           // under readMu
+	bucketReader *sharedProgram // nil unless by buckets
+	dumper       *object        // nil unless by iterator
 }
 
 // Open prepares m for access. It checks type and sizes (an error wraps [ErrUnsupported]) and
@@ -81,9 +83,9 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
 	k := &Map{m: own, info: info, layout: newLayout(&info), keep: keep}
-	k.accessMethods = AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByProgram}
+	k.accessMethods = AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByProgram}
 	k.writeErr, k.lookupErr = k.openWriter(&o), k.openLookupProgram(&o)
-	k.readErr = k.openDumper(&o)
+	k.readErr = k.openReadMethod(&o)
 	k.accessMethods.Reason = errors.Join(k.writeErr, k.lookupErr, k.readErr)
 	k.batch = k.newBatch(&o)
 	k.log(o.Logger)
@@ -127,8 +129,9 @@ func (k *Map) Close() error {
 	defer k.readMu.Unlock()
 	k.lookupMu.Lock()
 	defer k.lookupMu.Unlock()
-	err := errors.Join(k.writer.close(), k.lookupProgram.close(), k.m.Close())
+	err := errors.Join(k.writer.close(), k.lookupProgram.close(), k.bucketReader.close(), k.m.Close())
 	k.dumper.close()
-	k.writer, k.lookupProgram, k.dumper, k.batch.mem = nil, nil, nil, nil
+	k.writer, k.lookupProgram, k.bucketReader, k.dumper, k.batch.mem = nil, nil, nil, nil, nil
+	k.closed = true
 	return err
 }

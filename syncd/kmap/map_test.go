@@ -10,7 +10,7 @@ import (
 const noPrealloc = unix.BPF_F_NO_PREALLOC
 
 func TestRoundTrip(t *testing.T) {
-	program := AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByProgram}
+	program := AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByProgram}
 	for _, c := range []struct {
 		name string
 		spec *ebpf.MapSpec
@@ -32,7 +32,7 @@ func TestRoundTrip(t *testing.T) {
 		{
 			"programs may not write", withFlags(hashSpec(16, 64, 3000), unix.BPF_F_RDONLY_PROG),
 			Options{},
-			AccessMethods{Read: ByIterator, Lookup: ByProgram, Write: ByBatch},
+			AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByBatch},
 		},
 		{"programs may not read in place", withFlags(hashSpec(16, 64, 3000), unix.BPF_F_WRONLY_PROG), Options{}, program},
 		{
@@ -64,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 func TestRoundTripSingle(t *testing.T) {
 	for _, spec := range []*ebpf.MapSpec{hashSpec(13, 27, 500), lockSpec(64, 8, 500)} {
 		k := openMap(t, newKernelMap(t, spec), Options{NoProgram: true})
-		k.accessMethods.Read, k.accessMethods.Write, k.syscallWriter.batched = BySingle, BySingle, false
+		k.accessMethods.Write, k.syscallWriter.batched = BySingle, false
 		testRoundTrip(t, k)
 	}
 }

@@ -64,7 +64,7 @@ func TestRoundTripPerCPU(t *testing.T) {
 		t.Run(c.name+" by bpf(2)", func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), Options{NoProgram: true})
 			testRoundTrip(t, k)
-			k.accessMethods.Read, k.accessMethods.Write, k.syscallWriter.batched = BySingle, BySingle, false
+			k.accessMethods.Write, k.syscallWriter.batched = BySingle, false
 			testRoundTrip(t, k)
 		})
 	}

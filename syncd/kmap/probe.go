@@ -40,7 +40,7 @@ func Probe() Features {
 		{Name: "maps", Purpose: "create a hash map", Required: true},
 		{Name: "write-program", Purpose: "write by a BPF program: fast, and does not suppress hooks"},
 		{Name: "lookup-program", Purpose: "look up by a program"},
-		{Name: "iterator", Purpose: "read whole maps by an iterator"},
+		{Name: "read-program", Purpose: "read whole maps by a program: short calls, and does not suppress hooks"},
 		{Name: "batch", Purpose: "bpf(2) for many entries a call: the fallback", Err: haveBatch()},
 		{Name: "map-ids", Purpose: "find maps by name or id, list them"},
 	}

@@ -190,17 +190,12 @@ func inUse(ids []uint32) ([]uint32, error) {
 }
 
 // List describes the hash maps on this host, in the order of their IDs. It includes their pins and,
-// if an iterator can read them, their number of entries.
+// if a program can read them, their number of entries.
 func List(ctx context.Context) ([]Info, error) {
 	pinned, err := listPins()
 	if err != nil && !errors.Is(err, os.ErrPermission) {
 		return nil, fmt.Errorf("list maps: %w", err)
 	}
-	counter, err := newCounter()
-	if err != nil {
-		counter = nil // without the numbers of entries
-	}
-	defer counter.close()
 	var list []Info
 	err = eachMap(ctx, func(m *ebpf.Map, raw *mapInfo) error {
 		if !strings.Contains(m.Type().String(), "Hash") || strings.Contains(m.Type().String(), "OfMaps") {
@@ -211,7 +206,7 @@ func List(ctx context.Context) ([]Info, error) {
 			return err
 		}
 		info.Pins = pinned[raw.id]
-		info.Entries = counter.count(ctx, m)
+		info.Entries = countEntries(ctx, m, &info)
 		list = append(list, info)
 		return nil
 	})

@@ -257,7 +257,7 @@ func (p *scanPass) run(ctx context.Context) error {
 	p.meter.start()
 	defer func() { p.work += p.meter.stop() }()
 	p.t.Update(func(tx *table.Tx) { tx.BeginScan() })
-	err := p.m.Scan(ctx, p.begin, func(at int64, keys, values []byte) error {
+	err := p.m.Read(ctx, p.begin, func(at int64, keys, values []byte) error {
 		p.compare(at, keys, values)
 		return p.throttle(ctx)
 	})

@@ -4,12 +4,11 @@ import (
 	"testing"
 	"time"
 
-	"mapsync/bpf"
 	"mapsync/syncd/table"
 )
 
 // BenchmarkScan processes a map that is in sync with its table, once per operation. The variants
-// visit its entries in the kernel, read keys or entries, and compare them. cpu-ns/entry is the
+// read its entries, by buckets or by iterator, and compare them. cpu-ns/entry is the
 // thread's processor time.
 func BenchmarkScan(b *testing.B) {
 	k := benchMap(b, Options{})
@@ -27,13 +26,12 @@ func BenchmarkScan(b *testing.B) {
 		name string
 		scan func() error
 	}{
-		{"visit", visitor(b, k)},
-		{"keys", reader(b, k, true)},
-		{"read", func() error {
-			return k.Scan(b.Context(), now, func(int64, []byte, []byte) error { return nil })
+		{"buckets", func() error {
+			return k.readParts(b.Context(), now, func(int64, []byte, []byte) error { return nil })
 		}},
+		{"iterator", iterator(b, k)},
 		{"compare", func() error {
-			return k.Scan(b.Context(), now, (&scanPass{Scanner: &Scanner{t: tab}}).compareAll)
+			return k.Read(b.Context(), now, (&scanPass{Scanner: &Scanner{t: tab}}).compareAll)
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
@@ -63,29 +61,13 @@ func (p *scanPass) compareAll(at int64, keys, values []byte) error {
 	return nil
 }
 
-// reader makes the kernel output keys or entries. Keys only is the minimum cost of a comparison in
-// the kernel.
-func reader(b *testing.B, k *Map, keysOnly bool) func() error {
-	o, err := loadObject(k.m, &k.info, nil, objectSpec{
-		program: bpf.AccessProgMapsyncDump, maps: []string{bpf.AccessMapScratch}, keysOnly: keysOnly,
-	})
-	if err != nil {
+// iterator reads the same map by the iterator.
+func iterator(b *testing.B, k *Map) func() error {
+	i := openMap(b, k.m, Options{})
+	if err := i.openDumper(); err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(o.close)
 	return func() error {
-		return iterate(b.Context(), o.prog, k.m, func(out []byte) (int, error) { return len(out), nil })
-	}
-}
-
-// visitor makes the kernel visit each entry without output.
-func visitor(b *testing.B, k *Map) func() error {
-	o, err := loadObject(nil, &Info{}, nil, objectSpec{program: bpf.AccessProgMapsyncCount, maps: []string{bpf.AccessMapVisited}})
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(o.close)
-	return func() error {
-		return iterate(b.Context(), o.prog, k.m, func(out []byte) (int, error) { return len(out), nil })
+		return i.readByIterator(b.Context(), now, func(int64, []byte, []byte) error { return nil })
 	}
 }

@@ -349,14 +349,14 @@ func TestScanFailures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd := m.m
-	defer func() { m.m = fd }()
-	m.m = newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Queue, ValueSize: 4, MaxEntries: 1}) // has no iterator
+	if err := m.bucketReader.prog.Close(); err != nil {
+		t.Fatal(err)
+	}
 	s.Request()
 	for range 3 {
 		err := s.scan(t.Context(), time.Now())
 		if err == nil {
-			t.Fatal("scan a queue: got no error, want an error")
+			t.Fatal("scan without its program: got no error, want an error")
 		}
 		s.recordFailure(err)
 		if !s.requested() {

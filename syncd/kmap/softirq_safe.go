@@ -46,8 +46,7 @@ func (k *Map) openSoftirqSafeWriter(o *Options) (*sharedProgram, error) {
 	if !useSoftirqSafeIterator() {
 		return nil, errNoSoftirqSafeIterator
 	}
-	return k.openSharedProgram(o.OwnWriteMarks, k.burst(o), bpf.AccessProgMapsyncWriteSoftirqSafe,
-		bpf.AccessMapWriteEntries, bpf.AccessMapWriteCursor, bpf.AccessMapOwnWriteMarks)
+	return k.openWriteProgram(o, bpf.AccessProgMapsyncWriteSoftirqSafe)
 }
 
 // openSoftirqSafeRunner attaches the program of s as an iterator, and runs it once without entries.

@@ -1,0 +1,49 @@
+package kmap
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// readBatches reads by bpf(2), a few hundred entries per call.
+func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) error {
+	ks, vs := k.layout.keySize, k.layout.valueSize
+	n := min(512, burstBytes/(ks+vs))
+	keys, values := make([]byte, n*ks), make([]byte, n*vs)
+	var in []byte
+	// The cursor in the map has 4 bytes for hash maps, and the size of a key for others.
+	out := make([]byte, max(ks, 4))
+	for ctx.Err() == nil {
+		at := now()
+		count, err := mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
+			keys: keys, values: values, count: n, elemFlags: k.lookupFlags(), in: in, out: out,
+		})
+		if errors.Is(err, unix.ENOSPC) { // one bucket has more than n entries
+			n *= 2
+			keys, values = make([]byte, n*ks), make([]byte, n*vs)
+			continue
+		}
+		last := errors.Is(err, unix.ENOENT)
+		if err != nil && !last {
+			return err
+		}
+		for i := range count {
+			k.cleanPadding(values[i*vs:][:vs])
+		}
+		if err := fn(at, keys[:count*ks], values[:count*vs]); err != nil || last {
+			return err
+		}
+		in = append(in[:0], out...)
+	}
+	return ctx.Err()
+}
+
+func (k *Map) lookupFlags() uint64 {
+	if k.info.HasSpinLock {
+		return uint64(ebpf.LookupLock)
+	}
+	return 0
+}

@@ -1,0 +1,98 @@
+package kmap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"mapsync/bpf"
+)
+
+const (
+	// readRuns is the maximum number of runs of the program in one call, and readSlots that of the entries.
+	// The kernel can reschedule between two runs.
+	readRuns  = 64
+	readSlots = 512
+	readTries = 100       // calls without progress, before the read fails
+	readEnd   = 1<<32 - 1 // READ_END in bpf/buckets.h
+)
+
+var (
+	// errBucket is the error about a bucket that runs cannot finish. In a hash map with a random seed, no
+	// bucket has that many entries.
+	errBucket = errors.New("a bucket has too many entries, or changes all the time")
+	// errPerCPUBuckets: kernels differ in where an entry has the pointer to its values.
+	errPerCPUBuckets = errors.New("an iterator reads the values of all CPUs")
+)
+
+// openBucketReader loads the program that reads the map bucket by bucket.
+func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
+	switch {
+	case k.info.Flags&unix.BPF_F_ZERO_SEED != 0:
+		return errors.New("without a random seed, anyone can choose keys that belong to one bucket")
+	case k.info.CPUs > 0 && !keysOnly:
+		return errPerCPUBuckets
+	}
+	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
+		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
+		slots: min(readSlots, slots), keysOnly: keysOnly,
+	})
+	return err
+}
+
+func (k *Map) closeBucketReader() error {
+	err := k.bucketReader.close()
+	k.bucketReader = nil
+	return err
+}
+
+// readBuckets reads the entries bucket by bucket. The program cannot take the lock of a value: then it
+// returns the keys only.
+func (k *Map) readBuckets(ctx context.Context, now func() int64, fn ReadFunc) error {
+	if !k.info.HasSpinLock {
+		return k.readParts(ctx, now, fn)
+	}
+	return k.readParts(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
+		return k.readValues(keys, now, fn)
+	})
+}
+
+// readParts runs the program to the end of the map, and calls fn with the entries of each call.
+func (k *Map) readParts(ctx context.Context, now func() int64, fn ReadFunc) error {
+	w := k.bucketReader
+	cursor := (*bpf.AccessCursor)(unsafe.Pointer(&w.cursor[0]))
+	atomic.StoreUint32(&cursor.End, uint32(w.slots))
+	var read entries
+	for bucket, tries := uint32(0), 0; ctx.Err() == nil; {
+		atomic.StoreUint32(&cursor.Bucket, bucket)
+		atomic.StoreUint32(&cursor.Next, 0)
+		at := now()
+		// A signal ends the runs early.
+		if err := w.runs(readRuns); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+			return fmt.Errorf("run program: %w", err)
+		}
+		read.reset()
+		for i := range int(atomic.LoadUint32(&cursor.Next)) {
+			e := w.entries[i*w.stride:]
+			read.add(e[entryKey:][:w.keySize], e[w.valueOffset:][:w.valueSize])
+		}
+		if err := fn(at, read.keys, read.values); err != nil {
+			return err
+		}
+		switch next := atomic.LoadUint32(&cursor.Bucket); {
+		case next == readEnd:
+			return nil
+		case next != bucket:
+			bucket, tries = next, 0
+		case tries == readTries:
+			return fmt.Errorf("%w: bucket %d", errBucket, bucket)
+		default:
+			tries++ // a signal may have ended the runs before the first bucket
+		}
+	}
+	return ctx.Err()
+}
