@@ -86,6 +86,12 @@ func (h *hookedCapture) tap(t testing.TB) {
 		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 		h.fences = append(h.fences, p)
 	}
+	h.read(t)
+}
+
+// read records events until the end of t.
+func (h *hookedCapture) read(t testing.TB) {
+	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- h.Tap(h.record) }()
 	t.Cleanup(func() {

@@ -42,7 +42,7 @@ var workloads = []workload{
 	{"program looks up", func(t *testing.T, b *missedWritesFixture) func() {
 		return b.repeat(t, func() error { return b.byProgram.Lookup(b.keys, func(int, []byte, []byte, bool) {}) })
 	}},
-	{"iterator", func(t *testing.T, b *missedWritesFixture) func() {
+	{"program reads", func(t *testing.T, b *missedWritesFixture) func() {
 		return b.repeat(t, func() error { return readAll(b.byProgram) })
 	}},
 }

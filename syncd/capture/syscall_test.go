@@ -13,20 +13,23 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+// openSyscall reads the events of the attach method syscall until the end of the test.
+func openSyscall(t *testing.T, buffer capture.Buffer) *hookedCapture {
+	t.Helper()
+	h := openHooks(t, capture.Options{Attach: capture.AttachSyscall, Buffer: buffer, BufferSize: 4 * buffers[buffer]})
+	h.read(t)
+	return h
+}
+
 // TestSyscallEvents checks that the attach method syscall reports the keys of all bpf(2) writes of
 // another process, on any kernel, and nothing else.
 func TestSyscallEvents(t *testing.T) {
 	skipEmulated(t)
 	for _, buffer := range []capture.Buffer{capture.BufferRing, capture.BufferPerf} {
-		h := openHooks(t, capture.Options{Attach: capture.AttachSyscall, Buffer: buffer, BufferSize: buffers[buffer]})
-		done := make(chan error, 1)
-		go func() { done <- h.Tap(h.record) }()
-		t.Cleanup(func() {
-			h.Close()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
+		h := openSyscall(t, buffer)
+		if h.HooksMaps() {
+			t.Error("attach method syscall: got hooks on map functions, want none")
+		}
 		for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash} {
 			t.Run(fmt.Sprintf("%s/%s", buffer, typ), func(t *testing.T) {
 				m, id := newHash(t, typ, 8, 16, 10_000)

@@ -163,6 +163,14 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
+func TestAttachMethods(t *testing.T) {
+	for _, attach := range []string{"auto", "fexit", "kprobe", "syscall", "none"} {
+		if c, err := Load(write(t, "map: [a]\nattach: "+attach+"\n"), nil); err != nil || c.Attach != attach {
+			t.Errorf("attach %s: got %q, error %v, want that method", attach, c.Attach, err)
+		}
+	}
+}
+
 func TestExpectedPeers(t *testing.T) {
 	for text, want := range map[string]struct {
 		names []string
