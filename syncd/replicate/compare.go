@@ -27,15 +27,6 @@ func digestOf(tx *table.Tx, node string, withBuckets bool) (d table.Digest, buck
 	return tx.Digest(node, buckets), buckets
 }
 
-// orphanedDigest returns the digest of all records that are orphaned under a view, and its buckets
-// if withBuckets is set. Its size does not depend on the number of nodes that have left.
-func orphanedDigest(tx *table.Tx, v *view, withBuckets bool) (d table.Digest, buckets *table.Buckets) {
-	if withBuckets {
-		buckets = new(table.Buckets)
-	}
-	return tx.DigestOfNodes(v.orphaned, buckets), buckets
-}
-
 // comparisonResult is the result of comparing one Digest message.
 type comparisonResult struct {
 	nodes              []nodeComparison
@@ -77,30 +68,6 @@ func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonR
 		r.inconclusiveReason = "the peer sends no digest of its own records"
 	}
 	return r
-}
-
-// compareOrphaned compares orphaned records. They have no live owner to compare with, so every pair
-// of nodes compares them. It returns the reason if it could not compare them. With three nodes, the
-// two that remain compare the records of the third. The caller holds the table's lock.
-func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *wire.Digests, exact bool, r *comparisonResult) (unknown string) {
-	switch {
-	case !in.l.supportsOwnerRequests:
-		return "" // an older version of syncd: the digest of its fallback sender covers them
-	case d.Orphaned == nil:
-		return "the peer sends no digest of orphaned records"
-	case d.Members != v.members:
-		return "this node and the peer see different live nodes"
-	case !in.m.requestsComplete.Load():
-		return "orphaned records are still being received"
-	}
-	local, buckets := orphanedDigest(tx, v, d.Orphaned.Buckets != nil)
-	if !exact {
-		local.VersionSum += in.exceptionsVersionSum(tx, v.orphaned)
-	}
-	missing, _ := in.m.unsentDigests(tx) // the peer leaves out its own
-	missing.subtractFrom(v.orphaned, &local, buckets)
-	r.add(nodeComparison{NodeDigest: *d.Orphaned, local: local, localBuckets: buckets}, exact)
-	return ""
 }
 
 // add adds the comparison of one digest. Layouts that differ compare versions and owners only.

@@ -12,11 +12,12 @@
 // # Senders of a record
 //
 // The owner of a record sends it. The receiver requests the records of other owners from a peer,
-// per map: orphaned records from its fallback sender, and the records of a live peer that it does
-// not reach from a third node (roles.go). The sender stores which owners it has covered up to the
-// position of the stream. It sends out of turn what a new request or a departure adds (coverage.go,
-// outbound_owners.go). A permit determines whose records a peer may send (permit.go). Every peer
-// sends a restarted node the records that the earlier incarnations of the node owned.
+// per map: orphaned records from its fallback sender (fallback_sender.go), and the records of a live
+// peer that it does not reach from a third node (relays.go). The sender stores which owners it has
+// covered up to the position of the stream (outbound_deliveries.go). It sends out of turn what a new
+// request or a departure adds (sent_owners.go, outbound_owners.go). A permit determines whose records
+// a peer may send (accept_permit.go). Every peer sends a restarted node the records that the earlier
+// incarnations of the node owned.
 //
 // A table with unversioned records is not streamed: until they are adopted, this node cannot
 // determine which records are its own. Load a map before AddMap.
@@ -43,23 +44,6 @@
 // Package wire encodes a batch from the table's records into a pooled buffer that gRPC sends without a
 // copy. The receiver decodes it entry by entry in one Update of its table. No memory is allocated per
 // delta. The wire format is plain protobuf: any stock client or server of mapsync.v1 interoperates.
-//
-// # Locks
-//
-// A goroutine takes these locks in this order only, and may omit any of them:
-//
-//  1. nodeVerifier.mu
-//  2. Replicator.mu
-//  3. inboundStream.mu
-//  4. localMap.mu
-//  5. the lock of a table (table.Update, View, NewCursor and Cursor.Close)
-//  6. deliveries.mu and exceptions.mu, one at a time
-//
-// outboundStream.mu comes before localMap.mu and is never held together with Replicator.mu or
-// inboundStream.mu. An outbound stream that needs the replicator calls it after it has released its
-// own lock (subscribe). The replicator collects the outbound streams under its lock and calls them
-// afterwards (Resync, Status). Apart from these locks, code that holds the lock of a table reads
-// only atomic values: a view, the state of an outbound map stream.
 //
 // # Slow and malicious peers
 //

@@ -20,7 +20,7 @@ const maxLoggedOwners = 5
 //
 // Any node may delete the records of a gone node, and digests count them as orphaned. goneAt and
 // strangerAt keep the tombstones for their whole lifetime, because such a node may return with old
-// records: see acknowledge.go.
+// records: see acknowledge_tombstones.go.
 func (r *Replicator) setGone(nodes map[string]bool) {
 	if len(nodes) == 0 {
 		return

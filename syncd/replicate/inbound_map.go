@@ -1,7 +1,6 @@
 package replicate
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -11,12 +10,6 @@ import (
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
 )
-
-// errGap is wrapped by the error of a batch that does not continue at the last position.
-var errGap = errors.New("gap in the changes of a map")
-
-// maxRepeatedFullSyncs bounds how often the delay before a repeated full sync is doubled.
-const maxRepeatedFullSyncs = 4
 
 // inboundMap is the inbound stream of one map from one incarnation of a peer. inboundStream.mu
 // guards the fields, except for those of the receiving goroutine. Only the receiving goroutine
@@ -180,17 +173,7 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 				a.GetPosition(), a.GetGeneration(), in.position, in.generation, errProtocol)
 		}
 	} else {
-		// If it is the same map as before, records that this full sync does not contain no longer
-		// exist at the peer. For another map this does not follow: see table.Options.SameMap.
-		in.sweep = known && (in.sweep || in.position > 0)
-		// Records merged since the request are spared, too: the peer may have made them afterwards,
-		// and another peer may have sent them.
-		in.sweepBefore = in.nextSweepBefore
-		in.position = a.GetPosition()
-		in.repeatFullSyncAt, in.fullSyncRecords = time.Time{}, 0
-		in.comparison.beginFullSync()
-		in.owners.token = 0
-		in.exceptions.beginSync()
+		in.beginFullSync(known, a.GetPosition())
 	}
 	// Acknowledgements begin at this position. Earlier changes may not be in the kernel map yet, so
 	// this position waits for them.
@@ -264,11 +247,7 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 	// An entry whose interface does not exist may fit later. An entry with a number out of range
 	// does not fit before the peer changes it and sends it again.
 	if res.refused+res.ahead > res.outOfRange {
-		if in.repeatFullSyncAt.IsZero() {
-			in.repeatFullSyncAt = now.Add(in.l.r.opt.RepeatFullSyncDelay << in.repeatedFullSyncs)
-			// The delay grows up to 16 times the initial one.
-			in.repeatedFullSyncs = min(in.repeatedFullSyncs+1, maxRepeatedFullSyncs)
-		}
+		in.scheduleFullSync(now)
 	}
 	switch {
 	case b.Requested: // out of turn
@@ -294,11 +273,6 @@ func (in *inboundMap) handleCaughtUp() {
 	}
 }
 
-// repeatFullSyncDue reports whether the next subscription begins at position 0.
-func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
-	return !in.repeatFullSyncAt.IsZero() && now.After(in.repeatFullSyncAt)
-}
-
 // fail ends the subscription and schedules another after a growing pause. The caller holds
 // inboundStream.mu.
 func (in *inboundMap) fail(err error, now time.Time) {
@@ -315,40 +289,4 @@ func (in *inboundMap) endSubscription(state State, err error, retry time.Time) {
 	in.reset()
 	in.unsubscribeIndex, in.state, in.err, in.retryAt = dropped, state, err, retry
 	poke(in.l.wake)
-}
-
-// ackQueue is a queue of positions that the table's writer has not applied yet, oldest first. When
-// it is full, a new position replaces the newest one, which it includes.
-type ackQueue struct {
-	// points[:n] are in use. Their positions and heads do not decrease.
-	points [32]ackPoint
-	n      int
-}
-
-// ackPoint is a position of the peer that the kernel map holds once the writer has applied head, a
-// position of this node's table.
-type ackPoint struct {
-	position, head uint64
-}
-
-// push appends a position that the kernel map holds once the writer has applied head. Neither
-// decreases between calls.
-func (q *ackQueue) push(position, head uint64) {
-	// The newest element is replaced: a later position includes it.
-	if q.n == len(q.points) {
-		q.n--
-	}
-	q.points[q.n] = ackPoint{position, head}
-	q.n++
-}
-
-// pop removes all positions that the writer has applied, and returns the highest of them.
-func (q *ackQueue) pop(applied uint64) (position uint64, ok bool) {
-	n := 0
-	for n < q.n && q.points[n].head <= applied {
-		position, ok = q.points[n].position, true
-		n++
-	}
-	q.n = copy(q.points[:], q.points[n:q.n])
-	return position, ok
 }

@@ -21,7 +21,7 @@ type Observer struct {
 // Observers returns all observing streams, oldest first.
 //
 // A stream counts from its first subscription on, even while no map is served. The caller owns the
-// slices. The locks of the replicator and of each stream are held one after the other: see doc.go.
+// slices. The locks of the replicator and of each stream are held one after the other: see locks.go.
 func (r *Replicator) Observers() []Observer {
 	r.mu.Lock()
 	var sessions []*outboundStream

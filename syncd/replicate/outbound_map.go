@@ -220,9 +220,7 @@ func (f *outboundMap) encode(tx *table.Tx) {
 		return
 	}
 	position := f.cursor.Position()
-	// The peer misses a delete whose tombstone was forgotten before the stream reached it, unless a
-	// full sync began after the delete.
-	if floor := tx.Floor(); floor > position && floor > f.fullSyncHead {
+	if f.losesPosition(tx, position) {
 		f.positionLost = true
 		return
 	}
@@ -250,19 +248,6 @@ func (f *outboundMap) encode(tx *table.Tx) {
 	}
 	// The batch may have become full with the last record.
 	f.atEnd = f.cursor.Position() == tx.Head()
-}
-
-// beginWhenComplete starts the stream once the table is complete, and reports whether it is. Before
-// that it is undecided which records belong to this node. The caller holds the table's lock.
-func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
-	if tx.Unversioned() > 0 {
-		return false
-	}
-	f.tableComplete = true
-	if f.startPosition == 0 {
-		f.fullSyncHead = tx.Head()
-	}
-	return true
 }
 
 // sendBatch sends the batch that encode has filled. A batch without deltas only advances the

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -207,28 +206,6 @@ func (r *Replicator) registerStream(ctx context.Context, s *outboundStream) (con
 	return ctx, nil
 }
 
-const (
-	// certificateMargin is the time between the end of a stream and the end of its certificate.
-	certificateMargin = time.Minute
-	// minStreamAge is the minimum age of a stream, even with a certificate about to end.
-	minStreamAge = 5 * time.Second
-)
-
-// lifetime returns the age at which the stream ends, so that both sides authenticate each other
-// again. A random part prevents that streams that began together also end together. So a
-// certificate that was revoked or has ended is not used for longer than that.
-func (s *outboundStream) lifetime() time.Duration {
-	age := s.r.opt.MaxStreamAge
-	// The random part is at most a tenth of the age.
-	age -= rand.N(age/10 + 1)
-	if s.caller.Until.IsZero() {
-		return age
-	}
-	// A short certificate is used for at least half of its remaining validity.
-	left := time.Until(s.caller.Until)
-	return min(age, max(left-certificateMargin, left/2, minStreamAge))
-}
-
 // replaceStreams ends the other streams of the peer that do not observe. A replica has one stream:
 // a new one replaces an old one whose end this node has not detected. Two streams to one replica
 // would send each record twice, and acknowledgements of the old one would hold back tombstones. It
@@ -351,26 +328,4 @@ func (s *outboundStream) handle(req *mapsyncv1.SubscribeRequest) error {
 	default:
 		return fmt.Errorf("request of type %T: %w", m, errProtocol)
 	}
-}
-
-// handleAck stores an acknowledged position. The caller holds s.mu. Replicator.acknowledge reads it
-// later. The error wraps errProtocol.
-func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
-	if a.GetMap() > s.lastIndex {
-		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)
-	}
-	f := s.findMap(a.GetMap())
-	if f == nil {
-		return nil // it has ended in the meantime
-	}
-	// A position that was not sent would let the table forget tombstones that the peer does not have.
-	if sent := f.sentPosition.Load(); a.GetPosition() > sent {
-		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
-	}
-	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
-	// this position once, or newer entries in its place.
-	if a.GetPosition() > f.ackedPosition.Load() {
-		f.ackedPosition.Store(a.GetPosition())
-	}
-	return nil
 }

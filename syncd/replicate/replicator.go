@@ -37,8 +37,6 @@ const (
 	// handshakeTimeout bounds the TLS and HTTP/2 handshakes, maxConnectionIdle the time without a call.
 	handshakeTimeout  = 5 * time.Second
 	maxConnectionIdle = time.Minute
-	// connectTimeout bounds one attempt to connect.
-	connectTimeout = 3 * time.Second
 
 	// maxEntryBytes bounds the size of a key and its value together, so that a batch has room for
 	// several. maxEncodedBytes bounds their size on the wire, where a schema can turn a few bits
@@ -69,7 +67,7 @@ type Replicator struct {
 	// count holds the counters for Stats.
 	count counters
 
-	// mu guards the fields up to ownersReviewedAt. See doc.go for the order of locks.
+	// mu guards the fields up to ownersReviewedAt. See locks.go for the order of locks.
 	mu sync.Mutex
 	// inboundStreams has the stream of each live node by name, and up to maxDeparted streams of
 	// nodes that have left.
@@ -82,7 +80,7 @@ type Replicator struct {
 	everLive map[string]bool
 	// goneAt is when each node of everLive left, whether or not records name it. strangerAt is when
 	// an owner that was never live was last found: peers can invent any number of such owners. See
-	// acknowledge.go.
+	// acknowledge_tombstones.go.
 	goneAt     map[string]time.Time
 	strangerAt time.Time
 	// outboundStreams are the registered streams to peers and observers. A stream is in it from

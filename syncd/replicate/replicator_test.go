@@ -37,6 +37,21 @@ func TestMaxMaps(t *testing.T) {
 	}
 }
 
+// TestNextRound checks that rounds take at most a quarter of the time.
+func TestNextRound(t *testing.T) {
+	begun := time.Now()
+	for took, want := range map[time.Duration]time.Duration{
+		0:                    minRoundInterval,
+		minRoundInterval / 4: minRoundInterval,
+		minRoundInterval:     4 * minRoundInterval,
+		time.Second:          4 * time.Second,
+	} {
+		if got := nextRound(begun, begun.Add(took)).Sub(begun); got != want {
+			t.Errorf("next round after one of %s: got %s, want %s", took, got, want)
+		}
+	}
+}
+
 // TestWakeUpsAreLimited wakes Run all the time, as a peer can with its messages. It still runs at most one
 // round in minRoundInterval. A single wake-up is answered at once.
 func TestWakeUpsAreLimited(t *testing.T) {

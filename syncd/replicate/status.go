@@ -2,11 +2,9 @@ package replicate
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 	"time"
 
-	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
 
@@ -191,24 +189,6 @@ func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 	return st
 }
 
-// disconnectedReason returns for how long nothing was received of the map, if that is longer than a
-// reconnect takes, else an empty string. The caller holds inboundStream.mu.
-func (in *inboundMap) disconnectedReason(now time.Time) string {
-	if in.state != StateWaiting && in.state != StateFailed {
-		return ""
-	}
-	// lastServing is updated by assignRoles, at least every 250 ms.
-	gap := now.Sub(in.owners.lastServing)
-	switch {
-	case gap < in.l.r.opt.rerouteDelay:
-		return ""
-	case in.owners.via != "":
-		return fmt.Sprintf("nothing has been received from the peer for %s; its records come through %s",
-			gap.Round(time.Second), in.owners.via)
-	}
-	return fmt.Sprintf("nothing has been received from the peer for %s, and no other peer receives from it", gap.Round(time.Second))
-}
-
 // status sets the fields of the sending side. The caller must not hold Replicator.mu, because it
 // takes s.mu and the locks of maps and tables.
 func (s *outboundStream) status(maps []MapStatus, now time.Time) {
@@ -245,30 +225,4 @@ func errorText(err error) string {
 		return ""
 	}
 	return err.Error()
-}
-
-// appendAcks appends acknowledgements of the positions that the kernel maps hold by now.
-//
-// Only the requesting goroutine calls it. An acknowledgement lets the owner forget tombstones, so
-// it must not be early: the kernel map holds the records, except for those that it refused.
-func (l *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for index, in := range l.byIndex {
-		if in.pendingAcks.n == 0 {
-			continue
-		}
-		var applied uint64
-		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
-		// A position is acknowledged once the writer has applied the changes that were merged up to it.
-		position, ok := in.pendingAcks.pop(applied)
-		if !ok || position <= in.ackedPosition {
-			continue
-		}
-		in.ackedPosition = position
-		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
-			Ack: &mapsyncv1.Ack{Map: index, Position: position},
-		}})
-	}
-	return out
 }

@@ -6,8 +6,10 @@ import (
 	"time"
 
 	"mapsync/syncd/replicate/wire"
-	"mapsync/syncd/table"
 )
+
+// connectTimeout bounds one attempt to connect.
+const connectTimeout = 3 * time.Second
 
 // Discover sets the other nodes that gossip has. It is used in place of SetPeers. A node counts as
 // live, restarted or moved only after a stream to it has verified its name and incarnation. It
@@ -52,29 +54,6 @@ func checkAddress(addr string) error {
 	return err
 }
 
-// handleIntroduction stores the incarnation and address that an authenticated caller has sent. It
-// ignores an empty address.
-func (r *Replicator) handleIntroduction(o table.Owner, addr string) {
-	introduction := Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: addr}
-	if o.Node == r.opt.Self.Node || !r.plausible(introduction) {
-		return
-	}
-	p := &r.verifier
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.gossipReceived {
-		return // verification is not in use: the caller uses SetPeers
-	}
-	q := p.node(o.Node, true)
-	// An introduction is a hint to dial. It does not change a live node by itself.
-	if q == nil || q.verified == introduction || q.introduction == introduction || o.Incarnation < q.verified.Incarnation {
-		return
-	}
-	// The attempt is due at once: a caller that restarted should not wait for a backoff.
-	q.introduction, q.due = introduction, time.Time{}
-	poke(r.wake)
-}
-
 // handleVerified records that a stream to p.Addr has shown p.Node and p.Incarnation. The error is
 // an aheadError.
 func (r *Replicator) handleVerified(p Peer) error {
@@ -102,24 +81,6 @@ func (r *Replicator) handleVerified(p Peer) error {
 	q.verified, ps.liveChanged = p, true
 	poke(r.wake)
 	return nil
-}
-
-// contactState reports whether the stream from a node is established, and whether a message arrived
-// within the last three heartbeat intervals.
-func (r *Replicator) contactState(node string) (connected, fresh bool) {
-	r.mu.Lock()
-	l := r.inboundStreams[node]
-	r.mu.Unlock()
-	if l == nil || !l.connected() {
-		return false, false
-	}
-	return true, time.Since(time.Unix(0, l.lastContact.Load())) < 3*r.opt.heartbeat
-}
-
-// gone reports whether a live node is gone. A broken stream alone does not suffice: gossip, the stream and
-// a new attempt must all fail.
-func (p *discoveredNode) gone(connected bool) bool {
-	return p.live() && !p.matchesGossip() && !connected && p.unreachable
 }
 
 // target returns the peer to dial for verification, if there is one. The caller holds the

@@ -64,16 +64,6 @@ func (v *view) orphaned(node string) bool {
 	return !live && node != v.self.Node
 }
 
-// startedBefore orders nodes by their start time. The fallback sender is the node that started
-// first, so that a node that joins does not replace it. All nodes order the same nodes in the same
-// way, so they agree without messages. The name decides among equal times.
-func startedBefore(a, b table.Owner) bool {
-	if a.Incarnation != b.Incarnation {
-		return a.Incarnation < b.Incarnation
-	}
-	return a.Node < b.Node
-}
-
 // names returns the names of the live nodes other than this one, in no order.
 func (v *view) names() []string {
 	return slices.Collect(maps.Keys(v.live))

@@ -14,12 +14,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-var (
-	// errDenied is wrapped by the errors about a request that the settings or the certificate do not allow.
-	errDenied = errors.New("not allowed")
-	// errMaxAge ends a stream at its maximum age. The peer resumes on a new stream.
-	errMaxAge = errors.New("maximum age of a stream reached")
-)
+// errDenied is wrapped by the errors about a request that the settings or the certificate do not allow.
+var errDenied = errors.New("not allowed")
 
 // Caller is the result of the authentication of an incoming stream.
 type Caller struct {
@@ -35,18 +31,6 @@ type Caller struct {
 
 // anyCaller is the Caller of every stream when Options.Authenticate is nil. It has all roles.
 var anyCaller = Caller{Replica: true, Observer: true}
-
-// Access is the set of nodes that may read and write one map. A nil function allows all nodes.
-type Access struct {
-	// Read reports whether a node may receive this node's records.
-	Read func(node string) bool
-	// Write reports whether this node accepts the records of a node.
-	Write func(node string) bool
-}
-
-// reads and writes report whether a node may read and write the map.
-func (a *Access) reads(node string) bool  { return a.Read == nil || a.Read(node) }
-func (a *Access) writes(node string) bool { return a.Write == nil || a.Write(node) }
 
 // Reauthorise authenticates the callers of all streams again. It ends the streams of callers that
 // have lost a role or that fail to authenticate.
@@ -70,33 +54,6 @@ func (r *Replicator) Reauthorise() {
 		}
 		s.cancel(err)
 	}
-}
-
-// UpdateAccess reads again from Options.Access which nodes may read and write a map, and restarts
-// the streams of that map. The new streams refuse nodes that have lost their access. It does
-// nothing if the replicator does not have the map.
-//
-// The table stays, and so do all of its records. This node's own subscriptions to the map begin
-// with full syncs. The error wraps ErrMap, and nothing has changed then.
-func (r *Replicator) UpdateAccess(name string) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	old := r.localMaps()[name]
-	if old == nil {
-		return nil
-	}
-	// A new localMap makes all streams of the map begin again. The generation stays, so the peers'
-	// subscriptions resume.
-	m, err := newLocalMap(name, old.layout, old.table)
-	if err != nil {
-		return err
-	}
-	m.generation, m.access = old.generation, r.opt.Access(name)
-	all := maps.Clone(r.localMaps())
-	all[name] = m
-	r.maps.Store(&all)
-	r.notify()
-	return nil
 }
 
 // checkRole returns a gRPC status if the caller may not subscribe in the given role. The status

@@ -122,12 +122,3 @@ func (r *Replicator) Rejected() map[string]uint64 {
 	}
 	return counts
 }
-
-// sendExcluded reports whether this node does not send a map to a peer: the peer may not read it,
-// or the peer does not accept this node's records, provided that the settings of both nodes agree.
-func (m *localMap) sendExcluded(self, peer string) bool {
-	return !m.access.reads(peer) || !m.access.writes(self)
-}
-
-// excluded reports whether this node refuses all records of a node in the map.
-func (m *localMap) excluded(node string) bool { return !m.access.writes(node) }

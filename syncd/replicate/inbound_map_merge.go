@@ -34,12 +34,8 @@ type mergeResult struct {
 // A failed merge may have merged a part of the batch. The position does not advance, so the batch
 // arrives again, and merging a record twice changes nothing.
 func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
-	// A batch out of turn starts and ends at in.position. A gap means that a batch was lost.
-	// Merging it nevertheless would lose the changes in between: the next resume begins after them.
-	if b.PreviousPosition != in.position || b.Position < b.PreviousPosition {
-		in.l.r.count.gaps.Add(1)
-		return mergeResult{}, fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
-			in.m.name, b.PreviousPosition, b.Position, in.position, errGap)
+	if err := in.checkPosition(b); err != nil {
+		return mergeResult{}, err
 	}
 	in.result = mergeResult{head: in.tableHead}
 	if b.DeltaCount > 0 {
@@ -47,7 +43,7 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		now := in.l.r.opt.Now()
 		// One time for all deltas also keeps the limit of versions the same for all of them.
 		in.now = now.UnixNano()
-		in.maxVersion = table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
+		in.maxVersion = in.latestVersion(now)
 		// Touch moves the records to the tail of the order, so that the sweep after a full sync or
 		// a repair finds the records that the peer did not send. Requested batches have no records
 		// of the peer itself, so the sweep does not concern them.
@@ -168,10 +164,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	d.Key, d.Version, d.Owner = key, table.Version(w.Version), in.ownerIDs[w.Owner]
 	d.Value, d.Delete = nil, w.Operation != mapsyncv1.Operation_OPERATION_UPDATE
 	d.Expired = w.Operation == mapsyncv1.Operation_OPERATION_EXPIRE
-	// The record of a wrong clock would win over later changes of all nodes. A repeated full sync
-	// brings the record later, when this node's clock has passed its version.
-	if d.Version > in.maxVersion {
-		in.result.ahead++
+	if in.skipAhead(d) {
 		return nil
 	}
 	if !d.Delete {
@@ -232,23 +225,5 @@ func (l *inboundStream) scratch(m Layout) {
 	}
 	if len(l.value) < m.ValueSize {
 		l.value = make([]byte, m.ValueSize)
-	}
-}
-
-// sweepUnreceived deletes the peer's records that the full sync did not contain: the peer has
-// deleted them, and this node did not receive the deletes. Records at or above sweepBefore are
-// spared. The full sync has moved its records there, and newer changes are there, too.
-//
-// The receiving goroutine calls it, without inboundStream.mu. The table is locked for
-// recordsPerLock records at a time.
-func (in *inboundMap) sweepUnreceived() {
-	c := in.m.table.NewCursor(0)
-	defer c.Close()
-	now := in.l.r.opt.Now().UnixNano()
-	for more := true; more; {
-		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.l.peer.Node, in.sweepBefore, now, c, recordsPerLock)
-			in.result.head = tx.Head()
-		})
 	}
 }

@@ -2,7 +2,6 @@ package replicate
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"time"
 
@@ -10,20 +9,6 @@ import (
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/table"
 )
-
-// The receiver decides the roles, per map. Its fallback sender is the node that started first among
-// the nodes from which it receives the map, and itself. It requests orphaned records from the
-// fallback sender alone, or from all peers if it is the fallback sender itself. So each record that
-// any node holds reaches the first node, and from there each other node once. If not every node
-// reaches every other node, their decisions may differ. Some records then arrive twice, or are
-// missing until digests detect it: every pair of nodes compares orphaned records.
-//
-// A live peer from which this node receives nothing is replaced, too: another peer that receives
-// the map from it sends its records.
-
-// stalledCandidatePause is how long a peer is not a candidate for the fallback sender after it has
-// sent nothing for Options.stallTimeout although requested records are missing.
-const stalledCandidatePause = time.Minute
 
 // inboundOwners are this node's owner requests to one peer for one map. inboundStream.mu guards it.
 //
@@ -173,21 +158,6 @@ func (in *inboundMap) handleSources(m *mapsyncv1.Sources) error {
 	return nil
 }
 
-// mapSource is the state of one map with one live peer, for the decision about roles.
-type mapSource struct {
-	// peer is the live peer, stream its inbound stream.
-	peer             table.Owner
-	stream           *inboundStream
-	serving          bool     // the peer serves the map
-	mayServe         bool     // the peer serves the map, or may do so soon
-	unreachable      bool     // the peer is live and this node receives nothing from it
-	candidate        bool     // the peer may be the fallback sender
-	requestsComplete bool     // this node has received everything requested
-	fullSyncDone     bool     // this node has received everything at least once
-	sources          []string // nodes from which the peer receives the map, sorted
-	via              string   // peer that sends this peer's records, empty: none
-}
-
 // assignRoles decides the roles of all maps. Only the goroutine of Run calls it, in each of its
 // rounds. It takes Replicator.mu, and then the lock of one inbound stream at a time.
 func (r *Replicator) assignRoles(now time.Time) {
@@ -197,47 +167,6 @@ func (r *Replicator) assignRoles(now time.Time) {
 	for _, m := range r.localMaps() {
 		r.assignMapRoles(v, m, now)
 	}
-}
-
-// assignMapRoles decides the roles of one map. The caller holds r.mu.
-//
-// The roles differ between maps: a node may lack one map and serve another. The decision uses only
-// what this node sees, and no messages between nodes.
-func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
-	all := make([]mapSource, 0, len(v.live))
-	for node := range v.live {
-		all = append(all, r.inboundStreams[node].mapSource(m, now))
-	}
-	slices.SortFunc(all, func(a, b mapSource) int {
-		if startedBefore(a.peer, b.peer) {
-			return -1
-		}
-		return 1
-	})
-	// The fallback sender is the candidate that started first, unless this node started before it.
-	first := v.self
-	if at := slices.IndexFunc(all, func(p mapSource) bool { return p.candidate }); at >= 0 && startedBefore(all[at].peer, first) {
-		first = all[at].peer
-	}
-	relays := chooseRelays(all)
-	settled, sources := true, []string(nil)
-	for i := range all {
-		p := &all[i]
-		wanted := &permit{
-			peer: p.peer.Node, orphaned: first == v.self || first == p.peer, fallback: first == p.peer, nodes: relays[p.peer.Node],
-		}
-		// Every peer gets its request, even if an earlier one is not complete.
-		settled = p.stream.assignRole(m, p, wanted, v.departures, now) && settled
-		// Orphaned records are not complete while the fallback sender does not serve the map.
-		if p.peer == first && !p.serving {
-			settled = false
-		}
-		// Only complete sources are published: a receiver relies on them for all records of the node.
-		if p.serving && p.fullSyncDone {
-			sources = append(sources, p.peer.Node)
-		}
-	}
-	r.publishRoles(m, v, settled, sources)
 }
 
 // publishRoles publishes the decisions about a map. It requests digests at once if a comparison
@@ -258,100 +187,6 @@ func (r *Replicator) publishRoles(m *localMap, v *view, settled bool, sources []
 			poke(s.wake)
 		}
 	}
-}
-
-// chooseRelays chooses a peer that sends the records of each unreachable node, and sets via of that
-// node. It returns the chosen peers with the sorted names of the nodes. all is sorted by start time.
-func chooseRelays(all []mapSource) map[string][]string {
-	relays := make(map[string][]string)
-	for i := range all {
-		p := &all[i]
-		// An earlier choice is kept while it is possible.
-		was := p.via
-		p.via = ""
-		if !p.unreachable {
-			continue
-		}
-		var chosen *mapSource
-		for j := range all {
-			c := &all[j]
-			if _, ok := slices.BinarySearch(c.sources, p.peer.Node); !ok || !c.serving || len(relays[c.peer.Node]) == maxRequested {
-				continue
-			}
-			// A peer that does not send what was requested is used only if no other peer can relay.
-			if chosen == nil || c.candidate && !chosen.candidate || c.candidate == chosen.candidate && c.peer.Node == was {
-				chosen = c
-			}
-		}
-		if chosen != nil {
-			p.via = chosen.peer.Node
-			relays[p.via] = append(relays[p.via], p.peer.Node)
-		}
-	}
-	for _, nodes := range relays {
-		slices.Sort(nodes)
-	}
-	return relays
-}
-
-// mapSource returns the state of a map with the peer of the stream. It also updates lastServing and
-// candidateAfter. It takes l.mu. The caller must not change sources in the result.
-func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := mapSource{peer: l.peer, stream: l, mayServe: true}
-	in := l.maps[m.name]
-	// A peer has rerouteDelay after the start to establish a stream. Then other peers replace it.
-	if in == nil || in.m != m {
-		p.mayServe = now.Sub(l.firstSeen) < l.r.opt.rerouteDelay
-		p.unreachable = !p.mayServe
-		p.candidate = p.mayServe
-		return p
-	}
-	q := &in.owners
-	switch {
-	case l.up && (in.state == StateSyncing || in.state == StateCaughtUp):
-		p.serving, q.lastServing = true, now
-	case in.state == StateWaiting || in.state == StateFailed:
-		// A short interruption changes no roles.
-		p.mayServe = in.state == StateWaiting && now.Sub(q.lastServing) < l.r.opt.rerouteDelay
-		p.unreachable = now.Sub(q.lastServing) >= l.r.opt.rerouteDelay
-	default:
-		p.mayServe = false
-	}
-	p.requestsComplete, p.fullSyncDone, p.sources, p.via = in.requestsComplete(), in.fullSyncDone, q.sources, q.via
-	// The peer serves the map but does not send what was requested.
-	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > l.r.opt.stallTimeout && now.After(q.candidateAfter) {
-		q.candidateAfter = now.Add(stalledCandidatePause)
-		l.r.opt.Logger.Warn("peer did not send requested records, requesting them from another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name))
-	}
-	p.candidate = p.mayServe && now.After(q.candidateAfter)
-	return p
-}
-
-// assignRole makes a request to the peer, and reports whether the records that it serves are
-// complete or the peer has stalled. It takes l.mu. The map may have been replaced since mapSource;
-// then nothing is requested.
-func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	in := l.maps[m.name]
-	if in == nil || in.m != m {
-		return true
-	}
-	q := &in.owners
-	if q.via != p.via {
-		q.via = p.via
-		l.r.opt.Logger.Warn("no stream from live peer, receiving its records through another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("through", p.via))
-	}
-	// Without a stream the last request remains: the peer stores what it has sent under that request.
-	if p.serving {
-		in.setRequest(wanted, departures, now)
-	}
-	// One peer must not prevent the comparison of orphaned records with all others.
-	return !p.serving || in.requestsComplete() || !now.After(q.candidateAfter)
 }
 
 // requestDigest requests a comparison of a map soon. It takes l.mu. The caller may hold

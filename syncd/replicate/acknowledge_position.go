@@ -1,0 +1,92 @@
+package replicate
+
+import (
+	"fmt"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/table"
+)
+
+// ackQueue is a queue of positions that the table's writer has not applied yet, oldest first. When
+// it is full, a new position replaces the newest one, which it includes.
+type ackQueue struct {
+	// points[:n] are in use. Their positions and heads do not decrease.
+	points [32]ackPoint
+	n      int
+}
+
+// ackPoint is a position of the peer that the kernel map holds once the writer has applied head, a
+// position of this node's table.
+type ackPoint struct {
+	position, head uint64
+}
+
+// push appends a position that the kernel map holds once the writer has applied head. Neither
+// decreases between calls.
+func (q *ackQueue) push(position, head uint64) {
+	// The newest element is replaced: a later position includes it.
+	if q.n == len(q.points) {
+		q.n--
+	}
+	q.points[q.n] = ackPoint{position, head}
+	q.n++
+}
+
+// pop removes all positions that the writer has applied, and returns the highest of them.
+func (q *ackQueue) pop(applied uint64) (position uint64, ok bool) {
+	n := 0
+	for n < q.n && q.points[n].head <= applied {
+		position, ok = q.points[n].position, true
+		n++
+	}
+	q.n = copy(q.points[:], q.points[n:q.n])
+	return position, ok
+}
+
+// appendAcks appends acknowledgements of the positions that the kernel maps hold by now.
+//
+// Only the requesting goroutine calls it. An acknowledgement lets the owner forget tombstones, so
+// it must not be early: the kernel map holds the records, except for those that it refused.
+func (l *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for index, in := range l.byIndex {
+		if in.pendingAcks.n == 0 {
+			continue
+		}
+		var applied uint64
+		in.m.table.View(func(tx *table.Tx) { applied = tx.AppliedPosition() })
+		// A position is acknowledged once the writer has applied the changes that were merged up to it.
+		position, ok := in.pendingAcks.pop(applied)
+		if !ok || position <= in.ackedPosition {
+			continue
+		}
+		in.ackedPosition = position
+		out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{
+			Ack: &mapsyncv1.Ack{Map: index, Position: position},
+		}})
+	}
+	return out
+}
+
+// handleAck stores an acknowledged position. The caller holds s.mu. Replicator.acknowledge reads it
+// later. The error wraps errProtocol.
+func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
+	if a.GetMap() > s.lastIndex {
+		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)
+	}
+	f := s.findMap(a.GetMap())
+	if f == nil {
+		return nil // it has ended in the meantime
+	}
+	// A position that was not sent would let the table forget tombstones that the peer does not have.
+	if sent := f.sentPosition.Load(); a.GetPosition() > sent {
+		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
+	}
+	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
+	// this position once, or newer entries in its place.
+	if a.GetPosition() > f.ackedPosition.Load() {
+		f.ackedPosition.Store(a.GetPosition())
+	}
+	return nil
+}

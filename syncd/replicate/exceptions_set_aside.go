@@ -1,0 +1,65 @@
+package replicate
+
+import (
+	"errors"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+	"mapsync/syncd/replicate/wire"
+	"mapsync/syncd/schema"
+	"mapsync/syncd/table"
+)
+
+// setAside counts and stores a record that this node's map cannot hold as it is. It returns false
+// for all other errors, which concern the whole batch.
+//
+// Such a record stays with its owner and is listed in the status of both nodes. The rest of the
+// batch is merged, so that one value does not block a map. The caller holds the table's lock.
+func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
+	link := errors.Is(err, schema.ErrLink)
+	switch {
+	case !link && !errors.Is(err, schema.ErrRange):
+		return false
+	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
+		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
+		return true
+	// The interface may appear later, so a full sync is repeated for these: see handleMerged.
+	case link:
+		in.result.withoutInterface++
+	default:
+		in.result.outOfRange++
+	}
+	in.result.refused++
+	in.addException(w, err)
+	return true
+}
+
+// addException stores a record that this node's map cannot hold. The caller holds the table's lock.
+// mergeAll has filled in.ownerIDs.
+func (in *inboundMap) addException(w *wire.Delta, why error) {
+	var owner table.Owner
+	if int(w.Owner) < len(in.ownerIDs) {
+		owner = in.tx.Owner(in.ownerIDs[w.Owner])
+	}
+	in.exceptions.add(w.Key, table.Version(w.Version), owner, why)
+}
+
+// noteUnsent stores a record whose key cannot be encoded. The caller holds the table's lock. It is
+// EncoderOptions.Unencodable of all encoders of the map.
+func (m *localMap) noteUnsent(tx *table.Tx, r *table.Record, why error) {
+	if !r.Delete { // peers were not sent the record, so they have nothing to delete
+		m.unsent.add(r.Key, r.Version, tx.Owner(r.Owner), why)
+	}
+}
+
+// hintFor returns what the operator can do about an exception. name is that of the map.
+func hintFor(err error, name string) string {
+	switch {
+	case errors.Is(err, schema.ErrPadding):
+		return "the load balancer must clear a key, padding too, before it fills the key in"
+	case errors.Is(err, schema.ErrLink):
+		return "give all nodes interfaces of the same names"
+	case errors.Is(err, schema.ErrRange):
+		return "finish the upgrade of the load balancer: the field of this node's map is narrower"
+	}
+	return "syncd diff " + name + " lists the entries"
+}

@@ -1,0 +1,59 @@
+package replicate
+
+import (
+	"time"
+
+	"mapsync/syncd/table"
+)
+
+// maxRepeatedFullSyncs bounds how often the delay before a repeated full sync is doubled.
+const maxRepeatedFullSyncs = 4
+
+// scheduleFullSync schedules a repeated full sync unless one is scheduled. It brings the records that
+// were refused or too far ahead of the clock. The caller holds inboundStream.mu.
+func (in *inboundMap) scheduleFullSync(now time.Time) {
+	if in.repeatFullSyncAt.IsZero() {
+		in.repeatFullSyncAt = now.Add(in.l.r.opt.RepeatFullSyncDelay << in.repeatedFullSyncs)
+		// The delay grows up to 16 times the initial one.
+		in.repeatedFullSyncs = min(in.repeatedFullSyncs+1, maxRepeatedFullSyncs)
+	}
+}
+
+// repeatFullSyncDue reports whether the next subscription begins at position 0.
+func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
+	return !in.repeatFullSyncAt.IsZero() && now.After(in.repeatFullSyncAt)
+}
+
+// sweepUnreceived deletes the peer's records that the full sync did not contain: the peer has
+// deleted them, and this node did not receive the deletes. Records at or above sweepBefore are
+// spared. The full sync has moved its records there, and newer changes are there, too.
+//
+// The receiving goroutine calls it, without inboundStream.mu. The table is locked for
+// recordsPerLock records at a time.
+func (in *inboundMap) sweepUnreceived() {
+	c := in.m.table.NewCursor(0)
+	defer c.Close()
+	now := in.l.r.opt.Now().UnixNano()
+	for more := true; more; {
+		in.m.table.Update(func(tx *table.Tx) {
+			more = tx.Sweep(in.l.peer.Node, in.sweepBefore, now, c, recordsPerLock)
+			in.result.head = tx.Head()
+		})
+	}
+}
+
+// beginFullSync starts the reception of a full sync from a position. known reports that it is the same map
+// as before. The caller holds inboundStream.mu.
+func (in *inboundMap) beginFullSync(known bool, position uint64) {
+	// If it is the same map as before, records that this full sync does not contain no longer
+	// exist at the peer. For another map this does not follow: see table.Options.SameMap.
+	in.sweep = known && (in.sweep || in.position > 0)
+	// Records merged since the request are spared, too: the peer may have made them afterwards,
+	// and another peer may have sent them.
+	in.sweepBefore = in.nextSweepBefore
+	in.position = position
+	in.repeatFullSyncAt, in.fullSyncRecords = time.Time{}, 0
+	in.comparison.beginFullSync()
+	in.owners.token = 0
+	in.exceptions.beginSync()
+}
