@@ -167,34 +167,6 @@ func (c *Cluster) create(ctx context.Context) error {
 	return nil
 }
 
-// bindAttempts is the number of attempts to find a free port. The port must be free for both TCP and
-// UDP, but the kernel guarantees only the first.
-const bindAttempts = 10
-
-func listen(bind netip.AddrPort, logger *log.Logger) (*memberlist.NetTransport, error) {
-	conf := &memberlist.NetTransportConfig{
-		BindAddrs: []string{bind.Addr().String()},
-		BindPort:  int(bind.Port()),
-		Logger:    logger,
-	}
-	if bind.Addr() == netip.IPv6Unspecified() {
-		// An empty address binds both address families. It also works where IPv6 is disabled.
-		conf.BindAddrs[0] = ""
-	}
-	attempts := 1
-	if bind.Port() == 0 {
-		attempts = bindAttempts
-	}
-	var err error
-	for range attempts {
-		var t *memberlist.NetTransport
-		if t, err = memberlist.NewNetTransport(conf); err == nil {
-			return t, nil
-		}
-	}
-	return nil, err
-}
-
 // GossipAddr returns the IP:port that this node advertises for gossip.
 func (c *Cluster) GossipAddr() string { return c.self.String() }
 

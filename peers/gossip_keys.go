@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"github.com/hashicorp/memberlist"
 )
 
 // errEncryptionSwitch is the error for adding a first key to unencrypted gossip, or removing all keys
@@ -28,6 +30,15 @@ func CheckGossipKeys(keys [][]byte) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// newKeyring returns a keyring with at least one key. The first key encrypts, and all keys decrypt.
+func newKeyring(keys [][]byte) (*memberlist.Keyring, error) {
+	ring, err := memberlist.NewKeyring(keys, keys[0])
+	if err != nil {
+		return nil, fmt.Errorf("install gossip keys: %w", err)
+	}
+	return ring, nil
 }
 
 // CheckNewKeys returns an error if SetGossipKeys would refuse keys.

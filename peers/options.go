@@ -4,11 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/hashicorp/memberlist"
 )
 
 // Profile selects the timing of gossip.
@@ -57,9 +54,6 @@ type Options struct {
 	Logger *slog.Logger
 }
 
-// minDeadTime keeps the time limit of a probe above scheduling jitter.
-const minDeadTime = 400 * time.Millisecond
-
 // withDefaults returns o with defaults for unset fields.
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
@@ -69,14 +63,7 @@ func (o Options) withDefaults() Options {
 		o.Profile = ProfileLAN
 	}
 	if o.DeadTime == 0 {
-		switch o.Profile {
-		case ProfileLAN:
-			o.DeadTime = 4 * time.Second
-		case ProfileLocal:
-			o.DeadTime = time.Second
-		case ProfileWAN:
-			o.DeadTime = 20 * time.Second
-		}
+		o.DeadTime = defaultDeadTime(o.Profile)
 	}
 	return o
 }
@@ -109,80 +96,4 @@ func (o Options) check() error {
 	}
 	_, _, err := o.addresses()
 	return errors.Join(append(errs, err)...)
-}
-
-// addresses parses the gossip addresses. advertise is the zero value if it follows from the bind
-// address.
-func (o Options) addresses() (bind, advertise netip.AddrPort, err error) {
-	bind, err = parseGossipAddr(o.BindAddr)
-	if err != nil {
-		return bind, advertise, fmt.Errorf("gossip address: %w", err)
-	}
-	if o.AdvertiseAddr == "" {
-		if bind.Addr().IsUnspecified() {
-			return bind, advertise, fmt.Errorf("gossip address %s is a wildcard: set the address to advertise to the other nodes", o.BindAddr)
-		}
-		return bind, advertise, nil
-	}
-	advertise, err = parseGossipAddr(o.AdvertiseAddr)
-	if err == nil {
-		err = checkDialable(o.AdvertiseAddr)
-	}
-	if err != nil {
-		return bind, advertise, fmt.Errorf("advertised gossip address: %w", err)
-	}
-	return bind, advertise, nil
-}
-
-// parseGossipAddr parses an IP:port. It refuses host names, because memberlist silently treats them as
-// a wildcard.
-func parseGossipAddr(addr string) (netip.AddrPort, error) {
-	host, port, err := splitPort(addr)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	if host == "" {
-		return netip.AddrPortFrom(netip.IPv6Unspecified(), port), nil
-	}
-	ip, err := netip.ParseAddr(host)
-	if err != nil || ip.Zone() != "" {
-		return netip.AddrPort{}, fmt.Errorf("address %q has no plain IP address", addr)
-	}
-	return netip.AddrPortFrom(ip, port), nil
-}
-
-// memberlistConfig returns the settings of memberlist. A node becomes suspect when a direct and the
-// indirect probes fail for one probe interval. It counts as dead if it does not refute that for four
-// more intervals. Each node is probed once per round over all nodes. A probe interval of an eighth of
-// DeadTime achieves DeadTime for a handful of nodes.
-func (o Options) memberlistConfig() (*memberlist.Config, error) {
-	conf := memberlist.DefaultLANConfig()
-	if o.Profile == ProfileWAN {
-		conf = memberlist.DefaultWANConfig()
-	}
-	conf.Name = o.NodeName
-	conf.ProbeInterval = o.DeadTime / 8
-	conf.ProbeTimeout = conf.ProbeInterval / 2
-	conf.SuspicionMult = 4
-	// By default, memberlist waits up to six times as long for other nodes to confirm.
-	conf.SuspicionMaxTimeoutMult = 2
-	// The factor by which a node with a bad health score slows its probes.
-	conf.AwarenessMaxMultiplier = 3
-	conf.GossipInterval = max(conf.ProbeInterval/5, 20*time.Millisecond)
-	conf.PushPullInterval = 4 * o.DeadTime
-	conf.GossipToTheDeadTime = max(8*o.DeadTime, 30*time.Second)
-	conf.TCPTimeout = max(o.DeadTime, 2*time.Second)
-	// memberlist accepts a returning node with another address as soon as its former address counts as
-	// dead.
-	conf.DeadNodeReclaimTime = time.Nanosecond
-	// Messages are small, and decompressing data of unauthenticated senders is a risk.
-	conf.EnableCompression = false
-	if len(o.GossipKeys) > 0 {
-		ring, err := memberlist.NewKeyring(o.GossipKeys, o.GossipKeys[0])
-		if err != nil {
-			return nil, fmt.Errorf("install gossip keys: %w", err)
-		}
-		conf.Keyring = ring
-	}
-	return conf, nil
 }
