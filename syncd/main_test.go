@@ -82,7 +82,7 @@ func TestMapsListsHostMaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, h := range list {
-		if h.Name == "cli_test" && h.KeySize == 12 && h.ValueSize == 20 && h.MaxEntries == 77 && h.Write == "program" && h.Read == "iterator" {
+		if h.Name == "cli_test" && h.KeySize == 12 && h.ValueSize == 20 && h.MaxEntries == 77 && h.Write == "program" && h.Read == "buckets" {
 			return
 		}
 	}

@@ -24,6 +24,7 @@ func TestEachKindOfLossIsDetected(t *testing.T) {
 		"nested":                    {stats: capture.Stats{Nested: 1}, want: true},
 		"skipped fexit":             {stats: capture.Stats{Skipped: 1}, want: true},
 		"skipped kprobe":            {stats: capture.Stats{Skipped: 1}, kprobe: true},
+		"skipped at a call, kprobe": {stats: capture.Stats{Skipped: 3, SkippedCalls: 1}, kprobe: true, want: true},
 		"skipped kprobe and nested": {stats: capture.Stats{Skipped: 1, Nested: 1}, kprobe: true, want: true},
 	} {
 		var l losses

@@ -8,9 +8,6 @@ import (
 	"time"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
-	"mapsync/syncd/config"
-	"mapsync/syncd/kmap"
-	"mapsync/syncd/table"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -87,45 +84,6 @@ func (d *Daemon) mapsReady() Readiness {
 	}
 	r.Missing, r.Unproven = append([]string{}, missing.texts()...), unproven.texts()
 	return r
-}
-
-// maxNamed is the maximum number of maps that are named with one reason.
-const maxNamed = 5
-
-// reasons are the reasons why maps are not ready, each once, in the order in which they were
-// added.
-type reasons []struct {
-	text string
-	maps []string
-}
-
-func (r *reasons) add(name, text string) {
-	for i := range *r {
-		if (*r)[i].text == text {
-			(*r)[i].maps = append((*r)[i].maps, name)
-			return
-		}
-	}
-	*r = append(*r, struct {
-		text string
-		maps []string
-	}{text, []string{name}})
-}
-
-func (r reasons) texts() (list []string) {
-	for _, each := range r {
-		list = append(list, MapNames(each.maps)+": "+each.text)
-	}
-	return list
-}
-
-// MapNames returns the names of maps as text. It names at most the first five.
-func MapNames(maps []string) string {
-	names := strings.Join(maps[:min(len(maps), maxNamed)], ", ")
-	if more := len(maps) - maxNamed; more > 0 {
-		names += fmt.Sprintf(" and %d more maps", more)
-	}
-	return names
 }
 
 // ReadyNow is Ready for callers that decide on traffic. It first checks whether each map is still
@@ -225,106 +183,4 @@ func newHealth() *health.Server {
 		h.SetServingStatus(service, healthv1.HealthCheckResponse_NOT_SERVING)
 	}
 	return h
-}
-
-// readiness returns the state of the map, and the reason at this node why it is not ready. The
-// reason is empty if the map only waits for peers.
-func (m *replica) readiness() (readyState, string) {
-	ignoreFailed := m.ignoreFailedWrites()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.err != nil:
-		return notReady, m.err.Error()
-	case m.state != MapReplicating && m.state != MapSyncing:
-		return notReady, string(m.state)
-	case m.readyState == readyProven:
-		return readyProven, ""
-	}
-	switch s := m.table.Stats(); {
-	case s.Failed > 0 && !ignoreFailed:
-		return m.readyState, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
-	case m.readyBarrier != nil:
-		if n := m.entriesToWrite(ignoreFailed); n > 0 {
-			return m.readyState, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
-		}
-	}
-	return m.readyState, ""
-}
-
-// mapReplaced reports whether the reference now means another kernel map than the attached one.
-func (m *replica) mapReplaced() bool {
-	m.mu.Lock()
-	a := m.kernel
-	m.mu.Unlock()
-	if a == nil {
-		return false // not attached: readiness returns the reason
-	}
-	means, err := kmap.RefersTo(m.ref, a.m.Info().ID, m.daemon.pinOwners...)
-	return err == nil && !means // the watcher reports errors
-}
-
-// mayBecomeReady reports whether the map is replicating and not ready yet.
-func (m *replica) mayBecomeReady() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.state == MapReplicating && m.readyState != readyProven
-}
-
-// becomingReady reports whether the map is about to become ready, or its identity about to be
-// saved. A daemon that is killed before the identity is saved cannot detect the deletes that
-// follow.
-func (m *replica) becomingReady() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch m.state {
-	case MapLoading, MapSyncing:
-		return true
-	case MapReplicating:
-		return m.readyState != readyProven || !m.identitySaved && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
-	}
-	return false
-}
-
-// checkReadiness updates the state of a map that is not ready. complete means that every peer had
-// sent all its records just now. agreed means that the digests agreed, too. After that only the
-// kernel map counts: if digests disagree later, changes in flight are the cause.
-func (m *replica) checkReadiness(complete, agreed bool) {
-	ignoreFailed := m.ignoreFailedWrites()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state != MapReplicating {
-		return
-	}
-	switch {
-	case !complete:
-		m.removeBarrier(&m.readyBarrier)
-	case m.readyBarrier == nil && agreed:
-		m.table.View(func(tx *table.Tx) { m.readyBarrier = tx.AddBarrier() })
-	}
-	switch {
-	case m.readyBarrier != nil && m.entriesToWrite(ignoreFailed) == 0:
-		m.readyState = readyProven
-		m.removeBarrier(&m.readyBarrier)
-	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
-		m.readyState = readyUnproven
-	}
-}
-
-// ignoreFailedWrites reports whether the map becomes ready although entries do not fit into the
-// kernel map. This is true if a peer has more records than the table may hold, because a map of
-// this size cannot hold all of them.
-func (m *replica) ignoreFailedWrites() bool {
-	return len(m.daemon.replicator.PeersAboveLimit(m.name)) > 0
-}
-
-// entriesToWrite returns the number of entries to write before the map is ready. The lock is
-// held.
-func (m *replica) entriesToWrite(ignoreFailed bool) (n int) {
-	m.table.View(func(tx *table.Tx) {
-		if n = tx.PendingWrites(m.readyBarrier); n > 0 && ignoreFailed {
-			n -= tx.FailedWrites(m.readyBarrier)
-		}
-	})
-	return n
 }

@@ -88,42 +88,6 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	return opened, s, err
 }
 
-// tableFor returns the replica's table. Until the map is offered to peers, the table holds only the
-// entries of its kernel map, and each kernel map gets a new table. Afterwards the table stays, and
-// is converted for a kernel map of another layout.
-func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
-	t, old := m.current()
-	o := table.Options{
-		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),
-		TombstoneTTL:    m.daemon.config.TombstoneTTL,
-		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
-		EvictionDeletes: m.daemon.config.EvictionDeletes,
-		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
-		LRU:             isLRU(&info),
-		MaxEntries:      info.MaxEntries,
-		EvictedTTL:      m.daemon.config.EvictedTTL,
-		MaxEvicted:      m.daemon.config.MaxEvicted,
-		MaxLive:         m.daemon.maxLive(&info),
-		MaxTombstones:   m.daemon.config.MaxTombstones,
-		SettleKeys:      settleKeys,
-		Refresh:         m.daemon.config.RefreshInterval,
-		Significant:     s.Significant(),
-		Carried:         s.Carried(),
-		DigestKey:       m.daemon.digestKey(m.name),
-		ComparedKey:     s.ComparedKey(),
-		Compared:        s.Compared(),
-	}
-	switch {
-	case !m.wasOffered:
-		return table.New(o)
-	case !schema.Identical(old, s):
-		return m.convert(t, old, s, o)
-	}
-	t.Update(func(tx *table.Tx) { tx.SetMap(o) }) // the map may have another size or type
-	return t, nil
-}
-
 func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -185,17 +149,6 @@ func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table
 	})
 	go func() { running.Wait(); close(done) }()
 	return nil
-}
-
-// restoreOffered makes the offered table the replica's table again. After an error between a
-// conversion and the offer of the converted table, only the offered one has all fields and the
-// changes since the conversion. The lock is held.
-func (m *replica) restoreOffered() {
-	if m.offered == nil || m.offered == m.table {
-		return
-	}
-	m.table, m.schema = m.offered, m.offeredSchema
-	m.table.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
 }
 
 // detach detaches the kernel map from the replica and sets the state next. It returns when the

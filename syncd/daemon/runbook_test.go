@@ -157,7 +157,7 @@ func compareMetric(t *testing.T, want, got handbook.Metric) {
 // refusalReasons returns the refusal reasons in package peers.
 func refusalReasons(t *testing.T) (reasons []string) {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../../peers/handshake_error.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../peers/tls_handshake_error.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 const programsInterval = 10 * time.Second
 
 // watchPrograms finds the programs whose writes the hooks do not detect, until ctx ends. Without hooks on
-// map functions, that is every program, and the log says so at the start.
+// map functions these are all programs. openKernel logs that.
 func (d *Daemon) watchPrograms(ctx context.Context) error {
 	if !d.capture.HooksMaps() {
 		return nil
