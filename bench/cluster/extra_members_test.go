@@ -27,13 +27,21 @@ func isForged(value string) bool {
 	return version == inventedValue || version == forgedValue
 }
 
-// mayBeForged reports whether an invented owner's record may replace a record of a node: the node
-// is killed while the hostile member takes part.
+// mayBeForged reports whether an invented owner's record may replace a record of a node: the hostile
+// member takes part, and a fault may make the node count as gone.
 func (p *plan) mayBeForged(node int) bool {
-	has := func(kind faultKind, node int) bool {
-		return slices.ContainsFunc(p.Faults, func(f fault) bool { return f.Kind == kind && f.Node == node })
+	has := func(match func(f *fault) bool) bool {
+		return slices.ContainsFunc(p.Faults, func(f fault) bool { return match(&f) })
 	}
-	return has(faultHostile, 0) && has(faultKill, node)
+	return has(func(f *fault) bool { return f.Kind == faultHostile }) && has(func(f *fault) bool {
+		switch f.Kind {
+		case faultKill, faultStop:
+			return f.Node == node
+		case faultCut:
+			return slices.ContainsFunc(f.Cut, func(d direction) bool { return d.from == node })
+		}
+		return f.Kind == faultStarve
+	})
 }
 
 // countFlows counts the entries that do not come from extra members.

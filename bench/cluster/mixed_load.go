@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 
 	"mapsync/internal/dataplane"
@@ -181,45 +182,68 @@ func (b *balancer) batchDelete(keys []flowKey) error {
 	return nil
 }
 
+// clearTries is the maximum number of attempts to clear one flow.
+const clearTries = 1000
+
 // clear deletes all flows, shared ones too. It writes each flow once before the delete, so that the
-// delete also covers flows that an LRU map has evicted.
+// delete also covers flows that an LRU map has evicted. The map may evict the flow between the two,
+// because the peers' flows arrive at the same time. Then the delete finds nothing, and clear tries
+// again.
 func (b *balancer) clear(l load) error {
-	return b.forEachFlow(l, func(k flowKey) {
-		key, value := b.write(k)
-		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
-		b.injector.Add(table.OpDelete, table.ContextPacket, b.remove(k), nil)
-	}, 1)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for k := range b.flowsOf(l, 1) {
+		for try := 0; ; try++ {
+			b.injector.Reset()
+			key, value := b.write(k)
+			b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+			b.injector.Add(table.OpDelete, table.ContextPacket, b.remove(k), nil)
+			failed, err := b.injector.Run()
+			if err != nil {
+				return err
+			}
+			if failed == 0 {
+				break
+			}
+			if try == clearTries {
+				return fmt.Errorf("clear flow %d of node %d: the map evicts it each time", k.flow, k.node)
+			}
+		}
+	}
+	return nil
 }
 
 // rewrite gives one in sixteen of the flows a new version.
 func (b *balancer) rewrite(l load) error {
-	return b.forEachFlow(l, func(k flowKey) {
-		key, value := b.write(k)
-		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
-	}, 16)
-}
-
-// forEachFlow runs the data plane over one in oneIn of the flows of a load.
-func (b *balancer) forEachFlow(l load, add func(flowKey), oneIn int) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.injector.Reset()
-	run := func() error {
-		_, err := b.injector.Run()
-		b.injector.Reset()
-		return err
-	}
-	for i := 0; i < l.Flows+l.MixedLoad.Shared; i += oneIn {
-		k := flowKey{b.node, uint32(i)}
-		if i >= l.Flows {
-			k = flowKey{sharedNode, uint32(i - l.Flows)}
+	for k := range b.flowsOf(l, 16) {
+		key, value := b.write(k)
+		if b.injector.Add(table.OpUpdate, table.ContextPacket, key, value) {
+			continue
 		}
-		add(k)
-		if i/oneIn%(batchChanges/2) == batchChanges/2-1 {
-			if err := run(); err != nil {
-				return err
+		if _, err := b.injector.Run(); err != nil {
+			return err
+		}
+		b.injector.Reset()
+		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
+	}
+	_, err := b.injector.Run()
+	return err
+}
+
+// flowsOf returns one in oneIn of the flows of a load, shared ones too.
+func (b *balancer) flowsOf(l load, oneIn int) iter.Seq[flowKey] {
+	return func(yield func(flowKey) bool) {
+		for i := 0; i < l.Flows+l.MixedLoad.Shared; i += oneIn {
+			k := flowKey{b.node, uint32(i)}
+			if i >= l.Flows {
+				k = flowKey{sharedNode, uint32(i - l.Flows)}
+			}
+			if !yield(k) {
+				return
 			}
 		}
 	}
-	return run()
 }

@@ -15,7 +15,7 @@ func mapSteps(ctx context.Context, e *entries, rounds int) ([]Step, error) {
 	names := []string{
 		"apply by program, new entry", "apply by program, update",
 		"apply by bpf(2) batch, new entry", "apply by bpf(2) batch, update",
-		"read by iterator", "read by bpf(2) batch lookup", "bpf(2) single lookup", "bpf(2) single update",
+		"read by buckets", "read by bpf(2) batch lookup", "bpf(2) single lookup", "bpf(2) single update",
 	}
 	all := make([][]Sample, len(names))
 	for range rounds {
