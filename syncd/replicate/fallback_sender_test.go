@@ -248,6 +248,16 @@ func TestCutOffNodeReceivesThroughRelay(t *testing.T) {
 		m, _ := a.status("b", testMap)
 		return m.Via == "" && m.Incomparable == "" && tablesEqual(a, b, c)() && nodesInSync(a, b, c)()
 	})
+	// c relays until a's new request has reached it.
+	poll.Within(t, deadline, "c has confirmed a request without the records of b", func() bool {
+		a.r.mu.Lock()
+		l := a.r.inboundStreams["c"]
+		a.r.mu.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		in := l.maps[testMap]
+		return in.requestsComplete() && len(in.owners.requested.nodes) == 0
+	})
 	sent := c.r.Stats().Sent.Deltas
 	b.put(300, 400, 1)
 	poll.Within(t, deadline, "the tables are equal", func() bool { return len(live(a.tb)) == 340 && tablesEqual(a, b, c)() })
