@@ -222,7 +222,7 @@ func printPeerMap(w io.Writer, p *daemon.PeerStatus, m *daemon.PeerMapStatus) {
 }
 
 // scanned returns the effective time between two scans of a map. It is longer than scan-interval
-// if scan-budget is too low.
+// if the map does not change, or if scan-budget is too low.
 func scanned(s *daemon.ScanStatus) string {
 	if s == nil {
 		return "-"

@@ -62,7 +62,8 @@ type Config struct {
 	MaxEvicted      int           `yaml:"max-evicted"` // 0: the map's maximum entries
 
 	ScanInterval    time.Duration `yaml:"scan-interval"`
-	ScanBudget      float64       `yaml:"scan-budget"` // percent of one core
+	MaxScanInterval time.Duration `yaml:"max-scan-interval"` // 0: four times ScanInterval
+	ScanBudget      float64       `yaml:"scan-budget"`       // percent of one core
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
 	MetricsListen string   `yaml:"metrics-listen"`
@@ -171,6 +172,9 @@ func (c *Config) Validate() error {
 		if d <= 0 {
 			errs = append(errs, fmt.Errorf("%s %s is not positive", name, d))
 		}
+	}
+	if c.MaxScanInterval != 0 && c.MaxScanInterval < c.ScanInterval {
+		errs = append(errs, fmt.Errorf("max-scan-interval %s is below scan-interval %s: give at least that, or 0 for four times as much", c.MaxScanInterval, c.ScanInterval))
 	}
 	if c.RefreshInterval < 0 {
 		errs = append(errs, fmt.Errorf("refresh-interval %s is negative: 0 switches it off", c.RefreshInterval))

@@ -22,8 +22,10 @@ type AbsentPeer struct {
 
 // contacts stores the time of the last message of each peer, also after the peer has left.
 type contacts struct {
-	mu   sync.Mutex
-	last map[string]time.Time // by node; at most maxContacts, the oldest is removed first
+	mu     sync.Mutex
+	last   map[string]time.Time // by node; at most maxContacts, the oldest is removed first
+	live   int                  // live peers at the last call of note
+	lostAt time.Time            // when a call of note last found fewer live peers than the one before
 
 	// Fields of watchRedundancy.
 	wasComplete bool // redundancy was complete once
@@ -38,11 +40,19 @@ func (c *contacts) note(seen []replicate.Contact) {
 	if c.last == nil {
 		c.last = make(map[string]time.Time)
 	}
+	live := 0
 	for _, s := range seen {
+		if s.Live {
+			live++
+		}
 		if s.Last.After(c.last[s.Node]) {
 			c.last[s.Node] = s.Last
 		}
 	}
+	if live < c.live {
+		c.lostAt = time.Now()
+	}
+	c.live = live
 	for len(c.last) > maxContacts {
 		oldest := ""
 		for node, at := range c.last {
@@ -52,6 +62,13 @@ func (c *contacts) note(seen []replicate.Contact) {
 		}
 		delete(c.last, oldest)
 	}
+}
+
+// lastLoss returns when a live peer was last lost, or the zero time.
+func (c *contacts) lastLoss() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lostAt
 }
 
 // snapshot returns a copy of the last contacts.

@@ -30,6 +30,12 @@ type ScannerOptions struct {
 	// Interval is the time from the start of a scan to the start of the next one, unless the budget
 	// extends it. 0: 10 s.
 	Interval time.Duration
+	// MaxInterval is the longest time from the start of a scan to the start of the next one while
+	// scans find the table unchanged. Values below Interval count as Interval.
+	MaxInterval time.Duration
+	// MayExtend reports whether the time between scans may exceed Interval at the moment: hooks
+	// report all changes but those in place. Nil: it may not. Run calls it without a lock.
+	MayExtend func() bool
 	// Budget is the processor time that scans may use. Several Scanners may share it. Nil: 5 % of a
 	// core for this Scanner alone.
 	Budget *ScanBudget
@@ -51,8 +57,8 @@ type ScannerStats struct {
 	// Last is the duration of the last finished scan, pauses included. Work is its duration without
 	// pauses.
 	Last, Work time.Duration
-	// Interval is the effective time from one scan to the next: the configured one, or the duration
-	// of a scan if that is longer.
+	// Interval is the effective time from one regular scan to the next: the configured one, the
+	// extended one of a map at rest, or the duration of a scan if that is longer.
 	Interval time.Duration
 	// Began is the start time of the last finished scan, in ns of the wall clock, or 0 before the
 	// first. The scan has found all entries that were in the map at that time.
@@ -67,6 +73,8 @@ type Scanner struct {
 	m    *Map
 	opts ScannerOptions
 	wake chan struct{}
+
+	unchanged unchangedScans // used by Run's goroutine only
 
 	mu              sync.Mutex
 	urgentRequested bool // an urgent scan was requested
@@ -133,8 +141,9 @@ func (s *Scanner) Stats() ScannerStats {
 // Run scans until ctx is done. The first scan starts one interval after the call. Run counts and
 // logs a failed scan, and repeats it.
 func (s *Scanner) Run(ctx context.Context) {
-	due := time.Now().Add(s.opts.Interval)
-	for s.await(ctx, due) {
+	last := time.Now()
+	s.unchanged.head = s.position()
+	for s.await(ctx, last) {
 		began := time.Now()
 		err := s.scan(ctx, began)
 		switch {
@@ -144,21 +153,22 @@ func (s *Scanner) Run(ctx context.Context) {
 		case err != nil:
 			s.recordFailure(err)
 			pause(ctx, scanRetry, nil)
-			due = time.Now()
+			last = time.Time{}
 		default:
-			due = began.Add(s.opts.Interval)
+			last = began
 		}
 	}
 }
 
-// await waits for the time of the next scan and returns true, or returns false if ctx is done.
-func (s *Scanner) await(ctx context.Context, due time.Time) bool {
+// await waits for the time of the next scan and returns true, or returns false if ctx is done. The
+// last scan began at last.
+func (s *Scanner) await(ctx context.Context, last time.Time) bool {
 	for ctx.Err() == nil && !s.requested() {
-		rest := time.Until(due)
-		if rest <= 0 {
+		due, wait := s.due(time.Since(last))
+		if due {
 			return true
 		}
-		pause(ctx, rest, s.wake)
+		pause(ctx, wait, s.wake)
 	}
 	return ctx.Err() == nil
 }
@@ -199,6 +209,11 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	s.opts.Budget.enter(p.urgent)
 	defer s.opts.Budget.leave(p.urgent)
 	err := p.run(ctx)
+	interval := s.opts.Interval
+	if err == nil && !p.urgent {
+		s.unchanged.finished(s.position())
+		interval = s.unchanged.interval(s.opts.Interval, s.limit())
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,14 +228,14 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	if p.urgent {
 		st.Urgent++
 	}
-	s.recordFinished(!p.urgent)
+	s.recordFinished(!p.urgent, interval)
 	return nil
 }
 
-// recordFinished updates the effective interval after a finished scan, and logs when it starts or
-// stops to differ from the configured one. An urgent scan does not affect the interval. The lock is
-// held.
-func (s *Scanner) recordFinished(regular bool) {
+// recordFinished updates the effective interval after a finished scan, and logs when regular scans
+// start or stop to take longer than the configured one. interval is the time to the next scan. An
+// urgent scan does not affect it. The lock is held.
+func (s *Scanner) recordFinished(regular bool, interval time.Duration) {
 	st := &s.stats
 	if s.failing {
 		s.failing = false
@@ -229,7 +244,7 @@ func (s *Scanner) recordFinished(regular bool) {
 	if !regular {
 		return
 	}
-	st.Interval = max(s.opts.Interval, st.Last)
+	st.Interval = max(interval, st.Last)
 	switch {
 	case !s.late && st.Last > s.opts.Interval:
 		s.late = true
