@@ -79,7 +79,7 @@ func TestBadMetaIsIgnored(t *testing.T) {
 	a := start(t, "a")
 	conf := memberlist.DefaultLocalConfig()
 	conf.EnableCompression = false
-	conf.Name, conf.BindAddr, conf.BindPort = "stranger", "127.0.0.1", 0
+	conf.Name, conf.BindAddr, conf.BindPort = "unknown", "127.0.0.1", 0
 	conf.Delegate = foreignDelegate{}
 	conf.LogOutput = &logBuffer{}
 	list, err := memberlist.Create(conf)
@@ -91,7 +91,7 @@ func TestBadMetaIsIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	poll.Within(t, 5*time.Second, "the unknown node is counted and logged", func() bool {
-		return a.Stats().BadMeta > 0 && a.logs.count("level=WARN", "invalid metadata", "node=stranger") > 0
+		return a.Stats().BadMeta > 0 && a.logs.count("level=WARN", "invalid metadata", "node=unknown") > 0
 	})
 	if len(a.Members()) != 0 || a.logs.count("level=WARN") != 1 {
 		t.Errorf("members: got %v, want none and one warning", a.Members())

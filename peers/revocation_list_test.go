@@ -86,7 +86,7 @@ func TestIncompleteRevocationListsAreRefused(t *testing.T) {
 // certificates of intermediate CAs.
 func TestRevocationListsOfIntermediateCAs(t *testing.T) {
 	t.Parallel()
-	root, stranger := makeCA(t, "root", nil, nil), makeCA(t, "stranger", nil, nil)
+	root, other := makeCA(t, "root", nil, nil), makeCA(t, "other", nil, nil)
 	first, second := makeCA(t, "first", root, nil), makeCA(t, "second", root, nil)
 	own, _ := second.issue(t, "lb1", root.pem, second)
 	peer, leaf := first.issue(t, "lb2", root.pem, first)
@@ -97,7 +97,7 @@ func TestRevocationListsOfIntermediateCAs(t *testing.T) {
 	}
 	o := optionsOf(own, "lb1", &logBuffer{})
 	for name, data := range map[string][]byte{
-		"without its certificate": lists, "of another root": append(stranger.crl(t, nil), stranger.pem...),
+		"without its certificate": lists, "of another root": append(other.crl(t, nil), other.pem...),
 	} {
 		o.CRLFile = tempFile(t, data)
 		if _, err := NewCredentials(o); err == nil || !strings.Contains(err.Error(), "append the certificate") {

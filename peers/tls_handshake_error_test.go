@@ -53,7 +53,7 @@ func TestHandshakeErrorTextIsBounded(t *testing.T) {
 		}
 	}
 	client := &tls.Config{
-		InsecureSkipVerify: true, NextProtos: []string{"h2"}, //nolint:gosec // a stranger
+		InsecureSkipVerify: true, NextProtos: []string{"h2"}, //nolint:gosec // an unknown caller
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &shown, nil },
 	}
 	if conn, err := tls.Dial("tcp", addr, client); err == nil {
@@ -68,7 +68,7 @@ func TestHandshakeErrorTextIsBounded(t *testing.T) {
 	poll.Within(t, 5*time.Second, "the refusal by the client is logged", func() bool { return s.logs.count("reason=refused_by_peer") == 1 })
 	bounded("log", s.logs.String())
 
-	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{NextProtos: []string{"h2"}, Certificates: []tls.Certificate{shown}}) //nolint:gosec // a stranger
+	lis, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{NextProtos: []string{"h2"}, Certificates: []tls.Certificate{shown}}) //nolint:gosec // an unknown caller
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ const (
 // Names that attackers use.
 const (
 	// notAllowedName has a certificate of the cluster's CA and is not in allowed-names.
-	notAllowedName = "stranger"
+	notAllowedName = "unknown"
 	// unusedName is in allowed-names, and no node uses it.
 	unusedName = "lb9"
 	// mallory is a malicious member with a valid certificate.

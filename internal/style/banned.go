@@ -19,7 +19,7 @@ var bannedWords = map[string]string{
 	"retell": "resend", "retold": "resent", "retelling": "resend", "untold": "unsent",
 	"intake": "inbound map stream", "walk": "full sync", "walks": "full syncs", "rewalk": "repeated full sync",
 	"debt": "write barrier", "debts": "write barriers", "owe": "write barrier", "owes": "write barrier", "owed": "write barrier", "forgive": "remove barrier",
-	"warmth": "prefetch", "stray": "early delete", "strays": "early deletes",
+	"warmth": "prefetch", "stranger": "unverified owner", "strangers": "unverified owners", "stray": "early delete", "strays": "early deletes",
 	"lane": "field accessor", "judge": "decide", "lie": "stress", "liar": "stress", "hunt": "stress",
 	"rival": "alternative", "crowd": "churn", "nobody": "none", "whoever": "any",
 	"hear": "receive", "hears": "receives", "heard": "received", "witness": "observer", "claim": "adopt", "claims": "adopts", "unclaimed": "unversioned",

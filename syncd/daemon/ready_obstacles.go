@@ -1,11 +1,8 @@
 package daemon
 
 import (
-	"fmt"
 	"slices"
 	"strings"
-
-	"mapsync/syncd/replicate"
 )
 
 // obstacles are the reasons outside a map why it is not ready: peers that have not sent all
@@ -45,11 +42,7 @@ func (d *Daemon) obstacles() *obstacles {
 	if ok, missing := d.replicator.InSync(); !ok {
 		o.allMaps = orElse(o.allMaps, addPeers(o.divergent, "digests do not agree yet with ", missing, unserved))
 	}
-	if !d.config.AllowUnservedMaps {
-		for name, reasons := range unserved {
-			o.unsynced[name] = append(o.unsynced[name], reasons.texts...)
-		}
-	}
+	d.addUnserved(o, unserved)
 	return o
 }
 
@@ -92,47 +85,6 @@ func addPeers(reasons map[string][]string, text string, list []string, except ma
 	}
 	for name, list := range peers {
 		reasons[name] = append(reasons[name], text+strings.Join(list, ", "))
-	}
-	return ""
-}
-
-// unservedMap is a map that live peers do not replicate with this node, with the reasons.
-type unservedMap struct {
-	peers, texts []string
-}
-
-// unserved returns the maps that are refused, pending or not served in either direction with a
-// live peer, by name.
-func (d *Daemon) unserved() map[string]unservedMap {
-	all := make(map[string]unservedMap)
-	for _, p := range d.replicator.Status() {
-		for i := range p.Maps {
-			m := &p.Maps[i]
-			if text := unservedText(p.Node, m); text != "" {
-				u := all[m.Name]
-				all[m.Name] = unservedMap{append(u.peers, p.Node), append(u.texts, text)}
-			}
-		}
-	}
-	return all
-}
-
-// unservedText returns why a map is not replicated with a peer, or "" if it is replicated. It
-// returns "" for a peer that has not answered yet, because its initial sync is under way.
-func unservedText(peer string, m *replicate.MapStatus) string {
-	switch {
-	case m.State == replicate.StateWaiting && !m.CaughtUp:
-		return "" // the initial sync is under way, which is a reason of its own
-	case m.State == replicate.StatePending:
-		return peer + " does not have the map"
-	case m.State == replicate.StateRefused || m.State == replicate.StateFailed:
-		return fmt.Sprintf("not received from %s (%s): %s", peer, m.State, m.Error)
-	case m.SendState == replicate.StateExcluded:
-		return ""
-	case m.SendState == replicate.StateRefused:
-		return "refused to " + peer + ": its map cannot hold the entries of this one"
-	case m.SendState != replicate.StateServed:
-		return fmt.Sprintf("not sent to %s: the peer has not subscribed to it", peer)
 	}
 	return ""
 }

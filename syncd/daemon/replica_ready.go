@@ -22,10 +22,10 @@ func (m *replica) readiness() (readyState, string) {
 	case m.readyState == readyProven:
 		return readyProven, ""
 	}
-	switch s := m.table.Stats(); {
-	case s.Failed > 0 && !ignoreFailed:
-		return m.readyState, fmt.Sprintf("%d entries do not go into the kernel map", s.Failed)
-	case m.readyBarrier != nil:
+	if reason := m.tooSmallReason(ignoreFailed); reason != "" {
+		return m.readyState, reason
+	}
+	if m.readyBarrier != nil {
 		if n := m.entriesToWrite(ignoreFailed); n > 0 {
 			return m.readyState, fmt.Sprintf("received entries are being written to the kernel map, %d to go", n)
 		}
@@ -90,22 +90,4 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
 		m.readyState = readyUnproven
 	}
-}
-
-// ignoreFailedWrites reports whether the map becomes ready although entries do not fit into the
-// kernel map. This is true if a peer has more records than the table may hold, because a map of
-// this size cannot hold all of them.
-func (m *replica) ignoreFailedWrites() bool {
-	return len(m.daemon.replicator.PeersAboveLimit(m.name)) > 0
-}
-
-// entriesToWrite returns the number of entries to write before the map is ready. The lock is
-// held.
-func (m *replica) entriesToWrite(ignoreFailed bool) (n int) {
-	m.table.View(func(tx *table.Tx) {
-		if n = tx.PendingWrites(m.readyBarrier); n > 0 && ignoreFailed {
-			n -= tx.FailedWrites(m.readyBarrier)
-		}
-	})
-	return n
 }

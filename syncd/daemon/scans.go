@@ -1,13 +1,10 @@
 package daemon
 
 import (
-	"slices"
 	"time"
 
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
-
-	"github.com/cilium/ebpf"
 )
 
 // ScanStatus is the part of MapStatus about scans, which compare the kernel map with the table.
@@ -17,32 +14,23 @@ type ScanStatus struct {
 	Failures uint64 `json:"failures"`
 	Entries  uint64 `json:"entries"`
 	Found    uint64 `json:"found"` // differences between kernel map and table
-	// Interval is the effective time between two scans. It is longer than scan-interval if
-	// scan-budget is too low.
+	// Interval is the effective time between two scans. It is longer than scan-interval if the map
+	// does not change, or if scan-budget is too low.
 	Interval float64 `json:"interval_seconds"`
 	Last     float64 `json:"last_seconds"` // duration of the last scan, with pauses
 	Work     float64 `json:"work_seconds"` // duration of the last scan, without pauses
 }
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
-	d := m.daemon
-	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
+	d, info := m.daemon, a.m.Info()
+	if d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
 		m.log.Warn("evictions of map are not captured")
 	}
 	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
-		Interval: d.config.ScanInterval, Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
+		Interval: d.config.ScanInterval, MaxInterval: d.maxScanInterval(),
+		MayExtend: func() bool { return m.mayExtendScans(&info) },
+		Budget:    d.scanBudget, Now: d.clock.now, Logger: m.log,
 	})
-}
-
-// evictionsUnseen reports whether syncd cannot distinguish the evictions of an LRU map from
-// deletes. No hook detects these evictions, and a scan only finds that the entries are absent.
-func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
-	return isLRU(info) && (!d.capture.HooksMaps() || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
-}
-
-// isLRU reports whether the kernel evicts entries of a map.
-func isLRU(info *kmap.Info) bool {
-	return info.Type == ebpf.LRUHash || info.Type == ebpf.LRUCPUHash
 }
 
 // scannedSince reports whether a scan that began after a time, such as that of a loss, has

@@ -23,13 +23,13 @@ const (
 	rejectIncarnation
 	// rejectLimit: the table holds its maximum number of records, and the owner has used up its share.
 	rejectLimit
-	// rejectStranger: the owner was never live, and the record would replace a record of a live
-	// node. See strangers.go of package table.
-	rejectStranger
+	// rejectUnverifiedOwner: the owner was never live, and the record would replace a record of a live
+	// node. See unverified_owners.go of package table.
+	rejectUnverifiedOwner
 	rejections
 )
 
-var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "stranger"}
+var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarnation", "limit", "unverified_owner"}
 
 // authorise decides for each owner in a batch whether syncd accepts its records from the peer. No
 // other code makes this decision. Accepted are:

@@ -24,8 +24,8 @@ type ackSnapshot struct {
 	streams []*outboundStream
 	// goneAt is a copy of Replicator.goneAt.
 	goneAt map[string]time.Time
-	// strangerAt is Replicator.strangerAt: when an owner that was never live was last found.
-	strangerAt time.Time
+	// unverifiedAt is Replicator.unverifiedAt: when an owner that was never live was last found.
+	unverifiedAt time.Time
 	// membershipSince is the time of the first SetPeers. Zero: SetPeers was not called yet.
 	membershipSince time.Time
 	// expected is Options.Expected, the number of configured peers.
@@ -49,7 +49,7 @@ func (r *Replicator) ackSnapshot(now time.Time) *ackSnapshot {
 	defer r.mu.Unlock()
 	v := &ackSnapshot{
 		now: now, live: r.view.Load().live, membershipSince: r.membershipSince, expected: r.opt.Expected,
-		goneAt: make(map[string]time.Time), strangerAt: r.strangerAt,
+		goneAt: make(map[string]time.Time), unverifiedAt: r.unverifiedAt,
 	}
 	r.forgetDepartures(now)
 	maps.Copy(v.goneAt, r.goneAt)
@@ -105,7 +105,7 @@ func (v *ackSnapshot) hasAbsentNodes(ttl time.Duration) bool {
 			return true
 		}
 	}
-	return v.now.Sub(v.strangerAt) < ttl || len(v.live) < v.expected && v.now.Sub(v.membershipSince) < ttl
+	return v.now.Sub(v.unverifiedAt) < ttl || len(v.live) < v.expected && v.now.Sub(v.membershipSince) < ttl
 }
 
 // ackState is the state of one map on one outbound stream, for acknowledgements.

@@ -260,7 +260,7 @@ func TestContacts(t *testing.T) {
 	old, _ := enterStream(t, r, table.Owner{Node: "y", Incarnation: 3})
 	watching, _ := enterStream(t, r, table.Owner{Node: "y", Incarnation: 4})
 	watching.observing.Store(true)
-	enterStream(t, r, table.Owner{Node: "stranger", Incarnation: 4})
+	enterStream(t, r, table.Owner{Node: "unverified", Incarnation: 4})
 	if got, want := contacts(), "xtrue true true true false; ytrue false false false true"; got != want {
 		t.Errorf("contacts after a message: got %q, want %q", got, want)
 	}

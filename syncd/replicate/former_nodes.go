@@ -19,7 +19,7 @@ const maxLoggedOwners = 5
 // holds r.mu.
 //
 // Any node may delete the records of a gone node, and digests count them as orphaned. goneAt and
-// strangerAt keep the tombstones for their whole lifetime, because such a node may return with old
+// unverifiedAt keep the tombstones for their whole lifetime, because such a node may return with old
 // records: see acknowledge_tombstones.go.
 func (r *Replicator) setGone(nodes map[string]bool) {
 	if len(nodes) == 0 {
@@ -34,7 +34,7 @@ func (r *Replicator) setGone(nodes map[string]bool) {
 			delete(r.gone, node)
 			continue
 		case !r.everLive[node]:
-			r.strangerAt = now
+			r.unverifiedAt = now
 		// The first departure counts. A node that is still away must not extend it.
 		case r.goneAt[node].IsZero():
 			r.goneAt[node] = now
@@ -60,13 +60,13 @@ func (r *Replicator) reviewOwners() {
 		}
 	}
 	// Owners that were never live count as gone after Options.UnknownGrace.
-	moved, strangers := make(map[string]bool), []string(nil)
+	moved, unverified := make(map[string]bool), []string(nil)
 	for node := range owners {
 		// This includes nodes that left before this node started, and names that a peer has
 		// invented.
 		if v.orphaned(node) && !r.gone[node] {
 			moved[node] = true
-			strangers = append(strangers, node)
+			unverified = append(unverified, node)
 		}
 	}
 	// A gone node without records need not be remembered: it can be found again with its next record.
@@ -76,7 +76,7 @@ func (r *Replicator) reviewOwners() {
 		}
 	}
 	r.setGone(moved)
-	r.logStrangers(strangers)
+	r.logUnverifiedOwners(unverified)
 	// everLive stays bounded by the owners, the live nodes and goneAt.
 	known := len(r.everLive)
 	maps.DeleteFunc(r.everLive, func(node string, _ bool) bool {
@@ -87,9 +87,9 @@ func (r *Replicator) reviewOwners() {
 	}
 }
 
-// logStrangers logs owners that were never live, in one line, because peers can name any number of
+// logUnverifiedOwners logs owners that were never live, in one line, because peers can name any number of
 // them. nodes is sorted in place.
-func (r *Replicator) logStrangers(nodes []string) {
+func (r *Replicator) logUnverifiedOwners(nodes []string) {
 	if len(nodes) == 0 {
 		return
 	}

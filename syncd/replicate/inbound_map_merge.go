@@ -196,10 +196,10 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 		if in.resend != nil && in.comparedOwners[w.Owner] {
 			in.resend.repaired++
 		}
-	// The stranger's record stays out, although its version is higher. See docs/replication.md,
-	// Strangers.
+	// The unverified owner's record stays out, although its version is higher. See docs/replication.md,
+	// Unverified owners.
 	case table.Defended:
-		in.result.rejected[rejectStranger]++
+		in.result.rejected[rejectUnverifiedOwner]++
 	case table.Refused:
 		// The table refuses for several reasons. Its counter identifies the limit. A rejected
 		// record is an exception: readiness does not wait for it, and a repair brings it once there

@@ -34,7 +34,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 	for node := range v.live {
 		r.everLive[node] = true
 	}
-	// everLive is complete before the tables use it to recognise strangers.
+	// everLive is complete before the tables use it to recognise unverified owners.
 	r.setMembers()
 	// moved has only the nodes whose state changes: false for those that are back, true for
 	// those that left.
@@ -74,7 +74,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 }
 
 // members returns the names of the live nodes, and of nodes that were live earlier. The caller
-// holds r.mu. A node that membership never had is in neither list: tables treat it as a stranger.
+// holds r.mu. A node that membership never had is in neither list: tables treat it as an unverified owner.
 func (r *Replicator) members() (live, left []string) {
 	v := r.view.Load()
 	for node := range r.everLive {

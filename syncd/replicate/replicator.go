@@ -78,11 +78,11 @@ type Replicator struct {
 	// everLive are the nodes that are or were live. Those that have left are kept while records
 	// name them or goneAt has them.
 	everLive map[string]bool
-	// goneAt is when each node of everLive left, whether or not records name it. strangerAt is when
+	// goneAt is when each node of everLive left, whether or not records name it. unverifiedAt is when
 	// an owner that was never live was last found: peers can invent any number of such owners. See
 	// acknowledge_tombstones.go.
-	goneAt     map[string]time.Time
-	strangerAt time.Time
+	goneAt       map[string]time.Time
+	unverifiedAt time.Time
 	// outboundStreams are the registered streams to peers and observers. A stream is in it from
 	// registerStream to unregisterStream.
 	outboundStreams map[*outboundStream]struct{}

@@ -39,9 +39,9 @@ func intRange(from, to int) (all []int) {
 	return all
 }
 
-// TestStrangersAreForgotten has a peer invent other owners for the same keys repeatedly. The node
+// TestUnverifiedOwnersAreForgotten has a peer invent other owners for the same keys repeatedly. The node
 // stores those that records name, and forgets no tombstone early.
-func TestStrangersAreForgotten(t *testing.T) {
+func TestUnverifiedOwnersAreForgotten(t *testing.T) {
 	x := newInboundFixture(t)
 	x.in.owners.permit = &permit{peer: "x", orphaned: true, fallback: true}
 	const each, rounds = 100, 5
@@ -54,12 +54,12 @@ func TestStrangersAreForgotten(t *testing.T) {
 		t.Errorf("got %d departures, %d gone nodes, everLive %v, %d owners of records", len(x.r.goneAt), len(x.r.gone), x.r.everLive, each)
 	}
 	if v := x.r.ackSnapshot(time.Now()); !v.hasAbsentNodes(time.Hour) {
-		t.Error("absent nodes after strangers were found: got false, want true")
+		t.Error("absent nodes after unverified owners were found: got false, want true")
 	}
 }
 
-// TestStrangersAreLoggedOnce checks that one log line names a few of the owners and counts all.
-func TestStrangersAreLoggedOnce(t *testing.T) {
+// TestUnverifiedOwnersAreLoggedOnce checks that one log line names a few of the owners and counts all.
+func TestUnverifiedOwnersAreLoggedOnce(t *testing.T) {
 	x := newInboundFixture(t)
 	x.in.owners.permit = &permit{peer: "x", orphaned: true, fallback: true}
 	var out bytes.Buffer

@@ -9,10 +9,10 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestStrangersAndLiveOwners has orphaned records of an owner arrive at a node that has never seen the
+// TestUnverifiedAndLiveOwners has orphaned records of an owner arrive at a node that has never seen the
 // owner live. The node accepts them for keys without a record of a live node, and keeps its own
 // records. All nodes agree, although one of them has accepted the newer records of the departed owner.
-func TestStrangersAndLiveOwners(t *testing.T) {
+func TestUnverifiedAndLiveOwners(t *testing.T) {
 	departed, a, b := startNode(t, "x", 1, nil), startNode(t, "a", 2, nil), startNode(t, "b", 3, nil)
 	b.put(5, 15, 1)
 	connectNodes(departed, a)
@@ -35,7 +35,7 @@ func TestStrangersAndLiveOwners(t *testing.T) {
 			t.Errorf("key %d: got value %d, want %d", i, got[i], want)
 		}
 	}
-	if n := b.r.Rejected()["stranger"]; n != 5 {
+	if n := b.r.Rejected()["unverified_owner"]; n != 5 {
 		t.Errorf("records of x rejected by b: got %d, want 5", n)
 	}
 	poll.Within(t, deadline, "all nodes are in sync", func() bool {
@@ -46,9 +46,9 @@ func TestStrangersAndLiveOwners(t *testing.T) {
 	})
 }
 
-// TestStrangerAcceptedByOwner has a node reject a record because it holds the record of a live
+// TestUnverifiedOwnerAcceptedByOwner has a node reject a record because it holds the record of a live
 // node. That live node has accepted the record, so a repair replaces it on the first node.
-func TestStrangerAcceptedByOwner(t *testing.T) {
+func TestUnverifiedOwnerAcceptedByOwner(t *testing.T) {
 	fast := func(o *Options) { o.digestInterval = 100 * time.Millisecond }
 	departed, a, b := startNode(t, "x", 1, nil, fast), startNode(t, "a", 2, nil, fast), startNode(t, "b", 3, nil, fast)
 	connectNodes(a, b)

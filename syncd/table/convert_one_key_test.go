@@ -138,12 +138,12 @@ func TestDeltaKeepIsIgnoredForDeletes(t *testing.T) {
 func TestRejectedCounter(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxLive = 4 })
 	r.tab.tx.SetMembers([]string{"b"}, nil)
-	if n := r.flood(Owner{"stranger", 1}, "s", 9); n == 0 || n > 4 {
+	if n := r.flood(Owner{"unverified", 1}, "s", 9); n == 0 || n > 4 {
 		t.Errorf("accepted records: got %d", n)
 	}
 	entered, rejected := r.tab.stats.Live, uint64(9-r.tab.stats.Live)
 	r.tab.admitted = 1
-	if n := r.flood(Owner{"stranger", 1}, "t", 3); n != 1 || r.tab.stats.Live != entered+1 {
+	if n := r.flood(Owner{"unverified", 1}, "t", 3); n != 1 || r.tab.stats.Live != entered+1 {
 		t.Errorf("accepted records: got %d, want the admitted one", n)
 	}
 	r.tab.View(func(tx *Tx) {

@@ -272,7 +272,7 @@ func TestInventedOwners(t *testing.T) {
 		})
 	}
 	r.tab.Update((*Tx).ReclaimOwners)
-	if st := r.tab.Stats(); st.Live != maxStrangers-1 || st.Refused == 0 {
+	if st := r.tab.Stats(); st.Live != maxNotLiveOwners-1 || st.Refused == 0 {
 		t.Errorf("records of invented owners: got %d, %d refused", st.Live, st.Refused)
 	}
 	for i := range 1000 {

@@ -13,7 +13,7 @@ import "slices"
 //
 // Entries of this node are never displaced. Records of this incarnation displace entries of the largest
 // group. Records of its earlier incarnations come from peers, so they displace entries of a group only while
-// that group has at least two entries more than this node. Records of strangers displace nothing.
+// that group has at least two entries more than this node. Records of unverified owners displace nothing.
 
 // displaceSteps limits the number of records that one search for a victim examines.
 const displaceSteps = 128
@@ -81,7 +81,7 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 // victimGroup returns the group that gives up an entry for a record, or nil if no entry may be displaced.
 func (t *Table) victimGroup(m *meta) *ownerGroup {
 	w := &t.owners.list[m.owner]
-	if w.stranger {
+	if w.unverified {
 		return nil
 	}
 	var most *ownerGroup

@@ -193,15 +193,15 @@ func TestSharesOfAFullMap(t *testing.T) {
 	}
 }
 
-// TestStrangersDisplaceNothing: owners that are not live form one owner group, however many names they
+// TestUnverifiedOwnersDisplaceNothing: owners that are not live form one owner group, however many names they
 // have. Owners that were never live get no entries in a full map.
-func TestStrangersDisplaceNothing(t *testing.T) {
+func TestUnverifiedOwnersDisplaceNothing(t *testing.T) {
 	m := newSmallMap(t, 100, []string{"b", "m"}, []string{"d"})
 	m.send(peer, "b", 60, 1000)
 	m.send(Owner{"d", 1}, "d", 60, 1000)
 	m.wantEntries(map[string]int{"b": 50, "d": 50})
 	for i := range 50 {
-		m.send(Owner{fmt.Sprint("stranger", i), 1}, fmt.Sprint("s", i, "-"), 10, 1_000_000)
+		m.send(Owner{fmt.Sprint("unverified", i), 1}, fmt.Sprint("s", i, "-"), 10, 1_000_000)
 	}
 	m.retry()
 	m.wantEntries(map[string]int{"b": 50, "d": 50})

@@ -34,7 +34,7 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 			return o
 		}
 	}
-	if from := &t.owners.list[d.Owner]; s != 0 && (from.stranger || from.ours) && t.defend(d, s, now, opt) {
+	if from := &t.owners.list[d.Owner]; s != 0 && (from.unverified || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
 	}
 	if d.Expired {

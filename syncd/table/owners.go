@@ -5,10 +5,10 @@ import "strings"
 // maxOwners limits the number of interned owners. ReclaimOwners frees the ids of owners without records.
 const maxOwners = 1<<16 - 1
 
-// maxStrangers limits the number of ids of owners that are not live. The remaining ids are reserved for
+// maxNotLiveOwners limits the number of ids of owners that are not live. The remaining ids are reserved for
 // this node and for nodes that membership has proven, with an equal share for each. A node that sends
 // records in the name of many of its incarnations therefore uses no share of another node.
-const maxStrangers = maxOwners / 2
+const maxNotLiveOwners = maxOwners / 2
 
 // selfID is the OwnerID of Options.Self.
 const selfID OwnerID = 0
@@ -47,9 +47,9 @@ type ownerInfo struct {
 	ours bool
 	// gone is true if the node has left the cluster. It equals owners.gone of the node.
 	gone bool
-	// stranger is true if the owner is another node that is not in owners.seen. It is false before the
-	// first SetMembers. See strangers.go.
-	stranger bool
+	// unverified is true if the owner is another node that is not in owners.seen. It is false before the
+	// first SetMembers. See unverified_owners.go.
+	unverified bool
 	// group is the group of the owner in a full kernel map. Nil: this node.
 	group *ownerGroup
 	// refs is the number of records with this owner. It is always 0 for selfID.
@@ -74,7 +74,7 @@ func (o *owners) intern(w Owner) OwnerID {
 		return id
 	}
 	used := len(o.list) - len(o.freeIDs)
-	if used == maxOwners || (used >= maxStrangers && o.live != nil && !o.reserved(w.Node)) {
+	if used == maxOwners || (used >= maxNotLiveOwners && o.live != nil && !o.reserved(w.Node)) {
 		return NoOwner
 	}
 	// w.Node may be part of a receive buffer.
@@ -87,14 +87,14 @@ func (o *owners) intern(w Owner) OwnerID {
 	return id
 }
 
-// reserved reports whether a reserved id is available for a node. Ids below maxStrangers count towards the
+// reserved reports whether a reserved id is available for a node. Ids below maxNotLiveOwners count towards the
 // node's share, too.
 func (o *owners) reserved(node string) bool {
 	if !o.live[node] && node != o.list[selfID].Node {
 		return false
 	}
 	d := o.digester.nodes[node]
-	return d == nil || d.ids < (maxOwners-maxStrangers)/(len(o.live)+1)
+	return d == nil || d.ids < (maxOwners-maxNotLiveOwners)/(len(o.live)+1)
 }
 
 // describe returns the state of a new owner without records.
@@ -217,7 +217,7 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 func (t *Table) ours(id OwnerID) bool { return t.owners.list[id].ours }
 
 // SetMembers sets the nodes, other than this one, that membership has proven. live nodes are in the
-// cluster; left nodes were in it earlier. Before the first call the table treats no owner as a stranger,
+// cluster; left nodes were in it earlier. Before the first call the table treats no owner as unverified,
 // and all other owners form one group. The slices are borrowed for the call.
 func (tx *Tx) SetMembers(live, left []string) {
 	t := tx.t
@@ -244,13 +244,13 @@ func (tx *Tx) SetMembers(live, left []string) {
 	}
 }
 
-// assignGroup sets the group of an owner, and whether it is a stranger. It does nothing for owners of this
+// assignGroup sets the group of an owner, and whether it is unverified. It does nothing for owners of this
 // node.
 func (o *owners) assignGroup(w *ownerInfo) {
 	if w.ours {
 		return
 	}
-	w.group, w.stranger = &o.otherOwners, o.live != nil && !o.seen[w.Node]
+	w.group, w.unverified = &o.otherOwners, o.live != nil && !o.seen[w.Node]
 	for _, h := range o.groups {
 		if h.node == w.Node {
 			w.group = h

@@ -71,24 +71,24 @@ func TestOwnerIDsDuringConversion(t *testing.T) {
 // TestOwnersAreLimited: owners that are not live get at most half of the ids. Live owners may get all
 // of them. Free ids do not count. Before SetMembers all owners count as live.
 func TestOwnersAreLimited(t *testing.T) {
-	live, stranger := Owner{"live", 1}, Owner{"stranger", 1}
+	live, unverified := Owner{"live", 1}, Owner{"unverified", 1}
 	for _, test := range []struct {
 		used, free int
 		members    bool
 		owner      Owner
 		want       bool
 	}{
-		{maxStrangers - 1, 0, true, stranger, true},
-		{maxStrangers, 0, true, stranger, false},
-		{maxStrangers - 1, 5, true, stranger, true},
-		{maxStrangers, 5, true, stranger, false},
-		{maxStrangers, 0, true, live, true},
-		{maxStrangers, 0, false, stranger, true},
-		{maxOwners - 1, 0, true, stranger, false},
-		{maxOwners - 1, 0, false, stranger, true},
+		{maxNotLiveOwners - 1, 0, true, unverified, true},
+		{maxNotLiveOwners, 0, true, unverified, false},
+		{maxNotLiveOwners - 1, 5, true, unverified, true},
+		{maxNotLiveOwners, 5, true, unverified, false},
+		{maxNotLiveOwners, 0, true, live, true},
+		{maxNotLiveOwners, 0, false, unverified, true},
+		{maxOwners - 1, 0, true, unverified, false},
+		{maxOwners - 1, 0, false, unverified, true},
 		{maxOwners - 1, 0, true, live, true},
 		{maxOwners, 0, true, live, false},
-		{maxOwners, 0, false, stranger, false},
+		{maxOwners, 0, false, unverified, false},
 		{maxOwners - 1, 1, true, live, true},
 	} {
 		tab := newRig(t).tab
@@ -122,8 +122,8 @@ func TestIncarnationsOfOneNodeAreLimited(t *testing.T) {
 		}
 	})
 	r.tab.Update((*Tx).ReclaimOwners)
-	if n := r.tab.Stats().Live; n < maxStrangers-1 || n > maxStrangers {
-		t.Errorf("incarnations of one node: got %d, want about %d", n, maxStrangers)
+	if n := r.tab.Stats().Live; n < maxNotLiveOwners-1 || n > maxNotLiveOwners {
+		t.Errorf("incarnations of one node: got %d, want about %d", n, maxNotLiveOwners)
 	}
 	r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte("another key")) }) // it counts the ids again
 	for i := range uint64(1000) {
@@ -132,7 +132,7 @@ func TestIncarnationsOfOneNodeAreLimited(t *testing.T) {
 	}
 	// Ids of b that no record has any more are free for b again.
 	r.tab.Update(func(tx *Tx) {
-		for i := range uint64(maxStrangers) {
+		for i := range uint64(maxNotLiveOwners) {
 			tx.Remote(&Delta{Key: pad(fmt.Sprint(i), keySize), Value: pad("w", valueSize), Version: 3, Owner: tx.Intern(peer)}, 3, RemoteOptions{})
 		}
 		tx.ReclaimOwners()
@@ -156,11 +156,11 @@ func TestShareOfOwnerIDs(t *testing.T) {
 		})
 		return ids
 	}
-	const share = (maxOwners - maxStrangers) / 3
+	const share = (maxOwners - maxNotLiveOwners) / 3
 	for _, when := range []string{"of an empty table", "after they were freed"} {
 		b, c := intern(r, "b"), intern(r, "c")
-		if b+2 != maxStrangers || c+1 != share {
-			t.Fatalf("ids %s: b got %d, c got %d, want %d and %d", when, b, c, maxStrangers-2, share-1)
+		if b+2 != maxNotLiveOwners || c+1 != share {
+			t.Fatalf("ids %s: b got %d, c got %d, want %d and %d", when, b, c, maxNotLiveOwners-2, share-1)
 		}
 		r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte(when)) })
 		if more := intern(r, "c"); more != 0 {

@@ -2,7 +2,7 @@ package table
 
 import "slices"
 
-// refusals has deletes of strangers that did not replace a live record of another node. See strangers.go.
+// refusals has deletes of unverified owners that did not replace a live record of another node. See unverified_owners.go.
 // Table.mu protects it.
 type refusals struct {
 	// of has the highest refused delete of each key, at most maxRefusals.
@@ -54,7 +54,7 @@ func (x *refusals) bytes(keySize int) uint64 {
 
 // acceptRefused merges the refused deletes of keys without a live record. It waits for
 // Options.TombstoneGrace: until then the owner of the defended record may not have received its delete,
-// and would defend its record against the stranger's tombstone.
+// and would defend its record against the unverified owner's tombstone.
 func (t *Table) acceptRefused(now int64) {
 	x := &t.refusals
 	if len(x.of) == 0 || (now >= x.checked && now-x.checked < refusalPause) {

@@ -8,12 +8,12 @@ import (
 // TestRefusedDeletes: a delete that did not replace a live node's record is accepted when the key has been
 // without a live record for the grace of tombstones, unless something above it is known by then.
 func TestRefusedDeletes(t *testing.T) {
-	stranger := Owner{"x", 5}
+	unverified := Owner{"x", 5}
 	const grace = 5 * second
 	begin := func(t *testing.T) *rig {
 		r := withMembers(t, lru(8, 8))
 		withRecord(peer, "v")(r)
-		r.remote(Defended, 1, stranger, 5000, "k", "-")
+		r.remote(Defended, 1, unverified, 5000, "k", "-")
 		return r
 	}
 	pass := func(r *rig, at int64) {
@@ -33,7 +33,7 @@ func TestRefusedDeletes(t *testing.T) {
 		"it is changed":            {func(r *rig) { r.remote(Accepted, 1, peer, 2000, "k", "w") }, "w v2000 b100"},
 		"it expires":               {func(r *rig) { r.expired(Accepted, 1, peer, 1000, "k") }, "- v1000 b100"},
 		"a lower one comes": {func(r *rig) {
-			r.remote(Defended, 1, stranger, 4000, "k", "-")
+			r.remote(Defended, 1, unverified, 4000, "k", "-")
 			r.remote(Accepted, 1, peer, 2000, "k", "-")
 		}, "- v5000 x5"},
 		"a higher one comes": {func(r *rig) {
@@ -78,11 +78,11 @@ func TestRefusedDeletes(t *testing.T) {
 		pass(r, second+grace+int64(DefaultTombstoneTTL))
 		r.want("k", "- v2000 b100")
 	})
-	t.Run("a stranger's expiry and record are none", func(t *testing.T) {
+	t.Run("an unverified owner's expiry and record are none", func(t *testing.T) {
 		r := withMembers(t)
 		withRecord(peer, "v")(r)
-		r.expired(Defended, 1, stranger, 5000, "k")
-		r.remote(Defended, 1, stranger, 5000, "k", "w")
+		r.expired(Defended, 1, unverified, 5000, "k")
+		r.remote(Defended, 1, unverified, 5000, "k", "w")
 		if n := len(r.tab.refusals.of); n != 0 {
 			t.Errorf("%d deletes are remembered", n)
 		}

@@ -66,7 +66,7 @@ type Stats struct {
 	Refused uint64
 	// WriteFailed counts kernel writes that failed.
 	WriteFailed uint64
-	// Defended counts deltas of strangers that did not replace a record. See strangers.go.
+	// Defended counts deltas of unverified owners that did not replace a record. See unverified_owners.go.
 	Defended uint64
 	// Displaced counts entries that were removed from a full kernel map in favour of others.
 	Displaced uint64

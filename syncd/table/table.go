@@ -198,7 +198,7 @@ type Table struct {
 	settling settling
 	// scan is the state of the current scan.
 	scan scan
-	// refusals has deletes of strangers that did not replace a live record.
+	// refusals has deletes of unverified owners that did not replace a live record.
 	refusals refusals
 	// readings has the open readings, each once.
 	readings []*Reading

@@ -99,7 +99,7 @@ const (
 	// Refused: the change does not fit, because the table is full, a size is wrong, or a version or owner
 	// is impossible. Stats counts each such change.
 	Refused
-	// Defended: the delta is above the record and does not replace it. See strangers.go.
+	// Defended: the delta is above the record and does not replace it. See unverified_owners.go.
 	Defended
 	// Ignored: the change does not modify the record. It is an own write, an eviction, or a reread of a
 	// record that the writer has yet to write.

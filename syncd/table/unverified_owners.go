@@ -1,9 +1,9 @@
 package table
 
-// A stranger is an owner that was never in the membership: it left before this node started, or a peer
+// An unverified owner is an owner that was never in the membership: it left before this node started, or a peer
 // invented it. Its records arrive as orphaned records. The table accepts them, but defends two kinds of
 // records against them: live records of this node, and live records of a live node. The exception is a live
-// node that itself sends the stranger's record in place of its own. The table also defends a record of a
+// node that itself sends the unverified owner's record in place of its own. The table also defends a record of a
 // live node against some records of an earlier incarnation of this node. These have a version later than
 // the start of this incarnation.
 //
@@ -16,7 +16,7 @@ package table
 // A repair does not transfer a delete after the defended record is deleted, too, because digests leave
 // tombstones out. A later write with a lower version would then win on this node, and lose on the nodes
 // that have the tombstone. The table therefore stores the refused delete, and accepts it once the key is
-// deleted. See strangers_deletes.go.
+// deleted. See refused_deletes.go.
 
 // defend reports whether the table keeps a record although a delta is above it. It stamps the record with a
 // version above the delta's if this node sends it.
@@ -30,7 +30,7 @@ func (t *Table) defend(d *Delta, s uint32, now int64, opt RemoteOptions) bool {
 		return false
 	case !current.ours && t.owners.list[opt.Sender].Node == current.Node:
 		return false // the owner itself has accepted the delta
-	case !from.stranger && (current.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
+	case !from.unverified && (current.ours || uint64(d.Version) <= t.opt.Self.Incarnation):
 		return false
 	}
 	switch {

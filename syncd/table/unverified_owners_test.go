@@ -9,10 +9,10 @@ func withMembers(t *testing.T, change ...func(*Options)) *rig {
 	return r
 }
 
-// TestStrangersDoNotReplaceLiveNodesRecords: the table accepts records of an owner that was never live
+// TestUnverifiedOwnersDoNotReplaceLiveNodesRecords: the table accepts records of an owner that was never live
 // only for keys that no live node holds. They replace no record of a live node.
-func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
-	stranger, late := Owner{"x", 5}, Owner{"d", 5}
+func TestUnverifiedOwnersDoNotReplaceLiveNodesRecords(t *testing.T) {
+	unverified, late := Owner{"x", 5}, Owner{"d", 5}
 	for name, c := range map[string]struct {
 		begin func(*rig)
 		owner Owner
@@ -21,28 +21,28 @@ func TestStrangersDoNotReplaceLiveNodesRecords(t *testing.T) {
 		want  Outcome
 		state string
 	}{
-		"an unknown key":          {func(*rig) {}, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"a record of a live node": {withRecord(peer, "v"), stranger, "w", RemoteOptions{}, Defended, "v v1000 b100"},
-		"a delete by a stranger":  {withRecord(peer, "v"), stranger, "-", RemoteOptions{}, Defended, "v v1000 b100"},
-		"in a full sync":          {withRecord(peer, "v"), stranger, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
-		"in a repair":             {withRecord(peer, "v"), stranger, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSameVersion}, Defended, "v v1000 b100"},
-		"the owner sends it":      {withRecord(peer, "v"), stranger, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
+		"an unknown key":                  {func(*rig) {}, unverified, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a record of a live node":         {withRecord(peer, "v"), unverified, "w", RemoteOptions{}, Defended, "v v1000 b100"},
+		"a delete by an unverified owner": {withRecord(peer, "v"), unverified, "-", RemoteOptions{}, Defended, "v v1000 b100"},
+		"in a full sync":                  {withRecord(peer, "v"), unverified, "w", RemoteOptions{Touch: true}, Defended, "v v1000 b100"},
+		"in a repair":                     {withRecord(peer, "v"), unverified, "w", RemoteOptions{Touch: true, Repair: true, Replace: ReplaceSameVersion}, Defended, "v v1000 b100"},
+		"the owner sends it":              {withRecord(peer, "v"), unverified, "w", RemoteOptions{Sender: 1}, Accepted, "w v5000 x5 dirty"},
 		"another live node sends it": {func(r *rig) {
 			withRecord(peer, "v")(r)
 			r.tab.Update(func(tx *Tx) { tx.Intern(other) })
-		}, stranger, "w", RemoteOptions{Sender: 2}, Defended, "v v1000 b100"},
-		"a record of this node":                     {withRecord(self, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
-		"a stranger's delete of this node's record": {withRecord(self, "v"), stranger, "-", RemoteOptions{}, Defended, "v v5001 a100"},
-		"a record of an earlier incarnation":        {withRecord(older, "v"), stranger, "w", RemoteOptions{}, Defended, "v v5001 a100"},
-		"a record of a departed node":               {withRecord(late, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"a record of a stranger":                    {withRecord(Owner{"y", 9}, "v"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"a deleted key":                             {withRecord(peer, "-"), stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"an unversioned record":                     {func(r *rig) { r.load(Accepted, "k", "v") }, stranger, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
-		"departed over live":                        {withRecord(peer, "v"), late, "w", RemoteOptions{}, Accepted, "w v5000 d5 dirty"},
+		}, unverified, "w", RemoteOptions{Sender: 2}, Defended, "v v1000 b100"},
+		"a record of this node":                              {withRecord(self, "v"), unverified, "w", RemoteOptions{}, Defended, "v v5001 a100"},
+		"an unverified owner's delete of this node's record": {withRecord(self, "v"), unverified, "-", RemoteOptions{}, Defended, "v v5001 a100"},
+		"a record of an earlier incarnation":                 {withRecord(older, "v"), unverified, "w", RemoteOptions{}, Defended, "v v5001 a100"},
+		"a record of a departed node":                        {withRecord(late, "v"), unverified, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a record of an unverified owner":                    {withRecord(Owner{"y", 9}, "v"), unverified, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"a deleted key":                                      {withRecord(peer, "-"), unverified, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"an unversioned record":                              {func(r *rig) { r.load(Accepted, "k", "v") }, unverified, "w", RemoteOptions{}, Accepted, "w v5000 x5 dirty"},
+		"departed over live":                                 {withRecord(peer, "v"), late, "w", RemoteOptions{}, Accepted, "w v5000 d5 dirty"},
 		"older than a departed one": {func(r *rig) {
 			withRecord(late, "v")(r)
 			r.local(Accepted, 6000, "update k u packet 0")
-		}, stranger, "w", RemoteOptions{}, Stale, "u v7000 a100"},
+		}, unverified, "w", RemoteOptions{}, Stale, "u v7000 a100"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := withMembers(t)
@@ -68,8 +68,8 @@ func withRecord(o Owner, value string) func(*rig) {
 	}
 }
 
-// TestStrangerExpiry: a stranger expires no record of a live node.
-func TestStrangerExpiry(t *testing.T) {
+// TestExpiryByUnverifiedOwner: an unverified owner expires no record of a live node.
+func TestExpiryByUnverifiedOwner(t *testing.T) {
 	r := withMembers(t)
 	withRecord(peer, "v")(r)
 	r.do(Defended, func(tx *Tx) Outcome {
@@ -92,8 +92,8 @@ func TestLateRecordOfEarlierIncarnation(t *testing.T) {
 	r.want("l", "w v100 a90 dirty")
 }
 
-// TestStrangerThatBecomesMember: membership proves a node after its records have arrived.
-func TestStrangerThatBecomesMember(t *testing.T) {
+// TestUnverifiedOwnerThatBecomesMember: membership proves a node after its records have arrived.
+func TestUnverifiedOwnerThatBecomesMember(t *testing.T) {
 	r := withMembers(t)
 	withRecord(peer, "v")(r)
 	r.remote(Defended, 1, Owner{"x", 5}, 5000, "k", "w")
@@ -103,14 +103,14 @@ func TestStrangerThatBecomesMember(t *testing.T) {
 	if n := r.tab.Stats().Defended; n != 1 {
 		t.Errorf("defended records: got %d, want 1", n)
 	}
-	// Before SetMembers no owner counts as a stranger.
+	// Before SetMembers no owner counts as unverified.
 	r = newRig(t)
 	withRecord(peer, "v")(r)
 	r.remote(Accepted, 1, Owner{"x", 5}, 5000, "k", "w")
 }
 
-// TestStrangerReplacesRecordOfDepartedNode: a stranger's record replaces a record of a departed node.
-func TestStrangerReplacesRecordOfDepartedNode(t *testing.T) {
+// TestUnverifiedOwnerReplacesRecordOfDepartedNode: an unverified owner's record replaces a record of a departed node.
+func TestUnverifiedOwnerReplacesRecordOfDepartedNode(t *testing.T) {
 	r := withMembers(t)
 	withRecord(peer, "v")(r)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"c"}, []string{"b"}) })

@@ -204,7 +204,7 @@ func (d *Daemon) setGone(node int, gone bool) {
 	}
 }
 
-// applyMembers passes the nodes that membership has proven to the table. All others are strangers to it.
+// applyMembers passes the nodes that membership has proven to the table. All others are unverified owners to it.
 func (d *Daemon) applyMembers() {
 	var live, left []string
 	for i, inc := range d.view.live {

@@ -217,7 +217,7 @@ func (r *simulation) updateSomeViews(d *Daemon) {
 //
 // A node that is down may start again before. The others stay away for good, so their records are
 // orphaned. A cluster that does not converge at once may compare its digests and repair, if nodes have
-// forgotten tombstones or refused records of strangers: only then do the rules need repairs.
+// forgotten tombstones or refused records of unverified owners: only then do the rules need repairs.
 func (r *simulation) finish() error {
 	for _, n := range r.Nodes {
 		if n.Daemon == nil && (r.chance(r.config.restartChance) || n.incarnations == 0) {

@@ -37,7 +37,7 @@ type World struct {
 	compacted int                              // number of compacted tombstones
 	// forgotten: a table that is gone had forgotten a tombstone.
 	forgotten bool
-	// Defended: a stranger's record did not replace another record, so the nodes must compare.
+	// Defended: an unverified owner's record did not replace another record, so the nodes must compare.
 	Defended bool
 }
 

@@ -1,0 +1,12 @@
+package table
+
+// evictUnseen enters a reread that did not find a key, in an LRU map whose evictions no hook reports. The
+// entry counts as evicted: restoring it would evict another one.
+func (t *Table) evictUnseen(c *Change, s uint32) Outcome {
+	if t.predates(c, s) {
+		t.requestReread(s)
+		return Stale
+	}
+	t.meta(s).noteEvidence(c)
+	return t.localEvict(c, s)
+}

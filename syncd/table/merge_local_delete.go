@@ -1,0 +1,57 @@
+package table
+
+// localDelete enters a delete, or a reread that did not find the key. s is the slot of the key, 0 if it has
+// no record.
+func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
+	if s == 0 {
+		t.noteAbsent(h, c.Time, c.CPU)
+		if t.loading != nil {
+			t.loading.noteDelete(c)
+		}
+		return Unchanged
+	}
+	m := t.meta(s)
+	// The table already has the key as deleted or evicted. A released tombstone loses its mark, unless the
+	// change may be older than a write of the entry.
+	if !m.live() || (m.is(flagEvicted) && c.Context == ContextReread) {
+		if m.is(flagReleased) && t.predates(c, s) {
+			t.requestReread(s) // the entry may have been written since
+			return Stale
+		}
+		if m.is(flagReleased) && m.is(flagDirty) {
+			t.markDirty(s) // the writer may have restored the entry after that
+			t.moveTail(s)
+		}
+		t.unrelease(m)
+		m.noteEvidence(c)
+		return Unchanged
+	}
+	// A missing entry may have been evicted. If hooks report evictions, the event of this one is lost, and the
+	// eviction counts as a delete.
+	if c.Context == ContextReread && t.opt.EvictionsUnseen {
+		return t.evictUnseen(c, s)
+	}
+	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
+		return t.deleteUnversioned(c, s)
+	}
+	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
+	if t.ownedByLivePeer(m) && c.Context >= ContextSyscall {
+		return t.restoreDeleted(c, s)
+	}
+	return t.change(c, s)
+}
+
+// deleteUnversioned notes that a key with an unversioned record is not in the map any more. The owner's
+// record decides once it arrives: the writer restores a record of a peer, and the table deletes a record of
+// an earlier incarnation of this node.
+func (t *Table) deleteUnversioned(c *Change, s uint32) Outcome {
+	m := t.meta(s)
+	if c.Context == ContextReread && t.predates(c, s) {
+		t.requestReread(s)
+		return Stale
+	}
+	m.noteEvidence(c)
+	t.clearDirty(s)
+	t.makeTombstone(s, c.Time)
+	return Accepted
+}
