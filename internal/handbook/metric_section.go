@@ -8,7 +8,7 @@ import (
 
 // Metric is the description of a metric in a section of docs/runbook.md.
 type Metric struct {
-	// Name is the metric's name. Type is counter or gauge.
+	// Name is the metric's name. Type is counter, gauge or histogram.
 	Name, Type string
 	// Labels maps each label to its possible values. The values are empty if users choose them.
 	Labels map[string][]string
@@ -18,7 +18,7 @@ type Metric struct {
 const MetricPrefix = "mapsync_"
 
 var (
-	metricHead  = regexp.MustCompile(`(?s)^\s*\*(Counter|Gauge)(, by ([^*]+))?\.\*`)
+	metricHead  = regexp.MustCompile(`(?s)^\s*\*(Counter|Gauge|Histogram)(, by ([^*]+))?\.\*`)
 	metricLabel = regexp.MustCompile("(?s)`(\\w+)`(?:\\s+\\(([^)]*)\\))?")
 )
 
@@ -36,7 +36,7 @@ func (p *Page) Metrics() (map[string]Metric, error) {
 		head := metricHead.FindStringSubmatch(s.Prose)
 		switch {
 		case head == nil:
-			return nil, fmt.Errorf("section %s does not begin with *Counter or *Gauge", s.Title)
+			return nil, fmt.Errorf("section %s does not begin with *Counter, *Gauge or *Histogram", s.Title)
 		case metrics[s.Title].Name != "":
 			return nil, fmt.Errorf("there are two sections %s", s.Title)
 		}

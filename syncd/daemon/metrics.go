@@ -65,6 +65,8 @@ var (
 	scanSeconds  = desc("scan_seconds", "Duration of the last scan, in seconds.", "map")
 	scanInterval = desc("scan_interval_seconds", "Effective time between two scans, in seconds.", "map")
 
+	kernelCalls = desc("kernel_call_seconds", "Duration of system calls that read or write maps, by call, in seconds.", "call")
+
 	redundancyExpected = desc("redundancy_expected", "Peers that expected-peers lists; 0 if it is not set.")
 	redundancyLive     = desc("redundancy_live", "Expected peers with streams in both directions.")
 	peerMapState       = desc("peer_map_state", "1 for the current state of a map with a live peer, by direction; 0 for the others.", "peer", "map", "direction", "state")
@@ -128,6 +130,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	for _, m := range d.replicas() {
 		out.replica(m)
 	}
+	out.kernelCalls()
 	out.streams(d)
 	out.transport(d)
 }
@@ -226,6 +229,13 @@ func (s sink) replica(m *replica) {
 	if kernel.syncer != nil {
 		s.kernel(m.name, kernel.syncer)
 		s.scans(m.name, kernel.scanner)
+	}
+}
+
+// kernelCalls sends the durations of the calls of all maps.
+func (s sink) kernelCalls() {
+	for _, c := range kmap.Calls() {
+		s <- prometheus.MustNewConstHistogram(kernelCalls, c.Count, c.Sum.Seconds(), c.Within, c.Kind.String())
 	}
 }
 

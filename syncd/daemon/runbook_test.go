@@ -36,8 +36,17 @@ func (n *node) scrape() map[string]handbook.Metric {
 		all[m[1]] = handbook.Metric{Name: m[1], Type: m[2], Labels: make(map[string][]string)}
 	}
 	for _, sample := range sampleLine.FindAllStringSubmatch(text, -1) {
+		name := sample[1]
+		for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+			if base := strings.TrimSuffix(name, suffix); all[base].Type == "histogram" {
+				name = base
+			}
+		}
 		for _, pair := range labelPair.FindAllStringSubmatch(sample[2], -1) {
-			if m, ok := all[sample[1]]; ok && !slices.Contains(m.Labels[pair[1]], pair[2]) {
+			if pair[1] == "le" {
+				continue // the bucket of a histogram
+			}
+			if m, ok := all[name]; ok && !slices.Contains(m.Labels[pair[1]], pair[2]) {
 				m.Labels[pair[1]] = append(m.Labels[pair[1]], pair[2])
 			}
 		}

@@ -26,7 +26,7 @@ func TestScanIntervalOfUnchangedMap(t *testing.T) {
 	startPair(t, n1, n2)
 	interval := func() float64 { return n1.status().Maps[0].Scan.Interval }
 	extended := func() bool { return interval() >= 10*base.Seconds() }
-	poll.Eventually(t, "scans of the map at rest are rare", extended)
+	poll.Within(t, 2*limit, "scans of the map at rest are rare", extended)
 	n2.stop()
 	poll.Eventually(t, "scans are frequent after the loss of the peer", func() bool { return interval() < 2*base.Seconds() })
 	n2.start()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -87,7 +88,9 @@ func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out [
 	defer release(r)
 	buf := make([]byte, readBytes)
 	for have := 0; ctx.Err() == nil; {
+		start := time.Now()
 		n, err := r.Read(buf[have:])
+		CallIterator.ended(start)
 		switch {
 		case errors.Is(err, io.EOF):
 			if have > 0 {

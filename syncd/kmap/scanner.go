@@ -211,8 +211,8 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	err := p.run(ctx)
 	interval := s.opts.Interval
 	if err == nil && !p.urgent {
-		s.unchanged.finished(s.position())
-		interval = s.unchanged.interval(s.opts.Interval, s.limit())
+		s.unchanged.finished(s.position(), s.mayExtend())
+		interval = s.unchanged.interval(s.opts.Interval, s.opts.MaxInterval)
 	}
 
 	s.mu.Lock()

@@ -1,0 +1,76 @@
+package kmap
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// CallKind is a kind of system call that reads or writes a map.
+type CallKind int
+
+// The kinds of calls.
+const (
+	CallProgram  CallKind = iota // runs a program that reads or writes entries
+	CallElement                  // reads or writes one entry
+	CallBatch                    // reads or writes many entries
+	CallIterator                 // reads from an iterator
+
+	callKinds = iota
+)
+
+// String returns the value of the label call of mapsync_kernel_call_seconds.
+func (c CallKind) String() string {
+	return [...]string{"program", "element", "batch", "iterator"}[c]
+}
+
+// callBounds are the upper bounds of the buckets of CallDurations.
+var callBounds = [...]time.Duration{
+	10 * time.Microsecond, 25 * time.Microsecond, 50 * time.Microsecond,
+	100 * time.Microsecond, 250 * time.Microsecond, 500 * time.Microsecond,
+	time.Millisecond, 2500 * time.Microsecond, 5 * time.Millisecond,
+	10 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond,
+}
+
+// CallDurations are the durations of one kind of calls of this process. They include the time in which
+// the kernel ran something else on the processor.
+type CallDurations struct {
+	Kind  CallKind
+	Count uint64
+	Sum   time.Duration
+	// Within has the number of calls of at most a duration in seconds, as a Prometheus histogram.
+	Within map[float64]uint64
+}
+
+// callCounts are the calls of all maps of the process.
+var callCounts [callKinds]struct {
+	sum     atomic.Int64 // ns
+	buckets [len(callBounds) + 1]atomic.Uint64
+}
+
+// ended counts a call that began at start.
+func (c CallKind) ended(start time.Time) {
+	d := time.Since(start)
+	b := 0
+	for b < len(callBounds) && d > callBounds[b] {
+		b++
+	}
+	callCounts[c].sum.Add(int64(d))
+	callCounts[c].buckets[b].Add(1)
+}
+
+// Calls returns the durations of all calls of this process, by kind. The caller owns the result.
+func Calls() []CallDurations {
+	all := make([]CallDurations, callKinds)
+	for kind := range all {
+		c, d := &callCounts[kind], &all[kind]
+		d.Kind, d.Within = CallKind(kind), make(map[float64]uint64, len(callBounds))
+		d.Sum = time.Duration(c.sum.Load())
+		for i := range c.buckets {
+			d.Count += c.buckets[i].Load()
+			if i < len(callBounds) {
+				d.Within[callBounds[i].Seconds()] = d.Count
+			}
+		}
+	}
+	return all
+}
