@@ -231,11 +231,11 @@ func (r *report) print(out io.Writer) error {
 	c := config.Default()
 	fmt.Fprintf(out, "at once:      a hook reports the change\n"+
 		"settling:     syncd reads a new key again after 50 ms to 6.4 s\n"+
-		"by scan:      within scan-interval (%s) and the duration of a scan; in a map at rest whose\n"+
-		"              other changes are all seen within max-scan-interval (4 x); longer if scan-budget\n"+
+		"by scan:      within scan-interval (%s) and the duration of a scan; with fexit, in a map that\n"+
+		"              does not change, within max-scan-interval (%s); longer if scan-budget\n"+
 		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
 		"as a delete:  by scan, as a delete by the load balancer\n"+
-		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.ScanBudget)
+		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.ScanBudget)
 	switch {
 	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")

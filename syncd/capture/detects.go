@@ -16,3 +16,12 @@ func (a Attach) Detects(t ebpf.ProgramType) bool {
 	}
 	return false
 }
+
+// DetectsAllWrites reports whether the hooks report every write that is not in place, or count it as lost:
+// fexit on a kernel on which it runs inside every program, with every function to hook. A kprobe may miss
+// the writes of a packet without counting them.
+func (c *Capture) DetectsAllWrites() bool { return detectsAllWrites(c.attached, c.missing) }
+
+func detectsAllWrites(a Attach, missing []string) bool {
+	return a == AttachFexit && a.Detects(ebpf.Kprobe) && len(missing) == 0
+}

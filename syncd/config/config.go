@@ -4,6 +4,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -102,6 +103,14 @@ func Default() Config {
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync",
 		LogLevel: "info", LogFormat: "text",
 	}
+}
+
+// scanIntervalFactor is the default of max-scan-interval, as a multiple of scan-interval.
+const scanIntervalFactor = 4
+
+// LongestScanInterval returns the longest time between two scans of a map that does not change.
+func (c *Config) LongestScanInterval() time.Duration {
+	return cmp.Or(c.MaxScanInterval, scanIntervalFactor*c.ScanInterval)
 }
 
 // Map is one entry of the setting map: [NAME=]REF.

@@ -24,8 +24,8 @@ type AbsentPeer struct {
 type contacts struct {
 	mu     sync.Mutex
 	last   map[string]time.Time // by node; at most maxContacts, the oldest is removed first
-	live   int                  // live peers at the last call of note
-	lostAt time.Time            // when a call of note last found fewer live peers than the one before
+	live   map[string]bool      // by node, at the last call of note
+	lostAt time.Time            // when note last found that a live peer is live no more
 
 	// Fields of watchRedundancy.
 	wasComplete bool // redundancy was complete once
@@ -40,17 +40,17 @@ func (c *contacts) note(seen []replicate.Contact) {
 	if c.last == nil {
 		c.last = make(map[string]time.Time)
 	}
-	live := 0
+	live := make(map[string]bool)
 	for _, s := range seen {
-		if s.Live {
-			live++
-		}
+		live[s.Node] = s.Live
 		if s.Last.After(c.last[s.Node]) {
 			c.last[s.Node] = s.Last
 		}
 	}
-	if live < c.live {
-		c.lostAt = time.Now()
+	for node, was := range c.live {
+		if was && !live[node] {
+			c.lostAt = time.Now()
+		}
 	}
 	c.live = live
 	for len(c.last) > maxContacts {

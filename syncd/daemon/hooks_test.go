@@ -119,8 +119,18 @@ func TestUndetectedPrograms(t *testing.T) {
 	m := pinned(t, pin, 8, 16, 100)
 	n := newNode(t, 1, "ct="+pin)
 	n.attach, n.config.Join = capture.AttachKprobe, nil
-	loadUser(t, m, "tracer", ebpf.Kprobe)
-	loadUser(t, m, "lb", ebpf.XDP)
+	load := func(name string, typ ebpf.ProgramType) {
+		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+			Name: name, Type: typ, License: "GPL",
+			Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+	}
+	load("tracer", ebpf.Kprobe)
+	load("lb", ebpf.XDP)
 	n.start()
 	poll.Eventually(t, "the status names the program", func() bool { return len(n.status().Maps[0].UndetectedPrograms) > 0 })
 	if got := n.status().Maps[0].UndetectedPrograms; len(got) != 1 || !strings.HasPrefix(got[0], "tracer (Kprobe, id ") {
@@ -129,19 +139,6 @@ func TestUndetectedPrograms(t *testing.T) {
 	if !n.log.contains("writes of programs are found by scans only") || n.log.contains("lb (XDP") {
 		t.Error("log: want the program tracer, and not lb")
 	}
-}
-
-// loadUser loads a program of a type that uses the map.
-func loadUser(t *testing.T, m *ebpf.Map, name string, typ ebpf.ProgramType) {
-	t.Helper()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: typ, License: "GPL",
-		Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
 }
 
 // refused skips the test because hooks cannot be attached by a method. On a kernel of the test matrix

@@ -70,7 +70,6 @@ type replica struct {
 	exempt bool // a reload added it to a ready node, and it was not ready since
 
 	undetected []string // programs whose writes to the kernel map no hook detects, with type and id
-	programsOf uint32   // id of the kernel map to which undetected belongs; 0: programs are not known
 
 	conversions, unconverted uint64 // number of converted tables, and of entries that did not fit
 

@@ -22,14 +22,13 @@ type ScanStatus struct {
 }
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
-	d, info := m.daemon, a.m.Info()
-	if d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
+	d := m.daemon
+	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
 		m.log.Warn("evictions of map are not captured")
 	}
 	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
-		Interval: d.config.ScanInterval, MaxInterval: d.maxScanInterval(),
-		MayExtend: func() bool { return m.mayExtendScans(&info) },
-		Budget:    d.scanBudget, Now: d.clock.now, Logger: m.log,
+		Interval: d.config.ScanInterval, MaxInterval: d.config.LongestScanInterval(), MayExtend: d.mayExtendScans,
+		Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
 	})
 }
 

@@ -49,7 +49,7 @@ func (d *Daemon) checkPrograms() error {
 	}
 	for i, m := range replicas {
 		if m.kernelID() == ids[i] {
-			m.setUndetected(ids[i], programs[ids[i]])
+			m.setUndetected(programs[ids[i]])
 		}
 	}
 	return nil
@@ -65,9 +65,8 @@ func (m *replica) kernelID() uint32 {
 	return m.kernel.m.Info().ID
 }
 
-// setUndetected stores the programs whose writes to the kernel map with this id the hooks do not
-// detect, and logs a change.
-func (m *replica) setUndetected(id uint32, programs []kmap.Program) {
+// setUndetected stores the programs whose writes the hooks do not detect, and logs a change.
+func (m *replica) setUndetected(programs []kmap.Program) {
 	var names []string
 	for _, p := range programs {
 		if !m.daemon.capture.Attached().Detects(p.Type) {
@@ -76,7 +75,7 @@ func (m *replica) setUndetected(id uint32, programs []kmap.Program) {
 	}
 	m.mu.Lock()
 	changed := !slices.Equal(m.undetected, names)
-	m.undetected, m.programsOf = names, id
+	m.undetected = names
 	m.mu.Unlock()
 	if changed && len(names) > 0 {
 		m.log.Warn("writes of programs are found by scans only", "programs", strings.Join(names, ", "),

@@ -1,29 +1,34 @@
 package kmap
 
-import (
-	"time"
+import "time"
 
-	"mapsync/syncd/table"
+const (
+	// extendAfter is the number of regular scans in a row that must find the table unchanged before
+	// the time between scans grows.
+	extendAfter = 3
+	// changeCheck is the longest time between two checks for a change that ends an extended interval.
+	changeCheck = time.Second
 )
-
-// extendAfter is the number of regular scans in a row that must find the table unchanged before
-// the time between scans grows.
-const extendAfter = 3
 
 // unchangedScans are the regular scans in a row that found the table unchanged while the interval was
 // allowed to grow.
 type unchangedScans struct {
 	count int
-	head  uint64 // the table's position after the last scan
+	at    changeCount // after the last scan
+}
+
+// changeCount increases with each change of a table, whether or not it is sent.
+type changeCount struct {
+	head, unsent uint64
 }
 
 // finished records a regular scan. A change since the scan before ends the count.
-func (u *unchangedScans) finished(head uint64, mayExtend bool) {
+func (u *unchangedScans) finished(at changeCount, mayExtend bool) {
 	u.count++
-	if head != u.head || !mayExtend {
+	if at != u.at || !mayExtend {
 		u.count = 0
 	}
-	u.head = head
+	u.at = at
 }
 
 // interval returns the time from the start of the last scan to the start of the next one. It
@@ -40,11 +45,17 @@ func (u *unchangedScans) interval(base, limit time.Duration) time.Duration {
 // how long to wait before the next call. A change of the table ends an extended interval, and so does
 // the end of the permission to extend it.
 func (s *Scanner) due(since time.Duration) (due bool, wait time.Duration) {
-	rest := s.unchanged.interval(s.opts.Interval, s.opts.MaxInterval) - since
-	if rest <= 0 || since >= s.opts.Interval && (s.position() != s.unchanged.head || !s.mayExtend()) {
+	base := s.opts.Interval
+	rest := s.unchanged.interval(base, s.opts.MaxInterval) - since
+	switch {
+	case rest <= 0:
+		return true, 0
+	case since < base:
+		return false, min(rest, base-since)
+	case s.changes() != s.unchanged.at || !s.mayExtend():
 		return true, 0
 	}
-	return false, min(rest, s.opts.Interval)
+	return false, min(rest, base, changeCheck)
 }
 
 // mayExtend reports whether the interval may be longer than the configured one now.
@@ -52,8 +63,8 @@ func (s *Scanner) mayExtend() bool {
 	return s.opts.MayExtend != nil && s.opts.MayExtend()
 }
 
-// position returns the position of the newest change of the table.
-func (s *Scanner) position() (head uint64) {
-	s.t.View(func(tx *table.Tx) { head = tx.Head() })
-	return head
+// changes returns the table's count of changes.
+func (s *Scanner) changes() changeCount {
+	st := s.t.Stats()
+	return changeCount{st.Head, st.Unsent}
 }

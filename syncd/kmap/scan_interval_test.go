@@ -54,16 +54,79 @@ func TestScansOfUnchangedMapAreRare(t *testing.T) {
 		if got := s.Stats().Interval; got != 80*time.Second {
 			t.Errorf("interval of a map at rest: got %s, want 80s", got)
 		}
-		time.Sleep(10 * time.Second) // until 355 s
+		time.Sleep(9700 * time.Millisecond) // until 354.7 s
 		key, value := entry(1, 2, testKey, testValue)
 		tab.Update(func(tx *table.Tx) {
 			tx.Local(&table.Change{Key: key, Value: value, Time: time.Now().UnixNano(), Context: table.ContextPacket})
 		})
-		check("the table has changed", 405, 360, 370, 380, 390)
+		check("the table has changed", 400, 355, 365, 375, 385)
 		mayExtend = false
-		check("hooks no longer report all changes", 455, 410, 420, 430, 440, 450)
+		s.Request() // an urgent scan does not count as unchanged
+		check("hooks no longer report all changes", 455, 400, 410, 420, 430, 440, 450)
 		if got := s.Stats().Interval; got != 10*time.Second {
 			t.Errorf("interval without hooks: got %s, want 10s", got)
 		}
 	})
+}
+
+// TestScanIsDue checks when the next scan is due after scans that found no change, and how long the
+// scanner waits before it checks again.
+func TestScanIsDue(t *testing.T) {
+	const base, limit = 10 * time.Second, 35 * time.Second
+	unchanged := changeCount{head: 7, unsent: 3}
+	for name, c := range map[string]struct {
+		max       time.Duration
+		count     int
+		at        changeCount // of the last scan; the table is at unchanged
+		forbidden bool
+		since     time.Duration
+		due       bool
+		wait      time.Duration
+	}{
+		"just scanned":                        {limit, 0, unchanged, false, 0, false, base},
+		"after a long scan":                   {limit, 4, unchanged, false, 8 * time.Second, false, 2 * time.Second},
+		"a change does not shorten the base":  {limit, 4, changeCount{}, true, 9 * time.Second, false, time.Second},
+		"few unchanged scans":                 {limit, extendAfter - 1, unchanged, false, base, true, 0},
+		"enough unchanged scans":              {limit, extendAfter, unchanged, false, base, false, time.Second},
+		"the last part of the interval":       {limit, extendAfter, unchanged, false, 20*time.Second - 1, false, 1},
+		"twice the base":                      {limit, extendAfter, unchanged, false, 20 * time.Second, true, 0},
+		"the limit":                           {limit, extendAfter + 9, unchanged, false, limit - 1, false, 1},
+		"beyond the limit":                    {limit, extendAfter + 9, unchanged, false, limit, true, 0},
+		"a change that was sent":              {limit, extendAfter, changeCount{head: 6, unsent: 3}, false, base, true, 0},
+		"a change that was not sent":          {limit, extendAfter, changeCount{head: 7, unsent: 2}, false, base, true, 0},
+		"hooks do not see all":                {limit, extendAfter, unchanged, true, base, true, 0},
+		"no longest interval":                 {0, extendAfter + 9, unchanged, false, base, true, 0},
+		"no longest interval, before the end": {0, extendAfter + 9, unchanged, false, base - 1, false, 1},
+	} {
+		s := newScannerWithoutMap(t, ScannerOptions{Interval: base, MaxInterval: c.max, MayExtend: func() bool { return !c.forbidden }})
+		s.unchanged = unchangedScans{count: c.count, at: c.at}
+		// The table is empty, so that its counts are 0.
+		s.unchanged.at.head -= unchanged.head
+		s.unchanged.at.unsent -= unchanged.unsent
+		if due, wait := s.due(c.since); due != c.due || wait != c.wait {
+			t.Errorf("%s: got %t, wait %s, want %t, %s", name, due, wait, c.due, c.wait)
+		}
+	}
+}
+
+func TestUnchangedScansAreCounted(t *testing.T) {
+	var u unchangedScans
+	at := changeCount{head: 5}
+	for i, c := range []struct {
+		at        changeCount
+		mayExtend bool
+		want      int
+	}{
+		{at, true, 0},
+		{at, true, 1},
+		{at, true, 2},
+		{changeCount{head: 5, unsent: 1}, true, 0},
+		{changeCount{head: 5, unsent: 1}, true, 1},
+		{changeCount{head: 5, unsent: 1}, false, 0},
+		{changeCount{head: 5, unsent: 1}, true, 1},
+	} {
+		if u.finished(c.at, c.mayExtend); u.count != c.want {
+			t.Errorf("scan %d: got %d unchanged scans, want %d", i, u.count, c.want)
+		}
+	}
 }

@@ -33,8 +33,9 @@ type ScannerOptions struct {
 	// MaxInterval is the longest time from the start of a scan to the start of the next one while
 	// scans find the table unchanged. Values below Interval count as Interval.
 	MaxInterval time.Duration
-	// MayExtend reports whether the time between scans may exceed Interval at the moment: hooks
-	// report all changes but those in place. Nil: it may not. Run calls it without a lock.
+	// MayExtend reports whether the time between scans may exceed Interval at the moment: hooks report
+	// all changes but those in place, or count them as lost. Nil: it may not. Run calls it without a
+	// lock.
 	MayExtend func() bool
 	// Budget is the processor time that scans may use. Several Scanners may share it. Nil: 5 % of a
 	// core for this Scanner alone.
@@ -142,7 +143,7 @@ func (s *Scanner) Stats() ScannerStats {
 // logs a failed scan, and repeats it.
 func (s *Scanner) Run(ctx context.Context) {
 	last := time.Now()
-	s.unchanged.head = s.position()
+	s.unchanged.at = s.changes()
 	for s.await(ctx, last) {
 		began := time.Now()
 		err := s.scan(ctx, began)
@@ -211,7 +212,7 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	err := p.run(ctx)
 	interval := s.opts.Interval
 	if err == nil && !p.urgent {
-		s.unchanged.finished(s.position(), s.mayExtend())
+		s.unchanged.finished(s.changes(), s.mayExtend())
 		interval = s.unchanged.interval(s.opts.Interval, s.opts.MaxInterval)
 	}
 
