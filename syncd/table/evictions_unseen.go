@@ -8,5 +8,8 @@ func (t *Table) evictUnseen(c *Change, s uint32) Outcome {
 		return Stale
 	}
 	t.meta(s).noteEvidence(c)
-	return t.localEvict(c, s)
+	o := t.localEvict(c, s)
+	// Another open reading, such as that of a scan, may have read the entry before.
+	t.invalidateReadings(s)
+	return o
 }

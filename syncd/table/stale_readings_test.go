@@ -94,6 +94,19 @@ func TestReadingFromBeforeAnEviction(t *testing.T) {
 	r.want("k", "v v2000000000 b100 dirty")
 }
 
+// A scan has read the key, and a reread does not find it, before the event of the delete arrives. The key
+// counts as evicted until then.
+func TestReadingFromBeforeAnUnseenEviction(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.EvictionsUnseen = true })
+	r.local(Accepted, 1, "update k v packet 0")
+	scan := r.read(second)
+	r.read(second+20*timestampMargin).found(Ignored, "k", "-")
+	scan.scanned(Stale, "k", "v")
+	r.wantRereads("k")
+	r.local(Accepted, second+10*timestampMargin, "delete k - packet 0")
+	r.want("k", "- v1010000000 a100")
+}
+
 // The table forgets a tombstone during the first load of the map. A value that was read before does
 // not restore the key.
 func TestLoadOfAForgottenKey(t *testing.T) {

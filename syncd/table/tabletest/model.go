@@ -232,7 +232,9 @@ func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
 func (m *Model) dropped(n *Node, key int) {
 	if k := &m.keys[key]; k.home == n.ID {
 		k.unreported = true
-		if n.lru { // the key may have been evicted before, and may still count as evicted
+		// The key may have been evicted before, and may still count as evicted. If no hook reports
+		// evictions, a delete without an event counts as one.
+		if n.lru || n.opt.EvictionsUnseen {
 			k.raceOpen, k.evicted = true, true
 		}
 	}
