@@ -13,20 +13,21 @@ import (
 // Each flag that is set adds actions or states, and with them paths. A cluster therefore has only the
 // flags that its scenario needs.
 type exploreConf struct {
-	name  string // name of the subtest
-	nodes int    // at most exploreNodes
-	home  int    // the only node whose load balancer writes the key; -1: all nodes
-	step  int64  // the time that passes with each step, in ns
-	tick  int64  // granularity of the clocks in ns, if above 1 ns
-	ahead int64  // the offset of each node's clock to the clock of the previous node, in ns
-	scans bool   // hooks miss changes, and scans find them
-	crash bool   // daemons end and start again
-	lost  bool   // hosts crash and lose their maps
-	evict bool   // maps evict the key
-	keys  bool   // hooks report which key was updated, without the value
-	fresh bool   // the key does not exist at the beginning
-	dead  bool   // at the beginning the key is deleted, and all tables hold a compact tombstone
-	start bool   // at the beginning the first daemon has just restarted
+	name   string // name of the subtest
+	nodes  int    // at most exploreNodes
+	home   int    // the only node whose load balancer writes the key; -1: all nodes
+	step   int64  // the time that passes with each step, in ns
+	tick   int64  // granularity of the clocks in ns, if above 1 ns
+	ahead  int64  // the offset of each node's clock to the clock of the previous node, in ns
+	scans  bool   // hooks miss changes, and scans find them
+	crash  bool   // daemons end and start again
+	lost   bool   // hosts crash and lose their maps
+	evict  bool   // maps evict the key
+	unseen bool   // no hook reports evictions
+	keys   bool   // hooks report which key was updated, without the value
+	fresh  bool   // the key does not exist at the beginning
+	dead   bool   // at the beginning the key is deleted, and all tables hold a compact tombstone
+	start  bool   // at the beginning the first daemon has just restarted
 	// coarse: a step does more, so that a path of the same length reaches further. A step does all
 	// pending work of the writer or carries all records of a stream. A change and its event may be one
 	// step.
@@ -60,7 +61,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 	for i := range w.Nodes {
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.Nodes[i]
-		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour}
+		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen}
 		if conf.evict && (conf.crash || conf.start) {
 			// After a restart, deletes also count as evictions. The records expire before the check.
 			n.opt.EvictedTTL = 5 * time.Second

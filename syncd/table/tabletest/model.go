@@ -228,6 +228,15 @@ func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
 	}
 }
 
+// found records that a scan has found a difference. If the table did not take the value, which may be
+// older than the record, a reread still has to find the change.
+func (m *Model) found(n *Node, tx *table.Tx, r *mapRead) {
+	k := &m.keys[r.key]
+	if c := n.content(tx, r.key); k.home == n.ID && (!c.Live() || !sameValue(c.Value, r.value)) {
+		k.unreported = true
+	}
+}
+
 // dropped records that an event was lost. A scan or a reread has to find the change.
 func (m *Model) dropped(n *Node, key int) {
 	if k := &m.keys[key]; k.home == n.ID {

@@ -48,6 +48,9 @@ func (d *Daemon) compareEntry(tx *table.Tx, r *mapRead) {
 	before := d.stats().ScanFound
 	tx.ScannedAll(&d.scanReading, c.Time, c.Key, c.Value)
 	found := d.stats().ScanFound - before
+	if found > 0 && w.Model != nil {
+		w.Model.found(d.n, tx, r)
+	}
 	if w.trace != nil {
 		w.trace("%s scans %s %s, differs: %v", d.n.Name, trimmed(c.Key), valueText(c.Value), found > 0)
 	}
