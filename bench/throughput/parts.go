@@ -21,6 +21,7 @@ var parts = []part{
 	{"join", (*Report).join},
 	{"idle", (*Report).idle},
 	{"jitter", (*Report).jitter},
+	{"followed", (*Report).followed},
 }
 
 func partNames() (names []string) {
@@ -97,5 +98,10 @@ const maxJitterRounds = 3
 
 func (r *Report) jitter(ctx context.Context, o options) (err error) {
 	r.Jitter, err = measureJitter(ctx, o.entries, min(o.rounds, maxJitterRounds), o.jitter)
+	return err
+}
+
+func (r *Report) followed(ctx context.Context, o options) (err error) {
+	r.Followed, err = measureFollowed(ctx, o.entries, o.jitter)
 	return err
 }

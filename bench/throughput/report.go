@@ -50,16 +50,17 @@ type Report struct {
 	Go        string    `json:"go"`
 	Parts     []PartRun `json:"parts"`
 
-	EndToEnd      *EndToEnd `json:"end_to_end,omitempty"`
-	CeilingNew    Rate      `json:"ceiling_new,omitzero"`
-	CeilingUpdate Rate      `json:"ceiling_updated,omitzero"`
-	Alternatives  []Rate    `json:"alternatives,omitempty"`
-	Steps         []Step    `json:"steps,omitempty"`
-	Latencies     []Latency `json:"latencies,omitempty"`
-	Join          *Join     `json:"join,omitempty"`
-	Idle          []Idle    `json:"idle,omitempty"`
-	Jitter        []Jitter  `json:"jitter,omitempty"`
-	Targets       []Target  `json:"targets"`
+	EndToEnd      *EndToEnd  `json:"end_to_end,omitempty"`
+	CeilingNew    Rate       `json:"ceiling_new,omitzero"`
+	CeilingUpdate Rate       `json:"ceiling_updated,omitzero"`
+	Alternatives  []Rate     `json:"alternatives,omitempty"`
+	Steps         []Step     `json:"steps,omitempty"`
+	Latencies     []Latency  `json:"latencies,omitempty"`
+	Join          *Join      `json:"join,omitempty"`
+	Idle          []Idle     `json:"idle,omitempty"`
+	Jitter        []Jitter   `json:"jitter,omitempty"`
+	Followed      []Followed `json:"followed,omitempty"`
+	Targets       []Target   `json:"targets"`
 }
 
 func newReport(n, rounds int) (*Report, error) {
@@ -107,6 +108,15 @@ func (r *Report) checkTargets() {
 		if !j.Control {
 			r.atMost("p99.9 of pings over idle, "+j.Name, j.Over, jitterBound, "ms")
 		}
+	}
+	r.checkFollowed()
+}
+
+// checkFollowed compares the pings while maps are followed with the limits of the design.
+func (r *Report) checkFollowed() {
+	for _, f := range r.Followed[min(1, len(r.Followed)):] {
+		r.atMost("p99.9 of pings over idle, "+f.Name, f.Over, f.Bound, "ms")
+		r.atMost("longest call, "+f.Name, f.LongestCall, callBound, "ms")
 	}
 }
 

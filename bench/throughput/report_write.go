@@ -35,6 +35,7 @@ func (r *Report) write(out io.Writer) error {
 		{r.Join != nil, r.writeJoin},
 		{len(r.Idle) > 0, r.writeIdle},
 		{len(r.Jitter) > 0, r.writeJitter},
+		{len(r.Followed) > 0, r.writeFollowed},
 		{true, r.writeTargets},
 	} {
 		if !section.there {
@@ -112,6 +113,13 @@ func (r *Report) writeJitter(s textTable) {
 	s.line("pings through the load balancer, ms, medians of %d\tp50\tp99\tp99.9\tover idle\tmax\tpings", min(r.Rounds, maxJitterRounds))
 	for _, j := range r.Jitter {
 		s.line("%s\t%.3f\t%.3f\t%.3f\t%+.3f\t%.3f\t%d", j.Name, j.P50, j.P99, j.P999, j.Over, j.Max, j.Samples)
+	}
+}
+
+func (r *Report) writeFollowed(s textTable) {
+	s.line("pings while a map is followed, ms\tp50\tp99\tp99.9\tover idle\tmax\tpings\tlongest call")
+	for _, f := range r.Followed {
+		s.line("%s\t%.3f\t%.3f\t%.3f\t%+.3f\t%.3f\t%d\t%.3f", f.Name, f.P50, f.P99, f.P999, f.Over, f.Max, f.Samples, f.LongestCall)
 	}
 }
 

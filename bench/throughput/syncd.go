@@ -13,19 +13,24 @@ import (
 	"mapsync/bench/process"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
 )
 
 // The questions that a daemon's process answers on its standard input, one per line.
 const (
 	askCPU  = "cpu"  // returns processor time, ns
 	askHeap = "heap" // returns live Go memory, bytes; collects garbage
+	askCall = "call" // returns the duration of the longest call that read or wrote a map, ns
 )
 
 // runSyncd runs the daemon if this process was started as one.
 func runSyncd() (asked bool, err error) {
 	return process.RunSyncd(func(question string) any {
-		if question == askHeap {
+		switch question {
+		case askHeap:
 			return heap()
+		case askCall:
+			return longestCall()
 		}
 		return uint64(cpuTime(unix.RUSAGE_SELF))
 	})
@@ -71,6 +76,20 @@ func (s *syncd) cpu() (time.Duration, error) {
 func (s *syncd) heap() (n uint64, err error) {
 	err = s.Ask(askHeap, &n)
 	return n, err
+}
+
+// longestCall returns the duration of this process's longest call that read or wrote a map.
+func longestCall() (longest time.Duration) {
+	for _, c := range kmap.Calls() {
+		longest = max(longest, c.Longest)
+	}
+	return longest
+}
+
+// longestCall returns the duration of the daemon's longest call that read or wrote a map.
+func (s *syncd) longestCall() (longest time.Duration, err error) {
+	err = s.Ask(askCall, &longest)
+	return longest, err
 }
 
 // awaitReady returns once the daemon reports that it is ready, with the given number of peers.

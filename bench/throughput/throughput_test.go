@@ -75,6 +75,14 @@ func TestRun(t *testing.T) {
 			t.Errorf("jitter: got %+v, want samples and ascending percentiles", j)
 		}
 	}
+	for _, f := range r.Followed {
+		if f.Samples == 0 || f.P50 <= 0 || f.P50 > f.P999 || (f.Bound > 0) != (f.LongestCall > 0) {
+			t.Errorf("followed map: got %+v, want samples, ascending percentiles and a longest call", f)
+		}
+	}
+	if len(r.Followed) != 1+2*2*3 {
+		t.Errorf("followed maps: got %d figures, want 13", len(r.Followed))
+	}
 	if len(r.Latencies) != len(latencyKinds) || len(r.Idle) != 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(parts) {
 		t.Errorf("report: parts are missing: %s", text)
 	}

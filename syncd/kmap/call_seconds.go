@@ -37,6 +37,8 @@ type CallDurations struct {
 	Kind  CallKind
 	Count uint64
 	Sum   time.Duration
+	// Longest is the duration of the longest call.
+	Longest time.Duration
 	// Within has the number of calls of at most a duration in seconds, as a Prometheus histogram.
 	Within map[float64]uint64
 }
@@ -44,6 +46,7 @@ type CallDurations struct {
 // callCounts are the calls of all maps of the process.
 var callCounts [callKinds]struct {
 	sum     atomic.Int64 // ns
+	longest atomic.Int64 // ns
 	buckets [len(callBounds) + 1]atomic.Uint64
 }
 
@@ -54,8 +57,11 @@ func (c CallKind) ended(start time.Time) {
 	for b < len(callBounds) && d > callBounds[b] {
 		b++
 	}
-	callCounts[c].sum.Add(int64(d))
-	callCounts[c].buckets[b].Add(1)
+	n := &callCounts[c]
+	n.sum.Add(int64(d))
+	n.buckets[b].Add(1)
+	for was := n.longest.Load(); int64(d) > was && !n.longest.CompareAndSwap(was, int64(d)); was = n.longest.Load() {
+	}
 }
 
 // Calls returns the durations of all calls of this process, by kind. The caller owns the result.
@@ -64,7 +70,7 @@ func Calls() []CallDurations {
 	for kind := range all {
 		c, d := &callCounts[kind], &all[kind]
 		d.Kind, d.Within = CallKind(kind), make(map[float64]uint64, len(callBounds))
-		d.Sum = time.Duration(c.sum.Load())
+		d.Sum, d.Longest = time.Duration(c.sum.Load()), time.Duration(c.longest.Load())
 		for i := range c.buckets {
 			d.Count += c.buckets[i].Load()
 			if i < len(callBounds) {

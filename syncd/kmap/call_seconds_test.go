@@ -31,8 +31,8 @@ func TestCallBuckets(t *testing.T) {
 		CallBatch.ended(time.Now().Add(-ago))
 	}
 	after := Calls()[CallBatch]
-	if n, took := after.Count-before.Count, after.Sum-before.Sum; n != 4 || took < time.Second {
-		t.Errorf("calls: got %d in %s, want 4 in more than 1 s", n, took)
+	if n, took := after.Count-before.Count, after.Sum-before.Sum; n != 4 || took < time.Second || after.Longest < time.Second {
+		t.Errorf("calls: got %d in %s, the longest %s, want 4 in more than 1 s, the longest 1 s", n, took, after.Longest)
 	}
 	// Each bound counts the shorter calls, too. The longest call is above all bounds.
 	for seconds, want := range map[float64]uint64{0.1: 3, 0.0001: 1} {
