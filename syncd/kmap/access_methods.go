@@ -132,7 +132,7 @@ func (k *Map) openReadMethod(o *Options) error {
 		k.accessMethods.Read = ByBatch
 		return fmt.Errorf("read by %s: values with a spin lock cannot be looked up by a program", ByBatch)
 	}
-	err := k.openBucketReader(k.burst(o), k.info.HasSpinLock)
+	err := k.openBucketReader(k.burst(o), false)
 	if err == nil {
 		return nil
 	}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
@@ -25,8 +26,11 @@ var (
 	// errBucket is the error about a bucket that runs cannot finish. In a hash map with a random seed, no
 	// bucket has that many entries.
 	errBucket = errors.New("a bucket has too many entries, or changes all the time")
-	// errPerCPUBuckets: kernels differ in where an entry has the pointer to its values.
-	errPerCPUBuckets = errors.New("an iterator reads the values of all CPUs")
+	// errNoPerCPULookup: kernels differ in where an entry has the pointer to its values, so that only a
+	// lookup finds them.
+	errNoPerCPULookup = errors.New("the values of all CPUs cannot be looked up by a program")
+	// errPerCPULRU: the kernel would keep every entry that a scan reads.
+	errPerCPULRU = errors.New("a lookup of a per-CPU value counts as a use of the entry")
 )
 
 // openBucketReader loads the program that reads the map bucket by bucket.
@@ -34,9 +38,13 @@ func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
 	switch {
 	case k.info.Flags&unix.BPF_F_ZERO_SEED != 0:
 		return errors.New("without a random seed, anyone can choose keys that belong to one bucket")
-	case k.info.CPUs > 0 && !keysOnly:
-		return errPerCPUBuckets
+	case keysOnly || k.info.CPUs == 0:
+	case k.info.Type == ebpf.LRUCPUHash:
+		return errPerCPULRU
+	case k.lookupProgram == nil:
+		return errNoPerCPULookup
 	}
+	keysOnly = keysOnly || k.readsKeys()
 	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
 		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
 		slots: min(readSlots, slots), keysOnly: keysOnly,
@@ -50,10 +58,13 @@ func (k *Map) closeBucketReader() error {
 	return err
 }
 
-// readBuckets reads the entries bucket by bucket. The program cannot take the lock of a value: then it
-// returns the keys only.
+// readsKeys returns true if the program returns the keys only: it cannot take the lock of a value, or find
+// the values of all CPUs.
+func (k *Map) readsKeys() bool { return k.info.HasSpinLock || k.info.CPUs > 0 }
+
+// readBuckets reads the entries bucket by bucket.
 func (k *Map) readBuckets(ctx context.Context, now func() int64, fn ReadFunc) error {
-	if !k.info.HasSpinLock {
+	if !k.readsKeys() {
 		return k.readParts(ctx, now, fn)
 	}
 	return k.readParts(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
