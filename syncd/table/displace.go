@@ -32,6 +32,10 @@ type ownerGroup struct {
 	victimCursor *Cursor
 	// examined is the number of records that victimCursor has passed since the last victim.
 	examined int
+	// untried is true if victimCursor has passed a record of the group that the writer has not tried to
+	// write yet, since the last victim or the last record that is tried again because of it. kernelEntries
+	// counts such records.
+	untried bool
 }
 
 // Displace selects a victim for a record whose write failed because the kernel map is full. It describes
@@ -60,6 +64,13 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	switch {
 	// The search has not covered the whole order twice. It continues with the next refused record.
 	case old == 0 && from.examined <= 2*t.used:
+		t.clearFailed(m)
+		t.moveTail(s)
+		return false
+	// The group may have no entry at all. The refused record is tried again after the group's records. The
+	// largest group is never tried again for another one, so this ends.
+	case old == 0 && from != own && from.untried:
+		from.untried = false
 		t.clearFailed(m)
 		t.moveTail(s)
 		return false
@@ -142,8 +153,11 @@ func (t *Table) nextVictim(h *ownerGroup) uint32 {
 		m := t.meta(s)
 		const unsure = flagDirty | flagEvicted | flagReread | flagUncertain
 		if m.live() && !m.is(unsure) && t.owners.list[m.owner].group == h {
-			h.examined = 0
+			h.examined, h.untried = 0, false
 			return s
+		}
+		if m.flags&(flagDirty|flagFailed|flagFree) == flagDirty && m.live() && t.owners.list[m.owner].group == h {
+			h.untried = true
 		}
 		h.victimCursor.step()
 	}

@@ -239,6 +239,22 @@ func TestVictimSearchContinues(t *testing.T) {
 	}
 }
 
+// TestOwnRecordBeforeALargerGroup: a full map refuses an own record before the writer has tried the records
+// of the largest group, none of which is in the map. The own record displaces an entry nevertheless.
+func TestOwnRecordBeforeALargerGroup(t *testing.T) {
+	m := newSmallMap(t, 4, []string{"b", "c"}, nil)
+	m.send(other, "c", 4, 1000)
+	m.own(1)
+	m.send(peer, "b", 20, 1000)
+	// Another map has entries of c only.
+	m.entries = map[string]string{"c0": "c", "c1": "c", "c2": "c", "c3": "c"}
+	m.tab.Update((*Tx).Refill)
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(0)
+	m.sync()
+	m.wantEntries(map[string]int{"a": 1, "b": 1, "c": 2})
+}
+
 // TestNoVictimIsFound: all entries of the owner group that must lose an entry have pending rereads.
 // The search ends, and the record waits like any other record that does not fit.
 func TestNoVictimIsFound(t *testing.T) {

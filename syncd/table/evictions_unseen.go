@@ -1,5 +1,11 @@
 package table
 
+// mayBeEvicted reports whether a delete counts as an eviction. A reread cannot distinguish them. If hooks
+// report evictions, an eviction whose event is lost counts as a delete.
+func (t *Table) mayBeEvicted(c *Change) bool {
+	return c.Context == ContextReread && t.opt.EvictionsUnseen
+}
+
 // evictUnseen enters a reread that did not find a key, in an LRU map whose evictions no hook reports. The
 // entry counts as evicted: restoring it would evict another one.
 func (t *Table) evictUnseen(c *Change, s uint32) Outcome {

@@ -26,9 +26,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		m.noteEvidence(c)
 		return Unchanged
 	}
-	// A missing entry may have been evicted. If hooks report evictions, the event of this one is lost, and the
-	// eviction counts as a delete.
-	if c.Context == ContextReread && t.opt.EvictionsUnseen {
+	if t.mayBeEvicted(c) {
 		return t.evictUnseen(c, s)
 	}
 	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
