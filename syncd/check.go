@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,6 +32,9 @@ type report struct {
 	Observed []observation   `json:"observed"`
 	// Missing are the optional kernel functions that this kernel lacks: attach method and function.
 	Missing []string `json:"missing,omitempty"`
+	// Maps are the hash maps of this host. MapsProblem is why they cannot be listed.
+	Maps        []mapCoverage `json:"maps"`
+	MapsProblem string        `json:"maps_problem,omitempty"`
 }
 
 type reportFeature struct {
@@ -58,7 +62,7 @@ func newCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check this kernel and these privileges, or settings",
 		Long: `Without --config: test each kernel feature that the daemon needs, briefly and on temporary maps,
-and report which writes of a load balancer syncd detects.
+and report which writes of a load balancer syncd detects, and for each hash map of this host how soon.
 With --config, or with flags that are settings: check these settings instead, without starting
 the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
 A map that does not exist yet is a warning.
@@ -72,7 +76,7 @@ privileges. 2: the settings cannot be used.`,
 			if file != "" || settingsGiven(cmd) {
 				return checkSettings(cmd, file, asJSON)
 			}
-			r := makeReport()
+			r := makeReport(cmd.Context())
 			if asJSON {
 				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
 					return fmt.Errorf("print report: %w", err)
@@ -98,7 +102,7 @@ func settingsGiven(cmd *cobra.Command) (given bool) {
 	return given
 }
 
-func makeReport() report {
+func makeReport(ctx context.Context) report {
 	r := report{Kernel: kernelRelease(), UID: os.Geteuid()}
 	memlock := rlimit.RemoveMemlock()
 	r.add("memory", "lock memory for BPF maps (before kernel 5.11)", false, memlock)
@@ -119,6 +123,16 @@ func makeReport() report {
 	}
 	r.warn()
 	r.observe(offers[0], offers[1], offers[2])
+	chosen := &capture.ProbeResult{Attach: capture.Attach(r.Attach)}
+	for i := range offers {
+		if string(offers[i].Attach) == r.Attach {
+			chosen = &offers[i]
+		}
+	}
+	var err error
+	if r.Maps, err = coverMaps(ctx, chosen); err != nil {
+		r.MapsProblem = err.Error()
+	}
 	return r
 }
 
@@ -134,7 +148,6 @@ func (r *report) add(name, what string, required bool, err error) {
 const (
 	atOnce       = "at once"
 	byScan       = "by scan"
-	asDelete     = "as a delete"
 	settling     = "settling"
 	scanAtOnce   = "scan at once"
 	notAvailable = "-"
@@ -186,8 +199,8 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 	add("per-CPU map, update by bpf(2)", optional(fexit, byScan, "bpf_percpu_hash_update"), kprobed, atOnce, byScan)
 	add("per-CPU map, lookup-and-delete by bpf(2)", optional(fexit, byScan,
 		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
-	add("LRU map, eviction", optional(fexit, asDelete, "htab_lru_map_delete_node"),
-		optional(kprobe, asDelete, "htab_lru_map_delete_node"), asDelete, asDelete)
+	add("LRU map, eviction", optional(fexit, byScan, "htab_lru_map_delete_node"),
+		optional(kprobe, byScan, "htab_lru_map_delete_node"), byScan, byScan)
 	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan, byScan)
 }
 
@@ -234,8 +247,12 @@ func (r *report) print(out io.Writer) error {
 		"by scan:      within scan-interval (%s) and the duration of a scan; with fexit, in a map that\n"+
 		"              does not change, within max-scan-interval (%s); longer if scan-budget\n"+
 		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
-		"as a delete:  by scan, as a delete by the load balancer\n"+
 		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.ScanBudget)
+	if r.MapsProblem != "" {
+		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
+	} else if err := printMapCoverage(out, r.Maps); err != nil {
+		return err
+	}
 	switch {
 	case !r.Usable:
 		fmt.Fprintln(out, "syncd cannot work here")

@@ -22,6 +22,9 @@ func (a Attach) Detects(t ebpf.ProgramType) bool {
 // the writes of a packet without counting them.
 func (c *Capture) DetectsAllWrites() bool { return detectsAllWrites(c.attached, c.missing) }
 
+// DetectsAllWrites is Capture.DetectsAllWrites for the hooks that were probed.
+func (o *ProbeResult) DetectsAllWrites() bool { return detectsAllWrites(o.Attach, o.Missing) }
+
 func detectsAllWrites(a Attach, missing []string) bool {
 	return a == AttachFexit && a.Detects(ebpf.Kprobe) && len(missing) == 0
 }

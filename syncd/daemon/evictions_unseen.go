@@ -1,8 +1,7 @@
 package daemon
 
 import (
-	"slices"
-
+	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
@@ -11,7 +10,7 @@ import (
 // evictionsUnseen reports whether syncd cannot distinguish the evictions of an LRU map from
 // deletes. No hook detects these evictions, and a scan only finds that the entries are absent.
 func (d *Daemon) evictionsUnseen(info *kmap.Info) bool {
-	return isLRU(info) && (!d.capture.HooksMaps() || slices.Contains(d.capture.Missing(), "htab_lru_map_delete_node"))
+	return isLRU(info) && !capture.Covers(d.capture.Attached(), d.capture.Missing(), info.Type).Evictions
 }
 
 // isLRU reports whether the kernel evicts entries of a map.

@@ -1,0 +1,44 @@
+package capture
+
+import (
+	"testing"
+
+	"github.com/cilium/ebpf"
+)
+
+func TestCovers(t *testing.T) {
+	all := Coverage{true, true, true}
+	for _, c := range []struct {
+		attach  Attach
+		missing string
+		typ     ebpf.MapType
+		want    Coverage
+	}{
+		{AttachFexit, "", ebpf.Hash, all},
+		{AttachKprobe, "", ebpf.LRUCPUHash, all},
+		{AttachSyscall, "", ebpf.Hash, Coverage{Syscalls: true}},
+		{AttachNone, "", ebpf.Hash, Coverage{}},
+		{AttachFexit, "htab_lru_map_delete_node", ebpf.LRUHash, Coverage{true, true, false}},
+		{AttachKprobe, "htab_lru_map_delete_node", ebpf.LRUHash, Coverage{true, true, false}},
+		{AttachKprobe, BPFEntry, ebpf.Hash, Coverage{true, false, true}},
+		{AttachFexit, BPFEntry, ebpf.Hash, all},
+		{AttachFexit, "htab_map_lookup_and_delete_batch", ebpf.Hash, Coverage{true, false, true}},
+		{AttachFexit, "htab_map_lookup_and_delete_batch", ebpf.LRUHash, all},
+		{AttachFexit, "htab_lru_map_lookup_and_delete_batch", ebpf.LRUHash, Coverage{true, false, true}},
+		{AttachFexit, "bpf_percpu_hash_update", ebpf.PerCPUHash, Coverage{true, false, true}},
+		{AttachFexit, "bpf_percpu_hash_update", ebpf.Hash, all},
+		{AttachKprobe, "bpf_percpu_hash_update", ebpf.PerCPUHash, all},
+		{AttachFexit, "htab_percpu_map_update_elem", ebpf.PerCPUHash, Coverage{false, true, true}},
+		{AttachFexit, "htab_percpu_map_update_elem", ebpf.LRUCPUHash, all},
+		{AttachKprobe, "htab_lru_percpu_map_update_elem", ebpf.LRUCPUHash, Coverage{false, true, true}},
+	} {
+		if got := Covers(c.attach, []string{c.missing}, c.typ); got != c.want {
+			t.Errorf("%s without %q, %s: got %+v, want %+v", c.attach, c.missing, c.typ, got, c.want)
+		}
+	}
+	want := all
+	want.Syscalls = !kernelAtLeast(5, 14)
+	if got := Covers(AttachFexit, []string{"htab_map_lookup_and_delete_elem"}, ebpf.Hash); got != want {
+		t.Errorf("fexit without lookup-and-delete: got %+v, want %+v", got, want)
+	}
+}
