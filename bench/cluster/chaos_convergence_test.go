@@ -146,9 +146,7 @@ func (c *chaos) checkProven(ctx context.Context) error {
 				m = p.Maps[0]
 			}
 			if c.isIncompatible(p.Node) {
-				if m.Agreed {
-					errs = append(errs, fmt.Errorf("%s counts %s as in sync, but their maps are incompatible", s.Node, p.Node))
-				}
+				errs = append(errs, neverInSync(s.Node, p.Node, m.Agreed))
 				continue
 			}
 			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {

@@ -20,6 +20,14 @@ func (tr *trial) isIncompatible(name string) bool {
 	return slices.ContainsFunc(tr.incompatible, func(m *remote) bool { return m.name == name })
 }
 
+// neverInSync returns an error if a node counts an incompatible one as in sync.
+func neverInSync(node, incompatible string, inSync bool) error {
+	if !inSync {
+		return nil
+	}
+	return fmt.Errorf("%s counts %s as in sync, but their maps are incompatible", node, incompatible)
+}
+
 // isForged reports whether the hostile member sent this value in another owner's name: an owner
 // that was never live, or an earlier incarnation of a node.
 func isForged(value string) bool {
