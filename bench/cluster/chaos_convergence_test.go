@@ -91,8 +91,15 @@ func (c *chaos) checkWritten(ctx context.Context, held content) error {
 	return nil
 }
 
-// dropForged removes the flows that an invented owner's record may have changed or deleted.
+// dropForged removes the flows that a forged record may have changed, deleted or kept. While a node counts as
+// gone, a record in the name of an earlier incarnation of another node makes that node the owner of a flow.
+// The end of the flow then counts as the delete of a collector.
 func dropForged(want, own content) {
+	for key := range own {
+		if _, goesOn := want[key]; !goesOn {
+			delete(own, key)
+		}
+	}
 	for key := range want {
 		if value, ok := own[key]; !ok || isForged(value) {
 			delete(want, key)
