@@ -68,7 +68,8 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 		t.moveTail(s)
 		return false
 	// The group may have no entry at all. The refused record is tried again after the group's records. The
-	// largest group is never tried again for another one, so this ends.
+	// last record of the largest group finds no larger one, and stays failed, so this ends. It would not end
+	// if examined was reset here: the search within that group would begin anew, too.
 	case old == 0 && from != own && from.untried:
 		from.untried = false
 		t.clearFailed(m)
@@ -179,8 +180,10 @@ func (c *Cursor) moveTo(s uint32) {
 	c.t.meta(s).flags |= flagCursor
 }
 
-// closeVictimCursor removes the cursor of a group. The next search starts at the first record.
+// closeVictimCursor removes the cursor of a group. The next search starts at the first record, and looks at
+// all of them.
 func (t *Table) closeVictimCursor(h *ownerGroup) {
+	h.examined, h.untried = 0, false
 	if h.victimCursor != nil {
 		t.cursors = slices.DeleteFunc(t.cursors, func(c *Cursor) bool { return c == h.victimCursor })
 		h.victimCursor = nil

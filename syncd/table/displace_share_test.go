@@ -255,6 +255,23 @@ func TestOwnRecordBeforeALargerGroup(t *testing.T) {
 	m.wantEntries(map[string]int{"a": 1, "b": 1, "c": 2})
 }
 
+// TestRefillRestartsTheVictimSearch: a search that has found no victim does not limit the searches in
+// another map.
+func TestRefillRestartsTheVictimSearch(t *testing.T) {
+	const n = 20 * displaceSteps
+	m := newSmallMap(t, n, []string{"b"}, nil)
+	m.own(n)
+	m.send(peer, "b", 9, 1000) // no record of b is in the map
+	group := m.tab.owners.groups[0]
+	if group.examined == 0 {
+		t.Fatal("search without a victim: got no examined records")
+	}
+	m.tab.Update((*Tx).Refill)
+	if group.examined != 0 || group.untried {
+		t.Errorf("search in another map: got %d examined records, untried %t, want 0 and false", group.examined, group.untried)
+	}
+}
+
 // TestNoVictimIsFound: all entries of the owner group that must lose an entry have pending rereads.
 // The search ends, and the record waits like any other record that does not fit.
 func TestNoVictimIsFound(t *testing.T) {
