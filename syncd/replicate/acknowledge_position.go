@@ -90,3 +90,22 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 	}
 	return nil
 }
+
+// acknowledgedBy returns the position of a map that a peer has acknowledged, and 0 if the peer is not
+// served. It takes Replicator.mu, and then the lock of each stream to the peer.
+func (r *Replicator) acknowledgedBy(peer table.Owner, m *localMap) (position uint64) {
+	r.mu.Lock()
+	var streams []*outboundStream
+	for s := range r.outboundStreams {
+		if s.target == peer {
+			streams = append(streams, s)
+		}
+	}
+	r.mu.Unlock()
+	for _, s := range streams {
+		if at, state := s.ackedPosition(m); state == ackServed {
+			position = max(position, at)
+		}
+	}
+	return position
+}

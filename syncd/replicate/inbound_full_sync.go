@@ -28,15 +28,18 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 // deleted them, and this node did not receive the deletes. Records at or above sweepBefore are
 // spared. The full sync has moved its records there, and newer changes are there, too.
 //
+// Records of earlier incarnations of the peer are spared, too, while the peer has not acknowledged them.
+//
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepUnreceived() {
+	acknowledged := in.l.r.acknowledgedBy(in.l.peer, in.m)
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
 	now := in.l.r.opt.Now().UnixNano()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.l.peer.Node, in.sweepBefore, now, c, recordsPerLock)
+			more = tx.Sweep(in.l.peer, acknowledged, in.sweepBefore, now, c, recordsPerLock)
 			in.result.head = tx.Head()
 		})
 	}

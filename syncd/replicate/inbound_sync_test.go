@@ -303,3 +303,31 @@ func TestRepairBackoffReset(t *testing.T) {
 		t.Errorf("next repair after the first with remaining differences: got after %s, want 1s", got)
 	}
 }
+
+// TestSweepSparesRecordsThatThePeerMayLack repeats a full sync that broke. The peer has restarted, and holds
+// the record of its earlier incarnation only if it has acknowledged it.
+func TestSweepSparesRecordsThatThePeerMayLack(t *testing.T) {
+	for _, acknowledged := range []bool{false, true} {
+		x := newInboundFixture(t)
+		earlier := x.l.peer
+		earlier.Incarnation--
+		x.tb.Update(func(tx *table.Tx) {
+			tx.Remote(&table.Delta{Key: key(7), Value: value(7), Version: 5, Owner: tx.Intern(earlier)}, 5, table.RemoteOptions{})
+		})
+		if acknowledged {
+			s := newOutboundStream(x.r, x.l.peer, nil)
+			f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+			f.serving.Store(true)
+			f.ackedPosition.Store(x.tb.Stats().Head)
+			s.maps = []*outboundMap{f}
+			x.r.outboundStreams[s] = struct{}{}
+		}
+		x.handle(stockBatch(x.in.index, 0, 10, 1))
+		x.in.repeatFullSyncAt = time.Now().Add(-time.Second)
+		x.subscribe(1, true)
+		x.handle(stockBatch(x.in.index, 0, 10, 1))
+		if _, found := live(x.tb)[7]; found == acknowledged {
+			t.Errorf("record of the earlier incarnation, acknowledged %t: got present %t, want %t", acknowledged, found, !acknowledged)
+		}
+	}
+}

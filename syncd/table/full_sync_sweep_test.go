@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"math"
 	"testing"
 )
 
@@ -44,7 +45,7 @@ func TestSweep(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	for more := true; more; {
-		r.tab.Update(func(tx *Tx) { more = tx.Sweep("b", begin, 2*second, c, 2) })
+		r.tab.Update(func(tx *Tx) { more = tx.Sweep(peer, math.MaxUint64, begin, 2*second, c, 2) })
 	}
 	r.want("c", "- v1000 b100 dirty")
 	r.want("e", "- v1000 b1 dirty")
@@ -64,6 +65,27 @@ func TestSweep(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1001, "c", "v")
 }
 
+// TestSweepSparesRecordsThatThePeerMayLack: records of earlier incarnations stay if the peer has not
+// acknowledged them. It may have lost its map.
+func TestSweepSparesRecordsThatThePeerMayLack(t *testing.T) {
+	r := newRig(t)
+	earlier := Owner{"b", 1}
+	for _, rec := range []struct {
+		key   string
+		owner Owner
+	}{{"a", earlier}, {"b", earlier}, {"c", peer}} {
+		r.remote(Accepted, 0, rec.owner, 1000, rec.key, "v")
+	}
+	var rec Record
+	r.tab.View(func(tx *Tx) { tx.Get(pad("a", keySize), &rec) })
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, rec.Position, tx.Head()+1, 2*second, c, 9) })
+	r.want("a", "- v1000 b1 dirty")
+	r.want("b", "v v1000 b1 dirty")
+	r.want("c", "- v1000 b100 dirty")
+}
+
 // A record with a change that was not replicated is swept. When its entry is in the map again, the
 // table does not treat it as the write of syncd.
 func TestSweptAndWrittenAgain(t *testing.T) {
@@ -73,7 +95,7 @@ func TestSweptAndWrittenAgain(t *testing.T) {
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, second)) })
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	r.tab.Update(func(tx *Tx) { tx.Sweep("b", tx.Head()+1, 2*second, c, 2) })
+	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 2*second, c, 2) })
 	r.write()
 	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.wantRereads("k")
@@ -92,7 +114,7 @@ func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) {
-		for tx.Sweep("b", tx.Head()+1, 9*second, c, 1) {
+		for tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 9*second, c, 1) {
 		}
 	})
 	r.wantOrder("owntheirslive")

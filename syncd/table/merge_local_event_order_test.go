@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // Two CPUs write and delete a key during the first read of the map. The event of the write arrives
 // last, after Adopt has removed the key.
@@ -122,7 +125,7 @@ func TestSweepIncludesRetriedWrites(t *testing.T) {
 	c := r.tab.NewCursor(0)
 	defer c.Close()
 	r.tab.Update(func(tx *Tx) {
-		for tx.Sweep("b", before, 2*second, c, 9) {
+		for tx.Sweep(peer, math.MaxUint64, before, 2*second, c, 9) {
 		}
 	})
 	r.want("k", "- v1000 b100 dirty")

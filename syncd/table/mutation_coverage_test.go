@@ -3,6 +3,7 @@ package table
 import (
 	"errors"
 	"fmt"
+	"math"
 	"testing"
 )
 
@@ -284,7 +285,7 @@ func TestSweepAndExpireInParts(t *testing.T) {
 	}
 	c := r.tab.NewCursor(0)
 	defer c.Close()
-	if n := parts(func(tx *Tx) bool { return tx.Sweep(peer.Node, 9, 5000, c, 1) }); n != 4 {
+	if n := parts(func(tx *Tx) bool { return tx.Sweep(peer, math.MaxUint64, 9, 5000, c, 1) }); n != 4 {
 		t.Errorf("Sweep of 3 records one by one: got %d calls, want 4", n)
 	}
 	if st := r.tab.Stats(); st.Swept != 3 || st.Live != 0 {

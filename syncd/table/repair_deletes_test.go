@@ -1,6 +1,9 @@
 package table
 
-import "testing"
+import (
+	"math"
+	"testing"
+)
 
 // TestRepairResendsOnlyDeletes: an older live record in a repair causes the table to resend a
 // tombstone. A delete in a repair does not. The table does not resend live records.
@@ -56,7 +59,7 @@ func TestEarlierRecordOfTheSender(t *testing.T) {
 		})
 		r.want("k", "v v10 b100")
 		c := r.tab.NewCursor(0)
-		r.tab.Update(func(tx *Tx) { tx.Sweep("b", 2, 2*second, c, 9) })
+		r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, 2, 2*second, c, 9) })
 		c.Close()
 		want := "v v10 b100"
 		if test.swept {

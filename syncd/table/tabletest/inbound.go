@@ -318,8 +318,9 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 func (l *InboundStream) sweepRest() {
 	t := l.to.tab
 	c := t.NewCursor(0)
+	peer, acknowledged := table.Owner{Node: l.to.n.world.Nodes[l.peer].Name, Incarnation: l.inc}, l.to.ackOf(l.peer, l.inc)
 	t.Update(func(tx *table.Tx) {
-		for tx.Sweep(l.to.n.world.Nodes[l.peer].Name, l.before, l.to.n.clock(), c, 3) {
+		for tx.Sweep(peer, acknowledged, l.before, l.to.n.clock(), c, 3) {
 		}
 	})
 	c.Close()
