@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -24,47 +23,47 @@ type Jiffies struct {
 	Tick int64
 }
 
-// tickRates are the values of CONFIG_HZ on common architectures.
-var tickRates = []int64{100, 250, 300, 1000}
+// measuredEdges is the number of increments of the counter that a measurement observes. A busy kernel
+// increments it late, and a busy process detects that late.
+const measuredEdges = 6
 
-// MeasureJiffies measures the tick counter for about 50 ms. It needs a kernel with bpf_jiffies64
-// (5.6).
+// MeasureJiffies observes the tick counter for a few ticks. It needs a kernel with bpf_jiffies64 (5.6).
 func MeasureJiffies() (_ *Jiffies, err error) {
 	r, err := newTickReader()
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
 	defer r.close()
-	first, err := r.edges(3)
+	tick, err := tickLength()
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
-	time.Sleep(50 * time.Millisecond)
-	last, err := r.edges(3)
+	edges, err := r.edges(measuredEdges)
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
-	return earliestEdge(append(first, last...)), nil
+	return earliestEdge(edges, tick), nil
 }
 
-// earliestEdge returns the edge that was detected with the least delay, with its tick length. The
-// counter is never ahead of the clock, but a busy kernel increments it late, and a busy process
-// detects the increment late. So the edges are never before a line whose slope is the tick length,
-// and most of them are close to it: the tick length of tickRates with the closest edges is the right
-// one. The edges have different counts.
-func earliestEdge(edges []Jiffies) *Jiffies {
-	var best Jiffies
-	closest := int64(math.MaxInt64)
-	for _, hz := range tickRates {
-		tick := int64(time.Second) / hz
-		atZero := func(e Jiffies) int64 { return e.At - int64(e.Count-edges[0].Count)*tick }
-		sorted := slices.Clone(edges)
-		slices.SortFunc(sorted, func(a, b Jiffies) int { return cmp.Compare(atZero(a), atZero(b)) })
-		if distance := atZero(sorted[(len(sorted)-1)/2]) - atZero(sorted[0]); distance < closest {
-			closest, best = distance, sorted[0]
-			best.Tick = tick
-		}
+// tickLength returns the length of a jiffy in nanoseconds. The kernel reports it as the resolution of its
+// coarse clocks, which advance with each tick (posix_get_coarse_res in kernel/time/posix-timers.c).
+func tickLength() (int64, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
+		return 0, fmt.Errorf("read the resolution of CLOCK_MONOTONIC_COARSE: %w", err)
 	}
+	if ts.Nano() <= 0 {
+		return 0, fmt.Errorf("the resolution of CLOCK_MONOTONIC_COARSE is %d ns", ts.Nano())
+	}
+	return ts.Nano(), nil
+}
+
+// earliestEdge returns the edge that was detected with the least delay. The counter is never ahead of the
+// clock, so no edge is before a line whose slope is the tick length.
+func earliestEdge(edges []Jiffies, tick int64) *Jiffies {
+	atZero := func(e Jiffies) int64 { return e.At - int64(e.Count-edges[0].Count)*tick }
+	best := slices.MinFunc(edges, func(a, b Jiffies) int { return cmp.Compare(atZero(a), atZero(b)) })
+	best.Tick = tick
 	return &best
 }
 

@@ -37,10 +37,9 @@ func TestMeasureJiffiesPredictsTheCounter(t *testing.T) {
 	}
 }
 
-// TestEarliestEdge checks that edges that were detected late change neither the tick length nor the
-// time of the measurement.
+// TestEarliestEdge checks that edges that were detected late do not change the time of the measurement.
 func TestEarliestEdge(t *testing.T) {
-	for _, hz := range tickRates {
+	for _, hz := range []int64{100, 250, 300, 1000} {
 		tick := int64(time.Second) / hz
 		edge := func(count, late int64) Jiffies {
 			return Jiffies{Count: uint64(1000 + count), At: 7_000_000_000 + count*tick + late}
@@ -51,7 +50,7 @@ func TestEarliestEdge(t *testing.T) {
 			"last late":  {edge(0, 200), edge(1, 100), edge(2, 200), edge(14, 300), edge(16, 200), edge(22, 6_000_000)},
 			"most late":  {edge(0, 200), edge(1, 90_000), edge(2, 1_000_000), edge(14, 100), edge(16, 2_000_000), edge(22, 6_000_000)},
 		} {
-			got := earliestEdge(edges)
+			got := earliestEdge(edges, tick)
 			if got.Tick != tick || got.At-int64(got.Count-1000)*tick != 7_000_000_100 {
 				t.Errorf("%d Hz, %s: got %+v, want the edge that is 100 ns late", hz, name, *got)
 			}
