@@ -167,41 +167,41 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 			r.Missing = append(r.Missing, string(o.Attach)+" "+symbol)
 		}
 	}
-	add := func(write, byFexit, byKprobe, bySyscall, byNone string) {
+	add := func(write, byFexit, byKprobe, bySyscall string) {
 		for cell, o := range map[*string]capture.ProbeResult{&byFexit: fexit, &byKprobe: kprobe, &bySyscall: syscall} {
 			if o.Err != nil {
 				*cell = notAvailable
 			}
 		}
-		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, bySyscall, byNone})
+		r.Observed = append(r.Observed, observation{write, byFexit, byKprobe, bySyscall, byScan})
 	}
-	optional := func(o capture.ProbeResult, instead string, symbols ...string) string {
+	optional := func(o capture.ProbeResult, symbols ...string) string {
 		if slices.ContainsFunc(symbols, func(s string) bool { return slices.Contains(o.Missing, s) }) {
-			return instead
+			return byScan
 		}
 		return atOnce
 	}
-	kprobed := optional(kprobe, byScan, capture.BPFEntry)
-	add("update or delete by a BPF program", atOnce, atOnce, byScan, byScan)
+	kprobed := optional(kprobe, capture.BPFEntry)
+	add("update or delete by a BPF program", atOnce, atOnce, byScan)
 	traced := byScan
 	if capture.AttachFexit.Detects(ebpf.Kprobe) {
 		traced = atOnce
 	}
-	add("program under a kprobe or tracepoint", traced, byScan, byScan, byScan)
-	add("update or delete by bpf(2)", atOnce, kprobed, atOnce, byScan)
-	add("lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
-	add("batch lookup-and-delete by bpf(2)", optional(fexit, byScan, "htab_map_lookup_and_delete_batch", "htab_lru_map_lookup_and_delete_batch"),
-		kprobed, atOnce, byScan)
-	add("change in place, key is new", settling, settling, byScan, byScan)
-	add("change in place, key has settled", byScan, byScan, byScan, byScan)
+	add("program under a kprobe or tracepoint", traced, byScan, byScan)
+	add("update or delete by bpf(2)", atOnce, kprobed, atOnce)
+	add("lookup-and-delete by bpf(2)", optional(fexit, "htab_map_lookup_and_delete_elem"), kprobed, atOnce)
+	add("batch lookup-and-delete by bpf(2)", optional(fexit, "htab_map_lookup_and_delete_batch", "htab_lru_map_lookup_and_delete_batch"),
+		kprobed, atOnce)
+	add("change in place, key is new", settling, settling, byScan)
+	add("change in place, key has settled", byScan, byScan, byScan)
 	perCPU := []string{"htab_percpu_map_update_elem", "htab_lru_percpu_map_update_elem"}
-	add("per-CPU map, update by a BPF program", optional(fexit, byScan, perCPU...), optional(kprobe, byScan, perCPU...), byScan, byScan)
-	add("per-CPU map, update by bpf(2)", optional(fexit, byScan, "bpf_percpu_hash_update"), kprobed, atOnce, byScan)
-	add("per-CPU map, lookup-and-delete by bpf(2)", optional(fexit, byScan,
-		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce, byScan)
-	add("LRU map, eviction", optional(fexit, byScan, "htab_lru_map_delete_node"),
-		optional(kprobe, byScan, "htab_lru_map_delete_node"), byScan, byScan)
-	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan, byScan)
+	add("per-CPU map, update by a BPF program", optional(fexit, perCPU...), optional(kprobe, perCPU...), byScan)
+	add("per-CPU map, update by bpf(2)", optional(fexit, "bpf_percpu_hash_update"), kprobed, atOnce)
+	add("per-CPU map, lookup-and-delete by bpf(2)", optional(fexit,
+		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce)
+	add("LRU map, eviction", optional(fexit, "htab_lru_map_delete_node"),
+		optional(kprobe, "htab_lru_map_delete_node"), byScan)
+	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan)
 }
 
 // warn sets the warning if hooks are unavailable and scans alone find changes.

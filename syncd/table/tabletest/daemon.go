@@ -18,18 +18,18 @@ type Daemon struct {
 	tab  *table.Table // nil until the first map is attached
 
 	// The map of the table, as in syncd/daemon/replica.go.
-	m               *Map             // nil: no map is attached
-	state           mapState         // stateWaiting if and only if m is nil
-	how             loadKind         // of the last attached map
-	since           int64            // the time at which the map was attached
-	wasOffered      bool             // the table was offered to peers
-	loaded          int              // id of the last map that was read completely
-	inStateFile     bool             // the state file names the map
-	initialSyncDone bool             // the initial syncs of the peers are done, up to initialSyncPos
-	initialSyncPos  uint64           // position at the end of the initial sync
-	place           int              // the position in the map that the load has reached
-	read            []mapRead        // entries that were read and not entered yet
-	queue           [numCPUs][]event // events that have not reached the table, by CPU, oldest first
+	m               *Map                // nil: no map is attached
+	state           mapState            // stateWaiting if and only if m is nil
+	how             loadKind            // of the last attached map
+	since           int64               // the time at which the map was attached
+	wasOffered      bool                // the table was offered to peers
+	loaded          int                 // id of the last map that was read completely
+	inStateFile     bool                // the state file names the map
+	initialSyncDone bool                // the initial syncs of the peers are done
+	syncBarrier     *table.WriteBarrier // unwritten records at the end of the initial sync
+	place           int                 // the position in the map that the load has reached
+	read            []mapRead           // entries that were read and not entered yet
+	queue           [numCPUs][]event    // events that have not reached the table, by CPU, oldest first
 
 	syncer
 	scanning  bool // a scan is in progress
@@ -126,6 +126,7 @@ func (d *Daemon) attach() {
 		d.tab = n.world.tables.get(n.world.tb, o)
 	}
 	d.m, d.state, d.since, d.inStateFile, d.initialSyncDone = n.Map, stateLoading, n.world.Now, same, false
+	d.tab.View(func(tx *table.Tx) { tx.RemoveBarrier(d.syncBarrier) })
 	d.place, d.read = 0, d.read[:0]
 	switch {
 	case !d.wasOffered:
@@ -294,9 +295,12 @@ func (d *Daemon) SaveMapID() {
 		return
 	}
 	if !d.initialSyncDone {
-		d.initialSyncDone, d.initialSyncPos = true, d.head()
+		d.initialSyncDone = true
+		d.tab.View(func(tx *table.Tx) { d.syncBarrier = tx.AddBarrier() })
 	}
-	if d.applied() >= d.initialSyncPos && d.stats().Failed == 0 {
+	pending := 0
+	d.tab.View(func(tx *table.Tx) { pending = tx.PendingWrites(d.syncBarrier) })
+	if pending == 0 {
 		d.inStateFile, d.n.StateFileMap = true, d.m.ID
 	}
 }

@@ -221,7 +221,11 @@ func (x *exploreState) daemon(d *Daemon) {
 	}
 	x.members(d)
 	if d.tab != nil {
-		x.position(d.initialSyncPos)
+		pending := 0
+		if d.initialSyncDone {
+			d.tab.View(func(tx *table.Tx) { pending = tx.PendingWrites(d.syncBarrier) })
+		}
+		x.n(pending)
 		x.addTable(d)
 		x.syncer(d)
 		// Without values to enter, an open reading has no influence.
