@@ -143,7 +143,6 @@ func (s *Scanner) Stats() ScannerStats {
 // logs a failed scan, and repeats it.
 func (s *Scanner) Run(ctx context.Context) {
 	last := time.Now()
-	s.unchanged.at = s.changes()
 	for s.await(ctx, last) {
 		began := time.Now()
 		err := s.scan(ctx, began)

@@ -307,27 +307,35 @@ func TestRepairBackoffReset(t *testing.T) {
 // TestSweepSparesRecordsThatThePeerMayLack repeats a full sync that broke. The peer has restarted, and holds
 // the record of its earlier incarnation only if it has acknowledged it.
 func TestSweepSparesRecordsThatThePeerMayLack(t *testing.T) {
-	for _, acknowledged := range []bool{false, true} {
+	for name, c := range map[string]struct {
+		change func(s *outboundStream, f *outboundMap)
+		swept  bool
+	}{
+		"acknowledged":                           {func(*outboundStream, *outboundMap) {}, true},
+		"not acknowledged":                       {func(_ *outboundStream, f *outboundMap) { f.ackedPosition.Store(0) }, false},
+		"acknowledged by an earlier incarnation": {func(s *outboundStream, _ *outboundMap) { s.target.Incarnation-- }, false},
+		"sent to an observer":                    {func(_ *outboundStream, f *outboundMap) { f.observe = true }, false},
+	} {
 		x := newInboundFixture(t)
 		earlier := x.l.peer
 		earlier.Incarnation--
 		x.tb.Update(func(tx *table.Tx) {
 			tx.Remote(&table.Delta{Key: key(7), Value: value(7), Version: 5, Owner: tx.Intern(earlier)}, 5, table.RemoteOptions{})
 		})
-		if acknowledged {
-			s := newOutboundStream(x.r, x.l.peer, nil)
-			f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
-			f.serving.Store(true)
-			f.ackedPosition.Store(x.tb.Stats().Head)
-			s.maps = []*outboundMap{f}
-			x.r.outboundStreams[s] = struct{}{}
-		}
+		s := newOutboundStream(x.r, x.l.peer, nil)
+		f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+		f.serving.Store(true)
+		f.sentPosition.Store(x.tb.Stats().Head)
+		f.ackedPosition.Store(x.tb.Stats().Head)
+		c.change(s, f)
+		s.maps = []*outboundMap{f}
+		x.r.outboundStreams[s] = struct{}{}
 		x.handle(stockBatch(x.in.index, 0, 10, 1))
 		x.in.repeatFullSyncAt = time.Now().Add(-time.Second)
 		x.subscribe(1, true)
 		x.handle(stockBatch(x.in.index, 0, 10, 1))
-		if _, found := live(x.tb)[7]; found == acknowledged {
-			t.Errorf("record of the earlier incarnation, acknowledged %t: got present %t, want %t", acknowledged, found, !acknowledged)
+		if _, found := live(x.tb)[7]; found == c.swept {
+			t.Errorf("record of the earlier incarnation, %s: got present %t, want %t", name, found, !c.swept)
 		}
 	}
 }

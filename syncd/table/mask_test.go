@@ -28,8 +28,8 @@ func TestVolatileChangeIsKeptAndNotSent(t *testing.T) {
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, 2*second)) })
 	// A change that is older than the record changes nothing.
 	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 3, second)) })
-	if got := r.tab.Stats().Head; got != head {
-		t.Errorf("head after a volatile change: was %d, got %d, want no change", head, got)
+	if st := r.tab.Stats(); st.Head != head || st.Unsent != 1 {
+		t.Errorf("after a volatile change: got head %d and %d unsent changes, want %d and 1", st.Head, st.Unsent, head)
 	}
 	var rec Record
 	r.tab.View(func(tx *Tx) { tx.Get(pad("k", keySize), &rec) })
