@@ -108,8 +108,8 @@ type nodeDigest struct {
 	// audit has the sums of the records below audit.slot that the current audit computed. Nil: no audit is
 	// in progress.
 	audit *digestSums
-	// failed is the number of records of the node whose last kernel write failed (flagFailed).
-	failed int
+	// notHeld is the number of records of the node with flagNotHeld.
+	notHeld int
 	// ids is the number of owner ids of the node.
 	ids int
 }

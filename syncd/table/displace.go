@@ -30,7 +30,8 @@ type ownerGroup struct {
 	// victimCursor is behind the last victim of the group; the search for the next one continues there.
 	// Nil: no search was started. It is in Table.cursors.
 	victimCursor *Cursor
-	// examined is the number of records that victimCursor has passed since the last victim.
+	// examined is the number of records that victimCursor has passed since the last victim, or since the last
+	// RequeueFailed. Above twice the number of records, the group has no victim.
 	examined int
 	// untried is true if victimCursor has passed a record of the group that the writer has not tried to
 	// write yet, since the last victim or the last record that is tried again because of it. kernelEntries
@@ -39,9 +40,10 @@ type ownerGroup struct {
 }
 
 // Displace selects a victim for a record whose write failed because the kernel map is full. It describes
-// the victim in victim and requeues the refused record for the writer. It returns false in two cases. If no
-// entry may be displaced, the refused record stays failed. If the search reached its limit, the refused
-// record is requeued and the next search continues at the same place.
+// the victim in victim, and the writer writes the refused record before all others, so that no other record
+// takes the room. It returns false in two cases. If no entry may be displaced, the refused record stays
+// failed. If the search reached its limit, the refused record is requeued and the next search continues at
+// the same place.
 //
 // The victim stays in the table like a record whose write failed. The caller deletes the victim from the
 // kernel map before it writes anything else, and then calls Displaced. refused and v are as for Applied.
@@ -52,7 +54,7 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 		return false
 	}
 	m := t.meta(s)
-	if m.flags&(flagFree|displaced) != flagDirty|flagFailed || m.version != v || !m.live() {
+	if m.flags&(flagFree|flagNotHeld|displaced) != flagNotHeld|flagDirty|flagFailed || m.version != v || !m.live() {
 		return false // the record has changed since the map refused it
 	}
 	own := t.owners.list[m.owner].group
@@ -84,9 +86,10 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	t.markFailed(old)
 	t.meta(old).flags |= flagEvicted
 	t.describe(old, victim)
-	t.clearFailed(m)
-	t.moveTail(s)
+	t.clearNotHeld(m)
+	t.granted.push(s)
 	t.stats.Displaced++
+	tx.changed = true
 	return true
 }
 
@@ -103,7 +106,7 @@ func (t *Table) victimGroup(m *meta) *ownerGroup {
 		own = t.kernelEntries(w.Node)
 	}
 	// rest is the number of entries of owners that are neither live nor this node.
-	rest := t.stats.Live - t.stats.Unversioned - t.stats.Failed - t.kernelEntries(t.owners.list[selfID].Node)
+	rest := t.stats.Live - t.stats.Unversioned - t.notHeld - t.kernelEntries(t.owners.list[selfID].Node)
 	count := func(h *ownerGroup, n int) {
 		if h == w.group {
 			own = n
@@ -132,7 +135,7 @@ func (t *Table) kernelEntries(node string) int {
 	if d == nil {
 		return 0
 	}
-	return d.live - d.failed
+	return d.live - d.notHeld
 }
 
 // nextVictim returns the next record of a group that may be displaced, or 0 if it found none within
@@ -157,7 +160,7 @@ func (t *Table) nextVictim(h *ownerGroup) uint32 {
 			h.examined, h.untried = 0, false
 			return s
 		}
-		if m.flags&(flagDirty|flagFailed|flagFree) == flagDirty && m.live() && t.owners.list[m.owner].group == h {
+		if m.flags&(flagDirty|flagNotHeld|flagFree) == flagDirty && m.live() && t.owners.list[m.owner].group == h {
 			h.untried = true
 		}
 		h.victimCursor.step()
@@ -188,6 +191,15 @@ func (t *Table) closeVictimCursor(h *ownerGroup) {
 		t.cursors = slices.DeleteFunc(t.cursors, func(c *Cursor) bool { return c == h.victimCursor })
 		h.victimCursor = nil
 	}
+}
+
+// restartVictimSearches lets each search examine all records again. A search that has found no victim would
+// otherwise examine only displaceSteps records for each retry, also if there are victims by then.
+func (t *Table) restartVictimSearches() {
+	for _, h := range t.owners.groups {
+		h.examined, h.untried = 0, false
+	}
+	t.owners.otherOwners.examined, t.owners.otherOwners.untried = 0, false
 }
 
 // Displaced reports that a victim of Displace was deleted from the kernel map. now is a time after the

@@ -11,7 +11,7 @@ func checkInvariants(tb interface {
 	tb.Helper()
 	seen := make(map[uint32]bool)
 	var st Stats
-	failed := make(map[string]int)
+	notHeld, sum := make(map[string]int), 0
 	checkList := func(list uint32, inOrder bool) {
 		last, prev := uint64(0), list
 		for s := t.meta(list).next; s != list; s = t.meta(s).next {
@@ -31,7 +31,7 @@ func checkInvariants(tb interface {
 				tb.Fatalf("tombstone in slot %d is not queued for its expiry", s)
 			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
-			case m.is(flagFailed|flagRedo) && !m.is(flagDirty):
+			case m.is(flagFailed|flagRedo|flagNotHeld) && !m.is(flagDirty):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagReread) && !m.is(flagDirty) && !m.is(flagInRereads):
 				tb.Fatalf("slot %d needs a reread and is not queued", s)
@@ -41,8 +41,9 @@ func checkInvariants(tb interface {
 			if _, found := t.find(t.key(s)); found != s {
 				tb.Fatalf("key of slot %d is found in slot %d", s, found)
 			}
-			if m.is(flagFailed) {
-				failed[t.owners.list[m.owner].Node]++
+			if m.is(flagNotHeld) {
+				notHeld[t.owners.list[m.owner].Node]++
+				sum++
 			}
 			seen[s], last, prev = true, m.seq, s
 			st.count(m)
@@ -58,9 +59,12 @@ func checkInvariants(tb interface {
 		tb.Fatalf("%d slots in lists, %d in use, %d in the index", len(seen), t.used, t.index.count)
 	}
 	for node, d := range t.digester.nodes {
-		if d.failed != failed[node] {
-			tb.Fatalf("%d records of %s failed, counted %d", failed[node], node, d.failed)
+		if d.notHeld != notHeld[node] {
+			tb.Fatalf("%d records of %s are not held, counted %d", notHeld[node], node, d.notHeld)
 		}
+	}
+	if t.notHeld != sum {
+		tb.Fatalf("%d records are not held, counted %d", sum, t.notHeld)
 	}
 	got := t.stats
 	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, PendingRereads: got.PendingRereads}

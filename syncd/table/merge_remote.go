@@ -37,6 +37,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	if from := &t.owners.list[d.Owner]; s != 0 && (from.unverified || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
 	}
+	if s == 0 && d.Delete && t.isForgottenEarly(d) {
+		return Stale
+	}
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)
 	}

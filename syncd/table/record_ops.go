@@ -88,10 +88,10 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 func (t *Table) stamp(s uint32, v Version, o OwnerID) {
 	t.removeFromDigest(s)
 	m := t.meta(s)
-	// The number of failed records is kept for each node and follows the owner.
-	if m.is(flagFailed) {
-		t.owners.list[m.owner].digest.failed--
-		t.owners.list[o].digest.failed++
+	// The number of records that are not held is kept for each node and follows the owner.
+	if m.is(flagNotHeld) {
+		t.owners.list[m.owner].digest.notHeld--
+		t.owners.list[o].digest.notHeld++
 	}
 	t.owners.moveReference(m.owner, o)
 	m.version, m.owner = v, o
@@ -152,12 +152,20 @@ func (t *Table) markDirty(s uint32) {
 	t.clearFailed(m)
 }
 
-// clearFailed removes the mark of a failed write and updates the gauges.
+// clearFailed lets the writer write a record whose write failed.
 func (t *Table) clearFailed(m *meta) {
 	if m.is(flagFailed) {
 		m.flags &^= flagFailed
 		t.stats.Failed--
-		t.owners.list[m.owner].digest.failed--
+	}
+}
+
+// clearNotHeld removes the mark that the last write of a record failed.
+func (t *Table) clearNotHeld(m *meta) {
+	if m.is(flagNotHeld) {
+		m.flags &^= flagNotHeld
+		t.notHeld--
+		t.owners.list[m.owner].digest.notHeld--
 	}
 }
 
@@ -170,6 +178,7 @@ func (t *Table) clearDirty(s uint32) {
 	}
 	t.tx.changed = true
 	t.clearFailed(m)
+	t.clearNotHeld(m)
 	m.flags &^= flagDirty | flagRedo
 	t.stats.Dirty--
 	t.barrierWritten(s)

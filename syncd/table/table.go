@@ -152,6 +152,10 @@ type Table struct {
 	applied uint64
 	// floor is the highest position of a forgotten tombstone. It is at most seq and never decreases.
 	floor uint64
+	// notHeld is the number of records with flagNotHeld.
+	notHeld int
+	// forgottenEarly is the highest version of a tombstone that was forgotten to make room. It never decreases.
+	forgottenEarly Version
 	// acked is the position up to which all nodes have acknowledged, at most seq. See SetAcknowledged.
 	acked uint64
 	// admitted is the number of records of peers that enter before the table checks MaxLive again.
@@ -186,6 +190,9 @@ type Table struct {
 	// retries has slots with flagInFailures that NextDirty returns next. A slot is in failures or in
 	// retries, not in both.
 	retries fifo[uint32]
+	// granted has the records that Displace has selected a victim for, oldest first. A record may have
+	// changed since. The slots are in failures or in retries, too.
+	granted fifo[uint32]
 	// evicted has the slots with flagInEvicted, each once, about in the order of the evictions.
 	evicted fifo[timedSlot]
 	// released has the slots with flagInReleased, each once, oldest first.

@@ -10,12 +10,34 @@ func (t *Table) makeRoom(kept flags) bool {
 		if t.log.n == 0 {
 			t.skipCompaction() // tombstones ahead of the compaction cursor are younger
 		}
-		if t.forgetOldest() || (t.tombs.len() > 0 && t.expireOne(t.tombs.pop(), kept)) {
+		if t.forgetOldest() || t.forgetQueued(kept) {
 			t.stats.ExpiredEarly++
 			return true
 		}
 	}
 	return false
+}
+
+// forgetQueued forgets the first tombstone of the queue, and returns true if it did.
+func (t *Table) forgetQueued(kept flags) bool {
+	if t.tombs.len() == 0 {
+		return false
+	}
+	q := t.tombs.pop()
+	v := t.meta(q.slot).version
+	if !t.expireOne(q, kept) {
+		return false
+	}
+	t.forgottenEarly = max(t.forgottenEarly, v)
+	return true
+}
+
+// isForgottenEarly reports whether a delete of a key without a record counts as one that the table has
+// forgotten to make room. Two nodes at their limits would otherwise send each other such deletes without
+// end. In each full sync, the receiver would forget the same deletes again before it has sent them, and
+// would begin full syncs itself.
+func (t *Table) isForgottenEarly(d *Delta) bool {
+	return d.Version <= t.forgottenEarly && t.stats.Tombstones >= t.opt.MaxTombstones && !t.unscanned
 }
 
 // keptTombs are the flags of tombstones that the table never forgets early.
@@ -46,6 +68,7 @@ func (t *Table) forgetOldest() bool {
 			return false
 		}
 	}
+	t.forgottenEarly = max(t.forgottenEarly, c.versions[i])
 	t.forgetCompact(c, i)
 	return true
 }

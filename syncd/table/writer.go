@@ -9,7 +9,11 @@ package table
 func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	t := tx.t
 	// Retries come first. They do not depend on the position of the cursor.
-	if s := t.nextRetry(); s != 0 {
+	s := t.nextGranted()
+	if s == 0 {
+		s = t.nextRetry()
+	}
+	if s != 0 {
 		t.barrierTaken(s)
 		t.describe(s, rec)
 		return true
@@ -78,7 +82,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		t.markFailed(s)
 	default:
 		// The map has accepted a record that it had refused.
-		if m.is(flagFailed) {
+		if m.is(flagNotHeld) {
 			t.rewindVictims(s)
 		}
 		t.clearDirty(s)

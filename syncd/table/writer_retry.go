@@ -6,7 +6,11 @@ func (t *Table) markFailed(s uint32) {
 	if !m.is(flagFailed) {
 		m.flags |= flagFailed
 		t.stats.Failed++
-		t.owners.list[m.owner].digest.failed++
+	}
+	if !m.is(flagNotHeld) {
+		m.flags |= flagNotHeld
+		t.notHeld++
+		t.owners.list[m.owner].digest.notHeld++
 	}
 	if !m.is(flagInFailures) {
 		m.flags |= flagInFailures
@@ -18,7 +22,7 @@ func (t *Table) markFailed(s uint32) {
 
 // RequeueFailed requeues up to limit records whose write failed, oldest failure first, and returns their
 // number. Displaced records are included. The records keep their positions, because no peer has sent them
-// again.
+// again. Each search for an entry to displace may examine all records again.
 func (tx *Tx) RequeueFailed(limit int) int {
 	t := tx.t
 	n := 0
@@ -35,7 +39,23 @@ func (tx *Tx) RequeueFailed(limit int) int {
 			t.meta(s).flags &^= flagInFailures
 		}
 	}
+	if n > 0 {
+		t.restartVictimSearches()
+	}
 	return n
+}
+
+// nextGranted returns the next record for which Displace has selected a victim, or 0 if there is none. Like a
+// retry, it stays marked as failed until it is written. It also stays in the queue failures.
+func (t *Table) nextGranted() uint32 {
+	for t.granted.len() > 0 {
+		s := t.granted.pop()
+		if m := t.meta(s); m.is(flagFailed) {
+			m.flags &^= flagEvicted | flagRedo
+			return s
+		}
+	}
+	return 0
 }
 
 // nextRetry returns the next record that RequeueFailed queued and whose write is still failed, or 0 if

@@ -1,0 +1,95 @@
+package table
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// displaceRuns is the number of random runs of TestDisplacementEnds.
+const displaceRuns = 300
+
+// TestDisplacementEnds: owners of all kinds send to a full map, leave and return, and the map is replaced.
+// Displacement ends each time. One retry of all failed writes then enters all own records, and the table's
+// count of the entries of each node is exact.
+func TestDisplacementEnds(t *testing.T) {
+	for seed := range uint64(displaceRuns) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		room := 1 + random.IntN(1+random.IntN(4*displaceSteps))
+		m := newSmallMap(t, room, []string{"b", "c"}, []string{"d"})
+		for step := range 12 {
+			m.randomStep(random, step)
+		}
+		m.tab.Update(func(tx *Tx) { tx.RequeueFailed(1 << 20) })
+		m.sync()
+		m.wantOwnRecords()
+		m.wantEntries(map[string]int{"a": m.held("a"), "b": m.held("b"), "c": m.held("c"), "d": m.held("d")})
+		if t.Failed() {
+			t.Fatalf("seed %d, a map of %d entries", seed, room)
+		}
+	}
+}
+
+// randomStep does one random action of a peer, the data plane or the membership.
+func (m *smallMap) randomStep(random *rand.Rand, step int) {
+	n := 1 + random.IntN(1+m.room)
+	switch random.IntN(6) {
+	case 0, 1, 2:
+		o := []Owner{peer, other, {"d", 1}, {"u", 1}, older}[random.IntN(5)]
+		m.send(o, fmt.Sprint(step, o.Node), n, Version(1000*step+1))
+	case 3:
+		for i := 0; i < n && len(m.entries) < m.room; i++ {
+			key := fmt.Sprint(step, "own", i)
+			m.local(Accepted, int64(step)*second+int64(i), "update "+key+" v packet 0")
+			m.entries[key] = self.Node
+		}
+		m.sync()
+	case 4:
+		live := [][]string{{"b", "c"}, {"b"}, {"c", "d"}, {}}[random.IntN(4)]
+		m.tab.Update(func(tx *Tx) { tx.SetMembers(live, []string{"b", "c", "d"}) })
+	default:
+		m.replaceMap(random)
+	}
+}
+
+// replaceMap attaches a map that has some of the entries.
+func (m *smallMap) replaceMap(random *rand.Rand) {
+	m.room = max(1, random.IntN(2*m.room+1))
+	for _, key := range slices.Sorted(maps.Keys(m.entries)) {
+		if random.IntN(2) == 0 || len(m.entries) > m.room {
+			delete(m.entries, key)
+		}
+	}
+	m.tab.Update((*Tx).Refill)
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(0)
+	m.sync()
+}
+
+// held returns the number of entries of a node in the map.
+func (m *smallMap) held(node string) (n int) {
+	for _, owner := range m.entries {
+		if owner == node {
+			n++
+		}
+	}
+	return n
+}
+
+// wantOwnRecords checks that no own record is outside of the map while the map has entries of other nodes.
+func (m *smallMap) wantOwnRecords() {
+	others := len(m.entries) - m.held(self.Node)
+	var rec Record
+	c := m.tab.NewCursor(0)
+	defer c.Close()
+	m.tab.View(func(tx *Tx) {
+		for tx.Next(c, &rec) {
+			if _, held := m.entries[text(rec.Key)]; !held && !rec.Delete && rec.Owner == selfID && others > 0 {
+				m.Errorf("own record %s: not in the map, which has %d entries of other nodes", text(rec.Key), others)
+				return
+			}
+		}
+	})
+}
