@@ -30,7 +30,11 @@ func listPins() (map[uint32][]string, error) {
 			if err != nil || !d.Type().IsRegular() {
 				return nil // syncd does not replicate maps that it may not read
 			}
-			if id, ok := pinnedMap(path); ok {
+			id, err := pinnedMap(path)
+			switch {
+			case exhausted(err):
+				return err // an incomplete list would look like a map without pins
+			case err == nil:
 				found[id] = append(found[id], path)
 			}
 			return nil
@@ -42,18 +46,19 @@ func listPins() (map[uint32][]string, error) {
 	return found, nil
 }
 
-// pinnedMap returns the ID of the map pinned at path, or false if no map is pinned there.
-func pinnedMap(path string) (uint32, bool) {
+// pinnedMap returns the ID of the map pinned at path. It fails if no map is pinned there, or none that this
+// process may read.
+func pinnedMap(path string) (uint32, error) {
 	m, err := ebpf.LoadPinnedMap(path, &ebpf.LoadPinOptions{ReadOnly: true})
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
 	defer release(m)
 	info, err := infoOf(m.FD())
 	if err != nil {
-		return 0, false
+		return 0, err
 	}
-	return info.id, true
+	return info.id, nil
 }
 
 // unescape reverses the kernel's escapes of blanks in a mount path.

@@ -1,6 +1,9 @@
 package kmap
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -19,8 +22,7 @@ type Program struct {
 // report. It needs CAP_SYS_ADMIN.
 func ProgramsOfMaps(maps []uint32) (map[uint32][]Program, error) {
 	programs := make(map[uint32][]Program)
-	err := eachProgram(func(id ebpf.ProgramID) {
-		p, used := describeProgram(id)
+	err := eachProgram(func(p Program, used []ebpf.MapID) {
 		for _, m := range used {
 			if slices.Contains(maps, uint32(m)) {
 				programs[uint32(m)] = append(programs[uint32(m)], p)
@@ -30,18 +32,40 @@ func ProgramsOfMaps(maps []uint32) (map[uint32][]Program, error) {
 	return programs, err
 }
 
-// describeProgram returns a program and the maps that it uses, none for mapsync's own programs and freed
-// programs.
-func describeProgram(id ebpf.ProgramID) (Program, []ebpf.MapID) {
+// eachProgram calls fn with each program of this host and the maps that it uses. It leaves out mapsync's own
+// programs and those that the kernel does not describe, such as freed ones. It fails if this process has no
+// free descriptor, because an incomplete list would look like a map without users.
+func eachProgram(fn func(p Program, used []ebpf.MapID)) error {
+	for id := ebpf.ProgramID(0); ; {
+		next, err := ebpf.ProgramGetNextID(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("list programs: %w", err)
+		}
+		id = next
+		p, used, err := describeProgram(id)
+		if exhausted(err) {
+			return fmt.Errorf("describe program %d: %w", id, err)
+		}
+		if err == nil && !strings.HasPrefix(p.Name, ownPrefix) {
+			fn(p, used)
+		}
+	}
+}
+
+// describeProgram returns a program and the maps that it uses.
+func describeProgram(id ebpf.ProgramID) (Program, []ebpf.MapID, error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return Program{}, nil
+		return Program{}, nil, err
 	}
 	defer release(p)
 	info, err := p.Info()
-	if err != nil || strings.HasPrefix(info.Name, ownPrefix) {
-		return Program{}, nil
+	if err != nil {
+		return Program{}, nil, err
 	}
 	used, _ := info.MapIDs()
-	return Program{uint32(id), info.Name, info.Type}, used
+	return Program{uint32(id), info.Name, info.Type}, used, nil
 }

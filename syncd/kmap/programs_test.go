@@ -1,7 +1,9 @@
 package kmap
 
 import (
+	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -22,5 +24,34 @@ func TestProgramsOfMaps(t *testing.T) {
 	}
 	if got := found[otherID]; len(got) != 0 {
 		t.Errorf("programs of another map: got %+v, want none", got)
+	}
+}
+
+// TestUsersAreUnknownWithoutDescriptors: while this process has no free file descriptor, it does not know
+// which programs and pins use a map. It does not take the map for one without users.
+func TestUsersAreUnknownWithoutDescriptors(t *testing.T) {
+	path := filepath.Join(bpffs(t), "map")
+	m := newKernelMap(t, namedSpec("used"))
+	if err := m.Pin(path); err != nil {
+		t.Fatal(err)
+	}
+	id := idOf(t, m)
+	u := usage{id: id, used: true}
+	withoutDescriptors(t, func() {
+		if _, err := pinnedMap(path); !exhausted(err) {
+			t.Errorf("map of a pin: got error %v, want a lack of descriptors", err)
+		}
+	})
+	useByProgram(t, m)
+	withoutDescriptors(t, func() {
+		if _, err := ProgramsOfMaps([]uint32{id}); !exhausted(err) {
+			t.Errorf("programs of the map: got error %v, want a lack of descriptors", err)
+		}
+		if u.abandoned(time.Now()) {
+			t.Error("map with a program and a pin: got abandoned, want used")
+		}
+	})
+	if programs, _, err := usersOf(id); err != nil || len(programs) != 1 {
+		t.Errorf("users of the map: got %v, error %v, want one program", programs, err)
 	}
 }

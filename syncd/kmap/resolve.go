@@ -170,8 +170,7 @@ const ownPrefix = "mapsync_"
 // inUse returns those of ids that a program of others uses, or that are pinned.
 func inUse(ids []uint32) ([]uint32, error) {
 	users := map[uint32]bool{}
-	err := eachProgram(func(id ebpf.ProgramID) {
-		_, used := describeProgram(id)
+	err := eachProgram(func(_ Program, used []ebpf.MapID) {
 		for _, m := range used {
 			users[uint32(m)] = true
 		}

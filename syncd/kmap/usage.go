@@ -2,7 +2,6 @@ package kmap
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"time"
@@ -67,9 +66,9 @@ func programLives(id ebpf.ProgramID) bool {
 // usersOf returns the programs of others that use a map, and whether it is pinned. It searches for
 // pins only if no program uses the map.
 func usersOf(id uint32) (programs []ebpf.ProgramID, pinned bool, err error) {
-	err = eachProgram(func(p ebpf.ProgramID) {
-		if _, used := describeProgram(p); slices.Contains(used, ebpf.MapID(id)) {
-			programs = append(programs, p)
+	err = eachProgram(func(p Program, used []ebpf.MapID) {
+		if slices.Contains(used, ebpf.MapID(id)) {
+			programs = append(programs, ebpf.ProgramID(p.ID))
 		}
 	})
 	if err != nil || len(programs) > 0 {
@@ -77,19 +76,4 @@ func usersOf(id uint32) (programs []ebpf.ProgramID, pinned bool, err error) {
 	}
 	paths, err := listPins()
 	return nil, len(paths[id]) > 0, err
-}
-
-// eachProgram calls fn with the IDs of all programs on this host.
-func eachProgram(fn func(ebpf.ProgramID)) error {
-	for id := ebpf.ProgramID(0); ; {
-		next, err := ebpf.ProgramGetNextID(id)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("list programs: %w", err)
-		}
-		id = next
-		fn(id)
-	}
 }

@@ -39,22 +39,28 @@ func TestWatchWithoutFreeDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	expectEvent(t, w, Appeared, idOf(t, m))
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	restore := func() error { return unix.Setrlimit(unix.RLIMIT_NOFILE, &limit) }
-	defer func() { _ = restore() }()
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
-		t.Fatal(err)
-	}
-	expectNoEvent(t, w)
-	if err := restore(); err != nil {
-		t.Fatal(err)
-	}
+	withoutDescriptors(t, func() { expectNoEvent(t, w) })
 	expectNoEvent(t, w)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	expectEvent(t, w, Gone, idOf(t, m))
+}
+
+// withoutDescriptors calls fn while this process has no free file descriptor.
+func withoutDescriptors(t *testing.T, fn func()) {
+	t.Helper()
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	fn()
 }
