@@ -73,3 +73,34 @@ func TestParts(t *testing.T) {
 		}
 	}
 }
+
+func TestMessages(t *testing.T) {
+	const code = `package a
+
+func TestA(t *testing.T) {
+	t.Errorf("count: got %d", 1)
+	t.Errorf("count: got %d, "+"want %d", 1, 2)
+	t.Fatal("got " + "an error")
+	t.Fatal(err)
+	t.Logf("got %d", 1)
+	fatal("got ")
+	t.Error()
+}
+`
+	for file, want := range map[string][]int{"a_test.go": {4, 6}, "a.go": nil} {
+		found, err := Messages(file, []byte(code))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var lines []int
+		for _, f := range found {
+			lines = append(lines, f.Line)
+		}
+		if !slices.Equal(lines, want) {
+			t.Errorf("messages of %s: got lines %v, want %v", file, lines, want)
+		}
+	}
+	if _, err := Messages("b_test.go", []byte("package b\nvar s = \"open\n")); err == nil {
+		t.Error("a file with a syntax error: got no error, want one")
+	}
+}

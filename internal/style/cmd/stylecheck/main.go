@@ -1,6 +1,6 @@
 // Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
-// rate of sentences to be rewritten and exits with 1 if the rate is above its limit or a name has a
-// replaced term.
+// rate of sentences to be rewritten and exits with 1 if the rate is above its limit, a name has a replaced
+// term, or a failure message of a test does not say what was wanted.
 package main
 
 import (
@@ -32,7 +32,7 @@ func run() error {
 		return fmt.Errorf("list files: %w", err)
 	}
 	var all, docs style.Report
-	var banned []style.Finding
+	var banned, messages []style.Finding
 	for file := range strings.Lines(string(out)) {
 		file = strings.TrimSpace(file)
 		if !checked(file) {
@@ -55,13 +55,18 @@ func run() error {
 			return err
 		}
 		banned = append(banned, found...)
+		if found, err = style.Messages(file, data); err != nil {
+			return err
+		}
+		messages = append(messages, found...)
 	}
-	for _, f := range slices.Concat(all.Sentences, banned) {
+	for _, f := range slices.Concat(all.Sentences, banned, messages) {
 		fmt.Println(f)
 	}
-	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d names with replaced terms\n", all.Rate(), docs.Rate(), len(banned))
-	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned) > 0 {
-		return fmt.Errorf("want at most %.1f (%.1f) sentences and no such name: see docs/style.md", maxRate, maxDocsRate)
+	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d names with replaced terms, %d failure messages without the wanted value\n",
+		all.Rate(), docs.Rate(), len(banned), len(messages))
+	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned)+len(messages) > 0 {
+		return fmt.Errorf("want at most %.1f (%.1f) sentences and no such name or message: see docs/style.md", maxRate, maxDocsRate)
 	}
 	return nil
 }
