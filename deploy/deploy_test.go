@@ -159,13 +159,13 @@ func TestAlerts(t *testing.T) {
 			}
 			seen[rule.Alert] = true
 			if err := r.checkExpr(rule.Expr); err != nil || rule.Expr == "" {
-				t.Errorf("%s: expression %q: got error %v", rule.Alert, rule.Expr, err)
+				t.Errorf("%s: expression %q: got error %v, want nil and an expression that is not empty", rule.Alert, rule.Expr, err)
 			}
 			if wait, err := time.ParseDuration(rule.For); err != nil || wait < time.Minute {
-				t.Errorf("%s: for: got %q, error %v", rule.Alert, rule.For, err)
+				t.Errorf("%s: for: got %q, error %v, want at least %s and nil", rule.Alert, rule.For, err, time.Minute)
 			}
 			if s := rule.Labels["severity"]; s != "page" && s != "ticket" {
-				t.Errorf("%s: severity: got %q", rule.Alert, s)
+				t.Errorf("%s: severity: got %q, want \"page\" or \"ticket\"", rule.Alert, s)
 			}
 			if err := r.checkLink(rule.Annotations["runbook_url"]); err != nil {
 				t.Errorf("%s: got error %v, want nil", rule.Alert, err)
@@ -176,12 +176,12 @@ func TestAlerts(t *testing.T) {
 				}
 			}
 			if rule.Annotations["summary"] == "" {
-				t.Errorf("%s: summary: got none", rule.Alert)
+				t.Errorf("%s: summary: got none, want a text", rule.Alert)
 			}
 		}
 	}
 	if len(seen) == 0 {
-		t.Error("alerts: got none")
+		t.Error("alerts: got none, want at least one")
 	}
 }
 
@@ -211,14 +211,15 @@ func TestDashboard(t *testing.T) {
 	ids, places := make(map[int]bool), make(map[[2]int]bool)
 	for _, p := range d.Panels {
 		if p.ID == 0 || ids[p.ID] || len(p.Targets) == 0 {
-			t.Errorf("panel %q: got duplicate number %d or no query", p.Title, p.ID)
+			t.Errorf("panel %q: got number %d and %d queries, want a unique number other than 0 and at least one query",
+				p.Title, p.ID, len(p.Targets))
 		}
 		ids[p.ID] = true
 		for x := range p.GridPos.W {
 			for y := range p.GridPos.H {
 				at := [2]int{p.GridPos.X + x, p.GridPos.Y + y}
 				if at[0] >= 24 || places[at] {
-					t.Fatalf("panel %q: got an overlap or a position outside the grid", p.Title)
+					t.Fatalf("panel %q: got an overlap or a position outside the grid, want a free position in 24 columns", p.Title)
 				}
 				places[at] = true
 			}
@@ -228,7 +229,7 @@ func TestDashboard(t *testing.T) {
 		}
 		for _, target := range p.Targets {
 			if err := r.checkExpr(target.Expr); err != nil || !metricName.MatchString(target.Expr) {
-				t.Errorf("panel %q: expression %q: got error %v", p.Title, target.Expr, err)
+				t.Errorf("panel %q: expression %q: got error %v, want nil and an expression with a metric", p.Title, target.Expr, err)
 			}
 			for _, label := range legendLabel.FindAllStringSubmatch(target.LegendFormat, -1) {
 				if err := r.checkLabel(target.Expr, label[1]); err != nil {
@@ -240,12 +241,12 @@ func TestDashboard(t *testing.T) {
 	for _, v := range d.Templating.List {
 		for _, name := range metricName.FindAllString(v.Query, -1) {
 			if r.metrics[name].Name == "" {
-				t.Errorf("variable %s: got unknown metric %s", v.Name, name)
+				t.Errorf("variable %s: got unknown metric %s, want a metric of the runbook", v.Name, name)
 			}
 		}
 	}
 	if len(d.Panels) == 0 || d.Title == "" {
-		t.Error("dashboard: got no panels")
+		t.Errorf("dashboard: got %d panels and title %q, want at least one panel and a title", len(d.Panels), d.Title)
 	}
 }
 

@@ -88,7 +88,7 @@ type daemonSet struct {
 func TestDaemonSetIsConfined(t *testing.T) {
 	out, err := kubecheck(t, "daemonset.yaml")
 	if err != nil {
-		t.Fatalf("kubecheck: got %v\n%s", err, out)
+		t.Fatalf("kubecheck: got error %v, want nil\n%s", err, out)
 	}
 	var set daemonSet
 	if err := json.Unmarshal([]byte(out), &set); err != nil {
@@ -96,25 +96,26 @@ func TestDaemonSetIsConfined(t *testing.T) {
 	}
 	pod := set.Spec.Template.Spec
 	if set.Kind != "DaemonSet" || len(pod.Containers) != 1 || pod.HostPID || pod.HostIPC {
-		t.Fatalf("DaemonSet: got %+v", set)
+		t.Fatalf("DaemonSet: got %+v, want kind DaemonSet with one container, without the PID and IPC namespaces of the host", set)
 	}
 	c := pod.Containers[0]
 	s := c.SecurityContext
 	is := func(b *bool, want bool) bool { return b != nil && *b == want }
 	if !is(s.Privileged, false) || !is(s.AllowPrivilegeEscalation, false) || !is(s.ReadOnlyRootFilesystem, true) ||
 		!is(pod.AutomountServiceAccountToken, false) || s.SeccompProfile.Type != "RuntimeDefault" {
-		t.Errorf("security context: got %+v", s)
+		t.Errorf("security context: got %+v, want no privileges, no privilege escalation, a read-only root file system, "+
+			"no service account token and the seccomp profile RuntimeDefault", s)
 	}
 	if !slices.Equal(s.Capabilities.Drop, []string{"ALL"}) || slices.Contains(s.Capabilities.Add, "SYS_ADMIN") {
-		t.Errorf("capabilities: got %+v", s.Capabilities)
+		t.Errorf("capabilities: got %+v, want ALL dropped, and SYS_ADMIN not added", s.Capabilities)
 	}
 	if c.Resources.Limits["memory"] == "" || c.Resources.Requests["memory"] == "" || c.Resources.Requests["cpu"] == "" {
-		t.Errorf("resources: got %+v", c.Resources)
+		t.Errorf("resources: got %+v, want a memory limit, a memory request and a CPU request", c.Resources)
 	}
 	// The manifest must not use a Secret that all nodes can read: each host has its own secrets.
 	for _, v := range pod.Volumes {
 		if v.Secret != nil {
-			t.Errorf("volume %s: got a volume that exposes all secrets to each node", v.Name)
+			t.Errorf("volume %s: got a volume that exposes all secrets to each node, want none", v.Name)
 		}
 	}
 	for _, m := range c.VolumeMounts {
@@ -141,7 +142,7 @@ func TestManifestsAreParsedStrictly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if out, err := kubecheck(t, path); err == nil || !strings.Contains(out, "readonlyRootFilesystem") {
-		t.Errorf("misspelt field: got %v\n%s", err, out)
+		t.Errorf("misspelt field: got error %v, want one with readonlyRootFilesystem in the output:\n%s", err, out)
 	}
 }
 

@@ -61,7 +61,7 @@ func TestUnitIsConfined(t *testing.T) {
 		out, errs, err := command(t, "systemd-analyze", "security", "--offline=true", "--no-pager", unitIn(t, t.TempDir(), change...))
 		m := exposure.FindStringSubmatch(out)
 		if err != nil || m == nil {
-			t.Fatalf("systemd-analyze security: got %v\n%s%s", err, out, errs)
+			t.Fatalf("systemd-analyze security: got error %v, want nil and an exposure level in the output:\n%s%s", err, out, errs)
 		}
 		n, err := strconv.ParseFloat(m[1], 64)
 		if err != nil {
@@ -127,7 +127,7 @@ func newContainer(t *testing.T) *container {
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(c.extra, "local/bin/syncd"), "../syncd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build syncd: got %v\n%s", err, out)
+		t.Fatalf("build syncd: got error %v, want nil\n%s", err, out)
 	}
 	if err := unix.Mount("bpf", c.bpffs, "bpf", 0, ""); err != nil {
 		t.Fatalf("mount a BPF file system (needs root): %v", err)
@@ -231,7 +231,7 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(data, &status); err != nil || len(status.Maps) != 1 || status.Maps[0].State != "replicating" {
-		t.Errorf("status: got error %v, %+v", err, status)
+		t.Errorf("status: got error %v, %+v, want nil and one map in state \"replicating\"", err, status)
 	}
 	if t.Failed() {
 		t.Log(log)
@@ -255,7 +255,7 @@ func (c *container) boot(t *testing.T) (facts map[string]string, log string) {
 	err := cmd.Run()
 	text, readErr := os.ReadFile(filepath.Join(c.root, "var/probe"))
 	if readErr != nil {
-		t.Fatalf("boot container: got %v; read probe: %v\n%s", err, readErr, console.String())
+		t.Fatalf("read probe of the container: got error %v, want nil; boot container: error %v\n%s", readErr, err, console.String())
 	}
 	facts = make(map[string]string)
 	for line := range strings.Lines(string(text)) {

@@ -55,7 +55,7 @@ func TestPromisesHaveTests(t *testing.T) {
 		}
 	}
 	if promises < 50 || page.Find("not-guaranteed") == nil {
-		t.Errorf("%d promises were found", promises)
+		t.Errorf("promises: got %d, want at least 50, and a section not-guaranteed", promises)
 	}
 }
 

@@ -143,7 +143,7 @@ func TestExpiringCA(t *testing.T) {
 	peer, _ := ca.issue(t, "lb2", ca.pem)
 	s := load(t, own, "lb1")
 	if s.logs.count("level=WARN", "old ca", "expires soon") != 1 {
-		t.Errorf("log: got no warning about the CA's expiry in:\n%s", s.logs)
+		t.Errorf("log: want exactly one warning about the CA's expiry, got\n%s", s.logs)
 	}
 	if got := s.Stats().NotAfter; !got.Equal(end) {
 		t.Errorf("NotAfter: got %v, want %v", got, end)
@@ -157,7 +157,7 @@ func TestExpiringCA(t *testing.T) {
 		t.Errorf("connections dropped after the CA's expiry: got %d, want 1", n)
 	}
 	if s.logs.count("level=ERROR", "old ca", "renew the CA's certificate") != 1 {
-		t.Errorf("log: got no error with the CA's name in:\n%s", s.logs)
+		t.Errorf("log: want exactly one error with the CA's name, got\n%s", s.logs)
 	}
 	_, err := s.opts.Load().loadTLSState(after)
 	_, again := s.opts.Load().loadTLSState(after.Add(time.Minute))
@@ -279,7 +279,7 @@ func TestCABundleFormats(t *testing.T) {
 		peer, _ := ca.issue(t, "lb2", data)
 		s := loadWith(t, own, "lb1", withCRL(tempFile(t, ca.crl(t, nil))))
 		if err := callServer(t, s, peer, "lb2"); err != nil || len(s.Advice()) > 0 {
-			t.Errorf("%s: got error %v, advice %v", name, err, s.Advice())
+			t.Errorf("%s: got error %v, advice %v, want nil and no advice", name, err, s.Advice())
 		}
 	}
 }

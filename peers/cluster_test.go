@@ -27,7 +27,7 @@ func TestJoinAndLeave(t *testing.T) {
 	select {
 	case <-changes:
 	default:
-		t.Error("subscriber: got no notification of two joins")
+		t.Error("subscriber: got no notification of two joins, want one")
 	}
 	if err := b.JoinError(); err != nil {
 		t.Errorf("JoinError after joining: got %v, want nil", err)
@@ -51,7 +51,7 @@ func TestJoinAndLeave(t *testing.T) {
 	}
 	poll.Within(t, time.Second, "b has left", func() bool { return a.sees() })
 	if len(changes) > 0 {
-		t.Error("subscriber: got a notification after cancel")
+		t.Error("subscriber: got a notification after cancel, want none")
 	}
 	if s := a.Stats(); s.Joined != 2 || s.Gone != 2 || s.Members != 0 {
 		t.Errorf("stats: got %+v, want 2 joined, 2 gone", s)
@@ -135,7 +135,8 @@ func TestRestartAtOldAndNewAddress(t *testing.T) {
 	poll.Within(t, 10*time.Second, "c is back", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	for _, n := range []*node{a, b, c} {
 		if s := n.Stats(); s.NameConflicts != 0 || n.logs.count("level=ERROR") > 0 {
-			t.Errorf("%s: restart counted as a name conflict: got %+v", n.opts.NodeName, s)
+			t.Errorf("%s: after restarts: got %+v and %d errors in the log, want no name conflict and no errors",
+				n.opts.NodeName, s, n.logs.count("level=ERROR"))
 		}
 	}
 }
@@ -184,7 +185,7 @@ func TestRefresh(t *testing.T) {
 	a.Refresh("b")
 	poll.Within(t, 5*time.Second, "a contacts b", func() bool { return a.Stats().JoinAttempts > before })
 	if s := a.Stats(); s.JoinFailures != 0 || !a.sees(b) {
-		t.Errorf("stats: got %+v", s)
+		t.Errorf("stats: got %+v with members %v, want no join failures, and b as the only member", s, a.Members())
 	}
 }
 
@@ -200,7 +201,7 @@ func TestNameConflict(t *testing.T) {
 		})
 	}
 	if !a.sees(b) {
-		t.Errorf("members: first owner of the name missing: got %v", a.Members())
+		t.Errorf("members: got %v, want only the first owner of the name", a.Members())
 	}
 }
 
@@ -300,7 +301,7 @@ func TestCheckExposure(t *testing.T) {
 	} {
 		err := CheckExposure(test.addr, test.secured, test.insecure)
 		if (err == nil) != test.ok {
-			t.Errorf("CheckExposure(%q, %v, %v): got %v", test.addr, test.secured, test.insecure, err)
+			t.Errorf("CheckExposure(%q, %v, %v): got error %v, want nil: %v", test.addr, test.secured, test.insecure, err, test.ok)
 		}
 	}
 }

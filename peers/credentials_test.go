@@ -154,13 +154,13 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("call of lb1 as lb3: got %v, want PermissionDenied", err)
 	}
 	if s := server.Stats(); s.Accepted != 1 || s.AcceptRefused[ReasonWrongName] != 1 || !s.Secure {
-		t.Errorf("server stats: got %+v", s)
+		t.Errorf("server stats: got %+v, want 1 accepted connection, 1 refused because of %s, and secure", s, ReasonWrongName)
 	}
 	if server.logs.count("level=ERROR", "refused a connection", "reason=wrong_name", "remote=127.0.0.1") != 1 {
 		t.Error("wrong node name: want exactly one log line")
 	}
 	if s := client.Stats(); s.Dialled != 1 || len(s.DialRefused) != 0 || time.Until(s.NotAfter) < time.Hour {
-		t.Errorf("client stats: got %+v", s)
+		t.Errorf("client stats: got %+v, want 1 dialled connection, none refused, and NotAfter in an hour or later", s)
 	}
 }
 
@@ -261,7 +261,7 @@ func (r refusalCase) test(t *testing.T) {
 			return side.refused()[Reason(side.reason)] > 0 && side.logs.count("level=ERROR", side.message, "reason="+side.reason, side.cause) > 0
 		})
 		if refused := side.refused(); len(refused) != 1 {
-			t.Errorf("%s: got counts for several reasons: %v", side.message, refused)
+			t.Errorf("%s: got counts for several reasons, want only %s: %v", side.message, side.reason, refused)
 		}
 		if n := side.logs.count("level=ERROR"); n != 1 {
 			t.Errorf("%s: got %d log lines, want 1", side.message, n)

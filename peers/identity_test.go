@@ -188,7 +188,7 @@ func TestAllowedNames(t *testing.T) {
 	} {
 		err := call(t, dial(t, load(t, issue(t, ca, name, c.options), name), addr, "a"), name)
 		if (err == nil) != c.allowed {
-			t.Errorf("%s: allowed %v: got %v", name, c.allowed, err)
+			t.Errorf("call of %s: got error %v, want it allowed: %v", name, err, c.allowed)
 		}
 	}
 	poll.Within(t, 5*time.Second, "refusals are counted", func() bool { return server.Stats().AcceptRefused[ReasonNotAllowed] >= 2 })

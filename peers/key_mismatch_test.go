@@ -127,7 +127,7 @@ func TestKeysRotateWhileRunning(t *testing.T) {
 	}
 	for _, n := range nodes {
 		if s := n.Stats(); s.KeyDiffers != 0 || s.Gone != 0 {
-			t.Errorf("stats: got %+v", s)
+			t.Errorf("stats: got %+v, want 0 for KeyDiffers and Gone", s)
 		}
 	}
 	// The former key is now unknown.

@@ -64,7 +64,7 @@ func FuzzDecodeMeta(f *testing.F) {
 		}
 		again, err := decodeMeta(m.encode())
 		if err != nil || again != m {
-			t.Errorf("round trip of %+v: got %+v, %v", m, again, err)
+			t.Errorf("round trip of %+v: got %+v, error %v, want the same and nil", m, again, err)
 		}
 	})
 }

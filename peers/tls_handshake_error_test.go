@@ -49,7 +49,7 @@ func TestHandshakeErrorTextIsBounded(t *testing.T) {
 	bounded := func(what, text string) {
 		t.Helper()
 		if len(text) > maxRefusalText || strings.ContainsAny(text, "\x01\x1b") {
-			t.Errorf("%s: got %d bytes: %.200q", what, len(text), text)
+			t.Errorf("%s: got %d bytes, want at most %d without control characters: %.200q", what, len(text), maxRefusalText, text)
 		}
 	}
 	client := &tls.Config{

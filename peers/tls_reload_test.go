@@ -100,7 +100,7 @@ func TestReloadErrorKeepsFormerFiles(t *testing.T) {
 		c.lastCheck = time.Time{}
 		c.mu.Unlock()
 		if c.serial() != first {
-			t.Fatal("certificate in use: got an incomplete pair")
+			t.Fatal("certificate in use: got that of an incomplete pair, want the first one")
 		}
 	}
 	if s := c.Stats(); s.ReloadErrors != 0 || c.logs.count("level=ERROR") != 0 {
@@ -111,7 +111,7 @@ func TestReloadErrorKeepsFormerFiles(t *testing.T) {
 	for range 3 {
 		c.expireFileCheck()
 		if c.serial() != first {
-			t.Fatal("certificate in use: got an invalid pair")
+			t.Fatal("certificate in use: got that of an invalid pair, want the first one")
 		}
 	}
 	if s := c.Stats(); s.ReloadErrors != 1 {
@@ -229,7 +229,7 @@ func TestClientHandshakeEndsWithContext(t *testing.T) {
 	defer cancel()
 	_, _, err = c.Client("lb2").ClientHandshake(ctx, "", conn)
 	if err == nil || c.Stats().DialRefused[ReasonClosed] != 1 {
-		t.Errorf("handshake: got error %v, stats %+v", err, c.Stats())
+		t.Errorf("handshake: got error %v, stats %+v, want an error, and one dial refused because of %s", err, c.Stats(), ReasonClosed)
 	}
 }
 
@@ -240,13 +240,13 @@ func TestInsecure(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s := server.Stats(); s.Accepted != 1 || s.Secure || !s.NotAfter.IsZero() {
-		t.Errorf("server stats: got %+v", s)
+		t.Errorf("server stats: got %+v, want 1 accepted connection, not secure, and no NotAfter", s)
 	}
 	if s := client.Stats(); s.Dialled != 1 {
-		t.Errorf("client stats: got %+v", s)
+		t.Errorf("client stats: got %+v, want 1 dialled connection", s)
 	}
 	if info := server.Server().Clone().Info(); info.SecurityProtocol != "insecure" {
-		t.Errorf("Info: got %+v", info)
+		t.Errorf("Info: got %+v, want security protocol \"insecure\"", info)
 	}
 }
 

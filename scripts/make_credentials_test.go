@@ -139,7 +139,8 @@ func TestCertificatesHaveTheirUsages(t *testing.T) {
 	}
 	if node.IsCA || node.KeyUsage != x509.KeyUsageDigitalSignature ||
 		!slices.Equal(node.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}) {
-		t.Errorf("node: got IsCA %v, key usage %b, extended %v", node.IsCA, node.KeyUsage, node.ExtKeyUsage)
+		t.Errorf("node: got IsCA %v, key usage %b, extended %v, want false, %b and server and client authentication",
+			node.IsCA, node.KeyUsage, node.ExtKeyUsage, x509.KeyUsageDigitalSignature)
 	}
 	if !slices.Equal(node.DNSNames, []string{"lb1"}) || len(node.IPAddresses) > 0 {
 		t.Errorf("node: got names %v %v, want lb1", node.DNSNames, node.IPAddresses)
@@ -171,7 +172,7 @@ func TestNodesAcceptEachOther(t *testing.T) {
 		t.Errorf("lb2 to lb1: %v", err)
 	}
 	if err := handshake(t, one, three, "lb3"); err == nil {
-		t.Error("lb1 to lb3 of another CA: got no error")
+		t.Error("lb1 to lb3 of another CA: got no error, want an error")
 	}
 }
 
@@ -291,7 +292,7 @@ func TestUnusableDirectoriesHaveRemedy(t *testing.T) {
 		before := contents(t, dir)
 		out, code := makeCredentials(t, "--dir", dir, "lb1")
 		if code != 1 || !strings.Contains(out, want) {
-			t.Errorf("%s: got exit code %d, output\n%s", want, code, out)
+			t.Errorf("damaged credentials: got exit code %d, want 1 with %q in the output:\n%s", code, want, out)
 		}
 		for name, data := range contents(t, dir) {
 			if data != before[name] {
@@ -302,7 +303,8 @@ func TestUnusableDirectoriesHaveRemedy(t *testing.T) {
 	dir := t.TempDir()
 	create(t, "--dir", dir, "--ca-days", "20", "--days", "10", "lb1")
 	if out, code := makeCredentials(t, "--dir", dir, "--days", "30", "lb2"); code != 1 || !strings.Contains(out, "choose a smaller --days") {
-		t.Errorf("a certificate beyond the end of the CA: got exit code %d, output\n%s", code, out)
+		t.Errorf("a certificate beyond the end of the CA: got exit code %d, want 1 with \"choose a smaller --days\" in the output:\n%s",
+			code, out)
 	}
 }
 

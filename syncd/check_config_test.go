@@ -163,7 +163,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 				found = found || f.Severity == c.severity && strings.Contains(f.Problem, c.want)
 			}
 			if !found {
-				t.Errorf("findings: got no %s with %q, got %+v", c.severity, c.want, r.Findings)
+				t.Errorf("findings: got %+v, want a finding of severity %s with %q", r.Findings, c.severity, c.want)
 			}
 			var usage usageError
 			if r.Usable != (c.severity == "warning") || r.Usable != (err == nil) || (err != nil && (!errors.As(err, &usage) || !errors.Is(err, errReported))) {

@@ -121,6 +121,6 @@ func TestCheckReportsUsability(t *testing.T) {
 		t.Errorf("check: got attach %q, warning %q, want a warning only with attach none", r.Attach, r.Warning)
 	}
 	if len(r.Observed) == 0 || len(r.Features) == 0 || r.Kernel == "" {
-		t.Errorf("check: got an incomplete report: %s", out)
+		t.Errorf("check: got an incomplete report, want observed items, features and a kernel: %s", out)
 	}
 }

@@ -41,7 +41,7 @@ func TestAttacks(t *testing.T) {
 			}
 		})
 		if len(c.nodes) == 0 {
-			t.Fatal("replace the daemons after a harmful attack: got no daemons")
+			t.Fatal("replace the daemons after a harmful attack: got no daemons, want some")
 		}
 	}
 }

@@ -238,7 +238,7 @@ func TestPlansAreDeterministic(t *testing.T) {
 	for seed := range uint64(200) {
 		p := newPlan(seed, c)
 		if again := newPlan(seed, c); !reflect.DeepEqual(p, again) {
-			t.Fatalf("newPlan with seed %d: got two different plans:\n%v\n%v", seed, p, again)
+			t.Fatalf("newPlan with seed %d: got two different plans, want equal ones:\n%v\n%v", seed, p, again)
 		}
 		if p.isContentKnown() {
 			contentKnown++

@@ -70,7 +70,7 @@ func TestStreamInPieces(t *testing.T) {
 				t.Fatalf("answer to pieces of %d bytes: got %d bytes, %v, want a whole frame", size, n, err)
 			}
 			if want.answer(42, 3, seq); got != want || got == f {
-				t.Fatalf("answer to pieces of %d bytes: got wrong bytes", size)
+				t.Fatalf("answer to pieces of %d bytes: got other bytes, want those of the answer, different from the request", size)
 			}
 			checkInPieces(t, got, seq, size)
 		}

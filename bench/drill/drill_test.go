@@ -182,7 +182,7 @@ func TestCleansUp(t *testing.T) {
 		BeforeCut: func(string, string) error { return failure },
 	})
 	if !errors.Is(err, failure) {
-		t.Fatal(err)
+		t.Fatalf("Run with a refused cut: got error %v, want %v", err, failure)
 	}
 	left, err := os.ReadDir(os.Getenv("TMPDIR"))
 	if err != nil || len(left) != 0 {
@@ -198,7 +198,7 @@ func TestResult(t *testing.T) {
 	}
 	const line = "drill: kernel=6.1 attach=kprobe sessions=1000 control_survived=0 survived=1000 reset=0 stalled=0 max_stall_ms=230"
 	if got := r.Line(); got != line {
-		t.Errorf("got  %s\nwant %s", got, line)
+		t.Errorf("result line:\ngot  %s\nwant %s", got, line)
 	}
 	r.Layouts[standby] = lb.LayoutNext
 	if got := r.Line(); got != line+" layouts=v1,next" {

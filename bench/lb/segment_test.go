@@ -67,10 +67,10 @@ func parseSegment(frame []byte) (segment, error) {
 	}
 	ip, tcp := frame[ethLen:], frame[ethLen+ipLen:]
 	if got := sum(ip[:ipLen], 0); got != 0xffff {
-		return s, fmt.Errorf("IP checksum: sum is %#x", got)
+		return s, fmt.Errorf("IP checksum: got the sum %#x, want 0xffff", got)
 	}
 	if got := pseudoSum(ip); got != 0xffff {
-		return s, fmt.Errorf("TCP checksum: sum is %#x", got)
+		return s, fmt.Errorf("TCP checksum: got the sum %#x, want 0xffff", got)
 	}
 	copy(s.dstMAC[:], frame)
 	copy(s.srcMAC[:], frame[6:])

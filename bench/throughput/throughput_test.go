@@ -50,7 +50,8 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.Entries != o.entries || len(r.Alternatives) != len(alternatives) || len(r.Steps) == 0 || len(r.Targets) == 0 {
-		t.Errorf("report: got incomplete figures: %s", text)
+		t.Errorf("report: got incomplete figures, want %d entries, %d alternatives, and at least one step and target:\n%s",
+			o.entries, len(alternatives), text)
 	}
 	for _, rate := range append(r.Alternatives, r.CeilingNew, r.CeilingUpdate) {
 		if rate.DeltasPerSecond <= 0 {

@@ -72,12 +72,12 @@ func TestRunMakesEachWriteOnce(t *testing.T) {
 			err := m.Lookup(i, &got)
 			switch {
 			case i == 4 && !errors.Is(err, ebpf.ErrKeyNotExist):
-				t.Errorf("deleted key: got %v", err)
+				t.Errorf("deleted key: got error %v, want an error with ebpf.ErrKeyNotExist", err)
 			case i == 4:
 			case err != nil:
-				t.Errorf("key %d: got %v", i, err)
+				t.Errorf("key %d: got error %v, want nil", i, err)
 			case i == 5 && got[0] != 55, i != 5 && got != [2]uint64{i, i + 1}:
-				t.Errorf("key %d: got %v", i, got)
+				t.Errorf("key %d: got value %v, want [55 ...] for key 5, and %v otherwise", i, got, [2]uint64{i, i + 1})
 			}
 		}
 	}
@@ -93,7 +93,7 @@ func TestInPlaceWriteOffset(t *testing.T) {
 	}
 	var got [2]uint64
 	if err := m.Lookup(uint64(1), &got); err != nil || got != [2]uint64{10, 21} {
-		t.Errorf("value: got %v, %v", got, err)
+		t.Errorf("value: got %v, error %v, want [10 21] and nil", got, err)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestPacketsWriteOnSteeredCPU(t *testing.T) {
 		stop := r.Flood(1-cpu, 0)
 		time.Sleep(50 * time.Millisecond) // the duration of the load
 		if sent, err := stop(); err != nil || sent == 0 {
-			t.Errorf("Flood: got %d packets sent, error %v", sent, err)
+			t.Errorf("Flood: got %d packets sent, error %v, want at least one and nil", sent, err)
 		}
 		if err := errors.Join(r.Close(), restore()); err != nil {
 			t.Error(err)

@@ -53,7 +53,7 @@ func TestMetricSections(t *testing.T) {
 		"two sections":   page + "\n### mapsync_things_total\n\n*Gauge.*\n",
 	} {
 		if _, err := parse(text).Metrics(); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: got error %v", what, err)
+			t.Errorf("invalid metrics: got error %v, want an error with %q", err, what)
 		}
 	}
 }

@@ -124,7 +124,7 @@ func TestShellReportsDifferences(t *testing.T) {
 		}
 	}
 	if err := s.RunStep(t.Context(), Step{Commands: "true", Exit: 1}); err == nil {
-		t.Error("success instead of exit code 1: got no error")
+		t.Error("success instead of exit code 1: got no error, want an error")
 	}
 }
 

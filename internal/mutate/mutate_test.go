@@ -56,16 +56,16 @@ func TestSurvivors(t *testing.T) {
 		t.Errorf("mutants (-want +got):\n%s", diff)
 	}
 	if last := r.Survivors[len(r.Survivors)-1]; last.Reached != 0 || last.Reason != "an example" || last.Line != 63 {
-		t.Errorf("last survivor: got %+v", last)
+		t.Errorf("last survivor: got %+v, want it on line 63, reached by 0 tests, with the reason \"an example\"", last)
 	}
 	if !slices.Equal(r.UnusedKeys, []string{"sample.go:gone: drop `x = 1`"}) {
-		t.Errorf("unused keys: got %q", r.UnusedKeys)
+		t.Errorf("unused keys: got %q, want only the one with function gone", r.UnusedKeys)
 	}
 	if r.Equivalent != 1 {
 		t.Errorf("equivalent mutants: got %d, want 1", r.Equivalent)
 	}
 	if r.Failing != "TestFails" || r.Tried != r.Mutants || r.Killed+len(r.Survivors) != r.Tried {
-		t.Errorf("report: got %+v", r)
+		t.Errorf("report: got %+v, want failing test TestFails, and all mutants tried and either killed or survivors", r)
 	}
 	// A run that finds saved results does not try the mutants again. A false saved result shows this.
 	killed := r.Survivors[0].Key()
@@ -82,10 +82,10 @@ func TestSurvivors(t *testing.T) {
 	}
 	again := runSample(t, func(o *Options) { o.StateDir = state })
 	if again.Killed != r.Killed+1 || again.Tried != r.Tried {
-		t.Errorf("continued run: got %+v", again)
+		t.Errorf("continued run: got %+v, want %d killed of %d tried", again, r.Killed+1, r.Tried)
 	}
 	if fresh := runSample(t, func(o *Options) { o.StateDir, o.Fresh = state, true }); fresh.Killed != r.Killed {
-		t.Errorf("fresh run: got %+v", fresh)
+		t.Errorf("fresh run: got %+v, want %d killed", fresh, r.Killed)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestSampleAndFiles(t *testing.T) {
 		t.Errorf("tried mutants: got %d, want 5", r.Tried)
 	}
 	if r := runSample(t, func(o *Options) { o.Files = regexp.MustCompile("nothing") }); r.Tried != 0 || r.Mutants == 0 {
-		t.Errorf("report: got %+v", r)
+		t.Errorf("report without a matching file: got %+v, want no mutants tried, but some found", r)
 	}
 }
 
@@ -145,7 +145,7 @@ func TestVersionIncludesHelpers(t *testing.T) {
 func TestExemptionLists(t *testing.T) {
 	for _, dir := range []string{"../../syncd/table", "../../syncd/replicate", "../../syncd/replicate/wire"} {
 		if list, err := readExemptions(dir); err != nil || len(list) == 0 {
-			t.Errorf("%s: got %d entries, error %v", dir, len(list), err)
+			t.Errorf("%s: got %d entries, error %v, want at least one entry and nil", dir, len(list), err)
 		}
 	}
 }

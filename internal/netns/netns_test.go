@@ -69,7 +69,7 @@ func echoRoundTrip(t *testing.T, a, b *NS, addr string) error {
 	buf := make([]byte, 4)
 	_, err = io.ReadFull(c, buf)
 	if err == nil && string(buf) != "ping" {
-		t.Errorf("echo: got %q", buf)
+		t.Errorf("echo: got %q, want \"ping\"", buf)
 	}
 	return err
 }

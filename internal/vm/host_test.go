@@ -61,7 +61,7 @@ func TestModulesInLoadOrder(t *testing.T) {
 		}
 		if slices.Index(names, "vsock") < 0 || slices.Index(names, "vsock") > slices.Index(names, "vmw_vsock_virtio_transport") ||
 			names[len(names)-1] != "veth" || slices.Contains(names, "8250_pci") {
-			t.Errorf("%s: load order: got %v", name, names)
+			t.Errorf("%s: load order: got %v, want vsock before vmw_vsock_virtio_transport, veth last, and no 8250_pci", name, names)
 		}
 	}
 }
@@ -72,14 +72,14 @@ func TestLibraries(t *testing.T) {
 		t.Fatal(err)
 	}
 	if found, err := libraries(static); err != nil || len(found) > 0 {
-		t.Errorf("static program: got %v, %v", found, err)
+		t.Errorf("libraries of a static program: got %v, error %v, want none and nil", found, err)
 	}
 	script := filepath.Join(t.TempDir(), "script")
 	if err := os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := libraries(script); err != nil || len(found) > 0 {
-		t.Errorf("script: got %v, %v", found, err)
+		t.Errorf("libraries of a script: got %v, error %v, want none and nil", found, err)
 	}
 	found, err := libraries("/bin/ls")
 	if err != nil {
@@ -87,7 +87,7 @@ func TestLibraries(t *testing.T) {
 	}
 	names := strings.Join(found, " ")
 	if !strings.Contains(names, "ld-linux") || !strings.Contains(names, "libc.so") {
-		t.Errorf("dynamic program: got %v", found)
+		t.Errorf("libraries of a dynamic program: got %v, want ld-linux and libc.so among them", found)
 	}
 }
 

@@ -162,10 +162,10 @@ func TestRun(t *testing.T) {
 		}
 	}
 	if b, err := os.ReadFile(filepath.Join(out, "dir", "sub", "big")); err != nil || !bytes.Equal(b, pattern()) {
-		t.Errorf("file of an out directory: got %d bytes, %v", len(b), err)
+		t.Errorf("file of an out directory: got %d bytes, error %v, want the %d bytes of the pattern and nil", len(b), err, outputSize)
 	}
 	if b, err := os.ReadFile(filepath.Join(out, "new", "one")); err != nil || string(b) != "one" {
-		t.Errorf("single out file: got %q, %v", b, err)
+		t.Errorf("single out file: got %q, error %v, want \"one\" and nil", b, err)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestKernelPanicIsReported(t *testing.T) {
 		t.Fatalf("error: got %v, want a machine error", err)
 	}
 	if !strings.Contains(failure.Reason, "kernel panic - not syncing: sysrq") || !strings.Contains(failure.Console, "Call Trace") {
-		t.Errorf("kernel panic: got %v", err)
+		t.Errorf("kernel panic: got %v, want a panic by sysrq, and a call trace on the console", err)
 	}
 }
 
@@ -257,7 +257,7 @@ func TestSignalsAndCancel(t *testing.T) {
 	cfg.Stdout = writerFunc(func(p []byte) { signals <- syscall.SIGTERM })
 	result, err := Run(t.Context(), cfg)
 	if err != nil || result.Signal != "SIGTERM" || result.Code != 128+int(syscall.SIGTERM) {
-		t.Errorf("after a signal: got %+v, %v", result, err)
+		t.Errorf("after a signal: got %+v, error %v, want signal SIGTERM, code %d and nil", result, err, 128+int(syscall.SIGTERM))
 	}
 	cfg = testConfig(t, "hang")
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -267,7 +267,7 @@ func TestSignalsAndCancel(t *testing.T) {
 		t.Errorf("after cancelling: got %v, want %v", err, cause)
 	}
 	if left := children(t, os.Getpid()); len(left) > 0 {
-		t.Errorf("leftover files: got %v", left)
+		t.Errorf("leftover processes: got %v, want none", left)
 	}
 }
 

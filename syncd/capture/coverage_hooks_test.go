@@ -49,7 +49,7 @@ func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	check := func(what string, covered bool, got, want int) {
 		t.Helper()
 		if (got >= want) != covered {
-			t.Errorf("events of %s: got %d of %d, covered %t", what, got, want, covered)
+			t.Errorf("events of %s: got %d, want at least %d: %t", what, got, want, covered)
 		}
 	}
 	write := func(from, to int) {

@@ -22,7 +22,7 @@ func TestDetects(t *testing.T) {
 			h := openHooks(t, capture.Options{Attach: attach})
 			h.tap(t)
 			if !h.HooksMaps() {
-				t.Error("got no hooks on map functions")
+				t.Error("hooks on map functions: got none, want some")
 			}
 			for _, typ := range []ebpf.ProgramType{ebpf.Kprobe, ebpf.TracePoint, ebpf.RawTracepoint} {
 				t.Run(typ.String(), func(t *testing.T) { testDetects(t, h, typ) })

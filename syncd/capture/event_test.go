@@ -55,10 +55,10 @@ func TestKeysOfEvent(t *testing.T) {
 		}
 	}
 	if _, err := (&event{data: make([]byte, 7)}).keys(5); err == nil {
-		t.Error("event without a number of keys: got no error")
+		t.Error("event without a number of keys: got no error, want an error")
 	}
 	if _, err := (&event{data: bytes.Repeat([]byte{0xff}, 4096)}).keys(5); err == nil {
-		t.Error("event with a number of keys above its size: got no error")
+		t.Error("event with a number of keys above its size: got no error, want an error")
 	}
 }
 

@@ -46,7 +46,7 @@ func testEviction(t *testing.T, h *hookedCapture, row string, typ ebpf.MapType) 
 		}
 	}
 	if updates != writes || len(evicted) == 0 || len(evicted)+len(present) != writes {
-		t.Errorf("got %d updates, %d evictions, %d present keys, want %d updates and as many keys",
+		t.Errorf("events: got %d updates, %d evictions, %d present keys, want %d updates and as many keys, some of them evicted",
 			updates, len(evicted), len(present), writes)
 	}
 	h.Unwatch(id)

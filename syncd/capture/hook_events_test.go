@@ -280,7 +280,7 @@ func (s *hookFixture) inPlace() {
 	var value [16]byte
 	key, want := entry(8, 16, 0, 600)
 	if err := s.m.Lookup(key, &value); err != nil || string(value[:8]) != string(want[:8]) {
-		s.Fatalf("look up entry written in place: got value %x, error %v", value, err)
+		s.Fatalf("look up entry written in place: got value %x, error %v, want %x at its start and nil", value, err, want[:8])
 	}
 }
 

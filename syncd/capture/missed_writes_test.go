@@ -210,8 +210,8 @@ func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[s
 	s := share{written: b.packets.Done() - written, skipped: after.Skipped - before.Skipped, work: b.calls.Load() - calls}
 	seen := (after.Seen - after.Own) - (before.Seen - before.Own)
 	if s.written < least || seen > s.written || b.packets.LastCPU() != busyCPU {
-		t.Errorf("%s: got %d writes by packets on CPU %d, of which hooks saw %d",
-			work.name, s.written, b.packets.LastCPU(), seen)
+		t.Errorf("%s: got %d writes by packets, the last on CPU %d, of which hooks saw %d, want at least %d on CPU %d, and not more seen",
+			work.name, s.written, b.packets.LastCPU(), seen, least, busyCPU)
 	}
 	s.missed = s.written - seen
 	sum := shares[work.name]

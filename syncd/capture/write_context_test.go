@@ -138,7 +138,8 @@ func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration)
 		t.Fatal(err)
 	}
 	if packets.Done() == 0 || packets.LastCPU() != busyCPU {
-		t.Errorf("writes by packets: got %d on CPU %d", packets.Done(), packets.LastCPU())
+		t.Errorf("writes by packets: got %d, the last on CPU %d, want at least one, and the last on CPU %d",
+			packets.Done(), packets.LastCPU(), busyCPU)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestEverySettingIsAFlagAndAKey(t *testing.T) {
 	n := 0
 	fs.VisitAll(func(*pflag.Flag) { n++ })
 	if n != typ.NumField() {
-		t.Errorf("got %d flags, want %d (one for each setting)", n, typ.NumField())
+		t.Errorf("flags: got %d, want %d (one for each setting)", n, typ.NumField())
 	}
 }
 

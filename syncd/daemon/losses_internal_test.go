@@ -34,7 +34,7 @@ func TestEachKindOfLossIsDetected(t *testing.T) {
 		}
 		l.note(&test.stats, 200, test.kprobe) // no new loss
 		if open := l.open(); open == 200 {
-			t.Errorf("%s: old loss: got it as a new one", name)
+			t.Errorf("%s: old loss: got it as a new one, want no new loss", name)
 		}
 	}
 }

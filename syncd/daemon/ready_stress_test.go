@@ -186,7 +186,7 @@ func (c *stressCluster) join() {
 			c.t.Fatalf("lost changes of %s: got %d, want 0 (the buffer is too small for this test)", s.node.config.NodeName, lost)
 		}
 		if wrong := s.compare(before[i], content); len(wrong) > 0 {
-			c.t.Errorf("joiner with a map that was %s: got ready without all entries of %s: %s",
+			c.t.Errorf("joiner with a map that was %s: got ready without all entries of %s, want all of them: %s",
 				kind, s.node.config.NodeName, c.explain(wrong, p))
 		}
 	}

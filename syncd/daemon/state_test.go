@@ -133,7 +133,7 @@ func TestStateVersions(t *testing.T) {
 			t.Errorf("version %s: got log %q, want %q in it: %t", name, log, remedy, !c.read)
 		}
 		if got := s.nextIncarnation(500, time.Hour); (got == 1001) != c.read {
-			t.Errorf("version %s: next incarnation: got %d", name, got)
+			t.Errorf("version %s: next incarnation: got %d, want 1001: %t", name, got, c.read)
 		}
 		data, err := os.ReadFile(path)
 		if err != nil || !bytes.Contains(data, []byte(`"version":1,`)) {

@@ -269,17 +269,17 @@ func TestUseAfterClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := b.Add(entry(2, 1, 8, 8)); err == nil {
-			t.Error("Add after Close: got no error")
+			t.Error("Add after Close: got no error, want an error")
 		}
 		if _, err := k.Apply(b); err == nil {
-			t.Error("Apply after Close: got no error")
+			t.Error("Apply after Close: got no error, want an error")
 		}
 		if err := k.ForEach(t.Context(), func(_, _ []byte) error { return nil }); err == nil {
-			t.Error("ForEach after Close: got no error")
+			t.Error("ForEach after Close: got no error, want an error")
 		}
 		key, _ := entry(1, 1, 8, 8)
 		if err := k.Lookup(key, func(int, []byte, []byte, bool) {}); err == nil {
-			t.Error("Lookup after Close: got no error")
+			t.Error("Lookup after Close: got no error, want an error")
 		}
 	}
 }

@@ -65,7 +65,8 @@ func TestDescribe(t *testing.T) {
 		}
 		if i.HasSpinLock != c.lock || i.LockOffset != c.offset || i.Name != "kmap_test" || i.MaxEntries != 5 ||
 			i.ValueSize != int(c.spec.ValueSize) || i.ElemSize != i.ValueSize || i.CPUs != 0 || i.ID == 0 || i.Unsupported != nil || (i.BTFID != 0) != c.lock {
-			t.Errorf("describe: got %+v", i)
+			t.Errorf("describe: got %+v, want map kmap_test with an ID, 5 entries, values and elements of %d bytes, no CPUs, "+
+				"supported, spin lock %t at offset %d, and a BTF ID only with a lock", i, c.spec.ValueSize, c.lock, c.offset)
 		}
 	}
 }

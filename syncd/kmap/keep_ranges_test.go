@@ -78,7 +78,8 @@ func TestKeepRanges(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			k := openMap(t, newKernelMap(t, c.spec), c.opts)
 			if k.accessMethods.Write != c.want || (c.want == ByProgram) != (k.accessMethods.Reason == nil) {
-				t.Errorf("write method: got %s, reason %v", k.accessMethods.Write, k.accessMethods.Reason)
+				t.Errorf("write method: got %s, reason %v, want %s, and a reason unless it is %s",
+					k.accessMethods.Write, k.accessMethods.Reason, c.want, ByProgram)
 			}
 			testKeep(t, k, c.opts.Keep)
 			if k.syscallWriter != nil {

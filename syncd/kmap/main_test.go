@@ -193,7 +193,7 @@ func checkContent(t *testing.T, k *Map, from, to, g int) {
 	calls := 0
 	err := k.Lookup(keys, func(i int, key, value []byte, found bool) {
 		if i != calls || !bytes.Equal(key, keys[i*k.info.KeySize:][:k.info.KeySize]) {
-			t.Errorf("Lookup: call %d: got key %d", calls, i)
+			t.Errorf("Lookup: call %d: got index %d, key %x, want index %d and the key at it", calls, i, key, calls)
 		}
 		calls++
 		if i == len(want) {

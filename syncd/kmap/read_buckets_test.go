@@ -52,7 +52,7 @@ func TestReadWhileEntriesMove(t *testing.T) {
 				}
 				for n := range stay {
 					if !seen[n] {
-						t.Fatalf("entry %d: got none", n)
+						t.Fatalf("entry %d: got none, want one", n)
 					}
 				}
 			}

@@ -31,7 +31,7 @@ func TestParseRef(t *testing.T) {
 			t.Errorf("parse %q: got %+v, error %v, want %+v and nil", in, got, err, want)
 		}
 		if again, err := ParseRef(got.String()); err != nil || again != got {
-			t.Errorf("parse %q: its string %q parses as %+v, error %v", in, got.String(), again, err)
+			t.Errorf("parse %q: its string %q: got %+v, error %v, want %+v and nil", in, got.String(), again, err, got)
 		}
 	}
 	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x"} {
@@ -92,13 +92,13 @@ func TestResolve(t *testing.T) {
 			continue
 		}
 		if id, err := resolvedID(t, ref); err != nil || id != idOf(t, m) {
-			t.Errorf("resolve %s: got ID %d, error %v", ref, id, err)
+			t.Errorf("resolve %s: got ID %d, error %v, want %d and nil", ref, id, err, idOf(t, m))
 		}
 	}
 	// A map of another type with the same name is ignored.
 	newKernelMap(t, &ebpf.MapSpec{Name: name, Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1})
 	if id, err := resolvedID(t, Ref{Name: name}); err != nil || id != idOf(t, m) {
-		t.Errorf("resolve beside an array: got ID %d, error %v", id, err)
+		t.Errorf("resolve beside an array: got ID %d, error %v, want %d and nil", id, err, idOf(t, m))
 	}
 	second := newKernelMap(t, namedSpec(name))
 	_, err := resolvedID(t, Ref{Name: name})
@@ -107,7 +107,7 @@ func TestResolve(t *testing.T) {
 	}
 	useByProgram(t, second)
 	if id, err := resolvedID(t, Ref{Name: name}); err != nil || id != idOf(t, second) {
-		t.Errorf("resolve with one of two maps in use: got ID %d, error %v", id, err)
+		t.Errorf("resolve with one of two maps in use: got ID %d, error %v, want %d and nil", id, err, idOf(t, second))
 	}
 }
 
@@ -177,10 +177,10 @@ func TestList(t *testing.T) {
 	}
 	got := find(m)
 	if got == nil || got.Entries != 42 || !slices.Equal(got.Pins, pins) || got.Unsupported != nil || got.KeySize != 8 {
-		t.Errorf("list: got map %+v", got)
+		t.Errorf("list: got map %+v, want a supported map with 42 entries, keys of 8 bytes and pins %q", got, pins)
 	}
 	if got := find(perCPU); got == nil || got.Unsupported != nil || got.Entries != 0 {
-		t.Errorf("list: got per-CPU map %+v", got)
+		t.Errorf("list: got per-CPU map %+v, want a supported map with 0 entries", got)
 	}
 	if got := find(large); got == nil || !errors.Is(got.Unsupported, ErrUnsupported) {
 		t.Errorf("list: got map with large values %+v, want ErrUnsupported", got)
@@ -202,7 +202,7 @@ garbage
 	}
 	got, err := bpfMounts(file)
 	if err != nil || !slices.Equal(got, []string{"/sys/fs/bpf", `/tmp/b p\f`}) {
-		t.Errorf("bpf mounts: got %q, error %v", got, err)
+		t.Errorf("bpf mounts: got %q, error %v, want \"/sys/fs/bpf\", `/tmp/b p\\f` and nil", got, err)
 	}
 }
 
@@ -372,7 +372,7 @@ func TestWatchReportsLastingErrorOnce(t *testing.T) {
 	second := newKernelMap(t, namedSpec(name))
 	w := NewWatcher(Ref{Name: name}, 10*time.Millisecond)
 	if _, err := w.Next(t.Context()); !errors.Is(err, ErrAmbiguous) {
-		t.Fatal(err)
+		t.Fatalf("Next with two maps of the name: got error %v, want ErrAmbiguous", err)
 	}
 	expectNoEvent(t, w)
 	second.Close()

@@ -104,7 +104,7 @@ func TestScanOverheadIsBounded(t *testing.T) {
 		m.lap()
 	}
 	if besides := m.overhead(); besides <= 0 || besides > m.worked/overheadDivisor {
-		t.Errorf("overhead: got %s for work of %s", besides, m.worked)
+		t.Errorf("overhead: got %s, want more than 0 and at most %s for work of %s", besides, m.worked/overheadDivisor, m.worked)
 	}
 	m.stop()
 	stop.Store(true)

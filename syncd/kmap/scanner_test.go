@@ -154,7 +154,8 @@ func TestScanFindsMissedChanges(t *testing.T) {
 				rec, ok := s.record(n)
 				_, value := entry(n, g, testKey, testValue)
 				if !ok || rec.Delete != (g < 0) || g >= 0 && !bytes.Equal(rec.Value, m.expectedLookup(value)) {
-					t.Errorf("record %d: got %+v", n, rec)
+					t.Errorf("record %d: got %+v, found %t, want a delete: %t, otherwise value %x",
+						n, rec, ok, g < 0, m.expectedLookup(value))
 				}
 			}
 			if st := s.scanOnce(); st.Found != 3000 {
@@ -293,7 +294,8 @@ func TestScanIntervalStretches(t *testing.T) {
 		}
 		if got := s.Stats().Interval; got != step.interval || len(lines) != step.lines ||
 			step.lines > 0 && !strings.Contains(lines[step.lines-1], step.log) {
-			t.Errorf("%+v: got interval %s, log:\n%s", step, got, out.String())
+			t.Errorf("%+v: got interval %s, want %s; want %d lines of log, the last with %q, got\n%s",
+				step, got, step.interval, step.lines, step.log, out.String())
 		}
 	}
 	synctest.Test(t, func(t *testing.T) { // a scan that does not end extends the interval too
@@ -312,12 +314,12 @@ func TestScanRequests(t *testing.T) {
 		s := newScannerWithoutMap(t, ScannerOptions{Interval: time.Hour, Budget: NewScanBudget(0.01)})
 		begin := time.Now()
 		if !s.await(t.Context(), begin) || time.Since(begin) != time.Hour {
-			t.Errorf("wait for a scan in an hour: got %s", time.Since(begin))
+			t.Errorf("wait for a scan in an hour: got %s, want a scan after %s", time.Since(begin), time.Hour)
 		}
 		begin = time.Now()
 		time.AfterFunc(time.Minute, s.Request)
 		if !s.await(t.Context(), begin) || time.Since(begin) != time.Minute {
-			t.Errorf("wait for a scan requested after a minute: got %s", time.Since(begin))
+			t.Errorf("wait for a scan requested after a minute: got %s, want a scan after %s", time.Since(begin), time.Minute)
 		}
 		p := scanPass{Scanner: s, urgent: true}
 		s.urgentRequested = false
@@ -331,7 +333,7 @@ func TestScanRequests(t *testing.T) {
 			t.Errorf("pause of an urgent scan: got %v after %s, want nil and %s", err, took, time.Second)
 		}
 		if !s.await(t.Context(), time.Now()) || !s.requested() {
-			t.Error("request during an urgent scan: got no further scan")
+			t.Error("request during an urgent scan: got no further scan, want one")
 		}
 		p.urgent, s.urgentRequested = false, false
 		if took, err := work(100 * time.Millisecond); !errors.Is(err, errPreempted) || took != 100*time.Millisecond {
@@ -360,19 +362,19 @@ func TestScanFailures(t *testing.T) {
 		}
 		s.recordFailure(err)
 		if !s.requested() {
-			t.Error("request of an urgent scan after a failure: got none")
+			t.Error("request of an urgent scan after a failure: got none, want one")
 		}
 	}
 	s.recordFinished(true, time.Hour)
 	st := s.Stats()
 	if log := out.String(); st.Failures != 3 || st.Scans != 0 || strings.Count(log, "scan failed") != 1 || strings.Count(log, "scans recovered") != 1 {
-		t.Errorf("stats and log: got %+v\n%s", st, log)
+		t.Errorf("stats and log: got %+v, want 3 failures and 0 scans; want one line each about failure and recovery, got\n%s", st, log)
 	}
 }
 
 func TestNewScannerRejectsSizeMismatch(t *testing.T) {
 	_, err := NewScanner(newTable(t, table.Options{}), &Map{info: Info{Name: "m", KeySize: 1, ValueSize: 2}}, ScannerOptions{})
 	if err == nil || !strings.Contains(err.Error(), "sizes differ") {
-		t.Error(err)
+		t.Errorf("NewScanner: got error %v, want an error with \"sizes differ\"", err)
 	}
 }

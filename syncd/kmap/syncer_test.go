@@ -141,7 +141,7 @@ func TestSyncerWrites(t *testing.T) {
 		checkContent(t, b.m, 0, 5000, 2)
 		s := b.sync.Stats()
 		if s.Written < 15000 || s.Deleted != 5000 || s.Bursts == 0 || s.LastBurst <= 0 || s.MaxBurst < s.LastBurst {
-			t.Errorf("stats: got %+v", s)
+			t.Errorf("stats: got %+v, want at least 15000 writes, 5000 deletes, bursts, and 0 < LastBurst <= MaxBurst", s)
 		}
 		b.stop()
 	}
@@ -303,7 +303,7 @@ func TestSyncerRejectsUnusableMaps(t *testing.T) {
 	tab := newTable(t, table.Options{})
 	_, err := NewSyncer(tab, openMap(t, newKernelMap(t, hashSpec(testKey, 8, 10)), Options{}), SyncerOptions{})
 	if err == nil || !strings.Contains(err.Error(), "sizes differ") {
-		t.Error(err)
+		t.Errorf("NewSyncer: got error %v, want an error with \"sizes differ\"", err)
 	}
 	// Run returns the error of a map that fails as a whole.
 	m := openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10)), Options{NoProgram: true})
@@ -334,14 +334,14 @@ func TestLoadAll(t *testing.T) {
 		tab := newTable(t, table.Options{})
 		n, err := LoadAll(t.Context(), m, tab)
 		if err != nil || n != 5000 || tab.Stats().Unversioned != 5000 {
-			t.Fatalf("load: got %d entries, error %v, stats %+v", n, err, tab.Stats())
+			t.Fatalf("load: got %d entries, error %v, stats %+v, want 5000, nil and 5000 unversioned records", n, err, tab.Stats())
 		}
 		tab.View(func(tx *table.Tx) {
 			for n := range 5000 {
 				key, value := entry(n, 1, testKey, testValue)
 				var rec table.Record
 				if !tx.Get(key, &rec) || !bytes.Equal(rec.Value, m.expectedLookup(value)) {
-					t.Fatalf("record %d: got value %x", n, rec.Value)
+					t.Fatalf("record %d: got value %x, want %x", n, rec.Value, m.expectedLookup(value))
 				}
 			}
 		})

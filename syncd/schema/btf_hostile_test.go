@@ -37,7 +37,7 @@ bits 5 @40:0 bits 50 of 8 sint
 c 6 @48 1 sint
 b 7 @49 2 uint`)
 	if e := s.Value.Fields[0].Enum; !e.Signed || e.Values[0].Value != ^uint64(0) || e.Values[1].Value != 1<<40 {
-		t.Errorf("enum: got %+v", e)
+		t.Errorf("enum: got %+v, want it signed, with values %d and %d", e, ^uint64(0), 1<<40)
 	}
 	if err := s.Check(); err != nil {
 		t.Error(err)

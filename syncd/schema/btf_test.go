@@ -66,7 +66,7 @@ func expect(t *testing.T, m *Message, name string, size int, want string) {
 		}
 	}
 	if n := len(strings.Split(strings.Trim(want, "\n"), "\n")); len(got) > n {
-		t.Errorf("message %s: got additional fields %q", name, got[n:])
+		t.Errorf("message %s: got additional fields %q, want none", name, got[n:])
 	}
 }
 
@@ -128,7 +128,7 @@ nat_act 13 @88 48 message
 	dir, _, _ := s.find("dir")
 	want := []EnumValue{{"CT_DIR_IN", 0}, {"CT_DIR_OUT", 1}, {"CT_DIR_MAX", 2}}
 	if dir.Enum.Name != "ct_dir" || !slices.Equal(dir.Enum.Values, want) {
-		t.Errorf("enum: got %+v", dir.Enum)
+		t.Errorf("enum: got %+v, want name ct_dir and values %+v", dir.Enum, want)
 	}
 }
 

@@ -118,10 +118,10 @@ func TestEqual(t *testing.T) {
 		a, b := oneValue(Field{Name: "a", Size: 2, Kind: KindUint}), oneValue(Field{Name: "a", Size: 2, Kind: KindUint})
 		test.change(&b.Value.Fields[0])
 		if Equal(a, b) != test.equal {
-			t.Errorf("Equal with different %s: got %v", name, !test.equal)
+			t.Errorf("Equal with different %s: got %v, want %v", name, !test.equal, test.equal)
 		}
 		if Identical(a, b) != test.identical {
-			t.Errorf("Identical with different %s: got %v", name, !test.identical)
+			t.Errorf("Identical with different %s: got %v, want %v", name, !test.identical, test.identical)
 		}
 	}
 	if fields := slices.Clone(conntrackSchema().Value.Fields); !equalMessages(conntrackSchema().Value, &Message{Size: 176, Fields: fields}) {

@@ -90,7 +90,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		if again := enc.AppendValue(nil, value, nil); !bytes.Equal(again, wire) {
-			t.Errorf("decode % x: got no error, but its canonical form is % x", wire, again)
+			t.Errorf("decode % x: got no error, want an error, or these bytes as the canonical form, which is % x", wire, again)
 		}
 	})
 }
@@ -107,7 +107,7 @@ func TestRichRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if want := masked(value, s.Carried()); !bytes.Equal(got, want) {
-			t.Fatalf("round trip of % x: got % x", want, got)
+			t.Fatalf("round trip: got % x, want % x", got, want)
 		}
 	}
 }

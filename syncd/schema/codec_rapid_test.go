@@ -33,14 +33,14 @@ func TestRoundTrip(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Equal(gotKey, key) {
-			t.Fatalf("round trip of key % x: got % x by wire bytes % x", key, gotKey, wireKey)
+			t.Fatalf("round trip of a key: got % x, want % x by wire bytes % x", gotKey, key, wireKey)
 		}
 		got := bytes.Repeat([]byte{0xaa}, len(value))
 		if err := dec.Value(got, wire, &schema.CodecTimes); err != nil {
 			t.Fatal(err)
 		}
 		if want := schema.Masked(value, s.Carried()); !bytes.Equal(got, want) {
-			t.Fatalf("round trip of value % x: got % x by wire bytes % x", want, got, wire)
+			t.Fatalf("round trip of a value: got % x, want % x by wire bytes % x", got, want, wire)
 		}
 		if again := enc.AppendValue(nil, got, &schema.CodecTimes); !bytes.Equal(again, wire) {
 			t.Fatalf("encode again: want % x, got % x", wire, again)
@@ -52,7 +52,7 @@ func TestRoundTrip(t *testing.T) {
 		if err := dec.Value(got, damaged, &schema.CodecTimes); err != nil {
 			schema.CheckCodecError(t, err)
 		} else if want := enc.AppendValue(nil, got, &schema.CodecTimes); !hasTime(s.Value) && !bytes.Equal(want, damaged) {
-			t.Fatalf("decode % x: got no error, but its canonical form is % x", damaged, want)
+			t.Fatalf("decode % x: got no error, want an error, or these bytes as the canonical form, which is % x", damaged, want)
 		}
 	})
 }

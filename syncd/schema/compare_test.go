@@ -77,15 +77,15 @@ func TestIncompatibleKeys(t *testing.T) {
 	_, err := NewDecoder(remote, local, nil)
 	if !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), "key field zone is missing at the sender") ||
 		!strings.Contains(err.Error(), "key field vlan is missing here") {
-		t.Error(err)
+		t.Errorf("NewDecoder with other key fields: got error %v, want ErrIncompatible with zone and vlan as the missing fields", err)
 	}
 	remote, local = opaqueSchema(4, 8), opaqueSchema(4, 16)
 	if _, err := NewDecoder(remote, local, nil); !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), "value: 16 bytes here, 8 at the sender") {
-		t.Error(err)
+		t.Errorf("NewDecoder with values of other sizes: got error %v, want ErrIncompatible with the sizes 16 and 8", err)
 	}
 	local.Opaque = false
 	if _, err := NewDecoder(remote, local, nil); !errors.Is(err, ErrIncompatible) {
-		t.Error(err)
+		t.Errorf("NewDecoder with one opaque side: got error %v, want ErrIncompatible", err)
 	}
 }
 
@@ -190,7 +190,7 @@ func TestPerCPU(t *testing.T) {
 	wire := enc.AppendValue(nil, value, nil)
 	got := make([]byte, 24)
 	if err := dec.Value(got, wire, nil); err != nil || !bytes.Equal(got, masked(value, three.Carried())) {
-		t.Fatalf("decode % x: got % x, error %v", value, got, err)
+		t.Fatalf("decode % x: got % x, error %v, want % x and nil", value, got, err, masked(value, three.Carried()))
 	}
 	_, dec = newCodec(t, three, two)
 	got = make([]byte, 16)
@@ -205,10 +205,10 @@ func TestPerCPU(t *testing.T) {
 	}
 	packets.Roles = 0
 	if _, err := NewDecoder(three, perCPUSchema(2, packets), nil); !errors.Is(err, ErrIncompatible) || !strings.Contains(err.Error(), "cpu.packets") {
-		t.Error(err)
+		t.Errorf("NewDecoder without a sum role here: got error %v, want ErrIncompatible with cpu.packets", err)
 	}
 	if _, err := NewDecoder(oneValue(packets), perCPUSchema(2, packets), nil); !errors.Is(err, ErrIncompatible) {
-		t.Error(err)
+		t.Errorf("NewDecoder with a sender without CPUs: got error %v, want ErrIncompatible", err)
 	}
 }
 

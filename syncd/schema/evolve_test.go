@@ -41,13 +41,13 @@ func sameElement(t rapid.TB, f, g *schema.Field, x, y []byte, e int, path string
 		sameFields(t, f.Message, g.Message, from, to, path)
 	case schema.KindBytes:
 		if !bytes.Equal(bytes.TrimRight(from, "\x00"), bytes.TrimRight(to, "\x00")) {
-			t.Fatalf("%s: % x: got % x", path, from, to)
+			t.Fatalf("%s: got % x, want % x with any number of zeros at the end", path, to, from)
 		}
 	case schema.KindTime:
 		sameInstant(t, f, g, from, to, path)
 	default:
 		if a, b := plainNumber(f, from), plainNumber(g, to); a != b {
-			t.Fatalf("%s: %d: got %d", path, int64(a), int64(b))
+			t.Fatalf("%s: got %d, want %d", path, int64(b), int64(a))
 		}
 	}
 }
@@ -66,14 +66,14 @@ func sameInstant(t rapid.TB, f, g *schema.Field, from, to []byte, path string) {
 	a, b := plainNumber(f, from), plainNumber(g, to)
 	if a == 0 || b == 0 {
 		if a != b {
-			t.Fatalf("%s: time %d: got %d", path, a, b)
+			t.Fatalf("%s: time: got %d, want %d", path, b, a)
 		}
 		return
 	}
 	x, _ := schema.UnixOf(f, a, &schema.CodecTimes)
 	y, _ := schema.UnixOf(g, b, &schema.CodecTimes)
 	if x != y && b != 1 { // 1 is before the boot of the other clock
-		t.Fatalf("%s: time %d: got %d", path, x, y)
+		t.Fatalf("%s: time: got %d, want %d", path, y, x)
 	}
 }
 

@@ -78,7 +78,7 @@ func TestFromMap(t *testing.T) {
 		ids, keySize, valueSize := infoOf(t, k)
 		want := layout(t, name)
 		if (ids.BTF == 0) != want.Opaque {
-			t.Errorf("map %s: got BTF ID %d", name, ids.BTF)
+			t.Errorf("map %s: got BTF ID %d, want 0: %t", name, ids.BTF, want.Opaque)
 		}
 		got, err := FromMap(name, ids, keySize, valueSize)
 		if errors.Is(err, fs.ErrPermission) {
@@ -154,7 +154,7 @@ func TestBrokenObjects(t *testing.T) {
 	}
 	for n := 0; n < len(whole); n += 101 {
 		if read(whole[:n]) == nil {
-			t.Errorf("read object truncated to %d of %d bytes: got no error", n, len(whole))
+			t.Errorf("read object truncated to %d of %d bytes: got no error, want an error", n, len(whole))
 		}
 		damaged := slices.Clone(whole)
 		copy(damaged[n:], "\xff\xff\xff\xff\xff\xff\xff\xff")

@@ -139,7 +139,7 @@ func TestRejectedCounter(t *testing.T) {
 	r := newRig(t, func(o *Options) { o.MaxLive = 4 })
 	r.tab.tx.SetMembers([]string{"b"}, nil)
 	if n := r.flood(Owner{"unverified", 1}, "s", 9); n == 0 || n > 4 {
-		t.Errorf("accepted records: got %d", n)
+		t.Errorf("accepted records: got %d, want 1 to 4", n)
 	}
 	entered, rejected := r.tab.stats.Live, uint64(9-r.tab.stats.Live)
 	r.tab.admitted = 1

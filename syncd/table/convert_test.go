@@ -85,7 +85,7 @@ func TestConvertSkipsInconvertibleValues(t *testing.T) {
 	r.local(Accepted, 1000, "update m bad packet 0")
 	to, done := r.convert("bad")
 	if done.Failed != 2 || done.Records != 1 || done.Err == nil {
-		t.Fatalf("Convert: got %+v", done)
+		t.Fatalf("Convert: got %+v, want 2 failed, 1 converted and an error", done)
 	}
 	to.wantOrder("l")
 	if _, _, err := r.tab.Convert(Options{KeySize: 1}, Conversion{}); !errors.Is(err, ErrOptions) {
@@ -131,7 +131,7 @@ func TestConvertDuringChanges(t *testing.T) {
 	close(stop)
 	<-stopped
 	if err != nil || done.Failed != 0 || done.Records != n+50 {
-		t.Fatalf("Convert: got %+v, error %v after %d records", done, err, count)
+		t.Fatalf("Convert: got %+v, error %v after %d records, want %d converted, 0 failed and nil", done, err, count, n+50)
 	}
 	checkInvariants(t, tab)
 	to := &rig{T: t, tab: tab}

@@ -287,7 +287,7 @@ func (o *orderTest) check(t *rapid.T) {
 			}
 		}
 		if tx.Next(c, &rec) {
-			t.Fatalf("order: got additional record %q at the end", rec.Key)
+			t.Fatalf("order: got additional record %q at the end, want none", rec.Key)
 		}
 		if tx.Head() != o.m.seq {
 			t.Fatalf("head %d, want %d", tx.Head(), o.m.seq)

@@ -72,7 +72,7 @@ func TestEqualComparedChecksSizes(t *testing.T) {
 		want bool
 	}{{value, value, true}, {short, value, false}, {value, short, false}, {short, short, false}, {long, long, false}, {value, long, false}, {nil, nil, false}} {
 		if got := tab.EqualCompared(test.a, test.b); got != test.want {
-			t.Errorf("values of %d and %d bytes: %v", len(test.a), len(test.b), got)
+			t.Errorf("values of %d and %d bytes: got equal %v, want %v", len(test.a), len(test.b), got, test.want)
 		}
 	}
 }
@@ -106,14 +106,15 @@ func TestDigestIsAListUpTo32Buckets(t *testing.T) {
 		c.add(recordHash{bucket: 3 * b, sum: b + 1})
 		c.add(recordHash{bucket: 3 * b, sum: 1})
 		if list := c.dense == nil; list != (b < maxSparse) || (list && len(c.sparse) != int(b)+1) {
-			t.Errorf("%d buckets: got %d in a list, all buckets %v", b+1, len(c.sparse), !list)
+			t.Errorf("%d buckets: got %d in a list, all buckets %v, want all in a list up to %d buckets, and no list above",
+				b+1, len(c.sparse), !list, maxSparse)
 		}
 	}
 	var parts Buckets
 	c.copyTo(&parts)
 	for b := range uint64(40) {
 		if parts[3*b] != b+2 || parts[3*b+1] != 0 {
-			t.Errorf("bucket %d: got %d", 3*b, parts[3*b])
+			t.Errorf("bucket %d: got %d, and %d in the next one, want %d and 0", 3*b, parts[3*b], parts[3*b+1], b+2)
 		}
 	}
 }
@@ -135,15 +136,15 @@ func TestDigestNodes(t *testing.T) {
 	r.remote(Accepted, 1, peer, 10, "k", "v")
 	r.remote(Accepted, 1, Owner{"b", 101}, 11, "l", "v")
 	if got := nodes(); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("nodes with a digest: got %q", got)
+		t.Errorf("nodes with a digest: got %q, want a, b and c", got)
 	}
 	r.tab.View((*Tx).ReclaimOwners)
 	if got := nodes(); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("nodes with a digest: got %q", got)
+		t.Errorf("nodes with a digest: got %q, want a and b", got)
 	}
 	r.tab.Update(func(tx *Tx) { tx.SetDigestKey([]byte("next")) })
 	if got := nodes(); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("nodes with a digest under another key: got %q", got)
+		t.Errorf("nodes with a digest under another key: got %q, want a and b", got)
 	}
 }
 
@@ -277,7 +278,7 @@ func TestDigestOfUnversioned(t *testing.T) {
 		for key, want := range map[string]bool{"k": false, "l": true, "absent": false} {
 			node, g, bucket, ok := tx.DigestOf(pad(key, keySize))
 			if ok != want || (!ok && (node != "" || g != (Digest{}) || bucket != 0)) {
-				t.Errorf("DigestOf %s: got node %q, %+v, bucket %d, %v", key, node, g, bucket, ok)
+				t.Errorf("DigestOf %s: got node %q, %+v, bucket %d, %v, want %v, and zero values if false", key, node, g, bucket, ok, want)
 			}
 		}
 		if _, _, _, ok := tx.DigestOf([]byte("short")); ok {

@@ -105,7 +105,7 @@ func TestDigestMasks(t *testing.T) {
 		t.Errorf("digests: got %+v and %+v, want equal digests", a, b)
 	}
 	if !one.tab.EqualCompared(pad("v1xyz", valueSize), pad("vA123", valueSize)) || one.tab.EqualCompared(pad("v1", valueSize), pad("v2", valueSize)) {
-		t.Error("EqualCompared: got a wrong result for compared or masked bits")
+		t.Error("EqualCompared: got a wrong result, want masked bits ignored and compared bits significant")
 	}
 	two.remote(Accepted, 1, peer, 11, "kBx", "v2")
 	one.remote(Accepted, 1, peer, 11, "kBx", "v1")
@@ -120,11 +120,11 @@ func TestDigestMasks(t *testing.T) {
 	} {
 		tab := newRig(t, change).tab
 		if was, ok := scopes[tab.DigestScope()]; ok {
-			t.Errorf("digest id of %s: got the id of %s", name, was)
+			t.Errorf("digest scope of %s: got that of %s, want another one", name, was)
 		}
 		scopes[tab.DigestScope()] = name
 		if (tab.DigestID() == one.tab.DigestID()) == (name == "secret") {
-			t.Errorf("%s: got digest id %x", name, tab.DigestID())
+			t.Errorf("%s: got digest id %x, want %x: %t", name, tab.DigestID(), one.tab.DigestID(), name != "secret")
 		}
 	}
 	for name, o := range map[string]Options{
@@ -252,7 +252,7 @@ func TestOwnersAreReclaimedOverTime(t *testing.T) {
 			t.Fatalf("digests: got %d, want at most 2", n)
 		}
 		if got := r.state("k"); got != fmt.Sprintf("v v%d n%d%d dirty", now, i, i) {
-			t.Fatalf("the record is %s", got)
+			t.Fatalf("record k: got %q, want \"v v%d n%d%d dirty\"", got, now, i, i)
 		}
 	}
 	if n := len(r.tab.owners.ids); n > 210 {
@@ -273,7 +273,7 @@ func TestInventedOwners(t *testing.T) {
 	}
 	r.tab.Update((*Tx).ReclaimOwners)
 	if st := r.tab.Stats(); st.Live != maxNotLiveOwners-1 || st.Refused == 0 {
-		t.Errorf("records of invented owners: got %d, %d refused", st.Live, st.Refused)
+		t.Errorf("records of invented owners: got %d, %d refused, want %d and at least one", st.Live, st.Refused, maxNotLiveOwners-1)
 	}
 	for i := range 1000 {
 		r.remote(Accepted, 2, Owner{"b", uint64(i)}, Version(i+2), "b", "v")
@@ -313,10 +313,10 @@ func TestDigestOf(t *testing.T) {
 			t.Error("DigestOf: the parts of the records differ from the parts of the digest")
 		}
 		if got := tx.VersionSumOf(peer, 10) + tx.VersionSumOf(peer, 11); got != want.VersionSum {
-			t.Errorf("loose sum %x, want %x", got, want.VersionSum)
+			t.Errorf("loose sum: got %x, want %x", got, want.VersionSum)
 		}
 	})
 	if sum != want {
-		t.Errorf("%+v, want %+v", sum, want)
+		t.Errorf("sum of the records' digests: got %+v, want %+v", sum, want)
 	}
 }

@@ -27,7 +27,7 @@ func (m *smallMap) send(o Owner, prefix string, n int, v Version) {
 		for i := range n {
 			d := &Delta{Key: pad(fmt.Sprint(prefix, i), keySize), Value: pad("v", valueSize), Version: v + Version(i), Owner: tx.Intern(o)}
 			if got := tx.Remote(d, 1, RemoteOptions{}); got != Accepted {
-				m.Fatalf("record %d of %s is %s", i, o.Node, got)
+				m.Fatalf("record %d of %s: got %s, want %s", i, o.Node, got, Accepted)
 			}
 		}
 	})
@@ -116,7 +116,7 @@ func (m *smallMap) wantEntries(want map[string]int) {
 			m.Errorf("entries in the map: got %d of %s, want %d", got[node], node, want[node])
 		}
 		if n := m.tab.kernelEntries(node); n != got[node] {
-			m.Errorf("the table counts %d entries of %s, the map has %d", n, node, got[node])
+			m.Errorf("entries of %s that the table counts: got %d, want %d as in the map", node, n, got[node])
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestRefillRestartsTheVictimSearch(t *testing.T) {
 	m.send(peer, "b", 9, 1000) // no record of b is in the map
 	group := m.tab.owners.groups[0]
 	if group.examined == 0 {
-		t.Fatal("search without a victim: got no examined records")
+		t.Fatal("search without a victim: got no examined records, want some")
 	}
 	m.tab.Update((*Tx).Refill)
 	if group.examined != 0 || group.untried {

@@ -166,7 +166,7 @@ func TestWriteOfReleasedEntry(t *testing.T) {
 	r.expired(Accepted, 2*second, peer, 10, "k")
 	rec := r.take()
 	if rec.Delete || text(rec.Value) != "v" {
-		t.Fatalf("NextDirty: got %+v", rec)
+		t.Fatalf("NextDirty: got %+v, want value v and no delete", rec)
 	}
 	r.applied(rec, nil)
 	r.wantExpired("k", true)

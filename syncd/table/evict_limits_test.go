@@ -238,7 +238,7 @@ func TestReleasedEntriesAreRereadInTurn(t *testing.T) {
 	}
 	release(11, "b")
 	if got := turns(3); len(got) != 3 {
-		t.Errorf("rereads: got %q", got)
+		t.Errorf("rereads: got %q, want three", got)
 	}
 }
 

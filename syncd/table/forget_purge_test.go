@@ -46,7 +46,7 @@ func TestRemoveOwner(t *testing.T) {
 	r.want("s", before)
 	r.applied(taken, nil) // the value that was being written does not stay in the kernel map
 	if keys := r.write(); keys != "kld" && keys != "dkl" {
-		t.Errorf("deleted keys: got %q", keys)
+		t.Errorf("deleted keys: got %q, want k, l and d, with k before l", keys)
 	}
 	if g := r.digest(peer.Node); g.Live != 0 {
 		t.Errorf("digest of the owner: got %d records, want 0", g.Live)
@@ -101,7 +101,7 @@ func TestRemoveReleased(t *testing.T) {
 	var rec Record
 	r.tab.Update(func(tx *Tx) {
 		if !tx.NextDirty(r.writer, &rec) || !rec.Delete || rec.Expired {
-			t.Errorf("NextDirty: got %+v", rec)
+			t.Errorf("NextDirty: got %+v, want a record that is deleted and not expired", rec)
 		}
 	})
 	r.applied(rec, nil)

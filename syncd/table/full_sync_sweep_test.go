@@ -51,7 +51,7 @@ func TestSweep(t *testing.T) {
 	r.want("e", "- v1000 b1 dirty")
 	for _, k := range []string{"a", "b", "d", "f", "o"} {
 		if s := r.state(k); s[0] == '-' {
-			t.Errorf("%s: got swept: %s", k, s)
+			t.Errorf("%s: got swept: %s, want it kept", k, s)
 		}
 	}
 	if st := r.tab.Stats(); st.Swept != 2 {

@@ -39,7 +39,7 @@ func TestIndexGrows(t *testing.T) {
 			t.Errorf("%d entries: got %d segments of %d places, want %d of %d", test.entries, len(x.dir), n, test.segments, test.places)
 		}
 		if want := x.bytesOf(); x.bytes != want {
-			t.Errorf("%d entries: got %d bytes, counted %d", test.entries, want, x.bytes)
+			t.Errorf("%d entries: counted memory: got %d bytes, want %d", test.entries, x.bytes, want)
 		}
 		x.slots(t)
 	}
@@ -70,10 +70,10 @@ func TestIndexSplitsWideSegment(t *testing.T) {
 			t.Errorf("split at %d: %d entries, want %d", last, len(all), slot)
 		}
 		if x.bytes != x.bytesOf() {
-			t.Errorf("split at %d: got %d bytes, counted %d", last, x.bytesOf(), x.bytes)
+			t.Errorf("split at %d: counted memory: got %d bytes, want %d", last, x.bytes, x.bytesOf())
 		}
 		if half := len(x.dir) / 2; x.dir[half] == x.dir[half+half/2] || x.dir[half] != x.dir[half+half/2-1] {
-			t.Errorf("split at %d: got a split outside the middle of the upper half", last)
+			t.Errorf("split at %d: got a split outside the middle of the upper half, want it there", last)
 		}
 	}
 }
@@ -99,7 +99,7 @@ func TestTombSegmentSizes(t *testing.T) {
 			t.Errorf("%d tombstones: got %d segments of %d places, want %d", g.used, len(x.dir), len(g.tags), size)
 		}
 		if x.bytes != x.bytesOf() {
-			t.Errorf("index: got %d bytes, counted %d", x.bytesOf(), x.bytes)
+			t.Errorf("index: counted memory: got %d bytes, want %d", x.bytes, x.bytesOf())
 		}
 	}
 	check(16)
@@ -154,10 +154,10 @@ func TestTombIndexSplitsWideSegment(t *testing.T) {
 	m.addUpper(15, 4, 1) // the first split of the upper half
 	m.check(t)
 	if x.dir[8] != x.dir[11] || x.dir[12] != x.dir[15] || x.dir[8] == x.dir[12] || x.dir[0] == x.dir[1] {
-		t.Error("split: got one outside the middle of the upper half")
+		t.Error("split: got other segments, want places 8 to 11 and places 12 to 15 in one segment each, and 0 and 1 in two")
 	}
 	if x.bytes != x.bytesOf() {
-		t.Errorf("index: got %d bytes, counted %d", x.bytesOf(), x.bytes)
+		t.Errorf("index: counted memory: got %d bytes, want %d", x.bytes, x.bytesOf())
 	}
 	if lower, upper := len(x.dir[8].tags), len(x.dir[12].tags); lower != 1536 || upper != 768 {
 		t.Errorf("segment sizes: got %d and %d places, want 1536 and 768", lower, upper)

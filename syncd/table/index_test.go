@@ -88,7 +88,7 @@ func TestIndexOfOneHash(t *testing.T) {
 		x.remove(0xdeadbeef, s+1)
 	}
 	if n := len(x.slots(t)); n != 0 || x.count != 0 {
-		t.Fatalf("entries: got %d", n)
+		t.Fatalf("entries after their removal: got %d, counted %d, want 0", n, x.count)
 	}
 }
 

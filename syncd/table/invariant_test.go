@@ -69,7 +69,7 @@ func checkInvariants(tb interface {
 	got := t.stats
 	got = Stats{Live: got.Live, Tombstones: got.Tombstones, Released: got.Released, Unversioned: got.Unversioned, Dirty: got.Dirty, Failed: got.Failed, PendingRereads: got.PendingRereads}
 	if got != st {
-		tb.Fatalf("stats %+v, counted %+v", got, st)
+		tb.Fatalf("stats: got %+v, want %+v as counted", got, st)
 	}
 	checkCursors(tb, t)
 	for _, h := range append(slices.Clone(t.owners.groups), &t.owners.otherOwners) {

@@ -9,14 +9,15 @@ func TestLimitsOfAReplacedMap(t *testing.T) {
 	former := r.tab.opt
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
 	if n := r.flood(peer, "b", 1000); n > 100 {
-		t.Errorf("records of a peer: got %d accepted, limit 100", n)
+		t.Errorf("records of a peer: got %d accepted, want at most 100", n)
 	}
 	r.tab.Update(func(tx *Tx) {
 		tx.SetMap(Options{MaxEntries: 500_000, MaxLive: 1_000_000, LRU: true, EvictionsUnseen: true})
 		tx.Refill()
 	})
 	if o := r.tab.opt; o.MaxEvicted != 500_000 || o.MaxTombstones != 1_000_000 || !o.LRU || !o.EvictionsUnseen {
-		t.Errorf("options of the larger map: got %+v", o)
+		t.Errorf("options of the larger map: got %+v, want room for 500000 evicted entries and 1000000 tombstones, LRU, evictions unseen",
+			o)
 	}
 	if n := r.flood(peer, "B", 1000); n != 1000 {
 		t.Errorf("records of a peer for the larger map: got %d accepted, want 1000", n)
@@ -26,6 +27,7 @@ func TestLimitsOfAReplacedMap(t *testing.T) {
 		t.Errorf("records of a peer for the former map: got %d accepted, want 0", n)
 	}
 	if o := r.tab.opt; o.MaxEvicted != 50 || o.MaxTombstones != DefaultMaxTombstones || o.LRU || o.EvictionsUnseen {
-		t.Errorf("options of the former map: got %+v", o)
+		t.Errorf("options of the former map: got %+v, want room for 50 evicted entries and %d tombstones, no LRU, no evictions unseen",
+			o, DefaultMaxTombstones)
 	}
 }

@@ -21,7 +21,7 @@ func TestDeleteDuringLoadIsNotUndone(t *testing.T) {
 		tx.EndLoad()
 		var keys [32]byte
 		if n := tx.TakeRereads(keys[:]); n != 2 || string(keys[:16]) != string(gone)+string(expired) {
-			t.Fatalf("rereads: got %d, of %q", n, keys[:8*n])
+			t.Fatalf("rereads: got %d, of %q, want 2, of %q", n, keys[:8*n], string(gone)+string(expired))
 		}
 		tx.Local(&Change{Key: gone, Op: OpDelete, Context: ContextReread, Time: 2000})
 		tx.Local(&Change{Key: expired, Op: OpDelete, Context: ContextReread, Time: 2000})
@@ -114,7 +114,7 @@ func TestAdoptInChunks(t *testing.T) {
 	}
 	r.tab.Update(func(tx *Tx) {
 		if !tx.Adopt(2) || tx.Unversioned() != 1 || tx.Adopt(2) || tx.Unversioned() != 0 || tx.Adopt(2) {
-			t.Fatal("want two chunks")
+			t.Fatal("Adopt: got other chunks, want two: one of 2 records, and one of the third record")
 		}
 	})
 	r.wantOrder("abc")

@@ -70,7 +70,7 @@ func TestEqualUnder(t *testing.T) {
 			want = want && (a[i]^b[i])&mask[i] == 0
 		}
 		if got := equalUnder(mask, a, b); got != want {
-			rt.Fatalf("got %t, want %t", got, want)
+			rt.Fatalf("equalUnder: got %t, want %t", got, want)
 		}
 	})
 }

@@ -102,7 +102,8 @@ func TestChunkSizes(t *testing.T) {
 		var s slab
 		s.initSlab(test.size/2, test.size-test.size/2)
 		if s.shift != uint(test.shift) || s.mask != 1<<test.shift-1 || len(s.chunks[0].meta) != 1<<test.shift {
-			t.Errorf("chunk of records of %d bytes: got %d entries", test.size, len(s.chunks[0].meta))
+			t.Errorf("chunk of records of %d bytes: got shift %d, mask %#x, %d entries, want shift %d, mask %#x and %d entries",
+				test.size, s.shift, s.mask, len(s.chunks[0].meta), test.shift, 1<<test.shift-1, 1<<test.shift)
 		}
 		if test.size < 15 {
 			continue

@@ -66,7 +66,7 @@ func TestMemory(t *testing.T) {
 			t.Errorf("%s: got %.1f bytes per entry, want at most %.1f", what, each, float64(flowKey+flowValue+96))
 		}
 		if diff := float64(reported)/float64(used) - 1; diff > 0.1 || diff < -0.1 {
-			t.Errorf("%s: memory: got %d bytes used, %d reported", what, used, reported)
+			t.Errorf("%s: memory: got %d bytes reported, want %d with a difference of at most 10%%", what, reported, used)
 		}
 	}
 	// The index is emptiest after its segments were split, and fullest just before.

@@ -34,7 +34,7 @@ func TestSkewIsLimitedAndDecays(t *testing.T) {
 	for at := 51 * second; at < 200*second; at += second / 2 {
 		v := r.tab.versionAt(at)
 		if v <= last {
-			t.Fatalf("version: got %d at %d after %d", v, at, last)
+			t.Fatalf("version at %d: got %d, want more than %d", at, v, last)
 		}
 		last = v
 	}

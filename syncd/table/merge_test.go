@@ -34,7 +34,7 @@ func TestSkewIsRaisedByHigherVersionsAlone(t *testing.T) {
 	}
 	s.raise(1000, 6, 100)
 	if s.ahead != 100 || s.since != 6 {
-		t.Errorf("%+v, want the limit", s)
+		t.Errorf("skew above the limit: got %+v, want ahead 100 since 6", s)
 	}
 }
 

@@ -189,12 +189,12 @@ func TestNewCursorAtAnyPosition(t *testing.T) {
 					continue
 				}
 				if n >= len(got) || got[n] != p {
-					t.Fatalf("cursor from %d, with another at %d: got %v", pos, other, got)
+					t.Fatalf("cursor from %d, with another at %d: got %v, want the positions %d to 10 without 4", pos, other, got, pos+1)
 				}
 				n++
 			}
 			if n != len(got) {
-				t.Fatalf("cursor from %d, with another at %d: got %v", pos, other, got)
+				t.Fatalf("cursor from %d, with another at %d: got %v, want the positions %d to 10 without 4", pos, other, got, pos+1)
 			}
 		}
 		o.Close()
@@ -266,7 +266,7 @@ func TestBarrierIgnoresOtherWrites(t *testing.T) {
 	r.applied(r.take(), nil)
 	r.wantPendingWrites(d, 1) // the writer has taken k and has not reported it
 	if rec := r.take(); text(rec.Key) != "l" {
-		t.Fatalf("take: got %q", rec.Key)
+		t.Fatalf("take: got %q, want \"l\"", rec.Key)
 	}
 	r.wantPendingWrites(d, 1)
 }

@@ -43,9 +43,9 @@ func TestOptionsRefused(t *testing.T) {
 		test.change(&o)
 		switch tab, err := New(o); {
 		case test.valid && err != nil:
-			t.Errorf("%s: got error %v", name, err)
+			t.Errorf("%s: got error %v, want nil", name, err)
 		case !test.valid && (!errors.Is(err, ErrOptions) || tab != nil):
-			t.Errorf("%s: got error %v", name, err)
+			t.Errorf("%s: got error %v, table %t, want an error with ErrOptions and no table", name, err, tab != nil)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestOptionDefaults(t *testing.T) {
 	}
 	for seed, kept := range map[uint64]bool{0: false, 1: true, 2: true} {
 		if got := newRig(t, func(o *Options) { o.Seed = seed }).tab.opt.Seed; (got == seed) != kept {
-			t.Errorf("seed %d: got %d", seed, got)
+			t.Errorf("seed %d: got %d, want the same: %t", seed, got, kept)
 		}
 	}
 	if ttl := newRig(t, shortLived).tab.TombstoneTTL(); ttl != time.Second {

@@ -37,10 +37,10 @@ func TestOwnerIDsAreReused(t *testing.T) {
 	}
 	r.tab.View(func(tx *Tx) {
 		if o := tx.Owner(5); o != (Owner{}) {
-			t.Errorf("id 5: got owner %v", o)
+			t.Errorf("id 5: got owner %v, want none", o)
 		}
 		if o := tx.Owner(4); o != (Owner{"n", 2}) {
-			t.Errorf("id 4: got owner %v", o)
+			t.Errorf("id 4: got owner %v, want %v", o, Owner{"n", 2})
 		}
 	})
 	if id := r.intern(peer); id != 5 {
@@ -101,10 +101,10 @@ func TestOwnersAreLimited(t *testing.T) {
 			o.freeIDs = append(o.freeIDs, OwnerID(test.used+i))
 		}
 		if id := o.intern(test.owner); (id != NoOwner) != test.want {
-			t.Errorf("%+v: got id %d", test, id)
+			t.Errorf("%+v: got id %d, want an id other than %d: %t", test, id, NoOwner, test.want)
 		}
 		if n := len(o.list); !test.want && n != test.used+test.free {
-			t.Errorf("%+v: got %d ids", test, n)
+			t.Errorf("%+v: got %d ids, want %d", test, n, test.used+test.free)
 		}
 		o.list = o.list[:1]
 	}

@@ -46,12 +46,13 @@ func TestRecentSlots(t *testing.T) {
 				break
 			}
 			if got := tr.slots[seq&uint64(len(tr.slots)-1)]; got != s && i >= 4*n {
-				t.Fatalf("position %d of %d is slot %d, the ring of %d recent slots has %d", seq, x.tab.seq, s, len(tr.slots), got)
+				t.Fatalf("position %d of %d: got slot %d in the ring of %d recent slots, want slot %d",
+					seq, x.tab.seq, got, len(tr.slots), s)
 			}
 			reach++
 		}
 		if i >= 4*n && reach < min(n, minRecent) {
-			t.Fatalf("ring of %d recent slots: got %d records of %d", len(tr.slots), reach, n)
+			t.Fatalf("ring of %d recent slots: got %d records, want at least %d", len(tr.slots), reach, min(n, minRecent))
 		}
 	}
 }

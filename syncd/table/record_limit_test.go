@@ -40,7 +40,7 @@ func TestRecordsAreBounded(t *testing.T) {
 		t.Errorf("records of a second peer: got %d accepted, want its share of %d", n, share)
 	}
 	if n := r.tab.Stats().Live; n > limit {
-		t.Errorf("live records: got %d, limit %d", n, limit)
+		t.Errorf("live records: got %d, want at most %d", n, limit)
 	}
 	for i := range limit {
 		r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))
@@ -88,7 +88,7 @@ func TestEvictedRecordsExpireForPeers(t *testing.T) {
 		t.Errorf("records of this node: got %d, want its share of %d", n, share)
 	}
 	if st := r.tab.Stats(); st.Live > limit {
-		t.Errorf("live records: got %d, limit %d", st.Live, limit)
+		t.Errorf("live records: got %d, want at most %d", st.Live, limit)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestEvictedRecordsExpireForOwnRecords(t *testing.T) {
 	}
 	r.expireEvicted(3 * second)
 	if st := r.tab.Stats(); st.Live != limit || st.EvictionsExpired != 20 {
-		t.Errorf("live records: got %d, limit %d, %d expired", st.Live, limit, st.EvictionsExpired)
+		t.Errorf("live records: got %d, %d expired, want %d and 20", st.Live, st.EvictionsExpired, limit)
 	}
 }
 

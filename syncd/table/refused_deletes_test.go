@@ -51,7 +51,7 @@ func TestRefusedDeletes(t *testing.T) {
 			pass(r, second)
 			before := r.state("k")
 			if pass(r, second+grace-1); r.state("k") != before {
-				t.Errorf("%s before the grace was over", r.state("k"))
+				t.Errorf("record before the end of the grace: got %s, want %s", r.state("k"), before)
 			}
 			pass(r, second+2*grace)
 			r.want("k", c.want)
@@ -84,7 +84,7 @@ func TestRefusedDeletes(t *testing.T) {
 		r.expired(Defended, 1, unverified, 5000, "k")
 		r.remote(Defended, 1, unverified, 5000, "k", "w")
 		if n := len(r.tab.refusals.of); n != 0 {
-			t.Errorf("%d deletes are remembered", n)
+			t.Errorf("remembered deletes: got %d, want 0", n)
 		}
 	})
 }
@@ -98,7 +98,7 @@ func TestRefusedDeletesAreBounded(t *testing.T) {
 		r.remote(Defended, 1, Owner{"x", 5}, 5000, key, "-")
 	}
 	if n := len(r.tab.refusals.of); n != maxRefusals {
-		t.Errorf("%d deletes are remembered", n)
+		t.Errorf("remembered deletes: got %d, want %d", n, maxRefusals)
 	}
 	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), keySize))]; !last {
 		t.Error("the last one is not")

@@ -74,7 +74,7 @@ func TestSweepBuckets(t *testing.T) {
 		gone := strings.HasPrefix(r.state(k), "-")
 		r.tab.View(func(tx *Tx) {
 			if gone != (i > 1 && in.Has(tx.Bucket(pad(k, keySize)))) {
-				t.Errorf("%s: got deleted %t", k, gone)
+				t.Errorf("%s: got deleted %t, want %t", k, gone, !gone)
 			}
 		})
 		if gone {
@@ -82,6 +82,6 @@ func TestSweepBuckets(t *testing.T) {
 		}
 	}
 	if deleted != 0 || in.Len() != 3 || !strings.HasPrefix(r.state("k2"), "-") {
-		t.Errorf("swept records: got %d, of %d buckets", deleted, in.Len())
+		t.Errorf("swept records: got %d too many, %d buckets, record k2 %s, want 0, 3 and a delete", deleted, in.Len(), r.state("k2"))
 	}
 }

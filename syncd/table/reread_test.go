@@ -142,10 +142,11 @@ func TestReleasedEntry(t *testing.T) {
 			r.local(e.want, e.at, e.what)
 		}
 		if got := r.state("k"); got != test.state {
-			t.Errorf("%s: %q, want %q", name, got, test.state)
+			t.Errorf("%s: record: got %q, want %q", name, got, test.state)
 		}
 		if n, keys := r.tab.Stats().Released, r.takeRereads(); n != test.released || (test.state[0] == '-' && keys != test.reread) {
-			t.Errorf("%s: got %d released, rereads %q", name, n, keys)
+			t.Errorf("%s: got %d released, rereads %q, want %d, and rereads %q of a deleted record",
+				name, n, keys, test.released, test.reread)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
 		}
 		var rec Record
 		if !tx.Get(key, &rec) || string(rec.Value) != "establis" {
-			t.Errorf("value: got %q", rec.Value)
+			t.Errorf("value: got %q, want \"establis\"", rec.Value)
 		}
 	})
 	tab.Update(func(tx *Tx) { // three keys exceed the limit by one

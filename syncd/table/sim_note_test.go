@@ -41,14 +41,14 @@ func TestMapIsSavedOnceAllPeersHaveSent(t *testing.T) {
 			}
 			b.Daemon.SaveMapID()
 			if b.StateFileMap == b.Map.ID {
-				t.Error("state file of b: got the new map before the first record of c")
+				t.Error("state file of b: got the new map before the first record of c, want another map")
 			}
 			if sends {
 				c.Daemon.Inbound[b.ID].Pump(16)
 				c.Daemon.Adopt()
 				b.Daemon.Inbound[c.ID].Pump(16)
 				if b.Daemon.SaveMapID(); b.StateFileMap == b.Map.ID {
-					t.Error("state file of b: got the new map before b wrote the records of c")
+					t.Error("state file of b: got the new map before b wrote the records of c, want another map")
 				}
 				b.Daemon.Drain()
 				if b.Daemon.SaveMapID(); b.StateFileMap != b.Map.ID {
@@ -63,7 +63,7 @@ func TestMapIsSavedOnceAllPeersHaveSent(t *testing.T) {
 			mustConverge(t, w)
 			for _, n := range w.Nodes {
 				if k := n.Daemon.Content(lost); k.Live() == sends {
-					t.Errorf("%s: key: got %v", n.Name, &k)
+					t.Errorf("%s: key: got %v, want it live: %t", n.Name, &k, !sends)
 				}
 			}
 		})

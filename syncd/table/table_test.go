@@ -59,7 +59,7 @@ func TestSizes(t *testing.T) {
 				fill(i)
 				var rec Record
 				if !tx.Get(key, &rec) || string(rec.Value) != string(value) {
-					t.Fatalf("sizes %v: record %d: got %v", size, i, rec)
+					t.Fatalf("sizes %v: record %d: got %v, want value %x", size, i, rec, value)
 				}
 			}
 			if tx.Get(key[:size[0]-1], new(Record)) {
@@ -79,7 +79,7 @@ func TestOwners(t *testing.T) {
 		name := []byte("bee")
 		id := tx.Intern(Owner{string(name), 1})
 		if tx.Intern(Owner{"bee", 1}) != id || tx.Intern(Owner{"bee", 2}) == id {
-			t.Error("Owner: got the wrong owner for an id")
+			t.Error("Intern: got a wrong id, want the same id for the same owner, and another id for another incarnation")
 		}
 		if tx.Owner(NoOwner) != (Owner{}) || tx.Owner(9) != (Owner{}) {
 			t.Error("Owner of an unknown id: got an owner, want none")
@@ -102,7 +102,7 @@ func TestOwnerCompare(t *testing.T) {
 	for i, o := range sorted {
 		for j, p := range sorted {
 			if got := o.Compare(p); got < 0 != (i < j) || got > 0 != (i > j) {
-				t.Errorf("Compare(%v, %v): got %d", o, p, got)
+				t.Errorf("Compare(%v, %v): got %d, want less than 0: %t, more than 0: %t", o, p, got, i < j, i > j)
 			}
 		}
 	}
@@ -248,7 +248,7 @@ func TestConcurrent(t *testing.T) {
 		r.tab.View(func(tx *Tx) {
 			var rec Record
 			if !tx.Get(pad(k, keySize), &rec) || rec.Version != v || rec.Dirty {
-				t.Errorf("%s: follower got position %d, record %+v", k, v, rec)
+				t.Errorf("%s: got record %+v, want version %d, which the follower got, and not dirty", k, rec, v)
 			}
 		})
 	}

@@ -24,7 +24,7 @@ func TestCompactTombstonesDoNotChangeOutcomes(t *testing.T) {
 			a, b := change(plain), change(compact)
 			keys := plain.write()
 			if got := compact.write(); a != b || keys != got {
-				t.Fatalf("seed %d, step %d: outcome %s, wrote %q; compact: %s, %q", seed, step, a, keys, b, got)
+				t.Fatalf("seed %d, step %d: with compact tombstones: got outcome %s, writes %q, want %s, %q", seed, step, b, got, a, keys)
 			}
 			was := compact.tab.log.n
 			compact.tab.Update(func(*Tx) { compact.tab.compact(now+compactAfter, 99) })
@@ -209,7 +209,8 @@ func TestConvertKeepsCompactTombstones(t *testing.T) {
 	same := func(dst, src []byte) error { copy(dst, src); return nil }
 	tab, done, err := r.tab.Convert(o, Conversion{Key: same, Value: same})
 	if err != nil || done.Records != 5 || done.Failed != 0 || tab.log.n != 2 || tab.stats.Tombstones != 4 {
-		t.Fatalf("Convert: got %+v, error %v, %d compact, stats %+v", done, err, tab.log.n, tab.stats)
+		t.Fatalf("Convert: got %+v, error %v, %d compact, stats %+v, want 5 records, 0 failed, nil, 2 compact of 4 tombstones",
+			done, err, tab.log.n, tab.stats)
 	}
 	checkInvariants(t, tab)
 	to := &rig{T: t, tab: tab, writer: tab.NewCursor(0)}

@@ -37,10 +37,11 @@ func TestTombstonesToBeReadAgainAreBounded(t *testing.T) {
 			r.local(Accepted, second+1, fmt.Sprintf("delete k%d - packet %d", i, test.cpu))
 		}
 		if st := r.tab.Stats(); st.Tombstones != test.end || st.ExpiredEarly != uint64(test.deletes-test.end) {
-			t.Errorf("%+v: %d tombstones, %d forgotten", test, st.Tombstones, st.ExpiredEarly)
+			t.Errorf("%+v: got %d tombstones, %d forgotten, want %d and %d",
+				test, st.Tombstones, st.ExpiredEarly, test.end, test.deletes-test.end)
 		}
 		if forgotten := r.state("k0") == "unknown"; test.cpu == 0 && forgotten != (test.deletes > test.end) {
-			t.Errorf("%+v: the oldest is forgotten: %v", test, forgotten)
+			t.Errorf("%+v: the oldest is forgotten: got %v, want %v", test, forgotten, !forgotten)
 		}
 	}
 }

@@ -98,7 +98,7 @@ func TestWrittenCompactTombstone(t *testing.T) {
 		}
 		r.local(want, 20*second, "update k v reread 0")
 		if keys := r.takeRereads(); written && keys != "k" {
-			t.Errorf("%s: got rereads %q", name, keys)
+			t.Errorf("%s: got rereads %q, want \"k\"", name, keys)
 		}
 	}
 }

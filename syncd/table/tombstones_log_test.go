@@ -48,7 +48,7 @@ func (m *logModel) check(t *testing.T) {
 	t.Helper()
 	checkInvariants(t, m.tab)
 	if m.tab.log.n != len(m.live) {
-		t.Fatalf("%d entries, want %d", m.tab.log.n, len(m.live))
+		t.Fatalf("entries of the log: got %d, want %d", m.tab.log.n, len(m.live))
 	}
 	for _, seq := range m.gone[max(0, len(m.gone)-100):] {
 		if k := logKey(seq); m.tab.log.find(m.tab.hash(k), k) != 0 {
@@ -71,7 +71,7 @@ func (m *logModel) read(t *testing.T, c *Cursor, n int) {
 		var rec Record
 		if !m.tab.tx.Next(c, &rec) || rec.Position != seq || rec.Version != Version(seq) || rec.Expired != (seq%2 == 1) ||
 			binary.LittleEndian.Uint64(rec.Key) != seq {
-			t.Fatalf("%+v, want %d", rec, seq)
+			t.Fatalf("next record: got %+v, want key, position and version %d, expired %t", rec, seq, seq%2 == 1)
 		}
 		chunk, i := m.tab.log.at(uint32(rec.Ref))
 		if seen := chunk.seen(i); seen < int64(seq) || (seen > int64(seq)+16*m.tab.log.granule) {

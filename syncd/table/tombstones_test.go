@@ -81,7 +81,7 @@ func TestTombstonesAreBounded(t *testing.T) {
 		}
 	}
 	if st := r.tab.Stats(); st.ExpiredEarly != 190 || st.Floor == 0 {
-		t.Errorf("forgotten early: got %d, floor %d", st.ExpiredEarly, st.Floor)
+		t.Errorf("forgotten early: got %d, floor %d, want 190 and a floor above 0", st.ExpiredEarly, st.Floor)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestForgottenDeleteIsResent(t *testing.T) {
 	r.merge(Stale, 2*second, other, 9, "k", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("k", "- v11 a100")
 	if st := r.tab.Stats(); st.Head == before || st.DeletesResent != 1 {
-		t.Errorf("head: got %d, was %d, resent %d", st.Head, before, st.DeletesResent)
+		t.Errorf("head: got %d, %d resent, want another head than %d, and 1 resent", st.Head, st.DeletesResent, before)
 	}
 	// So is a tombstone of the owner's earlier incarnation: the owner's map decides whether the owner
 	// deleted the key.
@@ -138,7 +138,7 @@ func TestForgottenDeleteIsResent(t *testing.T) {
 	r.merge(Stale, 2*second, again, 9, "m", "v", RemoteOptions{Touch: true, Repair: true})
 	r.want("m", "- v10 b100")
 	if st := r.tab.Stats(); st.Head == before || st.DeletesResent != 1 {
-		t.Errorf("head: got %d, was %d, resent %d", st.Head, before, st.DeletesResent)
+		t.Errorf("head: got %d, %d resent, want another head than %d, and 1 resent", st.Head, st.DeletesResent, before)
 	}
 	// A record that an earlier incarnation still holds is deleted by the later incarnation's
 	// tombstone.

@@ -237,7 +237,7 @@ func TestRereadsAreQueuedOnce(t *testing.T) {
 	r.tab.Update(func(tx *Tx) {
 		buf := make([]byte, 2*keySize+keySize/2)
 		if n := tx.TakeRereads(buf); n != 2 || text(buf[:keySize]) != "k" || text(buf[keySize:2*keySize]) != "l" {
-			t.Errorf("TakeRereads: got %d keys: %q", n, buf)
+			t.Errorf("TakeRereads: got %d keys: %q, want k and l", n, buf)
 		}
 		if n := tx.TakeRereads(nil); n != 0 {
 			t.Errorf("TakeRereads without a buffer: got %d keys, want 0", n)

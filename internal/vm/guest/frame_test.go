@@ -13,7 +13,7 @@ func TestFrames(t *testing.T) {
 	conn := NewConn(&pipe)
 	long := bytes.Repeat([]byte("0123456789"), MaxPayload/4)
 	if n, err := (Stream{conn, FrameFile, []byte{3}}).Write(long); err != nil || n != len(long) {
-		t.Fatalf("Write: got %d of %d bytes, error %v", n, len(long), err)
+		t.Fatalf("Write: got %d bytes, error %v, want %d and nil", n, err, len(long))
 	}
 	if err := conn.WriteJSON(FrameExit, Exit{Code: 5}); err != nil {
 		t.Fatal(err)
@@ -26,7 +26,7 @@ func TestFrames(t *testing.T) {
 		}
 		if kind == FrameExit {
 			if string(payload) != `{"Code":5,"Signal":"","Err":""}` {
-				t.Errorf("exit frame: got %s", payload)
+				t.Errorf("exit frame: got %s, want code 5 without signal or error", payload)
 			}
 			break
 		}

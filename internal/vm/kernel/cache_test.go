@@ -106,10 +106,10 @@ func TestGetTakesNewestAvailableVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if k.Version != version(9) || k.Packages[0] != "linux-image-"+version(9)+"-unsigned=6.1.9-1" || len(k.SHA256[0]) != 64 {
-		t.Errorf("kernel: got %+v", k)
+		t.Errorf("kernel: got %+v, want version %s, its unsigned package 6.1.9-1 first, and a digest of 64 digits", k, version(9))
 	}
 	if b, err := os.ReadFile(k.Image()); err != nil || string(b) != imageFile+version(9) {
-		t.Errorf("image: got %q, %v", b, err)
+		t.Errorf("image: got %q, error %v, want %q and nil", b, err, imageFile+version(9))
 	}
 	if _, err := k.Modules(); err != nil {
 		t.Errorf("modules of a merged /usr: got %v, want nil", err)
@@ -119,10 +119,10 @@ func TestGetTakesNewestAvailableVersion(t *testing.T) {
 	}
 	t.Setenv(SourcesEnv, "/nonexistent")
 	if again, err := store.Get(t.Context(), "6.1"); err != nil || again.Version != k.Version {
-		t.Errorf("cached kernel: got %v, %v", again, err)
+		t.Errorf("cached kernel: got %v, error %v, want version %s and nil", again, err, k.Version)
 	}
 	if left, _ := filepath.Glob(filepath.Join(store.dir, ".*")); len(left) > 0 {
-		t.Errorf("leftover files: got %v", left)
+		t.Errorf("leftover files: got %v, want none", left)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestGetUbuntu(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := k.Modules(); err != nil || k.Version != version || len(k.Packages) != 2 {
-		t.Errorf("kernel: got %v, %v", k, err)
+		t.Errorf("kernel: got %+v, error of its modules %v, want version %s with 2 packages, and nil", k, err, version)
 	}
 }
 
@@ -171,13 +171,13 @@ func TestGetTesting(t *testing.T) {
 		}
 	}
 	if k.Version != version || len(k.Packages) != 3 || k.Parameter != "preempt=full" || !strings.HasPrefix(k.String(), "testing/preempt=full (7.2.12") {
-		t.Errorf("kernel: got %s, %+v", k, k)
+		t.Errorf("kernel: got %s, %+v, want version %s with 3 packages and parameter preempt=full, also in the text", k, k, version)
 	}
 	if _, err := k.Modules(); err != nil {
 		t.Error(err)
 	}
 	if k, err := store.Cached("testing"); err != nil || k.Parameter != "" {
-		t.Errorf("cached kernel without a parameter: got %+v, %v", k, err)
+		t.Errorf("cached kernel without a parameter: got %+v, error %v, want an empty parameter and nil", k, err)
 	}
 }
 
@@ -207,7 +207,7 @@ func TestRefreshReplacesKernel(t *testing.T) {
 	release(2)
 	second, err := store.Refresh(t.Context(), "6.1")
 	if err != nil || second.Version == first.Version {
-		t.Fatalf("Refresh: got %v, %v", second, err)
+		t.Fatalf("Refresh: got %v, error %v, want another version than %s and nil", second, err, first.Version)
 	}
 	if _, err := os.Stat(first.Dir); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("old kernel: got %v, want it removed", err)
@@ -218,7 +218,7 @@ func TestRefreshReplacesKernel(t *testing.T) {
 		t.Errorf("without a source: got %v, want an error with ErrUnavailable", err)
 	}
 	if kept, err := store.Cached("6.1"); err != nil || kept.Version != second.Version {
-		t.Errorf("after a failure: got %v, %v", kept, err)
+		t.Errorf("after a failure: got %v, error %v, want version %s and nil", kept, err, second.Version)
 	}
 }
 

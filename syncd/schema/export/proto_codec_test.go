@@ -40,7 +40,7 @@ func (c *comparison) half(d protoreflect.MessageDescriptor, m *schema.Message, d
 func (c *comparison) message(msg protoreflect.Message, m *schema.Message, data []byte) {
 	c.t.Helper()
 	if unknown := msg.GetUnknown(); len(unknown) > 0 {
-		c.t.Fatalf("%s: got unknown fields %x", msg.Descriptor().FullName(), unknown)
+		c.t.Fatalf("%s: got unknown fields %x, want none", msg.Descriptor().FullName(), unknown)
 	}
 	sent := 0
 	for i := range m.Fields {

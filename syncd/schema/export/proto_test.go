@@ -39,7 +39,7 @@ func golden(t *testing.T, name string, got []byte) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Errorf("%s differs (-update rewrites it), got:\n%s", path, got)
+		t.Errorf("%s differs (-update rewrites it), got:\n%s\nwant:\n%s", path, got, want)
 	}
 }
 
@@ -107,12 +107,12 @@ func TestProtoContainsContract(t *testing.T) {
 	own := mapsyncv1.File_mapsync_v1_replication_proto
 	file := compile(t, protoFile(t, schematest.Conntrack()))
 	if file.Package() != own.Package() {
-		t.Errorf("package: got %s", file.Package())
+		t.Errorf("package: got %s, want %s", file.Package(), own.Package())
 	}
 	method, ownMethod := file.Services().Get(0).Methods().Get(0), own.Services().Get(0).Methods().Get(0)
 	if method.FullName() != ownMethod.FullName() || method.Input().Name() != ownMethod.Input().Name() ||
 		method.Output().Name() != ownMethod.Output().Name() || !method.IsStreamingClient() || !method.IsStreamingServer() {
-		t.Errorf("method: got %v", method)
+		t.Errorf("method: got %v, want %v, with streams in both directions", method, ownMethod)
 	}
 	for i := range file.Messages().Len() {
 		m := file.Messages().Get(i)
@@ -130,7 +130,7 @@ func TestProtoContainsContract(t *testing.T) {
 		for j := range max(e.Values().Len(), ownValues.Len()) {
 			v, ownValue := e.Values().Get(j), ownValues.Get(j)
 			if v.Name() != ownValue.Name() || v.Number() != ownValue.Number() {
-				t.Errorf("enum value %s: got %d", v.FullName(), v.Number())
+				t.Errorf("enum value: got %s = %d, want %s = %d", v.Name(), v.Number(), ownValue.Name(), ownValue.Number())
 			}
 		}
 	}
@@ -235,12 +235,12 @@ func TestProtoNames(t *testing.T) {
 			want := cmp.Or(renamed[fields[i].Name], protoreflect.Name(fields[i].Name))
 			f := value.Fields().ByNumber(protoreflect.FieldNumber(fields[i].Number))
 			if fields[i].Sent() && f.Name() != want {
-				t.Errorf("map %q: name of field %s: got %s", name, fields[i].Name, f.Name())
+				t.Errorf("map %q: name of field %s: got %s, want %s", name, fields[i].Name, f.Name(), want)
 			}
 		}
 		twins := value.Fields().ByName("samea").Message() != value.Fields().ByName("sameb").Message()
 		if !twins {
-			t.Errorf("map %q: got one type for two different types", name)
+			t.Errorf("map %q: got one type for two different types, want two", name)
 		}
 	}
 }

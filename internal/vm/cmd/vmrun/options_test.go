@@ -54,7 +54,7 @@ func TestGoTestArguments(t *testing.T) {
 func TestExplicitTimeoutIsKept(t *testing.T) {
 	opts, err := parse([]string{"-timeout", "5m", "/b/pkg.test", "-test.timeout=1h"})
 	if err != nil || opts.config.Timeout != 5*time.Minute {
-		t.Errorf("got %v, %v", opts, err)
+		t.Errorf("explicit timeout: got options %+v, error %v, want a timeout of 5 min and nil", opts, err)
 	}
 	if _, err := parse([]string{"/b/pkg.test", "-test.timeout=soon"}); err == nil {
 		t.Error("invalid test timeout: got nil, want an error")
