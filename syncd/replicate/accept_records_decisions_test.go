@@ -78,10 +78,10 @@ func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
 	var out strings.Builder
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, newTable(t, r.opt.Self, false)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	_, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	lines := func() int { return strings.Count(out.String(), "records rejected") }
@@ -93,20 +93,21 @@ func TestRejectedRecordsAreCountedAndLogged(t *testing.T) {
 	res.rejected[rejectOwner], res.rejected[rejectIncarnation] = 2, 3
 	in.noteRejected(&res)
 	if lines() != 1 || in.owners.rejectedUnrequested || !strings.Contains(out.String(), `reasons="write_from 2, incarnation 3"`) {
-		t.Errorf("rejectedUnrequested: got %t, log %s", in.owners.rejectedUnrequested, out.String())
+		t.Errorf("rejectedUnrequested: got %t, log %s, want false and one line with write_from 2 and incarnation 3",
+			in.owners.rejectedUnrequested, out.String())
 	}
 	res = mergeResult{}
 	res.rejected[rejectUnrequested] = 1
 	in.noteRejected(&res)
 	if lines() != 2 || !in.owners.rejectedUnrequested {
-		t.Errorf("rejectedUnrequested: got %t, log %s", in.owners.rejectedUnrequested, out.String())
+		t.Errorf("rejectedUnrequested: got %t, log %s, want true and two lines", in.owners.rejectedUnrequested, out.String())
 	}
 	res = mergeResult{}
 	res.rejected[rejectLimit] = 4
 	in.noteRejected(&res)
 	in.noteRejected(&res)
 	if lines() != 3 || !strings.Contains(out.String(), "max-records-factor") {
-		t.Errorf("batch above the limit: got log %s", out.String())
+		t.Errorf("batch above the limit: got log %s, want 3 lines about rejected records, and max-records-factor", out.String())
 	}
 	for reason, want := range map[string]uint64{"incarnation": 3, "limit": 8, "unrequested": 1, "write_from": 2} {
 		if got := r.Rejected()[reason]; got != want || len(r.Rejected()) != int(rejections)-1 {
@@ -120,11 +121,11 @@ func TestPermitUnion(t *testing.T) {
 	a, b := &permit{peer: "x", nodes: []string{"c", "e"}, fallback: true}, &permit{peer: "x", nodes: []string{"a", "c"}, all: true, orphaned: true}
 	for _, p := range []*permit{a.union(b), b.union(a)} {
 		if !p.all || !p.orphaned || !slices.Equal(p.nodes, []string{"a", "c", "e"}) || p.peer != "x" {
-			t.Errorf("union: got %+v", p)
+			t.Errorf("union: got %+v, want all and orphaned records, nodes a, c and e, peer x", p)
 		}
 	}
 	if p := a.union(a); p.all || p.orphaned || !p.fallback || b.union(a).fallback != true || a.union(b).fallback {
-		t.Errorf("union with itself: got %+v", p)
+		t.Errorf("union with itself: got %+v, want fallback only; want the fallback of the argument in a union with b", p)
 	}
 }
 
@@ -143,13 +144,14 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 	}
 	s := x.r.Stats()
 	if s.Received.Batches != 1 || s.Received.Deltas != 4 || s.Received.Bytes < 40 || s.DeltasAccepted != 2 || s.DeltasAhead != 1 || s.DeltasRefused != 0 || x.r.Rejected()["unrequested"] != 1 {
-		t.Errorf("counters after the batch: got %+v, rejected %v", s, x.r.Rejected())
+		t.Errorf("counters after the batch: got %+v, rejected %v, "+
+			"want 1 batch, 4 deltas, at least 40 bytes, 2 accepted, 1 ahead, none refused, 1 unrequested", s, x.r.Rejected())
 	}
 	if len(live(x.tb)) != 1 || live(x.tb)[1] != 1 {
-		t.Errorf("live records: got %v", live(x.tb))
+		t.Errorf("live records: got %v, want key 1 with value 1 only", live(x.tb))
 	}
 	if m, _ := (&node{r: x.r}).status("x", testMap); m.In.Deltas != 4 || m.DeltasAccepted != 2 || m.DeltasRefused != 1 {
-		t.Errorf("status of the map: got %+v", m)
+		t.Errorf("status of the map: got %+v, want 4 deltas received, 2 accepted, 1 refused", m)
 	}
 	// An expiry does not change a newer record. A delete does.
 	enterRemote(x.tb, z, 5, 70)
@@ -183,10 +185,10 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 			t.Errorf("handle a malformed batch: want error %q, got %v, %v", want, err, x.in.err)
 		}
 		if s := x.r.Stats(); s.BadMessages != 1 || (s.Gaps == 1) != errors.Is(x.in.err, errGap) || x.in.position != 0 {
-			t.Errorf("%s: got %d bad messages, %d gaps", want, s.BadMessages, s.Gaps)
+			t.Errorf("%s: got %d bad messages, %d gaps, want 1, a gap only for errGap, and position 0", want, s.BadMessages, s.Gaps)
 		}
 		if x.l.byIndex[1] != nil || x.in.retryAt.IsZero() {
-			t.Errorf("%s: the subscription did not end", want)
+			t.Errorf("%s: the subscription did not end, want it ended with a time of the retry", want)
 		}
 	}
 	// A batch with decreasing positions is a gap.
@@ -224,7 +226,8 @@ func TestRepairCountsUnrepairedRecords(t *testing.T) {
 	m.GetBatch().Deltas[2].Owner = 1
 	x.handle(m)
 	if j.unrepaired != 1 || j.repaired != 1 || len(live(x.tb)) != 2 {
-		t.Errorf("repair: got %d unrepaired, %d repaired, live records %v", j.unrepaired, j.repaired, live(x.tb))
+		t.Errorf("repair: got %d unrepaired, %d repaired, live records %v, want 1, 1 and two live records",
+			j.unrepaired, j.repaired, live(x.tb))
 	}
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1, Unsent: 5}}})
 	if x.in.comparison.divergent != 1+1+5 {
@@ -255,7 +258,9 @@ func TestReplaceRuleOfResentRecords(t *testing.T) {
 		}
 		if !slices.Equal(x.in.comparedOwners, []bool{true, false, true, false, true}) ||
 			!slices.Equal(x.in.replaceRules, []table.Replace{table.ReplaceAnyVersion, table.ReplaceNothing, table.ReplaceNothing, table.ReplaceNothing, same}) {
-			t.Errorf("fallback %t: got compared owners %v, replace rules %v", fallback, x.in.comparedOwners, x.in.replaceRules)
+			t.Errorf("fallback %t: got compared owners %v, replace rules %v, "+
+				"want compared owners 0, 2 and 4; want the rules any version, nothing three times, %v",
+				fallback, x.in.comparedOwners, x.in.replaceRules, same)
 		}
 	}
 }
@@ -266,16 +271,16 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 	s := schematest.InterfaceKey()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	tb := newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &testInterfaces{names: []string{"eth0"}}}, tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	enc, err := schema.NewEncoder(s, &testInterfaces{names: []string{"eth0", "eth1", "eth2"}})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	send := func(from, to uint64, op mapsyncv1.Operation, keys ...byte) {
 		t.Helper()
@@ -283,7 +288,7 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 		for _, k := range keys {
 			encoded, err := enc.AppendKey(nil, []byte{k, 0, 0, 0})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("encode key: got error %v, want nil", err)
 			}
 			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: encoded, Version: 5, Operation: op})
 		}
@@ -294,7 +299,8 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 	send(0, 10, mapsyncv1.Operation_OPERATION_UPDATE, 2, 1, 3)
 	st := r.Stats()
 	if tb.Stats().Live != 1 || st.DeltasWithoutInterface != 2 || st.DeltasRefused != 2 || in.exceptions.count() != 2 || in.repeatFullSyncAt.IsZero() {
-		t.Errorf("entries with an unknown interface: got %d live, %d without an interface, %d refused, next full sync at %s", tb.Stats().Live, st.DeltasWithoutInterface, st.DeltasRefused, in.repeatFullSyncAt)
+		t.Errorf("entries with an unknown interface: got %d live, %d without an interface, %d refused, next full sync at %s, "+
+			"want 1, 2, 2, a time, and 2 exceptions", tb.Stats().Live, st.DeltasWithoutInterface, st.DeltasRefused, in.repeatFullSyncAt)
 	}
 	send(10, 20, mapsyncv1.Operation_OPERATION_DELETE, 2, 3)
 	if st := r.Stats(); in.exceptions.count() != 0 || st.DeltasWithoutInterface != 2 {

@@ -76,7 +76,7 @@ func TestRecordsAreAuthorised(t *testing.T) {
 			l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 			c.change(l, in)
 			if err := l.handle(mustMarshal(t, ownedBatch(owners...))); err != nil {
-				t.Fatal(err)
+				t.Fatalf("handle message: got error %v, want nil", err)
 			}
 			var got []int
 			for k := range live(tb) {
@@ -103,7 +103,7 @@ func (n *node) restrictAccess(a Access) {
 	n.r.opt.Access = func(string) Access { return a }
 	n.r.RemoveMap(testMap)
 	if err := n.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, n.tb); err != nil {
-		n.t.Fatal(err)
+		n.t.Fatalf("add map: got error %v, want nil", err)
 	}
 }
 

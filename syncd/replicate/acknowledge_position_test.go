@@ -26,7 +26,7 @@ func TestAckAfterTableWriter(t *testing.T) {
 	for i, refusal := range []error{nil, errors.New("map full")} {
 		from := uint64(10 * i)
 		if err := l.handle(mustMarshal(t, stockBatch(1, from, from+10, 2*i+1, 2*i+2))); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 		var rec table.Record
 		tb.View(func(tx *table.Tx) { tx.NextDirty(writer, &rec) })
@@ -48,13 +48,13 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, nil)
 	if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	f := s.maps[0]
 	f.sentPosition.Store(20)
 	for _, step := range []struct{ ack, want uint64 }{{5, 5}, {5, 5}, {3, 5}, {0, 5}, {20, 20}, {19, 20}} {
 		if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: step.ack}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle acknowledgement: got error %v, want nil", err)
 		}
 		if got := f.ackedPosition.Load(); got != step.want {
 			t.Errorf("acknowledged position: got %d after acknowledgement of %d, want %d", got, step.ack, step.want)

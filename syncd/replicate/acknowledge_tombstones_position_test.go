@@ -122,7 +122,7 @@ func TestPeerWithoutSubscriptionForAMoment(t *testing.T) {
 		o.s.startedAt = now.Add(-time.Hour)
 		v := &ackSnapshot{now: now, live: map[string]Peer{"x": {Node: "x", Incarnation: 3}}, membershipSince: now, streams: []*outboundStream{o.s}}
 		if err := end(o.s, o.m); err != nil {
-			t.Fatal(err)
+			t.Fatalf("end of the map: got error %v, want nil", err)
 		}
 		for after, want := range map[time.Duration]uint64{0: 0, subscribeGrace - time.Second: 0, subscribeGrace + time.Minute: 1<<64 - 1} {
 			if v.now = now.Add(after); v.position(m) != want {
@@ -133,7 +133,7 @@ func TestPeerWithoutSubscriptionForAMoment(t *testing.T) {
 	// A name that only the peer has chosen is not stored.
 	_, s := newSubscribedStream(t)
 	if err := s.subscribe(subscription(2, "unknown", Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	if err := s.unsubscribe(2); err != nil || len(s.endedAt) != 0 {
 		t.Errorf("ended subscription to an unknown map: got error %v, %d stored ends, want none", err, len(s.endedAt))

@@ -51,7 +51,7 @@ func TestAcknowledgedDeletesLeaveTheTable(t *testing.T) {
 			TombstoneTTL: time.Hour, TombstoneGrace: time.Millisecond,
 		})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("new table: got error %v, want nil", err)
 		}
 		nodes = append(nodes, startNode(t, name, 1, tb))
 	}

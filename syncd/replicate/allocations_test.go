@@ -23,7 +23,7 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 	fillTable(tb, wire.MaxBatchDeltas, 1)
 	m, err := newLocalMap(testMap, layout, tb)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	e := m.newEncoder(self, wire.EncoderOptions{Index: 1})
 	c := tb.NewCursor(0)
@@ -50,17 +50,17 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 1}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	theirs := newSizedTable(t, r.opt.Self, layout.KeySize, layout.ValueSize, false)
 	if err := r.AddMap(testMap, layout, theirs); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	l, in := newAcceptedStream(r, Peer{Node: "a", Incarnation: 1})
 	merge := func() {
 		in.position = 0
 		if err := l.handle(data); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
 	merge()

@@ -48,13 +48,13 @@ func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localM
 	self := table.Owner{Node: "load-balancer-1", Incarnation: 1}
 	r, err := New(Options{Self: self, Dial: noDial})
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	tb := newSizedTable(b, self, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	fillTable(tb, n, 0)
 	m, err := newLocalMap(testMap, layout, tb)
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new local map: got error %v, want nil", err)
 	}
 	to := &discardBatches{responseSender: discardStream{}}
 	s := newOutboundStream(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
@@ -86,7 +86,7 @@ func benchEncode(b *testing.B, layout Layout) {
 		for more := true; more && done < b.N; {
 			var err error
 			if more, err = f.step(m, time.Now()); err != nil {
-				b.Fatal(err)
+				b.Fatalf("step: got error %v, want nil", err)
 			}
 			done += f.enc.Deltas()
 		}
@@ -111,7 +111,7 @@ func benchMerge(b *testing.B, layout Layout) {
 		for more := true; more; {
 			var err error
 			if more, err = f.step(m, time.Now()); err != nil {
-				b.Fatal(err)
+				b.Fatalf("step: got error %v, want nil", err)
 			}
 			batches = append(batches, to.last)
 		}
@@ -144,11 +144,11 @@ func newBenchInbound(b *testing.B, layout Layout) (*inboundStream, *inboundMap) 
 	self := table.Owner{Node: "load-balancer-2", Incarnation: 2}
 	r, err := New(Options{Self: self, Dial: noDial})
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	tb := newSizedTable(b, self, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	if err := r.AddMap(testMap, layout, tb); err != nil {
-		b.Fatal(err)
+		b.Fatalf("add map: got error %v, want nil", err)
 	}
 	return newAcceptedStream(r, Peer{Node: "load-balancer-1", Incarnation: 1})
 }
@@ -157,11 +157,11 @@ func handleAll(b *testing.B, l *inboundStream, batches [][]byte, limit int) {
 	b.Helper()
 	for _, data := range batches[:min(limit, len(batches))] {
 		if err := l.handle(data); err != nil {
-			b.Fatal(err)
+			b.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
 	if err := l.maps[testMap].err; err != nil {
-		b.Fatal(err)
+		b.Fatalf("state of the map: got error %v, want nil", err)
 	}
 }
 

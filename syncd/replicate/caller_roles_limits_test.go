@@ -49,10 +49,10 @@ func TestHelloValidation(t *testing.T) {
 	} {
 		got, err := r.checkHello(t.Context(), c.hello)
 		if status.Code(err) != c.code {
-			t.Errorf("%s: check hello: got error %v", name, err)
+			t.Errorf("%s: check hello: got error %v, want code %s", name, err, c.code)
 		}
 		if err == nil && got != (admitted{node: target, caller: anyCaller, version: 1}) {
-			t.Errorf("%s: check hello: got %+v", name, got)
+			t.Errorf("%s: check hello: got %+v, want node %v, any caller and version 1", name, got, target)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestStreamLimitEndsOldestStream(t *testing.T) {
 				}
 			}
 			if anotherCtx.Err() != nil {
-				t.Errorf("%s: a stream of another caller ends", name)
+				t.Errorf("%s: a stream of another caller ended, want it open", name)
 			}
 		}
 	}
@@ -148,7 +148,7 @@ func TestObservers(t *testing.T) {
 		got = append(got, o.Name+fmt.Sprint(o.Maps))
 	}
 	if !slices.Equal(got, []string{"a[c z]", "b[c z]", "late[c z]"}) {
-		t.Errorf("observers: got %q", got)
+		t.Errorf("observers: got %q, want a, b and late, each with the maps c and z", got)
 	}
 	if s := r.Stats(); s.Observers != 3 || s.Serving != 1 {
 		t.Errorf("statistics: got %d observers and %d replicas, want 3 and 1", s.Observers, s.Serving)
@@ -204,7 +204,7 @@ func TestUpdateAccess(t *testing.T) {
 	}
 	wasWoken(r.wake)
 	if err := r.UpdateAccess(testMap); err != nil {
-		t.Fatal(err)
+		t.Fatalf("update access: got error %v, want nil", err)
 	}
 	m := r.localMaps()[testMap]
 	if m == was || m.generation != was.generation || m.table != was.table || !wasWoken(r.wake) {
@@ -212,7 +212,7 @@ func TestUpdateAccess(t *testing.T) {
 	}
 	a := &m.access
 	if !a.reads("x") || a.reads("y") || a.writes("x") || !a.writes("y") || m.excluded("y") || !m.excluded("x") {
-		t.Error("update access: the new permissions are not in force")
+		t.Error("update access: got other permissions, want x to read only and be excluded, y to write only")
 	}
 	for _, c := range []struct {
 		self, peer string
@@ -229,7 +229,7 @@ func TestUpdateAccess(t *testing.T) {
 	r.RemoveMap(testMap)
 	r.opt.Access = func(string) Access {
 		if r.mu.TryLock() {
-			t.Error("add a map: Access is called without the lock")
+			t.Error("add a map: Access is called without the lock, want it locked")
 		}
 		return Access{}
 	}

@@ -29,7 +29,7 @@ func TestChaosOfRoles(t *testing.T) {
 		if without >= 0 {
 			n := nodes[without]
 			if err := n.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, n.tb); err != nil {
-				t.Fatal(err)
+				t.Fatalf("add map: got error %v, want nil", err)
 			}
 			without = -1
 		}

@@ -38,7 +38,7 @@ func TestPeerClockKeepsTheBestSample(t *testing.T) {
 			ProbeSent: m.GetSent(), Received: uint64(theirs(received)), Clock: uint64(theirs(received + kept)),
 		}, time.Unix(0, int64(end)), begun.Add(end))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle reply: got error %v, want nil", err)
 		}
 		if wrong := (c.offset - (theirs(end) - end)).Abs(); wrong > 2*time.Millisecond {
 			t.Fatalf("offset after %s: got an error of %s, from a sample of age %s with a round trip of %s, want at most %s", end, wrong, begun.Add(end).Sub(c.sampledAt), c.roundTrip, 2*time.Millisecond)
@@ -83,7 +83,7 @@ func TestInvalidClockReplies(t *testing.T) {
 	sent := c.newProbe(time.Now()).GetClockProbe().GetSent()
 	// The peer cannot have kept the probe longer than the whole round trip.
 	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 60}, time.Now(), time.Now()); err != nil || c.valid {
-		t.Errorf("impossible sample: got error %v, sample stored: %v", err, c.valid)
+		t.Errorf("impossible sample: got error %v, sample stored: %v, want no error and false", err, c.valid)
 	}
 	for range maxPendingProbes {
 		c.newProbe(time.Unix(0, 5))
@@ -93,7 +93,7 @@ func TestInvalidClockReplies(t *testing.T) {
 	}
 	for i := range c.pending[1:] {
 		if c.pending[i+1].id <= c.pending[i].id {
-			t.Error("ids of probes: got equal or decreasing ids")
+			t.Error("ids of probes: got equal or decreasing ids, want increasing ids")
 		}
 	}
 }
@@ -113,7 +113,7 @@ func TestProbesAreBounded(t *testing.T) {
 			t.Errorf("probe above the limit: got %v, want a protocol error", err)
 		}
 		if err := s.answerProbes(); err != nil {
-			t.Fatal(err)
+			t.Fatalf("answer probes: got error %v, want nil", err)
 		}
 	}
 }
@@ -190,7 +190,8 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 		}
 		_, p := nodes[1-i].status(n.self.Node, "timed")
 		if wrong := (p.ClockOffset - (from.wall - to.wall)).Abs(); wrong > 5*time.Millisecond || p.RoundTrip <= 0 {
-			t.Errorf("%s: clock offset: got %s, round trip %s", n.self.Node, p.ClockOffset, p.RoundTrip)
+			t.Errorf("%s: clock offset: got %s, round trip %s, want at most 5 ms from %s, and a round trip above 0",
+				n.self.Node, p.ClockOffset, p.RoundTrip, from.wall-to.wall)
 		}
 	}
 	// The measurement continues.

@@ -47,10 +47,11 @@ func TestClockIsMeasuredBeforeFirstRecord(t *testing.T) {
 	x.l.clock.addSample(100*time.Hour, 0, time.Now())
 	c := &clockStream{answers: []*mapsyncv1.SubscribeResponse{{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}}}
 	if err := x.l.measureClock(c); err != nil {
-		t.Fatal(err)
+		t.Fatalf("measure clock: got error %v, want nil", err)
 	}
 	if off := x.l.clockOffset() - time.Hour; off.Abs() > time.Minute || len(c.sent) != initialClockProbes || len(x.l.clock.pending) != 0 {
-		t.Errorf("clock offset: got an error of %s after %d probes", off, len(c.sent))
+		t.Errorf("clock offset: got an error of %s after %d probes, want at most %s after %d probes, none of them pending",
+			off, len(c.sent), time.Minute, initialClockProbes)
 	}
 	broken := errors.New("broken")
 	for name, c := range map[string]struct {
@@ -89,7 +90,7 @@ func TestInvalidClockReplyEndsStream(t *testing.T) {
 	sent := ask()
 	at := c.pending[0].sentAt
 	if err := c.handleReply(&mapsyncv1.ClockReply{ProbeSent: sent, Clock: 1 << 61, Received: 1 << 61}, now, at); err != nil || !c.valid || c.offset != 0 || c.roundTrip != 0 {
-		t.Errorf("reply with a round trip of 0: got %v, %+v", err, c)
+		t.Errorf("reply with a round trip of 0: got %v, %+v, want no error and a valid sample with offset 0 and round trip 0", err, c)
 	}
 	sent = ask()
 	at = c.pending[0].sentAt
@@ -120,25 +121,25 @@ func TestClockProbesAreAnswered(t *testing.T) {
 	wasWoken(o.s.wake)
 	for sent := range uint64(2) {
 		if err := o.s.handleClockProbe(&mapsyncv1.ClockProbe{Sent: sent + 7}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle clock probe: got error %v, want nil", err)
 		}
 	}
 	if !wasWoken(o.s.wake) {
-		t.Error("receive a probe: the sending goroutine is not woken")
+		t.Error("receive a probe: the sending goroutine is not woken, want it woken")
 	}
 	at = at.Add(time.Second)
 	o.s.lastSent = time.Time{}
 	if err := o.s.answerProbes(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("answer probes: got error %v, want nil", err)
 	}
 	for i, m := range o.takeSent() {
 		r := m.GetClockReply()
 		if r.GetProbeSent() != uint64(i+7) || r.GetReceived() != 1000e9 || r.GetClock() != 1001e9 {
-			t.Errorf("clock reply: got %v", r)
+			t.Errorf("clock reply: got %v, want the probe sent at %d, received at 1000e9, clock 1001e9", r, i+7)
 		}
 	}
 	if o.s.lastSent.IsZero() || len(o.s.probes) != 0 {
-		t.Error("answer probes: lastSent is not set, or probes remain")
+		t.Error("answer probes: lastSent is not set, or probes remain, want it set and no probes")
 	}
 	if err := o.s.answerProbes(); err != nil || len(o.takeSent()) != 0 {
 		t.Errorf("answer probes again: got %v, want no message", err)
@@ -153,7 +154,7 @@ func TestClockProbesAreAnswered(t *testing.T) {
 	c := &clockStream{}
 	for range maxPendingProbes + 2 {
 		if err := x.l.sendClockProbe(c); err != nil {
-			t.Fatal(err)
+			t.Fatalf("send clock probe: got error %v, want nil", err)
 		}
 	}
 	if len(c.sent) != maxPendingProbes {

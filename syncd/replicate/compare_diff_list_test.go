@@ -71,7 +71,7 @@ func TestAbandonedDiffLists(t *testing.T) {
 	x.l.abandonDiffList(testMap, other)
 	x.l.abandonDiffList("none", l)
 	if c.list != l {
-		t.Fatal("abandon: another list was abandoned")
+		t.Fatal("abandon: another list was abandoned, want the list of the map kept")
 	}
 	if x.l.abandonDiffList(testMap, l); c.list != nil || c.resendBuckets == nil {
 		t.Error("abandon a list without buckets: got the repair abandoned, want it kept")
@@ -114,7 +114,7 @@ func TestAbandonedDiffLists(t *testing.T) {
 	c.reset()
 	for _, l := range []*diffList{first, second} {
 		if !listEnded(l) || !errors.Is(l.err, errSubscriptionEnded) {
-			t.Errorf("stream ends: list ended %t: %v", listEnded(l), l.err)
+			t.Errorf("stream ends: list ended %t: %v, want true and errSubscriptionEnded", listEnded(l), l.err)
 		}
 	}
 	c.resend = &inboundResend{}
@@ -126,14 +126,14 @@ func TestAbandonedDiffLists(t *testing.T) {
 	c.list = l
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.KeyFingerprint++ })
 	if !listEnded(l) || l.err == nil || c.list != nil {
-		t.Errorf("impossible comparison: list ended %t: %v", listEnded(l), l.err)
+		t.Errorf("impossible comparison: list ended %t: %v, want true, an error, and no list of the map", listEnded(l), l.err)
 	}
 	l = newTestList(x)
 	c.list, c.requestBuckets = l, false
 	wasWoken(x.l.wake)
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.InconclusiveReason = "not now" })
 	if listEnded(l) || !c.requestBuckets || !wasWoken(x.l.wake) {
-		t.Error("inconclusive comparison: the list does not request the next digest")
+		t.Error("inconclusive comparison: got no request, want the list to wait and buckets to be requested, and the stream woken")
 	}
 }
 
@@ -154,20 +154,22 @@ func TestDiffListBuckets(t *testing.T) {
 	c := &x.in.comparison
 	x.mustCompare(time.Now(), false)
 	if !c.requestBuckets || c.list != l || c.resendBuckets != nil {
-		t.Error("digest without buckets: buckets are not requested")
+		t.Error("digest without buckets: got other requests, want buckets requested, the list waiting, and none to resend")
 	}
 	x.mustCompare(time.Now(), true, func(m *mapsyncv1.Digest) { m.InconclusiveReason = "not now" })
 	if listEnded(l) || c.resendBuckets != nil {
 		t.Error("inconclusive digest: got a list, want none")
 	}
 	if x.mustCompare(time.Now(), true); !listEnded(l) || l.err != nil || c.list != nil || len(l.differences) != 0 {
-		t.Errorf("digest without differences: list ended %t, %v", listEnded(l), l.err)
+		t.Errorf("digest without differences: list ended %t, %v, want true, no error, no differences, and no list of the map",
+			listEnded(l), l.err)
 	}
 	l = newTestList(x)
 	c.list = l
 	wasWoken(x.l.wake)
 	if x.mustCompare(time.Now(), true, withDifference(1)); c.resendBuckets == nil || !c.resendBuckets.Has(0) || c.resendBuckets.Len() != 1 || !l.bucketsChosen || !l.exact || !wasWoken(x.l.wake) {
-		t.Errorf("buckets of the list: got %v, %+v", c.resendBuckets, l)
+		t.Errorf("buckets of the list: got %v, %+v, want bucket 0 only, buckets chosen, exact, and the stream woken",
+			c.resendBuckets, l)
 	}
 	// The records of this node, of which the peer holds none or others.
 	putTable(t, x.tb, 50, 51, 1)
@@ -182,7 +184,7 @@ func TestDiffListBuckets(t *testing.T) {
 		l = newTestList(x)
 		c.list, c.resendBuckets, c.resend = l, nil, nil
 		if x.mustCompare(time.Now(), true, change); c.resendBuckets == nil || *c.resendBuckets != own {
-			t.Errorf("%s: buckets of the list: got %v", name, c.resendBuckets)
+			t.Errorf("%s: buckets of the list: got %v, want the bucket of key 50 only", name, c.resendBuckets)
 		}
 	}
 	l = newTestList(x)
@@ -252,7 +254,7 @@ func TestDiffListEntries(t *testing.T) {
 	x.handle(m)
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1}}})
 	if !listEnded(l) || l.err != nil || x.in.comparison.resend != nil {
-		t.Fatalf("list ended %t: %v", listEnded(l), l.err)
+		t.Fatalf("end of the resend: got list ended %t, error %v, want true, no error, and no resend", listEnded(l), l.err)
 	}
 	got := make(map[string]string)
 	for i := range l.differences {
@@ -298,7 +300,8 @@ func TestDiffListBounds(t *testing.T) {
 	x.handle(x.resentBatch(4))
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1}}})
 	if !listEnded(l) || !errors.Is(l.err, errListTooLong) || len(l.differences) != 0 {
-		t.Errorf("list with too many keys: got %v, %d differences", l.err, len(l.differences))
+		t.Errorf("list with too many keys: got %v, %d differences, want an ended list with errListTooLong and no differences",
+			l.err, len(l.differences))
 	}
 	l = newTestList(x)
 	for i := range maxDifferences + 1 {
@@ -346,7 +349,7 @@ func TestCompareReportsPersistentDifferences(t *testing.T) {
 	}
 	answerLists(x, nil)
 	if c, err := x.r.Compare(t.Context(), testMap, "x"); err != nil || len(c.Differences)+c.InFlight != 0 {
-		t.Errorf("compare equal maps: got %+v, %v", c, err)
+		t.Errorf("compare equal maps: got %+v, %v, want no error, no differences and none in flight", c, err)
 	}
 	answerLists(x, first, nil)
 	if c, err := x.r.Compare(t.Context(), testMap, "x"); err != nil || len(c.Differences) != 0 || c.InFlight != 4 {
@@ -380,6 +383,6 @@ func TestDiffListOwners(t *testing.T) {
 		}
 	}
 	if !slices.Equal(got, []string{"b", "x", "z"}) {
-		t.Errorf("owners of the listed records: got %v", got)
+		t.Errorf("owners of the listed records: got %v, want b, x and z", got)
 	}
 }

@@ -34,7 +34,7 @@ func TestDiffListsEveryKindOfDifference(t *testing.T) {
 	poll.Within(t, deadline, "the audit is complete", func() bool { return b.tb.Stats().AuditFound > 0 })
 	list, err := b.r.Diff(t.Context(), testMap, "a")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("list differences: got error %v, want nil", err)
 	}
 	got := make(map[string]Difference)
 	for _, d := range list {
@@ -45,11 +45,11 @@ func TestDiffListsEveryKindOfDifference(t *testing.T) {
 	case len(list) != 3:
 		t.Errorf("differences: got %d, want 3: %+v", len(list), list)
 	case newer.Here == nil || newer.There == nil || newer.Here.Version != 1<<61 || newer.There.Version >= 1<<61:
-		t.Errorf("newer here: got %+v", newer)
+		t.Errorf("newer here: got %+v, want version 1<<61 here and a lower version there", newer)
 	case only.Here == nil || only.There != nil:
-		t.Errorf("only here: got %+v", only)
+		t.Errorf("only here: got %+v, want a record here and none there", only)
 	case value.Here == nil || value.There == nil || value.Here.Version != value.There.Version || string(value.Here.Value) == string(value.There.Value):
-		t.Errorf("another value: got %+v", value)
+		t.Errorf("another value: got %+v, want records on both sides with the same version and different values", value)
 	}
 	if _, err := b.r.Diff(t.Context(), testMap, "unknown"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("diff with an unknown peer: got %v, want ErrNotFound", err)
@@ -61,7 +61,7 @@ func TestDiffListsEveryKindOfDifference(t *testing.T) {
 	defer cancel()
 	progress := 0
 	if err := b.r.Resync(ctx, testMap, func(_ []string, done, _ int) { progress = max(progress, done) }); err != nil {
-		t.Fatal(err)
+		t.Fatalf("resync: got error %v, want nil", err)
 	}
 	if !sameLive(a, b) {
 		t.Error("resync: got different maps, want equal maps")
@@ -107,13 +107,13 @@ func TestInvalidDigests(t *testing.T) {
 	for range 200 {
 		in.comparison.rateLimitTime = time.Time{} // as if the digests arrived at intervals
 		if err := l.handle(divergent); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 		for _, m := range l.appendComparisons(nil) {
 			if m.GetResend() != nil {
 				asked++
 				if err := l.handle(end); err != nil {
-					t.Fatal(err)
+					t.Fatalf("handle message: got error %v, want nil", err)
 				}
 			}
 		}
@@ -133,7 +133,7 @@ func TestComparisonsAreCountedOnce(t *testing.T) {
 		in.comparison.rateLimitTime = time.Time{} // as if the digests arrived at intervals
 		m := &mapsyncv1.Digest{Map: 1, KeyFingerprint: tb.DigestID(), ScopeFingerprint: tb.DigestScope() + 1, Nodes: []*mapsyncv1.NodeDigest{{Node: "x", VersionSum: i + 1}}}
 		if err := l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}})); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
 	if !strings.Contains(in.comparison.impossibleReason, "another layout") {

@@ -37,7 +37,7 @@ func withDifference(by uint64) func(*mapsyncv1.Digest) {
 func (x *inboundFixture) mustCompare(now time.Time, parts bool, changes ...func(*mapsyncv1.Digest)) {
 	x.t.Helper()
 	if err := x.compareDigest(now, parts, changes...); err != nil {
-		x.t.Fatal(err)
+		x.t.Fatalf("compare digest: got error %v, want nil", err)
 	}
 }
 
@@ -73,7 +73,9 @@ func TestEqualDigestsSetInSync(t *testing.T) {
 	x.mustCompare(now, false, func(m *mapsyncv1.Digest) { m.Unsent = 7 })
 	if !c.inSync || !c.onThisStream || !c.inSyncAt.Equal(now) || c.inSyncPosition != 10 || c.divergent != 0 || c.repairBackoff != 0 || c.requestBuckets ||
 		c.divergentNodes != nil || c.impossibleReason != "" || c.inconclusiveReason != "" || c.inconclusiveRounds != 0 || c.peerUnsent != 7 || c.peerLive != 2 {
-		t.Errorf("comparison of equal digests: got %+v", *c)
+		t.Errorf("comparison of equal digests: got %+v, "+
+			"want in sync now and on this stream at position 10, peer live 2, unsent 7; "+
+			"want no divergence, repair backoff, bucket request, reason or inconclusive round", *c)
 	}
 	if s := x.r.Stats(); s.Digests != 1 || s.DigestsDivergent != 0 || s.DigestsImpossible != 0 {
 		t.Errorf("comparisons: got %d, %d divergent, %d impossible, want 1, 0, 0", s.Digests, s.DigestsDivergent, s.DigestsImpossible)
@@ -81,7 +83,7 @@ func TestEqualDigestsSetInSync(t *testing.T) {
 	c.list = &diffList{done: make(chan struct{})}
 	c.list.bucketsChosen = true
 	if x.in.noteInSync(10, now); !c.requestBuckets {
-		t.Error("in sync with a waiting list: the next digest is not requested")
+		t.Error("in sync with a waiting list: got no request, want buckets requested")
 	}
 }
 
@@ -95,7 +97,8 @@ func TestInconclusiveComparisons(t *testing.T) {
 	for i := range maxInconclusive {
 		x.mustCompare(time.Now(), false, vague)
 		if !c.inSync || c.impossibleReason != "" || !strings.Contains(c.inconclusiveReason, "too many owners") || c.requestBuckets {
-			t.Fatalf("after %d inconclusive comparisons: got %+v", i+1, *c)
+			t.Fatalf("after %d inconclusive comparisons: got %+v, "+
+				"want in sync, inconclusive because of too many owners, not impossible, no bucket request", i+1, *c)
 		}
 	}
 	if s := x.r.Stats(); s.DigestsImpossible != maxInconclusive || s.Digests != maxInconclusive+1 {
@@ -110,7 +113,7 @@ func TestInconclusiveComparisons(t *testing.T) {
 	}
 	x.mustCompare(time.Now(), false, vague)
 	if c.inSync || !strings.Contains(c.impossibleReason, "too many owners") || !x.in.awaitsInSync(time.Time{}) {
-		t.Errorf("inconclusive comparisons: got %+v", *c)
+		t.Errorf("inconclusive comparisons: got %+v, want not in sync, impossible because of too many owners, awaitsInSync true", *c)
 	}
 	// With the same layout, a difference is known although the rest is inconclusive.
 	c.divergentNodes = map[string]*divergentNode{"x": {}}
@@ -168,14 +171,15 @@ func TestPersistentBucketDifferenceIsRepaired(t *testing.T) {
 	wasWoken(x.l.wake)
 	x.mustCompare(now, false, withDifference(1))
 	if !c.requestBuckets || !wasWoken(x.l.wake) || !c.inSync || c.resendBuckets != nil {
-		t.Errorf("first difference: buckets are not requested: %+v", *c)
+		t.Errorf("first difference: got %+v, want in sync, buckets requested, none to resend, and the stream woken", *c)
 	}
 	if c.requestBuckets = false; c.divergentNodes["x"] == nil || c.divergentNodes["x"].rounds != 0 {
-		t.Errorf("divergent nodes: got %+v", c.divergentNodes)
+		t.Errorf("divergent nodes: got %+v, want x with 0 rounds", c.divergentNodes)
 	}
 	for i, by := range []uint64{1, 2, 3} {
 		if x.mustCompare(now, true, withDifference(by)); c.resendBuckets != nil || c.divergentNodes["x"].rounds != i+1 || !c.requestBuckets {
-			t.Fatalf("after %d comparisons: got %+v", i+1, c.divergentNodes["x"])
+			t.Fatalf("after %d comparisons: got %+v, want %d rounds, buckets requested again and none to resend",
+				i+1, c.divergentNodes["x"], i+1)
 		}
 	}
 	if x.mustCompare(now, true, withDifference(3)); c.resendBuckets == nil || !c.resendBuckets.Has(0) || c.resendBuckets.Len() != 1 {
@@ -238,7 +242,7 @@ func TestDifferenceAfterRepairIsIgnored(t *testing.T) {
 		x.in.endResend(&inboundResend{buckets: in}, now)
 	}
 	if repaired(); c.divergentNodes["x"].repairedBuckets != in || !c.requestBuckets {
-		t.Fatal("repair without a finding: repairedBuckets is not set")
+		t.Fatal("repair without a finding: got other state, want repairedBuckets set and buckets requested")
 	}
 	if x.mustCompare(now, true, withDifference(3)); !c.inSync {
 		t.Error("same difference after the repair: got not in sync, want in sync")
@@ -269,7 +273,8 @@ func TestDifferenceAfterRepairIsIgnored(t *testing.T) {
 	s := &divergentNode{repairedBuckets: all}
 	c.divergentNodes, c.inSync = map[string]*divergentNode{"x": s}, false
 	if x.mustCompare(now, true, withDifference(3)); len(s.explained) != 1 || s.explained[0] != 3 || !s.explainedUntil.Equal(now.Add(explainedTTL)) || s.repairedBuckets != nil {
-		t.Errorf("explained buckets: got %v until %s", s.explained, s.explainedUntil)
+		t.Errorf("explained buckets: got %v until %s, want one bucket with 3 until %s, and no repaired buckets",
+			s.explained, s.explainedUntil, now.Add(explainedTTL))
 	}
 }
 
@@ -283,12 +288,12 @@ func TestPersistentNodeDifferenceStartsFullSync(t *testing.T) {
 	scope := func(m *mapsyncv1.Digest) { m.ScopeFingerprint++; m.Nodes[0].Live = 7; m.Nodes[0].Sum++ }
 	x.mustCompare(now, false, scope)
 	if !c.inSync {
-		t.Fatal("equal version sums: got not in sync: buckets of another layout are compared")
+		t.Fatal("equal version sums: got not in sync, want in sync: buckets of another layout are not compared")
 	}
 	wasWoken(x.l.wake)
 	x.mustCompare(now, false, scope, withDifference(1))
 	if !c.requestBuckets || !wasWoken(x.l.wake) || !c.inSync {
-		t.Errorf("first difference: another digest is not requested: %+v", *c)
+		t.Errorf("first difference: got %+v, want in sync, buckets requested, and the stream woken", *c)
 	}
 	for range 10 { // another difference each time
 		x.mustCompare(now, false, scope, withDifference(uint64(2+c.divergentNodes["x"].rounds)))
@@ -308,7 +313,8 @@ func TestPersistentNodeDifferenceStartsFullSync(t *testing.T) {
 	}
 	x.mustCompare(now.Add(1), false, scope, withDifference(last))
 	if !x.in.repeatFullSyncAt.Equal(now.Add(1)) || c.inSync || c.divergent != 5 || x.r.Stats().Repairs != 1 || !c.repairAfter.After(now.Add(1)) {
-		t.Errorf("persistent difference: got full sync at %s, %+v", x.in.repeatFullSyncAt, *c)
+		t.Errorf("persistent difference: got full sync at %s, %+v, want %s, not in sync, 5 divergent, 1 repair, and a later repairAfter",
+			x.in.repeatFullSyncAt, *c, now.Add(1))
 	}
 	fewer := func(m *mapsyncv1.Digest) { m.Nodes[0].Live = 0 }
 	c.repairAfter = now
@@ -322,7 +328,7 @@ func TestPersistentNodeDifferenceStartsFullSync(t *testing.T) {
 	}
 	// An agreement clears the state of the difference.
 	if x.mustCompare(now, false, scope); !c.inSync || c.divergentNodes != nil {
-		t.Errorf("equal version sums: got %+v", *c)
+		t.Errorf("equal version sums: got %+v, want in sync and no divergent nodes", *c)
 	}
 	for i := range maxVersionSumRounds + 1 {
 		if c.impossibleReason != "" {

@@ -46,7 +46,8 @@ func TestDigestContents(t *testing.T) {
 		v := o.r.view.Load()
 		if m.GetPosition() != o.m.sentPosition.Load() || m.GetKeyFingerprint() != o.tb.DigestID() || m.GetScopeFingerprint() != o.tb.DigestScope() ||
 			m.GetMembersFingerprint() != v.members || m.GetUnsent() != 0 || m.GetInconclusiveReason() != "" || m.GetMap() != 1 {
-			t.Errorf("digest: got %v", m)
+			t.Errorf("digest: got %v, want position %d, the fingerprints of this node, map 1, nothing unsent and no reason",
+				m, o.m.sentPosition.Load())
 		}
 		got := ""
 		compare := func(n *mapsyncv1.NodeDigest, of ...string) {
@@ -59,7 +60,7 @@ func TestDigestContents(t *testing.T) {
 			})
 			var sum uint64
 			if nd, err := wire.NodeDigestFromProto(n); err != nil || (nd.Buckets != nil) != parts {
-				t.Errorf("digest of %v: got error %v, buckets %t", of, err, nd.Buckets != nil)
+				t.Errorf("digest of %v: got error %v, buckets %t, want no error and %t", of, err, nd.Buckets != nil, parts)
 			} else if parts {
 				for _, p := range nd.Buckets {
 					sum += p
@@ -82,7 +83,7 @@ func TestDigestContents(t *testing.T) {
 	}
 	check(o.oneDigest("first digest"), false, "bc")
 	if err := o.s.handleCompareRequest(&mapsyncv1.CompareRequest{Map: 1}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle compare request: got error %v, want nil", err)
 	}
 	o.now = o.now.Add(time.Hour)
 	check(o.oneDigest("with buckets"), true, "bcx")
@@ -104,10 +105,10 @@ func TestDigestInterval(t *testing.T) {
 		t.Helper()
 		begun := o.now
 		if o.now = begun.Add(after - 1); len(o.digests()) != 0 {
-			t.Errorf("%s: got a digest before %s", what, after)
+			t.Errorf("%s: got a digest before %s, want none", what, after)
 		}
 		if o.now = begun.Add(after); len(o.digests()) != 1 {
-			t.Errorf("%s: got no digest after %s", what, after)
+			t.Errorf("%s: got no digest or several after %s, want one", what, after)
 		}
 	}
 	due("after the first digest", second) // its content has just changed
@@ -123,7 +124,7 @@ func TestDigestInterval(t *testing.T) {
 	o.m.comparison.digestNow.Store(true)
 	due("digest due now", second/4)
 	if o.m.comparison.digestNow.Load() || o.m.comparison.bucketsRequested.Load() {
-		t.Error("digest sent: the requests for a digest remain")
+		t.Error("digest sent: the requests for a digest remain, want none")
 	}
 	o.tb.Update(func(tx *table.Tx) { // a change of an orphaned record changes the digest, too
 		tx.Remote(&table.Delta{Key: key(9), Value: value(9), Version: 9, Owner: tx.Intern(table.Owner{Node: "z", Incarnation: 1})}, 9, table.RemoteOptions{})
@@ -199,7 +200,7 @@ func TestResendBuckets(t *testing.T) {
 		}
 	})
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle resend request: got error %v, want nil", err)
 	}
 	position, got, batches := o.m.sentPosition.Load(), 0, 0
 	for o.m.comparison.resend == nil || o.m.comparison.resend.records == 0 {
@@ -223,7 +224,8 @@ func TestResendBuckets(t *testing.T) {
 			continue
 		}
 		if b.GetPosition() != position || b.GetPreviousPosition() != position {
-			t.Errorf("resent batch: got positions %d to %d at %d", b.GetPreviousPosition(), b.GetPosition(), position)
+			t.Errorf("resent batch: got positions %d to %d at %d, want %d and %d",
+				b.GetPreviousPosition(), b.GetPosition(), position, position, position)
 		}
 		got, batches = got+len(b.GetDeltas()), batches+1
 	}
@@ -232,7 +234,7 @@ func TestResendBuckets(t *testing.T) {
 	}
 	end := sent[len(sent)-1].GetResent()
 	if end.GetRecords() != uint64(want) || end.GetUnsent() != 0 || o.m.comparison.resendRequest.Load() != nil || o.m.comparison.resend != nil {
-		t.Errorf("end of the resend: got %v", end)
+		t.Errorf("end of the resend: got %v, want %d records, none unsent, and no request or resend left", end, want)
 	}
 	if s := o.r.Stats(); s.Resends != 1 || s.ResentRecords != uint64(want) {
 		t.Errorf("resends: got %d, %d records, want 1 and %d", s.Resends, s.ResentRecords, uint64(want))
@@ -262,11 +264,11 @@ func newPaddedFixture(t *testing.T, s *schema.Schema, bad, good int) (o *outboun
 	t.Helper()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	tb := newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s}, tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	o = &outboundFixture{t: t, r: r, tb: tb, now: time.Now()}
 	o.subscribe(func(m *mapsyncv1.MapSubscription) { m.Layout, m.Schema = nil, wire.SchemaToProto(s) })
@@ -298,7 +300,8 @@ func TestUnsentRecords(t *testing.T) {
 	}
 	count, list := o.r.Unsent(testMap)
 	if deltas != 2 || count != 3 || len(list) != 3 || o.r.Stats().DeltasUnencodable != 3 {
-		t.Errorf("sent %d, unsent %d, list %v, counted %d", deltas, count, list, o.r.Stats().DeltasUnencodable)
+		t.Errorf("unencodable records: got %d sent, %d unsent, list %v, counted %d, want 2, 3, a list of 3, and 3",
+			deltas, count, list, o.r.Stats().DeltasUnencodable)
 	}
 	for _, e := range list {
 		if e.Key == "" || e.Reason == "" {
@@ -319,14 +322,14 @@ func TestUnsentRecords(t *testing.T) {
 	o.now = o.now.Add(time.Hour)
 	nd, err := wire.NodeDigestFromProto(o.oneDigest("with buckets").GetNodes()[0])
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("read node digest: got error %v, want nil", err)
 	}
 	var sum uint64
 	for _, p := range nd.Buckets {
 		sum += p
 	}
 	if sum != nd.Digest.Sum || sum == 0 {
-		t.Error("buckets: the sum differs from the total")
+		t.Error("buckets: got a sum that differs from the total or is 0, want the total")
 	}
 	var mine table.Digest
 	var lacks uint64
@@ -341,18 +344,18 @@ func TestUnsentRecords(t *testing.T) {
 		}
 	})
 	if nd.Digest.Sum != mine.Sum-lacks || nd.Digest.VersionSum != mine.VersionSum {
-		t.Error("digest: got another sum than that of the sent records")
+		t.Error("digest: got another sum than that of the sent records, want equal sums")
 	}
 	all2 := new(table.BucketSet)
 	for b := range table.DigestBuckets {
 		all2.Add(b)
 	}
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(all2)}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle resend request: got error %v, want nil", err)
 	}
 	sent = o.sendPending()
 	if end := sent[len(sent)-1].GetResent(); end.GetRecords() != 2 || end.GetUnsent() != 3 {
-		t.Errorf("end of the resend: got %v", end)
+		t.Errorf("end of the resend: got %v, want 2 records and 3 unsent", end)
 	}
 	// Deleted entries do not count as unsent.
 	o.tb.Update(func(tx *table.Tx) {

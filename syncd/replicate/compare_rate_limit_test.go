@@ -83,7 +83,8 @@ func TestOrphanedDigestOfManyOwners(t *testing.T) {
 	digest.GetDigest().Orphaned = wire.NodeDigestToProto("", table.Digest{Sum: sum}, parts)
 	x.handle(digest)
 	if s := x.r.Stats(); s.Digests != 1 || s.DigestsDivergent+s.DigestsImpossible != 0 {
-		t.Errorf("comparisons: got %d, %d divergent, %d impossible: %s", s.Digests, s.DigestsDivergent, s.DigestsImpossible, x.in.comparison.inconclusiveReason)
+		t.Errorf("comparisons: got %d, %d divergent, %d impossible, reason %q, want 1, none and none",
+			s.Digests, s.DigestsDivergent, s.DigestsImpossible, x.in.comparison.inconclusiveReason)
 	}
 	digest.GetDigest().Orphaned.Sum++
 	if x.handle(digest); x.r.Stats().DigestsDivergent != 1 {

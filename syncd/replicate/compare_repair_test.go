@@ -63,7 +63,8 @@ func TestComparisonRequestsAreSentOnce(t *testing.T) {
 	c.requestBuckets, c.resendBuckets = true, new(table.BucketSet)
 	x.in.state = StateSyncing
 	if got := asked() + asked(); got != "repair " || c.resend == nil || c.resendBuckets != nil || c.resend.firstPosition != x.in.m.head()+1 {
-		t.Errorf("requests: got %s, resend %+v", got, c.resend)
+		t.Errorf("requests: got %s, resend %+v, want one repair, a resend from position %d, and no buckets left",
+			got, c.resend, x.in.m.head()+1)
 	}
 	c.resendBuckets, c.requestBuckets = new(table.BucketSet), true
 	if got := asked(); got != "digest " || c.resendBuckets == nil {
@@ -77,10 +78,10 @@ func TestComparisonRequestsAreSentOnce(t *testing.T) {
 	l := &diffList{done: make(chan struct{})}
 	c.list, c.resendBuckets = l, new(table.BucketSet)
 	if asked(); c.resend.list != nil || c.list != l || x.r.Stats().Repairs != 2 {
-		t.Errorf("resend of a repair: got %+v", c.resend)
+		t.Errorf("resend of a repair: got %+v, want a resend without the list, the list still waiting, and 2 repairs", c.resend)
 	}
 	c.resend, c.resendBuckets, l.bucketsChosen = nil, new(table.BucketSet), true
 	if asked(); c.resend.list != l || c.list != nil || x.r.Stats().Repairs != 2 {
-		t.Errorf("resend of a list: got %+v", c.resend)
+		t.Errorf("resend of a list: got %+v, want a resend of the list, no list waiting, and 2 repairs", c.resend)
 	}
 }

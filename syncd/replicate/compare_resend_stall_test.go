@@ -16,13 +16,13 @@ func (x *inboundFixture) beginResend(l *diffList) {
 	x.t.Helper()
 	if l != nil {
 		if err := x.l.requestDiffList(testMap, l); err != nil {
-			x.t.Fatal(err)
+			x.t.Fatalf("request list: got error %v, want nil", err)
 		}
 		l.bucketsChosen = true // as in chooseListBuckets
 	}
 	x.in.comparison.resendBuckets = new(table.BucketSet)
 	if x.l.appendComparisons(nil); x.in.comparison.resend == nil || x.in.comparison.resend.list != l {
-		x.t.Fatalf("request a resend: got %+v", x.in.comparison.resend)
+		x.t.Fatalf("request a resend: got %+v, want a resend with list %p", x.in.comparison.resend, l)
 	}
 }
 
@@ -50,11 +50,11 @@ func TestAbandonedDiffListDoesNotBlockNext(t *testing.T) {
 	}
 	x.handle(x.resentMessage())
 	if c := &x.in.comparison; c.resend != nil || c.list != second || listEnded(second) {
-		t.Errorf("end of the resend: got resend %v, list %p", c.resend, c.list)
+		t.Errorf("end of the resend: got resend %v, list %p, want no resend, and list %p not ended", c.resend, c.list, second)
 	}
 	x.mustCompare(time.Now(), true)
 	if !listEnded(second) || second.err != nil {
-		t.Errorf("second list: ended %t, %v", listEnded(second), second.err)
+		t.Errorf("second list: ended %t, %v, want true and no error", listEnded(second), second.err)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestStalledResendEndsSubscription(t *testing.T) {
 			if listed {
 				x.l.abandonDiffList(testMap, l)
 				if err := x.l.requestDiffList(testMap, next); err != nil {
-					t.Fatal(err)
+					t.Fatalf("request list: got error %v, want nil", err)
 				}
 			}
 			time.Sleep(stall)
@@ -83,19 +83,20 @@ func TestStalledResendEndsSubscription(t *testing.T) {
 			}
 			time.Sleep(time.Nanosecond)
 			if got := x.requestKinds(time.Now()); !slices.Equal(got, []string{"unsubscribe 1"}) || x.in.state != StateFailed || !errors.Is(x.in.err, errResendStalled) {
-				t.Fatalf("%s: requests: got %q, state %s: %v", name, got, x.in.state, x.in.err)
+				t.Fatalf("%s: requests: got %q, state %s: %v, want unsubscribe 1, state %s and errResendStalled",
+					name, got, x.in.state, x.in.err, StateFailed)
 			}
 			if listed && (!listEnded(l) || !listEnded(next)) {
-				t.Errorf("%s: list ended %t, next list ended %t", name, listEnded(l), listEnded(next))
+				t.Errorf("%s: list ended %t, next list ended %t, want true and true", name, listEnded(l), listEnded(next))
 			}
 			for _, m := range []*mapsyncv1.SubscribeResponse{late, end} {
 				if err := x.l.handle(mustMarshal(t, m)); err != nil || len(live(x.tb)) != 2 {
-					t.Errorf("%s: late message: got %v, live records %v", name, err, live(x.tb))
+					t.Errorf("%s: late message: got %v, live records %v, want no error and two live records", name, err, live(x.tb))
 				}
 			}
 			time.Sleep(x.r.opt.MinBackoff)
 			if sub := x.subscribe(1, false); sub.GetMap() != 2 || sub.GetResume().GetPosition() != 10 || x.in.comparison.resend != nil {
-				t.Errorf("%s: new subscription: got %v", name, sub)
+				t.Errorf("%s: new subscription: got %v, want map 2, a resume from position 10, and no resend", name, sub)
 			}
 		})
 	}
@@ -131,7 +132,7 @@ func TestResendProgressExtendsDeadline(t *testing.T) {
 			}
 			time.Sleep(time.Nanosecond)
 			if got := x.requestKinds(time.Now()); len(got) != c.want {
-				t.Errorf("%s: requests: got %q", name, got)
+				t.Errorf("%s: requests: got %q, want %d", name, got, c.want)
 			}
 		}
 	})

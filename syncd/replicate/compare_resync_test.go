@@ -31,7 +31,7 @@ func TestIncomparableReasonIsLoggedOnce(t *testing.T) {
 		t.Errorf("list during a resend: got ended with %v, want continued", l.err)
 	}
 	if n := strings.Count(out.String(), "cannot compare map"); n != 2 || !strings.Contains(out.String(), "peer=x map="+testMap+" reason=one") {
-		t.Errorf("log lines about the comparison: got %d: %s", n, out.String())
+		t.Errorf("log lines about the comparison: got %d: %s, want 2, and one with peer=x map=%s reason=one", n, out.String(), testMap)
 	}
 	out.Reset()
 	for _, c := range []struct {
@@ -56,7 +56,8 @@ func TestInconclusiveDigest(t *testing.T) {
 	c.divergentNodes = map[string]*divergentNode{"x": {}}
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.InconclusiveReason, m.Unsent = "not now", 1<<40 })
 	if c.divergentNodes != nil || c.inconclusiveRounds != 1 || c.impossibleReason != "" || c.peerUnsent != 1<<31 {
-		t.Errorf("comparison after an inconclusive digest: got %+v", *c)
+		t.Errorf("comparison after an inconclusive digest: got %+v, "+
+			"want no divergent nodes, 1 inconclusive round, no impossible reason, and peerUnsent 1<<31", *c)
 	}
 	x = newInboundFixture(t)
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.KeyFingerprint++ })
@@ -100,7 +101,7 @@ func TestExceptionsAreExcludedFromComparison(t *testing.T) {
 			}
 		})
 		if err := x.in.processDigest(m, time.Now()); err != nil {
-			t.Fatal(err)
+			t.Fatalf("process digest: got error %v, want nil", err)
 		}
 		if got := x.in.comparison.inSync; got != c.agreed {
 			t.Errorf("%s: in sync: got %t, %+v, want %t", name, got, x.in.comparison, c.agreed)
@@ -119,7 +120,8 @@ func TestDivergentNodesAreBounded(t *testing.T) {
 		}
 		x.in.checkNodes([]nodeComparison{{NodeDigest: wire.NodeDigest{Node: "new"}}}, time.Now())
 		if len(c.divergentNodes) != wire.MaxDigests || (c.divergentNodes["new"] != nil) != (before < wire.MaxDigests) {
-			t.Errorf("divergent nodes: got %d after %d", len(c.divergentNodes), before)
+			t.Errorf("divergent nodes: got %d after %d, want %d, with the new node only if there was room",
+				len(c.divergentNodes), before, wire.MaxDigests)
 		}
 	}
 }
@@ -137,7 +139,7 @@ func TestBucketDelta(t *testing.T) {
 	s = divergentNode{explained: map[int]uint64{2: 5}, explainedUntil: at1000}
 	s.compareBuckets(&nodeComparison{NodeDigest: wire.NodeDigest{Node: "x", Buckets: &theirs}, localBuckets: &ours}, new(table.BucketSet), at1000)
 	if !s.matchedBuckets.Has(2) || s.explained[2] != 5 {
-		t.Errorf("explained buckets: got %v", s.explained)
+		t.Errorf("explained buckets: got %v, want 5 for bucket 2, and bucket 2 matched", s.explained)
 	}
 }
 
@@ -157,7 +159,8 @@ func TestDiffListTimeout(t *testing.T) {
 			t.Errorf("list without a comparison: got %v, %v, want errNoComparison", list, err)
 		}
 		if time.Since(begun) != 2*listTimeout || x.in.comparison.list != nil {
-			t.Errorf("list without a comparison: ended after %s, list %v", time.Since(begun), x.in.comparison.list)
+			t.Errorf("list without a comparison: ended after %s, list %v, want %s and no list",
+				time.Since(begun), x.in.comparison.list, 2*listTimeout)
 		}
 		x.in.comparison.inconclusiveReason = ""
 		time.AfterFunc(time.Second, func() {
@@ -207,7 +210,8 @@ func TestDiffListOfOwnRecords(t *testing.T) {
 	putTable(t, x.tb, 50, 51, 1)
 	wasWoken(x.l.wake)
 	if x.mustCompare(time.Now(), true); x.in.comparison.resendBuckets == nil || !l.bucketsChosen || !wasWoken(x.l.wake) {
-		t.Errorf("buckets of the list: got %v, chosen %t", x.in.comparison.resendBuckets, l.bucketsChosen)
+		t.Errorf("buckets of the list: got %v, chosen %t, want a set of buckets, true, and the stream woken",
+			x.in.comparison.resendBuckets, l.bucketsChosen)
 	}
 }
 
@@ -268,7 +272,8 @@ func TestForcedFullSyncResetsInSync(t *testing.T) {
 	}
 	x.l.forceFullSync(testMap, at1000)
 	if c := &x.in.comparison; !x.in.repeatFullSyncAt.Equal(at1000) || !c.resyncStart.Equal(at1000) || c.inSync || x.in.fullSyncRecords != 0 || !wasWoken(x.l.wake) {
-		t.Errorf("force a full sync: got full sync at %s, %+v", x.in.repeatFullSyncAt, *c)
+		t.Errorf("force a full sync: got full sync at %s, %+v, "+
+			"want %s, the resync begun then, not in sync, no full sync records, and the stream woken", x.in.repeatFullSyncAt, *c, at1000)
 	}
 }
 
@@ -282,7 +287,7 @@ func TestInSyncIgnoresReplacedMap(t *testing.T) {
 	}
 	x.in.m = &localMap{}
 	if ok, missing := x.r.InSync(); ok || len(missing) != 1 || missing[0] != "x/"+testMap {
-		t.Errorf("in sync after the map was replaced: got %t, missing %q", ok, missing)
+		t.Errorf("in sync after the map was replaced: got %t, missing %q, want false and x/%s only", ok, missing, testMap)
 	}
 }
 
@@ -297,7 +302,8 @@ func TestResyncWithRecordsAboveTheLimit(t *testing.T) {
 		x.in.comparison.inSync = agreed
 		peers, _, _, unknown := x.r.resyncProgress(testMap, at1000)
 		if len(peers) != 0 || (unknown == nil) != agreed || !agreed && !strings.Contains(unknown.Error(), "1 records rejected") {
-			t.Errorf("in sync %t: resync waits for %q, error %v", agreed, peers, unknown)
+			t.Errorf("in sync %t: resync waits for %q, error %v, want none, and an error about 1 rejected record only if not in sync",
+				agreed, peers, unknown)
 		}
 	}
 }

@@ -23,7 +23,7 @@ func newKeyedTable(t *testing.T, self table.Owner, secret string) *table.Table {
 		Self: self, KeySize: testKeySize, ValueSize: testValueSize, TombstoneTTL: time.Hour, DigestKey: []byte(secret),
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	return tb
 }
@@ -58,7 +58,7 @@ func corruptValue(t *testing.T, n *node, k int) {
 	n.tb.View(func(tx *table.Tx) {
 		var rec table.Record
 		if !tx.Get(key(k), &rec) || rec.Delete {
-			t.Errorf("key %d: got no record", k)
+			t.Errorf("key %d: got no live record, want one", k)
 			return
 		}
 		rec.Value[7] ^= 0x10 // the value points into the table
@@ -123,7 +123,7 @@ func TestCompareRepairs(t *testing.T) {
 				t.Errorf("repaired entries: got %d, want %d", s.Repaired-before.Repaired, test.least)
 			}
 			if s := a.r.Stats(); s.GapsOrErrors()+b.r.Stats().GapsOrErrors() != 0 {
-				t.Errorf("errors during the test: got %+v, %+v", s, b.r.Stats())
+				t.Errorf("errors during the test: got %+v, %+v, want none", s, b.r.Stats())
 			}
 		})
 	}
@@ -146,7 +146,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 		Self: table.Owner{Node: "b", Incarnation: 1}, KeySize: testKeySize, ValueSize: testValueSize, MaxRecords: 90,
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	a, b := startNode(t, "a", 1, nil, shortCompare), startNode(t, "b", 1, small, shortCompare)
 	a.put(0, 100, 1)
@@ -156,7 +156,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 		return m.Divergent == 10 && !m.InSync
 	})
 	if ok, missing := b.r.InSync(); ok || len(missing) != 1 || missing[0] != "a/"+testMap {
-		t.Errorf("in sync: got %t, missing %v", ok, missing)
+		t.Errorf("in sync: got %t, missing %v, want false and a/%s only", ok, missing, testMap)
 	}
 	poll.Within(t, deadline, "the other side is in sync", nodesInSync(a))
 	list, err := b.r.Diff(t.Context(), testMap, "a")
@@ -165,7 +165,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 	}
 	for _, d := range list {
 		if d.Here != nil || d.There == nil || d.There.Owner != a.self || string(d.There.Value) != string(value(1)) {
-			t.Errorf("difference: got %+v", d)
+			t.Errorf("difference: got %+v, want a record of %v with the value %x there only", d, a.self, value(1))
 		}
 	}
 	// The list of the other side has the same differences.
@@ -175,7 +175,7 @@ func TestCompareCountsMissingRecords(t *testing.T) {
 	}
 	for _, d := range list {
 		if d.There != nil || d.Here == nil {
-			t.Errorf("difference from the other side: got %+v", d)
+			t.Errorf("difference from the other side: got %+v, want a record here only", d)
 		}
 	}
 	a.del(0, 50)
@@ -207,7 +207,7 @@ func TestCompareSteadyLoad(t *testing.T) {
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
 		if ok, missing := nodes[rnd.IntN(3)].r.InSync(); !ok {
-			t.Fatalf("in sync under load: got missing %v", missing)
+			t.Fatalf("in sync under load: got missing %v, want none", missing)
 		}
 	}
 	var differed uint64
@@ -269,13 +269,15 @@ func TestCompareWithDifferentDigestKeys(t *testing.T) {
 		return m.Incomparable != "" && !m.InSync && m.Divergent == 0
 	})
 	if ok, missing := b.r.InSync(); ok || len(missing) != 1 || !strings.Contains(missing[0], "a/"+testMap+" (unknown: the peer's digests use another key") {
-		t.Errorf("in sync with different digest keys: got %t, missing %q", ok, missing)
+		t.Errorf("in sync with different digest keys: got %t, missing %q, want false and a/%s only, unknown because of another digest key",
+			ok, missing, testMap)
 	}
 	if ok, waiting := b.r.InitialSyncDone(); !ok {
 		t.Errorf("initial sync with different digest keys: got waiting %v, want done", waiting)
 	}
 	if s := b.r.Stats(); s.Repairs != 0 || s.DigestsDivergent != 0 || s.DigestsImpossible == 0 {
-		t.Errorf("counters with different digest keys: got %+v", s)
+		t.Errorf("counters with different digest keys: got %+v, want no repairs, no divergent digests and at least one impossible digest",
+			s)
 	}
 	if _, err := b.r.Diff(t.Context(), testMap, "a"); err == nil || !strings.Contains(err.Error(), "another key") {
 		t.Errorf("diff with different digest keys: got %v, want an error with \"another key\"", err)
@@ -309,6 +311,6 @@ func TestCompareWithDifferentLayouts(t *testing.T) {
 	poll.Within(t, deadline, "the missing record is resent", func() bool { return valueOf(b.tb, flow(17)) != nil })
 	poll.Within(t, deadline, "the nodes are in sync again", nodesInSync(a, b))
 	if list, err := b.r.Diff(t.Context(), "typed", "a"); err != nil || len(list) != 0 {
-		t.Errorf("differences: got %v, error %v", list, err)
+		t.Errorf("differences: got %v, error %v, want none and no error", list, err)
 	}
 }

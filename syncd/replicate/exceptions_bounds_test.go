@@ -97,27 +97,27 @@ func TestInterfaceNamesBeyondBound(t *testing.T) {
 func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	old, newer := schematest.OldVersion(), schematest.NewVersion()
 	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 	enc, err := schema.NewEncoder(newer, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	m := stockBatch(1, 0, 10)
 	for i, packets := range []uint64{1, 1 << 40, 1 << 40} {
 		encoded, err := enc.AppendKey(nil, flow(byte(i+1)))
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("encode key: got error %v, want nil", err)
 		}
 		m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{
 			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
@@ -167,7 +167,8 @@ func TestMergeOptions(t *testing.T) {
 		b := m.GetBatch()
 		b.Resent, b.Requested, b.CaughtUp = c.resent, c.request, false
 		if x.handle(m); x.in.remoteOptions.Touch != c.touch || x.in.remoteOptions.Repair != c.repair || x.in.remoteOptions.Sender != 0 {
-			t.Errorf("%s: remote options: got %+v", name, x.in.remoteOptions)
+			t.Errorf("%s: remote options: got %+v, want touch %t, repair %t and no sender",
+				name, x.in.remoteOptions, c.touch, c.repair)
 		}
 	}
 	peer := newInboundFixture(t).l.peer
@@ -193,7 +194,7 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 	v := x.r.view.Load()
 	for incarnation, want := range map[uint64]rejection{lastStart: accepted, lastStart + 1: rejectIncarnation} {
 		if got := x.in.decide(v, &wire.Owner{Node: []byte("z"), Number: incarnation}, true); got != want {
-			t.Errorf("incarnation %d: decision: got %s", incarnation, rejectionNames[got])
+			t.Errorf("incarnation %d: decision: got %s, want %s", incarnation, rejectionNames[got], rejectionNames[want])
 		}
 	}
 	x.in.permit = x.in.owners.permit
@@ -204,7 +205,7 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 	}{"in turn": {nil, false, rejectUnrequested}, "in turn during a repair": {&inboundResend{}, false, rejectUnrequested}, "repair": {&inboundResend{}, true, accepted}, "no repair": {nil, true, rejectUnrequested}} {
 		x.in.resend, x.l.batch.Resent = c.job, c.resent
 		if x.in.authorise([]wire.Owner{{Node: []byte("c"), Number: 9}}); x.in.decisions[0] != c.want {
-			t.Errorf("%s: decision: got %q", name, rejectionNames[x.in.decisions[0]])
+			t.Errorf("%s: decision: got %q, want %q", name, rejectionNames[x.in.decisions[0]], rejectionNames[c.want])
 		}
 	}
 }
@@ -219,10 +220,11 @@ func TestReportMaxEntries(t *testing.T) {
 		}
 		m := x.in.report(time.Now())
 		if m.GetMaxEntries() != want || m.GetRefused() != maxReportedExceptions+1 || len(m.GetExceptions()) != maxReportedExceptions {
-			t.Errorf("room %d: got report %v", room, m)
+			t.Errorf("room %d: got report %v, want max entries %d, %d refused, %d listed",
+				room, m, want, maxReportedExceptions+1, maxReportedExceptions)
 		}
 		if e := m.GetExceptions()[0]; string(e.GetKey()) != "00" || e.GetReason() != errGap.Error() {
-			t.Errorf("exception in the report: got %v", e)
+			t.Errorf("exception in the report: got %v, want key 00 and reason %q", e, errGap)
 		}
 	}
 }
@@ -240,7 +242,7 @@ func TestInvalidResponsesEndStream(t *testing.T) {
 		"accepted":             {Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 9}}},
 	} {
 		if err := x.l.handle(mustMarshal(t, m)); err == nil {
-			t.Errorf("%s: handle: got no error", name)
+			t.Errorf("%s: handle: got no error, want one", name)
 		}
 	}
 }

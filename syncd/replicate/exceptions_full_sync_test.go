@@ -101,12 +101,12 @@ func TestOutOfRangeValues(t *testing.T) {
 	var out strings.Builder
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial, Logger: slog.New(slog.NewTextHandler(&out, nil))})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	old, newer := schematest.OldVersion(), schematest.NewVersion()
 	tb := newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)
 	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	r.SetPeers([]Peer{{Node: "x", Incarnation: 1}})
 	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
@@ -117,7 +117,7 @@ func TestOutOfRangeValues(t *testing.T) {
 	}
 	enc, err := schema.NewEncoder(newer, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	send := func(from, to uint64, version uint64, packets uint64, op mapsyncv1.Operation, keys ...byte) {
 		t.Helper()
@@ -127,7 +127,7 @@ func TestOutOfRangeValues(t *testing.T) {
 		for _, k := range keys {
 			encoded, err := enc.AppendKey(nil, flow(k))
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("encode key: got error %v, want nil", err)
 			}
 			d := &mapsyncv1.Delta{Key: encoded, Version: version, Owner: 1, Operation: op}
 			if op == mapsyncv1.Operation_OPERATION_UPDATE {
@@ -147,12 +147,12 @@ func TestOutOfRangeValues(t *testing.T) {
 	}
 	for _, x := range in.exceptions.byKey {
 		if x.owner != (table.Owner{Node: "x", Incarnation: 1}) || x.version != 6 {
-			t.Errorf("exception: got %+v", x)
+			t.Errorf("exception: got %+v, want owner x with incarnation 1, version 6", x)
 		}
 	}
 	if !strings.Contains(out.String(), "a failover to this node loses them") || !strings.Contains(out.String(), "addr=10.0.0.") ||
 		!strings.Contains(out.String(), "finish the upgrade") {
-		t.Errorf("log: got %q", out.String())
+		t.Errorf("log: got %q, want the loss at a failover, addr=10.0.0. and the advice to finish the upgrade", out.String())
 	}
 	// The peer's digest has both records. This node's digest has the older record of key 1.
 	var here, want uint64
@@ -166,13 +166,13 @@ func TestOutOfRangeValues(t *testing.T) {
 		}
 	})
 	if here != want {
-		t.Error("version sum with exceptions: got another sum than the peer")
+		t.Error("version sum with exceptions: got another sum than the peer, want equal sums")
 	}
 	in.exceptions.add([]byte{0xff}, 9, table.Owner{Node: "x", Incarnation: 1}, errGap) // not a valid key
 	tb.View(func(tx *table.Tx) {
 		g := tx.Digest("x", nil)
 		if n := g.VersionSum + in.exceptionsVersionSum(tx, func(node string) bool { return node == "x" }); n != want+tx.VersionSumOf(table.Owner{Node: "x", Incarnation: 1}, 9) {
-			t.Error("version sum with an invalid key: got more than the version of the exception")
+			t.Error("version sum with an invalid key: got another sum, want only the version of the exception added")
 		}
 	})
 	// A record that now fits, or is deleted, stops being an exception.
@@ -203,14 +203,14 @@ func TestInterfaceNames(t *testing.T) {
 	}
 	for i := range maxInterfaceNames - 2 {
 		if _, ok := l.Index(fmt.Sprint("x", i)); !ok {
-			t.Fatalf("index of name %d: got none", i)
+			t.Fatalf("index of name %d: got none, want one", i)
 		}
 	}
 	if n, ok := l.Index("one more"); ok {
 		t.Errorf("index of a name above the bound: got %d, want none", n)
 	}
 	if n, ok := l.Index("eth1"); !ok || n != 2 {
-		t.Error("index of an existing name: got none")
+		t.Errorf("index of an existing name: got %d, %t, want 2 and true", n, ok)
 	}
 	var none wirePrinter
 	if got := none.key([]byte{0xab}); got != "key ab" {

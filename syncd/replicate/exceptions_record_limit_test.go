@@ -19,10 +19,11 @@ func TestRecordsAboveTheLimitAreListed(t *testing.T) {
 	}
 	e.addAboveLimit(make([]byte, maxExceptionKey+1), 5, target)
 	if len(e.byKey) != maxListedExceptions || e.aboveLimitKeys != maxListedExceptions || e.aboveLimitCount() != maxListedExceptions+4 {
-		t.Errorf("got %d stored, %d above the limit", len(e.byKey), e.aboveLimitCount())
+		t.Errorf("exceptions: got %d stored, %d above the limit, want %d, all above the limit, and %d",
+			len(e.byKey), e.aboveLimitCount(), maxListedExceptions, maxListedExceptions+4)
 	}
 	if x := e.byKey["k000"]; x == nil || !x.aboveLimit || x.version != 5 || x.owner != target || x.reason != errAboveLimit.Error() {
-		t.Errorf("exception: got %+v", x)
+		t.Errorf("exception: got %+v, want one above the limit, version 5, owner %v, reason %q", x, target, errAboveLimit)
 	}
 	if e.resolve([]byte("k000")); e.aboveLimitKeys != maxListedExceptions-1 {
 		t.Errorf("stored above the limit after one was resolved: got %d, want %d", e.aboveLimitKeys, maxListedExceptions-1)
@@ -32,10 +33,12 @@ func TestRecordsAboveTheLimitAreListed(t *testing.T) {
 	}
 	e.add([]byte("range"), 1, target, errors.New("why"))
 	if e.setAboveLimit(2); e.aboveLimitCount() != 2 || len(e.byKey) != maxListedExceptions+1 {
-		t.Errorf("got %d above the limit, %d stored, want 2 and %d", e.aboveLimitCount(), len(e.byKey), maxListedExceptions+1)
+		t.Errorf("exceptions: got %d above the limit, %d stored, want 2 and %d",
+			e.aboveLimitCount(), len(e.byKey), maxListedExceptions+1)
 	}
 	if e.setAboveLimit(0); e.aboveLimitCount() != 0 || len(e.byKey) != 1 || e.aboveLimitKeys != 0 || e.byKey["range"] == nil {
-		t.Errorf("got %d above the limit, %d stored", e.aboveLimitCount(), len(e.byKey))
+		t.Errorf("exceptions: got %d above the limit, %d stored, want 0 and the one with key range only",
+			e.aboveLimitCount(), len(e.byKey))
 	}
 }
 
@@ -65,7 +68,8 @@ func TestPeerAboveRecordLimit(t *testing.T) {
 	} {
 		x.in.fullSyncDone, x.in.state = c.synced, c.state
 		if got := x.in.completeAboveLimit(); got != c.want || (x.r.PeersAboveLimit(testMap)["x"] == 1) != c.want {
-			t.Errorf("%+v: complete above the limit: got %t, peers %v", c, got, x.r.PeersAboveLimit(testMap))
+			t.Errorf("%+v: complete above the limit: got %t, peers %v, want %t, and 1 for x only if true",
+				c, got, x.r.PeersAboveLimit(testMap), c.want)
 		}
 	}
 	if len(x.r.PeersAboveLimit("none")) != 0 {
@@ -92,7 +96,7 @@ func TestResyncAboveRecordLimit(t *testing.T) {
 	x.in.exceptions.addAboveLimit([]byte("k"), 5, target)
 	peers, _, _, err := x.r.resyncProgress(testMap, began)
 	if len(peers) != 0 || err == nil {
-		t.Errorf("resync: got waiting for %v, error %v", peers, err)
+		t.Errorf("resync: got waiting for %v, error %v, want none and an error", peers, err)
 	}
 }
 
@@ -103,6 +107,6 @@ func TestClockOffsetsOfConnectedPeers(t *testing.T) {
 	all["y"].l.clock.addSample(time.Second, time.Millisecond, time.Now())
 	all["y"].l.up = false
 	if list := r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", time.Second}) {
-		t.Errorf("clock offsets: got %v", list)
+		t.Errorf("clock offsets: got %v, want x with %s only", list, time.Second)
 	}
 }

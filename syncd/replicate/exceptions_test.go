@@ -98,7 +98,7 @@ func TestExceptionsDoNotBlockInSync(t *testing.T) {
 					count, list = a.r.Unsent("typed")
 				}
 				if count != len(list) {
-					t.Fatalf("exceptions: got %d, listed %d", count, len(list))
+					t.Fatalf("exceptions: got %d, listed %d, want equal numbers", count, len(list))
 				}
 				return list
 			}

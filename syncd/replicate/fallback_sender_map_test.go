@@ -67,7 +67,7 @@ func TestRolesOfAMap(t *testing.T) {
 			t.Errorf("%s: requested from %q, want %q", name, got, c.want)
 		}
 		if got := *r.localMaps()[testMap].sources.Load(); !slices.Equal(got, []string{"x", "y"}) {
-			t.Errorf("%s: sources: got %v", name, got)
+			t.Errorf("%s: sources: got %v, want x and y", name, got)
 		}
 	}
 }
@@ -105,7 +105,8 @@ func TestRequestsCompleteForMap(t *testing.T) {
 	asked()
 	m.requestsComplete.Store(false)
 	if assign(); !m.requestsComplete.Load() || asked() != "xy" || !wasWoken(s.wake) || !slices.Equal(*m.sources.Load(), []string{"x", "y"}) {
-		t.Errorf("complete %t, sources: got %v", m.requestsComplete.Load(), *m.sources.Load())
+		t.Errorf("requests: got complete %t, sources %v, want true, x and y; want digests of x and y requested, and the stream woken",
+			m.requestsComplete.Load(), *m.sources.Load())
 	}
 	if assign(); !m.requestsComplete.Load() || asked() != "" || wasWoken(s.wake) {
 		t.Error("no change: got a digest request or sources, want none")

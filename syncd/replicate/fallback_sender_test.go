@@ -105,14 +105,14 @@ func TestFallbackSenderPerMap(t *testing.T) {
 				proven, _ := d.r.InSync()
 				n := len(live(d.tb))
 				if proven && n < orphaned {
-					t.Fatalf("in sync with %d records missing", orphaned-n)
+					t.Fatalf("in sync with %d records missing, want none missing", orphaned-n)
 				}
 				return n == orphaned
 			})
 			if name == "x is unreachable" || strings.HasPrefix(name, "x fails") {
 				// x is live, and may be the only node with its last records.
 				if ok, missing := d.r.InSync(); ok {
-					t.Errorf("in sync without a stream from x: got true, missing %v", missing)
+					t.Errorf("in sync without a stream from x: got true, missing %v, want false", missing)
 				}
 				return
 			}
@@ -167,7 +167,7 @@ func testFallbackSenderStalls(t *testing.T, alive func(index uint32) *mapsyncv1.
 	a.r.SetPeers([]Peer{d.peer()})
 	poll.Within(t, deadline, "the records were received from a", func() bool { return len(live(d.tb)) == 100 })
 	if !requested.Load() {
-		t.Error("fallback sender: got another node than x, which started first")
+		t.Error("fallback sender: got another node, want x, which started first")
 	}
 }
 
@@ -229,7 +229,7 @@ func TestCutOffNodeReceivesThroughRelay(t *testing.T) {
 	b.put(50, 60, 3)
 	poll.Within(t, deadline, "changes and deletes reach a", func() bool { return len(live(a.tb)) == 250 && live(a.tb)[55] == 3 && tablesEqual(a, b, c)() })
 	if ok, missing := a.r.InSync(); ok || len(missing) != 1 || !strings.Contains(missing[0], "b/"+testMap+" (nothing is received from it, its records come through c") {
-		t.Errorf("in sync without a stream from b: got %t %v", ok, missing)
+		t.Errorf("in sync without a stream from b: got %t %v, want false and b/%s only, through c", ok, missing, testMap)
 	}
 	poll.Within(t, deadline, "the status has the reason", func() bool {
 		m, _ := a.status("b", testMap)

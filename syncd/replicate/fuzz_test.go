@@ -18,7 +18,7 @@ func mustMarshal(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("marshal: got error %v, want nil", err)
 	}
 	return b
 }
@@ -37,12 +37,12 @@ func fuzzReplicator(t testing.TB) (*Replicator, *table.Table) {
 		Times: func() schema.Times { return schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6} },
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	layout := richLayout()
 	tb := newSizedTable(t, r.opt.Self, layout.KeySize, layout.ValueSize, true)
 	if err := r.AddMap(testMap, layout, tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	return r, tb
 }
@@ -52,12 +52,12 @@ func richDelta(t testing.TB, i byte) *mapsyncv1.Delta {
 	layout := richLayout()
 	e, err := schema.NewEncoder(layout.Schema, layout.Links)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	key, value := schematest.RichEntry(i)
 	d := &mapsyncv1.Delta{Version: 5 + uint64(i), Operation: mapsyncv1.Operation_OPERATION_UPDATE}
 	if d.Key, err = e.AppendKey(nil, key); err != nil {
-		t.Fatal(err)
+		t.Fatalf("encode key: got error %v, want nil", err)
 	}
 	d.Value = e.AppendValue(nil, value, &schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6})
 	return d
@@ -82,7 +82,7 @@ func FuzzBatch(f *testing.F) {
 		r, tb := fuzzReplicator(t)
 		l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 		if err := l.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < l.batch.PreviousPosition {
-			t.Fatalf("position %d after a batch from %d", in.position, l.batch.PreviousPosition)
+			t.Fatalf("position %d after a batch from %d, want no lower position", in.position, l.batch.PreviousPosition)
 		}
 		checkTable(t, tb)
 	})
@@ -94,11 +94,11 @@ func checkTable(t *testing.T, tb *table.Table) {
 	layout := richLayout()
 	e, err := schema.NewEncoder(layout.Schema, layout.Links)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	d, err := schema.NewDecoder(layout.Schema, layout.Schema, layout.Links)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new decoder: got error %v, want nil", err)
 	}
 	again := make([]byte, layout.KeySize)
 	c := tb.NewCursor(0)
@@ -107,14 +107,15 @@ func checkTable(t *testing.T, tb *table.Table) {
 		var rec table.Record
 		for tx.Next(c, &rec) {
 			if rec.Version == 0 || (!rec.Delete && len(rec.Value) != layout.ValueSize) || tx.Owner(rec.Owner).Node == "" {
-				t.Fatalf("invalid record: got %+v", rec)
+				t.Fatalf("invalid record: got %+v, want a version, an owner, and a value of %d bytes unless deleted",
+					rec, layout.ValueSize)
 			}
 			key, err := e.AppendKey(nil, rec.Key)
 			if err != nil {
 				t.Fatalf("encode key %x: %v", rec.Key, err)
 			}
 			if err := d.Key(again, key); err != nil || string(again) != string(rec.Key) {
-				t.Fatalf("key %x: got %x after encoding and decoding: %v", rec.Key, again, err)
+				t.Fatalf("key %x: got %x after encoding and decoding: %v, want the same key and no error", rec.Key, again, err)
 			}
 		}
 	})

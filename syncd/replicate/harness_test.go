@@ -69,7 +69,7 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	}
 	var err error
 	if n.r, err = New(o); err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	if n.tb == nil {
 		n.tb = newTable(t, n.self, false)
@@ -77,7 +77,7 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	n.addMap(testMap, n.tb)
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("listen: got error %v, want nil", err)
 	}
 	n.lis, n.addr = &breakableListener{Listener: lis}, lis.Addr().String()
 	srv := grpc.NewServer(n.r.ServerOptions()...)
@@ -87,7 +87,7 @@ func startNode(t testing.TB, name string, inc uint64, tb *table.Table, opts ...n
 	wg.Go(func() { _ = srv.Serve(n.lis) })
 	wg.Go(func() {
 		if err := n.r.Run(ctx); err != nil {
-			t.Error(err)
+			t.Errorf("run: got error %v, want nil", err)
 		}
 	})
 	n.stops = append(n.stops, sync.OnceFunc(func() { cancel(); srv.Stop(); wg.Wait() }))
@@ -119,7 +119,7 @@ func (n *node) addTyped(name string, s *schema.Schema, links schema.Links, tb *t
 	n.t.Helper()
 	layout := Layout{KeySize: tb.KeySize(), ValueSize: tb.ValueSize(), Schema: s, Links: links}
 	if err := n.r.AddMap(name, layout, tb); err != nil {
-		n.t.Fatal(err)
+		n.t.Fatalf("add map: got error %v, want nil", err)
 	}
 	n.stops = append(n.stops, startWriter(tb))
 }
@@ -152,7 +152,7 @@ func newSizedTable(t testing.TB, self table.Owner, key, value int, sameMap bool)
 		Self: self, KeySize: key, ValueSize: value, SameMap: sameMap, TombstoneTTL: time.Hour,
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	return tb
 }
@@ -329,11 +329,11 @@ func newTestReplicator(t *testing.T) (*Replicator, *table.Table) {
 	t.Helper()
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	tb := newTable(t, r.opt.Self, false)
 	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	return r, tb
 }

@@ -50,7 +50,7 @@ func (x *inboundFixture) subscribe(generation uint64, reset bool) *mapsyncv1.Map
 		}
 	}
 	if sub == nil {
-		x.t.Fatal("subscribe: got no request")
+		x.t.Fatal("subscribe: got no request, want one")
 	}
 	position := sub.GetResume().GetPosition()
 	if reset {
@@ -215,7 +215,7 @@ func TestInSyncIsPerStream(t *testing.T) {
 	x.subscribe(1, false)
 	x.handle(stockBatch(x.in.index, 10, 10))
 	if !x.in.comparison.inSync || x.in.state != StateCaughtUp {
-		t.Fatal("state after the stream broke: the earlier agreement is not stored")
+		t.Fatal("state after the stream broke: got other state, want in sync and caught up as before")
 	}
 	if proven() {
 		t.Error("in sync without a comparison on this stream: got true, want false")
@@ -264,7 +264,7 @@ func TestIncompleteDigests(t *testing.T) {
 			st, _ := (&node{r: x.r}).status("x", testMap)
 			unknown := name != "complete" && name != "other orphaned records"
 			if (st.Incomparable != "") != unknown {
-				t.Errorf("reason in the status: got %q", st.Incomparable)
+				t.Errorf("reason in the status: got %q, want a reason: %t", st.Incomparable, unknown)
 			}
 		})
 	}
@@ -289,7 +289,7 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 	x := newInboundFixture(t)
 	x.l.supportsOwnerRequests = true
 	if !x.in.owners.requested.orphaned {
-		t.Fatal("first request: got no orphaned records, although x started first")
+		t.Fatal("first request: got no orphaned records, want them: x started first")
 	}
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 	if ok, _ := x.r.InitialSyncDone(); ok {
@@ -315,7 +315,7 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 		t.Error("initial sync after a departure: got done, want not done")
 	}
 	if out := x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now()); len(out) != 1 || out[0].GetOwners().GetSerial() <= before || !out[0].GetOwners().GetOrphaned() {
-		t.Errorf("requests after a departure: got %v", out)
+		t.Errorf("requests after a departure: got %v, want one with orphaned records and a serial above %d", out, before)
 	}
 	sent(x.in.owners.serial)
 	if ok, waiting := x.r.InitialSyncDone(); !ok {

@@ -36,7 +36,8 @@ func TestSubscriptionIsAnsweredOnce(t *testing.T) {
 				t.Errorf("%s while the map is %s: got error %v, want a protocol error", name, state, err)
 			}
 			if x.in.sweep || x.in.state != state || x.in.position != 10 {
-				t.Errorf("%s while the map is %s: got sweep %t, state %s, position %d", name, state, x.in.sweep, x.in.state, x.in.position)
+				t.Errorf("%s while the map is %s: got sweep %t, state %s, position %d, want false, %s and 10",
+					name, state, x.in.sweep, x.in.state, x.in.position, state)
 			}
 		}
 	}

@@ -33,16 +33,17 @@ func TestAcceptedResume(t *testing.T) {
 		wasWoken(x.r.wake)
 		err := x.in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: c.generation, Position: c.position, Reset_: c.reset, Schema: x.in.m.wireSchema})
 		if (err == nil) != c.ok || err != nil && !errors.Is(err, errProtocol) {
-			t.Errorf("%s: accept: got %v", name, err)
+			t.Errorf("%s: accept: got %v, want accepted: %t, otherwise a protocol error", name, err, c.ok)
 		}
 		if err != nil {
 			continue
 		}
 		if x.in.position != c.position || x.in.generation != c.generation || x.in.state != StateSyncing || !wasWoken(x.r.wake) {
-			t.Errorf("%s: got position %d of generation %d, state %s", name, x.in.position, x.in.generation, x.in.state)
+			t.Errorf("%s: got position %d of generation %d, state %s, want %d, %d and %s, and the replicator woken",
+				name, x.in.position, x.in.generation, x.in.state, c.position, c.generation, StateSyncing)
 		}
 		if (x.in.owners.token == 0) != c.reset || (x.in.fullSyncRecords == 0) != c.reset {
-			t.Errorf("%s: got token %d, %d records", name, x.in.owners.token, x.in.fullSyncRecords)
+			t.Errorf("%s: got token %d, %d records, want both cleared: %t", name, x.in.owners.token, x.in.fullSyncRecords, c.reset)
 		}
 		if want := c.reset && c.generation == 1; x.in.sweep != want {
 			t.Errorf("%s: sweep: got %t, want %t", name, x.in.sweep, want)
@@ -57,7 +58,7 @@ func TestAcceptedResume(t *testing.T) {
 		t.Errorf("accept a resume from nothing: got %v, want a protocol error", err)
 	}
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: in.m.wireSchema}); err != nil || in.sweep {
-		t.Errorf("accept a full sync: got error %v, sweep %t", err, in.sweep)
+		t.Errorf("accept a full sync: got error %v, sweep %t, want no error and false", err, in.sweep)
 	}
 	restartFullSync(t, in)
 	if in.sweep {
@@ -90,10 +91,13 @@ func TestIncompatiblePeerMapIsRetried(t *testing.T) {
 			}
 			if x.in.state != StateRefused || x.in.err == nil || !strings.HasPrefix(x.in.err.Error(), "map of x does not fit: ") ||
 				x.in.retryAt.Before(before.Add(x.r.opt.incompatibleRetry)) || x.r.Stats().MapsIncompatible != uint64(i+1) {
-				t.Errorf("%s: got state %s, error %v, retry at %s", name, x.in.state, x.in.err, x.in.retryAt)
+				t.Errorf("%s: got state %s, error %v, retry at %s, "+
+					"want %s, an error that the map of x does not fit, a retry at %s or later, and %d such maps",
+					name, x.in.state, x.in.err, x.in.retryAt, StateRefused, before.Add(x.r.opt.incompatibleRetry), i+1)
 			}
 			if x.l.byIndex[1] != nil || x.in.index != 0 || x.in.unsubscribeIndex != 1 || !wasWoken(x.l.wake) {
-				t.Errorf("%s: subscription: got index %d, unsubscribe index %d", name, x.in.index, x.in.unsubscribeIndex)
+				t.Errorf("%s: subscription: got index %d, unsubscribe index %d, want 0 and 1, no map with index 1, and the stream woken",
+					name, x.in.index, x.in.unsubscribeIndex)
 			}
 		}
 	}
@@ -106,7 +110,9 @@ func TestInboundMapState(t *testing.T) {
 	wasWoken(x.r.wake)
 	in.handleMerged(&wire.Batch{Position: 5, DeltaCount: 2}, mergeResult{head: 3, accepted: 1}, now)
 	if in.state != StateSyncing || in.fullSyncDone || in.position != 5 || in.tableHead != 3 || in.fullSyncRecords != 2 || in.accepted != 1 || wasWoken(x.r.wake) {
-		t.Errorf("state after the first batch: got %s at %d, %d records, %d accepted", in.state, in.position, in.fullSyncRecords, in.accepted)
+		t.Errorf("state after the first batch: got %s at %d, %d records, %d accepted, "+
+			"want %s at 5, 2 and 1; want table head 3, the full sync not done, the replicator not woken",
+			in.state, in.position, in.fullSyncRecords, in.accepted, StateSyncing)
 	}
 	all := *in.owners.permit
 	all.all = true
@@ -115,11 +121,12 @@ func TestInboundMapState(t *testing.T) {
 	in.handleMerged(&wire.Batch{Position: 9, DeltaCount: 1, CaughtUp: true}, mergeResult{head: 4}, now.Add(1))
 	if in.state != StateCaughtUp || !in.fullSyncDone || in.sweep || in.repeatedFullSyncs != 0 || in.backoff != 0 || in.owners.permit.all ||
 		!in.owners.lastProgress.Equal(now) || !wasWoken(x.r.wake) {
-		t.Errorf("state at the end: got %+v", in.state)
+		t.Errorf("state at the end: got %+v, want %s, the full sync done, progress at %s, no sweep, repetition, backoff or "+
+			"permit for all, and the replicator woken", in.state, StateCaughtUp, now)
 	}
 	in.handleMerged(&wire.Batch{Position: 12, CaughtUp: true}, mergeResult{head: 4}, now)
 	if wasWoken(x.r.wake) {
-		t.Error("second end of the stream: the replicator was woken")
+		t.Error("second end of the stream: the replicator was woken, want it not woken")
 	}
 	// Batches out of turn do not change the state.
 	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Requested: true}, mergeResult{head: 5}, now)
@@ -128,7 +135,8 @@ func TestInboundMapState(t *testing.T) {
 	}
 	in.handleMerged(&wire.Batch{Position: 12, DeltaCount: 1, Resent: true}, mergeResult{head: 5, refused: 1}, now)
 	if in.state != StateCaughtUp || in.refused != 0 || !in.repeatFullSyncAt.IsZero() {
-		t.Errorf("state after a resent batch: got %s, %d refused", in.state, in.refused)
+		t.Errorf("state after a resent batch: got %s, %d refused, want %s, none, and no full sync scheduled",
+			in.state, in.refused, StateCaughtUp)
 	}
 	in.handleMerged(&wire.Batch{Position: 13, DeltaCount: 1}, mergeResult{head: 5}, now)
 	if in.state != StateSyncing {
@@ -141,7 +149,8 @@ func TestInboundMapState(t *testing.T) {
 	in.reset()
 	if in.index != 0 || in.unsubscribeIndex != 0 || in.ackedPosition != 0 || in.pendingAcks.n != 0 || in.state != StateWaiting || in.position != 13 ||
 		in.owners.sentSerial != 0 || in.comparison.divergentNodes != nil || !wasWoken(x.r.wake) {
-		t.Errorf("state after the stream ended: got %+v", in.state)
+		t.Errorf("state after the stream ended: got %+v, "+
+			"want %s, position 13, no index, acknowledgement, request or divergent nodes, and the replicator woken", in.state, StateWaiting)
 	}
 }
 
@@ -164,7 +173,8 @@ func TestRefusedRecordsScheduleFullSync(t *testing.T) {
 		x := newInboundFixture(t)
 		x.in.handleMerged(&wire.Batch{}, c.res, time.Now())
 		if x.in.repeatFullSyncAt.IsZero() == c.again || !strings.Contains(errorText(x.in.err), c.errors) || (x.in.err == nil) != (c.errors == "") {
-			t.Errorf("%s: got next full sync at %s, error %v", name, x.in.repeatFullSyncAt, x.in.err)
+			t.Errorf("%s: got next full sync at %s, error %v, want one scheduled: %t, error %q",
+				name, x.in.repeatFullSyncAt, x.in.err, c.again, c.errors)
 		}
 		if x.in.refused != c.res.refused+c.res.ahead {
 			t.Errorf("%s: got %d refused, want %d", name, x.in.refused, c.res.refused+c.res.ahead)

@@ -29,7 +29,8 @@ func TestFirstRequest(t *testing.T) {
 		v := newView(nil, self, c.others)
 		q := newInboundOwners(v, v.live["x"].owner(), time.Now())
 		if q.requested.orphaned != c.orphaned || q.requested.fallback != c.fallback || q.permit != q.requested || q.serial == 0 || q.requested.peer != "x" {
-			t.Errorf("%s: request: got %+v", name, q.requested)
+			t.Errorf("%s: request: got %+v, want orphaned %t and fallback %t of peer x, in force, with a serial",
+				name, q.requested, c.orphaned, c.fallback)
 		}
 	}
 }
@@ -45,10 +46,10 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 		wasWoken(x.l.wake)
 		x.in.setRequest(wanted, departures, time.Unix(100, 0))
 		if (q.serial != before) != more || wasWoken(x.l.wake) != more {
-			t.Errorf("%s: request: got serial %d after %d", what, q.serial, before)
+			t.Errorf("%s: request: got serial %d after %d, want a new serial and the stream woken: %t", what, q.serial, before, more)
 		}
 		if more && !q.lastProgress.Equal(time.Unix(100, 0)) {
-			t.Errorf("%s: start of the time for an answer: got %s", what, q.lastProgress)
+			t.Errorf("%s: start of the time for an answer: got %s, want %s", what, q.lastProgress, time.Unix(100, 0))
 		}
 		q.lastProgress = time.Time{}
 	}
@@ -75,11 +76,12 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	}
 	want("rejected records, a departure", true, of(true, true), 4)
 	if !q.resend || q.rejectedUnrequested {
-		t.Errorf("got resend %t, rejectedUnrequested %t", q.resend, q.rejectedUnrequested)
+		t.Errorf("request after a departure: got resend %t, rejectedUnrequested %t, want true and false",
+			q.resend, q.rejectedUnrequested)
 	}
 	want("not sent yet", true, of(true, true), 4)
 	if m := x.in.ownerRequestMessage(); !m.GetResend() || m.GetSerial() != q.serial || !m.GetOrphaned() {
-		t.Errorf("message: got %v", m)
+		t.Errorf("message: got %v, want a resend, orphaned records and serial %d", m, q.serial)
 	}
 	want("a live node", true, of(true, true, "c"), 4)
 	q.rejectedUnrequested = true
@@ -88,13 +90,14 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 		t.Error("request without a departure: got resend, want none")
 	}
 	if p := q.permit; !p.orphaned || !p.requests("c") {
-		t.Errorf("permit before the answer: got %+v", p)
+		t.Errorf("permit before the answer: got %+v, want orphaned records and node c", p)
 	}
 	x.in.ownerRequestMessage()
 	wasWoken(x.r.wake)
 	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial - 1, Token: 6})
 	if p := q.permit; !p.orphaned || q.token != 6 || !wasWoken(x.r.wake) {
-		t.Errorf("permit after the answer to an older request: got %+v, token %d", p, q.token)
+		t.Errorf("permit after the answer to an older request: got %+v, token %d, want orphaned records, token 6, and the replicator woken",
+			p, q.token)
 	}
 	q.serial++ // made and not sent yet
 	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial})
@@ -104,7 +107,8 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	x.in.ownerRequestMessage()
 	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial, Token: 7})
 	if p := q.permit; p.orphaned || p.requests("c") || q.confirmedSerial != q.serial || q.token != 7 {
-		t.Errorf("permit after the answer: got %+v, token %d", p, q.token)
+		t.Errorf("permit after the answer: got %+v, token %d, want neither orphaned records nor node c, token 7, and serial %d confirmed",
+			p, q.token, q.serial)
 	}
 }
 
@@ -116,10 +120,10 @@ func TestResendIsRequestedAgain(t *testing.T) {
 	q.resend = true
 	for _, step := range []string{"first", "after the stream has ended", "after it has ended again"} {
 		if m := x.in.ownerRequestMessage(); !m.GetResend() {
-			t.Errorf("%s: got no resend flag", step)
+			t.Errorf("%s: got no resend flag, want it", step)
 		}
 		if m := x.in.ownerRequestMessage(); m.GetResend() {
-			t.Errorf("%s, sent on the same stream: got the resend flag again", step)
+			t.Errorf("%s, sent on the same stream: got the resend flag again, want none", step)
 		}
 		q.reset()
 	}
@@ -127,7 +131,7 @@ func TestResendIsRequestedAgain(t *testing.T) {
 	x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: q.serial})
 	q.reset()
 	if m := x.in.ownerRequestMessage(); m.GetResend() {
-		t.Error("confirmed: got the resend flag")
+		t.Error("confirmed: got the resend flag, want none")
 	}
 }
 
@@ -183,7 +187,7 @@ func TestRequestsComplete(t *testing.T) {
 	q := &x.in.owners
 	q.sentSerial, q.confirmedSerial, q.sources, q.token = 3, 3, []string{"c"}, 8
 	if q.reset(); q.sentSerial != 0 || q.confirmedSerial != 0 || q.sources != nil || q.token != 8 {
-		t.Errorf("reset: got %+v", q)
+		t.Errorf("reset: got %+v, want serials 0, no sources and token 8", q)
 	}
 }
 
@@ -193,7 +197,7 @@ func TestSourcesOfAPeer(t *testing.T) {
 	wasWoken(x.r.wake)
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Sources{Sources: &mapsyncv1.Sources{Map: 1, Nodes: []string{"d", "c"}}}})
 	if got := x.in.owners.sources; !slices.Equal(got, []string{"c", "d"}) || !wasWoken(x.r.wake) {
-		t.Errorf("sources: got %v", got)
+		t.Errorf("sources: got %v, want c and d, and the replicator woken", got)
 	}
 	var many []string
 	for i := range maxSources + 1 {
@@ -258,17 +262,19 @@ func TestMapSource(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
 		if stalls := q.candidateAfter != was; stalls != c.wantStalls || stalls && q.candidateAfter.Sub(now) != stalledCandidatePause {
-			t.Errorf("%s: stalled: got %t until %s", name, stalls, q.candidateAfter.Sub(now))
+			t.Errorf("%s: stalled: got %t until %s, want %t, and %s if so",
+				name, stalls, q.candidateAfter.Sub(now), c.wantStalls, stalledCandidatePause)
 		}
 		if p.serving && !q.lastServing.Equal(now) || p.requestsComplete != c.answered || p.fullSyncDone != c.answered || p.via != "d" || !slices.Equal(p.sources, q.sources) || p.peer != x.l.peer || p.stream != x.l {
-			t.Errorf("%s: got %+v", name, p)
+			t.Errorf("%s: source: got %+v, want the stream of x, via d, sources %v, requests and full sync done: %t, "+
+				"lastServing now if serving", name, p, q.sources, c.answered)
 		}
 	}
 	// A map without a subscription yet.
 	x := newInboundFixture(t)
 	again, err := newLocalMap(testMap, x.in.m.layout, x.tb)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	for after, want := range map[time.Duration]string{2*time.Second - 1: "mayServe candidate", 2 * time.Second: "unreachable"} {
 		for _, m := range []*localMap{again, {name: "new"}} {
@@ -334,6 +340,6 @@ func TestRelays(t *testing.T) {
 		all[0].sources, all[1].sources = append(all[0].sources, n), append(all[1].sources, n)
 	}
 	if got := chooseRelays(all); len(got["a"]) != maxRequested || !slices.Equal(got["b"], []string{fmt.Sprintf("n%03d", maxRequested)}) {
-		t.Errorf("relays: got %d through a, %v through b", len(got["a"]), got["b"])
+		t.Errorf("relays: got %d through a, %v through b, want %d and n%03d", len(got["a"]), got["b"], maxRequested, maxRequested)
 	}
 }

@@ -52,10 +52,11 @@ func TestRequestPause(t *testing.T) {
 			t.Errorf("end of the requests: got %v, want errPeerGone", err)
 		}
 		if len(compares) != 3 || compares[0] != 1100*ms || compares[1] != 1100*ms+requestPause || compares[2] != 1200*ms {
-			t.Errorf("digest requests: got %s", compares)
+			t.Errorf("digest requests: got %s, want %s", compares, []time.Duration{1100 * ms, 1100*ms + requestPause, 1200 * ms})
 		}
 		if len(probes) < 2 || probes[0] < x.r.opt.clockProbeInterval || probes[0] > x.r.opt.clockProbeInterval+time.Second || probes[1]-probes[0] > x.r.opt.clockProbeInterval+time.Second {
-			t.Errorf("clock probes: got %s", probes)
+			t.Errorf("clock probes: got %s, want at least two, the first not before %s, each at most a second later than the interval",
+				probes, x.r.opt.clockProbeInterval)
 		}
 	})
 }
@@ -114,7 +115,7 @@ func TestUnrequestedClockReply(t *testing.T) {
 		t.Errorf("unrequested reply at the start: got %v, want a protocol error", err)
 	}
 	if err := x.l.awaitClockReply(&clockStream{err: io.ErrUnexpectedEOF}); !errors.Is(err, io.ErrUnexpectedEOF) || err.Error() != "receive clock reply: unexpected EOF" {
-		t.Errorf("end of the stream: got %v", err)
+		t.Errorf("end of the stream: got %v, want io.ErrUnexpectedEOF of receive clock reply", err)
 	}
 	x.l.clock.addSample(100*time.Hour, 0, time.Now())
 	if err := x.l.measureClock(&clockStream{}); err != nil || x.l.clockOffset() > 2*time.Hour {
@@ -130,14 +131,14 @@ func TestClockOffsets(t *testing.T) {
 	}
 	x.l.clock.addSample(-time.Second, 0, time.Now())
 	if list := x.r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", -time.Second}) {
-		t.Errorf("offsets: got %v", list)
+		t.Errorf("offsets: got %v, want x with %s only", list, -time.Second)
 	}
 	x.l.up = false
 	if list := x.r.ClockOffsets(); len(list) != 0 {
 		t.Errorf("offsets of a disconnected peer: got %v, want none", list)
 	}
 	if !x.r.mu.TryLock() || !x.l.mu.TryLock() {
-		t.Error("clock offsets: a lock is still held")
+		t.Error("clock offsets: a lock is still held, want both free")
 	}
 }
 
@@ -148,10 +149,10 @@ func TestVersionsAheadOfTheClock(t *testing.T) {
 	m := stockBatch(x.in.index, 0, 10)
 	m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), lastStart, 0), wireRecord(2, value(2), lastStart+1, 0)}
 	if err := x.l.handle(mustMarshal(t, m)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if got := live(x.tb); len(got) != 1 || got[1] != 1 || x.r.Stats().DeltasAhead != 1 || x.r.Stats().DeltasAccepted != 1 {
-		t.Errorf("entries: got %v, %d ahead", got, x.r.Stats().DeltasAhead)
+		t.Errorf("entries: got %v, %d ahead, want key 1 with value 1 only, 1 ahead, and 1 accepted", got, x.r.Stats().DeltasAhead)
 	}
 }
 
@@ -177,25 +178,25 @@ func TestRefusedRecordsSetMapError(t *testing.T) {
 func TestKeptRangesFollowSchema(t *testing.T) {
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	s := schematest.NewVersion()
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s}, newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	l := newInboundStream(r, peerX(5))
 	l.appendSubscriptions(nil, r.localMaps(), time.Now())
 	in := l.maps[testMap]
 	for range 2 {
 		if err := in.compile(wire.SchemaToProto(schematest.OldVersion())); err != nil {
-			t.Fatal(err)
+			t.Fatalf("compile schema: got error %v, want nil", err)
 		}
 		if n := len(in.decoder.Keep()); n == 0 || len(in.delta.Keep) != n {
 			t.Errorf("kept ranges: got %d, want %d", len(in.delta.Keep), n)
 		}
 	}
 	if err := in.compile(in.m.wireSchema); err != nil || len(in.delta.Keep) != len(in.decoder.Keep()) {
-		t.Errorf("compile: got error %v, %d kept ranges", err, len(in.delta.Keep))
+		t.Errorf("compile: got error %v, %d kept ranges, want no error and %d", err, len(in.delta.Keep), len(in.decoder.Keep()))
 	}
 }
 
@@ -228,7 +229,8 @@ func TestRolesOfDisconnectedPeer(t *testing.T) {
 		wanted := &permit{peer: "x", nodes: []string{"c"}}
 		settled := x.l.assignRole(x.in.m, &mapSource{serving: good}, wanted, 0, time.Now())
 		if settled == good || (x.in.owners.serial != serial) != good {
-			t.Errorf("connected %t: got settled %t, serial %d", good, settled, x.in.owners.serial)
+			t.Errorf("connected %t: got settled %t, serial %d, want %t, a new serial: %t",
+				good, settled, x.in.owners.serial, !good, good)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func TestReconnectErrorsAreLogged(t *testing.T) {
 		l := newInboundStream(r, peerX(5))
 		l.run(ctx)
 		if n := strings.Count(out.String(), "stream from peer ended"); n != 2 || !strings.Contains(out.String(), "peer=x") || dialled != 3 {
-			t.Errorf("log lines: got %d after %d attempts: %s", n, dialled, out.String())
+			t.Errorf("log lines: got %d after %d attempts: %s, want 2 with peer=x after 3 attempts", n, dialled, out.String())
 		}
 		if l.err == nil || !errors.Is(l.err, errRefusedHere) || !strings.Contains(l.err.Error(), "dial "+verifyAddr) {
 			t.Errorf("error of the stream: got %v, want an error with errRefusedHere and %q", l.err, "dial "+verifyAddr)
@@ -139,13 +139,14 @@ func TestInboundStreamStartStop(t *testing.T) {
 			end(l)
 			wg.Wait()
 			if l.running() || !wasWoken(r.wake) || time.Since(begun) != time.Minute {
-				t.Errorf("%s: got running %t after %s", name, l.running(), time.Since(begun))
+				t.Errorf("%s: got running %t after %s, want false after %s, and the replicator woken",
+					name, l.running(), time.Since(begun), time.Minute)
 			}
 			if left := l.departedAt(); (name == "leave") != left.Equal(time.Now()) || (name == "leave") == left.IsZero() {
-				t.Errorf("%s: got departure at %s", name, left)
+				t.Errorf("%s: got departure at %s, want the current time for leave, none otherwise", name, left)
 			}
 			if addr := l.currentPeer().Addr; (name == "move") != (addr == "192.0.2.2:1") {
-				t.Errorf("%s: got address %s", name, addr)
+				t.Errorf("%s: got address %s, want 192.0.2.2:1 for move only", name, addr)
 			}
 		})
 	}
@@ -161,7 +162,9 @@ func TestSubscriptionsEndWithStream(t *testing.T) {
 		x.l.maps = nil // maps wake the replicator, too
 		x.l.markDown(errGap)
 		if x.l.up || x.l.lastIndex != 0 || len(x.l.byIndex) != 0 || !errors.Is(x.l.err, errGap) || !x.l.since.Equal(time.Now()) || !wasWoken(x.r.wake) {
-			t.Errorf("stream after its end: got up %t, last index %d, since %s, error %v", x.l.up, x.l.lastIndex, x.l.since, x.l.err)
+			t.Errorf("stream after its end: got up %t, last index %d, since %s, error %v, "+
+				"want false, 0, %s and %v; want no maps by index, and the replicator woken",
+				x.l.up, x.l.lastIndex, x.l.since, x.l.err, time.Now(), errGap)
 		}
 	})
 }
@@ -195,12 +198,12 @@ func TestHelloAndWelcome(t *testing.T) {
 	s := &helloStream{answer: welcome(1)}
 	w, err := r.exchangeHello(s)
 	if err != nil || welcomeSender(w) != peerX(5).owner() {
-		t.Fatalf("exchange hello: got %v, %v", w, err)
+		t.Fatalf("exchange hello: got %v, %v, want a welcome of %v and no error", w, err, peerX(5).owner())
 	}
 	h := s.sent[0].GetHello()
 	if len(s.sent) != 1 || h.GetProtocolVersion() != 1 || h.GetMaxProtocolVersion() != 2 || h.GetSelf().GetNode() != "b" || h.GetSelf().GetNumber() != 2 ||
 		h.GetAddress() != verifyAddr || !h.GetReports() {
-		t.Errorf("hello: got %v", h)
+		t.Errorf("hello: got %v, want one message: versions 1 to 2, node b, incarnation 2, address %s, reports", h, verifyAddr)
 	}
 	for want, s := range map[string]*helloStream{
 		"send hello": {sendErr: errRefusedHere},

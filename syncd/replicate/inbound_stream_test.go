@@ -63,7 +63,8 @@ func TestSubscriptionRequests(t *testing.T) {
 		x.in.state, x.in.repeatFullSyncAt = state, now.Add(-1)
 		want("full sync due", fmt.Sprintf("unsubscribe %d", i+1), fmt.Sprintf("subscribe %d", i+2))
 		if x.in.state != StateWaiting || len(x.l.byIndex) != 1 || x.l.byIndex[uint32(i+2)] != x.in {
-			t.Errorf("state: got %s, maps by index %v", x.in.state, x.l.byIndex)
+			t.Errorf("state: got %s, maps by index %v, want %s and this map only, at index %d",
+				x.in.state, x.l.byIndex, StateWaiting, i+2)
 		}
 	}
 	x.in.repeatFullSyncAt = time.Time{}
@@ -97,7 +98,7 @@ func TestSubscriptionRequests(t *testing.T) {
 	x.r.opt.Access = func(string) Access { return Access{Write: matchOnly()} }
 	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	if err := x.r.AddMap(testMap, layout, newTable(t, x.r.opt.Self, false)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	want("excluded")
 	if s := x.l.maps[testMap].state; s != StateExcluded {
@@ -119,23 +120,23 @@ func TestSubscriptionContents(t *testing.T) {
 	if !m.GetSendAll() || !m.GetExpiries() || m.GetResume() != nil || m.GetName() != testMap || m.GetLayout().GetKeySize() != testKeySize ||
 		m.GetLayout().GetValueSize() != testValueSize || m.GetLayout().GetType() != mapsyncv1.MapType_MAP_TYPE_HASH ||
 		m.GetOwners().GetSerial() != in.owners.serial || m.GetOwners().GetToken() != 0 {
-		t.Errorf("subscription: got %v", m)
+		t.Errorf("subscription: got %v, want send_all, expiries, no resume, the map's name, layout and serial, and token 0", m)
 	}
 	if !in.owners.permit.all || in.state != StateWaiting {
-		t.Error("permit: got without the records of all owners, which are requested")
+		t.Errorf("permit: got all %t in state %s, want true in state %s", in.owners.permit.all, in.state, StateWaiting)
 	}
 	if (Layout{LRU: true}).proto().GetType() != mapsyncv1.MapType_MAP_TYPE_LRU_HASH {
-		t.Error("layout of an LRU map: got another type")
+		t.Error("layout of an LRU map: got another type, want an LRU hash map")
 	}
 	tb.Update(func(tx *table.Tx) { tx.Adopt(10) })
 	in.index, in.generation, in.position, in.owners.token = 0, 4, 9, 7
 	m = l.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe()
 	if m.GetSendAll() || m.GetResume().GetIncarnation() != 1 || m.GetResume().GetGeneration() != 4 || m.GetResume().GetPosition() != 9 || m.GetOwners().GetToken() != 7 {
-		t.Errorf("subscription with a resume: got %v", m)
+		t.Errorf("subscription with a resume: got %v, want incarnation 1, generation 4, position 9, token 7, no send_all", m)
 	}
 	in.index, in.repeatFullSyncAt = 0, time.Now().Add(-time.Second)
 	if m = l.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe(); m.GetResume() != nil || m.GetOwners().GetToken() != 0 {
-		t.Errorf("subscription for a full sync: got %v", m)
+		t.Errorf("subscription for a full sync: got %v, want no resume and token 0", m)
 	}
 }
 
@@ -158,7 +159,8 @@ func TestInboundStreamIdleTime(t *testing.T) {
 		x.newAck()
 		c.change(x)
 		if got := x.l.idle(); (got == housekeepingInterval) != c.short || !c.short && got != 4*housekeepingInterval {
-			t.Errorf("%s: idle time: got %s", name, got)
+			t.Errorf("%s: idle time: got %s, want short: %t (%s if short, else %s)",
+				name, got, c.short, housekeepingInterval, 4*housekeepingInterval)
 		}
 	}
 }
@@ -187,7 +189,7 @@ func TestRequestLoop(t *testing.T) {
 	x.r.opt.clockProbeInterval = time.Millisecond
 	out := &requestRecorder{fn: func(*mapsyncv1.SubscribeRequest) error { return broken }}
 	if err := x.l.sendRequests(t.Context(), out); !errors.Is(err, broken) || out.sent[0].GetClockProbe() == nil {
-		t.Errorf("send a clock probe: got %v, requests %v", err, out.sent)
+		t.Errorf("send a clock probe: got %v, requests %v, want the error of Send, and a clock probe first", err, out.sent)
 	}
 	x = newInboundFixture(t)
 	x.handle(stockBatch(1, 0, 10, 1))
@@ -203,7 +205,7 @@ func TestRequestLoop(t *testing.T) {
 	time.AfterFunc(20*time.Millisecond, x.writeAll)
 	begun := time.Now()
 	if err := x.l.sendRequests(ctx, out); !errors.Is(err, errPeerGone) || time.Since(begun) > 10*time.Second {
-		t.Errorf("send requests: got %v", err)
+		t.Errorf("send requests: got %v, want errPeerGone within 10 s", err)
 	}
 	wasWoken(x.l.wake)
 	putTable(t, x.tb, 50, 51, 1)
@@ -221,7 +223,7 @@ func TestRequestLoop(t *testing.T) {
 	next := newTable(t, x.r.opt.Self, false)
 	x.r.RemoveMap(testMap)
 	if err := x.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, next); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	subs.update(x.r.localMaps(), x.l.wake)
 	wasWoken(x.l.wake)
@@ -284,12 +286,15 @@ func TestHandshake(t *testing.T) {
 			continue
 		}
 		if !x.l.supportsOwnerRequests || !x.l.supportsReports || x.l.version != 1 || x.l.since.Before(before) || x.l.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
-			t.Errorf("%s: got %+v, %d connects", name, x.l.since, x.r.Stats().Connects)
+			t.Errorf("%s: stream: got since %s, %d connects, "+
+				"want not before %s and 1; want owner requests, reports, version 1 and a contact",
+				name, x.l.since, x.r.Stats().Connects, before)
 		}
 		wasWoken(x.r.wake)
 		x.l.markDown(broken)
 		if x.l.up || x.l.lastIndex != 0 || len(x.l.byIndex) != 0 || x.in.index != 0 || !errors.Is(x.l.err, broken) || !wasWoken(x.r.wake) {
-			t.Errorf("%s: end of the stream: got up %t, last index %d", name, x.l.up, x.l.lastIndex)
+			t.Errorf("%s: end of the stream: got up %t, last index %d, "+
+				"want false and 0, no indexes left, the error %q, and the replicator woken", name, x.l.up, x.l.lastIndex, broken)
 		}
 	}
 }
@@ -340,10 +345,11 @@ func TestPendingMap(t *testing.T) {
 	x.in.state, x.in.err = StateFailed, errGap
 	wasWoken(x.r.wake)
 	if err := x.l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 1}}})); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if x.in.state != StatePending || x.in.err != nil || !wasWoken(x.r.wake) {
-		t.Errorf("pending map: got state %s, error %v", x.in.state, x.in.err)
+		t.Errorf("pending map: got state %s, error %v, want %s, no error, and the replicator woken",
+			x.in.state, x.in.err, StatePending)
 	}
 }
 
@@ -351,7 +357,7 @@ func TestPendingMap(t *testing.T) {
 func TestOptionDefaults(t *testing.T) {
 	r, err := New(Options{Self: table.Owner{Node: strings.Repeat("n", wire.MaxName)}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	o := &r.opt
 	for name, c := range map[string]struct{ got, want time.Duration }{
@@ -366,7 +372,7 @@ func TestOptionDefaults(t *testing.T) {
 		}
 	}
 	if o.Addr() != "" || o.Times() != (schema.Times{}) || o.Now().IsZero() {
-		t.Error("defaults of Addr, Times and Now: got other values")
+		t.Error("defaults of Addr, Times and Now: got other values, want an empty address, no times and a set clock")
 	}
 	for name, o := range map[string]Options{
 		"no name": {Dial: noDial}, "a name too long": {Self: table.Owner{Node: strings.Repeat("n", wire.MaxName+1)}, Dial: noDial}, "no dialler": {Self: target},
@@ -376,6 +382,6 @@ func TestOptionDefaults(t *testing.T) {
 		}
 	}
 	if reflect.ValueOf(r.DialOptions()).Len() == 0 || len(r.ServerOptions()) == 0 {
-		t.Error("gRPC options: got none")
+		t.Error("gRPC options: got none, want some of the client and of the server")
 	}
 }

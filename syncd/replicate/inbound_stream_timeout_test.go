@@ -23,15 +23,15 @@ func TestBlockedSubscribeTimesOut(t *testing.T) {
 	n := startNode(t, "a", 1, nil, func(o *Options) { o.receiveTimeout = 50 * time.Millisecond })
 	conn, err := n.dial(x.Addr)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("dial: got error %v, want nil", err)
 	}
 	defer conn.Close()
 	first, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(t.Context())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("open stream: got error %v, want nil", err)
 	}
 	if _, err := n.r.exchangeHello(first); err != nil { // the limit applies from here on
-		t.Fatal(err)
+		t.Fatalf("exchange hello: got error %v, want nil", err)
 	}
 	n.r.opt.Dial = func(Peer) (*grpc.ClientConn, error) { return conn, nil }
 	err = newInboundStream(n.r, x).runStream(t.Context())

@@ -20,7 +20,7 @@ func receiveBatch(t *testing.T, l *inboundStream, from, to uint64, end bool, key
 	m := stockBatch(1, from, to, keys...)
 	m.GetBatch().CaughtUp = end
 	if err := l.handle(mustMarshal(t, m)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 }
 
@@ -29,7 +29,7 @@ func restartFullSync(t *testing.T, in *inboundMap) {
 	t.Helper()
 	in.nextSweepBefore = in.m.head() + 1
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wireSchema}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestFullSyncOfReplacedMapSweepsNothing(t *testing.T) {
 	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	receiveBatch(t, l, 0, 10, true, 1, 2)
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 2, Reset_: true, Schema: in.m.wireSchema}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 	receiveBatch(t, l, 0, 20, true, 2)
 	wantLive(t, tb, 1, 2)
@@ -98,7 +98,7 @@ func TestInSyncEndsWithStream(t *testing.T) {
 		t.Error("stream ended: got in sync, want awaited")
 	}
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Position: 10, Schema: in.m.wireSchema}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 	if !in.awaitsInSync(before) {
 		t.Error("stream resumed: got in sync by an earlier agreement, want awaited")
@@ -138,11 +138,11 @@ func TestRepairIsAcknowledgedAfterWrite(t *testing.T) {
 	j := &inboundResend{buckets: all, firstPosition: in.m.head() + 1}
 	in.comparison.resend = j
 	if err := l.handleResent(&mapsyncv1.Resent{Map: 1}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle end of the resend: got error %v, want nil", err)
 	}
 	wantLive(t, tb)
 	if j.repaired != 2 || in.comparison.resend != nil || !in.comparison.requestBuckets || in.comparison.inSync {
-		t.Errorf("end of the repair: got %+v, %+v", j, in.comparison)
+		t.Errorf("end of the repair: got %+v, %+v, want 2 repaired, no resend, buckets requested, not in sync", j, in.comparison)
 	}
 	receiveBatch(t, l, 10, 10, true)
 	if n := len(l.appendAcks(nil)); n != 0 {
@@ -161,7 +161,7 @@ func TestAckAfterResumeWaitsForWriter(t *testing.T) {
 	receiveBatch(t, l, 0, 10, true, 1, 2)
 	in.pendingAcks.n = 0 // the stream has ended with its acknowledgements
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Position: 10, Schema: in.m.wireSchema}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 	if acks := l.appendAcks(nil); len(acks) != 0 {
 		t.Fatalf("acknowledgements before the write: got %v, want none", acks)

@@ -157,11 +157,12 @@ func TestLayoutsOfTwoVersions(t *testing.T) {
 	}
 	m, _ := a.status("b", "typed")
 	if m.DeltasRefused != 1 || m.ExceptionCount != 1 || m.Exceptions[0].Key != "{addr=10.0.0.2 port=8080}" || !strings.Contains(m.Exceptions[0].Reason, "packets") {
-		t.Errorf("status of the exception: got %+v", m)
+		t.Errorf("status of the exception: got %+v, want 1 refused and one exception of {addr=10.0.0.2 port=8080} because of packets",
+			m)
 	}
 	for _, n := range []*node{a, b} {
 		if s := n.r.Stats(); s.BadMessages+s.Gaps+s.BadRequests+s.MapsRefused+s.MapsIncompatible != 0 {
-			t.Errorf("errors during the test: got %+v", s)
+			t.Errorf("errors during the test: got %+v, want none", s)
 		}
 	}
 }
@@ -178,7 +179,7 @@ func TestUnknownInterface(t *testing.T) {
 	poll.Within(t, deadline, "the other entry was received", func() bool { return valueOf(b.tb, eth(1)) != nil })
 	poll.Within(t, deadline, "the count is reached", func() bool { return b.r.Stats().DeltasWithoutInterface > 0 })
 	if m, _ := b.status("a", "typed"); m.ExceptionCount != 1 || m.Exceptions[0].Key != "{ifindex=eth1}" || !strings.Contains(m.Exceptions[0].Reason, `unknown interface "eth1"`) {
-		t.Errorf("exceptions: got %+v", m.Exceptions)
+		t.Errorf("exceptions: got %+v, want one of {ifindex=eth1} because of an unknown interface", m.Exceptions)
 	}
 	here.add("eth1")
 	poll.Within(t, deadline, "the entry is received once the interface exists", func() bool { return valueOf(b.tb, eth(2)) != nil })

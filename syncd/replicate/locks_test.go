@@ -75,7 +75,7 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 func (n *node) addOther(t *testing.T) {
 	tb := newTable(t, n.self, false)
 	if err := n.r.AddMap("other", Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		t.Error(err)
+		t.Errorf("add map: got error %v, want nil", err)
 	}
 }
 
@@ -83,7 +83,7 @@ func (n *node) addOther(t *testing.T) {
 func resubscribe(ctx context.Context, t *testing.T, from *node, addr, name string) {
 	conn, err := from.dial(addr)
 	if err != nil {
-		t.Error(err)
+		t.Errorf("dial: got error %v, want nil", err)
 		return
 	}
 	defer conn.Close()
@@ -140,7 +140,7 @@ func (c *callMonitor) join(wg *sync.WaitGroup) {
 	}
 	for name, n := range c.count {
 		if n == 0 {
-			c.t.Errorf("calls of %s: got 0", name)
+			c.t.Errorf("calls of %s: got 0, want at least 1", name)
 		}
 	}
 }

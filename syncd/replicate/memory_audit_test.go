@@ -60,7 +60,7 @@ func TestAuditFindingsAreLoggedOnce(t *testing.T) {
 		corruptTable(tb, 3)
 		r.audit(t.Context())
 		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1\n") {
-			t.Errorf("log of the audit: got %q", out.String())
+			t.Errorf("log of the audit: got %q, want a change in memory with map=%s buckets=1", out.String(), testMap)
 		}
 	}
 	out.Reset()

@@ -22,13 +22,13 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 		t.Helper()
 		m := x.in.report(now)
 		if (m == nil) == due {
-			t.Fatalf("%s: got report %v", what, m)
+			t.Fatalf("%s: got report %v, want a report: %t", what, m, due)
 		}
 		return m
 	}
 	after := func(d time.Duration) { now = now.Add(d) }
 	if m := report("first report", true); m.GetMaxEntries() != 5 || m.GetLive() != 0 || m.GetFailed() != 0 || m.GetRefused() != 0 || x.in.reporting.due {
-		t.Errorf("first report: got %v", m)
+		t.Errorf("first report: got %v, want max entries 5, no live, failed or refused entries, and none due", m)
 	}
 	after(reportPause - 1)
 	room = 6
@@ -37,7 +37,7 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	}
 	after(1)
 	if m := report("more room", true); m.GetMaxEntries() != 6 {
-		t.Errorf("report of more room: got %v", m)
+		t.Errorf("report of more room: got %v, want max entries 6", m)
 	}
 	after(reportPause)
 	if report("no change", false); x.in.reporting.due {
@@ -54,7 +54,7 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	report("position only, just before the end of the pause", false)
 	now = x.in.reporting.sent.Add(positionReportPause + reportPause)
 	if m := report("position only", true); m.GetPosition() != 10 || m.GetLive() != 2 {
-		t.Errorf("report of a position: got %v", m)
+		t.Errorf("report of a position: got %v, want position 10 and 2 live", m)
 	}
 	after(time.Hour)
 	report("no change for long", false)
@@ -62,7 +62,7 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	after(reportPause)
 	m := report("an exception", true)
 	if m.GetRefused() != 1 || len(m.GetExceptions()) != 1 || string(m.GetExceptions()[0].GetKey()) != "k" || m.GetExceptions()[0].GetReason() != "why" {
-		t.Errorf("report of an exception: got %v", m)
+		t.Errorf("report of an exception: got %v, want 1 refused, with key k and reason why", m)
 	}
 	for i := range maxReportedExceptions + 5 {
 		x.in.exceptions.add(fmt.Appendf(nil, "k%d", i), 1, target, errors.New("why"))
@@ -87,7 +87,7 @@ func TestReportOfFullMap(t *testing.T) {
 		}
 	})
 	if m := x.in.report(now); m.GetFailed() != 3 || m.GetLive() != 3 || m.GetMaxEntries() != 0 {
-		t.Fatalf("report of a full map: got %v", m)
+		t.Fatalf("report of a full map: got %v, want 3 failed, 3 live and max entries 0", m)
 	}
 	x.tb.Update(func(tx *table.Tx) {
 		for _, rec := range refs[:1] {
@@ -106,7 +106,7 @@ func TestAppendReports(t *testing.T) {
 	now := time.Now()
 	x.in.state = StateCaughtUp
 	if out := x.l.appendReports(nil, now); len(out) != 0 {
-		t.Errorf("reports to a peer that accepts none: got %v", out)
+		t.Errorf("reports to a peer that accepts none: got %v, want none", out)
 	}
 	x.l.supportsReports = true
 	for _, state := range []State{StateWaiting, StatePending, StateFailed, StateRefused} {
@@ -125,7 +125,7 @@ func TestAppendReports(t *testing.T) {
 		t.Errorf("second report at once: got %v, want none", out)
 	}
 	if x.in.reset(); !reflect.DeepEqual(x.in.reporting, reporting{}) {
-		t.Error("reset: got the state of the earlier stream")
+		t.Error("reset: got the state of the earlier stream, want none")
 	}
 }
 
@@ -134,13 +134,13 @@ func TestStatusContainsLastReport(t *testing.T) {
 	o := newOutboundFixture(t)
 	o.sendPending()
 	if r := o.m.lastReport(); !r.At.IsZero() {
-		t.Errorf("status before a report: got %+v", r)
+		t.Errorf("status before a report: got %+v, want none", r)
 	}
 	begun := time.Now()
 	send := func(m *mapsyncv1.MapReport) {
 		t.Helper()
 		if err := o.s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Report{Report: m}}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
 	m := &mapsyncv1.MapReport{Map: 1, Position: 3, Live: 4, MaxEntries: 5, Failed: 6, Displaced: 7, Refused: 8}
@@ -151,10 +151,12 @@ func TestStatusContainsLastReport(t *testing.T) {
 	send(m)
 	r := o.m.lastReport()
 	if r.At.Before(begun) || r.Position != 3 || r.Live != 4 || r.MaxEntries != 5 || r.Failed != 6 || r.Displaced != 7 || r.Refused != 8 || r.NotHeld() != 14 {
-		t.Errorf("status: got %+v", r)
+		t.Errorf("status: got %+v, want position 3, live 4, max entries 5, failed 6, displaced 7, refused 8, not held 14, not before %s",
+			r, begun)
 	}
 	if len(r.Exceptions) != maxReportedExceptions || r.Exceptions[0].Key == "" || r.Exceptions[0].Reason != "no ?room" {
-		t.Errorf("exceptions: got %d, the first %q", len(r.Exceptions), r.Exceptions[0])
+		t.Errorf("exceptions: got %d, the first %q, want %d, the first with a key and reason no ?room",
+			len(r.Exceptions), r.Exceptions[0], maxReportedExceptions)
 	}
 	o.s.removeMap(o.m)
 	send(m) // the subscription has ended

@@ -25,11 +25,11 @@ func receiveDeltas(t *testing.T, stream mapsyncv1.ReplicationService_SubscribeCl
 	for len(deltas) < n {
 		m, err := stream.Recv()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("receive: got error %v, want nil", err)
 		}
 		if a := m.GetAccepted(); a != nil {
 			if s, err = wire.SchemaFromProto("typed", a.GetSchema()); err != nil {
-				t.Fatal(err)
+				t.Fatalf("read schema: got error %v, want nil", err)
 			}
 		}
 		deltas = append(deltas, m.GetBatch().GetDeltas()...)
@@ -52,21 +52,22 @@ func TestObserver(t *testing.T) {
 		s, deltas := receiveDeltas(t, stream, 2)
 		d, err := schema.NewDecoder(s, schematest.NewVersion(), nil)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("new decoder: got error %v, want nil", err)
 		}
 		got := map[byte][]byte{}
 		for _, delta := range deltas {
 			k, v := make([]byte, 8), make([]byte, 48)
 			if err := d.Key(k, delta.GetKey()); err != nil {
-				t.Fatal(err)
+				t.Fatalf("decode key: got error %v, want nil", err)
 			}
 			if err := d.Value(v, delta.GetValue(), &schema.Times{}); err != nil {
-				t.Fatal(err)
+				t.Fatalf("decode value: got error %v, want nil", err)
 			}
 			got[k[3]] = v
 		}
 		if string(got[1]) != string(ct{Packets: 1, Flags: 1}.new()) || string(got[2]) != string(ct{Packets: 2, Flags: 2}.new()) {
-			t.Errorf("%s: values: got %x", name, got)
+			t.Errorf("%s: values: got %x, want %x for 1 and %x for 2",
+				name, got, ct{Packets: 1, Flags: 1}.new(), ct{Packets: 2, Flags: 2}.new())
 		}
 		poll.Within(t, deadline, "the observer is counted separately", func() bool { s := a.r.Stats(); return s.Observers == i+1 && s.Serving == before.Serving })
 	}
@@ -152,10 +153,10 @@ func TestMixedSubscriptionsAreRefused(t *testing.T) {
 		first, second := subscription(1, testMap, Layout{KeySize: 2, ValueSize: 3}), subscription(2, testMap, Layout{KeySize: 2, ValueSize: 3})
 		first.Observe, second.Observe = observe, !observe
 		if err := s.subscribe(first); err != nil {
-			t.Fatal(err)
+			t.Fatalf("subscribe: got error %v, want nil", err)
 		}
 		if err := s.subscribe(second); err == nil {
-			t.Errorf("stream that observes (%v): second subscription of the other kind: got no error", observe)
+			t.Errorf("stream that observes (%v): second subscription of the other kind: got no error, want one", observe)
 		}
 	}
 }
@@ -174,6 +175,6 @@ func TestObserverReceivesChanges(t *testing.T) {
 		tx.Local(&table.Change{Key: flow(0), Op: table.OpDelete, Time: time.Now().UnixNano()})
 	})
 	if _, d := receiveDeltas(t, stream, 1); d[0].GetOperation() != mapsyncv1.Operation_OPERATION_DELETE {
-		t.Errorf("delete: got operation %v", d[0])
+		t.Errorf("delete: got %v, want operation %s", d[0], mapsyncv1.Operation_OPERATION_DELETE)
 	}
 }

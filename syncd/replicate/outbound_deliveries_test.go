@@ -21,7 +21,7 @@ func TestDeliveryState(t *testing.T) {
 	states := []deliveryState{{token: first, history: []coverage{nothing, orphaned}}, {token: second, history: []coverage{orphaned}}}
 	m.store(peer, states)
 	if has(first) || !has(second) {
-		t.Error("load: the delivered records do not match the token")
+		t.Error("load: the delivered records do not match the token, want those of the second token only")
 	}
 	states[1].add(nothing)
 	states[1].add(orphaned)
@@ -36,10 +36,11 @@ func TestDeliveryState(t *testing.T) {
 		long.add(orphaned)
 	}
 	if len(long.history) > maxCoverageHistory || long.hasRecordsOf("y") {
-		t.Errorf("history of %d coverages: too long, or the dropped coverages count as delivered", len(long.history))
+		t.Errorf("history: got %d coverages, records of dropped ones delivered %t, want at most %d and false",
+			len(long.history), long.hasRecordsOf("y"), maxCoverageHistory)
 	}
 	if m.load(table.Owner{Node: "b", Incarnation: 3}, second).history == nil {
-		t.Error("load for another incarnation: got the state of this one")
+		t.Error("load for another incarnation: got no history, want one without delivered records")
 	}
 	for i := range 2 * maxRememberedPeers {
 		m.store(table.Owner{Node: fmt.Sprint(i), Incarnation: 1}, states)

@@ -75,7 +75,7 @@ func (o *outboundFixture) subscribe(changes ...func(*mapsyncv1.MapSubscription))
 	}
 	o.s = newOutboundStream(o.r, target, o)
 	if err := o.s.subscribe(sub); err != nil {
-		o.t.Fatal(err)
+		o.t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	o.m = o.s.maps[0]
 	o.t.Cleanup(o.m.close)
@@ -86,7 +86,7 @@ func (o *outboundFixture) step() (more bool) {
 	o.t.Helper()
 	more, err := o.m.step(o.r.localMaps()[testMap], o.now)
 	if err != nil {
-		o.t.Fatal(err)
+		o.t.Fatalf("step: got error %v, want nil", err)
 	}
 	return more
 }
@@ -99,7 +99,7 @@ func (o *outboundFixture) sendPending() []*mapsyncv1.SubscribeResponse {
 			return o.takeSent()
 		}
 	}
-	o.t.Fatal("send pending messages: got no end")
+	o.t.Fatal("send pending messages: got no end, want one after at most 1000 steps")
 	return nil
 }
 

@@ -28,7 +28,7 @@ func (r *responseRecorder) takeKinds(t *testing.T) (kinds []string) {
 		case *mapsyncv1.SubscribeResponse_Ended:
 			kinds = append(kinds, m.Ended.GetReason().String())
 		default:
-			t.Errorf("answer: got type %T", m)
+			t.Errorf("answer: got type %T, want an answer to a subscription", m)
 		}
 	}
 	r.sent = nil
@@ -44,7 +44,7 @@ func newStreamWith(t *testing.T, r *Replicator, m *mapsyncv1.MapSubscription) (*
 	out := new(responseRecorder)
 	s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 3}, out)
 	if err := s.subscribe(m); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	t.Cleanup(func() {
 		for _, f := range slices.Clone(s.maps) {
@@ -63,7 +63,7 @@ func TestUnservedMapIsAnsweredOnce(t *testing.T) {
 	step := func(m *localMap, want ...string) {
 		t.Helper()
 		if _, err := f.step(m, time.Now()); err != nil {
-			t.Fatal(err)
+			t.Fatalf("step: got error %v, want nil", err)
 		}
 		if got := out.takeKinds(t); !slices.Equal(got, want) {
 			t.Errorf("answers: got %q, want %q", got, want)
@@ -82,11 +82,11 @@ func TestUnservedMapIsAnsweredOnce(t *testing.T) {
 	step(nil, "pending") // the map was removed: another one may fit
 	again, err := newLocalMap(testMap, fitting, tb)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	step(again, "refused")
 	if f.serving.Load() {
-		t.Error("refused map: got served")
+		t.Error("refused map: got served, want not served")
 	}
 }
 
@@ -124,7 +124,7 @@ func TestSubscriptionResume(t *testing.T) {
 		sub.Resume = resume
 		s, out := newStreamWith(t, r, sub)
 		if _, err := s.findMap(1).step(m, time.Now()); err != nil {
-			t.Fatal(err)
+			t.Fatalf("step: got error %v, want nil", err)
 		}
 		if got := out.takeKinds(t); !slices.Equal(got, []string{test.want}) {
 			t.Errorf("%s: answers: got %q, want %q", name, got, test.want)
@@ -143,13 +143,13 @@ func TestReplacedMapEndsSubscriptions(t *testing.T) {
 	out.takeKinds(t)
 	other, err := newLocalMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	if more, err := f.step(other, time.Now()); more || err != nil {
 		t.Fatalf("step with the replaced map: got more %t, error %v, want the end", more, err)
 	}
 	if got := out.takeKinds(t); !slices.Equal(got, []string{"END_REASON_REMOVED"}) || s.findMap(1) != nil || f.serving.Load() {
-		t.Errorf("answers: got %q, outbound map streams %v", got, s.maps)
+		t.Errorf("answers: got %q, outbound map streams %v, want END_REASON_REMOVED, no stream of map 1, not served", got, s.maps)
 	}
 }
 
@@ -159,7 +159,7 @@ func TestAnswerSendErrorEndsStream(t *testing.T) {
 	for name, m := range map[string]*localMap{"pending": nil, "served": r.localMaps()[testMap]} {
 		s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 3}, brokenStream{})
 		if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
-			t.Fatal(err)
+			t.Fatalf("subscribe: got error %v, want nil", err)
 		}
 		f := s.findMap(1)
 		if _, err := f.step(m, time.Now()); !errors.Is(err, errBroken) {

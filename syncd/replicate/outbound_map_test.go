@@ -60,7 +60,8 @@ func TestFullSyncInSeveralBatches(t *testing.T) {
 			}
 			count++
 			if b.GetPreviousPosition() != position || b.GetPosition() != position+uint64(len(b.GetDeltas())) {
-				t.Errorf("batch: got positions %d to %d at %d", b.GetPreviousPosition(), b.GetPosition(), position)
+				t.Errorf("batch: got positions %d to %d at %d, want %d to %d",
+					b.GetPreviousPosition(), b.GetPosition(), position, position, position+uint64(len(b.GetDeltas())))
 			}
 			if position = b.GetPosition(); b.GetCaughtUp() != (position == uint64(n)) {
 				t.Errorf("batch up to %d of %d: caught up: got %t, want %t", position, n, b.GetCaughtUp(), position == uint64(n))
@@ -71,7 +72,8 @@ func TestFullSyncInSeveralBatches(t *testing.T) {
 		}
 		mine, all := o.s.count.load(), o.r.Stats().Sent
 		if mine != all || mine.Batches != uint64(batches) || mine.Deltas != uint64(n) || mine.Bytes < uint64(10*n) {
-			t.Errorf("traffic: got %+v for the stream, %+v in total", mine, all)
+			t.Errorf("traffic: got %+v for the stream, %+v in total, want the same: %d batches, %d deltas, at least %d bytes",
+				mine, all, batches, n, 10*n)
 		}
 		if o.s.lastSent.IsZero() {
 			t.Error("lastSent: got zero, want the time of the last batch")
@@ -97,7 +99,8 @@ func TestOnlyOwnRecordsAreSent(t *testing.T) {
 	o.addRemote(other, 5, 4000)
 	ordinary, requested := keysIn(o.sendPending())
 	if len(ordinary) != wire.MaxBatchDeltas+10 || len(requested) != 0 || slices.Contains(ordinary, 4000) {
-		t.Errorf("records: got %d in turn, %d requested", len(ordinary), len(requested))
+		t.Errorf("records: got %d in turn, %d requested, want %d without key 4000, and none",
+			len(ordinary), len(requested), wire.MaxBatchDeltas+10)
 	}
 }
 
@@ -137,7 +140,7 @@ func TestExpiryOperations(t *testing.T) {
 		set := new(table.BucketSet)
 		o.tb.View(func(tx *table.Tx) { set.Add(tx.Bucket(key(1))) })
 		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle resend request: got error %v, want nil", err)
 		}
 		check("a repair", o.sendPending())
 		o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true, Resend: true})
@@ -153,7 +156,7 @@ func TestClosedOutboundMap(t *testing.T) {
 	o.sendPending()
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(new(table.BucketSet))}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle resend request: got error %v, want nil", err)
 	}
 	for o.m.owners.backfill == nil || o.m.comparison.resend == nil {
 		o.step()
@@ -165,7 +168,8 @@ func TestClosedOutboundMap(t *testing.T) {
 		t.Error("change after the end: got woken, want not woken")
 	}
 	if o.m.serving.Load() || o.m.cursor != nil || o.m.owners.backfill != nil || o.m.comparison.resend != nil || len(o.s.maps) != 0 {
-		t.Errorf("closed map: got serving %t, cursor %v, backfill and resend %v, %v", o.m.serving.Load(), o.m.cursor, o.m.owners.backfill, o.m.comparison.resend)
+		t.Errorf("closed map: got serving %t, cursor %v, backfill and resend %v, %v, want false and none, and no maps of the stream",
+			o.m.serving.Load(), o.m.cursor, o.m.owners.backfill, o.m.comparison.resend)
 	}
 	o.m.close()
 }
@@ -218,7 +222,7 @@ func repairAll(t *testing.T, o *outboundFixture) {
 		all.Add(b)
 	}
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(all)}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle resend request: got error %v, want nil", err)
 	}
 }
 
@@ -226,7 +230,7 @@ func repairNone(t *testing.T, o *outboundFixture) {
 	t.Helper()
 	o.sendPending()
 	if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(new(table.BucketSet))}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle resend request: got error %v, want nil", err)
 	}
 }
 
@@ -237,7 +241,7 @@ func TestReadFromRefusal(t *testing.T) {
 	o.r.opt.Access = func(string) Access { return Access{Read: matchOnly("y")} }
 	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	if err := o.r.AddMap(testMap, layout, o.tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	o.expectSent("refused", "Refused")
 	o.expectSent("once", "")
@@ -258,7 +262,7 @@ func TestBatchOwners(t *testing.T) {
 			}
 		}
 		if len(b.GetOwners()) != 2 || b.GetOwners()[0].GetNode() != "y" || b.GetOwners()[1].GetNode() != "z" || len(b.GetDeltas()) != 6 {
-			t.Fatalf("round %d: got owners %v of %d records", round, b.GetOwners(), len(b.GetDeltas()))
+			t.Fatalf("round %d: got owners %v of %d records, want y and z of 6 records", round, b.GetOwners(), len(b.GetDeltas()))
 		}
 		for i, d := range b.GetDeltas() {
 			if d.GetOwner() != uint32(i%2) {

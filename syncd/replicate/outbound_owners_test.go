@@ -32,10 +32,10 @@ func TestRequestDuringBackfill(t *testing.T) {
 		select {
 		case err := <-steps:
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("step: got error %v, want nil", err)
 			}
 		case <-time.After(30 * time.Second):
-			t.Fatal("outbound map stream: got no progress for 30 s")
+			t.Fatal("outbound map stream: got no progress for 30 s, want the step to end")
 		}
 	}
 	for !f.atEnd {
@@ -77,7 +77,7 @@ func (o *outboundFixture) requestOwners(m *mapsyncv1.OwnerRequest) {
 	o.t.Helper()
 	m.Map = 1
 	if err := o.s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Owners{Owners: m}}); err != nil {
-		o.t.Fatal(err)
+		o.t.Fatalf("handle message: got error %v, want nil", err)
 	}
 }
 
@@ -91,13 +91,13 @@ func TestOwnerRequests(t *testing.T) {
 	wasWoken(o.s.wake)
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
 	if !wasWoken(o.s.wake) {
-		t.Error("owner request: the sending goroutine is not woken")
+		t.Error("owner request: the sending goroutine is not woken, want it woken")
 	}
 	for _, m := range o.sendPending() {
 		switch m := m.GetMessage().(type) {
 		case *mapsyncv1.SubscribeResponse_Batch:
 			if b := m.Batch; !b.GetRequested() || b.GetPosition() != position || b.GetPreviousPosition() != position || b.GetCaughtUp() {
-				t.Errorf("batch out of turn: got an advanced position: %v", b)
+				t.Errorf("batch out of turn: got %v, want requested, position %d at both ends, not caught up", b, position)
 			}
 		}
 	}
@@ -140,7 +140,7 @@ func TestLateOwnerRequest(t *testing.T) {
 	o.tb.View(o.m.prepareFunc)
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
 	if _, err := o.m.sendBackfill(); err != nil || len(o.takeSent()) != 0 {
-		t.Errorf("request before its records are sent: got answered, %v", err)
+		t.Errorf("request before its records are sent: got an answer or error %v, want neither", err)
 	}
 	o.expectSent("records of the request", "requested[3], owners sent 2")
 }
@@ -160,7 +160,7 @@ func TestBackfillEndsAtStreamPosition(t *testing.T) {
 	}
 	o.step() // sends the first batch
 	if _, requested := keysIn(o.sent); len(requested) == 0 || len(requested) > 600 {
-		t.Fatalf("records in the first batch: got %d", len(requested))
+		t.Fatalf("records in the first batch: got %d, want 1 to 600", len(requested))
 	}
 	o.addRemote(z, 6, 999, 998)
 	sent := o.sendPending()
@@ -169,7 +169,7 @@ func TestBackfillEndsAtStreamPosition(t *testing.T) {
 		t.Errorf("keys in turn: got %v, want 998 and 999", ordinary)
 	}
 	if slices.Contains(requested, 999) || slices.Contains(requested, 998) {
-		t.Error("keys in turn: got sent out of turn, too")
+		t.Error("keys in turn: got sent out of turn, too, want in turn only")
 	}
 	if kind := kinds(sent[len(sent)-2:]); kind != "owners sent 2, [] end" {
 		t.Errorf("last messages: got %s, want \"owners sent 2, [] end\"", kind)
@@ -192,7 +192,7 @@ func TestResumeWithToken(t *testing.T) {
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
 	second := tokens(o.sendPending())
 	if len(first) != 1 || len(second) != 1 || first[0] == second[0] || first[0] == 0 || second[0] == 0 {
-		t.Fatalf("tokens: got %v, %v", first, second)
+		t.Fatalf("tokens: got %v, %v, want one each, different and not 0", first, second)
 	}
 	resume := func(token uint64) func(*mapsyncv1.MapSubscription) {
 		return func(m *mapsyncv1.MapSubscription) {
@@ -249,7 +249,7 @@ func TestReceiverWithoutOwnerRequests(t *testing.T) {
 	observer.r.localMaps()[testMap].sources.Store(&[]string{"c"})
 	observer.expectSent("observer", "from 0, [1 2 3 4 5 6] end")
 	if len(observer.r.localMaps()[testMap].deliveries.peers) != 0 {
-		t.Error("deliveries to an observer: got stored for the node with the same name")
+		t.Error("deliveries to an observer: got stored for the node with the same name, want none")
 	}
 }
 
@@ -258,7 +258,7 @@ func TestReceiverWithoutOwnerRequests(t *testing.T) {
 func TestIncompleteTableAnswersRequests(t *testing.T) {
 	r, err := New(Options{Self: table.Owner{Node: "b", Incarnation: 2}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	o := &outboundFixture{t: t, r: r, tb: newTable(t, r.opt.Self, false), now: time.Now()}
 	o.tb.Update(func(tx *table.Tx) {
@@ -267,7 +267,7 @@ func TestIncompleteTableAnswersRequests(t *testing.T) {
 		tx.EndLoad()
 	})
 	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, o.tb); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	o.subscribe(func(m *mapsyncv1.MapSubscription) { m.Owners.Orphaned = true })
 	o.expectSent("entries not adopted", "from 0, [] end, owners sent 1")
@@ -323,7 +323,7 @@ func TestOwnerRequestValidation(t *testing.T) {
 	}
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Nodes: names})
 	if q := o.m.owners.request.Load(); !slices.IsSorted(q.nodes) || len(q.nodes) != maxRequested || slices.IsSorted(names) {
-		t.Errorf("nodes of the request: got %v", q.nodes)
+		t.Errorf("nodes of the request: got %v, want %d in order, and the names of the message unchanged", q.nodes, maxRequested)
 	}
 	sub := subscription(2, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	sub.Owners = &mapsyncv1.OwnerRequest{Nodes: []string{""}}

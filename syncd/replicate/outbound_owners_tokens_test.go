@@ -44,7 +44,7 @@ func TestOwnerRequestTokens(t *testing.T) {
 	o.step()
 	first := o.m.owners.deliveries
 	if len(first) != 1 || first[0].token == 0 || len(first[0].history) != 0 {
-		t.Fatalf("deliveries: got %+v", first)
+		t.Fatalf("deliveries: got %+v, want one with a token and no history", first)
 	}
 	o.sendPending()
 	resume := func(token uint64) func(*mapsyncv1.MapSubscription) {
@@ -57,14 +57,14 @@ func TestOwnerRequestTokens(t *testing.T) {
 		o.subscribe(resume(c.token))
 		o.step()
 		if s := o.m.owners.deliveries; len(s) != 1 || s[0].token == 0 || s[0].token == c.token || len(s[0].history) != 1 || s[0].history[0].view != nil {
-			t.Errorf("%s: deliveries: got %+v", name, s)
+			t.Errorf("%s: deliveries: got %+v, want one with a new token and one coverage without a view", name, s)
 		}
 	}
 	o.m.m.deliveries.store(target, []deliveryState{{token: 77, history: []coverage{{o.r.view.Load(), allOrphaned}}}})
 	o.subscribe(resume(77))
 	o.step()
 	if s := o.m.owners.deliveries; len(s) != 1 || s[0].token != 77 || o.m.owners.coverage.request != allOrphaned {
-		t.Errorf("deliveries with a stored token: got %+v", s)
+		t.Errorf("deliveries with a stored token: got %+v, want one with token 77, and a request for all orphaned records", s)
 	}
 }
 
@@ -76,12 +76,13 @@ func TestBackfillBatchesAreCounted(t *testing.T) {
 	before, mine := o.r.Stats().Sent, o.s.count.load()
 	o.s.lastSent = time.Time{}
 	if err := o.s.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle owner request: got error %v, want nil", err)
 	}
 	_, requested := keysIn(o.sendPending())
 	after, now := o.r.Stats().Sent, o.s.count.load()
 	if !slices.Equal(requested, []int{1, 2, 3}) || after.Deltas != before.Deltas+3 || after.Bytes <= before.Bytes || now.Deltas != mine.Deltas+3 {
-		t.Errorf("requested keys: got %v, traffic %+v after %+v", requested, after, before)
+		t.Errorf("requested keys: got %v, traffic %+v after %+v, want 1, 2 and 3, 3 more deltas also of the stream, and more bytes",
+			requested, after, before)
 	}
 	if o.s.lastSent.IsZero() {
 		t.Error("lastSent: got zero, want the time of the batch")
@@ -99,13 +100,13 @@ func TestBackfillInSeveralBatches(t *testing.T) {
 	o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 5, keys...)
 	o.sendPending()
 	if err := o.s.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle owner request: got error %v, want nil", err)
 	}
 	o.r.opt.Times = func() schema.Times { return schema.Times{Ktime: 7} }
 	o.step() // starts the backfill
 	o.step()
 	if w := o.m.owners.backfill; w == nil || o.m.times.Ktime != 7 {
-		t.Errorf("backfill: got other times for the conversion: %+v", w)
+		t.Errorf("backfill: got %+v with ktime %v, want a backfill with ktime 7", w, o.m.times.Ktime)
 	}
 	_, requested := keysIn(append(o.takeSent(), o.sendPending()...))
 	if !slices.Equal(requested, keys) {
@@ -148,14 +149,14 @@ func TestDiffListWithDifferentLayouts(t *testing.T) {
 		m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(1, value(9), 5, 0), wireRecord(2, value(2), 5, 0)}
 		x.handle(m)
 		if n := len(l.differences); n != 1 && exact || n != 0 && !exact {
-			t.Errorf("exact %t: got %d differences", exact, n)
+			t.Errorf("exact %t: got %d differences, want 1 if exact, else none", exact, n)
 		}
 		// The same version with another owner is another record.
 		l.differences = nil
 		m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "z", Number: 1})
 		m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(2, value(2), 5, 1)}
 		if x.handle(m); len(l.differences) != 1 || l.differences[0].There.Owner.Node != "z" || l.differences[0].Here.Owner.Node != "x" {
-			t.Errorf("exact %t: got %+v", exact, l.differences)
+			t.Errorf("exact %t: got %+v, want one with owner z there and owner x here", exact, l.differences)
 		}
 	}
 }

@@ -68,14 +68,14 @@ func TestPositionLostDuringFullSync(t *testing.T) {
 			step := func() bool {
 				more, err := f.step(r.localMaps()[testMap], time.Now())
 				if err != nil {
-					t.Fatal(err)
+					t.Fatalf("step: got error %v, want nil", err)
 				}
 				return more
 			}
 			step() // sends MapAccepted
 			step() // sends the first batch
 			if n := len(s.keys); n == 0 || n > 1900 {
-				t.Fatalf("records in the first batch: got %d", n)
+				t.Fatalf("records in the first batch: got %d, want 1 to 1900", n)
 			}
 			if test.after {
 				remove()
@@ -114,14 +114,14 @@ func TestCaughtUpAfterRequestedRecords(t *testing.T) {
 	sub := subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	sub.Owners = &mapsyncv1.OwnerRequest{Serial: 1}
 	if err := session.subscribe(sub); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	f := session.maps[0]
 	defer f.close()
 	run := func() (caughtUp bool) {
 		for range 100 {
 			if _, err := f.step(r.localMaps()[testMap], time.Now()); err != nil {
-				t.Fatal(err)
+				t.Fatalf("step: got error %v, want nil", err)
 			}
 		}
 		for _, m := range s.got {
@@ -135,7 +135,7 @@ func TestCaughtUpAfterRequestedRecords(t *testing.T) {
 		t.Fatalf("got %d records sent, last batch caught up %t, want 100 and true", len(s.keys), run())
 	}
 	if err := session.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: 2, Orphaned: true}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle owner request: got error %v, want nil", err)
 	}
 	// Changes of other owners advance the position without records for the peer.
 	tb.Update(func(tx *table.Tx) {

@@ -19,7 +19,7 @@ func TestMapHasOneSubscription(t *testing.T) {
 	}
 	end := &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}}
 	if err := s.handle(end); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if err := again(2); err != nil {
 		t.Errorf("subscription after the end of the first: got %v, want no error", err)

@@ -30,7 +30,7 @@ func newSubscribedStream(t *testing.T) (*Replicator, *outboundStream) {
 	s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 3}, &responseRecorder{})
 	_, s.cancel = context.WithCancelCause(t.Context())
 	if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	return r, s
 }
@@ -87,10 +87,10 @@ func TestUnsubscribeRemovesOutboundMap(t *testing.T) {
 	f := s.findMap(1)
 	wasWoken(s.wake)
 	if err := s.unsubscribe(1); err != nil || !f.unsubscribed.Load() || !wasWoken(s.wake) {
-		t.Fatalf("unsubscribe: got unsubscribed %v, error %v", f.unsubscribed.Load(), err)
+		t.Fatalf("unsubscribe: got unsubscribed %v, error %v, want true, no error, and the stream woken", f.unsubscribed.Load(), err)
 	}
 	if more, err := f.step(nil, f.comparison.now); more || err != nil || s.findMap(1) != nil || len(s.maps) != 0 {
-		t.Errorf("step: got more %v, error %v, outbound map streams %v", more, err, s.maps)
+		t.Errorf("step: got more %v, error %v, outbound map streams %v, want false, no error and none", more, err, s.maps)
 	}
 }
 
@@ -189,13 +189,14 @@ func TestRefusedMap(t *testing.T) {
 	for _, state := range []State{StateSyncing, StateCaughtUp} {
 		in.state = state
 		if err := l.handleRefused(in, &mapsyncv1.MapRefused{}); !errors.Is(err, errProtocol) || in.state != state {
-			t.Errorf("refusal in state %v: got %v, state %v", state, err, in.state)
+			t.Errorf("refusal in state %v: got %v, state %v, want a protocol error and the same state", state, err, in.state)
 		}
 	}
 	in.state = StateWaiting
 	wasWoken(r.wake)
 	if err := l.handleRefused(in, &mapsyncv1.MapRefused{Text: "no"}); err != nil || in.state != StateRefused || in.err == nil || !wasWoken(r.wake) {
-		t.Errorf("refusal: got %v, state %v: %v", err, in.state, in.err)
+		t.Errorf("refusal: got %v, state %v: %v, want no error, %s with a reason, and the replicator woken",
+			err, in.state, in.err, StateRefused)
 	}
 }
 
@@ -206,14 +207,16 @@ func TestEndedSubscriptionIsRetried(t *testing.T) {
 	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	wasWoken(l.wake)
 	if err := l.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.state != StateWaiting || len(l.byIndex) != 0 || !wasWoken(l.wake) {
-		t.Errorf("ended subscription: got error %v, state %v, %d subscriptions", err, in.state, len(l.byIndex))
+		t.Errorf("ended subscription: got error %v, state %v, %d subscriptions, want no error, %s and none, and the stream woken",
+			err, in.state, len(l.byIndex), StateWaiting)
 	}
 	if in.backoff != r.opt.MinBackoff || in.retryAt.IsZero() {
 		t.Errorf("pause: got %s, want %s", in.backoff, r.opt.MinBackoff)
 	}
 	first := in.retryAt
 	if err := l.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.backoff != 2*r.opt.MinBackoff || !in.retryAt.After(first) {
-		t.Errorf("second end: got error %v, pause %s", err, in.backoff)
+		t.Errorf("second end: got error %v, pause %s, want no error, %s, and a later retry than before",
+			err, in.backoff, 2*r.opt.MinBackoff)
 	}
 }
 
@@ -259,7 +262,7 @@ func TestNothingIsInSyncWithoutMembership(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	for name, ask := range map[string]func() (bool, []string){"agreed": r.InSync, "synced": r.InitialSyncDone} {
 		if ok, missing := ask(); ok || !slices.Equal(missing, []string{"membership"}) {
-			t.Errorf("%s: got %v, missing %v", name, ok, missing)
+			t.Errorf("%s: got %v, missing %v, want false and membership only", name, ok, missing)
 		}
 	}
 }

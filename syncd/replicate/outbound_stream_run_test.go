@@ -132,7 +132,7 @@ func TestClockReplySendError(t *testing.T) {
 		err := o.s.handleClockProbe(&mapsyncv1.ClockProbe{Sent: 1})
 		o.s.mu.Unlock()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle clock probe: got error %v, want nil", err)
 		}
 		if err := <-ended; !errors.Is(err, errRefusedHere) || !strings.Contains(err.Error(), "send clock") || time.Since(begun) != 0 {
 			t.Errorf("run: got %v after %s, want an error with errRefusedHere and \"send clock\" at once", err, time.Since(begun))
@@ -166,7 +166,8 @@ func TestStreamLifetime(t *testing.T) {
 			low, high = min(low, age), max(high, age)
 		}
 		if low < limit*9/10 || high > limit || low > limit*91/100+1 || high < limit*99/100 {
-			t.Errorf("limit %s: lifetimes: got %s to %s", limit, low, high)
+			t.Errorf("limit %s: lifetimes: got %s to %s, want %s to %s for the lowest, %s to %s for the highest",
+				limit, low, high, limit*9/10, limit*91/100+1, limit*99/100, limit)
 		}
 	}
 }
@@ -213,10 +214,11 @@ func TestObserversAreLogged(t *testing.T) {
 	s := newOutboundStream(r, target, nil)
 	s.remote = "192.0.2.1"
 	if err := s.checkRole(false); err != nil || out.Len() != 0 {
-		t.Errorf("role of a replica: got error %v, log %s", err, out.String())
+		t.Errorf("role of a replica: got error %v, log %s, want no error and no log", err, out.String())
 	}
 	if err := s.checkRole(true); err != nil || !strings.Contains(out.String(), `msg="observer connected" observer=x remote=192.0.2.1`) {
-		t.Errorf("role of an observer: got error %v, log %s", err, out.String())
+		t.Errorf("role of an observer: got error %v, log %s, want no error and a line about observer x at 192.0.2.1",
+			err, out.String())
 	}
 	// An observer may use this node's name.
 	s = newOutboundStream(r, r.opt.Self, &responseRecorder{})
@@ -238,7 +240,7 @@ func TestPositionLostSendError(t *testing.T) {
 	o.sendPending()
 	o.m.positionLost = true
 	if more, err := o.m.step(o.m.m, o.now); more || err != nil || kinds(o.takeSent()) != "END_REASON_POSITION_LOST" {
-		t.Errorf("step: got more %t, error %v", more, err)
+		t.Errorf("step: got more %t, error %v, want false, no error and END_REASON_POSITION_LOST", more, err)
 	}
 }
 
@@ -252,7 +254,7 @@ func TestResendEnd(t *testing.T) {
 		putTable(t, o.tb, 1, 4, 1)
 		o.sendPending()
 		if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(set)}); err != nil {
-			t.Fatal(err)
+			t.Fatalf("handle resend request: got error %v, want nil", err)
 		}
 	}
 	o := newOutboundFixture(t)
@@ -261,7 +263,7 @@ func TestResendEnd(t *testing.T) {
 		more := o.step()
 		sent := kinds(o.takeSent())
 		if end := strings.HasSuffix(sent, "Resent"); end == more || steps > 5 {
-			t.Fatalf("step %d: sent %q, more %t", steps, sent, more)
+			t.Fatalf("step %d: sent %q, more %t, want Resent and no more, after at most 6 steps", steps, sent, more)
 		} else if end {
 			break
 		}

@@ -14,7 +14,7 @@ func (o *outboundFixture) sendRound() (more bool) {
 	o.t.Helper()
 	more, err := o.s.sendRound(o.now)
 	if err != nil {
-		o.t.Fatal(err)
+		o.t.Fatalf("send round: got error %v, want nil", err)
 	}
 	return more
 }
@@ -26,10 +26,10 @@ func TestSendRound(t *testing.T) {
 	second := subscription(2, "none", Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	second.Owners = &mapsyncv1.OwnerRequest{Serial: 1}
 	if err := o.s.subscribe(second); err != nil {
-		t.Fatal(err)
+		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	if err := o.s.handleClockProbe(&mapsyncv1.ClockProbe{Sent: 7}); err != nil {
-		t.Fatal(err)
+		t.Fatalf("handle clock probe: got error %v, want nil", err)
 	}
 	o.s.lastSent = o.now
 	if !o.sendRound() {
@@ -99,7 +99,7 @@ func TestOutboundStreamEndsWithContext(t *testing.T) {
 			t.Errorf("%s: run: got %v, want errReplaced", name, err)
 		}
 		if w := o.sent[0].GetWelcome(); w.GetProtocolVersion() != 1 || !w.GetOwnerRequests() || !w.GetReports() || w.GetSelf().GetNode() != "b" {
-			t.Errorf("welcome: got %v", w)
+			t.Errorf("welcome: got %v, want version 1, owner requests, reports and node b", w)
 		}
 		o.sent = nil
 	}

@@ -21,7 +21,7 @@ func enterStream(t *testing.T, r *Replicator, owner table.Owner) (*outboundStrea
 	s := newOutboundStream(r, owner, &responseRecorder{})
 	ctx, err := r.registerStream(t.Context(), s)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("register stream: got error %v, want nil", err)
 	}
 	t.Cleanup(func() { r.unregisterStream(s) })
 	return s, ctx
@@ -43,7 +43,7 @@ func TestStreamsNeedRunningReplicator(t *testing.T) {
 	left := newOutboundStream(r, target, nil)
 	leftCtx, err := r.registerStream(t.Context(), left)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("register stream: got error %v, want nil", err)
 	}
 	r.unregisterStream(left)
 	if _, ok := r.outboundStreams[left]; ok || len(r.outboundStreams) != 1 {
@@ -73,10 +73,11 @@ func TestReplicaHasOneStream(t *testing.T) {
 		sub := subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
 		sub.Observe = observes
 		if err := s.subscribe(sub); err != nil || !s.subscribed.Load() || s.observing.Load() != observes || !wasWoken(s.wake) {
-			t.Fatalf("subscribe: got error %v, subscribed %t, observing %t", err, s.subscribed.Load(), s.observing.Load())
+			t.Fatalf("subscribe: got error %v, subscribed %t, observing %t, want no error, true and %t, and the stream woken",
+				err, s.subscribed.Load(), s.observing.Load(), observes)
 		}
 		if got := errors.Is(context.Cause(old), errReplaced); got == observes {
-			t.Errorf("observes %t: older stream ends: got %t", observes, got)
+			t.Errorf("observes %t: older stream ends: got %t, want %t", observes, got, !observes)
 		}
 		if others.Err() != nil || observer.Err() != nil || ctx.Err() != nil {
 			t.Error("streams of other nodes and observers: got ended, want open")
@@ -84,7 +85,7 @@ func TestReplicaHasOneStream(t *testing.T) {
 		_, late := enterStream(t, r, target)
 		sub.Map, sub.Name = 2, "another"
 		if err := s.subscribe(sub); err != nil {
-			t.Fatal(err)
+			t.Fatalf("subscribe: got error %v, want nil", err)
 		}
 		if late.Err() != nil {
 			t.Error("second subscription: got a newer stream ended, want open")
@@ -127,7 +128,8 @@ func TestSubscriptionValidation(t *testing.T) {
 			t.Errorf("subscribe: want error %q, got: %v", want, err)
 		}
 		if len(s.maps) != c.first || c.first == 0 && s.subscribed.Load() {
-			t.Errorf("%s: got %d outbound map streams, subscribed %t", want, len(s.maps), s.subscribed.Load())
+			t.Errorf("%s: got %d outbound map streams, subscribed %t, want %d, and false if 0",
+				want, len(s.maps), s.subscribed.Load(), c.first)
 		}
 	}
 }
@@ -149,7 +151,7 @@ func TestStreamEndStatus(t *testing.T) {
 		r, _ := newTestReplicator(t)
 		err := newOutboundStream(r, target, nil).endStatus(c.err)
 		if status.Code(err) != c.code || r.Stats().BadRequests != c.bad {
-			t.Errorf("%s: end status: got %v, %d bad requests", name, err, r.Stats().BadRequests)
+			t.Errorf("%s: end status: got %v, %d bad requests, want code %s and %d", name, err, r.Stats().BadRequests, c.code, c.bad)
 		}
 	}
 }

@@ -30,11 +30,12 @@ func TestPeerErrorIsBounded(t *testing.T) {
 			t.Errorf("%s: status codes: got %s, %s of the verification, want Aborted", name, status.Code(err), status.Code(proof))
 		}
 		if err == nil || proof == nil {
-			t.Fatalf("%s: got errors %v and %v", name, err, proof)
+			t.Fatalf("%s: got errors %v and %v, want both", name, err, proof)
 		}
 		for what, got := range map[string]string{"status": l.status(n.r.localMaps()).Error, "error": err.Error(), "proof": proof.Error()} {
 			if len(got) > 12<<10 || strings.ContainsAny(got, "\x1b\U0010ffff") {
-				t.Errorf("%s: %s: got %d bytes: %.60q", name, what, len(got), got)
+				t.Errorf("%s: %s: got %d bytes: %.60q, want at most %d bytes without \\x1b and \\U0010ffff",
+					name, what, len(got), got, 12<<10)
 			}
 		}
 	}
@@ -48,7 +49,7 @@ func TestPeerErrorKeepsOtherErrors(t *testing.T) {
 		}
 	}
 	if got := peerError(status.Error(codes.Unavailable, `a "b"`)); status.Code(got) != codes.Unavailable || status.Convert(got).Message() != `"a \"b\""` {
-		t.Errorf("peer error of a status: got %v", got)
+		t.Errorf("peer error of a status: got %v, want code Unavailable and the message in quotes", got)
 	}
 }
 
@@ -61,7 +62,7 @@ func TestWelcomeWithLongName(t *testing.T) {
 	_, proof := n.r.dialAndVerify(t.Context(), x)
 	for _, err := range []error{newInboundStream(n.r, x).runStream(t.Context()), proof} {
 		if err == nil || !strings.Contains(err.Error(), "expected") || len(err.Error()) > 1<<10 {
-			t.Errorf("welcome with a long name: got error %.80v", err)
+			t.Errorf("welcome with a long name: got error %.80v, want one with expected, of at most %d bytes", err, 1<<10)
 		}
 	}
 }

@@ -28,19 +28,19 @@ func TestSetPeersUpdatesTables(t *testing.T) {
 	wasWoken(s.wake)
 	r.SetPeers([]Peer{x})
 	if !wasWoken(r.wake) || !wasWoken(lx.wake) || !wasWoken(s.wake) {
-		t.Error("change of membership: not all streams are woken")
+		t.Error("change of membership: got not all woken, want the replicator and both streams woken")
 	}
 	if !r.gone["y"] || r.goneAt["y"].IsZero() || r.inboundStreams["y"].departedAt().IsZero() {
-		t.Errorf("y after it left: got gone %t at %s", r.gone["y"], r.goneAt["y"])
+		t.Errorf("y after it left: got gone %t at %s, want true, a time, and a departure of its stream", r.gone["y"], r.goneAt["y"])
 	}
 	first := r.goneAt["y"]
 	r.setGone(map[string]bool{"y": true})
 	if r.goneAt["y"] != first {
-		t.Error("second SetPeers without y: got another time of departure")
+		t.Error("second SetPeers without y: got another time of departure, want the first one")
 	}
 	late := newTable(t, r.opt.Self, false)
 	if err := r.AddMap("late", Layout{KeySize: testKeySize, ValueSize: testValueSize}, late); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	for _, tb := range []*table.Table{tb, late} {
 		enterRemote(tb, table.Owner{Node: "y", Incarnation: 4}, 5, 1)
@@ -52,7 +52,7 @@ func TestSetPeersUpdatesTables(t *testing.T) {
 	}
 	r.SetPeers([]Peer{x, y})
 	if r.gone["y"] || !r.goneAt["y"].IsZero() {
-		t.Error("y after it came back: got gone")
+		t.Error("y after it came back: got gone or a time of departure, want neither")
 	}
 	for _, tb := range []*table.Table{tb, late} {
 		enterRemote(tb, table.Owner{Node: "y", Incarnation: 4}, table.Version(time.Now().Add(time.Second).UnixNano()), 2)
@@ -63,7 +63,7 @@ func TestSetPeersUpdatesTables(t *testing.T) {
 		})
 	}
 	if ctx.Err() != nil {
-		t.Error("stream of a live peer: got ended")
+		t.Error("stream of a live peer: got ended, want open")
 	}
 	r.SetPeers([]Peer{y})
 	if !errors.Is(context.Cause(ctx), errPeerGone) {
@@ -73,18 +73,19 @@ func TestSetPeersUpdatesTables(t *testing.T) {
 	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:1"}})
 	ly := r.inboundStreams["y"]
 	if ly.peer.Incarnation != 5 {
-		t.Error("inbound stream of y: got an earlier incarnation")
+		t.Errorf("inbound stream of y: got incarnation %d, want 5", ly.peer.Incarnation)
 	}
 	stopped := false
 	ly.cancel = func() { stopped = true }
 	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:2"}})
 	if r.inboundStreams["y"] != ly || ly.currentPeer().Addr != "127.0.0.1:2" || !stopped {
-		t.Errorf("inbound stream of y: got address %s, stopped %t", ly.currentPeer().Addr, stopped)
+		t.Errorf("inbound stream of y: got address %s, stopped %t, want 127.0.0.1:2 and true, and the same stream",
+			ly.currentPeer().Addr, stopped)
 	}
 	stopped = false
 	r.SetPeers([]Peer{{Node: "y", Incarnation: 5, Addr: "127.0.0.1:2"}})
 	if stopped {
-		t.Error("SetPeers without a change: got the stream stopped")
+		t.Error("SetPeers without a change: got the stream stopped, want not stopped")
 	}
 	r.SetPeers([]Peer{{Node: "y", Incarnation: 6, Addr: "127.0.0.1:2"}})
 	if !stopped || r.inboundStreams["y"] == ly {
@@ -116,7 +117,7 @@ func TestInboundStreamsOfDepartedNodes(t *testing.T) {
 	r.inboundStreams["n1"].cancel = func() {} // still running
 	r.forgetInboundStreams(r.view.Load())
 	if len(r.inboundStreams) != maxDeparted+2 || r.inboundStreams["n0"] != nil || r.inboundStreams["n1"] == nil || r.inboundStreams["n2"] != nil || r.inboundStreams["n3"] == nil || r.inboundStreams["x"] == nil {
-		t.Errorf("inbound streams: got %d", len(r.inboundStreams))
+		t.Errorf("inbound streams: got %d, want %d, with n1, n3 and x, without n0 and n2", len(r.inboundStreams), maxDeparted+2)
 	}
 }
 
@@ -131,7 +132,7 @@ func TestReviewOwners(t *testing.T) {
 	r.gone["nobody"] = true
 	r.doHousekeeping()
 	if r.gone["z"] || !r.gone["nobody"] {
-		t.Error("review before UnknownGrace: got owners reviewed")
+		t.Error("review before UnknownGrace: got owners reviewed, want not reviewed")
 	}
 	r.membershipSince = time.Now().Add(-r.opt.UnknownGrace - time.Second)
 	r.doHousekeeping()
@@ -140,22 +141,22 @@ func TestReviewOwners(t *testing.T) {
 	}
 	delete(r.gone, "z")
 	if r.doHousekeeping(); r.gone["z"] {
-		t.Error("second review at once: got owners reviewed")
+		t.Error("second review at once: got owners reviewed, want not reviewed")
 	}
 	r.ownersReviewedAt = time.Now().Add(-ownerReviewInterval)
 	if r.doHousekeeping(); !r.gone["z"] {
-		t.Error("review after ownerReviewInterval: got owners not reviewed")
+		t.Error("review after ownerReviewInterval: got owners not reviewed, want reviewed")
 	}
 	r, tb = newTestReplicator(t)
 	enterRemote(tb, table.Owner{Node: "z", Incarnation: 1}, 5, 1)
 	if r.doHousekeeping(); r.gone["z"] {
-		t.Error("review before the first SetPeers: got owners reviewed")
+		t.Error("review before the first SetPeers: got owners reviewed, want not reviewed")
 	}
 	if got := r.localMaps()[testMap].owners(); !slices.Contains(got, "z") || !slices.IsSorted(got) {
-		t.Errorf("owners: got %v", got)
+		t.Errorf("owners: got %v, want z among them, in order", got)
 	}
 	if len(r.localMaps()[testMap].samples) != 1 {
-		t.Error("samples for the lag: got none")
+		t.Errorf("samples for the lag: got %d, want 1", len(r.localMaps()[testMap].samples))
 	}
 }
 
@@ -198,18 +199,18 @@ func TestLocalMapValidation(t *testing.T) {
 		wasWoken(r.wake)
 		name := fmt.Sprint("m", i)
 		if err := r.AddMap(name, layout(8, 16), newTable(t, self, false)); err != nil || !wasWoken(r.wake) {
-			t.Fatal(err)
+			t.Fatalf("add map %s: got error %v, or the replicator not woken, want nil and woken", name, err)
 		}
 		generations[r.localMaps()[name].generation] = true
 	}
 	if len(generations) != MaxMaps-2 {
-		t.Errorf("generations: got %d of %d maps", len(generations), MaxMaps-2)
+		t.Errorf("generations: got %d of %d maps, want a different one for each map", len(generations), MaxMaps-2)
 	}
 	if err := r.AddMap("one more", layout(8, 16), newTable(t, self, false)); !errors.Is(err, ErrMap) {
 		t.Errorf("map %d: got %v, want ErrMap", MaxMaps+1, err)
 	}
 	if r.RemoveMap("m0"); !wasWoken(r.wake) || r.localMaps()["m0"] != nil {
-		t.Error("removed map: got still present, or Run not woken")
+		t.Error("removed map: got still present, or Run not woken, want removed, and Run woken")
 	}
 	r.RemoveMap("m0")
 }
@@ -221,7 +222,7 @@ func TestLagSamples(t *testing.T) {
 	m := r.localMaps()[testMap]
 	begun := time.Unix(1000, 0)
 	if m.lagSince(0, begun) != 0 {
-		t.Error("lag without changes: got another value than 0")
+		t.Error("lag without changes: got another value, want 0")
 	}
 	for i := range maxSamples {
 		putTable(t, tb, i, i+1, 1)
@@ -246,6 +247,7 @@ func TestLagSamples(t *testing.T) {
 	putTable(t, tb, maxSamples, maxSamples+1, 1)
 	m.sampleLag(end)
 	if n := len(m.samples); n != maxSamples/2+1 || m.samples[0].position != 2 || m.samples[n-2].position != maxSamples || m.samples[n-1].position != maxSamples+1 {
-		t.Errorf("samples: got %d, the first at %d", n, m.samples[0].position)
+		t.Errorf("samples: got %d, the first at %d, want %d, the first at 2, the last two at %d and %d",
+			n, m.samples[0].position, maxSamples/2+1, maxSamples, maxSamples+1)
 	}
 }

@@ -15,7 +15,7 @@ func TestRecordLimit(t *testing.T) {
 		Self: table.Owner{Node: "a", Incarnation: 1}, KeySize: testKeySize, ValueSize: testValueSize, MaxLive: 100,
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	a := startNode(t, "a", 1, tb)
 	b, c := startNode(t, "b", 1, nil), startNode(t, "c", 1, nil)
@@ -52,7 +52,7 @@ func TestFullTablesConverge(t *testing.T) {
 			LRU: true, MaxEntries: entries, MaxLive: 3 * entries, EvictedTTL: time.Hour,
 		})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("new table: got error %v, want nil", err)
 		}
 		n := startNode(t, name, 1, tb, shortCompare)
 		n.put(1000*i, 1000*i+2*entries, 1)

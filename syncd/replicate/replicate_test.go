@@ -76,7 +76,8 @@ func TestResumeSendsNothingTwice(t *testing.T) {
 			t.Errorf("cut %d: got %d deltas sent for 10 changes, want at most 20", i, n)
 		}
 		if after.Resumes == before.Resumes || after.FullSyncs != before.FullSyncs {
-			t.Errorf("cut %d: got %d resumes and %d full syncs", i, after.Resumes-before.Resumes, after.FullSyncs-before.FullSyncs)
+			t.Errorf("cut %d: got %d resumes and %d full syncs, want at least 1 and none",
+				i, after.Resumes-before.Resumes, after.FullSyncs-before.FullSyncs)
 		}
 	}
 	// A peer that leaves and comes back with the same incarnation resumes, too.

@@ -25,7 +25,7 @@ func TestMaxMaps(t *testing.T) {
 	}
 	r.maps.Store(&all)
 	if err := r.AddMap("last", testLayout, tb); err != nil || len(r.localMaps()) != MaxMaps {
-		t.Fatalf("map %d: got %v", MaxMaps, err)
+		t.Fatalf("map %d: got %v, want no error and %d maps", MaxMaps, err, MaxMaps)
 	}
 	err := r.AddMap("one more", testLayout, tb)
 	if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), `add map "one more" as number 65`) || len(r.localMaps()) != MaxMaps {
@@ -125,7 +125,7 @@ func TestMapGenerations(t *testing.T) {
 		r.opt.Now = func() time.Time { return at1000.Add(c.clock) }
 		name := fmt.Sprint(i)
 		if err := r.AddMap(name, testLayout, newTable(t, r.opt.Self, false)); err != nil {
-			t.Fatal(err)
+			t.Fatalf("add map: got error %v, want nil", err)
 		}
 		if got := r.localMaps()[name].generation; got != c.want {
 			t.Errorf("generation: got %d for map %d, want %d", got, i, c.want)
@@ -151,7 +151,7 @@ func TestMapChangeWakesStreams(t *testing.T) {
 		}
 	}
 	if r.localMaps()[testMap] != nil || r.localMaps()["m"] == nil {
-		t.Errorf("maps: got %v", r.localMaps())
+		t.Errorf("maps: got %v, want m, and not %s", r.localMaps(), testMap)
 	}
 }
 
@@ -180,7 +180,8 @@ func TestOwnerReviewInterval(t *testing.T) {
 			}
 			r.membershipSince, r.ownersReviewedAt = ago(c.known), ago(c.reviewed)
 			if r.doHousekeeping(); r.gone["z"] != c.due || c.due != r.ownersReviewedAt.Equal(time.Now()) {
-				t.Errorf("%s: got reviewed at %s, gone %t", name, r.ownersReviewedAt, r.gone["z"])
+				t.Errorf("%s: got reviewed at %s, gone %t, want reviewed now: %t, gone: %t",
+					name, r.ownersReviewedAt, r.gone["z"], c.due, c.due)
 			}
 		})
 	}
@@ -202,7 +203,7 @@ func TestHousekeeping(t *testing.T) {
 	}
 	r.doHousekeeping()
 	if len(m.samples) != 1 || m.samples[0].position != 2 {
-		t.Errorf("samples: got %v", m.samples)
+		t.Errorf("samples: got %v, want one at position 2", m.samples)
 	}
 	if owners := m.owners(); len(owners) != 1 || owners[0] != "b" {
 		t.Errorf("owners after housekeeping: got %q, want b", owners)
@@ -236,7 +237,7 @@ func TestRunRestartsInboundStreams(t *testing.T) {
 			t.Errorf("second call of Run: got %v, want ErrRunning", err)
 		}
 		if len(r.localMaps()[testMap].samples) != 0 || tb.Stats().Audits != 0 {
-			t.Error("housekeeping before its time: got a sample or an audit")
+			t.Error("housekeeping before its time: got a sample or an audit, want neither")
 		}
 		r.SetPeers([]Peer{{Node: "x", Incarnation: 5, Addr: "192.0.2.2:1"}})
 		time.Sleep(minRoundInterval) // not the next housekeeping
@@ -250,11 +251,12 @@ func TestRunRestartsInboundStreams(t *testing.T) {
 		time.Sleep(housekeepingInterval)
 		synctest.Wait()
 		if len(r.localMaps()[testMap].samples) != 1 || tb.Stats().Audits == 0 || len(r.goneAt) != 0 {
-			t.Errorf("housekeeping: got %d samples, %d audits, departures %v", len(r.localMaps()[testMap].samples), tb.Stats().Audits, r.goneAt)
+			t.Errorf("housekeeping: got %d samples, %d audits, departures %v, want 1, at least 1 and none",
+				len(r.localMaps()[testMap].samples), tb.Stats().Audits, r.goneAt)
 		}
 		cancel()
 		if err := <-ended; err != nil || r.inboundStreams["x"].running() {
-			t.Errorf("end of Run: got %v, inbound stream running: %t", err, r.inboundStreams["x"].running())
+			t.Errorf("end of Run: got %v, inbound stream running: %t, want no error and false", err, r.inboundStreams["x"].running())
 		}
 	})
 }
@@ -289,10 +291,10 @@ func TestOptions(t *testing.T) {
 	}
 	r, err := New(Options{Self: table.Owner{Node: "a"}, Dial: noDial})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	if ok, waiting := r.InitialSyncDone(); ok || len(waiting) != 1 {
-		t.Errorf("initial sync without membership: got done, waiting %v", waiting)
+		t.Errorf("initial sync without membership: got done %t, waiting %v, want false and one entry", ok, waiting)
 	}
 	if r.opt.MaxClockAhead != DefaultMaxClockAhead {
 		t.Errorf("default of MaxClockAhead: got %s, want %s", r.opt.MaxClockAhead, DefaultMaxClockAhead)

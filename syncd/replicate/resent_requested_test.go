@@ -16,7 +16,7 @@ func TestBatchMarkedResentAndRequested(t *testing.T) {
 		m := stockBatch(x.in.index, 0, 10, 1)
 		m.GetBatch().Resent, m.GetBatch().Requested, m.GetBatch().CaughtUp = true, requested, false
 		if err := x.l.handle(mustMarshal(t, m)); errors.Is(err, errProtocol) != requested {
-			t.Errorf("requested %t: got %v", requested, err)
+			t.Errorf("requested %t: got %v, want a protocol error: %t", requested, err, requested)
 		}
 	}
 }

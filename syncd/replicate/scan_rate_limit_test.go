@@ -60,7 +60,7 @@ func TestScansOnRequestAreLimited(t *testing.T) {
 		},
 		"owner requests": func(o *outboundFixture, n int) {
 			if err := o.s.handleOwnerRequest(&mapsyncv1.OwnerRequest{Map: 1, Serial: uint64(n + 2), Resend: true, Nodes: []string{"unknown"}}); err != nil {
-				o.t.Fatal(err)
+				o.t.Fatalf("handle owner request: got error %v, want nil", err)
 			}
 		},
 		"resends": func(o *outboundFixture, _ int) {
@@ -68,7 +68,7 @@ func TestScansOnRequestAreLimited(t *testing.T) {
 				return // not answered yet
 			}
 			if err := o.s.handleResendRequest(&mapsyncv1.ResendRequest{Map: 1, Buckets: wire.EncodeBucketSet(new(table.BucketSet))}); err != nil {
-				o.t.Fatal(err)
+				o.t.Fatalf("handle resend request: got error %v, want nil", err)
 			}
 		},
 	}

@@ -58,6 +58,7 @@ func TestCoverage(t *testing.T) {
 		}
 	}
 	if a.members != newView(nil, owner("c", 9), peers("ab")).members || a.members == join.members {
-		t.Error("members: got different values for the same live nodes, or equal values for others")
+		t.Error("members: got different values for the same live nodes, or equal values for others, " +
+			"want equal values for the same live nodes only")
 	}
 }

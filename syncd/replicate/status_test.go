@@ -20,7 +20,7 @@ func TestMembershipView(t *testing.T) {
 	peers := []Peer{{Node: "x", Incarnation: 3}, {Node: "y", Incarnation: 1}}
 	v := newView(nil, self, append(peers, Peer{Node: "x", Incarnation: 5}, Peer{Node: "x", Incarnation: 4}, Peer{Node: "b", Incarnation: 9}))
 	if len(v.live) != 2 || v.live["x"].Incarnation != 5 || v.departures != 0 {
-		t.Errorf("view: got %+v", v)
+		t.Errorf("view: got %+v, want 2 live nodes, x with incarnation 5, and no departures", v)
 	}
 	none := newView(v, self, nil)
 	again := newView(none, self, peers)
@@ -31,10 +31,11 @@ func TestMembershipView(t *testing.T) {
 	// All nodes with the same live nodes compute the same value.
 	other := newView(nil, table.Owner{Node: "x"}, []Peer{{Node: "b"}, {Node: "y"}})
 	if v.members != other.members || v.members == none.members || v.members == last.members {
-		t.Error("members: got different values for the same live nodes, or equal values for others")
+		t.Error("members: got different values for the same live nodes, or equal values for others, " +
+			"want equal values for the same live nodes only")
 	}
 	if len(v.names()) != 2 || v.orphaned("x") || v.orphaned("b") || !v.orphaned("z") {
-		t.Errorf("names: got %v", v.names())
+		t.Errorf("names: got %v, want 2, and only z orphaned", v.names())
 	}
 }
 
@@ -43,7 +44,7 @@ func TestStatus(t *testing.T) {
 	r, all := newRoleCluster(t, Peer{Node: "y", Incarnation: 3, Addr: "127.0.0.1:2"}, Peer{Node: "x", Incarnation: 1, Addr: "127.0.0.1:1"})
 	for _, name := range []string{"nat", "aff"} {
 		if err := r.AddMap(name, Layout{KeySize: testKeySize, ValueSize: testValueSize}, newTable(t, r.opt.Self, false)); err != nil {
-			t.Fatal(err)
+			t.Fatalf("add map: got error %v, want nil", err)
 		}
 	}
 	in := all["x"]
@@ -53,34 +54,35 @@ func TestStatus(t *testing.T) {
 	in.comparison.peerUnsent, in.comparison.divergent, in.comparison.inSyncAt = 4, 3, at
 	status := r.Status()
 	if len(status) != 2 || status[0].Node != "x" || status[1].Node != "y" || !status[0].LastContact.Equal(at) || !status[1].LastContact.IsZero() {
-		t.Fatalf("status: got %+v", status)
+		t.Fatalf("status: got %+v, want x with the last contact at %s, and y without one", status, at)
 	}
 	var names []string
 	for _, m := range status[0].Maps {
 		names = append(names, m.Name+" "+string(m.State))
 	}
 	if !slices.Equal(names, []string{"aff waiting", "ct caught_up", "nat waiting"}) {
-		t.Errorf("maps: got %q", names)
+		t.Errorf("maps: got %q, want aff waiting, ct caught_up, nat waiting", names)
 	}
 	m := status[0].Maps[1]
 	if m.ExceptionCount != 1 || len(m.Exceptions) != 1 || m.Unsent != 4 || m.Divergent != 3 || !m.InSyncAt.Equal(at) || m.SendState != StateWaiting {
-		t.Errorf("status of the map: got %+v", m)
+		t.Errorf("status of the map: got %+v, want 1 exception, listed, 4 unsent, 3 divergent, in sync at %s, send state %s",
+			m, at, StateWaiting)
 	}
 	// A map that was added again has no state yet.
 	r.RemoveMap(testMap)
 	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, newTable(t, r.opt.Self, false)); err != nil {
-		t.Fatal(err)
+		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	if m := r.Status()[0].Maps[1]; m.State != StateWaiting || m.ExceptionCount != 0 {
-		t.Errorf("status of the map that was added again: got %+v", m)
+		t.Errorf("status of the map that was added again: got %+v, want state %s and no exceptions", m, StateWaiting)
 	}
 	ok, waiting := r.InitialSyncDone()
 	want := []string{"x/aff", "x/ct", "x/nat", "y/aff", "y/ct", "y/nat"}
 	if ok || !slices.Equal(waiting, want) {
-		t.Errorf("initial sync: got waiting %q", waiting)
+		t.Errorf("initial sync: got %t, waiting %q, want false and %q", ok, waiting, want)
 	}
 	if ok, missing := r.InSync(); ok || !slices.Equal(missing, want) {
-		t.Errorf("in sync: got missing %q", missing)
+		t.Errorf("in sync: got %t, missing %q, want false and %q", ok, missing, want)
 	}
 	if s := r.Stats(); s.Peers != 2 || s.Connected != 2 || s.Maps != 3 {
 		t.Errorf("statistics: got %d peers, %d connected, %d maps, want 2, 2, 3", s.Peers, s.Connected, s.Maps)
@@ -97,7 +99,7 @@ func TestInitialSyncIgnoresUnavailableMaps(t *testing.T) {
 	} {
 		x.in.state, x.in.fullSyncDone = state, false
 		if ok, names := x.r.InitialSyncDone(); ok == waits {
-			t.Errorf("%s: initial sync: got waiting %v", state, names)
+			t.Errorf("%s: initial sync: got waiting %v, want waiting: %t", state, names, waits)
 		}
 		if x.in.fullSyncDone = true; state == StateCaughtUp {
 			if ok, names := x.r.InitialSyncDone(); !ok {
@@ -118,7 +120,7 @@ func TestInitialSyncIgnoresUnavailableMaps(t *testing.T) {
 		x.in.owners.lastServing = time.Now().Add(-time.Hour)
 		cut := state == StateWaiting || state == StateFailed
 		if why := x.in.disconnectedReason(time.Now()); (why != "") != cut {
-			t.Errorf("%s: disconnected reason: got %q", state, why)
+			t.Errorf("%s: disconnected reason: got %q, want a reason: %t", state, why, cut)
 		}
 	}
 	x.in.state = StateWaiting
@@ -141,15 +143,15 @@ func TestOutboundStatus(t *testing.T) {
 		maps := []MapStatus{{Name: "other", SendState: StateWaiting}, {Name: testMap, SendState: StateWaiting}}
 		o.s.status(maps, o.now)
 		if maps[0].SendState != StateWaiting || maps[0].Serving {
-			t.Errorf("status of another map: got %+v", maps[0])
+			t.Errorf("status of another map: got %+v, want send state %s, not serving", maps[0], StateWaiting)
 		}
 		return maps[1]
 	}
 	if _, err := o.m.step(nil, o.now); err != nil {
-		t.Fatal(err)
+		t.Fatalf("step: got error %v, want nil", err)
 	}
 	if m := status(); m.Serving || m.SendState != StatePending || m.Reporting {
-		t.Errorf("status of a pending map: got %+v", m)
+		t.Errorf("status of a pending map: got %+v, want send state %s, not serving, not reporting", m, StatePending)
 	}
 	putTable(t, o.tb, 1, 4, 1)
 	o.sendPending()
@@ -157,15 +159,16 @@ func TestOutboundStatus(t *testing.T) {
 	lm.samples = []headSample{{1, o.now.Add(-9 * time.Second)}, {2, o.now.Add(-5 * time.Second)}, {3, o.now.Add(-time.Second)}}
 	o.m.ackedPosition.Store(1)
 	if m := status(); !m.Serving || m.SendState != StateServed || !m.Reporting || m.Sent != 3 || m.Acked != 1 || m.LagEntries != 2 || m.Lag != 5*time.Second {
-		t.Errorf("status of a served map: got %+v", m)
+		t.Errorf("status of a served map: got %+v, want serving, %s, reporting, 3 sent, 1 acked, a lag of 2 entries and 5 s",
+			m, StateServed)
 	}
 	o.m.ackedPosition.Store(3)
 	if m := status(); m.LagEntries != 0 || m.Lag != 0 {
-		t.Errorf("status without a lag: got %+v", m)
+		t.Errorf("status without a lag: got %+v, want lags of 0", m)
 	}
 	o.m.unsubscribed.Store(true)
 	if m := status(); m.Serving || m.SendState != StateWaiting {
-		t.Errorf("status after the end: got %+v", m)
+		t.Errorf("status after the end: got %+v, want send state %s, not serving", m, StateWaiting)
 	}
 }
 
@@ -201,7 +204,8 @@ func TestStatusUsesNewestSubscribedStream(t *testing.T) {
 			}
 			st := r.Status()[0]
 			if m := st.Maps[0]; !st.Serving || (c.serves < 0) == m.Serving || c.serves >= 0 && m.Sent != uint64(c.serves) {
-				t.Fatalf("%s: got serving %t, sent %d", name, m.Serving, m.Sent)
+				t.Fatalf("%s: got serving %t, sent %d, want serving %t, sent %d if so, and the node serving",
+					name, m.Serving, m.Sent, c.serves >= 0, c.serves)
 			}
 		}
 	}
@@ -246,13 +250,13 @@ func TestResync(t *testing.T) {
 		}
 	}
 	if err := r.Resync(t.Context(), testMap, progress); err != nil {
-		t.Fatal(err)
+		t.Fatalf("resync: got error %v, want nil", err)
 	}
 	if fmt.Sprint(steps) != "[{xy 0 20} {y 4 20}]" {
-		t.Errorf("progress: got %v", steps)
+		t.Errorf("progress: got %v, want [{xy 0 20} {y 4 20}]", steps)
 	}
 	if !f.comparison.digestNow.Load() || another.comparison.digestNow.Load() || observer.comparison.digestNow.Load() || !wasWoken(s.wake) {
-		t.Error("digests: got not due for the map, or due for another map")
+		t.Error("digests: got not due for the map, or due for another map, want due for the map only, and the stream woken")
 	}
 	for node, in := range all {
 		if in.comparison.resyncStart.IsZero() || !wasWoken(in.l.wake) {
@@ -265,7 +269,7 @@ func TestResync(t *testing.T) {
 		t.Helper()
 		peers, _, _, err := r.resyncProgress(testMap, began)
 		if got := strings.Join(peers, ""); got != want || errors.Is(err, ErrInconclusive) != unknown {
-			t.Errorf("%s: got waiting for %q, error %v", what, got, err)
+			t.Errorf("%s: got waiting for %q, error %v, want %q, ErrInconclusive: %t", what, got, err, want, unknown)
 		}
 	}
 	agree("x")
@@ -308,7 +312,7 @@ func TestAuditFindsMemoryChanges(t *testing.T) {
 	rounds := 0
 	for ; tb.Stats().AuditFound == 0; rounds++ {
 		if rounds > 2*4+2 {
-			t.Fatal("audit: got no finding")
+			t.Fatal("audit: got no finding, want one after at most 11 rounds")
 		}
 		r.audit(t.Context())
 	}

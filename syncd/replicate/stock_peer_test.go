@@ -35,7 +35,7 @@ func startStock(t *testing.T, serve func(mapsyncv1.ReplicationService_SubscribeS
 	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("listen: got error %v, want nil", err)
 	}
 	srv := grpc.NewServer(opts...)
 	mapsyncv1.RegisterReplicationServiceServer(srv, &stockServer{serve: serve})
@@ -137,7 +137,7 @@ func TestStockServer(t *testing.T) {
 			t.Errorf("acknowledged position: got %d, want 10", p)
 		}
 	case <-time.After(deadline):
-		t.Error("acknowledgement: got none")
+		t.Error("acknowledgement: got none, want one")
 	}
 }
 
@@ -154,14 +154,14 @@ func TestStockClient(t *testing.T) {
 	for deltas < 1000 {
 		m, err := stream.Recv()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("receive: got error %v, want nil", err)
 		}
 		b := m.GetBatch()
 		if b == nil {
 			continue
 		}
 		if b.GetPreviousPosition() != position {
-			t.Errorf("batch: got start %d after %d", b.GetPreviousPosition(), position)
+			t.Errorf("batch: got start %d after %d, want equal positions", b.GetPreviousPosition(), position)
 		}
 		deltas, position = deltas+len(b.GetDeltas()), b.GetPosition()
 	}
@@ -188,14 +188,14 @@ func stockClient(t *testing.T, n *node) mapsyncv1.ReplicationService_SubscribeCl
 	t.Helper()
 	conn, err := grpc.NewClient(n.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new client: got error %v, want nil", err)
 	}
 	t.Cleanup(func() { conn.Close() })
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	stream, err := mapsyncv1.NewReplicationServiceClient(conn).Subscribe(ctx)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("open stream: got error %v, want nil", err)
 	}
 	return stream
 }
@@ -209,7 +209,7 @@ func hello(node string) *mapsyncv1.SubscribeRequest {
 func send(t *testing.T, stream mapsyncv1.ReplicationService_SubscribeClient, m *mapsyncv1.SubscribeRequest) {
 	t.Helper()
 	if err := stream.Send(m); err != nil {
-		t.Fatal(err)
+		t.Fatalf("send: got error %v, want nil", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func TestSlowReaderDoesNotDelayOthers(t *testing.T) {
 	for got[string(wireBytes(key(9999)))] != 39 {
 		m, err := slow.Recv()
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("receive: got error %v, want nil", err)
 		}
 		for _, d := range m.GetBatch().GetDeltas() {
 			// The message has one field, after its tag and length.
@@ -322,7 +322,7 @@ func TestUnreadableRequestsAreCounted(t *testing.T) {
 		m := subscription(1, strings.Repeat("x", maxRequestBytes), Layout{})
 		_ = stream.Send(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: m}})
 		if err := streamError(stream); status.Code(err) != codes.ResourceExhausted {
-			t.Fatal(err)
+			t.Fatalf("request %d: got error %v, want code %s", i, err, codes.ResourceExhausted)
 		}
 		poll.Within(t, deadline, "the count is reached", func() bool { return a.r.Stats().BadRequests == i+1 })
 	}

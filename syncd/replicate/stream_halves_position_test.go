@@ -21,7 +21,7 @@ func newTestEncoder(t *testing.T, after uint64) (*StreamEncoder, *table.Table) {
 	putTable(t, from, 1, 4, 1)
 	e, err := NewStreamEncoder(from, nil, after)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new stream encoder: got error %v, want nil", err)
 	}
 	t.Cleanup(e.Close)
 	return e, from
@@ -34,7 +34,7 @@ func (e *StreamEncoder) allMessages(t *testing.T) (messages [][]byte) {
 		var err error
 		more, err = e.Next(func(m mem.BufferSlice) { messages = append(messages, m.Materialize()) })
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("next messages: got error %v, want nil", err)
 		}
 	}
 	return messages
@@ -47,7 +47,7 @@ func TestStreamEncoderAndDecoder(t *testing.T) {
 	to := newTable(t, table.Owner{Node: "b", Incarnation: 2}, false)
 	d, err := NewStreamDecoder(to, nil, from.Self())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new stream decoder: got error %v, want nil", err)
 	}
 	first := e.allMessages(t)
 	putTable(t, from, 4, 5, 1)
@@ -68,7 +68,7 @@ func TestStreamEncoderAndDecoder(t *testing.T) {
 	}
 	other, err := NewStreamDecoder(newTable(t, table.Owner{Node: "c", Incarnation: 2}, false), nil, table.Owner{Node: "x", Incarnation: 1})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new stream decoder: got error %v, want nil", err)
 	}
 	if err := other.Merge(first[0]); !errors.Is(err, errProtocol) {
 		t.Errorf("merge a message of another node: got %v, want a protocol error", err)
@@ -87,7 +87,7 @@ func TestStreamEncoderFromPosition(t *testing.T) {
 			var b wire.Batch
 			data, ok := wire.BatchPayload(m)
 			if !ok || b.Parse(data) != nil {
-				t.Fatalf("after %d: got no batch", after)
+				t.Fatalf("after %d: got no batch, want a valid one", after)
 			}
 			n += b.DeltaCount
 		}

@@ -23,12 +23,12 @@ func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
 	to := newSizedTable(t, table.Owner{Node: "b", Incarnation: 2}, schematest.ConnectionKeySize, schematest.ConnectionValueSize, false)
 	e, err := NewStreamEncoder(from, s, 0)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new stream encoder: got error %v, want nil", err)
 	}
 	defer e.Close()
 	d, err := NewStreamDecoder(to, s, from.Self())
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new stream decoder: got error %v, want nil", err)
 	}
 	const n = 3 * wire.MaxBatchDeltas
 	for gen := range 3 {
@@ -38,11 +38,11 @@ func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
 				whole := make([]byte, m.Len())
 				m.CopyTo(whole)
 				if err := d.Merge(whole); err != nil {
-					t.Fatal(err)
+					t.Fatalf("merge: got error %v, want nil", err)
 				}
 			})
 			if err != nil {
-				t.Fatal(err)
+				t.Fatalf("merge: got error %v, want nil", err)
 			}
 		}
 		if got := to.Stats(); got.Live != n || got.RemoteAccepted != uint64((gen+1)*n) {
@@ -50,6 +50,6 @@ func testEncoderToDecoder(t *testing.T, s *schema.Schema) {
 		}
 	}
 	if err := d.Merge([]byte{0xff}); err == nil {
-		t.Fatal("merge an invalid message: got no error")
+		t.Fatal("merge an invalid message: got no error, want one")
 	}
 }

@@ -51,7 +51,8 @@ func TestUnverifiedOwnersAreForgotten(t *testing.T) {
 		x.reviewOwners()
 	}
 	if len(x.r.goneAt) != 0 || len(x.r.gone) != each || len(x.r.everLive) != 1 {
-		t.Errorf("got %d departures, %d gone nodes, everLive %v, %d owners of records", len(x.r.goneAt), len(x.r.gone), x.r.everLive, each)
+		t.Errorf("nodes after the reviews: got %d departures, %d gone, everLive %v, want 0, %d and one node",
+			len(x.r.goneAt), len(x.r.gone), x.r.everLive, each)
 	}
 	if v := x.r.ackSnapshot(time.Now()); !v.hasAbsentNodes(time.Hour) {
 		t.Error("absent nodes after unverified owners were found: got false, want true")
@@ -69,7 +70,7 @@ func TestUnverifiedOwnersAreLoggedOnce(t *testing.T) {
 	x.reviewOwners()
 	line := out.String()
 	if strings.Count(line, "\n") != 1 || !strings.Contains(line, "owners=9") || strings.Count(line, "invented") != maxLoggedOwners {
-		t.Errorf("log: got %q", line)
+		t.Errorf("log: got %q, want one line with owners=9 and %d names", line, maxLoggedOwners)
 	}
 }
 
@@ -78,14 +79,14 @@ func BenchmarkReviewOwners(b *testing.B) {
 	const owners = 20_000
 	tb, err := table.New(table.Options{KeySize: testKeySize, ValueSize: testValueSize, MaxEntries: 2 * owners, Self: table.Owner{Node: "b", Incarnation: 1}})
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new table: got error %v, want nil", err)
 	}
 	r, err := New(Options{Self: tb.Self(), Dial: noDial})
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new replicator: got error %v, want nil", err)
 	}
 	if err := r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
-		b.Fatal(err)
+		b.Fatalf("add map: got error %v, want nil", err)
 	}
 	for i := range owners {
 		enterRemote(tb, table.Owner{Node: fmt.Sprint("invented", i), Incarnation: 1}, 5, i)

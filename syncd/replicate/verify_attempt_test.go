@@ -72,7 +72,8 @@ func TestStepNode(t *testing.T) {
 		r.verifier.mu.Unlock()
 		made()
 		if kept != c.kept || live != c.live || refuted != c.refuted || changed != (c.q.live() && !c.live) {
-			t.Errorf("%s: got kept %t, live %t, unreachable %t, changed %t", name, kept, live, refuted, changed)
+			t.Errorf("%s: got kept %t, live %t, unreachable %t, changed %t, want %t, %t, %t, %t",
+				name, kept, live, refuted, changed, c.kept, c.live, c.refuted, c.q.live() && !c.live)
 		}
 	}
 }
@@ -102,11 +103,13 @@ func TestVerificationAttemptsAreBounded(t *testing.T) {
 		all := made()
 		switch {
 		case !c.dialled && (running != c.running || probing != c.q.dialling || len(all) != 0 || q.attempted):
-			t.Errorf("%s: got dials %v, %d attempts", name, all, running)
+			t.Errorf("%s: got dials %v, %d attempts, want none and %d, dialling %t, not attempted",
+				name, all, running, c.running, c.q.dialling)
 		case c.dialled && (running != c.running+1 || !probing || !slices.Equal(all, []Peer{peerX(5)})):
-			t.Errorf("%s: got dials %v, %d attempts", name, all, running)
+			t.Errorf("%s: got dials %v, %d attempts, want one of %v and %d, dialling", name, all, running, peerX(5), c.running+1)
 		case r.verifier.attempts != c.running || c.dialled && (q.dialling || !q.attempted):
-			t.Errorf("%s: attempts afterwards: got %d", name, r.verifier.attempts)
+			t.Errorf("%s: attempts afterwards: got %d, want %d; want attempted and not dialling if dialled",
+				name, r.verifier.attempts, c.running)
 		}
 	}
 }
@@ -175,10 +178,12 @@ func TestFailedVerification(t *testing.T) {
 		r.verifier.attempts = 1
 		r.verifyNode(t.Context(), c.target)
 		if q.unreachable != c.refuted || (q.introduction.Node != "") != c.remains || q.failures != c.q.failures+1 {
-			t.Errorf("%s: got %+v", name, *q)
+			t.Errorf("%s: got %+v, want unreachable %t, an introduction: %t, %d failures",
+				name, *q, c.refuted, c.remains, c.q.failures+1)
 		}
 		if q.dialling || !q.attempted || !errors.Is(q.err, errRefusedHere) || r.verifier.attempts != 0 || !wasWoken(r.wake) {
-			t.Errorf("%s: got %+v, %d attempts", name, *q, r.verifier.attempts)
+			t.Errorf("%s: got %+v, %d attempts, want attempted, not dialling, error %v, no attempts, and the replicator woken",
+				name, *q, r.verifier.attempts, errRefusedHere)
 		}
 		for _, want := range []string{"failed to verify that node is live", "peer=x", "addr=" + c.target.Addr, errRefusedHere.Error()} {
 			if !strings.Contains(out.String(), want) {
@@ -204,10 +209,11 @@ func TestSuccessfulVerification(t *testing.T) {
 	begun := time.Now()
 	r.verifyNode(t.Context(), Peer{Node: "x", Incarnation: 5, Addr: b.addr})
 	if q.verified != b.peer() || !q.attempted || q.dialling || q.unreachable || q.failures != 0 || q.err != nil || r.verifier.attempts != 0 {
-		t.Errorf("node: got %+v, %d attempts", *q, r.verifier.attempts)
+		t.Errorf("node: got %+v, %d attempts, want verified %v, attempted, not dialling, reachable, no failures, no error, no attempts",
+			*q, r.verifier.attempts, b.peer())
 	}
 	if d := q.due.Sub(begun); d < minDialBackoff || d > time.Since(begun)+minDialBackoff {
-		t.Errorf("next attempt: got after %s", d)
+		t.Errorf("next attempt: got after %s, want %s, or more by at most the duration of the attempt", d, minDialBackoff)
 	}
 	b.r.opt.Self.Incarnation = lastStart + 1
 	r.verifyNode(t.Context(), Peer{Node: "x", Incarnation: 5, Addr: b.addr})
@@ -222,7 +228,7 @@ func TestSuccessfulVerification(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.dialAndVerify(done, Peer{Node: "x", Addr: b.addr}); !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "canceled") {
-		t.Errorf("done context: got %v", err)
+		t.Errorf("done context: got %v, want context.Canceled or an error with canceled", err)
 	}
 	busy := startStock(t, func(mapsyncv1.ReplicationService_SubscribeServer) error {
 		return status.Error(codes.Unavailable, "busy")
@@ -266,12 +272,12 @@ func TestVerifiedNodesBecomePeers(t *testing.T) {
 	r.verifier.nodes["y"] = &discoveredNode{hint: Peer{Node: "y", Incarnation: 1, Addr: verifyAddr}, dialling: true}
 	before := r.view.Load()
 	if r.verifyNodes(t.Context(), at1000); r.view.Load() != before {
-		t.Error("no change: got SetPeers called")
+		t.Error("no change: got SetPeers called, want not called")
 	}
 	r.verifier.liveChanged = true
 	r.verifyNodes(t.Context(), at1000)
 	if live := r.view.Load().live; len(live) != 1 || live["x"] != peerX(5) || r.verifier.liveChanged {
-		t.Errorf("live nodes: got %v, changed %t", live, r.verifier.liveChanged)
+		t.Errorf("live nodes: got %v, changed %t, want %v only, and false", live, r.verifier.liveChanged, peerX(5))
 	}
 	q.hint, q.unreachable = Peer{}, true
 	made := failDials(r)
@@ -283,7 +289,7 @@ func TestVerifiedNodesBecomePeers(t *testing.T) {
 	}
 	r.verifier.gossipReceived, r.verifier.liveChanged = false, true
 	if r.verifyNodes(t.Context(), at1000); !r.verifier.liveChanged {
-		t.Error("before the first Discover: got SetPeers called")
+		t.Error("before the first Discover: got SetPeers called, want not called")
 	}
 }
 
@@ -324,12 +330,13 @@ func TestUnverifiedNodes(t *testing.T) {
 	r.verifier.nodes["caller"] = &discoveredNode{attempted: true, introduction: named("caller")}
 	all := r.Unverified(9)
 	if len(all) != 3 || all[0].Peer != named("a") || all[1].Peer != named("c") || all[2].Peer != peerX(5) {
-		t.Fatalf("unverified nodes: got %+v", all)
+		t.Fatalf("unverified nodes: got %+v, want a, c and %v", all, peerX(5))
 	}
 	if all[0].Error != errRefusedHere.Error() || all[0].Ahead != 0 || all[2].Ahead != time.Hour || !strings.Contains(all[2].Error, "max-clock-ahead") {
-		t.Errorf("unverified nodes: got %+v", all)
+		t.Errorf("unverified nodes: got %+v, want error %v and ahead 0 of the first, ahead %s and max-clock-ahead of the last",
+			all, errRefusedHere, time.Hour)
 	}
 	if some := r.Unverified(2); !slices.Equal(some, all[:2]) || len(r.Unverified(0)) != 0 {
-		t.Errorf("two unverified nodes: got %+v", some)
+		t.Errorf("two unverified nodes: got %+v, want %+v, and none for a limit of 0", some, all[:2])
 	}
 }

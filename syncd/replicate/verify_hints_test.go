@@ -83,7 +83,8 @@ func TestFirstDiscover(t *testing.T) {
 	p.liveChanged = false
 	r.Discover([]Peer{{Node: "b", Incarnation: 9, Addr: verifyAddr}, {Node: "", Incarnation: 9, Addr: verifyAddr}})
 	if len(p.nodes) != 0 || p.liveChanged {
-		t.Errorf("hints for this node and without a name: got %d discovered nodes, changed %t", len(p.nodes), p.liveChanged)
+		t.Errorf("hints for this node and without a name: got %d discovered nodes, changed %t, want 0 and false",
+			len(p.nodes), p.liveChanged)
 	}
 }
 
@@ -183,14 +184,14 @@ func TestDiscoveredNodeEviction(t *testing.T) {
 			t.Errorf("%s: discovered nodes: got %d, want %d", name, len(p.nodes), c.want)
 		}
 		if q != nil && p.node("new", false) != q {
-			t.Errorf("%s: got the node created twice", name)
+			t.Errorf("%s: got the node created twice, want once", name)
 		}
 	}
 	r, _ := newTestReplicator(t)
 	p := fill(maxDiscovered, discoveredNode{})
 	r.verifier.nodes = p.nodes
 	if r.Discover([]Peer{peerX(1)}); r.verifier.nodes["x"] != nil || len(r.verifier.nodes) != maxDiscovered {
-		t.Error("hint above the maximum: got another node replaced")
+		t.Error("hint above the maximum: got another node replaced, want none replaced")
 	}
 }
 
@@ -231,15 +232,16 @@ func TestHandleVerified(t *testing.T) {
 			want = c.shown
 		}
 		if q.verified != want || r.verifier.liveChanged != c.changed || wasWoken(r.wake) != c.changed || q.introduction != c.remaining {
-			t.Errorf("%s: got verified %+v, introduction %+v, changed %t", name, q.verified, q.introduction, r.verifier.liveChanged)
+			t.Errorf("%s: got verified %+v, introduction %+v, changed %t, want %+v, %+v, %t, and the replicator woken if changed",
+				name, q.verified, q.introduction, r.verifier.liveChanged, want, c.remaining, c.changed)
 		}
 		if q.failures != 0 || q.unreachable {
-			t.Errorf("%s: got %d failures, unreachable %t", name, q.failures, q.unreachable)
+			t.Errorf("%s: got %d failures, unreachable %t, want 0 and false", name, q.failures, q.unreachable)
 		}
 	}
 	r, _ := newVerifierFixture(t, discoveredNode{})
 	if err := r.handleVerified(Peer{Node: "y", Incarnation: 1, Addr: verifyAddr}); err != nil || r.verifier.liveChanged {
-		t.Errorf("unknown node: got %v, changed %t", err, r.verifier.liveChanged)
+		t.Errorf("unknown node: got %v, changed %t, want no error and false", err, r.verifier.liveChanged)
 	}
 }
 
@@ -268,7 +270,7 @@ func TestContactState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newVerifierFixture(t, discoveredNode{})
 		if connected, fresh := r.contactState("x"); connected || fresh {
-			t.Error("no stream: got a contact")
+			t.Error("no stream: got a contact, want none")
 		}
 		l := addConnectedStream(r)
 		beat := r.opt.heartbeat
@@ -281,7 +283,7 @@ func TestContactState(t *testing.T) {
 		l.up = false
 		l.lastContact.Store(time.Now().UnixNano())
 		if connected, fresh := r.contactState("x"); connected || fresh {
-			t.Error("broken stream: got a contact")
+			t.Error("broken stream: got a contact, want none")
 		}
 	})
 }

@@ -39,7 +39,7 @@ func TestDialTargets(t *testing.T) {
 			got, ok := c.q.target(c.connected, c.fresh)
 			switch {
 			case ok != (len(c.want) > 0) || !ok && got != (Peer{}):
-				t.Errorf("%s: got target %+v, %t", name, got, ok)
+				t.Errorf("%s: got target %+v, %t, want a target: %t", name, got, ok, len(c.want) > 0)
 			case ok && got != c.want[failures%len(c.want)]:
 				t.Errorf("%s: after %d failures: got target %+v, want %+v", name, failures, got, c.want[failures%len(c.want)])
 			}

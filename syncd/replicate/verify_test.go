@@ -21,7 +21,7 @@ func closedPort(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("listen: got error %v, want nil", err)
 	}
 	defer l.Close()
 	return l.Addr().String()
@@ -49,7 +49,7 @@ func TestUnverifiedNodesAreNotPeers(t *testing.T) {
 		return ok && len(live(b.tb)) == 10
 	})
 	if a.r.gone["ghost"] {
-		t.Error("unverified node: got counted as gone")
+		t.Error("unverified node: got counted as gone, want not counted")
 	}
 }
 
@@ -158,7 +158,7 @@ func TestNodeStartedInFutureIsRefused(t *testing.T) {
 		return len(list) == 1 && list[0].Peer == b.peer() && list[0].Ahead > 0
 	})
 	if live := a.livePeers(); len(live) != 1 || live["c"] != c.peer() {
-		t.Errorf("live nodes: got %+v", live)
+		t.Errorf("live nodes: got %+v, want c as %+v only", live, c.peer())
 	}
 }
 
@@ -175,7 +175,7 @@ func TestDiscoveredNodesAreBounded(t *testing.T) {
 	}
 	r.handleIntroduction(Peer{Node: "a", Incarnation: 1}.owner(), "192.0.2.1:2")
 	if r.verifier.nodes["a"] == nil || len(r.verifier.nodes) != maxDiscovered {
-		t.Error("caller with a certificate: got no room")
+		t.Errorf("caller with a certificate: got no room among %d nodes, want it among %d", len(r.verifier.nodes), maxDiscovered)
 	}
 }
 
@@ -202,7 +202,7 @@ func newStallingRelay(t *testing.T, to string) *stallingRelay {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("listen: got error %v, want nil", err)
 	}
 	stalled := make(chan struct{})
 	var wg sync.WaitGroup

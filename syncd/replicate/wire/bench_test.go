@@ -13,11 +13,11 @@ func benchBatch(b *testing.B, fn func(encode func() *SentFrame)) {
 	s := schematest.Connection()
 	tb, err := table.New(table.Options{Self: table.Owner{Node: "a", Incarnation: 1}, KeySize: s.Key.Size, ValueSize: s.Value.Size})
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new table: got error %v, want nil", err)
 	}
 	enc, err := schema.NewEncoder(s, nil)
 	if err != nil {
-		b.Fatal(err)
+		b.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	tb.Update(func(tx *table.Tx) {
 		k, v := make([]byte, s.Key.Size), make([]byte, s.Value.Size)
@@ -58,7 +58,7 @@ func BenchmarkDecodeBatch(b *testing.B) {
 	benchBatch(b, func(encode func() *SentFrame) {
 		payload, ok := BatchPayload(frameBytes(encode()))
 		if !ok {
-			b.Fatal("BatchPayload: a batch was not recognised")
+			b.Fatal("BatchPayload: a batch was not recognised, want it recognised")
 		}
 		var batch Batch
 		group := make([]Delta, table.PrefetchBatch)
@@ -67,10 +67,10 @@ func BenchmarkDecodeBatch(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			if err := batch.Parse(payload); err != nil {
-				b.Fatal(err)
+				b.Fatalf("parse batch: got error %v, want nil", err)
 			}
 			if err := batch.ForEachGroup(group, count); err != nil {
-				b.Fatal(err)
+				b.Fatalf("read groups: got error %v, want nil", err)
 			}
 		}
 		if n != b.N*MaxBatchDeltas {

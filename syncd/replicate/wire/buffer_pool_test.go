@@ -27,7 +27,7 @@ func TestBuffersAreReused(t *testing.T) {
 			}
 			b := p.Get(length)
 			if len(*b) != length || cap(*b) != size {
-				t.Errorf("buffer of %d bytes: got length %d, capacity %d", length, len(*b), cap(*b))
+				t.Errorf("buffer of %d bytes: got length %d, capacity %d, want %d and %d", length, len(*b), cap(*b), length, size)
 			}
 			p.Put(b)
 		}

@@ -14,10 +14,10 @@ import (
 func TestMarshalSentFrameTwice(t *testing.T) {
 	out := &SentFrame{data: mem.BufferSlice{mem.SliceBuffer("x")}}
 	if data, err := NewCodec().Marshal(out); err != nil || data.Len() != 1 {
-		t.Fatal(err)
+		t.Fatalf("marshal a sent frame: got error %v, %d bytes, want nil and 1", err, data.Len())
 	}
 	if data, err := NewCodec().Marshal(out); err == nil || data != nil {
-		t.Error("marshal a sent frame: got no error")
+		t.Error("marshal a sent frame again: got no error or some data, want an error and no data")
 	}
 }
 
@@ -26,7 +26,7 @@ func TestSentFrameIsSentOnce(t *testing.T) {
 	c := NewCodec()
 	out := &SentFrame{}
 	if _, err := c.Marshal(out); err == nil {
-		t.Error("marshal a frame without data: got no error")
+		t.Error("marshal a frame without data: got no error, want one")
 	}
 }
 
@@ -38,7 +38,7 @@ func TestUnmarshalErrors(t *testing.T) {
 	}{{[]byte{0xff}, false}, {nil, true}} {
 		var m mapsyncv1.SubscribeRequest
 		if err := NewCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(c.data)}, &m); (err == nil) != c.ok {
-			t.Errorf("unmarshal %x: got %v", c.data, err)
+			t.Errorf("unmarshal %x: got %v, want no error: %t", c.data, err, c.ok)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func TestFramesPassThroughCodec(t *testing.T) {
 			t.Fatalf("marshal: got error %v, %d bytes left, want nil and 0", err, out.Len())
 		}
 		if err := c.Unmarshal(data, &in); err != nil || string(in.Bytes()) != text+"!" {
-			t.Errorf("unmarshal: got %q, error %v", in.Bytes(), err)
+			t.Errorf("unmarshal: got %q, error %v, want %q and no error", in.Bytes(), err, text+"!")
 		}
 	}
 	in.Free()
@@ -87,7 +87,7 @@ func TestPooledBuffersOfFrames(t *testing.T) {
 		}
 		buffer := newMemBuffer(b, pooled)
 		if !bytes.Equal(buffer.ReadOnlyData(), b) {
-			t.Errorf("buffer of %d bytes: got other content", size)
+			t.Errorf("buffer of %d bytes: got other content, want the appended bytes", size)
 		}
 		buffer.Free()
 	}
@@ -99,7 +99,7 @@ func TestMessagesOfOtherTypes(t *testing.T) {
 	want := &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Ack{Ack: &mapsyncv1.Ack{Map: 1, Position: 5}}}
 	data, err := c.Marshal(want)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("marshal: got error %v, want nil", err)
 	}
 	var got mapsyncv1.SubscribeRequest
 	if err := c.Unmarshal(data, &got); err != nil || !proto.Equal(&got, want) {

@@ -107,7 +107,7 @@ func encoded(t testing.TB, m proto.Message) []byte {
 	t.Helper()
 	b, err := proto.Marshal(m)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("marshal: got error %v, want nil", err)
 	}
 	return b
 }
@@ -128,7 +128,7 @@ func TestTruncatedBatches(t *testing.T) {
 		stock := proto.Unmarshal(data, &mapsyncv1.Batch{})
 		_, err := decoded(data)
 		if (err != nil) != (stock != nil) || err != nil && !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: decode: got error %v, stock decoder %v", what, err, stock)
+			t.Errorf("%s: decode: got error %v, stock decoder %v, want errors of both or of none, and ErrMalformed", what, err, stock)
 		}
 	}
 	origin := encoded(t, &mapsyncv1.Batch{Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}})
@@ -160,7 +160,7 @@ func TestTruncatedBatches(t *testing.T) {
 	broken := errors.New("broken")
 	var b Batch
 	if err := b.Parse(whole); err != nil {
-		t.Fatal(err)
+		t.Fatalf("parse batch: got error %v, want nil", err)
 	}
 	if err := b.ForEachGroup(make([]Delta, 2), func([]Delta) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("for each group: got %v, want the error of fn", err)
@@ -204,15 +204,15 @@ func TestDecodeStockEncodedBatch(t *testing.T) {
 		}
 		data, err := proto.Marshal(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: m}})
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("marshal: got error %v, want nil", err)
 		}
 		inner, ok := BatchPayload(data)
 		if !ok {
-			t.Fatal("BatchPayload: a batch was not recognised")
+			t.Fatal("BatchPayload: a batch was not recognised, want it recognised")
 		}
 		got, err := decoded(inner)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("decode batch: got error %v, want nil", err)
 		}
 		if diff := cmp.Diff(m, got, protocmp.Transform()); diff != "" {
 			t.Fatalf("batch (-want +got):\n%s", diff)
@@ -260,7 +260,7 @@ func TestTruncatedBatchErrors(t *testing.T) {
 		Deltas: []*mapsyncv1.Delta{{Key: []byte("k"), Value: []byte("v"), Version: 5, Operation: 1}},
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("marshal: got error %v, want nil", err)
 	}
 	var b Batch
 	if err := b.Parse(whole); err != nil || b.DeltaCount != 1 || b.Size() != len(whole) {

@@ -40,7 +40,7 @@ func TestDigestsOnTheWire(t *testing.T) {
 		t.Errorf("digests: got error %v, difference %s, want nil and none", err, diff)
 	}
 	if got, err := DigestsFromProto(&mapsyncv1.Digest{}); err != nil || cmp.Diff(Digests{}, got) != "" {
-		t.Errorf("empty message: got %+v, error %v", got, err)
+		t.Errorf("empty message: got %+v, error %v, want an empty value and no error", got, err)
 	}
 	if n, err := NodeDigestFromProto(&mapsyncv1.NodeDigest{Live: math.MaxUint64}); err != nil || n.Digest.Live != 1<<62 {
 		t.Errorf("number of records above the maximum: got %d, error %v, want %d and nil", n.Digest.Live, err, 1<<62)
@@ -67,7 +67,7 @@ func TestInvalidDigests(t *testing.T) {
 		}
 	}
 	if d, err := DigestsFromProto(&mapsyncv1.Digest{Nodes: many(MaxDigests)}); err != nil || len(d.Nodes) != MaxDigests {
-		t.Errorf("read %d digests: got %d, error %v", MaxDigests, len(d.Nodes), err)
+		t.Errorf("read %d digests: got %d, error %v, want all and no error", MaxDigests, len(d.Nodes), err)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestBucketSetsOnTheWire(t *testing.T) {
 		}
 		data := EncodeBucketSet(want)
 		if got := DecodeBucketSet(data); len(data) != BucketSetBytes || got == nil || *got != *want {
-			t.Errorf("set of %v: got %v in %d bytes", buckets, got, len(data))
+			t.Errorf("set of %v: got %v in %d bytes, want the same set in %d bytes", buckets, got, len(data), BucketSetBytes)
 		}
 	}
 	for _, size := range []int{0, BucketSetBytes - 1, BucketSetBytes + 1} {

@@ -35,7 +35,7 @@ func finished(t *testing.T, e *Encoder, previous, position uint64, caughtUp bool
 	defer out.Free()
 	var m mapsyncv1.SubscribeResponse
 	if err := proto.Unmarshal(frameBytes(out), &m); err != nil {
-		t.Fatal(err)
+		t.Fatalf("unmarshal: got error %v, want nil", err)
 	}
 	return m.GetBatch()
 }
@@ -86,11 +86,11 @@ func TestUnencodableRecords(t *testing.T) {
 	self := table.Owner{Node: "a", Incarnation: 1}
 	tb, err := table.New(table.Options{Self: self, KeySize: s.Key.Size, ValueSize: s.Value.Size})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	enc, err := schema.NewEncoder(s, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	padded := []byte{10, 0, 0, 2, 0, 80, 0, 1} // the last two bytes are padding
 	tb.Update(func(tx *table.Tx) {
@@ -107,7 +107,8 @@ func TestUnencodableRecords(t *testing.T) {
 	c := tb.NewCursor(0)
 	defer c.Close()
 	if b := encodeAll(t, e, tb, c); len(b.GetDeltas()) != 2 || e.Deltas() != 2 || e.Unencodable() != 1 || len(reported) != 1 || !slices.Equal(reported[0], padded) {
-		t.Errorf("batch: got %d deltas, counted %d and %d unencodable, reported %x", len(b.GetDeltas()), e.Deltas(), e.Unencodable(), reported)
+		t.Errorf("batch: got %d deltas, counted %d and %d unencodable, reported %x, want 2, 2, 1 and %x",
+			len(b.GetDeltas()), e.Deltas(), e.Unencodable(), reported, padded)
 	}
 	if b := encodeAll(t, e, tb, c); len(b.GetDeltas())+e.Deltas()+e.Unencodable() != 0 {
 		t.Errorf("next batch: got %d deltas, counted %d and %d unencodable, want none", len(b.GetDeltas()), e.Deltas(), e.Unencodable())
@@ -158,7 +159,7 @@ func TestBatchBounds(t *testing.T) {
 	const size = 30_000
 	large, err := table.New(table.Options{Self: self, KeySize: testKeySize, ValueSize: size})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	large.Update(func(tx *table.Tx) {
 		for i := range 10 {
@@ -192,7 +193,7 @@ func TestOwnersOfBatches(t *testing.T) {
 		}
 		b := encodeAll(t, e, tb, c)
 		if o := b.GetOwners(); len(o) != 2 || o[0].GetNode() != "y" || o[0].GetNumber() != 1 || o[1].GetNode() != "z" || o[1].GetNumber() != 0 || len(b.GetDeltas()) != 6 {
-			t.Fatalf("batch %d: got owners %v of %d records", version, o, len(b.GetDeltas()))
+			t.Fatalf("batch %d: got owners %v of %d records, want y 1 and z 0 of 6 records", version, o, len(b.GetDeltas()))
 		}
 		for i, d := range b.GetDeltas() {
 			if d.GetOwner() != uint32(i%2) || d.GetVersion() != 5+version {
@@ -202,7 +203,7 @@ func TestOwnersOfBatches(t *testing.T) {
 		tb.View(func(tx *table.Tx) {
 			s := e.Slot(tx.Intern(z))
 			if s.Epoch != version || s.Send != (version > 0) {
-				t.Errorf("slot after batch %d: got %+v", version, s)
+				t.Errorf("slot after batch %d: got %+v, want epoch %d, send %t", version, s, version, version > 0)
 			}
 			s.Epoch, s.Send = version+1, true
 		})
@@ -248,11 +249,11 @@ func TestTimesOfBatch(t *testing.T) {
 	s := schematest.Timed()
 	tb, err := table.New(table.Options{Self: table.Owner{Node: "a"}, KeySize: s.Key.Size, ValueSize: s.Value.Size})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	enc, err := schema.NewEncoder(s, nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	v := make([]byte, s.Value.Size)
 	v[0] = 9 // the monotonic clock

@@ -67,7 +67,7 @@ func checkBatch(t *testing.T, tx *table.Tx, data []byte, self table.Owner, from,
 	t.Helper()
 	var m mapsyncv1.SubscribeResponse
 	if err := proto.Unmarshal(data, &m); err != nil {
-		t.Fatal(err)
+		t.Fatalf("unmarshal: got error %v, want nil", err)
 	}
 	if n := proto.Size(&m); n != len(data) {
 		t.Errorf("size of the batch: got %d bytes, want %d", len(data), n)

@@ -34,7 +34,7 @@ func FuzzBatch(f *testing.F) {
 		// protobuf merges the fields of several origins. This decoder uses the last origin.
 		got.Origin = stock.GetOrigin()
 		if want := summary(&stock); summary(got) != want || summary(again) != want {
-			t.Fatalf("decode: got %s, the canonical form %s, stock decoder %s", summary(got), summary(again), want)
+			t.Fatalf("decode: got %s, the canonical form %s, want both as the stock decoder %s", summary(got), summary(again), want)
 		}
 	})
 }
@@ -44,11 +44,11 @@ func FuzzSchema(f *testing.F) {
 	local, times := schematest.Rich(), schema.Times{Ktime: 1e18, Boottime: 1e18, JiffiesAt: 1e18, Tick: 4e6}
 	e, err := schema.NewEncoder(local, interfaces)
 	if err != nil {
-		f.Fatal(err)
+		f.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	key, value := schematest.RichEntry(3)
 	if key, err = e.AppendKey(nil, key); err != nil {
-		f.Fatal(err)
+		f.Fatalf("encode key: got error %v, want nil", err)
 	}
 	value = e.AppendValue(nil, value, &times)
 	for _, s := range []*schema.Schema{schematest.Rich(), schematest.OldVersion(), schematest.NewVersion(), perCPU(), schematest.InterfaceKey(), schema.FromSizes("x", 8, 133)} {
@@ -65,7 +65,7 @@ func FuzzSchema(f *testing.F) {
 		}
 		again, err := SchemaFromProto(testMap, SchemaToProto(theirs))
 		if err != nil || !schema.Equal(theirs, again) {
-			t.Fatalf("schema: got a change after encoding and decoding: %v", err)
+			t.Fatalf("schema: got a change after encoding and decoding: %v, want no change and no error", err)
 		}
 		for _, ours := range []*schema.Schema{local, theirs} {
 			d, err := schema.NewDecoder(theirs, ours, interfaces)
@@ -76,7 +76,7 @@ func FuzzSchema(f *testing.F) {
 			_, _ = d.Key(k, key), d.Value(v, value, &times)
 			for _, r := range d.Keep() {
 				if r.Offset < 0 || r.Size < 1 || r.Offset+r.Size > len(v) {
-					t.Fatalf("keep: got %+v of %d bytes", r, len(v))
+					t.Fatalf("keep: got %+v of %d bytes, want ranges of at least 1 byte inside the value", r, len(v))
 				}
 			}
 		}

@@ -25,7 +25,7 @@ func newTable(t testing.TB, self table.Owner) *table.Table {
 		Self: self, KeySize: testKeySize, ValueSize: testValueSize, TombstoneTTL: time.Hour,
 	})
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new table: got error %v, want nil", err)
 	}
 	return tb
 }
@@ -63,7 +63,7 @@ func codecOf(t testing.TB, tb *table.Table) *schema.Encoder {
 	t.Helper()
 	e, err := schema.NewEncoder(schema.FromSizes(testMap, tb.KeySize(), tb.ValueSize()), nil)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("new encoder: got error %v, want nil", err)
 	}
 	return e
 }

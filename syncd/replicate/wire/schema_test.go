@@ -20,17 +20,17 @@ func TestSchemaOnTheWire(t *testing.T) {
 		data := encoded(t, SchemaToProto(s))
 		var p mapsyncv1.Schema
 		if err := proto.Unmarshal(data, &p); err != nil {
-			t.Fatal(err)
+			t.Fatalf("unmarshal: got error %v, want nil", err)
 		}
 		got, err := SchemaFromProto(s.Map, &p)
 		if err != nil {
-			t.Fatal(err)
+			t.Fatalf("read schema: got error %v, want nil", err)
 		}
 		if !schema.Equal(s, got) {
-			t.Errorf("schema %s: got differences %s", s.Map, cmp.Diff(fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", got)))
+			t.Errorf("schema %s: got differences %s, want none", s.Map, cmp.Diff(fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", got)))
 		}
 		if again := encoded(t, SchemaToProto(got)); string(again) != string(data) {
-			t.Errorf("schema %s: got other bytes when encoded again", s.Map)
+			t.Errorf("schema %s: got other bytes when encoded again, want the same", s.Map)
 		}
 	}
 	for name, spoil := range map[string]func(*mapsyncv1.Schema){
@@ -52,7 +52,7 @@ func TestSchemaOnTheWire(t *testing.T) {
 		p := SchemaToProto(schematest.OldVersion())
 		spoil(p)
 		if _, err := SchemaFromProto("typed", p); err == nil {
-			t.Errorf("%s: schema: got no error", name)
+			t.Errorf("%s: schema: got no error, want one", name)
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestPeerSchemaValidation(t *testing.T) {
 	for _, s := range []*schema.Schema{schematest.OldVersion(), schematest.NewVersion(), schematest.InterfaceKey()} {
 		got, err := SchemaFromProto("typed", SchemaToProto(s))
 		if err != nil || fmt.Sprint(SchemaToProto(got)) != fmt.Sprint(SchemaToProto(s)) {
-			t.Errorf("schema: got error %v or another schema", err)
+			t.Errorf("schema: got error %v or another schema, want no error and the same schema", err)
 		}
 	}
 	deep := func(levels int) *mapsyncv1.MessageType {
@@ -125,7 +125,7 @@ func TestMaxSchemaSize(t *testing.T) {
 		s := sized(size)
 		_, err := SchemaFromProto("typed", SchemaToProto(s))
 		if got := err != nil && strings.Contains(err.Error(), tooLarge); got != (size > MaxSchemaBytes) {
-			t.Errorf("read a schema of %d bytes: got %v", size, err)
+			t.Errorf("read a schema of %d bytes: got %v, want an error about the size: %t", size, err, size > MaxSchemaBytes)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func TestMaxTypeDepth(t *testing.T) {
 			change(p, nested(levels))
 			_, err := SchemaFromProto("typed", p)
 			if deep := err != nil && strings.Contains(err.Error(), "nested more than"); deep != (levels > schema.MaxDepth) {
-				t.Errorf("%s with %d levels: got %v", name, levels, err)
+				t.Errorf("%s with %d levels: got %v, want an error about the levels: %t", name, levels, err, levels > schema.MaxDepth)
 			}
 		}
 	}
