@@ -9,7 +9,7 @@ import (
 )
 
 // displaceChunk is the number of refused records for which the syncer searches victims under one
-// hold of the table's lock.
+// hold of the table's lock. A long search is divided, too.
 const displaceChunk = 64
 
 // displace frees space for the records that a full map refused in the burst just written. For each
@@ -28,10 +28,12 @@ func (s *Syncer) displace(b *Batch) error {
 	}
 	b.Reset()
 	s.pending = s.pending[:0]
-	for rest := s.refused; len(rest) > 0; rest = rest[min(len(rest), displaceChunk):] {
-		if err := s.addVictims(b, rest[:min(len(rest), displaceChunk)]); err != nil {
+	for rest := s.refused; len(rest) > 0; {
+		n, err := s.addVictims(b, rest[:min(len(rest), displaceChunk)])
+		if err != nil {
 			return err
 		}
+		rest = rest[n:]
 	}
 	if b.Len() == 0 {
 		return nil
@@ -54,12 +56,18 @@ func (s *Syncer) displace(b *Batch) error {
 	return nil
 }
 
-// addVictims adds deletes of the entries displaced by the refused records to the batch.
-func (s *Syncer) addVictims(b *Batch, refused []pendingWrite) (err error) {
+// addVictims adds deletes of the entries displaced by the refused records to the batch. It returns the number
+// of records whose search is finished.
+func (s *Syncer) addVictims(b *Batch, refused []pendingWrite) (n int, err error) {
 	s.t.Update(func(tx *table.Tx) {
 		var rec table.Record
 		for _, w := range refused {
-			if !tx.Displace(w.ref, w.version, &rec) {
+			found, more := tx.Displace(w.ref, w.version, &rec)
+			if more {
+				return
+			}
+			n++
+			if !found {
 				continue
 			}
 			if err = b.Add(rec.Key, nil); err != nil {
@@ -68,5 +76,5 @@ func (s *Syncer) addVictims(b *Batch, refused []pendingWrite) (err error) {
 			s.pending = append(s.pending, pendingWrite{rec.Ref, rec.Version, true})
 		}
 	})
-	return err
+	return n, err
 }

@@ -15,7 +15,7 @@ import "slices"
 // group. Records of its earlier incarnations come from peers, so they displace entries of a group only while
 // that group has at least two entries more than this node. Records of unverified owners displace nothing.
 
-// displaceSteps limits the number of records that one search for a victim examines.
+// displaceSteps limits the number of records that one call of Displace examines.
 const displaceSteps = 128
 
 // displaced are the flags of a record that the writer removed from a full kernel map. The writer retries it
@@ -33,42 +33,40 @@ type ownerGroup struct {
 	// examined is the number of records that victimCursor has passed since the last victim, or since the last
 	// RequeueFailed. Above twice the number of records, the group has no victim.
 	examined int
-	// untried is true if victimCursor has passed a record of the group that the writer has not tried to
-	// write yet, since the last victim or the last record that is tried again because of it. kernelEntries
-	// counts such records.
+	// untried is true if victimCursor has passed a record of the group that kernelEntries counts and that the
+	// writer has yet to write: a record that it has not tried yet, or one with the room of a victim. It becomes
+	// false with the next victim, and with the next record that is tried again because of it.
 	untried bool
 }
 
-// Displace selects a victim for a record whose write failed because the kernel map is full. It describes
-// the victim in victim, and the writer writes the refused record before all others, so that no other record
-// takes the room. It returns false in two cases. If no entry may be displaced, the refused record stays
-// failed. If the search reached its limit, the refused record is requeued and the next search continues at
-// the same place.
+// Displace selects a victim for a record whose write failed because the kernel map is full. If it has found
+// one, it describes it in victim, and the writer writes the refused record before all others, so that no other
+// record takes the room. With more, the search is not finished: the caller calls Displace again for the same
+// record, and may release the lock of the table before. Otherwise no entry may be displaced, and the refused
+// record stays failed.
 //
 // The victim stays in the table like a record whose write failed. The caller deletes the victim from the
 // kernel map before it writes anything else, and then calls Displaced. refused and v are as for Applied.
-func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
+func (tx *Tx) Displace(refused Ref, v Version, victim *Record) (found, more bool) {
 	t := tx.t
 	s := uint32(refused)
 	if s < firstSlot || s >= t.allocated {
-		return false
+		return false, false
 	}
 	m := t.meta(s)
 	if m.flags&(flagFree|flagNotHeld|displaced) != flagNotHeld|flagDirty|flagFailed || m.version != v || !m.live() {
-		return false // the record has changed since the map refused it
+		return false, false // the record has changed since the map refused it
 	}
 	own := t.owners.list[m.owner].group
 	from := t.victimGroup(m)
 	if from == nil {
-		return false
+		return false, false
 	}
 	old := t.nextVictim(from)
 	switch {
-	// The search has not covered the whole order twice. It continues with the next refused record.
+	// The search has not covered the whole order twice.
 	case old == 0 && from.examined <= 2*t.used:
-		t.clearFailed(m)
-		t.moveTail(s)
-		return false
+		return false, true
 	// The group may have no entry at all. The refused record is tried again after the group's records. The
 	// last record of the largest group finds no larger one, and stays failed, so this ends. It would not end
 	// if examined was reset here: the search within that group would begin anew, too.
@@ -76,10 +74,10 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 		from.untried = false
 		t.clearFailed(m)
 		t.moveTail(s)
-		return false
+		return false, false
 	// The group has no entry that may be displaced, or none that is older than the record.
 	case old == 0, from == own && t.meta(old).version >= m.version:
-		return false
+		return false, false
 	}
 	from.victimCursor.step()
 	t.markDirty(old)
@@ -90,7 +88,7 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) bool {
 	t.granted.push(s)
 	t.stats.Displaced++
 	tx.changed = true
-	return true
+	return true, false
 }
 
 // victimGroup returns the group that gives up an entry for a record, or nil if no entry may be displaced.
@@ -197,9 +195,9 @@ func (t *Table) closeVictimCursor(h *ownerGroup) {
 // otherwise examine only displaceSteps records for each retry, also if there are victims by then.
 func (t *Table) restartVictimSearches() {
 	for _, h := range t.owners.groups {
-		h.examined, h.untried = 0, false
+		h.examined = 0
 	}
-	t.owners.otherOwners.examined, t.owners.otherOwners.untried = 0, false
+	t.owners.otherOwners.examined = 0
 }
 
 // Displaced reports that a victim of Displace was deleted from the kernel map. now is a time after the

@@ -1,6 +1,7 @@
 package table
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -12,7 +13,7 @@ import (
 const displaceRuns = 300
 
 // TestDisplacementEnds: owners of all kinds send to a full map, leave and return, and the map is replaced.
-// Displacement ends each time. One retry of all failed writes then enters all own records, and the table's
+// Displacement ends each time. Then some rounds of rereads and retries enter all own records, and the table's
 // count of the entries of each node is exact.
 func TestDisplacementEnds(t *testing.T) {
 	for seed := range uint64(displaceRuns) {
@@ -22,8 +23,12 @@ func TestDisplacementEnds(t *testing.T) {
 		for step := range 12 {
 			m.randomStep(random, step)
 		}
-		m.tab.Update(func(tx *Tx) { tx.RequeueFailed(1 << 20) })
-		m.sync()
+		for range 12 {
+			for m.reread(20*second) > 0 {
+			}
+			m.tab.Update(func(tx *Tx) { tx.RequeueFailed(1 << 20) })
+			m.sync()
+		}
 		m.wantOwnRecords()
 		m.wantEntries(map[string]int{"a": m.held("a"), "b": m.held("b"), "c": m.held("c"), "d": m.held("d")})
 		if t.Failed() {
@@ -35,7 +40,7 @@ func TestDisplacementEnds(t *testing.T) {
 // randomStep does one random action of a peer, the data plane or the membership.
 func (m *smallMap) randomStep(random *rand.Rand, step int) {
 	n := 1 + random.IntN(1+m.room)
-	switch random.IntN(6) {
+	switch random.IntN(10) {
 	case 0, 1, 2:
 		o := []Owner{peer, other, {"d", 1}, {"u", 1}, older}[random.IntN(5)]
 		m.send(o, fmt.Sprint(step, o.Node), n, Version(1000*step+1))
@@ -46,12 +51,80 @@ func (m *smallMap) randomStep(random *rand.Rand, step int) {
 			m.entries[key] = self.Node
 		}
 		m.sync()
-	case 4:
+	case 4, 5:
+		m.changeRemote(random, n, Version(1000*step+500))
+		m.sync()
+	case 6:
+		m.stopWriter(random.IntN(9))
+		m.sync()
+	case 7:
+		m.reread(int64(step) * second)
+		m.tab.Update(func(tx *Tx) {
+			for _, key := range slices.Sorted(maps.Keys(m.entries)) {
+				if random.IntN(4) == 0 {
+					tx.RequestReread(pad(key, keySize))
+				}
+			}
+		})
+		m.sync()
+	case 8:
 		live := [][]string{{"b", "c"}, {"b"}, {"c", "d"}, {}}[random.IntN(4)]
 		m.tab.Update(func(tx *Tx) { tx.SetMembers(live, []string{"b", "c", "d"}) })
 	default:
 		m.replaceMap(random)
 	}
+}
+
+// changeRemote merges newer records, and deletes, of records of peers.
+func (m *smallMap) changeRemote(random *rand.Rand, n int, v Version) {
+	var rec Record
+	c := m.tab.NewCursor(0)
+	defer c.Close()
+	m.tab.Update(func(tx *Tx) {
+		for ; n > 0 && tx.Next(c, &rec); n-- {
+			if rec.Owner == selfID || random.IntN(2) == 0 {
+				continue
+			}
+			d := Delta{Key: rec.Key, Value: pad("w", valueSize), Version: max(rec.Version, v) + 1, Owner: rec.Owner}
+			if random.IntN(2) == 0 {
+				d.Delete, d.Value = true, nil
+			}
+			tx.Remote(&d, 1, RemoteOptions{})
+		}
+	})
+}
+
+// stopWriter lets the writer do some bursts, and then stop after it has taken another one.
+func (m *smallMap) stopWriter(bursts int) {
+	m.tab.Update(func(tx *Tx) {
+		var rec Record
+		tx.RequeueFailed(16)
+		for range bursts {
+			m.burst(tx)
+		}
+		for range 8 {
+			tx.NextDirty(m.writer, &rec)
+		}
+	})
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(m.tab.Stats().Applied)
+}
+
+// reread answers pending rereads, and returns their number.
+func (m *smallMap) reread(at int64) (n int) {
+	m.tab.Update(func(tx *Tx) {
+		var rec Record
+		buf := make([]byte, 64*keySize)
+		n = tx.TakeRereads(buf)
+		for key := range slices.Chunk(buf[:n*keySize], keySize) {
+			c := Change{Key: key, Time: at, Op: OpDelete, Context: ContextReread}
+			if _, held := m.entries[text(key)]; held && tx.Get(key, &rec) {
+				c.Op, c.Value = OpUpdate, bytes.Clone(rec.Value)
+			}
+			tx.Local(&c)
+		}
+	})
+	return n
 }
 
 // replaceMap attaches a map that has some of the entries.

@@ -49,35 +49,40 @@ func (m *smallMap) own(n int) {
 func (m *smallMap) sync() {
 	m.Helper()
 	for range 10_000 {
-		more := true
-		m.tab.Update(func(tx *Tx) {
-			var rec, victim Record
-			var refused []Record
-			for range 8 {
-				if more = tx.NextDirty(m.writer, &rec); !more {
-					break
-				}
-				m.write(tx, &rec, &refused)
-			}
-			for i := range refused {
-				if !tx.Displace(refused[i].Ref, refused[i].Version, &victim) {
-					continue
-				}
-				more = true
-				if _, ok := m.entries[text(victim.Key)]; !ok {
-					m.Fatalf("victim %s: not in the map", text(victim.Key))
-				}
-				delete(m.entries, text(victim.Key))
-				tx.Displaced(victim.Ref, victim.Version, 2)
-			}
-			tx.SetApplied(m.writer.Position())
-		})
+		more := false
+		m.tab.Update(func(tx *Tx) { more = m.burst(tx) })
 		if !more && m.tab.Stats().Dirty == m.tab.Stats().Failed {
 			checkInvariants(m, m.tab)
 			return
 		}
 	}
 	m.Fatal("sync: got no end of the displacement, want one")
+}
+
+// burst writes up to 8 records and displaces entries for those that do not fit. It returns true if there may
+// be more to write.
+func (m *smallMap) burst(tx *Tx) (more bool) {
+	var rec, victim Record
+	var refused []Record
+	for range 8 {
+		if more = tx.NextDirty(m.writer, &rec); !more {
+			break
+		}
+		m.write(tx, &rec, &refused)
+	}
+	tx.SetApplied(m.writer.Position())
+	for i := range refused {
+		if !search(tx, &refused[i], &victim) {
+			continue
+		}
+		more = true
+		if _, ok := m.entries[text(victim.Key)]; !ok {
+			m.Fatalf("victim %s: not in the map", text(victim.Key))
+		}
+		delete(m.entries, text(victim.Key))
+		tx.Displaced(victim.Ref, victim.Version, 2)
+	}
+	return more
 }
 
 func (m *smallMap) write(tx *Tx, rec *Record, refused *[]Record) {

@@ -16,10 +16,18 @@ func (r *rig) refuse() (refused []Record) {
 	return refused
 }
 
+// search calls Displace for a record until the search is finished.
+func search(tx *Tx, refused *Record, victim *Record) (found bool) {
+	for more := true; more; {
+		found, more = tx.Displace(refused.Ref, refused.Version, victim)
+	}
+	return found
+}
+
 // displace calls Displace for a record. It returns the victim and its key, or "" without a victim.
 func (r *rig) displace(rec Record) (victim Record, key string) {
 	r.tab.Update(func(tx *Tx) {
-		if tx.Displace(rec.Ref, rec.Version, &victim) {
+		if search(tx, &rec, &victim) {
 			key = text(victim.Key)
 		}
 	})

@@ -37,6 +37,8 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 	x.Int(t.rereads.len())
 	x.Int(t.failures.len())
 	x.Int(t.retries.len())
+	x.Int(t.granted.len())
+	x.Version(t.forgottenEarly)
 	x.Int(t.evicted.len())
 	x.Int(t.released.len())
 	x.Int(t.unknownRereads.len(t.opt.KeySize))

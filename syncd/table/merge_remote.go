@@ -29,6 +29,9 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	// The sender's clock may be ahead. Later local writes must still get higher versions.
 	t.skew.raise(int64(d.Version)-now, now, int64(t.opt.MaxSkew))
 	h, s := t.findForChange(d.Key)
+	if s == 0 && d.Delete && opt.Touch && t.isForgottenEarly(d) {
+		return Stale
+	}
 	if t.ours(d.Owner) && (s != 0 || !d.Expired) {
 		if o, done := t.mergeOwn(d, h, s, now); done {
 			return o
@@ -36,9 +39,6 @@ func (t *Table) remote(d *Delta, now int64, opt RemoteOptions) Outcome {
 	}
 	if from := &t.owners.list[d.Owner]; s != 0 && (from.unverified || from.ours) && t.defend(d, s, now, opt) {
 		return Defended
-	}
-	if s == 0 && d.Delete && t.isForgottenEarly(d) {
-		return Stale
 	}
 	if d.Expired {
 		return t.remoteExpired(d, h, s, now)

@@ -160,6 +160,15 @@ func (t *Table) clearFailed(m *meta) {
 	}
 }
 
+// markNotHeld marks a live record whose last write failed.
+func (t *Table) markNotHeld(m *meta) {
+	if m.live() && !m.is(flagNotHeld) {
+		m.flags |= flagNotHeld
+		t.notHeld++
+		t.owners.list[m.owner].digest.notHeld++
+	}
+}
+
 // clearNotHeld removes the mark that the last write of a record failed.
 func (t *Table) clearNotHeld(m *meta) {
 	if m.is(flagNotHeld) {

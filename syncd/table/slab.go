@@ -17,9 +17,9 @@ const (
 	// flagFailed: the writer could not write the record and skips it until RequeueFailed. The record also has
 	// flagDirty. Stats.Failed counts it.
 	flagFailed
-	// flagNotHeld: the last write of the record failed, so the kernel map does not hold its content. The
-	// record also has flagDirty. It keeps the flag while the writer tries again. Table.notHeld counts these
-	// records.
+	// flagNotHeld: the last write of the live record failed, so the kernel map does not hold its content. The
+	// record also has flagDirty. It keeps the flag while the writer tries again, except while Displace has made
+	// room for it. Table.notHeld counts these records.
 	flagNotHeld
 	// flagRedo: the record was marked dirty again after the writer took it, so the current write is not
 	// sufficient.

@@ -158,7 +158,7 @@ func TestReadingFromBeforeADisplacement(t *testing.T) {
 	var victim Record
 	before := r.read(second)
 	r.tab.Update(func(tx *Tx) {
-		if !tx.Displace(refused.Ref, refused.Version, &victim) || text(victim.Key) != "k" {
+		if found, _ := tx.Displace(refused.Ref, refused.Version, &victim); !found || text(victim.Key) != "k" {
 			t.Fatal("Displace: got no victim, want k")
 		}
 	})

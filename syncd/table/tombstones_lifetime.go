@@ -10,6 +10,7 @@ func (t *Table) makeTombstone(s uint32, now int64) {
 	m := t.meta(s)
 	if m.live() {
 		t.limitTombstones()
+		t.clearNotHeld(m)
 		m.flags = m.flags&^(flagUnsent|flagLoaded) | flagTombstone
 		t.stats.Live--
 		t.stats.Tombstones++

@@ -33,9 +33,9 @@ func (t *Table) forgetQueued(kept flags) bool {
 }
 
 // isForgottenEarly reports whether a delete of a key without a record counts as one that the table has
-// forgotten to make room. Two nodes at their limits would otherwise send each other such deletes without
-// end. In each full sync, the receiver would forget the same deletes again before it has sent them, and
-// would begin full syncs itself.
+// forgotten to make room. Nodes at their limits would otherwise send each other such deletes without end: in
+// each full sync, the receiver would forget the same deletes again before it has sent them, and would begin
+// full syncs itself. Deletes that are sent outside of a full sync or repair never count as forgotten.
 func (t *Table) isForgottenEarly(d *Delta) bool {
 	return d.Version <= t.forgottenEarly && t.stats.Tombstones >= t.opt.MaxTombstones && !t.unscanned
 }

@@ -85,33 +85,6 @@ func TestTombstonesAreBounded(t *testing.T) {
 	}
 }
 
-// TestFullTablesForgetDeletesOnce: three nodes at their limits send each other full syncs with deletes that
-// the receiver has no record of. A node that has forgotten such a delete to make room does not enter it again,
-// so the exchange ends. Below the limit, it does.
-func TestFullTablesForgetDeletesOnce(t *testing.T) {
-	const limit = 4
-	r := newRig(t, func(o *Options) { o.MaxTombstones = limit })
-	for i := range 3 * limit {
-		r.remote(Accepted, second, peer, Version(10+i), fmt.Sprint(i), "-")
-	}
-	r.write()
-	before := r.tab.Stats()
-	for _, expired := range []bool{false, true} {
-		for i := range 2 * limit {
-			d := &Delta{Key: pad(fmt.Sprint(i), keySize), Version: Version(10 + i), Owner: r.intern(peer), Delete: true, Expired: expired}
-			r.do(Stale, func(tx *Tx) Outcome { return tx.Remote(d, 2*second, RemoteOptions{}) })
-		}
-	}
-	if st := r.tab.Stats(); st.Head != before.Head || st.Floor != before.Floor {
-		t.Errorf("after deletes that were forgotten: got head %d, floor %d, want %d, %d", st.Head, st.Floor, before.Head, before.Floor)
-	}
-	r.remote(Accepted, 2*second, peer, 99, "newer", "-")
-	r.remote(Accepted, 2*second, peer, 11, "live", "v")
-	r.remote(Accepted, 2*second, peer, 12, "live", "-") // has a record
-	r.remote(Accepted, 2*second, peer, 100, "11", "v")  // makes room
-	r.remote(Accepted, 2*second, peer, 11, "1", "-")
-}
-
 // TestForgottenDeleteIsResent: a node still has a tombstone. A repair shows it that the owner of an
 // older record has not received the delete.
 func TestForgottenDeleteIsResent(t *testing.T) {

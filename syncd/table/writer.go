@@ -1,8 +1,8 @@
 package table
 
 // NextDirty passes records like Next up to the next one that the writer has to write to the kernel map, and
-// describes it in rec. It skips records whose write failed until RequeueFailed. It returns false at the
-// end. The fields of rec are borrowed, see Record.
+// describes it in rec. It skips records whose write failed until RequeueFailed, or until Displace has selected
+// a victim for them. It returns false at the end. The fields of rec are borrowed, see Record.
 //
 // A writer starts with a cursor at AppliedPosition. It writes the records that NextDirty returns and
 // reports each one with Applied. Then it calls SetApplied with the position of its cursor.
@@ -82,7 +82,7 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		t.markFailed(s)
 	default:
 		// The map has accepted a record that it had refused.
-		if m.is(flagNotHeld) {
+		if m.is(flagFailed) {
 			t.rewindVictims(s)
 		}
 		t.clearDirty(s)

@@ -7,11 +7,7 @@ func (t *Table) markFailed(s uint32) {
 		m.flags |= flagFailed
 		t.stats.Failed++
 	}
-	if !m.is(flagNotHeld) {
-		m.flags |= flagNotHeld
-		t.notHeld++
-		t.owners.list[m.owner].digest.notHeld++
-	}
+	t.markNotHeld(m)
 	if !m.is(flagInFailures) {
 		m.flags |= flagInFailures
 		t.failures.push(s)
@@ -39,19 +35,18 @@ func (tx *Tx) RequeueFailed(limit int) int {
 			t.meta(s).flags &^= flagInFailures
 		}
 	}
-	if n > 0 {
-		t.restartVictimSearches()
-	}
+	t.restartVictimSearches()
 	return n
 }
 
 // nextGranted returns the next record for which Displace has selected a victim, or 0 if there is none. Like a
-// retry, it stays marked as failed until it is written. It also stays in the queue failures.
+// retry, it stays marked as failed until it is written. It also stays in the queue failures, and may be in
+// retries, so that a burst may have it twice.
 func (t *Table) nextGranted() uint32 {
 	for t.granted.len() > 0 {
 		s := t.granted.pop()
 		if m := t.meta(s); m.is(flagFailed) {
-			m.flags &^= flagEvicted | flagRedo
+			t.markNotHeld(m) // the writer may stop before the write
 			return s
 		}
 	}

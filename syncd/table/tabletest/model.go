@@ -187,9 +187,18 @@ func (m *Model) pending(d *Daemon, key int) bool {
 }
 
 // awaitsRecords reports whether peers may still send a record of a key without a record in the table.
-// Until then, the daemon cannot decide whether a delete is newer than them.
+// Until then, the daemon cannot decide whether a delete is newer than them. The daemon does not wait for a peer
+// that is out of reach, which may have such a record, too.
 func (d *Daemon) awaitsRecords(key int) bool {
-	return d.state < stateReplicating || (!d.initialSyncDone && !d.Content(key).Known)
+	if d.state < stateReplicating {
+		return true
+	}
+	all := d.initialSyncDone
+	for i := range d.n.world.Nodes {
+		l := d.Inbound[i]
+		all = all && (i == d.n.ID || (l != nil && l.complete))
+	}
+	return !all && !d.Content(key).Known
 }
 
 // unwritten reports whether a daemon still has to write a live record into its map.

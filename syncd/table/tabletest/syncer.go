@@ -227,7 +227,11 @@ func (d *Daemon) victims() {
 	d.tab.Update(func(tx *table.Tx) {
 		var r table.Record
 		for _, w := range d.refused {
-			if tx.Displace(w.ref, w.version, &r) {
+			found, more := tx.Displace(w.ref, w.version, &r)
+			for more {
+				found, more = tx.Displace(w.ref, w.version, &r)
+			}
+			if found {
 				d.batch = append(d.batch, mapWrite{key: world.Key(r.Key), dead: true, ref: r.Ref, version: r.Version})
 				world.notef("%s displaces %s for %s", d.n.Name, trimmed(r.Key), world.name(w.key))
 			}
