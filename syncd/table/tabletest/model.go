@@ -186,43 +186,6 @@ func (m *Model) pending(d *Daemon, key int) bool {
 	return k.home == d.n.ID && (k.unreported || d.awaits(key) > 0)
 }
 
-// awaitsRecords reports whether peers may still send a record of a key without a record in the table.
-// Until then, the daemon cannot decide whether a delete is newer than them. The daemon does not wait for a peer
-// that is out of reach, which may have such a record, too.
-func (d *Daemon) awaitsRecords(key int) bool {
-	if d.state < stateReplicating {
-		return true
-	}
-	all := d.initialSyncDone
-	for i := range d.n.world.Nodes {
-		l := d.Inbound[i]
-		all = all && (i == d.n.ID || (l != nil && l.complete))
-	}
-	return !all && !d.Content(key).Known
-}
-
-// unwritten reports whether a daemon still has to write a live record into its map.
-func (d *Daemon) unwritten(key int) bool {
-	if !d.wasOffered {
-		return false
-	}
-	var r table.Record
-	d.tab.View(func(tx *table.Tx) { tx.Get(d.n.world.keys[key][:], &r) })
-	return r.Dirty && !r.Delete
-}
-
-// awaits returns how many events of a key are on their way to a table.
-func (d *Daemon) awaits(key int) (n int) {
-	for cpu := range d.queue {
-		for i := range d.queue[cpu] {
-			if d.queue[cpu][i].key == key {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 // read records that a daemon read a key of its map. It ignores keys that are dirty or have a pending
 // reread.
 func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
