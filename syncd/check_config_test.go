@@ -113,6 +113,8 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 	}{
 		"invalid value":           {flags: []string{"--attach=magic"}, severity: "error", want: "attach \"magic\" is unknown"},
 		"unknown setting":         {prepare: func(w *workplace) { w.write("syncd.yaml", "mop: [a]\n") }, severity: "error", want: "mop"},
+		"scan CPUs out of order":  {flags: []string{"--scan-cpus=3-1"}, severity: "error", want: "is not a list like"},
+		"no such scan CPU":        {flags: []string{"--scan-cpus=1023"}, severity: "error", want: "none of these CPUs"},
 		"missing file":            {flags: []string{"--config=/none"}, severity: "error", want: "no such file"},
 		"name not in certificate": {flags: []string{"--node-name=lb9"}, severity: "error", want: "this node's name is lb9"},
 		"missing certificate":     {flags: []string{"--tls-cert=/none"}, severity: "error", want: "no such file"},

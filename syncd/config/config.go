@@ -65,6 +65,7 @@ type Config struct {
 	ScanInterval    time.Duration `yaml:"scan-interval"`
 	MaxScanInterval time.Duration `yaml:"max-scan-interval"` // 0: four times ScanInterval
 	ScanBudget      float64       `yaml:"scan-budget"`       // percent of one core
+	ScanCPUs        string        `yaml:"scan-cpus"`         // a list like 2-3,8; empty: any CPU
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
 	MetricsListen string   `yaml:"metrics-listen"`
@@ -190,6 +191,9 @@ func (c *Config) Validate() error {
 	}
 	if usable := c.ScanBudget > 0 && c.ScanBudget <= 100; !usable {
 		errs = append(errs, fmt.Errorf("scan-budget %v is not usable: give a percentage of one core, above 0 and at most 100", c.ScanBudget))
+	}
+	if _, err := c.ScanCPUSet(); err != nil {
+		errs = append(errs, fmt.Errorf("scan-cpus: %w", err))
 	}
 	return errors.Join(errs...)
 }

@@ -81,6 +81,7 @@ func TestFileIsStrict(t *testing.T) {
 		"map: [a]\nscan-interval: 0s\n":       "not positive",
 		"map: [a]\nscan-budget: 0\n":          "above 0",
 		"map: [a]\nmax-scan-interval: 9s\n":   "below scan-interval 10s",
+		"map: [a]\nscan-cpus: 3-1\n":          "scan-cpus: \"3-1\" is not a list",
 		"map: [a]\nscan-budget: .nan\n":       "above 0",
 		"map: [a]\nscan-budget: 101\n":        "at most 100",
 		"map: [a]\nrefresh-interval: -1s\n":   "0 switches it off",

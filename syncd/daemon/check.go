@@ -53,6 +53,10 @@ func Check(c *config.Config) []Finding {
 	k := &checker{config: c, found: []Finding{}}
 	k.fail("", c.Validate())
 	k.fail("buffer-size", checkBuffer(c))
+	if _, err := c.ScanCPUSet(); err == nil { // otherwise Validate has reported it
+		_, err = scanCPUs(c)
+		k.fail("scan-cpus", err)
+	}
 	k.checkMaps()
 	k.checkCredentials()
 	k.checkGossip()

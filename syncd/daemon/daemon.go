@@ -26,6 +26,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
@@ -75,6 +76,7 @@ type Daemon struct {
 	contacts    contacts
 	losses      losses
 	scanBudget  *kmap.ScanBudget // shared by all maps
+	scanCPUs    *unix.CPUSet     // nil: any
 
 	grpc     *grpc.Server
 	health   *health.Server // served by grpc
@@ -171,6 +173,9 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	}
 	d.onClose(d.ownWriter.Close)
 	d.scanBudget = kmap.NewScanBudget(d.config.ScanBudget / 100)
+	if d.scanCPUs, err = scanCPUs(&d.config); err != nil {
+		return fmt.Errorf("scan-cpus %s: %w", d.config.ScanCPUs, err)
+	}
 	attach, size := capture.Attach(d.config.Attach), d.config.BufferSize
 	switch attach {
 	case capture.AttachSyscall:

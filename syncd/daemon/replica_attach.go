@@ -84,7 +84,7 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
 	return opened, s, err
 }
 

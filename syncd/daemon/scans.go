@@ -3,8 +3,11 @@ package daemon
 import (
 	"time"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
+
+	"golang.org/x/sys/unix"
 )
 
 // ScanStatus is the part of MapStatus about scans, which compare the kernel map with the table.
@@ -19,6 +22,15 @@ type ScanStatus struct {
 	Interval float64 `json:"interval_seconds"`
 	Last     float64 `json:"last_seconds"` // duration of the last scan, with pauses
 	Work     float64 `json:"work_seconds"` // duration of the last scan, without pauses
+}
+
+// scanCPUs returns the CPUs of the setting scan-cpus, nil for any. It fails if this process may use none of them.
+func scanCPUs(c *config.Config) (*unix.CPUSet, error) {
+	cpus, err := c.ScanCPUSet()
+	if err == nil && cpus != nil {
+		err = kmap.CheckScanCPUs(cpus)
+	}
+	return cpus, err
 }
 
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 
 	"mapsync/syncd/table"
 )
@@ -26,6 +27,8 @@ type Options struct {
 	// spin lock, bpf(2) reads them under it. A change in place of a kept range during the write may
 	// be lost.
 	Keep []table.Range
+	// ScanCPUs are the CPUs on which the map is read as a whole, see [CheckScanCPUs]. Nil: any.
+	ScanCPUs *unix.CPUSet
 	// NoProgram selects bpf(2) for all access, for comparisons and tests.
 	NoProgram bool
 }
@@ -44,6 +47,7 @@ type Map struct {
 	m             *ebpf.Map
 	info          Info
 	layout        layout
+	scanCPUs      *unix.CPUSet // of Options
 	accessMethods AccessMethods
 	keep          []table.Range // of Options: ascending, without adjacent or overlapping ranges
 
@@ -82,7 +86,7 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
-	k := &Map{m: own, info: info, layout: newLayout(&info), keep: keep}
+	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep}
 	k.accessMethods = AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByProgram}
 	k.writeErr, k.lookupErr = k.openWriter(&o), k.openLookupProgram(&o)
 	k.readErr = k.openReadMethod(&o)
