@@ -40,6 +40,8 @@ type ScanBudget struct {
 	mu            sync.Mutex
 	withinShareAt time.Duration // time from which all work so far is within the share
 	urgent        int           // urgent scans in progress
+	pausedUntil   time.Time     // scans are paused before this time; zero: never paused
+	pauseChanged  chan struct{} // closed when pausedUntil changes; nil until the first pause
 }
 
 // NewScanBudget returns a budget of a share of one core, above 0 and at most 1. During an urgent

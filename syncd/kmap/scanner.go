@@ -55,8 +55,8 @@ type ScannerStats struct {
 	// Entries and Found are Scanned and ScanFound of the table's [table.Stats]: the number of
 	// entries read and of differences found. They include the scans of earlier Scanners.
 	Entries, Found uint64
-	// Last is the duration of the last finished scan, pauses included. Work is its duration without
-	// pauses.
+	// Last is the duration of the last finished scan, with the pauses that its budget requires, and without
+	// those of [ScanBudget.Pause]. Work is its duration without pauses.
 	Last, Work time.Duration
 	// Interval is the effective time from one regular scan to the next: the configured one, the
 	// extended one of a map at rest, or the duration of a scan if that is longer.
@@ -166,10 +166,11 @@ func (s *Scanner) await(ctx context.Context, last time.Time) bool {
 	for ctx.Err() == nil && !s.requested() {
 		due, wait := s.due(time.Since(last))
 		if due {
-			return true
+			break
 		}
 		pause(ctx, wait, s.wake)
 	}
+	s.opts.Budget.awaitResumed(ctx)
 	return ctx.Err() == nil
 }
 
@@ -190,6 +191,7 @@ type scanPass struct {
 	urgent      bool
 	meter       meter
 	work        time.Duration
+	paused      time.Duration // between Pause and Resume of the budget
 	head        uint64 // the table's position at the last comparison
 	headAtPause uint64 // the table's position before the last pause
 
@@ -224,7 +226,7 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	}
 	st := &s.stats
 	st.Scans++
-	st.Last, st.Work, st.Began = time.Since(began), p.work, wall
+	st.Last, st.Work, st.Began = time.Since(began)-p.paused, p.work, wall
 	if p.urgent {
 		st.Urgent++
 	}
@@ -308,6 +310,14 @@ func (p *scanPass) compare(at int64, keys, values []byte) {
 func (p *scanPass) throttle(ctx context.Context) error {
 	work := p.meter.lap()
 	p.work += work
+	if !p.opts.Budget.PausedUntil().IsZero() {
+		p.meter.stop()
+		defer p.meter.start()
+		began := time.Now()
+		p.opts.Budget.awaitResumed(ctx)
+		p.paused += time.Since(began)
+		return p.checkInterrupted(ctx)
+	}
 	idle := p.head == p.headAtPause
 	least := minPauseBusy
 	if idle {

@@ -35,7 +35,7 @@ type ownerGroup struct {
 	examined int
 	// untried is true if victimCursor has passed a record of the group that kernelEntries counts and that the
 	// writer has yet to write: a record that it has not tried yet, or one with the room of a victim. It becomes
-	// false with the next victim, and with the next record that is tried again because of it.
+	// false with the next victim, and with the next refused record that is deferred because of it.
 	untried bool
 }
 
@@ -67,13 +67,12 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) (found, more bool
 	// The search has not covered the whole order twice.
 	case old == 0 && from.examined <= 2*t.used:
 		return false, true
-	// The group may have no entry at all. The refused record is tried again after the group's records. The
-	// last record of the largest group finds no larger one, and stays failed, so this ends. It would not end
-	// if examined was reset here: the search within that group would begin anew, too.
+	// The group may have no entry at all. The refused record is tried again after the group's records. Each of
+	// them is then in the map or does not count, so this ends.
 	case old == 0 && from != own && from.untried:
 		from.untried = false
-		t.clearFailed(m)
-		t.moveTail(s)
+		t.deferred.push(s)
+		tx.changed = true
 		return false, false
 	// The group has no entry that may be displaced, or none that is older than the record.
 	case old == 0, from == own && t.meta(old).version >= m.version:
@@ -152,18 +151,26 @@ func (t *Table) nextVictim(h *ownerGroup) uint32 {
 			h.victimCursor.moveTo(order)
 			continue
 		}
-		m := t.meta(s)
-		const unsure = flagDirty | flagEvicted | flagReread | flagUncertain
-		if m.live() && !m.is(unsure) && t.owners.list[m.owner].group == h {
-			h.examined, h.untried = 0, false
-			return s
-		}
-		if m.flags&(flagDirty|flagNotHeld|flagFree) == flagDirty && m.live() && t.owners.list[m.owner].group == h {
-			h.untried = true
+		if m := t.meta(s); m.live() && t.owners.list[m.owner].group == h {
+			switch {
+			case m.inKernelMap():
+				h.examined, h.untried = 0, false
+				return s
+			case m.flags&(flagDirty|flagNotHeld|flagFree) == flagDirty:
+				h.untried = true
+			}
 		}
 		h.victimCursor.step()
 	}
 	return 0
+}
+
+// inKernelMap reports whether the kernel map certainly holds an entry of a live record, perhaps an older one.
+func (m *meta) inKernelMap() bool {
+	if m.is(flagEvicted | flagReread | flagUncertain) {
+		return false
+	}
+	return !m.is(flagDirty) || m.flags&(flagWritten|flagFailed|flagNotHeld) == flagWritten
 }
 
 // rewindVictims moves the cursor of the owner's group back to a record that the kernel map accepted after

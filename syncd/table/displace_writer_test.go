@@ -199,3 +199,52 @@ func TestRoomIsForTheRefusedRecord(t *testing.T) {
 		t.Errorf("record that is written first: got %s, want n", text(rec.Key))
 	}
 }
+
+// TestRecordsThatChangeAllTheTimeAreDisplaced: the largest owner changes all its entries before each burst. An own
+// record displaces one nevertheless.
+func TestRecordsThatChangeAllTheTimeAreDisplaced(t *testing.T) {
+	m := newSmallMap(t, 4, []string{"b"}, nil)
+	m.send(peer, "b", 4, 1000)
+	m.own(1)
+	m.entries = map[string]string{"b0": "b", "b1": "b", "b2": "b", "b3": "b"}
+	m.tab.Update(func(tx *Tx) { tx.Refill() })
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(0)
+	m.tab.Update(func(tx *Tx) {
+		var rec, victim Record
+		var refused []Record
+		for tx.NextDirty(m.writer, &rec) {
+			m.write(tx, &rec, &refused)
+		}
+		tx.SetApplied(m.writer.Position())
+		id := tx.Intern(peer)
+		for n := range 4 {
+			tx.Remote(&Delta{Key: pad(fmt.Sprint("b", n), keySize), Value: pad("w", valueSize), Version: Version(2000 + n), Owner: id}, 1, RemoteOptions{})
+		}
+		if len(refused) != 1 || !search(tx, &refused[0], &victim) {
+			t.Fatalf("search for the refused records %v: got no victim, want an entry of b", refused)
+		}
+		delete(m.entries, text(victim.Key))
+		tx.Displaced(victim.Ref, victim.Version, 2)
+	})
+	m.sync()
+	m.wantEntries(map[string]int{"a": 1, "b": 3})
+}
+
+// TestDeferredRecordKeepsItsPosition: a record that a full map refused and that waits for others is not sent
+// again, and a sweep after a full sync finds it at its old position.
+func TestDeferredRecordKeepsItsPosition(t *testing.T) {
+	m := newSmallMap(t, 2, []string{"b", "c"}, nil)
+	m.send(other, "c", 2, 1000)
+	m.own(2)
+	m.entries = map[string]string{"own0": "a", "c0": "c"}
+	m.tab.Update((*Tx).Refill)
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(0)
+	before := m.tab.Stats().Head
+	m.sync()
+	m.wantEntries(map[string]int{"a": 2, "c": 0})
+	if head := m.tab.Stats().Head; head != before {
+		t.Errorf("head after the displacement: got %d, want %d as before", head, before)
+	}
+}

@@ -38,6 +38,7 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 	x.Int(t.failures.len())
 	x.Int(t.retries.len())
 	x.Int(t.granted.len())
+	x.Int(t.deferred.len())
 	x.Version(t.forgottenEarly)
 	x.Int(t.evicted.len())
 	x.Int(t.released.len())

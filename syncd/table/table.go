@@ -193,6 +193,9 @@ type Table struct {
 	// granted has the records that Displace has selected a victim for, oldest first. A record may have
 	// changed since. The slots are in failures or in retries, too.
 	granted fifo[uint32]
+	// deferred has the refused records that the writer tries again when it has tried all others, oldest first. A
+	// record may have changed since. The slots are in failures or in retries, too.
+	deferred fifo[uint32]
 	// evicted has the slots with flagInEvicted, each once, about in the order of the evictions.
 	evicted fifo[timedSlot]
 	// released has the slots with flagInReleased, each once, oldest first.

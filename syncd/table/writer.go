@@ -9,35 +9,44 @@ package table
 func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	t := tx.t
 	// Retries come first. They do not depend on the position of the cursor.
-	s := t.nextGranted()
+	s := t.nextFailed(&t.granted)
 	if s == 0 {
 		s = t.nextRetry()
 	}
-	if s != 0 {
-		t.barrierTaken(s)
-		t.describe(s, rec)
-		return true
+	if s == 0 {
+		s = t.nextOfOrder(c)
 	}
+	if s == 0 {
+		s = t.nextFailed(&t.deferred)
+	}
+	if s == 0 {
+		return false
+	}
+	t.barrierTaken(s)
+	t.describe(s, rec)
+	if t.meta(s).is(flagReleased) {
+		rec.Delete, rec.Value = false, t.value(s) // the value was about to be written to the map
+	}
+	return true
+}
+
+// nextOfOrder passes records up to the next one that the writer has to write and has not tried yet. It returns 0
+// at the end.
+func (t *Table) nextOfOrder(c *Cursor) uint32 {
 	for {
 		// If all dirty records have failed, the cursor skips the rest of the order.
 		if t.stats.Dirty == t.stats.Failed && !c.closed {
 			t.toEnd(c)
-			return false
+			return 0
 		}
 		c.prefetch(unwritten)
 		s := c.step()
 		if s == 0 {
-			return false
+			return 0
 		}
-		m := t.meta(s)
-		if m.flags&(flagDirty|flagFailed) == flagDirty {
+		if m := t.meta(s); m.flags&(flagDirty|flagFailed) == flagDirty {
 			m.flags &^= flagRedo
-			t.barrierTaken(s)
-			t.describe(s, rec)
-			if m.is(flagReleased) {
-				rec.Delete, rec.Value = false, t.value(s) // the value was about to be written to the map
-			}
-			return true
+			return s
 		}
 	}
 }

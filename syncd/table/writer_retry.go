@@ -39,12 +39,12 @@ func (tx *Tx) RequeueFailed(limit int) int {
 	return n
 }
 
-// nextGranted returns the next record for which Displace has selected a victim, or 0 if there is none. Like a
-// retry, it stays marked as failed until it is written. It also stays in the queue failures, and may be in
+// nextFailed returns the next record of granted or deferred whose write is still failed, or 0 if there is none.
+// Like a retry, it stays marked as failed until it is written. It also stays in the queue failures, and may be in
 // retries, so that a burst may have it twice.
-func (t *Table) nextGranted() uint32 {
-	for t.granted.len() > 0 {
-		s := t.granted.pop()
+func (t *Table) nextFailed(q *fifo[uint32]) uint32 {
+	for q.len() > 0 {
+		s := q.pop()
 		if m := t.meta(s); m.is(flagFailed) {
 			t.markNotHeld(m) // the writer may stop before the write
 			return s
