@@ -120,6 +120,9 @@ func TestValuesThatCannotBeUsed(t *testing.T) {
 		{"wait-ready", "--timeout", "-1s"},
 		{"drain", "--timeout", "-1s"},
 		{"resync", "ct", "--timeout", "-1s"},
+		{"scans", "pause", "--for", "0s"},
+		{"scans", "pause", "--for", "25h"},
+		{"scans", "stop"},
 		{"schema", "show", filepath.Join(dir, "none.o")},
 		{"schema", "show", "what:7"},
 	} {
@@ -149,6 +152,8 @@ func TestExitCodesOfARunningDaemon(t *testing.T) {
 	ask(exitFailed, "diff", name)                  // no peer to compare with
 	ask(exitFailed, "diff", name, "--peer", "lb9") // an unknown peer
 	ask(0, "resync", name)
+	ask(0, "scans", "pause", "--for", "1h")
+	ask(0, "scans", "resume")
 	ask(exitFailed, "drain", "--timeout", "1s") // the last node
 	ask(0, "drain", "--undo")
 }

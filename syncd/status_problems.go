@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"mapsync/syncd/daemon"
 )
@@ -18,6 +19,9 @@ func printProblems(out io.Writer, s *daemon.Status) {
 	p.add("gossip", "", s.GossipProblem)
 	for _, text := range s.ClockProblems {
 		p.add("clock", "", text)
+	}
+	if until := s.ScansPausedUntil; !until.IsZero() {
+		p.add("scans", "", "paused until "+until.Format(time.RFC3339)+": changes that no hook reports are not replicated, losses are not repaired (`syncd scans resume`)")
 	}
 	for i := range s.Maps {
 		p.local(&s.Maps[i])

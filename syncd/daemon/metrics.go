@@ -65,6 +65,7 @@ var (
 	scanSeconds  = desc("scan_seconds", "Duration of the last scan, in seconds.", "map")
 	scanInterval = desc("scan_interval_seconds", "Effective time between two scans, in seconds.", "map")
 
+	scansPaused = desc("scans_paused", "1 while scans are paused by `syncd scans pause`, else 0.")
 	kernelCalls = desc("kernel_call_seconds", "Duration of system calls that read or write maps, by call, in seconds.", "call")
 
 	redundancyExpected = desc("redundancy_expected", "Peers that expected-peers lists; 0 if it is not set.")
@@ -125,6 +126,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	out.gauge(readyInfo, boolValue(ready.Ready))
 	out.gauge(unprovenInfo, boolValue(len(ready.Unproven) > 0))
 	out.gauge(drainInfo, boolValue(ready.Drained))
+	out.gauge(scansPaused, boolValue(!d.scanBudget.PausedUntil().IsZero()))
 	out.files(d)
 	out.capture(d)
 	for _, m := range d.replicas() {

@@ -26,10 +26,12 @@ type Status struct {
 	ClockProblems []string      `json:"clock_problems,omitempty"`
 	Gaps          uint64        `json:"gaps"` // batches received out of sequence
 	Capture       CaptureStatus `json:"capture"`
-	Maps          []MapStatus   `json:"maps"`
-	Peers         []PeerStatus  `json:"peers"`
-	Cluster       string        `json:"cluster,omitempty"`
-	Redundancy    Redundancy    `json:"redundancy"`
+	// ScansPausedUntil is the end of a pause of scans. Zero: they are not paused.
+	ScansPausedUntil time.Time    `json:"scans_paused_until,omitzero"`
+	Maps             []MapStatus  `json:"maps"`
+	Peers            []PeerStatus `json:"peers"`
+	Cluster          string       `json:"cluster,omitempty"`
+	Redundancy       Redundancy   `json:"redundancy"`
 	// Absent lists the nodes that are expected, or were peers, and are not live.
 	Absent []AbsentPeer `json:"absent_peers"`
 	// Unverified lists the members of gossip that are not peers, because no stream has proved
@@ -198,6 +200,7 @@ func (d *Daemon) Status() Status {
 	r := d.Ready()
 	s.Ready, s.NotReady, s.Unproven, s.Drained = r.Ready, r.Missing, r.Unproven, r.Drained
 	s.ClockProblems = r.Clocks
+	s.ScansPausedUntil = d.scanBudget.PausedUntil()
 	if err := d.cluster.JoinError(); err != nil {
 		s.GossipProblem = err.Error()
 	}

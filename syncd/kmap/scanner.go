@@ -192,8 +192,8 @@ type scanPass struct {
 	meter       meter
 	work        time.Duration
 	paused      time.Duration // between Pause and Resume of the budget
-	head        uint64 // the table's position at the last comparison
-	headAtPause uint64 // the table's position before the last pause
+	head        uint64        // the table's position at the last comparison
+	headAtPause uint64        // the table's position before the last pause
 
 	reading table.Reading // of the entries that are read next
 }
