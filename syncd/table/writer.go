@@ -59,9 +59,9 @@ func (t *Table) toEnd(c *Cursor) {
 
 // Applied reports the write of a record that NextDirty returned. v is the version that the record had then.
 // If the record has not changed, Applied clears its dirty mark. If err is not nil, it marks the record as
-// failed instead, and NextDirty skips it until RequeueFailed. A local change may have replaced the record during the write. The kernel may
-// then hold either value, so the key is read again. If a peer's record has replaced that change since, it
-// is written again.
+// failed instead, and NextDirty skips it until RequeueFailed. A local change may have replaced the record
+// during the write. The kernel may then hold either value, so the key is read again. If a peer's record has
+// replaced that change since, it is written again.
 func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	t := tx.t
 	s := uint32(ref)
@@ -82,8 +82,12 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		if err == nil && m.version != v {
 			t.overtaken(s)
 		}
+	// The record has changed, is at the tail, and will be returned again. A local change may come first, whose
+	// event is older than this write.
 	case m.version != v || m.is(flagRedo):
-	// the record has changed, is at the tail, and will be returned again
+		if err == nil {
+			m.flags |= flagWritten
+		}
 	case err != nil && m.is(flagReleased):
 		t.unrelease(m) // the map holds an older entry, which the writer deletes
 		t.moveTail(s)

@@ -195,3 +195,17 @@ func TestFullChunk(t *testing.T) {
 		t.Errorf("stats: got %+v, want all records live and clean, 1 audit without differences", st)
 	}
 }
+
+// TestEventBeforeAWriteOfAnOlderVersion: a peer's delete is written while a repair gives the tombstone another
+// version. The data plane wrote the key before that write. When its event arrives, the key is read again, because
+// the kernel map may not have it.
+func TestEventBeforeAWriteOfAnOlderVersion(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.remote(Accepted, 2*second, peer, Version(2*second), "k", "-")
+	rec := r.take()
+	r.merge(Stale, 3*second, other, 9, "k", "v", RemoteOptions{Repair: true}) // the tombstone is resent
+	r.applied(rec, nil)
+	r.local(Accepted, 9*second, "update k w packet 0")
+	r.wantRereads("k")
+}

@@ -52,6 +52,7 @@ type modelKey struct {
 	// evicted: the key may count as deleted.
 	evicted   bool
 	evictedAt int64 // time of the last eviction in ns, 0: none
+	readAt    int64 // time at which a daemon last entered a value that it read, in ns, 0: never
 	// wasEvicted: an older value of the key may expire.
 	wasEvicted bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
@@ -126,7 +127,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		k.raceOpen = k.evicted && (!reported || n.Daemon.awaits(key) > 1 || m.closeToEviction(k))
 		k.evicted = k.raceOpen
 		// If a reread has to decide, it cannot distinguish the delete from an eviction.
-		if gone && n.opt.EvictionsUnseen && (!reported || k.closeToLast || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
+		if gone && n.opt.EvictionsUnseen && (!reported || k.closeToLast || m.closeToRead(k) || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
 			k.raceOpen, k.evicted = true, true
 		}
 	default:
@@ -144,6 +145,11 @@ func (m *Model) closeToLast(k *modelKey) bool {
 // time.
 func (m *Model) closeToEviction(k *modelKey) bool {
 	return k.evictedAt != 0 && m.world.Now-k.evictedAt < 2*TimestampMargin+m.world.tick
+}
+
+// closeToRead reports whether a daemon may have entered a value that it read at about the time of a write now.
+func (m *Model) closeToRead(k *modelKey) bool {
+	return k.readAt != 0 && m.world.Now-k.readAt < 2*TimestampMargin+m.world.tick
 }
 
 // evicted records that a map evicted a key.
@@ -190,6 +196,9 @@ func (m *Model) pending(d *Daemon, key int) bool {
 // reread.
 func (m *Model) read(n *Node, tx *table.Tx, r *mapRead) {
 	k := &m.keys[r.key]
+	if k.home == n.ID {
+		k.readAt = m.world.Now
+	}
 	if !k.unreported || k.home != n.ID || r.found == k.gone || (r.found && !sameValue(r.value, k.last)) {
 		return
 	}
