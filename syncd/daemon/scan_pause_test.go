@@ -18,7 +18,12 @@ func TestScansArePausedByCommand(t *testing.T) {
 	n := newNode(t, 1, "ct="+pin)
 	n.config.Join, n.config.ScanInterval = nil, 50*time.Millisecond
 	n.start()
-	scans := func() uint64 { return n.status().Maps[0].Scan.Scans }
+	scans := func() uint64 {
+		if s := n.status().Maps[0].Scan; s != nil { // nil until the map is attached
+			return s.Scans
+		}
+		return 0
+	}
 	poll.Eventually(t, "syncd scans", func() bool { return scans() > 1 })
 	for _, length := range []time.Duration{0, -time.Second, daemon.MaxScanPause + 1} {
 		if _, err := n.client.PauseScans(t.Context(), length); !errors.Is(err, daemon.ErrUse) {
