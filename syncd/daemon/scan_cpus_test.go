@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
@@ -35,7 +36,7 @@ func TestScansRunOnScanCPUs(t *testing.T) {
 		}
 	}
 	n := newNode(t, 1, "ct="+pin)
-	n.config.Join, n.config.ScanCPUs = nil, fmt.Sprint(last)
+	n.config.Join, n.config.ScanCPUs, n.config.ScanInterval = nil, fmt.Sprint(last), 100*time.Millisecond
 	n.start()
 	want := fmt.Sprintf("Cpus_allowed_list:\t%d\n", last)
 	poll.Eventually(t, "a thread of syncd is on the CPU of scans", func() bool {
