@@ -9,13 +9,14 @@ import (
 )
 
 // displaceChunk is the number of refused records for which the syncer searches victims under one
-// hold of the table's lock. A long search is divided, too.
+// hold of the table's lock. The table divides a long search further.
 const displaceChunk = 64
 
 // displace frees space for the records that a full map refused in the burst just written. For each
 // such record the table selects an entry of a peer, and displace deletes it from the kernel map.
-// The next burst contains the refused records again. A burst has at most one victim per refused
-// record, so displace costs at most as much as the burst itself.
+// The next burst writes the refused records with a victim first. A burst has at most one victim for each
+// refused record, so there are at most as many deletes as writes. The search for a victim may examine every
+// record of the table twice, a part of them under each hold of the table's lock.
 func (s *Syncer) displace(b *Batch) error {
 	s.refused = s.refused[:0]
 	for i := range s.pending {

@@ -170,7 +170,7 @@ func (m *meta) inKernelMap() bool {
 	if m.is(flagEvicted | flagReread | flagUncertain) {
 		return false
 	}
-	return !m.is(flagDirty) || m.flags&(flagWritten|flagFailed|flagNotHeld) == flagWritten
+	return !m.is(flagDirty) || m.is(flagEntry)
 }
 
 // rewindVictims moves the cursor of the owner's group back to a record that the kernel map accepted after

@@ -20,6 +20,9 @@ func TestDisplacementEnds(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		room := 1 + random.IntN(1+random.IntN(4*displaceSteps))
 		m := newSmallMap(t, room, []string{"b", "c"}, []string{"d"})
+		if random.IntN(2) == 0 {
+			m.during = func(tx *Tx, taken Record) { m.changeTaken(tx, taken, random) }
+		}
 		for step := range 12 {
 			m.randomStep(random, step)
 		}
@@ -46,7 +49,7 @@ func (m *smallMap) randomStep(random *rand.Rand, step int) {
 		m.send(o, fmt.Sprint(step, o.Node), n, Version(1000*step+1))
 	case 3:
 		for i := 0; i < n && len(m.entries) < m.room; i++ {
-			key := fmt.Sprint(step, "own", i)
+			key := fmt.Sprint(step, "o", i)
 			m.local(Accepted, int64(step)*second+int64(i), "update "+key+" v packet 0")
 			m.entries[key] = self.Node
 		}
@@ -94,6 +97,23 @@ func (m *smallMap) changeRemote(random *rand.Rand, n int, v Version) {
 	})
 }
 
+// changeTaken sometimes merges newer records of the key that the writer has taken: a delete, and perhaps a live
+// record after it.
+func (m *smallMap) changeTaken(tx *Tx, taken Record, random *rand.Rand) {
+	if taken.Owner == selfID || random.IntN(4) > 0 {
+		return
+	}
+	d := Delta{Key: bytes.Clone(taken.Key), Version: taken.Version + 1, Owner: taken.Owner, Delete: true}
+	if random.IntN(2) == 0 {
+		tx.Remote(&d, 1, RemoteOptions{})
+		d.Version++
+	}
+	if random.IntN(2) == 0 {
+		d.Delete, d.Value = false, pad("w", valueSize)
+	}
+	tx.Remote(&d, 1, RemoteOptions{})
+}
+
 // stopWriter lets the writer do some bursts, and then stop after it has taken another one.
 func (m *smallMap) stopWriter(bursts int) {
 	m.tab.Update(func(tx *Tx) {
@@ -106,8 +126,7 @@ func (m *smallMap) stopWriter(bursts int) {
 			tx.NextDirty(m.writer, &rec)
 		}
 	})
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(m.tab.Stats().Applied)
+	m.restartWriter()
 }
 
 // reread answers pending rereads, and returns their number.
@@ -129,16 +148,13 @@ func (m *smallMap) reread(at int64) (n int) {
 
 // replaceMap attaches a map that has some of the entries.
 func (m *smallMap) replaceMap(random *rand.Rand) {
-	m.room = max(1, random.IntN(2*m.room+1))
+	room := max(1, random.IntN(2*m.room+1))
 	for _, key := range slices.Sorted(maps.Keys(m.entries)) {
-		if random.IntN(2) == 0 || len(m.entries) > m.room {
+		if random.IntN(2) == 0 || len(m.entries) > room {
 			delete(m.entries, key)
 		}
 	}
-	m.tab.Update((*Tx).Refill)
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
-	m.sync()
+	m.attach(room, m.entries)
 }
 
 // held returns the number of entries of a node in the map.

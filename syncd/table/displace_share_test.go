@@ -12,10 +12,12 @@ type smallMap struct {
 	*rig
 	room    int
 	entries map[string]string // owners by key
+	// during is called between the moment when the writer takes a record and its write. Nil: nothing happens.
+	during func(tx *Tx, taken Record)
 }
 
 func newSmallMap(t *testing.T, room int, live, left []string) *smallMap {
-	m := &smallMap{newRig(t), room, make(map[string]string)}
+	m := &smallMap{rig: newRig(t), room: room, entries: make(map[string]string)}
 	m.tab.Update(func(tx *Tx) { tx.SetMembers(live, left) })
 	return m
 }
@@ -44,6 +46,21 @@ func (m *smallMap) own(n int) {
 	m.sync()
 }
 
+// attach replaces the map with one that has other entries, and writes all records to it.
+func (m *smallMap) attach(room int, entries map[string]string) {
+	m.Helper()
+	m.room, m.entries = room, entries
+	m.tab.Update((*Tx).Refill)
+	m.restartWriter()
+	m.sync()
+}
+
+// restartWriter replaces the writer with a new one, which starts where the old one has reported.
+func (m *smallMap) restartWriter() {
+	m.writer.Close()
+	m.writer = m.tab.NewCursor(m.tab.Stats().Applied)
+}
+
 // sync writes dirty records in bursts, and displaces entries for records that do not fit, until the
 // map is stable.
 func (m *smallMap) sync() {
@@ -67,6 +84,9 @@ func (m *smallMap) burst(tx *Tx) (more bool) {
 	for range 8 {
 		if more = tx.NextDirty(m.writer, &rec); !more {
 			break
+		}
+		if m.during != nil {
+			m.during(tx, rec)
 		}
 		m.write(tx, &rec, &refused)
 	}
@@ -251,11 +271,7 @@ func TestOwnRecordBeforeALargerGroup(t *testing.T) {
 	m.own(1)
 	m.send(peer, "b", 20, 1000)
 	// Another map has entries of c only.
-	m.entries = map[string]string{"c0": "c", "c1": "c", "c2": "c", "c3": "c"}
-	m.tab.Update((*Tx).Refill)
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
-	m.sync()
+	m.attach(4, map[string]string{"c0": "c", "c1": "c", "c2": "c", "c3": "c"})
 	m.wantEntries(map[string]int{"a": 1, "b": 1, "c": 2})
 }
 

@@ -59,8 +59,7 @@ func TestWriterStopsBeforeGrantedWrites(t *testing.T) {
 			t.Fatalf("records of c: got %d taken, %d counted as held, want 2 and 0", taken, m.tab.kernelEntries("c"))
 		}
 	})
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(m.tab.Stats().Applied)
+	m.restartWriter()
 	for key := range m.entries {
 		m.remote(Accepted, 1, peer, 9000, key, "-")
 	}
@@ -142,10 +141,7 @@ func TestAnotherMapHasRefusedNothing(t *testing.T) {
 	if n := m.tab.kernelEntries("b"); n != 3 {
 		t.Errorf("entries that the new map may hold: got %d, want 3", n)
 	}
-	m.entries, m.room = make(map[string]string), 3
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
-	m.sync()
+	m.attach(3, make(map[string]string))
 	m.wantEntries(map[string]int{"b": 3})
 }
 
@@ -177,11 +173,7 @@ func TestOwnRecordAfterAGrantedOne(t *testing.T) {
 	m := newSmallMap(t, 2, []string{"b", "c"}, nil)
 	m.send(other, "c", 2, 1000)
 	m.own(2)
-	m.entries = map[string]string{"own0": "a", "c0": "c"}
-	m.tab.Update((*Tx).Refill)
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
-	m.sync()
+	m.attach(2, map[string]string{"own0": "a", "c0": "c"})
 	m.wantEntries(map[string]int{"a": 2, "c": 0})
 }
 
@@ -207,9 +199,8 @@ func TestRecordsThatChangeAllTheTimeAreDisplaced(t *testing.T) {
 	m.send(peer, "b", 4, 1000)
 	m.own(1)
 	m.entries = map[string]string{"b0": "b", "b1": "b", "b2": "b", "b3": "b"}
-	m.tab.Update(func(tx *Tx) { tx.Refill() })
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
+	m.tab.Update((*Tx).Refill)
+	m.restartWriter()
 	m.tab.Update(func(tx *Tx) {
 		var rec, victim Record
 		var refused []Record
@@ -237,14 +228,76 @@ func TestDeferredRecordKeepsItsPosition(t *testing.T) {
 	m := newSmallMap(t, 2, []string{"b", "c"}, nil)
 	m.send(other, "c", 2, 1000)
 	m.own(2)
-	m.entries = map[string]string{"own0": "a", "c0": "c"}
-	m.tab.Update((*Tx).Refill)
-	m.writer.Close()
-	m.writer = m.tab.NewCursor(0)
 	before := m.tab.Stats().Head
-	m.sync()
+	m.attach(2, map[string]string{"own0": "a", "c0": "c"})
 	m.wantEntries(map[string]int{"a": 2, "c": 0})
 	if head := m.tab.Stats().Head; head != before {
 		t.Errorf("head after the displacement: got %d, want %d as before", head, before)
+	}
+}
+
+// TestRevivedRecordIsNoVictim: a peer deletes keys and creates them again, and the writer has written the deletes
+// only. The kernel map has no entry of such a record, so it is no victim.
+func TestRevivedRecordIsNoVictim(t *testing.T) {
+	m := newSmallMap(t, 5, []string{"b", "c"}, nil)
+	m.send(peer, "b", 5, 1000)
+	m.room = 3
+	m.remote(Accepted, 1, peer, 2000, "b0", "-")
+	m.remote(Accepted, 1, peer, 2000, "b1", "-")
+	m.remote(Accepted, 1, other, 2000, "c0", "v")
+	m.tab.Update(func(tx *Tx) {
+		var rec, victim Record
+		var refused []Record
+		put := func(n int) {
+			tx.Remote(&Delta{Key: pad(fmt.Sprint("b", n), keySize), Value: pad("w", valueSize), Version: 3000, Owner: tx.Intern(peer)}, 1, RemoteOptions{})
+		}
+		for n := range 2 {
+			tx.NextDirty(m.writer, &rec)
+			taken := rec
+			if n == 0 {
+				put(0) // during the write of the delete
+			}
+			m.write(tx, &taken, &refused)
+		}
+		for n := 1; n < 5; n++ {
+			put(n) // the others have an older entry in the map
+		}
+		tx.NextDirty(m.writer, &rec)
+		m.write(tx, &rec, &refused)
+		if len(refused) != 1 || !search(tx, &refused[0], &victim) || text(victim.Key) != "b2" {
+			t.Errorf("victim for %d refused records: got %q, want b2 for 1", len(refused), text(victim.Key))
+		}
+	})
+}
+
+// TestRemovedEntryIsNoVictim: the entry of a record has left the kernel map, and the writer has yet to write it
+// again. It is no victim, although the writer wrote it before.
+func TestRemovedEntryIsNoVictim(t *testing.T) {
+	for _, tt := range []struct {
+		how  string
+		want Outcome
+	}{
+		{"delete b0 - syscall 0", Restored},
+		{"evict b0 - packet 0", Ignored},
+	} {
+		m := newSmallMap(t, 3, []string{"b", "c"}, nil)
+		m.send(peer, "b", 3, 1000)
+		m.remote(Accepted, 1, other, 2000, "c0", "v")
+		m.local(tt.want, second, tt.how)
+		delete(m.entries, "b0")
+		m.entries["own0"] = self.Node
+		m.reread(2 * second)
+		for n := range 3 {
+			m.remote(Accepted, 1, peer, 3000, fmt.Sprint("b", n), "w")
+		}
+		m.tab.Update(func(tx *Tx) {
+			var rec, victim Record
+			var refused []Record
+			tx.NextDirty(m.writer, &rec)
+			m.write(tx, &rec, &refused)
+			if len(refused) != 1 || !search(tx, &refused[0], &victim) || text(victim.Key) != "b1" {
+				t.Errorf("after %q, victim for %d refused records: got %q, want b1 for 1", tt.how, len(refused), text(victim.Key))
+			}
+		})
 	}
 }

@@ -207,6 +207,7 @@ func (t *Table) localEvict(c *Change, s uint32) Outcome {
 		t.unrelease(m)
 		return Ignored
 	}
+	t.meta(s).flags &^= flagEntry
 	// An eviction is a delete only with Options.EvictionDeletes, and only if no live peer owns the record.
 	if m := t.meta(s); !t.opt.EvictionDeletes || t.ownedByLivePeer(m) {
 		// The writer is about to write a dirty record in any case.

@@ -41,8 +41,8 @@ func checkInvariants(tb interface {
 			if _, found := t.find(t.key(s)); found != s {
 				tb.Fatalf("key of slot %d is found in slot %d", s, found)
 			}
-			if m.is(flagNotHeld) && !m.live() {
-				tb.Fatalf("slot %d has a tombstone and flags %b", s, m.flags)
+			if m.is(flagNotHeld|flagEntry) && !m.live() || m.is(flagEntry) && m.is(flagFailed|flagNotHeld|flagEvicted) {
+				tb.Fatalf("slot %d has flags %b, which exclude each other", s, m.flags)
 			}
 			if m.is(flagNotHeld) {
 				notHeld[t.owners.list[m.owner].Node]++

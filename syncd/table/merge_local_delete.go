@@ -26,6 +26,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		m.noteEvidence(c)
 		return Unchanged
 	}
+	m.flags &^= flagEntry
 	if t.mayBeEvicted(c) {
 		return t.evictUnseen(c, s)
 	}

@@ -162,6 +162,7 @@ func (t *Table) clearFailed(m *meta) {
 
 // markNotHeld marks a live record whose last write failed.
 func (t *Table) markNotHeld(m *meta) {
+	m.flags &^= flagEntry
 	if m.live() && !m.is(flagNotHeld) {
 		m.flags |= flagNotHeld
 		t.notHeld++

@@ -101,6 +101,9 @@ func (tx *Tx) Applied(ref Ref, v Version, err error) {
 		t.clearDirty(s)
 		t.markScanned(s)
 		m.flags = m.flags&^flagUncertain | flagWritten
+		if m.live() {
+			m.flags |= flagEntry
+		}
 	}
 }
 
