@@ -235,9 +235,13 @@ func (d *Daemon) pendingChanges(r *drain, now time.Time) string {
 		r.stableAt = d.clock.now()
 	}
 	for _, m := range d.replicas() {
-		if !m.scannedSince(r.stableAt) {
-			return "the map of " + m.name + " is being scanned"
+		if m.scannedSince(r.stableAt) {
+			continue
 		}
+		if until := d.scanBudget.PausedUntil(); !until.IsZero() {
+			return fmt.Sprintf("scans are paused until %s: `syncd scans resume` ends the pause", until.Format(time.RFC3339))
+		}
+		return "the map of " + m.name + " is being scanned"
 	}
 	if r.scanned.IsZero() {
 		r.scanned = now

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,10 +42,18 @@ func TestScansArePausedByCommand(t *testing.T) {
 	var last uint64
 	poll.Eventually(t, "the scan in progress ends", func() bool { was := last; last = scans(); return last == was })
 	poll.Stays(t, time.Second, "no scan in a pause", func() bool { return scans() == last })
+	if _, err := n.client.Drain(t.Context(), true); err != nil {
+		t.Fatalf("drain in a pause: %v", err)
+	}
+	poll.Eventually(t, "the drain waits for the end of the pause", func() bool {
+		h, err := n.client.Handover(t.Context())
+		return err == nil && !h.Done && strings.Contains(strings.Join(h.Waiting, " "), "syncd scans resume")
+	})
 	if _, err := n.client.ResumeScans(t.Context()); err != nil {
 		t.Fatalf("resume scans: %v", err)
 	}
 	poll.Eventually(t, "syncd scans again", func() bool { return scans() > last })
+	poll.Eventually(t, "the drain is done", func() bool { h, err := n.client.Handover(t.Context()); return err == nil && h.Done })
 	if s := n.status(); !s.ScansPausedUntil.IsZero() {
 		t.Errorf("status after resume: got a pause until %s, want none", s.ScansPausedUntil)
 	}

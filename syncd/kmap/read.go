@@ -18,7 +18,7 @@ type ReadFunc func(at int64, keys, values []byte) error
 func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	k.readMu.Lock()
 	defer k.readMu.Unlock()
-	release, _ := pinToCPUs(k.scanCPUs) // CheckScanCPUs has reported an error
+	release, _ := pinToCPUs(k.scanCPUs) // while all of them are offline, the read is not pinned
 	defer release()
 	var err error
 	switch {
