@@ -36,6 +36,7 @@ struct htab_elem {
 /* Report own writes too, with context CTX_OWN. The tests of the write context use it. */
 volatile const bool emit_own = false;
 
+#include "lookup.h"
 #include "syscall.h"
 
 /* syncd runs this program once at start. It records the calling process as syncd's process. */
@@ -189,6 +190,26 @@ int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u6
 		       evicted_key(node), NULL);
 	return 0;
 }
+
+/* ---- fentry: lookups ---- */
+
+#define FENTRY_LOOKUP(name, function, kind)                \
+	SEC("fentry/" function)                            \
+	int BPF_PROG(name, struct bpf_map *map, void *key) \
+	{                                                  \
+		return report_lookup(ctx, kind, map, key); \
+	}
+
+/* Verified programs call this function directly for HASH and LRU_HASH maps, and in newer kernels
+ * for maps with per-CPU values. */
+FENTRY_LOOKUP(fentry_lookup, "__htab_map_lookup_elem", KIND_LOOKUP)
+
+/* Other lookups call one of these, which call the function above or contain a copy of it: those at
+ * an instruction that serves several maps, and those of bpf(2). */
+FENTRY_LOOKUP(fentry_hash_lookup, "htab_map_lookup_elem", KIND_HASH_LOOKUP)
+FENTRY_LOOKUP(fentry_lru_lookup, "htab_lru_map_lookup_elem", KIND_LRU_LOOKUP)
+FENTRY_LOOKUP(fentry_percpu_lookup, "htab_percpu_map_lookup_elem", KIND_PERCPU_LOOKUP)
+FENTRY_LOOKUP(fentry_lru_percpu_lookup, "htab_lru_percpu_map_lookup_elem", KIND_LRU_PERCPU_LOOKUP)
 
 /* ---- kprobe: arguments at entry, result at return ---- */
 

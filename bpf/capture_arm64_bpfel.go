@@ -27,6 +27,12 @@ type CaptureFrames struct {
 	_    [4]byte
 }
 
+type CaptureLookup struct {
+	_    structs.HostLayout
+	Key  uint32
+	Tick uint32
+}
+
 type CaptureOwnMark struct {
 	_    structs.HostLayout
 	Task uint64
@@ -43,6 +49,9 @@ type CaptureSlot struct {
 	Lost         uint64
 	Nested       uint64
 	PreemptCount uint64
+	Unreported   uint64
+	Tick         uint32
+	TickLookups  uint32
 	Event        struct {
 		_         structs.HostLayout
 		Seq       uint64
@@ -61,6 +70,8 @@ type CaptureWatch struct {
 	KeySize   uint32
 	ValueSize uint32
 	ProbeNext uint32
+	Lookups   uint32
+	Unused    uint32
 }
 
 // Names of all BPF objects in the ELF.
@@ -68,11 +79,17 @@ type CaptureWatch struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	CaptureMapFrames                      = "frames"
+	CaptureMapLookups                     = "lookups"
 	CaptureMapOwnWriteMarks               = "own_write_marks"
 	CaptureMapPerf                        = "perf"
 	CaptureMapRing                        = "ring"
 	CaptureMapSlots                       = "slots"
 	CaptureMapWatches                     = "watches"
+	CaptureProgFentryHashLookup           = "fentry_hash_lookup"
+	CaptureProgFentryLookup               = "fentry_lookup"
+	CaptureProgFentryLruLookup            = "fentry_lru_lookup"
+	CaptureProgFentryLruPercpuLookup      = "fentry_lru_percpu_lookup"
+	CaptureProgFentryPercpuLookup         = "fentry_percpu_lookup"
 	CaptureProgFexitDelete                = "fexit_delete"
 	CaptureProgFexitDrain                 = "fexit_drain"
 	CaptureProgFexitEvict                 = "fexit_evict"
@@ -103,6 +120,9 @@ const (
 	CaptureProgSetOwnProcess              = "set_own_process"
 	CaptureProgTracepointSyscall          = "tracepoint_syscall"
 	CaptureVarEmitOwn                     = "emit_own"
+	CaptureVarLookupPause                 = "lookup_pause"
+	CaptureVarLookupSeed                  = "lookup_seed"
+	CaptureVarLookupsPerTick              = "lookups_per_tick"
 	CaptureVarOwnProcess                  = "own_process"
 	CaptureVarUsePerf                     = "use_perf"
 )
@@ -149,6 +169,11 @@ type CaptureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
+	FentryHashLookup           *ebpf.ProgramSpec `ebpf:"fentry_hash_lookup"`
+	FentryLookup               *ebpf.ProgramSpec `ebpf:"fentry_lookup"`
+	FentryLruLookup            *ebpf.ProgramSpec `ebpf:"fentry_lru_lookup"`
+	FentryLruPercpuLookup      *ebpf.ProgramSpec `ebpf:"fentry_lru_percpu_lookup"`
+	FentryPercpuLookup         *ebpf.ProgramSpec `ebpf:"fentry_percpu_lookup"`
 	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.ProgramSpec `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
@@ -185,6 +210,7 @@ type CaptureProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureMapSpecs struct {
 	Frames        *ebpf.MapSpec `ebpf:"frames"`
+	Lookups       *ebpf.MapSpec `ebpf:"lookups"`
 	OwnWriteMarks *ebpf.MapSpec `ebpf:"own_write_marks"`
 	Perf          *ebpf.MapSpec `ebpf:"perf"`
 	Ring          *ebpf.MapSpec `ebpf:"ring"`
@@ -196,9 +222,12 @@ type CaptureMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureVariableSpecs struct {
-	EmitOwn    *ebpf.VariableSpec `ebpf:"emit_own"`
-	OwnProcess *ebpf.VariableSpec `ebpf:"own_process"`
-	UsePerf    *ebpf.VariableSpec `ebpf:"use_perf"`
+	EmitOwn        *ebpf.VariableSpec `ebpf:"emit_own"`
+	LookupPause    *ebpf.VariableSpec `ebpf:"lookup_pause"`
+	LookupSeed     *ebpf.VariableSpec `ebpf:"lookup_seed"`
+	LookupsPerTick *ebpf.VariableSpec `ebpf:"lookups_per_tick"`
+	OwnProcess     *ebpf.VariableSpec `ebpf:"own_process"`
+	UsePerf        *ebpf.VariableSpec `ebpf:"use_perf"`
 }
 
 // CaptureObjects contains all objects after they have been loaded into the kernel.
@@ -222,6 +251,7 @@ func (o *CaptureObjects) Close() error {
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CaptureMaps struct {
 	Frames        *ebpf.Map `ebpf:"frames"`
+	Lookups       *ebpf.Map `ebpf:"lookups"`
 	OwnWriteMarks *ebpf.Map `ebpf:"own_write_marks"`
 	Perf          *ebpf.Map `ebpf:"perf"`
 	Ring          *ebpf.Map `ebpf:"ring"`
@@ -232,6 +262,7 @@ type CaptureMaps struct {
 func (m *CaptureMaps) Close() error {
 	return _CaptureClose(
 		m.Frames,
+		m.Lookups,
 		m.OwnWriteMarks,
 		m.Perf,
 		m.Ring,
@@ -244,15 +275,23 @@ func (m *CaptureMaps) Close() error {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CaptureVariables struct {
-	EmitOwn    *ebpf.Variable `ebpf:"emit_own"`
-	OwnProcess *ebpf.Variable `ebpf:"own_process"`
-	UsePerf    *ebpf.Variable `ebpf:"use_perf"`
+	EmitOwn        *ebpf.Variable `ebpf:"emit_own"`
+	LookupPause    *ebpf.Variable `ebpf:"lookup_pause"`
+	LookupSeed     *ebpf.Variable `ebpf:"lookup_seed"`
+	LookupsPerTick *ebpf.Variable `ebpf:"lookups_per_tick"`
+	OwnProcess     *ebpf.Variable `ebpf:"own_process"`
+	UsePerf        *ebpf.Variable `ebpf:"use_perf"`
 }
 
 // CapturePrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
+	FentryHashLookup           *ebpf.Program `ebpf:"fentry_hash_lookup"`
+	FentryLookup               *ebpf.Program `ebpf:"fentry_lookup"`
+	FentryLruLookup            *ebpf.Program `ebpf:"fentry_lru_lookup"`
+	FentryLruPercpuLookup      *ebpf.Program `ebpf:"fentry_lru_percpu_lookup"`
+	FentryPercpuLookup         *ebpf.Program `ebpf:"fentry_percpu_lookup"`
 	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.Program `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
@@ -286,6 +325,11 @@ type CapturePrograms struct {
 
 func (p *CapturePrograms) Close() error {
 	return _CaptureClose(
+		p.FentryHashLookup,
+		p.FentryLookup,
+		p.FentryLruLookup,
+		p.FentryLruPercpuLookup,
+		p.FentryPercpuLookup,
 		p.FexitDelete,
 		p.FexitDrain,
 		p.FexitEvict,

@@ -19,8 +19,9 @@
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
  * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
- * padding. syncd rereads them. */
-enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS };
+ * padding. syncd rereads them. An event with OP_LOOKUP has the key that a
+ * program looks up. */
+enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
 /* A kind identifies a program that emits events. Each kind has its own slots, because only runs of
@@ -43,6 +44,11 @@ enum kind {
 	KIND_PERCPU_DRAIN,
 	KIND_LRU_PERCPU_DRAIN,
 	KIND_SYSCALL,
+	KIND_LOOKUP,
+	KIND_HASH_LOOKUP,
+	KIND_LRU_LOOKUP,
+	KIND_PERCPU_LOOKUP,
+	KIND_LRU_PERCPU_LOOKUP,
 	KIND_INJECTED,
 	KINDS,
 };
@@ -74,6 +80,9 @@ struct slot {
 	__u64 lost;	     /* events attempted and not delivered, because the buffer was full */
 	__u64 nested;	     /* runs nested deeper than LEVELS: no event attempted (level 0 only) */
 	__u64 preempt_count; /* address of this CPU's preempt count, 0 until resolved */
+	__u64 unreported;    /* lookups above the limit of a tick: no event (level 0 only) */
+	__u32 tick;	     /* jiffies of the last reported lookup (level 0 only) */
+	__u32 tick_lookups;  /* lookups reported in that tick (level 0 only) */
 	struct event event;
 	__u8 data[MAX_KEY + MAX_VALUE + 16]; /* 16: the verifier rounds both up */
 };
@@ -85,6 +94,8 @@ struct watch {
 	__u32 key_size;
 	__u32 value_size; /* 0: events contain the key only */
 	__u32 probe_next; /* the next bucket may contain the watch of another map */
+	__u32 lookups;	  /* 1: lookups by programs are reported */
+	__u32 unused;	  /* elements of an array are multiples of 8 bytes */
 };
 
 /* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if

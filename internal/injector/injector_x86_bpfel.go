@@ -23,6 +23,9 @@ type injectorSlot struct {
 	Lost         uint64
 	Nested       uint64
 	PreemptCount uint64
+	Unreported   uint64
+	Tick         uint32
+	TickLookups  uint32
 	Event        struct {
 		_         structs.HostLayout
 		Seq       uint64
@@ -41,6 +44,8 @@ type injectorWatch struct {
 	KeySize   uint32
 	ValueSize uint32
 	ProbeNext uint32
+	Lookups   uint32
+	Unused    uint32
 }
 
 // Names of all BPF objects in the ELF.

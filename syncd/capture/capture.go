@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 
 	"mapsync/bpf"
@@ -30,9 +31,11 @@ type Capture struct {
 	returns  []link.Link // the return probes among links, except those of calls
 	calls    []link.Link // the return probes of the system call bpf(2) among links
 	detached bool        // guarded by pump.mu
-	source   source
-	slots    *slots
-	watches  *watches
+	// lookupsErr is why the hook on lookups is not attached. Nil: it is.
+	lookupsErr error
+	source     source
+	slots      *slots
+	watches    *watches
 
 	mu      sync.Mutex // guards watches and targets
 	targets map[uint32]*target
@@ -50,10 +53,13 @@ func Open(o Options) (*Capture, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	if o.Attach == AttachFexit {
+		return openFexit(o)
+	}
 	if o.Attach != AttachAuto {
 		return open(o, o.Attach)
 	}
-	c, fexitErr := open(o, AttachFexit)
+	c, fexitErr := openFexit(o)
 	if fexitErr == nil {
 		return c, nil
 	}
@@ -65,8 +71,26 @@ func Open(o Options) (*Capture, error) {
 	return c, nil
 }
 
+// openFexit attaches the other hooks if the one on lookups cannot be attached.
+func openFexit(o Options) (*Capture, error) {
+	c, err := open(o, AttachFexit)
+	if err == nil || !o.Lookups {
+		return c, err
+	}
+	o.Lookups = false
+	without, otherErr := open(o, AttachFexit)
+	if otherErr != nil {
+		return nil, otherErr
+	}
+	without.lookupsErr = err
+	return without, nil
+}
+
 func open(o Options, attach Attach) (_ *Capture, err error) {
 	c := &Capture{options: o, log: o.Logger, attached: attach, targets: make(map[uint32]*target)}
+	if c.options.Lookups = o.Lookups && attach == AttachFexit; !c.options.Lookups {
+		c.lookupsErr = errNoLookups
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(addMissingCapabilities(err, attach, o.Buffer), c.Close())
@@ -101,7 +125,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
-	hooks, missing, err := keepPrograms(spec, attach)
+	hooks, missing, err := keepPrograms(spec, attach, c.options.Lookups)
 	if err != nil {
 		return nil, err
 	}
@@ -115,6 +139,9 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 		spec.Maps["ring"].MaxEntries = uint32(c.options.BufferSize)
 	}
 	constants := map[string]any{"use_perf": c.options.Buffer == BufferPerf, "emit_own": c.options.EmitOwn}
+	if c.options.Lookups {
+		maps.Copy(constants, lookupConstants(c.options.Tick))
+	}
 	for name, value := range constants {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return nil, fmt.Errorf("set BPF constant %s: %w", name, err)
@@ -143,7 +170,7 @@ func (c *Capture) logOpen() {
 	c.log.Info("capture opened", "attach", c.attached, "buffer", c.options.Buffer,
 		"buffer_size", c.options.BufferSize,
 		"buffer_memory_bytes", BufferMemory(c.options.Buffer, c.options.BufferSize, cpus),
-		"missing_symbols", c.missing)
+		"missing_symbols", c.missing, "lookups", c.lookupsErr == nil)
 }
 
 // Attached returns the attach method of the hooks: any but AttachAuto.

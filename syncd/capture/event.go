@@ -13,6 +13,10 @@ const eventSize = 24
 // opKeys is the operation of an event with keys that bpf(2) may have changed: OP_KEYS in bpf/event.h.
 const opKeys = table.OpEvict + 1
 
+// opLookup is the operation of an event with the key of an entry that a program has looked up: OP_LOOKUP in
+// bpf/event.h.
+const opLookup = opKeys + 1
+
 // event is one event from the kernel. data refers to the buffer of the source and is valid until
 // its next read.
 type event struct {
@@ -41,7 +45,7 @@ func parseHeader(sample []byte) (event, error) {
 		data:  sample[eventSize:],
 	}
 	e.op, e.context = table.Op(sample[23]>>4), table.Context(sample[23]&15)
-	if e.op > opKeys || e.context > table.ContextOwn {
+	if e.op > opLookup || e.context > table.ContextOwn {
 		return event{}, fmt.Errorf("event has operation %d and context %d", e.op, e.context)
 	}
 	return e, nil

@@ -13,6 +13,13 @@ import (
 // OpKeys is the operation of the changes that Tap reports for keys of bpf(2) calls.
 const OpKeys = opKeys
 
+// OpLookup is the operation of the changes that Tap reports for lookups. LookupPause is the pause between two of
+// them for one entry.
+const (
+	OpLookup    = opLookup
+	LookupPause = lookupPause
+)
+
 // Step moves one batch, for benchmarks.
 func (c *Capture) Step() error { return c.pump.step() }
 

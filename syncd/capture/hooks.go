@@ -17,6 +17,7 @@ type hook struct {
 	fexit    string
 	kprobe   string // empty: only bpf(2) calls the function, and no kprobe runs there
 	required bool   // without it, changes of the common map types are missed
+	lookup   bool   // reports lookups: the program of fexit runs at the entry of the function
 	syscall  bool   // entry point of bpf(2): the kprobe program runs at its return, fexit is not needed
 }
 
@@ -38,6 +39,11 @@ var hooks = []hook{
 	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
 	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},
 	{symbol: "htab_lru_percpu_map_lookup_and_delete_batch", fexit: "fexit_lru_percpu_drain"},
+	{symbol: "__htab_map_lookup_elem", fexit: "fentry_lookup", lookup: true, required: true},
+	{symbol: "htab_map_lookup_elem", fexit: "fentry_hash_lookup", lookup: true, required: true},
+	{symbol: "htab_lru_map_lookup_elem", fexit: "fentry_lru_lookup", lookup: true, required: true},
+	{symbol: "htab_percpu_map_lookup_elem", fexit: "fentry_percpu_lookup", lookup: true, required: true},
+	{symbol: "htab_lru_percpu_map_lookup_elem", fexit: "fentry_lru_percpu_lookup", lookup: true, required: true},
 	{symbol: BPFEntry, kprobe: callProgram, syscall: true},
 	{symbol: bpfEntry32, kprobe: callProgram, syscall: true},
 }
@@ -61,10 +67,10 @@ func (h *hook) program(attach Attach) string {
 // keepPrograms removes from spec the programs that attach does not need, and those without a
 // function to attach to on this kernel. It returns the remaining hooks and the symbols that this
 // kernel lacks.
-func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missing []string, err error) {
+func keepPrograms(spec *ebpf.CollectionSpec, attach Attach, lookups bool) (kept []hook, missing []string, err error) {
 	wanted := map[string]bool{ownProcessProgram: attach != AttachNone, syscallProgram: attach == AttachSyscall}
 	if attach == AttachFexit || attach == AttachKprobe {
-		if kept, missing, err = presentHooks(attach); err != nil {
+		if kept, missing, err = presentHooks(attach, lookups); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -85,15 +91,16 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach) (kept []hook, missin
 // presentHooks returns the hooks of an attach method whose functions exist on this kernel, and the
 // symbols of the others. It uses the kernel's BTF, which lists static functions too. BTF does not list
 // the entry points of bpf(2) on each kernel.
-func presentHooks(attach Attach) (present []hook, missing []string, err error) {
+func presentHooks(attach Attach, lookups bool) (present []hook, missing []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the kernel's BTF (needs CONFIG_DEBUG_INFO_BTF): %w", err)
 	}
 	var lacking []string
 	for _, h := range hooks {
-		if h.symbol == "" {
-			continue // the other architecture has it
+		// The other architecture has a function without a symbol here.
+		if h.symbol == "" || (h.lookup && !lookups) {
+			continue
 		}
 		var fn *btf.Func
 		if err := kernel.TypeByName(h.symbol, &fn); err == nil || h.syscall {
@@ -139,9 +146,11 @@ func (c *Capture) attachAll(hooks []hook) error {
 
 func (c *Capture) attachOne(h hook) error {
 	if c.attached == AttachFexit {
-		l, err := link.AttachTracing(link.TracingOptions{
-			Program: c.objects.Programs[h.fexit], AttachType: ebpf.AttachTraceFExit,
-		})
+		o := link.TracingOptions{Program: c.objects.Programs[h.fexit], AttachType: ebpf.AttachTraceFExit}
+		if h.lookup {
+			o.AttachType = ebpf.AttachTraceFEntry
+		}
+		l, err := link.AttachTracing(o)
 		if err != nil {
 			return fmt.Errorf("attach fexit to %s: %w", h.symbol, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math/bits"
 	"os"
+	"time"
 
 	"github.com/cilium/ebpf"
 )
@@ -75,7 +76,12 @@ type Options struct {
 	OwnWriteMarks *ebpf.Map
 	// WallOffset is the difference between wall time and the kernel's monotonic time, in ns.
 	WallOffset int64
-	// EmitOwn reports syncd's own writes too, for tests of the write context.
+	// Lookups attaches the hook on lookups, for WatchLookups, if the attach method is fexit. Each lookup in
+	// a hash map on the host then takes longer.
+	Lookups bool
+	// Tick is the length of a jiffy, see [kmap.TickLength]. It must be above 0 with Lookups.
+	Tick time.Duration
+	// EmitOwn reports syncd's own writes and lookups too, for tests of the write context.
 	EmitOwn bool
 	Logger  *slog.Logger
 }
@@ -83,6 +89,9 @@ type Options struct {
 func (o *Options) validate() error {
 	if o.Buffer != BufferRing && o.Buffer != BufferPerf {
 		return fmt.Errorf("buffer %q is unknown: choose ring or perf", o.Buffer)
+	}
+	if o.Lookups && o.Tick <= 0 {
+		return errors.New("the hook on lookups needs the length of a jiffy")
 	}
 	if o.BufferSize == 0 {
 		o.BufferSize = DefaultRingBytes

@@ -26,6 +26,7 @@ type pump struct {
 	keys    [][]byte // keys passed to Prefetch
 
 	mu       sync.Mutex // guards the fields below
+	lookups  lookups
 	sequence sequence
 	stats    Stats
 
@@ -40,6 +41,7 @@ func (p *pump) init(c *Capture) {
 	p.keys = make([][]byte, 0, table.PrefetchBatch)
 	p.batch.samples = make([][]byte, 0, batchEvents)
 	p.apply = p.applyRun
+	p.lookups.wake = make(chan struct{}, 1)
 }
 
 // A batch of fewer events than smallBatch is followed by a pause, in which more events accumulate.
@@ -63,6 +65,13 @@ func (c *Capture) Run(ctx context.Context) error {
 			<-closed
 		}
 	}()
+	var rereads sync.WaitGroup
+	defer rereads.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if c.lookupsErr == nil {
+		rereads.Go(func() { c.rereadLookups(ctx) })
+	}
 	for {
 		if err := c.pump.step(); err != nil {
 			if errors.Is(err, os.ErrClosed) {
@@ -138,7 +147,7 @@ func (p *pump) order() {
 }
 
 func (p *pump) applyRun(tx *table.Tx) {
-	offset := p.capture.options.WallOffset
+	offset, now := p.capture.options.WallOffset, time.Now()
 	tx.AdvanceClock(monotonic() + offset)
 	for i := range p.run {
 		if i%table.PrefetchBatch == 0 {
@@ -151,6 +160,11 @@ func (p *pump) applyRun(tx *table.Tx) {
 		}
 		if err := e.fill(&p.change, p.target.keySize, p.target.valueSize, offset); err != nil {
 			p.stats.Malformed++
+			continue
+		}
+		if e.op == opLookup {
+			p.lookups.add(e.mapID, p.target, p.change.Key, now)
+			p.stats.Lookups++
 			continue
 		}
 		if p.target.keysOnly() && e.op == table.OpUpdate {

@@ -15,7 +15,7 @@ import (
 // slotsPerCPU is SLOTS in bpf/event.h. slotStride is the distance between slots in the mapped
 // array, in bytes.
 const (
-	slotsPerCPU = 54
+	slotsPerCPU = 69
 	slotStride  = int(unsafe.Sizeof(bpf.CaptureSlot{}))
 )
 
@@ -38,7 +38,7 @@ func mapSlots(m *ebpf.Map) (*slots, error) {
 
 // counters are the sums over all CPUs and slots.
 type counters struct {
-	seen, failed, own, lost, nested uint64
+	seen, failed, own, lost, nested, unreported uint64
 }
 
 func (s *slots) sum() counters {
@@ -49,6 +49,7 @@ func (s *slots) sum() counters {
 		c.failed += atomic.LoadUint64(&slot.Failed)
 		c.own += atomic.LoadUint64(&slot.Own)
 		c.lost += atomic.LoadUint64(&slot.Lost)
+		c.unreported += atomic.LoadUint64(&slot.Unreported)
 		c.nested += atomic.LoadUint64(&slot.Nested)
 	}
 	return c

@@ -1,6 +1,10 @@
 package capture
 
-import "github.com/cilium/ebpf/link"
+import (
+	"slices"
+
+	"github.com/cilium/ebpf/link"
+)
 
 // Contexts is the number of contexts of an event: table.ContextPacket to table.ContextOwn.
 const Contexts = 4
@@ -15,6 +19,11 @@ type Stats struct {
 	Seen   uint64 // runs of a hook for a watched map
 	Failed uint64 // writes that the kernel refused
 	Own    uint64 // syncd's own writes
+
+	// Lookups counts lookups of entries that a hook has reported. LookupsMissed counts those that no hook has
+	// reported: above the limits, or because the kernel skipped the hook's run. A scan finds changes in place
+	// that follow them.
+	Lookups, LookupsMissed uint64
 
 	LostReservations uint64 // events lost to a full buffer, as counted by the hooks
 	PerfLost         uint64 // the same, as counted by the perf buffer
@@ -54,6 +63,7 @@ func (c *Capture) Stats() Stats {
 	}
 	s.Seen, s.Failed, s.Own = sums.seen, sums.failed, sums.own
 	s.LostReservations, s.Nested = sums.lost, sums.nested
+	s.LookupsMissed = skipped.lookups + sums.unreported + c.pump.lookups.dropped
 	return s
 }
 
@@ -72,6 +82,10 @@ func (c *Capture) skipped() (s skipped) {
 		}
 		stats, err := p.Stats()
 		if err != nil {
+			continue
+		}
+		if slices.ContainsFunc(hooks, func(h hook) bool { return h.lookup && h.fexit == name }) {
+			s.lookups += stats.RecursionMisses
 			continue
 		}
 		s.all += stats.RecursionMisses
@@ -93,6 +107,7 @@ func (c *Capture) skipped() (s skipped) {
 // skipped are the fields Skipped, SkippedCalls and SkippedCounted of Stats.
 type skipped struct {
 	all, calls uint64
+	lookups    uint64 // not part of all
 	counted    bool
 }
 

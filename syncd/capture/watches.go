@@ -46,20 +46,26 @@ func (w *watches) add(id uint32, keySize, valueSize int) {
 			atomic.StoreUint32(&p.ProbeNext, 1)
 			continue
 		}
-		p.KeySize, p.ValueSize = uint32(keySize), uint32(valueSize)
+		p.KeySize, p.ValueSize, p.Lookups = uint32(keySize), uint32(valueSize), 0
 		atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
 		return
 	}
 }
 
-// remove removes a map.
-func (w *watches) remove(id uint32) {
+// find returns the watch of a map that was added.
+func (w *watches) find(id uint32) *bpf.CaptureWatch {
 	for i := range uint32(MaxMaps) {
 		if p := w.at(id + i); p.Id == id {
-			atomic.StoreUint32(&p.Id, 0)
-			return
+			return p
 		}
 	}
+	return nil
 }
+
+// remove removes a map.
+func (w *watches) remove(id uint32) { atomic.StoreUint32(&w.find(id).Id, 0) }
+
+// reportLookups makes the hooks report lookups in a map.
+func (w *watches) reportLookups(id uint32) { atomic.StoreUint32(&w.find(id).Lookups, 1) }
 
 func (w *watches) close() error { return unix.Munmap(w.memory) }

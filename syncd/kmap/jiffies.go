@@ -34,7 +34,7 @@ func MeasureJiffies() (_ *Jiffies, err error) {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
 	defer r.close()
-	tick, err := tickLength()
+	tick, err := TickLength()
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
@@ -42,12 +42,12 @@ func MeasureJiffies() (_ *Jiffies, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("measure jiffies: %w", err)
 	}
-	return earliestEdge(edges, tick), nil
+	return earliestEdge(edges, tick.Nanoseconds()), nil
 }
 
-// tickLength returns the length of a jiffy in nanoseconds. The kernel reports it as the resolution of its
-// coarse clocks, which advance with each tick (posix_get_coarse_res in kernel/time/posix-timers.c).
-func tickLength() (int64, error) {
+// TickLength returns the length of a jiffy. The kernel reports it as the resolution of its coarse clocks, which
+// advance with each tick (posix_get_coarse_res in kernel/time/posix-timers.c).
+func TickLength() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGetres(unix.CLOCK_MONOTONIC_COARSE, &ts); err != nil {
 		return 0, fmt.Errorf("read the resolution of CLOCK_MONOTONIC_COARSE: %w", err)
@@ -55,7 +55,7 @@ func tickLength() (int64, error) {
 	if ts.Nano() <= 0 {
 		return 0, fmt.Errorf("the resolution of CLOCK_MONOTONIC_COARSE is %d ns", ts.Nano())
 	}
-	return ts.Nano(), nil
+	return time.Duration(ts.Nano()), nil
 }
 
 // earliestEdge returns the edge that was detected with the least delay. The counter is never ahead of the

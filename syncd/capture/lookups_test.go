@@ -1,0 +1,237 @@
+package capture_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
+	"mapsync/syncd/table"
+
+	"github.com/cilium/ebpf"
+)
+
+// openLookups attaches the hooks, with the one on lookups.
+func openLookups(t testing.TB, o capture.Options) *hookedCapture {
+	t.Helper()
+	tick, err := kmap.TickLength()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Attach, o.Lookups, o.Tick = capture.AttachFexit, true, tick
+	return openHooks(t, o)
+}
+
+// watchLookups watches a map and its lookups, and returns its table.
+func (h *hookedCapture) watchLookups(t testing.TB, id uint32, keySize, valueSize int) *table.Table {
+	t.Helper()
+	tab := newTable(t, keySize, valueSize)
+	if err := h.Watch(id, tab); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.WatchLookups(id); err != nil {
+		t.Fatal(err)
+	}
+	return tab
+}
+
+// TestLookupsAreReported: the hook reports a lookup of each key once per pause, for each map type. It reports none
+// by syncd, and none in a map whose lookups are not watched.
+func TestLookupsAreReported(t *testing.T) {
+	steer(t, busyCPU)
+	h := openLookups(t, capture.Options{})
+	h.tap(t)
+	for _, tt := range []struct {
+		typ     ebpf.MapType
+		keySize int
+	}{
+		{ebpf.Hash, 12}, {ebpf.LRUHash, 100}, {ebpf.PerCPUHash, 64}, {ebpf.LRUCPUHash, 12},
+	} {
+		t.Run(tt.typ.String(), func(t *testing.T) { h.checkLookups(t, tt.typ, tt.keySize) })
+	}
+	if st := h.Stats(); st.Skipped != 0 {
+		t.Errorf("skipped runs of the other hooks: got %d, want 0", st.Skipped)
+	}
+	markRan(t, "lookups", h)
+}
+
+func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int) {
+	const keys, valueSize = 100, 24
+	m, id := newHash(t, typ, keySize, valueSize, 4*keys)
+	h.watchLookups(t, id, keySize, valueSize)
+	p := openDataPlane(t, m, dataplane.Options{Capacity: keys, Endless: true})
+	r := openReceiver(t, p)
+	for i := range keys {
+		key, value := entry(keySize, valueSize, i, i)
+		p.Add(dataplane.InPlace, 0, key, value)
+	}
+	missed := h.Stats().LookupsMissed
+	if _, err := p.Run(); err != nil { // by this process
+		t.Fatal(err)
+	}
+	h.awaitEvents(t)
+	if got := h.take(id); len(got) != 0 {
+		t.Errorf("events for lookups by syncd: got %d, want 0", len(got))
+	}
+	began := time.Now()
+	if err := r.Send(p, otherCPU, 3*keys); err != nil {
+		t.Fatal(err)
+	}
+	h.awaitEvents(t)
+	pauses := 1 + int(time.Since(began)/capture.LookupPause)
+	times := make(map[string]int)
+	more := 0
+	for _, c := range h.take(id) {
+		if times[c.Key]++; times[c.Key] == pauses+1 {
+			more++
+		}
+		if c.Op != capture.OpLookup {
+			t.Errorf("event %+q: want a lookup", c)
+		}
+	}
+	if missed = h.Stats().LookupsMissed - missed; len(times) != keys && missed == 0 {
+		t.Errorf("keys with events: got %d, want %d, or lookups counted as missed", len(times), keys)
+	}
+	// A pair of keys may share an element of the array.
+	if more > 6 {
+		t.Errorf("keys with more than one event in %s: got %d, want at most 6", capture.LookupPause, more)
+	}
+	for i := range keys {
+		if key, _ := entry(keySize, valueSize, i, i); times[string(key)] == 0 && missed == 0 {
+			t.Errorf("key %x: got no event, want one", key)
+		}
+	}
+	h.Unwatch(id)
+	h.watch(t, id, keySize, valueSize)
+	time.Sleep(capture.LookupPause + 20*time.Millisecond) // the hook would report each key again
+	if err := r.Send(p, otherCPU, keys); err != nil {
+		t.Fatal(err)
+	}
+	h.awaitEvents(t)
+	if got := h.take(id); len(got) != 0 {
+		t.Errorf("events of a map whose lookups are not watched: got %d, want 0", len(got))
+	}
+}
+
+// TestChangesInPlaceAreFound: packets change entries in place, among them the last change of each entry. The
+// table has it within MaxInPlaceDelay and the time of a busy machine, without a scan.
+func TestChangesInPlaceAreFound(t *testing.T) {
+	const entries, keySize, valueSize = 64, 12, 24
+	steer(t, busyCPU)
+	h := openLookups(t, capture.Options{})
+	m, id := newHash(t, ebpf.Hash, keySize, valueSize, entries)
+	tab := h.watchLookups(t, id, keySize, valueSize)
+	runCapture(t, h.Capture)
+	k, err := kmap.Open(m, kmap.Options{OwnWriteMarks: h.ownWriteMarks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { k.Close() })
+	syncer, err := kmap.NewSyncer(tab, k, kmap.SyncerOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- syncer.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	p := openDataPlane(t, m, dataplane.Options{Capacity: entries, InPlaceOffset: 8})
+	r := openReceiver(t, p)
+	for i := range entries {
+		key, value := entry(keySize, valueSize, i, 0)
+		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+	}
+	if _, err := p.Run(); err != nil {
+		t.Fatal(err)
+	}
+	poll.Eventually(t, "the table has all entries", func() bool { return tab.Stats().Live == entries })
+	var delays []time.Duration
+	for round := uint64(1); round <= 6; round++ {
+		p.Reset()
+		for i := range entries {
+			key, value := entry(keySize, valueSize, i, 0)
+			binary.NativeEndian.PutUint64(value[8:], round)
+			p.Add(dataplane.InPlace, 0, key, value)
+		}
+		if err := r.Send(p, otherCPU, entries); err != nil {
+			t.Fatal(err)
+		}
+		written := time.Now()
+		poll.Eventually(t, fmt.Sprintf("the table has change %d of all entries", round), func() bool {
+			return countValues(tab, round) == entries
+		})
+		delays = append(delays, time.Since(written))
+		time.Sleep(time.Duration(round) * 15 * time.Millisecond) // the next change comes in the pause, too
+	}
+	slices.Sort(delays)
+	printKernel(fmt.Sprintf("all changes in place found after: median %s, longest %s\n", delays[len(delays)/2], delays[len(delays)-1]))
+	if st := tab.Stats(); st.Scanned != 0 {
+		t.Errorf("entries that scans read: got %d, want 0", st.Scanned)
+	}
+	markRan(t, "in place", h)
+}
+
+// countValues returns the number of live records with a number in bytes 8 to 15 of the value.
+func countValues(tab *table.Table, number uint64) (n int) {
+	c := tab.NewCursor(0)
+	defer c.Close()
+	tab.View(func(tx *table.Tx) {
+		var rec table.Record
+		for tx.Next(c, &rec) {
+			if !rec.Delete && binary.NativeEndian.Uint64(rec.Value[8:]) == number {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// TestCostOfLookupHook prints the cost of a lookup with and without the hook. Under emulation only the proportions
+// of the numbers are meaningful.
+func TestCostOfLookupHook(t *testing.T) {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ns per lookup\tunwatched\twatched")
+	for _, hooked := range []bool{true, false} {
+		name, cost := "no hook", [2]int64{}
+		m, id := newHash(t, ebpf.Hash, 48, 176, 64)
+		p := openDataPlane(t, m, dataplane.Options{Capacity: 16, RunWrites: 16, Endless: true})
+		for i := range 16 {
+			key, value := entry(48, 176, i, i)
+			p.Add(dataplane.InPlace, 0, key, value)
+			if err := m.Put(key, value); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var h *hookedCapture
+		if hooked {
+			name, h = "fexit", openLookups(t, capture.Options{EmitOwn: true})
+			h.tap(t)
+			cost[0] = writeCost(t, p)
+			h.watchLookups(t, id, 48, 176)
+		}
+		cost[1] = writeCost(t, p)
+		fmt.Fprintf(w, "%s\t%d\t%d\n", name, cost[0], cost[1])
+		if hooked {
+			markRan(t, "cost of lookups", h)
+			if err := h.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	w.Flush()
+	printKernel(text.String())
+}
