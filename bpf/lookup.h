@@ -29,8 +29,8 @@ struct {
 } lookups SEC(".maps");
 
 /* The loader sets them: the pause between two events of a key in jiffies, the maximum number of
- * events of a program on one CPU in a jiffy, and a random number, so that nobody can choose keys
- * with the same hash. */
+ * events of a program on one CPU in a jiffy, and a random number, against attackers who would
+ * choose keys with the same hash. */
 volatile const __u32 lookup_pause = 25;
 volatile const __u32 lookups_per_tick = 64;
 volatile const __u64 lookup_seed = 0;

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,6 +33,9 @@ type report struct {
 	Observed []observation   `json:"observed"`
 	// Missing are the optional kernel functions that this kernel lacks: attach method and function.
 	Missing []string `json:"missing,omitempty"`
+	// Lookups is what the setting in-place: hook costs on this host. LookupsProblem is why the setting has no effect.
+	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
+	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
 	// Maps are the hash maps of this host. MapsProblem is why they cannot be listed.
 	Maps        []mapCoverage `json:"maps"`
 	MapsProblem string        `json:"maps_problem,omitempty"`
@@ -43,6 +47,12 @@ type reportFeature struct {
 	Required bool   `json:"required"`
 	Works    bool   `json:"works"`
 	Problem  string `json:"problem,omitempty"`
+}
+
+// lookupCost is the time that in-place: hook adds to each lookup in a hash map by a BPF program, in nanoseconds.
+type lookupCost struct {
+	Other   int64 `json:"other_map_ns"`
+	Watched int64 `json:"watched_map_ns"`
 }
 
 // observation is one kind of write to a watched map, and how each attach method detects it.
@@ -123,6 +133,7 @@ func makeReport(ctx context.Context) report {
 	}
 	r.warn()
 	r.observe(offers[0], offers[1], offers[2])
+	r.measureLookups()
 	chosen := &capture.ProbeResult{Attach: capture.Attach(r.Attach)}
 	for i := range offers {
 		if string(offers[i].Attach) == r.Attach {
@@ -204,6 +215,34 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan)
 }
 
+// measureLookups measures what the hook on lookups costs.
+func (r *report) measureLookups() {
+	tick, err := kmap.TickLength()
+	if err == nil && r.Attach != string(capture.AttachFexit) {
+		err = errors.New("it needs fexit")
+	}
+	var cost capture.LookupCost
+	if err == nil {
+		cost, err = capture.MeasureLookupCost(tick)
+	}
+	if err != nil {
+		r.LookupsProblem = err.Error()
+		return
+	}
+	r.Lookups = &lookupCost{cost.Other.Nanoseconds(), cost.Watched.Nanoseconds()}
+}
+
+// printLookups prints what the hook on lookups costs.
+func (r *report) printLookups(out io.Writer) {
+	if r.Lookups == nil {
+		fmt.Fprintf(out, "in-place: hook is unavailable, scans find changes in place: %s\n\n", r.LookupsProblem)
+		return
+	}
+	fmt.Fprintf(out, "in-place: hook finds changes in place within %d ms; it adds %d ns to each lookup in that\n"+
+		"map, and %d ns to each lookup in another hash map of this host\n\n",
+		capture.MaxInPlaceDelay.Milliseconds(), r.Lookups.Watched, r.Lookups.Other)
+}
+
 // warn sets the warning if hooks are unavailable and scans alone find changes.
 func (r *report) warn() {
 	if r.Attach != string(capture.AttachNone) {
@@ -248,6 +287,7 @@ func (r *report) print(out io.Writer) error {
 		"              does not change, within max-scan-interval (%s); longer if scan-budget\n"+
 		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
 		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.ScanBudget)
+	r.printLookups(out)
 	if r.MapsProblem != "" {
 		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
 	} else if err := printMapCoverage(out, r.Maps); err != nil {

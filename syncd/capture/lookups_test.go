@@ -235,3 +235,17 @@ func TestCostOfLookupHook(t *testing.T) {
 	w.Flush()
 	printKernel(text.String())
 }
+
+// TestMeasureLookupCost: the measurement of `syncd check` finds that the hook costs time, more in a watched map.
+func TestMeasureLookupCost(t *testing.T) {
+	needAttach(t, capture.AttachFexit)
+	tick, err := kmap.TickLength()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := capture.MeasureLookupCost(tick)
+	if err != nil || c.Other <= 0 || c.Watched <= c.Other {
+		t.Errorf("cost of the hook: got %+v, error %v, want some, and more in a watched map", c, err)
+	}
+	printKernel(fmt.Sprintf("cost of the hook on lookups, measured by check: %s in another map, %s in a watched one\n", c.Other, c.Watched))
+}

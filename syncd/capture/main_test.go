@@ -56,6 +56,9 @@ var mustRun = []string{
 	"close", "cost", "per-CPU entries",
 }
 
+// mustRunFexit are the tests that every kernel of the matrix with fexit runs with it.
+var mustRunFexit = []string{"lookups", "in place", "cost of lookups"}
+
 // haveRun contains the tests that ran without failure. markRan fills it.
 var haveRun = make(map[string]bool)
 
@@ -91,6 +94,11 @@ func checkMatrix(name string) error {
 			if !haveRun[test+" "+string(attach)] {
 				errs = append(errs, fmt.Errorf("on kernel %s did not run: %s, %s", name, test, attach))
 			}
+		}
+	}
+	for _, test := range mustRunFexit {
+		if name != noFexit && !haveRun[test+" "+string(capture.AttachFexit)] {
+			errs = append(errs, fmt.Errorf("on kernel %s did not run: %s", name, test))
 		}
 	}
 	return errors.Join(errs...)

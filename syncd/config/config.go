@@ -66,6 +66,7 @@ type Config struct {
 	MaxScanInterval time.Duration `yaml:"max-scan-interval"` // 0: four times ScanInterval
 	ScanBudget      float64       `yaml:"scan-budget"`       // percent of one core
 	ScanCPUs        string        `yaml:"scan-cpus"`         // a list like 2-3,8; empty: any CPU
+	InPlace         []string      `yaml:"in-place"`          // MAP=hook or MAP=scan
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
 	MetricsListen string   `yaml:"metrics-listen"`
@@ -158,7 +159,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

@@ -63,6 +63,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.MaxScanInterval, "max-scan-interval", c.MaxScanInterval, "longest time between two scans of a map that does not change, with fexit (default: 4 times scan-interval)")
 	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may use; if it is too low, scans are less frequent")
 	fs.StringVar(&c.ScanCPUs, "scan-cpus", c.ScanCPUs, "`list` of the CPUs that read maps as a whole, like 2-3,8 (default: any CPU)")
+	fs.StringArrayVar(&c.InPlace, "in-place", c.InPlace, "how changes in place are found, `MAP=hook` or MAP=scan: by a hook on lookups, or by scans only (repeatable; default: scan)")
 	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "minimum time between two changes of a key that are sent for volatile fields alone (0: never sent)")
 
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")

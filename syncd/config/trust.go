@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -79,7 +78,7 @@ func (c *Config) validateAccess(setting string, entries []string) error {
 			errs = append(errs, err)
 			continue
 		}
-		if !slices.ContainsFunc(c.Maps, func(m string) bool { p, err := ParseMap(m); return err == nil && p.Name == a.Map }) {
+		if !c.hasMap(a.Map) {
 			errs = append(errs, fmt.Errorf("%s %q: no map is called %s", setting, s, a.Map))
 		}
 	}

@@ -184,9 +184,13 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // no hook fills it
 		d.log.Warn("hooks are disabled, changes are found by scans only", "scan_interval", d.config.ScanInterval.String())
 	}
+	tick, err := kmap.TickLength()
+	if err != nil {
+		return err
+	}
 	d.capture, err = open(capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
-		BufferSize: size, OwnWriteMarks: d.ownWriter,
+		BufferSize: size, OwnWriteMarks: d.ownWriter, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
 		WallOffset: d.clock.offset, Logger: d.log,
 	})
 	if err != nil {

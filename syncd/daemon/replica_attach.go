@@ -22,6 +22,8 @@ type attachment struct {
 	stop   context.CancelFunc
 	done   chan struct{}
 
+	hooksInPlace bool // the hook on lookups finds changes in place
+
 	scanner   *kmap.Scanner
 	began     int64 // when it was attached, before its content was read; ns of the daemon's clock
 	requested int64 // the latest time for which scannedSince requested a scan
@@ -56,6 +58,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	if err := watch(event.ID, t); err != nil {
 		return err
 	}
+	m.watchInPlace(a)
 	began := time.Now()
 	n, err := m.load(ctx, opened, t)
 	if err != nil {

@@ -75,6 +75,8 @@ type CaptureStatus struct {
 	Skipped        uint64   `json:"skipped_runs"`
 	SkippedCounted bool     `json:"skipped_runs_counted"`
 	Malformed      uint64   `json:"malformed"`
+	Lookups        uint64   `json:"lookups"`        // reported by the hook on lookups
+	LookupsMissed  uint64   `json:"lookups_missed"` // scans find changes in place after them
 	// Losses is the state of the repair of losses.
 	Losses LossStatus `json:"losses"`
 }
@@ -88,6 +90,7 @@ type MapStatus struct {
 	ID         uint32   `json:"id,omitempty"`
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
+	InPlace    string   `json:"in_place,omitempty"` // how changes in place are found: hook or scan
 	MaxEntries int      `json:"max_entries,omitempty"`
 
 	Live        int    `json:"live"`
@@ -231,6 +234,7 @@ func (d *Daemon) captureStatus() CaptureStatus {
 		Events: s.Events, Failed: s.Failed, Own: s.Own, Lost: s.Lost(),
 		LostBuffer: s.LostReservations, LostPerf: s.PerfLost, LostNested: s.Nested, Gaps: s.SequenceGaps,
 		Skipped: s.Skipped, SkippedCounted: s.SkippedCounted, Malformed: s.Malformed,
+		Lookups: s.Lookups, LookupsMissed: s.LookupsMissed,
 	}
 }
 
@@ -244,7 +248,7 @@ func (m *replica) status() MapStatus {
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
 		s.ID, s.Read, s.Write, s.MaxEntries = info.ID, string(method.Read), string(method.Write), info.MaxEntries
-		s.Scan = scanStatus(m.kernel.scanner)
+		s.InPlace, s.Scan = m.kernel.inPlace(), scanStatus(m.kernel.scanner)
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())

@@ -237,7 +237,7 @@ func TestDeferredRecordKeepsItsPosition(t *testing.T) {
 }
 
 // TestRevivedRecordIsNoVictim: a peer deletes keys and creates them again, and the writer has written the deletes
-// only. The kernel map has no entry of such a record, so it is no victim.
+// only. The kernel map has no entry of such a record, so it cannot be displaced.
 func TestRevivedRecordIsNoVictim(t *testing.T) {
 	m := newSmallMap(t, 5, []string{"b", "c"}, nil)
 	m.send(peer, "b", 5, 1000)
@@ -271,7 +271,7 @@ func TestRevivedRecordIsNoVictim(t *testing.T) {
 }
 
 // TestRemovedEntryIsNoVictim: the entry of a record has left the kernel map, and the writer has yet to write it
-// again. It is no victim, although the writer wrote it before.
+// again. The record cannot be displaced, although the writer wrote it before.
 func TestRemovedEntryIsNoVictim(t *testing.T) {
 	for _, tt := range []struct {
 		how  string
