@@ -79,6 +79,9 @@ func (p *problems) local(m *daemon.MapStatus) {
 	for _, name := range m.UndetectedPrograms {
 		p.add("map", m.Name, "only scans find the writes of program "+name)
 	}
+	if m.InPlaceProblem != "" {
+		p.add("map", m.Name, "only scans find changes in place: "+m.InPlaceProblem)
+	}
 	if m.Unsent > 0 {
 		p.add("map", m.Name, fmt.Sprintf("%d entries cannot be sent to any peer", m.Unsent), shown(m.Exceptions, m.Unsent)...)
 	}

@@ -14,7 +14,7 @@ func (m *replica) watchInPlace(a *attachment) {
 	}
 	err := d.capture.WatchLookups(a.m.Info().ID)
 	m.mu.Lock()
-	a.hooksInPlace = err == nil
+	a.hooksInPlace, a.inPlaceErr = err == nil, err
 	m.mu.Unlock()
 	if err != nil {
 		m.log.Warn("lookups are not hooked, changes in place are found by scans", "reason", err,

@@ -73,7 +73,7 @@ func TestInPlaceWithoutHook(t *testing.T) {
 	poll.Eventually(t, "the log names the reason", func() bool {
 		return n.log.contains("lookups are not hooked, changes in place are found by scans")
 	})
-	if how := n.status().Maps[0].InPlace; how != "scan" {
-		t.Errorf("how changes in place are found: got %q, want scan", how)
+	if s := n.status().Maps[0]; s.InPlace != "scan" || s.InPlaceProblem == "" {
+		t.Errorf("how changes in place are found: got %q, problem %q, want scan with a problem", s.InPlace, s.InPlaceProblem)
 	}
 }

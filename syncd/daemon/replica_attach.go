@@ -22,7 +22,8 @@ type attachment struct {
 	stop   context.CancelFunc
 	done   chan struct{}
 
-	hooksInPlace bool // the hook on lookups finds changes in place
+	hooksInPlace bool  // the hook on lookups finds changes in place
+	inPlaceErr   error // why it does not, although the settings require it
 
 	scanner   *kmap.Scanner
 	began     int64 // when it was attached, before its content was read; ns of the daemon's clock

@@ -93,6 +93,9 @@ type MapStatus struct {
 	InPlace    string   `json:"in_place,omitempty"` // how changes in place are found: hook or scan
 	MaxEntries int      `json:"max_entries,omitempty"`
 
+	// InPlaceProblem is why the setting in-place: hook has no effect.
+	InPlaceProblem string `json:"in_place_problem,omitempty"`
+
 	Live        int    `json:"live"`
 	Tombstones  int    `json:"tombstones"`
 	Unversioned int    `json:"unversioned"`
@@ -249,6 +252,9 @@ func (m *replica) status() MapStatus {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
 		s.ID, s.Read, s.Write, s.MaxEntries = info.ID, string(method.Read), string(method.Write), info.MaxEntries
 		s.InPlace, s.Scan = m.kernel.inPlace(), scanStatus(m.kernel.scanner)
+		if err := m.kernel.inPlaceErr; err != nil {
+			s.InPlaceProblem = err.Error()
+		}
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())
