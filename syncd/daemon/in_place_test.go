@@ -63,7 +63,7 @@ func TestHookedChangesInPlaceReachPeers(t *testing.T) {
 	}
 }
 
-// TestInPlaceWithoutHook: a daemon whose kernel lacks the hook on lookups says so, and scans.
+// TestInPlaceWithoutHook: without the hook on lookups, a daemon logs the reason, and scans.
 func TestInPlaceWithoutHook(t *testing.T) {
 	pin := filepath.Join(pinDir(t), "ct")
 	pinned(t, pin, 8, 16, 100)
