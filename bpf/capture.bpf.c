@@ -30,6 +30,7 @@ struct bpf_lru_node {
 
 struct htab_elem {
 	struct bpf_lru_node lru_node;
+	__u32 hash;
 	char key[0];
 } __attribute__((preserve_access_index));
 
@@ -191,25 +192,54 @@ int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u6
 	return 0;
 }
 
-/* ---- fentry: lookups ---- */
+/* ---- fexit: lookups ---- */
 
-#define FENTRY_LOOKUP(name, function, kind)                \
-	SEC("fentry/" function)                            \
-	int BPF_PROG(name, struct bpf_map *map, void *key) \
-	{                                                  \
-		return report_lookup(ctx, kind, map, key); \
-	}
+/* number_of returns a number for an element with the hash of its key, to which the kernel adds a
+ * random number. */
+static __always_inline __u32 number_of(const struct watch *w, const struct htab_elem *elem)
+{
+	return BPF_CORE_READ(elem, hash) + (__u32)((__u64)elem >> 3) + w->lookups * 0x9e3779b9;
+}
 
 /* Verified programs call this function directly for HASH and LRU_HASH maps, and in newer kernels
  * for maps with per-CPU values. */
-FENTRY_LOOKUP(fentry_lookup, "__htab_map_lookup_elem", KIND_LOOKUP)
+SEC("fexit/__htab_map_lookup_elem")
+int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *found)
+{
+	__u32 id = map->id;
+	struct watch *w = watch_of(id);
+
+	if (!w || !w->lookups || !found)
+		return 0;
+	return report_lookup(ctx, KIND_LOOKUP, id, w, key, number_of(w, found));
+}
 
 /* Other lookups call one of these, which call the function above or contain a copy of it: those at
- * an instruction that serves several maps, and those of bpf(2). */
-FENTRY_LOOKUP(fentry_hash_lookup, "htab_map_lookup_elem", KIND_HASH_LOOKUP)
-FENTRY_LOOKUP(fentry_lru_lookup, "htab_lru_map_lookup_elem", KIND_LRU_LOOKUP)
-FENTRY_LOOKUP(fentry_percpu_lookup, "htab_percpu_map_lookup_elem", KIND_PERCPU_LOOKUP)
-FENTRY_LOOKUP(fentry_lru_percpu_lookup, "htab_lru_percpu_map_lookup_elem", KIND_LRU_PERCPU_LOOKUP)
+ * an instruction that serves several maps. They return the value. */
+#define FEXIT_LOOKUP(name, function, kind, number)                      \
+	SEC("fexit/" function)                                          \
+	int BPF_PROG(name, struct bpf_map *map, void *key, void *value) \
+	{                                                               \
+		__u32 id = map->id;                                     \
+		struct watch *w = watch_of(id);                         \
+		if (!w || !w->lookups || !value)                        \
+			return 0;                                       \
+		return report_lookup(ctx, kind, id, w, key, number);    \
+	}
+
+#define ELEM_OF_VALUE (value - ALIGN8(w->key_size) - bpf_core_field_offset(struct htab_elem, key))
+
+/* The value of a CPU is not part of an element. */
+#define NUMBER_OF_CPU_VALUE ((__u32)((__u64)value >> 3) + w->lookups * 0x9e3779b9)
+
+FEXIT_LOOKUP(fexit_hash_lookup, "htab_map_lookup_elem", KIND_HASH_LOOKUP,
+	     number_of(w, ELEM_OF_VALUE))
+FEXIT_LOOKUP(fexit_lru_lookup, "htab_lru_map_lookup_elem", KIND_LRU_LOOKUP,
+	     number_of(w, ELEM_OF_VALUE))
+FEXIT_LOOKUP(fexit_percpu_lookup, "htab_percpu_map_lookup_elem", KIND_PERCPU_LOOKUP,
+	     NUMBER_OF_CPU_VALUE)
+FEXIT_LOOKUP(fexit_lru_percpu_lookup, "htab_lru_percpu_map_lookup_elem", KIND_LRU_PERCPU_LOOKUP,
+	     NUMBER_OF_CPU_VALUE)
 
 /* ---- kprobe: arguments at entry, result at return ---- */
 

@@ -27,12 +27,6 @@ type CaptureFrames struct {
 	_    [4]byte
 }
 
-type CaptureLookup struct {
-	_    structs.HostLayout
-	Key  uint32
-	Tick uint32
-}
-
 type CaptureOwnMark struct {
 	_    structs.HostLayout
 	Task uint64
@@ -51,7 +45,7 @@ type CaptureSlot struct {
 	PreemptCount uint64
 	Unreported   uint64
 	Tick         uint32
-	TickLookups  uint32
+	Credit       uint32
 	Event        struct {
 		_         structs.HostLayout
 		Seq       uint64
@@ -85,23 +79,23 @@ const (
 	CaptureMapRing                        = "ring"
 	CaptureMapSlots                       = "slots"
 	CaptureMapWatches                     = "watches"
-	CaptureProgFentryHashLookup           = "fentry_hash_lookup"
-	CaptureProgFentryLookup               = "fentry_lookup"
-	CaptureProgFentryLruLookup            = "fentry_lru_lookup"
-	CaptureProgFentryLruPercpuLookup      = "fentry_lru_percpu_lookup"
-	CaptureProgFentryPercpuLookup         = "fentry_percpu_lookup"
 	CaptureProgFexitDelete                = "fexit_delete"
 	CaptureProgFexitDrain                 = "fexit_drain"
 	CaptureProgFexitEvict                 = "fexit_evict"
+	CaptureProgFexitHashLookup            = "fexit_hash_lookup"
+	CaptureProgFexitLookup                = "fexit_lookup"
 	CaptureProgFexitLookupDelete          = "fexit_lookup_delete"
 	CaptureProgFexitLruDelete             = "fexit_lru_delete"
 	CaptureProgFexitLruDrain              = "fexit_lru_drain"
+	CaptureProgFexitLruLookup             = "fexit_lru_lookup"
 	CaptureProgFexitLruLookupDelete       = "fexit_lru_lookup_delete"
 	CaptureProgFexitLruPercpuDrain        = "fexit_lru_percpu_drain"
+	CaptureProgFexitLruPercpuLookup       = "fexit_lru_percpu_lookup"
 	CaptureProgFexitLruPercpuLookupDelete = "fexit_lru_percpu_lookup_delete"
 	CaptureProgFexitLruPercpuUpdate       = "fexit_lru_percpu_update"
 	CaptureProgFexitLruUpdate             = "fexit_lru_update"
 	CaptureProgFexitPercpuDrain           = "fexit_percpu_drain"
+	CaptureProgFexitPercpuLookup          = "fexit_percpu_lookup"
 	CaptureProgFexitPercpuLookupDelete    = "fexit_percpu_lookup_delete"
 	CaptureProgFexitPercpuSyscall         = "fexit_percpu_syscall"
 	CaptureProgFexitPercpuUpdate          = "fexit_percpu_update"
@@ -120,8 +114,8 @@ const (
 	CaptureProgSetOwnProcess              = "set_own_process"
 	CaptureProgTracepointSyscall          = "tracepoint_syscall"
 	CaptureVarEmitOwn                     = "emit_own"
+	CaptureVarLookupBurst                 = "lookup_burst"
 	CaptureVarLookupPause                 = "lookup_pause"
-	CaptureVarLookupSeed                  = "lookup_seed"
 	CaptureVarLookupsPerTick              = "lookups_per_tick"
 	CaptureVarOwnProcess                  = "own_process"
 	CaptureVarUsePerf                     = "use_perf"
@@ -169,23 +163,23 @@ type CaptureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
-	FentryHashLookup           *ebpf.ProgramSpec `ebpf:"fentry_hash_lookup"`
-	FentryLookup               *ebpf.ProgramSpec `ebpf:"fentry_lookup"`
-	FentryLruLookup            *ebpf.ProgramSpec `ebpf:"fentry_lru_lookup"`
-	FentryLruPercpuLookup      *ebpf.ProgramSpec `ebpf:"fentry_lru_percpu_lookup"`
-	FentryPercpuLookup         *ebpf.ProgramSpec `ebpf:"fentry_percpu_lookup"`
 	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.ProgramSpec `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
+	FexitHashLookup            *ebpf.ProgramSpec `ebpf:"fexit_hash_lookup"`
+	FexitLookup                *ebpf.ProgramSpec `ebpf:"fexit_lookup"`
 	FexitLookupDelete          *ebpf.ProgramSpec `ebpf:"fexit_lookup_delete"`
 	FexitLruDelete             *ebpf.ProgramSpec `ebpf:"fexit_lru_delete"`
 	FexitLruDrain              *ebpf.ProgramSpec `ebpf:"fexit_lru_drain"`
+	FexitLruLookup             *ebpf.ProgramSpec `ebpf:"fexit_lru_lookup"`
 	FexitLruLookupDelete       *ebpf.ProgramSpec `ebpf:"fexit_lru_lookup_delete"`
 	FexitLruPercpuDrain        *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_drain"`
+	FexitLruPercpuLookup       *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_lookup"`
 	FexitLruPercpuLookupDelete *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.ProgramSpec `ebpf:"fexit_lru_update"`
 	FexitPercpuDrain           *ebpf.ProgramSpec `ebpf:"fexit_percpu_drain"`
+	FexitPercpuLookup          *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup"`
 	FexitPercpuLookupDelete    *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.ProgramSpec `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.ProgramSpec `ebpf:"fexit_percpu_update"`
@@ -223,8 +217,8 @@ type CaptureMapSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureVariableSpecs struct {
 	EmitOwn        *ebpf.VariableSpec `ebpf:"emit_own"`
+	LookupBurst    *ebpf.VariableSpec `ebpf:"lookup_burst"`
 	LookupPause    *ebpf.VariableSpec `ebpf:"lookup_pause"`
-	LookupSeed     *ebpf.VariableSpec `ebpf:"lookup_seed"`
 	LookupsPerTick *ebpf.VariableSpec `ebpf:"lookups_per_tick"`
 	OwnProcess     *ebpf.VariableSpec `ebpf:"own_process"`
 	UsePerf        *ebpf.VariableSpec `ebpf:"use_perf"`
@@ -276,8 +270,8 @@ func (m *CaptureMaps) Close() error {
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CaptureVariables struct {
 	EmitOwn        *ebpf.Variable `ebpf:"emit_own"`
+	LookupBurst    *ebpf.Variable `ebpf:"lookup_burst"`
 	LookupPause    *ebpf.Variable `ebpf:"lookup_pause"`
-	LookupSeed     *ebpf.Variable `ebpf:"lookup_seed"`
 	LookupsPerTick *ebpf.Variable `ebpf:"lookups_per_tick"`
 	OwnProcess     *ebpf.Variable `ebpf:"own_process"`
 	UsePerf        *ebpf.Variable `ebpf:"use_perf"`
@@ -287,23 +281,23 @@ type CaptureVariables struct {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
-	FentryHashLookup           *ebpf.Program `ebpf:"fentry_hash_lookup"`
-	FentryLookup               *ebpf.Program `ebpf:"fentry_lookup"`
-	FentryLruLookup            *ebpf.Program `ebpf:"fentry_lru_lookup"`
-	FentryLruPercpuLookup      *ebpf.Program `ebpf:"fentry_lru_percpu_lookup"`
-	FentryPercpuLookup         *ebpf.Program `ebpf:"fentry_percpu_lookup"`
 	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.Program `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
+	FexitHashLookup            *ebpf.Program `ebpf:"fexit_hash_lookup"`
+	FexitLookup                *ebpf.Program `ebpf:"fexit_lookup"`
 	FexitLookupDelete          *ebpf.Program `ebpf:"fexit_lookup_delete"`
 	FexitLruDelete             *ebpf.Program `ebpf:"fexit_lru_delete"`
 	FexitLruDrain              *ebpf.Program `ebpf:"fexit_lru_drain"`
+	FexitLruLookup             *ebpf.Program `ebpf:"fexit_lru_lookup"`
 	FexitLruLookupDelete       *ebpf.Program `ebpf:"fexit_lru_lookup_delete"`
 	FexitLruPercpuDrain        *ebpf.Program `ebpf:"fexit_lru_percpu_drain"`
+	FexitLruPercpuLookup       *ebpf.Program `ebpf:"fexit_lru_percpu_lookup"`
 	FexitLruPercpuLookupDelete *ebpf.Program `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.Program `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.Program `ebpf:"fexit_lru_update"`
 	FexitPercpuDrain           *ebpf.Program `ebpf:"fexit_percpu_drain"`
+	FexitPercpuLookup          *ebpf.Program `ebpf:"fexit_percpu_lookup"`
 	FexitPercpuLookupDelete    *ebpf.Program `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.Program `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.Program `ebpf:"fexit_percpu_update"`
@@ -325,23 +319,23 @@ type CapturePrograms struct {
 
 func (p *CapturePrograms) Close() error {
 	return _CaptureClose(
-		p.FentryHashLookup,
-		p.FentryLookup,
-		p.FentryLruLookup,
-		p.FentryLruPercpuLookup,
-		p.FentryPercpuLookup,
 		p.FexitDelete,
 		p.FexitDrain,
 		p.FexitEvict,
+		p.FexitHashLookup,
+		p.FexitLookup,
 		p.FexitLookupDelete,
 		p.FexitLruDelete,
 		p.FexitLruDrain,
+		p.FexitLruLookup,
 		p.FexitLruLookupDelete,
 		p.FexitLruPercpuDrain,
+		p.FexitLruPercpuLookup,
 		p.FexitLruPercpuLookupDelete,
 		p.FexitLruPercpuUpdate,
 		p.FexitLruUpdate,
 		p.FexitPercpuDrain,
+		p.FexitPercpuLookup,
 		p.FexitPercpuLookupDelete,
 		p.FexitPercpuSyscall,
 		p.FexitPercpuUpdate,

@@ -19,8 +19,8 @@
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
  * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
- * padding. syncd rereads them. An event with OP_LOOKUP has the key that a
- * program looks up. */
+ * padding. syncd rereads them. An event with OP_LOOKUP has the key of an
+ * entry that a program has looked up. */
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
@@ -80,9 +80,9 @@ struct slot {
 	__u64 lost;	     /* events attempted and not delivered, because the buffer was full */
 	__u64 nested;	     /* runs nested deeper than LEVELS: no event attempted (level 0 only) */
 	__u64 preempt_count; /* address of this CPU's preempt count, 0 until resolved */
-	__u64 unreported;    /* lookups above the limit of a tick: no event (level 0 only) */
-	__u32 tick;	     /* jiffies of the last reported lookup (level 0 only) */
-	__u32 tick_lookups;  /* lookups reported in that tick (level 0 only) */
+	__u64 unreported;    /* lookups without an event (level 0 only) */
+	__u32 tick;	     /* jiffies of the last addition to credit (level 0 only) */
+	__u32 credit;	     /* lookups that may be reported (level 0 only) */
 	struct event event;
 	__u8 data[MAX_KEY + MAX_VALUE + 16]; /* 16: the verifier rounds both up */
 };
@@ -94,8 +94,9 @@ struct watch {
 	__u32 key_size;
 	__u32 value_size; /* 0: events contain the key only */
 	__u32 probe_next; /* the next bucket may contain the watch of another map */
-	__u32 lookups;	  /* 1: lookups by programs are reported */
-	__u32 unused;	  /* elements of an array are multiples of 8 bytes */
+	__u32 lookups; /* 0: lookups are not reported. Otherwise it changes with each WatchLookups
+			*/
+	__u32 unused;  /* elements of an array are multiples of 8 bytes */
 };
 
 /* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if
@@ -170,15 +171,15 @@ static __always_inline struct slot *slot_at(__u32 kind, __u32 level)
 	return bpf_map_lookup_elem(&slots, &i);
 }
 
-/* enter returns the slot for this run, or NULL if the nesting is too deep. It sets base to the slot
- * that leave() needs. Interrupts nest, so plain increments are safe. */
-static __always_inline struct slot *enter(__u32 kind, struct slot **base, __u32 *level)
+/* enter_level returns the slot for this run, or NULL if the nesting is too deep. It sets base to
+ * the slot that leave() needs. Interrupts nest, so plain increments are safe. */
+static __always_inline struct slot *enter_level(__u32 kind, struct slot **base, __u32 *level)
 {
 	struct slot *s = slot_at(kind, 0);
 
+	*base = s;
 	if (!s)
 		return NULL;
-	*base = s;
 	*level = s->depth++;
 	if (!*level)
 		return s;
@@ -188,9 +189,18 @@ static __always_inline struct slot *enter(__u32 kind, struct slot **base, __u32 
 		if (deeper)
 			return deeper;
 	}
-	s->nested++;
 	s->depth--;
 	return NULL;
+}
+
+/* enter is enter_level for an event whose loss counts. */
+static __always_inline struct slot *enter(__u32 kind, struct slot **base, __u32 *level)
+{
+	struct slot *s = enter_level(kind, base, level);
+
+	if (!s && *base)
+		(*base)->nested++;
+	return s;
 }
 
 static __always_inline void leave(struct slot *base)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0 OR BSD-2-Clause) */
 /*
- * Lookups of keys. A program looks an entry up before it changes the entry in place, through the
+ * Lookups of entries. A program looks an entry up before it changes the entry in place, through the
  * pointer. That change calls no function of the kernel. The hook on lookups reports the key, and
  * syncd rereads the entry later, when the program has made its change.
  *
@@ -12,104 +12,120 @@
 
 #include "write_context.h"
 
-/* lookup is the last reported lookup among the keys that share an element of the array. */
-struct lookup {
-	__u32 key;  /* upper half of the hash of key and map */
-	__u32 tick; /* jiffies of the event */
-};
-
-/* Keys that share an element are reported more often than necessary. */
+/* An element is the last reported lookup among the entries that share it: a number for the entry in
+ * the upper half, and the jiffies of the event in the lower one. Entries that share an element are
+ * reported more often than necessary. */
 #define LOOKUPS (1 << 16)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, LOOKUPS);
 	__type(key, __u32);
-	__type(value, struct lookup);
+	__type(value, __u64);
 } lookups SEC(".maps");
 
-/* The loader sets them: the pause between two events of a key in jiffies, the maximum number of
- * events of a program on one CPU in a jiffy, and a random number, against attackers who would
- * choose keys with the same hash. */
+/* The loader sets them: the pause between two events of an entry in jiffies, the events that one
+ * program may send from one CPU in a jiffy, and those that it may send at once after a time without
+ * events. */
 volatile const __u32 lookup_pause = 25;
-volatile const __u32 lookups_per_tick = 64;
-volatile const __u64 lookup_seed = 0;
+volatile const __u32 lookups_per_tick = 128;
+volatile const __u32 lookup_burst = 3200;
 
-/* Words of a key that are read and hashed together. */
-#define CHUNK_WORDS 8
-
-/* hash_key returns a hash of a key in kernel memory. The rest of the key does not count if it
- * cannot be read. */
-static __always_inline __u64 hash_key(__u64 hash, __u64 size, const void *key)
+/* in_bpf_lookup returns true if the current task is inside a bpf(2) call that copies an entry. On
+ * kernels before 5.15, which have no helper for the registers, it is always false. */
+static __always_inline bool in_bpf_lookup(void)
 {
-	for (__u64 at = 0; at < MAX_KEY && at < size; at += CHUNK_WORDS * 8) {
-		__u64 words[CHUNK_WORDS] = {};
-		__u64 bytes = size - at;
+	struct pt_regs___kernel *regs;
+	bool compat;
 
-		if (bytes > sizeof(words))
-			bytes = sizeof(words);
-		asm volatile("" : "+r"(bytes)); /* see BOUND */
-		if (bytes > sizeof(words))
-			return hash;
-		if (bpf_probe_read_kernel(words, bytes, key + at))
-			return hash;
-#pragma unroll
-		for (int i = 0; i < CHUNK_WORDS; i++) {
-			hash = (hash ^ words[i]) * 0x9e3779b97f4a7c15;
-			hash ^= hash >> 32;
-		}
-	}
-	return hash;
+	if (!bpf_core_enum_value_exists(enum bpf_func_id, BPF_FUNC_task_pt_regs))
+		return false;
+	regs = task_registers();
+	compat = in_compat_call((void *)bpf_get_current_task());
+	return in_bpf_call(regs, compat) && call_argument(regs, 0, compat) == BPF_MAP_LOOKUP_ELEM;
 }
 
-/* emit_lookup reports a lookup. syncd's own lookups are left out, and do not begin a pause: a
- * packet may change the entry right after them. */
-static __always_inline void emit_lookup(void *ctx, __u32 kind, __u32 id, const struct watch *w,
-					const void *key, struct lookup *last,
-					const struct lookup *this)
+/* may_report takes one event from the credit of a program on this CPU. */
+static __always_inline bool may_report(struct slot *base, __u32 now)
 {
+	__u32 ticks = now - base->tick;
+
+	if (ticks > lookup_pause)
+		ticks = lookup_pause;
+	base->credit += ticks * lookups_per_tick;
+	if (base->credit > lookup_burst)
+		base->credit = lookup_burst;
+	base->tick = now;
+	if (!base->credit)
+		return false;
+	base->credit--;
+	return true;
+}
+
+/* has_room returns false if lookups would take the space of writes in the ring buffer. */
+static __always_inline bool has_room(void)
+{
+	if (use_perf)
+		return true;
+	return bpf_ringbuf_query(&ring, BPF_RB_AVAIL_DATA) <=
+	       bpf_ringbuf_query(&ring, BPF_RB_RING_SIZE) / 2;
+}
+
+/* emit_lookup sends the key of a lookup. It returns false if that fails, which does not count as a
+ * loss: the sequence has no gap. */
+static __always_inline bool emit_lookup(void *ctx, struct slot *s, __u32 slot, __u32 id,
+					const struct watch *w, const void *key)
+{
+	__u32 key_size = READ_SIZE(w->key_size), len;
+
+	begin_event(s, slot, id, OP_LOOKUP, CTX_PROCESS);
+	if (key_size > MAX_KEY)
+		goto lost; /* user space refuses such maps */
+	if (bpf_probe_read_kernel(s->data, key_size, key))
+		goto lost;
+	len = sizeof(s->event) + ALIGN8(key_size);
+	BOUND(len, sizeof(s->event) + MAX_KEY);
+	if (!output(ctx, &s->event, len))
+		return true;
+lost:
+	s->seq--;
+	return false;
+}
+
+/* report_lookup reports a lookup that has found an entry, unless it has reported one of the entry
+ * within lookup_pause. number identifies the entry: the kernel may reuse its memory for another
+ * key. Lookups that only copy the entry are left out, and syncd's own ones. They do not begin a
+ * pause: a packet may change the entry right after them. */
+static __always_inline int report_lookup(void *ctx, __u32 kind, __u32 id, const struct watch *w,
+					 const void *key, __u32 number)
+{
+	__u32 now = bpf_jiffies64(), at = number % LOOKUPS, level;
+	__u64 *element = bpf_map_lookup_elem(&lookups, &at), last;
 	struct slot *s, *base;
-	__u32 level;
 
-	s = enter(kind, &base, &level);
-	if (!s)
-		return;
-	if (!emit_own && current_process() == own_process && !in_interrupt(s))
-		goto out;
-	if (base->tick != this->tick) {
-		base->tick = this->tick;
-		base->tick_lookups = 0;
-	}
-	if (base->tick_lookups >= lookups_per_tick) {
-		base->unreported++;
-		goto out;
-	}
-	base->tick_lookups++;
-	*last = *this;
-	emit(ctx, s, kind * LEVELS + level, id, w, OP_LOOKUP, CTX_PROCESS, key, NULL);
-out:
-	leave(base);
-}
-
-/* report_lookup reports the lookup of a key in a watched map, unless it has reported one within
- * lookup_pause. */
-static __always_inline int report_lookup(void *ctx, __u32 kind, const struct bpf_map *map,
-					 const void *key)
-{
-	__u32 id = map->id, at;
-	struct watch *w = watch_of(id);
-	struct lookup *last, this;
-	__u64 hash;
-
-	if (!w || !w->lookups)
+	if (!element)
 		return 0;
-	hash = hash_key(lookup_seed ^ id, READ_SIZE(w->key_size), key);
-	this.key = hash >> 32;
-	this.tick = bpf_jiffies64();
-	at = hash & (LOOKUPS - 1);
-	last = bpf_map_lookup_elem(&lookups, &at);
-	if (last && (last->key != this.key || this.tick - last->tick >= lookup_pause))
-		emit_lookup(ctx, kind, id, w, key, last, &this);
+	last = *(volatile __u64 *)element;
+	if (last >> 32 == number && now - (__u32)last < lookup_pause)
+		return 0;
+	s = enter_level(kind, &base, &level);
+	if (!s)
+		goto unreported;
+	if (!emit_own && !in_interrupt(s) &&
+	    (current_process() == own_process || in_bpf_lookup())) {
+		leave(base);
+		return 0;
+	}
+	if (may_report(base, now) && has_room() &&
+	    emit_lookup(ctx, s, kind * LEVELS + level, id, w, key)) {
+		*(volatile __u64 *)element = (__u64)number << 32 | now;
+		leave(base);
+		return 0;
+	}
+	leave(base);
+unreported:
+	if (base)
+		base->unreported++;
 	return 0;
 }
 

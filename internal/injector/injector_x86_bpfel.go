@@ -25,7 +25,7 @@ type injectorSlot struct {
 	PreemptCount uint64
 	Unreported   uint64
 	Tick         uint32
-	TickLookups  uint32
+	Credit       uint32
 	Event        struct {
 		_         structs.HostLayout
 		Seq       uint64

@@ -17,7 +17,7 @@ type hook struct {
 	fexit    string
 	kprobe   string // empty: only bpf(2) calls the function, and no kprobe runs there
 	required bool   // without it, changes of the common map types are missed
-	lookup   bool   // reports lookups: the program of fexit runs at the entry of the function
+	lookup   bool   // reports lookups
 	syscall  bool   // entry point of bpf(2): the kprobe program runs at its return, fexit is not needed
 }
 
@@ -39,11 +39,11 @@ var hooks = []hook{
 	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
 	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},
 	{symbol: "htab_lru_percpu_map_lookup_and_delete_batch", fexit: "fexit_lru_percpu_drain"},
-	{symbol: "__htab_map_lookup_elem", fexit: "fentry_lookup", lookup: true, required: true},
-	{symbol: "htab_map_lookup_elem", fexit: "fentry_hash_lookup", lookup: true, required: true},
-	{symbol: "htab_lru_map_lookup_elem", fexit: "fentry_lru_lookup", lookup: true, required: true},
-	{symbol: "htab_percpu_map_lookup_elem", fexit: "fentry_percpu_lookup", lookup: true, required: true},
-	{symbol: "htab_lru_percpu_map_lookup_elem", fexit: "fentry_lru_percpu_lookup", lookup: true, required: true},
+	{symbol: "__htab_map_lookup_elem", fexit: "fexit_lookup", lookup: true, required: true},
+	{symbol: "htab_map_lookup_elem", fexit: "fexit_hash_lookup", lookup: true, required: true},
+	{symbol: "htab_lru_map_lookup_elem", fexit: "fexit_lru_lookup", lookup: true, required: true},
+	{symbol: "htab_percpu_map_lookup_elem", fexit: "fexit_percpu_lookup", lookup: true, required: true},
+	{symbol: "htab_lru_percpu_map_lookup_elem", fexit: "fexit_lru_percpu_lookup", lookup: true, required: true},
 	{symbol: BPFEntry, kprobe: callProgram, syscall: true},
 	{symbol: bpfEntry32, kprobe: callProgram, syscall: true},
 }
@@ -146,11 +146,9 @@ func (c *Capture) attachAll(hooks []hook) error {
 
 func (c *Capture) attachOne(h hook) error {
 	if c.attached == AttachFexit {
-		o := link.TracingOptions{Program: c.objects.Programs[h.fexit], AttachType: ebpf.AttachTraceFExit}
-		if h.lookup {
-			o.AttachType = ebpf.AttachTraceFEntry
-		}
-		l, err := link.AttachTracing(o)
+		l, err := link.AttachTracing(link.TracingOptions{
+			Program: c.objects.Programs[h.fexit], AttachType: ebpf.AttachTraceFExit,
+		})
 		if err != nil {
 			return fmt.Errorf("attach fexit to %s: %w", h.symbol, err)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"mapsync/syncd/table"
@@ -12,24 +11,28 @@ import (
 
 // A program looks an entry up before it changes the entry in place. After the event of a lookup, the hook
 // reports no further lookup of the entry for lookupPause. The reread after lookupDelay then finds all changes
-// up to the end of that pause, and the next lookup causes another event.
+// up to the end of that pause, and the next lookup causes another event. The difference is the time by which
+// the kernel's jiffies may be late.
 const (
 	lookupPause = 100 * time.Millisecond
-	lookupDelay = 150 * time.Millisecond
+	lookupDelay = 200 * time.Millisecond
 	// lookupBatchTime is the time for which a batch receives keys. A batch is due lookupDelay after its first
 	// key, so that the last one waits for longer than lookupPause, too.
 	lookupBatchTime = 25 * time.Millisecond
-	// maxLookups is the maximum number of lookups that a hook reports on one CPU in a second.
-	maxLookups = 16_000
+	// maxLookups is the maximum number of lookups that a hook reports on one CPU in a second. It reports up to a
+	// tenth of that at once.
+	maxLookups = 32_000
 	// maxWaitingBytes limits the keys that wait for their reread.
 	maxWaitingBytes = 16 << 20
 	// rereadChunk is the number of keys for which the table is locked at a time.
 	rereadChunk = 256
+	// maxPendingRereads is the number of pending rereads of a table above which looked-up keys are dropped.
+	maxPendingRereads = 16 << 10
 )
 
-// MaxInPlaceDelay is the longest time from a change in place to its reread with [Capture.WatchLookups], unless the
-// hook has missed the lookup.
-const MaxInPlaceDelay = lookupPause + lookupDelay
+// MaxInPlaceDelay is the longest time from a change in place to the request of its reread with
+// [Capture.WatchLookups], unless the hook has missed the lookup.
+const MaxInPlaceDelay = lookupDelay
 
 // lookups are the keys that programs looked up and that the tables are about to reread. The lock of the pump
 // protects them.
@@ -37,7 +40,7 @@ type lookups struct {
 	batches []lookupBatch // oldest first
 	bytes   int           // of all keys
 	spare   [][]byte      // buffers of former batches
-	dropped uint64        // keys above maxWaitingBytes
+	dropped uint64        // keys above maxWaitingBytes or maxPendingRereads
 	wake    chan struct{} // has an element after batches was empty
 }
 
@@ -120,39 +123,49 @@ func (c *Capture) rereadLookups(ctx context.Context) {
 	}
 }
 
-// requestDue requests the rereads that are due, and returns the time until the next ones are, 0 if none wait.
+// requestDue requests the rereads that are due, and returns the time until the next ones are, 0 if none wait. It
+// releases the lock of the pump after each chunk, because events arrive meanwhile.
 func (p *pump) requestDue() time.Duration {
 	for {
 		p.mu.Lock()
 		b, due, wait := p.lookups.takeDue(time.Now())
-		if due && p.capture.target(b.id) == b.target {
-			b.request()
-		}
-		if b.keys != nil {
-			p.lookups.spare = append(p.lookups.spare, b.keys)
-		}
 		p.mu.Unlock()
 		if !due {
 			return wait
 		}
+		for rest := b.keys; len(rest) > 0; {
+			chunk := rest[:min(len(rest), rereadChunk*b.target.keySize)]
+			rest = rest[len(chunk):]
+			p.mu.Lock()
+			if p.capture.target(b.id) == b.target {
+				p.lookups.dropped += b.target.reread(chunk)
+			}
+			p.mu.Unlock()
+		}
+		p.mu.Lock()
+		p.lookups.spare = append(p.lookups.spare, b.keys)
+		p.mu.Unlock()
 	}
 }
 
-// request makes the table reread the entries of the batch that are live.
-func (b *lookupBatch) request() {
-	size := b.target.keySize
-	for keys := b.keys; len(keys) > 0; {
-		chunk := keys[:min(len(keys), rereadChunk*size)]
-		keys = keys[len(chunk):]
-		b.target.table.Update(func(tx *table.Tx) {
-			var rec table.Record
-			for ; len(chunk) > 0; chunk = chunk[size:] {
-				if tx.Get(chunk[:size], &rec) && !rec.Delete {
-					tx.RequestReread(chunk[:size])
-				}
+// reread makes the table reread the entries of keys that have a live record. It returns the number of keys that it
+// drops instead, because too many rereads are pending.
+func (t *target) reread(keys []byte) (dropped uint64) {
+	size, pending := t.keySize, t.table.Stats().PendingRereads
+	t.table.Update(func(tx *table.Tx) {
+		var rec table.Record
+		for ; len(keys) > 0; keys = keys[size:] {
+			switch {
+			case !tx.Get(keys[:size], &rec) || rec.Delete:
+			case pending >= maxPendingRereads:
+				dropped++
+			default:
+				tx.RequestReread(keys[:size])
+				pending++
 			}
-		})
-	}
+		}
+	})
+	return dropped
 }
 
 // errNoLookups is the reason of [Capture.WatchLookups] if Options.Lookups is false.
@@ -177,8 +190,8 @@ func (c *Capture) WatchLookups(id uint32) error {
 // lookupConstants returns the constants of the BPF programs for a length of a jiffy.
 func lookupConstants(tick time.Duration) map[string]any {
 	return map[string]any{
-		"lookup_seed":      rand.Uint64(),
 		"lookup_pause":     uint32((lookupPause + tick - 1) / tick),
 		"lookups_per_tick": uint32(max(1, maxLookups*tick/time.Second)),
+		"lookup_burst":     uint32(maxLookups / 10),
 	}
 }

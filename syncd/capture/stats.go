@@ -21,8 +21,8 @@ type Stats struct {
 	Own    uint64 // syncd's own writes
 
 	// Lookups counts lookups of entries that a hook has reported. LookupsMissed counts those that no hook has
-	// reported: above the limits, or because the kernel skipped the hook's run. A scan finds changes in place
-	// that follow them.
+	// reported: above the limits, or because the kernel skipped the hook's run for any map. A scan finds changes
+	// in place that follow them.
 	Lookups, LookupsMissed uint64
 
 	LostReservations uint64 // events lost to a full buffer, as counted by the hooks

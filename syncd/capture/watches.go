@@ -17,7 +17,8 @@ const watchBuckets = 4096
 
 // watches is the memory in which the hooks look up the watched maps.
 type watches struct {
-	memory []byte
+	memory  []byte
+	lookups uint32 // the last value of a field Lookups
 }
 
 func mapWatches(m *ebpf.Map) (*watches, error) {
@@ -27,7 +28,7 @@ func mapWatches(m *ebpf.Map) (*watches, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map the watches into memory: %w", err)
 	}
-	return &watches{memory}, nil
+	return &watches{memory: memory}, nil
 }
 
 func (w *watches) at(bucket uint32) *bpf.CaptureWatch {
@@ -65,7 +66,10 @@ func (w *watches) find(id uint32) *bpf.CaptureWatch {
 // remove removes a map.
 func (w *watches) remove(id uint32) { atomic.StoreUint32(&w.find(id).Id, 0) }
 
-// reportLookups makes the hooks report lookups in a map.
-func (w *watches) reportLookups(id uint32) { atomic.StoreUint32(&w.find(id).Lookups, 1) }
+// reportLookups makes the hooks report lookups in a map. Pauses of former calls do not count any more.
+func (w *watches) reportLookups(id uint32) {
+	w.lookups = max(1, w.lookups+1)
+	atomic.StoreUint32(&w.find(id).Lookups, w.lookups)
+}
 
 func (w *watches) close() error { return unix.Munmap(w.memory) }

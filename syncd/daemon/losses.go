@@ -27,7 +27,6 @@ type losses struct {
 	since    time.Time // time of the first loss that is not repaired; zero: none
 	last     int64     // when the latest loss was detected, ns of the daemon's clock
 	repaired uint64    // number of times that all losses were repaired
-	lookups  missedLookups
 }
 
 // watchLosses requests scans after losses, and logs the losses, until ctx ends.
@@ -71,7 +70,6 @@ func (d *Daemon) checkLosses() {
 func (l *losses) note(s *capture.Stats, now int64, ignoreSkipped bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.lookups.note(s.LookupsMissed)
 	was := l.seen
 	l.seen = *s
 	if ignoreSkipped {

@@ -38,14 +38,10 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
 		m.log.Warn("evictions of map are not captured")
 	}
-	o := kmap.ScannerOptions{
+	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
 		Interval: d.config.ScanInterval, MaxInterval: d.config.LongestScanInterval(), MayExtend: d.mayExtendScans,
-		HooksInPlace: a.hooksInPlace, Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
-	}
-	if a.hooksInPlace {
-		o.MayExtend = d.mayExtendHooked
-	}
-	return kmap.NewScanner(t, a.m, o)
+		Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
+	})
 }
 
 // scannedSince reports whether a scan that began after a time, such as that of a loss, has

@@ -63,12 +63,8 @@ func (s *Scanner) mayExtend() bool {
 	return s.opts.MayExtend != nil && s.opts.MayExtend()
 }
 
-// changes returns the table's count of changes, or of the differences that scans found. See
-// [ScannerOptions.HooksInPlace].
+// changes returns the table's count of changes.
 func (s *Scanner) changes() changeCount {
 	st := s.t.Stats()
-	if s.opts.HooksInPlace {
-		return changeCount{head: st.ScanFound}
-	}
 	return changeCount{st.Head, st.Unsent}
 }

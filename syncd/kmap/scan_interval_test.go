@@ -153,31 +153,3 @@ func TestChangesThatAreNotSentCount(t *testing.T) {
 		before = after
 	}
 }
-
-// TestHooksReportChangesInPlace: if hooks report changes in place, too, only differences that a scan finds count as
-// changes.
-func TestHooksReportChangesInPlace(t *testing.T) {
-	k := openMap(t, newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: testKey, ValueSize: testValue, MaxEntries: 100}), Options{})
-	tab := newTable(t, table.Options{})
-	s, err := NewScanner(tab, k, ScannerOptions{HooksInPlace: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	before := s.changes()
-	put(t, k, 0, 1, 1)
-	key, value := entry(0, 1, testKey, testValue)
-	tab.Update(func(tx *table.Tx) {
-		tx.Local(&table.Change{Key: key, Value: value, Time: time.Now().UnixNano(), Context: table.ContextPacket})
-	})
-	for _, found := range []bool{false, true} {
-		if found {
-			put(t, k, 1, 2, 1)
-		}
-		if err := s.scan(t.Context(), time.Now()); err != nil {
-			t.Fatal(err)
-		}
-		if changed := s.changes() != before; changed != found {
-			t.Errorf("scan that finds a difference %v: got a change %v, want %v", found, changed, found)
-		}
-	}
-}

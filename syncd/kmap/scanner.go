@@ -37,9 +37,6 @@ type ScannerOptions struct {
 	// all changes but those in place, or count them as lost. Nil: it may not. Run calls it without a
 	// lock.
 	MayExtend func() bool
-	// HooksInPlace is true if hooks report changes in place, too. Then only differences that scans find count
-	// as changes, and scans of a map that changes may become rarer.
-	HooksInPlace bool
 	// Budget is the processor time that scans may use. Several Scanners may share it. Nil: 5 % of a
 	// core for this Scanner alone.
 	Budget *ScanBudget
