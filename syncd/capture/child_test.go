@@ -1,15 +1,13 @@
 package capture_test
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 
+	"mapsync/internal/child"
 	"mapsync/internal/dataplane"
 	"mapsync/syncd/table"
 
@@ -22,75 +20,32 @@ const childEnv = "MAPSYNC_TEST_CHILD"
 
 // control is a separate process that changes a map by bpf(2), like the control plane or the
 // collector of a load balancer.
-type control struct {
-	cmd   *exec.Cmd
-	in    *os.File
-	out   *bufio.Reader
-	inUse string
-}
+type control struct{ *child.Process }
 
 // startControl starts a process for the map m. The process ends with the test.
-func startControl(t testing.TB, m *ebpf.Map) *control {
+func startControl(t testing.TB, m *ebpf.Map) control {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, toChild, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), childEnv+"=control")
-	cmd.Stdin, cmd.Stderr = in, os.Stderr
 	mapFile := os.NewFile(uintptr(dup(t, m.FD())), "map")
 	defer mapFile.Close()
-	cmd.ExtraFiles = []*os.File{mapFile}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		toChild.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("control process: %v", err)
-		}
-	})
-	return &control{cmd: cmd, in: toChild, out: bufio.NewReader(out)}
+	return control{child.Start(t, childEnv+"=control", mapFile)}
 }
 
 // do makes the process run n operations of one kind, on the entries from first on, and waits for
 // them.
-func (c *control) do(t testing.TB, operation string, first, n, version int) {
+func (c control) do(t testing.TB, operation string, first, n, version int) {
 	t.Helper()
 	c.begin(t, operation, first, n, version, 1)
-	c.end(t)
+	c.End(t)
 }
 
-// begin makes the process run the operations loops times, and does not wait for them.
-func (c *control) begin(t testing.TB, operation string, first, n, version, loops int) {
+// begin makes the process run the operations loops times. End waits for them.
+func (c control) begin(t testing.TB, operation string, first, n, version, loops int) {
 	t.Helper()
-	c.inUse = operation
-	if _, err := fmt.Fprintln(c.in, operation, first, n, version, loops); err != nil {
-		t.Fatal(err)
-	}
+	c.Begin(t, fmt.Sprintf("%s %d %d %d %d", operation, first, n, version, loops))
 }
 
-// end waits for the operations of begin.
-func (c *control) end(t testing.TB) {
-	t.Helper()
-	line, err := c.out.ReadString('\n')
-	if err != nil || line != "done\n" {
-		t.Fatalf("control process: %s: got %q, error %v, want done", c.inUse, line, err)
-	}
-}
-
-// child is the main function of the child process. It runs the commands on its standard input.
-func child() error {
+// runChild is the main function of the child process.
+func runChild() error {
 	if words := strings.Fields(os.Getenv(childEnv)); words[0] == "limited" {
 		return limited(words[1:])
 	}
@@ -98,23 +53,19 @@ func child() error {
 	if err != nil {
 		return fmt.Errorf("take over map: %w", err)
 	}
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		words := strings.Fields(lines.Text())
-		var numbers [4]int
-		for i := range numbers {
-			if numbers[i], err = strconv.Atoi(words[i+1]); err != nil {
+	return child.Serve(func(line string) error {
+		var operation string
+		var first, n, version, loops int
+		if _, err := fmt.Sscan(line, &operation, &first, &n, &version, &loops); err != nil {
+			return err
+		}
+		for range loops {
+			if err := operate(m, operation, first, n, version); err != nil {
 				return err
 			}
 		}
-		for range numbers[3] {
-			if err := operate(m, words[0], numbers[0], numbers[1], numbers[2]); err != nil {
-				return fmt.Errorf("%s: %w", lines.Text(), err)
-			}
-		}
-		fmt.Println("done")
-	}
-	return lines.Err()
+		return nil
+	})
 }
 
 // operate makes n bpf(2) operations on m, with the entries from first on.
@@ -140,6 +91,8 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 			err = putEntry(m, key, value)
 		case "delete":
 			err = m.Delete(key)
+		case "lookup":
+			_, err = m.LookupBytes(key)
 		case "system-call":
 			unix.Getppid()
 		case "lookup-and-delete":

@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	if os.Getenv(childEnv) != "" {
-		if err := child(); err != nil {
+		if err := runChild(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}

@@ -72,7 +72,7 @@ func BenchmarkSyscall(b *testing.B) {
 	other, _ := newHash(b, ebpf.Hash, 8, 16, 1<<16)
 	measure := func(name, operation string, m *ebpf.Map) {
 		c := startControl(b, m)
-		b.Run(name, func(b *testing.B) { c.begin(b, operation, 0, 100, 1, (b.N+99)/100); c.end(b) })
+		b.Run(name, func(b *testing.B) { c.begin(b, operation, 0, 100, 1, (b.N+99)/100); c.End(b) })
 	}
 	measure("off/other", "system-call", other)
 	measure("off/bpf", "update", other)

@@ -1,16 +1,14 @@
 package daemon_test
 
 import (
-	"bufio"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"mapsync/internal/child"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 
@@ -21,52 +19,22 @@ import (
 const controlVariable = "MAPSYNC_TEST_CONTROL_PLANE"
 
 // controlPlane is another process that changes a map by bpf(2), like the control plane or the collector
-// of a load balancer. syncd treats the writes of its own process as its own.
+// of a load balancer.
 type controlPlane struct {
-	t   *testing.T
-	in  *os.File
-	out *bufio.Reader
+	t *testing.T
+	*child.Process
 }
 
-func startControlPlane(t *testing.T, pin string) *controlPlane {
+func startControlPlane(t *testing.T, pin string) controlPlane {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, toChild, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer in.Close()
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), controlVariable+"="+pin)
-	cmd.Stdin, cmd.Stderr = in, os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = toChild.Close()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("control plane: %v", err)
-		}
-	})
-	return &controlPlane{t: t, in: toChild, out: bufio.NewReader(out)}
+	return controlPlane{t, child.Start(t, controlVariable+"="+pin)}
 }
 
 // do makes the control plane run an operation on n entries from first on, and waits for the end.
-func (c *controlPlane) do(operation string, first, n, version uint64) {
+func (c controlPlane) do(operation string, first, n, version uint64) {
 	c.t.Helper()
-	if _, err := fmt.Fprintln(c.in, operation, first, n, version); err != nil {
-		c.t.Fatal(err)
-	}
-	if line, err := c.out.ReadString('\n'); err != nil || line != "done\n" {
-		c.t.Fatalf("control plane, %s: got %q, error %v, want done", operation, line, err)
-	}
+	c.Begin(c.t, fmt.Sprintf("%s %d %d %d", operation, first, n, version))
+	c.End(c.t)
 }
 
 // runControlPlane is the main function of the control plane.
@@ -75,17 +43,14 @@ func runControlPlane(pin string) error {
 	if err != nil {
 		return err
 	}
-	var operation string
-	var first, n, version uint64
-	for {
-		if _, err := fmt.Scanln(&operation, &first, &n, &version); err != nil {
-			return nil // the end of the input
+	return child.Serve(func(line string) error {
+		var operation string
+		var first, n, version uint64
+		if _, err := fmt.Sscan(line, &operation, &first, &n, &version); err != nil {
+			return err
 		}
-		if err := operate(m, operation, first, n, version); err != nil {
-			return fmt.Errorf("%s: %w", operation, err)
-		}
-		fmt.Println("done")
-	}
+		return operate(m, operation, first, n, version)
+	})
 }
 
 // operate runs an operation on entries of 8 + 16 bytes. The names of batches begin with "batch".
