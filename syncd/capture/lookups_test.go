@@ -87,7 +87,7 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 			t.Fatal(err)
 		}
 	}
-	// Kernels before 5.15 cannot tell lookups by bpf(2) from others.
+	// Before 5.15, the hook also reports lookups by bpf(2).
 	if kernelAtLeast(5, 15) {
 		startControl(t, m).do(t, "lookup", 0, keys, 0)
 	}
