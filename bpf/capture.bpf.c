@@ -194,8 +194,8 @@ int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u6
 
 /* ---- fexit: lookups ---- */
 
-/* number_of returns a number for an element with the hash of its key, to which the kernel adds a
- * random number. */
+/* number_of returns a number that identifies an element and its key. The hash of the key depends on
+ * a random number of the map (htab_map_hash), against attackers who would choose keys. */
 static __always_inline __u32 number_of(const struct watch *w, const struct htab_elem *elem)
 {
 	return BPF_CORE_READ(elem, hash) + (__u32)((__u64)elem >> 3) + w->lookups * 0x9e3779b9;

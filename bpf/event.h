@@ -19,8 +19,8 @@
 
 /* Operations and contexts: the values of table.Op and table.Context. An event with OP_KEYS has the
  * keys of entries that bpf(2) may have changed: their number in 8 bytes, then the keys without
- * padding. syncd rereads them. An event with OP_LOOKUP has the key of an
- * entry that a program has looked up. */
+ * padding. syncd rereads them. An event with OP_LOOKUP has the key of an entry that a program has
+ * looked up. */
 enum op { OP_UPDATE, OP_DELETE, OP_EVICT, OP_KEYS, OP_LOOKUP };
 enum context { CTX_PACKET, CTX_PROCESS, CTX_SYSCALL, CTX_OWN };
 
@@ -94,9 +94,8 @@ struct watch {
 	__u32 key_size;
 	__u32 value_size; /* 0: events contain the key only */
 	__u32 probe_next; /* the next bucket may contain the watch of another map */
-	__u32 lookups; /* 0: lookups are not reported. Otherwise it changes with each WatchLookups
-			*/
-	__u32 unused;  /* elements of an array are multiples of 8 bytes */
+	__u32 lookups;	  /* 0: not reported; otherwise another number for each WatchLookups */
+	__u32 unused;	  /* elements of an array are multiples of 8 bytes */
 };
 
 /* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if
