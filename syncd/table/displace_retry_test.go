@@ -121,3 +121,56 @@ func TestDisplacedInvalidatesReadings(t *testing.T) {
 		t.Error("a value that was read before the displacement: got accepted, want stale")
 	}
 }
+
+// TestLoadedEntryIsVictim: the map held the entry at start, and a peer sent the same value. syncd has not
+// written the entry, but knows it.
+func TestLoadedEntryIsVictim(t *testing.T) {
+	r := newRig(t)
+	r.load(Accepted, "k", "v")
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.want("k", "v v1000 b100")
+	r.remote(Accepted, 0, peer, 2000, "m", "v")
+	if _, key := r.displace(r.refuse()[0]); key != "k" {
+		t.Errorf("Displace: got victim %q, want k", key)
+	}
+}
+
+// TestUnversionedEntriesAreNoShare: entries that the map held at start belong to no other node.
+func TestUnversionedEntriesAreNoShare(t *testing.T) {
+	r := newRig(t)
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{peer.Node, other.Node}, nil) })
+	for _, key := range []string{"l", "m", "n"} {
+		r.load(Accepted, key, "v")
+	}
+	r.remote(Accepted, 0, peer, 1000, "j", "v")
+	r.remote(Accepted, 0, peer, 1001, "k", "v")
+	r.write()
+	r.remote(Accepted, 0, other, 2000, "o", "v")
+	if _, key := r.displace(r.refuse()[0]); key != "j" {
+		t.Errorf("Displace: got victim %q, want j, of the node with the most entries", key)
+	}
+}
+
+// TestSearchRestartsAtTheFirstRecord: a search without a victim has passed the first record, and the next
+// one examines it again.
+func TestSearchRestartsAtTheFirstRecord(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 0, peer, 1000, "k", "v")
+	r.write()
+	r.local(Ignored, 2*second, "evict k - packet 0")
+	r.remote(Accepted, 0, other, 2000, "m", "v")
+	m := r.refuse()[0]
+	if _, key := r.displace(m); key != "" {
+		t.Fatalf("Displace without an entry in the map: got victim %q, want none", key)
+	}
+	r.takeRereads()
+	r.local(Unchanged, 3*second, "update k v reread 0")
+	for range 2 {
+		r.tab.Update(func(tx *Tx) { tx.RequeueFailed(9) })
+		m = r.refuse()[0]
+		if _, key := r.displace(m); key == "k" {
+			return
+		}
+	}
+	t.Error("Displace: got no victim, want k, which is in the map again")
+}

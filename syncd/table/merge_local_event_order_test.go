@@ -27,6 +27,28 @@ func TestEarlyDeletesKeepTheLatest(t *testing.T) {
 	}
 }
 
+// Only deletes of one key by two CPUs at about the same time have an unknown order.
+func TestEarlyDeletesOfUnknownOrder(t *testing.T) {
+	note := func(hash uint32, at int64, cpu uint16) (x earlyDeletes) {
+		x.note(7, second, 1)
+		x.note(hash, at, cpu)
+		return x
+	}
+	for name, c := range map[string]struct {
+		x    earlyDeletes
+		want earlyDelete
+	}{
+		"two CPUs":                 {note(7, second+timestampMargin, 0), earlyDelete{second + timestampMargin, 7, cpuNone}},
+		"two CPUs, earlier":        {note(7, second-timestampMargin, 0), earlyDelete{second, 7, cpuNone}},
+		"one CPU":                  {note(7, second+1, 1), earlyDelete{second + 1, 7, 1}},
+		"two keys, the same place": {note(8, second+1, 0), earlyDelete{second + 1, 8, 0}},
+	} {
+		if got := c.x[0]; got != c.want {
+			t.Errorf("early delete, %s: got %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
 // CPU 0 deletes and creates a key during the first read of the map, and CPU 1 deletes it at the same moment.
 // The events of the deletes arrive first. They do not show which write was the last one.
 func TestDeletesOfTwoCPUsDuringTheLoad(t *testing.T) {

@@ -55,6 +55,10 @@ func TestRefusedDeletes(t *testing.T) {
 			}
 			pass(r, second+2*grace)
 			r.want("k", c.want)
+			pass(r, int64(DefaultTombstoneTTL)+1)
+			if n := len(r.tab.refusals.of); n != 0 {
+				t.Errorf("refused deletes after the lifetime of tombstones: got %d, want 0", n)
+			}
 		})
 	}
 	t.Run("it lives again meanwhile", func(t *testing.T) {
@@ -102,5 +106,23 @@ func TestRefusedDeletesAreBounded(t *testing.T) {
 	}
 	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), keySize))]; !last {
 		t.Error("the last one is not")
+	}
+	r.remote(Defended, 1, Owner{"x", 6}, 6000, fmt.Sprint(maxRefusals+1), "-")
+	if n := len(r.tab.refusals.of); n != maxRefusals {
+		t.Errorf("stored deletes after another delete of a stored key: got %d, want %d", n, maxRefusals)
+	}
+}
+
+// TestHigherRefusedDeleteStays: of two refused deletes of one key, the table stores the higher one.
+func TestHigherRefusedDeleteStays(t *testing.T) {
+	low, high := refusal{version: 5, owner: Owner{"w", 1}}, refusal{version: 5, owner: Owner{"x", 1}}
+	for _, order := range [][]refusal{{low, high}, {high, low}, {{version: 4, owner: high.owner}, high}, {high, {version: 4, owner: high.owner}}} {
+		var x refusals
+		for _, r := range order {
+			x.note(&Delta{Key: []byte("k"), Version: r.version, Delete: true}, r.owner, 0)
+		}
+		if got := x.of["k"]; got != high {
+			t.Errorf("refused delete after %v: got %v, want %v", order, got, high)
+		}
 	}
 }
