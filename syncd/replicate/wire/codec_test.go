@@ -93,6 +93,35 @@ func TestPooledBuffersOfFrames(t *testing.T) {
 	}
 }
 
+// TestBuffersAreReleasedOnce checks that a pooled buffer returns to the pool only once, and after its last use.
+// Otherwise two batches would share it.
+func TestBuffersAreReleasedOnce(t *testing.T) {
+	const size = 100
+	// The order of the pool is undefined, so several of its buffers are compared.
+	checkNotPooled := func(t *testing.T, used []byte) {
+		t.Helper()
+		for range 4 {
+			if b, _ := newBuffer(size); &b[:1][0] == &used[0] {
+				t.Error("buffer from the pool: got one that is in use, want another")
+			}
+		}
+	}
+	t.Run("frame", func(t *testing.T) {
+		b, pooled := newBuffer(size)
+		frame := newMemBuffer(append(b, 1), pooled)
+		defer frame.Free()
+		checkNotPooled(t, frame.ReadOnlyData())
+	})
+	t.Run("encoder", func(t *testing.T) {
+		var e Encoder
+		e.body, e.pooled = newBuffer(size)
+		e.Release()
+		e.Release()
+		used, _ := newBuffer(size)
+		checkNotPooled(t, used[:1])
+	})
+}
+
 // TestMessagesOfOtherTypes checks that the codec passes other messages to the stock codec.
 func TestMessagesOfOtherTypes(t *testing.T) {
 	c := NewCodec()

@@ -162,8 +162,11 @@ func TestTruncatedBatches(t *testing.T) {
 	if err := b.Parse(whole); err != nil {
 		t.Fatalf("parse batch: got error %v, want nil", err)
 	}
-	if err := b.ForEachGroup(make([]Delta, 2), func([]Delta) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("for each group: got %v, want the error of fn", err)
+	// The last group is not full.
+	for _, size := range []int{2, b.DeltaCount + 1} {
+		if err := b.ForEachGroup(make([]Delta, size), func([]Delta) error { return broken }); !errors.Is(err, broken) {
+			t.Errorf("groups of %d: got %v, want the error of fn", size, err)
+		}
 	}
 }
 

@@ -51,20 +51,24 @@ func putRemote(t *testing.T, tb *table.Table, owner table.Owner, d table.Delta) 
 	})
 }
 
-// TestExpiredRecords checks how an expired record is sent to each kind of peer.
+// TestExpiredRecords checks how an expired record is sent to each kind of peer, and that other records are
+// sent as usual.
 func TestExpiredRecords(t *testing.T) {
 	self, z := table.Owner{Node: "a", Incarnation: 1}, table.Owner{Node: "z", Incarnation: 1}
 	tb := newTable(t, self)
 	putRemote(t, tb, z, table.Delta{Key: key(1), Value: value(1), Version: 5})
 	putRemote(t, tb, z, table.Delta{Key: key(1), Version: 5, Delete: true, Expired: true})
+	putRemote(t, tb, z, table.Delta{Key: key(2), Value: value(1), Version: 6})
+	putRemote(t, tb, z, table.Delta{Key: key(3), Version: 7, Delete: true})
+	const update, remove, expire = mapsyncv1.Operation_OPERATION_UPDATE, mapsyncv1.Operation_OPERATION_DELETE, mapsyncv1.Operation_OPERATION_EXPIRE
 	for name, c := range map[string]struct {
 		expiries, observe bool
 		want              []mapsyncv1.Operation
 	}{
-		"replica":                                {true, false, []mapsyncv1.Operation{mapsyncv1.Operation_OPERATION_EXPIRE}},
-		"replica that does not understand them":  {false, false, nil},
-		"observer":                               {true, true, []mapsyncv1.Operation{mapsyncv1.Operation_OPERATION_EXPIRE}},
-		"observer that does not understand them": {false, true, []mapsyncv1.Operation{mapsyncv1.Operation_OPERATION_DELETE}},
+		"replica":                                {true, false, []mapsyncv1.Operation{expire, update, remove}},
+		"replica that does not understand them":  {false, false, []mapsyncv1.Operation{update, remove}},
+		"observer":                               {true, true, []mapsyncv1.Operation{expire, update, remove}},
+		"observer that does not understand them": {false, true, []mapsyncv1.Operation{remove, update, remove}},
 	} {
 		e := NewEncoder(EncoderOptions{Index: 1, Origin: self, Schema: codecOf(t, tb), Expiries: c.expiries, Observe: c.observe})
 		cursor := tb.NewCursor(0)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
@@ -28,6 +29,13 @@ func TestSchemaOnTheWire(t *testing.T) {
 		}
 		if !schema.Equal(s, got) {
 			t.Errorf("schema %s: got differences %s, want none", s.Map, cmp.Diff(fmt.Sprintf("%+v", s), fmt.Sprintf("%+v", got)))
+		}
+		// Equal leaves out what a node only displays, for example the names of an enum's values.
+		withoutName := *s
+		withoutName.Map = got.Map
+		if diff := cmp.Diff(&withoutName, got, cmpopts.EquateEmpty(), cmpopts.IgnoreUnexported(schema.Field{}),
+			cmpopts.IgnoreFields(schema.Field{}, "Doc", "Default")); diff != "" {
+			t.Errorf("schema %s (-want +got):\n%s", s.Map, diff)
 		}
 		if again := encoded(t, SchemaToProto(got)); string(again) != string(data) {
 			t.Errorf("schema %s: got other bytes when encoded again, want the same", s.Map)
