@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 )
 
 // The values of an entry of the setting in-place: how changes of a map in place are found.
@@ -13,24 +12,10 @@ const (
 	InPlaceScan = "scan" // by scans; the default
 )
 
-// parseInPlace parses one entry of the setting in-place: MAP=hook or MAP=scan.
-func parseInPlace(s string) (name, how string, err error) {
-	name, how, ok := strings.Cut(s, "=")
-	if !ok || !mapName.MatchString(name) || (how != InPlaceHook && how != InPlaceScan) {
-		return "", "", fmt.Errorf("in-place %q: write MAP=%s or MAP=%s", s, InPlaceHook, InPlaceScan)
-	}
-	return name, how, nil
-}
-
 // HooksInPlace reports whether the hook on lookups finds the changes in place of a map. The last entry of the map
 // in the setting decides.
-func (c *Config) HooksInPlace(name string) (hooks bool) {
-	for _, s := range c.InPlace {
-		if of, how, err := parseInPlace(s); err == nil && of == name {
-			hooks = how == InPlaceHook
-		}
-	}
-	return hooks
+func (c *Config) HooksInPlace(name string) bool {
+	return lastChoice(c.InPlace, name, InPlaceHook, InPlaceScan) == InPlaceHook
 }
 
 // HooksAnyInPlace reports whether HooksInPlace is true for a configured map.
@@ -44,10 +29,9 @@ func (c *Config) HooksAnyInPlace() bool {
 func (c *Config) validateInPlace() error {
 	var errs []error
 	for _, s := range c.InPlace {
-		name, how, err := parseInPlace(s)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
+		switch name, how, ok := parseChoice(s, InPlaceHook, InPlaceScan); {
+		case !ok:
+			errs = append(errs, fmt.Errorf("in-place %q: write MAP=%s or MAP=%s", s, InPlaceHook, InPlaceScan))
 		case !c.hasMap(name):
 			errs = append(errs, fmt.Errorf("in-place %q: no map is called %s", s, name))
 		case how == InPlaceHook && c.Attach != "auto" && c.Attach != "fexit":
@@ -55,9 +39,4 @@ func (c *Config) validateInPlace() error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// hasMap reports whether a configured map has this name.
-func (c *Config) hasMap(name string) bool {
-	return slices.ContainsFunc(c.Maps, func(s string) bool { m, err := ParseMap(s); return err == nil && m.Name == name })
 }

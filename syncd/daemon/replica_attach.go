@@ -84,6 +84,10 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	if info.Unsupported != nil {
 		return nil, nil, info.Unsupported
 	}
+	if isLRU(&info) && m.daemon.config.DeletesAny(m.name) {
+		return nil, nil, fmt.Errorf("%w: its type %s evicts entries, which deletes: any may take for deletes; remove it from deletes",
+			kmap.ErrUnsupported, info.Type)
+	}
 	s, err := m.schemaFor(info)
 	if err != nil {
 		return nil, nil, err

@@ -108,6 +108,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
+		DeletesAny:      m.daemon.config.DeletesAny(m.name),
 		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
 		LRU:             isLRU(&info),
 		MaxEntries:      info.MaxEntries,

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 )
@@ -91,6 +92,7 @@ type MapStatus struct {
 	Read       string   `json:"read,omitempty"`
 	Write      string   `json:"write,omitempty"`
 	InPlace    string   `json:"in_place,omitempty"` // how changes in place are found: hook or scan
+	Deletes    string   `json:"deletes,omitempty"`  // which deletes by bpf(2) replicate: any or owner
 	MaxEntries int      `json:"max_entries,omitempty"`
 
 	// InPlaceProblem is why the setting in-place: hook has no effect.
@@ -244,7 +246,10 @@ func (d *Daemon) captureStatus() CaptureStatus {
 func (m *replica) status() MapStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, UndetectedPrograms: slices.Clone(m.undetected)}
+	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner, UndetectedPrograms: slices.Clone(m.undetected)}
+	if m.daemon.config.DeletesAny(m.name) {
+		s.Deletes = config.DeletesAny
+	}
 	if m.err != nil {
 		s.Error = m.err.Error()
 	}

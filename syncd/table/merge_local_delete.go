@@ -30,11 +30,12 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 	if t.mayBeEvicted(c) {
 		return t.evictUnseen(c, s)
 	}
-	if m.is(flagUnversioned) && c.Context >= ContextSyscall {
+	switch {
+	case c.Context < ContextSyscall, t.opt.DeletesAny:
+	case m.is(flagUnversioned):
 		return t.deleteUnversioned(c, s)
-	}
 	// Only the data plane of this node may delete a record of a live peer. The writer restores the entry.
-	if t.ownedByLivePeer(m) && c.Context >= ContextSyscall {
+	case t.ownedByLivePeer(m):
 		return t.restoreDeleted(c, s)
 	}
 	return t.change(c, s)

@@ -32,19 +32,28 @@ const (
 // The second command prints the steps of one run, the third a checksum of the steps of each run. Without
 // -sim.first each run begins with another seed, which it prints.
 func TestSimulation(t *testing.T) {
-	n := *simSeeds
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault})
+}
+
+// TestSimulationDeletesAny is TestSimulation with Options.DeletesAny: deletes by the collector of any node
+// replicate.
+func TestSimulationDeletesAny(t *testing.T) {
+	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, DeletesAny: true})
+}
+
+// simulate runs clusters with the seeds that the flags select. o.Seeds is the default of their number.
+func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
-	case n > 0:
+	case *simSeeds > 0:
+		o.Seeds = *simSeeds
 	case testing.Short():
-		n = simSeedsIfShort
-	default:
-		n = simSeedsByDefault
+		o.Seeds = simSeedsIfShort
 	}
-	first := *simFirst
-	if first == 0 {
-		first = 1 + rand.Uint64N(1<<40)
+	if o.First = *simFirst; o.First == 0 {
+		o.First = 1 + rand.Uint64N(1<<40)
 	}
-	tabletest.Simulate(t, table.Internals{}, tabletest.SimulationOptions{First: first, Seeds: n, Sums: *simSums})
+	o.Sums = *simSums
+	tabletest.Simulate(t, table.Internals{}, o)
 }
 
 func TestSimulatorHasTheMarginOfTables(t *testing.T) {

@@ -95,6 +95,9 @@ type Options struct {
 	MaxEvicted int
 	// EvictionDeletes makes the eviction of a key that this node owns a delete.
 	EvictionDeletes bool
+	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
+	// plane: it replicates. So does the absence of the entry that a reread shows.
+	DeletesAny bool
 	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
 	// not in the map may have been evicted then, and syncd does not restore it.
 	EvictionsUnseen bool

@@ -28,7 +28,7 @@ type config struct {
 }
 
 // newRun creates the cluster of a seed. The order of the draws is part of the meaning of a seed.
-func newRun(t *testing.T, seed uint64, tables *Tables) *simulation {
+func newRun(t *testing.T, seed uint64, o *SimulationOptions, tables *Tables) *simulation {
 	r := &simulation{seed: seed, stats: make(map[string]int), rand: rand.New(rand.NewPCG(seed, 0x6d61707379_6e63))}
 	r.World = NewWorld(t, tables, NodeNames(r.size())...)
 	r.Model = &Model{world: r.World}
@@ -44,6 +44,9 @@ func newRun(t *testing.T, seed uint64, tables *Tables) *simulation {
 	}
 	r.Model.skewed = r.config.clocks
 	r.configureNodes()
+	if o.DeletesAny {
+		r.configureDeletes()
+	}
 	return r
 }
 
@@ -126,6 +129,14 @@ func (r *simulation) configureNodes() {
 			n.room, n.lru = 1+r.rand.IntN(len(r.keys)+1), lru
 		}
 		r.setClock(n)
+	}
+}
+
+// configureDeletes lets deletes by collectors replicate. syncd refuses that for LRU maps.
+func (r *simulation) configureDeletes() {
+	r.config.expiry = true
+	for _, n := range r.Nodes {
+		n.opt.DeletesAny, n.opt.EvictionsUnseen, n.lru = true, false, false
 	}
 }
 

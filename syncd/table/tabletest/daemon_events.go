@@ -56,7 +56,8 @@ func (d *Daemon) Content(key int) (c Content) {
 }
 
 // checkDelete checks which deletes take effect. A collector's delete and an eviction may only delete
-// records of this node or of a gone node. A collector's delete must delete those.
+// records of this node or of a gone node. A collector's delete must delete those. With DeletesAny, it may
+// delete any record.
 //
 // It is a check on the table alone, and does not use the model. A violation ends the run.
 func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
@@ -65,7 +66,7 @@ func (d *Daemon) checkDelete(e *event, before *Content, o table.Outcome) {
 	allowed := before.version != 0 && (owner == d.n.ID || d.gone[owner])
 	after := d.Content(e.key)
 	switch deleted := after.Dead && after.version != 0; {
-	case e.op == table.OpDelete && e.ctx != table.ContextSyscall:
+	case e.op == table.OpDelete && (e.ctx != table.ContextSyscall || d.n.opt.DeletesAny):
 		return // the data plane may delete any record
 	case deleted && !allowed, e.op == table.OpDelete && before.version != 0 && allowed == (o == table.Restored):
 		w.fail(fmt.Errorf("%s: the %s of %s, %v, by %s is %s", d.n.Name, e.op, w.name(e.key), before, e.ctx, o))

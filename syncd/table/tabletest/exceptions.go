@@ -41,6 +41,7 @@ func (m *Model) undecided(d *Daemon, key int) bool {
 // may have the clock that is ahead. A record that a peer sends and that equals the map's entry counts
 // as a record of an earlier incarnation.
 func (m *Model) mapReplaced(n *Node) {
+	m.deletesLost(n) // events of the former map are ignored
 	ahead := m.skewed && n.incarnations > 2
 	for i := range m.keys {
 		if k := &m.keys[i]; k.home == n.ID && (k.gone || ahead) {
@@ -76,6 +77,7 @@ func (m *Model) LostMap(n *Node) {
 // daemon treats the entry as a change by the load balancer. It wins over newer records of peers that
 // were out of reach so far.
 func (m *Model) Stopped(n *Node) {
+	m.deletesLost(n)
 	for i := range m.keys {
 		k, e := &m.keys[i], &n.Map.entries[i]
 		if k.home != n.ID {
@@ -106,6 +108,9 @@ func (m *Model) noteForgotten(d *Daemon, lapsed bool) {
 	for i, inc := range d.view.live {
 		away = away || (i != d.n.ID && inc == 0) || (lapsed && m.world.Nodes[i].lacks(d))
 	}
+	if away || lapsed {
+		m.deletesLost(d.n)
+	}
 	if !away {
 		return
 	}
@@ -134,6 +139,7 @@ func (m *Model) noteOverflow(d *Daemon) {
 	if d.stats().ExpiredEarly == 0 {
 		return
 	}
+	m.deletesLost(d.n)
 	for i := range m.keys {
 		if k := &m.keys[i]; k.home == d.n.ID && k.gone {
 			if c := d.Content(i); !c.Dead || c.version == 0 {

@@ -32,6 +32,7 @@ type exploreConf struct {
 	// pending work of the writer or carries all records of a stream. A change and its event may be one
 	// step.
 	coarse bool
+	any    bool            // deletes by a collector on any node replicate
 	only   []exploreAction // the allowed kinds of actions; nil: all
 	less   int             // steps below other clusters: this one has more states
 	bare   int             // the node without the map, if not 0; the first node always has it
@@ -61,7 +62,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 	for i := range w.Nodes {
 		i = (i + conf.bare) % conf.nodes // the node without the map starts first
 		n := w.Nodes[i]
-		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen}
+		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen, DeletesAny: conf.any}
 		if conf.evict && (conf.crash || conf.start) {
 			// After a restart, deletes also count as evictions. The records expire before the check.
 			n.opt.EvictedTTL = 5 * time.Second

@@ -55,6 +55,9 @@ type modelKey struct {
 	readAt    int64 // time at which a daemon last entered a value that it read, in ns, 0: never
 	// wasEvicted: an older value of the key may expire.
 	wasEvicted bool
+	// deletedBy is the node that made the last write, a delete of another node's key, plus 1; 0: the home
+	// made it. See table.Options.DeletesAny.
+	deletedBy int
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
 	missing uint32
@@ -105,6 +108,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	switch {
 	case k.home < 0:
 	case k.home == n.ID:
+		m.rewrittenAfterDelete(key)
 		// A delete, and a write of the same value, have numbers too.
 		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
 			m.numbers++
@@ -130,6 +134,8 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 		if gone && n.opt.EvictionsUnseen && (!reported || k.closeToLast || m.closeToRead(k) || (n.Daemon != nil && n.Daemon.awaits(key) > 1)) {
 			k.raceOpen, k.evicted = true, true
 		}
+	case n.opt.DeletesAny:
+		m.deletedElsewhere(n, key, reported)
 	default:
 		m.entryMissing(n, key)
 	}
@@ -220,7 +226,9 @@ func (m *Model) found(n *Node, tx *table.Tx, r *mapRead) {
 
 // dropped records that an event was lost. A scan or a reread has to find the change.
 func (m *Model) dropped(n *Node, key int) {
-	if k := &m.keys[key]; k.home == n.ID {
+	k := &m.keys[key]
+	k.contested = k.contested || k.deletedBy == n.ID+1
+	if k.home == n.ID {
 		k.unreported = true
 		// The key may have been evicted before, and may still count as evicted. If no hook reports
 		// evictions, a delete without an event counts as one.
@@ -269,7 +277,7 @@ func (m *Model) checkWrite(d *Daemon, w *mapWrite) {
 		return
 	}
 	switch {
-	case k.contested || k.raceOpen || !k.written || (w.dead == k.gone && (w.dead || sameValue(w.value, k.last))):
+	case k.contested || k.raceOpen || !k.written || k.deletedBy > 0 || (w.dead == k.gone && (w.dead || sameValue(w.value, k.last))):
 	case w.raced || k.at > w.at || k.evicted || k.early:
 		k.raceOpen, k.racedBefore = true, true
 	case !k.mayRevert:

@@ -24,6 +24,8 @@ type SimulationOptions struct {
 	First uint64
 	// Seeds is the number of runs.
 	Seeds int
+	// DeletesAny runs clusters with table.Options.DeletesAny.
+	DeletesAny bool
 	// Sums makes Simulate print a checksum of the steps of each run. Equal sums before and after a
 	// change of this package show that the steps are the same.
 	Sums bool
@@ -45,7 +47,7 @@ func Simulate(t *testing.T, in Internals, o SimulationOptions) {
 		wg.Go(func() {
 			tables := NewTables(in)
 			for i := next.Add(1) - 1; i < uint64(o.Seeds); i = next.Add(1) - 1 {
-				if !all.runSeed(t, newRun(t, o.First+i, tables), &o) {
+				if !all.runSeed(t, newRun(t, o.First+i, &o, tables), &o) {
 					// The other threads end after their present run.
 					next.Store(uint64(o.Seeds))
 				}
@@ -74,8 +76,8 @@ func (a *totals) runSeed(t *testing.T, r *simulation, o *SimulationOptions) bool
 	}
 	if a.add(r); err != nil {
 		a.failed++
-		t.Errorf("seed %d, %d nodes: %v\ngo test ./syncd/table -run TestSimulation -sim.first %d -sim.seeds 1 -v",
-			r.seed, len(r.Nodes), err, r.seed)
+		t.Errorf("seed %d, %d nodes: %v\ngo test ./syncd/table -run '^%s$' -sim.first %d -sim.seeds 1 -v",
+			r.seed, len(r.Nodes), err, t.Name(), r.seed)
 	}
 	return a.failed < maxFailures
 }

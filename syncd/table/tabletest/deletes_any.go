@@ -1,0 +1,65 @@
+package tabletest
+
+import "mapsync/syncd/table"
+
+// Deletes of another node's keys that replicate: see table.Options.DeletesAny. The model knows the outcome of
+// such a delete if its event shows that it came after the last write of the key's home.
+
+// deletedElsewhere records that a node other than the home deleted a key.
+func (m *Model) deletedElsewhere(n *Node, key int, reported bool) {
+	k := &m.keys[key]
+	home := m.world.Nodes[k.home]
+	switch {
+	case m.skewed, !reported, home.Daemon == nil, n.Daemon.view.live[k.home] == 0, m.closeToLast(k):
+		k.contested = true
+	case k.gone, k.unreported, home.Daemon.awaits(key) > 0, !m.holdsLast(n, key):
+		// The node deleted an older value. The last write may be on its way, and may come later.
+		k.contested = true
+	default:
+		m.numbers++
+		k.gone, k.deleted, k.at, k.when, k.deletedBy = true, m.numbers, m.numbers, m.world.Now, n.ID+1
+	}
+}
+
+// holdsLast reports whether the table of a node has the last write of a key.
+func (m *Model) holdsLast(n *Node, key int) bool {
+	c := n.Daemon.Content(key)
+	return c.Live() && sameValue(c.Value, m.keys[key].last)
+}
+
+// rewrittenAfterDelete records that the home writes a key that another node may have deleted. If the delete has
+// not reached the map of the home, either of the two may win: the write may change nothing and then has no
+// version of its own, the daemon may end before it receives the event, or it may write the delete after that.
+func (m *Model) rewrittenAfterDelete(key int) {
+	k := &m.keys[key]
+	k.contested = k.contested || (k.deletedBy > 0 && (m.closeToLast(k) || !m.homeHasDelete(key)))
+	k.deletedBy = 0
+}
+
+// homeHasDelete reports whether the home of a key has received the delete of the key and written it.
+func (m *Model) homeHasDelete(key int) bool {
+	d := m.world.Nodes[m.keys[key].home].Daemon
+	if d == nil || !d.wasOffered {
+		return false
+	}
+	var r table.Record
+	known := false
+	d.tab.View(func(tx *table.Tx) { known = tx.Get(m.world.keys[key][:], &r) })
+	return known && r.Delete && r.Version != 0 && !r.Dirty
+}
+
+// deletesLost records that the daemon of a node has ended, or has forgotten tombstones. Deletes of other nodes'
+// keys that it no longer has are lost, unless the home has received them.
+func (m *Model) deletesLost(n *Node) {
+	for key := range m.keys {
+		k := &m.keys[key]
+		if k.deletedBy != n.ID+1 || m.homeHasDelete(key) {
+			continue
+		}
+		var c Content
+		if n.Daemon != nil {
+			c = n.Daemon.Content(key)
+		}
+		k.contested = k.contested || !c.Dead
+	}
+}
