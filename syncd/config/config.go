@@ -70,6 +70,8 @@ type Config struct {
 	InPlace         []string      `yaml:"in-place"`          // MAP=hook or MAP=scan
 	RefreshInterval time.Duration `yaml:"refresh-interval"`
 
+	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION or MAP=never
+
 	MetricsListen string   `yaml:"metrics-listen"`
 	ControlSocket string   `yaml:"control-socket"`
 	StateDir      string   `yaml:"state-dir"`
@@ -160,7 +162,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

@@ -219,7 +219,7 @@ func (s sink) replica(m *replica) {
 	s.gauge(mapApplied, float64(st.Applied), m.name)
 	for name, n := range map[string]uint64{
 		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "refreshed": st.Refreshed,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
 	} {
 		s.counter(mapLocal, n, m.name, name)
 	}

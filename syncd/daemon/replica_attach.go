@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/schema"
@@ -91,6 +92,10 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 	s, err := m.schemaFor(info)
 	if err != nil {
 		return nil, nil, err
+	}
+	if _, set := m.daemon.config.TakeoverExpiry(m.name); s.HasTimer() && !set {
+		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
+			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
 	}
 	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
 	return opened, s, err

@@ -102,6 +102,7 @@ func (m *replica) restoreOffered() {
 // is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
+	expiry, _ := m.daemon.config.TakeoverExpiry(m.name)
 	o := table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),
@@ -117,6 +118,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		MaxLive:         m.daemon.maxLive(&info),
 		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
+		TakeoverExpiry:  expiry,
 		Refresh:         m.daemon.config.RefreshInterval,
 		Significant:     s.Significant(),
 		Carried:         s.Carried(),

@@ -323,6 +323,9 @@ func (s *Syncer) upkeep(now time.Time) {
 	for more := true; more; {
 		s.t.Update(func(tx *table.Tx) { more = tx.ExpireEvicted(s.opts.Now(), chunk) })
 	}
+	for more := true; more; {
+		s.t.Update(func(tx *table.Tx) { more = tx.ExpireTakenOver(s.opts.Now(), chunk) })
+	}
 	failed := s.t.Stats().Failed
 	s.logFailureChange(failed)
 	if failed == 0 || failed < s.lastFailed {

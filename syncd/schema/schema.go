@@ -78,6 +78,8 @@ type Field struct {
 	// Default is the content of a field with RoleLocal in an entry that a peer created. It has the
 	// size of the field. nil stands for zeros.
 	Default []byte
+	// Timer is true for a bpf_timer or bpf_wq.
+	Timer bool
 	// decl is the definition by the type alone, before roles. It is nil if the field has no BTF
 	// type.
 	decl *declared

@@ -168,6 +168,7 @@ func (sh *shape) wellKnownType(f *Field) bool {
 		f.Kind, f.Roles = KindBytes, RoleIPv6
 	case slices.Contains(ownedByKernel, s.Name):
 		f.Kind, f.Doc = KindNone, "managed by the kernel"
+		f.Timer = s.Name == "bpf_timer" || s.Name == "bpf_wq"
 	default:
 		return false
 	}

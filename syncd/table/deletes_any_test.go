@@ -79,7 +79,7 @@ func TestDeletesAnyDuringStart(t *testing.T) {
 	r.want("k", "- v2000000000 a100")
 }
 
-// TestDeletesAnyOfEvictedEntry: in an LRU map whose evictions no hook reports, absence is no delete.
+// TestDeletesAnyOfEvictedEntry: in an LRU map without hooks on evictions, an absent entry counts as evicted.
 func TestDeletesAnyOfEvictedEntry(t *testing.T) {
 	r := newRig(t, deletesAny, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
 	r.remote(Accepted, second, peer, 10, "k", "v")

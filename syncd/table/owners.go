@@ -47,6 +47,9 @@ type ownerInfo struct {
 	ours bool
 	// gone is true if the node has left the cluster. It equals owners.gone of the node.
 	gone bool
+	// leftAt is the wall clock in nanoseconds at which ExpireTakenOver found that the node had left. It is 0
+	// unless gone is true.
+	leftAt int64
 	// unverified is true if the owner is another node that is not in owners.seen. It is false before the
 	// first SetMembers. See unverified_owners.go.
 	unverified bool
@@ -208,7 +211,9 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 	}
 	for i := range o.list {
 		if gone, ok := nodes[o.list[i].Node]; ok {
-			o.list[i].gone = gone
+			if o.list[i].gone = gone; !gone {
+				o.list[i].leftAt = 0
+			}
 		}
 	}
 }

@@ -41,6 +41,8 @@ type Stats struct {
 	Evictions uint64
 	// EvictionsExpired counts records that this node expired after an eviction.
 	EvictionsExpired uint64
+	// TakeoversExpired counts records that ExpireTakenOver deleted.
+	TakeoversExpired uint64
 	// Scanned counts entries that scans read. ScanFound counts those of them that were entered or read
 	// again, and records without an entry.
 	Scanned, ScanFound uint64

@@ -98,6 +98,9 @@ type Options struct {
 	// DeletesAny makes the delete of a peer's record by bpf(2) on this node a delete like one by the data
 	// plane: it replicates. So does the absence of the entry that a reread shows.
 	DeletesAny bool
+	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
+	// It must exceed the time in which a change in place is found and sent. Zero: never.
+	TakeoverExpiry time.Duration
 	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
 	// not in the map may have been evicted then, and syncd does not restore it.
 	EvictionsUnseen bool
@@ -211,6 +214,8 @@ type Table struct {
 	settling settling
 	// scan is the state of the current scan.
 	scan scan
+	// takeover is the state of ExpireTakenOver.
+	takeover takeover
 	// refusals has deletes of unverified owners that did not replace a live record.
 	refusals refusals
 	// readings has the open readings, each once.
@@ -257,8 +262,9 @@ func New(o Options) (*Table, error) {
 			o.EvictedTTL, o.MaxEvicted, o.MaxEntries, ErrOptions)
 	case o.TombstoneGrace < 0 || o.MaxTombstones < 0:
 		return nil, fmt.Errorf("create table: negative tombstone grace %s or tombstone limit %d: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
-	case o.TombstoneTTL < 0 || o.Refresh < 0:
-		return nil, fmt.Errorf("create table: negative tombstone lifetime %s or refresh interval %s: %w", o.TombstoneTTL, o.Refresh, ErrOptions)
+	case o.TombstoneTTL < 0 || o.Refresh < 0 || o.TakeoverExpiry < 0:
+		return nil, fmt.Errorf("create table: negative tombstone lifetime %s, refresh interval %s or takeover expiry %s: %w",
+			o.TombstoneTTL, o.Refresh, o.TakeoverExpiry, ErrOptions)
 	}
 	if err := o.checkDigest(); err != nil {
 		return nil, err

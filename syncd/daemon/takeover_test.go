@@ -1,0 +1,112 @@
+package daemon_test
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/internal/poll"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+)
+
+// timerSpec describes a map whose values have a state and a bpf_timer.
+func timerSpec() *ebpf.MapSpec {
+	u64 := &btf.Int{Name: "unsigned long long", Size: 8, Encoding: btf.Unsigned}
+	u32 := &btf.Int{Name: "unsigned int", Size: 4, Encoding: btf.Unsigned}
+	timer := &btf.Struct{Name: "bpf_timer", Size: 16, Members: []btf.Member{{Name: "__opaque", Type: &btf.Array{Type: u64, Index: u32, Nelems: 2}}}}
+	value := &btf.Struct{Name: "session", Size: 24, Members: []btf.Member{{Name: "state", Type: u64}, {Name: "timer", Type: timer, Offset: 64}}}
+	return &ebpf.MapSpec{Name: "ct", Type: ebpf.Hash, KeySize: 8, ValueSize: 24, MaxEntries: 1000, Key: u64, Value: value}
+}
+
+// putSessions writes sessions [from, to) by bpf(2).
+func putSessions(t *testing.T, m *ebpf.Map, from, to uint64, state byte) {
+	t.Helper()
+	for i := from; i < to; i++ {
+		value := make([]byte, 24)
+		value[0] = state
+		if err := m.Put(&i, value); err != nil {
+			t.Fatalf("write session %d: %v", i, err)
+		}
+	}
+}
+
+// sessions returns how many of the sessions [from, to) a map holds.
+func sessions(m *ebpf.Map, from, to uint64) (n int) {
+	for i := from; i < to; i++ {
+		if value, err := m.LookupBytes(&i); err == nil && value != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, and
+// one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
+func TestTakenOverTimersExpire(t *testing.T) {
+	const all, used, own = 60, 20, 10
+	dir := pinDir(t)
+	var nodes [3]*node
+	var maps [3]*ebpf.Map
+	for i := range nodes {
+		pin := filepath.Join(dir, string(rune('a'+i)))
+		maps[i] = pinnedAs(t, pin, timerSpec())
+		n := newNode(t, i+1, "ct="+pin)
+		n.config.ScanInterval, n.config.MaxScanInterval, n.config.RefreshInterval = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+		n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s"}
+		n.start()
+		nodes[i] = n
+	}
+	poll.Eventually(t, "all nodes are ready", func() bool {
+		for _, n := range nodes {
+			if s := n.status(); !s.Ready || len(s.Peers) != 2 {
+				return false
+			}
+		}
+		return true
+	})
+	putSessions(t, maps[0], 0, all, 1)
+	putSessions(t, maps[1], all, all+own, 1)
+	held := func(m *ebpf.Map) bool { return sessions(m, 0, all+own) == all+own }
+	poll.Eventually(t, "all nodes have all sessions", func() bool { return held(maps[1]) && held(maps[2]) })
+	poll.Stays(t, 4*time.Second, "the sessions of live nodes stay", func() bool { return held(maps[1]) && held(maps[2]) })
+
+	nodes[0].stop()
+	for state := byte(2); sessions(maps[1], used, all)+sessions(maps[2], used, all) > 0; state++ {
+		putSessions(t, maps[2], 0, used, state)
+		time.Sleep(100 * time.Millisecond)
+		if state == 250 {
+			t.Fatalf("sessions without use: got %d and %d on the two nodes, want 0", sessions(maps[1], used, all), sessions(maps[2], used, all))
+		}
+	}
+	for i, m := range maps[1:] {
+		if got := sessions(m, 0, used); got != used {
+			t.Errorf("used sessions on node %d: got %d, want %d", i+2, got, used)
+		}
+		if got := sessions(m, all, all+own); got != own {
+			t.Errorf("sessions of the live node on node %d: got %d, want %d", i+2, got, own)
+		}
+	}
+}
+
+// TestTimersNeedATakeoverExpiry: a map with timers is refused unless the settings have a rule for it.
+func TestTimersNeedATakeoverExpiry(t *testing.T) {
+	for setting, want := range map[string]daemon.MapState{"": daemon.MapRefused, "ct=2m": daemon.MapReplicating, "ct=never": daemon.MapReplicating} {
+		t.Run(setting, func(t *testing.T) {
+			pin := filepath.Join(pinDir(t), "ct")
+			pinnedAs(t, pin, timerSpec())
+			n := newNode(t, 1, "ct="+pin)
+			if n.config.Join = nil; setting != "" {
+				n.config.TakeoverExpiries = []string{setting}
+			}
+			n.start()
+			poll.Eventually(t, "the map is "+string(want), func() bool { return n.status().Maps[0].State == want })
+			if text := n.status().Maps[0].Error; want == daemon.MapRefused && !strings.Contains(text, "takeover-expiry: ct=DURATION, or ct=never") {
+				t.Errorf("reason: got %q, want one with the remedy", text)
+			}
+		})
+	}
+}
