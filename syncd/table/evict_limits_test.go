@@ -1,6 +1,7 @@
 package table
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -280,5 +281,33 @@ func TestReleasedEntryThatIsBeingWritten(t *testing.T) {
 		if got := r.write(); got != c.writes {
 			t.Errorf("%s: written keys: got %q, want %q", c.event, got, c.writes)
 		}
+	}
+}
+
+// TestReleasedEntriesAboveTheLimit: far above the size of the map, the oldest released entry loses its mark
+// unless the writer has yet to write it. If it is released again, it has another turn.
+func TestReleasedEntriesAboveTheLimit(t *testing.T) {
+	const n = 2*minReleased + 3
+	r := newRig(t, lru(2, 8))
+	release := func(v Version, key string, write bool) {
+		r.remote(Accepted, second, peer, v, key, "v")
+		if write {
+			r.write()
+		}
+		r.expired(Accepted, 2*second, peer, v, key)
+	}
+	for i := range n {
+		release(10, fmt.Sprint(i), i > 0)
+		if i == 0 {
+			r.take() // the writer is about to write the first entry
+		}
+	}
+	r.expireEvictedOnce(3*second, 2)
+	r.wantExpired("0", true)
+	r.wantExpired("1", false)
+	r.wantExpired("2", true)
+	release(11, "1", true)
+	if got := r.tab.released.len(); got != n {
+		t.Errorf("released entries that are reread in turn: got %d, want %d", got, n)
 	}
 }

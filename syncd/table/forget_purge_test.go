@@ -135,3 +135,17 @@ func TestRemoveOrphanedAndFailed(t *testing.T) {
 		t.Errorf("second Remove: got %d records, want 0", n)
 	}
 }
+
+// TestRemoveHasNoCPU: the order of a removal and of events at about the same time is uncertain, also if the last
+// event before was of the same CPU. The table rereads the key after each of them.
+func TestRemoveHasNoCPU(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 1000, "k", "v")
+	r.write()
+	r.local(Unchanged, 2*second, "update k v packet 0")
+	r.remove(3*second, Selection{Owner: peer.Node}, 9)
+	r.local(Accepted, 3*second+1, "update k w packet 0")
+	r.wantRereads("k")
+	r.local(Accepted, 3*second+2, "update k x packet 0")
+	r.wantRereads("k")
+}

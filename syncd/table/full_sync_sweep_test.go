@@ -132,3 +132,19 @@ func TestTouchAndSweepOfCompactTombstones(t *testing.T) {
 	r.wantRereads("theirs")
 	r.wantOrder("liveowntheirs")
 }
+
+// TestSweepHasNoCPU: the order of a sweep and of events at about the same time is uncertain, also if the last
+// event before was of the same CPU. The table rereads the key after each of them.
+func TestSweepHasNoCPU(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 1000, "k", "v")
+	r.write()
+	r.local(Unchanged, 2*second, "update k v packet 0")
+	c := r.tab.NewCursor(0)
+	defer c.Close()
+	r.tab.Update(func(tx *Tx) { tx.Sweep(peer, math.MaxUint64, tx.Head()+1, 3*second, c, 2) })
+	r.local(Accepted, 3*second+1, "update k w packet 0")
+	r.wantRereads("k")
+	r.local(Accepted, 3*second+2, "update k x packet 0")
+	r.wantRereads("k")
+}

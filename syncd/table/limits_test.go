@@ -31,3 +31,17 @@ func TestLimitsOfAReplacedMap(t *testing.T) {
 			o, DefaultMaxTombstones)
 	}
 }
+
+// TestRoomOfAFormerMapIsNotUsed: records that the former limit has admitted in advance do not enter a smaller map.
+func TestRoomOfAFormerMapIsNotUsed(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.MaxEntries, o.MaxLive = 50, 100 })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	r.flood(peer, "b", 51)
+	if r.tab.admitted == 0 {
+		t.Fatal("records that are admitted in advance: got 0, want some")
+	}
+	r.tab.Update(func(tx *Tx) { tx.SetMap(Options{MaxEntries: 10, MaxLive: 20}) })
+	if n := r.flood(peer, "c", 9); n != 0 {
+		t.Errorf("records of a peer for the smaller map: got %d accepted, want 0", n)
+	}
+}

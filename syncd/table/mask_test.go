@@ -103,3 +103,15 @@ func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
 	r.local(Accepted, 2*second, "update l w reread 0")
 	r.want("l", "w v2000000000 a100")
 }
+
+// TestVolatileChangeAtTheSameTime: of two events of one time, the table keeps the volatile bits of the later one.
+func TestVolatileChangeAtTheSameTime(t *testing.T) {
+	r := newRig(t, volatileTail)
+	r.do(Accepted, func(tx *Tx) Outcome { return tx.Local(tail(t, 1, second)) })
+	r.do(Unchanged, func(tx *Tx) Outcome { return tx.Local(tail(t, 7, second)) })
+	var rec Record
+	r.tab.View(func(tx *Tx) { tx.Get(pad("k", keySize), &rec) })
+	if got := rec.Value[len(rec.Value)-1]; got != 7 {
+		t.Errorf("volatile byte: got %d, want 7", got)
+	}
+}

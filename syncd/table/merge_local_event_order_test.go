@@ -170,3 +170,43 @@ func TestNextWriterRetriesFailedWrites(t *testing.T) {
 		t.Fatalf("written keys: got %q, want k", keys)
 	}
 }
+
+// TestEventsOfOneValueNeedNoReread: two CPUs write the same value at about the same time. Their order does not
+// matter.
+func TestEventsOfOneValueNeedNoReread(t *testing.T) {
+	r := newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Unchanged, second-10, "update k v packet 1")
+	r.wantRereads("")
+}
+
+// TestEventAfterAnAbsentKey: the table has a delete of a key without an event, because the key is not in the
+// map. The order of that delete and of an event at about the same time is uncertain.
+func TestEventAfterAnAbsentKey(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.remote(Accepted, second, older, 1000, "k", "v")
+	r.want("k", "- v1001 a100")
+	r.local(Accepted, second+1, "update k v packet 0")
+	r.wantRereads("k")
+}
+
+// TestLateChangeIsNoNewerEvidence: a change that is older than the newest evidence for a record leaves the time of
+// that evidence, unless it revives the record.
+func TestLateChangeIsNoNewerEvidence(t *testing.T) {
+	seen := func(r *rig, want int64) {
+		t.Helper()
+		if m, _ := r.tab.metaOf(pad("k", keySize)); m.seen != want {
+			t.Errorf("time of the newest evidence: got %d, want %d", m.seen, want)
+		}
+	}
+	r := newRig(t)
+	r.remote(Accepted, 5*second, peer, 1000, "k", "v")
+	r.write()
+	r.local(Accepted, 3*second, "update k w packet 0")
+	seen(r, 5*second)
+	r = newRig(t)
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Ignored, 5*second, "evict k - packet 0")
+	r.local(Accepted, 4*second, "delete k - packet 0")
+	seen(r, 5*second)
+}

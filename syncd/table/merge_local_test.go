@@ -308,3 +308,15 @@ func TestRereadFromBeforeTheLastEvent(t *testing.T) {
 	r.local(Accepted, 2*second+10, "update k v1 reread 0")
 	r.wantRereads("k")
 }
+
+// TestDeleteOfADeletedKeyKeepsItsPosition: a delete of a key whose delete the writer has yet to write changes
+// nothing.
+func TestDeleteOfADeletedKeyKeepsItsPosition(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, 1, peer, 1000, "k", "v")
+	r.write()
+	r.remote(Accepted, 1, peer, 2000, "k", "-")
+	r.remote(Accepted, 1, peer, 2000, "l", "v")
+	r.local(Unchanged, second, "delete k - packet 0")
+	r.wantOrder("kl")
+}

@@ -272,6 +272,15 @@ func TestRemoteConflictWithOwnRecord(t *testing.T) {
 	}
 }
 
+// TestRemoteConflictInTheSameMap: a delta of this incarnation with the content of the record gets a higher version
+// here, also if the map is that of an earlier incarnation.
+func TestRemoteConflictInTheSameMap(t *testing.T) {
+	r := newRig(t, sameMap)
+	r.local(Accepted, 1000, "update k v packet 0")
+	r.remote(Accepted, 1000, self, 2000, "k", "v")
+	r.want("k", "v v2001 a100")
+}
+
 func TestEarlierIncarnationCountsAsOwn(t *testing.T) {
 	r := newRig(t, sameMap)
 	r.load(Accepted, "k", "v")

@@ -255,6 +255,9 @@ func TestManyDeletesDuringTheLoad(t *testing.T) {
 	r.local(Unchanged, 1*second, "delete one - syscall 0")
 	r.load(Accepted, "l", "v")
 	r.wantRereads("l")
+	if n := len(r.tab.loading.deleted); n != loadDeletes {
+		t.Errorf("deletes that the load stores: got %d, want %d", n, loadDeletes)
+	}
 }
 
 // A write barrier does not count records that the writer takes and that it does not cover.

@@ -159,3 +159,21 @@ func TestRecordsOfEarlierIncarnationsAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestAbsentRecordsOfThisNodeAreBounded: a full table refuses a record of an earlier incarnation whose key is not
+// in the LRU map. It enters deletes, and records of this incarnation, which expire at once.
+func TestAbsentRecordsOfThisNodeAreBounded(t *testing.T) {
+	r := newRig(t, lru(1, 8), sameMap, func(o *Options) { o.MaxLive = 4 })
+	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b"}, nil) })
+	for i := range 4 {
+		r.local(Accepted, second, fmt.Sprint("update a", i, " v packet 0"))
+	}
+	r.remote(Refused, 2*second, older, 1000, "k", "v")
+	if n := r.tab.Stats().Rejected; n != 1 {
+		t.Errorf("rejected records: got %d, want 1", n)
+	}
+	r.remote(Accepted, 2*second, older, 1000, "l", "-")
+	r.want("l", "- v1000 a90")
+	r.remote(Accepted, 2*second, self, 1000, "m", "v")
+	r.wantExpired("m", false)
+}

@@ -81,6 +81,9 @@ func TestRefusedDeletes(t *testing.T) {
 		pass(r, second+int64(DefaultTombstoneTTL))
 		pass(r, second+grace+int64(DefaultTombstoneTTL))
 		r.want("k", "- v2000 b100")
+		if n := r.tab.Stats().Refused; n != 0 {
+			t.Errorf("deltas that were refused: got %d, want 0", n)
+		}
 	})
 	t.Run("an unverified owner's expiry and record are none", func(t *testing.T) {
 		r := withMembers(t)
@@ -124,5 +127,66 @@ func TestHigherRefusedDeleteStays(t *testing.T) {
 		if got := x.of["k"]; got != high {
 			t.Errorf("refused delete after %v: got %v, want %v", order, got, high)
 		}
+	}
+	var x refusals
+	for at := range int64(3) {
+		x.note(&Delta{Key: []byte("k"), Version: high.version, Delete: true}, high.owner, at)
+	}
+	if got := x.of["k"].at; got != 2 {
+		t.Errorf("arrival of a refused delete that was repeated: got %d, want 2", got)
+	}
+}
+
+// TestRefusedDeletesAreReviewedInPauses: the table examines the keys of refused deletes after each pause, or when
+// the clock was set back.
+func TestRefusedDeletesAreReviewedInPauses(t *testing.T) {
+	r := withMembers(t)
+	withRecord(peer, "v")(r)
+	review := func(at, want int64) {
+		t.Helper()
+		r.expire(at, 9)
+		if got := r.tab.refusals.of[string(pad("k", keySize))].gone; got != want {
+			t.Errorf("time at which the record was found deleted, at %d: got %d, want %d", at, got, want)
+		}
+	}
+	r.expire(second, 9) // without refused deletes, no pause begins
+	r.remote(Defended, second, Owner{"x", 5}, 5000, "k", "-")
+	r.remote(Accepted, second, peer, 2000, "k", "-")
+	review(second, second)
+	r.remote(Accepted, second, peer, 3000, "k", "w")
+	review(second, second)
+	review(second+refusalPause-1, second)
+	review(second+refusalPause, 0)
+	r.remote(Accepted, second, peer, 4000, "k", "-")
+	review(second+refusalPause+1, 0)
+	review(second, second)
+}
+
+// TestRefusedDeletesOfUnknownKeys: the table has forgotten the tombstones of the defended records. It accepts the
+// refused deletes in the order of their keys, and stores them no longer.
+func TestRefusedDeletesOfUnknownKeys(t *testing.T) {
+	r := withMembers(t)
+	const keys = "abcdefgh"
+	r.tab.Update(func(tx *Tx) {
+		for _, key := range keys {
+			tx.t.refusals.note(&Delta{Key: pad(string(key), keySize), Version: 5000, Delete: true}, Owner{"x", 5}, second)
+		}
+	})
+	r.expire(second, 9)
+	r.expire(second+int64(DefaultTombstoneGrace), 9)
+	r.wantOrder(keys)
+	r.want("a", "- v5000 x5")
+	if n := len(r.tab.refusals.of); n != 0 {
+		t.Errorf("refused deletes after their acceptance: got %d, want 0", n)
+	}
+}
+
+// TestMemoryOfRefusedDeletes: the memory of a table includes that of refused deletes and their keys.
+func TestMemoryOfRefusedDeletes(t *testing.T) {
+	r := withMembers(t)
+	before := r.tab.Stats().MemoryBytes
+	r.tab.refusals.note(&Delta{Key: pad("k", keySize), Version: 5000, Delete: true}, Owner{"x", 5}, second)
+	if n := r.tab.Stats().MemoryBytes - before; n != 128+keySize {
+		t.Errorf("memory of a refused delete: got %d bytes, want %d", n, 128+keySize)
 	}
 }

@@ -77,3 +77,25 @@ func TestSettleFollowsOwnRecordsAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestKeyThatChangesBeforeItsFirstReread: the first reread shows a change of the new key. The key is stable after
+// three more rereads without a change.
+func TestKeyThatChangesBeforeItsFirstReread(t *testing.T) {
+	r := newRig(t, func(o *Options) { o.SettleKeys = 9 })
+	r.local(Accepted, second, "update k v packet 0")
+	now, rereads := second, 0
+	for outcome := Accepted; ; outcome = Unchanged {
+		if now = r.settle(now, 9); now == 0 {
+			break
+		}
+		r.settle(now, 9)
+		if r.takeRereads() == "" {
+			break
+		}
+		rereads++
+		r.local(outcome, now+2*timestampMargin, "update k w reread 0")
+	}
+	if rereads != 4 {
+		t.Errorf("rereads: got %d, want 4", rereads)
+	}
+}

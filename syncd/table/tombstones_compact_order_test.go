@@ -198,3 +198,29 @@ func TestConvertedTombstoneKeepsItsOwner(t *testing.T) {
 		})
 	})
 }
+
+// TestBoundedCursorBehindRemovedTombstones: a change removes the compact tombstone behind a cursor, and its chunk,
+// from the log. A bounded cursor ends there, and does not return the record that replaced the tombstone.
+func TestBoundedCursorBehindRemovedTombstones(t *testing.T) {
+	for _, searched := range []bool{false, true} {
+		r := newRig(t)
+		r.tab.log.shift = 1
+		r.deleteAndCompact(second, "a", "b", "c")
+		c := r.tab.NewCursor(0)
+		next := func() (s uint32) {
+			r.tab.View(func(*Tx) { s = c.nextBounded() })
+			return s
+		}
+		if a, b := next(), next(); a == 0 || b == 0 {
+			t.Fatalf("nextBounded: got %x and %x, want two tombstones", a, b)
+		}
+		if !searched {
+			c.logPos = tombLogPos{}
+		}
+		r.local(Accepted, 9*second, "update c v packet 0")
+		if s := next(); s != 0 {
+			t.Errorf("nextBounded behind the removed tombstone, searched before: %v: got %x, want the end", searched, s)
+		}
+		c.Close()
+	}
+}

@@ -84,3 +84,24 @@ func TestReleasedTombstoneStays(t *testing.T) {
 	r.expire(500*second, 9)
 	r.want("k", "unknown")
 }
+
+// TestQueuedKeyIsNoRoom: a full table takes the element of a key that is live again from the queue. This makes no
+// room, and the table forgets the next tombstone of the key at the end of its lifetime.
+func TestQueuedKeyIsNoRoom(t *testing.T) {
+	r := newRig(t, room(1), func(o *Options) { o.TombstoneTTL = time.Minute })
+	r.local(Accepted, second, "update k v packet 0")
+	r.local(Accepted, second, "delete k - packet 0")
+	r.queueTombstone(second, "k")
+	r.local(Accepted, 9*second, "update k v packet 0")
+	r.takeRereads()
+	r.remote(Refused, 10*second, peer, Version(10*second), "l", "v")
+	if st := r.tab.Stats(); st.ExpiredEarly != 0 || r.tab.tombs.len() != 0 {
+		t.Errorf("tombstones: got %d forgotten early, %d queued, want 0 and 0", st.ExpiredEarly, r.tab.tombs.len())
+	}
+	r.local(Accepted, 71*second, "delete k - packet 0")
+	r.takeRereads()
+	r.local(Unchanged, 72*second, "delete k - reread 0")
+	r.write()
+	r.expire(140*second, 9)
+	r.want("k", "unknown")
+}

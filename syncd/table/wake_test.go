@@ -108,3 +108,32 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 		t.Errorf("rereads: got %d dropped, %d pending, want 2 and %d", n, r.tab.unknownRereads.len(keySize), maxUnknownRereads)
 	}
 }
+
+// TestDisplaceWakes: Update wakes subscribers if Displace has found a victim, if the refused record waits for
+// others, and if a displaced entry must be written again.
+func TestDisplaceWakes(t *testing.T) {
+	ch := make(chan struct{}, 1)
+	wakes := func(what string, r *rig, fn func(*Tx)) {
+		t.Helper()
+		defer r.tab.Subscribe(ch)()
+		r.tab.Update(fn)
+		select {
+		case <-ch:
+		default:
+			t.Errorf("%s: got no wake-up, want one", what)
+		}
+	}
+	r, m := fullMap(t)
+	var victim Record
+	wakes("a victim", r, func(tx *Tx) { search(tx, &m, &victim) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+	wakes("an earlier update of the victim", r, func(tx *Tx) { tx.Local(parseChange(t, "update k w packet 0", 3000)) })
+	r = withMembers(t)
+	r.remote(Accepted, 1, other, 1000, "o", "v")
+	for _, key := range []string{"k", "l"} {
+		r.remote(Accepted, 1, peer, 2000, key, "v")
+	}
+	o := r.take()
+	r.applied(o, errFull)
+	wakes("a record that waits for others", r, func(tx *Tx) { search(tx, &o, &victim) })
+}

@@ -209,3 +209,19 @@ func TestEventBeforeAWriteOfAnOlderVersion(t *testing.T) {
 	r.local(Accepted, 9*second, "update k w packet 0")
 	r.wantRereads("k")
 }
+
+// TestOwnWriteAfterADelete: syncd's write reached the map after a delete by the data plane. The reread that shows
+// it is evidence: it ends the uncertainty, and later evidence counts from its time.
+func TestOwnWriteAfterADelete(t *testing.T) {
+	r := newRig(t)
+	r.remote(Accepted, second, peer, 1000, "k", "v")
+	rec := r.take()
+	r.local(Accepted, 2*second, "delete k - packet 0")
+	r.applied(rec, nil)
+	r.wantRereads("k")
+	r.local(Stale, 3*second, "update k v reread 0")
+	r.want("k", "- v2000000000 a100 dirty")
+	if seen, uncertain := (Internals{}).Uncertain(r.tab, pad("k", keySize)); seen != 3*second || uncertain {
+		t.Errorf("evidence: got seen at %d, uncertain %v, want %d, false", seen, uncertain, 3*second)
+	}
+}
