@@ -99,11 +99,12 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 		t.Errorf("events for lookups by syncd and by bpf(2): got %d, want 0", len(got))
 	}
 	began := time.Now()
-	if err := r.Send(p, otherCPU, 3*keys); err != nil {
+	if err := r.Send(p, otherCPU, 6*keys); err != nil {
 		t.Fatal(err)
 	}
 	h.awaitEvents(t)
-	pauses := 1 + int(time.Since(began)/capture.LookupPause)
+	// The hook measures pauses by jiffies, which an emulated processor may count late and then all at once.
+	pauses := 2 + int(time.Since(began)/capture.LookupPause)
 	times := make(map[string]int)
 	more := 0
 	for _, c := range h.take(id) {
@@ -122,7 +123,7 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 	}
 	// A pair of keys may share an element of the array.
 	if more > 6 {
-		t.Errorf("keys with more than one event in %s: got %d, want at most 6", capture.LookupPause, more)
+		t.Errorf("keys with more than %d events of 6 lookups: got %d, want at most 6", pauses, more)
 	}
 	// The pauses of the keys end with the watch.
 	h.Unwatch(id)

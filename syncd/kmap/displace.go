@@ -47,7 +47,7 @@ func (s *Syncer) displace(b *Batch) error {
 	for rest := s.pending; len(rest) > 0; rest = rest[min(len(rest), chunk):] {
 		s.t.Update(func(tx *table.Tx) {
 			for _, w := range rest[:min(len(rest), chunk)] {
-				tx.Displaced(w.ref, w.version, now)
+				tx.Displaced(w.ref, now)
 			}
 		})
 	}

@@ -210,7 +210,7 @@ func (t *Table) restartVictimSearches() {
 // Displaced reports that a victim of Displace was deleted from the kernel map. now is a time after the
 // delete, by the clock of changes. If the record has changed meanwhile, the writer writes it again, because
 // the delete has removed the entry from the map regardless of its last writer.
-func (tx *Tx) Displaced(ref Ref, v Version, now int64) {
+func (tx *Tx) Displaced(ref Ref, now int64) {
 	t := tx.t
 	s := uint32(ref)
 	if s < firstSlot || s >= t.allocated {
@@ -220,7 +220,7 @@ func (tx *Tx) Displaced(ref Ref, v Version, now int64) {
 	t.invalidateReadings(s)
 	switch {
 	case m.is(flagFree|flagUnversioned) || !m.live():
-	case m.flags&displaced == displaced && m.version == v:
+	case m.flags&displaced == displaced:
 		m.seen = max(m.seen, now)
 	case !m.is(flagDirty):
 		t.markDirty(s)

@@ -42,7 +42,7 @@ func TestDisplaceOnlyForRefusedVersion(t *testing.T) {
 // again. A deleted record is not written again. A record that is still dirty keeps its position.
 func TestDisplacedIsWrittenAgain(t *testing.T) {
 	displaced := func(r *rig, rec Record) {
-		r.tab.Update(func(tx *Tx) { tx.Displaced(rec.Ref, rec.Version, 3000) })
+		r.tab.Update(func(tx *Tx) { tx.Displaced(rec.Ref, 3000) })
 		checkInvariants(t, r.tab)
 	}
 	r, m := fullMap(t)
@@ -78,7 +78,7 @@ func TestDisplacedAfterARetry(t *testing.T) {
 	r.tab.Update(func(tx *Tx) { tx.RequeueFailed(9) })
 	r.write()
 	r.want("k", "v v1000 b100")
-	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, k.Version, 3000) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, 3000) })
 	r.want("k", "v v1000 b100 dirty")
 }
 
@@ -87,12 +87,12 @@ func TestDisplacedAfterARetry(t *testing.T) {
 func TestDisplacedIgnoresUnknownRecords(t *testing.T) {
 	r := newRig(t)
 	r.deleteAndCompact(second, "k")
-	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 7, 8) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 8) })
 	if n := r.tab.Stats().Dirty; n != 0 {
 		t.Errorf("dirty records: got %d, want 0", n)
 	}
 	r.load(Accepted, "l", "v")
-	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 7, 8) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(Ref(firstSlot), 8) })
 	r.want("l", "v v0 a100")
 }
 
@@ -115,7 +115,7 @@ func TestDisplacedInvalidatesReadings(t *testing.T) {
 	r.write()
 	var read Reading
 	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
-	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, k.Version, 3000) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(k.Ref, 3000) })
 	_, s := r.tab.find(pad("k", keySize))
 	if !read.isStale(s) {
 		t.Error("a value that was read before the displacement: got accepted, want stale")

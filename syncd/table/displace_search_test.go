@@ -37,6 +37,27 @@ func TestVictimEndsTheSearch(t *testing.T) {
 	}
 }
 
+// TestVictimIsDefendedMeanwhile: while the writer deletes a victim, its record gets another version, because the
+// node defends it against an earlier incarnation of its own. An event from before the delete then does not count
+// as evidence that the map has the entry.
+func TestVictimIsDefendedMeanwhile(t *testing.T) {
+	r := withMembers(t)
+	r.remote(Accepted, 1, peer, 1000, "k", "v")
+	r.write()
+	r.remote(Accepted, 1, peer, 2000, "m", "v")
+	m := r.refuse()[0]
+	victim, key := r.displace(m)
+	if key != "k" {
+		t.Fatalf("Displace: got victim %q, want k", key)
+	}
+	r.remote(Defended, 2, Owner{Node: "a", Incarnation: 50}, 3000, "k", "w")
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 20_000) })
+	r.local(Accepted, 10_000, "update k x packet 0")
+	if keys := r.write(); keys != "mk" {
+		t.Errorf("written keys: got %q, want mk, because the map lacks the entry of k", keys)
+	}
+}
+
 // TestDisplaceOfUnknownSlots: Displace finds nothing for the head of a list and for a slot that was never used.
 func TestDisplaceOfUnknownSlots(t *testing.T) {
 	r, _ := fullMap(t)

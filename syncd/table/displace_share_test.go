@@ -100,7 +100,7 @@ func (m *smallMap) burst(tx *Tx) (more bool) {
 			m.Fatalf("victim %s: not in the map", text(victim.Key))
 		}
 		delete(m.entries, text(victim.Key))
-		tx.Displaced(victim.Ref, victim.Version, 2)
+		tx.Displaced(victim.Ref, 2)
 	}
 	return more
 }

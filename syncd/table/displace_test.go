@@ -49,7 +49,7 @@ func TestOldestEntryIsDisplaced(t *testing.T) {
 		t.Fatalf("Displace: got victim %q, want k", key)
 	}
 	r.want("k", "v v1000 b100 dirty") // it stays in the table
-	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 3000) })
 	if keys := r.write(); keys != "m" {
 		t.Fatalf("written keys: got %q, want m", keys)
 	}
@@ -118,7 +118,7 @@ func TestUpdateDuringDisplacement(t *testing.T) {
 			if !event.late {
 				deliver()
 			}
-			r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+			r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 3000) })
 			if event.late {
 				deliver()
 			}
@@ -143,7 +143,7 @@ func TestDisplaceIgnoresRecordsThatDidNotFail(t *testing.T) {
 		if _, key := r.displace(rec); key != "" {
 			t.Fatalf("Displace of a record that did not fail: got victim %q, want none", key)
 		}
-		r.tab.Update(func(tx *Tx) { tx.Displaced(ref, 7, 8) })
+		r.tab.Update(func(tx *Tx) { tx.Displaced(ref, 8) })
 	}
 	checkInvariants(t, r.tab)
 }

@@ -48,7 +48,7 @@ func TestWriterStopsBeforeGrantedWrites(t *testing.T) {
 		for i := range refused {
 			if search(tx, &refused[i], &victim) {
 				delete(m.entries, text(victim.Key))
-				tx.Displaced(victim.Ref, victim.Version, 2)
+				tx.Displaced(victim.Ref, 2)
 			}
 		}
 		taken := 0
@@ -216,7 +216,7 @@ func TestRecordsThatChangeAllTheTimeAreDisplaced(t *testing.T) {
 			t.Fatalf("search for the refused records %v: got no victim, want an entry of b", refused)
 		}
 		delete(m.entries, text(victim.Key))
-		tx.Displaced(victim.Ref, victim.Version, 2)
+		tx.Displaced(victim.Ref, 2)
 	})
 	m.sync()
 	m.wantEntries(map[string]int{"a": 1, "b": 3})

@@ -145,7 +145,7 @@ func TestUpdateOfDisplacedRecord(t *testing.T) {
 		r.write()
 		r.remote(Accepted, 0, peer, 2000, "m", "v")
 		victim, _ := r.displace(r.refuse()[0])
-		r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+		r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 3000) })
 		r.local(Accepted, test.at, test.what)
 		if got := r.state("k"); got != test.state {
 			t.Errorf("%s at %d: %q, want %q", test.what, test.at, got, test.state)

@@ -186,7 +186,7 @@ func TestExpiryOfADisplacedRecord(t *testing.T) {
 	if key != "k" {
 		t.Fatalf("Displace: got victim %q, want k", key)
 	}
-	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 2*second) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 2*second) })
 	r.tab.Update(func(tx *Tx) { tx.RequestReread(pad("k", keySize)) })
 	r.expired(Accepted, 3*second, peer, 10, "k")
 	r.want("k", "- v10 b100")

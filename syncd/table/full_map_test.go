@@ -43,7 +43,7 @@ func TestVictimsAfterARetry(t *testing.T) {
 		if key != "k" {
 			t.Fatalf("first Displace: got victim %q, want k", key)
 		}
-		r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+		r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 3000) })
 		r.write()
 		test.retry(r)
 		r.remote(Accepted, 0, peer, 5000, "p", "v")

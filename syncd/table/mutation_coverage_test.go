@@ -126,7 +126,7 @@ func TestDisplacedRecordThatChangedMovesToTheTail(t *testing.T) {
 	r.local(Accepted, 5*second, "update k w packet 0") // the update makes the record clean
 	r.remote(Accepted, 0, other, 3000, "n", "v")
 	r.wantOrder("lmkn")
-	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 6*second) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 6*second) })
 	r.wantOrder("lmnk")
 	if keys := r.write(); keys != "mnk" {
 		t.Errorf("written keys: got %q, want mnk", keys)
@@ -220,7 +220,7 @@ func TestAppliedOfAnUnknownRecord(t *testing.T) {
 	r.tab.Update(func(tx *Tx) {
 		for _, ref := range []Ref{0, Ref(firstSlot) - 1, Ref(r.tab.allocated), Ref(r.tab.allocated) + 1000} {
 			tx.Applied(ref, 7, nil)
-			tx.Displaced(ref, 7, 8)
+			tx.Displaced(ref, 8)
 		}
 	})
 	r.wantRereads("")

@@ -164,7 +164,7 @@ func TestReadingFromBeforeADisplacement(t *testing.T) {
 	})
 	r.local(Accepted, second, "update k w packet 0")
 	after := r.read(second)
-	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, second) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, second) })
 	r.write()
 	before.scanned(Stale, "k", "v")
 	after.found(Stale, "k", "-")

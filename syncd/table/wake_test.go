@@ -126,7 +126,7 @@ func TestDisplaceWakes(t *testing.T) {
 	r, m := fullMap(t)
 	var victim Record
 	wakes("a victim", r, func(tx *Tx) { search(tx, &m, &victim) })
-	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, victim.Version, 3000) })
+	r.tab.Update(func(tx *Tx) { tx.Displaced(victim.Ref, 3000) })
 	wakes("an earlier update of the victim", r, func(tx *Tx) { tx.Local(parseChange(t, "update k w packet 0", 3000)) })
 	r = withMembers(t)
 	r.remote(Accepted, 1, other, 1000, "o", "v")

@@ -181,7 +181,7 @@ func TestFullChunk(t *testing.T) {
 		t.Errorf("Displace: got victim %q, want none", key)
 	}
 	r.tab.Update(func(tx *Tx) {
-		tx.Displaced(beyond.Ref, 10, 1)
+		tx.Displaced(beyond.Ref, 1)
 		tx.SetDigestKey([]byte("another"))
 		if tx.Audit(n + 9) {
 			t.Error("Audit: got more true, want false")

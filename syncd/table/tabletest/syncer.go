@@ -245,7 +245,7 @@ func (d *Daemon) dropped() {
 	now := d.n.clock()
 	d.tab.Update(func(tx *table.Tx) {
 		for i := range d.batch {
-			tx.Displaced(d.batch[i].ref, d.batch[i].version, now)
+			tx.Displaced(d.batch[i].ref, now)
 		}
 	})
 	d.batch = d.batch[:0]
