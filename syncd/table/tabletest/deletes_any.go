@@ -12,8 +12,12 @@ func (m *Model) deletedElsewhere(n *Node, key int, reported bool) {
 	switch {
 	case m.skewed, !reported, home.Daemon == nil, n.Daemon.view.live[k.home] == 0, m.closeToLast(k):
 		k.contested = true
-	case k.gone, k.unreported, home.Daemon.awaits(key) > 0, !m.holdsLast(n, key):
-		// The node deleted an older value. The last write may be on its way, and may come later.
+	case n.opt.Refresh > 0:
+		// The home may refresh the key before it receives the delete, which counts as a later write.
+		k.contested = true
+	case k.gone, k.unreported, home.Daemon.awaits(key) > 0, !m.holdsLast(n, key), !m.holdsLast(home, key):
+		// The last write may be on its way, or a write of the daemon, and may come later. So may a scan that
+		// finds a change of volatile bytes at the home.
 		k.contested = true
 	default:
 		m.numbers++
@@ -21,10 +25,19 @@ func (m *Model) deletedElsewhere(n *Node, key int, reported bool) {
 	}
 }
 
-// holdsLast reports whether the table of a node has the last write of a key.
+// holdsLast reports whether the table of a node has the last write of a key, without a pending write to the map.
+// At the home, the bytes that do not count as a difference must be equal, too.
 func (m *Model) holdsLast(n *Node, key int) bool {
-	c := n.Daemon.Content(key)
-	return c.Live() && sameValue(c.Value, m.keys[key].last)
+	var r table.Record
+	has := false
+	if !n.Daemon.wasOffered {
+		return false
+	}
+	n.Daemon.tab.View(func(tx *table.Tx) {
+		has = tx.Get(m.world.keys[key][:], &r) && !r.Delete && !r.Dirty && sameValue(Value(r.Value), m.keys[key].last)
+		has = has && (n.ID != m.keys[key].home || Value(r.Value) == n.Map.entries[key].value)
+	})
+	return has
 }
 
 // rewrittenAfterDelete records that the home writes a key that another node may have deleted. If the delete has
