@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/cilium/ebpf"
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of the connection-tracking map, in bytes and entries, as in LoxiLB.
@@ -167,11 +169,46 @@ func (b *balancer) batch(flows int) error {
 		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
 		b.expectedFlows[flow] = flowState{b.next, b.next}
 	}
-	failed, err := b.injector.Run()
-	if err == nil && failed > 0 {
-		err = fmt.Errorf("the map refused %d changes", failed)
+	return b.run(false)
+}
+
+// run makes the injector's changes. The map may refuse changes if refusals is set:
+// deletes of missing keys, and updates of a full LRU map. A locked bucket repeats all changes: their
+// result does not depend on the number of runs.
+func (b *balancer) run(refusals bool) error {
+	return untilUnlocked(func() (refused error) {
+		if _, err := b.injector.Run(); err != nil {
+			return err
+		}
+		for i := range b.injector.Len() {
+			err := b.injector.Result(i)
+			if lockedBucket(err) {
+				refusals = true // the next run deletes keys that this one has deleted
+				return err
+			}
+			if err != nil && !refusals && refused == nil {
+				refused = fmt.Errorf("change %d of %d: %w", i, b.injector.Len(), err)
+			}
+		}
+		return refused
+	})
+}
+
+// untilUnlocked repeats a change of the map while its bucket is locked. On kernels since 6.15 the map
+// refuses a change after waiting for 250 ms, which happens if the host stops a virtual CPU that holds
+// the lock.
+func untilUnlocked(change func() error) (err error) {
+	for range 10 {
+		if err = change(); !lockedBucket(err) {
+			break
+		}
 	}
 	return err
+}
+
+func lockedBucket(err error) bool {
+	var errno unix.Errno
+	return errors.As(err, &errno) && kmap.LockedBucket(errno)
 }
 
 func fillKey(key []byte, node, flow uint32) {

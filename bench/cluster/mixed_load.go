@@ -100,8 +100,7 @@ func (b *balancer) reportedWrites(keys []flowKey, r *rand.Rand) error {
 		key, value := b.write(k)
 		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
 	}
-	_, err := b.injector.Run() // deletes of missing keys have no effect
-	return err
+	return b.run(true)
 }
 
 // unreportedWrites changes flows by a program that reports nothing.
@@ -136,13 +135,14 @@ func (b *balancer) unreportedWrites(keys []flowKey, op func() dataplane.Op) erro
 // syscallWrites changes flows by single bpf(2) calls, as a control plane or a collector does.
 func (b *balancer) syscallWrites(keys []flowKey, r *rand.Rand) error {
 	for _, k := range keys {
-		var err error
+		change := func() error { return b.m.Delete(k.bytes()) }
 		if r.IntN(2) == 0 {
-			err = b.m.Delete(b.remove(k))
+			b.remove(k)
 		} else {
 			key, value := b.write(k)
-			err = b.m.Update(key, value, ebpf.UpdateAny)
+			change = func() error { return b.m.Update(key, value, ebpf.UpdateAny) }
 		}
+		err := untilUnlocked(change)
 		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
 			return fmt.Errorf("change the map by bpf(2): %w", err)
 		}
@@ -156,7 +156,11 @@ func (b *balancer) batchUpdate(keys []flowKey) error {
 		key, value := b.write(k)
 		batch[i], values[i] = [keySize]byte(key), [valueSize]byte(value)
 	}
-	if _, err := b.m.BatchUpdate(batch, values, nil); err != nil {
+	err := untilUnlocked(func() error {
+		_, err := b.m.BatchUpdate(batch, values, nil)
+		return err
+	})
+	if err != nil {
 		return fmt.Errorf("change the map by a bpf(2) batch: %w", err)
 	}
 	return nil
@@ -172,6 +176,8 @@ func (b *balancer) batchDelete(keys []flowKey) error {
 	for len(batch) > 0 {
 		n, err := b.m.BatchDelete(batch, nil)
 		switch {
+		case lockedBucket(err):
+			n-- // the key of that bucket again
 		case err == nil:
 			return nil
 		case !errors.Is(err, ebpf.ErrKeyNotExist):
@@ -223,14 +229,13 @@ func (b *balancer) rewrite(l load) error {
 		if b.injector.Add(table.OpUpdate, table.ContextPacket, key, value) {
 			continue
 		}
-		if _, err := b.injector.Run(); err != nil {
+		if err := b.run(true); err != nil {
 			return err
 		}
 		b.injector.Reset()
 		b.injector.Add(table.OpUpdate, table.ContextPacket, key, value)
 	}
-	_, err := b.injector.Run()
-	return err
+	return b.run(true)
 }
 
 // flowsOf returns one in oneIn of the flows of a load, shared ones too.

@@ -28,8 +28,9 @@ struct {
 
 /* One change: head, key and value, each padded to 8 bytes. The loader sets the size. */
 struct change {
-	__u32 op;
-	__u32 context;
+	__u16 op;
+	__u16 context;
+	__s32 result; /* of the write, 0 or a negative error */
 	__u8 data[];
 };
 
@@ -66,6 +67,7 @@ static long inject_one(__u32 i, struct inject_args *args)
 		else
 			err = bpf_map_update_elem(&target, c->data, value, BPF_ANY);
 	}
+	c->result = err;
 	if (err)
 		args->failed++;
 	w = skip_event ? NULL : watch_of(id);

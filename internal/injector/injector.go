@@ -97,8 +97,8 @@ func (i *Injector) Add(op table.Op, context table.Context, key, value []byte) bo
 		return false
 	}
 	at := i.memory[i.used*i.stride:]
-	binary.NativeEndian.PutUint32(at, uint32(op))
-	binary.NativeEndian.PutUint32(at[4:], uint32(context))
+	binary.NativeEndian.PutUint16(at, uint16(op))
+	binary.NativeEndian.PutUint16(at[2:], uint16(context))
 	copy(at[changeHead:], key[:i.keySize])
 	if op == table.OpUpdate {
 		copy(at[changeHead+align8(i.keySize):], value[:i.valueSize])
@@ -106,6 +106,9 @@ func (i *Injector) Add(op table.Op, context table.Context, key, value []byte) bo
 	i.used++
 	return true
 }
+
+// Len returns the number of added changes.
+func (i *Injector) Len() int { return i.used }
 
 // Reset removes all added changes.
 func (i *Injector) Reset() { i.used = 0 }
@@ -129,6 +132,14 @@ func (i *Injector) RunPart(first, count int) (failed int, err error) {
 		return 0, fmt.Errorf("run injector: %w", err)
 	}
 	return int(args.Failed), nil
+}
+
+// Result returns the map's result of change i in its last run.
+func (i *Injector) Result(change int) error {
+	if code := int32(binary.NativeEndian.Uint32(i.memory[change*i.stride+4:])); code != 0 {
+		return unix.Errno(-code)
+	}
+	return nil
 }
 
 // Close frees the injector.

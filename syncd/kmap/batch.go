@@ -98,8 +98,8 @@ const transientTries = 4
 
 // Apply writes the batch to the map, in order. It returns the number of failed entries, each with
 // its own error in [Batch.Err], or an error if the whole map cannot be written. It retries entries
-// with a transient error: EBUSY for a locked bucket, and ENOMEM for the per-CPU memory of a map
-// created with BPF_F_NO_PREALLOC, which the kernel refills shortly after.
+// with a transient error: a bucket that is locked ([LockedBucket]), and ENOMEM for the per-CPU memory
+// of a map created with BPF_F_NO_PREALLOC, which the kernel refills shortly after.
 func (k *Map) Apply(b *Batch) (failed int, err error) {
 	k.writeMu.Lock()
 	defer k.writeMu.Unlock()
@@ -123,25 +123,29 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 		}
 		time.Sleep(time.Millisecond << try)
 	}
-	if failed > 0 {
-		failed = b.countFailed()
-	}
-	return failed, nil
+	return b.countFailed(), nil
 }
 
 // keepTransient keeps only the entries with a transient error in the batch, and returns true if
 // there are any.
 func (b *Batch) keepTransient() (some bool) {
 	for i := range b.n {
-		switch unix.Errno(-b.rc(i)) {
-		case unix.EBUSY, unix.ENOMEM, unix.EAGAIN:
+		errno := unix.Errno(-b.rc(i))
+		if LockedBucket(errno) || errno == unix.ENOMEM || errno == unix.EAGAIN {
 			b.setRC(i, 0)
 			some = true
-		default:
+		} else {
 			binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
 		}
 	}
 	return some
+}
+
+// LockedBucket returns true for the errors of the kernel's htab_lock_bucket. Before 6.15 it returns
+// EBUSY if the same CPU holds the lock. Since then the lock is an rqspinlock, which returns EDEADLK,
+// or ETIMEDOUT after 250 ms: the holder may be a virtual CPU that the host does not run.
+func LockedBucket(errno unix.Errno) bool {
+	return errno == unix.EBUSY || errno == unix.EDEADLK || errno == unix.ETIMEDOUT
 }
 
 func (b *Batch) countFailed() (n int) {

@@ -92,3 +92,34 @@ func TestBatchAddErrors(t *testing.T) {
 		t.Errorf("add to full batch: got %v, want ErrBatchFull", err)
 	}
 }
+
+// TestLockedBucketIsTriedAgain checks that only the entries that the map refused for a moment are
+// written again, on every kernel's error for a locked bucket.
+func TestLockedBucketIsTriedAgain(t *testing.T) {
+	k := openMap(t, newKernelMap(t, hashSpec(4, 4, 10)), Options{})
+	b := k.Batch()
+	results := []unix.Errno{unix.EBUSY, 0, unix.EDEADLK, unix.E2BIG, unix.ETIMEDOUT, unix.ENOMEM}
+	for n, errno := range results {
+		if err := b.Add(entry(n, 1, 4, 4)); err != nil {
+			t.Fatal(err)
+		}
+		b.setRC(n, errno)
+	}
+	if !b.keepTransient() {
+		t.Fatal("transient errors: got none, want four")
+	}
+	if failed, err := k.Apply(b); failed != 1 || err != nil {
+		t.Fatalf("second attempt: got %d failed, error %v, want the error of the full map only", failed, err)
+	}
+	all := content(t, k)
+	for n, errno := range results {
+		key, _ := entry(n, 1, 4, 4)
+		_, written := all[string(key)]
+		if want := errno != 0 && errno != unix.E2BIG; written != want {
+			t.Errorf("entry %d with %v: got written %v, want %v", n, errno, written, want)
+		}
+		if full := errno == unix.E2BIG; full != (b.Err(n) != nil) {
+			t.Errorf("entry %d with %v: got error %v, want an error of the full map only", n, errno, b.Err(n))
+		}
+	}
+}

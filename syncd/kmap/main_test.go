@@ -5,10 +5,12 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"slices"
 	"testing"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/rlimit"
 )
@@ -19,6 +21,25 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	m.Run()
+}
+
+// iteratorOr returns ByIterator if the kernel loads iterators, as every kernel of the matrix does, and
+// otherwise the given method. Some hosts refuse all programs of this type.
+func iteratorOr(tb testing.TB, other AccessMethod) AccessMethod {
+	tb.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Type: ebpf.Tracing, AttachType: ebpf.AttachTraceIter, AttachTo: "bpf_map_elem", License: "GPL",
+		Instructions: asm.Instructions{asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
+	})
+	switch {
+	case err == nil:
+		p.Close()
+		return ByIterator
+	case os.Getenv("MAPSYNC_KERNEL") != "":
+		tb.Fatal("load an iterator on a kernel of the matrix: ", err)
+	}
+	tb.Log("this kernel loads no iterators: ", err)
+	return other
 }
 
 // newKernelMap creates a map that is closed at the end of the test.

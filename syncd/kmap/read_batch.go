@@ -3,6 +3,7 @@ package kmap
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -16,6 +17,7 @@ func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) er
 	var in []byte
 	// The cursor in the map has 4 bytes for hash maps, and the size of a key for others.
 	out := make([]byte, max(ks, 4))
+	locked := 0 // calls in a row that stopped at a locked bucket without an entry
 	for ctx.Err() == nil {
 		at := now()
 		count, err := mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
@@ -27,8 +29,16 @@ func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) er
 			continue
 		}
 		last := errors.Is(err, unix.ENOENT)
-		if err != nil && !last {
+		if errno, _ := err.(unix.Errno); LockedBucket(errno) && locked < transientTries-1 {
+			// The entries before that bucket are valid, and out is its number.
+			time.Sleep(time.Millisecond << locked)
+			if locked++; count > 0 {
+				locked = 0
+			}
+		} else if err != nil && !last {
 			return err
+		} else {
+			locked = 0
 		}
 		for i := range count {
 			k.cleanPadding(values[i*vs:][:vs])

@@ -243,18 +243,16 @@ func (s *Syncer) count(b *Batch, took time.Duration) {
 	st.Bursts++
 	st.LastBurst, st.MaxBurst = took, max(took, st.MaxBurst)
 	for i := range s.pending {
-		switch unix.Errno(-b.rc(i)) {
-		case 0:
-			if s.pending[i].remove {
-				st.Deleted++
-			} else {
-				st.Written++
-			}
-		case unix.E2BIG:
+		switch errno := unix.Errno(-b.rc(i)); {
+		case errno == 0 && s.pending[i].remove:
+			st.Deleted++
+		case errno == 0:
+			st.Written++
+		case errno == unix.E2BIG:
 			st.FailedFull++
-		case unix.ENOMEM:
+		case errno == unix.ENOMEM:
 			st.FailedMemory++
-		case unix.EBUSY:
+		case LockedBucket(errno):
 			st.FailedBusy++
 		default:
 			st.FailedOther++
