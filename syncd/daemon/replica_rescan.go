@@ -10,7 +10,7 @@ import (
 // rescan finds the changes that were made while no hook watched the map. Records that peers sent
 // meanwhile are not yet written to the map, and stay.
 func (m *replica) rescan(ctx context.Context, k *kmap.Map, t *table.Table) (n int, err error) {
-	t.Update(func(tx *table.Tx) { tx.BeginScan() })
+	t.Update(func(tx *table.Tx) { tx.BeginScan(m.daemon.clock.now()) })
 	var reading table.Reading
 	err = m.eachEntry(ctx, k, t, &reading, func(tx *table.Tx, c *table.Change) {
 		c.Context = table.ContextReread

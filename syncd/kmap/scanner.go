@@ -273,7 +273,7 @@ func (s *Scanner) recordFailure(err error) {
 func (p *scanPass) run(ctx context.Context) error {
 	p.meter.start()
 	defer func() { p.work += p.meter.stop() }()
-	p.t.Update(func(tx *table.Tx) { tx.BeginScan() })
+	p.t.Update(func(tx *table.Tx) { tx.BeginScan(p.opts.Now()) })
 	err := p.m.Read(ctx, p.begin, func(at int64, keys, values []byte) error {
 		p.compare(at, keys, values)
 		return p.throttle(ctx)

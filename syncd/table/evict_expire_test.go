@@ -65,7 +65,7 @@ func TestEvictedRecordsExpire(t *testing.T) {
 	r.want("p", "v v5 b100")
 	r.setGone("b", true)
 	r.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		for tx.EndScan(10) {
 		}
 	})
@@ -132,7 +132,7 @@ func TestExpiryDeletesNoEntry(t *testing.T) {
 	// A scan finds the entry, which changes nothing.
 	scan := func(at int64, what ...string) {
 		r.tab.Update(func(tx *Tx) {
-			tx.BeginScan()
+			tx.BeginScan(0)
 			for _, w := range what {
 				tx.Scanned(parseChange(t, w, at))
 			}

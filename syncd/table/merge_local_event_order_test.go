@@ -77,7 +77,7 @@ func TestRestartedScanComparesAllRecords(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	for range 3 {
-		r.tab.Update(func(tx *Tx) { tx.BeginScan() })
+		r.tab.Update(func(tx *Tx) { tx.BeginScan(0) })
 	}
 	r.scan(2 * second)
 	r.wantRereads("k")

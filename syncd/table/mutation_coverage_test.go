@@ -37,7 +37,7 @@ func TestWriteEndsUncertaintyOfScan(t *testing.T) {
 	r.wantRereads("k")
 	r.remote(Accepted, 3*second, peer, 2000, "k", "x")
 	r.write()
-	r.tab.Update(func(tx *Tx) { tx.BeginScan() })
+	r.tab.Update(func(tx *Tx) { tx.BeginScan(0) })
 	r.do(Stale, func(tx *Tx) Outcome { return tx.Scanned(parseChange(r, "update k y reread 0", 4*second)) })
 	r.wantRereads("k")
 }
@@ -53,7 +53,7 @@ func TestScanOfEvictedRecords(t *testing.T) {
 	scan := func(at int64, keys ...string) {
 		t.Helper()
 		r.tab.Update(func(tx *Tx) {
-			tx.BeginScan()
+			tx.BeginScan(0)
 			for _, key := range keys {
 				tx.ScannedAll(nil, at, pad(key, keySize), pad("v", valueSize))
 			}
@@ -78,7 +78,7 @@ func TestScanEndsInParts(t *testing.T) {
 		r.local(Accepted, second, fmt.Sprintf("update k%d v packet 0", i))
 	}
 	r.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		calls := 1
 		for tx.EndScan(2) {
 			calls++

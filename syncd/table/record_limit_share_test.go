@@ -90,7 +90,7 @@ func TestEventOlderThanScanIsStale(t *testing.T) {
 	r := newRig(t)
 	r.local(Accepted, second, "update k v packet 0")
 	r.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		tx.ScannedAll(nil, 5*second, pad("k", keySize), pad("v", valueSize))
 		for tx.EndScan(9) {
 		}

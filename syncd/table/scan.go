@@ -11,6 +11,8 @@ import "bytes"
 type scan struct {
 	// on is true from BeginScan until EndScan returns false.
 	on bool
+	// began is the wall clock in nanoseconds at BeginScan.
+	began int64
 	// seen has a bit for each slot whose record the scan has found in the map, or that was written or
 	// became live since BeginScan. Slots beyond its end are not marked.
 	seen []uint64
@@ -19,11 +21,11 @@ type scan struct {
 }
 
 // BeginScan starts a scan. The caller calls it before it reads the first entry. A scan in progress is
-// restarted.
-func (tx *Tx) BeginScan() {
+// restarted. now is the wall clock in nanoseconds.
+func (tx *Tx) BeginScan(now int64) {
 	t := tx.t
 	s := &t.scan
-	s.on, s.slot = true, firstSlot
+	s.on, s.slot, s.began = true, firstSlot, now
 	clear(s.seen)
 	if n := int(t.allocated/64) + 1; len(s.seen) < n {
 		s.seen = make([]uint64, n+n/4)
@@ -127,6 +129,7 @@ func (tx *Tx) EndScan(limit int) (more bool) {
 	}
 	if s.on && s.slot >= t.allocated {
 		s.on, t.unscanned = false, false
+		t.takeover.scanned = s.began
 	}
 	return s.on
 }

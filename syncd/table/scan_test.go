@@ -10,7 +10,7 @@ import (
 func (r *rig) scan(at int64, pairs ...string) {
 	r.Helper()
 	r.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		for i := 0; i < len(pairs); i += 2 {
 			tx.Scanned(&Change{
 				Key: pad(pairs[i], keySize), Value: pad(pairs[i+1], valueSize), Time: at,
@@ -46,7 +46,7 @@ func TestScanIgnoresConcurrentChanges(t *testing.T) {
 	r.remote(Accepted, second, peer, 5, "w", "1")
 	r.local(Accepted, second, "update back 1 packet 0")
 	r.local(Accepted, second+1, "delete back - packet 0")
-	r.tab.Update(func(tx *Tx) { tx.BeginScan() })
+	r.tab.Update(func(tx *Tx) { tx.BeginScan(0) })
 	r.write()
 	r.local(Accepted, 2*second, "update c 1 packet 0")
 	r.local(Accepted, 2*second, "update back 2 packet 0")
@@ -85,7 +85,7 @@ func TestScannedAllEqualsScanned(t *testing.T) {
 		}
 	}
 	one.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		for i := range len(keys) / keySize {
 			tx.Scanned(&Change{
 				Key: keys[i*keySize:][:keySize], Value: values[i*valueSize:][:valueSize],
@@ -96,7 +96,7 @@ func TestScannedAllEqualsScanned(t *testing.T) {
 		}
 	})
 	all.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		tx.ScannedAll(nil, 2*second, keys, values)
 		for tx.EndScan(100) {
 		}
@@ -187,7 +187,7 @@ func (r *rig) scanTail(want Outcome, at int64, last byte) {
 	r.do(want, func(tx *Tx) Outcome {
 		c := tail(r.T, last, at)
 		c.Context = ContextReread
-		tx.BeginScan()
+		tx.BeginScan(0)
 		return tx.Scanned(c)
 	})
 }

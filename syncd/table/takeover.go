@@ -13,13 +13,16 @@ type takeover struct {
 	// since is the wall clock in nanoseconds of the first pass for the present kernel map. An entry that syncd
 	// wrote counts as unchanged from then on at the earliest. 0: there was no pass yet.
 	since int64
+	// scanned is the wall clock in nanoseconds at which the latest complete scan began. 0: none is complete.
+	scanned int64
 }
 
 // takeoverPasses is the number of passes during Options.TakeoverExpiry.
 const takeoverPasses = 8
 
 // ExpireTakenOver deletes entries without an armed timer that have not changed for Options.TakeoverExpiry. These
-// are the entries of owners that have left, and those that syncd wrote for this node's records. The delete
+// are the entries of owners that have left, and those that syncd wrote for this node's records. Only a scan shows
+// whether the data plane has changed an entry in place, so an entry waits for one that began after that time. The delete
 // replicates with a version just above that of the record: a node that has used the entry since keeps it. It
 // looks at up to limit records and returns true if there are more. now is the wall clock in nanoseconds.
 func (tx *Tx) ExpireTakenOver(now int64, limit int) (more bool) {
@@ -33,7 +36,7 @@ func (tx *Tx) ExpireTakenOver(now int64, limit int) (more bool) {
 	}
 	for ; x.slot < t.allocated && limit > 0; x.slot++ {
 		limit--
-		if at := t.takenOver(t.meta(x.slot)); at > 0 && now-at >= ttl {
+		if at := t.takenOver(t.meta(x.slot)); at > 0 && x.scanned-at >= ttl {
 			t.expireTakenOver(x.slot, now)
 		}
 	}
@@ -67,8 +70,8 @@ func (t *Table) takenOver(m *meta) (since int64) {
 		return 0
 	case o.ours && m.is(flagEntry):
 		since = t.takeover.since
-	case !o.ours && o.gone:
-		since = o.leftAt
+	case !o.ours && o.gone && o.leftAt > 0:
+		since = max(o.leftAt, t.takeover.since)
 	}
 	if since > 0 {
 		since = max(since, int64(m.version))

@@ -9,8 +9,26 @@ const takeoverTTL = 100 * time.Second
 
 func takeoverExpiry(o *Options) { o.TakeoverExpiry = takeoverTTL }
 
-// expireTakenOver runs one pass, with a limit that needs several calls.
+// expireTakenOver scans a map that equals the table, and runs one pass.
 func (r *rig) expireTakenOver(now int64) {
+	r.scanUnchangedMap(now)
+	r.expirePass(now)
+}
+
+// scanUnchangedMap scans a map that equals the table.
+func (r *rig) scanUnchangedMap(began int64) {
+	r.tab.Update(func(tx *Tx) {
+		tx.BeginScan(began)
+		for s := firstSlot; s < r.tab.allocated; s++ {
+			r.tab.markScanned(s)
+		}
+		for tx.EndScan(1) {
+		}
+	})
+}
+
+// expirePass runs one pass, with a limit that needs several calls.
+func (r *rig) expirePass(now int64) {
 	r.tab.Update(func(tx *Tx) {
 		for tx.ExpireTakenOver(now, 1) {
 		}
@@ -62,6 +80,55 @@ func TestUseAfterTakeoverDelaysExpiry(t *testing.T) {
 	r.want("k", "w v2090000000000 a100")
 	r.expireTakenOver(2202 * second)
 	r.want("k", "- v2090000000001 a100 dirty")
+}
+
+// TestExpiryWaitsForScan: an entry stays until a scan shows that it has not changed for the whole time. A scan that
+// began before that time, or that is not complete, does not show that.
+func TestExpiryWaitsForScan(t *testing.T) {
+	const left = 2000 * second
+	r := newRig(t, takeoverExpiry)
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write()
+	r.setGone("b", true)
+	r.expirePass(left)
+	r.expirePass(left + 1000*second)
+	r.scanUnchangedMap(left + 99*second)
+	r.expirePass(left + 2000*second)
+	r.tab.Update(func(tx *Tx) { tx.BeginScan(left + 2000*second) })
+	r.expirePass(left + 3000*second)
+	r.want("k", "v v1000000000 b100")
+	// The scan finds that k is in use.
+	r.tab.Update(func(tx *Tx) {
+		tx.Scanned(&Change{Key: pad("k", keySize), Value: pad("w", valueSize), Time: left + 2001*second, Op: OpUpdate, Context: ContextReread})
+		for tx.EndScan(1) {
+		}
+	})
+	r.expirePass(left + 4000*second)
+	r.wantRereads("k")
+	r.local(Accepted, left+4000*second, "update k w reread 0")
+	r.expirePass(left + 5000*second)
+	r.want("k", "w v6000000000000 a100")
+	r.scanUnchangedMap(left + 4100*second)
+	r.expirePass(left + 6000*second)
+	r.want("k", "- v6000000000001 a100 dirty")
+}
+
+// TestNewMapDelaysExpiry: the time starts anew for the entries of a new map, which syncd writes after their owner
+// has left.
+func TestNewMapDelaysExpiry(t *testing.T) {
+	r := newRig(t, takeoverExpiry)
+	r.remote(Accepted, second, peer, Version(second), "k", "v")
+	r.write()
+	r.setGone("b", true)
+	r.expireTakenOver(2000 * second)
+	r.tab.Update((*Tx).Refill)
+	r.writer = r.tab.NewCursor(0)
+	r.write()
+	r.expireTakenOver(3000 * second)
+	r.expireTakenOver(3099 * second)
+	r.want("k", "v v1000000000 b100")
+	r.expireTakenOver(3112 * second)
+	r.want("k", "- v1000000001 a100 dirty")
 }
 
 // TestReturnOfTheOwnerDelaysExpiry: the time starts anew when the owner leaves again.

@@ -151,7 +151,7 @@ func TestCompactTombstonesAreForgotten(t *testing.T) {
 	r.expire(62*second, 9)
 	r.wantOrder("cd") // while the map is being read
 	r.tab.Update((*Tx).EndLoad)
-	r.tab.Update(func(tx *Tx) { tx.BeginScan(); tx.EndScan(99) })
+	r.tab.Update(func(tx *Tx) { tx.BeginScan(0); tx.EndScan(99) })
 	r.acknowledge(7)
 	r.expire(62*second, 9)
 	r.wantOrder("d")

@@ -58,7 +58,7 @@ func TestAcknowledgedTombstonesAreForgotten(t *testing.T) {
 	r.expire(1000*second, 9)
 	r.want("m", "- v900000000000 a100")
 	r.tab.Update(func(tx *Tx) {
-		tx.BeginScan()
+		tx.BeginScan(0)
 		for tx.EndScan(10) {
 		}
 	})

@@ -186,7 +186,7 @@ func TestFullChunk(t *testing.T) {
 		if tx.Audit(n + 9) {
 			t.Error("Audit: got more true, want false")
 		}
-		tx.BeginScan()
+		tx.BeginScan(0)
 		if tx.EndScan(n + 9) {
 			t.Error("EndScan: got more true, want false")
 		}

@@ -134,7 +134,7 @@ func (d *Daemon) attach() {
 		d.tab.Update((*table.Tx).BeginLoad)
 	case d.loaded == d.m.ID:
 		d.how = loadAgain
-		d.tab.Update((*table.Tx).BeginScan)
+		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
 	default:
 		d.how = loadRefill
 		d.tab.Update((*table.Tx).Refill)

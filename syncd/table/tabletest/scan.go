@@ -16,7 +16,7 @@ func (d *Daemon) scanSome(limit int) {
 	if expired := d.stats().Expired; !d.scanning || d.scanExpired != expired {
 		d.scanExpired = expired
 		d.scanning, d.scanPlace, d.scanned = true, 0, d.scanned[:0]
-		d.tab.Update((*table.Tx).BeginScan)
+		d.tab.Update(func(tx *table.Tx) { tx.BeginScan(d.n.world.Now) })
 	}
 	if len(d.scanned) == 0 {
 		d.tab.View(func(tx *table.Tx) { tx.BeginReading(&d.scanReading) })
