@@ -98,10 +98,13 @@ struct watch {
 	__u32 unused;	  /* elements of an array are multiples of 8 bytes */
 };
 
-/* The watch of a map is in the bucket map id modulo WATCH_BUCKETS, or in one of the next buckets if
- * other maps occupy it. Mirrored by syncd/capture/watches.go. */
-#define WATCH_BUCKETS 4096
-#define WATCH_PROBES 64 /* the maximum number of watched maps */
+/* The watch of a map is in bucket WATCH_BUCKET(map id), or in one of the next buckets if other maps
+ * occupy it. The multiplier spreads map ids that follow each other (Knuth). Mirrored by
+ * syncd/capture/watches.go. */
+#define WATCH_BITS 12
+#define WATCH_BUCKETS (1 << WATCH_BITS)
+#define WATCH_BUCKET(id) ((id) * 0x9e3779b1U >> (32 - WATCH_BITS))
+#define WATCH_PROBES 64 /* user space watches no map whose watch is further away */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -149,8 +152,10 @@ static __always_inline long output(void *ctx, void *data, __u32 len)
 /* watch_of returns NULL for a map that is not watched. The first probe nearly always decides. */
 static __always_inline struct watch *watch_of(__u32 id)
 {
+	__u32 bucket = WATCH_BUCKET(id);
+
 	for (__u32 i = 0; i < WATCH_PROBES; i++) {
-		__u32 at = (id + i) % WATCH_BUCKETS;
+		__u32 at = (bucket + i) % WATCH_BUCKETS;
 		struct watch *w = bpf_map_lookup_elem(&watches, &at);
 
 		if (!w)

@@ -296,14 +296,15 @@ func TestWatchLimits(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := c.Watch(1000, tab); err == nil {
-		t.Error("watch 65th map: got no error, want an error")
+	const surplus = capture.MaxMaps + 1
+	if err := c.Watch(surplus, tab); err == nil {
+		t.Errorf("watch map number %d: got no error, want an error", surplus)
 	}
 	if err := c.Watch(1, tab); err == nil {
 		t.Error("watch map twice: got no error, want an error")
 	}
 	c.Unwatch(1)
-	if err := c.Watch(1000, tab); err != nil {
+	if err := c.Watch(surplus, tab); err != nil {
 		t.Errorf("watch map after Unwatch of another: got %v, want no error", err)
 	}
 }

@@ -2,6 +2,8 @@ package capture_test
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"mapsync/internal/dataplane"
@@ -65,9 +67,10 @@ func onCPU(t testing.TB, cpu int, f func() error) {
 	}
 }
 
-// testFilter watches the maximum number of maps, and writes other maps too.
+// testFilter watches the maximum number of maps, and writes some of them and other maps. Most of the watched
+// maps are only ids.
 func testFilter(t *testing.T, h *hookedCapture) {
-	const room = capture.MaxMaps - 1 // one map is the fence
+	const room = 63
 	var programs []*dataplane.Program
 	var ids []uint32
 	for i := range room + 2 {
@@ -108,6 +111,13 @@ func testFilter(t *testing.T, h *hookedCapture) {
 	for i := range room {
 		h.watch(t, ids[i], 8, 16)
 	}
+	last := slices.Max(ids)
+	for i := range uint32(capture.MaxMaps - 1 - room) { // one map is the fence
+		if err := h.Watch(last+1000+i, newTable(t, 8, 16)); err != nil {
+			t.Fatalf("watch map id %d: got error %v, want none", last+1000+i, err)
+		}
+		defer h.Unwatch(last + 1000 + i)
+	}
 	if err := h.Watch(ids[room], newTable(t, 8, 16)); err == nil {
 		t.Error("watch one map above the limit: got no error, want an error")
 	}
@@ -123,32 +133,15 @@ func testFilter(t *testing.T, h *hookedCapture) {
 	check("all maps unwatched", func(int) bool { return false })
 }
 
-// testFilterCollision writes a map whose ID has the same bucket in the filter as the ID of a
-// watched map.
+// testFilterCollision watches as many maps with the same bucket in the filter as the hooks find. All but the
+// last are only ids.
 func testFilterCollision(t *testing.T, h *hookedCapture) {
-	const bits = 4096
-	_, watched := newHash(t, ebpf.Hash, 8, 16, 4)
-	h.watch(t, watched, 8, 16)
-	defer h.Unwatch(watched)
-	var m *ebpf.Map
-	id := watched
-	for id < watched+bits { // the kernel assigns IDs in ascending order
-		var err error
-		if m, err = ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 4}); err != nil {
-			t.Fatal(err)
+	m, id := newHash(t, ebpf.Hash, 8, 16, 4)
+	var same []uint32
+	for other := id + 1; len(same) < capture.WatchProbes; other++ {
+		if capture.WatchBucket(other) == capture.WatchBucket(id) {
+			same = append(same, other)
 		}
-		info, err := m.Info()
-		if err != nil {
-			t.Fatal(err)
-		}
-		mapID, _ := info.ID()
-		if id = uint32(mapID); id < watched+bits {
-			m.Close()
-		}
-	}
-	defer m.Close()
-	if id%bits != watched%bits {
-		t.Skipf("another process creates maps: got map ID %d, want %d", id, watched+bits)
 	}
 	p := openDataPlane(t, m, dataplane.Options{Capacity: 1})
 	key, value := entry(8, 16, 1, 1)
@@ -163,11 +156,19 @@ func testFilterCollision(t *testing.T, h *hookedCapture) {
 			t.Errorf("%s: got %d seen writes, want %d", what, after.Seen-before.Seen, want)
 		}
 	}
-	seen("only the other map watched", 0)
+	for _, other := range same[1:] {
+		h.watch(t, other, 8, 16)
+	}
+	seen("only the other maps watched", 0)
 	h.watch(t, id, 8, 16)
-	seen("both maps watched", 1)
-	h.Unwatch(watched)
-	seen("the other map unwatched", 1)
+	seen("all maps watched", 1)
+	if err := h.Watch(same[0], newTable(t, 8, 16)); err == nil || !strings.Contains(err.Error(), "Create the map again") {
+		t.Errorf("watch one more map of this bucket: got error %v, want one with the remedy", err)
+	}
+	for _, other := range same[1:] {
+		h.Unwatch(other)
+	}
+	seen("the other maps unwatched", 1)
 	h.Unwatch(id)
-	seen("both maps unwatched", 0)
+	seen("all maps unwatched", 0)
 }

@@ -20,6 +20,12 @@ const (
 	LookupPause = lookupPause
 )
 
+// WatchProbes is the number of maps with the same WatchBucket that the hooks find.
+const WatchProbes = watchProbes
+
+// WatchBucket returns the bucket of a map's watch.
+func WatchBucket(id uint32) uint32 { return watchBucket(id) }
+
 // Step moves one batch, for benchmarks.
 func (c *Capture) Step() error { return c.pump.step() }
 

@@ -58,7 +58,7 @@ const (
 const (
 	MaxKeySize   = 512
 	MaxValueSize = 4096
-	MaxMaps      = 64
+	MaxMaps      = 1024
 )
 
 // ErrEntryTooLarge is returned if a map's keys or values exceed the size that an event can carry.

@@ -35,8 +35,10 @@ func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
 	if len(c.targets) == MaxMaps {
 		return fmt.Errorf("watch map %d: %d maps are watched already, the most there can be", id, MaxMaps)
 	}
+	if !c.watches.add(id, t.KeySize(), valueSize) {
+		return fmt.Errorf("watch map %d: the hooks find at most %d maps whose ids are alike. Create the map again, with another id", id, watchProbes)
+	}
 	c.targets[id] = &target{table: t, keySize: t.KeySize(), valueSize: valueSize}
-	c.watches.add(id, t.KeySize(), valueSize)
 	return nil
 }
 

@@ -12,8 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watchBuckets is WATCH_BUCKETS in bpf/event.h.
-const watchBuckets = 4096
+// Constants of bpf/event.h.
+const (
+	watchBits    = 12 // WATCH_BITS
+	watchBuckets = 1 << watchBits
+	watchProbes  = 64 // WATCH_PROBES
+)
 
 // watches is the memory in which the hooks look up the watched maps.
 type watches struct {
@@ -31,16 +35,20 @@ func mapWatches(m *ebpf.Map) (*watches, error) {
 	return &watches{memory: memory}, nil
 }
 
-func (w *watches) at(bucket uint32) *bpf.CaptureWatch {
+// watchBucket returns the bucket of a map's watch, if no other map occupies it: WATCH_BUCKET.
+func watchBucket(id uint32) uint32 { return id * 0x9e3779b1 >> (32 - watchBits) }
+
+// probe returns the bucket of a map after the given number of probes, as watch_of in bpf/event.h.
+func (w *watches) probe(id uint32, probes int) *bpf.CaptureWatch {
+	bucket := (watchBucket(id) + uint32(probes)) % watchBuckets
 	size := unsafe.Sizeof(bpf.CaptureWatch{})
-	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(bucket%watchBuckets)*size]))
+	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(bucket)*size]))
 }
 
-// add adds a map. It probes MaxMaps buckets, and the caller watches fewer maps, so a bucket is
-// free.
-func (w *watches) add(id uint32, keySize, valueSize int) {
-	for i := range uint32(MaxMaps) {
-		p := w.at(id + i)
+// add adds a map. It returns false if all buckets within the hooks' probes have other maps.
+func (w *watches) add(id uint32, keySize, valueSize int) bool {
+	for i := range watchProbes {
+		p := w.probe(id, i)
 		if p.Id != 0 {
 			// ProbeNext is never reset: an unnecessary probe is cheap, but a probe that ends early
 			// loses events.
@@ -49,14 +57,15 @@ func (w *watches) add(id uint32, keySize, valueSize int) {
 		}
 		p.KeySize, p.ValueSize, p.Lookups = uint32(keySize), uint32(valueSize), 0
 		atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
-		return
+		return true
 	}
+	return false
 }
 
 // find returns the watch of a map that was added.
 func (w *watches) find(id uint32) *bpf.CaptureWatch {
-	for i := range uint32(MaxMaps) {
-		if p := w.at(id + i); p.Id == id {
+	for i := range watchProbes {
+		if p := w.probe(id, i); p.Id == id {
 			return p
 		}
 	}

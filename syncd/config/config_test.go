@@ -121,8 +121,8 @@ func TestMapsAreLimitedAndDistinct(t *testing.T) {
 		t.Errorf("validate %d maps: got error %v, want none", MaxMaps, err)
 	}
 	c.Maps = append(c.Maps, "surplus")
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "65 maps are configured") {
-		t.Errorf("validate 65 maps: got error %v, want it to contain \"65 maps are configured\"", err)
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "1025 maps are configured") {
+		t.Errorf("validate 1025 maps: got error %v, want it to contain \"1025 maps are configured\"", err)
 	}
 	for _, same := range [][]string{
 		{"a=/sys/fs/bpf/ct", "b=pin:/sys/fs/bpf/ct"}, {"a=/sys/fs/bpf/ct", "b=/sys/fs/bpf/./lb/../ct"}, {"a=ct", "b=name:ct"}, {"a=id:7", "b=id:7"},

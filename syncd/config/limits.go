@@ -20,7 +20,7 @@ const (
 )
 
 // MaxMaps is the maximum number of maps. It equals capture.MaxMaps, the limit of the hooks.
-const MaxMaps = 64
+const MaxMaps = 1024
 
 // bindLimits declares the settings that limit the resources of the daemon.
 func (c *Config) bindLimits(fs *pflag.FlagSet) {

@@ -25,8 +25,8 @@ const (
 	// maps, programs, rings, files, the control socket and outgoing connections.
 	reservedFiles = 512
 	// filesPerMap is the maximum number of file descriptors that a map uses: its programs with their
-	// maps and BTF, and its iterator, scan and watcher. A hash map uses up to 25.
-	filesPerMap = 32
+	// maps and BTF, and its iterator, scan and watcher. A hash map uses up to 9.
+	filesPerMap = 16
 )
 
 // grpcLimits returns the limits of the listener for peers. One address may use at most half of

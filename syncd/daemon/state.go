@@ -80,7 +80,7 @@ type stateFile struct {
 	Maps        map[string]mapIdentity `json:"kernel_maps"`
 }
 
-// maxStateSize is the maximum size of the state file in bytes. 64 maps take 16 KiB.
+// maxStateSize is the maximum size of the state file in bytes. 1,024 maps take 256 KiB.
 const maxStateSize = 1 << 20
 
 // stateRetry is the interval at which a failed save is repeated.

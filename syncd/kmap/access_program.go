@@ -171,6 +171,16 @@ func setConstants(spec *ebpf.CollectionSpec, info *Info, want *objectSpec) error
 	return nil
 }
 
+// closeMaps closes the descriptors of the maps. The program holds the maps.
+func (o *object) closeMaps() error {
+	var errs []error
+	for name, m := range o.coll.Maps {
+		errs = append(errs, m.Close())
+		delete(o.coll.Maps, name)
+	}
+	return errors.Join(errs...)
+}
+
 func (o *object) close() {
 	if o != nil {
 		o.coll.Close()
@@ -198,7 +208,7 @@ func newSharedProgram(o *object, l layout, slots int) (*sharedProgram, error) {
 	if s.cursor, err = mapMemory(o.coll.Maps[bpf.AccessMapCursor], int(unsafe.Sizeof(bpf.AccessCursor{}))); err != nil {
 		return nil, errors.Join(err, unix.Munmap(s.entries))
 	}
-	return s, nil
+	return s, o.closeMaps()
 }
 
 // mapMemory maps at least size bytes of a BPF_F_MMAPABLE array into memory.

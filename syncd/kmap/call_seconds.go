@@ -51,8 +51,9 @@ var callCounts [callKinds]struct {
 }
 
 // ended counts a call that began at start.
-func (c CallKind) ended(start time.Time) {
-	d := time.Since(start)
+func (c CallKind) ended(start time.Time) { c.count(time.Since(start)) }
+
+func (c CallKind) count(d time.Duration) {
 	b := 0
 	for b < len(callBounds) && d > callBounds[b] {
 		b++

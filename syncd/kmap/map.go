@@ -97,7 +97,7 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 }
 
 func (k *Map) burst(o *Options) int {
-	n := min(burstEntries, burstBytes/k.layout.stride)
+	n := min(burstEntries, burstBytes/k.layout.stride, k.info.MaxEntries)
 	if o.Burst > 0 {
 		n = min(n, o.Burst)
 	}

@@ -40,6 +40,21 @@ func openPin(path string, owners []uint32) (*ebpf.Map, error) {
 	return m, nil
 }
 
+// pinIdentity identifies a pin, and changes with the map that is pinned at its path and with its owner.
+type pinIdentity struct {
+	device, inode uint64
+	changed       unix.Timespec
+}
+
+// identityOf returns the identity of the pin at path, or false if there is none.
+func identityOf(path string) (id pinIdentity, ok bool) {
+	var stat unix.Stat_t
+	if unix.Lstat(path, &stat) != nil {
+		return id, false
+	}
+	return pinIdentity{stat.Dev, stat.Ino, stat.Ctim}, true
+}
+
 func checkPin(fd int, owners []uint32) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {

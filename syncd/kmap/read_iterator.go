@@ -34,6 +34,9 @@ func (k *Map) openDumper() (err error) {
 	if err != nil {
 		return err
 	}
+	if err := k.dumper.closeMaps(); err != nil {
+		return err
+	}
 	// A kernel without iterators over maps returns its error only now.
 	it, err := link.AttachIter(link.IterOptions{Program: k.dumper.prog, Map: k.m})
 	if err != nil {

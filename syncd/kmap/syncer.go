@@ -107,10 +107,9 @@ func NewSyncer(t *table.Table, m *Map, o SyncerOptions) (*Syncer, error) {
 	lot := min(chunk, rereadBytes/(t.KeySize()+t.ValueSize()))
 	return &Syncer{
 		t: t, m: m, opts: o, backoff: minBackoff,
-		pending: make([]pendingWrite, 0, m.batch.Cap()),
-		keys:    make([]byte, lot*t.KeySize()),
-		values:  make([]byte, lot*t.ValueSize()),
-		found:   make([]bool, lot),
+		keys:   make([]byte, lot*t.KeySize()),
+		values: make([]byte, lot*t.ValueSize()),
+		found:  make([]bool, lot),
 	}, nil
 }
 

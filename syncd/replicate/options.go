@@ -15,7 +15,7 @@ import (
 )
 
 // MaxMaps is the maximum number of maps of a Replicator.
-const MaxMaps = 64
+const MaxMaps = 1024
 
 // DefaultMaxClockAhead is the default of Options.MaxClockAhead.
 const DefaultMaxClockAhead = time.Minute

@@ -105,7 +105,7 @@ func TestSubscriptionValidation(t *testing.T) {
 		"subscription 0 after 0":            {target, 0, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Map = 0 }},
 		"subscription 1 after 1":            {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Map = 1 }},
 		"second subscription to map":        {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Name = "map 1" }},
-		"more than 64 subscription":         {target, 2 * MaxMaps, func(*outboundStream, *mapsyncv1.MapSubscription) {}},
+		"more than 1024 subscription":       {target, 2 * MaxMaps, func(*outboundStream, *mapsyncv1.MapSubscription) {}},
 		"map name of 0 bytes":               {target, 0, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Name = "" }},
 		"which is this node's own":          {table.Owner{Node: "b", Incarnation: 1}, 0, func(*outboundStream, *mapsyncv1.MapSubscription) {}},
 		"must all observe or all replicate": {target, 1, func(_ *outboundStream, m *mapsyncv1.MapSubscription) { m.Observe = true }},

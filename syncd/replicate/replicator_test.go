@@ -28,7 +28,7 @@ func TestMaxMaps(t *testing.T) {
 		t.Fatalf("map %d: got %v, want no error and %d maps", MaxMaps, err, MaxMaps)
 	}
 	err := r.AddMap("one more", testLayout, tb)
-	if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), `add map "one more" as number 65`) || len(r.localMaps()) != MaxMaps {
+	if !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), `add map "one more" as number 1025`) || len(r.localMaps()) != MaxMaps {
 		t.Errorf("map above the maximum: got %v, want ErrMap", err)
 	}
 	err = r.AddMap("last", testLayout, tb)

@@ -14,7 +14,7 @@ type fifo[T any] struct {
 }
 
 // fifoChunk is the number of elements of a chunk.
-const fifoChunk = 1024
+const fifoChunk = 256
 
 // len returns the number of elements.
 func (q *fifo[T]) len() int { return q.n }

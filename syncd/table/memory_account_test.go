@@ -96,18 +96,20 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	}
 }
 
-// TestChunkSizes: chunks of the slab and of the log have about 256 kB, and 64 to 4096 entries.
+// TestChunkSizes: chunks of the slab and of the log have about 256 kB, and 64 to 4096 entries. Those of the slab
+// have fewer for a small map.
 func TestChunkSizes(t *testing.T) {
-	for _, test := range []struct{ size, shift int }{
-		{1, 12}, {64, 12}, {65, 11}, {128, 11}, {129, 10}, {256, 10}, {257, 9}, {4096, 6}, {4097, 6}, {100_000, 6},
+	for _, test := range []struct{ size, maxEntries, shift int }{
+		{1, 0, 12}, {64, 0, 12}, {65, 0, 11}, {128, 0, 11}, {129, 0, 10}, {256, 0, 10}, {257, 0, 9}, {4096, 0, 6}, {4097, 0, 6},
+		{100_000, 0, 6}, {64, 1, 6}, {64, 63, 6}, {64, 64, 7}, {64, 1 << 20, 12}, {4097, 1 << 20, 6},
 	} {
 		var s slab
-		s.initSlab(test.size/2, test.size-test.size/2)
+		s.initSlab(test.size/2, test.size-test.size/2, test.maxEntries)
 		if s.shift != uint(test.shift) || s.mask != 1<<test.shift-1 || len(s.chunks[0].meta) != 1<<test.shift {
-			t.Errorf("chunk of records of %d bytes: got shift %d, mask %#x, %d entries, want shift %d, mask %#x and %d entries",
-				test.size, s.shift, s.mask, len(s.chunks[0].meta), test.shift, 1<<test.shift-1, 1<<test.shift)
+			t.Errorf("chunk of records of %d bytes in a map of %d: got shift %d, mask %#x, %d entries, want shift %d, mask %#x and %d entries",
+				test.size, test.maxEntries, s.shift, s.mask, len(s.chunks[0].meta), test.shift, 1<<test.shift-1, 1<<test.shift)
 		}
-		if test.size < 15 {
+		if test.size < 15 || test.maxEntries != 0 {
 			continue
 		}
 		var l tombLog

@@ -148,17 +148,21 @@ type chunk struct {
 }
 
 const (
-	// chunkTarget is the desired size in bytes of the keys and values of a chunk. minChunkBits and
-	// maxChunkBits are the limits of slab.shift.
+	// chunkTarget is the desired size in bytes of the keys and values of a chunk, unless fewer entries fit
+	// into the kernel map. minChunkBits and maxChunkBits are the limits of slab.shift.
 	chunkTarget  = 256 << 10
 	minChunkBits = 6
 	maxChunkBits = 12
 )
 
-// initSlab sets up a slab with the two list heads and without records.
-func (s *slab) initSlab(keySize, valueSize int) {
+// initSlab sets up a slab with the two list heads and without records. maxEntries is the capacity of the kernel
+// map, 0 if it is unknown.
+func (s *slab) initSlab(keySize, valueSize, maxEntries int) {
 	s.keySize, s.stride = keySize, keySize+valueSize
 	n := bits.Len(uint(chunkTarget/s.stride)) - 1
+	if maxEntries > 0 {
+		n = min(n, bits.Len(uint(maxEntries)))
+	}
 	s.shift = uint(min(max(n, minChunkBits), maxChunkBits))
 	s.mask = 1<<s.shift - 1
 	s.grow()

@@ -278,7 +278,7 @@ func New(o Options) (*Table, error) {
 		t.max = maxRecords
 	}
 	t.tx.t = t
-	t.initSlab(o.KeySize, o.ValueSize)
+	t.initSlab(o.KeySize, o.ValueSize, o.MaxEntries)
 	t.index.init()
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
