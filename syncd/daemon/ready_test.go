@@ -101,6 +101,7 @@ func TestReadyOnlyWhenInSync(t *testing.T) {
 	n1.start()
 	poll.Eventually(t, "the first node is ready alone", func() bool { return n1.status().Ready })
 	n1.write(m1, 0, entries, 7)
+	poll.Eventually(t, "the first node has all events", func() bool { return n1.status().Maps[0].Live == entries })
 	for round := range 4 {
 		m2 := pinned(t, path2, 8, 8, 2*entries)
 		n2 := newNode(t, 2, "ct="+path2)

@@ -29,7 +29,7 @@ func TestExplore(t *testing.T) {
 	switch {
 	case *exploreSteps > 0:
 		steps = *exploreSteps
-	case testing.Short():
+	case testing.Short() || raceDetector:
 		steps = exploreStepsIfShort
 	}
 	tabletest.Explore(t, table.Internals{}, steps, *exploreOnly)

@@ -46,7 +46,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
 	case *simSeeds > 0:
 		o.Seeds = *simSeeds
-	case testing.Short():
+	case testing.Short() || raceDetector:
 		o.Seeds = simSeedsIfShort
 	}
 	if o.First = *simFirst; o.First == 0 {
