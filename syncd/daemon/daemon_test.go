@@ -6,11 +6,13 @@ import (
 	"log/slog"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
 )
@@ -75,7 +77,7 @@ func TestInPlaceChangesOfNewEntriesReplicate(t *testing.T) {
 func TestRefusedMapsDoNotStopOthers(t *testing.T) {
 	dir := pinDir(t)
 	big, differ, good := filepath.Join(dir, "big"), filepath.Join(dir, "differ"), filepath.Join(dir, "good")
-	pinned(t, big, 8, 4104, 10)
+	pinned(t, big, 8, kmap.MaxValueSize+8, 10)
 	pinned(t, differ+"1", 8, 16, 10)
 	pinned(t, differ+"2", 8, 24, 10)
 	good1, good2 := pinned(t, good+"1", 8, 8, 600), pinned(t, good+"2", 8, 8, 400)
@@ -92,8 +94,8 @@ func TestRefusedMapsDoNotStopOthers(t *testing.T) {
 	poll.Eventually(t, "the entries that fit are in the map", func() bool { return holds(t, good2, 400, 1) })
 	poll.Eventually(t, "the entries that do not fit are counted", func() bool { return n2.status().Maps[1].Failed == 100 })
 	s := n1.status()
-	if s.Maps[0].State != daemon.MapRefused || !strings.Contains(s.Maps[0].Error, "4096") {
-		t.Errorf("map with large entries: got %+v, want it refused with the limit of 4096 bytes", s.Maps[0])
+	if s.Maps[0].State != daemon.MapRefused || !strings.Contains(s.Maps[0].Error, strconv.Itoa(kmap.MaxValueSize)) {
+		t.Errorf("map with large entries: got %+v, want it refused with the limit of %d bytes", s.Maps[0], kmap.MaxValueSize)
 	}
 	poll.Eventually(t, "the error names the different layouts", func() bool {
 		for _, m := range n1.status().Peers[0].Maps {

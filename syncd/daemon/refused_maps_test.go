@@ -71,13 +71,13 @@ func TestUnsupportedMapIsRefusedOnce(t *testing.T) {
 	pin := filepath.Join(pinDir(t), "ct")
 	n := newNode(t, 1, pin)
 	n.config.Join = nil
-	pinned(t, pin, 8, 8192, 10)
+	pinned(t, pin, 8, 40_000, 10)
 	n.start()
 	poll.Eventually(t, "the map is refused", func() bool { return n.status().Maps[0].State == daemon.MapRefused })
 	// A retry would come after 1 s.
 	poll.Stays(t, 2500*time.Millisecond, "the map stays refused and is logged once", func() bool {
 		s := n.status().Maps[0]
-		return s.State == daemon.MapRefused && strings.Contains(s.Error, "8192 bytes") && n.log.count("cannot replicate map") == 1
+		return s.State == daemon.MapRefused && strings.Contains(s.Error, "40000 bytes") && n.log.count("cannot replicate map") == 1
 	}, func() any {
 		return fmt.Sprintf("%+v, %d log lines", n.status().Maps[0], n.log.count("cannot replicate map"))
 	})

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/replicate"
@@ -54,8 +55,8 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	a.unread = t.Stats().RereadsDropped
 	m.beginLoading(a, t, s)
 	watch := m.daemon.capture.Watch
-	if opened.Info().CPUs > 0 {
-		watch = m.daemon.capture.WatchKeys // an event contains the value of one CPU only
+	if i := opened.Info(); i.CPUs > 0 || i.ValueSize > capture.MaxValueSize {
+		watch = m.daemon.capture.WatchKeys // an event cannot contain the whole value
 	}
 	if err := watch(event.ID, t); err != nil {
 		return err

@@ -100,10 +100,17 @@ func (k *Map) openLookup(o *Options, program string) (err error) {
 	return err
 }
 
+// maxLockedByProgram is the size of the largest value that a program copies under its lock: the verifier follows each
+// step of that loop.
+const maxLockedByProgram = 4096
+
 // openLocked loads the lookup under the value's lock. Without CAP_SYS_ADMIN it cannot read the
 // map's BTF, which contains the offset of the lock. The verifier reads that BTF and refuses every
 // wrong offset, so openLocked tries all offsets.
 func (k *Map) openLocked(o *Options) error {
+	if k.info.ValueSize > maxLockedByProgram {
+		return fmt.Errorf("values with a spin lock have more than %d bytes", maxLockedByProgram)
+	}
 	if k.info.LockOffset >= 0 {
 		return k.openLookup(o, bpf.AccessProgMapsyncLookupLocked)
 	}

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Maximum sizes of a replicated map in bytes. MaxKeySize and MaxValueSize are the limits of an
-// event. An event of a per-CPU map carries only the key. MaxPerCPUValueSize limits the values of
-// all CPUs together, to bound the memory of a record.
+// Maximum sizes of a replicated map in bytes. MaxKeySize is the limit of an event. MaxValueSize leaves room for
+// the key in the largest entry that replicates. MaxPerCPUValueSize limits the values of all CPUs together, to
+// bound the memory of a record.
 const (
 	MaxKeySize         = 512
-	MaxValueSize       = 4096
+	MaxValueSize       = 32<<10 - MaxKeySize
 	MaxPerCPUValueSize = 64 << 10
 )
 

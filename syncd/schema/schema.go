@@ -2,7 +2,7 @@ package schema
 
 import "errors"
 
-// Limits of the types that are read. An event can carry entries of these sizes.
+// Limits of the types that are read.
 const (
 	// MaxSize is the size of the largest type in bytes: a value of MaxValueSize on each of many
 	// CPUs.
