@@ -90,7 +90,7 @@ func TestManyMaps(t *testing.T) {
 		t.Errorf("add a map above the limit: got %v, want ErrMap", err)
 	}
 	connectNodes(a, b)
-	poll.Within(t, deadline, "all maps are replicated", func() bool {
+	poll.Within(t, 6*deadline, "all maps are replicated", func() bool {
 		_, p := b.status("a", testMap)
 		n := 0
 		for _, m := range p.Maps {
