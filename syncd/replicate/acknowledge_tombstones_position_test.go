@@ -25,10 +25,15 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 			c.unsubscribed.Store(true)
 			v.now = now.Add(subscribeGrace + 1)
 		}, 10},
-		"a stream has had no subscription for subscribeGrace":      {func(v *ackSnapshot, _, c *outboundMap) { c.unsubscribed.Store(true); v.now = now.Add(subscribeGrace) }, 0},
-		"a subscription has been pending for long":                 {func(v *ackSnapshot, _, c *outboundMap) { c.serving.Store(false); v.now = now.Add(time.Hour / 2) }, 0},
-		"the stream belongs to an earlier incarnation":             {func(v *ackSnapshot, _, c *outboundMap) { c.s.target.Incarnation-- }, 0},
-		"the slower peer has left":                                 {func(v *ackSnapshot, _, c *outboundMap) { c.ackedPosition.Store(3); delete(v.live, "c") }, 10},
+		"a stream has had no subscription for subscribeGrace": {func(v *ackSnapshot, _, c *outboundMap) { c.unsubscribed.Store(true); v.now = now.Add(subscribeGrace) }, 0},
+		"a subscription has been pending for long":            {func(v *ackSnapshot, _, c *outboundMap) { c.serving.Store(false); v.now = now.Add(time.Hour / 2) }, 0},
+		"the stream belongs to an earlier incarnation":        {func(v *ackSnapshot, _, c *outboundMap) { c.s.target.Incarnation-- }, 0},
+		"the slower peer has left":                            {func(v *ackSnapshot, _, c *outboundMap) { c.ackedPosition.Store(3); delete(v.live, "c") }, 10},
+		"the slower peer, of incarnation 0, has left": {func(v *ackSnapshot, _, c *outboundMap) {
+			c.ackedPosition.Store(3)
+			c.s.target.Incarnation = 0
+			delete(v.live, "c")
+		}, 10},
 		"the only stream of a peer observes":                       {func(_ *ackSnapshot, _, c *outboundMap) { makeObserver(c, 20) }, 0},
 		"no peer is live":                                          {func(v *ackSnapshot, _, _ *outboundMap) { clear(v.live) }, 1<<64 - 1},
 		"membership is not set":                                    {func(v *ackSnapshot, _, _ *outboundMap) { v.membershipSince = time.Time{} }, 0},

@@ -266,6 +266,7 @@ func TestContacts(t *testing.T) {
 	}
 	old.target.Incarnation = 4
 	r.SetPeers([]Peer{{Node: "y", Incarnation: 4}})
+	enterStream(t, r, table.Owner{Node: "x"}) // incarnation 0, as of no live node
 	if got, want := contacts(), "xfalse false false true false; ytrue false true false true"; got != want {
 		t.Errorf("contacts after a departure: got %q, want %q", got, want)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"mapsync/internal/poll"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/table"
 )
@@ -136,4 +137,25 @@ func TestResendProgressExtendsDeadline(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestSweepOfRepairExtendsDeadline checks that the end of a resend extends its deadline before the table
+// is scanned, which may take longer than the deadline.
+func TestSweepOfRepairExtendsDeadline(t *testing.T) {
+	x := newInboundFixture(t)
+	x.beginResend(nil)
+	j := x.in.comparison.resend
+	j.lastProgress = time.Time{}
+	done := make(chan error, 1)
+	x.tb.View(func(*table.Tx) { // holds the lock that the scan needs
+		go func() { done <- x.l.handleResent(&mapsyncv1.Resent{Map: x.in.index}) }()
+		poll.Within(t, deadline, "the end of the resend counts as progress", func() bool {
+			x.l.mu.Lock()
+			defer x.l.mu.Unlock()
+			return !j.lastProgress.IsZero()
+		})
+	})
+	if err := <-done; err != nil || x.in.comparison.resend != nil {
+		t.Errorf("end of the resend: got error %v, resend %v, want none", err, x.in.comparison.resend)
+	}
 }

@@ -246,3 +246,38 @@ func TestInvalidResponsesEndStream(t *testing.T) {
 		}
 	}
 }
+
+// TestUnsentRecordsBeyondBound checks that the number of unsent records includes those that are only counted.
+func TestUnsentRecordsBeyondBound(t *testing.T) {
+	o := newPaddedFixture(t, schematest.OldVersion(), 2, 0)
+	o.sendPending()
+	o.m.m.unsent.overflow = 3
+	o.tb.View(func(tx *table.Tx) {
+		if _, n := o.m.m.unsentDigests(tx); n != 5 {
+			t.Errorf("unsent records: got %d, want 5", n)
+		}
+	})
+}
+
+// TestVersionSumOfExceptions checks that a key which cannot exist here adds its version only. The record
+// of another key is not subtracted.
+func TestVersionSumOfExceptions(t *testing.T) {
+	x := newInboundFixture(t)
+	x.handle(stockBatch(x.in.index, 0, 10, 0))
+	x.in.exceptions.add([]byte{0xff}, 7, x.l.peer, errGap) // not in the format of a key
+	x.tb.View(func(tx *table.Tx) {
+		want := tx.VersionSumOf(x.l.peer, 7)
+		if got := x.in.exceptionsVersionSum(tx, func(node string) bool { return node == "x" }); got != want {
+			t.Errorf("version sum: got %d, want %d", got, want)
+		}
+	})
+}
+
+// TestExceptionOfUnknownOwner checks that a record is stored although the batch has no owner with its number.
+func TestExceptionOfUnknownOwner(t *testing.T) {
+	x := newInboundFixture(t)
+	x.in.addException(&wire.Delta{Key: []byte("k"), Version: 5, Owner: uint32(len(x.in.ownerIDs))}, errGap)
+	if e := x.in.exceptions.byKey["k"]; e == nil || e.owner != (table.Owner{}) || e.version != 5 {
+		t.Errorf("exception: got %+v, want one with version 5 and no owner", e)
+	}
+}

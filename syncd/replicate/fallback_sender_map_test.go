@@ -231,3 +231,19 @@ func TestStalledPeerDoesNotPreventComparisons(t *testing.T) {
 		t.Error("request to the stalled peer: got none or an answer, want it to wait")
 	}
 }
+
+// TestNoRequestForReplacedMap checks that a map that was replaced since the decision gets no request.
+func TestNoRequestForReplacedMap(t *testing.T) {
+	x := newInboundFixture(t)
+	x.l.supportsOwnerRequests = true
+	was, err := newLocalMap(testMap, x.in.m.layout, x.tb)
+	if err != nil {
+		t.Fatalf("new local map: got error %v, want nil", err)
+	}
+	before := x.in.owners.serial
+	p := mapSource{peer: x.l.peer, stream: x.l, serving: true}
+	settled := x.l.assignRole(was, &p, &permit{peer: "x", nodes: []string{"c"}}, 0, time.Now())
+	if !settled || x.in.owners.serial != before {
+		t.Errorf("role of a replaced map: got settled %t, serial %d, want true and %d", settled, x.in.owners.serial, before)
+	}
+}

@@ -135,6 +135,32 @@ func TestResendIsRequestedAgain(t *testing.T) {
 	}
 }
 
+// TestResendFlagAfterReset checks that a stream that ends keeps a resend flag that was not sent, and adds none.
+func TestResendFlagAfterReset(t *testing.T) {
+	for _, want := range []bool{true, false} {
+		x := newInboundFixture(t)
+		x.in.owners.resend = want
+		x.in.owners.reset()
+		x.in.owners.reset()
+		if got := x.in.ownerRequestMessage().GetResend(); got != want {
+			t.Errorf("resend flag after two ended streams: got %t, want %t", got, want)
+		}
+	}
+}
+
+// TestPublishedSourcesAreBounded checks that at most maxSources nodes are published as sources of a map.
+func TestPublishedSourcesAreBounded(t *testing.T) {
+	x := newInboundFixture(t)
+	var many []string
+	for i := range maxSources + 1 {
+		many = append(many, fmt.Sprintf("n%04d", i))
+	}
+	x.r.publishRoles(x.in.m, x.r.view.Load(), false, many)
+	if got := *x.in.m.sources.Load(); len(got) != maxSources {
+		t.Errorf("sources: got %d, want %d", len(got), maxSources)
+	}
+}
+
 // TestSendAllPermitEndsWithSync checks that the permit for all owners lasts until the end of the
 // full sync, beyond the answers to requests.
 func TestSendAllPermitEndsWithSync(t *testing.T) {

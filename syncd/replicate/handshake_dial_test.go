@@ -1,0 +1,23 @@
+package replicate
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	mapsyncv1 "mapsync/proto/mapsync/v1"
+)
+
+// TestHandshakeWithFutureIncarnation checks that a peer whose incarnation is too far in the future ends the
+// stream with that reason.
+func TestHandshakeWithFutureIncarnation(t *testing.T) {
+	x := newInboundFixture(t)
+	x.l.up = false
+	future := uint64(time.Now().Add(x.r.opt.MaxClockAhead + time.Hour).UnixNano())
+	err := x.l.handshake(&welcomeStream{welcome: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: future}},
+	}}})
+	if ahead := (aheadError{}); !errors.As(err, &ahead) || x.l.up {
+		t.Errorf("handshake: got error %v, up %t, want an aheadError and false", err, x.l.up)
+	}
+}
