@@ -120,7 +120,16 @@ func (b *balancer) unreportedWrites(keys []flowKey, op func() dataplane.Op) erro
 			b.unreported.Add(o, 0, k.bytes(), binary.LittleEndian.AppendUint64(nil, heads[i]))
 		}
 	}
-	if _, err := b.unreported.Run(); err != nil {
+	err := untilUnlocked(func() error {
+		_, err := b.unreported.Run()
+		for i := 0; i < len(keys) && err == nil; i++ {
+			if result := b.unreported.Result(i); lockedBucket(result) {
+				err = result
+			}
+		}
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	for i, k := range keys {

@@ -126,17 +126,21 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 	return b.countFailed(), nil
 }
 
-// keepTransient keeps only the entries with a transient error in the batch, and returns true if
-// there are any.
+// keepTransient keeps only the entries with a transient error in the batch, and returns true if there are any. An
+// entry that a later one of the same key replaces counts as written: a second attempt would undo the later one.
 func (b *Batch) keepTransient() (some bool) {
-	for i := range b.n {
-		errno := unix.Errno(-b.rc(i))
-		if LockedBucket(errno) || errno == unix.ENOMEM || errno == unix.EAGAIN {
+	later := make(map[string]bool, b.n)
+	for i := b.n - 1; i >= 0; i-- {
+		errno, key := unix.Errno(-b.rc(i)), string(b.key(i))
+		if transient := LockedBucket(errno) || errno == unix.ENOMEM || errno == unix.EAGAIN; transient {
 			b.setRC(i, 0)
-			some = true
-		} else {
-			binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
+			if !later[key] {
+				some, later[key] = true, true
+				continue
+			}
 		}
+		later[key] = true
+		binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
 	}
 	return some
 }

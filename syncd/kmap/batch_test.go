@@ -93,6 +93,36 @@ func TestBatchAddErrors(t *testing.T) {
 	}
 }
 
+// TestRetryKeepsOrder checks that a write which the map refused for a moment does not undo a later write of the same
+// key in the batch.
+func TestRetryKeepsOrder(t *testing.T) {
+	k := openMap(t, newKernelMap(t, hashSpec(4, 4, 10)), Options{})
+	b := k.Batch()
+	key, older := entry(1, 1, 4, 4)
+	_, newer := entry(1, 2, 4, 4)
+	gone, _ := entry(2, 1, 4, 4)
+	for _, w := range [][2][]byte{{key, older}, {key, newer}, {gone, older}, {gone, nil}, {gone, nil}} {
+		if err := b.Add(w[0], w[1]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if failed, err := k.Apply(b); failed != 0 || err != nil {
+		t.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
+	}
+	for i, errno := range []unix.Errno{unix.ETIMEDOUT, 0, unix.EBUSY, unix.EBUSY, 0} {
+		b.setRC(i, errno)
+	}
+	if b.keepTransient() {
+		t.Error("writes to try again: got some, want none, because later ones replace them")
+	}
+	if failed, err := k.Apply(b); failed != 0 || err != nil {
+		t.Errorf("second attempt: got %d failed, error %v, want none", failed, err)
+	}
+	if all := content(t, k); len(all) != 1 || all[string(key)] != string(newer) {
+		t.Errorf("content: got %x, want the later write of key 1 only", all)
+	}
+}
+
 // TestLockedBucketIsTriedAgain checks that only the entries that the map refused for a moment are
 // written again, on every kernel's error for a locked bucket.
 func TestLockedBucketIsTriedAgain(t *testing.T) {

@@ -121,7 +121,8 @@ type batchArgs struct {
 }
 
 // mapBatch makes one call and returns the number of entries that it handled. With an error, that
-// number is the index of the failed entry, or 0.
+// number is the index of the failed entry, or 0. A lookup that ends at a locked bucket has handled the entries
+// before it: the kernel sets the count to 0 first.
 func mapBatch(cmd uintptr, mapFD int, a batchArgs) (int, error) {
 	attr := struct {
 		in, out, keys, values unsafe.Pointer
@@ -138,6 +139,8 @@ func mapBatch(cmd uintptr, mapFD int, a batchArgs) (int, error) {
 	switch {
 	case errno == 0:
 		return int(attr.count), nil
+	case cmd == cmdMapLookupBatch && LockedBucket(errno):
+		return int(attr.count), errno
 	case errno != unix.ENOENT && int(attr.count) >= a.count:
 		return 0, errno // refused before the first entry: the kernel did not change the count
 	}

@@ -43,6 +43,7 @@ func openPin(path string, owners []uint32) (*ebpf.Map, error) {
 // pinIdentity identifies a pin, and changes with the map that is pinned at its path and with its owner.
 type pinIdentity struct {
 	device, inode uint64
+	user, mode    uint32 // the time of change is only as exact as the kernel's tick
 	changed       unix.Timespec
 }
 
@@ -52,7 +53,7 @@ func identityOf(path string) (id pinIdentity, ok bool) {
 	if unix.Lstat(path, &stat) != nil {
 		return id, false
 	}
-	return pinIdentity{stat.Dev, stat.Ino, stat.Ctim}, true
+	return pinIdentity{stat.Dev, stat.Ino, stat.Uid, stat.Mode, stat.Ctim}, true
 }
 
 func checkPin(fd int, owners []uint32) error {

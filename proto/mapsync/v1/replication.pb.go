@@ -556,7 +556,7 @@ func (*SubscribeRequest_Report) isSubscribeRequest_Message() {}
 
 func (*SubscribeRequest_Owners) isSubscribeRequest_Message() {}
 
-// Hello opens a stream. The stream may then have at most 64 map subscriptions at a time.
+// Hello opens a stream. The stream may then have at most 1024 map subscriptions at a time.
 //
 // The sender chooses the highest version of the protocol that both nodes support. Every later
 // message of the stream has the form and the meaning of that version. If there is none, the sender
