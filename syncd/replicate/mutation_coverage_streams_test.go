@@ -262,6 +262,48 @@ func TestAnswerWaitsForNewBackfill(t *testing.T) {
 	}
 }
 
+// cursorEnded reports whether a cursor with records ahead was closed.
+func cursorEnded(tb *table.Table, c *table.Cursor) (ended bool) {
+	tb.View(func(tx *table.Tx) {
+		var rec table.Record
+		ended = !tx.Next(c, &rec)
+	})
+	return ended
+}
+
+// TestStreamClosesItsCursors checks that a map stream that ends during a backfill leaves no cursor in
+// the table, which outlives the stream.
+func TestStreamClosesItsCursors(t *testing.T) {
+	for name, nodes := range map[string][]string{"backfill in progress": nil, "backfill dropped": {"c"}} {
+		o := newOutboundFixture(t)
+		for i := range 1000 {
+			o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 5, i)
+		}
+		o.sendPending()
+		o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 2, Orphaned: true})
+		for _, requested := keysIn(o.sent); len(requested) == 0; _, requested = keysIn(o.sent) {
+			o.step()
+		}
+		o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 3, Orphaned: true, Nodes: nodes})
+		putTable(t, o.tb, 2000, 2001, 1)
+		stream, backfill := o.m.cursor, o.m.owners.backfill.cursor
+		o.err = errBroken
+		if _, err := o.m.step(o.m.m, o.now); !errors.Is(err, errBroken) {
+			t.Fatalf("%s: step: got error %v, want %v", name, err, errBroken)
+		}
+		o.m.close()
+		putTable(t, o.tb, 2001, 2002, 1)
+		if a, b := cursorEnded(o.tb, stream), cursorEnded(o.tb, backfill); !a || !b {
+			t.Errorf("%s: closed cursors: got stream %t, backfill %t, want both", name, a, b)
+		}
+	}
+	e, from := newTestEncoder(t, 0)
+	c := e.outbound.cursor
+	if e.Close(); !cursorEnded(from, c) {
+		t.Error("closed stream encoder: got its cursor open, want it closed")
+	}
+}
+
 // TestBackfillOmitsDeliveredRecords checks that a backfill does not repeat records that the stream has
 // sent under a request from before the first record.
 func TestBackfillOmitsDeliveredRecords(t *testing.T) {
