@@ -383,6 +383,7 @@ func TestBatchesWithoutPause(t *testing.T) {
 			t.Errorf("records sent at once: got %d, want %d", len(got), n)
 		}
 		o.err = errRefusedHere
+		poke(o.s.wake) // the goroutine reads o.err after this
 		if err := <-ended; !errors.Is(err, errRefusedHere) {
 			t.Errorf("run: got error %v, want %v", err, errRefusedHere)
 		}
