@@ -75,6 +75,10 @@ func TestStreamLimitEndsOldestStream(t *testing.T) {
 			r, _ := newTestReplicator(t)
 			r.ctx = t.Context()
 			begun := time.Now()
+			ended, _ := enterStream(t, r, target) // it has ended and is still registered
+			ended.startedAt = begun.Add(-time.Hour)
+			ended.observing.Store(true)
+			ended.cancel(errPeerGone)
 			var all []context.Context
 			for i := range c.streams {
 				s, ctx := enterStream(t, r, target)
@@ -84,10 +88,6 @@ func TestStreamLimitEndsOldestStream(t *testing.T) {
 			}
 			another, anotherCtx := enterStream(t, r, other)
 			another.startedAt = begun.Add(-time.Hour)
-			ended, _ := enterStream(t, r, target) // it has ended and is still registered
-			ended.startedAt = begun.Add(-time.Hour)
-			ended.observing.Store(true)
-			ended.cancel(errPeerGone)
 			r.evictStream("x")
 			for i, ctx := range all {
 				if ends := errors.Is(context.Cause(ctx), errReplaced); ends != (i == c.ends) {

@@ -358,6 +358,12 @@ func TestRelays(t *testing.T) {
 			}
 		}
 	}
+	// An earlier choice that does not send what was requested gives way to a candidate.
+	stalled := []mapSource{peer("a", true, false, "", "c"), peer("b", true, false, "", "c"), peer("c", false, true, "b")}
+	stalled[0].candidate = true
+	if got := fmt.Sprint(chooseRelays(stalled)); got != "map[a:[c]]" {
+		t.Errorf("relays with one candidate: got %s, want map[a:[c]]", got)
+	}
 	// At most maxRequested nodes in a request.
 	all := []mapSource{peer("a", true, false, ""), peer("b", true, false, "")}
 	for i := range maxRequested + 1 {

@@ -54,9 +54,9 @@ func TestRequestPause(t *testing.T) {
 		if len(compares) != 3 || compares[0] != 1100*ms || compares[1] != 1100*ms+requestPause || compares[2] != 1200*ms {
 			t.Errorf("digest requests: got %s, want %s", compares, []time.Duration{1100 * ms, 1100*ms + requestPause, 1200 * ms})
 		}
-		if len(probes) < 2 || probes[0] < x.r.opt.clockProbeInterval || probes[0] > x.r.opt.clockProbeInterval+time.Second || probes[1]-probes[0] > x.r.opt.clockProbeInterval+time.Second {
-			t.Errorf("clock probes: got %s, want at least two, the first not before %s, each at most a second later than the interval",
-				probes, x.r.opt.clockProbeInterval)
+		interval := x.r.opt.clockProbeInterval
+		if len(probes) != 2 || probes[0] < interval || probes[0] > interval+time.Second || probes[1]-probes[0] < interval || probes[1]-probes[0] > interval+time.Second {
+			t.Errorf("clock probes: got %s, want two, each after %s and at most a second later", probes, interval)
 		}
 	})
 }

@@ -78,6 +78,9 @@ func TestSubscriptionRequests(t *testing.T) {
 	now = now.Add(x.r.opt.MinBackoff)
 	x.in.owners.token = 7
 	want("at the retry", "subscribe 4 at 10")
+	if x.in.state != StateWaiting {
+		t.Errorf("state after the retry: got %s, want %s", x.in.state, StateWaiting)
+	}
 	// A refused map stays refused until it is accepted.
 	x.in.index, x.in.state = 0, StateRefused
 	clear(x.l.byIndex)

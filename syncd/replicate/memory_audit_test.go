@@ -25,22 +25,26 @@ func TestAuditRounds(t *testing.T) {
 	for _, c := range []struct {
 		records, turns int
 		rounds         int
+		deleted        int
 		least, most    uint64 // minimum and maximum number of audits that have ended after the rounds
 	}{
-		{0, 4, 1, 1, 1},
-		{4*recordsPerLock + 1, 4, 4, 1, 2},
-		{2 * recordsPerLock, 1, 4, 4, 4},
-		{3 * recordsPerLock, 1, 4, 4, 4},
-		{100, 1, 3, 3, 3},
+		{0, 4, 1, 0, 1, 1},
+		{4 * (recordsPerLock - 1), 4, 4, 0, 1, 1},
+		{4*recordsPerLock + 1, 4, 4, 0, 1, 2},
+		{2 * recordsPerLock, 1, 4, 0, 4, 4},
+		{3 * recordsPerLock, 1, 4, 0, 4, 4},
+		{100, 1, 3, 0, 3, 3},
+		{100, 1, 3, 100, 3, 3},
 	} {
 		r, tb := newTestReplicator(t)
 		r.opt.auditInterval = time.Duration(c.turns) * housekeepingInterval
 		putTable(t, tb, 0, c.records, 1)
+		(&node{t: t, tb: tb}).del(0, c.deleted)
 		for range c.rounds {
 			r.audit(t.Context())
 		}
 		if n := tb.Stats().Audits; n < c.least || n > c.most {
-			t.Errorf("%d records, %d turns: got %d audits after %d rounds, want %d to %d", c.records, c.turns, n, c.rounds, c.least, c.most)
+			t.Errorf("%d records, %d deleted, %d turns: got %d audits after %d rounds, want %d to %d", c.records, c.deleted, c.turns, n, c.rounds, c.least, c.most)
 		}
 	}
 }

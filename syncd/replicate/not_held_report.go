@@ -97,10 +97,9 @@ func (in *inboundMap) report(now time.Time) *mapsyncv1.MapReport {
 	r.sampled = now
 	st := in.m.table.Stats()
 	cur := reportNumbers{failed: uint64(st.Failed), displaced: st.Displaced, refused: uint64(in.exceptions.count())}
-	// A retry makes a failed record dirty for a moment. The report must not show fewer failures
+	// A newer record of the key makes a failed record dirty for a moment. The report must not show fewer failures
 	// meanwhile.
 	if st.Dirty > st.Failed {
-		// Some of the failed records may be about to be retried.
 		cur.failed = max(cur.failed, min(r.last.failed, uint64(st.Dirty)))
 	}
 	// 0 means that this node has no kernel map at present.

@@ -52,7 +52,9 @@ func TestReportsAreSentWhenTheyChange(t *testing.T) {
 	}
 	now = x.in.reporting.sent.Add(positionReportPause - 1)
 	report("position only, just before the end of the pause", false)
-	now = x.in.reporting.sent.Add(positionReportPause + reportPause)
+	// The numbers were just read, so the position is due in the next pause of the numbers.
+	x.in.reporting.sampled = time.Time{}
+	now = x.in.reporting.sent.Add(positionReportPause)
 	if m := report("position only", true); m.GetPosition() != 10 || m.GetLive() != 2 {
 		t.Errorf("report of a position: got %v, want position 10 and 2 live", m)
 	}
@@ -97,6 +99,14 @@ func TestReportOfFullMap(t *testing.T) {
 	})
 	if m := x.in.report(now.Add(reportPause)); m.GetFailed() != 2 {
 		t.Errorf("report during a retry: got %v, want 2 failed", m)
+	}
+	// A newer record makes the failed one dirty, and the kernel map still does not hold it.
+	newer := stockBatch(x.in.index, 10, 20, 2)
+	newer.GetBatch().GetDeltas()[0].Version++
+	x.handle(newer)
+	x.in.ackedPosition = 20
+	if m := x.in.report(now.Add(reportPause + positionReportPause)); m.GetFailed() != 2 {
+		t.Errorf("report after a newer record: got %v, want 2 failed", m)
 	}
 }
 

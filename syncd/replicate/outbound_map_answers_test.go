@@ -129,6 +129,10 @@ func TestSubscriptionResume(t *testing.T) {
 		if got := out.takeKinds(t); !slices.Equal(got, []string{test.want}) {
 			t.Errorf("%s: answers: got %q, want %q", name, got, test.want)
 		}
+		// The first batch does not end the subscription.
+		if _, err := s.findMap(1).step(m, time.Now()); err != nil || s.findMap(1) == nil {
+			t.Errorf("%s: first batch: got error %v, subscription ended %t, want nil and false", name, err, s.findMap(1) == nil)
+		}
 	}
 }
 
@@ -156,7 +160,12 @@ func TestReplacedMapEndsSubscriptions(t *testing.T) {
 // TestAnswerSendErrorEndsStream checks that an answer that cannot be sent ends the stream.
 func TestAnswerSendErrorEndsStream(t *testing.T) {
 	r, _ := newTestReplicator(t)
-	for name, m := range map[string]*localMap{"pending": nil, "served": r.localMaps()[testMap]} {
+	denied, err := newLocalMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, r.localMaps()[testMap].table)
+	if err != nil {
+		t.Fatalf("new local map: got error %v, want nil", err)
+	}
+	denied.access = Access{Read: matchOnly()}
+	for name, m := range map[string]*localMap{"pending": nil, "served": r.localMaps()[testMap], "denied": denied} {
 		s := newOutboundStream(r, table.Owner{Node: "x", Incarnation: 3}, brokenStream{})
 		if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
 			t.Fatalf("subscribe: got error %v, want nil", err)

@@ -29,7 +29,7 @@ func (f *outboundMap) start(m *localMap, now time.Time) error {
 		}})
 	}
 	// The peer has the refusal already.
-	if f.answer == answerRefused && f.refusedMap == m {
+	if f.refusedMap == m {
 		return nil
 	}
 	if !f.allowScan(m, now) {

@@ -55,6 +55,9 @@ func TestRequestDuringBackfill(t *testing.T) {
 	if f.owners.backfill == backfill {
 		t.Error("request for more owners: got the same backfill, want a new one")
 	}
+	if f.owners.droppedBackfill != nil {
+		t.Error("dropped backfill: got kept after the step, want closed")
+	}
 	for f.owners.pending() {
 		step()
 	}
@@ -112,6 +115,8 @@ func TestOwnerRequests(t *testing.T) {
 	o.addRemote(table.Owner{Node: "z", Incarnation: 1}, 7, 3, 30)
 	o.addRemote(table.Owner{Node: "c", Incarnation: 9}, 7, 40)
 	o.expectSent("changes in turn", "[3 30] end")
+	o.r.SetPeers([]Peer{{Node: "x", Incarnation: 3, Addr: "127.0.0.1:1"}})
+	o.expectSent("departure after a resend", "requested[4 40], owners sent 6")
 }
 
 // TestDepartureSendsOrphanedRecords has a node leave: its records are sent out of turn, and a
@@ -325,7 +330,7 @@ func TestOwnerRequestValidation(t *testing.T) {
 	if q := o.m.owners.request.Load(); !slices.IsSorted(q.nodes) || len(q.nodes) != maxRequested || slices.IsSorted(names) {
 		t.Errorf("nodes of the request: got %v, want %d in order, and the names of the message unchanged", q.nodes, maxRequested)
 	}
-	sub := subscription(2, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})
+	sub := subscription(2, "another", Layout{KeySize: testKeySize, ValueSize: testValueSize})
 	sub.Owners = &mapsyncv1.OwnerRequest{Nodes: []string{""}}
 	if err := o.s.subscribe(sub); !errors.Is(err, errProtocol) || len(o.s.maps) != 1 {
 		t.Errorf("subscription with an invalid request: got %v, want a protocol error", err)

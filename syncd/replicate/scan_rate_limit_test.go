@@ -46,6 +46,19 @@ func TestScanLimit(t *testing.T) {
 	if n := len(l.usedUpTo); n > maxRememberedPeers {
 		t.Errorf("remembered peers: got %d, want at most %d", n, maxRememberedPeers)
 	}
+	// A scan of a remembered peer forgets no other peer. One of another peer does if there is no room.
+	clear(l.usedUpTo)
+	for i := range maxRememberedPeers {
+		l.allow(strconv.Itoa(i), now, interval)
+	}
+	for _, c := range []struct {
+		peer string
+		want int
+	}{{"0", maxRememberedPeers}, {"one more", 1}} {
+		if l.allow(c.peer, now, interval); len(l.usedUpTo) != c.want {
+			t.Errorf("remembered peers after a scan of peer %s: got %d, want %d", c.peer, len(l.usedUpTo), c.want)
+		}
+	}
 }
 
 // A peer makes requests that scan the table and find no record to send, as fast as it can. Subscriptions,

@@ -45,6 +45,7 @@ func TestCoverage(t *testing.T) {
 	}{
 		{"no state and an empty request", coverage{a, nothing}, coverage{}, false},
 		{"no state", coverage{a, orphaned}, coverage{}, true},
+		{"no state and a live node", coverage{a, ofC}, coverage{}, true},
 		{"a node joins", coverage{join, orphaned}, coverage{a, orphaned}, false},
 		{"a node leaves", coverage{leave, orphaned}, coverage{a, orphaned}, true},
 		{"a node leaves and the request is empty", coverage{leave, nothing}, coverage{a, nothing}, false},

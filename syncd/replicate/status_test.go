@@ -188,9 +188,13 @@ func TestStatusUsesNewestSubscribedStream(t *testing.T) {
 		"one stream without subscriptions":          {[]bool{false}, -1},
 		"two streams without subscriptions":         {[]bool{false, false}, -1},
 	} {
-		for range 10 { // the order of iteration of a map is random
+		for try := range 20 { // the order of iteration of a map depends on the order of insertion and on chance
 			r, _ := newRoleCluster(t, Peer{Node: "x", Incarnation: 3})
-			for i, joined := range c.joined {
+			for i := range c.joined {
+				if try%2 == 1 {
+					i = len(c.joined) - 1 - i
+				}
+				joined := c.joined[i]
 				s := newOutboundStream(r, target, nil)
 				s.startedAt = now.Add(time.Duration(i))
 				s.subscribed.Store(joined)

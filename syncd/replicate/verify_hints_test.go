@@ -145,6 +145,15 @@ func TestIntroductions(t *testing.T) {
 	if len(r.verifier.nodes) != 1 {
 		t.Errorf("discovered nodes: got %d, want x only", len(r.verifier.nodes))
 	}
+	// A caller for which there is no room is ignored.
+	for i := range maxDiscovered - 1 {
+		r.verifier.nodes[fmt.Sprint(i)] = &discoveredNode{introduction: peerX(5)}
+	}
+	r.verifier.nodes["x"].verified = peerX(5)
+	if r.handleIntroduction(Peer{Node: "y", Incarnation: 5}.owner(), verifyAddr); r.verifier.nodes["y"] != nil || len(r.verifier.nodes) != maxDiscovered {
+		t.Errorf("discovered nodes: got %d, want %d without y", len(r.verifier.nodes), maxDiscovered)
+	}
+	r.verifier.nodes = map[string]*discoveredNode{"x": {}}
 	r.verifier.gossipReceived = false
 	if r.handleIntroduction(Peer{Node: "y"}.owner(), verifyAddr); len(r.verifier.nodes) != 1 {
 		t.Error("caller with SetPeers in use: got discovered, want ignored")
