@@ -46,7 +46,7 @@ func TestScanLimit(t *testing.T) {
 	if n := len(l.usedUpTo); n > maxRememberedPeers {
 		t.Errorf("remembered peers: got %d, want at most %d", n, maxRememberedPeers)
 	}
-	// A scan of a remembered peer forgets no other peer. One of another peer does if there is no room.
+	// A scan of a remembered peer forgets no other peer. A scan of a new peer forgets one if the list is full.
 	clear(l.usedUpTo)
 	for i := range maxRememberedPeers {
 		l.allow(strconv.Itoa(i), now, interval)

@@ -145,7 +145,7 @@ func TestIntroductions(t *testing.T) {
 	if len(r.verifier.nodes) != 1 {
 		t.Errorf("discovered nodes: got %d, want x only", len(r.verifier.nodes))
 	}
-	// A caller for which there is no room is ignored.
+	// A new caller is ignored while the list is full.
 	for i := range maxDiscovered - 1 {
 		r.verifier.nodes[fmt.Sprint(i)] = &discoveredNode{introduction: peerX(5)}
 	}
