@@ -10,11 +10,18 @@ import (
 	"mapsync/syncd/config"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
-// TestMostMaps replicates the highest number of maps between two nodes.
+// TestMostMaps replicates the highest number of maps between two nodes, or as many as the limit of open files allows
+// in one process.
 func TestMostMaps(t *testing.T) {
-	count := config.MaxMaps
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	const perMap, others = 2 * 10, 1000 // descriptors
+	count := int(min(config.MaxMaps, (limit.Max-others)/perMap))
 	if testing.Short() {
 		count /= 8
 	}
