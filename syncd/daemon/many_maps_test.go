@@ -1,30 +1,25 @@
 package daemon_test
 
 import (
+	"flag"
 	"fmt"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"mapsync/internal/poll"
-	"mapsync/syncd/config"
 
 	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
 )
 
-// TestMostMaps replicates the highest number of maps between two nodes, or as many as the limit of open files allows
-// in one process.
-func TestMostMaps(t *testing.T) {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
-		t.Fatal(err)
-	}
-	const perMap, others = 2 * 10, 1000 // descriptors
-	count := int(min(config.MaxMaps, (limit.Max-others)/perMap))
-	if testing.Short() {
-		count /= 8
-	}
+var mostMaps = flag.Int("maps", 256, "number of maps in TestManyMaps, at most config.MaxMaps")
+
+// TestManyMaps replicates many maps between two nodes. A node uses up to 10 descriptors for each map, and both nodes
+// are in one process:
+//
+//	ulimit -n 30000 && go test ./syncd/daemon -run TestManyMaps -maps 1024
+func TestManyMaps(t *testing.T) {
+	count := *mostMaps
 	dir := pinDir(t)
 	var nodes [2]*node
 	var maps [2][]*ebpf.Map
