@@ -132,7 +132,7 @@ func TestCheckReportsInvalidSettings(t *testing.T) {
 		"gossip key not base64":         {prepare: func(w *workplace) { w.write("gossip.key", "???\n") }, severity: "error", want: "line 1"},
 		"missing map":                   {flags: []string{"--map=ct=/sys/fs/bpf/none"}, severity: "warning", want: "no such kernel map yet"},
 		"two names for one map":         {flags: []string{"--map=a=x", "--map=b=x"}, severity: "error", want: "same kernel map"},
-		"unsupported value size":        {prepare: func(w *workplace) { w.newMap(w.pin+"2", 8192) }, flags: []string{"--map=PIN2"}, severity: "error", want: "8192 bytes"},
+		"unsupported value size":        {prepare: func(w *workplace) { w.newMap(w.pin+"2", 40_000) }, flags: []string{"--map=PIN2"}, severity: "error", want: "40000 bytes"},
 		"pin is a symbolic link":        {prepare: func(w *workplace) { w.link(w.pin, w.pin+"l") }, flags: []string{"--map=PINl"}, severity: "error", want: "symbolic link"},
 		"field of an unknown map":       {flags: []string{"--field=other:x=ktime"}, severity: "error", want: "no map of that name"},
 		"missing schema file":           {flags: []string{"--schema=ct=/none.o"}, severity: "error", want: "/none.o"},
