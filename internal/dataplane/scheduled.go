@@ -10,11 +10,26 @@ import (
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
-// HasTimers returns ebpf.ErrNotSupported, wrapped, if the kernel has no timers for BPF programs. It has them from
-// 5.15 on.
-func HasTimers() error { return features.HaveProgramHelper(ebpf.SocketFilter, asm.FnTimerInit) }
+// HasTimers returns ebpf.ErrNotSupported, wrapped, if BPF programs have no timers: before 5.15, and in newer kernels
+// on processors without cmpxchg16b, where the kernel cannot allocate one in a program (kmalloc_nolock).
+func HasTimers() error {
+	if err := features.HaveProgramHelper(ebpf.SocketFilter, asm.FnTimerInit); err != nil {
+		return err
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 1})
+	if err != nil {
+		return fmt.Errorf("create a map for a timer: %w", err)
+	}
+	defer m.Close()
+	p, err := Open(m, Options{Capacity: 1})
+	if err != nil {
+		return err
+	}
+	return errors.Join(p.RunByTimer(), p.Close())
+}
 
 // timerDeadline is the time within which a timer that is due must have made its run.
 const timerDeadline = 10 * time.Second
@@ -24,8 +39,13 @@ func (p *Program) RunByTimer() error {
 	return p.scheduled("start_timer", func(c *ebpf.Collection) error {
 		runs := p.Runs()
 		code, err := c.Programs["start_timer"].Run(&ebpf.RunOptions{Data: testPacket[:]})
-		if err != nil || code != 0 {
-			return fmt.Errorf("start timer: result %d: %w", int32(code), err)
+		switch {
+		case err != nil:
+			return fmt.Errorf("run the program that starts the timer: %w", err)
+		case int32(code) == -int32(unix.ENOMEM):
+			return fmt.Errorf("start timer: %w: %w", unix.ENOMEM, ebpf.ErrNotSupported)
+		case code != 0:
+			return fmt.Errorf("start timer: %w", unix.Errno(-int32(code)))
 		}
 		for began := time.Now(); p.Runs() == runs; time.Sleep(time.Millisecond) {
 			if time.Since(began) > timerDeadline {
