@@ -46,6 +46,7 @@ type Options struct {
 // packets of one Receiver. It is not safe for concurrent use.
 type Program struct {
 	objects  dataplaneObjects
+	target   *ebpf.Map // the caller owns it
 	options  Options
 	memory   []byte // the list of writes
 	progress []byte
@@ -80,6 +81,18 @@ func (p *Program) load(target *ebpf.Map) error {
 	if err != nil {
 		return err
 	}
+	p.target = target
+	if err := p.configure(spec); err != nil {
+		return err
+	}
+	return spec.LoadAndAssign(&p.objects, &ebpf.CollectionOptions{
+		MapReplacements: map[string]*ebpf.Map{dataplaneMapTarget: target},
+	})
+}
+
+// configure sets the constants and the sizes of the maps of an object that makes the writes.
+func (p *Program) configure(spec *ebpf.CollectionSpec) error {
+	target := p.target
 	constants := map[string]any{
 		dataplaneVarKeySize: target.KeySize(), dataplaneVarValueSize: target.ValueSize(),
 		dataplaneVarRunWrites: uint32(p.options.RunWrites), dataplaneVarEndless: p.options.Endless,
@@ -96,9 +109,7 @@ func (p *Program) load(target *ebpf.Map) error {
 	t := spec.Maps[dataplaneMapTarget]
 	t.Type, t.Flags = target.Type(), target.Flags()
 	t.KeySize, t.ValueSize, t.MaxEntries = target.KeySize(), target.ValueSize(), target.MaxEntries()
-	return spec.LoadAndAssign(&p.objects, &ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{dataplaneMapTarget: target},
-	})
+	return nil
 }
 
 func mapMemory(m *ebpf.Map, size int) ([]byte, error) {

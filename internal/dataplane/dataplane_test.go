@@ -97,6 +97,30 @@ func TestInPlaceWriteOffset(t *testing.T) {
 	}
 }
 
+// TestScheduledWrites makes the runs of a list by a timer and by an iterator.
+func TestScheduledWrites(t *testing.T) {
+	for name, run := range map[string]func(p *Program) error{
+		"timer": (*Program).RunByTimer, "iterator": (*Program).RunByIterator,
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMap(t, ebpf.Hash, 10)
+			p := open(t, m, Options{Capacity: 5, RunWrites: 3})
+			for i := range uint64(5) {
+				p.Add(Update, ebpf.UpdateAny, number(i), value(i))
+			}
+			for _, want := range []uint64{3, 5} {
+				err := run(p)
+				if name == "timer" && errors.Is(HasTimers(), ebpf.ErrNotSupported) || name == "iterator" && errors.Is(err, unix.EPERM) {
+					t.Skip("this kernel has no such programs: ", err)
+				}
+				if err != nil || p.Done() != want || p.Failed() != 0 {
+					t.Fatalf("run: got %d writes, %d failed, error %v, want %d writes", p.Done(), p.Failed(), err, want)
+				}
+			}
+		})
+	}
+}
+
 func TestPacketsWriteOnSteeredCPU(t *testing.T) {
 	if runtime.NumCPU() < 2 {
 		t.Skip("needs a second CPU to steer packets to")

@@ -89,9 +89,23 @@ func (s *hookFixture) receive(op dataplane.Op, version int) {
 	}
 }
 
+// scheduled makes a program that the kernel calls write to each entry once.
+func (s *hookFixture) scheduled(run func(*dataplane.Program) error, op dataplane.Op, version int) {
+	s.Helper()
+	p := s.programOf(op, ebpf.UpdateAny, version, caseWrites)
+	if err := run(p); err != nil || p.Done() != caseWrites || p.Failed() != 0 {
+		s.Fatalf("scheduled writes: got %d writes, %d failures, error %v, want 10 writes", p.Done(), p.Failed(), err)
+	}
+}
+
 func (s *hookFixture) program(op dataplane.Op, flags ebpf.MapUpdateFlags, version int) *dataplane.Program {
 	s.Helper()
-	p := openDataPlane(s, s.m, dataplane.Options{Capacity: caseWrites})
+	return s.programOf(op, flags, version, 1)
+}
+
+func (s *hookFixture) programOf(op dataplane.Op, flags ebpf.MapUpdateFlags, version, runWrites int) *dataplane.Program {
+	s.Helper()
+	p := openDataPlane(s, s.m, dataplane.Options{Capacity: caseWrites, RunWrites: runWrites})
 	for i := range caseWrites {
 		key, value := entry(8, 16, i, version+i)
 		p.Add(op, flags, key, value)
@@ -145,7 +159,9 @@ type hookCase struct {
 	entries int          // default: 64
 	full    bool         // entries 0 to 9 are present at the start
 	needs   string       // kernel function; without it the operation must be unsupported
-	act     func(s *hookFixture)
+	// supported returns ebpf.ErrNotSupported, wrapped, if the kernel has no such writer. nil: it has.
+	supported func() error
+	act       func(s *hookFixture)
 }
 
 // hookCases are the rows of TestHookEvents on maps with one value per entry. perCPUCases are the
@@ -213,6 +229,22 @@ func commonCases(title string, typ ebpf.MapType) []hookCase {
 		{name: "packets delete", full: true, act: func(s *hookFixture) {
 			s.receive(dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextPacket, 0)
+		}},
+		{name: "timer updates", supported: dataplane.HasTimers, act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Update, 230)
+			s.expect(table.OpUpdate, table.ContextPacket, 230)
+		}},
+		{name: "timer deletes", full: true, supported: dataplane.HasTimers, act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Delete, 0)
+			s.expect(table.OpDelete, table.ContextPacket, 0)
+		}},
+		{name: "iterator updates", act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByIterator, dataplane.Update, 260)
+			s.expect(table.OpUpdate, table.ContextProcess, 260)
+		}},
+		{name: "iterator deletes", full: true, act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByIterator, dataplane.Delete, 0)
+			s.expect(table.OpDelete, table.ContextProcess, 0)
 		}},
 		{name: "bpf(2) updates", act: func(s *hookFixture) {
 			s.bySyscall("update", 300)
@@ -344,6 +376,12 @@ func (f *hookCase) test(t *testing.T, h *hookedCapture) {
 	defer unpin()
 	if f.full {
 		s.fill()
+	}
+	if f.supported != nil {
+		if err := f.supported(); errors.Is(err, ebpf.ErrNotSupported) {
+			report.add(f.name, h, "unsupported")
+			return
+		}
 	}
 	if f.needs != "" && !has(h, f.needs) {
 		checkAbsent(t, s, f)
