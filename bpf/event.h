@@ -103,7 +103,7 @@ struct watch {
  * syncd/capture/watches.go. */
 #define WATCH_BITS 12
 #define WATCH_BUCKETS (1 << WATCH_BITS)
-#define WATCH_BUCKET(id) ((id) * 0x9e3779b1U >> (32 - WATCH_BITS))
+#define WATCH_BUCKET(id) ((id)*0x9e3779b1U >> (32 - WATCH_BITS))
 #define WATCH_PROBES 64 /* user space watches no map whose watch is further away */
 
 struct {

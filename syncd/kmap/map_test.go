@@ -31,7 +31,8 @@ func TestRoundTrip(t *testing.T) {
 		{"lock inside", lockSpec(176, 36, 3000), Options{}, program},
 		{"lock largest for a program", lockSpec(4096, 4092, 1200), Options{}, program},
 		{
-			"lock largest", lockSpec(MaxValueSize, MaxValueSize-4, 200), Options{},
+			"lock largest", lockSpec(MaxValueSize, MaxValueSize-4, 200),
+			Options{},
 			AccessMethods{Read: ByBatch, Lookup: BySingle, Write: ByProgram},
 		},
 		{

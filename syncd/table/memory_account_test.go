@@ -100,8 +100,21 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 // have fewer for a small map.
 func TestChunkSizes(t *testing.T) {
 	for _, test := range []struct{ size, maxEntries, shift int }{
-		{1, 0, 12}, {64, 0, 12}, {65, 0, 11}, {128, 0, 11}, {129, 0, 10}, {256, 0, 10}, {257, 0, 9}, {4096, 0, 6}, {4097, 0, 6},
-		{100_000, 0, 6}, {64, 1, 6}, {64, 63, 6}, {64, 64, 7}, {64, 1 << 20, 12}, {4097, 1 << 20, 6},
+		{1, 0, 12},
+		{64, 0, 12},
+		{65, 0, 11},
+		{128, 0, 11},
+		{129, 0, 10},
+		{256, 0, 10},
+		{257, 0, 9},
+		{4096, 0, 6},
+		{4097, 0, 6},
+		{100_000, 0, 6},
+		{64, 1, 6},
+		{64, 63, 6},
+		{64, 64, 7},
+		{64, 1 << 20, 12},
+		{4097, 1 << 20, 6},
 	} {
 		var s slab
 		s.initSlab(test.size/2, test.size-test.size/2, test.maxEntries)
