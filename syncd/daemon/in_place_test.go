@@ -22,12 +22,18 @@ func TestHookedChangesInPlaceReachPeers(t *testing.T) {
 	m1, m2 := pinned(t, one, 8, 8, 1000), pinned(t, two, 8, 8, 1000)
 	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
 	n1.attach, n1.config.InPlace = capture.AttachFexit, []string{"ct=hook"}
-	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
+	n1.config.ScanInterval = time.Hour
+	n2.config.ScanInterval, n2.config.MaxScanInterval = 500*time.Millisecond, 500*time.Millisecond // it has no hooks
 	startPair(t, n1, n2)
 	if how := [2]string{n1.status().Maps[0].InPlace, n2.status().Maps[0].InPlace}; how != [2]string{"hook", "scan"} {
 		t.Errorf("how the nodes find changes in place: got %v, want hook and scan", how)
 	}
-	n2.write(m2, 0, entries, 1)
+	for i := range uint64(entries) {
+		key, value := pair(i, 1)
+		if err := m2.Put(key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
 	poll.Eventually(t, "the node has the entries of its peer", func() bool { return lacks(m1, entries, 1) == 0 })
 
 	p, err := dataplane.Open(m1, dataplane.Options{Capacity: 2 * entries})

@@ -29,7 +29,8 @@ func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) er
 			continue
 		}
 		last := errors.Is(err, unix.ENOENT)
-		if errno, _ := err.(unix.Errno); LockedBucket(errno) && locked < transientTries-1 {
+		var errno unix.Errno
+		if errors.As(err, &errno) && LockedBucket(errno) && locked < transientTries-1 {
 			// The entries before that bucket are valid, and out is its number.
 			time.Sleep(time.Millisecond << locked)
 			if locked++; count > 0 {
