@@ -18,7 +18,7 @@ func TestWatchesHoldAllMaps(t *testing.T) {
 				w.remove(id(i - MaxMaps))
 			}
 			if !w.add(id(i), 8, 16) {
-				t.Fatalf("ids with distance %d: got no bucket for map number %d", 1<<bits, i)
+				t.Fatalf("ids with distance %d: got no bucket for map number %d, want one", 1<<bits, i)
 			}
 			if p := w.find(id(i)); p == nil || p.KeySize != 8 || p.ValueSize != 16 {
 				t.Fatalf("ids with distance %d: find map number %d: got %+v, want its watch", 1<<bits, i, p)

@@ -403,9 +403,9 @@ func TestSetPeersForgetsDepartedPeers(t *testing.T) {
 	}
 }
 
-// TestAddedMapKnowsMembers checks that a map that is added later defends the records of live nodes
+// TestAddedMapHasMembers checks that a map that is added later defends the records of live nodes
 // against those of a node that was never live.
-func TestAddedMapKnowsMembers(t *testing.T) {
+func TestAddedMapHasMembers(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	r.SetPeers([]Peer{{Node: "c", Incarnation: 1, Addr: "127.0.0.1:1"}})
 	tb := newTable(t, r.opt.Self, false)
