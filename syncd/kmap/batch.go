@@ -129,10 +129,17 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 // keepTransient keeps only the entries with a transient error in the batch, and returns true if there are any. An
 // entry that a later one of the same key replaces counts as written: a second attempt would undo the later one.
 func (b *Batch) keepTransient() (some bool) {
+	first := 0
+	for first < b.n && !b.transient(first) {
+		first++
+	}
+	if first == b.n {
+		return false // as in each burst to a full map
+	}
 	later := make(map[string]bool, b.n)
 	for i := b.n - 1; i >= 0; i-- {
-		errno, key := unix.Errno(-b.rc(i)), string(b.key(i))
-		if transient := LockedBucket(errno) || errno == unix.ENOMEM || errno == unix.EAGAIN; transient {
+		key := string(b.key(i))
+		if b.transient(i) {
 			b.setRC(i, 0)
 			if !later[key] {
 				some, later[key] = true, true
@@ -143,6 +150,12 @@ func (b *Batch) keepTransient() (some bool) {
 		binary.NativeEndian.PutUint32(b.entry(i)[entryOp:], opNone)
 	}
 	return some
+}
+
+// transient returns true if the last attempt to write entry i failed with a transient error.
+func (b *Batch) transient(i int) bool {
+	errno := unix.Errno(-b.rc(i))
+	return LockedBucket(errno) || errno == unix.ENOMEM || errno == unix.EAGAIN
 }
 
 // LockedBucket returns true for the errors of the kernel's htab_lock_bucket. Before 6.15 it returns
