@@ -187,7 +187,7 @@ func (p *Program) Done() uint64 { return atomic.LoadUint64(&p.counters().Done) }
 // Failed returns the number of writes that the map refused since Open. It makes no system call.
 func (p *Program) Failed() uint64 { return atomic.LoadUint64(&p.counters().Failed) }
 
-// Runs returns the number of program runs since Open. It makes no system call.
+// Runs returns the number of program runs that ended since Open. It makes no system call.
 func (p *Program) Runs() uint64 { return atomic.LoadUint64(&p.counters().Runs) }
 
 // LastCPU returns the CPU of the last run. It makes no system call.

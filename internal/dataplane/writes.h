@@ -56,7 +56,7 @@ struct {
 struct progress {
 	__u32 next;
 	__u32 end;
-	__u64 runs;
+	__u64 runs; /* ended */
 	__u64 done;
 	__u64 failed;
 	__u64 cpu; /* of the last run */
@@ -95,7 +95,6 @@ static __always_inline int make_run(void)
 
 	if (!p)
 		return 0;
-	p->runs++;
 	p->cpu = bpf_get_smp_processor_id();
 	for (int i = 0; i < RUN_WRITES && i < run_writes; i++) {
 		struct write *w;
@@ -119,5 +118,7 @@ static __always_inline int make_run(void)
 		if (w->result)
 			p->failed++;
 	}
+	/* Last: who waits for a run then reads its results. */
+	__sync_fetch_and_add(&p->runs, 1);
 	return 0;
 }
