@@ -59,6 +59,9 @@ const volatile __u32 lock_offset = 0;	/* offset of the bpf_spin_lock in a value 
 const volatile __u64 update_flags = 0;
 const volatile bool keys_only = false;
 
+/* The map is an array. Its elements cannot be deleted, and have no key in front of their value. */
+const volatile bool is_array = false;
+
 /* For a map with per-CPU values: number of values, and size of one value. */
 const volatile __u32 cpus = 1;
 const volatile __u32 elem_size = 4;
@@ -129,8 +132,13 @@ static __always_inline int write_entry(struct entry *e)
 	}
 	if (e->op != OP_DELETE)
 		return 0;
+	/* An absent entry is the requested result. */
+	if (is_array) { /* user space has set the value to zero */
+		rc = bpf_map_update_elem(&target, e->key, (void *)e + value_offset, update_flags);
+		return rc == -E2BIG ? 0 : rc;
+	}
 	rc = bpf_map_delete_elem(&target, e->key);
-	return rc == -ENOENT ? 0 : rc; /* an absent entry is the requested result */
+	return rc == -ENOENT ? 0 : rc;
 }
 
 /* write_while_marked writes the next entries. The caller holds the CPU's mark. */
@@ -251,7 +259,8 @@ static __always_inline int lookup(bool locked)
 				copy_value(e, value);
 			/* The kernel may have reused the element for another key. It writes the
 			 * key first, and the key is in front of the value. */
-			bpf_probe_read_kernel(e->key, key_size, value - ALIGN8(key_size));
+			if (!is_array)
+				bpf_probe_read_kernel(e->key, key_size, value - ALIGN8(key_size));
 		}
 		at++;
 	}

@@ -65,6 +65,7 @@ const (
 	AccessProgMapsyncWriteSoftirqSafe = "mapsync_write_softirq_safe"
 	AccessVarCpus                     = "cpus"
 	AccessVarElemSize                 = "elem_size"
+	AccessVarIsArray                  = "is_array"
 	AccessVarKeep                     = "keep"
 	AccessVarKeepCount                = "keep_count"
 	AccessVarKeySize                  = "key_size"
@@ -144,6 +145,7 @@ type AccessMapSpecs struct {
 type AccessVariableSpecs struct {
 	Cpus        *ebpf.VariableSpec `ebpf:"cpus"`
 	ElemSize    *ebpf.VariableSpec `ebpf:"elem_size"`
+	IsArray     *ebpf.VariableSpec `ebpf:"is_array"`
 	Keep        *ebpf.VariableSpec `ebpf:"keep"`
 	KeepCount   *ebpf.VariableSpec `ebpf:"keep_count"`
 	KeySize     *ebpf.VariableSpec `ebpf:"key_size"`
@@ -199,6 +201,7 @@ func (m *AccessMaps) Close() error {
 type AccessVariables struct {
 	Cpus        *ebpf.Variable `ebpf:"cpus"`
 	ElemSize    *ebpf.Variable `ebpf:"elem_size"`
+	IsArray     *ebpf.Variable `ebpf:"is_array"`
 	Keep        *ebpf.Variable `ebpf:"keep"`
 	KeepCount   *ebpf.Variable `ebpf:"keep_count"`
 	KeySize     *ebpf.Variable `ebpf:"key_size"`

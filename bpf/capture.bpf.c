@@ -2,7 +2,7 @@
 
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
- * The hooks on the kernel's hash-map functions (kernel/bpf/hashtab.c).
+ * The hooks on the kernel's functions that write maps (kernel/bpf/hashtab.c and arraymap.c).
  *
  * Both attach methods report after the function has returned, so a failed write is never reported.
  * fexit receives arguments and result together. A kprobe saves the arguments, and a return probe
@@ -154,6 +154,10 @@ FEXIT_LOOKUP_DELETE(fexit_percpu_lookup_delete, "htab_percpu_map_lookup_and_dele
 		    KIND_PERCPU_LOOKUP_DELETE)
 FEXIT_LOOKUP_DELETE(fexit_lru_percpu_lookup_delete, "htab_lru_percpu_map_lookup_and_delete_elem",
 		    KIND_LRU_PERCPU_LOOKUP_DELETE)
+
+/* Arrays. The first function writes the value of the own CPU in an array with per-CPU values. */
+FEXIT_UPDATE(fexit_array_update, "array_map_update_elem", KIND_ARRAY_UPDATE)
+FEXIT_UPDATE(fexit_percpu_array_syscall, "bpf_percpu_array_update", KIND_PERCPU_ARRAY_SYSCALL)
 
 /* A batch lookup-and-delete calls none of the functions above. */
 #define FEXIT_DRAIN(name, function, kind)                                                  \
@@ -318,6 +322,7 @@ KPROBE_DELETE(kprobe_lookup_delete, KIND_LOOKUP_DELETE)
 KPROBE_DELETE(kprobe_lru_lookup_delete, KIND_LRU_LOOKUP_DELETE)
 KPROBE_UPDATE(kprobe_percpu_update, KIND_PERCPU_UPDATE)
 KPROBE_UPDATE(kprobe_lru_percpu_update, KIND_LRU_PERCPU_UPDATE)
+KPROBE_UPDATE(kprobe_array_update, KIND_ARRAY_UPDATE)
 
 SEC("kprobe")
 int BPF_KPROBE(kprobe_evict, struct bpf_htab *htab, struct bpf_lru_node *node)

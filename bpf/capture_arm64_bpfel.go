@@ -79,6 +79,7 @@ const (
 	CaptureMapRing                        = "ring"
 	CaptureMapSlots                       = "slots"
 	CaptureMapWatches                     = "watches"
+	CaptureProgFexitArrayUpdate           = "fexit_array_update"
 	CaptureProgFexitDelete                = "fexit_delete"
 	CaptureProgFexitDrain                 = "fexit_drain"
 	CaptureProgFexitEvict                 = "fexit_evict"
@@ -94,12 +95,14 @@ const (
 	CaptureProgFexitLruPercpuLookupDelete = "fexit_lru_percpu_lookup_delete"
 	CaptureProgFexitLruPercpuUpdate       = "fexit_lru_percpu_update"
 	CaptureProgFexitLruUpdate             = "fexit_lru_update"
+	CaptureProgFexitPercpuArraySyscall    = "fexit_percpu_array_syscall"
 	CaptureProgFexitPercpuDrain           = "fexit_percpu_drain"
 	CaptureProgFexitPercpuLookup          = "fexit_percpu_lookup"
 	CaptureProgFexitPercpuLookupDelete    = "fexit_percpu_lookup_delete"
 	CaptureProgFexitPercpuSyscall         = "fexit_percpu_syscall"
 	CaptureProgFexitPercpuUpdate          = "fexit_percpu_update"
 	CaptureProgFexitUpdate                = "fexit_update"
+	CaptureProgKprobeArrayUpdate          = "kprobe_array_update"
 	CaptureProgKprobeDelete               = "kprobe_delete"
 	CaptureProgKprobeEvict                = "kprobe_evict"
 	CaptureProgKprobeLookupDelete         = "kprobe_lookup_delete"
@@ -163,6 +166,7 @@ type CaptureSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type CaptureProgramSpecs struct {
+	FexitArrayUpdate           *ebpf.ProgramSpec `ebpf:"fexit_array_update"`
 	FexitDelete                *ebpf.ProgramSpec `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.ProgramSpec `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.ProgramSpec `ebpf:"fexit_evict"`
@@ -178,12 +182,14 @@ type CaptureProgramSpecs struct {
 	FexitLruPercpuLookupDelete *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.ProgramSpec `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.ProgramSpec `ebpf:"fexit_lru_update"`
+	FexitPercpuArraySyscall    *ebpf.ProgramSpec `ebpf:"fexit_percpu_array_syscall"`
 	FexitPercpuDrain           *ebpf.ProgramSpec `ebpf:"fexit_percpu_drain"`
 	FexitPercpuLookup          *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup"`
 	FexitPercpuLookupDelete    *ebpf.ProgramSpec `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.ProgramSpec `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.ProgramSpec `ebpf:"fexit_percpu_update"`
 	FexitUpdate                *ebpf.ProgramSpec `ebpf:"fexit_update"`
+	KprobeArrayUpdate          *ebpf.ProgramSpec `ebpf:"kprobe_array_update"`
 	KprobeDelete               *ebpf.ProgramSpec `ebpf:"kprobe_delete"`
 	KprobeEvict                *ebpf.ProgramSpec `ebpf:"kprobe_evict"`
 	KprobeLookupDelete         *ebpf.ProgramSpec `ebpf:"kprobe_lookup_delete"`
@@ -281,6 +287,7 @@ type CaptureVariables struct {
 //
 // It can be passed to LoadCaptureObjects or ebpf.CollectionSpec.LoadAndAssign.
 type CapturePrograms struct {
+	FexitArrayUpdate           *ebpf.Program `ebpf:"fexit_array_update"`
 	FexitDelete                *ebpf.Program `ebpf:"fexit_delete"`
 	FexitDrain                 *ebpf.Program `ebpf:"fexit_drain"`
 	FexitEvict                 *ebpf.Program `ebpf:"fexit_evict"`
@@ -296,12 +303,14 @@ type CapturePrograms struct {
 	FexitLruPercpuLookupDelete *ebpf.Program `ebpf:"fexit_lru_percpu_lookup_delete"`
 	FexitLruPercpuUpdate       *ebpf.Program `ebpf:"fexit_lru_percpu_update"`
 	FexitLruUpdate             *ebpf.Program `ebpf:"fexit_lru_update"`
+	FexitPercpuArraySyscall    *ebpf.Program `ebpf:"fexit_percpu_array_syscall"`
 	FexitPercpuDrain           *ebpf.Program `ebpf:"fexit_percpu_drain"`
 	FexitPercpuLookup          *ebpf.Program `ebpf:"fexit_percpu_lookup"`
 	FexitPercpuLookupDelete    *ebpf.Program `ebpf:"fexit_percpu_lookup_delete"`
 	FexitPercpuSyscall         *ebpf.Program `ebpf:"fexit_percpu_syscall"`
 	FexitPercpuUpdate          *ebpf.Program `ebpf:"fexit_percpu_update"`
 	FexitUpdate                *ebpf.Program `ebpf:"fexit_update"`
+	KprobeArrayUpdate          *ebpf.Program `ebpf:"kprobe_array_update"`
 	KprobeDelete               *ebpf.Program `ebpf:"kprobe_delete"`
 	KprobeEvict                *ebpf.Program `ebpf:"kprobe_evict"`
 	KprobeLookupDelete         *ebpf.Program `ebpf:"kprobe_lookup_delete"`
@@ -319,6 +328,7 @@ type CapturePrograms struct {
 
 func (p *CapturePrograms) Close() error {
 	return _CaptureClose(
+		p.FexitArrayUpdate,
 		p.FexitDelete,
 		p.FexitDrain,
 		p.FexitEvict,
@@ -334,12 +344,14 @@ func (p *CapturePrograms) Close() error {
 		p.FexitLruPercpuLookupDelete,
 		p.FexitLruPercpuUpdate,
 		p.FexitLruUpdate,
+		p.FexitPercpuArraySyscall,
 		p.FexitPercpuDrain,
 		p.FexitPercpuLookup,
 		p.FexitPercpuLookupDelete,
 		p.FexitPercpuSyscall,
 		p.FexitPercpuUpdate,
 		p.FexitUpdate,
+		p.KprobeArrayUpdate,
 		p.KprobeDelete,
 		p.KprobeEvict,
 		p.KprobeLookupDelete,

@@ -14,6 +14,7 @@ func NewOwnWriteMarks() (*ebpf.Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
+	NameMaps(spec)
 	m, err := ebpf.NewMap(spec.Maps[CaptureMapOwnWriteMarks])
 	if err != nil {
 		return nil, fmt.Errorf("create the map of own writes (needs CAP_BPF): %w", err)

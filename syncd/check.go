@@ -36,7 +36,7 @@ type report struct {
 	// Lookups is what the setting in-place: hook costs on this host. LookupsProblem is why the setting has no effect.
 	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
 	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
-	// Maps are the hash maps of this host. MapsProblem is why they cannot be listed.
+	// Maps are the hash maps and arrays of this host. MapsProblem is why they cannot be listed.
 	Maps        []mapCoverage `json:"maps"`
 	MapsProblem string        `json:"maps_problem,omitempty"`
 }
@@ -72,7 +72,7 @@ func newCheck() *cobra.Command {
 		Use:   "check",
 		Short: "Check this kernel and these privileges, or settings",
 		Long: `Without --config: test each kernel feature that the daemon needs, briefly and on temporary maps,
-and report which writes of a load balancer syncd detects, and for each hash map of this host how soon.
+and report which writes of a load balancer syncd detects, and for each map of this host how soon.
 With --config, or with flags that are settings: check these settings instead, without starting
 the daemon: values, files, certificates and their names, keys, addresses, maps and their limits.
 A map that does not exist yet is a warning.

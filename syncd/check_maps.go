@@ -76,7 +76,7 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	return m
 }
 
-// coverMaps states how soon writes are seen, for every hash map of this host.
+// coverMaps states how soon writes are seen, for every hash map and array of this host.
 func coverMaps(ctx context.Context, o *capture.ProbeResult) ([]mapCoverage, error) {
 	infos, err := kmap.List(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// hostMap is one hash map of this host in the output of `syncd maps --json`.
+// hostMap is one map of this host in the output of `syncd maps --json`.
 type hostMap struct {
 	ID         uint32   `json:"id"`
 	Name       string   `json:"name"`
@@ -33,9 +33,9 @@ func newMaps() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "maps",
-		Short: "List the hash maps on this host",
-		Long: `List the hash maps on this host: whether syncd can replicate each map, and how it would read and
-write the map. Listing needs CAP_SYS_ADMIN.`,
+		Short: "List the hash maps and arrays on this host",
+		Long: `List the hash maps and arrays on this host: whether syncd can replicate each map, and how it
+would read and write the map. Listing needs CAP_SYS_ADMIN.`,
 		Example: `  syncd maps
   syncd maps --json | jq -r '.[] | select(.problem == null) | .name'`,
 		Args: exactArgs(0),

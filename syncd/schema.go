@@ -161,7 +161,7 @@ func (f *schemaFlags) ofFile(path string) ([]*schema.Schema, error) {
 		}
 	}
 	if len(list) == 0 && err == nil {
-		err = usageError{fmt.Errorf("%s has no such hash map", path)}
+		err = usageError{fmt.Errorf("%s has no such hash map or array", path)}
 	}
 	return list, err
 }

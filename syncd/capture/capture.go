@@ -125,6 +125,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
 	}
+	bpf.NameMaps(spec)
 	hooks, missing, err := keepPrograms(spec, attach, c.options.Lookups)
 	if err != nil {
 		return nil, err

@@ -76,7 +76,10 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 		_, err := dataplane.Pin(first)
 		return err
 	case "batch-update", "batch-delete", "batch-lookup-and-delete":
-		return operateBatch(m, operation, first, n, version)
+		if keySize == 4 {
+			return operateBatch[[4]byte](m, operation, first, n, version)
+		}
+		return operateBatch[[8]byte](m, operation, first, n, version)
 	}
 	if _, ok := failingCalls[operation]; ok {
 		return operateFailing(m, operation, first)
@@ -122,7 +125,9 @@ func lookupAndDelete(m *ebpf.Map, key []byte, value *[]byte) error {
 	return m.LookupAndDelete(key, new([][]byte))
 }
 
-func isPerCPU(m *ebpf.Map) bool { return m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash }
+func isPerCPU(m *ebpf.Map) bool {
+	return m.Type() == ebpf.PerCPUHash || m.Type() == ebpf.LRUCPUHash || m.Type() == ebpf.PerCPUArray
+}
 
 // onEachCPU returns values, or, for a per-CPU map, each value repeated for every CPU.
 func onEachCPU[V any](m *ebpf.Map, values []V) []V {
@@ -145,12 +150,12 @@ func operateTagged(m *ebpf.Map, i int) error {
 	return errors.Join(m.Put(key, value), m.Put(own, value), m.Delete(own))
 }
 
-// operateBatch makes the operations in one call, on a map of 8 + 16 bytes.
-func operateBatch(m *ebpf.Map, operation string, first, n, version int) error {
-	keys, values := make([][8]byte, n), make([][16]byte, n)
+// operateBatch makes the operations in one call, on a map with values of 16 bytes.
+func operateBatch[K [4]byte | [8]byte](m *ebpf.Map, operation string, first, n, version int) error {
+	keys, values := make([]K, n), make([][16]byte, n)
 	for i := range n {
-		key, value := entry(8, 16, first+i, version+first+i)
-		copy(keys[i][:], key)
+		key, value := entry(len(keys[i]), 16, first+i, version+first+i)
+		keys[i] = K(key)
 		copy(values[i][:], value)
 	}
 	var err error
@@ -162,7 +167,7 @@ func operateBatch(m *ebpf.Map, operation string, first, n, version int) error {
 		done, err = m.BatchDelete(keys, nil)
 	case "batch-lookup-and-delete":
 		var cursor ebpf.MapBatchCursor
-		done, err = m.BatchLookupAndDelete(&cursor, make([][8]byte, 2*n), onEachCPU(m, make([][16]byte, 2*n)), nil)
+		done, err = m.BatchLookupAndDelete(&cursor, make([]K, 2*n), onEachCPU(m, make([][16]byte, 2*n)), nil)
 		if errors.Is(err, ebpf.ErrKeyNotExist) { // end of the map
 			err = nil
 		}

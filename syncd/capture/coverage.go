@@ -22,6 +22,9 @@ func Covers(a Attach, missing []string, t ebpf.MapType) Coverage {
 	hooked := func(symbols ...string) bool {
 		return !slices.ContainsFunc(symbols, func(s string) bool { return slices.Contains(missing, s) })
 	}
+	if t == ebpf.Array || t == ebpf.PerCPUArray {
+		return coversArray(a, hooked, t)
+	}
 	prefix, perCPU := "htab_", t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash
 	if t == ebpf.LRUHash || t == ebpf.LRUCPUHash {
 		prefix = "htab_lru_"
@@ -48,4 +51,23 @@ func Covers(a Attach, missing []string, t ebpf.MapType) Coverage {
 		return Coverage{Syscalls: true}
 	}
 	return Coverage{}
+}
+
+// coversArray is Covers for arrays, whose elements cannot be deleted or evicted.
+func coversArray(a Attach, hooked func(...string) bool, t ebpf.MapType) Coverage {
+	c := Coverage{Programs: hooked("array_map_update_elem")}
+	switch a {
+	case AttachFexit:
+		c.Syscalls = c.Programs
+		if t == ebpf.PerCPUArray {
+			c.Syscalls = hooked("bpf_percpu_array_update")
+		}
+	case AttachKprobe:
+		c.Syscalls = hooked(BPFEntry)
+	case AttachSyscall:
+		c = Coverage{Syscalls: true}
+	default:
+		c = Coverage{}
+	}
+	return c
 }

@@ -5,6 +5,7 @@ import (
 
 	"mapsync/internal/dataplane"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -16,7 +17,7 @@ func TestCoversWhatHooksReport(t *testing.T) {
 		t.Run(string(attach), func(t *testing.T) {
 			h := openHooks(t, capture.Options{Attach: attach})
 			h.tap(t)
-			for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash} {
+			for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.Array, ebpf.PerCPUArray} {
 				t.Run(typ.String(), func(t *testing.T) { testCoverage(t, h, typ) })
 			}
 			markRan(t, "coverage", h)
@@ -26,9 +27,12 @@ func TestCoversWhatHooksReport(t *testing.T) {
 
 func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	const entries = 2000
-	m, id := newHash(t, typ, 8, 16, entries)
-	perCPU := typ == ebpf.PerCPUHash || typ == ebpf.LRUCPUHash
-	if perCPU {
+	keySize := 8
+	if kmap.IsArray(typ) {
+		keySize = 4
+	}
+	m, id := newHash(t, typ, keySize, 16, entries)
+	if keysOnly(m) {
 		h.watchKeys(t, m, id)
 	} else {
 		h.watch(t, id, 8, 16)
@@ -55,7 +59,7 @@ func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	write := func(from, to int) {
 		p := openDataPlane(t, m, dataplane.Options{Capacity: to - from})
 		for i := from; i < to; i++ {
-			key, value := entry(8, 16, i, i)
+			key, value := entry(keySize, 16, i, i)
 			p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 		}
 		if _, err := p.Run(); err != nil {
@@ -67,6 +71,9 @@ func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	control := startControl(t, m)
 	control.do(t, "update", 200, 4, 0)
 	check("updates by bpf(2)", covers.Syscalls, events(table.OpUpdate), 4)
+	if kmap.IsArray(typ) {
+		return
+	}
 	control.do(t, "delete", 200, 4, 0)
 	check("deletes by bpf(2)", covers.Syscalls, events(table.OpDelete), 4)
 	if typ == ebpf.LRUHash || typ == ebpf.LRUCPUHash {

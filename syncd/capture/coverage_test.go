@@ -31,6 +31,15 @@ func TestCovers(t *testing.T) {
 		{AttachFexit, "htab_percpu_map_update_elem", ebpf.PerCPUHash, Coverage{false, true, true}},
 		{AttachFexit, "htab_percpu_map_update_elem", ebpf.LRUCPUHash, all},
 		{AttachKprobe, "htab_lru_percpu_map_update_elem", ebpf.LRUCPUHash, Coverage{false, true, true}},
+		{AttachFexit, "", ebpf.Array, Coverage{Programs: true, Syscalls: true}},
+		{AttachKprobe, "", ebpf.PerCPUArray, Coverage{Programs: true, Syscalls: true}},
+		{AttachSyscall, "", ebpf.Array, Coverage{Syscalls: true}},
+		{AttachNone, "", ebpf.Array, Coverage{}},
+		{AttachFexit, "array_map_update_elem", ebpf.Array, Coverage{}},
+		{AttachFexit, "array_map_update_elem", ebpf.PerCPUArray, Coverage{Syscalls: true}},
+		{AttachFexit, "bpf_percpu_array_update", ebpf.PerCPUArray, Coverage{Programs: true}},
+		{AttachKprobe, "array_map_update_elem", ebpf.Array, Coverage{Syscalls: true}},
+		{AttachKprobe, BPFEntry, ebpf.Array, Coverage{Programs: true}},
 	} {
 		if got := Covers(c.attach, []string{c.missing}, c.typ); got != c.want {
 			t.Errorf("%s without %q, %s: got %+v, want %+v", c.attach, c.missing, c.typ, got, c.want)

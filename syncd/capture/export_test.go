@@ -21,7 +21,11 @@ const (
 )
 
 // WatchProbes is the number of maps with the same WatchBucket that the hooks find.
-const WatchProbes = watchProbes
+const (
+	WatchProbes = watchProbes
+	// WatchBuckets is the number of buckets.
+	WatchBuckets = watchBuckets
+)
 
 // WatchBucket returns the bucket of a map's watch.
 func WatchBucket(id uint32) uint32 { return watchBucket(id) }

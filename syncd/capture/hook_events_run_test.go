@@ -9,6 +9,7 @@ import (
 
 	"mapsync/internal/dataplane"
 	"mapsync/syncd/capture"
+	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
 )
@@ -22,7 +23,7 @@ func (s *hookFixture) inPlace() {
 		return // only the value of one CPU has changed
 	}
 	var value [16]byte
-	key, want := entry(8, 16, 0, 600)
+	key, want := s.entry(0, 600)
 	if err := s.m.Lookup(key, &value); err != nil || string(value[:8]) != string(want[:8]) {
 		s.Fatalf("look up entry written in place: got value %x, error %v, want %x at its start and nil", value, err, want[:8])
 	}
@@ -52,7 +53,7 @@ func TestHookEvents(t *testing.T) {
 			t.Run(string(attach)+"/"+string(buffer), func(t *testing.T) {
 				h := openHooks(t, capture.Options{Attach: attach, Buffer: buffer, BufferSize: buffers[buffer]})
 				h.tap(t)
-				for _, f := range append(hookCases, perCPUCases...) {
+				for _, f := range slices.Concat(hookCases, perCPUCases, arrayCases) {
 					t.Run(f.name, func(t *testing.T) { f.test(t, h) })
 				}
 				t.Run("LRU evicts", func(t *testing.T) { testEviction(t, h, "LRU evicts", ebpf.LRUHash) })
@@ -80,7 +81,11 @@ func (f *hookCase) test(t *testing.T, h *hookedCapture) {
 		entries = 64
 	}
 	s := &hookFixture{TB: t, h: h}
-	s.m, s.id = newHash(t, mapType, 8, 16, entries)
+	keySize := 8
+	if kmap.IsArray(mapType) {
+		keySize = 4
+	}
+	s.m, s.id = newHash(t, mapType, keySize, 16, entries)
 	unpin, err := dataplane.Pin(0)
 	if err != nil {
 		t.Fatal(err)
@@ -100,7 +105,7 @@ func (f *hookCase) test(t *testing.T, h *hookedCapture) {
 		return
 	}
 	h.awaitEvents(t)
-	if isPerCPU(s.m) {
+	if keysOnly(s.m) {
 		h.watchKeys(t, s.m, s.id)
 	} else {
 		h.watch(t, s.id, 8, 16)
@@ -125,6 +130,9 @@ func (f *hookCase) test(t *testing.T, h *hookedCapture) {
 	h.Unwatch(s.id)
 	report.add(f.name, h, fmt.Sprintf("%d/%d", len(got), seen))
 }
+
+// keysOnly reports whether the events of a map carry no value.
+func keysOnly(m *ebpf.Map) bool { return isPerCPU(m) || kmap.IsArray(m.Type()) }
 
 func has(h *hookedCapture, symbol string) bool {
 	for _, missing := range h.Missing() {

@@ -16,7 +16,7 @@ import (
 // caseWrites is the number of writes in each row of TestHookEvents.
 const caseWrites = 10
 
-// hookFixture is the environment of a row: a watched map of 8 + 16 bytes with hooks, and the
+// hookFixture is the environment of a row: a watched map of 8 + 16 bytes, or an array, with hooks, and the
 // expected events and counters.
 type hookFixture struct {
 	testing.TB
@@ -41,24 +41,29 @@ func (s *hookFixture) expect(op table.Op, context table.Context, version int) {
 		s.seen += caseWrites
 	}
 	for i := range caseWrites {
-		key, value := entry(8, 16, i, version+i)
-		if op != table.OpUpdate || isPerCPU(s.m) {
+		key, value := s.entry(i, version+i)
+		if op != table.OpUpdate || keysOnly(s.m) {
 			value = nil
 		}
 		s.want = append(s.want, change{op, context, string(key), string(value)})
 	}
 }
 
+// entry returns an entry of 16 bytes. In an array, n is its index.
+func (s *hookFixture) entry(n, version int) (key, value []byte) {
+	return entry(int(s.m.KeySize()), 16, n, version)
+}
+
 // fill puts entries 0 to 9 into the map, before the test watches it or counts.
 func (s *hookFixture) fill() {
 	s.Helper()
 	for i := range caseWrites {
-		key, value := entry(8, 16, i, i)
+		key, value := s.entry(i, i)
 		if err := putEntry(s.m, key, value); err != nil {
 			s.Fatal(err)
 		}
 	}
-	if n := len(keysOf(s, s.m)); n != caseWrites {
+	if n := len(keysOf(s, s.m)); n != caseWrites && !kmap.IsArray(s.m.Type()) {
 		s.Fatalf("entries in the map: got %d, want 10", n)
 	}
 }
@@ -105,7 +110,7 @@ func (s *hookFixture) programOf(op dataplane.Op, flags ebpf.MapUpdateFlags, vers
 	s.Helper()
 	p := openDataPlane(s, s.m, dataplane.Options{Capacity: caseWrites, RunWrites: runWrites})
 	for i := range caseWrites {
-		key, value := entry(8, 16, i, version+i)
+		key, value := s.entry(i, version+i)
 		p.Add(op, flags, key, value)
 	}
 	return p
@@ -137,7 +142,7 @@ func (s *hookFixture) byDaemon(remove bool, version int) {
 	}
 	b := k.Batch()
 	for i := range caseWrites {
-		key, value := entry(8, k.Info().ValueSize, i, version+i)
+		key, value := entry(k.Info().KeySize, k.Info().ValueSize, i, version+i)
 		if remove {
 			value = nil
 		}
@@ -207,11 +212,7 @@ var lookupAndDeletes = map[ebpf.MapType]string{
 
 // commonCases are the rows for the data plane and for bpf(2), which are equal for all map types.
 func commonCases(title string, typ ebpf.MapType) []hookCase {
-	return withTitle(title, typ, []hookCase{
-		{name: "program updates", act: func(s *hookFixture) {
-			s.run(dataplane.Update, ebpf.UpdateAny, 100)
-			s.expect(table.OpUpdate, table.ContextProcess, 100)
-		}},
+	return append(updateCases(title, typ), withTitle(title, typ, []hookCase{
 		{name: "program updates present keys", full: true, act: func(s *hookFixture) {
 			s.run(dataplane.Update, ebpf.UpdateExist, 100)
 			s.expect(table.OpUpdate, table.ContextProcess, 100)
@@ -220,41 +221,21 @@ func commonCases(title string, typ ebpf.MapType) []hookCase {
 			s.run(dataplane.Delete, 0, 0)
 			s.expect(table.OpDelete, table.ContextProcess, 0)
 		}},
-		{name: "packets update", act: func(s *hookFixture) {
-			s.receive(dataplane.Update, 200)
-			s.expect(table.OpUpdate, table.ContextPacket, 200)
-		}},
 		{name: "packets delete", full: true, act: func(s *hookFixture) {
 			s.receive(dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextPacket, 0)
-		}},
-		{name: "timer updates", supported: dataplane.HasTimers, act: func(s *hookFixture) {
-			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Update, 230)
-			s.expect(table.OpUpdate, table.ContextPacket, 230)
 		}},
 		{name: "timer deletes", full: true, supported: dataplane.HasTimers, act: func(s *hookFixture) {
 			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextPacket, 0)
 		}},
-		{name: "iterator updates", act: func(s *hookFixture) {
-			s.scheduled((*dataplane.Program).RunByIterator, dataplane.Update, 260)
-			s.expect(table.OpUpdate, table.ContextProcess, 260)
-		}},
 		{name: "iterator deletes", full: true, act: func(s *hookFixture) {
 			s.scheduled((*dataplane.Program).RunByIterator, dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextProcess, 0)
 		}},
-		{name: "bpf(2) updates", act: func(s *hookFixture) {
-			s.bySyscall("update", 300)
-			s.expect(table.OpUpdate, table.ContextSyscall, 300)
-		}},
 		{name: "bpf(2) deletes", full: true, act: func(s *hookFixture) {
 			s.bySyscall("delete", 0)
 			s.expect(table.OpDelete, table.ContextSyscall, 0)
-		}},
-		{name: "bpf(2) updates a batch", act: func(s *hookFixture) {
-			s.bySyscall("batch-update", 400)
-			s.expect(table.OpUpdate, table.ContextSyscall, 400)
 		}},
 		{name: "BPF_NOEXIST on present keys", full: true, act: func(s *hookFixture) {
 			s.expectFailed(s.run(dataplane.Update, ebpf.UpdateNoExist, 500))
@@ -270,6 +251,36 @@ func commonCases(title string, typ ebpf.MapType) []hookCase {
 		{name: "lookup-and-delete", full: true, needs: lookupAndDeletes[typ], act: func(s *hookFixture) {
 			s.bySyscall("lookup-and-delete", 0)
 			s.expect(table.OpDelete, table.ContextSyscall, 0)
+		}},
+	})...)
+}
+
+// updateCases are the rows for updates, which arrays have, too.
+func updateCases(title string, typ ebpf.MapType) []hookCase {
+	return withTitle(title, typ, []hookCase{
+		{name: "program updates", act: func(s *hookFixture) {
+			s.run(dataplane.Update, ebpf.UpdateAny, 100)
+			s.expect(table.OpUpdate, table.ContextProcess, 100)
+		}},
+		{name: "packets update", act: func(s *hookFixture) {
+			s.receive(dataplane.Update, 200)
+			s.expect(table.OpUpdate, table.ContextPacket, 200)
+		}},
+		{name: "timer updates", supported: dataplane.HasTimers, act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Update, 230)
+			s.expect(table.OpUpdate, table.ContextPacket, 230)
+		}},
+		{name: "iterator updates", act: func(s *hookFixture) {
+			s.scheduled((*dataplane.Program).RunByIterator, dataplane.Update, 260)
+			s.expect(table.OpUpdate, table.ContextProcess, 260)
+		}},
+		{name: "bpf(2) updates", act: func(s *hookFixture) {
+			s.bySyscall("update", 300)
+			s.expect(table.OpUpdate, table.ContextSyscall, 300)
+		}},
+		{name: "bpf(2) updates a batch", act: func(s *hookFixture) {
+			s.bySyscall("batch-update", 400)
+			s.expect(table.OpUpdate, table.ContextSyscall, 400)
 		}},
 	})
 }

@@ -21,7 +21,7 @@ type hook struct {
 	syscall  bool   // entry point of bpf(2): the kprobe program runs at its return, fexit is not needed
 }
 
-// hooks are functions in kernel/bpf/hashtab.c, and the entry points of bpf(2) in kernel/bpf/syscall.c.
+// hooks are functions in kernel/bpf/hashtab.c and arraymap.c, and the entry points of bpf(2) in kernel/bpf/syscall.c.
 var hooks = []hook{
 	{symbol: "htab_map_update_elem", fexit: "fexit_update", kprobe: "kprobe_update", required: true},
 	{symbol: "htab_map_delete_elem", fexit: "fexit_delete", kprobe: "kprobe_delete", required: true},
@@ -35,6 +35,8 @@ var hooks = []hook{
 	{symbol: "bpf_percpu_hash_update", fexit: "fexit_percpu_syscall"},
 	{symbol: "htab_percpu_map_lookup_and_delete_elem", fexit: "fexit_percpu_lookup_delete"},
 	{symbol: "htab_lru_percpu_map_lookup_and_delete_elem", fexit: "fexit_lru_percpu_lookup_delete"},
+	{symbol: "array_map_update_elem", fexit: "fexit_array_update", kprobe: "kprobe_array_update"},
+	{symbol: "bpf_percpu_array_update", fexit: "fexit_percpu_array_syscall"},
 	{symbol: "htab_map_lookup_and_delete_batch", fexit: "fexit_drain"},
 	{symbol: "htab_lru_map_lookup_and_delete_batch", fexit: "fexit_lru_drain"},
 	{symbol: "htab_percpu_map_lookup_and_delete_batch", fexit: "fexit_percpu_drain"},

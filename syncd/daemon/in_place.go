@@ -1,6 +1,14 @@
 package daemon
 
-import "mapsync/syncd/config"
+import (
+	"errors"
+
+	"mapsync/syncd/config"
+	"mapsync/syncd/kmap"
+)
+
+// errArrayLookup: the verifier replaces lookups in arrays by instructions, which no hook sees.
+var errArrayLookup = errors.New("lookups in an array call no function of the kernel")
 
 // watchInPlace hooks the lookups in a map if the settings require it. Scans find changes in place otherwise.
 func (m *replica) watchInPlace(a *attachment) {
@@ -8,13 +16,16 @@ func (m *replica) watchInPlace(a *attachment) {
 	if !d.config.HooksInPlace(m.name) {
 		return
 	}
-	err := d.capture.WatchLookups(a.m.Info().ID)
+	err := errArrayLookup
+	if info := a.m.Info(); !kmap.IsArray(info.Type) {
+		err = d.capture.WatchLookups(info.ID)
+	}
 	m.mu.Lock()
 	a.hooksInPlace, a.inPlaceErr = err == nil, err
 	m.mu.Unlock()
 	if err != nil {
 		m.log.Warn("lookups are not hooked, changes in place are found by scans", "reason", err,
-			"scan_interval", d.config.ScanInterval.String(), "hint", "use a kernel with fexit, see `syncd check`")
+			"scan_interval", d.config.ScanInterval.String(), "hint", "see `syncd check`, and docs/capture.md")
 	}
 }
 

@@ -55,8 +55,8 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	a.unread = t.Stats().RereadsDropped
 	m.beginLoading(a, t, s)
 	watch := m.daemon.capture.Watch
-	if i := opened.Info(); i.CPUs > 0 || i.ValueSize > capture.MaxValueSize {
-		watch = m.daemon.capture.WatchKeys // an event cannot contain the whole value
+	if i := opened.Info(); i.CPUs > 0 || i.ValueSize > capture.MaxValueSize || kmap.IsArray(i.Type) {
+		watch = m.daemon.capture.WatchKeys // an event does not contain the whole value, or whether there is an entry
 	}
 	if err := watch(event.ID, t); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) er
 			m.offered = nil
 		}
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
-			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info),
+			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info), Array: kmap.IsArray(info.Type),
 			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
 		}, t)
 		if err != nil {

@@ -73,7 +73,7 @@ func (m *replica) typesOf(info kmap.Info) (*schema.Schema, error) {
 			return sized(s, info)
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map of that name", m.name, m.schemaFile), err)
+	return nil, errors.Join(fmt.Errorf("read types of map %s: %s has no hash map or array of that name", m.name, m.schemaFile), err)
 }
 
 // sized checks that a schema from a file fits a kernel map, and sets its number of CPUs.

@@ -24,7 +24,8 @@ const (
 
 // AccessMethods are the access methods of a map, as selected by [Open].
 type AccessMethods struct {
-	Read   AccessMethod // the whole map: ByBuckets, ByIterator or ByBatch
+	// Read is ByBuckets, ByIterator or ByBatch for the whole map. An array is read like Lookup.
+	Read   AccessMethod
 	Lookup AccessMethod // given keys: ByProgram or BySingle
 	// Write is ByProgram, ByBatch or BySingle. It is never ByProgram for a per-CPU map, because a
 	// program writes only the value of its own CPU.
@@ -41,8 +42,9 @@ var (
 )
 
 // fallback returns the access method without a program.
-func fallback() AccessMethod {
-	if haveBatch() == nil {
+func (k *Map) fallback() AccessMethod {
+	// Arrays of per-CPU values have batches from 5.13 on, but are small and rarely written.
+	if k.info.Type != ebpf.PerCPUArray && haveBatch() == nil {
 		return ByBatch
 	}
 	return BySingle
@@ -64,7 +66,7 @@ func (k *Map) openWriter(o *Options) error {
 		}
 	}
 	if err != nil {
-		k.accessMethods.Write = fallback()
+		k.accessMethods.Write = k.fallback()
 		k.syscallWriter = newSyscallWriter(k)
 		return fmt.Errorf("write by %s: %w", k.accessMethods.Write, err)
 	}
@@ -130,6 +132,10 @@ func (k *Map) openLocked(o *Options) error {
 
 // openReadMethod opens the best method to read the whole map. It returns an error if that is not ByBuckets.
 func (k *Map) openReadMethod(o *Options) error {
+	if IsArray(k.info.Type) {
+		k.accessMethods.Read = k.accessMethods.Lookup
+		return nil // openLookupProgram has returned the error
+	}
 	if o.NoProgram {
 		k.accessMethods.Read = ByBatch
 		return fmt.Errorf("read by %s: %w", ByBatch, errNoProgram)

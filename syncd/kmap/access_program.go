@@ -109,6 +109,7 @@ func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*objec
 		return nil, fmt.Errorf("read embedded program: %w", err)
 	}
 	spec = spec.Copy()
+	bpf.NameMaps(spec)
 	keep := map[string]bool{".rodata": true}
 	for _, name := range want.maps {
 		keep[name] = true
@@ -158,6 +159,7 @@ func setConstants(spec *ebpf.CollectionSpec, info *Info, want *objectSpec) error
 		bpf.AccessVarLockOffset:  uint32(max(info.LockOffset, 0)),
 		bpf.AccessVarUpdateFlags: flags,
 		bpf.AccessVarKeysOnly:    want.keysOnly,
+		bpf.AccessVarIsArray:     IsArray(info.Type),
 		bpf.AccessVarCpus:        uint32(max(info.CPUs, 1)),
 		bpf.AccessVarElemSize:    uint32(info.ElemSize),
 		bpf.AccessVarKeep:        keep,

@@ -18,13 +18,14 @@ var ErrBatchFull = errors.New("batch is full")
 // map has one Batch, and only one goroutine may use it at a time.
 type Batch struct {
 	layout
-	mem []byte
-	n   int
-	cap int
+	mem   []byte
+	n     int
+	cap   int
+	array bool // deletes set the value to zero
 }
 
 func (k *Map) newBatch(o *Options) Batch {
-	b := Batch{layout: k.layout, cap: k.burst(o)}
+	b := Batch{layout: k.layout, cap: k.burst(o), array: k.zero != nil}
 	if k.writer != nil {
 		b.mem = k.writer.entries
 	} else {
@@ -65,6 +66,8 @@ func (b *Batch) Add(key, value []byte) error {
 	if value != nil {
 		op = opUpdate
 		copy(e[b.valueOffset:], value)
+	} else if b.array {
+		clear(e[b.valueOffset:][:b.valueSize])
 	}
 	copy(e[entryKey:], key)
 	binary.NativeEndian.PutUint64(e, uint64(op)) // also sets rc to 0
@@ -73,7 +76,8 @@ func (b *Batch) Add(key, value []byte) error {
 }
 
 // Err returns the result of entry i after [Map.Apply]: nil, or the error of the map, a
-// [unix.Errno]. The error is E2BIG if the map is full. Deleting an absent key succeeds.
+// [unix.Errno]. The error is E2BIG if the map is full, or an array
+// without that index. Deleting an absent key succeeds.
 func (b *Batch) Err(i int) error {
 	if rc := b.rc(i); rc != 0 {
 		return unix.Errno(-rc)

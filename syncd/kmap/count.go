@@ -7,9 +7,12 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// countEntries returns the number of entries of any hash map, or -1 if it cannot read the map bucket by
+// countEntries returns the number of entries of any hash map, that of all elements of an array, or -1 if it cannot read the map bucket by
 // bucket.
 func countEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
+	if IsArray(info.Type) {
+		return info.MaxEntries
+	}
 	keys := *info
 	keys.ValueSize = 0
 	k := &Map{m: m, info: keys, layout: newLayout(&keys)}

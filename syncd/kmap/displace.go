@@ -18,6 +18,9 @@ const displaceChunk = 64
 // refused record, so there are at most as many deletes as writes. The search for a victim may examine every
 // record of the table twice, a part of them under each hold of the table's lock.
 func (s *Syncer) displace(b *Batch) error {
+	if s.m.zero != nil {
+		return nil // an array has no index for the refused records
+	}
 	s.refused = s.refused[:0]
 	for i := range s.pending {
 		if !s.pending[i].remove && errors.Is(b.Err(i), unix.E2BIG) {

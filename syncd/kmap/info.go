@@ -99,7 +99,9 @@ func (i *Info) resolveSizes() (err error) {
 }
 
 // replicable are the map types that can be replicated.
-var replicable = []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash}
+var replicable = []ebpf.MapType{
+	ebpf.Hash, ebpf.LRUHash, ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.Array, ebpf.PerCPUArray,
+}
 
 func (i *Info) checkSupported() error {
 	switch {

@@ -14,6 +14,19 @@ import (
 // valid only during the call. In an LRU map, a lookup by a program counts as a use of the entry:
 // use [Map.ForEach] to read a whole LRU map.
 func (k *Map) Lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
+	if k.zero == nil {
+		return k.lookup(keys, fn)
+	}
+	return k.lookup(keys, func(i int, key, value []byte, found bool) {
+		if found && !k.isEntry(value) {
+			value, found = nil, false
+		}
+		fn(i, key, value, found)
+	})
+}
+
+// lookup is Lookup, but also returns the elements of an array that are not entries.
+func (k *Map) lookup(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	if len(keys)%k.layout.keySize != 0 {
 		return fmt.Errorf("look up in map %q: key buffer of %d bytes is not a multiple of the key size", k.info.Name, len(keys))
 	}

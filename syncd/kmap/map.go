@@ -50,6 +50,7 @@ type Map struct {
 	scanCPUs      *unix.CPUSet // of Options
 	accessMethods AccessMethods
 	keep          []table.Range // of Options: ascending, without adjacent or overlapping ranges
+	zero          []byte        // the value of an absent element, ValueSize bytes; nil unless the map is an array
 
 	writeErr, lookupErr, readErr error // reasons for the fallback to bpf(2); nil: by program
 
@@ -87,6 +88,9 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
 	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep}
+	if IsArray(info.Type) {
+		k.zero = make([]byte, info.ValueSize)
+	}
 	k.accessMethods = AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByProgram}
 	k.writeErr, k.lookupErr = k.openWriter(&o), k.openLookupProgram(&o)
 	k.readErr = k.openReadMethod(&o)

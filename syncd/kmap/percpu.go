@@ -4,7 +4,9 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-func perCPU(t ebpf.MapType) bool { return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash }
+func perCPU(t ebpf.MapType) bool {
+	return t == ebpf.PerCPUHash || t == ebpf.LRUCPUHash || t == ebpf.PerCPUArray
+}
 
 // cleanPadding clears the padding between the values of the CPUs. It contains the bytes of earlier
 // bpf(2) writes, and must not count as a difference.

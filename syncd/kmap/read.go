@@ -24,6 +24,8 @@ func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	switch {
 	case k.closed:
 		err = os.ErrClosed
+	case k.zero != nil:
+		err = k.readElements(ctx, now, fn)
 	case k.bucketReader != nil:
 		err = k.readBuckets(ctx, now, fn)
 	case k.dumper != nil:

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/cilium/ebpf"
+
+	"mapsync/bpf"
 )
 
 // errNoIDs names the privilege that the kernel requires to list the maps of the host.
@@ -111,7 +113,7 @@ func eachMap(ctx context.Context, fn func(m *ebpf.Map, i *mapInfo) error) error 
 	return ctx.Err()
 }
 
-// idsByName returns the IDs of the hash maps with ref's name. Without hash maps it returns those of
+// idsByName returns the IDs of the hash maps and arrays with ref's name. Without them it returns those of
 // other types, for which a later error reports that they cannot be replicated.
 func idsByName(ref Ref) ([]uint32, error) {
 	var hash, other []uint32
@@ -188,8 +190,9 @@ func inUse(ids []uint32) ([]uint32, error) {
 	return slices.DeleteFunc(slices.Clone(ids), func(id uint32) bool { return !users[id] }), nil
 }
 
-// List describes the hash maps on this host, in the order of their IDs. It includes their pins and,
-// if a program can read them, their number of entries.
+// List describes the hash maps and arrays on this host, in the order of their IDs. It includes their pins and,
+// if a program can read them, their number of entries. It leaves out the arrays of syncd, and those that the
+// compiler makes for variables.
 func List(ctx context.Context) ([]Info, error) {
 	pinned, err := listPins()
 	if err != nil && !errors.Is(err, os.ErrPermission) {
@@ -197,7 +200,7 @@ func List(ctx context.Context) ([]Info, error) {
 	}
 	var list []Info
 	err = eachMap(ctx, func(m *ebpf.Map, raw *mapInfo) error {
-		if !strings.Contains(m.Type().String(), "Hash") || strings.Contains(m.Type().String(), "OfMaps") {
+		if !listed(m.Type(), raw.nameString()) {
 			return nil
 		}
 		info, err := Describe(m)
@@ -213,4 +216,13 @@ func List(ctx context.Context) ([]Info, error) {
 		return nil, fmt.Errorf("list maps: %w", err)
 	}
 	return list, nil
+}
+
+// listed reports whether List includes a map.
+func listed(t ebpf.MapType, name string) bool {
+	if IsArray(t) {
+		// Only the names of variables' sections have a dot, such as "lb.bss".
+		return !strings.HasPrefix(name, bpf.MapPrefix) && !strings.Contains(name, ".")
+	}
+	return strings.Contains(t.String(), "Hash") && !strings.Contains(t.String(), "OfMaps")
 }

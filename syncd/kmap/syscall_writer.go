@@ -67,7 +67,7 @@ func (w *syscallWriter) runSame(b *Batch, at, n int) (failed int, err error) {
 			return 0, err
 		}
 		done += count
-		if remove && errno == unix.ENOENT {
+		if remove && (errno == unix.ENOENT || b.array && errno == unix.E2BIG) {
 			continue
 		}
 		b.setRC(at+done, errno)
@@ -90,14 +90,14 @@ func (w *syscallWriter) collect(b *Batch, at, n int) error {
 	w.keys, w.values = w.keys[:0], w.values[:0]
 	for i := at; i < at+n; i++ {
 		w.keys = append(w.keys, b.key(i)...)
-		if b.op(i) == opUpdate {
+		if b.op(i) == opUpdate || b.array {
 			w.values = append(w.values, b.value(i)...)
 		}
 	}
-	if len(w.k.keep) == 0 || len(w.values) == 0 {
+	if len(w.k.keep) == 0 || b.op(at) == opDelete {
 		return nil
 	}
-	return w.k.Lookup(w.keys, func(i int, _, current []byte, found bool) {
+	return w.k.lookup(w.keys, func(i int, _, current []byte, found bool) {
 		if !found {
 			return
 		}
@@ -112,6 +112,7 @@ func (w *syscallWriter) collect(b *Batch, at, n int) error {
 // written.
 func (w *syscallWriter) call(b *Batch, done, n int, remove bool) (int, error) {
 	fd, keys := w.k.m.FD(), w.keys[done*b.keySize:]
+	remove = remove && !b.array
 	switch {
 	case w.batched && remove:
 		return mapBatch(cmdMapDeleteBatch, fd, batchArgs{keys: keys, count: n - done})

@@ -9,6 +9,10 @@ import (
 	"mapsync/syncd/table"
 )
 
+// errZero is the exception of a record in an array: the kernel does not distinguish it from an element without
+// content. A syncd that has an array itself sends no such record.
+var errZero = errors.New("the value has only zeros, which an array does not store")
+
 // setAside counts and stores a record that this node's map cannot hold as it is. It returns false
 // for all other errors, which concern the whole batch.
 //
@@ -17,7 +21,7 @@ import (
 func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	link := errors.Is(err, schema.ErrLink)
 	switch {
-	case !link && !errors.Is(err, schema.ErrRange):
+	case !link && !errors.Is(err, schema.ErrRange) && !errors.Is(err, errZero):
 		return false
 	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
 		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be

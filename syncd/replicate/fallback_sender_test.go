@@ -117,8 +117,8 @@ func TestFallbackSenderPerMap(t *testing.T) {
 				return
 			}
 			poll.Within(t, deadline, "the nodes are in sync", nodesInSync(d))
-			if sum := d.r.Stats().Received.Deltas; sum > 2*orphaned {
-				t.Errorf("received deltas: got %d for %d records, want at most %d", sum, orphaned, 2*orphaned)
+			if sum := d.r.Stats().Received.Deltas; sum > 3*orphaned { // each peer sends them once at most
+				t.Errorf("received deltas: got %d for %d records, want at most %d", sum, orphaned, 3*orphaned)
 			}
 		})
 	}

@@ -176,6 +176,10 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 			}
 			return fmt.Errorf("read value: %w", err)
 		}
+		if in.m.layout.Array && in.tx.IsZero(d.Value) {
+			in.setAside(w, errZero)
+			return nil
+		}
 	}
 	// The record fits now, or its delete has arrived.
 	in.exceptions.resolve(w.Key)

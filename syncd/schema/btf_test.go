@@ -359,7 +359,7 @@ func TestObjectSchemasAreValid(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if want := []string{"ct", "flags", "flow", "kinds", "opaque", "plain", "roles", "tight"}; !slices.Equal(names, want) {
+	if want := []string{"array", "ct", "flags", "flow", "kinds", "opaque", "plain", "roles", "tight"}; !slices.Equal(names, want) {
 		t.Errorf("maps: got %q, want %q", names, want)
 	}
 }

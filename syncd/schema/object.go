@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 )
@@ -14,7 +15,7 @@ import (
 // reader that follows types recursively overflows its stack at three million bytes.
 const maxBTF = 2 << 20
 
-// FromObject returns the schemas of the hash maps of a BPF object file, by name. The file does not
+// FromObject returns the schemas of the hash maps and arrays of a BPF object file, by name. The file does not
 // contain the number of CPUs, so entries of per-CPU maps have one CPU. If a map has a type that
 // cannot be replicated, the error includes it, and FromObject still returns the other schemas.
 func FromObject(path string) ([]*Schema, error) {
@@ -59,12 +60,15 @@ func recovered(err *error) {
 	}
 }
 
-// fromMapSpec returns nil for a map that is not a hash.
+// fromMapSpec returns nil for a map that is neither a hash nor an array, and for sections of variables.
 func fromMapSpec(name string, m *ebpf.MapSpec) (*Schema, error) {
+	if strings.HasPrefix(name, ".") {
+		return nil, nil
+	}
 	perCPU := false
 	switch m.Type {
-	case ebpf.Hash, ebpf.LRUHash:
-	case ebpf.PerCPUHash, ebpf.LRUCPUHash:
+	case ebpf.Hash, ebpf.LRUHash, ebpf.Array:
+	case ebpf.PerCPUHash, ebpf.LRUCPUHash, ebpf.PerCPUArray:
 		perCPU = true
 	default:
 		return nil, nil

@@ -49,6 +49,20 @@ func equalUnder(mask, a, b []byte) bool {
 	return true
 }
 
+// IsZero reports whether the bits of Options.Carried are all zero in a value of ValueSize bytes.
+func (tx *Tx) IsZero(value []byte) bool {
+	mask := tx.t.opt.Carried
+	for i, b := range value {
+		if mask != nil {
+			b &= mask[i]
+		}
+		if b != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // copyKept copies the ranges Delta.Keep, which the delta does not carry, from the live record to the
 // delta's value.
 func (t *Table) copyKept(s uint32, d *Delta) {

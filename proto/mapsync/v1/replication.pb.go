@@ -30,6 +30,7 @@ const (
 	MapType_MAP_TYPE_UNSPECIFIED MapType = 0
 	MapType_MAP_TYPE_HASH        MapType = 1
 	MapType_MAP_TYPE_LRU_HASH    MapType = 2
+	MapType_MAP_TYPE_ARRAY       MapType = 3
 )
 
 // Enum value maps for MapType.
@@ -38,11 +39,13 @@ var (
 		0: "MAP_TYPE_UNSPECIFIED",
 		1: "MAP_TYPE_HASH",
 		2: "MAP_TYPE_LRU_HASH",
+		3: "MAP_TYPE_ARRAY",
 	}
 	MapType_value = map[string]int32{
 		"MAP_TYPE_UNSPECIFIED": 0,
 		"MAP_TYPE_HASH":        1,
 		"MAP_TYPE_LRU_HASH":    2,
+		"MAP_TYPE_ARRAY":       3,
 	}
 )
 
@@ -2829,11 +2832,12 @@ const file_mapsync_v1_replication_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\fR\x05value\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x06R\aversion\x12\x14\n" +
 	"\x05owner\x18\x04 \x01(\rR\x05owner\x123\n" +
-	"\toperation\x18\x05 \x01(\x0e2\x15.mapsync.v1.OperationR\toperation*M\n" +
+	"\toperation\x18\x05 \x01(\x0e2\x15.mapsync.v1.OperationR\toperation*a\n" +
 	"\aMapType\x12\x18\n" +
 	"\x14MAP_TYPE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rMAP_TYPE_HASH\x10\x01\x12\x15\n" +
-	"\x11MAP_TYPE_LRU_HASH\x10\x02*J\n" +
+	"\x11MAP_TYPE_LRU_HASH\x10\x02\x12\x12\n" +
+	"\x0eMAP_TYPE_ARRAY\x10\x03*J\n" +
 	"\rRefusalReason\x12\x1e\n" +
 	"\x1aREFUSAL_REASON_UNSPECIFIED\x10\x00\x12\x19\n" +
 	"\x15REFUSAL_REASON_LAYOUT\x10\x01*]\n" +

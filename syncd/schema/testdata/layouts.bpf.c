@@ -224,14 +224,22 @@ struct {
 	__uint(value_size, 20);
 } opaque SEC(".maps");
 
-/* not_hash: none of ours. */
+/* array: of values per CPU. */
 
 struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct flow_counters);
-} not_hash SEC(".maps");
+} array SEC(".maps");
+
+/* queue: not replicated. */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_QUEUE);
+	__uint(max_entries, 1);
+	__type(value, struct flow_counters);
+} queue SEC(".maps");
 
 /* roles: each of them. */
 

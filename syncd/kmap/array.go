@@ -1,0 +1,40 @@
+package kmap
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+
+	"github.com/cilium/ebpf"
+)
+
+// IsArray reports whether a map type is an array. Its keys are the indexes below MaxEntries, and each has a
+// value, at first of zeros. For syncd, an element is an entry if a byte of its value outside the ranges
+// [Options.Keep] is not zero. A delete sets the value to zero.
+func IsArray(t ebpf.MapType) bool { return t == ebpf.Array || t == ebpf.PerCPUArray }
+
+// isEntry reports whether a value in an array is that of an entry.
+func (k *Map) isEntry(value []byte) bool {
+	at := 0
+	for _, r := range k.keep {
+		if !bytes.Equal(value[at:r.Offset], k.zero[at:r.Offset]) {
+			return true
+		}
+		at = r.Offset + r.Size
+	}
+	return !bytes.Equal(value[at:], k.zero[at:])
+}
+
+// readElements reads an array by looking all its indexes up.
+func (k *Map) readElements(ctx context.Context, now func() int64, fn ReadFunc) error {
+	keys := make([]byte, 0, min(lookupSlots, k.info.MaxEntries)*k.layout.keySize)
+	for at := 0; at < k.info.MaxEntries && ctx.Err() == nil; {
+		for keys = keys[:0]; at < k.info.MaxEntries && len(keys) < cap(keys); at++ {
+			keys = binary.NativeEndian.AppendUint32(keys, uint32(at))
+		}
+		if err := k.readValues(keys, now, fn); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
