@@ -2,6 +2,7 @@ package capture_test
 
 import (
 	"slices"
+	"strings"
 
 	"mapsync/internal/dataplane"
 
@@ -12,7 +13,7 @@ import (
 // update with zeros.
 var arrayCases = slices.Concat(
 	updateCases("array", ebpf.Array), ownWriteCases("array", ebpf.Array),
-	updateCases("per-CPU array", ebpf.PerCPUArray), withTitle("per-CPU array", ebpf.PerCPUArray, []hookCase{
+	withBatchSupport(updateCases("per-CPU array", ebpf.PerCPUArray)), withTitle("per-CPU array", ebpf.PerCPUArray, []hookCase{
 		{name: "own updates", act: func(s *hookFixture) { s.byDaemon(false, 700); s.ownBySyscall() }},
 		{name: "own deletes", act: func(s *hookFixture) { s.byDaemon(true, 0); s.ownBySyscall() }},
 	}),
@@ -32,3 +33,23 @@ var arrayCases = slices.Concat(
 		}},
 	}),
 )
+
+// withBatchSupport sets which kernels have the row of batches: from 5.13 on.
+func withBatchSupport(rows []hookCase) []hookCase {
+	for i := range rows {
+		if strings.HasSuffix(rows[i].name, "batch") {
+			rows[i].supported = perCPUArrayBatches
+		}
+	}
+	return rows
+}
+
+func perCPUArrayBatches() error {
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 1})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	_, err = m.BatchUpdate([][4]byte{{}}, onEachCPU(m, [][16]byte{{}}), nil)
+	return err
+}

@@ -9,7 +9,6 @@ import (
 
 	"mapsync/internal/child"
 	"mapsync/internal/dataplane"
-	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -90,6 +89,8 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 		switch operation {
 		case "tagged":
 			err = operateTagged(m, i)
+		case "tagged-batch":
+			err = operateTaggedBatch(m)
 		case "update":
 			err = putEntry(m, key, value)
 		case "delete":
@@ -145,9 +146,40 @@ func onEachCPU[V any](m *ebpf.Map, values []V) []V {
 
 // operateTagged makes the bpf(2) writes of TestWriteContextUnderLoad.
 func operateTagged(m *ebpf.Map, i int) error {
-	key, value := taggedEntry(table.ContextSyscall, i)
-	own := taggedKey(table.ContextSyscall, i)
-	return errors.Join(m.Put(key, value), m.Put(own, value), m.Delete(own))
+	key, value := taggedEntry(singleWriter, i)
+	own := taggedKey(singleWriter, i)
+	err := m.Delete(own)
+	if errors.Is(err, ebpf.ErrKeyNotExist) { // drained
+		err = nil
+	}
+	return errors.Join(m.Put(key, value), m.Put(own, value), err)
+}
+
+// operateTaggedBatch makes those with many entries per call. It drains one bucket of the map.
+func operateTaggedBatch(m *ebpf.Map) error {
+	const n = 16
+	keys, values := make([][8]byte, n), make([][16]byte, n)
+	for i := range n {
+		_, value := taggedEntry(batchWriter, i)
+		keys[i], values[i] = [8]byte(taggedKey(batchWriter, i)), [16]byte(value)
+	}
+	_, err := m.BatchUpdate(keys, values, nil)
+	if err != nil {
+		return err
+	}
+	// Another drain has removed some of the keys, at which the kernel stops.
+	if _, err = m.BatchDelete(keys[:n/2], nil); errors.Is(err, ebpf.ErrKeyNotExist) {
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	var cursor ebpf.MapBatchCursor
+	_, err = m.BatchLookupAndDelete(&cursor, make([][8]byte, 8), make([][16]byte, 8), nil)
+	if errors.Is(err, ebpf.ErrKeyNotExist) || errors.Is(err, unix.ENOSPC) { // the end of the map, or a large bucket
+		err = nil
+	}
+	return err
 }
 
 // operateBatch makes the operations in one call, on a map with values of 16 bytes.

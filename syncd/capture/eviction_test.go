@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"mapsync/internal/dataplane"
+	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
@@ -51,4 +52,29 @@ func testEviction(t *testing.T, h *hookedCapture, row string, typ ebpf.MapType) 
 	}
 	h.Unwatch(id)
 	report.add(row, h, fmt.Sprintf("%d of %d", len(evicted), writes-len(present)))
+	if typ == ebpf.LRUHash {
+		h.detected(t, "eviction by a write of a program", caseWrites*len(evicted)/(writes-len(present)), caseWrites)
+	}
+}
+
+// testEvictionBySyscall makes bpf(2) fill an LRU map. A kprobe reports no eviction, fexit each one.
+func testEvictionBySyscall(t *testing.T, h *hookedCapture) {
+	const writes = 1000
+	m, id := newHash(t, ebpf.LRUHash, 8, 16, 256)
+	h.watch(t, id, 8, 16)
+	startControl(t, m).do(t, "update", 0, writes, 0)
+	h.awaitEvents(t)
+	evicted := 0
+	for _, c := range h.take(id) {
+		if c.Op == table.OpEvict {
+			evicted++
+		}
+	}
+	all := writes - len(keysOf(t, m))
+	if want := map[capture.Attach]int{capture.AttachFexit: all}[h.attach]; all == 0 || evicted != want {
+		t.Errorf("evictions: got %d reported of %d, want %d reported and more than 0 made", evicted, all, want)
+	}
+	h.Unwatch(id)
+	report.add("LRU evicts for bpf(2)", h, fmt.Sprintf("%d of %d", evicted, all))
+	h.detected(t, "eviction by a write of bpf(2)", caseWrites*evicted/max(all, 1), caseWrites)
 }

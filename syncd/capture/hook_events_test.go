@@ -161,7 +161,10 @@ type hookCase struct {
 	mapType ebpf.MapType // default: Hash
 	entries int          // default: 64
 	full    bool         // entries 0 to 9 are present at the start
-	needs   string       // kernel function; without it the operation must be unsupported
+	// interrupts is true if the writes interrupt a CPU anywhere. A kprobe misses them inside another one.
+	interrupts bool
+	needs      string // kernel function; without it the operation must be unsupported
+	writer     string // of testdata/detected_writes.txt; rows of HASH maps only
 	// supported returns ebpf.ErrNotSupported, wrapped, if the kernel has no such writer. nil: it has.
 	supported func() error
 	act       func(s *hookFixture)
@@ -169,7 +172,34 @@ type hookCase struct {
 
 // hookCases are the rows of TestHookEvents on maps with one value per entry. perCPUCases are the
 // rows on per-CPU maps.
-var hookCases = slices.Concat(commonCases("", ebpf.Hash), hashCases, commonCases("LRU", ebpf.LRUHash), ownWriteCases("", ebpf.Hash), ownWriteCases("LRU", ebpf.LRUHash))
+var hookCases = slices.Concat(withWriters(commonCases("", ebpf.Hash)), withWriters(hashCases), commonCases("LRU", ebpf.LRUHash),
+	ownWriteCases("", ebpf.Hash), ownWriteCases("LRU", ebpf.LRUHash))
+
+// writers are the names of rows of HASH maps in testdata/detected_writes.txt.
+var writers = map[string]string{
+	"program updates":         "update by a program, in a process",
+	"program deletes":         "delete by a program, in a process",
+	"packets update":          "update by a program, in a packet",
+	"packets delete":          "delete by a program, in a packet",
+	"timer updates":           "update by a timer's callback",
+	"timer deletes":           "delete by a timer's callback",
+	"iterator updates":        "update by an iterator",
+	"iterator deletes":        "delete by an iterator",
+	"bpf(2) updates":          "update by bpf(2), single",
+	"bpf(2) deletes":          "delete by bpf(2), single",
+	"bpf(2) updates a batch":  "update by bpf(2), batch",
+	"bpf(2) deletes a batch":  "delete by bpf(2), batch",
+	"lookup-and-delete":       "lookup-and-delete by bpf(2), single",
+	"batch lookup-and-delete": "lookup-and-delete by bpf(2), batch",
+	"program writes in place": "change in place",
+}
+
+func withWriters(rows []hookCase) []hookCase {
+	for i := range rows {
+		rows[i].writer = writers[rows[i].name]
+	}
+	return rows
+}
 
 // hashCases are rows about the limits of a map.
 var hashCases = []hookCase{
@@ -225,7 +255,7 @@ func commonCases(title string, typ ebpf.MapType) []hookCase {
 			s.receive(dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextPacket, 0)
 		}},
-		{name: "timer deletes", full: true, supported: dataplane.HasTimers, act: func(s *hookFixture) {
+		{name: "timer deletes", full: true, interrupts: true, supported: dataplane.HasTimers, act: func(s *hookFixture) {
 			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Delete, 0)
 			s.expect(table.OpDelete, table.ContextPacket, 0)
 		}},
@@ -266,7 +296,7 @@ func updateCases(title string, typ ebpf.MapType) []hookCase {
 			s.receive(dataplane.Update, 200)
 			s.expect(table.OpUpdate, table.ContextPacket, 200)
 		}},
-		{name: "timer updates", supported: dataplane.HasTimers, act: func(s *hookFixture) {
+		{name: "timer updates", interrupts: true, supported: dataplane.HasTimers, act: func(s *hookFixture) {
 			s.scheduled((*dataplane.Program).RunByTimer, dataplane.Update, 230)
 			s.expect(table.OpUpdate, table.ContextPacket, 230)
 		}},

@@ -25,15 +25,58 @@ const (
 // pace is the pause between packets, so that each packet causes an interrupt of its own.
 const pace = 100 * time.Microsecond
 
+// loadWriter is a writer of TestWriteContextUnderLoad.
+type loadWriter uint8
+
+const (
+	packetWriter loadWriter = iota + 1
+	timerWriter
+	processWriter
+	iteratorWriter
+	kprobeWriter
+	singleWriter // bpf(2), one entry per call
+	batchWriter  // bpf(2), several entries per call
+	ownWriter
+	loadWriters
+)
+
+var loadWriterNames = [loadWriters]string{
+	"", "packet", "timer", "process", "iterator", "kprobe", "bpf(2)", "bpf(2) batch", "syncd",
+}
+
+// context returns the context that the events of a writer must have.
+func (w loadWriter) context() table.Context {
+	switch w {
+	case packetWriter, timerWriter:
+		return table.ContextPacket
+	case singleWriter, batchWriter:
+		return table.ContextSyscall
+	case ownWriter:
+		return table.ContextOwn
+	}
+	return table.ContextProcess
+}
+
+// detected reports whether the events of a writer have its keys and values.
+func (w loadWriter) detected(attach capture.Attach) bool {
+	switch w {
+	case kprobeWriter:
+		return attach.Detects(ebpf.Kprobe)
+	case singleWriter, batchWriter:
+		return attach == capture.AttachFexit
+	}
+	return true
+}
+
 // sharedKeys is the number of keys that all writers update. The first byte of a value identifies
 // its writer. Deletes have no value, so each writer deletes only its own keys.
 const sharedKeys = 64
 
-func taggedKey(writer table.Context, i int) []byte {
+func taggedKey(writer loadWriter, i int) []byte {
 	return binary.LittleEndian.AppendUint64(nil, uint64(writer)<<32|uint64(i))
 }
 
-func taggedEntry(writer table.Context, i int) (key, value []byte) {
+func taggedEntry(writer loadWriter, i int) (key, value []byte) {
 	key, value = entry(8, 16, i%sharedKeys, 0)
 	value[0] = byte(writer)
 	return key, value
@@ -41,19 +84,20 @@ func taggedEntry(writer table.Context, i int) (key, value []byte) {
 
 // contextChecker compares the context of each event with the writer in its key or value.
 type contextChecker struct {
-	updates, deletes [capture.Contexts]atomic.Uint64
+	updates, deletes [loadWriters]atomic.Uint64
+	drained          atomic.Uint64 // keys that a batch lookup-and-delete removed
 	wrong            atomic.Uint64
 	firstWrong       atomic.Pointer[string]
-	numbers          [capture.Contexts]uint64 // of the last update, for numbered writes
+	numbers          [loadWriters]uint64 // of the last update, for numbered writes
 	repeated         atomic.Uint64
 }
 
 func (j *contextChecker) observe(_ uint32, c *table.Change) {
-	var writer table.Context
+	var writer loadWriter
 	switch c.Op {
 	case table.OpUpdate:
-		writer = table.Context(c.Value[0])
-		j.updates[c.Context].Add(1)
+		writer = loadWriter(c.Value[0])
+		j.updates[writer].Add(1)
 		if n := binary.NativeEndian.Uint64(c.Value[8:]); n != 0 {
 			if n <= j.numbers[writer] {
 				j.repeated.Add(1)
@@ -61,13 +105,16 @@ func (j *contextChecker) observe(_ uint32, c *table.Change) {
 			j.numbers[writer] = n
 		}
 	case table.OpDelete:
-		writer = table.Context(binary.LittleEndian.Uint64(c.Key) >> 32)
-		j.deletes[c.Context].Add(1)
+		writer = loadWriter(binary.LittleEndian.Uint64(c.Key) >> 32)
+		j.deletes[writer].Add(1)
+	case capture.OpKeys: // whichever writer the keys belong to
+		j.drained.Add(1)
+		writer = batchWriter
 	default:
 		return
 	}
-	if writer != c.Context {
-		text := fmt.Sprintf("%s by %s reported as %s: key %x value %x", c.Op, writer, c.Context, c.Key, c.Value)
+	if writer.context() != c.Context {
+		text := fmt.Sprintf("%s by %s reported as %s: key %x value %x", c.Op, loadWriterNames[writer], c.Context, c.Key, c.Value)
 		j.firstWrong.CompareAndSwap(nil, &text)
 		j.wrong.Add(1)
 	}
@@ -102,22 +149,35 @@ func (j *contextChecker) report(t *testing.T, attach capture.Attach) {
 	if j.repeated.Load() != 0 {
 		t.Errorf("%d numbered writes reported out of order or twice", j.repeated.Load())
 	}
-	for c := table.ContextPacket; c <= table.ContextOwn; c++ {
-		updates, deletes := j.updates[c].Load(), j.deletes[c].Load()
-		t.Logf("%s: %d updates, %d deletes", c, updates, deletes)
-		unseen := c == table.ContextSyscall && attach == capture.AttachKprobe
-		if unseen != (updates+deletes == 0) || !unseen && (updates < 20 || deletes < 20) {
-			t.Errorf("context %s: got %d updates, %d deletes, want at least 20 each (kprobe and bpf(2): 0)",
-				c, updates, deletes)
+	timers := dataplane.HasTimers() == nil
+	for w := packetWriter; w < loadWriters; w++ {
+		updates, deletes := j.updates[w].Load(), j.deletes[w].Load()
+		t.Logf("%s: %d updates, %d deletes", loadWriterNames[w], updates, deletes)
+		least, deletesToo := uint64(20), w != kprobeWriter
+		if w == timerWriter || w == iteratorWriter {
+			least = 2 // each run loads a program
 		}
+		switch {
+		case w == timerWriter && !timers:
+		case !w.detected(attach):
+			// A kernel may detect more than Detects promises.
+			if attach == capture.AttachKprobe && updates+deletes != 0 {
+				t.Errorf("%s: got %d updates, %d deletes, want none with kprobe", loadWriterNames[w], updates, deletes)
+			}
+		case updates < least || deletesToo && deletes < least:
+			t.Errorf("%s: got %d updates, %d deletes, want at least %d each", loadWriterNames[w], updates, deletes, least)
+		}
+	}
+	if j.drained.Load() == 0 {
+		t.Error("keys of batch lookup-and-delete: got none, want some")
 	}
 }
 
 // runAllWriters runs all writers for the duration d.
 func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration) {
-	packets := taggedProgram(t, m, table.ContextPacket)
+	packets := taggedProgram(t, m, packetWriter, 2)
 	stopFlood := openReceiver(t, packets).Flood(otherCPU, pace)
-	process := taggedProgram(t, m, table.ContextProcess)
+	process := taggedProgram(t, m, processWriter, 2)
 	k, err := kmap.Open(m, kmap.Options{OwnWriteMarks: h.ownWriteMarks})
 	if err != nil {
 		t.Fatal(err)
@@ -125,13 +185,20 @@ func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration)
 	t.Cleanup(func() { k.Close() })
 	control := startControl(t, m)
 	control.do(t, "pin", busyCPU, 0, 0)
+	callWriter := attachTaggedKprobe(t, m)
 
 	var w workers
 	w.start(t, func() error { return applyTagged(k) })
 	w.start(t, func() error { return process.RunOnce(64) })
 	w.start(t, func() error { return putTagged(m) })
+	w.start(t, func() error { callWriter(); time.Sleep(pace); return nil })
+	w.start(t, taggedProgram(t, m, iteratorWriter, 16).RunByIterator)
+	if dataplane.HasTimers() == nil {
+		w.start(t, taggedProgram(t, m, timerWriter, 16).RunByTimer)
+	}
 	for until := time.Now().Add(d); time.Now().Before(until); {
 		control.do(t, "tagged", 0, 16, 0)
+		control.do(t, "tagged-batch", 0, 1, 0)
 	}
 	w.stop(t)
 	if _, err := stopFlood(); err != nil {
@@ -143,10 +210,20 @@ func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration)
 	}
 }
 
+// attachTaggedKprobe attaches a program that makes a tagged update under a kprobe until the end of the test. The
+// returned function runs it.
+func attachTaggedKprobe(t *testing.T, m *ebpf.Map) (run func()) {
+	t.Helper()
+	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
+	key, value := taggedEntry(kprobeWriter, 0)
+	return attachKprobeWriter(t, writerCode(m, counter, key, value))
+}
+
 // taggedProgram returns a program that updates the shared keys, and writes and deletes its own
-// keys, endlessly.
-func taggedProgram(t *testing.T, m *ebpf.Map, writer table.Context) *dataplane.Program {
-	p := openDataPlane(t, m, dataplane.Options{Capacity: 64, RunWrites: 2, Endless: true, NumberValues: true})
+// keys, endlessly, with a number of writes in each run.
+func taggedProgram(t *testing.T, m *ebpf.Map, writer loadWriter, runWrites int) *dataplane.Program {
+	t.Helper()
+	p := openDataPlane(t, m, dataplane.Options{Capacity: 64, RunWrites: runWrites, Endless: true, NumberValues: true})
 	for i := range 16 {
 		key, value := taggedEntry(writer, i)
 		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
@@ -162,8 +239,8 @@ func taggedProgram(t *testing.T, m *ebpf.Map, writer table.Context) *dataplane.P
 func applyTagged(k *kmap.Map) error {
 	b := k.Batch()
 	for i := range 32 {
-		key, value := taggedEntry(table.ContextOwn, i)
-		own := taggedKey(table.ContextOwn, i)
+		key, value := taggedEntry(ownWriter, i)
+		own := taggedKey(ownWriter, i)
 		for _, w := range [][2][]byte{{key, value}, {own, value}, {own, nil}} {
 			if err := b.Add(w[0], w[1]); err != nil {
 				return err
@@ -176,54 +253,6 @@ func applyTagged(k *kmap.Map) error {
 
 // putTagged makes one of syncd's own writes by bpf(2).
 func putTagged(m *ebpf.Map) error {
-	key, value := taggedEntry(table.ContextOwn, 7)
+	key, value := taggedEntry(ownWriter, 7)
 	return m.Put(key, value)
-}
-
-// workers run functions repeatedly on the busy CPU, each on its own thread.
-type workers struct {
-	stopped atomic.Bool
-	done    []chan error
-}
-
-func (w *workers) start(t *testing.T, work func() error) {
-	done := make(chan error, 1)
-	w.done = append(w.done, done)
-	go func() {
-		unpin, err := dataplane.Pin(busyCPU)
-		if err != nil {
-			done <- err
-			return
-		}
-		defer unpin()
-		for err == nil && !w.stopped.Load() {
-			err = work()
-		}
-		done <- err
-	}()
-}
-
-func (w *workers) stop(t *testing.T) {
-	t.Helper()
-	w.stopped.Store(true)
-	for _, done := range w.done {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	w.done = nil
-}
-
-// steer makes one CPU process all packets until the end of the test.
-func steer(t *testing.T, cpu int) {
-	t.Helper()
-	restore, err := dataplane.SteerLoopback(cpu)
-	if err != nil {
-		skipUnsupported(t, err.Error())
-	}
-	t.Cleanup(func() {
-		if err := restore(); err != nil {
-			t.Error(err)
-		}
-	})
 }

@@ -127,8 +127,8 @@ type Map struct {
 // mapName matches the names that a map may have on the wire, in metrics and in commands.
 var mapName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// ParseMap parses one entry of the setting map. The default of NAME is the kernel's name of the
-// map or the last part of its pin path. An id needs a NAME.
+// ParseMap parses one entry of the setting map. REF[KEY] is an inner map of a map of maps. The default of NAME
+// is the kernel's name of the map or the last part of its pin path. An id and an inner map need a NAME.
 func ParseMap(s string) (Map, error) {
 	m := Map{Ref: s}
 	if name, ref, ok := strings.Cut(s, "="); ok && mapName.MatchString(name) {
@@ -142,13 +142,16 @@ func ParseMap(s string) (Map, error) {
 		kind, rest = "name", m.Ref
 	}
 	if rest == "" || !slices.Contains([]string{"name", "pin", "id"}, kind) {
-		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID", s)
+		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID, or NAME=REF[KEY] for an inner map", s)
 	}
 	if kind == "pin" {
 		rest = path.Clean(rest) // one spelling of each path, so that duplicates are found
 	}
 	m.Ref = kind + ":" + rest
 	if m.Name == "" {
+		if strings.HasSuffix(rest, "]") {
+			return Map{}, fmt.Errorf("map %q: an inner map has no name of its own, so write NAME=%s", s, m.Ref)
+		}
 		if kind == "id" {
 			return Map{}, fmt.Errorf("map %q: an id differs on every node, so write NAME=%s", s, m.Ref)
 		}

@@ -141,10 +141,17 @@ func TestParseMap(t *testing.T) {
 		"/sys/fs/bpf/lb/ct_map":         {"ct_map", "pin:/sys/fs/bpf/lb/ct_map"},
 		"ct=pin:/sys/fs/bpf/lb/ct=_map": {"ct", "pin:/sys/fs/bpf/lb/ct=_map"},
 		"ct=id:12":                      {"ct", "id:12"},
+		"lru0=/sys/fs/bpf/lru[0]":       {"lru0", "pin:/sys/fs/bpf/lru[0]"},
+		"lru0=lru_maps[0x01]":           {"lru0", "name:lru_maps[0x01]"},
 	} {
 		got, err := ParseMap(in)
 		if err != nil || got != want {
 			t.Errorf("parse map %q: got %+v, error %v, want %+v", in, got, err, want)
+		}
+	}
+	for in, want := range map[string]string{"/sys/fs/bpf/lru[0]": "write NAME=pin:/sys/fs/bpf/lru[0]", "id:12": "write NAME=id:12"} {
+		if _, err := ParseMap(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("parse map %q: got error %v, want one with %q", in, err, want)
 		}
 	}
 }

@@ -27,7 +27,7 @@ const (
 )
 
 // Poll intervals for maps that appear or disappear. A pin is one file, but a name is looked up
-// among all maps. Until a new map is found and refilled, its load balancer has no sessions.
+// among all maps, and an inner map in its map of maps. Until a new map is found and refilled, its load balancer has no sessions.
 const (
 	pollPin  = 100 * time.Millisecond
 	pollMaps = 500 * time.Millisecond
@@ -109,7 +109,7 @@ const (
 // and tries it again later. Other maps continue.
 func (m *replica) run(ctx context.Context) error {
 	interval := pollMaps
-	if m.ref.PinPath != "" {
+	if m.ref.PinPath != "" && m.ref.InnerKey == "" { // there may be an inner map for each CPU
 		interval = pollPin
 	}
 	watcher := kmap.NewWatcher(m.ref, interval, m.daemon.pinOwners...)

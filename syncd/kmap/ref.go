@@ -19,7 +19,7 @@ var ErrAmbiguous = errors.New("several maps have this name")
 // the terminating zero).
 const maxName = 15
 
-// Ref refers to a map. Exactly one field is set.
+// Ref refers to a map. Exactly one of Name, PinPath and ID is set.
 type Ref struct {
 	// Name is the map's name in the kernel. The kernel stores 15 bytes of it, so a longer name
 	// matches by its first 15 bytes.
@@ -28,11 +28,27 @@ type Ref struct {
 	PinPath string
 	// ID is the map's ID in the kernel. It is valid until the map is freed.
 	ID uint32
+	// InnerKey is empty, or the other fields refer to a map of maps, and the Ref to the map that it has under
+	// this key: a number, or 0x and the bytes of the key in hexadecimal.
+	InnerKey string
 }
 
 // ParseRef parses a Ref as users write it: "name:ct_map", "pin:/sys/fs/bpf/ct_map" or "id:12".
-// Without a prefix, an absolute path is a pin and anything else a name.
+// Without a prefix, an absolute path is a pin and anything else a name. A suffix "[KEY]" is the InnerKey.
 func ParseRef(s string) (Ref, error) {
+	outer, key, inner := strings.Cut(strings.TrimSuffix(s, "]"), "[")
+	if !inner || !strings.HasSuffix(s, "]") {
+		return parseOuter(s)
+	}
+	if key == "" {
+		return Ref{}, fmt.Errorf("parse map reference %q: write the key of the inner map between [ and ]", s)
+	}
+	r, err := parseOuter(outer)
+	r.InnerKey = key
+	return r, err
+}
+
+func parseOuter(s string) (Ref, error) {
 	kind, rest, ok := strings.Cut(s, ":")
 	if !ok {
 		kind, rest = "name", s
@@ -63,6 +79,10 @@ func ParseRef(s string) (Ref, error) {
 
 // String returns the form that [ParseRef] parses.
 func (r Ref) String() string {
+	if key := r.InnerKey; key != "" {
+		r.InnerKey = ""
+		return r.String() + "[" + key + "]"
+	}
 	switch {
 	case r.PinPath != "":
 		return "pin:" + r.PinPath

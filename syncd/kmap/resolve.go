@@ -51,6 +51,9 @@ func resolve(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
 }
 
 func openRef(ref Ref, current uint32, pinOwners []uint32) (*ebpf.Map, error) {
+	if ref.InnerKey != "" {
+		return openInner(ref, pinOwners)
+	}
 	switch {
 	case ref.PinPath != "":
 		return openPin(ref.PinPath, pinOwners)
@@ -113,25 +116,28 @@ func eachMap(ctx context.Context, fn func(m *ebpf.Map, i *mapInfo) error) error 
 	return ctx.Err()
 }
 
-// idsByName returns the IDs of the hash maps and arrays with ref's name. Without them it returns those of
-// other types, for which a later error reports that they cannot be replicated.
+// idsByName returns the IDs of the hash maps with ref's name. Without hash maps it returns those of the arrays, and
+// without these those of other types, for which a later error reports that they cannot be replicated.
 func idsByName(ref Ref) ([]uint32, error) {
-	var hash, other []uint32
+	var hash, array, other []uint32
 	err := eachMap(context.Background(), func(_ *ebpf.Map, i *mapInfo) error {
-		if !ref.matches(i.nameString()) {
-			return nil
-		}
-		if slices.Contains(replicable, ebpf.MapType(i.typ)) {
+		switch t := ebpf.MapType(i.typ); {
+		case !ref.matches(i.nameString()):
+		case IsArray(t):
+			array = append(array, i.id)
+		case slices.Contains(replicable, t):
 			hash = append(hash, i.id)
-		} else {
+		default:
 			other = append(other, i.id)
 		}
 		return nil
 	})
-	if len(hash) == 0 {
-		return other, err
+	for _, ids := range [][]uint32{hash, array} {
+		if len(ids) > 0 {
+			return ids, err
+		}
 	}
-	return hash, err
+	return other, err
 }
 
 // chooseID selects one of several maps with the same name. A map that this process holds outlives

@@ -20,11 +20,14 @@ import (
 
 func TestParseRef(t *testing.T) {
 	for in, want := range map[string]Ref{
-		"ct_map":                {Name: "ct_map"},
-		"name:ct_map":           {Name: "ct_map"},
-		"/sys/fs/bpf/tc/ct_map": {PinPath: "/sys/fs/bpf/tc/ct_map"},
-		"pin:/sys/fs/bpf//x":    {PinPath: "/sys/fs/bpf/x"},
-		"id:12":                 {ID: 12},
+		"ct_map":                  {Name: "ct_map"},
+		"name:ct_map":             {Name: "ct_map"},
+		"/sys/fs/bpf/tc/ct_map":   {PinPath: "/sys/fs/bpf/tc/ct_map"},
+		"pin:/sys/fs/bpf//x":      {PinPath: "/sys/fs/bpf/x"},
+		"id:12":                   {ID: 12},
+		"lru[0]":                  {Name: "lru", InnerKey: "0"},
+		"pin:/sys/fs/bpf/x[0xff]": {PinPath: "/sys/fs/bpf/x", InnerKey: "0xff"},
+		"id:12[3]":                {ID: 12, InnerKey: "3"},
 	} {
 		got, err := ParseRef(in)
 		if err != nil || got != want {
@@ -34,7 +37,7 @@ func TestParseRef(t *testing.T) {
 			t.Errorf("parse %q: its string %q: got %+v, error %v, want %+v and nil", in, got.String(), again, err, got)
 		}
 	}
-	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x"} {
+	for _, in := range []string{"", "name:", "id:", "id:0", "id:-1", "id:x", "id:4294967296", "pin:x", "pin:", "what:x", "lru[]", "[0]", "id:0[1]"} {
 		if got, err := ParseRef(in); err == nil {
 			t.Errorf("parse %q: got %+v, want an error", in, got)
 		}
@@ -162,7 +165,14 @@ func TestList(t *testing.T) {
 	put(t, openMap(t, m, Options{}), 0, 42, 1)
 	perCPU := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.PerCPUHash, KeySize: 4, ValueSize: 8, MaxEntries: 1})
 	large := newKernelMap(t, hashSpec(8, MaxValueSize+1, 1))
-	array := newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 1})
+	array := newKernelMap(t, arraySpec(ebpf.Array, 8, 3))
+	var hidden []*ebpf.Map
+	for _, name := range []string{"lb.bss", "mapsync_slots"} {
+		spec := arraySpec(ebpf.Array, 8, 1)
+		spec.Name = name
+		hidden = append(hidden, newKernelMap(t, spec))
+	}
+	hidden = append(hidden, newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Queue, ValueSize: 8, MaxEntries: 1}))
 
 	list, err := List(t.Context())
 	if err != nil {
@@ -185,8 +195,13 @@ func TestList(t *testing.T) {
 	if got := find(large); got == nil || !errors.Is(got.Unsupported, ErrUnsupported) {
 		t.Errorf("list: got map with large values %+v, want ErrUnsupported", got)
 	}
-	if got := find(array); got != nil {
-		t.Errorf("list: got array %+v, want hash maps only", got)
+	if got := find(array); got == nil || got.Unsupported != nil || got.Entries != 3 {
+		t.Errorf("list: got array %+v, want a supported map with 3 entries", got)
+	}
+	for _, m := range hidden {
+		if got := find(m); got != nil {
+			t.Errorf("list: got map %+v, want it left out", got)
+		}
 	}
 }
 

@@ -122,7 +122,7 @@ func (w *Watcher) Forget() { w.current, w.releasedID, w.goneReported = 0, 0, fal
 // poll checks the reference once. It returns the zero Event if the map is unchanged.
 func (w *Watcher) poll() (Event, error) {
 	pin, pinned := identityOf(w.ref.PinPath)
-	if w.current != 0 && pinned && pin == w.pin {
+	if w.current != 0 && pinned && pin == w.pin && w.ref.InnerKey == "" {
 		return Event{}, nil // opening the pin again costs 30 times as much
 	}
 	m, err := resolve(w.ref, cmp.Or(w.current, w.releasedID), w.pinOwners)
@@ -145,7 +145,8 @@ func (w *Watcher) poll() (Event, error) {
 	w.pin = pin
 	switch info.id {
 	case w.current:
-		if w.ref.PinPath == "" && w.usage.abandoned(now) {
+		// Programs use an inner map through the map of maps only.
+		if w.ref.PinPath == "" && w.ref.InnerKey == "" && w.usage.abandoned(now) {
 			w.current, w.releasedID, w.releasedAt, w.goneReported = 0, info.id, now, true
 			return Event{Kind: Gone, ID: info.id}, m.Close()
 		}

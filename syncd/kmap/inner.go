@@ -1,0 +1,71 @@
+package kmap
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// openInner opens the map that a map of maps has under the key of ref. The error wraps ErrNotFound if it has none, or
+// does not exist.
+func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
+	key := ref.InnerKey
+	ref.InnerKey = ""
+	outer, err := openRef(ref, 0, pinOwners)
+	if err != nil {
+		return nil, err
+	}
+	defer release(outer)
+	if t := outer.Type(); t != ebpf.ArrayOfMaps && t != ebpf.HashOfMaps {
+		return nil, fmt.Errorf("%w: its type %s has no inner maps", ErrUnsupported, t)
+	}
+	encoded, err := encodeKey(key, int(outer.KeySize()))
+	if err != nil {
+		return nil, err
+	}
+	id := make([]byte, 4)
+	err = mapElem(cmdMapLookupElem, outer.FD(), encoded, id, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up the inner map: %w", err)
+	}
+	return openID(binary.NativeEndian.Uint32(id))
+}
+
+// encodeKey returns the bytes of a key that a user wrote as a number, or as 0x and all bytes in hexadecimal.
+func encodeKey(text string, size int) ([]byte, error) {
+	if digits, ok := strings.CutPrefix(text, "0x"); ok {
+		key, err := hex.DecodeString(digits)
+		if err != nil || len(key) != size {
+			return nil, fmt.Errorf("inner map %q: write 0x and the %d bytes of the key in hexadecimal", text, size)
+		}
+		return key, nil
+	}
+	key := make([]byte, 8)
+	n, err := strconv.ParseUint(text, 10, 8*min(size, 8))
+	switch size {
+	case 1:
+		key[0] = byte(n)
+	case 2:
+		binary.NativeEndian.PutUint16(key, uint16(n))
+	case 4:
+		binary.NativeEndian.PutUint32(key, uint32(n))
+	case 8:
+		binary.NativeEndian.PutUint64(key, n)
+	default:
+		err = strconv.ErrSyntax
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inner map %q: write a number for a key of 1, 2, 4 or 8 bytes, or 0x and the %d bytes of the key in hexadecimal",
+			text, size)
+	}
+	return key[:size], nil
+}
