@@ -12,6 +12,7 @@ import (
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
@@ -37,8 +38,8 @@ type report struct {
 	Lookups        *lookupCost `json:"lookup_hook,omitempty"`
 	LookupsProblem string      `json:"lookup_hook_problem,omitempty"`
 	// Maps are the hash maps and arrays of this host. MapsProblem is why they cannot be listed.
-	Maps        []mapCoverage `json:"maps"`
-	MapsProblem string        `json:"maps_problem,omitempty"`
+	Maps        []daemon.MapCoverage `json:"maps"`
+	MapsProblem string               `json:"maps_problem,omitempty"`
 }
 
 type reportFeature struct {
@@ -141,7 +142,8 @@ func makeReport(ctx context.Context) report {
 		}
 	}
 	var err error
-	if r.Maps, err = coverMaps(ctx, chosen); err != nil {
+	c := config.Default()
+	if r.Maps, err = daemon.CoverMaps(ctx, chosen, &c); err != nil {
 		r.MapsProblem = err.Error()
 	}
 	return r
@@ -157,11 +159,11 @@ func (r *report) add(name, what string, required bool, err error) {
 
 // Cell texts of the table of observations. print explains them.
 const (
-	atOnce       = "at once"
-	byScan       = "by scan"
+	atOnce       = daemon.CoverAtOnce
+	byScan       = daemon.CoverByScan
 	settling     = "settling"
 	scanAtOnce   = "scan at once"
-	notAvailable = "-"
+	notAvailable = daemon.CoverNone
 )
 
 // attachPurpose describes each attach method.
@@ -210,6 +212,8 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 	add("per-CPU map, update by bpf(2)", optional(fexit, "bpf_percpu_hash_update"), kprobed, atOnce)
 	add("per-CPU map, lookup-and-delete by bpf(2)", optional(fexit,
 		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce)
+	add("array, update by a BPF program", optional(fexit, "array_map_update_elem"), optional(kprobe, "array_map_update_elem"), byScan)
+	add("array, update by bpf(2)", optional(fexit, "array_map_update_elem", "bpf_percpu_array_update"), kprobed, atOnce)
 	add("LRU map, eviction", optional(fexit, "htab_lru_map_delete_node"),
 		optional(kprobe, "htab_lru_map_delete_node"), byScan)
 	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan)

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR BSD-2-Clause
 /*
  * Data planes for tests that the kernel calls: a timer makes a list of writes in a soft interrupt,
- * and an iterator in process context. The loader shares the list with dataplane.bpf.c.
+ * an iterator and a kprobe in process context. The loader shares the list with dataplane.bpf.c.
  */
 #include "writes.h"
 
@@ -51,4 +51,10 @@ SEC("iter/bpf_map_elem")
 int by_iterator(struct bpf_iter__bpf_map_elem *ctx)
 {
 	return ctx->key ? make_run() : 0;
+}
+
+SEC("kprobe")
+int by_kprobe(void *ctx)
+{
+	return make_run();
 }

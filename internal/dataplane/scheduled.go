@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -71,6 +72,25 @@ func (p *Program) RunByIterator() error {
 		}
 		_, err = io.Copy(io.Discard, r)
 		return errors.Join(err, r.Close())
+	})
+}
+
+// getppid is the kernel's function for getppid(2).
+var getppid = map[string]string{"amd64": "__x64_sys_getppid", "arm64": "__arm64_sys_getppid"}[runtime.GOARCH]
+
+// RunByKprobe makes a kprobe on getppid(2) make one run, in process context. It calls loaded, unless nil, while the
+// program exists.
+func (p *Program) RunByKprobe(loaded func()) error {
+	return p.scheduled("by_kprobe", func(c *ebpf.Collection) error {
+		l, err := link.Kprobe(getppid, c.Programs["by_kprobe"], nil)
+		if err != nil {
+			return fmt.Errorf("attach kprobe: %w", err)
+		}
+		if loaded != nil {
+			loaded()
+		}
+		unix.Getppid()
+		return l.Close()
 	})
 }
 

@@ -40,6 +40,7 @@ const (
 	scheduledMapTimers       = "timers"
 	scheduledMapWrites       = "writes"
 	scheduledProgByIterator  = "by_iterator"
+	scheduledProgByKprobe    = "by_kprobe"
 	scheduledProgStartTimer  = "start_timer"
 	scheduledVarEndless      = "endless"
 	scheduledVarKeySize      = "key_size"
@@ -92,6 +93,7 @@ type scheduledSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type scheduledProgramSpecs struct {
 	ByIterator *ebpf.ProgramSpec `ebpf:"by_iterator"`
+	ByKprobe   *ebpf.ProgramSpec `ebpf:"by_kprobe"`
 	StartTimer *ebpf.ProgramSpec `ebpf:"start_timer"`
 }
 
@@ -169,12 +171,14 @@ type scheduledVariables struct {
 // It can be passed to loadScheduledObjects or ebpf.CollectionSpec.LoadAndAssign.
 type scheduledPrograms struct {
 	ByIterator *ebpf.Program `ebpf:"by_iterator"`
+	ByKprobe   *ebpf.Program `ebpf:"by_kprobe"`
 	StartTimer *ebpf.Program `ebpf:"start_timer"`
 }
 
 func (p *scheduledPrograms) Close() error {
 	return _ScheduledClose(
 		p.ByIterator,
+		p.ByKprobe,
 		p.StartTimer,
 	)
 }

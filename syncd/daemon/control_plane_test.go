@@ -53,8 +53,38 @@ func runControlPlane(pin string) error {
 	})
 }
 
-// operate runs an operation on entries of 8 + 16 bytes. The names of batches begin with "batch".
+// anyEntry returns an entry of a map of any sizes. In an array, n is its index.
+func anyEntry(m *ebpf.Map, n, version uint64) (key, value []byte) {
+	key, value = make([]byte, max(m.KeySize(), 8)), make([]byte, m.ValueSize())
+	binary.NativeEndian.PutUint64(key, n)
+	binary.NativeEndian.PutUint64(value, version)
+	return key[:m.KeySize()], value
+}
+
+// putAny updates an entry, in a per-CPU map the values of all CPUs.
+func putAny(m *ebpf.Map, n, version uint64) error {
+	key, value := anyEntry(m, n, version)
+	if t := m.Type(); t != ebpf.PerCPUHash && t != ebpf.LRUCPUHash && t != ebpf.PerCPUArray {
+		return m.Put(key, value)
+	}
+	values := make([][]byte, ebpf.MustPossibleCPU())
+	for i := range values {
+		values[i] = value
+	}
+	return m.Put(key, values)
+}
+
+// operate runs an operation on entries of 8 + 16 bytes, or "put" on those of any sizes. The names of batches begin
+// with "batch".
 func operate(m *ebpf.Map, operation string, first, n, version uint64) error {
+	if operation == "put" {
+		for i := range n {
+			if err := putAny(m, first+i, version); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	keys, values := make([]uint64, n), make([][16]byte, n)
 	for i := range n {
 		keys[i] = first + i

@@ -108,3 +108,24 @@ func TestInnerMapErrors(t *testing.T) {
 		t.Errorf("open a map of maps: got error %v, want ErrUnsupported with the way to name an inner map", err)
 	}
 }
+
+// FuzzRef parses references and encodes the keys of inner maps, neither of which may panic.
+func FuzzRef(f *testing.F) {
+	f.Add("pin:/sys/fs/bpf/lru[0]", 4)
+	f.Add("lru[0x0102ff]", 3)
+	f.Add("id:7[18446744073709551615]", 8)
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		ref, err := ParseRef(text)
+		if err != nil {
+			return
+		}
+		if again, err := ParseRef(ref.String()); err != nil || again != ref {
+			t.Errorf("parse %q again: got %+v, error %v, want %+v", ref, again, err, ref)
+		}
+		if size = 1 + size&(MaxKeySize-1); ref.InnerKey != "" {
+			if key, err := encodeKey(ref.InnerKey, size); err == nil && len(key) != size {
+				t.Errorf("encode key %q: got %d bytes, want %d", ref.InnerKey, len(key), size)
+			}
+		}
+	})
+}

@@ -1,0 +1,216 @@
+package daemon_test
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/daemon"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// mapKinds are the maps of TestCoverageHolds, by name.
+var mapKinds = map[string]*ebpf.MapSpec{
+	"hash":         {Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
+	"dynamic":      {Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1000, Flags: unix.BPF_F_NO_PREALLOC},
+	"large":        {Type: ebpf.Hash, KeySize: 8, ValueSize: 8192, MaxEntries: 1000},
+	"lru":          {Type: ebpf.LRUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
+	"percpu":       {Type: ebpf.PerCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
+	"lru-percpu":   {Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
+	"array":        {Type: ebpf.Array, KeySize: 4, ValueSize: 16, MaxEntries: 100},
+	"percpu-array": {Type: ebpf.PerCPUArray, KeySize: 4, ValueSize: 16, MaxEntries: 100},
+	"traced":       {Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1000}, // a kprobe program writes it, too
+	"inner":        {Type: ebpf.LRUHash, KeySize: 8, ValueSize: 16, MaxEntries: 1000},
+	"unreplicable": {Type: ebpf.Hash, KeySize: 8, ValueSize: 64 << 10, MaxEntries: 10},
+}
+
+// coverageFixture is a node with maps of all kinds.
+type coverageFixture struct {
+	*node
+	dir  string
+	maps map[string]*ebpf.Map
+}
+
+func newCoverageFixture(t *testing.T, attach capture.Attach) *coverageFixture {
+	t.Helper()
+	f := &coverageFixture{dir: pinDir(t), maps: map[string]*ebpf.Map{}}
+	var settings []string
+	for name, spec := range mapKinds {
+		spec := spec.Copy()
+		spec.Name = name[:min(len(name), 15)]
+		m := pinnedAs(t, filepath.Join(f.dir, name), spec)
+		f.maps[name] = m
+		if name == "inner" {
+			outer := pinnedAs(t, filepath.Join(f.dir, "outer"),
+				&ebpf.MapSpec{Name: "outer", Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: spec})
+			if err := outer.Put(uint32(0), m); err != nil {
+				t.Fatal(err)
+			}
+			name += "=" + filepath.Join(f.dir, "outer") + "[0]"
+		} else {
+			name = filepath.Join(f.dir, name)
+		}
+		settings = append(settings, name)
+	}
+	f.node = newNode(t, 1, settings...)
+	f.attach, f.config.Join = attach, nil
+	return f
+}
+
+// await waits until the table of a map has an entry with a version.
+func (f *coverageFixture) await(name, what string, n, version uint64) {
+	f.t.Helper()
+	poll.Eventually(f.t, name+" has the entry of "+what, func() bool { return f.has(name, n, version) })
+}
+
+func (f *coverageFixture) has(name string, n, version uint64) (found bool) {
+	f.t.Helper()
+	wantKey, wantValue := anyEntry(f.maps[name], n, version)
+	err := f.client.Entries(f.t.Context(), name, daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
+		key, value, err := e.Bytes()
+		found = found || string(key) == string(wantKey) && strings.Contains(string(value), string(wantValue[:8]))
+		return err
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return found
+}
+
+// program opens a program that makes one write to a map.
+func (f *coverageFixture) program(name string, op dataplane.Op, n, version uint64) *dataplane.Program {
+	f.t.Helper()
+	p, err := dataplane.Open(f.maps[name], dataplane.Options{Capacity: 1})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { _ = p.Close() })
+	key, value := anyEntry(f.maps[name], n, version)
+	p.Add(op, ebpf.UpdateAny, key, value)
+	return p
+}
+
+func (f *coverageFixture) runProgram(name string, op dataplane.Op, n, version uint64) {
+	f.t.Helper()
+	if failed, err := f.program(name, op, n, version).Run(); err != nil || failed != 0 {
+		f.t.Fatalf("write of %s: got %d failed, error %v, want none", name, failed, err)
+	}
+}
+
+// coverages returns what `syncd check` states about the maps, by name.
+func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.MapCoverage {
+	f.t.Helper()
+	offer := capture.Probe(attach)[0]
+	list, err := daemon.CoverMaps(f.t.Context(), &offer, &f.config)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	found := map[string]daemon.MapCoverage{}
+	for name, m := range f.maps {
+		info, err := m.Info()
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		id, _ := info.ID()
+		i := slices.IndexFunc(list, func(c daemon.MapCoverage) bool { return c.ID == uint32(id) })
+		if i < 0 {
+			f.t.Fatalf("coverage: got none of %s", name)
+		}
+		found[name] = list[i]
+	}
+	return found
+}
+
+// TestCoverageHolds checks what `syncd check` states about maps of ten kinds and their writers: the node sees writes
+// "at once" without a scan, and those of programs that the statement names not at all.
+func TestCoverageHolds(t *testing.T) {
+	for _, attach := range []capture.Attach{capture.AttachKprobe, capture.AttachFexit} {
+		t.Run(string(attach), func(t *testing.T) {
+			needAttach(t, attach)
+			f := newCoverageFixture(t, attach)
+			f.config.ScanInterval, f.config.MaxScanInterval = time.Hour, time.Hour
+			traced := f.program("traced", dataplane.Update, 20, 1)
+			f.start()
+			poll.Eventually(t, "all maps but one are replicated", func() bool {
+				return !slices.ContainsFunc(f.status().Maps, func(m daemon.MapStatus) bool {
+					return m.State != daemon.MapReplicating && m.Name != "unreplicable"
+				})
+			})
+			for name, stated := range f.coverages(attach) {
+				if name == "unreplicable" {
+					if stated.Problem == "" {
+						t.Errorf("%s: got %+v, want a problem", name, stated)
+					}
+					continue
+				}
+				if stated.Programs != daemon.CoverAtOnce || stated.Syscalls != daemon.CoverAtOnce {
+					t.Errorf("%s: got %+v, want writes of programs and of bpf(2) seen at once", name, stated)
+				}
+				f.runProgram(name, dataplane.Update, 3, 5)
+				f.await(name, "a program", 3, 5)
+				startControlPlane(t, filepath.Join(f.dir, name)).do("put", 7, 1, 6)
+				f.await(name, "bpf(2)", 7, 6)
+			}
+			f.checkTraced(traced, attach)
+		})
+	}
+}
+
+// checkTraced makes a kprobe program write, and compares the result with the statement while the program is loaded.
+func (f *coverageFixture) checkTraced(p *dataplane.Program, attach capture.Attach) {
+	f.t.Helper()
+	var stated daemon.MapCoverage
+	err := p.RunByKprobe(func() { stated = f.coverages(attach)["traced"] })
+	if err != nil || p.Done() != 1 {
+		f.t.Fatalf("write of a kprobe program: got %d, error %v, want 1", p.Done(), err)
+	}
+	undetected := slices.ContainsFunc(stated.Undetected, func(s string) bool { return strings.Contains(s, "Kprobe") })
+	if undetected == attach.Detects(ebpf.Kprobe) {
+		f.t.Errorf("programs that are not detected: got %q, want the kprobe program: %t", stated.Undetected, !undetected)
+	}
+	// Events of one CPU are in order, and the writes of this test may come from any: later ones of all CPUs follow.
+	for cpu := range ebpf.MustPossibleCPU() {
+		unpin, err := dataplane.Pin(cpu)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		f.runProgram("traced", dataplane.Update, uint64(30+cpu), 1)
+		unpin()
+		f.await("traced", fmt.Sprint("a program on CPU ", cpu), uint64(30+cpu), 1)
+	}
+	if got := f.has("traced", 20, 1); got == undetected {
+		f.t.Errorf("entry of the kprobe program: got %t, want %t", got, !undetected)
+	}
+}
+
+// TestScansFindChangesInPlace: in maps of all kinds, scans find a change in place, within the time that
+// `syncd check` states if the machine is idle.
+func TestScansFindChangesInPlace(t *testing.T) {
+	f := newCoverageFixture(t, capture.AttachNone)
+	f.config.ScanInterval, f.config.MaxScanInterval = 500*time.Millisecond, 500*time.Millisecond
+	for name := range f.maps {
+		if name != "unreplicable" {
+			f.runProgram(name, dataplane.Update, 3, 5)
+		}
+	}
+	f.start()
+	stated := f.coverages(capture.AttachNone)
+	for name := range f.maps {
+		if name == "unreplicable" {
+			continue
+		}
+		f.await(name, "the first read", 3, 5)
+		f.runProgram(name, dataplane.InPlace, 3, 6)
+		began := time.Now()
+		f.await(name, "a change in place", 3, 6)
+		t.Logf("%s: found after %v, stated %.2f s", name, time.Since(began), stated[name].Scan)
+	}
+}
