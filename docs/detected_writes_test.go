@@ -30,7 +30,7 @@ func TestDetectedWrites(t *testing.T) {
 	before, rest, found := strings.Cut(string(page), detectedBegin)
 	_, after, ended := strings.Cut(rest, detectedEnd)
 	if !found || !ended {
-		t.Fatalf("capture.md: got no table between %q and %q", detectedBegin, detectedEnd)
+		t.Fatalf("capture.md: got no table, want one between %q and %q", detectedBegin, detectedEnd)
 	}
 	want := before + detectedBegin + detectedTable(t, string(results)) + detectedEnd + after
 	if *update {
@@ -71,7 +71,7 @@ func detectedTable(t *testing.T, results string) string {
 				cell := cells[writer+kernel+attach]
 				switch {
 				case cell == "":
-					t.Errorf("results: got none for %q, kernel %s, %s", writer, kernel, attach)
+					t.Errorf("results: got none for %q on kernel %s by %s, want one", writer, kernel, attach)
 				case cell == "unsupported":
 					cell = "–"
 				case strings.HasPrefix(cell, "0/"):

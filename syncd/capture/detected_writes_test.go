@@ -43,7 +43,7 @@ func (h *hookedCapture) compareDetected(t testing.TB, writer, cell string) {
 			fmt.Printf("detected\t%s\n", line)
 		}
 	case !strings.Contains("\n"+detectedWrites, "\n"+line+"\n"):
-		t.Errorf("detected writes: got %q, which testdata/detected_writes.txt lacks; scripts/detected-writes updates it", line)
+		t.Errorf("detected writes: got %q, want a line of testdata/detected_writes.txt, which scripts/detected-writes updates", line)
 	}
 }
 

@@ -98,7 +98,7 @@ func TestArraysReplicate(t *testing.T) {
 	}
 }
 
-// TestArrayIsTooSmall: a node whose array lacks an index of a peer is not ready, says so, and has the rest.
+// TestArrayIsTooSmall: a node whose array lacks an index of a peer is not ready, reports that, and has the rest.
 func TestArrayIsTooSmall(t *testing.T) {
 	dir := pinDir(t)
 	a, b := newArrayNode(t, dir, 1, ebpf.Array, 64), newArrayNode(t, dir, 2, ebpf.Array, 8)
@@ -114,6 +114,6 @@ func TestArrayIsTooSmall(t *testing.T) {
 	a.put(8, 0)
 	poll.Eventually(t, "the node is ready", func() bool { return b.status().Ready })
 	if !b.has(map[uint32]uint64{7: 1}) {
-		t.Error("the element that fits was displaced")
+		t.Error("the element that fits: got it displaced, want it in the array")
 	}
 }

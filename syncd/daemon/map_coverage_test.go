@@ -122,7 +122,7 @@ func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.Map
 		id, _ := info.ID()
 		i := slices.IndexFunc(list, func(c daemon.MapCoverage) bool { return c.ID == uint32(id) })
 		if i < 0 {
-			f.t.Fatalf("coverage: got none of %s", name)
+			f.t.Fatalf("coverage of %s: got none, want a statement", name)
 		}
 		found[name] = list[i]
 	}
