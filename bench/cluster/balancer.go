@@ -194,11 +194,14 @@ func (b *balancer) run(refusals bool) error {
 	})
 }
 
+// maxLockedTries is the number of times that a change meets a locked bucket before the load gives up.
+const maxLockedTries = 10
+
 // untilUnlocked repeats a change of the map while its bucket is locked. On kernels since 6.15 the map
 // refuses a change after waiting for 250 ms, which happens if the host stops a virtual CPU that holds
 // the lock.
 func untilUnlocked(change func() error) (err error) {
-	for range 10 {
+	for range maxLockedTries {
 		if err = change(); !lockedBucket(err) {
 			break
 		}

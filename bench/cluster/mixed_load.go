@@ -182,10 +182,11 @@ func (b *balancer) batchDelete(keys []flowKey) error {
 	for i, k := range keys {
 		batch[i] = [keySize]byte(b.remove(k))
 	}
-	for len(batch) > 0 {
+	for tries := 0; len(batch) > 0; {
 		n, err := b.m.BatchDelete(batch, nil)
 		switch {
-		case lockedBucket(err):
+		case lockedBucket(err) && tries < maxLockedTries:
+			tries++
 			n-- // the key of that bucket again
 		case err == nil:
 			return nil

@@ -29,7 +29,7 @@ func TestExplore(t *testing.T) {
 	switch {
 	case *exploreSteps > 0:
 		steps = *exploreSteps
-	case testing.Short() || raceDetector:
+	case testing.Short() || table.RaceDetector:
 		steps = exploreStepsIfShort
 	}
 	tabletest.Explore(t, table.Internals{}, steps, *exploreOnly)

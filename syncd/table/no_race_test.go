@@ -1,5 +1,5 @@
 //go:build !race
 
-package table_test
+package table
 
-const raceDetector = false
+const RaceDetector = false

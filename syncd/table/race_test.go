@@ -1,7 +1,7 @@
 //go:build race
 
-package table_test
+package table
 
-// raceDetector is true in a test with -race. The simulation and the explorer then take ten times as long. They
+// RaceDetector is true in a test with -race. The simulation and the explorer then take ten times as long. They
 // have one goroutine, so they run as with -short.
-const raceDetector = true
+const RaceDetector = true

@@ -46,7 +46,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
 	case *simSeeds > 0:
 		o.Seeds = *simSeeds
-	case testing.Short() || raceDetector:
+	case testing.Short() || table.RaceDetector:
 		o.Seeds = simSeedsIfShort
 	}
 	if o.First = *simFirst; o.First == 0 {
