@@ -1,6 +1,7 @@
 package capture_test
 
 import (
+	"fmt"
 	"log/slog"
 	"runtime"
 	"slices"
@@ -143,7 +144,8 @@ func (h *hookedCapture) awaitEvents(t testing.TB) {
 			t.Fatal(err)
 		}
 	}
-	poll.Eventually(t, "events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) })
+	poll.Eventually(t, "events of the fence", func() bool { return h.recorded(h.fenceID) == len(h.fences) },
+		func() any { return fmt.Sprintf("got %d of %d, %+v", h.recorded(h.fenceID), len(h.fences), h.Stats()) })
 	h.Stats() // waits for the end of the batch, in which the events are grouped by map
 }
 

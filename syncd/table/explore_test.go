@@ -4,6 +4,7 @@ import (
 	"flag"
 	"testing"
 
+	"mapsync/internal/race"
 	"mapsync/syncd/table"
 	"mapsync/syncd/table/tabletest"
 )
@@ -29,7 +30,7 @@ func TestExplore(t *testing.T) {
 	switch {
 	case *exploreSteps > 0:
 		steps = *exploreSteps
-	case testing.Short() || table.RaceDetector:
+	case testing.Short() || race.Enabled:
 		steps = exploreStepsIfShort
 	}
 	tabletest.Explore(t, table.Internals{}, steps, *exploreOnly)

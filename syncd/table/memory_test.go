@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"runtime"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 const (
@@ -53,7 +55,7 @@ func heap() uint64 {
 // TestMemory: the table uses at most the size of key and value and 96 bytes per entry. The memory that
 // it reports is close to the memory that it uses.
 func TestMemory(t *testing.T) {
-	if RaceDetector {
+	if race.Enabled {
 		t.Skip("the race detector needs a minute for a million records, and memory of its own")
 	}
 	before := heap()

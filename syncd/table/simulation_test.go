@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"mapsync/internal/race"
 	"mapsync/syncd/table"
 	"mapsync/syncd/table/tabletest"
 )
@@ -46,7 +47,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
 	case *simSeeds > 0:
 		o.Seeds = *simSeeds
-	case testing.Short() || table.RaceDetector:
+	case testing.Short() || race.Enabled:
 		o.Seeds = simSeedsIfShort
 	}
 	if o.First = *simFirst; o.First == 0 {
