@@ -114,12 +114,7 @@ func (k *Map) Apply(b *Batch) (failed int, err error) {
 		if b.n == 0 {
 			return 0, nil
 		}
-		if k.writer != nil {
-			failed, err = k.writer.run(0, b.n)
-		} else {
-			failed, err = k.syscallWriter.run(b)
-		}
-		if err != nil {
+		if failed, err = k.write(b); err != nil {
 			return 0, fmt.Errorf("write map %q: %w", k.info.Name, err)
 		}
 		if failed == 0 || try == transientTries-1 || !b.keepTransient() {

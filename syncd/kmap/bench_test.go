@@ -5,6 +5,9 @@ import (
 	"flag"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 var benchEntries = flag.Int("kmap.entries", 1_000_000, "entries of the benchmarks' maps")
@@ -25,6 +28,32 @@ var benchWays = []struct {
 	name string
 	opts Options
 }{{"program", Options{}}, {"bpf2", Options{NoProgram: true}}}
+
+// BenchmarkApplyInTurns compares the writes to an LRU map with a common list with those to one in which each CPU has
+// a share of the entries.
+func BenchmarkApplyInTurns(b *testing.B) {
+	for name, flags := range map[string]uint32{"common": 0, "shares": unix.BPF_F_NO_COMMON_LRU} {
+		b.Run(name, func(b *testing.B) {
+			spec := withFlags(withType(hashSpec(48, 176, 400_000), ebpf.LRUHash), flags)
+			k := openMap(b, newKernelMap(b, spec), Options{})
+			key, value := entry(0, 2, 48, 176)
+			batch := k.Batch()
+			n := 0
+			for b.Loop() {
+				for batch.Reset(); batch.Len() < batch.Cap(); n++ {
+					fillKey(key, n%100_000)
+					if err := batch.Add(key, value); err != nil {
+						b.Fatal(err)
+					}
+				}
+				if failed, err := k.Apply(batch); failed != 0 || err != nil {
+					b.Fatalf("write the entries: got %d failed, error %v, want none", failed, err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(n), "ns/entry")
+		})
+	}
+}
 
 // BenchmarkApply writes every entry of a full map once per operation. kernel-ns/entry is the
 // duration of Apply, without filling the batch.

@@ -57,6 +57,7 @@ type Map struct {
 	writeMu       sync.Mutex
 	writer        *sharedProgram // nil: bpf(2)
 	syscallWriter *syscallWriter // nil unless writer is nil
+	turns         *cpuTurns      // nil: any CPU writes
 	batch         Batch
 
 	lookupMu      sync.Mutex
@@ -94,7 +95,9 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	k.accessMethods = AccessMethods{Read: ByBuckets, Lookup: ByProgram, Write: ByProgram}
 	k.writeErr, k.lookupErr = k.openWriter(&o), k.openLookupProgram(&o)
 	k.readErr = k.openReadMethod(&o)
-	k.accessMethods.Reason = errors.Join(k.writeErr, k.lookupErr, k.readErr)
+	var turnsErr error
+	k.turns, turnsErr = openCPUTurns(&info)
+	k.accessMethods.Reason = errors.Join(k.writeErr, k.lookupErr, k.readErr, turnsErr)
 	k.batch = k.newBatch(&o)
 	k.log(o.Logger)
 	return k, nil

@@ -24,16 +24,16 @@ func newSyscallWriter(k *Map) *syscallWriter {
 	return w
 }
 
-// run writes all pending entries of b, and stores the result of each entry in b.
-func (w *syscallWriter) run(b *Batch) (failed int, err error) {
-	for i := 0; i < b.n; {
+// run writes the pending entries of b from first to end, without end, and stores the result of each entry in b.
+func (w *syscallWriter) run(b *Batch, first, end int) (failed int, err error) {
+	for i := first; i < end; {
 		if b.op(i) == opNone {
 			i++
 			continue
 		}
 		n := 1
 		if w.batched {
-			for i+n < b.n && b.op(i+n) == b.op(i) {
+			for i+n < end && b.op(i+n) == b.op(i) {
 				n++
 			}
 		}
