@@ -9,7 +9,7 @@ import (
 
 func TestOpenRejectsUnsupportedMaps(t *testing.T) {
 	for _, spec := range []*ebpf.MapSpec{
-		{Type: ebpf.Array, KeySize: 4, ValueSize: 4, MaxEntries: 1},
+		{Type: ebpf.Queue, ValueSize: 4, MaxEntries: 1},
 		{Type: ebpf.HashOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 1, InnerMap: hashSpec(4, 4, 1)},
 		hashSpec(8, MaxValueSize+1, 1),
 	} {
