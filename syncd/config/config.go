@@ -127,10 +127,7 @@ type Map struct {
 // mapName matches the names that a map may have on the wire, in metrics and in commands.
 var mapName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
 
-// UsableMapName reports whether a map may have a name.
-func UsableMapName(name string) bool { return mapName.MatchString(name) }
-
-// ParseMap parses one entry of the setting map. REF[KEY] is an inner map of a map of maps, REF[*] all of them. The default of NAME
+// ParseMap parses one entry of the setting map. REF[KEY] is an inner map of a map of maps. The default of NAME
 // is the kernel's name of the map or the last part of its pin path. An id and an inner map need a NAME.
 func ParseMap(s string) (Map, error) {
 	m := Map{Ref: s}
@@ -145,7 +142,7 @@ func ParseMap(s string) (Map, error) {
 		kind, rest = "name", m.Ref
 	}
 	if rest == "" || !slices.Contains([]string{"name", "pin", "id"}, kind) {
-		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID, or NAME=REF[KEY] or NAME=REF[*] for inner maps", s)
+		return Map{}, fmt.Errorf("map %q: write [NAME=]REF with REF name:N, pin:PATH or id:ID, or NAME=REF[KEY] for an inner map", s)
 	}
 	if kind == "pin" {
 		rest = path.Clean(rest) // one spelling of each path, so that duplicates are found

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -239,27 +238,5 @@ func TestNodeNames(t *testing.T) {
 		if err := c.Validate(); (err == nil || !strings.Contains(err.Error(), "node-name")) != valid {
 			t.Errorf("node name %q: got error %v, want valid: %t", name, err, valid)
 		}
-	}
-}
-
-func TestGroupsOfInnerMaps(t *testing.T) {
-	c := Default()
-	c.Maps = []string{"ct", "lru=/sys/fs/bpf/lru[*]", "lru.9=/sys/fs/bpf/nine", "one=outer[3]"}
-	c.Deletes, c.InPlace = []string{"lru=any"}, []string{"lru.9=hook"}
-	if g := c.Groups(); len(g) != 1 || g[0].Name != "lru" || g[0].Inner("7") != (Map{"lru.7", "pin:/sys/fs/bpf/lru[7]"}) {
-		t.Errorf("groups: got %+v, want lru with inner map lru.7", g)
-	}
-	for name, want := range map[string]string{
-		"lru.0": "lru", "lru.0x01": "lru", "lru.9": "lru.9", "lru": "lru", "lrux": "lrux", "ct": "ct", "one": "one", "other.1": "other.1",
-	} {
-		if got := c.SettingOf(name); got != want {
-			t.Errorf("setting of %s: got %s, want %s", name, got, want)
-		}
-	}
-	if !c.DeletesAny("lru.4") || c.DeletesAny("lru.9") || !c.HooksInPlace("lru.9") || c.HooksInPlace("lru.4") {
-		t.Error("settings of maps: want deletes: any for lru.4 and in-place: hook for lru.9 only")
-	}
-	if err := errors.Join(c.validateDeletes(), c.validateInPlace()); err != nil {
-		t.Errorf("validate: got error %v, want nil", err)
 	}
 }

@@ -14,7 +14,7 @@ const (
 // DeletesAny reports whether each delete of an entry in a map replicates, whichever node owns the entry. The
 // last entry of the map in the setting decides.
 func (c *Config) DeletesAny(name string) bool {
-	return lastChoice(c.Deletes, c.SettingOf(name), DeletesOwner, DeletesAny) == DeletesAny
+	return lastChoice(c.Deletes, name, DeletesOwner, DeletesAny) == DeletesAny
 }
 
 func (c *Config) validateDeletes() error {

@@ -15,7 +15,7 @@ const (
 // HooksInPlace reports whether the hook on lookups finds the changes in place of a map. The last entry of the map
 // in the setting decides.
 func (c *Config) HooksInPlace(name string) bool {
-	return lastChoice(c.InPlace, c.SettingOf(name), InPlaceHook, InPlaceScan) == InPlaceHook
+	return lastChoice(c.InPlace, name, InPlaceHook, InPlaceScan) == InPlaceHook
 }
 
 // HooksAnyInPlace reports whether HooksInPlace is true for a configured map.

@@ -26,7 +26,6 @@ func parseTakeoverExpiry(s string) (name string, after time.Duration, err error)
 // TakeoverExpiry returns the time after which unchanged entries of a map expire that syncd wrote and whose owner
 // has left, 0 for never. set is false if the setting does not have the map. The last entry of the map decides.
 func (c *Config) TakeoverExpiry(name string) (after time.Duration, set bool) {
-	name = c.SettingOf(name)
 	for _, s := range c.TakeoverExpiries {
 		if of, d, err := parseTakeoverExpiry(s); err == nil && of == name {
 			after, set = d, true

@@ -96,39 +96,20 @@ func (k *checker) checkMaps() {
 		if err != nil {
 			continue // Validate has reported it
 		}
-		list = append(list, &replica{name: m.Name, setting: m.Name})
+		list = append(list, &replica{name: m.Name})
 		ref, err := kmap.ParseRef(m.Ref)
 		if err != nil {
 			k.fail("map", err)
 			continue
 		}
-		if m.Group() {
-			k.checkGroup(&m, ref, owners, ids)
-			continue
-		}
 		k.checkMap(m.Name, ref, owners, ids)
 	}
 	k.fail("field", checkFields(fields, namesOf(list)))
-	k.fail("schema", schemaFiles(list, namesOf(list), k.config.Schemas))
+	k.fail("schema", schemaFiles(list, k.config.Schemas))
 	for _, m := range list {
 		if m.schemaFile != "" {
 			k.checkSchema(m)
 		}
-	}
-}
-
-// checkGroup checks the inner maps of a map of maps that exist.
-func (k *checker) checkGroup(m *config.Map, ref kmap.Ref, owners []uint32, ids map[uint32]string) {
-	keys, err := kmap.InnerKeys(ref, owners...)
-	switch {
-	case errors.Is(err, kmap.ErrNotFound):
-		k.warn("map", "%s: no such map of maps yet, syncd waits for it", m.Name)
-	case err != nil:
-		k.fail("map", fmt.Errorf("%s: %w", m.Name, err))
-	}
-	for _, key := range keys {
-		ref.InnerKey = key
-		k.checkMap(m.Inner(key).Name, ref, owners, ids)
 	}
 }
 

@@ -27,8 +27,6 @@ const (
 	// filesPerMap is the maximum number of file descriptors that a map uses: its programs with their
 	// maps and BTF, and its iterator, scan and watcher. A hash map uses up to 9.
 	filesPerMap = 16
-	// groupMaps is the number of inner maps for which a group reserves file descriptors.
-	groupMaps = 128
 )
 
 // grpcLimits returns the limits of the listener for peers. One address may use at most half of
@@ -59,7 +57,7 @@ func raiseFiles(c *config.Config, log *slog.Logger) (connections int, err error)
 			limit = raised
 		}
 	}
-	room := connectionsFor(limit.Cur, len(c.Maps)+len(c.Groups())*groupMaps)
+	room := connectionsFor(limit.Cur, len(c.Maps))
 	if room < c.MaxConnections {
 		log.Warn("limit of open files is too low for max-connections",
 			"max_connections", c.MaxConnections, "accepted", room, "limit", limit.Cur, "hint", "raise LimitNOFILE")

@@ -52,7 +52,6 @@ type Options struct {
 // Daemon is one node. It owns everything that it opens.
 type Daemon struct {
 	config       config.Config
-	inner        innerMaps
 	accessConfig atomic.Pointer[config.Config] // settings of access control; a reload replaces them
 	version      string
 	log          *slog.Logger
@@ -148,7 +147,6 @@ func New(o Options) (_ *Daemon, err error) {
 	if err := d.openNetwork(); err != nil {
 		return nil, err
 	}
-	d.openInnerMaps()
 	maps, err := d.newReplicas(&d.config, fields)
 	if err != nil {
 		return nil, unusable(err)

@@ -3,7 +3,6 @@ package daemon_test
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -75,71 +74,4 @@ func TestInnerMapsReplicate(t *testing.T) {
 	poll.Eventually(t, "the map waits", func() bool { return nodes[0].status().Maps[0].State == "waiting" })
 	back := insert(0, 0)
 	poll.Eventually(t, "the inner map has its entries again", func() bool { return lacks(back, 100, 1) == 0 })
-}
-
-// TestInnerMapGroup follows all inner maps of a hash of maps, under the settings of the group.
-func TestInnerMapGroup(t *testing.T) {
-	dir := pinDir(t)
-	inner := &ebpf.MapSpec{Name: "services", Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 1000}
-	outerSpec := &ebpf.MapSpec{Name: "all", Type: ebpf.HashOfMaps, KeySize: 2, ValueSize: 4, MaxEntries: 100, InnerMap: inner}
-	insert := func(outer *ebpf.Map, key uint16) *ebpf.Map {
-		t.Helper()
-		m, err := ebpf.NewMap(inner)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { m.Close() })
-		if err := outer.Put(key, m); err != nil {
-			t.Fatal(err)
-		}
-		return m
-	}
-	put := func(m *ebpf.Map, n, v uint64) {
-		t.Helper()
-		for i := range n {
-			key, value := pair(i, v)
-			if err := m.Put(key, value); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	pins := [2]string{filepath.Join(dir, "one"), filepath.Join(dir, "two")}
-	var nodes [2]*node
-	for i, pin := range pins {
-		n := newNode(t, i+1, "svc="+pin+"[*]")
-		n.config.ScanInterval, n.config.MaxScanInterval = 100*time.Millisecond, 100*time.Millisecond
-		n.config.Deletes = []string{"svc=any"}
-		nodes[i] = n
-	}
-	one := pinnedAs(t, pins[0], outerSpec)
-	m7 := insert(one, 7)
-	put(m7, 100, 1)
-	for _, n := range nodes {
-		n.start()
-	}
-	poll.Eventually(t, "the second node waits for its map of maps", func() bool {
-		_, body := nodes[1].readyz()
-		return nodes[0].status().Ready && strings.Contains(body, "svc: this host does not have the map of maps yet")
-	})
-	two := pinnedAs(t, pins[1], outerSpec)
-	peer7 := insert(two, 7)
-	poll.Eventually(t, "the inner map has the entries of the peer", func() bool { return lacks(peer7, 100, 1) == 0 })
-	poll.Eventually(t, "the second node is ready", func() bool { return nodes[1].status().Ready })
-
-	peer300 := insert(two, 300)
-	put(peer300, 50, 2)
-	m300 := insert(one, 300)
-	poll.Eventually(t, "a later inner map has the entries of the peer", func() bool { return lacks(m300, 50, 2) == 0 })
-	s := nodes[0].status()
-	if len(s.Maps) != 2 || s.Maps[0].Name != "svc.300" || s.Maps[1].Name != "svc.7" || s.Maps[0].Deletes != "any" {
-		t.Errorf("maps: got %+v, want svc.300 and svc.7 with deletes: any", s.Maps)
-	}
-	if !s.Ready {
-		t.Error("readiness after an inner map was added: got false, want true")
-	}
-	key, _ := pair(3, 0)
-	if err := m300.Delete(key); err != nil {
-		t.Fatal(err)
-	}
-	poll.Eventually(t, "a delete of any node replicates", func() bool { return peer300.Lookup(key, make([]byte, 8)) != nil })
 }

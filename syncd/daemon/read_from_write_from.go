@@ -8,8 +8,6 @@ import (
 
 // access returns which nodes may read and write a map, according to read-from and write-from.
 func (d *Daemon) access(name string) replicate.Access {
-	c := d.accessConfig.Load()
-	name = c.SettingOf(name)
 	match := func(entries []string) func(string) bool {
 		patterns := config.AccessOf(entries, name)
 		if patterns == nil {
@@ -17,5 +15,6 @@ func (d *Daemon) access(name string) replicate.Access {
 		}
 		return func(node string) bool { return peers.MatchName(patterns, node) }
 	}
+	c := d.accessConfig.Load()
 	return replicate.Access{Read: match(c.ReadFrom), Write: match(c.WriteFrom)}
 }

@@ -79,10 +79,6 @@ func (d *Daemon) mapsReady() Readiness {
 		r.Ready = false
 		missing.add(m.name, reason)
 	}
-	for _, name := range d.absentGroups() {
-		r.Ready = false
-		missing.add(name, "this host does not have the map of maps yet")
-	}
 	for _, c := range d.clockProblems() {
 		r.Clocks = append(r.Clocks, c.text())
 	}

@@ -73,18 +73,10 @@ func (d *Daemon) followReloads(ctx context.Context, g *errgroup.Group) error {
 	for _, m := range d.replicas() {
 		m.start(ctx, g)
 	}
-	ticker := time.NewTicker(pollMaps)
-	defer ticker.Stop()
 	for {
-		var due <-chan time.Time
-		if len(d.accessConfig.Load().Groups()) > 0 {
-			due = ticker.C
-		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case now := <-due:
-			d.followInnerMaps(ctx, g, now)
 		case answer := <-d.reloads.requests:
 			done, err := d.reload(ctx, g)
 			d.noteReload(&done, err)
@@ -153,7 +145,6 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	if err != nil {
 		return refused(err)
 	}
-	d.findInnerMaps(&next, time.Now())
 	list, err := d.newReplicas(&next, fields)
 	if err != nil {
 		return refused(err)
@@ -162,7 +153,6 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 	useCredentials()
 	d.replicator.Reauthorise()
 	done := d.replaceMaps(ctx, g, list)
-	d.forgetGroups(&next)
 	// These steps were checked above. If one fails nevertheless, the steps before it stay in
 	// effect.
 	if done.Access, err = d.useAccess(before, &next); err != nil {
@@ -180,9 +170,8 @@ func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error
 func (d *Daemon) useAccess(before, next *config.Config) (changed []string, err error) {
 	changed = []string{}
 	for _, m := range d.replicas() {
-		name := next.SettingOf(m.name)
-		if slices.Equal(config.AccessOf(before.ReadFrom, name), config.AccessOf(next.ReadFrom, name)) &&
-			slices.Equal(config.AccessOf(before.WriteFrom, name), config.AccessOf(next.WriteFrom, name)) {
+		if slices.Equal(config.AccessOf(before.ReadFrom, m.name), config.AccessOf(next.ReadFrom, m.name)) &&
+			slices.Equal(config.AccessOf(before.WriteFrom, m.name), config.AccessOf(next.WriteFrom, m.name)) {
 			continue
 		}
 		if err := d.replicator.UpdateAccess(m.name); err != nil {

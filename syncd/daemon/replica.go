@@ -42,11 +42,9 @@ const settleKeys = 1 << 18
 type replica struct {
 	daemon *Daemon
 	name   string
-	// setting is the name under which the settings have the map: another one for an inner map of a group.
-	setting string
-	order   int // position in the settings: of two names of one kernel map the first is used
-	ref     kmap.Ref
-	log     *slog.Logger
+	order  int // position in the settings: of two names of one kernel map the first is used
+	ref    kmap.Ref
+	log    *slog.Logger
 	// schemaFile is the file from which the types are read instead of from the kernel, if not
 	// empty.
 	schemaFile string
@@ -85,7 +83,11 @@ type replica struct {
 	loaded        mapIdentity    // the last kernel map that was read completely
 }
 
-func newReplica(d *Daemon, order int, m config.Map) (*replica, error) {
+func newReplica(d *Daemon, order int, setting string) (*replica, error) {
+	m, err := config.ParseMap(setting)
+	if err != nil {
+		return nil, err
+	}
 	ref, err := kmap.ParseRef(m.Ref)
 	if err != nil {
 		return nil, err

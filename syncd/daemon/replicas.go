@@ -32,58 +32,35 @@ func namesOf(list []*replica) []string {
 
 // newReplicas creates a replica for each map in the settings. It does not start them.
 func (d *Daemon) newReplicas(c *config.Config, fields []schema.Setting) ([]*replica, error) {
-	settings, err := d.mapSettings(c)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]*replica, 0, len(settings))
-	for i, s := range settings {
+	list := make([]*replica, 0, len(c.Maps))
+	for i, s := range c.Maps {
 		m, err := newReplica(d, i, s)
 		if err != nil {
 			return nil, err
 		}
-		m.setting = c.SettingOf(m.name)
-		m.fields = renamedFields(fields, m.setting, m.name)
+		m.fields = fields
 		list = append(list, m)
 	}
-	names := namesOf(list)
-	for _, g := range c.Groups() {
-		names = append(names, g.Name)
-	}
-	if err := errors.Join(checkFields(fields, names), schemaFiles(list, names, c.Schemas)); err != nil {
+	if err := errors.Join(checkFields(fields, namesOf(list)), schemaFiles(list, c.Schemas)); err != nil {
 		return nil, err
 	}
 	return list, nil
 }
 
-// renamedFields returns the settings of fields for a map that the settings have under another name.
-func renamedFields(fields []schema.Setting, setting, name string) []schema.Setting {
-	if setting == name {
-		return fields
-	}
-	fields = slices.Clone(fields)
-	for i := range fields {
-		if fields[i].Map == setting {
-			fields[i].Map = name
-		}
-	}
-	return fields
-}
-
-// schemaFiles sets the schema files of the replicas according to the setting schema. names are those that the setting
-// may have.
-func schemaFiles(list []*replica, names, settings []string) error {
+// schemaFiles sets the schema files of the replicas according to the setting schema.
+func schemaFiles(list []*replica, settings []string) error {
 	for _, setting := range settings {
 		name, file, err := config.ParseSchema(setting)
 		if err != nil {
 			return err
 		}
+		found := false
 		for _, m := range list {
-			if m.setting == name {
-				m.schemaFile = file
+			if m.name == name {
+				m.schemaFile, found = file, true
 			}
 		}
-		if !slices.Contains(names, name) {
+		if !found {
 			return fmt.Errorf("schema %q: no map of that name is replicated", setting)
 		}
 	}

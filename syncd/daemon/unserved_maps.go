@@ -14,11 +14,11 @@ type unservedMap struct {
 // unserved returns the maps that are refused, pending or not served in either direction with a
 // live peer, by name.
 func (d *Daemon) unserved() map[string]unservedMap {
-	all, groups := make(map[string]unservedMap), d.accessConfig.Load()
+	all := make(map[string]unservedMap)
 	for _, p := range d.replicator.Status() {
 		for i := range p.Maps {
 			m := &p.Maps[i]
-			if text := unservedText(p.Node, m, groups.SettingOf(m.Name) != m.Name); text != "" {
+			if text := unservedText(p.Node, m); text != "" {
 				u := all[m.Name]
 				all[m.Name] = unservedMap{append(u.peers, p.Node), append(u.texts, text)}
 			}
@@ -28,14 +28,11 @@ func (d *Daemon) unserved() map[string]unservedMap {
 }
 
 // unservedText returns why a map is not replicated with a peer, or "" if it is replicated. It
-// returns "" for a peer that has not answered yet, because its initial sync is under way. inner is true for an inner map
-// of a group, which a peer need not have.
-func unservedText(peer string, m *replicate.MapStatus, inner bool) string {
+// returns "" for a peer that has not answered yet, because its initial sync is under way.
+func unservedText(peer string, m *replicate.MapStatus) string {
 	switch {
 	case m.State == replicate.StateWaiting && !m.CaughtUp:
 		return "" // the initial sync is under way, which is a reason of its own
-	case inner && (m.State == replicate.StatePending || m.SendState != replicate.StateServed && m.SendState != replicate.StateRefused):
-		return ""
 	case m.State == replicate.StatePending:
 		return peer + " does not have the map"
 	case m.State == replicate.StateRefused || m.State == replicate.StateFailed:

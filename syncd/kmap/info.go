@@ -106,7 +106,7 @@ var replicable = []ebpf.MapType{
 func (i *Info) checkSupported() error {
 	switch {
 	case i.Type == ebpf.ArrayOfMaps || i.Type == ebpf.HashOfMaps:
-		return fmt.Errorf("%w: its type is %s; write NAME=REF[*] to replicate its inner maps", ErrUnsupported, i.Type)
+		return fmt.Errorf("%w: its type is %s; write NAME=REF[KEY] to replicate an inner map", ErrUnsupported, i.Type)
 	case !slices.Contains(replicable, i.Type):
 		return fmt.Errorf("%w: its type is %s, not one of %v", ErrUnsupported, i.Type, replicable)
 	case i.KeySize > MaxKeySize:

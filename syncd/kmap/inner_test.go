@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,7 +104,7 @@ func TestInnerMapErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	if _, err := Open(m, Options{}); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "NAME=REF[*]") {
+	if _, err := Open(m, Options{}); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "NAME=REF[KEY]") {
 		t.Errorf("open a map of maps: got error %v, want ErrUnsupported with the way to name an inner map", err)
 	}
 }
@@ -129,42 +128,4 @@ func FuzzRef(f *testing.F) {
 			}
 		}
 	})
-}
-
-// TestInnerKeys lists the keys that have a map.
-func TestInnerKeys(t *testing.T) {
-	inner := hashSpec(8, 8, 100)
-	for _, c := range []struct {
-		typ     ebpf.MapType
-		keySize uint32
-		keys    []any
-		want    []string
-	}{
-		{ebpf.ArrayOfMaps, 4, []any{uint32(1), uint32(3)}, []string{"1", "3"}},
-		{ebpf.HashOfMaps, 1, []any{uint8(200)}, []string{"200"}},
-		{ebpf.HashOfMaps, 2, []any{uint16(7), uint16(65535)}, []string{"65535", "7"}},
-		{ebpf.HashOfMaps, 8, []any{uint64(1) << 63}, []string{"9223372036854775808"}},
-		{ebpf.HashOfMaps, 3, []any{[3]byte{1, 2, 255}}, []string{"0x0102ff"}},
-		{ebpf.HashOfMaps, 4, nil, nil},
-	} {
-		outer := newKernelMap(t, outerSpec(c.typ, c.keySize, inner))
-		for _, key := range c.keys {
-			if err := outer.Put(key, newKernelMap(t, inner)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := InnerKeys(Ref{ID: idOf(t, outer), InnerKey: "*"})
-		slices.Sort(got)
-		if err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("%s with keys of %d bytes: got %q, error %v, want %q", c.typ, c.keySize, got, err, c.want)
-		}
-		for _, key := range got {
-			if _, err := resolvedID(t, Ref{ID: idOf(t, outer), InnerKey: key}); err != nil {
-				t.Errorf("resolve key %s: got error %v, want nil", key, err)
-			}
-		}
-	}
-	if _, err := InnerKeys(Ref{ID: idOf(t, newKernelMap(t, inner))}); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("keys of a hash map: got error %v, want ErrUnsupported", err)
-	}
 }
