@@ -15,7 +15,7 @@ import (
 // slotsPerCPU is SLOTS in bpf/event.h. slotStride is the distance between slots in the mapped
 // array, in bytes.
 const (
-	slotsPerCPU = 69
+	slotsPerCPU = 75
 	slotStride  = int(unsafe.Sizeof(bpf.CaptureSlot{}))
 )
 
