@@ -79,8 +79,10 @@ type replica struct {
 	// Fields of run.
 	offered       *table.Table   // the table that the replicator has
 	offeredSchema *schema.Schema // schema of offered
-	wasOffered    bool           // a table was offered: a key that it lacks does not exist
-	loaded        mapIdentity    // the last kernel map that was read completely
+	// offeredElements is the number of elements of the offered array, and 0 for other maps.
+	offeredElements int
+	wasOffered      bool        // a table was offered: a key that it lacks does not exist
+	loaded          mapIdentity // the last kernel map that was read completely
 }
 
 func newReplica(d *Daemon, order int, setting string) (*replica, error) {

@@ -47,7 +47,12 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		return errors.Join(err, opened.Close())
 	}
 	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
-	t, err := m.tableFor(opened.Info(), s)
+	info := opened.Info()
+	if m.wasOffered && (m.offeredElements > 0) != kmap.IsArray(info.Type) {
+		m.daemon.assignments.release(event.ID, m)
+		return errors.Join(fmt.Errorf("%w: an array has replaced a hash map, or the reverse; restart syncd", kmap.ErrUnsupported), opened.Close())
+	}
+	t, err := m.tableFor(info, s)
 	if err != nil {
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(err, opened.Close())
@@ -98,7 +103,7 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
 			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
 	return opened, s, err
 }
 
@@ -117,23 +122,32 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	m.daemon.poke()
 }
 
+// elements returns the number of elements of an array, and 0 for other maps.
+func elements(info *kmap.Info) int {
+	if kmap.IsArray(info.Type) {
+		return info.MaxEntries
+	}
+	return 0
+}
+
 // replicate offers the map to peers. Its entries are adopted only afterwards, because the replicator
 // does not wait for peers before. A converted table replaces the old one, and streams begin with a
 // full sync.
 func (m *replica) replicate(t *table.Table, s *schema.Schema, info kmap.Info) error {
-	if m.offered != t {
+	if m.offered != t || m.offeredElements != elements(&info) {
 		if m.offered != nil {
 			m.daemon.replicator.RemoveMap(m.name)
 			m.offered = nil
 		}
 		err := m.daemon.replicator.AddMap(m.name, replicate.Layout{
-			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info), Array: kmap.IsArray(info.Type),
+			KeySize: info.KeySize, ValueSize: info.ValueSize, LRU: isLRU(&info), Elements: elements(&info),
 			Schema: s, Links: m.daemon.links, Room: func() int { return int(m.room.Load()) },
 		}, t)
 		if err != nil {
 			return err
 		}
 		m.offered, m.offeredSchema, m.wasOffered = t, s, true
+		m.offeredElements = elements(&info)
 	}
 	m.setState(MapSyncing)
 	m.closeFirstRead()

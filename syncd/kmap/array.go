@@ -9,20 +9,21 @@ import (
 )
 
 // IsArray reports whether a map type is an array. Its keys are the indexes below MaxEntries, and each has a
-// value, at first of zeros. For syncd, an element is an entry if a byte of its value outside the ranges
-// [Options.Keep] is not zero. A delete sets the value to zero.
+// value, at first of zeros. For syncd, an element is an entry if a bit of [Options.Carried] is not zero in its value. A
+// delete sets the value to zero.
 func IsArray(t ebpf.MapType) bool { return t == ebpf.Array || t == ebpf.PerCPUArray }
 
 // isEntry reports whether a value in an array is that of an entry.
 func (k *Map) isEntry(value []byte) bool {
-	at := 0
-	for _, r := range k.keep {
-		if !bytes.Equal(value[at:r.Offset], k.zero[at:r.Offset]) {
+	if bytes.Equal(value, k.zero) {
+		return false
+	}
+	for i, mask := range k.carried {
+		if value[i]&mask != 0 {
 			return true
 		}
-		at = r.Offset + r.Size
 	}
-	return !bytes.Equal(value[at:], k.zero[at:])
+	return k.carried == nil
 }
 
 // readElements reads an array by looking all its indexes up.

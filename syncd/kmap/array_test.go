@@ -66,14 +66,15 @@ func TestRoundTripArray(t *testing.T) {
 	}
 }
 
-// TestArrayElementWithoutContent checks that a value of zeros counts as absent, whatever its kept ranges have,
+// TestArrayElementWithoutContent checks that a value of zeros counts as absent, whatever the bits that are not carried have,
 // and that an update leaves them.
 func TestArrayElementWithoutContent(t *testing.T) {
 	for _, o := range []Options{{}, {NoProgram: true}} {
-		o.Keep = []table.Range{{Offset: 4, Size: 2}}
+		// Bytes 4 and 5 are local, and byte 6 is padding.
+		o.Keep, o.Carried = []table.Range{{Offset: 4, Size: 2}}, []byte{255, 255, 255, 255, 0, 0, 0, 255}
 		m := newKernelMap(t, arraySpec(ebpf.Array, 8, 4))
 		k := openMap(t, m, o)
-		local := []byte{0, 0, 0, 0, 5, 6, 0, 0}
+		local := []byte{0, 0, 0, 0, 5, 6, 7, 0}
 		for i, value := range [][]byte{local, {0, 0, 0, 0, 0, 0, 0, 1}, {0, 0, 0, 1, 0, 0, 0, 0}} {
 			if err := m.Put(uint32(i), value); err != nil {
 				t.Fatal(err)
@@ -99,7 +100,7 @@ func TestArrayElementWithoutContent(t *testing.T) {
 			}
 		}
 		apply([]byte{1, 0, 0, 0, 0, 0, 0, 2})
-		check([]byte{1, 0, 0, 0, 5, 6, 0, 2})
+		check([]byte{1, 0, 0, 0, 5, 6, 0, 2}) // the padding is written
 		apply(nil)
 		check(make([]byte, 8))
 	}

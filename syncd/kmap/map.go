@@ -27,6 +27,8 @@ type Options struct {
 	// spin lock, bpf(2) reads them under it. A change in place of a kept range during the write may
 	// be lost.
 	Keep []table.Range
+	// Carried is a bit mask of a value, ValueSize bytes, with the bits that are replicated: see IsArray. Nil: all bits.
+	Carried []byte
 	// ScanCPUs are the CPUs on which the map is read as a whole, see [CheckScanCPUs]. Nil: any.
 	ScanCPUs *unix.CPUSet
 	// NoProgram selects bpf(2) for all access, for comparisons and tests.
@@ -51,6 +53,7 @@ type Map struct {
 	accessMethods AccessMethods
 	keep          []table.Range // of Options: ascending, without adjacent or overlapping ranges
 	zero          []byte        // the value of an absent element, ValueSize bytes; nil unless the map is an array
+	carried       []byte        // of Options
 
 	writeErr, lookupErr, readErr error // reasons for the fallback to bpf(2); nil: by program
 
@@ -88,7 +91,7 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
-	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep}
+	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep, carried: o.Carried}
 	if IsArray(info.Type) {
 		k.zero = make([]byte, info.ValueSize)
 	}

@@ -1,6 +1,7 @@
 package replicate
 
 import (
+	"encoding/binary"
 	"errors"
 
 	mapsyncv1 "mapsync/proto/mapsync/v1"
@@ -9,9 +10,25 @@ import (
 	"mapsync/syncd/table"
 )
 
-// errZero is the exception of a record in an array: the kernel does not distinguish it from an element without
-// content. A syncd that has an array itself sends no such record.
-var errZero = errors.New("the value has only zeros, which an array does not store")
+// Exceptions of records in an array. The kernel does not distinguish a value of zeros from an element without content.
+var (
+	errZero  = errors.New("the value has only zeros, which an array does not store")
+	errIndex = errors.New("the array has no such index")
+)
+
+// arrayError returns why an array cannot hold a live record, or nil.
+func (in *inboundMap) arrayError(d *table.Delta) error {
+	elements := in.m.layout.Elements
+	switch {
+	case elements == 0:
+		return nil
+	case len(d.Key) != 4 || int64(binary.NativeEndian.Uint32(d.Key)) >= int64(elements):
+		return errIndex
+	case in.tx.IsZero(d.Value):
+		return errZero
+	}
+	return nil
+}
 
 // setAside counts and stores a record that this node's map cannot hold as it is. It returns false
 // for all other errors, which concern the whole batch.
@@ -21,7 +38,7 @@ var errZero = errors.New("the value has only zeros, which an array does not stor
 func (in *inboundMap) setAside(w *wire.Delta, err error) bool {
 	link := errors.Is(err, schema.ErrLink)
 	switch {
-	case !link && !errors.Is(err, schema.ErrRange) && !errors.Is(err, errZero):
+	case !link && !errors.Is(err, schema.ErrRange) && !errors.Is(err, errZero) && !errors.Is(err, errIndex):
 		return false
 	case w.Operation != mapsyncv1.Operation_OPERATION_UPDATE:
 		in.exceptions.resolve(w.Key) // a deleted entry is absent, as it should be
@@ -62,6 +79,8 @@ func hintFor(err error, name string) string {
 		return "the load balancer must clear a key, padding too, before it fills the key in"
 	case errors.Is(err, schema.ErrLink):
 		return "give all nodes interfaces of the same names"
+	case errors.Is(err, errIndex):
+		return "give all nodes arrays of the same size"
 	case errors.Is(err, schema.ErrRange):
 		return "finish the upgrade of the load balancer: the field of this node's map is narrower"
 	}

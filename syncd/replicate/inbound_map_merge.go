@@ -176,8 +176,8 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 			}
 			return fmt.Errorf("read value: %w", err)
 		}
-		if in.m.layout.Array && in.tx.IsZero(d.Value) {
-			in.setAside(w, errZero)
+		if err := in.arrayError(d); err != nil {
+			in.setAside(w, err)
 			return nil
 		}
 	}

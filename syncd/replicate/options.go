@@ -52,8 +52,9 @@ type Layout struct {
 	ValueSize int
 	// LRU reports that the kernel map evicts entries. Nodes may differ in it.
 	LRU bool
-	// Array reports that the kernel map is an array: a value that carries only zeros is not an entry.
-	Array bool
+	// Elements is the number of elements if the kernel map is an array, otherwise 0. A value that carries only zeros
+	// is not an entry of an array.
+	Elements int
 	// Schema describes the fields of keys and values. It must not change after AddMap. Nodes with
 	// different schemas replicate the fields that both have by name. Nil: keys and values are
 	// opaque bytes, and peers must have the same sizes.
