@@ -84,6 +84,7 @@ func taggedEntry(writer loadWriter, i int) (key, value []byte) {
 
 // contextChecker compares the context of each event with the writer in its key or value.
 type contextChecker struct {
+	attach           capture.Attach
 	updates, deletes [loadWriters]atomic.Uint64
 	drained          atomic.Uint64 // keys that a batch lookup-and-delete removed
 	wrong            atomic.Uint64
@@ -113,6 +114,9 @@ func (j *contextChecker) observe(_ uint32, c *table.Change) {
 	default:
 		return
 	}
+	if writer == kprobeWriter && !writer.detected(j.attach) {
+		return // on 5.10, fexit takes it for a call of bpf(2): both raise bpf_prog_active
+	}
 	if writer.context() != c.Context {
 		text := fmt.Sprintf("%s by %s reported as %s: key %x value %x", c.Op, loadWriterNames[writer], c.Context, c.Key, c.Value)
 		j.firstWrong.CompareAndSwap(nil, &text)
@@ -129,7 +133,7 @@ func TestWriteContextUnderLoad(t *testing.T) {
 			h := openHooks(t, capture.Options{Attach: attach, EmitOwn: true})
 			m, id := newHash(t, ebpf.Hash, 8, 16, 1024)
 			h.tap(t)
-			j := new(contextChecker)
+			j := &contextChecker{attach: attach}
 			h.mu.Lock()
 			h.observe = j.observe
 			h.mu.Unlock()
