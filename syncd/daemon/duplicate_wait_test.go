@@ -25,8 +25,8 @@ func TestRefusedNameDoesNotWait(t *testing.T) {
 			}
 		}, "symbolic link"},
 		"the pin refers to a map of another type": {func(t *testing.T, alias string) {
-			pinnedAs(t, alias, &ebpf.MapSpec{Name: "array", Type: ebpf.Array, KeySize: 4, ValueSize: 8, MaxEntries: 4})
-		}, "Array"},
+			pinnedAs(t, alias, &ebpf.MapSpec{Name: "queue", Type: ebpf.Queue, ValueSize: 8, MaxEntries: 4})
+		}, "Queue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := pinDir(t)
