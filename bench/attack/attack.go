@@ -114,9 +114,7 @@ func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, r
 	if a.length > 0 {
 		length = a.length
 	}
-	limited, cancel := context.WithTimeout(ctx, length)
-	err := a.run(limited, c)
-	cancel()
+	err := c.run(ctx, a, length)
 	sleep(ctx, 600*time.Millisecond) // one more round of health checks
 	stop()
 	wait()
@@ -129,6 +127,24 @@ func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, r
 		errs = append(errs, fmt.Errorf("a daemon took %s to answer", w.slowestAnswer.Round(time.Millisecond)))
 	}
 	return errors.Join(errs...)
+}
+
+// maxTries is the number of times that an attack is made while no daemon subscribes to the attacker.
+const maxTries = 4
+
+// run makes the attack. On a busy machine, and after attacks of the same member, daemons subscribe late: it then makes
+// the attack again, for twice as long.
+func (c *cluster) run(ctx context.Context, a *attack, length time.Duration) (err error) {
+	for range maxTries {
+		limited, cancel := context.WithTimeout(ctx, length)
+		err = a.run(limited, c)
+		cancel()
+		if !errors.Is(err, errNoSubscriber) {
+			break
+		}
+		length *= 2
+	}
+	return err
 }
 
 // checkAfter returns an error unless the cluster is in the state before the attack, regular changes
