@@ -25,7 +25,7 @@ const (
 // gossipAttacks returns the attacks of a host that has the gossip key and no certificate.
 func gossipAttacks() []attack {
 	return []attack{
-		{name: "key: 60 messages of 20 MiB", by: byGossip, trace: gossipRefusedTrace, run: encryptedFlood},
+		{name: "key: 60 messages of 20 MiB", by: byGossip, length: 10 * time.Second, trace: gossipRefusedTrace, run: encryptedFlood},
 		{name: "key: packets with invalid padding", by: byGossip, trace: gossipRefusedTrace, run: invalidPadding},
 		{name: "key: compressed messages of 39 MiB", by: byGossip, trace: gossipRefusedTrace, run: compressionBombs},
 		{name: "key: malformed messages", by: byGossip, run: malformedGossip},

@@ -38,7 +38,7 @@ func nonMemberAttacks() []attack {
 		{name: "certificate: node names in other fields", by: byNonMember, trace: streamsRefusedTrace, run: forgedNames},
 		{name: "certificate: streams in a loop", by: byNonMember, trace: callsRefusedTrace, run: streamLoop},
 		{name: "certificate: 600 idle streams", by: byNonMember, trace: grpcRefusedTrace, run: idleStreams},
-		{name: "certificate: schemas of 64 MiB", by: byNonMember, length: 5 * time.Second, trace: messagesRefusedTrace, run: largeSchemas},
+		{name: "certificate: schemas of 64 MiB", by: byNonMember, length: 30 * time.Second, trace: messagesRefusedTrace, run: largeSchemas},
 		{name: "certificate: 500,000 requests on a stream", by: byNonMember, trace: callsRefusedTrace, run: requestFlood},
 		{name: "certificate: HTTP/2 settings and pings", by: byNonMember, run: frameFlood(settingsFrames)},
 		{name: "certificate: HTTP/2 rapid reset", by: byNonMember, run: frameFlood(resetFrames)},

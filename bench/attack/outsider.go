@@ -24,7 +24,7 @@ const (
 // certificate.
 func outsiderAttacks() []attack {
 	return []attack{
-		{name: "gossip: 60 messages of 20 MiB", by: byOutsider, trace: gossipRefusedTrace, run: gossipFlood},
+		{name: "gossip: 60 messages of 20 MiB", by: byOutsider, length: 10 * time.Second, trace: gossipRefusedTrace, run: gossipFlood},
 		{name: "gossip: 600 silent connections", by: byOutsider, trace: gossipRefusedTrace, run: idleConnections(gossipPort, 600, nil)},
 		{name: "gossip: random bytes by TCP", by: byOutsider, trace: gossipRefusedTrace, run: randomBytes(gossipPort)},
 		{name: "gossip: random bytes by UDP", by: byOutsider, trace: gossipRefusedTrace, run: randomDatagrams},
