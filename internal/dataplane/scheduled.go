@@ -75,14 +75,14 @@ func (p *Program) RunByIterator() error {
 	})
 }
 
-// getppid is the kernel's function for getppid(2).
-var getppid = map[string]string{"amd64": "__x64_sys_getppid", "arm64": "__arm64_sys_getppid"}[runtime.GOARCH]
+// Getppid is the kernel's function for getppid(2).
+var Getppid = map[string]string{"amd64": "__x64_sys_getppid", "arm64": "__arm64_sys_getppid"}[runtime.GOARCH]
 
 // RunByKprobe makes a kprobe on getppid(2) make one run, in process context. It calls loaded, unless nil, while the
 // program exists.
 func (p *Program) RunByKprobe(loaded func()) error {
 	return p.scheduled("by_kprobe", func(c *ebpf.Collection) error {
-		l, err := link.Kprobe(getppid, c.Programs["by_kprobe"], nil)
+		l, err := link.Kprobe(Getppid, c.Programs["by_kprobe"], nil)
 		if err != nil {
 			return fmt.Errorf("attach kprobe: %w", err)
 		}

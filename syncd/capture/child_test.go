@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -99,6 +100,8 @@ func operate(m *ebpf.Map, operation string, first, n, version int) error {
 			_, err = m.LookupBytes(key)
 		case "system-call":
 			unix.Getppid()
+		case "process":
+			_ = exec.Command("/nonexistent").Run() // the process is created, and cannot execute
 		case "lookup-and-delete":
 			err = lookupAndDelete(m, key, &value)
 		default:

@@ -4,8 +4,9 @@ import "github.com/cilium/ebpf"
 
 // Detects reports whether the hooks of an attach method detect the updates and deletes by programs of a
 // type on this kernel. The kernel runs no kprobe program inside a program of a kprobe, a tracepoint or a
-// perf event, nor inside a write that a program of type syscall makes by bpf_sys_bpf. On 5.10 fexit does
-// not run there either; kernels between 5.10 and 6.1 were not measured.
+// perf event, nor inside a write that a program of type syscall makes by bpf_sys_bpf. On 5.10 fexit
+// takes the writes of the former for writes by bpf(2), and in this process for its own; kernels between 5.10 and 6.1
+// were not measured.
 func (a Attach) Detects(t ebpf.ProgramType) bool {
 	tracing := t == ebpf.Kprobe || t == ebpf.TracePoint || t == ebpf.PerfEvent
 	switch a {

@@ -2,16 +2,15 @@ package capture_test
 
 import (
 	"encoding/binary"
-	"os/exec"
-	"strings"
+	"sync"
 	"testing"
 
+	"mapsync/internal/dataplane"
 	"mapsync/syncd/capture"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/link"
-	"golang.org/x/sys/unix"
 )
 
 // TestDetects compares Attach.Detects with the events of programs that run under a kprobe, a tracepoint
@@ -57,22 +56,42 @@ func testDetects(t *testing.T, h *hookedCapture, typ ebpf.ProgramType) {
 	h.detected(t, "update by a program under a "+tracing[typ], got*caseWrites/writes, caseWrites)
 }
 
-// runWriter attaches a program of a type that stores the same entry of 8 + 16 bytes in m each time it runs,
-// makes it run, detaches it, and returns the number of its writes. A kprobe program runs at getppid(2), the
-// others when a process or thread is created: the emulator often fails while the kernel patches a
-// tracepoint that runs all the time.
+// runWriter attaches a program of a type that stores the same entry of 8 + 16 bytes in m each time it runs, makes
+// another process run it, detaches it, and returns the number of its writes. A kprobe program runs at getppid(2), the
+// others when a process or thread is created: the emulator often fails while the kernel patches a tracepoint that runs
+// all the time.
 func runWriter(t *testing.T, typ ebpf.ProgramType, m *ebpf.Map) int {
 	t.Helper()
 	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "writer", Type: typ, License: "GPL", Instructions: writerCode(m, counter, make([]byte, 8), make([]byte, 16))})
+	control := startControl(t, m)
+	detach := attachWriter(t, typ, writerCode(m, counter, make([]byte, 8), make([]byte, 16)))
+	if typ == ebpf.Kprobe {
+		control.do(t, "system-call", 0, 10, 0)
+	} else {
+		control.do(t, "process", 0, 10, 0)
+	}
+	if err := detach(); err != nil {
+		t.Fatal(err)
+	}
+	var writes uint64
+	if err := counter.Lookup(uint32(0), &writes); err != nil {
+		t.Fatal(err)
+	}
+	return int(writes)
+}
+
+// attachWriter attaches a program until the end of the test, or until detach is called.
+func attachWriter(t *testing.T, typ ebpf.ProgramType, code asm.Instructions) (detach func() error) {
+	t.Helper()
+	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "writer", Type: typ, License: "GPL", Instructions: code})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	t.Cleanup(func() { p.Close() })
 	var l link.Link
 	switch typ {
 	case ebpf.Kprobe:
-		l, err = link.Kprobe(getppidEntry(), p, nil)
+		l, err = link.Kprobe(dataplane.Getppid, p, nil)
 	case ebpf.TracePoint:
 		l, err = link.Tracepoint("task", "task_newtask", p, nil)
 	case ebpf.RawTracepoint:
@@ -81,20 +100,9 @@ func runWriter(t *testing.T, typ ebpf.ProgramType, m *ebpf.Map) int {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 10 {
-		unix.Getppid()
-		if typ != ebpf.Kprobe {
-			_ = exec.Command("/nonexistent").Run() // the process is created, and cannot execute
-		}
-	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
-	var writes uint64
-	if err := counter.Lookup(uint32(0), &writes); err != nil {
-		t.Fatal(err)
-	}
-	return int(writes)
+	detach = sync.OnceValue(l.Close)
+	t.Cleanup(func() { _ = detach() })
+	return detach
 }
 
 // writerCode is a program that stores an entry of 8 + 16 bytes, and counts it.
@@ -116,24 +124,4 @@ func writerCode(m, counter *ebpf.Map, key, value []byte) asm.Instructions {
 		asm.JEq.Imm(asm.R0, 0, "end"),
 		asm.Mov.Imm(asm.R1, 1), asm.StoreXAdd(asm.R0, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"), asm.Return())
-}
-
-// getppidEntry is the kernel's function for getppid(2).
-func getppidEntry() string { return strings.Replace(capture.BPFEntry, "bpf", "getppid", 1) }
-
-// attachKprobeWriter attaches a program as a kprobe to getppid(2) until the end of the test. The returned function
-// runs it.
-func attachKprobeWriter(t *testing.T, code asm.Instructions) (run func()) {
-	t.Helper()
-	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "writer", Type: ebpf.Kprobe, License: "GPL", Instructions: code})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
-	l, err := link.Kprobe(getppidEntry(), p, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	return func() { unix.Getppid() }
 }

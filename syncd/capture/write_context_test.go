@@ -13,6 +13,7 @@ import (
 	"mapsync/syncd/table"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 // The kernel steers packets to the busy CPU, and all writers run there, so that each can interrupt
@@ -189,13 +190,15 @@ func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration)
 	t.Cleanup(func() { k.Close() })
 	control := startControl(t, m)
 	control.do(t, "pin", busyCPU, 0, 0)
-	callWriter := attachTaggedKprobe(t, m)
+	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
+	key, value := taggedEntry(kprobeWriter, 0)
+	attachWriter(t, ebpf.Kprobe, writerCode(m, counter, key, value))
 
 	var w workers
 	w.start(t, func() error { return applyTagged(k) })
 	w.start(t, func() error { return process.RunOnce(64) })
 	w.start(t, func() error { return putTagged(m) })
-	w.start(t, func() error { callWriter(); time.Sleep(pace); return nil })
+	w.start(t, func() error { unix.Getppid(); time.Sleep(pace); return nil })
 	w.start(t, taggedProgram(t, m, iteratorWriter, 16).RunByIterator)
 	if dataplane.HasTimers() == nil {
 		w.start(t, taggedProgram(t, m, timerWriter, 16).RunByTimer)
@@ -212,15 +215,6 @@ func runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map, d time.Duration)
 		t.Errorf("writes by packets: got %d, the last on CPU %d, want at least one, and the last on CPU %d",
 			packets.Done(), packets.LastCPU(), busyCPU)
 	}
-}
-
-// attachTaggedKprobe attaches a program that makes a tagged update under a kprobe until the end of the test. The
-// returned function runs it.
-func attachTaggedKprobe(t *testing.T, m *ebpf.Map) (run func()) {
-	t.Helper()
-	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
-	key, value := taggedEntry(kprobeWriter, 0)
-	return attachKprobeWriter(t, writerCode(m, counter, key, value))
 }
 
 // taggedProgram returns a program that updates the shared keys, and writes and deletes its own

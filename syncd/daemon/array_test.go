@@ -80,6 +80,7 @@ func TestArraysReplicate(t *testing.T) {
 			a.put(0, 1)
 			a.put(63, 2)
 			b.put(7, 3)
+			a.config.InPlace = []string{"reals=hook"}
 			a.start()
 			b.start()
 			both := func(what string, want map[uint32]uint64) {
@@ -88,6 +89,9 @@ func TestArraysReplicate(t *testing.T) {
 			}
 			both("the first contents are merged", map[uint32]uint64{0: 1, 63: 2, 7: 3})
 			poll.Eventually(t, "both nodes are ready", func() bool { return a.status().Ready && b.status().Ready })
+			if got := a.status().Maps[0].InPlaceProblem; !strings.Contains(got, "array") {
+				t.Errorf("problem of in-place: hook: got %q, want that of arrays", got)
+			}
 			b.put(9, 4)
 			a.put(63, 5)
 			both("changes arrive", map[uint32]uint64{0: 1, 63: 5, 7: 3, 9: 4})

@@ -27,7 +27,8 @@ const (
 )
 
 // Poll intervals for maps that appear or disappear. A pin is one file, but a name is looked up
-// among all maps, and an inner map in its map of maps. Until a new map is found and refilled, its load balancer has no sessions.
+// among all maps, and an inner map in its map of maps. Until a new map is found and refilled, its load balancer has
+// no sessions.
 const (
 	pollPin  = 100 * time.Millisecond
 	pollMaps = 500 * time.Millisecond

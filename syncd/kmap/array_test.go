@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"mapsync/syncd/table"
 
@@ -127,5 +128,36 @@ func TestArrayWithoutIndex(t *testing.T) {
 					typ, failed, err, b.Err(0), b.Err(1), b.Err(2))
 			}
 		}
+	}
+}
+
+// TestArrayKeepsEntriesOfPeers: a record without an index takes no entry of a peer out of the array, as it would
+// out of a full hash map.
+func TestArrayKeepsEntriesOfPeers(t *testing.T) {
+	m := openMap(t, newKernelMap(t, arraySpec(ebpf.Array, 8, 4)), Options{})
+	tab, err := table.New(table.Options{Self: table.Owner{Node: "here", Incarnation: 2}, KeySize: 4, ValueSize: 8, MaxEntries: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newSyncFixture(t, tab, m)
+	receive := func(n int) {
+		t.Helper()
+		key, value := entry(n, 1, 4, 8)
+		now := time.Now().UnixNano()
+		tab.Update(func(tx *table.Tx) {
+			d := table.Delta{Key: key, Value: value, Version: table.Version(now), Owner: f.peer}
+			if got := tx.Remote(&d, now, table.RemoteOptions{}); got != table.Accepted {
+				t.Errorf("apply delta %d: got %s, want accepted", n, got)
+			}
+		})
+	}
+	for n := range 4 {
+		receive(n)
+	}
+	f.awaitSynced()
+	receive(4)
+	f.awaitFailed(1)
+	if n, s := len(content(t, m)), f.sync.Stats(); n != 4 || s.Displaced != 0 || s.FailedFull != 1 {
+		t.Errorf("entries: got %d, %+v, want 4, none displaced and one write refused", n, s)
 	}
 }

@@ -76,8 +76,8 @@ func (b *Batch) Add(key, value []byte) error {
 }
 
 // Err returns the result of entry i after [Map.Apply]: nil, or the error of the map, a
-// [unix.Errno]. The error is E2BIG if the map is full, or an array
-// without that index. Deleting an absent key succeeds.
+// [unix.Errno]. The error is E2BIG if the map is full, or an array without that index. Deleting an absent key
+// succeeds.
 func (b *Batch) Err(i int) error {
 	if rc := b.rc(i); rc != 0 {
 		return unix.Errno(-rc)

@@ -7,8 +7,8 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// countEntries returns the number of entries of any hash map, that of all elements of an array, or -1 if it cannot read the map bucket by
-// bucket.
+// countEntries returns the number of entries of any hash map, or -1 if it cannot read the map bucket by bucket. For an
+// array it returns the number of elements.
 func countEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
 	if IsArray(info.Type) {
 		return info.MaxEntries

@@ -38,7 +38,8 @@ type Info struct {
 	CPUs       int
 	MaxEntries int
 	Flags      uint32 // BPF_F_ flags of the map's creation
-	// Entries is the number of entries at the time of the call, or -1 if unavailable.
+	// Entries is the number of entries at the time of the call, of an array that of its elements, or -1 if
+	// unavailable.
 	Entries int
 	// Pins are the paths at which the map is pinned. Only [List] sets them.
 	Pins []string

@@ -12,6 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// innerTries is the number of lookups of an inner map that is replaced before it is opened.
+const innerTries = 3
+
 // openInner opens the map that a map of maps has under the key of ref. The error wraps ErrNotFound if it has none, or
 // does not exist.
 func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
@@ -30,14 +33,20 @@ func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 		return nil, err
 	}
 	id := make([]byte, 4)
-	err = mapElem(cmdMapLookupElem, outer.FD(), encoded, id, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return nil, ErrNotFound
+	var inner *ebpf.Map
+	for range innerTries {
+		err = mapElem(cmdMapLookupElem, outer.FD(), encoded, id, 0)
+		if errors.Is(err, unix.ENOENT) {
+			return nil, ErrNotFound
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look up the inner map: %w", err)
+		}
+		if inner, err = openID(binary.NativeEndian.Uint32(id)); !errors.Is(err, ErrNotFound) {
+			break
+		}
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look up the inner map: %w", err)
-	}
-	return openID(binary.NativeEndian.Uint32(id))
+	return inner, err
 }
 
 // encodeKey returns the bytes of a key that a user wrote as a number, or as 0x and all bytes in hexadecimal.

@@ -82,10 +82,7 @@ func TestInnerMapErrors(t *testing.T) {
 	}
 	for ref, want := range map[string]string{
 		"array[4294967296]": "write a number",
-		"array[x]":          "write a number",
-		"array[-1]":         "write a number",
 		"array[0x00]":       "the 4 bytes",
-		"array[0xzz]":       "the 4 bytes",
 		"hash3[1]":          "write a number for a key of 1, 2, 4 or 8 bytes, or 0x and the 3 bytes",
 		"plain[1]":          "has no inner maps",
 		"array[9]":          "not found",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -33,6 +34,9 @@ type Ref struct {
 	InnerKey string
 }
 
+// innerKey matches keys of inner maps. openInner checks their sizes.
+var innerKey = regexp.MustCompile(`^([0-9]{1,20}|0x([0-9A-Fa-f]{2})+)$`)
+
 // ParseRef parses a Ref as users write it: "name:ct_map", "pin:/sys/fs/bpf/ct_map" or "id:12".
 // Without a prefix, an absolute path is a pin and anything else a name. A suffix "[KEY]" is the InnerKey.
 func ParseRef(s string) (Ref, error) {
@@ -40,8 +44,8 @@ func ParseRef(s string) (Ref, error) {
 	if !inner || !strings.HasSuffix(s, "]") {
 		return parseOuter(s)
 	}
-	if key == "" {
-		return Ref{}, fmt.Errorf("parse map reference %q: write the key of the inner map between [ and ]", s)
+	if !innerKey.MatchString(key) {
+		return Ref{}, fmt.Errorf("parse map reference %q: between [ and ], write the key of the inner map as a number, or as 0x and all its bytes in hexadecimal", s)
 	}
 	r, err := parseOuter(outer)
 	r.InnerKey = key
