@@ -44,7 +44,12 @@ func TestDetectedWrites(t *testing.T) {
 
 // detectedTable returns the table of the results: a row for each writer, a column for each attach method and kernel.
 func detectedTable(t *testing.T, results string) string {
-	kernels, attaches := []string{"5.10", "6.1", "6.12", "testing"}, []string{"kprobe", "fexit"}
+	var columns []string // "kprobe 5.10"
+	for _, attach := range []string{"kprobe", "fexit"} {
+		for _, kernel := range []string{"5.10", "6.1", "6.12", "testing"} {
+			columns = append(columns, attach+" "+kernel)
+		}
+	}
 	cells, writers := map[string]string{}, []string{}
 	for line := range strings.Lines(results) {
 		f := strings.Split(strings.TrimSpace(line), "\t")
@@ -52,33 +57,35 @@ func detectedTable(t *testing.T, results string) string {
 			t.Fatalf("results: got line %q, want four fields", line)
 		}
 		kernel, attach, writer, cell := f[0], f[1], f[2], f[3]
-		if cells[writer+kernel+attach] = cell; !slices.Contains(writers, writer) {
+		if column := attach + " " + kernel; attach == "syscall" && !slices.Contains(columns, column) {
+			columns = append(columns, column)
+		}
+		if cells[writer+attach+" "+kernel] = cell; !slices.Contains(writers, writer) {
 			writers = append(writers, writer)
 		}
 	}
+	if n := len(columns); n != 9 {
+		t.Errorf("results: got %d columns, want 9, one of them with the method syscall: %q", n, columns)
+	}
 	var b strings.Builder
 	b.WriteString("| writer |")
-	for _, attach := range attaches {
-		for _, kernel := range kernels {
-			fmt.Fprintf(&b, " %s %s |", attach, kernel)
-		}
+	for _, column := range columns {
+		fmt.Fprintf(&b, " %s |", column)
 	}
-	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(attaches)*len(kernels)) + "\n")
+	b.WriteString("\n|" + strings.Repeat(" --- |", 1+len(columns)) + "\n")
 	for _, writer := range writers {
 		fmt.Fprintf(&b, "| %s |", writer)
-		for _, attach := range attaches {
-			for _, kernel := range kernels {
-				cell := cells[writer+kernel+attach]
-				switch {
-				case cell == "":
-					t.Errorf("results: got none for %q on kernel %s by %s, want one", writer, kernel, attach)
-				case cell == "unsupported":
-					cell = "–"
-				case strings.HasPrefix(cell, "0/"):
-					cell = "**" + cell + "**"
-				}
-				fmt.Fprintf(&b, " %s |", cell)
+		for _, column := range columns {
+			cell := cells[writer+column]
+			switch {
+			case cell == "":
+				t.Errorf("results: got none for %q by %s, want one", writer, column)
+			case cell == "unsupported":
+				cell = "–"
+			case strings.HasPrefix(cell, "0/"):
+				cell = "**" + cell + "**"
 			}
+			fmt.Fprintf(&b, " %s |", cell)
 		}
 		b.WriteString("\n")
 	}

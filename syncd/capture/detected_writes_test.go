@@ -14,7 +14,8 @@ import (
 )
 
 // detectedWrites are the numbers of detected writes, for docs/capture.md: a line for each kernel, attach method and
-// writer, separated by tabs. scripts/detected-writes writes it.
+// writer, separated by tabs. scripts/detected-writes writes it. The kernel of the method syscall is that of the
+// machine on which the script ran.
 //
 //go:embed testdata/detected_writes.txt
 var detectedWrites string
@@ -35,15 +36,21 @@ func (h *hookedCapture) detected(t testing.TB, writer string, got, writes int) {
 func (h *hookedCapture) compareDetected(t testing.TB, writer, cell string) {
 	t.Helper()
 	kernel, _, _ := strings.Cut(os.Getenv(matrixEnv), "/")
-	line := strings.Join([]string{kernel, string(h.attach), writer, cell}, "\t")
+	if h.attach == capture.AttachSyscall {
+		kernel = strings.Join(strings.Split(kernelRelease(), ".")[:2], ".")
+	}
+	begin := strings.Join([]string{kernel, string(h.attach), writer, ""}, "\t")
+	line := func(cell string) string { return begin + cell + "\n" }
 	switch {
 	case kernel == "":
 	case os.Getenv(printDetectedEnv) != "":
 		if h.buffer == capture.BufferRing {
-			fmt.Printf("detected\t%s\n", line)
+			fmt.Printf("detected\t%s", line(cell))
 		}
-	case !strings.Contains("\n"+detectedWrites, "\n"+line+"\n"):
-		t.Errorf("detected writes: got %q, want a line of testdata/detected_writes.txt, which scripts/detected-writes updates", line)
+	case h.attach == capture.AttachSyscall && (cell == unsupportedWriter || !strings.Contains("\n"+detectedWrites, "\n"+begin) ||
+		strings.Contains(detectedWrites, line(unsupportedWriter))): // machines with one kernel release may be configured differently
+	case !strings.Contains("\n"+detectedWrites, "\n"+line(cell)):
+		t.Errorf("detected writes: got %q, want a line of testdata/detected_writes.txt, which scripts/detected-writes updates", line(cell))
 	}
 }
 
