@@ -11,6 +11,10 @@
 
 #include <bpf/bpf_core_read.h>
 
+struct bpf_map {
+	__u32 id;
+} __attribute__((preserve_access_index));
+
 /* Soft interrupt being served, hard interrupt, NMI. Bottom halves that are only disabled count in
  * 0x200 and are outside this mask. */
 #define IN_INTERRUPT (0x100 | 0xf0000 | 0xf00000)

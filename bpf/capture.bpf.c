@@ -16,10 +16,6 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-struct bpf_map {
-	__u32 id;
-} __attribute__((preserve_access_index));
-
 struct bpf_htab {
 	struct bpf_map map;
 } __attribute__((preserve_access_index));

@@ -37,6 +37,7 @@ struct entry_attr {
 	__u32 map_fd;
 	__u32 unused;
 	__u64 key;
+	__u64 value;
 };
 
 struct batch_attr {
@@ -52,8 +53,9 @@ struct batch_attr {
 struct call {
 	__u32 command;
 	__u32 map_fd;
-	const void *attr; /* user memory */
-	const void *keys; /* user memory */
+	const void *attr;   /* user memory */
+	const void *keys;   /* user memory */
+	const void *values; /* user memory */
 	__u32 count;
 };
 
@@ -63,8 +65,8 @@ static __always_inline bool is_batch(__u32 command)
 	       command == BPF_MAP_DELETE_BATCH;
 }
 
-/* read_attributes sets map_fd, keys and count of a call. It returns false if the memory cannot be
- * read. */
+/* read_attributes sets map_fd, keys, values and count of a call. It returns false if the memory
+ * cannot be read. */
 static __always_inline bool read_attributes(struct call *c)
 {
 	struct entry_attr one = {};
@@ -75,6 +77,7 @@ static __always_inline bool read_attributes(struct call *c)
 			return false;
 		c->map_fd = batch.map_fd;
 		c->keys = (void *)batch.keys;
+		c->values = (void *)batch.values;
 		c->count = batch.count;
 		return true;
 	}
@@ -82,6 +85,7 @@ static __always_inline bool read_attributes(struct call *c)
 		return false;
 	c->map_fd = one.map_fd;
 	c->keys = (void *)one.key;
+	c->values = (void *)one.value;
 	c->count = 1;
 	return true;
 }

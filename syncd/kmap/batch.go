@@ -22,10 +22,12 @@ type Batch struct {
 	n     int
 	cap   int
 	array bool // deletes set the value to zero
+	// drained is set for a map of sums: updates of this host's keys succeed without a write.
+	drained *drainedReader
 }
 
 func (k *Map) newBatch(o *Options) Batch {
-	b := Batch{layout: k.layout, cap: k.burst(o), array: k.zero != nil}
+	b := Batch{layout: k.layout, cap: k.burst(o), array: k.zero != nil, drained: k.drained}
 	if k.writer != nil {
 		b.mem = k.writer.entries
 	} else {
@@ -65,6 +67,9 @@ func (b *Batch) Add(key, value []byte) error {
 	op := uint32(opDelete)
 	if value != nil {
 		op = opUpdate
+		if b.drained != nil && b.drained.owns(key) {
+			op = opNone
+		}
 		copy(e[b.valueOffset:], value)
 	} else if b.array {
 		clear(e[b.valueOffset:][:b.valueSize])

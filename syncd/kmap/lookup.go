@@ -32,6 +32,14 @@ func (k *Map) lookup(keys []byte, fn func(i int, key, value []byte, found bool))
 	}
 	k.lookupMu.Lock()
 	defer k.lookupMu.Unlock()
+	if k.drained != nil {
+		return k.lookupDrained(keys, fn)
+	}
+	return k.lookupStored(keys, fn)
+}
+
+// lookupStored is lookup without what a drained map adds to sums. The lock of lookups is held.
+func (k *Map) lookupStored(keys []byte, fn func(i int, key, value []byte, found bool)) error {
 	if k.lookupProgram == nil {
 		return k.lookupSingle(keys, fn)
 	}

@@ -31,6 +31,8 @@ type Options struct {
 	Carried []byte
 	// ScanCPUs are the CPUs on which the map is read as a whole, see [CheckScanCPUs]. Nil: any.
 	ScanCPUs *unix.CPUSet
+	// Drained is set for a map of sums.
+	Drained *Drained
 	// NoProgram selects bpf(2) for all access, for comparisons and tests.
 	NoProgram bool
 }
@@ -65,6 +67,7 @@ type Map struct {
 
 	lookupMu      sync.Mutex
 	lookupProgram *sharedProgram // nil: bpf(2)
+	drained       *drainedReader // nil unless the map is one of sums
 
 	readMu       sync.Mutex
 	closed       bool           // under readMu
@@ -87,11 +90,15 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
+	drained, err := o.openDrained(&info)
+	if err != nil {
+		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
+	}
 	own, err := m.Clone()
 	if err != nil {
 		return nil, fmt.Errorf("open map %q (id %d): %w", info.Name, info.ID, err)
 	}
-	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep, carried: o.Carried}
+	k := &Map{m: own, info: info, layout: newLayout(&info), scanCPUs: o.ScanCPUs, keep: keep, carried: o.Carried, drained: drained}
 	if IsArray(info.Type) {
 		k.zero = make([]byte, info.ValueSize)
 	}

@@ -20,23 +20,29 @@ func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	defer k.readMu.Unlock()
 	release, _ := pinToCPUs(k.scanCPUs) // while all of them are offline, the read is not pinned
 	defer release()
-	var err error
-	switch {
-	case k.closed:
-		err = os.ErrClosed
-	case k.zero != nil:
-		err = k.readElements(ctx, now, fn)
-	case k.bucketReader != nil:
-		err = k.readBuckets(ctx, now, fn)
-	case k.dumper != nil:
-		err = k.readByIterator(ctx, now, fn)
-	default:
-		err = k.readBatches(ctx, now, fn)
+	read := k.read
+	if k.drained != nil {
+		read = k.readDrained
 	}
-	if err != nil {
+	if err := read(ctx, now, fn); err != nil {
 		return fmt.Errorf("read map %q: %w", k.info.Name, err)
 	}
 	return nil
+}
+
+// read reads the entries that are stored in the map. readMu is held.
+func (k *Map) read(ctx context.Context, now func() int64, fn ReadFunc) error {
+	switch {
+	case k.closed:
+		return os.ErrClosed
+	case k.zero != nil:
+		return k.readElements(ctx, now, fn)
+	case k.bucketReader != nil:
+		return k.readBuckets(ctx, now, fn)
+	case k.dumper != nil:
+		return k.readByIterator(ctx, now, fn)
+	}
+	return k.readBatches(ctx, now, fn)
 }
 
 // ForEach calls fn for every entry of the map, like Read. key and value are valid only during the call.

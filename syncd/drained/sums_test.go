@@ -1,0 +1,306 @@
+package drained_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/drained"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/rlimit"
+)
+
+func TestMain(m *testing.M) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
+
+// The layout of the drained maps of the tests: packets (4 bytes), flags (4 bytes), bytes (8 bytes).
+const keySize, valueSize = 12, 16
+
+func options(folder string) drained.Options {
+	return drained.Options{
+		Folder: folder, Type: ebpf.Hash, KeySize: keySize, ValueSize: valueSize, MaxEntries: 100_000,
+		Added:   []drained.Range{{Offset: 0, Size: 4}, {Offset: 8, Size: 8}},
+		Methods: []drained.Method{drained.BySyscall}, Entries: []string{capture.BPFEntry}, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+func openSums(t *testing.T, o drained.Options) *drained.Sums {
+	t.Helper()
+	s, err := drained.Open(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func newMap(t *testing.T, typ ebpf.MapType) (*ebpf.Map, uint32) {
+	t.Helper()
+	m, err := ebpf.NewMap(&ebpf.MapSpec{Type: typ, KeySize: keySize, ValueSize: valueSize, MaxEntries: 100_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	info, err := m.Info()
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, _ := info.ID()
+	return m, uint32(id)
+}
+
+func key(i int) []byte {
+	k := make([]byte, keySize)
+	binary.NativeEndian.PutUint64(k[2:], uint64(i))
+	return k
+}
+
+func value(packets, flags uint32, bytes uint64) []byte {
+	v := binary.NativeEndian.AppendUint32(nil, packets)
+	v = binary.NativeEndian.AppendUint32(v, flags)
+	return binary.NativeEndian.AppendUint64(v, bytes)
+}
+
+func put(t *testing.T, m *ebpf.Map, i int, v []byte) {
+	t.Helper()
+	if err := m.Put(key(i), v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// drain empties a map by batch lookup-and-delete, with at most size entries in a call.
+func drain(t *testing.T, m *ebpf.Map, size int) (n int) {
+	t.Helper()
+	keys, values := make([][keySize]byte, size), make([][valueSize]byte, size)
+	for cursor := (ebpf.MapBatchCursor{}); ; {
+		count, err := m.BatchLookupAndDelete(&cursor, keys, values, nil)
+		n += count
+		if errors.Is(err, ebpf.ErrKeyNotExist) {
+			return n
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func sum(t *testing.T, s *drained.Sums, i int) string {
+	t.Helper()
+	origin := s.Origin()
+	v := make([]byte, valueSize)
+	if err := s.Map().Lookup(append(key(i), origin[:]...), &v); err != nil {
+		return "none"
+	}
+	return fmt.Sprintf("packets %d, flags %d, bytes %d", binary.NativeEndian.Uint32(v), binary.NativeEndian.Uint32(v[4:]), binary.NativeEndian.Uint64(v[8:]))
+}
+
+// eachMethod runs a test with each method that this kernel has.
+func eachMethod(t *testing.T, test func(t *testing.T, method drained.Method)) {
+	methods := []drained.Method{drained.ByFexit, drained.ByKprobe}
+	if os.Getenv("MAPSYNC_KERNEL") == "" { // the emulator does not survive tracepoints of system calls
+		methods = append(methods, drained.BySyscall)
+	}
+	for _, method := range methods {
+		t.Run(string(method), func(t *testing.T) {
+			o := options("")
+			o.Methods = []drained.Method{method}
+			s, err := drained.Open(o)
+			if errors.Is(err, drained.ErrUnsupported) && os.Getenv("MAPSYNC_KERNEL") == "" {
+				t.Skip(err)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			test(t, method)
+		})
+	}
+}
+
+func TestSums(t *testing.T) {
+	for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
+		t.Run(typ.String(), func(t *testing.T) {
+			eachMethod(t, func(t *testing.T, method drained.Method) { testSums(t, typ, method) })
+		})
+	}
+}
+
+func testSums(t *testing.T, typ ebpf.MapType, method drained.Method) {
+	o := options("")
+	o.Type, o.Methods = typ, []drained.Method{method}
+	s := openSums(t, o)
+	m, id := newMap(t, typ)
+	other, _ := newMap(t, typ)
+	s.Follow(id)
+	put(t, m, 1, value(1, 7, 100))
+	put(t, other, 1, value(1, 1, 1))
+	drain(t, m, 1000)
+	drain(t, other, 1000)
+	put(t, m, 1, value(2, 9, 1000))
+	put(t, m, 2, value(4, 5, 6))
+	v := make([]byte, valueSize)
+	switch err := m.LookupAndDelete(key(1), &v); {
+	case errors.Is(err, ebpf.ErrNotSupported): // before 5.14
+		drain(t, m, 1000)
+	case err != nil:
+		t.Fatal(err)
+	}
+	if err := m.LookupAndDelete(key(3), &v); err == nil {
+		t.Error("lookup-and-delete of an absent key: got nil, want an error")
+	}
+	drain(t, m, 1)
+	for i, want := range map[int]string{
+		1: "packets 3, flags 9, bytes 1100", 2: "packets 4, flags 5, bytes 6", 3: "none",
+	} {
+		if got := sum(t, s, i); got != want {
+			t.Errorf("sum of key %d: got %s, want %s", i, got, want)
+		}
+	}
+	if err := s.AddBack(key(2), value(1, 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := sum(t, s, 2), "packets 5, flags 1, bytes 7"; got != want {
+		t.Errorf("sum of an entry that was added back: got %s, want %s", got, want)
+	}
+	if begun, ended := s.Calls(); !ended || begun == 0 {
+		t.Errorf("calls: got %d, ended %t, want more than 0, all ended", begun, ended)
+	}
+	if got := s.Stats(); got != (drained.Stats{Entries: 4}) {
+		t.Errorf("stats: got %+v, want 4 entries", got)
+	}
+}
+
+// TestSumsOfLargeBatches drains as many entries in a call as kernels without bpf_loop can add.
+func TestSumsOfLargeBatches(t *testing.T) {
+	const entries, most = 20_000, 8192
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options("")
+		o.Methods = []drained.Method{method}
+		s := openSums(t, o)
+		m, id := newMap(t, ebpf.Hash)
+		s.Follow(id)
+		for round := range 2 {
+			for i := range entries {
+				put(t, m, i, value(1, uint32(round), uint64(i)))
+			}
+			if n := drain(t, m, most); n != entries {
+				t.Fatalf("drained entries: got %d, want %d", n, entries)
+			}
+		}
+		for i := range entries {
+			if got, want := sum(t, s, i), fmt.Sprintf("packets 2, flags 1, bytes %d", 2*i); got != want {
+				t.Fatalf("sum of key %d: got %s, want %s", i, got, want)
+			}
+		}
+		if got := s.Stats(); got != (drained.Stats{Entries: 2 * entries}) {
+			t.Errorf("stats: got %+v, want %d entries", got, 2*entries)
+		}
+	})
+}
+
+// TestSumsEqualWhatWasDrained lets two collectors drain a map into which two processes put entries.
+func TestSumsEqualWhatWasDrained(t *testing.T) {
+	const keys, writes = 500, 20_000
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options("")
+		o.Methods = []drained.Method{method}
+		s := openSums(t, o)
+		m, id := newMap(t, ebpf.Hash)
+		s.Follow(id)
+		var made [keys]atomic.Uint64
+		var writers, collectors sync.WaitGroup
+		done := make(chan struct{})
+		for first := range 2 {
+			writers.Go(func() {
+				for i := range writes {
+					k := (7*i + first) % keys
+					if m.Update(key(k), value(1, 1, uint64(i)), ebpf.UpdateNoExist) == nil {
+						made[k].Add(uint64(i))
+					}
+				}
+			})
+			collectors.Go(func() {
+				for more := true; more; {
+					select {
+					case <-done:
+						more = false
+					default:
+					}
+					drain(t, m, 100)
+				}
+			})
+		}
+		writers.Wait()
+		close(done)
+		collectors.Wait()
+		poll.Eventually(t, "the end of all calls", func() bool { _, ended := s.Calls(); return ended })
+		st := s.Stats()
+		for i := range made {
+			origin, v := s.Origin(), make([]byte, valueSize)
+			if err := s.Map().Lookup(append(key(i), origin[:]...), &v); err != nil {
+				t.Fatal(err)
+			}
+			if got := binary.NativeEndian.Uint64(v[8:]); got > made[i].Load() || got < made[i].Load() && st.Missed == 0 {
+				t.Errorf("bytes of key %d: got %d, want %d", i, got, made[i].Load())
+			}
+		}
+		if st.Unread != 0 || st.Full != 0 || st.Missed != 0 && method != drained.ByKprobe {
+			t.Errorf("stats: got %+v, want no missing entries", st)
+		}
+	})
+}
+
+// TestSumsCountWhatIsMissing drains more keys than the sums have room for.
+func TestSumsCountWhatIsMissing(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options("")
+		o.Methods, o.MaxEntries = []drained.Method{method}, 100
+		s := openSums(t, o)
+		m, id := newMap(t, ebpf.Hash)
+		s.Follow(id)
+		for i := range 150 {
+			put(t, m, i, value(1, 1, 1))
+		}
+		drain(t, m, 1000)
+		if got := s.Stats(); got != (drained.Stats{Entries: 100, Full: 50}) {
+			t.Errorf("stats: got %+v, want 100 entries and 50 without room", got)
+		}
+	})
+}
+
+func TestOpenRefuses(t *testing.T) {
+	for name, change := range map[string]func(o *drained.Options){
+		"type":    func(o *drained.Options) { o.Type = ebpf.PerCPUHash },
+		"no sum":  func(o *drained.Options) { o.Added = nil },
+		"size":    func(o *drained.Options) { o.Added = []drained.Range{{Offset: 0, Size: 2}} },
+		"place":   func(o *drained.Options) { o.Added = []drained.Range{{Offset: 4, Size: 8}} },
+		"end":     func(o *drained.Options) { o.Added = []drained.Range{{Offset: 16, Size: 8}} },
+		"key":     func(o *drained.Options) { o.KeySize = 513 },
+		"value":   func(o *drained.Options) { o.ValueSize = 4097 },
+		"methods": func(o *drained.Options) { o.Methods = nil },
+	} {
+		o := options("")
+		change(&o)
+		if s, err := drained.Open(o); !errors.Is(err, drained.ErrUnsupported) {
+			t.Errorf("%s: got %v, error %v, want ErrUnsupported", name, s, err)
+		}
+	}
+}
