@@ -58,6 +58,14 @@ const (
 	ownProcessProgram = "set_own_process"
 )
 
+// BPFEntries returns the kernel's entry points of bpf(2), that for the processes of this architecture first.
+func BPFEntries() []string {
+	if bpfEntry32 == "" {
+		return []string{BPFEntry}
+	}
+	return []string{BPFEntry, bpfEntry32}
+}
+
 // program returns the program of an attach method, empty if the method does not need the function.
 func (h *hook) program(attach Attach) string {
 	if attach == AttachFexit {

@@ -155,12 +155,13 @@ func (t *target) reread(keys []byte) (dropped uint64) {
 	t.table.Update(func(tx *table.Tx) {
 		var rec table.Record
 		for ; len(keys) > 0; keys = keys[size:] {
+			key := t.tableKey(keys[:size])
 			switch {
-			case !tx.Get(keys[:size], &rec) || rec.Delete:
+			case !tx.Get(key, &rec) || rec.Delete:
 			case pending >= maxPendingRereads:
 				dropped++
 			default:
-				tx.RequestReread(keys[:size])
+				tx.RequestReread(key)
 				pending++
 			}
 		}

@@ -167,8 +167,8 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.stats.Lookups++
 			continue
 		}
-		if p.target.keysOnly() && e.op == table.OpUpdate {
-			tx.RequestReread(p.change.Key)
+		if p.target.suffix != nil || p.target.keysOnly() && e.op == table.OpUpdate {
+			tx.RequestReread(p.target.tableKey(p.change.Key))
 		} else {
 			tx.Local(&p.change)
 		}
@@ -188,7 +188,7 @@ func (p *pump) requestRereads(tx *table.Tx, e *event) {
 	p.stats.Events += uint64(len(keys) / size)
 	p.stats.ByContext[e.context] += uint64(len(keys) / size)
 	for ; len(keys) > 0; keys = keys[size:] {
-		tx.RequestReread(keys[:size])
+		tx.RequestReread(p.target.tableKey(keys[:size]))
 	}
 }
 

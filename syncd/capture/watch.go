@@ -12,16 +12,28 @@ type target struct {
 	table     *table.Table
 	keySize   int
 	valueSize int // 0: events carry only the key
+	// suffix follows each key of the map in the table's keys. With a suffix, each event leads to a reread.
+	suffix []byte
+	key    []byte // a key with the suffix
+}
+
+// tableKey returns the table's key for a key of the map, until the next call.
+func (t *target) tableKey(key []byte) []byte {
+	if t.suffix == nil {
+		return key
+	}
+	t.key = append(append(t.key[:0], key...), t.suffix...)
+	return t.key
 }
 
 // Watch sends the changes of the kernel map id to t, from the next write on. It returns
 // ErrEntryTooLarge if an event cannot carry an entry of the map.
 func (c *Capture) Watch(id uint32, t *table.Table) error {
-	return c.watch(id, t, t.ValueSize())
+	return c.watch(id, &target{table: t, keySize: t.KeySize(), valueSize: t.ValueSize()})
 }
 
-func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
-	if err := CheckEntry(t.KeySize(), valueSize); err != nil {
+func (c *Capture) watch(id uint32, t *target) error {
+	if err := CheckEntry(t.keySize, t.valueSize); err != nil {
 		return fmt.Errorf("watch map %d: %w", id, err)
 	}
 	c.mu.Lock()
@@ -35,10 +47,10 @@ func (c *Capture) watch(id uint32, t *table.Table, valueSize int) error {
 	if len(c.targets) == MaxMaps {
 		return fmt.Errorf("watch map %d: %d maps are watched already, the most there can be", id, MaxMaps)
 	}
-	if !c.watches.add(id, t.KeySize(), valueSize) {
+	if !c.watches.add(id, t.keySize, t.valueSize) {
 		return fmt.Errorf("watch map %d: the hooks find at most %d maps whose ids are alike. Create the map again, with another id", id, watchProbes)
 	}
-	c.targets[id] = &target{table: t, keySize: t.KeySize(), valueSize: valueSize}
+	c.targets[id] = t
 	return nil
 }
 

@@ -72,10 +72,15 @@ type Config struct {
 
 	TakeoverExpiries []string `yaml:"takeover-expiry"` // MAP=DURATION or MAP=never
 
+	DrainSumsMaps       []string      `yaml:"drain-sums"` // names of maps
+	DrainSumsTTL        time.Duration `yaml:"drain-sums-ttl"`
+	DrainSumsMaxEntries int           `yaml:"drain-sums-max-entries"` // 0: four times the map's maximum entries
+
 	MetricsListen string   `yaml:"metrics-listen"`
 	ControlSocket string   `yaml:"control-socket"`
 	StateDir      string   `yaml:"state-dir"`
 	PinOwners     []string `yaml:"pin-owner"`
+	PinDir        string   `yaml:"pin-dir"` // of syncd's own pins; empty: none
 	LogLevel      string   `yaml:"log-level"`
 	LogFormat     string   `yaml:"log-format"`
 }
@@ -105,7 +110,8 @@ func Default() Config {
 		MaxConnections: DefaultMaxConnections,
 		ScanInterval:   10 * time.Second, ScanBudget: 5, RefreshInterval: 10 * time.Second,
 		MetricsListen: "127.0.0.1:9746",
-		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync",
+		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync", PinDir: DefaultPinDir,
+		DrainSumsTTL: DefaultDrainSumsTTL,
 		LogLevel: "info", LogFormat: "text",
 	}
 }
@@ -165,7 +171,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry(), c.validateDrainSums()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

@@ -68,6 +68,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "minimum time between two changes of a key that are sent for volatile fields alone (0: never sent)")
 
 	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a change after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION` or MAP=never; for maps with a bpf_timer (repeatable)")
+	c.bindDrainSums(fs)
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
 	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")
 	fs.StringArrayVar(&c.PinOwners, "pin-owner", c.PinOwners, "`user` or user id whose pinned maps are accepted, besides root's and syncd's own (repeatable)")

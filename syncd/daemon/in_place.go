@@ -18,7 +18,7 @@ func (m *replica) watchInPlace(a *attachment) {
 	}
 	err := errArrayLookup
 	if info := a.m.Info(); !kmap.IsArray(info.Type) {
-		err = d.capture.WatchLookups(info.ID)
+		err = d.capture.WatchLookups(a.source)
 	}
 	m.mu.Lock()
 	a.hooksInPlace, a.inPlaceErr = err == nil, err

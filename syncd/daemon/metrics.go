@@ -232,8 +232,7 @@ func (s sink) replica(m *replica) {
 		s.counter(mapForgotten, n, m.name, reason)
 	}
 	if kernel.syncer != nil {
-		s.kernel(m.name, kernel.syncer)
-		s.scans(m.name, kernel.scanner)
+		s.kernel(m.name, &kernel)
 	}
 }
 
@@ -244,8 +243,10 @@ func (s sink) kernelCalls() {
 	}
 }
 
-func (s sink) kernel(name string, syncer *kmap.Syncer) {
-	st := syncer.Stats()
+func (s sink) kernel(name string, a *attachment) {
+	s.scans(name, a.scanner)
+	s.drainSums(name, a.drainSums)
+	st := a.syncer.Stats()
 	s.counter(mapWrites, st.Written, name, "update")
 	s.counter(mapWrites, st.Deleted, name, "delete")
 	s.counter(mapWrites, st.Displaced, name, "displace")

@@ -19,7 +19,11 @@ import (
 
 // attachment is one kernel map of a replica.
 type attachment struct {
-	m      *kmap.Map
+	m *kmap.Map
+	// source is the id of the map that the settings name. It differs from that of m if drainSums is not nil.
+	source    uint32
+	drainSums *drainSums
+
 	syncer *kmap.Syncer
 	stop   context.CancelFunc
 	done   chan struct{}
@@ -39,31 +43,27 @@ type attachment struct {
 // so that it misses no change between the two. It arranges that fail is called if the map stops
 // working later. After an error, the caller calls detach.
 func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.CancelCauseFunc) error {
-	opened, s, err := m.open(event.Map)
+	a, s, err := m.open(event.Map)
 	if err != nil {
 		return err
 	}
 	if err := m.daemon.assignments.acquire(event.ID, m); err != nil {
-		return errors.Join(err, opened.Close())
+		return errors.Join(err, a.close())
 	}
-	a := &attachment{m: opened, stop: func() {}, began: m.daemon.clock.now()}
-	info := opened.Info()
+	a.stop, a.began = func() {}, m.daemon.clock.now()
+	opened, info := a.m, a.m.Info()
 	if m.wasOffered && (m.offeredElements > 0) != kmap.IsArray(info.Type) {
 		m.daemon.assignments.release(event.ID, m)
-		return errors.Join(fmt.Errorf("%w: an array has replaced a hash map, or the reverse; restart syncd", kmap.ErrUnsupported), opened.Close())
+		return errors.Join(fmt.Errorf("%w: an array has replaced a hash map, or the reverse; restart syncd", kmap.ErrUnsupported), a.close())
 	}
 	t, err := m.tableFor(info, s)
 	if err != nil {
 		m.daemon.assignments.release(event.ID, m)
-		return errors.Join(err, opened.Close())
+		return errors.Join(err, a.close())
 	}
 	a.unread = t.Stats().RereadsDropped
 	m.beginLoading(a, t, s)
-	watch := m.daemon.capture.Watch
-	if i := opened.Info(); i.CPUs > 0 || i.ValueSize > capture.MaxValueSize || kmap.IsArray(i.Type) {
-		watch = m.daemon.capture.WatchKeys // an event does not contain the whole value, or whether there is an entry
-	}
-	if err := watch(event.ID, t); err != nil {
+	if err := m.watch(a, t); err != nil {
 		return err
 	}
 	m.watchInPlace(a)
@@ -80,9 +80,32 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 	return m.startSyncer(ctx, a, t, fail)
 }
 
+// watch makes the hooks report the writes to the map.
+func (m *replica) watch(a *attachment, t *table.Table) error {
+	switch i := a.m.Info(); {
+	case a.drainSums != nil:
+		return m.daemon.capture.WatchSums(a.source, t, a.drainSums.origin())
+	case i.CPUs > 0 || i.ValueSize > capture.MaxValueSize || kmap.IsArray(i.Type):
+		return m.daemon.capture.WatchKeys(a.source, t) // an event does not contain the whole value, or whether there is an entry
+	}
+	return m.daemon.capture.Watch(a.source, t)
+}
+
+// close closes what open has opened.
+func (a *attachment) close() error {
+	var errs []error
+	if a.m != nil {
+		errs = append(errs, a.m.Close())
+	}
+	if a.drainSums != nil {
+		errs = append(errs, a.drainSums.close())
+	}
+	return errors.Join(errs...)
+}
+
 // open reads the types of the map and opens it for access. It closes raw. The caller closes the
 // result.
-func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
+func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	defer raw.Close()
 	info, err := kmap.Describe(raw)
 	if err != nil {
@@ -103,8 +126,15 @@ func (m *replica) open(raw *ebpf.Map) (*kmap.Map, *schema.Schema, error) {
 		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
 			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
 	}
+	if m.daemon.config.DrainSums(m.name) {
+		a, err := m.openDrainSums(raw, &info, s)
+		return a, s, err
+	}
 	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
-	return opened, s, err
+	if err != nil {
+		return nil, nil, err
+	}
+	return &attachment{m: opened, source: info.ID}, s, nil
 }
 
 func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) {
@@ -170,6 +200,9 @@ func (m *replica) startSyncer(ctx context.Context, a *attachment, t *table.Table
 	m.mu.Unlock()
 	var running sync.WaitGroup
 	running.Go(func() { scanner.Run(ctx) })
+	if a.drainSums != nil {
+		running.Go(func() { m.runDrainSums(ctx, a, t) })
+	}
 	running.Go(func() {
 		if err := syncer.Run(ctx); err != nil {
 			fail(fmt.Errorf("write the map: %w", err))
@@ -195,13 +228,13 @@ func (m *replica) detach(next MapState) bool {
 		return false
 	}
 	m.daemon.publish() // the node is not ready from now on
-	m.daemon.capture.Unwatch(a.m.Info().ID)
+	m.daemon.capture.Unwatch(a.source)
 	a.stop()
 	if a.done != nil {
 		<-a.done
 	}
-	m.daemon.assignments.release(a.m.Info().ID, m)
-	if err := a.m.Close(); err != nil {
+	m.daemon.assignments.release(a.source, m)
+	if err := a.close(); err != nil {
 		m.log.Warn("failed to close detached map", "error", err)
 	}
 	return true

@@ -102,7 +102,10 @@ func (m *replica) restoreOffered() {
 // is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
-	expiry, _ := m.daemon.config.TakeoverExpiry(m.name)
+	expiry, set := m.daemon.config.TakeoverExpiry(m.name)
+	if !set && m.daemon.config.DrainSums(m.name) {
+		expiry = m.daemon.config.DrainSumsTTL // of nodes that have left
+	}
 	o := table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
 		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),

@@ -41,7 +41,7 @@ func (m *replica) mapReplaced() bool {
 	if a == nil {
 		return false // not attached: readiness returns the reason
 	}
-	means, err := kmap.RefersTo(m.ref, a.m.Info().ID, m.daemon.pinOwners...)
+	means, err := kmap.RefersTo(m.ref, a.source, m.daemon.pinOwners...)
 	return err == nil && !means // the watcher reports errors
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 
+	"mapsync/syncd/drained"
 	"mapsync/syncd/kmap"
 	"mapsync/syncd/schema"
 	"mapsync/syncd/table"
@@ -48,6 +49,9 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	}
 	if err != nil {
 		return nil, err
+	}
+	if m.daemon.config.DrainSums(m.name) && info.CPUs == 0 { // a per-CPU map is refused later
+		s = s.WithOrigin(drained.OriginSize)
 	}
 	if err := s.Apply(m.fields); err != nil {
 		return nil, err

@@ -116,6 +116,8 @@ type MapStatus struct {
 	UndetectedPrograms []string `json:"undetected_programs,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
+
+	DrainSums *DrainSumsStatus `json:"drain_sums,omitempty"`
 }
 
 // Exception is an entry that one node cannot send, or that another node cannot hold.
@@ -255,11 +257,14 @@ func (m *replica) status() MapStatus {
 	}
 	if m.kernel != nil {
 		info, method := m.kernel.m.Info(), m.kernel.m.AccessMethods()
-		s.ID, s.Read, s.Write, s.MaxEntries = info.ID, string(method.Read), string(method.Write), info.MaxEntries
+		s.ID, s.Read, s.Write, s.MaxEntries = m.kernel.source, string(method.Read), string(method.Write), info.MaxEntries
 		s.InPlace, s.Scan = m.kernel.inPlace(), scanStatus(m.kernel.scanner)
 		if err := m.kernel.inPlaceErr; err != nil {
 			s.InPlaceProblem = err.Error()
 		}
+	}
+	if m.kernel != nil && m.kernel.drainSums != nil {
+		s.DrainSums = m.kernel.drainSums.status()
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())

@@ -62,7 +62,7 @@ func (m *replica) kernelID() uint32 {
 	if m.kernel == nil {
 		return 0
 	}
-	return m.kernel.m.Info().ID
+	return m.kernel.source
 }
 
 // setUndetected stores the programs whose writes the hooks do not detect, and logs a change.

@@ -26,7 +26,16 @@ func mapState(m *ebpf.Map) (*state, error) {
 	return &state{memory, (*bpf.DrainDrainState)(unsafe.Pointer(&memory[0]))}, nil
 }
 
-func (s *state) close() error { return unix.Munmap(s.memory) }
+// close ends the sharing of the memory. The last content stays.
+func (s *state) close() error {
+	last := *s.DrainDrainState
+	memory := s.memory
+	s.memory, s.DrainDrainState = nil, &last
+	if memory == nil {
+		return nil
+	}
+	return unix.Munmap(memory)
+}
 
 // Stats are counters since the sums began. A restart of syncd keeps them.
 type Stats struct {
@@ -43,9 +52,9 @@ type Stats struct {
 
 // Stats returns the counters.
 func (s *Sums) Stats() Stats {
-	s.Calls()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.calls()
 	return Stats{
 		Missed:  s.stuck.missing,
 		Entries: atomic.LoadUint64(&s.state.Entries),
@@ -57,6 +66,13 @@ func (s *Sums) Stats() Stats {
 // Calls returns the number of calls that have begun, and whether all of them have ended: no entry is on its way from the
 // drained map to the sums.
 func (s *Sums) Calls() (begun uint64, ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls()
+}
+
+// calls is Calls for callers that hold the lock.
+func (s *Sums) calls() (begun uint64, ended bool) {
 	left := atomic.LoadUint64(&s.state.Left)
 	begun = atomic.LoadUint64(&s.state.Entered)
 	return begun, s.ended(begun, left)

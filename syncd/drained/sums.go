@@ -20,12 +20,12 @@ type Sums struct {
 	options Options
 	sums    *ebpf.Map
 	back    *ebpf.Map
-	state   *state
 	method  Method
 	links   []link.Link
 	objects *ebpf.Collection // nil if the programs of an earlier syncd are attached
 
-	mu    sync.Mutex // guards the fields below
+	mu    sync.Mutex // guards the fields below after Open
+	state *state
 	stuck stuckCall
 }
 
@@ -71,17 +71,21 @@ func (s *Sums) Method() Method { return s.method }
 
 // Origin returns the end of the keys of this host's sums.
 func (s *Sums) Origin() (origin [OriginSize]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	binary.NativeEndian.PutUint64(origin[:], s.state.Origin)
 	return origin
 }
 
 // Follow makes the programs add what is drained from the map with this id. 0: from no map.
-func (s *Sums) Follow(id uint32) { atomic.StoreUint32(&s.state.MapId, id) }
-
-// ended reports whether all calls have ended.
-func (s *Sums) ended(begun, left uint64) bool {
+func (s *Sums) Follow(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	atomic.StoreUint32(&s.state.MapId, id)
+}
+
+// ended reports whether all calls have ended. The lock is held.
+func (s *Sums) ended(begun, left uint64) bool {
 	c := &s.stuck
 	switch {
 	case begun == left+c.missing:
@@ -121,9 +125,11 @@ func (s *Sums) Close() error {
 	if s.objects != nil {
 		s.objects.Close()
 	}
+	s.mu.Lock()
 	if s.state != nil {
 		errs = append(errs, s.state.close())
 	}
+	s.mu.Unlock()
 	if s.sums != nil {
 		errs = append(errs, s.sums.Close())
 	}

@@ -30,6 +30,8 @@ type Schema struct {
 	// CPUs is the number of values in an entry of a per-CPU map, each padded to 8 bytes, and 0 for
 	// other maps. Value then has one field cpu, an array of messages.
 	CPUs int
+
+	drained bool // see WithOrigin
 }
 
 // Message is a struct, or a type that is sent like a struct.

@@ -1,0 +1,288 @@
+package daemon_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"mapsync/internal/dataplane"
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/daemon"
+	"mapsync/syncd/drained"
+
+	"github.com/cilium/ebpf"
+)
+
+// flowNode is a node with a map of flows, which a collector in another process drains.
+type flowNode struct {
+	*node
+	flows     *ebpf.Map
+	collector controlPlane
+}
+
+// newFlowNode returns a node whose sums are attached by the method that this kernel has. Its hooks report no events.
+func newFlowNode(t *testing.T, dir string, number int, attach capture.Attach) *flowNode {
+	t.Helper()
+	pin := filepath.Join(dir, fmt.Sprint("flows", number))
+	m := pinnedAs(t, pin, &ebpf.MapSpec{
+		Name: "flows", Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 1000,
+		Key: layout{{"flow", 8}}.build("flow_key"), Value: layout{{"packets", 8}, {"bytes", 8}}.build("flow_counters"),
+	})
+	n := newNode(t, number, "flows="+pin)
+	n.attach, n.config.Attach = attach, string(attach)
+	n.config.ScanInterval, n.config.MaxScanInterval = 100*time.Millisecond, 100*time.Millisecond
+	n.config.PinDir = filepath.Join(dir, fmt.Sprint("mapsync", number))
+	n.config.DrainSumsMaps, n.config.Fields = []string{"flows"}, []string{"flows:packets=sum", "flows:bytes=sum"}
+	return &flowNode{n, m, startControlPlane(t, pin)}
+}
+
+// count adds one packet to a flow, in place like a BPF program.
+func (n *flowNode) count(flow, bytes uint64) {
+	n.t.Helper()
+	key, value := make([]byte, 8), make([]byte, 16)
+	binary.NativeEndian.PutUint64(key, flow)
+	if old, err := n.flows.LookupBytes(key); err == nil && old != nil {
+		copy(value, old)
+	}
+	binary.NativeEndian.PutUint64(value, binary.NativeEndian.Uint64(value)+1)
+	binary.NativeEndian.PutUint64(value[8:], binary.NativeEndian.Uint64(value[8:])+bytes)
+	if err := n.flows.Put(key, value); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *flowNode) drain() { n.collector.do("batch-drain", 0, 100, 0) }
+
+// sums returns the sums that the node has: by "NODE/FLOW", of all origins, "PACKETS/BYTES".
+func (n *flowNode) sums() map[string]string {
+	n.t.Helper()
+	type counters struct{ packets, bytes uint64 }
+	all := map[string]counters{}
+	err := n.client.Entries(n.t.Context(), "flows", daemon.EntryQuery{Form: daemon.FormRaw}, func(e *daemon.Entry) error {
+		key, value, err := e.Bytes()
+		if err != nil {
+			return err
+		}
+		if len(key) != 8+drained.OriginSize {
+			n.t.Errorf("key of a sum: got %x, want 16 bytes", key)
+		}
+		owner, _, _ := strings.Cut(e.Owner, "/")
+		name := fmt.Sprintf("%s/%d", owner, binary.NativeEndian.Uint64(key))
+		c := all[name]
+		c.packets += binary.NativeEndian.Uint64(value)
+		c.bytes += binary.NativeEndian.Uint64(value[8:])
+		all[name] = c
+		return nil
+	})
+	if err != nil {
+		return map[string]string{"error": err.Error()} // the map has not appeared yet
+	}
+	text := map[string]string{}
+	for name, c := range all {
+		text[name] = fmt.Sprintf("%d/%d", c.packets, c.bytes)
+	}
+	return text
+}
+
+// awaitSums waits until each node has these sums.
+func awaitSums(t *testing.T, what string, want map[string]string, nodes ...*flowNode) {
+	t.Helper()
+	for _, n := range nodes {
+		poll.Eventually(t, what, func() bool { return maps.Equal(n.sums(), want) },
+			func() any { return fmt.Sprintf("%s: got %v, want %v", n.config.NodeName, n.sums(), want) })
+	}
+}
+
+// drainAttach returns the attach methods that this kernel has.
+func drainAttach() []capture.Attach {
+	if kernelName() != "" {
+		return []capture.Attach{capture.AttachFexit, capture.AttachKprobe}
+	}
+	return []capture.Attach{capture.AttachSyscall}
+}
+
+// TestDrainedEntriesAreSums drains the maps of two nodes, while syncd runs, while it is away, and after a failover. All
+// nodes have the sums of what was drained and what is in the maps, by node. No drained entry is a delete.
+func TestDrainedEntriesAreSums(t *testing.T) {
+	for _, attach := range drainAttach() {
+		t.Run(string(attach), func(t *testing.T) { testDrainedEntriesAreSums(t, attach) })
+	}
+}
+
+func testDrainedEntriesAreSums(t *testing.T, attach capture.Attach) {
+	dir := pinDir(t)
+	a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
+	a.count(1, 100)
+	startPair(t, a.node, b.node)
+	awaitSums(t, "the first content", map[string]string{"n1/1": "1/100"}, a, b)
+	a.drain()
+	a.count(1, 10)
+	a.count(2, 5)
+	b.count(1, 7)
+	awaitSums(t, "drained entries stay", map[string]string{"n1/1": "2/110", "n1/2": "1/5", "n2/1": "1/7"}, a, b)
+	a.drain()
+	b.drain()
+	a.count(2, 1000)
+	awaitSums(t, "two nodes drain", map[string]string{"n1/1": "2/110", "n1/2": "2/1005", "n2/1": "1/7"}, a, b)
+	for _, n := range []*flowNode{a, b} {
+		if s := n.status().Maps[0]; s.Tombstones != 0 || s.DrainSums == nil || s.DrainSums.Unread+s.DrainSums.Full+s.DrainSums.MissedCalls != 0 {
+			t.Errorf("status of %s: got %d tombstones, %+v, want no tombstones and nothing missing", n.config.NodeName, s.Tombstones, s.DrainSums)
+		}
+	}
+
+	a.stop()
+	a.count(1, 1)
+	a.drain()
+	a.count(1, 2)
+	a.drain()
+	a.count(3, 3)
+	a.start()
+	want := map[string]string{"n1/1": "4/113", "n1/2": "2/1005", "n1/3": "1/3", "n2/1": "1/7"}
+	awaitSums(t, "what was drained without syncd", want, a, b)
+
+	// The host of the first node fails: a new node receives its sums from the second one.
+	a.stop()
+	c := newFlowNode(t, dir, 3, attach)
+	c.start()
+	poll.Eventually(t, "the new node is ready", func() bool { return c.status().Ready })
+	c.count(1, 9)
+	c.drain()
+	want["n3/1"] = "1/9"
+	awaitSums(t, "a failover", want, b, c)
+
+	// It returns after a reboot, which ends its sums, and counts anew.
+	if err := os.RemoveAll(a.config.StateDir); err != nil {
+		t.Fatal(err)
+	}
+	if err := drained.Remove(a.config.DrainSumsFolder("flows")); err != nil {
+		t.Fatal(err)
+	}
+	a.drain()
+	a.start()
+	poll.Eventually(t, "the new sums have begun", func() bool { return a.status().Maps[0].State == daemon.MapReplicating })
+	a.count(1, 1)
+	a.drain()
+	want["n1/1"] = "5/114"
+	awaitSums(t, "a reboot", want, a, b, c)
+}
+
+// TestSumsThatDoNotChangeEnd keeps the sum of a flow in the map, and ends those of others.
+func TestSumsThatDoNotChangeEnd(t *testing.T) {
+	attach := drainAttach()[0]
+	dir := pinDir(t)
+	a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
+	a.config.DrainSumsTTL, b.config.DrainSumsTTL = time.Second, time.Second
+	startPair(t, a.node, b.node)
+	a.count(1, 1)
+	a.count(2, 2)
+	a.drain()
+	a.count(2, 20)
+	awaitSums(t, "the sums", map[string]string{"n1/1": "1/1", "n1/2": "2/22"}, a, b)
+	awaitSums(t, "the end of a sum", map[string]string{"n1/2": "2/22"}, a, b)
+	a.drain()
+	awaitSums(t, "the end of all sums", map[string]string{}, a, b)
+	a.count(1, 5)
+	awaitSums(t, "a flow returns", map[string]string{"n1/1": "1/5"}, a, b)
+}
+
+// TestDrainSumsNeedCounters: a map without a field of the role sum is refused, and the remedy is stated.
+func TestDrainSumsNeedCounters(t *testing.T) {
+	n := newFlowNode(t, pinDir(t), 1, drainAttach()[0])
+	n.config.Fields, n.config.Join = nil, nil
+	n.start()
+	poll.Eventually(t, "the map is refused", func() bool {
+		m := n.status().Maps[0]
+		return m.State == daemon.MapRefused && strings.Contains(m.Error, "role sum")
+	})
+}
+
+// TestUnusedSumsAreRemoved starts a node whose map is not in drain-sums any more.
+func TestUnusedSumsAreRemoved(t *testing.T) {
+	n := newFlowNode(t, pinDir(t), 1, drainAttach()[0])
+	n.config.Join = nil
+	folder := n.config.DrainSumsFolder("flows")
+	n.start()
+	poll.Eventually(t, "the map is replicated", func() bool { return n.status().Maps[0].State == daemon.MapReplicating })
+	n.stop()
+	if _, err := os.Stat(filepath.Join(folder, "sums")); err != nil {
+		t.Fatalf("pin after the end of syncd: got %v, want it", err)
+	}
+	n.config.DrainSumsMaps, n.config.Fields = nil, nil
+	n.start()
+	if _, err := os.Stat(folder); !os.IsNotExist(err) {
+		t.Errorf("pins of a map that is not in drain-sums: got %v, want none", err)
+	}
+}
+
+// TestSumsEqualDrainedPlusPresent lets a program write a map, also in place, while a collector drains it. In the end, the
+// peer's sum of each flow is what the collector has received and what the map has.
+func TestSumsEqualDrainedPlusPresent(t *testing.T) {
+	for _, attach := range drainAttach() {
+		t.Run(string(attach), func(t *testing.T) {
+			dir := pinDir(t)
+			a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
+			startPair(t, a.node, b.node)
+			const flows = 100
+			entry := func(flow, version int) (key, value []byte) {
+				key = binary.NativeEndian.AppendUint64(nil, uint64(flow))
+				value = binary.NativeEndian.AppendUint64(nil, uint64(version))
+				return key, binary.NativeEndian.AppendUint64(value, uint64(7*version))
+			}
+			program, err := dataplane.Open(a.flows, dataplane.Options{Capacity: 3 * flows, RunWrites: 16})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer program.Close()
+			for i := range 3 * flows {
+				op := dataplane.InPlace
+				if i%3 == 0 {
+					op = dataplane.Update
+				}
+				key, value := entry(i/3, i)
+				program.Add(op, 0, key, value)
+			}
+			var packets, bytes [flows]uint64 // received by the collector, then with those in the map
+			receive := func(key, value []byte) {
+				flow := binary.NativeEndian.Uint64(key)
+				packets[flow] += binary.NativeEndian.Uint64(value)
+				bytes[flow] += binary.NativeEndian.Uint64(value[8:])
+			}
+			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
+				var running sync.WaitGroup
+				running.Go(func() {
+					if _, err := program.Run(); err != nil {
+						t.Error(err)
+					}
+				})
+				keys, values := make([][8]byte, 64), make([][16]byte, 64)
+				for cursor, err := (ebpf.MapBatchCursor{}), error(nil); err == nil; {
+					var n int
+					n, err = a.flows.BatchLookupAndDelete(&cursor, keys, values, nil)
+					for i := range n {
+						receive(keys[i][:], values[i][:])
+					}
+				}
+				running.Wait()
+			}
+			var key, value []byte
+			for entries := a.flows.Iterate(); entries.Next(&key, &value); {
+				receive(key, value)
+			}
+			want := map[string]string{}
+			for i := range flows {
+				want[fmt.Sprintf("n1/%d", i)] = fmt.Sprintf("%d/%d", packets[i], bytes[i])
+			}
+			awaitSums(t, "the sums", want, a, b)
+			if s := a.status().Maps[0].DrainSums; s.Entries < flows || s.MissedCalls != 0 {
+				t.Errorf("sums: got %+v, want at least %d entries and no missed calls", s, flows)
+			}
+		})
+	}
+}

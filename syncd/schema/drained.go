@@ -1,0 +1,47 @@
+package schema
+
+import "fmt"
+
+// originField is the name of the field that a drained map's sums have at the end of their keys.
+const originField = "origin"
+
+// WithOrigin returns the schema of the sums of a drained map: its keys end with an origin of size bytes. Fields of its
+// values may have the role sum. Both schemas share their other fields.
+func (s *Schema) WithOrigin(size int) *Schema {
+	sums := *s
+	key := *s.Key
+	number := 0
+	for i := range key.Fields {
+		number = max(number, key.Fields[i].Number)
+	}
+	key.Fields = append(key.Fields[:len(key.Fields):len(key.Fields)], Field{
+		Name: originField, Number: number + 1, Offset: key.Size, Size: size, Kind: KindBytes,
+		Type: fmt.Sprintf("unsigned char[%d]", size), Doc: "identifies the node, and its boot, that has drained the entries",
+	})
+	key.Size += size
+	sums.Key, sums.drained = &key, true
+	return &sums
+}
+
+// Sums returns the ranges of a value whose fields have the role sum, one for each element of an array, in ascending
+// order.
+func (s *Schema) Sums() []Range {
+	var list []Range
+	s.Value.sums(0, &list)
+	return list
+}
+
+func (m *Message) sums(base int, list *[]Range) {
+	for i := range m.Fields {
+		f := &m.Fields[i]
+		for e := range max(f.Count, 1) {
+			at := base + f.Offset + e*f.Size
+			switch {
+			case f.Kind == KindMessage:
+				f.Message.sums(at, list)
+			case f.Roles&RoleSum != 0:
+				*list = append(*list, Range{Offset: at, Size: f.Size})
+			}
+		}
+	}
+}
