@@ -98,21 +98,27 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 	if got := h.take(id); len(got) != 0 {
 		t.Errorf("events for lookups by syncd and by bpf(2): got %d, want 0", len(got))
 	}
-	began := time.Now()
-	if err := r.Send(p, otherCPU, 6*keys); err != nil {
-		t.Fatal(err)
-	}
-	h.awaitEvents(t)
 	// The hook measures pauses by jiffies, which an emulated processor may count late and then all at once.
-	pauses := 2 + int(time.Since(began)/capture.LookupPause)
-	times := make(map[string]int)
-	more := 0
-	for _, c := range h.take(id) {
-		if times[c.Key]++; times[c.Key] == pauses+1 {
-			more++
+	var times map[string]int
+	pauses, more := 0, keys
+	for try := 0; more > 6 && try < 5; try++ { // a pair of keys may share an element of the array
+		if try > 0 {
+			time.Sleep(capture.LookupPause + 20*time.Millisecond)
 		}
-		if c.Op != capture.OpLookup {
-			t.Errorf("operation of an event: got %d, want %d", c.Op, capture.OpLookup)
+		began := time.Now()
+		if err := r.Send(p, otherCPU, 6*keys); err != nil {
+			t.Fatal(err)
+		}
+		h.awaitEvents(t)
+		pauses = 2 + int(time.Since(began)/capture.LookupPause)
+		times, more = make(map[string]int), 0
+		for _, c := range h.take(id) {
+			if times[c.Key]++; times[c.Key] == pauses+1 {
+				more++
+			}
+			if c.Op != capture.OpLookup {
+				t.Errorf("operation of an event: got %d, want %d", c.Op, capture.OpLookup)
+			}
 		}
 	}
 	if missed = h.Stats().LookupsMissed - missed; missed > keys/10 {
@@ -121,7 +127,6 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 	if len(times)+int(missed) < keys {
 		t.Errorf("keys with events: got %d, want %d less the %d missed lookups", len(times), keys, missed)
 	}
-	// A pair of keys may share an element of the array.
 	if more > 6 {
 		t.Errorf("keys with more than %d events of 6 lookups: got %d, want at most 6", pauses, more)
 	}

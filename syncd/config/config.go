@@ -112,7 +112,7 @@ func Default() Config {
 		MetricsListen: "127.0.0.1:9746",
 		ControlSocket: DefaultControlSocket, StateDir: "/run/mapsync", PinDir: DefaultPinDir,
 		DrainSumsTTL: DefaultDrainSumsTTL,
-		LogLevel: "info", LogFormat: "text",
+		LogLevel:     "info", LogFormat: "text",
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 const (
 	pinSums  = "sums"
 	pinState = "state"
-	pinNext  = "next" // the kernel empties this map when no process has it and it is not pinned
+	pinNext  = "next"  // the kernel empties this map when no process has it and it is not pinned
 	pinLink  = "link-" // and a number
 )
 
@@ -88,7 +88,7 @@ func (s *Sums) pin(pin func(path string) error, name string) {
 		return
 	}
 	if err := pin(filepath.Join(s.options.Folder, name)); err != nil {
-		s.options.Logger.Warn("failed to pin an object: what is drained while syncd is away will be missing in the sums",
+		s.options.Logger.Warn("failed to pin an object: the sums will lack what is drained without syncd",
 			"pin", name, "folder", s.options.Folder, "error", err,
 			"hint", "mount a BPF filesystem there; kernels before 5.15 pin no kprobe")
 	}

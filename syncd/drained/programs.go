@@ -184,7 +184,7 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 		return err
 	}
 	if atomic.LoadUint64(&s.state.Version) == v && s.openLinks(2*len(parts)) == nil {
-		s.options.Logger.Info("drained entries were added while syncd was away", "folder", s.options.Folder, "entries", s.Stats().Entries)
+		s.options.Logger.Info("continuing the sums of drained entries", "folder", s.options.Folder, "entries", s.Stats().Entries)
 		return s.load(spec, nil, stateMap)
 	}
 	if err := s.load(spec, parts, stateMap); err != nil {
@@ -244,4 +244,3 @@ func (s *Sums) closeLinks() error {
 	s.links = nil
 	return errors.Join(errs...)
 }
-

@@ -116,7 +116,7 @@ func (s *Sums) AddBack(key, value []byte) error {
 	return nil
 }
 
-// Close frees the resources of syncd. What is pinned stays: the programs continue to add.
+// Close frees the resources of this process. Pinned programs continue to add.
 func (s *Sums) Close() error {
 	var errs []error
 	for _, l := range s.links {
