@@ -23,7 +23,7 @@ const FieldUsage = "role of a field, `MAP:FIELD=ROLE[,ROLE]`, in place of that o
 
 // Bind declares every setting as a flag of fs that writes to c.
 func (c *Config) Bind(fs *pflag.FlagSet) {
-	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID, or REF[KEY] for an inner map (repeatable)")
+	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID, or REF[KEY] for an inner map, REF[FIRST-LAST] for several (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, syscall (bpf(2) writes only) or none (changes are found by scans only)")
@@ -99,6 +99,9 @@ func Read(path string, flags *pflag.FlagSet) (Config, error) {
 		}
 	}
 	if err := c.override(flags); err != nil {
+		return Config{}, err
+	}
+	if err := c.expandInnerRanges(); err != nil {
 		return Config{}, err
 	}
 	return c, nil

@@ -1,0 +1,72 @@
+package config
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// innerRange matches a setting of several inner maps: NAME=REF[FIRST-LAST].
+var innerRange = regexp.MustCompile(`^([^=]+)=(.+)\[([0-9]{1,9})-([0-9]{1,9})\]$`)
+
+// expandInnerRanges replaces each map NAME=REF[FIRST-LAST] with the maps NAME.KEY=REF[KEY], and each other setting of
+// NAME with one of each of these maps.
+func (c *Config) expandInnerRanges() error {
+	ranges := make(map[string][]string) // names of inner maps, by the name in the setting
+	var list []string
+	for _, s := range c.Maps {
+		part := innerRange.FindStringSubmatch(s)
+		if part == nil || !mapName.MatchString(part[1]) {
+			list = append(list, s)
+			continue
+		}
+		name, ref := part[1], part[2]
+		first, _ := strconv.Atoi(part[3]) // digits only
+		last, _ := strconv.Atoi(part[4])
+		if first > last || last-first >= MaxMaps {
+			return fmt.Errorf("map %q: write [FIRST-LAST] with at most %d keys", s, MaxMaps)
+		}
+		for key := first; key <= last; key++ {
+			inner := fmt.Sprintf("%s.%d", name, key)
+			if !mapName.MatchString(inner) {
+				return fmt.Errorf("map %q: name %s is not usable: choose a shorter one", s, inner)
+			}
+			ranges[name] = append(ranges[name], inner)
+			list = append(list, fmt.Sprintf("%s=%s[%d]", inner, ref, key))
+		}
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	c.Maps = list
+	for name := range ranges {
+		if c.hasMap(name) {
+			return fmt.Errorf("map %s: a map and several inner maps have this name: choose another one", name)
+		}
+	}
+	for _, setting := range []*[]string{
+		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
+	} {
+		*setting = expandNames(*setting, ranges)
+	}
+	return nil
+}
+
+// expandNames replaces each entry that begins with the name of a range with one for each of its maps.
+func expandNames(entries []string, ranges map[string][]string) (list []string) {
+	for _, s := range entries {
+		end := strings.IndexAny(s, "=:")
+		if end < 0 {
+			end = len(s)
+		}
+		inner := ranges[s[:end]]
+		if inner == nil {
+			list = append(list, s)
+		}
+		for _, name := range inner {
+			list = append(list, name+s[end:])
+		}
+	}
+	return list
+}
