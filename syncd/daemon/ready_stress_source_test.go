@@ -112,13 +112,14 @@ func (s *source) snapshot() *sourceSnapshot {
 	return &sourceSnapshot{slices.Clone(s.last), slices.Clone(s.live)}
 }
 
-// addStaleEntries writes old entries of some flows into a map, as if the map had not been written
-// for a while.
+// addStaleEntries writes old entries of some live flows into a map, as if the map had not been written
+// for a while. The peers may have forgotten the deletes of other flows: the joiner's former incarnation
+// acknowledged them.
 func (s *source) addStaleEntries(m *ebpf.Map) {
 	now := s.snapshot()
 	key, value := make([]byte, s.shape.key), make([]byte, s.shape.value)
-	for flow, last := range now.last {
-		if last == 0 || flow%3 == 0 {
+	for flow := range now.last {
+		if !now.live[flow] || flow%3 == 0 {
 			continue
 		}
 		s.shape.fillEntry(key, value, s.first+flow, 0)
