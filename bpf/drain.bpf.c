@@ -28,21 +28,24 @@ struct range {
 
 volatile const __u32 key_size = 8;
 volatile const __u32 value_size = 8;
+/* Programs with another number than the state do nothing. */
+volatile const __u64 generation = 1;
 volatile const struct range added[MAX_RANGES] = {};
 volatile const struct range copied[MAX_RANGES] = {};
 
 /* drain_state is shared with syncd through a memory mapping. Mirrored by syncd/drained/state.go. */
 struct drain_state {
-	__u64 origin;  /* the end of each key of the sums that this host adds to */
-	__u64 entered; /* calls that have begun */
-	__u64 left;    /* calls that have ended, and whose entries are in the sums */
-	__u64 entries; /* added to the sums */
-	__u64 unread;  /* entries that could not be read from the caller's memory, and calls whose
-			  entries are unknown */
-	__u64 full;    /* entries for which the sums had no room */
-	__u64 layout;  /* of syncd: identifies the layout of the sums */
-	__u64 version; /* of syncd: identifies the programs that are attached */
-	__u32 map_id;  /* the drained map, 0: none */
+	__u64 origin;	  /* the end of each key of the sums that this host adds to */
+	__u64 generation; /* of the programs that add */
+	__u64 entered;	  /* calls that have begun */
+	__u64 left;	  /* calls that have ended, and whose entries are in the sums */
+	__u64 entries;	  /* added to the sums */
+	__u64 unread;	  /* entries and calls whose entries could not be read */
+	__u64 full;	  /* entries for which the sums had no room */
+	__u64 missed;	  /* calls whose end was not seen */
+	__u64 layout;	  /* of syncd: identifies the layout of the sums */
+	__u64 version;	  /* of syncd: identifies the programs that add */
+	__u32 map_id;	  /* the drained map, 0: none */
 	__u32 unused;
 };
 
@@ -63,6 +66,20 @@ struct {
 	__uint(value_size, 8);
 } drain_sums SEC(".maps");
 
+/* A call that has begun and not ended, by its thread. The program that removes it adds the entries
+ * of the call. Calls that were in progress when syncd began to follow the map have none. */
+struct drain_call {
+	__u64 began; /* bpf_ktime_get_ns */
+	__u64 generation;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u64);
+	__type(value, struct drain_call);
+} drain_calls SEC(".maps");
+
 /* work is a call whose entries are being added on this CPU, and the present entry. */
 struct work {
 	__u64 keys;   /* user address */
@@ -75,10 +92,13 @@ struct work {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct work);
 } drain_work SEC(".maps");
+
+/* The kernel may preempt a program for a run of another one. */
+enum { WORK_BATCH, WORK_ELEM };
 
 /* The program that adds the entries of a call. The maximum number of tail calls limits the entries
  * of a call on kernels before 5.17, which have no bpf_loop. */
@@ -98,11 +118,9 @@ static __always_inline struct drain_state *state(void)
 	return bpf_map_lookup_elem(&drain_state, &zero);
 }
 
-static __always_inline struct work *work(void)
+static __always_inline struct work *work(__u32 which)
 {
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&drain_work, &zero);
+	return bpf_map_lookup_elem(&drain_work, &which);
 }
 
 /* add_to adds the present value to a sum. */
@@ -127,28 +145,31 @@ static __always_inline void add_to(__u8 *sum, struct work *w)
 	}
 }
 
-/* add adds the present entry to the sums. */
-static __always_inline void add(struct drain_state *s, struct work *w)
+/* add adds the present entry to the sums. It returns false if they have no room. */
+static __always_inline bool add(struct drain_state *s, struct work *w)
 {
 	__u8 *sum;
 
 	if (key_size > MAX_KEY ||
 	    bpf_probe_read_kernel(w->key + key_size, ORIGIN_BYTES, &s->origin))
-		return;
+		return false;
 	sum = bpf_map_lookup_elem(&drain_sums, w->key);
 	if (!sum) {
 		if (!bpf_map_update_elem(&drain_sums, w->key, w->value, BPF_NOEXIST))
-			goto added;
+			return true;
 		/* Another CPU may have added the key. */
 		sum = bpf_map_lookup_elem(&drain_sums, w->key);
-		if (!sum) {
-			__sync_fetch_and_add(&s->full, 1);
-			return;
-		}
+		if (!sum)
+			return false;
 	}
 	add_to(sum, w);
-added:
-	__sync_fetch_and_add(&s->entries, 1);
+	return true;
+}
+
+/* add_drained is add for a drained entry, with its counter. */
+static __always_inline void add_drained(struct drain_state *s, struct work *w)
+{
+	__sync_fetch_and_add(add(s, w) ? &s->entries : &s->full, 1);
 }
 
 /* add_user adds entry i of the call. */
@@ -160,7 +181,7 @@ static __always_inline void add_user(struct drain_state *s, struct work *w, __u6
 		__sync_fetch_and_add(&s->unread, 1);
 		return;
 	}
-	add(s, w);
+	add_drained(s, w);
 }
 
 /* leave_call ends a call whose entries have been added. */
@@ -174,7 +195,7 @@ static __always_inline void leave_call(struct drain_state *s, __u32 unread)
 static long add_in_loop(__u32 i, void *unused)
 {
 	struct drain_state *s = state();
-	struct work *w = work();
+	struct work *w = work(WORK_BATCH);
 
 	if (!s || !w)
 		return 1;
@@ -186,7 +207,7 @@ static long add_in_loop(__u32 i, void *unused)
 static __always_inline void add_all(void)
 {
 	struct drain_state *s = state();
-	struct work *w = work();
+	struct work *w = work(WORK_BATCH);
 	long done;
 
 	if (!s || !w)
@@ -199,7 +220,7 @@ static __always_inline void add_all(void)
 static __always_inline void add_some(void *ctx)
 {
 	struct drain_state *s = state();
-	struct work *w = work();
+	struct work *w = work(WORK_BATCH);
 	__u32 first;
 
 	if (!s || !w)
@@ -222,19 +243,45 @@ static __always_inline void add_some(void *ctx)
 static __always_inline void enter_call(__u32 map_id)
 {
 	struct drain_state *s = state();
+	struct drain_call now = { .generation = generation }, *last;
+	__u64 thread = bpf_get_current_pid_tgid();
 
-	if (s && map_id && map_id == s->map_id)
+	if (!s || !map_id || map_id != s->map_id || s->generation != generation)
+		return;
+	now.began = bpf_ktime_get_ns();
+	last = bpf_map_lookup_elem(&drain_calls, &thread);
+	if (last) {
+		/* Programs of another generation have seen the same call, while syncd replaced
+		 * them. */
+		if (last->generation == generation)
+			__sync_fetch_and_add(&s->missed, 1);
+		*last = now;
+		return;
+	}
+	if (!bpf_map_update_elem(&drain_calls, &thread, &now, BPF_NOEXIST))
 		__sync_fetch_and_add(&s->entered, 1);
+}
+
+/* takes_call ends the call of the current thread, and reports whether it was in progress. The
+ * caller calls leave_call when the entries have been added. */
+static __always_inline bool takes_call(struct drain_state *s)
+{
+	__u64 thread = bpf_get_current_pid_tgid();
+
+	return s->generation == generation && !bpf_map_delete_elem(&drain_calls, &thread);
 }
 
 /* end_call adds the entries of a call that has ended. known is false if their number is unknown. */
 static __always_inline void end_call(void *ctx, __u32 map_id, const struct call *c, bool known)
 {
 	struct drain_state *s = state();
-	struct work *w = work();
+	struct work *w = work(WORK_BATCH);
 
-	if (!s || !w || !map_id || map_id != s->map_id)
+	if (!s || !w || !takes_call(s))
 		return;
+	/* The file descriptor may have been closed meanwhile, or syncd may follow another map. */
+	if (map_id != s->map_id)
+		known = false;
 	if (!known || !c->count) {
 		leave_call(s, !known);
 		return;
@@ -297,20 +344,20 @@ SEC("fexit/htab_map_lookup_and_delete_elem")
 int BPF_PROG(fexit_elem, struct bpf_map *map, void *key, void *value, __u64 flags, int result)
 {
 	struct drain_state *s = state();
-	struct work *w = work();
+	struct work *w = work(WORK_ELEM);
 	bool unread;
 
-	if (!s || !w || !s->map_id || map->id != s->map_id)
+	if (!s || !w || !takes_call(s))
 		return 0;
 	if (result) {
 		leave_call(s, 0);
 		return 0;
 	}
-	unread = key_size > MAX_KEY || value_size > MAX_VALUE ||
+	unread = map->id != s->map_id || key_size > MAX_KEY || value_size > MAX_VALUE ||
 		 bpf_probe_read_kernel(w->key, key_size, key) ||
 		 bpf_probe_read_kernel(w->value, value_size, value);
 	if (!unread)
-		add(s, w);
+		add_drained(s, w);
 	leave_call(s, unread);
 	return 0;
 }
@@ -348,12 +395,30 @@ static __always_inline int enter_syscall(struct pt_regs___kernel *regs)
 	return 0;
 }
 
+/* has_count reports whether the kernel has written the number of drained entries of a batch. */
+static __always_inline bool has_count(long result)
+{
+	switch (result) {
+	case 0:
+	case -ENOENT:
+	case -ENOSPC:
+	case -ENOMEM:
+	case -EBUSY:
+	case -EDEADLK:
+	case -ETIMEDOUT:
+		return true;
+	}
+	return false;
+}
+
 static __always_inline int end_syscall(void *ctx, struct pt_regs___kernel *regs, long result)
 {
 	struct call c = {};
 	__u32 id = drained_by(regs, &c);
 
-	if (!is_batch(c.command) ? result != 0 : !may_have_written(c.command, result))
+	if (!drains(c.command))
+		return 0;
+	if (is_batch(c.command) ? !has_count(result) : result != 0)
 		c.count = 0;
 	end_call(ctx, id, &c, keys_known(&c, result));
 	return 0;
@@ -434,7 +499,5 @@ int add_back(struct __sk_buff *skb)
 	__u32 zero = 0;
 	struct work *w = bpf_map_lookup_elem(&drain_back, &zero);
 
-	if (s && w)
-		add(s, w);
-	return 0;
+	return s && w && add(s, w);
 }

@@ -13,18 +13,26 @@ import (
 	"github.com/cilium/ebpf"
 )
 
+type DrainDrainCall struct {
+	_          structs.HostLayout
+	Began      uint64
+	Generation uint64
+}
+
 type DrainDrainState struct {
-	_       structs.HostLayout
-	Origin  uint64
-	Entered uint64
-	Left    uint64
-	Entries uint64
-	Unread  uint64
-	Full    uint64
-	Layout  uint64
-	Version uint64
-	MapId   uint32
-	Unused  uint32
+	_          structs.HostLayout
+	Origin     uint64
+	Generation uint64
+	Entered    uint64
+	Left       uint64
+	Entries    uint64
+	Unread     uint64
+	Full       uint64
+	Missed     uint64
+	Layout     uint64
+	Version    uint64
+	MapId      uint32
+	Unused     uint32
 }
 
 type DrainOwnMark struct {
@@ -89,6 +97,7 @@ type DrainWork struct {
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
 	DrainMapDrainBack             = "drain_back"
+	DrainMapDrainCalls            = "drain_calls"
 	DrainMapDrainNext             = "drain_next"
 	DrainMapDrainState            = "drain_state"
 	DrainMapDrainSums             = "drain_sums"
@@ -115,6 +124,7 @@ const (
 	DrainProgTracepointExitTail   = "tracepoint_exit_tail"
 	DrainVarAdded                 = "added"
 	DrainVarCopied                = "copied"
+	DrainVarGeneration            = "generation"
 	DrainVarKeySize               = "key_size"
 	DrainVarOwnProcess            = "own_process"
 	DrainVarUsePerf               = "use_perf"
@@ -185,6 +195,7 @@ type DrainProgramSpecs struct {
 // It can be passed ebpf.CollectionSpec.Assign.
 type DrainMapSpecs struct {
 	DrainBack     *ebpf.MapSpec `ebpf:"drain_back"`
+	DrainCalls    *ebpf.MapSpec `ebpf:"drain_calls"`
 	DrainNext     *ebpf.MapSpec `ebpf:"drain_next"`
 	DrainState    *ebpf.MapSpec `ebpf:"drain_state"`
 	DrainSums     *ebpf.MapSpec `ebpf:"drain_sums"`
@@ -202,6 +213,7 @@ type DrainMapSpecs struct {
 type DrainVariableSpecs struct {
 	Added      *ebpf.VariableSpec `ebpf:"added"`
 	Copied     *ebpf.VariableSpec `ebpf:"copied"`
+	Generation *ebpf.VariableSpec `ebpf:"generation"`
 	KeySize    *ebpf.VariableSpec `ebpf:"key_size"`
 	OwnProcess *ebpf.VariableSpec `ebpf:"own_process"`
 	UsePerf    *ebpf.VariableSpec `ebpf:"use_perf"`
@@ -229,6 +241,7 @@ func (o *DrainObjects) Close() error {
 // It can be passed to LoadDrainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DrainMaps struct {
 	DrainBack     *ebpf.Map `ebpf:"drain_back"`
+	DrainCalls    *ebpf.Map `ebpf:"drain_calls"`
 	DrainNext     *ebpf.Map `ebpf:"drain_next"`
 	DrainState    *ebpf.Map `ebpf:"drain_state"`
 	DrainSums     *ebpf.Map `ebpf:"drain_sums"`
@@ -243,6 +256,7 @@ type DrainMaps struct {
 func (m *DrainMaps) Close() error {
 	return _DrainClose(
 		m.DrainBack,
+		m.DrainCalls,
 		m.DrainNext,
 		m.DrainState,
 		m.DrainSums,
@@ -261,6 +275,7 @@ func (m *DrainMaps) Close() error {
 type DrainVariables struct {
 	Added      *ebpf.Variable `ebpf:"added"`
 	Copied     *ebpf.Variable `ebpf:"copied"`
+	Generation *ebpf.Variable `ebpf:"generation"`
 	KeySize    *ebpf.Variable `ebpf:"key_size"`
 	OwnProcess *ebpf.Variable `ebpf:"own_process"`
 	UsePerf    *ebpf.Variable `ebpf:"use_perf"`

@@ -74,7 +74,7 @@ type Config struct {
 
 	DrainSumsMaps       []string      `yaml:"drain-sums"` // names of maps
 	DrainSumsTTL        time.Duration `yaml:"drain-sums-ttl"`
-	DrainSumsMaxEntries int           `yaml:"drain-sums-max-entries"` // 0: four times the map's maximum entries
+	DrainSumsMaxEntries int           `yaml:"drain-sums-max-entries"` // of this node; 0: twice the map's maximum entries
 
 	MetricsListen string   `yaml:"metrics-listen"`
 	ControlSocket string   `yaml:"control-socket"`

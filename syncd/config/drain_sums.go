@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -12,40 +13,44 @@ import (
 
 // Defaults of the settings of drained maps.
 const (
-	DefaultDrainSumsTTL = 15 * time.Minute
+	DefaultDrainSumsTTL = 5 * time.Minute
 	// DefaultPinDir is the folder of the pins of syncd.
 	DefaultPinDir = "/sys/fs/bpf/mapsync"
 	// minDrainSumsTTL is the minimum of drain-sums-ttl.
 	minDrainSumsTTL = 10 * time.Second
 	// drainSumsFactor is the default of drain-sums-max-entries as a multiple of the map's maximum entries.
-	drainSumsFactor = 4
+	drainSumsFactor = 2
 )
 
 // bindDrainSums declares the settings of drained maps.
 func (c *Config) bindDrainSums(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.DrainSumsMaps, "drain-sums", c.DrainSumsMaps, "`MAP` that a collector drains by lookup-and-delete: replicate sums of the drained entries, by node (repeatable)")
 	fs.DurationVar(&c.DrainSumsTTL, "drain-sums-ttl", c.DrainSumsTTL, "lifetime of a sum that does not change")
-	fs.IntVar(&c.DrainSumsMaxEntries, "drain-sums-max-entries", c.DrainSumsMaxEntries, "maximum number of sums of all nodes for each drained map (default: 4 times the map's maximum entries)")
+	fs.IntVar(&c.DrainSumsMaxEntries, "drain-sums-max-entries", c.DrainSumsMaxEntries, "maximum number of this node's sums for each drained map (default: twice the map's maximum entries)")
 	fs.StringVar(&c.PinDir, "pin-dir", c.PinDir, "directory in a BPF filesystem for the sums of drained maps, which then survive a restart of syncd (empty: they do not)")
 }
 
 // DrainSums reports whether what a collector drains from a map is added to sums.
 func (c *Config) DrainSums(name string) bool { return slices.Contains(c.DrainSumsMaps, name) }
 
-// DrainSumsRoom returns the maximum number of sums for a map with this maximum number of entries.
-func (c *Config) DrainSumsRoom(maxEntries int) int {
-	if c.DrainSumsMaxEntries > 0 {
-		return c.DrainSumsMaxEntries
+// DrainSumsRoom returns the size of the map of sums for a map with this maximum number of entries, and how many of them may
+// be of peers. The others are for this node.
+func (c *Config) DrainSumsRoom(maxEntries int) (room, peers int) {
+	own := c.DrainSumsMaxEntries
+	if own == 0 {
+		own = drainSumsFactor * maxEntries
 	}
-	return drainSumsFactor * maxEntries
+	peers = int(c.RecordsFactor * float64(own))
+	return own + peers, peers
 }
 
-// DrainSumsFolder returns the folder of the pins of a drained map, empty without pin-dir.
+// DrainSumsFolder returns the folder of the pins of a drained map, empty without pin-dir. A BPF filesystem accepts no dot
+// in a name.
 func (c *Config) DrainSumsFolder(name string) string {
 	if c.PinDir == "" {
 		return ""
 	}
-	return filepath.Join(c.PinDir, "drain-sums", name)
+	return filepath.Join(c.PinDir, "drain-sums", strings.ReplaceAll(name, ".", "%"))
 }
 
 func (c *Config) validateDrainSums() error {

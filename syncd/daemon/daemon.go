@@ -137,9 +137,6 @@ func New(o Options) (_ *Daemon, err error) {
 	if d.links, err = newLinks(d.log); err != nil {
 		return nil, err
 	}
-	if err := removeUnusedSums(&d.config); err != nil {
-		d.log.Warn("failed to remove the sums of maps that are not in drain-sums", "error", err)
-	}
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
 	d.self.Node = d.config.NodeName
@@ -149,6 +146,10 @@ func New(o Options) (_ *Daemon, err error) {
 	}
 	if err := d.openNetwork(); err != nil {
 		return nil, err
+	}
+	// After openNetwork no other syncd has these settings.
+	if err := removeUnusedSums(&d.config); err != nil {
+		d.log.Warn("failed to remove the sums of maps that are not in drain-sums", "error", err)
 	}
 	maps, err := d.newReplicas(&d.config, fields)
 	if err != nil {

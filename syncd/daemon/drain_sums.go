@@ -40,14 +40,20 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 	c := &m.daemon.config
 	d := &drainSums{}
 	a := &attachment{source: info.ID, drainSums: d}
+	// Programs that are pinned for a second name of the map would count its entries, too.
+	if err := m.daemon.assignments.acquire(info.ID, m); err != nil {
+		return nil, err
+	}
 	defer func() {
 		if err != nil {
+			m.daemon.assignments.release(info.ID, m)
 			err = errors.Join(err, a.close())
 		}
 	}()
+	room, _ := c.DrainSumsRoom(info.MaxEntries)
 	o := drained.Options{
 		Folder: c.DrainSumsFolder(m.name), Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		MaxEntries: c.DrainSumsRoom(info.MaxEntries), Methods: drainMethods[capture.Attach(c.Attach)],
+		MaxEntries: room, Methods: drainMethods[capture.Attach(c.Attach)],
 		Entries: capture.BPFEntries(), Logger: m.log,
 	}
 	var added []table.Range
@@ -186,6 +192,10 @@ func (m *replica) expireSums(ctx context.Context, a *attachment, t *table.Table,
 // load balancer.
 func (m *replica) expireSum(a *attachment, t *table.Table, key []byte) error {
 	d := a.drainSums
+	calls, ended := d.sums.Calls()
+	if !ended {
+		return nil // the next check removes it
+	}
 	own := key[:len(key)-drained.OriginSize]
 	var inUse bool
 	if err := d.drained.Lookup(own, func(_ int, _, _ []byte, found bool) { inUse = found }); err != nil || inUse {
@@ -203,8 +213,8 @@ func (m *replica) expireSum(a *attachment, t *table.Table, key []byte) error {
 	if err != nil {
 		return ignoreAbsent(err)
 	}
-	if !slices.Equal(before, after) { // a call has drained the key meanwhile
-		return d.sums.AddBack(own, after)
+	if now, ended := d.sums.Calls(); !ended || now != calls || !slices.Equal(before, after) {
+		return d.sums.AddBack(own, after) // a call may have drained the key meanwhile
 	}
 	t.Update(func(tx *table.Tx) { tx.RequestReread(key) })
 	return nil
@@ -229,7 +239,7 @@ func removeUnusedSums(c *config.Config) error {
 	}
 	errs := []error{err}
 	for _, e := range list {
-		if !c.DrainSums(e.Name()) {
+		if !slices.ContainsFunc(c.DrainSumsMaps, func(name string) bool { return filepath.Base(c.DrainSumsFolder(name)) == e.Name() }) {
 			errs = append(errs, drained.Remove(filepath.Join(parent, e.Name())))
 		}
 	}

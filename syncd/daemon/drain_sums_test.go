@@ -192,6 +192,56 @@ func TestSumsThatDoNotChangeEnd(t *testing.T) {
 	awaitSums(t, "a flow returns", map[string]string{"n1/1": "1/5"}, a, b)
 }
 
+// TestSumsOutliveTheirRecords: while a node is away for longer than drain-sums-ttl, its peers end its records. Its sums
+// stay, and it sends them again.
+func TestSumsOutliveTheirRecords(t *testing.T) {
+	attach := drainAttach()[0]
+	dir := pinDir(t)
+	a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
+	b.config.DrainSumsTTL = time.Second
+	a.config.DeadTime, b.config.DeadTime = 400*time.Millisecond, 400*time.Millisecond
+	startPair(t, a.node, b.node)
+	a.count(1, 1)
+	a.count(2, 2)
+	a.drain()
+	a.count(2, 20)
+	awaitSums(t, "the sums", map[string]string{"n1/1": "1/1", "n1/2": "2/22"}, a, b)
+	a.stop()
+	a.count(1, 100)
+	a.drain()
+	a.count(2, 200)
+	awaitSums(t, "the end of the records", map[string]string{}, b)
+	a.start()
+	poll.Eventually(t, "the node is ready", func() bool { return a.status().Ready })
+	awaitSums(t, "the sums after their return", map[string]string{"n1/1": "2/101", "n1/2": "3/222"}, a)
+	awaitSums(t, "the sums at the peer", map[string]string{"n1/1": "2/101", "n1/2": "3/222"}, a, b)
+}
+
+// TestPeersLeaveRoomForSums: sums of peers do not take the room of a node's own.
+func TestPeersLeaveRoomForSums(t *testing.T) {
+	attach := drainAttach()[0]
+	dir := pinDir(t)
+	a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
+	a.config.DrainSumsMaxEntries = 10
+	for i := range uint64(100) {
+		b.count(i, 1)
+	}
+	startPair(t, a.node, b.node)
+	poll.Eventually(t, "the peer has its sums, and the node as many as it accepts", func() bool {
+		return len(b.sums()) == 100 && len(a.sums()) >= 10
+	})
+	want := b.sums()
+	for i := range uint64(10) {
+		a.count(1000+i, 1)
+		want[fmt.Sprintf("n1/%d", 1000+i)] = "1/1"
+	}
+	a.drain()
+	awaitSums(t, "the sums of both", want, b)
+	if s := a.status().Maps[0].DrainSums; s.Full != 0 || s.Entries != 10 {
+		t.Errorf("sums: got %+v, want 10 entries and all with room", s)
+	}
+}
+
 // TestDrainSumsNeedCounters: a map without a field of the role sum is refused, and the remedy is stated.
 func TestDrainSumsNeedCounters(t *testing.T) {
 	n := newFlowNode(t, pinDir(t), 1, drainAttach()[0])
@@ -211,7 +261,7 @@ func TestUnusedSumsAreRemoved(t *testing.T) {
 	n.start()
 	poll.Eventually(t, "the map is replicated", func() bool { return n.status().Maps[0].State == daemon.MapReplicating })
 	n.stop()
-	if _, err := os.Stat(filepath.Join(folder, "sums")); err != nil {
+	if _, err := os.Stat(filepath.Join(folder, "state")); err != nil {
 		t.Fatalf("pin after the end of syncd: got %v, want it", err)
 	}
 	n.config.DrainSumsMaps, n.config.Fields = nil, nil

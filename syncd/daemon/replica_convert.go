@@ -118,7 +118,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,
 		MaxEvicted:      m.daemon.config.MaxEvicted,
-		MaxLive:         m.daemon.maxLive(&info),
+		MaxLive:         m.maxLive(&info),
 		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
 		TakeoverExpiry:  expiry,

@@ -114,6 +114,14 @@ func (d *Daemon) lossStatus() LossStatus {
 	return LossStatus{Open: open > 0, OpenSeconds: open.Round(time.Millisecond).Seconds(), Repaired: repaired}
 }
 
+// maxLive is Daemon.maxLive for this map. In a map of sums, the table leaves the room of this node's sums.
+func (m *replica) maxLive(info *kmap.Info) int {
+	if c := &m.daemon.config; c.DrainSums(m.name) {
+		return int(float64(info.MaxEntries) * c.RecordsFactor / (1 + c.RecordsFactor))
+	}
+	return m.daemon.maxLive(info)
+}
+
 // maxLive returns the maximum number of live records in the table of a map. For an LRU map it
 // includes the evicted records.
 func (d *Daemon) maxLive(info *kmap.Info) int {

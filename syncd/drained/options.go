@@ -96,15 +96,15 @@ func (o *Options) copied() (list []Range) {
 // layout identifies the layout of the sums.
 func (o *Options) layout() uint64 {
 	h := fnv.New64a()
-	_ = binary.Write(h, binary.NativeEndian, []int64{int64(o.KeySize), int64(o.ValueSize), int64(o.MaxEntries)})
+	_ = binary.Write(h, binary.NativeEndian, []int64{int64(o.KeySize), int64(o.ValueSize)})
 	for _, r := range o.Added {
 		_ = binary.Write(h, binary.NativeEndian, []int64{int64(r.Offset), int64(r.Size)})
 	}
 	return h.Sum64()
 }
 
-// constants sets the constants of the programs.
-func (o *Options) constants(spec *ebpf.CollectionSpec) error {
+// constants sets the constants of the programs of a generation.
+func (o *Options) constants(spec *ebpf.CollectionSpec, generation uint64) error {
 	var added, copied [MaxRanges]bpf.DrainRange
 	for i, r := range o.Added {
 		added[i] = bpf.DrainRange{Offset: uint32(r.Offset), Size: uint32(r.Size)}
@@ -113,7 +113,7 @@ func (o *Options) constants(spec *ebpf.CollectionSpec) error {
 		copied[i] = bpf.DrainRange{Offset: uint32(r.Offset), Size: uint32(r.Size)}
 	}
 	for name, value := range map[string]any{
-		"key_size": uint32(o.KeySize), "value_size": uint32(o.ValueSize), "added": added, "copied": copied,
+		"key_size": uint32(o.KeySize), "value_size": uint32(o.ValueSize), "added": added, "copied": copied, "generation": generation,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set BPF constant %s: %w", name, err)

@@ -6,81 +6,27 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 )
 
-// Names of the pins in the folder.
+// Names of the pins in the folder. The others end with the generation of their programs.
 const (
-	pinSums  = "sums"
 	pinState = "state"
-	pinNext  = "next"  // the kernel empties this map when no process has it and it is not pinned
-	pinLink  = "link-" // and a number
+	pinCalls = "calls"
+	pinSums  = "sums"
+	pinNext  = "next" // the kernel empties this map when no process has it and it is not pinned
+	pinLink  = "link" // and a number
 )
 
-// openMaps opens the pinned maps if they have the layout of the options. Otherwise it creates and pins others.
-func (s *Sums) openMaps() (stateMap *ebpf.Map, err error) {
-	if s.options.Folder != "" {
-		if err := prepareFolder(s.options.Folder); err != nil {
-			return nil, err
-		}
-		if stateMap, err = s.openPinned(); err == nil {
-			return stateMap, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			s.options.Logger.Warn("sums of drained entries begin again", "folder", s.options.Folder, "reason", err)
-		}
-		if err := removePins(s.options.Folder); err != nil {
-			return nil, err
-		}
-	}
-	return s.createMaps()
-}
+// pinName matches the names of pins. The first group is the generation, if there is one.
+var pinName = regexp.MustCompile(`^(?:state|calls|(?:sums|next|link)-([0-9]+)(?:-[0-9]+)?)$`)
 
-func (s *Sums) openPinned() (stateMap *ebpf.Map, err error) {
-	stateMap, err = ebpf.LoadPinnedMap(filepath.Join(s.options.Folder, pinState), nil)
-	if err != nil {
-		return nil, fmt.Errorf("open pinned state: %w", err)
-	}
-	st, err := mapState(stateMap)
-	if err != nil {
-		return nil, errors.Join(err, stateMap.Close())
-	}
-	sums, err := ebpf.LoadPinnedMap(filepath.Join(s.options.Folder, pinSums), nil)
-	if err == nil && atomic.LoadUint64(&st.Layout) != s.options.layout() {
-		err = errors.Join(errors.New("the map has another layout, or the settings have changed"), sums.Close())
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open pinned sums: %w", err), st.close(), stateMap.Close())
-	}
-	s.sums, s.state = sums, st
-	return stateMap, nil
-}
-
-func (s *Sums) createMaps() (stateMap *ebpf.Map, err error) {
-	spec, err := s.options.spec()
-	if err != nil {
-		return nil, err
-	}
-	if s.sums, err = ebpf.NewMap(spec.Maps[sumsMap]); err != nil {
-		return nil, fmt.Errorf("create the map of sums: %w", err)
-	}
-	if stateMap, err = ebpf.NewMap(spec.Maps[stateMapName]); err != nil {
-		return nil, fmt.Errorf("create the state of the sums: %w", err)
-	}
-	if s.state, err = mapState(stateMap); err != nil {
-		return nil, errors.Join(err, stateMap.Close())
-	}
-	atomic.StoreUint64(&s.state.Origin, newOrigin())
-	atomic.StoreUint64(&s.state.Layout, s.options.layout())
-	s.pin(s.sums.Pin, pinSums)
-	s.pin(stateMap.Pin, pinState)
-	return stateMap, nil
-}
+func pinOf(name string, generation uint64) string { return fmt.Sprintf("%s-%d", name, generation) }
 
 // pin pins an object. Without the pin the sums end with syncd.
 func (s *Sums) pin(pin func(path string) error, name string) {
@@ -89,92 +35,139 @@ func (s *Sums) pin(pin func(path string) error, name string) {
 	}
 	if err := pin(filepath.Join(s.options.Folder, name)); err != nil {
 		s.options.Logger.Warn("failed to pin an object: the sums will lack what is drained without syncd",
-			"pin", name, "folder", s.options.Folder, "error", err,
-			"hint", "mount a BPF filesystem there; kernels before 5.15 pin no kprobe")
+			"pin", name, "folder", s.options.Folder, "error", err, "hint", "kernels before 5.15 pin no kprobe")
 	}
 }
 
-// pinPrograms pins what the programs need to continue without syncd.
-func (s *Sums) pinPrograms() {
-	s.pin(s.objects.Maps[nextMap].Pin, pinNext)
-	for i, l := range s.links {
-		s.pin(l.Pin, fmt.Sprint(pinLink, i))
-	}
-}
-
-// openLinks opens the pinned links. It fails unless there are n.
-func (s *Sums) openLinks(n int) error {
+// loadPinned opens a pinned map. Without a folder, there is none.
+func (s *Sums) loadPinned(name string) (*ebpf.Map, error) {
 	if s.options.Folder == "" {
-		return fs.ErrNotExist
+		return nil, fs.ErrNotExist
 	}
-	for i := range n {
-		l, err := link.LoadPinnedLink(filepath.Join(s.options.Folder, fmt.Sprint(pinLink, i)), nil)
-		if err != nil {
-			return errors.Join(fmt.Errorf("open pinned link: %w", err), s.closeLinks())
+	m, err := ebpf.LoadPinnedMap(filepath.Join(s.options.Folder, name), nil)
+	if err != nil {
+		return nil, fmt.Errorf("open pin %s: %w", name, err)
+	}
+	return m, nil
+}
+
+// otherGenerations returns the generations other than the present one that have pins of sums.
+func (s *Sums) otherGenerations(present uint64) (list []uint64, err error) {
+	if s.options.Folder == "" {
+		return nil, nil
+	}
+	entries, err := os.ReadDir(s.options.Folder)
+	if err != nil {
+		return nil, fmt.Errorf("list pins: %w", err)
+	}
+	for _, e := range entries {
+		digits, ok := strings.CutPrefix(e.Name(), pinSums+"-")
+		if n, err := strconv.ParseUint(digits, 10, 64); ok && err == nil && n != present {
+			list = append(list, n)
 		}
-		s.links = append(s.links, l)
 	}
-	return nil
+	return list, nil
 }
 
-// removePrograms detaches the programs of an earlier syncd.
-func (s *Sums) removePrograms() error {
+// removePins removes the pins for whose generation match is true. Those without one have generation 0.
+func (s *Sums) removePins(match func(generation uint64) bool) error {
 	if s.options.Folder == "" {
 		return nil
 	}
-	return removeFiles(s.options.Folder, isProgramPin)
+	return removePins(s.options.Folder, match)
 }
 
-func isProgramPin(name string) bool { return name == pinNext || strings.HasPrefix(name, pinLink) }
-
-// Remove ends the sums of a folder: it detaches their programs and removes their pins. It succeeds if there are none.
-func Remove(folder string) error {
-	err := prepareFolder(folder)
-	if err == nil {
-		err = removePins(folder)
-	}
-	if err == nil {
-		err = os.Remove(folder)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
-}
-
-func removePins(folder string) error {
-	return removeFiles(folder, func(name string) bool {
-		return name == pinSums || name == pinState || isProgramPin(name)
-	})
-}
-
-func removeFiles(folder string, match func(name string) bool) error {
-	list, err := os.ReadDir(folder)
+func removePins(folder string, match func(generation uint64) bool) error {
+	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return fmt.Errorf("list pins: %w", err)
 	}
-	for _, e := range list {
-		if match(e.Name()) {
-			if err := os.Remove(filepath.Join(folder, e.Name())); err != nil {
-				return fmt.Errorf("remove pin: %w", err)
-			}
+	var errs []error
+	for _, e := range entries {
+		part := pinName.FindStringSubmatch(e.Name())
+		if part == nil {
+			continue
+		}
+		generation, _ := strconv.ParseUint(part[1], 10, 64) // 0: none
+		if match(generation) {
+			errs = append(errs, os.Remove(filepath.Join(folder, e.Name())))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
-// prepareFolder creates a folder to which only this user has access. An existing one must be such a folder: another
-// user could otherwise choose the sums.
+func anyGeneration(uint64) bool { return true }
+
+// Remove ends the sums of a folder: it detaches their programs and removes their pins. It succeeds if there are none.
+func Remove(folder string) error {
+	if _, err := os.Lstat(folder); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := checkFolder(folder); err != nil {
+		return err
+	}
+	if err := removePins(folder, anyGeneration); err != nil {
+		return err
+	}
+	return os.Remove(folder)
+}
+
+// errNotBPF is the error of a folder in another file system.
+var errNotBPF = errors.New("it is not in a BPF filesystem")
+
+// prepareFolder creates the folder and the ones above it.
 func prepareFolder(folder string) error {
+	parent := folder
+	for {
+		err := checkFolder(parent)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		parent = filepath.Dir(parent)
+	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return fmt.Errorf("create folder of pins (is a BPF filesystem mounted?): %w", err)
+		return fmt.Errorf("create folder of pins: %w", err)
 	}
+	return checkFolder(folder)
+}
+
+// checkFolder returns an error for a folder that is not in a BPF filesystem, or that another user could have placed: the
+// pins in it decide what a kernel map has.
+func checkFolder(folder string) error {
+	var stat unix.Statfs_t
+	if err := unix.Statfs(folder, &stat); err != nil {
+		return &fs.PathError{Op: "statfs", Path: folder, Err: err}
+	}
+	if stat.Type != unix.BPF_FS_MAGIC {
+		return fmt.Errorf("folder of pins %s: %w", folder, errNotBPF)
+	}
+	for path := folder; ; path = filepath.Dir(path) {
+		if err := checkOwner(path); err != nil {
+			return err
+		}
+		if path == filepath.Dir(path) {
+			return nil
+		}
+	}
+}
+
+// checkOwner returns an error for a path that is not a directory of root or of this user, or in which others can replace
+// files.
+func checkOwner(path string) error {
 	var stat unix.Stat_t
-	if err := unix.Lstat(folder, &stat); err != nil {
-		return &fs.PathError{Op: "stat", Path: folder, Err: err}
+	if err := unix.Lstat(path, &stat); err != nil {
+		return &fs.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if stat.Mode&unix.S_IFMT != unix.S_IFDIR || stat.Mode&0o022 != 0 || stat.Uid != 0 && stat.Uid != uint32(os.Geteuid()) {
-		return fmt.Errorf("folder of pins %s: other users can write to it: remove it", folder)
+	switch sticky := stat.Mode&unix.S_ISVTX != 0; {
+	case stat.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("folder of pins: %s is not a directory", path)
+	case stat.Uid != 0 && stat.Uid != uint32(os.Geteuid()):
+		return fmt.Errorf("folder of pins: %s belongs to user %d: if that is a former user of syncd, chown -R it, otherwise remove it", path, stat.Uid)
+	case stat.Mode&0o022 != 0 && !sticky:
+		return fmt.Errorf("folder of pins: other users can write to %s: chmod 700 it", path)
 	}
 	return nil
 }

@@ -2,10 +2,15 @@ package drained_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"unsafe"
 
+	"mapsync/bpf"
+	"mapsync/internal/poll"
 	"mapsync/syncd/drained"
 
 	"github.com/cilium/ebpf"
@@ -79,11 +84,161 @@ func TestSumsContinueWithoutSyncd(t *testing.T) {
 	})
 }
 
+// TestSumsContinueWithOtherPrograms opens the sums again and again with another maximum or another version of the programs,
+// as a new release of syncd, while a collector drains the map.
+func TestSumsContinueWithOtherPrograms(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(mountBPF(t), "flows"))
+		o.Methods, o.MaxEntries = []drained.Method{method}, 1000
+		m, id := newMap(t, ebpf.Hash)
+		s, err := drained.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Follow(id)
+		origin := s.Origin()
+		other := append(key(1), "elsewher"...)
+		if err := s.Map().Put(other, value(7, 7, 7)); err != nil {
+			t.Fatal(err)
+		}
+		const keys = 20
+		var made [keys]uint64
+		stop, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for i := uint64(0); ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for k := range keys {
+					put(t, m, k, value(1, 1, i))
+					made[k] += i
+				}
+				drain(t, m, 7)
+			}
+		}()
+		for round := range 6 {
+			closeSums(t, s)
+			if round%2 == 0 {
+				o.MaxEntries += 100
+			} else {
+				changeState(t, o.Folder, func(st *bpf.DrainDrainState) { st.Version++ })
+			}
+			if s, err = drained.Open(o); err != nil {
+				t.Fatal(err)
+			}
+		}
+		close(stop)
+		<-done
+		if method == drained.ByKprobe && !kprobesArePinned(t, o.Folder) {
+			return // nothing adds without syncd
+		}
+		poll.Eventually(t, "the end of all calls", func() bool { _, ended := s.Calls(); return ended })
+		for k := range keys {
+			if got, want := sum(t, s, k), fmt.Sprintf("bytes %d", made[k]); !strings.HasSuffix(got, want) && s.Stats().Missed == 0 {
+				t.Errorf("sum of key %d: got %s, want %s", k, got, want)
+			}
+		}
+		if st := s.Stats(); s.Origin() != origin || st.Unread+st.Full != 0 || st.Missed != 0 && method != drained.ByKprobe {
+			t.Errorf("origin and stats: got %x, %+v, want %x and nothing missing", s.Origin(), st, origin)
+		}
+		if v, err := s.Map().LookupBytes(other); err != nil || string(v) != string(value(7, 7, 7)) {
+			t.Errorf("sum of another host: got %x, error %v, want it", v, err)
+		}
+		pins, err := os.ReadDir(o.Folder)
+		if err != nil || len(pins) > 8 {
+			t.Errorf("pins: got %v, error %v, want those of one generation", pins, err)
+		}
+		closeSums(t, s)
+	})
+}
+
+// changeState changes the pinned state.
+func changeState(t *testing.T, folder string, change func(*bpf.DrainDrainState)) {
+	t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(folder, "state"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	memory, err := unix.Mmap(m.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	change((*bpf.DrainDrainState)(unsafe.Pointer(&memory[0])))
+	if err := unix.Munmap(memory); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSumsFollowAnotherType replaces a map with one of another type and the same sizes: other functions of the kernel
+// drain it.
+func TestSumsFollowAnotherType(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(mountBPF(t), "flows"))
+		o.Methods = []drained.Method{method}
+		for round, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash, ebpf.Hash} {
+			o.Type = typ
+			m, id := newMap(t, typ)
+			s, err := drained.Open(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Follow(id)
+			put(t, m, 1, value(1, 1, 1))
+			drain(t, m, 10)
+			if got, want := sum(t, s, 1), fmt.Sprintf("packets %d, flags 1, bytes %d", round+1, round+1); got != want {
+				t.Errorf("sum with type %s: got %s, want %s", typ, got, want)
+			}
+			closeSums(t, s)
+		}
+	})
+}
+
+// TestCallsWithoutEnd: a call whose end no program has seen counts as ended after a time, and as missed.
+func TestCallsWithoutEnd(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(mountBPF(t), "flows"))
+		o.Methods = []drained.Method{method}
+		s := openSums(t, o)
+		changeState(t, o.Folder, func(st *bpf.DrainDrainState) { st.Entered += 2 })
+		calls, err := ebpf.LoadPinnedMap(filepath.Join(o.Folder, "calls"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer calls.Close()
+		var now unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+			t.Fatal(err)
+		}
+		for thread, began := range map[uint64]int64{1: now.Nano() - 31e9, 2: now.Nano()} {
+			if err := calls.Put(thread, bpf.DrainDrainCall{Began: uint64(began), Generation: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, ended := s.Calls(); ended {
+			t.Error("calls without an end: got all ended, want not")
+		}
+		if got := s.Stats(); got != (drained.Stats{Missed: 1}) {
+			t.Errorf("stats: got %+v, want one missed call", got)
+		}
+		if err := calls.Delete(uint64(2)); err != nil {
+			t.Fatal(err)
+		}
+		changeState(t, o.Folder, func(st *bpf.DrainDrainState) { st.Left++ })
+		if begun, ended := s.Calls(); !ended || begun != 2 {
+			t.Errorf("calls: got %d, ended %t, want 2, all ended", begun, ended)
+		}
+	})
+}
+
 // kprobesArePinned reports whether the folder has a pinned link. Kernels before 5.15 cannot pin a kprobe.
 func kprobesArePinned(t *testing.T, folder string) bool {
 	t.Helper()
-	_, err := os.Stat(filepath.Join(folder, "link-0"))
-	return err == nil
+	links, err := filepath.Glob(filepath.Join(folder, "link-*"))
+	return err == nil && len(links) > 0
 }
 
 func TestSumsBeginAgainWithAnotherLayout(t *testing.T) {
@@ -113,4 +268,27 @@ func TestFolderOfOthersIsRefused(t *testing.T) {
 		closeSums(t, s)
 		t.Error("folder to which others can write: got nil, want an error")
 	}
+	if err := drained.Remove(folder); err == nil {
+		t.Error("Remove a folder to which others can write: got nil, want an error")
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(folder, link); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := drained.Open(options(filepath.Join(link, "flows"))); err == nil {
+		closeSums(t, s)
+		t.Error("folder below a symbolic link: got nil, want an error")
+	}
+}
+
+// TestFolderInAnotherFilesystem: the sums begin without pins.
+func TestFolderInAnotherFilesystem(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(t.TempDir(), "flows"))
+		o.Methods = []drained.Method{method}
+		openSums(t, o)
+		if _, err := os.Stat(o.Folder); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("folder: got %v, want none", err)
+		}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -25,6 +26,7 @@ const (
 	stateMapName   = "drain_state"
 	nextMap        = "drain_next"
 	backMap        = "drain_back"
+	callsMap       = "drain_calls"
 
 	constantsSection = ".rodata"
 )
@@ -70,14 +72,14 @@ func restSuffix() string {
 	return "_tail"
 }
 
-// load loads the programs of the parts, and the one of AddBack.
-func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap *ebpf.Map) error {
+// restrict removes from spec the programs other than those of the parts and the one of AddBack, and what the headers declare
+// for other programs.
+func restrict(spec *ebpf.CollectionSpec, parts []part) {
 	wanted := []string{addBackProgram}
-	suffix := restSuffix()
 	for _, p := range parts {
 		names := []string{p.begin, p.end}
 		if p.rest != "" {
-			names = append(names, p.rest+suffix)
+			names = append(names, p.rest+restSuffix())
 		}
 		for _, name := range names {
 			if p.symbol != "" {
@@ -91,7 +93,6 @@ func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap *ebpf.Map)
 			delete(spec.Programs, name)
 		}
 	}
-	// The headers declare maps and variables of other programs.
 	for name := range spec.Maps {
 		if !strings.HasPrefix(name, "drain_") && name != constantsSection {
 			delete(spec.Maps, name)
@@ -102,29 +103,31 @@ func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap *ebpf.Map)
 			delete(spec.Variables, name)
 		}
 	}
+}
+
+// load loads the programs of the parts, and the one of AddBack, for a map of sums. The caller closes the objects.
+func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap, sums *ebpf.Map) (*ebpf.Collection, error) {
+	restrict(spec, parts)
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
-		MapReplacements: map[string]*ebpf.Map{sumsMap: s.sums, stateMapName: stateMap},
+		MapReplacements: map[string]*ebpf.Map{sumsMap: sums, stateMapName: stateMap, callsMap: s.state.calls},
 	})
 	if err != nil {
-		return fmt.Errorf("load BPF programs: %w", err)
+		return nil, fmt.Errorf("load BPF programs: %w", err)
 	}
-	if s.objects != nil {
-		s.objects.Close()
-	}
-	s.objects, s.back = objects, objects.Maps[backMap]
 	for _, p := range parts {
 		if p.rest == "" {
 			continue
 		}
-		if err := objects.Maps[nextMap].Put(uint32(0), objects.Programs[p.rest+suffix]); err != nil {
-			return fmt.Errorf("store the program of a tail call: %w", err)
+		if err := objects.Maps[nextMap].Put(uint32(0), objects.Programs[p.rest+restSuffix()]); err != nil {
+			objects.Close()
+			return nil, fmt.Errorf("store the program of a tail call: %w", err)
 		}
 	}
-	return nil
+	return objects, nil
 }
 
-// spec returns the programs and maps with the sizes and constants of the options.
-func (o *Options) spec() (*ebpf.CollectionSpec, error) {
+// spec returns the programs and maps with the sizes and constants of the options, for a generation.
+func (o *Options) spec(generation uint64) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadDrain()
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
@@ -133,14 +136,15 @@ func (o *Options) spec() (*ebpf.CollectionSpec, error) {
 	sums := spec.Maps[sumsMap]
 	sums.KeySize, sums.ValueSize, sums.MaxEntries = uint32(o.KeySize+OriginSize), uint32(o.ValueSize), uint32(o.MaxEntries)
 	sums.Key, sums.Value = nil, nil
-	return spec, o.constants(spec)
+	return spec, o.constants(spec, generation)
 }
 
-// version identifies the programs of a method.
+// version identifies the programs of a method, and the functions to which they are attached.
 func version(spec *ebpf.CollectionSpec, m Method, parts []part) (uint64, error) {
 	h := fnv.New64a()
 	h.Write([]byte(string(m) + restSuffix()))
 	for _, p := range parts {
+		h.Write([]byte(p.symbol))
 		for _, name := range []string{p.begin, p.end, p.rest + restSuffix()} {
 			program := spec.Programs[name]
 			if program == nil {
@@ -170,8 +174,11 @@ func (s *Sums) openPrograms(stateMap *ebpf.Map) error {
 	return fmt.Errorf("%w: attach the programs that see what is drained: %w", ErrUnsupported, errors.Join(errs...))
 }
 
+// attach continues with the pinned programs if they are those of the method. Otherwise it attaches programs of the next
+// generation, and then makes them add instead of the former ones, at once. A call in progress meanwhile is added once.
 func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
-	spec, err := s.options.spec()
+	generation := atomic.LoadUint64(&s.state.Generation)
+	spec, err := s.options.spec(generation + 1)
 	if err != nil {
 		return err
 	}
@@ -183,28 +190,96 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 	if err != nil {
 		return err
 	}
-	if atomic.LoadUint64(&s.state.Version) == v && s.openLinks(2*len(parts)) == nil {
+	if generation > 0 && atomic.LoadUint64(&s.state.Version) == v && s.sums.MaxEntries() == uint32(s.options.MaxEntries) &&
+		s.openLinks(generation, s.options.linksOf(m, parts)) == nil {
 		s.options.Logger.Info("continuing the sums of drained entries", "folder", s.options.Folder, "entries", s.Stats().Entries)
-		return s.load(spec, nil, stateMap)
-	}
-	if err := s.load(spec, parts, stateMap); err != nil {
-		return err
-	}
-	if err := s.removePrograms(); err != nil {
-		return err
-	}
-	for _, p := range parts {
-		if err := s.attachPart(m, p); err != nil {
-			return errors.Join(err, s.closeLinks())
+		objects, err := s.load(spec, nil, stateMap, s.sums)
+		if err != nil {
+			return err
 		}
+		s.objects, s.back = objects, objects.Maps[backMap]
+		return nil
 	}
-	s.pinPrograms()
-	atomic.StoreUint64(&s.state.Version, v)
+	sums, err := s.nextSums(spec)
+	if err != nil {
+		return err
+	}
+	objects, err := s.load(spec, parts, stateMap, sums)
+	if err == nil {
+		s.objects, s.back = objects, objects.Maps[backMap]
+		err = s.attachParts(m, parts)
+	}
+	if err != nil {
+		if objects != nil {
+			objects.Close()
+			s.objects = nil
+		}
+		return errors.Join(err, s.closeLinks(), sums.Close())
+	}
+	s.activate(generation+1, v, sums)
 	return nil
 }
 
-// attachPart attaches a pair of programs. The one at the end is first: an end without a beginning is harmless while
-// nothing is followed.
+// nextSums returns the map of sums of the next generation: the present one, unless it has another size.
+func (s *Sums) nextSums(spec *ebpf.CollectionSpec) (*ebpf.Map, error) {
+	if s.sums != nil && s.sums.MaxEntries() == uint32(s.options.MaxEntries) {
+		return s.sums.Clone()
+	}
+	sums, err := ebpf.NewMap(spec.Maps[sumsMap])
+	if err != nil {
+		return nil, fmt.Errorf("create the map of sums: %w", err)
+	}
+	return sums, nil
+}
+
+// activate pins what the attached programs need to continue without syncd, and makes them add.
+func (s *Sums) activate(generation, version uint64, sums *ebpf.Map) {
+	s.pin(sums.Pin, pinOf(pinSums, generation))
+	s.pin(s.objects.Maps[nextMap].Pin, pinOf(pinNext, generation))
+	for i, l := range s.links {
+		s.pin(l.Pin, fmt.Sprintf("%s-%d", pinOf(pinLink, generation), i))
+	}
+	if s.sums != nil {
+		_ = s.sums.Close() // mergeFormer opens the pin
+	}
+	s.sums = sums
+	atomic.StoreUint64(&s.state.Version, version)
+	atomic.StoreUint64(&s.state.Generation, generation)
+}
+
+// linksOf returns the number of links of a method, without those for 32-bit processes.
+func (o *Options) linksOf(m Method, parts []part) int {
+	if m == ByKprobe {
+		return 2 // of the first entry point
+	}
+	return 2 * len(parts)
+}
+
+// openLinks opens the pinned links of a generation. It fails unless there are at least n.
+func (s *Sums) openLinks(generation uint64, n int) error {
+	for i := 0; ; i++ {
+		path := filepath.Join(s.options.Folder, fmt.Sprintf("%s-%d", pinOf(pinLink, generation), i))
+		l, err := link.LoadPinnedLink(path, nil)
+		if err != nil && i >= n && errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("open pinned link: %w", err), s.closeLinks())
+		}
+		s.links = append(s.links, l)
+	}
+}
+
+func (s *Sums) attachParts(m Method, parts []part) error {
+	for _, p := range parts {
+		if err := s.attachPart(m, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// attachPart attaches a pair of programs. They add nothing before they are activated.
 func (s *Sums) attachPart(m Method, p part) error {
 	end, begin := s.objects.Programs[p.end], s.objects.Programs[p.begin]
 	type attachment struct {

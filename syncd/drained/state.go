@@ -1,9 +1,11 @@
 package drained
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
@@ -12,18 +14,24 @@ import (
 	"mapsync/bpf"
 )
 
-// state is struct drain_state of bpf/drain.bpf.c in shared memory.
+// state is struct drain_state of bpf/drain.bpf.c in shared memory, and the calls in progress.
 type state struct {
 	memory []byte
 	*bpf.DrainDrainState
+	calls     *ebpf.Map
+	nextCheck time.Time // of the calls in progress
 }
 
-func mapState(m *ebpf.Map) (*state, error) {
+// lostAfter is the time after which a call counts as ended whose end was not seen: the kernel has not run the program, and
+// the thread has made no other such call.
+const lostAfter = 30 * time.Second
+
+func mapState(m, calls *ebpf.Map) (*state, error) {
 	memory, err := unix.Mmap(m.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		return nil, fmt.Errorf("map the state of a drained map into memory: %w", err)
 	}
-	return &state{memory, (*bpf.DrainDrainState)(unsafe.Pointer(&memory[0]))}, nil
+	return &state{memory: memory, DrainDrainState: (*bpf.DrainDrainState)(unsafe.Pointer(&memory[0])), calls: calls}, nil
 }
 
 // close ends the sharing of the memory. The last content stays.
@@ -34,14 +42,34 @@ func (s *state) close() error {
 	if memory == nil {
 		return nil
 	}
-	return unix.Munmap(memory)
+	return errors.Join(unix.Munmap(memory), s.calls.Close())
+}
+
+// removeLost ends calls whose end was not seen.
+func (s *state) removeLost(now time.Time) {
+	if s.memory == nil || now.Before(s.nextCheck) {
+		return
+	}
+	s.nextCheck = now.Add(time.Second)
+	var clock unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock); err != nil {
+		return
+	}
+	var thread uint64
+	var call bpf.DrainDrainCall
+	for calls := s.calls.Iterate(); calls.Next(&thread, &call); {
+		if time.Duration(clock.Nano()-int64(call.Began)) > lostAfter && s.calls.Delete(thread) == nil {
+			atomic.AddUint64(&s.Missed, 1)
+			atomic.AddUint64(&s.Left, 1)
+		}
+	}
 }
 
 // Stats are counters since the sums began. A restart of syncd keeps them.
 type Stats struct {
 	Entries uint64 // drained entries that are in the sums
 	// Unread counts drained entries that are missing in the sums, because they could not be read from the collector's
-	// memory, and calls of which it is unknown whether they have drained entries.
+	// memory, and calls of which it is unknown which entries they have drained.
 	Unread uint64
 	Full   uint64 // drained entries that are missing in the sums, because these had no room
 	// Missed counts calls whose entries are missing in the sums, because the kernel did not run the program at their
@@ -54,12 +82,11 @@ type Stats struct {
 func (s *Sums) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.calls()
 	return Stats{
-		Missed:  s.stuck.missing,
 		Entries: atomic.LoadUint64(&s.state.Entries),
 		Unread:  atomic.LoadUint64(&s.state.Unread),
 		Full:    atomic.LoadUint64(&s.state.Full),
+		Missed:  atomic.LoadUint64(&s.state.Missed),
 	}
 }
 
@@ -68,12 +95,10 @@ func (s *Sums) Stats() Stats {
 func (s *Sums) Calls() (begun uint64, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.calls()
-}
-
-// calls is Calls for callers that hold the lock.
-func (s *Sums) calls() (begun uint64, ended bool) {
 	left := atomic.LoadUint64(&s.state.Left)
 	begun = atomic.LoadUint64(&s.state.Entered)
-	return begun, s.ended(begun, left)
+	if begun != left {
+		s.state.removeLost(time.Now())
+	}
+	return begun, begun == left
 }

@@ -5,9 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -22,23 +22,11 @@ type Sums struct {
 	back    *ebpf.Map
 	method  Method
 	links   []link.Link
-	objects *ebpf.Collection // nil if the programs of an earlier syncd are attached
+	objects *ebpf.Collection
 
-	mu    sync.Mutex // guards the fields below after Open
+	mu    sync.Mutex // guards state after Open
 	state *state
-	stuck stuckCall
 }
-
-// stuckCall is a difference between the calls that have begun and those that have ended.
-type stuckCall struct {
-	begun, left uint64
-	since       time.Time
-	missing     uint64 // ends that the programs have missed since the sums began
-}
-
-// stuckAfter is the time after which a call whose end was not seen counts as ended: the kernel does not run a program
-// that already runs on that processor.
-const stuckAfter = 5 * time.Second
 
 // Open begins sums, or continues those in the folder of the pins. It attaches the programs. The errors of maps that
 // cannot be drained wrap ErrUnsupported. The caller closes the Sums.
@@ -46,13 +34,22 @@ func Open(o Options) (_ *Sums, err error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
+	if o.Folder != "" {
+		switch err := prepareFolder(o.Folder); {
+		case errors.Is(err, errNotBPF):
+			o.Logger.Warn("sums of drained entries end with syncd", "error", err, "hint", "set pin-dir to a folder in a mounted BPF filesystem")
+			o.Folder = ""
+		case err != nil:
+			return nil, err
+		}
+	}
 	s := &Sums{options: o}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	stateMap, err := s.openMaps()
+	stateMap, err := s.openState()
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +57,70 @@ func Open(o Options) (_ *Sums, err error) {
 	if err := s.openPrograms(stateMap); err != nil {
 		return nil, err
 	}
-	return s, nil
+	return s, s.mergeFormer()
+}
+
+// openState opens the pinned state and sums if they have the layout of the options. Otherwise it creates and pins a
+// state.
+func (s *Sums) openState() (stateMap *ebpf.Map, err error) {
+	stateMap, err = s.openPinned()
+	if err == nil {
+		return stateMap, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		s.options.Logger.Warn("sums of drained entries begin again", "folder", s.options.Folder, "reason", err)
+	}
+	if err := s.removePins(anyGeneration); err != nil {
+		return nil, err
+	}
+	spec, err := s.options.spec(0)
+	if err != nil {
+		return nil, err
+	}
+	if stateMap, err = ebpf.NewMap(spec.Maps[stateMapName]); err != nil {
+		return nil, fmt.Errorf("create the state of the sums: %w", err)
+	}
+	calls, err := ebpf.NewMap(spec.Maps[callsMap])
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create the map of calls: %w", err), stateMap.Close())
+	}
+	if s.state, err = mapState(stateMap, calls); err != nil {
+		return nil, errors.Join(err, stateMap.Close(), calls.Close())
+	}
+	atomic.StoreUint64(&s.state.Origin, newOrigin())
+	atomic.StoreUint64(&s.state.Layout, s.options.layout())
+	s.pin(calls.Pin, pinCalls)
+	s.pin(stateMap.Pin, pinState)
+	return stateMap, nil
+}
+
+func (s *Sums) openPinned() (stateMap *ebpf.Map, err error) {
+	stateMap, err = s.loadPinned(pinState)
+	if err != nil {
+		return nil, err
+	}
+	calls, err := s.loadPinned(pinCalls)
+	if err != nil {
+		return nil, errors.Join(err, stateMap.Close())
+	}
+	st, err := mapState(stateMap, calls)
+	if err != nil {
+		return nil, errors.Join(err, stateMap.Close(), calls.Close())
+	}
+	generation := atomic.LoadUint64(&st.Generation)
+	switch {
+	case atomic.LoadUint64(&st.Layout) != s.options.layout():
+		err = errors.New("the map has another layout, or other fields have the role sum")
+	case generation == 0:
+		err = errors.New("syncd was killed when it began them")
+	default:
+		s.sums, err = s.loadPinned(pinOf(pinSums, generation))
+	}
+	if err != nil {
+		return nil, errors.Join(err, st.close(), stateMap.Close())
+	}
+	s.state = st
+	return stateMap, nil
 }
 
 // Map returns the map of sums. Its keys are those of the drained map with an origin at their end. The Sums own it.
@@ -77,28 +137,12 @@ func (s *Sums) Origin() (origin [OriginSize]byte) {
 	return origin
 }
 
-// Follow makes the programs add what is drained from the map with this id. 0: from no map.
+// Follow makes the programs add what is drained from the map with this id, by calls that begin from now on. 0: from no
+// map.
 func (s *Sums) Follow(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	atomic.StoreUint32(&s.state.MapId, id)
-}
-
-// ended reports whether all calls have ended. The lock is held.
-func (s *Sums) ended(begun, left uint64) bool {
-	c := &s.stuck
-	switch {
-	case begun == left+c.missing:
-		c.since = time.Time{}
-		return true
-	case c.since.IsZero() || c.begun != begun || c.left != left:
-		c.begun, c.left, c.since = begun, left, time.Now()
-		return false
-	case time.Since(c.since) < stuckAfter:
-		return false
-	}
-	c.missing, c.since = begun-left, time.Time{}
-	return true
 }
 
 // AddBack adds an entry to the sums. key and value are those of an entry of the drained map.
@@ -110,7 +154,11 @@ func (s *Sums) AddBack(key, value []byte) error {
 		return fmt.Errorf("pass an entry to the sums: %w", err)
 	}
 	// The data has at least the size of an Ethernet header, which the kernel requires.
-	if _, err := s.objects.Programs[addBackProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)}); err != nil {
+	added, err := s.objects.Programs[addBackProgram].Run(&ebpf.RunOptions{Data: make([]byte, 64)})
+	if err == nil && added == 0 {
+		err = errors.New("they have no room")
+	}
+	if err != nil {
 		return fmt.Errorf("add an entry to the sums: %w", err)
 	}
 	return nil
@@ -118,10 +166,7 @@ func (s *Sums) AddBack(key, value []byte) error {
 
 // Close frees the resources of this process. Pinned programs continue to add.
 func (s *Sums) Close() error {
-	var errs []error
-	for _, l := range s.links {
-		errs = append(errs, l.Close())
-	}
+	errs := []error{s.closeLinks()}
 	if s.objects != nil {
 		s.objects.Close()
 	}

@@ -22,7 +22,7 @@ type Batch struct {
 	n     int
 	cap   int
 	array bool // deletes set the value to zero
-	// drained is set for a map of sums: updates of this host's keys succeed without a write.
+	// drained is set for a map of sums: writes of this host's keys succeed and do nothing.
 	drained *drainedReader
 }
 
@@ -67,12 +67,12 @@ func (b *Batch) Add(key, value []byte) error {
 	op := uint32(opDelete)
 	if value != nil {
 		op = opUpdate
-		if b.drained != nil && b.drained.owns(key) {
-			op = opNone
-		}
 		copy(e[b.valueOffset:], value)
 	} else if b.array {
 		clear(e[b.valueOffset:][:b.valueSize])
+	}
+	if b.drained != nil && b.drained.owns(key) {
+		op = opNone
 	}
 	copy(e[entryKey:], key)
 	binary.NativeEndian.PutUint64(e, uint64(op)) // also sets rc to 0

@@ -17,7 +17,8 @@ import (
 type Drained struct {
 	// Source is the drained map. The caller owns it and closes it after the Map.
 	Source *Map
-	// Origin ends the keys of this host. A [Batch] does not update them: only the collector's calls do.
+	// Origin ends the keys of this host. A [Batch] does not write them, whatever peers send: scans then find that the
+	// record differs from the map, as after a write of the load balancer.
 	Origin []byte
 	// Added are the ranges of a value that are added, of 4 or 8 bytes each. The other bytes are those of the drained map, or of
 	// the sum if the drained map lacks the key.
@@ -31,7 +32,7 @@ const (
 	// drainedPause is the pause before entries are read again that a call drains, and drainedLimit the time after
 	// which the reader gives up.
 	drainedPause = time.Millisecond
-	drainedLimit = 10 * time.Second
+	drainedLimit = time.Second
 )
 
 // errAlwaysDrained is the error of a read that finds calls in progress all the time.

@@ -2,6 +2,7 @@ package kmap
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -279,6 +280,9 @@ func (s *Syncer) reread() (n int, err error) {
 	})
 	if err != nil {
 		s.requeueRereads(n)
+		if errors.Is(err, errAlwaysDrained) {
+			return 0, nil // until the next call of settle
+		}
 		return 0, err
 	}
 	s.t.Update(func(tx *table.Tx) {
