@@ -387,10 +387,27 @@ static __always_inline __u32 drained_by(struct pt_regs___kernel *regs, struct ca
 	return read_attributes(c) ? map_of_fd(task, c->map_fd) : 0;
 }
 
+/* end_missed_call ends a call of the current thread whose end was not seen: the thread makes another system call. */
+static __always_inline void end_missed_call(void)
+{
+	struct drain_state *s = state();
+	__u64 thread = bpf_get_current_pid_tgid();
+	struct drain_call *last;
+
+	if (!s || s->generation != generation)
+		return;
+	last = bpf_map_lookup_elem(&drain_calls, &thread);
+	if (!last || last->generation != generation || bpf_map_delete_elem(&drain_calls, &thread))
+		return;
+	__sync_fetch_and_add(&s->missed, 1);
+	__sync_fetch_and_add(&s->left, 1);
+}
+
 static __always_inline int enter_syscall(struct pt_regs___kernel *regs)
 {
 	struct call c = {};
 
+	end_missed_call();
 	enter_call(drained_by(regs, &c));
 	return 0;
 }

@@ -213,7 +213,7 @@ func TestCallsWithoutEnd(t *testing.T) {
 		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 			t.Fatal(err)
 		}
-		for thread, began := range map[uint64]int64{1: now.Nano() - 31e9, 2: now.Nano()} {
+		for thread, began := range map[uint64]int64{1: now.Nano() - 11e9, 2: now.Nano()} {
 			if err := calls.Put(thread, bpf.DrainDrainCall{Began: uint64(began), Generation: 1}); err != nil {
 				t.Fatal(err)
 			}

@@ -99,7 +99,7 @@ func TestReadSumsWhileDrained(t *testing.T) {
 				least[i] = made[i].Load()
 			}
 			err := k.Lookup(all, func(i int, _, v []byte, found bool) { check(i, found, v, least[i]) })
-			if err != nil {
+			if err != nil && method != drained.ByKprobe { // the kernel may not run the program at the end of a call
 				t.Fatal(err)
 			}
 		}

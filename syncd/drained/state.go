@@ -23,8 +23,8 @@ type state struct {
 }
 
 // lostAfter is the time after which a call counts as ended whose end was not seen: the kernel has not run the program, and
-// the thread has made no other such call.
-const lostAfter = 30 * time.Second
+// the thread has made no other call of that kind.
+const lostAfter = 10 * time.Second
 
 func mapState(m, calls *ebpf.Map) (*state, error) {
 	memory, err := unix.Mmap(m.FD(), 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
