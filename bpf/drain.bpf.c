@@ -387,7 +387,8 @@ static __always_inline __u32 drained_by(struct pt_regs___kernel *regs, struct ca
 	return read_attributes(c) ? map_of_fd(task, c->map_fd) : 0;
 }
 
-/* end_missed_call ends a call of the current thread whose end was not seen: the thread makes another system call. */
+/* end_missed_call ends a call of the current thread whose end was not seen: the thread makes
+ * another system call. */
 static __always_inline void end_missed_call(void)
 {
 	struct drain_state *s = state();
