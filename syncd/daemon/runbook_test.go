@@ -87,8 +87,9 @@ func TestRunbookHasEachMetric(t *testing.T) {
 	path1, path2 := filepath.Join(dir, "one"), filepath.Join(dir, "two")
 	pinned(t, path1, 8, 8, 100)
 	pinned(t, path2, 8, 8, 100)
-	n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
-	n1.config.ScanInterval = 100 * time.Millisecond
+	f1, f2 := newFlowNode(t, dir, 1, drainAttach()[0]), newFlowNode(t, dir, 2, drainAttach()[0])
+	n1, n2 := f1.node, f2.node
+	n1.config.Maps, n2.config.Maps = append(n1.config.Maps, "ct="+path1), append(n2.config.Maps, "ct="+path2)
 	n1.secure(ca, testcert.Options{}, 1)
 	n2.secure(ca, testcert.Options{}, 1)
 	if n1.config.TLSCRL, err = ca.Revoke(); err != nil {

@@ -3,7 +3,7 @@ package schema
 import "fmt"
 
 // originField is the name of the field that a drained map's sums have at the end of their keys.
-const originField = "mapsync_origin"
+const originField = "drain_origin"
 
 // WithOrigin returns the schema of the sums of a drained map: its keys end with an origin of size bytes. Fields of its
 // values may have the role sum. Both schemas share their other fields.
