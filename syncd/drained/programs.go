@@ -140,24 +140,10 @@ func (o *Options) spec(generation uint64) (*ebpf.CollectionSpec, error) {
 }
 
 // version identifies the programs of a method, and the functions to which they are attached.
-func version(spec *ebpf.CollectionSpec, m Method, parts []part) (uint64, error) {
+func version(m Method, parts []part) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(string(m) + restSuffix()))
-	for _, p := range parts {
-		h.Write([]byte(p.symbol))
-		for _, name := range []string{p.begin, p.end, p.rest + restSuffix()} {
-			program := spec.Programs[name]
-			if program == nil {
-				continue
-			}
-			tag, err := program.Tag()
-			if err != nil {
-				return 0, fmt.Errorf("identify BPF program %s: %w", name, err)
-			}
-			h.Write([]byte(tag))
-		}
-	}
-	return h.Sum64(), nil
+	fmt.Fprint(h, bpf.DrainVersion(), m, restSuffix(), parts)
+	return h.Sum64()
 }
 
 // openPrograms continues with the pinned programs, or attaches others by the first method that the kernel accepts.
@@ -186,10 +172,7 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 	if err != nil {
 		return err
 	}
-	v, err := version(spec, m, parts)
-	if err != nil {
-		return err
-	}
+	v := version(m, parts)
 	if generation > 0 && atomic.LoadUint64(&s.state.Version) == v && s.sums.MaxEntries() == uint32(s.options.MaxEntries) &&
 		s.openLinks(generation, s.options.linksOf(m, parts)) == nil {
 		s.options.Logger.Info("continuing the sums of drained entries", "folder", s.options.Folder, "entries", s.Stats().Entries)
