@@ -45,8 +45,9 @@ struct drain_state {
 	__u64 missed;	  /* calls whose end was not seen */
 	__u64 layout;	  /* of syncd: identifies the layout of the sums */
 	__u64 version;	  /* of syncd: identifies the programs that add */
+	__u64 unseen;	  /* calls whose beginning was not seen, and whose entries were added */
 	__u32 map_id;	  /* the drained map, 0: none */
-	__u32 unused;
+	__u32 exclusive;  /* no programs of another generation are attached */
 };
 
 struct {
@@ -67,7 +68,7 @@ struct {
 } drain_sums SEC(".maps");
 
 /* A call that has begun and not ended, by its thread. The program that removes it adds the entries
- * of the call. Calls that were in progress when syncd began to follow the map have none. */
+ * of the call. */
 struct drain_call {
 	__u64 began; /* bpf_ktime_get_ns */
 	__u64 generation;
@@ -262,13 +263,23 @@ static __always_inline void enter_call(__u32 map_id)
 		__sync_fetch_and_add(&s->entered, 1);
 }
 
-/* takes_call ends the call of the current thread, and reports whether it was in progress. The
- * caller calls leave_call when the entries have been added. */
-static __always_inline bool takes_call(struct drain_state *s)
+/* takes_call ends the call of the current thread, and reports whether this program adds its
+ * entries. The caller calls leave_call when it has. A call may have begun before syncd followed the
+ * map, and the kernel may have skipped the program at its beginning. */
+static __always_inline bool takes_call(struct drain_state *s, __u32 map_id)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
 
-	return s->generation == generation && !bpf_map_delete_elem(&drain_calls, &thread);
+	if (s->generation != generation)
+		return false;
+	if (!bpf_map_delete_elem(&drain_calls, &thread))
+		return true;
+	/* Otherwise a program of another generation may have added the entries. */
+	if (!map_id || map_id != s->map_id || !s->exclusive)
+		return false;
+	__sync_fetch_and_add(&s->unseen, 1);
+	__sync_fetch_and_add(&s->entered, 1);
+	return true;
 }
 
 /* end_call adds the entries of a call that has ended. known is false if their number is unknown. */
@@ -277,7 +288,7 @@ static __always_inline void end_call(void *ctx, __u32 map_id, const struct call 
 	struct drain_state *s = state();
 	struct work *w = work(WORK_BATCH);
 
-	if (!s || !w || !takes_call(s))
+	if (!s || !w || !takes_call(s, map_id))
 		return;
 	/* The file descriptor may have been closed meanwhile, or syncd may follow another map. */
 	if (map_id != s->map_id)
@@ -347,7 +358,7 @@ int BPF_PROG(fexit_elem, struct bpf_map *map, void *key, void *value, __u64 flag
 	struct work *w = work(WORK_ELEM);
 	bool unread;
 
-	if (!s || !w || !takes_call(s))
+	if (!s || !w || !takes_call(s, map->id))
 		return 0;
 	if (result) {
 		leave_call(s, 0);

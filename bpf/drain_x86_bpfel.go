@@ -31,8 +31,9 @@ type DrainDrainState struct {
 	Missed     uint64
 	Layout     uint64
 	Version    uint64
+	Unseen     uint64
 	MapId      uint32
-	Unused     uint32
+	Exclusive  uint32
 }
 
 type DrainOwnMark struct {

@@ -13,6 +13,8 @@ import (
 const (
 	mergePause = time.Millisecond
 	mergeLimit = 10 * time.Second
+	// detachPause is longer than a call may take from a program of a former generation to one of the present one.
+	detachPause = 100 * time.Millisecond
 )
 
 // mergeFormer adds the sums of former generations to the present ones, and removes the pins of other generations. A
@@ -41,7 +43,16 @@ func (s *Sums) mergeFormer() error {
 }
 
 func (s *Sums) removeOthers(present uint64) error {
-	return s.removePins(func(generation uint64) bool { return generation != 0 && generation != present })
+	removed := false
+	err := s.removePins(func(generation uint64) bool {
+		other := generation != 0 && generation != present
+		removed = removed || other
+		return other
+	})
+	if removed {
+		time.Sleep(detachPause)
+	}
+	return err
 }
 
 // merge adds pinned sums to the present ones, unless both are the same map.

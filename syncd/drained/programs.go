@@ -187,6 +187,7 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 	if err != nil {
 		return err
 	}
+	atomic.StoreUint32(&s.state.Exclusive, 0)
 	objects, err := s.load(spec, parts, stateMap, sums)
 	if err == nil {
 		s.objects, s.back = objects, objects.Maps[backMap]

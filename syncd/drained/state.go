@@ -76,6 +76,9 @@ type Stats struct {
 	// end. It skips a return probe while more calls are in progress than it provides for, and a program that already
 	// runs on that processor.
 	Missed uint64
+	// Unseen counts calls whose entries are in the sums, although the kernel did not run the program at their beginning. A
+	// read meanwhile lacks these entries.
+	Unseen uint64
 }
 
 // Stats returns the counters.
@@ -87,6 +90,7 @@ func (s *Sums) Stats() Stats {
 		Unread:  atomic.LoadUint64(&s.state.Unread),
 		Full:    atomic.LoadUint64(&s.state.Full),
 		Missed:  atomic.LoadUint64(&s.state.Missed),
+		Unseen:  atomic.LoadUint64(&s.state.Unseen),
 	}
 }
 

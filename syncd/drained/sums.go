@@ -57,7 +57,11 @@ func Open(o Options) (_ *Sums, err error) {
 	if err := s.openPrograms(stateMap); err != nil {
 		return nil, err
 	}
-	return s, s.mergeFormer()
+	if err := s.mergeFormer(); err != nil {
+		return nil, err
+	}
+	atomic.StoreUint32(&s.state.Exclusive, 1)
+	return s, nil
 }
 
 // openState opens the pinned state and sums if they have the layout of the options. Otherwise it creates and pins a
@@ -137,8 +141,7 @@ func (s *Sums) Origin() (origin [OriginSize]byte) {
 	return origin
 }
 
-// Follow makes the programs add what is drained from the map with this id, by calls that begin from now on. 0: from no
-// map.
+// Follow makes the programs add what is drained from the map with this id, by calls that end from now on. 0: from no map.
 func (s *Sums) Follow(id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -199,7 +199,7 @@ func testSums(t *testing.T, typ ebpf.MapType, method drained.Method) {
 	if begun, ended := s.Calls(); !ended || begun == 0 {
 		t.Errorf("calls: got %d, ended %t, want more than 0, all ended", begun, ended)
 	}
-	if got := s.Stats(); got != (drained.Stats{Entries: 3}) {
+	if got := s.Stats(); got.Entries != 3 || got.Unread+got.Full+got.Missed != 0 {
 		t.Errorf("stats: got %+v, want 3 entries", got)
 	}
 }
@@ -226,7 +226,7 @@ func TestSumsOfLargeBatches(t *testing.T) {
 				t.Fatalf("sum of key %d: got %s, want %s", i, got, want)
 			}
 		}
-		if got := s.Stats(); got != (drained.Stats{Entries: 2 * entries}) {
+		if got := s.Stats(); got.Entries != 2*entries || got.Unread+got.Full+got.Missed != 0 {
 			t.Errorf("stats: got %+v, want %d entries", got, 2*entries)
 		}
 	})
@@ -241,7 +241,8 @@ func TestSumsEqualWhatWasDrained(t *testing.T) {
 		s := openSums(t, o)
 		m, id := newMap(t, ebpf.Hash)
 		s.Follow(id)
-		var made [keys]atomic.Uint64
+		var made, puts [keys]atomic.Uint64 // bytes and entries of a key
+		entries := uint64(0)
 		var writers, collectors sync.WaitGroup
 		done := make(chan struct{})
 		for first := range 2 {
@@ -250,6 +251,7 @@ func TestSumsEqualWhatWasDrained(t *testing.T) {
 					k := (7*i + first) % keys
 					if m.Update(key(k), value(1, 1, uint64(i)), ebpf.UpdateNoExist) == nil {
 						made[k].Add(uint64(i))
+						puts[k].Add(1)
 					}
 				}
 			})
@@ -277,9 +279,11 @@ func TestSumsEqualWhatWasDrained(t *testing.T) {
 			if got := binary.NativeEndian.Uint64(v[8:]); got > made[i].Load() || got < made[i].Load() && st.Missed == 0 {
 				t.Errorf("bytes of key %d: got %d, want %d", i, got, made[i].Load())
 			}
+			entries += puts[i].Load()
 		}
-		if st.Unread != 0 || st.Full != 0 || st.Missed != 0 && method != drained.ByKprobe {
-			t.Errorf("stats: got %+v, want no missing entries", st)
+		// A preemptible kernel skips the program while it already runs on that processor for the other collector.
+		if missing := entries - st.Entries; st.Unread != 0 || st.Full != 0 || missing > 100*st.Missed || entries < st.Entries {
+			t.Errorf("stats: got %+v, %d entries missing, want at most 100 for each missed call", st, missing)
 		}
 	})
 }
@@ -359,7 +363,7 @@ func TestSumsCountWhatIsMissing(t *testing.T) {
 			put(t, m, i, value(1, 1, 1))
 		}
 		drain(t, m, 1000)
-		if got := s.Stats(); got != (drained.Stats{Entries: 100, Full: 50}) {
+		if got := s.Stats(); got.Entries != 100 || got.Full != 50 || got.Unread+got.Missed != 0 {
 			t.Errorf("stats: got %+v, want 100 entries and 50 without room", got)
 		}
 	})
