@@ -78,6 +78,9 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 	if err != nil {
 		return nil, err
 	}
+	if d.sums.Method() == drained.ByKprobe {
+		m.log.Warn("sums may lack drained entries: the kernel skips kprobes at times", "hint", "use a kernel with fexit, and attach: auto")
+	}
 	d.sums.Follow(info.ID)
 	m.log.Info("drained entries are added to sums", "id", info.ID, "attach", string(d.sums.Method()),
 		"origin", fmt.Sprintf("%x", origin), "folder", o.Folder, "max_entries", o.MaxEntries)

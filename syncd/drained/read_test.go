@@ -83,7 +83,7 @@ func TestReadSumsWhileDrained(t *testing.T) {
 			if found {
 				got = binary.NativeEndian.Uint64(v[8:])
 			}
-			if most := begun[i].Load(); (got < least || got > most) && s.Stats().Missed+s.Stats().Unseen == 0 {
+			if most := begun[i].Load(); (got < least || got > most) && method != drained.ByKprobe && s.Stats().Missed+s.Stats().Unseen == 0 {
 				t.Errorf("sum of key %d: got %d, want %d to %d", i, got, least, most)
 			}
 		}

@@ -276,13 +276,16 @@ func TestSumsEqualWhatWasDrained(t *testing.T) {
 			if err := s.Map().Lookup(append(key(i), origin[:]...), &v); err != nil {
 				t.Fatal(err)
 			}
-			if got := binary.NativeEndian.Uint64(v[8:]); got > made[i].Load() || got < made[i].Load() && st.Missed == 0 {
+			exact := st.Missed == 0 && method != drained.ByKprobe
+			if got := binary.NativeEndian.Uint64(v[8:]); got > made[i].Load() || got < made[i].Load() && exact {
 				t.Errorf("bytes of key %d: got %d, want %d", i, got, made[i].Load())
 			}
 			entries += puts[i].Load()
 		}
-		// A preemptible kernel skips the program while it already runs on that processor for the other collector.
-		if missing := entries - st.Entries; st.Unread != 0 || st.Full != 0 || missing > 100*st.Missed || entries < st.Entries {
+		// A preemptible kernel skips the program while it already runs on that processor for the other collector. With
+		// kprobe, it may skip both programs of a call.
+		missing := entries - st.Entries
+		if st.Unread != 0 || st.Full != 0 || entries < st.Entries || missing > 100*st.Missed && method != drained.ByKprobe {
 			t.Errorf("stats: got %+v, %d entries missing, want at most 100 for each missed call", st, missing)
 		}
 	})

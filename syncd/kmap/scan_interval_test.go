@@ -36,9 +36,10 @@ func TestScansOfUnchangedMapAreRare(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go s.Run(ctx)
-		// scansUntil returns when scans began, in seconds since the start of the test.
+		// scansUntil returns when scans began since its last call, in seconds since the start of the test.
+		var last uint64
 		scansUntil := func(seconds int) (began []int) {
-			for last := s.Stats().Scans; time.Since(start) < time.Duration(seconds)*time.Second; time.Sleep(time.Second / 2) {
+			for ; time.Since(start) < time.Duration(seconds)*time.Second; time.Sleep(time.Second / 2) {
 				if st := s.Stats(); st.Scans != last {
 					last = st.Scans
 					began = append(began, int(after(st.Began)/time.Second))
