@@ -21,7 +21,7 @@ const (
 // former syncd may have been killed before it did so.
 func (s *Sums) mergeFormer() error {
 	present := atomic.LoadUint64(&s.state.Generation)
-	list, err := s.otherGenerations(present)
+	list, err := s.formerGenerations(present)
 	if err != nil || len(list) == 0 {
 		return errors.Join(err, s.removeOthers(present))
 	}
@@ -32,9 +32,6 @@ func (s *Sums) mergeFormer() error {
 		}
 	}
 	for _, generation := range list {
-		if generation > present {
-			continue // it was never active
-		}
 		if err := s.merge(pinOf(pinSums, generation)); err != nil {
 			return err
 		}

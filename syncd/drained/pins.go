@@ -51,8 +51,8 @@ func (s *Sums) loadPinned(name string) (*ebpf.Map, error) {
 	return m, nil
 }
 
-// otherGenerations returns the generations other than the present one that have pins of sums.
-func (s *Sums) otherGenerations(present uint64) (list []uint64, err error) {
+// formerGenerations returns the generations before the present one that have pins of sums.
+func (s *Sums) formerGenerations(present uint64) (list []uint64, err error) {
 	if s.options.Folder == "" {
 		return nil, nil
 	}
@@ -62,7 +62,7 @@ func (s *Sums) otherGenerations(present uint64) (list []uint64, err error) {
 	}
 	for _, e := range entries {
 		digits, ok := strings.CutPrefix(e.Name(), pinSums+"-")
-		if n, err := strconv.ParseUint(digits, 10, 64); ok && err == nil && n != present {
+		if n, err := strconv.ParseUint(digits, 10, 64); ok && err == nil && n < present {
 			list = append(list, n)
 		}
 	}

@@ -156,6 +156,49 @@ func TestSumsContinueWithOtherPrograms(t *testing.T) {
 	})
 }
 
+// TestSumsContinueAfterKill: a syncd that was killed while it attached other programs has left pins, which never added.
+func TestSumsContinueAfterKill(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options(filepath.Join(mountBPF(t), "flows"))
+		o.Methods = []drained.Method{method}
+		m, id := newMap(t, ebpf.Hash)
+		s, err := drained.Open(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Follow(id)
+		put(t, m, 1, value(1, 1, 1))
+		drain(t, m, 10)
+		closeSums(t, s)
+		for _, name := range []string{"sums-2", "next-2"} {
+			left, _ := newMap(t, ebpf.Hash)
+			if err := left.Pin(filepath.Join(o.Folder, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for round := range 2 {
+			o.MaxEntries -= 10
+			if s, err = drained.Open(o); err != nil {
+				t.Fatal(err)
+			}
+			put(t, m, 1, value(1, 1, 1))
+			drain(t, m, 10)
+			if got, want := sum(t, s, 1), fmt.Sprintf("packets %d, flags 1, bytes %[1]d", round+2); got != want {
+				t.Errorf("sum: got %s, want %s", got, want)
+			}
+			pin, err := ebpf.LoadPinnedMap(filepath.Join(o.Folder, fmt.Sprint("sums-", round+2)), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pin.MaxEntries() != uint32(o.MaxEntries) {
+				t.Errorf("pinned sums: got room for %d, want %d", pin.MaxEntries(), o.MaxEntries)
+			}
+			pin.Close()
+			closeSums(t, s)
+		}
+	})
+}
+
 // changeState changes the pinned state.
 func changeState(t *testing.T, folder string, change func(*bpf.DrainDrainState)) {
 	t.Helper()

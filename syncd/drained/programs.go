@@ -183,6 +183,10 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 		s.objects, s.back = objects, objects.Maps[backMap]
 		return nil
 	}
+	// A former syncd may have been killed after it pinned programs of the next generation.
+	if err := s.removePins(func(pinned uint64) bool { return pinned > generation }); err != nil {
+		return err
+	}
 	sums, err := s.nextSums(spec)
 	if err != nil {
 		return err
@@ -227,8 +231,8 @@ func (s *Sums) activate(generation, version uint64, sums *ebpf.Map) {
 		_ = s.sums.Close() // mergeFormer opens the pin
 	}
 	s.sums = sums
-	atomic.StoreUint64(&s.state.Version, version)
 	atomic.StoreUint64(&s.state.Generation, generation)
+	atomic.StoreUint64(&s.state.Version, version)
 }
 
 // linksOf returns the number of links of a method, without those for 32-bit processes.

@@ -155,7 +155,7 @@ func (s *Schema) check(m *Message, prefix string) error {
 	}
 	for i := range m.Fields {
 		f := &m.Fields[i]
-		if f.Roles&RoleSum != 0 && s.CPUs == 0 && !s.drained {
+		if f.Roles&RoleSum != 0 && s.CPUs == 0 && !s.Drained {
 			return fmt.Errorf("field %s%s of type %s cannot have role sum: it needs a per-CPU map, or the setting drain-sums", prefix, f.Name, f.Type)
 		}
 		if f.Message != nil {

@@ -19,7 +19,7 @@ func (s *Schema) WithOrigin(size int) *Schema {
 		Type: fmt.Sprintf("unsigned char[%d]", size), Doc: "identifies the node, and its boot, that has drained the entries",
 	})
 	key.Size += size
-	sums.Key, sums.drained = &key, true
+	sums.Key, sums.Drained = &key, true
 	return &sums
 }
 

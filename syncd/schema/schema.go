@@ -31,7 +31,8 @@ type Schema struct {
 	// other maps. Value then has one field cpu, an array of messages.
 	CPUs int
 
-	drained bool // see WithOrigin
+	// Drained is true for the sums of a drained map: see WithOrigin.
+	Drained bool
 }
 
 // Message is a struct, or a type that is sent like a struct.
