@@ -33,15 +33,14 @@ func (c *Config) bindDrainSums(fs *pflag.FlagSet) {
 // DrainSums reports whether what a collector drains from a map is added to sums.
 func (c *Config) DrainSums(name string) bool { return slices.Contains(c.DrainSumsMaps, name) }
 
-// DrainSumsRoom returns the size of the map of sums for a map with this maximum number of entries, and how many of them may
-// be of peers. The others are for this node.
-func (c *Config) DrainSumsRoom(maxEntries int) (room, peers int) {
+// DrainSumsRoom returns the size of the map of sums for a map with this maximum number of entries: room for the sums of this
+// node, and max-records-factor times as many of peers.
+func (c *Config) DrainSumsRoom(maxEntries int) int {
 	own := c.DrainSumsMaxEntries
 	if own == 0 {
 		own = drainSumsFactor * maxEntries
 	}
-	peers = int(c.RecordsFactor * float64(own))
-	return own + peers, peers
+	return own + int(c.RecordsFactor*float64(own))
 }
 
 // DrainSumsFolder returns the folder of the pins of a drained map, empty without pin-dir. A BPF filesystem accepts no dot

@@ -49,18 +49,18 @@ func TestDrainSumsFolder(t *testing.T) {
 
 func TestDrainSumsRoom(t *testing.T) {
 	for _, tt := range []struct {
-		setting     int
-		factor      float64
-		room, peers int
+		setting int
+		factor  float64
+		room    int
 	}{
-		{0, 2, 600, 400},
-		{1000, 2, 3000, 2000},
-		{1000, 1.5, 2500, 1500},
+		{0, 2, 600},
+		{1000, 2, 3000},
+		{1000, 1.5, 2500},
 	} {
 		c := Default()
 		c.DrainSumsMaxEntries, c.RecordsFactor = tt.setting, tt.factor
-		if room, peers := c.DrainSumsRoom(100); room != tt.room || peers != tt.peers {
-			t.Errorf("room with maximum %d and factor %g: got %d, %d of peers, want %d, %d", tt.setting, tt.factor, room, peers, tt.room, tt.peers)
+		if room := c.DrainSumsRoom(100); room != tt.room {
+			t.Errorf("room with maximum %d and factor %g: got %d, want %d", tt.setting, tt.factor, room, tt.room)
 		}
 	}
 }

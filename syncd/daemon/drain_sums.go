@@ -50,10 +50,9 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 			err = errors.Join(err, a.close())
 		}
 	}()
-	room, _ := c.DrainSumsRoom(info.MaxEntries)
 	o := drained.Options{
 		Folder: c.DrainSumsFolder(m.name), Type: info.Type, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		MaxEntries: room, Methods: drainMethods[capture.Attach(c.Attach)],
+		MaxEntries: c.DrainSumsRoom(info.MaxEntries), Methods: drainMethods[capture.Attach(c.Attach)],
 		Entries: capture.BPFEntries(), Logger: m.log,
 	}
 	var added []table.Range

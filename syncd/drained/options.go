@@ -18,7 +18,7 @@ const (
 	MaxValueSize = 4096
 	// OriginSize is the size of the origin at the end of the key of a sum, in bytes.
 	OriginSize = 8
-	// MaxRanges is MAX_RANGES in bpf/drain.bpf.c.
+	// MaxRanges is MAX_RANGES in bpf/drain_sums.h.
 	MaxRanges = 64
 )
 

@@ -19,7 +19,7 @@ import (
 	"mapsync/bpf"
 )
 
-// Names of programs and maps in bpf/drain.bpf.c.
+// Names of programs and maps in bpf/drain.bpf.c and bpf/drain_sums.h.
 const (
 	addBackProgram = "add_back"
 	sumsMap        = "drain_sums"

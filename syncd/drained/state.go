@@ -14,7 +14,7 @@ import (
 	"mapsync/bpf"
 )
 
-// state is struct drain_state of bpf/drain.bpf.c in shared memory, and the calls in progress.
+// state is struct drain_state of bpf/drain_sums.h in shared memory, and the calls in progress.
 type state struct {
 	memory []byte
 	*bpf.DrainDrainState
