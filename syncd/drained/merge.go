@@ -13,8 +13,8 @@ import (
 const (
 	mergePause = time.Millisecond
 	mergeLimit = 10 * time.Second
-	// detachPause is longer than a call may take from a program of a former generation to one of the present one.
-	detachPause = 100 * time.Millisecond
+	// programPause is longer than a call may take from one program to the next.
+	programPause = 100 * time.Millisecond
 )
 
 // mergeFormer adds the sums of former generations to the present ones, and removes the pins of other generations. A
@@ -47,7 +47,7 @@ func (s *Sums) removeOthers(present uint64) error {
 		return other
 	})
 	if removed {
-		time.Sleep(detachPause)
+		time.Sleep(programPause)
 	}
 	return err
 }

@@ -28,6 +28,10 @@ var pinName = regexp.MustCompile(`^(?:state|calls|(?:sums|next|link)-([0-9]+)(?:
 
 func pinOf(name string, generation uint64) string { return fmt.Sprintf("%s-%d", name, generation) }
 
+func pinOfLink(generation uint64, i int) string {
+	return fmt.Sprintf("%s-%d", pinOf(pinLink, generation), i)
+}
+
 // pin pins an object. Without the pin the sums end with syncd.
 func (s *Sums) pin(pin func(path string) error, name string) {
 	if s.options.Folder == "" {

@@ -142,7 +142,11 @@ func TestSumsContinueWithOtherPrograms(t *testing.T) {
 				t.Errorf("sum of key %d: got %s, want %s", k, got, want)
 			}
 		}
-		if st := s.Stats(); s.Origin() != origin || st.Unread+st.Full+st.Missed != 0 {
+		missed := s.Stats().Missed
+		if method == drained.ByFexit {
+			missed = 0 // calls in progress while programs were attached
+		}
+		if st := s.Stats(); s.Origin() != origin || st.Unread+st.Full+missed != 0 {
 			t.Errorf("origin and stats: got %x, %+v, want %x and nothing missing", s.Origin(), st, origin)
 		}
 		if v, err := s.Map().LookupBytes(other); err != nil || string(v) != string(value(7, 7, 7)) {

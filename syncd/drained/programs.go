@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -161,7 +162,9 @@ func (s *Sums) openPrograms(stateMap *ebpf.Map) error {
 }
 
 // attach continues with the pinned programs if they are those of the method. Otherwise it attaches programs of the next
-// generation, and then makes them add instead of the former ones, at once. A call in progress meanwhile is added once.
+// generation, and then makes them add instead of the former ones, at once. A call in progress meanwhile is added once, or
+// counts as missed: while fexit programs are attached, the kernel skips the former ones at the end of calls in progress
+// (bpf_tramp_image_put).
 func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 	generation := atomic.LoadUint64(&s.state.Generation)
 	spec, err := s.options.spec(generation + 1)
@@ -197,6 +200,9 @@ func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 		s.objects, s.back = objects, objects.Maps[backMap]
 		err = s.attachParts(m, parts)
 	}
+	if err == nil && generation > 0 {
+		err = s.state.awaitCalls(s.formerAreAttached(generation))
+	}
 	if err != nil {
 		if objects != nil {
 			objects.Close()
@@ -225,7 +231,7 @@ func (s *Sums) activate(generation, version uint64, sums *ebpf.Map) {
 	s.pin(sums.Pin, pinOf(pinSums, generation))
 	s.pin(s.objects.Maps[nextMap].Pin, pinOf(pinNext, generation))
 	for i, l := range s.links {
-		s.pin(l.Pin, fmt.Sprintf("%s-%d", pinOf(pinLink, generation), i))
+		s.pin(l.Pin, pinOfLink(generation, i))
 	}
 	if s.sums != nil {
 		_ = s.sums.Close() // mergeFormer opens the pin
@@ -246,8 +252,7 @@ func (o *Options) linksOf(m Method, parts []part) int {
 // openLinks opens the pinned links of a generation. It fails unless there are at least n.
 func (s *Sums) openLinks(generation uint64, n int) error {
 	for i := 0; ; i++ {
-		path := filepath.Join(s.options.Folder, fmt.Sprintf("%s-%d", pinOf(pinLink, generation), i))
-		l, err := link.LoadPinnedLink(path, nil)
+		l, err := link.LoadPinnedLink(filepath.Join(s.options.Folder, pinOfLink(generation, i)), nil)
 		if err != nil && i >= n && errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
@@ -256,6 +261,15 @@ func (s *Sums) openLinks(generation uint64, n int) error {
 		}
 		s.links = append(s.links, l)
 	}
+}
+
+// formerAreAttached reports whether the programs of a generation are attached without a syncd.
+func (s *Sums) formerAreAttached(generation uint64) bool {
+	if s.options.Folder == "" {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(s.options.Folder, pinOfLink(generation, 0)))
+	return err == nil
 }
 
 func (s *Sums) attachParts(m Method, parts []part) error {

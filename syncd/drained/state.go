@@ -51,18 +51,54 @@ func (s *state) removeLost(now time.Time) {
 		return
 	}
 	s.nextCheck = now.Add(time.Second)
-	var clock unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &clock); err != nil {
-		return
+	_, _ = s.callsBefore(clock()-lostAfter, true)
+}
+
+// awaitCalls waits for the end of each call that began before the next programs were attached: the kernel runs only former
+// ones at its end. Without these, and after lostAfter, its entries count as missing.
+func (s *state) awaitCalls(formerAreAttached bool) error {
+	time.Sleep(programPause)
+	attached := clock()
+	for formerAreAttached && clock() < attached+lostAfter {
+		if n, err := s.callsBefore(attached, false); n == 0 || err != nil {
+			return err
+		}
+		time.Sleep(mergePause)
 	}
+	_, err := s.callsBefore(attached, true)
+	return err
+}
+
+// callsBefore counts the calls in progress that began before a time of clock. With end, it ends them as missed.
+func (s *state) callsBefore(limit time.Duration, end bool) (n int, err error) {
 	var thread uint64
 	var call bpf.DrainDrainCall
-	for calls := s.calls.Iterate(); calls.Next(&thread, &call); {
-		if time.Duration(clock.Nano()-int64(call.Began)) > lostAfter && s.calls.Delete(thread) == nil {
+	calls := s.calls.Iterate()
+	for calls.Next(&thread, &call) {
+		if time.Duration(call.Began) >= limit {
+			continue
+		}
+		n++
+		if end && s.calls.Delete(thread) == nil {
 			atomic.AddUint64(&s.Missed, 1)
 			atomic.AddUint64(&s.Left, 1)
 		}
 	}
+	// The collector's calls change the map meanwhile.
+	if err = calls.Err(); errors.Is(err, ebpf.ErrIterationAborted) {
+		return n + 1, nil
+	}
+	if err != nil {
+		return n, fmt.Errorf("read the calls in progress: %w", err)
+	}
+	return n, nil
+}
+
+// clock returns the time of bpf_ktime_get_ns.
+func clock() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	return time.Duration(now.Nano())
 }
 
 // Stats are counters since the sums began. A restart of syncd keeps them.
