@@ -1,6 +1,6 @@
 // Package config defines the settings of the daemon: their defaults, their flags, their keys in
 // the YAML file and their validation. Each setting has one name, the same on the command line and
-// in the file.
+// in the file. Only metrics is in the file alone.
 package config
 
 import (
@@ -75,6 +75,8 @@ type Config struct {
 	DrainSumsMaps       []string      `yaml:"drain-sums"` // names of maps
 	DrainSumsTTL        time.Duration `yaml:"drain-sums-ttl"`
 	DrainSumsMaxEntries int           `yaml:"drain-sums-max-entries"` // of this node; 0: twice the map's maximum entries
+
+	Metrics []EntryMetrics `yaml:"metrics"` // only in the file
 
 	MetricsListen string   `yaml:"metrics-listen"`
 	ControlSocket string   `yaml:"control-socket"`
@@ -171,7 +173,7 @@ func ParseMap(s string) (Map, error) {
 
 // Validate returns an error that joins all problems of the settings, each with a remedy, or nil.
 func (c *Config) Validate() error {
-	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry(), c.validateDrainSums()}
+	errs := []error{c.validateMaps(), c.validateSchemas(), c.validateAddresses(), c.validateTLS(), c.validateLimits(), c.validateTrust(), c.validateCluster(), c.validateInPlace(), c.validateDeletes(), c.validateTakeoverExpiry(), c.validateDrainSums(), c.validateMetrics()}
 	oneOf := func(name, value string, choices ...string) {
 		if !slices.Contains(choices, value) {
 			errs = append(errs, fmt.Errorf("%s %q is unknown: choose %s", name, value, strings.Join(choices, ", ")))

@@ -59,24 +59,25 @@ type Daemon struct {
 	self         table.Owner
 	started      time.Time
 
-	ownWriter   *ebpf.Map
-	capture     *capture.Capture
-	credentials *peers.Credentials
-	cluster     *peers.Cluster
-	replicator  *replicate.Replicator
-	state       *state
-	links       *links
-	gossipKey   atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
-	maps        atomic.Pointer[[]*replica] // in the order of the settings; see replicas
-	assignments assignments
-	reloads     reloads
-	pinOwners   []uint32      // users whose pins are accepted, besides root and the user of syncd
-	wakeMaps    chan struct{} // wakes watchMaps
-	drain       drain
-	contacts    contacts
-	losses      losses
-	scanBudget  *kmap.ScanBudget // shared by all maps
-	scanCPUs    *unix.CPUSet     // nil: any
+	ownWriter    *ebpf.Map
+	capture      *capture.Capture
+	credentials  *peers.Credentials
+	cluster      *peers.Cluster
+	replicator   *replicate.Replicator
+	state        *state
+	entryMetrics *entryMetrics
+	links        *links
+	gossipKey    atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
+	maps         atomic.Pointer[[]*replica] // in the order of the settings; see replicas
+	assignments  assignments
+	reloads      reloads
+	pinOwners    []uint32      // users whose pins are accepted, besides root and the user of syncd
+	wakeMaps     chan struct{} // wakes watchMaps
+	drain        drain
+	contacts     contacts
+	losses       losses
+	scanBudget   *kmap.ScanBudget // shared by all maps
+	scanCPUs     *unix.CPUSet     // nil: any
 
 	grpc     *grpc.Server
 	health   *health.Server // served by grpc
@@ -139,6 +140,8 @@ func New(o Options) (_ *Daemon, err error) {
 	}
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
+	d.entryMetrics = openEntryMetrics(d)
+	d.onClose(d.entryMetrics.close)
 	d.self.Node = d.config.NodeName
 	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
 	if err := d.openKernel(o.OpenCapture); err != nil {

@@ -58,6 +58,22 @@ func (n *flowNode) count(flow, bytes uint64) {
 	}
 }
 
+// sumOf returns the bytes of a flow in the map, 0 without an entry.
+func (n *flowNode) sumOf(flow uint64) uint64 {
+	value, err := n.flows.LookupBytes(binary.NativeEndian.AppendUint64(nil, flow))
+	if err != nil || value == nil {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(value[8:])
+}
+
+func (n *flowNode) delete(flow uint64) {
+	n.t.Helper()
+	if err := n.flows.Delete(binary.NativeEndian.AppendUint64(nil, flow)); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 func (n *flowNode) drain() { n.collector.do("batch-drain", 0, 100, 0) }
 
 // sums returns the sums that the node has: by "NODE/FLOW", of all origins, "PACKETS/BYTES".

@@ -58,6 +58,8 @@ var (
 	mapLocal       = desc("map_local_changes_total", "Local changes, by outcome; accepted includes refreshed.", "map", "outcome")
 	mapRemote      = desc("map_remote_changes_total", "Changes received from peers, by outcome; refused includes local changes.", "map", "outcome")
 
+	metricsUsable = desc("entry_metrics_usable", "1 if the map has the fields of the setting metrics, by first counter.", "map", "counter")
+
 	scans        = desc("scans_total", "Completed scans, by kind: regular, or urgent because of losses and handovers.", "map", "kind")
 	scanFailures = desc("scan_failures_total", "Failed scans; each is retried.", "map")
 	scanEntries  = desc("scan_entries_total", "Entries of the kernel map read by scans.", "map")
@@ -135,6 +137,7 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	out.kernelCalls()
 	out.streams(d)
 	out.transport(d)
+	out.entryMetrics(d.entryMetrics)
 }
 
 type sink chan<- prometheus.Metric

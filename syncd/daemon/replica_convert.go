@@ -128,6 +128,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
+		Counter:         m.counter(s),
 	}
 	switch {
 	case !m.wasOffered:

@@ -110,8 +110,8 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		// read before the eviction.
 		switch {
 		case c.Time >= m.seen || c.Read != nil:
-			m.flags &^= flagEvicted
 			t.keepUnsent(c, s)
+			m.flags &^= flagEvicted
 		case m.is(flagEvicted) && m.seen-c.Time <= timestampMargin:
 			t.requestReread(s) // the write may have come after the eviction
 		}
@@ -170,6 +170,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
+	t.observe(c, s)
 	m := t.meta(s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {

@@ -17,6 +17,7 @@ func (t *Table) refreshes(c *Change, s uint32) bool {
 
 // keepUnsent stores a value without sending it now.
 func (t *Table) keepUnsent(c *Change, s uint32) {
+	t.observe(c, s)
 	if !t.equalCarried(s, c.Value) {
 		t.stats.Unsent++
 		t.meta(s).flags |= flagUnsent

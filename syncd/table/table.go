@@ -101,6 +101,8 @@ type Options struct {
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
+	// Counter observes the values of local changes. Nil: nothing does.
+	Counter Counter
 	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
 	// not in the map may have been evicted then, and syncd does not restore it.
 	EvictionsUnseen bool

@@ -57,12 +57,24 @@ func (p *Printer) appendText(dst []byte, m *schema.Message, data []byte, t *sche
 	return w.dst
 }
 
+// AppendField appends the content of one field as text, without a name and without quotes. half is the half of an entry
+// that has the field, of its full size.
+func (p *Printer) AppendField(dst []byte, path *schema.Path, half []byte) []byte {
+	w := writer{p: p, dst: dst, bare: true}
+	for _, f := range path.Fields[:len(path.Fields)-1] {
+		half = f.BytesAt(half, 0)
+	}
+	w.field(path.Last(), half)
+	return w.dst
+}
+
 // writer writes one key or value.
 type writer struct {
 	p     *Printer
 	times *schema.Times
 	dst   []byte
 	json  bool
+	bare  bool // text without quotes
 }
 
 // message writes a message and reports whether it wrote any field.
@@ -265,6 +277,10 @@ func (w *writer) text(b []byte) {
 			w.dst = hex.AppendEncode(w.dst, b)
 			return
 		}
+	}
+	if w.bare {
+		w.dst = append(w.dst, b...)
+		return
 	}
 	w.dst = strconv.AppendQuote(w.dst, string(b))
 }

@@ -3,10 +3,8 @@ package filter
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	"mapsync/syncd/schema"
@@ -19,9 +17,7 @@ type Filter struct {
 	// interface. Without it no entry has an interface name.
 	Links schema.Links
 
-	key     bool
-	size    int             // of the key or value, in bytes
-	path    []*schema.Field // from the outermost field to the compared one
+	field   schema.Path
 	op      string
 	operand operand
 }
@@ -60,10 +56,12 @@ func Parse(s *schema.Schema, expr string) (*Filter, error) {
 	}
 	f := &Filter{op: op}
 	name := strings.TrimSpace(expr[:at])
-	if err := f.find(s, name); err != nil {
+	path, err := s.Path(name)
+	if err != nil {
 		return nil, fmt.Errorf("filter %q: %w", expr, err)
 	}
-	field := f.path[len(f.path)-1]
+	f.field = path
+	field := path.Last()
 	parsed, ordered, err := parseOperand(field, strings.TrimSpace(expr[at+len(op):]))
 	if err != nil {
 		return nil, fmt.Errorf("filter %q: field %s (%s) is compared with %w", expr, name, field.Type, err)
@@ -75,105 +73,17 @@ func Parse(s *schema.Schema, expr string) (*Filter, error) {
 	return f, nil
 }
 
-// find resolves the name of a field.
-func (f *Filter) find(s *schema.Schema, name string) error {
-	for _, half := range []struct {
-		prefix string
-		m      *schema.Message
-	}{{"key.", s.Key}, {"value.", s.Value}} {
-		if rest, ok := strings.CutPrefix(name, half.prefix); ok {
-			path, err := lookup(s, half.m, rest)
-			if !errors.Is(err, errNoField) {
-				f.key, f.size, f.path = half.m == s.Key, half.m.Size, path
-				return err
-			}
-		}
-	}
-	inKey, keyErr := lookup(s, s.Key, name)
-	inValue, valueErr := lookup(s, s.Value, name)
-	switch {
-	case keyErr == nil && valueErr == nil:
-		return fmt.Errorf("both key and value have a field %s: write key.%s or value.%s", name, name, name)
-	case keyErr == nil:
-		f.key, f.size, f.path = true, s.Key.Size, inKey
-	case valueErr == nil:
-		f.size, f.path = s.Value.Size, inValue
-	case !errors.Is(keyErr, errNoField):
-		return keyErr
-	case !errors.Is(valueErr, errNoField):
-		return valueErr
-	default:
-		return fmt.Errorf("unknown field %q; fields of this map: %s", name,
-			strings.Join(append(namesOf(s.Key, "key."), namesOf(s.Value, "value.")...), ", "))
-	}
-	return nil
-}
-
-var errNoField = errors.New("no such field")
-
-// lookup returns the fields of a path within a key or value. The path may omit the field cpu of a
-// per-CPU map's value.
-func lookup(s *schema.Schema, m *schema.Message, name string) (path []*schema.Field, err error) {
-	path, err = fieldPath(m, name)
-	if errors.Is(err, errNoField) && s.CPUs > 0 && m == s.Value {
-		path, err = fieldPath(m.Fields[0].Message, name)
-		path = append([]*schema.Field{&m.Fields[0]}, path...)
-	}
-	return path, err
-}
-
-// fieldPath returns the fields of a path within a message.
-func fieldPath(m *schema.Message, name string) (path []*schema.Field, err error) {
-	for part := range strings.SplitSeq(name, ".") {
-		if m == nil {
-			return nil, errNoField
-		}
-		i := slices.IndexFunc(m.Fields, func(f schema.Field) bool { return f.Name == part })
-		if i < 0 {
-			return nil, errNoField
-		}
-		path = append(path, &m.Fields[i])
-		m = m.Fields[i].Message
-	}
-	last := path[len(path)-1]
-	switch last.Kind {
-	case schema.KindMessage:
-		return nil, fmt.Errorf("field %s is a struct: choose one of %s", name, strings.Join(namesOf(last.Message, name+"."), ", "))
-	case schema.KindNone:
-		return nil, fmt.Errorf("field %s (%s) cannot be compared: it is the kernel's or a pointer", name, last.Type)
-	}
-	return path, nil
-}
-
-// namesOf returns the names of the fields that a filter may use.
-func namesOf(m *schema.Message, prefix string) []string {
-	var names []string
-	for i := range m.Fields {
-		switch f := &m.Fields[i]; f.Kind {
-		case schema.KindNone:
-		case schema.KindMessage:
-			names = append(names, namesOf(f.Message, prefix+f.Name+".")...)
-		default:
-			names = append(names, prefix+f.Name)
-		}
-	}
-	return names
-}
-
 // Match reports whether an entry meets the condition. If t is nil, a time differs from any other
 // time. An entry shorter than its type matches no condition.
 func (f *Filter) Match(key, value []byte, t *schema.Times) bool {
-	data := value
-	if f.key {
-		data = key
-	}
-	if len(data) < f.size {
+	data, ok := f.field.Half(key, value)
+	if !ok {
 		return false
 	}
 	if f.op == "!=" {
-		return !f.matchesAny(f.path, data, t)
+		return !f.matchesAny(f.field.Fields, data, t)
 	}
-	return f.matchesAny(f.path, data, t)
+	return f.matchesAny(f.field.Fields, data, t)
 }
 
 // matchesAny reports whether any element meets the condition. It treats != like =.

@@ -180,7 +180,7 @@ func TestParseErrors(t *testing.T) {
 		"zone=3":                         "write key.zone or value.zone",
 		"nat=3":                          "field nat is a struct: choose one of nat.daddr, nat.dport",
 		"value.nat=3":                    "field nat is a struct",
-		"lock=1":                         "field lock (struct bpf_spin_lock) cannot be compared",
+		"lock=1":                         "field lock (struct bpf_spin_lock) cannot be read",
 		"sport=http":                     "field sport (__be16) is compared with a number from 0 to 65535",
 		"sport=65536":                    "a number from 0 to 65535",
 		"sport==443":                     "a number from 0 to 65535",

@@ -1,0 +1,113 @@
+// Package counters turns fields of a map's entries into counters with a bounded number of series, for Prometheus.
+//
+// A [Set] observes the local changes of a table and adds the increases of the fields. It never reads a map. The
+// package has no clock and no goroutines.
+package counters
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"mapsync/syncd/schema"
+	"mapsync/syncd/schema/export"
+)
+
+// Spec describes the counters of a map. All of them have the same labels.
+type Spec struct {
+	// Labels are the labels of each series, each the content of a field of the key.
+	Labels []Label
+	// Fields has the field of each counter, unsigned numbers of the value, at least one. The first one decides which
+	// series are exported.
+	Fields []string
+	// Top is the maximum number of series besides Other.
+	Top int
+}
+
+// Label is a label of a series.
+type Label struct {
+	Name string
+	// Field is the field of the key, for example daddr or tuple.dport.
+	Field string
+}
+
+// ErrField is wrapped by the errors of fields that the types of a map lack, or that cannot be counted.
+var ErrField = errors.New("field of a metric is not usable")
+
+// layout is a Spec with the types of a map.
+type layout struct {
+	schema  *schema.Schema
+	printer *export.Printer
+	labels  []schema.Path
+	fields  []schema.Path
+}
+
+func (s *Spec) layout(types *schema.Schema, links schema.Links) (*layout, error) {
+	l := &layout{schema: types, printer: export.NewPrinter(types, links)}
+	for _, label := range s.Labels {
+		path, err := types.Path(label.Field)
+		if err == nil && !path.Key {
+			err = fmt.Errorf("%s is a field of the value, and labels are fields of the key", label.Field)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: label %s: %w", ErrField, label.Name, err)
+		}
+		l.labels = append(l.labels, path)
+	}
+	for _, name := range s.Fields {
+		path, err := types.Path(name)
+		if err == nil {
+			err = countable(name, &path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: counter: %w", ErrField, err)
+		}
+		l.fields = append(l.fields, path)
+	}
+	return l, nil
+}
+
+// countable returns an error for a field that cannot be a counter.
+func countable(name string, path *schema.Path) error {
+	f := path.Last()
+	switch {
+	case path.Key:
+		return fmt.Errorf("%s is a field of the key, and counters are fields of the value", name)
+	case f.Kind != schema.KindUint || f.AddressSize() > 0:
+		return fmt.Errorf("%s (%s) is not an unsigned integer", name, f.Type)
+	}
+	return nil
+}
+
+// raw appends the content of the labels of a key, as bytes that identify the series.
+func (l *layout) raw(dst, key []byte) []byte {
+	for i := range l.labels {
+		path, half := &l.labels[i], key
+		last := len(path.Fields) - 1
+		for _, f := range path.Fields[:last] {
+			half = f.BytesAt(half, 0)
+		}
+		f := path.Fields[last]
+		if f.BitSize > 0 {
+			n := f.NumberAt(half, 0)
+			dst = append(dst, byte(n), byte(n>>8), byte(n>>16), byte(n>>24), byte(n>>32), byte(n>>40), byte(n>>48), byte(n>>56))
+			continue
+		}
+		dst = append(dst, half[f.Offset:f.Offset+f.Bytes()]...)
+	}
+	return dst
+}
+
+// text returns the labels of a key.
+func (l *layout) text(key []byte) []string {
+	labels := make([]string, len(l.labels))
+	for i := range l.labels {
+		labels[i] = string(l.printer.AppendField(nil, &l.labels[i], key))
+	}
+	return labels
+}
+
+// isOther reports whether the labels are those of the series of all others.
+func isOther(labels []string) bool {
+	return !slices.ContainsFunc(labels, func(s string) bool { return s != Other })
+}

@@ -1,0 +1,160 @@
+package daemon_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+)
+
+// newCountedNode returns a node that exports counters of its map of flows, without drain-sums.
+func newCountedNode(t *testing.T, dir string, number, top int) *flowNode {
+	t.Helper()
+	n := newFlowNode(t, dir, number, capture.AttachNone)
+	n.config.DrainSumsMaps, n.config.Fields = nil, []string{"flows:packets=volatile", "flows:bytes=volatile"}
+	n.config.Metrics = []config.EntryMetrics{{
+		Map: "flows", Labels: map[string]string{"flow": "flow"}, Top: top,
+		Counters: []config.EntryCounter{
+			{Name: "flow_bytes_total", Field: "bytes", Unit: "bytes", Help: "Bytes by flow."},
+			{Name: "flow_packets_total", Field: "packets", Help: "Packets by flow."},
+		},
+	}}
+	if err := n.config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+var flowSeries = regexp.MustCompile(`(?m)^flow_(bytes|packets)_total\{flow="(\w+)"\} (\S+)$`)
+
+// counters returns the exported counters, by "bytes FLOW" and "packets FLOW", without those that are 0.
+func (n *flowNode) counters() map[string]uint64 {
+	n.t.Helper()
+	all := map[string]uint64{}
+	for _, m := range flowSeries.FindAllStringSubmatch(n.metrics(), -1) {
+		v, err := strconv.ParseFloat(m[3], 64)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		if v != 0 {
+			all[m[1]+" "+m[2]] = uint64(v)
+		}
+	}
+	return all
+}
+
+func (n *flowNode) awaitCounters(what, want string) {
+	n.t.Helper()
+	poll.Eventually(n.t, what, func() bool { return fmt.Sprint(n.counters()) == "map["+want+"]" },
+		func() any { return fmt.Sprintf("got %v, want %s", n.counters(), want) })
+}
+
+// TestEntryCounters counts what happens on each of two nodes, also while syncd is away, and after an entry was deleted or
+// reset.
+func TestEntryCounters(t *testing.T) {
+	dir := pinDir(t)
+	a, b := newCountedNode(t, dir, 1, 10), newCountedNode(t, dir, 2, 10)
+	startPair(t, a.node, b.node)
+	a.count(1, 100)
+	a.count(2, 50)
+	a.awaitCounters("new entries", "bytes 1:100 bytes 2:50 packets 1:1 packets 2:1")
+	a.count(1, 10)
+	a.awaitCounters("changes", "bytes 1:110 bytes 2:50 packets 1:2 packets 2:1")
+	poll.Eventually(t, "the peer has the entries", func() bool { return b.sumOf(1) == 110 && b.sumOf(2) == 50 })
+	b.awaitCounters("a peer's entries", "")
+	b.count(1, 5)
+	b.awaitCounters("changes of a peer's entry", "bytes 1:5 packets 1:1")
+
+	a.stop()
+	poll.Eventually(t, "the record changed on the peer", func() bool { return b.sumOf(1) == 115 })
+	a.count(2, 1000)
+	a.start()
+	a.awaitCounters("changes while syncd was away", "bytes 1:110 bytes 2:1050 packets 1:2 packets 2:2")
+
+	a.delete(2)
+	poll.Eventually(t, "the peer has deleted the entry", func() bool { return b.sumOf(2) == 0 })
+	a.count(2, 7)
+	a.awaitCounters("an entry that was deleted", "bytes 1:110 bytes 2:1057 packets 1:2 packets 2:3")
+}
+
+// TestEntryCountersAreFew exports the flows that increase most, and the sum of the others.
+func TestEntryCountersAreFew(t *testing.T) {
+	const flows = 200
+	n := newCountedNode(t, pinDir(t), 1, 3)
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	var bytes uint64
+	for round := range uint64(3) {
+		for flow := range uint64(flows) {
+			add := 1 + flow%5
+			if flow >= flows-3 {
+				add = 100_000
+			}
+			n.count(flow, add)
+			bytes += add
+		}
+		poll.Eventually(t, "all bytes are counted", func() bool { return n.totalBytes() == bytes },
+			func() any { return fmt.Sprintf("got %v, want %d bytes in round %d", n.counters(), bytes, round) })
+	}
+	got := n.counters()
+	for _, flow := range []int{197, 198, 199} {
+		if got[fmt.Sprintf("bytes %d", flow)] < 200_000 {
+			t.Errorf("counters: got %v, want flows 197 to 199 with two of three rounds at least", got)
+		}
+	}
+}
+
+// totalBytes returns the sum of the exported bytes.
+func (n *flowNode) totalBytes() (sum uint64) {
+	for name, v := range n.counters() {
+		if strings.HasPrefix(name, "bytes ") {
+			sum += v
+		}
+	}
+	return sum
+}
+
+// TestUnusableEntryMetrics: the map lacks a field. Everything else continues.
+func TestUnusableEntryMetrics(t *testing.T) {
+	n := newCountedNode(t, pinDir(t), 1, 3)
+	n.config.Metrics[0].Counters[0].Field = "octets"
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	if want := `mapsync_entry_metrics_usable{counter="flow_bytes_total",map="flows"} 0`; !strings.Contains(n.metrics(), want) {
+		t.Errorf("metrics: got none %s, want it", want)
+	}
+	if !n.log.contains(`unknown field \"octets\"; fields of this map: key.flow, value.packets, value.bytes`) {
+		t.Error("log: got no line with the fields of the map, want one")
+	}
+}
+
+// TestEntryCountersWithoutState: the file of the counters cannot be read or written. They continue in memory.
+func TestEntryCountersWithoutState(t *testing.T) {
+	n := newCountedNode(t, pinDir(t), 1, 3)
+	file := filepath.Join(n.config.StateDir, "n1.counters.json")
+	if err := os.WriteFile(file, []byte(`{"version":9}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.count(1, 3)
+	n.awaitCounters("counters with a file of another version", "bytes 1:3 packets 1:1")
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(file, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	n.count(1, 3)
+	n.awaitCounters("counters with a file that cannot be written", "bytes 1:6 packets 1:2")
+	if !n.log.contains("failed to save the counters of entries") {
+		t.Error("log: got no failed save, want one")
+	}
+}

@@ -1,0 +1,130 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Path is the way to a field of an entry.
+type Path struct {
+	// Key is true if the field is in the key, and false if it is in the value.
+	Key bool
+	// Fields are the enclosing fields, the outermost one first, and the field itself.
+	Fields []*Field
+
+	size int // of the key or value, in bytes
+}
+
+// Last returns the field itself.
+func (p *Path) Last() *Field { return p.Fields[len(p.Fields)-1] }
+
+// Half returns the half of an entry that has the field. ok is false if it is shorter than its type.
+func (p *Path) Half(key, value []byte) (half []byte, ok bool) {
+	half = value
+	if p.Key {
+		half = key
+	}
+	return half, len(half) >= p.size
+}
+
+// Sum returns the sum of the elements of an integer field, and of the same field of all enclosing arrays, as the CPUs of
+// a per-CPU map. half is the half of an entry that has the field, of its full size.
+func (p *Path) Sum(half []byte) uint64 { return sumOf(p.Fields, half) }
+
+func sumOf(path []*Field, message []byte) (sum uint64) {
+	f := path[0]
+	_, count := f.Elements()
+	for i := range max(count, 1) {
+		if len(path) > 1 {
+			sum += sumOf(path[1:], f.BytesAt(message, i))
+		} else {
+			sum += f.NumberAt(message, i)
+		}
+	}
+	return sum
+}
+
+// Path returns the path of a field by its name, for example dport or nat.dport. It searches the field in the key and in
+// the value. If both have it, the name must begin with key. or value. The name may omit the field cpu of a per-CPU
+// map's value. A struct and a field of KindNone have no path. Errors name the fields that exist.
+func (s *Schema) Path(name string) (Path, error) {
+	for _, half := range []struct {
+		prefix string
+		m      *Message
+	}{{"key.", s.Key}, {"value.", s.Value}} {
+		if rest, ok := strings.CutPrefix(name, half.prefix); ok {
+			fields, err := s.fieldsOf(half.m, rest)
+			if !errors.Is(err, errNoField) {
+				return Path{half.m == s.Key, fields, half.m.Size}, err
+			}
+		}
+	}
+	inKey, keyErr := s.fieldsOf(s.Key, name)
+	inValue, valueErr := s.fieldsOf(s.Value, name)
+	switch {
+	case keyErr == nil && valueErr == nil:
+		return Path{}, fmt.Errorf("both key and value have a field %s: write key.%s or value.%s", name, name, name)
+	case keyErr == nil:
+		return Path{true, inKey, s.Key.Size}, nil
+	case valueErr == nil:
+		return Path{false, inValue, s.Value.Size}, nil
+	case !errors.Is(keyErr, errNoField):
+		return Path{}, keyErr
+	case !errors.Is(valueErr, errNoField):
+		return Path{}, valueErr
+	}
+	return Path{}, fmt.Errorf("unknown field %q; fields of this map: %s", name,
+		strings.Join(append(fieldNames(s.Key, "key."), fieldNames(s.Value, "value.")...), ", "))
+}
+
+var errNoField = errors.New("no such field")
+
+// fieldsOf returns the fields of a path within a key or value. The path may omit the field cpu of a per-CPU map's
+// value.
+func (s *Schema) fieldsOf(m *Message, name string) (path []*Field, err error) {
+	path, err = m.fieldsOf(name)
+	if errors.Is(err, errNoField) && s.CPUs > 0 && m == s.Value {
+		path, err = m.Fields[0].Message.fieldsOf(name)
+		path = append([]*Field{&m.Fields[0]}, path...)
+	}
+	return path, err
+}
+
+func (m *Message) fieldsOf(name string) (path []*Field, err error) {
+	for part := range strings.SplitSeq(name, ".") {
+		if m == nil {
+			return nil, errNoField
+		}
+		i := slices.IndexFunc(m.Fields, func(f Field) bool { return f.Name == part })
+		if i < 0 {
+			return nil, errNoField
+		}
+		path = append(path, &m.Fields[i])
+		m = m.Fields[i].Message
+	}
+	last := path[len(path)-1]
+	switch last.Kind {
+	case KindMessage:
+		return nil, fmt.Errorf("field %s is a struct: choose one of %s", name, strings.Join(fieldNames(last.Message, name+"."), ", "))
+	case KindNone:
+		return nil, fmt.Errorf("field %s (%s) cannot be read: it is the kernel's or a pointer", name, last.Type)
+	}
+	return path, nil
+}
+
+// fieldNames returns the names of the fields that have a path.
+func fieldNames(m *Message, prefix string) []string {
+	var names []string
+	for i := range m.Fields {
+		switch f := &m.Fields[i]; f.Kind {
+		case KindNone:
+		case KindMessage:
+			names = append(names, fieldNames(f.Message, prefix+f.Name+".")...)
+		default:
+			names = append(names, prefix+f.Name)
+		}
+	}
+	return names
+}
