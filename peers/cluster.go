@@ -78,6 +78,7 @@ type Cluster struct {
 	memberLogLimit *logLimiter // limits log lines about members that join, change or leave
 	memberlistLog  *memberlistLog
 	limiter        *Limiter
+	meter          *Meter
 	counters       counters
 
 	// cancelDials ends every dial and every connection that this node opened.
@@ -153,6 +154,7 @@ func (c *Cluster) create(ctx context.Context) error {
 	}
 	c.limiter = NewLimiter(gossipLimits(conf.TCPTimeout), c.log)
 	bounded := newTransport(ctx, inner, c.limiter, conf.Keyring)
+	c.meter = &bounded.meter
 	conf.Transport = bounded
 	conf.BindAddr, conf.BindPort = bind.Addr().String(), inner.GetAutoBindPort()
 	self := netip.AddrPortFrom(bind.Addr(), uint16(conf.BindPort))
@@ -169,6 +171,9 @@ func (c *Cluster) create(ctx context.Context) error {
 
 // GossipAddr returns the IP:port that this node advertises for gossip.
 func (c *Cluster) GossipAddr() string { return c.self.String() }
+
+// NetworkBytes returns the bytes of gossip on the network.
+func (c *Cluster) NetworkBytes() NetworkBytes { return c.meter.Bytes() }
 
 // Members returns the other live nodes, sorted by name. The caller owns the slice.
 func (c *Cluster) Members() []Member {

@@ -27,14 +27,15 @@ const (
 	gossipLifetimeFactor = 2
 )
 
-// transport is memberlist's transport with two additions: the end of a context ends dials and
-// connections, and incoming connections are bounded. memberlist's own transport cannot be interrupted.
+// transport is memberlist's transport with three additions: the end of a context ends dials and
+// connections, incoming connections are bounded, and bytes are counted. memberlist's own transport cannot be interrupted.
 // An unresponsive peer could delay a shutdown indefinitely.
 type transport struct {
 	*memberlist.NetTransport
 	ctx     context.Context
 	limiter *Limiter
 	keyring *memberlist.Keyring // nil: gossip is not encrypted
+	meter   Meter
 	streams chan net.Conn
 	packets chan *memberlist.Packet
 	// closing ends deliveries to memberlist. drained ends the wait for connections that NetTransport
@@ -69,7 +70,7 @@ func (t *transport) acceptStreams() {
 	for {
 		select {
 		case conn := <-t.NetTransport.StreamCh():
-			limited := t.limiter.add(conn)
+			limited := t.limiter.add(t.meter.Conn(conn))
 			select {
 			case t.streams <- newFilteredConn(limited, limited, t.keyring, t.limiter):
 			case <-t.closing:
@@ -86,6 +87,7 @@ func (t *transport) filterPackets() {
 	for {
 		select {
 		case p := <-t.NetTransport.PacketCh():
+			t.meter.datagram(false, p.From.String(), len(p.Buf))
 			if !t.acceptsPacket(p) {
 				continue
 			}
@@ -104,6 +106,20 @@ func (t *transport) PacketCh() <-chan *memberlist.Packet { return t.packets }
 
 // StreamCh implements memberlist.Transport.
 func (t *transport) StreamCh() <-chan net.Conn { return t.streams }
+
+// WriteTo implements memberlist.Transport.
+func (t *transport) WriteTo(b []byte, addr string) (time.Time, error) {
+	return t.WriteToAddress(b, memberlist.Address{Addr: addr})
+}
+
+// WriteToAddress implements memberlist.NodeAwareTransport.
+func (t *transport) WriteToAddress(b []byte, a memberlist.Address) (time.Time, error) {
+	at, err := t.NetTransport.WriteToAddress(b, a)
+	if err == nil {
+		t.meter.datagram(true, a.Addr, len(b))
+	}
+	return at, err
+}
 
 // Shutdown implements memberlist.Transport.
 func (t *transport) Shutdown() error {
@@ -129,6 +145,7 @@ func (t *transport) DialAddressTimeout(a memberlist.Address, timeout time.Durati
 	if err != nil {
 		return nil, err
 	}
+	conn = t.meter.Conn(conn)
 	stop := context.AfterFunc(t.ctx, func() { _ = conn.Close() })
 	// Gossip may contain any address as a node's address, so the data from dialled connections is
 	// bounded too.

@@ -23,6 +23,7 @@ type namespaces struct {
 	hooks  bool
 	dir    string
 	router *netns.NS
+	spaces []*netns.NS       // of the nodes, in the order of their starts
 	cuts   map[direction]int // number of active cuts of each direction
 }
 
@@ -77,6 +78,7 @@ func (n *namespaces) connect(i int) (*netns.NS, error) {
 	err = errors.Join(netns.Veth(n.router, port, ns, "eth0"),
 		n.router.Addr(port, gate+"/30"), ns.Addr("eth0", n.address(i)+"/30"),
 		n.router.Up(port), ns.Up("eth0"), ns.Route("default", gate))
+	n.spaces = append(n.spaces, ns)
 	return ns, err
 }
 

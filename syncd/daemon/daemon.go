@@ -83,6 +83,8 @@ type Daemon struct {
 	health   *health.Server // served by grpc
 	listener net.Listener   // of grpc
 	limiter  *peers.Limiter // of listener
+	// streamMeter counts the bytes of listener and of connections to peers.
+	streamMeter peers.Meter
 	// remoteLog is for log lines that a remote side can cause. logLimiter limits them.
 	remoteLog   *slog.Logger
 	logLimiter  *logLimiter
@@ -225,7 +227,7 @@ func (d *Daemon) openNetwork() error {
 		return fmt.Errorf("listen for peers: %w", err)
 	}
 	d.limiter = peers.NewLimiter(grpcLimits(connections), d.remoteLog)
-	d.listener = d.limiter.Listener(inner)
+	d.listener = d.limiter.Listener(d.streamMeter.Listener(inner))
 	d.onClose(func() error { d.grpc.Stop(); return nil })
 	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
 	if err != nil {
@@ -255,7 +257,10 @@ func (d *Daemon) openReplicator() error {
 	o := replicate.Options{
 		Self: d.self, Logger: d.remoteLog, Now: d.clock.time, Times: d.clock.times, MaxClockAhead: d.config.MaxClockAhead,
 		Dial: func(p replicate.Peer) (*grpc.ClientConn, error) {
-			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)))
+			options := append(d.replicator.DialOptions(), grpc.WithTransportCredentials(d.credentials.Client(p.Node)),
+				grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+					return d.streamMeter.Dial(ctx, addr, replicate.KeepaliveTimeout)
+				}))
 			return grpc.NewClient("passthrough:///"+p.Addr, options...)
 		},
 		Addr:                func() string { return d.serviceAddr },

@@ -3,6 +3,7 @@ package daemon
 import (
 	"time"
 
+	"mapsync/peers"
 	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 
@@ -99,6 +100,8 @@ var (
 
 	streamDeltas          = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
 	streamBytes           = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
+	peerMapBytes          = desc("peer_map_bytes_total", "Bytes of batches exchanged with the peer, by direction, without overhead.", "peer", "map", "direction")
+	networkBytes          = desc("network_bytes_total", "Bytes on the network with the headers of TCP, UDP and IP, by protocol: replication with TLS, or gossip.", "protocol", "direction")
 	streamErrors          = desc("stream_errors_total", "Errors of streams, by cause.", "cause")
 	streamObservers       = desc("stream_observers", "Observers that are connected to this node.")
 	streamSyncs           = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
@@ -289,6 +292,8 @@ func (s sink) streams(d *Daemon) {
 			refused[m.Name] += m.ExceptionCount
 			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
 			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
+			s.counter(peerMapBytes, m.In.Bytes, p.Node, m.Name, "received")
+			s.counter(peerMapBytes, m.Out.Bytes, p.Node, m.Name, "sent")
 			// If the comparison is unknown, the digests are not proven to agree, and the number
 			// of divergent entries is unknown, too.
 			unknown := m.Incomparable != ""
@@ -331,6 +336,10 @@ func (s sink) streams(d *Daemon) {
 }
 
 func (s sink) transport(d *Daemon) {
+	for protocol, b := range map[string]peers.NetworkBytes{"replication": d.streamMeter.Bytes(), "gossip": d.cluster.NetworkBytes()} {
+		s.counter(networkBytes, b.Sent, protocol, "sent")
+		s.counter(networkBytes, b.Received, protocol, "received")
+	}
 	g := d.cluster.Stats()
 	s.gauge(gossipMembers, float64(g.Members))
 	for cause, n := range map[string]uint64{

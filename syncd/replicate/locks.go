@@ -9,7 +9,7 @@ package replicate
 //  3. inboundStream.mu
 //  4. localMap.mu
 //  5. the lock of a table (table.Update, View, NewCursor and Cursor.Close)
-//  6. deliveries.mu and exceptions.mu, one at a time
+//  6. deliveries.mu, exceptions.mu and sentTraffic.mu, one at a time
 //
 // outboundStream.mu comes before localMap.mu and is never held together with Replicator.mu or
 // inboundStream.mu. An outbound stream that needs the replicator calls it after it has released its

@@ -42,6 +42,9 @@ type outboundMap struct {
 	// owns.
 	sendAll bool
 
+	// sent counts the batches, across streams. serve sets it.
+	sent *traffic
+
 	// unsubscribed reports that the peer has ended the subscription. It never becomes false again.
 	unsubscribed atomic.Bool
 	// serving reports that m is set and the map is served. Other goroutines may read m while it is
@@ -144,7 +147,7 @@ func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
 func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
 	f := &outboundMap{
 		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
-		sendAll: m.GetSendAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
+		sent: new(traffic), sendAll: m.GetSendAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
 	}
 	f.owners.noRequests, f.owners.epoch = m.GetOwners() == nil, 1 // 0 marks an unused slot
 	f.owners.request.Store(request)
@@ -278,6 +281,7 @@ func (f *outboundMap) sendBatch(now time.Time) error {
 	f.lastSent, f.s.lastSent = now, now
 	out := f.enc.Finish(previous, position, end)
 	f.s.count.add(deltas, out.Len())
+	f.sent.add(deltas, out.Len())
 	f.s.r.count.sent.add(deltas, out.Len())
 	if err := f.s.send.SendMsg(out); err != nil {
 		return fmt.Errorf("send batch of map %q: %w", f.name, err)

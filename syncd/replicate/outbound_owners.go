@@ -241,6 +241,7 @@ func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 	f.s.lastSent = time.Now()
 	out := e.Finish(f.sentPosition.Load(), f.sentPosition.Load(), false)
 	f.s.count.add(deltas, out.Len())
+	f.sent.add(deltas, out.Len())
 	f.s.r.count.sent.add(deltas, out.Len())
 	if err := f.s.send.SendMsg(out); err != nil {
 		return fmt.Errorf("send batch of map %q out of turn: %w", f.name, err)

@@ -25,7 +25,7 @@ func (f *outboundMap) serve(m *localMap) error {
 		// The table still has all tombstones after the position, so the receiver misses no delete.
 		f.s.r.count.resumes.Add(1)
 	}
-	f.m, f.startPosition = m, position
+	f.m, f.startPosition, f.sent = m, position, f.s.r.sentTo(f.s.target.Node, f.name)
 	f.restoreDeliveries(reset)
 	f.enc = m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Expiries: f.expiries, Observe: f.observe})
 	f.cursor = m.table.NewCursor(position)

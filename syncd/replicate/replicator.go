@@ -66,6 +66,8 @@ type Replicator struct {
 	maps atomic.Pointer[map[string]*localMap]
 	// count holds the counters for Stats.
 	count counters
+	// sentTraffic counts what is sent to each peer.
+	sentTraffic sentTraffic
 
 	// mu guards the fields up to ownersReviewedAt. See locks.go for the order of locks.
 	mu sync.Mutex
@@ -151,11 +153,14 @@ func (r *Replicator) ServerOptions() []grpc.ServerOption {
 			MaxConnectionIdle: maxConnectionIdle,
 			// This applies to connections without a stream of this package. Streams end earlier.
 			MaxConnectionAge: r.opt.MaxStreamAge + r.opt.MaxStreamAge/4, MaxConnectionAgeGrace: handshakeTimeout,
-			Time: 10 * time.Second, Timeout: 10 * time.Second,
+			Time: 10 * time.Second, Timeout: KeepaliveTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 	}
 }
+
+// KeepaliveTimeout is the time after which a connection ends whose peer does not acknowledge anything.
+const KeepaliveTimeout = 10 * time.Second
 
 // DialOptions returns the options that a connection to a peer needs besides credentials.
 // Options.Dial must use them.
@@ -168,7 +173,7 @@ func (r *Replicator) DialOptions() []grpc.DialOption {
 		grpc.WithWriteBufferSize(ioBuffer),
 		// TCP repeats a lost handshake after growing pauses. A new attempt is faster.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: KeepaliveTimeout}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes), grpc.ForceCodecV2(r.codec)),
 	}
 }

@@ -102,6 +102,8 @@ type MapStatus struct {
 	// Reporting reports that the peer sends reports. Report is the last one.
 	Reporting bool
 	Report    Report
+	// Out counts what was sent to the peer.
+	Out Traffic
 	// Sent is the position sent to the peer. Acked is the position that the peer has acknowledged:
 	// its kernel map holds everything up to it.
 	Sent, Acked uint64
@@ -164,7 +166,7 @@ func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 		st.LastContact = time.Unix(0, at)
 	}
 	for name, m := range maps {
-		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting}
+		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting, Out: l.r.sentTo(l.peer.Node, name).load()}
 		if m.sendExcluded(l.r.opt.Self.Node, l.peer.Node) {
 			ms.SendState = StateExcluded
 		}
