@@ -14,18 +14,23 @@ import (
 	"mapsync/syncd/config"
 )
 
-// newCountedNode returns a node that exports counters of its map of flows, without drain-sums.
-func newCountedNode(t *testing.T, dir string, number, top int) *flowNode {
-	t.Helper()
-	n := newFlowNode(t, dir, number, capture.AttachNone)
-	n.config.DrainSumsMaps, n.config.Fields = nil, []string{"flows:packets=volatile", "flows:bytes=volatile"}
-	n.config.Metrics = []config.EntryMetrics{{
+// flowCounters is a setting metrics for the map of flows.
+func flowCounters(top int) []config.EntryMetrics {
+	return []config.EntryMetrics{{
 		Map: "flows", Labels: map[string]string{"flow": "flow"}, Top: top,
 		Counters: []config.EntryCounter{
 			{Name: "flow_bytes_total", Field: "bytes", Unit: "bytes", Help: "Bytes by flow."},
 			{Name: "flow_packets_total", Field: "packets", Help: "Packets by flow."},
 		},
 	}}
+}
+
+// newCountedNode returns a node that exports counters of its map of flows, without drain-sums.
+func newCountedNode(t *testing.T, dir string, number, top int) *flowNode {
+	t.Helper()
+	n := newFlowNode(t, dir, number, capture.AttachNone)
+	n.config.DrainSumsMaps, n.config.Fields = nil, []string{"flows:packets=volatile", "flows:bytes=volatile"}
+	n.config.Metrics = flowCounters(top)
 	if err := n.config.Validate(); err != nil {
 		t.Fatal(err)
 	}
