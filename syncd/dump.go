@@ -82,13 +82,23 @@ func newWatch() *cobra.Command {
 		Use:   "watch MAP",
 		Short: "Print the changes of a map as they happen",
 		Long: `Print each change of a replicated map, made by this node or by a peer, until interrupted. If a key
-changes faster than the output is read, it is printed once, with its newest value.`,
+changes faster than the output is read, it is printed once, with its newest value.
+
+With --cluster, print a table of the counters of all nodes at each interval: the keys that increase
+most, with their owners, sums and rates. Without --sum, the counters are the fields with the role sum.`,
 		Example: `  syncd watch ct_map --where state=CT_ESTABLISHED
+  syncd watch flows --cluster --interval 5s --sum bytes
   syncd watch ct_map --json | jq -c 'select(.deleted)'`,
 		Args: exactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return flags.print(cmd, args[0]) },
 	}
 	flags.bind(cmd)
+	tables := addClusterWatch(cmd, &flags)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if used, err := tables(cmd, args[0]); used {
+			return err
+		}
+		return flags.print(cmd, args[0])
+	}
 	return cmd
 }
 

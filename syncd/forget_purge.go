@@ -133,8 +133,8 @@ func (r *removal) confirm(cmd *cobra.Command, question string) error {
 	return nil
 }
 
-func isTerminal(in io.Reader) bool {
-	file, ok := in.(*os.File)
+func isTerminal(stream any) bool {
+	file, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

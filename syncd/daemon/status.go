@@ -112,6 +112,9 @@ type MapStatus struct {
 	Unsent     int         `json:"unsent_entries"`
 	Exceptions []Exception `json:"exceptions,omitempty"`
 
+	// SumFields are the fields of the value with the role sum.
+	SumFields []string `json:"sum_fields,omitempty"`
+
 	// UndetectedPrograms are programs whose writes only scans find, with type and id.
 	UndetectedPrograms []string `json:"undetected_programs,omitempty"`
 
@@ -268,6 +271,7 @@ func (m *replica) status() MapStatus {
 	}
 	if m.table != nil {
 		s.fill(m.table.Stats())
+		s.SumFields = m.schema.SumFields()
 	}
 	return s
 }

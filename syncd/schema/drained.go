@@ -2,8 +2,8 @@ package schema
 
 import "fmt"
 
-// originField is the name of the field that a drained map's sums have at the end of their keys.
-const originField = "drain_origin"
+// OriginField is the name of the field that a drained map's sums have at the end of their keys.
+const OriginField = "drain_origin"
 
 // WithOrigin returns the schema of the sums of a drained map: its keys end with an origin of size bytes. Fields of its
 // values may have the role sum. Both schemas share their other fields.
@@ -15,7 +15,7 @@ func (s *Schema) WithOrigin(size int) *Schema {
 		number = max(number, key.Fields[i].Number)
 	}
 	key.Fields = append(key.Fields[:len(key.Fields):len(key.Fields)], Field{
-		Name: originField, Number: number + 1, Offset: key.Size, Size: size, Kind: KindBytes,
+		Name: OriginField, Number: number + 1, Offset: key.Size, Size: size, Kind: KindBytes,
 		Type: fmt.Sprintf("unsigned char[%d]", size), Doc: "identifies the node, and its boot, that has drained the entries",
 	})
 	key.Size += size

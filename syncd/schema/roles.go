@@ -243,3 +243,26 @@ func (r Role) Names() []string {
 	}
 	return names
 }
+
+// SumFields returns the names of the fields of the value with the role sum, in the order of their declaration. A name in
+// a struct has the form outer.inner. Elements of arrays are not listed.
+func (s *Schema) SumFields() []string {
+	value := s.Value
+	if s.CPUs > 0 {
+		value = value.Fields[0].Message
+	}
+	return value.sumFields("")
+}
+
+func (m *Message) sumFields(prefix string) (names []string) {
+	for i := range m.Fields {
+		switch f := &m.Fields[i]; {
+		case f.Count > 0:
+		case f.Kind == KindMessage:
+			names = append(names, f.Message.sumFields(prefix+f.Name+".")...)
+		case f.Roles&RoleSum != 0:
+			names = append(names, prefix+f.Name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"mapsync/syncd/daemon"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// flowRecord is a record of a drained map of flows.
+func flowRecord(flow, origin int, owner string, version uint64, packets uint64) *daemon.Entry {
+	return &daemon.Entry{
+		Key:   json.RawMessage(fmt.Sprintf(`{"daddr":"10.0.0.%d","dport":443,"drain_origin":"%016x"}`, flow, origin)),
+		Value: json.RawMessage(fmt.Sprintf(`{"count":{"packets":"%d"},"flags":1}`, packets)),
+		Owner: owner, Version: version,
+	}
+}
+
+func newClusterWatch(out *bytes.Buffer) *clusterWatch {
+	return &clusterWatch{
+		out: out, top: 2, fields: []string{"count.packets"},
+		records: make(map[string]daemon.Entry), rows: make(map[string]*clusterRow), deleted: make(map[string]uint64),
+	}
+}
+
+func (w *clusterWatch) mustAdd(t *testing.T, entries ...*daemon.Entry) {
+	t.Helper()
+	for _, e := range entries {
+		if err := w.add(e); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestClusterTable(t *testing.T) {
+	var out bytes.Buffer
+	w := newClusterWatch(&out)
+	start := time.Unix(1000, 0)
+	w.mustAdd(t,
+		flowRecord(1, 1, "n1", 5, 100),
+		flowRecord(1, 2, "n1", 6, 20), // after a reboot of the node
+		flowRecord(1, 3, "n2", 7, 9_000_000),
+		flowRecord(2, 1, "n1", 8, 1),
+		flowRecord(2, 1, "n1", 7, 99), // an older version
+	)
+	wantTable := func(at time.Duration, want string) {
+		t.Helper()
+		out.Reset()
+		if err := w.print(start.Add(at)); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(want, out.String()); diff != "" {
+			t.Errorf("table differs (- want, + got):\n%s", diff)
+		}
+	}
+	wantTable(0, `keys 3, nodes 2, count.packets 0/s
+KEY                       OWNER  COUNT.PACKETS  COUNT.PACKETS/s
+daddr=10.0.0.1 dport=443  n2     9000k          0
+daddr=10.0.0.1 dport=443  n1     120            0
+
+`)
+	deleted := flowRecord(1, 3, "n2", 20, 0)
+	deleted.Deleted, deleted.Value = true, nil
+	w.mustAdd(t, flowRecord(2, 1, "n1", 9, 201), flowRecord(1, 2, "n1", 10, 30), deleted,
+		flowRecord(1, 3, "n2", 19, 7)) // read before the delete
+	wantTable(2*time.Second, `keys 2, nodes 1, count.packets 105/s
+KEY                       OWNER  COUNT.PACKETS  COUNT.PACKETS/s
+daddr=10.0.0.2 dport=443  n1     201            100
+daddr=10.0.0.1 dport=443  n1     130            5
+
+`)
+	w.asJSON, w.top = true, 1
+	wantTable(4*time.Second, `{"time":"`+start.Add(4*time.Second).Format(time.RFC3339)+`","nodes":1,"keys":2,"rates":{"count.packets":0},`+
+		`"top":[{"key":{"daddr":"10.0.0.2","dport":443},"owner":"n1","sums":{"count.packets":"201"},"rates":{"count.packets":0}}]}
+`)
+}
+
+func TestClusterFieldsAreChecked(t *testing.T) {
+	for field, want := range map[string]string{
+		"bytes":         "values have no field bytes: choose another --sum",
+		"count.bytes":   "values have no field bytes: choose another --sum",
+		"flags":         "",
+		"count.packets": "",
+		"count":         "field count is not an unsigned integer: choose another --sum",
+	} {
+		w := newClusterWatch(&bytes.Buffer{})
+		w.fields = []string{field}
+		err := w.add(flowRecord(1, 1, "n1", 1, 3))
+		var usage usageError
+		if (err == nil) != (want == "") || err != nil && (!errors.As(err, &usage) || err.Error() != want) {
+			t.Errorf("field %s: got error %v, want %q", field, err, want)
+		}
+	}
+}
+
+func TestClusterSumsAllCPUs(t *testing.T) {
+	n, err := numberOf(json.RawMessage(`{"cpu":[{"packets":"3"},{"packets":"4"}]}`), "packets")
+	if n != 7 || err != nil {
+		t.Errorf("packets of two CPUs: got %d, error %v, want 7", n, err)
+	}
+}
+
+func TestClusterFlagsAreChecked(t *testing.T) {
+	for _, args := range [][]string{
+		{"watch", "flows", "--sum", "bytes"},
+		{"watch", "flows", "--top", "3"},
+		{"watch", "flows", "--cluster", "--top", "0"},
+		{"watch", "flows", "--cluster", "--interval", "1ms"},
+		{"watch", "flows", "--cluster", "--times", "-1"},
+		{"watch", "flows", "--cluster", "--raw"},
+	} {
+		_, err := run(t, args...)
+		var usage usageError
+		if !errors.As(err, &usage) {
+			t.Errorf("%q: got error %v, want a usage error", args, err)
+		}
+	}
+}
+
+func TestShortNumbers(t *testing.T) {
+	for n, want := range map[float64]string{0: "0", 9999: "9999", 10_000: "10k", 123_456_789: "123M", 1e22: "10000E"} {
+		if got := short(n); got != want {
+			t.Errorf("short %v: got %s, want %s", n, got, want)
+		}
+	}
+}
