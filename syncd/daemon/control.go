@@ -37,6 +37,7 @@ func (a *admin) controlHandler() http.Handler {
 	mux.HandleFunc("PUT /resync/{map}", a.serveResync)
 	mux.HandleFunc("PUT /reload", a.serveReload)
 	mux.HandleFunc("PUT /forget", a.serveForget)
+	mux.HandleFunc("GET /kernel-calls", a.serveKernelCalls)
 	mux.HandleFunc("PUT /scans/pause", a.servePauseScans)
 	mux.HandleFunc("DELETE /scans/pause", a.serveResumeScans)
 	mux.HandleFunc("PUT /purge/{map}", a.servePurge)

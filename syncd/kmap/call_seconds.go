@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -48,7 +49,21 @@ var callCounts [callKinds]struct {
 	sum     atomic.Int64 // ns
 	longest atomic.Int64 // ns
 	buckets [len(callBounds) + 1]atomic.Uint64
+	// recent has the longest call of each of the latest seconds: the second since recentStart in the upper half, and the
+	// duration in recentUnit in the lower one.
+	recent [recentSeconds]atomic.Uint64
 }
+
+// MaxRecent is the longest window of LongestCalls.
+const MaxRecent = 10 * time.Minute
+
+const (
+	recentSeconds = int(MaxRecent/time.Second) + 2
+	recentUnit    = 100 * time.Nanosecond
+)
+
+// recentStart is before all calls.
+var recentStart = time.Now().Add(-time.Second)
 
 // ended counts a call that began at start.
 func (c CallKind) ended(start time.Time) { c.count(time.Since(start)) }
@@ -63,6 +78,27 @@ func (c CallKind) count(d time.Duration) {
 	n.buckets[b].Add(1)
 	for was := n.longest.Load(); int64(d) > was && !n.longest.CompareAndSwap(was, int64(d)); was = n.longest.Load() {
 	}
+	second := uint64(time.Since(recentStart) / time.Second)
+	recent, now := &n.recent[second%uint64(recentSeconds)], second<<32|uint64(min(d/recentUnit, math.MaxUint32))
+	// Another second, or a shorter call.
+	for was := recent.Load(); now > was && !recent.CompareAndSwap(was, now); was = recent.Load() {
+	}
+}
+
+// LongestCalls returns the longest call of each kind that ended within the last window of up to MaxRecent, or within a
+// second before it. It is 0 without a call.
+func LongestCalls(window time.Duration) (longest [callKinds]time.Duration) {
+	now := uint64(time.Since(recentStart) / time.Second)
+	first := now - min(now, uint64((window+time.Second-1)/time.Second))
+	for kind := range longest {
+		for i := range callCounts[kind].recent {
+			last := callCounts[kind].recent[i].Load()
+			if second := last >> 32; second >= first && second <= now {
+				longest[kind] = max(longest[kind], time.Duration(last&math.MaxUint32)*recentUnit)
+			}
+		}
+	}
+	return longest
 }
 
 // Calls returns the durations of all calls of this process, by kind. The caller owns the result.

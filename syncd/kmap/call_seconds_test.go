@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -23,6 +24,37 @@ func TestCallsAreMeasured(t *testing.T) {
 	if count(CallElement) != elements+1 {
 		t.Errorf("calls for one entry: got %d, want %d", count(CallElement), elements+1)
 	}
+}
+
+// TestLongestCalls: each second has its longest call.
+func TestLongestCalls(t *testing.T) {
+	const kind = CallIterator // no other test of this package runs meanwhile
+	count := func(at, d time.Duration) {
+		t.Helper()
+		recentStart = time.Now().Add(-at)
+		kind.count(d)
+	}
+	want := func(at, window, longest time.Duration) {
+		t.Helper()
+		recentStart = time.Now().Add(-at)
+		if got := LongestCalls(window)[kind]; got != longest {
+			t.Errorf("longest call in %s at %s: got %s, want %s", window, at, got, longest)
+		}
+	}
+	start := recentStart
+	defer func() { recentStart = start }()
+	base := time.Since(start) + 2*MaxRecent
+	count(base, 7*time.Millisecond)
+	count(base, 3*time.Millisecond) // a shorter one in the same second
+	count(base+5*time.Second, 4*time.Millisecond)
+	want(base+6*time.Second, 10*time.Second, 7*time.Millisecond)
+	want(base+6*time.Second, 3*time.Second, 4*time.Millisecond)
+	want(base+20*time.Second, 3*time.Second, 0)
+	count(base+time.Duration(recentSeconds)*time.Second, time.Millisecond) // takes the place of the first second
+	want(base+time.Duration(recentSeconds)*time.Second, MaxRecent, 4*time.Millisecond)
+	want(base+time.Duration(recentSeconds)*time.Second, time.Second, time.Millisecond)
+	count(base+time.Duration(recentSeconds)*time.Second, time.Hour) // more than an element can hold
+	want(base+time.Duration(recentSeconds)*time.Second, time.Second, math.MaxUint32*recentUnit)
 }
 
 func TestCallBuckets(t *testing.T) {
