@@ -14,37 +14,34 @@ type candidates struct {
 type candidate struct {
 	raw string // layout.raw of key
 	key []byte // the first key with these labels
-	// increases has the increase of each counter since the candidate was added.
-	increases []uint64
 	// count is at least the increase of the first counter since the last collection, and exceeds it by at most error.
 	count, error uint64
 	index        int // in the heap
 }
 
+// least returns the lowest possible increase.
+func (c *candidate) least() uint64 { return c.count - c.error }
+
 func newCandidates(limit int) candidates {
 	return candidates{max: limit, byRaw: make(map[string]*candidate)}
 }
 
-// add adds increases of the counters of a key.
-func (c *candidates) add(raw, key []byte, increases []uint64) {
+// add adds an increase of the first counter of a key.
+func (c *candidates) add(raw, key []byte, increase uint64) {
 	e := c.byRaw[string(raw)]
 	switch {
 	case e != nil:
 	case len(c.heap) < c.max:
-		e = &candidate{increases: make([]uint64, len(increases)), index: len(c.heap)}
+		e = &candidate{index: len(c.heap)}
 		c.heap = append(c.heap, e)
 		c.set(e, raw, key)
 	default:
 		e = c.heap[0]
 		delete(c.byRaw, e.raw)
-		clear(e.increases)
 		e.error = e.count
 		c.set(e, raw, key)
 	}
-	for i, n := range increases {
-		e.increases[i] += n
-	}
-	e.count += increases[0]
+	e.count += increase
 	heap.Fix(&c.heap, e.index)
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"mapsync/syncd/schema"
 )
@@ -19,14 +20,17 @@ const (
 	candidatesFactor = 8
 )
 
+// Linger is the time for which a series is exported before its first increase and after its last one, if it replaces
+// another or is replaced. Within that time each Prometheus server must collect, so that it sees all increases.
+const Linger = 5 * time.Minute
+
 // Set has the counters of a map. Its methods are safe for concurrent use.
 //
-// A counter is the sum of the increases that this node's table has accepted as local changes. An entry without a former
-// value increases from 0, and so does one whose value fell: it was reset. A delete decreases nothing, and neither does
-// a record of a peer. Each node therefore counts what happened on it, and the sum over all nodes counts nothing twice.
+// A counter is the sum of the increases that this node's table has accepted as local changes: see [Set.Changed]. Neither
+// deletes nor records of peers change it. Each node therefore counts what happened on it.
 //
 // Each label content has a series until there are more than Spec.Top. Then those have one that increase most, and Other
-// has the rest. A series that increases less than half as much as a content without one is removed for it.
+// has the rest.
 type Set struct {
 	spec Spec
 
@@ -39,29 +43,39 @@ type Set struct {
 	// unmapped is the number of series that are not in byRaw: those of a former syncd or of former types.
 	unmapped int
 	// other is the series of all others.
-	other series
+	other *series
+	// full is true if there were Spec.Top series. A new content then has no series before the next collection.
+	full bool
 	// candidates has contents that are not in byRaw.
 	candidates candidates
-	// saved is true if the sums of a former syncd were restored with what the map had then.
-	saved bool
 
 	raw       []byte
 	increases []uint64
 }
 
+// phase is the part of a series' life.
+type phase string
+
+const (
+	active phase = ""
+	// starting: the series is exported, and Other has its increases.
+	starting phase = "starting"
+	// ending: as starting, and then the series is removed.
+	ending phase = "ending"
+)
+
 type series struct {
 	labels []string
 	// totals has the content of each counter. It never decreases.
 	totals []uint64
-	// collected has totals at the last collection.
-	collected []uint64
-	// mapped is true if the series is in byRaw.
-	mapped bool
-	// increase is that of the first counter since the last collection. recent is the sum of the former ones, with half
-	// the weight for each collection.
+	// phase ends at until, unless it is active.
+	phase phase
+	until time.Time
+	// raws has the keys of byRaw that refer to the series.
+	raws []string
+	// increase is that of the first counter since the last collection, also while Other has it. recent is the sum of the
+	// former ones, with half the weight for each collection.
 	increase, recent uint64
-	// was and is have the sums of the entries that the map had when a former syncd ended, and has now.
-	was, is []uint64
 }
 
 // New returns the counters of a specification, all 0.
@@ -78,101 +92,102 @@ func New(spec Spec) *Set {
 	return s
 }
 
-func (s *Set) newSeries(labels []string) series {
-	n := len(s.spec.Fields)
-	return series{labels: labels, totals: make([]uint64, n), collected: make([]uint64, n), is: make([]uint64, n)}
+func (s *Set) newSeries(labels []string) *series {
+	return &series{labels: labels, totals: make([]uint64, len(s.spec.Fields))}
 }
 
-// SetTypes sets the types of the map's entries, before the entries are loaded. Until then, and after an error, changes are
-// not counted. Errors wrap ErrField.
+// SetTypes sets the types of the map's entries. Until then, and after an error, changes are not counted. Errors wrap
+// ErrField.
 func (s *Set) SetTypes(types *schema.Schema, links schema.Links) error {
 	l, err := s.spec.layout(types, links)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.layout = l
-	s.clearPresent()
 	clear(s.byRaw)
 	s.unmapped = len(s.series)
 	for _, of := range s.series {
-		of.mapped = false
+		of.raws = nil
 	}
 	s.candidates.reset()
 	return err
 }
 
-// Changed adds what an entry increased in a local change. from is the former value, or nil if there was none. The table
-// calls it under its lock.
-func (s *Set) Changed(key, from, to []byte) {
+// Changed adds what an entry increased in a local change. from is the former value, or nil for a new entry, which
+// increases from 0. So does a field that falls below half: it was reset. Another decrease adds nothing, and neither does
+// any if the order of the two values is not known. The table calls Changed under its lock.
+func (s *Set) Changed(key, from, to []byte, ordered bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.layout == nil || !s.measure(from, to) {
+	// A map that is replaced has other types for a moment.
+	if s.layout == nil || !s.layout.fits(key, from, to) || !s.measure(from, to, ordered && !s.spec.NoResets) {
 		return
 	}
 	s.raw = s.layout.raw(s.raw[:0], key)
-	of := s.find(key)
+	of, known := s.find(key)
+	of.increase += s.increases[0]
+	if of.phase != active {
+		of = s.other
+	}
 	for i, n := range s.increases {
 		of.totals[i] += n
 	}
-	of.increase += s.increases[0]
-	if of == &s.other {
-		s.candidates.add(s.raw, key, s.increases)
+	if !known {
+		s.candidates.add(s.raw, key, s.increases[0])
 	}
 }
 
 // measure sets increases to those of a change, and reports whether there are any.
-func (s *Set) measure(from, to []byte) (any bool) {
+func (s *Set) measure(from, to []byte, resets bool) (any bool) {
 	for i := range s.layout.fields {
-		f := &s.layout.fields[i]
-		n := f.Sum(to)
-		if from != nil {
-			if was := f.Sum(from); n >= was {
-				n -= was
-			}
-		}
+		n := s.layout.fields[i].increase(from, to, resets)
 		s.increases[i] = n
 		any = any || n > 0
 	}
 	return any
 }
 
-// find returns the series of a key, with s.raw set. The lock is held.
-func (s *Set) find(key []byte) *series {
+// find returns the series of a key, with s.raw set. It returns Other and false for a content without a series. The lock
+// is held.
+func (s *Set) find(key []byte) (of *series, known bool) {
 	if of := s.byRaw[string(s.raw)]; of != nil {
-		return of
+		return of, true
 	}
-	if s.candidates.byRaw[string(s.raw)] != nil {
-		return &s.other
-	}
-	if len(s.series) >= s.spec.Top && s.unmapped == 0 {
-		return &s.other
+	if s.full && s.unmapped == 0 || s.candidates.byRaw[string(s.raw)] != nil {
+		return s.other, false
 	}
 	labels := s.layout.text(key)
-	of := s.series[join(labels)]
+	of = s.series[join(labels)]
 	if of == nil {
-		if len(s.series) >= s.spec.Top || isOther(labels) {
-			return &s.other
+		if s.full || isOther(labels) {
+			return s.other, false
 		}
 		of = s.export(labels)
 	}
 	s.mapRaw(string(s.raw), of)
-	return of
+	return of, true
 }
+
+// maxRaws is the maximum number of contents that refer to one series. Those above it count as unknown.
+const maxRaws = 16
 
 // mapRaw lets find return a series for a content.
 func (s *Set) mapRaw(raw string, of *series) {
-	if !of.mapped {
-		of.mapped = true
+	if len(of.raws) == 0 {
 		s.unmapped--
 	}
-	s.byRaw[raw] = of
+	if len(of.raws) < maxRaws {
+		of.raws = append(of.raws, raw)
+		s.byRaw[raw] = of
+	}
 }
 
 // export adds a series for labels that have none.
 func (s *Set) export(labels []string) *series {
 	of := s.newSeries(labels)
-	s.series[join(labels)] = &of
+	s.series[join(labels)] = of
 	s.unmapped++
-	return &of
+	s.full = s.full || len(s.series) >= s.spec.Top
+	return of
 }
 
 func join(labels []string) string { return strings.Join(labels, "\x00") }
@@ -184,14 +199,14 @@ type Row struct {
 }
 
 // Collect decides which series are exported and returns them, and Other at the end.
-func (s *Set) Collect() []Row {
+func (s *Set) Collect(now time.Time) []Row {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.replaceSmall()
+	s.endPhases(now)
+	s.replaceSmall(now)
 	rows := make([]Row, 0, len(s.series)+1)
 	for _, of := range s.series {
-		of.recent, of.increase = of.recent/2+of.increase, 0
-		copy(of.collected, of.totals)
+		of.recent, of.increase = of.weight(), 0
 		rows = append(rows, of.row())
 	}
 	slices.SortFunc(rows, func(a, b Row) int { return slices.Compare(a.Labels, b.Labels) })
@@ -202,64 +217,69 @@ func (of *series) row() Row {
 	return Row{slices.Clone(of.labels), slices.Clone(of.totals)}
 }
 
-// replaceSmall gives the series that increased least to contents that increased more.
-func (s *Set) replaceSmall() {
-	if len(s.candidates.heap) == 0 {
+// weight is what a series increased lately.
+func (of *series) weight() uint64 { return of.recent/2 + of.increase }
+
+// endPhases makes series active, and removes those that were replaced.
+func (s *Set) endPhases(now time.Time) {
+	for name, of := range s.series {
+		if of.phase == active || now.Before(of.until) {
+			continue
+		}
+		if of.phase == ending {
+			delete(s.series, name)
+			if len(of.raws) == 0 {
+				s.unmapped--
+			}
+			for _, raw := range of.raws {
+				delete(s.byRaw, raw)
+			}
+		}
+		of.phase = active
+	}
+}
+
+// replaceSmall gives free series to the contents that increased most, and ends series that increased less than half as
+// much as a content without one.
+func (s *Set) replaceSmall(now time.Time) {
+	list := slices.Clone(s.candidates.heap)
+	if len(list) == 0 {
 		return
 	}
-	last := make([]*series, 0, len(s.series))
+	slices.SortFunc(list, func(a, b *candidate) int { return cmp.Compare(b.least(), a.least()) })
+	var smallest []*series
+	free := s.spec.Top - len(s.series)
 	for _, of := range s.series {
-		last = append(last, of)
-	}
-	weight := func(of *series) uint64 { return of.recent/2 + of.increase }
-	slices.SortFunc(last, func(a, b *series) int { return cmp.Compare(weight(a), weight(b)) })
-	first := slices.Clone(s.candidates.heap)
-	slices.SortFunc(first, func(a, b *candidate) int { return cmp.Compare(b.count-b.error, a.count-a.error) })
-	for _, c := range first {
-		if len(s.series) >= s.spec.Top {
-			if len(last) == 0 || (c.count-c.error)/2 <= weight(last[0]) {
-				break
-			}
-			s.remove(last[0])
-			last = last[1:]
+		if of.phase == active {
+			smallest = append(smallest, of)
 		}
-		s.promote(c)
+	}
+	slices.SortFunc(smallest, func(a, b *series) int { return cmp.Compare(a.weight(), b.weight()) })
+	pending := len(s.series) - len(smallest) // those that end make room for a content each
+	for _, c := range list {
+		labels := s.layout.text(c.key)
+		if isOther(labels) {
+			continue
+		}
+		if of := s.series[join(labels)]; of != nil {
+			s.mapRaw(c.raw, of)
+			continue
+		}
+		switch {
+		case free > 0:
+			free--
+			of := s.export(labels)
+			of.phase, of.until, of.increase = starting, now.Add(Linger), c.least()
+			s.mapRaw(c.raw, of)
+		case pending > 0:
+			pending-- // waits for a series that ends
+		case len(smallest) > 0 && c.least()/2 > smallest[0].weight():
+			smallest[0].phase, smallest[0].until = ending, now.Add(Linger)
+			smallest = smallest[1:]
+		default:
+			s.candidates.reset()
+			return
+		}
 	}
 	s.candidates.reset()
-}
-
-// remove ends a series. Other gets what it increased since the last collection, and no former sums, so that all increases
-// of all series remain those of the entries.
-func (s *Set) remove(of *series) {
-	for i, n := range of.totals {
-		s.other.totals[i] += n - of.collected[i]
-	}
-	delete(s.series, join(of.labels))
-	if !of.mapped {
-		s.unmapped--
-	}
-	for raw, other := range s.byRaw {
-		if other == of {
-			delete(s.byRaw, raw)
-		}
-	}
-}
-
-// promote moves the increases of a candidate since the last collection from Other, whose exported sum does not have them,
-// to a series.
-func (s *Set) promote(c *candidate) {
-	labels := s.layout.text(c.key)
-	if isOther(labels) {
-		return
-	}
-	of := s.series[join(labels)]
-	if of == nil {
-		of = s.export(labels)
-	}
-	s.mapRaw(c.raw, of)
-	for i, n := range c.increases {
-		of.totals[i] += n
-		s.other.totals[i] -= n
-	}
-	of.increase += c.increases[0]
 }

@@ -2,11 +2,13 @@ package counters_test
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"mapsync/syncd/counters"
 	"mapsync/syncd/schema"
@@ -33,6 +35,8 @@ func services() *schema.Schema {
 		),
 	}
 }
+
+var clock = time.Unix(1_000_000, 0)
 
 func spec(top int) counters.Spec {
 	return counters.Spec{
@@ -78,22 +82,24 @@ func show(rows []counters.Row) []string {
 
 func wantRows(t *testing.T, s *counters.Set, want ...string) {
 	t.Helper()
-	if diff := cmp.Diff(want, show(s.Collect())); diff != "" {
+	if diff := cmp.Diff(want, show(s.Collect(clock))); diff != "" {
 		t.Errorf("rows differ (- want, + got):\n%s", diff)
 	}
 }
 
 func TestCountersAreSumsOfIncreases(t *testing.T) {
 	s := newSet(t, spec(10))
-	s.Changed(key(t, 1, 1), nil, value(100, 1))
-	s.Changed(key(t, 1, 1), value(100, 1), value(150, 2))
-	s.Changed(key(t, 1, 2), nil, value(7, 1)) // another process, the same service
+	s.Changed(key(t, 1, 1), nil, value(100, 1), true)
+	s.Changed(key(t, 1, 1), value(100, 1), value(150, 2), true)
+	s.Changed(key(t, 1, 2), nil, value(7, 1), true) // another process, the same service
 	wantRows(t, s, "10.0.0.1:443 [157 3]", "other:other [0 0]")
-	s.Changed(key(t, 1, 1), value(150, 2), value(20, 3)) // bytes were reset, packets were not
-	s.Changed(key(t, 1, 1), nil, value(30, 1))           // the entry was deleted or drained meanwhile
-	s.Changed(key(t, 2, 1), nil, value(0, 0))
+	s.Changed(key(t, 1, 1), value(150, 2), value(20, 3), true) // bytes were reset, packets were not
+	s.Changed(key(t, 1, 1)[1:], nil, value(999, 9), true)      // of other types
+	s.Changed(key(t, 1, 1), value(1, 1)[1:], value(999, 9), true)
+	s.Changed(key(t, 1, 1), nil, value(30, 1), true) // the entry was deleted or drained meanwhile
+	s.Changed(key(t, 2, 1), nil, value(0, 0), true)
 	wantRows(t, s, "10.0.0.1:443 [207 5]", "other:other [0 0]")
-	s.Changed(key(t, 2, 1), value(0, 0), value(1, 0))
+	s.Changed(key(t, 2, 1), value(0, 0), value(1, 0), true)
 	wantRows(t, s, "10.0.0.1:443 [207 5]", "10.0.0.2:443 [1 0]", "other:other [0 0]")
 }
 
@@ -102,17 +108,17 @@ func TestLabelsAreTexts(t *testing.T) {
 		Labels: []counters.Label{{"comm", "comm"}, {"flags", "key.flags"}, {"pid", "pid"}},
 		Fields: []string{"value.packets"}, Top: 3,
 	})
-	s.Changed(key(t, 1, 70), nil, value(1, 9))
+	s.Changed(key(t, 1, 70), nil, value(1, 9), true)
 	other := key(t, 1, 71)
 	other[6] = 5<<2 | 0xc3 // bits outside the field
-	s.Changed(other, nil, value(1, 4))
+	s.Changed(other, nil, value(1, 4), true)
 	wantRows(t, s, "curl:5:70 [9]", "curl:5:71 [4]", "other:other:other [0]")
 }
 
 func TestCountersWithoutLabels(t *testing.T) {
 	s := newSet(t, counters.Spec{Fields: []string{"bytes"}, Top: 10})
-	s.Changed(key(t, 1, 1), nil, value(5, 1))
-	s.Changed(key(t, 2, 1), nil, value(6, 1))
+	s.Changed(key(t, 1, 1), nil, value(5, 1), true)
+	s.Changed(key(t, 2, 1), nil, value(6, 1), true)
 	wantRows(t, s, " [11]")
 }
 
@@ -129,8 +135,8 @@ func TestFieldsThatAreNotUsable(t *testing.T) {
 		if !errors.Is(err, counters.ErrField) || !strings.Contains(err.Error(), name) {
 			t.Errorf("SetTypes: got error %v, want ErrField with %q", err, name)
 		}
-		set.Changed(key(t, 1, 1), nil, value(1, 1)) // counts nothing
-		for _, row := range set.Collect() {
+		set.Changed(key(t, 1, 1), nil, value(1, 1), true) // counts nothing
+		for _, row := range set.Collect(clock) {
 			if row.Totals[0] != 0 {
 				t.Errorf("row after %q: got %v, want 0", name, row)
 			}
@@ -149,8 +155,61 @@ func TestValuesOfAllCPUsAreAdded(t *testing.T) {
 	for cpu := range 3 {
 		copy(all[cpu*stride:], value(uint64(10*cpu+1), 1))
 	}
-	s.Changed(key(t, 1, 1), nil, all)
+	s.Changed(key(t, 1, 1), nil, all, true)
 	wantRows(t, s, "10.0.0.1:443 [33 3]", "other:other [0 0]")
+}
+
+// TestFieldsThatFall: a field that falls below half was reset, unless the order of the values is not known.
+func TestFieldsThatFall(t *testing.T) {
+	for name, tt := range map[string]struct {
+		from, to uint64 // packets, of 32 bits
+		ordered  bool
+		noResets bool
+		want     uint64
+	}{
+		"rises":             {10, 15, true, false, 5},
+		"rises, no order":   {10, 15, false, false, 5},
+		"falls a little":    {10, 9, true, false, 0},
+		"falls to half":     {10, 5, true, false, 0},
+		"was reset":         {10, 4, true, false, 4},
+		"no order":          {10, 4, false, false, 0},
+		"no resets":         {10, 4, true, true, 0},
+		"wraps":             {1<<32 - 6, 10, true, false, 16},
+		"wraps, no resets":  {1<<32 - 6, 10, true, true, 16},
+		"falls, from above": {1<<32 - 6, 1 << 31, true, false, 0},
+	} {
+		only := spec(10)
+		only.Fields, only.NoResets = []string{"packets"}, tt.noResets
+		s := newSet(t, only)
+		s.Changed(key(t, 1, 1), value(0, uint32(tt.from)), value(0, uint32(tt.to)), tt.ordered)
+		var got uint64
+		for _, row := range s.Collect(clock) {
+			got += row.Totals[0]
+		}
+		if got != tt.want {
+			t.Errorf("%s: from %d to %d: got %d, want %d", name, tt.from, tt.to, got, tt.want)
+		}
+	}
+}
+
+// TestOneCPUWraps: the counters of the CPUs wrap at different times.
+func TestOneCPUWraps(t *testing.T) {
+	types := services().PerCPU(3)
+	only := spec(10)
+	only.Fields = []string{"packets"}
+	s := counters.New(only)
+	if err := s.SetTypes(types, nil); err != nil {
+		t.Fatal(err)
+	}
+	entry := func(packets ...uint32) []byte {
+		all := make([]byte, types.Value.Size)
+		for cpu, n := range packets {
+			copy(all[cpu*types.Value.Size/3:], value(0, n))
+		}
+		return all
+	}
+	s.Changed(key(t, 1, 1), entry(4_000_000_000, 4_000_000_000, 1<<32-6), entry(4_000_000_001, 4_000_000_000, 10), true)
+	wantRows(t, s, "10.0.0.1:443 [17]", "other:other [0]")
 }
 
 // TestSeriesAreThoseThatIncreaseMost has 100,000 services, of which 10 increase most.
@@ -158,16 +217,16 @@ func TestSeriesAreThoseThatIncreaseMost(t *testing.T) {
 	const top, many = 10, 100_000
 	s := newSet(t, spec(top))
 	r := rand.New(rand.NewPCG(1, 2))
-	change := func(service int, n uint64) { s.Changed(key(t, service, 1), nil, value(n, 1)) }
+	change := func(service int, n uint64) { s.Changed(key(t, service, 1), nil, value(n, 1), true) }
 	var rows []counters.Row
-	for round := range 3 {
+	for round := range 8 {
 		for i := range many {
 			change(1000+r.IntN(many), 1+r.Uint64N(10))
 			if i%100 == 0 {
 				change(1+i/100%top, 5000)
 			}
 		}
-		if rows = s.Collect(); len(rows) != top+1 {
+		if rows = s.Collect(clock.Add(time.Duration(round) * counters.Linger)); len(rows) != top+1 {
 			t.Fatalf("rows of round %d: got %d, want %d", round, len(rows), top+1)
 		}
 	}
@@ -179,168 +238,188 @@ func TestSeriesAreThoseThatIncreaseMost(t *testing.T) {
 	}
 }
 
-// model has the sums that a Set of one node must have.
-type model struct {
-	total   []uint64
-	ended   []uint64
-	present map[string][]uint64
+// TestContentsWithoutASeries: their increase replaces none, if they cannot have a series or have one already.
+func TestContentsWithoutASeries(t *testing.T) {
+	only := spec(2)
+	only.Labels = []counters.Label{{Name: "comm", Field: "comm"}}
+	s := newSet(t, only)
+	named := func(comm string) []byte {
+		k := key(t, 1, 1)
+		copy(k[7:23], make([]byte, 16))
+		copy(k[7:], comm)
+		return k
+	}
+	s.Changed(named("01"), nil, value(10, 1), true)
+	s.Changed(named("b"), nil, value(10, 1), true)
+	for i := range 4 {
+		s.Changed(named("other"), nil, value(1000, 1), true)
+		s.Changed(named("\x01"), nil, value(1000, 1), true) // has the text 01
+		s.Collect(clock.Add(time.Duration(i) * 2 * counters.Linger))
+	}
+	wantRows(t, s, "01 [3010 4]", "b [10 1]", "other [5000 5]")
 }
 
-// collect compares the rows of a Set with the model.
-func (m *model) collect(t *testing.T, s *counters.Set, top int) {
+// server is a Prometheus server: it adds the increases of each series between its collections. A series that it has not
+// collected before begins with its first content, and one that fell began at 0.
+type server struct {
+	at    time.Time // of the last collection
+	last  map[string][]uint64
+	total []uint64
+}
+
+func (v *server) collect(t *testing.T, rows []counters.Row, top int) {
 	t.Helper()
-	rows := s.Collect()
 	if len(rows) > top+1 {
 		t.Fatalf("rows: got %d, want at most %d", len(rows), top+1)
 	}
-	now, sum := make(map[string][]uint64), make([]uint64, len(m.total))
+	now := make(map[string][]uint64)
 	for _, r := range rows {
-		now[strings.Join(r.Labels, ":")] = r.Totals
-	}
-	for name, was := range m.present {
-		is, ok := now[name]
-		for i := range was {
-			if !ok {
-				m.ended[i] += was[i]
-			} else if is[i] < was[i] {
-				t.Fatalf("series %s fell: got %v, want at least %v", name, is, was)
+		name := strings.Join(r.Labels, ":")
+		if now[name] != nil {
+			t.Fatalf("rows: got series %s twice, want each once", name)
+		}
+		now[name] = r.Totals
+		if v.last == nil {
+			continue
+		}
+		for i, n := range r.Totals {
+			was := uint64(0)
+			if last := v.last[name]; last != nil {
+				was = last[i]
+			} else {
+				was = n // the server knows no increase before its first collection of a series
 			}
+			if n < was { // the series was removed and is exported again
+				was = 0
+			}
+			v.total[i] += n - was
 		}
 	}
-	for _, totals := range now {
-		for i, n := range totals {
-			sum[i] += n
-		}
-	}
-	for i, want := range m.total {
-		if sum[i]+m.ended[i] != want {
-			t.Fatalf("sum of all series: got %d and %d of removed ones, want %d", sum[i], m.ended[i], want)
-		}
-	}
-	m.present = now
+	v.last = now
 }
 
-// TestSumsAreExact makes random changes with random numbers of series, restarts and changes of the types.
-func TestSumsAreExact(t *testing.T) {
-	for seed := range uint64(200) {
+// TestIncreasesAreExact changes entries of more services than there are series. Two servers collect at different times,
+// with restarts of syncd and changes of the types between.
+func TestIncreasesAreExact(t *testing.T) {
+	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		top := 1 + r.IntN(8)
-		many := 1 + r.IntN(2*top) // more than top, or all have a series
+		many := top + 1 + r.IntN(3*top)
 		s := newSet(t, spec(top))
-		m := &model{total: make([]uint64, 2), ended: make([]uint64, 2)}
+		for k := range top { // all series exist before the servers begin
+			s.Changed(key(t, k, 1), nil, value(1, 1), true)
+		}
+		want, now := make([]uint64, 2), clock
+		servers := [2]server{{total: make([]uint64, 2)}, {total: make([]uint64, 2)}}
+		for i := range servers {
+			servers[i].collect(t, s.Collect(now), top)
+		}
 		entries := make(map[int][2]uint64)
-		for range 500 {
-			switch r.IntN(20) {
-			case 0:
-				m.collect(t, s, top)
-			case 1:
+		for range 2000 {
+			now = now.Add(time.Duration(r.IntN(20)) * time.Second)
+			switch n := r.IntN(40); {
+			case n < 3:
+				servers[n%2].collect(t, s.Collect(now), top)
+			case n == 3 && r.IntN(10) == 0:
 				if err := s.SetTypes(services(), nil); err != nil {
 					t.Fatal(err)
 				}
-			case 2:
-				m.collect(t, s, top)
-				s = restart(t, s, top, entries)
-				m.collect(t, s, top)
+			case n == 4 && r.IntN(10) == 0:
+				for i := range servers {
+					servers[i].collect(t, s.Collect(now), top)
+				}
+				s = restart(t, s, top)
 			default:
-				change(t, r, s, m, entries, many)
+				change(t, r, s, want, entries, many)
+			}
+			for i := range servers {
+				if r.IntN(8) == 0 || now.Sub(servers[i].at) > 2*time.Minute {
+					servers[i].at = now
+					servers[i].collect(t, s.Collect(now), top)
+				}
+			}
+		}
+		for i := range servers {
+			servers[i].collect(t, s.Collect(now), top)
+			if diff := cmp.Diff(want, servers[i].total); diff != "" {
+				t.Fatalf("seed %d, server %d: increases differ (- want, + got):\n%s", seed, i, diff)
 			}
 		}
 	}
 }
 
-// restart ends a Set and continues with another one, for the same map.
-func restart(t *testing.T, s *counters.Set, top int, entries map[int][2]uint64) *counters.Set {
+// restart ends a Set and continues with another one.
+func restart(t *testing.T, s *counters.Set, top int) *counters.Set {
 	t.Helper()
-	each := func(yield func(key, value []byte)) {
-		for k, v := range entries {
-			yield(key(t, k, 1), value(v[0], uint32(v[1])))
-		}
+	data, err := json.Marshal(s.State())
+	if err != nil {
+		t.Fatal(err)
 	}
-	state := s.State(each)
+	var state counters.State
+	if err := json.Unmarshal(data, &state); err != nil {
+		t.Fatal(err)
+	}
 	s = newSet(t, spec(top))
 	s.Restore(state)
-	each(s.Loaded)
-	s.EndLoad(true)
 	return s
 }
 
 // change changes, resets or deletes an entry.
-func change(t *testing.T, r *rand.Rand, s *counters.Set, m *model, entries map[int][2]uint64, services int) {
+func change(t *testing.T, r *rand.Rand, s *counters.Set, want []uint64, entries map[int][2]uint64, many int) {
 	t.Helper()
-	k := r.IntN(services)
+	k := r.IntN(many)
 	was, known := entries[k]
 	if known && r.IntN(4) == 0 {
 		delete(entries, k)
 		return
 	}
-	now := [2]uint64{was[0] + r.Uint64N(100), was[1] + r.Uint64N(3)}
-	if r.IntN(5) == 0 {
-		now = [2]uint64{r.Uint64N(50), r.Uint64N(2)}
-	}
+	now := [2]uint64{was[0] + r.Uint64N(uint64(100*(1+k%5))), was[1] + r.Uint64N(3)}
 	var from []byte
 	if known {
 		from = value(was[0], uint32(was[1]))
 	}
 	for i := range now {
-		m.total[i] += now[i]
-		if now[i] >= was[i] {
-			m.total[i] -= was[i]
-		}
+		want[i] += now[i] - was[i]
 	}
 	entries[k] = now
-	s.Changed(key(t, k, 1), from, value(now[0], uint32(now[1])))
-}
-
-func TestAbsenceIsCounted(t *testing.T) {
-	s := newSet(t, spec(1))
-	s.Changed(key(t, 1, 1), nil, value(100, 1))
-	s.Changed(key(t, 2, 1), nil, value(30, 1))
-	wantRows(t, s, "10.0.0.1:443 [100 1]", "other:other [30 1]")
-	ended := s.State(func(yield func(key, value []byte)) {
-		yield(key(t, 1, 1), value(100, 1))
-		yield(key(t, 2, 1), value(30, 1))
-	})
-	killed := s.State(nil)
-	for name, of := range map[string]struct {
-		state counters.State
-		same  bool
-		want  []string
-	}{
-		"ended":       {ended, true, []string{"10.0.0.1:443 [150 1]", "other:other [31 3]"}},
-		"another map": {ended, false, []string{"10.0.0.1:443 [100 1]", "other:other [30 1]"}},
-		"killed":      {killed, true, []string{"10.0.0.1:443 [100 1]", "other:other [30 1]"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := newSet(t, spec(1))
-			s.Restore(of.state)
-			s.Loaded(key(t, 1, 1), value(150, 1))
-			s.Loaded(key(t, 3, 1), value(31, 3)) // the entry of service 2 was deleted
-			s.EndLoad(of.same)
-			wantRows(t, s, of.want...)
-			s.Changed(key(t, 1, 1), value(150, 1), value(151, 1))
-			s.Collect()
-		})
-	}
+	s.Changed(key(t, k, 1), from, value(now[0], uint32(now[1])), true)
 }
 
 // TestStateOfAnotherSpecification: the fields, labels or the maximum of series changed with a restart.
 func TestStateOfAnotherSpecification(t *testing.T) {
 	s := newSet(t, spec(3))
 	for i := range 3 {
-		s.Changed(key(t, i, 1), nil, value(uint64(10*i+1), 1))
+		s.Changed(key(t, i, 1), nil, value(uint64(10*i+1), 1), true)
 	}
-	state := s.State(nil)
+	state := s.State()
 	one := newSet(t, spec(1))
 	one.Restore(state)
-	if rows := one.Collect(); len(rows) != 2 {
-		t.Errorf("rows with top 1: got %v, want one series and other", show(rows))
-	}
+	wantRows(t, one, "10.0.0.2:443 [21 1]", "other:other [0 0]")
 	fields := newSet(t, counters.Spec{Fields: []string{"packets", "bytes"}, Labels: spec(1).Labels, Top: 3})
 	fields.Restore(state)
 	wantRows(t, fields, "other:other [0 0]")
-	labels := newSet(t, counters.Spec{Fields: spec(1).Fields, Labels: spec(1).Labels[:1], Top: 3})
+	renamed := spec(3)
+	renamed.Labels = []counters.Label{{Name: "destination", Field: "pid"}, {Name: "port", Field: "dport"}}
+	labels := newSet(t, renamed)
 	labels.Restore(state)
-	wantRows(t, labels, "other [0 0]")
+	wantRows(t, labels, "other:other [0 0]")
+}
+
+// TestHostileState: the file was changed. What cannot be exported is left out.
+func TestHostileState(t *testing.T) {
+	s := newSet(t, spec(10))
+	s.Restore(counters.State{
+		Labels: spec(1).Labels, Fields: spec(1).Fields, Other: []uint64{5, 5},
+		Series: []counters.SeriesState{
+			{Labels: []string{"other", "other"}, Totals: []uint64{1, 1}},
+			{Labels: []string{"a", "1"}, Totals: []uint64{1, 1}},
+			{Labels: []string{"a", "1"}, Totals: []uint64{2, 2}},
+			{Labels: []string{"a\xff", "1"}, Totals: []uint64{1, 1}},
+			{Labels: []string{"b"}, Totals: []uint64{1, 1}},
+			{Labels: []string{"c", "1"}, Totals: []uint64{1}},
+		},
+	})
+	wantRows(t, s, "a:1 [1 1]", "other:other [5 5]")
 }
 
 func BenchmarkChanged(b *testing.B) {
@@ -355,7 +434,7 @@ func BenchmarkChanged(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				s.Changed(keys[i], from, to)
+				s.Changed(keys[i], from, to, true)
 				if i++; i == services {
 					i = 0
 				}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"mapsync/syncd/schema"
 	"mapsync/syncd/schema/export"
@@ -22,13 +23,15 @@ type Spec struct {
 	Fields []string
 	// Top is the maximum number of series besides Other.
 	Top int
+	// NoResets is true if a field that falls was not reset: see Set.Changed.
+	NoResets bool
 }
 
 // Label is a label of a series.
 type Label struct {
-	Name string
+	Name string `json:"name"`
 	// Field is the field of the key, for example daddr or tuple.dport.
-	Field string
+	Field string `json:"field"`
 }
 
 // ErrField is wrapped by the errors of fields that the types of a map lack, or that cannot be counted.
@@ -39,7 +42,45 @@ type layout struct {
 	schema  *schema.Schema
 	printer *export.Printer
 	labels  []schema.Path
-	fields  []schema.Path
+	fields  []field
+}
+
+// field is the field of a counter.
+type field struct{ schema.Path }
+
+// wrapsAbove and wrapsBelow are the shares of the maximum of a field between which it wraps, and does not fall.
+const (
+	wrapsAbove = 0.75
+	wrapsBelow = 0.25
+)
+
+// increase returns the increase of a field, in a per-CPU map that of all CPUs. from is nil for a new entry.
+func (f *field) increase(from, to []byte, resets bool) (sum uint64) {
+	if from == nil {
+		return f.Sum(to)
+	}
+	bits := f.Last().BitSize
+	if bits == 0 {
+		bits = 8 * f.Last().Size
+	}
+	most := ^uint64(0) >> (64 - bits)
+	for i := range f.Count() {
+		was, is := f.Number(from, i), f.Number(to, i)
+		switch {
+		case is >= was:
+			sum += is - was
+		case bits < 64 && float64(was) > wrapsAbove*float64(most) && float64(is) < wrapsBelow*float64(most):
+			sum += (is - was) & most
+		case resets && is < was/2:
+			sum += is
+		}
+	}
+	return sum
+}
+
+// fits reports whether an entry has the sizes of the types. from may be nil.
+func (l *layout) fits(key, from, to []byte) bool {
+	return len(key) == l.schema.Key.Size && len(to) == l.schema.Value.Size && (from == nil || len(from) == len(to))
 }
 
 func (s *Spec) layout(types *schema.Schema, links schema.Links) (*layout, error) {
@@ -62,7 +103,7 @@ func (s *Spec) layout(types *schema.Schema, links schema.Links) (*layout, error)
 		if err != nil {
 			return nil, fmt.Errorf("%w: counter: %w", ErrField, err)
 		}
-		l.fields = append(l.fields, path)
+		l.fields = append(l.fields, field{path})
 	}
 	return l, nil
 }
@@ -98,11 +139,11 @@ func (l *layout) raw(dst, key []byte) []byte {
 	return dst
 }
 
-// text returns the labels of a key.
+// text returns the labels of a key, as valid UTF-8.
 func (l *layout) text(key []byte) []string {
 	labels := make([]string, len(l.labels))
 	for i := range l.labels {
-		labels[i] = string(l.printer.AppendField(nil, &l.labels[i], key))
+		labels[i] = strings.ToValidUTF8(string(l.printer.AppendField(nil, &l.labels[i], key)), "\uFFFD")
 	}
 	return labels
 }

@@ -1,14 +1,15 @@
 package daemon
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
+	"time"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/counters"
@@ -19,16 +20,21 @@ import (
 )
 
 // entryMetrics has the counters of the setting metrics. They outlive the tables of their maps, and a restart of syncd: a
-// scrape saves them before it exports them, so that no counter ever falls.
+// scrape saves them before it exports them, so that they do not fall.
 type entryMetrics struct {
 	daemon *Daemon
 	path   string // of the saved counters
 	list   []*mapCounters
+	// writing has an element while a goroutine writes the file. A disk may hang.
+	writing chan struct{}
 
 	mu      sync.Mutex // held while the counters are collected and saved
 	saved   []byte     // content of the file; nil: unknown
 	problem string     // the last logged error, until a save succeeds
 }
+
+// saveTimeout is the longest time for which a scrape waits for the file.
+const saveTimeout = time.Second
 
 // mapCounters is one entry of the setting metrics.
 type mapCounters struct {
@@ -46,22 +52,25 @@ const maxCountersSize = 64 << 20
 // countersVersion is the version of the file of the counters.
 const countersVersion = 1
 
-// countersFile is the content of the file. The counters are in the order of the settings, and found by the name of their
-// first one.
+// countersFile is the content of the file.
 type countersFile struct {
 	Version  int                       `json:"version"`
-	Counters map[string]counters.State `json:"counters"`
+	Counters map[string]counters.State `json:"counters"` // by mapCounters.id
 }
 
+// name returns the name of the first counter.
 func (c *mapCounters) name() string { return c.setting.Counters[0].Name }
+
+// id identifies the counters in the file.
+func (c *mapCounters) id() string { return c.setting.Map + "/" + c.name() }
 
 // openEntryMetrics returns the counters of the settings with their last saved content.
 func openEntryMetrics(d *Daemon) *entryMetrics {
-	e := &entryMetrics{daemon: d, path: filepath.Join(d.config.StateDir, d.config.NodeName+".counters.json")}
+	e := &entryMetrics{daemon: d, path: filepath.Join(d.config.StateDir, d.config.NodeName+".counters.json"), writing: make(chan struct{}, 1)}
 	for i := range d.config.Metrics {
 		setting := &d.config.Metrics[i]
 		c := &mapCounters{setting: setting}
-		spec := counters.Spec{Top: setting.Series()}
+		spec := counters.Spec{Top: setting.Series(), NoResets: d.config.DrainSums(setting.Map)}
 		for _, label := range setting.LabelNames() {
 			spec.Labels = append(spec.Labels, counters.Label{Name: label, Field: setting.Labels[label]})
 		}
@@ -80,7 +89,7 @@ func openEntryMetrics(d *Daemon) *entryMetrics {
 		d.log.Warn("failed to read the counters of entries, starting at 0", "file", e.path, "error", err)
 	}
 	for _, c := range e.list {
-		c.Restore(former[c.name()])
+		c.Restore(former[c.id()])
 	}
 	return e
 }
@@ -113,21 +122,21 @@ func (e *entryMetrics) of(name string) (list mapCounterList) {
 	return list
 }
 
-// save writes the counters to the file. With final, syncd ends, and the tables do not change any more. The lock is held.
-func (e *entryMetrics) save(final bool) {
+// save writes the counters to the file. It waits for at most limit. The lock is held.
+func (e *entryMetrics) save(limit time.Duration) {
 	file := countersFile{Version: countersVersion, Counters: make(map[string]counters.State, len(e.list))}
 	for _, c := range e.list {
-		file.Counters[c.name()] = e.state(c, final)
+		file.Counters[c.id()] = c.State()
 	}
 	data, err := json.Marshal(file)
-	if err == nil && string(data) == string(e.saved) {
+	if err == nil && bytes.Equal(data, e.saved) {
 		return
 	}
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(e.path), 0o700)
+	if err == nil && len(data) > maxCountersSize {
+		err = fmt.Errorf("counters take %d bytes, more than %d: lower top", len(data), maxCountersSize)
 	}
 	if err == nil {
-		err = replaceFile(e.path, data)
+		err = e.write(data, limit)
 	}
 	if err == nil {
 		e.saved, e.problem = data, ""
@@ -140,38 +149,38 @@ func (e *entryMetrics) save(final bool) {
 	}
 }
 
-// state returns the state of the counters of a map.
-func (e *entryMetrics) state(c *mapCounters, final bool) (state counters.State) {
-	var t *table.Table
-	for _, m := range e.daemon.replicas() {
-		if m.name == c.setting.Map {
-			t, _ = m.current()
+var errDiskHangs = errors.New("the disk does not answer")
+
+// write replaces the file, and returns an error if that takes longer than limit.
+func (e *entryMetrics) write(data []byte, limit time.Duration) error {
+	select {
+	case e.writing <- struct{}{}:
+	case <-time.After(limit):
+		return errDiskHangs
+	}
+	done := make(chan error, 1)
+	go func() {
+		err := os.MkdirAll(filepath.Dir(e.path), 0o700)
+		if err == nil {
+			err = replaceFile(e.path, data)
 		}
+		<-e.writing
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(limit):
+		return errDiskHangs
 	}
-	if !final || t == nil {
-		return c.State(nil)
-	}
-	cursor := t.NewCursor(0)
-	defer cursor.Close()
-	t.View(func(tx *table.Tx) {
-		state = c.State(func(yield func(key, value []byte)) {
-			var rec table.Record
-			for tx.Next(cursor, &rec) {
-				if !rec.Delete {
-					yield(rec.Key, rec.Value)
-				}
-			}
-		})
-	})
-	return state
 }
 
 // close saves the counters for the next syncd. Its error is always nil.
 func (e *entryMetrics) close() error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.list) > 0 && e.daemon.maps.Load() != nil {
-		e.save(true)
+	if len(e.list) > 0 {
+		e.save(10 * saveTimeout)
 	}
 	return nil
 }
@@ -180,26 +189,23 @@ func (e *entryMetrics) close() error {
 type mapCounterList []*mapCounters
 
 // Changed implements table.Counter.
-func (l mapCounterList) Changed(key, from, to []byte) {
+func (l mapCounterList) Changed(key, from, to []byte, ordered bool) {
 	for _, c := range l {
-		c.Set.Changed(key, from, to)
+		c.Set.Changed(key, from, to, ordered)
 	}
 }
 
-// Loaded implements table.Counter.
-func (l mapCounterList) Loaded(key, value []byte) {
-	for _, c := range l {
-		c.Set.Loaded(key, value)
+// counter returns what observes the replica's tables.
+func (m *replica) counter() table.Counter {
+	if list := m.daemon.entryMetrics.of(m.name); len(list) > 0 {
+		return list
 	}
+	return nil
 }
 
-// counter returns what observes a table with entries of the types s.
-func (m *replica) counter(s *schema.Schema) table.Counter {
-	list := m.daemon.entryMetrics.of(m.name)
-	if len(list) == 0 {
-		return nil
-	}
-	for _, c := range list {
+// useCounterTypes sets the types of the entries that are counted.
+func (m *replica) useCounterTypes(s *schema.Schema) {
+	for _, c := range m.daemon.entryMetrics.of(m.name) {
 		err := c.SetTypes(s, m.daemon.links)
 		c.mu.Lock()
 		c.err = err
@@ -208,21 +214,6 @@ func (m *replica) counter(s *schema.Schema) table.Counter {
 			m.log.Error("metrics of the map are not usable", "counter", c.name(), "error", err, "hint", "correct metrics in the settings and restart syncd")
 		}
 	}
-	return list
-}
-
-// endLoad notes that a new table has all entries of the map. With same, it is the map of the former syncd.
-func (e *entryMetrics) endLoad(name string, same bool) {
-	list := e.of(name)
-	if len(list) == 0 {
-		return
-	}
-	for _, c := range list {
-		c.EndLoad(same)
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.save(false)
 }
 
 // entryMetrics sends the counters of entries.
@@ -234,25 +225,17 @@ func (s sink) entryMetrics(e *entryMetrics) {
 	defer e.mu.Unlock()
 	rows := make([][]counters.Row, len(e.list))
 	for i, c := range e.list {
-		rows[i] = c.Collect()
+		rows[i] = c.Collect(time.Now())
 	}
-	e.save(false)
+	e.save(saveTimeout)
 	for i, c := range e.list {
 		c.mu.Lock()
 		s.gauge(metricsUsable, boolValue(c.err == nil), c.setting.Map, c.name())
 		c.mu.Unlock()
 		for _, row := range rows[i] {
 			for f, d := range c.descs {
-				s.counter(d, row.Totals[f], validLabels(row.Labels)...)
+				s.counter(d, row.Totals[f], row.Labels...)
 			}
 		}
 	}
-}
-
-// validLabels returns the labels as valid UTF-8.
-func validLabels(labels []string) []string {
-	for i, l := range labels {
-		labels[i] = strings.ToValidUTF8(l, "�")
-	}
-	return labels
 }

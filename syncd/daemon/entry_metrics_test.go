@@ -12,6 +12,7 @@ import (
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
+	"mapsync/syncd/daemon"
 )
 
 // flowCounters is a setting metrics for the map of flows.
@@ -61,8 +62,8 @@ func (n *flowNode) awaitCounters(what, want string) {
 		func() any { return fmt.Sprintf("got %v, want %s", n.counters(), want) })
 }
 
-// TestEntryCounters counts what happens on each of two nodes, also while syncd is away, and after an entry was deleted or
-// reset.
+// TestEntryCounters counts what happens on each of two nodes, also after a restart of syncd, and after an entry was
+// deleted.
 func TestEntryCounters(t *testing.T) {
 	dir := pinDir(t)
 	a, b := newCountedNode(t, dir, 1, 10), newCountedNode(t, dir, 2, 10)
@@ -81,15 +82,18 @@ func TestEntryCounters(t *testing.T) {
 	poll.Eventually(t, "the record changed on the peer", func() bool { return b.sumOf(1) == 115 })
 	a.count(2, 1000)
 	a.start()
-	a.awaitCounters("changes while syncd was away", "bytes 1:110 bytes 2:1050 packets 1:2 packets 2:2")
+	poll.Eventually(t, "the node is ready", func() bool { return a.status().Ready })
+	a.awaitCounters("counters of the former syncd", "bytes 1:110 bytes 2:50 packets 1:2 packets 2:1")
+	a.count(2, 3)
+	a.awaitCounters("changes after a restart", "bytes 1:110 bytes 2:53 packets 1:2 packets 2:2")
 
 	a.delete(2)
 	poll.Eventually(t, "the peer has deleted the entry", func() bool { return b.sumOf(2) == 0 })
 	a.count(2, 7)
-	a.awaitCounters("an entry that was deleted", "bytes 1:110 bytes 2:1057 packets 1:2 packets 2:3")
+	a.awaitCounters("an entry that was deleted", "bytes 1:110 bytes 2:60 packets 1:2 packets 2:3")
 }
 
-// TestEntryCountersAreFew exports the flows that increase most, and the sum of the others.
+// TestEntryCountersAreFew exports some flows, and the sum of the others.
 func TestEntryCountersAreFew(t *testing.T) {
 	const flows = 200
 	n := newCountedNode(t, pinDir(t), 1, 3)
@@ -109,10 +113,8 @@ func TestEntryCountersAreFew(t *testing.T) {
 			func() any { return fmt.Sprintf("got %v, want %d bytes in round %d", n.counters(), bytes, round) })
 	}
 	got := n.counters()
-	for _, flow := range []int{197, 198, 199} {
-		if got[fmt.Sprintf("bytes %d", flow)] < 200_000 {
-			t.Errorf("counters: got %v, want flows 197 to 199 with two of three rounds at least", got)
-		}
+	if len(got) > 8 || got["bytes other"] < 900_000 {
+		t.Errorf("counters: got %v, want those of 3 flows, and the rest in other", got)
 	}
 }
 
@@ -124,6 +126,43 @@ func (n *flowNode) totalBytes() (sum uint64) {
 		}
 	}
 	return sum
+}
+
+// TestEntryCountersOfDrainedMaps: a sum falls when an entry is deleted before it was drained. That is no reset.
+func TestEntryCountersOfDrainedMaps(t *testing.T) {
+	if kernelName() != "" {
+		t.Skip("another test drains on this kernel")
+	}
+	n := newFlowNode(t, pinDir(t), 1, drainAttach()[0])
+	n.config.Metrics = flowCounters(3)
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.count(1, 1_000_000)
+	n.awaitCounters("a new entry", "bytes 1:1000000 packets 1:1")
+	n.drain()
+	n.count(1, 500)
+	n.awaitCounters("a drained entry", "bytes 1:1000500 packets 1:2")
+	n.delete(1)
+	poll.Eventually(t, "the sum fell", func() bool { return n.sums()["n1/1"] == "1/1000000" })
+	n.count(1, 7)
+	n.awaitCounters("an entry after its delete", "bytes 1:1000507 packets 1:3")
+}
+
+// TestStopWithRefusedLayout: the load balancer's new map has types that do not fit the table.
+func TestStopWithRefusedLayout(t *testing.T) {
+	path := filepath.Join(pinDir(t), "one")
+	m := typed(t, path, keyV1, valueV1, 2000)
+	n := newNode(t, 1, "ct="+path)
+	n.config.Metrics = []config.EntryMetrics{{
+		Map: "ct", Counters: []config.EntryCounter{{Name: "ct_bytes_total", Field: "bytes", Help: "Bytes."}},
+	}}
+	n.start()
+	poll.Eventually(t, "the node is ready", func() bool { return n.status().Ready })
+	n.writeSessions(m, keyV1, valueV1, 0, 10, 3)
+	poll.Eventually(t, "the entries count", func() bool { return !strings.Contains(n.metrics(), "ct_bytes_total 0\n") })
+	typed(t, path, keyV3, valueV2, 2000)
+	poll.Eventually(t, "the new map is refused", func() bool { return n.status().Maps[0].State == daemon.MapRefused })
+	n.stop()
 }
 
 // TestUnusableEntryMetrics: the map lacks a field. Everything else continues.

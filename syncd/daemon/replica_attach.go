@@ -148,6 +148,7 @@ func (m *replica) beginLoading(a *attachment, t *table.Table, s *schema.Schema) 
 	}
 	// A reload may have changed the key since the table was created.
 	t.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
+	m.useCounterTypes(s)
 	m.readyState = notReady
 	m.daemon.poke()
 }

@@ -94,6 +94,7 @@ func (m *replica) restoreOffered() {
 		return
 	}
 	m.table, m.schema = m.offered, m.offeredSchema
+	m.useCounterTypes(m.schema)
 	m.table.Update(func(tx *table.Tx) { tx.SetDigestKey(m.daemon.digestKey(m.name)) })
 }
 
@@ -128,7 +129,7 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		DigestKey:       m.daemon.digestKey(m.name),
 		ComparedKey:     s.ComparedKey(),
 		Compared:        s.Compared(),
-		Counter:         m.counter(s),
+		Counter:         m.counter(),
 	}
 	switch {
 	case !m.wasOffered:

@@ -22,9 +22,7 @@ func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int,
 	}
 	switch {
 	case !m.wasOffered:
-		if n, err = kmap.LoadAll(ctx, k, t); err == nil {
-			m.daemon.entryMetrics.endLoad(m.name, m.daemon.state.sameMap(m.name, identityOf(&info)))
-		}
+		n, err = kmap.LoadAll(ctx, k, t)
 	case again:
 		n, err = m.rescan(ctx, k, t)
 	default:

@@ -29,19 +29,33 @@ func (p *Path) Half(key, value []byte) (half []byte, ok bool) {
 	return half, len(half) >= p.size
 }
 
-// Sum returns the sum of the elements of an integer field, and of the same field of all enclosing arrays, as the CPUs of
-// a per-CPU map. half is the half of an entry that has the field, of its full size.
-func (p *Path) Sum(half []byte) uint64 { return sumOf(p.Fields, half) }
+// Count returns the number of elements of the field: of an array, and of the same field in all enclosing arrays, as the
+// CPUs of a per-CPU map.
+func (p *Path) Count() int {
+	n := 1
+	for _, f := range p.Fields {
+		_, count := f.Elements()
+		n *= max(count, 1)
+	}
+	return n
+}
 
-func sumOf(path []*Field, message []byte) (sum uint64) {
-	f := path[0]
-	_, count := f.Elements()
-	for i := range max(count, 1) {
-		if len(path) > 1 {
-			sum += sumOf(path[1:], f.BytesAt(message, i))
-		} else {
-			sum += f.NumberAt(message, i)
-		}
+// Number returns element i, below Count, of an integer field. half is the half of an entry that has the field, of its
+// full size.
+func (p *Path) Number(half []byte, i int) uint64 {
+	below := p.Count()
+	for _, f := range p.Fields[:len(p.Fields)-1] {
+		_, count := f.Elements()
+		below /= max(count, 1)
+		half, i = f.BytesAt(half, i/below), i%below
+	}
+	return p.Last().NumberAt(half, i)
+}
+
+// Sum returns the sum of all elements.
+func (p *Path) Sum(half []byte) (sum uint64) {
+	for i := range p.Count() {
+		sum += p.Number(half, i)
 	}
 	return sum
 }

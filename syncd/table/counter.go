@@ -1,14 +1,14 @@
 package table
 
-// Counter observes the values of entries. The table calls its methods under its lock, so they must not call the table.
-// They must not keep or change the slices.
+// Counter observes the values of entries. The table calls it under its lock, so it must not call the table. It must not
+// keep or change the slices.
 type Counter interface {
-	// Changed notes a local change of an entry to the value to, also if it differs in nothing that is significant. from
-	// is the former value of the record. It is nil if there was no entry: without a live record, and after the kernel
-	// evicted the entry.
-	Changed(key, from, to []byte)
-	// Loaded notes an entry that the map held at start, and that had no record: see Tx.Load.
-	Loaded(key, value []byte)
+	// Changed notes a local change of an entry from one value to another, also if they differ in nothing that is
+	// significant. from is nil if the entry is new. ordered is false if from may be the later value of the two.
+	//
+	// Changes are left out if the former value of the entry is unknown: before the map was read, while a record of a
+	// peer waits for its write, and after such a write whose order with a local change is unknown.
+	Changed(key, from, to []byte, ordered bool)
 }
 
 // observe passes a change to the counter before it becomes the record's content.
@@ -16,11 +16,20 @@ func (t *Table) observe(c *Change, s uint32) {
 	if t.opt.Counter == nil || c.Op != OpUpdate {
 		return
 	}
-	var from []byte
 	m := t.meta(s)
 	created := m.seq == 0 && !m.is(flagUnversioned) // a new record has no value yet
-	if m.live() && !m.is(flagEvicted) && !created {
-		from = t.value(s)
+	switch {
+	case m.is(flagUncounted):
+		m.flags &^= flagUncounted
+		return
+	case m.is(flagDirty):
+		return
+	case created && (t.loading != nil || t.unscanned && c.Context == ContextReread):
+		return // the entry may be older than this syncd
+	case created || !m.live() && !m.is(flagReleased):
+		t.opt.Counter.Changed(c.Key, nil, c.Value, true)
+	default:
+		// The map may still hold an evicted entry: the event of the eviction may be late.
+		t.opt.Counter.Changed(c.Key, t.value(s), c.Value, !t.uncertain(c, m))
 	}
-	t.opt.Counter.Changed(c.Key, from, c.Value)
 }

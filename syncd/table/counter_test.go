@@ -3,28 +3,44 @@ package table
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 )
 
-// calls is a Counter that lists its calls as text: key, former value and value.
-type calls []string
+// calls is a Counter that lists its calls as text: key, former value and value, and "?" if they may be in the reverse
+// order. total is what a counter of decimal values without resets has.
+type calls struct {
+	list  []string
+	total int
+}
 
-func (c *calls) Changed(key, from, to []byte) {
-	was := "-"
+func (c *calls) Changed(key, from, to []byte, ordered bool) {
+	was, n := "-", number(to)
 	if from != nil {
 		was = text(from)
+		n = max(0, n-number(from))
 	}
-	*c = append(*c, fmt.Sprintf("%s %s>%s", text(key), was, text(to)))
+	c.total += n
+	line := fmt.Sprintf("%s %s>%s", text(key), was, text(to))
+	if !ordered {
+		line += "?"
+	}
+	c.list = append(c.list, line)
 }
 
-func (c *calls) Loaded(key, value []byte) {
-	*c = append(*c, fmt.Sprintf("load %s %s", text(key), text(value)))
+func number(value []byte) int {
+	n, _ := strconv.Atoi(text(value))
+	return n
 }
+
+func counted(c *calls) func(*Options) { return func(o *Options) { o.Counter = c } }
+
+// insignificant is for values of which no change is significant, as in a map of counters.
+func insignificant(o *Options) { o.Significant = make([]byte, valueSize) }
 
 func TestCounterObservesLocalChanges(t *testing.T) {
 	var got calls
-	r := newRig(t, func(o *Options) {
-		o.Counter = &got
+	r := newRig(t, counted(&got), func(o *Options) {
 		o.LRU = true
 		o.Significant = slices.Repeat([]byte{0xff}, valueSize)
 		o.Significant[1] = 0
@@ -34,7 +50,7 @@ func TestCounterObservesLocalChanges(t *testing.T) {
 		do   func()
 		want []string
 	}{
-		{"load", func() { r.load(Accepted, "k", "v1"); r.adopt() }, []string{"load k v1"}},
+		{"load", func() { r.load(Accepted, "k", "v1"); r.adopt() }, nil},
 		{"change", func() { r.local(Accepted, 2*second, "update k w1 packet 0") }, []string{"k v1>w1"}},
 		{"change that is not significant", func() { r.local(Unchanged, 3*second, "update k w2 reread 0") }, []string{"k w1>w2"}},
 		{"stale change", func() { r.local(Stale, second, "update k x0 packet 0") }, nil},
@@ -42,21 +58,91 @@ func TestCounterObservesLocalChanges(t *testing.T) {
 		{"delete", func() { r.local(Accepted, 5*second, "delete k - packet 0") }, nil},
 		{"creation", func() { r.local(Accepted, 6*second, "update k x1 packet 0") }, []string{"k ->x1"}},
 		{"eviction", func() { r.local(Ignored, 7*second, "evict k - packet 0") }, nil},
-		{"creation of an evicted entry", func() { r.local(Unchanged, 8*second, "update k x2 packet 0") }, []string{"k ->x2"}},
+		{"creation of an evicted entry", func() { r.local(Unchanged, 8*second, "update k x2 packet 0") }, []string{"k x1>x2"}},
 		{"creation in a slot that had a record", func() {
 			r.remote(Accepted, 9*second, peer, Version(9*second), "n", "n1")
 			r.local(Accepted, 9*second, "update m m1 packet 0")
 		}, []string{"m ->m1"}},
-		{"peer's record", func() { r.remote(Accepted, 9*second, peer, Version(20*second), "k", "y7") }, nil},
-		{"change of a peer's record", func() { r.write(); r.local(Unchanged, 30*second, "update k y9 packet 0") }, []string{"k y7>y9"}},
+		{"peer's record", func() { r.remote(Accepted, 9*second, peer, Version(20*second), "k", "y7"); r.write() }, nil},
+		{"change of a peer's record", func() { r.local(Unchanged, 30*second, "update k y9 packet 0") }, []string{"k y7>y9?"}},
 		{"peer's delete", func() { r.remote(Accepted, 31*second, peer, Version(40*second), "k", "-"); r.write() }, nil},
 		{"creation after it", func() { r.local(Accepted, 41*second, "update k z1 packet 0") }, []string{"k ->z1"}},
 		{"key that is known when it is loaded", func() { r.load(Unchanged, "k", "z5") }, nil},
 	} {
-		got = nil
+		got.list = nil
 		step.do()
-		if !slices.Equal(got, calls(step.want)) {
-			t.Errorf("%s: got calls %q, want %q", step.name, got, step.want)
+		if !slices.Equal(got.list, step.want) {
+			t.Errorf("%s: got calls %q, want %q", step.name, got.list, step.want)
 		}
+	}
+}
+
+// TestCounterCountsNothingTwice has cases in which a value is not newer, or not of this host.
+func TestCounterCountsNothingTwice(t *testing.T) {
+	for name, tt := range map[string]struct {
+		options []func(*Options)
+		do      func(r *rig)
+		want    int
+	}{
+		"a scan enters an older value than a reread": {[]func(*Options){insignificant}, func(r *rig) {
+			scan := r.read(10 * second)
+			again := r.read(10*second + 2_000_000)
+			r.tab.Update(func(tx *Tx) { tx.Local(again.change("k", "1010")) })
+			r.tab.Update(func(tx *Tx) { tx.Scanned(scan.change("k", "1000")) })
+			next := r.read(20 * second)
+			r.tab.Update(func(tx *Tx) { tx.Scanned(next.change("k", "1010")) })
+		}, 1010},
+		"a peer's record is not written": {nil, func(r *rig) {
+			r.remote(Accepted, 2*second, peer, Version(2*second), "k", "5")
+			r.local(Accepted, 3*second, "update k 1001 packet 0")
+		}, 1000},
+		"a peer's record was written after a change": {nil, func(r *rig) {
+			r.remote(Accepted, 2*second, peer, Version(2*second), "k", "9000000")
+			rec := r.take()
+			r.local(Accepted, 3*second, "update k 1001 packet 0")
+			r.applied(rec, nil)
+			r.wantRereads("k")
+			r.read(4*second).found(Accepted, "k", "9000000")
+			r.local(Accepted, 5*second, "update k 9000002 packet 0")
+		}, 1002},
+		"a peer's expired entry is in the map": {[]func(*Options){lru(8, 8)}, func(r *rig) {
+			r.remote(Accepted, 2*second, peer, Version(2*second), "n", "500000")
+			r.write()
+			r.takeRereads()
+			r.expired(Accepted, 3*second, peer, Version(2*second)+1, "n")
+			r.wantExpired("n", true)
+			r.local(Accepted, 5*second, "update n 500001 packet 0")
+		}, 1001},
+		"an entry changes before it is read": {nil, func(r *rig) {
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+			r.local(Accepted, 2*second, "update n 1000001 packet 0")
+			r.load(Unchanged, "n", "1000001")
+			r.tab.Update(func(tx *Tx) { tx.EndLoad() })
+			r.local(Accepted, 3*second, "update n 1000003 packet 0")
+		}, 1002},
+		"events of two CPUs are in the reverse order": {nil, func(r *rig) {
+			r.local(Accepted, 2*second, "update k 1002 packet 0")
+			r.local(Accepted, 2*second+1000, "update k 1001 packet 1")
+			r.wantRereads("k")
+			r.read(3*second).found(Accepted, "k", "1002")
+		}, 1003},
+		"the event of an eviction is late": {[]func(*Options){lru(8, 8)}, func(r *rig) {
+			r.local(Accepted, 2*second+5_000_000, "update k 7000 packet 0")
+			r.local(Ignored, 2*second, "evict k - packet 1")
+			r.wantRereads("k")
+			found := r.read(3 * second).change("k", "7000")
+			r.tab.Update(func(tx *Tx) { tx.Local(found) })
+		}, 7000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got calls
+			r := newRig(t, append(tt.options, counted(&got))...)
+			r.local(Accepted, second, "update k 1000 packet 0")
+			r.takeRereads()
+			tt.do(r)
+			if got.total != tt.want {
+				t.Errorf("total: got %d, want %d, calls %q", got.total, tt.want, got.list)
+			}
+		})
 	}
 }

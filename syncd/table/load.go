@@ -63,9 +63,6 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 		return Refused
 	}
 	t.makeLive(s, value)
-	if t.opt.Counter != nil {
-		t.opt.Counter.Loaded(key, value)
-	}
 	m := t.meta(s)
 	m.owner = selfID
 	m.flags |= flagUnversioned | flagLoaded

@@ -1,5 +1,7 @@
 package table
 
+import "bytes"
+
 // refreshes reports whether the table sends a change without a significant difference, because it sent the
 // record longer than Options.Refresh ago. It counts the refresh.
 func (t *Table) refreshes(c *Change, s uint32) bool {
@@ -18,6 +20,9 @@ func (t *Table) refreshes(c *Change, s uint32) bool {
 // keepUnsent stores a value without sending it now.
 func (t *Table) keepUnsent(c *Change, s uint32) {
 	t.observe(c, s)
+	if !bytes.Equal(t.value(s), c.Value) {
+		t.invalidateReadings(s) // an open one may have an older value
+	}
 	if !t.equalCarried(s, c.Value) {
 		t.stats.Unsent++
 		t.meta(s).flags |= flagUnsent

@@ -67,6 +67,9 @@ const (
 	flagInReleased
 	// flagLoaded: the value was in the local map when the map was loaded.
 	flagLoaded
+	// flagUncounted: the map may hold a value of a peer that syncd wrote after the record's last change. Counter does
+	// not see the next change.
+	flagUncounted
 
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased

@@ -4,7 +4,8 @@ package table
 // may have replaced its entry in the kernel map.
 func (t *Table) overtaken(s uint32) {
 	// The data plane may have written the entry before or after syncd's write.
-	if t.ours(t.meta(s).owner) {
+	if m := t.meta(s); t.ours(m.owner) {
+		m.flags |= flagUncounted
 		t.requestReread(s)
 		return
 	}
