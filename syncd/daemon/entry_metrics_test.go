@@ -128,7 +128,7 @@ func (n *flowNode) totalBytes() (sum uint64) {
 	return sum
 }
 
-// TestEntryCountersOfDrainedMaps: a sum falls when an entry is deleted before it was drained. That is no reset.
+// TestEntryCountersOfDrainedMaps: a sum falls when an entry is deleted before it was drained, and has no reset then.
 func TestEntryCountersOfDrainedMaps(t *testing.T) {
 	if kernelName() != "" {
 		t.Skip("another test drains on this kernel")

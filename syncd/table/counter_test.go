@@ -130,7 +130,7 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.local(Accepted, 2*second+5_000_000, "update k 7000 packet 0")
 			r.local(Ignored, 2*second, "evict k - packet 1")
 			r.wantRereads("k")
-			found := r.read(3 * second).change("k", "7000")
+			found := r.read(3*second).change("k", "7000")
 			r.tab.Update(func(tx *Tx) { tx.Local(found) })
 		}, 7000},
 	} {
