@@ -2,6 +2,7 @@ package peers
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
@@ -41,7 +42,7 @@ func (m *Meter) Bytes() NetworkBytes {
 	defer m.mu.Unlock()
 	sum := m.ended
 	for c := range m.open {
-		c.update()
+		c.update(false)
 		sum.Sent += c.bytes.Sent
 		sum.Received += c.bytes.Received
 	}
@@ -68,6 +69,14 @@ func (m *Meter) Conn(conn net.Conn) net.Conn {
 	return c
 }
 
+// Listen listens for TCP connections that a Meter can count. The kernel resets the counters of an MPTCP connection when
+// its client resets it.
+func Listen(addr string) (net.Listener, error) {
+	var config net.ListenConfig
+	config.SetMultipathTCP(false)
+	return config.Listen(context.Background(), "tcp", addr)
+}
+
 // Listener returns a listener whose connections count.
 func (m *Meter) Listener(inner net.Listener) net.Listener { return meteredListener{inner, m} }
 
@@ -87,10 +96,12 @@ func (l meteredListener) Accept() (net.Conn, error) {
 
 // Dial opens a TCP connection that counts, and that ends if sent data is not acknowledged for silence.
 func (m *Meter) Dial(ctx context.Context, addr string, silence time.Duration) (net.Conn, error) {
-	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+	// As gRPC's own dialer, with the keep-alive times of the host.
+	dialer := net.Dialer{KeepAlive: -1, Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
 		err := raw.Control(func(fd uintptr) {
-			failed = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+			failed = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1),
+				unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds())))
 		})
 		if err == nil {
 			err = failed
@@ -116,7 +127,7 @@ func (m *Meter) datagram(sent bool, addr string, size int) {
 	}
 }
 
-// meteredConn is a connection that a Meter counts. The lock of the Meter guards bytes and segments.
+// meteredConn is a connection that a Meter counts. The lock of the Meter guards the fields from bytes on.
 type meteredConn struct {
 	*net.TCPConn
 	raw    syscall.RawConn
@@ -125,15 +136,18 @@ type meteredConn struct {
 	bytes  NetworkBytes
 
 	segments NetworkBytes // numbers of segments
+	payload  NetworkBytes // bytes without headers
 }
 
-// update reads the counters of the kernel (tcp_get_info).
-func (c *meteredConn) update() {
+// update reads the counters of the kernel (tcp_get_info). With end, data that is still to be sent counts as sent.
+func (c *meteredConn) update(end bool) {
 	_ = c.raw.Control(func(fd uintptr) { // a closed connection keeps the last ones
 		info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-		if err != nil {
+		// After a reset, the counters may be 0.
+		if err != nil || info.Bytes_sent < c.payload.Sent || info.Bytes_received < c.payload.Received {
 			return
 		}
+		c.payload = NetworkBytes{info.Bytes_sent, info.Bytes_received}
 		header := uint64(c.header)
 		if info.Options&timestampsOption != 0 {
 			header += tcpTimestamps
@@ -145,6 +159,10 @@ func (c *meteredConn) update() {
 			Sent:     info.Bytes_sent + header*c.segments.Sent,
 			Received: info.Bytes_received + header*c.segments.Received,
 		}
+		if end {
+			left := uint64(info.Notsent_bytes)
+			c.bytes.Sent += left + header*(1+left/max(1, uint64(info.Snd_mss)))
+		}
 	})
 }
 
@@ -153,7 +171,7 @@ func (c *meteredConn) Close() error {
 	m := c.meter
 	m.mu.Lock()
 	if _, ok := m.open[c]; ok {
-		c.update()
+		c.update(true)
 		m.ended.Sent += c.bytes.Sent
 		m.ended.Received += c.bytes.Received
 		delete(m.open, c)

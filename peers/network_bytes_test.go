@@ -62,6 +62,49 @@ func TestMeterCountsSegments(t *testing.T) {
 	}
 }
 
+// TestMeterOfResetConnections: an MPTCP client resets its connection.
+func TestMeterOfResetConnections(t *testing.T) {
+	inner, err := Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var server Meter
+	listener := server.Listener(inner)
+	defer listener.Close()
+	accepted := make(chan net.Conn, 1)
+	go func() {
+		conn, _ := listener.Accept()
+		accepted <- conn
+	}()
+	var dialer net.Dialer
+	dialer.SetMultipathTCP(true)
+	conn, err := dialer.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	poll.Eventually(t, "the bytes count", func() bool { return server.Bytes().Received > 100 })
+	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before := server.Bytes()
+	poll.Stays(t, 100*time.Millisecond, "the bytes do not jump", func() bool {
+		now := server.Bytes()
+		return now.Sent >= before.Sent && now.Received >= before.Received && now.Received < 10_000 && now.Sent < 10_000
+	}, func() any { return server.Bytes() })
+	if conn := <-accepted; conn != nil {
+		_ = conn.Close()
+	}
+	if got := server.Bytes(); got.Received > 10_000 || got.Sent > 10_000 {
+		t.Errorf("bytes after Close: got %+v, want less than 10,000", got)
+	}
+}
+
 // near reports whether two numbers of bytes differ by the headers of the segments that end a connection.
 func near(a, b uint64) bool { return max(a, b)-min(a, b) < 500 }
 

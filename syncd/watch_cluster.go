@@ -32,56 +32,86 @@ type clusterWatch struct {
 	times    int // tables to print, 0: until interrupted
 	fields   []string
 
-	records map[string]daemon.Entry // by key
-	// deleted has the versions of deletes, by key, until the present records have arrived: these may be older.
-	deleted map[string]uint64
-	rows    map[string]*clusterRow // by key and owner
+	records map[string]*clusterRecord // by key
+	rows    map[string]*clusterRow    // by key without origin, and owner
+	// watched has the keys that changed before the present records had arrived; nil afterwards. A present record may be
+	// older than the change.
+	watched map[string]bool
+	// owners have records since the last table, or longer. Their records may be old when they arrive first.
+	owners  map[string]bool
 	printed time.Time
 }
 
-// clusterRow is the sum of the records of a key and an owner: a drained map has one for each boot of the owner.
+// clusterRecord is a record of the map.
+type clusterRecord struct {
+	row  *clusterRow
+	sums []uint64
+}
+
+// clusterRow has the records of a key and an owner: a drained map has one for each boot of the owner.
 type clusterRow struct {
 	key, owner string
 	json       json.RawMessage // key
 	records    int
 	sums       []uint64
-	last       []uint64  // sums in the last table
-	rates      []float64 // per second
+	increases  []uint64 // since the last table
 }
 
 // errNoSumFields means that no field of the map is known to be a counter.
-var errNoSumFields = errors.New("no field of the map has the role sum: choose counters with --sum FIELD")
+var errNoSumFields = errors.New("no unsigned field of the map has the role sum: choose counters with --sum FIELD")
+
+// clusterEntry is an entry that has arrived. Without an entry, all present records have.
+type clusterEntry struct {
+	*daemon.Entry
+	change bool // it is no present record
+}
 
 // run prints tables until ctx ends.
 func (w *clusterWatch) run(ctx context.Context, client *daemon.Client, name string, query daemon.EntryQuery) error {
-	if len(w.fields) == 0 {
-		if err := w.findFields(ctx, client, name); err != nil {
-			return err
-		}
+	if err := w.findFields(ctx, client, name); err != nil {
+		return err
 	}
 	query.Form = daemon.FormJSON
-	entries := make(chan *daemon.Entry, 1024) // nil: all present records have arrived
+	entries := make(chan clusterEntry, 1024)
+	opened := make(chan struct{})
 	g, ctx := errgroup.WithContext(ctx)
-	// Changes first, so that none is lost before the present records.
-	for _, watch := range []bool{true, false} {
-		q := query
-		q.Watch = watch
-		g.Go(func() error {
-			send := func(e *daemon.Entry) error {
-				select {
-				case entries <- e:
-					return nil
-				case <-ctx.Done():
-					return ctx.Err()
-				}
+	read := func(q daemon.EntryQuery) error {
+		return client.Entries(ctx, name, q, func(e *daemon.Entry) error {
+			entry := *e
+			select {
+			case entries <- clusterEntry{&entry, q.Watch}:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
 			}
-			err := client.Entries(ctx, name, q, func(e *daemon.Entry) error { entry := *e; return send(&entry) })
-			if err == nil && !watch {
-				err = send(nil)
-			}
-			return err
 		})
 	}
+	g.Go(func() error {
+		watch := query
+		watch.Watch, watch.Opened = true, func() { close(opened) }
+		err := read(watch)
+		if err == nil && ctx.Err() == nil {
+			err = errors.New("syncd has ended the watch")
+		}
+		return err
+	})
+	// The present records come after the beginning of the watch, so that no change is missing.
+	g.Go(func() error {
+		select {
+		case <-opened:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := read(query); err != nil {
+			return err
+		}
+		select {
+		case entries <- clusterEntry{}:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 	g.Go(func() error { return w.printTables(ctx, entries) })
 	err := g.Wait()
 	if errors.Is(err, errDone) || errors.Is(err, context.Canceled) {
@@ -93,15 +123,18 @@ func (w *clusterWatch) run(ctx context.Context, client *daemon.Client, name stri
 // errDone ends a watch that has printed all tables.
 var errDone = errors.New("all tables are printed")
 
+// findFields checks the map, and sets the fields if none are given.
 func (w *clusterWatch) findFields(ctx context.Context, client *daemon.Client, name string) error {
 	status, err := client.Status(ctx)
 	if err != nil {
 		return err
 	}
-	for _, m := range status.Maps {
-		if m.Name == name {
-			w.fields = m.SumFields
-		}
+	i := slices.IndexFunc(status.Maps, func(m daemon.MapStatus) bool { return m.Name == name })
+	if i < 0 {
+		return usageError{fmt.Errorf("no map is called %s (`syncd status` lists the maps)", name)}
+	}
+	if len(w.fields) == 0 {
+		w.fields = status.Maps[i].SumFields
 	}
 	if len(w.fields) == 0 {
 		return usageError{fmt.Errorf("map %s: %w", name, errNoSumFields)}
@@ -109,114 +142,159 @@ func (w *clusterWatch) findFields(ctx context.Context, client *daemon.Client, na
 	return nil
 }
 
-func (w *clusterWatch) printTables(ctx context.Context, entries <-chan *daemon.Entry) error {
-	w.records, w.rows, w.deleted = make(map[string]daemon.Entry), make(map[string]*clusterRow), make(map[string]uint64)
-	tick := time.NewTicker(w.interval)
-	defer tick.Stop()
+func (w *clusterWatch) reset() {
+	w.records, w.rows = make(map[string]*clusterRecord), make(map[string]*clusterRow)
+	w.watched, w.owners = make(map[string]bool), make(map[string]bool)
+}
+
+func (w *clusterWatch) printTables(ctx context.Context, entries <-chan clusterEntry) error {
+	w.reset()
+	timer := time.NewTimer(w.interval)
+	defer timer.Stop()
 	for printed := 0; ; {
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
 		case e := <-entries:
-			if e == nil {
-				w.deleted = nil
-			} else if err := w.add(e); err != nil {
+			if err := w.add(e); err != nil {
 				return err
 			}
-		case now := <-tick.C:
-			if err := w.print(now); err != nil {
-				return err
+		case <-timer.C:
+			if w.watched == nil {
+				if err := w.print(time.Now()); err != nil {
+					return err
+				}
+				if printed++; printed == w.times {
+					return errDone
+				}
 			}
-			if printed++; printed == w.times {
-				return errDone
-			}
+			timer.Reset(w.interval)
 		}
 	}
 }
 
-// add enters a record, unless a later version of it is known.
-func (w *clusterWatch) add(e *daemon.Entry) error {
-	id := string(e.Key)
-	former, known := w.records[id]
-	if known && former.Version > e.Version || w.deleted[id] > e.Version {
+// add enters an entry.
+func (w *clusterWatch) add(e clusterEntry) error {
+	if e.Entry == nil {
+		w.watched = nil
 		return nil
 	}
-	if known {
-		if err := w.account(&former, false); err != nil {
-			return err
-		}
+	key := string(e.Key)
+	switch {
+	case w.watched == nil:
+	case e.change:
+		w.watched[key] = true
+	case w.watched[key]:
+		return nil
+	}
+	former := w.records[key]
+	if former != nil {
+		former.row.remove(former)
+		delete(w.records, key)
 	}
 	if e.Deleted {
-		delete(w.records, id)
-		if w.deleted != nil {
-			w.deleted[id] = e.Version
-		}
 		return nil
 	}
-	w.records[id] = *e
-	return w.account(e, true)
+	return w.enter(e, former)
 }
 
-// account adds a record to its row, or removes it.
-func (w *clusterWatch) account(e *daemon.Entry, add bool) error {
-	key, shown, err := textOfKey(e.Key)
+// enter adds a record to its row. former is the last one of the key, or nil.
+func (w *clusterWatch) enter(e clusterEntry, former *clusterRecord) error {
+	row, err := w.rowOf(e.Entry)
 	if err != nil {
 		return err
 	}
-	id := key + " " + e.Owner
-	r := w.rows[id]
-	if r == nil {
-		r = &clusterRow{key: key, owner: e.Owner, json: shown, sums: make([]uint64, len(w.fields)), last: make([]uint64, len(w.fields)), rates: make([]float64, len(w.fields))}
-		w.rows[id] = r
-	}
-	if add {
-		r.records++
-	} else {
-		r.records--
-	}
+	record := &clusterRecord{row, make([]uint64, len(w.fields))}
 	for i, field := range w.fields {
 		n, err := numberOf(e.Value, field)
 		if err != nil {
 			return err
 		}
-		if add {
-			r.sums[i] += n
-		} else {
-			r.sums[i] -= n
+		record.sums[i] = n
+		row.sums[i] += n
+		switch {
+		case former != nil && n >= former.sums[i]:
+			row.increases[i] += n - former.sums[i]
+		// The first records of an owner are those of a peer that has joined.
+		case former == nil && e.change && w.owners[e.Owner]:
+			row.increases[i] += n
 		}
 	}
+	row.records++
+	w.records[string(e.Key)] = record
 	return nil
+}
+
+// rowOf returns the row of a record.
+func (w *clusterWatch) rowOf(e *daemon.Entry) (*clusterRow, error) {
+	key, shown, err := textOfKey(e.Key)
+	if err != nil {
+		return nil, err
+	}
+	id := key + " " + e.Owner
+	r := w.rows[id]
+	if r == nil {
+		r = &clusterRow{key: key, owner: e.Owner, json: shown, sums: make([]uint64, len(w.fields)), increases: make([]uint64, len(w.fields))}
+		w.rows[id] = r
+	}
+	return r, nil
+}
+
+// remove removes a record.
+func (r *clusterRow) remove(record *clusterRecord) {
+	r.records--
+	for i, n := range record.sums {
+		r.sums[i] -= n
+	}
+}
+
+// rate returns the increase of a field per second.
+func (r *clusterRow) rate(field int, seconds float64) float64 {
+	if seconds == 0 {
+		return 0
+	}
+	return float64(r.increases[field]) / seconds
 }
 
 // print prints the rows that increased most since the last table.
 func (w *clusterWatch) print(now time.Time) error {
-	seconds := now.Sub(w.printed).Seconds()
-	list, total := make([]*clusterRow, 0, len(w.rows)), make([]float64, len(w.fields))
-	owners := make(map[string]bool)
+	seconds := 0.0
+	if !w.printed.IsZero() {
+		seconds = now.Sub(w.printed).Seconds()
+	}
+	w.printed = now
+	total := make([]float64, len(w.fields))
+	var shown []*clusterRow // the first ones in the order, sorted
+	clear(w.owners)
 	for id, r := range w.rows {
-		for i := range r.sums {
-			if r.rates[i] = 0; !w.printed.IsZero() && r.sums[i] > r.last[i] {
-				r.rates[i] = float64(r.sums[i]-r.last[i]) / seconds
-			}
-			total[i] += r.rates[i]
+		for i := range total {
+			total[i] += r.rate(i, seconds)
 		}
-		copy(r.last, r.sums)
 		if r.records == 0 {
 			delete(w.rows, id)
 			continue
 		}
-		owners[r.owner] = true
-		list = append(list, r)
+		w.owners[r.owner] = true
+		if at, _ := slices.BinarySearchFunc(shown, r, compareRows); at < w.top {
+			shown = slices.Insert(shown, at, r)
+			shown = shown[:min(w.top, len(shown))]
+		}
 	}
-	w.printed = now
-	slices.SortFunc(list, func(a, b *clusterRow) int {
-		return cmp.Or(cmp.Compare(b.rates[0], a.rates[0]), cmp.Compare(b.sums[0], a.sums[0]), cmp.Compare(a.key, b.key), cmp.Compare(a.owner, b.owner))
-	})
-	shown := list[:min(w.top, len(list))]
+	var err error
 	if w.asJSON {
-		return w.printJSON(now, shown, len(list), len(owners), total)
+		err = w.printJSON(now, shown, seconds, total)
+	} else {
+		err = w.printTable(shown, seconds, total)
 	}
-	return w.printTable(shown, len(list), len(owners), total)
+	for _, r := range w.rows {
+		clear(r.increases)
+	}
+	return err
+}
+
+// compareRows sorts rows by their increase, and then by their sum.
+func compareRows(a, b *clusterRow) int {
+	return cmp.Or(cmp.Compare(b.increases[0], a.increases[0]), cmp.Compare(b.sums[0], a.sums[0]), cmp.Compare(a.key, b.key), cmp.Compare(a.owner, b.owner))
 }
 
 // clusterTable is the output with --json: one object for each table.
@@ -235,15 +313,15 @@ type clusterTableRow struct {
 	Rates map[string]float64 `json:"rates"` // per second
 }
 
-func (w *clusterWatch) printJSON(now time.Time, shown []*clusterRow, keys, nodes int, total []float64) error {
-	table := clusterTable{Time: now, Nodes: nodes, Keys: keys, Rates: make(map[string]float64), Top: []clusterTableRow{}}
+func (w *clusterWatch) printJSON(now time.Time, shown []*clusterRow, seconds float64, total []float64) error {
+	table := clusterTable{Time: now, Nodes: len(w.owners), Keys: len(w.rows), Rates: make(map[string]float64), Top: []clusterTableRow{}}
 	for i, field := range w.fields {
 		table.Rates[field] = total[i]
 	}
 	for _, r := range shown {
 		row := clusterTableRow{Key: r.json, Owner: r.owner, Sums: make(map[string]string), Rates: make(map[string]float64)}
 		for i, field := range w.fields {
-			row.Sums[field], row.Rates[field] = strconv.FormatUint(r.sums[i], 10), r.rates[i]
+			row.Sums[field], row.Rates[field] = strconv.FormatUint(r.sums[i], 10), r.rate(i, seconds)
 		}
 		table.Top = append(table.Top, row)
 	}
@@ -256,12 +334,12 @@ func (w *clusterWatch) printJSON(now time.Time, shown []*clusterRow, keys, nodes
 // maxKeyWidth is the longest text of a key in a table.
 const maxKeyWidth = 48
 
-func (w *clusterWatch) printTable(shown []*clusterRow, keys, nodes int, total []float64) error {
+func (w *clusterWatch) printTable(shown []*clusterRow, seconds float64, total []float64) error {
 	var text bytes.Buffer
 	if w.screen {
 		text.WriteString("\033[H\033[2J") // the cursor to the first line, and clear the screen
 	}
-	fmt.Fprintf(&text, "keys %d, nodes %d", keys, nodes)
+	fmt.Fprintf(&text, "keys %d, nodes %d", len(w.rows), len(w.owners))
 	for i, field := range w.fields {
 		fmt.Fprintf(&text, ", %s %s/s", field, short(total[i]))
 	}
@@ -279,7 +357,7 @@ func (w *clusterWatch) printTable(shown []*clusterRow, keys, nodes int, total []
 		}
 		fmt.Fprintf(table, "%s\t%s", key, r.owner)
 		for i := range w.fields {
-			fmt.Fprintf(table, "\t%s\t%s", short(float64(r.sums[i])), short(r.rates[i]))
+			fmt.Fprintf(table, "\t%s\t%s", short(float64(r.sums[i])), short(r.rate(i, seconds)))
 		}
 		fmt.Fprintln(table)
 	}
@@ -339,7 +417,7 @@ func textOfKey(key json.RawMessage) (text string, shown json.RawMessage, err err
 func numberOf(value json.RawMessage, field string) (uint64, error) {
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(value, &object); err != nil {
-		return 0, fmt.Errorf("read value: %w", err)
+		return 0, usageError{fmt.Errorf("values have no fields (%w): give the map BTF, or schema: MAP=FILE.o", err)}
 	}
 	name, rest, nested := strings.Cut(field, ".")
 	inner, ok := object[name]
@@ -396,6 +474,11 @@ func addClusterWatch(cmd *cobra.Command, flags *entryFlags) func(cmd *cobra.Comm
 			return true, usageError{fmt.Errorf("--top %d, --times %d: give at least 1 and 0", w.top, w.times)}
 		case flags.raw:
 			return true, usageError{errors.New("--raw has no fields, and --cluster needs them")}
+		}
+		for _, condition := range flags.query.Where {
+			if !strings.HasPrefix(strings.TrimSpace(condition), "key.") {
+				return true, usageError{fmt.Errorf("--where %s: with --cluster a condition is on a field of the key: write key.FIELD", condition)}
+			}
 		}
 		w.out, w.asJSON = cmd.OutOrStdout(), flags.asJSON
 		w.screen = !w.asJSON && isTerminal(w.out)

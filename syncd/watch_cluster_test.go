@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -23,16 +24,15 @@ func flowRecord(flow, origin int, owner string, version uint64, packets uint64) 
 }
 
 func newClusterWatch(out *bytes.Buffer) *clusterWatch {
-	return &clusterWatch{
-		out: out, top: 2, fields: []string{"count.packets"},
-		records: make(map[string]daemon.Entry), rows: make(map[string]*clusterRow), deleted: make(map[string]uint64),
-	}
+	w := &clusterWatch{out: out, top: 2, fields: []string{"count.packets"}}
+	w.reset()
+	return w
 }
 
-func (w *clusterWatch) mustAdd(t *testing.T, entries ...*daemon.Entry) {
+func (w *clusterWatch) mustAdd(t *testing.T, change bool, entries ...*daemon.Entry) {
 	t.Helper()
 	for _, e := range entries {
-		if err := w.add(e); err != nil {
+		if err := w.add(clusterEntry{e, change}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -42,13 +42,6 @@ func TestClusterTable(t *testing.T) {
 	var out bytes.Buffer
 	w := newClusterWatch(&out)
 	start := time.Unix(1000, 0)
-	w.mustAdd(t,
-		flowRecord(1, 1, "n1", 5, 100),
-		flowRecord(1, 2, "n1", 6, 20), // after a reboot of the node
-		flowRecord(1, 3, "n2", 7, 9_000_000),
-		flowRecord(2, 1, "n1", 8, 1),
-		flowRecord(2, 1, "n1", 7, 99), // an older version
-	)
 	wantTable := func(at time.Duration, want string) {
 		t.Helper()
 		out.Reset()
@@ -59,26 +52,65 @@ func TestClusterTable(t *testing.T) {
 			t.Errorf("table differs (- want, + got):\n%s", diff)
 		}
 	}
+	gone := func(flow, origin int, owner string) *daemon.Entry {
+		e := flowRecord(flow, origin, owner, 20, 0)
+		e.Deleted, e.Value = true, nil
+		return e
+	}
+	w.mustAdd(t, true, flowRecord(2, 1, "n1", 8, 1), gone(3, 1, "n1"))
+	w.mustAdd(t, false,
+		flowRecord(1, 1, "n1", 5, 100),
+		flowRecord(1, 2, "n1", 6, 20), // after a reboot of the node
+		flowRecord(1, 3, "n2", 7, 9_000_000),
+		flowRecord(2, 1, "n1", 7, 99), // older than the change
+		flowRecord(3, 1, "n1", 7, 99),
+	)
+	w.mustAdd(t, false, nil)
 	wantTable(0, `keys 3, nodes 2, count.packets 0/s
 KEY                       OWNER  COUNT.PACKETS  COUNT.PACKETS/s
 daddr=10.0.0.1 dport=443  n2     9000k          0
 daddr=10.0.0.1 dport=443  n1     120            0
 
 `)
-	deleted := flowRecord(1, 3, "n2", 20, 0)
-	deleted.Deleted, deleted.Value = true, nil
-	w.mustAdd(t, flowRecord(2, 1, "n1", 9, 201), flowRecord(1, 2, "n1", 10, 30), deleted,
-		flowRecord(1, 3, "n2", 19, 7)) // read before the delete
-	wantTable(2*time.Second, `keys 2, nodes 1, count.packets 105/s
+	w.mustAdd(t, true,
+		flowRecord(2, 1, "n1", 9, 201),
+		flowRecord(1, 2, "n1", 10, 30),
+		gone(1, 1, "n1"), // a former boot
+		gone(1, 3, "n2"),
+		flowRecord(4, 1, "n3", 11, 5_000_000), // of a peer that has joined
+		flowRecord(5, 1, "n1", 12, 6),         // a new flow
+	)
+	wantTable(2*time.Second, `keys 4, nodes 2, count.packets 108/s
 KEY                       OWNER  COUNT.PACKETS  COUNT.PACKETS/s
 daddr=10.0.0.2 dport=443  n1     201            100
-daddr=10.0.0.1 dport=443  n1     130            5
+daddr=10.0.0.1 dport=443  n1     30             5
 
 `)
+	w.mustAdd(t, true, flowRecord(4, 1, "n1", 13, 5_000_004)) // has another owner
 	w.asJSON, w.top = true, 1
-	wantTable(4*time.Second, `{"time":"`+start.Add(4*time.Second).Format(time.RFC3339)+`","nodes":1,"keys":2,"rates":{"count.packets":0},`+
-		`"top":[{"key":{"daddr":"10.0.0.2","dport":443},"owner":"n1","sums":{"count.packets":"201"},"rates":{"count.packets":0}}]}
+	wantTable(4*time.Second, `{"time":"`+start.Add(4*time.Second).Format(time.RFC3339)+`","nodes":1,"keys":4,"rates":{"count.packets":2},`+
+		`"top":[{"key":{"daddr":"10.0.0.4","dport":443},"owner":"n1","sums":{"count.packets":"5000004"},"rates":{"count.packets":2}}]}
 `)
+}
+
+// TestClusterTablesOfManyRecords prints tables while records arrive.
+func TestClusterTablesOfManyRecords(t *testing.T) {
+	var out bytes.Buffer
+	w := newClusterWatch(&out)
+	w.interval, w.times = time.Millisecond, 3
+	entries := make(chan clusterEntry)
+	go func() {
+		for i := range 20_000 {
+			entries <- clusterEntry{flowRecord(i%256, i, "n1", 1, 1), false}
+		}
+		entries <- clusterEntry{}
+	}()
+	if err := w.printTables(t.Context(), entries); !errors.Is(err, errDone) {
+		t.Fatalf("tables: got error %v, want %v", err, errDone)
+	}
+	if got := strings.Count(out.String(), "keys 256, nodes 1,"); got != 3 {
+		t.Errorf("tables: got %d with all keys, want 3: %s", got, out.String())
+	}
 }
 
 func TestClusterFieldsAreChecked(t *testing.T) {
@@ -91,7 +123,7 @@ func TestClusterFieldsAreChecked(t *testing.T) {
 	} {
 		w := newClusterWatch(&bytes.Buffer{})
 		w.fields = []string{field}
-		err := w.add(flowRecord(1, 1, "n1", 1, 3))
+		err := w.add(clusterEntry{flowRecord(1, 1, "n1", 1, 3), true})
 		var usage usageError
 		if (err == nil) != (want == "") || err != nil && (!errors.As(err, &usage) || err.Error() != want) {
 			t.Errorf("field %s: got error %v, want %q", field, err, want)
@@ -114,6 +146,7 @@ func TestClusterFlagsAreChecked(t *testing.T) {
 		{"watch", "flows", "--cluster", "--interval", "1ms"},
 		{"watch", "flows", "--cluster", "--times", "-1"},
 		{"watch", "flows", "--cluster", "--raw"},
+		{"watch", "flows", "--cluster", "--where", "state=1"},
 	} {
 		_, err := run(t, args...)
 		var usage usageError

@@ -151,6 +151,9 @@ func (c *Client) Entries(ctx context.Context, name string, q EntryQuery, fn func
 		return err
 	}
 	defer body.Close()
+	if q.Opened != nil {
+		q.Opened()
+	}
 	decoder := json.NewDecoder(body)
 	for {
 		var e Entry

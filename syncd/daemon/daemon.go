@@ -222,7 +222,7 @@ func (d *Daemon) openNetwork() error {
 	if err != nil {
 		return err
 	}
-	inner, err := net.Listen("tcp", d.config.GRPCListen)
+	inner, err := peers.Listen(d.config.GRPCListen)
 	if err != nil {
 		return fmt.Errorf("listen for peers: %w", err)
 	}

@@ -36,6 +36,8 @@ type EntryQuery struct {
 	Where      []string // conditions like "dport=443"; an entry must meet all of them
 	Tombstones bool     // include tombstones
 	Watch      bool     // print later changes, including deletes, instead of the current records
+	// Opened is called when the daemon has begun to answer: with Watch, no later change is missing. It may be nil.
+	Opened func()
 }
 
 func (q *EntryQuery) path(name string) string {

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"mapsync/bpf"
@@ -117,7 +118,9 @@ var output [8]byte
 // runs runs the program n times.
 func (q *softirqSafeRunner) runs(n uint32) error {
 	for range n {
+		start := time.Now()
 		_, err := unix.Read(q.fd, output[:])
+		CallProgram.ended(start)
 		if err == nil {
 			return errors.New("run program: no socket to iterate over")
 		}

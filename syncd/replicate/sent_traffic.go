@@ -15,6 +15,17 @@ type sentTraffic struct {
 // peerMap identifies a map that is sent to a node.
 type peerMap struct{ node, name string }
 
+// sentBy returns what was sent to a node of a map.
+func (r *Replicator) sentBy(node, name string) Traffic {
+	s := &r.sentTraffic
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.of[peerMap{node, name}]; c != nil {
+		return c.load()
+	}
+	return Traffic{}
+}
+
 // sentTo returns the count of a map of this node that is sent to another node. The node may not be live yet.
 func (r *Replicator) sentTo(node, name string) *traffic {
 	s := &r.sentTraffic

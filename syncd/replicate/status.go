@@ -166,7 +166,7 @@ func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
 		st.LastContact = time.Unix(0, at)
 	}
 	for name, m := range maps {
-		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting, Out: l.r.sentTo(l.peer.Node, name).load()}
+		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting, Out: l.r.sentBy(l.peer.Node, name)}
 		if m.sendExcluded(l.r.opt.Self.Node, l.peer.Node) {
 			ms.SendState = StateExcluded
 		}

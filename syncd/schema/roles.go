@@ -244,7 +244,7 @@ func (r Role) Names() []string {
 	return names
 }
 
-// SumFields returns the names of the fields of the value with the role sum, in the order of their declaration. A name in
+// SumFields returns the names of the unsigned fields of the value with the role sum, in the order of their declaration. A name in
 // a struct has the form outer.inner. Elements of arrays are not listed.
 func (s *Schema) SumFields() []string {
 	value := s.Value
@@ -260,7 +260,7 @@ func (m *Message) sumFields(prefix string) (names []string) {
 		case f.Count > 0:
 		case f.Kind == KindMessage:
 			names = append(names, f.Message.sumFields(prefix+f.Name+".")...)
-		case f.Roles&RoleSum != 0:
+		case f.Roles&RoleSum != 0 && f.Kind == KindUint:
 			names = append(names, prefix+f.Name)
 		}
 	}
