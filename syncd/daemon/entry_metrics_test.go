@@ -113,7 +113,8 @@ func TestEntryCountersAreFew(t *testing.T) {
 			func() any { return fmt.Sprintf("got %v, want %d bytes in round %d", n.counters(), bytes, round) })
 	}
 	got := n.counters()
-	if len(got) > 8 || got["bytes other"] < 900_000 {
+	// The bytes and packets of three flows and of the others.
+	if len(got) > 8 || got["bytes other"] == 0 {
 		t.Errorf("counters: got %v, want those of 3 flows, and the rest in other", got)
 	}
 }
