@@ -25,7 +25,7 @@ LENGTH ?= 10s
 ATTACKS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill mutate soak bench clean
+.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-jitter mutate soak bench clean
 
 help: ## list the targets
 	@awk '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {split($$0, line, /:.*## /); printf "  make %-16s %s\n", line[1], line[2]}' Makefile
@@ -47,6 +47,9 @@ demo: deps ## failover drill: kill a load balancer, check that all sessions surv
 	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
 
 drill: demo ## the same as demo, for example with SESSIONS=N
+
+example-jitter: deps ## compare the timer of IPVS with the calls of syncd: KERNEL, SERVICES=10,10000,30000 ENTRIES=1000000
+	@KERNEL=$(KERNEL) scripts/example-jitter
 
 ##@ Develop
 

@@ -1,0 +1,124 @@
+// Command jitter compares two causes of delayed packets on one host: the timer by which IPVS updates the statistics of
+// all services (estimation_timer, until kernel 6.1), and the calls by which syncd reads a large map. It creates IPVS
+// services and a map in its own network namespace and BPF filesystem, and is meant for a virtual machine.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	services []int
+	entries  []int
+	window   time.Duration
+	ratio    float64
+}
+
+func main() {
+	o := options{services: []int{10, 10_000, 30_000}, entries: []int{1_000_000}}
+	flag.Func("services", "numbers of IPVS services, a comma-separated `list`", numbers(&o.services))
+	flag.Func("entries", "numbers of entries of the map, a comma-separated `list`", numbers(&o.entries))
+	flag.DurationVar(&o.window, "for", 8*time.Second, "length of each measurement")
+	flag.Float64Var(&o.ratio, "ratio", 20, "fail unless the timer takes this many times as long as the longest call of syncd; 0: print only")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, &o); err != nil {
+		fmt.Fprintln(os.Stderr, "jitter:", err)
+		os.Exit(1)
+	}
+}
+
+func numbers(to *[]int) func(string) error {
+	return func(text string) error {
+		*to = nil
+		for part := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(part)
+			if err != nil || n < 1 {
+				return fmt.Errorf("%q is not a number above 0", part)
+			}
+			*to = append(*to, n)
+		}
+		return nil
+	}
+}
+
+// measurement is the longest run of the timer, or the longest call of syncd.
+type measurement struct {
+	name    string
+	longest time.Duration
+	runs    uint64
+}
+
+func run(ctx context.Context, o *options) error {
+	kernel := release()
+	var timer, call time.Duration
+	var list []measurement
+	for _, n := range o.services {
+		m, err := measureTimer(ctx, n, o.window)
+		if err != nil {
+			return fmt.Errorf("measure with %d services: %w", n, err)
+		}
+		timer = max(timer, m.longest)
+		list = append(list, m)
+	}
+	for _, n := range o.entries {
+		m, err := measureCalls(ctx, n, o.window)
+		if err != nil {
+			return fmt.Errorf("measure with %d entries: %w", n, err)
+		}
+		call = max(call, m.longest)
+		list = append(list, m)
+	}
+	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "WHAT RUNS\tLONGEST MS\tRUNS")
+	for _, m := range list {
+		fmt.Fprintf(w, "%s\t%.3f\t%d\n", m.name, milliseconds(m.longest), m.runs)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if timer == 0 {
+		fmt.Printf("jitter: kernel=%s estimation_timer=none syncd_call_ms=%.3f\n", kernel, milliseconds(call))
+		return nil
+	}
+	ratio := timer.Seconds() / call.Seconds()
+	fmt.Printf("jitter: kernel=%s estimation_timer_ms=%.3f syncd_call_ms=%.3f ratio=%.1f\n", kernel, milliseconds(timer), milliseconds(call), ratio)
+	if ratio < o.ratio {
+		return fmt.Errorf("the timer takes %.1f times as long as a call of syncd, want at least %.1f", ratio, o.ratio)
+	}
+	return nil
+}
+
+func milliseconds(d time.Duration) float64 { return 1000 * d.Seconds() }
+
+func release() string {
+	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// pause waits, unless ctx ends.
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// progress prints to standard error.
+func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
