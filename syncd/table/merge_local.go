@@ -110,8 +110,8 @@ func (t *Table) localUpdate(c *Change, h, s uint32) Outcome {
 		// read before the eviction.
 		switch {
 		case c.Time >= m.seen || c.Read != nil:
-			t.keepUnsent(c, s)
 			m.flags &^= flagEvicted
+			t.keepUnsent(c, s)
 		case m.is(flagEvicted) && m.seen-c.Time <= timestampMargin:
 			t.requestReread(s) // the write may have come after the eviction
 		}

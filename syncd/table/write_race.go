@@ -5,7 +5,9 @@ package table
 func (t *Table) overtaken(s uint32) {
 	// The data plane may have written the entry before or after syncd's write.
 	if m := t.meta(s); t.ours(m.owner) {
-		m.flags |= flagUncounted
+		if t.opt.Counter != nil {
+			m.flags |= flagUncounted
+		}
 		t.requestReread(s)
 		return
 	}
