@@ -64,45 +64,90 @@ func TestMeterCountsSegments(t *testing.T) {
 
 // TestMeterOfResetConnections: an MPTCP client resets its connection.
 func TestMeterOfResetConnections(t *testing.T) {
+	for name, listen := range map[string]func() (net.Listener, error){
+		"TCP":   func() (net.Listener, error) { return Listen("127.0.0.1:0") },
+		"MPTCP": func() (net.Listener, error) { return net.Listen("tcp", "127.0.0.1:0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inner, err := listen()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var server Meter
+			var dialer net.Dialer
+			dialer.SetMultipathTCP(true)
+			client, accepted := connect(t, server.Listener(inner), dialer.Dial)
+			if multipath, err := accepted.(*meteredConn).MultipathTCP(); name == "TCP" && (multipath || err != nil) {
+				t.Errorf("connection: got MPTCP %t, error %v, want none", multipath, err)
+			}
+			if _, err := client.Write(make([]byte, 100)); err != nil {
+				t.Fatal(err)
+			}
+			poll.Eventually(t, "the bytes count", func() bool { return server.Bytes().Received > 100 })
+			if err := client.(*net.TCPConn).SetLinger(0); err != nil {
+				t.Fatal(err)
+			}
+			if err := client.Close(); err != nil {
+				t.Fatal(err)
+			}
+			before := server.Bytes()
+			few := func() bool {
+				now := server.Bytes()
+				return now.Sent >= before.Sent && now.Received >= before.Received && now.Received < 10_000 && now.Sent < 10_000
+			}
+			poll.Stays(t, 100*time.Millisecond, "the bytes do not jump", few, func() any { return server.Bytes() })
+			if err := accepted.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if !few() {
+				t.Errorf("bytes after Close: got %+v, want less than 10,000", server.Bytes())
+			}
+		})
+	}
+}
+
+// TestMeterCountsUnsentBytes closes a connection whose peer does not read yet.
+func TestMeterCountsUnsentBytes(t *testing.T) {
 	inner, err := Listen("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var server Meter
-	listener := server.Listener(inner)
-	defer listener.Close()
-	accepted := make(chan net.Conn, 1)
+	var meter Meter
+	client, accepted := connect(t, inner, func(_, addr string) (net.Conn, error) { return meter.Dial(t.Context(), addr, 10*time.Second) })
+	defer accepted.Close()
+	data := make([]byte, 64<<20) // more than the buffers of both sides
+	if err := client.SetWriteDeadline(time.Now().Add(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	sent, err := client.Write(data)
+	if err == nil {
+		t.Fatal("write to a peer that does not read: got nil, want an error")
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := meter.Bytes().Sent; got < uint64(sent) || got > uint64(sent)+uint64(sent)/10 {
+		t.Errorf("sent: got %d, want %d and headers", got, sent)
+	}
+}
+
+// connect returns both sides of a connection.
+func connect(t *testing.T, l net.Listener, dial func(network, addr string) (net.Conn, error)) (client, accepted net.Conn) {
+	t.Helper()
+	t.Cleanup(func() { _ = l.Close() })
+	side := make(chan net.Conn, 1)
 	go func() {
-		conn, _ := listener.Accept()
-		accepted <- conn
+		conn, _ := l.Accept()
+		side <- conn
 	}()
-	var dialer net.Dialer
-	dialer.SetMultipathTCP(true)
-	conn, err := dialer.Dial("tcp", inner.Addr().String())
+	client, err := dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := conn.Write(make([]byte, 100)); err != nil {
-		t.Fatal(err)
+	if accepted = <-side; accepted == nil {
+		t.Fatal("accept: got no connection, want one")
 	}
-	poll.Eventually(t, "the bytes count", func() bool { return server.Bytes().Received > 100 })
-	if err := conn.(*net.TCPConn).SetLinger(0); err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Close(); err != nil {
-		t.Fatal(err)
-	}
-	before := server.Bytes()
-	poll.Stays(t, 100*time.Millisecond, "the bytes do not jump", func() bool {
-		now := server.Bytes()
-		return now.Sent >= before.Sent && now.Received >= before.Received && now.Received < 10_000 && now.Sent < 10_000
-	}, func() any { return server.Bytes() })
-	if conn := <-accepted; conn != nil {
-		_ = conn.Close()
-	}
-	if got := server.Bytes(); got.Received > 10_000 || got.Sent > 10_000 {
-		t.Errorf("bytes after Close: got %+v, want less than 10,000", got)
-	}
+	return client, accepted
 }
 
 // near reports whether two numbers of bytes differ by the headers of the segments that end a connection.

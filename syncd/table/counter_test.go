@@ -120,6 +120,12 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.tab.Update(func(tx *Tx) { tx.EndLoad() })
 			r.local(Accepted, 3*second, "update n 1000003 packet 0")
 		}, 1002},
+		"a scan finds an entry that the first read skipped": {nil, func(r *rig) {
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad(); tx.EndLoad() })
+			scan := r.read(2 * second)
+			r.tab.Update(func(tx *Tx) { tx.Scanned(scan.change("n", "1000001")) })
+			r.local(Accepted, 3*second, "update n 1000003 packet 0")
+		}, 1002},
 		"events of two CPUs are in the reverse order": {nil, func(r *rig) {
 			r.local(Accepted, 2*second, "update k 1002 packet 0")
 			r.local(Accepted, 2*second+1000, "update k 1001 packet 1")
