@@ -31,7 +31,7 @@ help: ## list the targets
 	@awk '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {split($$0, line, /:.*## /); printf "  make %-16s %s\n", line[1], line[2]}' Makefile
 	@echo
 	@echo "Variables of demo and drill"
-	@echo "  SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali"
+	@echo "  SESSIONS=$(SESSIONS) ATTACH=kprobe|fexit BUFFER=ring|perf LOAD=builtin|tcpkali|netperf"
 	@echo "  LAYOUTS=v1,v1|v1,next|next,v1 (active, standby) PREVIOUS=active|standby (the previous release)"
 	@echo "  KERNEL=host|native|5.10|6.1|6.1/preempt=full|6.12|testing"
 	@echo "Variable of test-kernels"

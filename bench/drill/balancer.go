@@ -14,7 +14,7 @@ import (
 // runBalancer runs the process of one load balancer, in its namespace.
 func runBalancer(pipe *rolePipe, o *balancerConfig, logger *slog.Logger) (err error) {
 	balancer, err := lb.New(lb.Config{
-		VIP: o.Service, Backends: o.Backends, Layout: o.Layout, Name: o.Name,
+		Service: lb.Service{VIP: o.Service, Backends: o.Backends}, More: o.More, Layout: o.Layout, Name: o.Name,
 		PinDir: o.PinDir, NewMap: o.NewMap, MaxEntries: o.MaxEntries,
 		Established: o.Idle, CollectEvery: o.CollectEvery, Logger: logger,
 	})

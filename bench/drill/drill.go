@@ -27,11 +27,21 @@ import (
 type Load string
 
 // The loads. The built-in client verifies every byte on both sides. The backends decide the
-// sessions of tcpkali, because they verify the bytes that they receive.
+// sessions of tcpkali, because they verify the bytes that they receive. A session of netperf is a
+// request and response test with a control and a data connection, and netperf decides it.
 const (
 	LoadBuiltin Load = "builtin"
 	LoadTcpkali Load = "tcpkali"
+	LoadNetperf Load = "netperf"
 )
+
+// connections returns the number of connections of each session.
+func (l Load) connections() int {
+	if l == LoadNetperf {
+		return 2
+	}
+	return 1
+}
 
 // Options configures a drill. A zero field takes the default at the end of its comment.
 type Options struct {
@@ -94,11 +104,17 @@ func (o *Options) validate() error {
 	if o.Sessions < 1 || o.Sessions > 1_000_000 {
 		return fmt.Errorf("%d sessions: choose 1 to 1000000", o.Sessions)
 	}
-	if o.Load != LoadBuiltin && o.Load != LoadTcpkali {
-		return fmt.Errorf("load %q: choose %s or %s", o.Load, LoadBuiltin, LoadTcpkali)
+	switch {
+	case o.Load != LoadBuiltin && o.Load != LoadTcpkali && o.Load != LoadNetperf:
+		return fmt.Errorf("load %q: choose %s, %s or %s", o.Load, LoadBuiltin, LoadTcpkali, LoadNetperf)
+	case o.Load == LoadNetperf && o.Sessions > maxNetperfSessions:
+		return fmt.Errorf("%d sessions of netperf, each of two processes: choose at most %d", o.Sessions, maxNetperfSessions)
 	}
 	return errors.Join(o.Layouts[active].Validate(), o.Layouts[standby].Validate())
 }
+
+// connections returns the number of connections of all sessions.
+func (o *Options) connections() int { return o.Sessions * o.Load.connections() }
 
 // Outcome is the result of the sessions of one run.
 type Outcome struct {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -155,33 +153,6 @@ func TestLostSessionsAreCounted(t *testing.T) {
 	}
 }
 
-// TestTcpkali uses tcpkali, which opens a new session for a lost one. Without it, another program takes its arguments.
-func TestTcpkali(t *testing.T) {
-	if _, err := exec.LookPath("tcpkali"); err != nil {
-		if os.Getenv("MAPSYNC_KERNEL") != "" {
-			t.Fatal("tcpkali in the virtual machine: ", err)
-		}
-		dir := t.TempDir()
-		build := exec.Command("go", "build", "-o", filepath.Join(dir, "tcpkali"), "./cmd/tcpkali-standin")
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("build a program in place of tcpkali: %v: %s", err, out)
-		}
-		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	}
-	const sessions = 100
-	for _, kept := range []bool{true, false} {
-		result := perform(t, Options{
-			Sessions: sessions, Load: LoadTcpkali, StallTimeout: 5 * time.Second, SkipControl: true,
-			BeforeCut: func(active, standby string) error {
-				return copyMap(active, standby, func(*bpf.LBCtKey, *bpf.LBCtValue) bool { return kept })
-			},
-		})
-		if r := result.Real; (r.Survived == sessions) != kept || (r.Survived == 0) == kept {
-			t.Errorf("run with state kept %v: got %+v, want all or none survived", kept, r)
-		}
-	}
-}
-
 // TestCleansUp checks that the drill removes its files and mounts.
 func TestCleansUp(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
@@ -233,7 +204,9 @@ func TestOptionsAreRefused(t *testing.T) {
 		{Sessions: -1, Logger: logger},
 		{Load: "wrk", Logger: logger},
 		{Layouts: [2]lb.Layout{lb.LayoutV1, "v3"}, Logger: logger},
-		{Load: LoadTcpkali, Logger: logger}, // tcpkali is not installed on an empty path
+		{Load: LoadTcpkali, Logger: logger}, // neither is installed on an empty path
+		{Load: LoadNetperf, Logger: logger},
+		{Load: LoadNetperf, Sessions: maxNetperfSessions + 1, Logger: logger},
 	} {
 		if _, err := Run(t.Context(), o); err == nil {
 			t.Errorf("Run with %+v: got no error, want one", o)

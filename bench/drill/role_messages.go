@@ -21,6 +21,7 @@ const (
 	roleClients  = "clients"
 	roleBackends = "backends"
 	roleBalancer = "balancer"
+	roleNetperf  = "netperf"
 )
 
 // command is a message from the drill to one of its processes, one JSON value each. The first
@@ -29,6 +30,7 @@ type command struct {
 	Clients  *clientsConfig  `json:"clients,omitempty"`
 	Backends *backendsConfig `json:"backends,omitempty"`
 	Balancer *balancerConfig `json:"balancer,omitempty"`
+	Netperf  *netperfConfig  `json:"netperf,omitempty"`
 	Cut      *cutCommand     `json:"cut,omitempty"`
 	Close    *closeCommand   `json:"close,omitempty"`
 	Attach   bool            `json:"attach,omitempty"` // a balancer with AttachLater attaches its program
@@ -65,7 +67,8 @@ type balancerConfig struct {
 	Layout       lb.Layout        `json:"layout"`
 	Service      netip.AddrPort   `json:"service"`
 	Backends     []netip.AddrPort `json:"backends"`
-	Name         string           `json:"name"` // kernel name of the map; empty: lb.MapName
+	More         []lb.Service     `json:"more,omitempty"` // further services
+	Name         string           `json:"name"`           // kernel name of the map; empty: lb.MapName
 	PinDir       string           `json:"pin_dir"`
 	NewMap       bool             `json:"new_map"`      // replaces a pinned map
 	AttachLater  bool             `json:"attach_later"` // attaches only at an attach command
@@ -161,6 +164,8 @@ func (r *rolePipe) play(role string, logger *slog.Logger) error {
 		return runBackends(r, first.Backends)
 	case role == roleBalancer && first.Balancer != nil:
 		return runBalancer(r, first.Balancer, logger)
+	case role == roleNetperf && first.Netperf != nil:
+		return runNetperf(r, first.Netperf)
 	}
 	return fmt.Errorf("role %q does not fit its first order", role)
 }

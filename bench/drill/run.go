@@ -55,7 +55,7 @@ func (r *run) perform(ctx context.Context) (out *Outcome, err error) {
 	if err := r.build(ctx); err != nil {
 		return nil, err
 	}
-	if r.daemons[active] == nil {
+	if r.daemons[active] == nil && r.opts.Load != LoadNetperf {
 		r.connectionRate = r.tools.measureRate(ctx, r)
 	}
 	out = &Outcome{Sessions: r.opts.Sessions}
@@ -92,15 +92,7 @@ func (r *run) start() (err error) {
 	if r.key, err = randomKey(); err != nil {
 		return err
 	}
-	o := r.opts
-	r.backends, err = startRole(r.net.backends, roleBackends, command{Backends: &backendsConfig{
-		Listen: backends(), Key: r.key, Sessions: o.Sessions, Pattern: r.tools.pattern(),
-		Fresh: o.Fresh, StallTimeout: o.StallTimeout,
-	}})
-	if err != nil {
-		return err
-	}
-	if _, err := r.backends.ready(); err != nil {
+	if err := r.startBackends(); err != nil {
 		return err
 	}
 	for i := range r.net.nodes {
@@ -111,19 +103,46 @@ func (r *run) start() (err error) {
 	return nil
 }
 
+func (r *run) startBackends() (err error) {
+	o := r.opts
+	if o.Load == LoadNetperf {
+		r.backends, err = r.tools.startNetserver(r.net)
+		return err
+	}
+	r.backends, err = startRole(r.net.backends, roleBackends, command{Backends: &backendsConfig{
+		Listen: backends(), Key: r.key, Sessions: o.Sessions, Pattern: r.tools.pattern(),
+		Fresh: o.Fresh, StallTimeout: o.StallTimeout,
+	}})
+	if err != nil {
+		return err
+	}
+	_, err = r.backends.ready()
+	return err
+}
+
 // startClients starts the clients and sets the decider.
 func (r *run) startClients() (err error) {
 	o := r.opts
-	if o.Load == LoadTcpkali {
+	switch o.Load {
+	case LoadTcpkali:
 		r.decider = r.backends
 		r.clients, err = r.tools.startTcpkali(r)
 		return err
+	case LoadNetperf:
+		return r.startDecider(roleNetperf, command{Netperf: &netperfConfig{
+			Program: r.tools.netperf, VIP: service().Addr(), Sessions: o.Sessions,
+			Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
+		}})
 	}
-	r.clients, err = startRole(r.net.clients, roleClients, command{Clients: &clientsConfig{
+	return r.startDecider(roleClients, command{Clients: &clientsConfig{
 		Service: service(), Sources: sources(o.Sessions), Sessions: o.Sessions, Key: r.key,
 		Pause: r.pause, Fresh: o.Fresh, StallTimeout: o.StallTimeout, Hold: o.Hold,
 	}})
-	if err != nil {
+}
+
+// startDecider starts clients that decide their sessions themselves.
+func (r *run) startDecider(role string, first command) (err error) {
+	if r.clients, err = startRole(r.net.clients, role, first); err != nil {
 		return err
 	}
 	r.decider = r.clients
@@ -138,7 +157,10 @@ func (r *run) startBalancer(i int, again, attachLater bool) (err error) {
 	o := &balancerConfig{
 		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
 		NewMap: again, AttachLater: attachLater, Idle: r.idle, CollectEvery: r.opts.CollectEvery,
-		MaxEntries: uint32(3*r.opts.Sessions + 4096), // two per session, and spare entries
+		MaxEntries: uint32(3*r.opts.connections() + 4096), // two per connection, and spare entries
+	}
+	if r.opts.Load == LoadNetperf {
+		o.More = netperfServices(r.opts.Sessions)
 	}
 	switch {
 	case r.byName: // the nodes share a kernel, so their maps need different names
@@ -257,7 +279,7 @@ func (r *run) decide(ctx context.Context, cut *cutCommand, out *Outcome) error {
 	if out.Standby, err = r.countEntries(standby); err != nil {
 		return err
 	}
-	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*out.Sessions,
+	r.log.Info("standby's map at the cut", "entries", out.Standby.Entries, "needed", 2*r.opts.connections(),
 		"handshake", out.Standby.Handshake, "closing", out.Standby.Closing)
 	if err := r.awaitDecision(ctx, out); err != nil {
 		return err
@@ -325,7 +347,7 @@ func (r *run) await(ctx context.Context, wanted func(report) bool) (report, erro
 
 // backendReports returns the backends' reports; nil if the backends are the decider.
 func (r *run) backendReports() <-chan report {
-	if r.decider == r.backends {
+	if r.decider == r.backends || r.opts.Load == LoadNetperf {
 		return nil
 	}
 	return r.backends.reports

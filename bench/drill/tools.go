@@ -13,7 +13,7 @@ import (
 // tools are programs that the drill uses if the machine has them.
 type tools struct {
 	tcpkali   string // empty unless tcpkali is the load
-	netperf   string // empty if netperf or netserver is missing
+	netperf   string // empty if netperf or netserver is missing, which only LoadNetperf needs
 	netserver string
 }
 
@@ -31,8 +31,10 @@ func findTools(load Load) (*tools, error) {
 	}
 	netperf, err := exec.LookPath("netperf")
 	netserver, err2 := exec.LookPath("netserver")
-	if errors.Join(err, err2) == nil {
+	if err := errors.Join(err, err2); err == nil {
 		t.netperf, t.netserver = netperf, netserver
+	} else if load == LoadNetperf {
+		return nil, fmt.Errorf("find load %s: %w: install it, for example by scripts/install-deps netperf, or use --load %s", load, err, LoadBuiltin)
 	}
 	return t, nil
 }

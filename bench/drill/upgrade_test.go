@@ -166,7 +166,7 @@ func TestRollingUpgradeKeepsRoles(t *testing.T) {
 			t.Fatal(err)
 		}
 		balancer, err := lb.New(lb.Config{
-			VIP: service(), Backends: backends(), Layout: layout, PinDir: pins, Logger: slog.New(slog.DiscardHandler),
+			Service: lb.Service{VIP: service(), Backends: backends()}, Layout: layout, PinDir: pins, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			t.Fatal(err)

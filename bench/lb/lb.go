@@ -44,10 +44,16 @@ const (
 	ModeGeneric Mode = "generic"
 )
 
+// Service is an address and port for clients, and the backends that serve it, all IPv4.
+type Service struct {
+	VIP      netip.AddrPort   `json:"vip"`
+	Backends []netip.AddrPort `json:"backends"` // at least one
+}
+
 // Config configures a [Balancer]. Zero fields take the default at the end of their comment.
 type Config struct {
-	VIP      netip.AddrPort   // the one service, IPv4
-	Backends []netip.AddrPort // at least one, IPv4
+	Service
+	More []Service // further services
 
 	Layout Layout // of the connection-tracking map; LayoutV1
 	Name   string // name of that map, at most 15 bytes; MapName
@@ -81,19 +87,31 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
+// services returns all services.
+func (c *Config) services() []Service { return append([]Service{c.Service}, c.More...) }
+
 func (c *Config) validate() error {
-	if !c.VIP.Addr().Is4() || c.VIP.Port() == 0 {
-		return fmt.Errorf("service %s is not an IPv4 address and port", c.VIP)
+	for _, s := range c.services() {
+		if err := s.validate(); err != nil {
+			return err
+		}
 	}
-	if len(c.Backends) == 0 {
-		return errors.New("no backend given")
+	return c.Layout.Validate()
+}
+
+func (s *Service) validate() error {
+	if !s.VIP.Addr().Is4() || s.VIP.Port() == 0 {
+		return fmt.Errorf("service %s is not an IPv4 address and port", s.VIP)
 	}
-	for _, b := range c.Backends {
+	if len(s.Backends) == 0 {
+		return fmt.Errorf("service %s has no backend", s.VIP)
+	}
+	for _, b := range s.Backends {
 		if !b.Addr().Is4() || b.Port() == 0 {
 			return fmt.Errorf("backend %s is not an IPv4 address and port", b)
 		}
 	}
-	return c.Layout.Validate()
+	return nil
 }
 
 // Balancer is a loaded load balancer. It owns its BPF objects until Close.
@@ -133,6 +151,9 @@ func (b *Balancer) load() error {
 	}
 	ct := spec.Maps[MapName]
 	ct.Name, ct.MaxEntries = b.cfg.Name, b.cfg.MaxEntries
+	for name, n := range b.cfg.counts() {
+		spec.Maps[name].MaxEntries = max(spec.Maps[name].MaxEntries, n)
+	}
 	if b.cfg.PinDir == "" {
 		ct.Pinning = ebpf.PinNone
 	} else if b.cfg.NewMap {
@@ -157,16 +178,32 @@ func (b *Balancer) load() error {
 	return nil
 }
 
-func (b *Balancer) configure() error {
-	for i, be := range b.cfg.Backends {
-		value := bpf.LBBackend{Addr: beAddr(be.Addr()), Port: bePort(be.Port()), Id: uint32(i)}
-		if err := b.objs.Backends.Put(uint32(i), value); err != nil {
-			return fmt.Errorf("add backend %s: %w", be, err)
-		}
+// counts returns how many entries the maps of the configuration need, by their names.
+func (c *Config) counts() map[string]uint32 {
+	list := c.services()
+	backends := 0
+	for i := range list {
+		backends += len(list[i].Backends)
 	}
-	key := bpf.LBVipKey{Addr: beAddr(b.cfg.VIP.Addr()), Port: bePort(b.cfg.VIP.Port()), Proto: unix.IPPROTO_TCP}
-	if err := b.objs.Vips.Put(key, bpf.LBVipValue{Count: uint32(len(b.cfg.Backends))}); err != nil {
-		return fmt.Errorf("add service %s: %w", b.cfg.VIP, err)
+	return map[string]uint32{"vips": uint32(len(list)), "backends": uint32(backends)}
+}
+
+// configure writes the services and their backends, which have consecutive numbers.
+func (b *Balancer) configure() error {
+	next := uint32(0)
+	for id, s := range b.cfg.services() {
+		first := next
+		for _, be := range s.Backends {
+			value := bpf.LBBackend{Addr: beAddr(be.Addr()), Port: bePort(be.Port()), Id: next}
+			if err := b.objs.Backends.Put(next, value); err != nil {
+				return fmt.Errorf("add backend %s: %w", be, err)
+			}
+			next++
+		}
+		key := bpf.LBVipKey{Addr: beAddr(s.VIP.Addr()), Port: bePort(s.VIP.Port()), Proto: unix.IPPROTO_TCP}
+		if err := b.objs.Vips.Put(key, bpf.LBVipValue{First: first, Count: next - first, Id: uint32(id)}); err != nil {
+			return fmt.Errorf("add service %s: %w", s.VIP, err)
+		}
 	}
 	return nil
 }

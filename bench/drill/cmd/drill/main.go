@@ -67,7 +67,7 @@ func parse(args []string) (*drill.Options, string, error) {
 	fs.StringVar(&o.Attach, "attach", "kprobe", "how syncd attaches: kprobe, fexit or auto")
 	fs.StringVar(&o.Buffer, "buffer", "ring", "which buffer syncd uses: ring or perf")
 	layouts := fs.String("layouts", "v1,v1", "`layouts` of the active and the standby load balancer's map, each v1 or next")
-	fs.StringVar((*string)(&o.Load), "load", string(drill.LoadBuiltin), "what drives the sessions: builtin or tcpkali")
+	fs.StringVar((*string)(&o.Load), "load", string(drill.LoadBuiltin), "what drives the sessions: builtin, tcpkali or netperf")
 	fs.StringVar((*string)(&o.XDP), "xdp", "auto", "where the load balancers' XDP runs: auto, native or generic")
 	fs.BoolVar(&o.SkipControl, "skip-control", false, "skip the control run, for development; the drill then fails")
 	fs.IntVar(&o.Fresh, "fresh", 0, "exchanges that a session completes after the failover to count as surviving (default 2)")

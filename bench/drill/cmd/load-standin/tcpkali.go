@@ -1,27 +1,24 @@
-// Command tcpkali-standin takes the place of tcpkali in tests on machines without it. It understands the arguments that
-// the drill gives, opens the connections, sends the message on each of them at the rate, and opens a connection again that
-// was lost. With cgo it is linked with shared libraries, as tcpkali is.
 package main
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"time"
 )
 
-// options are tcpkali's.
-type options struct {
+// tcpkaliOptions are tcpkali's.
+type tcpkaliOptions struct {
 	connections, connectRate, messageRate int
 	duration                              time.Duration
 	message, address                      string
 	sources                               []net.IP
 }
 
-func main() {
-	var o options
+func tcpkali() error {
+	var o tcpkaliOptions
 	flag.IntVar(&o.connections, "connections", 1, "number of connections")
 	flag.IntVar(&o.connectRate, "connect-rate", 100, "new connections a second")
 	flag.IntVar(&o.messageRate, "message-rate", 1, "messages a second on each connection")
@@ -37,8 +34,7 @@ func main() {
 	})
 	flag.Parse()
 	if flag.NArg() != 1 || o.messageRate < 1 || o.connectRate < 1 {
-		fmt.Fprintln(os.Stderr, "tcpkali-standin: give one address, and rates above 0")
-		os.Exit(2)
+		return errors.New("give one address, and rates above 0")
 	}
 	o.address = flag.Arg(0)
 	for i := range o.connections {
@@ -46,10 +42,11 @@ func main() {
 		time.Sleep(time.Second / time.Duration(o.connectRate))
 	}
 	time.Sleep(o.duration)
+	return nil
 }
 
 // connection keeps one connection open.
-func (o *options) connection(i int) {
+func (o *tcpkaliOptions) connection(i int) {
 	dialer := net.Dialer{Timeout: 5 * time.Second}
 	if len(o.sources) > 0 {
 		dialer.LocalAddr = &net.TCPAddr{IP: o.sources[i%len(o.sources)]}
@@ -63,7 +60,7 @@ func (o *options) connection(i int) {
 }
 
 // talk sends messages until the connection is lost.
-func (o *options) talk(conn net.Conn) {
+func (o *tcpkaliOptions) talk(conn net.Conn) {
 	defer conn.Close()
 	go io.Copy(io.Discard, conn) //nolint:errcheck // a lost connection also fails to send
 	for {
