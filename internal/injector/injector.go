@@ -21,9 +21,10 @@ type Options struct {
 	Capacity  int  // maximum number of stored changes
 	SkipWrite bool // report changes without writing the map
 	SkipEvent bool // write the map without reporting changes
+	Perf      bool // report through a perf buffer; the program then processes packets
 }
 
-// Injector writes one map. It is not safe for concurrent use.
+// Injector writes one map. Only RunPart is safe for concurrent use.
 type Injector struct {
 	objects   *ebpf.Collection
 	program   *ebpf.Program
@@ -33,6 +34,7 @@ type Injector struct {
 	stride    int
 	capacity  int
 	used      int
+	packets   bool
 }
 
 // changeHead is the number of bytes before the key in struct change of injector.bpf.c.
@@ -42,35 +44,13 @@ const changeHead = 8
 // (capture.Capture.Maps). Without shared, nothing receives them. The caller keeps ownership of both and
 // closes the injector.
 func Open(target *ebpf.Map, shared map[string]*ebpf.Map, o Options) (*Injector, error) {
-	spec, err := loadInjector()
-	if err != nil {
-		return nil, fmt.Errorf("read BPF object: %w", err)
-	}
-	info, err := target.Info()
-	if err != nil {
-		return nil, fmt.Errorf("read the map's id: %w", err)
-	}
-	id, ok := info.ID()
-	if !ok {
-		return nil, fmt.Errorf("read the map's id: the kernel does not return it")
-	}
-	i := &Injector{keySize: int(target.KeySize()), valueSize: int(target.ValueSize()), capacity: o.Capacity}
+	i := &Injector{keySize: int(target.KeySize()), valueSize: int(target.ValueSize()), capacity: o.Capacity, packets: o.Perf}
 	i.stride = changeHead + align8(i.keySize) + align8(i.valueSize)
-	spec.Maps["changes"].MaxEntries = uint32(o.Capacity)
-	spec.Maps["changes"].ValueSize = uint32(i.stride)
-	spec.Maps["changes"].Value = nil
-	for name, value := range map[string]any{
-		"target_id": uint32(id), "key_size": uint32(i.keySize), "value_size": uint32(i.valueSize),
-		"skip_write": o.SkipWrite, "skip_event": o.SkipEvent,
-	} {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("set BPF constant %s: %w", name, err)
-		}
+	spec, err := i.spec(target, o)
+	if err != nil {
+		return nil, err
 	}
 	replace := map[string]*ebpf.Map{"target": target}
-	spec.Maps["target"].Type, spec.Maps["target"].Flags = target.Type(), target.Flags()
-	spec.Maps["target"].KeySize, spec.Maps["target"].ValueSize = target.KeySize(), target.ValueSize()
-	spec.Maps["target"].MaxEntries = target.MaxEntries()
 	for name, m := range shared {
 		if spec.Maps[name] != nil {
 			spec.Maps[name].MaxEntries = m.MaxEntries()
@@ -88,6 +68,40 @@ func Open(target *ebpf.Map, shared map[string]*ebpf.Map, o Options) (*Injector, 
 		return nil, fmt.Errorf("map the changes into memory: %w", err)
 	}
 	return i, nil
+}
+
+// spec returns the program and its maps, with the sizes of target.
+func (i *Injector) spec(target *ebpf.Map, o Options) (*ebpf.CollectionSpec, error) {
+	info, err := target.Info()
+	if err != nil {
+		return nil, fmt.Errorf("read the map's id: %w", err)
+	}
+	id, ok := info.ID()
+	if !ok {
+		return nil, fmt.Errorf("read the map's id: the kernel does not return it")
+	}
+	load := loadInjector
+	constants := map[string]any{
+		"target_id": uint32(id), "key_size": uint32(i.keySize), "value_size": uint32(i.valueSize),
+		"skip_write": o.SkipWrite, "skip_event": o.SkipEvent,
+	}
+	if o.Perf {
+		load, constants["use_perf"] = loadPackets, true
+	}
+	spec, err := load()
+	if err != nil {
+		return nil, fmt.Errorf("read BPF object: %w", err)
+	}
+	changes, replaced := spec.Maps["changes"], spec.Maps["target"]
+	changes.MaxEntries, changes.ValueSize, changes.Value = uint32(o.Capacity), uint32(i.stride), nil
+	replaced.Type, replaced.Flags, replaced.MaxEntries = target.Type(), target.Flags(), target.MaxEntries()
+	replaced.KeySize, replaced.ValueSize = target.KeySize(), target.ValueSize()
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return nil, fmt.Errorf("set BPF constant %s: %w", name, err)
+		}
+	}
+	return spec, nil
 }
 
 // Add appends a change to those that Run makes. It returns false if the injector is full. It ignores
@@ -117,6 +131,9 @@ func (i *Injector) Reset() { i.used = 0 }
 // refused.
 func (i *Injector) Run() (failed int, err error) { return i.RunPart(0, i.used) }
 
+// packetSize is the size of a packet for the program, in bytes: the kernel refuses packets without an Ethernet header.
+const packetSize = 64
+
 // injectArgs is struct inject_args of injector.bpf.c.
 type injectArgs struct {
 	_                    structs.HostLayout
@@ -127,7 +144,15 @@ type injectArgs struct {
 func (i *Injector) RunPart(first, count int) (failed int, err error) {
 	args := injectArgs{First: uint32(first), Count: uint32(count)}
 	out := (*[unsafe.Sizeof(args)]byte)(unsafe.Pointer(&args))[:]
-	_, err = i.program.Run(&ebpf.RunOptions{Context: &args, ContextOut: out})
+	run := ebpf.RunOptions{Context: &args, ContextOut: out}
+	if i.packets {
+		packet := make([]byte, packetSize)
+		copy(packet, out)
+		run = ebpf.RunOptions{Data: packet, DataOut: make([]byte, packetSize)}
+	}
+	if _, err = i.program.Run(&run); err == nil && i.packets {
+		copy(out, run.DataOut)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("run injector: %w", err)
 	}

@@ -19,8 +19,13 @@ import (
 
 func openNone(t testing.TB, bufferSize int) *capture.Capture {
 	t.Helper()
+	return openNoneWith(t, capture.BufferRing, bufferSize)
+}
+
+func openNoneWith(t testing.TB, buffer capture.Buffer, bufferSize int) *capture.Capture {
+	t.Helper()
 	c, err := capture.Open(capture.Options{
-		Attach: capture.AttachNone, Buffer: capture.BufferRing, BufferSize: bufferSize,
+		Attach: capture.AttachNone, Buffer: buffer, BufferSize: bufferSize,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
@@ -82,10 +87,15 @@ func newTable(t testing.TB, keySize, valueSize int) *table.Table {
 
 func openInjector(t testing.TB, m *ebpf.Map, c *capture.Capture, capacity int) *injector.Injector {
 	t.Helper()
+	return openInjectorWith(t, m, c, injector.Options{Capacity: capacity})
+}
+
+func openInjectorWith(t testing.TB, m *ebpf.Map, c *capture.Capture, o injector.Options) *injector.Injector {
+	t.Helper()
 	if !kernelAtLeast(5, 17) {
 		t.Skip("this kernel lacks syscall programs (5.14) or bpf_loop (5.17)")
 	}
-	f, err := injector.Open(m, c.Maps(), injector.Options{Capacity: capacity})
+	f, err := injector.Open(m, c.Maps(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,15 +142,21 @@ func checkRecord(t *testing.T, tab *table.Table, key, value []byte) {
 }
 
 func TestEventsCarryWholeEntriesOfAnySize(t *testing.T) {
+	for buffer, size := range map[capture.Buffer]int{capture.BufferRing: 1 << 20, capture.BufferPerf: 64} {
+		t.Run(string(buffer), func(t *testing.T) { testEventsCarryWholeEntries(t, buffer, size) })
+	}
+}
+
+func testEventsCarryWholeEntries(t *testing.T, buffer capture.Buffer, bufferSize int) {
 	for _, size := range []struct{ key, value int }{{4, 4}, {1, 1}, {7, 13}, {48, 176}, {512, 4096}, {512, 1}, {3, 4096}} {
-		c := openNone(t, 1<<20)
+		c := openNoneWith(t, buffer, bufferSize)
 		m, id := newHash(t, ebpf.Hash, size.key, size.value, 64)
 		tab := newTable(t, size.key, size.value)
 		if err := c.Watch(id, tab); err != nil {
 			t.Fatal(err)
 		}
 		runCapture(t, c)
-		f := openInjector(t, m, c, 64)
+		f := openInjectorWith(t, m, c, injector.Options{Capacity: 64, Perf: buffer == capture.BufferPerf})
 		for i := range 20 {
 			key, value := entry(size.key, size.value, i, i+100)
 			f.Add(table.OpUpdate, table.ContextPacket, key, value)

@@ -185,12 +185,12 @@ func (c *Capture) HooksMaps() bool {
 // Missing returns the optional kernel functions that this kernel lacks.
 func (c *Capture) Missing() []string { return c.missing }
 
-// Maps returns the BPF maps that a program needs to report changes through the ring buffer as a hook
+// Maps returns the BPF maps that a program needs to report changes through the buffer as a hook
 // does, by their name in bpf/event.h. Only tests and benchmarks need them: their injector replaces the
 // hooks. The capture owns the maps.
 func (c *Capture) Maps() map[string]*ebpf.Map {
 	shared := make(map[string]*ebpf.Map)
-	for _, name := range []string{"slots", "watches", "ring"} {
+	for _, name := range []string{"slots", "watches", "ring", "perf"} {
 		shared[name] = c.objects.Maps[name]
 	}
 	return shared
