@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"net"
 	"net/rpc"
+	"slices"
 	"time"
+
+	"github.com/cilium/ebpf"
 )
 
 // alternative is another way to send deltas to a peer, for comparison with syncd. All alternatives
-// end in a sink, without the cost of a kernel map.
+// end in a sink. Only the one from map to map also reads and writes kernel maps.
 type alternative struct {
 	name        string
 	blockDeltas int // deltas per call
@@ -22,14 +25,17 @@ type alternative struct {
 
 // alternativeConn is a connection of an alternative.
 type alternativeConn struct {
-	// send sends the deltas from first to end in one call and waits for the answer.
-	send  func(ctx context.Context, first, end int) error
+	// send sends the deltas from first to end, or fewer, in one call and waits for the answer. It returns their number.
+	send  func(ctx context.Context, first, end int) (int, error)
 	close func() error
+	// last returns the delta that was sent last, its key before its value; nil: it is the last of the entries.
+	last func() []byte
 }
 
 var alternatives = []alternative{
 	{"net/rpc, one call each", 1, serveNetRPC, dialNetRPC(false)},
 	{"net/rpc, blocks of 8192", batchEntries, serveNetRPC, dialNetRPC(true)},
+	{"net/rpc, blocks of 8192 from map to map", batchEntries, serveNetRPCMap, dialNetRPCMap},
 	{"gRPC unary, typed", 1, serveTyped, dialTyped},
 	{"gRPC unary, Any with JSON", 1, serveAnyJSON, dialAnyJSON},
 }
@@ -38,6 +44,7 @@ var alternatives = []alternative{
 type sink struct {
 	memory [batchEntries * (keySize + valueSize)]byte
 	n      int
+	m      *ebpf.Map // nil: none
 }
 
 func (s *sink) store(k, v []byte) error {
@@ -68,38 +75,44 @@ func (r *alternative) measure(ctx context.Context, e *entries, limit time.Durati
 	if err := errors.Join(err, stopErr); err != nil {
 		return Sample{}, fmt.Errorf("send by %s: %w", r.name, err)
 	}
-	if got.Stored != sent || !bytes.Equal(got.Last, append(e.keys[last][:], e.values[last][:]...)) {
+	if got.Stored != sent || !bytes.Equal(got.Last, last) {
 		return Sample{}, fmt.Errorf("send by %s: %d of %d deltas arrived, or the last one came out wrong", r.name, got.Stored, sent)
 	}
 	return cost, nil
 }
 
 // run measures against a peer. It returns the cost per delta, the number of sent deltas, and the
-// number of the last entry.
-func (r *alternative) run(ctx context.Context, addr string, e *entries, limit time.Duration) (cost Sample, sent, last int, err error) {
+// last one, its key before its value.
+func (r *alternative) run(ctx context.Context, addr string, e *entries, limit time.Duration) (cost Sample, sent int, last []byte, err error) {
 	conn, err := r.dial(addr, e)
 	if err != nil {
-		return cost, 0, 0, err
+		return cost, 0, nil, err
 	}
 	defer func() { err = errors.Join(err, conn.close()) }()
+	at := 0
 	block := min(r.blockDeltas, len(e.keys))
 	send := func(until time.Time, atLeast int) error {
 		for n := 0; n < atLeast || time.Now().Before(until); n++ {
 			first := n * block % (len(e.keys) - block + 1)
-			last = first + block - 1
-			if err := conn.send(ctx, first, first+block); err != nil {
+			at = first + block - 1
+			count, err := conn.send(ctx, first, first+block)
+			if err != nil {
 				return err
 			}
-			sent += block
+			sent += count
 		}
 		return nil
 	}
 	if err := send(time.Time{}, 3); err != nil { // connects, and sends the type descriptions
-		return cost, 0, 0, err
+		return cost, 0, nil, err
 	}
 	warmUpSent := sent
 	if cost, err = measure(1, func() error { return send(time.Now().Add(limit), 1) }); err != nil {
-		return cost, 0, 0, err
+		return cost, 0, nil, err
+	}
+	last = slices.Concat(e.keys[at][:], e.values[at][:])
+	if conn.last != nil {
+		last = conn.last()
 	}
 	n := float64(sent - warmUpSent)
 	return Sample{Nanoseconds: cost.Nanoseconds / n, Allocations: cost.Allocations / n}, sent, last, nil
@@ -121,7 +134,10 @@ func (s *RPCSink) AddBlock(block []RPCEntry, _ *int) error {
 			return err
 		}
 	}
-	return nil
+	if s.sink.m == nil {
+		return nil
+	}
+	return s.sink.writeMap(len(block))
 }
 
 func serveNetRPC(s *sink) (addr string, stop func() error, err error) {
@@ -153,17 +169,17 @@ func dialNetRPC(blocks bool) func(string, *entries) (*alternativeConn, error) {
 		c := &alternativeConn{close: client.Close}
 		var reply int
 		if !blocks {
-			c.send = func(_ context.Context, i, _ int) error {
-				return client.Call("Sink.Add", &RPCEntry{e.keys[i][:], e.values[i][:]}, &reply)
+			c.send = func(_ context.Context, i, _ int) (int, error) {
+				return 1, client.Call("Sink.Add", &RPCEntry{e.keys[i][:], e.values[i][:]}, &reply)
 			}
 			return c, nil
 		}
 		block := make([]RPCEntry, batchEntries)
-		c.send = func(_ context.Context, first, end int) error {
+		c.send = func(_ context.Context, first, end int) (int, error) {
 			for i := range end - first {
 				block[i] = RPCEntry{e.keys[first+i][:], e.values[first+i][:]}
 			}
-			return client.Call("Sink.AddBlock", block[:end-first], &reply)
+			return end - first, client.Call("Sink.AddBlock", block[:end-first], &reply)
 		}
 		return c, nil
 	}

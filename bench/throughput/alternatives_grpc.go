@@ -51,12 +51,12 @@ func dialUnary(addr string, request func(i int) (any, error)) (*alternativeConn,
 	if err != nil {
 		return nil, err
 	}
-	return &alternativeConn{close: client.Close, send: func(ctx context.Context, i, _ int) error {
+	return &alternativeConn{close: client.Close, send: func(ctx context.Context, i, _ int) (int, error) {
 		in, err := request(i)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		return client.Invoke(ctx, addMethod, in, &emptypb.Empty{})
+		return 1, client.Invoke(ctx, addMethod, in, &emptypb.Empty{})
 	}}, nil
 }
 

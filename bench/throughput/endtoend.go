@@ -57,9 +57,9 @@ type EndToEnd struct {
 // endToEnd replicates n new entries and then an update of each from one kernel map to the other. It
 // verifies each time that the second map holds them all. If profile is not empty, it writes a CPU
 // profile of each pass to a file with this prefix.
-func endToEnd(ctx context.Context, n int, profile string) (result EndToEnd, err error) {
+func endToEnd(ctx context.Context, n int, secure bool, profile string) (result EndToEnd, err error) {
 	baseline := heap()
-	p, err := openPair(ctx, n)
+	p, err := openPair(ctx, n, secure)
 	if err != nil {
 		return EndToEnd{}, err
 	}

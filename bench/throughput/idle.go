@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 )
 
@@ -36,7 +35,7 @@ type Idle struct {
 // measureIdle measures two daemons that hold n entries. The first one read them from its map at
 // start. The second one received them from the first.
 func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
-	p, err := startNodes(ctx, n, n, capture.AttachNone)
+	p, err := startNodes(ctx, n, n, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -111,7 +111,7 @@ func addrPort(addr string, port uint16) netip.AddrPort {
 // startBalancer creates the load balancer with room for n entries and attaches it.
 func (w *network) startBalancer(n int) (err error) {
 	w.balancer, err = lb.New(lb.Config{
-		Service: lb.Service{VIP: addrPort(serviceAddr, servicePort), Backends: []netip.AddrPort{addrPort(backendAddr, backendPort)}},
+		Service:    lb.Service{VIP: addrPort(serviceAddr, servicePort), Backends: []netip.AddrPort{addrPort(backendAddr, backendPort)}},
 		MaxEntries: uint32(n + n/8 + 1024), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

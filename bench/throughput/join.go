@@ -10,7 +10,6 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mapsync/internal/injector"
-	"mapsync/syncd/capture"
 	"mapsync/syncd/kmap"
 )
 
@@ -37,7 +36,7 @@ type Join struct {
 // measureJoins makes a node join another one that holds n entries, several times. It returns the
 // join with the median ratio. Each join has its own bare copy for comparison.
 func measureJoins(ctx context.Context, n, rounds int) (_ *Join, err error) {
-	p, err := startFirst(ctx, n, n, capture.AttachNone)
+	p, err := startFirst(ctx, n, n, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,7 @@ func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []La
 // measureLatenciesWith measures the kinds of changes that need an attach method.
 func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
-	p, err := startNodes(ctx, n, room, attach)
+	p, err := startNodes(ctx, n, room, attachBy(attach))
 	if err != nil {
 		return nil, err
 	}
@@ -136,9 +136,12 @@ func (p *nodes) latency(ctx context.Context, kind latencyKind, limit time.Durati
 	arrivals.start()
 	defer func() { err = errors.Join(err, arrivals.close()) }()
 	d := driver{traffic: l, began: time.Now()}
-	if err := errors.Join(d.run(ctx, limit/10), arrivals.awaitAll()); err != nil { // the warm-up
+	err = d.run(ctx, limit/10) // the warm-up
+	waited := time.Now()
+	if err := errors.Join(err, arrivals.awaitAll()); err != nil {
 		return Latency{}, err
 	}
+	d.began = d.began.Add(time.Since(waited)) // changes were not due meanwhile
 	arrivals.reset()
 	before, began := d.done, time.Now()
 	var rate float64
@@ -193,8 +196,16 @@ type events struct {
 const maxStepChanges = 8192
 
 func openEvents(p *nodes, l *arrivalPoller) (traffic, error) {
-	f, err := injector.Open(p.mapA, p.a.Shared, injector.Options{Capacity: maxStepChanges})
-	return &events{n: p.n, rate: eventRate, stride: strideOf(p.n), injector: f, arrivals: l}, err
+	return openEventsBy(injector.Options{}, eventRate)(p, l)
+}
+
+// openEventsBy returns a function that starts changes at a rate, by an injector with these options.
+func openEventsBy(o injector.Options, rate int) func(*nodes, *arrivalPoller) (traffic, error) {
+	return func(p *nodes, l *arrivalPoller) (traffic, error) {
+		o.Capacity = maxStepChanges
+		f, err := injector.Open(p.mapA, p.a.Shared, o)
+		return &events{n: p.n, rate: rate, stride: strideOf(p.n), injector: f, arrivals: l}, err
+	}
 }
 
 func (e *events) step(done int, elapsed time.Duration) (made int, err error) {

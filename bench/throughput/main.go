@@ -26,6 +26,9 @@ type options struct {
 	latency     time.Duration
 	idle        time.Duration
 	jitter      time.Duration
+	buffers     time.Duration
+	quick       bool
+	tls         bool
 	only        string
 	json        string
 	profile     string
@@ -42,7 +45,10 @@ func main() {
 	flag.DurationVar(&o.latency, "latency", 20*time.Second, "time for each kind of changes whose latency is measured")
 	flag.DurationVar(&o.idle, "idle", 65*time.Second, "time for which idle nodes are measured; each audits its table once a minute")
 	flag.DurationVar(&o.jitter, "jitter", 4*time.Second, "time for each phase of pings, in each of up to three rounds")
-	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else: "+strings.Join(partNames(), ","))
+	flag.DurationVar(&o.buffers, "buffers", 500*time.Millisecond, "time for each size of a buffer and number of threads")
+	flag.BoolVar(&o.tls, "tls", false, "use mutual TLS between the nodes of the part end-to-end")
+	flag.BoolVar(&o.quick, "quick", false, "measure few sizes of buffers")
+	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else; the last two only on request: "+strings.Join(partNames(), ","))
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	defer stop()
@@ -124,7 +130,7 @@ func (r *Report) endToEnd(ctx context.Context, o options) error {
 		if round == o.rounds-1 {
 			profile = o.profile
 		}
-		end, err := endToEnd(ctx, o.entries, profile)
+		end, err := endToEnd(ctx, o.entries, o.tls, profile)
 		if err != nil {
 			return err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"mapsync/syncd/config"
@@ -32,10 +34,12 @@ type node struct {
 	repl     *replicate.Replicator
 	server   *grpc.Server
 	listener net.Listener
+	tls      *tls.Config // nil: none
 }
 
-func newNode(name string, n int, clock wallClock) (_ *node, err error) {
-	d := &node{owner: table.Owner{Node: name, Incarnation: uint64(clock.now())}}
+// newNode creates a node. With mutual TLS, security is its configuration.
+func newNode(name string, n int, clock wallClock, security *tls.Config) (_ *node, err error) {
+	d := &node{tls: security, owner: table.Owner{Node: name, Incarnation: uint64(clock.now())}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.close())
@@ -65,7 +69,7 @@ func newNode(name string, n int, clock wallClock) (_ *node, err error) {
 	if err := d.repl.AddMap(mapName, layout, d.table); err != nil {
 		return nil, err
 	}
-	d.server = grpc.NewServer(d.repl.ServerOptions()...)
+	d.server = grpc.NewServer(append(d.repl.ServerOptions(), grpc.Creds(d.credentials("")))...)
 	d.repl.Register(d.server)
 	d.listener, err = net.Listen("tcp", "127.0.0.1:0")
 	return d, err
@@ -85,8 +89,18 @@ func newTable(owner table.Owner) (*table.Table, error) {
 }
 
 func (d *node) dial(p replicate.Peer) (*grpc.ClientConn, error) {
-	options := append(d.repl.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	options := append(d.repl.DialOptions(), grpc.WithTransportCredentials(d.credentials(p.Node)))
 	return grpc.NewClient(p.Addr, options...)
+}
+
+// credentials returns those of a server, or those of a client of the named node.
+func (d *node) credentials(peer string) credentials.TransportCredentials {
+	if d.tls == nil {
+		return insecure.NewCredentials()
+	}
+	c := d.tls.Clone()
+	c.ServerName = peer
+	return credentials.NewTLS(c)
 }
 
 func (d *node) peer() replicate.Peer {

@@ -21,10 +21,10 @@ type nodes struct {
 }
 
 // startNodes starts a daemon whose map holds n entries, then a daemon whose map is empty. It waits
-// until both are ready. The maps have room for the given number of entries. The first daemon uses the
-// attach method.
-func startNodes(ctx context.Context, n, room int, attach capture.Attach) (_ *nodes, err error) {
-	p, err := startFirst(ctx, n, room, attach)
+// until both are ready. The maps have room for the given number of entries. change may change the
+// settings of the first daemon.
+func startNodes(ctx context.Context, n, room int, change func(*config.Config)) (_ *nodes, err error) {
+	p, err := startFirst(ctx, n, room, change)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func startNodes(ctx context.Context, n, room int, attach capture.Attach) (_ *nod
 }
 
 // startFirst starts only the first daemon.
-func startFirst(ctx context.Context, n, room int, attach capture.Attach) (_ *nodes, err error) {
+func startFirst(ctx context.Context, n, room int, change func(*config.Config)) (_ *nodes, err error) {
 	p := &nodes{n: n}
 	defer func() {
 		if err != nil {
@@ -57,10 +57,15 @@ func startFirst(ctx context.Context, n, room int, attach capture.Attach) (_ *nod
 	if err := batchUpdate(p.mapA, makeEntries(n)); err != nil {
 		return nil, err
 	}
-	if p.a, err = startSyncd(1, p.mapA, func(c *config.Config) { c.Attach = string(attach) }); err != nil {
+	if p.a, err = startSyncd(1, p.mapA, change); err != nil {
 		return nil, err
 	}
 	return p, p.a.awaitReady(ctx, 0)
+}
+
+// attachBy returns a change of the settings to an attach method.
+func attachBy(attach capture.Attach) func(*config.Config) {
+	return func(c *config.Config) { c.Attach = string(attach) }
 }
 
 // cpuShares returns the processor use of the two daemons while fn ran, in percent of one core.

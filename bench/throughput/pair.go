@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,7 +30,14 @@ type pair struct {
 
 // openPair starts two nodes that replicate a map of up to n entries, and waits for the stream
 // between them.
-func openPair(ctx context.Context, n int) (_ *pair, err error) {
+func openPair(ctx context.Context, n int, secure bool) (_ *pair, err error) {
+	names := [2]string{"first", "second"}
+	var security [2]*tls.Config
+	if secure {
+		if security, err = newTLS(names); err != nil {
+			return nil, err
+		}
+	}
 	clock := newWallClock()
 	p := &pair{n: n}
 	ctx, p.stop = context.WithCancel(ctx)
@@ -39,10 +47,10 @@ func openPair(ctx context.Context, n int) (_ *pair, err error) {
 			err = errors.Join(err, p.close())
 		}
 	}()
-	if p.a, err = newNode("first", n, clock); err != nil {
+	if p.a, err = newNode(names[0], n, clock, security[0]); err != nil {
 		return nil, err
 	}
-	if p.b, err = newNode("second", n, clock); err != nil {
+	if p.b, err = newNode(names[1], n, clock, security[1]); err != nil {
 		return nil, err
 	}
 	if p.capture, err = openCapture(clock); err != nil {

@@ -12,16 +12,19 @@ import (
 type part struct {
 	name    string
 	measure func(r *Report, ctx context.Context, o options) error
+	extra   bool // only on request
 }
 
 var parts = []part{
-	{"end-to-end", (*Report).endToEnd},
-	{"steps", (*Report).steps},
-	{"latency", (*Report).latency},
-	{"join", (*Report).join},
-	{"idle", (*Report).idle},
-	{"jitter", (*Report).jitter},
-	{"followed", (*Report).followed},
+	{"end-to-end", (*Report).endToEnd, false},
+	{"steps", (*Report).steps, false},
+	{"latency", (*Report).latency, false},
+	{"join", (*Report).join, false},
+	{"idle", (*Report).idle, false},
+	{"jitter", (*Report).jitter, false},
+	{"followed", (*Report).followed, false},
+	{"buffers", (*Report).buffers, true},
+	{"notification", (*Report).notification, true},
 }
 
 func partNames() (names []string) {
@@ -33,10 +36,15 @@ func partNames() (names []string) {
 
 // chosen returns the parts that the options select.
 func (o *options) chosen() ([]part, error) {
-	if o.only == "" {
-		return parts, nil
-	}
 	var list []part
+	if o.only == "" {
+		for _, p := range parts {
+			if !p.extra {
+				list = append(list, p)
+			}
+		}
+		return list, nil
+	}
 	for _, name := range strings.Split(o.only, ",") {
 		i := slices.IndexFunc(parts, func(p part) bool { return p.name == name })
 		if i < 0 {
@@ -103,5 +111,15 @@ func (r *Report) jitter(ctx context.Context, o options) (err error) {
 
 func (r *Report) followed(ctx context.Context, o options) (err error) {
 	r.Followed, err = measureFollowed(ctx, o.entries, o.jitter)
+	return err
+}
+
+func (r *Report) buffers(ctx context.Context, o options) (err error) {
+	r.Buffers, err = measureBuffers(ctx, o.buffers, o.quick)
+	return err
+}
+
+func (r *Report) notification(ctx context.Context, o options) (err error) {
+	r.Notification, err = measureNotification(ctx, min(o.entries, 100_000), o.latency)
 	return err
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/syncd/capture"
 )
 
 // Step is one step of the replication of a delta and its cost.
@@ -60,6 +62,8 @@ type Report struct {
 	Idle          []Idle     `json:"idle,omitempty"`
 	Jitter        []Jitter   `json:"jitter,omitempty"`
 	Followed      []Followed `json:"followed,omitempty"`
+	Buffers       *Buffers   `json:"buffers,omitempty"`
+	Notification  []Latency  `json:"notification,omitempty"`
 	Targets       []Target   `json:"targets"`
 }
 
@@ -110,6 +114,23 @@ func (r *Report) checkTargets() {
 		}
 	}
 	r.checkFollowed()
+	r.checkBuffers()
+}
+
+// checkBuffers compares the losses with the limits of the design: none at the default size and the paced rate, and equal
+// maps soon after an overflow.
+func (r *Report) checkBuffers() {
+	if r.Buffers == nil {
+		return
+	}
+	for _, b := range r.Buffers.Runs {
+		if b.Offered > 0 && b.Pages*os.Getpagesize() == capture.DefaultRingBytes {
+			r.atMost(fmt.Sprintf("lost at the default size, %s, %d threads", b.Buffer, b.Threads), float64(b.Lost), 0, "events")
+		}
+	}
+	for _, o := range r.Buffers.Overflows {
+		r.atMost("divergent 2 s after an overflow of "+o.Buffer, float64(o.DivergentLate), 0, "entries")
+	}
 }
 
 // checkFollowed compares the pings while maps are followed with the limits of the design.

@@ -36,6 +36,8 @@ func (r *Report) write(out io.Writer) error {
 		{len(r.Idle) > 0, r.writeIdle},
 		{len(r.Jitter) > 0, r.writeJitter},
 		{len(r.Followed) > 0, r.writeFollowed},
+		{r.Buffers != nil, r.writeBuffers},
+		{len(r.Notification) > 0, r.writeNotification},
 		{true, r.writeTargets},
 	} {
 		if !section.there {
@@ -87,9 +89,13 @@ func (r *Report) writeSteps(s textTable) {
 	}
 }
 
-func (r *Report) writeLatencies(s textTable) {
+func (r *Report) writeLatencies(s textTable) { writeLatencies(s, r.Latencies) }
+
+func (r *Report) writeNotification(s textTable) { writeLatencies(s, r.Notification) }
+
+func writeLatencies(s textTable, list []Latency) {
 	s.line("latency to the peer's kernel map, ms\tp50\tp99\tp99.9\tmax\tsamples\tchanges/s\tsender\treceiver")
-	for _, l := range r.Latencies {
+	for _, l := range list {
 		s.line("%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d\t%.0f\t%.0f %%\t%.0f %%",
 			l.Name, l.P50, l.P99, l.P999, l.Max, l.Samples, l.Rate, l.SenderCPU, l.ReceiverCPU)
 	}
@@ -106,6 +112,27 @@ func (r *Report) writeIdle(s textTable) {
 	s.line("idle, no changes\tof a core\tscans\tscan, s\theap bytes/entry\tof that the table")
 	for _, i := range r.Idle {
 		s.line("node that %s\t%.2f %%\t%.2f %%\t%.1f\t%.0f\t%.0f", i.Kind, i.CPU, i.Scans, i.ScanTime, i.HeapPerEntry, i.TablePerEntry)
+	}
+}
+
+func (r *Report) writeBuffers(s textTable) {
+	s.line("events through a buffer\tpages\tthreads\tevents/s\tlost\treader CPU")
+	for _, b := range r.Buffers.Runs {
+		offered := "at the paced rate"
+		if b.Offered == 0 {
+			offered = "as fast as possible"
+		}
+		s.line("%s, %s\t%d\t%d\t%.0f\t%.2f %%\t%.0f %%", b.Buffer, offered, b.Pages, b.Threads, b.Rate, 100*float64(b.Lost)/float64(b.Events), b.ReaderCPU)
+	}
+	s.line("")
+	s.line("an event\tns\tp50 ms\tp99 ms\tsender\treceiver")
+	for _, c := range r.Buffers.Costs {
+		s.line("%s\t%.0f\t%.2f\t%.2f\t%.0f %%\t%.0f %%", c.Buffer, c.Nanoseconds, c.Latency.P50, c.Latency.P99, c.Latency.SenderCPU, c.Latency.ReceiverCPU)
+	}
+	s.line("")
+	s.line("overflow\tlost\tdivergent at once\tafter 2 s\tequal after, s")
+	for _, o := range r.Buffers.Overflows {
+		s.line("%s\t%d\t%d\t%d\t%.2f", o.Buffer, o.Lost, o.Divergent, o.DivergentLate, o.Seconds)
 	}
 }
 

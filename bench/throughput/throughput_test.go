@@ -30,6 +30,39 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// TestExtraParts runs the parts that run only on request, for a short time.
+func TestExtraParts(t *testing.T) {
+	needBPF(t)
+	o := options{entries: batchEntries, rounds: 1, latency: 200 * time.Millisecond, buffers: 20 * time.Millisecond, quick: true, only: "buffers,notification"}
+	r, err := newReport(o.entries, o.rounds)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.measure(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	lost := map[string]uint64{}
+	for _, b := range r.Buffers.Runs {
+		if b.Events == 0 || b.Lost > b.Events {
+			t.Errorf("events through a buffer: got %+v, want some, and at most as many losses", b)
+		}
+		lost[b.Buffer] += b.Lost
+	}
+	for _, o := range r.Buffers.Overflows {
+		if o.Lost == 0 || o.Divergent == 0 || o.Seconds <= 0 {
+			t.Errorf("overflow: got %+v, want losses and entries that differ for some time", o)
+		}
+	}
+	if len(lost) != 2 || len(r.Buffers.Costs) != 2 || len(r.Buffers.Overflows) != 2 {
+		t.Errorf("buffers: got runs of %d, costs of %d and overflows of %d, want 2 each", len(lost), len(r.Buffers.Costs), len(r.Buffers.Overflows))
+	}
+	for i, l := range r.Notification {
+		if l.Samples == 0 || i > 0 && l.P50 < r.Notification[0].P50 {
+			t.Errorf("%s: got %+v, want samples, and a longer time than by hooks", l.Name, l)
+		}
+	}
+}
+
 // TestRun runs all parts of the measurement for a short time and checks the written report.
 func TestRun(t *testing.T) {
 	needBPF(t)

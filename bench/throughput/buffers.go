@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"mapsync/internal/injector"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
+)
+
+// BufferRun is the fate of events that a number of threads send through one buffer.
+type BufferRun struct {
+	Buffer  string `json:"buffer"`  // ring or perf
+	Pages   int    `json:"pages"`   // of all CPUs together
+	Threads int    `json:"threads"` // that write the map at the same time
+	Offered int    `json:"offered"` // events per second in total; 0: as many as the threads can send
+
+	Events    uint64  `json:"events"`            // sent
+	Lost      uint64  `json:"lost"`              // of these, because the buffer was full
+	Rate      float64 `json:"events_per_second"` // sent
+	ReaderCPU float64 `json:"reader_cpu_percent"`
+}
+
+// BufferCost is the cost of an event, and its latency to the peer's kernel map.
+type BufferCost struct {
+	Buffer      string  `json:"buffer"`
+	Nanoseconds float64 `json:"ns_per_event"` // processor time of the thread that writes, without the write itself
+	Latency     Latency `json:"latency"`
+}
+
+// Overflow is the time in which a peer's map becomes equal again after a buffer lost events.
+type Overflow struct {
+	Buffer        string  `json:"buffer"`
+	Events        uint64  `json:"events"`
+	Lost          uint64  `json:"lost"`
+	Divergent     int     `json:"divergent"`       // entries that differed when the last event was sent
+	DivergentLate int     `json:"divergent_after"` // entries that differed after overflowLimit
+	Seconds       float64 `json:"seconds"`         // from the last event until no entry differed
+}
+
+// Buffers are the measurements of both buffers.
+type Buffers struct {
+	Runs      []BufferRun  `json:"runs"`
+	Costs     []BufferCost `json:"costs"`
+	Overflows []Overflow   `json:"overflows"`
+}
+
+const (
+	// pacedRate is the event rate of a load balancer with 25,000 connections per second: four events each.
+	pacedRate = 100_000
+	// feedEntries are the entries that the threads write, and feedPart the writes of one run of the program.
+	feedEntries, feedPart = 8192, 64
+	// overflowLimit is the time after which no entry may differ.
+	overflowLimit = 2 * time.Second
+)
+
+// bufferThreads are the numbers of threads of the published measurement, and bufferPages its sizes, as powers of two.
+var (
+	bufferThreads = []int{1, 10, 30, 50}
+	bufferPages   = []int{4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}
+)
+
+var bothBuffers = []capture.Buffer{capture.BufferRing, capture.BufferPerf}
+
+// bufferSetting changes the settings to a buffer with this number of pages in total. A perf buffer has a part for each
+// CPU, and the setting is the pages of one part.
+func bufferSetting(buffer capture.Buffer, pages int) (func(*config.Config), error) {
+	cpus, err := ebpf.PossibleCPU()
+	if err != nil {
+		return nil, err
+	}
+	size := pages * os.Getpagesize()
+	if buffer == capture.BufferPerf {
+		size = max(1, pages/cpus)
+	}
+	return func(c *config.Config) { c.Buffer, c.BufferSize = string(buffer), size }, nil
+}
+
+// measureBuffers measures each buffer at each size, for the duration limit a run. With quick it measures few sizes.
+func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buffers, error) {
+	b := new(Buffers)
+	pages, threads := bufferPages, bufferThreads
+	if quick {
+		pages, threads = []int{4, 8, 12, 15}, []int{1, 50}
+	}
+	for _, power := range pages {
+		for _, buffer := range bothBuffers {
+			progress("buffers: %s, 2^%d pages", buffer, power)
+			runs, err := runBuffer(ctx, buffer, 1<<power, threads, limit)
+			if err != nil {
+				return nil, fmt.Errorf("measure %s of 2^%d pages: %w", buffer, power, err)
+			}
+			b.Runs = append(b.Runs, runs...)
+		}
+	}
+	var err error
+	if b.Costs, err = measureBufferCosts(ctx, 10*limit); err != nil {
+		return nil, err
+	}
+	for _, buffer := range bothBuffers {
+		progress("buffers: overflow of %s", buffer)
+		o, err := measureOverflow(ctx, buffer)
+		if err != nil {
+			return nil, fmt.Errorf("overflow %s: %w", buffer, err)
+		}
+		b.Overflows = append(b.Overflows, o)
+	}
+	return b, nil
+}
+
+// runBuffer measures one buffer: paced and as fast as possible, with each number of threads.
+func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []int, limit time.Duration) (runs []BufferRun, err error) {
+	f, err := openFeed(ctx, buffer, pages)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	for _, n := range threads {
+		for _, offered := range []int{pacedRate, 0} {
+			r, err := f.measure(ctx, n, offered, limit)
+			if err != nil {
+				return nil, err
+			}
+			r.Buffer, r.Pages = string(buffer), pages
+			runs = append(runs, r)
+		}
+	}
+	return runs, nil
+}
+
+// feed is a daemon with one map, and an injector that writes the map from several threads.
+type feed struct {
+	m        *ebpf.Map
+	syncd    *syncd
+	injector *injector.Injector
+}
+
+func openFeed(ctx context.Context, buffer capture.Buffer, pages int) (_ *feed, err error) {
+	f := new(feed)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.close())
+		}
+	}()
+	setting, err := bufferSetting(buffer, pages)
+	if err != nil {
+		return nil, err
+	}
+	if f.m, err = newTypedMap("fed", feedEntries); err != nil {
+		return nil, err
+	}
+	if f.syncd, err = startSyncd(1, f.m, setting); err != nil {
+		return nil, err
+	}
+	f.injector, err = injector.Open(f.m, f.syncd.Shared, injector.Options{Capacity: feedEntries, Perf: buffer == capture.BufferPerf})
+	if err != nil {
+		return nil, err
+	}
+	load(f.injector, feedEntries, 0)
+	return f, f.syncd.awaitReady(ctx, 0)
+}
+
+func (f *feed) close() error {
+	var errs []error
+	if f.injector != nil {
+		errs = append(errs, f.injector.Close())
+	}
+	errs = append(errs, f.syncd.close())
+	if f.m != nil {
+		errs = append(errs, f.m.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// measure sends events from n threads for the duration limit, and waits until the daemon has read those that were not lost.
+func (f *feed) measure(ctx context.Context, n, offered int, limit time.Duration) (r BufferRun, err error) {
+	before, err := f.syncd.Client.Status(ctx)
+	if err != nil {
+		return r, err
+	}
+	used, err := f.syncd.cpu()
+	if err != nil {
+		return r, err
+	}
+	began := time.Now()
+	events, _, err := write(f.injector, n, offered, limit)
+	if err != nil {
+		return r, err
+	}
+	took := time.Since(began)
+	for late := began.Add(limit + time.Minute); ; sleep(time.Millisecond) {
+		s, err := f.syncd.Client.Status(ctx)
+		if err != nil {
+			return r, err
+		}
+		read, lost := s.Capture.Events-before.Capture.Events, s.Capture.LostBuffer-before.Capture.LostBuffer
+		if read+lost == events {
+			r.Lost = lost
+			break
+		}
+		if time.Now().After(late) {
+			return r, fmt.Errorf("wait for %d events: %d were read, %d lost", events, read, lost)
+		}
+	}
+	now, err := f.syncd.cpu()
+	r.Threads, r.Offered, r.Events = n, offered, events
+	r.Rate = float64(events) / took.Seconds()
+	r.ReaderCPU = 100 * float64(now-used) / float64(took)
+	return r, err
+}
+
+// write makes writes from n threads for the duration limit, offered a second in total, or as many as possible. It returns
+// their number and the processor time of the threads.
+func write(i *injector.Injector, n, offered int, limit time.Duration) (events uint64, cpu time.Duration, err error) {
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for number := range n {
+		group.Go(func() {
+			made, used, e := writeFrom(i, number, float64(offered)/float64(n), limit)
+			mu.Lock()
+			defer mu.Unlock()
+			events, cpu, err = events+made, cpu+used, errors.Join(err, e)
+		})
+	}
+	group.Wait()
+	return events, cpu, err
+}
+
+// writeFrom makes the writes of one thread.
+func writeFrom(i *injector.Injector, number int, rate float64, limit time.Duration) (made uint64, cpu time.Duration, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	used := cpuTime(unix.RUSAGE_THREAD)
+	at := number * feedPart * 7 % feedEntries
+	for began := time.Now(); ; at = (at + feedPart) % feedEntries {
+		elapsed := time.Since(began)
+		if elapsed >= limit {
+			break
+		}
+		if due := rate * elapsed.Seconds(); rate > 0 && float64(made) > due {
+			sleep(time.Duration(float64(time.Second) * (float64(made) - due) / rate))
+			continue
+		}
+		failed, err := i.RunPart(at, feedPart)
+		if err := errors.Join(err, refused(failed, feedPart)); err != nil {
+			return made, 0, err
+		}
+		made += feedPart
+	}
+	return made, cpuTime(unix.RUSAGE_THREAD) - used, nil
+}
+
+// measureBufferCosts measures the cost of an event of each buffer, and its latency.
+func measureBufferCosts(ctx context.Context, limit time.Duration) (costs []BufferCost, err error) {
+	for _, buffer := range bothBuffers {
+		progress("buffers: cost and latency of an event of %s", buffer)
+		c := BufferCost{Buffer: string(buffer)}
+		if c.Nanoseconds, err = bufferCost(ctx, buffer); err != nil {
+			return nil, fmt.Errorf("measure an event of %s: %w", buffer, err)
+		}
+		if c.Latency, err = bufferLatency(ctx, buffer, limit); err != nil {
+			return nil, fmt.Errorf("measure the latency of %s: %w", buffer, err)
+		}
+		costs = append(costs, c)
+	}
+	return costs, nil
+}
+
+// costPages is the size of a buffer that loses no event of one generation of entries.
+const costPages = 1 << 12
+
+// bufferCost returns the processor time of an event: that of writes with events, less that of writes without.
+func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err error) {
+	f, err := openFeed(ctx, buffer, costPages)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.close()) }()
+	silent, err := injector.Open(f.m, f.syncd.Shared,
+		injector.Options{Capacity: feedEntries, Perf: buffer == capture.BufferPerf, SkipEvent: true})
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, silent.Close()) }()
+	load(silent, feedEntries, 0)
+	trial := func(i *injector.Injector) func() (Sample, error) {
+		return func() (Sample, error) {
+			events, cpu, err := write(i, 1, pacedRate, costTime)
+			return Sample{Nanoseconds: float64(cpu) / float64(max(1, events))}, err
+		}
+	}
+	medians, err := interleave(costRounds, []func() (Sample, error){trial(f.injector), trial(silent)})
+	if err != nil {
+		return 0, err
+	}
+	return medians[0].Nanoseconds - medians[1].Nanoseconds, f.syncd.checkNoLosses(ctx)
+}
+
+// The cost is the median of this number of rounds of this length.
+const (
+	costRounds = 7
+	costTime   = 200 * time.Millisecond
+)
+
+// bufferLatency returns the latency of changes that hooks report through the buffer, at its default size.
+func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Duration) (_ Latency, err error) {
+	setting, err := bufferSetting(buffer, capture.DefaultRingBytes/os.Getpagesize())
+	if err != nil {
+		return Latency{}, err
+	}
+	p, err := startNodes(ctx, feedEntries, feedEntries, setting)
+	if err != nil {
+		return Latency{}, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	kind := latencyKind{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, eventRate)}
+	l, err := p.latency(ctx, kind, limit)
+	return l, errors.Join(err, p.a.checkNoLosses(ctx))
+}
