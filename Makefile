@@ -23,9 +23,10 @@ FILES ?=
 LIMIT ?= 1m
 LENGTH ?= 10s
 ATTACKS ?=
+QUICK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-jitter mutate soak bench clean
+.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-jitter mutate soak bench report clean
 
 help: ## list the targets
 	@awk '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {split($$0, line, /:.*## /); printf "  make %-16s %s\n", line[1], line[2]}' Makefile
@@ -117,3 +118,6 @@ bench: deps ## run the benchmarks and compare them with their targets
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema
 	@printf '\nsystem calls of other processes, without and with --attach syscall\n'
 	go test -run '^$$' -bench Syscall ./syncd/capture
+
+report: deps ## repeat the experiments of the LoxiLB article: tables and charts in docs/report; QUICK=1 in bin/report
+	@QUICK=$(QUICK) KERNEL=$(KERNEL) scripts/report

@@ -13,7 +13,12 @@ import (
 
 // runBalancer runs the process of one load balancer, in its namespace.
 func runBalancer(pipe *rolePipe, o *balancerConfig, logger *slog.Logger) (err error) {
+	reports, err := openMaps(o.Reports)
+	if err != nil {
+		return err
+	}
 	balancer, err := lb.New(lb.Config{
+		Reports: reports,
 		Service: lb.Service{VIP: o.Service, Backends: o.Backends}, More: o.More, Layout: o.Layout, Name: o.Name,
 		PinDir: o.PinDir, NewMap: o.NewMap, MaxEntries: o.MaxEntries,
 		Established: o.Idle, CollectEvery: o.CollectEvery, Logger: logger,
@@ -22,6 +27,11 @@ func runBalancer(pipe *rolePipe, o *balancerConfig, logger *slog.Logger) (err er
 		return err
 	}
 	defer func() { err = errors.Join(err, balancer.Close()) }()
+	for _, m := range reports {
+		if err := m.Close(); err != nil { // the program holds a copy
+			return err
+		}
+	}
 	id, err := idOf(balancer.Map())
 	if err != nil {
 		return err
@@ -63,6 +73,21 @@ func executeCommands(pipe *rolePipe, b *lb.Balancer, first *balancerConfig) erro
 		}
 	}
 	return nil
+}
+
+// openMaps opens maps by their ids; nil for none.
+func openMaps(ids map[string]uint32) (maps map[string]*ebpf.Map, err error) {
+	for name, id := range ids {
+		m, err := ebpf.NewMapFromID(ebpf.MapID(id))
+		if err != nil {
+			return nil, fmt.Errorf("open map %s of the capture: %w", name, err)
+		}
+		if maps == nil {
+			maps = make(map[string]*ebpf.Map)
+		}
+		maps[name] = m
+	}
+	return maps, nil
 }
 
 func idOf(m *ebpf.Map) (uint32, error) {

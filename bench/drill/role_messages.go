@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/bench/lb"
+	benchprocess "mapsync/bench/process"
 )
 
 // roleVariable is the environment variable that selects a role of the drill. A process with this
@@ -75,6 +76,9 @@ type balancerConfig struct {
 	MaxEntries   uint32           `json:"max_entries"`
 	Idle         time.Duration    `json:"idle"` // idle limit of an open session; 0: the load balancer's default
 	CollectEvery time.Duration    `json:"collect_every"`
+
+	// Reports are the ids of the maps of a capture, to which the program reports its writes.
+	Reports map[string]uint32 `json:"reports,omitempty"`
 }
 
 // closeCommand makes the clients close the sessions [From, To): sessions with an even number by a
@@ -128,13 +132,18 @@ func (c *counts) lost() int {
 	return c.Reset + c.Stalled + c.Corrupt
 }
 
-// RunRole runs the role that the environment selects and reports whether the environment selects
-// one. A program that calls [Run] calls RunRole first, and exits when it returns true: the drill
+// RunRole runs the role that the environment selects, which may be syncd without hooks, and reports whether the
+// environment selects one. A program that calls [Run] calls RunRole first, and exits when it returns true: the drill
 // starts its own executable again for every role.
 func RunRole() bool {
 	role := os.Getenv(roleVariable)
 	if role == "" {
-		return false
+		asked, err := benchprocess.RunSyncd(func(string) any { return nil })
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "syncd:", err)
+			os.Exit(1)
+		}
+		return asked
 	}
 	r := &rolePipe{out: json.NewEncoder(os.Stdout), commands: make(chan command, 4)}
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("role", role)

@@ -154,30 +154,35 @@ func (r *run) startDecider(role string, first command) (err error) {
 // attachLater the balancer has its map and its program, and attaches only at an attach command.
 func (r *run) startBalancer(i int, again, attachLater bool) (err error) {
 	node := r.net.nodes[i]
-	o := &balancerConfig{
-		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
-		NewMap: again, AttachLater: attachLater, Idle: r.idle, CollectEvery: r.opts.CollectEvery,
-		MaxEntries: uint32(3*r.opts.connections() + 4096), // two per connection, and spare entries
+	if !r.byName && !again {
+		if r.pins[i], err = r.workDir.pins(r.name, node.name); err != nil {
+			return err
+		}
 	}
-	if r.opts.Load == LoadNetperf {
-		o.More = netperfServices(r.opts.Sessions)
-	}
-	switch {
-	case r.byName: // the nodes share a kernel, so their maps need different names
-		o.Name = mapNameOf(node.name)
-	case !again:
-		r.pins[i], err = r.workDir.pins(r.name, node.name)
-	}
-	if err != nil {
-		return err
-	}
-	o.PinDir = r.pins[i]
+	o := r.balancerConfig(i)
+	o.NewMap, o.AttachLater = again, attachLater
 	if r.balancers[i], err = startRole(node.ns, roleBalancer, command{Balancer: o}); err != nil {
 		return err
 	}
 	ready, err := r.balancers[i].ready()
 	r.maps[i] = ready.MapID
 	return err
+}
+
+// balancerConfig returns the configuration of a node's load balancer, with its existing map.
+func (r *run) balancerConfig(i int) *balancerConfig {
+	o := &balancerConfig{
+		Interface: balancerLink, Mode: string(r.opts.XDP), Layout: r.opts.Layouts[i], Service: service(), Backends: backends(),
+		Idle: r.idle, CollectEvery: r.opts.CollectEvery, PinDir: r.pins[i],
+		MaxEntries: uint32(3*r.opts.connections() + 4096), // two per connection, and spare entries
+	}
+	if r.opts.Load == LoadNetperf {
+		o.More = netperfServices(r.opts.Sessions)
+	}
+	if r.byName { // the nodes share a kernel, so their maps need different names
+		o.Name = mapNameOf(r.net.nodes[i].name)
+	}
+	return o
 }
 
 // mapNameOf returns the kernel's name for the map of a node.

@@ -58,6 +58,10 @@ type Config struct {
 	Layout Layout // of the connection-tracking map; LayoutV1
 	Name   string // name of that map, at most 15 bytes; MapName
 
+	// Reports are the maps of a capture: the program itself reports its writes to them, in place of hooks. Only for
+	// LayoutV1.
+	Reports map[string]*ebpf.Map
+
 	PinDir     string // existing directory on a bpffs; empty: no pin
 	NewMap     bool   // replace a pinned map instead of reusing it
 	MaxEntries uint32 // two for each connection; 262144
@@ -95,6 +99,9 @@ func (c *Config) validate() error {
 		if err := s.validate(); err != nil {
 			return err
 		}
+	}
+	if c.Reports != nil && c.Layout != LayoutV1 {
+		return fmt.Errorf("reports of layout %s: only layout %s has them", c.Layout, LayoutV1)
 	}
 	return c.Layout.Validate()
 }
@@ -145,7 +152,11 @@ func New(cfg Config) (*Balancer, error) {
 }
 
 func (b *Balancer) load() error {
-	spec, err := b.release.load()
+	load := b.release.load
+	if b.cfg.Reports != nil {
+		load = bpf.LoadLBReports
+	}
+	spec, err := load()
 	if err != nil {
 		return fmt.Errorf("read load balancer object: %w", err)
 	}
@@ -172,10 +183,42 @@ func (b *Balancer) load() error {
 		}
 	}
 	opts := &ebpf.CollectionOptions{Maps: ebpf.MapOptions{PinPath: b.cfg.PinDir}}
+	if b.cfg.Reports != nil {
+		m, err := b.reportTo(spec, opts)
+		if err != nil {
+			return err
+		}
+		defer m.Close() //nolint:errcheck // the program holds a copy
+	}
 	if err := spec.LoadAndAssign(&b.objs, opts); err != nil {
 		return fmt.Errorf("load load balancer: %w", err)
 	}
 	return nil
+}
+
+// reportTo creates or opens the connection-tracking map, whose id the program needs for its reports, and selects the maps
+// that receive them. The caller closes the map.
+func (b *Balancer) reportTo(spec *ebpf.CollectionSpec, opts *ebpf.CollectionOptions) (*ebpf.Map, error) {
+	m, err := ebpf.NewMapWithOptions(spec.Maps[MapName], opts.Maps)
+	if err != nil {
+		return nil, fmt.Errorf("create connection-tracking map: %w", err)
+	}
+	info, err := m.Info()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("describe connection-tracking map: %w", err), m.Close())
+	}
+	id, _ := info.ID()
+	if err := spec.Variables["ct_map_id"].Set(uint32(id)); err != nil {
+		return nil, errors.Join(fmt.Errorf("set ct_map_id: %w", err), m.Close())
+	}
+	opts.MapReplacements = map[string]*ebpf.Map{MapName: m}
+	for name, shared := range b.cfg.Reports {
+		if spec.Maps[name] != nil {
+			spec.Maps[name].MaxEntries = shared.MaxEntries()
+			opts.MapReplacements[name] = shared
+		}
+	}
+	return m, nil
 }
 
 // counts returns how many entries the maps of the configuration need, by their names.

@@ -52,6 +52,9 @@ func StartChild(name, variable, value string, start func(*exec.Cmd) error) (*Chi
 	return c, nil
 }
 
+// Pid returns the id of the child's process.
+func (c *Child) Pid() int { return c.cmd.Process.Pid }
+
 // Send sends a line that has no answer.
 func (c *Child) Send(line string) error {
 	if _, err := fmt.Fprintln(c.in, line); err != nil {

@@ -14,6 +14,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "lb.h"
+#include "report.h"
 
 #define AF_INET 2
 #define IP_FRAGMENT 0x3fff /* more fragments, or an offset */
@@ -255,8 +256,10 @@ static __always_inline int track(struct ct_value *v, const struct ct_key *revers
 
 static __always_inline void delete_flow(const struct ct_key *key, const struct ct_key *reverse)
 {
-	bpf_map_delete_elem(&ct_map, key);
-	bpf_map_delete_elem(&ct_map, reverse);
+	if (!bpf_map_delete_elem(&ct_map, key))
+		report_delete(key);
+	if (!bpf_map_delete_elem(&ct_map, reverse))
+		report_delete(reverse);
 	count(STAT_CLOSED);
 }
 
@@ -310,16 +313,19 @@ static __always_inline int create(const struct ct_key *key, struct ct_key *rever
 	create_next(&v);
 	if (bpf_map_update_elem(&ct_map, reverse, &v, BPF_ANY))
 		goto full;
+	report_update(reverse, &v);
 	v.direction = CT_ORIGINAL;
 	__builtin_memset(&v.nat, 0, sizeof(v.nat));
 	v.nat.flags = CT_NAT_DST;
 	v.nat.daddr[0] = b->addr;
 	v.nat.dport = b->port;
 	if (!bpf_map_update_elem(&ct_map, key, &v, BPF_ANY)) {
+		report_update(key, &v);
 		count(STAT_NEW);
 		return 0;
 	}
-	bpf_map_delete_elem(&ct_map, reverse);
+	if (!bpf_map_delete_elem(&ct_map, reverse))
+		report_delete(reverse);
 full:
 	count(STAT_FULL);
 	return -1;

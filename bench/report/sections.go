@@ -1,0 +1,262 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"mapsync/bench/drill"
+)
+
+// goals are the lowest ratios of the rates of connections.
+var goals = map[string]float64{drill.WayFexit: 0.98, drill.WayKprobe: 0.95}
+
+func (p *page) rates(d *data) {
+	p.heading("Connections per second")
+	p.paragraph("netperf's TCP_CRR through the load balancer, with and without syncd in turn. Each connection makes four events: two new\n" +
+		"entries and two deletes. Published: −5 % with syncd (ratio 0.95).")
+	if d.RatesNative == nil && d.RatesVM == nil {
+		p.absent("The rate of connections")
+		return
+	}
+	c := chart{
+		file: "connections.svg", title: "Connections per second with syncd, ratio to without", x: "netperf clients", y: "ratio",
+		bound: 0.95, boundLabel: "published: 0.95",
+	}
+	p.table("syncd", "clients", "connections/s", "ratio", "lowest", "highest", "syncd CPU", "events", "lost")
+	p.ratesOf("natively", d.RatesNative, &c)
+	p.ratesOf("virtual machine", d.RatesVM, &c)
+	p.figure(c)
+	p.line("`reports`: the machine's own kernel attaches no hooks. The load balancer runs the code of the hooks itself, so that the")
+	p.line("ratio has the cost of events and of the daemon on a real processor. The entry of a hook comes on top. In the virtual")
+	p.line("machine the processor is emulated, and the hooks are real.")
+	p.line("")
+	for _, r := range slices.Concat(d.RatesNative, d.RatesVM) {
+		if bound := goals[r.Way]; bound > 0 {
+			p.goal(r.Ratio >= bound, "%s with %d clients: %.3f of off, at least %.2f", r.Way, r.Threads, r.Ratio, bound)
+		}
+	}
+}
+
+func (p *page) ratesOf(place string, list []drill.Rate, c *chart) {
+	for _, r := range list {
+		p.row(r.Way+", "+place, strconv.Itoa(r.Threads), number(r.Rate), fmt.Sprintf("%.3f", r.Ratio),
+			fmt.Sprintf("%.3f", r.Lowest), fmt.Sprintf("%.3f", r.Highest), percent(r.CPU), number(float64(r.Events)), number(float64(r.Lost)))
+		if r.Ratio == 1 && r.CPU == 0 {
+			continue
+		}
+		name := r.Way + ", " + place
+		i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
+		if i < 0 {
+			c.series = append(c.series, series{name: name})
+			i = len(c.series) - 1
+		}
+		if label := strconv.Itoa(r.Threads); !slices.Contains(c.names, label) {
+			c.names = append(c.names, label)
+		}
+		c.series[i].y = append(c.series[i].y, r.Ratio)
+	}
+}
+
+func (p *page) buffers(b *buffers) {
+	p.heading("Losses by size of the buffer and number of threads")
+	p.paragraph("Threads write the watched map and report each write, 100,000 a second in total (25,000 connections), or as many as they\n" +
+		"can. A page has 4 KiB; a perf buffer has a part of its pages for each CPU. Published: no losses from 32,768 pages on.")
+	if b == nil {
+		p.absent("The buffer")
+		return
+	}
+	p.lossCharts(b)
+	p.table("buffer", "pages", "threads", "offered/s", "events/s", "lost", "reader CPU")
+	for _, r := range b.Runs {
+		p.row(r.Buffer, strconv.Itoa(r.Pages), strconv.Itoa(r.Threads), offered(r.Offered), number(r.Rate),
+			fmt.Sprintf("%.2f %%", 100*float64(r.Lost)/float64(r.Events)), percent(r.ReaderCPU))
+	}
+	p.line("")
+	lost := uint64(0)
+	for _, r := range b.Runs {
+		if r.Offered > 0 && r.Pages == defaultPages {
+			lost += r.Lost
+		}
+	}
+	p.goal(lost == 0, "no event lost at the default size (%d pages) at 100,000 events a second; lost: %d", defaultPages, lost)
+	p.line("")
+	p.table("overflow", "events", "lost", "entries that differed", "after 2 s", "equal after")
+	for _, o := range b.Overflows {
+		p.row(o.Buffer, number(float64(o.Events)), number(float64(o.Lost)), strconv.Itoa(o.Divergent), strconv.Itoa(o.DivergentLate), fmt.Sprintf("%.2f s", o.Seconds))
+	}
+	p.line("")
+	for _, o := range b.Overflows {
+		p.goal(o.DivergentLate == 0, "no entry differs 2 s after an overflow of %s", o.Buffer)
+	}
+}
+
+// defaultPages are the pages of the default buffer size.
+const defaultPages = 4096
+
+func (p *page) lossCharts(b *buffers) {
+	for _, offeredRate := range []int{100_000, 0} {
+		c := chart{
+			file: "losses-paced.svg", title: "Lost events, 100,000 a second offered", x: "buffer, pages of 4 KiB (log scale)", y: "lost, %", logX: true, top: 100,
+		}
+		if offeredRate == 0 {
+			c.file, c.title = "losses-fast.svg", "Lost events, as many offered as the threads can send"
+		}
+		for _, r := range b.Runs {
+			if r.Offered != offeredRate {
+				continue
+			}
+			name := fmt.Sprintf("%s, threads: %d", r.Buffer, r.Threads)
+			i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
+			if i < 0 {
+				c.series = append(c.series, series{name: name})
+				i = len(c.series) - 1
+			}
+			c.series[i].x = append(c.series[i].x, float64(r.Pages))
+			c.series[i].y = append(c.series[i].y, 100*float64(r.Lost)/float64(r.Events))
+		}
+		p.figure(c)
+	}
+}
+
+func (p *page) ringOrPerf(b *buffers) {
+	p.heading("Ring buffer or perf buffer")
+	p.paragraph("The article left this comparison open. Equal bytes in total; the latency is that to the peer's kernel map at 100,000\n" +
+		"changes a second.")
+	if b == nil {
+		p.absent("The buffer")
+		return
+	}
+	p.table("buffer", "event, ns", "p50, ms", "p99, ms", "sender CPU", "receiver CPU")
+	c := chart{file: "event-cost.svg", title: "Processor time of an event in the thread that writes", x: "buffer", y: "ns"}
+	cost := series{}
+	for _, b := range b.Costs {
+		p.row(b.Buffer, fmt.Sprintf("%.0f", b.Nanoseconds), milliseconds(b.Latency.P50), milliseconds(b.Latency.P99), percent(b.Latency.SenderCPU), percent(b.Latency.ReceiverCPU))
+		c.names, cost.y = append(c.names, b.Buffer), append(cost.y, b.Nanoseconds)
+	}
+	c.series = []series{cost}
+	p.figure(c)
+	p.line("%s", recommendation(b))
+}
+
+// recommendation follows from the measured cost of an event.
+func recommendation(b *buffers) string {
+	if len(b.Costs) != 2 {
+		return ""
+	}
+	ring, perf := &b.Costs[0], &b.Costs[1]
+	if ring.Nanoseconds <= perf.Nanoseconds {
+		return fmt.Sprintf("Recommendation: `buffer: ring`, the default. An event costs %.1f times as much in a perf buffer, and a perf buffer\n"+
+			"cannot lend the unused part of one CPU to another. `buffer: perf` is for kernels before 5.8, which have no ring buffer.", perf.Nanoseconds/ring.Nanoseconds)
+	}
+	return fmt.Sprintf("Recommendation: `buffer: perf` where the cost of an event matters: an event costs %.1f times as much in a ring buffer.", ring.Nanoseconds/perf.Nanoseconds)
+}
+
+func (p *page) frameworks(t *throughput) {
+	p.heading("net/rpc or gRPC")
+	p.paragraph("One entry of 48 + 176 bytes a delta, over loopback TCP between two processes. Only the two lines from map to map include\n" +
+		"reading and writing kernel maps. syncd is measured end to end, with mutual TLS; the others have no TLS. Published: net/rpc\n" +
+		"is better than gRPC with JSON in an `Any`; typed messages equal it.")
+	if t.EndToEnd == nil {
+		p.absent("The transport")
+		return
+	}
+	p.table("way", "deltas/s", "syncd is", "allocations a delta")
+	c := chart{file: "frameworks.svg", title: "Deltas per second (log scale)", y: "deltas/s", logY: true}
+	bars := series{}
+	add := func(name, short string, r rate) {
+		p.row(name, number(r.DeltasPerSecond), fmt.Sprintf("%.1f ×", t.EndToEnd.New.DeltasPerSecond/r.DeltasPerSecond), fmt.Sprintf("%.2f", r.Allocations))
+		c.names, bars.y = append(c.names, short), append(bars.y, r.DeltasPerSecond)
+	}
+	for _, a := range t.Alternatives {
+		add(a.Name, strings.NewReplacer(", ", ",\n", " of 8192", "", " from map to map", "\nmap to map", " with ", "\nwith ", " unary", "", "one call", "a call").Replace(a.Name), a)
+	}
+	add("syncd, new entries, from map to map", "syncd, TLS\nmap to map", rate{DeltasPerSecond: t.EndToEnd.New.DeltasPerSecond})
+	add("ceiling: bpf(2) batches into one map", "bpf(2)\nbatches", t.CeilingNew)
+	c.series = []series{bars}
+	p.figure(c)
+	p.line("The factors:")
+	p.line("")
+	p.factors(t)
+}
+
+// factors explains the differences between the ways, each by the ratio of two of them.
+func (p *page) factors(t *throughput) {
+	by := make(map[string]float64)
+	for _, a := range t.Alternatives {
+		by[a.Name] = a.DeltasPerSecond
+	}
+	syncd := t.EndToEnd.New.DeltasPerSecond
+	p.line("- A call for each delta waits for its answer: blocks of 8192 are %.0f times as fast with the same framework.", by["net/rpc, blocks of 8192"]/by["net/rpc, one call each"])
+	p.line("- A gRPC call has HTTP/2 frames and headers: net/rpc is %.1f times as fast a call.", by["net/rpc, one call each"]/by["gRPC unary, typed"])
+	p.line("- JSON in an `Any` is encoded and decoded twice: typed messages are %.1f times as fast.", by["gRPC unary, typed"]/by["gRPC unary, Any with JSON"])
+	p.line("- Kernel maps at both ends: blocks from map to map have %.2f of the rate of blocks from memory to memory.", by["net/rpc, blocks of 8192 from map to map"]/by["net/rpc, blocks of 8192"])
+	p.line("- syncd has %.2f of the rate of blocks from map to map. It also makes an event for each write, keeps a record of each entry with", syncd/by["net/rpc, blocks of 8192 from map to map"])
+	p.line("  version and owner, converts time stamps, resumes after a broken connection, and encrypts.")
+}
+
+func (p *page) notification(list []latency) {
+	p.heading("Notification or traversal")
+	p.paragraph("The time until a change is in the peer's kernel map, with 2,000 changes a second in a map of 100,000 entries. The article\n" +
+		"prefers notification without figures.")
+	if len(list) == 0 {
+		p.absent("Notification")
+		return
+	}
+	p.table("way", "p50, ms", "p99, ms", "sender CPU", "receiver CPU")
+	c := chart{file: "notification.svg", title: "Time until a change is in the peer's map (log scale)", y: "ms", logY: true}
+	p50, p99 := series{name: "p50"}, series{name: "p99"}
+	for _, l := range list {
+		p.row(l.Name, milliseconds(l.P50), milliseconds(l.P99), percent(l.SenderCPU), percent(l.ReceiverCPU))
+		c.names = append(c.names, l.Name)
+		p50.y, p99.y = append(p50.y, l.P50), append(p99.y, l.P99)
+	}
+	c.series = []series{p50, p99}
+	p.figure(c)
+}
+
+func (p *page) sessions(d *data) {
+	p.heading("50,000 sessions")
+	p.paragraph("The active load balancer is killed under this number of open connections. Published: 50,000 sessions synchronised, with tcpkali.")
+	if d.Builtin == nil && d.Tcpkali == nil {
+		p.absent("The failover")
+		return
+	}
+	p.table("load", "kernel", "attach", "sessions", "survived", "survived without syncd", "longest stall")
+	for _, r := range []*drill.Result{d.Builtin, d.Tcpkali} {
+		if r == nil || r.Real == nil || r.Control == nil {
+			continue
+		}
+		p.row(string(r.Load), r.Kernel, r.Attach, number(float64(r.Real.Sessions)), number(float64(r.Real.Survived)), number(float64(r.Control.Survived)), fmt.Sprintf("%d ms", r.Real.MaxStallMS))
+	}
+	p.line("")
+	for _, r := range []*drill.Result{d.Builtin, d.Tcpkali} {
+		if r != nil {
+			p.goal(r.Err() == nil, "all sessions of load %s survive", r.Load)
+		}
+	}
+	if d.Tcpkali == nil {
+		p.line("")
+		p.line("tcpkali was not in a folder of `PATH`.")
+	}
+}
+
+func offered(rate int) string {
+	if rate == 0 {
+		return "all"
+	}
+	return number(float64(rate))
+}
+
+// number formats a number with separators.
+func number(v float64) string {
+	digits := strconv.FormatInt(int64(v+0.5), 10)
+	for at := len(digits) - 3; at > 0; at -= 3 {
+		digits = digits[:at] + "," + digits[at:]
+	}
+	return digits
+}
+
+func percent(v float64) string      { return fmt.Sprintf("%.0f %%", v) }
+func milliseconds(v float64) string { return fmt.Sprintf("%.2f", v) }
