@@ -157,17 +157,15 @@ func (c *netperfClients) start(i int) error {
 	go func() {
 		complete := c.read(i, out)
 		err := cmd.Wait()
-		_, last, _ := cutLast(strings.TrimSpace(stderr.String()), "\n")
-		c.events <- netperfEvent{id: i, at: monotonic(), exited: true, err: err, complete: complete, lastLine: last}
+		c.events <- netperfEvent{id: i, at: monotonic(), exited: true, err: err, complete: complete, lastLine: lastLine(stderr.String())}
 	}()
 	return nil
 }
 
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return "", s, false
+// lastLine returns the last line of a text.
+func lastLine(text string) string {
+	text = strings.TrimSpace(text)
+	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
 // read forwards the reports of a test until it closes its output. It reports whether the test printed its result.

@@ -1,6 +1,7 @@
 package drill
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -89,7 +90,7 @@ func MeasureRates(ctx context.Context, o RateOptions) (_ []*Rate, err error) {
 			return nil, err
 		}
 	}
-	return m.rates, m.summarize()
+	return m.rates, m.setMedians()
 }
 
 // rateMeasurement is the state of [MeasureRates].
@@ -197,8 +198,8 @@ func (m *rateMeasurement) netperf(ctx context.Context, i int) (float64, error) {
 	return parseCRR(out.String())
 }
 
-// summarize sets the medians.
-func (m *rateMeasurement) summarize() error {
+// setMedians sets the medians.
+func (m *rateMeasurement) setMedians() error {
 	for _, r := range m.rates {
 		if r.Lost > 0 {
 			m.run.log.Warn("events were lost", "syncd", r.Way, "lost", r.Lost, "events", r.Events)
@@ -259,8 +260,7 @@ func processTime(pid int) time.Duration {
 		return 0
 	}
 	// The name of the program, in parentheses, may contain spaces.
-	_, after, _ := cutLast(string(text), ") ")
-	fields := strings.Fields(after)
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 	if len(fields) < 13 {
 		return 0
 	}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
@@ -43,6 +44,7 @@ func measureCalls(ctx context.Context, entries int, window time.Duration) (m mea
 	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
 	c := config.Default()
 	c.NodeName, c.Maps, c.Insecure = "a", []string{path}, true
+	c.Attach = string(capture.AttachNone) // hooks read no maps
 	c.ScanInterval, c.ScanBudget = 100*time.Millisecond, 100
 	c.MetricsListen, c.StateDir, c.ControlSocket, c.PinDir = "", state, filepath.Join(state, "syncd.sock"), ""
 	d, err := daemon.New(daemon.Options{Config: c, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})

@@ -39,8 +39,8 @@ type series struct {
 }
 
 const (
-	chartWidth  = 18 * vg.Centimeter
-	chartHeight = 9 * vg.Centimeter
+	chartWidth  = 510 * vg.Length(1) // points
+	chartHeight = 255 * vg.Length(1)
 )
 
 // write writes the chart into a folder.
@@ -49,7 +49,10 @@ func (c *chart) write(dir string) error {
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.title, c.x, c.y
 	p.Title.Padding = vg.Points(6)
 	p.Legend.Top, p.Legend.Left = true, c.top == 0
-	p.Legend.Padding = vg.Points(3)
+	p.Legend.Padding, p.Legend.XOffs = vg.Points(3), vg.Points(-8)
+	if c.top == 0 {
+		p.Legend.XOffs = vg.Points(8)
+	}
 	p.Add(plotter.NewGrid())
 	if !c.logY {
 		p.Y.Min = 0
@@ -96,9 +99,9 @@ func (c *chart) addLines(p *plot.Plot) error {
 		if err != nil {
 			return err
 		}
-		line.Color, line.Width = plotutil.Color(i), vg.Points(1.2)
+		line.Color, line.Width = plotutil.Color(i), vg.Points(1.2) //nolint:misspell // the library's name
 		line.Dashes = plotutil.Dashes(i / 4)
-		dots.Color, dots.Shape = plotutil.Color(i), plotutil.Shape(i)
+		dots.Color, dots.Shape = plotutil.Color(i), plotutil.Shape(i) //nolint:misspell // the library's name
 		p.Add(line, dots)
 		p.Legend.Add(s.name, line, dots)
 	}
@@ -121,7 +124,7 @@ func (c *chart) addBars(p *plot.Plot) error {
 			if err != nil {
 				return err
 			}
-			bar.Color, bar.Width = plotutil.Color(i), min(width, vg.Points(30))
+			bar.Color, bar.Width = plotutil.Color(i), min(width, vg.Points(30)) //nolint:misspell // the library's name
 			p.Add(bar)
 			sample = bar
 		}
@@ -151,7 +154,7 @@ func (c *chart) addBound(p *plot.Plot) {
 		return
 	}
 	f := plotter.NewFunction(func(float64) float64 { return c.bound })
-	f.Color, f.Width, f.Dashes = plotutil.Color(3), vg.Points(1), plotutil.Dashes(1)
+	f.Color, f.Width, f.Dashes = plotutil.Color(3), vg.Points(1), plotutil.Dashes(1) //nolint:misspell // the library's name
 	p.Add(f)
 	p.Legend.Add(c.boundLabel, f)
 	p.Y.Max = max(p.Y.Max, c.bound)
