@@ -25,28 +25,40 @@ func (n *network) iperf3(ctx context.Context, path string, size int, window time
 		_ = server.Process.Kill() // it fails only if the server has ended, as it does after one client
 		_ = server.Wait()
 	}()
-	seconds := max(1, int(window.Round(time.Second)/time.Second))
-	var out []byte
+	args := []string{
+		"--client", receiverAddress, "--port", iperf3Port, "--json", "--omit", "1",
+		"--time", strconv.Itoa(max(1, int(window.Round(time.Second)/time.Second))), "--length", strconv.Itoa(size),
+	}
 	for end := time.Now().Add(limit); ; {
-		out, err = n.outputOf(exec.CommandContext(ctx, path, "--client", receiverAddress, "--port", iperf3Port, "--json", "--omit", "1",
-			"--time", strconv.Itoa(seconds), "--length", strconv.Itoa(size)))
+		rate, err = n.iperf3Client(exec.CommandContext(ctx, path, args...))
 		if err == nil || time.Now().After(end) {
-			break
+			return rate, err
 		}
 		if err := pause(ctx, 100*time.Millisecond); err != nil { // until the server listens
 			return 0, err
 		}
 	}
+}
+
+// iperf3Client runs a client of iperf3 and returns the Mbit/s that the server has received.
+func (n *network) iperf3Client(client *exec.Cmd) (rate float64, err error) {
+	out, err := n.outputOf(client)
 	var result struct {
-		Error string `json:"error"`
+		Error string `json:"error"` // with exit code 0
 		End   struct {
 			Received struct {
 				Rate float64 `json:"bits_per_second"`
 			} `json:"sum_received"`
 		} `json:"end"`
 	}
-	if err := errors.Join(err, json.Unmarshal(out, &result)); err != nil {
-		return 0, fmt.Errorf("run iperf3: %w: %s", err, result.Error)
+	if err == nil {
+		err = json.Unmarshal(out, &result)
+	}
+	if err == nil && result.Error != "" {
+		err = errors.New(result.Error)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("run iperf3: %w", err)
 	}
 	return result.End.Received.Rate / 1e6, nil
 }

@@ -41,13 +41,12 @@ func newNetwork(count int) (n *network, err error) {
 	if n.receiver, err = netns.New("receiver"); err != nil {
 		return n, err
 	}
-	// A packet of the network then is a packet of the layer 2 program, as on a network device.
 	if err := netns.Veth(n.sender, link, n.receiver, link); err != nil {
 		return n, err
 	}
 	err = errors.Join(n.sender.Addr(link, senderAddress+"/24"), n.receiver.Addr(link, receiverAddress+"/24"),
 		n.sender.Up(link), n.receiver.Up(link),
-		n.sender.TxChecksum(link, false), n.receiver.TxChecksum(link, false),
+		n.sender.TxChecksum(link, false), n.receiver.TxChecksum(link, false), // and no packets above the MTU, as on a network
 		n.sender.Route(destinations+"0/24", receiverAddress))
 	for i := range count {
 		err = errors.Join(err, n.receiver.Addr("lo", destination(i).Addr().String()+"/32"))

@@ -20,7 +20,7 @@ import (
 const hooksAttached = `msg="capture opened"`
 
 // measureStart measures the time until the hooks of syncd are attached, and its memory.
-func (b *bench) measureStart(ctx context.Context) (figures string, claim, err error) {
+func (b *bench) measureStart(ctx context.Context) (figures string, unmet, err error) {
 	pin := filepath.Join(b.pins, counters.MapName)
 	if err := createMap(pin); err != nil {
 		return "", nil, err
@@ -44,14 +44,14 @@ func (b *bench) measureStart(ctx context.Context) (figures string, claim, err er
 	fmt.Fprintf(w, "ring of 16 MiB, the default\t%.1f\t%.1f\t%.1f\n", large.resident, large.anonymous, large.file)
 	middle, longest := median(times), slices.Max(times)
 	if limit := b.startLimit.Seconds(); limit > 0 && longest > limit {
-		claim = fmt.Errorf("the longest start took %.2f s, want at most %.2f s", longest, limit)
+		unmet = fmt.Errorf("the longest start took %.2f s, want at most %.2f s", longest, limit)
 	}
 	if b.memoryLimit > 0 && small.resident > b.memoryLimit {
-		claim = errors.Join(claim, fmt.Errorf("syncd has %.1f MB of resident memory, want at most %.1f MB", small.resident, b.memoryLimit))
+		unmet = errors.Join(unmet, fmt.Errorf("syncd has %.1f MB of resident memory, want at most %.1f MB", small.resident, b.memoryLimit))
 	}
 	figures = fmt.Sprintf("starts=%d start_ms=%.0f start_max_ms=%.0f resident_mb=%.1f resident_16mib_ring_mb=%.1f",
 		len(times), 1000*middle, 1000*longest, small.resident, large.resident)
-	return figures, claim, w.Flush()
+	return figures, unmet, w.Flush()
 }
 
 // startTimes returns the seconds from the start of the process until its hooks are attached.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -12,7 +13,7 @@ import (
 )
 
 // measureThroughput measures each variant once in each round. It compares a variant with the first one of the same round.
-func (b *bench) measureThroughput(ctx context.Context) (figures string, claim, err error) {
+func (b *bench) measureThroughput(ctx context.Context) (figures string, unmet, err error) {
 	generator := "built-in"
 	measure := func(ctx context.Context) (float64, error) { return b.net.throughput(ctx, b.size, b.window) }
 	if path, err := exec.LookPath("iperf3"); err == nil {
@@ -32,7 +33,11 @@ func (b *bench) measureThroughput(ctx context.Context) (figures string, claim, e
 			rates[i] = append(rates[i], rate)
 		}
 	}
-	return b.report(generator, variants, rates)
+	if figures, unmet, err = b.report(generator, variants, rates); err != nil {
+		return "", nil, err
+	}
+	costs, costly, err := b.measureCosts(ctx, variants, measure)
+	return figures + costs, errors.Join(unmet, costly), err
 }
 
 func measureVariant(ctx context.Context, v *variant, measure func(context.Context) (float64, error)) (rate float64, err error) {
@@ -44,34 +49,47 @@ func measureVariant(ctx context.Context, v *variant, measure func(context.Contex
 	return measure(ctx)
 }
 
-// report prints the table and returns the figures and the error of the claims that do not hold.
-func (b *bench) report(generator string, variants []variant, rates [][]float64) (figures string, claim, err error) {
+// report prints the table and returns the figures, and in unmet the claims that do not hold.
+func (b *bench) report(generator string, variants []variant, rates [][]float64) (figures string, unmet, err error) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "VARIANT\tMBIT/S\tOF OFF\tLOWEST\tHIGHEST")
+	fmt.Fprintln(w, "VARIANT\tMBIT/S\tOF OFF\t+-\tLOWEST\tHIGHEST")
 	parts := []string{fmt.Sprintf("load=%s off_mbit=%.0f", generator, median(rates[0]))}
 	for i, v := range variants {
 		var ratios []float64
 		for round, rate := range rates[i] {
 			ratios = append(ratios, rate/rates[0][round])
 		}
-		ratio := median(ratios)
-		fmt.Fprintf(w, "%s\t%.0f\t%.3f\t%.3f\t%.3f\n", v.name, median(rates[i]), ratio, slices.Min(ratios), slices.Max(ratios))
+		ratio, margin := median(ratios), margin(ratios)
+		fmt.Fprintf(w, "%s\t%.0f\t%.3f\t%.3f\t%.3f\t%.3f\n", v.name, median(rates[i]), ratio, margin, slices.Min(ratios), slices.Max(ratios))
 		if i > 0 {
 			parts = append(parts, fmt.Sprintf("%s=%.3f", strings.ReplaceAll(v.name, " ", "_"), ratio))
-			claim = errors.Join(claim, b.checkRatio(v.name, ratio))
+			unmet = errors.Join(unmet, b.checkRatio(v.name, ratio, margin))
 		}
 	}
-	return strings.Join(parts, " "), claim, w.Flush()
+	return strings.Join(parts, " "), unmet, w.Flush()
 }
 
-func (b *bench) checkRatio(variant string, ratio float64) error {
+// checkRatio returns an error if a ratio misses its limit by more than the margin.
+func (b *bench) checkRatio(variant string, ratio, margin float64) error {
 	switch {
-	case strings.HasPrefix(variant, "export ") && ratio < b.ratio:
-		return fmt.Errorf("throughput with %s is %.3f of that without, want at least %.3f", variant, ratio, b.ratio)
-	case variant == "layer 2" && b.control > 0 && ratio > b.control:
-		return fmt.Errorf("throughput with the layer 2 program is %.3f of that without, want at most %.3f: the measurement does not see what programs cost", ratio, b.control)
+	case strings.HasPrefix(variant, "export ") && ratio+margin < b.ratio:
+		return fmt.Errorf("throughput with %s is %.3f +- %.3f of that without, want at least %.3f", variant, ratio, margin, b.ratio)
+	case variant == layer2 && b.control > 0 && ratio-margin > b.control:
+		return fmt.Errorf("throughput with the layer 2 program is %.3f +- %.3f of that without, want at most %.3f: the measurement does not see the cost of programs",
+			ratio, margin, b.control)
 	}
 	return nil
+}
+
+// margin returns two standard errors of the median, estimated from the median of the absolute deviations.
+func margin(list []float64) float64 {
+	const ofNormal = 1.4826 * 1.2533 // from that median to the standard deviation, and to the error of the median
+	middle := median(list)
+	var deviations []float64
+	for _, x := range list {
+		deviations = append(deviations, math.Abs(x-middle))
+	}
+	return 2 * ofNormal * median(deviations) / math.Sqrt(float64(len(list)))
 }
 
 func median(list []float64) float64 {

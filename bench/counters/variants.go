@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/vishvananda/netlink"
@@ -39,20 +40,35 @@ func (b *bench) startAccountant(ctx context.Context, way counters.Attach) (*acco
 // variant is a state of the host in which the throughput is measured.
 type variant struct {
 	name string
+	// programs are the programs that a call or packet runs; none: their cost is not measured.
+	programs []string
 	// begin brings the host into the state, and end out of it.
 	begin func(context.Context) (end func() error, err error)
 }
 
+// programsOf names the programs of each way.
+var programsOf = map[counters.Attach][]string{
+	counters.AttachFexit:      {example.AccountingProgFexitTcpSendmsg},
+	counters.AttachKprobe:     {example.AccountingProgKprobeTcpSendmsg, example.AccountingProgKretprobeTcpSendmsg},
+	counters.AttachTracepoint: {example.AccountingProgTraceSockSendLength},
+}
+
+// layer2 is the name of the control.
+const layer2 = "layer 2"
+
 // variants returns the variants. The first one is the base of all ratios.
 func (b *bench) variants() []variant {
-	list := []variant{{"off", func(context.Context) (func() error, error) { return func() error { return nil }, nil }}}
+	list := []variant{{name: "off", begin: func(context.Context) (func() error, error) { return func() error { return nil }, nil }}}
 	for _, way := range b.ways {
-		list = append(list, variant{"export " + string(way), func(ctx context.Context) (func() error, error) { return b.export(ctx, way, false) }})
+		list = append(list, variant{
+			name: "export " + string(way), programs: programsOf[way],
+			begin: func(ctx context.Context) (func() error, error) { return b.export(ctx, way, false) },
+		})
 	}
 	way := b.ways[0]
 	return append(list,
-		variant{"sync " + string(way), func(ctx context.Context) (func() error, error) { return b.export(ctx, way, true) }},
-		variant{"layer 2", b.attachLayer2},
+		variant{name: "sync " + string(way), begin: func(ctx context.Context) (func() error, error) { return b.export(ctx, way, true) }},
+		variant{name: layer2, programs: []string{bpf.Layer2ProgLayer2}, begin: b.attachLayer2},
 	)
 }
 
@@ -101,18 +117,23 @@ func (b *bench) export(ctx context.Context, way counters.Attach, peer bool) (end
 	return end, nil
 }
 
-// countedSome returns an error if a node exported nothing: then nothing was measured.
+// countedSome waits until a node exports some bytes. It returns an error if the node does not: then nothing was measured.
 func countedSome(n *node) error {
-	series, err := n.scrape(context.Background())
-	if err != nil {
-		return err
-	}
-	for _, bytes := range series {
-		if bytes > 0 {
-			return nil
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		series, err := n.scrape(context.Background())
+		if err != nil {
+			return err
+		}
+		for _, bytes := range series {
+			if bytes > 0 {
+				return nil
+			}
+		}
+		if err := pause(context.Background(), scanInterval); err != nil {
+			return err
 		}
 	}
-	return errors.New("syncd has exported 0 bytes during the measurement")
+	return fmt.Errorf("syncd has exported 0 bytes of the measurement within %s", limit)
 }
 
 func peerPin(pin string) string { return pin + "_peer" }
@@ -147,7 +168,7 @@ func createMap(pin string) (err error) {
 	return m.Pin(pin)
 }
 
-// attachLayer2 attaches the program at layer 2 to what the sender sends.
+// attachLayer2 attaches the program at layer 2 where packets arrive: there, the kernel has split them for the network.
 func (b *bench) attachLayer2(context.Context) (end func() error, err error) {
 	spec, err := bpf.LoadLayer2()
 	if err != nil {
@@ -160,16 +181,16 @@ func (b *bench) attachLayer2(context.Context) (end func() error, err error) {
 	if err := spec.LoadAndAssign(&objects, nil); err != nil {
 		return nil, fmt.Errorf("load the layer 2 program: %w", err)
 	}
-	l, err := b.net.sender.Link(link)
+	l, err := b.net.receiver.Link(link)
 	if err != nil {
 		return nil, errors.Join(err, objects.Close())
 	}
 	qdisc := &netlink.Clsact{QdiscAttrs: netlink.QdiscAttrs{LinkIndex: l.Attrs().Index, Handle: netlink.MakeHandle(0xffff, 0), Parent: netlink.HANDLE_CLSACT}}
 	filter := &netlink.BpfFilter{
-		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_EGRESS, Handle: 1, Protocol: unix.ETH_P_ALL},
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Attrs().Index, Parent: netlink.HANDLE_MIN_INGRESS, Handle: 1, Protocol: unix.ETH_P_ALL},
 		Fd:          objects.Layer2.FD(), Name: "layer2", DirectAction: true,
 	}
-	handle := b.net.sender.Handle()
+	handle := b.net.receiver.Handle()
 	if err := handle.QdiscAdd(qdisc); err != nil {
 		return nil, errors.Join(fmt.Errorf("attach the layer 2 program: %w", err), objects.Close())
 	}

@@ -14,7 +14,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <linux/bpf.h>
-#include <linux/errno.h>
 #include <linux/in.h>
 #include <linux/in6.h>
 #include <linux/ptrace.h>
@@ -133,35 +132,36 @@ static __always_inline bool in_network(const __be32 *address)
 	return true;
 }
 
-/* value_of returns the value of a key, and inserts the key if it is new. */
-static __always_inline struct service_value *value_of(struct service_key *key)
+/* add adds a call to the entry of a key, or inserts the entry with it. */
+static __always_inline void add(const struct service_key *key, __u64 sent)
 {
-	struct service_value *value = bpf_map_lookup_elem(&services, key), new = {};
+	struct service_value first = { .bytes = sent, .calls = 1 };
+	struct service_value *value = bpf_map_lookup_elem(&services, key);
 
-	if (value)
-		return value;
-	/* Another CPU may insert the key first. */
-	bpf_map_update_elem(&services, key, &new, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&services, key);
+	if (!value) {
+		if (!bpf_map_update_elem(&services, key, &first, BPF_NOEXIST))
+			return;
+		/* Another CPU has inserted the key first, or the map is full. */
+		value = bpf_map_lookup_elem(&services, key);
+	}
+	if (!value) {
+		add_missed(sent, 0);
+		return;
+	}
+	__sync_fetch_and_add(&value->bytes, sent);
+	__sync_fetch_and_add(&value->calls, 1);
 }
 
-static __always_inline int count(struct sock *sk, long sent)
+static __always_inline int count(struct sock *sk, int sent)
 {
 	struct service_key key = {};
-	struct service_value *value;
 
 	if (sent <= 0 || !set_addresses(&key, sk) || !in_network(key.daddr))
 		return 0;
 	if (BPF_CORE_READ(sk, __sk_common.skc_num) >= first_client_port)
 		key.dport = BPF_CORE_READ(sk, __sk_common.skc_dport);
 	bpf_get_current_comm(key.comm, sizeof(key.comm));
-	value = value_of(&key);
-	if (!value) {
-		add_missed(sent, 0);
-		return 0;
-	}
-	__sync_fetch_and_add(&value->bytes, sent);
-	__sync_fetch_and_add(&value->calls, 1);
+	add(&key, sent);
 	return 0;
 }
 
