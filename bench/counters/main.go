@@ -30,6 +30,8 @@ type options struct {
 	size              int
 	updates           uint
 	starts            int
+	rest              time.Duration
+	parts             []string
 	ratio, control    float64
 	cost              float64
 	startLimit        time.Duration
@@ -37,7 +39,11 @@ type options struct {
 }
 
 func main() {
-	o := options{ways: []counters.Attach{counters.AttachFexit, counters.AttachKprobe}}
+	o := options{ways: []counters.Attach{counters.AttachFexit, counters.AttachKprobe}, parts: []string{"sums", "throughput", "start"}}
+	flag.Func("parts", "what to do, a comma-separated `list` (default sums,throughput,start)", func(text string) error {
+		o.parts = strings.Split(text, ",")
+		return nil
+	})
 	flag.StringVar(&o.syncd, "syncd", "bin/syncd", "`path` of syncd")
 	flag.StringVar(&o.accountant, "accountant", "bin/accountant", "`path` of the accountant")
 	flag.Func("attach", "ways in which the accountant is attached, a comma-separated `list` (default fexit,kprobe)", func(text string) error {
@@ -53,6 +59,7 @@ func main() {
 	flag.IntVar(&o.size, "write", 128<<10, "size of each write in `bytes`")
 	flag.UintVar(&o.updates, "updates", 8, "writes of the layer 2 program for each packet")
 	flag.IntVar(&o.starts, "starts", 50, "`number` of starts of syncd")
+	flag.DurationVar(&o.rest, "rest", 5*time.Second, "time from the start of syncd to the measurement of its memory")
 	flag.Float64Var(&o.ratio, "ratio", 0.99, "fail if the throughput with export is below this share of that without, by more than the noise; 0: print only")
 	flag.Float64Var(&o.cost, "cost", 0.2, "fail if the program of the accountant runs for more than this share of the time of the layer 2 program; 0: print only")
 	flag.Float64Var(&o.control, "control", 0.95, "fail if that with the layer 2 program is above this share, by more than the noise; 0: print only")
@@ -83,7 +90,12 @@ func run(ctx context.Context, o *options) (err error) {
 	}
 	var failed []error
 	line := fmt.Sprintf("counters: kernel=%s", release())
-	for _, part := range []func(context.Context) (figures string, unmet, err error){b.checkSums, b.measureThroughput, b.measureStart} {
+	parts := map[string]func(context.Context) (figures string, unmet, err error){"sums": b.checkSums, "throughput": b.measureThroughput, "start": b.measureStart}
+	for _, name := range o.parts {
+		part, ok := parts[name]
+		if !ok {
+			return fmt.Errorf("part %q is unknown: choose sums, throughput or start", name)
+		}
 		figures, unmet, err := part(ctx)
 		if err != nil {
 			return err

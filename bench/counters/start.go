@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mapsync/docs/examples/counters"
+	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 )
 
@@ -34,7 +35,7 @@ func (b *bench) measureStart(ctx context.Context) (figures string, unmet, err er
 	if err != nil {
 		return "", nil, err
 	}
-	large, err := b.memory(ctx, pin, "0")
+	large, err := b.memory(ctx, pin, strconv.Itoa(capture.DefaultRingBytes))
 	if err != nil {
 		return "", nil, err
 	}
@@ -85,9 +86,6 @@ type memory struct {
 	file      float64 // program, and the ring, which is mapped twice
 }
 
-// rest is the time after which the memory of a start has been returned or reused.
-const rest = 5 * time.Second
-
 // memory measures a syncd at rest, with a ring of that size; empty: that of the example.
 func (b *bench) memory(ctx context.Context, pin, ring string) (m memory, err error) {
 	n, err := newNode(b.dir, 1, pin, b.attach, nil)
@@ -105,18 +103,19 @@ func (b *bench) memory(ctx context.Context, pin, ring string) (m memory, err err
 	if err := n.await(ctx, "readiness", func(s *daemon.Status) bool { return s.Ready }); err != nil {
 		return m, err
 	}
-	if err := pause(ctx, rest); err != nil {
+	if err := pause(ctx, b.rest); err != nil {
 		return m, err
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
 		return m, fmt.Errorf("read the memory of syncd: %w", err)
 	}
-	for name, to := range map[string]*float64{"VmRSS": &m.resident, "RssAnon": &m.anonymous, "RssFile": &m.file} {
+	for name, to := range map[string]*float64{"VmRSS": &m.resident, "RssAnon": &m.anonymous} {
 		if *to, err = field(text, name); err != nil {
 			return m, err
 		}
 	}
+	m.file = m.resident - m.anonymous
 	return m, nil
 }
 
