@@ -1,0 +1,157 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"mapsync/docs/examples/bundling/trace"
+)
+
+func TestMain(m *testing.M) {
+	if asked, err := runRole(); asked {
+		exit(err)
+	}
+	os.Exit(m.Run())
+}
+
+// testOptions returns a short run, with hooks that lose nothing on this kernel.
+func testOptions(t *testing.T) *options {
+	t.Helper()
+	o := &options{rates: []int{200}, sources: []int{20}, window: time.Second, rounds: 1, attach: "auto", hooks: "auto"}
+	switch kernel := os.Getenv("MAPSYNC_KERNEL"); {
+	case kernel == "" || kernel == "native":
+		o.attach = "syscall"
+		if out, err := check(t.Context(), "kprobe"); err == nil {
+			t.Log(out)
+			o.attach = "auto"
+		}
+	case kernel == "5.10":
+		t.Skip("the trace needs bpf_for_each_map_elem (kernels from 5.13) and pinned kprobes (from 5.15)")
+	case kernel == "testing":
+		o.hooks = "tracepoint" // a preemptible kernel may skip kprobes
+	case strings.Contains(kernel, "preempt"):
+		t.Skip("a preemptible kernel before 6.3 may skip kprobes without counting them")
+	}
+	if out, err := check(t.Context(), o.hooks); err != nil {
+		t.Skipf("the trace is impossible: %v", err)
+	} else {
+		t.Log(out)
+	}
+	return o
+}
+
+// check returns the hooks that the kernel supports.
+func check(ctx context.Context, hooks string) (string, error) {
+	var out bytes.Buffer
+	err := trace.Run(ctx, &out, []string{"-check", "-hooks", hooks})
+	return out.String(), err
+}
+
+func newTestCluster(t *testing.T, o *options) *cluster {
+	t.Helper()
+	c, err := newCluster(o)
+	t.Cleanup(func() {
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestMethodsCountExactly makes short and persistent connections. The sums of each method, and those in the table of syncd,
+// are what the sockets have done.
+func TestMethodsCountExactly(t *testing.T) {
+	o := testOptions(t)
+	c := newTestCluster(t, o)
+	r := report{options: o}
+	for _, k := range kinds(o) {
+		for _, method := range methods {
+			m, err := c.measure(t.Context(), k, method)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m.roundTrips == 0 {
+				t.Errorf("%s, %s: no round trips", k.name, method)
+			}
+			if entries := m.tracerReport.Entries; method == trace.Stream && !k.Persistent && entries < 2*m.roundTrips {
+				t.Errorf("%s, %s: got %d events for %d connections, want two for each", k.name, method, entries, m.roundTrips)
+			}
+			r.list = append(r.list, m)
+		}
+	}
+	if err := r.print(io.Discard); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestSumsSurviveRestart restarts syncd and the tracer of a node under load. The peer has the exact sums of both nodes.
+func TestSumsSurviveRestart(t *testing.T) {
+	o := testOptions(t)
+	if _, err := newTestCluster(t, o).restart(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestDatagramsAreCounted sends datagrams to a service of UDP, which has no peer: only kprobes see their addresses.
+func TestDatagramsAreCounted(t *testing.T) {
+	o := testOptions(t)
+	if out, err := check(t.Context(), "kprobe"); err != nil {
+		t.Skipf("%s%v", out, err)
+	}
+	o.hooks = "kprobe"
+	n := newTestCluster(t, o).nodes[0]
+	if _, err := n.startTracer(trace.Aggregate); err != nil {
+		t.Fatal(err)
+	}
+	const datagrams, bytes = 25, 100
+	err := n.Do(func() error { return sendDatagrams(datagrams, bytes) })
+	var r trace.Report
+	if stopErr := n.stopTracer(&r); err != nil || stopErr != nil {
+		t.Fatal(err, stopErr)
+	}
+	want := trace.Report{Sums: trace.Sums{
+		Outgoing: trace.Counters{Messages: datagrams, Sent: datagrams * bytes}, Incoming: trace.Counters{Received: datagrams * bytes},
+	}}
+	if r.Sums != want.Sums {
+		t.Errorf("sums: got %+v, want %+v", r.Sums, want.Sums)
+	}
+}
+
+// sendDatagrams sends datagrams to a service on this host, which receives them.
+func sendDatagrams(n, size int) error {
+	service, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(service)
+	client, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(client)
+	to := &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}, Port: servicePort}
+	if err := unix.Bind(service, to); err != nil {
+		return err
+	}
+	message := make([]byte, size)
+	for range n {
+		if err := unix.Sendto(client, message, 0, to); err != nil {
+			return fmt.Errorf("send: %w", err)
+		}
+		if _, _, err := unix.Recvfrom(service, message, 0); err != nil {
+			return fmt.Errorf("receive: %w", err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"mapsync/docs/examples/bundling/trace"
+)
+
+// The steps of a restart of the first node, under load: syncd ends, the tracer is killed, and both return.
+const (
+	stepTime  = time.Second
+	steps     = 6
+	crossRate = 50 // connections a second from the first node to the second one
+)
+
+// restart makes load on both nodes while the first one restarts. The observer, at the second node, has the exact sums of
+// both in the end. It returns the table of `syncd watch --cluster`, if the program is given.
+func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err error) {
+	a, b := c.nodes[0], c.nodes[1]
+	for _, n := range c.nodes {
+		if _, err := n.startTracer(trace.Bundle); err != nil {
+			return nil, err
+		}
+		if err := n.startSyncd(ctx); err != nil {
+			return nil, err
+		}
+	}
+	seen, err := c.observe(b)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, seen.close()) }()
+	cross, err := startChild(roleLoad, a.Start, fmt.Sprintf("127.0.0.1:%d", servicePort+1))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cross.kill()) }()
+	if _, err := cross.line(); err != nil {
+		return nil, err
+	}
+	var before [2]ends
+	for i, n := range c.nodes {
+		if err := n.load.ask("server", &before[i]); err != nil {
+			return nil, err
+		}
+	}
+	seconds := (steps * stepTime).Seconds()
+	var running errgroup.Group
+	var clients [3]result
+	for i, n := range []*node{a, b, {load: cross}} {
+		r := request{To: fmt.Sprintf("127.0.0.1:%d", servicePort), From: "127.1.0.1", Sources: 20, Rate: float64(o.rates[0]) / 10, Seconds: seconds}
+		if n.load == cross {
+			r.To, r.From, r.Sources, r.Rate = fmt.Sprintf("%s:%d", b.address, servicePort), a.address, 1, crossRate
+		}
+		running.Go(func() (err error) {
+			clients[i], err = n.makeLoad(r)
+			return err
+		})
+	}
+	err = a.restartUnderLoad(ctx)
+	if err == nil && o.syncd != "" {
+		table, err = b.watch(ctx, o.syncd)
+	}
+	if err := errors.Join(err, running.Wait()); err != nil {
+		return table, err
+	}
+	want := make(map[string]trace.Sums)
+	for i, n := range c.nodes {
+		var after ends
+		if err := n.load.ask("server", &after); err != nil {
+			return table, err
+		}
+		want[n.name] = trace.Sums{Outgoing: clients[i].Clients, Incoming: difference(after, before[i])}
+	}
+	w := want[a.name]
+	w.Outgoing = sum(w.Outgoing, clients[2].Clients)
+	want[a.name] = trace.Sums{Outgoing: sum(w.Outgoing, c.done.Outgoing), Incoming: sum(w.Incoming, c.done.Incoming)}
+	c.connections = want[a.name].Outgoing.Connections + want[b.name].Outgoing.Connections
+	return table, errors.Join(awaitSums(ctx, seen, want), a.checkSums(ctx), b.checkSums(ctx))
+}
+
+// restartUnderLoad stops syncd, kills the tracer, and starts both again.
+func (n *node) restartUnderLoad(ctx context.Context) error {
+	if err := pause(ctx, stepTime); err != nil {
+		return err
+	}
+	if err := n.stopSyncd(); err != nil {
+		return err
+	}
+	if err := pause(ctx, stepTime); err != nil {
+		return err
+	}
+	if err := n.tracer.kill(); err != nil {
+		return err
+	}
+	if err := pause(ctx, stepTime); err != nil {
+		return err
+	}
+	first, err := n.startTracer(trace.Bundle)
+	if err != nil {
+		return err
+	}
+	progress("%s: %s", n.name, first)
+	return n.startSyncd(ctx)
+}
+
+// watchLimit is the time in which `syncd watch` prints two tables.
+const watchLimit = 15 * time.Second
+
+// watch prints the sums of all nodes twice, as an operator would see them.
+func (n *node) watch(ctx context.Context, syncd string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, watchLimit)
+	defer cancel()
+	table, err := n.output(exec.CommandContext(ctx, syncd, "watch", mapName, "--cluster", "--where", fmt.Sprintf("key.port=%d", servicePort),
+		"--times", "2", "--top", "6", "--control-socket", n.config.ControlSocket))
+	if err != nil {
+		return nil, fmt.Errorf("print the sums of all nodes: syncd watch: %w\n%s", err, table)
+	}
+	return table, nil
+}
