@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 // testOptions returns a short run, with hooks that lose nothing on this kernel.
 func testOptions(t *testing.T) *options {
 	t.Helper()
-	o := &options{rates: []int{200}, sources: []int{20}, window: time.Second, rounds: 1, attach: "auto", hooks: "auto"}
+	o := &options{rates: []int{200}, sources: []int{20}, window: time.Second, rounds: 1, scanInterval: 200 * time.Millisecond, attach: "auto", hooks: "auto"}
 	switch kernel := os.Getenv("MAPSYNC_KERNEL"); {
 	case kernel == "" || kernel == "native":
 		o.attach = "syscall"
@@ -84,8 +84,8 @@ func TestMethodsCountExactly(t *testing.T) {
 			if m.roundTrips == 0 {
 				t.Errorf("%s, %s: no round trips", k.name, method)
 			}
-			if entries := m.tracerReport.Entries; method == trace.Stream && !k.Persistent && entries < 2*m.roundTrips {
-				t.Errorf("%s, %s: got %d events for %d connections, want two for each", k.name, method, entries, m.roundTrips)
+			if events := m.tracerReport.Events; method == trace.Stream && !k.Persistent && events < 2*m.roundTrips {
+				t.Errorf("%s, %s: got %d events for %d connections, want two for each", k.name, method, events, m.roundTrips)
 			}
 			r.list = append(r.list, m)
 		}

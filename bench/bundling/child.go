@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"mapsync/bench/process"
 	"mapsync/docs/examples/bundling/trace"
 )
@@ -66,7 +68,7 @@ func startChild(role string, start func(*exec.Cmd) error, args ...string) (*chil
 func startCommand(role string, start func(*exec.Cmd) error, cmd *exec.Cmd) (*child, error) {
 	c := &child{role: role, cmd: cmd}
 	c.cmd.Stderr = &c.log
-	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err
@@ -79,6 +81,16 @@ func startCommand(role string, start func(*exec.Cmd) error, cmd *exec.Cmd) (*chi
 		return nil, fmt.Errorf("start %s: %w", role, err)
 	}
 	return c, nil
+}
+
+// prefer gives the process priority over the load, as on a machine with idle CPUs: otherwise a busy machine delays events, and
+// the process receives many at once.
+func (c *child) prefer() error {
+	const highest = -20
+	if err := unix.Setpriority(unix.PRIO_PGRP, c.cmd.Process.Pid, highest); err != nil {
+		return fmt.Errorf("set the priority of %s: %w", c.role, err)
+	}
+	return nil
 }
 
 // line returns the next line of the output.

@@ -23,6 +23,7 @@ type options struct {
 	rates, sources []int
 	sourcesRate    int
 	window         time.Duration
+	scanInterval   time.Duration
 	rounds         int
 	ratio          float64
 	programTime    time.Duration
@@ -39,6 +40,7 @@ func main() {
 	flag.Func("sources", "numbers of client addresses, a comma-separated `list`: the first one for all rates", numbers(&o.sources))
 	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with the other numbers of client addresses")
 	flag.DurationVar(&o.window, "for", 5*time.Second, "length of each load")
+	flag.DurationVar(&o.scanInterval, "scan-interval", 5*time.Second, "`time` between two scans of syncd, which send changes of sums")
 	flag.IntVar(&o.rounds, "rounds", 1, "`number` of measurements of each method under each load, alternating")
 	flag.Float64Var(&o.ratio, "ratio", 5, "fail unless streaming takes this many times the processor time of bundling, with short connections; 0: print only")
 	flag.DurationVar(&o.programTime, "program-time", 6*time.Microsecond, "fail if the tracer's programs take longer for a round trip; 0: print only")

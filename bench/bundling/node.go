@@ -30,6 +30,9 @@ const (
 	servicePort = 8080
 )
 
+// maxSums is the maximum number of sums of a node.
+const maxSums = 4096
+
 // cluster is two nodes, each with its own network namespace, on one kernel.
 type cluster struct {
 	nodes    [2]*node
@@ -118,11 +121,11 @@ func (c *cluster) newNode(o *options, name, address, gossipKey string, ca *testc
 	}
 	s := &n.config
 	s.NodeName, s.Maps = name, []string{mapName + "=" + filepath.Join(n.pins, "flows")}
-	s.DrainSumsMaps = []string{mapName}
+	s.DrainSumsMaps, s.DrainSumsMaxEntries = []string{mapName}, maxSums
 	for _, field := range []string{"connections", "messages", "sent", "received"} {
 		s.Fields = append(s.Fields, mapName+":"+field+"=sum")
 	}
-	s.Attach, s.ScanInterval, s.MaxScanInterval = o.attach, time.Second, time.Second
+	s.Attach, s.ScanInterval, s.MaxScanInterval = o.attach, o.scanInterval, o.scanInterval
 	s.GossipListen, s.GRPCListen, s.MetricsListen = address+":7946", address+":7947", ""
 	s.Join, s.ExpectedPeers = []string{"10.77.0.1:7946", "10.77.0.2:7946"}, nil
 	s.GossipKeyFile, s.TLSCert, s.TLSKey, s.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
@@ -179,7 +182,7 @@ func (n *node) startTracer(method string) (first string, err error) {
 		return "", err
 	}
 	line, err := n.tracer.line()
-	return strings.TrimSpace(string(line)), err
+	return strings.TrimSpace(string(line)), errors.Join(err, n.tracer.prefer())
 }
 
 // startSyncd starts syncd and waits until it follows the map.
@@ -196,7 +199,7 @@ func (n *node) startSyncd(ctx context.Context) error {
 	for client := daemon.NewClient(n.config.ControlSocket); ; {
 		r, err := client.Ready(ctx)
 		if err == nil && r.Ready {
-			return nil
+			return n.syncd.prefer()
 		}
 		if err := pause(ctx, 50*time.Millisecond); err != nil {
 			return fmt.Errorf("wait until syncd %s is ready: %w, missing %q\n%s", n.name, err, r.Missing, n.syncd.log.String())

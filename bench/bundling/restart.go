@@ -24,6 +24,7 @@ const (
 func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err error) {
 	a, b := c.nodes[0], c.nodes[1]
 	for _, n := range c.nodes {
+		n.config.ScanInterval, n.config.MaxScanInterval = min(o.scanInterval, time.Second), min(o.scanInterval, time.Second)
 		if _, err := n.startTracer(trace.Bundle); err != nil {
 			return nil, err
 		}
@@ -118,7 +119,7 @@ func (n *node) watch(ctx context.Context, syncd string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, watchLimit)
 	defer cancel()
 	table, err := n.output(exec.CommandContext(ctx, syncd, "watch", mapName, "--cluster", "--where", fmt.Sprintf("key.port=%d", servicePort),
-		"--times", "2", "--top", "6", "--control-socket", n.config.ControlSocket))
+		"--times", "2", "--interval", "1.5s", "--top", "6", "--control-socket", n.config.ControlSocket))
 	if err != nil {
 		return nil, fmt.Errorf("print the sums of all nodes: syncd watch: %w\n%s", err, table)
 	}

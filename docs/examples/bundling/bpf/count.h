@@ -109,11 +109,11 @@ static __always_inline struct connection_key key_of(const struct ends *e, __u8 d
 
 	return (struct connection_key){
 		.flow = {
-			.client = in ? e->remote : e->local,
-			.server = in ? e->local : e->remote,
+			.from = in ? e->remote : e->local,
+			.to = in ? e->local : e->remote,
 			.port = in ? e->local_port : e->remote_port,
-			.direction = direction,
-			.protocol = e->protocol,
+			.dir = direction,
+			.proto = e->protocol,
 		},
 		.client_port = !per_connection ? 0 : in ? e->remote_port : e->local_port,
 	};

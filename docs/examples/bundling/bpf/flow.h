@@ -14,11 +14,11 @@ enum {
 
 /* All connections of a client address with a service. */
 struct flow_key {
-	__be32 client ROLE("ipv4");
-	__be32 server ROLE("ipv4");
-	__u16 port;	/* on which the service listens, host order */
-	__u8 direction; /* OUTGOING or INCOMING */
-	__u8 protocol;	/* IPPROTO_TCP or IPPROTO_UDP */
+	__be32 from ROLE("ipv4"); /* the client */
+	__be32 to ROLE("ipv4");	  /* the service */
+	__u16 port;		  /* on which the service listens, host order */
+	__u8 dir;		  /* OUTGOING or INCOMING */
+	__u8 proto;		  /* IPPROTO_TCP or IPPROTO_UDP */
 };
 
 /* One connection. The methods that do not bundle use it as their key. The unused bytes are zero. */

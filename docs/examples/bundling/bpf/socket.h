@@ -52,6 +52,10 @@ struct sock {
 	__u16 sk_protocol;
 } __attribute__((preserve_access_index));
 
+struct inet_sock {
+	__be16 inet_sport;
+} __attribute__((preserve_access_index));
+
 /* The two ends of a socket. Addresses are in network byte order, ports in host order. */
 struct ends {
 	__be32 local, remote;

@@ -53,8 +53,11 @@ int BPF_PROG(socket_state, struct sock *sk, int from, int to)
 		return 0;
 	if (to == TCP_ESTABLISHED)
 		count(&e, accepted ? INCOMING : OUTGOING, (struct flow){ .connections = 1 });
-	else if (stream)
+	if (stream && to == TCP_CLOSE) {
+		/* The kernel has given up the port in skc_num. */
+		e.local_port = bpf_ntohs(BPF_CORE_READ((struct inet_sock *)sk, inet_sport));
 		end_connection(&e);
+	}
 	return 0;
 }
 

@@ -22,12 +22,12 @@ type TracerFlow struct {
 }
 
 type TracerFlowKey struct {
-	_         structs.HostLayout
-	Client    uint32
-	Server    uint32
-	Port      uint16
-	Direction uint8
-	Protocol  uint8
+	_     structs.HostLayout
+	From  uint32
+	To    uint32
+	Port  uint16
+	Dir   uint8
+	Proto uint8
 }
 
 type TracerListener struct {

@@ -151,7 +151,7 @@ func (r *records) receive(b *flowpb.Batch) error {
 			delete(r.flows, string(key))
 			continue
 		}
-		r.flows[string(key)] = record{b.GetOwners()[d.GetOwner()].GetNode(), d.GetKey().GetDirection(), d.GetValue()}
+		r.flows[string(key)] = record{b.GetOwners()[d.GetOwner()].GetNode(), d.GetKey().GetDir(), d.GetValue()}
 	}
 	return nil
 }

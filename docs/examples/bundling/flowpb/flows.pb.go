@@ -206,17 +206,17 @@ func (EndReason) EnumDescriptor() ([]byte, []int) {
 type FlowsKey struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// IPv4 address as a number: 10.0.0.1 is 0x0a000001.
-	// C: __be32 client; offset 0, size 4.
-	Client uint32 `protobuf:"fixed32,1,opt,name=client,proto3" json:"client,omitempty"`
+	// C: __be32 from; offset 0, size 4.
+	From uint32 `protobuf:"fixed32,1,opt,name=from,proto3" json:"from,omitempty"`
 	// IPv4 address as a number: 10.0.0.1 is 0x0a000001.
-	// C: __be32 server; offset 4, size 4.
-	Server uint32 `protobuf:"fixed32,2,opt,name=server,proto3" json:"server,omitempty"`
+	// C: __be32 to; offset 4, size 4.
+	To uint32 `protobuf:"fixed32,2,opt,name=to,proto3" json:"to,omitempty"`
 	// C: __u16 port; offset 8, size 2.
 	Port uint32 `protobuf:"varint,3,opt,name=port,proto3" json:"port,omitempty"`
-	// C: __u8 direction; offset 10, size 1.
-	Direction uint32 `protobuf:"varint,4,opt,name=direction,proto3" json:"direction,omitempty"`
-	// C: __u8 protocol; offset 11, size 1.
-	Protocol      uint32 `protobuf:"varint,5,opt,name=protocol,proto3" json:"protocol,omitempty"`
+	// C: __u8 dir; offset 10, size 1.
+	Dir uint32 `protobuf:"varint,4,opt,name=dir,proto3" json:"dir,omitempty"`
+	// C: __u8 proto; offset 11, size 1.
+	Proto         uint32 `protobuf:"varint,5,opt,name=proto,proto3" json:"proto,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -251,16 +251,16 @@ func (*FlowsKey) Descriptor() ([]byte, []int) {
 	return file_flows_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *FlowsKey) GetClient() uint32 {
+func (x *FlowsKey) GetFrom() uint32 {
 	if x != nil {
-		return x.Client
+		return x.From
 	}
 	return 0
 }
 
-func (x *FlowsKey) GetServer() uint32 {
+func (x *FlowsKey) GetTo() uint32 {
 	if x != nil {
-		return x.Server
+		return x.To
 	}
 	return 0
 }
@@ -272,16 +272,16 @@ func (x *FlowsKey) GetPort() uint32 {
 	return 0
 }
 
-func (x *FlowsKey) GetDirection() uint32 {
+func (x *FlowsKey) GetDir() uint32 {
 	if x != nil {
-		return x.Direction
+		return x.Dir
 	}
 	return 0
 }
 
-func (x *FlowsKey) GetProtocol() uint32 {
+func (x *FlowsKey) GetProto() uint32 {
 	if x != nil {
-		return x.Protocol
+		return x.Proto
 	}
 	return 0
 }
@@ -1615,13 +1615,13 @@ var File_flows_proto protoreflect.FileDescriptor
 const file_flows_proto_rawDesc = "" +
 	"\n" +
 	"\vflows.proto\x12\n" +
-	"mapsync.v1\"\x88\x01\n" +
-	"\bFlowsKey\x12\x16\n" +
-	"\x06client\x18\x01 \x01(\aR\x06client\x12\x16\n" +
-	"\x06server\x18\x02 \x01(\aR\x06server\x12\x12\n" +
-	"\x04port\x18\x03 \x01(\rR\x04port\x12\x1c\n" +
-	"\tdirection\x18\x04 \x01(\rR\tdirection\x12\x1a\n" +
-	"\bprotocol\x18\x05 \x01(\rR\bprotocol\"z\n" +
+	"mapsync.v1\"j\n" +
+	"\bFlowsKey\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\aR\x04from\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\aR\x02to\x12\x12\n" +
+	"\x04port\x18\x03 \x01(\rR\x04port\x12\x10\n" +
+	"\x03dir\x18\x04 \x01(\rR\x03dir\x12\x14\n" +
+	"\x05proto\x18\x05 \x01(\rR\x05proto\"z\n" +
 	"\n" +
 	"FlowsValue\x12 \n" +
 	"\vconnections\x18\x01 \x01(\x04R\vconnections\x12\x1a\n" +
@@ -1729,7 +1729,11 @@ const file_flows_proto_rawDesc = "" +
 	"\x12END_REASON_REMOVED\x10\x01\x12\x1c\n" +
 	"\x18END_REASON_POSITION_LOST\x10\x022b\n" +
 	"\x12ReplicationService\x12L\n" +
-	"\tSubscribe\x12\x1c.mapsync.v1.SubscribeRequest\x1a\x1d.mapsync.v1.SubscribeResponse(\x010\x01B.Z,mapsync/docs/examples/bundling/flowpb;flowpbb\x06proto3"
+	"\tSubscribe\x12\x1c.mapsync.v1.SubscribeRequest\x1a\x1d.mapsync.v1.SubscribeResponse(\x010\x01B\x93\x01\n" +
+	"\x0ecom.mapsync.v1B\n" +
+	"FlowsProtoP\x01Z,mapsync/docs/examples/bundling/flowpb;flowpb\xa2\x02\x03MXX\xaa\x02\n" +
+	"Mapsync.V1\xca\x02\n" +
+	"Mapsync\\V1\xe2\x02\x16Mapsync\\V1\\GPBMetadata\xea\x02\vMapsync::V1b\x06proto3"
 
 var (
 	file_flows_proto_rawDescOnce sync.Once

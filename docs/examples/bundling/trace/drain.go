@@ -46,7 +46,8 @@ func (c *Counters) add(f *bpf.TracerFlow) {
 // connectionSums are what this process has received.
 type connectionSums struct {
 	port    uint16 // of the service to sum up, 0: all
-	entries uint64
+	entries uint64 // events included
+	events  uint64
 	totals  [3]Counters // by direction
 	// flows has the sums since the last drain, with the methods that do not bundle. A consumer would read them.
 	flowSums map[bpf.TracerFlowKey]*Counters
@@ -62,8 +63,8 @@ func newConnectionSums(o *options) connectionSums {
 
 func (s *connectionSums) add(key *bpf.TracerFlowKey, f *bpf.TracerFlow) {
 	s.entries++
-	if int(key.Direction) < len(s.totals) && (s.port == 0 || s.port == key.Port) {
-		s.totals[key.Direction].add(f)
+	if int(key.Dir) < len(s.totals) && (s.port == 0 || s.port == key.Port) {
+		s.totals[key.Dir].add(f)
 	}
 	if s.flowSums == nil {
 		return

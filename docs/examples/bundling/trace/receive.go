@@ -39,14 +39,15 @@ func (t *tracer) receive(ctx context.Context) error {
 			clear(t.flowSums)
 		}
 		t.add(&event.Key.Flow, &event.Flow)
+		t.events++
 	}
 }
 
 // decode reads an event: struct connection_end of bpf/flow.h.
 func decode(b []byte, k *connectionKey, f *bpf.TracerFlow) {
 	order := binary.NativeEndian
-	k.Flow.Client, k.Flow.Server = order.Uint32(b), order.Uint32(b[4:])
-	k.Flow.Port, k.Flow.Direction, k.Flow.Protocol = order.Uint16(b[8:]), b[10], b[11]
+	k.Flow.From, k.Flow.To = order.Uint32(b), order.Uint32(b[4:])
+	k.Flow.Port, k.Flow.Dir, k.Flow.Proto = order.Uint16(b[8:]), b[10], b[11]
 	k.ClientPort = order.Uint16(b[12:])
 	b = b[connectionKeyBytes:]
 	f.Connections, f.Messages, f.Sent, f.Received = order.Uint64(b), order.Uint64(b[8:]), order.Uint64(b[16:]), order.Uint64(b[24:])

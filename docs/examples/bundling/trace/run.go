@@ -109,12 +109,13 @@ type Sums struct {
 // Report is what a process has received from the kernel.
 type Report struct {
 	Sums
-	Entries uint64 `json:"entries"` // or events
+	Entries uint64 `json:"entries"` // received, events included
+	Events  uint64 `json:"events"`  // of ended connections
 	Lost    uint64 `json:"lost"`    // changes that did not go into a map, since the beginning of the trace
 }
 
 func (t *tracer) report(out io.Writer) error {
-	r := Report{Sums: Sums{Outgoing: t.totals[outgoing], Incoming: t.totals[incoming]}, Entries: t.entries}
+	r := Report{Sums: Sums{Outgoing: t.totals[outgoing], Incoming: t.totals[incoming]}, Entries: t.entries, Events: t.events}
 	if err := t.lost.Lookup(uint32(0), &r.Lost); err != nil {
 		return fmt.Errorf("read lost changes: %w", err)
 	}
