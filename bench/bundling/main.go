@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -24,6 +25,7 @@ type options struct {
 	sourcesRate    int
 	window         time.Duration
 	scanInterval   time.Duration
+	restartFor     time.Duration
 	rounds         int
 	ratio          float64
 	programTime    time.Duration
@@ -41,6 +43,7 @@ func main() {
 	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with the other numbers of client addresses")
 	flag.DurationVar(&o.window, "for", 5*time.Second, "length of each load")
 	flag.DurationVar(&o.scanInterval, "scan-interval", 5*time.Second, "`time` between two scans of syncd, which send changes of sums")
+	flag.DurationVar(&o.restartFor, "restart-for", 10*time.Second, "length of the load while a node restarts")
 	flag.IntVar(&o.rounds, "rounds", 1, "`number` of measurements of each method under each load, alternating")
 	flag.Float64Var(&o.ratio, "ratio", 5, "fail unless streaming takes this many times the processor time of bundling, with short connections; 0: print only")
 	flag.DurationVar(&o.programTime, "program-time", 6*time.Microsecond, "fail if the tracer's programs take longer for a round trip; 0: print only")
@@ -111,6 +114,11 @@ func run(ctx context.Context, o *options) (err error) {
 	if len(table) > 0 {
 		fmt.Printf("syncd watch %s --cluster\n%s\n", mapName, table)
 	}
+	observed, err := json.Marshal(c.observed)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("sums at the observer: %s\n\n", observed)
 	r.connections = c.connections
 	return r.print(os.Stdout)
 }

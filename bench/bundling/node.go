@@ -40,8 +40,9 @@ type cluster struct {
 	dir, bpf string // bpf is a BPF filesystem
 	example  string // path of the program of the example
 
-	done        trace.Sums // in the sums of the first node
-	connections uint64     // in the sums of both nodes
+	observed    map[string]trace.Sums // by the observer, after the restart
+	done        trace.Sums            // in the sums of the first node
+	connections uint64                // in the sums of both nodes
 }
 
 // node has a tracer, a syncd and a load.
@@ -129,7 +130,7 @@ func (c *cluster) newNode(o *options, name, address, gossipKey string, ca *testc
 	s.GossipListen, s.GRPCListen, s.MetricsListen = address+":7946", address+":7947", ""
 	s.Join, s.ExpectedPeers = []string{"10.77.0.1:7946", "10.77.0.2:7946"}, nil
 	s.GossipKeyFile, s.TLSCert, s.TLSKey, s.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
-	s.Observers, s.SyncTimeout = []string{"observer"}, 5*time.Second
+	s.Observers, s.SyncTimeout = []string{"observer"}, 2*time.Second
 	s.StateDir, s.ControlSocket, s.PinDir = state, filepath.Join(state, "syncd.sock"), filepath.Join(c.bpf, name, "mapsync")
 	s.LogLevel = "warn"
 	n.NS, err = netns.New(name)

@@ -15,7 +15,6 @@ import (
 // The steps of a restart of the first node, under load: syncd ends, the tracer is killed, and both return.
 const (
 	stepTime  = time.Second
-	steps     = 6
 	crossRate = 50 // connections a second from the first node to the second one
 )
 
@@ -51,7 +50,7 @@ func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err er
 			return nil, err
 		}
 	}
-	seconds := (steps * stepTime).Seconds()
+	seconds := o.restartFor.Seconds()
 	var running errgroup.Group
 	var clients [3]result
 	for i, n := range []*node{a, b, {load: cross}} {
@@ -82,6 +81,7 @@ func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err er
 	w := want[a.name]
 	w.Outgoing = sum(w.Outgoing, clients[2].Clients)
 	want[a.name] = trace.Sums{Outgoing: sum(w.Outgoing, c.done.Outgoing), Incoming: sum(w.Incoming, c.done.Incoming)}
+	c.observed = want
 	c.connections = want[a.name].Outgoing.Connections + want[b.name].Outgoing.Connections
 	return table, errors.Join(awaitSums(ctx, seen, want), a.checkSums(ctx), b.checkSums(ctx))
 }
