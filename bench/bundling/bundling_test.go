@@ -25,7 +25,11 @@ func TestMain(m *testing.M) {
 // testOptions returns a short run, with hooks that lose nothing on this kernel.
 func testOptions(t *testing.T) *options {
 	t.Helper()
-	o := &options{rates: []int{200}, sources: []int{20}, window: time.Second / 2, rounds: 1, scanInterval: 200 * time.Millisecond, restartFor: 6 * time.Second, attach: "auto", hooks: "auto"}
+	o := &options{
+		rates: []int{1000}, sources: []int{5}, window: time.Second / 2, rounds: 1, scanInterval: 200 * time.Millisecond, restartFor: 6 * time.Second,
+		interval: 5 * time.Millisecond, // many drains: each one may lose what a program adds meanwhile
+		attach:   "auto", hooks: "auto",
+	}
 	switch kernel := os.Getenv("MAPSYNC_KERNEL"); {
 	case kernel == "" || kernel == "native":
 		o.attach = "syscall"

@@ -25,6 +25,7 @@ type options struct {
 	sourcesRate    int
 	window         time.Duration
 	scanInterval   time.Duration
+	interval       time.Duration
 	restartFor     time.Duration
 	rounds         int
 	ratio          float64
@@ -43,6 +44,7 @@ func main() {
 	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with the other numbers of client addresses")
 	flag.DurationVar(&o.window, "for", 5*time.Second, "length of each load")
 	flag.DurationVar(&o.scanInterval, "scan-interval", 5*time.Second, "`time` between two scans of syncd, which send changes of sums")
+	flag.DurationVar(&o.interval, "interval", time.Second, "`time` between two drains of the tracer")
 	flag.DurationVar(&o.restartFor, "restart-for", 10*time.Second, "length of the load while a node restarts")
 	flag.IntVar(&o.rounds, "rounds", 1, "`number` of measurements of each method under each load, alternating")
 	flag.Float64Var(&o.ratio, "ratio", 5, "fail unless streaming takes this many times the processor time of bundling, with short connections; 0: print only")

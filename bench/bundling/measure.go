@@ -82,7 +82,7 @@ func (c *cluster) measure(ctx context.Context, k kind, method string) (m measure
 			return m, err
 		}
 	}
-	m, done, err := n.load1(k, method)
+	m, done, err := n.underLoad(k, method)
 	if err != nil {
 		return m, err
 	}
@@ -101,8 +101,8 @@ func (c *cluster) measure(ctx context.Context, k kind, method string) (m measure
 	return m, errors.Join(err, o.close(), n.checkSums(ctx), n.stopSyncd(), n.endTrace())
 }
 
-// load1 makes the load and measures the node's processes meanwhile. done is what the sockets have done.
-func (n *node) load1(k kind, method string) (m measurement, done trace.Sums, err error) {
+// underLoad makes the load and measures the node's processes meanwhile. done is what the sockets have done.
+func (n *node) underLoad(k kind, method string) (m measurement, done trace.Sums, err error) {
 	var before, after ends
 	tracer, err := newMeter(n.tracer.cmd.Process.Pid)
 	if err != nil {

@@ -52,6 +52,7 @@ type node struct {
 	pins          string // of the tracer
 	config        config.Config
 	hooks         string
+	interval      time.Duration // between two drains
 
 	load, tracer, syncd *child
 }
@@ -112,7 +113,7 @@ func (c *cluster) newNode(o *options, name, address, gossipKey string, ca *testc
 	if err != nil {
 		return nil, err
 	}
-	n := &node{name: name, address: address, pins: filepath.Join(c.bpf, name), hooks: o.hooks, config: config.Default()}
+	n := &node{name: name, address: address, pins: filepath.Join(c.bpf, name), hooks: o.hooks, interval: o.interval, config: config.Default()}
 	if err := os.Mkdir(n.pins, 0o700); err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func runSyncd(ctx context.Context, settings string) error {
 
 // startTracer starts the tracer with a method, and returns its first line.
 func (n *node) startTracer(method string) (first string, err error) {
-	args := []string{"-method", method, "-hooks", n.hooks, "-port", fmt.Sprint(servicePort)}
+	args := []string{"-method", method, "-hooks", n.hooks, "-interval", n.interval.String(), "-port", fmt.Sprint(servicePort)}
 	if method == "bundle" {
 		args = append(args, "-pin", n.pins)
 	}

@@ -36,54 +36,62 @@ func (c *cluster) restart(ctx context.Context, o *options) (table []byte, err er
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, seen.close()) }()
-	cross, err := startChild(roleLoad, a.Start, fmt.Sprintf("127.0.0.1:%d", servicePort+1))
+	end, err := c.loadBoth(o)
 	if err != nil {
 		return nil, err
-	}
-	defer func() { err = errors.Join(err, cross.kill()) }()
-	if _, err := cross.line(); err != nil {
-		return nil, err
-	}
-	var before [2]ends
-	for i, n := range c.nodes {
-		if err := n.load.ask("server", &before[i]); err != nil {
-			return nil, err
-		}
-	}
-	seconds := o.restartFor.Seconds()
-	var running errgroup.Group
-	var clients [3]result
-	for i, n := range []*node{a, b, {load: cross}} {
-		r := request{To: fmt.Sprintf("127.0.0.1:%d", servicePort), From: "127.1.0.1", Sources: 20, Rate: float64(o.rates[0]) / 10, Seconds: seconds}
-		if n.load == cross {
-			r.To, r.From, r.Sources, r.Rate = fmt.Sprintf("%s:%d", b.address, servicePort), a.address, 1, crossRate
-		}
-		running.Go(func() (err error) {
-			clients[i], err = n.makeLoad(r)
-			return err
-		})
 	}
 	err = a.restartUnderLoad(ctx)
 	if err == nil && o.syncd != "" {
 		table, err = b.watch(ctx, o.syncd)
 	}
-	if err := errors.Join(err, running.Wait()); err != nil {
+	want, loadErr := end()
+	if err := errors.Join(err, loadErr); err != nil {
 		return table, err
 	}
-	want := make(map[string]trace.Sums)
-	for i, n := range c.nodes {
-		var after ends
-		if err := n.load.ask("server", &after); err != nil {
-			return table, err
-		}
-		want[n.name] = trace.Sums{Outgoing: clients[i].Clients, Incoming: difference(after, before[i])}
-	}
 	w := want[a.name]
-	w.Outgoing = sum(w.Outgoing, clients[2].Clients)
 	want[a.name] = trace.Sums{Outgoing: sum(w.Outgoing, c.done.Outgoing), Incoming: sum(w.Incoming, c.done.Incoming)}
-	c.observed = want
-	c.connections = want[a.name].Outgoing.Connections + want[b.name].Outgoing.Connections
+	c.observed, c.connections = want, want[a.name].Outgoing.Connections+want[b.name].Outgoing.Connections
 	return table, errors.Join(awaitSums(ctx, seen, want), a.checkSums(ctx), b.checkSums(ctx))
+}
+
+// loadBoth begins load on both nodes, and from the first one to the second one. end waits for it and returns what the
+// sockets of each node have done.
+func (c *cluster) loadBoth(o *options) (end func() (map[string]trace.Sums, error), err error) {
+	a, b := c.nodes[0], c.nodes[1]
+	cross := &node{NS: a.NS}
+	if cross.load, err = startChild(roleLoad, a.Start, fmt.Sprintf("127.0.0.1:%d", servicePort+1)); err != nil {
+		return nil, err
+	}
+	if _, err := cross.load.line(); err != nil {
+		return nil, err
+	}
+	var before, after [2]ends
+	for i, n := range c.nodes {
+		if err := n.load.ask("server", &before[i]); err != nil {
+			return nil, err
+		}
+	}
+	own := request{To: fmt.Sprintf("127.0.0.1:%d", servicePort), From: "127.1.0.1", Sources: 20, Rate: float64(o.rates[0]) / 10, Seconds: o.restartFor.Seconds()}
+	between := own
+	between.To, between.From, between.Sources, between.Rate = fmt.Sprintf("%s:%d", b.address, servicePort), a.address, 1, crossRate
+	var running errgroup.Group
+	var clients [3]result
+	for i, n := range []*node{a, b, cross} {
+		running.Go(func() (err error) {
+			clients[i], err = n.makeLoad([]request{own, own, between}[i])
+			return err
+		})
+	}
+	return func() (map[string]trace.Sums, error) {
+		err := errors.Join(running.Wait(), cross.load.kill())
+		for i, n := range c.nodes {
+			err = errors.Join(err, n.load.ask("server", &after[i]))
+		}
+		return map[string]trace.Sums{
+			a.name: {Outgoing: sum(clients[0].Clients, clients[2].Clients), Incoming: difference(after[0], before[0])},
+			b.name: {Outgoing: clients[1].Clients, Incoming: difference(after[1], before[1])},
+		}, err
+	}, nil
 }
 
 // restartUnderLoad stops syncd, kills the tracer, and starts both again.
