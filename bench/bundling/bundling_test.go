@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -99,9 +101,24 @@ func TestMethodsCountExactly(t *testing.T) {
 	}
 }
 
-// TestSumsSurviveRestart restarts syncd and the tracer of a node under load. The peer has the exact sums of both nodes.
+// buildExample returns the path of the example's program, or "" in a virtual machine, which has no compiler.
+func buildExample(t *testing.T) string {
+	t.Helper()
+	if os.Getenv("MAPSYNC_KERNEL") != "" {
+		return ""
+	}
+	program := filepath.Join(t.TempDir(), "bundling")
+	if out, err := exec.Command("go", "build", "-o", program, "mapsync/docs/examples/bundling").CombinedOutput(); err != nil {
+		t.Fatalf("build: %v\n%s", err, out)
+	}
+	return program
+}
+
+// TestSumsSurviveRestart restarts syncd and the tracer of a node under load. The observer, at the peer, has the exact sums
+// of both nodes. In a virtual machine, the table of the peer's syncd takes its place.
 func TestSumsSurviveRestart(t *testing.T) {
 	o := testOptions(t)
+	o.example = buildExample(t)
 	if _, err := newTestCluster(t, o).restart(t.Context(), o); err != nil {
 		t.Fatal(err)
 	}

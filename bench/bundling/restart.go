@@ -129,7 +129,7 @@ func (n *node) watch(ctx context.Context, syncd string) ([]byte, error) {
 	table, err := n.output(exec.CommandContext(ctx, syncd, "watch", mapName, "--cluster", "--where", fmt.Sprintf("key.port=%d", servicePort),
 		"--times", "2", "--interval", "1.5s", "--top", "6", "--control-socket", n.config.ControlSocket))
 	if err != nil {
-		return nil, fmt.Errorf("print the sums of all nodes: syncd watch: %w\n%s", err, table)
+		return nil, fmt.Errorf("print the sums of all nodes: syncd watch within %s: %w\n%s", watchLimit, err, table)
 	}
 	return table, nil
 }
