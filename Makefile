@@ -26,7 +26,7 @@ ATTACKS ?=
 QUICK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-jitter mutate soak bench report clean
+.PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-turn example-bundling example-counters example-jitter mutate soak bench report clean
 
 help: ## list the targets
 	@awk '/^##@ / {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*## / {split($$0, line, /:.*## /); printf "  make %-16s %s\n", line[1], line[2]}' Makefile
@@ -48,6 +48,15 @@ demo: deps ## failover drill: kill a load balancer, check that all sessions surv
 	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
 
 drill: demo ## the same as demo, for example with SESSIONS=N
+
+example-turn: deps ## TURN server: measure its XDP offload, kill one of a pair: KERNEL, CHANNELS=1000 ROUNDS=5
+	@KERNEL=$(KERNEL) scripts/example-turn
+
+example-bundling: deps ## measure the tracer of docs/examples/bundling: KERNEL, RATES=5000,15000,35000 CLIENTS=200,1000 LENGTH=5s RATIO=5
+	@KERNEL=$(KERNEL) scripts/example-bundling
+
+example-counters: deps ## check and measure counters of TCP as metrics: KERNEL, ROUNDS=7 STARTS=50 RATIO=0.99
+	@KERNEL=$(KERNEL) scripts/example-counters
 
 example-jitter: deps ## compare the timer of IPVS with the calls of syncd: KERNEL, SERVICES=10,10000,30000 ENTRIES=1000000
 	@KERNEL=$(KERNEL) scripts/example-jitter

@@ -65,7 +65,7 @@ func (w *clusterWatch) run(ctx context.Context, client *daemon.Client, name stri
 	if err := w.findFields(ctx, client, name); err != nil {
 		return err
 	}
-	query.Form = daemon.FormJSON
+	query.Form, query.Watch = daemon.FormJSON, false
 	entries := make(chan clusterEntry, 1024)
 	opened := make(chan struct{})
 	g, ctx := errgroup.WithContext(ctx)

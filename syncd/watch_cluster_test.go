@@ -11,6 +11,9 @@ import (
 
 	"mapsync/syncd/daemon"
 
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/rlimit"
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -161,5 +164,37 @@ func TestShortNumbers(t *testing.T) {
 		if got := short(n); got != want {
 			t.Errorf("short %v: got %s, want %s", n, got, want)
 		}
+	}
+}
+
+// TestClusterTableOfDaemon runs the command against a daemon, whose map has two entries.
+func TestClusterTableOfDaemon(t *testing.T) {
+	if err := rlimit.RemoveMemlock(); err != nil {
+		t.Fatal(err)
+	}
+	const name = "cli_counters"
+	number := func(name string) *btf.Struct {
+		u64 := &btf.Int{Name: "unsigned long long", Size: 8, Encoding: btf.Unsigned}
+		return &btf.Struct{Name: name, Size: 8, Members: []btf.Member{{Name: "n", Type: u64}}}
+	}
+	m, err := ebpf.NewMap(&ebpf.MapSpec{
+		Name: name, Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 10, Key: number("k"), Value: number("v"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	for key, value := range map[uint64]uint64{1: 30, 2: 40} {
+		if err := m.Put(key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	socket := startDaemon(t, name)
+	if out, err := run(t, "wait-ready", "--control-socket", socket, "--timeout", "20s"); err != nil {
+		t.Fatalf("wait-ready: %v\n%s", err, out)
+	}
+	out, err := run(t, "watch", name, "--cluster", "--sum", "n", "--times", "2", "--interval", "100ms", "--control-socket", socket)
+	if err != nil || strings.Count(out, "keys 2, nodes 1, n 0/s\n") != 2 || !strings.Contains(out, "n=2  cli    40") {
+		t.Errorf("two tables of a map with two entries: got error %v and\n%s", err, out)
 	}
 }
