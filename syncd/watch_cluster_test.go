@@ -195,6 +195,6 @@ func TestClusterTableOfDaemon(t *testing.T) {
 	}
 	out, err := run(t, "watch", name, "--cluster", "--sum", "n", "--times", "2", "--interval", "100ms", "--control-socket", socket)
 	if err != nil || strings.Count(out, "keys 2, nodes 1, n 0/s\n") != 2 || !strings.Contains(out, "n=2  cli    40") {
-		t.Errorf("two tables of a map with two entries: got error %v and\n%s", err, out)
+		t.Errorf("two tables of a map with two entries: want the sum of n for each key, got error %v and\n%s", err, out)
 	}
 }
