@@ -1,0 +1,76 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// newOptions returns options for a short run, with programs that it builds. It skips the test where the kernel
+// or the privileges do not allow it.
+func newOptions(t *testing.T) *options {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("network namespaces and XDP need root")
+	}
+	o := &options{attach: "syscall", channels: 50}
+	s, err := newSetup(o)
+	if err != nil {
+		t.Skipf("this kernel cannot run the example: %v", err)
+	}
+	if err := s.close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skip("the test builds the server and syncd with go, which is missing: run `make example-turn`")
+	}
+	dir := t.TempDir()
+	o.turn, o.syncd = filepath.Join(dir, "turn"), filepath.Join(dir, "syncd")
+	for program, source := range map[string][2]string{o.turn: {"..", "."}, o.syncd: {"../../../..", "./syncd"}} {
+		build := exec.Command("go", "-C", source[0], "build", "-o", program, source[1])
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build %s: got error %v, want none\n%s", source[1], err, out)
+		}
+	}
+	return o
+}
+
+func TestPair(t *testing.T) {
+	o := newOptions(t)
+	t.Run("failover", func(t *testing.T) {
+		t.Parallel()
+		r, err := failover(t.Context(), o, true)
+		if err == nil {
+			err = r.check()
+		}
+		if err != nil {
+			t.Errorf("failover with syncd: got error %v, want none", err)
+		}
+	})
+	t.Run("failover without a signal", func(t *testing.T) {
+		t.Parallel()
+		quiet := *o
+		quiet.quiet = true
+		r, err := failover(t.Context(), &quiet, true)
+		if err == nil {
+			err = r.check()
+		}
+		if err != nil {
+			t.Errorf("failover in which a client's request starts the rebuild: got error %v, want none", err)
+		}
+	})
+	t.Run("without syncd", func(t *testing.T) {
+		t.Parallel()
+		r, err := failover(t.Context(), o, false)
+		if err != nil || r.survived != 0 {
+			t.Errorf("failover without syncd: got %d channels that survived, error %v, want 0 and none", r.survived, err)
+		}
+	})
+	t.Run("deadlines", func(t *testing.T) {
+		t.Parallel()
+		if err := deadlines(t.Context(), o); err != nil {
+			t.Errorf("end of entries on a standby: got error %v, want none", err)
+		}
+	})
+}
