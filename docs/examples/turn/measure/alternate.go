@@ -11,19 +11,22 @@ import (
 	"time"
 
 	"golang.org/x/net/ipv4"
+	"golang.org/x/sync/errgroup"
 )
 
 // measurement is what one server does with one channel.
 type measurement struct {
-	delay time.Duration // median of round trips from the client to the peer and back
-	rate  float64       // packets a second that the peer receives from a client that sends as fast as it can
-	cpu   time.Duration // processor time of the server for a million packets at pacedRate
+	delay  time.Duration // median of round trips from the client to the peer and back
+	loaded time.Duration // the same, while the client sends other data at pacedRate
+	rate   float64       // packets a second that the peer receives from a client that sends as fast as it can
+	cpu    time.Duration // processor time of the server for a million packets at pacedRate
 }
 
 const (
 	pacedRate  = 10_000 // packets a second
 	batchSize  = 64
 	dataLength = 200 // bytes
+	lostAfter  = 200 * time.Millisecond
 	echoPeer   = 0
 	sinkPeer   = 1
 )
@@ -56,7 +59,7 @@ func alternate(ctx context.Context, o *options) (relayed, offloaded []measuremen
 			if err != nil {
 				return nil, nil, err
 			}
-			progress("offload=%-5t delay=%s rate=%.0f/s cpu=%s", on, m.delay, m.rate, m.cpu)
+			progress("offload=%-5t delay=%s loaded=%s rate=%.0f/s cpu=%s", on, m.delay, m.loaded, m.rate, m.cpu)
 			if on {
 				offloaded = append(offloaded, m)
 			} else {
@@ -69,6 +72,9 @@ func alternate(ctx context.Context, o *options) (relayed, offloaded []measuremen
 
 func (s *scene) measure(ctx context.Context) (m measurement, err error) {
 	if m.delay, err = s.delay(ctx, s.opts.window); err != nil {
+		return m, err
+	}
+	if m.loaded, err = s.loadedDelay(ctx, s.opts.window); err != nil {
 		return m, err
 	}
 	received, took, err := s.send(ctx, s.opts.window, 0)
@@ -91,7 +97,18 @@ func (s *scene) measure(ctx context.Context) (m measurement, err error) {
 	return m, err
 }
 
-// delay returns the median of the round trips within a time.
+// loadedDelay is delay beside other data.
+func (s *scene) loadedDelay(ctx context.Context, window time.Duration) (delay time.Duration, err error) {
+	var g errgroup.Group
+	g.Go(func() error {
+		_, _, err := s.send(ctx, window, pacedRate)
+		return err
+	})
+	delay, err = s.delay(ctx, window)
+	return delay, errors.Join(err, g.Wait())
+}
+
+// delay returns the median of the round trips within a time. A server that other data occupies loses some packets.
 func (s *scene) delay(ctx context.Context, window time.Duration) (time.Duration, error) {
 	c, to := s.clients[0].socket.UDPConn, net.UDPAddrFromAddrPort(service)
 	var all []time.Duration
@@ -102,13 +119,15 @@ func (s *scene) delay(ctx context.Context, window time.Duration) (time.Duration,
 		if _, err := c.WriteTo(channelFrame(firstChannel+echoPeer, payload{number: s.number}.bytes()), to); err != nil {
 			return 0, err
 		}
-		if err := awaitAnswer(c, s.number, b); err != nil {
+		switch err := awaitAnswer(c, s.number, b); {
+		case err == nil:
+			all = append(all, time.Since(begun))
+		case !errors.Is(err, os.ErrDeadlineExceeded):
 			return 0, err
 		}
-		all = append(all, time.Since(begun))
 	}
 	if len(all) == 0 {
-		return 0, ctx.Err()
+		return 0, errors.Join(ctx.Err(), errors.New("measure delay: the peer has not answered"))
 	}
 	slices.Sort(all)
 	return all[len(all)/2], nil
@@ -116,7 +135,7 @@ func (s *scene) delay(ctx context.Context, window time.Duration) (time.Duration,
 
 // awaitAnswer reads until the answer to a payload arrives.
 func awaitAnswer(c *net.UDPConn, number uint32, b []byte) error {
-	if err := c.SetReadDeadline(time.Now().Add(answerLimit)); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(lostAfter)); err != nil {
 		return err
 	}
 	for {

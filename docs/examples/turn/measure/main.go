@@ -30,8 +30,8 @@ type options struct {
 	// only.
 	delayRatio, rateRatio, cpuRatio float64
 	// Without a signal at the takeover, the first request of a client makes the second server rebuild.
-	quiet bool
-	probe bool
+	noSignal bool
+	probe    bool
 }
 
 func main() {
@@ -73,21 +73,24 @@ func run(ctx context.Context, o *options) error {
 			return err
 		}
 	}
+	progress("failover with syncd")
 	pair, err := failover(ctx, o, true)
 	if err != nil {
 		return fmt.Errorf("failover with syncd: %w", err)
 	}
+	progress("failover without syncd")
 	control, err := failover(ctx, o, false)
 	if err != nil {
 		return fmt.Errorf("failover without syncd: %w", err)
 	}
+	progress("end of entries on a standby")
 	if err := deadlines(ctx, o); err != nil {
 		return fmt.Errorf("end of entries on the standby: %w", err)
 	}
 	fmt.Printf("turn: kernel=%s channels=%d survived=%d refreshed=%d relayed=%d restarted=%d exact_counters=%d control_survived=%d "+
-		"takeover_ms=%d checksums=%d wrong_checksums=%d delay_ratio=%.1f rate_ratio=%.1f cpu_ratio=%.0f\n",
+		"takeover_ms=%d checksums=%d wrong_checksums=%d delay_ratio=%.1f loaded_delay_ratio=%.1f rate_ratio=%.1f cpu_ratio=%.0f\n",
 		release(), pair.channels, pair.survived, pair.refreshed, pair.relayed, pair.restarted, pair.exact, control.survived,
-		pair.took.Milliseconds(), pair.checked, pair.wrong, ratios.delay, ratios.rate, ratios.cpu)
+		pair.took.Milliseconds(), pair.checked, pair.wrong, ratios.delay, ratios.loaded, ratios.rate, ratios.cpu)
 	return errors.Join(pair.check(), control.checkControl(), ratios.check(o))
 }
 
@@ -121,7 +124,7 @@ func (r *outcome) checkControl() error {
 }
 
 // ratios compare the server without and with the offload.
-type ratios struct{ delay, rate, cpu float64 }
+type ratios struct{ delay, loaded, rate, cpu float64 }
 
 func (r ratios) check(o *options) (err error) {
 	for _, claim := range []struct {
@@ -138,17 +141,26 @@ func (r ratios) check(o *options) (err error) {
 // table prints the medians of all rounds.
 func table(relayed, offloaded []measurement) (r ratios, err error) {
 	delay := func(m measurement) float64 { return float64(m.delay.Nanoseconds()) / 1e6 }
+	loaded := func(m measurement) float64 { return float64(m.loaded.Nanoseconds()) / 1e6 }
 	rate := func(m measurement) float64 { return m.rate }
 	cpu := func(m measurement) float64 { return m.cpu.Seconds() }
-	r = ratios{
-		median(relayed, delay) / median(offloaded, delay), median(offloaded, rate) / median(relayed, rate),
-		median(relayed, cpu) / max(1e-9, median(offloaded, cpu)),
-	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "MEDIANS\tSERVER\tOFFLOAD\tRATIO")
-	fmt.Fprintf(w, "round trip, ms\t%.3f\t%.3f\t%.1f\n", median(relayed, delay), median(offloaded, delay), r.delay)
-	fmt.Fprintf(w, "packets a second\t%.0f\t%.0f\t%.1f\n", median(relayed, rate), median(offloaded, rate), r.rate)
-	fmt.Fprintf(w, "server's CPU for 1M packets, s\t%.3f\t%.3f\t%.0f\n", median(relayed, cpu), median(offloaded, cpu), r.cpu)
+	row := func(name string, value func(measurement) float64, digits int, inverse bool) float64 {
+		a, b := median(relayed, value), median(offloaded, value)
+		ratio := a / max(b, 1e-9)
+		if inverse {
+			ratio = b / max(a, 1e-9)
+		}
+		fmt.Fprintf(w, "%s\t%.*f\t%.*f\t%.1f\n", name, digits, a, digits, b, ratio)
+		return ratio
+	}
+	r = ratios{
+		delay:  row("round trip, ms", delay, 3, false),
+		loaded: row(fmt.Sprintf("round trip at %d packets a second, ms", pacedRate), loaded, 3, false),
+		rate:   row("packets a second", rate, 0, true),
+		cpu:    row("server's CPU for 1M packets, s", cpu, 3, false),
+	}
 	return r, w.Flush()
 }
 

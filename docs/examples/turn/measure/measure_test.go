@@ -4,7 +4,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"mapsync/docs/examples/turn/offload"
 )
 
 // newOptions returns options for a short run, with programs that it builds. It skips the test where the kernel
@@ -50,9 +53,9 @@ func TestPair(t *testing.T) {
 	})
 	t.Run("failover without a signal", func(t *testing.T) {
 		t.Parallel()
-		quiet := *o
-		quiet.quiet = true
-		r, err := failover(t.Context(), &quiet, true)
+		noSignal := *o
+		noSignal.noSignal = true
+		r, err := failover(t.Context(), &noSignal, true)
 		if err == nil {
 			err = r.check()
 		}
@@ -73,4 +76,19 @@ func TestPair(t *testing.T) {
 			t.Errorf("end of entries on a standby: got error %v, want none", err)
 		}
 	})
+}
+
+func TestSettingsNameAllMaps(t *testing.T) {
+	text, err := os.ReadFile("../syncd.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range offload.Maps() {
+		if want := "  - /sys/fs/bpf/turn/" + name + "\n"; !strings.Contains(string(text), want) {
+			t.Errorf("syncd.yaml: got no line %q, want one", want)
+		}
+	}
+	if strings.Contains(string(text), "/turn_interfaces") {
+		t.Error("syncd.yaml: got turn_interfaces among the maps, want it local")
+	}
 }

@@ -62,7 +62,7 @@ func failover(ctx context.Context, o *options, withSyncd bool) (r outcome, err e
 	if !withSyncd {
 		limit = controlLimit
 	}
-	if err := s.takeOver(1, !o.quiet); err != nil {
+	if err := s.takeOver(1, !o.noSignal); err != nil {
 		return r, err
 	}
 	if r.survived, r.took, err = s.exchange(ctx, atOnce, limit); err != nil {
@@ -85,7 +85,7 @@ func (s *scene) afterTakeover(ctx context.Context, r *outcome) (err error) {
 	if r.exact, err = s.exact(n); err != nil {
 		return err
 	}
-	if s.opts.quiet {
+	if s.opts.noSignal {
 		if err := s.clients[0].shorten(fullLifetime); err != nil {
 			return fmt.Errorf("refresh as the first request to the second server: %w", err)
 		}

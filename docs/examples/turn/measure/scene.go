@@ -32,7 +32,7 @@ const (
 	answerLimit   = 10 * time.Second
 	atOnce        = 1 << 20 // window for all channels
 	relayWindow   = 32      // fits into the socket buffers of a server that relays itself
-	parallel      = 32 // clients that exchange requests at the same time
+	parallel      = 32      // clients that exchange requests at the same time
 )
 
 // newScene starts a server on the first node and a standby on the second one.

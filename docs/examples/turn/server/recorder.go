@@ -78,6 +78,9 @@ func (r *recorder) succeeded(request, response *stun.Message, from netip.AddrPor
 func (r *recorder) allocated(request, response *stun.Message, from netip.AddrPort) {
 	var username stun.Username
 	address, ok := message.RelayOf(response)
+	if c := r.clients[from]; c != nil && c.allocation.Relay == address {
+		return // the client has repeated its request
+	}
 	if username.GetFrom(request) == nil && ok {
 		r.clients[from] = &client{
 			allocation: offload.Allocation{Client: from, Relay: address, Username: username.String()},
