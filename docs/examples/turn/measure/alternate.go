@@ -17,13 +17,12 @@ import (
 // measurement is what one server does with one channel.
 type measurement struct {
 	delay  time.Duration // median of round trips from the client to the peer and back
-	loaded time.Duration // the same, while the client sends other data at pacedRate
+	loaded time.Duration // the same, while the client sends other data at the load
 	rate   float64       // packets a second that the peer receives from a client that sends as fast as it can
-	cpu    time.Duration // processor time of the server for a million packets at pacedRate
+	cpu    time.Duration // processor time of the server for a million packets at the load
 }
 
 const (
-	pacedRate  = 10_000 // packets a second
 	batchSize  = 64
 	dataLength = 200 // bytes
 	lostAfter  = 200 * time.Millisecond
@@ -55,7 +54,7 @@ func alternate(ctx context.Context, o *options) (relayed, offloaded []measuremen
 			if err := s.startServer(ctx, s.nodes[0], on, false); err != nil {
 				return nil, nil, err
 			}
-			m, err := s.measure(ctx)
+			m, err := s.measure(ctx, on)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -70,23 +69,26 @@ func alternate(ctx context.Context, o *options) (relayed, offloaded []measuremen
 	return relayed, offloaded, nil
 }
 
-func (s *scene) measure(ctx context.Context) (m measurement, err error) {
+// measure measures the running server. The load is the rate of the server without the offload, as measured last.
+func (s *scene) measure(ctx context.Context, on bool) (m measurement, err error) {
 	if m.delay, err = s.delay(ctx, s.opts.window); err != nil {
-		return m, err
-	}
-	if m.loaded, err = s.loadedDelay(ctx, s.opts.window); err != nil {
 		return m, err
 	}
 	received, took, err := s.send(ctx, s.opts.window, 0)
 	if err != nil {
 		return m, err
 	}
-	m.rate = float64(received) / took.Seconds()
+	if m.rate = float64(received) / took.Seconds(); !on {
+		s.load = max(1, int(m.rate))
+	}
+	if m.loaded, err = s.loadedDelay(ctx, s.opts.window); err != nil {
+		return m, err
+	}
 	before, err := s.nodes[0].server.cpu()
 	if err != nil {
 		return m, err
 	}
-	if received, _, err = s.send(ctx, s.opts.window, pacedRate); err != nil {
+	if received, _, err = s.send(ctx, s.opts.window, s.load); err != nil {
 		return m, err
 	}
 	after, err := s.nodes[0].server.cpu()
@@ -101,7 +103,7 @@ func (s *scene) measure(ctx context.Context) (m measurement, err error) {
 func (s *scene) loadedDelay(ctx context.Context, window time.Duration) (delay time.Duration, err error) {
 	var g errgroup.Group
 	g.Go(func() error {
-		_, _, err := s.send(ctx, window, pacedRate)
+		_, _, err := s.send(ctx, window, s.load)
 		return err
 	})
 	delay, err = s.delay(ctx, window)

@@ -41,9 +41,11 @@ type countingConn struct {
 }
 
 const (
-	requestedRate = 100 * time.Millisecond // pion repeats a request after this time, then after longer ones
-	fullLifetime  = 10 * time.Minute
-	sharedSecret  = "a secret of both servers"
+	firstPause   = 5 * time.Millisecond // between two datagrams on a channel that is not bound
+	lastPause    = 200 * time.Millisecond
+	repeatAfter  = 100 * time.Millisecond // pion repeats a request after this time, then after longer ones
+	fullLifetime = 10 * time.Minute
+	sharedSecret = "a secret of both servers"
 )
 
 func newCountingConn(n *network) (c *countingConn, err error) {
@@ -102,7 +104,7 @@ func newClient(n *network, name string, first uint32, peers []*net.UDPAddr, answ
 	password := server.Password([]byte(sharedSecret), name)
 	c.credentials = message.Credentials{Username: name, Password: password}
 	c.turn, err = turn.NewClient(&turn.ClientConfig{
-		TURNServerAddr: service.String(), Username: name, Password: password, Conn: c.socket, RTO: requestedRate,
+		TURNServerAddr: service.String(), Username: name, Password: password, Conn: c.socket, RTO: repeatAfter,
 	})
 	if err == nil {
 		err = c.turn.Listen()
@@ -165,18 +167,25 @@ func (c *client) open(limit time.Duration) error {
 		return fmt.Errorf("create permission: %w", err)
 	}
 	end := time.Now().Add(limit)
-	for i := range c.peers {
-		for c.socket.counters(firstChannel+uint16(i)).UpPackets == 0 {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		waiting := 0
+		for i := range c.peers {
+			if c.socket.counters(firstChannel+uint16(i)).UpPackets > 0 {
+				continue
+			}
 			if err := c.send(i, 0); err != nil {
 				return err
 			}
-			if time.Now().After(end) {
-				return fmt.Errorf("channel %d of %s is not bound after %s", i, c.credentials.Username, limit)
-			}
-			time.Sleep(time.Millisecond)
+			waiting++
 		}
+		switch {
+		case waiting == 0:
+			return nil
+		case time.Now().After(end):
+			return fmt.Errorf("%d channels of %s are not bound after %s", waiting, c.credentials.Username, limit)
+		}
+		time.Sleep(pause)
 	}
-	return nil
 }
 
 // send sends payload number on the channel to peer i.

@@ -22,6 +22,7 @@ type scene struct {
 	captures []*capture
 	number   uint32 // of the last payload
 	next     uint32 // first channel of the next client; no channel has the number of an earlier one
+	load     int    // packets a second beside a measurement
 	// passed is the part of each channel's data that a server has relayed without the offload.
 	passed map[offload.ClientChannel]offload.Counters
 }

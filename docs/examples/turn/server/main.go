@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 )
 
@@ -52,9 +53,14 @@ func run(c *Config) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
+	var sweep sync.WaitGroup
+	defer func() {
+		stop()
+		sweep.Wait()
+		err = errors.Join(err, s.Close())
+	}()
 	c.Logger.Info("started", "listen", c.Listen, "interface", c.Interface, "standby", c.Standby)
-	go s.Sweep(ctx)
+	sweep.Go(func() { s.Sweep(ctx) })
 	for {
 		select {
 		case <-ctx.Done():

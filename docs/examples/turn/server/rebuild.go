@@ -63,7 +63,7 @@ type rebuilder struct {
 func (s *Server) rebuild() iter.Seq[*fedRequest] {
 	return func(yield func(*fedRequest) bool) {
 		begun := time.Now()
-		state, err := readState(s.offload)
+		state, err := s.recorder.state()
 		if err != nil {
 			s.log.Error("rebuild failed", "error", err, "hint", "clients must allocate again")
 			return

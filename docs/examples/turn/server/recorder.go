@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pion/stun/v3"
@@ -26,9 +25,9 @@ const (
 type recorder struct {
 	log     *slog.Logger
 	offload *offload.Offload
-	closing atomic.Bool // the server stops: its state remains for the next one
 
 	mu      sync.Mutex
+	closed  bool // the server stops: its state remains in the maps, which this server no longer uses
 	clients map[netip.AddrPort]*client
 }
 
@@ -47,6 +46,9 @@ func newRecorder(o *offload.Offload, log *slog.Logger) *recorder {
 func (r *recorder) succeeded(request, response *stun.Message, from netip.AddrPort) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
 	if request.Type.Method == stun.MethodAllocate {
 		r.allocated(request, response, from)
 	}
@@ -115,10 +117,7 @@ func (r *recorder) events() turn.EventHandler {
 	return turn.EventHandler{
 		OnAllocationDeleted: func(from, _ net.Addr, _, _, _ string) { r.allocationEnded(message.AddrPort(from)) },
 		OnPermissionDeleted: func(from, _ net.Addr, _, _, _ string, _ net.Addr, peer net.IP) {
-			ip, ok := netip.AddrFromSlice(peer)
-			if ok && !r.closing.Load() {
-				r.check(r.offload.DeletePermission(&offload.Permission{Client: message.AddrPort(from), Peer: ip.Unmap()}))
-			}
+			r.permissionEnded(message.AddrPort(from), peer)
 		},
 		OnChannelDeleted: func(from, _ net.Addr, _, _, _ string, relay, peer net.Addr, number uint16) {
 			r.channelEnded(&offload.Channel{
@@ -130,25 +129,49 @@ func (r *recorder) events() turn.EventHandler {
 }
 
 func (r *recorder) allocationEnded(from netip.AddrPort) {
-	if r.closing.Load() {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.clients, from)
-	r.check(r.offload.DeleteAllocation(from))
+	if !r.closed {
+		delete(r.clients, from)
+		r.check(r.offload.DeleteAllocation(from))
+	}
+}
+
+func (r *recorder) permissionEnded(from netip.AddrPort, peer net.IP) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if ip, ok := netip.AddrFromSlice(peer); ok && !r.closed {
+		r.check(r.offload.DeletePermission(&offload.Permission{Client: from, Peer: ip.Unmap()}))
+	}
 }
 
 func (r *recorder) channelEnded(channel *offload.Channel) {
-	if r.closing.Load() {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.closed {
+		return
+	}
 	if c := r.clients[channel.Client]; c != nil {
 		delete(c.channels, channel.Number)
 	}
 	r.check(r.offload.DeleteChannel(channel))
+}
+
+// state returns the state in the maps.
+func (r *recorder) state() (*state, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return nil, net.ErrClosed
+	}
+	return readState(r.offload)
+}
+
+// close ends the use of the maps.
+func (r *recorder) close() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.closed = true
 }
 
 // check logs an error. The server itself continues without the entry.

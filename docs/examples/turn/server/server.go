@@ -93,7 +93,7 @@ func (s *Server) listen(c *Config) error {
 // Activate rebuilds the allocations in the maps, unless this was done before.
 func (s *Server) Activate() error { return s.conn.activate() }
 
-// Sweep removes entries that have ended from the maps until ctx ends.
+// Sweep removes entries that have ended from the maps until ctx ends. It must have returned before Close.
 func (s *Server) Sweep(ctx context.Context) {
 	sweeper := offload.NewSweeper(s.offload)
 	ticker := time.NewTicker(sweepInterval)
@@ -117,6 +117,6 @@ func (s *Server) Sweep(ctx context.Context) {
 // Close stops the server. The entries in the maps and the attached offload remain, so that channels
 // continue and the next server rebuilds the allocations.
 func (s *Server) Close() error {
-	s.recorder.closing.Store(true)
+	s.recorder.close()
 	return errors.Join(s.turn.Close(), s.offload.Close())
 }
