@@ -41,9 +41,9 @@ type countingConn struct {
 }
 
 const (
-	firstPause   = 5 * time.Millisecond // between two datagrams on a channel that is not bound
-	lastPause    = 200 * time.Millisecond
-	repeatAfter  = 100 * time.Millisecond // pion repeats a request after this time, then after longer ones
+	firstPause   = 10 * time.Millisecond // between two datagrams on a channel that is not bound
+	lastPause    = 5 * time.Second
+	repeatAfter  = 500 * time.Millisecond // pion repeats a request after this time, then after longer ones
 	fullLifetime = 10 * time.Minute
 	sharedSecret = "a secret of both servers"
 )
@@ -247,7 +247,11 @@ func (c *client) shorten(lifetime time.Duration) error {
 	return c.request(stun.MethodRefresh, message.Lifetime(lifetime))
 }
 
+// close ends the client. Its last datagram is a request to end the allocation.
 func (c *client) close() error {
+	if c.relay != nil {
+		_ = c.relay.Close() // stops the timers; an error would be that of the request
+	}
 	if c.turn != nil {
 		c.turn.Close()
 	}

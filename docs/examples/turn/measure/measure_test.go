@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"mapsync/docs/examples/turn/offload"
@@ -41,41 +42,38 @@ func newOptions(t *testing.T) *options {
 
 func TestPair(t *testing.T) {
 	o := newOptions(t)
-	t.Run("failover", func(t *testing.T) {
-		t.Parallel()
-		r, err := failover(t.Context(), o, true)
-		if err == nil {
-			err = r.check()
+	noSignal := *o
+	noSignal.noSignal = true
+	survives := func(o *options) func(t *testing.T) {
+		return func(t *testing.T) {
+			r, err := failover(t.Context(), o, true)
+			if err == nil {
+				err = r.check()
+			}
+			if err != nil {
+				t.Errorf("failover with syncd: got error %v, want none", err)
+			}
 		}
-		if err != nil {
-			t.Errorf("failover with syncd: got error %v, want none", err)
-		}
-	})
-	t.Run("failover without a signal", func(t *testing.T) {
-		t.Parallel()
-		noSignal := *o
-		noSignal.noSignal = true
-		r, err := failover(t.Context(), &noSignal, true)
-		if err == nil {
-			err = r.check()
-		}
-		if err != nil {
-			t.Errorf("failover in which a client's request starts the rebuild: got error %v, want none", err)
-		}
-	})
-	t.Run("without syncd", func(t *testing.T) {
-		t.Parallel()
-		r, err := failover(t.Context(), o, false)
-		if err != nil || r.survived != 0 {
-			t.Errorf("failover without syncd: got %d channels that survived, error %v, want 0 and none", r.survived, err)
-		}
-	})
-	t.Run("deadlines", func(t *testing.T) {
-		t.Parallel()
-		if err := deadlines(t.Context(), o); err != nil {
-			t.Errorf("end of entries on a standby: got error %v, want none", err)
-		}
-	})
+	}
+	var all sync.WaitGroup // the tests mostly wait, so that they run at the same time on any number of CPUs
+	defer all.Wait()
+	for name, test := range map[string]func(t *testing.T){
+		"failover":                  survives(o),
+		"failover without a signal": survives(&noSignal),
+		"failover without syncd": func(t *testing.T) {
+			r, err := failover(t.Context(), o, false)
+			if err != nil || r.survived != 0 {
+				t.Errorf("failover without syncd: got %d channels that survived, error %v, want 0 and none", r.survived, err)
+			}
+		},
+		"deadlines": func(t *testing.T) {
+			if err := deadlines(t.Context(), o); err != nil {
+				t.Errorf("end of entries on a standby: got error %v, want none", err)
+			}
+		},
+	} {
+		all.Go(func() { t.Run(name, test) })
+	}
 }
 
 func TestSettingsNameAllMaps(t *testing.T) {

@@ -38,7 +38,7 @@ func failover(ctx context.Context, o *options, withSyncd bool) (r outcome, err e
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := errors.Join(s.capture(), s.addClients(o.channels)); err != nil {
-		return r, err
+		return r, fmt.Errorf("%w\n%s", err, s.nodes[0].server.errorLines())
 	}
 	if r.channels, _, err = s.exchange(ctx, atOnce, answerLimit); err != nil {
 		return r, err
