@@ -1,3 +1,4 @@
+// Module turn is the example of a TURN server. It is a module of its own, so that mapsync does not depend on pion/turn.
 module mapsync/docs/examples/turn
 
 go 1.26.8
@@ -6,7 +7,10 @@ require (
 	github.com/cilium/ebpf v0.22.0
 	github.com/pion/stun/v3 v3.1.7
 	github.com/pion/turn/v4 v4.1.4
+	golang.org/x/net v0.60.0
+	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
+	mapsync v0.0.0
 )
 
 require (
@@ -18,9 +22,6 @@ require (
 	github.com/vishvananda/netns v0.0.5 // indirect
 	github.com/wlynxg/anet v0.0.5 // indirect
 	golang.org/x/crypto v0.57.0 // indirect
-	golang.org/x/net v0.60.0
-	golang.org/x/sync v0.24.0
-	mapsync v0.0.0
 )
 
 replace mapsync => ../../..
