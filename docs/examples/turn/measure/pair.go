@@ -37,18 +37,8 @@ func failover(ctx context.Context, o *options, withSyncd bool) (r outcome, err e
 		return r, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := errors.Join(s.capture(), s.addClients(o.channels)); err != nil {
+	if r.channels, err = s.openChannels(ctx); err != nil {
 		return r, fmt.Errorf("%w\n%s", err, s.nodes[0].server.errorLines())
-	}
-	if r.channels, _, err = s.exchange(ctx, atOnce, answerLimit); err != nil {
-		return r, err
-	}
-	if r.channels != o.channels {
-		return r, fmt.Errorf("data through the first server: %d of %d channels", r.channels, o.channels)
-	}
-	progress("%d channels of %d clients are open", r.channels, len(s.clients))
-	if err := s.awaitExact(ctx, s.nodes[0]); err != nil {
-		return r, err
 	}
 	if withSyncd {
 		if err := errors.Join(s.lifetimes(ctx), s.awaitReplicated(ctx)); err != nil {
@@ -73,6 +63,21 @@ func failover(ctx context.Context, o *options, withSyncd bool) (r outcome, err e
 		err = s.afterTakeover(ctx, &r)
 	}
 	return r, err
+}
+
+// openChannels opens all channels, and sends data on each of them through the first server.
+func (s *scene) openChannels(ctx context.Context) (channels int, err error) {
+	if err := errors.Join(s.capture(), s.addClients(s.opts.channels)); err != nil {
+		return 0, err
+	}
+	if channels, _, err = s.exchange(ctx, atOnce, answerLimit); err != nil {
+		return 0, err
+	}
+	if channels != s.opts.channels {
+		return 0, fmt.Errorf("data through the first server: got %d channels, want %d", channels, s.opts.channels)
+	}
+	progress("%d channels of %d clients are open", channels, len(s.clients))
+	return channels, s.awaitExact(ctx, s.nodes[0])
 }
 
 // controlLimit is the time to wait for answers that do not come.
@@ -111,10 +116,15 @@ func (s *scene) afterTakeover(ctx context.Context, r *outcome) (err error) {
 		return err
 	}
 	r.exact = min(r.exact, exact)
+	return s.finish(ctx, r)
+}
+
+// finish ends all allocations, and counts what was wrong during the run.
+func (s *scene) finish(ctx context.Context, r *outcome) error {
 	if err := s.each(func(c *client) error { return c.shorten(0) }); err != nil {
 		return err
 	}
-	if err := awaitEmpty(ctx, n); err != nil {
+	if err := awaitEmpty(ctx, s.nodes[1]); err != nil {
 		return err
 	}
 	for _, c := range s.captures {
