@@ -175,12 +175,14 @@ func median(all []measurement, value func(measurement) float64) float64 {
 	return sorted[len(sorted)/2]
 }
 
+// release returns the version of the kernel.
 func release() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(unix.ByteSliceToString(u.Release[:]))
+	version, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // without the name of the build
+	return version
 }
 
 // progress prints to standard error.
