@@ -58,7 +58,7 @@ example-bundling: deps ## measure the tracer of docs/examples/bundling: KERNEL, 
 example-counters: deps ## check and measure counters of TCP as metrics: KERNEL, ROUNDS=7 STARTS=50 RATIO=0.99
 	@KERNEL=$(KERNEL) scripts/example-counters
 
-example-jitter: deps ## compare the timer of IPVS with the calls of syncd: KERNEL, SERVICES=10,10000,30000 ENTRIES=1000000
+example-jitter: deps ## compare the timer of IPVS with the calls of syncd: KERNEL, SERVICES=10,10000,30000 ENTRIES=1000000,10000000
 	@KERNEL=$(KERNEL) scripts/example-jitter
 
 ##@ Develop
