@@ -75,13 +75,17 @@ type perfSource struct {
 // them by time.
 func (s *perfSource) read(b *batch) error {
 	s.reader.SetDeadline(time.Time{})
-	for i := range s.records {
+	for i := 0; i < len(s.records); {
 		rec := &s.records[i]
 		err := s.reader.ReadInto(rec)
-		if i > 0 && errors.Is(err, os.ErrDeadlineExceeded) {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded) && i > 0:
 			return nil
-		}
-		if err != nil {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			// The reader keeps the deadline of the batch before, if that batch was full, until it has read
+			// all events of that time.
+			continue
+		case err != nil:
 			return fmt.Errorf("read perf buffer: %w", err)
 		}
 		b.lost += rec.LostSamples
@@ -91,6 +95,7 @@ func (s *perfSource) read(b *batch) error {
 		if i == 0 {
 			s.reader.SetDeadline(time.Unix(1, 0))
 		}
+		i++
 	}
 	return nil
 }
