@@ -30,13 +30,34 @@ func (p *page) rates(d *data) {
 	p.figure(c)
 	p.line("`reports`: the machine's own kernel attaches no hooks. The load balancer runs the code of the hooks itself, so that the")
 	p.line("ratio has the cost of events and of the daemon on a real processor. The entry of a hook comes on top. In the virtual")
-	p.line("machine the processor is emulated, and the hooks are real.")
+	p.line("machine the processor is emulated, and the hooks are real. The events are those of all rounds and clients.")
 	p.line("")
+	missed := p.missed
 	for _, r := range slices.Concat(d.RatesNative, d.RatesVM) {
 		if bound := goals[r.Way]; bound > 0 {
 			p.goal(r.Ratio >= bound, "%s with %d clients: %.3f of off, at least %.2f", r.Way, r.Threads, r.Ratio, bound)
 		}
 	}
+	if p.missed > missed {
+		p.line("")
+		p.explainRates(d)
+	}
+}
+
+// explainRates explains a miss on an emulated processor: the part of a CPU that syncd takes for an event.
+func (p *page) explainRates(d *data) {
+	perConnection := func(list []drill.Rate) (us float64) {
+		for _, r := range list {
+			if r.CPU > 0 {
+				us = max(us, r.CPU/100/r.Rate*1e6)
+			}
+		}
+		return us
+	}
+	p.line("The misses: on the emulated processor, syncd takes up to %s µs of a CPU for a connection, natively up to %s µs. The two",
+		number(perConnection(d.RatesVM)), number(perConnection(d.RatesNative)))
+	p.line("emulated CPUs also run netperf, the load balancer and the second syncd. The ratios of single rounds, in the columns lowest and")
+	p.line("highest, show how much the rate varies by itself.")
 }
 
 func (p *page) ratesOf(place string, list []drill.Rate, c *chart) {
