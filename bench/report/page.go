@@ -21,7 +21,8 @@ func newPage(d *data, quick bool) *page {
 	p.line("This page has the experiments of the article on LoxiLB's state synchronisation, repeated with mapsync. `make report`")
 	p.line("writes it. [comparison.md](../comparison.md) describes the article and its figures. [data.json](data.json) has all results.")
 	p.line("")
-	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", machine(), t.CPUs, t.Kernel, t.Go)
+	kernel, _, _ := strings.Cut(t.Kernel, "-")
+	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", machine(), t.CPUs, kernel, t.Go)
 	p.line("- Each table compares measurements that took turns in one run. Only their ratios are meaningful.")
 	for _, part := range t.Parts {
 		if part.OtherLoad > 10 {

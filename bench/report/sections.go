@@ -105,7 +105,7 @@ func (p *page) buffers(b *buffers) {
 	p.line("")
 	p.table("overflow", "events", "lost", "entries that differed", "after 2 s", "equal after")
 	for _, o := range b.Overflows {
-		p.row(o.Buffer, number(float64(o.Events)), number(float64(o.Lost)), strconv.Itoa(o.Divergent), strconv.Itoa(o.DivergentLate), fmt.Sprintf("%.2f s", o.Seconds))
+		p.row(o.Buffer, number(float64(o.Events)), number(float64(o.Lost)), number(float64(o.Divergent)), number(float64(o.DivergentLate)), fmt.Sprintf("%.2f s", o.Seconds))
 	}
 	p.line("")
 	for _, o := range b.Overflows {
@@ -128,7 +128,7 @@ func (p *page) lossCharts(b *buffers) {
 			if r.Offered != offeredRate {
 				continue
 			}
-			name := fmt.Sprintf("%s, threads: %d", r.Buffer, r.Threads)
+			name := fmt.Sprintf("%s, threads: %d\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0", r.Buffer, r.Threads)
 			i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
 			if i < 0 {
 				c.series = append(c.series, series{name: name})
@@ -153,7 +153,7 @@ func (p *page) ringOrPerf(b *buffers) {
 	c := chart{file: "event-cost.svg", title: "Processor time of an event in the thread that writes", x: "buffer", y: "ns"}
 	cost := series{}
 	for _, b := range b.Costs {
-		p.row(b.Buffer, fmt.Sprintf("%.0f", b.Nanoseconds), milliseconds(b.Latency.P50), milliseconds(b.Latency.P99), percent(b.Latency.SenderCPU), percent(b.Latency.ReceiverCPU))
+		p.row(b.Buffer, number(b.Nanoseconds), milliseconds(b.Latency.P50), milliseconds(b.Latency.P99), percent(b.Latency.SenderCPU), percent(b.Latency.ReceiverCPU))
 		c.names, cost.y = append(c.names, b.Buffer), append(cost.y, b.Nanoseconds)
 	}
 	c.series = []series{cost}
