@@ -33,7 +33,11 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, &o); err != nil {
+	err := useRealtime()
+	if err == nil {
+		err = run(ctx, &o)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "jitter:", err)
 		os.Exit(1)
 	}
