@@ -117,7 +117,11 @@ func TestRun(t *testing.T) {
 	if len(r.Followed) != 1+2*2*3 {
 		t.Errorf("followed maps: got %d figures, want 13", len(r.Followed))
 	}
-	if len(r.Latencies) != len(latencyKinds) || len(r.Idle) != 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(parts) {
+	usual, err := o.chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Latencies) != len(latencyKinds) || len(r.Idle) != 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(usual) {
 		t.Errorf("report: parts are missing: %s", text)
 	}
 	if r.EndToEnd.New.DeltasPerSecond <= 0 || r.EndToEnd.Updated.DeltasPerSecond <= 0 {
