@@ -10,13 +10,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"mapsync/internal/tool"
 )
 
 // options are the command line.
@@ -39,8 +39,8 @@ func main() {
 		exit(err)
 	}
 	o := options{rates: []int{5_000, 15_000, 35_000}, sources: []int{200, 1_000}}
-	flag.Func("rates", "connections or round trips a second, a comma-separated `list`", numbers(&o.rates))
-	flag.Func("sources", "numbers of client addresses, a comma-separated `list`: the first one for all rates", numbers(&o.sources))
+	flag.Func("rates", "connections or round trips a second, a comma-separated `list`", tool.Numbers(&o.rates))
+	flag.Func("sources", "numbers of client addresses, a comma-separated `list`: the first one for all rates", tool.Numbers(&o.sources))
 	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with the other numbers of client addresses")
 	flag.DurationVar(&o.window, "for", 5*time.Second, "length of each load")
 	flag.DurationVar(&o.scanInterval, "scan-interval", 5*time.Second, "`time` between two scans of syncd, which send changes of sums")
@@ -67,20 +67,6 @@ func exit(err error) {
 	os.Exit(0)
 }
 
-func numbers(to *[]int) func(string) error {
-	return func(text string) error {
-		*to = nil
-		for part := range strings.SplitSeq(text, ",") {
-			n, err := strconv.Atoi(part)
-			if err != nil || n < 1 {
-				return fmt.Errorf("%q is not a number above 0", part)
-			}
-			*to = append(*to, n)
-		}
-		return nil
-	}
-}
-
 func run(ctx context.Context, o *options) (err error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
@@ -104,7 +90,7 @@ func run(ctx context.Context, o *options) (err error) {
 				if err != nil {
 					return err
 				}
-				progress("%s, %.0f/s, %d clients, %s: %.1f %%", k.name, k.Rate, k.Sources, method, m.percent(m.total()))
+				tool.Progress("%s, %.0f/s, %d clients, %s: %.1f %%", k.name, k.Rate, k.Sources, method, m.percent(m.total()))
 				r.list = append(r.list, m)
 			}
 		}
@@ -124,6 +110,3 @@ func run(ctx context.Context, o *options) (err error) {
 	r.connections = c.connections
 	return r.print(os.Stdout)
 }
-
-// progress prints to standard error.
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -20,6 +20,7 @@ import (
 	"mapsync/docs/examples/bundling/trace"
 	"mapsync/internal/netns"
 	"mapsync/internal/testcert"
+	"mapsync/internal/tool"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 )
@@ -203,7 +204,7 @@ func (n *node) startSyncd(ctx context.Context) error {
 		if err == nil && r.Ready {
 			return n.syncd.prefer()
 		}
-		if err := pause(ctx, 50*time.Millisecond); err != nil {
+		if err := tool.Pause(ctx, 50*time.Millisecond); err != nil {
 			return fmt.Errorf("wait until syncd %s is ready: %w, missing %q\n%s", n.name, err, r.Missing, n.syncd.log.String())
 		}
 	}
@@ -248,16 +249,6 @@ func (n *node) stopSyncd() error {
 	_, err := n.syncd.stop()
 	n.syncd = nil
 	return err
-}
-
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }
 
 // output runs a command in the node's namespace and returns its output.

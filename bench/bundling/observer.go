@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"mapsync/docs/examples/bundling/trace"
+	"mapsync/internal/tool"
 	"mapsync/syncd/daemon"
 )
 
@@ -48,7 +49,7 @@ func (o feedObserver) close() error {
 type tableObserver struct{ client *daemon.Client }
 
 func (o tableObserver) sums(ctx context.Context) (map[string]trace.Sums, error) {
-	if err := pause(ctx, 200*time.Millisecond); err != nil {
+	if err := tool.Pause(ctx, 200*time.Millisecond); err != nil {
 		return nil, err
 	}
 	all := make(map[string]trace.Sums)

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"mapsync/docs/examples/bundling/trace"
+	"mapsync/internal/tool"
 )
 
 // report has all measurements.
@@ -32,7 +32,7 @@ func (r *report) print(out io.Writer) error {
 		return err
 	}
 	var line strings.Builder
-	fmt.Fprintf(&line, "bundling: kernel=%s", release())
+	fmt.Fprintf(&line, "bundling: kernel=%s", tool.KernelVersion())
 	for _, method := range methods {
 		fmt.Fprintf(&line, " %s_percent=%.2f", method, r.highest(method))
 	}
@@ -87,12 +87,4 @@ func (r *report) longest() (longest time.Duration) {
 		}
 	}
 	return longest
-}
-
-func release() string {
-	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(text))
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"mapsync/docs/examples/bundling/trace"
+	"mapsync/internal/tool"
 )
 
 // The steps of a restart of the first node, under load: syncd ends, the tracer is killed, and both return.
@@ -96,26 +97,26 @@ func (c *cluster) loadBoth(o *options) (end func() (map[string]trace.Sums, error
 
 // restartUnderLoad stops syncd, kills the tracer, and starts both again.
 func (n *node) restartUnderLoad(ctx context.Context) error {
-	if err := pause(ctx, stepTime); err != nil {
+	if err := tool.Pause(ctx, stepTime); err != nil {
 		return err
 	}
 	if err := n.stopSyncd(); err != nil {
 		return err
 	}
-	if err := pause(ctx, stepTime); err != nil {
+	if err := tool.Pause(ctx, stepTime); err != nil {
 		return err
 	}
 	if err := n.tracer.kill(); err != nil {
 		return err
 	}
-	if err := pause(ctx, stepTime); err != nil {
+	if err := tool.Pause(ctx, stepTime); err != nil {
 		return err
 	}
 	first, err := n.startTracer(trace.Bundle)
 	if err != nil {
 		return err
 	}
-	progress("%s: %s", n.name, first)
+	tool.Progress("%s: %s", n.name, first)
 	return n.startSyncd(ctx)
 }
 

@@ -11,6 +11,8 @@ import (
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
+
+	"mapsync/internal/tool"
 )
 
 // cost is the time that the programs of a variant run, as the kernel measures it: without the time to enter them.
@@ -24,7 +26,7 @@ type cost struct {
 func (b *bench) measureCosts(ctx context.Context, variants []variant, measure func(context.Context) (float64, error)) (figures string, unmet, err error) {
 	stats, err := ebpf.EnableStats(unix.BPF_STATS_RUN_TIME)
 	if err != nil {
-		progress("no costs: enable statistics: %v (needs kernel 5.8)", err)
+		tool.Progress("no costs: enable statistics: %v (needs kernel 5.8)", err)
 		return "", nil, nil
 	}
 	defer func() { err = errors.Join(err, stats.Close()) }()

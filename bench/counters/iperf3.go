@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"mapsync/internal/tool"
 )
 
 // iperf3Port is not the port of the built-in receiver.
@@ -34,7 +36,7 @@ func (n *network) iperf3(ctx context.Context, path string, size int, window time
 		if err == nil || time.Now().After(end) {
 			return rate, err
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil { // until the server listens
+		if err := tool.Pause(ctx, 100*time.Millisecond); err != nil { // until the server listens
 			return 0, err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/docs/examples/counters"
+	"mapsync/internal/tool"
 )
 
 // options are the command line.
@@ -89,7 +90,7 @@ func run(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	var failed []error
-	line := fmt.Sprintf("counters: kernel=%s", release())
+	line := fmt.Sprintf("counters: kernel=%s", tool.KernelVersion())
 	parts := map[string]func(context.Context) (figures string, unmet, err error){"sums": b.checkSums, "throughput": b.measureThroughput, "start": b.measureStart}
 	for _, name := range o.parts {
 		part, ok := parts[name]
@@ -138,7 +139,7 @@ func (b *bench) close() error {
 // checkSums checks the sums of each way in which the accountant is attached.
 func (b *bench) checkSums(ctx context.Context) (figures string, unmet, err error) {
 	for _, way := range b.ways {
-		progress("checking the sums, accountant attached by %s", way)
+		tool.Progress("checking the sums, accountant attached by %s", way)
 		if err := b.checkSumsOf(ctx, way); err != nil {
 			return "sums=differ", fmt.Errorf("sums with %s: %w", way, err), nil
 		}
@@ -166,25 +167,4 @@ func (b *bench) checkSumsOf(ctx context.Context, way counters.Attach) (err error
 		return err
 	}
 	return (&sumsCheck{net: b.net, node: n, services: services}).run(ctx)
-}
-
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// progress prints to standard error.
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
-
-func release() string {
-	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(text))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"mapsync/internal/netns"
+	"mapsync/internal/tool"
 )
 
 // The addresses of the network. Each address of the receiver's range is a destination.
@@ -145,11 +146,11 @@ func (n *network) throughput(ctx context.Context, size int, window time.Duration
 			err = errors.Join(err, fmt.Errorf("send: %w", ended))
 		}
 	}()
-	if err := pause(ctx, warmUp); err != nil {
+	if err := tool.Pause(ctx, warmUp); err != nil {
 		return 0, err
 	}
 	before, began := n.received.Load(), time.Now()
-	if err := pause(ctx, window); err != nil {
+	if err := tool.Pause(ctx, window); err != nil {
 		return 0, err
 	}
 	return float64(n.received.Load()-before) * 8 / 1e6 / time.Since(began).Seconds(), nil

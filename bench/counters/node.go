@@ -17,6 +17,7 @@ import (
 
 	"mapsync/bench/process"
 	"mapsync/docs/examples/counters"
+	"mapsync/internal/tool"
 	"mapsync/syncd/daemon"
 )
 
@@ -81,7 +82,7 @@ func (n *node) await(ctx context.Context, what string, has func(*daemon.Status) 
 		if err == nil && has(&s) {
 			return nil
 		}
-		if pause(ctx, 20*time.Millisecond) != nil {
+		if tool.Pause(ctx, 20*time.Millisecond) != nil {
 			return fmt.Errorf("wait for %s of syncd: not within %s: ready %v, missing %q, error %w", what, limit, s.Ready, s.NotReady, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"mapsync/docs/examples/counters"
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 )
@@ -43,7 +44,7 @@ func (b *bench) measureStart(ctx context.Context) (figures string, unmet, err er
 	fmt.Fprintln(w, "MEMORY OF SYNCD, MB\tRESIDENT\tANONYMOUS\tFILES AND RING")
 	fmt.Fprintf(w, "ring of 1 MiB, as in the example\t%.1f\t%.1f\t%.1f\n", small.resident, small.anonymous, small.file)
 	fmt.Fprintf(w, "ring of 16 MiB, the default\t%.1f\t%.1f\t%.1f\n", large.resident, large.anonymous, large.file)
-	middle, longest := median(times), slices.Max(times)
+	middle, longest := tool.Median(times), slices.Max(times)
 	if limit := b.startLimit.Seconds(); limit > 0 && longest > limit {
 		unmet = fmt.Errorf("the longest start took %.2f s, want at most %.2f s", longest, limit)
 	}
@@ -63,7 +64,7 @@ func (b *bench) startTimes(ctx context.Context, pin string) (times []float64, er
 	}
 	for i := range b.starts {
 		if i%10 == 0 {
-			progress("start %d of %d", i+1, b.starts)
+			tool.Progress("start %d of %d", i+1, b.starts)
 		}
 		began := time.Now()
 		p, err := startProgram(hooksAttached, b.syncd, append([]string{"run"}, n.args...)...)
@@ -103,7 +104,7 @@ func (b *bench) memory(ctx context.Context, pin, ring string) (m memory, err err
 	if err := n.await(ctx, "readiness", func(s *daemon.Status) bool { return s.Ready }); err != nil {
 		return m, err
 	}
-	if err := pause(ctx, b.rest); err != nil {
+	if err := tool.Pause(ctx, b.rest); err != nil {
 		return m, err
 	}
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))

@@ -11,6 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mapsync/docs/examples/counters/bpf"
+	"mapsync/internal/tool"
 )
 
 // The numbers of destinations of the check: few have a series each, all are more than the setting top.
@@ -170,7 +171,7 @@ func (s *sumsCheck) awaitSum(ctx context.Context) (series map[string]uint64, err
 				return series, nil
 			}
 		}
-		if err := pause(ctx, scanInterval); err != nil {
+		if err := tool.Pause(ctx, scanInterval); err != nil {
 			return nil, err
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+
+	"mapsync/internal/tool"
 )
 
 // measureThroughput measures each variant once in each round. It compares a variant with the first one of the same round.
@@ -23,7 +25,7 @@ func (b *bench) measureThroughput(ctx context.Context) (figures string, unmet, e
 	variants := b.variants()
 	rates := make([][]float64, len(variants))
 	for round := range b.rounds {
-		progress("throughput by %s, round %d of %d", generator, round+1, b.rounds)
+		tool.Progress("throughput by %s, round %d of %d", generator, round+1, b.rounds)
 		for i := range variants {
 			i := (i + round) % len(variants)
 			rate, err := measureVariant(ctx, &variants[i], measure)
@@ -53,14 +55,14 @@ func measureVariant(ctx context.Context, v *variant, measure func(context.Contex
 func (b *bench) report(generator string, variants []variant, rates [][]float64) (figures string, unmet, err error) {
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "VARIANT\tMBIT/S\tOF OFF\t+-\tLOWEST\tHIGHEST")
-	parts := []string{fmt.Sprintf("load=%s off_mbit=%.0f", generator, median(rates[0]))}
+	parts := []string{fmt.Sprintf("load=%s off_mbit=%.0f", generator, tool.Median(rates[0]))}
 	for i, v := range variants {
 		var ratios []float64
 		for round, rate := range rates[i] {
 			ratios = append(ratios, rate/rates[0][round])
 		}
-		ratio, margin := median(ratios), margin(ratios)
-		fmt.Fprintf(w, "%s\t%.0f\t%.3f\t%.3f\t%.3f\t%.3f\n", v.name, median(rates[i]), ratio, margin, slices.Min(ratios), slices.Max(ratios))
+		ratio, margin := tool.Median(ratios), margin(ratios)
+		fmt.Fprintf(w, "%s\t%.0f\t%.3f\t%.3f\t%.3f\t%.3f\n", v.name, tool.Median(rates[i]), ratio, margin, slices.Min(ratios), slices.Max(ratios))
 		if i > 0 {
 			parts = append(parts, fmt.Sprintf("%s=%.3f", strings.ReplaceAll(v.name, " ", "_"), ratio))
 			unmet = errors.Join(unmet, b.checkRatio(v.name, ratio, margin))
@@ -84,16 +86,10 @@ func (b *bench) checkRatio(variant string, ratio, margin float64) error {
 // margin returns two standard errors of the median, estimated from the median of the absolute deviations.
 func margin(list []float64) float64 {
 	const ofNormal = 1.4826 * 1.2533 // from that median to the standard deviation, and to the error of the median
-	middle := median(list)
+	middle := tool.Median(list)
 	var deviations []float64
 	for _, x := range list {
 		deviations = append(deviations, math.Abs(x-middle))
 	}
-	return 2 * ofNormal * median(deviations) / math.Sqrt(float64(len(list)))
-}
-
-func median(list []float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	n := len(sorted)
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+	return 2 * ofNormal * tool.Median(deviations) / math.Sqrt(float64(len(list)))
 }

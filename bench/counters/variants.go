@@ -15,6 +15,7 @@ import (
 	"mapsync/bench/counters/bpf"
 	"mapsync/docs/examples/counters"
 	example "mapsync/docs/examples/counters/bpf"
+	"mapsync/internal/tool"
 	"mapsync/syncd/daemon"
 )
 
@@ -129,7 +130,7 @@ func countedSome(n *node) error {
 				return nil
 			}
 		}
-		if err := pause(context.Background(), scanInterval); err != nil {
+		if err := tool.Pause(context.Background(), scanInterval); err != nil {
 			return err
 		}
 	}

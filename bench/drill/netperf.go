@@ -91,7 +91,7 @@ type netperfClients struct {
 	begun    int64
 	cut      *cutCommand
 	heldTo   int64 // the tests end after a report of each of them after this time; 0: some have not answered since the cut
-	ended    bool  // the tests were told to end, at endedAt
+	ended    bool  // endTests has run, at endedAt
 	endedAt  int64
 	count    counts
 }
@@ -249,7 +249,7 @@ func (c *netperfClients) handle(e *netperfEvent) {
 	s.last = e.at
 }
 
-// handleExit counts a test that ended by itself, and decides one that was told to end.
+// handleExit decides a test that has ended: after endTests by its result, before that as lost.
 func (c *netperfClients) handleExit(s *netperfSession, e *netperfEvent) {
 	switch {
 	case s.decision != undecided:

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/cilium/ebpf/link"
 	"github.com/vishvananda/netlink"
@@ -122,24 +121,24 @@ func setSysctls(ns *netns.NS) error {
 
 func (n *network) wire(sessions int, dropUnknown bool) error {
 	err := errors.Join(
-		join(n.router, "clients", clientsGateway+"/16", n.clients, "eth0", "10.10.0.1/16"),
-		join(n.router, "backends", backendsGate+"/16", n.backends, "eth0", "10.12.0.1/16"),
-		join(n.nodes[0].ns, "sync", n.nodes[0].sync+"/30", n.nodes[1].ns, "sync", n.nodes[1].sync+"/30"),
+		netns.Join(n.router, "clients", clientsGateway+"/16", n.clients, "eth0", "10.10.0.1/16"),
+		netns.Join(n.router, "backends", backendsGate+"/16", n.backends, "eth0", "10.12.0.1/16"),
+		netns.Join(n.nodes[0].ns, "sync", n.nodes[0].sync+"/30", n.nodes[1].ns, "sync", n.nodes[1].sync+"/30"),
 	)
 	for _, lb := range n.nodes {
 		err = errors.Join(err,
-			join(n.router, lb.port, lb.router+"/30", lb.ns, balancerLink, lb.addr+"/30"))
+			netns.Join(n.router, lb.port, lb.router+"/30", lb.ns, balancerLink, lb.addr+"/30"))
 		if !dropUnknown {
 			err = errors.Join(err, lb.ns.Addr("lo", serviceAddr+"/32"))
 		}
 	}
 	for _, addr := range sources(sessions)[1:] {
 		err = errors.Join(err, n.clients.Addr("eth0", addr.String()+"/16"),
-			pinNeighbour(n.router, "clients", n.clients, "eth0", addr.String()))
+			n.router.PinNeighbour("clients", n.clients, "eth0", addr.String()))
 	}
 	for _, addr := range backends()[1:] {
 		err = errors.Join(err, n.backends.Addr("eth0", addr.Addr().String()+"/16"),
-			pinNeighbour(n.router, "backends", n.backends, "eth0", addr.Addr().String()))
+			n.router.PinNeighbour("backends", n.backends, "eth0", addr.Addr().String()))
 	}
 	if err != nil {
 		return err
@@ -154,26 +153,6 @@ func (n *network) wire(sessions int, dropUnknown bool) error {
 		n.backends.Route("default", backendsGate),
 		n.divert(),
 	)
-}
-
-// join makes a link between two namespaces, with addresses, and sets it up.
-func join(a *netns.NS, linkA, addrA string, b *netns.NS, linkB, addrB string) error {
-	if err := netns.Veth(a, linkA, b, linkB); err != nil {
-		return err
-	}
-	return errors.Join(a.Addr(linkA, addrA), b.Addr(linkB, addrB), a.Up(linkA), b.Up(linkB),
-		pinNeighbour(a, linkA, b, linkB, addrB), pinNeighbour(b, linkB, a, linkA, addrA))
-}
-
-// pinNeighbour pins a neighbour's hardware address. Address resolution can time out on a very busy
-// machine, where the resolution of a real network would succeed.
-func pinNeighbour(ns *netns.NS, dev string, peer *netns.NS, peerDev, addr string) error {
-	mac, err := peer.MAC(peerDev)
-	if err != nil {
-		return err
-	}
-	ip, _, _ := strings.Cut(addr, "/")
-	return ns.Neigh(dev, ip, mac)
 }
 
 // prepareXDP prepares the router's link to a load balancer for XDP. Checksums are complete on the

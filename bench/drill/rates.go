@@ -18,11 +18,13 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	benchprocess "mapsync/bench/process"
+
+	"mapsync/internal/tool"
 )
 
 // The ways in which syncd learns of the load balancer's writes while connection rates are measured.
 const (
-	wayOff     = "off" // no syncd
+	WayOff     = "off" // no syncd; measured in any case
 	WayKprobe  = "kprobe"
 	WayFexit   = "fexit"
 	WayReports = "reports" // no hooks: the load balancer itself runs the code of the hooks
@@ -111,7 +113,7 @@ func (m *rateMeasurement) rate(way string, threads int) *Rate {
 }
 
 func (m *rateMeasurement) round(ctx context.Context, round int) error {
-	ways := append([]string{wayOff}, m.options.Ways...)
+	ways := append([]string{WayOff}, m.options.Ways...)
 	for i := range ways {
 		// Each round starts with another way, so that a drift of the machine affects all of them.
 		way := ways[(i+round)%len(ways)]
@@ -122,7 +124,7 @@ func (m *rateMeasurement) round(ctx context.Context, round int) error {
 		}
 	}
 	for _, threads := range m.options.Threads {
-		off := m.rate(wayOff, threads).rates[round]
+		off := m.rate(WayOff, threads).rates[round]
 		for _, way := range ways {
 			r := m.rate(way, threads)
 			r.ratios = append(r.ratios, r.rates[round]/off)
@@ -204,18 +206,13 @@ func (m *rateMeasurement) setMedians() error {
 		if r.Lost > 0 {
 			m.run.log.Warn("events were lost", "syncd", r.Way, "lost", r.Lost, "events", r.Events)
 		}
-		r.Rate, r.Ratio, r.CPU = medianOf(r.rates), medianOf(r.ratios), medianOf(r.cpus)
+		r.Rate, r.Ratio, r.CPU = tool.Median(r.rates), tool.Median(r.ratios), tool.Median(r.cpus)
 		r.Lowest, r.Highest = slices.Min(r.ratios), slices.Max(r.ratios)
 		if r.Rate == 0 {
 			return fmt.Errorf("measure connection rates with %s: netperf opened no connection", r.Way)
 		}
 	}
 	return nil
-}
-
-func medianOf(list []float64) float64 {
-	sorted := slices.Sorted(slices.Values(list))
-	return sorted[len(sorted)/2]
 }
 
 // rateSyncd is syncd on both nodes: the program with hooks, or without hooks this program in another role. The receiver of
@@ -229,7 +226,7 @@ type rateSyncd struct {
 func (m *rateMeasurement) startSyncd(ctx context.Context, way string) (*rateSyncd, error) {
 	s := &rateSyncd{run: m.run}
 	switch way {
-	case wayOff:
+	case WayOff:
 		return nil, nil
 	case WayReports:
 		return s, s.startReports(ctx)

@@ -16,15 +16,7 @@ import (
 // balancer by one that reports its writes to it.
 func (s *rateSyncd) startReports(ctx context.Context) error {
 	r := s.run
-	shared, err := r.workDir.files(r.name, "shared")
-	if err != nil {
-		return err
-	}
-	ca, err := testcert.NewCA(shared, "ca")
-	if err != nil {
-		return err
-	}
-	gossipKey, err := writeGossipKey(shared)
+	ca, gossipKey, err := r.createSecrets()
 	if err != nil {
 		return err
 	}

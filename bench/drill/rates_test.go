@@ -24,10 +24,10 @@ func TestRatesAreThoseOfConnections(t *testing.T) {
 		if r.Rate <= 0 || r.Ratio <= 0 || r.Lowest > r.Ratio || r.Ratio > r.Highest {
 			t.Errorf("rate: got %+v, want rates and ordered ratios", r)
 		}
-		if r.Way == wayOff && (r.Ratio != 1 || r.Events > 0 || r.CPU > 0) {
+		if r.Way == WayOff && (r.Ratio != 1 || r.Events > 0 || r.CPU > 0) {
 			t.Errorf("rate without syncd: got %+v, want ratio 1 and no events", r)
 		}
-		if r.Way != wayOff && (r.Lost > 0 || r.Events < uint64(2*r.Rate)) {
+		if r.Way != WayOff && (r.Lost > 0 || r.Events < uint64(2*r.Rate)) {
 			t.Errorf("rate with syncd: got %+v, want at least two events for each connection, none lost", r)
 		}
 	}

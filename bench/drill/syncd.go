@@ -64,15 +64,7 @@ func (r *run) startDaemons(ctx context.Context) error {
 	if r.opts.Syncd == "" {
 		return nil
 	}
-	shared, err := r.workDir.files(r.name, "shared")
-	if err != nil {
-		return err
-	}
-	ca, err := testcert.NewCA(shared, "ca")
-	if err != nil {
-		return err
-	}
-	gossipKey, err := writeGossipKey(shared)
+	ca, gossipKey, err := r.createSecrets()
 	if err != nil {
 		return err
 	}
@@ -94,6 +86,19 @@ func (r *run) startDaemons(ctx context.Context) error {
 		}
 	}
 	return r.awaitReady(ctx)
+}
+
+// createSecrets creates the CA of the nodes' certificates and the file of their gossip key.
+func (r *run) createSecrets() (ca *testcert.CA, gossipKey string, err error) {
+	shared, err := r.workDir.files(r.name, "shared")
+	if err != nil {
+		return nil, "", err
+	}
+	if ca, err = testcert.NewCA(shared, "ca"); err != nil {
+		return nil, "", err
+	}
+	gossipKey, err = writeGossipKey(shared)
+	return ca, gossipKey, err
 }
 
 // settings returns the settings of one node except its secrets. The two nodes communicate on the

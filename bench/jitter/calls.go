@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -55,21 +56,21 @@ func measureCalls(ctx context.Context, entries int, window time.Duration) (m mea
 	done := make(chan error, 1)
 	go func() { done <- d.Run(running) }()
 	defer func() { stop(); err = errors.Join(err, <-done) }()
-	progress("waiting until syncd has read %d entries", entries)
+	tool.Progress("waiting until syncd has read %d entries", entries)
 	for client := daemon.NewClient(c.ControlSocket); ; {
 		if r, err := client.Ready(ctx); err == nil && r.Ready {
 			break
 		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := tool.Pause(ctx, 100*time.Millisecond); err != nil {
 			return m, err
 		}
 	}
-	if err := pause(ctx, window); err != nil {
+	if err := tool.Pause(ctx, window); err != nil {
 		return m, err
 	}
 	m.name = fmt.Sprintf("calls of syncd, %d entries", entries)
 	before := calls()
-	if err := pause(ctx, window); err != nil {
+	if err := tool.Pause(ctx, window); err != nil {
 		return m, err
 	}
 	m.runs = calls() - before

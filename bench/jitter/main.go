@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"strconv"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
+
+	"mapsync/internal/tool"
 )
 
 // options are the command line.
@@ -26,8 +26,8 @@ type options struct {
 
 func main() {
 	o := options{services: []int{10, 10_000, 30_000}, entries: []int{1_000_000}}
-	flag.Func("services", "numbers of IPVS services, a comma-separated `list`", numbers(&o.services))
-	flag.Func("entries", "numbers of entries of the map, a comma-separated `list`", numbers(&o.entries))
+	flag.Func("services", "numbers of IPVS services, a comma-separated `list`", tool.Numbers(&o.services))
+	flag.Func("entries", "numbers of entries of the map, a comma-separated `list`", tool.Numbers(&o.entries))
 	flag.DurationVar(&o.window, "for", 8*time.Second, "length of each measurement")
 	flag.Float64Var(&o.ratio, "ratio", 20, "fail unless the timer takes this many times as long as the longest call of syncd; 0: print only")
 	flag.Parse()
@@ -43,20 +43,6 @@ func main() {
 	}
 }
 
-func numbers(to *[]int) func(string) error {
-	return func(text string) error {
-		*to = nil
-		for part := range strings.SplitSeq(text, ",") {
-			n, err := strconv.Atoi(part)
-			if err != nil || n < 1 {
-				return fmt.Errorf("%q is not a number above 0", part)
-			}
-			*to = append(*to, n)
-		}
-		return nil
-	}
-}
-
 // measurement is the longest run of the timer, or the longest call of syncd.
 type measurement struct {
 	name    string
@@ -65,7 +51,7 @@ type measurement struct {
 }
 
 func run(ctx context.Context, o *options) error {
-	kernel := release()
+	kernel := tool.KernelVersion()
 	var timer, call time.Duration
 	var list []measurement
 	for _, n := range o.services {
@@ -105,24 +91,3 @@ func run(ctx context.Context, o *options) error {
 }
 
 func milliseconds(d time.Duration) float64 { return 1000 * d.Seconds() }
-
-func release() string {
-	text, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(text))
-}
-
-// pause waits, unless ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// progress prints to standard error.
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

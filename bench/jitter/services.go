@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/latency"
 
 	"github.com/moby/ipvs"
@@ -19,7 +20,7 @@ const estimationTimer = "estimation_timer"
 // measureTimer creates services, and measures the timer. The timer runs every two seconds. Kernels from 6.2 on have
 // threads instead.
 func measureTimer(ctx context.Context, services int, window time.Duration) (m measurement, err error) {
-	progress("creating %d services of IPVS", services)
+	tool.Progress("creating %d services of IPVS", services)
 	handle, err := ipvs.New("")
 	if err != nil {
 		return m, fmt.Errorf("open IPVS (load the module ip_vs): %w", err)
@@ -36,7 +37,7 @@ func measureTimer(ctx context.Context, services int, window time.Duration) (m me
 		return m, err
 	}
 	defer probe.Close() //nolint:errcheck // only read
-	if err := pause(ctx, window); err != nil {
+	if err := tool.Pause(ctx, window); err != nil {
 		return m, err
 	}
 	timers, err := probe.Timers()

@@ -32,10 +32,23 @@ type chart struct {
 	top float64
 }
 
+// legendSpace separates a name from its sample: viewers may have a wider font than the one that the library measures.
+const legendSpace = "\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0"
+
 // series is a line, or the bars of one colour.
 type series struct {
 	name string
 	x, y []float64 // x is unused by bars
+}
+
+// of returns the series with a name, a new one if there is none.
+func (c *chart) of(name string) *series {
+	i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
+	if i < 0 {
+		c.series = append(c.series, series{name: name})
+		i = len(c.series) - 1
+	}
+	return &c.series[i]
 }
 
 const (
@@ -103,7 +116,7 @@ func (c *chart) addLines(p *plot.Plot) error {
 		line.Dashes = plotutil.Dashes(i / 4)
 		dots.Color, dots.Shape = plotutil.Color(i), plotutil.Shape(i) //nolint:misspell // the library's name
 		p.Add(line, dots)
-		p.Legend.Add(s.name, line, dots)
+		p.Legend.Add(s.name+legendSpace, line, dots)
 	}
 	return nil
 }

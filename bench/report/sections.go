@@ -64,19 +64,14 @@ func (p *page) ratesOf(place string, list []drill.Rate, c *chart) {
 	for _, r := range list {
 		p.row(r.Way+", "+place, strconv.Itoa(r.Threads), number(r.Rate), fmt.Sprintf("%.3f", r.Ratio),
 			fmt.Sprintf("%.3f", r.Lowest), fmt.Sprintf("%.3f", r.Highest), percent(r.CPU), number(float64(r.Events)), number(float64(r.Lost)))
-		if r.Ratio == 1 && r.CPU == 0 {
+		if r.Way == drill.WayOff {
 			continue
-		}
-		name := r.Way + ", " + place
-		i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
-		if i < 0 {
-			c.series = append(c.series, series{name: name})
-			i = len(c.series) - 1
 		}
 		if label := strconv.Itoa(r.Threads); !slices.Contains(c.names, label) {
 			c.names = append(c.names, label)
 		}
-		c.series[i].y = append(c.series[i].y, r.Ratio)
+		s := c.of(r.Way + ", " + place)
+		s.y = append(s.y, r.Ratio)
 	}
 }
 
@@ -128,14 +123,8 @@ func (p *page) lossCharts(b *buffers) {
 			if r.Offered != offeredRate {
 				continue
 			}
-			name := fmt.Sprintf("%s, threads: %d\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0\u00a0", r.Buffer, r.Threads)
-			i := slices.IndexFunc(c.series, func(s series) bool { return s.name == name })
-			if i < 0 {
-				c.series = append(c.series, series{name: name})
-				i = len(c.series) - 1
-			}
-			c.series[i].x = append(c.series[i].x, float64(r.Pages))
-			c.series[i].y = append(c.series[i].y, 100*float64(r.Lost)/float64(r.Events))
+			s := c.of(fmt.Sprintf("%s, threads: %d", r.Buffer, r.Threads))
+			s.x, s.y = append(s.x, float64(r.Pages)), append(s.y, 100*float64(r.Lost)/float64(r.Events))
 		}
 		p.figure(c)
 	}

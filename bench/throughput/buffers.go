@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/internal/injector"
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 )
@@ -94,7 +95,7 @@ func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buff
 	}
 	for _, power := range pages {
 		for _, buffer := range bothBuffers {
-			progress("buffers: %s, 2^%d pages", buffer, power)
+			tool.Progress("buffers: %s, 2^%d pages", buffer, power)
 			runs, err := runBuffer(ctx, buffer, 1<<power, threads, limit)
 			if err != nil {
 				return nil, fmt.Errorf("measure %s of 2^%d pages: %w", buffer, power, err)
@@ -107,7 +108,7 @@ func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buff
 		return nil, err
 	}
 	for _, buffer := range bothBuffers {
-		progress("buffers: overflow of %s", buffer)
+		tool.Progress("buffers: overflow of %s", buffer)
 		o, err := measureOverflow(ctx, buffer)
 		if err != nil {
 			return nil, fmt.Errorf("overflow %s: %w", buffer, err)
@@ -262,7 +263,7 @@ func writeFrom(i *injector.Injector, number int, rate float64, limit time.Durati
 // measureBufferCosts measures the cost of an event of each buffer, and its latency.
 func measureBufferCosts(ctx context.Context, limit time.Duration) (costs []BufferCost, err error) {
 	for _, buffer := range bothBuffers {
-		progress("buffers: cost and latency of an event of %s", buffer)
+		tool.Progress("buffers: cost and latency of an event of %s", buffer)
 		c := BufferCost{Buffer: string(buffer)}
 		if c.Nanoseconds, err = bufferCost(ctx, buffer); err != nil {
 			return nil, fmt.Errorf("measure an event of %s: %w", buffer, err)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/config"
 )
 
@@ -55,7 +56,7 @@ func measureFollowed(ctx context.Context, n int, limit time.Duration) (_ []Follo
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, f.pinger.close()) }()
-	if err := f.pinger.during(func() error { return pause(ctx, limit) }); err != nil {
+	if err := f.pinger.during(func() error { return tool.Pause(ctx, limit) }); err != nil {
 		return nil, err
 	}
 	if err := f.take("idle", 0); err != nil {
@@ -82,7 +83,7 @@ func (f *followed) take(name string, bound float64) error {
 		r.Over = l.P999 - f.all[0].P999
 	}
 	f.all = append(f.all, r)
-	progress("  p99.9 %.3f ms: %s", l.P999, name)
+	tool.Progress("  p99.9 %.3f ms: %s", l.P999, name)
 	return nil
 }
 
@@ -113,7 +114,7 @@ func (f *followed) follow(ctx context.Context, size, held int) (err error) {
 	if err := f.take("start with "+name, startBound); err != nil {
 		return err
 	}
-	if err := f.pinger.during(func() error { return pause(ctx, f.limit) }); err != nil {
+	if err := f.pinger.during(func() error { return tool.Pause(ctx, f.limit) }); err != nil {
 		return err
 	}
 	if err := f.take("scans of "+name, followBound); err != nil {

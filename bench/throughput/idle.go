@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/daemon"
 )
 
@@ -40,15 +41,15 @@ func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	progress("idle: resting, then measuring for %s", limit)
-	if err := pause(ctx, min(idleRest, limit)); err != nil {
+	tool.Progress("idle: resting, then measuring for %s", limit)
+	if err := tool.Pause(ctx, min(idleRest, limit)); err != nil {
 		return nil, err
 	}
 	before, err := p.scans(ctx)
 	if err != nil {
 		return nil, err
 	}
-	a, b, err := p.cpuShares(func() error { return pause(ctx, limit) })
+	a, b, err := p.cpuShares(func() error { return tool.Pause(ctx, limit) })
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err
 			HeapPerEntry:  float64(heap) / float64(n),
 			TablePerEntry: float64(after[i].Memory) / float64(n),
 		})
-		progress("  %s: %.2f %% of a core", all[i].Kind, all[i].CPU)
+		tool.Progress("  %s: %.2f %% of a core", all[i].Kind, all[i].CPU)
 	}
 	return all, nil
 }
@@ -92,14 +93,4 @@ func (p *nodes) scans(ctx context.Context) (maps [2]daemon.MapStatus, err error)
 		maps[i] = status.Maps[0]
 	}
 	return maps, nil
-}
-
-// pause waits for d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/config"
 )
 
@@ -62,7 +63,7 @@ var phases = []phase{
 // round.
 func measureJitter(ctx context.Context, n, rounds int, limit time.Duration) (_ []Jitter, err error) {
 	j := &jitterRun{n: n, limit: limit}
-	progress("jitter: building a network around a load balancer with %d entries", n)
+	tool.Progress("jitter: building a network around a load balancer with %d entries", n)
 	if j.net, err = newNetwork(n); err != nil {
 		return nil, err
 	}
@@ -75,11 +76,11 @@ func measureJitter(ctx context.Context, n, rounds int, limit time.Duration) (_ [
 	}
 	defer func() { err = errors.Join(err, j.pinger.close()) }()
 	if !j.pinger.realtime {
-		progress("  no right to real-time priority: client and backend wait for a processor like all else")
+		tool.Progress("  no right to real-time priority: client and backend wait for a processor like all else")
 	}
 	counted := make([][]Latency, len(phases))
 	for round := range rounds {
-		progress("jitter: round %d of %d", round+1, rounds)
+		tool.Progress("jitter: round %d of %d", round+1, rounds)
 		for i, p := range phases {
 			l, err := j.phase(ctx, p)
 			if err != nil {
@@ -104,12 +105,12 @@ func (j *jitterRun) phase(ctx context.Context, p phase) (Latency, error) {
 	}
 	l, err := j.pinger.take(p.name)
 	j.pings += l.Samples
-	progress("  p99.9 %.3f ms: %s", l.P999, p.name)
+	tool.Progress("  p99.9 %.3f ms: %s", l.P999, p.name)
 	return l, err
 }
 
 func (j *jitterRun) idling(ctx context.Context) error {
-	return j.pinger.during(func() error { return pause(ctx, j.limit) })
+	return j.pinger.during(func() error { return tool.Pause(ctx, j.limit) })
 }
 
 // scanning pings while a daemon scans the map continuously.
@@ -119,7 +120,7 @@ func (j *jitterRun) scanning(ctx context.Context, budget float64) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, p.a.close()) }()
-	if err := pause(ctx, time.Second); err != nil {
+	if err := tool.Pause(ctx, time.Second); err != nil {
 		return err
 	}
 	return j.idling(ctx)

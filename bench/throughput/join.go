@@ -10,6 +10,7 @@ import (
 	"github.com/cilium/ebpf"
 
 	"mapsync/internal/injector"
+	"mapsync/internal/tool"
 	"mapsync/syncd/kmap"
 )
 
@@ -50,7 +51,7 @@ func measureJoins(ctx context.Context, n, rounds int) (_ *Join, err error) {
 		if all[i], err = p.join(ctx); err != nil {
 			return nil, errors.Join(err, stop())
 		}
-		progress("join %d of %d: %.2f s, a bare copy %.2f s", i+1, rounds, all[i].Seconds, all[i].BareSeconds)
+		tool.Progress("join %d of %d: %.2f s, a bare copy %.2f s", i+1, rounds, all[i].Seconds, all[i].BareSeconds)
 	}
 	slices.SortFunc(all, func(a, b Join) int { return int(1e6 * (a.Ratio - b.Ratio)) })
 	return &all[rounds/2], errors.Join(stop(), p.a.checkNoLosses(ctx))

@@ -13,6 +13,7 @@ import (
 	lbbpf "mapsync/bench/lb/bpf"
 	"mapsync/internal/dataplane"
 	"mapsync/internal/injector"
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/table"
 )
@@ -106,12 +107,12 @@ func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, lim
 		if kind.attach != attach {
 			continue
 		}
-		progress("latency: %s", kind.name)
+		tool.Progress("latency: %s", kind.name)
 		l, err := p.latency(ctx, kind, limit)
 		if err != nil {
 			return nil, fmt.Errorf("measure latency of %s: %w", kind.name, err)
 		}
-		progress("  p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms, max %.2f ms", l.P50, l.P99, l.P999, l.Max)
+		tool.Progress("  p50 %.2f ms, p99 %.2f ms, p99.9 %.2f ms, max %.2f ms", l.P50, l.P99, l.P999, l.Max)
 		all = append(all, l)
 	}
 	return all, errors.Join(p.a.checkNoLosses(ctx), p.b.checkNoLosses(ctx))

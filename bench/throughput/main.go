@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"mapsync/internal/tool"
 )
 
 type options struct {
@@ -108,7 +110,7 @@ func (r *Report) steps(ctx context.Context, o options) error {
 		{"the codec", func() ([]Step, error) { return codecSteps(o.entries, o.rounds) }},
 		{"reading and writing maps", func() ([]Step, error) { return mapSteps(ctx, makeEntries(o.entries), o.rounds) }},
 	} {
-		progress("steps: %s", part.name)
+		tool.Progress("steps: %s", part.name)
 		steps, err := part.run()
 		if err != nil {
 			return fmt.Errorf("measure %s: %w", part.name, err)
@@ -125,7 +127,7 @@ func (r *Report) endToEnd(ctx context.Context, o options) error {
 	var fresh, again []Sample
 	others := make([][]Sample, len(alternatives))
 	for round := range o.rounds {
-		progress("round %d of %d: end to end", round+1, o.rounds)
+		tool.Progress("round %d of %d: end to end", round+1, o.rounds)
 		profile := ""
 		if round == o.rounds-1 {
 			profile = o.profile
@@ -135,20 +137,20 @@ func (r *Report) endToEnd(ctx context.Context, o options) error {
 			return err
 		}
 		ends = append(ends, end)
-		progress("  %.0f and %.0f deltas/s", end.New.DeltasPerSecond, end.Updated.DeltasPerSecond)
+		tool.Progress("  %.0f and %.0f deltas/s", end.New.DeltasPerSecond, end.Updated.DeltasPerSecond)
 		a, b, err := ceiling(e)
 		if err != nil {
 			return err
 		}
 		fresh, again = append(fresh, a), append(again, b)
-		progress("  %.0f and %.0f are the ceiling", 1e9/a.Nanoseconds, 1e9/b.Nanoseconds)
+		tool.Progress("  %.0f and %.0f are the ceiling", 1e9/a.Nanoseconds, 1e9/b.Nanoseconds)
 		for i := range alternatives {
 			s, err := alternatives[i].measure(ctx, e, o.alternative)
 			if err != nil {
 				return err
 			}
 			others[i] = append(others[i], s)
-			progress("  %.0f by %s", 1e9/s.Nanoseconds, alternatives[i].name)
+			tool.Progress("  %.0f by %s", 1e9/s.Nanoseconds, alternatives[i].name)
 		}
 	}
 	end := medianEnd(ends)
@@ -174,8 +176,4 @@ func medianEnd(ends []EndToEnd) EndToEnd {
 	result.New = pick(func(e *EndToEnd) Pass { return e.New })
 	result.Updated = pick(func(e *EndToEnd) Pass { return e.Updated })
 	return result
-}
-
-func progress(format string, args ...any) {
-	fmt.Fprintf(os.Stderr, format+"\n", args...)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cilium/ebpf"
 
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 )
@@ -50,7 +51,7 @@ func startFirst(ctx context.Context, n, room int, change func(*config.Config)) (
 			err = errors.Join(err, p.close())
 		}
 	}()
-	progress("starting nodes of %d entries", n)
+	tool.Progress("starting nodes of %d entries", n)
 	if p.mapA, err = newTypedMap("first", room); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"mapsync/internal/injector"
+	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 )
@@ -30,7 +31,7 @@ func measureNotification(ctx context.Context, n int, limit time.Duration) (all [
 		}},
 		{"scans, default settings", 0, true, nil},
 	} {
-		progress("notification: %s", way.name)
+		tool.Progress("notification: %s", way.name)
 		l, err := notificationLatency(ctx, n, limit, way.scans, way.change)
 		if err != nil {
 			return nil, fmt.Errorf("measure %s: %w", way.name, err)

@@ -1,9 +1,11 @@
 package netns
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"unsafe"
 
 	"github.com/vishvananda/netlink"
@@ -23,6 +25,27 @@ func Veth(a *NS, nameA string, b *NS, nameB string) error {
 		return fmt.Errorf("create veth %s/%s - %s/%s: %w", a.name, nameA, b.name, nameB, err)
 	}
 	return nil
+}
+
+// Join connects two namespaces by a pair of Ethernet links with the addresses, such as 10.0.0.1/24, and sets them up. Each
+// knows the hardware address of the other.
+func Join(a *NS, linkA, addrA string, b *NS, linkB, addrB string) error {
+	if err := Veth(a, linkA, b, linkB); err != nil {
+		return err
+	}
+	return errors.Join(a.Addr(linkA, addrA), b.Addr(linkB, addrB), a.Up(linkA), b.Up(linkB),
+		a.PinNeighbour(linkA, b, linkB, addrB), b.PinNeighbour(linkB, a, linkA, addrA))
+}
+
+// PinNeighbour sets the hardware address of an address of peer, on a link to peer. A very busy machine would let the
+// resolution of the address time out, where that of a real network would succeed.
+func (n *NS) PinNeighbour(link string, peer *NS, peerLink, addr string) error {
+	mac, err := peer.MAC(peerLink)
+	if err != nil {
+		return err
+	}
+	ip, _, _ := strings.Cut(addr, "/")
+	return n.Neigh(link, ip, mac)
 }
 
 // Link returns the named link.

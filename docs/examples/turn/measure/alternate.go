@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/net/ipv4"
 	"golang.org/x/sync/errgroup"
+
+	"mapsync/internal/tool"
 )
 
 // measurement is what one server does with one channel.
@@ -58,7 +60,7 @@ func alternate(ctx context.Context, o *options) (relayed, offloaded []measuremen
 			if err != nil {
 				return nil, nil, err
 			}
-			progress("offload=%-5t delay=%s loaded=%s rate=%.0f/s cpu=%s", on, m.delay, m.loaded, m.rate, m.cpu)
+			tool.Progress("offload=%-5t delay=%s loaded=%s rate=%.0f/s cpu=%s", on, m.delay, m.loaded, m.rate, m.cpu)
 			if on {
 				offloaded = append(offloaded, m)
 			} else {

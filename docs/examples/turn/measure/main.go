@@ -11,12 +11,11 @@ import (
 	"os"
 	"os/signal"
 	"slices"
-	"strings"
 	"syscall"
 	"text/tabwriter"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"mapsync/internal/tool"
 )
 
 // options are the command line.
@@ -73,23 +72,23 @@ func run(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-	progress("failover with syncd")
+	tool.Progress("failover with syncd")
 	pair, err := failover(ctx, o, true)
 	if err != nil {
 		return fmt.Errorf("failover with syncd: %w", err)
 	}
-	progress("failover without syncd")
+	tool.Progress("failover without syncd")
 	control, err := failover(ctx, o, false)
 	if err != nil {
 		return fmt.Errorf("failover without syncd: %w", err)
 	}
-	progress("end of entries on a standby")
+	tool.Progress("end of entries on a standby")
 	if err := deadlines(ctx, o); err != nil {
 		return fmt.Errorf("end of entries on the standby: %w", err)
 	}
 	fmt.Printf("turn: kernel=%s channels=%d survived=%d refreshed=%d relayed=%d restarted=%d exact_counters=%d control_survived=%d "+
 		"takeover_ms=%d checksums=%d wrong_checksums=%d delay_ratio=%.1f loaded_delay_ratio=%.1f rate_ratio=%.1f cpu_ratio=%.0f\n",
-		release(), pair.channels, pair.survived, pair.refreshed, pair.relayed, pair.restarted, pair.exact, control.survived,
+		tool.KernelVersion(), pair.channels, pair.survived, pair.refreshed, pair.relayed, pair.restarted, pair.exact, control.survived,
 		pair.took.Milliseconds(), pair.checked, pair.wrong, ratios.delay, ratios.loaded, ratios.rate, ratios.cpu)
 	return errors.Join(pair.check(), control.checkControl(), ratios.check(o))
 }
@@ -174,16 +173,3 @@ func median(all []measurement, value func(measurement) float64) float64 {
 	}, cmp.Compare[float64])
 	return sorted[len(sorted)/2]
 }
-
-// release returns the version of the kernel.
-func release() string {
-	var u unix.Utsname
-	if err := unix.Uname(&u); err != nil {
-		return "unknown"
-	}
-	version, _, _ := strings.Cut(unix.ByteSliceToString(u.Release[:]), "-") // without the name of the build
-	return version
-}
-
-// progress prints to standard error.
-func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -93,7 +92,7 @@ func (n *network) wire() error {
 		join(n.router, "clients", clientsGateway+routerMask, n.clients, "eth0", clientAddr.String()+routerMask),
 		join(n.router, "peers", peersGateway+routerMask, n.peers, "eth0", peerAddr.String()+routerMask),
 		n.peers.Addr("eth0", guestAddr.String()+routerMask),
-		pin(n.router, "peers", n.peers, "eth0", guestAddr.String()),
+		n.router.PinNeighbour("peers", n.peers, "eth0", guestAddr.String()),
 		join(n.nodes[0].ns, "sync", n.nodes[0].sync+nodeMask, n.nodes[1].ns, "sync", n.nodes[1].sync+nodeMask),
 		n.clients.Route("default", clientsGateway), n.peers.Route("default", peersGateway),
 	)
@@ -108,25 +107,12 @@ func (n *network) wire() error {
 	return err
 }
 
-// join makes a link between two namespaces, with addresses, and sets it up. Senders compute complete
-// checksums, as on a wire. The hardware addresses are pinned, because address resolution can time out on
-// a very busy machine.
+// join is netns.Join for senders that compute complete checksums, as on a wire.
 func join(a *netns.NS, linkA, addrA string, b *netns.NS, linkB, addrB string) error {
-	if err := netns.Veth(a, linkA, b, linkB); err != nil {
+	if err := netns.Join(a, linkA, addrA, b, linkB, addrB); err != nil {
 		return err
 	}
-	return errors.Join(a.TxChecksum(linkA, false), b.TxChecksum(linkB, false),
-		a.Addr(linkA, addrA), b.Addr(linkB, addrB), a.Up(linkA), b.Up(linkB),
-		pin(a, linkA, b, linkB, addrB), pin(b, linkB, a, linkA, addrA))
-}
-
-func pin(ns *netns.NS, dev string, peer *netns.NS, peerDev, addr string) error {
-	mac, err := peer.MAC(peerDev)
-	if err != nil {
-		return err
-	}
-	ip, _, _ := strings.Cut(addr, "/")
-	return ns.Neigh(dev, ip, mac)
+	return errors.Join(a.TxChecksum(linkA, false), b.TxChecksum(linkB, false))
 }
 
 // poll makes the router's end of a link to a server accept XDP_TX frames: before kernel 5.13, it polls

@@ -11,6 +11,7 @@ import (
 
 	"mapsync/docs/examples/turn/message"
 	"mapsync/docs/examples/turn/offload"
+	"mapsync/internal/tool"
 )
 
 // outcome is the result of a failover of a pair of servers. The numbers count channels if nothing else is
@@ -58,7 +59,7 @@ func failover(ctx context.Context, o *options, withSyncd bool) (r outcome, err e
 	if r.survived, r.took, err = s.exchange(ctx, atOnce, limit); err != nil {
 		return r, err
 	}
-	progress("%d channels continue after the failure of the first node", r.survived)
+	tool.Progress("%d channels continue after the failure of the first node", r.survived)
 	if withSyncd {
 		err = s.afterTakeover(ctx, &r)
 	}
@@ -76,7 +77,7 @@ func (s *scene) openChannels(ctx context.Context) (channels int, err error) {
 	if channels != s.opts.channels {
 		return 0, fmt.Errorf("data through the first server: got %d channels, want %d", channels, s.opts.channels)
 	}
-	progress("%d channels of %d clients are open", channels, len(s.clients))
+	tool.Progress("%d channels of %d clients are open", channels, len(s.clients))
 	return channels, s.awaitExact(ctx, s.nodes[0])
 }
 
@@ -107,7 +108,7 @@ func (s *scene) afterTakeover(ctx context.Context, r *outcome) (err error) {
 	if r.relayed, err = s.exchangePassed(ctx, n); err != nil {
 		return err
 	}
-	progress("%d channels are refreshed at the second server", r.refreshed)
+	tool.Progress("%d channels are refreshed at the second server", r.refreshed)
 	if r.restarted, err = s.restart(ctx, n); err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (s *scene) checkRebuilt(ctx context.Context, n *node, channels int) error {
 	if err != nil {
 		return err
 	}
-	progress("second server: %s", line)
+	tool.Progress("second server: %s", line)
 	want := fmt.Sprintf(" allocations=%d permissions=%d channels=%d failures=0 ", len(s.clients), 2*len(s.clients), channels)
 	if !strings.Contains(line, want) {
 		return fmt.Errorf("rebuild by the second server: got %q, want %q\n%s", line, want, n.server.errorLines())
