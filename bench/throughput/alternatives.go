@@ -58,10 +58,21 @@ func (s *sink) store(k, v []byte) error {
 	return nil
 }
 
-// last returns the delta that was stored last, its key before its value. The slice is part of the
-// sink's memory.
-func (s *sink) last() []byte {
-	return s.memory[(s.n-1)%batchEntries*(keySize+valueSize):][:keySize+valueSize]
+// last returns the delta that was stored last, its key before its value. With a map, the value is that of the map. The
+// slice is part of the sink's memory. It is nil if there is none.
+func (s *sink) last() ([]byte, error) {
+	if s.n == 0 {
+		return nil, nil
+	}
+	delta := s.memory[(s.n-1)%batchEntries*(keySize+valueSize):][:keySize+valueSize]
+	if s.m == nil {
+		return delta, nil
+	}
+	clear(delta[keySize:])
+	if err := s.m.Lookup(delta[:keySize], delta[keySize:]); err != nil {
+		return nil, fmt.Errorf("look up the last delta: %w", err)
+	}
+	return delta, nil
 }
 
 // measure sends deltas for about the given time.

@@ -44,10 +44,8 @@ func runPeer() (asked bool, err error) {
 		if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 			return true, err
 		}
-		if err := stop(); err != nil || s.n == 0 {
-			return true, errors.Join(err, out.Encode(peerResult{}))
-		}
-		return true, out.Encode(peerResult{Stored: s.n, Last: s.last()})
+		last, err := s.last()
+		return true, errors.Join(err, stop(), out.Encode(peerResult{Stored: s.n, Last: last}))
 	}
 	return true, fmt.Errorf("no alternative has the name %q", name)
 }
