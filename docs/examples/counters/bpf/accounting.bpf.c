@@ -93,8 +93,11 @@ static __always_inline void add_missed(__u64 bytes, __u64 calls)
 
 	if (!m)
 		return;
-	__sync_fetch_and_add(&m->bytes, bytes);
-	__sync_fetch_and_add(&m->calls, calls);
+	/* The compiler makes an atomic "or" of adding 0. Kernels before 5.12 do not have it. */
+	if (bytes)
+		__sync_fetch_and_add(&m->bytes, bytes);
+	if (calls)
+		__sync_fetch_and_add(&m->calls, calls);
 }
 
 /* unmap makes an IPv4 address of one that is mapped to IPv6, so that a service has one key. */
