@@ -68,9 +68,13 @@ func (n *node) start(ctx context.Context) (err error) {
 	if n.stop, err = n.launch(n.args); err != nil {
 		return err
 	}
-	return n.await(ctx, "the first scan", func(s *daemon.Status) bool {
+	err = n.await(ctx, "the first scan", func(s *daemon.Status) bool {
 		return s.Ready && len(s.Maps) == 1 && s.Maps[0].Scan != nil && s.Maps[0].Scan.Scans > 0
 	})
+	if err != nil {
+		err = errors.Join(err, n.close())
+	}
+	return err
 }
 
 // await waits until the status of the node has a property.
@@ -83,7 +87,7 @@ func (n *node) await(ctx context.Context, what string, has func(*daemon.Status) 
 			return nil
 		}
 		if tool.Pause(ctx, 20*time.Millisecond) != nil {
-			return fmt.Errorf("wait for %s of syncd: not within %s: ready %v, missing %q, error %w", what, limit, s.Ready, s.NotReady, err)
+			return errors.Join(fmt.Errorf("wait for %s of syncd: not within %s: ready %v, missing %q", what, limit, s.Ready, s.NotReady), err)
 		}
 	}
 }

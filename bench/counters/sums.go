@@ -88,7 +88,7 @@ func (s *sumsCheck) fewAreExact(ctx context.Context) error {
 	}
 	for to, want := range s.sent {
 		if got := series[to.String()]; got != want {
-			return fmt.Errorf("series of %s: %d bytes were exported, %d were sent", to, got, want)
+			return fmt.Errorf("series of %s: %d bytes were exported, %d were sent; all series: %v", to, got, want, series)
 		}
 	}
 	return nil

@@ -18,7 +18,6 @@ import (
 	"github.com/cilium/ebpf/rlimit"
 
 	benchprocess "mapsync/bench/process"
-
 	"mapsync/internal/tool"
 )
 
