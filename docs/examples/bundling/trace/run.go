@@ -11,6 +11,9 @@ import (
 	"io"
 	"slices"
 	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
 )
 
 // The methods. The last two are for comparison.
@@ -112,6 +115,7 @@ type Report struct {
 	Entries uint64 `json:"entries"` // received, events included
 	Events  uint64 `json:"events"`  // of ended connections
 	Lost    uint64 `json:"lost"`    // changes that did not go into a map, since the beginning of the trace
+	Missed  uint64 `json:"missed"`  // runs of programs that the kernel skipped, since the beginning of the trace
 }
 
 func (t *tracer) report(out io.Writer) error {
@@ -119,5 +123,42 @@ func (t *tracer) report(out io.Writer) error {
 	if err := t.lost.Lookup(uint32(0), &r.Lost); err != nil {
 		return fmt.Errorf("read lost changes: %w", err)
 	}
+	var err error
+	if r.Missed, err = t.missedRuns(); err != nil {
+		return fmt.Errorf("read skipped runs: %w", err)
+	}
 	return json.NewEncoder(out).Encode(r)
+}
+
+// missedRuns returns how often the kernel has skipped a program, because the CPU had preempted or interrupted another run
+// of it. Kernels before 6.7 do not count kprobes.
+func (t *tracer) missedRuns() (runs uint64, err error) {
+	for _, l := range t.links {
+		n, err := missedRunsOf(l)
+		if err != nil {
+			return 0, err
+		}
+		runs += n
+	}
+	return runs, nil
+}
+
+func missedRunsOf(l link.Link) (runs uint64, err error) {
+	info, err := l.Info()
+	switch {
+	case errors.Is(err, ebpf.ErrNotSupported): // a kprobe before 5.15
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	p, err := ebpf.NewProgramFromID(info.Program)
+	if err != nil {
+		return 0, err
+	}
+	defer p.Close() //nolint:errcheck // only read
+	stats, err := p.Stats()
+	if err != nil {
+		return 0, err
+	}
+	return stats.RecursionMisses, nil
 }
