@@ -60,7 +60,7 @@ func TestIncreasesAreExact(t *testing.T) {
 		many := top + 1 + r.IntN(3*top)
 		s := newSet(t, spec(top))
 		for k := range top { // all series exist before the servers begin
-			s.Changed(key(t, k, 1), nil, value(1, 1), true)
+			s.Changed(key(t, k, 1), nil, value(1, 1))
 		}
 		want, now := make([]uint64, 2), clock
 		servers := [2]server{{total: make([]uint64, 2)}, {total: make([]uint64, 2)}}
@@ -135,14 +135,14 @@ func change(t *testing.T, r *rand.Rand, s *counters.Set, want []uint64, entries 
 		want[i] += now[i] - was[i]
 	}
 	entries[k] = now
-	s.Changed(key(t, k, 1), from, value(now[0], uint32(now[1])), true)
+	s.Changed(key(t, k, 1), from, value(now[0], uint32(now[1])))
 }
 
 // TestStateOfAnotherSpecification: the fields, labels or the maximum of series changed with a restart.
 func TestStateOfAnotherSpecification(t *testing.T) {
 	s := newSet(t, spec(3))
 	for i := range 3 {
-		s.Changed(key(t, i, 1), nil, value(uint64(10*i+1), 1), true)
+		s.Changed(key(t, i, 1), nil, value(uint64(10*i+1), 1))
 	}
 	state := s.State()
 	one := newSet(t, spec(1))

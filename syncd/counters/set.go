@@ -113,13 +113,13 @@ func (s *Set) SetTypes(types *schema.Schema, links schema.Links) error {
 }
 
 // Changed adds what an entry increased in a local change. from is the former value, or nil for a new entry, which
-// increases from 0. So does a field that falls below half: it was reset. Another decrease adds nothing, and neither does
-// any if the order of the two values is not known. The table calls Changed under its lock.
-func (s *Set) Changed(key, from, to []byte, ordered bool) {
+// increases from 0. So does a field that falls below half: it was reset. Another decrease adds nothing. The table calls
+// Changed under its lock.
+func (s *Set) Changed(key, from, to []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A map that is replaced has other types for a moment.
-	if s.layout == nil || !s.layout.fits(key, from, to) || !s.measure(from, to, ordered && !s.spec.NoResets) {
+	if s.layout == nil || !s.layout.fits(key, from, to) || !s.measure(from, to) {
 		return
 	}
 	s.raw = s.layout.raw(s.raw[:0], key)
@@ -137,13 +137,21 @@ func (s *Set) Changed(key, from, to []byte, ordered bool) {
 }
 
 // measure sets increases to those of a change, and reports whether there are any.
-func (s *Set) measure(from, to []byte, resets bool) (any bool) {
+func (s *Set) measure(from, to []byte) (any bool) {
 	for i := range s.layout.fields {
-		n := s.layout.fields[i].increase(from, to, resets)
+		n := s.layout.fields[i].increase(from, to, !s.spec.NoResets)
 		s.increases[i] = n
 		any = any || n > 0
 	}
 	return any
+}
+
+// Decreases reports whether a field is lower in to than in from. The table calls it if to may be the earlier value.
+func (s *Set) Decreases(from, to []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.layout != nil && len(from) == len(to) && len(to) == s.layout.schema.Value.Size &&
+		slices.ContainsFunc(s.layout.fields, func(f field) bool { return f.decreases(from, to) })
 }
 
 // find returns the series of a key, with s.raw set. It returns Other and false for a content without a series. The lock

@@ -88,17 +88,17 @@ func wantRows(t *testing.T, s *counters.Set, want ...string) {
 
 func TestCountersAreSumsOfIncreases(t *testing.T) {
 	s := newSet(t, spec(10))
-	s.Changed(key(t, 1, 1), nil, value(100, 1), true)
-	s.Changed(key(t, 1, 1), value(100, 1), value(150, 2), true)
-	s.Changed(key(t, 1, 2), nil, value(7, 1), true) // another process, the same service
+	s.Changed(key(t, 1, 1), nil, value(100, 1))
+	s.Changed(key(t, 1, 1), value(100, 1), value(150, 2))
+	s.Changed(key(t, 1, 2), nil, value(7, 1)) // another process, the same service
 	wantRows(t, s, "10.0.0.1:443 [157 3]", "other:other [0 0]")
-	s.Changed(key(t, 1, 1), value(150, 2), value(20, 3), true) // bytes were reset, packets were not
-	s.Changed(key(t, 1, 1)[1:], nil, value(999, 9), true)      // of other types
-	s.Changed(key(t, 1, 1), value(1, 1)[1:], value(999, 9), true)
-	s.Changed(key(t, 1, 1), nil, value(30, 1), true) // the entry was deleted or drained meanwhile
-	s.Changed(key(t, 2, 1), nil, value(0, 0), true)
+	s.Changed(key(t, 1, 1), value(150, 2), value(20, 3)) // bytes were reset, packets were not
+	s.Changed(key(t, 1, 1)[1:], nil, value(999, 9))      // of other types
+	s.Changed(key(t, 1, 1), value(1, 1)[1:], value(999, 9))
+	s.Changed(key(t, 1, 1), nil, value(30, 1)) // the entry was deleted or drained meanwhile
+	s.Changed(key(t, 2, 1), nil, value(0, 0))
 	wantRows(t, s, "10.0.0.1:443 [207 5]", "other:other [0 0]")
-	s.Changed(key(t, 2, 1), value(0, 0), value(1, 0), true)
+	s.Changed(key(t, 2, 1), value(0, 0), value(1, 0))
 	wantRows(t, s, "10.0.0.1:443 [207 5]", "10.0.0.2:443 [1 0]", "other:other [0 0]")
 }
 
@@ -107,17 +107,17 @@ func TestLabelsAreTexts(t *testing.T) {
 		Labels: []counters.Label{{"comm", "comm"}, {"flags", "key.flags"}, {"pid", "pid"}},
 		Fields: []string{"value.packets"}, Top: 3,
 	})
-	s.Changed(key(t, 1, 70), nil, value(1, 9), true)
+	s.Changed(key(t, 1, 70), nil, value(1, 9))
 	other := key(t, 1, 71)
 	other[6] = 5<<2 | 0xc3 // bits outside the field
-	s.Changed(other, nil, value(1, 4), true)
+	s.Changed(other, nil, value(1, 4))
 	wantRows(t, s, "curl:5:70 [9]", "curl:5:71 [4]", "other:other:other [0]")
 }
 
 func TestCountersWithoutLabels(t *testing.T) {
 	s := newSet(t, counters.Spec{Fields: []string{"bytes"}, Top: 10})
-	s.Changed(key(t, 1, 1), nil, value(5, 1), true)
-	s.Changed(key(t, 2, 1), nil, value(6, 1), true)
+	s.Changed(key(t, 1, 1), nil, value(5, 1))
+	s.Changed(key(t, 2, 1), nil, value(6, 1))
 	wantRows(t, s, " [11]")
 }
 
@@ -134,7 +134,7 @@ func TestFieldsThatAreNotUsable(t *testing.T) {
 		if !errors.Is(err, counters.ErrField) || !strings.Contains(err.Error(), name) {
 			t.Errorf("SetTypes: got error %v, want ErrField with %q", err, name)
 		}
-		set.Changed(key(t, 1, 1), nil, value(1, 1), true) // counts nothing
+		set.Changed(key(t, 1, 1), nil, value(1, 1)) // counts nothing
 		for _, row := range set.Collect(clock) {
 			if row.Totals[0] != 0 {
 				t.Errorf("row after %q: got %v, want 0", name, row)
@@ -154,39 +154,67 @@ func TestValuesOfAllCPUsAreAdded(t *testing.T) {
 	for cpu := range 3 {
 		copy(all[cpu*stride:], value(uint64(10*cpu+1), 1))
 	}
-	s.Changed(key(t, 1, 1), nil, all, true)
+	s.Changed(key(t, 1, 1), nil, all)
 	wantRows(t, s, "10.0.0.1:443 [33 3]", "other:other [0 0]")
 }
 
-// TestFieldsThatFall: a field that falls below half was reset, unless the order of the values is not known.
+// TestFieldsThatFall: a field that falls below half was reset.
 func TestFieldsThatFall(t *testing.T) {
 	for name, tt := range map[string]struct {
-		from, to uint64 // packets, of 32 bits
-		ordered  bool
-		noResets bool
-		want     uint64
+		from, to  uint64 // packets, of 32 bits
+		noResets  bool
+		want      uint64
+		decreases bool
 	}{
-		"rises":             {10, 15, true, false, 5},
-		"rises, no order":   {10, 15, false, false, 5},
-		"falls a little":    {10, 9, true, false, 0},
-		"falls to half":     {10, 5, true, false, 0},
-		"was reset":         {10, 4, true, false, 4},
-		"no order":          {10, 4, false, false, 0},
-		"no resets":         {10, 4, true, true, 0},
-		"wraps":             {1<<32 - 6, 10, true, false, 16},
-		"wraps, no resets":  {1<<32 - 6, 10, true, true, 16},
-		"falls, from above": {1<<32 - 6, 1 << 31, true, false, 0},
+		"rises":                {10, 15, false, 5, false},
+		"stays":                {10, 10, false, 0, false},
+		"falls a little":       {10, 9, false, 0, true},
+		"falls to half":        {10, 5, false, 0, true},
+		"was reset":            {10, 4, false, 4, true},
+		"no resets":            {10, 4, true, 0, true},
+		"wraps":                {1<<32 - 6, 10, false, 16, false},
+		"wraps, no resets":     {1<<32 - 6, 10, true, 16, false},
+		"rises over the range": {10, 1<<32 - 6, false, 1<<32 - 16, true}, // the other order wraps
+		"falls, from above":    {1<<32 - 6, 1 << 31, false, 0, true},
 	} {
 		only := spec(10)
 		only.Fields, only.NoResets = []string{"packets"}, tt.noResets
 		s := newSet(t, only)
-		s.Changed(key(t, 1, 1), value(0, uint32(tt.from)), value(0, uint32(tt.to)), tt.ordered)
+		from, to := value(0, uint32(tt.from)), value(0, uint32(tt.to))
+		s.Changed(key(t, 1, 1), from, to)
 		var got uint64
 		for _, row := range s.Collect(clock) {
 			got += row.Totals[0]
 		}
 		if got != tt.want {
 			t.Errorf("%s: from %d to %d: got %d, want %d", name, tt.from, tt.to, got, tt.want)
+		}
+		if got := s.Decreases(from, to); got != tt.decreases {
+			t.Errorf("%s: Decreases from %d to %d: got %v, want %v", name, tt.from, tt.to, got, tt.decreases)
+		}
+	}
+}
+
+// TestDecreaseOfOneField: one of several fields, or of one CPU, is sufficient. Values of other types do not decrease.
+func TestDecreaseOfOneField(t *testing.T) {
+	s := counters.New(spec(10))
+	if s.Decreases(value(2, 2), value(1, 1)) {
+		t.Error("Decreases before SetTypes: got true, want false")
+	}
+	if err := s.SetTypes(services(), nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		from, to []byte
+		want     bool
+	}{
+		{value(2, 2), value(3, 2), false},
+		{value(2, 2), value(1, 3), true},
+		{value(2, 2), value(3, 1), true},
+		{value(2, 2)[1:], value(1, 1)[1:], false},
+	} {
+		if got := s.Decreases(tt.from, tt.to); got != tt.want {
+			t.Errorf("Decreases from %x to %x: got %v, want %v", tt.from, tt.to, got, tt.want)
 		}
 	}
 }
@@ -207,7 +235,7 @@ func TestOneCPUWraps(t *testing.T) {
 		}
 		return all
 	}
-	s.Changed(key(t, 1, 1), entry(4_000_000_000, 4_000_000_000, 1<<32-6), entry(4_000_000_001, 4_000_000_000, 10), true)
+	s.Changed(key(t, 1, 1), entry(4_000_000_000, 4_000_000_000, 1<<32-6), entry(4_000_000_001, 4_000_000_000, 10))
 	wantRows(t, s, "10.0.0.1:443 [17]", "other:other [0]")
 }
 
@@ -216,7 +244,7 @@ func TestSeriesAreThoseThatIncreaseMost(t *testing.T) {
 	const top, many = 10, 100_000
 	s := newSet(t, spec(top))
 	r := rand.New(rand.NewPCG(1, 2))
-	change := func(service int, n uint64) { s.Changed(key(t, service, 1), nil, value(n, 1), true) }
+	change := func(service int, n uint64) { s.Changed(key(t, service, 1), nil, value(n, 1)) }
 	var rows []counters.Row
 	for round := range 8 {
 		for i := range many {
@@ -248,11 +276,11 @@ func TestContentsWithoutASeries(t *testing.T) {
 		copy(k[7:], comm)
 		return k
 	}
-	s.Changed(named("01"), nil, value(10, 1), true)
-	s.Changed(named("b"), nil, value(10, 1), true)
+	s.Changed(named("01"), nil, value(10, 1))
+	s.Changed(named("b"), nil, value(10, 1))
 	for i := range 4 {
-		s.Changed(named("other"), nil, value(1000, 1), true)
-		s.Changed(named("\x01"), nil, value(1000, 1), true) // has the text 01
+		s.Changed(named("other"), nil, value(1000, 1))
+		s.Changed(named("\x01"), nil, value(1000, 1)) // has the text 01
 		s.Collect(clock.Add(time.Duration(i) * 2 * counters.Linger))
 	}
 	wantRows(t, s, "01 [3010 4]", "b [10 1]", "other [5000 5]")
@@ -270,7 +298,7 @@ func BenchmarkChanged(b *testing.B) {
 			b.ReportAllocs()
 			i := 0
 			for b.Loop() {
-				s.Changed(keys[i], from, to, true)
+				s.Changed(keys[i], from, to)
 				if i++; i == services {
 					i = 0
 				}

@@ -54,28 +54,50 @@ const (
 	wrapsBelow = 0.25
 )
 
+// most returns the maximum of the field.
+func (f *field) most() uint64 {
+	bits := f.Last().BitSize
+	if bits == 0 {
+		bits = 8 * f.Last().Size
+	}
+	return ^uint64(0) >> (64 - bits)
+}
+
+// wraps reports whether a field with the given maximum passed it between two values. One of 64 bits does not.
+func wraps(was, is, most uint64) bool {
+	return most != ^uint64(0) && float64(was) > wrapsAbove*float64(most) && float64(is) < wrapsBelow*float64(most)
+}
+
 // increase returns the increase of a field, in a per-CPU map that of all CPUs. from is nil for a new entry.
 func (f *field) increase(from, to []byte, resets bool) (sum uint64) {
 	if from == nil {
 		return f.Sum(to)
 	}
-	bits := f.Last().BitSize
-	if bits == 0 {
-		bits = 8 * f.Last().Size
-	}
-	most := ^uint64(0) >> (64 - bits)
+	most := f.most()
 	for i := range f.Count() {
 		was, is := f.Number(from, i), f.Number(to, i)
 		switch {
 		case is >= was:
 			sum += is - was
-		case bits < 64 && float64(was) > wrapsAbove*float64(most) && float64(is) < wrapsBelow*float64(most):
+		case wraps(was, is, most):
 			sum += (is - was) & most
 		case resets && is < was/2:
 			sum += is
 		}
 	}
 	return sum
+}
+
+// decreases reports whether the field, or that of a CPU, is lower in to, or wrapped from to to from.
+func (f *field) decreases(from, to []byte) bool {
+	most := f.most()
+	for i := range f.Count() {
+		was, is := f.Number(from, i), f.Number(to, i)
+		if is < was && !wraps(was, is, most) || wraps(is, was, most) {
+			return true
+		}
+	}
+	return false
 }
 
 // fits reports whether an entry has the sizes of the types. from may be nil.

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -189,10 +190,15 @@ func (e *entryMetrics) close() error {
 type mapCounterList []*mapCounters
 
 // Changed implements table.Counter.
-func (l mapCounterList) Changed(key, from, to []byte, ordered bool) {
+func (l mapCounterList) Changed(key, from, to []byte) {
 	for _, c := range l {
-		c.Set.Changed(key, from, to, ordered)
+		c.Set.Changed(key, from, to)
 	}
+}
+
+// Decreases implements table.Counter.
+func (l mapCounterList) Decreases(from, to []byte) bool {
+	return slices.ContainsFunc(l, func(c *mapCounters) bool { return c.Set.Decreases(from, to) })
 }
 
 // counter returns what observes the replica's tables.

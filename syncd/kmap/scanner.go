@@ -298,6 +298,7 @@ func (p *scanPass) compare(at int64, keys, values []byte) {
 	for len(keys) > 0 {
 		n := min(chunk, len(keys)/ks)
 		p.t.Update(func(tx *table.Tx) {
+			tx.AdvanceClock(p.opts.Now())
 			tx.ScannedAll(&p.reading, at, keys[:n*ks], values[:n*vs])
 			p.head = tx.Head()
 		})

@@ -44,6 +44,9 @@ func (t *Table) local(c *Change) Outcome {
 		t.stats.Refused++
 		return Refused
 	}
+	if c.Context == ContextReread {
+		t.lastRead = t.now
+	}
 	h, s := t.findForChange(c.Key)
 	// An event shows that values of open readings may be outdated. A reread of a dirty record has no
 	// meaning, so the key is read again after the write.
@@ -170,7 +173,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
-	t.observe(c, s)
+	held := t.observe(c, s)
 	m := t.meta(s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {
@@ -182,6 +185,7 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 	m.flags &^= flagWritten | flagEvicted
 	t.clearDirty(s)
 	t.stamp(s, v, selfID)
+	t.hold(s, held)
 }
 
 // noteEvidence notes a change as evidence for the record, even if the change modifies nothing. An earlier

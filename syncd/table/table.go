@@ -224,6 +224,11 @@ type Table struct {
 	readings []*Reading
 	// now is the latest wall clock in nanoseconds that a caller passed to AdvanceClock. It never decreases.
 	now int64
+	// lastRead is now at the time when the table last entered a value that was read from the map.
+	lastRead int64
+	// held has the values from which Counter counts next, by slot, of live records whose content may be older than a
+	// value that Counter has. Another content of a record removes its value.
+	held map[uint32][]byte
 	// loading is set between BeginLoad and EndLoad, else nil.
 	loading *loading
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
