@@ -152,7 +152,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if c.options.OwnWriteMarks != nil {
 		replace["own_write_marks"] = c.options.OwnWriteMarks
 	}
-	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace})
+	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
 	if err != nil {
 		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
 	}

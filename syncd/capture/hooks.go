@@ -9,6 +9,8 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
+
+	"mapsync/bpf"
 )
 
 // hook is one kernel function and the programs for it.
@@ -102,7 +104,7 @@ func keepPrograms(spec *ebpf.CollectionSpec, attach Attach, lookups bool) (kept 
 // symbols of the others. It uses the kernel's BTF, which lists static functions too. BTF does not list
 // the entry points of bpf(2) on each kernel.
 func presentHooks(attach Attach, lookups bool) (present []hook, missing []string, err error) {
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := bpf.KernelTypes().Kernel()
 	if err != nil {
 		return nil, nil, fmt.Errorf("load the kernel's BTF (needs CONFIG_DEBUG_INFO_BTF): %w", err)
 	}

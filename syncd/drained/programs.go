@@ -53,7 +53,7 @@ func (o *Options) parts(m Method) ([]part, error) {
 		prefix = "htab_lru_map_"
 	}
 	list := []part{{"fentry_batch", "fexit_batch", "fexit_batch", prefix + "lookup_and_delete_batch"}}
-	kernel, err := btf.LoadKernelSpec()
+	kernel, err := bpf.KernelTypes().Kernel()
 	if err != nil {
 		return nil, fmt.Errorf("load the kernel's BTF (needs CONFIG_DEBUG_INFO_BTF): %w", err)
 	}
@@ -111,6 +111,7 @@ func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap, sums *ebp
 	restrict(spec, parts)
 	objects, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{
 		MapReplacements: map[string]*ebpf.Map{sumsMap: sums, stateMapName: stateMap, callsMap: s.state.calls},
+		Cache:           bpf.KernelTypes(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load BPF programs: %w", err)

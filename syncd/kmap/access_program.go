@@ -10,7 +10,6 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
-	"github.com/cilium/ebpf/btf"
 	"golang.org/x/sys/unix"
 
 	"mapsync/bpf"
@@ -75,33 +74,6 @@ type objectSpec struct {
 // embedded returns bpf/access.bpf.c. Callers change a copy.
 var embedded = sync.OnceValues(bpf.LoadAccess)
 
-// typesLifetime is the time for which the types of the kernel stay in memory after a use. They need
-// several MiB, and many milliseconds to read.
-const typesLifetime = 10 * time.Second
-
-var types struct {
-	sync.Mutex
-	cache *btf.Cache
-	drop  *time.Timer
-}
-
-// kernelTypes returns the types of the kernel, which loads of programs in short succession share.
-func kernelTypes() *btf.Cache {
-	types.Lock()
-	defer types.Unlock()
-	if types.cache != nil {
-		types.drop.Reset(typesLifetime)
-		return types.cache
-	}
-	types.cache = btf.NewCache()
-	types.drop = time.AfterFunc(typesLifetime, func() {
-		types.Lock()
-		defer types.Unlock()
-		types.cache = nil
-	})
-	return types.cache
-}
-
 // loadObject loads one program for the map. own may be nil. The caller closes the object.
 func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*object, error) {
 	spec, err := embedded()
@@ -135,7 +107,7 @@ func loadObject(m *ebpf.Map, info *Info, own *ebpf.Map, want objectSpec) (*objec
 	if s := spec.Maps[bpf.AccessMapScratch]; s != nil {
 		s.ValueSize = uint32(info.KeySize + info.ValueSize)
 	}
-	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: kernelTypes()})
+	coll, err := ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
 	if err != nil {
 		return nil, fmt.Errorf("load %s: %w", want.program, err)
 	}

@@ -1,0 +1,38 @@
+package bpf
+
+import (
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/cilium/ebpf/btf"
+)
+
+// typesLifetime is the time for which the types of the kernel stay in memory after a use. They need
+// 10 to 20 MiB, and many milliseconds to read.
+const typesLifetime = 2 * time.Second
+
+var types struct {
+	sync.Mutex
+	cache *btf.Cache // nil if the types are not in memory
+	drop  *time.Timer
+}
+
+// KernelTypes returns the types of the kernel, which loads of programs in short succession share. After the last of
+// them, the memory returns to the kernel. The caller does not keep the result, because it would keep the memory.
+func KernelTypes() *btf.Cache {
+	types.Lock()
+	defer types.Unlock()
+	if types.cache != nil {
+		types.drop.Reset(typesLifetime)
+		return types.cache
+	}
+	types.cache = btf.NewCache()
+	types.drop = time.AfterFunc(typesLifetime, func() {
+		types.Lock()
+		types.cache = nil
+		types.Unlock()
+		debug.FreeOSMemory() // a daemon at rest allocates too little for a collection soon
+	})
+	return types.cache
+}
