@@ -168,7 +168,8 @@ func (c *stressCluster) join() {
 	started := [2]int{c.syncsStarted(0), c.syncsStarted(1)}
 	before := [2]*sourceSnapshot{c.sources[0].snapshot(), c.sources[1].snapshot()}
 	p := c.startJoiner()
-	for deadline := time.Now().Add(time.Minute); !p.readyz(); {
+	// The processor time of the joiner is limited, and the machine may be overloaded.
+	for deadline := time.Now().Add(5 * time.Minute); !p.readyz(); {
 		for i, s := range c.sources {
 			// A peer must send all entries that it held before it began to send to the joiner.
 			if now := s.snapshot(); c.syncsStarted(i) == started[i] {
@@ -176,7 +177,7 @@ func (c *stressCluster) join() {
 			}
 		}
 		if time.Now().After(deadline) {
-			c.t.Fatalf("joiner: not ready within 1 min: %s", p.answer)
+			c.t.Fatalf("joiner: not ready within 5 min: %s", p.answer)
 		}
 	}
 	p.freeze()
