@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -117,8 +116,13 @@ func arguments(cfg *Config) []string {
 	if cfg.Accel != "tcg" {
 		accel, cpu = cfg.Accel, "host"
 	}
-	return append(slices.Clone(p.machine),
-		"-accel", accel, "-cpu", cpu, "-smp", strconv.Itoa(cfg.CPUs), "-m", cfg.Memory,
+	list := slices.Clone(p.machine)
+	if cfg.Icount {
+		accel = "tcg,thread=single"
+		list = append(list, "-icount", "shift=0,sleep=off")
+	}
+	return append(list,
+		"-accel", accel, "-cpu", cpu, "-smp", fmt.Sprintf("%d,maxcpus=%d", cfg.CPUs, max(cfg.CPUs, cfg.PossibleCPUs)), "-m", cfg.Memory,
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-nic", "none",
 		"-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console",
 		"-chardev", "socket,id=port,fd=3", "-device", "virtio-serial-pci",

@@ -78,8 +78,13 @@ type Config struct {
 	// Memory is the size in QEMU's notation. CPUs is the number of CPUs. The defaults are "2G" and 2.
 	Memory string
 	CPUs   int
+	// PossibleCPUs is the number of CPUs that the kernel keeps data for, if it is above CPUs.
+	PossibleCPUs int
 	// Accel is the accelerator. The default is "tcg", because an existing /dev/kvm may not work.
 	Accel string
+	// Icount makes the guest's clock count instructions: one takes a nanosecond. Pauses of the emulator then take no time
+	// in the guest, but neither do misses of a cache. The machine has one CPU then, and the accelerator is "tcg".
+	Icount bool
 	// Timeout bounds the whole run, including the boot; 0 means no limit. The program first receives
 	// SIGQUIT, so that a Go program prints its stacks.
 	Timeout time.Duration
@@ -161,6 +166,12 @@ func (cfg *Config) fill() error {
 	}
 	if cfg.Accel == "" {
 		cfg.Accel = "tcg"
+	}
+	if cfg.Icount {
+		if cfg.Accel != "tcg" {
+			return fmt.Errorf("run virtual machine: icount needs the accelerator tcg, not %s", cfg.Accel)
+		}
+		cfg.CPUs = 1 // the instructions of another CPU would take time of this one
 	}
 	if cfg.StallTimeout == 0 {
 		cfg.StallTimeout = defaultStallTimeout

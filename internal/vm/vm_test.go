@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 var roles = map[string]func() int{
-	"work": work, "hang": hang, "panic": kernelPanic, "host": runUntilKilled,
+	"work": work, "hang": hang, "panic": kernelPanic, "host": runUntilKilled, "clock": watchClock,
 }
 
 const outputSize = 3 << 20
