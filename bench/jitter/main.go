@@ -46,6 +46,7 @@ func main() {
 // measurement is the longest run of the timer, or the longest call of syncd.
 type measurement struct {
 	name    string
+	kind    string // of the longest call
 	longest time.Duration
 	runs    uint64
 }
@@ -71,9 +72,9 @@ func run(ctx context.Context, o *options) error {
 		list = append(list, m)
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "WHAT RUNS\tLONGEST MS\tRUNS")
+	fmt.Fprintln(w, "WHAT RUNS\tLONGEST MS\tRUNS\tKIND OF CALL")
 	for _, m := range list {
-		fmt.Fprintf(w, "%s\t%.3f\t%d\n", m.name, milliseconds(m.longest), m.runs)
+		fmt.Fprintf(w, "%s\t%.3f\t%d\t%s\n", m.name, milliseconds(m.longest), m.runs, m.kind)
 	}
 	if err := w.Flush(); err != nil {
 		return err

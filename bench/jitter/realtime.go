@@ -18,9 +18,12 @@ func useRealtime() error {
 	if os.Getenv(realtimeVariable) != "" {
 		return nil
 	}
-	// By default, the kernel stops real-time threads for 50 ms of each second without a pause.
-	if err := os.WriteFile("/proc/sys/kernel/sched_rt_runtime_us", []byte("-1"), 0o644); err != nil {
-		return fmt.Errorf("remove the limit of real-time threads: %w", err)
+	// By default, the kernel stops real-time threads for 50 ms of each second without a pause. The other threads of the
+	// machine need some time, too, should those not pause.
+	for _, limit := range [][2]string{{"sched_rt_period_us", "10000000"}, {"sched_rt_runtime_us", "9900000"}} {
+		if err := os.WriteFile("/proc/sys/kernel/"+limit[0], []byte(limit[1]), 0o644); err != nil {
+			return fmt.Errorf("raise the limit of real-time threads: %w", err)
+		}
 	}
 	runtime.LockOSThread()
 	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}
