@@ -22,7 +22,7 @@ func (m *replica) load(ctx context.Context, k *kmap.Map, t *table.Table) (n int,
 	}
 	switch {
 	case !m.wasOffered:
-		n, err = kmap.LoadAll(ctx, k, t)
+		n, err = kmap.LoadAll(ctx, k, t, m.daemon.clock.now)
 	case again:
 		n, err = m.rescan(ctx, k, t)
 	default:

@@ -39,6 +39,7 @@ func (m *replica) eachEntry(
 	}
 	return k.Read(ctx, begin, func(at int64, keys, values []byte) error {
 		t.Update(func(tx *table.Tx) {
+			tx.AdvanceClock(m.daemon.clock.now())
 			for ; len(keys) > 0; keys, values = keys[ks:], values[vs:] {
 				fn(tx, &table.Change{Key: keys[:ks], Value: values[:vs], Time: at, Op: table.OpUpdate, Read: reading})
 			}

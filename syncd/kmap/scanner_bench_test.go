@@ -18,7 +18,7 @@ func BenchmarkScan(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	if _, err := LoadAll(b.Context(), k, tab); err != nil {
+	if _, err := LoadAll(b.Context(), k, tab, now); err != nil {
 		b.Fatal(err)
 	}
 	tab.Update(func(tx *table.Tx) { tx.Adopt(*benchEntries) })

@@ -102,7 +102,7 @@ func (s *scanFixture) load(n int) {
 	for i := range n {
 		s.put(i, 1)
 	}
-	if _, err := LoadAll(s.t.Context(), s.m, s.tab); err != nil {
+	if _, err := LoadAll(s.t.Context(), s.m, s.tab, now); err != nil {
 		s.t.Fatal(err)
 	}
 	s.tab.Update(func(tx *table.Tx) { tx.Adopt(n) })

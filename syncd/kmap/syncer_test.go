@@ -332,7 +332,7 @@ func TestLoadAll(t *testing.T) {
 		m := openMap(t, newKernelMap(t, spec), Options{})
 		put(t, m, 0, 5000, 1)
 		tab := newTable(t, table.Options{})
-		n, err := LoadAll(t.Context(), m, tab)
+		n, err := LoadAll(t.Context(), m, tab, now)
 		if err != nil || n != 5000 || tab.Stats().Unversioned != 5000 {
 			t.Fatalf("load: got %d entries, error %v, stats %+v, want 5000, nil and 5000 unversioned records", n, err, tab.Stats())
 		}

@@ -12,57 +12,131 @@ type Counter interface {
 	// peer waits for its write, and after such a write whose order with a local change is unknown.
 	Changed(key, from, to []byte)
 
-	// Decreases reports whether a counter is lower in to than in from. If to may be the earlier value, the table does not
-	// call Changed for it. It reads the entry again, and continues from the former value.
+	// Decreases reports whether a counter is lower in to than in from. Either it was reset, or to is the earlier value.
 	Decreases(from, to []byte) bool
 }
 
-// observe passes a change to the counter before it becomes the record's content. If the change may be older than the
-// content, and decreases it, observe returns a copy of the value from which the next change counts, for hold.
-func (t *Table) observe(c *Change, s uint32) (held []byte) {
+// base is the value of a record that Counter has, while changes may arrive that are older than it. Events of other CPUs are
+// late by up to timestampMargin, and those of writes before a read arrive after it. The first later change ends it.
+type base struct {
+	// value is the value that Counter has.
+	value []byte
+	// most is the value with the highest counters since, nil for none. Counter has not seen it.
+	most []byte
+	// reset is true if value is that of a reset. Higher values may be from before it, so that most stays nil.
+	reset bool
+	// until is the time in nanoseconds of the wall clock up to which a change may be older than value. It never changes, so
+	// that a reread ends the base.
+	until int64
+}
+
+func (t *Table) newBase(value []byte, c *Change, m *meta) *base {
+	return &base{value: bytes.Clone(value), until: max(t.now, c.Time, m.seen) + timestampMargin}
+}
+
+// observe passes an update to the counter before it becomes the record's content. It removes the base of the record, and
+// returns the one for hold.
+func (t *Table) observe(c *Change, s uint32) *base {
+	b := t.bases[s]
+	delete(t.bases, s)
 	if t.opt.Counter == nil || c.Op != OpUpdate {
-		return nil
+		return b
 	}
 	m := t.meta(s)
 	created := m.seq == 0 && !m.is(flagUnversioned) // a new record has no value yet
+	var from []byte
 	switch {
 	case m.is(flagUncounted):
-		m.flags &^= flagUncounted
+		if c.Context == ContextReread {
+			m.flags &^= flagUncounted
+		}
+		return nil
 	case m.is(flagDirty):
+		return nil
 	case created && (t.loading != nil || t.unscanned && c.Context == ContextReread):
-		// The entry may be older than this syncd.
+		return nil // the entry may be older than this syncd
+	case b != nil:
+		from = b.value
 	case created || !m.live() && !m.is(flagReleased):
 		t.opt.Counter.Changed(c.Key, nil, c.Value)
+		return nil
 	default:
 		// The map may still hold an evicted entry: the event of the eviction may be late.
-		from, isHeld := t.held[s]
-		if !isHeld {
-			from = t.value(s)
-		}
-		if t.mayBeOlder(c, m) && t.opt.Counter.Decreases(from, c.Value) {
-			return bytes.Clone(from)
-		}
-		t.opt.Counter.Changed(c.Key, from, c.Value)
+		from = t.value(s)
 	}
-	return nil
+	decreases := t.opt.Counter.Decreases(from, c.Value)
+	if b == nil && decreases && t.mayBeOlder(c, s) {
+		b = t.newBase(from, c, m)
+	}
+	if b != nil && c.Time <= b.until {
+		if !b.reset && !decreases && (b.most == nil || !t.opt.Counter.Decreases(b.most, c.Value)) {
+			b.most = bytes.Clone(c.Value)
+		}
+		return b
+	}
+	t.opt.Counter.Changed(c.Key, from, c.Value)
+	if !decreases {
+		return nil
+	}
+	b = t.newBase(c.Value, c, m)
+	b.reset = true
+	return b
+}
+
+// observeDelete handles the base of a record when the key is not in the map. If it may have been there later, the record
+// gets one.
+func (t *Table) observeDelete(c *Change, s uint32) {
+	if t.opt.Counter == nil {
+		return
+	}
+	m := t.meta(s)
+	b := t.bases[s]
+	switch {
+	case b != nil && c.Time > b.until:
+		t.endBase(s)
+	case b == nil && m.live() && !m.is(flagDirty|flagUncounted) && t.mayBeOlder(c, s):
+		t.hold(s, t.newBase(t.value(s), c, m))
+	case b != nil && c.Context == ContextReread:
+		t.requestReread(s)
+	}
 }
 
 // mayBeOlder reports whether a change may be older than the record's content. The time of a read is that at which it
 // began, but the table knows only that it ended by lastRead.
-func (t *Table) mayBeOlder(c *Change, m *meta) bool {
-	byRead := m.cpu == cpuNone && !m.is(flagUnversioned)
-	return t.uncertain(c, m) || byRead && c.Context != ContextReread && c.Time <= t.lastRead
+func (t *Table) mayBeOlder(c *Change, s uint32) bool {
+	m := t.meta(s)
+	if c.Context == ContextReread {
+		return t.uncertain(c, m) || c.Read != nil && c.Read.isStale(s)
+	}
+	return t.uncertain(c, m) || m.cpu == cpuNone && (t.loading != nil || c.Time <= t.lastRead)
 }
 
-// hold sets the value that observe returned, nil for none, after the change became the record's content.
-func (t *Table) hold(s uint32, value []byte) {
-	if value == nil {
-		delete(t.held, s)
+// hold sets the base of a record, nil for none, after a change became the record's content.
+func (t *Table) hold(s uint32, b *base) {
+	if b == nil {
 		return
 	}
-	if t.held == nil {
-		t.held = make(map[uint32][]byte)
+	if t.bases == nil {
+		t.bases = make(map[uint32]*base)
 	}
-	t.held[s] = value
+	t.bases[s] = b
 	t.requestReread(s)
+}
+
+// endBase passes the highest value to the counter, and removes the base of a record whose entry ends or is replaced.
+func (t *Table) endBase(s uint32) {
+	b := t.bases[s]
+	if b == nil {
+		return
+	}
+	delete(t.bases, s)
+	if b.most != nil {
+		t.opt.Counter.Changed(t.key(s), b.value, b.most)
+	}
+}
+
+// release frees a slot. The slot must be in no list.
+func (t *Table) release(s uint32) {
+	delete(t.bases, s)
+	t.slab.release(s)
 }

@@ -40,8 +40,8 @@ func (tx *Tx) BeginLoad() {
 	tx.t.loading, tx.t.unscanned = &loading{deleted: make(map[string]int64)}, true
 }
 
-// EndLoad ends a load. The caller calls it after the last Load.
-func (tx *Tx) EndLoad() { tx.t.loading = nil }
+// EndLoad ends a load. The caller calls it after the last Load, and AdvanceClock before it.
+func (tx *Tx) EndLoad() { tx.t.loading, tx.t.lastRead = nil, tx.t.now }
 
 // Load enters an entry that the map held at start. A key without a record becomes an unversioned record.
 // The record of any peer wins over it. It is not in the order, and syncd does not send it, until Adopt.

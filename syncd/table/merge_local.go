@@ -173,7 +173,7 @@ func (t *Table) change(c *Change, s uint32) Outcome {
 
 // enter makes a change the record's content, with version v and this incarnation as the owner.
 func (t *Table) enter(c *Change, s uint32, v Version) {
-	held := t.observe(c, s)
+	b := t.observe(c, s)
 	m := t.meta(s)
 	revived := (!m.live() || m.is(flagEvicted)) && c.Op == OpUpdate
 	if m.noteEvidence(c); revived {
@@ -185,7 +185,7 @@ func (t *Table) enter(c *Change, s uint32, v Version) {
 	m.flags &^= flagWritten | flagEvicted
 	t.clearDirty(s)
 	t.stamp(s, v, selfID)
-	t.hold(s, held)
+	t.hold(s, b)
 }
 
 // noteEvidence notes a change as evidence for the record, even if the change modifies nothing. An earlier

@@ -10,6 +10,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		}
 		return Unchanged
 	}
+	t.observeDelete(c, s)
 	m := t.meta(s)
 	// The table already has the key as deleted or evicted. A released tombstone loses its mark, unless the
 	// change may be older than a write of the entry.

@@ -75,7 +75,7 @@ func (t *Table) put(s uint32, value []byte, deleted bool, now int64) {
 	m := t.meta(s)
 	m.version = 0
 	m.flags &^= flagLoaded
-	t.hold(s, nil)
+	t.endBase(s)
 	if deleted {
 		t.unrelease(m)
 		m.flags &^= flagExpired

@@ -22,6 +22,7 @@ func (tx *Tx) Refill() {
 	for _, h := range append(t.owners.groups, &t.owners.otherOwners) {
 		t.closeVictimCursor(h)
 	}
+	clear(t.bases)
 	t.applied, t.takeover.since = 0, 0
 	t.unscanned = true // until a scan of the new map has ended
 	tx.changed = true

@@ -19,7 +19,7 @@ func (t *Table) refreshes(c *Change, s uint32) bool {
 
 // keepUnsent stores a value without sending it now.
 func (t *Table) keepUnsent(c *Change, s uint32) {
-	held := t.observe(c, s)
+	b := t.observe(c, s)
 	if !bytes.Equal(t.value(s), c.Value) {
 		t.invalidateReadings(s) // an open one may have an older value
 	}
@@ -28,5 +28,5 @@ func (t *Table) keepUnsent(c *Change, s uint32) {
 		t.meta(s).flags |= flagUnsent
 	}
 	copy(t.value(s), c.Value)
-	t.hold(s, held)
+	t.hold(s, b)
 }

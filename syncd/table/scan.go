@@ -55,7 +55,7 @@ func (tx *Tx) Scanned(c *Change) Outcome {
 
 // ScannedAll enters many entries like Scanned. keys has their keys one after the other, and values has
 // their values. Argument at is the wall clock in nanoseconds before the read. Argument r is the reading,
-// see Change.Read. The caller calls AdvanceClock after the read. The slices are borrowed for the call.
+// see Change.Read. The caller calls AdvanceClock after the read, as for Scanned. The slices are borrowed for the call.
 func (tx *Tx) ScannedAll(r *Reading, at int64, keys, values []byte) {
 	t := tx.t
 	t.lastRead = t.now

@@ -226,9 +226,9 @@ type Table struct {
 	now int64
 	// lastRead is now at the time when the table last entered a value that was read from the map.
 	lastRead int64
-	// held has the values from which Counter counts next, by slot, of live records whose content may be older than a
-	// value that Counter has. Another content of a record removes its value.
-	held map[uint32][]byte
+	// bases has the bases of records by slot, nil without Counter. A slot in it has a record whose key was read or will be
+	// read again.
+	bases map[uint32]*base
 	// loading is set between BeginLoad and EndLoad, else nil.
 	loading *loading
 	// unscanned is true from BeginLoad or Refill until the end of the next scan. A read of the map may skip
