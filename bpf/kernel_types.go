@@ -27,12 +27,15 @@ func KernelTypes() *btf.Cache {
 		types.drop.Reset(typesLifetime)
 		return types.cache
 	}
-	types.cache = btf.NewCache()
+	cache := btf.NewCache()
+	types.cache = cache
 	types.drop = time.AfterFunc(typesLifetime, func() {
 		types.Lock()
-		types.cache = nil
+		if types.cache == cache { // not if a use came while the timer ended, and another cache is there now
+			types.cache = nil
+		}
 		types.Unlock()
 		debug.FreeOSMemory() // a daemon at rest allocates too little for a collection soon
 	})
-	return types.cache
+	return cache
 }

@@ -45,7 +45,7 @@ func measureCalls(ctx context.Context, entries int, window time.Duration) (m mea
 	defer func() { err = errors.Join(err, os.RemoveAll(state)) }()
 	c := config.Default()
 	c.NodeName, c.Maps, c.Insecure = "a", []string{path}, true
-	c.Attach = string(capture.AttachNone) // hooks read no maps
+	c.Attach = string(capture.AttachNone)                   // hooks read no maps
 	c.ScanInterval, c.ScanBudget = 100*time.Millisecond, 50 // the rest is for threads without real-time priority
 	c.MetricsListen, c.StateDir, c.ControlSocket, c.PinDir = "", state, filepath.Join(state, "syncd.sock"), ""
 	d, err := daemon.New(daemon.Options{Config: c, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})

@@ -113,14 +113,18 @@ func (s *Set) SetTypes(types *schema.Schema, links schema.Links) error {
 }
 
 // Changed adds what an entry increased in a local change. from is the former value, or nil for a new entry, which
-// increases from 0. So does a field that falls below half: it was reset. Another decrease adds nothing. The table calls
-// Changed under its lock.
-func (s *Set) Changed(key, from, to []byte) {
+// increases from 0. So does a field that falls below half: it was reset. Another decrease adds nothing. Changed
+// reports whether a field is lower. The table calls it under its lock.
+func (s *Set) Changed(key, from, to []byte) (decreased bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// A map that is replaced has other types for a moment.
-	if s.layout == nil || !s.layout.fits(key, from, to) || !s.measure(from, to) {
-		return
+	if s.layout == nil || !s.layout.fits(key, from, to) {
+		return false
+	}
+	increased, decreased := s.measure(from, to)
+	if !increased {
+		return decreased
 	}
 	s.raw = s.layout.raw(s.raw[:0], key)
 	of, known := s.find(key)
@@ -134,16 +138,17 @@ func (s *Set) Changed(key, from, to []byte) {
 	if !known {
 		s.candidates.add(s.raw, key, s.increases[0])
 	}
+	return decreased
 }
 
-// measure sets increases to those of a change, and reports whether there are any.
-func (s *Set) measure(from, to []byte) (any bool) {
+// measure sets increases to those of a change, and reports whether a field increased, and whether one is lower.
+func (s *Set) measure(from, to []byte) (increased, decreased bool) {
 	for i := range s.layout.fields {
-		n := s.layout.fields[i].increase(from, to, !s.spec.NoResets)
+		n, lower := s.layout.fields[i].increase(from, to, !s.spec.NoResets)
 		s.increases[i] = n
-		any = any || n > 0
+		increased, decreased = increased || n > 0, decreased || lower
 	}
-	return any
+	return increased, decreased
 }
 
 // Decreases reports whether a field is lower in to than in from. The table calls it if to may be the earlier value.

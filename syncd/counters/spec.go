@@ -54,8 +54,8 @@ const (
 	wrapsBelow = 0.25
 )
 
-// most returns the maximum of the field.
-func (f *field) most() uint64 {
+// maximum returns the highest value of the field.
+func (f *field) maximum() uint64 {
 	bits := f.Last().BitSize
 	if bits == 0 {
 		bits = 8 * f.Last().Size
@@ -64,36 +64,40 @@ func (f *field) most() uint64 {
 }
 
 // wraps reports whether a field with the given maximum passed it between two values. One of 64 bits does not.
-func wraps(was, is, most uint64) bool {
-	return most != ^uint64(0) && float64(was) > wrapsAbove*float64(most) && float64(is) < wrapsBelow*float64(most)
+func wraps(was, is, maximum uint64) bool {
+	return maximum != ^uint64(0) && float64(was) > wrapsAbove*float64(maximum) && float64(is) < wrapsBelow*float64(maximum)
 }
 
-// increase returns the increase of a field, in a per-CPU map that of all CPUs. from is nil for a new entry.
-func (f *field) increase(from, to []byte, resets bool) (sum uint64) {
+// increase returns the increase of a field, in a per-CPU map that of all CPUs, and whether the field, or that of a CPU, is
+// lower. from is nil for a new entry.
+func (f *field) increase(from, to []byte, resets bool) (sum uint64, decreased bool) {
 	if from == nil {
-		return f.Sum(to)
+		return f.Sum(to), false
 	}
-	most := f.most()
+	maximum := f.maximum()
 	for i := range f.Count() {
 		was, is := f.Number(from, i), f.Number(to, i)
 		switch {
 		case is >= was:
 			sum += is - was
-		case wraps(was, is, most):
-			sum += (is - was) & most
-		case resets && is < was/2:
-			sum += is
+		case wraps(was, is, maximum):
+			sum += (is - was) & maximum
+		default:
+			decreased = true
+			if resets && is < was/2 {
+				sum += is
+			}
 		}
 	}
-	return sum
+	return sum, decreased
 }
 
 // decreases reports whether the field, or that of a CPU, is lower in to, or wrapped from to to from.
 func (f *field) decreases(from, to []byte) bool {
-	most := f.most()
+	maximum := f.maximum()
 	for i := range f.Count() {
 		was, is := f.Number(from, i), f.Number(to, i)
-		if is < was && !wraps(was, is, most) || wraps(is, was, most) {
+		if is < was && !wraps(was, is, maximum) || wraps(is, was, maximum) {
 			return true
 		}
 	}

@@ -190,10 +190,11 @@ func (e *entryMetrics) close() error {
 type mapCounterList []*mapCounters
 
 // Changed implements table.Counter.
-func (l mapCounterList) Changed(key, from, to []byte) {
+func (l mapCounterList) Changed(key, from, to []byte) (decreased bool) {
 	for _, c := range l {
-		c.Set.Changed(key, from, to)
+		decreased = c.Set.Changed(key, from, to) || decreased
 	}
+	return decreased
 }
 
 // Decreases implements table.Counter.

@@ -6,13 +6,13 @@ import "bytes"
 // keep or change the slices.
 type Counter interface {
 	// Changed notes a local change of an entry from one value to another, also if they differ in nothing that is
-	// significant. from is nil if the entry is new.
+	// significant. from is nil if the entry is new. Changed reports whether a counter is lower in to than in from.
 	//
 	// Changes are left out if the former value of the entry is unknown: before the map was read, while a record of a
 	// peer waits for its write, and after such a write whose order with a local change is unknown.
-	Changed(key, from, to []byte)
+	Changed(key, from, to []byte) (decreased bool)
 
-	// Decreases reports whether a counter is lower in to than in from. Either it was reset, or to is the earlier value.
+	// Decreases reports whether a counter is lower in to than in from. The table asks if to may be the earlier value.
 	Decreases(from, to []byte) bool
 }
 
@@ -34,12 +34,19 @@ func (t *Table) newBase(value []byte, c *Change, m *meta) *base {
 	return &base{value: bytes.Clone(value), until: max(t.now, c.Time, m.seen) + timestampMargin}
 }
 
-// observe passes an update to the counter before it becomes the record's content. It removes the base of the record, and
+// observe passes a change to the counter before it becomes the record's content. It removes the base of the record, and
 // returns the one for hold.
 func (t *Table) observe(c *Change, s uint32) *base {
+	if t.opt.Counter == nil {
+		return nil
+	}
 	b := t.bases[s]
+	if c.Op != OpUpdate && b != nil && c.Time > b.until {
+		t.endBase(s)
+		return nil
+	}
 	delete(t.bases, s)
-	if t.opt.Counter == nil || c.Op != OpUpdate {
+	if c.Op != OpUpdate {
 		return b
 	}
 	m := t.meta(s)
@@ -64,18 +71,19 @@ func (t *Table) observe(c *Change, s uint32) *base {
 		// The map may still hold an evicted entry: the event of the eviction may be late.
 		from = t.value(s)
 	}
-	decreases := t.opt.Counter.Decreases(from, c.Value)
-	if b == nil && decreases && t.mayBeOlder(c, s) {
-		b = t.newBase(from, c, m)
-	}
-	if b != nil && c.Time <= b.until {
-		if !b.reset && !decreases && (b.most == nil || !t.opt.Counter.Decreases(b.most, c.Value)) {
-			b.most = bytes.Clone(c.Value)
+	if b != nil && c.Time <= b.until || b == nil && t.mayBeOlder(c, s) {
+		decreases := t.opt.Counter.Decreases(from, c.Value)
+		if b == nil && decreases {
+			b = t.newBase(from, c, m)
 		}
-		return b
+		if b != nil {
+			if !b.reset && !decreases && (b.most == nil || !t.opt.Counter.Decreases(b.most, c.Value)) {
+				b.most = bytes.Clone(c.Value)
+			}
+			return b
+		}
 	}
-	t.opt.Counter.Changed(c.Key, from, c.Value)
-	if !decreases {
+	if !t.opt.Counter.Changed(c.Key, from, c.Value) {
 		return nil
 	}
 	b = t.newBase(c.Value, c, m)
@@ -83,21 +91,24 @@ func (t *Table) observe(c *Change, s uint32) *base {
 	return b
 }
 
-// observeDelete handles the base of a record when the key is not in the map. If it may have been there later, the record
-// gets one.
+// observeDelete handles the base of a record when the key is not in the map. If the entry may be later than that, the
+// record gets one. If the table accepts the delete, observe follows.
 func (t *Table) observeDelete(c *Change, s uint32) {
 	if t.opt.Counter == nil {
 		return
 	}
 	m := t.meta(s)
-	b := t.bases[s]
-	switch {
-	case b != nil && c.Time > b.until:
+	switch b := t.bases[s]; {
+	case b == nil:
+		if m.live() && !m.is(flagDirty|flagUncounted) && t.mayBeOlder(c, s) {
+			t.hold(s, t.newBase(t.value(s), c, m))
+		}
+	case c.Time <= b.until:
+		if c.Context == ContextReread {
+			t.requestReread(s)
+		}
+	case !m.live():
 		t.endBase(s)
-	case b == nil && m.live() && !m.is(flagDirty|flagUncounted) && t.mayBeOlder(c, s):
-		t.hold(s, t.newBase(t.value(s), c, m))
-	case b != nil && c.Context == ContextReread:
-		t.requestReread(s)
 	}
 }
 

@@ -168,7 +168,7 @@ func TestCounterFollowsModel(t *testing.T) {
 			options = append(options, insignificant)
 		}
 		if seed%8 < 2 {
-			options = append(options, func(o *Options) { o.Carried = make([]byte, valueSize) })
+			options = append(options, notCarried)
 		}
 		m := &countedMap{r: rand.New(rand.NewPCG(seed, 3)), clock: second, tab: newRig(t, options...).tab}
 		for range 60 {

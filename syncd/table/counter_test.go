@@ -14,7 +14,7 @@ type calls struct {
 	total int
 }
 
-func (c *calls) Changed(key, from, to []byte) {
+func (c *calls) Changed(key, from, to []byte) (decreased bool) {
 	was, n := "-", number(to)
 	if from != nil {
 		was = text(from)
@@ -24,6 +24,7 @@ func (c *calls) Changed(key, from, to []byte) {
 	}
 	c.total += n
 	c.list = append(c.list, fmt.Sprintf("%s %s>%s", text(key), was, text(to)))
+	return from != nil && c.Decreases(from, to)
 }
 
 func (c *calls) Decreases(from, to []byte) bool { return number(to) < number(from) }
@@ -37,6 +38,18 @@ func counted(c *calls) func(*Options) { return func(o *Options) { o.Counter = c 
 
 // insignificant is for values of which no change is significant, as in a map of counters.
 func insignificant(o *Options) { o.Significant = make([]byte, valueSize) }
+
+// notCarried is for values of which syncd sends nothing.
+func notCarried(o *Options) { o.Carried = make([]byte, valueSize) }
+
+// scanUntil enters a key that a scan read between two times.
+func (r *rig) scanUntil(from, to int64, key, value string) {
+	scan := r.read(from)
+	r.tab.Update(func(tx *Tx) {
+		tx.AdvanceClock(to)
+		tx.ScannedAll(&scan.Reading, scan.at, pad(key, keySize), pad(value, valueSize))
+	})
+}
 
 func TestCounterObservesLocalChanges(t *testing.T) {
 	var got calls
@@ -153,12 +166,19 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.takeRereads()
 			r.local(Accepted, 4*second, "update k 7 packet 1")
 		}, 1009},
+		"a counter rises while its order is not known, and is deleted": {nil, func(r *rig) {
+			r.local(Accepted, 2*second, "update k 1002 packet 0")
+			r.local(Accepted, 2*second+1000, "update k 1001 packet 1")
+			r.local(Accepted, 2*second+2000, "update k 1010 packet 0")
+			r.local(Accepted, 3*second, "delete k - packet 1")
+		}, 1010},
+		"a value before a reset arrives after it, and the entry is deleted": {nil, func(r *rig) {
+			r.local(Accepted, 2*second, "update k 20 packet 0")
+			r.local(Accepted, 2*second+1000, "update k 1001 packet 1")
+			r.local(Accepted, 3*second, "delete k - packet 1")
+		}, 1020},
 		"a scan reads an inserted entry that grew before its event arrives": {[]func(*Options){insignificant}, func(r *rig) {
-			scan := r.read(2 * second)
-			r.tab.Update(func(tx *Tx) {
-				tx.AdvanceClock(2*second + 9_000_000)
-				tx.ScannedAll(&scan.Reading, scan.at, pad("n", keySize), pad("9000", valueSize))
-			})
+			r.scanUntil(2*second, 2*second+9_000_000, "n", "9000")
 			r.local(Unchanged, 2*second+2_000_000, "update n 0 packet 0")
 			r.wantRereads("n")
 			r.read(3*second).found(Unchanged, "n", "9500")
@@ -175,11 +195,7 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.read(3*second).found(Accepted, "k", "9002")
 		}, 9002},
 		"a scan reads the same value, and the event of an earlier one arrives": {[]func(*Options){insignificant}, func(r *rig) {
-			scan := r.read(2 * second)
-			r.tab.Update(func(tx *Tx) {
-				tx.AdvanceClock(2*second + 9_000_000)
-				tx.ScannedAll(&scan.Reading, scan.at, pad("k", keySize), pad("1000", valueSize))
-			})
+			r.scanUntil(2*second, 2*second+9_000_000, "k", "1000")
 			r.local(Unchanged, 2*second+2_000_000, "update k 900 packet 0")
 			r.wantRereads("k")
 			r.read(3*second).found(Unchanged, "k", "1001")
@@ -192,6 +208,83 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.takeRereads()
 			r.local(Accepted, 30*second, "update k 5003 packet 0")
 		}, 1005},
+		"a scan reads an entry, and two earlier events arrive": {nil, func(r *rig) {
+			r.scanUntil(2*second, 2*second+9_000_000, "k", "9000")
+			r.local(Accepted, 2*second+2_000_000, "update k 1001 packet 0")
+			r.local(Accepted, 2*second+4_000_000, "update k 1002 packet 0")
+			r.wantRereads("k")
+			r.read(3*second).found(Accepted, "k", "9500")
+		}, 9500},
+		"a scan reads an entry, and its earlier delete and creation arrive": {nil, func(r *rig) {
+			r.scanUntil(2*second, 2*second+9_000_000, "k", "9000")
+			r.local(Accepted, 2*second+2_000_000, "delete k - packet 0")
+			r.local(Accepted, 2*second+4_000_000, "update k 0 packet 0")
+			r.wantRereads("k")
+			r.read(3*second).found(Accepted, "k", "9500")
+		}, 9500}, // nothing shows the increase before the delete
+		"a delete after a scan, and a creation": {nil, func(r *rig) {
+			r.scanUntil(2*second, 2*second+9_000_000, "k", "9000")
+			r.local(Accepted, 2*second+2_000_000, "delete k - packet 0")
+			r.wantRereads("k")
+			r.read(3*second).found(Unchanged, "k", "-")
+			r.local(Accepted, 4*second, "update k 9500 packet 0")
+		}, 18500},
+		"a delete that another CPU made before an update": {nil, func(r *rig) {
+			r.local(Accepted, 2*second, "update k 50 packet 0")
+			r.local(Accepted, 2*second+5000, "delete k - packet 1")
+			r.wantRereads("k")
+			r.read(3*second).found(Accepted, "k", "50")
+		}, 1050},
+		"the deleted entry of a peer is restored": {[]func(*Options){insignificant}, func(r *rig) {
+			r.remote(Accepted, 2*second, peer, Version(20*second), "k", "5000")
+			r.write()
+			r.local(Unchanged, 3*second, "update k 900 packet 0")
+			r.local(Restored, 5*second, "delete k - syscall 0")
+			r.write()
+			r.takeRereads()
+			r.local(Unchanged, 30*second, "update k 5003 packet 0")
+		}, 1003},
+		"the event of a write before the first read arrives": {nil, func(r *rig) {
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+			r.load(Accepted, "n", "9000")
+			r.tab.Update(func(tx *Tx) { tx.AdvanceClock(2*second + 9_000_000); tx.EndLoad() })
+			r.local(Accepted, 2*second, "update n 400 packet 0")
+			r.wantRereads("n")
+			r.read(3*second).found(Accepted, "n", "9001")
+		}, 1001},
+		"the event of a write before the first read arrives during it": {nil, func(r *rig) {
+			r.tab.Update(func(tx *Tx) { tx.BeginLoad() })
+			r.load(Accepted, "n", "9000")
+			r.local(Accepted, 2*second, "update n 400 packet 0")
+			r.tab.Update(func(tx *Tx) { tx.AdvanceClock(2*second + 9_000_000); tx.EndLoad() })
+			r.read(3*second).found(Accepted, "n", "9001")
+		}, 1001},
+		"a peer's record was written after two changes": {nil, func(r *rig) {
+			r.remote(Accepted, 2*second, peer, Version(2*second), "k", "90000")
+			rec := r.take()
+			r.local(Accepted, 3*second, "update k 1001 packet 0")
+			r.applied(rec, nil)
+			r.local(Accepted, 3*second+1000, "update k 1002 packet 0")
+			r.wantRereads("k")
+			r.read(4*second).found(Accepted, "k", "90000")
+			r.local(Accepted, 5*second, "update k 90002 packet 0")
+		}, 1002},
+		"a reread is entered after a later scan": {[]func(*Options){insignificant, notCarried}, func(r *rig) {
+			scan, again := r.read(2*second), r.read(2*second+2_000_000)
+			r.tab.Update(func(tx *Tx) { tx.AdvanceClock(2*second + 9_000_000); tx.Scanned(scan.change("k", "2000")) })
+			again.found(Unchanged, "k", "1010")
+			r.wantRereads("k")
+			r.read(3*second).found(Unchanged, "k", "2100")
+		}, 2100},
+		"the map is replaced before an entry is read again": {nil, func(r *rig) {
+			r.local(Accepted, 2*second, "update k 1002 packet 0")
+			r.local(Accepted, 2*second+1000, "update k 700 packet 1")
+			r.tab.Update(func(tx *Tx) { tx.Refill() })
+			r.writer = r.tab.NewCursor(0)
+			r.write()
+			r.takeRereads()
+			r.local(Accepted, 3*second, "update k 900 packet 0")
+		}, 1202},
 		"the event of an eviction is late": {[]func(*Options){lru(8, 8)}, func(r *rig) {
 			r.local(Accepted, 2*second+5_000_000, "update k 7000 packet 0")
 			r.local(Ignored, 2*second, "evict k - packet 1")
@@ -210,5 +303,31 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 				t.Errorf("total: got %d, want %d, calls %q", got.total, tt.want, got.list)
 			}
 		})
+	}
+}
+
+// TestRereadEndsBase: rereads at intervals below timestampMargin end, although each may be older than the former one. The slot
+// of a record that is forgotten has no base.
+func TestRereadEndsBase(t *testing.T) {
+	var got calls
+	r := newRig(t, counted(&got))
+	r.local(Accepted, second, "update k 1000 packet 0")
+	r.local(Accepted, second+1000, "update k 400 packet 1")
+	rounds := 0
+	for at := second + timestampMargin/2; r.takeRereads() != ""; at += timestampMargin - 1 {
+		if rounds++; rounds > 5 {
+			t.Fatalf("rereads: got %d, want an end", rounds)
+		}
+		again := r.read(at).change("k", "400")
+		r.tab.Update(func(tx *Tx) { tx.Local(again) })
+	}
+	if got.total != 1400 {
+		t.Errorf("total: got %d, want 1400, calls %q", got.total, got.list)
+	}
+	r.local(Accepted, 2*second, "update k 100 packet 0")
+	r.local(Accepted, 2*second+1000, "delete k - packet 1")
+	r.tab.Update(func(tx *Tx) { tx.Expire(1000*second, 1000) })
+	if n := len(r.tab.bases); n != 0 {
+		t.Errorf("bases of forgotten records: got %d, want 0", n)
 	}
 }

@@ -226,8 +226,7 @@ type Table struct {
 	now int64
 	// lastRead is now at the time when the table last entered a value that was read from the map.
 	lastRead int64
-	// bases has the bases of records by slot, nil without Counter. A slot in it has a record whose key was read or will be
-	// read again.
+	// bases has the bases of records by slot. It has no free slot, and is nil without Counter.
 	bases map[uint32]*base
 	// loading is set between BeginLoad and EndLoad, else nil.
 	loading *loading
