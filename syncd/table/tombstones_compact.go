@@ -125,6 +125,11 @@ func (t *Table) compactTombstone(s uint32) {
 // compact advances the compaction cursor by up to limit records and returns true if there is more to do.
 // now is the wall clock in nanoseconds.
 func (t *Table) compact(now int64, limit int) (more bool) {
+	// If no slot has a tombstone, the cursor skips the rest of the order.
+	if t.stats.Tombstones == t.log.n {
+		t.toEnd(t.compactCursor)
+		return t.log.merge()
+	}
 	for range limit {
 		s := t.meta(t.compactCursor.at).next
 		if s == order {
