@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -263,7 +264,8 @@ func (g *extraMember) ownDeltas(n int) []*mapsyncv1.Delta {
 	return deltas
 }
 
-// forgedDeltas returns deltas over flows of a node. The caller holds the lock.
+// forgedDeltas returns deltas over flows of a node. Values have the version twice, because a change in place
+// replaces the first one. The caller holds the lock.
 func (g *extraMember) forgedDeltas(victim int, version uint64) []*mapsyncv1.Delta {
 	var deltas []*mapsyncv1.Delta
 	key, value := make([]byte, keySize), make([]byte, valueSize)
@@ -271,6 +273,7 @@ func (g *extraMember) forgedDeltas(victim int, version uint64) []*mapsyncv1.Delt
 		flow := uint32(g.rand.IntN(g.Flows))
 		fillKey(key, uint32(victim), flow)
 		fillValue(value, flow, version)
+		binary.LittleEndian.PutUint64(value[8:], version)
 		if g.rand.IntN(3) == 0 {
 			deltas = append(deltas, g.records.Delete(key, 0, g.version()))
 		} else {

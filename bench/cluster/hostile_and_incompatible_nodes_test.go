@@ -29,10 +29,16 @@ func neverInSync(node, incompatible string, inSync bool) error {
 }
 
 // isForged reports whether the hostile member sent this value in another owner's name: an owner
-// that was never live, or an earlier incarnation of a node.
+// that was never live, or an earlier incarnation of a node. A data plane may have changed the value in place
+// since.
 func isForged(value string) bool {
-	version := binary.LittleEndian.Uint64([]byte(value[:8]))
-	return version == inventedValue || version == forgedValue
+	for _, at := range []int{0, 8} {
+		version := binary.LittleEndian.Uint64([]byte(value[at : at+8]))
+		if version == inventedValue || version == forgedValue {
+			return true
+		}
+	}
+	return false
 }
 
 // mayBeForged reports whether an invented owner's record may replace a record of a node: the hostile

@@ -61,10 +61,27 @@ type latencyKind struct {
 	open      func(*nodes, *arrivalPoller) (traffic, error)
 }
 
-var latencyKinds = []latencyKind{
-	{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEvents},
-	{"changes in place of new entries", 1000, capture.AttachNone, flowPollEvery, openFlows},
-	{"control plane's writes by bpf(2)", 20, capture.AttachSyscall, eventPollEvery, openCalls},
+// openKinds returns the kinds of changes that this kernel allows. Without hooks, the control plane's writes
+// are detected at the boundary of system calls.
+func openKinds() []latencyKind {
+	kinds := []latencyKind{
+		{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEvents},
+		{"changes in place of new entries", 1000, capture.AttachNone, flowPollEvery, openFlows},
+	}
+	for _, offer := range capture.Probe(capture.AttachFexit, capture.AttachKprobe) {
+		if offer.Err == nil {
+			kinds = append(kinds, controlPlaneBy(offer.Attach))
+		}
+	}
+	if len(kinds) == 2 {
+		kinds = append(kinds, controlPlaneBy(capture.AttachSyscall))
+	}
+	return kinds
+}
+
+// controlPlaneBy returns the writes of a control plane, detected by an attach method.
+func controlPlaneBy(attach capture.Attach) latencyKind {
+	return latencyKind{"writes by bpf(2), attach " + string(attach), 20, attach, eventPollEvery, openCalls}
 }
 
 // newHistogram returns a histogram of nanoseconds, up to one minute, with three significant digits.
@@ -85,28 +102,29 @@ func latencyOf(name string, h *hdrhistogram.Histogram) Latency {
 // measureLatencies measures all kinds of changes on two whole daemons that hold n entries, each
 // kind for the duration limit.
 func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
-	for _, attach := range []capture.Attach{capture.AttachNone, capture.AttachSyscall} {
-		some, err := measureLatenciesWith(ctx, attach, n, limit)
+	for kinds := openKinds(); len(kinds) > 0; {
+		same := 1
+		for same < len(kinds) && kinds[same].attach == kinds[0].attach {
+			same++
+		}
+		some, err := measureLatenciesOf(ctx, kinds[:same], n, limit)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, some...)
+		all, kinds = append(all, some...), kinds[same:]
 	}
 	return all, nil
 }
 
-// measureLatenciesWith measures the kinds of changes that need an attach method.
-func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
+// measureLatenciesOf measures kinds of changes of one attach method.
+func measureLatenciesOf(ctx context.Context, kinds []latencyKind, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
-	p, err := startNodes(ctx, n, room, attachBy(attach))
+	p, err := startNodes(ctx, n, room, attachBy(kinds[0].attach))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	for _, kind := range latencyKinds {
-		if kind.attach != attach {
-			continue
-		}
+	for _, kind := range kinds {
 		tool.Progress("latency: %s", kind.name)
 		l, err := p.latency(ctx, kind, limit)
 		if err != nil {
