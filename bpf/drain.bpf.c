@@ -16,21 +16,32 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* enter_call begins a call that may drain the map. */
+/* enter_call begins a call that may drain the map.
+ *
+ * syncd replaces programs by those of the next generation while calls run. Programs of both
+ * generations then see a call, and the generation of the state may change between two of them. */
 static __always_inline void enter_call(__u32 map_id)
 {
 	struct drain_state *s = state();
 	struct drain_call now = { .generation = generation }, *last;
 	__u64 thread = bpf_get_current_pid_tgid();
+	bool superseded;
 
-	if (!s || !map_id || map_id != s->map_id || s->generation != generation)
+	if (!s || !map_id || map_id != s->map_id || s->generation < generation)
+		return;
+	superseded = s->generation != generation;
+	/* Newer programs may have run before, when the state did not have their generation yet. If
+	 * they run afterwards, they begin the call. */
+	if (superseded && !newest_begins_first)
 		return;
 	now.began = bpf_ktime_get_ns();
 	last = bpf_map_lookup_elem(&drain_calls, &thread);
 	if (last) {
-		/* Programs of another generation have seen the same call, while syncd replaced
-		 * them. */
-		if (last->generation == generation)
+		/* Newer programs have begun this call. */
+		if (superseded)
+			return;
+		/* Former programs may have begun the same call, unless newer ones run first. */
+		if (newest_begins_first || last->generation == generation)
 			__sync_fetch_and_add(&s->missed, 1);
 		*last = now;
 		return;
@@ -45,13 +56,23 @@ static __always_inline void enter_call(__u32 map_id)
 static __always_inline bool takes_call(struct drain_state *s, __u32 map_id)
 {
 	__u64 thread = bpf_get_current_pid_tgid();
+	bool superseded;
 
-	if (s->generation != generation)
+	if (s->generation < generation)
 		return false;
+	superseded = s->generation != generation;
+	/* As above. syncd adds the former sums to the present ones after the end of such a call. It
+	 * does not wait for calls that newer programs have begun. */
+	if (superseded) {
+		struct drain_call *last = bpf_map_lookup_elem(&drain_calls, &thread);
+
+		if (!newest_ends_first || !last || last->generation != generation)
+			return false;
+	}
 	if (!bpf_map_delete_elem(&drain_calls, &thread))
 		return true;
 	/* Otherwise a program of another generation may have added the entries. */
-	if (!map_id || map_id != s->map_id || !s->exclusive)
+	if (superseded || !map_id || map_id != s->map_id || !s->exclusive)
 		return false;
 	__sync_fetch_and_add(&s->unseen, 1);
 	__sync_fetch_and_add(&s->entered, 1);

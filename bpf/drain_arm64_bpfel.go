@@ -127,6 +127,8 @@ const (
 	DrainVarCopied                = "copied"
 	DrainVarGeneration            = "generation"
 	DrainVarKeySize               = "key_size"
+	DrainVarNewestBeginsFirst     = "newest_begins_first"
+	DrainVarNewestEndsFirst       = "newest_ends_first"
 	DrainVarOwnProcess            = "own_process"
 	DrainVarUsePerf               = "use_perf"
 	DrainVarValueSize             = "value_size"
@@ -212,13 +214,15 @@ type DrainMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type DrainVariableSpecs struct {
-	Added      *ebpf.VariableSpec `ebpf:"added"`
-	Copied     *ebpf.VariableSpec `ebpf:"copied"`
-	Generation *ebpf.VariableSpec `ebpf:"generation"`
-	KeySize    *ebpf.VariableSpec `ebpf:"key_size"`
-	OwnProcess *ebpf.VariableSpec `ebpf:"own_process"`
-	UsePerf    *ebpf.VariableSpec `ebpf:"use_perf"`
-	ValueSize  *ebpf.VariableSpec `ebpf:"value_size"`
+	Added             *ebpf.VariableSpec `ebpf:"added"`
+	Copied            *ebpf.VariableSpec `ebpf:"copied"`
+	Generation        *ebpf.VariableSpec `ebpf:"generation"`
+	KeySize           *ebpf.VariableSpec `ebpf:"key_size"`
+	NewestBeginsFirst *ebpf.VariableSpec `ebpf:"newest_begins_first"`
+	NewestEndsFirst   *ebpf.VariableSpec `ebpf:"newest_ends_first"`
+	OwnProcess        *ebpf.VariableSpec `ebpf:"own_process"`
+	UsePerf           *ebpf.VariableSpec `ebpf:"use_perf"`
+	ValueSize         *ebpf.VariableSpec `ebpf:"value_size"`
 }
 
 // DrainObjects contains all objects after they have been loaded into the kernel.
@@ -274,13 +278,15 @@ func (m *DrainMaps) Close() error {
 //
 // It can be passed to LoadDrainObjects or ebpf.CollectionSpec.LoadAndAssign.
 type DrainVariables struct {
-	Added      *ebpf.Variable `ebpf:"added"`
-	Copied     *ebpf.Variable `ebpf:"copied"`
-	Generation *ebpf.Variable `ebpf:"generation"`
-	KeySize    *ebpf.Variable `ebpf:"key_size"`
-	OwnProcess *ebpf.Variable `ebpf:"own_process"`
-	UsePerf    *ebpf.Variable `ebpf:"use_perf"`
-	ValueSize  *ebpf.Variable `ebpf:"value_size"`
+	Added             *ebpf.Variable `ebpf:"added"`
+	Copied            *ebpf.Variable `ebpf:"copied"`
+	Generation        *ebpf.Variable `ebpf:"generation"`
+	KeySize           *ebpf.Variable `ebpf:"key_size"`
+	NewestBeginsFirst *ebpf.Variable `ebpf:"newest_begins_first"`
+	NewestEndsFirst   *ebpf.Variable `ebpf:"newest_ends_first"`
+	OwnProcess        *ebpf.Variable `ebpf:"own_process"`
+	UsePerf           *ebpf.Variable `ebpf:"use_perf"`
+	ValueSize         *ebpf.Variable `ebpf:"value_size"`
 }
 
 // DrainPrograms contains all programs after they have been loaded into the kernel.

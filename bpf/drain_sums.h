@@ -19,8 +19,13 @@ struct range {
 
 volatile const __u32 key_size = 8;
 volatile const __u32 value_size = 8;
-/* Programs with another number than the state do nothing. */
+/* Programs with a higher number than the state do nothing. Those with a lower number are
+ * superseded. */
 volatile const __u64 generation = 1;
+/* Whether the kernel runs the program that was attached last first, at the beginning and at the end
+ * of a call. */
+volatile const __u32 newest_begins_first = 0;
+volatile const __u32 newest_ends_first = 0;
 volatile const struct range added[MAX_RANGES] = {};
 volatile const struct range copied[MAX_RANGES] = {};
 

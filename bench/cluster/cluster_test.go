@@ -360,7 +360,7 @@ func onHooks(t *testing.T, test func(t *testing.T, p place)) {
 func TestHookedNodesSurviveKills(t *testing.T) {
 	times := 20
 	if testing.Short() {
-		times = 5
+		times = 2
 	}
 	onHooks(t, func(t *testing.T, p place) { testKills(t, p, emulated, times) })
 }

@@ -103,8 +103,9 @@ func (o *Options) layout() uint64 {
 	return h.Sum64()
 }
 
-// constants sets the constants of the programs of a generation.
-func (o *Options) constants(spec *ebpf.CollectionSpec, generation uint64) error {
+// constants sets the constants of the programs of a generation of a method. Trampolines and kprobes run the program that
+// was attached last first (bpf_trampoline_link_prog, add_new_kprobe). Return probes and tracepoints run it last.
+func (o *Options) constants(spec *ebpf.CollectionSpec, m Method, generation uint64) error {
 	var added, copied [MaxRanges]bpf.DrainRange
 	for i, r := range o.Added {
 		added[i] = bpf.DrainRange{Offset: uint32(r.Offset), Size: uint32(r.Size)}
@@ -114,10 +115,19 @@ func (o *Options) constants(spec *ebpf.CollectionSpec, generation uint64) error 
 	}
 	for name, value := range map[string]any{
 		"key_size": uint32(o.KeySize), "value_size": uint32(o.ValueSize), "added": added, "copied": copied, "generation": generation,
+		"newest_begins_first": flagOf(m != BySyscall), "newest_ends_first": flagOf(m == ByFexit),
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set BPF constant %s: %w", name, err)
 		}
 	}
 	return nil
+}
+
+// flagOf returns the value of a BPF constant.
+func flagOf(set bool) uint32 {
+	if set {
+		return 1
+	}
+	return 0
 }

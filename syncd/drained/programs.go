@@ -128,8 +128,8 @@ func (s *Sums) load(spec *ebpf.CollectionSpec, parts []part, stateMap, sums *ebp
 	return objects, nil
 }
 
-// spec returns the programs and maps with the sizes and constants of the options, for a generation.
-func (o *Options) spec(generation uint64) (*ebpf.CollectionSpec, error) {
+// spec returns the programs and maps with the sizes and constants of the options, for a generation of a method.
+func (o *Options) spec(m Method, generation uint64) (*ebpf.CollectionSpec, error) {
 	spec, err := bpf.LoadDrain()
 	if err != nil {
 		return nil, fmt.Errorf("read BPF object: %w", err)
@@ -138,7 +138,7 @@ func (o *Options) spec(generation uint64) (*ebpf.CollectionSpec, error) {
 	sums := spec.Maps[sumsMap]
 	sums.KeySize, sums.ValueSize, sums.MaxEntries = uint32(o.KeySize+OriginSize), uint32(o.ValueSize), uint32(o.MaxEntries)
 	sums.Key, sums.Value = nil, nil
-	return spec, o.constants(spec, generation)
+	return spec, o.constants(spec, m, generation)
 }
 
 // version identifies the programs of a method, and the functions to which they are attached.
@@ -168,7 +168,7 @@ func (s *Sums) openPrograms(stateMap *ebpf.Map) error {
 // (bpf_tramp_image_put).
 func (s *Sums) attach(m Method, stateMap *ebpf.Map) error {
 	generation := atomic.LoadUint64(&s.state.Generation)
-	spec, err := s.options.spec(generation + 1)
+	spec, err := s.options.spec(m, generation+1)
 	if err != nil {
 		return err
 	}

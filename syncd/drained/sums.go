@@ -77,7 +77,7 @@ func (s *Sums) openState() (stateMap *ebpf.Map, err error) {
 	if err := s.removePins(anyGeneration); err != nil {
 		return nil, err
 	}
-	spec, err := s.options.spec(0)
+	spec, err := s.options.spec(BySyscall, 0) // only its maps
 	if err != nil {
 		return nil, err
 	}
