@@ -249,7 +249,8 @@ func (e *events) step(done int, elapsed time.Duration) (made int, err error) {
 
 func (e *events) close() error { return e.injector.Close() }
 
-// calls changes existing entries by bpf(2), as a control plane does.
+// calls changes existing entries by bpf(2), as a control plane does. It is the process of the benchmark, and the
+// daemons are others.
 type calls struct {
 	m        *ebpf.Map
 	n        int
