@@ -24,8 +24,8 @@ volatile const __u32 value_size = 8;
 volatile const __u64 generation = 1;
 /* Whether the kernel runs the program that was attached last first, at the beginning and at the end
  * of a call. */
-volatile const __u32 newest_begins_first = 0;
-volatile const __u32 newest_ends_first = 0;
+volatile const bool newest_begins_first = false;
+volatile const bool newest_ends_first = false;
 volatile const struct range added[MAX_RANGES] = {};
 volatile const struct range copied[MAX_RANGES] = {};
 

@@ -323,7 +323,7 @@ func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Durati
 		return Latency{}, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	kind := latencyKind{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, eventRate)}
+	kind := latencyKind{"changes that hooks report", 20, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, eventRate)}
 	l, err := p.latency(ctx, kind, limit)
 	return l, errors.Join(err, p.a.checkNoLosses(ctx))
 }

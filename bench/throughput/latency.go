@@ -55,33 +55,35 @@ type Latency struct {
 // latencyKind is a kind of change.
 type latencyKind struct {
 	name      string
-	bound     float64 // of p99, ms
-	attach    capture.Attach
+	bound     float64       // of p99, ms
 	pollEvery time.Duration // interval of the lookups
 	open      func(*nodes, *arrivalPoller) (traffic, error)
 }
 
-// openKinds returns the kinds of changes that this kernel allows. Without hooks, the control plane's writes
-// are detected at the boundary of system calls.
-func openKinds() []latencyKind {
-	kinds := []latencyKind{
-		{"changes that hooks report", 20, capture.AttachNone, eventPollEvery, openEvents},
-		{"changes in place of new entries", 1000, capture.AttachNone, flowPollEvery, openFlows},
-	}
-	for _, offer := range capture.Probe(capture.AttachFexit, capture.AttachKprobe) {
-		if offer.Err == nil {
-			kinds = append(kinds, controlPlaneBy(offer.Attach))
+// latencyKinds returns the kinds of changes that are measured with an attach method.
+func latencyKinds(attach capture.Attach) []latencyKind {
+	if attach == capture.AttachNone {
+		return []latencyKind{
+			{"changes that hooks report", 20, eventPollEvery, openEvents},
+			{"changes in place of new entries", 1000, flowPollEvery, openFlows},
 		}
 	}
-	if len(kinds) == 2 {
-		kinds = append(kinds, controlPlaneBy(capture.AttachSyscall))
-	}
-	return kinds
+	return []latencyKind{{"writes by bpf(2), attach " + string(attach), 20, eventPollEvery, openCalls}}
 }
 
-// controlPlaneBy returns the writes of a control plane, detected by an attach method.
-func controlPlaneBy(attach capture.Attach) latencyKind {
-	return latencyKind{"writes by bpf(2), attach " + string(attach), 20, attach, eventPollEvery, openCalls}
+// latencyMethods returns the attach methods with which latency is measured: without hooks, and then each method
+// that detects the writes of a control plane. System calls are hooked only if nothing else is possible.
+func latencyMethods() []capture.Attach {
+	methods := []capture.Attach{capture.AttachNone}
+	for _, offer := range capture.Probe(capture.AttachFexit, capture.AttachKprobe) {
+		if offer.Err == nil {
+			methods = append(methods, offer.Attach)
+		}
+	}
+	if len(methods) == 1 {
+		methods = append(methods, capture.AttachSyscall)
+	}
+	return methods
 }
 
 // newHistogram returns a histogram of nanoseconds, up to one minute, with three significant digits.
@@ -102,29 +104,25 @@ func latencyOf(name string, h *hdrhistogram.Histogram) Latency {
 // measureLatencies measures all kinds of changes on two whole daemons that hold n entries, each
 // kind for the duration limit.
 func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
-	for kinds := openKinds(); len(kinds) > 0; {
-		same := 1
-		for same < len(kinds) && kinds[same].attach == kinds[0].attach {
-			same++
-		}
-		some, err := measureLatenciesOf(ctx, kinds[:same], n, limit)
+	for _, attach := range latencyMethods() {
+		some, err := measureLatenciesWith(ctx, attach, n, limit)
 		if err != nil {
 			return nil, err
 		}
-		all, kinds = append(all, some...), kinds[same:]
+		all = append(all, some...)
 	}
 	return all, nil
 }
 
-// measureLatenciesOf measures kinds of changes of one attach method.
-func measureLatenciesOf(ctx context.Context, kinds []latencyKind, n int, limit time.Duration) (all []Latency, err error) {
+// measureLatenciesWith measures the kinds of changes of an attach method.
+func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
-	p, err := startNodes(ctx, n, room, attachBy(kinds[0].attach))
+	p, err := startNodes(ctx, n, room, attachBy(attach))
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	for _, kind := range kinds {
+	for _, kind := range latencyKinds(attach) {
 		tool.Progress("latency: %s", kind.name)
 		l, err := p.latency(ctx, kind, limit)
 		if err != nil {
@@ -249,8 +247,8 @@ func (e *events) step(done int, elapsed time.Duration) (made int, err error) {
 
 func (e *events) close() error { return e.injector.Close() }
 
-// calls changes existing entries by bpf(2), as a control plane does. It is the process of the benchmark, and the
-// daemons are others.
+// calls changes existing entries by bpf(2), as a control plane does. For the
+// daemons, the benchmark is another process.
 type calls struct {
 	m        *ebpf.Map
 	n        int

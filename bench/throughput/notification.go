@@ -8,7 +8,6 @@ import (
 
 	"mapsync/internal/injector"
 	"mapsync/internal/tool"
-	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 )
 
@@ -48,6 +47,6 @@ func notificationLatency(ctx context.Context, n int, limit time.Duration, scans 
 		return l, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	kind := latencyKind{"", 0, capture.AttachNone, flowPollEvery, openEventsBy(injector.Options{SkipEvent: scans}, notificationRate)}
+	kind := latencyKind{"", 0, flowPollEvery, openEventsBy(injector.Options{SkipEvent: scans}, notificationRate)}
 	return p.latency(ctx, kind, limit)
 }

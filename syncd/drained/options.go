@@ -115,19 +115,11 @@ func (o *Options) constants(spec *ebpf.CollectionSpec, m Method, generation uint
 	}
 	for name, value := range map[string]any{
 		"key_size": uint32(o.KeySize), "value_size": uint32(o.ValueSize), "added": added, "copied": copied, "generation": generation,
-		"newest_begins_first": flagOf(m != BySyscall), "newest_ends_first": flagOf(m == ByFexit),
+		"newest_begins_first": m != BySyscall, "newest_ends_first": m == ByFexit,
 	} {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set BPF constant %s: %w", name, err)
 		}
 	}
 	return nil
-}
-
-// flagOf returns the value of a BPF constant.
-func flagOf(set bool) uint32 {
-	if set {
-		return 1
-	}
-	return 0
 }
