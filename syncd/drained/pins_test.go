@@ -120,7 +120,8 @@ func TestSumsContinueWithOtherPrograms(t *testing.T) {
 		c.end()
 		// The kernel skips the end of a call in progress for each program that is attached or detached. With another order
 		// than newest_begins_first states, each call would count.
-		if got, most := s.Stats().Missed, uint64(rounds*4); got > most {
+		attached := method != drained.ByKprobe || kprobesArePinned(t, o.Folder) // without syncd, too
+		if got, most := s.Stats().Missed, uint64(rounds*4); attached && got > most {
 			t.Errorf("missed calls: got %d, want at most %d", got, most)
 		}
 		if method == drained.ByKprobe {
