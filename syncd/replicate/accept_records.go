@@ -56,7 +56,7 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 // decide returns the decision for one owner. An impossible incarnation and write-from are decisive
 // in repairs, too.
 func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
-	o := w.Copy()
+	o := in.l.ownerOf(w)
 	switch {
 	case o.Node == in.l.peer.Node && o.Incarnation > in.l.peer.Incarnation,
 		o.Node == v.self.Node && o.Incarnation > v.self.Incarnation,

@@ -80,7 +80,8 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 	// Decisions come before ids: a hostile peer could otherwise use up the ids of owners.
 	in.authorise(b.Owners)
 	// The table may reuse the ids of owners between batches, so each batch interns them again.
-	for i, w := range b.Owners {
+	for i := range b.Owners {
+		w := &b.Owners[i]
 		// The table uses the sender to decide about records of owners that were never live, and about
 		// records of earlier incarnations.
 		if (string(w.Node) != in.l.peer.Node || w.Number != in.l.peer.Incarnation) && in.remoteOptions.Sender == 0 {
@@ -88,7 +89,7 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		}
 		id := table.NoOwner // an owner that is not accepted does not use an id
 		if in.decisions[i] == accepted {
-			id = tx.Intern(w.Copy())
+			id = tx.Intern(in.l.ownerOf(w))
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
@@ -100,6 +101,14 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 	// before it in the table.
 	in.result.err = b.ForEachGroup(in.wireDeltas[:], in.groupFunc)
 	in.result.head = tx.Head()
+}
+
+// ownerOf returns the owner. Most owners are the peer itself, whose name needs no copy.
+func (l *inboundStream) ownerOf(w *wire.Owner) table.Owner {
+	if string(w.Node) == l.peer.Node {
+		return table.Owner{Node: l.peer.Node, Incarnation: w.Number}
+	}
+	return w.Copy()
 }
 
 // senderID returns the table's id of the peer, or 0 if the table has no free id. The caller holds
