@@ -16,8 +16,7 @@ const (
 	// followBound is the limit of p99.9 of the pings above that of an idle machine while a map is
 	// scanned, and startBound while syncd starts on the processor that serves the pings, in ms.
 	followBound, startBound = 0.5, 1
-	// callBound is the limit of the longest call, in ms. A call on a busy machine includes the time in
-	// which the processor ran something else.
+	// callBound is the limit of the longest call, in ms.
 	callBound = 1
 	// followedFew is the number of entries of a sparse map.
 	followedFew = 100
@@ -32,7 +31,7 @@ type Followed struct {
 	Over float64 `json:"p999_over_idle_ms"`
 	// Bound is the limit of Over, in ms.
 	Bound float64 `json:"bound_ms"`
-	// LongestCall is the duration of the longest call of syncd that read or wrote a map, in ms.
+	// LongestCall is the longest time for which one call of syncd that read or wrote a map had the processor, in ms.
 	LongestCall float64 `json:"longest_call_ms"`
 }
 

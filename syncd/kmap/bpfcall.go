@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"runtime"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -50,7 +49,7 @@ func testRun(progFD int, repeat uint32) error {
 		dataSizeIn: uint32(len(packet)),
 		repeat:     repeat,
 	}
-	start := time.Now()
+	start := startCall()
 	_, _, errno := unix.Syscall(unix.SYS_BPF, cmdProgTestRun, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	CallProgram.ended(start)
 	if errno != 0 {
@@ -103,7 +102,7 @@ func mapElem(cmd uintptr, mapFD int, key, value []byte, flags uint64) error {
 		key:   unsafe.Pointer(unsafe.SliceData(key)), value: unsafe.Pointer(unsafe.SliceData(value)),
 		flags: flags,
 	}
-	start := time.Now()
+	start := startCall()
 	_, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	CallElement.ended(start)
 	if errno != 0 {
@@ -133,7 +132,7 @@ func mapBatch(cmd uintptr, mapFD int, a batchArgs) (int, error) {
 		keys: unsafe.Pointer(unsafe.SliceData(a.keys)), values: unsafe.Pointer(unsafe.SliceData(a.values)),
 		count: uint32(a.count), mapFD: uint32(mapFD), elemFlags: a.elemFlags,
 	}
-	start := time.Now()
+	start := startCall()
 	_, _, errno := unix.Syscall(unix.SYS_BPF, cmd, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 	CallBatch.ended(start)
 	switch {

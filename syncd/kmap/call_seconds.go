@@ -2,6 +2,7 @@ package kmap
 
 import (
 	"math"
+	"runtime"
 	"sync/atomic"
 	"time"
 )
@@ -32,8 +33,8 @@ var callBounds = [...]time.Duration{
 	10 * time.Millisecond, 25 * time.Millisecond, 100 * time.Millisecond,
 }
 
-// CallDurations are the durations of one kind of calls of this process. They include the time in which
-// the kernel ran something else on the processor.
+// CallDurations are the durations of one kind of calls of this process. A duration is the time for which the
+// call had a processor, with that of interrupts, but without the time in which the kernel ran other threads on it.
 type CallDurations struct {
 	Kind  CallKind
 	Count uint64
@@ -65,8 +66,18 @@ const (
 // recentStart is before all calls.
 var recentStart = time.Now().Add(-time.Second)
 
-// ended counts a call that began at start.
-func (c CallKind) ended(start time.Time) { c.count(time.Since(start)) }
+// startCall returns the processor time of this thread and keeps the goroutine on it. ended must follow.
+func startCall() time.Duration {
+	runtime.LockOSThread()
+	return threadTime()
+}
+
+// ended counts a call that began at start, as startCall returned it.
+func (c CallKind) ended(start time.Duration) {
+	d := threadTime() - start
+	runtime.UnlockOSThread()
+	c.count(d)
+}
 
 func (c CallKind) count(d time.Duration) {
 	b := 0

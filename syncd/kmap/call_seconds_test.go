@@ -26,6 +26,19 @@ func TestCallsAreMeasured(t *testing.T) {
 	}
 }
 
+// TestWaitsAreNotMeasured: a call that waits does not have the processor.
+func TestWaitsAreNotMeasured(t *testing.T) {
+	const wait = 50 * time.Millisecond
+	before := Calls()[CallBatch]
+	start := startCall()
+	time.Sleep(wait)
+	CallBatch.ended(start)
+	after := Calls()[CallBatch]
+	if n, took := after.Count-before.Count, after.Sum-before.Sum; n != 1 || took >= wait {
+		t.Errorf("calls after a wait of %s: got %d in %s, want 1 in less", wait, n, took)
+	}
+}
+
 // TestLongestCalls: each second has its longest call.
 func TestLongestCalls(t *testing.T) {
 	const kind = CallIterator // no other test of this package runs meanwhile
@@ -62,7 +75,7 @@ func TestCallBuckets(t *testing.T) {
 	for _, d := range []time.Duration{0, time.Millisecond / 2, 20 * time.Millisecond} {
 		CallBatch.count(d)
 	}
-	CallBatch.ended(time.Now().Add(-time.Second))
+	CallBatch.ended(startCall() - time.Second)
 	after := Calls()[CallBatch]
 	if n, took := after.Count-before.Count, after.Sum-before.Sum; n != 4 || took < time.Second || after.Longest < time.Second {
 		t.Errorf("calls: got %d in %s, the longest %s, want 4 in more than 1 s, the longest 1 s", n, took, after.Longest)

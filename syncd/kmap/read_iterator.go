@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -91,7 +90,7 @@ func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out [
 	defer release(r)
 	buf := make([]byte, readBytes)
 	for have := 0; ctx.Err() == nil; {
-		start := time.Now()
+		start := startCall()
 		n, err := r.Read(buf[have:])
 		CallIterator.ended(start)
 		switch {

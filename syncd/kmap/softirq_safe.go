@@ -7,7 +7,6 @@ import (
 	"net"
 	"strconv"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"mapsync/bpf"
@@ -118,7 +117,7 @@ var output [8]byte
 // runs runs the program n times.
 func (q *softirqSafeRunner) runs(n uint32) error {
 	for range n {
-		start := time.Now()
+		start := startCall()
 		_, err := unix.Read(q.fd, output[:])
 		CallProgram.ended(start)
 		if err == nil {
