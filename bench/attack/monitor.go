@@ -24,7 +24,7 @@ type sample struct {
 // sample reads the daemon's resource use from /proc.
 func (n *node) sample() (sample, error) {
 	var s sample
-	proc := filepath.Join("/proc", strconv.Itoa(n.cmd.Process.Pid))
+	proc := filepath.Join("/proc", strconv.Itoa(n.process.Load().Pid))
 	text, err := os.ReadFile(filepath.Join(proc, "statm"))
 	if err != nil {
 		return s, fmt.Errorf("measure %s: %w", n.name, err)

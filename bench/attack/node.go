@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -51,7 +52,7 @@ type node struct {
 	written         map[[keySize]byte][valueSize]byte
 	version         uint64
 
-	cmd     *exec.Cmd
+	process atomic.Pointer[os.Process] // of the last start; the monitor reads it during a restart
 	exited  chan struct{}
 	client  *daemon.Client
 	http    *http.Client
@@ -215,14 +216,15 @@ func (n *node) start(ctx context.Context) error {
 		return fmt.Errorf("open log of %s: %w", n.name, err)
 	}
 	defer log.Close() // the daemon has its own descriptor of the file
-	n.cmd = exec.Command(n.c.syncd, "run", "--config", filepath.Join(n.dir, "syncd.yaml"))
-	n.cmd.Stderr = log
-	n.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := n.cmd.Start(); err != nil {
+	cmd := exec.Command(n.c.syncd, "run", "--config", filepath.Join(n.dir, "syncd.yaml"))
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", n.name, err)
 	}
-	cmd, ended := n.cmd, make(chan struct{})
+	ended := make(chan struct{})
 	n.exited = ended
+	n.process.Store(cmd.Process)
 	go func() {
 		_ = cmd.Wait() // checkAfter detects the exit
 		close(ended)
@@ -240,7 +242,7 @@ func (n *node) start(ctx context.Context) error {
 	}
 	// A Go program raises its soft limit to the hard one as it starts.
 	limit := unix.Rlimit{Cur: descriptors, Max: descriptors}
-	if err := unix.Prlimit(n.cmd.Process.Pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
+	if err := unix.Prlimit(cmd.Process.Pid, unix.RLIMIT_NOFILE, &limit, nil); err != nil {
 		return fmt.Errorf("limit the descriptors of %s: %w", n.name, err)
 	}
 	return nil
@@ -253,8 +255,8 @@ func (n *node) restart(ctx context.Context) error {
 }
 
 func (n *node) stop() {
-	if n.cmd != nil && n.cmd.Process != nil {
-		_ = n.cmd.Process.Kill() // the daemon may have exited already
+	if process := n.process.Load(); process != nil {
+		_ = process.Kill() // the daemon may have exited already
 		<-n.exited
 	}
 }

@@ -89,6 +89,8 @@ func (o *options) follow(ctx context.Context, out io.Writer) error {
 			}
 		case err := <-ended:
 			return err
+		case <-ctx.Done():
+			return ctx.Err()
 		case now := <-ticker.C:
 			if err := json.NewEncoder(out).Encode(sums.table(now)); err != nil {
 				return err
