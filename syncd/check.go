@@ -288,9 +288,10 @@ func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "at once:      a hook reports the change\n"+
 		"settling:     syncd reads a new key again after 50 ms to 6.4 s\n"+
 		"by scan:      within scan-interval (%s) and the duration of a scan; with fexit, in a map that\n"+
-		"              does not change, within max-scan-interval (%s); longer if scan-budget\n"+
+		"              does not change, within max-scan-interval (%s, and up to %s if a scan needs\n"+
+		"              more than 1 %% of a core at that interval); longer if scan-budget\n"+
 		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
-		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.ScanBudget)
+		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.LongestCostlyScanInterval(), c.ScanBudget)
 	r.printLookups(out)
 	if r.MapsProblem != "" {
 		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)

@@ -64,7 +64,7 @@ type Config struct {
 	MaxEvicted      int           `yaml:"max-evicted"` // 0: the map's maximum entries
 
 	ScanInterval    time.Duration `yaml:"scan-interval"`
-	MaxScanInterval time.Duration `yaml:"max-scan-interval"` // 0: four times ScanInterval
+	MaxScanInterval time.Duration `yaml:"max-scan-interval"` // 0: LongestScanInterval, LongestCostlyScanInterval
 	ScanBudget      float64       `yaml:"scan-budget"`       // percent of one core
 	ScanCPUs        string        `yaml:"scan-cpus"`         // a list like 2-3,8; empty: any CPU
 	InPlace         []string      `yaml:"in-place"`          // MAP=hook or MAP=scan
@@ -118,12 +118,19 @@ func Default() Config {
 	}
 }
 
-// scanIntervalFactor is the default of max-scan-interval, as a multiple of scan-interval.
-const scanIntervalFactor = 4
+// The defaults of max-scan-interval, as multiples of scan-interval: usually, and for maps whose scans are costly.
+const scanIntervalFactor, costlyScanIntervalFactor = 4, 16
 
-// LongestScanInterval returns the longest time between two scans of a map that does not change.
+// LongestScanInterval returns the longest time between two scans of a map that does not change, if its scans are not
+// costly.
 func (c *Config) LongestScanInterval() time.Duration {
 	return cmp.Or(c.MaxScanInterval, scanIntervalFactor*c.ScanInterval)
+}
+
+// LongestCostlyScanInterval returns the same for a map whose scans need more than 1 % of a core at
+// LongestScanInterval.
+func (c *Config) LongestCostlyScanInterval() time.Duration {
+	return cmp.Or(c.MaxScanInterval, costlyScanIntervalFactor*c.ScanInterval)
 }
 
 // Map is one entry of the setting map: [NAME=]REF.
@@ -199,7 +206,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if c.MaxScanInterval != 0 && c.MaxScanInterval < c.ScanInterval {
-		errs = append(errs, fmt.Errorf("max-scan-interval %s is below scan-interval %s: give at least that, or 0 for four times as much", c.MaxScanInterval, c.ScanInterval))
+		errs = append(errs, fmt.Errorf("max-scan-interval %s is below scan-interval %s: give at least that, or 0 for the default", c.MaxScanInterval, c.ScanInterval))
 	}
 	if c.RefreshInterval < 0 {
 		errs = append(errs, fmt.Errorf("refresh-interval %s is negative: 0 switches it off", c.RefreshInterval))

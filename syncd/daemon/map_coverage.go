@@ -67,11 +67,13 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	if entries < 0 {
 		entries = info.MaxEntries
 	}
-	scan := time.Duration(float64(entries) * float64(scanEntryCost) * 100 / c.ScanBudget)
+	work := time.Duration(entries) * scanEntryCost
+	scan := time.Duration(float64(work) * 100 / c.ScanBudget)
 	m.Scan = (max(c.ScanInterval, scan) + scan).Seconds()
 	m.ScanUnchanged = m.Scan
 	if o.DetectsAllWrites() {
-		m.ScanUnchanged = (max(c.LongestScanInterval(), scan) + scan).Seconds()
+		intervals := scanIntervals(c, m.Name)
+		m.ScanUnchanged = (max(intervals.IntervalAtRest(work), scan) + scan).Seconds()
 	}
 	return m
 }

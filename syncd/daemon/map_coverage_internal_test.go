@@ -17,9 +17,9 @@ func TestCoverageOfMaps(t *testing.T) {
 	c := config.Default()
 	c.ScanInterval, c.ScanBudget = 10*time.Second, 5
 	tracer, lb := kmap.Program{ID: 7, Name: "tracer", Type: ebpf.Kprobe}, kmap.Program{ID: 8, Name: "lb", Type: ebpf.XDP}
-	unchanged := 10.
+	unchanged, costly := 10., 28.
 	if capture.AttachFexit.Detects(ebpf.Kprobe) {
-		unchanged = 40
+		unchanged, costly = 40, 94 // 80 s and a scan of 14 s
 	}
 	for name, test := range map[string]struct {
 		info     kmap.Info
@@ -57,6 +57,12 @@ func TestCoverageOfMaps(t *testing.T) {
 			capture.ProbeResult{Attach: capture.AttachNone},
 			MapCoverage{Programs: CoverByScan, Syscalls: CoverByScan, Evictions: "-", Scan: 28, ScanUnchanged: 28},
 		},
+		"a million entries with fexit": {
+			kmap.Info{Type: ebpf.Hash, Entries: 1_000_000, MaxEntries: 2_000_000},
+			nil,
+			capture.ProbeResult{Attach: capture.AttachFexit},
+			MapCoverage{Programs: CoverAtOnce, Syscalls: CoverAtOnce, Evictions: "-", Scan: 28, ScanUnchanged: costly},
+		},
 		"unknown number of entries": {
 			kmap.Info{Type: ebpf.Hash, Entries: -1, MaxEntries: 1_000_000},
 			nil,
@@ -74,5 +80,22 @@ func TestCoverageOfMaps(t *testing.T) {
 		if got := coverage(&test.info, test.programs, &test.offer, &c); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, test.want)
 		}
+	}
+}
+
+// TestScansOfTakeoverMapsAreNotRarer: takeover-expiry needs scans that show which entries are in use.
+func TestScansOfTakeoverMapsAreNotRarer(t *testing.T) {
+	c := config.Default()
+	c.Maps, c.TakeoverExpiries = []string{"ct", "nat", "rules"}, []string{"ct=50s", "rules=never"}
+	for name, want := range map[string]time.Duration{"ct": 40 * time.Second, "nat": 160 * time.Second, "rules": 160 * time.Second} {
+		o := scanIntervals(&c, name)
+		if got := o.IntervalAtRest(time.Minute); got != want {
+			t.Errorf("interval of map %s at rest: got %s, want %s", name, got, want)
+		}
+	}
+	c.MaxScanInterval = 30 * time.Second
+	o := scanIntervals(&c, "nat")
+	if got := o.IntervalAtRest(time.Minute); got != c.MaxScanInterval {
+		t.Errorf("interval at rest with max-scan-interval: got %s, want %s", got, c.MaxScanInterval)
 	}
 }

@@ -38,10 +38,19 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
 		m.log.Warn("evictions of map are not captured")
 	}
-	return kmap.NewScanner(t, a.m, kmap.ScannerOptions{
-		Interval: d.config.ScanInterval, MaxInterval: d.config.LongestScanInterval(), MayExtend: d.mayExtendScans,
-		Budget: d.scanBudget, Now: d.clock.now, Logger: m.log,
-	})
+	o := scanIntervals(&d.config, m.name)
+	o.MayExtend, o.Budget, o.Now, o.Logger = d.mayExtendScans, d.scanBudget, d.clock.now, m.log
+	return kmap.NewScanner(t, a.m, o)
+}
+
+// scanIntervals returns the times between scans of a map. Scans that show which entries are in use are no rarer than
+// takeover-expiry requires.
+func scanIntervals(c *config.Config, name string) kmap.ScannerOptions {
+	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval()}
+	if after, _ := c.TakeoverExpiry(name); after == 0 {
+		o.MaxCostlyInterval = c.LongestCostlyScanInterval()
+	}
+	return o
 }
 
 // scannedSince reports whether a scan that began after a time, such as that of a loss, has

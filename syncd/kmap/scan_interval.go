@@ -1,6 +1,9 @@
 package kmap
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 const (
 	// extendAfter is the number of regular scans in a row that must find the table unchanged before
@@ -8,13 +11,17 @@ const (
 	extendAfter = 3
 	// changeCheck is the longest time between two checks for a change that ends an extended interval.
 	changeCheck = time.Second
+	// restShare is the share of a core that scans of a map at rest may use without a longer interval:
+	// 1/restShare.
+	restShare = 100
 )
 
 // unchangedScans are the regular scans in a row that found the table unchanged while the interval was
 // allowed to grow.
 type unchangedScans struct {
 	count int
-	at    changeCount // after the last scan
+	at    changeCount   // after the last scan
+	work  time.Duration // processor time of the last scan
 }
 
 // changeCount increases with each change of a table, whether or not it is sent.
@@ -23,22 +30,36 @@ type changeCount struct {
 }
 
 // finished records a regular scan. A change since the scan before ends the count.
-func (u *unchangedScans) finished(at changeCount, mayExtend bool) {
+func (u *unchangedScans) finished(at changeCount, mayExtend bool, work time.Duration) {
 	u.count++
 	if at != u.at || !mayExtend {
 		u.count = 0
 	}
-	u.at = at
+	u.at, u.work = at, work
 }
 
-// interval returns the time from the start of the last scan to the start of the next one. It
-// doubles with each unchanged scan, from base up to limit.
-func (u *unchangedScans) interval(base, limit time.Duration) time.Duration {
-	d := base
-	for n := extendAfter; n <= u.count && d < limit; n++ {
-		d *= 2
+// interval returns the time from the start of the last scan to the start of the next one after n
+// unchanged scans. It doubles with each of them, from Interval up to MaxInterval, and up to MaxCostlyInterval while the
+// work of a scan is more than 1 % of a core.
+func (o *ScannerOptions) interval(n int, work time.Duration) time.Duration {
+	d := o.Interval
+	for ; n >= extendAfter; n-- {
+		switch {
+		case d < o.MaxInterval:
+			d = min(2*d, o.MaxInterval)
+		case d < o.MaxCostlyInterval && work*restShare > d:
+			d = min(2*d, o.MaxCostlyInterval)
+		default:
+			return d
+		}
 	}
-	return max(base, min(d, limit))
+	return d
+}
+
+// IntervalAtRest returns the longest time from the start of a scan to the start of the next one, for a map that does
+// not change and whose scan needs the given processor time.
+func (o *ScannerOptions) IntervalAtRest(work time.Duration) time.Duration {
+	return o.interval(math.MaxInt, work)
 }
 
 // due reports whether the next regular scan is due since the start of the last one, and if not,
@@ -46,7 +67,7 @@ func (u *unchangedScans) interval(base, limit time.Duration) time.Duration {
 // the end of the permission to extend it.
 func (s *Scanner) due(since time.Duration) (due bool, wait time.Duration) {
 	base := s.opts.Interval
-	rest := s.unchanged.interval(base, s.opts.MaxInterval) - since
+	rest := s.opts.interval(s.unchanged.count, s.unchanged.work) - since
 	switch {
 	case rest <= 0:
 		return true, 0

@@ -3,6 +3,7 @@ package kmap
 import (
 	"bytes"
 	"context"
+	"math"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -114,6 +115,42 @@ func TestScanIsDue(t *testing.T) {
 	}
 }
 
+// TestCostlyScansAreRarer checks the interval of a map at rest against the work of its scans.
+func TestCostlyScansAreRarer(t *testing.T) {
+	o := ScannerOptions{Interval: 10 * time.Second, MaxInterval: 40 * time.Second, MaxCostlyInterval: 150 * time.Second}
+	for _, c := range []struct {
+		unchanged  int
+		work, want time.Duration
+	}{
+		{extendAfter - 1, time.Minute, 10 * time.Second},
+		{extendAfter, time.Minute, 20 * time.Second},
+		{extendAfter + 1, time.Minute, 40 * time.Second},
+		{extendAfter + 2, 400 * time.Millisecond, 40 * time.Second},
+		{extendAfter + 2, 401 * time.Millisecond, 80 * time.Second},
+		{extendAfter + 3, 800 * time.Millisecond, 80 * time.Second},
+		{extendAfter + 3, 801 * time.Millisecond, 150 * time.Second},
+		{math.MaxInt, time.Minute, 150 * time.Second},
+	} {
+		if got := o.interval(c.unchanged, c.work); got != c.want {
+			t.Errorf("interval after %d unchanged scans of %s: got %s, want %s", c.unchanged, c.work, got, c.want)
+		}
+	}
+	if got := o.IntervalAtRest(401 * time.Millisecond); got != 80*time.Second {
+		t.Errorf("interval at rest: got %s, want 80s", got)
+	}
+	// An interval that was set is exact, and with takeover-expiry costly scans are as frequent as others.
+	for _, most := range []time.Duration{0, 40 * time.Second} {
+		o.MaxCostlyInterval = most
+		if got := o.IntervalAtRest(time.Minute); got != 40*time.Second {
+			t.Errorf("interval at rest, at most %s: got %s, want 40s", most, got)
+		}
+	}
+	o.MaxInterval, o.MaxCostlyInterval = 0, 0
+	if got := o.IntervalAtRest(time.Minute); got != 10*time.Second {
+		t.Errorf("interval at rest without a longer one: got %s, want 10s", got)
+	}
+}
+
 func TestUnchangedScansAreCounted(t *testing.T) {
 	var u unchangedScans
 	at := changeCount{head: 5}
@@ -130,7 +167,7 @@ func TestUnchangedScansAreCounted(t *testing.T) {
 		{changeCount{head: 5, unsent: 1}, false, 0},
 		{changeCount{head: 5, unsent: 1}, true, 1},
 	} {
-		if u.finished(c.at, c.mayExtend); u.count != c.want {
+		if u.finished(c.at, c.mayExtend, 0); u.count != c.want {
 			t.Errorf("scan %d: got %d unchanged scans, want %d", i, u.count, c.want)
 		}
 	}

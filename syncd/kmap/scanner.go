@@ -33,6 +33,9 @@ type ScannerOptions struct {
 	// MaxInterval is the longest time from the start of a scan to the start of the next one while
 	// scans find the table unchanged. Values below Interval count as Interval.
 	MaxInterval time.Duration
+	// MaxCostlyInterval is the same for a map whose scan needs more than 1 % of a core at MaxInterval. Values
+	// below MaxInterval count as MaxInterval.
+	MaxCostlyInterval time.Duration
 	// MayExtend reports whether the time between scans may exceed Interval at the moment: hooks report
 	// all changes but those in place, or count them as lost. Nil: it may not. Run calls it without a
 	// lock.
@@ -213,8 +216,8 @@ func (s *Scanner) scan(ctx context.Context, began time.Time) error {
 	err := p.run(ctx)
 	interval := s.opts.Interval
 	if err == nil && !p.urgent {
-		s.unchanged.finished(s.changes(), s.mayExtend())
-		interval = s.unchanged.interval(s.opts.Interval, s.opts.MaxInterval)
+		s.unchanged.finished(s.changes(), s.mayExtend(), p.work)
+		interval = s.opts.interval(s.unchanged.count, p.work)
 	}
 
 	s.mu.Lock()
