@@ -7,12 +7,15 @@ import (
 	"time"
 
 	"mapsync/internal/tool"
+	"mapsync/syncd/capture"
+	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
+	"mapsync/syncd/kmap"
 )
 
-// idleBound is the highest processor use of a daemon while no entry changes, in percent of one
-// core: 5 for its scans, which is the default of scan-budget, and 1 for everything else.
-const idleBound = 6
+// Bounds of the processor use of a daemon while no entry changes, in percent of one core: 5 for scans that never
+// become rare, which is the default of scan-budget, 1 for rare scans, and 1 for everything else.
+const frequentScansBound, rareScansBound = 6, 2
 
 // idleRest is the time between the last change and the start of the measurement: new entries are
 // reread for a while.
@@ -23,10 +26,13 @@ type Idle struct {
 	Kind    string  `json:"node"`
 	Seconds float64 `json:"seconds"`
 	// CPU is the processor use of the daemon, in percent of one core. Scans is the part of it that
-	// compares the kernel map with the table.
-	CPU      float64 `json:"cpu_percent"`
-	Scans    float64 `json:"scans_cpu_percent"`
-	ScanTime float64 `json:"scan_seconds"` // duration of one scan
+	// compares the kernel map with the table. Bound is the limit of CPU.
+	CPU   float64 `json:"cpu_percent"`
+	Scans float64 `json:"scans_cpu_percent"`
+	Bound float64 `json:"cpu_percent_bound"`
+	// ScanTime is the duration of one scan, and ScanInterval the time from one to the next, in seconds.
+	ScanTime     float64 `json:"scan_seconds"`
+	ScanInterval float64 `json:"scan_interval_seconds"`
 	// HeapPerEntry is the live Go memory of the whole process, in bytes per entry. TablePerEntry is
 	// the part that its table accounts for.
 	HeapPerEntry  float64 `json:"heap_per_entry"`
@@ -34,8 +40,25 @@ type Idle struct {
 }
 
 // measureIdle measures two daemons that hold n entries. The first one read them from its map at
-// start. The second one received them from the first.
-func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
+// start. The second one received them from the first. Where hooks report all writes, it measures a first daemon with
+// them too, once its scans have become rare, with changes in place found by scans and by the hook on lookups.
+func measureIdle(ctx context.Context, n int, limit time.Duration) ([]Idle, error) {
+	all, err := idleWithoutHooks(ctx, n, limit)
+	if offer := capture.Probe(capture.AttachFexit)[0]; err != nil || offer.Err != nil || !offer.DetectsAllWrites() {
+		return all, err
+	}
+	for _, inPlace := range []string{config.InPlaceScan, config.InPlaceHook} {
+		i, err := idleWithHooks(ctx, n, inPlace)
+		if err != nil {
+			return nil, fmt.Errorf("with hooks, in-place %s: %w", inPlace, err)
+		}
+		all = append(all, i)
+	}
+	return all, nil
+}
+
+// idleWithoutHooks measures both daemons for the duration limit. They scan their maps at the usual interval.
+func idleWithoutHooks(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
 	p, err := startNodes(ctx, n, n, nil)
 	if err != nil {
 		return nil, err
@@ -45,32 +68,91 @@ func measureIdle(ctx context.Context, n int, limit time.Duration) (_ []Idle, err
 	if err := tool.Pause(ctx, min(idleRest, limit)); err != nil {
 		return nil, err
 	}
-	before, err := p.scans(ctx)
+	idle, err := p.idle(ctx, limit)
 	if err != nil {
 		return nil, err
+	}
+	for i, kind := range []string{"read them from its map at start", "received them from a peer"} {
+		idle[i].Kind, idle[i].Bound = kind, frequentScansBound
+		tool.Progress("  %s: %.2f %% of a core", kind, idle[i].CPU)
+	}
+	return idle[:], nil
+}
+
+// idleWithHooks measures the first daemon during one interval between scans, after they have become rare.
+func idleWithHooks(ctx context.Context, n int, inPlace string) (_ Idle, err error) {
+	p, err := startNodes(ctx, n, n, func(c *config.Config) {
+		c.Attach, c.InPlace = string(capture.AttachFexit), []string{mapName + "=" + inPlace}
+	})
+	if err != nil {
+		return Idle{}, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	tool.Progress("idle, fexit, in-place: %s: until scans are rare", inPlace)
+	interval, err := p.awaitRareScans(ctx)
+	if err != nil {
+		return Idle{}, err
+	}
+	idle, err := p.idle(ctx, interval)
+	if err != nil {
+		return Idle{}, err
+	}
+	i := idle[0]
+	i.Kind, i.Bound = "has hooks, in-place: "+inPlace, rareScansBound
+	tool.Progress("  %s: %.2f %% of a core", i.Kind, i.CPU)
+	return i, nil
+}
+
+// awaitRareScans returns the interval of the first daemon's scans once it no longer grows.
+func (p *nodes) awaitRareScans(ctx context.Context) (time.Duration, error) {
+	c := &p.a.Config
+	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval(), MaxCostlyInterval: c.LongestCostlyScanInterval()}
+	for shown := 0.; ; {
+		maps, err := p.scans(ctx)
+		if err != nil {
+			return 0, err
+		}
+		s := maps[0].Scan
+		if interval := time.Duration(s.Interval * float64(time.Second)); s.Scans > 0 && interval >= o.IntervalAtRest(time.Duration(s.Work*float64(time.Second))) {
+			return interval, nil
+		}
+		if s.Interval != shown {
+			shown = s.Interval
+			tool.Progress("  a scan every %.0f s", shown)
+		}
+		if err := tool.Pause(ctx, time.Second); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// idle measures both daemons for the duration limit.
+func (p *nodes) idle(ctx context.Context, limit time.Duration) (all [2]Idle, err error) {
+	before, err := p.scans(ctx)
+	if err != nil {
+		return all, err
 	}
 	a, b, err := p.cpuShares(func() error { return tool.Pause(ctx, limit) })
 	if err != nil {
-		return nil, err
+		return all, err
 	}
 	after, err := p.scans(ctx)
 	if err != nil {
-		return nil, err
+		return all, err
 	}
-	var all []Idle
 	for i, s := range []*syncd{p.a, p.b} {
 		heap, err := s.heap()
 		if err != nil {
-			return nil, err
+			return all, err
 		}
-		all = append(all, Idle{
-			Kind: []string{"read them from its map at start", "received them from a peer"}[i], Seconds: limit.Seconds(), CPU: []float64{a, b}[i],
+		all[i] = Idle{
+			Seconds: limit.Seconds(), CPU: []float64{a, b}[i],
 			Scans:         100 * float64(after[i].Scan.Entries-before[i].Scan.Entries) / limit.Seconds() * perEntry(&after[i]),
 			ScanTime:      after[i].Scan.Last,
-			HeapPerEntry:  float64(heap) / float64(n),
-			TablePerEntry: float64(after[i].Memory) / float64(n),
-		})
-		tool.Progress("  %s: %.2f %% of a core", all[i].Kind, all[i].CPU)
+			ScanInterval:  after[i].Scan.Interval,
+			HeapPerEntry:  float64(heap) / float64(p.n),
+			TablePerEntry: float64(after[i].Memory) / float64(p.n),
+		}
 	}
 	return all, nil
 }

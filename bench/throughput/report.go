@@ -105,7 +105,7 @@ func (r *Report) checkTargets() {
 		r.atMost("join of a bare copy", r.Join.Ratio, joinBound, "times")
 	}
 	for _, i := range r.Idle {
-		r.atMost("idle node that "+i.Kind+", of a core", i.CPU, idleBound, "%")
+		r.atMost("idle node that "+i.Kind+", of a core", i.CPU, i.Bound, "%")
 		r.atMost("its Go memory an entry", i.HeapPerEntry, entryMemory, "bytes")
 	}
 	for _, j := range r.Jitter[min(1, len(r.Jitter)):] {

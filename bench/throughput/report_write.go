@@ -109,9 +109,9 @@ func (r *Report) writeJoin(s textTable) {
 }
 
 func (r *Report) writeIdle(s textTable) {
-	s.line("idle, no changes\tof a core\tscans\tscan, s\theap bytes/entry\tof that the table")
+	s.line("idle, no changes\tof a core\tscans\tscan, s\tevery, s\theap bytes/entry\tof that the table")
 	for _, i := range r.Idle {
-		s.line("node that %s\t%.2f %%\t%.2f %%\t%.1f\t%.0f\t%.0f", i.Kind, i.CPU, i.Scans, i.ScanTime, i.HeapPerEntry, i.TablePerEntry)
+		s.line("node that %s\t%.2f %%\t%.2f %%\t%.1f\t%.1f\t%.0f\t%.0f", i.Kind, i.CPU, i.Scans, i.ScanTime, i.ScanInterval, i.HeapPerEntry, i.TablePerEntry)
 	}
 }
 

@@ -43,8 +43,8 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 	return kmap.NewScanner(t, a.m, o)
 }
 
-// scanIntervals returns the times between scans of a map. Scans that show which entries are in use are no rarer than
-// takeover-expiry requires.
+// scanIntervals returns the times between scans of a map. With takeover-expiry, costly scans are as frequent as
+// others, because they show which entries are in use.
 func scanIntervals(c *config.Config, name string) kmap.ScannerOptions {
 	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval()}
 	if after, _ := c.TakeoverExpiry(name); after == 0 {
