@@ -38,8 +38,9 @@ type Limits struct {
 	// Name is the listener's name in logs.
 	Name string
 	// Pending and PendingPerAddr bound the connections that are not yet authenticated. A new
-	// connection beyond the limit replaces the oldest one. A legitimate client stays pending for
-	// milliseconds, whereas an idle client stays pending until it is replaced.
+	// connection beyond PendingPerAddr replaces the oldest one of its address, and one beyond Pending the oldest one
+	// of the address with the most. A legitimate client stays pending for milliseconds, whereas an idle client
+	// stays pending until it is replaced.
 	Pending, PendingPerAddr int
 	// Total, PerAddr and PerCertificate bound the authenticated connections. The listener refuses new
 	// connections beyond these limits.
@@ -167,9 +168,23 @@ func (l *Limiter) connToReplace(from netip.Prefix) (*limitedConn, string) {
 		}
 	}
 	if limit := l.limits.Pending; limit > 0 && l.pending.Len() >= limit {
-		return l.pending.Front().Value.(*limitedConn), RejectPending
+		return l.oldestOfBusiest(), RejectPending
 	}
 	return nil, ""
+}
+
+// oldestOfBusiest returns the oldest pending connection of the addresses with the most pending connections. There are at
+// most Limits.Pending addresses. The caller holds l.mu, and there is a pending connection.
+func (l *Limiter) oldestOfBusiest() *limitedConn {
+	most := 0
+	for _, n := range l.pendingByAddr {
+		most = max(most, n)
+	}
+	e := l.pending.Front()
+	for l.pendingByAddr[e.Value.(*limitedConn).from] < most {
+		e = e.Next()
+	}
+	return e.Value.(*limitedConn)
 }
 
 // drop removes a connection from the counts. It may be called more than once. The caller holds l.mu.

@@ -132,6 +132,52 @@ func TestPendingConnectionsReplaceTheOldest(t *testing.T) {
 	}
 }
 
+// connFrom is a connection from an address.
+type connFrom struct {
+	net.Conn
+	from net.Addr
+}
+
+func (c connFrom) RemoteAddr() net.Addr { return c.from }
+
+// TestFloodDoesNotReplaceOthers: a flood from some addresses replaces its own connections, not one that an address
+// with fewer of them opened before.
+func TestFloodDoesNotReplaceOthers(t *testing.T) {
+	t.Parallel()
+	const pending, flooders = 8, 3
+	limiter := NewLimiter(Limits{Pending: pending}, nil)
+	open := func(host byte) (client net.Conn, server *limitedConn) {
+		client, conn := net.Pipe()
+		t.Cleanup(func() { _, _ = client.Close(), conn.Close() })
+		return client, limiter.add(connFrom{conn, &net.TCPAddr{IP: net.IPv4(192, 0, 2, host), Port: 1}})
+	}
+	slow, server := open(100)
+	first, _ := open(0)
+	for i := range byte(100) {
+		open(i % flooders)
+	}
+	if connClosed(t, slow) || !connClosed(t, first) {
+		t.Error("after a flood: got the slow connection closed, or the first of the flood open, want the reverse")
+	}
+	if got, want := limiter.Rejected()[RejectPending], uint64(1+1+100-pending); got != want {
+		t.Errorf("rejected: got %d, want %d", got, want)
+	}
+	if n := limiter.Open(); n != pending {
+		t.Errorf("open connections: got %d, want %d", n, pending)
+	}
+	if err := server.Authenticated(""); err != nil {
+		t.Errorf("authentication after a flood: got error %v, want nil", err)
+	}
+	// With one connection each, the oldest one is replaced.
+	oldest, _ := open(101)
+	for i := range byte(pending) {
+		open(200 + i)
+	}
+	if !connClosed(t, oldest) {
+		t.Error("oldest connection among addresses with one each: got open, want closed")
+	}
+}
+
 func TestConnectionsOfOneCertificateAreBounded(t *testing.T) {
 	t.Parallel()
 	limiter, open := listenWithLimits(t, Limits{PerCertificate: 2})

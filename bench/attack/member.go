@@ -234,11 +234,9 @@ func manyMapNames(ctx context.Context, c *cluster) error {
 			m.Name = fmt.Sprint("map-", k)
 			s.subscribeMap(m)
 		}
-		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
-		stop := context.AfterFunc(limited, s.close)
+		stop := context.AfterFunc(ctx, s.close)
 		_ = receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends the stream
 		stop()
-		cancel()
 	})
 }
 
