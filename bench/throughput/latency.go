@@ -71,16 +71,15 @@ func latencyKinds(attach capture.Attach) []latencyKind {
 	return []latencyKind{{"writes by bpf(2), attach " + string(attach), 20, eventPollEvery, openCalls}}
 }
 
-// latencyMethods returns the attach methods with which latency is measured: without hooks, and then each method
-// that detects the writes of a control plane. System calls are hooked only if nothing else is possible.
-func latencyMethods() []capture.Attach {
-	methods := []capture.Attach{capture.AttachNone}
+// callMethods returns the attach methods that detect the writes of a control plane. System calls are hooked only if
+// nothing else is possible.
+func callMethods() (methods []capture.Attach) {
 	for _, offer := range capture.Probe(capture.AttachFexit, capture.AttachKprobe) {
 		if offer.Err == nil {
 			methods = append(methods, offer.Attach)
 		}
 	}
-	if len(methods) == 1 {
+	if len(methods) == 0 {
 		methods = append(methods, capture.AttachSyscall)
 	}
 	return methods
@@ -101,11 +100,10 @@ func latencyOf(name string, h *hdrhistogram.Histogram) Latency {
 	}
 }
 
-// measureLatencies measures all kinds of changes on two whole daemons that hold n entries, each
-// kind for the duration limit.
-func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
-	for _, attach := range latencyMethods() {
-		some, err := measureLatenciesWith(ctx, attach, n, limit)
+// measureCalls measures the writes by bpf(2) with each of callMethods.
+func measureCalls(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
+	for _, attach := range callMethods() {
+		some, err := measureLatencies(ctx, attach, n, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -114,8 +112,9 @@ func measureLatencies(ctx context.Context, n int, limit time.Duration) (all []La
 	return all, nil
 }
 
-// measureLatenciesWith measures the kinds of changes of an attach method.
-func measureLatenciesWith(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
+// measureLatencies measures the kinds of changes of an attach method on two whole daemons that hold n entries, each
+// kind for the duration limit.
+func measureLatencies(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
 	p, err := startNodes(ctx, n, room, attachBy(attach))
 	if err != nil {

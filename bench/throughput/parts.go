@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"mapsync/syncd/capture"
 )
 
 // part is a measurement that can run separately.
@@ -19,6 +21,7 @@ var parts = []part{
 	{"end-to-end", (*Report).endToEnd, false},
 	{"steps", (*Report).steps, false},
 	{"latency", (*Report).latency, false},
+	{"calls", (*Report).calls, false},
 	{"join", (*Report).join, false},
 	{"idle", (*Report).idle, false},
 	{"jitter", (*Report).jitter, false},
@@ -87,7 +90,14 @@ func (r *Report) measure(ctx context.Context, o options) error {
 }
 
 func (r *Report) latency(ctx context.Context, o options) (err error) {
-	r.Latencies, err = measureLatencies(ctx, o.entries, o.latency)
+	r.Latencies, err = measureLatencies(ctx, capture.AttachNone, o.entries, o.latency)
+	return err
+}
+
+// calls adds the writes by bpf(2) to the latencies.
+func (r *Report) calls(ctx context.Context, o options) error {
+	calls, err := measureCalls(ctx, o.entries, o.latency)
+	r.Latencies = append(r.Latencies, calls...)
 	return err
 }
 
