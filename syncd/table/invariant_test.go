@@ -10,6 +10,14 @@ func checkInvariants(tb interface {
 ) {
 	tb.Helper()
 	seen := make(map[uint32]bool)
+	newTombs, q := make(map[placedSlot]bool), &t.newTombs
+	for i, last := q.head, uint64(0); i < q.head+q.n; i++ {
+		p := q.chunks[i/fifoChunk][i%fifoChunk]
+		if p.seq <= last {
+			tb.Fatalf("element at position %d of the queue for compaction comes after position %d", p.seq, last)
+		}
+		newTombs[p], last = true, p.seq
+	}
 	var st Stats
 	notHeld, sum := make(map[string]int), 0
 	checkList := func(list uint32, inOrder bool) {
@@ -29,6 +37,8 @@ func checkInvariants(tb interface {
 				tb.Fatalf("slot %d at position %d comes after position %d", s, m.seq, last)
 			case inOrder && !m.live() && !m.is(flagInTombs) && m.seq <= t.compactCursor.pos:
 				tb.Fatalf("tombstone in slot %d is not queued for its expiry", s)
+			case inOrder && !m.live() && !m.is(flagInTombs) && !newTombs[placedSlot{m.seq, s}]:
+				tb.Fatalf("tombstone in slot %d is not queued for compaction", s)
 			case (m.is(flagExpired) && m.live()) || (m.is(flagReleased) && !m.is(flagExpired)):
 				tb.Fatalf("slot %d has flags %b", s, m.flags)
 			case m.is(flagFailed|flagRedo|flagNotHeld) && !m.is(flagDirty):

@@ -82,7 +82,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	for part, n := range map[string]uint64{
 		"records": tab.slabBytes(), "index": tab.index.bytes, "owners": tab.owners.bytes(), "digests": tab.digester.bytes(),
 		"log": tab.log.bytes(), "early deletes": tab.earlyDeletes.bytes(), "unknown rereads": tab.unknownRereads.bytes(), "settling": tab.settling.bytes(),
-		"recent slots": 5 * 4, "tombs": tab.tombs.bytes(16), "evicted": tab.evicted.bytes(16), "released": tab.released.bytes(4),
+		"recent slots": 5 * 4, "tombs": tab.tombs.bytes(16), "new tombs": tab.newTombs.bytes(16), "evicted": tab.evicted.bytes(16), "released": tab.released.bytes(4),
 		"rereads": tab.rereads.bytes(4), "failures": tab.failures.bytes(4), "retries": tab.retries.bytes(4),
 		"granted": tab.granted.bytes(4), "deferred": tab.deferred.bytes(4),
 	} {

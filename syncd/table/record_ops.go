@@ -8,6 +8,12 @@ import (
 
 // This file has the elementary operations of all changes. Each of them keeps the gauges of Stats correct.
 
+// placedSlot is a slot with the position of its record at some time.
+type placedSlot struct {
+	seq  uint64
+	slot uint32
+}
+
 // timedSlot is an entry of a queue of slots that is ordered by time.
 type timedSlot struct {
 	// when is a wall clock in nanoseconds: the seen time of the record when it entered the queue, or a
@@ -111,6 +117,9 @@ func (t *Table) moveTail(s uint32) {
 	m.seq = t.seq
 	t.recent.note(t.seq, s, t.used)
 	t.link(order, s)
+	if !m.live() && !m.is(flagInTombs) {
+		t.newTombs.push(placedSlot{t.seq, s})
+	}
 	t.tx.changed = true
 }
 

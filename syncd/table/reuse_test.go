@@ -28,6 +28,7 @@ func reuseTable(old *Table, o Options) *Table {
 	}
 	t.compactCursor = t.NewCursor(0)
 	t.tombs.spare, t.rereads.spare, t.failures.spare = old.tombs.memory(), old.rereads.memory(), old.failures.memory()
+	t.newTombs.spare = old.newTombs.memory()
 	for i := range t.settling.pauses {
 		t.settling.pauses[i].spare = old.settling.pauses[i].memory()
 	}
@@ -63,7 +64,8 @@ func TestReusedTableEqualsNew(t *testing.T) {
 	var empty Table
 	got.log.spare = nil
 	got.tombs, got.rereads, got.failures, got.settling = empty.tombs, empty.rereads, empty.failures, empty.settling
+	got.newTombs = empty.newTombs
 	if !reflect.DeepEqual(got, want) {
-		t.Errorf("reused table: got %+v, want %+v", got, want)
+		t.Error("reused table: got a state that differs from a new table's, want the same")
 	}
 }

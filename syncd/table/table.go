@@ -186,6 +186,9 @@ type Table struct {
 	// compactCursor is at the last record that compaction has passed. Every tombstone of the order behind
 	// it is in the log or has flagInTombs. See tombstones_compact.go.
 	compactCursor *Cursor
+	// newTombs has every tombstone of the order ahead of compactCursor without flagInTombs, in the order of their
+	// positions. The record of an element may have moved, or the slot may have another record by now.
+	newTombs fifo[placedSlot]
 	// expanded is the compact tombstone that has a slot during the current change.
 	expanded expandedTombstone
 	// tombs has the tombstones in slots that compactCursor has passed. The slot of an element may have

@@ -7,8 +7,9 @@ import "math"
 // tombstone is settled if it fulfils three conditions. The writer has applied its position to the kernel
 // map. No write and no reread of its key is pending. At least compactAfter has passed since the delete.
 //
-// The compaction cursor (Table.compactCursor) follows the order and passes each record once. It therefore
-// moves tombstones to the log in the order of their positions, and the log is sorted by position too. An
+// The compaction cursor (Table.compactCursor) follows the order and passes each tombstone once. It therefore
+// moves tombstones to the log in the order of their positions, and the log is sorted by position too. The queue
+// Table.newTombs has the tombstones ahead of the cursor, so that it need not read the live records between them. An
 // acknowledged tombstone is kept for Options.TombstoneGrace. A tombstone that is not settled after that
 // time stays in its slot and enters the queue Table.tombs. Each tombstone of the order is therefore in one
 // of three places: ahead of the compaction cursor, in the queue tombs, or in the log.
@@ -122,31 +123,26 @@ func (t *Table) compactTombstone(s uint32) {
 	t.release(s)
 }
 
-// compact advances the compaction cursor by up to limit records and returns true if there is more to do.
+// compact advances the compaction cursor past up to limit tombstones and returns true if there is more to do.
 // now is the wall clock in nanoseconds.
 func (t *Table) compact(now int64, limit int) (more bool) {
-	// If no slot has a tombstone, the cursor skips the rest of the order.
-	if t.stats.Tombstones == t.log.n {
-		t.toEnd(t.compactCursor)
-		return t.log.merge()
-	}
 	for range limit {
-		s := t.meta(t.compactCursor.at).next
-		if s == order {
+		if t.newTombs.len() == 0 {
+			t.toEnd(t.compactCursor)
 			return t.log.merge()
 		}
-		m := t.meta(s)
-		// Live records and queued tombstones stay in their slots.
-		if m.live() || m.is(flagInTombs) {
-			t.compactCursor.step()
+		s := t.newTombs.peek().slot
+		if !t.isNewTomb(t.newTombs.peek()) {
+			t.newTombs.pop()
 			continue
 		}
+		m := t.meta(s)
 		settled := m.seq <= t.applied && !m.is(flagDirty|flagReread|flagUncertain|flagReleased)
 		// The tombstones behind this one are younger.
 		if t.tooRecent(m, now, settled) {
 			return t.log.merge()
 		}
-		t.compactCursor.step()
+		t.passNewTomb()
 		if settled {
 			t.compactTombstone(s)
 		} else {
@@ -154,6 +150,19 @@ func (t *Table) compact(now int64, limit int) (more bool) {
 		}
 	}
 	return true
+}
+
+// isNewTomb reports whether an element of newTombs is still valid.
+func (t *Table) isNewTomb(p placedSlot) bool {
+	m := t.meta(p.slot)
+	return m.seq == p.seq && !m.live() && !m.is(flagInTombs|flagFree)
+}
+
+// passNewTomb moves the compaction cursor to the first element of newTombs, which must be valid, and removes it.
+func (t *Table) passNewTomb() {
+	p, c := t.newTombs.pop(), t.compactCursor
+	c.at, c.pos = p.slot, p.seq
+	t.meta(p.slot).flags |= flagCursor
 }
 
 // tooRecent reports whether the compaction cursor must not pass a tombstone yet.
@@ -172,11 +181,16 @@ func (t *Table) queueTombstone(s uint32) {
 	t.tombs.push(timedSlot{m.seen, s})
 }
 
-// skipCompaction advances the compaction cursor by one record. The record stays in its slot.
+// skipCompaction passes the next element of newTombs. The tombstone stays in its slot.
 func (t *Table) skipCompaction() {
-	s := t.compactCursor.step()
-	if m := t.meta(s); s != 0 && !m.live() && !m.is(flagInTombs) {
+	switch {
+	case t.newTombs.len() == 0:
+	case t.isNewTomb(t.newTombs.peek()):
+		s := t.newTombs.peek().slot
+		t.passNewTomb()
 		t.queueTombstone(s)
+	default:
+		t.newTombs.pop()
 	}
 }
 

@@ -246,8 +246,8 @@ func TestCompactTombstonesCountAsRecords(t *testing.T) {
 	})
 }
 
-// TestCompactionSkipsLiveRecords: without tombstones in slots, one step passes all changed records. Reading each
-// of them would cost a cache miss per change.
+// TestCompactionSkipsLiveRecords: the compaction passes all changed records but tombstones at once. Reading each of them
+// would cost a cache miss per change.
 func TestCompactionSkipsLiveRecords(t *testing.T) {
 	const n = 10 * compactSteps
 	tab := newFlows(t)
@@ -259,6 +259,15 @@ func TestCompactionSkipsLiveRecords(t *testing.T) {
 		more := tx.Expire(n, 1)
 		if got := tab.compactCursor.Position(); more || got != tx.Head() {
 			t.Errorf("compaction after %d changes: got position %d, more %t; want the head %d, nothing more", n, got, more, tx.Head())
+		}
+		for k := range n {
+			f.local(tx, k, k+1, int64(n+k+1))
+		}
+		f.set(0, 0)
+		tx.Local(&Change{Key: f.key[:], Op: OpDelete, Time: 2*n + 1, Context: ContextPacket})
+		more = tx.Expire(2*n+2+int64(tab.opt.TombstoneGrace), 1)
+		if got := tab.compactCursor.Position(); more || got != tx.Head() {
+			t.Errorf("compaction of the tombstone behind them: got position %d, more %t; want the head %d, nothing more", got, more, tx.Head())
 		}
 	})
 	checkInvariants(t, tab)
