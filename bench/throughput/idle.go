@@ -40,12 +40,17 @@ type Idle struct {
 }
 
 // measureIdle measures two daemons that hold n entries. The first one read them from its map at
-// start. The second one received them from the first. Where hooks report all writes, it measures a first daemon with
-// them too, once its scans have become rare, with changes in place found by scans and by the hook on lookups.
+// start. The second one received them from the first. It also measures a first daemon whose scans are rare: where hooks
+// report all writes, with them, with changes in place found by scans and by the hook on lookups; elsewhere, with a
+// scan-interval as long as theirs.
 func measureIdle(ctx context.Context, n int, limit time.Duration) ([]Idle, error) {
-	all, err := idleWithoutHooks(ctx, n, limit)
-	if offer := capture.Probe(capture.AttachFexit)[0]; err != nil || offer.Err != nil || !offer.DetectsAllWrites() {
-		return all, err
+	all, work, err := idleWithoutHooks(ctx, n, limit)
+	if err != nil {
+		return nil, err
+	}
+	if offer := capture.Probe(capture.AttachFexit)[0]; offer.Err != nil || !offer.DetectsAllWrites() {
+		i, err := idleWithRareScans(ctx, n, limit, work)
+		return append(all, i), err
 	}
 	for _, inPlace := range []string{config.InPlaceScan, config.InPlaceHook} {
 		i, err := idleWithHooks(ctx, n, inPlace)
@@ -57,26 +62,65 @@ func measureIdle(ctx context.Context, n int, limit time.Duration) ([]Idle, error
 	return all, nil
 }
 
-// idleWithoutHooks measures both daemons for the duration limit. They scan their maps at the usual interval.
-func idleWithoutHooks(ctx context.Context, n int, limit time.Duration) (_ []Idle, err error) {
+// idleWithoutHooks measures both daemons for the duration limit. They scan their maps at the usual interval. work is the
+// processor time of a scan.
+func idleWithoutHooks(ctx context.Context, n int, limit time.Duration) (_ []Idle, work time.Duration, err error) {
 	p, err := startNodes(ctx, n, n, nil)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	tool.Progress("idle: resting, then measuring for %s", limit)
 	if err := tool.Pause(ctx, min(idleRest, limit)); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	idle, err := p.idle(ctx, limit)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for i, kind := range []string{"read them from its map at start", "received them from a peer"} {
 		idle[i].Kind, idle[i].Bound = kind, frequentScansBound
 		tool.Progress("  %s: %.2f %% of a core", kind, idle[i].CPU)
 	}
-	return idle[:], nil
+	maps, err := p.scans(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	return idle[:], time.Duration(maps[0].Scan.Work * float64(time.Second)), nil
+}
+
+// rareScans returns the settings of scans of a map at rest.
+func rareScans(c *config.Config) *kmap.ScannerOptions {
+	return &kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval(), MaxCostlyInterval: c.LongestCostlyScanInterval()}
+}
+
+// idleWithRareScans measures the first daemon without hooks during one interval between scans that is as long as with
+// hooks. work is the processor time of a scan. If limit is shorter than that of a scan, it measures that time only.
+func idleWithRareScans(ctx context.Context, n int, limit, work time.Duration) (_ Idle, err error) {
+	c := config.Default()
+	interval := rareScans(&c).IntervalAtRest(work)
+	p, err := startNodes(ctx, n, n, func(c *config.Config) { c.ScanInterval = interval })
+	if err != nil {
+		return Idle{}, err
+	}
+	defer func() { err = errors.Join(err, p.close()) }()
+	during := interval
+	if limit < c.ScanInterval {
+		during = limit
+	}
+	tool.Progress("idle: a scan every %s, measuring for %s", interval, during)
+	// The scan begins one interval after the start, and has to end within the measurement.
+	if err := tool.Pause(ctx, min(during, 3*idleRest)); err != nil {
+		return Idle{}, err
+	}
+	idle, err := p.idle(ctx, during)
+	if err != nil {
+		return Idle{}, err
+	}
+	i := idle[0]
+	i.Kind, i.Bound = fmt.Sprintf("scans every %s, as with hooks", interval), rareScansBound
+	tool.Progress("  %s: %.2f %% of a core", i.Kind, i.CPU)
+	return i, nil
 }
 
 // idleWithHooks measures the first daemon during one interval between scans, after they have become rare.
@@ -105,8 +149,7 @@ func idleWithHooks(ctx context.Context, n int, inPlace string) (_ Idle, err erro
 
 // awaitRareScans returns the interval of the first daemon's scans once it no longer grows.
 func (p *nodes) awaitRareScans(ctx context.Context) (time.Duration, error) {
-	c := &p.a.Config
-	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval(), MaxCostlyInterval: c.LongestCostlyScanInterval()}
+	o := rareScans(&p.a.Config)
 	for shown := 0.; ; {
 		maps, err := p.scans(ctx)
 		if err != nil {

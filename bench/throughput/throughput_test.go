@@ -121,7 +121,7 @@ func TestRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(r.Latencies) != 2+len(callMethods()) || len(r.Idle) < 2 || len(r.Jitter) != len(phases) || len(r.Parts) != len(usual) {
+	if len(r.Latencies) != 2+len(callMethods()) || len(r.Idle) < 3 || len(r.Jitter) != len(phases) || len(r.Parts) != len(usual) {
 		t.Errorf("report: parts are missing: %s", text)
 	}
 	if r.EndToEnd.New.DeltasPerSecond <= 0 || r.EndToEnd.Updated.DeltasPerSecond <= 0 {
