@@ -45,6 +45,7 @@ func (m *Model) holdsLast(n *Node, key int) bool {
 // version of its own, the daemon may end before it receives the event, or it may write the delete after that.
 func (m *Model) rewrittenAfterDelete(key int) {
 	k := &m.keys[key]
+	k.rewritten = k.rewritten || k.deletedBy > 0
 	k.contested = k.contested || (k.deletedBy > 0 && (m.closeToLast(k) || !m.homeHasDelete(key)))
 	k.deletedBy = 0
 }
@@ -59,6 +60,17 @@ func (m *Model) homeHasDelete(key int) bool {
 	known := false
 	d.tab.View(func(tx *table.Tx) { known = tx.Get(m.world.keys[key][:], &r) })
 	return known && r.Delete && r.Version != 0 && !r.Dirty
+}
+
+// writeUnseenAfterDelete reports whether the home of a key wrote it after another node's delete, and its daemon, which
+// ends, has not received that write. The next daemon does not know that the delete was in the map before the write.
+func (m *Model) writeUnseenAfterDelete(home *Node, key int) bool {
+	k := &m.keys[key]
+	if k.rewritten && home.Daemon != nil && home.Daemon.wasOffered {
+		c := home.Daemon.Content(key)
+		k.rewritten = !c.Live()
+	}
+	return k.rewritten && !k.gone
 }
 
 // deletesLost records that the daemon of a node has ended, or has forgotten tombstones. Deletes of other nodes'

@@ -58,6 +58,9 @@ type modelKey struct {
 	// deletedBy is the node that made the last write, a delete of another node's key, plus 1; 0: the home
 	// made it. See table.Options.DeletesAny.
 	deletedBy int
+	// rewritten: the home wrote the key after another node's delete, and no daemon of the home that has ended since had
+	// a record of it.
+	rewritten bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
 	missing uint32
