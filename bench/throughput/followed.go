@@ -120,6 +120,7 @@ func (f *followed) follow(ctx context.Context, size, held int) (err error) {
 		return err
 	}
 	longest, err := s.longestCall()
+	tool.Progress("  longest call %s", longest)
 	for i := range f.all[len(f.all)-2:] {
 		f.all[len(f.all)-2+i].LongestCall = float64(longest) / float64(time.Millisecond)
 	}

@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"mapsync/bench/process"
-	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
@@ -135,10 +134,7 @@ func (s *syncd) checkNoLosses(ctx context.Context) error {
 		return err
 	}
 	c := status.Capture
-	lost := c.Lost
-	if s.Config.Attach == string(capture.AttachKprobe) {
-		lost -= c.Skipped // the kernel skips kprobes for each write by bpf(2)
-	}
+	lost := c.Lost - c.Skipped // see capture.Stats.Skipped: with kprobe, these are all writes by bpf(2)
 	if lost > 0 || c.Gaps > 0 || c.Malformed > 0 {
 		return fmt.Errorf("check %s for losses: %d events lost, %d gaps, %d malformed", s.Config.NodeName, lost, c.Gaps, c.Malformed)
 	}

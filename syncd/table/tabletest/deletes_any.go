@@ -70,7 +70,7 @@ func (m *Model) writeUnseenAfterDelete(home *Node, key int) bool {
 		c := home.Daemon.Content(key)
 		k.rewritten = !c.Live()
 	}
-	return k.rewritten && !k.gone
+	return k.rewritten
 }
 
 // deletesLost records that the daemon of a node has ended, or has forgotten tombstones. Deletes of other nodes'
