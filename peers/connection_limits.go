@@ -39,7 +39,7 @@ type Limits struct {
 	Name string
 	// Pending and PendingPerAddr bound the connections that are not yet authenticated. A new
 	// connection beyond PendingPerAddr replaces the oldest one of its address, and one beyond Pending the oldest one
-	// of the address with the most. A legitimate client stays pending for milliseconds, whereas an idle client
+	// of the address with the most, if that is more than its share, else the oldest of all. A legitimate client stays pending for milliseconds, whereas an idle client
 	// stays pending until it is replaced.
 	Pending, PendingPerAddr int
 	// Total, PerAddr and PerCertificate bound the authenticated connections. The listener refuses new
@@ -51,6 +51,10 @@ type Limits struct {
 	// MaxLifetime bounds the time that a connection stays open.
 	MaxLifetime time.Duration
 }
+
+// An address with up to minPendingShare pending connections, or 1/pendingShares of Limits.Pending, is not replaced for
+// the benefit of others.
+const minPendingShare, pendingShares = 2, 32
 
 // reservedBytes is the number of bytes that each connection may send regardless of the other
 // connections.
@@ -173,14 +177,18 @@ func (l *Limiter) connToReplace(from netip.Prefix) (*limitedConn, string) {
 	return nil, ""
 }
 
-// oldestOfBusiest returns the oldest pending connection of the addresses with the most pending connections. There are at
-// most Limits.Pending addresses. The caller holds l.mu, and there is a pending connection.
+// oldestOfBusiest returns the oldest pending connection of the addresses with the most pending connections. If none has
+// more than its share, it returns the oldest of all: in a flood from many addresses, the busiest one may be that of
+// legitimate clients. There are at most Limits.Pending addresses. The caller holds l.mu, and there is a pending connection.
 func (l *Limiter) oldestOfBusiest() *limitedConn {
 	most := 0
 	for _, n := range l.pendingByAddr {
 		most = max(most, n)
 	}
 	e := l.pending.Front()
+	if most <= max(minPendingShare, l.limits.Pending/pendingShares) {
+		return e.Value.(*limitedConn)
+	}
 	for l.pendingByAddr[e.Value.(*limitedConn).from] < most {
 		e = e.Next()
 	}

@@ -168,13 +168,19 @@ func TestFloodDoesNotReplaceOthers(t *testing.T) {
 	if err := server.Authenticated(""); err != nil {
 		t.Errorf("authentication after a flood: got error %v, want nil", err)
 	}
-	// With one connection each, the oldest one is replaced.
+	// With one connection each, the oldest one is replaced, not one of an address with two.
 	oldest, _ := open(101)
 	for i := range byte(pending) {
 		open(200 + i)
 	}
 	if !connClosed(t, oldest) {
 		t.Error("oldest connection among addresses with one each: got open, want closed")
+	}
+	two, _ := open(102)
+	open(102)
+	open(220)
+	if connClosed(t, two) {
+		t.Error("older connection of an address with two during a flood from many addresses: got closed, want open")
 	}
 }
 

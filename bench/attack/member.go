@@ -234,9 +234,11 @@ func manyMapNames(ctx context.Context, c *cluster) error {
 			m.Name = fmt.Sprint("map-", k)
 			s.subscribeMap(m)
 		}
-		stop := context.AfterFunc(ctx, s.close)
+		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		stop := context.AfterFunc(limited, s.close)
 		_ = receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends the stream
 		stop()
+		cancel()
 	})
 }
 

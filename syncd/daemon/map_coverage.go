@@ -73,7 +73,8 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	m.ScanUnchanged = m.Scan
 	if o.DetectsAllWrites() {
 		intervals := scanIntervals(c, m.Name)
-		m.ScanUnchanged = (max(intervals.IntervalAtRest(work), scan) + scan).Seconds()
+		// The scans of a slower machine may be twice as costly, and then rarer.
+		m.ScanUnchanged = (max(intervals.IntervalAtRest(2*work), scan) + scan).Seconds()
 	}
 	return m
 }

@@ -44,10 +44,10 @@ func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, erro
 }
 
 // scanIntervals returns the times between scans of a map. With takeover-expiry, costly scans are as frequent as
-// others, because they show which entries are in use.
+// others, because they show this and other nodes which entries are in use.
 func scanIntervals(c *config.Config, name string) kmap.ScannerOptions {
 	o := kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval()}
-	if after, _ := c.TakeoverExpiry(name); after == 0 {
+	if _, set := c.TakeoverExpiry(name); !set {
 		o.MaxCostlyInterval = c.LongestCostlyScanInterval()
 	}
 	return o

@@ -34,7 +34,8 @@ var callBounds = [...]time.Duration{
 }
 
 // CallDurations are the durations of one kind of calls of this process. A duration is the time for which the
-// call had a processor, with that of interrupts, but without the time in which the kernel ran other threads on it.
+// call had a processor, without the time in which the kernel ran other threads on it. Unless the kernel accounts for
+// interrupts separately (CONFIG_IRQ_TIME_ACCOUNTING), it includes theirs.
 type CallDurations struct {
 	Kind  CallKind
 	Count uint64

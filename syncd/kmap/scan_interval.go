@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"cmp"
 	"math"
 	"time"
 )
@@ -42,13 +43,13 @@ func (u *unchangedScans) finished(at changeCount, mayExtend bool, work time.Dura
 // unchanged scans. It doubles with each of them, from Interval up to MaxInterval, and up to MaxCostlyInterval while the
 // work of a scan is more than 1 % of a core.
 func (o *ScannerOptions) interval(n int, work time.Duration) time.Duration {
-	d := o.Interval
+	d := cmp.Or(o.Interval, defaultScanInterval)
 	for ; n >= extendAfter; n-- {
 		switch {
 		case d < o.MaxInterval:
-			d = min(2*d, o.MaxInterval)
+			d += min(d, o.MaxInterval-d)
 		case d < o.MaxCostlyInterval && work*restShare > d:
-			d = min(2*d, o.MaxCostlyInterval)
+			d += min(d, o.MaxCostlyInterval-d)
 		default:
 			return d
 		}

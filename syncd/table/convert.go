@@ -55,6 +55,7 @@ func (t *Table) Convert(o Options, c Conversion) (*Table, Converted, error) {
 		t.View(func(*Tx) { more = w.chunk(at) })
 	}
 	to.sortTombs()
+	to.newTombs = fifo[placedSlot]{} // the compaction cursor has passed them all
 	return to, w.done, nil
 }
 

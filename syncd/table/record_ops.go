@@ -118,7 +118,7 @@ func (t *Table) moveTail(s uint32) {
 	t.recent.note(t.seq, s, t.used)
 	t.link(order, s)
 	if !m.live() && !m.is(flagInTombs) {
-		t.newTombs.push(placedSlot{t.seq, s})
+		t.pushNewTomb(placedSlot{t.seq, s})
 	}
 	t.tx.changed = true
 }

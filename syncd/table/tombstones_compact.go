@@ -152,6 +152,21 @@ func (t *Table) compact(now int64, limit int) (more bool) {
 	return true
 }
 
+// staleNewTombs is the number of outdated elements that newTombs may have besides one for each tombstone in a slot.
+const staleNewTombs = 1 << 16
+
+// pushNewTomb appends to newTombs. If most elements are outdated, it removes those first.
+func (t *Table) pushNewTomb(p placedSlot) {
+	if n := t.newTombs.len(); n > 2*(t.stats.Tombstones-t.log.n)+staleNewTombs {
+		for range n {
+			if old := t.newTombs.pop(); t.isNewTomb(old) {
+				t.newTombs.push(old)
+			}
+		}
+	}
+	t.newTombs.push(p)
+}
+
 // isNewTomb reports whether an element of newTombs is still valid.
 func (t *Table) isNewTomb(p placedSlot) bool {
 	m := t.meta(p.slot)

@@ -272,3 +272,23 @@ func TestCompactionSkipsLiveRecords(t *testing.T) {
 	})
 	checkInvariants(t, tab)
 }
+
+// TestNewTombsAreBounded: a key that is deleted and written again without end leaves a bounded number of outdated elements
+// in the queue for compaction, although nothing is compacted.
+func TestNewTombsAreBounded(t *testing.T) {
+	tab := newFlows(t)
+	var f flows
+	f.set(0, 0)
+	tab.Update(func(tx *Tx) {
+		f.local(tx, 1, 1, 1)
+		tx.Local(&Change{Key: f.key[:], Op: OpDelete, Time: 2, Context: ContextPacket}) // stays a tombstone
+		for i := range int64(3 * staleNewTombs) {
+			f.local(tx, 0, int(i), 2*i+3)
+			tx.Local(&Change{Key: f.key[:], Op: OpDelete, Time: 2*i + 4, Context: ContextPacket})
+		}
+	})
+	if n, limit := tab.newTombs.len(), staleNewTombs+8; n > limit {
+		t.Errorf("elements of the queue: got %d, want at most %d", n, limit)
+	}
+	checkInvariants(t, tab)
+}

@@ -43,9 +43,11 @@ func (m *Model) holdsLast(n *Node, key int) bool {
 // rewrittenAfterDelete records that the home writes a key that another node may have deleted. If the delete has
 // not reached the map of the home, either of the two may win: the write may change nothing and then has no
 // version of its own, the daemon may end before it receives the event, or it may write the delete after that.
-func (m *Model) rewrittenAfterDelete(key int) {
+func (m *Model) rewrittenAfterDelete(key int, gone bool) {
 	k := &m.keys[key]
 	k.rewritten = k.rewritten || k.deletedBy > 0
+	// The next daemon will not know either whether such a write came after the delete.
+	k.contested = k.contested || (k.rewritten && !gone && m.world.Nodes[k.home].Daemon == nil)
 	k.contested = k.contested || (k.deletedBy > 0 && (m.closeToLast(k) || !m.homeHasDelete(key)))
 	k.deletedBy = 0
 }
@@ -62,15 +64,20 @@ func (m *Model) homeHasDelete(key int) bool {
 	return known && r.Delete && r.Version != 0 && !r.Dirty
 }
 
-// writeUnseenAfterDelete reports whether the home of a key wrote it after another node's delete, and its daemon, which
-// ends, has not received that write. The next daemon does not know that the delete was in the map before the write.
-func (m *Model) writeUnseenAfterDelete(home *Node, key int) bool {
-	k := &m.keys[key]
-	if k.rewritten && home.Daemon != nil && home.Daemon.wasOffered {
-		c := home.Daemon.Content(key)
-		k.rewritten = !c.Live()
+// Stopping records that a daemon is about to end. If its node wrote a key after another node's delete, and the daemon has
+// not received that write, the next daemon does not know that the delete was in the map before the write.
+func (m *Model) Stopping(n *Node) {
+	for i := range m.keys {
+		k := &m.keys[i]
+		if k.home != n.ID || !k.rewritten || n.Daemon == nil {
+			continue
+		}
+		if n.Daemon.wasOffered {
+			c := n.Daemon.Content(i)
+			k.rewritten = !c.Live() && (!c.Known || c.Owner.Node != n.Daemon.self.Node)
+		}
+		k.contested = k.contested || (k.rewritten && !k.gone)
 	}
-	return k.rewritten
 }
 
 // deletesLost records that the daemon of a node has ended, or has forgotten tombstones. Deletes of other nodes'

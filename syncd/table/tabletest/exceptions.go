@@ -84,7 +84,6 @@ func (m *Model) Stopped(n *Node) {
 			continue
 		}
 		k.refilled = 0
-		k.contested = k.contested || m.writeUnseenAfterDelete(n, i)
 		// The map was lost before, and the new one has not received the record from a peer that was out of
 		// reach. For the next daemon the key was deleted or evicted.
 		if k.mayRevert && !e.live && !k.gone && n.StateFileMap == n.Map.ID {

@@ -145,7 +145,8 @@ func (x *exploreState) model(m *Model) {
 	if k.home < 0 {
 		return // the model checks nothing for the key
 	}
-	x.is(k.written, k.gone, k.unreported, k.contested, k.raceOpen, k.racedBefore, k.mayRevert, k.evicted)
+	x.is(k.written, k.gone, k.unreported, k.contested, k.raceOpen, k.racedBefore, k.mayRevert, k.evicted, k.rewritten)
+	x.n(k.deletedBy)
 	x.is(m.closeToLast(k), m.closeToEviction(k))
 	x.n(int(k.missing))
 	x.rank(kindValue, uint64(k.deleted))

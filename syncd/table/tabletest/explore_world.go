@@ -91,6 +91,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 	w.Now = startTime + int64(time.Minute)
 	if conf.start {
 		n := w.Nodes[0]
+		w.Model.Stopping(n)
 		n.Stop()
 		w.Model.Stopped(n)
 		w.startStep(n)
@@ -232,6 +233,7 @@ func (w *exploreWorld) do(a exploreAction) {
 	case actCompact:
 		n.Daemon.compact()
 	case actCrash, actLostMap:
+		w.Model.Stopping(n)
 		n.Stop()
 		w.Model.Stopped(n)
 		if k == actLostMap {

@@ -59,6 +59,7 @@ func (r *simulation) fault(n *Node) {
 func (r *simulation) crash(n *Node) {
 	r.stats["crashes"]++
 	r.noteForgotten(n)
+	r.Model.Stopping(n)
 	n.Stop()
 	r.Model.Stopped(n)
 	if r.config.lostMap && r.coin() {

@@ -58,8 +58,8 @@ type modelKey struct {
 	// deletedBy is the node that made the last write, a delete of another node's key, plus 1; 0: the home
 	// made it. See table.Options.DeletesAny.
 	deletedBy int
-	// rewritten: the home wrote the key after another node's delete, and no daemon of the home that has ended since had
-	// a record of it.
+	// rewritten: the home wrote the key after another node's delete. It ends if a daemon of the home that ends has a
+	// record of that.
 	rewritten bool
 	// missing has a bit for each other node from whose map a standby's collector or an eviction
 	// removed the key.
@@ -111,7 +111,7 @@ func (m *Model) wrote(n *Node, key int, v Value, gone, reported bool) {
 	switch {
 	case k.home < 0:
 	case k.home == n.ID:
-		m.rewrittenAfterDelete(key)
+		m.rewrittenAfterDelete(key, gone)
 		// A delete, and a write of the same value, have numbers too.
 		if gone || (k.written && !k.gone && v.Number() == k.last.Number()) {
 			m.numbers++
