@@ -38,9 +38,8 @@ type Limits struct {
 	// Name is the listener's name in logs.
 	Name string
 	// Pending and PendingPerAddr bound the connections that are not yet authenticated. A new
-	// connection beyond PendingPerAddr replaces the oldest one of its address, and one beyond Pending the oldest one
-	// of the address with the most, if that is more than its share, else the oldest of all. A legitimate client stays pending for milliseconds, whereas an idle client
-	// stays pending until it is replaced.
+	// connection beyond a limit replaces another one: see connToReplace. A legitimate client stays
+	// pending for milliseconds, whereas an idle client stays pending until it is replaced.
 	Pending, PendingPerAddr int
 	// Total, PerAddr and PerCertificate bound the authenticated connections. The listener refuses new
 	// connections beyond these limits.
@@ -51,10 +50,6 @@ type Limits struct {
 	// MaxLifetime bounds the time that a connection stays open.
 	MaxLifetime time.Duration
 }
-
-// An address with up to minPendingShare pending connections, or 1/pendingShares of Limits.Pending, is not replaced for
-// the benefit of others.
-const minPendingShare, pendingShares = 2, 32
 
 // reservedBytes is the number of bytes that each connection may send regardless of the other
 // connections.
@@ -159,40 +154,6 @@ func (l *Limiter) add(conn net.Conn) *limitedConn {
 		_ = victim.Conn.Close()
 	}
 	return c
-}
-
-// connToReplace returns the pending connection that a new connection from an address replaces, and the
-// cause. It returns nil if the limits permit the new connection. The caller holds l.mu.
-func (l *Limiter) connToReplace(from netip.Prefix) (*limitedConn, string) {
-	if limit := l.limits.PendingPerAddr; limit > 0 && l.pendingByAddr[from] >= limit {
-		for e := l.pending.Front(); e != nil; e = e.Next() {
-			if c := e.Value.(*limitedConn); c.from == from {
-				return c, RejectAddress
-			}
-		}
-	}
-	if limit := l.limits.Pending; limit > 0 && l.pending.Len() >= limit {
-		return l.oldestOfBusiest(), RejectPending
-	}
-	return nil, ""
-}
-
-// oldestOfBusiest returns the oldest pending connection of the addresses with the most pending connections. If none has
-// more than its share, it returns the oldest of all: in a flood from many addresses, the busiest one may be that of
-// legitimate clients. There are at most Limits.Pending addresses. The caller holds l.mu, and there is a pending connection.
-func (l *Limiter) oldestOfBusiest() *limitedConn {
-	most := 0
-	for _, n := range l.pendingByAddr {
-		most = max(most, n)
-	}
-	e := l.pending.Front()
-	if most <= max(minPendingShare, l.limits.Pending/pendingShares) {
-		return e.Value.(*limitedConn)
-	}
-	for l.pendingByAddr[e.Value.(*limitedConn).from] < most {
-		e = e.Next()
-	}
-	return e.Value.(*limitedConn)
 }
 
 // drop removes a connection from the counts. It may be called more than once. The caller holds l.mu.

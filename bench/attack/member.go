@@ -229,16 +229,18 @@ func forgeFallbackSender(ctx context.Context, c *cluster) error {
 func manyMapNames(ctx context.Context, c *cluster) error {
 	more := func(attempts int) bool { return attempts < 50 && ctx.Err() == nil }
 	return c.receiveInTurn(ctx, c.nodes, more, func(s *attackStream) {
+		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		defer context.AfterFunc(limited, s.close)()
+		// A daemon whose answers nobody reads stops reading, and would not get to its limit.
+		answers := make(chan error, 1)
+		go func() { answers <- receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) }()
 		for k := range uint32(5000) {
 			m := replicaSubscription(k + 1)
 			m.Name = fmt.Sprint("map-", k)
 			s.subscribeMap(m)
 		}
-		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
-		stop := context.AfterFunc(limited, s.close)
-		_ = receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) // the daemon ends the stream
-		stop()
-		cancel()
+		<-answers // the daemon ends the stream, or the time has passed
 	})
 }
 

@@ -147,9 +147,12 @@ func idleWithHooks(ctx context.Context, n int, inPlace string) (_ Idle, err erro
 	return i, nil
 }
 
-// awaitRareScans returns the interval of the first daemon's scans once it no longer grows.
+// awaitRareScans returns the interval of the first daemon's scans once it no longer grows. It fails if that takes much
+// longer than the interval.
 func (p *nodes) awaitRareScans(ctx context.Context) (time.Duration, error) {
 	o := rareScans(&p.a.Config)
+	ctx, cancel := context.WithTimeout(ctx, 10*o.MaxCostlyInterval)
+	defer cancel()
 	for shown := 0.; ; {
 		maps, err := p.scans(ctx)
 		if err != nil {

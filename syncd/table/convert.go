@@ -55,7 +55,7 @@ func (t *Table) Convert(o Options, c Conversion) (*Table, Converted, error) {
 		t.View(func(*Tx) { more = w.chunk(at) })
 	}
 	to.sortTombs()
-	to.newTombs = fifo[placedSlot]{} // the compaction cursor has passed them all
+	to.newTombs = fifo[placedSlot]{} // enter has queued them all in tombs
 	return to, w.done, nil
 }
 
@@ -134,13 +134,11 @@ func (w *conversion) record(s uint32) {
 	}
 }
 
-// enter puts a converted record into the new table, unless the new table has a newer one. The compaction
-// cursor of the new table passes each record at once, so that tombstones expire in the order of their
-// times.
+// enter puts a converted record into the new table, unless the new table has a newer one. Tombstones in
+// slots enter the queue tombs at once, so that they expire in the order of their times.
 func (w *conversion) enter(m *meta, compact bool) error {
 	to := w.to
 	h, s := to.findForChange(w.key)
-	defer to.toEnd(to.compactCursor)
 	defer to.finishChange()
 	switch {
 	case s == 0 && compact:

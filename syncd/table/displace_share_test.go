@@ -326,12 +326,12 @@ func TestVictimCursorsAreClosed(t *testing.T) {
 		(*Tx).Refill,
 	} {
 		m.send(peer, "b", 20, Version(1000*m.tab.Stats().Head+1000))
-		if n := len(m.tab.cursors); n != 3 {
-			t.Errorf("%d cursors, want the writer's, the compaction cursor and a victim cursor", n)
+		if n := len(m.tab.cursors); n != 2 {
+			t.Errorf("%d cursors, want the writer's and a victim cursor", n)
 		}
 		m.tab.Update(forget)
-		if n := len(m.tab.cursors); n != 2 {
-			t.Errorf("%d cursors, want the writer's and the compaction cursor", n)
+		if n := len(m.tab.cursors); n != 1 {
+			t.Errorf("%d cursors, want the writer's", n)
 		}
 	}
 }

@@ -32,7 +32,6 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 		}
 	}
 	t.encodeCompact(x)
-	x.Position(t.compactCursor.pos)
 	x.Bool(t.scan.on, t.loading != nil, t.unscanned, t.skew.ahead != 0)
 	x.Int(t.rereads.len())
 	x.Int(t.failures.len())

@@ -76,7 +76,7 @@ func (Internals) OwnerIDs(t *Table) OwnerID { return OwnerID(len(t.owners.list))
 // VersionAt returns the version of a local change at a time.
 func (Internals) VersionAt(t *Table, now int64) Version { return t.versionAt(now) }
 
-// Compact moves the compaction cursor of a table as far as possible, as if enough time had passed since now.
+// Compact compacts all tombstones of a table that are settled, as if enough time had passed since now.
 // It returns the number of tombstones that it compacted.
 func (Internals) Compact(t *Table, now int64) int {
 	was := t.log.n
@@ -89,7 +89,7 @@ func (Internals) Compact(t *Table, now int64) int {
 
 // Compacts reports whether Compact would change any tombstone.
 func (Internals) Compacts(t *Table, now int64) bool {
-	for s := t.meta(t.compactCursor.at).next; s != order; s = t.meta(s).next {
+	for s := t.meta(order).next; s != order; s = t.meta(s).next {
 		if m := t.meta(s); !m.live() && !m.is(flagInTombs) {
 			settled := m.seq <= t.applied && !m.is(flagDirty|flagReread|flagUncertain|flagReleased)
 			return !t.tooRecent(m, now+compactAfter, settled)

@@ -26,7 +26,6 @@ func reuseTable(old *Table, o Options) *Table {
 	} else {
 		t.log.spare = l.spare
 	}
-	t.compactCursor = t.NewCursor(0)
 	t.tombs.spare, t.rereads.spare, t.failures.spare = old.tombs.memory(), old.rereads.memory(), old.failures.memory()
 	t.newTombs.spare = old.newTombs.memory()
 	for i := range t.settling.pauses {

@@ -170,7 +170,7 @@ type Table struct {
 	admitted int
 	// skew is the lead of the peers' versions over the local clock.
 	skew skew
-	// cursors has all open cursors, compactCursor and the cursors of groups included. unlink moves them off
+	// cursors has all open cursors, those of groups included. unlink moves them off
 	// a record that moves.
 	cursors []*Cursor
 	// barriers has the write barriers that were not removed.
@@ -183,15 +183,12 @@ type Table struct {
 
 	// log has the compact tombstones. No key is both in the log and in the index.
 	log tombLog
-	// compactCursor is at the last record that compaction has passed. Every tombstone of the order behind
-	// it is in the log or has flagInTombs. See tombstones_compact.go.
-	compactCursor *Cursor
-	// newTombs has every tombstone of the order ahead of compactCursor without flagInTombs, in the order of their
-	// positions. The record of an element may have moved, or the slot may have another record by now.
+	// newTombs has every tombstone in a slot of the order without flagInTombs, in the order of their positions. The
+	// record of an element may have moved, or the slot may have another record by now. See tombstones_compact.go.
 	newTombs fifo[placedSlot]
 	// expanded is the compact tombstone that has a slot during the current change.
 	expanded expandedTombstone
-	// tombs has the tombstones in slots that compactCursor has passed. The slot of an element may have
+	// tombs has the tombstones that the compaction has left in their slots. The slot of an element may have
 	// another record by now. See inTombs.
 	tombs fifo[timedSlot]
 	// rereads has the slots with flagInRereads, each once, in the order of the requests.
@@ -292,7 +289,6 @@ func New(o Options) (*Table, error) {
 	t.digester.init(&t.opt)
 	t.owners.init(o.Self, &t.digester)
 	t.log.init(&t.opt)
-	t.compactCursor = t.NewCursor(0)
 	return t, nil
 }
 

@@ -7,12 +7,11 @@ import "math"
 // tombstone is settled if it fulfils three conditions. The writer has applied its position to the kernel
 // map. No write and no reread of its key is pending. At least compactAfter has passed since the delete.
 //
-// The compaction cursor (Table.compactCursor) follows the order and passes each tombstone once. It therefore
-// moves tombstones to the log in the order of their positions, and the log is sorted by position too. The queue
-// Table.newTombs has the tombstones ahead of the cursor, so that it need not read the live records between them. An
-// acknowledged tombstone is kept for Options.TombstoneGrace. A tombstone that is not settled after that
-// time stays in its slot and enters the queue Table.tombs. Each tombstone of the order is therefore in one
-// of three places: ahead of the compaction cursor, in the queue tombs, or in the log.
+// The queue Table.newTombs has the new tombstones, so that the compaction need not read the live records between them. The
+// compaction takes them in the order of their positions, and the log is therefore sorted by position, too. A tombstone that
+// is not settled after Options.TombstoneGrace stays in its slot and enters the queue Table.tombs. Each tombstone of the
+// order is therefore in one of three places: in the queue newTombs, in the queue tombs, or in the log. An acknowledged
+// tombstone is kept for Options.TombstoneGrace.
 //
 // A compact tombstone keeps its position. Readers of the order merge the slots and the log by position. For
 // a change of its key, expandTombstone gives a compact tombstone a slot that is in no list. If the change
@@ -123,30 +122,29 @@ func (t *Table) compactTombstone(s uint32) {
 	t.release(s)
 }
 
-// compact advances the compaction cursor past up to limit tombstones and returns true if there is more to do.
-// now is the wall clock in nanoseconds.
+// compact moves settled tombstones from newTombs to the log. It takes up to limit elements and returns true if there is
+// more to do. now is the wall clock in nanoseconds.
 func (t *Table) compact(now int64, limit int) (more bool) {
 	for range limit {
 		if t.newTombs.len() == 0 {
-			t.toEnd(t.compactCursor)
 			return t.log.merge()
 		}
-		s := t.newTombs.peek().slot
-		if !t.isNewTomb(t.newTombs.peek()) {
+		p := t.newTombs.peek()
+		if !t.isNewTomb(p) {
 			t.newTombs.pop()
 			continue
 		}
-		m := t.meta(s)
+		m := t.meta(p.slot)
 		settled := m.seq <= t.applied && !m.is(flagDirty|flagReread|flagUncertain|flagReleased)
 		// The tombstones behind this one are younger.
 		if t.tooRecent(m, now, settled) {
 			return t.log.merge()
 		}
-		t.passNewTomb()
+		t.newTombs.pop()
 		if settled {
-			t.compactTombstone(s)
+			t.compactTombstone(p.slot)
 		} else {
-			t.queueTombstone(s)
+			t.queueTombstone(p.slot)
 		}
 	}
 	return true
@@ -173,14 +171,7 @@ func (t *Table) isNewTomb(p placedSlot) bool {
 	return m.seq == p.seq && !m.live() && !m.is(flagInTombs|flagFree)
 }
 
-// passNewTomb moves the compaction cursor to the first element of newTombs, which must be valid, and removes it.
-func (t *Table) passNewTomb() {
-	p, c := t.newTombs.pop(), t.compactCursor
-	c.at, c.pos = p.slot, p.seq
-	t.meta(p.slot).flags |= flagCursor
-}
-
-// tooRecent reports whether the compaction cursor must not pass a tombstone yet.
+// tooRecent reports whether a tombstone must stay in newTombs.
 func (t *Table) tooRecent(m *meta, now int64, settled bool) bool {
 	stay := min(int64(t.opt.TombstoneGrace), int64(t.opt.TombstoneTTL))
 	if settled {
@@ -196,16 +187,13 @@ func (t *Table) queueTombstone(s uint32) {
 	t.tombs.push(timedSlot{m.seen, s})
 }
 
-// skipCompaction passes the next element of newTombs. The tombstone stays in its slot.
+// skipCompaction takes the oldest element of newTombs. The tombstone stays in its slot.
 func (t *Table) skipCompaction() {
-	switch {
-	case t.newTombs.len() == 0:
-	case t.isNewTomb(t.newTombs.peek()):
-		s := t.newTombs.peek().slot
-		t.passNewTomb()
-		t.queueTombstone(s)
-	default:
-		t.newTombs.pop()
+	if t.newTombs.len() == 0 {
+		return
+	}
+	if p := t.newTombs.pop(); t.isNewTomb(p) {
+		t.queueTombstone(p.slot)
 	}
 }
 
@@ -253,8 +241,7 @@ func (t *Table) forgetCompact(c *tombChunk, i int) {
 	t.stats.Tombstones--
 }
 
-// appendCompact adds a compact tombstone at the tail of the order. The compaction cursor must be at the
-// tail.
+// appendCompact adds a compact tombstone at the tail of the order. newTombs must have no valid element.
 func (t *Table) appendCompact(m *meta, hash uint32, key []byte) {
 	t.seq++
 	t.log.add(&tombEntry{seq: t.seq, seen: m.seen, version: m.version, owner: m.owner, bits: tombBitsOf(m)}, hash, key)

@@ -23,8 +23,7 @@ func (tx *Tx) ExpireUnwritten(now int64, limit int) (more bool) {
 // Options.TombstoneTTL.
 func (tx *Tx) SetAcknowledged(position uint64) { tx.t.acked = min(position, tx.t.seq) }
 
-// compactSteps is the number of records that the compaction cursor may pass in a call of Expire with a
-// smaller limit.
+// compactSteps is the number of new tombstones that a call of Expire with a smaller limit may take.
 const compactSteps = 64
 
 // inTombs reports whether a slot has a tombstone in the queue tombs. The queue may also contain slots of

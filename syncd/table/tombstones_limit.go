@@ -8,7 +8,7 @@ func (t *Table) makeRoom(kept flags) bool {
 	const tries = 64 // tombstones with a kept flag go to the back of the queue
 	for range tries {
 		if t.log.n == 0 {
-			t.skipCompaction() // tombstones ahead of the compaction cursor are younger
+			t.skipCompaction() // the tombstones of newTombs are younger
 		}
 		if t.forgetOldest() || t.forgetQueued(kept) {
 			t.stats.ExpiredEarly++

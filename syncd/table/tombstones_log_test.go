@@ -30,7 +30,6 @@ func (m *logModel) add(gap uint64) {
 	t.seq += gap
 	k := logKey(t.seq)
 	t.log.add(&tombEntry{seq: t.seq, seen: int64(t.seq), version: Version(t.seq), bits: uint32(t.seq%2) * tombExpired}, t.hash(k), k)
-	t.compactCursor.pos = t.seq
 	t.stats.Tombstones++
 	m.live = append(m.live, t.seq)
 }

@@ -1,6 +1,6 @@
 package tabletest
 
-// compact moves the compaction cursor of a daemon's table as far as possible, as if enough time had
+// compact compacts all tombstones of a daemon's table that are settled, as if enough time had
 // passed. syncd compacts a tombstone after 1 s.
 func (d *Daemon) compact() {
 	d.n.world.compacted += d.internals().Compact(d.tab, d.n.clock())

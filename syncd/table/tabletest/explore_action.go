@@ -24,7 +24,7 @@ const (
 	actTake                              // the receiver takes the next batch
 	actChange                            // a write and its event, at once
 	actErase                             // a delete and its event, at once
-	actCompact                           // the compaction cursor moves as far as possible
+	actCompact                           // all settled tombstones are compacted
 )
 
 // exploreNames are the verbs of the actions, in the order of their constants.

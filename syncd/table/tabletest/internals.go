@@ -29,7 +29,7 @@ type Internals interface {
 	OwnerIDs(t *table.Table) table.OwnerID
 	// VersionAt returns the version of a local change at a time.
 	VersionAt(t *table.Table, now int64) table.Version
-	// Compact moves the compaction cursor of a table as far as possible, as if enough time had passed since
+	// Compact compacts all tombstones of a table that are settled, as if enough time had passed since
 	// now. It returns the number of tombstones that it compacted. It takes the lock of the table.
 	Compact(t *table.Table, now int64) int
 	// Compacts reports whether Compact would change any tombstone.
