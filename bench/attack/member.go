@@ -232,7 +232,7 @@ func manyMapNames(ctx context.Context, c *cluster) error {
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		defer context.AfterFunc(limited, s.close)()
-		// A daemon whose answers nobody reads stops reading, and would not get to its limit.
+		// A daemon stops reading while nobody reads its answers, and would not get to its limit.
 		answers := make(chan error, 1)
 		go func() { answers <- receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) }()
 		for k := range uint32(5000) {
