@@ -46,8 +46,9 @@ func (m *Model) holdsLast(n *Node, key int) bool {
 func (m *Model) rewrittenAfterDelete(key int, gone bool) {
 	k := &m.keys[key]
 	k.rewritten = k.rewritten || k.deletedBy > 0
-	// The next daemon will not know either whether such a write came after the delete.
-	k.contested = k.contested || (k.rewritten && !gone && m.world.Nodes[k.home].Daemon == nil)
+	// A daemon that reads the map afterwards does not know either whether such a write came after the delete.
+	d := m.world.Nodes[k.home].Daemon
+	k.contested = k.contested || (k.rewritten && !gone && (d == nil || !d.wasOffered))
 	k.contested = k.contested || (k.deletedBy > 0 && (m.closeToLast(k) || !m.homeHasDelete(key)))
 	k.deletedBy = 0
 }
