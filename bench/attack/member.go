@@ -233,14 +233,17 @@ func manyMapNames(ctx context.Context, c *cluster) error {
 		defer cancel()
 		defer context.AfterFunc(limited, s.close)()
 		// A daemon stops reading while nobody reads its answers, and would not get to its limit.
-		answers := make(chan error, 1)
-		go func() { answers <- receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) }()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			_ = receiveAll(s, func(*mapsyncv1.SubscribeResponse) {}) // an error is an end as well
+		}()
 		for k := range uint32(5000) {
 			m := replicaSubscription(k + 1)
 			m.Name = fmt.Sprint("map-", k)
 			s.subscribeMap(m)
 		}
-		<-answers // the daemon ends the stream, or the time has passed
+		<-ended // by the daemon, or because the time has passed
 	})
 }
 
