@@ -75,7 +75,7 @@ func (c *cluster) perform(ctx context.Context, a *attack, length time.Duration) 
 	begun := time.Now()
 	was, err := c.takeBaselines()
 	if err == nil {
-		err = errors.Join(c.attack(ctx, a, length, &r), c.checkAfter(ctx, a, was, &r))
+		err = errors.Join(c.attack(ctx, a, length, was, &r), c.checkAfter(ctx, a, was, &r))
 	}
 	r.Seconds = time.Since(begun).Seconds()
 	if err != nil && ctx.Err() == nil {
@@ -104,7 +104,7 @@ func (c *cluster) takeBaselines() (map[*node]baseline, error) {
 }
 
 // attack runs the attack and monitors the daemons meanwhile.
-func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, r *result) error {
+func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, was map[*node]baseline, r *result) error {
 	var restarting *node
 	if a.restartedNode > 0 {
 		restarting = c.nodes[a.restartedNode-1]
@@ -114,7 +114,7 @@ func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, r
 	if a.length > 0 {
 		length = a.length
 	}
-	err := c.run(ctx, a, length)
+	err := c.run(ctx, a, length, was)
 	sleep(ctx, 600*time.Millisecond) // one more round of health checks
 	stop()
 	wait()
@@ -129,20 +129,28 @@ func (c *cluster) attack(ctx context.Context, a *attack, length time.Duration, r
 	return errors.Join(errs...)
 }
 
-// maxTries is the number of times that an attack is made while no daemon subscribes to the attacker.
+// maxTries is the number of times that an attack is made while the daemons have read too little of
+// it.
 const maxTries = 4
 
-// run makes the attack. On a busy machine, and after attacks of the same member, daemons subscribe late: it then makes
-// the attack again, for twice as long.
-func (c *cluster) run(ctx context.Context, a *attack, length time.Duration) (err error) {
+// run makes the attack. On a busy machine, and after attacks of the same member, daemons subscribe
+// late and read slowly: while no daemon has subscribed to the attacker, or the attack has left no
+// trace, run makes it again, for twice as long.
+func (c *cluster) run(ctx context.Context, a *attack, length time.Duration, was map[*node]baseline) (err error) {
 	for range maxTries {
 		limited, cancel := context.WithTimeout(ctx, length)
 		err = a.run(limited, c)
 		cancel()
-		if !errors.Is(err, errNoSubscriber) {
-			break
+		if err == nil && a.restartedNode == 0 { // metrics start again with the node
+			err = eventually(ctx, time.Second, func() error { return c.checkTrace(a, was, &result{}) })
+		}
+		if !errors.Is(err, errNoSubscriber) && !errors.Is(err, errNoTrace) {
+			return err
 		}
 		length *= 2
+	}
+	if errors.Is(err, errNoTrace) {
+		return nil // the checks after the attack report it
 	}
 	return err
 }
@@ -216,7 +224,10 @@ func (n *node) checkRecovered(ctx context.Context, was sample, r *result) error 
 	return errors.Join(errs...)
 }
 
-// checkTrace returns an error unless a metric or a log line shows the attack.
+// errNoTrace is returned if neither a metric nor a log line shows the attack.
+var errNoTrace = errors.New("no trace of the attack")
+
+// checkTrace returns errNoTrace unless a metric or a log line shows the attack.
 func (c *cluster) checkTrace(a *attack, was map[*node]baseline, r *result) error {
 	if a.trace == "" {
 		return nil
@@ -242,7 +253,7 @@ func (c *cluster) checkTrace(a *attack, was map[*node]baseline, r *result) error
 			return nil
 		}
 	}
-	return fmt.Errorf("no metric and no log line matches %q", a.trace)
+	return fmt.Errorf("%w: no metric and no log line matches %q", errNoTrace, a.trace)
 }
 
 // replaceDaemons replaces all daemons and maps after an attack that did harm.
