@@ -37,11 +37,13 @@ type Options struct {
 	NoProgram bool
 }
 
-// Limits of a burst. The limit in bytes bounds the locked memory of a map with large entries. The
-// limit of entries bounds the duration of one call.
+// Limits of a burst. The limit in bytes bounds the locked memory of a map with large entries. A
+// burst takes one or more calls of at most callEntries each, so that a call takes a fraction of a
+// millisecond.
 const (
 	burstBytes   = 4 << 20
 	burstEntries = 8192
+	callEntries  = 256
 	lookupSlots  = 1024
 )
 

@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// readRuns is the maximum number of runs of the program in one call, and readSlots that of the entries.
-	// The kernel can reschedule between two runs.
-	readRuns  = 64
-	readSlots = 512
+	// readRuns is the maximum number of runs of the program in one call. The kernel can reschedule between
+	// two runs.
+	readRuns  = 32
 	readTries = 100       // calls without progress, before the read fails
 	readEnd   = 1<<32 - 1 // READ_END in bpf/buckets.h
 )
@@ -47,7 +46,7 @@ func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
 	keysOnly = keysOnly || k.readsKeys()
 	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
 		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
-		slots: min(readSlots, slots), keysOnly: keysOnly,
+		slots: min(callEntries, slots), keysOnly: keysOnly,
 	})
 	return err
 }
