@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"mapsync/internal/race"
 	mapsyncv1 "mapsync/proto/mapsync/v1"
 	"mapsync/syncd/replicate/wire"
 	"mapsync/syncd/schema"
@@ -154,6 +155,7 @@ func TestRefusedRecordsAreCounted(t *testing.T) {
 // TestLargestEntriesAndSchemas checks that a map at the limits of the wire is accepted, and one above
 // them is not.
 func TestLargestEntriesAndSchemas(t *testing.T) {
+	race.SkipSequential(t)
 	self := table.Owner{Node: "b", Incarnation: 2}
 	add := func(value *schema.Message) error {
 		s := schema.FromSizes("m", testKeySize, testValueSize)

@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // countedMap is a kernel map with one key whose value is a counter. Two CPUs change it. Their events arrive late, and the
@@ -159,6 +161,7 @@ func (m *countedMap) settle(t *testing.T) {
 // TestCounterFollowsModel compares the counted increases with those that happened. If values only rise, they are equal. After a
 // reset or a delete, a late value may pass for an increase, in few runs.
 func TestCounterFollowsModel(t *testing.T) {
+	race.SkipSequential(t)
 	all, surplus := 0, 0
 	for seed := range uint64(20_000) {
 		resets := seed%2 == 1

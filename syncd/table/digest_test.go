@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // checkDigests verifies that the digests match the records.
@@ -143,6 +145,7 @@ func TestDigestMasks(t *testing.T) {
 // TestDigestKeyMask: the hash of a key covers all bits of the mask and no other bits, for keys of any
 // size.
 func TestDigestKeyMask(t *testing.T) {
+	race.SkipSequential(t)
 	for _, size := range []int{1, 7, 8, 12, 48, 51} {
 		for at := range size {
 			mask := slices.Repeat([]byte{0xff}, size)

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // displaceRuns is the number of random runs of TestDisplacementEnds.
@@ -16,6 +18,7 @@ const displaceRuns = 300
 // Displacement ends each time. Then some rounds of rereads and retries enter all own records, and the table's
 // count of the entries of each node is exact.
 func TestDisplacementEnds(t *testing.T) {
+	race.SkipSequential(t)
 	for seed := range uint64(displaceRuns) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		room := 1 + random.IntN(1+random.IntN(4*displaceSteps))

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"maps"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // smallMap simulates a kernel map with few entries, and its writer (see kmap.Syncer).
@@ -149,6 +151,7 @@ func (m *smallMap) wantEntries(want map[string]int) {
 // TestDisplaceKeepsShares: a node sends far more records than the map holds. They are newer than the
 // records of the other nodes, and arrive before, between and after these.
 func TestDisplaceKeepsShares(t *testing.T) {
+	race.SkipSequential(t)
 	mallory := Owner{"m", 1}
 	for _, first := range []bool{false, true} {
 		m := newSmallMap(t, 400, []string{"b", "c", "m"}, nil)

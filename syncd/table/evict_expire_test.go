@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"mapsync/internal/race"
 )
 
 func lru(entries, evicted int) func(*Options) {
@@ -76,6 +78,7 @@ func TestEvictedRecordsExpire(t *testing.T) {
 
 // TestEvictedRecordsAreBounded: 300,000 flows go through an LRU map of 1,024 entries.
 func TestEvictedRecordsAreBounded(t *testing.T) {
+	race.SkipSequential(t)
 	r := newRig(t, lru(1024, 0), func(o *Options) { o.TombstoneTTL = 10 * time.Second })
 	const flows, room = 300_000, 1024
 	key := func(i int) []byte { return binary.LittleEndian.AppendUint64(nil, uint64(i)) }

@@ -26,11 +26,12 @@ const (
 //
 //	go test ./syncd/table -run TestExplore -explore.steps 10 -timeout 0 -v
 func TestExplore(t *testing.T) {
+	race.SkipSequential(t)
 	steps := exploreStepsByDefault
 	switch {
 	case *exploreSteps > 0:
 		steps = *exploreSteps
-	case testing.Short() || race.Enabled:
+	case testing.Short():
 		steps = exploreStepsIfShort
 	}
 	tabletest.Explore(t, table.Internals{}, steps, *exploreOnly)

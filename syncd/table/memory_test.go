@@ -55,10 +55,8 @@ func heap() uint64 {
 // TestMemory: the table uses at most the size of key and value and 96 bytes per entry. The memory that
 // it reports is close to the memory that it uses.
 func TestMemory(t *testing.T) {
-	records := million
-	if race.Enabled {
-		records = 200_000
-	}
+	race.SkipSequential(t)
+	const records = million
 	before := heap()
 	tab := newFlows(t)
 	var f flows
@@ -113,6 +111,7 @@ func TestMemory(t *testing.T) {
 // TestNoAllocations: a change, a delta and a read of a record allocate nothing once a table has
 // reached its size.
 func TestNoAllocations(t *testing.T) {
+	race.SkipSequential(t)
 	const n = 20_000
 	tab := newFlows(t)
 	var f flows

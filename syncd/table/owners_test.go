@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"unsafe"
+
+	"mapsync/internal/race"
 )
 
 func (r *rig) intern(o Owner) (id OwnerID) {
@@ -71,6 +73,7 @@ func TestOwnerIDsDuringConversion(t *testing.T) {
 // TestOwnersAreLimited: owners that are not live get at most half of the ids. Live owners may get all
 // of them. Free ids do not count. Before SetMembers all owners count as live.
 func TestOwnersAreLimited(t *testing.T) {
+	race.SkipSequential(t)
 	live, unverified := Owner{"live", 1}, Owner{"unverified", 1}
 	for _, test := range []struct {
 		used, free int

@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // TestFullTableOfAnLRUMap makes a kernel map evict entries. Peers write, delete and expire records of
 // a table that is mostly full, in any order. The invariants of the table hold after each step. Evicted
 // records never cause the rejection of a peer's record.
 func TestFullTableOfAnLRUMap(t *testing.T) {
+	race.SkipSequential(t)
 	const limit, keys = 24, 60
 	rejected, madeWay := uint64(0), uint64(0)
 	for seed := range uint64(300) {

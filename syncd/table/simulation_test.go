@@ -33,12 +33,14 @@ const (
 // The second command prints the steps of one run, the third a checksum of the steps of each run. Without
 // -sim.first each run begins with another seed, which it prints.
 func TestSimulation(t *testing.T) {
+	race.SkipSequential(t)
 	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault})
 }
 
 // TestSimulationDeletesAny is TestSimulation with Options.DeletesAny: deletes by the collector of any node
 // replicate.
 func TestSimulationDeletesAny(t *testing.T) {
+	race.SkipSequential(t)
 	simulate(t, tabletest.SimulationOptions{Seeds: simSeedsByDefault / 2, DeletesAny: true})
 }
 
@@ -47,7 +49,7 @@ func simulate(t *testing.T, o tabletest.SimulationOptions) {
 	switch {
 	case *simSeeds > 0:
 		o.Seeds = *simSeeds
-	case testing.Short() || race.Enabled:
+	case testing.Short():
 		o.Seeds = simSeedsIfShort
 	}
 	if o.First = *simFirst; o.First == 0 {

@@ -5,12 +5,15 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"mapsync/internal/race"
 )
 
 // TestCompactTombstonesDoNotChangeOutcomes compares two tables under the same random changes. One of
 // them compacts after each change. Both return the same outcomes, records, pending writes and pending
 // rereads.
 func TestCompactTombstonesDoNotChangeOutcomes(t *testing.T) {
+	race.SkipSequential(t)
 	compacted := 0
 	for seed := range uint64(300) {
 		rnd := rand.New(rand.NewPCG(seed, 1))

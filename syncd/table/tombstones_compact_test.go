@@ -4,6 +4,8 @@ import (
 	"runtime"
 	"testing"
 	"time"
+
+	"mapsync/internal/race"
 )
 
 // compact compacts all settled tombstones and checks the number of compact tombstones.
@@ -35,6 +37,7 @@ func (r *rig) deleteAndCompact(at int64, keys ...string) {
 // TestCompactTombstoneSize: a settled tombstone uses the size of its key and 24 bytes, including index
 // and chunks. Its slot is free for another record.
 func TestCompactTombstoneSize(t *testing.T) {
+	race.SkipSequential(t)
 	const n = 200_000
 	tab := newFlows(t)
 	writer := tab.NewCursor(0)
@@ -276,6 +279,7 @@ func TestCompactionSkipsLiveRecords(t *testing.T) {
 // TestNewTombsAreBounded: a key that is deleted and written again without end leaves a bounded number of outdated elements
 // in the queue for compaction, although nothing is compacted.
 func TestNewTombsAreBounded(t *testing.T) {
+	race.SkipSequential(t)
 	tab := newFlows(t)
 	var f flows
 	f.set(0, 0)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
+
+	"mapsync/internal/race"
 )
 
 // logModel is a table with only a log of compact tombstones, and the expected content of the log.
@@ -81,6 +83,7 @@ func (m *logModel) read(t *testing.T, c *Cursor, n int) {
 
 // TestTombLog compares the log with a model under random changes, while cursors continue to read.
 func TestTombLog(t *testing.T) {
+	race.SkipSequential(t)
 	merged := 0
 	for seed := range uint64(60) {
 		rnd := rand.New(rand.NewPCG(seed, 7))
