@@ -44,7 +44,7 @@ func TestChaos(t *testing.T) {
 	// other. The lag at the end of the load would then depend only on the machine. The same applies
 	// to the TLS handshakes of many names at once.
 	emulated := chaosScale{most: 4, unit: 2 * time.Second, interval: 100 * time.Millisecond, scan: time.Second, hooks: true, names: 40, atOnce: 4}
-	onHooks(t, func(t *testing.T, p place) {
+	onHooks(t, capture.AttachKprobe, func(t *testing.T, p place) {
 		eachSeed(t, *chaosFirst, cmp.Or(*chaosSeeds, 1), emulated, p.(*processes).attach)
 	})
 }

@@ -342,8 +342,8 @@ func TestContainersStoppedPeerDoesNotSlowOthers(t *testing.T) {
 // emulated is the load under emulation: 2,560 changes per second on each node.
 var emulated = load{Flows: 2000, Interval: 100 * time.Millisecond}
 
-// onHooks runs a test for each attach type, if the kernel supports hooks.
-func onHooks(t *testing.T, test func(t *testing.T, p place)) {
+// onHooks runs a test for each attach type, with -short only for the given one, if the kernel supports hooks.
+func onHooks(t *testing.T, short capture.Attach, test func(t *testing.T, p place)) {
 	if ok, why := vm.CanAttachNatively(); !ok {
 		if os.Getenv(inMachine) != "" {
 			t.Fatal("attach hooks on a kernel of the matrix: ", why)
@@ -354,6 +354,9 @@ func onHooks(t *testing.T, test func(t *testing.T, p place)) {
 		t.Skip("this test needs programs of type syscall: ", err)
 	}
 	for _, a := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe} {
+		if testing.Short() && a != short {
+			continue
+		}
 		t.Run(string(a)+"/ring", func(t *testing.T) { test(t, &processes{t: t, attach: a}) })
 	}
 }
@@ -363,7 +366,7 @@ func TestHookedNodesSurviveKills(t *testing.T) {
 	if testing.Short() {
 		times = 2
 	}
-	onHooks(t, func(t *testing.T, p place) { testKills(t, p, emulated, times) })
+	onHooks(t, capture.AttachFexit, func(t *testing.T, p place) { testKills(t, p, emulated, times) })
 }
 
 func TestHookedStoppedPeerDoesNotSlowOthers(t *testing.T) {
@@ -371,5 +374,5 @@ func TestHookedStoppedPeerDoesNotSlowOthers(t *testing.T) {
 	if testing.Short() {
 		stopped = 10 * time.Second
 	}
-	onHooks(t, func(t *testing.T, p place) { testStopped(t, p, emulated, stopped) })
+	onHooks(t, capture.AttachKprobe, func(t *testing.T, p place) { testStopped(t, p, emulated, stopped) })
 }

@@ -36,7 +36,11 @@ func TestReadWhileEntriesMove(t *testing.T) {
 			needBuckets(t, k)
 			put(t, k, 0, stay, 1)
 			moveEntries(t, k, stay, stay+move)
-			for range 5000 {
+			reads := 5000
+			if testing.Short() {
+				reads = 1000
+			}
+			for range reads {
 				seen := map[int]bool{}
 				err := k.ForEach(t.Context(), func(key, value []byte) error {
 					n := int(binary.LittleEndian.Uint32(key))
@@ -98,7 +102,10 @@ func TestReadDuringFailedUpdates(t *testing.T) {
 				}
 				return nil
 			})
-			const reads = 4000
+			reads := 4000
+			if testing.Short() {
+				reads = 1000
+			}
 			var torn []error
 			for range reads {
 				err := k.ForEach(t.Context(), func(key, value []byte) error {
