@@ -212,20 +212,25 @@ func BenchmarkWrite(b *testing.B) {
 
 // BenchmarkDeleteAndCreate deletes one key and creates a key that was deleted earlier, in a table of a
 // million records. 100,000 deletes take one second of simulated time. The later keys are created from
-// compact tombstones.
+// compact tombstones. One operation of the last case also updates 15 other keys, which lie between the
+// tombstones in the order of changes.
 func BenchmarkDeleteAndCreate(b *testing.B) {
-	for name, ago := range map[string]int{"soon": 1000, "later": 300_000} {
-		b.Run(name, func(b *testing.B) {
+	for _, c := range []struct {
+		name         string
+		ago, updates int
+	}{{"soon", 1000, 0}, {"later", 300_000, 0}, {"between updates", 1000, 15}} {
+		ago := c.ago
+		b.Run(c.name, func(b *testing.B) {
 			x := newBench(b, true)
-			c := x.tab.NewCursor(1 << 60)
-			flip := 0
+			writer := x.tab.NewCursor(1 << 60)
+			flip, updated := 0, 0
 			remove := func(tx *Tx) {
 				x.set(x.key(), 0)
 				x.now += 9000
 				tx.Local(&Change{Key: x.flows.key[:], Op: OpDelete, Time: x.now})
 				if flip++; flip%benchBatch == 0 {
-					tx.NextDirty(c, &Record{})
-					tx.SetApplied(c.Position())
+					tx.NextDirty(writer, &Record{})
+					tx.SetApplied(writer.Position())
 					for tx.Expire(x.now, benchBatch) {
 					}
 				}
@@ -238,6 +243,12 @@ func BenchmarkDeleteAndCreate(b *testing.B) {
 			x.run(b, func(tx *Tx) {
 				remove(tx)
 				x.local(tx, (x.n-ago)*514229%million, x.n, x.now)
+				for range c.updates {
+					// Half the key space away from the keys that are deleted now.
+					updated++
+					x.now += 1000
+					x.local(tx, (x.n+million/2+updated%100_000)*514229%million, updated, x.now)
+				}
 			})
 		})
 	}
