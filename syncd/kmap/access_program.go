@@ -223,7 +223,7 @@ func (s *sharedProgram) run(first, end int) (failed int, err error) {
 	atomic.StoreUint32(&c.End, last)
 	var idle time.Time
 	for at < last {
-		err := s.runs((min(last-at, callEntries) + runEntries - 1) / runEntries)
+		err := s.runs((last - at + runEntries - 1) / runEntries)
 		if err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
 			return 0, fmt.Errorf("run program: %w", err)
 		}

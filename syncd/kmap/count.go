@@ -16,7 +16,7 @@ func countEntries(ctx context.Context, m *ebpf.Map, info *Info) int {
 	keys := *info
 	keys.ValueSize = 0
 	k := &Map{m: m, info: keys, layout: newLayout(&keys)}
-	if k.openBucketReader(callEntries, true) != nil {
+	if k.openBucketReader(readEntries, true) != nil {
 		return -1
 	}
 	n := 0

@@ -12,7 +12,7 @@ import (
 // readBatches reads by bpf(2), a few hundred entries per call.
 func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) error {
 	ks, vs := k.layout.keySize, k.layout.valueSize
-	n := min(callEntries, burstBytes/(ks+vs))
+	n := min(readEntries, burstBytes/(ks+vs))
 	keys, values := make([]byte, n*ks), make([]byte, n*vs)
 	var in []byte
 	// The cursor in the map has 4 bytes for hash maps, and the size of a key for others.

@@ -46,7 +46,7 @@ func (k *Map) openBucketReader(slots int, keysOnly bool) (err error) {
 	keysOnly = keysOnly || k.readsKeys()
 	k.bucketReader, err = k.openSharedProgram(nil, objectSpec{
 		program: bpf.AccessProgMapsyncRead, maps: []string{bpf.AccessMapReadState},
-		slots: min(callEntries, slots), keysOnly: keysOnly,
+		slots: min(readEntries, slots), keysOnly: keysOnly,
 	})
 	return err
 }

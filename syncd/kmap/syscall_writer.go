@@ -33,7 +33,7 @@ func (w *syscallWriter) run(b *Batch, first, end int) (failed int, err error) {
 		}
 		n := 1
 		if w.batched {
-			for i+n < end && n < callEntries && b.op(i+n) == b.op(i) {
+			for i+n < end && b.op(i+n) == b.op(i) {
 				n++
 			}
 		}
