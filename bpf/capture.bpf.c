@@ -8,6 +8,7 @@
  * fexit receives arguments and result together. A kprobe saves the arguments, and a return probe
  * looks them up again.
  */
+#include "preemption.h"
 #include "write_context.h"
 
 #include <linux/ptrace.h>
@@ -99,24 +100,6 @@ static __always_inline const void *evicted_key(const struct bpf_lru_node *node)
 }
 
 /* ---- fexit: one program per function, with the result after the arguments ---- */
-
-/* From 6.10 on. */
-extern void bpf_preempt_disable(void) __ksym __weak;
-extern void bpf_preempt_enable(void) __ksym __weak;
-
-/* The kernel does not run a program while the same program runs on that CPU. On a preemptible
- * kernel, another task could write meanwhile, and its write would be missed. */
-static __always_inline void hold_cpu(void)
-{
-	if (bpf_preempt_disable)
-		bpf_preempt_disable();
-}
-
-static __always_inline void release_cpu(void)
-{
-	if (bpf_preempt_enable)
-		bpf_preempt_enable();
-}
 
 /* The verifier knows the type of map here, so the id is read without a helper. */
 static __always_inline int report_exit(void *ctx, __u32 kind, enum op op, const struct bpf_map *map,

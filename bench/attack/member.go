@@ -232,7 +232,7 @@ func manyMapNames(ctx context.Context, c *cluster) error {
 		limited, cancel := context.WithTimeout(ctx, 2*time.Second)
 		defer cancel()
 		defer context.AfterFunc(limited, s.close)()
-		// A daemon stops reading while nobody reads its answers, and would not get to its limit.
+		// A daemon reads requests only while its answers are read, and its limit is thousands of requests.
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)

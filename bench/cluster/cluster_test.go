@@ -342,8 +342,9 @@ func TestContainersStoppedPeerDoesNotSlowOthers(t *testing.T) {
 // emulated is the load under emulation: 2,560 changes per second on each node.
 var emulated = load{Flows: 2000, Interval: 100 * time.Millisecond}
 
-// onHooks runs a test for each attach type, with -short only for the given one, if the kernel supports hooks.
-func onHooks(t *testing.T, short capture.Attach, test func(t *testing.T, p place)) {
+// onHooks runs a test for each attach type, if the kernel supports hooks. With MAPSYNC_ONE_ATTACH it runs only the given
+// one.
+func onHooks(t *testing.T, one capture.Attach, test func(t *testing.T, p place)) {
 	if ok, why := vm.CanAttachNatively(); !ok {
 		if os.Getenv(inMachine) != "" {
 			t.Fatal("attach hooks on a kernel of the matrix: ", why)
@@ -354,7 +355,7 @@ func onHooks(t *testing.T, short capture.Attach, test func(t *testing.T, p place
 		t.Skip("this test needs programs of type syscall: ", err)
 	}
 	for _, a := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe} {
-		if testing.Short() && a != short {
+		if os.Getenv("MAPSYNC_ONE_ATTACH") != "" && a != one {
 			continue
 		}
 		t.Run(string(a)+"/ring", func(t *testing.T) { test(t, &processes{t: t, attach: a}) })
