@@ -8,7 +8,6 @@
  * fexit receives arguments and result together. A kprobe saves the arguments, and a return probe
  * looks them up again.
  */
-#include "preemption.h"
 #include "write_context.h"
 
 #include <linux/ptrace.h>
@@ -107,12 +106,8 @@ static __always_inline int report_exit(void *ctx, __u32 kind, enum op op, const 
 {
 	__u32 id = map->id;
 
-	if (!watch_of(id))
-		return 0;
-	hold_cpu();
-	if (!skip_own_write(kind))
+	if (watch_of(id) && !skip_own_write(kind))
 		report(ctx, kind, op, false, result != 0, id, key, value);
-	release_cpu();
 	return 0;
 }
 
