@@ -198,7 +198,7 @@ func TestUnitStartsInItsSandbox(t *testing.T) {
 	c.file(t, c.root, "etc/systemd/system/probe.service", probe)
 	c.file(t, c.root, "etc/probe.sh", probeScript)
 	// systemd-nspawn has no /sys/fs/bpf.
-	unitIn(t, filepath.Join(c.root, "etc/systemd/system"), "-/sys/fs/bpf", "-/sys/fs/bpf -/run/bpf")
+	unitIn(t, filepath.Join(c.root, "etc/systemd/system"), "-/sys/fs/bpf ", "-/sys/fs/bpf -/run/bpf ")
 	for _, unit := range []string{"probe.service", "syncd.service"} {
 		if err := os.Symlink("../"+unit, filepath.Join(c.root, "etc/systemd/system/multi-user.target.wants", unit)); err != nil {
 			t.Fatal(err)

@@ -17,13 +17,15 @@ const (
 
 func TestJoinAndLeave(t *testing.T) {
 	t.Parallel()
-	a := start(t, "a", keys(keyOne))
+	// A node that leaves is gone long before it would count as dead.
+	slow := func(o *Options) { o.DeadTime = 2 * poll.Limit }
+	a := start(t, "a", keys(keyOne), slow)
 	changes := make(chan struct{}, 1)
 	cancel := a.Subscribe(changes)
 	// c joins only b, so gossip must spread the membership.
-	b := start(t, "b", keys(keyOne), joining(a))
-	c := start(t, "c", keys(keyOne), joining(b))
-	poll.Within(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
+	b := start(t, "b", keys(keyOne), slow, joining(a))
+	c := start(t, "c", keys(keyOne), slow, joining(b))
+	poll.Eventually(t, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	select {
 	case <-changes:
 	default:
@@ -33,14 +35,10 @@ func TestJoinAndLeave(t *testing.T) {
 		t.Errorf("JoinError after joining: got %v, want nil", err)
 	}
 
-	began := time.Now()
 	if err := c.stop(); err != nil {
 		t.Fatal(err)
 	}
-	poll.Within(t, time.Second, "c has left", func() bool { return a.sees(b) && b.sees(a) })
-	if took := time.Since(began); took > 3*time.Second {
-		t.Errorf("leave: got %v, want less", took)
-	}
+	poll.Eventually(t, "c has left", func() bool { return a.sees(b) && b.sees(a) })
 	cancel()
 	cancel()
 	for len(changes) > 0 {
@@ -49,7 +47,7 @@ func TestJoinAndLeave(t *testing.T) {
 	if err := b.stop(); err != nil {
 		t.Fatal(err)
 	}
-	poll.Within(t, time.Second, "b has left", func() bool { return a.sees() })
+	poll.Eventually(t, "b has left", func() bool { return a.sees() })
 	if len(changes) > 0 {
 		t.Error("subscriber: got a notification after cancel, want none")
 	}
@@ -151,11 +149,12 @@ func TestDeadTimeOnLAN(t *testing.T) {
 	poll.Within(t, 5*time.Second, "all see each other", func() bool { return a.sees(b, c) && b.sees(a, c) && c.sees(a, b) })
 	began := time.Now()
 	c.kill(t)
-	poll.Within(t, 10*time.Second, "c is detected as dead", func() bool { return a.sees(b) && b.sees(a) })
+	// A busy machine delays acknowledgements, and memberlist then probes more slowly.
+	poll.Within(t, 3*defaultDeadTime(ProfileLAN), "c is detected as dead", func() bool { return a.sees(b) && b.sees(a) })
 	took := time.Since(began)
 	t.Logf("detected as dead after %v", took)
-	if took < time.Second || took > 6*time.Second {
-		t.Errorf("detection time: got %v, want about 4 s", took)
+	if took < time.Second {
+		t.Errorf("detection time: got %v, want about %v", took, defaultDeadTime(ProfileLAN))
 	}
 }
 
@@ -239,8 +238,8 @@ func TestStopWhileJoining(t *testing.T) {
 	if err := a.stop(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("stop: took %v", took)
+	if took, most := time.Since(began), defaultDeadTime(ProfileWAN); took > most/2 {
+		t.Errorf("stop: got %v, want less than the %v that a connection may take", took, most)
 	}
 }
 

@@ -96,9 +96,14 @@ func listenWithLimits(t *testing.T, limits Limits) (*Limiter, func() (client net
 	}
 }
 
-func connClosed(t *testing.T, c net.Conn) bool {
+// openTime is the time for which an open connection must stay open.
+const openTime = 50 * time.Millisecond
+
+// connClosed reports whether the other side closes c within the limit: openTime if c must be open,
+// poll.Limit if it must be closed.
+func connClosed(t *testing.T, c net.Conn, limit time.Duration) bool {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	_ = c.SetReadDeadline(time.Now().Add(limit))
 	_, err := c.Read(make([]byte, 1))
 	var timeout net.Error
 	return !errors.As(err, &timeout) || !timeout.Timeout()
@@ -113,11 +118,11 @@ func TestPendingConnectionsReplaceTheOldest(t *testing.T) {
 		t.Fatal(err)
 	}
 	third, _ := open()
-	if connClosed(t, first) {
+	if connClosed(t, first, openTime) {
 		t.Error("connection within the limit was closed")
 	}
 	fourth, refused := open()
-	if !connClosed(t, first) || connClosed(t, second) || connClosed(t, third) || connClosed(t, fourth) {
+	if !connClosed(t, first, poll.Limit) || connClosed(t, second, openTime) || connClosed(t, third, openTime) || connClosed(t, fourth, openTime) {
 		t.Error("oldest pending connection: got open, want closed")
 	}
 	if err := refused.Authenticated("d"); err == nil {
@@ -156,7 +161,7 @@ func TestFloodDoesNotReplaceOthers(t *testing.T) {
 	for i := range byte(100) {
 		open(i % flooders)
 	}
-	if connClosed(t, slow) || !connClosed(t, first) {
+	if connClosed(t, slow, openTime) || !connClosed(t, first, poll.Limit) {
 		t.Error("after a flood: got the slow connection closed, or the first of the flood open, want the reverse")
 	}
 	if got, want := limiter.Rejected()[RejectPending], uint64(1+1+100-pending); got != want {
@@ -173,13 +178,13 @@ func TestFloodDoesNotReplaceOthers(t *testing.T) {
 	for i := range byte(pending) {
 		open(200 + i)
 	}
-	if !connClosed(t, oldest) {
+	if !connClosed(t, oldest, poll.Limit) {
 		t.Error("oldest connection among addresses with one each: got open, want closed")
 	}
 	two, _ := open(102)
 	open(102)
 	open(220)
-	if connClosed(t, two) {
+	if connClosed(t, two, openTime) {
 		t.Error("older connection of an address with two during a flood from many addresses: got closed, want open")
 	}
 }

@@ -124,6 +124,9 @@ func makeReport(ctx context.Context) report {
 	offers := capture.Probe(capture.AttachFexit, capture.AttachKprobe, capture.AttachSyscall)
 	for _, o := range offers {
 		r.add(string(o.Attach), attachPurpose[o.Attach], false, o.Err)
+		if o.Attach == capture.AttachKprobe && o.Err == nil {
+			r.add("tracefs", "report all writes by bpf(2) while many tasks wait in bpf(2) (kprobe)", false, o.Limited)
+		}
 		if o.Err == nil && r.Attach == "" && o.Attach != capture.AttachSyscall {
 			r.Attach = string(o.Attach)
 		}

@@ -9,6 +9,9 @@ import (
 	"path/filepath"
 	"regexp"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // Limits that a daemon must keep under every attack.
@@ -135,16 +138,17 @@ const maxTries = 4
 
 // run makes the attack. On a busy machine, and after attacks of the same member, daemons subscribe
 // late and read slowly: while no daemon has subscribed to the attacker, or the attack has left no
-// trace, run makes it again, for twice as long.
+// trace or has ended before its first step was done, run makes it again, for twice as long.
 func (c *cluster) run(ctx context.Context, a *attack, length time.Duration, was map[*node]baseline) (err error) {
 	for range maxTries {
 		limited, cancel := context.WithTimeout(ctx, length)
 		err = a.run(limited, c)
+		tooShort := limited.Err() != nil && isDeadline(err)
 		cancel()
 		if err == nil && a.restartedNode == 0 { // metrics start again with the node
 			err = eventually(ctx, time.Second, func() error { return c.checkTrace(a, was, &result{}) })
 		}
-		if !errors.Is(err, errNoSubscriber) && !errors.Is(err, errNoTrace) {
+		if !tooShort && !errors.Is(err, errNoSubscriber) && !errors.Is(err, errNoTrace) {
 			return err
 		}
 		length *= 2
@@ -153,6 +157,11 @@ func (c *cluster) run(ctx context.Context, a *attack, length time.Duration, was 
 		return nil // the checks after the attack report it
 	}
 	return err
+}
+
+// isDeadline reports whether err is the end of a context's time, here or in a call.
+func isDeadline(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 }
 
 // checkAfter returns an error unless the cluster is in the state before the attack, regular changes

@@ -184,7 +184,8 @@ func unresponsiveMember(ctx context.Context, c *cluster) error {
 	if err := victim.restart(ctx); err != nil {
 		return err
 	}
-	return eventually(ctx, 15*time.Second, func() error { return victim.ready(ctx) })
+	// A node waits up to 10 s for its first connections, and sync-timeout ends only after 30 s.
+	return eventually(context.WithoutCancel(ctx), 25*time.Second, func() error { return victim.ready(ctx) })
 }
 
 // inventNames sends alive messages of nodes that do not exist.

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// convergeTime is the longest time that nodes may take to converge after the load stops.
+// convergeTime is the longest time that nodes may take to converge once they have received the last changes.
 const convergeTime = 5 * time.Second
 
 // convergeLimit returns convergeTime, or three times that in an emulated machine, whose host has an unknown load.
@@ -183,6 +183,7 @@ func (tr *trial) eventually(limit time.Duration, check func(context.Context) err
 
 func (tr *trial) awaitConverged() {
 	tr.t.Helper()
+	tr.awaitCaughtUp()
 	tr.eventually(convergeLimit(), func(ctx context.Context) error { return checkConverged(ctx, tr.nodes) })
 }
 

@@ -135,7 +135,7 @@ func TestLostSessionsAreCounted(t *testing.T) {
 				}
 			}
 			result := perform(t, Options{
-				Sessions: sessions, Hold: time.Second, Flow: 1, StallTimeout: 3 * time.Second, SkipControl: true,
+				Sessions: sessions, Hold: time.Second, Flow: 1, StallTimeout: 10 * time.Second, SkipControl: true,
 				BeforeCut: func(active, standby string) error { return copyMap(active, standby, c.keep) },
 			})
 			r := result.Real

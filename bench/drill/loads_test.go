@@ -13,7 +13,7 @@ import (
 // TestTcpkali uses tcpkali, which opens a new session for a lost one.
 func TestTcpkali(t *testing.T) {
 	needPrograms(t, "tcpkali")
-	testLoad(t, Options{Sessions: 100, Load: LoadTcpkali, StallTimeout: 5 * time.Second, SkipControl: true})
+	testLoad(t, Options{Sessions: 100, Load: LoadTcpkali, StallTimeout: 15 * time.Second, SkipControl: true})
 }
 
 // TestNetperf checks that sessions of netperf keep both of their connections, or lose them.

@@ -158,7 +158,7 @@ func (m *rateMeasurement) measureWay(ctx context.Context, way string) (err error
 		rate.rates = append(rate.rates, perSecond)
 		rate.cpus = append(rate.cpus, 100*float64(syncd.cpu()-used)/float64(time.Since(began)))
 	}
-	events, lost, err := syncd.events(ctx)
+	events, lost, err := syncd.settledEvents(ctx)
 	for _, threads := range m.options.Threads {
 		m.rate(way, threads).Events += events
 		m.rate(way, threads).Lost += lost
@@ -276,6 +276,32 @@ func (s *rateSyncd) events(ctx context.Context) (events, lost uint64, err error)
 	}
 	status, err := s.reports[active].Client.Status(ctx)
 	return status.Capture.Events, status.Capture.Lost, err
+}
+
+// The number of events has settled when it has not grown for settleTime, at the latest after settleLimit.
+const (
+	settleTime  = time.Second
+	settleLimit = 20 * time.Second
+)
+
+// settledEvents returns the number of events that syncd has received and lost after it has read the last ones.
+func (s *rateSyncd) settledEvents(ctx context.Context) (events, lost uint64, err error) {
+	if s == nil {
+		return 0, 0, nil
+	}
+	var last uint64
+	for began, grown := time.Now(), time.Now(); time.Since(grown) < settleTime && time.Since(began) < settleLimit; {
+		if events, lost, err = s.events(ctx); err != nil {
+			return 0, 0, err
+		}
+		if events+lost != last {
+			last, grown = events+lost, time.Now()
+		}
+		if err := tool.Pause(ctx, pollInterval); err != nil {
+			return 0, 0, err
+		}
+	}
+	return events, lost, nil
 }
 
 func (s *rateSyncd) close() error {

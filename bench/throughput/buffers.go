@@ -265,15 +265,46 @@ func measureBufferCosts(ctx context.Context, limit time.Duration) (costs []Buffe
 	for _, buffer := range bothBuffers {
 		tool.Progress("buffers: cost and latency of an event of %s", buffer)
 		c := BufferCost{Buffer: string(buffer)}
-		if c.Nanoseconds, err = bufferCost(ctx, buffer); err != nil {
+		c.Nanoseconds, err = retryIfFull(func() (float64, error) { return bufferCost(ctx, buffer) })
+		if err != nil {
 			return nil, fmt.Errorf("measure an event of %s: %w", buffer, err)
 		}
-		if c.Latency, err = bufferLatency(ctx, buffer, limit); err != nil {
+		c.Latency, err = retryIfFull(func() (Latency, error) { return bufferLatency(ctx, buffer, limit) })
+		if err != nil {
 			return nil, fmt.Errorf("measure the latency of %s: %w", buffer, err)
 		}
 		costs = append(costs, c)
 	}
 	return costs, nil
+}
+
+// errFull means that a measurement lost events because the buffer was full.
+var errFull = errors.New("the buffer was full")
+
+// fullTries is the number of measurements of which one must lose no event.
+const fullTries = 3
+
+// retryIfFull repeats a measurement that failed with errFull: a reader that waits for a processor loses events correctly.
+func retryIfFull[T any](measure func() (T, error)) (result T, err error) {
+	for range fullTries {
+		if result, err = measure(); !errors.Is(err, errFull) {
+			return result, err
+		}
+		tool.Progress("  %v", err)
+	}
+	return result, fmt.Errorf("each of %d measurements lost events: %w", fullTries, err)
+}
+
+// checkNotFull fails if events were lost, with errFull if the buffer was full.
+func checkNotFull(ctx context.Context, s *syncd) error {
+	status, err := s.Client.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if lost := status.Capture.LostBuffer; lost > 0 {
+		return fmt.Errorf("%w: %d events lost", errFull, lost)
+	}
+	return s.checkNoLosses(ctx)
 }
 
 // costPages is the size of a buffer that loses no event of one generation of entries.
@@ -303,7 +334,7 @@ func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err err
 	if err != nil {
 		return 0, err
 	}
-	return medians[0].Nanoseconds - medians[1].Nanoseconds, f.syncd.checkNoLosses(ctx)
+	return medians[0].Nanoseconds - medians[1].Nanoseconds, checkNotFull(ctx, f.syncd)
 }
 
 // The cost is the median of this number of rounds of this length.
@@ -325,5 +356,5 @@ func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Durati
 	defer func() { err = errors.Join(err, p.close()) }()
 	kind := latencyKind{"changes that hooks report", 20, eventPollEvery, openEventsBy(injector.Options{Perf: buffer == capture.BufferPerf}, eventRate)}
 	l, err := p.latency(ctx, kind, limit)
-	return l, errors.Join(err, p.a.checkNoLosses(ctx))
+	return l, errors.Join(err, checkNotFull(ctx, p.a))
 }

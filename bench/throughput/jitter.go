@@ -36,7 +36,6 @@ type jitterRun struct {
 	limit  time.Duration // duration of a phase
 	net    *network
 	pinger *pinger
-	pings  int64
 }
 
 // phase is an activity that runs while pings are counted.
@@ -104,7 +103,6 @@ func (j *jitterRun) phase(ctx context.Context, p phase) (Latency, error) {
 		return Latency{}, err
 	}
 	l, err := j.pinger.take(p.name)
-	j.pings += l.Samples
 	tool.Progress("  p99.9 %.3f ms: %s", l.P999, p.name)
 	return l, err
 }
@@ -186,8 +184,9 @@ func (j *jitterRun) checkForwarded() error {
 	if err != nil {
 		return err
 	}
-	if j.pings == 0 || s.Forwarded < 2*uint64(j.pings) || s.NoEntry > 0 {
-		return fmt.Errorf("check pings: %d pings, but the load balancer has forwarded %d packets", j.pings, s.Forwarded)
+	if pings := j.pinger.roundTrips; pings == 0 || s.Forwarded < 2*pings || s.NoEntry > 0 {
+		return fmt.Errorf("check pings: got %d round trips, %d packets forwarded by the load balancer and %d without entry, want two packets per round trip and none without entry",
+			pings, s.Forwarded, s.NoEntry)
 	}
 	return nil
 }

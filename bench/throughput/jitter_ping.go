@@ -32,6 +32,8 @@ const (
 	pingFlows = 20
 	pingEvery = 10 * time.Millisecond
 	pingBytes = 64
+	// roundTripLimit is the time within which a round trip must end on a busy machine.
+	roundTripLimit = 20 * time.Second
 )
 
 func runPing() (asked bool, err error) {
@@ -91,13 +93,20 @@ func spin(threads string) error {
 
 // pings counts round trips while on is set. mu protects all fields.
 type pings struct {
-	mu    sync.Mutex
-	on    bool
-	times *hdrhistogram.Histogram
+	mu         sync.Mutex
+	on         bool
+	times      *hdrhistogram.Histogram
+	roundTrips uint64 // times also counts the pings that did not start
 }
 
-// ping sends pings on several connections. It answers the questions "on" and "off" with true, and
-// "take" with the pings since the last "take".
+// takenPings is the answer to "take".
+type takenPings struct {
+	Latency
+	RoundTrips uint64 `json:"round_trips"`
+}
+
+// ping sends pings on several connections. It answers the questions "on" and "off" with true, "count"
+// with the number of round trips since the last "take", and "take" with the pings since then.
 func ping(address string) error {
 	p := &pings{times: newHistogram()}
 	var flows errgroup.Group
@@ -126,9 +135,13 @@ func ping(address string) error {
 func (p *pings) answer(line string) any {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if line == "take" {
-		taken := latencyOf("", p.times)
+	switch line {
+	case "count":
+		return p.roundTrips
+	case "take":
+		taken := takenPings{latencyOf("", p.times), p.roundTrips}
 		p.times.Reset()
+		p.roundTrips = 0
 		return taken
 	}
 	p.on = line == "on"
@@ -168,6 +181,7 @@ func (p *pings) count(took time.Duration) error {
 	if !p.on {
 		return nil
 	}
+	p.roundTrips++
 	return p.times.RecordCorrectedValue(int64(took), int64(pingEvery))
 }
 
@@ -218,6 +232,7 @@ func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
 type pinger struct {
 	echo, ping *process.Child
 	realtime   bool
+	roundTrips uint64 // of the pings that were taken
 }
 
 func startPinger(w *network) (_ *pinger, err error) {
@@ -240,21 +255,40 @@ func startPinger(w *network) (_ *pinger, err error) {
 	return p, p.ping.Receive(&up)
 }
 
-// during counts the pings while fn runs.
+// during counts the pings while fn runs, and until at least one round trip since the last take is counted.
 func (p *pinger) during(fn func() error) error {
 	var ok bool
 	if err := p.ping.Ask("on", &ok); err != nil {
 		return err
 	}
 	err := fn()
+	if err == nil {
+		err = p.awaitRoundTrip()
+	}
 	return errors.Join(err, p.ping.Ask("off", &ok))
 }
 
+// awaitRoundTrip waits until a round trip since the last take is counted.
+func (p *pinger) awaitRoundTrip() error {
+	for began := time.Now(); ; sleep(pingEvery) {
+		waited := time.Since(began)
+		var counted uint64
+		if err := p.ping.Ask("count", &counted); err != nil || counted > 0 {
+			return err
+		}
+		if waited >= roundTripLimit {
+			return fmt.Errorf("wait for a ping: no round trip within %s", roundTripLimit)
+		}
+	}
+}
+
 // take returns the pings that were counted since the last call.
-func (p *pinger) take(name string) (l Latency, err error) {
-	err = p.ping.Ask("take", &l)
-	l.Name = name
-	return l, err
+func (p *pinger) take(name string) (Latency, error) {
+	var taken takenPings
+	err := p.ping.Ask("take", &taken)
+	p.roundTrips += taken.RoundTrips
+	taken.Name = name
+	return taken.Latency, err
 }
 
 func (p *pinger) close() error { return errors.Join(p.ping.Close(), p.echo.Close()) }

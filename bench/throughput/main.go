@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
 
 	"mapsync/internal/tool"
@@ -80,6 +81,9 @@ func runRole() {
 func run(ctx context.Context, o options) error {
 	if o.entries < batchEntries || o.rounds < 1 || flag.NArg() > 0 {
 		return fmt.Errorf("measure %d entries %d times: at least %d and 1, and no further arguments", o.entries, o.rounds, batchEntries)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil { // before kernel 5.11
+		return fmt.Errorf("remove the limit of locked memory: %w", err)
 	}
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
 	r, err := newReport(o.entries, o.rounds)

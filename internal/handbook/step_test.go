@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -128,24 +130,34 @@ func TestShellReportsDifferences(t *testing.T) {
 	}
 }
 
+// contextUntil returns a context that ends when a command has created the file, or after poll.Limit.
+func contextUntil(t *testing.T, path string) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), poll.Limit)
+	t.Cleanup(cancel)
+	go func() {
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+			if _, err := os.Stat(path); err == nil {
+				cancel()
+			}
+		}
+	}()
+	return ctx
+}
+
 func TestShellRepeatsSteps(t *testing.T) {
 	s := testShell(t)
-	step := Step{Commands: "n=$((n + 1)); echo $n\n", Output: "3\n", Shown: true, Retry: true}
+	step := Step{Commands: "n=$((n + 1)); [[ $n != 5 ]] || touch ran; echo $n\n", Output: "3\n", Shown: true, Retry: true}
 	if err := s.RunStep(t.Context(), step); err != nil {
 		t.Error(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	if err := s.RunStep(ctx, step); err == nil || !strings.Contains(err.Error(), "differs") {
+	if err := s.RunStep(contextUntil(t, filepath.Join(s.Dir(), "ran")), step); err == nil || !strings.Contains(err.Error(), "differs") {
 		t.Errorf("repeated until the end of the context: got error %v, want the difference", err)
 	}
 }
 
 func TestShellEnds(t *testing.T) {
 	s := testShell(t)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
-	r, err := s.Run(ctx, "echo before; sleep 100")
+	r, err := s.Run(contextUntil(t, filepath.Join(s.Dir(), "ran")), "echo before; touch ran; sleep 100")
 	if err == nil || r.Output != "before\n" {
 		t.Errorf("after the end of the context: got output %q, error %v, want the output so far", r.Output, err)
 	}

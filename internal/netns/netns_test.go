@@ -44,6 +44,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// echoLimit is the time for a connection, and for the echo, on a busy machine.
+const echoLimit = 10 * time.Second
+
 // echoRoundTrip sends a message from a to a listener of b at addr and checks the echo.
 func echoRoundTrip(t *testing.T, a, b *NS, addr string) error {
 	t.Helper()
@@ -57,12 +60,12 @@ func echoRoundTrip(t *testing.T, a, b *NS, addr string) error {
 		}
 	}()
 	var c net.Conn
-	err := a.Do(func() (err error) { c, err = net.DialTimeout("tcp", ln.Addr().String(), 3*time.Second); return err })
+	err := a.Do(func() (err error) { c, err = net.DialTimeout("tcp", ln.Addr().String(), echoLimit); return err })
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	must(t, c.SetDeadline(time.Now().Add(3*time.Second)))
+	must(t, c.SetDeadline(time.Now().Add(echoLimit)))
 	if _, err = c.Write([]byte("ping")); err != nil {
 		return err
 	}

@@ -168,25 +168,33 @@ func (c *Capture) attachOne(h hook) error {
 		return nil
 	}
 	// The return probe is attached first: it ignores a return without a recorded entry.
-	atReturn := c.objects.Programs[returnProgram]
 	if h.syscall {
-		atReturn = c.objects.Programs[h.kprobe]
+		return c.attachSyscall(h)
 	}
-	l, err := link.Kretprobe(h.symbol, atReturn, nil)
+	l, err := link.Kretprobe(h.symbol, c.objects.Programs[returnProgram], nil)
 	if err != nil {
 		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)
 	}
 	c.links = append(c.links, l)
-	if h.syscall {
-		c.calls = append(c.calls, l)
-		return nil
-	}
 	c.returns = append(c.returns, l)
 	l, err = link.Kprobe(h.symbol, c.objects.Programs[h.kprobe], nil)
 	if err != nil {
 		return fmt.Errorf("attach kprobe to %s: %w", h.symbol, err)
 	}
 	c.links = append(c.links, l)
+	return nil
+}
+
+func (c *Capture) attachSyscall(h hook) error {
+	l, limited, err := bpf.ReturnProbe(h.symbol, c.objects.Programs[h.kprobe])
+	if err != nil {
+		return fmt.Errorf("attach return probe to %s: %w", h.symbol, err)
+	}
+	if limited != nil && c.limited == nil {
+		c.limited = limited
+		c.log.Warn("writes by bpf(2) are missed while many tasks wait in bpf(2)", "error", limited, "hint", bpf.ReturnProbeHint)
+	}
+	c.links, c.calls = append(c.links, l), append(c.calls, l)
 	return nil
 }
 

@@ -58,7 +58,9 @@ func openHooks(t testing.TB, o capture.Options) *hookedCapture {
 	if o.Buffer == "" {
 		o.Buffer = capture.BufferRing
 	}
-	o.OwnWriteMarks, o.Logger = own, slog.New(slog.DiscardHandler)
+	if o.OwnWriteMarks = own; o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	c, err := capture.Open(o)
 	if err != nil {
 		t.Fatal(err)

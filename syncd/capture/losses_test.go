@@ -112,7 +112,7 @@ func TestRaceOfCloseAndStats(t *testing.T) {
 				return err
 			})
 			w.start(t, func() error { h.Stats(); return nil })
-			time.Sleep(100 * time.Millisecond) // the duration of the load
+			poll.Eventually(t, "events under load", func() bool { return h.Stats().Events > 0 })
 			if err := h.Close(); err != nil {
 				t.Error(err)
 			}

@@ -28,7 +28,7 @@ type workload struct {
 }
 
 var workloads = []workload{
-	{"nothing", func(*testing.T, *missedWritesFixture) func() { return func() {} }},
+	{noWork, func(*testing.T, *missedWritesFixture) func() { return func() {} }},
 	{batchUpdate, func(t *testing.T, b *missedWritesFixture) func() {
 		return b.repeat(t, func() error { return b.applyAll(b.bySyscall) })
 	}},
@@ -48,6 +48,7 @@ var workloads = []workload{
 }
 
 const (
+	noWork         = "nothing"
 	batchUpdate    = "bpf(2) batch update"
 	batchLookup    = "bpf(2) batch lookup"
 	programUpdates = "program updates"
@@ -69,7 +70,7 @@ type missedWritesFixture struct {
 	entries   [][2][]byte
 	peer      table.OwnerID
 	version   table.Version
-	calls     atomic.Uint64
+	calls     atomic.Uint64 // of the workloads; sync counts one for workloadEntries written deltas
 	batches   map[*kmap.Map]*kmap.Batch
 }
 
@@ -121,7 +122,7 @@ func checkMissedWrites(t *testing.T, h *hookedCapture, shares map[string]share) 
 		}
 		// The return probe on bpf(2) runs after each call of syncd. A kprobe misses a packet's write meanwhile.
 		allowed := uint64(0)
-		if h.attach == capture.AttachKprobe && b.name != "nothing" {
+		if h.attach == capture.AttachKprobe && b.name != noWork {
 			allowed = s.written / 50
 		}
 		if s.missed > allowed {
@@ -190,21 +191,24 @@ func newMissedWritesFixture(t *testing.T, h *hookedCapture) *missedWritesFixture
 	return b
 }
 
-// measure sends packets to the map while the workload runs, until both made enough writes or 3 s
-// have passed. It adds the result to shares.
+// leastWrites is the minimum number of writes by packets in a measurement.
+const leastWrites = 200
+
+// leastCalls returns the minimum number of calls in a measurement.
+func (w *workload) leastCalls() uint64 {
+	if w.name == noWork {
+		return 0
+	}
+	return 2
+}
+
+// measure sends packets to the map while the workload runs. It adds the result to shares.
 func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[string]share) {
 	t.Helper()
-	const least = 200
-	enough := uint64(4000)
-	if testing.Short() {
-		enough = 1000
-	}
 	before, written, calls := b.h.Stats(), b.packets.Done(), b.calls.Load()
 	stop := work.start(t, b)
 	stopFlood := b.receiver.Flood(otherCPU, pace)
-	for until := time.Now().Add(3 * time.Second); b.packets.Done() < written+enough && time.Now().Before(until); {
-		time.Sleep(20 * time.Millisecond) // not a wait: the load ends after 3 s in any case
-	}
+	b.awaitLoad(written, calls+work.leastCalls())
 	if _, err := stopFlood(); err != nil {
 		t.Fatal(err)
 	}
@@ -213,14 +217,34 @@ func (b *missedWritesFixture) measure(t *testing.T, work *workload, shares map[s
 	after := b.h.Stats()
 	s := share{written: b.packets.Done() - written, skipped: after.Skipped - before.Skipped, work: b.calls.Load() - calls}
 	seen := (after.Seen - after.Own) - (before.Seen - before.Own)
-	if s.written < least || seen > s.written || b.packets.LastCPU() != busyCPU {
+	if s.written < leastWrites || seen > s.written || b.packets.LastCPU() != busyCPU {
 		t.Errorf("%s: got %d writes by packets, the last on CPU %d, of which hooks saw %d, want at least %d on CPU %d, and not more seen",
-			work.name, s.written, b.packets.LastCPU(), seen, least, busyCPU)
+			work.name, s.written, b.packets.LastCPU(), seen, leastWrites, busyCPU)
+	}
+	if s.work < work.leastCalls() {
+		t.Errorf("%s: got %d calls, want at least %d", work.name, s.work, work.leastCalls())
 	}
 	s.missed = s.written - seen
 	sum := shares[work.name]
 	shares[work.name] = share{
 		sum.written + s.written, sum.missed + s.missed, sum.skipped + s.skipped, sum.work + s.work,
+	}
+}
+
+// awaitLoad waits until packets have made enough writes since written, and the workload has made its
+// calls. After 3 s, leastWrites are enough. It returns after poll.Limit in any case.
+func (b *missedWritesFixture) awaitLoad(written, calls uint64) {
+	enough := uint64(4000)
+	if testing.Short() {
+		enough = 1000
+	}
+	for began := time.Now(); time.Since(began) < poll.Limit; time.Sleep(20 * time.Millisecond) {
+		if time.Since(began) >= 3*time.Second {
+			enough = leastWrites
+		}
+		if b.packets.Done() >= written+enough && b.calls.Load() >= calls {
+			return
+		}
 	}
 }
 
@@ -256,10 +280,11 @@ func (b *missedWritesFixture) sync(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var w workers
 	w.start(t, func() error { return syncer.Run(ctx) })
-	sendDone := make(chan struct{})
+	calls, sendDone := b.calls.Load(), make(chan struct{})
 	go func() {
 		defer close(sendDone)
 		for ctx.Err() == nil {
+			b.calls.Store(calls + syncer.Stats().Written/workloadEntries)
 			// Remote deltas need the table's lock, which the syncer also needs.
 			if b.table.Stats().Dirty < workloadEntries/2 {
 				b.deltas()
@@ -272,11 +297,6 @@ func (b *missedWritesFixture) sync(t *testing.T) (stop func()) {
 		cancel()
 		<-sendDone
 		w.stop(t)
-		written := syncer.Stats().Written
-		b.calls.Add(written / workloadEntries)
-		if written < 2*workloadEntries {
-			t.Errorf("deltas applied by syncd: got %d, want at least two per entry", written)
-		}
 	}
 }
 

@@ -14,6 +14,8 @@ type ProbeResult struct {
 	Missing []string
 	// SkippedCounted is true if the kernel counts the hook runs that it skipped.
 	SkippedCounted bool
+	// Limited is why kprobes miss writes by bpf(2) while many tasks wait in bpf(2). Nil: they do not.
+	Limited error
 }
 
 // Probe attaches the hooks briefly with each of the methods, and returns the results in the same order.
@@ -42,7 +44,7 @@ func probe(attach Attach) ProbeResult {
 		return o
 	}
 	o.Missing = c.Missing()
-	o.SkippedCounted = c.Stats().SkippedCounted
+	o.SkippedCounted, o.Limited = c.Stats().SkippedCounted, c.limited
 	o.Err = c.Close()
 	return o
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,10 +111,14 @@ func (n *flowNode) sums() map[string]string {
 // awaitSums waits until each node has these sums.
 func awaitSums(t *testing.T, what string, want map[string]string, nodes ...*flowNode) {
 	t.Helper()
-	for _, n := range nodes {
-		poll.Eventually(t, what, func() bool { return maps.Equal(n.sums(), want) },
-			func() any { return fmt.Sprintf("%s: got %v, want %v", n.config.NodeName, n.sums(), want) })
-	}
+	differs := func(n *flowNode) bool { return !maps.Equal(n.sums(), want) }
+	poll.Eventually(t, what, func() bool { return !slices.ContainsFunc(nodes, differs) }, func() any {
+		text := fmt.Sprintf("want %v", want)
+		for _, n := range nodes {
+			text += fmt.Sprintf("; got of %s %v", n.config.NodeName, n.sums())
+		}
+		return text
+	})
 }
 
 // drainAttach returns the attach methods that this kernel has, an exact one first. A preemptible kernel may skip kprobes.
@@ -201,7 +206,7 @@ func TestSumsThatDoNotChangeEnd(t *testing.T) {
 	attach := drainAttach()[0]
 	dir := pinDir(t)
 	a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
-	a.config.DrainSumsTTL, b.config.DrainSumsTTL = time.Second, time.Second
+	a.config.DrainSumsTTL, b.config.DrainSumsTTL = 5*time.Second, 5*time.Second
 	startPair(t, a.node, b.node)
 	a.count(1, 1)
 	a.count(2, 2)

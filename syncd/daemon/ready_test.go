@@ -105,6 +105,7 @@ func TestReadyOnlyWhenInSync(t *testing.T) {
 	for round := range 4 {
 		m2 := pinned(t, path2, 8, 8, 2*entries)
 		n2 := newNode(t, 2, "ct="+path2)
+		n2.config.SyncTimeout = poll.Limit
 		stopWrites := func() {}
 		if round%2 == 1 { // with traffic during the join
 			stopWrites = writeLoop(t, func(v uint64) { n1.write(m1, entries, entries+500, v) })
@@ -162,6 +163,7 @@ func TestReadyWaitsForEntriesThatAPeerAdopts(t *testing.T) {
 			}
 		}
 		n1, n2 := newNode(t, 1, "ct="+path1), newNode(t, 2, "ct="+path2)
+		n1.config.SyncTimeout, n2.config.SyncTimeout = poll.Limit, poll.Limit
 		if round%2 == 0 {
 			n1.start()
 			n2.start()
@@ -169,8 +171,7 @@ func TestReadyWaitsForEntriesThatAPeerAdopts(t *testing.T) {
 			n2.start()
 			n1.start()
 		}
-		// A node that has not reached the other node must not be ready alone before sync-timeout,
-		// which is 2 s.
+		// A node that has not reached the other node must not be ready alone before sync-timeout.
 		n2.readyWith(m2, entries, round)
 		n1.stop()
 		n2.stop()
@@ -284,6 +285,7 @@ func TestOnReadyTimeout(t *testing.T) {
 			pinned(t, filepath.Join(dir, "ct"), 8, 8, 100)
 			n := newNode(t, 1, filepath.Join(dir, "ct"))
 			n.config.OnReadyTimeout, n.config.Join = setting, []string{"127.0.1.9:7946"}
+			n.config.SyncTimeout = 8 * time.Second
 			leave := startSilentMember(t, n.config.GossipListen)
 			n.start()
 			poll.Eventually(t, "the silent node is a peer", func() bool { return len(n.status().Peers) == 1 })

@@ -39,8 +39,13 @@ func TestScansArePausedByCommand(t *testing.T) {
 	if until := n.status().ScansPausedUntil; !until.Equal(pause.Until) {
 		t.Errorf("status in a pause: got an end at %s, want %s", until, pause.Until)
 	}
-	var last uint64
-	poll.Eventually(t, "the scan in progress ends", func() bool { was := last; last = scans(); return last == was })
+	last, since := scans(), time.Now()
+	poll.Eventually(t, "no scan ends for 1 s", func() bool {
+		if now := scans(); now != last {
+			last, since = now, time.Now()
+		}
+		return time.Since(since) >= time.Second
+	})
 	poll.Stays(t, time.Second, "no scan in a pause", func() bool { return scans() == last })
 	if _, err := n.client.Drain(t.Context(), true); err != nil {
 		t.Fatalf("drain in a pause: %v", err)

@@ -297,7 +297,7 @@ func (s *Sums) attachPart(m Method, p part) error {
 		list = nil
 		for _, symbol := range s.options.Entries {
 			list = append(list,
-				attachment{end, func(program *ebpf.Program) (link.Link, error) { return link.Kretprobe(symbol, program, nil) }},
+				attachment{end, func(program *ebpf.Program) (link.Link, error) { return s.returnProbe(symbol, program) }},
 				attachment{begin, func(program *ebpf.Program) (link.Link, error) { return link.Kprobe(symbol, program, nil) }})
 		}
 	}
@@ -312,6 +312,16 @@ func (s *Sums) attachPart(m Method, p part) error {
 		s.links = append(s.links, l)
 	}
 	return nil
+}
+
+// returnProbe attaches program to the returns of an entry point of bpf(2).
+func (s *Sums) returnProbe(symbol string, program *ebpf.Program) (link.Link, error) {
+	l, limited, err := bpf.ReturnProbe(symbol, program)
+	if limited != nil && err == nil {
+		s.options.Logger.Warn("calls that drain a map are missed while many tasks wait in bpf(2)", "error", limited,
+			"hint", bpf.ReturnProbeHint)
+	}
+	return l, err
 }
 
 func (s *Sums) closeLinks() error {

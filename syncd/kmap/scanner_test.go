@@ -59,7 +59,7 @@ func (s *scanFixture) scanOnce() ScannerStats {
 func (s *scanFixture) awaitEqual() {
 	s.t.Helper()
 	diff := ""
-	poll.Within(s.t, 5*time.Second, "the table equals the kernel map", func() bool { diff = s.differences(); return diff == "" },
+	poll.Eventually(s.t, "the table equals the kernel map", func() bool { diff = s.differences(); return diff == "" },
 		func() any { return diff })
 }
 

@@ -203,22 +203,26 @@ func TestCompareSteadyLoad(t *testing.T) {
 	nodes := []*node{startNode(t, "a", 1, nil, shortCompare), startNode(t, "b", 1, nil, shortCompare), startNode(t, "c", 1, nil, shortCompare)}
 	connectNodes(nodes...)
 	poll.Within(t, deadline, "the nodes are in sync before the load", nodesInSync(nodes...))
+	divergent := func() (sum uint64) {
+		for _, n := range nodes {
+			sum += n.r.Stats().DigestsDivergent
+		}
+		return sum
+	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	const shortest = 3 * time.Second
+	for began := time.Now(); time.Since(began) < shortest || divergent() == 0 && time.Since(began) < poll.Limit; time.Sleep(time.Millisecond) {
 		applyRandomChanges(nodes[rnd.IntN(3)].tb, rnd)
 		if ok, missing := nodes[rnd.IntN(3)].r.InSync(); !ok {
 			t.Fatalf("in sync under load: got missing %v, want none", missing)
 		}
 	}
-	var differed uint64
 	for _, n := range nodes {
-		s := n.r.Stats()
-		differed += s.DigestsDivergent
-		if s.Repaired != 0 || s.GapsOrErrors() != 0 {
+		if s := n.r.Stats(); s.Repaired != 0 || s.GapsOrErrors() != 0 {
 			t.Errorf("%s: got %+v, want no repairs and no errors", n.self.Node, s)
 		}
 	}
-	if differed == 0 {
+	if divergent() == 0 {
 		t.Error("comparisons with changes in flight: got 0, want some")
 	}
 	poll.Within(t, deadline, "the tables are equal", tablesEqual(nodes...))

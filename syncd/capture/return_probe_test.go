@@ -1,0 +1,195 @@
+package capture_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+
+	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
+)
+
+// TestWaitingCallsHideNoWrites: a task that waits in bpf(2) holds an instance of the hook's return probe until its call
+// returns. Many such tasks must leave instances for the writes of another one.
+func TestWaitingCallsHideNoWrites(t *testing.T) {
+	const tasks, writes = 50, 1000
+	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe})
+	h.tap(t)
+	m, id := newHash(t, ebpf.Hash, 8, 16, writes)
+	h.watch(t, id, 8, 16)
+	c := startControl(t, m)
+
+	key, release := pageThatBlocks(t)
+	value := make([]byte, 16)
+	ended := make(chan struct{}, tasks)
+	for range tasks {
+		go func() {
+			defer func() { ended <- struct{}{} }()
+			attr := struct {
+				fd         uint64
+				key, value uintptr
+				flags      uint64
+			}{uint64(m.FD()), key, uintptr(unsafe.Pointer(&value[0])), 0}
+			_, _, _ = unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		}()
+	}
+	poll.Eventually(t, "the tasks wait in bpf(2)", func() bool { return tasksInBPF(t) >= tasks },
+		func() any { return fmt.Sprintf("got %d of %d", tasksInBPF(t), tasks) })
+	c.do(t, "update", 0, writes, 1)
+	h.awaitEvents(t)
+	if got := h.recorded(id); got != writes {
+		t.Errorf("events while %d tasks wait in bpf(2): got %d, want %d", tasks, got, writes)
+	}
+	release()
+	for range tasks {
+		<-ended
+	}
+}
+
+// pageThatBlocks returns the address of memory whose access blocks in the kernel (userfaultfd) until release.
+func pageThatBlocks(t *testing.T) (address uintptr, release func()) {
+	t.Helper()
+	page, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Munmap(page) })
+	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
+	if errno != 0 {
+		t.Fatalf("userfaultfd: %v", errno)
+	}
+	closed := false
+	release = func() {
+		if !closed {
+			closed = true
+			_ = unix.Close(int(fd))
+		}
+	}
+	t.Cleanup(release)
+	// struct uffdio_api and struct uffdio_register of linux/userfaultfd.h
+	api := [3]uint64{0xaa, 0, 0}
+	address = uintptr(unsafe.Pointer(&page[0]))
+	register := [4]uint64{uint64(address), uint64(len(page)), 1 /* UFFDIO_REGISTER_MODE_MISSING */, 0}
+	for _, call := range []struct {
+		request  uintptr
+		argument unsafe.Pointer
+	}{{0xc018aa3f, unsafe.Pointer(&api)}, {0xc020aa00, unsafe.Pointer(&register)}} {
+		if _, _, errno := unix.Syscall(unix.SYS_IOCTL, fd, call.request, uintptr(call.argument)); errno != 0 {
+			t.Fatalf("ioctl %#x of userfaultfd: %v", call.request, errno)
+		}
+	}
+	return address, release
+}
+
+// tasksInBPF returns the number of tasks of this process that wait in bpf(2).
+func tasksInBPF(t *testing.T) (n int) {
+	t.Helper()
+	paths, err := filepath.Glob("/proc/self/task/*/syscall")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		text, _ := os.ReadFile(path) // the task may have ended
+		if strings.HasPrefix(string(text), fmt.Sprint(unix.SYS_BPF, " ")) {
+			n++
+		}
+	}
+	return n
+}
+
+const kprobeEvents = "/sys/kernel/tracing/kprobe_events"
+
+// TestTraceEventsOfKilledProcesses: a process that was killed leaves its trace events. The next process removes them, and
+// keeps those of others that run.
+func TestTraceEventsOfKilledProcesses(t *testing.T) {
+	const other = "MAPSYNC_OPEN_KPROBES"
+	if os.Getenv(other) != "" {
+		openHooks(t, capture.Options{Attach: capture.AttachKprobe})
+		return
+	}
+	openHooks(t, capture.Options{Attach: capture.AttachKprobe})
+	before := traceEvents(t)
+	if len(before) == 0 {
+		t.Fatal("trace events: got none, want those of the hooks")
+	}
+	f, err := os.OpenFile(kprobeEvents, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("r8:mapsync_killed/left " + capture.BPFEntry); err != nil {
+		t.Fatal(err)
+	}
+	if got := traceEvents(t); len(got) != len(before)+1 {
+		t.Fatalf("trace events: got %q, want one more than %q", got, before)
+	}
+	command := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
+	command.Env = append(os.Environ(), other+"=1")
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("another process opens hooks: %v\n%s", err, out)
+	}
+	if got := traceEvents(t); strings.Join(got, "") != strings.Join(before, "") {
+		t.Errorf("trace events after another process: got %q, want %q", got, before)
+	}
+}
+
+// traceEvents returns the trace events of syncd.
+func traceEvents(t *testing.T) (events []string) {
+	t.Helper()
+	text, err := os.ReadFile(kprobeEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, ":mapsync_") {
+			events = append(events, line)
+		}
+	}
+	return events
+}
+
+// TestWithoutTracefs: without tracefs, the hooks have the kernel's limit of waiting calls, and a message states it.
+func TestWithoutTracefs(t *testing.T) {
+	const inside = "MAPSYNC_WITHOUT_TRACEFS"
+	if os.Getenv(inside) == "" {
+		needAttach(t, capture.AttachKprobe)
+		command := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
+		command.Env = append(os.Environ(), inside+"=1")
+		command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("in a mount namespace without tracefs: got %v, want a pass\n%s", err, out)
+		}
+		return
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, folder := range []string{"/sys/kernel/debug/tracing", "/sys/kernel/tracing", "/sys/kernel/debug"} {
+		_ = unix.Unmount(folder, unix.MNT_DETACH) // not all of them are mounted
+	}
+	var log strings.Builder
+	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if text := log.String(); !strings.Contains(text, "many tasks wait in bpf(2)") || !strings.Contains(text, "hint=") {
+		t.Errorf("log without tracefs: got %q, want the limit of waiting calls, and a hint", text)
+	}
+	if o := capture.Probe(capture.AttachKprobe)[0]; o.Err != nil || o.Limited == nil {
+		t.Errorf("probe without tracefs: got error %v, limited %v, want kprobes that are limited", o.Err, o.Limited)
+	}
+	h.tap(t)
+	m, id := newHash(t, ebpf.Hash, 8, 16, 10)
+	h.watch(t, id, 8, 16)
+	startControl(t, m).do(t, "update", 0, 10, 1)
+	h.awaitEvents(t)
+	if got := h.recorded(id); got != 10 {
+		t.Errorf("events of writes: got %d, want 10", got)
+	}
+}
