@@ -1,12 +1,14 @@
 package bpf
 
 import (
+	"errors"
 	"os"
 	"strings"
 	"sync"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+	"golang.org/x/sys/unix"
 )
 
 // maxCalls is the number of calls of a function that a return probe can follow at a time. The kernel's default is the
@@ -19,23 +21,37 @@ const probePrefix = "mapsync"
 // ReturnProbeHint is the remedy for a limited return probe.
 const ReturnProbeHint = "mount tracefs at /sys/kernel/tracing, and let syncd write kprobe_events"
 
+var returnProbes sync.Mutex
+
 // ReturnProbe attaches program to the returns of a kernel function in which tasks sleep, for example bpf(2). The kernel
 // skips the return probe of a call while too many others have not returned. Only tracefs (trace_kprobe.c) raises the
 // limit from the default of register_kretprobe. If it is unavailable, the link has the default limit, and limited is
 // the reason. The caller closes the link.
 func ReturnProbe(symbol string, program *ebpf.Program) (l link.Link, limited, err error) {
-	removeStale()
+	returnProbes.Lock()
+	defer returnProbes.Unlock()
+	removeUnused()
 	l, limited = link.Kretprobe(symbol, program, &link.KprobeOptions{RetprobeMaxActive: maxCalls, TraceFSPrefix: probePrefix})
 	if limited == nil {
-		return l, nil, nil
+		return probeLink{l}, nil, nil
 	}
 	l, err = link.Kretprobe(symbol, program, nil)
 	return l, limited, err
 }
 
-// removeStale removes, once, the trace events of processes that were killed. Only the process that made an event removes
-// it when it ends.
-var removeStale = sync.OnceFunc(func() {
+// probeLink is the link of a return probe with a trace event.
+type probeLink struct{ link.Link }
+
+// Close closes the link. The trace event of a link that is still pinned remains in use: removeUnused removes it later.
+func (l probeLink) Close() error {
+	if err := l.Link.Close(); !errors.Is(err, unix.EBUSY) {
+		return err
+	}
+	return nil
+}
+
+// removeUnused removes the trace events that their processes did not remove: they were killed, or the link was pinned.
+func removeUnused() {
 	for _, folder := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {
 		path := folder + "/kprobe_events"
 		text, err := os.ReadFile(path)
@@ -48,7 +64,7 @@ var removeStale = sync.OnceFunc(func() {
 		}
 		return
 	}
-})
+}
 
 // eventsOf returns the events of this package in text, which has the form of kprobe_events: a line
 // "r1024:group/event function" for each event.
