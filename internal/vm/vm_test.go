@@ -173,7 +173,7 @@ func TestTimeoutPrintsStacks(t *testing.T) {
 	cfg := testConfig(t, "hang")
 	var output bytes.Buffer
 	cfg.Stdout, cfg.Stderr = &output, &output
-	cfg.Timeout = time.Minute // includes the boot
+	cfg.Timeout = 30 * time.Second // includes the boot
 	_, err := Run(t.Context(), cfg)
 	if !errors.Is(err, ErrTimeout) {
 		t.Fatalf("error: got %v, want a timeout", err)
@@ -198,7 +198,7 @@ func TestKernelPanicIsReported(t *testing.T) {
 // TestStalledMachineIsDetected verifies that a stalled machine is distinguished from a slow program.
 func TestStalledMachineIsDetected(t *testing.T) {
 	cfg := testConfig(t, "hang")
-	cfg.StallTimeout = 25 * time.Second // several of guest.AliveInterval
+	cfg.StallTimeout = 15 * time.Second // several of guest.AliveInterval
 	cfg.Timeout = 5 * time.Minute       // does not end the machine before StallTimeout
 	var stopped atomic.Bool
 	cfg.Stdout = writerFunc(func([]byte) {
@@ -211,7 +211,7 @@ func TestStalledMachineIsDetected(t *testing.T) {
 	})
 	_, err := Run(t.Context(), cfg)
 	var failure *MachineError
-	if !errors.As(err, &failure) || !strings.Contains(failure.Reason, "machine stalled: no frame for 25s") || !stopped.Load() {
+	if !errors.As(err, &failure) || !strings.Contains(failure.Reason, "machine stalled: no frame for 15s") || !stopped.Load() {
 		t.Errorf("error: got %v, want one about a stalled machine; stopped: %t", err, stopped.Load())
 	}
 }
