@@ -45,6 +45,17 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
+// TestEmptyBucketsAreBounded: no call passes more than maxEmpty empty buckets.
+func TestEmptyBucketsAreBounded(t *testing.T) {
+	const buckets, maxEmpty = 1 << 18, 1 << 14
+	k := openMap(t, newKernelMap(t, hashSpec(testKey, testValue, buckets)), Options{})
+	calls := 0
+	err := k.Read(t.Context(), func() int64 { return 0 }, func(int64, []byte, []byte) error { calls++; return nil })
+	if err != nil || calls < buckets/maxEmpty {
+		t.Errorf("read of an empty map: got %d calls, error %v, want at least %d for %d buckets", calls, err, buckets/maxEmpty, buckets)
+	}
+}
+
 // TestWaitsAreNotMeasured: a call that waits does not have the processor.
 func TestWaitsAreNotMeasured(t *testing.T) {
 	const wait = 50 * time.Millisecond

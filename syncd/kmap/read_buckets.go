@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// readRuns is the maximum number of runs of the program in one call. The kernel can reschedule between
-	// two runs.
-	readRuns  = 32
+	// readRuns is the maximum number of runs of the program in one call: 16,384 empty buckets. The kernel can
+	// reschedule between two runs.
+	readRuns  = 8
 	readTries = 100       // calls without progress, before the read fails
 	readEnd   = 1<<32 - 1 // READ_END in bpf/buckets.h
 )

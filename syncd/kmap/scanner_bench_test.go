@@ -31,7 +31,7 @@ func BenchmarkScan(b *testing.B) {
 		}},
 		{"iterator", iterator(b, k)},
 		{"compare", func() error {
-			return k.Read(b.Context(), now, (&scanPass{Scanner: &Scanner{t: tab}}).compareAll)
+			return k.Read(b.Context(), now, (&scanPass{Scanner: &Scanner{t: tab, opts: ScannerOptions{Now: now}}}).compareAll)
 		}},
 	} {
 		b.Run(bench.name, func(b *testing.B) {
