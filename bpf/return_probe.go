@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"strings"
 	"sync"
@@ -11,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxCalls is the number of calls of a function that a return probe can follow at a time. The kernel's default is the
-// number of CPUs or 10. It suffices for functions in which no task sleeps.
-const maxCalls = 1024
+// ReturnProbeCalls is the number of calls of a function that a return probe can follow at a time. The kernel's default is the
+// larger of 10 and twice the number of CPUs. On a kernel without preemption before 6.2, it is the number of CPUs. The
+// default suffices for functions in which no task sleeps.
+const ReturnProbeCalls = 1024
 
 // probePrefix is the prefix of the groups of trace events that this package makes.
 const probePrefix = "mapsync"
@@ -21,17 +23,14 @@ const probePrefix = "mapsync"
 // ReturnProbeHint is the remedy for a limited return probe.
 const ReturnProbeHint = "mount tracefs at /sys/kernel/tracing, and let syncd write kprobe_events"
 
-var returnProbes sync.Mutex
-
 // ReturnProbe attaches program to the returns of a kernel function in which tasks sleep, for example bpf(2). The kernel
 // skips the return probe of a call while too many others have not returned. Only tracefs (trace_kprobe.c) raises the
 // limit from the default of register_kretprobe. If it is unavailable, the link has the default limit, and limited is
 // the reason. The caller closes the link.
 func ReturnProbe(symbol string, program *ebpf.Program) (l link.Link, limited, err error) {
-	returnProbes.Lock()
-	defer returnProbes.Unlock()
+	defer lockEvents()()
 	removeUnused()
-	l, limited = link.Kretprobe(symbol, program, &link.KprobeOptions{RetprobeMaxActive: maxCalls, TraceFSPrefix: probePrefix})
+	l, limited = link.Kretprobe(symbol, program, &link.KprobeOptions{RetprobeMaxActive: ReturnProbeCalls, TraceFSPrefix: probePrefix})
 	if limited == nil {
 		return probeLink{l}, nil, nil
 	}
@@ -39,32 +38,64 @@ func ReturnProbe(symbol string, program *ebpf.Program) (l link.Link, limited, er
 	return l, limited, err
 }
 
-// probeLink is the link of a return probe with a trace event.
+// probeLink is the link of a return probe with a trace event. The kernel reads its list of events without a lock in
+// Info, so that all uses of the list by syncd exclude each other.
 type probeLink struct{ link.Link }
+
+func (l probeLink) Info() (*link.Info, error) {
+	defer lockEvents()()
+	return l.Link.Info()
+}
 
 // Close closes the link. The trace event of a link that is still pinned remains in use: removeUnused removes it later.
 func (l probeLink) Close() error {
-	if err := l.Link.Close(); !errors.Is(err, unix.EBUSY) {
+	defer lockEvents()()
+	if err := l.Link.Close(); !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
 }
 
+// lockEvents excludes other goroutines and other syncd processes of this host that use trace events, until unlock. A
+// trace event is unused from its creation until its perf event is open.
+func lockEvents() (unlock func()) {
+	f, err := os.Open(eventsPath())
+	if err != nil {
+		return func() {}
+	}
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	}
+	return func() { _ = f.Close() } // which ends the lock
+}
+
 // removeUnused removes the trace events that their processes did not remove: they were killed, or the link was pinned.
 func removeUnused() {
-	for _, folder := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {
-		path := folder + "/kprobe_events"
-		text, err := os.ReadFile(path)
-		if err != nil {
-			continue
-		}
-		for _, event := range eventsOf(string(text)) {
-			// The kernel refuses to remove an event in use.
-			_ = appendTo(path, "-:"+event)
-		}
+	path := eventsPath()
+	text, err := os.ReadFile(path)
+	if err != nil {
 		return
 	}
+	for _, event := range eventsOf(string(text)) {
+		// The kernel refuses to remove an event in use.
+		_ = appendTo(path, "-:"+event)
+	}
 }
+
+// eventsPath returns the path of kprobe_events in the first tracefs of this mount namespace, as package link does.
+var eventsPath = sync.OnceValue(func() string {
+	folder := "/sys/kernel/tracing"
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		// ID PARENT DEVICE ROOT MOUNT-POINT OPTIONS… - TYPE …
+		mount, filesystem, _ := strings.Cut(line, " - ")
+		if fields := strings.Fields(mount); len(fields) > 4 && fields[3] == "/" && strings.HasPrefix(filesystem, "tracefs ") {
+			folder = fields[4]
+			break
+		}
+	}
+	return folder + "/kprobe_events"
+})
 
 // eventsOf returns the events of this package in text, which has the form of kprobe_events: a line
 // "r1024:group/event function" for each event.

@@ -31,7 +31,7 @@ type Capture struct {
 	returns  []link.Link // the return probes among links, except those of calls
 	calls    []link.Link // the return probes of the system call bpf(2) among links
 	detached bool        // guarded by pump.mu
-	// limited is why the probes in calls have the kernel's default limit of tasks in bpf(2). Nil: they have not.
+	// limited is the reason if the probes in calls have the kernel's default limit of tasks in bpf(2).
 	limited error
 	// lookupsErr is why the hook on lookups is not attached. Nil: it is.
 	lookupsErr error

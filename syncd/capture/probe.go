@@ -14,7 +14,7 @@ type ProbeResult struct {
 	Missing []string
 	// SkippedCounted is true if the kernel counts the hook runs that it skipped.
 	SkippedCounted bool
-	// Limited is why kprobes miss writes by bpf(2) while many tasks wait in bpf(2). Nil: they do not.
+	// Limited is the reason if kprobes miss writes by bpf(2) while many tasks wait in bpf(2).
 	Limited error
 }
 

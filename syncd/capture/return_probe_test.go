@@ -6,6 +6,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,6 +16,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mapsync/bpf"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 )
@@ -21,7 +24,7 @@ import (
 // TestWaitingCallsHideNoWrites: a task that waits in bpf(2) holds an instance of the hook's return probe until its call
 // returns. Many such tasks must leave instances for the writes of another one.
 func TestWaitingCallsHideNoWrites(t *testing.T) {
-	const tasks, writes = 50, 1000
+	const tasks, writes = bpf.ReturnProbeCalls - 24, 1000 // some instances for the other tasks of this machine
 	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 	h.tap(t)
 	m, id := newHash(t, ebpf.Hash, 8, 16, writes)
@@ -53,6 +56,7 @@ func TestWaitingCallsHideNoWrites(t *testing.T) {
 	for range tasks {
 		<-ended
 	}
+	runtime.KeepAlive(value)
 }
 
 // pageThatBlocks returns the address of memory whose access blocks in the kernel (userfaultfd) until release.
@@ -116,9 +120,10 @@ func TestTraceEventsOfKilledProcesses(t *testing.T) {
 		openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 		return
 	}
+	others := traceEvents(t)
 	openHooks(t, capture.Options{Attach: capture.AttachKprobe})
-	before := traceEvents(t)
-	if len(before) == 0 {
+	own := slices.DeleteFunc(traceEvents(t), func(event string) bool { return slices.Contains(others, event) })
+	if len(own) == 0 {
 		t.Fatal("trace events: got none, want those of the hooks")
 	}
 	f, err := os.OpenFile(kprobeEvents, os.O_APPEND|os.O_WRONLY, 0)
@@ -129,16 +134,19 @@ func TestTraceEventsOfKilledProcesses(t *testing.T) {
 	if _, err := f.WriteString("r8:mapsync_killed/left " + capture.BPFEntry); err != nil {
 		t.Fatal(err)
 	}
-	if got := traceEvents(t); len(got) != len(before)+1 {
-		t.Fatalf("trace events: got %q, want one more than %q", got, before)
-	}
 	command := exec.Command("/proc/self/exe", "-test.run", "^"+t.Name()+"$")
 	command.Env = append(os.Environ(), other+"=1")
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("another process opens hooks: %v\n%s", err, out)
 	}
-	if got := traceEvents(t); strings.Join(got, "") != strings.Join(before, "") {
-		t.Errorf("trace events after another process: got %q, want %q", got, before)
+	got := strings.Join(traceEvents(t), "")
+	for _, event := range own {
+		if !strings.Contains(got, event) {
+			t.Errorf("trace events after another process: got %q, want %q in it", got, event)
+		}
+	}
+	if strings.Contains(got, "mapsync_killed") {
+		t.Errorf("trace events after another process: got %q, want none of the killed one", got)
 	}
 }
 

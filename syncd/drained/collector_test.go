@@ -60,8 +60,8 @@ func (c *collector) end() {
 	<-c.done
 }
 
-// maxUnread is the maximum number of calls in a test whose memory cannot be read. A program cannot wait for a page that the
-// kernel moves at that moment (khugepaged).
+// maxUnread is the maximum number of calls in a test whose entries cannot be read. A program cannot wait for a page that the
+// kernel moves at that moment (khugepaged). Such a call counts once, or once for each entry.
 const maxUnread = 2
 
 // checkLost checks that each entry since the last check is in the sums, or belongs to a call that counts as missed or

@@ -144,7 +144,7 @@ func (o *Options) spec(m Method, generation uint64) (*ebpf.CollectionSpec, error
 // version identifies the programs of a method, and the functions to which they are attached.
 func version(m Method, parts []part) uint64 {
 	h := fnv.New64a()
-	fmt.Fprint(h, bpf.DrainVersion(), m, restSuffix(), parts)
+	fmt.Fprint(h, bpf.DrainVersion(), m, restSuffix(), parts, bpf.ReturnProbeCalls)
 	return h.Sum64()
 }
 
@@ -239,6 +239,9 @@ func (s *Sums) activate(generation, version uint64, sums *ebpf.Map) {
 	}
 	s.sums = sums
 	atomic.StoreUint64(&s.state.Generation, generation)
+	if s.limited {
+		version = 0 // the next start attaches return probes again
+	}
 	atomic.StoreUint64(&s.state.Version, version)
 }
 
@@ -317,7 +320,8 @@ func (s *Sums) attachPart(m Method, p part) error {
 // returnProbe attaches program to the returns of an entry point of bpf(2).
 func (s *Sums) returnProbe(symbol string, program *ebpf.Program) (link.Link, error) {
 	l, limited, err := bpf.ReturnProbe(symbol, program)
-	if limited != nil && err == nil {
+	if limited != nil && err == nil && !s.limited {
+		s.limited = true
 		s.options.Logger.Warn("calls that drain a map are missed while many tasks wait in bpf(2)", "error", limited,
 			"hint", bpf.ReturnProbeHint)
 	}

@@ -23,6 +23,7 @@ type Sums struct {
 	method  Method
 	links   []link.Link
 	objects *ebpf.Collection
+	limited bool // a return probe has the kernel's default limit of calls
 
 	mu    sync.Mutex // guards state after Open
 	state *state

@@ -152,8 +152,8 @@ func TestSumsEqualWhatWasDrained(t *testing.T) {
 		// A preemptible kernel skips the program while it already runs on that processor for the other collector. With
 		// kprobe, it may skip both programs of a call.
 		missing := entries - st.Entries
-		if st.Unread > maxUnread || st.Full != 0 || entries < st.Entries || missing > 100*(st.Missed+st.Unread) && method != drained.ByKprobe {
-			t.Errorf("stats: got %+v, %d entries missing, want at most 100 for each missed or unread call, and %d unread", st, missing, maxUnread)
+		if st.Unread > 100*maxUnread || st.Full != 0 || entries < st.Entries || missing > 100*(st.Missed+st.Unread) && method != drained.ByKprobe {
+			t.Errorf("stats: got %+v, %d entries missing, want at most 100 for each missed or unread call, and %d unread", st, missing, 100*maxUnread)
 		}
 	})
 }
