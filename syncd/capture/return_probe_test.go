@@ -120,6 +120,7 @@ func TestTraceEventsOfKilledProcesses(t *testing.T) {
 		openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 		return
 	}
+	needAttach(t, capture.AttachKprobe)
 	others := traceEvents(t)
 	openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 	own := slices.DeleteFunc(traceEvents(t), func(event string) bool { return slices.Contains(others, event) })
