@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -56,6 +57,10 @@ func (l probeLink) Close() error {
 	return nil
 }
 
+// lockLimit is the longest wait for the lock of the trace events, which syncd holds for milliseconds. A process that was
+// stopped meanwhile must not stop the others.
+const lockLimit = time.Second
+
 // lockEvents excludes other goroutines and other syncd processes of this host that use trace events, until unlock. A
 // trace event is unused from its creation until its perf event is open.
 func lockEvents() (unlock func()) {
@@ -63,8 +68,8 @@ func lockEvents() (unlock func()) {
 	if err != nil {
 		return func() {}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+	for began := time.Now(); unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil && time.Since(began) < lockLimit; {
+		time.Sleep(time.Millisecond)
 	}
 	return func() { _ = f.Close() } // which ends the lock
 }

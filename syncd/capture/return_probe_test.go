@@ -11,12 +11,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
-	"mapsync/bpf"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 )
@@ -24,7 +24,7 @@ import (
 // TestWaitingCallsHideNoWrites: a task that waits in bpf(2) holds an instance of the hook's return probe until its call
 // returns. Many such tasks must leave instances for the writes of another one.
 func TestWaitingCallsHideNoWrites(t *testing.T) {
-	const tasks, writes = bpf.ReturnProbeCalls - 24, 1000 // some instances for the other tasks of this machine
+	const tasks, writes = 300, 1000 // more tasks than the kernel has instances by default, for up to 150 CPUs
 	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 	h.tap(t)
 	m, id := newHash(t, ebpf.Hash, 8, 16, writes)
@@ -45,7 +45,7 @@ func TestWaitingCallsHideNoWrites(t *testing.T) {
 			_, _, _ = unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_ELEM, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 		}()
 	}
-	poll.Eventually(t, "the tasks wait in bpf(2)", func() bool { return tasksInBPF(t) >= tasks },
+	poll.Within(t, 3*poll.Limit, "the tasks wait in bpf(2)", func() bool { return tasksInBPF(t) >= tasks },
 		func() any { return fmt.Sprintf("got %d of %d", tasksInBPF(t), tasks) })
 	c.do(t, "update", 0, writes, 1)
 	h.awaitEvents(t)
@@ -148,6 +148,31 @@ func TestTraceEventsOfKilledProcesses(t *testing.T) {
 	}
 	if strings.Contains(got, "mapsync_killed") {
 		t.Errorf("trace events after another process: got %q, want none of the killed one", got)
+	}
+}
+
+// TestLockOfStoppedProcess: another syncd was stopped while it held the lock of the trace events.
+func TestLockOfStoppedProcess(t *testing.T) {
+	needAttach(t, capture.AttachKprobe)
+	f, err := os.Open(kprobeEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	opened := make(chan struct{})
+	go func() {
+		defer close(opened)
+		openHooks(t, capture.Options{Attach: capture.AttachKprobe}).Stats()
+	}()
+	select {
+	case <-opened:
+	case <-time.After(poll.Limit):
+		t.Errorf("hooks while another process holds the lock: not open within %v", poll.Limit)
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
+		<-opened
 	}
 }
 
