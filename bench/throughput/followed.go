@@ -127,9 +127,6 @@ func (f *followed) follow(ctx context.Context, size, held int) (err error) {
 	return err
 }
 
-// pingCPU starts a command on the processor that serves the pings.
-var pingCPU = startOn(func(cpu int) bool { return cpu == 0 })
-
 // fill writes the first n entries into a map.
 func fill(m *ebpf.Map, n int) error {
 	e := &entries{keys: make([]key, batchEntries), values: make([]value, batchEntries)}

@@ -51,9 +51,11 @@ var phases = []phase{
 		return j.scanning(ctx, config.Default().ScanBudget)
 	}},
 	{"scans without end, budget 100 %", false, func(j *jitterRun, ctx context.Context) error { return j.scanning(ctx, 100) }},
-	{"control: a thread that spins", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 1) }},
-	{"a peer joins", false, (*jitterRun).joining},
-	{"control: two threads that spin", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 2) }},
+	{"control: a thread that spins", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 1, anyCPU) }},
+	{"a peer joins", false, func(j *jitterRun, ctx context.Context) error { return j.joining(ctx, otherCPUs) }},
+	{"control: two threads that spin", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 2, anyCPU) }},
+	{"a peer joins on the CPU of the pings", false, func(j *jitterRun, ctx context.Context) error { return j.joining(ctx, pingCPU) }},
+	{"control: a thread that spins there", true, func(j *jitterRun, ctx context.Context) error { return j.spinning(ctx, 1, pingCPU) }},
 }
 
 // measureJitter pings through the load balancer, whose map holds n entries, in several phases: on
@@ -137,14 +139,14 @@ func (j *jitterRun) daemon(ctx context.Context, change func(*config.Config)) (*n
 	return p, nil
 }
 
-func (j *jitterRun) spinning(ctx context.Context, threads int) error {
-	return spinning(threads, func() error { return j.idling(ctx) })
+func (j *jitterRun) spinning(ctx context.Context, threads int, start starter) error {
+	return spinning(threads, start, func() error { return j.idling(ctx) })
 }
 
-// joining pings while peers with an empty map join one after another. A peer represents another
-// machine. Therefore its daemon does not run on the processor that serves the pings. Its map is
-// created before, because its load balancer would create it.
-func (j *jitterRun) joining(ctx context.Context) (err error) {
+// joining pings while peers with an empty map join one after another. start chooses the processors
+// of the peers. A peer that represents another machine does not run on the one that serves the pings.
+// Its map is created before, because its load balancer would create it.
+func (j *jitterRun) joining(ctx context.Context, start starter) (err error) {
 	var maps [jitterJoins]*ebpf.Map
 	for i := range maps {
 		if maps[i], err = newTypedMap("second", j.n); err != nil {
@@ -162,7 +164,7 @@ func (j *jitterRun) joining(ctx context.Context) (err error) {
 		began := time.Now()
 		var b *syncd
 		err := j.pinger.during(func() (err error) {
-			if b, err = startSyncdOn(otherCPUs, 2, maps[i], nil); err != nil {
+			if b, err = startSyncdOn(start, 2, maps[i], nil); err != nil {
 				return err
 			}
 			return b.awaitReady(ctx, 0)
@@ -174,9 +176,6 @@ func (j *jitterRun) joining(ctx context.Context) (err error) {
 	}
 	return nil
 }
-
-// otherCPUs starts a command on all processors except the one that serves the pings.
-var otherCPUs = startOn(func(cpu int) bool { return cpu != 0 })
 
 // checkForwarded fails unless the pings went through the load balancer's program.
 func (j *jitterRun) checkForwarded() error {

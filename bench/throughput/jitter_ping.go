@@ -203,6 +203,15 @@ func realtime(ns *netns.NS, allowed *bool) func(*exec.Cmd) error {
 	}
 }
 
+// starter starts a command on the processors of its choice.
+type starter = func(*exec.Cmd) error
+
+var (
+	pingCPU   starter = startOn(func(cpu int) bool { return cpu == 0 }) // the processor that serves the pings
+	otherCPUs starter = startOn(func(cpu int) bool { return cpu != 0 }) // all but that one
+	anyCPU    starter = (*exec.Cmd).Start
+)
+
 // startOn starts a command that may run only on some processors. On a machine with one processor it
 // may run there.
 func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
@@ -293,10 +302,11 @@ func (p *pinger) take(name string) (Latency, error) {
 
 func (p *pinger) close() error { return errors.Join(p.ping.Close(), p.echo.Close()) }
 
-// spinning runs fn while another process keeps the given number of threads busy.
-func spinning(threads int, fn func() error) error {
+// spinning runs fn while another process keeps the given number of threads busy. start chooses their
+// processors.
+func spinning(threads int, start starter, fn func() error) error {
 	var up string
-	c, err := process.StartChild("a spinning process", pingVariable, fmt.Sprint("spin ", threads), (*exec.Cmd).Start)
+	c, err := process.StartChild("a spinning process", pingVariable, fmt.Sprint("spin ", threads), start)
 	if err == nil {
 		err = c.Receive(&up)
 	}
