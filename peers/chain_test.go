@@ -152,7 +152,7 @@ func TestExpiringCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := end.Add(time.Minute)
-	s.Recheck(after)
+	s.Reverify(after)
 	if n := s.Stats().Dropped[ReasonExpired]; n != 1 {
 		t.Errorf("connections dropped after the CA's expiry: got %d, want 1", n)
 	}

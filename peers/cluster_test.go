@@ -179,7 +179,7 @@ func TestRefresh(t *testing.T) {
 	b := start(t, "b", joining(a))
 	poll.Within(t, 5*time.Second, "both see each other", func() bool { return a.sees(b) && b.sees(a) })
 	before := a.Stats().JoinAttempts
-	a.Refresh("nobody")
+	a.Refresh("absent")
 	poll.Stays(t, 3*a.tick(), "no joins without a known member", func() bool { return a.Stats().JoinAttempts == before })
 	a.Refresh("b")
 	poll.Within(t, 5*time.Second, "a contacts b", func() bool { return a.Stats().JoinAttempts > before })

@@ -76,7 +76,7 @@ type Credentials struct {
 	stats          CredentialsStats
 	tracked        map[*trackedConn]struct{}
 
-	recheckMu sync.Mutex // held during Recheck, which runs once at a time
+	reverifyMu sync.Mutex // held during Reverify, which runs once at a time
 }
 
 // NewCredentials loads the files and checks that peers will accept them. The streams use mutual TLS

@@ -51,7 +51,7 @@ func TestRevokedPeerIsDropped(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.expireFileCheck()
-	server.Recheck(time.Now())
+	server.Reverify(time.Now())
 	if n := server.Stats().Dropped[ReasonRevoked]; n != 1 {
 		t.Errorf("connections dropped as revoked: got %d, want 1", n)
 	}
@@ -80,17 +80,17 @@ func TestExpiredPeerIsDropped(t *testing.T) {
 	if err := call(t, stub, "b"); err != nil {
 		t.Fatal(err)
 	}
-	server.Recheck(end.Add(-time.Second))
-	client.Recheck(end.Add(-time.Second))
+	server.Reverify(end.Add(-time.Second))
+	client.Reverify(end.Add(-time.Second))
 	if n := server.Stats().Dropped[ReasonExpired] + client.Stats().Dropped[ReasonExpired]; n > 0 {
 		t.Fatalf("connections dropped before certificate expiry: got %d, want 0", n)
 	}
-	server.Recheck(end.Add(time.Second))
+	server.Reverify(end.Add(time.Second))
 	if n := server.Stats().Dropped[ReasonExpired]; n != 1 {
 		t.Errorf("connections dropped as expired: got %d, want 1", n)
 	}
 	poll.Within(t, 20*time.Second, "a new connection while the certificate is valid", func() bool { return call(t, stub, "b") == nil })
-	client.Recheck(end.Add(2 * time.Hour))
+	client.Reverify(end.Add(2 * time.Hour))
 	// The client may still track the connection that the server has dropped.
 	if n := client.Stats().Dropped[ReasonExpired]; n < 1 || n > 2 {
 		t.Errorf("dialled connections dropped as expired: got %d, want 1 or 2", n)

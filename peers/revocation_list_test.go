@@ -138,8 +138,8 @@ func TestOutdatedRevocationListWarns(t *testing.T) {
 		}
 	}
 	warned("at the start", 0)
-	s.Recheck(next.Add(time.Minute))
-	s.Recheck(next.Add(2 * time.Minute))
+	s.Reverify(next.Add(time.Minute))
+	s.Reverify(next.Add(2 * time.Minute))
 	warned("after the next update", 1)
 	write(t, s.opts.Load().CRLFile, ca.crl(t, func(l *x509.RevocationList) { l.NextUpdate = time.Now().Add(-time.Second) }))
 	use, err := s.Prepare(*s.opts.Load())

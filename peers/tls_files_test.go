@@ -27,7 +27,7 @@ func TestTruncatedCAFileIsNotUsed(t *testing.T) {
 	}
 	write(t, own.CAFile, cas[:len(cas)-40])
 	s.expireFileCheck()
-	s.Recheck(time.Now())
+	s.Reverify(time.Now())
 	if st := s.Stats(); st.Reloads != 0 || st.Dropped[ReasonUnknownCA] != 0 {
 		t.Errorf("reloads and dropped connections: got %d and %v, want none", st.Reloads, st.Dropped)
 	}
@@ -164,21 +164,21 @@ func TestInvalidTLSFilesAreRetriedSlowly(t *testing.T) {
 	}
 }
 
-// TestRecheckDuringAReload verifies that a check that started before a reload keeps the connections
+// TestReverifyDuringAReload verifies that a check that started before a reload keeps the connections
 // that the new files allow.
-func TestRecheckDuringAReload(t *testing.T) {
+func TestReverifyDuringAReload(t *testing.T) {
 	t.Parallel()
 	ca, next := authority(t), authority(t)
 	pair := trusting(t, issue(t, ca, "lb2", testcert.Options{}), ca)
 	s := load(t, pair, "lb2")
 	addr := serve(t, s)
 	client := load(t, trusting(t, issue(t, next, "lb1", testcert.Options{}), ca, next), "lb1")
-	s.recheckMu.Lock() // simulates another running check
+	s.reverifyMu.Lock() // simulates another running check
 	done, stub := make(chan struct{}), dial(t, client, addr, "lb2")
-	go func() { defer close(done); s.Recheck(time.Now()) }()
-	poll.Eventually(t, "Recheck waits for the other check", func() bool {
-		return slices.ContainsFunc(stacksOf("TestRecheckDuringAReload.func", "testing.tRunner"), func(stack string) bool {
-			return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, "Credentials).Recheck")
+	go func() { defer close(done); s.Reverify(time.Now()) }()
+	poll.Eventually(t, "Reverify waits for the other check", func() bool {
+		return slices.ContainsFunc(stacksOf("TestReverifyDuringAReload.func", "testing.tRunner"), func(stack string) bool {
+			return strings.Contains(stack, "[sync.Mutex.Lock") && strings.Contains(stack, "Credentials).Reverify")
 		})
 	})
 	write(t, pair.CAFile, read(t, client.opts.Load().CAFile))
@@ -186,7 +186,7 @@ func TestRecheckDuringAReload(t *testing.T) {
 	if err := call(t, stub, "lb1"); err != nil {
 		t.Fatal(err)
 	}
-	s.recheckMu.Unlock()
+	s.reverifyMu.Unlock()
 	<-done
 	if st := s.Stats(); st.Dropped[ReasonUnknownCA] > 0 {
 		t.Errorf("dropped connections: got %v, want none", st.Dropped)

@@ -88,9 +88,9 @@ func (c *Credentials) Prepare(options CredentialsOptions) (use func(), err error
 			c.logAdvice(c.current, now)
 		}
 		again := *c.current
-		c.current = &again // a copy makes Recheck verify each connection
+		c.current = &again // a copy makes Reverify verify each connection
 		c.mu.Unlock()
-		c.Recheck(now)
+		c.Reverify(now)
 	}, nil
 }
 

@@ -234,11 +234,11 @@ func scanned(s *daemon.ScanStatus) string {
 func inSync(m *daemon.PeerMapStatus) string {
 	switch {
 	case m.Incomparable != "":
-		return "UNKNOWN"
+		return "INCONCLUSIVE"
 	case m.Divergent > 0:
 		return fmt.Sprintf("%d DIFFER", m.Divergent)
 	case !m.Agreed:
-		return "not proven yet"
+		return "not compared yet"
 	}
 	return "yes"
 }

@@ -30,9 +30,9 @@ func TestStatusShowsMapsNotInSync(t *testing.T) {
 	}
 	for _, want := range []string{
 		`good +ct +caught_up +served +yes +0 +0s`,
-		`new +ct +caught_up +served +not proven yet +0`,
+		`new +ct +caught_up +served +not compared yet +0`,
 		`differs +ct +caught_up +served +3 DIFFER +0`,
-		`other +ct +caught_up +served +UNKNOWN +0`,
+		`other +ct +caught_up +served +INCONCLUSIVE +0`,
 		`unserved +NOT SENDING`,
 		`unserved +ct +caught_up +NOT SERVED +yes +- +-`,
 		`peer differs, map ct: entries differ, .syncd diff MAP --peer differs. lists them`,

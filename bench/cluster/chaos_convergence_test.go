@@ -10,7 +10,7 @@ import (
 	"mapsync/syncd/daemon"
 )
 
-// checkInSync returns an error if the nodes' contents differ, or if nodes have not proven that they
+// checkInSync returns an error if the nodes' contents differ, or if nodes do not report that they
 // are in sync.
 func (c *chaos) checkInSync(ctx context.Context) error {
 	return c.inSyncAnd(func(held content) error {
@@ -24,7 +24,7 @@ func (c *chaos) checkInSync(ctx context.Context) error {
 // inSyncAnd returns a check that the nodes are in sync and that check accepts their common content.
 func (c *chaos) inSyncAnd(check func(content) error) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if err := c.checkProven(ctx); err != nil {
+		if err := c.checkNodesInSync(ctx); err != nil {
 			return err
 		}
 		var held content // content of the first table, which all others equal
@@ -125,9 +125,9 @@ func (c *chaos) explain(ctx context.Context, n *remote, want, own content) error
 	return errors.Join(lines...)
 }
 
-// checkProven returns an error that lists the pairs of nodes that have not proven that they are in
+// checkNodesInSync returns an error that lists the pairs of nodes whose comparisons do not show that they are in
 // sync.
-func (c *chaos) checkProven(ctx context.Context) error {
+func (c *chaos) checkNodesInSync(ctx context.Context) error {
 	all := make([]daemon.Status, len(c.nodes))
 	positions := make(map[string]uint64)
 	var errs []error
@@ -157,7 +157,7 @@ func (c *chaos) checkProven(ctx context.Context) error {
 				continue
 			}
 			if !m.Agreed || m.Divergent != 0 || m.AgreedPosition < positions[p.Node] {
-				errs = append(errs, fmt.Errorf("%s has not proven to be in sync with %s: agreed %v up to %d of %d, %d divergent, %s %s",
+				errs = append(errs, fmt.Errorf("%s is not in sync with %s: agreed %v up to %d of %d, %d divergent, %s %s",
 					s.Node, p.Node, m.Agreed, m.AgreedPosition, positions[p.Node], m.Divergent, m.State, cmp.Or(p.Error, m.Error)))
 			}
 		}

@@ -13,7 +13,7 @@ import (
 // process runs. A caller and its peer are two processes, as two nodes are. Within one process the
 // Go scheduler passes a call on without the kernel's scheduler. That is up to four times as fast as
 // between two nodes.
-const alternativeVariable = "MAPSYNC_THROUGHPUT_RIVAL"
+const alternativeVariable = "MAPSYNC_THROUGHPUT_ALTERNATIVE"
 
 // peerResult is the report of a peer at its end.
 type peerResult struct {

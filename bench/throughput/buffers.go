@@ -58,8 +58,8 @@ type Buffers struct {
 const (
 	// pacedRate is the event rate of a load balancer with 25,000 connections per second: four events each.
 	pacedRate = 100_000
-	// feedEntries are the entries that the threads write, and feedPart the writes of one run of the program.
-	feedEntries, feedPart = 8192, 64
+	// injectedEntries are the entries that the threads write, and injectedPart the writes of one run of the program.
+	injectedEntries, injectedPart = 8192, 64
 	// overflowLimit is the time after which no entry may differ.
 	overflowLimit = 2 * time.Second
 )
@@ -120,7 +120,7 @@ func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buff
 
 // runBuffer measures one buffer: paced and as fast as possible, with each number of threads.
 func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []int, limit time.Duration) (runs []BufferRun, err error) {
-	f, err := openFeed(ctx, buffer, pages)
+	f, err := openInjectorLoad(ctx, buffer, pages)
 	if err != nil {
 		return nil, err
 	}
@@ -138,15 +138,15 @@ func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []
 	return runs, nil
 }
 
-// feed is a daemon with one map, and an injector that writes the map from several threads.
-type feed struct {
+// injectorLoad is a daemon with one map, and an injector that writes the map from several threads.
+type injectorLoad struct {
 	m        *ebpf.Map
 	syncd    *syncd
 	injector *injector.Injector
 }
 
-func openFeed(ctx context.Context, buffer capture.Buffer, pages int) (_ *feed, err error) {
-	f := new(feed)
+func openInjectorLoad(ctx context.Context, buffer capture.Buffer, pages int) (_ *injectorLoad, err error) {
+	f := new(injectorLoad)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, f.close())
@@ -156,21 +156,21 @@ func openFeed(ctx context.Context, buffer capture.Buffer, pages int) (_ *feed, e
 	if err != nil {
 		return nil, err
 	}
-	if f.m, err = newTypedMap("fed", feedEntries); err != nil {
+	if f.m, err = newTypedMap("injected", injectedEntries); err != nil {
 		return nil, err
 	}
 	if f.syncd, err = startSyncd(1, f.m, setting); err != nil {
 		return nil, err
 	}
-	f.injector, err = injector.Open(f.m, f.syncd.Shared, injector.Options{Capacity: feedEntries, Perf: buffer == capture.BufferPerf})
+	f.injector, err = injector.Open(f.m, f.syncd.Shared, injector.Options{Capacity: injectedEntries, Perf: buffer == capture.BufferPerf})
 	if err != nil {
 		return nil, err
 	}
-	load(f.injector, feedEntries, 0)
+	load(f.injector, injectedEntries, 0)
 	return f, f.syncd.awaitReady(ctx, 0)
 }
 
-func (f *feed) close() error {
+func (f *injectorLoad) close() error {
 	var errs []error
 	if f.injector != nil {
 		errs = append(errs, f.injector.Close())
@@ -183,7 +183,7 @@ func (f *feed) close() error {
 }
 
 // measure sends events from n threads for the duration limit, and waits until the daemon has read those that were not lost.
-func (f *feed) measure(ctx context.Context, n, offered int, limit time.Duration) (r BufferRun, err error) {
+func (f *injectorLoad) measure(ctx context.Context, n, offered int, limit time.Duration) (r BufferRun, err error) {
 	before, err := f.syncd.Client.Status(ctx)
 	if err != nil {
 		return r, err
@@ -241,8 +241,8 @@ func writeFrom(i *injector.Injector, number int, rate float64, limit time.Durati
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := cpuTime(unix.RUSAGE_THREAD)
-	at := number * feedPart * 7 % feedEntries
-	for began := time.Now(); ; at = (at + feedPart) % feedEntries {
+	at := number * injectedPart * 7 % injectedEntries
+	for began := time.Now(); ; at = (at + injectedPart) % injectedEntries {
 		elapsed := time.Since(began)
 		if elapsed >= limit {
 			break
@@ -251,11 +251,11 @@ func writeFrom(i *injector.Injector, number int, rate float64, limit time.Durati
 			sleep(time.Duration(float64(time.Second) * (float64(made) - due) / rate))
 			continue
 		}
-		failed, err := i.RunPart(at, feedPart)
-		if err := errors.Join(err, refused(failed, feedPart)); err != nil {
+		failed, err := i.RunPart(at, injectedPart)
+		if err := errors.Join(err, refused(failed, injectedPart)); err != nil {
 			return made, 0, err
 		}
-		made += feedPart
+		made += injectedPart
 	}
 	return made, cpuTime(unix.RUSAGE_THREAD) - used, nil
 }
@@ -312,18 +312,18 @@ const costPages = 1 << 12
 
 // bufferCost returns the processor time of an event: that of writes with events, less that of writes without.
 func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err error) {
-	f, err := openFeed(ctx, buffer, costPages)
+	f, err := openInjectorLoad(ctx, buffer, costPages)
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, f.close()) }()
 	silent, err := injector.Open(f.m, f.syncd.Shared,
-		injector.Options{Capacity: feedEntries, Perf: buffer == capture.BufferPerf, SkipEvent: true})
+		injector.Options{Capacity: injectedEntries, Perf: buffer == capture.BufferPerf, SkipEvent: true})
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, silent.Close()) }()
-	load(silent, feedEntries, 0)
+	load(silent, injectedEntries, 0)
 	trial := func(i *injector.Injector) func() (Sample, error) {
 		return func() (Sample, error) {
 			events, cpu, err := write(i, 1, pacedRate, costTime)
@@ -349,7 +349,7 @@ func bufferLatency(ctx context.Context, buffer capture.Buffer, limit time.Durati
 	if err != nil {
 		return Latency{}, err
 	}
-	p, err := startNodes(ctx, feedEntries, feedEntries, setting)
+	p, err := startNodes(ctx, injectedEntries, injectedEntries, setting)
 	if err != nil {
 		return Latency{}, err
 	}

@@ -5,12 +5,16 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"regexp"
 	"slices"
 	"strings"
 )
 
 // failing are the methods of tests that report a failure with a message.
 var failing = []string{"Error", "Errorf", "Fatal", "Fatalf"}
+
+// verbs matches what a message has if it consists of values only.
+var verbs = regexp.MustCompile(`%[+#]?[a-z]|[ :,.]`)
 
 // Messages returns the failure messages of a Go test file that say what came and not what was wanted.
 func Messages(file string, data []byte) ([]Finding, error) {
@@ -32,7 +36,9 @@ func Messages(file string, data []byte) ([]Finding, error) {
 		if !ok || !slices.Contains(failing, method.Sel.Name) || len(call.Args) == 0 {
 			return true
 		}
-		if text := literals(call.Args[0]); strings.Contains(text, "got ") && !strings.Contains(text, "want") {
+		text := literals(call.Args[0])
+		bare := text != "" && verbs.ReplaceAllString(text, "") == ""
+		if bare || strings.Contains(text, "got ") && !strings.Contains(text, "want") {
 			found = append(found, Finding{file, set.Position(call.Pos()).Line, fmt.Sprintf("failure message %q: say what was wanted", text)})
 		}
 		return true

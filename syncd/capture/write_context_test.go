@@ -38,7 +38,7 @@ const (
 	kprobeWriter
 	singleWriter // bpf(2), one entry per call
 	batchWriter  // bpf(2), several entries per call
-	ownWriter
+	syncdWriter
 	loadWriters
 )
 
@@ -53,7 +53,7 @@ func (w loadWriter) context() table.Context {
 		return table.ContextPacket
 	case singleWriter, batchWriter:
 		return table.ContextSyscall
-	case ownWriter:
+	case syncdWriter:
 		return table.ContextOwn
 	}
 	return table.ContextProcess
@@ -256,8 +256,8 @@ func taggedProgram(t *testing.T, m *ebpf.Map, writer loadWriter, runWrites int) 
 func applyTagged(k *kmap.Map) error {
 	b := k.Batch()
 	for i := range 32 {
-		key, value := taggedEntry(ownWriter, i)
-		own := taggedKey(ownWriter, i)
+		key, value := taggedEntry(syncdWriter, i)
+		own := taggedKey(syncdWriter, i)
 		for _, w := range [][2][]byte{{key, value}, {own, value}, {own, nil}} {
 			if err := b.Add(w[0], w[1]); err != nil {
 				return err
@@ -270,6 +270,6 @@ func applyTagged(k *kmap.Map) error {
 
 // putTagged makes one of syncd's own writes by bpf(2).
 func putTagged(m *ebpf.Map) error {
-	key, value := taggedEntry(ownWriter, 7)
+	key, value := taggedEntry(syncdWriter, 7)
 	return m.Put(key, value)
 }

@@ -59,25 +59,25 @@ type Daemon struct {
 	self         table.Owner
 	started      time.Time
 
-	ownWriter    *ebpf.Map
-	capture      *capture.Capture
-	credentials  *peers.Credentials
-	cluster      *peers.Cluster
-	replicator   *replicate.Replicator
-	state        *state
-	entryMetrics *entryMetrics
-	links        *links
-	gossipKey    atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
-	maps         atomic.Pointer[[]*replica] // in the order of the settings; see replicas
-	assignments  assignments
-	reloads      reloads
-	pinOwners    []uint32      // users whose pins are accepted, besides root and the user of syncd
-	wakeMaps     chan struct{} // wakes watchMaps
-	drain        drain
-	contacts     contacts
-	losses       losses
-	scanBudget   *kmap.ScanBudget // shared by all maps
-	scanCPUs     *unix.CPUSet     // nil: any
+	ownWriteMarks *ebpf.Map
+	capture       *capture.Capture
+	credentials   *peers.Credentials
+	cluster       *peers.Cluster
+	replicator    *replicate.Replicator
+	state         *state
+	entryMetrics  *entryMetrics
+	links         *links
+	gossipKey     atomic.Pointer[[]byte]     // digest keys are derived from it; nil: none
+	maps          atomic.Pointer[[]*replica] // in the order of the settings; see replicas
+	assignments   assignments
+	reloads       reloads
+	pinOwners     []uint32      // users whose pins are accepted, besides root and the user of syncd
+	wakeMaps      chan struct{} // wakes watchMaps
+	drain         drain
+	contacts      contacts
+	losses        losses
+	scanBudget    *kmap.ScanBudget // shared by all maps
+	scanCPUs      *unix.CPUSet     // nil: any
 
 	grpc     *grpc.Server
 	health   *health.Server // served by grpc
@@ -177,10 +177,10 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	if d.clock.jiffies, err = kmap.MeasureJiffies(); err != nil {
 		d.log.Warn("fields with the role jiffies cannot be converted on this kernel", "error", err)
 	}
-	if d.ownWriter, err = bpf.NewOwnWriteMarks(); err != nil {
+	if d.ownWriteMarks, err = bpf.NewOwnWriteMarks(); err != nil {
 		return err
 	}
-	d.onClose(d.ownWriter.Close)
+	d.onClose(d.ownWriteMarks.Close)
 	d.scanBudget = kmap.NewScanBudget(d.config.ScanBudget / 100)
 	if d.scanCPUs, err = scanCPUs(&d.config); err != nil {
 		return fmt.Errorf("scan-cpus %s: %w", d.config.ScanCPUs, err)
@@ -199,7 +199,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	}
 	d.capture, err = open(capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
-		BufferSize: size, OwnWriteMarks: d.ownWriter, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
+		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
 		WallOffset: d.clock.offset, Logger: d.log,
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 	}
 	origin := d.sums.Origin()
 	a.m, err = kmap.Open(d.sums.Map(), kmap.Options{
-		OwnWriteMarks: m.daemon.ownWriter, ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
+		OwnWriteMarks: m.daemon.ownWriteMarks, ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
 		Drained: &kmap.Drained{Source: d.drained, Origin: origin[:], Added: added, Calls: d.sums.Calls},
 	})
 	if err != nil {

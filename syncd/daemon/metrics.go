@@ -54,7 +54,7 @@ var (
 	mapConverted   = desc("map_conversions_total", "Conversions of a map's table to another layout.", "map")
 	mapUndetected  = desc("map_undetected_programs", "Programs whose writes to the map only scans find.", "map")
 	mapUnconverted = desc("map_unconverted_entries_total", "Entries dropped because they do not fit the new layout of their map.", "map")
-	mapRereads     = desc("map_rechecks_total", "Rereads of keys from the kernel map: new keys until they are stable, and keys with uncertain order.", "map")
+	mapRereads     = desc("map_rereads_total", "Rereads of keys from the kernel map: new keys until they are stable, and keys with uncertain order.", "map")
 	mapForgotten   = desc("map_tombstones_forgotten_total", "Tombstones removed, by reason: acknowledged by all nodes, end of lifetime, or limit of tombstones.", "map", "reason")
 	mapLocal       = desc("map_local_changes_total", "Local changes, by outcome; accepted includes refreshed.", "map", "outcome")
 	mapRemote      = desc("map_remote_changes_total", "Changes received from peers, by outcome; refused includes local changes.", "map", "outcome")
@@ -89,23 +89,22 @@ var (
 	lagEntries = desc("peer_lag_entries", "Changes that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 	lagSeconds = desc("peer_lag_seconds", "Age of the oldest change that the peer has not acknowledged yet; 0 without a stream.", "peer", "map")
 
-	peerAgrees  = desc("digests_agree", "1 if digests agreed at the last comparison, 0 if they did not or if it is unknown.", "peer", "map")
-	peerUnknown = desc("comparison_unknown", "1 while the map cannot be compared with the peer.", "peer", "map")
-	divergent   = desc("divergent_entries", "Entries sent by the peer that differ on this node; 0 if the digests agree.", "peer", "map")
-	digests     = desc("digest_rounds_total", "Digest comparisons with peers, by outcome; differ includes changes in flight.", "outcome")
-	repairs     = desc("repairs_total", "Repairs: resends of records in divergent buckets.")
-	repaired    = desc("repaired_entries_total", "Entries corrected by repairs.")
-	audits      = desc("map_audits_total", "Audits: recalculations of a map's digests from its records.", "map")
-	auditsFound = desc("map_audit_found_total", "Digest buckets that differed from the records in an audit: corrupt memory or a bug.", "map")
+	peerAgrees   = desc("digests_agree", "1 if digests agreed at the last comparison, 0 if they did not or if it was inconclusive.", "peer", "map")
+	inconclusive = desc("comparison_inconclusive", "1 while the map cannot be compared with the peer.", "peer", "map")
+	divergent    = desc("divergent_entries", "Entries sent by the peer that differ on this node; 0 if the digests agree.", "peer", "map")
+	digests      = desc("digest_rounds_total", "Digest comparisons with peers, by outcome; divergent includes changes in flight.", "outcome")
+	repairs      = desc("repairs_total", "Repairs: resends of records in divergent buckets.")
+	repaired     = desc("repaired_entries_total", "Entries corrected by repairs.")
+	audits       = desc("map_audits_total", "Audits: recalculations of a map's digests from its records.", "map")
+	auditsFound  = desc("map_audit_found_total", "Digest buckets that differed from the records in an audit: corrupt memory or a bug.", "map")
 
-	streamDeltas          = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
-	streamBytes           = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
-	peerMapBytes          = desc("peer_map_bytes_total", "Bytes of batches exchanged with the peer, by direction, without overhead.", "peer", "map", "direction")
-	networkBytes          = desc("network_bytes_total", "Bytes on the network with the headers of TCP, UDP and IP, by protocol: replication with TLS, or gossip.", "protocol", "direction")
-	streamErrors          = desc("stream_errors_total", "Errors of streams, by cause.", "cause")
-	streamObservers       = desc("stream_observers", "Observers that are connected to this node.")
-	streamSyncs           = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
-	deprecatedStreamSyncs = desc("stream_walks_total", "Deprecated: use mapsync_stream_syncs_total.", "kind")
+	streamDeltas    = desc("stream_deltas_total", "Records carried by streams, by direction.", "direction")
+	streamBytes     = desc("stream_bytes_total", "Bytes of batches carried by streams, by direction.", "direction")
+	peerMapBytes    = desc("peer_map_bytes_total", "Bytes of batches exchanged with the peer, by direction, without overhead.", "peer", "map", "direction")
+	networkBytes    = desc("network_bytes_total", "Bytes on the network with the headers of TCP, UDP and IP, by protocol: replication with TLS, or gossip.", "protocol", "direction")
+	streamErrors    = desc("stream_errors_total", "Errors of streams, by cause.", "cause")
+	streamObservers = desc("stream_observers", "Observers that are connected to this node.")
+	streamSyncs     = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
 
 	connRejected  = desc("connections_rejected_total", "Incoming connections ended by a limit, by listener and limit.", "listener", "reason")
 	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed of those that remote sides caused.")
@@ -117,6 +116,11 @@ var (
 	tlsStart      = desc("tls_certificate_start_timestamp_seconds", "Start of validity of the certificate that expires first, as a Unix time in seconds.")
 	tlsNextUpdate = desc("tls_crl_next_update_timestamp_seconds", "Next update of the first revocation list to expire, as a Unix time in seconds.")
 	tlsReloads    = desc("tls_reload_errors_total", "Failed reloads of TLS files.")
+
+	// Former names, which exist for one release.
+	deprecatedStreamSyncs  = desc("stream_walks_total", "Deprecated: use mapsync_stream_syncs_total.", "kind")
+	deprecatedRereads      = desc("map_rechecks_total", "Deprecated: use mapsync_map_rereads_total.", "map")
+	deprecatedInconclusive = desc("comparison_unknown", "Deprecated: use mapsync_comparison_inconclusive.", "peer", "map")
 )
 
 // Describe sends nothing, because the metrics depend on the current maps and peers.
@@ -297,7 +301,8 @@ func (s sink) streams(d *Daemon) {
 			// If the comparison is unknown, the digests are not proven to agree, and the number
 			// of divergent entries is unknown, too.
 			unknown := m.Incomparable != ""
-			s.gauge(peerUnknown, boolValue(unknown), p.Node, m.Name)
+			s.gauge(inconclusive, boolValue(unknown), p.Node, m.Name)
+			s.gauge(deprecatedInconclusive, boolValue(unknown), p.Node, m.Name)
 			s.gauge(peerAgrees, boolValue(m.InSync && !unknown), p.Node, m.Name)
 			if !unknown {
 				s.gauge(divergent, float64(m.Divergent), p.Node, m.Name)
@@ -322,7 +327,7 @@ func (s sink) streams(d *Daemon) {
 	}
 	s.gauge(streamObservers, float64(st.Observers))
 	s.counter(digests, st.Digests-st.DigestsDivergent-st.DigestsImpossible, "agree")
-	s.counter(digests, st.DigestsDivergent, "differ")
+	s.counter(digests, st.DigestsDivergent, "divergent")
 	s.counter(digests, st.DigestsImpossible, "impossible")
 	for reason, n := range d.replicator.Rejected() {
 		s.counter(recRejected, n, reason)

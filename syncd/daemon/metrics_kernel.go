@@ -26,6 +26,7 @@ func (s sink) kernel(name string, a *attachment) {
 		s.counter(mapWriteFail, n, name, cause)
 	}
 	s.counter(mapRereads, st.Rereads, name)
+	s.counter(deprecatedRereads, st.Rereads, name)
 }
 
 func (s sink) scans(name string, scanner *kmap.Scanner) {

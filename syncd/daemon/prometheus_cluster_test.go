@@ -306,7 +306,7 @@ func (c *alertCluster) scenarios() map[string]alertScenario {
 			end:   func() { c.proxy.divergent.Store(false) },
 		},
 		"first gossip keys differ": {
-			want:    []string{"MapsyncComparisonUnknown"},
+			want:    []string{"MapsyncComparisonInconclusive"},
 			allowed: []string{"MapsyncDivergent"},
 			begin:   func() { c.n2.gossipKeys(2, 1); c.reload(c.n2, func(*config.Config) {}) },
 			end:     func() { c.n2.gossipKeys(1, 2); c.reload(c.n2, func(*config.Config) {}) },
@@ -370,7 +370,7 @@ func (c *alertCluster) flood() alertScenario {
 		want: []string{"MapsyncRecordsRejected"},
 		allowed: []string{
 			"MapsyncDivergent", "MapsyncFailedWrites", "MapsyncPeerLacksEntries", "MapsyncNotReady", "MapsyncUnsentEntries",
-			"MapsyncComparisonUnknown", "MapsyncStandbyBehind",
+			"MapsyncComparisonInconclusive", "MapsyncStandbyBehind",
 		},
 		begin: func() { c.n1.write(c.small, 0, 500, 1) },
 		end:   func() { c.remove(c.small, 500) },

@@ -42,7 +42,7 @@ type readyState uint8
 const (
 	notReady      readyState = iota
 	readyUnproven            // ready without proof, because sync-timeout has passed
-	readyProven
+	readyConfirmed
 )
 
 // Ready returns whether this node's kernel maps hold the records of its peers, and what is
@@ -63,7 +63,7 @@ func (d *Daemon) mapsReady() Readiness {
 	var peers *obstacles // read only if a map needs it
 	for _, m := range d.replicas() {
 		v, reason := m.readiness()
-		if admitted := m.noteReadyState(v); v == readyProven || !admitted {
+		if admitted := m.noteReadyState(v); v == readyConfirmed || !admitted {
 			continue
 		}
 		if reason == "" {

@@ -130,7 +130,7 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 		a, err := m.openDrainSums(raw, &info, s)
 		return a, s, err
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriter, Keep: keptRanges(s), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriteMarks, Keep: keptRanges(s), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,8 +19,8 @@ func (m *replica) readiness() (readyState, string) {
 		return notReady, m.err.Error()
 	case m.state != MapReplicating && m.state != MapSyncing:
 		return notReady, string(m.state)
-	case m.readyState == readyProven:
-		return readyProven, ""
+	case m.readyState == readyConfirmed:
+		return readyConfirmed, ""
 	}
 	if reason := m.tooSmallReason(ignoreFailed); reason != "" {
 		return m.readyState, reason
@@ -49,7 +49,7 @@ func (m *replica) mapReplaced() bool {
 func (m *replica) mayBecomeReady() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.state == MapReplicating && m.readyState != readyProven
+	return m.state == MapReplicating && m.readyState != readyConfirmed
 }
 
 // becomingReady reports whether the map is about to become ready, or its identity about to be
@@ -62,7 +62,7 @@ func (m *replica) becomingReady() bool {
 	case MapLoading, MapSyncing:
 		return true
 	case MapReplicating:
-		return m.readyState != readyProven || !m.identitySaved && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
+		return m.readyState != readyConfirmed || !m.identitySaved && m.daemon.replicator.Stats().Peers > 0 && m.table.Stats().Failed == 0
 	}
 	return false
 }
@@ -85,7 +85,7 @@ func (m *replica) checkReadiness(complete, agreed bool) {
 	}
 	switch {
 	case m.readyBarrier != nil && m.entriesToWrite(ignoreFailed) == 0:
-		m.readyState = readyProven
+		m.readyState = readyConfirmed
 		m.removeBarrier(&m.readyBarrier)
 	case m.daemon.config.OnReadyTimeout == config.ReadyOpen && m.daemon.pastSyncTimeout(m.since):
 		m.readyState = readyUnproven

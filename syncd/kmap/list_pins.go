@@ -40,7 +40,7 @@ func listPins() (map[uint32][]string, error) {
 			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("walk %s: %w", dir, err)
+			return nil, fmt.Errorf("read directory %s: %w", dir, err)
 		}
 	}
 	return found, nil

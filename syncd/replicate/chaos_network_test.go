@@ -64,9 +64,9 @@ func TestChaosOfRoles(t *testing.T) {
 		routes[i].set()
 	}
 	connectNodes(nodes...)
-	settled := func() bool { return tablesEqual(nodes...)() && nodesInSync(nodes...)() }
+	converged := func() bool { return tablesEqual(nodes...)() && nodesInSync(nodes...)() }
 	// The limit is long for a loaded machine.
-	poll.Within(t, 40*time.Second, "the nodes are in sync with equal tables", settled, func() any { return differences(nodes) })
+	poll.Within(t, 40*time.Second, "the nodes are in sync with equal tables", converged, func() any { return differences(nodes) })
 }
 
 // differences describes the synchronisation of the nodes, and the records in which they differ.

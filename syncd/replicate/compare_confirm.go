@@ -40,13 +40,13 @@ type divergentNode struct {
 // delayed for longer than an interval. Then the repair merges what the peer has, which is harmless.
 //
 // complete reports that the peer and this node compared all records. If it is false, differences
-// are repaired and nothing is proven. The caller holds inboundStream.mu.
+// are repaired and nothing is confirmed. The caller holds inboundStream.mu.
 func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position uint64, now time.Time) {
 	c := &in.comparison
 	// Nodes that are in sync now lose their state. A later difference starts from the first round.
 	old := c.divergentNodes
 	c.divergentNodes = make(map[string]*divergentNode)
-	confirmed, proven := new(table.BucketSet), complete
+	confirmed, agreed := new(table.BucketSet), complete
 	for i := range all {
 		n := &all[i]
 		if n.inSync {
@@ -61,7 +61,7 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 			s.compareBuckets(n, confirmed, now)
 		}
 		// Each bucket of the node was equal in some round since the first difference.
-		proven = proven && s.matchedBuckets.Len() == table.DigestBuckets
+		agreed = agreed && s.matchedBuckets.Len() == table.DigestBuckets
 	}
 	// Buckets cost 8 KiB for each node, so they are sent only after a difference.
 	c.requestBuckets = true
@@ -73,7 +73,7 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 		if c.resend == nil && c.resendBuckets == nil && !now.Before(c.repairAfter) {
 			c.resendBuckets = confirmed
 		}
-	case proven:
+	case agreed:
 		// Each bucket agreed at some time since the first difference.
 		in.noteInSync(position, now)
 	}

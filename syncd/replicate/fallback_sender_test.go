@@ -102,9 +102,9 @@ func TestFallbackSenderPerMap(t *testing.T) {
 			d := startKeyedNode(t, "d", 200, route.option)
 			connectNodes(a, b, x, d)
 			poll.Within(t, deadline, "the joiner holds all records", func() bool {
-				proven, _ := d.r.InSync()
+				inSync, _ := d.r.InSync()
 				n := len(live(d.tb))
-				if proven && n < orphaned {
+				if inSync && n < orphaned {
 					t.Fatalf("in sync with %d records missing, want none missing", orphaned-n)
 				}
 				return n == orphaned

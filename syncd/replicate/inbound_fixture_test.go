@@ -199,16 +199,16 @@ func TestSweepAfterBrokenFullSync(t *testing.T) {
 // to agree again, and also after a departure.
 func TestInSyncIsPerStream(t *testing.T) {
 	x := newInboundFixture(t)
-	proven := func() bool { ok, _ := x.r.InSync(); return ok }
+	inSync := func() bool { ok, _ := x.r.InSync(); return ok }
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
-	if proven() {
+	if inSync() {
 		t.Error("in sync without a comparison: got true, want false")
 	}
-	if x.handle(x.digestMessage(false)); !proven() {
+	if x.handle(x.digestMessage(false)); !inSync() {
 		t.Fatal("in sync with equal digests: got false, want true")
 	}
 	x.l.markDown(errors.New("broken"))
-	if proven() {
+	if inSync() {
 		t.Error("in sync without a stream: got true, want false")
 	}
 	x.l.up = true
@@ -217,19 +217,19 @@ func TestInSyncIsPerStream(t *testing.T) {
 	if !x.in.comparison.inSync || x.in.state != StateCaughtUp {
 		t.Fatal("state after the stream broke: got other state, want in sync and caught up as before")
 	}
-	if proven() {
+	if inSync() {
 		t.Error("in sync without a comparison on this stream: got true, want false")
 	}
-	if x.handle(x.digestMessage(false)); !proven() {
+	if x.handle(x.digestMessage(false)); !inSync() {
 		t.Fatal("in sync with equal digests on the new stream: got false, want true")
 	}
 	peer := x.l.currentPeer()
 	x.r.SetPeers([]Peer{peer, {Node: "z", Incarnation: 1, Addr: "127.0.0.1:1"}})
 	x.r.SetPeers([]Peer{peer})
-	if proven() {
+	if inSync() {
 		t.Error("in sync after a departure: got true, want false")
 	}
-	if x.handle(x.digestMessage(false)); !proven() {
+	if x.handle(x.digestMessage(false)); !inSync() {
 		t.Error("in sync with equal digests after a departure: got false, want true")
 	}
 }

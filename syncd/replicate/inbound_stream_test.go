@@ -365,7 +365,7 @@ func TestOptionDefaults(t *testing.T) {
 	o := &r.opt
 	for name, c := range map[string]struct{ got, want time.Duration }{
 		"MaxClockAhead": {o.MaxClockAhead, time.Minute}, "MinBackoff": {o.MinBackoff, 100 * time.Millisecond}, "MaxBackoff": {o.MaxBackoff, time.Second},
-		"RewalkDelay": {o.RepeatFullSyncDelay, 30 * time.Second}, "UnknownGrace": {o.UnknownGrace, time.Minute}, "MaxStreamAge": {o.MaxStreamAge, time.Hour},
+		"RepeatFullSyncDelay": {o.RepeatFullSyncDelay, 30 * time.Second}, "UnknownGrace": {o.UnknownGrace, time.Minute}, "MaxStreamAge": {o.MaxStreamAge, time.Hour},
 		"heartbeat": {o.heartbeat, time.Second}, "silence": {o.receiveTimeout, 5 * time.Second}, "advance": {o.positionInterval, 100 * time.Millisecond},
 		"pace": {o.batchPause, time.Millisecond}, "probe": {o.clockProbeInterval, 5 * time.Second}, "unfit": {o.incompatibleRetry, time.Minute}, "compare": {o.digestInterval, time.Second},
 		"audit": {o.auditInterval, time.Minute}, "reroute": {o.rerouteDelay, 2 * time.Second}, "stall": {o.stallTimeout, 10 * time.Second},

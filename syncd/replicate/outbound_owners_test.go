@@ -108,7 +108,7 @@ func TestOwnerRequests(t *testing.T) {
 	o.expectSent("a live node in addition", "requested[4], owners sent 3")
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 4, Orphaned: true})
 	o.expectSent("fewer owners", "owners sent 4")
-	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 5, Orphaned: true, Nodes: []string{"c", "nobody"}})
+	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 5, Orphaned: true, Nodes: []string{"c", "absent"}})
 	o.expectSent("the live node again", "requested[4], owners sent 5")
 	o.requestOwners(&mapsyncv1.OwnerRequest{Serial: 6, Orphaned: true, Resend: true})
 	o.expectSent("resend of all", "requested[3], owners sent 6")

@@ -129,9 +129,9 @@ func TestReviewOwners(t *testing.T) {
 	enterRemote(tb, table.Owner{Node: "z", Incarnation: 1}, 5, 1)
 	enterRemote(tb, target, 5, 2)
 	putTable(t, tb, 5, 6, 1)
-	r.gone["nobody"] = true
+	r.gone["absent"] = true
 	r.doHousekeeping()
-	if r.gone["z"] || !r.gone["nobody"] {
+	if r.gone["z"] || !r.gone["absent"] {
 		t.Error("review before UnknownGrace: got owners reviewed, want not reviewed")
 	}
 	r.membershipSince = time.Now().Add(-r.opt.UnknownGrace - time.Second)

@@ -248,7 +248,7 @@ func TestUndialledTime(t *testing.T) {
 	p := &r.verifier
 	for i, c := range []struct {
 		tried, known bool
-		proven       Peer
+		verified     Peer
 		after        time.Duration
 		want         time.Duration
 	}{
@@ -259,7 +259,7 @@ func TestUndialledTime(t *testing.T) {
 		{false, true, peerX(5), 7 * time.Second, 3 * time.Second},
 		{false, true, Peer{}, 8 * time.Second, 4 * time.Second},
 	} {
-		q.attempted, q.verified, p.gossipReceived = c.tried, c.proven, c.known
+		q.attempted, q.verified, p.gossipReceived = c.tried, c.verified, c.known
 		if r.verifyNodes(t.Context(), at1000.Add(c.after)); p.undialledTime != c.want {
 			t.Errorf("step %d: undialled time: got %s, want %s", i, p.undialledTime, c.want)
 		}

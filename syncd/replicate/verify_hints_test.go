@@ -47,9 +47,9 @@ func addConnectedStream(r *Replicator) *inboundStream {
 func TestGossipHints(t *testing.T) {
 	elsewhere := Peer{Node: "x", Incarnation: 7, Addr: "192.0.2.2:1"}
 	for name, c := range map[string]struct {
-		proven, old Peer
-		hints       []Peer
-		want        Peer
+		verified, old Peer
+		hints         []Peer
+		want          Peer
 	}{
 		"first":                         {hints: []Peer{peerX(7)}, want: peerX(7)},
 		"removed":                       {old: peerX(7)},
@@ -58,14 +58,14 @@ func TestGossipHints(t *testing.T) {
 		"two incarnations, later first": {hints: []Peer{peerX(8), peerX(7)}, want: peerX(8)},
 		"two addresses":                 {hints: []Peer{peerX(7), elsewhere}, want: peerX(7)},
 		"no incarnation":                {hints: []Peer{peerX(0)}},
-		"live, starts now":              {proven: peerX(5), hints: []Peer{peerX(lastStart)}, want: peerX(lastStart)},
-		"live, in the future":           {proven: peerX(5), hints: []Peer{peerX(lastStart + 1)}},
+		"live, starts now":              {verified: peerX(5), hints: []Peer{peerX(lastStart)}, want: peerX(lastStart)},
+		"live, in the future":           {verified: peerX(5), hints: []Peer{peerX(lastStart + 1)}},
 		"not live, in the future":       {hints: []Peer{peerX(lastStart + 1)}, want: peerX(lastStart + 1)},
 		"no port":                       {hints: []Peer{{Node: "x", Incarnation: 7, Addr: "192.0.2.1"}}},
 	} {
-		r, q := newVerifierFixture(t, discoveredNode{verified: c.proven, hint: c.old})
+		r, q := newVerifierFixture(t, discoveredNode{verified: c.verified, hint: c.old})
 		r.Discover(c.hints)
-		if q.hint != c.want || q.verified != c.proven || !wasWoken(r.wake) {
+		if q.hint != c.want || q.verified != c.verified || !wasWoken(r.wake) {
 			t.Errorf("%s: hint: got %+v, want %+v", name, q.hint, c.want)
 		}
 	}
@@ -124,7 +124,7 @@ func TestIntroductions(t *testing.T) {
 		"no port":                           {discoveredNode{}, Peer{Node: "x", Incarnation: 5, Addr: "192.0.2.1"}, false},
 		"starts now":                        {discoveredNode{}, peerX(lastStart), true},
 		"in the future":                     {discoveredNode{}, peerX(lastStart + 1), false},
-		"proven":                            {discoveredNode{verified: peerX(5)}, peerX(5), false},
+		"verified":                          {discoveredNode{verified: peerX(5)}, peerX(5), false},
 		"verified at another address":       {discoveredNode{verified: Peer{Node: "x", Incarnation: 5, Addr: "192.0.2.2:1"}}, peerX(5), true},
 		"repeated":                          {discoveredNode{introduction: peerX(5)}, peerX(5), false},
 		"another introduction":              {discoveredNode{introduction: peerX(6)}, peerX(5), true},

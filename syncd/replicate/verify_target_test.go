@@ -4,7 +4,7 @@ import "testing"
 
 // TestDialTargets checks the addresses at which a node is dialled in turn.
 func TestDialTargets(t *testing.T) {
-	proven, later := peerX(5), peerX(6)
+	verified, later := peerX(5), peerX(6)
 	hint, introduction := peerX(5), peerX(5)
 	hint.Addr, introduction.Addr = "192.0.2.2:1", "192.0.2.3:1"
 	latest := peerX(7)
@@ -18,21 +18,21 @@ func TestDialTargets(t *testing.T) {
 		"caller":                             {discoveredNode{introduction: introduction}, false, false, []Peer{introduction}},
 		"introduced and hint":                {discoveredNode{introduction: introduction, hint: hint}, false, false, []Peer{introduction, hint}},
 		"introduced and hint, connected":     {discoveredNode{introduction: introduction, hint: hint}, true, true, []Peer{introduction, hint}},
-		"connected":                          {discoveredNode{verified: proven, hint: proven}, true, true, nil},
-		"connected, silent":                  {discoveredNode{verified: proven, hint: proven}, true, false, nil},
-		"connected, no hint":                 {discoveredNode{verified: proven}, true, true, nil},
-		"connected, no hint, silent":         {discoveredNode{verified: proven}, true, false, []Peer{proven}},
-		"connected, other addresses":         {discoveredNode{verified: proven, hint: hint, introduction: introduction}, true, true, nil},
+		"connected":                          {discoveredNode{verified: verified, hint: verified}, true, true, nil},
+		"connected, silent":                  {discoveredNode{verified: verified, hint: verified}, true, false, nil},
+		"connected, no hint":                 {discoveredNode{verified: verified}, true, true, nil},
+		"connected, no hint, silent":         {discoveredNode{verified: verified}, true, false, []Peer{verified}},
+		"connected, other addresses":         {discoveredNode{verified: verified, hint: hint, introduction: introduction}, true, true, nil},
 		"connected, earlier":                 {discoveredNode{verified: later, hint: hint, introduction: introduction}, true, true, nil},
-		"connected, later introduction":      {discoveredNode{verified: proven, hint: proven, introduction: later}, true, true, []Peer{later}},
-		"connected, later hint":              {discoveredNode{verified: proven, hint: later}, true, true, []Peer{later}},
-		"connected, later, silent":           {discoveredNode{verified: proven, hint: latest, introduction: later}, true, false, []Peer{later, latest, proven}},
-		"disconnected":                       {discoveredNode{verified: proven, hint: proven}, false, false, nil},
-		"disconnected, no hint":              {discoveredNode{verified: proven}, false, false, []Peer{proven}},
-		"disconnected, hint elsewhere":       {discoveredNode{verified: proven, hint: hint}, false, false, []Peer{proven, hint}},
-		"disconnected, introduced":           {discoveredNode{verified: proven, introduction: proven}, false, false, []Peer{proven}},
-		"disconnected, introduced elsewhere": {discoveredNode{verified: proven, hint: proven, introduction: introduction}, false, false, []Peer{introduction}},
-		"disconnected, introduced and hint":  {discoveredNode{verified: proven, hint: hint, introduction: introduction}, false, false, []Peer{proven, introduction, hint}},
+		"connected, later introduction":      {discoveredNode{verified: verified, hint: verified, introduction: later}, true, true, []Peer{later}},
+		"connected, later hint":              {discoveredNode{verified: verified, hint: later}, true, true, []Peer{later}},
+		"connected, later, silent":           {discoveredNode{verified: verified, hint: latest, introduction: later}, true, false, []Peer{later, latest, verified}},
+		"disconnected":                       {discoveredNode{verified: verified, hint: verified}, false, false, nil},
+		"disconnected, no hint":              {discoveredNode{verified: verified}, false, false, []Peer{verified}},
+		"disconnected, hint elsewhere":       {discoveredNode{verified: verified, hint: hint}, false, false, []Peer{verified, hint}},
+		"disconnected, introduced":           {discoveredNode{verified: verified, introduction: verified}, false, false, []Peer{verified}},
+		"disconnected, introduced elsewhere": {discoveredNode{verified: verified, hint: verified, introduction: introduction}, false, false, []Peer{introduction}},
+		"disconnected, introduced and hint":  {discoveredNode{verified: verified, hint: hint, introduction: introduction}, false, false, []Peer{verified, introduction, hint}},
 	} {
 		for failures := range 4 {
 			c.q.failures = failures

@@ -277,8 +277,8 @@ func (t *Table) digestOf(s uint32, m *meta, o *ownerInfo) recordHash {
 	if d.slot != s {
 		d.slot, d.hash = s, d.hashKey(entry[:t.keySize])
 	}
-	loose := fold(uint64(m.version)^d.versionSeed, o.hash)
-	return recordHash{d.hash >> bucketShift, fold(loose^d.hash, d.hashValue(entry[t.keySize:])^d.keySeed), loose}
+	versionSum := fold(uint64(m.version)^d.versionSeed, o.hash)
+	return recordHash{d.hash >> bucketShift, fold(versionSum^d.hash, d.hashValue(entry[t.keySize:])^d.keySeed), versionSum}
 }
 
 // inDigest reports whether a record is part of its owner's digest: it is live and has a version.

@@ -54,11 +54,11 @@ func TestDigestSecret(t *testing.T) {
 	if differ < 10 {
 		t.Errorf("keys in another bucket: got %d of 20, want at least 10", differ)
 	}
-	loose := func(r *rig) (sum uint64) {
+	versionSum := func(r *rig) (sum uint64) {
 		r.tab.View(func(tx *Tx) { sum = tx.VersionSumOf(peer, 10) })
 		return sum
 	}
-	if loose(one) == loose(two) {
+	if versionSum(one) == versionSum(two) {
 		t.Error("sums of versions with two keys: got equal sums, want different ones")
 	}
 }

@@ -264,7 +264,7 @@ func TestOwnersAreReclaimedOverTime(t *testing.T) {
 }
 
 // TestInventedOwners: a peer sends records of 66,000 invented owners. The owners of records get ids,
-// up to a limit. Nodes that membership has proven get ids beyond that limit.
+// up to a limit. Nodes that membership has verified get ids beyond that limit.
 func TestInventedOwners(t *testing.T) {
 	r := newRig(t)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, nil) })
@@ -284,7 +284,7 @@ func TestInventedOwners(t *testing.T) {
 	r.remote(Accepted, 2, other, 2, "c", "v")
 	r.local(Accepted, 2, "update own v packet 0")
 	if g := r.digest("c"); g.Live != 1 {
-		t.Errorf("digest of a proven node: got %+v, want 1 record", g)
+		t.Errorf("digest of a verified node: got %+v, want 1 record", g)
 	}
 }
 
@@ -316,7 +316,7 @@ func TestDigestOf(t *testing.T) {
 			t.Error("DigestOf: the parts of the records differ from the parts of the digest")
 		}
 		if got := tx.VersionSumOf(peer, 10) + tx.VersionSumOf(peer, 11); got != want.VersionSum {
-			t.Errorf("loose sum: got %x, want %x", got, want.VersionSum)
+			t.Errorf("version sum: got %x, want %x", got, want.VersionSum)
 		}
 	})
 	if sum != want {

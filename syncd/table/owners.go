@@ -6,7 +6,7 @@ import "strings"
 const maxOwners = 1<<16 - 1
 
 // maxNotLiveOwners limits the number of ids of owners that are not live. The remaining ids are reserved for
-// this node and for nodes that membership has proven, with an equal share for each. A node that sends
+// this node and for nodes that membership has verified, with an equal share for each. A node that sends
 // records in the name of many of its incarnations therefore uses no share of another node.
 const maxNotLiveOwners = maxOwners / 2
 
@@ -221,7 +221,7 @@ func (tx *Tx) SetGone(nodes map[string]bool) {
 // ours reports whether an owner is this node, of any incarnation.
 func (t *Table) ours(id OwnerID) bool { return t.owners.list[id].ours }
 
-// SetMembers sets the nodes, other than this one, that membership has proven. live nodes are in the
+// SetMembers sets the nodes, other than this one, that membership has verified. live nodes are in the
 // cluster; left nodes were in it earlier. Before the first call the table treats no owner as unverified,
 // and all other owners form one group. The slices are borrowed for the call.
 func (tx *Tx) SetMembers(live, left []string) {

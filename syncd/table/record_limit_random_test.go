@@ -14,7 +14,7 @@ import (
 func TestFullTableOfAnLRUMap(t *testing.T) {
 	race.SkipSequential(t)
 	const limit, keys = 24, 60
-	rejected, madeWay := uint64(0), uint64(0)
+	rejected, expired := uint64(0), uint64(0)
 	for seed := range uint64(300) {
 		r := newRig(t, lru(8, 12), func(o *Options) { o.MaxLive, o.MaxTombstones = limit, 4 })
 		r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{"b", "c"}, []string{"departed"}) })
@@ -24,7 +24,7 @@ func TestFullTableOfAnLRUMap(t *testing.T) {
 			checkInvariants(t, r.tab)
 		}
 		st := r.tab.Stats()
-		rejected, madeWay = rejected+st.Rejected, madeWay+st.EvictionsExpired
+		rejected, expired = rejected+st.Rejected, expired+st.EvictionsExpired
 		r.tab.Update(func(tx *Tx) {
 			for tx.Audit(100) {
 			}
@@ -33,8 +33,8 @@ func TestFullTableOfAnLRUMap(t *testing.T) {
 			t.Fatalf("seed %d: wrong digest buckets: got %d, want 0", seed, n)
 		}
 	}
-	if rejected == 0 || madeWay == 0 {
-		t.Errorf("random changes: got %d rejected and %d expired records, want some of each", rejected, madeWay)
+	if rejected == 0 || expired == 0 {
+		t.Errorf("random changes: got %d rejected and %d expired records, want some of each", rejected, expired)
 	}
 }
 

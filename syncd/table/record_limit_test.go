@@ -32,7 +32,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	if st := r.tab.Stats(); st.Rejected != uint64(10*limit-n) || st.Live != n {
 		t.Errorf("records: got %d rejected, %d live, want %d and %d", st.Rejected, st.Live, uint64(10*limit-n), n)
 	}
-	// Owners that membership has not proven have no share.
+	// Owners that membership has not verified have no share.
 	if n := r.flood(Owner{"departed", 1}, "d", limit); n > limit/8 {
 		t.Errorf("records of an unknown owner: got %d accepted, want at most %d", n, limit/8)
 	}

@@ -35,12 +35,12 @@ func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
 				w.Now += int64(time.Second)
 				n.Start()
 			}
-			settleParted(w)
+			convergeApart(w)
 			e.Put(key, tabletest.Value{1}, 0, table.ContextPacket, true, 0)
 			g.Put(key, tabletest.Value{2}, 0, table.ContextPacket, true, 0)
-			settleParted(w)
+			convergeApart(w)
 			g.Remove(key, 0, table.ContextPacket, true, 0)
-			settleParted(w)
+			convergeApart(w)
 			g.Stop()
 			if how.local {
 				w.Now += int64(time.Millisecond)
@@ -76,7 +76,7 @@ func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
 	}
 }
 
-// settleParted settles nodes that are cut off from others, which are not equal then.
-func settleParted(w *tabletest.World) {
+// convergeApart waits for nodes that are cut off from others, which are not equal then.
+func convergeApart(w *tabletest.World) {
 	_ = w.Converge()
 }

@@ -246,7 +246,7 @@ func (x *exploreState) daemon(d *Daemon) {
 func (x *exploreState) members(d *Daemon) {
 	x.is(d.gone...)
 	x.is(d.everLive...)
-	x.is(d.proven...)
+	x.is(d.verified...)
 	x.view(d.view)
 	x.n(int(d.ownersChecked))
 }

@@ -21,7 +21,7 @@ type members struct {
 	view           *view         // never nil after initMembers
 	membersSetAt   int64         // time of the first membership view with peers; 0: none yet
 	everLive       []bool        // by node: the node was live at some time
-	proven         []bool        // by node: like everLive, without nodes that were found only through their records
+	verified       []bool        // by node: like everLive, without nodes that were found only through their records
 	gone           []bool        // by node: the node is no longer live
 	goneAt         []int64       // by node: the time since which it is gone
 	ownersChecked  table.OwnerID // owner ids below this one were compared with the nodes that were live
@@ -35,7 +35,7 @@ const unknownGrace = int64(60 * time.Second)
 // initMembers begins with a view in which no other node is live.
 func (d *Daemon) initMembers() {
 	n := len(d.n.world.Nodes)
-	d.everLive, d.proven, d.gone, d.Inbound = make([]bool, n), make([]bool, n), make([]bool, n), make([]*InboundStream, n)
+	d.everLive, d.verified, d.gone, d.Inbound = make([]bool, n), make([]bool, n), make([]bool, n), make([]*InboundStream, n)
 	d.view, d.fallbackSender = d.newView(make([]uint64, n)), d.n.ID
 	d.goneAt = make([]int64, n)
 }
@@ -145,7 +145,7 @@ func (d *Daemon) setPeers(live []uint64) {
 		switch {
 		case i == d.n.ID:
 		case inc != 0:
-			d.everLive[i], d.proven[i] = true, true
+			d.everLive[i], d.verified[i] = true, true
 			if d.gone[i] {
 				d.setGone(i, false)
 			}
@@ -204,7 +204,7 @@ func (d *Daemon) setGone(node int, gone bool) {
 	}
 }
 
-// applyMembers passes the nodes that membership has proven to the table. All others are unverified owners to it.
+// applyMembers passes the nodes that membership has verified to the table. All others are unverified owners to it.
 func (d *Daemon) applyMembers() {
 	var live, left []string
 	for i, inc := range d.view.live {
@@ -212,7 +212,7 @@ func (d *Daemon) applyMembers() {
 		case i == d.n.ID:
 		case inc != 0:
 			live = append(live, name)
-		case d.proven[i]:
+		case d.verified[i]:
 			left = append(left, name)
 		}
 	}

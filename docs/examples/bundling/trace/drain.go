@@ -103,7 +103,7 @@ func (t *tracer) endDrain() error {
 		return fmt.Errorf("move entries of the spare map: %w", err)
 	}
 	if result != 0 {
-		return errors.New("move entries of the spare map: the kernel refuses to walk it")
+		return errors.New("move entries of the spare map: the kernel refuses to iterate over it")
 	}
 	return nil
 }

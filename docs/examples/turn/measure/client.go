@@ -28,7 +28,7 @@ type client struct {
 	credentials message.Credentials // with the first server's nonce, until another server returns its own
 	first       uint32              // channel of the first peer, among those of all clients
 	peers       []*net.UDPAddr
-	guests      atomic.Uint64 // datagrams of the guest
+	permitted   atomic.Uint64 // datagrams of the permitted peer
 	corrupt     atomic.Uint64
 	answers     chan payload // of all clients
 }
@@ -142,8 +142,8 @@ func (c *client) read() {
 		got, err := readPayload(b[:n])
 		a := message.AddrPort(from)
 		switch {
-		case err == nil && a.Addr() == guestAddr:
-			c.guests.Add(1)
+		case err == nil && a.Addr() == permittedAddr:
+			c.permitted.Add(1)
 		case err != nil || !got.answer || c.peerOf(got.channel) != a:
 			c.corrupt.Add(1)
 		default:
@@ -163,7 +163,7 @@ func (c *client) peerOf(channel uint32) netip.AddrPort {
 // open opens the channels: pion's client binds one at the first datagram to a peer. Until it is bound, data
 // goes in indications. Peers do not answer this data.
 func (c *client) open(limit time.Duration) error {
-	if err := c.turn.CreatePermission(net.UDPAddrFromAddrPort(netip.AddrPortFrom(guestAddr, firstPeerPort))); err != nil {
+	if err := c.turn.CreatePermission(net.UDPAddrFromAddrPort(netip.AddrPortFrom(permittedAddr, firstPeerPort))); err != nil {
 		return fmt.Errorf("create permission: %w", err)
 	}
 	end := time.Now().Add(limit)

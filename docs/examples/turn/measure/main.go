@@ -104,8 +104,8 @@ func (r *outcome) check() error {
 			errs = append(errs, fmt.Errorf("channels %s: got %d, want %d", what, got, r.channels))
 		}
 	}
-	if want := (r.channels + peersOfClient - 1) / peersOfClient; r.guests != want {
-		errs = append(errs, fmt.Errorf("clients that received by a permission: got %d, want %d", r.guests, want))
+	if want := (r.channels + peersOfClient - 1) / peersOfClient; r.permitted != want {
+		errs = append(errs, fmt.Errorf("clients that received by a permission: got %d, want %d", r.permitted, want))
 	}
 	if r.checked == 0 || r.wrong > 0 || r.moved > 0 || r.corrupt > 0 {
 		errs = append(errs, fmt.Errorf("got %d wrong checksums of %d, %d datagrams from another relay address, %d corrupt datagrams; want none wrong",
@@ -126,12 +126,12 @@ func (r *outcome) checkControl() error {
 type ratios struct{ delay, loaded, rate, cpu float64 }
 
 func (r ratios) check(o *options) (err error) {
-	for _, claim := range []struct {
+	for _, c := range []struct {
 		name      string
 		got, want float64
 	}{{"delay", r.delay, o.delayRatio}, {"rate", r.rate, o.rateRatio}, {"processor time", r.cpu, o.cpuRatio}} {
-		if claim.got < claim.want && o.rounds > 0 {
-			err = errors.Join(err, fmt.Errorf("ratio of %s: got %.2f, want at least %.2f", claim.name, claim.got, claim.want))
+		if c.got < c.want && o.rounds > 0 {
+			err = errors.Join(err, fmt.Errorf("ratio of %s: got %.2f, want at least %.2f", c.name, c.got, c.want))
 		}
 	}
 	return err

@@ -30,9 +30,9 @@ const (
 var (
 	clientAddr = netip.MustParseAddr("10.10.0.1")
 	peerAddr   = netip.MustParseAddr("10.12.0.1")
-	// guestAddr is a peer with a permission and no channel.
-	guestAddr = netip.MustParseAddr("10.12.0.2")
-	service   = netip.MustParseAddrPort("10.14.0.1:3478")
+	// permittedAddr is a peer with a permission and no channel.
+	permittedAddr = netip.MustParseAddr("10.12.0.2")
+	service       = netip.MustParseAddrPort("10.14.0.1:3478")
 )
 
 // place is the machine of one server.
@@ -91,8 +91,8 @@ func (n *network) wire() error {
 	err := errors.Join(
 		join(n.router, "clients", clientsGateway+routerMask, n.clients, "eth0", clientAddr.String()+routerMask),
 		join(n.router, "peers", peersGateway+routerMask, n.peers, "eth0", peerAddr.String()+routerMask),
-		n.peers.Addr("eth0", guestAddr.String()+routerMask),
-		n.router.PinNeighbour("peers", n.peers, "eth0", guestAddr.String()),
+		n.peers.Addr("eth0", permittedAddr.String()+routerMask),
+		n.router.PinNeighbour("peers", n.peers, "eth0", permittedAddr.String()),
 		join(n.nodes[0].ns, "sync", n.nodes[0].sync+nodeMask, n.nodes[1].ns, "sync", n.nodes[1].sync+nodeMask),
 		n.clients.Route("default", clientsGateway), n.peers.Route("default", peersGateway),
 	)

@@ -22,7 +22,7 @@ type outcome struct {
 	took      time.Duration // from the takeover to the last answer
 	refreshed int           // after Refresh of the allocation and ChannelBind
 	relayed   int           // whose peer answered through the second server itself
-	guests    int           // allocations that received from a peer with a permission only
+	permitted int           // allocations that received from a peer with a permission only
 	restarted int           // kept by a restart of the second server
 	exact     int           // with exact counters
 	checked   uint64        // packets with checksums that were verified
@@ -99,7 +99,7 @@ func (s *scene) afterTakeover(ctx context.Context, r *outcome) (err error) {
 	if err := s.checkRebuilt(ctx, n, r.channels); err != nil {
 		return err
 	}
-	if r.guests, err = s.guests(ctx); err != nil {
+	if r.permitted, err = s.permitted(ctx); err != nil {
 		return err
 	}
 	if r.refreshed, err = s.refresh(); err != nil {
@@ -165,13 +165,13 @@ func (s *scene) refresh() (channels int, err error) {
 	return channels, err
 }
 
-// guests sends data from the guest to each relay address. It returns the number of clients that have received
+// permitted sends data from the permitted peer to each relay address. It returns the number of clients that have received
 // it.
-func (s *scene) guests(ctx context.Context) (clients int, err error) {
+func (s *scene) permitted(ctx context.Context) (clients int, err error) {
 	received := make([]uint64, len(s.clients))
 	for i, c := range s.clients {
-		received[i] = c.guests.Load()
-		if _, err := s.peers.guest.WriteTo(payload{channel: c.first, answer: true}.bytes(), c.relay.LocalAddr()); err != nil {
+		received[i] = c.permitted.Load()
+		if _, err := s.peers.permitted.WriteTo(payload{channel: c.first, answer: true}.bytes(), c.relay.LocalAddr()); err != nil {
 			return 0, err
 		}
 	}
@@ -180,7 +180,7 @@ func (s *scene) guests(ctx context.Context) (clients int, err error) {
 	err = await(ctx, "the clients receive from a peer without a channel", func() (bool, error) {
 		clients = 0
 		for i, c := range s.clients {
-			if c.guests.Load() > received[i] {
+			if c.permitted.Load() > received[i] {
 				clients++
 			}
 		}

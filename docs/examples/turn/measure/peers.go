@@ -10,9 +10,9 @@ import (
 
 // peers answer the data of channels. Each has a socket of its own.
 type peers struct {
-	sockets []*net.UDPConn
-	guest   *net.UDPConn // sends to clients that have only a permission for it
-	corrupt atomic.Uint64
+	sockets   []*net.UDPConn
+	permitted *net.UDPConn // sends to clients that have only a permission for it
+	corrupt   atomic.Uint64
 
 	mu     sync.Mutex
 	relays map[uint32]netip.AddrPort // by channel: the relay address from which its first data came
@@ -27,7 +27,7 @@ func newPeers(n *network, count int) (*peers, error) {
 		for i := range count + 1 {
 			to := netip.AddrPortFrom(peerAddr, uint16(firstPeerPort+i))
 			if i == count {
-				to = netip.AddrPortFrom(guestAddr, firstPeerPort)
+				to = netip.AddrPortFrom(permittedAddr, firstPeerPort)
 			}
 			c, err := listen(to)
 			if err != nil {
@@ -40,7 +40,7 @@ func newPeers(n *network, count int) (*peers, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.close())
 	}
-	p.guest = p.sockets[count]
+	p.permitted = p.sockets[count]
 	for _, c := range p.sockets[:count] {
 		go p.answer(c)
 	}

@@ -74,7 +74,7 @@ func run() error {
 // checked reports whether a file has texts of the project. The package style itself has the replaced words.
 func checked(file string) bool {
 	switch filepath.Ext(file) {
-	case ".go", ".c", ".h", ".md", ".proto", ".yaml":
+	case ".go", ".c", ".h", ".md", ".proto", ".yaml", ".yml", ".json", ".sh", "":
 	default:
 		return false
 	}

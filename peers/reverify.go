@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// recheckEvery is the pause between two checks of the certificates of open connections.
-const recheckEvery = 5 * time.Second
+// reverifyEvery is the pause between two checks of the certificates of open connections.
+const reverifyEvery = 5 * time.Second
 
 // trackedConn is an authenticated connection, with the data that is needed to verify its peer's
 // certificate again.
@@ -19,7 +19,7 @@ type trackedConn struct {
 	chain  []*x509.Certificate // as received, leaf first
 	server bool                // this side accepted the connection
 
-	// State of the last check. Only the goroutine that runs Recheck accesses it.
+	// State of the last check. Only the goroutine that runs Reverify accesses it.
 	checked *tlsState
 	until   time.Time // the time at which the chain expires
 }
@@ -60,25 +60,25 @@ func (c *Credentials) Run(ctx context.Context) error {
 		<-ctx.Done()
 		return nil
 	}
-	tick := time.NewTicker(recheckEvery)
+	tick := time.NewTicker(reverifyEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			c.Recheck(time.Now())
+			c.Reverify(time.Now())
 		}
 	}
 }
 
-// Recheck immediately performs the check that Run performs periodically.
-func (c *Credentials) Recheck(now time.Time) {
+// Reverify immediately performs the check that Run performs periodically.
+func (c *Credentials) Reverify(now time.Time) {
 	if c.currentState() == nil {
 		return
 	}
-	c.recheckMu.Lock()
-	defer c.recheckMu.Unlock()
+	c.reverifyMu.Lock()
+	defer c.reverifyMu.Unlock()
 	c.mu.Lock()
 	m := c.current // tracked connections may rely on the files of a concurrent reload
 	c.logAdvice(m, now)
