@@ -208,7 +208,7 @@ func (n *node) startSyncd(r startRequest) error {
 	if _, err = in.Write([]byte("seen\n")); err != nil {
 		return fmt.Errorf("answer syncd: %w", err)
 	}
-	n.stdin = in // stays open while this process lives
+	n.stdin = in // stays open while this process runs
 	return nil
 }
 

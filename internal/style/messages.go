@@ -12,7 +12,7 @@ import (
 // failing are the methods of tests that report a failure with a message.
 var failing = []string{"Error", "Errorf", "Fatal", "Fatalf"}
 
-// Messages returns the failure messages of a Go test file that say what came and not what was wanted.
+// Messages returns the failure messages of a Go test file that state what came and not what was wanted.
 func Messages(file string, data []byte) ([]Finding, error) {
 	if !strings.HasSuffix(file, "_test.go") {
 		return nil, nil
