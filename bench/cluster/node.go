@@ -148,7 +148,7 @@ func (n *node) configure(r startRequest) error {
 	}
 	info, err := n.balancer.m.Info()
 	if err != nil {
-		return fmt.Errorf("ask for the map's id: %w", err)
+		return fmt.Errorf("get the map's id: %w", err)
 	}
 	id, _ := info.ID()
 	c := &r.Config
