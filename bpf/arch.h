@@ -80,7 +80,7 @@ static __always_inline bool in_compat_call(struct task_struct *task)
 	return BPF_CORE_READ(task, thread_info.flags) & TIF_32BIT;
 }
 
-/* The number of the system call, for a program whose verifier knows the type of regs. */
+/* The number of the system call, for a program whose verifier tracks the type of regs. */
 #define DIRECT_CALL_NUMBER(regs) ((regs)->syscallno)
 
 /* call_number returns the number of the system call. */
@@ -168,7 +168,7 @@ static __always_inline bool in_compat_call(struct task_struct *task)
 	return BPF_CORE_READ(task, thread_info.status) & TS_COMPAT;
 }
 
-/* The number of the system call, for a program whose verifier knows the type of regs. x32 has the
+/* The number of the system call, for a program whose verifier tracks the type of regs. x32 has the
  * numbers of x86-64 and one more bit. */
 #define DIRECT_CALL_NUMBER(regs) ((regs)->orig_ax & ~X32_SYSCALL_BIT)
 

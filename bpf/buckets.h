@@ -61,7 +61,7 @@ struct read_state {
 	__u32 n;	 /* entries read */
 	__u32 finished;	 /* entries of finished buckets */
 	__u8 heads[HEADS * MAX_BUCKET_BYTES];
-	__u64 key[MAX_KEY_WORDS]; /* of the element, read again after the value */
+	__u64 key[MAX_KEY_WORDS]; /* of the element, reread after the value */
 };
 
 struct {
@@ -117,7 +117,7 @@ static __always_inline int retry_bucket(struct read_state *w)
 	return 1;
 }
 
-/* is_linked returns true if an element is in a bucket: the pointer to it is where the element says.
+/* is_linked returns true if an element is in a bucket: its pprev points to a pointer to it.
  * The kernel may write a new key into an element that it links later, or never: into an LRU map
  * with BPF_EXIST, for example. */
 static __always_inline bool is_linked(const struct htab_elem *elem)

@@ -100,7 +100,7 @@ static __always_inline const void *evicted_key(const struct bpf_lru_node *node)
 
 /* ---- fexit: one program per function, with the result after the arguments ---- */
 
-/* The verifier knows the type of map here, so the id is read without a helper. */
+/* The verifier tracks the type of map here, so the id is read without a helper. */
 static __always_inline int report_exit(void *ctx, __u32 kind, enum op op, const struct bpf_map *map,
 				       const void *key, const void *value, int result)
 {

@@ -35,7 +35,7 @@ func KernelTypes() *btf.Cache {
 			types.cache = nil
 		}
 		types.Unlock()
-		debug.FreeOSMemory() // a daemon at rest allocates too little for a collection soon
+		debug.FreeOSMemory() // an idle daemon allocates too little for a collection soon
 	})
 	return cache
 }

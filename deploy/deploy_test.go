@@ -58,7 +58,7 @@ func (r *runbook) checkExpr(expr string) error {
 		rated := regexp.MustCompile(`(rate|increase)\(` + name + `\b`).MatchString(expr)
 		switch {
 		case !ok:
-			return fmt.Errorf("there is no metric %s", name)
+			return fmt.Errorf("unknown metric %s", name)
 		case rated != (m.Type == "counter"):
 			return fmt.Errorf("%s is a %s", name, m.Type)
 		}
@@ -67,7 +67,7 @@ func (r *runbook) checkExpr(expr string) error {
 		m, ok := r.metrics[s[1]]
 		rest := matcher.ReplaceAllString(s[2], "")
 		if strings.Trim(rest, ", ") != "" {
-			return fmt.Errorf("%q are no matchers", s[2])
+			return fmt.Errorf("invalid matchers %q", s[2])
 		}
 		for _, match := range matcher.FindAllStringSubmatch(s[2], -1) {
 			if ok && !slices.Contains(targetLabels, match[1]) {
@@ -256,12 +256,12 @@ func TestInvalidExpressionsAreDetected(t *testing.T) {
 		`mapsync_ready == 0`: "",
 		`mapsync_map_state{state=~"waiting|refused"} == 1`:      "",
 		`sum by (peer) (rate(mapsync_stream_deltas_total[1m]))`: "has a label peer",
-		`mapsync_readiness == 0`:                                "no metric mapsync_readiness",
+		`mapsync_readiness == 0`:                                "unknown metric mapsync_readiness",
 		`rate(mapsync_ready[1m])`:                               "is a gauge",
 		`mapsync_repairs_total > 0`:                             "is a counter",
 		`mapsync_map_state{state="away"}`:                       `no state="away"`,
 		`mapsync_map_state{peer="a"}`:                           "no label peer",
-		`mapsync_map_state{state: waiting}`:                     "no matchers",
+		`mapsync_map_state{state: waiting}`:                     "invalid matchers",
 		`(mapsync_ready == 0`:                                   "do not match",
 	} {
 		err := r.checkExpr(expr)

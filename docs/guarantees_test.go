@@ -1,4 +1,4 @@
-// Package docs holds the pages to the truth.
+// Package docs tests the statements of the pages.
 package docs
 
 import (
@@ -21,14 +21,14 @@ import (
 const noPromises = "Not guaranteed"
 
 var (
-	// backing is the end of a promise: the tests behind it.
+	// backing is the end of a guarantee: its tests.
 	backing = regexp.MustCompile("\\(((?:`[^`]+`(?:, )?)+)\\)\\.$")
 	// testSpan is a package, a test or fuzz target, and a scenario or subtest.
 	testSpan = regexp.MustCompile(`^([a-z][a-z0-9/]*)\.((?:Test|Fuzz)\w+)(?:/(.+))?$`)
 )
 
-// Each promise names tests, and each named test exists.
-func TestPromisesHaveTests(t *testing.T) {
+// Each guarantee names tests, and each named test exists.
+func TestGuaranteesHaveTests(t *testing.T) {
 	page, err := handbook.Read("guarantees.md")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestPromisesHaveTests(t *testing.T) {
 		}
 	}
 	if promises < 50 || page.Find("not-guaranteed") == nil {
-		t.Errorf("promises: got %d, want at least 50, and a section not-guaranteed", promises)
+		t.Errorf("guarantees: got %d, want at least 50, and a section not-guaranteed", promises)
 	}
 }
 
@@ -120,18 +120,18 @@ func readSuite(dir string) (*suite, error) {
 	return s, nil
 }
 
-func TestWrongTestsAreNoticed(t *testing.T) {
+func TestWrongTestNamesAreRefused(t *testing.T) {
 	known := make(suites)
 	for span, want := range map[string]string{
-		"syncd/table.TestScenarios/restart":                            "",
-		"syncd/replicate.TestCompareRepairs/a corrupt value in memory": "",
-		"syncd/replicate.FuzzBatch":                                    "",
-		"syncd/table.TestScenarios/no such scenario":                   "neither such a subtest",
-		"syncd/table.TestNothing":                                      "test not found",
-		"syncd/nowhere.TestScenarios":                                  "test not found",
-		"TestScenarios":                                                "not written like",
-		"syncd/table.checkInvariants":                                  "not written like",
-		"a promise of syncd/table.TestScenarios that is none of those": "not written like",
+		"syncd/table.TestScenarios/restart":                              "",
+		"syncd/replicate.TestCompareRepairs/a corrupt value in memory":   "",
+		"syncd/replicate.FuzzBatch":                                      "",
+		"syncd/table.TestScenarios/no such scenario":                     "neither such a subtest",
+		"syncd/table.TestNothing":                                        "test not found",
+		"syncd/nowhere.TestScenarios":                                    "test not found",
+		"TestScenarios":                                                  "not written like",
+		"syncd/table.checkInvariants":                                    "not written like",
+		"a guarantee of syncd/table.TestScenarios that is none of those": "not written like",
 	} {
 		if err := known.check(span); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", span, err, want)
@@ -140,7 +140,7 @@ func TestWrongTestsAreNoticed(t *testing.T) {
 }
 
 // Links between pages lead to pages, and to headings on them.
-func TestLinksLeadSomewhere(t *testing.T) {
+func TestLinksResolve(t *testing.T) {
 	paths, err := filepath.Glob("*.md")
 	if err != nil || len(paths) == 0 {
 		t.Fatalf("pages: got %q, error %v, want at least one", paths, err)
@@ -160,7 +160,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// follow says whether a link on a page leads nowhere. Addresses elsewhere are not tried.
+// follow returns an error if the target of a link on a page does not exist. Addresses elsewhere are not tried.
 func follow(from string, page *handbook.Page, link string) error {
 	path, anchor, _ := strings.Cut(link, "#")
 	if strings.Contains(path, ":") {

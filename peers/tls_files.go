@@ -301,7 +301,7 @@ func (m *tlsState) equalFiles(other *tlsState) bool {
 
 // stampsReliable reports whether the stamps reveal all changes. A file that is rewritten in place
 // within the resolution of its time stamp keeps its stamp. Therefore a file with a recent stamp is
-// read again. A time stamp more than 2 s in the future counts as reliable, because no imminent write
+// reread. A time stamp more than 2 s in the future counts as reliable, because no imminent write
 // gets it.
 func stampsReliable(stamps fileStamps, now time.Time) bool {
 	for _, s := range stamps {

@@ -106,7 +106,7 @@ func TestReloadFailureIsLoggedOnce(t *testing.T) {
 	failed(partialWriteTime+time.Hour, "five", 2)
 }
 
-// TestStampsReliable verifies that a file is read again while its time stamp is recent, but not for a
+// TestStampsReliable verifies that a file is reread while its time stamp is recent, but not for a
 // time stamp in the future.
 func TestStampsReliable(t *testing.T) {
 	t.Parallel()
@@ -159,7 +159,7 @@ func TestInvalidTLSFilesAreRetriedSlowly(t *testing.T) {
 		want   bool
 	}{{"", time.Second, true}, {"none", time.Second, false}, {"none", reloadRetryEvery, true}} {
 		if got := look(c.logged, c.last); got != c.want {
-			t.Errorf("error %q, %v after the last read: read again: got %v, want %v", c.logged, c.last, got, c.want)
+			t.Errorf("error %q, %v after the last read: reread: got %v, want %v", c.logged, c.last, got, c.want)
 		}
 	}
 }

@@ -57,7 +57,7 @@ var errNoSumFields = errors.New("no unsigned field of the map has the role sum: 
 // clusterEntry is an entry that has arrived. Without an entry, all present records have.
 type clusterEntry struct {
 	*daemon.Entry
-	change bool // it is no present record
+	change bool // not one of the present records
 }
 
 // run prints tables until ctx ends.

@@ -46,8 +46,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestHarmIsDetected breaks each condition that the checks after an attack cover.
-func TestHarmIsDetected(t *testing.T) {
+// TestChecksDetectEachFailure breaks each condition that the checks after an attack cover.
+func TestChecksDetectEachFailure(t *testing.T) {
 	c := testCluster(t)
 	defer func() { _ = c.close() }()
 	was, err := c.takeBaselines()

@@ -181,7 +181,7 @@ func (n *node) configure() error {
 	}
 	info, err := n.m.Info()
 	if err != nil {
-		return fmt.Errorf("ask for the id of the map: %w", err)
+		return fmt.Errorf("get the id of the map: %w", err)
 	}
 	id, _ := info.ID()
 	var join []string

@@ -182,7 +182,7 @@ func (c *client) roundTrip(fd int, kind byte) error {
 	return nil
 }
 
-// ipBindAddressNoPort lets the kernel choose the port when it knows both addresses.
+// ipBindAddressNoPort lets the kernel choose the port when it has both addresses.
 const ipBindAddressNoPort = 24
 
 func (c *client) connect(number int) (fd int, err error) {

@@ -51,7 +51,7 @@ type balancer struct {
 
 	mu            sync.Mutex // protects the fields below; held while the data plane runs
 	injector      *injector.Injector
-	unreported    *dataplane.Program   // makes writes that are not reported if there are no hooks
+	unreported    *dataplane.Program   // makes writes that are not reported without hooks
 	expectedFlows map[uint32]flowState // by flow; a missing flow is deleted
 	next          uint64               // last version that was used
 	rand          *rand.Rand
@@ -194,7 +194,7 @@ func (b *balancer) run(refusals bool) error {
 	})
 }
 
-// maxLockedTries is the number of times that a change meets a locked bucket before the load gives up.
+// maxLockedTries is the number of times that a change finds its bucket locked before the load gives up.
 const maxLockedTries = 10
 
 // untilUnlocked repeats a change of the map while its bucket is locked. On kernels since 6.15 the map

@@ -45,7 +45,7 @@ func (tr *trial) checkCaughtUp(ctx context.Context) error {
 			return err
 		}
 		if m := s.Maps[0]; len(s.Peers) != tr.peers() || m.Pending > 0 || s.Capture.Losses.Open {
-			errs = append(errs, fmt.Errorf("node %s sees %d peers, has %d entries to write, losses open: %v",
+			errs = append(errs, fmt.Errorf("node %s has %d peers, %d entries to write, losses open: %v",
 				n.name, len(s.Peers), m.Pending, s.Capture.Losses.Open))
 		}
 		for _, p := range s.Peers {

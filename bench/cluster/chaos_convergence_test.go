@@ -139,7 +139,7 @@ func (c *chaos) checkNodesInSync(ctx context.Context) error {
 		all[i] = s
 		positions[s.Node] = s.Maps[0].Position
 		if !s.Ready || len(s.Peers) != c.peers() {
-			errs = append(errs, fmt.Errorf("node %s sees %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
+			errs = append(errs, fmt.Errorf("node %s has %d peers, not ready: %v", s.Node, len(s.Peers), s.NotReady))
 		}
 		if m := s.Maps[0]; m.Pending+m.Failed > 0 || s.Capture.Losses.Open {
 			errs = append(errs, fmt.Errorf("node %s has %d entries to write and %d that failed, losses open: %v",

@@ -198,7 +198,7 @@ func (tr *trial) ready(ctx context.Context) error {
 			return err
 		}
 		if !s.Ready || len(s.Peers) != tr.peers() {
-			return fmt.Errorf("node %s sees %d peers, not ready: %s", n.name, len(s.Peers), strings.Join(s.NotReady, ", "))
+			return fmt.Errorf("node %s has %d peers, not ready: %s", n.name, len(s.Peers), strings.Join(s.NotReady, ", "))
 		}
 	}
 	return nil

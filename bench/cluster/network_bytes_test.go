@@ -59,7 +59,7 @@ type bytesOfNode struct {
 	gossip  [2]float64
 }
 
-// networkBytes returns the bytes of nodes at rest.
+// networkBytes returns the bytes of idle nodes.
 func networkBytes(t *testing.T, nodes []*netns.NS) []bytesOfNode {
 	t.Helper()
 	list := make([]bytesOfNode, len(nodes))

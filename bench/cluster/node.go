@@ -148,7 +148,7 @@ func (n *node) configure(r startRequest) error {
 	}
 	info, err := n.balancer.m.Info()
 	if err != nil {
-		return fmt.Errorf("ask for the map's id: %w", err)
+		return fmt.Errorf("get the map's id: %w", err)
 	}
 	id, _ := info.ID()
 	c := &r.Config
@@ -208,7 +208,7 @@ func (n *node) startSyncd(r startRequest) error {
 	if _, err = in.Write([]byte("seen\n")); err != nil {
 		return fmt.Errorf("answer syncd: %w", err)
 	}
-	n.stdin = in // stays open while this process lives
+	n.stdin = in // stays open while this process runs
 	return nil
 }
 

@@ -46,7 +46,7 @@ func announce(c *capture.Capture) error {
 	for name, m := range c.Maps() {
 		info, err := m.Info()
 		if err != nil {
-			return fmt.Errorf("ask for the id of map %s: %w", name, err)
+			return fmt.Errorf("get the id of map %s: %w", name, err)
 		}
 		id, _ := info.ID()
 		ids[name] = uint32(id)

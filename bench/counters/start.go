@@ -87,7 +87,7 @@ type memory struct {
 	file      float64 // program, and the ring, which is mapped twice
 }
 
-// memory measures a syncd at rest, with a ring of that size; empty: that of the example.
+// memory measures an idle syncd, with a ring of that size; empty: that of the example.
 func (b *bench) memory(ctx context.Context, pin, ring string) (m memory, err error) {
 	n, err := newNode(b.dir, 1, pin, b.attach, nil)
 	if err != nil {

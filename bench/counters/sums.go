@@ -148,7 +148,7 @@ func (s *sumsCheck) mapIsExact(context.Context) error {
 	return nil
 }
 
-// settled is the number of scans after which a sum that is too large would be seen.
+// settled is the number of scans after which a sum that is too large would appear.
 const settled = 2
 
 // awaitSum waits until the exported sum is the wanted one, and returns the series if it stays so.

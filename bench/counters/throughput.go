@@ -77,7 +77,7 @@ func (b *bench) checkRatio(variant string, ratio, margin float64) error {
 	case strings.HasPrefix(variant, "export ") && ratio+margin < b.ratio:
 		return fmt.Errorf("throughput with %s is %.3f +- %.3f of that without, want at least %.3f", variant, ratio, margin, b.ratio)
 	case variant == layer2 && b.control > 0 && ratio-margin > b.control:
-		return fmt.Errorf("throughput with the layer 2 program is %.3f +- %.3f of that without, want at most %.3f: the measurement does not see the cost of programs",
+		return fmt.Errorf("throughput with the layer 2 program is %.3f +- %.3f of that without, want at most %.3f: the measurement does not show the cost of programs",
 			ratio, margin, b.control)
 	}
 	return nil

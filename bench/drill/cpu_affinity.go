@@ -37,7 +37,7 @@ func (w cpuRole) run(fn func() error) error {
 func (w cpuRole) withAffinity(fn func() error) error {
 	var before, set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("ask for processors: %w", err)
+		return fmt.Errorf("get CPU affinity: %w", err)
 	}
 	last := -1
 	for cpu := range 1024 {

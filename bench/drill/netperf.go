@@ -27,7 +27,7 @@ const (
 	maxNetperfSessions = 1000
 )
 
-// netperfServices returns the services that n tests at the same time need. All have the first backend: a test talks to one
+// netperfServices returns the services that n tests at the same time need. All have the first backend: a test uses one
 // netserver.
 func netperfServices(n int) []lb.Service {
 	list := make([]lb.Service, 0, n+1)

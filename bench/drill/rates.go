@@ -21,7 +21,7 @@ import (
 	"mapsync/internal/tool"
 )
 
-// The ways in which syncd learns of the load balancer's writes while connection rates are measured.
+// The ways in which syncd detects the load balancer's writes while connection rates are measured.
 const (
 	WayOff     = "off" // no syncd; measured in any case
 	WayKprobe  = "kprobe"

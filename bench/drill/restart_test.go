@@ -19,7 +19,7 @@ const noticeLimit = 20 * time.Second
 // TestBalancerRestart repeatedly restarts a load balancer, with a new and empty map, while sessions
 // exchange data and syncd continues to run. The load balancer's kernel drops packets of unknown
 // sessions. Therefore sessions stall until syncd has refilled the map, and then continue on the
-// same node. Finally this node dies, and all sessions survive on its peer.
+// same node. Finally this node fails, and all sessions survive on its peer.
 func TestBalancerRestart(t *testing.T) {
 	program := needSyncd(t)
 	sessions := 1000
@@ -139,7 +139,7 @@ func (tr *restarts) attach() error {
 }
 
 // restartWithEqualName runs two load balancers whose maps have one name. While the old load
-// balancer lives, syncd must follow its map.
+// balancer runs, syncd must follow its map.
 func (tr *restarts) restartWithEqualName() error {
 	old, id := tr.balancers[active], tr.maps[active]
 	err := tr.startBalancer(active, true, true)

@@ -89,7 +89,7 @@ func idleWithoutHooks(ctx context.Context, n int, limit time.Duration) (_ []Idle
 	return idle[:], time.Duration(maps[0].Scan.Work * float64(time.Second)), nil
 }
 
-// rareScans returns the settings of scans of a map at rest.
+// rareScans returns the settings of scans of an unchanged map.
 func rareScans(c *config.Config) *kmap.ScannerOptions {
 	return &kmap.ScannerOptions{Interval: c.ScanInterval, MaxInterval: c.LongestScanInterval(), MaxCostlyInterval: c.LongestCostlyScanInterval()}
 }

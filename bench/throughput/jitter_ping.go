@@ -220,7 +220,7 @@ func startOn(some func(cpu int) bool) func(*exec.Cmd) error {
 		defer runtime.UnlockOSThread()
 		var all, chosen unix.CPUSet
 		if err := unix.SchedGetaffinity(0, &all); err != nil {
-			return fmt.Errorf("ask for processors: %w", err)
+			return fmt.Errorf("get CPU affinity: %w", err)
 		}
 		for cpu := range 64 * len(all) {
 			if all.IsSet(cpu) && some(cpu) {

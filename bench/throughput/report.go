@@ -70,7 +70,7 @@ type Report struct {
 func newReport(n, rounds int) (*Report, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
-		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
+		return nil, fmt.Errorf("get the kernel's release: %w", err)
 	}
 	return &Report{
 		Entries: n, KeySize: keySize, ValueSize: valueSize, Rounds: rounds,

@@ -28,7 +28,7 @@ func Veth(a *NS, nameA string, b *NS, nameB string) error {
 }
 
 // Join connects two namespaces by a pair of Ethernet links with the addresses, such as 10.0.0.1/24, and sets them up. Each
-// knows the hardware address of the other.
+// has the hardware address of the other.
 func Join(a *NS, linkA, addrA string, b *NS, linkB, addrB string) error {
 	if err := Veth(a, linkA, b, linkB); err != nil {
 		return err

@@ -16,7 +16,7 @@ var failing = []string{"Error", "Errorf", "Fatal", "Fatalf"}
 // verbs matches what a message has if it consists of values only.
 var verbs = regexp.MustCompile(`%[+#]?[a-z]|[ :,.]`)
 
-// Messages returns the failure messages of a Go test file that say what came and not what was wanted.
+// Messages returns the failure messages of a Go test file that state what came and not what was wanted.
 func Messages(file string, data []byte) ([]Finding, error) {
 	if !strings.HasSuffix(file, "_test.go") {
 		return nil, nil

@@ -46,7 +46,7 @@ func testDetects(t *testing.T, h *hookedCapture, typ ebpf.ProgramType) {
 		t.Fatalf("writes of the program: got %d, in %d entries, want at least 10 in one", writes, len(keysOf(t, m)))
 	}
 	h.awaitEvents(t)
-	// A kernel may detect more than Detects promises.
+	// A kernel may detect more than Detects returns.
 	detected := h.attach.Detects(typ)
 	got := len(h.take(id))
 	if got != writes && (got != 0 || detected) {

@@ -184,8 +184,8 @@ func TestLookupsLeaveRoomForWrites(t *testing.T) {
 	}
 }
 
-// TestChangesInPlaceAreFound: packets change entries in place that syncd has written. Only the hook can find that: there
-// are no scans, and syncd rereads new keys only of the data plane. The table gets the last change of each entry.
+// TestChangesInPlaceAreFound: packets change entries in place that syncd has written. Only the hook can find that: scans
+// are off, and syncd rereads new keys only of the data plane. The table gets the last change of each entry.
 func TestChangesInPlaceAreFound(t *testing.T) {
 	const entries, keySize, valueSize = 64, 12, 24
 	steer(t, busyCPU)

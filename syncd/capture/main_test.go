@@ -148,7 +148,7 @@ func skipUnsupported(t testing.TB, reason string) {
 func skipEmulated(t testing.TB) {
 	t.Helper()
 	if os.Getenv(matrixEnv) != "" {
-		t.Skip("the emulator does not survive tracepoints of system calls")
+		t.Skip("the emulator crashes on tracepoints of system calls")
 	}
 }
 

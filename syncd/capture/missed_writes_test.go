@@ -86,7 +86,7 @@ func TestMissedWrites(t *testing.T) {
 			shares := make(map[string]share)
 			for _, load := range workloads {
 				b.measure(t, &load, shares)
-				// On a busy host, more packets may meet the short time that is allowed.
+				// On a busy host, more packets may arrive in the short time that is allowed.
 				for try := 1; try < 3 && attach == capture.AttachKprobe && shares[load.name].missed > load.allowed(attach, shares[load.name]); try++ {
 					b.measure(t, &load, shares)
 				}

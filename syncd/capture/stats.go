@@ -31,7 +31,7 @@ type Stats struct {
 	Nested           uint64 // events lost to interrupts nested too deep
 
 	// Skipped counts hook runs that the kernel skipped. With kprobe attach it includes the bpf(2)
-	// writes of any hash map, which a kprobe never sees.
+	// writes of any hash map, which a kprobe never reports.
 	Skipped uint64
 	// SkippedCalls is the part of Skipped at the return of bpf(2) with kprobe attach. Each may hide
 	// writes of a watched map.

@@ -186,7 +186,7 @@ func (j *contextChecker) report(t *testing.T) {
 		if updates < leastUpdates || deletes < leastDeletes {
 			t.Errorf("%s: got %d updates, %d deletes, want at least %d and %d", loadWriterNames[w], updates, deletes, leastUpdates, leastDeletes)
 		}
-		// A kernel may detect more than Detects promises, but not with kprobe.
+		// A kernel may detect more than Detects returns, but not with kprobe.
 		if !w.detected(j.attach) && j.attach == capture.AttachKprobe && updates+deletes != 0 {
 			t.Errorf("%s: got %d updates, %d deletes, want none with kprobe", loadWriterNames[w], updates, deletes)
 		}

@@ -60,7 +60,7 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "lifetime of a record of this node after its LRU map evicted the entry")
 	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "maximum number of evicted records of this node in each map; the oldest expire first (default: the map's maximum entries)")
 
-	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "time between two scans of a map that changes; changes that no hook sees are replicated with this delay")
+	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "time between two scans of a map that changes; changes that no hook detects are replicated with this delay")
 	fs.DurationVar(&c.MaxScanInterval, "max-scan-interval", c.MaxScanInterval, "longest time between two scans of a map that does not change, with fexit (default: 4 times scan-interval, and up to 16 times if a scan then needs more than 1 % of a core)")
 	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may use; if it is too low, scans are less frequent")
 	fs.StringVar(&c.ScanCPUs, "scan-cpus", c.ScanCPUs, "`list` of the CPUs that read maps as a whole, like 2-3,8 (default: any CPU)")

@@ -40,7 +40,7 @@ func (v *server) collect(t *testing.T, rows []counters.Row, top int) {
 			if last := v.last[name]; last != nil {
 				was = last[i]
 			} else {
-				was = n // the server knows no increase before its first collection of a series
+				was = n // the server has no increase before its first collection of a series
 			}
 			if n < was { // the series was removed and is exported again
 				was = 0

@@ -21,7 +21,7 @@ const (
 )
 
 // Linger is the time for which a series is exported before its first increase and after its last one, if it replaces
-// another or is replaced. Within that time each Prometheus server must collect, so that it sees all increases.
+// another or is replaced. Within that time each Prometheus server must collect, so that it has all increases.
 const Linger = 5 * time.Minute
 
 // Set has the counters of a map. Its methods are safe for concurrent use.

@@ -25,7 +25,7 @@ type contacts struct {
 	mu     sync.Mutex
 	last   map[string]time.Time // by node; at most maxContacts, the oldest is removed first
 	live   map[string]bool      // by node, at the last call of note
-	lostAt time.Time            // when note last found that a live peer is live no more
+	lostAt time.Time            // when note last detected the loss of a peer
 
 	// Fields of watchRedundancy.
 	wasComplete bool // redundancy was complete once

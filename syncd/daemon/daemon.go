@@ -203,7 +203,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 		WallOffset: d.clock.offset, Logger: d.log,
 	})
 	if err != nil {
-		return fmt.Errorf("open capture (`syncd check` says what this kernel offers): %w", err)
+		return fmt.Errorf("open capture (run `syncd check` for the attach methods of this kernel): %w", err)
 	}
 	d.onClose(d.capture.Close)
 	return nil

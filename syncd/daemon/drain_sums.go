@@ -190,7 +190,7 @@ func (m *replica) expireSums(ctx context.Context, a *attachment, t *table.Table,
 	return err
 }
 
-// expireSum removes a sum unless the drained map has the key. The table learns of it by a reread, like of a delete by the
+// expireSum removes a sum unless the drained map has the key. A reread enters that into the table, like a delete by the
 // load balancer.
 func (m *replica) expireSum(a *attachment, t *table.Table, key []byte) error {
 	d := a.drainSums

@@ -221,7 +221,7 @@ func TestSumsThatDoNotChangeEnd(t *testing.T) {
 }
 
 // TestSumsOutliveTheirRecords: while a node is away for longer than drain-sums-ttl, its peers end its records. Its sums
-// stay, and it sends them again.
+// stay, and it resends them.
 func TestSumsOutliveTheirRecords(t *testing.T) {
 	attach := drainAttach()[0]
 	dir := pinDir(t)

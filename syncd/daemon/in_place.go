@@ -7,7 +7,7 @@ import (
 	"mapsync/syncd/kmap"
 )
 
-// errArrayLookup: the verifier replaces lookups in arrays by instructions, which no hook sees.
+// errArrayLookup: the verifier replaces lookups in arrays by instructions, which no hook detects.
 var errArrayLookup = errors.New("lookups in an array call no function of the kernel")
 
 // watchInPlace hooks the lookups in a map if the settings require it. Scans find changes in place otherwise.

@@ -21,7 +21,7 @@ const (
 	CoverNone   = "-" // the map has no such writes
 )
 
-// MapCoverage states how soon syncd sees the writes to one map of this host with an attach method.
+// MapCoverage states how soon syncd detects the writes to one map of this host with an attach method.
 type MapCoverage struct {
 	ID        uint32 `json:"id"`
 	Name      string `json:"name"`
@@ -39,7 +39,7 @@ type MapCoverage struct {
 	Problem string `json:"problem,omitempty"`
 }
 
-// coverage states how soon writes to a map are seen with an attach method and settings. programs are
+// coverage states how soon writes to a map are detected with an attach method and settings. programs are
 // those that use the map.
 func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, c *config.Config) MapCoverage {
 	m := MapCoverage{ID: info.ID, Name: info.Name, Type: info.Type.String(), Evictions: CoverNone}
@@ -79,7 +79,7 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	return m
 }
 
-// CoverMaps states how soon writes are seen, for every hash map and array of this host. o is the probe of the attach
+// CoverMaps states how soon writes are detected, for every hash map and array of this host. o is the probe of the attach
 // method. Listing maps needs CAP_SYS_ADMIN.
 func CoverMaps(ctx context.Context, o *capture.ProbeResult, c *config.Config) ([]MapCoverage, error) {
 	infos, err := kmap.List(ctx)

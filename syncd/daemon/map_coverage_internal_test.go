@@ -90,12 +90,12 @@ func TestScansOfTakeoverMapsAreNotRarer(t *testing.T) {
 	for name, want := range map[string]time.Duration{"ct": 40 * time.Second, "nat": 160 * time.Second, "rules": 40 * time.Second} {
 		o := scanIntervals(&c, name)
 		if got := o.IntervalAtRest(time.Minute); got != want {
-			t.Errorf("interval of map %s at rest: got %s, want %s", name, got, want)
+			t.Errorf("interval of unchanged map %s: got %s, want %s", name, got, want)
 		}
 	}
 	c.MaxScanInterval = 30 * time.Second
 	o := scanIntervals(&c, "nat")
 	if got := o.IntervalAtRest(time.Minute); got != c.MaxScanInterval {
-		t.Errorf("interval at rest with max-scan-interval: got %s, want %s", got, c.MaxScanInterval)
+		t.Errorf("interval of an unchanged map with max-scan-interval: got %s, want %s", got, c.MaxScanInterval)
 	}
 }

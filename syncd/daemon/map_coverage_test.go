@@ -129,7 +129,7 @@ func (f *coverageFixture) coverages(attach capture.Attach) map[string]daemon.Map
 	return found
 }
 
-// TestCoverageHolds checks what `syncd check` states about maps of ten kinds and their writers: the node sees writes
+// TestCoverageHolds checks what `syncd check` states about maps of ten kinds and their writers: the node detects writes
 // "at once" without a scan, and those of programs that the statement names not at all.
 func TestCoverageHolds(t *testing.T) {
 	for _, attach := range []capture.Attach{capture.AttachKprobe, capture.AttachFexit} {

@@ -11,7 +11,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestScanIntervalOfUnchangedMap has scans of a map at rest become rare, and frequent again once a peer
+// TestScanIntervalOfUnchangedMap has scans of an unchanged map become rare, and frequent again once a peer
 // is lost. With a method that may miss writes they stay frequent.
 func TestScanIntervalOfUnchangedMap(t *testing.T) {
 	const base, limit = 100 * time.Millisecond, 20 * time.Second
@@ -39,7 +39,7 @@ func TestScanIntervalOfUnchangedMap(t *testing.T) {
 				}
 				return
 			}
-			poll.Eventually(t, "scans of the map at rest are rare", extended)
+			poll.Eventually(t, "scans of the unchanged map are rare", extended)
 			n2.stop()
 			poll.Eventually(t, "scans are frequent after the loss of the peer", func() bool { return interval() < 2*base.Seconds() })
 			poll.Within(t, 3*limit, "scans are rare again", extended)

@@ -110,7 +110,7 @@ func sum(t *testing.T, s *drained.Sums, i int) string {
 // eachMethod runs a test with each method that this kernel has.
 func eachMethod(t *testing.T, test func(t *testing.T, method drained.Method)) {
 	methods := []drained.Method{drained.ByFexit, drained.ByKprobe}
-	if os.Getenv("MAPSYNC_KERNEL") == "" { // the emulator does not survive tracepoints of system calls
+	if os.Getenv("MAPSYNC_KERNEL") == "" { // the emulator crashes on tracepoints of system calls
 		methods = append(methods, drained.BySyscall)
 	}
 	for _, method := range methods {

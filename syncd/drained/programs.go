@@ -159,7 +159,7 @@ func (s *Sums) openPrograms(stateMap *ebpf.Map) error {
 		}
 		errs = append(errs, fmt.Errorf("by %s: %w", m, err))
 	}
-	return fmt.Errorf("%w: attach the programs that see what is drained: %w", ErrUnsupported, errors.Join(errs...))
+	return fmt.Errorf("%w: attach the programs that record drained entries: %w", ErrUnsupported, errors.Join(errs...))
 }
 
 // attach continues with the pinned programs if they are those of the method. Otherwise it attaches programs of the next

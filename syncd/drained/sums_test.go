@@ -208,7 +208,7 @@ func TestRefusedCallsAddNothing(t *testing.T) {
 			count, fd                       uint32
 			rest                            [128]byte
 		}{keys: uint64(uintptr(unsafe.Pointer(&keys))), values: uint64(uintptr(unsafe.Pointer(&values))), count: 3, fd: uint32(m.FD())}
-		attr.rest[120] = 1 // bytes that this kernel does not know
+		attr.rest[120] = 1 // bytes that this kernel does not support
 		const lookupAndDeleteBatch = 25
 		_, _, errno := unix.Syscall(unix.SYS_BPF, lookupAndDeleteBatch, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
 		runtime.KeepAlive(&keys)

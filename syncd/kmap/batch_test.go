@@ -123,9 +123,9 @@ func TestRetryKeepsOrder(t *testing.T) {
 	}
 }
 
-// TestLockedBucketIsTriedAgain checks that only the entries that the map refused for a moment are
+// TestLockedBucketIsRetried checks that only the entries that the map refused for a moment are
 // written again, on every kernel's error for a locked bucket.
-func TestLockedBucketIsTriedAgain(t *testing.T) {
+func TestLockedBucketIsRetried(t *testing.T) {
 	k := openMap(t, newKernelMap(t, hashSpec(4, 4, 10)), Options{})
 	b := k.Batch()
 	results := []unix.Errno{unix.EBUSY, 0, unix.EDEADLK, unix.E2BIG, unix.ETIMEDOUT, unix.ENOMEM}

@@ -29,7 +29,7 @@ type Drained struct {
 }
 
 const (
-	// drainedPause is the pause before entries are read again that a call drains, and drainedLimit the time after
+	// drainedPause is the pause before a reread of entries that a call drains, and drainedLimit the time after
 	// which the reader gives up.
 	drainedPause = time.Millisecond
 	drainedLimit = time.Second

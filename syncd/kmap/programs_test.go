@@ -27,8 +27,8 @@ func TestProgramsOfMaps(t *testing.T) {
 	}
 }
 
-// TestUsersAreUnknownWithoutDescriptors: while this process has no free file descriptor, it does not know
-// which programs and pins use a map. It does not take the map for one without users.
+// TestUsersAreUnknownWithoutDescriptors: while this process has no free file descriptor, it cannot list
+// the programs and pins that use a map. It does not treat the map as one without users.
 func TestUsersAreUnknownWithoutDescriptors(t *testing.T) {
 	path := filepath.Join(bpffs(t), "map")
 	m := newKernelMap(t, namedSpec("used"))

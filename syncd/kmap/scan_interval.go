@@ -12,7 +12,7 @@ const (
 	extendAfter = 3
 	// changeCheck is the longest time between two checks for a change that ends an extended interval.
 	changeCheck = time.Second
-	// restShare is the share of a core that scans of a map at rest may use without a longer interval:
+	// restShare is the share of a core that scans of an unchanged map may use without a longer interval:
 	// 1/restShare.
 	restShare = 100
 )

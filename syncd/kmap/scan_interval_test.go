@@ -15,7 +15,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// TestScansOfUnchangedMapAreRare has a scanner follow a kernel map at rest, and then a change, in
+// TestScansOfUnchangedMapAreRare has a scanner follow an unchanged kernel map, and then a change, in
 // simulated time.
 func TestScansOfUnchangedMapAreRare(t *testing.T) {
 	k := openMap(t, newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: testKey, ValueSize: testValue, MaxEntries: 100}), Options{})
@@ -58,7 +58,7 @@ func TestScansOfUnchangedMapAreRare(t *testing.T) {
 		s.Request() // an urgent scan does not count
 		check("scans find the table unchanged", 350, 15, 25, 35, 45, 65, 105, 185, 265, 345)
 		if got := s.Stats().Interval; got != 80*time.Second {
-			t.Errorf("interval of a map at rest: got %s, want 80s", got)
+			t.Errorf("interval of an unchanged map: got %s, want 80s", got)
 		}
 		time.Sleep(9700 * time.Millisecond) // until 359.7 s
 		key, value := entry(1, 2, testKey, testValue)
@@ -100,7 +100,7 @@ func TestScanIsDue(t *testing.T) {
 		"beyond the limit":                    {limit, extendAfter + 9, unchanged, false, limit, true, 0},
 		"a change that was sent":              {limit, extendAfter, changeCount{head: 6, unsent: 3}, false, base, true, 0},
 		"a change that was not sent":          {limit, extendAfter, changeCount{head: 7, unsent: 2}, false, base, true, 0},
-		"hooks do not see all":                {limit, extendAfter, unchanged, true, base, true, 0},
+		"hooks do not detect all":             {limit, extendAfter, unchanged, true, base, true, 0},
 		"no longest interval":                 {0, extendAfter + 9, unchanged, false, base, true, 0},
 		"no longest interval, before the end": {0, extendAfter + 9, unchanged, false, base - 1, false, 1},
 	} {
@@ -115,7 +115,7 @@ func TestScanIsDue(t *testing.T) {
 	}
 }
 
-// TestCostlyScansAreRarer checks the interval of a map at rest against the work of its scans.
+// TestCostlyScansAreRarer checks the interval of an unchanged map against the work of its scans.
 func TestCostlyScansAreRarer(t *testing.T) {
 	o := ScannerOptions{Interval: 10 * time.Second, MaxInterval: 40 * time.Second, MaxCostlyInterval: 150 * time.Second}
 	for _, c := range []struct {
@@ -136,18 +136,18 @@ func TestCostlyScansAreRarer(t *testing.T) {
 		}
 	}
 	if got := o.IntervalAtRest(401 * time.Millisecond); got != 80*time.Second {
-		t.Errorf("interval at rest: got %s, want 80s", got)
+		t.Errorf("interval of an unchanged map: got %s, want 80s", got)
 	}
 	// An interval that was set is exact, and with takeover-expiry costly scans are as frequent as others.
 	for _, most := range []time.Duration{0, 40 * time.Second} {
 		o.MaxCostlyInterval = most
 		if got := o.IntervalAtRest(time.Minute); got != 40*time.Second {
-			t.Errorf("interval at rest, at most %s: got %s, want 40s", most, got)
+			t.Errorf("interval of an unchanged map, at most %s: got %s, want 40s", most, got)
 		}
 	}
 	o.MaxInterval, o.MaxCostlyInterval = 0, 0
 	if got := o.IntervalAtRest(time.Minute); got != 10*time.Second {
-		t.Errorf("interval at rest without a longer one: got %s, want 10s", got)
+		t.Errorf("interval of an unchanged map without a longer one: got %s, want 10s", got)
 	}
 }
 
@@ -173,7 +173,7 @@ func TestUnchangedScansAreCounted(t *testing.T) {
 	}
 }
 
-// TestChangesThatAreNotSentCount: a map whose volatile fields change is not at rest.
+// TestChangesThatAreNotSentCount: a map whose volatile fields change is not an unchanged one.
 func TestChangesThatAreNotSentCount(t *testing.T) {
 	significant := bytes.Repeat([]byte{0xff}, testValue)
 	significant[testValue-1] = 0

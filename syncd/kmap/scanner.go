@@ -62,7 +62,7 @@ type ScannerStats struct {
 	// those of [ScanBudget.Pause]. Work is its duration without pauses.
 	Last, Work time.Duration
 	// Interval is the effective time from one regular scan to the next: the configured one, the
-	// extended one of a map at rest, or the duration of a scan if that is longer.
+	// extended one of an unchanged map, or the duration of a scan if that is longer.
 	Interval time.Duration
 	// Began is the start time of the last finished scan, in ns of the wall clock, or 0 before the
 	// first. The scan has found all entries that were in the map at that time.

@@ -109,8 +109,8 @@ func (w *Watcher) Next(ctx context.Context) (Event, error) {
 	}
 }
 
-// exhausted reports whether an error is a lack of descriptors or memory, which says nothing about
-// the map.
+// exhausted reports whether an error is a lack of descriptors or memory. The map may be
+// unchanged.
 func exhausted(err error) bool {
 	return errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ENOMEM)
 }

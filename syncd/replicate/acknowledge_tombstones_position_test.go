@@ -109,10 +109,10 @@ func TestDeparturesExpireWithTombstoneTTL(t *testing.T) {
 	}
 }
 
-// TestPeerWithoutSubscriptionForAMoment has a peer end its subscription on an old stream, and subscribe
+// TestPeerThatResubscribesCountsMeanwhile has a peer end its subscription on an old stream, and subscribe
 // again later. Meanwhile it counts as a peer with the map, because it resumes at its old position and
 // may hold the records of deletes that it has not received.
-func TestPeerWithoutSubscriptionForAMoment(t *testing.T) {
+func TestPeerThatResubscribesCountsMeanwhile(t *testing.T) {
 	for name, end := range map[string]func(s *outboundStream, f *outboundMap) error{
 		"ended by the peer": func(s *outboundStream, _ *outboundMap) error {
 			return s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}})

@@ -96,7 +96,7 @@ func TestInvalidDigests(t *testing.T) {
 			t.Errorf("handle digest: want error %q, got: %v", want, err)
 		}
 	}
-	// A peer that always sends another digest is requested to resend again and again, at growing
+	// A peer that always sends another digest is requested to resend repeatedly, at growing
 	// intervals, without any other effect.
 	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	parts := make([]byte, wire.BucketBytes*table.DigestBuckets)

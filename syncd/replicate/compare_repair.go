@@ -96,7 +96,7 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 }
 
 // sweepBuckets deletes the peer's records in the buckets that the peer did not resend: it no longer
-// has them. Resent records are spared, because the merge has moved them to firstPosition or above.
+// has them. Resent records stay, because the merge has moved them to firstPosition or above.
 // So are the records of other owners, orphaned ones included: no node deletes a record because
 // another node lacks it.
 //

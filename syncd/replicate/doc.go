@@ -36,7 +36,7 @@
 // # Anti-entropy
 //
 // A sender that has nothing left to send sends digests of what it holds. The receiver compares them
-// with its own digests at the same position of the stream. Persistent differences are sent again:
+// with its own digests at the same position of the stream. Persistent differences are resent:
 // compare.go.
 //
 // # Hot path

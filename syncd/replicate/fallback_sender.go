@@ -47,7 +47,7 @@ func startedBefore(a, b table.Owner) bool {
 // assignMapRoles decides the roles of one map. The caller holds r.mu.
 //
 // The roles differ between maps: a node may lack one map and serve another. The decision uses only
-// what this node sees, and no messages between nodes.
+// the state of this node, and no messages between nodes.
 func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 	all := make([]mapSource, 0, len(v.live))
 	for node := range v.live {

@@ -194,9 +194,9 @@ func TestOrphanedRecordsComparedByEveryPair(t *testing.T) {
 	poll.Within(t, deadline, "the tables are equal and in sync again", func() bool { return live(a.tb)[7] == 9 && tablesEqual(x, a, c)() && nodesInSync(a, c)() })
 }
 
-// TestOrphanedRecordsAreNotSentAgain has streams break and reconnect: the sender stores which
+// TestOrphanedRecordsAreNotResent has streams break and reconnect: the sender stores which
 // records the peer has.
-func TestOrphanedRecordsAreNotSentAgain(t *testing.T) {
+func TestOrphanedRecordsAreNotResent(t *testing.T) {
 	x, a := startKeyedNode(t, "x", 1), startKeyedNode(t, "a", 100)
 	x.addOrphaned("z", 0, 1000, 1)
 	connectNodes(x, a)

@@ -69,7 +69,7 @@ func (r *Replicator) reviewOwners() {
 			unverified = append(unverified, node)
 		}
 	}
-	// A gone node without records need not be remembered: it can be found again with its next record.
+	// A gone node without records need not be stored: it can be found again with its next record.
 	for node := range r.gone {
 		if !owners[node] {
 			moved[node] = false

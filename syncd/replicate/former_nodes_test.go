@@ -6,7 +6,7 @@ import (
 	"mapsync/syncd/table"
 )
 
-// TestFormerNodeWithRecordsStaysGone checks that further reviews remember a former node while it owns
+// TestFormerNodeWithRecordsStaysGone checks that further reviews keep a former node while it owns
 // records, also after its departure has been forgotten.
 func TestFormerNodeWithRecordsStaysGone(t *testing.T) {
 	r, tb := newTestReplicator(t)

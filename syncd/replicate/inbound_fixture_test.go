@@ -114,9 +114,9 @@ func TestAcknowledgementAfterResume(t *testing.T) {
 	}
 }
 
-// TestAckOfBatchWithoutNews has a batch with records that the table already holds. Its position is
+// TestAckOfBatchWithoutChanges has a batch with records that the table already holds. Its position is
 // acknowledged, too.
-func TestAckOfBatchWithoutNews(t *testing.T) {
+func TestAckOfBatchWithoutChanges(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 	x.writeAll()

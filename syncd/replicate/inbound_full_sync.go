@@ -25,10 +25,10 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 }
 
 // sweepUnreceived deletes the peer's records that the full sync did not contain: the peer has
-// deleted them, and this node did not receive the deletes. Records at or above sweepBefore are
-// spared. The full sync has moved its records there, and newer changes are there, too.
+// deleted them, and this node did not receive the deletes. Records at or above sweepBefore
+// stay. The full sync has moved its records there, and newer changes are there, too.
 //
-// Records of earlier incarnations of the peer are spared, too, while the peer has not acknowledged them.
+// Records of earlier incarnations of the peer stay, too, while the peer has not acknowledged them.
 //
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
@@ -51,7 +51,7 @@ func (in *inboundMap) beginFullSync(known bool, position uint64) {
 	// If it is the same map as before, records that this full sync does not contain no longer
 	// exist at the peer. For another map this does not follow: see table.Options.SameMap.
 	in.sweep = known && (in.sweep || in.position > 0)
-	// Records merged since the request are spared, too: the peer may have made them afterwards,
+	// Records merged since the request stay, too: the peer may have made them afterwards,
 	// and another peer may have sent them.
 	in.sweepBefore = in.nextSweepBefore
 	in.position = position

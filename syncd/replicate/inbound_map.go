@@ -47,7 +47,7 @@ type inboundMap struct {
 	// nextSweepBefore is the head of this node's table plus 1 when the map was last requested.
 	nextSweepBefore uint64
 	// sweepBefore is the value of nextSweepBefore for the current full sync. The sweep at its end
-	// spares records at or above it.
+	// keeps records at or above it.
 	sweepBefore uint64
 	// sweep reports that the end of the current full sync deletes the peer's records that it
 	// did not send.
@@ -245,7 +245,7 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 		in.err = fmt.Errorf("%d records refused, %d too far ahead of the clock", n, res.ahead)
 	}
 	// An entry whose interface does not exist may fit later. An entry with a number out of range
-	// does not fit before the peer changes it and sends it again.
+	// does not fit before the peer changes and resends it.
 	if res.refused+res.ahead > res.outOfRange {
 		in.scheduleFullSync(now)
 	}

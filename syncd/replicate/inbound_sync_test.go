@@ -63,7 +63,7 @@ func TestRestartedFullSyncSweeps(t *testing.T) {
 	restartFullSync(t, in)
 	receiveBatch(t, l, 0, 20, true, 2)
 	wantLive(t, tb, 2)
-	// After the full sync, records that the peer does not send again are kept.
+	// After the full sync, records that the peer does not resend are kept.
 	receiveBatch(t, l, 20, 30, true, 3)
 	wantLive(t, tb, 2, 3)
 }
@@ -304,9 +304,9 @@ func TestRepairBackoffReset(t *testing.T) {
 	}
 }
 
-// TestSweepSparesRecordsThatThePeerMayLack repeats a full sync that broke. The peer has restarted, and holds
+// TestSweepKeepsRecordsThatThePeerMayLack repeats a full sync that broke. The peer has restarted, and holds
 // the record of its earlier incarnation only if it has acknowledged it.
-func TestSweepSparesRecordsThatThePeerMayLack(t *testing.T) {
+func TestSweepKeepsRecordsThatThePeerMayLack(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(s *outboundStream, f *outboundMap)
 		swept  bool

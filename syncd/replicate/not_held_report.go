@@ -18,7 +18,7 @@ const (
 	positionReportPause = time.Second
 )
 
-// Report is the last report of a peer about its copy of a map. An operator sees in it what a
+// Report is the last report of a peer about its copy of a map. It shows an operator what a
 // failover to the peer would lose.
 type Report struct {
 	// At is when the report arrived; zero: no report has arrived. The numbers are not older than

@@ -46,6 +46,6 @@ func TestDeliveryState(t *testing.T) {
 		m.store(table.Owner{Node: fmt.Sprint(i), Incarnation: 1}, states)
 	}
 	if len(m.peers) > maxRememberedPeers {
-		t.Errorf("remembered peers: got %d, want at most maxRememberedPeers", len(m.peers))
+		t.Errorf("stored peers: got %d, want at most maxRememberedPeers", len(m.peers))
 	}
 }

@@ -30,7 +30,7 @@ type outboundMap struct {
 	name string
 	// peerSchema is the schema of the peer's map. It is not checked before checkSchema.
 	peerSchema *mapsyncv1.Schema
-	// resume is the position from which the peer wants to resume; nil: from the beginning. The peer
+	// resume is the position from which the peer resumes; nil: from the beginning. The peer
 	// chooses it, so serve checks it.
 	resume *mapsyncv1.Resume
 	// observe reports that the peer observes: it receives the records of all owners and holds none.
@@ -259,7 +259,7 @@ func (f *outboundMap) encode(tx *table.Tx) {
 // each other.
 //
 // The position advances with the batch, not with its delivery: a batch that is lost with the stream
-// is sent again after the resume. The error ends the stream.
+// is resent after the resume. The error ends the stream.
 func (f *outboundMap) sendBatch(now time.Time) error {
 	f.countUnencodable()
 	previous, deltas := f.sentPosition.Load(), f.enc.Deltas()

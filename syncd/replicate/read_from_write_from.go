@@ -23,7 +23,7 @@ func (m *localMap) sendExcluded(self, peer string) bool {
 // excluded reports whether this node refuses all records of a node in the map.
 func (m *localMap) excluded(node string) bool { return !m.access.writes(node) }
 
-// UpdateAccess reads again from Options.Access which nodes may read and write a map, and restarts
+// UpdateAccess rereads from Options.Access which nodes may read and write a map, and restarts
 // the streams of that map. The new streams refuse nodes that have lost their access. It does
 // nothing if the replicator does not have the map.
 //

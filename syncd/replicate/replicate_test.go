@@ -208,7 +208,7 @@ func TestNextFallbackSenderTakesOver(t *testing.T) {
 	sent := c.r.Stats().Sent.Deltas
 	b.stop()
 	connectNodes(c, d, e)
-	poll.Within(t, deadline, "c sends the records again", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
+	poll.Within(t, deadline, "c resends the records", func() bool { return c.r.Stats().Sent.Deltas >= sent+200 })
 	poll.Within(t, deadline, "the tables are equal", tablesEqual(c, d, e))
 }
 
@@ -263,8 +263,8 @@ func TestPositionBelowFloorSweeps(t *testing.T) {
 	}
 }
 
-// TestRefusedRecordsAreFetchedAgain sets a wrong clock and corrects it.
-func TestRefusedRecordsAreFetchedAgain(t *testing.T) {
+// TestRefusedRecordsAreResent sets a wrong clock and corrects it.
+func TestRefusedRecordsAreResent(t *testing.T) {
 	a := startNode(t, "a", 1, nil)
 	var late time.Time
 	b := startNode(t, "b", 2, nil, func(o *Options) {

@@ -44,9 +44,9 @@ func TestScanLimit(t *testing.T) {
 		l.allow(strconv.Itoa(i), now, interval)
 	}
 	if n := len(l.usedUpTo); n > maxRememberedPeers {
-		t.Errorf("remembered peers: got %d, want at most %d", n, maxRememberedPeers)
+		t.Errorf("stored peers: got %d, want at most %d", n, maxRememberedPeers)
 	}
-	// A scan of a remembered peer forgets no other peer. A scan of a new peer forgets one if the list is full.
+	// A scan of a stored peer forgets no other peer. A scan of a new peer forgets one if the list is full.
 	clear(l.usedUpTo)
 	for i := range maxRememberedPeers {
 		l.allow(strconv.Itoa(i), now, interval)
@@ -56,7 +56,7 @@ func TestScanLimit(t *testing.T) {
 		want int
 	}{{"0", maxRememberedPeers}, {"one more", 1}} {
 		if l.allow(c.peer, now, interval); len(l.usedUpTo) != c.want {
-			t.Errorf("remembered peers after a scan of peer %s: got %d, want %d", c.peer, len(l.usedUpTo), c.want)
+			t.Errorf("stored peers after a scan of peer %s: got %d, want %d", c.peer, len(l.usedUpTo), c.want)
 		}
 	}
 }

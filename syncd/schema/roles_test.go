@@ -251,9 +251,9 @@ func TestWideBitfieldDefault(t *testing.T) {
 	}
 }
 
-// TestTagsAddUp checks that the tags of a type and of a member are combined. The tags of a union
+// TestTagsAreCombined checks that the tags of a type and of a member are combined. The tags of a union
 // and of its selected member are combined too.
-func TestTagsAddUp(t *testing.T) {
+func TestTagsAreCombined(t *testing.T) {
 	stamp := &btf.Typedef{Name: "stamp", Type: u64, Tags: []string{"mapsync:ktime", "not:ours"}}
 	u := &btf.Union{Size: 8, Members: []btf.Member{
 		{Name: "a", Type: stamp, Tags: []string{"mapsync:volatile"}}, member("b", 0, u64),

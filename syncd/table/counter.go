@@ -21,7 +21,7 @@ type Counter interface {
 type base struct {
 	// value is the value that Counter has.
 	value []byte
-	// most is the value with the highest counters since, nil for none. Counter has not seen it.
+	// most is the value with the highest counters since, nil for none. Counter does not have it.
 	most []byte
 	// reset is true if value is that of a reset. Higher values may be from before it, so that most stays nil.
 	reset bool
@@ -113,7 +113,7 @@ func (t *Table) observeDelete(c *Change, s uint32) {
 }
 
 // mayBeOlder reports whether a change may be older than the record's content. The time of a read is that at which it
-// began, but the table knows only that it ended by lastRead.
+// began. The table has only lastRead, by which it ended.
 func (t *Table) mayBeOlder(c *Change, s uint32) bool {
 	m := t.meta(s)
 	if c.Context == ContextReread {

@@ -159,7 +159,7 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.read(3*second).found(Unchanged, "k", "3")
 			r.local(Accepted, 4*second, "update k 5 packet 0")
 		}, 1007},
-		"a counter is reset, and deleted before it is read again": {nil, func(r *rig) {
+		"a counter is reset, and deleted before its reread": {nil, func(r *rig) {
 			r.local(Accepted, 2*second, "update k 1002 packet 0")
 			r.local(Accepted, 2*second+1000, "update k 900 packet 1")
 			r.local(Accepted, 3*second, "delete k - packet 1")
@@ -200,7 +200,7 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.wantRereads("k")
 			r.read(3*second).found(Unchanged, "k", "1001")
 		}, 1001},
-		"a peer's record replaces an entry that is about to be read again": {nil, func(r *rig) {
+		"a peer's record replaces an entry with a pending reread": {nil, func(r *rig) {
 			r.local(Accepted, 2*second, "update k 1002 packet 0")
 			r.local(Accepted, 2*second+1000, "update k 1001 packet 1")
 			r.remote(Accepted, 3*second, peer, Version(20*second), "k", "5000")
@@ -276,7 +276,7 @@ func TestCounterCountsNothingTwice(t *testing.T) {
 			r.wantRereads("k")
 			r.read(3*second).found(Unchanged, "k", "2100")
 		}, 2100},
-		"the map is replaced before an entry is read again": {nil, func(r *rig) {
+		"the map is replaced before the reread of an entry": {nil, func(r *rig) {
 			r.local(Accepted, 2*second, "update k 1002 packet 0")
 			r.local(Accepted, 2*second+1000, "update k 700 packet 1")
 			r.tab.Update(func(tx *Tx) { tx.Refill() })

@@ -139,7 +139,7 @@ func (t *Table) describe(s uint32, rec *Record) {
 func (tx *Tx) Head() uint64 { return tx.t.seq }
 
 // Floor returns the highest position of a forgotten tombstone. A reader below the floor may have missed a
-// delete. It must read the order again from position 0, and its peer must call Sweep afterwards.
+// delete. It must reread the order from position 0, and its peer must call Sweep afterwards.
 func (tx *Tx) Floor() uint64 { return tx.t.floor }
 
 // Get describes the record of a key in rec, tombstones and unversioned records included. It returns false

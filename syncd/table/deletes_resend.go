@@ -7,7 +7,7 @@ func retracted(d *Delta, m *meta, opt RemoteOptions) bool {
 	return opt.Sender != selfID && m.owner == opt.Sender && d.Owner != m.owner
 }
 
-// resendDelete sends a tombstone again. It becomes a tombstone of this node if another node owned it. A
+// resendDelete resends a tombstone. It becomes a tombstone of this node if another node owned it. A
 // tombstone of an earlier incarnation of the node that has the key is sent unchanged, because the local map
 // of that node decides. The sender's own incarnation is never an earlier one, also if its number is lower,
 // because the clock was set back.

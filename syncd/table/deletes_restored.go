@@ -7,7 +7,7 @@ func (t *Table) ownedByLivePeer(m *meta) bool {
 }
 
 // restoreDeleted makes the writer restore a deleted entry. If the delete is from a reread that may be
-// outdated, the key is read again instead.
+// outdated, the key is reread instead.
 func (t *Table) restoreDeleted(c *Change, s uint32) Outcome {
 	if c.Context == ContextReread && t.predates(c, s) {
 		t.requestReread(s)

@@ -84,7 +84,7 @@ func (tx *Tx) Displace(refused Ref, v Version, victim *Record) (found, more bool
 	t.meta(old).flags |= flagEvicted
 	t.describe(old, victim)
 	t.clearNotHeld(m)
-	t.granted.push(s)
+	t.withVictim.push(s)
 	t.stats.Displaced++
 	tx.changed = true
 	return true, false

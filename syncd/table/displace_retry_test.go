@@ -123,7 +123,7 @@ func TestDisplacedInvalidatesReadings(t *testing.T) {
 }
 
 // TestLoadedEntryIsVictim: the map held the entry at start, and a peer sent the same value. syncd has not
-// written the entry, but knows it.
+// written the entry, but has its record.
 func TestLoadedEntryIsVictim(t *testing.T) {
 	r := newRig(t)
 	r.load(Accepted, "k", "v")
@@ -135,8 +135,8 @@ func TestLoadedEntryIsVictim(t *testing.T) {
 	}
 }
 
-// TestUnversionedEntriesAreNoShare: entries that the map held at start belong to no other node.
-func TestUnversionedEntriesAreNoShare(t *testing.T) {
+// TestUnversionedEntriesCountForNoShare: entries that the map held at start belong to no other node.
+func TestUnversionedEntriesCountForNoShare(t *testing.T) {
 	r := newRig(t)
 	r.tab.Update(func(tx *Tx) { tx.SetMembers([]string{peer.Node, other.Node}, nil) })
 	for _, key := range []string{"l", "m", "n"} {

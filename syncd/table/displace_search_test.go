@@ -37,10 +37,10 @@ func TestVictimEndsTheSearch(t *testing.T) {
 	}
 }
 
-// TestVictimIsDefendedMeanwhile: while the writer deletes a victim, its record gets another version, because the
+// TestVictimGetsAnotherVersionDuringDisplacement: while the writer deletes a victim, its record gets another version, because the
 // node defends it against an earlier incarnation of its own. An event from before the delete then does not count
 // as evidence that the map has the entry.
-func TestVictimIsDefendedMeanwhile(t *testing.T) {
+func TestVictimGetsAnotherVersionDuringDisplacement(t *testing.T) {
 	r := withMembers(t)
 	r.remote(Accepted, 1, peer, 1000, "k", "v")
 	r.write()

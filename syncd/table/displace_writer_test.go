@@ -30,9 +30,9 @@ func TestDeletesOfRefusedRecordsKeepShares(t *testing.T) {
 	m.wantEntries(map[string]int{"b": 100, "c": 90})
 }
 
-// TestWriterStopsBeforeGrantedWrites: the writer stops after it took records for which entries were displaced.
+// TestWriterStopsAfterDisplacement: the writer stops after it took records for which entries were displaced.
 // They do not count as entries, the next writer writes them again, and a search for another record ends.
-func TestWriterStopsBeforeGrantedWrites(t *testing.T) {
+func TestWriterStopsAfterDisplacement(t *testing.T) {
 	m := newSmallMap(t, 4, []string{"b", "c", "d"}, nil)
 	m.send(peer, "b", 4, 1000)
 	for i := range 2 {
@@ -77,7 +77,7 @@ func TestWriterStopsBeforeGrantedWrites(t *testing.T) {
 }
 
 // TestRetryWithoutVictimWritesOnce: a retry of a record for which no entry may be displaced costs one write,
-// however many records the search examines, and the record is not sent again.
+// however many records the search examines, and the record is not resent.
 func TestRetryWithoutVictimWritesOnce(t *testing.T) {
 	const n = 20 * displaceSteps
 	m := newSmallMap(t, n, []string{"b", "c"}, nil)
@@ -167,9 +167,9 @@ func TestVictimOfDepartedOwnersIsFound(t *testing.T) {
 	m.wantEntries(map[string]int{"b": 1, "d": n - 1})
 }
 
-// TestOwnRecordAfterAGrantedOne: a full map refuses an own record in the burst in which another record displaced
+// TestOwnRecordAfterADisplacement: a full map refuses an own record in the burst in which another record displaced
 // the only entry of its owner. The own record displaces that other record, once it is in the map.
-func TestOwnRecordAfterAGrantedOne(t *testing.T) {
+func TestOwnRecordAfterADisplacement(t *testing.T) {
 	m := newSmallMap(t, 2, []string{"b", "c"}, nil)
 	m.send(other, "c", 2, 1000)
 	m.own(2)
@@ -236,9 +236,9 @@ func TestDeferredRecordKeepsItsPosition(t *testing.T) {
 	}
 }
 
-// TestRevivedRecordIsNoVictim: a peer deletes keys and creates them again, and the writer has written the deletes
+// TestRecreatedRecordIsNotDisplaced: a peer deletes keys and creates them again, and the writer has written the deletes
 // only. The kernel map has no entry of such a record, so it cannot be displaced.
-func TestRevivedRecordIsNoVictim(t *testing.T) {
+func TestRecreatedRecordIsNotDisplaced(t *testing.T) {
 	m := newSmallMap(t, 5, []string{"b", "c"}, nil)
 	m.send(peer, "b", 5, 1000)
 	m.room = 3
@@ -270,9 +270,9 @@ func TestRevivedRecordIsNoVictim(t *testing.T) {
 	})
 }
 
-// TestRemovedEntryIsNoVictim: the entry of a record has left the kernel map, and the writer has yet to write it
+// TestRemovedEntryIsNotDisplaced: the entry of a record has left the kernel map, and the writer has yet to write it
 // again. The record cannot be displaced, although the writer wrote it before.
-func TestRemovedEntryIsNoVictim(t *testing.T) {
+func TestRemovedEntryIsNotDisplaced(t *testing.T) {
 	for _, tt := range []struct {
 		how  string
 		want Outcome

@@ -8,7 +8,7 @@
 //
 // The records are ordered by their last change. Each key has one record. A change moves its record to the
 // tail and gives it a new position. A reader that follows the order from any position to the tail therefore
-// sees all later changes. The outbound stream of a peer is a Cursor on that order. The kernel writer is
+// reads all later changes. The outbound stream of a peer is a Cursor on that order. The kernel writer is
 // another Cursor, which looks only at dirty records. A slow reader therefore costs no more memory than its
 // cursor.
 //

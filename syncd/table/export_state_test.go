@@ -36,7 +36,7 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 	x.Int(t.rereads.len())
 	x.Int(t.failures.len())
 	x.Int(t.retries.len())
-	x.Int(t.granted.len())
+	x.Int(t.withVictim.len())
 	x.Int(t.deferred.len())
 	x.Version(t.forgottenEarly)
 	x.Int(t.evicted.len())

@@ -65,9 +65,9 @@ func TestSweep(t *testing.T) {
 	r.remote(Accepted, 0, peer, 1001, "c", "v")
 }
 
-// TestSweepSparesRecordsThatThePeerMayLack: records of earlier incarnations stay if the peer has not
+// TestSweepKeepsRecordsThatThePeerMayLack: records of earlier incarnations stay if the peer has not
 // acknowledged them. It may have lost its map.
-func TestSweepSparesRecordsThatThePeerMayLack(t *testing.T) {
+func TestSweepKeepsRecordsThatThePeerMayLack(t *testing.T) {
 	r := newRig(t)
 	earlier := Owner{"b", 1}
 	for _, rec := range []struct {

@@ -1,7 +1,7 @@
 package table
 
 // loadDeletes is the highest number of keys in loading.deleted. If more keys are deleted during a load,
-// every loaded key is read again.
+// every loaded key is reread.
 const loadDeletes = 1 << 16
 
 // loading has the keys without a record that were deleted while the initial content was being read. The
@@ -46,7 +46,7 @@ func (tx *Tx) EndLoad() { tx.t.loading, tx.t.lastRead = nil, tx.t.now }
 // Load enters an entry that the map held at start. A key without a record becomes an unversioned record.
 // The record of any peer wins over it. It is not in the order, and syncd does not send it, until Adopt.
 //
-// A key that already has a record keeps it. If the value in the map differs, the key is read again, and
+// A key that already has a record keeps it. If the value in the map differs, the key is reread, and
 // Load returns Stale.
 func (tx *Tx) Load(key, value []byte) Outcome {
 	t := tx.t

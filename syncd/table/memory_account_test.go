@@ -71,7 +71,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 	tab := r.tab
 	tab.tombs, tab.evicted, tab.released = queueWithSpare[timedSlot](0), queueWithSpare[timedSlot](1), queueWithSpare[uint32](0)
 	tab.rereads, tab.failures, tab.retries = queueWithSpare[uint32](0), queueWithSpare[uint32](2), queueWithSpare[uint32](0)
-	tab.granted, tab.deferred = queueWithSpare[uint32](0), queueWithSpare[uint32](0)
+	tab.withVictim, tab.deferred = queueWithSpare[uint32](0), queueWithSpare[uint32](0)
 	tab.settling.pauses[0] = queueWithSpare[settlingKey](0)
 	tab.unknownRereads.push(pad("k", keySize))
 	tab.recent.slots = make([]uint32, 5)
@@ -84,7 +84,7 @@ func TestMemoryBytesIsTheSum(t *testing.T) {
 		"log": tab.log.bytes(), "early deletes": tab.earlyDeletes.bytes(), "unknown rereads": tab.unknownRereads.bytes(), "settling": tab.settling.bytes(),
 		"recent slots": 5 * 4, "tombs": tab.tombs.bytes(16), "new tombs": tab.newTombs.bytes(16), "evicted": tab.evicted.bytes(16), "released": tab.released.bytes(4),
 		"rereads": tab.rereads.bytes(4), "failures": tab.failures.bytes(4), "retries": tab.retries.bytes(4),
-		"granted": tab.granted.bytes(4), "deferred": tab.deferred.bytes(4),
+		"withVictim": tab.withVictim.bytes(4), "deferred": tab.deferred.bytes(4),
 	} {
 		if n == 0 {
 			t.Errorf("%s: got 0 bytes, want more", part)

@@ -49,7 +49,7 @@ func (t *Table) local(c *Change) Outcome {
 	}
 	h, s := t.findForChange(c.Key)
 	// An event shows that values of open readings may be outdated. A reread of a dirty record has no
-	// meaning, so the key is read again after the write.
+	// meaning, so the key is reread after the write.
 	switch {
 	case s == 0:
 	case c.Context != ContextReread:

@@ -7,7 +7,7 @@ import (
 
 // Two CPUs write and delete a key during the first read of the map. The event of the write arrives
 // last, after Adopt has removed the key.
-func TestAdoptRemembersDeletedKeys(t *testing.T) {
+func TestAdoptStoresDeletedKeys(t *testing.T) {
 	r := newRig(t)
 	r.load(Accepted, "k", "v")
 	r.local(Accepted, second+1000, "delete k - syscall 1")
@@ -118,7 +118,7 @@ func TestEventAtReadTimeIsReread(t *testing.T) {
 
 // A delete event arrives after more than TombstoneTTL. The lifetime of the tombstone begins with the
 // arrival.
-func TestLateDeleteIsRemembered(t *testing.T) {
+func TestLateDeleteIsStored(t *testing.T) {
 	r := newRig(t, shortLived)
 	late := func(now int64) {
 		r.tab.Update(func(tx *Tx) { tx.AdvanceClock(now) })
@@ -190,9 +190,9 @@ func TestEventAfterAnAbsentKey(t *testing.T) {
 	r.wantRereads("k")
 }
 
-// TestLateChangeIsNoNewerEvidence: a change that is older than the newest evidence for a record leaves the time of
+// TestLateChangeKeepsNewerEvidence: a change that is older than the newest evidence for a record leaves the time of
 // that evidence, unless it revives the record.
-func TestLateChangeIsNoNewerEvidence(t *testing.T) {
+func TestLateChangeKeepsNewerEvidence(t *testing.T) {
 	seen := func(r *rig, want int64) {
 		t.Helper()
 		if m, _ := r.tab.metaOf(pad("k", keySize)); m.seen != want {

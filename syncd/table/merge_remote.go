@@ -96,7 +96,7 @@ func (t *Table) mergeNotNewer(d *Delta, s uint32, opt RemoteOptions) Outcome {
 	if opt.Repair && !d.Delete && !m.live() && m.owner != d.Owner {
 		t.resendDelete(s, d.Owner, opt.Sender)
 	}
-	// A record that moves to the tail survives the Sweep that follows the full sync.
+	// A record that moves to the tail stays after the Sweep that follows the full sync.
 	if opt.Touch && m.live() && t.owners.list[m.owner].Node == t.owners.list[d.Owner].Node && !retracted(d, m, opt) {
 		t.moveTail(s)
 	}

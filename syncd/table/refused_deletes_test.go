@@ -61,7 +61,7 @@ func TestRefusedDeletes(t *testing.T) {
 			}
 		})
 	}
-	t.Run("it lives again meanwhile", func(t *testing.T) {
+	t.Run("it is live again meanwhile", func(t *testing.T) {
 		r := begin(t)
 		r.remote(Accepted, 1, peer, 2000, "k", "-")
 		pass(r, second)
@@ -91,7 +91,7 @@ func TestRefusedDeletes(t *testing.T) {
 		r.expired(Defended, 1, unverified, 5000, "k")
 		r.remote(Defended, 1, unverified, 5000, "k", "w")
 		if n := len(r.tab.refusals.of); n != 0 {
-			t.Errorf("remembered deletes: got %d, want 0", n)
+			t.Errorf("stored deletes: got %d, want 0", n)
 		}
 	})
 }
@@ -105,7 +105,7 @@ func TestRefusedDeletesAreBounded(t *testing.T) {
 		r.remote(Defended, 1, Owner{"x", 5}, 5000, key, "-")
 	}
 	if n := len(r.tab.refusals.of); n != maxRefusals {
-		t.Errorf("remembered deletes: got %d, want %d", n, maxRefusals)
+		t.Errorf("stored deletes: got %d, want %d", n, maxRefusals)
 	}
 	if _, last := r.tab.refusals.of[string(pad(fmt.Sprint(maxRefusals+1), keySize))]; !last {
 		t.Error("the last one is not")

@@ -4,7 +4,7 @@ package table
 // dropped; the scan finds these keys.
 const maxUnknownRereads = 1 << 14
 
-// keyQueue is a queue of keys without a record that are to be read again. Keys with a record have
+// keyQueue is a queue of keys without a record that wait for a reread. Keys with a record have
 // flagReread instead. The lock of the table protects it.
 type keyQueue struct {
 	// keys has the keys one after the other. The first head bytes are not in use.

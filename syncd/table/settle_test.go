@@ -4,7 +4,7 @@ import "testing"
 
 // The table rereads a new key after 50, 100, 200 ms and so on. It stops when the key has changed and
 // three rereads after that found no change.
-func TestNewKeysAreReadAgainUntilSettled(t *testing.T) {
+func TestNewKeysAreRereadUntilSettled(t *testing.T) {
 	tab, err := New(Options{Self: Owner{Node: "a", Incarnation: 1}, KeySize: 8, ValueSize: 8, SettleKeys: 2})
 	if err != nil {
 		t.Fatal(err)

@@ -8,11 +8,11 @@ import (
 	"mapsync/syncd/table/tabletest"
 )
 
-// TestRefusedDeleteIsKnownOnceTheKeyIsDeleted: only f has received the records of g. The clock of g is
+// TestRefusedDeleteIsSentOnceTheKeyIsDeleted: only f has received the records of g. The clock of g is
 // ahead, and g has deleted the key and left. b, the fallback sender, refuses that delete, because the record
 // of e is live there. Then b receives the delete of the key by e. From then on all nodes must have the delete
 // by g. Otherwise a later write of e would lose against it.
-func TestRefusedDeleteIsKnownOnceTheKeyIsDeleted(t *testing.T) {
+func TestRefusedDeleteIsSentOnceTheKeyIsDeleted(t *testing.T) {
 	for name, how := range map[string]struct{ local bool }{
 		"deleted by its owner":         {},
 		"deleted by the refusing node": {local: true},

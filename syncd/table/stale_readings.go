@@ -5,7 +5,7 @@ import "slices"
 // Reading is one pass of reading the kernel map. It begins before the map is read and ends after the values
 // that were read have been entered. While it is open, the table notes which records change and which
 // records the writer writes. A value that was read for such a record may be outdated. The table then
-// ignores the value and reads the key again.
+// ignores the value and requests a reread.
 //
 // One reader and one table at a time may use a Reading. The lock of the table protects its fields. The zero
 // Reading is ready for use, and a reading that has ended may begin again.

@@ -16,7 +16,7 @@ type Stats struct {
 	Failed int
 	// Released is the number of tombstones of expired records whose entry the kernel map may still hold.
 	Released int
-	// PendingRereads is the number of records that are to be read again from the kernel map.
+	// PendingRereads is the number of records that wait for a reread from the kernel map.
 	PendingRereads int
 
 	// MemoryBytes is the memory of the table on the Go heap in bytes.
@@ -53,7 +53,7 @@ type Stats struct {
 	// Unsettled counts new keys that were not reread until stable because Options.SettleKeys others were
 	// waiting.
 	Unsettled uint64
-	// RereadsDropped counts keys without a record that were not read again because too many others were
+	// RereadsDropped counts keys without a record that were not reread because too many others were
 	// waiting.
 	RereadsDropped uint64
 	// Restored counts local expiries of a peer's record, whose entry syncd restored.
@@ -80,7 +80,7 @@ type Stats struct {
 	Expired uint64
 	// Replaced counts records that a peer repaired without a newer version: see Replace.
 	Replaced uint64
-	// DeletesResent counts deletes of other nodes that this node sent again: see RemoteOptions.Repair.
+	// DeletesResent counts deletes of other nodes that this node resent: see RemoteOptions.Repair.
 	DeletesResent uint64
 	// Rejected counts records of peers that did not enter because of Options.MaxLive.
 	Rejected uint64
@@ -102,6 +102,6 @@ func (t *Table) Stats() Stats {
 	s.MemoryBytes = t.slabBytes() + t.index.bytes + t.owners.bytes() + t.digester.bytes() +
 		t.log.bytes() + t.earlyDeletes.bytes() + t.unknownRereads.bytes() + t.settling.bytes() + t.recent.bytes() + t.refusals.bytes(t.opt.KeySize) +
 		t.tombs.bytes(16) + t.newTombs.bytes(16) + t.evicted.bytes(16) + t.released.bytes(4) +
-		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4) + t.granted.bytes(4) + t.deferred.bytes(4)
+		t.rereads.bytes(4) + t.failures.bytes(4) + t.retries.bytes(4) + t.withVictim.bytes(4) + t.deferred.bytes(4)
 	return s
 }

@@ -198,9 +198,9 @@ type Table struct {
 	// retries has slots with flagInFailures that NextDirty returns next. A slot is in failures or in
 	// retries, not in both.
 	retries fifo[uint32]
-	// granted has the records that Displace has selected a victim for, oldest first. A record may have
+	// withVictim has the records that Displace has selected a victim for, oldest first. A record may have
 	// changed since. The slots are in failures or in retries, too.
-	granted fifo[uint32]
+	withVictim fifo[uint32]
 	// deferred has the refused records that the writer tries again when it has tried all others, oldest first. A
 	// record may have changed since. The slots are in failures or in retries, too.
 	deferred fifo[uint32]
@@ -208,7 +208,7 @@ type Table struct {
 	evicted fifo[timedSlot]
 	// released has the slots with flagInReleased, each once, oldest first.
 	released fifo[uint32]
-	// unknownRereads has the keys without a record that are to be read again.
+	// unknownRereads has the keys without a record that wait for a reread.
 	unknownRereads keyQueue
 	// earlyDeletes has the latest deletes of keys without a record.
 	earlyDeletes earlyDeletes

@@ -1,7 +1,7 @@
 package table
 
 // A data plane may arm a bpf_timer in each entry, which deletes the entry in the end. An entry that syncd wrote
-// has no armed timer. While its owner lives, the owner's timer deletes it on all nodes. After a takeover, this
+// has no armed timer. While its owner is live, the owner's timer deletes it on all nodes. After a takeover, this
 // node deletes it instead, once it has not changed for Options.TakeoverExpiry.
 
 // takeover is the state of ExpireTakenOver. The lock of the table protects it.

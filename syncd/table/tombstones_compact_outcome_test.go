@@ -152,7 +152,7 @@ func TestReadingIsStaleAfterCompaction(t *testing.T) {
 }
 
 // TestReadingIsStaleAfterTombstoneIsForgotten: a value that was read before the table forgot the
-// tombstone is stale. The key is read again after an event at the time of the delete.
+// tombstone is stale. The key is reread after an event at the time of the delete.
 func TestReadingIsStaleAfterTombstoneIsForgotten(t *testing.T) {
 	r := newRig(t, shortLived)
 	r.deleteAndCompact(second, "k")

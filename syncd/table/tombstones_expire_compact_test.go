@@ -85,9 +85,9 @@ func TestReleasedTombstoneStays(t *testing.T) {
 	r.want("k", "unknown")
 }
 
-// TestQueuedKeyIsNoRoom: a full table takes the element of a key that is live again from the queue. This makes no
+// TestRequeuedKeyFreesNoElement: a full table takes the element of a key that is live again from the queue. This makes no
 // room, and the table forgets the next tombstone of the key at the end of its lifetime.
-func TestQueuedKeyIsNoRoom(t *testing.T) {
+func TestRequeuedKeyFreesNoElement(t *testing.T) {
 	r := newRig(t, room(1), func(o *Options) { o.TombstoneTTL = time.Minute })
 	r.local(Accepted, second, "update k v packet 0")
 	r.local(Accepted, second, "delete k - packet 0")

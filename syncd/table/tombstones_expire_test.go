@@ -105,7 +105,7 @@ func TestExpireWithCursorAndPendingReread(t *testing.T) {
 	r.local(Accepted, 2*second, "delete l - packet 1")
 	c := r.tab.NewCursor(99)
 	r.expire(9*second, 9)
-	r.wantRereads("") // there is no record left to compare with
+	r.wantRereads("") // no record to compare with
 	r.local(Accepted, 10*second, "update m v packet 0")
 	r.tab.View(func(tx *Tx) {
 		var rec Record

@@ -24,9 +24,9 @@ func TestLifetimeOfALateDelete(t *testing.T) {
 	}
 }
 
-// TestTombstonesToBeReadAgainAreBounded: the table keeps at most twice Options.MaxTombstones
+// TestTombstonesWithPendingRereadAreBounded: the table keeps at most twice Options.MaxTombstones
 // tombstones with pending rereads.
-func TestTombstonesToBeReadAgainAreBounded(t *testing.T) {
+func TestTombstonesWithPendingRereadAreBounded(t *testing.T) {
 	for _, test := range []struct {
 		cpu          int // CPU of the delete; if it differs from the CPU of the update, the key is reread
 		deletes, end int
@@ -59,9 +59,9 @@ func TestExpireAtExtremeTimes(t *testing.T) {
 	r.want("k", "unknown")
 }
 
-// TestQueuedTombstoneThatIsSeenAgain: a second delete of the key prolongs the grace of an acknowledged
+// TestSecondDeleteExtendsGrace: a second delete of the key prolongs the grace of an acknowledged
 // tombstone.
-func TestQueuedTombstoneThatIsSeenAgain(t *testing.T) {
+func TestSecondDeleteExtendsGrace(t *testing.T) {
 	r := newRig(t, minute, func(o *Options) { o.TombstoneGrace = 5 * time.Second })
 	r.local(Accepted, second, "update k v packet 0")
 	r.local(Accepted, second, "delete k - packet 0")

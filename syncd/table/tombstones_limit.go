@@ -44,7 +44,7 @@ func (t *Table) isForgottenEarly(d *Delta) bool {
 const keptTombs = flagDirty | flagUnversioned | flagReleased
 
 // limitTombstones makes room for one more tombstone. Up to twice Options.MaxTombstones it does not forget a
-// tombstone whose key is about to be read again.
+// tombstone whose key waits for a reread.
 func (t *Table) limitTombstones() {
 	switch n := t.stats.Tombstones; {
 	case n < t.opt.MaxTombstones:

@@ -1,7 +1,7 @@
 package table
 
 // Touch moves the records of all incarnations of a node, tombstones included, to the tail. Every reader
-// therefore reads them again, and this node sends them in place of their owner. Touch looks at up to limit
+// therefore rereads them, and this node sends them in place of their owner. Touch looks at up to limit
 // records. While it returns true, the caller calls it again with the same cursor. The first call needs a
 // new cursor at position 0. Touch ignores records that move to the tail after the first call.
 func (tx *Tx) Touch(node string, c *Cursor, limit int) (more bool) {

@@ -9,7 +9,7 @@ package table
 func (tx *Tx) NextDirty(c *Cursor, rec *Record) bool {
 	t := tx.t
 	// Retries come first. They do not depend on the position of the cursor.
-	s := t.nextFailed(&t.granted)
+	s := t.nextFailed(&t.withVictim)
 	if s == 0 {
 		s = t.nextRetry()
 	}
@@ -60,7 +60,7 @@ func (t *Table) toEnd(c *Cursor) {
 // Applied reports the write of a record that NextDirty returned. v is the version that the record had then.
 // If the record has not changed, Applied clears its dirty mark. If err is not nil, it marks the record as
 // failed instead, and NextDirty skips it until RequeueFailed. A local change may have replaced the record
-// during the write. The kernel may then hold either value, so the key is read again. If a peer's record has
+// during the write. The kernel may then hold either value, so the key is reread. If a peer's record has
 // replaced that change since, it is written again.
 func (tx *Tx) Applied(ref Ref, v Version, err error) {
 	t := tx.t
@@ -122,7 +122,7 @@ func (tx *Tx) SetApplied(position uint64) {
 // acknowledges up to this position to peers.
 func (tx *Tx) AppliedPosition() uint64 { return tx.t.applied }
 
-// TakeRereads copies the keys that are to be read again from the kernel map into buf, one after the other.
+// TakeRereads copies the keys that wait for a reread from the kernel map into buf, one after the other.
 // Each key is copied once, in the order of the requests. It returns the number of keys, at most as many as
 // fit into buf. The caller passes the results to Local with ContextReread and the time before the read.
 func (tx *Tx) TakeRereads(buf []byte) int {

@@ -197,7 +197,7 @@ func TestFullChunk(t *testing.T) {
 }
 
 // TestEventBeforeAWriteOfAnOlderVersion: a peer's delete is written while a repair gives the tombstone another
-// version. The data plane wrote the key before that write. When its event arrives, the key is read again, because
+// version. The data plane wrote the key before that write. When its event arrives, the key is reread, because
 // the kernel map may not have it.
 func TestEventBeforeAWriteOfAnOlderVersion(t *testing.T) {
 	r := newRig(t)

@@ -39,7 +39,7 @@ func (tx *Tx) RequeueFailed(limit int) int {
 	return n
 }
 
-// nextFailed returns the next record of granted or deferred whose write is still failed, or 0 if there is none.
+// nextFailed returns the next record of withVictim or deferred whose write is still failed, or 0 if there is none.
 // Like a retry, it stays marked as failed until it is written. It also stays in the queue failures, and may be in
 // retries, so that a burst may have it twice.
 func (t *Table) nextFailed(q *fifo[uint32]) uint32 {

@@ -34,7 +34,7 @@ type Daemon struct {
 	syncer
 	scanning  bool // a scan is in progress
 	scanPlace int  // the position in the map that the scan has reached
-	// expiredEarly is the number of tombstones that the model knows to be forgotten early.
+	// expiredEarly is the number of tombstones that the model has as forgotten early.
 	expiredEarly uint64
 	// scanExpired is the number of tombstones that were forgotten before the scan began.
 	scanExpired uint64
@@ -55,7 +55,7 @@ const (
 	stateReplicating                 // unversioned entries were adopted
 )
 
-// loadKind says how the table treats the content of a newly attached map.
+// loadKind defines how the table treats the content of a newly attached map.
 type loadKind uint8
 
 const (
@@ -75,7 +75,7 @@ type mapRead struct {
 // syncTimeout is the setting sync-timeout: the maximum wait for the records of peers, in nanoseconds.
 const syncTimeout = int64(30 * time.Second)
 
-// Start starts a daemon. The content of the node's map is not loaded yet. Peers notice it with their
+// Start starts a daemon. The content of the node's map is not loaded yet. Peers detect it with their
 // next views.
 func (n *Node) Start() {
 	d := &Daemon{n: n, self: table.Owner{Node: n.Name, Incarnation: uint64(n.clock())}}

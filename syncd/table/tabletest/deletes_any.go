@@ -2,7 +2,7 @@ package tabletest
 
 import "mapsync/syncd/table"
 
-// Deletes of another node's keys that replicate: see table.Options.DeletesAny. The model knows the outcome of
+// Deletes of another node's keys that replicate: see table.Options.DeletesAny. The model has the outcome of
 // such a delete if its event shows that it came after the last write of the key's home.
 
 // deletedElsewhere records that a node other than the home deleted a key.
@@ -46,7 +46,7 @@ func (m *Model) holdsLast(n *Node, key int) bool {
 func (m *Model) rewrittenAfterDelete(key int, gone bool) {
 	k := &m.keys[key]
 	k.rewritten = k.rewritten || k.deletedBy > 0
-	// A daemon that reads the map afterwards does not know either whether such a write came after the delete.
+	// A daemon that reads the map afterwards cannot decide whether such a write came after the delete.
 	d := m.world.Nodes[k.home].Daemon
 	k.contested = k.contested || (k.rewritten && !gone && (d == nil || !d.wasOffered))
 	k.contested = k.contested || (k.deletedBy > 0 && (m.closeToLast(k) || !m.homeHasDelete(key)))
@@ -66,7 +66,7 @@ func (m *Model) homeHasDelete(key int) bool {
 }
 
 // Stopping records that a daemon is about to end. If its node wrote a key after another node's delete, and the daemon has
-// not received that write, the next daemon does not know that the delete was in the map before the write.
+// not received that write, the next daemon cannot detect that the delete was in the map before the write.
 func (m *Model) Stopping(n *Node) {
 	for i := range m.keys {
 		k := &m.keys[i]

@@ -100,7 +100,7 @@ func (m *Model) Stopped(n *Node) {
 
 // noteForgotten records which deletes a table has forgotten while a node that has not received them is
 // away. A node that this incarnation has never seen counts, too: without expected-peers, a daemon that
-// restarts while it is cut off does not know that node. If lapsed is set, some deletes were forgotten at
+// restarts while it is cut off has no record of that node. If lapsed is set, some deletes were forgotten at
 // the end of their lifetime, or because there were too many. Then it also covers nodes that are live and
 // have not received them: the received position of the node decides.
 func (m *Model) noteForgotten(d *Daemon, lapsed bool) {

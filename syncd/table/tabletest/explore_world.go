@@ -46,7 +46,7 @@ type exploreWorld struct {
 	cpus int // the number of CPUs whose events may be reordered
 }
 
-// newExploreWorld starts a cluster and runs it until it is at rest.
+// newExploreWorld starts a cluster and runs it until it is idle.
 //
 // The beginning depends on conf alone, so that the replay of a path gives the same world each time.
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *Tables) *exploreWorld {

@@ -77,7 +77,7 @@ func (r *simulation) noteForgotten(n *Node) {
 	r.forgotten = r.forgotten || (n.Daemon.tab != nil && n.Daemon.floor() > 0)
 }
 
-// replace simulates a load balancer that creates a new map. The daemon notices it in its next call of
+// replace simulates a load balancer that creates a new map. The daemon detects it in its next call of
 // follow, and refills the new map from its table.
 func (r *simulation) replace(n *Node) {
 	r.stats["new maps"]++

@@ -143,7 +143,7 @@ func (l *InboundStream) connect() {
 }
 
 // subscribe requests the map, from the position that the inbound stream has reached. subscribePos is
-// read first: the sweep spares what arrives from here on.
+// read first: the sweep keeps what arrives from here on.
 func (l *InboundStream) subscribe() {
 	l.last++
 	l.index, l.state, l.subscribePos = l.last, inboundAwaited, l.to.head()+1
@@ -314,7 +314,7 @@ func (l *InboundStream) mergeOne(tx *table.Tx, x *delta, now int64, opt table.Re
 }
 
 // sweepRest deletes records of the peer that the full sync did not include. Records that were merged
-// since the subscription are spared.
+// since the subscription stay.
 func (l *InboundStream) sweepRest() {
 	t := l.to.tab
 	c := t.NewCursor(0)

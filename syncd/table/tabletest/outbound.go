@@ -31,7 +31,7 @@ type outboundMap struct {
 	index        int              // number of the subscription
 	sendAll      bool             // the records of all owners are sent until the end of the stream is reached
 	resume       bool             // the peer has a position
-	pendingSent  bool             // a message has reported that there is no map yet
+	pendingSent  bool             // a message has reported that the map is absent
 	cursor       *table.Cursor    // nil until the subscription is accepted
 	origin       uint64           // the position at which the stream began
 	goal         uint64           // the head when a full sync began; 0: a resume
@@ -234,7 +234,7 @@ func (st *stream) encode(tx *table.Tx, limit int, batch *[]delta) bool {
 		if tx.Unversioned() > 0 {
 			return true
 		}
-		f.open, f.caughtUp = true, false // the digest is due, even if there are no records
+		f.open, f.caughtUp = true, false // the digest is due, also without records
 		if f.origin == 0 {
 			f.goal = tx.Head()
 		}

@@ -16,7 +16,7 @@ import (
 
 // Script runs the events of one scenario on a world. Its events are the keys of scriptCommands.
 //
-// Each event takes 1 ms of simulated time and does only what its name says: nothing is written, sent or
+// Each event takes 1 ms of simulated time and does only what its name states: nothing is written, sent or
 // read in the background. A file shows the outcome of each event, so a change of a rule shows as a
 // difference.
 type Script struct {
@@ -303,7 +303,7 @@ func (s *Script) scan(n *Node, _ []string) {
 // adopt prints whether the entries are adopted, which needs the records of all live peers or a timeout.
 func (s *Script) adopt(n *Node, _ []string) { s.printf("%s adopts: %v", n.Name, n.Daemon.Adopt()) }
 
-// crash ends the daemon. All other nodes notice it at once, and the kernel map stays.
+// crash ends the daemon. All other nodes detect it at once, and the kernel map stays.
 func (s *Script) crash(n *Node, _ []string) {
 	n.Stop()
 	s.world.UpdateViews()

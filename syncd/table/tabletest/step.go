@@ -123,7 +123,7 @@ func (r *simulation) stepDaemon(d *Daemon) {
 	x := r.rand.IntN(100)
 	switch {
 	case x < 6:
-		// Each daemon notices changes of the membership at its own time.
+		// Each daemon detects changes of the membership at its own time.
 		r.updateSomeViews(d)
 	case x < 10:
 		d.follow()

@@ -217,7 +217,7 @@ func (n *Node) Remove(key int, cpu uint16, ctx table.Context, seen bool, jitter 
 }
 
 // evict evicts the least recently written entry, to make room for a key. The map must have another
-// entry. -1: no key is spared.
+// entry. -1: any entry.
 func (n *Node) evict(key int, cpu uint16, ctx table.Context, seen bool, jitter int64) {
 	victim := -1
 	for k := range n.Map.entries {

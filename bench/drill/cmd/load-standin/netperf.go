@@ -62,7 +62,7 @@ func serveTest(control net.Conn) {
 			}
 			go func() {
 				defer conn.Close()
-				io.Copy(conn, conn) //nolint:errcheck // the client notices
+				io.Copy(conn, conn) //nolint:errcheck // the client detects it
 			}()
 		}
 	}()

@@ -35,7 +35,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	o := drill.RateOptions{Logger: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	fs := flag.NewFlagSet("rates", flag.ContinueOnError)
-	ways := fs.String("ways", drill.WayReports, "how syncd learns of writes: kprobe, fexit, reports (by the load balancer itself, without hooks); a `list`")
+	ways := fs.String("ways", drill.WayReports, "how syncd detects writes: kprobe, fexit, reports (by the load balancer itself, without hooks); a `list`")
 	threads := fs.String("threads", "1,10,50", "numbers of netperf clients, a `list`")
 	fs.IntVar(&o.Rounds, "rounds", 0, "rounds, in which the ways take turns (default 5)")
 	fs.DurationVar(&o.Window, "window", 0, "length of each measurement (default 5s)")

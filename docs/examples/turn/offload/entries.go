@@ -177,7 +177,7 @@ func (o *Offload) permissionKey(p *Permission) bpf.TurnTurnPermissionKey {
 	return bpf.TurnTurnPermissionKey{Client: o.flow(p.Client, 0), Peer: bigEndian32(p.Peer)}
 }
 
-// list returns the entries of a map for which wanted returns true. It reads the map again if a delete
+// list returns the entries of a map for which wanted returns true. It rereads the map if a delete
 // has ended the reading.
 func list[K, V, T any](m *ebpf.Map, wanted func(*K, *V) (T, bool)) (all []T, err error) {
 	const attempts = 5

@@ -267,7 +267,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// Sweep keeps what lives, and removes what has ended. An entry without what it belongs to stays for one sweep.
+// Sweep keeps live entries, and removes those that have ended. An entry without its parent stays for one sweep.
 func TestSweep(t *testing.T) {
 	o := newOffload(t)
 	sweeper := NewSweeper(o)

@@ -1,6 +1,6 @@
 // Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
 // rate of sentences to be rewritten and exits with 1 if the rate is above its limit, a name has a replaced
-// term, or a failure message of a test does not say what was wanted.
+// term, or a failure message of a test does not state what was wanted.
 package main
 
 import (
