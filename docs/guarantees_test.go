@@ -49,7 +49,7 @@ func TestGuaranteesHaveTests(t *testing.T) {
 					continue
 				}
 				if err := known.check(span); err != nil {
-					t.Errorf("%s: %v", s.Title, err)
+					t.Errorf("tests named in %s: got %v, want existing ones", s.Title, err)
 				}
 			}
 		}
@@ -153,7 +153,7 @@ func TestLinksResolve(t *testing.T) {
 		for i := range page.Sections {
 			for _, link := range handbook.Links(page.Sections[i].Prose) {
 				if err := follow(path, page, link); err != nil {
-					t.Errorf("%s, %q: %v", path, page.Sections[i].Title, err)
+					t.Errorf("links in %s, %q: got %v, want none that fails", path, page.Sections[i].Title, err)
 				}
 			}
 		}

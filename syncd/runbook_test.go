@@ -185,7 +185,7 @@ func TestPagesCallRealCommands(t *testing.T) {
 				}
 				if flagSpan.MatchString(line) {
 					if err := checkFlags(line); err != nil {
-						t.Errorf("%s, %q: %v", path, s.Title, err)
+						t.Errorf("%s, %q: flags: got %v, want known ones", path, s.Title, err)
 					}
 				}
 				if !strings.HasPrefix(line, "syncd ") {
