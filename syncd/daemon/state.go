@@ -99,7 +99,8 @@ func openState(dir, node string, log *slog.Logger) *state {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		s.readFailures++
-		log.Warn("failed to read the boot id, starting without the state", "error", err)
+		log.Warn("failed to read the boot id, starting without the state", "error", err,
+			"hint", "let syncd read /proc/sys/kernel/random/boot_id; until then, deletes made while syncd is stopped may be reverted")
 	}
 	this := strings.TrimSpace(string(boot))
 	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids are valid until reboot
@@ -140,7 +141,8 @@ func (s *state) read() error {
 func (s *state) nextIncarnation(now uint64, maxAhead time.Duration) uint64 {
 	s.mu.Lock()
 	if last := s.file.Incarnation; last > now+uint64(maxAhead) {
-		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now)
+		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now,
+			"hint", "check the clock (chronyc tracking); if it is wrong, correct it and restart syncd")
 		s.file.Incarnation = 0
 	}
 	s.file.Incarnation = max(now, s.file.Incarnation+1)
