@@ -145,7 +145,7 @@ func (e *entryMetrics) save(limit time.Duration) {
 	}
 	if text := err.Error(); text != e.problem {
 		e.problem = text
-		e.daemon.log.Warn("failed to save the counters of entries", "file", e.path, "error", err,
+		e.daemon.remoteLog.Warn("failed to save the counters of entries", "file", e.path, "error", err,
 			"hint", "after a restart of syncd they continue at the last saved content; free or repair state-dir")
 	}
 }

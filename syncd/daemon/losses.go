@@ -59,7 +59,7 @@ func (d *Daemon) checkLosses() {
 		}
 		l.log(d.log)
 		if repaired {
-			l.close(d.log, lost)
+			l.close(d.remoteLog, lost) // traffic can cause losses at any rate
 		}
 	}
 }

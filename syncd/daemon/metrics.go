@@ -108,7 +108,7 @@ var (
 	deprecatedStreamSyncs = desc("stream_walks_total", "Deprecated: use mapsync_stream_syncs_total.", "kind")
 
 	connRejected  = desc("connections_rejected_total", "Incoming connections ended by a limit, by listener and limit.", "listener", "reason")
-	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed of those that remote sides caused.")
+	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed because their message repeats.")
 	recRejected   = desc("records_rejected_total", "Records of peers rejected, by reason.", "reason")
 	gossipMembers = desc("gossip_members", "Live gossip members without this node.")
 	gossipErrors  = desc("gossip_errors_total", "Errors of gossip, by cause.", "cause")
