@@ -117,21 +117,7 @@ func (s *state) read() error {
 	case err != nil:
 		return fmt.Errorf("read the state: %w", err)
 	}
-	// The version comes first: a field of a newer version may have another type.
-	var head struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return fmt.Errorf("parse the state: %w", err)
-	}
-	if head.Version < 0 || head.Version > stateVersion {
-		return fmt.Errorf("read the state of version %d: this syncd supports versions 0 to %d and replaces it (drain a node before it returns to an earlier release)",
-			head.Version, stateVersion)
-	}
-	if err := json.Unmarshal(data, &s.file); err != nil {
-		return fmt.Errorf("parse the state: %w", err)
-	}
-	return nil
+	return parseVersioned(data, &s.file, "state", versions{0, stateVersion, "drain a node before it returns to an earlier release"})
 }
 
 // nextIncarnation returns the incarnation of this start, in ns of the wall clock, and saves it.
