@@ -42,8 +42,8 @@ func TestParseVersioned(t *testing.T) {
 // those of a later version names the remedy.
 func TestCountersVersions(t *testing.T) {
 	const other = `"counters":{"m/c_total":{"labels":[],"fields":["bytes"],"series":null,"other":[7]}}}`
-	for version := firstCountersVersion - 1; version <= countersVersion+1; version++ {
-		read := version >= firstCountersVersion && version <= countersVersion
+	for version := range countersVersion + 2 {
+		read := version >= 1 && version <= countersVersion
 		var log bytes.Buffer
 		d := &Daemon{log: slog.New(slog.NewTextHandler(&log, nil)), config: config.Config{StateDir: t.TempDir(), NodeName: "n"}}
 		d.remoteLog = d.log
