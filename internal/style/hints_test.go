@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-func TestHints(t *testing.T) {
-	const code = `package a
+// loggingCode logs with and without hints.
+const loggingCode = `package a
 
 func f() {
 	log.Warn("one", "a", 1)
@@ -31,7 +31,9 @@ func f() {
 	return status.Error(codes.Internal, "nine"+err.Error())
 }
 `
-	found, err := Hints("syncd/a.go", []byte(code))
+
+func TestHints(t *testing.T) {
+	found, err := Hints("syncd/a.go", []byte(loggingCode))
 	want := []Finding{
 		{"syncd/a.go", 4, `log message "one": add the attribute hint with the remedy`},
 		{"syncd/a.go", 7, `log message "four": add the attribute hint with the remedy`},
@@ -41,11 +43,11 @@ func f() {
 	if err != nil || fmt.Sprint(found) != fmt.Sprint(want) {
 		t.Errorf("log messages without hint: got %v, %v, want %v", found, err, want)
 	}
-	if found, err := Hints("peers/sub/a.go", []byte(code)); err != nil || len(found) != len(want) {
+	if found, err := Hints("peers/sub/a.go", []byte(loggingCode)); err != nil || len(found) != len(want) {
 		t.Errorf("log messages of peers/: got %v, %v, want %d findings", found, err, len(want))
 	}
 	for _, file := range []string{"syncd/a_test.go", "bench/a.go", "peers/a.md"} {
-		if found, err := Hints(file, []byte(code)); err != nil || found != nil {
+		if found, err := Hints(file, []byte(loggingCode)); err != nil || found != nil {
 			t.Errorf("log messages in %s: got %v, %v, want no findings", file, found, err)
 		}
 	}
