@@ -45,7 +45,8 @@ func (d delegate) NotifyAlive(n *memberlist.Node) error {
 		d.c.counters.badMeta.Add(1)
 		if d.c.logLimit.allow("meta " + n.Addr.String()) {
 			d.c.log.Warn("ignored gossip member with invalid metadata",
-				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err)
+				"node", n.Name, "gossip_addr", gossipAddr(n), "error", err,
+				"hint", "stop that program, or use the same version of syncd; separate clusters need different gossip keys")
 		}
 	}
 	return err
@@ -128,7 +129,8 @@ func (c *Cluster) addMember(n *memberlist.Node) {
 	if err != nil {
 		// NotifyAlive has validated the same data before, so this is not expected.
 		c.counters.badMeta.Add(1)
-		c.log.Error("ignored admitted member with invalid metadata", "node", n.Name, "error", err)
+		c.log.Error("ignored admitted member with invalid metadata", "node", n.Name, "error", err,
+			"hint", "use the same version of syncd on all nodes; if the versions are equal, report it")
 		return
 	}
 	c.mu.Lock()

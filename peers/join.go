@@ -173,7 +173,8 @@ func (c *Cluster) joinIfDue(ctx context.Context, p *joinBackoff) {
 	c.joinErr = err
 	c.mu.Unlock()
 	if c.logLimit.allow("join") {
-		c.log.Warn("failed to reach any other node, retrying", "error", err, "retry_in", p.retry)
+		c.log.Warn("failed to reach any other node, retrying", "error", err, "retry_in", p.retry,
+			"hint", "correct join, and open the port of gossip-listen for TCP and UDP; behind NAT: set gossip-advertise")
 	}
 }
 

@@ -46,7 +46,8 @@ func (c *Cluster) checkConflicts() {
 			c.counters.nameConflicts.Add(1)
 			if c.logLimit.allow("conflict " + it.name) {
 				c.log.Error("two live nodes have the same name",
-					"name", it.name, "gossip_addr", it.addr, "other_gossip_addr", it.otherAddr)
+					"name", it.name, "gossip_addr", it.addr, "other_gossip_addr", it.otherAddr,
+					"hint", "give each node its own node-name")
 			}
 			continue
 		}

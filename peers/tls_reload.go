@@ -125,5 +125,6 @@ func (c *Credentials) noteReloadFailure(err error, now time.Time) {
 	f.logged, f.loggedAt = f.text, now
 	c.stats.ReloadErrors++
 	c.log.Error("failed to reload TLS files, keeping the previous ones",
-		"error", err, "former_not_after", c.current.expiringCert.NotAfter)
+		"error", err, "former_not_after", c.current.expiringCert.NotAfter,
+		"hint", "correct the file before former_not_after; syncd reads it again by itself")
 }

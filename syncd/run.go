@@ -62,7 +62,7 @@ func newLogger(c *config.Config) *slog.Logger {
 	}
 	log := slog.New(handler)
 	if err != nil {
-		log.Error("log level is unknown", "error", errors.Unwrap(err)) // unreachable: Validate checks it
+		log.Error("log level is unknown", "error", errors.Unwrap(err), "hint", "set log-level to debug, info, warn or error") // unreachable: Validate checks it
 	}
 	return log
 }

@@ -67,7 +67,8 @@ func (d *Daemon) watchClocks(ctx context.Context) error {
 			for _, c := range d.clockProblems() {
 				if _, is := logged[c.node]; !is {
 					logged[c.node] = now
-					d.remoteLog.Error("clocks of nodes are too far apart", slog.String("peer", c.node), slog.String("problem", c.text()))
+					d.remoteLog.Error("clocks of nodes are too far apart", slog.String("peer", c.node), slog.String("problem", c.text()),
+						slog.String("hint", "correct the clock of the node that is ahead (chronyc makestep), then restart its syncd"))
 				}
 			}
 		}

@@ -154,7 +154,8 @@ func New(o Options) (_ *Daemon, err error) {
 	}
 	// After openNetwork no other syncd has these settings.
 	if err := removeUnusedSums(&d.config); err != nil {
-		d.log.Warn("failed to remove the sums of maps that are not in drain-sums", "error", err)
+		d.log.Warn("failed to remove the sums of maps that are not in drain-sums", "error", err,
+			"hint", "let syncd write pin-dir, or remove the folders of these maps in its folder drain-sums")
 	}
 	maps, err := d.newReplicas(&d.config, fields)
 	if err != nil {
@@ -168,6 +169,9 @@ func New(o Options) (_ *Daemon, err error) {
 	return d, nil
 }
 
+// hintAttach is the hint in the log lines about missing hooks.
+const hintAttach = "set attach: auto if syncd check reports that hooks work; otherwise shorten scan-interval"
+
 func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)) error {
 	// Kernels before 5.11 charge BPF memory to this limit.
 	if err := rlimit.RemoveMemlock(); err != nil {
@@ -175,7 +179,8 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	}
 	var err error
 	if d.clock.jiffies, err = kmap.MeasureJiffies(); err != nil {
-		d.log.Warn("fields with the role jiffies cannot be converted on this kernel", "error", err)
+		d.log.Warn("fields with the role jiffies cannot be converted on this kernel", "error", err,
+			"hint", "use a kernel with bpf_jiffies64 (5.6), or remove the role jiffies from field")
 	}
 	if d.ownWriteMarks, err = bpf.NewOwnWriteMarks(); err != nil {
 		return err
@@ -188,10 +193,10 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	attach, size := capture.Attach(d.config.Attach), d.config.BufferSize
 	switch attach {
 	case capture.AttachSyscall:
-		d.log.Warn("map functions are not hooked, writes of programs are found by scans only", "scan_interval", d.config.ScanInterval.String())
+		d.log.Warn("map functions are not hooked, writes of programs are found by scans only", "scan_interval", d.config.ScanInterval.String(), "hint", hintAttach)
 	case capture.AttachNone:
 		size = cmp.Or(size, capture.MinBufferSize(capture.Buffer(d.config.Buffer))) // no hook fills it
-		d.log.Warn("hooks are disabled, changes are found by scans only", "scan_interval", d.config.ScanInterval.String())
+		d.log.Warn("hooks are disabled, changes are found by scans only", "scan_interval", d.config.ScanInterval.String(), "hint", hintAttach)
 	}
 	tick, err := kmap.TickLength()
 	if err != nil {

@@ -89,7 +89,7 @@ func (d *Daemon) Drain(force bool) (Handover, error) {
 		d.drain.watermarks, d.drain.done = nil, false
 		d.drain.stableAt, d.drain.scanned = 0, time.Time{}
 		d.drain.waiting, d.drain.cancelled = []string{"the first check"}, ""
-		d.log.Warn("drain started", "forced", force)
+		d.log.Warn("drain started", "forced", force, "hint", "syncd drain --undo returns the node to service")
 	}
 	d.drain.mu.Unlock()
 	d.publish() // at once, so that traffic moves to other nodes
@@ -213,13 +213,15 @@ func (d *Daemon) logHandover(r *drain, now time.Time) {
 	attrs := []any{"peers", r.peers, "seconds", now.Sub(r.since).Seconds()}
 	switch {
 	case r.peers == 0:
-		d.remoteLog.Warn("drained by force, no live peer to hand over to", attrs...)
+		d.remoteLog.Warn("drained by force, no live peer to hand over to", append(attrs,
+			"hint", "start a peer before this node stops, otherwise its sessions are lost")...)
 	case len(r.notHeld) > 0:
 		var texts []string
 		for i := range r.notHeld {
 			texts = append(texts, r.notHeld[i].Text())
 		}
-		d.remoteLog.Warn("handover complete, peers lack entries", append(attrs, "not_held", strings.Join(texts, "; "))...)
+		d.remoteLog.Warn("handover complete, peers lack entries", append(attrs, "not_held", strings.Join(texts, "; "),
+			"hint", "a failover loses these entries: enlarge the map on the peer; syncd diff lists entries that the peer refuses")...)
 	default:
 		d.remoteLog.Info("handover complete", attrs...)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,6 +26,9 @@ type drainSums struct {
 	sums    *drained.Sums
 	drained *kmap.Map
 	missing uint64 // drained entries and calls that are missing in the sums, as last logged
+	// missingLoggedAt is the time of the last line about missing entries.
+	missingLoggedAt time.Time
+	expiry          failureLog // of the removal of sums that do not change
 }
 
 // drainMethods are the methods that find what is drained, for each attach method.
@@ -153,9 +157,21 @@ func (m *replica) runDrainSums(ctx context.Context, a *attachment, t *table.Tabl
 		if attached > idle {
 			continue
 		}
-		if err := m.expireSums(ctx, a, t, idle); err != nil && ctx.Err() == nil {
-			m.log.Warn("failed to remove sums that do not change", "error", err)
+		if err := m.expireSums(ctx, a, t, idle); ctx.Err() == nil {
+			a.drainSums.logExpiry(m.log, err)
 		}
+	}
+}
+
+// logExpiry logs the first of successive errors of the removal of sums that do not change, and the end of
+// the errors.
+func (d *drainSums) logExpiry(log *slog.Logger, err error) {
+	switch {
+	case err == nil && d.expiry.succeeded():
+		log.Info("sums that do not change are removed again")
+	case err != nil && d.expiry.failed():
+		log.Warn("failed to remove sums that do not change", "error", err,
+			"hint", "grant the privilege that syncd check names; the sums take room until they are removed")
 	}
 }
 
@@ -164,8 +180,8 @@ const sumsChecks = 8
 
 func (m *replica) logMissingSums(d *drainSums) {
 	s := d.sums.Stats()
-	if n := s.Unread + s.Full + s.Missed; n > d.missing {
-		d.missing = n
+	if n := s.Unread + s.Full + s.Missed; n > d.missing && time.Since(d.missingLoggedAt) >= failureLogInterval {
+		d.missing, d.missingLoggedAt = n, time.Now()
 		m.log.Warn("drained entries are missing in the sums", "without_room", s.Full, "unread", s.Unread, "missed_calls", s.Missed,
 			"hint", "without_room: raise drain-sums-max-entries; otherwise see docs/replication.md, drained maps")
 	}

@@ -50,8 +50,12 @@ type mapCounters struct {
 // maxCountersSize is the maximum size of the file of the counters in bytes.
 const maxCountersSize = 64 << 20
 
-// countersVersion is the version of the file of the counters.
-const countersVersion = 1
+// countersVersion is the version of the file of the counters that this release writes. It increases if an
+// earlier release would misread the file. This release reads all versions from firstCountersVersion on.
+const (
+	firstCountersVersion = 1
+	countersVersion      = 1
+)
 
 // countersFile is the content of the file.
 type countersFile struct {
@@ -87,7 +91,8 @@ func openEntryMetrics(d *Daemon) *entryMetrics {
 	}
 	former, err := e.read()
 	if err != nil {
-		d.log.Warn("failed to read the counters of entries, starting at 0", "file", e.path, "error", err)
+		d.log.Warn("failed to read the counters of entries, starting at 0", "file", e.path, "error", err,
+			"hint", "syncd replaces the file; queries with rate() and increase() see a reset of the counters")
 	}
 	for _, c := range e.list {
 		c.Restore(former[c.id()])
@@ -104,11 +109,10 @@ func (e *entryMetrics) read() (map[string]counters.State, error) {
 		return nil, err
 	}
 	var file countersFile
-	if err := json.Unmarshal(data, &file); err != nil {
-		return nil, fmt.Errorf("parse counters: %w", err)
-	}
-	if file.Version != countersVersion {
-		return nil, fmt.Errorf("counters have version %d, and this syncd supports %d", file.Version, countersVersion)
+	if err := parseVersioned(data, &file, "counters", versions{
+		firstCountersVersion, countersVersion, "to keep them, copy the file before a node returns to an earlier release",
+	}); err != nil {
+		return nil, err
 	}
 	return file.Counters, nil
 }
@@ -145,7 +149,7 @@ func (e *entryMetrics) save(limit time.Duration) {
 	}
 	if text := err.Error(); text != e.problem {
 		e.problem = text
-		e.daemon.log.Warn("failed to save the counters of entries", "file", e.path, "error", err,
+		e.daemon.remoteLog.Warn("failed to save the counters of entries", "file", e.path, "error", err,
 			"hint", "after a restart of syncd they continue at the last saved content; free or repair state-dir")
 	}
 }

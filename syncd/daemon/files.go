@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,6 +39,32 @@ func readRegularFile(path string, limit int64, flags int) ([]byte, error) {
 		err = fmt.Errorf("read %s: larger than %d bytes", path, limit)
 	}
 	return data, err
+}
+
+// versions are the versions of a file that this release reads, and the remedy for later ones.
+type versions struct {
+	first, last int
+	remedy      string
+}
+
+// parseVersioned parses the JSON text of a file into v. It fails if the release does not support the version
+// of the file.
+func parseVersioned(data []byte, v any, what string, supported versions) error {
+	// The version comes first: a field of a newer version may have another type.
+	var head struct {
+		Version int `json:"version"`
+	}
+	if err := json.Unmarshal(data, &head); err != nil {
+		return fmt.Errorf("parse the %s: %w", what, err)
+	}
+	if head.Version < supported.first || head.Version > supported.last {
+		return fmt.Errorf("read the %s of version %d: this syncd supports versions %d to %d and replaces it (%s)",
+			what, head.Version, supported.first, supported.last, supported.remedy)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("parse the %s: %w", what, err)
+	}
+	return nil
 }
 
 // replaceFile replaces the content of a file. After a crash at any time, path has either the old

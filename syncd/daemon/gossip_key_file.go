@@ -22,7 +22,8 @@ const maxGossipKeyFile = 64 << 10
 // It returns nil if path is empty.
 func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 	if path == "" {
-		log.Warn("gossip is not encrypted, gossip-key-file is not set")
+		log.Warn("gossip is not encrypted, gossip-key-file is not set",
+			"hint", "set gossip-key-file on all nodes and restart syncd")
 		return nil, nil
 	}
 	info, err := os.Stat(path)
@@ -32,7 +33,7 @@ func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 	case info.Mode().Perm()&0o022 != 0:
 		return nil, fmt.Errorf("gossip key file %s can be written by others (mode %04o): chmod 600 it", path, info.Mode().Perm())
 	case readableByOthers(info):
-		log.Warn("gossip key file is readable by other users", "file", path, "mode", info.Mode().Perm().String())
+		log.Warn("gossip key file is readable by other users", "file", path, "mode", info.Mode().Perm().String(), "hint", "chmod 600 it")
 	}
 	data, err := readRegularFile(path, maxGossipKeyFile, 0)
 	if err != nil {

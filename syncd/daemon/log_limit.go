@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -17,13 +18,13 @@ const (
 	maxLogKeys = 512
 )
 
-// logLimiter limits the log lines that a remote side can cause. Messages are static, so each
-// message has its own budget: a flood of one message does not suppress others. It does not limit
-// debug lines.
+// logLimiter limits log lines that may repeat without end: those that a remote side can cause, and
+// those about one map. Messages are static, so each message has its own budget: a flood of one
+// message does not suppress others. It does not limit debug lines.
 type logLimiter struct {
 	mu         sync.Mutex
 	budgets    map[string]*logBudget
-	suppressed uint64
+	suppressed *atomic.Uint64
 	now        func() time.Time
 }
 
@@ -40,7 +41,12 @@ func (l *logLimiter) limitLog(log *slog.Logger) *slog.Logger {
 }
 
 func newLogLimiter() *logLimiter {
-	return &logLimiter{budgets: make(map[string]*logBudget), now: time.Now}
+	return &logLimiter{budgets: make(map[string]*logBudget), suppressed: new(atomic.Uint64), now: time.Now}
+}
+
+// separate returns a logLimiter with budgets of its own. Both count suppressed lines together.
+func (l *logLimiter) separate() *logLimiter {
+	return &logLimiter{budgets: make(map[string]*logBudget), suppressed: l.suppressed, now: l.now}
 }
 
 // allow reports whether a line may be logged, and how many lines with its message were suppressed
@@ -65,7 +71,7 @@ func (l *logLimiter) allow(message string) (ok bool, dropped uint64) {
 	}
 	if b.left == 0 {
 		b.dropped++
-		l.suppressed++
+		l.suppressed.Add(1)
 		return false, 0
 	}
 	b.left--
@@ -73,12 +79,8 @@ func (l *logLimiter) allow(message string) (ok bool, dropped uint64) {
 	return true, dropped
 }
 
-// held returns the number of suppressed lines.
-func (l *logLimiter) held() uint64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.suppressed
-}
+// held returns the number of suppressed lines, with those of separate limiters.
+func (l *logLimiter) held() uint64 { return l.suppressed.Load() }
 
 // limitedHandler is a slog.Handler behind a logLimiter.
 type limitedHandler struct {

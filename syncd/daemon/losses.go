@@ -59,7 +59,7 @@ func (d *Daemon) checkLosses() {
 		}
 		l.log(d.log)
 		if repaired {
-			l.close(d.log, lost)
+			l.close(d.remoteLog, lost) // traffic can cause losses at any rate
 		}
 	}
 }
@@ -111,7 +111,8 @@ func (l *losses) log(log *slog.Logger) {
 	}
 	l.logged, l.loggedAt = l.seen, time.Now()
 	log.Warn("changes were lost, scanning", "buffer_full", lost.LostReservations, "perf", lost.PerfLost,
-		"gaps", lost.SequenceGaps, "nested", lost.Nested, "skipped", lost.Skipped, "malformed", lost.Malformed)
+		"gaps", lost.SequenceGaps, "nested", lost.Nested, "skipped", lost.Skipped, "malformed", lost.Malformed,
+		"hint", "buffer_full: double buffer-size; skipped: set attach: fexit if syncd check reports that it works")
 }
 
 // close records that all losses up to the time lost are repaired, unless there are later losses.

@@ -107,7 +107,7 @@ var (
 	streamSyncs     = desc("stream_syncs_total", "Outbound map streams started, by kind: full sync or resumed.", "kind")
 
 	connRejected  = desc("connections_rejected_total", "Incoming connections ended by a limit, by listener and limit.", "listener", "reason")
-	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed of those that remote sides caused.")
+	logHeld       = desc("log_lines_suppressed_total", "Log lines suppressed because their message repeats.")
 	recRejected   = desc("records_rejected_total", "Records of peers rejected, by reason.", "reason")
 	gossipMembers = desc("gossip_members", "Live gossip members without this node.")
 	gossipErrors  = desc("gossip_errors_total", "Errors of gossip, by cause.", "cause")

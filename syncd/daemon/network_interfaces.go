@@ -15,7 +15,8 @@ import (
 // links holds the network interfaces of this network namespace by index and by name, for fields
 // that contain an interface. The kernel reports every change.
 type links struct {
-	log *slog.Logger
+	log      *slog.Logger
+	failures failureLog // of run
 
 	mu      sync.RWMutex
 	byIndex map[uint32]string
@@ -52,16 +53,29 @@ const relist = time.Second
 
 // run follows the changes of the interfaces until ctx ends.
 func (l *links) run(ctx context.Context) error {
+	l.repeat(ctx, l.follow)
+	return nil
+}
+
+// repeat calls follow again and again until ctx ends. It logs the first of successive errors.
+func (l *links) repeat(ctx context.Context, follow func(context.Context) error) {
 	for ctx.Err() == nil {
-		if err := l.follow(ctx); err != nil {
-			l.log.Warn("failed to watch network interfaces, retrying", "error", err)
+		if err := follow(ctx); err != nil && l.failures.failed() {
+			l.log.Warn("failed to watch network interfaces, retrying", "error", err,
+				"hint", "let syncd open netlink sockets (RestrictAddressFamilies of the unit); it detects new interfaces late otherwise")
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(relist):
 		}
 	}
-	return nil
+}
+
+// following logs the end of successive errors.
+func (l *links) following() {
+	if l.failures.succeeded() {
+		l.log.Info("watching network interfaces again")
+	}
 }
 
 // follow applies the kernel's messages about interfaces until ctx or the messages end.
@@ -79,6 +93,7 @@ func (l *links) follow(ctx context.Context) error {
 	if err := l.list(); err != nil {
 		return err
 	}
+	l.following()
 	for u := range updates {
 		l.note(u.Header.Type != unix.RTM_DELLINK, uint32(u.Attrs().Index), u.Attrs().Name)
 	}

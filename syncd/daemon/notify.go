@@ -27,6 +27,7 @@ type notifier struct {
 	// watchdog is the maximum time between two watchdog messages; 0: the manager expects none.
 	watchdog time.Duration
 	log      *slog.Logger
+	failures failureLog
 }
 
 func newNotifier(log *slog.Logger) *notifier {
@@ -38,14 +39,19 @@ func newNotifier(log *slog.Logger) *notifier {
 	return n
 }
 
-// send sends one message. It logs errors, because the service manager decides on the
-// consequences.
+// send sends one message. It logs the first of successive errors and their end, because the service
+// manager decides on the consequences.
 func (n *notifier) send(message string) {
 	if n.socket == "" {
 		return
 	}
-	if err := sendTo(n.socket, message); err != nil {
-		n.log.Warn("failed to notify the service manager", "error", err)
+	err := sendTo(n.socket, message)
+	switch {
+	case err == nil && n.failures.succeeded():
+		n.log.Info("service manager notified again")
+	case err != nil && n.failures.failed():
+		n.log.Warn("failed to notify the service manager", "error", err,
+			"hint", "let syncd write to the socket in NOTIFY_SOCKET; with WatchdogSec the service manager restarts syncd otherwise")
 	}
 }
 

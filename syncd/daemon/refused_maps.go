@@ -26,7 +26,8 @@ func (m *replica) refuse(err error) {
 	defer m.mu.Unlock()
 	if text := err.Error(); m.refusal != text {
 		m.refusal = text
-		m.log.Error("cannot replicate map", "error", err, "retried", !unfit(err))
+		m.log.Error("cannot replicate map", "error", err, "retried", !unfit(err),
+			"hint", "see docs/troubleshooting.md, map not found or refused")
 	}
 	m.state, m.err = MapRefused, err
 }

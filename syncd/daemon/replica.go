@@ -97,7 +97,7 @@ func newReplica(d *Daemon, order int, setting string) (*replica, error) {
 	}
 	looked := make(chan struct{})
 	return &replica{
-		daemon: d, name: m.Name, order: order, ref: ref, state: MapWaiting, log: d.log.With("map", m.Name),
+		daemon: d, name: m.Name, order: order, ref: ref, state: MapWaiting, log: d.logLimiter.separate().limitLog(d.log.With("map", m.Name)),
 		firstRead: looked, closeFirstRead: sync.OnceFunc(func() { close(looked) }),
 	}, nil
 }

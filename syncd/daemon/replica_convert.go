@@ -59,7 +59,8 @@ func (m *replica) noteConversion(done table.Converted) {
 	m.unconverted += uint64(done.Failed)
 	m.mu.Unlock()
 	if done.Failed > 0 {
-		m.log.Error("entries dropped, they do not fit the new map layout", "entries", done.Failed, "error", done.Err)
+		m.log.Error("entries dropped, they do not fit the new map layout", "entries", done.Failed, "error", done.Err,
+			"hint", "widen the field, or return to the older load balancer")
 	}
 	m.log.Info("table converted to the new map layout", "records", done.Records)
 }

@@ -33,7 +33,8 @@ func (m *replica) adopt() {
 	case waiting != "" && !m.daemon.pastSyncTimeout(since):
 		return
 	case waiting != "":
-		m.log.Warn("initial sync not complete within sync-timeout, continuing", "waiting_for", waiting)
+		m.log.Warn("initial sync not complete within sync-timeout, continuing", "waiting_for", waiting,
+			"hint", "restore the stream to these peers; if large maps need longer: raise sync-timeout")
 	}
 	unversioned := t.Stats().Unversioned
 	adoptAll(t)

@@ -58,7 +58,8 @@ func (m *replica) schemaFor(info kmap.Info) (*schema.Schema, error) {
 	}
 	if s.Opaque {
 		m.log.Warn("map has no BTF, replicating entries as bytes",
-			slog.Int("key_bytes", info.KeySize), slog.Int("value_bytes", info.ValueSize))
+			slog.Int("key_bytes", info.KeySize), slog.Int("value_bytes", info.ValueSize),
+			slog.String("hint", "build the load balancer with -g, or set schema"))
 	}
 	return s, nil
 }

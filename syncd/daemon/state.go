@@ -99,7 +99,8 @@ func openState(dir, node string, log *slog.Logger) *state {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		s.readFailures++
-		log.Warn("failed to read the boot id, starting without the state", "error", err)
+		log.Warn("failed to read the boot id, starting without the state", "error", err,
+			"hint", "let syncd read /proc/sys/kernel/random/boot_id; until then, deletes made while syncd is stopped may be reverted")
 	}
 	this := strings.TrimSpace(string(boot))
 	if this == "" || s.file.BootID != this || s.file.Maps == nil { // map ids are valid until reboot
@@ -116,21 +117,7 @@ func (s *state) read() error {
 	case err != nil:
 		return fmt.Errorf("read the state: %w", err)
 	}
-	// The version comes first: a field of a newer version may have another type.
-	var head struct {
-		Version int `json:"version"`
-	}
-	if err := json.Unmarshal(data, &head); err != nil {
-		return fmt.Errorf("parse the state: %w", err)
-	}
-	if head.Version < 0 || head.Version > stateVersion {
-		return fmt.Errorf("read the state of version %d: this syncd supports versions 0 to %d and replaces it (drain a node before it returns to an earlier release)",
-			head.Version, stateVersion)
-	}
-	if err := json.Unmarshal(data, &s.file); err != nil {
-		return fmt.Errorf("parse the state: %w", err)
-	}
-	return nil
+	return parseVersioned(data, &s.file, "state", versions{0, stateVersion, "drain a node before it returns to an earlier release"})
 }
 
 // nextIncarnation returns the incarnation of this start, in ns of the wall clock, and saves it.
@@ -140,7 +127,8 @@ func (s *state) read() error {
 func (s *state) nextIncarnation(now uint64, maxAhead time.Duration) uint64 {
 	s.mu.Lock()
 	if last := s.file.Incarnation; last > now+uint64(maxAhead) {
-		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now)
+		s.log.Warn("the clock was set back since the last start", "seconds", time.Duration(last-now).Seconds(), "incarnation", now,
+			"hint", "check the clock (chronyc tracking); if it is wrong, correct it and restart syncd")
 		s.file.Incarnation = 0
 	}
 	s.file.Incarnation = max(now, s.file.Incarnation+1)

@@ -73,7 +73,8 @@ func (s *Sums) openState() (stateMap *ebpf.Map, err error) {
 		return stateMap, nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
-		s.options.Logger.Warn("sums of drained entries begin again", "folder", s.options.Folder, "reason", err)
+		s.options.Logger.Warn("sums of drained entries begin again", "folder", s.options.Folder, "reason", err,
+			"hint", "normal after an upgrade that changes the map, or a change of field; otherwise check pin-dir")
 	}
 	if err := s.removePins(anyGeneration); err != nil {
 		return nil, err

@@ -134,7 +134,8 @@ func (k *Map) log(l *slog.Logger) {
 		"softirq_safe", k.softirqSafe(),
 	}
 	if k.accessMethods.Reason != nil {
-		l.Warn("opened map with fallback access", append(attrs, "reason", k.accessMethods.Reason)...)
+		l.Warn("opened map with fallback access", append(attrs, "reason", k.accessMethods.Reason,
+			"hint", "grant the privilege that syncd check names, or use a later kernel")...)
 		return
 	}
 	l.Info("opened map", attrs...)

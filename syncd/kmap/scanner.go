@@ -254,7 +254,8 @@ func (s *Scanner) recordFinished(regular bool, interval time.Duration) {
 	case !s.late && st.Last > s.opts.Interval:
 		s.late = true
 		s.opts.Logger.Warn("scans take longer than scan-interval within scan-budget", "kernel_map", s.m.info.Name,
-			"scan_seconds", st.Last.Seconds(), "work_seconds", st.Work.Seconds(), "interval_seconds", s.opts.Interval.Seconds())
+			"scan_seconds", st.Last.Seconds(), "work_seconds", st.Work.Seconds(), "interval_seconds", s.opts.Interval.Seconds(),
+			"hint", "raise scan-budget")
 	case s.late && st.Last < s.opts.Interval*4/5: // well below the interval, to limit the number of messages
 		s.late = false
 		s.opts.Logger.Info("scans are within scan-interval again", "kernel_map", s.m.info.Name,
@@ -268,7 +269,8 @@ func (s *Scanner) recordFailure(err error) {
 	s.stats.Failures++
 	if !s.failing {
 		s.failing = true
-		s.opts.Logger.Error("scan failed, retrying", "kernel_map", s.m.info.Name, "error", err)
+		s.opts.Logger.Error("scan failed, retrying", "kernel_map", s.m.info.Name, "error", err,
+			"hint", "grant the privilege that syncd check names")
 	}
 }
 

@@ -353,7 +353,8 @@ func (s *Syncer) logFailureChange(failed int) {
 	st := s.Stats()
 	s.opts.Logger.Warn("failed to write entries to the kernel map, retrying", "kernel_map", s.m.info.Name, "entries", failed,
 		"max_entries", s.m.info.MaxEntries, "full", st.FailedFull, "memory", st.FailedMemory,
-		"busy", st.FailedBusy, "other", st.FailedOther)
+		"busy", st.FailedBusy, "other", st.FailedOther,
+		"hint", "full: enlarge the map; memory: free memory of the host, or use a preallocated map")
 }
 
 // Stats returns the counters since the Syncer was created.

@@ -152,7 +152,8 @@ func (in *inboundMap) noteIncomparable(why string) {
 	c := &in.comparison
 	if c.impossibleReason != why {
 		in.l.r.opt.Logger.Warn("cannot compare map with peer", slog.String("peer", in.l.peer.Node),
-			slog.String("map", in.m.name), slog.String("reason", why))
+			slog.String("map", in.m.name), slog.String("reason", why),
+			slog.String("hint", "if the keys differ: use the same first line in gossip-key-file on all nodes, then syncd reload; otherwise see docs/runbook.md, mapsync_comparison_unknown"))
 	}
 	c.impossibleReason, c.inSync, c.divergent, c.divergentNodes = why, false, 0, nil
 	if c.list != nil && c.resend == nil {

@@ -56,7 +56,7 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 func (in *inboundMap) failStalled(now time.Time) {
 	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.l.r.opt.stallTimeout, errResendStalled)
 	in.l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.l.peer.Node),
-		slog.String("map", in.m.name), slog.Any("error", err))
+		slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", "check the network and the load of the peer"))
 	in.fail(err, now)
 }
 

@@ -31,7 +31,8 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 	if j.repaired+j.unrepaired > 0 {
 		c.inSync = false
 		in.l.r.opt.Logger.Warn("repaired divergent buckets from peer", slog.String("peer", in.l.peer.Node),
-			slog.String("map", in.m.name), slog.Int("repaired", j.repaired), slog.Int("left", j.unrepaired))
+			slog.String("map", in.m.name), slog.Int("repaired", j.repaired), slog.Int("left", j.unrepaired),
+			slog.String("hint", "if it returns: syncd resync MAP, and report it with the logs of both nodes"))
 	}
 	// The same records would fail again at once.
 	if j.unrepaired > 0 {

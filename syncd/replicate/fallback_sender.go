@@ -115,7 +115,7 @@ func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
 	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > l.r.opt.stallTimeout && now.After(q.candidateAfter) {
 		q.candidateAfter = now.Add(stalledCandidatePause)
 		l.r.opt.Logger.Warn("peer did not send requested records, requesting them from another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name))
+			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("hint", "if it lasts, check the load of that peer"))
 	}
 	p.candidate = p.mayServe && now.After(q.candidateAfter)
 	return p
@@ -135,7 +135,8 @@ func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, de
 	if q.via != p.via {
 		q.via = p.via
 		l.r.opt.Logger.Warn("no stream from live peer, receiving its records through another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("through", p.via))
+			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("through", p.via),
+			slog.String("hint", "repair routes and firewalls between the two nodes"))
 	}
 	// Without a stream the last request remains: the peer stores what it has sent under that request.
 	if p.serving {

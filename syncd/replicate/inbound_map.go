@@ -214,7 +214,7 @@ func (in *inboundMap) refuseIncompatible(err error, now time.Time) {
 	err = fmt.Errorf("map of %s does not fit: %w", in.l.peer.Node, err)
 	if errorText(in.err) != err.Error() {
 		in.l.r.opt.Logger.Warn("map of peer does not fit, not receiving it", slog.String("peer", in.l.peer.Node),
-			slog.String("map", in.m.name), slog.Any("error", err))
+			slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", hintLayout))
 	}
 	in.endSubscription(StateRefused, err, now.Add(in.l.r.opt.incompatibleRetry))
 }

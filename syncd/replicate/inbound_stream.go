@@ -205,7 +205,8 @@ func (l *inboundStream) run(ctx context.Context) {
 			continue // the peer ends each stream at its maximum age
 		}
 		l.r.count.connectErrors.Add(1)
-		opt.Logger.Warn("stream from peer ended", slog.String("peer", l.peer.Node), slog.Any("error", err))
+		opt.Logger.Warn("stream from peer ended", slog.String("peer", l.peer.Node), slog.Any("error", err),
+			slog.String("hint", "normal if the peer restarts; otherwise open the port of its grpc-listen, or correct its grpc-advertise"))
 		// A stream that has worked for some time resets the backoff.
 		if time.Since(begun) > opt.MaxBackoff {
 			backoff = opt.MinBackoff

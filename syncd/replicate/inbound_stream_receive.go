@@ -129,7 +129,7 @@ func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) e
 	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", l.peer.Node, m.GetText())
 	poke(l.r.wake)
 	l.r.opt.Logger.Warn("map refused by peer",
-		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err))
+		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err), slog.String("hint", hintLayout))
 	return nil
 }
 
@@ -215,7 +215,7 @@ func (l *inboundStream) handleBatch(data []byte) error {
 		if err != nil {
 			l.r.count.badMessages.Add(1)
 			l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", l.peer.Node),
-				slog.String("map", in.m.name), slog.Any("error", err))
+				slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", hintVersions))
 			in.fail(err, now)
 			return nil
 		}

@@ -67,7 +67,7 @@ func (f *outboundMap) refuse(m *localMap, err error) error {
 	f.sharedAnswer.Store(f.answer)
 	f.s.r.count.mapsRefused.Add(1)
 	f.s.r.opt.Logger.Warn("map does not fit that of peer, not sending it", slog.String("peer", f.s.target.Node),
-		slog.String("map", f.name), slog.Any("error", err))
+		slog.String("map", f.name), slog.Any("error", err), slog.String("hint", hintLayout))
 	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
 		Refused: &mapsyncv1.MapRefused{
 			Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),

@@ -125,7 +125,7 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 	peer, err := r.checkHello(stream.Context(), hello.GetHello())
 	if err != nil {
 		r.count.badRequests.Add(1)
-		r.opt.Logger.Warn("stream refused", slog.Any("error", err))
+		r.opt.Logger.Warn("stream refused", slog.Any("error", err), slog.String("hint", hintRefused))
 		return err
 	}
 	s := newOutboundStream(r, peer.node, stream)
@@ -251,7 +251,8 @@ func (s *outboundStream) checkPeer(old, v *view) {
 func (r *Replicator) noteUnreadable(err error, remote string) {
 	if code := status.Code(err); code == codes.ResourceExhausted || code == codes.Internal {
 		r.count.badRequests.Add(1)
-		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err))
+		r.opt.Logger.Warn("stream refused: unreadable request", slog.String("remote", remote), slog.Any("error", err),
+			slog.String("hint", "use the same version of syncd there; if it is another program, block it in the firewall"))
 	}
 }
 
@@ -270,11 +271,11 @@ func (s *outboundStream) endStatus(err error) error {
 	case status.Code(err) == codes.PermissionDenied:
 		// Reauthorise or checkRole has ended the stream.
 		s.r.count.badRequests.Add(1)
-		log.Warn("stream refused", slog.Any("error", err))
+		log.Warn("stream refused", slog.Any("error", err), slog.String("hint", hintRefused))
 		return err
 	case errors.Is(err, errProtocol):
 		s.r.count.badRequests.Add(1)
-		log.Warn("stream to peer ended", slog.Any("error", err))
+		log.Warn("stream to peer ended", slog.Any("error", err), slog.String("hint", hintVersions))
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	// Verification opens streams without subscriptions. They end after the Welcome.

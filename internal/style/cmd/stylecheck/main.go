@@ -1,6 +1,6 @@
 // Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
 // rate of sentences to be rewritten and exits with 1 if the rate is above its limit, a name has a replaced
-// term, or a failure message of a test does not state what was wanted.
+// term, a failure message of a test does not say what was wanted, or a logged warning or error has no hint.
 package main
 
 import (
@@ -32,7 +32,7 @@ func run() error {
 		return fmt.Errorf("list files: %w", err)
 	}
 	var all, docs style.Report
-	var banned, messages []style.Finding
+	var banned, messages, hints []style.Finding
 	for file := range strings.Lines(string(out)) {
 		file = strings.TrimSpace(file)
 		if !checked(file) {
@@ -59,13 +59,17 @@ func run() error {
 			return err
 		}
 		messages = append(messages, found...)
+		if found, err = style.Hints(file, data); err != nil {
+			return err
+		}
+		hints = append(hints, found...)
 	}
-	for _, f := range slices.Concat(all.Sentences, banned, messages) {
+	for _, f := range slices.Concat(all.Sentences, banned, messages, hints) {
 		fmt.Println(f)
 	}
-	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d names with replaced terms, %d failure messages without the wanted value\n",
-		all.Rate(), docs.Rate(), len(banned), len(messages))
-	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned)+len(messages) > 0 {
+	fmt.Printf("%.2f sentences to rewrite per 1,000 words (%.2f in README and docs), %d names with replaced terms, %d failure messages without the wanted value, %d log messages without hint\n",
+		all.Rate(), docs.Rate(), len(banned), len(messages), len(hints))
+	if all.Rate() > maxRate || docs.Rate() > maxDocsRate || len(banned)+len(messages)+len(hints) > 0 {
 		return fmt.Errorf("want at most %.1f (%.1f) sentences and no such name or message: see docs/style.md", maxRate, maxDocsRate)
 	}
 	return nil
