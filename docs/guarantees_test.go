@@ -77,7 +77,7 @@ func (s suites) check(span string) error {
 	if s[dir] == nil {
 		var err error
 		if s[dir], err = readSuite(dir); err != nil {
-			return fmt.Errorf("%s: %w", span, err)
+			return fmt.Errorf("find tests of %s: %w", span, err)
 		}
 	}
 	if !slices.Contains(s[dir].tests, name[2]) {
