@@ -25,7 +25,7 @@ scan-intervall: 5s
 var shownCommands = map[string]string{
 	"syncd check --config /etc/mapsync/syncd.yaml": "syncd check --config misspelled.yaml 2>&1 | sed s,misspelled.yaml,/etc/mapsync/syncd.yaml,",
 	"syncd status":                        "syncd status --control-socket lb1.sock",
-	"syncd drain --timeout 60s":           "syncd drain --timeout 60s --control-socket lb1.sock",
+	"syncd drain --timeout 60s":           "syncd drain --timeout 60s --control-socket lb1.sock | sed '/^waiting: /d'",
 	"syncd schema show lb.o --map ct_map": "syncd schema show LB --map ct_map",
 }
 
