@@ -149,30 +149,36 @@ func TestCounterOutputs(t *testing.T) {
 	if err := settings.Parse(text); err != nil {
 		t.Fatal(err)
 	}
-	types, err := os.ReadFile("examples/counters/bpf/accounting.h")
-	if err != nil {
-		t.Fatal(err)
-	}
 	samples, records := 0, 0
 	for _, line := range outputLines(t, "examples/counters/README.md") {
 		if m := sample.FindStringSubmatch(line); m != nil {
 			samples++
-			got := firsts(label, m[2])
-			if want := settings.Metrics[0].LabelNames(); m[1] != settings.Metrics[0].Counters[0].Name || !slices.Equal(got, want) {
-				t.Errorf("%q: got labels %q, want the name %s and labels %q", line, got, settings.Metrics[0].Counters[0].Name, want)
+			name, labels := settings.Metrics[0].Counters[0].Name, settings.Metrics[0].LabelNames()
+			if got := firsts(label, m[2]); m[1] != name || !slices.Equal(got, labels) {
+				t.Errorf("%q: got labels %q, want the name %s and labels %q", line, got, name, labels)
 			}
 		}
 		if m := record.FindStringSubmatch(line); m != nil {
 			records++
-			for _, name := range firsts(field, m[1]+" "+m[2]) {
-				if !regexp.MustCompile(`\b` + name + `\b`).Match(types) {
-					t.Errorf("%q: the type has no field %s, want those of accounting.h", line, name)
-				}
-			}
+			checkFields(t, firsts(field, m[1]+" "+m[2]), "examples/counters/bpf/accounting.h")
 		}
 	}
 	if samples == 0 || records == 0 {
 		t.Errorf("got %d samples and %d records, want some of each", samples, records)
+	}
+}
+
+// checkFields checks that a header has the fields.
+func checkFields(t *testing.T, names []string, header string) {
+	t.Helper()
+	types, err := os.ReadFile(header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !regexp.MustCompile(`\b` + name + `\b`).Match(types) {
+			t.Errorf("record on the page: got a field %s, want those of %s", name, header)
+		}
 	}
 }
 

@@ -99,10 +99,14 @@ func TestFlowsFollowsNode(t *testing.T) {
 	want("10.1.2.3:1002 > 192.0.2.1:443", "packets=12", "used="+time.Now().UTC().Format("2006-01-02T15"))
 	write(table.OpDelete, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
-	t.Logf("output:\n%s", strings.Join(printed, "\n"))
+	compareLines(t, shown, printed)
+}
+
+// compareLines checks that the example has printed each line that its page shows, with other numbers.
+func compareLines(t *testing.T, shown string, printed []string) {
+	t.Helper()
 	for line := range strings.Lines(shown) {
-		printedSo := func(p string) bool { return handbook.CompareShape(line, p) == nil }
-		if !slices.ContainsFunc(printed, printedSo) {
+		if !slices.ContainsFunc(printed, func(p string) bool { return handbook.CompareShape(line, p) == nil }) {
 			t.Errorf("README.md of the example: got no line such as %q, want one of %q", line, printed)
 		}
 	}
