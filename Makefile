@@ -83,7 +83,9 @@ generate: ## regenerate BPF objects and protobuf code (needs clang 14)
 	scripts/modules go generate ./...
 
 check-generate: generate ## regenerate and fail if anything changed, or if C code is not formatted
-	git diff --exit-code --stat -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto'
+	@! git status --porcelain --untracked-files=all -- '*.o' '*_bpfel.go' '*.pb.go' '*.proto' '*.binpb' | grep '^.[^ ]' || \
+		{ echo "check-generate: make generate changes these files: commit them" >&2; exit 1; }
+	scripts/previous-release check
 	clang-format-14 --dry-run --Werror $$(git ls-files '*.c' '*.h')
 
 clean: ## remove the build output

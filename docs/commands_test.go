@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -12,30 +13,12 @@ import (
 	"mapsync/internal/handbook"
 )
 
-// commandPages are the pages whose commands run on a node of the quick start.
-var commandPages = []string{"../README.md", "concepts.md", "troubleshooting.md", "schema.md"}
-
-// programs are the programs whose commands run. Others need systemd, a real network or a clock that
-// another program controls.
-var programs = []string{"syncd", "openssl", "ls", "readlink", "sha256sum", "df"}
-
-// notRun lists the commands of these programs that do not run, with the reason.
-var notRun = map[string]string{
-	"syncd run --config /etc/mapsync/syncd.yaml":              "the node runs already",
-	"openssl crl -in /etc/mapsync/crl.pem -noout -nextupdate": "the cluster has no revocation list",
-	"openssl crl -in /etc/mapsync/crl.pem -noout -text":       "the cluster has no revocation list",
-}
-
 // TestCommandsOnPagesRun executes the commands of the other pages on a node of the quick start. Each of
-// them succeeds. It does not compare outputs, because the pages show those of larger clusters.
+// them succeeds. TestOutputsOnPages compares the outputs, because the pages show those of larger clusters.
 func TestCommandsOnPagesRun(t *testing.T) {
 	t.Parallel()
-	commands := pageCommands(t)
-	for command, reason := range notRun {
-		if !slices.Contains(commands, command) {
-			t.Errorf("no page contains %q, which is not run because %s", command, reason)
-		}
-	}
+	commands := runnable(t)
+	needTool(t, "jq")
 	shell := startShell(t, cloneProject(t))
 	runSteps(t, shell, "watch-changes")
 	object, err := filepath.Abs("../bench/lb/bpf/lb_bpfel.o")
@@ -43,96 +26,130 @@ func TestCommandsOnPagesRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	run(t, shell, onNode, 0)
-	ran := 0
 	for _, command := range commands {
-		if notRun[command] != "" {
-			continue
-		}
-		ran++
 		executed, code := adapt(command, object)
 		run(t, shell, executed, code)
-		if strings.HasPrefix(command, "syncd drain") {
-			run(t, shell, "syncd drain --undo", 0)
+		for prefix, undo := range undone {
+			if strings.HasPrefix(command, prefix) {
+				run(t, shell, undo, 0)
+			}
 		}
 	}
-	if ran < 30 {
-		t.Errorf("%d commands were found, want at least 30", ran)
+	if len(commands) < 90 {
+		t.Errorf("%d commands were found, want at least 90", len(commands))
 	}
 }
 
-// onNode is a function that adds the control socket of node lb1 to the commands of its daemon.
-const onNode = `
-syncd() {
-	case $1 in
-	check | maps | schema | version) command syncd "$@" ;;
-	*) command syncd "$@" --control-socket lb1.sock ;;
-	esac
-}`
+// runnable returns the commands of all pages that run, each once, in the order of the pages. It fails for
+// a command that neither runs nor is in a table of those that do not run, and for an unused entry of these.
+func runnable(t *testing.T) (list []string) {
+	t.Helper()
+	used := make(map[string]bool)
+	for _, c := range pageCommands(t) {
+		program := strings.Fields(environment.ReplaceAllString(c.text, ""))[0]
+		switch {
+		case notRun[c.text] != "":
+			used[c.text] = true
+		case programsNotRun[program] != "":
+			used[program] = true
+		case !slices.Contains(programs, program):
+			t.Errorf("%s: %q is unknown, want it among the programs that run, or in a table with the reason", c.page, c.text)
+		case !slices.Contains(list, c.text):
+			list = append(list, c.text)
+		}
+	}
+	for _, table := range []map[string]string{notRun, programsNotRun} {
+		for command, reason := range table {
+			if !used[command] {
+				t.Errorf("no page contains %q, which does not run: %s; want a page with it, or no such line", command, reason)
+			}
+		}
+	}
+	return list
+}
+
+// environment matches the variables before a command.
+var environment = regexp.MustCompile(`^(\w+=("[^"]*"|\S+) )+`)
+
+// command is a command on a page.
+type command struct{ page, text string }
+
+// pageCommands returns the commands of all pages but the quick start: each line of shell blocks and of
+// indented blocks, and the code spans that begin with a known program.
+func pageCommands(t *testing.T) (commands []command) {
+	t.Helper()
+	paths, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range append(paths, "../README.md", "report/README.md") {
+		page, err := handbook.Read(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if path == "quickstart.md" {
+			continue
+		}
+		for i := range page.Sections {
+			for _, text := range sectionCommands(&page.Sections[i]) {
+				commands = append(commands, command{path, text})
+			}
+		}
+	}
+	return commands
+}
+
+// sectionCommands returns the commands of a section. A command after && is one of its own.
+func sectionCommands(s *handbook.Section) (commands []string) {
+	lines := slices.Clone(s.Indented)
+	for _, b := range s.Blocks {
+		if b.Language == "sh" {
+			lines = append(lines, strings.Split(b.Text, "\n")...)
+		}
+	}
+	for _, span := range handbook.Spans(s.Prose) {
+		words := strings.Fields(span)
+		if len(words) > 1 && (slices.Contains(programs, words[0]) || programsNotRun[words[0]] != "") {
+			lines = append(lines, span)
+		}
+	}
+	for _, line := range lines {
+		line, _, _ = strings.Cut(line, " #")
+		for part := range strings.SplitSeq(line, " && ") {
+			if text := strings.Join(strings.Fields(part), " "); text != "" {
+				commands = append(commands, text)
+			}
+		}
+	}
+	return commands
+}
 
 func run(t *testing.T, shell *handbook.Shell, command string, code int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
+	begun := time.Now()
 	r, err := shell.Run(ctx, command)
 	if err != nil {
 		t.Fatalf("%s: %v\n%s", command, err, r.Output)
 	}
-	t.Logf("%s: exit code %d", command, r.Exit)
+	t.Logf("%s: exit code %d, %v", command, r.Exit, time.Since(begun).Round(time.Millisecond))
 	if r.Exit != code {
 		t.Errorf("%s: exit code %d, want %d\n%s", command, r.Exit, code, r.Output)
 	}
 }
 
-// pageCommands returns the commands of the pages, each once, sorted.
-func pageCommands(t *testing.T) (commands []string) {
-	t.Helper()
-	for _, path := range commandPages {
-		page, err := handbook.Read(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		found := 0
-		for i := range page.Sections {
-			s := &page.Sections[i]
-			for _, line := range append(handbook.Spans(s.Prose), s.Code...) {
-				line, _, _ = strings.Cut(line, " #")
-				words := strings.Fields(line)
-				if len(words) > 1 && slices.Contains(programs, words[0]) {
-					commands = append(commands, strings.Join(words, " "))
-					found++
-				}
-			}
-		}
-		if found == 0 {
-			t.Errorf("%s: no commands were found", path)
-		}
-	}
-	slices.Sort(commands)
-	return slices.Compact(commands)
-}
-
-// placeholders replaces the names of the pages by those of the quick start. In one kernel, the maps of
-// both nodes have the same name, so that schema needs a pin.
-var placeholders = strings.NewReplacer(
-	"MAP", "ct_map",
-	"--peer NODE", "--peer lb2",
-	"--owner NODE", "--owner lb3",
-	"/etc/mapsync/syncd.yaml", "lb1.yaml",
-	"/etc/mapsync/", "",
-	"/run/mapsync", "lb1.state",
-	"/sys/fs/bpf/lb/", "bpf/lb1/",
-	"schema show MAP", `schema show "$PWD/bpf/lb1/ct_map"`,
-	"schema show ct_map", `schema show "$PWD/bpf/lb1/ct_map"`,
-	"schema export ct_map", `schema export "$PWD/bpf/lb1/ct_map"`,
-)
-
 // adapt returns the command as it runs on the node, and its exit code. object is the object file of a
 // load balancer. A watch ends after a second, and commands that ask a question get their answer.
 func adapt(command, object string) (executed string, code int) {
 	executed = strings.NewReplacer("/usr/lib/lb/lb.o", object, " lb.o", " "+object).Replace(placeholders.Replace(command))
-	switch words := strings.Fields(executed); {
+	words := strings.Fields(executed)
+	switch {
 	case words[0] != "syncd":
 	case words[1] == "watch":
+		if strings.Contains(executed, "--cluster") {
+			executed += " --sum port" // the map has no fields with the role sum
+		}
 		return fmt.Sprintf("timeout 1 %s --control-socket lb1.sock", executed), 124
 	case words[1] == "purge", words[1] == "forget":
 		return executed + " --yes", 0

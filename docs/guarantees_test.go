@@ -141,9 +141,13 @@ func TestWrongTestNamesAreRefused(t *testing.T) {
 
 // Links between pages lead to pages, and to headings on them.
 func TestLinksResolve(t *testing.T) {
-	paths, err := filepath.Glob("*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("pages: got %q, error %v, want at least one", paths, err)
+	var paths []string
+	for _, pattern := range []string{"*.md", "adr/*.md", "report/*.md", "examples/*.md", "examples/*/*.md", "../bench/jitter/*.md"} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Fatalf("pages %s: got %q, error %v, want at least one", pattern, found, err)
+		}
+		paths = append(paths, found...)
 	}
 	for _, path := range append(paths, filepath.Join("..", "README.md"), filepath.Join("..", "CONTRIBUTING.md")) {
 		page, err := handbook.Read(path)

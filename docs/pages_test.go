@@ -100,13 +100,19 @@ func cloneProject(t *testing.T) string {
 	return dir
 }
 
+// needTool skips the test if a program is missing.
+func needTool(t *testing.T, name string) {
+	t.Helper()
+	if _, err := exec.LookPath(name); err != nil {
+		t.Skipf("%s is missing: scripts/install-deps test", name)
+	}
+}
+
 // startShell starts a shell in the directory of cloneProject, with a network namespace of its own. It
 // skips the test if openssl is missing.
 func startShell(t *testing.T, dir string) *handbook.Shell {
 	t.Helper()
-	if _, err := exec.LookPath("openssl"); err != nil {
-		t.Skip("openssl is missing: scripts/install-deps test")
-	}
+	needTool(t, "openssl")
 	ns, err := netns.New("page")
 	if err != nil {
 		t.Fatal(err)

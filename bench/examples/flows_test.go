@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	lbbpf "mapsync/bench/lb/bpf"
+	"mapsync/internal/handbook"
 	"mapsync/internal/injector"
 	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
@@ -63,8 +65,10 @@ func TestFlowsFollowsNode(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(table.OpUpdate, 1)
-	lines := runExample(t, "-addr", address()+":7947", "-node", "lb1", "-name", "observer",
-		"-cert", observer.CertFile, "-key", observer.KeyFile, "-ca", observer.CAFile)
+	command, shown := readPage(t)
+	lines := runExample(t, strings.Fields(strings.NewReplacer("10.0.0.1:7947", address()+":7947", "observer.crt", observer.CertFile,
+		"observer.key", observer.KeyFile, "ca.crt", observer.CAFile).Replace(command))...)
+	var printed []string
 	want := func(parts ...string) {
 		t.Helper()
 		late := time.After(20 * time.Second)
@@ -78,6 +82,7 @@ func TestFlowsFollowsNode(t *testing.T) {
 			if !ok {
 				t.Fatalf("output of the example: %q is missing", parts)
 			}
+			printed = append(printed, line)
 			all := true
 			for _, part := range parts {
 				all = all && strings.Contains(line, part)
@@ -94,6 +99,37 @@ func TestFlowsFollowsNode(t *testing.T) {
 	want("10.1.2.3:1002 > 192.0.2.1:443", "packets=12", "used="+time.Now().UTC().Format("2006-01-02T15"))
 	write(table.OpDelete, 2)
 	want("10.1.2.3:1002 > 192.0.2.1:443", "closed")
+	compareLines(t, shown, printed)
+}
+
+// compareLines checks that the example has printed each line that its page shows, with other numbers.
+func compareLines(t *testing.T, shown string, printed []string) {
+	t.Helper()
+	for line := range strings.Lines(shown) {
+		if !slices.ContainsFunc(printed, func(p string) bool { return handbook.CompareShape(line, p) == nil }) {
+			t.Errorf("README.md of the example: got no line such as %q, want one of %q", line, printed)
+		}
+	}
+}
+
+// readPage returns the arguments of the example on its page, and the output there.
+func readPage(t *testing.T) (arguments, output string) {
+	t.Helper()
+	page, err := handbook.Read("../../docs/examples/flows/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := page.Steps()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range steps {
+		if rest, ok := strings.CutPrefix(step.Commands, "bin/flows "); ok && step.Shown {
+			return rest, step.Output
+		}
+	}
+	t.Fatal("README.md of the example: got no command bin/flows with its output, want one")
+	return "", ""
 }
 
 // address returns a loopback address that no other process of this test uses.

@@ -23,9 +23,10 @@ type Section struct {
 	Title string
 	Level int
 	// Prose is the running text with lists and tables. Code contains the lines of code blocks without
-	// their indentation.
-	Prose string
-	Code  []string
+	// their indentation. Indented contains those of them that are in no fenced block.
+	Prose    string
+	Code     []string
+	Indented []string
 	// Blocks are the fenced code blocks.
 	Blocks []Block
 }
@@ -69,7 +70,7 @@ func parse(text string) *Page {
 			s.Code = append(s.Code, line)
 			s.Blocks[len(s.Blocks)-1].Text += line + "\n"
 		case indented:
-			s.Code = append(s.Code, code)
+			s.Code, s.Indented = append(s.Code, code), append(s.Indented, code)
 		case hashes > 0:
 			p.Sections = append(p.Sections, Section{Title: strings.TrimSpace(line[hashes:]), Level: hashes})
 		default:

@@ -29,6 +29,7 @@ func TestParsePage(t *testing.T) {
 		"links":  {{"other.md#there"}, Links(first.Prose)},
 		"quotes": {{"quote"}, Quotes(first.Prose)},
 		"code":   {{"code --flag", "# no heading"}, second.Code},
+		"indent": {{"code --flag"}, second.Indented},
 		"items":  {{"one more", "two"}, Items(second.Prose)},
 	} {
 		if !cmp.Equal(got[0], got[1]) {

@@ -147,8 +147,11 @@ func (step *Step) check(r Result) error {
 	if r.Exit != step.Exit {
 		return fmt.Errorf("exit code %d, want %d: %s", r.Exit, step.Exit, r.Failed)
 	}
-	if !step.Shown {
+	switch {
+	case !step.Shown:
 		return nil
+	case step.Shape:
+		return CompareShape(step.Output, r.Output)
 	}
 	return Compare(step.Output, r.Output)
 }

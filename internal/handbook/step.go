@@ -17,6 +17,8 @@ type Step struct {
 	// differences are permitted.
 	Output string
 	Shown  bool
+	// Shape compares the output by CompareShape, not by Compare. Steps does not set it.
+	Shape bool
 	// Retry permits repeated execution until the output agrees.
 	Retry bool
 	// Exit is the expected exit code of the first command that fails, or 0 if none fails.

@@ -45,6 +45,25 @@ func TestStepsRefusesPages(t *testing.T) {
 	}
 }
 
+func TestCompareShape(t *testing.T) {
+	for _, c := range []struct {
+		page, output string
+		equal        bool
+	}{
+		{"lb2  10.0.0.2:7947  300/300\n", "lb2  127.0.0.12:7947  7/1024\n", true},
+		{"lb2  10.0.0.2:7947\n", "lb2  -\n", false},
+		{"after 2.3s, 41 entries of\n    ct (3)\n", "after 1m2s, 5 entries of ct (40)\n", true},
+		{"NAME  SIZE\nct    8\n", "NAME  SIZES\nct    8\n", false},
+		{"ct  8\n", "ct  8\nct  9\n", false},
+		{"a1 -5\n", "a1 +7.5\n", true},
+		{"a1\n", "a2\n", false},
+	} {
+		if err := CompareShape(c.page, c.output); (err == nil) != c.equal {
+			t.Errorf("compare %q with %q: got error %v, want equal %v", c.page, c.output, err, c.equal)
+		}
+	}
+}
+
 func TestCompareOutput(t *testing.T) {
 	for _, c := range []struct {
 		page, output string

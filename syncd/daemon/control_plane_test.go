@@ -153,7 +153,7 @@ func TestControlPlaneWrites(t *testing.T) {
 				{"batch-update", 0, 60_000, 4, map[uint64]uint64{4: 60_000}},
 			} {
 				c.do(step.operation, step.first, step.n, step.version)
-				poll.Eventually(t, "the peer's map follows "+step.operation, func() bool {
+				poll.Within(t, 2*time.Minute, "the peer's map follows "+step.operation, func() bool {
 					got := make(map[uint64]uint64)
 					for _, value := range entriesOf(t, m2) {
 						got[binary.NativeEndian.Uint64(value[:])]++
