@@ -9,7 +9,7 @@ var programs = []string{"syncd", "scripts/make-credentials", "openssl", "ls", "r
 var programsNotRun = map[string]string{
 	"systemctl":            "the daemon of the test is no unit. deploy tests the unit",
 	"systemd-sysusers":     "it changes the users of the machine",
-	"journalctl":           "the daemon of the test is no unit. TestRunbookTermsExist compares the searched texts with the code",
+	"journalctl":           "the daemon of the test is not a unit. TestRunbookTermsExist compares the searched texts with the code",
 	"install":              "it changes the machine",
 	"chown":                "it changes the machine",
 	"chmod":                "it changes the machine",

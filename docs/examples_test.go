@@ -49,7 +49,7 @@ func TestMeasuredOutputs(t *testing.T) {
 			}
 			found++
 			if err != nil {
-				t.Errorf("%s: %v", path, err)
+				t.Errorf("%s: got %v, want no error", path, err)
 			}
 		}
 		if found < 5 {

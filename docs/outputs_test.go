@@ -72,7 +72,7 @@ func shownSteps(t *testing.T) (list []shownStep) {
 		}
 		steps, err := page.Steps()
 		if err != nil {
-			t.Fatalf("%s: %v", path, err)
+			t.Fatalf("steps of %s: got %v, want none that is invalid", path, err)
 		}
 		for _, step := range steps {
 			if step.Shown && path != "quickstart.md" {
@@ -102,7 +102,7 @@ func runShown(t *testing.T, shell *handbook.Shell, s shownStep) {
 	defer cancel()
 	begun := time.Now()
 	if err := shell.RunStep(ctx, s.Step); err != nil {
-		t.Errorf("%s, %v", s.page, err)
+		t.Errorf("%s, line %d: got %v, want no error", s.page, s.Line, err)
 	}
 	t.Logf("%s, line %d: %v", s.page, s.Line, time.Since(begun).Round(time.Millisecond))
 }
