@@ -63,8 +63,8 @@ func TestAuditFindingsAreLoggedOnce(t *testing.T) {
 		out.Reset()
 		corruptTable(tb, 3)
 		r.audit(t.Context())
-		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1\n") {
-			t.Errorf("log of the audit: got %q, want a change in memory with map=%s buckets=1", out.String(), testMap)
+		if !strings.Contains(out.String(), "changed in memory") || !strings.Contains(out.String(), "map="+testMap+" buckets=1 hint=") {
+			t.Errorf("log of the audit: got %q, want a change in memory with map=%s buckets=1 and a hint", out.String(), testMap)
 		}
 	}
 	out.Reset()
