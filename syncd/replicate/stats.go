@@ -134,6 +134,12 @@ func (r *Replicator) Stats() Stats {
 	// The sums use the values read above, so that no part is greater than the sum.
 	s.DeltasRefused = s.DeltasOutOfRange + s.DeltasWithoutInterface + c.refused.Load()
 	s.Digests = s.DigestsDivergent + s.DigestsImpossible + c.inSync.Load()
+	r.countStreams(&s)
+	return s
+}
+
+// countStreams sets the numbers of maps, peers and streams.
+func (r *Replicator) countStreams(s *Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Maps = len(r.localMaps())
@@ -150,7 +156,6 @@ func (r *Replicator) Stats() Stats {
 			s.Connected++
 		}
 	}
-	return s
 }
 
 // incarnation returns the wire format of an owner.
