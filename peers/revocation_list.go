@@ -51,25 +51,34 @@ func parseCRLs(data []byte, issuers []*x509.Certificate, roots *x509.CertPool, n
 	}
 	var lists []revocations
 	for _, der := range ders {
-		list, err := x509.ParseRevocationList(der)
+		r, err := parseCRL(der, issuers, roots, now)
 		if err != nil {
-			return nil, fmt.Errorf("parse revocation list: %w", err)
-		}
-		r := revocations{issuer: list.RawIssuer, nextUpdate: list.NextUpdate, serials: make(map[string]struct{})}
-		if r.signer, err = signerOf(list, issuers, roots, now); err != nil {
 			return nil, err
-		}
-		if err := checkComplete(list); err != nil {
-			return nil, fmt.Errorf("revocation list of %s: %w", subjectName(r.signer), err)
-		}
-		for _, entry := range list.RevokedCertificateEntries {
-			if entry.SerialNumber != nil {
-				r.serials[string(entry.SerialNumber.Bytes())] = struct{}{}
-			}
 		}
 		lists = append(lists, r)
 	}
 	return lists, nil
+}
+
+// parseCRL parses a revocation list in DER and checks its signature against the issuers.
+func parseCRL(der []byte, issuers []*x509.Certificate, roots *x509.CertPool, now time.Time) (revocations, error) {
+	list, err := x509.ParseRevocationList(der)
+	if err != nil {
+		return revocations{}, fmt.Errorf("parse revocation list: %w", err)
+	}
+	r := revocations{issuer: list.RawIssuer, nextUpdate: list.NextUpdate, serials: make(map[string]struct{})}
+	if r.signer, err = signerOf(list, issuers, roots, now); err != nil {
+		return revocations{}, err
+	}
+	if err := checkComplete(list); err != nil {
+		return revocations{}, fmt.Errorf("revocation list of %s: %w", subjectName(r.signer), err)
+	}
+	for _, entry := range list.RevokedCertificateEntries {
+		if entry.SerialNumber != nil {
+			r.serials[string(entry.SerialNumber.Bytes())] = struct{}{}
+		}
+	}
+	return r, nil
 }
 
 // signerOf returns the issuer that signed a list, if its certificate leads to a root.

@@ -87,24 +87,30 @@ privileges. 2: the settings cannot be used.`,
 			if file != "" || settingsGiven(cmd) {
 				return checkSettings(cmd, file, asJSON)
 			}
-			r := makeReport(cmd.Context())
-			if asJSON {
-				if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r); err != nil {
-					return fmt.Errorf("print report: %w", err)
-				}
-			} else if err := r.print(cmd.OutOrStdout()); err != nil {
-				return fmt.Errorf("print report: %w", err)
-			}
-			if !r.Usable {
-				return errReported
-			}
-			return nil
+			return checkKernel(cmd, asJSON)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().StringVar(&file, "config", "", "YAML `file` of settings to check")
 	settings.Bind(cmd.Flags())
 	return cmd
+}
+
+// checkKernel prints the report of this kernel, as JSON or as text. It returns errReported if syncd cannot work here.
+func checkKernel(cmd *cobra.Command, asJSON bool) (err error) {
+	r := makeReport(cmd.Context())
+	if asJSON {
+		err = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+	} else {
+		err = r.print(cmd.OutOrStdout())
+	}
+	if err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	if !r.Usable {
+		return errReported
+	}
+	return nil
 }
 
 // settingsGiven reports whether the command line sets a flag other than --json.
@@ -122,15 +128,7 @@ func makeReport(ctx context.Context) report {
 		r.add(f.Name, f.Purpose, f.Required, f.Err)
 	}
 	offers := capture.Probe(capture.AttachFexit, capture.AttachKprobe, capture.AttachSyscall)
-	for _, o := range offers {
-		r.add(string(o.Attach), attachPurpose[o.Attach], false, o.Err)
-		if o.Attach == capture.AttachKprobe && o.Err == nil {
-			r.add("tracefs", "report all writes by bpf(2) while many tasks wait in bpf(2) (kprobe)", false, o.Limited)
-		}
-		if o.Err == nil && r.Attach == "" && o.Attach != capture.AttachSyscall {
-			r.Attach = string(o.Attach)
-		}
-	}
+	r.addHooks(offers)
 	r.Usable = features.Err() == nil
 	if r.Usable && r.Attach == "" {
 		r.Attach = string(capture.AttachNone)
@@ -150,6 +148,19 @@ func makeReport(ctx context.Context) report {
 		r.MapsProblem = err.Error()
 	}
 	return r
+}
+
+// addHooks adds the attach methods to the features. It chooses the first one that works and that auto may choose.
+func (r *report) addHooks(offers []capture.ProbeResult) {
+	for _, o := range offers {
+		r.add(string(o.Attach), attachPurpose[o.Attach], false, o.Err)
+		if o.Attach == capture.AttachKprobe && o.Err == nil {
+			r.add("tracefs", "report all writes by bpf(2) while many tasks wait in bpf(2) (kprobe)", false, o.Limited)
+		}
+		if o.Err == nil && r.Attach == "" && o.Attach != capture.AttachSyscall {
+			r.Attach = string(o.Attach)
+		}
+	}
 }
 
 func (r *report) add(name, what string, required bool, err error) {
@@ -263,6 +274,29 @@ func (r *report) warn() {
 
 func (r *report) print(out io.Writer) error {
 	fmt.Fprintf(out, "kernel %s, uid %d\n\n", r.Kernel, r.UID)
+	if err := r.printFeatures(out); err != nil {
+		return err
+	}
+	printDelays(out)
+	r.printLookups(out)
+	if r.MapsProblem != "" {
+		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
+	} else if err := printMapCoverage(out, r.Maps); err != nil {
+		return err
+	}
+	switch {
+	case !r.Usable:
+		fmt.Fprintln(out, "syncd cannot work here")
+	case r.Warning != "":
+		fmt.Fprintln(out, "WARNING: "+r.Warning)
+	default:
+		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
+	}
+	return nil
+}
+
+// printFeatures prints the features of the kernel, the changes that each attach method detects, and what is missing.
+func (r *report) printFeatures(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, f := range r.Features {
 		mark := "yes"
@@ -287,6 +321,11 @@ func (r *report) print(out io.Writer) error {
 	for _, missing := range r.Missing {
 		fmt.Fprintln(out, "this kernel lacks a function to hook:", missing)
 	}
+	return nil
+}
+
+// printDelays prints after which time syncd detects a change, with the default settings.
+func printDelays(out io.Writer) {
 	c := config.Default()
 	fmt.Fprintf(out, "at once:      a hook reports the change\n"+
 		"settling:     syncd reads a new key again after 50 ms to 6.4 s\n"+
@@ -295,21 +334,6 @@ func (r *report) print(out io.Writer) error {
 		"              more than 1 %% of a core at that interval); longer if scan-budget\n"+
 		"              (%v %% of a core) is too low: `syncd status` shows the effective interval\n"+
 		"scan at once: the kernel counts the change, and syncd scans all maps\n\n", c.ScanInterval, c.LongestScanInterval(), c.LongestCostlyScanInterval(), c.ScanBudget)
-	r.printLookups(out)
-	if r.MapsProblem != "" {
-		fmt.Fprintf(out, "the maps of this host are not listed: %s\n\n", r.MapsProblem)
-	} else if err := printMapCoverage(out, r.Maps); err != nil {
-		return err
-	}
-	switch {
-	case !r.Usable:
-		fmt.Fprintln(out, "syncd cannot work here")
-	case r.Warning != "":
-		fmt.Fprintln(out, "WARNING: "+r.Warning)
-	default:
-		fmt.Fprintf(out, "syncd can work here; --attach auto takes %s\n", r.Attach)
-	}
-	return nil
 }
 
 func kernelRelease() string {

@@ -38,26 +38,7 @@ compared with; the output has the reason. 2: wrong use.`,
 			case asJSON:
 				query.Form = daemon.FormJSON
 			}
-			some := false
-			out := bufio.NewWriter(cmd.OutOrStdout())
-			encoder := json.NewEncoder(out)
-			err := daemon.NewClient(socket).Diff(cmd.Context(), args[0], query, func(e *daemon.DiffEntry) error {
-				some = some || e.Summary == nil || !e.Summary.Clean()
-				if asJSON {
-					return encoder.Encode(e)
-				}
-				return printDifference(out, e)
-			})
-			if err != nil {
-				return err
-			}
-			if err := out.Flush(); err != nil {
-				return fmt.Errorf("print differences: %w", err)
-			}
-			if some {
-				return errReported
-			}
-			return nil
+			return printDifferences(cmd, daemon.NewClient(socket), args[0], query, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
@@ -65,6 +46,30 @@ compared with; the output has the reason. 2: wrong use.`,
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per line")
 	cmd.Flags().BoolVar(&raw, "raw", false, "print keys and values as hex, in the bytes of the kernel map")
 	return cmd
+}
+
+// printDifferences prints the entries of a map that differ, as JSON or as text. It returns errReported if there is one.
+func printDifferences(cmd *cobra.Command, client *daemon.Client, name string, query daemon.DiffQuery, asJSON bool) error {
+	some := false
+	out := bufio.NewWriter(cmd.OutOrStdout())
+	encoder := json.NewEncoder(out)
+	err := client.Diff(cmd.Context(), name, query, func(e *daemon.DiffEntry) error {
+		some = some || e.Summary == nil || !e.Summary.Clean()
+		if asJSON {
+			return encoder.Encode(e)
+		}
+		return printDifference(out, e)
+	})
+	if err != nil {
+		return err
+	}
+	if err := out.Flush(); err != nil {
+		return fmt.Errorf("print differences: %w", err)
+	}
+	if some {
+		return errReported
+	}
+	return nil
 }
 
 // printDifference prints an entry as its key and one line for each side, or a summary or an

@@ -13,10 +13,15 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// drainOptions are the flags of the command drain.
+type drainOptions struct {
+	socket      string
+	timeout     time.Duration
+	undo, force bool
+}
+
 func newDrain() *cobra.Command {
-	var socket string
-	var timeout time.Duration
-	var undo, force bool
+	var o drainOptions
 	cmd := &cobra.Command{
 		Use:   "drain",
 		Short: "Hand over before maintenance",
@@ -32,53 +37,61 @@ Exit code 0: handed over, or drained by force. 1: refused, cancelled or timeout.
 		Example: `  syncd drain --timeout 30s && systemctl stop lb syncd
   syncd drain --undo`,
 		Args: exactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := notNegative(timeout); err != nil {
-				return err
-			}
-			client, began := daemon.NewClient(socket), time.Now()
-			if undo {
-				_, err := client.Undrain(cmd.Context())
-				return err
-			}
-			_, err := askWithin(cmd.Context(), timeout, func(ctx context.Context) ([]string, error) {
-				_, err := client.Drain(ctx, force)
-				return nil, err
-			})
-			if err != nil {
-				return err
-			}
-			fmt.Fprintln(cmd.OutOrStdout(), "drain started: the node is not ready")
-			var last daemon.Handover
-			err = waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
-				h, err := client.Handover(ctx)
-				switch {
-				case err != nil:
-					return nil, err
-				case !h.Drained && h.Cancelled != "":
-					return nil, fmt.Errorf("drain cancelled: %s: the node is in service", h.Cancelled)
-				case !h.Drained:
-					return nil, errUndrained
-				case h.Done:
-					last = h
-					return nil, nil
-				}
-				return h.Waiting, nil
-			})
-			if errors.Is(err, errTimeout) {
-				return fmt.Errorf("%w (the node stays out of service until `syncd drain --undo`)", err)
-			}
-			if err == nil {
-				printHandover(cmd.OutOrStdout(), &last, time.Since(began))
-			}
-			return err
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd) },
 	}
-	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
-	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait")
-	cmd.Flags().BoolVar(&undo, "undo", false, "put the node into service again")
-	cmd.Flags().BoolVar(&force, "force", false, "drain even if no live peer receives from this node; its sessions are lost")
+	cmd.Flags().StringVar(&o.socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
+	cmd.Flags().DurationVar(&o.timeout, "timeout", time.Minute, "maximum time to wait")
+	cmd.Flags().BoolVar(&o.undo, "undo", false, "put the node into service again")
+	cmd.Flags().BoolVar(&o.force, "force", false, "drain even if no live peer receives from this node; its sessions are lost")
 	return cmd
+}
+
+// run drains the node and waits for the handover, or ends the drain.
+func (o *drainOptions) run(cmd *cobra.Command) error {
+	if err := notNegative(o.timeout); err != nil {
+		return err
+	}
+	client, began := daemon.NewClient(o.socket), time.Now()
+	if o.undo {
+		_, err := client.Undrain(cmd.Context())
+		return err
+	}
+	_, err := askWithin(cmd.Context(), o.timeout, func(ctx context.Context) ([]string, error) {
+		_, err := client.Drain(ctx, o.force)
+		return nil, err
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), "drain started: the node is not ready")
+	h, err := awaitHandover(cmd, client, o.timeout)
+	if errors.Is(err, errTimeout) {
+		return fmt.Errorf("%w (the node stays out of service until `syncd drain --undo`)", err)
+	}
+	if err == nil {
+		printHandover(cmd.OutOrStdout(), &h, time.Since(began))
+	}
+	return err
+}
+
+// awaitHandover waits until a drain is complete and returns its result.
+func awaitHandover(cmd *cobra.Command, client *daemon.Client, timeout time.Duration) (last daemon.Handover, err error) {
+	err = waitUntil(cmd, timeout, "handed over", func(ctx context.Context) ([]string, error) {
+		h, err := client.Handover(ctx)
+		switch {
+		case err != nil:
+			return nil, err
+		case !h.Drained && h.Cancelled != "":
+			return nil, fmt.Errorf("drain cancelled: %s: the node is in service", h.Cancelled)
+		case !h.Drained:
+			return nil, errUndrained
+		case h.Done:
+			last = h
+			return nil, nil
+		}
+		return h.Waiting, nil
+	})
+	return last, err
 }
 
 // printHandover prints the result of a drain, in one line if every peer holds all entries.

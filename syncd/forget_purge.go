@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,27 +51,29 @@ such map, this node's own name, or no terminal to ask for confirmation and no --
 			if owner == "" {
 				return usageError{errors.New("forget needs --owner NODE: the name of the node whose records are to be removed")}
 			}
-			name, of := "", "all maps"
-			if len(args) == 1 {
-				name, of = args[0], args[0]
-			}
-			if len(args) == 1 && name == "" {
+			if len(args) == 1 && args[0] == "" {
 				return usageError{errors.New("MAP is empty: give the name of a map, or leave it out for all maps")}
 			}
-			if err := flags.confirm(cmd, fmt.Sprintf("Remove all records of %s from %s, on every node? Their sessions end unless a load balancer still uses them.", owner, of)); err != nil {
-				return err
-			}
-			done, err := daemon.NewClient(flags.socket).Forget(cmd.Context(), owner, name, force)
-			if err != nil {
-				return err
-			}
-			return flags.print(cmd.OutOrStdout(), &done)
+			return flags.forget(cmd, owner, strings.Join(args, ""), force) // args has at most one element
 		},
 	}
 	flags.add(cmd)
 	cmd.Flags().StringVar(&owner, "owner", "", "node whose records are removed")
 	cmd.Flags().BoolVar(&force, "force", false, "remove the records of a live owner, too; its sessions end on all nodes, including the owner")
 	return cmd
+}
+
+// forget removes the records of an owner from a map, or from all maps if name is empty, after a confirmation.
+func (r *removal) forget(cmd *cobra.Command, owner, name string, force bool) error {
+	of := cmp.Or(name, "all maps")
+	if err := r.confirm(cmd, fmt.Sprintf("Remove all records of %s from %s, on every node? Their sessions end unless a load balancer still uses them.", owner, of)); err != nil {
+		return err
+	}
+	done, err := daemon.NewClient(r.socket).Forget(cmd.Context(), owner, name, force)
+	if err != nil {
+		return err
+	}
+	return r.print(cmd.OutOrStdout(), &done)
 }
 
 func newPurge() *cobra.Command {

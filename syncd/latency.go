@@ -65,18 +65,7 @@ else ran on the CPU. Measuring softirqs needs the privileges of syncd check.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
-			} else {
-				err = r.print(cmd.OutOrStdout(), top)
-			}
-			if err != nil {
-				return fmt.Errorf("print report: %w", err)
-			}
-			if r.CallsProblem != "" {
-				return fmt.Errorf("measure the calls of syncd: %s", r.CallsProblem)
-			}
-			return nil
+			return r.report(cmd.OutOrStdout(), top, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
@@ -84,6 +73,23 @@ else ran on the CPU. Measuring softirqs needs the privileges of syncd check.`,
 	cmd.Flags().IntVar(&top, "top", 5, "maximum number of softirqs and of timers to print")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// report prints the report, as JSON or as text with at most top softirqs and timers. It returns an error if a
+// measurement of the report is missing.
+func (r *latencyReport) report(out io.Writer, top int, asJSON bool) (err error) {
+	if asJSON {
+		err = json.NewEncoder(out).Encode(r)
+	} else {
+		err = r.print(out, top)
+	}
+	if err != nil {
+		return fmt.Errorf("print report: %w", err)
+	}
+	if r.CallsProblem != "" {
+		return fmt.Errorf("measure the calls of syncd: %s", r.CallsProblem)
+	}
+	return nil
 }
 
 // errNoLatency means that neither part could be measured.

@@ -39,20 +39,25 @@ Exit code 0: reloaded. 1: no daemon answers. 2: the settings cannot be used.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(done)
-			} else {
-				err = printReloaded(cmd.OutOrStdout(), &done)
-			}
-			if err != nil {
-				return fmt.Errorf("print result: %w", err)
-			}
-			return nil
+			return reportReloaded(cmd.OutOrStdout(), &done, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
+}
+
+// reportReloaded prints the result of a reload, as JSON or as text.
+func reportReloaded(out io.Writer, done *daemon.Reloaded, asJSON bool) (err error) {
+	if asJSON {
+		err = json.NewEncoder(out).Encode(done)
+	} else {
+		err = printReloaded(out, done)
+	}
+	if err != nil {
+		return fmt.Errorf("print result: %w", err)
+	}
+	return nil
 }
 
 func printReloaded(out io.Writer, r *daemon.Reloaded) error {

@@ -29,27 +29,30 @@ override the file.`,
     --grpc-listen 10.0.0.1:7947 \
     --tls-cert /etc/mapsync/lb1.crt --tls-key /etc/mapsync/lb1.key --tls-ca /etc/mapsync/ca.crt`,
 		Args: exactArgs(0),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			loaded, err := config.Load(file, cmd.Flags())
-			if err != nil {
-				return usageError{err}
-			}
-			signals, stop := hangUps()
-			defer stop()
-			d, err := daemon.New(daemon.Options{
-				Config: loaded, Version: version, Logger: newLogger(&loaded),
-				Reload: func() (config.Config, error) { return config.Load(file, cmd.Flags()) },
-			})
-			if err != nil {
-				return err
-			}
-			go reloadOnHangUp(cmd.Context(), signals, d)
-			return d.Run(cmd.Context())
-		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return runDaemon(cmd, file) },
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML `file` of settings")
 	settings.Bind(cmd.Flags())
 	return cmd
+}
+
+// runDaemon runs the daemon with the settings of file and of the flags, until the context of cmd ends.
+func runDaemon(cmd *cobra.Command, file string) error {
+	loaded, err := config.Load(file, cmd.Flags())
+	if err != nil {
+		return usageError{err}
+	}
+	signals, stop := hangUps()
+	defer stop()
+	d, err := daemon.New(daemon.Options{
+		Config: loaded, Version: version, Logger: newLogger(&loaded),
+		Reload: func() (config.Config, error) { return config.Load(file, cmd.Flags()) },
+	})
+	if err != nil {
+		return err
+	}
+	go reloadOnHangUp(cmd.Context(), signals, d)
+	return d.Run(cmd.Context())
 }
 
 func newLogger(c *config.Config) *slog.Logger {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -101,24 +102,30 @@ the map from any node. docs/examples has such a program.`,
 				}
 				return usageError{fmt.Errorf("%s has several maps, pick one with --map: %s", args[0], strings.Join(names, ", "))}
 			}
-			var text bytes.Buffer
-			if err := export.Proto(&text, list[0]); err != nil {
-				return err
-			}
-			if output == "" {
-				_, err = text.WriteTo(cmd.OutOrStdout())
-			} else {
-				err = os.WriteFile(output, text.Bytes(), 0o644)
-			}
-			if err != nil {
-				return fmt.Errorf("write schema: %w", err)
-			}
-			return nil
+			return writeProto(cmd.OutOrStdout(), output, list[0])
 		},
 	}
 	flags.bind(cmd)
 	cmd.Flags().StringVar(&output, "output", "", "`file` to write instead of printing")
 	return cmd
+}
+
+// writeProto writes the .proto file of a schema to the file output, or to out if output is empty.
+func writeProto(out io.Writer, output string, s *schema.Schema) error {
+	var text bytes.Buffer
+	err := export.Proto(&text, s)
+	if err != nil {
+		return err
+	}
+	if output == "" {
+		_, err = text.WriteTo(out)
+	} else {
+		err = os.WriteFile(output, text.Bytes(), 0o644)
+	}
+	if err != nil {
+		return fmt.Errorf("write schema: %w", err)
+	}
+	return nil
 }
 
 // find returns the schemas that the argument selects: a BPF object file or a map on this host.

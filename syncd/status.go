@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 
 	"mapsync/syncd/config"
 	"mapsync/syncd/daemon"
@@ -28,24 +29,30 @@ Exit code 0: ready. 1: not ready, or no daemon answers. 2: wrong use.`,
 			if err != nil {
 				return err
 			}
-			if asJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-				err = encoder.Encode(s)
-			} else {
-				err = printStatus(cmd.OutOrStdout(), &s, all)
-			}
-			if err != nil {
-				return fmt.Errorf("print status: %w", err)
-			}
-			if !s.Ready {
-				return errReported
-			}
-			return nil
+			return reportStatus(cmd.OutOrStdout(), &s, all, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&all, "all", false, "print a line for each map and peer")
 	return cmd
+}
+
+// reportStatus prints a status, as JSON or as text. all is the flag of printStatus. It returns errReported if the node is
+// not ready.
+func reportStatus(out io.Writer, s *daemon.Status, all, asJSON bool) (err error) {
+	if asJSON {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		err = encoder.Encode(s)
+	} else {
+		err = printStatus(out, s, all)
+	}
+	if err != nil {
+		return fmt.Errorf("print status: %w", err)
+	}
+	if !s.Ready {
+		return errReported
+	}
+	return nil
 }

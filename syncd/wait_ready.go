@@ -39,25 +39,29 @@ Exit code 0: ready. 1: not ready within the time.`,
 			if err := notNegative(timeout); err != nil {
 				return err
 			}
-			client := daemon.NewClient(socket)
-			return waitFor(cmd, timeout, "ready", func(ctx context.Context) ([]string, error) {
-				r, err := client.Ready(ctx)
-				if err != nil {
-					return []string{err.Error()}, nil
-				}
-				if !r.Ready {
-					return r.Missing, nil
-				}
-				for _, reason := range r.Unproven {
-					fmt.Fprintf(cmd.ErrOrStderr(), "ready without proof: %s\n", reason)
-				}
-				return nil, nil
-			})
+			return waitReady(cmd, daemon.NewClient(socket), timeout)
 		},
 	}
 	cmd.Flags().StringVar(&socket, "control-socket", config.DefaultControlSocket, "unix socket of the daemon")
 	cmd.Flags().DurationVar(&timeout, "timeout", time.Minute, "maximum time to wait")
 	return cmd
+}
+
+// waitReady waits until the daemon is ready. A daemon that does not answer is not ready.
+func waitReady(cmd *cobra.Command, client *daemon.Client, timeout time.Duration) error {
+	return waitFor(cmd, timeout, "ready", func(ctx context.Context) ([]string, error) {
+		r, err := client.Ready(ctx)
+		if err != nil {
+			return []string{err.Error()}, nil
+		}
+		if !r.Ready {
+			return r.Missing, nil
+		}
+		for _, reason := range r.Unproven {
+			fmt.Fprintf(cmd.ErrOrStderr(), "ready without proof: %s\n", reason)
+		}
+		return nil, nil
+	})
 }
 
 func printMissing(out io.Writer, missing []string) {

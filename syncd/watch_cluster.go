@@ -67,19 +67,34 @@ func (w *clusterWatch) run(ctx context.Context, client *daemon.Client, name stri
 	}
 	query.Form, query.Watch = daemon.FormJSON, false
 	entries := make(chan clusterEntry, 1024)
-	opened := make(chan struct{})
 	g, ctx := errgroup.WithContext(ctx)
+	readCluster(ctx, g, client, name, query, entries)
+	g.Go(func() error { return w.printTables(ctx, entries) })
+	err := g.Wait()
+	if errors.Is(err, errDone) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// readCluster starts goroutines of g that send the changes and the present records of a map to entries. An entry without
+// a record follows the last present record. The goroutines end with ctx.
+func readCluster(ctx context.Context, g *errgroup.Group, client *daemon.Client, name string, query daemon.EntryQuery, entries chan<- clusterEntry) {
+	send := func(e clusterEntry) error {
+		select {
+		case entries <- e:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	read := func(q daemon.EntryQuery) error {
 		return client.Entries(ctx, name, q, func(e *daemon.Entry) error {
 			entry := *e
-			select {
-			case entries <- clusterEntry{&entry, q.Watch}:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
+			return send(clusterEntry{&entry, q.Watch})
 		})
 	}
+	opened := make(chan struct{})
 	g.Go(func() error {
 		watch := query
 		watch.Watch, watch.Opened = true, func() { close(opened) }
@@ -99,19 +114,8 @@ func (w *clusterWatch) run(ctx context.Context, client *daemon.Client, name stri
 		if err := read(query); err != nil {
 			return err
 		}
-		select {
-		case entries <- clusterEntry{}:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		return send(clusterEntry{})
 	})
-	g.Go(func() error { return w.printTables(ctx, entries) })
-	err := g.Wait()
-	if errors.Is(err, errDone) || errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
 }
 
 // errDone ends a watch that has printed all tables.
@@ -260,21 +264,29 @@ func addClusterWatch(cmd *cobra.Command, flags *entryFlags) func(cmd *cobra.Comm
 			}
 			return false, nil
 		}
-		switch {
-		case w.interval < 100*time.Millisecond:
-			return true, usageError{fmt.Errorf("--interval %s is below 100ms", w.interval)}
-		case w.top < 1 || w.times < 0:
-			return true, usageError{fmt.Errorf("--top %d, --times %d: give at least 1 and 0", w.top, w.times)}
-		case flags.raw:
-			return true, usageError{errors.New("--raw has no fields, and --cluster needs them")}
-		}
-		for _, condition := range flags.query.Where {
-			if !strings.HasPrefix(strings.TrimSpace(condition), "key.") {
-				return true, usageError{fmt.Errorf("--where %s: with --cluster a condition is on a field of the key: write key.FIELD", condition)}
-			}
+		if err := w.validate(flags); err != nil {
+			return true, usageError{err}
 		}
 		w.out, w.asJSON = cmd.OutOrStdout(), flags.asJSON
 		w.screen = !w.asJSON && isTerminal(w.out)
 		return true, w.run(cmd.Context(), daemon.NewClient(flags.socket), name, flags.query)
 	}
+}
+
+// validate returns an error if the flags of the tables, or other flags of the command, are not usable with --cluster.
+func (w *clusterWatch) validate(flags *entryFlags) error {
+	switch {
+	case w.interval < 100*time.Millisecond:
+		return fmt.Errorf("--interval %s is below 100ms", w.interval)
+	case w.top < 1 || w.times < 0:
+		return fmt.Errorf("--top %d, --times %d: give at least 1 and 0", w.top, w.times)
+	case flags.raw:
+		return errors.New("--raw has no fields, and --cluster needs them")
+	}
+	for _, condition := range flags.query.Where {
+		if !strings.HasPrefix(strings.TrimSpace(condition), "key.") {
+			return fmt.Errorf("--where %s: with --cluster a condition is on a field of the key: write key.FIELD", condition)
+		}
+	}
+	return nil
 }

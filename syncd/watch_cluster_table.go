@@ -28,8 +28,23 @@ func (w *clusterWatch) print(now time.Time) error {
 		seconds = now.Sub(w.printed).Seconds()
 	}
 	w.printed = now
-	total := make([]float64, len(w.fields))
-	var shown []*clusterRow // the first ones in the order, sorted
+	shown, total := w.takeRows(seconds)
+	var err error
+	if w.asJSON {
+		err = w.printJSON(now, shown, seconds, total)
+	} else {
+		err = w.printTable(shown, seconds, total)
+	}
+	for _, r := range w.rows {
+		clear(r.increases)
+	}
+	return err
+}
+
+// takeRows returns the first w.top rows in the order of a table, and the rate of each field over all rows. It removes
+// the rows that have no records, and updates the owners.
+func (w *clusterWatch) takeRows(seconds float64) (shown []*clusterRow, total []float64) {
+	total = make([]float64, len(w.fields))
 	clear(w.owners)
 	for id, r := range w.rows {
 		for i := range total {
@@ -45,16 +60,7 @@ func (w *clusterWatch) print(now time.Time) error {
 			shown = shown[:min(w.top, len(shown))]
 		}
 	}
-	var err error
-	if w.asJSON {
-		err = w.printJSON(now, shown, seconds, total)
-	} else {
-		err = w.printTable(shown, seconds, total)
-	}
-	for _, r := range w.rows {
-		clear(r.increases)
-	}
-	return err
+	return shown, total
 }
 
 // compareRows sorts rows by their increase, and then by their sum.

@@ -86,9 +86,25 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, c.close()) }()
 	r := report{Nodes: len(c.nodes)}
+	if err := r.attackAll(ctx, c, chosen, o.length, out); err != nil {
+		return err
+	}
+	if o.json != "" {
+		if err := r.write(o.json); err != nil {
+			return err
+		}
+	}
+	if r.Failed > 0 {
+		return errFailed
+	}
+	return nil
+}
+
+// attackAll performs attacks on a cluster one after the other, each for a time, and prints the results to out.
+func (r *report) attackAll(ctx context.Context, c *cluster, attacks []attack, length time.Duration, out io.Writer) error {
 	r.header(out)
-	for i := range chosen {
-		result := c.perform(ctx, &chosen[i], o.length)
+	for i := range attacks {
+		result := c.perform(ctx, &attacks[i], length)
 		r.Results = append(r.Results, result)
 		result.row(out)
 		if ctx.Err() != nil {
@@ -99,14 +115,6 @@ func run(ctx context.Context, o options, out io.Writer) (err error) {
 		}
 	}
 	r.summary(out)
-	if o.json != "" {
-		if err := r.write(o.json); err != nil {
-			return err
-		}
-	}
-	if r.Failed > 0 {
-		return errFailed
-	}
 	return nil
 }
 

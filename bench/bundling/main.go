@@ -83,17 +83,8 @@ func run(ctx context.Context, o *options) (err error) {
 		return err
 	}
 	r := report{options: o}
-	for range o.rounds {
-		for _, k := range kinds(o) {
-			for _, method := range methods {
-				m, err := c.measure(ctx, k, method)
-				if err != nil {
-					return err
-				}
-				tool.Progress("%s, %.0f/s, %d clients, %s: %.1f %%", k.name, k.Rate, k.Sources, method, m.percent(m.total()))
-				r.list = append(r.list, m)
-			}
-		}
+	if err := r.measureAll(ctx, c); err != nil {
+		return err
 	}
 	table, err := c.restart(ctx, o)
 	if err != nil {
@@ -109,4 +100,21 @@ func run(ctx context.Context, o *options) (err error) {
 	fmt.Printf("sums at the observer: %s\n\n", observed)
 	r.connections = c.connections
 	return r.print(os.Stdout)
+}
+
+// measureAll adds a measurement of each kind of load with each method, in each round.
+func (r *report) measureAll(ctx context.Context, c *cluster) error {
+	for range r.options.rounds {
+		for _, k := range kinds(r.options) {
+			for _, method := range methods {
+				m, err := c.measure(ctx, k, method)
+				if err != nil {
+					return err
+				}
+				tool.Progress("%s, %.0f/s, %d clients, %s: %.1f %%", k.name, k.Rate, k.Sources, method, m.percent(m.total()))
+				r.list = append(r.list, m)
+			}
+		}
+	}
+	return nil
 }

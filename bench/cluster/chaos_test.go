@@ -143,7 +143,7 @@ func (c *chaos) faults() {
 	slices.SortStableFunc(actions, func(a, b action) int { return cmp.Compare(a.at, b.at) })
 	began := time.Now()
 	for _, a := range actions {
-		time.Sleep(a.at - time.Since(began))
+		time.Sleep(a.at - time.Since(began)) // the plan has the time of each fault
 		a.do()
 	}
 	c.attached()

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/testcert"
 	"mapsync/internal/vm"
 	"mapsync/syncd/capture"
@@ -164,21 +165,19 @@ func (tr *trial) eachPost(path string) {
 // tables, which may converge meanwhile.
 func (tr *trial) eventually(limit time.Duration, check func(context.Context) error) {
 	tr.t.Helper()
-	began := time.Now()
-	for {
+	began, logged := time.Now(), ""
+	poll.Succeeds(tr.t, limit, "the nodes converge", func() error {
 		asked := time.Since(began)
 		err := check(tr.t.Context())
 		took := time.Since(began)
-		if err == nil && asked <= limit {
+		if err == nil {
 			tr.t.Logf("converged, asked after %v and answered after %v", asked.Round(time.Millisecond), took.Round(time.Millisecond))
-			return
+		} else if text := err.Error(); text != logged {
+			tr.t.Logf("not yet after %v: %v", took.Round(time.Millisecond), err)
+			logged = text
 		}
-		if took > limit {
-			tr.t.Fatalf("not within %v: %v; now: %v", limit, err, differences(tr.t.Context(), tr.nodes))
-		}
-		tr.t.Logf("not yet after %v: %v", took.Round(time.Millisecond), err)
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err
+	}, func() any { return fmt.Sprint("now: ", differences(tr.t.Context(), tr.nodes)) })
 }
 
 func (tr *trial) awaitConverged() {
@@ -232,11 +231,11 @@ func preemptible() bool {
 // write, and starts it again. The peers must not treat a restart as a death.
 func (tr *trial) kill(times int, random *rand.Rand) {
 	for k := range times {
-		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond) // the time of the kill
 		i := random.IntN(len(tr.nodes))
 		tr.t.Logf("kill %d: node %s", k+1, tr.nodes[i].name)
 		tr.post(i, "/kill")
-		time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond)
+		time.Sleep(time.Duration(random.IntN(2500)) * time.Millisecond) // the load goes on without syncd
 		tr.syncd(i)
 	}
 }
@@ -288,7 +287,7 @@ func (tr *trial) watchStopped(d time.Duration) time.Duration {
 		first [2]uint64 // records received at the start of the second half
 		moved [2]bool   // more records were received since, from after the stop
 	)
-	for began := time.Now(); time.Since(began) < d; time.Sleep(200 * time.Millisecond) {
+	for began := time.Now(); time.Since(began) < d; time.Sleep(200 * time.Millisecond) { // the rate of the samples
 		passed := time.Since(began)
 		late := passed > d/2
 		for i := range moved {

@@ -1,7 +1,6 @@
 package drill
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"mapsync/bench/lb"
+	"mapsync/internal/poll"
 	syncd "mapsync/syncd/daemon"
 )
 
@@ -103,7 +103,7 @@ func (tr *restarts) restartLate() error {
 		err = errors.Join(err, os.Remove(filepath.Join(tr.pins[active], lb.MapName)))
 	}
 	if err == nil {
-		err = tr.awaitActive(func(s *syncd.Status) bool { return !s.Ready && s.Maps[0].State == syncd.MapWaiting })
+		tr.awaitActive("syncd waits for a map", func(s *syncd.Status) bool { return !s.Ready && s.Maps[0].State == syncd.MapWaiting })
 	}
 	return errors.Join(err, tr.startBalancer(active, true, false))
 }
@@ -112,19 +112,11 @@ func (tr *restarts) restartLate() error {
 // reported ready.
 func (tr *restarts) restartAttachedLater() error {
 	old := tr.balancers[active]
+	defer func() { _ = old.kill() }() // awaitActive may end the test
 	if err := tr.startBalancer(active, true, true); err != nil {
-		return errors.Join(err, old.kill())
+		return err
 	}
-	client := syncd.NewClient(tr.daemons[active].socket)
-	for deadline := time.Now().Add(noticeLimit); ; time.Sleep(20 * time.Millisecond) {
-		r, err := client.Ready(tr.t.Context())
-		if err == nil && r.Ready {
-			break
-		}
-		if time.Now().After(deadline) {
-			return errors.Join(err, fmt.Errorf("not ready after %v: %v", noticeLimit, r.Missing), old.kill())
-		}
-	}
+	tr.awaitActive("syncd is ready", func(s *syncd.Status) bool { return s.Ready })
 	// The new map is ready now, before the first packet.
 	return errors.Join(tr.checkMaps(0, active), old.kill(), tr.attach())
 }
@@ -142,31 +134,28 @@ func (tr *restarts) attach() error {
 // balancer runs, syncd must follow its map.
 func (tr *restarts) restartWithEqualName() error {
 	old, id := tr.balancers[active], tr.maps[active]
+	defer func() { _ = old.kill() }() // awaitActive may end the test
 	err := tr.startBalancer(active, true, true)
 	if err == nil {
 		err = tr.flow(tr.t.Context(), time.Second)
 	}
 	if err == nil {
-		err = tr.awaitActive(func(s *syncd.Status) bool { return s.Ready && s.Maps[0].ID == id })
+		tr.awaitActive("syncd follows the old map", func(s *syncd.Status) bool { return s.Ready && s.Maps[0].ID == id })
 	}
 	return errors.Join(err, old.kill(), tr.attach())
 }
 
-// awaitActive waits until the active node's syncd has a wanted status.
-func (tr *restarts) awaitActive(wanted func(*syncd.Status) bool) error {
+// awaitActive waits until the active node's syncd has a wanted status, which what describes.
+func (tr *restarts) awaitActive(what string, wanted func(*syncd.Status) bool) {
+	tr.t.Helper()
 	client := syncd.NewClient(tr.daemons[active].socket)
-	ctx, cancel := context.WithTimeout(tr.t.Context(), noticeLimit)
-	defer cancel()
-	for {
-		s, err := client.Status(ctx)
-		if err == nil && wanted(&s) {
-			return nil
+	poll.Succeeds(tr.t, noticeLimit, what, func() error {
+		s, err := client.Status(tr.t.Context())
+		if err == nil && !wanted(&s) {
+			err = fmt.Errorf("ready: %t %q, maps: %+v", s.Ready, s.NotReady, s.Maps)
 		}
-		if ctx.Err() != nil {
-			return fmt.Errorf("not within %v: %+v: %w", noticeLimit, s.Maps, err)
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return err
+	})
 }
 
 // restartWithoutPeer restarts the load balancer while its peer's syncd is stopped. The node refills
@@ -176,7 +165,7 @@ func (tr *restarts) restartWithoutPeer(peer *settings) {
 	gone := tr.daemons[standby]
 	tr.daemons[standby] = nil
 	tr.must(gone.process.kill())
-	tr.must(tr.awaitActive(func(s *syncd.Status) bool { return len(s.Peers) == 0 }))
+	tr.awaitActive("the peer has left", func(s *syncd.Status) bool { return len(s.Peers) == 0 })
 	tr.restart("killed, without a peer", tr.restartKilled, active)
 	tr.must(tr.startDaemon(standby, peer))
 	tr.must(tr.awaitReady(tr.t.Context()))

@@ -16,6 +16,7 @@ import (
 
 	"mapsync/bench/lb"
 	"mapsync/bench/lb/bpf"
+	"mapsync/internal/poll"
 	"mapsync/syncd/config"
 	syncd "mapsync/syncd/daemon"
 	"mapsync/syncd/kmap"
@@ -73,7 +74,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Run(fmt.Sprintf("%s to %s/%s/ring", c.layouts[active], c.layouts[standby], c.attach), func(t *testing.T) {
 			result := perform(t, Options{
 				Sessions: sessions, Syncd: program, Attach: c.attach, Layouts: c.layouts, SkipControl: true,
-				BeforeCut: func(active, standby string) error { return awaitEqual(c.layouts, active, standby) },
+				BeforeCut: func(active, standby string) error { awaitEqual(t, c.layouts, active, standby); return nil },
 			})
 			if r := result.Real; r.Survived != sessions || r.Standby != (EntryCounts{Entries: 2 * sessions}) {
 				t.Errorf("rolling upgrade: got %+v, want all sessions to survive", r)
@@ -86,8 +87,9 @@ func TestRollingUpgrade(t *testing.T) {
 // balancer.
 const convergeLimit = 10 * time.Second
 
-func awaitEqual(layouts [2]lb.Layout, pins ...string) error {
-	for begun := time.Now(); ; time.Sleep(100 * time.Millisecond) {
+func awaitEqual(t *testing.T, layouts [2]lb.Layout, pins ...string) {
+	t.Helper()
+	poll.Succeeds(t, convergeLimit, "the standby holds the entries", func() error {
 		// The standby's map is read first: changes during the reads can only put the active one
 		// ahead.
 		there, err := readEntries(pins[standby], layouts[standby])
@@ -98,11 +100,8 @@ func awaitEqual(layouts [2]lb.Layout, pins ...string) error {
 		if err != nil {
 			return err
 		}
-		err = compare(here, there, uint64(monotonic()))
-		if err == nil || time.Since(begun) > convergeLimit {
-			return err
-		}
-	}
+		return compare(here, there, uint64(monotonic()))
+	})
 }
 
 func readEntries(pin string, layout lb.Layout) (all map[bpf.LBCtKey]lb.Entry, err error) {

@@ -53,23 +53,9 @@ type measurement struct {
 
 func run(ctx context.Context, o *options) error {
 	kernel := tool.KernelVersion()
-	var timer, call time.Duration
-	var list []measurement
-	for _, n := range o.services {
-		m, err := measureTimer(ctx, n, o.window)
-		if err != nil {
-			return fmt.Errorf("measure with %d services: %w", n, err)
-		}
-		timer = max(timer, m.longest)
-		list = append(list, m)
-	}
-	for _, n := range o.entries {
-		m, err := measureCalls(ctx, n, o.window)
-		if err != nil {
-			return fmt.Errorf("measure with %d entries: %w", n, err)
-		}
-		call = max(call, m.longest)
-		list = append(list, m)
+	timer, call, list, err := measureAll(ctx, o)
+	if err != nil {
+		return err
 	}
 	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "WHAT RUNS\tLONGEST MS\tRUNS\tKIND OF CALL")
@@ -89,6 +75,28 @@ func run(ctx context.Context, o *options) error {
 		return fmt.Errorf("the timer takes %.1f times as long as a call of syncd, want at least %.1f", ratio, o.ratio)
 	}
 	return nil
+}
+
+// measureAll measures the timer with each number of services, and calls of syncd with each number of entries. timer and
+// call are the longest of them.
+func measureAll(ctx context.Context, o *options) (timer, call time.Duration, list []measurement, err error) {
+	for _, n := range o.services {
+		m, err := measureTimer(ctx, n, o.window)
+		if err != nil {
+			return 0, 0, nil, fmt.Errorf("measure with %d services: %w", n, err)
+		}
+		timer = max(timer, m.longest)
+		list = append(list, m)
+	}
+	for _, n := range o.entries {
+		m, err := measureCalls(ctx, n, o.window)
+		if err != nil {
+			return 0, 0, nil, fmt.Errorf("measure with %d entries: %w", n, err)
+		}
+		call = max(call, m.longest)
+		list = append(list, m)
+	}
+	return timer, call, list, nil
 }
 
 func milliseconds(d time.Duration) float64 { return 1000 * d.Seconds() }

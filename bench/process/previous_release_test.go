@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/rlimit"
 
+	"mapsync/internal/poll"
 	"mapsync/internal/previous"
 	"mapsync/syncd/daemon"
 )
@@ -199,7 +200,7 @@ func (c *mixedCluster) load(fn func() error, nodes ...int) {
 		wg.Go(func() {
 			for ctx.Err() == nil && errs[n] == nil {
 				errs[n] = c.change(i)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // the rate of the changes
 			}
 		})
 	}
@@ -219,10 +220,10 @@ func (c *mixedCluster) phase(name string) {
 				return err
 			}
 		}
-		time.Sleep(loadTime)
+		time.Sleep(loadTime) // the duration of the load
 		return nil
 	}, 0, 1)
-	c.eventually(name, c.converged)
+	poll.Succeeds(c.t, mixedLimit, name, c.converged)
 	for i, s := range c.nodes {
 		out, err := s.Command(c.t.Context(), "diff", "ct")
 		if err != nil {
@@ -230,19 +231,6 @@ func (c *mixedCluster) phase(name string) {
 		}
 	}
 	c.t.Logf("%s: %d entries, converged after %v", name, len(c.want), time.Since(began).Round(time.Millisecond))
-}
-
-// eventually waits until ok returns nil, at most for mixedLimit. The pauses are long, because ok
-// starts programs.
-func (c *mixedCluster) eventually(name string, ok func() error) {
-	c.t.Helper()
-	var err error
-	for deadline := time.Now().Add(mixedLimit); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-		if err = ok(); err == nil {
-			return
-		}
-	}
-	c.t.Fatalf("%s: not within %v: %v", name, mixedLimit, err)
 }
 
 // converged returns an error unless both kernel maps have the expected entries, and both nodes are
@@ -309,7 +297,7 @@ func (c *mixedCluster) checkContent(i int) error {
 // that an upgrade breaks no dashboard and no script.
 func (c *mixedCluster) checkNames(old, current int) {
 	c.t.Helper()
-	c.eventually("metrics of the previous release", func() error {
+	poll.Succeeds(c.t, mixedLimit, "metrics of the previous release", func() error {
 		return missing(metricNames(c.t, c.nodes[old]), metricNames(c.t, c.nodes[current]))
 	})
 	was, is := flagNames(c.t, c.nodes[old]), flagNames(c.t, c.nodes[current])

@@ -154,7 +154,7 @@ func contextUntil(t *testing.T, path string) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), poll.Limit)
 	t.Cleanup(cancel)
 	go func() {
-		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
+		for ; ctx.Err() == nil; time.Sleep(10 * time.Millisecond) { // poll cannot wait beside the test
 			if _, err := os.Stat(path); err == nil {
 				cancel()
 			}

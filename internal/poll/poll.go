@@ -17,7 +17,8 @@ import (
 // a fallback cannot conceal a failure.
 const Limit = 20 * time.Second
 
-// The pause between two checks is a 16th of the time since the first one, within these bounds.
+// The pause between two checks is a 16th of the time since the first one, within these bounds. While a condition does not
+// hold yet, the pause is at least as long as the check was, so that slow checks use at most half of the time.
 const (
 	minPause = 2 * time.Millisecond
 	maxPause = 10 * time.Millisecond
@@ -41,8 +42,17 @@ func Within(t testing.TB, limit time.Duration, what string, ok func() bool, expl
 		if checked >= limit {
 			t.Fatalf("%s: not within %v%s", what, limit, explanation(explain))
 		}
-		pause(began, limit)
+		pause(began, limit, time.Since(began)-checked)
 	}
+}
+
+// Succeeds is Within for a check that returns an error while the condition does not hold. The failure message contains
+// the last error, before the results of explain.
+func Succeeds(t testing.TB, limit time.Duration, what string, check func() error, explain ...func() any) {
+	t.Helper()
+	var err error
+	explain = append([]func() any{func() any { return err }}, explain...)
+	Within(t, limit, what, func() bool { err = check(); return err == nil }, explain...)
 }
 
 // Stays returns after d if ok returns true at every check until then. It fails the test as soon as
@@ -58,14 +68,14 @@ func Stays(t testing.TB, d time.Duration, what string, ok func() bool, explain .
 		if checked >= d {
 			return
 		}
-		pause(began, d)
+		pause(began, d, 0)
 	}
 }
 
-// pause sleeps until the next check, but not beyond the end of the limit.
-func pause(began time.Time, limit time.Duration) {
+// pause sleeps until the next check, for at least the given time, but not beyond the end of the limit.
+func pause(began time.Time, limit, least time.Duration) {
 	since := time.Since(began)
-	time.Sleep(min(max(since/16, minPause), maxPause, limit-since))
+	time.Sleep(min(max(min(max(since/16, minPause), maxPause), least), limit-since))
 }
 
 // explanation returns the results of explain, each after a colon.

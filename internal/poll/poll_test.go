@@ -86,6 +86,36 @@ func TestWithinSlowCheck(t *testing.T) {
 	})
 }
 
+// TestWithinPausesAfterSlowChecks verifies that slow checks use at most half of the time.
+func TestWithinPausesAfterSlowChecks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		calls := 0
+		check(t, "checks of 100 ms", func(t testing.TB) {
+			Within(t, time.Second, "n1 is ready", func() bool { calls++; time.Sleep(100 * time.Millisecond); return false })
+		}, "n1 is ready: not within 1s", 1100*time.Millisecond, 1100*time.Millisecond)
+		if calls != 6 {
+			t.Errorf("checks of 100 ms within 1 s: got %d, want 6", calls)
+		}
+	})
+}
+
+// TestSucceeds checks that the last error is in the failure message, and that a check without an error ends the wait.
+func TestSucceeds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for holds, failure := range map[time.Duration]string{time.Second: "", time.Hour: "n1 is ready: not within 1s: 1s passed: state 3"} {
+			began, ok := time.Now(), after(holds, false)
+			check(t, "condition that holds after "+holds.String(), func(t testing.TB) {
+				Succeeds(t, time.Second, "n1 is ready", func() error {
+					if !ok() {
+						return fmt.Errorf("%v passed", time.Since(began))
+					}
+					return nil
+				}, func() any { return "state 3" })
+			}, failure, time.Second, time.Second)
+		}
+	})
+}
+
 func TestEventually(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for holds, failure := range map[time.Duration]string{Limit: "", Limit + 1: "n1 is ready: not within 20s: a: 2"} {

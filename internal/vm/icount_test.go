@@ -41,7 +41,7 @@ func TestPausesTakeNoTimeWithIcount(t *testing.T) {
 		}
 		for _, pid := range children(t, os.Getpid()) {
 			_ = syscall.Kill(pid, syscall.SIGSTOP)
-			time.Sleep(2 * time.Second)
+			time.Sleep(2 * time.Second) // the emulator is stopped for longer than the guest accepts
 			_ = syscall.Kill(pid, syscall.SIGCONT)
 		}
 	})

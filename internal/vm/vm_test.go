@@ -79,7 +79,7 @@ func work() int {
 // hang reports that it is ready and runs until it is killed.
 func hang() int {
 	fmt.Println("ready")
-	time.Sleep(time.Hour)
+	time.Sleep(time.Hour) // the test kills this process
 	return 0
 }
 

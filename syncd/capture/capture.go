@@ -121,6 +121,20 @@ func open(o Options, attach Attach) (_ *Capture, err error) {
 	return c, nil
 }
 
+// setConstants sets the constants of the programs to the options.
+func (c *Capture) setConstants(spec *ebpf.CollectionSpec) error {
+	constants := map[string]any{"use_perf": c.options.Buffer == BufferPerf, "emit_own": c.options.EmitOwn}
+	if c.options.Lookups {
+		maps.Copy(constants, lookupConstants(c.options.Tick))
+	}
+	for name, value := range constants {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set BPF constant %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
 // load loads the programs that attach needs, and sizes the buffer.
 func (c *Capture) load(attach Attach) ([]hook, error) {
 	spec, err := bpf.LoadCapture()
@@ -141,14 +155,8 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if c.options.Buffer == BufferRing {
 		spec.Maps["ring"].MaxEntries = uint32(c.options.BufferSize)
 	}
-	constants := map[string]any{"use_perf": c.options.Buffer == BufferPerf, "emit_own": c.options.EmitOwn}
-	if c.options.Lookups {
-		maps.Copy(constants, lookupConstants(c.options.Tick))
-	}
-	for name, value := range constants {
-		if err := spec.Variables[name].Set(value); err != nil {
-			return nil, fmt.Errorf("set BPF constant %s: %w", name, err)
-		}
+	if err := c.setConstants(spec); err != nil {
+		return nil, err
 	}
 	replace := map[string]*ebpf.Map{}
 	if c.options.OwnWriteMarks != nil {

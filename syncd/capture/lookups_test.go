@@ -103,7 +103,7 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 	pauses, more := 0, keys
 	for try := 0; more > 6 && try < 5; try++ { // a pair of keys may share an element of the array
 		if try > 0 {
-			time.Sleep(capture.LookupPause + 20*time.Millisecond)
+			time.Sleep(capture.LookupPause + 20*time.Millisecond) // the hook reports each key again
 		}
 		began := time.Now()
 		if err := r.Send(p, otherCPU, 6*keys); err != nil {

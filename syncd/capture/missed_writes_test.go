@@ -245,6 +245,7 @@ func (b *missedWritesFixture) awaitLoad(written, calls uint64) {
 	if testing.Short() {
 		enough = 1000
 	}
+	// The limit is not a failure, so this is not poll.Within.
 	for began := time.Now(); time.Since(began) < poll.Limit; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) >= 3*time.Second {
 			enough = leastWrites

@@ -217,7 +217,7 @@ func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.M
 	w.start(t, func() error { return applyTagged(k) })
 	w.start(t, func() error { return process.RunOnce(64) })
 	w.start(t, func() error { return putTagged(m) })
-	w.start(t, func() error { unix.Getppid(); time.Sleep(pace); return nil })
+	w.start(t, func() error { unix.Getppid(); time.Sleep(pace); return nil }) // the rate of the calls
 	w.start(t, taggedProgram(t, m, iteratorWriter, 16).RunByIterator)
 	if j.timers {
 		w.start(t, taggedProgram(t, m, timerWriter, 16).RunByTimer)

@@ -13,31 +13,9 @@ var innerRange = regexp.MustCompile(`^([^=]+)=(.+)\[([0-9]{1,9})-([0-9]{1,9})\]$
 // expandInnerRanges replaces each map NAME=REF[FIRST-LAST] with the maps NAME.KEY=REF[KEY], and each other setting of
 // NAME with one of each of these maps.
 func (c *Config) expandInnerRanges() error {
-	ranges := make(map[string][]string) // names of inner maps, by the name in the setting
-	var list []string
-	for _, s := range c.Maps {
-		part := innerRange.FindStringSubmatch(s)
-		if part == nil || !mapName.MatchString(part[1]) {
-			list = append(list, s)
-			continue
-		}
-		name, ref := part[1], part[2]
-		first, _ := strconv.Atoi(part[3]) // digits only
-		last, _ := strconv.Atoi(part[4])
-		if first > last || last-first >= MaxMaps {
-			return fmt.Errorf("map %q: write [FIRST-LAST] with at most %d keys", s, MaxMaps)
-		}
-		for key := first; key <= last; key++ {
-			inner := fmt.Sprintf("%s.%d", name, key)
-			if !mapName.MatchString(inner) {
-				return fmt.Errorf("map %q: name %s is not usable: choose a shorter one", s, inner)
-			}
-			ranges[name] = append(ranges[name], inner)
-			list = append(list, fmt.Sprintf("%s=%s[%d]", inner, ref, key))
-		}
-	}
-	if len(ranges) == 0 {
-		return nil
+	list, ranges, err := expandMaps(c.Maps)
+	if err != nil || len(ranges) == 0 {
+		return err
 	}
 	c.Maps = list
 	for name := range ranges {
@@ -51,6 +29,33 @@ func (c *Config) expandInnerRanges() error {
 		*setting = expandNames(*setting, ranges)
 	}
 	return nil
+}
+
+// expandMaps replaces each map NAME=REF[FIRST-LAST] in a list. It returns the names of the inner maps, by NAME.
+func expandMaps(maps []string) (list []string, ranges map[string][]string, err error) {
+	ranges = make(map[string][]string)
+	for _, s := range maps {
+		part := innerRange.FindStringSubmatch(s)
+		if part == nil || !mapName.MatchString(part[1]) {
+			list = append(list, s)
+			continue
+		}
+		name, ref := part[1], part[2]
+		first, _ := strconv.Atoi(part[3]) // digits only
+		last, _ := strconv.Atoi(part[4])
+		if first > last || last-first >= MaxMaps {
+			return nil, nil, fmt.Errorf("map %q: write [FIRST-LAST] with at most %d keys", s, MaxMaps)
+		}
+		for key := first; key <= last; key++ {
+			inner := fmt.Sprintf("%s.%d", name, key)
+			if !mapName.MatchString(inner) {
+				return nil, nil, fmt.Errorf("map %q: name %s is not usable: choose a shorter one", s, inner)
+			}
+			ranges[name] = append(ranges[name], inner)
+			list = append(list, fmt.Sprintf("%s=%s[%d]", inner, ref, key))
+		}
+	}
+	return list, ranges, nil
 }
 
 // expandNames replaces each entry that begins with the name of a range with one for each of its maps.

@@ -23,13 +23,28 @@ const FieldUsage = "role of a field, `MAP:FIELD=ROLE[,ROLE]`, in place of that o
 
 // Bind declares every setting as a flag of fs that writes to c.
 func (c *Config) Bind(fs *pflag.FlagSet) {
+	c.bindMaps(fs)
+	c.bindNetwork(fs)
+	c.bindLimits(fs)
+	c.bindTrust(fs)
+	c.bindReplication(fs)
+	c.bindScans(fs)
+	c.bindDrainSums(fs)
+	c.bindHost(fs)
+}
+
+// bindMaps declares the settings of maps and hooks.
+func (c *Config) bindMaps(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&c.Maps, "map", c.Maps, "map to replicate, `[NAME=]REF` with REF name:N, pin:PATH or id:ID, or REF[KEY] for an inner map, REF[FIRST-LAST] for several (repeatable)")
 	fs.StringArrayVar(&c.Schemas, "schema", c.Schemas, "read a map's types from a BPF object file instead of the kernel, `MAP=FILE.o` (repeatable)")
 	fs.StringArrayVar(&c.Fields, "field", c.Fields, FieldUsage)
 	fs.StringVar(&c.Attach, "attach", c.Attach, "how to hook the kernel: auto, fexit, kprobe, syscall (bpf(2) writes only) or none (changes are found by scans only)")
 	fs.StringVar(&c.Buffer, "buffer", c.Buffer, "buffer between kernel and daemon: ring or perf")
 	fs.IntVar(&c.BufferSize, "buffer-size", c.BufferSize, "size of the buffer, a power of two: bytes of a ring buffer, pages per CPU of a perf buffer (0: 16 MiB, 1024 pages)")
+}
 
+// bindNetwork declares the settings of the node, its addresses and certificates.
+func (c *Config) bindNetwork(fs *pflag.FlagSet) {
 	fs.StringVar(&c.NodeName, "node-name", c.NodeName, "this node's name among the peers, and in its certificate")
 	fs.StringArrayVar(&c.Join, "join", c.Join, "gossip `HOST:PORT` of a peer to join (repeatable)")
 	fs.StringVar(&c.GossipListen, "gossip-listen", c.GossipListen, "address for gossip, UDP and TCP")
@@ -41,9 +56,10 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.StringVar(&c.TLSKey, "tls-key", c.TLSKey, "private key of the certificate, PEM")
 	fs.StringVar(&c.TLSCA, "tls-ca", c.TLSCA, "certificates of the authority that peers are verified against, PEM")
 	fs.BoolVar(&c.Insecure, "insecure", c.Insecure, "allow addresses other than loopback without TLS or gossip key")
-	c.bindLimits(fs)
-	c.bindTrust(fs)
+}
 
+// bindReplication declares the settings of readiness and of records.
+func (c *Config) bindReplication(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Cluster, "cluster", c.Cluster, "name of the cluster: the label cluster of all metrics")
 	fs.StringArrayVar((*[]string)(&c.ExpectedPeers), "expected-peers", c.ExpectedPeers, "`NAME` of an expected peer (repeatable; this node is ignored), or one number of peers; missing peers are reported")
 	fs.BoolVar(&c.AllowUnservedMaps, "allow-unserved-maps", c.AllowUnservedMaps, "become ready although a live peer does not replicate a map with this node, as in a rolling upgrade")
@@ -59,16 +75,21 @@ func (c *Config) Bind(fs *pflag.FlagSet) {
 	fs.IntVar(&c.MaxTombstones, "max-tombstones", c.MaxTombstones, "maximum number of tombstones of a map; the oldest are removed first (default: twice the map's maximum entries, at least 65536)")
 	fs.DurationVar(&c.EvictedTTL, "evicted-ttl", c.EvictedTTL, "lifetime of a record of this node after its LRU map evicted the entry")
 	fs.IntVar(&c.MaxEvicted, "max-evicted", c.MaxEvicted, "maximum number of evicted records of this node in each map; the oldest expire first (default: the map's maximum entries)")
+	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a change after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION` or MAP=never; for maps with a bpf_timer (repeatable)")
+}
 
+// bindScans declares the settings of scans and of changes that no hook reports.
+func (c *Config) bindScans(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.ScanInterval, "scan-interval", c.ScanInterval, "time between two scans of a map that changes; changes that no hook detects are replicated with this delay")
 	fs.DurationVar(&c.MaxScanInterval, "max-scan-interval", c.MaxScanInterval, "longest time between two scans of a map that does not change, with fexit (default: 4 times scan-interval, and up to 16 times if a scan then needs more than 1 % of a core)")
 	fs.Float64Var(&c.ScanBudget, "scan-budget", c.ScanBudget, "`percent` of one core that scans of all maps may use; if it is too low, scans are less frequent")
 	fs.StringVar(&c.ScanCPUs, "scan-cpus", c.ScanCPUs, "`list` of the CPUs that read maps as a whole, like 2-3,8 (default: any CPU)")
 	fs.StringArrayVar(&c.InPlace, "in-place", c.InPlace, "how changes in place are found, `MAP=hook` or MAP=scan: by a hook on lookups, or by scans only (repeatable; default: scan)")
 	fs.DurationVar(&c.RefreshInterval, "refresh-interval", c.RefreshInterval, "minimum time between two changes of a key that are sent for volatile fields alone (0: never sent)")
+}
 
-	fs.StringArrayVar(&c.TakeoverExpiries, "takeover-expiry", c.TakeoverExpiries, "time without a change after which an entry expires that syncd wrote and whose owner has left, `MAP=DURATION` or MAP=never; for maps with a bpf_timer (repeatable)")
-	c.bindDrainSums(fs)
+// bindHost declares the settings of the daemon on its host.
+func (c *Config) bindHost(fs *pflag.FlagSet) {
 	fs.StringVar(&c.MetricsListen, "metrics-listen", c.MetricsListen, "address of /metrics, /healthz and /readyz (empty: none)")
 	fs.StringVar(&c.ControlSocket, "control-socket", c.ControlSocket, "unix socket for the other subcommands")
 	fs.StringArrayVar(&c.PinOwners, "pin-owner", c.PinOwners, "`user` or user id whose pinned maps are accepted, besides root's and syncd's own (repeatable)")

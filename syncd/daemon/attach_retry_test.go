@@ -27,7 +27,7 @@ func (n *node) occupy(m *ebpf.Map, keySize, valueSize int) (stop func()) {
 	}
 	return writeLoop(n.t, func(uint64) {
 		_ = n.capture.Watch(id, other) // an error while it is still occupied
-		time.Sleep(time.Millisecond)
+		time.Sleep(time.Millisecond)   // the rate of the attempts
 	})
 }
 

@@ -127,18 +127,26 @@ func New(o Options) (_ *Daemon, err error) {
 		}
 	}()
 	d.remoteLog = d.logLimiter.limitLog(d.log)
+	if err := d.open(o.OpenCapture); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// open checks the settings and opens everything. After an error, the caller closes what open has opened.
+func (d *Daemon) open(openCapture func(capture.Options) (*capture.Capture, error)) error {
 	if err := errors.Join(checkExposure(&d.config), checkBuffer(&d.config), limitMemory(&d.config, d.log)); err != nil {
-		return nil, unusable(err)
+		return unusable(err)
 	}
 	fields, err := ParseFields(d.config.Fields)
 	if err != nil {
-		return nil, unusable(err)
+		return unusable(err)
 	}
 	if d.pinOwners, err = userIDs(d.config.PinOwners); err != nil {
-		return nil, unusable(err)
+		return unusable(err)
 	}
 	if d.links, err = newLinks(d.log); err != nil {
-		return nil, err
+		return err
 	}
 	d.state = openState(d.config.StateDir, d.config.NodeName, d.log)
 	d.onClose(d.state.close)
@@ -146,11 +154,11 @@ func New(o Options) (_ *Daemon, err error) {
 	d.onClose(d.entryMetrics.close)
 	d.self.Node = d.config.NodeName
 	d.self.Incarnation = d.state.nextIncarnation(uint64(d.clock.now()), d.config.MaxClockAhead)
-	if err := d.openKernel(o.OpenCapture); err != nil {
-		return nil, err
+	if err := d.openKernel(openCapture); err != nil {
+		return err
 	}
 	if err := d.openNetwork(); err != nil {
-		return nil, err
+		return err
 	}
 	// After openNetwork no other syncd has these settings.
 	if err := removeUnusedSums(&d.config); err != nil {
@@ -159,14 +167,14 @@ func New(o Options) (_ *Daemon, err error) {
 	}
 	maps, err := d.newReplicas(&d.config, fields)
 	if err != nil {
-		return nil, unusable(err)
+		return unusable(err)
 	}
 	d.maps.Store(&maps)
 	if d.admin, err = openAdmin(d); err != nil {
-		return nil, err
+		return err
 	}
 	d.onClose(d.admin.close)
-	return d, nil
+	return nil
 }
 
 // hintAttach is the hint in the log lines about missing hooks.

@@ -39,8 +39,16 @@ func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read gossip keys: %w", err)
 	}
-	var keys [][]byte
-	for n, line := range strings.Split(string(data), "\n") {
+	keys, err := parseGossipKeys(path, string(data))
+	if err == nil && len(keys) == 0 {
+		err = fmt.Errorf("%s holds no gossip key: write one with `head -c 32 /dev/urandom | base64`", path)
+	}
+	return keys, err
+}
+
+// parseGossipKeys returns the keys in the text of the file path.
+func parseGossipKeys(path, text string) (keys [][]byte, err error) {
+	for n, line := range strings.Split(text, "\n") {
 		line = strings.TrimSpace(line)
 		if line == "" || line[0] == '#' {
 			continue
@@ -53,9 +61,6 @@ func readGossipKeys(path string, log *slog.Logger) ([][]byte, error) {
 			return nil, fmt.Errorf("gossip key in %s, line %d: %w; write one with `head -c 32 /dev/urandom | base64`", path, n+1, err)
 		}
 		keys = append(keys, key)
-	}
-	if len(keys) == 0 {
-		return nil, fmt.Errorf("%s holds no gossip key: write one with `head -c 32 /dev/urandom | base64`", path)
 	}
 	return keys, nil
 }

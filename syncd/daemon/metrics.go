@@ -1,10 +1,6 @@
 package daemon
 
 import (
-	"time"
-
-	"mapsync/peers"
-	"mapsync/syncd/replicate"
 	"mapsync/syncd/table"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -215,168 +211,37 @@ func (s sink) replica(m *replica) {
 	s.counter(mapConverted, conversions, m.name)
 	s.counter(mapUnconverted, unconverted, m.name)
 	st := t.Stats()
-	for name, n := range map[string]int{
-		"live": st.Live, "tombstone": st.Tombstones, "unversioned": st.Unversioned,
-		"pending_write": st.Dirty, "failed_write": st.Failed,
-	} {
-		s.gauge(mapEntries, float64(n), m.name, name)
-	}
-	s.counter(audits, st.Audits, m.name)
-	s.counter(auditsFound, st.AuditFound, m.name)
-	s.gauge(mapMemory, float64(st.MemoryBytes), m.name)
-	s.gauge(mapHead, float64(st.Head), m.name)
-	s.gauge(mapApplied, float64(st.Applied), m.name)
-	for name, n := range map[string]uint64{
-		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
-		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
-	} {
-		s.counter(mapLocal, n, m.name, name)
-	}
-	for name, n := range map[string]uint64{
-		"accepted": st.RemoteAccepted, "stale": st.RemoteStale, "conflict": st.RemoteConflictOwn, "refused": st.Refused,
-	} {
-		s.counter(mapRemote, n, m.name, name)
-	}
-	for reason, n := range map[string]uint64{"acknowledged": st.Acknowledged, "lifetime": st.Expired, "limit": st.ExpiredEarly} {
-		s.counter(mapForgotten, n, m.name, reason)
-	}
+	s.table(m.name, &st)
 	if kernel.syncer != nil {
 		s.kernel(m.name, &kernel)
 	}
 }
 
-// The states of a map with a peer, by direction.
-var (
-	receiveStates = []replicate.State{
-		replicate.StateWaiting, replicate.StatePending, replicate.StateRefused, replicate.StateFailed, replicate.StateSyncing, replicate.StateCaughtUp, replicate.StateExcluded,
-	}
-	sendStates = []replicate.State{replicate.StateWaiting, replicate.StatePending, replicate.StateRefused, replicate.StateServed, replicate.StateExcluded}
-)
-
-func (s sink) peerMap(peer string, m *replicate.MapStatus) {
-	if r := &m.Report; !r.At.IsZero() {
-		s.gauge(peerNotHeld, float64(r.Failed), peer, m.Name, "failed")
-		s.gauge(peerNotHeld, float64(r.Refused), peer, m.Name, "refused")
-		s.counter(peerDisplaced, r.Displaced, peer, m.Name)
-		s.gauge(peerLive, float64(r.Live), peer, m.Name)
-		s.gauge(peerRoom, float64(r.MaxEntries), peer, m.Name)
-	}
-	for _, state := range receiveStates {
-		s.gauge(peerMapState, boolValue(state == m.State), peer, m.Name, "receive", string(state))
-	}
-	for _, state := range sendStates {
-		s.gauge(peerMapState, boolValue(state == m.SendState), peer, m.Name, "send", string(state))
-	}
-}
-
-func (s sink) streams(d *Daemon) {
-	r, _ := d.redundancy(time.Now())
-	s.gauge(redundancyExpected, float64(r.Expected))
-	s.gauge(redundancyLive, float64(r.Live))
-	refused := make(map[string]int)
-	for _, m := range d.replicas() {
-		count, _ := d.replicator.Unsent(m.name)
-		s.gauge(exceptionsOf, float64(count), m.name, "unsent")
-		refused[m.name] = 0
-	}
-	for _, c := range d.clockProblems() {
-		side := "peer"
-		if c.ahead < 0 {
-			side = "self"
-		}
-		s.gauge(clockApart, c.ahead.Abs().Seconds(), c.node, side)
-	}
-	for _, p := range d.replicator.Status() {
-		s.gauge(peerUp, boolValue(p.Connected), p.Node)
-		s.gauge(peerServed, boolValue(p.Serving), p.Node)
-		s.gauge(peerClock, p.ClockOffset.Seconds(), p.Node)
-		s.gauge(peerTrip, p.RoundTrip.Seconds(), p.Node)
-		for _, m := range p.Maps {
-			s.peerMap(p.Node, &m)
-			refused[m.Name] += m.ExceptionCount
-			s.gauge(lagEntries, float64(m.LagEntries), p.Node, m.Name)
-			s.gauge(lagSeconds, m.Lag.Seconds(), p.Node, m.Name)
-			s.counter(peerMapBytes, m.In.Bytes, p.Node, m.Name, "received")
-			s.counter(peerMapBytes, m.Out.Bytes, p.Node, m.Name, "sent")
-			// If the comparison is unknown, the digests are not proven to agree, and the number
-			// of divergent entries is unknown, too.
-			unknown := m.Incomparable != ""
-			s.gauge(inconclusive, boolValue(unknown), p.Node, m.Name)
-			s.gauge(deprecatedInconclusive, boolValue(unknown), p.Node, m.Name)
-			s.gauge(peerAgrees, boolValue(m.InSync && !unknown), p.Node, m.Name)
-			if !unknown {
-				s.gauge(divergent, float64(m.Divergent), p.Node, m.Name)
-			}
-		}
-	}
-	for name, count := range refused {
-		s.gauge(exceptionsOf, float64(count), name, "refused")
-	}
-	st := d.replicator.Stats()
-	s.counter(streamDeltas, st.Sent.Deltas, "sent")
-	s.counter(streamDeltas, st.Received.Deltas, "received")
-	s.counter(streamBytes, st.Sent.Bytes, "sent")
-	s.counter(streamBytes, st.Received.Bytes, "received")
-	for cause, n := range map[string]uint64{
-		"connect": st.ConnectErrors, "gap": st.Gaps, "bad_message": st.BadMessages, "bad_request": st.BadRequests,
-		"silence": st.ReceiveTimeouts, "clock_ahead": st.DeltasAhead, "refused_map": st.MapsRefused, "unfit_map": st.MapsIncompatible,
-		"refused_delta": st.DeltasRefused - st.DeltasOutOfRange - st.DeltasWithoutInterface,
-		"out_of_range":  st.DeltasOutOfRange, "no_interface": st.DeltasWithoutInterface, "unencodable": st.DeltasUnencodable,
+// table adds the counters of a map's table.
+func (s sink) table(m string, st *table.Stats) {
+	for name, n := range map[string]int{
+		"live": st.Live, "tombstone": st.Tombstones, "unversioned": st.Unversioned,
+		"pending_write": st.Dirty, "failed_write": st.Failed,
 	} {
-		s.counter(streamErrors, n, cause)
+		s.gauge(mapEntries, float64(n), m, name)
 	}
-	s.gauge(streamObservers, float64(st.Observers))
-	s.counter(digests, st.Digests-st.DigestsDivergent-st.DigestsImpossible, "agree")
-	s.counter(digests, st.DigestsDivergent, "divergent")
-	s.counter(digests, st.DigestsImpossible, "impossible")
-	for reason, n := range d.replicator.Rejected() {
-		s.counter(recRejected, n, reason)
-	}
-	s.counter(repairs, st.Repairs)
-	s.counter(repaired, st.Repaired)
-	s.counter(streamSyncs, st.FullSyncs, "full")
-	s.counter(streamSyncs, st.Resumes, "resumed")
-	s.counter(deprecatedStreamSyncs, st.FullSyncs, "beginning")
-	s.counter(deprecatedStreamSyncs, st.Resumes, "resumed")
-}
-
-func (s sink) transport(d *Daemon) {
-	for protocol, b := range map[string]peers.NetworkBytes{"replication": d.streamMeter.Bytes(), "gossip": d.cluster.NetworkBytes()} {
-		s.counter(networkBytes, b.Sent, protocol, "sent")
-		s.counter(networkBytes, b.Received, protocol, "received")
-	}
-	g := d.cluster.Stats()
-	s.gauge(gossipMembers, float64(g.Members))
-	for cause, n := range map[string]uint64{
-		"join": g.JoinFailures, "key_differs": g.KeyDiffers, "peer_plain": g.PeerUnencrypted,
-		"peer_encrypted": g.PeerEncrypted, "bad_meta": g.BadMeta, "name_conflict": g.NameConflicts,
+	s.counter(audits, st.Audits, m)
+	s.counter(auditsFound, st.AuditFound, m)
+	s.gauge(mapMemory, float64(st.MemoryBytes), m)
+	s.gauge(mapHead, float64(st.Head), m)
+	s.gauge(mapApplied, float64(st.Applied), m)
+	for name, n := range map[string]uint64{
+		"accepted": st.LocalAccepted, "unchanged": st.LocalUnchanged, "stale": st.LocalStale, "unsettled": st.Unsettled, "unread": st.RereadsDropped,
+		"restored": st.Restored, "evicted": st.Evictions, "expired": st.EvictionsExpired, "takeover_expired": st.TakeoversExpired, "refreshed": st.Refreshed,
 	} {
-		s.counter(gossipErrors, n, cause)
+		s.counter(mapLocal, n, m, name)
 	}
-	for listener, rejected := range map[string]map[string]uint64{
-		"gossip": g.Rejected, "grpc": d.limiter.Rejected(), "metrics": d.admin.limiter.Rejected(),
+	for name, n := range map[string]uint64{
+		"accepted": st.RemoteAccepted, "stale": st.RemoteStale, "conflict": st.RemoteConflictOwn, "refused": st.Refused,
 	} {
-		for reason, n := range rejected {
-			s.counter(connRejected, n, listener, reason)
-		}
+		s.counter(mapRemote, n, m, name)
 	}
-	c := d.credentials.Stats()
-	s.counter(logHeld, d.logLimiter.held()+g.LogsSuppressed+c.LogsSuppressed)
-	for reason, n := range c.AcceptRefused {
-		s.counter(tlsRefused, n, "accept", string(reason))
+	for reason, n := range map[string]uint64{"acknowledged": st.Acknowledged, "lifetime": st.Expired, "limit": st.ExpiredEarly} {
+		s.counter(mapForgotten, n, m, reason)
 	}
-	for reason, n := range c.Dropped {
-		s.counter(tlsRefused, n, "open", string(reason))
-	}
-	for reason, n := range c.DialRefused {
-		s.counter(tlsRefused, n, "dial", string(reason))
-	}
-	if !c.NotAfter.IsZero() {
-		s.gauge(tlsExpiry, float64(c.NotAfter.Unix()))
-		s.gauge(tlsStart, float64(c.NotBefore.Unix()))
-	}
-	if !c.NextUpdate.IsZero() {
-		s.gauge(tlsNextUpdate, float64(c.NextUpdate.Unix()))
-	}
-	s.counter(tlsReloads, c.ReloadErrors)
 }

@@ -119,50 +119,61 @@ func (d *Daemon) lastReload() (last time.Time, failure error) {
 
 // reload executes a reload. It prepares everything that can fail before it changes anything.
 func (d *Daemon) reload(ctx context.Context, g *errgroup.Group) (Reloaded, error) {
-	refused := func(err error) (Reloaded, error) { return Reloaded{}, fmt.Errorf("%w: %w", ErrSettings, err) }
-	if d.reloads.load == nil {
-		return refused(errors.New("syncd was started without a way to load settings"))
-	}
-	next, err := d.reloads.load()
+	p, err := d.prepareReload()
 	if err != nil {
-		return refused(err)
+		return Reloaded{}, fmt.Errorf("%w: %w", ErrSettings, err)
 	}
-	keys, err := readGossipKeys(d.config.GossipKeyFile, d.log)
-	if err == nil {
-		err = d.cluster.CheckNewKeys(keys)
-	}
-	if err != nil {
-		return refused(err)
-	}
-	if next.TLS() != d.config.TLS() {
-		return refused(errors.New("tls-cert: a reload cannot turn TLS on or off: restart syncd"))
-	}
-	useCredentials, err := d.credentials.Prepare(credentialsOptions(&next))
-	if err != nil {
-		return refused(err)
-	}
-	fields, err := ParseFields(next.Fields)
-	if err != nil {
-		return refused(err)
-	}
-	list, err := d.newReplicas(&next, fields)
-	if err != nil {
-		return refused(err)
-	}
+	next := p.config
 	before := d.accessConfig.Swap(&next)
-	useCredentials()
+	p.useCredentials()
 	d.replicator.Reauthorise()
-	done := d.replaceMaps(ctx, g, list)
+	done := d.replaceMaps(ctx, g, p.maps)
 	// These steps were checked above. If one fails nevertheless, the steps before it stay in
 	// effect.
 	if done.Access, err = d.useAccess(before, &next); err != nil {
 		return Reloaded{}, fmt.Errorf("settings partially applied, without read-from, write-from and gossip keys: %w", err)
 	}
-	if done.Keys, err = d.useKeys(keys); err != nil {
+	if done.Keys, err = d.useKeys(p.keys); err != nil {
 		return Reloaded{}, fmt.Errorf("settings partially applied, without gossip keys: %w", err)
 	}
 	done.NeedsRestart = changedSettings(&d.config, &next)
 	return done, nil
+}
+
+// preparedReload is what a reload puts into effect.
+type preparedReload struct {
+	config         config.Config // validated
+	keys           [][]byte      // of gossip, accepted by CheckNewKeys
+	useCredentials func()        // makes the new certificates take effect
+	maps           []*replica    // of config, not started
+}
+
+// prepareReload loads the settings and the files that they name, and checks them. It changes nothing.
+func (d *Daemon) prepareReload() (p preparedReload, err error) {
+	if d.reloads.load == nil {
+		return p, errors.New("syncd was started without a way to load settings")
+	}
+	if p.config, err = d.reloads.load(); err != nil {
+		return p, err
+	}
+	if p.keys, err = readGossipKeys(d.config.GossipKeyFile, d.log); err != nil {
+		return p, err
+	}
+	if err := d.cluster.CheckNewKeys(p.keys); err != nil {
+		return p, err
+	}
+	if p.config.TLS() != d.config.TLS() {
+		return p, errors.New("tls-cert: a reload cannot turn TLS on or off: restart syncd")
+	}
+	if p.useCredentials, err = d.credentials.Prepare(credentialsOptions(&p.config)); err != nil {
+		return p, err
+	}
+	fields, err := ParseFields(p.config.Fields)
+	if err != nil {
+		return p, err
+	}
+	p.maps, err = d.newReplicas(&p.config, fields)
+	return p, err
 }
 
 // useAccess applies read-from and write-from to the maps for which they changed. It returns the

@@ -104,23 +104,36 @@ func (m *replica) restoreOffered() {
 // is converted for a kernel map of another layout.
 func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
+	o := m.tableOptions(&info, s)
+	switch {
+	case !m.wasOffered:
+		return table.New(o)
+	case !schema.Identical(old, s):
+		return m.convert(t, old, s, o)
+	}
+	t.Update(func(tx *table.Tx) { tx.SetMap(o) }) // the map may have another size or type
+	return t, nil
+}
+
+// tableOptions returns the options of a table for a kernel map, with the schema of its entries.
+func (m *replica) tableOptions(info *kmap.Info, s *schema.Schema) table.Options {
 	expiry, set := m.daemon.config.TakeoverExpiry(m.name)
 	if !set && m.daemon.config.DrainSums(m.name) {
 		expiry = m.daemon.config.DrainSumsTTL // of nodes that have left
 	}
-	o := table.Options{
+	return table.Options{
 		Self: m.daemon.self, KeySize: info.KeySize, ValueSize: info.ValueSize,
-		SameMap:         m.daemon.state.sameMap(m.name, identityOf(&info)),
+		SameMap:         m.daemon.state.sameMap(m.name, identityOf(info)),
 		TombstoneTTL:    m.daemon.config.TombstoneTTL,
 		MaxSkew:         m.daemon.config.MaxClockAhead / 2, // so that peers accept this node's records
 		EvictionDeletes: m.daemon.config.EvictionDeletes,
 		DeletesAny:      m.daemon.config.DeletesAny(m.name),
-		EvictionsUnseen: m.daemon.evictionsUnseen(&info),
-		LRU:             isLRU(&info),
+		EvictionsUnseen: m.daemon.evictionsUnseen(info),
+		LRU:             isLRU(info),
 		MaxEntries:      info.MaxEntries,
 		EvictedTTL:      m.daemon.config.EvictedTTL,
 		MaxEvicted:      m.daemon.config.MaxEvicted,
-		MaxLive:         m.maxLive(&info),
+		MaxLive:         m.maxLive(info),
 		MaxTombstones:   m.daemon.config.MaxTombstones,
 		SettleKeys:      settleKeys,
 		TakeoverExpiry:  expiry,
@@ -132,12 +145,4 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 		Compared:        s.Compared(),
 		Counter:         m.counter(),
 	}
-	switch {
-	case !m.wasOffered:
-		return table.New(o)
-	case !schema.Identical(old, s):
-		return m.convert(t, old, s, o)
-	}
-	t.Update(func(tx *table.Tx) { tx.SetMap(o) }) // the map may have another size or type
-	return t, nil
 }

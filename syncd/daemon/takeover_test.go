@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -75,13 +76,14 @@ func TestTakenOverTimersExpire(t *testing.T) {
 	poll.Stays(t, 4*time.Second, "the sessions of live nodes stay", func() bool { return held(maps[1]) && held(maps[2]) })
 
 	nodes[0].stop()
-	for state := byte(2); sessions(maps[1], used, all)+sessions(maps[2], used, all) > 0; state++ {
+	state := byte(2)
+	poll.Within(t, time.Minute, "the sessions without use expire on both nodes, the others are in use", func() bool {
 		putSessions(t, maps[2], 0, used, state)
-		time.Sleep(100 * time.Millisecond)
-		if state == 250 {
-			t.Fatalf("sessions without use: got %d and %d on the two nodes, want 0", sessions(maps[1], used, all), sessions(maps[2], used, all))
-		}
-	}
+		state ^= 1 // 2 and 3
+		return sessions(maps[1], used, all)+sessions(maps[2], used, all) == 0
+	}, func() any {
+		return fmt.Sprintf("%d and %d left", sessions(maps[1], used, all), sessions(maps[2], used, all))
+	})
 	for i, m := range maps[1:] {
 		if got := sessions(m, 0, used); got != used {
 			t.Errorf("used sessions on node %d: got %d, want %d", i+2, got, used)

@@ -181,9 +181,9 @@ func TestFollowDuringCalls(t *testing.T) {
 				running = false
 			default:
 				s.Follow(0)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // the map is not followed for this time
 				s.Follow(id)
-				time.Sleep(time.Millisecond)
+				time.Sleep(time.Millisecond) // the map is followed for this time
 			}
 		}
 		_, ended := s.Calls()

@@ -61,7 +61,7 @@ func TestWaitsAreNotMeasured(t *testing.T) {
 	const wait = 50 * time.Millisecond
 	before := Calls()[CallBatch]
 	start := startCall()
-	time.Sleep(wait)
+	time.Sleep(wait) // the call does not use the processor for this time
 	CallBatch.ended(start)
 	after := Calls()[CallBatch]
 	if n, took := after.Count-before.Count, after.Sum-before.Sum; n != 1 || took >= wait {

@@ -12,13 +12,17 @@ import (
 type ackQueue struct {
 	// points[:n] are in use. Their positions and heads do not decrease.
 	points [32]ackPoint
-	n      int
+	// n is at most len(points). push and pop change it, and the end of a subscription sets it to 0.
+	n int
 }
 
 // ackPoint is a position of the peer that the kernel map holds once the writer has applied head, a
 // position of this node's table.
 type ackPoint struct {
-	position, head uint64
+	// position is never above inboundMap.position.
+	position uint64
+	// head is the head of this node's table when all records up to position were merged. It is never above the current one.
+	head uint64
 }
 
 // push appends a position that the kernel map holds once the writer has applied head. Neither

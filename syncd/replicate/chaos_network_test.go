@@ -34,7 +34,7 @@ func TestChaosOfRoles(t *testing.T) {
 			without = -1
 		}
 	}
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) { // the rate of faults and changes
 		i := rnd.IntN(count)
 		switch rnd.IntN(80) {
 		case 0, 1:

@@ -43,9 +43,11 @@ type peerClock struct {
 	lastProbe uint64
 }
 
-// clockProbe is a probe that was sent and not answered yet: its id, and the time at which it was sent.
+// clockProbe is a probe that was sent and not answered yet. It does not change.
 type clockProbe struct {
-	id     uint64
+	// id is higher than that of any earlier probe on the stream. The next reply must have the id of the oldest probe.
+	id uint64
+	// sentAt is the time of newProbe, with a monotonic reading. It is not after the time at which the message is sent.
 	sentAt time.Time
 }
 
@@ -170,10 +172,13 @@ func (l *inboundStream) handleClockReply(m *mapsyncv1.ClockReply) error {
 	return l.clock.handleReply(m, l.r.opt.Now(), time.Now())
 }
 
-// receivedProbe is a probe of the peer without an answer. receivedAt is this node's clock at its
-// arrival, in Unix nanoseconds.
+// receivedProbe is a probe of the peer without an answer. It does not change.
 type receivedProbe struct {
-	id, receivedAt uint64
+	// id is chosen by the peer and not checked. The reply returns it as it is.
+	id uint64
+	// receivedAt is this node's clock at the arrival of the probe, in Unix nanoseconds. The clock of the reply is never
+	// below it, even if this node's clock was set back in between.
+	receivedAt uint64
 }
 
 // handleClockProbe queues a probe of the peer. The caller holds outboundStream.mu. More than

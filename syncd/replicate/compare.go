@@ -29,6 +29,7 @@ func digestOf(tx *table.Tx, node string, withBuckets bool) (d table.Digest, buck
 
 // comparisonResult is the result of comparing one Digest message.
 type comparisonResult struct {
+	// nodes has an element for each digest that was compared. add appends to it, with the table locked.
 	nodes              []nodeComparison
 	divergent          bool   // at least one of nodes differs
 	inconclusiveReason string // why the comparison is incomplete; empty: it is complete

@@ -49,9 +49,10 @@ type Difference struct {
 type DiffSide struct {
 	// Value is the value in this node's layout; nil for a tombstone.
 	Value []byte
-	// Version and Owner are those of the record.
+	// Version is that of the record.
 	Version table.Version
-	Owner   table.Owner
+	// Owner is that of the record. Two sides with one Version and one Owner are the same record.
+	Owner table.Owner
 }
 
 // equal reports whether two sides have the same version, owner and kind. Values are not compared:
@@ -69,10 +70,12 @@ func (h *DiffSide) equal(o *DiffSide) bool {
 // then for its place among resends with bucketsChosen set. Finally it collects records as
 // inboundResend.list. end completes it in any of these states.
 type diffList struct {
-	// done is closed once when the list is complete or has failed. err is valid afterwards.
-	done    chan struct{}
+	// done is closed once when the list is complete or has failed.
+	done chan struct{}
+	// endOnce guards done and err: the first call of end counts.
 	endOnce sync.Once
-	err     error
+	// err is why the list has failed; nil: it is complete. It is written before done is closed, and read afterwards only.
+	err error
 	// exact reports whether values are compared, too. It is false if the layouts of the nodes
 	// differ: then only versions and owners are compared. chooseListBuckets sets it.
 	exact bool

@@ -38,10 +38,10 @@ type inboundComparison struct {
 	// departures is view.departures of the view under which the digests last agreed.
 	departures uint64
 	// impossibleReason is why the digests cannot be compared, empty if they can. inconclusiveReason
-	// is the same for the last comparison alone. inconclusiveRounds is the number of such
-	// comparisons in a row, at most maxInconclusive.
+	// is the same for the last comparison alone.
 	impossibleReason, inconclusiveReason string
-	inconclusiveRounds                   int
+	// inconclusiveRounds is the number of comparisons in a row with an inconclusiveReason, at most maxInconclusive.
+	inconclusiveRounds int
 	// divergent is the number of entries that differ, as far as this node could determine.
 	// endResend and checkNodes set it. An agreement and a comparison that cannot be made set it to
 	// 0.
@@ -117,8 +117,9 @@ func (c *inboundComparison) beginFullSync() {
 
 // nodeComparison is the comparison of one digest of a message with that of this node.
 type nodeComparison struct {
+	// NodeDigest is the digest of the peer. It does not change.
 	wire.NodeDigest
-	// local is the digest of this node's records of the same owner.
+	// local is the digest of this node's records of NodeDigest.Node.
 	local table.Digest
 	// localBuckets are the buckets of local; nil if the peer sent none.
 	localBuckets *table.Buckets

@@ -68,9 +68,10 @@ type exceptions struct {
 // exception is one entry. Its key is that of the sender: the encoded key if the entry cannot be
 // held, the key in the kernel map if it cannot be sent.
 type exception struct {
-	// version and owner are those of the record.
+	// version is that of the last record of the key that this node could not hold or send.
 	version table.Version
-	owner   table.Owner
+	// owner is that of the record. It is a name and not an id, because the table may reuse ids.
+	owner table.Owner
 	// reason is UTF-8, at most maxReason bytes.
 	reason string
 	// syncNumber is the number of the last full sync that contained the entry.

@@ -21,17 +21,17 @@ const stalledCandidatePause = time.Minute
 
 // mapSource is the state of one map with one live peer, for the decision about roles.
 type mapSource struct {
-	// peer is the live peer, stream its inbound stream.
+	// peer is the live peer, stream its inbound stream: stream.peer is peer.
 	peer             table.Owner
-	stream           *inboundStream
-	serving          bool     // the peer serves the map
-	mayServe         bool     // the peer serves the map, or may do so soon
-	unreachable      bool     // the peer is live and this node receives nothing from it
-	candidate        bool     // the peer may be the fallback sender
-	requestsComplete bool     // this node has received everything requested
-	fullSyncDone     bool     // this node has received everything at least once
-	sources          []string // nodes from which the peer receives the map, sorted
-	via              string   // peer that sends this peer's records, empty: none
+	stream           *inboundStream // never nil
+	serving          bool           // the peer serves the map
+	mayServe         bool           // the peer serves the map, or may do so soon
+	unreachable      bool           // the peer is live and this node receives nothing from it
+	candidate        bool           // the peer may be the fallback sender
+	requestsComplete bool           // this node has received everything requested
+	fullSyncDone     bool           // this node has received everything at least once
+	sources          []string       // nodes from which the peer receives the map, sorted
+	via              string         // peer that sends this peer's records, empty: none
 }
 
 // startedBefore orders nodes by their start time. The fallback sender is the node that started

@@ -15,8 +15,9 @@ import (
 // guards the fields, except for those of the receiving goroutine. Only the receiving goroutine
 // changes position, so it reads position without the lock.
 type inboundMap struct {
-	// l and m do not change. Another map of the same name gets another inboundMap.
+	// l is the stream that the map belongs to. It does not change.
 	l *inboundStream
+	// m does not change. Another map of the same name gets another inboundMap.
 	m *localMap
 
 	// index is the number of the subscription on this stream; 0: none. l.byIndex[index] is this
@@ -76,10 +77,12 @@ type inboundMap struct {
 	fullSyncRecords int
 	// exceptions are the entries of the peer that this node cannot hold. It has its own lock.
 	exceptions exceptions
-	// comparison, owners and reporting are the state of comparisons, owner requests and reports.
+	// comparison is the state of comparisons. The end of a subscription ends its requests, and keeps the last agreement.
 	comparison inboundComparison
-	owners     inboundOwners
-	reporting  reporting
+	// owners are the owner requests. The end of a subscription keeps the last request and its permit.
+	owners inboundOwners
+	// reporting is the state of reports. It is zero at the start of each subscription.
+	reporting reporting
 
 	// The receiving goroutine owns the fields below. It holds inboundStream.mu while it changes
 	// decoder and printer, so that other goroutines may read these two under the lock.
@@ -98,26 +101,33 @@ type inboundMap struct {
 
 	// The fields below serve merges. The receiving goroutine owns them.
 
-	// mergeFunc and groupFunc are the methods mergeAll and mergeGroup, stored so that a merge does
-	// not allocate them.
+	// mergeFunc is the method mergeAll. It does not change. It is stored so that a merge does not allocate it.
 	mergeFunc func(*table.Tx)
+	// groupFunc is the method mergeGroup, stored for the same reason.
 	groupFunc func([]wire.Delta) error
 	// tx is the transaction of the table; nil outside of a merge.
 	tx *table.Tx
-	// tableRejected is the number of records that the limit of the table has rejected. limitLogged
-	// reports that the log has a warning that the peer has more records than the table may hold.
+	// tableRejected is the number of records that the limit of the table has rejected, as of the last delta of the current
+	// merge. A higher number after a delta shows that the limit has rejected this delta.
 	tableRejected uint64
-	limitLogged   bool
+	// limitLogged reports that the log has a warning that the peer has more records than the table may hold. A comparison
+	// without records above the limit clears it.
+	limitLogged bool
 	// ownerIDs has the id of each owner of the batch; table.NoOwner if it is not accepted.
 	ownerIDs []table.OwnerID
-	// comparedOwners and replaceRules have an element for each owner of the batch if
-	// remoteOptions.Touch is set: see decideReplace.
+	// comparedOwners has an element for each owner of the batch if remoteOptions.Touch is set: whether comparisons with
+	// the peer cover its records. See decideReplace.
 	comparedOwners []bool
-	replaceRules   []table.Replace
-	// wireDeltas, keys and delta are scratch space for a group of deltas. keys point into l.keys.
+	// replaceRules has an element for each owner of the batch if remoteOptions.Touch is set. Otherwise it is outdated.
+	replaceRules []table.Replace
+	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
 	wireDeltas [table.PrefetchBatch]wire.Delta
-	keys       [table.PrefetchBatch][]byte
-	delta      table.Delta
+	// keys are the decoded keys of the current group, in the order of its deltas that were not set aside. They point into
+	// l.keys and do not overlap.
+	keys [table.PrefetchBatch][]byte
+	// delta is the delta that is being merged. Its key and value point into keys and l.value. compile sets its Keep, which
+	// is the same for all deltas; mergeOne sets all other fields.
+	delta table.Delta
 	// remoteOptions are the options of table.Tx.Remote for the batch.
 	remoteOptions table.RemoteOptions
 	// now is the wall clock of the merge in Unix nanoseconds.

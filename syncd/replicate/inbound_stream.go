@@ -33,8 +33,9 @@ const requestPause = 5 * time.Millisecond
 // incarnation of the peer gets another inboundStream, because positions are valid for one
 // incarnation.
 type inboundStream struct {
-	// r and peer do not change.
-	r    *Replicator
+	// r does not change.
+	r *Replicator
+	// peer does not change: another incarnation gets another inboundStream.
 	peer table.Owner
 	// wake has a capacity of 1. It wakes the goroutine that sends requests.
 	wake chan struct{}
@@ -85,13 +86,14 @@ type inboundStream struct {
 
 	// The receiving goroutine owns the fields below.
 
-	// batch and frame are the last message. batch points into frame. Both are valid until the
-	// message is handled.
+	// batch is the last batch. It points into frame and is valid until the message is handled.
 	batch wire.Batch
+	// frame is the last message. The next message overwrites it.
 	frame wire.ReceivedFrame
-	// keys and value are scratch space: for the keys of a group of deltas, and for one value. Their
-	// content is valid during the merge of one group, and of one delta.
-	keys  []byte
+	// keys is scratch space for the keys of a group of deltas. Its content is valid during the merge of one group. scratch
+	// makes it large enough for the map of the batch.
+	keys []byte
+	// value is scratch space for one value. Its content is valid during the merge of one delta.
 	value []byte
 }
 

@@ -32,7 +32,7 @@ func reconnectPauses(t *testing.T, n int, after time.Duration, err error) (pause
 		if len(pauses) == n {
 			cancel()
 		}
-		time.Sleep(after)
+		time.Sleep(after) // the duration of the attempt, in the bubble of the caller
 		ended = time.Now()
 		return nil, err
 	}

@@ -21,7 +21,10 @@ const maxSamples = 1024
 // localMap is a map of this node. A map that is removed and added again gets a new localMap.
 type localMap struct {
 	// The fields up to generation do not change once Replicator.maps has the localMap.
-	name   string
+
+	// name is the name of the map on all nodes. Replicator.maps has at most one localMap with it.
+	name string
+	// layout has the sizes of table. newLocalMap checks it.
 	layout Layout
 	// access decides which nodes may read and write the map.
 	access Access
@@ -29,7 +32,8 @@ type localMap struct {
 	wireSchema *mapsyncv1.Schema
 	// schemaEncoder encodes the entries of the map.
 	schemaEncoder *schema.Encoder
-	table         *table.Table
+	// table is shared with the caller of AddMap, which may use it further after RemoveMap. Its own lock protects it.
+	table *table.Table
 	// generation identifies this map in positions. It is higher than that of any map added before.
 	// UpdateAccess keeps it.
 	generation uint64
@@ -58,8 +62,10 @@ type localMap struct {
 
 // headSample is the head of the table at some time.
 type headSample struct {
+	// position is the head of the table at the time at. It is above the position of the sample before.
 	position uint64
-	at       time.Time
+	// at is the time of the sample. It is not before that of the sample before.
+	at time.Time
 }
 
 // newLocalMap returns a localMap if the map can be replicated. The caller sets generation and

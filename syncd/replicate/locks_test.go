@@ -50,12 +50,12 @@ func TestCommandsWhilePeersReconnect(t *testing.T) {
 		"agreed":   func() { a.r.InSync() },
 		"dump":     func() { live(a.tb) },
 		"scribble": func() { applyRandomChanges(a.tb, rnd) },
-		"cut":      func() { a.lis.cut(); b.lis.cut(); time.Sleep(5 * time.Millisecond) },
+		"cut":      func() { a.lis.cut(); b.lis.cut(); time.Sleep(5 * time.Millisecond) }, // the rate of the cuts
 		"peers": func() {
 			connectNodes(a, b, c)
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // c is a peer for this time
 			connectNodes(a, b)
-			time.Sleep(time.Millisecond)
+			time.Sleep(time.Millisecond) // c is not a peer for this time
 		},
 		"forgotten": func() { a.r.RemoveMap("other"); a.addOther(t) },
 	} {

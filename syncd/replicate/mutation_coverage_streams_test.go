@@ -61,7 +61,7 @@ func (s *slowRequestStream) Send(m *mapsyncv1.SubscribeRequest) error {
 		return s.welcomeStream.Send(m)
 	}
 	close(s.begun)
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) // in the bubble of the test
 	s.ended = true
 	return errBroken
 }
@@ -69,7 +69,7 @@ func (s *slowRequestStream) Send(m *mapsyncv1.SubscribeRequest) error {
 func (s *slowRequestStream) RecvMsg(v any) error {
 	if !s.beatSet {
 		s.beatSet = true
-		time.Sleep(time.Second / 2)
+		time.Sleep(time.Second / 2) // in the bubble of the test
 		beat, err := proto.Marshal(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{Heartbeat: &mapsyncv1.Heartbeat{}}})
 		return errors.Join(err, (&frameStream{all: [][]byte{beat}}).RecvMsg(v))
 	}

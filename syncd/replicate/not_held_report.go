@@ -21,9 +21,10 @@ const (
 // Report is the last report of a peer about its copy of a map. It shows an operator what a
 // failover to the peer would lose.
 type Report struct {
-	// At is when the report arrived; zero: no report has arrived. The numbers are not older than
-	// the peer's acknowledgement of Position.
-	At       time.Time
+	// At is when the report arrived, by this node's clock; zero: no report has arrived.
+	At time.Time
+	// Position is a position of this node's table, as the peer states it. The numbers are not older than the peer's
+	// acknowledgement of it.
 	Position uint64
 	// Live is the number of live records in the peer's table. MaxEntries is the maximum number of
 	// entries of its kernel map; 0: it has no kernel map.
@@ -31,9 +32,9 @@ type Report struct {
 	// Failed is the number of live records that the peer's kernel map does not hold. Displaced is
 	// the number of records ever displaced from it.
 	Failed, Displaced uint64
-	// Refused is the number of this node's entries that the peer cannot hold. Exceptions are the
-	// first of them.
-	Refused    uint64
+	// Refused is the number of this node's entries that the peer cannot hold.
+	Refused uint64
+	// Exceptions are some of the Refused entries, at most maxReportedExceptions.
 	Exceptions []Exception
 }
 
@@ -60,6 +61,7 @@ type reporting struct {
 // reportNumbers are the numbers of a report that make a new one due when they change. The number of
 // live records is not among them: it changes all the time.
 type reportNumbers struct {
+	// They are Report.Failed, Displaced, Refused and MaxEntries of this node's copy, all read in one call of report.
 	failed, displaced, refused, room uint64
 }
 
@@ -153,7 +155,9 @@ func (s *outboundStream) handleReport(m *mapsyncv1.MapReport) error {
 
 // receivedReport is a report and the time of its arrival. It does not change.
 type receivedReport struct {
-	m  *mapsyncv1.MapReport
+	// m is the message. handleReport has checked its sizes. Its numbers are as the peer states them: lastReport bounds them.
+	m *mapsyncv1.MapReport
+	// at is the time of the arrival by this node's clock.
 	at time.Time
 }
 

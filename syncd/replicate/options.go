@@ -114,7 +114,7 @@ type Options struct {
 	// While fewer peers are live after the start, tombstones are kept for their whole lifetime.
 	Expected int
 
-	// Only tests set the fields below.
+	// Only tests set the fields below. complete sets each one that is zero to its default, so none is zero afterwards.
 	versions                                                                                                                                                  versionRange
 	heartbeat, receiveTimeout, positionInterval, batchPause, clockProbeInterval, incompatibleRetry, digestInterval, auditInterval, rerouteDelay, stallTimeout time.Duration
 }

@@ -62,9 +62,11 @@ type outboundMap struct {
 	// a whole.
 	peerReport atomic.Pointer[receivedReport]
 
-	// comparison and owners are the state of comparisons and of owner requests.
+	// comparison is the state of digests and resends. close ends its resend.
 	comparison outboundComparison
-	owners     outboundOwners
+	// owners is the state of owner requests. Its coverage decides which of the records at cursor are sent. close ends its
+	// backfill.
+	owners outboundOwners
 
 	// answer is the last answer to a subscription that is not served. The same answer is not sent
 	// twice.
@@ -109,10 +111,11 @@ type outboundMap struct {
 	// peer waits for such a batch.
 	caughtUpSent bool
 
-	// prepareFunc is the method prepare, and rec the current record. They are stored so that a
-	// batch does not allocate them.
+	// prepareFunc is the method prepare. It does not change. It is stored so that a batch does not allocate it.
 	prepareFunc func(*table.Tx)
-	rec         table.Record
+	// rec is the record that encode visits. It is stored for the same reason. Only encode uses it, and its key and value
+	// are valid only while the table is locked.
+	rec table.Record
 }
 
 // mapAnswer is the last answer to a peer about a map that is not served.
@@ -136,7 +139,10 @@ func (t mapAnswer) state() State {
 }
 
 // atomicAnswer is a mapAnswer that is safe for concurrent use.
-type atomicAnswer struct{ v atomic.Uint32 }
+type atomicAnswer struct {
+	// v is always the number of a mapAnswer. Only Store changes it.
+	v atomic.Uint32
+}
 
 // Load and Store are atomic.
 func (a *atomicAnswer) Load() mapAnswer   { return mapAnswer(a.v.Load()) }

@@ -30,7 +30,9 @@ const maxStreams = 16
 
 // service implements the Subscribe RPC.
 type service struct {
+	// The embedded server answers calls of later versions of the service with Unimplemented. It has no state.
 	mapsyncv1.UnimplementedReplicationServiceServer
+	// r does not change. Its streams outlive a call of Subscribe, see Replicator.wg.
 	r *Replicator
 }
 
@@ -47,13 +49,13 @@ type responseSender interface {
 // A peer that restarts, or whose connection breaks, opens another stream. The old one ends when the
 // new one has its first subscription, or when this node detects its end.
 type outboundStream struct {
-	// r, target, caller and version do not change once the stream is registered. target is the peer.
-	// version is the version of the protocol.
+	// r, target, caller and version do not change once the stream is registered.
 	r *Replicator
-	// target's name is authenticated. Its incarnation is as the peer states it.
+	// target is the peer. Its name is authenticated. Its incarnation is as the peer states it.
 	target table.Owner
 	// caller holds the roles with which the stream began.
-	caller  Caller
+	caller Caller
+	// version is the version of the protocol. It is one that this node supports.
 	version uint32
 	// identify authenticates the caller again by the current settings. Reauthorise calls it.
 	identify func() (Caller, error)
@@ -155,8 +157,9 @@ func (v *service) Subscribe(stream mapsyncv1.ReplicationService_SubscribeServer)
 // handler ends the pending Recv. The error is a gRPC status.
 func firstRequest(stream mapsyncv1.ReplicationService_SubscribeServer, limit time.Duration) (*mapsyncv1.SubscribeRequest, error) {
 	type result struct {
+		// Exactly one of req and err is not nil.
 		req *mapsyncv1.SubscribeRequest
-		err error
+		err error // a gRPC status, or io.EOF
 	}
 	// The channel has room for the result, so that the goroutine ends even if the timer was first.
 	got := make(chan result, 1)

@@ -36,22 +36,7 @@ func (r *Replicator) SetPeers(live []Peer) {
 	}
 	// everLive is complete before the tables use it to recognise unverified owners.
 	r.setMembers()
-	// moved has only the nodes whose state changes: false for those that are back, true for
-	// those that left.
-	moved := make(map[string]bool)
-	for node := range v.live {
-		delete(r.goneAt, node)
-		if r.gone[node] {
-			moved[node] = false
-		}
-	}
-	// A node that has restarted is in both views. It has not left, and its records are not
-	// orphaned.
-	for node := range old.live {
-		if _, ok := v.live[node]; !ok {
-			moved[node] = true
-		}
-	}
+	moved := r.movedNodes(old, v)
 	r.setGone(moved)
 	// The tables have the new members. Now the streams follow.
 	for _, p := range v.live {
@@ -71,6 +56,26 @@ func (r *Replicator) SetPeers(live []Peer) {
 		s.checkPeer(old, v)
 	}
 	r.notify()
+}
+
+// movedNodes returns the nodes whose state changes from the view old to v: false for those that are back, true for those
+// that left. The caller holds mu.
+func (r *Replicator) movedNodes(old, v *view) map[string]bool {
+	moved := make(map[string]bool)
+	for node := range v.live {
+		delete(r.goneAt, node)
+		if r.gone[node] {
+			moved[node] = false
+		}
+	}
+	// A node that has restarted is in both views. It has not left, and its records are not
+	// orphaned.
+	for node := range old.live {
+		if _, ok := v.live[node]; !ok {
+			moved[node] = true
+		}
+	}
+	return moved
 }
 
 // members returns the names of the live nodes, and of nodes that were live earlier. The caller

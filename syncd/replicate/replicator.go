@@ -56,8 +56,9 @@ const (
 // A Replicator owns no table: AddMap shares one with the caller, which may use it further after
 // RemoveMap.
 type Replicator struct {
-	// opt and codec do not change.
-	opt   Options
+	// opt does not change after New has completed it.
+	opt Options
+	// codec does not change. It is safe for concurrent use.
 	codec wire.Codec
 	// view is the current membership; never nil. SetPeers replaces it. A goroutine that needs one
 	// decision loads it once.
@@ -80,10 +81,10 @@ type Replicator struct {
 	// everLive are the nodes that are or were live. Those that have left are kept while records
 	// name them or goneAt has them.
 	everLive map[string]bool
-	// goneAt is when each node of everLive left, whether or not records name it. unverifiedAt is when
-	// an owner that was never live was last found: peers can invent any number of such owners. See
-	// acknowledge_tombstones.go.
-	goneAt       map[string]time.Time
+	// goneAt is when each node of everLive left, whether or not records name it. See acknowledge_tombstones.go.
+	goneAt map[string]time.Time
+	// unverifiedAt is when an owner that was never live was last found; zero: never. It is one time for all of them,
+	// because peers can invent any number of such owners.
 	unverifiedAt time.Time
 	// outboundStreams are the registered streams to peers and observers. A stream is in it from
 	// registerStream to unregisterStream.
@@ -101,9 +102,10 @@ type Replicator struct {
 
 	// wake has a capacity of 1. It wakes Run.
 	wake chan struct{}
-	// started and ctx are set by Run, with mu held. ctx is nil before.
+	// started reports that Run was called. It never becomes false again. mu guards it.
 	started bool
-	ctx     context.Context
+	// ctx is the context of Run; nil before. mu guards it. Streams end with it.
+	ctx context.Context
 	// wg counts the goroutines and the handlers of streams that Run waits for.
 	wg sync.WaitGroup
 }

@@ -7,13 +7,17 @@ const maxSentTraffic = 1024
 
 // sentTraffic has the traffic sent to each node by map, across streams.
 type sentTraffic struct {
+	// mu guards of, and not the counts, which are atomic.
 	mu sync.Mutex
 	// of has counts of nodes that are live or were connected, observers included, for maps that this node has had.
 	of map[peerMap]*traffic
 }
 
 // peerMap identifies a map that is sent to a node.
-type peerMap struct{ node, name string }
+type peerMap struct {
+	node string // an authenticated name
+	name string // a map that this node has or had
+}
 
 // sentBy returns what was sent to a node of a map.
 func (r *Replicator) sentBy(node, name string) Traffic {

@@ -62,11 +62,13 @@ type Stats struct {
 
 // Traffic counts batches, the deltas in them, and their encoded bytes.
 type Traffic struct {
+	// Each batch counts once in Batches, with its deltas in Deltas and its encoded size in Bytes.
 	Batches, Deltas, Bytes uint64
 }
 
 // traffic is a Traffic that is safe for concurrent use.
 type traffic struct {
+	// Only add changes the counts, one after the other. They never decrease.
 	batches, deltas, bytes atomic.Uint64
 }
 
@@ -84,19 +86,19 @@ func (t *traffic) load() Traffic {
 
 // counters are the counters for Stats. All are atomic, so no lock guards them.
 type counters struct {
-	sent, received                traffic       // all streams
-	accepted, ahead               atomic.Uint64 // received deltas
-	outOfRange, withoutInterface  atomic.Uint64 // set aside; a refused delta counts in exactly one of three
-	refused                       atomic.Uint64
-	unencodable                   atomic.Uint64 // attempts to send a record
-	connects, connectErrors       atomic.Uint64 // inbound streams
-	fullSyncs, resumes            atomic.Uint64 // outbound map streams
-	mapsRefused, mapsIncompatible atomic.Uint64 // subscriptions
-	gaps                          atomic.Uint64 // received batches
-	badMessages, badRequests      atomic.Uint64 // inbound and outbound streams
-	receiveTimeouts               atomic.Uint64 // inbound streams
-	inSync, divergent             atomic.Uint64 // comparisons; each counts in exactly one of three
-	impossible                    atomic.Uint64
+	sent, received                traffic                   // all streams
+	accepted, ahead               atomic.Uint64             // received deltas
+	outOfRange, withoutInterface  atomic.Uint64             // set aside; a refused delta counts in exactly one of three
+	refused                       atomic.Uint64             // set aside or refused by the table for all other reasons
+	unencodable                   atomic.Uint64             // attempts to send a record
+	connects, connectErrors       atomic.Uint64             // inbound streams
+	fullSyncs, resumes            atomic.Uint64             // outbound map streams
+	mapsRefused, mapsIncompatible atomic.Uint64             // subscriptions
+	gaps                          atomic.Uint64             // received batches
+	badMessages, badRequests      atomic.Uint64             // inbound and outbound streams
+	receiveTimeouts               atomic.Uint64             // inbound streams
+	inSync, divergent             atomic.Uint64             // comparisons; each counts in exactly one of three
+	impossible                    atomic.Uint64             // comparisons without a difference that could not be completed
 	repairs, repaired             atomic.Uint64             // requests of this node, and entries
 	resends, resentRecords        atomic.Uint64             // requests of peers, and records
 	rejected                      [rejections]atomic.Uint64 // received records, by reason
@@ -134,6 +136,12 @@ func (r *Replicator) Stats() Stats {
 	// The sums use the values read above, so that no part is greater than the sum.
 	s.DeltasRefused = s.DeltasOutOfRange + s.DeltasWithoutInterface + c.refused.Load()
 	s.Digests = s.DigestsDivergent + s.DigestsImpossible + c.inSync.Load()
+	r.countStreams(&s)
+	return s
+}
+
+// countStreams sets the numbers of maps, peers and streams.
+func (r *Replicator) countStreams(s *Stats) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s.Maps = len(r.localMaps())
@@ -150,7 +158,6 @@ func (r *Replicator) Stats() Stats {
 			s.Connected++
 		}
 	}
-	return s
 }
 
 // incarnation returns the wire format of an owner.

@@ -36,10 +36,10 @@ const (
 type PeerStatus struct {
 	// Peer is the peer and its current address.
 	Peer
-	// Connected reports that the stream from the peer is established. Since is when it was
-	// established or last ended.
+	// Connected reports that the stream from the peer is established.
 	Connected bool
-	Since     time.Time
+	// Since is when the stream was established if Connected is set, else when the last one ended. Never zero.
+	Since time.Time
 	// Error is why the last stream from the peer ended; empty: no error.
 	Error string
 	// LastContact is when the last message of this incarnation of the peer arrived, by the clock of
@@ -62,46 +62,51 @@ type PeerStatus struct {
 type MapStatus struct {
 	// Name is the map's name.
 	Name string
-	// State is the state on the receiving side. Error is the last error of the map; empty: none.
+	// State is the state on the receiving side. StateServed is not among them.
 	State State
+	// Error is the last error of the map on the receiving side; empty: none.
 	Error string
 	// CaughtUp reports that everything was received from the peer at least once.
 	CaughtUp bool
 	// Received is the position merged into the table. Applied is the last acknowledged position:
 	// the kernel map holds everything up to it.
 	Received, Applied uint64
-	// In counts what was received. DeltasAccepted counts the deltas that changed the table,
-	// DeltasRefused those that were set aside.
-	In                            Traffic
+	// In counts what was received.
+	In Traffic
+	// DeltasAccepted counts the deltas that changed the table, DeltasRefused those that were set aside. Deltas that
+	// are not newer than the record, or that the peer may not send, count in neither.
 	DeltasAccepted, DeltasRefused uint64
 	// InSync reports that the digests of this node and the peer have agreed, and that no later repair,
-	// full sync or failed comparison has invalidated that. InSyncAt and InSyncPosition are when and at
-	// which position they last agreed.
-	InSync         bool
-	InSyncAt       time.Time
+	// full sync or failed comparison has invalidated that.
+	InSync bool
+	// InSyncAt is when the digests last agreed; zero: never. It stays when InSync is cleared.
+	InSyncAt time.Time
+	// InSyncPosition is the position of the peer at InSyncAt.
 	InSyncPosition uint64
 	// Divergent is the number of entries that differ from those that the peer sends. It is 0 if the
 	// digests agree, else the number found by the last repair.
 	Divergent int
-	// Exceptions are entries of the peer that this node cannot hold, and ExceptionCount is their
-	// number. Unsent is the number of entries that the peer reports as not encodable.
-	Exceptions             []Exception
+	// Exceptions are entries of the peer that this node cannot hold, not necessarily all.
+	Exceptions []Exception
+	// ExceptionCount is the number of all entries of the peer that this node cannot hold. Unsent is the number of entries
+	// that the peer reports as not encodable.
 	ExceptionCount, Unsent int
 	// Incomparable is why the map cannot be compared with the peer's; empty: it can.
 	Incomparable string
 	// FallbackSender reports that this node requests orphaned records from the peer, because the
-	// peer started first among the nodes from which this node receives the map. Via is the peer
-	// that sends this peer's records because nothing is received from it; empty: none.
+	// peer started first among the nodes from which this node receives the map.
 	FallbackSender bool
-	Via            string
+	// Via is the peer that sends this peer's records because nothing is received from it; empty: none.
+	Via string
 
-	// Serving reports that the peer receives the map from this node. SendState is the state on the
-	// sending side: StateWaiting, StatePending, StateRefused, StateExcluded or StateServed.
-	Serving   bool
+	// Serving reports that the peer receives the map from this node.
+	Serving bool
+	// SendState is the state on the sending side: StateWaiting, StatePending, StateRefused, StateExcluded or StateServed.
 	SendState State
-	// Reporting reports that the peer sends reports. Report is the last one.
+	// Reporting reports that the peer sends reports.
 	Reporting bool
-	Report    Report
+	// Report is the last report of the peer. It is zero if none has arrived.
+	Report Report
 	// Out counts what was sent to the peer.
 	Out Traffic
 	// Sent is the position sent to the peer. Acked is the position that the peer has acknowledged:

@@ -32,6 +32,7 @@ type StreamEncoder struct {
 // funcStream is a stream that passes each batch to a function. It discards other messages. It
 // implements responseSender.
 type funcStream struct {
+	// fn is not nil while a batch is encoded. It must not keep the buffers.
 	fn func(mem.BufferSlice)
 }
 

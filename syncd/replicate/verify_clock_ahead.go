@@ -12,7 +12,10 @@ func (r *Replicator) plausible(p Peer) bool {
 }
 
 // aheadError is the error about a node whose clock was too far ahead when it started.
-type aheadError struct{ ahead, limit time.Duration }
+type aheadError struct {
+	// ahead is the incarnation minus this node's clock at the check, limit is Options.MaxClockAhead.
+	ahead, limit time.Duration
+}
 
 // Error returns the text of the error.
 func (e aheadError) Error() string {

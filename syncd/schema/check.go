@@ -81,6 +81,14 @@ func (c *checker) message(m *Message, path string, depth, times int) error {
 	if c.fields > MaxFields {
 		return fmt.Errorf(" has more than %d fields", MaxFields)
 	}
+	if err := c.messageFields(m, path, depth, times); err != nil {
+		return err
+	}
+	return checkOverlap(m, path)
+}
+
+// messageFields checks each field of a message, and the messages of its fields.
+func (c *checker) messageFields(m *Message, path string, depth, times int) error {
 	names := make(map[string]bool, len(m.Fields))
 	numbers := make(map[int]bool, len(m.Fields))
 	for i := range m.Fields {
@@ -105,7 +113,7 @@ func (c *checker) message(m *Message, path string, depth, times int) error {
 			}
 		}
 	}
-	return checkOverlap(m, path)
+	return nil
 }
 
 func sep(path string) string {

@@ -55,37 +55,42 @@ func mismatch(from, to *Field) string {
 
 // describe returns the field's wire type in terms of C and protobuf.
 func (f *Field) describe() string {
-	text := ""
-	switch f.Kind {
-	case KindUint:
-		text = fmt.Sprintf("uint%d", f.Size*8)
-		if f.IsIPv4() {
-			text = "IPv4 address"
-		}
-	case KindSint:
-		text = fmt.Sprintf("int%d", f.Size*8)
-	case KindBool:
-		text = "bool"
-	case KindEnum:
-		text = "enum"
-	case KindFloat:
-		text = "float"
-		if f.Size == 8 {
-			text = "double"
-		}
-	case KindBytes:
-		text = fmt.Sprintf("%d bytes", f.Size)
-	case KindMessage:
-		text = "message"
-	case KindTime:
-		text = "time"
-	case KindIfname:
-		text = "interface"
-	}
+	text := f.describeElement()
 	if f.Count > 0 {
 		return fmt.Sprintf("array of %d × %s", f.Count, text)
 	}
 	return text
+}
+
+// describeElement is describe for one element of an array.
+func (f *Field) describeElement() string {
+	switch f.Kind {
+	case KindUint:
+		if f.IsIPv4() {
+			return "IPv4 address"
+		}
+		return fmt.Sprintf("uint%d", f.Size*8)
+	case KindSint:
+		return fmt.Sprintf("int%d", f.Size*8)
+	case KindBool:
+		return "bool"
+	case KindEnum:
+		return "enum"
+	case KindFloat:
+		if f.Size == 8 {
+			return "double"
+		}
+		return "float"
+	case KindBytes:
+		return fmt.Sprintf("%d bytes", f.Size)
+	case KindMessage:
+		return "message"
+	case KindTime:
+		return "time"
+	case KindIfname:
+		return "interface"
+	}
+	return ""
 }
 
 // compareShapes compares the schemas as a whole. fold is true if values must be folded, because

@@ -27,18 +27,24 @@ func (f *Field) setDefault(text string) error {
 }
 
 func (f *Field) parseDefault(text string) ([]byte, error) {
+	kind := f.decl.kind
+	if f.Count == 0 && (kind == KindUint || kind == KindSint || kind == KindBool || kind == KindEnum) {
+		return f.parseNumber(text)
+	}
+	b, err := hex.DecodeString(strings.TrimPrefix(text, "0x"))
+	if err != nil {
+		return nil, errors.New("it is not hexadecimal")
+	}
+	if len(b) != f.Bytes() {
+		return nil, fmt.Errorf("it has %d bytes, not %d", len(b), f.Bytes())
+	}
+	return b, nil
+}
+
+// parseNumber returns the bytes of a default of an integer, a boolean or an enum.
+func (f *Field) parseNumber(text string) ([]byte, error) {
 	digits, hexadecimal := strings.CutPrefix(text, "0x")
 	kind := f.decl.kind
-	if f.Count > 0 || kind != KindUint && kind != KindSint && kind != KindBool && kind != KindEnum {
-		b, err := hex.DecodeString(digits)
-		if err != nil {
-			return nil, errors.New("it is not hexadecimal")
-		}
-		if len(b) != f.Bytes() {
-			return nil, fmt.Errorf("it has %d bytes, not %d", len(b), f.Bytes())
-		}
-		return b, nil
-	}
 	width := f.Size * 8
 	if f.BitSize > 0 {
 		width = f.BitSize

@@ -10,7 +10,10 @@ import (
 
 // placedSlot is a slot with the position of its record at some time.
 type placedSlot struct {
-	seq  uint64
+	// seq is the position of the record when it was placed. Positions are not reused: if the meta of slot has another one,
+	// the record has moved, or slot has another record.
+	seq uint64
+	// slot is never 0. It may be free by now, or have another record.
 	slot uint32
 }
 

@@ -13,9 +13,11 @@ type refusals struct {
 
 // refusal is a refused delete. Times are in nanoseconds.
 type refusal struct {
-	// version and owner are those of the delete.
+	// version is that of the delete. note replaces it only with a higher one of the same key, or with the same one if the
+	// owner is not lower.
 	version Version
-	owner   Owner
+	// owner is that of the delete. It is a name and not an id, because the table may reuse ids.
+	owner Owner
 	// at is the time when the delete arrived.
 	at int64
 	// gone is the time since which the key has no live record; 0: it has one.

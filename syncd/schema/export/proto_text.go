@@ -37,13 +37,8 @@ func meaning(f *schema.Field) string {
 	if f.Kind == schema.KindEnum && f.Size > 4 {
 		parts = append(parts, "Enum of 64 bits, which protobuf does not support: "+listValues(f.Enum))
 	}
-	switch {
-	case f.Kind == schema.KindBytes && !repeated(f):
-		parts = append(parts, "Trailing zero bytes are left out")
-	case repeated(f) && f.Kind == schema.KindBytes:
-		parts = append(parts, fmt.Sprintf("%d elements of %d bytes; trailing zeros are left out", f.Count, f.Size))
-	case repeated(f):
-		parts = append(parts, fmt.Sprintf("%d elements; trailing zero elements are left out", f.Count))
+	if text := leftOut(f); text != "" {
+		parts = append(parts, text)
 	}
 	if f.Roles&schema.RoleVolatile != 0 {
 		parts = append(parts, "Volatile: syncd need not send a change of this field alone")
@@ -52,6 +47,19 @@ func meaning(f *schema.Field) string {
 		parts = append(parts, "The sum over all CPUs is significant")
 	}
 	return strings.Join(parts, ". ")
+}
+
+// leftOut returns which zeros at the end of a field the wire format leaves out, or "" if it leaves out none.
+func leftOut(f *schema.Field) string {
+	switch {
+	case f.Kind == schema.KindBytes && !repeated(f):
+		return "Trailing zero bytes are left out"
+	case repeated(f) && f.Kind == schema.KindBytes:
+		return fmt.Sprintf("%d elements of %d bytes; trailing zeros are left out", f.Count, f.Size)
+	case repeated(f):
+		return fmt.Sprintf("%d elements; trailing zero elements are left out", f.Count)
+	}
+	return ""
 }
 
 // clockName returns the unit and the clock of a field with a time role.

@@ -59,19 +59,7 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 	if conf.step < maxDisorder {
 		w.cpus = 2
 	}
-	for i := range w.Nodes {
-		i = (i + conf.bare) % conf.nodes // the node without the map starts first
-		n := w.Nodes[i]
-		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen, DeletesAny: conf.any}
-		if conf.evict && (conf.crash || conf.start) {
-			// After a restart, deletes also count as evictions. The records expire before the check.
-			n.opt.EvictedTTL = 5 * time.Second
-		}
-		n.Offset = int64(i) * conf.ahead
-		n.hidden, n.lru = conf.bare > 0 && i == conf.bare, conf.evict
-		n.Start()
-		w.Now += 2
-	}
+	w.startNodes()
 	w.runUntilIdle()
 	if !conf.fresh {
 		n := w.Nodes[0]
@@ -100,6 +88,24 @@ func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *T
 		}
 	}
 	return w
+}
+
+// startNodes configures and starts the nodes, one after the other.
+func (w *exploreWorld) startNodes() {
+	conf := w.conf
+	for i := range w.Nodes {
+		i = (i + conf.bare) % conf.nodes // the node without the map starts first
+		n := w.Nodes[i]
+		n.opt = table.Options{TombstoneTTL: 1000 * time.Hour, EvictionsUnseen: conf.unseen, DeletesAny: conf.any}
+		if conf.evict && (conf.crash || conf.start) {
+			// After a restart, deletes also count as evictions. The records expire before the check.
+			n.opt.EvictedTTL = 5 * time.Second
+		}
+		n.Offset = int64(i) * conf.ahead
+		n.hidden, n.lru = conf.bare > 0 && i == conf.bare, conf.evict
+		n.Start()
+		w.Now += 2
+	}
 }
 
 // runUntilIdle does all work that is pending at the beginning.

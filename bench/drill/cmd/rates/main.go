@@ -56,12 +56,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "syncd\tclients\tconnections/s\tratio\tlowest\thighest\tsyncd CPU %\tevents\tlost\t")
-	for _, r := range rates {
-		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.3f\t%.3f\t%.3f\t%.0f\t%d\t%d\t\n", r.Way, r.Threads, r.Rate, r.Ratio, r.Lowest, r.Highest, r.CPU, r.Events, r.Lost)
-	}
-	if err := w.Flush(); err != nil || *file == "" {
+	if err := printRates(rates); err != nil || *file == "" {
 		return err
 	}
 	text, err := json.MarshalIndent(rates, "", "  ")
@@ -72,4 +67,14 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("write rates: %w", err)
 	}
 	return nil
+}
+
+// printRates prints a line for each way and number of clients.
+func printRates(rates []*drill.Rate) error {
+	w := tabwriter.NewWriter(os.Stdout, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "syncd\tclients\tconnections/s\tratio\tlowest\thighest\tsyncd CPU %\tevents\tlost\t")
+	for _, r := range rates {
+		fmt.Fprintf(w, "%s\t%d\t%.0f\t%.3f\t%.3f\t%.3f\t%.0f\t%d\t%d\t\n", r.Way, r.Threads, r.Rate, r.Ratio, r.Lowest, r.Highest, r.CPU, r.Events, r.Lost)
+	}
+	return w.Flush()
 }

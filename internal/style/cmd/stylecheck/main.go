@@ -1,9 +1,11 @@
-// Stylecheck checks the texts and identifiers of the tracked files against docs/style.md. It prints the
-// rate of sentences to be rewritten and exits with 1 if the rate is above its limit, a name has a replaced
-// term, a failure message of a test does not say what was wanted, or a logged warning or error has no hint.
+// Stylecheck checks the texts and identifiers of the tracked files against docs/style.md, and their code against
+// limits of length. It prints the rate of sentences to be rewritten and exits with 1 if the rate is above its limit, a
+// name has a replaced term, a failure message of a test does not say what was wanted, a logged warning or error has no
+// hint, functions or files are too long, or a sleep of a test has no reason.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,6 +19,9 @@ import (
 const (
 	maxRate     = 0.5 // per 1,000 words, all files
 	maxDocsRate = 0.3 // README and docs
+
+	maxLength = 31 // lines, 95th percentile of the functions
+	offenders = 20 // longest functions that are printed if they are too long
 )
 
 func main() {
@@ -31,10 +36,17 @@ func run() error {
 	if err != nil {
 		return fmt.Errorf("list files: %w", err)
 	}
+	files := strings.Split(strings.TrimSpace(string(out)), "\n")
+	code := slices.DeleteFunc(slices.Clone(files), func(file string) bool {
+		return !slices.Contains([]string{".go", ".c", ".h"}, filepath.Ext(file))
+	})
+	return errors.Join(checkTexts(files), checkLengths(code), checkSleeps(code))
+}
+
+func checkTexts(files []string) error {
 	var all, docs style.Report
 	var banned, messages, hints []style.Finding
-	for file := range strings.Lines(string(out)) {
-		file = strings.TrimSpace(file)
+	for _, file := range files {
 		if !checked(file) {
 			continue
 		}
@@ -75,6 +87,66 @@ func run() error {
 	return nil
 }
 
+// checkLengths checks the lengths of functions, of all files and of those of the product, and of files.
+func checkLengths(files []string) error {
+	var all, product style.Lengths
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read file: %w", err)
+		}
+		if err := all.Add(file, data); err != nil {
+			return err
+		}
+		if strings.HasPrefix(file, "syncd/") {
+			if err := product.Add(file, data); err != nil {
+				return err
+			}
+		}
+	}
+	for _, f := range all.Files {
+		fmt.Println(f)
+	}
+	long := false
+	for _, l := range []*style.Lengths{&all, &product} {
+		if l.Percentile95() > maxLength {
+			long = true
+			for _, f := range l.Longest(offenders) {
+				fmt.Println(f)
+			}
+		}
+	}
+	fmt.Printf("95th percentile of the functions: %d lines (%d in syncd), %d files of more than %d lines\n",
+		all.Percentile95(), product.Percentile95(), len(all.Files), style.MaxFileLines)
+	if long || len(all.Files) > 0 {
+		return fmt.Errorf("want at most %d lines and no such file: split the longest functions and files", maxLength)
+	}
+	return nil
+}
+
+// checkSleeps checks that each sleep of a test has a reason.
+func checkSleeps(files []string) error {
+	var bare []style.Finding
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return fmt.Errorf("read file: %w", err)
+		}
+		found, err := style.Sleeps(file, data)
+		if err != nil {
+			return err
+		}
+		bare = append(bare, found...)
+	}
+	for _, f := range bare {
+		fmt.Println(f)
+	}
+	if len(bare) > 0 {
+		return fmt.Errorf("%d sleeps of tests have no reason: see CONTRIBUTING.md", len(bare))
+	}
+	return nil
+}
+
 // checked reports whether a file has texts of the project. The package style itself has the replaced words.
 func checked(file string) bool {
 	switch filepath.Ext(file) {
@@ -82,5 +154,5 @@ func checked(file string) bool {
 	default:
 		return false
 	}
-	return !strings.HasSuffix(file, ".pb.go") && !strings.Contains(file, "_bpfel.go") && !strings.HasPrefix(file, "internal/style/") && file != "docs/style.md"
+	return !style.Generated(file) && !strings.HasPrefix(file, "internal/style/") && file != "docs/style.md"
 }
