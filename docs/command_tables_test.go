@@ -7,7 +7,7 @@ var programs = []string{"syncd", "scripts/make-credentials", "openssl", "ls", "r
 
 // programsNotRun lists the programs whose commands do not run, with the reason.
 var programsNotRun = map[string]string{
-	"systemctl":            "the daemon of the test is no unit. deploy tests the unit",
+	"systemctl":            "the daemon of the test is not a unit. deploy tests the unit",
 	"systemd-sysusers":     "it changes the users of the machine",
 	"journalctl":           "the daemon of the test is not a unit. TestRunbookTermsExist compares the searched texts with the code",
 	"install":              "it changes the machine",

@@ -70,7 +70,7 @@ func checkRepeated(t *testing.T, log *strings.Builder, do func(fail bool), op *r
 	repeat := func(n int, fail func(int) bool) {
 		for i := range n {
 			do(fail(i))
-			time.Sleep(time.Second)
+			time.Sleep(time.Second) // in the time of synctest
 		}
 	}
 	repeat(10, func(int) bool { return false })

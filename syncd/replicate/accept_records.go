@@ -44,7 +44,7 @@ var rejectionNames = [rejections]string{"", "unrequested", "write_from", "incarn
 // mergeAll calls it with the table's lock held. The decisions are valid for one batch, because
 // membership and permits change.
 func (in *inboundMap) authorise(owners []wire.Owner) {
-	v, b := in.l.r.view.Load(), &in.l.batch
+	v, b := in.stream.r.view.Load(), &in.stream.batch
 	// handleBatch refuses resent batches that this node did not request.
 	repair := in.resend != nil && b.Resent
 	in.decisions = in.decisions[:0]
@@ -56,12 +56,12 @@ func (in *inboundMap) authorise(owners []wire.Owner) {
 // decide returns the decision for one owner. An impossible incarnation and write-from are decisive
 // in repairs, too.
 func (in *inboundMap) decide(v *view, w *wire.Owner, repair bool) rejection {
-	o := in.l.ownerOf(w)
+	o := in.stream.ownerOf(w)
 	switch {
-	case o.Node == in.l.peer.Node && o.Incarnation > in.l.peer.Incarnation,
+	case o.Node == in.stream.peer.Node && o.Incarnation > in.stream.peer.Incarnation,
 		o.Node == v.self.Node && o.Incarnation > v.self.Incarnation,
 		// Peers cannot repair such a record: the node does not own it either.
-		o.Incarnation > in.l.r.latestIncarnation():
+		o.Incarnation > in.stream.r.latestIncarnation():
 		return rejectIncarnation
 	case o.Node != v.self.Node && !in.m.access.writes(o.Node):
 		return rejectOwner
@@ -78,7 +78,7 @@ func (in *inboundMap) noteRejected(res *mergeResult) {
 	total := uint64(0)
 	// Rejections because of the limit have a log line of their own.
 	for why, n := range res.rejected {
-		in.l.r.count.rejected[why].Add(n)
+		in.stream.r.count.rejected[why].Add(n)
 		if rejection(why) != rejectLimit {
 			total += n
 		}
@@ -89,13 +89,13 @@ func (in *inboundMap) noteRejected(res *mergeResult) {
 	}
 	if res.rejected[rejectLimit] > 0 && !in.limitLogged {
 		in.limitLogged = true
-		in.l.r.opt.Logger.Warn("records rejected, table is at max-records-factor",
-			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name),
+		in.stream.r.opt.Logger.Warn("records rejected, table is at max-records-factor",
+			slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name),
 			slog.String("hint", "raise max-records-factor or the size of the map, or find out why the peer has so many records"))
 	}
 	if total > 0 {
-		in.l.r.opt.Logger.Warn("records rejected, peer is not permitted to send them",
-			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name), slog.String("reasons", reasonsOf(res)),
+		in.stream.r.opt.Logger.Warn("records rejected, peer is not permitted to send them",
+			slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name), slog.String("reasons", reasonsOf(res)),
 			slog.String("hint", "normal for a moment while nodes join or leave; else the peer's write-from differs from this node's, or the peer is hostile"))
 	}
 }

@@ -18,7 +18,7 @@ import (
 // TestAcceptedOwners checks the decision for each kind of owner, on the stream of peer x to node b.
 func TestAcceptedOwners(t *testing.T) {
 	x := newInboundFixture(t)
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	future := x.r.latestIncarnation() + uint64(time.Hour)
 	plain := &permit{peer: "x"}
 	for name, c := range map[string]struct {
@@ -66,7 +66,7 @@ func TestAcceptedOwners(t *testing.T) {
 	if x.in.authorise(owners); x.in.decisions[0] == accepted {
 		t.Error("batch in turn during a repair: got accepted, want rejected")
 	}
-	x.l.batch.Resent = true
+	x.stream.batch.Resent = true
 	if x.in.authorise(owners); x.in.decisions[0] != accepted {
 		t.Error("batch of a repair: got rejected, want accepted")
 	}
@@ -137,9 +137,9 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 	m := stockBatch(x.in.index, 0, 10)
 	b := m.GetBatch()
 	b.Owners = append(b.Owners, &mapsyncv1.Incarnation{Node: "c", Number: 9}, &mapsyncv1.Incarnation{Node: "z", Number: 1})
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	b.Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), 5, 0), wireRecord(2, value(2), ahead, 0), wireRecord(3, value(3), 5, 1), wireRecord(4, nil, 5, 0)}
-	if err := x.l.handle(mustMarshal(t, m)); err != nil || x.in.state == StateFailed {
+	if err := x.stream.handle(mustMarshal(t, m)); err != nil || x.in.state == StateFailed {
 		t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, x.in.err)
 	}
 	s := x.r.Stats()
@@ -181,32 +181,32 @@ func TestMergeBatchWithAllKindsOfRecords(t *testing.T) {
 		x := newInboundFixture(t)
 		m := stockBatch(x.in.index, 0, 10, 1)
 		change(m.GetBatch())
-		if err := x.l.handle(mustMarshal(t, m)); err != nil || x.in.state != StateFailed || !strings.Contains(errorText(x.in.err), want) {
+		if err := x.stream.handle(mustMarshal(t, m)); err != nil || x.in.state != StateFailed || !strings.Contains(errorText(x.in.err), want) {
 			t.Errorf("handle a malformed batch: want error %q, got %v, %v", want, err, x.in.err)
 		}
 		if s := x.r.Stats(); s.BadMessages != 1 || (s.Gaps == 1) != errors.Is(x.in.err, errGap) || x.in.position != 0 {
 			t.Errorf("%s: got %d bad messages, %d gaps, want 1, a gap only for errGap, and position 0", want, s.BadMessages, s.Gaps)
 		}
-		if x.l.byIndex[1] != nil || x.in.retryAt.IsZero() {
+		if x.stream.byIndex[1] != nil || x.in.retryAt.IsZero() {
 			t.Errorf("%s: the subscription did not end, want it ended with a time of the retry", want)
 		}
 	}
 	// A batch with decreasing positions is a gap.
 	x = newInboundFixture(t)
 	x.handle(stockBatch(1, 0, 10, 1))
-	if err := x.l.handle(mustMarshal(t, stockBatch(1, 10, 9, 1))); err != nil || !errors.Is(x.in.err, errGap) {
+	if err := x.stream.handle(mustMarshal(t, stockBatch(1, 10, 9, 1))); err != nil || !errors.Is(x.in.err, errGap) {
 		t.Errorf("batch with decreasing positions: got %v, %v, want a gap", err, x.in.err)
 	}
 	// A batch before the acceptance, and a batch of another incarnation, end the stream.
 	x = newInboundFixture(t)
 	x.in.state = StateWaiting
-	if err := x.l.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); !errors.Is(err, errProtocol) {
+	if err := x.stream.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); !errors.Is(err, errProtocol) {
 		t.Errorf("batch before the acceptance: got %v, want a protocol error", err)
 	}
 	x.in.state = StateSyncing
 	m = stockBatch(1, 0, 10, 1)
 	m.GetBatch().Origin.Number = 2
-	if err := x.l.handle(mustMarshal(t, m)); !errors.Is(err, errProtocol) || len(live(x.tb)) != 0 {
+	if err := x.stream.handle(mustMarshal(t, m)); !errors.Is(err, errProtocol) || len(live(x.tb)) != 0 {
 		t.Errorf("batch of another incarnation: got %v, want a protocol error", err)
 	}
 }
@@ -220,7 +220,7 @@ func TestRepairCountsUnrepairedRecords(t *testing.T) {
 	m := x.resentBatch(1, 2, 3)
 	ahead := uint64(time.Now().Add(2 * x.r.opt.MaxClockAhead).UnixNano())
 	m.GetBatch().Deltas[0].Version = ahead
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: "c", Number: 9})
 	// The owner is another live node: the record is new here, and is not compared with this peer.
 	m.GetBatch().Deltas[2].Owner = 1
@@ -244,7 +244,7 @@ func TestRepairCountsUnrepairedRecords(t *testing.T) {
 // records, and a fallback sender for orphaned records.
 func TestReplaceRuleOfResentRecords(t *testing.T) {
 	x := newInboundFixture(t)
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}, {Node: "d", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}, {Node: "d", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	var owners []wire.Owner
 	for _, node := range []string{"x", "b", "c", "d", "z"} {
 		owners = append(owners, wire.Owner{Node: []byte(node), Number: 1})
@@ -277,7 +277,7 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s, Links: &testInterfaces{names: []string{"eth0"}}}, tb); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	inbound, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	enc, err := schema.NewEncoder(s, &testInterfaces{names: []string{"eth0", "eth1", "eth2"}})
 	if err != nil {
 		t.Fatalf("new encoder: got error %v, want nil", err)
@@ -292,7 +292,7 @@ func TestEntryWithUnknownInterface(t *testing.T) {
 			}
 			m.GetBatch().Deltas = append(m.GetBatch().Deltas, &mapsyncv1.Delta{Key: encoded, Version: 5, Operation: op})
 		}
-		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
+		if err := inbound.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
 			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}

@@ -37,7 +37,7 @@ func TestRecordsAreAuthorised(t *testing.T) {
 		{Node: "e", Number: math.MaxUint64}, // an incarnation in the future
 	}
 	for name, c := range map[string]struct {
-		change func(l *inboundStream, in *inboundMap)
+		change func(s *inboundStream, in *inboundMap)
 		want   []int
 		counts map[string]uint64
 	}{
@@ -73,9 +73,9 @@ func TestRecordsAreAuthorised(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r, tb := newTestReplicator(t)
 			r.SetPeers([]Peer{{Node: "x", Incarnation: 1, Addr: "127.0.0.1:1"}, {Node: "c", Incarnation: 3, Addr: "127.0.0.1:1"}})
-			l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-			c.change(l, in)
-			if err := l.handle(mustMarshal(t, ownedBatch(owners...))); err != nil {
+			s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+			c.change(s, in)
+			if err := s.handle(mustMarshal(t, ownedBatch(owners...))); err != nil {
 				t.Fatalf("handle message: got error %v, want nil", err)
 			}
 			var got []int

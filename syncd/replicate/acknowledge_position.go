@@ -51,10 +51,10 @@ func (q *ackQueue) pop(applied uint64) (position uint64, ok bool) {
 //
 // Only the requesting goroutine calls it. An acknowledgement lets the owner forget tombstones, so
 // it must not be early: the kernel map holds the records, except for those that it refused.
-func (l *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for index, in := range l.byIndex {
+func (s *inboundStream) appendAcks(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for index, in := range s.byIndex {
 		if in.pendingAcks.n == 0 {
 			continue
 		}
@@ -79,18 +79,18 @@ func (s *outboundStream) handleAck(a *mapsyncv1.Ack) error {
 	if a.GetMap() > s.lastIndex {
 		return fmt.Errorf("acknowledgement for unknown subscription %d: %w", a.GetMap(), errProtocol)
 	}
-	f := s.findMap(a.GetMap())
-	if f == nil {
+	out := s.findMap(a.GetMap())
+	if out == nil {
 		return nil // it has ended in the meantime
 	}
 	// A position that was not sent would let the table forget tombstones that the peer does not have.
-	if sent := f.sentPosition.Load(); a.GetPosition() > sent {
-		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), f.name, sent, errProtocol)
+	if sent := out.sentPosition.Load(); a.GetPosition() > sent {
+		return fmt.Errorf("acknowledgement of position %d of %q, sent up to %d: %w", a.GetPosition(), out.name, sent, errProtocol)
 	}
 	// Only the receiving goroutine stores the position. It never decreases: the kernel map has held
 	// this position once, or newer entries in its place.
-	if a.GetPosition() > f.ackedPosition.Load() {
-		f.ackedPosition.Store(a.GetPosition())
+	if a.GetPosition() > out.ackedPosition.Load() {
+		out.ackedPosition.Store(a.GetPosition())
 	}
 	return nil
 }

@@ -12,11 +12,11 @@ import (
 // kernel map holds the entries, or has refused them.
 func TestAckAfterTableWriter(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	s, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	writer := tb.NewCursor(0)
 	defer writer.Close()
 	position := func() uint64 {
-		acks := l.appendAcks(nil)
+		acks := s.appendAcks(nil)
 		if len(acks) == 0 {
 			return 0
 		}
@@ -25,7 +25,7 @@ func TestAckAfterTableWriter(t *testing.T) {
 	position() // of the start of the full sync
 	for i, refusal := range []error{nil, errors.New("map full")} {
 		from := uint64(10 * i)
-		if err := l.handle(mustMarshal(t, stockBatch(1, from, from+10, 2*i+1, 2*i+2))); err != nil {
+		if err := s.handle(mustMarshal(t, stockBatch(1, from, from+10, 2*i+1, 2*i+2))); err != nil {
 			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 		var rec table.Record
@@ -50,13 +50,13 @@ func TestAcknowledgedPositionNeverDecreases(t *testing.T) {
 	if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
 		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
-	f := s.maps[0]
-	f.sentPosition.Store(20)
+	out := s.maps[0]
+	out.sentPosition.Store(20)
 	for _, step := range []struct{ ack, want uint64 }{{5, 5}, {5, 5}, {3, 5}, {0, 5}, {20, 20}, {19, 20}} {
 		if err := s.handleAck(&mapsyncv1.Ack{Map: 1, Position: step.ack}); err != nil {
 			t.Fatalf("handle acknowledgement: got error %v, want nil", err)
 		}
-		if got := f.ackedPosition.Load(); got != step.want {
+		if got := out.ackedPosition.Load(); got != step.want {
 			t.Errorf("acknowledged position: got %d after acknowledgement of %d, want %d", got, step.ack, step.want)
 		}
 	}

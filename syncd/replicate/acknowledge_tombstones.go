@@ -124,17 +124,17 @@ const (
 func (s *outboundStream) ackedPosition(m *localMap) (position uint64, state ackState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.maps {
+	for _, out := range s.maps {
 		switch {
-		case f.name != m.name || f.unsubscribed.Load():
-		case !f.serving.Load():
-			if !f.observe {
+		case out.name != m.name || out.unsubscribed.Load():
+		case !out.serving.Load():
+			if !out.observe {
 				return 0, ackPending
 			}
-		case f.observe:
-			return f.sentPosition.Load(), ackObserver
+		case out.observe:
+			return out.sentPosition.Load(), ackObserver
 		default:
-			return f.ackedPosition.Load(), ackServed
+			return out.ackedPosition.Load(), ackServed
 		}
 	}
 	return 0, ackNone

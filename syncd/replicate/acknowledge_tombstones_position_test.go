@@ -54,11 +54,11 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 		for _, owner := range []Peer{{Node: "x", Incarnation: 3}, {Node: "c", Incarnation: 9}} {
 			s := newOutboundStream(r, owner.owner(), nil)
 			s.startedAt = now
-			f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
-			f.serving.Store(true)
-			f.ackedPosition.Store(10)
-			s.maps = []*outboundMap{f}
-			v.live[owner.Node], v.streams, maps = owner, append(v.streams, s), append(maps, f)
+			out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+			out.serving.Store(true)
+			out.ackedPosition.Store(10)
+			s.maps = []*outboundMap{out}
+			v.live[owner.Node], v.streams, maps = owner, append(v.streams, s), append(maps, out)
 		}
 		c.change(v, maps[0], maps[1])
 		if got := v.position(m); got != c.want {
@@ -68,10 +68,10 @@ func TestAcknowledgedPositionOfAllNodes(t *testing.T) {
 }
 
 // makeObserver makes a map stream one of an observer, which acknowledges nothing.
-func makeObserver(f *outboundMap, sent uint64) {
-	f.observe = true
-	f.ackedPosition.Store(0)
-	f.sentPosition.Store(sent)
+func makeObserver(out *outboundMap, sent uint64) {
+	out.observe = true
+	out.ackedPosition.Store(0)
+	out.sentPosition.Store(sent)
 }
 
 // TestObserverLimitsAcknowledgedPosition checks that an observer limits the acknowledged position
@@ -80,14 +80,14 @@ func TestObserverLimitsAcknowledgedPosition(t *testing.T) {
 	r, _ := newTestReplicator(t)
 	m := r.localMaps()[testMap]
 	s := newOutboundStream(r, target, nil)
-	f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap, Observe: true}, allOrphaned)
-	s.maps = []*outboundMap{f}
-	makeObserver(f, 6)
+	out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap, Observe: true}, allOrphaned)
+	s.maps = []*outboundMap{out}
+	makeObserver(out, 6)
 	v := &ackSnapshot{now: time.Now(), membershipSince: time.Now(), streams: []*outboundStream{s}}
 	if p := v.position(m); p != 1<<64-1 {
 		t.Errorf("observer that is not served: got acknowledged position %d, want no limit", p)
 	}
-	f.serving.Store(true)
+	out.serving.Store(true)
 	if p := v.position(m); p != 6 {
 		t.Errorf("observer that was sent position 6: got acknowledged position %d, want 6", p)
 	}
@@ -113,12 +113,12 @@ func TestDeparturesExpireWithTombstoneTTL(t *testing.T) {
 // again later. Meanwhile it counts as a peer with the map, because it resumes at its old position and
 // may hold the records of deletes that it has not received.
 func TestPeerThatResubscribesCountsMeanwhile(t *testing.T) {
-	for name, end := range map[string]func(s *outboundStream, f *outboundMap) error{
+	for name, end := range map[string]func(s *outboundStream, out *outboundMap) error{
 		"ended by the peer": func(s *outboundStream, _ *outboundMap) error {
 			return s.handle(&mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Unsubscribe{Unsubscribe: &mapsyncv1.MapUnsubscription{Map: 1}}})
 		},
-		"ended by this node": func(_ *outboundStream, f *outboundMap) error {
-			return f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+		"ended by this node": func(_ *outboundStream, out *outboundMap) error {
+			return out.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
 		},
 	} {
 		o := newOutboundFixture(t)

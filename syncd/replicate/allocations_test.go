@@ -56,10 +56,10 @@ func costsNoAllocation(t *testing.T, layout Layout) {
 	if err := r.AddMap(testMap, layout, theirs); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	l, in := newAcceptedStream(r, Peer{Node: "a", Incarnation: 1})
+	s, in := newAcceptedStream(r, Peer{Node: "a", Incarnation: 1})
 	merge := func() {
 		in.position = 0
-		if err := l.handle(data); err != nil {
+		if err := s.handle(data); err != nil {
 			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}

@@ -58,10 +58,10 @@ func newBenchOutbound(b *testing.B, layout Layout, n int) (*outboundMap, *localM
 	}
 	to := &discardBatches{responseSender: discardStream{}}
 	s := newOutboundStream(r, table.Owner{Node: "load-balancer-2", Incarnation: 2}, to)
-	f := newOutboundMap(s, subscription(1, testMap, layout), allOrphaned)
-	f.m, f.enc, f.cursor, f.cancelWake = m, m.newEncoder(self, wire.EncoderOptions{Index: 1}), tb.NewCursor(0), func() {}
-	f.restoreDeliveries(true)
-	return f, m, to
+	out := newOutboundMap(s, subscription(1, testMap, layout), allOrphaned)
+	out.m, out.enc, out.cursor, out.cancelWake = m, m.newEncoder(self, wire.EncoderOptions{Index: 1}), tb.NewCursor(0), func() {}
+	out.restoreDeliveries(true)
+	return out, m, to
 }
 
 // benchLayouts runs a benchmark with the same entries as opaque bytes and as typed fields.
@@ -77,22 +77,22 @@ func BenchmarkEncode(b *testing.B) { benchLayouts(b, benchEncode) }
 
 func benchEncode(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, _ := newBenchOutbound(b, layout, n)
+	out, m, _ := newBenchOutbound(b, layout, n)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for done := 0; done < b.N; {
-		f.cursor = m.table.NewCursor(0)
-		f.sentPosition.Store(0)
+		out.cursor = m.table.NewCursor(0)
+		out.sentPosition.Store(0)
 		for more := true; more && done < b.N; {
 			var err error
-			if more, err = f.step(m, time.Now()); err != nil {
+			if more, err = out.step(m, time.Now()); err != nil {
 				b.Fatalf("step: got error %v, want nil", err)
 			}
-			done += f.enc.Deltas()
+			done += out.enc.Deltas()
 		}
-		f.cursor.Close()
+		out.cursor.Close()
 	}
-	sent := f.s.count.load()
+	sent := out.s.count.load()
 	b.ReportMetric(float64(sent.Bytes)/float64(sent.Deltas), "B/delta")
 }
 
@@ -102,7 +102,7 @@ func BenchmarkMerge(b *testing.B) { benchLayouts(b, benchMerge) }
 
 func benchMerge(b *testing.B, layout Layout) {
 	const n = 100_000
-	f, m, to := newBenchOutbound(b, layout, n)
+	out, m, to := newBenchOutbound(b, layout, n)
 	to.keep = true
 	generation := func(gen int) (batches [][]byte) {
 		if gen > 0 {
@@ -110,7 +110,7 @@ func benchMerge(b *testing.B, layout Layout) {
 		}
 		for more := true; more; {
 			var err error
-			if more, err = f.step(m, time.Now()); err != nil {
+			if more, err = out.step(m, time.Now()); err != nil {
 				b.Fatalf("step: got error %v, want nil", err)
 			}
 			batches = append(batches, to.last)
@@ -122,15 +122,15 @@ func benchMerge(b *testing.B, layout Layout) {
 		b.ReportAllocs()
 		b.StopTimer()
 		for done := 0; done < b.N; {
-			l, in := newBenchInbound(b, layout)
+			s, in := newBenchInbound(b, layout)
 			batches, before := first, uint64(0)
 			if known {
-				handleAll(b, l, first, len(first))
+				handleAll(b, s, first, len(first))
 				batches, before = second, in.traffic.deltas.Load()
 			}
 			runtime.GC()
 			b.StartTimer()
-			handleAll(b, l, batches, (b.N-done+wire.MaxBatchDeltas-1)/wire.MaxBatchDeltas)
+			handleAll(b, s, batches, (b.N-done+wire.MaxBatchDeltas-1)/wire.MaxBatchDeltas)
 			b.StopTimer()
 			done += int(in.traffic.deltas.Load() - before)
 		}
@@ -153,14 +153,14 @@ func newBenchInbound(b *testing.B, layout Layout) (*inboundStream, *inboundMap) 
 	return newAcceptedStream(r, Peer{Node: "load-balancer-1", Incarnation: 1})
 }
 
-func handleAll(b *testing.B, l *inboundStream, batches [][]byte, limit int) {
+func handleAll(b *testing.B, s *inboundStream, batches [][]byte, limit int) {
 	b.Helper()
 	for _, data := range batches[:min(limit, len(batches))] {
-		if err := l.handle(data); err != nil {
+		if err := s.handle(data); err != nil {
 			b.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}
-	if err := l.maps[testMap].err; err != nil {
+	if err := s.maps[testMap].err; err != nil {
 		b.Fatalf("state of the map: got error %v, want nil", err)
 	}
 }

@@ -137,10 +137,10 @@ func TestObservers(t *testing.T) {
 			name              string
 			serving, unwanted bool
 		}{{"z", true, false}, {"c", true, false}, {"pending", false, false}, {"over", true, true}} {
-			f := newOutboundMap(s, &mapsyncv1.MapSubscription{Name: m.name}, allOrphaned)
-			f.serving.Store(m.serving)
-			f.unsubscribed.Store(m.unwanted)
-			s.maps = append(s.maps, f)
+			out := newOutboundMap(s, &mapsyncv1.MapSubscription{Name: m.name}, allOrphaned)
+			out.serving.Store(m.serving)
+			out.unsubscribed.Store(m.unwanted)
+			s.maps = append(s.maps, out)
 		}
 	}
 	var got []string
@@ -243,8 +243,8 @@ func TestContacts(t *testing.T) {
 	r, all := newRoleCluster(t, Peer{Node: "x", Incarnation: 3}, Peer{Node: "y", Incarnation: 4})
 	r.ctx = t.Context()
 	at := time.Unix(100, 5)
-	all["x"].l.lastContact.Store(at.UnixNano())
-	all["y"].l.up = false
+	all["x"].stream.lastContact.Store(at.UnixNano())
+	all["y"].stream.up = false
 	contacts := func() string {
 		var list []string
 		for _, c := range r.Contacts() {

@@ -107,26 +107,26 @@ func (c *peerClock) addSample(offset, roundTrip time.Duration, now time.Time) {
 }
 
 // clockOffset returns the peer's clock minus this node's clock; 0 before the first sample. A merge
-// reads it once for each batch. It takes l.mu.
-func (l *inboundStream) clockOffset() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.clock.offset
+// reads it once for each batch. It takes inboundStream.mu.
+func (s *inboundStream) clockOffset() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock.offset
 }
 
 // measureClock sends the initial probes one by one, before syncd receives anything else. One by
 // one, because a probe that waits behind another has a longer round trip. The receiving goroutine
 // calls it during the handshake.
-func (l *inboundStream) measureClock(stream mapsyncv1.ReplicationService_SubscribeClient) error {
-	l.mu.Lock()
-	l.clock.reset()
-	l.mu.Unlock()
+func (s *inboundStream) measureClock(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+	s.mu.Lock()
+	s.clock.reset()
+	s.mu.Unlock()
 	for range initialClockProbes {
 		// Send only reports that the stream has ended; Recv returns the cause.
-		if err := l.sendClockProbe(stream); err != nil && !errors.Is(err, io.EOF) {
+		if err := s.sendClockProbe(stream); err != nil && !errors.Is(err, io.EOF) {
 			return err
 		}
-		if err := l.awaitClockReply(stream); err != nil {
+		if err := s.awaitClockReply(stream); err != nil {
 			return err
 		}
 	}
@@ -134,7 +134,7 @@ func (l *inboundStream) measureClock(stream mapsyncv1.ReplicationService_Subscri
 }
 
 // awaitClockReply receives messages until the clock reply arrives. Only heartbeats may come before it.
-func (l *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+func (s *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_SubscribeClient) error {
 	for {
 		m, err := stream.Recv()
 		if err != nil {
@@ -143,7 +143,7 @@ func (l *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_Subs
 		switch m := m.GetMessage().(type) {
 		case *mapsyncv1.SubscribeResponse_Heartbeat:
 		case *mapsyncv1.SubscribeResponse_ClockReply:
-			return l.handleClockReply(m.ClockReply)
+			return s.handleClockReply(m.ClockReply)
 		default:
 			return fmt.Errorf("receive message of type %T instead of a clock reply: %w", m, errProtocol)
 		}
@@ -152,10 +152,10 @@ func (l *inboundStream) awaitClockReply(stream mapsyncv1.ReplicationService_Subs
 
 // sendClockProbe sends a probe, unless maxPendingProbes probes have no answer yet. The error ends
 // the gRPC stream.
-func (l *inboundStream) sendClockProbe(send requestSender) error {
-	l.mu.Lock()
-	m := l.clock.newProbe(l.r.opt.Now())
-	l.mu.Unlock()
+func (s *inboundStream) sendClockProbe(send requestSender) error {
+	s.mu.Lock()
+	m := s.clock.newProbe(s.r.opt.Now())
+	s.mu.Unlock()
 	if m == nil {
 		return nil
 	}
@@ -166,10 +166,10 @@ func (l *inboundStream) sendClockProbe(send requestSender) error {
 }
 
 // handleClockReply processes a clock reply of the peer.
-func (l *inboundStream) handleClockReply(m *mapsyncv1.ClockReply) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.clock.handleReply(m, l.r.opt.Now(), time.Now())
+func (s *inboundStream) handleClockReply(m *mapsyncv1.ClockReply) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.clock.handleReply(m, s.r.opt.Now(), time.Now())
 }
 
 // receivedProbe is a probe of the peer without an answer. It does not change.
@@ -233,12 +233,12 @@ func (r *Replicator) ClockOffsets() (list []ClockOffset) {
 	defer r.mu.Unlock()
 	for node := range r.view.Load().live {
 		// It is not nil: SetPeers creates the stream together with the view.
-		l := r.inboundStreams[node]
-		l.mu.Lock()
-		if l.up && l.clock.valid {
-			list = append(list, ClockOffset{node, l.clock.offset})
+		s := r.inboundStreams[node]
+		s.mu.Lock()
+		if s.up && s.clock.valid {
+			list = append(list, ClockOffset{node, s.clock.offset})
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 	return list
 }

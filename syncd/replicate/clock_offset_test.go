@@ -197,14 +197,14 @@ func TestTimestampsWithDifferentClocks(t *testing.T) {
 	// The measurement continues.
 	taken := func() time.Time {
 		nodes[0].r.mu.Lock()
-		l := nodes[0].r.inboundStreams["b"]
+		inbound := nodes[0].r.inboundStreams["b"]
 		nodes[0].r.mu.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.clock.pending) > 1 {
-			t.Errorf("pending probes: got %d, want at most 1", len(l.clock.pending))
+		inbound.mu.Lock()
+		defer inbound.mu.Unlock()
+		if len(inbound.clock.pending) > 1 {
+			t.Errorf("pending probes: got %d, want at most 1", len(inbound.clock.pending))
 		}
-		return l.clock.sampledAt
+		return inbound.clock.sampledAt
 	}
 	first := taken()
 	poll.Within(t, deadline, "the clock offset was measured again", func() bool { return taken().After(first.Add(50 * time.Millisecond)) })

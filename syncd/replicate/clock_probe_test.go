@@ -44,12 +44,12 @@ func (c *clockStream) Recv() (*mapsyncv1.SubscribeResponse, error) {
 // before anything else is received, and that samples of an earlier stream are discarded.
 func TestClockIsMeasuredBeforeFirstRecord(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.clock.addSample(100*time.Hour, 0, time.Now())
+	x.stream.clock.addSample(100*time.Hour, 0, time.Now())
 	c := &clockStream{answers: []*mapsyncv1.SubscribeResponse{{Message: &mapsyncv1.SubscribeResponse_Heartbeat{}}}}
-	if err := x.l.measureClock(c); err != nil {
+	if err := x.stream.measureClock(c); err != nil {
 		t.Fatalf("measure clock: got error %v, want nil", err)
 	}
-	if off := x.l.clockOffset() - time.Hour; off.Abs() > time.Minute || len(c.sent) != initialClockProbes || len(x.l.clock.pending) != 0 {
+	if off := x.stream.clockOffset() - time.Hour; off.Abs() > time.Minute || len(c.sent) != initialClockProbes || len(x.stream.clock.pending) != 0 {
 		t.Errorf("clock offset: got an error of %s after %d probes, want at most %s after %d probes, none of them pending",
 			off, len(c.sent), time.Minute, initialClockProbes)
 	}
@@ -64,7 +64,7 @@ func TestClockIsMeasuredBeforeFirstRecord(t *testing.T) {
 		"another message":            {&clockStream{answers: []*mapsyncv1.SubscribeResponse{{Message: &mapsyncv1.SubscribeResponse_Digest{}}}}, errProtocol},
 		"the reply to another probe": {&clockStream{answers: []*mapsyncv1.SubscribeResponse{{Message: &mapsyncv1.SubscribeResponse_ClockReply{}}}}, errProtocol},
 	} {
-		if err := newInboundFixture(t).l.measureClock(c.stream); !errors.Is(err, c.want) {
+		if err := newInboundFixture(t).stream.measureClock(c.stream); !errors.Is(err, c.want) {
 			t.Errorf("%s: measure clock: got %v, want %v", name, err, c.want)
 		}
 	}
@@ -153,14 +153,14 @@ func TestClockProbesAreAnswered(t *testing.T) {
 	x := newInboundFixture(t)
 	c := &clockStream{}
 	for range maxPendingProbes + 2 {
-		if err := x.l.sendClockProbe(c); err != nil {
+		if err := x.stream.sendClockProbe(c); err != nil {
 			t.Fatalf("send clock probe: got error %v, want nil", err)
 		}
 	}
 	if len(c.sent) != maxPendingProbes {
 		t.Errorf("pending probes: got %d, want maxPendingProbes", len(c.sent))
 	}
-	if err := newInboundFixture(t).l.sendClockProbe(&clockStream{sendErr: io.ErrClosedPipe}); !errors.Is(err, io.ErrClosedPipe) {
+	if err := newInboundFixture(t).stream.sendClockProbe(&clockStream{sendErr: io.ErrClosedPipe}); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("send a probe on a closed stream: got %v, want io.ErrClosedPipe", err)
 	}
 }

@@ -39,7 +39,7 @@ type comparisonResult struct {
 // values are comparable. If not, only version sums are compared. All sums of this node are read
 // under one lock of the table, so they belong to one state. The caller holds inboundStream.mu.
 func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonResult) {
-	v := in.l.r.view.Load()
+	v := in.stream.r.view.Load()
 	if d.InconclusiveReason != "" {
 		r.inconclusiveReason = fmt.Sprintf("the peer cannot compare all records: %.256q", d.InconclusiveReason)
 	}
@@ -49,7 +49,7 @@ func (in *inboundMap) compareDigests(d *wire.Digests, exact bool) (r comparisonR
 		// received them.
 		for _, n := range d.Nodes {
 			switch {
-			case n.Node == in.l.peer.Node:
+			case n.Node == in.stream.peer.Node:
 				in.comparison.peerLive, own = n.Digest.Live, true
 			case !in.owners.requested.requests(n.Node) || !in.requestsComplete():
 				continue
@@ -89,11 +89,11 @@ func (in *inboundMap) applyComparison(r *comparisonResult, exact bool, position 
 	switch {
 	case r.divergent:
 		// Each comparison counts in exactly one counter.
-		in.l.r.count.divergent.Add(1)
+		in.stream.r.count.divergent.Add(1)
 	case r.inconclusiveReason != "":
-		in.l.r.count.impossible.Add(1)
+		in.stream.r.count.impossible.Add(1)
 	default:
-		in.l.r.count.inSync.Add(1)
+		in.stream.r.count.inSync.Add(1)
 	}
 	if r.inconclusiveReason != "" {
 		in.noteInconclusive(r.inconclusiveReason)
@@ -119,10 +119,10 @@ func (in *inboundMap) noteInSync(position uint64, now time.Time) {
 	c := &in.comparison
 	// Only a repair sets divergent, so a difference in flight is not logged.
 	if !c.inSync && c.divergent > 0 {
-		in.l.r.opt.Logger.Info("map in sync with peer again", slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name))
+		in.stream.r.opt.Logger.Info("map in sync with peer again", slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name))
 	}
 	c.inSync, c.onThisStream, c.inSyncAt, c.inSyncPosition, c.divergent = true, true, now, position, 0
-	c.departures = in.l.r.view.Load().departures
+	c.departures = in.stream.r.view.Load().departures
 	c.divergentNodes, c.requestBuckets, c.repairBackoff = nil, c.list != nil, 0
 }
 
@@ -136,7 +136,7 @@ func (in *inboundMap) noteInconclusive(why string) {
 	c := &in.comparison
 	if c.list != nil {
 		c.requestBuckets = true
-		poke(in.l.wake)
+		poke(in.stream.wake)
 	}
 	// Nodes detect a change of membership at different times, so single comparisons may fail.
 	if c.inconclusiveReason = why; c.inconclusiveRounds < maxInconclusive {
@@ -152,13 +152,13 @@ func (in *inboundMap) noteInconclusive(why string) {
 func (in *inboundMap) noteIncomparable(why string) {
 	c := &in.comparison
 	if c.impossibleReason != why {
-		in.l.r.opt.Logger.Warn("cannot compare map with peer", slog.String("peer", in.l.peer.Node),
+		in.stream.r.opt.Logger.Warn("cannot compare map with peer", slog.String("peer", in.stream.peer.Node),
 			slog.String("map", in.m.name), slog.String("reason", why),
 			slog.String("hint", "if the keys differ: use the same first line in gossip-key-file on all nodes, then syncd reload; otherwise see docs/runbook.md, mapsync_comparison_unknown"))
 	}
 	c.impossibleReason, c.inSync, c.divergent, c.divergentNodes = why, false, 0, nil
 	if c.list != nil && c.resend == nil {
-		c.list.end(fmt.Errorf("compare map %q with %s: %s", in.m.name, in.l.peer.Node, why))
+		c.list.end(fmt.Errorf("compare map %q with %s: %s", in.m.name, in.stream.peer.Node, why))
 		c.list = nil
 	}
 }

@@ -65,7 +65,7 @@ func (in *inboundMap) checkBuckets(all []nodeComparison, complete bool, position
 	}
 	// Buckets cost 8 KiB for each node, so they are sent only after a difference.
 	c.requestBuckets = true
-	poke(in.l.wake)
+	poke(in.stream.wake)
 	switch {
 	case confirmed.Len() > 0:
 		// The resend shows whether this is a difference or a change that is in flight for long. One
@@ -126,7 +126,7 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 		c.divergentNodes = make(map[string]*divergentNode)
 	}
 	c.requestBuckets = true // to start another round soon
-	poke(in.l.wake)
+	poke(in.stream.wake)
 	for i := range all {
 		n := &all[i]
 		if n.inSync {
@@ -153,7 +153,7 @@ func (in *inboundMap) checkNodes(all []nodeComparison, now time.Time) {
 			c.inSync, c.divergent = false, max(1, n.Digest.Live-n.local.Live, n.local.Live-n.Digest.Live)
 			in.backOffRepair(now)
 			in.repeatFullSyncAt = now
-			in.l.r.count.repairs.Add(1)
+			in.stream.r.count.repairs.Add(1)
 		case s.rounds > maxVersionSumRounds && s.sameRounds == 0:
 			in.noteIncomparable("entries have another layout at the peer and change owner continuously")
 			return

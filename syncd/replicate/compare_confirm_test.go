@@ -102,7 +102,7 @@ func TestContinuousNodeDifferences(t *testing.T) {
 // orphaned records cannot be compared either.
 func TestReasonOfPeerComesFirst(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.InconclusiveReason = "too many owners" })
 	if got := x.in.comparison.inconclusiveReason; !strings.Contains(got, "too many owners") {
 		t.Errorf("inconclusive reason: got %q, want the reason of the peer", got)

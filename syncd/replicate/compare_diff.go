@@ -207,28 +207,28 @@ func (r *Replicator) buildDiffList(ctx context.Context, name, peer string) (*dif
 
 // abandonInconclusiveList abandons a list if no comparison can be made at present. It returns the
 // reason, or an empty string. buildDiffList calls it once in listTimeout, so that a command does
-// not wait for nodes that will not agree on the membership soon. It takes l.mu.
-func (l *inboundStream) abandonInconclusiveList(name string, want *diffList) string {
-	l.mu.Lock()
-	in := l.maps[name]
+// not wait for nodes that will not agree on the membership soon. It takes inboundStream.mu.
+func (s *inboundStream) abandonInconclusiveList(name string, want *diffList) string {
+	s.mu.Lock()
+	in := s.maps[name]
 	why := ""
 	// A list with chosen buckets has passed its comparison.
 	if in != nil && in.comparison.list == want && !want.bucketsChosen {
 		why = in.comparison.incomparableReason()
 	}
-	l.mu.Unlock()
+	s.mu.Unlock()
 	if why != "" {
-		l.abandonDiffList(name, want)
+		s.abandonDiffList(name, want)
 	}
 	return why
 }
 
 // requestDiffList requests that the next digest of the peer starts a list. The errors wrap
-// ErrNotFound if the peer does not serve the map, or are errBusy. It takes l.mu.
-func (l *inboundStream) requestDiffList(name string, want *diffList) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	in := l.maps[name]
+// ErrNotFound if the peer does not serve the map, or are errBusy. It takes inboundStream.mu.
+func (s *inboundStream) requestDiffList(name string, want *diffList) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.maps[name]
 	switch {
 	case in == nil:
 		return fmt.Errorf("unknown map: %w", ErrNotFound)
@@ -238,7 +238,7 @@ func (l *inboundStream) requestDiffList(name string, want *diffList) error {
 		return errBusy
 	}
 	in.comparison.list, in.comparison.requestBuckets = want, true
-	poke(l.wake)
+	poke(s.wake)
 	return nil
 }
 
@@ -249,12 +249,12 @@ func (c *inboundComparison) hasList() bool {
 }
 
 // abandonDiffList abandons a list. Records that the peer still sends for it are compared and
-// discarded. The next list starts after them. It takes l.mu.
-func (l *inboundStream) abandonDiffList(name string, want *diffList) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// discarded. The next list starts after them. It takes inboundStream.mu.
+func (s *inboundStream) abandonDiffList(name string, want *diffList) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	want.abandoned = true
-	if in := l.maps[name]; in != nil && in.comparison.list == want {
+	if in := s.maps[name]; in != nil && in.comparison.list == want {
 		in.comparison.list = nil
 		// The buckets were not requested yet.
 		if want.bucketsChosen {

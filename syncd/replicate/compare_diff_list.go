@@ -28,7 +28,7 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 		}
 		// The records of this node are compared, too. The peer sends their digest only together
 		// with buckets.
-		self := in.l.r.opt.Self.Node
+		self := in.stream.r.opt.Self.Node
 		var localBuckets table.Buckets
 		in.m.table.View(func(tx *table.Tx) { tx.Digest(self, &localBuckets) })
 		// Zero sums are those of no records.
@@ -44,14 +44,14 @@ func (in *inboundMap) chooseListBuckets(d *wire.Digests, all []nodeComparison, e
 	case !complete:
 		// Request buckets and try again with the next digest.
 		c.requestBuckets = true
-		poke(in.l.wake)
+		poke(in.stream.wake)
 	case set.Len() == 0:
 		c.list.end(nil)
 		c.list = nil
 	default:
 		// appendComparisons requests the resend.
 		c.resendBuckets, c.list.bucketsChosen = set, true
-		poke(in.l.wake)
+		poke(in.stream.wake)
 	}
 }
 
@@ -97,7 +97,7 @@ func (in *inboundMap) listRecord(w *wire.Delta, d *table.Delta) {
 	// A tombstone here counts as no record: tombstones are forgotten at different times.
 	hereLive := here != nil && !rec.Delete
 	// Records of third nodes do not belong to the list.
-	concerns := l.view.compares(there.Owner.Node, in.l.peer.Node) || (hereLive && l.view.compares(here.Owner.Node, in.l.peer.Node))
+	concerns := l.view.compares(there.Owner.Node, in.stream.peer.Node) || (hereLive && l.view.compares(here.Owner.Node, in.stream.peer.Node))
 	if !concerns || (d.Delete && !hereLive) {
 		return
 	}
@@ -149,7 +149,7 @@ func (in *inboundMap) listMissing(j *inboundResend) {
 				if more = tx.Next(c, &rec) && rec.Position < j.firstPosition; !more {
 					return
 				}
-				if rec.Delete || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.l.peer.Node) {
+				if rec.Delete || !j.buckets.Has(tx.Bucket(rec.Key)) || !l.view.compares(tx.Owner(rec.Owner).Node, in.stream.peer.Node) {
 					continue
 				}
 				if _, sent := l.receivedKeys[string(rec.Key)]; !sent {

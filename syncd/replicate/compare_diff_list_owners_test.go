@@ -31,8 +31,8 @@ func TestDiffListOwners(t *testing.T) {
 func TestDiffListWaitsForAllBuckets(t *testing.T) {
 	x, l := newListFixture(t)
 	c := &x.in.comparison
-	wasWoken(x.l.wake)
-	if x.mustCompare(time.Now(), false); listEnded(l) || !c.requestBuckets || !wasWoken(x.l.wake) {
+	wasWoken(x.stream.wake)
+	if x.mustCompare(time.Now(), false); listEnded(l) || !c.requestBuckets || !wasWoken(x.stream.wake) {
 		t.Error("equal digests without buckets: got no request, want buckets requested and the stream woken")
 	}
 	x.requestNode()
@@ -58,13 +58,13 @@ func allBuckets() *table.BucketSet {
 // owners on both sides, and for entries that this node has not adopted.
 func TestDiffListTombstonesAndOwners(t *testing.T) {
 	x := newInboundFixture(t)
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
-	enterRemote(x.tb, x.l.peer, 5, 1, 2)
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	enterRemote(x.tb, x.stream.peer, 5, 1, 2)
 	putTable(t, x.tb, 3, 5, 1)
 	now := time.Now().UnixNano()
 	x.tb.Update(func(tx *table.Tx) {
 		for _, k := range []int{5, 6} {
-			tx.Remote(&table.Delta{Key: key(k), Version: 5, Owner: tx.Intern(x.l.peer), Delete: true}, 5, table.RemoteOptions{})
+			tx.Remote(&table.Delta{Key: key(k), Version: 5, Owner: tx.Intern(x.stream.peer), Delete: true}, 5, table.RemoteOptions{})
 		}
 		tx.Local(&table.Change{Key: key(4), Op: table.OpDelete, Time: now})
 		tx.BeginLoad()

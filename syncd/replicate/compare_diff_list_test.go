@@ -31,31 +31,31 @@ func listEnded(l *diffList) bool {
 func TestOneDiffListAtATime(t *testing.T) {
 	x := newInboundFixture(t)
 	c := &x.in.comparison
-	if err := x.l.requestDiffList("none", newTestList(x)); !errors.Is(err, ErrNotFound) {
+	if err := x.stream.requestDiffList("none", newTestList(x)); !errors.Is(err, ErrNotFound) {
 		t.Errorf("list of an unknown map: got %v, want ErrNotFound", err)
 	}
 	for _, state := range []State{StateWaiting, StatePending, StateRefused, StateFailed} {
 		x.in.state = state
-		if err := x.l.requestDiffList(testMap, newTestList(x)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), string(state)) || c.list != nil {
+		if err := x.stream.requestDiffList(testMap, newTestList(x)); !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), string(state)) || c.list != nil {
 			t.Errorf("list of a map in state %s: got %v, want ErrNotFound", state, err)
 		}
 	}
 	for _, state := range []State{StateSyncing, StateCaughtUp} {
 		x.in.state, c.list, c.requestBuckets = state, nil, false
-		wasWoken(x.l.wake)
-		if err := x.l.requestDiffList(testMap, newTestList(x)); err != nil || !c.requestBuckets || !wasWoken(x.l.wake) {
+		wasWoken(x.stream.wake)
+		if err := x.stream.requestDiffList(testMap, newTestList(x)); err != nil || !c.requestBuckets || !wasWoken(x.stream.wake) {
 			t.Errorf("list of a map in state %s: got %v, want no error", state, err)
 		}
 	}
-	if err := x.l.requestDiffList(testMap, newTestList(x)); !errors.Is(err, errBusy) {
+	if err := x.stream.requestDiffList(testMap, newTestList(x)); !errors.Is(err, errBusy) {
 		t.Errorf("second list: got %v, want errBusy", err)
 	}
 	c.list, c.resend = nil, &inboundResend{list: newTestList(x)}
-	if err := x.l.requestDiffList(testMap, newTestList(x)); !errors.Is(err, errBusy) {
+	if err := x.stream.requestDiffList(testMap, newTestList(x)); !errors.Is(err, errBusy) {
 		t.Errorf("list while another is being received: got %v, want errBusy", err)
 	}
 	c.resend = &inboundResend{}
-	if err := x.l.requestDiffList(testMap, newTestList(x)); err != nil {
+	if err := x.stream.requestDiffList(testMap, newTestList(x)); err != nil {
 		t.Errorf("list during a repair: got %v, want no error", err)
 	}
 }
@@ -67,42 +67,42 @@ func TestAbandonedDiffLists(t *testing.T) {
 	c := &x.in.comparison
 	l, other := newTestList(x), newTestList(x)
 	c.list, c.resendBuckets = l, new(table.BucketSet)
-	x.l.abandonDiffList(testMap, other)
-	x.l.abandonDiffList("none", l)
+	x.stream.abandonDiffList(testMap, other)
+	x.stream.abandonDiffList("none", l)
 	if c.list != l {
 		t.Fatal("abandon: another list was abandoned, want the list of the map kept")
 	}
-	if x.l.abandonDiffList(testMap, l); c.list != nil || c.resendBuckets == nil {
+	if x.stream.abandonDiffList(testMap, l); c.list != nil || c.resendBuckets == nil {
 		t.Error("abandon a list without buckets: got the repair abandoned, want it kept")
 	}
 	l.bucketsChosen = true
 	c.list = l
-	if x.l.abandonDiffList(testMap, l); c.list != nil || c.resendBuckets != nil {
+	if x.stream.abandonDiffList(testMap, l); c.list != nil || c.resendBuckets != nil {
 		t.Error("abandon a list with buckets: got the buckets kept, want them dropped")
 	}
 	// The reason for which no comparison can be made.
 	l = newTestList(x)
 	c.list, c.inconclusiveReason = l, "other live nodes"
-	if why := x.l.abandonInconclusiveList(testMap, other); why != "" || c.list != l {
+	if why := x.stream.abandonInconclusiveList(testMap, other); why != "" || c.list != l {
 		t.Errorf("abandon another list: got %q, want no reason", why)
 	}
-	if why := x.l.abandonInconclusiveList("none", l); why != "" {
+	if why := x.stream.abandonInconclusiveList("none", l); why != "" {
 		t.Errorf("abandon a list of another map: got %q, want no reason", why)
 	}
 	l.bucketsChosen = true
-	if why := x.l.abandonInconclusiveList(testMap, l); why != "" || c.list != l {
+	if why := x.stream.abandonInconclusiveList(testMap, l); why != "" || c.list != l {
 		t.Errorf("abandon a list with chosen buckets: got %q, want no reason", why)
 	}
 	l.bucketsChosen = false
-	if why := x.l.abandonInconclusiveList(testMap, l); why != "other live nodes" || c.list != nil {
+	if why := x.stream.abandonInconclusiveList(testMap, l); why != "other live nodes" || c.list != nil {
 		t.Errorf("abandon an inconclusive list: got %q, want the reason", why)
 	}
 	c.list, c.inconclusiveReason = l, ""
-	if why := x.l.abandonInconclusiveList(testMap, l); why != "" || c.list != l {
+	if why := x.stream.abandonInconclusiveList(testMap, l); why != "" || c.list != l {
 		t.Errorf("abandon a list with a possible comparison: got %q, want no reason", why)
 	}
 	c.impossibleReason = "other keys"
-	if why := x.l.abandonInconclusiveList(testMap, l); why != "other keys" {
+	if why := x.stream.abandonInconclusiveList(testMap, l); why != "other keys" {
 		t.Errorf("abandon an impossible list: got %q, want the reason", why)
 	}
 	// The stream ends before and after the buckets are requested.
@@ -129,9 +129,9 @@ func TestAbandonedDiffLists(t *testing.T) {
 	}
 	l = newTestList(x)
 	c.list, c.requestBuckets = l, false
-	wasWoken(x.l.wake)
+	wasWoken(x.stream.wake)
 	x.mustCompare(time.Now(), false, func(m *mapsyncv1.Digest) { m.InconclusiveReason = "not now" })
-	if listEnded(l) || !c.requestBuckets || !wasWoken(x.l.wake) {
+	if listEnded(l) || !c.requestBuckets || !wasWoken(x.stream.wake) {
 		t.Error("inconclusive comparison: got no request, want the list to wait and buckets to be requested, and the stream woken")
 	}
 }
@@ -165,8 +165,8 @@ func TestDiffListBuckets(t *testing.T) {
 	}
 	l = newTestList(x)
 	c.list = l
-	wasWoken(x.l.wake)
-	if x.mustCompare(time.Now(), true, withDifference(1)); c.resendBuckets == nil || !c.resendBuckets.Has(0) || c.resendBuckets.Len() != 1 || !l.bucketsChosen || !l.exact || !wasWoken(x.l.wake) {
+	wasWoken(x.stream.wake)
+	if x.mustCompare(time.Now(), true, withDifference(1)); c.resendBuckets == nil || !c.resendBuckets.Has(0) || c.resendBuckets.Len() != 1 || !l.bucketsChosen || !l.exact || !wasWoken(x.stream.wake) {
 		t.Errorf("buckets of the list: got %v, %+v, want bucket 0 only, buckets chosen, exact, and the stream woken",
 			c.resendBuckets, l)
 	}
@@ -220,7 +220,7 @@ func wireRecord(k int, v []byte, version uint64, owner uint32) *mapsyncv1.Delta 
 // TestDiffListEntries has the peer send every kind of record in the buckets of a list.
 func TestDiffListEntries(t *testing.T) {
 	x, l := newListFixture(t)
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	l.view = x.r.view.Load()
 	z := table.Owner{Node: "z", Incarnation: 1}
 	putTable(t, x.tb, 50, 52, 1)                 // owned by this node: only here, or deleted at the peer
@@ -233,7 +233,7 @@ func TestDiffListEntries(t *testing.T) {
 	}
 	l.exact, l.bucketsChosen = true, true
 	x.in.comparison.resendBuckets = all
-	x.l.appendComparisons(nil)
+	x.stream.appendComparisons(nil)
 	enterRemote(x.tb, z, 5, 90) // received after the list began
 	m := x.resentBatch()
 	b := m.GetBatch()
@@ -295,7 +295,7 @@ func TestDiffListBounds(t *testing.T) {
 	x, l := newListFixture(t)
 	l.bucketsChosen, l.tooLong = true, true
 	x.in.comparison.resendBuckets = new(table.BucketSet)
-	x.l.appendComparisons(nil)
+	x.stream.appendComparisons(nil)
 	x.handle(x.resentBatch(4))
 	x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1}}})
 	if !listEnded(l) || !errors.Is(l.err, errListTooLong) || len(l.differences) != 0 {
@@ -316,10 +316,10 @@ func answerLists(x *inboundFixture, answers ...[]Difference) {
 	go func() {
 		for _, found := range answers {
 			for {
-				x.l.mu.Lock()
+				x.stream.mu.Lock()
 				l := x.in.comparison.list
 				x.in.comparison.list = nil
-				x.l.mu.Unlock()
+				x.stream.mu.Unlock()
 				if l != nil {
 					l.differences = found
 					l.end(nil)

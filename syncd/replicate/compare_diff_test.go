@@ -18,10 +18,10 @@ func TestDiffListsEveryKindOfDifference(t *testing.T) {
 	a, b := startSyncedPair(t)
 	// Nothing is repaired during the test.
 	for _, n := range []*node{a, b} {
-		for _, l := range n.r.inboundStreams {
-			l.mu.Lock()
-			l.maps[testMap].comparison.repairAfter = time.Now().Add(time.Hour)
-			l.mu.Unlock()
+		for _, s := range n.r.inboundStreams {
+			s.mu.Lock()
+			s.maps[testMap].comparison.repairAfter = time.Now().Add(time.Hour)
+			s.mu.Unlock()
 		}
 	}
 	b.tb.Update(func(tx *table.Tx) {
@@ -91,14 +91,14 @@ func TestInvalidDigests(t *testing.T) {
 		"unrequested end of resend": {Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: 1}}},
 		"unrequested resent batch":  unrequested,
 	} {
-		l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-		if err := l.handle(mustMarshal(t, m)); err == nil || !strings.Contains(err.Error(), want) {
+		s, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		if err := s.handle(mustMarshal(t, m)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("handle digest: want error %q, got: %v", want, err)
 		}
 	}
 	// A peer that always sends another digest is requested to resend repeatedly, at growing
 	// intervals, without any other effect.
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	parts := make([]byte, wire.BucketBytes*table.DigestBuckets)
 	parts[0] = 1
 	divergent := mustMarshal(t, digest(func(d *mapsyncv1.Digest) { d.Nodes[0].Buckets = parts }))
@@ -106,13 +106,13 @@ func TestInvalidDigests(t *testing.T) {
 	asked := 0
 	for range 200 {
 		in.comparison.rateLimitTime = time.Time{} // as if the digests arrived at intervals
-		if err := l.handle(divergent); err != nil {
+		if err := s.handle(divergent); err != nil {
 			t.Fatalf("handle message: got error %v, want nil", err)
 		}
-		for _, m := range l.appendComparisons(nil) {
+		for _, m := range s.appendComparisons(nil) {
 			if m.GetResend() != nil {
 				asked++
-				if err := l.handle(end); err != nil {
+				if err := s.handle(end); err != nil {
 					t.Fatalf("handle message: got error %v, want nil", err)
 				}
 			}
@@ -127,12 +127,12 @@ func TestInvalidDigests(t *testing.T) {
 // continuously. Each comparison counts as divergent and as nothing else.
 func TestComparisonsAreCountedOnce(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	inbound, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	const rounds = 3 * maxVersionSumRounds
 	for i := range uint64(rounds) {
 		in.comparison.rateLimitTime = time.Time{} // as if the digests arrived at intervals
 		m := &mapsyncv1.Digest{Map: 1, KeyFingerprint: tb.DigestID(), ScopeFingerprint: tb.DigestScope() + 1, Nodes: []*mapsyncv1.NodeDigest{{Node: "x", VersionSum: i + 1}}}
-		if err := l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}})); err != nil {
+		if err := inbound.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}})); err != nil {
 			t.Fatalf("handle message: got error %v, want nil", err)
 		}
 	}

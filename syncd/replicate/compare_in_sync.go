@@ -20,7 +20,7 @@ func (in *inboundMap) awaitsInSync(since time.Time) bool {
 	}
 	c := &in.comparison
 	return c.impossibleReason != "" || !c.inSync || !c.onThisStream || c.inSyncAt.Before(since) ||
-		c.departures != in.l.r.view.Load().departures
+		c.departures != in.stream.r.view.Load().departures
 }
 
 // InSync reports whether the digests of every map have agreed with those of every live peer over
@@ -38,10 +38,10 @@ func (r *Replicator) InSync() (ok bool, missing []string) {
 		return false, []string{"membership"}
 	}
 	for node := range r.view.Load().live {
-		l := r.inboundStreams[node]
-		l.mu.Lock()
+		s := r.inboundStreams[node]
+		s.mu.Lock()
 		for name, m := range r.localMaps() {
-			in := l.maps[name]
+			in := s.maps[name]
 			switch {
 			case in == nil || in.m != m:
 				// The map was added just now and is not subscribed to yet.
@@ -50,7 +50,7 @@ func (r *Replicator) InSync() (ok bool, missing []string) {
 				missing = append(missing, node+"/"+name+in.notInSyncReason())
 			}
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 	slices.Sort(missing)
 	return len(missing) == 0, missing

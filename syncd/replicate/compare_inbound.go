@@ -146,7 +146,7 @@ func (in *inboundMap) processDigest(m *mapsyncv1.Digest, now time.Time) error {
 	c := &in.comparison
 	// Sums made with another key are not comparable.
 	if d.Key != in.m.table.DigestID() {
-		in.l.r.count.impossible.Add(1)
+		in.stream.r.count.impossible.Add(1)
 		in.noteIncomparable("the peer's digests use another key: check that all nodes have the same gossip key")
 		return nil
 	}

@@ -155,7 +155,7 @@ func TestOnlyRequestedRecordsAreCompared(t *testing.T) {
 	if x.mustCompare(time.Now(), false, ofC); x.r.Stats().DigestsDivergent != 1 {
 		t.Error("requested records: got ignored, want compared")
 	}
-	x.l.supportsOwnerRequests, q.confirmedSerial = true, 0
+	x.stream.supportsOwnerRequests, q.confirmedSerial = true, 0
 	before := x.r.Stats().DigestsDivergent
 	if x.mustCompare(time.Now(), false, ofC); x.r.Stats().DigestsDivergent != before {
 		t.Error("requested records that are not received yet: got compared, want ignored")
@@ -168,9 +168,9 @@ func TestPersistentBucketDifferenceIsRepaired(t *testing.T) {
 	x := newInboundFixture(t)
 	c, now := &x.in.comparison, time.Now()
 	x.mustCompare(now, false)
-	wasWoken(x.l.wake)
+	wasWoken(x.stream.wake)
 	x.mustCompare(now, false, withDifference(1))
-	if !c.requestBuckets || !wasWoken(x.l.wake) || !c.inSync || c.resendBuckets != nil {
+	if !c.requestBuckets || !wasWoken(x.stream.wake) || !c.inSync || c.resendBuckets != nil {
 		t.Errorf("first difference: got %+v, want in sync, buckets requested, none to resend, and the stream woken", *c)
 	}
 	if c.requestBuckets = false; c.divergentNodes["x"] == nil || c.divergentNodes["x"].rounds != 0 {
@@ -290,9 +290,9 @@ func TestPersistentNodeDifferenceStartsFullSync(t *testing.T) {
 	if !c.inSync {
 		t.Fatal("equal version sums: got not in sync, want in sync: buckets of another layout are not compared")
 	}
-	wasWoken(x.l.wake)
+	wasWoken(x.stream.wake)
 	x.mustCompare(now, false, scope, withDifference(1))
-	if !c.requestBuckets || !wasWoken(x.l.wake) || !c.inSync {
+	if !c.requestBuckets || !wasWoken(x.stream.wake) || !c.inSync {
 		t.Errorf("first difference: got %+v, want in sync, buckets requested, and the stream woken", *c)
 	}
 	for range 10 { // another difference each time

@@ -19,7 +19,7 @@ func orphanedDigest(tx *table.Tx, v *view, withBuckets bool) (d table.Digest, bu
 // two that remain compare the records of the third. The caller holds the table's lock.
 func (in *inboundMap) compareOrphaned(tx *table.Tx, v *view, d *wire.Digests, exact bool, r *comparisonResult) (unknown string) {
 	switch {
-	case !in.l.supportsOwnerRequests:
+	case !in.stream.supportsOwnerRequests:
 		return "" // an older version of syncd: the digest of its fallback sender covers them
 	case d.Orphaned == nil:
 		return "the peer sends no digest of orphaned records"

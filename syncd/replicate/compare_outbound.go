@@ -94,50 +94,50 @@ func (t *outboundComparison) nextDigestTime(position uint64, interval time.Durat
 // The sending goroutine calls it once in each step, with the table's lock held. It opens and closes
 // no cursor, because that needs the lock, too. It sends nothing: a Send may block, and the table
 // would stay locked.
-func (f *outboundMap) prepare(tx *table.Tx) {
-	f.encode(tx)
-	if f.owners.backfill != nil {
-		f.encodeBackfill(tx)
+func (out *outboundMap) prepare(tx *table.Tx) {
+	out.encode(tx)
+	if out.owners.backfill != nil {
+		out.encodeBackfill(tx)
 	}
 	// A digest before the end of the stream would show the changes that are still to be sent as
 	// differences.
-	if !f.canSendDigest() {
+	if !out.canSendDigest() {
 		return
 	}
-	t := &f.comparison
+	t := &out.comparison
 	if t.resend != nil {
-		f.encodeResend(tx)
+		out.encodeResend(tx)
 	}
-	if !t.now.Before(t.nextDigestTime(f.cursor.Position(), f.s.r.opt.digestInterval)) {
-		f.makeDigest(tx)
+	if !t.now.Before(t.nextDigestTime(out.cursor.Position(), out.s.r.opt.digestInterval)) {
+		out.makeDigest(tx)
 	}
 }
 
 // canSendDigest reports whether the peer can compare what it holds with what this node has sent. It
 // is false for an observer, which compares nothing, and while the peer waits for requested records.
-func (f *outboundMap) canSendDigest() bool {
-	return f.cursor != nil && f.atEnd && !f.observe && !f.owners.pending()
+func (out *outboundMap) canSendDigest() bool {
+	return out.cursor != nil && out.atEnd && !out.observe && !out.owners.pending()
 }
 
 // makeDigest makes the digest message of the records that the receiver should hold, too, and
 // schedules the next one. sendComparison sends it after the batch of this step, so it describes
 // exactly the records up to its position. The caller holds the table's lock.
-func (f *outboundMap) makeDigest(tx *table.Tx) {
-	t := &f.comparison
+func (out *outboundMap) makeDigest(tx *table.Tx) {
+	t := &out.comparison
 	t.digestNow.Store(false)
 	// A request that arrives from here on is answered by the next digest.
 	withBuckets := t.bucketsRequested.Swap(false)
-	v := f.s.r.view.Load()
+	v := out.s.r.view.Load()
 	m := &mapsyncv1.Digest{
-		Map: f.index, Position: f.cursor.Position(), KeyFingerprint: f.m.table.DigestID(), ScopeFingerprint: f.m.table.DigestScope(),
+		Map: out.index, Position: out.cursor.Position(), KeyFingerprint: out.m.table.DigestID(), ScopeFingerprint: out.m.table.DigestScope(),
 		MembersFingerprint: v.members,
 	}
 	// Records that cannot be encoded are left out: the receiver cannot have them. With them, the
 	// digests of this node and of the peer would never agree.
-	missing, unsent := f.m.unsentDigests(tx)
+	missing, unsent := out.m.unsentDigests(tx)
 	m.Unsent = uint64(unsent)
 	var sum uint64
-	for _, node := range f.digestNodes(v, withBuckets) {
+	for _, node := range out.digestNodes(v, withBuckets) {
 		digest, buckets := digestOf(tx, node, withBuckets)
 		missing.subtractFrom(func(owner string) bool { return owner == node }, &digest, buckets)
 		m.Nodes = append(m.Nodes, wire.NodeDigestToProto(node, digest, buckets))
@@ -148,7 +148,7 @@ func (f *outboundMap) makeDigest(tx *table.Tx) {
 	m.Orphaned = wire.NodeDigestToProto("", digest, buckets)
 	sum = sum*31 + digest.Sum
 	// A collision of sums only delays the next digest.
-	interval := f.s.r.opt.digestInterval
+	interval := out.s.r.opt.digestInterval
 	// The content has not changed since the last digest.
 	if sum == t.lastSum && !withBuckets {
 		interval *= idleDigestFactor
@@ -160,15 +160,15 @@ func (f *outboundMap) makeDigest(tx *table.Tx) {
 // receiver requests, and, with buckets, the receiver itself. The digest of the receiver's own
 // records serves lists of differences, which show both directions. A request has at most
 // maxRequested nodes, so the message stays below wire.MaxDigests.
-func (f *outboundMap) digestNodes(v *view, withBuckets bool) []string {
+func (out *outboundMap) digestNodes(v *view, withBuckets bool) []string {
 	nodes := append(make([]string, 0, 2), v.self.Node)
-	for _, node := range f.owners.coverage.request.nodes {
-		if node != v.self.Node && node != f.s.target.Node {
+	for _, node := range out.owners.coverage.request.nodes {
+		if node != v.self.Node && node != out.s.target.Node {
 			nodes = append(nodes, node)
 		}
 	}
 	if withBuckets {
-		nodes = append(nodes, f.s.target.Node)
+		nodes = append(nodes, out.s.target.Node)
 	}
 	return nodes
 }
@@ -179,11 +179,11 @@ const idleDigestFactor = 10
 // sendComparison sends the digest that prepare made and a batch of a resend. It reports whether
 // there is more to send at once. The sending goroutine calls it after the table is unlocked, and
 // after the batch of the same step. The error is that of Send and ends the stream.
-func (f *outboundMap) sendComparison() (more bool, err error) {
-	t := &f.comparison
+func (out *outboundMap) sendComparison() (more bool, err error) {
+	t := &out.comparison
 	if m := t.pendingDigest; m != nil {
 		t.pendingDigest = nil
-		if err := f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}); err != nil {
+		if err := out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Digest{Digest: m}}); err != nil {
 			return false, err
 		}
 	}
@@ -191,39 +191,39 @@ func (f *outboundMap) sendComparison() (more bool, err error) {
 	case t.resendRequest.Load() == nil:
 		return false, nil
 	case t.resend == nil:
-		if !f.tableComplete || !f.allowScan(f.m, t.now) {
+		if !out.tableComplete || !out.allowScan(out.m, t.now) {
 			return false, nil
 		}
-		f.beginResend(t.resendRequest.Load())
+		out.beginResend(t.resendRequest.Load())
 		return true, nil
 	}
 	resend := t.resend
-	if err := f.sendResend(); err != nil || !resend.atEnd {
+	if err := out.sendResend(); err != nil || !resend.atEnd {
 		return true, err
 	}
 	t.close()
 	t.resendRequest.Store(nil) // before the peer can send the next request
-	return false, f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{
-		Resent: &mapsyncv1.Resent{Map: f.index, Records: resend.records, Unsent: resend.unsent},
+	return false, out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{
+		Resent: &mapsyncv1.Resent{Map: out.index, Records: resend.records, Unsent: resend.unsent},
 	}})
 }
 
 // beginResend starts a resend of the records in a set of buckets. The set must not change. The
 // table must not be locked.
-func (f *outboundMap) beginResend(in *table.BucketSet) {
-	r := &outboundResend{buckets: in, cursor: f.m.table.NewCursor(0)}
-	r.enc = f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Resent: true, Expiries: f.expiries, Observe: f.observe})
-	f.comparison.resend = r
-	f.s.r.count.resends.Add(1)
+func (out *outboundMap) beginResend(in *table.BucketSet) {
+	r := &outboundResend{buckets: in, cursor: out.m.table.NewCursor(0)}
+	r.enc = out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Resent: true, Expiries: out.expiries, Observe: out.observe})
+	out.comparison.resend = r
+	out.s.r.count.resends.Add(1)
 }
 
 // encodeResend fills a batch with the next records in the buckets, of all owners. Records of the
 // receiver are included: a list compares them, too. The caller holds the table's lock, and the
 // stream is at its end. A record that changes during the resend moves to the tail, and the cursor
 // finds it there.
-func (f *outboundMap) encodeResend(tx *table.Tx) {
-	r := f.comparison.resend
-	r.enc.Begin(tx, wire.MaxBatchDeltas, f.s.r.opt.Times())
+func (out *outboundMap) encodeResend(tx *table.Tx) {
+	r := out.comparison.resend
+	r.enc.Begin(tx, wire.MaxBatchDeltas, out.s.r.opt.Times())
 	// It is also set for a batch without deltas, whose buffer sendResend releases.
 	r.hasBatch = true
 	for n := 0; n < maxBatchScan && r.enc.Fits(); n++ {
@@ -239,27 +239,27 @@ func (f *outboundMap) encodeResend(tx *table.Tx) {
 
 // sendResend sends the batch that encodeResend has filled, if there is one. It runs in the step
 // that encoded the batch, so the position of the stream has not changed.
-func (f *outboundMap) sendResend() error {
-	r := f.comparison.resend
+func (out *outboundMap) sendResend() error {
+	r := out.comparison.resend
 	if !r.hasBatch {
 		return nil
 	}
 	r.hasBatch = false
 	r.unsent += uint64(r.enc.Unencodable())
 	r.records += uint64(r.enc.Deltas())
-	f.s.r.count.resentRecords.Add(uint64(r.enc.Deltas()))
-	return f.sendOutOfTurn(r.enc)
+	out.s.r.count.resentRecords.Add(uint64(r.enc.Deltas()))
+	return out.sendOutOfTurn(r.enc)
 }
 
 // handleCompareRequest makes the next digest have buckets. The caller holds outboundStream.mu. The
 // digest has all buckets, of all nodes that it covers. The error wraps errProtocol and ends the
 // stream.
 func (s *outboundStream) handleCompareRequest(m *mapsyncv1.CompareRequest) error {
-	f, err := s.comparableMap(m.GetMap())
-	if f == nil || err != nil {
+	out, err := s.comparableMap(m.GetMap())
+	if out == nil || err != nil {
 		return err
 	}
-	f.comparison.bucketsRequested.Store(true)
+	out.comparison.bucketsRequested.Store(true)
 	poke(s.wake)
 	return nil
 }
@@ -268,16 +268,16 @@ func (s *outboundStream) handleCompareRequest(m *mapsyncv1.CompareRequest) error
 // error wraps errProtocol and ends the stream: the set is malformed, or a resend is in progress. A
 // peer that requests one after the other cannot make this node keep a queue.
 func (s *outboundStream) handleResendRequest(m *mapsyncv1.ResendRequest) error {
-	f, err := s.comparableMap(m.GetMap())
-	if f == nil || err != nil {
+	out, err := s.comparableMap(m.GetMap())
+	if out == nil || err != nil {
 		return err
 	}
 	set := wire.DecodeBucketSet(m.GetBuckets())
 	switch {
 	case set == nil:
 		return fmt.Errorf("request for buckets in %d bytes: %w", len(m.GetBuckets()), errProtocol)
-	case !f.comparison.resendRequest.CompareAndSwap(nil, set):
-		return fmt.Errorf("second resend request for map %q: %w", f.name, errProtocol)
+	case !out.comparison.resendRequest.CompareAndSwap(nil, set):
+		return fmt.Errorf("second resend request for map %q: %w", out.name, errProtocol)
 	}
 	poke(s.wake)
 	return nil
@@ -289,9 +289,9 @@ func (s *outboundStream) comparableMap(index uint32) (*outboundMap, error) {
 	if index == 0 || index > s.lastIndex {
 		return nil, fmt.Errorf("request to compare unknown subscription %d: %w", index, errProtocol)
 	}
-	f := s.findMap(index)
-	if f != nil && f.observe {
-		return nil, fmt.Errorf("request to compare map %q by an observer: %w", f.name, errProtocol)
+	out := s.findMap(index)
+	if out != nil && out.observe {
+		return nil, fmt.Errorf("request to compare map %q by an observer: %w", out.name, errProtocol)
 	}
-	return f, nil
+	return out, nil
 }

@@ -36,7 +36,7 @@ func (c *inboundComparison) allowDigest(now time.Time, interval time.Duration) b
 // handleDigest compares a digest of the peer, unless the peer exceeds the rate. The caller holds
 // inboundStream.mu. The error is that of processDigest and ends the stream.
 func (in *inboundMap) handleDigest(m *mapsyncv1.Digest, now time.Time) error {
-	if !in.comparison.allowDigest(now, in.l.r.opt.digestInterval) {
+	if !in.comparison.allowDigest(now, in.stream.r.opt.digestInterval) {
 		return nil
 	}
 	return in.processDigest(m, now)

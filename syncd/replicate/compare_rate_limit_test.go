@@ -38,10 +38,10 @@ func TestDigestRateLimit(t *testing.T) {
 		if n := flood(100, interval/4); n != 100 {
 			t.Errorf("digests at the regular rate: got %d of 100 compared, want 100", n)
 		}
-		x.l.markDown(errGap)
+		x.stream.markDown(errGap)
 		x.subscribe(1, false)
 		flood(1000, 0)
-		x.l.markDown(errGap)
+		x.stream.markDown(errGap)
 		x.subscribe(1, false)
 		if n := flood(1000, 0); n != 0 {
 			t.Errorf("flood on another stream: got %d compared, want 0", n)
@@ -53,7 +53,7 @@ func TestDigestRateLimit(t *testing.T) {
 // have left, all of them.
 func TestOrphanedDigestOfManyOwners(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	x.in.owners.permit = &permit{peer: "x", orphaned: true, fallback: true}
 	x.in.owners.requested = x.in.owners.permit
 	const owners = 200

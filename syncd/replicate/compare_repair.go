@@ -13,11 +13,11 @@ import (
 // appendComparisons appends the requests for resends and for digests with buckets that are due.
 // Only the requesting goroutine calls it, after appendSubscriptions: a request refers to a
 // subscription that was sent before.
-func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (s *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*mapsyncv1.SubscribeRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	// Only a map that the peer serves can be compared.
-	for index, in := range l.byIndex {
+	for index, in := range s.byIndex {
 		c := &in.comparison
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			continue
@@ -31,7 +31,7 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 			if c.list != nil && c.list.bucketsChosen {
 				c.resend.list, c.list = c.list, nil
 			} else {
-				l.r.count.repairs.Add(1)
+				s.r.count.repairs.Add(1)
 			}
 			// endResend requests a digest with buckets once the resend has ended.
 			c.resendBuckets, c.requestBuckets = nil, false
@@ -54,18 +54,18 @@ func (l *inboundStream) appendComparisons(out []*mapsyncv1.SubscribeRequest) []*
 // subscription resumes at the position. A list that waits for the resend fails with
 // errSubscriptionEnded.
 func (in *inboundMap) failStalled(now time.Time) {
-	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.l.r.opt.stallTimeout, errResendStalled)
-	in.l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.l.peer.Node),
+	err := fmt.Errorf("receive resent records of map %q: nothing for %s: %w", in.m.name, in.stream.r.opt.stallTimeout, errResendStalled)
+	in.stream.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", in.stream.peer.Node),
 		slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", "check the network and the load of the peer"))
 	in.fail(err, now)
 }
 
 // handleResent ends a resend. It returns only errors that end the stream: the peer has sent the end
 // of a resend that this node did not request. The receiving goroutine calls it, without a lock.
-func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
+func (s *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	var in *inboundMap
 	var j *inboundResend
-	err := l.withSubscription(m.GetMap(), func(found *inboundMap) error {
+	err := s.withSubscription(m.GetMap(), func(found *inboundMap) error {
 		if in, j = found, found.comparison.resend; j == nil {
 			return fmt.Errorf("receive unrequested end of resend of map %q: %w", in.m.name, errProtocol)
 		}
@@ -75,7 +75,7 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	if in == nil || err != nil {
 		return err
 	}
-	// The table is scanned without l.mu. A list adds the records that only this node has, a repair
+	// The table is scanned without inboundStream.mu. A list adds the records that only this node has, a repair
 	// deletes them. All records of the resend are merged or listed by now, because messages are
 	// handled in order.
 	if j.list != nil {
@@ -86,7 +86,7 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 	// The peer can send any number, so it is bounded.
 	unsent := int(min(m.GetUnsent(), 1<<31))
 	// The subscription may have ended during the scan.
-	return l.withSubscription(m.GetMap(), func(in *inboundMap) error {
+	return s.withSubscription(m.GetMap(), func(in *inboundMap) error {
 		if in.comparison.resend == j {
 			j.unrepaired += max(0, unsent-in.comparison.peerUnsent) // the digest leaves out the rest
 			in.endResend(j, time.Now())
@@ -105,11 +105,11 @@ func (l *inboundStream) handleResent(m *mapsyncv1.Resent) error {
 func (in *inboundMap) sweepBuckets(j *inboundResend) {
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	now := in.l.r.opt.Now().UnixNano()
+	now := in.stream.r.opt.Now().UnixNano()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
 			var n int
-			n, more = tx.SweepBuckets(in.l.peer.Node, j.buckets, j.firstPosition, now, c, recordsPerLock)
+			n, more = tx.SweepBuckets(in.stream.peer.Node, j.buckets, j.firstPosition, now, c, recordsPerLock)
 			j.repaired += n
 			j.tableHead = tx.Head()
 		})
@@ -125,16 +125,16 @@ func (in *inboundMap) sweepBuckets(j *inboundResend) {
 //
 // mergeAll calls it with the lock of the table held.
 func (in *inboundMap) decideReplace(owners []wire.Owner) {
-	v := in.l.r.view.Load()
+	v := in.stream.r.view.Load()
 	in.comparedOwners, in.replaceRules = in.comparedOwners[:0], in.replaceRules[:0]
 	for _, w := range owners {
 		node, replace := string(w.Node), table.ReplaceNothing
 		orphaned := v.orphaned(node)
 		// A repair resends the records of all owners. Only those that digests compare with this
 		// peer count as repaired.
-		compared := orphaned || node == in.l.peer.Node || in.permit.requests(node)
+		compared := orphaned || node == in.stream.peer.Node || in.permit.requests(node)
 		switch {
-		case node == in.l.peer.Node:
+		case node == in.stream.peer.Node:
 			replace = table.ReplaceAnyVersion
 		case orphaned && in.permit.fallback:
 			replace = table.ReplaceSameVersion

@@ -15,9 +15,9 @@ func TestRepairBackoff(t *testing.T) {
 	x.r.opt.digestInterval = 10 * time.Second
 	for i, want := range []time.Duration{10, 20, 40, 60, 60} {
 		c.inSync = true
-		wasWoken(x.l.wake)
+		wasWoken(x.stream.wake)
 		x.in.endResend(&inboundResend{repaired: i, unrepaired: 1}, now)
-		if c.repairAfter.Sub(now) != want*time.Second || c.inSync || c.divergent != i+1 || !wasWoken(x.l.wake) {
+		if c.repairAfter.Sub(now) != want*time.Second || c.inSync || c.divergent != i+1 || !wasWoken(x.stream.wake) {
 			t.Errorf("repair %d: got next after %s, want %s; %+v", i, c.repairAfter.Sub(now), want*time.Second, *c)
 		}
 	}
@@ -39,7 +39,7 @@ func TestComparisonRequestsAreSentOnce(t *testing.T) {
 	x := newInboundFixture(t)
 	c := &x.in.comparison
 	asked := func() (kinds string) {
-		for _, m := range x.l.appendComparisons(nil) {
+		for _, m := range x.stream.appendComparisons(nil) {
 			switch {
 			case m.GetCompare().GetMap() == 1:
 				kinds += "digest "

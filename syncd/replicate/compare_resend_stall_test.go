@@ -16,13 +16,13 @@ import (
 func (x *inboundFixture) beginResend(l *diffList) {
 	x.t.Helper()
 	if l != nil {
-		if err := x.l.requestDiffList(testMap, l); err != nil {
+		if err := x.stream.requestDiffList(testMap, l); err != nil {
 			x.t.Fatalf("request list: got error %v, want nil", err)
 		}
 		l.bucketsChosen = true // as in chooseListBuckets
 	}
 	x.in.comparison.resendBuckets = new(table.BucketSet)
-	if x.l.appendComparisons(nil); x.in.comparison.resend == nil || x.in.comparison.resend.list != l {
+	if x.stream.appendComparisons(nil); x.in.comparison.resend == nil || x.in.comparison.resend.list != l {
 		x.t.Fatalf("request a resend: got %+v, want a resend with list %p", x.in.comparison.resend, l)
 	}
 }
@@ -38,11 +38,11 @@ func TestAbandonedDiffListDoesNotBlockNext(t *testing.T) {
 	x := newInboundFixture(t)
 	first, second := newTestList(x), newTestList(x)
 	x.beginResend(first)
-	if err := x.l.requestDiffList(testMap, second); !errors.Is(err, errBusy) {
+	if err := x.stream.requestDiffList(testMap, second); !errors.Is(err, errBusy) {
 		t.Errorf("second list while a caller waits: got %v, want errBusy", err)
 	}
-	x.l.abandonDiffList(testMap, first)
-	if err := x.l.requestDiffList(testMap, second); err != nil {
+	x.stream.abandonDiffList(testMap, first)
+	if err := x.stream.requestDiffList(testMap, second); err != nil {
 		t.Fatalf("second list after the first was abandoned: got %v, want no error", err)
 	}
 	x.handle(x.resentBatch(1))
@@ -73,8 +73,8 @@ func TestStalledResendEndsSubscription(t *testing.T) {
 			x.beginResend(l)
 			late, end, stall := x.resentBatch(3), x.resentMessage(), x.r.opt.stallTimeout
 			if listed {
-				x.l.abandonDiffList(testMap, l)
-				if err := x.l.requestDiffList(testMap, next); err != nil {
+				x.stream.abandonDiffList(testMap, l)
+				if err := x.stream.requestDiffList(testMap, next); err != nil {
 					t.Fatalf("request list: got error %v, want nil", err)
 				}
 			}
@@ -91,7 +91,7 @@ func TestStalledResendEndsSubscription(t *testing.T) {
 				t.Errorf("%s: list ended %t, next list ended %t, want true and true", name, listEnded(l), listEnded(next))
 			}
 			for _, m := range []*mapsyncv1.SubscribeResponse{late, end} {
-				if err := x.l.handle(mustMarshal(t, m)); err != nil || len(live(x.tb)) != 2 {
+				if err := x.stream.handle(mustMarshal(t, m)); err != nil || len(live(x.tb)) != 2 {
 					t.Errorf("%s: late message: got %v, live records %v, want no error and two live records", name, err, live(x.tb))
 				}
 			}
@@ -148,10 +148,10 @@ func TestSweepOfRepairExtendsDeadline(t *testing.T) {
 	j.lastProgress = time.Time{}
 	done := make(chan error, 1)
 	x.tb.View(func(*table.Tx) { // holds the lock that the scan needs
-		go func() { done <- x.l.handleResent(&mapsyncv1.Resent{Map: x.in.index}) }()
+		go func() { done <- x.stream.handleResent(&mapsyncv1.Resent{Map: x.in.index}) }()
 		poll.Within(t, deadline, "the end of the resend counts as progress", func() bool {
-			x.l.mu.Lock()
-			defer x.l.mu.Unlock()
+			x.stream.mu.Lock()
+			defer x.stream.mu.Unlock()
 			return !j.lastProgress.IsZero()
 		})
 	})

@@ -83,7 +83,7 @@ func TestExceptionsAreExcludedFromComparison(t *testing.T) {
 		"no orphaned record":    {excepted: z},
 	} {
 		x := newInboundFixture(t)
-		x.l.supportsOwnerRequests = true
+		x.stream.supportsOwnerRequests = true
 		x.in.owners.confirmedSerial = x.in.owners.serial
 		x.in.m.requestsComplete.Store(true)
 		if c.excepted.Node != "" {
@@ -150,9 +150,9 @@ func TestDiffListTimeout(t *testing.T) {
 		x := newInboundFixture(t)
 		begun := time.Now()
 		time.AfterFunc(listTimeout+1, func() {
-			x.l.mu.Lock()
+			x.stream.mu.Lock()
 			x.in.comparison.inconclusiveReason = "other live nodes"
-			x.l.mu.Unlock()
+			x.stream.mu.Unlock()
 		})
 		list, err := x.r.Diff(t.Context(), testMap, "x")
 		if !errors.Is(err, errNoComparison) || !strings.Contains(err.Error(), `"ct" with x`) || !strings.Contains(err.Error(), "other live nodes") {
@@ -164,9 +164,9 @@ func TestDiffListTimeout(t *testing.T) {
 		}
 		x.in.comparison.inconclusiveReason = ""
 		time.AfterFunc(time.Second, func() {
-			x.l.mu.Lock()
+			x.stream.mu.Lock()
 			x.in.comparison.list.end(errListTooLong)
-			x.l.mu.Unlock()
+			x.stream.mu.Unlock()
 		})
 		if _, err := x.r.Diff(t.Context(), testMap, "x"); !errors.Is(err, errListTooLong) || !strings.Contains(err.Error(), `"ct" with x`) {
 			t.Errorf("list that is too long: got %v, want errListTooLong", err)
@@ -194,9 +194,9 @@ func TestSecondDiffListFails(t *testing.T) {
 		x := newInboundFixture(t)
 		answerLists(x, []Difference{{Key: []byte("k")}})
 		time.AfterFunc(x.r.opt.digestInterval/2, func() {
-			x.l.mu.Lock()
+			x.stream.mu.Lock()
 			x.in.state = StateFailed
-			x.l.mu.Unlock()
+			x.stream.mu.Unlock()
 		})
 		if c, err := x.r.Compare(t.Context(), testMap, "x"); !errors.Is(err, ErrNotFound) || len(c.Differences) != 0 {
 			t.Errorf("compare: got %+v, %v, want ErrNotFound", c, err)
@@ -208,8 +208,8 @@ func TestSecondDiffListFails(t *testing.T) {
 func TestDiffListOfOwnRecords(t *testing.T) {
 	x, l := newListFixture(t)
 	putTable(t, x.tb, 50, 51, 1)
-	wasWoken(x.l.wake)
-	if x.mustCompare(time.Now(), true); x.in.comparison.resendBuckets == nil || !l.bucketsChosen || !wasWoken(x.l.wake) {
+	wasWoken(x.stream.wake)
+	if x.mustCompare(time.Now(), true); x.in.comparison.resendBuckets == nil || !l.bucketsChosen || !wasWoken(x.stream.wake) {
 		t.Errorf("buckets of the list: got %v, chosen %t, want a set of buckets, true, and the stream woken",
 			x.in.comparison.resendBuckets, l.bucketsChosen)
 	}
@@ -223,9 +223,9 @@ func TestEndOfDiffListKeepsComparison(t *testing.T) {
 	c.divergent, c.inSync, c.repairBackoff, c.repairAfter = 5, true, time.Minute, at1000
 	j := &inboundResend{list: newTestList(x), unrepaired: 3, repaired: 2}
 	c.resend, c.requestBuckets = j, false
-	wasWoken(x.l.wake)
+	wasWoken(x.stream.wake)
 	x.in.endResend(j, time.Now())
-	if !listEnded(j.list) || c.resend != nil || !c.requestBuckets || !wasWoken(x.l.wake) {
+	if !listEnded(j.list) || c.resend != nil || !c.requestBuckets || !wasWoken(x.stream.wake) {
 		t.Errorf("end of the resend: got %+v, want an ended list", *c)
 	}
 	if c.divergent != 5 || !c.inSync || c.repairBackoff != time.Minute || c.repairAfter != at1000 || x.r.Stats().Repaired != 0 {
@@ -265,13 +265,13 @@ func TestForcedFullSyncResetsInSync(t *testing.T) {
 	x := newInboundFixture(t)
 	x.in.noteInSync(10, at1000)
 	x.in.fullSyncRecords = 7
-	wasWoken(x.l.wake)
-	x.l.forceFullSync("none", at1000)
-	if !x.in.repeatFullSyncAt.IsZero() || wasWoken(x.l.wake) {
+	wasWoken(x.stream.wake)
+	x.stream.forceFullSync("none", at1000)
+	if !x.in.repeatFullSyncAt.IsZero() || wasWoken(x.stream.wake) {
 		t.Error("force a full sync of an unknown map: got a full sync, want none")
 	}
-	x.l.forceFullSync(testMap, at1000)
-	if c := &x.in.comparison; !x.in.repeatFullSyncAt.Equal(at1000) || !c.resyncStart.Equal(at1000) || c.inSync || x.in.fullSyncRecords != 0 || !wasWoken(x.l.wake) {
+	x.stream.forceFullSync(testMap, at1000)
+	if c := &x.in.comparison; !x.in.repeatFullSyncAt.Equal(at1000) || !c.resyncStart.Equal(at1000) || c.inSync || x.in.fullSyncRecords != 0 || !wasWoken(x.stream.wake) {
 		t.Errorf("force a full sync: got full sync at %s, %+v, "+
 			"want %s, the resync begun then, not in sync, no full sync records, and the stream woken", x.in.repeatFullSyncAt, *c, at1000)
 	}

@@ -10,7 +10,7 @@ import (
 // therefore cost little. The caller holds inboundStream.mu.
 func (in *inboundMap) backOffRepair(now time.Time) {
 	c := &in.comparison
-	c.repairBackoff = min(max(2*c.repairBackoff, in.l.r.opt.digestInterval), maxRepairBackoff)
+	c.repairBackoff = min(max(2*c.repairBackoff, in.stream.r.opt.digestInterval), maxRepairBackoff)
 	c.repairAfter = now.Add(c.repairBackoff)
 }
 
@@ -19,18 +19,18 @@ func (in *inboundMap) backOffRepair(now time.Time) {
 func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 	c := &in.comparison
 	c.resend, c.requestBuckets = nil, true
-	poke(in.l.wake)
+	poke(in.stream.wake)
 	if j.list != nil {
 		j.list.end(j.list.lengthError())
 		return
 	}
 	// Batches merged after this are acknowledged only after the repair is in the kernel map.
 	in.tableHead = max(in.tableHead, j.tableHead)
-	in.l.r.count.repaired.Add(uint64(j.repaired))
+	in.stream.r.count.repaired.Add(uint64(j.repaired))
 	c.divergent = j.repaired + j.unrepaired
 	if j.repaired+j.unrepaired > 0 {
 		c.inSync = false
-		in.l.r.opt.Logger.Warn("repaired divergent buckets from peer", slog.String("peer", in.l.peer.Node),
+		in.stream.r.opt.Logger.Warn("repaired divergent buckets from peer", slog.String("peer", in.stream.peer.Node),
 			slog.String("map", in.m.name), slog.Int("repaired", j.repaired), slog.Int("left", j.unrepaired),
 			slog.String("hint", "if it returns: syncd resync MAP, and report it with the logs of both nodes"))
 	}
@@ -40,7 +40,7 @@ func (in *inboundMap) endResend(j *inboundResend, now time.Time) {
 		return
 	}
 	// The backoff of earlier repairs does not apply after a successful one.
-	c.repairBackoff, c.repairAfter = 0, now.Add(in.l.r.opt.digestInterval)
+	c.repairBackoff, c.repairAfter = 0, now.Add(in.stream.r.opt.digestInterval)
 	// This node now holds all records that the peer resent, or newer ones. The peer has to detect
 	// the remaining differences, or is about to receive the newer records. The next digest then
 	// counts the remaining differences of these buckets as explained: see compareBuckets.

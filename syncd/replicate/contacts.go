@@ -31,10 +31,10 @@ func (r *Replicator) Contacts() []Contact {
 		}
 	}
 	all := make([]Contact, 0, len(r.inboundStreams))
-	for node, l := range r.inboundStreams {
+	for node, inbound := range r.inboundStreams {
 		_, alive := live[node]
-		c := Contact{Node: node, Live: alive, Connected: alive && l.connected(), Serving: serving[node]}
-		if at := l.lastContact.Load(); at != 0 {
+		c := Contact{Node: node, Live: alive, Connected: alive && inbound.connected(), Serving: serving[node]}
+		if at := inbound.lastContact.Load(); at != 0 {
 			c.Last = time.Unix(0, at)
 		}
 		all = append(all, c)

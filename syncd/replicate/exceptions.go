@@ -242,8 +242,8 @@ func (in *inboundMap) exceptionsVersionSum(tx *table.Tx, of func(node string) bo
 // exceptionLogInterval. The receiving goroutine calls it without a lock.
 func (in *inboundMap) logExceptions(now time.Time) {
 	in.exceptions.log(now, func(count int, key []byte, why error) {
-		in.l.r.opt.Logger.Warn("cannot store entries of peer, a failover to this node loses them",
-			slog.String("peer", in.l.peer.Node), slog.String("map", in.m.name), slog.Int("entries", count),
+		in.stream.r.opt.Logger.Warn("cannot store entries of peer, a failover to this node loses them",
+			slog.String("peer", in.stream.peer.Node), slog.String("map", in.m.name), slog.Int("entries", count),
 			slog.String("first", in.printer.key(key)), slog.String("reason", reasonOf(why)), slog.String("hint", hintFor(why, in.m.name)))
 	})
 }

@@ -103,9 +103,9 @@ func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 	if err := r.AddMap(testMap, Layout{KeySize: old.Key.Size, ValueSize: old.Value.Size, Schema: old}, newSizedTable(t, r.opt.Self, old.Key.Size, old.Value.Size, false)); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
-	in := l.maps[testMap]
+	inbound := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
+	inbound.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := inbound.maps[testMap]
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil {
 		t.Fatalf("accept map: got error %v, want nil", err)
 	}
@@ -123,8 +123,8 @@ func TestOutOfRangeRecordsAreCountedOnce(t *testing.T) {
 			Key: encoded, Version: 5, Operation: mapsyncv1.Operation_OPERATION_UPDATE, Value: enc.AppendValue(nil, ct{Packets: packets}.new(), &schema.Times{}),
 		})
 	}
-	wasWoken(l.wake)
-	if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed || !wasWoken(l.wake) {
+	wasWoken(inbound.wake)
+	if err := inbound.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed || !wasWoken(inbound.wake) {
 		t.Fatalf("handle a batch: got error %v, error of the map %v, want none and a wake-up", err, in.err)
 	}
 	if s := r.Stats(); s.DeltasOutOfRange != 2 || s.DeltasRefused != 2 || s.DeltasAccepted != 1 || in.refused != 2 {
@@ -171,14 +171,14 @@ func TestMergeOptions(t *testing.T) {
 				name, x.in.remoteOptions, c.touch, c.repair)
 		}
 	}
-	peer := newInboundFixture(t).l.peer
+	peer := newInboundFixture(t).stream.peer
 	for _, o := range []table.Owner{{Node: "z", Incarnation: 1}, {Node: peer.Node, Incarnation: peer.Incarnation + 1}} {
 		x := newInboundFixture(t)
 		m := stockBatch(x.in.index, 0, 10, 1)
 		m.GetBatch().Owners = append(m.GetBatch().Owners, &mapsyncv1.Incarnation{Node: o.Node, Number: o.Incarnation})
 		x.handle(m)
 		x.tb.View(func(tx *table.Tx) {
-			if got := tx.Owner(x.in.remoteOptions.Sender); got != x.l.peer {
+			if got := tx.Owner(x.in.remoteOptions.Sender); got != x.stream.peer {
 				t.Errorf("sender of a batch with a record of %v: got %v, want the peer", o, got)
 			}
 		})
@@ -190,7 +190,7 @@ func TestMergeOptions(t *testing.T) {
 func TestDecideIncarnationAndRepair(t *testing.T) {
 	x := newInboundFixture(t)
 	x.r.opt.Now = func() time.Time { return at1000 }
-	x.r.SetPeers([]Peer{x.l.currentPeer(), {Node: "c", Incarnation: 9, Addr: verifyAddr}})
+	x.r.SetPeers([]Peer{x.stream.currentPeer(), {Node: "c", Incarnation: 9, Addr: verifyAddr}})
 	v := x.r.view.Load()
 	for incarnation, want := range map[uint64]rejection{lastStart: accepted, lastStart + 1: rejectIncarnation} {
 		if got := x.in.decide(v, &wire.Owner{Node: []byte("z"), Number: incarnation}, true); got != want {
@@ -203,7 +203,7 @@ func TestDecideIncarnationAndRepair(t *testing.T) {
 		resent bool
 		want   rejection
 	}{"in turn": {nil, false, rejectUnrequested}, "in turn during a repair": {&inboundResend{}, false, rejectUnrequested}, "repair": {&inboundResend{}, true, accepted}, "no repair": {nil, true, rejectUnrequested}} {
-		x.in.resend, x.l.batch.Resent = c.job, c.resent
+		x.in.resend, x.stream.batch.Resent = c.job, c.resent
 		if x.in.authorise([]wire.Owner{{Node: []byte("c"), Number: 9}}); x.in.decisions[0] != c.want {
 			t.Errorf("%s: decision: got %q, want %q", name, rejectionNames[x.in.decisions[0]], rejectionNames[c.want])
 		}
@@ -241,7 +241,7 @@ func TestInvalidResponsesEndStream(t *testing.T) {
 		"pending":              {Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 9}}},
 		"accepted":             {Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{Map: 9}}},
 	} {
-		if err := x.l.handle(mustMarshal(t, m)); err == nil {
+		if err := x.stream.handle(mustMarshal(t, m)); err == nil {
 			t.Errorf("%s: handle: got no error, want one", name)
 		}
 	}
@@ -264,9 +264,9 @@ func TestUnsentRecordsBeyondBound(t *testing.T) {
 func TestVersionSumOfExceptions(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 0))
-	x.in.exceptions.add([]byte{0xff}, 7, x.l.peer, errGap) // not in the format of a key
+	x.in.exceptions.add([]byte{0xff}, 7, x.stream.peer, errGap) // not in the format of a key
 	x.tb.View(func(tx *table.Tx) {
-		want := tx.VersionSumOf(x.l.peer, 7)
+		want := tx.VersionSumOf(x.stream.peer, 7)
 		if got := x.in.exceptionsVersionSum(tx, func(node string) bool { return node == "x" }); got != want {
 			t.Errorf("version sum: got %d, want %d", got, want)
 		}

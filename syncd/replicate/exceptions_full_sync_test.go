@@ -109,9 +109,9 @@ func TestOutOfRangeValues(t *testing.T) {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	r.SetPeers([]Peer{{Node: "x", Incarnation: 1}})
-	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
-	in := l.maps[testMap]
+	s := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
+	s.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := s.maps[testMap]
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(newer)}); err != nil || in.state != StateSyncing {
 		t.Fatalf("accept: got error %v, state %s, error of the map %v, want %s", err, in.state, in.err, StateSyncing)
 	}
@@ -135,7 +135,7 @@ func TestOutOfRangeValues(t *testing.T) {
 			}
 			b.Deltas = append(b.Deltas, d)
 		}
-		if err := l.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
+		if err := s.handle(mustMarshal(t, m)); err != nil || in.state == StateFailed {
 			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}

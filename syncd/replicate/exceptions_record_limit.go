@@ -92,12 +92,12 @@ func (r *Replicator) PeersAboveLimit(name string) map[string]int {
 	defer r.mu.Unlock()
 	peers := make(map[string]int)
 	for node := range r.view.Load().live {
-		l := r.inboundStreams[node]
-		l.mu.Lock()
-		if in := l.maps[name]; in != nil && in.completeAboveLimit() {
+		s := r.inboundStreams[node]
+		s.mu.Lock()
+		if in := s.maps[name]; in != nil && in.completeAboveLimit() {
 			peers[node] = in.exceptions.aboveLimitCount()
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 	return peers
 }

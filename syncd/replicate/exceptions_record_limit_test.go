@@ -103,9 +103,9 @@ func TestResyncAboveRecordLimit(t *testing.T) {
 // TestClockOffsetsOfConnectedPeers checks that only connected peers have an offset.
 func TestClockOffsetsOfConnectedPeers(t *testing.T) {
 	r, all := newRoleCluster(t, Peer{Node: "x", Incarnation: 1}, Peer{Node: "y", Incarnation: 3}, Peer{Node: "w", Incarnation: 4})
-	all["x"].l.clock.addSample(time.Second, time.Millisecond, time.Now())
-	all["y"].l.clock.addSample(time.Second, time.Millisecond, time.Now())
-	all["y"].l.up = false
+	all["x"].stream.clock.addSample(time.Second, time.Millisecond, time.Now())
+	all["y"].stream.clock.addSample(time.Second, time.Millisecond, time.Now())
+	all["y"].stream.up = false
 	if list := r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", time.Second}) {
 		t.Errorf("clock offsets: got %v, want x with %s only", list, time.Second)
 	}

@@ -86,56 +86,56 @@ func (r *Replicator) assignMapRoles(v *view, m *localMap, now time.Time) {
 }
 
 // mapSource returns the state of a map with the peer of the stream. It also updates lastServing and
-// candidateAfter. It takes l.mu. The caller must not change sources in the result.
-func (l *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	p := mapSource{peer: l.peer, stream: l, mayServe: true}
-	in := l.maps[m.name]
+// candidateAfter. It takes inboundStream.mu. The caller must not change sources in the result.
+func (s *inboundStream) mapSource(m *localMap, now time.Time) mapSource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := mapSource{peer: s.peer, stream: s, mayServe: true}
+	in := s.maps[m.name]
 	// A peer has rerouteDelay after the start to establish a stream. Then other peers replace it.
 	if in == nil || in.m != m {
-		p.mayServe = now.Sub(l.firstSeen) < l.r.opt.rerouteDelay
+		p.mayServe = now.Sub(s.firstSeen) < s.r.opt.rerouteDelay
 		p.unreachable = !p.mayServe
 		p.candidate = p.mayServe
 		return p
 	}
 	q := &in.owners
 	switch {
-	case l.up && (in.state == StateSyncing || in.state == StateCaughtUp):
+	case s.up && (in.state == StateSyncing || in.state == StateCaughtUp):
 		p.serving, q.lastServing = true, now
 	case in.state == StateWaiting || in.state == StateFailed:
 		// A short interruption changes no roles.
-		p.mayServe = in.state == StateWaiting && now.Sub(q.lastServing) < l.r.opt.rerouteDelay
-		p.unreachable = now.Sub(q.lastServing) >= l.r.opt.rerouteDelay
+		p.mayServe = in.state == StateWaiting && now.Sub(q.lastServing) < s.r.opt.rerouteDelay
+		p.unreachable = now.Sub(q.lastServing) >= s.r.opt.rerouteDelay
 	default:
 		p.mayServe = false
 	}
 	p.requestsComplete, p.fullSyncDone, p.sources, p.via = in.requestsComplete(), in.fullSyncDone, q.sources, q.via
 	// The peer serves the map but does not send what was requested.
-	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > l.r.opt.stallTimeout && now.After(q.candidateAfter) {
+	if p.serving && !p.requestsComplete && now.Sub(q.lastProgress) > s.r.opt.stallTimeout && now.After(q.candidateAfter) {
 		q.candidateAfter = now.Add(stalledCandidatePause)
-		l.r.opt.Logger.Warn("peer did not send requested records, requesting them from another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("hint", "if it lasts, check the load of that peer"))
+		s.r.opt.Logger.Warn("peer did not send requested records, requesting them from another peer",
+			slog.String("peer", s.peer.Node), slog.String("map", m.name), slog.String("hint", "if it lasts, check the load of that peer"))
 	}
 	p.candidate = p.mayServe && now.After(q.candidateAfter)
 	return p
 }
 
 // assignRole makes a request to the peer, and reports whether the records that it serves are
-// complete or the peer has stalled. It takes l.mu. The map may have been replaced since mapSource;
+// complete or the peer has stalled. It takes inboundStream.mu. The map may have been replaced since mapSource;
 // then nothing is requested.
-func (l *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	in := l.maps[m.name]
+func (s *inboundStream) assignRole(m *localMap, p *mapSource, wanted *permit, departures uint64, now time.Time) (settled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := s.maps[m.name]
 	if in == nil || in.m != m {
 		return true
 	}
 	q := &in.owners
 	if q.via != p.via {
 		q.via = p.via
-		l.r.opt.Logger.Warn("no stream from live peer, receiving its records through another peer",
-			slog.String("peer", l.peer.Node), slog.String("map", m.name), slog.String("through", p.via),
+		s.r.opt.Logger.Warn("no stream from live peer, receiving its records through another peer",
+			slog.String("peer", s.peer.Node), slog.String("map", m.name), slog.String("through", p.via),
 			slog.String("hint", "repair routes and firewalls between the two nodes"))
 	}
 	// Without a stream the last request remains: the peer stores what it has sent under that request.

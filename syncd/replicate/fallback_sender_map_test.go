@@ -18,11 +18,11 @@ func newRoleCluster(t *testing.T, peers ...Peer) (*Replicator, map[string]*inbou
 	r.SetPeers(peers)
 	all := make(map[string]*inboundMap)
 	for _, p := range peers {
-		l, in := newAcceptedStream(r, p)
-		l.up, l.supportsOwnerRequests, in.fullSyncDone = true, true, true
+		s, in := newAcceptedStream(r, p)
+		s.up, s.supportsOwnerRequests, in.fullSyncDone = true, true, true
 		in.owners.confirmedSerial = in.owners.serial
 		in.state = StateCaughtUp
-		r.inboundStreams[p.Node], all[p.Node] = l, in
+		r.inboundStreams[p.Node], all[p.Node] = s, in
 	}
 	return r, all
 }
@@ -82,18 +82,18 @@ func TestRequestsCompleteForMap(t *testing.T) {
 	r.outboundStreams[s] = struct{}{}
 	asked := func() (nodes string) {
 		for _, node := range []string{"x", "y"} {
-			if in := all[node]; in.comparison.requestBuckets && wasWoken(in.l.wake) {
+			if in := all[node]; in.comparison.requestBuckets && wasWoken(in.stream.wake) {
 				nodes += node
 			}
 			all[node].comparison.requestBuckets = false
-			wasWoken(all[node].l.wake)
+			wasWoken(all[node].stream.wake)
 		}
 		return nodes
 	}
 	assign := func() {
 		r.assignRoles(time.Now())
 		for _, in := range all {
-			in.l.appendSubscriptions(nil, r.localMaps(), time.Now()) // sends the requests
+			in.stream.appendSubscriptions(nil, r.localMaps(), time.Now()) // sends the requests
 		}
 	}
 	answer := func(node string) {
@@ -235,14 +235,14 @@ func TestStalledPeerDoesNotPreventComparisons(t *testing.T) {
 // TestNoRequestForReplacedMap checks that a map that was replaced since the decision gets no request.
 func TestNoRequestForReplacedMap(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	was, err := newLocalMap(testMap, x.in.m.layout, x.tb)
 	if err != nil {
 		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	before := x.in.owners.serial
-	p := mapSource{peer: x.l.peer, stream: x.l, serving: true}
-	settled := x.l.assignRole(was, &p, &permit{peer: "x", nodes: []string{"c"}}, 0, time.Now())
+	p := mapSource{peer: x.stream.peer, stream: x.stream, serving: true}
+	settled := x.stream.assignRole(was, &p, &permit{peer: "x", nodes: []string{"c"}}, 0, time.Now())
 	if !settled || x.in.owners.serial != before {
 		t.Errorf("role of a replaced map: got settled %t, serial %d, want true and %d", settled, x.in.owners.serial, before)
 	}

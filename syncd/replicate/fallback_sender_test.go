@@ -251,11 +251,11 @@ func TestCutOffNodeReceivesThroughRelay(t *testing.T) {
 	// c relays until a's new request has reached it.
 	poll.Within(t, deadline, "c has confirmed a request without the records of b", func() bool {
 		a.r.mu.Lock()
-		l := a.r.inboundStreams["c"]
+		s := a.r.inboundStreams["c"]
 		a.r.mu.Unlock()
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		in := l.maps[testMap]
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		in := s.maps[testMap]
 		return in.requestsComplete() && len(in.owners.requested.nodes) == 0
 	})
 	sent := c.r.Stats().Sent.Deltas

@@ -80,9 +80,9 @@ func FuzzBatch(f *testing.F) {
 	f.Add(mustMarshal(f, &mapsyncv1.Batch{Map: 1, Origin: &mapsyncv1.Incarnation{Node: "x", Number: 1}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
-		l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-		if err := l.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < l.batch.PreviousPosition {
-			t.Fatalf("position %d after a batch from %d, want no lower position", in.position, l.batch.PreviousPosition)
+		s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		if err := s.handleBatch(data); err == nil && in.state == StateCaughtUp && in.position < s.batch.PreviousPosition {
+			t.Fatalf("position %d after a batch from %d, want no lower position", in.position, s.batch.PreviousPosition)
 		}
 		checkTable(t, tb)
 	})
@@ -143,15 +143,15 @@ func FuzzResponses(f *testing.F) {
 	f.Add(comparisonRun(f, wireSchema, true))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r, tb := fuzzReplicator(t)
-		l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-		l.clock.newProbe(time.Unix(0, 5))
+		s, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		s.clock.newProbe(time.Unix(0, 5))
 		each(data, func(b []byte) bool {
-			err := l.handle(b)
-			l.appendAcks(l.appendComparisons(l.appendSubscriptions(nil, r.localMaps(), l.since.Add(1<<40))))
+			err := s.handle(b)
+			s.appendAcks(s.appendComparisons(s.appendSubscriptions(nil, r.localMaps(), s.since.Add(1<<40))))
 			return err == nil
 		})
 		checkTable(t, tb)
-		l.markDown(nil)
+		s.markDown(nil)
 	})
 }
 

@@ -19,41 +19,41 @@ import (
 // It runs before the requesting goroutine starts, without a lock, so no other message is on the
 // stream. An error ends the gRPC stream, and run retries after a pause. On return without an error,
 // the stream counts as established.
-func (l *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
-	w, err := l.r.exchangeHello(stream)
+func (s *inboundStream) handshake(stream mapsyncv1.ReplicationService_SubscribeClient) error {
+	w, err := s.r.exchangeHello(stream)
 	if err != nil {
 		return err
 	}
 	// Another incarnation answers at this address: the peer has restarted, or the address is
 	// reused. Positions and permits belong to one incarnation, so this stream cannot continue with
 	// another one.
-	if o := welcomeSender(w); o != l.peer {
+	if o := welcomeSender(w); o != s.peer {
 		// The credentials verified the name, so the new incarnation is live. SetPeers replaces this
 		// stream later.
-		if o.Node == l.peer.Node {
-			l.r.opt.IncarnationMismatch(o.Node)
-			if err := l.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: l.currentPeer().Addr}); err != nil {
+		if o.Node == s.peer.Node {
+			s.r.opt.IncarnationMismatch(o.Node)
+			if err := s.r.handleVerified(Peer{Node: o.Node, Incarnation: o.Incarnation, Addr: s.currentPeer().Addr}); err != nil {
 				return fmt.Errorf("reach %q of %d: %w", o.Node, o.Incarnation, err)
 			}
 		}
 		return fmt.Errorf("reach %.255q of %d, expected %q of %d: %w",
-			o.Node, o.Incarnation, l.peer.Node, l.peer.Incarnation, errProtocol)
+			o.Node, o.Incarnation, s.peer.Node, s.peer.Incarnation, errProtocol)
 	}
 	// Time stamps are converted by the offset, so it is measured before the first subscription.
-	if err := l.measureClock(stream); err != nil {
+	if err := s.measureClock(stream); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	// From here on the status shows the peer as connected, and subscriptions may be sent.
-	l.up, l.err, l.since = true, nil, time.Now()
+	s.up, s.err, s.since = true, nil, time.Now()
 	// They are set before the requesting goroutine starts, which reads them.
-	l.supportsOwnerRequests = w.GetOwnerRequests()
-	l.supportsReports = w.GetReports()
-	l.version = w.GetProtocolVersion()
-	l.lastContact.Store(l.since.UnixNano())
-	l.r.count.connects.Add(1)
-	l.r.opt.Logger.Info("receiving from peer", slog.String("peer", l.peer.Node), slog.String("addr", l.addr))
+	s.supportsOwnerRequests = w.GetOwnerRequests()
+	s.supportsReports = w.GetReports()
+	s.version = w.GetProtocolVersion()
+	s.lastContact.Store(s.since.UnixNano())
+	s.r.count.connects.Add(1)
+	s.r.opt.Logger.Info("receiving from peer", slog.String("peer", s.peer.Node), slog.String("addr", s.addr))
 	return nil
 }
 

@@ -12,12 +12,12 @@ import (
 // stream with that reason.
 func TestHandshakeWithFutureIncarnation(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.up = false
+	x.stream.up = false
 	future := uint64(time.Now().Add(x.r.opt.MaxClockAhead + time.Hour).UnixNano())
-	err := x.l.handshake(&welcomeStream{welcome: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
+	err := x.stream.handshake(&welcomeStream{welcome: &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{
 		Welcome: &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: future}},
 	}}})
-	if ahead := (aheadError{}); !errors.As(err, &ahead) || x.l.up {
-		t.Errorf("handshake: got error %v, up %t, want an aheadError and false", err, x.l.up)
+	if ahead := (aheadError{}); !errors.As(err, &ahead) || x.stream.up {
+		t.Errorf("handshake: got error %v, up %t, want an aheadError and false", err, x.stream.up)
 	}
 }

@@ -340,11 +340,11 @@ func newTestReplicator(t *testing.T) (*Replicator, *table.Table) {
 
 // newAcceptedStream returns an inbound stream whose subscription 1 to testMap was accepted.
 func newAcceptedStream(r *Replicator, p Peer) (*inboundStream, *inboundMap) {
-	l := newInboundStream(r, p)
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
-	in := l.maps[testMap]
+	s := newInboundStream(r, p)
+	s.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := s.maps[testMap]
 	in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Reset_: true, Schema: in.m.wireSchema})
-	return l, in
+	return s, in
 }
 
 // frameBytes returns a copy of an encoded message.

@@ -15,7 +15,7 @@ type inboundFixture struct {
 	t      *testing.T
 	r      *Replicator
 	tb     *table.Table
-	l      *inboundStream
+	stream *inboundStream
 	in     *inboundMap
 	writer *table.Cursor
 }
@@ -25,17 +25,17 @@ func newInboundFixture(t *testing.T) *inboundFixture {
 	r, tb := newTestReplicator(t)
 	x := Peer{Node: "x", Incarnation: 1, Addr: "127.0.0.1:1"}
 	r.SetPeers([]Peer{x})
-	l, in := newAcceptedStream(r, x)
-	l.up = true
-	r.inboundStreams["x"] = l
+	s, in := newAcceptedStream(r, x)
+	s.up = true
+	r.inboundStreams["x"] = s
 	c := tb.NewCursor(0)
 	t.Cleanup(c.Close)
-	return &inboundFixture{t, r, tb, l, in, c}
+	return &inboundFixture{t, r, tb, s, in, c}
 }
 
 func (x *inboundFixture) handle(m *mapsyncv1.SubscribeResponse) {
 	x.t.Helper()
-	if err := x.l.handle(mustMarshal(x.t, m)); err != nil || x.in.err != nil {
+	if err := x.stream.handle(mustMarshal(x.t, m)); err != nil || x.in.err != nil {
 		x.t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, x.in.err)
 	}
 }
@@ -44,7 +44,7 @@ func (x *inboundFixture) handle(m *mapsyncv1.SubscribeResponse) {
 func (x *inboundFixture) subscribe(generation uint64, reset bool) *mapsyncv1.MapSubscription {
 	x.t.Helper()
 	var sub *mapsyncv1.MapSubscription
-	for _, m := range x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now()) {
+	for _, m := range x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now()) {
 		if m.GetSubscribe() != nil {
 			sub = m.GetSubscribe()
 		}
@@ -64,7 +64,7 @@ func (x *inboundFixture) subscribe(generation uint64, reset bool) *mapsyncv1.Map
 
 // newAck returns the position that the next acknowledgement has; 0: none.
 func (x *inboundFixture) newAck() (position uint64) {
-	for _, m := range x.l.appendAcks(nil) {
+	for _, m := range x.stream.appendAcks(nil) {
 		position = m.GetAck().GetPosition()
 	}
 	return position
@@ -98,7 +98,7 @@ func (x *inboundFixture) resentBatch(keys ...int) *mapsyncv1.SubscribeResponse {
 func TestAcknowledgementAfterResume(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
-	x.l.markDown(errors.New("broken"))
+	x.stream.markDown(errors.New("broken"))
 	if sub := x.subscribe(1, false); sub.GetResume().GetPosition() != 10 {
 		t.Fatalf("resume: got position %d, want 10", sub.GetResume().GetPosition())
 	}
@@ -153,7 +153,7 @@ func TestAcknowledgementAfterRepair(t *testing.T) {
 			}
 			set := bucketOf(x.tb, test.bucket)
 			x.in.comparison.resendBuckets = &set
-			x.l.appendComparisons(nil)
+			x.stream.appendComparisons(nil)
 			x.handle(x.resentBatch(test.keys...))
 			x.handle(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Resent{Resent: &mapsyncv1.Resent{Map: x.in.index}}})
 			if x.in.comparison.divergent != 1 {
@@ -179,7 +179,7 @@ func TestSweepAfterBrokenFullSync(t *testing.T) {
 	for range 3 {
 		x.in.repeatFullSyncAt = time.Now().Add(-time.Second)
 		x.subscribe(1, true)
-		x.l.markDown(errors.New("broken"))
+		x.stream.markDown(errors.New("broken"))
 	}
 	x.subscribe(1, true)
 	x.handle(stockBatch(x.in.index, 0, 10, 1))
@@ -187,7 +187,7 @@ func TestSweepAfterBrokenFullSync(t *testing.T) {
 		t.Errorf("live records: got %v, want key 1", got)
 	}
 	// The next full sync is of another map, so a missing key is not deleted.
-	x.l.markDown(errors.New("broken"))
+	x.stream.markDown(errors.New("broken"))
 	x.subscribe(2, true)
 	x.handle(stockBatch(x.in.index, 0, 10, 5))
 	if got := live(x.tb); len(got) != 2 {
@@ -207,11 +207,11 @@ func TestInSyncIsPerStream(t *testing.T) {
 	if x.handle(x.digestMessage(false)); !inSync() {
 		t.Fatal("in sync with equal digests: got false, want true")
 	}
-	x.l.markDown(errors.New("broken"))
+	x.stream.markDown(errors.New("broken"))
 	if inSync() {
 		t.Error("in sync without a stream: got true, want false")
 	}
-	x.l.up = true
+	x.stream.up = true
 	x.subscribe(1, false)
 	x.handle(stockBatch(x.in.index, 10, 10))
 	if !x.in.comparison.inSync || x.in.state != StateCaughtUp {
@@ -223,7 +223,7 @@ func TestInSyncIsPerStream(t *testing.T) {
 	if x.handle(x.digestMessage(false)); !inSync() {
 		t.Fatal("in sync with equal digests on the new stream: got false, want true")
 	}
-	peer := x.l.currentPeer()
+	peer := x.stream.currentPeer()
 	x.r.SetPeers([]Peer{peer, {Node: "z", Incarnation: 1, Addr: "127.0.0.1:1"}})
 	x.r.SetPeers([]Peer{peer})
 	if inSync() {
@@ -248,7 +248,7 @@ func TestIncompleteDigests(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			x := newInboundFixture(t)
-			x.l.supportsOwnerRequests = true
+			x.stream.supportsOwnerRequests = true
 			x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 			x.in.m.requestsComplete.Store(true)
 			m := x.digestMessage(false)
@@ -270,7 +270,7 @@ func TestIncompleteDigests(t *testing.T) {
 	}
 	t.Run("requested records are missing", func(t *testing.T) {
 		x := newInboundFixture(t)
-		x.l.supportsOwnerRequests = true
+		x.stream.supportsOwnerRequests = true
 		x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 		m := x.digestMessage(false)
 		m.GetDigest().MembersFingerprint, m.GetDigest().Orphaned = x.r.view.Load().members, &mapsyncv1.NodeDigest{Sum: 1, Live: 1}
@@ -287,7 +287,7 @@ func TestIncompleteDigests(t *testing.T) {
 // requested records.
 func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	if !x.in.owners.requested.orphaned {
 		t.Fatal("first request: got no orphaned records, want them: x started first")
 	}
@@ -306,7 +306,7 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 	}
 	// A departure causes another request. The earlier answer does not satisfy it.
 	before := x.in.owners.serial
-	peer := x.l.currentPeer()
+	peer := x.stream.currentPeer()
 	x.r.SetPeers([]Peer{peer, {Node: "z", Incarnation: 9, Addr: "127.0.0.1:1"}})
 	x.r.SetPeers([]Peer{peer})
 	x.r.assignRoles(time.Now())
@@ -314,7 +314,7 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 	if ok, _ := x.r.InitialSyncDone(); ok {
 		t.Error("initial sync after a departure: got done, want not done")
 	}
-	if out := x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now()); len(out) != 1 || out[0].GetOwners().GetSerial() <= before || !out[0].GetOwners().GetOrphaned() {
+	if out := x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now()); len(out) != 1 || out[0].GetOwners().GetSerial() <= before || !out[0].GetOwners().GetOrphaned() {
 		t.Errorf("requests after a departure: got %v, want one with orphaned records and a serial above %d", out, before)
 	}
 	sent(x.in.owners.serial)
@@ -326,8 +326,8 @@ func TestInitialSyncWaitsForRequestedRecords(t *testing.T) {
 // TestPermit checks whose records a peer may send to a node.
 func TestPermit(t *testing.T) {
 	x := newInboundFixture(t)
-	x.l.supportsOwnerRequests = true
-	peer, live := x.l.currentPeer(), Peer{Node: "live", Incarnation: 3, Addr: "127.0.0.1:1"}
+	x.stream.supportsOwnerRequests = true
+	peer, live := x.stream.currentPeer(), Peer{Node: "live", Incarnation: 3, Addr: "127.0.0.1:1"}
 	x.r.SetPeers([]Peer{peer, live})
 	allowed := func() (names string) {
 		for _, node := range []string{"x", "b", "live", "left"} {
@@ -338,7 +338,7 @@ func TestPermit(t *testing.T) {
 		return names
 	}
 	confirm := func() {
-		x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now())
+		x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now())
 		x.in.handleOwnersSent(&mapsyncv1.OwnersSent{Serial: x.in.owners.serial})
 	}
 	request := func(orphaned bool, nodes ...string) {

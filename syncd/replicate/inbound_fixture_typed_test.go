@@ -21,8 +21,8 @@ func newTypedInboundFixture(t *testing.T, here, there *schema.Schema, links sche
 	if err := x.r.AddMap(testMap, Layout{KeySize: here.Key.Size, ValueSize: here.Value.Size, Schema: here, Links: links}, x.tb); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now())
-	x.in = x.l.maps[testMap]
+	x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now())
+	x.in = x.stream.maps[testMap]
 	if err := x.in.accept(&mapsyncv1.MapAccepted{Map: x.in.index, Generation: 1, Reset_: true, Schema: wire.SchemaToProto(there)}); err != nil {
 		t.Fatalf("accept map: got error %v, want nil", err)
 	}
@@ -43,7 +43,7 @@ func TestOtherSchemaComparesVersionsOnly(t *testing.T) {
 // does not count as a difference: the peer cannot have it.
 func TestOrphanedComparisonExcludesUnsentRecords(t *testing.T) {
 	x := newTypedInboundFixture(t, schematest.OldVersion(), schematest.OldVersion(), nil)
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	x.in.m.requestsComplete.Store(true)
 	k := flow(1)
 	k[7] = 1 // the padding of the key is not zero

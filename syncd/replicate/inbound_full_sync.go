@@ -13,7 +13,7 @@ const maxRepeatedFullSyncs = 4
 // were refused or too far ahead of the clock. The caller holds inboundStream.mu.
 func (in *inboundMap) scheduleFullSync(now time.Time) {
 	if in.repeatFullSyncAt.IsZero() {
-		in.repeatFullSyncAt = now.Add(in.l.r.opt.RepeatFullSyncDelay << in.repeatedFullSyncs)
+		in.repeatFullSyncAt = now.Add(in.stream.r.opt.RepeatFullSyncDelay << in.repeatedFullSyncs)
 		// The delay grows up to 16 times the initial one.
 		in.repeatedFullSyncs = min(in.repeatedFullSyncs+1, maxRepeatedFullSyncs)
 	}
@@ -33,13 +33,13 @@ func (in *inboundMap) repeatFullSyncDue(now time.Time) bool {
 // The receiving goroutine calls it, without inboundStream.mu. The table is locked for
 // recordsPerLock records at a time.
 func (in *inboundMap) sweepUnreceived() {
-	acknowledged := in.l.r.acknowledgedBy(in.l.peer, in.m)
+	acknowledged := in.stream.r.acknowledgedBy(in.stream.peer, in.m)
 	c := in.m.table.NewCursor(0)
 	defer c.Close()
-	now := in.l.r.opt.Now().UnixNano()
+	now := in.stream.r.opt.Now().UnixNano()
 	for more := true; more; {
 		in.m.table.Update(func(tx *table.Tx) {
-			more = tx.Sweep(in.l.peer, acknowledged, in.sweepBefore, now, c, recordsPerLock)
+			more = tx.Sweep(in.stream.peer, acknowledged, in.sweepBefore, now, c, recordsPerLock)
 			in.result.head = tx.Head()
 		})
 	}

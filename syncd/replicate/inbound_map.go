@@ -16,11 +16,11 @@ import (
 // changes position, so it reads position without the lock.
 type inboundMap struct {
 	// l is the stream that the map belongs to. It does not change.
-	l *inboundStream
+	stream *inboundStream
 	// m does not change. Another map of the same name gets another inboundMap.
 	m *localMap
 
-	// index is the number of the subscription on this stream; 0: none. l.byIndex[index] is this
+	// index is the number of the subscription on this stream; 0: none. inboundStream.byIndex[index] is this
 	// inboundMap unless index is 0.
 	index uint32
 	// unsubscribeIndex is the number of a subscription that the next request ends; 0: none.
@@ -123,9 +123,9 @@ type inboundMap struct {
 	// wireDeltas is scratch space for a group of deltas. They point into the message and are valid until the next group.
 	wireDeltas [table.PrefetchBatch]wire.Delta
 	// keys are the decoded keys of the current group, in the order of its deltas that were not set aside. They point into
-	// l.keys and do not overlap.
+	// inboundStream.keys and do not overlap.
 	keys [table.PrefetchBatch][]byte
-	// delta is the delta that is being merged. Its key and value point into keys and l.value. compile sets its Keep, which
+	// delta is the delta that is being merged. Its key and value point into keys and inboundStream.value. compile sets its Keep, which
 	// is the same for all deltas; mergeOne sets all other fields.
 	delta table.Delta
 	// remoteOptions are the options of table.Tx.Remote for the batch.
@@ -142,9 +142,9 @@ type inboundMap struct {
 
 // newInboundMap returns the inbound stream of a map that is not subscribed to yet. It begins with a
 // full sync.
-func newInboundMap(l *inboundStream, m *localMap) *inboundMap {
-	in := &inboundMap{l: l, m: m, state: StateWaiting}
-	in.owners = newInboundOwners(l.r.view.Load(), l.peer, time.Now())
+func newInboundMap(s *inboundStream, m *localMap) *inboundMap {
+	in := &inboundMap{stream: s, m: m, state: StateWaiting}
+	in.owners = newInboundOwners(s.r.view.Load(), s.peer, time.Now())
 	in.mergeFunc, in.groupFunc = in.mergeAll, in.mergeGroup
 	return in
 }
@@ -156,7 +156,7 @@ func (in *inboundMap) reset() {
 	in.pendingAcks.n, in.ackedPosition = 0, 0
 	in.comparison.reset()
 	in.owners.reset()
-	poke(in.l.r.wake)
+	poke(in.stream.r.wake)
 	in.reporting = reporting{}
 }
 
@@ -190,7 +190,7 @@ func (in *inboundMap) accept(a *mapsyncv1.MapAccepted) error {
 	in.pendingAcks.push(in.position, in.tableHead)
 	in.generation = a.GetGeneration()
 	in.state, in.err = StateSyncing, nil
-	poke(in.l.r.wake)
+	poke(in.stream.r.wake)
 	return nil
 }
 
@@ -220,13 +220,13 @@ func (in *inboundMap) compile(p *mapsyncv1.Schema) error {
 // this node's schema. syncd requests the map again after Options.incompatibleRetry, because the
 // peer's map may be replaced. The caller holds inboundStream.mu.
 func (in *inboundMap) refuseIncompatible(err error, now time.Time) {
-	in.l.r.count.mapsIncompatible.Add(1)
-	err = fmt.Errorf("map of %s does not fit: %w", in.l.peer.Node, err)
+	in.stream.r.count.mapsIncompatible.Add(1)
+	err = fmt.Errorf("map of %s does not fit: %w", in.stream.peer.Node, err)
 	if errorText(in.err) != err.Error() {
-		in.l.r.opt.Logger.Warn("map of peer does not fit, not receiving it", slog.String("peer", in.l.peer.Node),
+		in.stream.r.opt.Logger.Warn("map of peer does not fit, not receiving it", slog.String("peer", in.stream.peer.Node),
 			slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", hintLayout))
 	}
-	in.endSubscription(StateRefused, err, now.Add(in.l.r.opt.incompatibleRetry))
+	in.endSubscription(StateRefused, err, now.Add(in.stream.r.opt.incompatibleRetry))
 }
 
 // handleMerged updates the state after a batch was merged. The caller holds inboundStream.mu.
@@ -272,7 +272,7 @@ func (in *inboundMap) handleMerged(b *wire.Batch, res mergeResult, now time.Time
 func (in *inboundMap) handleCaughtUp() {
 	// The roles depend on the sources that are complete.
 	if !in.fullSyncDone {
-		poke(in.l.r.wake)
+		poke(in.stream.r.wake)
 	}
 	in.owners.endSendAll()
 	in.sweep, in.fullSyncDone = false, true
@@ -286,7 +286,7 @@ func (in *inboundMap) handleCaughtUp() {
 // fail ends the subscription and schedules another after a growing pause. The caller holds
 // inboundStream.mu.
 func (in *inboundMap) fail(err error, now time.Time) {
-	in.backoff = min(max(2*in.backoff, in.l.r.opt.MinBackoff), 30*time.Second)
+	in.backoff = min(max(2*in.backoff, in.stream.r.opt.MinBackoff), 30*time.Second)
 	in.endSubscription(StateFailed, err, now.Add(in.backoff))
 }
 
@@ -295,8 +295,8 @@ func (in *inboundMap) fail(err error, now time.Time) {
 func (in *inboundMap) endSubscription(state State, err error, retry time.Time) {
 	// The next requests end the subscription at the peer.
 	dropped := in.index
-	delete(in.l.byIndex, in.index)
+	delete(in.stream.byIndex, in.index)
 	in.reset()
 	in.unsubscribeIndex, in.state, in.err, in.retryAt = dropped, state, err, retry
-	poke(in.l.wake)
+	poke(in.stream.wake)
 }

@@ -32,7 +32,7 @@ func TestSubscriptionIsAnsweredOnce(t *testing.T) {
 			x := newInboundFixture(t)
 			x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
 			x.in.state = state
-			if err := x.l.handle(mustMarshal(t, answer(x))); !errors.Is(err, errProtocol) {
+			if err := x.stream.handle(mustMarshal(t, answer(x))); !errors.Is(err, errProtocol) {
 				t.Errorf("%s while the map is %s: got error %v, want a protocol error", name, state, err)
 			}
 			if x.in.sweep || x.in.state != state || x.in.position != 10 {

@@ -40,7 +40,7 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 	in.result = mergeResult{head: in.tableHead}
 	if b.DeltaCount > 0 {
 		// The clocks are read once for each batch, before the table is locked.
-		now := in.l.r.opt.Now()
+		now := in.stream.r.opt.Now()
 		// One time for all deltas also keeps the limit of versions the same for all of them.
 		in.now = now.UnixNano()
 		in.maxVersion = in.latestVersion(now)
@@ -50,7 +50,7 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 		in.remoteOptions = table.RemoteOptions{Touch: (in.sweep && !b.Requested) || b.Resent, Repair: b.Resent}
 		// The peer sends time stamps by its own wall clock. The shift makes them times of this
 		// node.
-		in.times = in.l.r.opt.Times().Shift(int64(in.l.clockOffset()))
+		in.times = in.stream.r.opt.Times().Shift(int64(in.stream.clockOffset()))
 		in.m.table.Update(in.mergeFunc)
 		in.tx = nil
 	}
@@ -74,9 +74,9 @@ func (in *inboundMap) merge(b *wire.Batch) (mergeResult, error) {
 // inboundStream.mu. Other goroutines wait for the table meanwhile, the capture of events included,
 // so mergeAll reads only atomic values and fields of the receiving goroutine.
 func (in *inboundMap) mergeAll(tx *table.Tx) {
-	b := &in.l.batch
+	b := &in.stream.batch
 	in.tx, in.ownerIDs, in.tableRejected = tx, in.ownerIDs[:0], tx.Rejected()
-	in.l.scratch(in.m.layout)
+	in.stream.scratch(in.m.layout)
 	// Decisions come before ids: a hostile peer could otherwise use up the ids of owners.
 	in.authorise(b.Owners)
 	// The table may reuse the ids of owners between batches, so each batch interns them again.
@@ -84,12 +84,12 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 		w := &b.Owners[i]
 		// The table uses the sender to decide about records of owners that were never live, and about
 		// records of earlier incarnations.
-		if (string(w.Node) != in.l.peer.Node || w.Number != in.l.peer.Incarnation) && in.remoteOptions.Sender == 0 {
+		if (string(w.Node) != in.stream.peer.Node || w.Number != in.stream.peer.Incarnation) && in.remoteOptions.Sender == 0 {
 			in.remoteOptions.Sender = in.senderID(tx)
 		}
 		id := table.NoOwner // an owner that is not accepted does not use an id
 		if in.decisions[i] == accepted {
-			id = tx.Intern(in.l.ownerOf(w))
+			id = tx.Intern(in.stream.ownerOf(w))
 		}
 		in.ownerIDs = append(in.ownerIDs, id)
 	}
@@ -104,9 +104,9 @@ func (in *inboundMap) mergeAll(tx *table.Tx) {
 }
 
 // ownerOf returns the owner. Most owners are the peer itself, whose name needs no copy.
-func (l *inboundStream) ownerOf(w *wire.Owner) table.Owner {
-	if string(w.Node) == l.peer.Node {
-		return table.Owner{Node: l.peer.Node, Incarnation: w.Number}
+func (s *inboundStream) ownerOf(w *wire.Owner) table.Owner {
+	if string(w.Node) == s.peer.Node {
+		return table.Owner{Node: s.peer.Node, Incarnation: w.Number}
 	}
 	return w.Copy()
 }
@@ -114,7 +114,7 @@ func (l *inboundStream) ownerOf(w *wire.Owner) table.Owner {
 // senderID returns the table's id of the peer, or 0 if the table has no free id. The caller holds
 // the table's lock. The id is valid within this batch only.
 func (in *inboundMap) senderID(tx *table.Tx) table.OwnerID {
-	id := tx.Intern(in.l.peer)
+	id := tx.Intern(in.stream.peer)
 	if id == table.NoOwner {
 		return 0
 	}
@@ -128,7 +128,7 @@ func (in *inboundMap) mergeGroup(wires []wire.Delta) error {
 	size, n := in.m.layout.KeySize, 0
 	for i := range wires {
 		// The keys of the group are decoded into one buffer, back to back.
-		in.keys[n] = in.l.keys[n*size : (n+1)*size]
+		in.keys[n] = in.stream.keys[n*size : (n+1)*size]
 		if err := in.decoder.Key(in.keys[n], wires[i].Key); err != nil {
 			if in.setAside(&wires[i], err) {
 				continue
@@ -178,7 +178,7 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 	}
 	if !d.Delete {
 		// The table copies the value, so all deltas share one buffer.
-		d.Value = in.l.value[:in.m.layout.ValueSize]
+		d.Value = in.stream.value[:in.m.layout.ValueSize]
 		if err := in.decoder.Value(d.Value, w.Value, &in.times); err != nil {
 			if in.setAside(w, err) {
 				return nil
@@ -232,11 +232,11 @@ func (in *inboundMap) mergeOne(w *wire.Delta, key []byte) error {
 
 // scratch allocates space for the keys of a group and for a value. The space is used for all maps
 // of the stream and only grows, so a merge allocates nothing in the steady state.
-func (l *inboundStream) scratch(m Layout) {
-	if n := table.PrefetchBatch * m.KeySize; len(l.keys) < n {
-		l.keys = make([]byte, n)
+func (s *inboundStream) scratch(m Layout) {
+	if n := table.PrefetchBatch * m.KeySize; len(s.keys) < n {
+		s.keys = make([]byte, n)
 	}
-	if len(l.value) < m.ValueSize {
-		l.value = make([]byte, m.ValueSize)
+	if len(s.value) < m.ValueSize {
+		s.value = make([]byte, m.ValueSize)
 	}
 }

@@ -44,9 +44,9 @@ func TestProgressOfBatches(t *testing.T) {
 func TestResumeAtOtherPosition(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 1))
-	x.l.markDown(errors.New("broken"))
-	x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now())
-	err := x.l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{
+	x.stream.markDown(errors.New("broken"))
+	x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now())
+	err := x.stream.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{Accepted: &mapsyncv1.MapAccepted{
 		Map: x.in.index, Generation: 1, Position: 20, Schema: x.in.m.wireSchema,
 	}}}))
 	if !errors.Is(err, errProtocol) || x.in.position != 10 {
@@ -59,8 +59,8 @@ func TestResumeAtOtherPosition(t *testing.T) {
 func TestFullSyncEndsExceptions(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 1))
-	x.in.exceptions.add([]byte("k"), 5, x.l.peer, errGap)
-	x.l.markDown(errors.New("broken"))
+	x.in.exceptions.add([]byte("k"), 5, x.stream.peer, errGap)
+	x.stream.markDown(errors.New("broken"))
 	x.in.repeatFullSyncAt = time.Now().Add(-time.Second)
 	x.subscribe(1, true)
 	if n := x.in.exceptions.count(); n != 1 {
@@ -77,7 +77,7 @@ func TestFullSyncEndsExceptions(t *testing.T) {
 func TestSweptRecordsDelayAcknowledgement(t *testing.T) {
 	x := newInboundFixture(t)
 	x.handle(stockBatch(x.in.index, 0, 10, 1, 2))
-	x.l.markDown(errors.New("broken"))
+	x.stream.markDown(errors.New("broken"))
 	x.in.repeatFullSyncAt = time.Now().Add(-time.Second)
 	x.subscribe(1, true)
 	m := stockBatch(x.in.index, 0, 20, 1)
@@ -110,14 +110,14 @@ func TestRefusalsAfterRecordLimit(t *testing.T) {
 	if err := x.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	x.l.appendSubscriptions(nil, x.r.localMaps(), time.Now())
-	x.in = x.l.maps[testMap]
+	x.stream.appendSubscriptions(nil, x.r.localMaps(), time.Now())
+	x.in = x.stream.maps[testMap]
 	if err := x.in.accept(&mapsyncv1.MapAccepted{Map: x.in.index, Generation: 1, Reset_: true, Schema: x.in.m.wireSchema}); err != nil {
 		t.Fatalf("accept map: got error %v, want nil", err)
 	}
 	m := stockBatch(x.in.index, 0, 10, 1, 2, 3)
 	m.GetBatch().Deltas = append(m.GetBatch().Deltas, wireRecord(4, nil, 5, 0))
-	if err := x.l.handle(mustMarshal(t, m)); err != nil {
+	if err := x.stream.handle(mustMarshal(t, m)); err != nil {
 		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if limit, refused := x.r.Rejected()["limit"], x.r.Stats().DeltasRefused; limit != 1 || refused != 1 {

@@ -51,9 +51,9 @@ func TestAcceptedResume(t *testing.T) {
 	}
 	// Without a received position, there is nothing to resume.
 	r, _ := newTestReplicator(t)
-	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
-	in := l.maps[testMap]
+	s := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
+	s.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := s.maps[testMap]
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: 1, Schema: in.m.wireSchema}); !errors.Is(err, errProtocol) {
 		t.Errorf("accept a resume from nothing: got %v, want a protocol error", err)
 	}
@@ -83,8 +83,8 @@ func TestIncompatiblePeerMapIsRetried(t *testing.T) {
 		change(s)
 		for i := range 2 {
 			x.in.index = 1
-			x.l.byIndex[1] = x.in
-			wasWoken(x.l.wake)
+			x.stream.byIndex[1] = x.in
+			wasWoken(x.stream.wake)
 			before := time.Now()
 			if err := x.in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: s}); err != nil {
 				t.Fatalf("%s: accept: got %v, want nil", name, err)
@@ -95,7 +95,7 @@ func TestIncompatiblePeerMapIsRetried(t *testing.T) {
 					"want %s, an error that the map of x does not fit, a retry at %s or later, and %d such maps",
 					name, x.in.state, x.in.err, x.in.retryAt, StateRefused, before.Add(x.r.opt.incompatibleRetry), i+1)
 			}
-			if x.l.byIndex[1] != nil || x.in.index != 0 || x.in.unsubscribeIndex != 1 || !wasWoken(x.l.wake) {
+			if x.stream.byIndex[1] != nil || x.in.index != 0 || x.in.unsubscribeIndex != 1 || !wasWoken(x.stream.wake) {
 				t.Errorf("%s: subscription: got index %d, unsubscribe index %d, want 0 and 1, no map with index 1, and the stream woken",
 					name, x.in.index, x.in.unsubscribeIndex)
 			}

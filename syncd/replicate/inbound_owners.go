@@ -109,7 +109,7 @@ func (in *inboundMap) setRequest(wanted *permit, departures uint64, now time.Tim
 	q.permit, q.requested, q.departures = q.permit.union(wanted), wanted, departures
 	q.serial++
 	q.lastProgress = now
-	poke(in.l.wake)
+	poke(in.stream.wake)
 }
 
 // ownerRequestMessage returns the message for the current request. The caller holds
@@ -136,7 +136,7 @@ func (in *inboundMap) handleOwnersSent(m *mapsyncv1.OwnersSent) {
 		p.all = q.permit.all
 		q.permit = &p
 	}
-	poke(in.l.r.wake)
+	poke(in.stream.r.wake)
 }
 
 // maxSources bounds the nodes in a Sources message.
@@ -154,7 +154,7 @@ func (in *inboundMap) handleSources(m *mapsyncv1.Sources) error {
 		}
 	}
 	in.owners.sources = slices.Sorted(slices.Values(nodes))
-	poke(in.l.r.wake)
+	poke(in.stream.r.wake)
 	return nil
 }
 
@@ -189,13 +189,13 @@ func (r *Replicator) publishRoles(m *localMap, v *view, settled bool, sources []
 	}
 }
 
-// requestDigest requests a comparison of a map soon. It takes l.mu. The caller may hold
+// requestDigest requests a comparison of a map soon. It takes inboundStream.mu. The caller may hold
 // Replicator.mu.
-func (l *inboundStream) requestDigest(m *localMap) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if in := l.maps[m.name]; in != nil && in.m == m {
+func (s *inboundStream) requestDigest(m *localMap) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := s.maps[m.name]; in != nil && in.m == m {
 		in.comparison.requestBuckets = true
-		poke(l.wake)
+		poke(s.wake)
 	}
 }

@@ -43,9 +43,9 @@ func TestRequestsAreMadeWhenTheyChange(t *testing.T) {
 	want := func(what string, more bool, wanted *permit, departures uint64) {
 		t.Helper()
 		before := q.serial
-		wasWoken(x.l.wake)
+		wasWoken(x.stream.wake)
 		x.in.setRequest(wanted, departures, time.Unix(100, 0))
-		if (q.serial != before) != more || wasWoken(x.l.wake) != more {
+		if (q.serial != before) != more || wasWoken(x.stream.wake) != more {
 			t.Errorf("%s: request: got serial %d after %d, want a new serial and the stream woken: %t", what, q.serial, before, more)
 		}
 		if more && !q.lastProgress.Equal(time.Unix(100, 0)) {
@@ -200,7 +200,7 @@ func TestRequestsComplete(t *testing.T) {
 		{true, false, nil, false, true},
 		{false, true, []string{"c"}, false, true},
 	} {
-		x.l.supportsOwnerRequests = c.takes
+		x.stream.supportsOwnerRequests = c.takes
 		q := &x.in.owners
 		q.requested = &permit{orphaned: c.orphaned, nodes: c.nodes}
 		if q.confirmedSerial = 0; c.confirmed {
@@ -272,7 +272,7 @@ func TestMapSource(t *testing.T) {
 		"without the map":                 {up: true, state: StatePending, good: time.Hour, want: ""},
 	} {
 		x := newInboundFixture(t)
-		x.l.up, x.l.supportsOwnerRequests, x.in.state, x.in.fullSyncDone = c.up, true, c.state, c.answered
+		x.stream.up, x.stream.supportsOwnerRequests, x.in.state, x.in.fullSyncDone = c.up, true, c.state, c.answered
 		q := &x.in.owners
 		q.lastServing, q.lastProgress = now.Add(-c.good), now.Add(-c.moved)
 		q.sources, q.via = []string{"c"}, "d"
@@ -283,7 +283,7 @@ func TestMapSource(t *testing.T) {
 			q.confirmedSerial = q.serial
 		}
 		was := q.candidateAfter
-		p := x.l.mapSource(x.in.m, now)
+		p := x.stream.mapSource(x.in.m, now)
 		if got := describeSource(&p); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)
 		}
@@ -291,7 +291,7 @@ func TestMapSource(t *testing.T) {
 			t.Errorf("%s: stalled: got %t until %s, want %t, and %s if so",
 				name, stalls, q.candidateAfter.Sub(now), c.wantStalls, stalledCandidatePause)
 		}
-		if p.serving && !q.lastServing.Equal(now) || p.requestsComplete != c.answered || p.fullSyncDone != c.answered || p.via != "d" || !slices.Equal(p.sources, q.sources) || p.peer != x.l.peer || p.stream != x.l {
+		if p.serving && !q.lastServing.Equal(now) || p.requestsComplete != c.answered || p.fullSyncDone != c.answered || p.via != "d" || !slices.Equal(p.sources, q.sources) || p.peer != x.stream.peer || p.stream != x.stream {
 			t.Errorf("%s: source: got %+v, want the stream of x, via d, sources %v, requests and full sync done: %t, "+
 				"lastServing now if serving", name, p, q.sources, c.answered)
 		}
@@ -304,7 +304,7 @@ func TestMapSource(t *testing.T) {
 	}
 	for after, want := range map[time.Duration]string{2*time.Second - 1: "mayServe candidate", 2 * time.Second: "unreachable"} {
 		for _, m := range []*localMap{again, {name: "new"}} {
-			if p := x.l.mapSource(m, x.l.firstSeen.Add(after)); describeSource(&p) != want {
+			if p := x.stream.mapSource(m, x.stream.firstSeen.Add(after)); describeSource(&p) != want {
 				t.Errorf("map %s, first seen %s ago: got %q, want %q", m.name, after, describeSource(&p), want)
 			}
 		}

@@ -16,7 +16,7 @@ func (in *inboundMap) checkPosition(b *wire.Batch) error {
 	// A batch out of turn starts and ends at in.position. A gap means that a batch was lost.
 	// Merging it nevertheless would lose the changes in between: the next resume begins after them.
 	if b.PreviousPosition != in.position || b.Position < b.PreviousPosition {
-		in.l.r.count.gaps.Add(1)
+		in.stream.r.count.gaps.Add(1)
 		return fmt.Errorf("merge batch of map %q from %d to %d at %d: %w",
 			in.m.name, b.PreviousPosition, b.Position, in.position, errGap)
 	}

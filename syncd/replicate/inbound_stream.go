@@ -114,91 +114,91 @@ func newInboundStream(r *Replicator, p Peer) *inboundStream {
 
 // currentPeer returns the peer with its current address. The address may be outdated as soon as mu
 // is released. setAddr then ends the run that uses it.
-func (l *inboundStream) currentPeer() Peer {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return Peer{Node: l.peer.Node, Incarnation: l.peer.Incarnation, Addr: l.addr}
+func (s *inboundStream) currentPeer() Peer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Peer{Node: s.peer.Node, Incarnation: s.peer.Incarnation, Addr: s.addr}
 }
 
 // setAddr sets a new address and ends the current gRPC stream, so that the next one uses it. The
 // positions stay. Run starts the stream again with the new address.
-func (l *inboundStream) setAddr(addr string) {
-	l.mu.Lock()
-	l.addr = addr
-	l.mu.Unlock()
-	l.stop()
+func (s *inboundStream) setAddr(addr string) {
+	s.mu.Lock()
+	s.addr = addr
+	s.mu.Unlock()
+	s.stop()
 }
 
 // running reports whether run is running. It is still true while run ends after stop.
-func (l *inboundStream) running() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.cancel != nil
+func (s *inboundStream) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cancel != nil
 }
 
 // connected reports whether a gRPC stream to the peer is established. A broken connection is
 // detected after Options.receiveTimeout at the latest.
-func (l *inboundStream) connected() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.up
+func (s *inboundStream) connected() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.up
 }
 
 // start runs the stream in a goroutine of wg until ctx is done or stop is called. The caller holds
 // Replicator.mu and calls it only if running is false.
-func (l *inboundStream) start(ctx context.Context, wg *sync.WaitGroup) {
+func (s *inboundStream) start(ctx context.Context, wg *sync.WaitGroup) {
 	ctx, cancel := context.WithCancel(ctx)
-	l.mu.Lock()
-	l.cancel = cancel
-	l.mu.Unlock()
+	s.mu.Lock()
+	s.cancel = cancel
+	s.mu.Unlock()
 	// cancel becomes nil only after run has returned, so two goroutines never receive on one
 	// stream.
 	wg.Go(func() {
-		l.run(ctx)
+		s.run(ctx)
 		cancel()
-		l.mu.Lock()
-		l.cancel = nil
-		l.mu.Unlock()
-		poke(l.r.wake) // it may be needed again by now
+		s.mu.Lock()
+		s.cancel = nil
+		s.mu.Unlock()
+		poke(s.r.wake) // it may be needed again by now
 	})
 }
 
 // stop ends run. It does not wait, and may be called at any time.
-func (l *inboundStream) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.cancel != nil {
-		l.cancel()
+func (s *inboundStream) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		s.cancel()
 	}
 }
 
 // peerDeparted ends run because the peer has left. The caller holds Replicator.mu. Received records
 // stay in the tables, and the positions stay for a return.
-func (l *inboundStream) peerDeparted() {
-	l.mu.Lock()
-	l.departed = time.Now()
-	l.mu.Unlock()
-	l.stop()
+func (s *inboundStream) peerDeparted() {
+	s.mu.Lock()
+	s.departed = time.Now()
+	s.mu.Unlock()
+	s.stop()
 }
 
 // departedAt returns when the peer last left.
-func (l *inboundStream) departedAt() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.departed
+func (s *inboundStream) departedAt() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.departed
 }
 
 // run keeps a gRPC stream to the peer until ctx is done.
 //
 // It is the receiving goroutine. Between two gRPC streams it pauses for a time that doubles from
 // Options.MinBackoff to Options.MaxBackoff.
-func (l *inboundStream) run(ctx context.Context) {
-	opt := &l.r.opt
+func (s *inboundStream) run(ctx context.Context) {
+	opt := &s.r.opt
 	backoff := opt.MinBackoff
 	for ctx.Err() == nil {
 		begun := time.Now()
-		err := l.runStream(ctx)
-		l.markDown(err)
+		err := s.runStream(ctx)
+		s.markDown(err)
 		if ctx.Err() != nil {
 			return
 		}
@@ -206,8 +206,8 @@ func (l *inboundStream) run(ctx context.Context) {
 		if status.Code(err) == codes.Aborted && time.Since(begun) > opt.MaxBackoff {
 			continue // the peer ends each stream at its maximum age
 		}
-		l.r.count.connectErrors.Add(1)
-		opt.Logger.Warn("stream from peer ended", slog.String("peer", l.peer.Node), slog.Any("error", err),
+		s.r.count.connectErrors.Add(1)
+		opt.Logger.Warn("stream from peer ended", slog.String("peer", s.peer.Node), slog.Any("error", err),
 			slog.String("hint", "normal if the peer restarts; otherwise open the port of its grpc-listen, or correct its grpc-advertise"))
 		// A stream that has worked for some time resets the backoff.
 		if time.Since(begun) > opt.MaxBackoff {
@@ -232,24 +232,24 @@ func pause(ctx context.Context, d time.Duration) {
 // markDown records the end of the gRPC stream. The subscriptions end with it; the positions remain.
 // Comparisons in progress end, and callers of Compare get errSubscriptionEnded. Acknowledgements
 // begin anew with the next subscription.
-func (l *inboundStream) markDown(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.up, l.err, l.since = false, err, time.Now()
-	l.lastIndex = 0
-	poke(l.r.wake)
+func (s *inboundStream) markDown(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.up, s.err, s.since = false, err, time.Now()
+	s.lastIndex = 0
+	poke(s.r.wake)
 	// Positions and request serials remain, so that the next stream resumes.
-	clear(l.byIndex)
-	for _, in := range l.maps {
+	clear(s.byIndex)
+	for _, in := range s.maps {
 		in.reset()
 	}
 }
 
 // runStream opens a gRPC stream and receives until it ends. It returns why it ended. Each call uses
 // a connection of its own and closes it, so that a dead connection is not used again.
-func (l *inboundStream) runStream(ctx context.Context) error {
-	peer := l.currentPeer()
-	conn, err := l.r.opt.Dial(peer)
+func (s *inboundStream) runStream(ctx context.Context) error {
+	peer := s.currentPeer()
+	conn, err := s.r.opt.Dial(peer)
 	if err != nil {
 		return fmt.Errorf("dial %s: %w", peer.Addr, err)
 	}
@@ -258,14 +258,14 @@ func (l *inboundStream) runStream(ctx context.Context) error {
 	defer cancel(nil)
 	// One timer for the whole stream. It also ends a Subscribe that blocks because the peer allows
 	// no more streams, and a Send that blocks because the peer does not read.
-	timeout := time.AfterFunc(l.r.opt.receiveTimeout, func() { cancel(errReceiveTimeout) })
+	timeout := time.AfterFunc(s.r.opt.receiveTimeout, func() { cancel(errReceiveTimeout) })
 	defer timeout.Stop()
-	err = l.subscribeAndReceive(ctx, cancel, mapsyncv1.NewReplicationServiceClient(conn), peer.Addr, func() {
-		timeout.Reset(l.r.opt.receiveTimeout)
+	err = s.subscribeAndReceive(ctx, cancel, mapsyncv1.NewReplicationServiceClient(conn), peer.Addr, func() {
+		timeout.Reset(s.r.opt.receiveTimeout)
 	})
 	if errors.Is(context.Cause(ctx), errReceiveTimeout) {
-		l.r.count.receiveTimeouts.Add(1)
-		err = fmt.Errorf("receive for %s: %w", l.r.opt.receiveTimeout, errReceiveTimeout)
+		s.r.count.receiveTimeouts.Add(1)
+		err = fmt.Errorf("receive for %s: %w", s.r.opt.receiveTimeout, errReceiveTimeout)
 	}
 	return err
 }
@@ -273,8 +273,8 @@ func (l *inboundStream) runStream(ctx context.Context) error {
 // subscribeAndReceive opens a gRPC stream and receives until it ends. It calls onMessage for each
 // message, and cancel with the reason for the end. It returns after the requesting goroutine has
 // ended. The first error of the two goroutines is the cause of ctx.
-func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.CancelCauseFunc, client mapsyncv1.ReplicationServiceClient, addr string, onMessage func()) error {
-	stream, err := client.Subscribe(ctx, grpc.ForceCodecV2(l.r.codec))
+func (s *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.CancelCauseFunc, client mapsyncv1.ReplicationServiceClient, addr string, onMessage func()) error {
+	stream, err := client.Subscribe(ctx, grpc.ForceCodecV2(s.r.codec))
 	if err != nil {
 		return fmt.Errorf("subscribe to %s: %w", addr, peerError(err))
 	}
@@ -282,11 +282,11 @@ func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.
 	// The requesting goroutine must end before the connection is closed.
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	if err = l.handshake(stream); err == nil {
-		wg.Go(func() { cancel(l.sendRequests(ctx, stream)) })
-		err = l.receive(stream, func() {
+	if err = s.handshake(stream); err == nil {
+		wg.Go(func() { cancel(s.sendRequests(ctx, stream)) })
+		err = s.receive(stream, func() {
 			onMessage()
-			l.lastContact.Store(time.Now().UnixNano())
+			s.lastContact.Store(time.Now().UnixNano())
 		})
 	}
 	cancel(err)
@@ -298,7 +298,7 @@ func (l *inboundStream) subscribeAndReceive(ctx context.Context, cancel context.
 // It is the requesting goroutine, the only one that sends on the stream after the handshake. No
 // lock is held during Send, which blocks while the peer does not read. The error ends the gRPC
 // stream.
-func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) error {
+func (s *inboundStream) sendRequests(ctx context.Context, send requestSender) error {
 	// The tables wake this goroutine, so that it sends acknowledgements soon.
 	subs := make(tableWakeups)
 	defer subs.close()
@@ -307,19 +307,19 @@ func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 	var out []*mapsyncv1.SubscribeRequest
 	probed := time.Now()
 	for ctx.Err() == nil {
-		maps := l.r.localMaps()
-		subs.update(maps, l.wake)
+		maps := s.r.localMaps()
+		subs.update(maps, s.wake)
 		// The order matters: subscriptions first, because the other requests refer to them.
-		out = l.appendReports(l.appendAcks(l.appendComparisons(l.appendSubscriptions(out[:0], maps, time.Now()))), time.Now())
+		out = s.appendReports(s.appendAcks(s.appendComparisons(s.appendSubscriptions(out[:0], maps, time.Now()))), time.Now())
 		for _, m := range out {
 			if err := send.Send(m); err != nil {
 				return fmt.Errorf("send request: %w", peerError(err))
 			}
 		}
 		// The clocks drift apart, so the offset is measured as long as the stream lasts.
-		if time.Since(probed) >= l.r.opt.clockProbeInterval {
+		if time.Since(probed) >= s.r.opt.clockProbeInterval {
 			probed = time.Now()
-			if err := l.sendClockProbe(send); err != nil {
+			if err := s.sendClockProbe(send); err != nil {
 				return err
 			}
 		}
@@ -327,10 +327,10 @@ func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 			// The pause combines the acknowledgements of many batches.
 			pause(ctx, requestPause)
 		}
-		timer.Reset(l.idle())
+		timer.Reset(s.idle())
 		select {
 		case <-ctx.Done():
-		case <-l.wake:
+		case <-s.wake:
 		case <-timer.C:
 		}
 	}
@@ -338,18 +338,18 @@ func (l *inboundStream) sendRequests(ctx context.Context, send requestSender) er
 }
 
 // idle returns the time until the next request may be due if nothing wakes the goroutine. It takes
-// l.mu.
-func (l *inboundStream) idle() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, in := range l.maps {
+// inboundStream.mu.
+func (s *inboundStream) idle() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, in := range s.maps {
 		// Something is waiting for a time or for the kernel map.
 		if in.index == 0 || in.reporting.due || in.unsubscribeIndex != 0 || in.pendingAcks.n > 0 || !in.repeatFullSyncAt.IsZero() {
 			return housekeepingInterval
 		}
 	}
 	// Clock probes become due without an event.
-	return min(4*housekeepingInterval, l.r.opt.clockProbeInterval)
+	return min(4*housekeepingInterval, s.r.opt.clockProbeInterval)
 }
 
 // tableWakeups cancels the wake-ups of tables. The key is a table to which the requesting goroutine

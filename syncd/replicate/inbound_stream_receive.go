@@ -25,19 +25,19 @@ type messageReceiver interface {
 // Only the receiving goroutine calls it, without a lock. Its error ends the gRPC stream. run then
 // opens another one, on which each map resumes at its position. onMessage also runs for a message
 // that handle refuses: any message shows that the peer is alive.
-func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error {
-	defer l.frame.Free()
+func (s *inboundStream) receive(stream messageReceiver, onMessage func()) error {
+	defer s.frame.Free()
 	for {
-		if err := stream.RecvMsg(&l.frame); err != nil {
+		if err := stream.RecvMsg(&s.frame); err != nil {
 			return fmt.Errorf("receive: %w", peerError(err))
 		}
 		onMessage()
-		if err := l.handle(l.frame.Bytes()); err != nil {
-			l.r.count.badMessages.Add(1)
+		if err := s.handle(s.frame.Bytes()); err != nil {
+			s.r.count.badMessages.Add(1)
 			return err
 		}
 		// handle does not keep the message.
-		l.frame.Free()
+		s.frame.Free()
 	}
 }
 
@@ -45,11 +45,11 @@ func (l *inboundStream) receive(stream messageReceiver, onMessage func()) error 
 // message does not parse, or violates the protocol. An error of one map ends only the subscription
 // to that map. data is valid during the call.
 //
-// Messages about a map take l.mu. A batch is merged without it, because a merge takes long.
-func (l *inboundStream) handle(data []byte) error {
+// Messages about a map take inboundStream.mu. A batch is merged without it, because a merge takes long.
+func (s *inboundStream) handle(data []byte) error {
 	// The fast path decodes a message that is one batch without an allocation.
 	if b, ok := wire.BatchPayload(data); ok {
-		return l.handleBatch(b)
+		return s.handleBatch(b)
 	}
 	// The other messages are rare, so the stock decoder with its allocations suffices.
 	var m mapsyncv1.SubscribeResponse
@@ -63,38 +63,38 @@ func (l *inboundStream) handle(data []byte) error {
 		if err != nil {
 			return fmt.Errorf("decode batch: %w: %w", wire.ErrMalformed, err)
 		}
-		return l.handleBatch(b)
+		return s.handleBatch(b)
 	// A heartbeat only resets the timer of runStream, as any message does.
 	case *mapsyncv1.SubscribeResponse_Heartbeat:
 		return nil
 	case *mapsyncv1.SubscribeResponse_ClockReply:
-		return l.handleClockReply(m.ClockReply)
+		return s.handleClockReply(m.ClockReply)
 	case *mapsyncv1.SubscribeResponse_Digest:
-		return l.withSubscription(m.Digest.GetMap(), func(in *inboundMap) error { return in.handleDigest(m.Digest, time.Now()) })
+		return s.withSubscription(m.Digest.GetMap(), func(in *inboundMap) error { return in.handleDigest(m.Digest, time.Now()) })
 	case *mapsyncv1.SubscribeResponse_Resent:
-		return l.handleResent(m.Resent)
+		return s.handleResent(m.Resent)
 	case *mapsyncv1.SubscribeResponse_OwnersSent:
-		return l.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
+		return s.withSubscription(m.OwnersSent.GetMap(), func(in *inboundMap) error { in.handleOwnersSent(m.OwnersSent); return nil })
 	case *mapsyncv1.SubscribeResponse_Sources:
-		return l.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
+		return s.withSubscription(m.Sources.GetMap(), func(in *inboundMap) error { return in.handleSources(m.Sources) })
 	case *mapsyncv1.SubscribeResponse_Accepted:
-		return l.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
+		return s.withSubscription(m.Accepted.GetMap(), func(in *inboundMap) error { return in.handleAccepted(m.Accepted) })
 	// The peer does not have the map. That is not an error, and readiness does not wait for it. The
 	// roles change, because such a peer cannot be the fallback sender.
 	case *mapsyncv1.SubscribeResponse_Pending:
-		return l.withSubscription(m.Pending.GetMap(), func(in *inboundMap) error {
+		return s.withSubscription(m.Pending.GetMap(), func(in *inboundMap) error {
 			// A sender ends a subscription that it has served with MapEnded.
 			if in.served() {
 				return fmt.Errorf("map %q pending while it was served: %w", in.m.name, errProtocol)
 			}
 			in.state, in.err = StatePending, nil
-			poke(l.r.wake)
+			poke(s.r.wake)
 			return nil
 		})
 	case *mapsyncv1.SubscribeResponse_Refused:
-		return l.withSubscription(m.Refused.GetMap(), func(in *inboundMap) error { return l.handleRefused(in, m.Refused) })
+		return s.withSubscription(m.Refused.GetMap(), func(in *inboundMap) error { return s.handleRefused(in, m.Refused) })
 	case *mapsyncv1.SubscribeResponse_Ended:
-		return l.withSubscription(m.Ended.GetMap(), func(in *inboundMap) error { return l.handleEnded(in, m.Ended) })
+		return s.withSubscription(m.Ended.GetMap(), func(in *inboundMap) error { return s.handleEnded(in, m.Ended) })
 	default:
 		return fmt.Errorf("receive message of type %T: %w", m, errProtocol)
 	}
@@ -104,48 +104,48 @@ func (l *inboundStream) handle(data []byte) error {
 // if this node has ended the subscription in the meantime. The error is that of fn, or wraps
 // errProtocol if this node has never used the number on this stream. Both end the stream. fn must
 // not block.
-func (l *inboundStream) withSubscription(index uint32, fn func(*inboundMap) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (s *inboundStream) withSubscription(index uint32, fn func(*inboundMap) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	// Numbers up to lastIndex were assigned on this stream. A higher one is a violation of the protocol.
-	if index == 0 || index > l.lastIndex {
+	if index == 0 || index > s.lastIndex {
 		return fmt.Errorf("receive answer about unknown subscription %d: %w", index, errProtocol)
 	}
 	// The subscription may have ended while the message was on its way.
-	if in := l.byIndex[index]; in != nil {
+	if in := s.byIndex[index]; in != nil {
 		return fn(in)
 	}
 	return nil
 }
 
 // handleRefused records that the peer refused a map. The subscription remains: the peer serves it
-// when its map changes. The caller holds l.mu. Readiness does not wait for a refused map.
-func (l *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) error {
+// when its map changes. The caller holds inboundStream.mu. Readiness does not wait for a refused map.
+func (s *inboundStream) handleRefused(in *inboundMap, m *mapsyncv1.MapRefused) error {
 	// A sender ends a subscription that it has served with MapEnded.
 	if in.served() {
 		return fmt.Errorf("map %q refused while it was served: %w", in.m.name, errProtocol)
 	}
 	// The peer chooses the text, so it is quoted and truncated.
-	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", l.peer.Node, m.GetText())
-	poke(l.r.wake)
-	l.r.opt.Logger.Warn("map refused by peer",
-		slog.String("peer", l.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err), slog.String("hint", hintLayout))
+	in.state, in.err = StateRefused, fmt.Errorf("refused by %s: %.1024q", s.peer.Node, m.GetText())
+	poke(s.r.wake)
+	s.r.opt.Logger.Warn("map refused by peer",
+		slog.String("peer", s.peer.Node), slog.String("map", in.m.name), slog.Any("error", in.err), slog.String("hint", hintLayout))
 	return nil
 }
 
 // handleEnded prepares a new subscription after the peer has ended the present one: it has removed
 // or replaced the map, or has forgotten deletes that this node did not receive. The next
 // subscription offers the position again. If the peer cannot resume there, it answers with a full
-// sync. The caller holds l.mu.
-func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error {
-	l.r.opt.Logger.Info("subscription ended by peer", slog.String("peer", l.peer.Node),
+// sync. The caller holds inboundStream.mu.
+func (s *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error {
+	s.r.opt.Logger.Info("subscription ended by peer", slog.String("peer", s.peer.Node),
 		slog.String("map", in.m.name), slog.String("reason", m.GetReason().String()))
-	delete(l.byIndex, in.index)
+	delete(s.byIndex, in.index)
 	in.reset()
 	// The pause prevents a busy loop with a peer that ends each subscription at once.
-	in.backoff = min(max(2*in.backoff, l.r.opt.MinBackoff), 30*time.Second)
+	in.backoff = min(max(2*in.backoff, s.r.opt.MinBackoff), 30*time.Second)
 	in.retryAt = time.Now().Add(in.backoff)
-	poke(l.wake)
+	poke(s.wake)
 	return nil
 }
 
@@ -154,10 +154,10 @@ func (l *inboundStream) handleEnded(in *inboundMap, m *mapsyncv1.MapEnded) error
 // only the subscription of the map ends. It is requested again after a growing pause, from the last
 // good position.
 //
-// The receiving goroutine calls it, without a lock. It takes l.mu before and after the merge. The
+// The receiving goroutine calls it, without a lock. It takes inboundStream.mu before and after the merge. The
 // batch points into data.
-func (l *inboundStream) handleBatch(data []byte) error {
-	b := &l.batch
+func (s *inboundStream) handleBatch(data []byte) error {
+	b := &s.batch
 	if err := b.Parse(data); err != nil {
 		return err
 	}
@@ -167,11 +167,11 @@ func (l *inboundStream) handleBatch(data []byte) error {
 		return fmt.Errorf("receive batch with %d owners of %d deltas: %w", n, b.DeltaCount, errProtocol)
 	}
 	// A stream carries the changes of one incarnation only.
-	if b.Origin != l.peer {
+	if b.Origin != s.peer {
 		return fmt.Errorf("receive batch of %q of %d: %w", b.Origin.Node, b.Origin.Incarnation, errProtocol)
 	}
 	var in *inboundMap
-	err := l.withSubscription(b.Index, func(found *inboundMap) error {
+	err := s.withSubscription(b.Index, func(found *inboundMap) error {
 		in = found
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			return fmt.Errorf("receive batch of map %q before it was accepted: %w", in.m.name, errProtocol)
@@ -194,78 +194,78 @@ func (l *inboundStream) handleBatch(data []byte) error {
 	if in == nil || err != nil {
 		return err
 	}
-	// The table's lock is held during the merge, l.mu is not. Other goroutines may end the
+	// The table's lock is held during the merge, inboundStream.mu is not. Other goroutines may end the
 	// subscription meanwhile; its batch is merged in any case.
 	now := time.Now()
 	// A batch that is merged after the end of its subscription does not advance the position. It
 	// arrives again after the resume, and merging it twice changes nothing.
 	res, err := in.merge(b)
-	l.r.count.outOfRange.Add(res.outOfRange)
-	l.r.count.withoutInterface.Add(res.withoutInterface)
-	l.r.count.received.add(b.DeltaCount, len(data))
-	l.r.count.accepted.Add(res.accepted)
+	s.r.count.outOfRange.Add(res.outOfRange)
+	s.r.count.withoutInterface.Add(res.withoutInterface)
+	s.r.count.received.add(b.DeltaCount, len(data))
+	s.r.count.accepted.Add(res.accepted)
 	// Each refused delta counts in exactly one of three counters: see counters.
-	l.r.count.refused.Add(res.refused - res.outOfRange - res.withoutInterface)
-	l.r.count.ahead.Add(res.ahead)
+	s.r.count.refused.Add(res.refused - res.outOfRange - res.withoutInterface)
+	s.r.count.ahead.Add(res.ahead)
 	if err == nil && res.refused > 0 {
 		in.logExceptions(now)
 	}
 	// withSubscription finds the map only if the subscription still exists.
-	return l.withSubscription(b.Index, func(in *inboundMap) error {
+	return s.withSubscription(b.Index, func(in *inboundMap) error {
 		if err != nil {
-			l.r.count.badMessages.Add(1)
-			l.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", l.peer.Node),
+			s.r.count.badMessages.Add(1)
+			s.r.opt.Logger.Warn("map stream from peer failed, retrying", slog.String("peer", s.peer.Node),
 				slog.String("map", in.m.name), slog.Any("error", err), slog.String("hint", hintVersions))
 			in.fail(err, now)
 			return nil
 		}
 		in.handleMerged(b, res, now)
-		poke(l.wake)
+		poke(s.wake)
 		return nil
 	})
 }
 
 // appendSubscriptions appends the requests that begin and end subscriptions, so that they match the
 // maps of this node. Only the requesting goroutine calls it, before the other append methods. It
-// takes l.mu. maps is the present result of Replicator.localMaps.
-func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, maps map[string]*localMap, now time.Time) []*mapsyncv1.SubscribeRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// takes inboundStream.mu. maps is the present result of Replicator.localMaps.
+func (s *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, maps map[string]*localMap, now time.Time) []*mapsyncv1.SubscribeRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	// End the subscriptions of maps that were removed or replaced.
-	for name, in := range l.maps {
+	for name, in := range s.maps {
 		// Another localMap of the same name is another map, or the same map with other access. Both
 		// need a new subscription.
 		if maps[name] == in.m {
 			continue
 		}
 		out = append(unsubscribe(out, in.unsubscribeIndex), unsubscribe(nil, in.index)...)
-		delete(l.byIndex, in.index)
-		delete(l.maps, name)
+		delete(s.byIndex, in.index)
+		delete(s.maps, name)
 		in.comparison.reset()
 	}
 	// Begin the subscriptions that are missing, and send changed owner requests.
 	for name, m := range maps {
-		in := l.maps[name]
+		in := s.maps[name]
 		if in == nil {
-			in = newInboundMap(l, m)
-			l.maps[name] = in
+			in = newInboundMap(s, m)
+			s.maps[name] = in
 		}
 		// A stalled resend blocks further repairs, so the subscription begins again.
-		if in.comparison.stalled(now, l.r.opt.stallTimeout) {
+		if in.comparison.stalled(now, s.r.opt.stallTimeout) {
 			in.failStalled(now)
 		}
 		out = unsubscribe(out, in.unsubscribeIndex)
 		in.unsubscribeIndex = 0
 		// write-from does not list the peer. This node refuses all of its records, so it does not
 		// request the map.
-		if m.excluded(l.peer.Node) {
+		if m.excluded(s.peer.Node) {
 			in.state = StateExcluded
 			continue
 		}
 		// A full sync needs a new subscription, because only the first message chooses the position.
 		if in.repeatFullSyncDue(now) && (in.state == StateSyncing || in.state == StateCaughtUp) {
 			out = unsubscribe(out, in.index)
-			delete(l.byIndex, in.index)
+			delete(s.byIndex, in.index)
 			// The position stays. accept replaces it when the full sync begins.
 			in.reset()
 		}
@@ -273,9 +273,9 @@ func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 		// The pause after a failure has passed. idle wakes this goroutine while a map has no
 		// subscription.
 		case in.index == 0 && !now.Before(in.retryAt):
-			out = append(out, l.subscriptionRequest(in, now))
+			out = append(out, s.subscriptionRequest(in, now))
 		// A peer of an older release accepts no owner requests.
-		case in.index != 0 && in.owners.sentSerial != in.owners.serial && l.supportsOwnerRequests:
+		case in.index != 0 && in.owners.sentSerial != in.owners.serial && s.supportsOwnerRequests:
 			m := in.ownerRequestMessage()
 			m.Map = in.index
 			out = append(out, &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Owners{Owners: m}})
@@ -287,16 +287,16 @@ func (l *inboundStream) appendSubscriptions(out []*mapsyncv1.SubscribeRequest, m
 // subscriptionRequest returns the request for a map and assigns the next number to it. The peer
 // answers with MapAccepted, MapPending or MapRefused. The request resumes at the position, unless
 // nothing was received yet or a full sync is due. The caller holds inboundStream.mu.
-func (l *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *mapsyncv1.SubscribeRequest {
+func (s *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *mapsyncv1.SubscribeRequest {
 	// sweepBefore of a full sync starts here: records that are merged later may be newer than
 	// the full sync.
-	l.lastIndex++
-	in.index, in.nextSweepBefore = l.lastIndex, in.m.head()+1
+	s.lastIndex++
+	in.index, in.nextSweepBefore = s.lastIndex, in.m.head()+1
 	// A refused map stays refused in the status until the peer accepts the map.
 	if in.state != StateRefused {
 		in.state = StateWaiting
 	}
-	l.byIndex[in.index] = in
+	s.byIndex[in.index] = in
 	m := &mapsyncv1.MapSubscription{
 		Map: in.index, Name: in.m.name, Layout: in.m.layout.proto(), Schema: in.m.wireSchema,
 		SendAll:  in.m.table.Stats().Unversioned > 0,
@@ -313,7 +313,7 @@ func (l *inboundStream) subscriptionRequest(in *inboundMap, now time.Time) *maps
 	}
 	// A full sync that is due leaves out the resume.
 	if in.generation != 0 && !in.repeatFullSyncDue(now) {
-		m.Resume = &mapsyncv1.Resume{Incarnation: l.peer.Incarnation, Generation: in.generation, Position: in.position}
+		m.Resume = &mapsyncv1.Resume{Incarnation: s.peer.Incarnation, Generation: in.generation, Position: in.position}
 		m.Owners.Token = in.owners.token
 	}
 	return &mapsyncv1.SubscribeRequest{Message: &mapsyncv1.SubscribeRequest_Subscribe{Subscribe: m}}

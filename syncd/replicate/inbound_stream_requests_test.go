@@ -32,13 +32,13 @@ func TestRequestPause(t *testing.T) {
 		}}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		ended := make(chan error, 1)
-		go func() { ended <- x.l.sendRequests(ctx, out) }()
+		go func() { ended <- x.stream.sendRequests(ctx, out) }()
 		ask := func(at time.Duration) {
 			time.Sleep(time.Until(begun.Add(at)))
-			x.l.mu.Lock()
+			x.stream.mu.Lock()
 			x.in.comparison.requestBuckets = true
-			x.l.mu.Unlock()
-			poke(x.l.wake)
+			x.stream.mu.Unlock()
+			poke(x.stream.wake)
 			synctest.Wait()
 		}
 		const ms = time.Millisecond
@@ -69,7 +69,7 @@ func TestClockProbeInterval(t *testing.T) {
 		x.r.opt.clockProbeInterval = 4 * housekeepingInterval
 		begun, at := time.Now(), time.Duration(0)
 		ctx, cancel := context.WithCancel(t.Context())
-		_ = x.l.sendRequests(ctx, &requestRecorder{fn: func(m *mapsyncv1.SubscribeRequest) error {
+		_ = x.stream.sendRequests(ctx, &requestRecorder{fn: func(m *mapsyncv1.SubscribeRequest) error {
 			if m.GetClockProbe() != nil {
 				at = time.Since(begun)
 				cancel()
@@ -91,7 +91,7 @@ func TestAckWithoutDelay(t *testing.T) {
 		begun, at := time.Now(), time.Duration(0)
 		ctx, cancel := context.WithCancel(t.Context())
 		time.AfterFunc(100*time.Millisecond, x.writeAll)
-		_ = x.l.sendRequests(ctx, &requestRecorder{fn: func(m *mapsyncv1.SubscribeRequest) error {
+		_ = x.stream.sendRequests(ctx, &requestRecorder{fn: func(m *mapsyncv1.SubscribeRequest) error {
 			if m.GetAck().GetPosition() == 10 {
 				at = time.Since(begun)
 				cancel()
@@ -108,18 +108,18 @@ func TestAckWithoutDelay(t *testing.T) {
 func TestUnrequestedClockReply(t *testing.T) {
 	reply := &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_ClockReply{ClockReply: &mapsyncv1.ClockReply{ProbeSent: 7}}}
 	x := newInboundFixture(t)
-	if err := x.l.handle(mustMarshal(t, reply)); !errors.Is(err, errProtocol) {
+	if err := x.stream.handle(mustMarshal(t, reply)); !errors.Is(err, errProtocol) {
 		t.Errorf("unrequested reply on the stream: got %v, want a protocol error", err)
 	}
-	if err := x.l.awaitClockReply(&clockStream{answers: []*mapsyncv1.SubscribeResponse{reply}}); !errors.Is(err, errProtocol) {
+	if err := x.stream.awaitClockReply(&clockStream{answers: []*mapsyncv1.SubscribeResponse{reply}}); !errors.Is(err, errProtocol) {
 		t.Errorf("unrequested reply at the start: got %v, want a protocol error", err)
 	}
-	if err := x.l.awaitClockReply(&clockStream{err: io.ErrUnexpectedEOF}); !errors.Is(err, io.ErrUnexpectedEOF) || err.Error() != "receive clock reply: unexpected EOF" {
+	if err := x.stream.awaitClockReply(&clockStream{err: io.ErrUnexpectedEOF}); !errors.Is(err, io.ErrUnexpectedEOF) || err.Error() != "receive clock reply: unexpected EOF" {
 		t.Errorf("end of the stream: got %v, want io.ErrUnexpectedEOF of receive clock reply", err)
 	}
-	x.l.clock.addSample(100*time.Hour, 0, time.Now())
-	if err := x.l.measureClock(&clockStream{}); err != nil || x.l.clockOffset() > 2*time.Hour {
-		t.Errorf("measure clock: got error %v, offset %s, want nil and at most %s", err, x.l.clockOffset(), 2*time.Hour)
+	x.stream.clock.addSample(100*time.Hour, 0, time.Now())
+	if err := x.stream.measureClock(&clockStream{}); err != nil || x.stream.clockOffset() > 2*time.Hour {
+		t.Errorf("measure clock: got error %v, offset %s, want nil and at most %s", err, x.stream.clockOffset(), 2*time.Hour)
 	}
 }
 
@@ -129,15 +129,15 @@ func TestClockOffsets(t *testing.T) {
 	if list := x.r.ClockOffsets(); len(list) != 0 {
 		t.Errorf("offsets without a measurement: got %v, want none", list)
 	}
-	x.l.clock.addSample(-time.Second, 0, time.Now())
+	x.stream.clock.addSample(-time.Second, 0, time.Now())
 	if list := x.r.ClockOffsets(); len(list) != 1 || list[0] != (ClockOffset{"x", -time.Second}) {
 		t.Errorf("offsets: got %v, want x with %s only", list, -time.Second)
 	}
-	x.l.up = false
+	x.stream.up = false
 	if list := x.r.ClockOffsets(); len(list) != 0 {
 		t.Errorf("offsets of a disconnected peer: got %v, want none", list)
 	}
-	if !x.r.mu.TryLock() || !x.l.mu.TryLock() {
+	if !x.r.mu.TryLock() || !x.stream.mu.TryLock() {
 		t.Error("clock offsets: a lock is still held, want both free")
 	}
 }
@@ -148,7 +148,7 @@ func TestVersionsAheadOfTheClock(t *testing.T) {
 	x.r.opt.Now = func() time.Time { return at1000 }
 	m := stockBatch(x.in.index, 0, 10)
 	m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), lastStart, 0), wireRecord(2, value(2), lastStart+1, 0)}
-	if err := x.l.handle(mustMarshal(t, m)); err != nil {
+	if err := x.stream.handle(mustMarshal(t, m)); err != nil {
 		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if got := live(x.tb); len(got) != 1 || got[1] != 1 || x.r.Stats().DeltasAhead != 1 || x.r.Stats().DeltasAccepted != 1 {
@@ -184,9 +184,9 @@ func TestKeptRangesFollowSchema(t *testing.T) {
 	if err := r.AddMap(testMap, Layout{KeySize: s.Key.Size, ValueSize: s.Value.Size, Schema: s}, newSizedTable(t, r.opt.Self, s.Key.Size, s.Value.Size, false)); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	l := newInboundStream(r, peerX(5))
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
-	in := l.maps[testMap]
+	inbound := newInboundStream(r, peerX(5))
+	inbound.appendSubscriptions(nil, r.localMaps(), time.Now())
+	in := inbound.maps[testMap]
 	for range 2 {
 		if err := in.compile(wire.SchemaToProto(schematest.OldVersion())); err != nil {
 			t.Fatalf("compile schema: got error %v, want nil", err)
@@ -224,10 +224,10 @@ func TestRejectedRecordsAreRequestedAfterDeparture(t *testing.T) {
 func TestRolesOfDisconnectedPeer(t *testing.T) {
 	for _, good := range []bool{false, true} {
 		x := newInboundFixture(t)
-		x.l.supportsOwnerRequests = true
+		x.stream.supportsOwnerRequests = true
 		serial := x.in.owners.serial
 		wanted := &permit{peer: "x", nodes: []string{"c"}}
-		settled := x.l.assignRole(x.in.m, &mapSource{serving: good}, wanted, 0, time.Now())
+		settled := x.stream.assignRole(x.in.m, &mapSource{serving: good}, wanted, 0, time.Now())
 		if settled == good || (x.in.owners.serial != serial) != good {
 			t.Errorf("connected %t: got settled %t, serial %d, want %t, a new serial: %t",
 				good, settled, x.in.owners.serial, !good, good)
@@ -239,11 +239,11 @@ func TestRolesOfDisconnectedPeer(t *testing.T) {
 func TestNoDigestRequestForReplacedMap(t *testing.T) {
 	x := newInboundFixture(t)
 	x.in.comparison.requestBuckets = false
-	wasWoken(x.l.wake)
-	if x.l.requestDigest(&localMap{name: testMap}); x.in.comparison.requestBuckets || wasWoken(x.l.wake) {
+	wasWoken(x.stream.wake)
+	if x.stream.requestDigest(&localMap{name: testMap}); x.in.comparison.requestBuckets || wasWoken(x.stream.wake) {
 		t.Error("replaced map: got a digest request, want none")
 	}
-	if x.l.requestDigest(x.in.m); !x.in.comparison.requestBuckets || !wasWoken(x.l.wake) {
+	if x.stream.requestDigest(x.in.m); !x.in.comparison.requestBuckets || !wasWoken(x.stream.wake) {
 		t.Error("map: got no digest request, want one")
 	}
 }

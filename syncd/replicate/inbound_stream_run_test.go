@@ -96,16 +96,16 @@ func TestReconnectErrorsAreLogged(t *testing.T) {
 			}
 			return nil, errRefusedHere
 		}
-		l := newInboundStream(r, peerX(5))
-		l.run(ctx)
+		s := newInboundStream(r, peerX(5))
+		s.run(ctx)
 		if n := strings.Count(out.String(), "stream from peer ended"); n != 2 || !strings.Contains(out.String(), "peer=x") || dialled != 3 {
 			t.Errorf("log lines: got %d after %d attempts: %s, want 2 with peer=x after 3 attempts", n, dialled, out.String())
 		}
-		if l.err == nil || !errors.Is(l.err, errRefusedHere) || !strings.Contains(l.err.Error(), "dial "+verifyAddr) {
-			t.Errorf("error of the stream: got %v, want an error with errRefusedHere and %q", l.err, "dial "+verifyAddr)
+		if s.err == nil || !errors.Is(s.err, errRefusedHere) || !strings.Contains(s.err.Error(), "dial "+verifyAddr) {
+			t.Errorf("error of the stream: got %v, want an error with errRefusedHere and %q", s.err, "dial "+verifyAddr)
 		}
 		dialled = 0
-		if l.run(ctx); dialled != 0 {
+		if s.run(ctx); dialled != 0 {
 			t.Error("run with a done context: got an attempt, want none")
 		}
 	})
@@ -114,38 +114,38 @@ func TestReconnectErrorsAreLogged(t *testing.T) {
 // TestInboundStreamStartStop checks that a stream runs until it is stopped, and then wakes the
 // replicator.
 func TestInboundStreamStartStop(t *testing.T) {
-	for name, end := range map[string]func(l *inboundStream){
+	for name, end := range map[string]func(s *inboundStream){
 		"stop":  (*inboundStream).stop,
 		"leave": (*inboundStream).peerDeparted,
-		"move":  func(l *inboundStream) { l.setAddr("192.0.2.2:1") },
+		"move":  func(s *inboundStream) { s.setAddr("192.0.2.2:1") },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			r, _ := newTestReplicator(t)
 			failDials(r)
-			l := newInboundStream(r, peerX(5))
-			end(l) // the stream does not run yet
-			if l.running() {
+			s := newInboundStream(r, peerX(5))
+			end(s) // the stream does not run yet
+			if s.running() {
 				t.Fatalf("%s: stream before start: got running, want not running", name)
 			}
 			begun := time.Now()
 			var wg sync.WaitGroup
-			l.start(t.Context(), &wg)
+			s.start(t.Context(), &wg)
 			synctest.Wait()
-			if !l.running() {
+			if !s.running() {
 				t.Fatalf("%s: stream after start: got not running, want running", name)
 			}
 			time.Sleep(time.Minute)
 			wasWoken(r.wake)
-			end(l)
+			end(s)
 			wg.Wait()
-			if l.running() || !wasWoken(r.wake) || time.Since(begun) != time.Minute {
+			if s.running() || !wasWoken(r.wake) || time.Since(begun) != time.Minute {
 				t.Errorf("%s: got running %t after %s, want false after %s, and the replicator woken",
-					name, l.running(), time.Since(begun), time.Minute)
+					name, s.running(), time.Since(begun), time.Minute)
 			}
-			if left := l.departedAt(); (name == "leave") != left.Equal(time.Now()) || (name == "leave") == left.IsZero() {
+			if left := s.departedAt(); (name == "leave") != left.Equal(time.Now()) || (name == "leave") == left.IsZero() {
 				t.Errorf("%s: got departure at %s, want the current time for leave, none otherwise", name, left)
 			}
-			if addr := l.currentPeer().Addr; (name == "move") != (addr == "192.0.2.2:1") {
+			if addr := s.currentPeer().Addr; (name == "move") != (addr == "192.0.2.2:1") {
 				t.Errorf("%s: got address %s, want 192.0.2.2:1 for move only", name, addr)
 			}
 		})
@@ -157,14 +157,14 @@ func TestInboundStreamStartStop(t *testing.T) {
 func TestSubscriptionsEndWithStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInboundFixture(t)
-		x.l.since = time.Time{}
+		x.stream.since = time.Time{}
 		wasWoken(x.r.wake)
-		x.l.maps = nil // maps wake the replicator, too
-		x.l.markDown(errGap)
-		if x.l.up || x.l.lastIndex != 0 || len(x.l.byIndex) != 0 || !errors.Is(x.l.err, errGap) || !x.l.since.Equal(time.Now()) || !wasWoken(x.r.wake) {
+		x.stream.maps = nil // maps wake the replicator, too
+		x.stream.markDown(errGap)
+		if x.stream.up || x.stream.lastIndex != 0 || len(x.stream.byIndex) != 0 || !errors.Is(x.stream.err, errGap) || !x.stream.since.Equal(time.Now()) || !wasWoken(x.r.wake) {
 			t.Errorf("stream after its end: got up %t, last index %d, since %s, error %v, "+
 				"want false, 0, %s and %v; want no maps by index, and the replicator woken",
-				x.l.up, x.l.lastIndex, x.l.since, x.l.err, time.Now(), errGap)
+				x.stream.up, x.stream.lastIndex, x.stream.since, x.stream.err, time.Now(), errGap)
 		}
 	})
 }

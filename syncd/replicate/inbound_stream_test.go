@@ -21,7 +21,7 @@ import (
 
 // requestKinds returns the kinds of the requests that are due now.
 func (x *inboundFixture) requestKinds(now time.Time) (kinds []string) {
-	for _, m := range x.l.appendSubscriptions(nil, x.r.localMaps(), now) {
+	for _, m := range x.stream.appendSubscriptions(nil, x.r.localMaps(), now) {
 		switch m := m.GetMessage().(type) {
 		case *mapsyncv1.SubscribeRequest_Subscribe:
 			kind := fmt.Sprintf("subscribe %d", m.Subscribe.GetMap())
@@ -52,7 +52,7 @@ func TestSubscriptionRequests(t *testing.T) {
 	want("subscribed")
 	x.in.owners.serial = 5
 	want("peer without owner requests")
-	x.l.supportsOwnerRequests = true
+	x.stream.supportsOwnerRequests = true
 	want("another request", "owners 5 of 1")
 	want("request was sent")
 	x.handle(stockBatch(1, 0, 10, 1))
@@ -62,9 +62,9 @@ func TestSubscriptionRequests(t *testing.T) {
 	for i, state := range []State{StateSyncing, StateCaughtUp} {
 		x.in.state, x.in.repeatFullSyncAt = state, now.Add(-1)
 		want("full sync due", fmt.Sprintf("unsubscribe %d", i+1), fmt.Sprintf("subscribe %d", i+2))
-		if x.in.state != StateWaiting || len(x.l.byIndex) != 1 || x.l.byIndex[uint32(i+2)] != x.in {
+		if x.in.state != StateWaiting || len(x.stream.byIndex) != 1 || x.stream.byIndex[uint32(i+2)] != x.in {
 			t.Errorf("state: got %s, maps by index %v, want %s and this map only, at index %d",
-				x.in.state, x.l.byIndex, StateWaiting, i+2)
+				x.in.state, x.stream.byIndex, StateWaiting, i+2)
 		}
 	}
 	x.in.repeatFullSyncAt = time.Time{}
@@ -83,7 +83,7 @@ func TestSubscriptionRequests(t *testing.T) {
 	}
 	// A refused map stays refused until it is accepted.
 	x.in.index, x.in.state = 0, StateRefused
-	clear(x.l.byIndex)
+	clear(x.stream.byIndex)
 	want("map was refused", "subscribe 5 at 10")
 	if x.in.state != StateRefused {
 		t.Errorf("state: got %s, want refused", x.in.state)
@@ -93,8 +93,8 @@ func TestSubscriptionRequests(t *testing.T) {
 	l := newTestList(x)
 	x.in.comparison.list = l
 	want("map was removed", "unsubscribe 3", "unsubscribe 5")
-	if len(x.l.byIndex) != 0 || len(x.l.maps) != 0 || !listEnded(l) {
-		t.Errorf("removed map: got %v, %v, want none", x.l.byIndex, x.l.maps)
+	if len(x.stream.byIndex) != 0 || len(x.stream.maps) != 0 || !listEnded(l) {
+		t.Errorf("removed map: got %v, %v, want none", x.stream.byIndex, x.stream.maps)
 	}
 	want("no maps")
 	// A map that the peer may not write is not requested.
@@ -104,7 +104,7 @@ func TestSubscriptionRequests(t *testing.T) {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
 	want("excluded")
-	if s := x.l.maps[testMap].state; s != StateExcluded {
+	if s := x.stream.maps[testMap].state; s != StateExcluded {
 		t.Errorf("state: got %s, want excluded", s)
 	}
 }
@@ -117,9 +117,9 @@ func TestSubscriptionContents(t *testing.T) {
 		tx.Load(key(1), value(1))
 		tx.EndLoad()
 	})
-	l := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
-	m := l.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe()
-	in := l.maps[testMap]
+	s := newInboundStream(r, Peer{Node: "x", Incarnation: 1})
+	m := s.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe()
+	in := s.maps[testMap]
 	if !m.GetSendAll() || !m.GetExpiries() || m.GetResume() != nil || m.GetName() != testMap || m.GetLayout().GetKeySize() != testKeySize ||
 		m.GetLayout().GetValueSize() != testValueSize || m.GetLayout().GetType() != mapsyncv1.MapType_MAP_TYPE_HASH ||
 		m.GetOwners().GetSerial() != in.owners.serial || m.GetOwners().GetToken() != 0 {
@@ -133,12 +133,12 @@ func TestSubscriptionContents(t *testing.T) {
 	}
 	tb.Update(func(tx *table.Tx) { tx.Adopt(10) })
 	in.index, in.generation, in.position, in.owners.token = 0, 4, 9, 7
-	m = l.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe()
+	m = s.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe()
 	if m.GetSendAll() || m.GetResume().GetIncarnation() != 1 || m.GetResume().GetGeneration() != 4 || m.GetResume().GetPosition() != 9 || m.GetOwners().GetToken() != 7 {
 		t.Errorf("subscription with a resume: got %v, want incarnation 1, generation 4, position 9, token 7, no send_all", m)
 	}
 	in.index, in.repeatFullSyncAt = 0, time.Now().Add(-time.Second)
-	if m = l.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe(); m.GetResume() != nil || m.GetOwners().GetToken() != 0 {
+	if m = s.appendSubscriptions(nil, r.localMaps(), time.Now())[0].GetSubscribe(); m.GetResume() != nil || m.GetOwners().GetToken() != 0 {
 		t.Errorf("subscription for a full sync: got %v, want no resume and token 0", m)
 	}
 }
@@ -161,7 +161,7 @@ func TestInboundStreamIdleTime(t *testing.T) {
 		x := newInboundFixture(t)
 		x.newAck()
 		c.change(x)
-		if got := x.l.idle(); (got == housekeepingInterval) != c.short || !c.short && got != 4*housekeepingInterval {
+		if got := x.stream.idle(); (got == housekeepingInterval) != c.short || !c.short && got != 4*housekeepingInterval {
 			t.Errorf("%s: idle time: got %s, want short: %t (%s if short, else %s)",
 				name, got, c.short, housekeepingInterval, 4*housekeepingInterval)
 		}
@@ -185,13 +185,13 @@ func TestRequestLoop(t *testing.T) {
 	broken := errors.New("broken")
 	x := newInboundFixture(t)
 	x.in.comparison.requestBuckets = true
-	if err := x.l.sendRequests(t.Context(), &requestRecorder{fn: func(*mapsyncv1.SubscribeRequest) error { return broken }}); !errors.Is(err, broken) {
+	if err := x.stream.sendRequests(t.Context(), &requestRecorder{fn: func(*mapsyncv1.SubscribeRequest) error { return broken }}); !errors.Is(err, broken) {
 		t.Errorf("send requests: got %v, want the error of Send", err)
 	}
 	x = newInboundFixture(t)
 	x.r.opt.clockProbeInterval = time.Millisecond
 	out := &requestRecorder{fn: func(*mapsyncv1.SubscribeRequest) error { return broken }}
-	if err := x.l.sendRequests(t.Context(), out); !errors.Is(err, broken) || out.sent[0].GetClockProbe() == nil {
+	if err := x.stream.sendRequests(t.Context(), out); !errors.Is(err, broken) || out.sent[0].GetClockProbe() == nil {
 		t.Errorf("send a clock probe: got %v, requests %v, want the error of Send, and a clock probe first", err, out.sent)
 	}
 	x = newInboundFixture(t)
@@ -207,20 +207,20 @@ func TestRequestLoop(t *testing.T) {
 	// the stream.
 	time.AfterFunc(20*time.Millisecond, x.writeAll)
 	begun := time.Now()
-	if err := x.l.sendRequests(ctx, out); !errors.Is(err, errPeerGone) || time.Since(begun) > 10*time.Second {
+	if err := x.stream.sendRequests(ctx, out); !errors.Is(err, errPeerGone) || time.Since(begun) > 10*time.Second {
 		t.Errorf("send requests: got %v, want errPeerGone within 10 s", err)
 	}
-	wasWoken(x.l.wake)
+	wasWoken(x.stream.wake)
 	putTable(t, x.tb, 50, 51, 1)
-	if wasWoken(x.l.wake) {
+	if wasWoken(x.stream.wake) {
 		t.Error("table change after the end: got woken, want not woken")
 	}
 	// A removed table does not wake the stream. Another table does.
 	subs := make(tableWakeups)
 	defer subs.close()
-	subs.update(x.r.localMaps(), x.l.wake)
-	subs.update(x.r.localMaps(), x.l.wake)
-	if putTable(t, x.tb, 51, 52, 1); !wasWoken(x.l.wake) || len(subs) != 1 {
+	subs.update(x.r.localMaps(), x.stream.wake)
+	subs.update(x.r.localMaps(), x.stream.wake)
+	if putTable(t, x.tb, 51, 52, 1); !wasWoken(x.stream.wake) || len(subs) != 1 {
 		t.Error("table change: got not woken, want woken")
 	}
 	next := newTable(t, x.r.opt.Self, false)
@@ -228,12 +228,12 @@ func TestRequestLoop(t *testing.T) {
 	if err := x.r.AddMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, next); err != nil {
 		t.Fatalf("add map: got error %v, want nil", err)
 	}
-	subs.update(x.r.localMaps(), x.l.wake)
-	wasWoken(x.l.wake)
-	if putTable(t, x.tb, 52, 53, 1); wasWoken(x.l.wake) || len(subs) != 1 {
+	subs.update(x.r.localMaps(), x.stream.wake)
+	wasWoken(x.stream.wake)
+	if putTable(t, x.tb, 52, 53, 1); wasWoken(x.stream.wake) || len(subs) != 1 {
 		t.Error("change of a removed table: got woken, want not woken")
 	}
-	if putTable(t, next, 1, 2, 1); !wasWoken(x.l.wake) {
+	if putTable(t, next, 1, 2, 1); !wasWoken(x.stream.wake) {
 		t.Error("change of the new table: got not woken, want woken")
 	}
 }
@@ -278,26 +278,26 @@ func TestHandshake(t *testing.T) {
 		"no clock":            {&welcomeStream{clockStream: clockStream{answers: []*mapsyncv1.SubscribeResponse{{}}}, welcome: welcome(same)}, errProtocol, ""},
 	} {
 		x := newInboundFixture(t)
-		x.l.up, x.l.since = false, time.Time{}
+		x.stream.up, x.stream.since = false, time.Time{}
 		mistaken := ""
 		x.r.opt.IncarnationMismatch = func(node string) { mistaken = node }
 		before := time.Now()
-		if err := x.l.handshake(c.stream); !errors.Is(err, c.want) || mistaken != c.mistaken || x.l.up != (c.want == nil) {
-			t.Errorf("%s: handshake: got %v, mismatch of %q, up %t, want %v, %q, %t", name, err, mistaken, x.l.up, c.want, c.mistaken, c.want == nil)
+		if err := x.stream.handshake(c.stream); !errors.Is(err, c.want) || mistaken != c.mistaken || x.stream.up != (c.want == nil) {
+			t.Errorf("%s: handshake: got %v, mismatch of %q, up %t, want %v, %q, %t", name, err, mistaken, x.stream.up, c.want, c.mistaken, c.want == nil)
 		}
 		if c.want != nil {
 			continue
 		}
-		if !x.l.supportsOwnerRequests || !x.l.supportsReports || x.l.version != 1 || x.l.since.Before(before) || x.l.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
+		if !x.stream.supportsOwnerRequests || !x.stream.supportsReports || x.stream.version != 1 || x.stream.since.Before(before) || x.stream.lastContact.Load() == 0 || x.r.Stats().Connects != 1 {
 			t.Errorf("%s: stream: got since %s, %d connects, "+
 				"want not before %s and 1; want owner requests, reports, version 1 and a contact",
-				name, x.l.since, x.r.Stats().Connects, before)
+				name, x.stream.since, x.r.Stats().Connects, before)
 		}
 		wasWoken(x.r.wake)
-		x.l.markDown(broken)
-		if x.l.up || x.l.lastIndex != 0 || len(x.l.byIndex) != 0 || x.in.index != 0 || !errors.Is(x.l.err, broken) || !wasWoken(x.r.wake) {
+		x.stream.markDown(broken)
+		if x.stream.up || x.stream.lastIndex != 0 || len(x.stream.byIndex) != 0 || x.in.index != 0 || !errors.Is(x.stream.err, broken) || !wasWoken(x.r.wake) {
 			t.Errorf("%s: end of the stream: got up %t, last index %d, "+
-				"want false and 0, no indexes left, the error %q, and the replicator woken", name, x.l.up, x.l.lastIndex, broken)
+				"want false and 0, no indexes left, the error %q, and the replicator woken", name, x.stream.up, x.stream.lastIndex, broken)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func TestReceiveUntilError(t *testing.T) {
 			m.all = append(m.all, c.second)
 		}
 		messageCount := 0
-		if err := x.l.receive(m, func() { messageCount++ }); !errors.Is(err, c.want) || messageCount != c.messages || x.r.Stats().BadMessages != c.bad {
+		if err := x.stream.receive(m, func() { messageCount++ }); !errors.Is(err, c.want) || messageCount != c.messages || x.r.Stats().BadMessages != c.bad {
 			t.Errorf("%s: receive: got %v, %d messages, %d bad messages, want %v, %d, %d", name, err, messageCount, x.r.Stats().BadMessages, c.want, c.messages, c.bad)
 		}
 		if live(x.tb)[1] != 1 {
@@ -347,7 +347,7 @@ func TestPendingMap(t *testing.T) {
 	x := newInboundFixture(t)
 	x.in.state, x.in.err = StateFailed, errGap
 	wasWoken(x.r.wake)
-	if err := x.l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 1}}})); err != nil {
+	if err := x.stream.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{Pending: &mapsyncv1.MapPending{Map: 1}}})); err != nil {
 		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if x.in.state != StatePending || x.in.err != nil || !wasWoken(x.r.wake) {

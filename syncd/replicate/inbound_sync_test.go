@@ -15,11 +15,11 @@ import (
 // The tests of this file cover lines that no other test covers: see make mutate.
 
 // receiveBatch has a stream receive a batch of keys, in the middle or at the end of a full sync.
-func receiveBatch(t *testing.T, l *inboundStream, from, to uint64, end bool, keys ...int) {
+func receiveBatch(t *testing.T, s *inboundStream, from, to uint64, end bool, keys ...int) {
 	t.Helper()
 	m := stockBatch(1, from, to, keys...)
 	m.GetBatch().CaughtUp = end
-	if err := l.handle(mustMarshal(t, m)); err != nil {
+	if err := s.handle(mustMarshal(t, m)); err != nil {
 		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 }
@@ -44,12 +44,12 @@ func wantLive(t *testing.T, tb *table.Table, keys ...int) {
 // peer has deleted a key and forgotten its tombstone. The next full sync deletes the key.
 func TestSweepAfterPositionLost(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, false, 1, 2)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, false, 1, 2)
 	restartFullSync(t, in)
-	receiveBatch(t, l, 0, 20, false, 2)
+	receiveBatch(t, s, 0, 20, false, 2)
 	wantLive(t, tb, 1, 2)
-	receiveBatch(t, l, 20, 30, true, 3)
+	receiveBatch(t, s, 20, 30, true, 3)
 	wantLive(t, tb, 2, 3)
 }
 
@@ -57,34 +57,34 @@ func TestSweepAfterPositionLost(t *testing.T) {
 // restarted full sync sweeps, too.
 func TestRestartedFullSyncSweeps(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, true, 1, 2)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, true, 1, 2)
 	restartFullSync(t, in)
 	restartFullSync(t, in)
-	receiveBatch(t, l, 0, 20, true, 2)
+	receiveBatch(t, s, 0, 20, true, 2)
 	wantLive(t, tb, 2)
 	// After the full sync, records that the peer does not resend are kept.
-	receiveBatch(t, l, 20, 30, true, 3)
+	receiveBatch(t, s, 20, 30, true, 3)
 	wantLive(t, tb, 2, 3)
 }
 
 // TestFullSyncOfReplacedMapSweepsNothing checks that a full sync of another map deletes nothing.
 func TestFullSyncOfReplacedMapSweepsNothing(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, true, 1, 2)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, true, 1, 2)
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 2, Reset_: true, Schema: in.m.wireSchema}); err != nil {
 		t.Fatalf("accept map: got error %v, want nil", err)
 	}
-	receiveBatch(t, l, 0, 20, true, 2)
+	receiveBatch(t, s, 0, 20, true, 2)
 	wantLive(t, tb, 1, 2)
 }
 
 // TestInSyncEndsWithStream checks that an agreement of one stream does not count for the next.
 func TestInSyncEndsWithStream(t *testing.T) {
 	r, _ := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, true, 1)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, true, 1)
 	before := time.Now()
 	in.noteInSync(10, before.Add(time.Second))
 	if in.awaitsInSync(before) {
@@ -117,13 +117,13 @@ func TestInSyncEndsWithStream(t *testing.T) {
 // are written, also if the position was acknowledged before.
 func TestRepairIsAcknowledgedAfterWrite(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, true, 1, 2)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, true, 1, 2)
 	writer := tb.NewCursor(0)
 	defer writer.Close()
 	write(tb, writer)
 	acked := func() (position uint64) {
-		for _, a := range l.appendAcks(nil) {
+		for _, a := range s.appendAcks(nil) {
 			position = a.GetAck().GetPosition()
 		}
 		return position
@@ -137,15 +137,15 @@ func TestRepairIsAcknowledgedAfterWrite(t *testing.T) {
 	}
 	j := &inboundResend{buckets: all, firstPosition: in.m.head() + 1}
 	in.comparison.resend = j
-	if err := l.handleResent(&mapsyncv1.Resent{Map: 1}); err != nil {
+	if err := s.handleResent(&mapsyncv1.Resent{Map: 1}); err != nil {
 		t.Fatalf("handle end of the resend: got error %v, want nil", err)
 	}
 	wantLive(t, tb)
 	if j.repaired != 2 || in.comparison.resend != nil || !in.comparison.requestBuckets || in.comparison.inSync {
 		t.Errorf("end of the repair: got %+v, %+v, want 2 repaired, no resend, buckets requested, not in sync", j, in.comparison)
 	}
-	receiveBatch(t, l, 10, 10, true)
-	if n := len(l.appendAcks(nil)); n != 0 {
+	receiveBatch(t, s, 10, 10, true)
+	if n := len(s.appendAcks(nil)); n != 0 {
 		t.Errorf("acknowledgements before the deletes are written: got %d, want 0", n)
 	}
 	if in.tableHead != j.tableHead || j.tableHead == 0 {
@@ -157,19 +157,19 @@ func TestRepairIsAcknowledgedAfterWrite(t *testing.T) {
 // merged changes. They are acknowledged once written.
 func TestAckAfterResumeWaitsForWriter(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	receiveBatch(t, l, 0, 10, true, 1, 2)
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	receiveBatch(t, s, 0, 10, true, 1, 2)
 	in.pendingAcks.n = 0 // the stream has ended with its acknowledgements
 	if err := in.accept(&mapsyncv1.MapAccepted{Map: in.index, Generation: 1, Position: 10, Schema: in.m.wireSchema}); err != nil {
 		t.Fatalf("accept map: got error %v, want nil", err)
 	}
-	if acks := l.appendAcks(nil); len(acks) != 0 {
+	if acks := s.appendAcks(nil); len(acks) != 0 {
 		t.Fatalf("acknowledgements before the write: got %v, want none", acks)
 	}
 	writer := tb.NewCursor(0)
 	defer writer.Close()
 	write(tb, writer)
-	if acks := l.appendAcks(nil); len(acks) != 1 || acks[0].GetAck().GetPosition() != 10 {
+	if acks := s.appendAcks(nil); len(acks) != 1 || acks[0].GetAck().GetPosition() != 10 {
 		t.Errorf("acknowledgements after the write: got %v, want 10", acks)
 	}
 }
@@ -272,11 +272,11 @@ func TestClockSampleSelection(t *testing.T) {
 // TestEmptyMessage checks that a message without content, or of an unknown kind, ends the stream.
 func TestEmptyMessage(t *testing.T) {
 	r, _ := newTestReplicator(t)
-	l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	if err := l.handle(nil); !errors.Is(err, errProtocol) {
+	s, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	if err := s.handle(nil); !errors.Is(err, errProtocol) {
 		t.Errorf("handle an empty message: got %v, want a protocol error", err)
 	}
-	if err := l.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{Heartbeat: &mapsyncv1.Heartbeat{}}})); err != nil {
+	if err := s.handle(mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Heartbeat{Heartbeat: &mapsyncv1.Heartbeat{}}})); err != nil {
 		t.Errorf("handle a heartbeat: got %v, want no error", err)
 	}
 }
@@ -308,27 +308,27 @@ func TestRepairBackoffReset(t *testing.T) {
 // the record of its earlier incarnation only if it has acknowledged it.
 func TestSweepKeepsRecordsThatThePeerMayLack(t *testing.T) {
 	for name, c := range map[string]struct {
-		change func(s *outboundStream, f *outboundMap)
+		change func(s *outboundStream, out *outboundMap)
 		swept  bool
 	}{
 		"acknowledged":                           {func(*outboundStream, *outboundMap) {}, true},
-		"not acknowledged":                       {func(_ *outboundStream, f *outboundMap) { f.ackedPosition.Store(0) }, false},
+		"not acknowledged":                       {func(_ *outboundStream, out *outboundMap) { out.ackedPosition.Store(0) }, false},
 		"acknowledged by an earlier incarnation": {func(s *outboundStream, _ *outboundMap) { s.target.Incarnation-- }, false},
-		"sent to an observer":                    {func(_ *outboundStream, f *outboundMap) { f.observe = true }, false},
+		"sent to an observer":                    {func(_ *outboundStream, out *outboundMap) { out.observe = true }, false},
 	} {
 		x := newInboundFixture(t)
-		earlier := x.l.peer
+		earlier := x.stream.peer
 		earlier.Incarnation--
 		x.tb.Update(func(tx *table.Tx) {
 			tx.Remote(&table.Delta{Key: key(7), Value: value(7), Version: 5, Owner: tx.Intern(earlier)}, 5, table.RemoteOptions{})
 		})
-		s := newOutboundStream(x.r, x.l.peer, nil)
-		f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
-		f.serving.Store(true)
-		f.sentPosition.Store(x.tb.Stats().Head)
-		f.ackedPosition.Store(x.tb.Stats().Head)
-		c.change(s, f)
-		s.maps = []*outboundMap{f}
+		s := newOutboundStream(x.r, x.stream.peer, nil)
+		out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+		out.serving.Store(true)
+		out.sentPosition.Store(x.tb.Stats().Head)
+		out.ackedPosition.Store(x.tb.Stats().Head)
+		c.change(s, out)
+		s.maps = []*outboundMap{out}
 		x.r.outboundStreams[s] = struct{}{}
 		x.handle(stockBatch(x.in.index, 0, 10, 1))
 		x.in.repeatFullSyncAt = time.Now().Add(-time.Second)

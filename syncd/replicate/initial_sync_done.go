@@ -34,12 +34,12 @@ func (r *Replicator) received(all bool) (ok bool, waiting []string) {
 
 // unsyncedMaps returns the names of the maps whose initial sync from the peer is not complete. If
 // all is set, these include maps of which the peer has not sent all records: see AllReceived. It
-// takes l.mu.
-func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// takes inboundStream.mu.
+func (s *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for name, m := range maps {
-		in := l.maps[name]
+		in := s.maps[name]
 		if in == nil || in.m != m || ((!in.fullSyncDone || !in.requestsComplete() || (all && !in.allReceived)) && in.state != StatePending && in.state != StateRefused && in.state != StateExcluded) {
 			names = append(names, name)
 		}
@@ -51,5 +51,5 @@ func (l *inboundStream) unsyncedMaps(maps map[string]*localMap, all bool) (names
 // nothing is complete at once. The caller holds inboundStream.mu.
 func (in *inboundMap) requestsComplete() bool {
 	q := &in.owners
-	return !in.l.supportsOwnerRequests || q.confirmedSerial == q.serial || (!q.requested.orphaned && len(q.requested.nodes) == 0)
+	return !in.stream.supportsOwnerRequests || q.confirmedSerial == q.serial || (!q.requested.orphaned && len(q.requested.nodes) == 0)
 }

@@ -33,11 +33,11 @@ func TestInvalidBatches(t *testing.T) {
 		"receive batch of \"\"":   func(b *mapsyncv1.Batch) { b.Origin = nil },
 		"receive batch of \"x\" ": func(b *mapsyncv1.Batch) { b.Origin.Number = 2 },
 	} {
-		l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+		s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 		b := good()
 		corrupt(b)
 		data := mustMarshal(t, &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Batch{Batch: b}})
-		err := l.handle(data)
+		err := s.handle(data)
 		if err == nil {
 			err = in.err
 		}
@@ -94,10 +94,10 @@ func TestBatchGap(t *testing.T) {
 func TestMessagesOffTheFastPath(t *testing.T) {
 	x := newInboundFixture(t)
 	b := mustMarshal(t, stockBatch(x.in.index, 0, 10, 1))
-	if err := x.l.handle(append(b, 0xfa, 1, 0)); err != nil || live(x.tb)[1] != 1 {
+	if err := x.stream.handle(append(b, 0xfa, 1, 0)); err != nil || live(x.tb)[1] != 1 {
 		t.Errorf("batch with an unknown field: got error %v, value %d, want nil and 1", err, live(x.tb)[1])
 	}
-	if err := x.l.handle([]byte{0xff}); !errors.Is(err, wire.ErrMalformed) {
+	if err := x.stream.handle([]byte{0xff}); !errors.Is(err, wire.ErrMalformed) {
 		t.Errorf("invalid message: got %v, want ErrMalformed", err)
 	}
 }

@@ -50,14 +50,14 @@ func TestStreamThatCannotBeOpened(t *testing.T) {
 // a request after the handshake is in progress, which takes a second.
 type slowRequestStream struct {
 	welcomeStream
-	l       *inboundStream
+	stream  *inboundStream
 	begun   chan struct{}
 	ended   bool
 	beatSet bool
 }
 
 func (s *slowRequestStream) Send(m *mapsyncv1.SubscribeRequest) error {
-	if !s.l.connected() {
+	if !s.stream.connected() {
 		return s.welcomeStream.Send(m)
 	}
 	close(s.begun)
@@ -92,21 +92,21 @@ func (c streamClient) Subscribe(context.Context, ...grpc.CallOption) (mapsyncv1.
 func TestInboundStreamUntilItEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newInboundFixture(t)
-		x.l.up = false
+		x.stream.up = false
 		x.in.comparison.requestBuckets = true
 		w := &mapsyncv1.Welcome{ProtocolVersion: 1, Self: &mapsyncv1.Incarnation{Node: "x", Number: 1}}
-		s := &slowRequestStream{l: x.l, begun: make(chan struct{})}
+		s := &slowRequestStream{stream: x.stream, begun: make(chan struct{})}
 		s.welcome = &mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Welcome{Welcome: w}}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		begun, restarts := time.Now(), 0
-		err := x.l.subscribeAndReceive(ctx, cancel, streamClient{stream: s}, "addr", func() { restarts++ })
+		err := x.stream.subscribeAndReceive(ctx, cancel, streamClient{stream: s}, "addr", func() { restarts++ })
 		if !errors.Is(err, errRefusedHere) || !s.ended {
 			t.Errorf("end of the stream: got error %v, last request ended %t, want %v and true", err, s.ended, errRefusedHere)
 		}
 		if restarts != 2 {
 			t.Errorf("restarts of the receive timeout: got %d, want 2", restarts)
 		}
-		if got := time.Unix(0, x.l.lastContact.Load()).Sub(begun); got != time.Second/2 {
+		if got := time.Unix(0, x.stream.lastContact.Load()).Sub(begun); got != time.Second/2 {
 			t.Errorf("last contact: got %s after the start, want %s", got, time.Second/2)
 		}
 	})
@@ -126,7 +126,7 @@ func TestInvalidMessageEndsStream(t *testing.T) {
 		}}), wire.ErrMalformed},
 	} {
 		x := newInboundFixture(t)
-		if err := x.l.handle(c.data); !errors.Is(err, c.want) {
+		if err := x.stream.handle(c.data); !errors.Is(err, c.want) {
 			t.Errorf("%s: handle message: got error %v, want %v", name, err, c.want)
 		}
 	}
@@ -139,7 +139,7 @@ func TestRefusedRecordsAreCounted(t *testing.T) {
 	x.r.opt.MaxClockAhead = math.MaxInt64 - time.Duration(time.Now().Add(time.Hour).UnixNano())
 	m := stockBatch(x.in.index, 0, 10)
 	m.GetBatch().Deltas = []*mapsyncv1.Delta{wireRecord(1, value(1), 1<<62+1, 0)} // above the limit of the table
-	if err := x.l.handle(mustMarshal(t, m)); err != nil {
+	if err := x.stream.handle(mustMarshal(t, m)); err != nil {
 		t.Fatalf("handle message: got error %v, want nil", err)
 	}
 	if got := x.r.Stats().DeltasRefused; got != 1 {

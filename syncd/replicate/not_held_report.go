@@ -66,14 +66,14 @@ type reportNumbers struct {
 }
 
 // appendReports appends the reports that are due for this node's maps. Only the requesting
-// goroutine calls it. It takes l.mu. A peer of an older release gets none.
-func (l *inboundStream) appendReports(out []*mapsyncv1.SubscribeRequest, now time.Time) []*mapsyncv1.SubscribeRequest {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.supportsReports {
+// goroutine calls it. It takes inboundStream.mu. A peer of an older release gets none.
+func (s *inboundStream) appendReports(out []*mapsyncv1.SubscribeRequest, now time.Time) []*mapsyncv1.SubscribeRequest {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.supportsReports {
 		return out
 	}
-	for index, in := range l.byIndex {
+	for index, in := range s.byIndex {
 		if in.state != StateSyncing && in.state != StateCaughtUp {
 			continue
 		}
@@ -140,16 +140,16 @@ func (s *outboundStream) handleReport(m *mapsyncv1.MapReport) error {
 			return fmt.Errorf("report an exception of %d + %d bytes: %w", len(x.GetKey()), len(x.GetReason()), errProtocol)
 		}
 	}
-	f := s.findMap(m.GetMap())
+	out := s.findMap(m.GetMap())
 	switch {
-	case f == nil:
+	case out == nil:
 		return nil // it has ended in the meantime
-	case f.observe:
-		return fmt.Errorf("report on map %q by an observer: %w", f.name, errProtocol)
+	case out.observe:
+		return fmt.Errorf("report on map %q by an observer: %w", out.name, errProtocol)
 	}
 	// The report replaces the previous one as a whole. The time is this node's, so the age of a
 	// report does not depend on the peer's clock.
-	f.peerReport.Store(&receivedReport{m, time.Now()})
+	out.peerReport.Store(&receivedReport{m, time.Now()})
 	return nil
 }
 
@@ -166,8 +166,8 @@ const maxCount = 1 << 52
 
 // lastReport returns the last report of the peer about a map that is served. It returns the zero
 // Report if there is none. The caller holds outboundStream.mu.
-func (f *outboundMap) lastReport() (r Report) {
-	got := f.peerReport.Load()
+func (out *outboundMap) lastReport() (r Report) {
+	got := out.peerReport.Load()
 	if got == nil {
 		return r
 	}
@@ -180,7 +180,7 @@ func (f *outboundMap) lastReport() (r Report) {
 	}
 	for _, x := range m.GetExceptions() {
 		// The key is in the encoding of this node, which has sent it.
-		r.Exceptions = append(r.Exceptions, Exception{Key: f.m.keyPrinter.key(x.GetKey()), Reason: printable(x.GetReason())})
+		r.Exceptions = append(r.Exceptions, Exception{Key: out.m.keyPrinter.key(x.GetKey()), Reason: printable(x.GetReason())})
 	}
 	return r
 }

@@ -115,23 +115,23 @@ func TestAppendReports(t *testing.T) {
 	x := newInboundFixture(t)
 	now := time.Now()
 	x.in.state = StateCaughtUp
-	if out := x.l.appendReports(nil, now); len(out) != 0 {
+	if out := x.stream.appendReports(nil, now); len(out) != 0 {
 		t.Errorf("reports to a peer that accepts none: got %v, want none", out)
 	}
-	x.l.supportsReports = true
+	x.stream.supportsReports = true
 	for _, state := range []State{StateWaiting, StatePending, StateFailed, StateRefused} {
 		x.in.state = state
-		if out := x.l.appendReports(nil, now); len(out) != 0 {
+		if out := x.stream.appendReports(nil, now); len(out) != 0 {
 			t.Errorf("reports of a map in state %s: got %v, want none", state, out)
 		}
 	}
 	for _, state := range []State{StateSyncing, StateCaughtUp} {
 		x.in.state, x.in.reporting = state, reporting{}
-		if out := x.l.appendReports(nil, now); len(out) != 1 || out[0].GetReport().GetMap() != x.in.index {
+		if out := x.stream.appendReports(nil, now); len(out) != 1 || out[0].GetReport().GetMap() != x.in.index {
 			t.Errorf("reports of a map in state %s: got %v, want one", state, out)
 		}
 	}
-	if out := x.l.appendReports(nil, now); len(out) != 0 {
+	if out := x.stream.appendReports(nil, now); len(out) != 0 {
 		t.Errorf("second report at once: got %v, want none", out)
 	}
 	if x.in.reset(); !reflect.DeepEqual(x.in.reporting, reporting{}) {

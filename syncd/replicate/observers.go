@@ -35,9 +35,9 @@ func (r *Replicator) Observers() []Observer {
 	for _, s := range sessions {
 		o := Observer{Name: s.target.Node, Addr: s.remote, Since: s.startedAt, Maps: []string{}}
 		s.mu.Lock()
-		for _, f := range s.maps {
-			if f.serving.Load() && !f.unsubscribed.Load() {
-				o.Maps = append(o.Maps, f.name)
+		for _, out := range s.maps {
+			if out.serving.Load() && !out.unsubscribed.Load() {
+				o.Maps = append(o.Maps, out.name)
 			}
 		}
 		s.mu.Unlock()

@@ -4,13 +4,13 @@ import "mapsync/syncd/table"
 
 // beginWhenComplete starts the stream once the table is complete, and reports whether it is. Before
 // that it is undecided which records belong to this node. The caller holds the table's lock.
-func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
+func (out *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 	if tx.Unversioned() > 0 {
 		return false
 	}
-	f.tableComplete = true
-	if f.startPosition == 0 {
-		f.fullSyncHead = tx.Head()
+	out.tableComplete = true
+	if out.startPosition == 0 {
+		out.fullSyncHead = tx.Head()
 	}
 	return true
 }
@@ -18,7 +18,7 @@ func (f *outboundMap) beginWhenComplete(tx *table.Tx) bool {
 // losesPosition reports whether the peer needs a full sync: it misses a delete whose tombstone was
 // forgotten before the stream reached it, unless a full sync began after the delete. The caller holds the
 // table's lock.
-func (f *outboundMap) losesPosition(tx *table.Tx, position uint64) bool {
+func (out *outboundMap) losesPosition(tx *table.Tx, position uint64) bool {
 	floor := tx.Floor()
-	return floor > position && floor > f.fullSyncHead
+	return floor > position && floor > out.fullSyncHead
 }

@@ -151,36 +151,36 @@ func (a *atomicAnswer) Store(t mapAnswer) { a.v.Store(uint32(t)) }
 // newOutboundMap returns the map stream of a subscription. It is not served before start. m was
 // checked by checkSubscription.
 func newOutboundMap(s *outboundStream, m *mapsyncv1.MapSubscription, request *ownerRequest) *outboundMap {
-	f := &outboundMap{
+	out := &outboundMap{
 		s: s, index: m.GetMap(), name: m.GetName(), peerSchema: m.GetSchema(), resume: m.GetResume(),
 		sent: new(traffic), sendAll: m.GetSendAll(), observe: m.GetObserve(), expiries: m.GetExpiries(),
 	}
-	f.owners.noRequests, f.owners.epoch = m.GetOwners() == nil, 1 // 0 marks an unused slot
-	f.owners.request.Store(request)
-	f.prepareFunc = f.prepare
-	return f
+	out.owners.noRequests, out.owners.epoch = m.GetOwners() == nil, 1 // 0 marks an unused slot
+	out.owners.request.Store(request)
+	out.prepareFunc = out.prepare
+	return out
 }
 
 // close releases the resources of serve. It may be called more than once. The sending goroutine
 // calls it, and the table must not be locked: closing a cursor takes the lock.
-func (f *outboundMap) close() {
-	f.comparison.close()
-	f.owners.close()
-	if f.cursor != nil {
-		f.serving.Store(false)
-		f.cancelWake()
-		f.cursor.Close()
-		f.cursor = nil
+func (out *outboundMap) close() {
+	out.comparison.close()
+	out.owners.close()
+	if out.cursor != nil {
+		out.serving.Store(false)
+		out.cancelWake()
+		out.cursor.Close()
+		out.cursor = nil
 	}
 }
 
 // send sends a message other than a batch. It may block while the peer does not read. The error
 // ends the stream.
-func (f *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
-	if err := f.s.send.Send(m); err != nil {
-		return fmt.Errorf("send answer about map %q: %w", f.name, err)
+func (out *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
+	if err := out.s.send.Send(m); err != nil {
+		return fmt.Errorf("send answer about map %q: %w", out.name, err)
 	}
-	f.s.lastSent = time.Now()
+	out.s.lastSent = time.Now()
 	return nil
 }
 
@@ -190,73 +190,73 @@ func (f *outboundMap) send(m *mapsyncv1.SubscribeResponse) error {
 // The order within a step is part of the protocol: the batch of the stream, then requested records,
 // then OwnersSent, then a digest, then resent records. The receiver has merged everything before a
 // digest when it compares. The error is that of Send and ends the stream.
-func (f *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
+func (out *outboundMap) step(m *localMap, now time.Time) (more bool, err error) {
 	switch {
-	case f.unsubscribed.Load():
-		f.s.removeMap(f)
+	case out.unsubscribed.Load():
+		out.s.removeMap(out)
 		return false, nil
-	case f.m == nil:
-		err := f.start(m, now)
-		return f.m != nil, err
-	case f.m != m:
-		return false, f.end(mapsyncv1.EndReason_END_REASON_REMOVED)
+	case out.m == nil:
+		err := out.start(m, now)
+		return out.m != nil, err
+	case out.m != m:
+		return false, out.end(mapsyncv1.EndReason_END_REASON_REMOVED)
 	}
-	f.times = f.s.r.opt.Times()
-	f.comparison.now = now
+	out.times = out.s.r.opt.Times()
+	out.comparison.now = now
 	// Everything that the step sends is encoded while the table is locked once.
-	f.m.table.View(f.prepareFunc)
+	out.m.table.View(out.prepareFunc)
 	// The receiver subscribes again. Its position is below the floor, so it gets a full sync.
-	if f.positionLost {
-		f.enc.Release()
-		return false, f.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
+	if out.positionLost {
+		out.enc.Release()
+		return false, out.end(mapsyncv1.EndReason_END_REASON_POSITION_LOST)
 	}
-	if err := f.sendBatch(now); err != nil {
+	if err := out.sendBatch(now); err != nil {
 		return false, err
 	}
-	requested, err := f.sendBackfill()
+	requested, err := out.sendBackfill()
 	if err != nil {
 		return false, err
 	}
-	more, err = f.sendComparison()
-	return more || requested || (f.tableComplete && !f.atEnd), err
+	more, err = out.sendComparison()
+	return more || requested || (out.tableComplete && !out.atEnd), err
 }
 
 // encode fills a batch with the next records for the peer. It visits at most maxBatchScan records,
 // so that a stream which passes many records of other owners does not block the table. The caller
 // holds the table's lock.
-func (f *outboundMap) encode(tx *table.Tx) {
-	if !f.tableComplete && !f.beginWhenComplete(tx) {
+func (out *outboundMap) encode(tx *table.Tx) {
+	if !out.tableComplete && !out.beginWhenComplete(tx) {
 		return
 	}
-	position := f.cursor.Position()
-	if f.losesPosition(tx, position) {
-		f.positionLost = true
+	position := out.cursor.Position()
+	if out.losesPosition(tx, position) {
+		out.positionLost = true
 		return
 	}
-	f.applyRequest()
+	out.applyRequest()
 	// The rule combines the coverage and sendAll. A slot decided under another rule is decided again.
-	rule := f.owners.epoch << 1
-	if f.sendAll {
+	rule := out.owners.epoch << 1
+	if out.sendAll {
 		rule |= 1
 	}
-	f.enc.Begin(tx, tx.Head()-position, f.times)
-	for n := 0; n < maxBatchScan && f.enc.Fits(); n++ {
-		if !tx.Next(f.cursor, &f.rec) {
-			f.atEnd = true
+	out.enc.Begin(tx, tx.Head()-position, out.times)
+	for n := 0; n < maxBatchScan && out.enc.Fits(); n++ {
+		if !tx.Next(out.cursor, &out.rec) {
+			out.atEnd = true
 			return
 		}
-		slot := f.enc.Slot(f.rec.Owner)
+		slot := out.enc.Slot(out.rec.Owner)
 		if slot.Epoch != rule {
-			owner := tx.Owner(f.rec.Owner)
+			owner := tx.Owner(out.rec.Owner)
 			slot.Epoch = rule
-			slot.Send = f.observe || f.owners.coverage.sends(owner, f.s.target) || (f.sendAll && owner != f.s.target)
+			slot.Send = out.observe || out.owners.coverage.sends(owner, out.s.target) || (out.sendAll && owner != out.s.target)
 		}
 		if slot.Send {
-			f.enc.Add(tx, slot, &f.rec)
+			out.enc.Add(tx, slot, &out.rec)
 		}
 	}
 	// The batch may have become full with the last record.
-	f.atEnd = f.cursor.Position() == tx.Head()
+	out.atEnd = out.cursor.Position() == tx.Head()
 }
 
 // sendBatch sends the batch that encode has filled. A batch without deltas only advances the
@@ -266,49 +266,49 @@ func (f *outboundMap) encode(tx *table.Tx) {
 //
 // The position advances with the batch, not with its delivery: a batch that is lost with the stream
 // is resent after the resume. The error ends the stream.
-func (f *outboundMap) sendBatch(now time.Time) error {
-	f.countUnencodable()
-	previous, deltas := f.sentPosition.Load(), f.enc.Deltas()
+func (sent *outboundMap) sendBatch(now time.Time) error {
+	sent.countUnencodable()
+	previous, deltas := sent.sentPosition.Load(), sent.enc.Deltas()
 	// The batch is the end of the stream if nothing is left to send, not even a backfill.
-	position, end := previous, !f.tableComplete || (f.atEnd && !f.owners.pending())
-	if f.tableComplete {
-		position = f.cursor.Position()
+	position, end := previous, !sent.tableComplete || (sent.atEnd && !sent.owners.pending())
+	if sent.tableComplete {
+		position = sent.cursor.Position()
 	}
-	f.upToDate.Store(end)
+	sent.upToDate.Store(end)
 	if deltas == 0 {
-		f.enc.Release()
-		if (!end || f.caughtUpSent) && (position == previous || now.Sub(f.lastSent) < f.s.r.opt.positionInterval) {
+		sent.enc.Release()
+		if (!end || sent.caughtUpSent) && (position == previous || now.Sub(sent.lastSent) < sent.s.r.opt.positionInterval) {
 			return nil
 		}
 	}
-	f.sentPosition.Store(position)
+	sent.sentPosition.Store(position)
 	// The first caught-up batch ends sendAll.
-	f.caughtUpSent, f.sendAll = end, f.sendAll && !end
-	f.lastSent, f.s.lastSent = now, now
-	out := f.enc.Finish(previous, position, end)
-	f.s.count.add(deltas, out.Len())
-	f.sent.add(deltas, out.Len())
-	f.s.r.count.sent.add(deltas, out.Len())
-	if err := f.s.send.SendMsg(out); err != nil {
-		return fmt.Errorf("send batch of map %q: %w", f.name, err)
+	sent.caughtUpSent, sent.sendAll = end, sent.sendAll && !end
+	sent.lastSent, sent.s.lastSent = now, now
+	out := sent.enc.Finish(previous, position, end)
+	sent.s.count.add(deltas, out.Len())
+	sent.sent.add(deltas, out.Len())
+	sent.s.r.count.sent.add(deltas, out.Len())
+	if err := sent.s.send.SendMsg(out); err != nil {
+		return fmt.Errorf("send batch of map %q: %w", sent.name, err)
 	}
 	return nil
 }
 
 // countUnencodable counts and logs the records that could not be encoded. The keys stay in
 // localMap.unsent, so that digests leave them out and the status lists them.
-func (f *outboundMap) countUnencodable() {
-	n := f.enc.Unencodable()
+func (out *outboundMap) countUnencodable() {
+	n := out.enc.Unencodable()
 	if n == 0 {
 		return
 	}
-	f.s.r.count.unencodable.Add(uint64(n))
-	f.m.logUnsent(time.Now(), f.s.r.opt.Logger)
+	out.s.r.count.unencodable.Add(uint64(n))
+	out.m.logUnsent(time.Now(), out.s.r.opt.Logger)
 }
 
 // hasUnsentPosition reports whether the stream has passed records that are not for the peer, and
 // has not sent that position yet. Such a position must be sent, too: the peer resumes from it, and
 // its acknowledgement lets the table forget tombstones.
-func (f *outboundMap) hasUnsentPosition() bool {
-	return f.cursor != nil && f.tableComplete && f.cursor.Position() != f.sentPosition.Load()
+func (out *outboundMap) hasUnsentPosition() bool {
+	return out.cursor != nil && out.tableComplete && out.cursor.Position() != out.sentPosition.Load()
 }

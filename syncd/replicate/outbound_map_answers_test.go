@@ -47,8 +47,8 @@ func newStreamWith(t *testing.T, r *Replicator, m *mapsyncv1.MapSubscription) (*
 		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
 	t.Cleanup(func() {
-		for _, f := range slices.Clone(s.maps) {
-			s.removeMap(f)
+		for _, sent := range slices.Clone(s.maps) {
+			s.removeMap(sent)
 		}
 	})
 	return s, out
@@ -59,10 +59,10 @@ func TestUnservedMapIsAnsweredOnce(t *testing.T) {
 	r, tb := newTestReplicator(t)
 	fitting := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	s, out := newStreamWith(t, r, subscription(1, testMap, Layout{KeySize: testKeySize + 1, ValueSize: testValueSize}))
-	f, m := s.findMap(1), r.localMaps()[testMap]
+	sent, m := s.findMap(1), r.localMaps()[testMap]
 	step := func(m *localMap, want ...string) {
 		t.Helper()
-		if _, err := f.step(m, time.Now()); err != nil {
+		if _, err := sent.step(m, time.Now()); err != nil {
 			t.Fatalf("step: got error %v, want nil", err)
 		}
 		if got := out.takeKinds(t); !slices.Equal(got, want) {
@@ -71,13 +71,13 @@ func TestUnservedMapIsAnsweredOnce(t *testing.T) {
 	}
 	step(nil, "pending")
 	step(nil)
-	if f.sharedAnswer.Load().state() != StatePending {
-		t.Errorf("state: got %v, want pending", f.sharedAnswer.Load().state())
+	if sent.sharedAnswer.Load().state() != StatePending {
+		t.Errorf("state: got %v, want pending", sent.sharedAnswer.Load().state())
 	}
 	step(m, "refused")
 	step(m)
-	if f.sharedAnswer.Load().state() != StateRefused || r.count.mapsRefused.Load() != 1 {
-		t.Errorf("state: got %v with %d refusals, want refused", f.sharedAnswer.Load().state(), r.count.mapsRefused.Load())
+	if sent.sharedAnswer.Load().state() != StateRefused || r.count.mapsRefused.Load() != 1 {
+		t.Errorf("state: got %v with %d refusals, want refused", sent.sharedAnswer.Load().state(), r.count.mapsRefused.Load())
 	}
 	step(nil, "pending") // the map was removed: another one may fit
 	again, err := newLocalMap(testMap, fitting, tb)
@@ -85,7 +85,7 @@ func TestUnservedMapIsAnsweredOnce(t *testing.T) {
 		t.Fatalf("new local map: got error %v, want nil", err)
 	}
 	step(again, "refused")
-	if f.serving.Load() {
+	if sent.serving.Load() {
 		t.Error("refused map: got served, want not served")
 	}
 }
@@ -140,19 +140,19 @@ func TestSubscriptionResume(t *testing.T) {
 func TestReplacedMapEndsSubscriptions(t *testing.T) {
 	r, tb := newTestReplicator(t)
 	s, out := newStreamWith(t, r, subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}))
-	f := s.findMap(1)
-	if more, err := f.step(r.localMaps()[testMap], time.Now()); !more || err != nil || !f.serving.Load() {
-		t.Fatalf("first step: got more %t, error %v, serving %t, want more to send", more, err, f.serving.Load())
+	sent := s.findMap(1)
+	if more, err := sent.step(r.localMaps()[testMap], time.Now()); !more || err != nil || !sent.serving.Load() {
+		t.Fatalf("first step: got more %t, error %v, serving %t, want more to send", more, err, sent.serving.Load())
 	}
 	out.takeKinds(t)
 	other, err := newLocalMap(testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize}, tb)
 	if err != nil {
 		t.Fatalf("new local map: got error %v, want nil", err)
 	}
-	if more, err := f.step(other, time.Now()); more || err != nil {
+	if more, err := sent.step(other, time.Now()); more || err != nil {
 		t.Fatalf("step with the replaced map: got more %t, error %v, want the end", more, err)
 	}
-	if got := out.takeKinds(t); !slices.Equal(got, []string{"END_REASON_REMOVED"}) || s.findMap(1) != nil || f.serving.Load() {
+	if got := out.takeKinds(t); !slices.Equal(got, []string{"END_REASON_REMOVED"}) || s.findMap(1) != nil || sent.serving.Load() {
 		t.Errorf("answers: got %q, outbound map streams %v, want END_REASON_REMOVED, no stream of map 1, not served", got, s.maps)
 	}
 }
@@ -170,11 +170,11 @@ func TestAnswerSendErrorEndsStream(t *testing.T) {
 		if err := s.subscribe(subscription(1, testMap, Layout{KeySize: testKeySize, ValueSize: testValueSize})); err != nil {
 			t.Fatalf("subscribe: got error %v, want nil", err)
 		}
-		f := s.findMap(1)
-		if _, err := f.step(m, time.Now()); !errors.Is(err, errBroken) {
+		out := s.findMap(1)
+		if _, err := out.step(m, time.Now()); !errors.Is(err, errBroken) {
 			t.Errorf("%s: step: got %v, want the error of Send", name, err)
 		}
-		s.removeMap(f)
+		s.removeMap(out)
 	}
 }
 

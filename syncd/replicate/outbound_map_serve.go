@@ -16,43 +16,43 @@ import (
 // m is the present map of that name, nil if there is none. step calls it in each round until it
 // succeeds. A map with another schema or access is another localMap, which is tried even after a
 // refusal. The error is that of Send.
-func (f *outboundMap) start(m *localMap, now time.Time) error {
+func (out *outboundMap) start(m *localMap, now time.Time) error {
 	// The map does not exist on this node yet. The subscription stays pending until it does.
 	if m == nil {
-		if f.answer == answerPending {
+		if out.answer == answerPending {
 			return nil
 		}
-		f.answer, f.refusedMap = answerPending, nil
-		f.sharedAnswer.Store(f.answer)
-		return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
-			Pending: &mapsyncv1.MapPending{Map: f.index},
+		out.answer, out.refusedMap = answerPending, nil
+		out.sharedAnswer.Store(out.answer)
+		return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Pending{
+			Pending: &mapsyncv1.MapPending{Map: out.index},
 		}})
 	}
 	// The peer has the refusal already.
-	if f.refusedMap == m {
+	if out.refusedMap == m {
 		return nil
 	}
-	if !f.allowScan(m, now) {
+	if !out.allowScan(m, now) {
 		return nil // the next round tries again
 	}
 	// The peer's name is authenticated, so read-from is enforced here and not by the peer.
-	if !m.access.reads(f.s.target.Node) {
-		return f.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, f.s.r.opt.Self.Node, f.s.target.Node))
+	if !m.access.reads(out.s.target.Node) {
+		return out.refuse(m, fmt.Errorf("%w: read-from of %s does not have %q", errDenied, out.s.r.opt.Self.Node, out.s.target.Node))
 	}
-	if err := f.checkSchema(m); err != nil {
-		return f.refuse(m, err)
+	if err := out.checkSchema(m); err != nil {
+		return out.refuse(m, err)
 	}
-	return f.serve(m)
+	return out.serve(m)
 }
 
 // checkSchema returns an error if the peer's map cannot hold what the schema of m describes. The
 // peer makes the same check. This node repeats it so that its status and log show the reason. An
 // observer needs no schema: it decodes entries by the schema of this node.
-func (f *outboundMap) checkSchema(m *localMap) error {
-	if f.observe {
+func (out *outboundMap) checkSchema(m *localMap) error {
+	if out.observe {
 		return nil
 	}
-	peerSchema, err := wire.SchemaFromProto(f.name, f.peerSchema)
+	peerSchema, err := wire.SchemaFromProto(out.name, out.peerSchema)
 	if err != nil {
 		return err
 	}
@@ -62,25 +62,25 @@ func (f *outboundMap) checkSchema(m *localMap) error {
 
 // refuse sends the peer a refusal with the reason. It stores the map, so that the same map is
 // refused once only. The subscription stays.
-func (f *outboundMap) refuse(m *localMap, err error) error {
-	f.answer, f.refusedMap = answerRefused, m
-	f.sharedAnswer.Store(f.answer)
-	f.s.r.count.mapsRefused.Add(1)
-	f.s.r.opt.Logger.Warn("map does not fit that of peer, not sending it", slog.String("peer", f.s.target.Node),
-		slog.String("map", f.name), slog.Any("error", err), slog.String("hint", hintLayout))
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
+func (out *outboundMap) refuse(m *localMap, err error) error {
+	out.answer, out.refusedMap = answerRefused, m
+	out.sharedAnswer.Store(out.answer)
+	out.s.r.count.mapsRefused.Add(1)
+	out.s.r.opt.Logger.Warn("map does not fit that of peer, not sending it", slog.String("peer", out.s.target.Node),
+		slog.String("map", out.name), slog.Any("error", err), slog.String("hint", hintLayout))
+	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Refused{
 		Refused: &mapsyncv1.MapRefused{
-			Map: f.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
-			Text: fmt.Sprintf("map %q of %s does not fit that of %s: %v", f.name, f.s.r.opt.Self.Node, f.s.target.Node, err),
+			Map: out.index, Reason: mapsyncv1.RefusalReason_REFUSAL_REASON_LAYOUT, Layout: m.layout.proto(),
+			Text: fmt.Sprintf("map %q of %s does not fit that of %s: %v", out.name, out.s.r.opt.Self.Node, out.s.target.Node, err),
 		},
 	}})
 }
 
 // end ends the subscription and sends the peer the reason. The peer may subscribe again with
 // another number.
-func (f *outboundMap) end(reason mapsyncv1.EndReason) error {
-	f.s.removeMap(f)
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{
-		Ended: &mapsyncv1.MapEnded{Map: f.index, Reason: reason},
+func (out *outboundMap) end(reason mapsyncv1.EndReason) error {
+	out.s.removeMap(out)
+	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Ended{
+		Ended: &mapsyncv1.MapEnded{Map: out.index, Reason: reason},
 	}})
 }

@@ -96,16 +96,16 @@ func (q *outboundOwners) closeDropped() {
 //
 // A larger coverage starts a backfill from position 0. A smaller one needs none: the receiver has
 // more than it requests.
-func (f *outboundMap) applyRequest() {
-	q := &f.owners
+func (out *outboundMap) applyRequest() {
+	q := &out.owners
 	// The view and the request are read together here. Both are immutable.
-	c := coverage{f.s.r.view.Load(), q.request.Load()}
+	c := coverage{out.s.r.view.Load(), q.request.Load()}
 	// An observer receives the records of all owners in any case.
-	if f.observe || c == q.coverage {
+	if out.observe || c == q.coverage {
 		return
 	}
 	if q.coverage.view != nil && c.view != q.coverage.view {
-		f.comparison.digestNow.Store(true) // the receiver compares only under the same membership
+		out.comparison.digestNow.Store(true) // the receiver compares only under the same membership
 	}
 	// A request with the resend flag invalidates what was delivered before.
 	again := c.request.resend && c.request != q.coverage.request
@@ -117,7 +117,7 @@ func (f *outboundMap) applyRequest() {
 		}
 		q.deliveries[i].add(c)
 	}
-	switch position := f.cursor.Position(); {
+	switch position := out.cursor.Position(); {
 	case grown && position > 0:
 		if q.backfill != nil { // start again with more owners
 			q.droppedBackfill, q.backfill = q.backfill, nil
@@ -130,7 +130,7 @@ func (f *outboundMap) applyRequest() {
 	}
 	// It is stored before a record is sent under the new coverage. A resume after a broken stream
 	// therefore assumes less than the receiver has, never more.
-	f.m.deliveries.store(f.s.target, q.deliveries)
+	out.m.deliveries.store(out.s.target, q.deliveries)
 }
 
 // restoreDeliveries sets the delivery state of a receiver that resumes, or that has received
@@ -139,15 +139,15 @@ func (f *outboundMap) applyRequest() {
 // A receiver that resumes names the token of the last OwnersSent that it got. If this node has no
 // state for it, the receiver counts as having no records of other owners, and gets them again.
 // serve calls it before the first step.
-func (f *outboundMap) restoreDeliveries(reset bool) {
-	q := &f.owners
+func (out *outboundMap) restoreDeliveries(reset bool) {
+	q := &out.owners
 	if reset {
-		q.deliveries = []deliveryState{{token: f.m.deliveries.newToken()}}
+		q.deliveries = []deliveryState{{token: out.m.deliveries.newToken()}}
 		return
 	}
-	was := f.m.deliveries.load(f.s.target, q.request.Load().token)
+	was := out.m.deliveries.load(out.s.target, q.request.Load().token)
 	if was.token == 0 {
-		was.token = f.m.deliveries.newToken()
+		was.token = out.m.deliveries.newToken()
 	}
 	// A history with one coverage means that the receiver has everything that this coverage
 	// includes, so it is in force until a new request arrives.
@@ -163,10 +163,10 @@ func (f *outboundMap) restoreDeliveries(reset bool) {
 // It leaves out the records of this node and of earlier incarnations of the receiver, which the
 // stream sends under any coverage. It also leaves out owners that every coverage since the last
 // OwnersSent includes.
-func (f *outboundMap) encodeBackfill(tx *table.Tx) {
-	q := &f.owners
+func (out *outboundMap) encodeBackfill(tx *table.Tx) {
+	q := &out.owners
 	w, was := q.backfill, &q.deliveries[len(q.deliveries)-1]
-	w.enc.Begin(tx, wire.MaxBatchDeltas, f.times)
+	w.enc.Begin(tx, wire.MaxBatchDeltas, out.times)
 	for n := 0; n < maxBatchScan && w.enc.Fits(); n++ {
 		if !tx.Next(w.cursor, &w.rec) || w.rec.Position > q.backfillEnd {
 			w.atEnd = true
@@ -177,7 +177,7 @@ func (f *outboundMap) encodeBackfill(tx *table.Tx) {
 		if slot.Epoch != q.epoch {
 			owner := tx.Owner(w.rec.Owner)
 			slot.Epoch = q.epoch
-			slot.Send = owner.Node != f.s.target.Node && owner.Node != q.coverage.view.self.Node &&
+			slot.Send = owner.Node != out.s.target.Node && owner.Node != q.coverage.view.self.Node &&
 				q.coverage.includes(owner.Node) && !was.deliveredBefore(owner.Node)
 		}
 		if slot.Send {
@@ -198,53 +198,53 @@ func (d *deliveryState) deliveredBefore(node string) bool {
 //
 // The sending goroutine calls it in each step, after the batch of the stream, with the table
 // unlocked. The error is that of Send and ends the stream.
-func (f *outboundMap) sendBackfill() (more bool, err error) {
-	q := &f.owners
+func (out *outboundMap) sendBackfill() (more bool, err error) {
+	q := &out.owners
 	// The table is unlocked here, so cursors may be opened and closed.
 	q.closeDropped()
-	if q.backfillDue && f.allowScan(f.m, f.comparison.now) {
+	if q.backfillDue && out.allowScan(out.m, out.comparison.now) {
 		q.backfillDue = false
 		// It begins at position 0: nothing records where the records of an owner are.
 		q.backfill = &ownerBackfill{
-			cursor: f.m.table.NewCursor(0),
-			enc:    f.m.newEncoder(f.s.r.opt.Self, wire.EncoderOptions{Index: f.index, Requested: true, Expiries: f.expiries}),
+			cursor: out.m.table.NewCursor(0),
+			enc:    out.m.newEncoder(out.s.r.opt.Self, wire.EncoderOptions{Index: out.index, Requested: true, Expiries: out.expiries}),
 		}
 		return true, nil
 	}
 	if w := q.backfill; w != nil { // encodeBackfill has filled a batch
 		atEnd := w.atEnd
-		if err := f.sendOutOfTurn(w.enc); err != nil {
+		if err := out.sendOutOfTurn(w.enc); err != nil {
 			return false, err
 		}
 		// The backfill is complete. The previous state is kept, because the receiver may not get
 		// the OwnersSent with the new token.
 		if atEnd {
 			q.close()
-			q.deliveries = []deliveryState{q.deliveries[len(q.deliveries)-1], {f.m.deliveries.newToken(), []coverage{q.coverage}}}
-			f.m.deliveries.store(f.s.target, q.deliveries)
+			q.deliveries = []deliveryState{q.deliveries[len(q.deliveries)-1], {out.m.deliveries.newToken(), []coverage{q.coverage}}}
+			out.m.deliveries.store(out.s.target, q.deliveries)
 			q.answerDue = true
-			more = !f.caughtUpSent // the caught-up batch of the stream comes after this
+			more = !out.caughtUpSent // the caught-up batch of the stream comes after this
 		}
 	}
-	return more || q.backfill != nil, f.answerRequest()
+	return more || q.backfill != nil, out.answerRequest()
 }
 
 // sendOutOfTurn sends a batch that does not advance the position, or releases a batch without
 // deltas. previous_position and position are both the position of the stream, so the receiver
 // detects no gap.
-func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
+func (sent *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 	deltas := e.Deltas()
 	if deltas == 0 {
 		e.Release()
 		return nil
 	}
-	f.s.lastSent = time.Now()
-	out := e.Finish(f.sentPosition.Load(), f.sentPosition.Load(), false)
-	f.s.count.add(deltas, out.Len())
-	f.sent.add(deltas, out.Len())
-	f.s.r.count.sent.add(deltas, out.Len())
-	if err := f.s.send.SendMsg(out); err != nil {
-		return fmt.Errorf("send batch of map %q out of turn: %w", f.name, err)
+	sent.s.lastSent = time.Now()
+	out := e.Finish(sent.sentPosition.Load(), sent.sentPosition.Load(), false)
+	sent.s.count.add(deltas, out.Len())
+	sent.sent.add(deltas, out.Len())
+	sent.s.r.count.sent.add(deltas, out.Len())
+	if err := sent.s.send.SendMsg(out); err != nil {
+		return fmt.Errorf("send batch of map %q out of turn: %w", sent.name, err)
 	}
 	return nil
 }
@@ -253,33 +253,33 @@ func (f *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 // counts as sent: otherwise two nodes that start together would wait for each other. The receiver
 // then does not wait for records that this node cannot send yet. A receiver that sends requests
 // includes one in each subscription, so it gets at least one answer.
-func (f *outboundMap) answerRequest() error {
-	q := &f.owners
-	if q.noRequests || f.observe {
+func (out *outboundMap) answerRequest() error {
+	q := &out.owners
+	if q.noRequests || out.observe {
 		return nil
 	}
 	// The table is not complete: encode has not put the request in force.
 	request := q.request.Load()
-	if f.tableComplete {
+	if out.tableComplete {
 		request = q.coverage.request
 	}
 	if q.answerDue || (request.serial != q.answeredSerial && !q.pending()) {
 		q.answerDue, q.answeredSerial = false, request.serial
-		err := f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_OwnersSent{
-			OwnersSent: &mapsyncv1.OwnersSent{Map: f.index, Serial: request.serial, Token: q.deliveries[len(q.deliveries)-1].token},
+		err := out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_OwnersSent{
+			OwnersSent: &mapsyncv1.OwnersSent{Map: out.index, Serial: request.serial, Token: q.deliveries[len(q.deliveries)-1].token},
 		}})
 		if err != nil {
 			return err
 		}
 	}
 	// A receiver without a Sources message assumes an empty list.
-	sources := f.m.sources.Load()
+	sources := out.m.sources.Load()
 	if sources == q.sentSources || (q.sentSources == nil && len(*sources) == 0) {
 		return nil
 	}
 	q.sentSources = sources
-	return f.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Sources{
-		Sources: &mapsyncv1.Sources{Map: f.index, Nodes: *sources},
+	return out.send(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Sources{
+		Sources: &mapsyncv1.Sources{Map: out.index, Nodes: *sources},
 	}})
 }
 
@@ -290,21 +290,21 @@ func (s *outboundStream) handleOwnerRequest(m *mapsyncv1.OwnerRequest) error {
 	if m.GetMap() == 0 || m.GetMap() > s.lastIndex {
 		return fmt.Errorf("request records for unknown subscription %d: %w", m.GetMap(), errProtocol)
 	}
-	f := s.findMap(m.GetMap())
-	if f == nil {
+	out := s.findMap(m.GetMap())
+	if out == nil {
 		return nil // it has ended in the meantime
 	}
 	q, err := readOwners(m)
 	switch {
 	case err != nil:
 		return err
-	case f.observe || f.owners.noRequests:
-		return fmt.Errorf("request records of map %q on a subscription without owner requests: %w", f.name, errProtocol)
-	case q.serial <= f.owners.request.Load().serial:
+	case out.observe || out.owners.noRequests:
+		return fmt.Errorf("request records of map %q on a subscription without owner requests: %w", out.name, errProtocol)
+	case q.serial <= out.owners.request.Load().serial:
 		// Serials increase, so that an OwnersSent answers one request only.
-		return fmt.Errorf("request %d for records of map %q after %d: %w", q.serial, f.name, f.owners.request.Load().serial, errProtocol)
+		return fmt.Errorf("request %d for records of map %q after %d: %w", q.serial, out.name, out.owners.request.Load().serial, errProtocol)
 	}
-	f.owners.request.Store(q)
+	out.owners.request.Store(q)
 	poke(s.wake)
 	return nil
 }

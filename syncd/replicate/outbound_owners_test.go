@@ -19,14 +19,14 @@ func TestRequestDuringBackfill(t *testing.T) {
 	putTable(t, tb, 1, 5000, 1)
 	layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
 	s := &keyRecorder{keys: make(map[string]bool)}
-	f := newOutboundMap(newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, s), subscription(1, testMap, layout), &ownerRequest{})
-	f.owners.noRequests = false
-	defer f.close()
+	out := newOutboundMap(newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, s), subscription(1, testMap, layout), &ownerRequest{})
+	out.owners.noRequests = false
+	defer out.close()
 	steps := make(chan error)
 	step := func() {
 		t.Helper()
 		go func() {
-			_, err := f.step(r.localMaps()[testMap], time.Now())
+			_, err := out.step(r.localMaps()[testMap], time.Now())
 			steps <- err
 		}()
 		select {
@@ -38,31 +38,31 @@ func TestRequestDuringBackfill(t *testing.T) {
 			t.Fatal("outbound map stream: got no progress for 30 s, want the step to end")
 		}
 	}
-	for !f.atEnd {
+	for !out.atEnd {
 		step()
 	}
-	f.owners.request.Store(&ownerRequest{serial: 1, nodes: []string{"c"}})
-	for f.owners.backfill == nil {
+	out.owners.request.Store(&ownerRequest{serial: 1, nodes: []string{"c"}})
+	for out.owners.backfill == nil {
 		step()
 	}
 	step()
-	backfill := f.owners.backfill
+	backfill := out.owners.backfill
 	if backfill == nil {
 		t.Fatal("backfill: got ended after one step, want in progress")
 	}
-	f.owners.request.Store(&ownerRequest{serial: 2, nodes: []string{"c", "d"}, orphaned: true})
+	out.owners.request.Store(&ownerRequest{serial: 2, nodes: []string{"c", "d"}, orphaned: true})
 	step()
-	if f.owners.backfill == backfill {
+	if out.owners.backfill == backfill {
 		t.Error("request for more owners: got the same backfill, want a new one")
 	}
-	if f.owners.droppedBackfill != nil {
+	if out.owners.droppedBackfill != nil {
 		t.Error("dropped backfill: got kept after the step, want closed")
 	}
-	for f.owners.pending() {
+	for out.owners.pending() {
 		step()
 	}
-	if f.owners.answeredSerial != 2 {
-		t.Errorf("last answered request: got %d, want 2", f.owners.answeredSerial)
+	if out.owners.answeredSerial != 2 {
+		t.Errorf("last answered request: got %d, want 2", out.owners.answeredSerial)
 	}
 }
 

@@ -117,8 +117,8 @@ func TestBackfillInSeveralBatches(t *testing.T) {
 // TestBatchOfEndedSubscription checks that batches of an ended subscription are dropped.
 func TestBatchOfEndedSubscription(t *testing.T) {
 	x := newInboundFixture(t)
-	clear(x.l.byIndex)
-	if err := x.l.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); err != nil || len(live(x.tb)) != 0 {
+	clear(x.stream.byIndex)
+	if err := x.stream.handle(mustMarshal(t, stockBatch(1, 0, 10, 1))); err != nil || len(live(x.tb)) != 0 {
 		t.Errorf("batch of an ended subscription: got error %v, %d entries, want nil and 0", err, len(live(x.tb)))
 	}
 }

@@ -63,10 +63,10 @@ func TestPositionLostDuringFullSync(t *testing.T) {
 			}
 			s := &keyRecorder{keys: make(map[string]bool)}
 			layout := Layout{KeySize: testKeySize, ValueSize: testValueSize}
-			f := newOutboundMap(newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, s), subscription(1, testMap, layout), allOrphaned)
-			defer f.close()
+			out := newOutboundMap(newOutboundStream(r, table.Owner{Node: "x", Incarnation: 1}, s), subscription(1, testMap, layout), allOrphaned)
+			defer out.close()
 			step := func() bool {
-				more, err := f.step(r.localMaps()[testMap], time.Now())
+				more, err := out.step(r.localMaps()[testMap], time.Now())
 				if err != nil {
 					t.Fatalf("step: got error %v, want nil", err)
 				}
@@ -116,11 +116,11 @@ func TestCaughtUpAfterRequestedRecords(t *testing.T) {
 	if err := session.subscribe(sub); err != nil {
 		t.Fatalf("subscribe: got error %v, want nil", err)
 	}
-	f := session.maps[0]
-	defer f.close()
+	out := session.maps[0]
+	defer out.close()
 	run := func() (caughtUp bool) {
 		for range 100 {
-			if _, err := f.step(r.localMaps()[testMap], time.Now()); err != nil {
+			if _, err := out.step(r.localMaps()[testMap], time.Now()); err != nil {
 				t.Fatalf("step: got error %v, want nil", err)
 			}
 		}

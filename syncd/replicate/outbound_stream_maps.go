@@ -71,7 +71,7 @@ func (s *outboundStream) checkSubscription(m *mapsyncv1.MapSubscription) error {
 	case s.lastIndex > 0 && m.GetObserve() != s.observing.Load():
 		return fmt.Errorf("subscriptions of one stream must all observe or all replicate: %w", errProtocol)
 	// The limits of digests and resends count per subscription.
-	case slices.ContainsFunc(s.maps, func(f *outboundMap) bool { return f.name == m.GetName() && !f.unsubscribed.Load() }):
+	case slices.ContainsFunc(s.maps, func(out *outboundMap) bool { return out.name == m.GetName() && !out.unsubscribed.Load() }):
 		return fmt.Errorf("second subscription to map %q: %w", m.GetName(), errProtocol)
 	}
 	return nil
@@ -86,9 +86,9 @@ func (s *outboundStream) unsubscribe(index uint32) error {
 	}
 	// The end of a subscription by this node and by the peer may cross, so a missing map stream is
 	// not an error.
-	if f := s.findMap(index); f != nil {
-		f.unsubscribed.Store(true)
-		s.noteEnd(f)
+	if out := s.findMap(index); out != nil {
+		out.unsubscribed.Store(true)
+		s.noteEnd(out)
 		poke(s.wake)
 	}
 	return nil
@@ -97,9 +97,9 @@ func (s *outboundStream) unsubscribe(index uint32) error {
 // findMap returns the map stream of a subscription, or nil. The caller holds s.mu. The result may
 // belong to a subscription that has ended and is not removed yet.
 func (s *outboundStream) findMap(index uint32) *outboundMap {
-	for _, f := range s.maps {
-		if f.index == index {
-			return f
+	for _, out := range s.maps {
+		if out.index == index {
+			return out
 		}
 	}
 	return nil
@@ -107,23 +107,23 @@ func (s *outboundStream) findMap(index uint32) *outboundMap {
 
 // removeMap closes a map stream and removes it from the list. Only the sending goroutine calls it,
 // without a lock: it owns the cursors and buffers that close releases.
-func (s *outboundStream) removeMap(f *outboundMap) {
-	f.close()
+func (s *outboundStream) removeMap(out *outboundMap) {
+	out.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.noteEnd(f)
-	s.maps = slices.DeleteFunc(s.maps, func(o *outboundMap) bool { return o == f })
+	s.noteEnd(out)
+	s.maps = slices.DeleteFunc(s.maps, func(o *outboundMap) bool { return o == out })
 }
 
 // noteEnd records the time at which the subscription to a map of this node ended. The caller holds
 // s.mu.
-func (s *outboundStream) noteEnd(f *outboundMap) {
+func (s *outboundStream) noteEnd(out *outboundMap) {
 	// The peer chooses the names of other maps.
-	if s.r.localMaps()[f.name] == nil {
+	if s.r.localMaps()[out.name] == nil {
 		return
 	}
 	if s.endedAt == nil {
 		s.endedAt = make(map[string]time.Time)
 	}
-	s.endedAt[f.name] = time.Now()
+	s.endedAt[out.name] = time.Now()
 }

@@ -84,12 +84,12 @@ func TestRequestsForUnknownSubscriptions(t *testing.T) {
 // an unsubscription.
 func TestUnsubscribeRemovesOutboundMap(t *testing.T) {
 	_, s := newSubscribedStream(t)
-	f := s.findMap(1)
+	out := s.findMap(1)
 	wasWoken(s.wake)
-	if err := s.unsubscribe(1); err != nil || !f.unsubscribed.Load() || !wasWoken(s.wake) {
-		t.Fatalf("unsubscribe: got unsubscribed %v, error %v, want true, no error, and the stream woken", f.unsubscribed.Load(), err)
+	if err := s.unsubscribe(1); err != nil || !out.unsubscribed.Load() || !wasWoken(s.wake) {
+		t.Fatalf("unsubscribe: got unsubscribed %v, error %v, want true, no error, and the stream woken", out.unsubscribed.Load(), err)
 	}
-	if more, err := f.step(nil, f.comparison.now); more || err != nil || s.findMap(1) != nil || len(s.maps) != 0 {
+	if more, err := out.step(nil, out.comparison.now); more || err != nil || s.findMap(1) != nil || len(s.maps) != 0 {
 		t.Errorf("step: got more %v, error %v, outbound map streams %v, want false, no error and none", more, err, s.maps)
 	}
 }
@@ -174,8 +174,8 @@ func TestAnswersForUnknownSubscriptions(t *testing.T) {
 	} {
 		for _, index := range []uint32{0, 2} {
 			r, _ := newTestReplicator(t)
-			l, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-			if err := l.handle(mustMarshal(t, answer(index))); !errors.Is(err, errProtocol) {
+			s, _ := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+			if err := s.handle(mustMarshal(t, answer(index))); !errors.Is(err, errProtocol) {
 				t.Errorf("%s: subscription %d of 1: got %v, want a protocol error", name, index, err)
 			}
 		}
@@ -185,16 +185,16 @@ func TestAnswersForUnknownSubscriptions(t *testing.T) {
 // TestRefusedMap checks that a peer may refuse a map before it serves the map, not afterwards.
 func TestRefusedMap(t *testing.T) {
 	r, _ := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	for _, state := range []State{StateSyncing, StateCaughtUp} {
 		in.state = state
-		if err := l.handleRefused(in, &mapsyncv1.MapRefused{}); !errors.Is(err, errProtocol) || in.state != state {
+		if err := s.handleRefused(in, &mapsyncv1.MapRefused{}); !errors.Is(err, errProtocol) || in.state != state {
 			t.Errorf("refusal in state %v: got %v, state %v, want a protocol error and the same state", state, err, in.state)
 		}
 	}
 	in.state = StateWaiting
 	wasWoken(r.wake)
-	if err := l.handleRefused(in, &mapsyncv1.MapRefused{Text: "no"}); err != nil || in.state != StateRefused || in.err == nil || !wasWoken(r.wake) {
+	if err := s.handleRefused(in, &mapsyncv1.MapRefused{Text: "no"}); err != nil || in.state != StateRefused || in.err == nil || !wasWoken(r.wake) {
 		t.Errorf("refusal: got %v, state %v: %v, want no error, %s with a reason, and the replicator woken",
 			err, in.state, in.err, StateRefused)
 	}
@@ -204,17 +204,17 @@ func TestRefusedMap(t *testing.T) {
 // again after a growing pause.
 func TestEndedSubscriptionIsRetried(t *testing.T) {
 	r, _ := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
-	wasWoken(l.wake)
-	if err := l.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.state != StateWaiting || len(l.byIndex) != 0 || !wasWoken(l.wake) {
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	wasWoken(s.wake)
+	if err := s.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.state != StateWaiting || len(s.byIndex) != 0 || !wasWoken(s.wake) {
 		t.Errorf("ended subscription: got error %v, state %v, %d subscriptions, want no error, %s and none, and the stream woken",
-			err, in.state, len(l.byIndex), StateWaiting)
+			err, in.state, len(s.byIndex), StateWaiting)
 	}
 	if in.backoff != r.opt.MinBackoff || in.retryAt.IsZero() {
 		t.Errorf("pause: got %s, want %s", in.backoff, r.opt.MinBackoff)
 	}
 	first := in.retryAt
-	if err := l.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.backoff != 2*r.opt.MinBackoff || !in.retryAt.After(first) {
+	if err := s.handleEnded(in, &mapsyncv1.MapEnded{}); err != nil || in.backoff != 2*r.opt.MinBackoff || !in.retryAt.After(first) {
 		t.Errorf("second end: got error %v, pause %s, want no error, %s, and a later retry than before",
 			err, in.backoff, 2*r.opt.MinBackoff)
 	}

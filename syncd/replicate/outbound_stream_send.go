@@ -78,12 +78,12 @@ func (s *outboundStream) sendRound(now time.Time) (more bool, err error) {
 	s.round = append(s.round[:0], s.maps...)
 	s.mu.Unlock()
 	// Probes are answered between batches, so that a reply waits for one batch at most.
-	for _, f := range s.round {
+	for _, out := range s.round {
 		if err := s.answerProbes(); err != nil {
 			return false, err
 		}
-		// maps[f.name] is nil if this node does not have the map, or no longer has it.
-		again, err := f.step(maps[f.name], now)
+		// maps[out.name] is nil if this node does not have the map, or no longer has it.
+		again, err := out.step(maps[out.name], now)
 		if err != nil {
 			return false, err
 		}
@@ -111,14 +111,14 @@ func (s *outboundStream) sendRound(now time.Time) (more bool, err error) {
 // the peer never waits for receiveTimeout.
 func (s *outboundStream) idle(now time.Time) time.Duration {
 	pause := min(s.r.opt.heartbeat, s.r.opt.digestInterval)
-	for _, f := range s.round {
+	for _, out := range s.round {
 		switch {
-		case f.hasUnsentPosition() || f.comparison.pending():
+		case out.hasUnsentPosition() || out.comparison.pending():
 			// A position without deltas is sent after positionInterval.
 			return s.r.opt.positionInterval
 		// The lower bound prevents a busy loop while a digest is due already.
-		case f.canSendDigest():
-			pause = min(pause, max(f.comparison.nextDigestTime(f.cursor.Position(), s.r.opt.digestInterval).Sub(now), s.r.opt.positionInterval))
+		case out.canSendDigest():
+			pause = min(pause, max(out.comparison.nextDigestTime(out.cursor.Position(), s.r.opt.digestInterval).Sub(now), s.r.opt.positionInterval))
 		}
 	}
 	return pause
@@ -129,8 +129,8 @@ func (s *outboundStream) idle(now time.Time) time.Duration {
 func (s *outboundStream) closeMaps() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.maps {
-		f.close()
+	for _, out := range s.maps {
+		out.close()
 	}
 	s.maps = nil
 }

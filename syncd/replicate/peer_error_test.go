@@ -22,9 +22,9 @@ func TestPeerErrorIsBounded(t *testing.T) {
 	} {
 		x := startStock(t, func(mapsyncv1.ReplicationService_SubscribeServer) error { return status.Error(codes.Aborted, text) })
 		n := startNode(t, "a", 1, nil)
-		l := newInboundStream(n.r, x)
-		err := l.runStream(t.Context())
-		l.markDown(err)
+		s := newInboundStream(n.r, x)
+		err := s.runStream(t.Context())
+		s.markDown(err)
 		_, proof := n.r.dialAndVerify(t.Context(), x)
 		if name == "short" && (status.Code(err) != codes.Aborted || status.Code(proof) != codes.Aborted) {
 			t.Errorf("%s: status codes: got %s, %s of the verification, want Aborted", name, status.Code(err), status.Code(proof))
@@ -32,7 +32,7 @@ func TestPeerErrorIsBounded(t *testing.T) {
 		if err == nil || proof == nil {
 			t.Fatalf("%s: got errors %v and %v, want both", name, err, proof)
 		}
-		for what, got := range map[string]string{"status": l.status(n.r.localMaps()).Error, "error": err.Error(), "proof": proof.Error()} {
+		for what, got := range map[string]string{"status": s.status(n.r.localMaps()).Error, "error": err.Error(), "proof": proof.Error()} {
 			if len(got) > 12<<10 || strings.ContainsAny(got, "\x1b\U0010ffff") {
 				t.Errorf("%s: %s: got %d bytes: %.60q, want at most %d bytes without \\x1b and \\U0010ffff",
 					name, what, len(got), got, 12<<10)

@@ -10,12 +10,12 @@ import "time"
 // within the last three heartbeat intervals.
 func (r *Replicator) contactState(node string) (connected, fresh bool) {
 	r.mu.Lock()
-	l := r.inboundStreams[node]
+	s := r.inboundStreams[node]
 	r.mu.Unlock()
-	if l == nil || !l.connected() {
+	if s == nil || !s.connected() {
 		return false, false
 	}
-	return true, time.Since(time.Unix(0, l.lastContact.Load())) < 3*r.opt.heartbeat
+	return true, time.Since(time.Unix(0, s.lastContact.Load())) < 3*r.opt.heartbeat
 }
 
 // gone reports whether a live node is gone. A broken stream alone does not suffice: gossip, the stream and

@@ -102,14 +102,14 @@ func (r *Replicator) setMembers() {
 // updateInboundStream creates or updates the inbound stream of a live peer. The caller holds r.mu.
 // It only creates the stream. Run starts it.
 func (r *Replicator) updateInboundStream(p Peer) {
-	l := r.inboundStreams[p.Node]
+	s := r.inboundStreams[p.Node]
 	switch {
-	case l == nil:
-	case l.peer.Incarnation != p.Incarnation:
-		l.stop() // discards the positions of the earlier incarnation
-	case l.currentPeer().Addr != p.Addr:
+	case s == nil:
+	case s.peer.Incarnation != p.Incarnation:
+		s.stop() // discards the positions of the earlier incarnation
+	case s.currentPeer().Addr != p.Addr:
 		// The positions stay valid: it is the same process at another address.
-		l.setAddr(p.Addr)
+		s.setAddr(p.Addr)
 		return
 	default:
 		return
@@ -126,13 +126,13 @@ func (r *Replicator) forgetInboundStreams(v *view) {
 		return
 	}
 	var left []*inboundStream
-	for node, l := range r.inboundStreams {
-		if _, live := v.live[node]; !live && !l.running() {
-			left = append(left, l)
+	for node, s := range r.inboundStreams {
+		if _, live := v.live[node]; !live && !s.running() {
+			left = append(left, s)
 		}
 	}
 	slices.SortFunc(left, func(a, b *inboundStream) int { return a.departedAt().Compare(b.departedAt()) })
-	for _, l := range left[:max(0, len(left)-maxDeparted)] {
-		delete(r.inboundStreams, l.peer.Node)
+	for _, s := range left[:max(0, len(left)-maxDeparted)] {
+		delete(r.inboundStreams, s.peer.Node)
 	}
 }

@@ -101,9 +101,9 @@ func TestInboundStreamsOfDepartedNodes(t *testing.T) {
 	r.SetPeers([]Peer{{Node: "x", Incarnation: 3, Addr: "127.0.0.1:1"}})
 	begun := time.Now()
 	add := func(i int) {
-		l := newInboundStream(r, Peer{Node: fmt.Sprint("n", i), Incarnation: 1})
-		l.departed = begun.Add(time.Duration(i))
-		r.inboundStreams[l.peer.Node] = l
+		s := newInboundStream(r, Peer{Node: fmt.Sprint("n", i), Incarnation: 1})
+		s.departed = begun.Add(time.Duration(i))
+		r.inboundStreams[s.peer.Node] = s
 	}
 	for i := range maxDeparted {
 		add(i)

@@ -8,7 +8,7 @@ import (
 
 // latestVersion returns the highest version that a merge at now accepts.
 func (in *inboundMap) latestVersion(now time.Time) table.Version {
-	return table.Version(now.Add(in.l.r.opt.MaxClockAhead).UnixNano())
+	return table.Version(now.Add(in.stream.r.opt.MaxClockAhead).UnixNano())
 }
 
 // skipAhead reports whether the version of a record is too far ahead of the clock, and counts

@@ -52,7 +52,7 @@ func (in *inboundMap) disconnectedReason(now time.Time) string {
 	// lastServing is updated by assignRoles, at least every 250 ms.
 	gap := now.Sub(in.owners.lastServing)
 	switch {
-	case gap < in.l.r.opt.rerouteDelay:
+	case gap < in.stream.r.opt.rerouteDelay:
 		return ""
 	case in.owners.via != "":
 		return fmt.Sprintf("nothing has been received from the peer for %s; its records come through %s",

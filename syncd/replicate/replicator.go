@@ -221,8 +221,8 @@ func (r *Replicator) Run(ctx context.Context) error {
 // so with r.mu held while the context is active.
 func (r *Replicator) stop() {
 	r.mu.Lock()
-	for _, l := range r.inboundStreams {
-		l.stop()
+	for _, s := range r.inboundStreams {
+		s.stop()
 	}
 	r.mu.Unlock()
 	r.wg.Wait()
@@ -235,8 +235,8 @@ func (r *Replicator) startInboundStreams(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for node := range r.view.Load().live {
-		if l := r.inboundStreams[node]; !l.running() {
-			l.start(ctx, &r.wg)
+		if s := r.inboundStreams[node]; !s.running() {
+			s.start(ctx, &r.wg)
 		}
 	}
 }
@@ -315,8 +315,8 @@ func (r *Replicator) RemoveMap(name string) {
 // notify wakes all goroutines that read maps or peers. The caller holds r.mu.
 func (r *Replicator) notify() {
 	poke(r.wake)
-	for _, l := range r.inboundStreams {
-		poke(l.wake)
+	for _, inbound := range r.inboundStreams {
+		poke(inbound.wake)
 	}
 	for s := range r.outboundStreams {
 		poke(s.wake)

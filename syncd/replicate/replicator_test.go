@@ -136,17 +136,17 @@ func TestMapGenerations(t *testing.T) {
 // TestMapChangeWakesStreams checks that an added or removed map wakes Run and all streams.
 func TestMapChangeWakesStreams(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, s := newInboundStream(r, peerX(5)), newOutboundStream(r, target, nil)
-	r.inboundStreams["x"], r.outboundStreams[s] = l, struct{}{}
+	inbound, s := newInboundStream(r, peerX(5)), newOutboundStream(r, target, nil)
+	r.inboundStreams["x"], r.outboundStreams[s] = inbound, struct{}{}
 	for name, change := range map[string]func(){
 		"added":   func() { _ = r.AddMap("m", testLayout, tb) },
 		"removed": func() { r.RemoveMap(testMap) },
 	} {
-		for _, ch := range []chan struct{}{r.wake, l.wake, s.wake} {
+		for _, ch := range []chan struct{}{r.wake, inbound.wake, s.wake} {
 			wasWoken(ch)
 		}
 		change()
-		if a, b, c := wasWoken(r.wake), wasWoken(l.wake), wasWoken(s.wake); !a || !b || !c {
+		if a, b, c := wasWoken(r.wake), wasWoken(inbound.wake), wasWoken(s.wake); !a || !b || !c {
 			t.Errorf("%s: woken: got replicator %t, inbound stream %t, outbound stream %t, want true, true, true", name, a, b, c)
 		}
 	}
@@ -194,8 +194,8 @@ func TestHousekeeping(t *testing.T) {
 	putTable(t, tb, 1, 3, 1)
 	tb.Update(func(tx *table.Tx) { tx.Intern(table.Owner{Node: "z", Incarnation: 1}) })
 	for i := range maxDeparted + 1 {
-		l := newInboundStream(r, Peer{Node: fmt.Sprint(i), Incarnation: 1})
-		r.inboundStreams[l.peer.Node] = l
+		s := newInboundStream(r, Peer{Node: fmt.Sprint(i), Incarnation: 1})
+		r.inboundStreams[s.peer.Node] = s
 	}
 	m := r.localMaps()[testMap]
 	if owners := m.owners(); len(owners) != 2 || owners[0] != "b" || owners[1] != "z" {
@@ -268,10 +268,10 @@ func TestRunWaitsForGoroutines(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		begun := time.Now()
 		r.wg.Go(func() { time.Sleep(time.Minute) })
-		l := newInboundStream(r, peerX(5))
+		s := newInboundStream(r, peerX(5))
 		stopped := false
-		l.cancel = func() { stopped = true }
-		r.inboundStreams["x"] = l
+		s.cancel = func() { stopped = true }
+		r.inboundStreams["x"] = s
 		cancel()
 		if err := r.Run(ctx); err != nil || !stopped || time.Since(begun) != time.Minute {
 			t.Errorf("end of Run: got %v, stopped %t, after %s, want nil, true, %s", err, stopped, time.Since(begun), time.Minute)

@@ -15,7 +15,7 @@ func TestBatchMarkedResentAndRequested(t *testing.T) {
 		x.in.comparison.resend = &inboundResend{buckets: new(table.BucketSet)}
 		m := stockBatch(x.in.index, 0, 10, 1)
 		m.GetBatch().Resent, m.GetBatch().Requested, m.GetBatch().CaughtUp = true, requested, false
-		if err := x.l.handle(mustMarshal(t, m)); errors.Is(err, errProtocol) != requested {
+		if err := x.stream.handle(mustMarshal(t, m)); errors.Is(err, errProtocol) != requested {
 			t.Errorf("requested %t: got %v, want a protocol error: %t", requested, err, requested)
 		}
 	}

@@ -69,18 +69,18 @@ func TestIncarnationMismatch(t *testing.T) {
 // which another peer has sent. The full sync does not contain the record, and does not delete it.
 func TestFullSyncKeepsNewerRecords(t *testing.T) {
 	r, tb := newTestReplicator(t)
-	l, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
+	s, in := newAcceptedStream(r, Peer{Node: "x", Incarnation: 1})
 	take := func(m *mapsyncv1.SubscribeResponse) {
 		t.Helper()
-		if err := l.handle(mustMarshal(t, m)); err != nil || in.err != nil {
+		if err := s.handle(mustMarshal(t, m)); err != nil || in.err != nil {
 			t.Fatalf("handle a message: got error %v, error of the map %v, want none", err, in.err)
 		}
 	}
 	take(stockBatch(in.index, 0, 10, 1, 2))
 	in.repeatFullSyncAt = time.Now().Add(-time.Second)
-	l.appendSubscriptions(nil, r.localMaps(), time.Now())
+	s.appendSubscriptions(nil, r.localMaps(), time.Now())
 	tb.Update(func(tx *table.Tx) {
-		d := table.Delta{Key: key(3), Value: value(3), Version: 9, Owner: tx.Intern(l.peer)}
+		d := table.Delta{Key: key(3), Value: value(3), Version: 9, Owner: tx.Intern(s.peer)}
 		tx.Remote(&d, 9, table.RemoteOptions{})
 	})
 	take(&mapsyncv1.SubscribeResponse{Message: &mapsyncv1.SubscribeResponse_Accepted{

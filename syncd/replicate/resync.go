@@ -68,15 +68,15 @@ func (r *Replicator) forceFullSyncs(name string, began time.Time) []*outboundStr
 }
 
 // forceFullSync requests a full sync of a map. Only agreements of digests after now count. It
-// replaces a repeated full sync that is due later. It takes l.mu.
-func (l *inboundStream) forceFullSync(name string, now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if in := l.maps[name]; in != nil {
+// replaces a repeated full sync that is due later. It takes inboundStream.mu.
+func (s *inboundStream) forceFullSync(name string, now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in := s.maps[name]; in != nil {
 		// The next round of requests ends the subscription and begins a new one at position 0.
 		in.repeatFullSyncAt, in.comparison.resyncStart, in.fullSyncRecords = now, now, 0
 		in.comparison.inSync = false
-		poke(l.wake)
+		poke(s.wake)
 	}
 }
 
@@ -85,9 +85,9 @@ func (l *inboundStream) forceFullSync(name string, now time.Time) {
 func (s *outboundStream) sendDigestNow(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range s.maps {
-		if f.name == name && !f.observe {
-			f.comparison.digestNow.Store(true)
+	for _, out := range s.maps {
+		if out.name == name && !out.observe {
+			out.comparison.digestNow.Store(true)
 			poke(s.wake)
 		}
 	}
@@ -101,9 +101,9 @@ func (r *Replicator) resyncProgress(name string, began time.Time) (peers []strin
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for node := range r.view.Load().live {
-		l := r.inboundStreams[node]
-		l.mu.Lock()
-		in := l.maps[name]
+		s := r.inboundStreams[node]
+		s.mu.Lock()
+		in := s.maps[name]
 		// A resync waits for a peer whose full sync has not begun, or whose digests have not agreed
 		// since. It does not wait for a peer that cannot be compared.
 		switch {
@@ -122,7 +122,7 @@ func (r *Replicator) resyncProgress(name string, began time.Time) (peers []strin
 		if in != nil {
 			done, total = done+in.fullSyncRecords, total+max(in.comparison.peerLive, in.fullSyncRecords)
 		}
-		l.mu.Unlock()
+		s.mu.Unlock()
 	}
 	slices.Sort(peers)
 	return peers, done, total, unknown

@@ -42,6 +42,6 @@ func (l *scanLimit) allow(peer string, now time.Time, interval time.Duration) bo
 }
 
 // allowScan is scanLimit.allow for the peer of the stream and a map of this node.
-func (f *outboundMap) allowScan(m *localMap, now time.Time) bool {
-	return m.scans.allow(f.s.target.Node, now, f.s.r.opt.digestInterval)
+func (out *outboundMap) allowScan(m *localMap, now time.Time) bool {
+	return m.scans.allow(out.s.target.Node, now, out.s.r.opt.digestInterval)
 }

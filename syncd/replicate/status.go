@@ -146,8 +146,8 @@ func (r *Replicator) Status() []PeerStatus {
 	now := time.Now()
 	// A peer has the status of the receiving side even without an outbound stream.
 	all := make([]PeerStatus, 0, len(links))
-	for _, l := range links {
-		st := l.status(r.localMaps())
+	for _, inbound := range links {
+		st := inbound.status(r.localMaps())
 		if s := sessions[st.owner()]; s != nil {
 			st.Serving = true
 			s.status(st.Maps, now)
@@ -159,23 +159,23 @@ func (r *Replicator) Status() []PeerStatus {
 }
 
 // status returns the state of the receiving side. The sending side is empty, except for
-// StateExcluded. It takes l.mu.
-func (l *inboundStream) status(maps map[string]*localMap) PeerStatus {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// StateExcluded. It takes inboundStream.mu.
+func (s *inboundStream) status(maps map[string]*localMap) PeerStatus {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	st := PeerStatus{
-		Peer: Peer{l.peer.Node, l.peer.Incarnation, l.addr}, Connected: l.up, Since: l.since, Error: errorText(l.err),
-		ProtocolVersion: l.version, ClockOffset: l.clock.offset, RoundTrip: l.clock.roundTrip,
+		Peer: Peer{s.peer.Node, s.peer.Incarnation, s.addr}, Connected: s.up, Since: s.since, Error: errorText(s.err),
+		ProtocolVersion: s.version, ClockOffset: s.clock.offset, RoundTrip: s.clock.roundTrip,
 	}
-	if at := l.lastContact.Load(); at != 0 {
+	if at := s.lastContact.Load(); at != 0 {
 		st.LastContact = time.Unix(0, at)
 	}
 	for name, m := range maps {
-		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting, Out: l.r.sentBy(l.peer.Node, name)}
-		if m.sendExcluded(l.r.opt.Self.Node, l.peer.Node) {
+		ms := MapStatus{Name: name, State: StateWaiting, SendState: StateWaiting, Out: s.r.sentBy(s.peer.Node, name)}
+		if m.sendExcluded(s.r.opt.Self.Node, s.peer.Node) {
 			ms.SendState = StateExcluded
 		}
-		if in := l.maps[name]; in != nil && in.m == m {
+		if in := s.maps[name]; in != nil && in.m == m {
 			ms.State, ms.Error, ms.CaughtUp = in.state, errorText(in.err), in.fullSyncDone
 			ms.Received, ms.Applied = in.position, in.ackedPosition
 			c := &in.comparison
@@ -202,25 +202,25 @@ func (s *outboundStream) status(maps []MapStatus, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range maps {
-		for _, f := range s.maps {
-			if f.name != maps[i].Name || f.unsubscribed.Load() {
+		for _, out := range s.maps {
+			if out.name != maps[i].Name || out.unsubscribed.Load() {
 				continue
 			}
 			ms := &maps[i]
-			// f.m may be read only while the map is served.
-			if !f.serving.Load() {
+			// out.m may be read only while the map is served.
+			if !out.serving.Load() {
 				if ms.SendState != StateExcluded {
-					ms.SendState = f.sharedAnswer.Load().state()
+					ms.SendState = out.sharedAnswer.Load().state()
 				}
 				continue
 			}
 			ms.SendState = StateServed
-			ms.Reporting, ms.Report = s.sendsReports, f.lastReport()
-			ms.Serving, ms.Sent, ms.Acked = true, f.sentPosition.Load(), f.ackedPosition.Load()
+			ms.Reporting, ms.Report = s.sendsReports, out.lastReport()
+			ms.Serving, ms.Sent, ms.Acked = true, out.sentPosition.Load(), out.ackedPosition.Load()
 			// The lag covers all changes of the table since the acknowledged position.
-			if head := f.m.head(); head > ms.Acked {
+			if head := out.m.head(); head > ms.Acked {
 				ms.LagEntries = head - ms.Acked
-				ms.Lag = f.m.lagSince(ms.Acked, now)
+				ms.Lag = out.m.lagSince(ms.Acked, now)
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func TestStatus(t *testing.T) {
 	}
 	in := all["x"]
 	at := time.Unix(100, 5)
-	in.l.lastContact.Store(at.UnixNano())
+	in.stream.lastContact.Store(at.UnixNano())
 	in.exceptions.add([]byte("k"), 1, target, errors.New("why"))
 	in.comparison.peerUnsent, in.comparison.divergent, in.comparison.inSyncAt = 4, 3, at
 	status := r.Status()
@@ -198,12 +198,12 @@ func TestStatusUsesNewestSubscribedStream(t *testing.T) {
 				s := newOutboundStream(r, target, nil)
 				s.startedAt = now.Add(time.Duration(i))
 				s.subscribed.Store(joined)
-				f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
-				f.m = r.localMaps()[testMap]
-				f.serving.Store(joined)
-				f.sentPosition.Store(uint64(i))
-				f.ackedPosition.Store(uint64(100 + i))
-				s.maps = []*outboundMap{f}
+				out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+				out.m = r.localMaps()[testMap]
+				out.serving.Store(joined)
+				out.sentPosition.Store(uint64(i))
+				out.ackedPosition.Store(uint64(100 + i))
+				s.maps = []*outboundMap{out}
 				r.outboundStreams[s] = struct{}{}
 			}
 			st := r.Status()[0]
@@ -220,10 +220,10 @@ func TestStatusUsesNewestSubscribedStream(t *testing.T) {
 func TestResync(t *testing.T) {
 	r, all := newRoleCluster(t, Peer{Node: "y", Incarnation: 3}, Peer{Node: "x", Incarnation: 1})
 	s := newOutboundStream(r, target, nil)
-	f := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
+	out := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 1, Name: testMap}, allOrphaned)
 	another := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 2, Name: "nat"}, allOrphaned)
 	observer := newOutboundMap(s, &mapsyncv1.MapSubscription{Map: 3, Name: testMap, Observe: true}, allOrphaned)
-	s.maps = []*outboundMap{f, another, observer}
+	s.maps = []*outboundMap{out, another, observer}
 	r.outboundStreams[s] = struct{}{}
 	for _, in := range all {
 		in.noteInSync(1, time.Now())
@@ -236,11 +236,11 @@ func TestResync(t *testing.T) {
 	var steps []step
 	agree := func(node string) {
 		in := all[node]
-		in.l.mu.Lock()
+		in.stream.mu.Lock()
 		in.repeatFullSyncAt, in.fullSyncRecords = time.Time{}, 4
 		in.comparison.onThisStream = true
 		in.noteInSync(1, time.Now())
-		in.l.mu.Unlock()
+		in.stream.mu.Unlock()
 	}
 	progress := func(peers []string, done, total int) {
 		if st := (step{strings.Join(peers, ""), done, total}); len(steps) == 0 || steps[len(steps)-1] != st {
@@ -259,11 +259,11 @@ func TestResync(t *testing.T) {
 	if fmt.Sprint(steps) != "[{xy 0 20} {y 4 20}]" {
 		t.Errorf("progress: got %v, want [{xy 0 20} {y 4 20}]", steps)
 	}
-	if !f.comparison.digestNow.Load() || another.comparison.digestNow.Load() || observer.comparison.digestNow.Load() || !wasWoken(s.wake) {
+	if !out.comparison.digestNow.Load() || another.comparison.digestNow.Load() || observer.comparison.digestNow.Load() || !wasWoken(s.wake) {
 		t.Error("digests: got not due for the map, or due for another map, want due for the map only, and the stream woken")
 	}
 	for node, in := range all {
-		if in.comparison.resyncStart.IsZero() || !wasWoken(in.l.wake) {
+		if in.comparison.resyncStart.IsZero() || !wasWoken(in.stream.wake) {
 			t.Errorf("full sync from %s: got not requested, want requested", node)
 		}
 	}
@@ -289,7 +289,7 @@ func TestResync(t *testing.T) {
 	waits("one comparison is impossible", "x", true)
 	all["y"].state = StateSyncing
 	waits("not received to the end", "xy", false)
-	delete(all["y"].l.maps, testMap)
+	delete(all["y"].stream.maps, testMap)
 	waits("not subscribed yet", "xy", false)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

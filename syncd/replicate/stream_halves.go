@@ -91,13 +91,13 @@ func NewStreamDecoder(t *table.Table, s *schema.Schema, from table.Owner) (*Stre
 	if err != nil {
 		return nil, err
 	}
-	l := newInboundStream(r, Peer{Node: from.Node, Incarnation: from.Incarnation})
-	in := newInboundMap(l, m)
+	inbound := newInboundStream(r, Peer{Node: from.Node, Incarnation: from.Incarnation})
+	in := newInboundMap(inbound, m)
 	// The subscription and its acceptance take place without a peer.
-	in.index, l.lastIndex = 1, 1
-	l.maps[standaloneMap], l.byIndex[1] = in, in
+	in.index, inbound.lastIndex = 1, 1
+	inbound.maps[standaloneMap], inbound.byIndex[1] = in, in
 	err = in.accept(&mapsyncv1.MapAccepted{Map: 1, Generation: 1, Reset_: true, Schema: m.wireSchema})
-	return &StreamDecoder{l}, err
+	return &StreamDecoder{inbound}, err
 }
 
 // Merge merges one message. It does not keep the message. It takes the table's lock. After an

@@ -61,9 +61,9 @@ func TestStepNode(t *testing.T) {
 		r, q := newVerifierFixture(t, c.q)
 		made := failDials(r)
 		if c.connected {
-			l := addConnectedStream(r)
+			s := addConnectedStream(r)
 			if c.fresh {
-				l.lastContact.Store(time.Now().UnixNano())
+				s.lastContact.Store(time.Now().UnixNano())
 			}
 		}
 		r.verifier.mu.Lock()

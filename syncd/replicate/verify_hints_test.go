@@ -36,10 +36,10 @@ func peerX(incarnation uint64) Peer {
 
 // addConnectedStream adds an established inbound stream from x.
 func addConnectedStream(r *Replicator) *inboundStream {
-	l := newInboundStream(r, peerX(5))
-	l.up = true
-	r.inboundStreams["x"] = l
-	return l
+	s := newInboundStream(r, peerX(5))
+	s.up = true
+	r.inboundStreams["x"] = s
+	return s
 }
 
 // TestGossipHints checks that the latest incarnation of a node is its hint, and that a node with an
@@ -281,16 +281,16 @@ func TestContactState(t *testing.T) {
 		if connected, fresh := r.contactState("x"); connected || fresh {
 			t.Error("no stream: got a contact, want none")
 		}
-		l := addConnectedStream(r)
+		s := addConnectedStream(r)
 		beat := r.opt.heartbeat
 		for ago, want := range map[time.Duration]bool{0: true, 3*beat - 1: true, 3 * beat: false, time.Hour: false} {
-			l.lastContact.Store(time.Now().Add(-ago).UnixNano())
+			s.lastContact.Store(time.Now().Add(-ago).UnixNano())
 			if connected, fresh := r.contactState("x"); !connected || fresh != want {
 				t.Errorf("contact %s ago: got connected %t, fresh %t, want true and %t", ago, connected, fresh, want)
 			}
 		}
-		l.up = false
-		l.lastContact.Store(time.Now().UnixNano())
+		s.up = false
+		s.lastContact.Store(time.Now().UnixNano())
 		if connected, fresh := r.contactState("x"); connected || fresh {
 			t.Error("broken stream: got a contact, want none")
 		}
