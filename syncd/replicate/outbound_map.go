@@ -266,31 +266,31 @@ func (out *outboundMap) encode(tx *table.Tx) {
 //
 // The position advances with the batch, not with its delivery: a batch that is lost with the stream
 // is resent after the resume. The error ends the stream.
-func (sent *outboundMap) sendBatch(now time.Time) error {
-	sent.countUnencodable()
-	previous, deltas := sent.sentPosition.Load(), sent.enc.Deltas()
+func (out *outboundMap) sendBatch(now time.Time) error {
+	out.countUnencodable()
+	previous, deltas := out.sentPosition.Load(), out.enc.Deltas()
 	// The batch is the end of the stream if nothing is left to send, not even a backfill.
-	position, end := previous, !sent.tableComplete || (sent.atEnd && !sent.owners.pending())
-	if sent.tableComplete {
-		position = sent.cursor.Position()
+	position, end := previous, !out.tableComplete || (out.atEnd && !out.owners.pending())
+	if out.tableComplete {
+		position = out.cursor.Position()
 	}
-	sent.upToDate.Store(end)
+	out.upToDate.Store(end)
 	if deltas == 0 {
-		sent.enc.Release()
-		if (!end || sent.caughtUpSent) && (position == previous || now.Sub(sent.lastSent) < sent.s.r.opt.positionInterval) {
+		out.enc.Release()
+		if (!end || out.caughtUpSent) && (position == previous || now.Sub(out.lastSent) < out.s.r.opt.positionInterval) {
 			return nil
 		}
 	}
-	sent.sentPosition.Store(position)
+	out.sentPosition.Store(position)
 	// The first caught-up batch ends sendAll.
-	sent.caughtUpSent, sent.sendAll = end, sent.sendAll && !end
-	sent.lastSent, sent.s.lastSent = now, now
-	out := sent.enc.Finish(previous, position, end)
-	sent.s.count.add(deltas, out.Len())
-	sent.sent.add(deltas, out.Len())
-	sent.s.r.count.sent.add(deltas, out.Len())
-	if err := sent.s.send.SendMsg(out); err != nil {
-		return fmt.Errorf("send batch of map %q: %w", sent.name, err)
+	out.caughtUpSent, out.sendAll = end, out.sendAll && !end
+	out.lastSent, out.s.lastSent = now, now
+	batch := out.enc.Finish(previous, position, end)
+	out.s.count.add(deltas, batch.Len())
+	out.sent.add(deltas, batch.Len())
+	out.s.r.count.sent.add(deltas, batch.Len())
+	if err := out.s.send.SendMsg(batch); err != nil {
+		return fmt.Errorf("send batch of map %q: %w", out.name, err)
 	}
 	return nil
 }

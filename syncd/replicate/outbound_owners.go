@@ -232,19 +232,19 @@ func (out *outboundMap) sendBackfill() (more bool, err error) {
 // sendOutOfTurn sends a batch that does not advance the position, or releases a batch without
 // deltas. previous_position and position are both the position of the stream, so the receiver
 // detects no gap.
-func (sent *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
+func (out *outboundMap) sendOutOfTurn(e *wire.Encoder) error {
 	deltas := e.Deltas()
 	if deltas == 0 {
 		e.Release()
 		return nil
 	}
-	sent.s.lastSent = time.Now()
-	out := e.Finish(sent.sentPosition.Load(), sent.sentPosition.Load(), false)
-	sent.s.count.add(deltas, out.Len())
-	sent.sent.add(deltas, out.Len())
-	sent.s.r.count.sent.add(deltas, out.Len())
-	if err := sent.s.send.SendMsg(out); err != nil {
-		return fmt.Errorf("send batch of map %q out of turn: %w", sent.name, err)
+	out.s.lastSent = time.Now()
+	batch := e.Finish(out.sentPosition.Load(), out.sentPosition.Load(), false)
+	out.s.count.add(deltas, batch.Len())
+	out.sent.add(deltas, batch.Len())
+	out.s.r.count.sent.add(deltas, batch.Len())
+	if err := out.s.send.SendMsg(batch); err != nil {
+		return fmt.Errorf("send batch of map %q out of turn: %w", out.name, err)
 	}
 	return nil
 }
