@@ -32,7 +32,10 @@ type Followed struct {
 	// Bound is the limit of Over, in ms.
 	Bound float64 `json:"bound_ms"`
 	// LongestCall is the longest time for which one call of syncd that read or wrote a map had the processor, in ms.
+	// In the control phase it is that of getppid(2): interrupts and the hypervisor cause nearly all of it.
 	LongestCall float64 `json:"longest_call_ms"`
+	// Control marks the control phase: a thread that calls getppid(2) without end takes the place of syncd.
+	Control bool `json:"control,omitempty"`
 }
 
 // followed is the state of the measurement.
@@ -61,6 +64,9 @@ func measureFollowed(ctx context.Context, n int, limit time.Duration) (_ []Follo
 	if err := f.take("idle", 0); err != nil {
 		return nil, err
 	}
+	if err := f.control(ctx); err != nil {
+		return nil, err
+	}
 	for _, size := range []int{n, 10 * n} {
 		for _, held := range []int{0, followedFew, size} {
 			if err := f.follow(ctx, size, held); err != nil {
@@ -83,6 +89,29 @@ func (f *followed) take(name string, bound float64) error {
 	}
 	f.all = append(f.all, r)
 	tool.Progress("  p99.9 %.3f ms: %s", l.P999, name)
+	return nil
+}
+
+// control counts pings while a thread on the processor that serves the pings makes calls that take no time.
+func (f *followed) control(ctx context.Context) (err error) {
+	c, err := startPingChild("a thread that calls the kernel", "call", pingCPU)
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if err != nil {
+		return err
+	}
+	if err := f.pinger.during(func() error { return tool.Pause(ctx, f.limit) }); err != nil {
+		return err
+	}
+	var longest time.Duration
+	if err := c.Ask("longest", &longest); err != nil {
+		return err
+	}
+	if err := f.take("control: getppid without end", 0); err != nil {
+		return err
+	}
+	l := &f.all[len(f.all)-1]
+	l.Control, l.LongestCall = true, float64(longest)/float64(time.Millisecond)
+	tool.Progress("  longest call %s", longest)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -24,7 +25,7 @@ import (
 )
 
 // pingVariable is the environment variable that makes a process one end of the pings, or a
-// processor load. Its values are "ping ADDRESS", "echo ADDRESS" and "spin THREADS".
+// processor load. Its values are "ping ADDRESS", "echo ADDRESS", "spin THREADS" and "call".
 const pingVariable = "MAPSYNC_THROUGHPUT_PING"
 
 const (
@@ -47,6 +48,8 @@ func runPing() (asked bool, err error) {
 		return true, ping(what)
 	case "spin":
 		return true, spin(what)
+	case "call":
+		return true, call()
 	}
 	return true, fmt.Errorf("role %q is unknown", role)
 }
@@ -89,6 +92,34 @@ func spin(threads string) error {
 	fmt.Println(`"spinning"`)
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// call calls getppid(2) without end. It answers each line with the longest time for which one call had the
+// processor, measured as kmap measures its calls.
+func call() error {
+	var longest atomic.Int64
+	go func() {
+		runtime.LockOSThread()
+		for before := threadTime(); ; {
+			unix.Getppid()
+			after := threadTime()
+			longest.Store(max(longest.Load(), int64(after-before)))
+			before = after
+		}
+	}()
+	fmt.Println(`"calling"`)
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		fmt.Println(longest.Load())
+	}
+	return in.Err()
+}
+
+// threadTime returns the time for which this thread has had a processor.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())
 }
 
 // pings counts round trips while on is set. mu protects all fields.
@@ -305,13 +336,20 @@ func (p *pinger) close() error { return errors.Join(p.ping.Close(), p.echo.Close
 // spinning runs fn while another process keeps the given number of threads busy. start chooses their
 // processors.
 func spinning(threads int, start starter, fn func() error) error {
-	var up string
-	c, err := process.StartChild("a spinning process", pingVariable, fmt.Sprint("spin ", threads), start)
-	if err == nil {
-		err = c.Receive(&up)
-	}
+	c, err := startPingChild("a spinning process", fmt.Sprint("spin ", threads), start)
 	if err == nil {
 		err = fn()
 	}
 	return errors.Join(err, c.Close())
+}
+
+// startPingChild starts a process in a role, and waits until it says that it works. The caller closes it, also after an
+// error.
+func startPingChild(name, role string, start starter) (*process.Child, error) {
+	c, err := process.StartChild(name, pingVariable, role, start)
+	if err != nil {
+		return c, err
+	}
+	var up string
+	return c, c.Receive(&up)
 }

@@ -111,12 +111,12 @@ func TestRun(t *testing.T) {
 		}
 	}
 	for _, f := range r.Followed {
-		if f.Samples == 0 || f.P50 <= 0 || f.P50 > f.P999 || (f.Bound > 0) != (f.LongestCall > 0) {
+		if f.Samples == 0 || f.P50 <= 0 || f.P50 > f.P999 || (f.Bound > 0 || f.Control) != (f.LongestCall > 0) {
 			t.Errorf("followed map: got %+v, want samples, ascending percentiles and a longest call", f)
 		}
 	}
-	if len(r.Followed) != 1+2*2*3 {
-		t.Errorf("followed maps: got %d figures, want 13", len(r.Followed))
+	if len(r.Followed) != 2+2*2*3 {
+		t.Errorf("followed maps: got %d figures, want 14", len(r.Followed))
 	}
 	usual, err := o.chosen()
 	if err != nil {
