@@ -241,12 +241,16 @@ static __always_inline int end_syscall(void *ctx, struct pt_regs___kernel *regs,
 {
 	struct call c = {};
 	__u32 id = drained_by(regs, &c);
+	bool known = keys_known(&c, result);
 
 	if (!drains(c.command))
 		return 0;
 	if (is_batch(c.command) ? !has_count(result) : result != 0)
 		c.count = 0;
-	end_call(ctx, id, &c, keys_known(&c, result));
+	/* The kernel deletes the entry before it fails to copy the value. */
+	if (c.command == BPF_MAP_LOOKUP_AND_DELETE_ELEM && result == -EFAULT)
+		known = false;
+	end_call(ctx, id, &c, known);
 	return 0;
 }
 

@@ -239,6 +239,35 @@ func TestSumsCountWhatIsMissing(t *testing.T) {
 	})
 }
 
+// TestSumsCountAnEntryWithoutCopy: a single lookup-and-delete whose value the kernel cannot copy has deleted the entry.
+func TestSumsCountAnEntryWithoutCopy(t *testing.T) {
+	eachMethod(t, func(t *testing.T, method drained.Method) {
+		o := options("")
+		o.Methods = []drained.Method{method}
+		s := openSums(t, o)
+		m, id := newMap(t, ebpf.Hash)
+		s.Follow(id)
+		put(t, m, 1, value(1, 1, 1))
+		k := key(1)
+		attr := struct {
+			fd, _             uint32
+			key, value, flags uint64
+		}{fd: uint32(m.FD()), key: uint64(uintptr(unsafe.Pointer(&k[0]))), value: 8} // no memory
+		_, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_MAP_LOOKUP_AND_DELETE_ELEM, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
+		runtime.KeepAlive(k)
+		if errno == unix.ENOTSUP || errno == 524 { // ENOTSUPP: before 5.14
+			t.Skip("this kernel has no single lookup-and-delete for hash maps")
+		}
+		var v []byte
+		if err := m.Lookup(key(1), &v); errno != unix.EFAULT || !errors.Is(err, ebpf.ErrKeyNotExist) {
+			t.Fatalf("lookup-and-delete: got %v, then error %v of a lookup, want %v and %v", errno, err, unix.EFAULT, ebpf.ErrKeyNotExist)
+		}
+		if got := s.Stats(); got.Entries+got.Unread+got.Missed != 1 {
+			t.Errorf("stats: got %+v, want the entry in a sum, or 1 that is missing", got)
+		}
+	})
+}
+
 func TestOpenRefuses(t *testing.T) {
 	for name, change := range map[string]func(o *drained.Options){
 		"type":    func(o *drained.Options) { o.Type = ebpf.PerCPUHash },
