@@ -24,6 +24,7 @@ LIMIT ?= 1m
 LENGTH ?= 10s
 ATTACKS ?=
 QUICK ?=
+BIN ?= bin
 
 .DEFAULT_GOAL := help
 .PHONY: help build generate check-generate fmt lint deps test test-kernels attack chaos fuzz demo drill example-turn example-bundling example-counters example-jitter mutate soak bench report clean
@@ -41,8 +42,8 @@ help: ## list the targets
 ##@ Use
 
 build: ## build bin/syncd
-	@mkdir -p bin
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/syncd ./syncd
+	@mkdir -p $(BIN)
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/syncd ./syncd
 
 demo: deps ## failover drill: kill a load balancer, check that all sessions survive
 	@SESSIONS=$(SESSIONS) ATTACH=$(ATTACH) BUFFER=$(BUFFER) LOAD=$(LOAD) LAYOUTS=$(LAYOUTS) PREVIOUS=$(PREVIOUS) KERNEL=$(KERNEL) scripts/drill
