@@ -10,6 +10,9 @@ import (
 	"mapsync/syncd/daemon"
 )
 
+// scanTimesOf explains the last columns.
+const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone; replicated maps share scan-budget"
+
 // printMapCoverage prints the statements about maps, and then their problems.
 func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
@@ -23,6 +26,9 @@ func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
 	}
 	if err := w.Flush(); err != nil {
 		return err
+	}
+	if len(list) > 0 {
+		fmt.Fprintln(out, scanTimesOf)
 	}
 	for i := range list {
 		switch m := &list[i]; {

@@ -26,7 +26,7 @@ func TestCheckListsMaps(t *testing.T) {
 	if i < 0 || r.Maps[i].Evictions == "-" || r.Maps[i].Scan < 10 {
 		t.Fatalf("maps: got %+v, want check_maps with evictions and the bound of scans", r.Maps)
 	}
-	if out, _ = run(t, "check"); !strings.Contains(out, "check_maps") || !strings.Contains(out, "UNCHANGED") {
-		t.Errorf("check: want the map and its bounds in\n%s", out)
+	if out, _ = run(t, "check"); !strings.Contains(out, "check_maps") || !strings.Contains(out, "UNCHANGED") || !strings.Contains(out, scanTimesOf) {
+		t.Errorf("check: want the map, its bounds and their condition in\n%s", out)
 	}
 }

@@ -79,6 +79,9 @@ func (p *problems) local(m *daemon.MapStatus) {
 	for _, name := range m.UndetectedPrograms {
 		p.add("map", m.Name, "only scans find the writes of program "+name)
 	}
+	if m.UndetectedProblem != "" {
+		p.add("map", m.Name, "the programs whose writes only scans find are unknown: "+m.UndetectedProblem)
+	}
 	if s := m.DrainSums; s != nil && s.Full+s.Unread+s.MissedCalls > 0 {
 		p.add("map", m.Name, fmt.Sprintf("drained entries are missing in the sums: %d without room, %d unread, %d calls missed", s.Full, s.Unread, s.MissedCalls))
 	}

@@ -93,7 +93,7 @@ func TestStatusListsUnheldEntries(t *testing.T) {
 	list := []daemon.Exception{{Entry: "{addr=10.0.0.1}", Reason: "padding of the key is not zero"}}
 	s := daemon.Status{
 		Node: "lb1", Ready: true,
-		Maps: []daemon.MapStatus{{Name: "ct", State: daemon.MapReplicating, Failed: 2, Live: 10, MaxEntries: 8, Unsent: 7, Exceptions: list, UndetectedPrograms: []string{"tracer (Kprobe, id 9)"}, InPlaceProblem: "it needs fexit"}},
+		Maps: []daemon.MapStatus{{Name: "ct", State: daemon.MapReplicating, Failed: 2, Live: 10, MaxEntries: 8, Unsent: 7, Exceptions: list, UndetectedPrograms: []string{"tracer (Kprobe, id 9)"}, UndetectedProblem: "list programs: operation not permitted", InPlaceProblem: "it needs fexit"}},
 		Peers: []daemon.PeerStatus{{Node: "lb3", Receiving: true, Sending: true, Maps: []daemon.PeerMapStatus{{
 			Name: "ct", State: "caught_up", SendState: "served", Agreed: true, Refused: 1, Exceptions: list, PeerUnsent: 4,
 			Report: &daemon.PeerReport{Live: 500, MaxEntries: 300, Failed: 200, Refused: 1, Exceptions: list},
@@ -107,6 +107,7 @@ func TestStatusListsUnheldEntries(t *testing.T) {
 		`lb3 +ct +caught_up +served +yes +0 +0s +201 +300/300`,
 		`map ct: 2 entries do not go into the kernel map \(10 records for 8 entries\)`,
 		`map ct: only scans find the writes of program tracer \(Kprobe, id 9\)`,
+		`map ct: the programs whose writes only scans find are unknown: list programs: operation not\n +permitted`,
 		`map ct: only scans find changes in place: it needs fexit`,
 		`map ct: 7 entries cannot be sent to any peer\n  \{addr=10.0.0.1\}: padding of the key is not zero\n  and 6 more`,
 		`peer lb3, map ct: 200 entries do not go into the peer's kernel map \(500 records for 300 entries\)`,

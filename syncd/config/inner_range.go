@@ -11,7 +11,7 @@ import (
 var innerRange = regexp.MustCompile(`^([^=]+)=(.+)\[([0-9]{1,9})-([0-9]{1,9})\]$`)
 
 // expandInnerRanges replaces each map NAME=REF[FIRST-LAST] with the maps NAME.KEY=REF[KEY], and each other setting of
-// NAME with one of each of these maps.
+// NAME with one of each of these maps. It fails if metrics has NAME, because no two maps can have the same counter.
 func (c *Config) expandInnerRanges() error {
 	list, ranges, err := expandMaps(c.Maps)
 	if err != nil || len(ranges) == 0 {
@@ -23,12 +23,26 @@ func (c *Config) expandInnerRanges() error {
 			return fmt.Errorf("map %s: a map and several inner maps have this name: choose another one", name)
 		}
 	}
+	for i := range c.Metrics {
+		if inner := ranges[c.Metrics[i].Map]; inner != nil {
+			return metricsOfRange(c.Metrics[i].Map, inner)
+		}
+	}
 	for _, setting := range []*[]string{
 		&c.Schemas, &c.Fields, &c.ReadFrom, &c.WriteFrom, &c.Deletes, &c.InPlace, &c.TakeoverExpiries, &c.DrainSumsMaps,
 	} {
 		*setting = expandNames(*setting, ranges)
 	}
 	return nil
+}
+
+// metricsOfRange returns the error about counters of several inner maps.
+func metricsOfRange(name string, inner []string) error {
+	names := inner[0]
+	if last := inner[len(inner)-1]; last != names {
+		names += " to " + last
+	}
+	return fmt.Errorf("metrics of map %q: the name stands for inner maps: name each of them (%s) in an entry with counters of its own", name, names)
 }
 
 // expandMaps replaces each map NAME=REF[FIRST-LAST] in a list. It returns the names of the inner maps, by NAME.

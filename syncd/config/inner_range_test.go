@@ -52,6 +52,9 @@ func TestInnerRangesAreChecked(t *testing.T) {
 		"map: ['lru=/x[0-3]']\ndeletes: [lru.4=any]\n":       "no map is called lru.4",
 		"map: ['lru=/x[0-3]', 'x=/y']\ndrain-sums: [lru]\n":  "",
 		"map: ['lru=/x[0-3]', 'lru=/y']\n":                   "a map and several inner maps",
+		"map: ['lru=/x[0-3]']\nmetrics: [{map: lru}]\n":      `metrics of map "lru": the name stands for inner maps: name each of them (lru.0 to lru.3) in an entry with counters of its own`,
+		"map: ['lru=/x[7-7]']\nmetrics: [{map: lru}]\n":      "name each of them (lru.7) in an entry",
+		"map: ['lru=/x[0-1]']\n" + counterOf("lru.1"):        "",
 		"map: ['" + strings.Repeat("a", 63) + "=/x[0-0]']\n": "is not usable",
 	} {
 		_, err := Load(write(t, text), flags(t, "--node-name=a"))
@@ -59,4 +62,9 @@ func TestInnerRangesAreChecked(t *testing.T) {
 			t.Errorf("%q: got error %v, want %q", text, err, want)
 		}
 	}
+}
+
+// counterOf returns a setting metrics with a counter of a map.
+func counterOf(name string) string {
+	return "metrics: [{map: " + name + ", counters: [{name: sent_total, field: sent, help: Bytes sent.}]}]\n"
 }

@@ -76,6 +76,7 @@ type Daemon struct {
 	drain         drain
 	contacts      contacts
 	losses        losses
+	programs      programSearch
 	scanBudget    *kmap.ScanBudget // shared by all maps
 	scanCPUs      *unix.CPUSet     // nil: any
 

@@ -3,16 +3,28 @@ package daemon
 import (
 	"context"
 	"fmt"
+	"math/bits"
 	"time"
 
 	"mapsync/syncd/capture"
 	"mapsync/syncd/config"
 	"mapsync/syncd/kmap"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
-// scanEntryCost is about the processor time that a scan needs for one entry. docs/capture.md has the
-// measurements.
-const scanEntryCost = 700 * time.Nanosecond
+// Terms of the processor time of a scan, in ns. docs/capture.md has the measurements.
+const (
+	// scanEntryCost and scanByteCost are for each entry and for each byte of its key and value: 700 ns for 48 + 176
+	// bytes. The bytes cost less in hash maps, and as much in per-CPU maps.
+	scanEntryCost = 530
+	scanByteCost  = 0.75
+	// scanBucketCost is for each bucket, with the empty ones. iteratorBucketCost is the same for maps that some kernels
+	// read by an iterator.
+	scanBucketCost     = 5
+	iteratorBucketCost = 30
+)
 
 // Values of a [MapCoverage].
 const (
@@ -29,8 +41,8 @@ type MapCoverage struct {
 	Programs  string `json:"programs"`  // updates and deletes by BPF programs
 	Syscalls  string `json:"syscalls"`  // updates and deletes by bpf(2)
 	Evictions string `json:"evictions"` // by the kernel, from an LRU map
-	// Scan is the longest time until a scan finds a change, such as one in place, in seconds.
-	// ScanUnchanged is the same for a map that does not change otherwise.
+	// Scan is the longest time until a scan finds a change, such as one in place, in seconds, if syncd replicates no
+	// other map. ScanUnchanged is the same for a map that does not change otherwise.
 	Scan          float64 `json:"scan_seconds"`
 	ScanUnchanged float64 `json:"scan_unchanged_seconds"`
 	// Undetected are the programs whose writes only scans find, with type and id.
@@ -63,11 +75,7 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 			m.Undetected = append(m.Undetected, fmt.Sprintf("%s (%s, id %d)", p.Name, p.Type, p.ID))
 		}
 	}
-	entries := info.Entries
-	if entries < 0 {
-		entries = info.MaxEntries
-	}
-	work := time.Duration(entries) * scanEntryCost
+	work := scanWork(info)
 	scan := time.Duration(float64(work) * 100 / c.ScanBudget)
 	m.Scan = (max(c.ScanInterval, scan) + scan).Seconds()
 	m.ScanUnchanged = m.Scan
@@ -79,8 +87,27 @@ func coverage(info *kmap.Info, programs []kmap.Program, o *capture.ProbeResult, 
 	return m
 }
 
-// CoverMaps states how soon writes are detected, for every hash map and array of this host. o is the probe of the attach
-// method. Listing maps needs CAP_SYS_ADMIN.
+// scanWork returns about the processor time that a scan of a map needs.
+func scanWork(info *kmap.Info) time.Duration {
+	entries := info.Entries
+	if entries < 0 {
+		entries = info.MaxEntries
+	}
+	ns := float64(entries) * (scanEntryCost + scanByteCost*float64(info.KeySize+info.ValueSize))
+	switch info.Type {
+	case ebpf.Array, ebpf.PerCPUArray: // without buckets: each element is an entry
+		return time.Duration(ns)
+	}
+	bucket := float64(scanBucketCost)
+	if info.CPUs > 0 || info.Flags&unix.BPF_F_ZERO_SEED != 0 {
+		bucket = iteratorBucketCost
+	}
+	buckets := 1 << bits.Len(uint(max(info.MaxEntries, 1)-1)) // the next power of two
+	return time.Duration(ns + bucket*float64(buckets))
+}
+
+// CoverMaps states how soon writes are detected, for every hash map and array of this host. Each statement is for a map
+// that is replicated alone: others use a part of the budget of scans. o is the probe of the attach method. Listing maps needs CAP_SYS_ADMIN.
 func CoverMaps(ctx context.Context, o *capture.ProbeResult, c *config.Config) ([]MapCoverage, error) {
 	infos, err := kmap.List(ctx)
 	if err != nil {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"errors"
+	"math"
 	"reflect"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"mapsync/syncd/kmap"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 func TestCoverageOfMaps(t *testing.T) {
@@ -52,19 +54,19 @@ func TestCoverageOfMaps(t *testing.T) {
 			MapCoverage{Programs: CoverByScan, Syscalls: CoverByScan, Evictions: CoverByScan, Scan: 10, ScanUnchanged: 10},
 		},
 		"a million entries": {
-			kmap.Info{Type: ebpf.Hash, Entries: 1_000_000, MaxEntries: 2_000_000},
+			kmap.Info{Type: ebpf.Hash, KeySize: 48, ValueSize: 176, Entries: 1_000_000, MaxEntries: 1_000_000},
 			nil,
 			capture.ProbeResult{Attach: capture.AttachNone},
 			MapCoverage{Programs: CoverByScan, Syscalls: CoverByScan, Evictions: "-", Scan: 28, ScanUnchanged: 28},
 		},
 		"a million entries with fexit": {
-			kmap.Info{Type: ebpf.Hash, Entries: 1_000_000, MaxEntries: 2_000_000},
+			kmap.Info{Type: ebpf.Hash, KeySize: 48, ValueSize: 176, Entries: 1_000_000, MaxEntries: 1_000_000},
 			nil,
 			capture.ProbeResult{Attach: capture.AttachFexit},
 			MapCoverage{Programs: CoverAtOnce, Syscalls: CoverAtOnce, Evictions: "-", Scan: 28, ScanUnchanged: costly},
 		},
 		"unknown number of entries": {
-			kmap.Info{Type: ebpf.Hash, Entries: -1, MaxEntries: 1_000_000},
+			kmap.Info{Type: ebpf.Hash, KeySize: 48, ValueSize: 176, Entries: -1, MaxEntries: 1_000_000},
 			nil,
 			capture.ProbeResult{Attach: capture.AttachNone},
 			MapCoverage{Programs: CoverByScan, Syscalls: CoverByScan, Evictions: "-", Scan: 28, ScanUnchanged: 28},
@@ -77,8 +79,34 @@ func TestCoverageOfMaps(t *testing.T) {
 		},
 	} {
 		test.want.Type = test.info.Type.String()
-		if got := coverage(&test.info, test.programs, &test.offer, &c); !reflect.DeepEqual(got, test.want) {
+		got := coverage(&test.info, test.programs, &test.offer, &c)
+		got.Scan, got.ScanUnchanged = math.Round(got.Scan), math.Round(got.ScanUnchanged)
+		if !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: got %+v, want %+v", name, got, test.want)
+		}
+	}
+}
+
+// TestScanWork compares the estimate with measurements on 6.18. The bounds of `syncd check` must hold, so that the
+// estimate is at least the measured time.
+func TestScanWork(t *testing.T) {
+	for name, test := range map[string]struct {
+		info        kmap.Info
+		least, most time.Duration
+	}{
+		"many entries":            {kmap.Info{Type: ebpf.Hash, KeySize: 48, ValueSize: 176, Entries: 1_000_000, MaxEntries: 1_000_000}, 670 * time.Millisecond, 750 * time.Millisecond},
+		"no entries":              {kmap.Info{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 10_000_000}, 70 * time.Millisecond, 90 * time.Millisecond},
+		"no entries, LRU":         {kmap.Info{Type: ebpf.LRUHash, KeySize: 8, ValueSize: 16, MaxEntries: 8_388_609}, 70 * time.Millisecond, 90 * time.Millisecond},
+		"a full power of two":     {kmap.Info{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 8_388_608}, 35 * time.Millisecond, 45 * time.Millisecond},
+		"no entries, iterator":    {kmap.Info{Type: ebpf.LRUCPUHash, KeySize: 8, ValueSize: 32, CPUs: 2, MaxEntries: 1_000_000}, 30 * time.Millisecond, 35 * time.Millisecond},
+		"no entries, zero seed":   {kmap.Info{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, Flags: unix.BPF_F_ZERO_SEED, MaxEntries: 1_000_000}, 30 * time.Millisecond, 35 * time.Millisecond},
+		"large values":            {kmap.Info{Type: ebpf.Hash, KeySize: 8, ValueSize: 32_000, Entries: 5000, MaxEntries: 5000}, 33 * time.Millisecond, 130 * time.Millisecond},
+		"large values of per-CPU": {kmap.Info{Type: ebpf.PerCPUHash, KeySize: 8, ValueSize: 2048, CPUs: 2, Entries: 50_000, MaxEntries: 50_000}, 100 * time.Millisecond, 110 * time.Millisecond},
+		"array":                   {kmap.Info{Type: ebpf.Array, KeySize: 4, ValueSize: 16, Entries: 1000, MaxEntries: 1000}, 545 * time.Microsecond, 546 * time.Microsecond},
+		"one entry":               {kmap.Info{Type: ebpf.Hash, KeySize: 4, ValueSize: 16, Entries: 1, MaxEntries: 1}, 549 * time.Nanosecond, 551 * time.Nanosecond},
+	} {
+		if got := scanWork(&test.info); got < test.least || got > test.most {
+			t.Errorf("processor time of a scan, %s: got %s, want %s to %s", name, got, test.least, test.most)
 		}
 	}
 }

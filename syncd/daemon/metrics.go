@@ -201,7 +201,9 @@ func (s sink) replica(m *replica) {
 	}
 	conversions, unconverted, undetected := m.conversions, m.unconverted, len(m.undetected)
 	m.mu.Unlock()
-	s.gauge(mapUndetected, float64(undetected), m.name)
+	if m.daemon.programsProblem() == "" {
+		s.gauge(mapUndetected, float64(undetected), m.name)
+	}
 	for _, each := range []MapState{MapWaiting, MapLoading, MapSyncing, MapReplicating, MapRefused} {
 		s.gauge(mapState, boolValue(each == state), m.name, string(each))
 	}

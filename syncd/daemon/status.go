@@ -116,7 +116,9 @@ type MapStatus struct {
 	SumFields []string `json:"sum_fields,omitempty"`
 
 	// UndetectedPrograms are programs whose writes only scans find, with type and id.
+	// UndetectedProblem is why they are not known at present.
 	UndetectedPrograms []string `json:"undetected_programs,omitempty"`
+	UndetectedProblem  string   `json:"undetected_programs_problem,omitempty"`
 
 	Scan *ScanStatus `json:"scan,omitempty"`
 
@@ -251,7 +253,8 @@ func (d *Daemon) captureStatus() CaptureStatus {
 func (m *replica) status() MapStatus {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner, UndetectedPrograms: slices.Clone(m.undetected)}
+	s := MapStatus{Name: m.name, Ref: m.ref.String(), State: m.state, Deletes: config.DeletesOwner}
+	s.UndetectedPrograms, s.UndetectedProblem = slices.Clone(m.undetected), m.daemon.programsProblem()
 	if m.daemon.config.DeletesAny(m.name) {
 		s.Deletes = config.DeletesAny
 	}

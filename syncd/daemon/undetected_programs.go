@@ -7,27 +7,41 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"mapsync/syncd/kmap"
+
+	"github.com/cilium/ebpf"
 )
 
 // programsInterval is the interval of the search for programs that use a replicated map.
 const programsInterval = 10 * time.Second
 
+// programSearch is the state of the search for programs whose writes the hooks do not detect.
+type programSearch struct {
+	failures failureLog
+	problem  atomic.Pointer[string] // why they are not known; nil if they are
+}
+
+// programsProblem returns why the programs whose writes the hooks do not detect are not known, or "".
+func (d *Daemon) programsProblem() string {
+	if text := d.programs.problem.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
 // watchPrograms finds the programs whose writes the hooks do not detect, until ctx ends. Without hooks on
-// map functions these are all programs. openKernel logs that.
+// map functions these are all programs. openKernel logs that. fexit from 6.1 on detects the writes of all.
 func (d *Daemon) watchPrograms(ctx context.Context) error {
-	if !d.capture.HooksMaps() {
+	if !d.capture.HooksMaps() || d.capture.Attached().Detects(ebpf.Kprobe) {
 		return nil
 	}
 	tick := time.NewTicker(programsInterval)
 	defer tick.Stop()
 	for {
-		if err := d.checkPrograms(); errors.Is(err, os.ErrPermission) {
-			d.log.Info("cannot list the programs that use maps", "error", err, "hint", "listing programs needs CAP_SYS_ADMIN")
-			return nil
-		}
+		d.checkPrograms(kmap.ProgramsOfMaps)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -36,23 +50,41 @@ func (d *Daemon) watchPrograms(ctx context.Context) error {
 	}
 }
 
-// checkPrograms updates replica.undetected of all maps. After an error it changes none.
-func (d *Daemon) checkPrograms() error {
+// checkPrograms updates replica.undetected of all maps. list returns the programs of maps. After an error
+// checkPrograms changes none, and the programs count as not known.
+func (d *Daemon) checkPrograms(list func([]uint32) (map[uint32][]kmap.Program, error)) {
 	replicas := d.replicas()
 	var ids []uint32
 	for _, m := range replicas {
 		ids = append(ids, m.kernelID())
 	}
-	programs, err := kmap.ProgramsOfMaps(ids)
+	programs, err := list(ids)
 	if err != nil {
-		return err
+		d.recordNoPrograms(err)
+		return
+	}
+	d.programs.problem.Store(nil)
+	if d.programs.failures.succeeded() {
+		d.log.Info("programs that use maps are listed again")
 	}
 	for i, m := range replicas {
 		if m.kernelID() == ids[i] {
 			m.setUndetected(programs[ids[i]])
 		}
 	}
-	return nil
+}
+
+// recordNoPrograms stores and logs that the programs are not known.
+func (d *Daemon) recordNoPrograms(err error) {
+	hint := "raise LimitNOFILE, or free memory"
+	if errors.Is(err, os.ErrPermission) {
+		hint = "grant CAP_SYS_ADMIN, or use attach: fexit on kernel 6.1 or later"
+	}
+	text := fmt.Sprintf("%v (%s)", err, hint)
+	d.programs.problem.Store(&text)
+	if d.programs.failures.failed() {
+		d.log.Warn("failed to list the programs that use maps, syncd does not know whose writes only scans find", "error", err, "hint", hint)
+	}
 }
 
 // kernelID returns the id of the attached kernel map, 0 if none is attached.

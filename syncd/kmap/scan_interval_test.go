@@ -193,3 +193,52 @@ func TestChangesThatAreNotSentCount(t *testing.T) {
 		before = after
 	}
 }
+
+// TestScansFindChangesInUnchangedMap: a change that no hook reports, such as one in place, is found within the interval,
+// and within the longest one in a map that does not change otherwise.
+func TestScansFindChangesInUnchangedMap(t *testing.T) {
+	k := openMap(t, newKernelMap(t, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: testKey, ValueSize: testValue, MaxEntries: 100}), Options{})
+	put(t, k, 0, 10, 1)
+	tab := newTable(t, table.Options{})
+	if _, err := LoadAll(t.Context(), k, tab, now); err != nil {
+		t.Fatal(err)
+	}
+	tab.Update(func(tx *table.Tx) { tx.Adopt(10) })
+	const base, longest = 10 * time.Second, 40 * time.Second
+	synctest.Test(t, func(t *testing.T) {
+		budget := NewScanBudget(1)
+		budget.withinShareAt = time.Since(budgetClockStart) // the clock of the test is not that of the budget
+		s, err := NewScanner(tab, k, ScannerOptions{
+			Interval: base, MaxInterval: longest, MayExtend: func() bool { return true }, Budget: budget,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go s.Run(ctx)
+		awaitScan := func() {
+			for scans := s.Stats().Scans; s.Stats().Scans == scans; time.Sleep(time.Second / 10) {
+			}
+		}
+		// foundAfter changes an entry right after a scan, so that the whole interval passes.
+		foundAfter := func(g int) time.Duration {
+			awaitScan()
+			began, found := time.Now(), tab.Stats().ScanFound
+			put(t, k, 0, 1, g)
+			for tab.Stats().ScanFound == found {
+				time.Sleep(time.Second / 10)
+			}
+			return time.Since(began).Round(time.Second)
+		}
+		if got := foundAfter(2); got != base {
+			t.Errorf("change of a map that changes: got it found after %s, want %s", got, base)
+		}
+		for range 2 * extendAfter {
+			awaitScan()
+		}
+		if got := foundAfter(3); got != longest {
+			t.Errorf("change of an unchanged map: got it found after %s, want %s", got, longest)
+		}
+	})
+}

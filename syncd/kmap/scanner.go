@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"sync"
 	"time"
 
@@ -270,8 +271,23 @@ func (s *Scanner) recordFailure(err error) {
 	if !s.failing {
 		s.failing = true
 		s.opts.Logger.Error("scan failed, retrying", "kernel_map", s.m.info.Name, "error", err,
-			"hint", "grant the privilege that syncd check names")
+			"hint", scanHint(err))
 	}
+}
+
+// scanHint returns the remedy for a failed scan.
+func scanHint(err error) string {
+	switch {
+	case errors.Is(err, errBucket):
+		return "give the map more maximum entries, so that it has more buckets"
+	case errors.Is(err, errAlwaysDrained):
+		return "let the collector pause between two calls"
+	case errors.Is(err, os.ErrPermission):
+		return "grant the privilege that syncd check names"
+	case exhausted(err):
+		return "raise LimitNOFILE, or free memory"
+	}
+	return "see docs/runbook.md, mapsync_scan_failures_total"
 }
 
 // run makes the scan, in chunks with pauses between them.

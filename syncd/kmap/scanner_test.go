@@ -342,36 +342,6 @@ func TestScanRequests(t *testing.T) {
 	})
 }
 
-// TestScanFailures checks that the scan of an unreadable map is retried, and that failure and
-// recovery are logged once each.
-func TestScanFailures(t *testing.T) {
-	var out strings.Builder
-	m := openMap(t, newKernelMap(t, hashSpec(testKey, testValue, 10)), Options{})
-	s, err := NewScanner(newTable(t, table.Options{}), m, ScannerOptions{Logger: slog.New(slog.NewTextHandler(&out, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.bucketReader.prog.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s.Request()
-	for range 3 {
-		err := s.scan(t.Context(), time.Now())
-		if err == nil {
-			t.Fatal("scan without its program: got no error, want an error")
-		}
-		s.recordFailure(err)
-		if !s.requested() {
-			t.Error("request of an urgent scan after a failure: got none, want one")
-		}
-	}
-	s.recordFinished(true, time.Hour)
-	st := s.Stats()
-	if log := out.String(); st.Failures != 3 || st.Scans != 0 || strings.Count(log, "scan failed") != 1 || strings.Count(log, "scans recovered") != 1 {
-		t.Errorf("stats and log: got %+v, want 3 failures and 0 scans; want one line each about failure and recovery, got\n%s", st, log)
-	}
-}
-
 func TestNewScannerRejectsSizeMismatch(t *testing.T) {
 	_, err := NewScanner(newTable(t, table.Options{}), &Map{info: Info{Name: "m", KeySize: 1, ValueSize: 2}}, ScannerOptions{})
 	if err == nil || !strings.Contains(err.Error(), "sizes differ") {
