@@ -30,7 +30,7 @@ type Capture struct {
 	links    []link.Link
 	returns  []link.Link // the return probes among links, except those of calls
 	calls    []link.Link // the return probes of the system call bpf(2) among links
-	detached bool        // guarded by pump.mu
+	skips    skips
 	// limited is the reason if the probes in calls have the kernel's default limit of tasks in bpf(2).
 	limited error
 	// lookupsErr is why the hook on lookups is not attached. Nil: it is.
@@ -213,14 +213,13 @@ func (c *Capture) Close() error {
 }
 
 func (c *Capture) close() error {
-	// Detaching takes seconds, and Stats may read the links meanwhile.
-	c.pump.mu.Lock()
-	c.pump.skipped = c.skipped()
-	links := c.links
-	c.detached = true
-	c.pump.mu.Unlock()
+	// Detaching takes seconds, and Stats may be called meanwhile.
+	c.latestSkipped()
+	c.skips.mu.Lock()
+	c.skips.detached = true
+	c.skips.mu.Unlock()
 
-	errs := []error{closeLinks(links)}
+	errs := []error{closeLinks(c.links)}
 	if c.source != nil {
 		errs = append(errs, c.source.close())
 	}
