@@ -158,12 +158,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if err := c.setConstants(spec); err != nil {
 		return nil, err
 	}
-	replace := map[string]*ebpf.Map{}
-	if c.options.OwnWriteMarks != nil {
-		replace["own_write_marks"] = c.options.OwnWriteMarks
-	}
-	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
-	if err != nil {
+	if err := c.loadObjects(spec); err != nil {
 		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
 	}
 	if attach == AttachNone {
@@ -174,6 +169,25 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 		return nil, fmt.Errorf("run BPF program %s: %w", ownProcessProgram, err)
 	}
 	return hooks, nil
+}
+
+// loadObjects creates the maps and loads the programs. It creates a ring by itself, because that is a long call.
+func (c *Capture) loadObjects(spec *ebpf.CollectionSpec) (err error) {
+	replace := map[string]*ebpf.Map{}
+	if c.options.OwnWriteMarks != nil {
+		replace["own_write_marks"] = c.options.OwnWriteMarks
+	}
+	if c.options.Buffer == BufferRing {
+		var ring *ebpf.Map
+		c.options.MeasureRing(func() { ring, err = ebpf.NewMap(spec.Maps["ring"]) })
+		if err != nil {
+			return fmt.Errorf("create ring buffer: %w", err)
+		}
+		defer ring.Close() // the collection has a copy
+		replace["ring"] = ring
+	}
+	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
+	return err
 }
 
 func (c *Capture) logOpen() {
