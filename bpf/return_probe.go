@@ -33,7 +33,7 @@ func ReturnProbe(symbol string, program *ebpf.Program) (l link.Link, limited, er
 	removeUnused()
 	l, limited = link.Kretprobe(symbol, program, &link.KprobeOptions{RetprobeMaxActive: ReturnProbeCalls, TraceFSPrefix: probePrefix})
 	if limited == nil {
-		return probeLink{l}, nil, nil
+		return newProbeLink(l), nil, nil
 	}
 	l, err = link.Kretprobe(symbol, program, nil)
 	return l, limited, err
@@ -41,15 +41,50 @@ func ReturnProbe(symbol string, program *ebpf.Program) (l link.Link, limited, er
 
 // probeLink is the link of a return probe with a trace event. The kernel reads its list of events without a lock in
 // Info, so that all uses of the list by syncd exclude each other.
-type probeLink struct{ link.Link }
+type probeLink struct {
+	link.Link
 
-func (l probeLink) Info() (*link.Info, error) {
-	defer lockEvents()()
-	return l.Link.Info()
+	mu     sync.Mutex // protects the fields below
+	info   *link.Info // the last result of Info
+	readAt time.Time  // when info was read
+}
+
+// newProbeLink reads the first result of Info. The caller has the lock of the trace events.
+func newProbeLink(l link.Link) *probeLink {
+	p := &probeLink{Link: l}
+	_, _ = p.read() // Info repeats it after an error
+	return p
+}
+
+// infoLimit is the age from which Info does not return an earlier result any more. It is above the time that the kernel
+// needs to detach the hooks of a process with the lock of the trace events.
+const infoLimit = 10 * time.Second
+
+// Info does not wait. While another goroutine or process has the lock of the trace events, it returns the result of
+// an earlier call. If that is older than infoLimit, the process with the lock is stopped and does not change the list:
+// then Info reads without the lock.
+func (l *probeLink) Info() (*link.Info, error) {
+	unlock, locked := tryLockEvents()
+	defer unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !locked && l.info != nil && time.Since(l.readAt) < infoLimit {
+		return l.info, nil
+	}
+	return l.read()
+}
+
+// read keeps the result for Info. mu is held.
+func (l *probeLink) read() (*link.Info, error) {
+	info, err := l.Link.Info()
+	if err == nil {
+		l.info, l.readAt = info, time.Now()
+	}
+	return info, err
 }
 
 // Close closes the link. The trace event of a link that is still pinned remains in use: removeUnused removes it later.
-func (l probeLink) Close() error {
+func (l *probeLink) Close() error {
 	defer lockEvents()()
 	if err := l.Link.Close(); !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -64,14 +99,28 @@ const lockLimit = time.Second
 // lockEvents excludes other goroutines and other syncd processes of this host that use trace events, until unlock. A
 // trace event is unused from its creation until its perf event is open.
 func lockEvents() (unlock func()) {
+	began := time.Now()
+	unlock, locked := tryLockEvents()
+	for !locked && time.Since(began) < lockLimit {
+		time.Sleep(time.Millisecond)
+		unlock, locked = tryLockEvents()
+	}
+	return unlock
+}
+
+// tryLockEvents is lockEvents without a wait. It returns false if another goroutine or process has the lock. Without
+// tracefs there is nothing to lock.
+func tryLockEvents() (unlock func(), locked bool) {
 	f, err := os.Open(eventsPath())
 	if err != nil {
-		return func() {}
+		return func() {}, true
 	}
-	for began := time.Now(); unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil && time.Since(began) < lockLimit; {
-		time.Sleep(time.Millisecond)
+	unlock = func() { _ = f.Close() } // which ends the lock
+	if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		unlock()
+		return func() {}, false
 	}
-	return func() { _ = f.Close() } // which ends the lock
+	return unlock, true
 }
 
 // removeUnused removes the trace events that their processes did not remove: they were killed, or the link was pinned.

@@ -30,7 +30,7 @@ type Capture struct {
 	links    []link.Link
 	returns  []link.Link // the return probes among links, except those of calls
 	calls    []link.Link // the return probes of the system call bpf(2) among links
-	detached bool        // guarded by pump.mu
+	skips    skips
 	// limited is the reason if the probes in calls have the kernel's default limit of tasks in bpf(2).
 	limited error
 	// lookupsErr is why the hook on lookups is not attached. Nil: it is.
@@ -158,12 +158,7 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 	if err := c.setConstants(spec); err != nil {
 		return nil, err
 	}
-	replace := map[string]*ebpf.Map{}
-	if c.options.OwnWriteMarks != nil {
-		replace["own_write_marks"] = c.options.OwnWriteMarks
-	}
-	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
-	if err != nil {
+	if err := c.loadObjects(spec); err != nil {
 		return nil, fmt.Errorf("load BPF programs for %s: %w", attach, err)
 	}
 	if attach == AttachNone {
@@ -174,6 +169,25 @@ func (c *Capture) load(attach Attach) ([]hook, error) {
 		return nil, fmt.Errorf("run BPF program %s: %w", ownProcessProgram, err)
 	}
 	return hooks, nil
+}
+
+// loadObjects creates the maps and loads the programs. It creates a ring by itself, because that is a long call.
+func (c *Capture) loadObjects(spec *ebpf.CollectionSpec) (err error) {
+	replace := map[string]*ebpf.Map{}
+	if c.options.OwnWriteMarks != nil {
+		replace["own_write_marks"] = c.options.OwnWriteMarks
+	}
+	if c.options.Buffer == BufferRing {
+		var ring *ebpf.Map
+		c.options.MeasureRing(func() { ring, err = ebpf.NewMap(spec.Maps["ring"]) })
+		if err != nil {
+			return fmt.Errorf("create ring buffer: %w", err)
+		}
+		defer ring.Close() // the collection has a copy
+		replace["ring"] = ring
+	}
+	c.objects, err = ebpf.NewCollectionWithOptions(spec, ebpf.CollectionOptions{MapReplacements: replace, Cache: bpf.KernelTypes()})
+	return err
 }
 
 func (c *Capture) logOpen() {
@@ -213,14 +227,13 @@ func (c *Capture) Close() error {
 }
 
 func (c *Capture) close() error {
-	// Detaching takes seconds, and Stats may read the links meanwhile.
-	c.pump.mu.Lock()
-	c.pump.skipped = c.skipped()
-	links := c.links
-	c.detached = true
-	c.pump.mu.Unlock()
+	// Detaching takes seconds, and Stats may be called meanwhile.
+	c.latestSkipped()
+	c.skips.mu.Lock()
+	c.skips.detached = true
+	c.skips.mu.Unlock()
 
-	errs := []error{closeLinks(links)}
+	errs := []error{closeLinks(c.links)}
 	if c.source != nil {
 		errs = append(errs, c.source.close())
 	}

@@ -83,7 +83,9 @@ type Options struct {
 	Tick time.Duration
 	// EmitOwn reports syncd's own writes and lookups too, for tests of the write context.
 	EmitOwn bool
-	Logger  *slog.Logger
+	// MeasureRing runs the call that creates a ring buffer. Nil: without a measurement.
+	MeasureRing func(create func())
+	Logger      *slog.Logger
 }
 
 func (o *Options) validate() error {
@@ -92,6 +94,9 @@ func (o *Options) validate() error {
 	}
 	if o.Lookups && o.Tick <= 0 {
 		return errors.New("the hook on lookups needs the length of a jiffy")
+	}
+	if o.MeasureRing == nil {
+		o.MeasureRing = func(create func()) { create() }
 	}
 	if o.BufferSize == 0 {
 		o.BufferSize = DefaultRingBytes

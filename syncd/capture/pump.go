@@ -30,9 +30,7 @@ type pump struct {
 	sequence sequence
 	stats    Stats
 
-	// Last values of the kernel's counters, which cannot be read after Close has begun.
-	final   counters
-	skipped skipped
+	final counters // last values of the hooks' counters, which cannot be read after Close
 }
 
 func (p *pump) init(c *Capture) {

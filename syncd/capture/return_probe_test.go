@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -151,7 +152,8 @@ func TestTraceEventsOfKilledProcesses(t *testing.T) {
 	}
 }
 
-// TestLockOfStoppedProcess: another syncd was stopped while it held the lock of the trace events.
+// TestLockOfStoppedProcess: another syncd was stopped while it held the lock of the trace events. Hooks are attached
+// nevertheless, and events arrive while their statistics are read.
 func TestLockOfStoppedProcess(t *testing.T) {
 	needAttach(t, capture.AttachKprobe)
 	f, err := os.Open(kprobeEvents)
@@ -162,18 +164,48 @@ func TestLockOfStoppedProcess(t *testing.T) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	opened := make(chan struct{})
-	go func() {
-		defer close(opened)
-		openHooks(t, capture.Options{Attach: capture.AttachKprobe}).Stats()
-	}()
+	opened := make(chan *hookedCapture, 1)
+	go func() { opened <- openHooks(t, capture.Options{Attach: capture.AttachKprobe}) }()
 	select {
-	case <-opened:
+	case h := <-opened:
+		testEventsArriveDuringStats(t, h)
 	case <-time.After(poll.Limit):
 		t.Errorf("hooks while another process holds the lock: not open within %v", poll.Limit)
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		<-opened
 	}
+}
+
+// testEventsArriveDuringStats counts how often an event arrives that follows the arrival of another one, while the
+// statistics are read all the time. The kernel may skip the event of a write.
+func testEventsArriveDuringStats(t *testing.T, h *hookedCapture) {
+	const want = 100
+	h.tap(t)
+	m, id := newHash(t, ebpf.Hash, 8, 16, 10)
+	h.watch(t, id, 8, 16)
+	c := startControl(t, m)
+	stop := make(chan struct{})
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				h.Stats()
+			}
+		}
+	})
+	defer reader.Wait()
+	defer close(stop)
+	arrivals, last := 0, 0
+	poll.Eventually(t, "events arrive one after the other while statistics are read", func() bool {
+		if n := h.recorded(id); n > last {
+			arrivals, last = arrivals+1, n
+		}
+		c.do(t, "update", 0, 1, 1)
+		return arrivals >= want
+	}, func() any { return fmt.Sprintf("got %d arrivals, want %d", arrivals, want) })
 }
 
 // traceEvents returns the trace events of syncd.

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/cilium/ebpf/link"
 )
@@ -49,13 +50,10 @@ func (s *Stats) Lost() uint64 {
 
 // Stats returns the counters. It may be called after Close.
 func (c *Capture) Stats() Stats {
+	skipped := c.latestSkipped() // many calls into the kernel: the pump does not wait for them
 	c.pump.mu.Lock()
 	defer c.pump.mu.Unlock()
 	s := c.pump.stats
-	skipped := c.pump.skipped
-	if !c.detached {
-		skipped = c.skipped()
-	}
 	s.Skipped, s.SkippedCalls, s.SkippedCounted = skipped.all, skipped.calls, skipped.counted
 	sums := c.pump.final
 	if c.slots != nil {
@@ -65,6 +63,23 @@ func (c *Capture) Stats() Stats {
 	s.LostReservations, s.Nested = sums.lost, sums.nested
 	s.LookupsMissed = skipped.lookups + sums.unreported + c.pump.lookups.dropped
 	return s
+}
+
+// latestSkipped returns the present numbers of skipped hook runs, or those from the begin of Close.
+func (c *Capture) latestSkipped() skipped {
+	c.skips.mu.Lock()
+	defer c.skips.mu.Unlock()
+	if !c.skips.detached {
+		c.skips.last = c.skipped()
+	}
+	return c.skips.last
+}
+
+// skips are the latest numbers of skipped hook runs. Its lock is never held together with that of the pump.
+type skips struct {
+	mu       sync.Mutex
+	last     skipped
+	detached bool // Close has begun: the links and programs cannot be read any more
 }
 
 // skipped returns the number of hook runs that the kernel skipped, and whether it counts them. The

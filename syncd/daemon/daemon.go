@@ -214,7 +214,7 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	d.capture, err = open(capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
 		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
-		WallOffset: d.clock.offset, Logger: d.log,
+		WallOffset: d.clock.offset, MeasureRing: kmap.CallCreateBuffer.Measure, Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("open capture (run `syncd check` for the attach methods of this kernel): %w", err)

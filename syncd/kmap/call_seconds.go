@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// CallKind is a kind of system call that reads or writes a map.
+// CallKind is a kind of system call that reads or writes a map, or creates the buffer of events.
 type CallKind int
 
 // The kinds of calls.
 const (
-	CallProgram  CallKind = iota // runs a program that reads or writes entries
-	CallElement                  // reads or writes one entry
-	CallBatch                    // reads or writes many entries
-	CallIterator                 // reads from an iterator
+	CallProgram      CallKind = iota // runs a program that reads or writes entries
+	CallElement                      // reads or writes one entry
+	CallBatch                        // reads or writes many entries
+	CallIterator                     // reads from an iterator
+	CallCreateBuffer                 // creates the ring buffer of events
 
 	callKinds = iota
 )
 
 // String returns the value of the label call of mapsync_kernel_call_seconds.
 func (c CallKind) String() string {
-	return [...]string{"program", "element", "batch", "iterator"}[c]
+	return [...]string{"program", "element", "batch", "iterator", "create_buffer"}[c]
 }
 
 // callBounds are the upper bounds of the buckets of CallDurations.
@@ -78,6 +79,12 @@ func (c CallKind) ended(start time.Duration) {
 	d := threadTime() - start
 	runtime.UnlockOSThread()
 	c.count(d)
+}
+
+// Measure counts the processor time of a call of this kind.
+func (c CallKind) Measure(call func()) {
+	defer c.ended(startCall())
+	call()
 }
 
 func (c CallKind) count(d time.Duration) {

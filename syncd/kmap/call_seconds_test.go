@@ -116,7 +116,7 @@ func TestCallBuckets(t *testing.T) {
 			t.Errorf("calls of at most %v s: got %d, want %d", seconds, got, want)
 		}
 	}
-	if CallKind(callKinds-1).String() != "iterator" {
-		t.Errorf("label of the last kind: got %s, want iterator", CallKind(callKinds-1))
+	if CallKind(callKinds-1).String() != "create_buffer" {
+		t.Errorf("label of the last kind: got %s, want create_buffer", CallKind(callKinds-1))
 	}
 }

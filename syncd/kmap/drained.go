@@ -180,8 +180,6 @@ func (d *drainedReader) addPresent(sum, present []byte) []byte {
 
 // Stored reads this host's keys of a map of sums, without what the drained map has. fn must not keep the key.
 func (k *Map) Stored(ctx context.Context, fn func(key []byte) error) error {
-	k.readMu.Lock()
-	defer k.readMu.Unlock()
 	return k.read(ctx, func() int64 { return 0 }, func(_ int64, keys, _ []byte) error {
 		for ; len(keys) > 0; keys = keys[k.layout.keySize:] {
 			if key := keys[:k.layout.keySize:k.layout.keySize]; k.drained.owns(key) {

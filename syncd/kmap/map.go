@@ -71,7 +71,7 @@ type Map struct {
 	lookupProgram *sharedProgram // nil: bpf(2)
 	drained       *drainedReader // nil unless the map is one of sums
 
-	readMu       sync.Mutex
+	readMu       sync.Mutex     // held during one call into the kernel, never for a whole read
 	closed       bool           // under readMu
 	bucketReader *sharedProgram // nil unless by buckets
 	dumper       *object        // nil unless by iterator
@@ -148,7 +148,7 @@ func (k *Map) Info() Info { return k.info }
 func (k *Map) Close() error {
 	k.writeMu.Lock()
 	defer k.writeMu.Unlock()
-	// The locks are taken in this order, because reads and writes may call Lookup.
+	// The locks are taken in this order, because writes may call Lookup.
 	k.readMu.Lock()
 	defer k.readMu.Unlock()
 	k.lookupMu.Lock()

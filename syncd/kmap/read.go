@@ -14,10 +14,9 @@ type ReadFunc func(at int64, keys, values []byte) error
 // Read calls fn with all entries of the map, several at a time, until fn or ctx returns an error. A call
 // may have no entries. Entries that change meanwhile may be missed, returned in either state, or returned
 // twice. Read never calls now between a read and the fn that receives its entries, so now may also begin a
-// [table.Reading]. fn may block: no bucket of the map is locked meanwhile.
+// [table.Reading]. fn may block for hours: no bucket of the map is locked meanwhile, and other reads and Close do not
+// wait for it. After Close, Read returns [os.ErrClosed].
 func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
-	k.readMu.Lock()
-	defer k.readMu.Unlock()
 	release, _ := pinToCPUs(k.scanCPUs) // while all of them are offline, the read is not pinned
 	defer release()
 	read := k.read
@@ -30,19 +29,34 @@ func (k *Map) Read(ctx context.Context, now func() int64, fn ReadFunc) error {
 	return nil
 }
 
-// read reads the entries that are stored in the map. readMu is held.
+// read reads the entries that are stored in the map.
 func (k *Map) read(ctx context.Context, now func() int64, fn ReadFunc) error {
-	switch {
-	case k.closed:
-		return os.ErrClosed
-	case k.zero != nil:
-		return k.readElements(ctx, now, fn)
-	case k.bucketReader != nil:
-		return k.readBuckets(ctx, now, fn)
-	case k.dumper != nil:
-		return k.readByIterator(ctx, now, fn)
+	method := k.readBatches
+	err := k.whileOpen(func() error {
+		switch {
+		case k.zero != nil:
+			method = k.readElements
+		case k.bucketReader != nil:
+			method = k.readBuckets
+		case k.dumper != nil:
+			method = k.readByIterator
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
-	return k.readBatches(ctx, now, fn)
+	return method(ctx, now, fn)
+}
+
+// whileOpen makes one call into the kernel, during which Close waits. A [ReadFunc] runs outside of it.
+func (k *Map) whileOpen(call func() error) error {
+	k.readMu.Lock()
+	defer k.readMu.Unlock()
+	if k.closed {
+		return os.ErrClosed
+	}
+	return call()
 }
 
 // ForEach calls fn for every entry of the map, like Read. key and value are valid only during the call.

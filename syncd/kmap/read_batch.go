@@ -20,8 +20,12 @@ func (k *Map) readBatches(ctx context.Context, now func() int64, fn ReadFunc) er
 	locked := 0 // calls in a row that stopped at a locked bucket without an entry
 	for ctx.Err() == nil {
 		at := now()
-		count, err := mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
-			keys: keys, values: values, count: n, elemFlags: k.lookupFlags(), in: in, out: out,
+		var count int
+		err := k.whileOpen(func() (err error) {
+			count, err = mapBatch(cmdMapLookupBatch, k.m.FD(), batchArgs{
+				keys: keys, values: values, count: n, elemFlags: k.lookupFlags(), in: in, out: out,
+			})
+			return err
 		})
 		if errors.Is(err, unix.ENOSPC) { // one bucket has more than n entries
 			n *= 2

@@ -73,27 +73,21 @@ func (k *Map) readBuckets(ctx context.Context, now func() int64, fn ReadFunc) er
 
 // readParts runs the program to the end of the map, and calls fn with the entries of each call.
 func (k *Map) readParts(ctx context.Context, now func() int64, fn ReadFunc) error {
-	w := k.bucketReader
-	cursor := (*bpf.AccessCursor)(unsafe.Pointer(&w.cursor[0]))
-	atomic.StoreUint32(&cursor.End, uint32(w.slots))
 	var read entries
 	for bucket, tries := uint32(0), 0; ctx.Err() == nil; {
-		atomic.StoreUint32(&cursor.Bucket, bucket)
-		atomic.StoreUint32(&cursor.Next, 0)
 		at := now()
-		// A signal ends the runs early.
-		if err := w.runs(readRuns); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
-			return fmt.Errorf("run program: %w", err)
-		}
-		read.reset()
-		for i := range int(atomic.LoadUint32(&cursor.Next)) {
-			e := w.entries[i*w.stride:]
-			read.add(e[entryKey:][:w.keySize], e[w.valueOffset:][:w.valueSize])
+		next := bucket
+		err := k.whileOpen(func() (err error) {
+			next, err = k.bucketReader.readPart(bucket, &read)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 		if err := fn(at, read.keys, read.values); err != nil {
 			return err
 		}
-		switch next := atomic.LoadUint32(&cursor.Bucket); {
+		switch {
 		case next == readEnd:
 			return nil
 		case next != bucket:
@@ -105,4 +99,23 @@ func (k *Map) readParts(ctx context.Context, now func() int64, fn ReadFunc) erro
 		}
 	}
 	return ctx.Err()
+}
+
+// readPart runs the program in one call, from a bucket on, and replaces the content of read. It returns the bucket from
+// which the next call continues, or readEnd. Between two calls, another read may use the program.
+func (s *sharedProgram) readPart(bucket uint32, read *entries) (next uint32, err error) {
+	cursor := (*bpf.AccessCursor)(unsafe.Pointer(&s.cursor[0]))
+	atomic.StoreUint32(&cursor.End, uint32(s.slots))
+	atomic.StoreUint32(&cursor.Bucket, bucket)
+	atomic.StoreUint32(&cursor.Next, 0)
+	// A signal ends the runs early.
+	if err := s.runs(readRuns); err != nil && !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
+		return bucket, fmt.Errorf("run program: %w", err)
+	}
+	read.reset()
+	for i := range int(atomic.LoadUint32(&cursor.Next)) {
+		e := s.entries[i*s.stride:]
+		read.add(e[entryKey:][:s.keySize], e[s.valueOffset:][:s.valueSize])
+	}
+	return atomic.LoadUint32(&cursor.Bucket), nil
 }

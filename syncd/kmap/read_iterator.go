@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
 
@@ -55,14 +54,14 @@ func (k *Map) dumpsKeys() bool {
 func (k *Map) readByIterator(ctx context.Context, now func() int64, fn ReadFunc) error {
 	ks, size := k.layout.keySize, k.layout.keySize+k.layout.valueSize
 	if k.dumpsKeys() {
-		return iterate(ctx, k.dumper.prog, k.m, func(out []byte) (int, error) {
+		return k.iterate(ctx, func(out []byte) (int, error) {
 			used := len(out) / ks * ks
 			return used, k.readValues(out[:used], now, fn)
 		})
 	}
 	var read entries
 	at := now()
-	return iterate(ctx, k.dumper.prog, k.m, func(out []byte) (used int, err error) {
+	return k.iterate(ctx, func(out []byte) (used int, err error) {
 		read.reset()
 		for ; len(out)-used >= size; used += size {
 			e := out[used:][:size]
@@ -75,10 +74,14 @@ func (k *Map) readByIterator(ctx context.Context, now func() int64, fn ReadFunc)
 	})
 }
 
-// iterate runs an iterator program over the map. fn receives its output and returns the number of
+// iterate runs the iterator program over the map. fn receives its output and returns the number of
 // bytes used. The rest is passed to fn again, in front of the next output.
-func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out []byte) (int, error)) error {
-	it, err := link.AttachIter(link.IterOptions{Program: prog, Map: m})
+func (k *Map) iterate(ctx context.Context, fn func(out []byte) (int, error)) error {
+	var it *link.Iter
+	err := k.whileOpen(func() (err error) {
+		it, err = link.AttachIter(link.IterOptions{Program: k.dumper.prog, Map: k.m})
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("attach iterator: %w", err)
 	}
@@ -90,9 +93,13 @@ func iterate(ctx context.Context, prog *ebpf.Program, m *ebpf.Map, fn func(out [
 	defer release(r)
 	buf := make([]byte, readBytes)
 	for have := 0; ctx.Err() == nil; {
-		start := startCall()
-		n, err := r.Read(buf[have:])
-		CallIterator.ended(start)
+		var n int
+		err := k.whileOpen(func() (err error) {
+			start := startCall()
+			defer CallIterator.ended(start)
+			n, err = r.Read(buf[have:])
+			return err
+		})
 		switch {
 		case errors.Is(err, io.EOF):
 			if have > 0 {
