@@ -40,30 +40,37 @@ func loxilbRows(t *testing.T) (rows []comparisonRow) {
 			d.at("throughput/end_to_end/new/deltas_per_second") / d.deltas("net/rpc, blocks of 8192 from map to map"),
 		}},
 		{"LoxiLB: delay at p50, traversal of notification", "%d (scans every second), %d (default settings)", "", 0, []float64{
-			per(notification+"name=scans every second/p50_ms", notification+"name=notification by hooks/p50_ms"),
-			per(notification+"name=scans, default settings/p50_ms", notification+"name=notification by hooks/p50_ms"),
+			per(notification+"name=scans every second/p50_ms", notification+"name=notification by an injector/p50_ms"),
+			per(notification+"name=scans, default settings/p50_ms", notification+"name=notification by an injector/p50_ms"),
 		}},
 		{"LoxiLB: sessions that a failover keeps", "%d, the built-in load", "%.2f", 50_000, at("sessions_builtin/real/survived")},
 	}
 	return append(rows, lossRows(d)...)
 }
 
-// lossRows are the rows of the losses of a ring at full speed.
+// lossRows are the rows of the losses of a ring.
 func lossRows(d reportData) []comparisonRow {
-	var large, standard []float64
-	var fills []float64
+	var large, standard, fills []float64
+	paced := 0.0
 	for _, threads := range []string{"1", "10", "30", "50"} {
-		lost, times := d.run("16384", threads)
+		lost, times := d.run("16384", threads, "0")
 		large, fills = append(large, lost), append(fills, times)
-		lost, _ = d.run("4096", threads)
+		lost, _ = d.run("4096", threads, "0")
 		standard = append(standard, lost)
+		_, times = d.run("4096", threads, "100000")
+		paced = max(paced, times)
 	}
-	_, largest := d.run("32768", "30")
+	_, largest := d.run("32768", "30", "0")
 	return []comparisonRow{
 		{"LoxiLB: drops with 32,768 pages and 30 threads", "too short to decide: the ring received %.1f times its bytes at full speed", "", 0, []float64{largest}},
 		{"LoxiLB: drops with 16,384 pages and more and more threads", "%.2f, %.2f, %.2f and %.2f %% with 1, 10, 30 and 50 threads at full speed. " +
 			"The ring received %.1f, %.1f, %.1f and %.1f times its bytes", "", 0, slices.Concat(large, fills)},
 		{"LoxiLB: the same with 4,096 pages, the default", "%.2f, %.2f, %.2f and %.2f %%", "", 0, standard},
+		{
+			"LoxiLB: drops with 4,096 pages at 100,000 events a second", "too short to decide: the events had at most %.1f times the bytes of the ring",
+			"", 0,
+			[]float64{paced},
+		},
 	}
 }
 

@@ -78,9 +78,10 @@ func matches(element any, conditions string) bool {
 	return true
 }
 
-// run returns the percentage of lost events of a ring at full speed, and how many times its bytes it received.
-func (d reportData) run(pages, threads string) (lost, fills float64) {
-	path := "throughput/buffers/runs/buffer=ring;offered=0;pages=" + pages + ";threads=" + threads + "/"
+// run returns the percentage of lost events of a ring, and how many times its bytes it received. offered is the events a
+// second, 0 for full speed.
+func (d reportData) run(pages, threads, offered string) (lost, fills float64) {
+	path := "throughput/buffers/runs/buffer=ring;offered=" + offered + ";pages=" + pages + ";threads=" + threads + "/"
 	size, err := strconv.ParseFloat(pages, 64)
 	if err != nil {
 		d.t.Fatal(err)
