@@ -12,6 +12,7 @@ import (
 
 // data are the results of the programs that measure. A part whose file is missing was not measured.
 type data struct {
+	Machine     string        `json:"machine,omitempty"` // processor that the results are of
 	Throughput  *throughput   `json:"throughput,omitempty"`
 	RatesNative []drill.Rate  `json:"rates_native,omitempty"`
 	RatesVM     []drill.Rate  `json:"rates_vm,omitempty"`
@@ -49,16 +50,7 @@ type rate struct {
 }
 
 type buffers struct {
-	Runs []struct {
-		Buffer    string  `json:"buffer"`
-		Pages     int     `json:"pages"`
-		Threads   int     `json:"threads"`
-		Offered   int     `json:"offered"`
-		Events    uint64  `json:"events"`
-		Lost      uint64  `json:"lost"`
-		Rate      float64 `json:"events_per_second"`
-		ReaderCPU float64 `json:"reader_cpu_percent"`
-	} `json:"runs"`
+	Runs  []bufferRun `json:"runs"`
 	Costs []struct {
 		Buffer      string  `json:"buffer"`
 		Nanoseconds float64 `json:"ns_per_event"`
@@ -74,6 +66,17 @@ type buffers struct {
 	} `json:"overflows"`
 }
 
+type bufferRun struct {
+	Buffer    string  `json:"buffer"`
+	Pages     int     `json:"pages"`
+	Threads   int     `json:"threads"`
+	Offered   int     `json:"offered"`
+	Events    uint64  `json:"events"`
+	Lost      uint64  `json:"lost"`
+	Rate      float64 `json:"events_per_second"`
+	ReaderCPU float64 `json:"reader_cpu_percent"`
+}
+
 type latency struct {
 	Name        string  `json:"name"`
 	Rate        float64 `json:"per_second"`
@@ -84,13 +87,14 @@ type latency struct {
 	ReceiverCPU float64 `json:"receiver_cpu_percent"`
 }
 
-// readData reads the results in a folder.
+// readData reads the results in a folder: those of the programs that measure, or data.json of an earlier report.
 func readData(dir string) (*data, error) {
 	d := new(data)
 	for _, part := range []struct {
 		file string
 		to   any
 	}{
+		{"data.json", d},
 		{"throughput.json", &d.Throughput},
 		{"rates-native.json", &d.RatesNative},
 		{"rates-vm.json", &d.RatesVM},

@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	from := flag.String("from", "bin/report", "`folder` with the results")
+	from := flag.String("from", "bin/report", "`folder` with the results, or with the data.json of an earlier report")
 	to := flag.String("to", "docs/report", "`folder` to write the report to")
 	quick := flag.Bool("quick", false, "the results are those of the quick form")
 	flag.Parse()
@@ -31,6 +31,9 @@ func run(from, to string, quick bool) error {
 	}
 	if d.Throughput == nil {
 		return fmt.Errorf("results of bench/throughput are missing in %s: run scripts/report", from)
+	}
+	if d.Machine == "" {
+		d.Machine = machine()
 	}
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return fmt.Errorf("create folder: %w", err)
@@ -50,7 +53,7 @@ func run(from, to string, quick bool) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	fmt.Printf("report: %s charts=%d goals_held=%d goals_missed=%d\n", filepath.Join(to, "README.md"), len(page.charts), page.held, page.missed)
+	fmt.Printf("report: %s charts=%d goals_held=%d goals_missed=%d goals_open=%d\n", filepath.Join(to, "README.md"), len(page.charts), page.held, page.missed, page.open)
 	return nil
 }
 

@@ -8,9 +8,9 @@ import (
 
 // page is the report as Markdown.
 type page struct {
-	text         strings.Builder
-	charts       []chart
-	held, missed int
+	text               strings.Builder
+	charts             []chart
+	held, missed, open int // goals
 }
 
 func newPage(d *data, quick bool) *page {
@@ -20,10 +20,13 @@ func newPage(d *data, quick bool) *page {
 	p.line("")
 	p.line("This page has the experiments of the article on LoxiLB's state synchronisation, repeated with mapsync. `make report`")
 	p.line("writes it. [comparison.md](../comparison.md) describes the article and its figures. [data.json](data.json) has all results.")
+	p.line("`go -C bench run ./report -from ../docs/report -to ../docs/report` writes the page and the charts again from these results.")
 	p.line("")
 	kernel, _, _ := strings.Cut(t.Kernel, "-")
-	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", machine(), t.CPUs, kernel, t.Go)
+	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", d.Machine, t.CPUs, kernel, t.Go)
 	p.line("- Each table compares measurements that took turns in one run. Only their ratios are meaningful.")
+	p.line("- The nodes use mutual TLS in the measurements of connections per second, of deltas from map to map in the section on net/rpc or")
+	p.line("  gRPC, and of sessions. Those of losses, of ring buffer or perf buffer, and of notification have no TLS.")
 	for _, part := range t.Parts {
 		if part.OtherLoad > 10 {
 			p.line("- Other processes used %.0f %% of the CPUs during part `%s`.", part.OtherLoad, part.Name)
@@ -84,6 +87,12 @@ func (p *page) goal(held bool, format string, args ...any) {
 		p.missed++
 	}
 	p.line("- Goal %s: %s.", word, fmt.Sprintf(format, args...))
+}
+
+// undecided states that the results do not show whether a goal is held.
+func (p *page) undecided(format string, args ...any) {
+	p.open++
+	p.line("- Goal **open**: %s.", fmt.Sprintf(format, args...))
 }
 
 func (p *page) absent(what string) {

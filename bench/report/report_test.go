@@ -18,10 +18,11 @@ var results = map[string]string{
 			{"name": "gRPC unary, typed", "deltas_per_second": 5000}, {"name": "gRPC unary, Any with JSON", "deltas_per_second": 4000}],
 		"buffers": {"runs": [{"buffer": "ring", "pages": 16, "threads": 1, "offered": 100000, "events": 1000, "lost": 500},
 				{"buffer": "ring", "pages": 4096, "threads": 1, "offered": 100000, "events": 1000, "lost": LOST},
-				{"buffer": "ring", "pages": 16, "threads": 1, "events": 1000, "lost": 900}],
+				{"buffer": "ring", "pages": 16, "threads": 1, "events": 1000, "lost": 900},
+				{"buffer": "ring", "pages": 4096, "threads": 1, "events": 1000, "lost": 900}],
 			"costs": [{"buffer": "ring", "ns_per_event": 200}, {"buffer": "perf", "ns_per_event": 500}],
 			"overflows": [{"buffer": "ring", "events": 100, "lost": 90, "divergent": 80, "seconds": 1}]},
-		"notification": [{"name": "notification by hooks", "p50_ms": 1, "p99_ms": 2}, {"name": "scans every second", "p50_ms": 500, "p99_ms": 1000}]}`,
+		"notification": [{"name": "notification by an injector", "p50_ms": 1, "p99_ms": 2}, {"name": "scans every second", "p50_ms": 500, "p99_ms": 1000}]}`,
 	"rates-vm.json":         `[{"way": "off", "threads": 1, "connections_per_second": 500, "ratio": 1}, {"way": "fexit", "threads": 1, "connections_per_second": 495, "ratio": 0.99, "syncd_cpu_percent": 3}]`,
 	"sessions-builtin.json": `{"load": "builtin", "control": {"sessions": 50000}, "real": {"sessions": 50000, "survived": 50000}}`,
 }
@@ -49,8 +50,10 @@ func TestReport(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| fexit, virtual machine | 1 | 495 | 0.990 |", "| ring | 16 | 1 | 100,000 |", "| 50.00 % |", "Recommendation: `buffer: ring`", "2.5 times as much",
-		"blocks of 8192 are 100 times as fast", "0.80 of the rate of blocks from map to map", "| notification by hooks | 1.00 | 2.00 |",
-		"| builtin |", "Goal held: all sessions", "Goal held: fexit", "quick form", "used 50 % of the CPUs",
+		"blocks of 8192 are 100 times as fast", "0.80 of the rate of blocks from map to map", "| notification by an injector | 1.00 | 2.00 |",
+		"| builtin |", "Goal held: all sessions", "Goal held: fexit", "quick form", "use mutual TLS in",
+		"| ring | 4096 | 1 | 100,000 | 0 | too short to decide |", "Goal **open**: no event lost at the default size", "full speed, ring, threads: 1: 90.00 %",
+		"An injector writes the map", "used 50 % of the CPUs",
 	} {
 		if !strings.Contains(string(page), want) {
 			t.Errorf("page: %q is missing", want)

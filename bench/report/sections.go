@@ -21,8 +21,8 @@ func (p *page) rates(d *data) {
 		return
 	}
 	c := chart{
-		file: "connections.svg", title: "Connections per second with syncd, ratio to without", x: "netperf clients", y: "ratio",
-		bound: 0.95, boundLabel: "published: 0.95",
+		file: "connections.svg", title: "Connections per second with syncd, ratio to without", x: "netperf clients", y: "ratio, lowest to highest round", step: 0.2,
+		bounds: []bound{{goals[drill.WayKprobe], "goal of kprobe, published: 0.95"}, {goals[drill.WayFexit], "goal of fexit: 0.98"}},
 	}
 	p.table("syncd", "clients", "connections/s", "ratio", "lowest", "highest", "syncd CPU", "events", "lost")
 	p.ratesOf("natively", d.RatesNative, &c)
@@ -71,69 +71,17 @@ func (p *page) ratesOf(place string, list []drill.Rate, c *chart) {
 			c.names = append(c.names, label)
 		}
 		s := c.of(r.Way + ", " + place)
-		s.y = append(s.y, r.Ratio)
+		s.y, s.low, s.high = append(s.y, r.Ratio), append(s.low, r.Lowest), append(s.high, r.Highest)
 	}
 }
 
-func (p *page) buffers(b *buffers) {
-	p.heading("Losses by size of the buffer and number of threads")
-	p.paragraph("Threads write the watched map and report each write, 100,000 a second in total (25,000 connections), or as many as they\n" +
-		"can. A page has 4 KiB; a perf buffer has a part of its pages for each CPU. Published: no losses from 32,768 pages on.")
-	if b == nil {
-		p.absent("The buffer")
-		return
-	}
-	p.lossCharts(b)
-	p.table("buffer", "pages", "threads", "offered/s", "events/s", "lost", "reader CPU")
-	for _, r := range b.Runs {
-		p.row(r.Buffer, strconv.Itoa(r.Pages), strconv.Itoa(r.Threads), offered(r.Offered), number(r.Rate),
-			fmt.Sprintf("%.2f %%", 100*float64(r.Lost)/float64(r.Events)), percent(r.ReaderCPU))
-	}
-	p.line("")
-	lost := uint64(0)
-	for _, r := range b.Runs {
-		if r.Offered > 0 && r.Pages == defaultPages {
-			lost += r.Lost
-		}
-	}
-	p.goal(lost == 0, "no event lost at the default size (%d pages) at 100,000 events a second; lost: %d", defaultPages, lost)
-	p.line("")
-	p.table("overflow", "events", "lost", "entries that differed", "after 2 s", "equal after")
-	for _, o := range b.Overflows {
-		p.row(o.Buffer, number(float64(o.Events)), number(float64(o.Lost)), number(float64(o.Divergent)), number(float64(o.DivergentLate)), fmt.Sprintf("%.2f s", o.Seconds))
-	}
-	p.line("")
-	for _, o := range b.Overflows {
-		p.goal(o.DivergentLate == 0, "no entry differs 2 s after an overflow of %s", o.Buffer)
-	}
-}
-
-// defaultPages are the pages of the default buffer size.
-const defaultPages = 4096
-
-func (p *page) lossCharts(b *buffers) {
-	for _, offeredRate := range []int{100_000, 0} {
-		c := chart{
-			file: "losses-paced.svg", title: "Lost events, 100,000 a second offered", x: "buffer, pages of 4 KiB (log scale)", y: "lost, %", logX: true, top: 100,
-		}
-		if offeredRate == 0 {
-			c.file, c.title = "losses-fast.svg", "Lost events, as many offered as the threads can send"
-		}
-		for _, r := range b.Runs {
-			if r.Offered != offeredRate {
-				continue
-			}
-			s := c.of(fmt.Sprintf("%s, threads: %d", r.Buffer, r.Threads))
-			s.x, s.y = append(s.x, float64(r.Pages)), append(s.y, 100*float64(r.Lost)/float64(r.Events))
-		}
-		p.figure(c)
-	}
-}
+// injected names the source of the events of measurements without hooks.
+const injected = "An injector writes the map and emits the events with the\nhooks' own code. The entry of a hook comes on top."
 
 func (p *page) ringOrPerf(b *buffers) {
 	p.heading("Ring buffer or perf buffer")
 	p.paragraph("The article left this comparison open. Equal bytes in total; the latency is that to the peer's kernel map at 100,000\n" +
-		"changes a second.")
+		"changes a second. " + injected)
 	if b == nil {
 		p.absent("The buffer")
 		return
@@ -209,14 +157,14 @@ func (p *page) factors(t *throughput) {
 func (p *page) notification(list []latency) {
 	p.heading("Notification or traversal")
 	p.paragraph("The time until a change is in the peer's kernel map, with 2,000 changes a second in a map of 100,000 entries. The article\n" +
-		"prefers notification without figures.")
+		"prefers notification without figures. " + injected)
 	if len(list) == 0 {
 		p.absent("Notification")
 		return
 	}
 	p.table("way", "p50, ms", "p99, ms", "sender CPU", "receiver CPU")
 	c := chart{file: "notification.svg", title: "Time until a change is in the peer's map (log scale)", y: "ms", logY: true}
-	p50, p99 := series{name: "p50"}, series{name: "p99"}
+	p50, p99 := series{name: "p50"}, series{name: "p99", colour: 1}
 	for _, l := range list {
 		p.row(l.Name, milliseconds(l.P50), milliseconds(l.P99), percent(l.SenderCPU), percent(l.ReceiverCPU))
 		c.names = append(c.names, l.Name)

@@ -86,17 +86,18 @@ func bufferSetting(buffer capture.Buffer, pages int) (func(*config.Config), erro
 	return func(c *config.Config) { c.Buffer, c.BufferSize = string(buffer), size }, nil
 }
 
-// measureBuffers measures each buffer at each size, for the duration limit a run. With quick it measures few sizes.
-func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buffers, error) {
+// measureBuffers measures each buffer at each size, for the duration o.buffers a run, and longer until the events have filled
+// the buffer o.fills times. With o.quick it measures few sizes, up to the default.
+func measureBuffers(ctx context.Context, o options) (*Buffers, error) {
 	b := new(Buffers)
 	pages, threads := bufferPages, bufferThreads
-	if quick {
-		pages, threads = []int{4, 8, 12, 15}, []int{1, 50}
+	if o.quick {
+		pages, threads = []int{4, 8, 12}, []int{1, 50}
 	}
 	for _, power := range pages {
 		for _, buffer := range bothBuffers {
 			tool.Progress("buffers: %s, 2^%d pages", buffer, power)
-			runs, err := runBuffer(ctx, buffer, 1<<power, threads, limit)
+			runs, err := runBuffer(ctx, buffer, 1<<power, threads, o)
 			if err != nil {
 				return nil, fmt.Errorf("measure %s of 2^%d pages: %w", buffer, power, err)
 			}
@@ -104,22 +105,22 @@ func measureBuffers(ctx context.Context, limit time.Duration, quick bool) (*Buff
 		}
 	}
 	var err error
-	if b.Costs, err = measureBufferCosts(ctx, 10*limit); err != nil {
+	if b.Costs, err = measureBufferCosts(ctx, 10*o.buffers); err != nil {
 		return nil, err
 	}
 	for _, buffer := range bothBuffers {
 		tool.Progress("buffers: overflow of %s", buffer)
-		o, err := measureOverflow(ctx, buffer)
+		overflow, err := measureOverflow(ctx, buffer)
 		if err != nil {
 			return nil, fmt.Errorf("overflow %s: %w", buffer, err)
 		}
-		b.Overflows = append(b.Overflows, o)
+		b.Overflows = append(b.Overflows, overflow)
 	}
 	return b, nil
 }
 
 // runBuffer measures one buffer: paced and as fast as possible, with each number of threads.
-func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []int, limit time.Duration) (runs []BufferRun, err error) {
+func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []int, o options) (runs []BufferRun, err error) {
 	f, err := openInjectorLoad(ctx, buffer, pages)
 	if err != nil {
 		return nil, err
@@ -127,7 +128,7 @@ func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []
 	defer func() { err = errors.Join(err, f.close()) }()
 	for _, n := range threads {
 		for _, offered := range []int{pacedRate, 0} {
-			r, err := f.measure(ctx, n, offered, limit)
+			r, err := f.measure(ctx, n, offered, o.buffers, leastEvents(pages, o.fills))
 			if err != nil {
 				return nil, err
 			}
@@ -136,6 +137,17 @@ func runBuffer(ctx context.Context, buffer capture.Buffer, pages int, threads []
 		}
 	}
 	return runs, nil
+}
+
+// eventBytes are the bytes that an event occupies in a ring buffer: the event's header, the entry, and the header of the ring's
+// record. A perf buffer takes slightly more.
+const eventBytes = 24 + keySize + valueSize + 8
+
+// leastEvents returns the number of events that fill a buffer the given number of times. The first fill needs no reader, so that a
+// run of fewer events says nothing about losses.
+func leastEvents(pages, fills int) uint64 {
+	bytes := uint64(fills) * uint64(pages) * uint64(os.Getpagesize())
+	return (bytes + eventBytes - 1) / eventBytes
 }
 
 // injectorLoad is a daemon with one map, and an injector that writes the map from several threads.
@@ -182,8 +194,9 @@ func (f *injectorLoad) close() error {
 	return errors.Join(errs...)
 }
 
-// measure sends events from n threads for the duration limit, and waits until the daemon has read those that were not lost.
-func (f *injectorLoad) measure(ctx context.Context, n, offered int, limit time.Duration) (r BufferRun, err error) {
+// measure sends at least a number of events from n threads, for at least the duration limit, and waits until the daemon has read
+// those that were not lost.
+func (f *injectorLoad) measure(ctx context.Context, n, offered int, limit time.Duration, least uint64) (r BufferRun, err error) {
 	before, err := f.syncd.Client.Status(ctx)
 	if err != nil {
 		return r, err
@@ -193,12 +206,12 @@ func (f *injectorLoad) measure(ctx context.Context, n, offered int, limit time.D
 		return r, err
 	}
 	began := time.Now()
-	events, _, err := write(f.injector, n, offered, limit)
+	events, _, err := write(f.injector, n, offered, limit, least)
 	if err != nil {
 		return r, err
 	}
 	took := time.Since(began)
-	for late := began.Add(limit + time.Minute); ; sleep(time.Millisecond) {
+	for late := time.Now().Add(time.Minute); ; sleep(time.Millisecond) {
 		s, err := f.syncd.Client.Status(ctx)
 		if err != nil {
 			return r, err
@@ -219,14 +232,15 @@ func (f *injectorLoad) measure(ctx context.Context, n, offered int, limit time.D
 	return r, err
 }
 
-// write makes writes from n threads for the duration limit, offered a second in total, or as many as possible. It returns
-// their number and the processor time of the threads.
-func write(i *injector.Injector, n, offered int, limit time.Duration) (events uint64, cpu time.Duration, err error) {
+// write makes at least a number of writes from n threads, for at least the duration limit, offered a second in total, or as many
+// as possible. It returns their number and the processor time of the threads.
+func write(i *injector.Injector, n, offered int, limit time.Duration, least uint64) (events uint64, cpu time.Duration, err error) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
+	share := (least + uint64(n) - 1) / uint64(n)
 	for number := range n {
 		group.Go(func() {
-			made, used, e := writeFrom(i, number, float64(offered)/float64(n), limit)
+			made, used, e := writeFrom(i, number, float64(offered)/float64(n), limit, share)
 			mu.Lock()
 			defer mu.Unlock()
 			events, cpu, err = events+made, cpu+used, errors.Join(err, e)
@@ -237,14 +251,14 @@ func write(i *injector.Injector, n, offered int, limit time.Duration) (events ui
 }
 
 // writeFrom makes the writes of one thread.
-func writeFrom(i *injector.Injector, number int, rate float64, limit time.Duration) (made uint64, cpu time.Duration, err error) {
+func writeFrom(i *injector.Injector, number int, rate float64, limit time.Duration, least uint64) (made uint64, cpu time.Duration, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	used := cpuTime(unix.RUSAGE_THREAD)
 	at := number * injectedPart * 7 % injectedEntries
 	for began := time.Now(); ; at = (at + injectedPart) % injectedEntries {
 		elapsed := time.Since(began)
-		if elapsed >= limit {
+		if elapsed >= limit && made >= least {
 			break
 		}
 		if due := rate * elapsed.Seconds(); rate > 0 && float64(made) > due {
@@ -326,7 +340,7 @@ func bufferCost(ctx context.Context, buffer capture.Buffer) (ns float64, err err
 	load(silent, injectedEntries, 0)
 	trial := func(i *injector.Injector) func() (Sample, error) {
 		return func() (Sample, error) {
-			events, cpu, err := write(i, 1, pacedRate, costTime)
+			events, cpu, err := write(i, 1, pacedRate, costTime, 0)
 			return Sample{Nanoseconds: float64(cpu) / float64(max(1, events))}, err
 		}
 	}

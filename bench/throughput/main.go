@@ -30,6 +30,7 @@ type options struct {
 	idle        time.Duration
 	jitter      time.Duration
 	buffers     time.Duration
+	fills       int
 	quick       bool
 	tls         bool
 	only        string
@@ -48,7 +49,8 @@ func main() {
 	flag.DurationVar(&o.latency, "latency", 20*time.Second, "time for each kind of changes whose latency is measured")
 	flag.DurationVar(&o.idle, "idle", 65*time.Second, "time for which idle nodes are measured; each audits its table once a minute")
 	flag.DurationVar(&o.jitter, "jitter", 4*time.Second, "time for each phase of pings, in each of up to three rounds")
-	flag.DurationVar(&o.buffers, "buffers", 500*time.Millisecond, "time for each size of a buffer and number of threads")
+	flag.DurationVar(&o.buffers, "buffers", 500*time.Millisecond, "time for each size of a buffer and number of threads, at least")
+	flag.IntVar(&o.fills, "fills", 4, "number of times that the events of a run fill the buffer, at least; fewer than 4 are too few for the report")
 	flag.BoolVar(&o.tls, "tls", false, "use mutual TLS between the nodes of the part end-to-end")
 	flag.BoolVar(&o.quick, "quick", false, "measure few sizes of buffers")
 	flag.StringVar(&o.only, "only", "", "measure these `parts` and nothing else; the last two only on request: "+strings.Join(partNames(), ","))

@@ -15,7 +15,8 @@ import (
 // that the entries are many times this number.
 const notificationRate = 2000
 
-// measureNotification compares the two ways to detect changes under equal load: hooks that report each change, and scans
+// measureNotification compares the two ways to detect changes under equal load: events for each change, which an injector emits
+// with the hooks' code, and scans
 // (attach: none), with the default settings and with a scan every second.
 func measureNotification(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
 	for _, way := range []struct {
@@ -24,7 +25,7 @@ func measureNotification(ctx context.Context, n int, limit time.Duration) (all [
 		scans  bool
 		change func(*config.Config)
 	}{
-		{"notification by hooks", 20, false, nil},
+		{"notification by an injector", 20, false, nil},
 		{"scans every second", 0, true, func(c *config.Config) {
 			c.ScanInterval, c.MaxScanInterval, c.ScanBudget = time.Second, time.Second, 100
 		}},

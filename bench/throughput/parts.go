@@ -125,7 +125,7 @@ func (r *Report) followed(ctx context.Context, o options) (err error) {
 }
 
 func (r *Report) buffers(ctx context.Context, o options) (err error) {
-	r.Buffers, err = measureBuffers(ctx, o.buffers, o.quick)
+	r.Buffers, err = measureBuffers(ctx, o)
 	return err
 }
 
