@@ -53,7 +53,7 @@ drill: demo ## the same as demo, for example with SESSIONS=N
 example-turn: deps ## TURN server: measure its XDP offload, kill one of a pair: KERNEL, CHANNELS=1000 ROUNDS=5
 	@KERNEL=$(KERNEL) scripts/example-turn
 
-example-bundling: deps ## measure the tracer of docs/examples/bundling: KERNEL, RATES=5000,15000,35000 CLIENTS=200,1000 LENGTH=5s RATIO=5
+example-bundling: deps ## measure the tracer of docs/examples/bundling: KERNEL, RATES=5000,15000,35000 CLIENTS=200,500,1000 LENGTH=5s ROUNDS=3 RATIO=5
 	@KERNEL=$(KERNEL) scripts/example-bundling
 
 example-counters: deps ## check and measure counters of TCP as metrics: KERNEL, ROUNDS=7 STARTS=50 RATIO=0.99

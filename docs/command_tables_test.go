@@ -55,6 +55,7 @@ var placeholders = strings.NewReplacer(
 	"--peer NODE", "--peer lb2",
 	"--owner NODE", "--owner lb3",
 	"--for 30s", "--for 1s",
+	"--for 5s", "--for 1s",
 	"scripts/", "../scripts/",
 	"/etc/mapsync/syncd.yaml", "lb1.yaml",
 	"/etc/mapsync/", "",

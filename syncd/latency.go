@@ -49,8 +49,9 @@ func newLatency() *cobra.Command {
 		Short: "Show what delays packets: the longest calls of syncd and softirqs of the host",
 		Long: `Measure for a time: the longest calls by which syncd reads or writes maps, and the longest runs of
 softirqs and of timers (not high-resolution ones) on all CPUs. While a softirq runs, its CPU handles no
-other packets. The durations include interrupts, and those of calls also the time in which something
-else ran on the CPU. Measuring softirqs needs the privileges of syncd check.`,
+other packets. The duration of a call is the time for which it had a CPU, without the time of other
+threads. All durations include interrupts, those of calls on most kernels. Measuring softirqs needs the
+privileges of syncd check.`,
 		Example: `  syncd latency --for 30s
   syncd latency --json | jq '.timers[0]'`,
 		Args: exactArgs(0),

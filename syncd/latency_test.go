@@ -61,6 +61,16 @@ none
 	}
 }
 
+// TestLatencyHelpDefinesDurations: the help defines the duration of a call as package kmap measures it.
+func TestLatencyHelpDefinesDurations(t *testing.T) {
+	help := strings.Join(strings.Fields(newLatency().Long), " ")
+	for _, want := range []string{"a call is the time for which it had a CPU, without the time of other threads", "include interrupts"} {
+		if !strings.Contains(help, want) {
+			t.Errorf("help: got %q, want %q in it", help, want)
+		}
+	}
+}
+
 // TestLatencyWithoutDaemon measures the softirqs of the host alone.
 func TestLatencyWithoutDaemon(t *testing.T) {
 	out, err := run(t, "latency", "--for", "1s", "--json", "--control-socket", filepath.Join(t.TempDir(), "none"))

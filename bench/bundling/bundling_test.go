@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 func testOptions(t *testing.T) *options {
 	t.Helper()
 	o := &options{
-		rates: []int{1000}, sources: []int{5}, window: time.Second / 2, rounds: 1, scanInterval: 200 * time.Millisecond, restartFor: 6 * time.Second,
+		rates: []int{1000}, sources: []int{5, 20}, sourcesRate: 1000, window: time.Second / 2, rounds: 1, scanInterval: 200 * time.Millisecond, restartFor: 6 * time.Second,
 		interval: 5 * time.Millisecond, // many drains: each one may lose what a program adds meanwhile
 		attach:   "auto", hooks: "auto",
 	}

@@ -38,15 +38,15 @@ func main() {
 	if asked, err := runRole(); asked {
 		exit(err)
 	}
-	o := options{rates: []int{5_000, 15_000, 35_000}, sources: []int{200, 1_000}}
+	o := options{rates: []int{5_000, 15_000, 35_000}, sources: []int{200, 500, 1_000}}
 	flag.Func("rates", "connections or round trips a second, a comma-separated `list`", tool.Numbers(&o.rates))
 	flag.Func("sources", "numbers of client addresses, a comma-separated `list`: the first one for all rates", tool.Numbers(&o.sources))
-	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with the other numbers of client addresses")
+	flag.IntVar(&o.sourcesRate, "sources-rate", 10_000, "connections a second with each number of client addresses")
 	flag.DurationVar(&o.window, "for", 5*time.Second, "length of each load")
 	flag.DurationVar(&o.scanInterval, "scan-interval", 5*time.Second, "`time` between two scans of syncd, which send changes of sums")
 	flag.DurationVar(&o.interval, "interval", time.Second, "`time` between two drains of the tracer")
 	flag.DurationVar(&o.restartFor, "restart-for", 10*time.Second, "length of the load while a node restarts")
-	flag.IntVar(&o.rounds, "rounds", 1, "`number` of measurements of each method under each load, alternating")
+	flag.IntVar(&o.rounds, "rounds", 1, "`number` of measurements of each method under each load, alternating; the report has the medians")
 	flag.Float64Var(&o.ratio, "ratio", 5, "fail unless streaming takes this many times the processor time of bundling, with short connections; 0: print only")
 	flag.DurationVar(&o.programTime, "program-time", 6*time.Microsecond, "fail if the tracer's programs take longer for a round trip; 0: print only")
 	flag.StringVar(&o.attach, "attach", "auto", "attach `method` of syncd")
@@ -104,14 +104,14 @@ func run(ctx context.Context, o *options) (err error) {
 
 // measureAll adds a measurement of each kind of load with each method, in each round.
 func (r *report) measureAll(ctx context.Context, c *cluster) error {
-	for range r.options.rounds {
+	for round := range r.options.rounds {
 		for _, k := range kinds(r.options) {
-			for _, method := range methods {
+			for _, method := range order(round) {
 				m, err := c.measure(ctx, k, method)
 				if err != nil {
 					return err
 				}
-				tool.Progress("%s, %.0f/s, %d clients, %s: %.1f %%", k.name, k.Rate, k.Sources, method, m.percent(m.total()))
+				tool.Progress("round %d of %d: %s, %.0f/s, %d clients, %s: %.1f %%", round+1, r.options.rounds, k.name, k.Rate, k.Sources, method, m.percent(m.total()))
 				r.list = append(r.list, m)
 			}
 		}

@@ -5,12 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"mapsync/docs/examples/bundling/trace"
 )
 
-// methods are the tracer's methods in the order of the measurements.
+// methods are the tracer's methods in the order of the first round.
 var methods = []string{trace.Stream, trace.Aggregate, trace.Bundle}
 
 // kind is a load on one node, with client and service.
@@ -19,7 +20,8 @@ type kind struct {
 	request
 }
 
-// kinds returns the loads: short and persistent connections at each rate, and more clients at one rate.
+// kinds returns the loads: short and persistent connections at each rate, and each number of clients at one rate. No load is in the list
+// twice.
 func kinds(o *options) (list []kind) {
 	base := request{To: fmt.Sprintf("127.0.0.1:%d", servicePort), From: "127.1.0.1", Seconds: o.window.Seconds(), Sources: o.sources[0]}
 	for _, persistent := range []bool{false, true} {
@@ -32,12 +34,21 @@ func kinds(o *options) (list []kind) {
 			list = append(list, kind{name, r})
 		}
 	}
-	for _, n := range o.sources[1:] {
+	for _, n := range o.sources {
 		r := base
 		r.Sources, r.Rate = n, float64(o.sourcesRate)
-		list = append(list, kind{"short", r})
+		if k := (kind{"short", r}); !slices.Contains(list, k) {
+			list = append(list, k)
+		}
 	}
 	return list
+}
+
+// order returns the methods in the order of a round, from 0. Each round starts with another method, so that a drift of the
+// machine affects all of them.
+func order(round int) []string {
+	first := round % len(methods)
+	return slices.Concat(methods[first:], methods[:first])
 }
 
 // measurement is the cost of a method under a load. The times are for the whole window.

@@ -71,20 +71,32 @@ func (b *bench) report(generator string, variants []variant, rates [][]float64) 
 	return strings.Join(parts, " "), unmet, w.Flush()
 }
 
-// checkRatio returns an error if a ratio misses its limit by more than the margin.
+// maxMargin is the highest margin with which a ratio proves something.
+const maxMargin = 0.05
+
+// checkRatio returns an error if a ratio misses its limit by more than the margin. A margin above maxMargin is also an
+// error.
 func (b *bench) checkRatio(variant string, ratio, margin float64) error {
+	export, control := b.ratio > 0 && strings.HasPrefix(variant, "export "), b.control > 0 && variant == layer2
 	switch {
-	case strings.HasPrefix(variant, "export ") && ratio+margin < b.ratio:
+	case (export || control) && margin > maxMargin:
+		return fmt.Errorf("throughput with %s is %.3f +- %.3f of that without, want a margin of at most %.2f: the measurement is too noisy (give more ROUNDS, on a machine without other work)",
+			variant, ratio, margin, maxMargin)
+	case export && ratio+margin < b.ratio:
 		return fmt.Errorf("throughput with %s is %.3f +- %.3f of that without, want at least %.3f", variant, ratio, margin, b.ratio)
-	case variant == layer2 && b.control > 0 && ratio-margin > b.control:
+	case control && ratio-margin > b.control:
 		return fmt.Errorf("throughput with the layer 2 program is %.3f +- %.3f of that without, want at most %.3f: the measurement does not show the cost of programs",
 			ratio, margin, b.control)
 	}
 	return nil
 }
 
-// margin returns two standard errors of the median, estimated from the median of the absolute deviations.
+// margin returns two standard errors of the median, estimated from the median of the absolute deviations. That of one value is
+// infinite.
 func margin(list []float64) float64 {
+	if len(list) < 2 {
+		return math.Inf(1)
+	}
 	const ofNormal = 1.4826 * 1.2533 // from that median to the standard deviation, and to the error of the median
 	middle := tool.Median(list)
 	var deviations []float64

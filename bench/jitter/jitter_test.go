@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"testing"
 	"time"
 
@@ -28,5 +29,32 @@ func TestCallsOfSyncdAreMeasured(t *testing.T) {
 	// A call reads at most a limited number of buckets, so that a large map needs many of them.
 	if many.runs < 2*few.runs {
 		t.Errorf("calls for 100,000 entries: got %d in a second, and %d for 1,000 entries in 300 ms: want many more", many.runs, few.runs)
+	}
+}
+
+// TestMissingTimerFails: without a run of the timer, the comparison succeeds only on kernels that do not have it.
+func TestMissingTimerFails(t *testing.T) {
+	for _, tt := range []struct {
+		kernel string
+		timer  time.Duration
+		ratio  float64
+		fails  bool
+	}{
+		{"6.1.0", 0, 20, true},
+		{"5.10.0", 0, 20, true},
+		{"unknown", 0, 20, true},
+		{"6.1.0", 0, 0, false},
+		{"6.2.0", 0, 20, false},
+		{"6.12.118+deb13", 0, 20, false},
+		{"7.0", 0, 20, false},
+		{"6.1.0", 21 * time.Millisecond, 20, false},
+		{"6.1.0", 19 * time.Millisecond, 20, true},
+		{"6.12.118+deb13", 19 * time.Millisecond, 20, true}, // it has the timer after all
+		{"6.1.0", 19 * time.Millisecond, 0, false},
+	} {
+		err := compare(io.Discard, tt.kernel, tt.timer, time.Millisecond, tt.ratio)
+		if (err != nil) != tt.fails {
+			t.Errorf("kernel %s, timer of %s, ratio %.0f: got error %v, want an error: %v", tt.kernel, tt.timer, tt.ratio, err, tt.fails)
+		}
 	}
 }

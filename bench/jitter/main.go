@@ -7,6 +7,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -52,7 +53,6 @@ type measurement struct {
 }
 
 func run(ctx context.Context, o *options) error {
-	kernel := tool.KernelVersion()
 	timer, call, list, err := measureAll(ctx, o)
 	if err != nil {
 		return err
@@ -65,16 +65,35 @@ func run(ctx context.Context, o *options) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	return compare(os.Stdout, tool.KernelVersion(), timer, call, o.ratio)
+}
+
+// compare prints the line of figures. It fails if the timer takes less than ratio times as long as the longest call of syncd,
+// or did not run on a kernel that has it. With ratio 0 it does not fail.
+func compare(out io.Writer, kernel string, timer, call time.Duration, ratio float64) error {
 	if timer == 0 {
-		fmt.Printf("jitter: kernel=%s estimation_timer=none syncd_call_ms=%.3f\n", kernel, milliseconds(call))
+		fmt.Fprintf(out, "jitter: kernel=%s estimation_timer=none syncd_call_ms=%.3f\n", kernel, milliseconds(call))
+		if ratio > 0 && !lacksTimer(kernel) {
+			return fmt.Errorf("the timer was not measured: kernel %s has %s, want some runs (load the module ip_vs, measure for longer, or give -ratio 0)",
+				kernel, estimationTimer)
+		}
 		return nil
 	}
-	ratio := timer.Seconds() / call.Seconds()
-	fmt.Printf("jitter: kernel=%s estimation_timer_ms=%.3f syncd_call_ms=%.3f ratio=%.1f\n", kernel, milliseconds(timer), milliseconds(call), ratio)
-	if ratio < o.ratio {
-		return fmt.Errorf("the timer takes %.1f times as long as a call of syncd, want at least %.1f", ratio, o.ratio)
+	measured := timer.Seconds() / call.Seconds()
+	fmt.Fprintf(out, "jitter: kernel=%s estimation_timer_ms=%.3f syncd_call_ms=%.3f ratio=%.1f\n", kernel, milliseconds(timer), milliseconds(call), measured)
+	if measured < ratio {
+		return fmt.Errorf("the timer takes %.1f times as long as a call of syncd, want at least %.1f", measured, ratio)
 	}
 	return nil
+}
+
+// lacksTimer reports whether a kernel has threads instead of the timer: from 6.2 on. An unknown version has the timer.
+func lacksTimer(kernel string) bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(kernel, "%d.%d", &major, &minor); err != nil {
+		return false
+	}
+	return major > 6 || major == 6 && minor >= 2
 }
 
 // measureAll measures the timer with each number of services, and calls of syncd with each number of entries. timer and

@@ -1,6 +1,7 @@
 package counters_test
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"math/rand/v2"
 	"strings"
@@ -98,6 +99,34 @@ func TestIncreasesAreExact(t *testing.T) {
 				t.Fatalf("seed %d, server %d: increases differ (- want, + got):\n%s", seed, i, diff)
 			}
 		}
+	}
+}
+
+// TestMillionKeysHaveFewSeries changes each of a million services several times. There are at most Spec.Top series and Other, and
+// a server that collects every minute has the sum of all increases.
+func TestMillionKeysHaveFewSeries(t *testing.T) {
+	const top, many, rounds, collections = 100, 1_000_000, 3, 5
+	s, v, now := newSet(t, spec(top)), server{total: make([]uint64, 2)}, clock
+	k, from, want := key(t, 0, 1), value(1, 1), make([]uint64, 2)
+	to := [][]byte{value(2, 2), value(50, 3), value(7000, 5)} // the services do not increase alike
+	increases := [][]uint64{{1, 1}, {49, 2}, {6999, 4}}
+	for i := range top { // all series exist before the server begins
+		s.Changed(key(t, i, 1), nil, value(1, 1))
+	}
+	v.collect(t, s.Collect(now), top)
+	for i := range rounds * many {
+		binary.BigEndian.PutUint32(k, 0x0a000000+uint32(i%many))
+		s.Changed(k, from, to[i%len(to)])
+		for f, n := range increases[i%len(to)] {
+			want[f] += n
+		}
+		if (i+1)%(many/collections) == 0 {
+			now = now.Add(time.Minute)
+			v.collect(t, s.Collect(now), top)
+		}
+	}
+	if diff := cmp.Diff(want, v.total); diff != "" {
+		t.Errorf("increases of %d keys differ (- want, + got):\n%s", many, diff)
 	}
 }
 
