@@ -63,7 +63,12 @@ func TestPrivileges(t *testing.T) {
 		}
 	})
 	for _, p := range privileges {
-		t.Run(fmt.Sprintf("%s, paranoid %s, %s, %s", p.capabilities, p.paranoid, p.attach, p.buffer), p.test)
+		t.Run(fmt.Sprintf("%s, paranoid %s, %s, %s", p.capabilities, p.paranoid, p.attach, p.buffer), func(t *testing.T) {
+			if p.attach != capture.AttachKprobe { // auto takes fexit
+				needAttach(t, capture.AttachFexit)
+			}
+			p.test(t)
+		})
 	}
 }
 
