@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"path/filepath"
 	"regexp"
@@ -82,10 +81,9 @@ func bannedName(found []Finding, file string, line int, kind, name string) []Fin
 
 // bannedGo is Banned for the content of a Go file.
 func bannedGo(file string, data []byte) ([]Finding, error) {
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution)
+	f, set, err := parse(file, data)
 	if err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+		return nil, err
 	}
 	var found []Finding
 	ast.Inspect(f, func(n ast.Node) bool {

@@ -3,8 +3,6 @@ package style
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,10 +29,9 @@ func Hints(file string, data []byte) ([]Finding, error) {
 		!strings.HasPrefix(file, "syncd/") && !strings.HasPrefix(file, "peers/") {
 		return nil, nil
 	}
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution)
+	f, set, err := parse(file, data)
 	if err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+		return nil, err
 	}
 	var found []Finding
 	ast.Inspect(f, func(n ast.Node) bool {

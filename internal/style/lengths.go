@@ -5,8 +5,6 @@ import (
 	"cmp"
 	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,10 +39,9 @@ func (l *Lengths) Add(file string, data []byte) error {
 	if filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 		return nil
 	}
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution)
+	f, set, err := parse(file, data)
 	if err != nil {
-		return fmt.Errorf("parse: %w", err)
+		return err
 	}
 	for _, d := range f.Decls {
 		if d, ok := d.(*ast.FuncDecl); ok && d.Body != nil {

@@ -3,7 +3,6 @@ package style
 import (
 	"fmt"
 	"go/ast"
-	"go/parser"
 	"go/token"
 	"regexp"
 	"slices"
@@ -21,10 +20,9 @@ func Messages(file string, data []byte) ([]Finding, error) {
 	if !strings.HasSuffix(file, "_test.go") {
 		return nil, nil
 	}
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution)
+	f, set, err := parse(file, data)
 	if err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+		return nil, err
 	}
 	var found []Finding
 	ast.Inspect(f, func(n ast.Node) bool {

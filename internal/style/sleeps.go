@@ -1,10 +1,7 @@
 package style
 
 import (
-	"fmt"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"strings"
 )
 
@@ -14,10 +11,9 @@ func Sleeps(file string, data []byte) ([]Finding, error) {
 	if !strings.HasSuffix(file, "_test.go") {
 		return nil, nil
 	}
-	set := token.NewFileSet()
-	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution|parser.ParseComments)
+	f, set, err := parse(file, data)
 	if err != nil {
-		return nil, fmt.Errorf("parse: %w", err)
+		return nil, err
 	}
 	commented := make(map[int]bool) // by line
 	for _, group := range f.Comments {

@@ -1,9 +1,6 @@
 package style
 
-import (
-	"slices"
-	"testing"
-)
+import "testing"
 
 func TestSleeps(t *testing.T) {
 	const code = `package a
@@ -29,20 +26,5 @@ func TestA(t *testing.T) {
 	var sleep = time.Sleep
 }
 `
-	for file, want := range map[string][]int{"a_test.go": {4, 8, 9, 10, 17}, "a.go": nil} {
-		found, err := Sleeps(file, []byte(code))
-		if err != nil {
-			t.Fatal(err)
-		}
-		var lines []int
-		for _, f := range found {
-			lines = append(lines, f.Line)
-		}
-		if !slices.Equal(lines, want) {
-			t.Errorf("sleeps without a reason in %s: got lines %v, want %v", file, lines, want)
-		}
-	}
-	if _, err := Sleeps("b_test.go", []byte("no Go")); err == nil {
-		t.Error("a file with a syntax error: got no error, want one")
-	}
+	checkTests(t, Sleeps, code, []int{4, 8, 9, 10, 17})
 }

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"go/ast"
+	"go/parser"
 	"go/scanner"
 	"go/token"
 	"path/filepath"
@@ -96,4 +98,14 @@ func (r *Report) addText(file string, line int, text string) {
 	if replaced.MatchString(text) {
 		r.Sentences = append(r.Sentences, Finding{file, line, strings.TrimSpace(text)})
 	}
+}
+
+// parse parses a Go file with its comments. Positions refer to the set.
+func parse(file string, data []byte) (*ast.File, *token.FileSet, error) {
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, file, data, parser.SkipObjectResolution|parser.ParseComments)
+	if err != nil {
+		return nil, nil, fmt.Errorf("parse: %w", err)
+	}
+	return f, set, nil
 }

@@ -93,8 +93,14 @@ func TestA(t *testing.T) {
 	t.Fatalf("%+v: %v", 1, err)
 }
 `
-	for file, want := range map[string][]int{"a_test.go": {4, 6, 11}, "a.go": nil} {
-		found, err := Messages(file, []byte(code))
+	checkTests(t, Messages, code, []int{4, 6, 11})
+}
+
+// checkTests checks the lines of the findings in a test file. There are none in another file.
+func checkTests(t *testing.T, check func(string, []byte) ([]Finding, error), code string, want []int) {
+	t.Helper()
+	for file, want := range map[string][]int{"a_test.go": want, "a.go": nil} {
+		found, err := check(file, []byte(code))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,10 +109,10 @@ func TestA(t *testing.T) {
 			lines = append(lines, f.Line)
 		}
 		if !slices.Equal(lines, want) {
-			t.Errorf("messages of %s: got lines %v, want %v", file, lines, want)
+			t.Errorf("findings in %s: got lines %v, want %v", file, lines, want)
 		}
 	}
-	if _, err := Messages("b_test.go", []byte("package b\nvar s = \"open\n")); err == nil {
+	if _, err := check("b_test.go", []byte("no Go")); err == nil {
 		t.Error("a file with a syntax error: got no error, want one")
 	}
 }
