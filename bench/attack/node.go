@@ -291,9 +291,14 @@ func (n *node) status(ctx context.Context) (daemon.Status, error) {
 	return s, nil
 }
 
-// readyz requests the readiness of the daemon by HTTP.
+// readyz requests the readiness of the daemon by HTTP. A flood of connections may end the request's own
+// before the daemon reads from it. As the checks of an orchestrator do, it repeats such a request.
 func (n *node) readyz() error {
-	response, err := n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz")
+	get := func() (*http.Response, error) { return n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz") }
+	response, err := get()
+	for repeats := 0; errors.Is(err, syscall.ECONNRESET) && repeats < 2; repeats++ {
+		response, err = get()
+	}
 	if err != nil {
 		return fmt.Errorf("readyz of %s: %w", n.name, err)
 	}
