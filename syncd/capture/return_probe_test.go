@@ -76,6 +76,8 @@ func TestUnprobedReturnsInventNoEvents(t *testing.T) {
 		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
 		programs = append(programs, p)
 	}
+	runtime.LockOSThread() // each thread has its own stack in the kernel
+	defer runtime.UnlockOSThread()
 	// The kernel may begin the stack of a system call at a random offset: repeat the runs.
 	run := func(p *dataplane.Program) {
 		onCPU(t, busyCPU, func() error {
