@@ -76,7 +76,7 @@ func TestWatchesShrink(t *testing.T) {
 	}
 	for i, n := range w.beyond {
 		p := w.probe(0, i)
-		if (n != 0 || p.ProbeNext != 0 || p.Id != 0) {
+		if n != 0 || p.ProbeNext != 0 || p.Id != 0 {
 			t.Fatalf("bucket %d without maps: got %d maps beyond it and watch %+v, want none", i, n, *p)
 		}
 	}
