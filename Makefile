@@ -128,7 +128,7 @@ bench: deps ## run the benchmarks and compare them with their targets
 	bin/throughput -json bin/throughput.json
 	@printf '\ncodec and protoc-generated code: one entry of 48 + 176 bytes with 40 fields\n'
 	go test -run '^$$' -bench 'Encode|Decode' -benchmem ./syncd/schema
-	@printf '\nsystem calls of other processes, without and with --attach syscall\n'
+	@printf '\nsystem calls of other processes, without hooks and with each attach method of this kernel\n'
 	go test -run '^$$' -bench Syscall ./syncd/capture
 
 report: deps ## repeat the experiments of the LoxiLB article: tables and charts in docs/report; QUICK=1 in bin/report

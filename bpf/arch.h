@@ -12,6 +12,7 @@
 #include <bpf/bpf_core_read.h>
 
 struct bpf_map {
+	enum bpf_map_type map_type;
 	__u32 id;
 } __attribute__((preserve_access_index));
 

@@ -194,28 +194,56 @@ int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u6
 
 /* ---- fexit: lookups ---- */
 
+/* The generation of the watch differs for each WatchLookups, and so do the numbers of all entries. */
+#define GENERATION(w) ((w)->lookups * 0x9e3779b97f4a7c15ULL)
+
 /* number_of returns a number that identifies an element and its key. The hash of the key depends on
  * a random number of the map (htab_map_hash), against attackers who would choose keys. */
-static __always_inline __u32 number_of(const struct watch *w, const struct htab_elem *elem)
+static __always_inline __u64 number_of(const struct watch *w, const struct htab_elem *elem)
 {
-	return BPF_CORE_READ(elem, hash) + (__u32)((__u64)elem >> 3) + w->lookups * 0x9e3779b9;
+	return ((__u64)BPF_CORE_READ(elem, hash) << 32 | (__u32)((__u64)elem >> 3)) + GENERATION(w);
+}
+
+/* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values is
+ * their address without the offset of a CPU. */
+static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 values)
+{
+	return (values >> 3) + GENERATION(w);
+}
+
+/* cpu_values returns the address of the values in an element of a map with per-CPU values. */
+static __always_inline __u64 cpu_values(const struct watch *w, const struct htab_elem *elem)
+{
+	__u64 values = 0;
+
+	bpf_probe_read_kernel(&values, sizeof(values),
+			      (void *)elem + bpf_core_field_offset(struct htab_elem, key) +
+				      ALIGN8(w->key_size));
+	return values;
 }
 
 /* Verified programs call this function directly for HASH and LRU_HASH maps, and in newer kernels
- * for maps with per-CPU values. */
+ * for PERCPU_HASH maps. */
 SEC("fexit/__htab_map_lookup_elem")
 int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *found)
 {
-	__u32 id = map->id;
+	__u32 id = map->id, type;
 	struct watch *w = watch_of(id);
+	__u64 number;
 
 	if (!w || !w->lookups || !found)
 		return 0;
-	return report_lookup(ctx, KIND_LOOKUP, id, w, key, number_of(w, found));
+	type = map->map_type;
+	if (type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_LRU_PERCPU_HASH)
+		number = number_of_cpu_values(w, cpu_values(w, found));
+	else
+		number = number_of(w, found);
+	return report_lookup(ctx, KIND_LOOKUP, id, w, key, number);
 }
 
-/* Other lookups call one of these, which call the function above or contain a copy of it: those at
- * an instruction that serves several maps. They return the value. */
+/* Other lookups call one of these: those in LRU_PERCPU_HASH maps, and those at an instruction that
+ * serves several maps. These functions call the function above or contain a copy of it. Both hooks
+ * have the same number for an entry, and the second one reports nothing. They return the value. */
 #define FEXIT_LOOKUP(name, function, kind, number)                      \
 	SEC("fexit/" function)                                          \
 	int BPF_PROG(name, struct bpf_map *map, void *key, void *value) \
@@ -228,18 +256,16 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 	}
 
 #define ELEM_OF_VALUE (value - ALIGN8(w->key_size) - bpf_core_field_offset(struct htab_elem, key))
-
-/* The value of a CPU is not part of an element. */
-#define NUMBER_OF_CPU_VALUE ((__u32)((__u64)value >> 3) + w->lookups * 0x9e3779b9)
+#define CPU_VALUES ((__u64)value - this_cpu_address(NULL))
 
 FEXIT_LOOKUP(fexit_hash_lookup, "htab_map_lookup_elem", KIND_HASH_LOOKUP,
 	     number_of(w, ELEM_OF_VALUE))
 FEXIT_LOOKUP(fexit_lru_lookup, "htab_lru_map_lookup_elem", KIND_LRU_LOOKUP,
 	     number_of(w, ELEM_OF_VALUE))
 FEXIT_LOOKUP(fexit_percpu_lookup, "htab_percpu_map_lookup_elem", KIND_PERCPU_LOOKUP,
-	     NUMBER_OF_CPU_VALUE)
+	     number_of_cpu_values(w, CPU_VALUES))
 FEXIT_LOOKUP(fexit_lru_percpu_lookup, "htab_lru_percpu_map_lookup_elem", KIND_LRU_PERCPU_LOOKUP,
-	     NUMBER_OF_CPU_VALUE)
+	     number_of_cpu_values(w, CPU_VALUES))
 
 /* ---- kprobe: arguments at entry, result at return ---- */
 
@@ -276,8 +302,6 @@ static __always_inline int save_call(struct pt_regs *ctx, __u32 kind, __u32 id, 
 	__u32 zero = 0, at = FRAMES;
 	struct frames *f;
 
-	if (!watch_of(id) || (kind != KIND_EVICT && skip_own_write(kind)))
-		return 0;
 	f = bpf_map_lookup_elem(&frames, &zero);
 	if (!f)
 		return 0;
@@ -285,7 +309,13 @@ static __always_inline int save_call(struct pt_regs *ctx, __u32 kind, __u32 id, 
 	for (int i = 0; i < FRAMES; i++)
 		if (f->frame[i].stack == stack || (at == FRAMES && !f->frame[i].stack))
 			at = i;
-	/* A call whose return was not probed leaves its frame behind. */
+	/* A call whose return was not probed leaves its frame behind. The return of this call would
+	 * report it, if this call saves none. */
+	if (!watch_of(id) || (kind != KIND_EVICT && skip_own_write(kind))) {
+		if (at < FRAMES && f->frame[at].stack == stack)
+			f->frame[at].stack = 0;
+		return 0;
+	}
 	if (at >= FRAMES)
 		at = f->next++ % FRAMES;
 	f->frame[at].stack = stack;

@@ -12,10 +12,14 @@
 
 #include "write_context.h"
 
-/* An element is the last reported lookup among the entries that share it: a number for the entry in
- * the upper half, and the jiffies of the event in the lower one. Entries that share an element are
- * reported more often than necessary. */
+/* An element is the last reported lookup among the entries that share it: a tag of the entry in the
+ * upper 40 bits, and the jiffies of the event in the lower 24. Entries that share an element are
+ * reported more often than necessary. The element and the tag together determine 56 bits of the
+ * entry's number, so two entries do not pass for one. */
 #define LOOKUPS (1 << 16)
+#define LOOKUP_TICKS 0xffffff
+#define LOOKUP_ELEMENT(number) ((__u32)(((number) >> 32) + (number)) % LOOKUPS)
+#define LOOKUP_TAG(number) (((number) >> 32 << 8 | (__u8)((number) >> 16)) << 24)
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -97,16 +101,17 @@ lost:
  * key. Lookups that only copy the entry are left out, and syncd's own ones. They do not begin a
  * pause: a packet may change the entry right after them. */
 static __always_inline int report_lookup(void *ctx, __u32 kind, __u32 id, const struct watch *w,
-					 const void *key, __u32 number)
+					 const void *key, __u64 number)
 {
-	__u32 now = bpf_jiffies64(), at = number % LOOKUPS, level;
+	__u32 now = bpf_jiffies64(), at = LOOKUP_ELEMENT(number), level;
 	__u64 *element = bpf_map_lookup_elem(&lookups, &at), last;
 	struct slot *s, *base;
 
 	if (!element)
 		return 0;
 	last = *(volatile __u64 *)element;
-	if (last >> 32 == number && now - (__u32)last < lookup_pause)
+	if ((last & ~(__u64)LOOKUP_TICKS) == LOOKUP_TAG(number) &&
+	    ((now - (__u32)last) & LOOKUP_TICKS) < lookup_pause)
 		return 0;
 	s = enter_level(kind, &base, &level);
 	if (!s)
@@ -118,7 +123,7 @@ static __always_inline int report_lookup(void *ctx, __u32 kind, __u32 id, const 
 	}
 	if (may_report(base, now) && has_room() &&
 	    emit_lookup(ctx, s, kind * LEVELS + level, id, w, key)) {
-		*(volatile __u64 *)element = (__u64)number << 32 | now;
+		*(volatile __u64 *)element = LOOKUP_TAG(number) | (now & LOOKUP_TICKS);
 		leave(base);
 		return 0;
 	}

@@ -5,17 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"time"
-	"unsafe"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
-	"github.com/cilium/ebpf"
 
-	lbbpf "mapsync/bench/lb/bpf"
-	"mapsync/internal/dataplane"
-	"mapsync/internal/injector"
 	"mapsync/internal/tool"
 	"mapsync/syncd/capture"
-	"mapsync/syncd/table"
+	"mapsync/syncd/config"
 )
 
 // The load of the first node's load balancer while latency is measured.
@@ -23,6 +18,7 @@ const (
 	eventRate = 100_000 // changes per second that the hooks' code reports
 	flowRate  = 10_000  // new entries per second, each of which changes in place once
 	callRate  = 10_000  // entries per second that the control plane writes by bpf(2)
+	touchRate = 10_000  // existing entries per second that change in place
 	// maxHandshake is the longest time from the creation of an entry to its change in place. It is
 	// as long as a handshake around the world.
 	maxHandshake = 200 * time.Millisecond
@@ -34,6 +30,7 @@ const (
 	eventSample, eventPollEvery = 50, 250 * time.Microsecond
 	flowSample, flowPollEvery   = 25, time.Millisecond
 	callSample                  = 5
+	touchSample                 = 25
 )
 
 // Latency is the time from the write to the first node's map until the kernel map of its peer held
@@ -60,15 +57,32 @@ type latencyKind struct {
 	open      func(*nodes, *arrivalPoller) (traffic, error)
 }
 
-// latencyKinds returns the kinds of changes that are measured with an attach method.
-func latencyKinds(attach capture.Attach) []latencyKind {
-	if attach == capture.AttachNone {
-		return []latencyKind{
-			{"changes that hooks report", 20, eventPollEvery, openEvents},
-			{"changes in place of new entries", 1000, flowPollEvery, openFlows},
+// latencyGroup is kinds of changes that are measured on the same two daemons.
+type latencyGroup struct {
+	change func(*config.Config) // of the settings
+	kinds  []latencyKind
+}
+
+// eventGroup has the changes that need no hooks on map functions.
+func eventGroup() latencyGroup {
+	return latencyGroup{attachBy(capture.AttachNone), []latencyKind{
+		{"changes that hooks report", 20, eventPollEvery, openEvents},
+		{"changes in place of new entries", 1000, flowPollEvery, openFlows},
+	}}
+}
+
+// hookGroups has the writes by bpf(2) with each of callMethods and, with fexit, the changes in place that the hook on
+// lookups finds.
+func hookGroups() (groups []latencyGroup) {
+	for _, attach := range callMethods() {
+		kind := latencyKind{"writes by bpf(2), attach " + string(attach), 20, eventPollEvery, openCalls}
+		groups = append(groups, latencyGroup{attachBy(attach), []latencyKind{kind}})
+		if attach == capture.AttachFexit {
+			kind := latencyKind{"changes in place, in-place: hook", 300, flowPollEvery, openTouches}
+			groups = append(groups, latencyGroup{hookInPlace, []latencyKind{kind}})
 		}
 	}
-	return []latencyKind{{"writes by bpf(2), attach " + string(attach), 20, eventPollEvery, openCalls}}
+	return groups
 }
 
 // callMethods returns the attach methods that detect the writes of a control plane. System calls are hooked only if
@@ -100,10 +114,10 @@ func latencyOf(name string, h *hdrhistogram.Histogram) Latency {
 	}
 }
 
-// measureCalls measures the writes by bpf(2) with each of callMethods.
-func measureCalls(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
-	for _, attach := range callMethods() {
-		some, err := measureLatencies(ctx, attach, n, limit)
+// measureLatencies measures each kind of changes for the duration limit, on two whole daemons that hold n entries.
+func measureLatencies(ctx context.Context, groups []latencyGroup, n int, limit time.Duration) (all []Latency, err error) {
+	for _, g := range groups {
+		some, err := g.measure(ctx, n, limit)
 		if err != nil {
 			return nil, err
 		}
@@ -112,16 +126,14 @@ func measureCalls(ctx context.Context, n int, limit time.Duration) (all []Latenc
 	return all, nil
 }
 
-// measureLatencies measures the kinds of changes of an attach method on two whole daemons that hold n entries, each
-// kind for the duration limit.
-func measureLatencies(ctx context.Context, attach capture.Attach, n int, limit time.Duration) (all []Latency, err error) {
+func (g *latencyGroup) measure(ctx context.Context, n int, limit time.Duration) (all []Latency, err error) {
 	room := n + int(flowRate*(2*limit).Seconds())
-	p, err := startNodes(ctx, n, room, attachBy(attach))
+	p, err := startNodes(ctx, n, room, g.change)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
-	for _, kind := range latencyKinds(attach) {
+	for _, kind := range g.kinds {
 		tool.Progress("latency: %s", kind.name)
 		l, err := p.latency(ctx, kind, limit)
 		if err != nil {
@@ -196,193 +208,3 @@ func (d *driver) run(ctx context.Context, limit time.Duration) error {
 	}
 	return ctx.Err()
 }
-
-// events changes existing entries. The changes are reported as hooks report them.
-type events struct {
-	n        int
-	rate     int // per second
-	stride   int
-	injector *injector.Injector
-	arrivals *arrivalPoller
-	key      key
-	value    value
-}
-
-// maxStepChanges limits the writes of one step, if this process had to wait.
-const maxStepChanges = 8192
-
-func openEvents(p *nodes, l *arrivalPoller) (traffic, error) {
-	return openEventsBy(injector.Options{}, eventRate)(p, l)
-}
-
-// openEventsBy returns a function that starts changes at a rate, by an injector with these options.
-func openEventsBy(o injector.Options, rate int) func(*nodes, *arrivalPoller) (traffic, error) {
-	return func(p *nodes, l *arrivalPoller) (traffic, error) {
-		o.Capacity = maxStepChanges
-		f, err := injector.Open(p.mapA, p.a.Shared, o)
-		return &events{n: p.n, rate: rate, stride: strideOf(p.n), injector: f, arrivals: l}, err
-	}
-}
-
-func (e *events) step(done int, elapsed time.Duration) (made int, err error) {
-	due := int(float64(e.rate)*elapsed.Seconds()) - done
-	e.injector.Reset()
-	e.arrivals.begin()
-	for made = 0; made < min(due, maxStepChanges); made++ {
-		i, number := (done+made)*e.stride%e.n, uint32(done+made+1)
-		fillKey(e.key[:], i)
-		fillValue(e.value[:], i, 0)
-		setNumber(&e.value, number)
-		e.injector.Add(table.OpUpdate, table.ContextPacket, e.key[:], e.value[:])
-		if e.arrivals != nil && number%eventSample == 0 {
-			e.arrivals.add(&e.key, func(v *value) bool { return int32(numberIn(v)-number) >= 0 })
-		}
-	}
-	e.arrivals.markSent()
-	failed, err := e.injector.Run()
-	e.arrivals.commit()
-	return made, errors.Join(err, refused(failed, made))
-}
-
-func (e *events) close() error { return e.injector.Close() }
-
-// calls changes existing entries by bpf(2), as a control plane does. For the
-// daemons, the benchmark is another process.
-type calls struct {
-	m        *ebpf.Map
-	n        int
-	stride   int
-	arrivals *arrivalPoller
-	key      key
-	value    value
-}
-
-func openCalls(p *nodes, l *arrivalPoller) (traffic, error) {
-	return &calls{m: p.mapA, n: p.n, stride: strideOf(p.n), arrivals: l}, nil
-}
-
-func (c *calls) step(done int, elapsed time.Duration) (made int, err error) {
-	due := int(callRate*elapsed.Seconds()) - done
-	for made = 0; made < min(due, maxStepChanges); made++ {
-		i, number := (done+made)*c.stride%c.n, uint32(done+made+1)
-		fillKey(c.key[:], i)
-		fillValue(c.value[:], i, 0)
-		setNumber(&c.value, number)
-		if number%callSample == 0 {
-			c.arrivals.begin()
-			c.arrivals.add(&c.key, func(v *value) bool { return int32(numberIn(v)-number) >= 0 })
-			c.arrivals.markSent()
-		}
-		if err := c.m.Put(c.key[:], c.value[:]); err != nil {
-			return made, fmt.Errorf("write an entry by bpf(2): %w", err)
-		}
-		if number%callSample == 0 {
-			c.arrivals.commit()
-		}
-	}
-	return made, nil
-}
-
-func (c *calls) close() error { return nil }
-
-// setNumber stores the number of a change in a value. Each number makes the value different.
-func setNumber(v *value, n uint32) {
-	(*lbbpf.LBCtValue)(unsafe.Pointer(v)).Tcp[0].FinSeq = n
-}
-
-func numberIn(v *value) uint32 {
-	return (*lbbpf.LBCtValue)(unsafe.Pointer(v)).Tcp[0].FinSeq
-}
-
-// stateAt is the offset of the connection state in a value, in bytes.
-const stateAt = int(unsafe.Offsetof(lbbpf.LBCtValue{}.State))
-
-// flows creates new entries, half-open at first, that become established in place.
-type flows struct {
-	next     int // number of the next entry
-	injector *injector.Injector
-	program  *dataplane.Program
-	arrivals *arrivalPoller
-	due      [][]int // entries that are due for a change, by millisecond
-	at       int     // last millisecond that was processed
-	key      key
-	value    value
-}
-
-func openFlows(p *nodes, l *arrivalPoller) (_ traffic, err error) {
-	f := &flows{next: p.n, arrivals: l, due: make([][]int, 2*maxHandshake.Milliseconds())}
-	if f.injector, err = injector.Open(p.mapA, p.a.Shared, injector.Options{Capacity: maxStepChanges}); err != nil {
-		return nil, err
-	}
-	f.program, err = dataplane.Open(p.mapA, dataplane.Options{Capacity: maxStepChanges, RunWrites: 16, InPlaceOffset: stateAt})
-	if err != nil {
-		return nil, errors.Join(err, f.injector.Close())
-	}
-	return f, nil
-}
-
-func (f *flows) fill(i int, state uint8) {
-	fillKey(f.key[:], i)
-	fillValue(f.value[:], i, 0)
-	(*lbbpf.LBCtValue)(unsafe.Pointer(&f.value)).State = state
-}
-
-// The states of a connection: enum ct_state of bench/lb/bpf/lb.h.
-const (
-	stateSynSent     = 1
-	stateEstablished = 3
-)
-
-func (f *flows) step(done int, elapsed time.Duration) (made int, err error) {
-	due := int(flowRate*elapsed.Seconds()) - done
-	now := int(elapsed.Milliseconds())
-	f.injector.Reset()
-	for made = 0; made < min(due, maxStepChanges); made++ {
-		f.fill(f.next, stateSynSent)
-		f.injector.Add(table.OpUpdate, table.ContextPacket, f.key[:], f.value[:])
-		after := 1 + int(mix(uint64(f.next))%uint64(maxHandshake.Milliseconds()))
-		slot := (now + after) % len(f.due)
-		f.due[slot] = append(f.due[slot], f.next)
-		f.next++
-	}
-	failed, err := f.injector.Run()
-	if err := errors.Join(err, refused(failed, made)); err != nil {
-		return made, err
-	}
-	return made, f.change(now)
-}
-
-func refused(failed, of int) error {
-	if failed == 0 {
-		return nil
-	}
-	return fmt.Errorf("write the first map: it refused %d of %d changes", failed, of)
-}
-
-// change makes the changes in place that are due.
-func (f *flows) change(now int) error {
-	f.program.Reset()
-	f.arrivals.begin()
-	n := 0
-	for f.at = max(f.at, now-len(f.due)+1); f.at <= now; f.at++ {
-		list := &f.due[f.at%len(f.due)]
-		for _, i := range *list {
-			if n == maxStepChanges {
-				return fmt.Errorf("change entries in place: more than %d are due", maxStepChanges)
-			}
-			n++
-			f.fill(i, stateEstablished)
-			f.program.Add(dataplane.InPlace, 0, f.key[:], f.value[:])
-			if i%flowSample == 0 {
-				f.arrivals.add(&f.key, func(v *value) bool { return v[stateAt] == stateEstablished })
-			}
-		}
-		*list = (*list)[:0]
-	}
-	f.arrivals.markSent()
-	failed, err := f.program.Run()
-	f.arrivals.commit()
-	return errors.Join(err, refused(failed, n))
-}
-
-func (f *flows) close() error { return errors.Join(f.injector.Close(), f.program.Close()) }

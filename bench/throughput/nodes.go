@@ -69,6 +69,11 @@ func attachBy(attach capture.Attach) func(*config.Config) {
 	return func(c *config.Config) { c.Attach = string(attach) }
 }
 
+// hookInPlace changes the settings to fexit, with the hook on lookups.
+func hookInPlace(c *config.Config) {
+	c.Attach, c.InPlace = string(capture.AttachFexit), []string{mapName + "=" + config.InPlaceHook}
+}
+
 // cpuShares returns the processor use of the two daemons while fn ran, in percent of one core.
 func (p *nodes) cpuShares(fn func() error) (a, b float64, err error) {
 	var used [2][2]time.Duration

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"mapsync/syncd/capture"
 )
 
 // part is a measurement that can run separately.
@@ -90,13 +88,13 @@ func (r *Report) measure(ctx context.Context, o options) error {
 }
 
 func (r *Report) latency(ctx context.Context, o options) (err error) {
-	r.Latencies, err = measureLatencies(ctx, capture.AttachNone, o.entries, o.latency)
+	r.Latencies, err = measureLatencies(ctx, []latencyGroup{eventGroup()}, o.entries, o.latency)
 	return err
 }
 
 // calls adds the writes by bpf(2) to the latencies.
 func (r *Report) calls(ctx context.Context, o options) error {
-	calls, err := measureCalls(ctx, o.entries, o.latency)
+	calls, err := measureLatencies(ctx, hookGroups(), o.entries, o.latency)
 	r.Latencies = append(r.Latencies, calls...)
 	return err
 }

@@ -95,3 +95,13 @@ func (c *Capture) DetachReturns() error {
 	c.returns = nil
 	return err
 }
+
+// AttachReturn attaches the return probe of a function again.
+func (c *Capture) AttachReturn(symbol string) error {
+	l, err := link.Kretprobe(symbol, c.objects.Programs[returnProgram], nil)
+	if err != nil {
+		return err
+	}
+	c.links, c.returns = append(c.links, l), append(c.returns, l)
+	return nil
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
+	"mapsync/internal/dataplane"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 )
@@ -58,6 +59,53 @@ func TestWaitingCallsHideNoWrites(t *testing.T) {
 		<-ended
 	}
 	runtime.KeepAlive(value)
+}
+
+// TestUnprobedReturnsInventNoEvents: a call whose return was not probed leaves its frame behind. The return of a later
+// write to another map, at the same place of the stack, must not report it.
+func TestUnprobedReturnsInventNoEvents(t *testing.T) {
+	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe})
+	h.tap(t)
+	watched, id := newHash(t, ebpf.Hash, 8, 16, 1)
+	unwatched, _ := newHash(t, ebpf.Hash, 8, 16, 1)
+	h.watch(t, id, 8, 16)
+	key, value := entry(8, 16, 0, 0)
+	var programs []*dataplane.Program
+	for _, m := range []*ebpf.Map{watched, unwatched} {
+		p := openDataPlane(t, m, dataplane.Options{Capacity: 1, Endless: true})
+		p.Add(dataplane.Update, ebpf.UpdateAny, key, value)
+		programs = append(programs, p)
+	}
+	runtime.LockOSThread() // each thread has its own stack in the kernel
+	defer runtime.UnlockOSThread()
+	// The kernel may begin the stack of a system call at a random offset: repeat the runs.
+	run := func(p *dataplane.Program) {
+		onCPU(t, busyCPU, func() error {
+			for range 2000 {
+				if _, err := p.Run(); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := h.DetachReturns(); err != nil {
+		t.Fatal(err)
+	}
+	run(programs[0])
+	if err := h.AttachReturn("htab_map_update_elem"); err != nil {
+		t.Fatal(err)
+	}
+	run(programs[1])
+	h.awaitEvents(t)
+	if got := len(h.take(id)); got != 0 {
+		t.Errorf("events of a map without writes: got %d, want 0", got)
+	}
+	run(programs[0])
+	h.awaitEvents(t)
+	if got := len(h.take(id)); got != 2000 {
+		t.Errorf("events of 2000 writes: got %d, want 2000", got)
+	}
 }
 
 // pageThatBlocks returns the address of memory whose access blocks in the kernel (userfaultfd) until release.

@@ -65,23 +65,32 @@ func TestSyscallEvents(t *testing.T) {
 	}
 }
 
-// BenchmarkSyscall measures system calls of another process with and without the attach method syscall:
-// one that is not bpf(2), an update of a map that is not watched, and one of the watched map.
+// BenchmarkSyscall measures system calls of another process without hooks and with each attach method that this kernel
+// offers: one that is not bpf(2), an update of a map that is not watched, and one of the watched map.
 func BenchmarkSyscall(b *testing.B) {
 	m, id := newHash(b, ebpf.Hash, 8, 16, 1<<16)
 	other, _ := newHash(b, ebpf.Hash, 8, 16, 1<<16)
-	measure := func(name, operation string, m *ebpf.Map) {
+	measure := func(b *testing.B, name, operation string, m *ebpf.Map) {
 		c := startControl(b, m)
 		b.Run(name, func(b *testing.B) { c.begin(b, operation, 0, 100, 1, (b.N+99)/100); c.End(b) })
 	}
-	measure("off/other", "system-call", other)
-	measure("off/bpf", "update", other)
-	h := openHooks(b, capture.Options{Attach: capture.AttachSyscall})
-	runCapture(b, h.Capture)
-	if err := h.Watch(id, newTable(b, 8, 16)); err != nil {
-		b.Fatal(err)
+	b.Run("off", func(b *testing.B) {
+		measure(b, "other", "system-call", other)
+		measure(b, "bpf", "update", other)
+	})
+	for _, attach := range []capture.Attach{capture.AttachFexit, capture.AttachKprobe, capture.AttachSyscall} {
+		b.Run(string(attach), func(b *testing.B) {
+			if offer := capture.Probe(attach)[0]; offer.Err != nil {
+				b.Skipf("this kernel does not offer the attach method: %v", offer.Err)
+			}
+			h := openHooks(b, capture.Options{Attach: attach})
+			runCapture(b, h.Capture)
+			measure(b, "other", "system-call", other)
+			measure(b, "bpf", "update", other)
+			if err := h.Watch(id, newTable(b, 8, 16)); err != nil {
+				b.Fatal(err)
+			}
+			measure(b, "watched", "update", m)
+		})
 	}
-	measure("on/other", "system-call", other)
-	measure("on/bpf", "update", other)
-	measure("on/watched", "update", m)
 }

@@ -23,6 +23,9 @@ const (
 type watches struct {
 	memory  []byte
 	lookups uint32 // the last value of a field Lookups
+	// beyond is, for each bucket, the number of maps that were added in a later bucket because this one
+	// was occupied. ProbeNext of the bucket is 1 while it is positive.
+	beyond [watchBuckets]uint16
 }
 
 func mapWatches(m *ebpf.Map) (*watches, error) {
@@ -40,26 +43,30 @@ func watchBucket(id uint32) uint32 { return id * 0x9e3779b1 >> (32 - watchBits) 
 
 // probe returns the bucket of a map after the given number of probes, as watch_of in bpf/event.h.
 func (w *watches) probe(id uint32, probes int) *bpf.CaptureWatch {
-	bucket := (watchBucket(id) + uint32(probes)) % watchBuckets
 	size := unsafe.Sizeof(bpf.CaptureWatch{})
-	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(bucket)*size]))
+	return (*bpf.CaptureWatch)(unsafe.Pointer(&w.memory[uintptr(w.bucket(id, probes))*size]))
+}
+
+func (w *watches) bucket(id uint32, probes int) uint32 {
+	return (watchBucket(id) + uint32(probes)) % watchBuckets
 }
 
 // add adds a map. It returns false if all buckets within the hooks' probes have other maps.
 func (w *watches) add(id uint32, keySize, valueSize int) bool {
-	for i := range watchProbes {
-		p := w.probe(id, i)
-		if p.Id != 0 {
-			// ProbeNext is never reset: an unnecessary probe is cheap, but a probe that ends early
-			// loses events.
-			atomic.StoreUint32(&p.ProbeNext, 1)
-			continue
+	probes := 0
+	for w.probe(id, probes).Id != 0 {
+		if probes++; probes == watchProbes {
+			return false
 		}
-		p.KeySize, p.ValueSize, p.Lookups = uint32(keySize), uint32(valueSize), 0
-		atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
-		return true
 	}
-	return false
+	for i := range probes {
+		w.beyond[w.bucket(id, i)]++
+		atomic.StoreUint32(&w.probe(id, i).ProbeNext, 1)
+	}
+	p := w.probe(id, probes)
+	p.KeySize, p.ValueSize, p.Lookups = uint32(keySize), uint32(valueSize), 0
+	atomic.StoreUint32(&p.Id, id) // the hooks find the map from here on
+	return true
 }
 
 // find returns the watch of a map that was added.
@@ -72,8 +79,21 @@ func (w *watches) find(id uint32) *bpf.CaptureWatch {
 	return nil
 }
 
-// remove removes a map.
-func (w *watches) remove(id uint32) { atomic.StoreUint32(&w.find(id).Id, 0) }
+// remove removes a map, and the probes that only its watch needed: every write to a map that is not watched
+// makes them.
+func (w *watches) remove(id uint32) {
+	for i := range watchProbes {
+		p := w.probe(id, i)
+		if p.Id == id {
+			atomic.StoreUint32(&p.Id, 0)
+			return
+		}
+		bucket := w.bucket(id, i)
+		if w.beyond[bucket]--; w.beyond[bucket] == 0 {
+			atomic.StoreUint32(&p.ProbeNext, 0)
+		}
+	}
+}
 
 // reportLookups makes the hooks report lookups in a map. Pauses of former calls do not count any more.
 func (w *watches) reportLookups(id uint32) {

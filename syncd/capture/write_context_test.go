@@ -36,14 +36,16 @@ const (
 	processWriter
 	iteratorWriter
 	kprobeWriter
-	singleWriter // bpf(2), one entry per call
-	batchWriter  // bpf(2), several entries per call
+	tracepointWriter
+	evictionWriter // a process that fills an LRU map
+	singleWriter   // bpf(2), one entry per call
+	batchWriter    // bpf(2), several entries per call
 	syncdWriter
 	loadWriters
 )
 
 var loadWriterNames = [loadWriters]string{
-	"", "packet", "timer", "process", "iterator", "kprobe", "bpf(2)", "bpf(2) batch", "syncd",
+	"", "packet", "timer", "process", "iterator", "kprobe", "tracepoint", "eviction", "bpf(2)", "bpf(2) batch", "syncd",
 }
 
 // context returns the context that the events of a writer must have.
@@ -64,6 +66,8 @@ func (w loadWriter) detected(attach capture.Attach) bool {
 	switch w {
 	case kprobeWriter:
 		return attach.Detects(ebpf.Kprobe)
+	case tracepointWriter:
+		return attach.Detects(ebpf.TracePoint)
 	case singleWriter, batchWriter:
 		return attach == capture.AttachFexit
 	}
@@ -111,13 +115,16 @@ func (j *contextChecker) observe(_ uint32, c *table.Change) {
 	case table.OpDelete:
 		writer = loadWriter(binary.LittleEndian.Uint64(c.Key) >> 32)
 		j.deletes[writer].Add(1)
+	case table.OpEvict: // of the map that one writer fills
+		writer = evictionWriter
+		j.deletes[writer].Add(1)
 	case capture.OpKeys: // whichever writer the keys belong to
 		j.drained.Add(1)
 		writer = batchWriter
 	default:
 		return
 	}
-	if writer == kprobeWriter && !writer.detected(j.attach) {
+	if (writer == kprobeWriter || writer == tracepointWriter) && !writer.detected(j.attach) {
 		return // on 5.10, fexit takes it for a call of bpf(2): both raise bpf_prog_active
 	}
 	if writer.context() != c.Context {
@@ -141,7 +148,9 @@ func TestWriteContextUnderLoad(t *testing.T) {
 			h.observe = j.observe
 			h.mu.Unlock()
 			h.watch(t, id, 8, 16)
-			j.runAllWriters(t, h, m)
+			full, fullID := newHash(t, ebpf.LRUHash, 8, 16, 256)
+			h.watch(t, fullID, 8, 16)
+			j.runAllWriters(t, h, m, full)
 			h.awaitEvents(t)
 			j.report(t)
 			markRan(t, "write context under load", h)
@@ -156,6 +165,8 @@ func (j *contextChecker) least(w loadWriter) (updates, deletes uint64) {
 		return 0, 0
 	case w == timerWriter, w == iteratorWriter:
 		return 2, 2 // each run loads a program
+	case w == tracepointWriter:
+		return 10, 0 // each needs a process
 	case w == kprobeWriter:
 		return 20, 0
 	}
@@ -196,9 +207,9 @@ func (j *contextChecker) report(t *testing.T) {
 	}
 }
 
-// runAllWriters runs all writers for 3 s. On a slow machine they run longer, until the minimum of each
-// writer is reached.
-func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.Map) {
+// runAllWriters runs all writers of m, and one of full, for 3 s. On a slow machine they run longer, until the minimum of
+// each writer is reached.
+func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m, full *ebpf.Map) {
 	packets := taggedProgram(t, m, packetWriter, 2)
 	stopFlood := openReceiver(t, packets).Flood(otherCPU, pace)
 	process := taggedProgram(t, m, processWriter, 2)
@@ -210,12 +221,20 @@ func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.M
 	control := startControl(t, m)
 	control.do(t, "pin", busyCPU, 0, 0)
 	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
-	key, value := taggedEntry(kprobeWriter, 0)
-	attachWriter(t, ebpf.Kprobe, writerCode(m, counter, key, value))
+	for writer, typ := range map[loadWriter]ebpf.ProgramType{kprobeWriter: ebpf.Kprobe, tracepointWriter: ebpf.TracePoint} {
+		key, value := taggedEntry(writer, 0)
+		attachWriter(t, typ, writerCode(m, counter, key, value))
+	}
+	evicting := openDataPlane(t, full, dataplane.Options{Capacity: 1024, Endless: true})
+	for i := range 1024 {
+		_, value := taggedEntry(evictionWriter, i)
+		evicting.Add(dataplane.Update, ebpf.UpdateAny, taggedKey(evictionWriter, i), value)
+	}
 
 	var w workers
 	w.start(t, func() error { return applyTagged(k) })
 	w.start(t, func() error { return process.RunOnce(64) })
+	w.start(t, func() error { return evicting.RunOnce(64) })
 	w.start(t, func() error { return putTagged(m) })
 	w.start(t, func() error { unix.Getppid(); time.Sleep(pace); return nil }) // the rate of the calls
 	w.start(t, taggedProgram(t, m, iteratorWriter, 16).RunByIterator)
@@ -225,6 +244,7 @@ func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m *ebpf.M
 	for began := time.Now(); time.Since(began) < 3*time.Second || !j.complete() && time.Since(began) < poll.Limit; {
 		control.do(t, "tagged", 0, 16, 0)
 		control.do(t, "tagged-batch", 0, 1, 0)
+		control.do(t, "process", 0, 1, 0) // runs the program of the tracepoint
 	}
 	w.stop(t)
 	if _, err := stopFlood(); err != nil {

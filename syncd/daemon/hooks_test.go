@@ -117,9 +117,21 @@ func TestUndetectedPrograms(t *testing.T) {
 	needAttach(t, capture.AttachKprobe)
 	pin := filepath.Join(pinDir(t), "ct")
 	m := pinned(t, pin, 8, 16, 100)
-	n := newNode(t, 1, "ct="+pin)
+	// Programs use an inner map only through its map of maps.
+	spec := &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 100}
+	outerPin := filepath.Join(pinDir(t), "cpus")
+	outer := pinnedAs(t, outerPin, &ebpf.MapSpec{Type: ebpf.ArrayOfMaps, KeySize: 4, ValueSize: 4, MaxEntries: 2, InnerMap: spec})
+	inner, err := ebpf.NewMap(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inner.Close()
+	if err := outer.Put(uint32(1), inner); err != nil {
+		t.Fatal(err)
+	}
+	n := newNode(t, 1, "ct="+pin, "inner="+outerPin+"[1]")
 	n.attach, n.config.Join = capture.AttachKprobe, nil
-	load := func(name string, typ ebpf.ProgramType) {
+	load := func(name string, typ ebpf.ProgramType, m *ebpf.Map) {
 		p, err := ebpf.NewProgram(&ebpf.ProgramSpec{
 			Name: name, Type: typ, License: "GPL",
 			Instructions: asm.Instructions{asm.LoadMapPtr(asm.R1, m.FD()), asm.LoadImm(asm.R0, 0, asm.DWord), asm.Return()},
@@ -129,12 +141,17 @@ func TestUndetectedPrograms(t *testing.T) {
 		}
 		t.Cleanup(func() { p.Close() })
 	}
-	load("tracer", ebpf.Kprobe)
-	load("lb", ebpf.XDP)
+	load("tracer", ebpf.Kprobe, m)
+	load("lb", ebpf.XDP, m)
+	load("percpu", ebpf.Kprobe, outer)
 	n.start()
-	poll.Eventually(t, "the status names the program", func() bool { return len(n.status().Maps[0].UndetectedPrograms) > 0 })
-	if got := n.status().Maps[0].UndetectedPrograms; len(got) != 1 || !strings.HasPrefix(got[0], "tracer (Kprobe, id ") {
-		t.Errorf("programs whose writes are not detected: got %q, want tracer", got)
+	poll.Eventually(t, "the status names the programs", func() bool {
+		return len(n.status().Maps[0].UndetectedPrograms) > 0 && len(n.status().Maps[1].UndetectedPrograms) > 0
+	})
+	for i, want := range []string{"tracer", "percpu"} {
+		if got := n.status().Maps[i].UndetectedPrograms; len(got) != 1 || !strings.HasPrefix(got[0], want+" (Kprobe, id ") {
+			t.Errorf("programs whose writes to map %d are not detected: got %q, want %s", i, got, want)
+		}
 	}
 	if !n.log.contains("writes of programs are found by scans only") || n.log.contains("lb (XDP") {
 		t.Error("log: want the program tracer, and not lb")

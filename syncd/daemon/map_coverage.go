@@ -117,7 +117,11 @@ func CoverMaps(ctx context.Context, o *capture.ProbeResult, c *config.Config) ([
 	for i := range infos {
 		ids[i] = infos[i].ID
 	}
-	programs, err := kmap.ProgramsOfMaps(ids)
+	outer, err := kmap.OuterMaps(ctx)
+	if err != nil {
+		return nil, err
+	}
+	programs, err := kmap.ProgramsOfMaps(ids, outer)
 	if err != nil {
 		return nil, err
 	}

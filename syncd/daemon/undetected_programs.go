@@ -52,13 +52,21 @@ func (d *Daemon) watchPrograms(ctx context.Context) error {
 
 // checkPrograms updates replica.undetected of all maps. list returns the programs of maps. After an error
 // checkPrograms changes none, and the programs count as not known.
-func (d *Daemon) checkPrograms(list func([]uint32) (map[uint32][]kmap.Program, error)) {
+func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error)) {
 	replicas := d.replicas()
 	var ids []uint32
+	outer := make(map[uint32][]uint32)
 	for _, m := range replicas {
-		ids = append(ids, m.kernelID())
+		id := m.kernelID()
+		ids = append(ids, id)
+		if m.ref.InnerKey == "" || id == 0 {
+			continue
+		}
+		if of, err := kmap.OuterMap(m.ref, d.pinOwners...); err == nil { // otherwise the inner map goes too
+			outer[id] = append(outer[id], of)
+		}
 	}
-	programs, err := list(ids)
+	programs, err := list(ids, outer)
 	if err != nil {
 		d.recordNoPrograms(err)
 		return

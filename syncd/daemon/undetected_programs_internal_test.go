@@ -41,7 +41,7 @@ func TestUnlistedProgramsAreUnknown(t *testing.T) {
 		m := &replica{daemon: d, name: "ct", log: d.log}
 		d.maps.Store(&[]*replica{m})
 		check := func(err error) {
-			d.checkPrograms(func([]uint32) (map[uint32][]kmap.Program, error) { return nil, err })
+			d.checkPrograms(func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error) { return nil, err })
 		}
 		check(nil)
 		if got, n := m.status().UndetectedProblem, undetectedSamples(m); got != "" || n != 1 {

@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"context"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -19,8 +20,7 @@ const innerTries = 3
 // does not exist.
 func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 	key := ref.InnerKey
-	ref.InnerKey = ""
-	outer, err := openRef(ref, 0, pinOwners)
+	outer, err := openOuter(ref, pinOwners)
 	if err != nil {
 		return nil, err
 	}
@@ -47,6 +47,47 @@ func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 		}
 	}
 	return inner, err
+}
+
+func openOuter(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
+	ref.InnerKey = ""
+	return openRef(ref, 0, pinOwners)
+}
+
+// OuterMap returns the id of the map of maps of a ref to an inner map. The error wraps ErrNotFound if it does not exist.
+func OuterMap(ref Ref, pinOwners ...uint32) (uint32, error) {
+	outer, err := openOuter(ref, pinOwners)
+	if err != nil {
+		return 0, fmt.Errorf("find the map of maps of %s: %w", ref, err)
+	}
+	defer release(outer)
+	info, err := infoOf(outer.FD())
+	if err != nil {
+		return 0, err
+	}
+	return info.id, nil
+}
+
+// OuterMaps returns the maps of maps of this host in which each inner map is, by the id of the inner map. A map that
+// comes or goes meanwhile may be absent. It needs CAP_SYS_ADMIN.
+func OuterMaps(ctx context.Context) (map[uint32][]uint32, error) {
+	outer := make(map[uint32][]uint32)
+	err := eachMap(ctx, func(m *ebpf.Map, i *mapInfo) error {
+		if t := m.Type(); t != ebpf.ArrayOfMaps && t != ebpf.HashOfMaps {
+			return nil
+		}
+		key, inner := make([]byte, m.KeySize()), uint32(0)
+		for entries := m.Iterate(); entries.Next(&key, &inner); {
+			if of := outer[inner]; len(of) == 0 || of[len(of)-1] != i.id {
+				outer[inner] = append(of, i.id)
+			}
+		}
+		return ctx.Err() // an iterator fails only after changes during the iteration
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list maps of maps: %w", err)
+	}
+	return outer, nil
 }
 
 // encodeKey returns the bytes of a key that a user wrote as a number, or as 0x and all bytes in hexadecimal.

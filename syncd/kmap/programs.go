@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"strings"
 
 	"github.com/cilium/ebpf"
@@ -18,14 +17,23 @@ type Program struct {
 }
 
 // ProgramsOfMaps returns the programs of other processes that use each of these maps, in the order of
-// their ids. It leaves out programs that use a map only through a map of maps, which the kernel does not
-// report. It needs CAP_SYS_ADMIN.
-func ProgramsOfMaps(maps []uint32) (map[uint32][]Program, error) {
+// their ids. outer has the maps of maps through which programs may use a map: the kernel reports only
+// those. It needs CAP_SYS_ADMIN.
+func ProgramsOfMaps(maps []uint32, outer map[uint32][]uint32) (map[uint32][]Program, error) {
+	through := make(map[uint32][]uint32) // the maps that a program may use if the kernel reports the key
+	for _, m := range maps {
+		through[m] = append(through[m], m)
+		for _, o := range outer[m] {
+			through[o] = append(through[o], m)
+		}
+	}
 	programs := make(map[uint32][]Program)
 	err := eachProgram(func(p Program, used []ebpf.MapID) {
-		for _, m := range used {
-			if slices.Contains(maps, uint32(m)) {
-				programs[uint32(m)] = append(programs[uint32(m)], p)
+		for _, u := range used {
+			for _, m := range through[uint32(u)] {
+				if found := programs[m]; len(found) == 0 || found[len(found)-1].ID != p.ID {
+					programs[m] = append(found, p)
+				}
 			}
 		}
 	})

@@ -2,6 +2,7 @@ package kmap
 
 import (
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -15,7 +16,7 @@ func TestProgramsOfMaps(t *testing.T) {
 	useByProgram(t, m)
 	openMap(t, m, Options{}) // loads programs of syncd that use the map
 	id, otherID := idOf(t, m), idOf(t, other)
-	found, err := ProgramsOfMaps([]uint32{id, otherID})
+	found, err := ProgramsOfMaps([]uint32{id, otherID}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,6 +25,46 @@ func TestProgramsOfMaps(t *testing.T) {
 	}
 	if got := found[otherID]; len(got) != 0 {
 		t.Errorf("programs of another map: got %+v, want none", got)
+	}
+}
+
+// TestProgramsOfInnerMaps finds the program that uses maps only through maps of maps.
+func TestProgramsOfInnerMaps(t *testing.T) {
+	spec := ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 16, MaxEntries: 10}
+	first, second, other := newKernelMap(t, &spec), newKernelMap(t, &spec), newKernelMap(t, &spec)
+	var ids []uint32
+	for _, m := range []*ebpf.Map{first, second, other} {
+		ids = append(ids, idOf(t, m))
+	}
+	array, hash := newKernelMap(t, outerSpec(ebpf.ArrayOfMaps, 4, &spec)), newKernelMap(t, outerSpec(ebpf.HashOfMaps, 8, &spec))
+	for key, m := range []*ebpf.Map{first, second} { // the array has elements without a map
+		if err := array.Put(uint32(2*key), m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := hash.Put(uint64(7), second); err != nil {
+		t.Fatal(err)
+	}
+	useByProgram(t, array)
+	outer, err := OuterMaps(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	arrayID, hashID := idOf(t, array), idOf(t, hash)
+	wantOuter := map[uint32][]uint32{ids[0]: {arrayID}, ids[1]: {arrayID, hashID}, ids[2]: nil}
+	for id, want := range wantOuter {
+		if got := outer[id]; !slices.Equal(got, want) {
+			t.Errorf("maps of maps of map %d: got %v, want %v", id, got, want)
+		}
+	}
+	found, err := ProgramsOfMaps(ids, outer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []int{1, 1, 0} {
+		if got := found[ids[i]]; len(got) != want {
+			t.Errorf("programs of inner map %d: got %+v, want %d", i, got, want)
+		}
 	}
 }
 
@@ -44,7 +85,7 @@ func TestUsersAreUnknownWithoutDescriptors(t *testing.T) {
 	})
 	useByProgram(t, m)
 	withoutDescriptors(t, func() {
-		if _, err := ProgramsOfMaps([]uint32{id}); !exhausted(err) {
+		if _, err := ProgramsOfMaps([]uint32{id}, nil); !exhausted(err) {
 			t.Errorf("programs of the map: got error %v, want a lack of descriptors", err)
 		}
 		if u.abandoned(time.Now()) {
