@@ -194,34 +194,6 @@ int BPF_PROG(fexit_evict, struct bpf_htab *htab, struct bpf_lru_node *node, __u6
 
 /* ---- fexit: lookups ---- */
 
-/* The generation of the watch differs for each WatchLookups, and so do the numbers of all entries. */
-#define GENERATION(w) ((w)->lookups * 0x9e3779b97f4a7c15ULL)
-
-/* number_of returns a number that identifies an element and its key. The hash of the key depends on
- * a random number of the map (htab_map_hash), against attackers who would choose keys. */
-static __always_inline __u64 number_of(const struct watch *w, const struct htab_elem *elem)
-{
-	return ((__u64)BPF_CORE_READ(elem, hash) << 32 | (__u32)((__u64)elem >> 3)) + GENERATION(w);
-}
-
-/* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values is
- * their address without the offset of a CPU. */
-static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 values)
-{
-	return (values >> 3) + GENERATION(w);
-}
-
-/* cpu_values returns the address of the values in an element of a map with per-CPU values. */
-static __always_inline __u64 cpu_values(const struct watch *w, const struct htab_elem *elem)
-{
-	__u64 values = 0;
-
-	bpf_probe_read_kernel(&values, sizeof(values),
-			      (void *)elem + bpf_core_field_offset(struct htab_elem, key) +
-				      ALIGN8(w->key_size));
-	return values;
-}
-
 /* Verified programs call this function directly for HASH and LRU_HASH maps, and in newer kernels
  * for PERCPU_HASH maps. */
 SEC("fexit/__htab_map_lookup_elem")

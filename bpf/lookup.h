@@ -35,6 +35,34 @@ volatile const __u32 lookup_pause = 25;
 volatile const __u32 lookups_per_tick = 128;
 volatile const __u32 lookup_burst = 3200;
 
+/* The generation of the watch differs for each WatchLookups, and so do the numbers of all entries. */
+#define GENERATION(w) ((w)->lookups * 0x9e3779b97f4a7c15ULL)
+
+/* number_of returns a number that identifies an element and its key. The hash of the key depends on
+ * a random number of the map (htab_map_hash), against attackers who would choose keys. */
+static __always_inline __u64 number_of(const struct watch *w, const struct htab_elem *elem)
+{
+	return ((__u64)BPF_CORE_READ(elem, hash) << 32 | (__u32)((__u64)elem >> 3)) + GENERATION(w);
+}
+
+/* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values is
+ * their address without the offset of a CPU. */
+static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 values)
+{
+	return (values >> 3) + GENERATION(w);
+}
+
+/* cpu_values returns the address of the values in an element of a map with per-CPU values. */
+static __always_inline __u64 cpu_values(const struct watch *w, const struct htab_elem *elem)
+{
+	__u64 values = 0;
+
+	bpf_probe_read_kernel(&values, sizeof(values),
+			      (void *)elem + bpf_core_field_offset(struct htab_elem, key) +
+				      ALIGN8(w->key_size));
+	return values;
+}
+
 /* in_bpf_lookup returns true if the current task is inside a bpf(2) call that copies an entry. On
  * kernels before 5.15, which have no helper for the registers, it is always false. */
 static __always_inline bool in_bpf_lookup(void)
