@@ -35,7 +35,8 @@ volatile const __u32 lookup_pause = 25;
 volatile const __u32 lookups_per_tick = 128;
 volatile const __u32 lookup_burst = 3200;
 
-/* The generation of the watch differs for each WatchLookups, and so do the numbers of all entries. */
+/* The generation of the watch differs for each WatchLookups, and so do the numbers of all entries.
+ */
 #define GENERATION(w) ((w)->lookups * 0x9e3779b97f4a7c15ULL)
 
 /* number_of returns a number that identifies an element and its key. The hash of the key depends on
@@ -45,8 +46,8 @@ static __always_inline __u64 number_of(const struct watch *w, const struct htab_
 	return ((__u64)BPF_CORE_READ(elem, hash) << 32 | (__u32)((__u64)elem >> 3)) + GENERATION(w);
 }
 
-/* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values is
- * their address without the offset of a CPU. */
+/* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values
+ * is their address without the offset of a CPU. */
 static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 values)
 {
 	return (values >> 3) + GENERATION(w);
