@@ -201,7 +201,7 @@ func (s sink) replica(m *replica) {
 	}
 	conversions, unconverted, undetected := m.conversions, m.unconverted, len(m.undetected)
 	m.mu.Unlock()
-	if m.daemon.programsProblem() == "" {
+	if m.daemon.programs.known.Load() {
 		s.gauge(mapUndetected, float64(undetected), m.name)
 	}
 	for _, each := range []MapState{MapWaiting, MapLoading, MapSyncing, MapReplicating, MapRefused} {

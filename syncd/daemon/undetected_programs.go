@@ -21,10 +21,11 @@ const programsInterval = 10 * time.Second
 // programSearch is the state of the search for programs whose writes the hooks do not detect.
 type programSearch struct {
 	failures failureLog
-	problem  atomic.Pointer[string] // why they are not known; nil if they are
+	known    atomic.Bool            // replica.undetected of each attached map is complete
+	problem  atomic.Pointer[string] // why the last search failed; nil if it did not
 }
 
-// programsProblem returns why the programs whose writes the hooks do not detect are not known, or "".
+// programsProblem returns why the search for programs whose writes the hooks do not detect fails, or "".
 func (d *Daemon) programsProblem() string {
 	if text := d.programs.problem.Load(); text != nil {
 		return *text
@@ -35,7 +36,11 @@ func (d *Daemon) programsProblem() string {
 // watchPrograms finds the programs whose writes the hooks do not detect, until ctx ends. Without hooks on
 // map functions these are all programs. openKernel logs that. fexit from 6.1 on detects the writes of all.
 func (d *Daemon) watchPrograms(ctx context.Context) error {
-	if !d.capture.HooksMaps() || d.capture.Attached().Detects(ebpf.Kprobe) {
+	if !d.capture.HooksMaps() {
+		return nil
+	}
+	if d.capture.Attached().Detects(ebpf.Kprobe) {
+		d.programs.known.Store(true)
 		return nil
 	}
 	tick := time.NewTicker(programsInterval)
@@ -80,6 +85,7 @@ func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uin
 			m.setUndetected(programs[ids[i]])
 		}
 	}
+	d.programs.known.Store(true)
 }
 
 // recordNoPrograms stores and logs that the programs are not known.
@@ -90,6 +96,7 @@ func (d *Daemon) recordNoPrograms(err error) {
 	}
 	text := fmt.Sprintf("%v (%s)", err, hint)
 	d.programs.problem.Store(&text)
+	d.programs.known.Store(false)
 	if d.programs.failures.failed() {
 		d.log.Warn("failed to list the programs that use maps, syncd does not know whose writes only scans find", "error", err, "hint", hint)
 	}

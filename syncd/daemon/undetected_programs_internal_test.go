@@ -43,6 +43,9 @@ func TestUnlistedProgramsAreUnknown(t *testing.T) {
 		check := func(err error) {
 			d.checkPrograms(func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error) { return nil, err })
 		}
+		if n := undetectedSamples(m); n != 0 { // without hooks on map functions, no check follows
+			t.Errorf("before the programs are listed: got %d samples, want 0", n)
+		}
 		check(nil)
 		if got, n := m.status().UndetectedProblem, undetectedSamples(m); got != "" || n != 1 {
 			t.Errorf("listed programs: got problem %q and %d samples, want no problem and 1 sample", got, n)
