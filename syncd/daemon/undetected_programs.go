@@ -59,19 +59,11 @@ func (d *Daemon) watchPrograms(ctx context.Context) error {
 // checkPrograms changes none, and the programs count as not known.
 func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error)) {
 	replicas := d.replicas()
-	var ids []uint32
-	outer := make(map[uint32][]uint32)
-	for _, m := range replicas {
-		id := m.kernelID()
-		ids = append(ids, id)
-		if m.ref.InnerKey == "" || id == 0 {
-			continue
-		}
-		if of, err := kmap.OuterMap(m.ref, d.pinOwners...); err == nil { // otherwise the inner map goes too
-			outer[id] = append(outer[id], of)
-		}
+	ids, outer, err := d.mapsOf(replicas)
+	var programs map[uint32][]kmap.Program
+	if err == nil {
+		programs, err = list(ids, outer)
 	}
-	programs, err := list(ids, outer)
 	if err != nil {
 		d.recordNoPrograms(err)
 		return
@@ -86,6 +78,27 @@ func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uin
 		}
 	}
 	d.programs.known.Store(true)
+}
+
+// mapsOf returns the ids of the attached maps, 0 for a replica without one, and the map of maps of each inner map.
+func (d *Daemon) mapsOf(replicas []*replica) (ids []uint32, outer map[uint32][]uint32, err error) {
+	outer = make(map[uint32][]uint32)
+	for _, m := range replicas {
+		id := m.kernelID()
+		ids = append(ids, id)
+		if m.ref.InnerKey == "" || id == 0 {
+			continue
+		}
+		of, err := kmap.OuterMap(m.ref, d.pinOwners...)
+		if errors.Is(err, kmap.ErrNotFound) {
+			continue // the inner map goes, too
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		outer[id] = append(outer[id], of)
+	}
+	return ids, outer, nil
 }
 
 // recordNoPrograms stores and logs that the programs are not known.
