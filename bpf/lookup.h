@@ -14,8 +14,8 @@
 
 /* An element is the last reported lookup among the entries that share it: a tag of the entry in the
  * upper 40 bits, and the jiffies of the event in the lower 24. Entries that share an element are
- * reported more often than necessary. The element and the tag together determine 56 bits of the
- * entry's number, so two entries do not pass for one. */
+ * reported more often than necessary. The element and the tag together hold 56 bits of the entry's
+ * number. Two entries with the same bits would hide each other's lookups. */
 #define LOOKUPS (1 << 16)
 #define LOOKUP_TICKS 0xffffff
 #define LOOKUP_ELEMENT(number) ((__u32)(((number) >> 32) + (number)) % LOOKUPS)
@@ -47,10 +47,11 @@ static __always_inline __u64 number_of(const struct watch *w, const struct htab_
 }
 
 /* number_of_cpu_values returns a number that identifies the values of all CPUs of an entry. values
- * is their address without the offset of a CPU. */
+ * is their address without the offset of a CPU. The factor distributes an address over all bits:
+ * LOOKUP_TAG omits some. */
 static __always_inline __u64 number_of_cpu_values(const struct watch *w, __u64 values)
 {
-	return (values >> 3) + GENERATION(w);
+	return (values >> 3) * 0x9e3779b97f4a7c15ULL + GENERATION(w);
 }
 
 /* cpu_values returns the address of the values in an element of a map with per-CPU values. */

@@ -291,26 +291,30 @@ func (n *node) status(ctx context.Context) (daemon.Status, error) {
 	return s, nil
 }
 
-// readyz requests the readiness of the daemon by HTTP. A flood of connections may end the request's own
-// before the daemon reads from it. As the checks of an orchestrator do, it repeats such a request.
+// readyz requests the readiness of the daemon by HTTP. A flood of connections may end that of the request. As the
+// checks of an orchestrator do, it repeats such a request.
 func (n *node) readyz() error {
-	get := func() (*http.Response, error) { return n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz") }
-	response, err := get()
-	for repeats := 0; errors.Is(err, syscall.ECONNRESET) && repeats < 2; repeats++ {
-		response, err = get()
+	status, text, err := n.getReadyz()
+	for repeats := 0; err != nil && !os.IsTimeout(err) && repeats < 2; repeats++ {
+		status, text, err = n.getReadyz()
 	}
-	if err != nil {
-		return fmt.Errorf("readyz of %s: %w", n.name, err)
-	}
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	if err == nil && response.StatusCode != http.StatusOK {
-		err = errors.New(strings.TrimSpace(string(text)))
+	if err == nil && status != http.StatusOK {
+		err = errors.New(strings.TrimSpace(text))
 	}
 	if err != nil {
 		return fmt.Errorf("readyz of %s: %w", n.name, err)
 	}
 	return nil
+}
+
+func (n *node) getReadyz() (status int, text string, err error) {
+	response, err := n.http.Get("http://" + n.addr + ":" + metricsPort + "/readyz")
+	if err != nil {
+		return 0, "", err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	return response.StatusCode, string(body), err
 }
 
 // ready returns an error unless the daemon is ready and replicates with both peers.

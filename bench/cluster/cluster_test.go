@@ -254,7 +254,10 @@ func testKills(t *testing.T, p place, l load, times int) {
 // delayed, and the stopped node must catch up. On a machine that is too slow for the load, the
 // stop lasts up to limit.
 func testStopped(t *testing.T, p place, l load, stopped, limit time.Duration) {
-	tr := newTrial(t, p, 3, mapSettings{}, placeOptions(p))
+	tr := newTrial(t, p, 3, mapSettings{}, func(i int, r *startRequest) {
+		placeOptions(p)(i, r)
+		r.Config.DeadTime = limit + time.Minute // nobody waits for a dead peer
+	})
 	// The changes of the stopped node's own data plane must fit into its buffer, because this test
 	// does not cover losses.
 	slow := l

@@ -23,8 +23,8 @@ const (
 	// as long as a handshake around the world.
 	maxHandshake = 200 * time.Millisecond
 
-	// The poller looks up one change in eventSample at the peer, and one change in place in
-	// flowSample, at these intervals. The interval is the resolution. A change is detected up to an
+	// The poller looks up one change in eventSample, flowSample, callSample or touchSample at the
+	// peer, at these intervals. The interval is the resolution. A change is detected up to an
 	// interval and a round of lookups (about 1 µs each) after its arrival, never before. The
 	// lookups take a few percent of a core from the two daemons.
 	eventSample, eventPollEvery = 50, 250 * time.Microsecond

@@ -92,7 +92,7 @@ func (r *Report) latency(ctx context.Context, o options) (err error) {
 	return err
 }
 
-// calls adds the writes by bpf(2) to the latencies.
+// calls adds the writes by bpf(2) and the changes in place that hooks find to the latencies.
 func (r *Report) calls(ctx context.Context, o options) error {
 	calls, err := measureLatencies(ctx, hookGroups(), o.entries, o.latency)
 	r.Latencies = append(r.Latencies, calls...)

@@ -61,9 +61,9 @@ func TestWaitingCallsHideNoWrites(t *testing.T) {
 	runtime.KeepAlive(value)
 }
 
-// TestUnprobedReturnsInventNoEvents: a call whose return was not probed leaves its frame behind. The return of a later
+// TestUnprobedReturns: a call whose return was not probed leaves its frame behind. The return of a later
 // write to another map, at the same place of the stack, must not report it.
-func TestUnprobedReturnsInventNoEvents(t *testing.T) {
+func TestUnprobedReturns(t *testing.T) {
 	h := openHooks(t, capture.Options{Attach: capture.AttachKprobe})
 	h.tap(t)
 	watched, id := newHash(t, ebpf.Hash, 8, 16, 1)

@@ -69,12 +69,20 @@ func (w *watches) add(id uint32, keySize, valueSize int) bool {
 	return true
 }
 
-// find returns the watch of a map that was added.
-func (w *watches) find(id uint32) *bpf.CaptureWatch {
+// probesOf returns the number of buckets that the hooks probe before that of a map, watchProbes if it has none.
+func (w *watches) probesOf(id uint32) int {
 	for i := range watchProbes {
-		if p := w.probe(id, i); p.Id == id {
-			return p
+		if w.probe(id, i).Id == id {
+			return i
 		}
+	}
+	return watchProbes
+}
+
+// find returns the watch of a map, nil if it has none.
+func (w *watches) find(id uint32) *bpf.CaptureWatch {
+	if i := w.probesOf(id); i < watchProbes {
+		return w.probe(id, i)
 	}
 	return nil
 }
@@ -82,15 +90,15 @@ func (w *watches) find(id uint32) *bpf.CaptureWatch {
 // remove removes a map, and the probes that only its watch needed: every write to a map that is not watched
 // makes them.
 func (w *watches) remove(id uint32) {
-	for i := range watchProbes {
-		p := w.probe(id, i)
-		if p.Id == id {
-			atomic.StoreUint32(&p.Id, 0)
-			return
-		}
+	probes := w.probesOf(id)
+	if probes == watchProbes {
+		return
+	}
+	atomic.StoreUint32(&w.probe(id, probes).Id, 0)
+	for i := range probes {
 		bucket := w.bucket(id, i)
 		if w.beyond[bucket]--; w.beyond[bucket] == 0 {
-			atomic.StoreUint32(&p.ProbeNext, 0)
+			atomic.StoreUint32(&w.probe(id, i).ProbeNext, 0)
 		}
 	}
 }

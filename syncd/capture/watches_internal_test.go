@@ -28,8 +28,8 @@ func TestWatchesHoldAllMaps(t *testing.T) {
 	}
 }
 
-// TestWatchesShrink: over the years, inner maps come and go under ever new ids. The hooks find all watched maps, and
-// probe no bucket only because a map was there once.
+// TestWatchesShrink adds and removes many maps, each with another id. The hooks find all watched maps, and probe no bucket
+// only because a map was there once.
 func TestWatchesShrink(t *testing.T) {
 	w := &watches{memory: make([]byte, watchBuckets*unsafe.Sizeof(bpf.CaptureWatch{}))}
 	// found returns whether watch_of in bpf/event.h finds a map, and the buckets that it reads.

@@ -117,11 +117,7 @@ func CoverMaps(ctx context.Context, o *capture.ProbeResult, c *config.Config) ([
 	for i := range infos {
 		ids[i] = infos[i].ID
 	}
-	outer, err := kmap.OuterMaps(ctx)
-	if err != nil {
-		return nil, err
-	}
-	programs, err := kmap.ProgramsOfMaps(ids, outer)
+	programs, err := kmap.ProgramsOfMaps(ctx, ids)
 	if err != nil {
 		return nil, err
 	}

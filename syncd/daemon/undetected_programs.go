@@ -21,7 +21,7 @@ const programsInterval = 10 * time.Second
 // programSearch is the state of the search for programs whose writes the hooks do not detect.
 type programSearch struct {
 	failures failureLog
-	known    atomic.Bool            // replica.undetected of each attached map is complete
+	known    atomic.Bool            // the last search succeeded, or hooks detect the writes of all programs
 	problem  atomic.Pointer[string] // why the last search failed; nil if it did not
 }
 
@@ -46,7 +46,7 @@ func (d *Daemon) watchPrograms(ctx context.Context) error {
 	tick := time.NewTicker(programsInterval)
 	defer tick.Stop()
 	for {
-		d.checkPrograms(kmap.ProgramsOfMaps)
+		d.checkPrograms(ctx, kmap.ProgramsOfMaps)
 		select {
 		case <-ctx.Done():
 			return nil
@@ -57,13 +57,13 @@ func (d *Daemon) watchPrograms(ctx context.Context) error {
 
 // checkPrograms updates replica.undetected of all maps. list returns the programs of maps. After an error
 // checkPrograms changes none, and the programs count as not known.
-func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error)) {
+func (d *Daemon) checkPrograms(ctx context.Context, list func(context.Context, []uint32) (map[uint32][]kmap.Program, error)) {
 	replicas := d.replicas()
-	ids, outer, err := d.mapsOf(replicas)
-	var programs map[uint32][]kmap.Program
-	if err == nil {
-		programs, err = list(ids, outer)
+	var ids []uint32
+	for _, m := range replicas {
+		ids = append(ids, m.kernelID())
 	}
+	programs, err := list(ctx, ids)
 	if err != nil {
 		d.recordNoPrograms(err)
 		return
@@ -78,27 +78,6 @@ func (d *Daemon) checkPrograms(list func([]uint32, map[uint32][]uint32) (map[uin
 		}
 	}
 	d.programs.known.Store(true)
-}
-
-// mapsOf returns the ids of the attached maps, 0 for a replica without one, and the map of maps of each inner map.
-func (d *Daemon) mapsOf(replicas []*replica) (ids []uint32, outer map[uint32][]uint32, err error) {
-	outer = make(map[uint32][]uint32)
-	for _, m := range replicas {
-		id := m.kernelID()
-		ids = append(ids, id)
-		if m.ref.InnerKey == "" || id == 0 {
-			continue
-		}
-		of, err := kmap.OuterMap(m.ref, d.pinOwners...)
-		if errors.Is(err, kmap.ErrNotFound) {
-			continue // the inner map goes, too
-		}
-		if err != nil {
-			return nil, nil, err
-		}
-		outer[id] = append(outer[id], of)
-	}
-	return ids, outer, nil
 }
 
 // recordNoPrograms stores and logs that the programs are not known.

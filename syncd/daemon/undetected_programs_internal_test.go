@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,7 +42,7 @@ func TestUnlistedProgramsAreUnknown(t *testing.T) {
 		m := &replica{daemon: d, name: "ct", log: d.log}
 		d.maps.Store(&[]*replica{m})
 		check := func(err error) {
-			d.checkPrograms(func([]uint32, map[uint32][]uint32) (map[uint32][]kmap.Program, error) { return nil, err })
+			d.checkPrograms(t.Context(), func(context.Context, []uint32) (map[uint32][]kmap.Program, error) { return nil, err })
 		}
 		if n := undetectedSamples(m); n != 0 { // without hooks on map functions, no check follows
 			t.Errorf("before the programs are listed: got %d samples, want 0", n)

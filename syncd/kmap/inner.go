@@ -20,7 +20,8 @@ const innerTries = 3
 // does not exist.
 func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 	key := ref.InnerKey
-	outer, err := openOuter(ref, pinOwners)
+	ref.InnerKey = ""
+	outer, err := openRef(ref, 0, pinOwners)
 	if err != nil {
 		return nil, err
 	}
@@ -49,45 +50,39 @@ func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 	return inner, err
 }
 
-func openOuter(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
-	ref.InnerKey = ""
-	return openRef(ref, 0, pinOwners)
-}
-
-// OuterMap returns the id of the map of maps of a ref to an inner map. The error wraps ErrNotFound if it does not exist.
-func OuterMap(ref Ref, pinOwners ...uint32) (uint32, error) {
-	outer, err := openOuter(ref, pinOwners)
-	if err != nil {
-		return 0, fmt.Errorf("find the map of maps of %s: %w", ref, err)
-	}
-	defer release(outer)
-	info, err := infoOf(outer.FD())
-	if err != nil {
-		return 0, err
-	}
-	return info.id, nil
-}
-
-// OuterMaps returns the maps of maps of this host in which each inner map is, by the id of the inner map. A map that
+// outerMaps returns the maps of maps of this host in which each inner map is, by the id of the inner map. A map that
 // comes or goes meanwhile may be absent. It needs CAP_SYS_ADMIN.
-func OuterMaps(ctx context.Context) (map[uint32][]uint32, error) {
+func outerMaps(ctx context.Context) (map[uint32][]uint32, error) {
 	outer := make(map[uint32][]uint32)
 	err := eachMap(ctx, func(m *ebpf.Map, i *mapInfo) error {
 		if t := m.Type(); t != ebpf.ArrayOfMaps && t != ebpf.HashOfMaps {
 			return nil
 		}
-		key, inner := make([]byte, m.KeySize()), uint32(0)
-		for entries := m.Iterate(); entries.Next(&key, &inner); {
-			if of := outer[inner]; len(of) == 0 || of[len(of)-1] != i.id {
-				outer[inner] = append(of, i.id)
+		var err error
+		for range innerTries {
+			if err = addInner(ctx, m, i.id, outer); !errors.Is(err, ebpf.ErrIterationAborted) {
+				break
 			}
 		}
-		return ctx.Err() // an iterator fails only after changes during the iteration
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list maps of maps: %w", err)
 	}
 	return outer, nil
+}
+
+// addInner adds the id of a map of maps to those of each of its inner maps. The error wraps ErrIterationAborted if
+// the map changes too often meanwhile.
+func addInner(ctx context.Context, m *ebpf.Map, id uint32, outer map[uint32][]uint32) error {
+	key, inner := make([]byte, m.KeySize()), uint32(0)
+	entries := m.Iterate()
+	for ctx.Err() == nil && entries.Next(&key, &inner) {
+		if of := outer[inner]; len(of) == 0 || of[len(of)-1] != id {
+			outer[inner] = append(of, id)
+		}
+	}
+	return errors.Join(ctx.Err(), entries.Err())
 }
 
 // encodeKey returns the bytes of a key that a user wrote as a number, or as 0x and all bytes in hexadecimal.

@@ -1,6 +1,7 @@
 package kmap
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,9 +18,13 @@ type Program struct {
 }
 
 // ProgramsOfMaps returns the programs of other processes that use each of these maps, in the order of
-// their ids. outer has the maps of maps through which programs may use a map: the kernel reports only
-// those. It needs CAP_SYS_ADMIN.
-func ProgramsOfMaps(maps []uint32, outer map[uint32][]uint32) (map[uint32][]Program, error) {
+// their ids. The kernel reports only the map of maps through which a program uses an inner map: such a
+// program counts as a user of all its inner maps. It needs CAP_SYS_ADMIN.
+func ProgramsOfMaps(ctx context.Context, maps []uint32) (map[uint32][]Program, error) {
+	outer, err := outerMaps(ctx)
+	if err != nil {
+		return nil, err
+	}
 	through := make(map[uint32][]uint32) // the maps that a program may use if the kernel reports the key
 	for _, m := range maps {
 		through[m] = append(through[m], m)
@@ -28,7 +33,7 @@ func ProgramsOfMaps(maps []uint32, outer map[uint32][]uint32) (map[uint32][]Prog
 		}
 	}
 	programs := make(map[uint32][]Program)
-	err := eachProgram(func(p Program, used []ebpf.MapID) {
+	err = eachProgram(func(p Program, used []ebpf.MapID) {
 		for _, u := range used {
 			for _, m := range through[uint32(u)] {
 				if found := programs[m]; len(found) == 0 || found[len(found)-1].ID != p.ID {

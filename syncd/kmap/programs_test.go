@@ -16,7 +16,7 @@ func TestProgramsOfMaps(t *testing.T) {
 	useByProgram(t, m)
 	openMap(t, m, Options{}) // loads programs of syncd that use the map
 	id, otherID := idOf(t, m), idOf(t, other)
-	found, err := ProgramsOfMaps([]uint32{id, otherID}, nil)
+	found, err := ProgramsOfMaps(t.Context(), []uint32{id, otherID})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestProgramsOfInnerMaps(t *testing.T) {
 		t.Fatal(err)
 	}
 	useByProgram(t, array)
-	outer, err := OuterMaps(t.Context())
+	outer, err := outerMaps(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestProgramsOfInnerMaps(t *testing.T) {
 			t.Errorf("maps of maps of map %d: got %v, want %v", id, got, want)
 		}
 	}
-	found, err := ProgramsOfMaps(ids, outer)
+	found, err := ProgramsOfMaps(t.Context(), ids)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestUsersAreUnknownWithoutDescriptors(t *testing.T) {
 	})
 	useByProgram(t, m)
 	withoutDescriptors(t, func() {
-		if _, err := ProgramsOfMaps([]uint32{id}, nil); !exhausted(err) {
+		if _, err := ProgramsOfMaps(t.Context(), []uint32{id}); !exhausted(err) {
 			t.Errorf("programs of the map: got error %v, want a lack of descriptors", err)
 		}
 		if u.abandoned(time.Now()) {
