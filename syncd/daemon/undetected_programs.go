@@ -64,6 +64,9 @@ func (d *Daemon) checkPrograms(ctx context.Context, list func(context.Context, [
 		ids = append(ids, m.kernelID())
 	}
 	programs, err := list(ctx, ids)
+	if ctx.Err() != nil {
+		return // syncd stops
+	}
 	if err != nil {
 		d.recordNoPrograms(err)
 		return

@@ -51,7 +51,8 @@ func openInner(ref Ref, pinOwners []uint32) (*ebpf.Map, error) {
 }
 
 // outerMaps returns the maps of maps of this host in which each inner map is, by the id of the inner map. A map that
-// comes or goes meanwhile may be absent. It needs CAP_SYS_ADMIN.
+// comes or goes meanwhile may be absent. So may those of a map of maps that changes all
+// the time. It needs CAP_SYS_ADMIN.
 func outerMaps(ctx context.Context) (map[uint32][]uint32, error) {
 	outer := make(map[uint32][]uint32)
 	err := eachMap(ctx, func(m *ebpf.Map, i *mapInfo) error {
@@ -64,7 +65,10 @@ func outerMaps(ctx context.Context) (map[uint32][]uint32, error) {
 				break
 			}
 		}
-		return err
+		if exhausted(err) || ctx.Err() != nil {
+			return err
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list maps of maps: %w", err)
