@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"mapsync/bench/process"
 	"mapsync/docs/examples/bundling/trace"
 )
 
@@ -57,8 +58,8 @@ type measurement struct {
 	method       string
 	seconds      float64
 	roundTrips   uint64
-	tracer       usage
-	syncd        usage // with the method bundle
+	tracer       process.Usage
+	syncd        process.Usage // with the method bundle
 	tracerReport trace.Report
 }
 
@@ -66,11 +67,11 @@ type measurement struct {
 func (m *measurement) percent(d time.Duration) float64 { return 100 * d.Seconds() / m.seconds }
 
 // total is the processor time that the method adds.
-func (m *measurement) total() time.Duration { return m.tracer.total() + m.syncd.total() }
+func (m *measurement) total() time.Duration { return m.tracer.Total() + m.syncd.Total() }
 
 // perRoundTrip is the run time of the tracer's programs for a round trip, at both ends together.
 func (m *measurement) perRoundTrip() time.Duration {
-	return m.tracer.programs / time.Duration(max(1, m.roundTrips))
+	return m.tracer.Programs / time.Duration(max(1, m.roundTrips))
 }
 
 // measure runs a method under a load, and fails if a sum differs from what the load has done.
@@ -115,23 +116,23 @@ func (c *cluster) measure(ctx context.Context, k kind, method string) (m measure
 // underLoad makes the load and measures the node's processes meanwhile. done is what the sockets have done.
 func (n *node) underLoad(k kind, method string) (m measurement, done trace.Sums, err error) {
 	var before, after ends
-	tracer, err := newMeter(n.tracer.cmd.Process.Pid)
+	tracer, err := process.NewMeter(n.tracer.cmd.Process.Pid)
 	if err != nil {
 		return m, done, err
 	}
-	defer func() { err = errors.Join(err, tracer.close()) }()
-	syncd := new(meter)
+	defer func() { err = errors.Join(err, tracer.Close()) }()
+	syncd := new(process.Meter)
 	if n.syncd != nil {
-		if syncd, err = newMeter(n.syncd.cmd.Process.Pid); err != nil {
+		if syncd, err = process.NewMeter(n.syncd.cmd.Process.Pid); err != nil {
 			return m, done, err
 		}
-		defer func() { err = errors.Join(err, syncd.close()) }()
+		defer func() { err = errors.Join(err, syncd.Close()) }()
 	}
 	if err := n.load.ask("server", &before); err != nil {
 		return m, done, err
 	}
 	m = measurement{kind: k, method: method}
-	readTracer, readSyncd := tracer.since(), syncd.since()
+	readTracer, readSyncd := tracer.Since(), syncd.Since()
 	r, err := n.makeLoad(k.request)
 	if err != nil {
 		return m, done, err

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,10 +77,8 @@ func newCluster(o *options) (_ *cluster, err error) {
 	if c.observer, err = ca.Issue("observer", testcert.Options{}); err != nil {
 		return c, err
 	}
-	key := make([]byte, 32)
-	_, _ = rand.Read(key) // it never fails
-	gossipKey := filepath.Join(c.dir, "gossip.key")
-	if err := os.WriteFile(gossipKey, []byte(base64.StdEncoding.EncodeToString(key)), 0o600); err != nil {
+	gossipKey, err := testcert.WriteGossipKey(c.dir)
+	if err != nil {
 		return c, err
 	}
 	for i, name := range []string{"a", "b"} {

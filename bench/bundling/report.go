@@ -61,10 +61,10 @@ func (r *report) medians(list []measurement) row {
 	return row{
 		kind: list[0].kind, method: list[0].method,
 		reached:       median(func(m *measurement) float64 { return float64(m.roundTrips) / m.seconds }),
-		tracer:        median(func(m *measurement) float64 { return m.percent(m.tracer.process) }),
-		programs:      median(func(m *measurement) float64 { return m.percent(m.tracer.programs) }),
-		syncd:         median(func(m *measurement) float64 { return m.percent(m.syncd.process) }),
-		syncdPrograms: median(func(m *measurement) float64 { return m.percent(m.syncd.programs) }),
+		tracer:        median(func(m *measurement) float64 { return m.percent(m.tracer.Process) }),
+		programs:      median(func(m *measurement) float64 { return m.percent(m.tracer.Programs) }),
+		syncd:         median(func(m *measurement) float64 { return m.percent(m.syncd.Process) }),
+		syncdPrograms: median(func(m *measurement) float64 { return m.percent(m.syncd.Programs) }),
 		all:           median(func(m *measurement) float64 { return m.percent(m.total()) }),
 		added:         median(func(m *measurement) float64 { return m.percent(r.added(m)) }),
 		perRoundTrip:  median(func(m *measurement) float64 { return float64(m.perRoundTrip().Nanoseconds()) / 1000 }),
@@ -105,7 +105,7 @@ func (r *report) print(out io.Writer) error {
 // run for each system call on the host, for want of these.
 func (r *report) added(m *measurement) time.Duration {
 	if r.attach == "syscall" {
-		return m.total() - m.syncd.programs
+		return m.total() - m.syncd.Programs
 	}
 	return m.total()
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"mapsync/bench/process"
 	"mapsync/docs/examples/bundling/trace"
 )
 
@@ -65,9 +66,9 @@ func TestReportHasMedians(t *testing.T) {
 		for _, k := range kinds(o) {
 			for _, method := range order(round) {
 				m := measurement{kind: k, method: method, seconds: 1, roundTrips: 1000}
-				m.tracer = usage{process: 10 * time.Millisecond, programs: 2 * time.Millisecond * slow}
+				m.tracer = process.Usage{Process: 10 * time.Millisecond, Programs: 2 * time.Millisecond * slow}
 				if method == trace.Stream {
-					m.tracer.process *= 20
+					m.tracer.Process *= 20
 				}
 				r.list = append(r.list, m)
 			}

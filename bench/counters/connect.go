@@ -1,14 +1,6 @@
 package main
 
-import (
-	"crypto/rand"
-	"encoding/base64"
-	"fmt"
-	"os"
-	"path/filepath"
-
-	"mapsync/internal/testcert"
-)
+import "mapsync/internal/testcert"
 
 // connect lets nodes replicate with TLS and a gossip key. Each joins those before it: a node waits at its start for those that it
 // joins.
@@ -17,11 +9,9 @@ func connect(dir string, nodes ...*node) error {
 	if err != nil {
 		return err
 	}
-	var secret [32]byte
-	_, _ = rand.Read(secret[:]) // never fails
-	gossip := filepath.Join(dir, "gossip.key")
-	if err := os.WriteFile(gossip, []byte(base64.StdEncoding.EncodeToString(secret[:])+"\n"), 0o600); err != nil {
-		return fmt.Errorf("write the gossip key: %w", err)
+	gossip, err := testcert.WriteGossipKey(dir)
+	if err != nil {
+		return err
 	}
 	for i, n := range nodes {
 		pair, err := ca.Issue(n.name, testcert.Options{})

@@ -50,6 +50,8 @@ type Rate struct {
 	CPU     float64 `json:"syncd_cpu_percent"` // of one core, of the active node's syncd, median
 	Events  uint64  `json:"events"`            // of all rounds and threads of this way
 	Lost    uint64  `json:"lost"`
+	// Profile is nil except for the largest number of clients.
+	Profile *Profile `json:"profile,omitempty"`
 
 	rates, ratios, cpus []float64
 }
@@ -91,7 +93,7 @@ func MeasureRates(ctx context.Context, o RateOptions) (_ []*Rate, err error) {
 			return nil, err
 		}
 	}
-	return m.rates, m.setMedians()
+	return m.rates, errors.Join(m.setMedians(), m.profile(ctx))
 }
 
 // rateMeasurement is the state of [MeasureRates].
@@ -118,7 +120,7 @@ func (m *rateMeasurement) round(ctx context.Context, round int) error {
 		way := ways[(i+round)%len(ways)]
 		m.run.name = fmt.Sprintf("rate%d-%d", round, i)
 		m.run.log.Info("measuring connection rates", "round", round+1, "of", m.options.Rounds, "syncd", way)
-		if err := m.measureWay(ctx, way); err != nil {
+		if err := m.withSyncd(ctx, way, func(s *rateSyncd) error { return m.measureWay(ctx, way, s) }); err != nil {
 			return fmt.Errorf("measure connection rates with %s: %w", way, err)
 		}
 	}
@@ -132,8 +134,8 @@ func (m *rateMeasurement) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// measureWay starts load balancers with new maps, and syncd beside them, and measures all numbers of threads.
-func (m *rateMeasurement) measureWay(ctx context.Context, way string) (err error) {
+// withSyncd starts load balancers with new maps, and syncd beside them, and then measures.
+func (m *rateMeasurement) withSyncd(ctx context.Context, way string, measure func(*rateSyncd) error) (err error) {
 	r := m.run
 	for i := range r.net.nodes {
 		if err := r.startBalancer(i, false, false); err != nil {
@@ -148,15 +150,20 @@ func (m *rateMeasurement) measureWay(ctx context.Context, way string) (err error
 	if err := r.net.clients.Do(func() error { return awaitNetserver(service().Addr(), r.opts.StallTimeout) }); err != nil {
 		return err
 	}
+	return measure(syncd)
+}
+
+// measureWay measures all numbers of threads.
+func (m *rateMeasurement) measureWay(ctx context.Context, way string, syncd *rateSyncd) error {
 	for _, threads := range m.options.Threads {
-		used, began := syncd.cpu(), time.Now()
+		used, began := processTime(syncd.pid(active)), time.Now()
 		perSecond, err := m.connect(ctx, threads)
 		if err != nil {
 			return err
 		}
 		rate := m.rate(way, threads)
 		rate.rates = append(rate.rates, perSecond)
-		rate.cpus = append(rate.cpus, 100*float64(syncd.cpu()-used)/float64(time.Since(began)))
+		rate.cpus = append(rate.cpus, 100*float64(processTime(syncd.pid(active))-used)/float64(time.Since(began)))
 	}
 	events, lost, err := syncd.settledEvents(ctx)
 	for _, threads := range m.options.Threads {
@@ -235,21 +242,21 @@ func (m *rateMeasurement) startSyncd(ctx context.Context, way string) (*rateSync
 	return s, m.run.startDaemons(ctx)
 }
 
-// cpu returns the processor time that the active node's syncd has used.
-func (s *rateSyncd) cpu() time.Duration {
+// pid returns the process of a node's syncd, 0 without syncd.
+func (s *rateSyncd) pid(node int) int {
 	switch {
 	case s == nil:
 		return 0
 	case s.hooked:
-		return processTime(s.run.daemons[active].process.cmd.Process.Pid)
+		return s.run.daemons[node].process.cmd.Process.Pid
 	}
-	return processTime(s.reports[active].Pid())
+	return s.reports[node].Pid()
 }
 
 // userTick is the unit of times in /proc, on all architectures (USER_HZ).
 const userTick = 10 * time.Millisecond
 
-// processTime returns the processor time of a process, 0 if it has ended.
+// processTime returns the processor time of a process, 0 if it has ended or does not exist.
 func processTime(pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

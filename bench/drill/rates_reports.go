@@ -9,19 +9,14 @@ import (
 
 	"mapsync/bench/lb"
 	benchprocess "mapsync/bench/process"
-	"mapsync/internal/testcert"
 )
 
-// startReports starts syncd without hooks on both nodes, with TLS and gossip key, and then replaces the active load
-// balancer by one that reports its writes to it.
+// startReports starts syncd without hooks on both nodes, and then replaces the active load balancer by one that reports its writes
+// to it.
 func (s *rateSyncd) startReports(ctx context.Context) error {
 	r := s.run
-	ca, gossipKey, err := r.createSecrets()
-	if err != nil {
-		return err
-	}
 	for i := range r.net.nodes {
-		if err := s.startReporter(i, ca, gossipKey); err != nil {
+		if err := s.startReporter(i); err != nil {
 			return err
 		}
 	}
@@ -34,7 +29,7 @@ func (s *rateSyncd) startReports(ctx context.Context) error {
 	return r.startReportingBalancer(s.reports[active])
 }
 
-func (s *rateSyncd) startReporter(i int, ca *testcert.CA, gossipKey string) error {
+func (s *rateSyncd) startReporter(i int) error {
 	r := s.run
 	node, peer := r.net.nodes[i], r.net.nodes[1-i]
 	m, err := r.openMap(i)
@@ -46,14 +41,9 @@ func (s *rateSyncd) startReporter(i int, ca *testcert.CA, gossipKey string) erro
 		return err
 	}
 	s.reports[i] = p
-	pair, err := ca.Issue(node.name, testcert.Options{})
-	if err != nil {
-		return err
-	}
 	c := &p.Config
 	c.NodeName, c.Join = node.name, []string{peer.sync + ":" + gossipPort}
 	c.GossipListen, c.GRPCListen, c.MetricsListen = node.sync+":"+gossipPort, node.sync+":"+grpcPort, ""
-	c.GossipKeyFile, c.TLSCert, c.TLSKey, c.TLSCA = gossipKey, pair.CertFile, pair.KeyFile, pair.CAFile
 	return p.Start(func(cmd *exec.Cmd) error {
 		return node.ns.Do(func() error { return control.startOn(cmd) })
 	})

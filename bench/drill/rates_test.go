@@ -36,6 +36,11 @@ func TestRatesAreThoseOfConnections(t *testing.T) {
 		if r.Rate <= 0 || r.Ratio <= 0 || r.Lowest > r.Ratio || r.Ratio > r.Highest {
 			t.Errorf("rate: got %+v, want rates and ordered ratios", r)
 		}
+		if f := r.Profile; r.Threads == 4 {
+			checkProfile(t, r.Way, f)
+		} else if f != nil {
+			t.Errorf("rate with %d clients: got profile %+v, want one for the largest number only", r.Threads, f)
+		}
 		if r.Way == WayOff && (r.Ratio != 1 || r.Events > 0 || r.CPU > 0) {
 			t.Errorf("rate without syncd: got %+v, want ratio 1 and no events", r)
 		}
@@ -45,6 +50,15 @@ func TestRatesAreThoseOfConnections(t *testing.T) {
 		if r.Lost > 0 && !skipsRuns(r.Way, os.Getenv("MAPSYNC_KERNEL")) {
 			t.Errorf("rate with syncd: got %+v, want no lost events", r)
 		}
+	}
+}
+
+// checkProfile: each part of the processor time of a connection that the way has was measured, and is less than the total.
+func checkProfile(t *testing.T, way string, f *Profile) {
+	t.Helper()
+	syncd, hooks := way != WayOff, way == WayKprobe || way == WayFexit
+	if f == nil || f.XDP <= 0 || f.Syncd+f.Peer+f.XDP+f.Hooks >= f.Total || (f.Syncd > 0) != syncd || (f.Peer > 0) != syncd || (f.Hooks > 0) != hooks {
+		t.Errorf("profile with %s: got %+v, want syncd and its peer: %t, programs of hooks: %t, those of the load balancer, and more in total", way, f, syncd, hooks)
 	}
 }
 

@@ -2,8 +2,6 @@ package drill
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,7 +95,7 @@ func (r *run) createSecrets() (ca *testcert.CA, gossipKey string, err error) {
 	if ca, err = testcert.NewCA(shared, "ca"); err != nil {
 		return nil, "", err
 	}
-	gossipKey, err = writeGossipKey(shared)
+	gossipKey, err = testcert.WriteGossipKey(shared)
 	return ca, gossipKey, err
 }
 
@@ -163,18 +161,6 @@ func (r *run) startDaemon(i int, c *settings) error {
 	}
 	r.daemons[i] = &daemon{process: p, program: program, socket: c.ControlSocket}
 	return nil
-}
-
-func writeGossipKey(dir string) (string, error) {
-	var key [32]byte
-	if _, err := rand.Read(key[:]); err != nil {
-		return "", fmt.Errorf("make gossip key: %w", err)
-	}
-	file := filepath.Join(dir, "gossip.key")
-	if err := os.WriteFile(file, []byte(base64.StdEncoding.EncodeToString(key[:])+"\n"), 0o600); err != nil {
-		return "", fmt.Errorf("write gossip key: %w", err)
-	}
-	return file, nil
 }
 
 // status is the part of `syncd status --json` that the drill reads.

@@ -97,8 +97,8 @@ func Address(number int) string {
 	return fmt.Sprintf("127.%d.%d.%d", 1+pid/250%250, pid%250, number)
 }
 
-// Syncd is a daemon in a separate process, without hooks, and with default settings except for its
-// addresses and files.
+// Syncd is a daemon in a separate process, without hooks, with mutual TLS and encrypted gossip, and with default settings except
+// for its addresses and files.
 type Syncd struct {
 	*Child
 	Config config.Config
@@ -134,9 +134,15 @@ func NewSyncd(number int, name string, m *ebpf.Map) (*Syncd, error) {
 	return s, nil
 }
 
-// Start starts the process with start. It returns after the daemon has begun to receive the changes
+// Start starts the process with start. Without certificates of the caller, all daemons that this process starts share an authority
+// and a gossip key. It returns after the daemon has begun to receive the changes
 // that an injector reports.
 func (s *Syncd) Start(start func(*exec.Cmd) error) error {
+	if !s.Config.TLS() {
+		if err := s.secure(); err != nil {
+			return fmt.Errorf("secure syncd %s: %w", s.Config.NodeName, err)
+		}
+	}
 	settings, err := json.Marshal(s.Config)
 	if err != nil {
 		return err

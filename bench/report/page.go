@@ -25,8 +25,7 @@ func newPage(d *data, quick bool) *page {
 	kernel, _, _ := strings.Cut(t.Kernel, "-")
 	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", d.Machine, t.CPUs, kernel, t.Go)
 	p.line("- Each table compares measurements that took turns in one run. Only their ratios are meaningful.")
-	p.line("- The nodes use mutual TLS in the measurements of connections per second, of deltas from map to map in the section on net/rpc or")
-	p.line("  gRPC, and of sessions. Those of losses, of ring buffer or perf buffer, and of notification have no TLS.")
+	p.line("- All nodes of mapsync use mutual TLS.")
 	for _, part := range t.Parts {
 		if part.OtherLoad > 10 {
 			p.line("- Other processes used %.0f %% of the CPUs during part `%s`.", part.OtherLoad, part.Name)

@@ -30,34 +30,42 @@ func (p *page) rates(d *data) {
 	p.figure(c)
 	p.line("`reports`: the machine's own kernel attaches no hooks. The load balancer runs the code of the hooks itself, so that the")
 	p.line("ratio has the cost of events and of the daemon on a real processor. The entry of a hook comes on top. In the virtual")
-	p.line("machine the processor is emulated, and the hooks are real. The events are those of all rounds and clients.")
+	p.line("machine the processor is emulated, and the hooks are real. The events are those of all rounds and clients. Both nodes, their")
+	p.line("load balancers and netperf share the two CPUs, so that the ratio also has the cost of the peer. The columns lowest and highest")
+	p.line("are the ratios of single rounds: they show how much the rate varies by itself.")
 	p.line("")
-	missed := p.missed
+	p.profiles("natively", d.RatesNative)
+	p.profiles("virtual machine", d.RatesVM)
+	p.line("")
 	for _, r := range slices.Concat(d.RatesNative, d.RatesVM) {
 		if bound := goals[r.Way]; bound > 0 {
 			p.goal(r.Ratio >= bound, "%s with %d clients: %.3f of off, at least %.2f", r.Way, r.Threads, r.Ratio, bound)
 		}
 	}
-	if p.missed > missed {
-		p.line("")
-		p.explainRates(d)
-	}
 }
 
-// explainRates explains a miss on an emulated processor: the part of a CPU that syncd takes for an event.
-func (p *page) explainRates(d *data) {
-	perConnection := func(list []drill.Rate) (us float64) {
-		for _, r := range list {
-			if r.CPU > 0 {
-				us = max(us, r.CPU/100/r.Rate*1e6)
-			}
+// profiles shows the processor time of a connection by part, and how much each part adds to that without syncd.
+func (p *page) profiles(place string, list []drill.Rate) {
+	var off *drill.Profile
+	for _, r := range list {
+		if r.Profile == nil {
+			continue
 		}
-		return us
+		if r.Way == drill.WayOff {
+			off = r.Profile
+			p.line("Processor time of a connection in µs, %s, %d clients, in a further measurement with the kernel's statistics of", place, r.Threads)
+			p.line("programs. Programs run in the rest. The rest is netperf, the network and programs.")
+			p.line("")
+			p.table("syncd", "all CPUs", "syncd", "syncd of the peer", "rest", "programs of hooks", "programs of the load balancer", "ratio that follows")
+		}
+		if off == nil {
+			continue
+		}
+		f := r.Profile
+		p.row(r.Way+", "+place, number(f.Total), number(f.Syncd), number(f.Peer), number(f.Total-f.Syncd-f.Peer), number(f.Hooks), number(f.XDP),
+			fmt.Sprintf("%.3f", off.Total/f.Total))
 	}
-	p.line("The misses: on the emulated processor, syncd takes up to %s µs of a CPU for a connection, natively up to %s µs. The two",
-		number(perConnection(d.RatesVM)), number(perConnection(d.RatesNative)))
-	p.line("emulated CPUs also run netperf, the load balancer and the second syncd. The ratios of single rounds, in the columns lowest and")
-	p.line("highest, show how much the rate varies by itself.")
+	p.line("")
 }
 
 func (p *page) ratesOf(place string, list []drill.Rate, c *chart) {

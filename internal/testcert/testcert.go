@@ -79,11 +79,19 @@ func NewCA(dir, name string) (*CA, error) {
 		return nil, fmt.Errorf("parse CA certificate: %w", err)
 	}
 	ca := &CA{CertFile: filepath.Join(dir, name+".pem"), dir: dir, cert: cert, key: key}
-	if err := writePEM(ca.CertFile, "CERTIFICATE", der, 0o644); err != nil {
-		return nil, err
-	}
-	return ca, nil
+	return ca, ca.write()
 }
+
+// CopyTo returns the same CA with its certificate, and the files that it writes later, in another directory. The directory must
+// exist. The caller removes it.
+func (ca *CA) CopyTo(dir string) (*CA, error) {
+	c := *ca
+	c.dir, c.CertFile = dir, filepath.Join(dir, filepath.Base(ca.CertFile))
+	return &c, c.write()
+}
+
+// write writes the certificate.
+func (ca *CA) write() error { return writePEM(ca.CertFile, "CERTIFICATE", ca.cert.Raw, 0o644) }
 
 // Issue creates a key and a certificate for the node and writes them into the directory of the CA's
 // files. It replaces each existing file atomically.

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,11 +135,7 @@ func (s *setup) startSyncd(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	if err := s.writeFile("gossip.key", base64.StdEncoding.EncodeToString(key)); err != nil {
+	if _, err := testcert.WriteGossipKey(s.dir); err != nil {
 		return err
 	}
 	for _, n := range s.nodes {

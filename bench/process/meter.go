@@ -1,4 +1,4 @@
-package main
+package process
 
 import (
 	"errors"
@@ -12,28 +12,29 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// usage is the processor time of a process, and of the BPF programs that it holds: they run in other processes.
-type usage struct {
-	process, programs time.Duration
-	runs              uint64 // of the programs
+// Usage is the processor time of a process, and of the BPF programs that it holds: they run in other processes. The kernel measures
+// programs only while its statistics are on, see [ebpf.EnableStats].
+type Usage struct {
+	Process, Programs time.Duration
+	Runs              uint64 // of the programs
 }
 
-func (u usage) minus(o usage) usage {
-	return usage{u.process - o.process, u.programs - o.programs, u.runs - o.runs}
+func (u Usage) minus(o Usage) Usage {
+	return Usage{u.Process - o.Process, u.Programs - o.Programs, u.Runs - o.Runs}
 }
 
-// total is the time of the process and of its programs.
-func (u usage) total() time.Duration { return u.process + u.programs }
+// Total is the time of the process and of its programs.
+func (u Usage) Total() time.Duration { return u.Process + u.Programs }
 
-// meter measures the usage of a process.
-type meter struct {
+// Meter measures the usage of a process. The zero Meter has no process and measures nothing.
+type Meter struct {
 	pid      int
 	programs []*ebpf.Program
 }
 
-// newMeter finds the BPF programs of a process: the caller closes it.
-func newMeter(pid int) (*meter, error) {
-	m := &meter{pid: pid}
+// NewMeter finds the BPF programs of a process: the caller closes it.
+func NewMeter(pid int) (*Meter, error) {
+	m := &Meter{pid: pid}
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
 	if err != nil {
 		return nil, err
@@ -59,25 +60,25 @@ func newMeter(pid int) (*meter, error) {
 	for id := range found {
 		p, err := ebpf.NewProgramFromID(id)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open BPF program %d: %w", id, err), m.close())
+			return nil, errors.Join(fmt.Errorf("open BPF program %d: %w", id, err), m.Close())
 		}
 		m.programs = append(m.programs, p)
 	}
 	return m, nil
 }
 
-func (m *meter) close() (err error) {
+// Close closes the programs.
+func (m *Meter) Close() (err error) {
 	for _, p := range m.programs {
 		err = errors.Join(err, p.Close())
 	}
 	return err
 }
 
-// since begins a measurement. The function that it returns ends it, and adds to the error. A meter without a process measures
-// nothing.
-func (m *meter) since() func(*error) usage {
+// Since begins a measurement. The function that it returns ends it, and adds to the error.
+func (m *Meter) Since() func(*error) Usage {
 	before, beforeErr := m.read()
-	return func(err *error) usage {
+	return func(err *error) Usage {
 		after, afterErr := m.read()
 		*err = errors.Join(*err, beforeErr, afterErr)
 		return after.minus(before)
@@ -85,7 +86,7 @@ func (m *meter) since() func(*error) usage {
 }
 
 // read returns the usage so far.
-func (m *meter) read() (u usage, err error) {
+func (m *Meter) read() (u Usage, err error) {
 	if m.pid == 0 {
 		return u, nil
 	}
@@ -102,9 +103,9 @@ func (m *meter) read() (u usage, err error) {
 		if _, err := fmt.Sscan(string(text), &ns); err != nil {
 			return u, fmt.Errorf("read %s: %w", file, err)
 		}
-		u.process += time.Duration(ns)
+		u.Process += time.Duration(ns)
 	}
-	if u.process == 0 {
+	if u.Process == 0 {
 		return u, fmt.Errorf("read processor time of process %d: there is none", m.pid)
 	}
 	for _, p := range m.programs {
@@ -112,8 +113,8 @@ func (m *meter) read() (u usage, err error) {
 		if err != nil {
 			return u, fmt.Errorf("read statistics of a BPF program: %w", err)
 		}
-		u.programs += s.Runtime
-		u.runs += s.RunCount
+		u.Programs += s.Runtime
+		u.Runs += s.RunCount
 	}
 	return u, nil
 }
