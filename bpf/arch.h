@@ -60,6 +60,7 @@ struct task_struct {
 	struct thread_info thread_info;
 	struct task_struct *group_leader;
 	struct files_struct *files;
+	struct bpf_run_ctx *bpf_ctx;
 } __attribute__((preserve_access_index));
 
 struct pt_regs___kernel {
@@ -127,6 +128,7 @@ struct task_struct {
 	void *stack;
 	struct task_struct *group_leader;
 	struct files_struct *files;
+	struct bpf_run_ctx *bpf_ctx;
 } __attribute__((preserve_access_index));
 
 /* The preempt count of kernels 6.2 to 6.14. Others have the variable __preempt_count. */

@@ -206,7 +206,8 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 	if (!w || !w->lookups || !found)
 		return 0;
 	type = map->map_type;
-	if (type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_LRU_PERCPU_HASH)
+	if ((type == BPF_MAP_TYPE_PERCPU_HASH || type == BPF_MAP_TYPE_LRU_PERCPU_HASH) &&
+	    w->key_size % 8 == 0)
 		number = number_of_cpu_values(w, cpu_values(w, found));
 	else
 		number = number_of(w, found);
@@ -215,7 +216,8 @@ int BPF_PROG(fexit_lookup, struct bpf_map *map, void *key, struct htab_elem *fou
 
 /* Other lookups call one of these: those in LRU_PERCPU_HASH maps, and those at an instruction that
  * serves several maps. These functions call the function above or contain a copy of it. Both hooks
- * have the same number for an entry, and the second one reports nothing. They return the value. */
+ * have the same number for an entry, and the second one reports nothing, except in maps with per-CPU
+ * values and other keys than multiples of 8 bytes. They return the value. */
 #define FEXIT_LOOKUP(name, function, kind, number)                      \
 	SEC("fexit/" function)                                          \
 	int BPF_PROG(name, struct bpf_map *map, void *key, void *value) \

@@ -32,13 +32,16 @@ struct files_struct {
 /* The kernel's error for an operation that a map does not support. */
 #define ENOTSUPP 524
 
-/* The beginning of union bpf_attr for commands on one entry, and for batches. */
+/* The beginning of union bpf_attr for commands on one entry, and for batches. The attributes of a
+ * delete may end after the key. */
 struct entry_attr {
 	__u32 map_fd;
 	__u32 unused;
 	__u64 key;
 	__u64 value;
 };
+
+#define DELETE_ATTR_BYTES 16
 
 struct batch_attr {
 	__u64 in_batch;
@@ -58,6 +61,13 @@ struct call {
 	const void *values; /* user memory */
 	__u32 count;
 };
+
+static __always_inline bool deletes(__u32 command)
+{
+	return command == BPF_MAP_DELETE_ELEM || command == BPF_MAP_DELETE_BATCH ||
+	       command == BPF_MAP_LOOKUP_AND_DELETE_ELEM ||
+	       command == BPF_MAP_LOOKUP_AND_DELETE_BATCH;
+}
 
 static __always_inline bool is_batch(__u32 command)
 {
@@ -81,8 +91,12 @@ static __always_inline bool read_attributes(struct call *c)
 		c->count = batch.count;
 		return true;
 	}
-	if (bpf_probe_read_user(&one, sizeof(one), c->attr))
+	if (c->command == BPF_MAP_DELETE_ELEM) {
+		if (bpf_probe_read_user(&one, DELETE_ATTR_BYTES, c->attr))
+			return false;
+	} else if (bpf_probe_read_user(&one, sizeof(one), c->attr)) {
 		return false;
+	}
 	c->map_fd = one.map_fd;
 	c->keys = (void *)one.key;
 	c->values = (void *)one.value;
@@ -107,12 +121,11 @@ static __always_inline __u32 map_of_fd(struct task_struct *task, __u32 fd)
 
 /* emit_some_keys sends n keys in one event. It returns false if the event is lost. */
 static __always_inline bool emit_some_keys(void *ctx, struct slot *s, __u32 slot, __u32 id,
-					   enum context context, const void *keys, __u64 n,
-					   __u64 bytes)
+					   enum op op, const void *keys, __u64 n, __u64 bytes)
 {
 	__u64 len;
 
-	begin_event(s, slot, id, OP_KEYS, context);
+	begin_event(s, slot, id, op, CTX_SYSCALL);
 	*(__u64 *)s->data = n;
 	BOUND(bytes, EVENT_KEYS_BYTES);
 	if (bpf_probe_read_user(s->data + 8, bytes, keys))
@@ -129,10 +142,10 @@ lost:
 /* emit_keys sends the keys of a call to user space, in several events if needed. It ends at the
  * first lost one, because syncd scans then. */
 static __always_inline void emit_keys(void *ctx, struct slot *s, __u32 slot, __u32 id,
-				      const struct watch *w, enum context context,
-				      const struct call *c)
+				      const struct watch *w, const struct call *c)
 {
 	__u64 key_size = READ_SIZE(w->key_size), most, rest, bytes;
+	enum op op = deletes(c->command) ? OP_DELETED_KEYS : OP_KEYS;
 	const void *keys = c->keys;
 	__u32 full;
 
@@ -143,12 +156,12 @@ static __always_inline void emit_keys(void *ctx, struct slot *s, __u32 slot, __u
 	rest = c->count % most;
 	bytes = most * key_size;
 	for (int i = 0; i < MAX_KEY_EVENTS && full; i++, full--, keys += bytes)
-		if (!emit_some_keys(ctx, s, slot, id, context, keys, most, bytes))
+		if (!emit_some_keys(ctx, s, slot, id, op, keys, most, bytes))
 			return;
 	if (full)
 		goto lost;
 	if (rest)
-		emit_some_keys(ctx, s, slot, id, context, keys, rest, rest * key_size);
+		emit_some_keys(ctx, s, slot, id, op, keys, rest, rest * key_size);
 	return;
 lost:
 	s->seq++;
@@ -195,7 +208,7 @@ static __always_inline void report_keys(void *ctx, __u32 kind, __u32 id, const s
 		return;
 	s->seen++;
 	if (known && w) {
-		emit_keys(ctx, s, kind * LEVELS + level, id, w, CTX_SYSCALL, c);
+		emit_keys(ctx, s, kind * LEVELS + level, id, w, c);
 	} else {
 		s->seq++;
 		s->lost++;

@@ -66,6 +66,29 @@ static __always_inline bool in_bpf_write(void)
 	return in_bpf_call(regs, compat) && writes_a_map(call_argument(regs, 0, compat));
 }
 
+/* The programs that run in the current task are in a chain, of which task_struct has the last one. */
+struct bpf_run_ctx {
+} __attribute__((preserve_access_index));
+
+/* The link of a program that is attached by fentry or fexit, which begins with a bpf_run_ctx. */
+struct bpf_tramp_run_ctx {
+	struct bpf_run_ctx *saved_run_ctx; /* the program that it interrupts, NULL: none */
+} __attribute__((preserve_access_index));
+
+/* in_other_program returns true if the current hook runs for another program. A program under a
+ * kprobe or tracepoint raises bpf_prog_active, and may run inside a bpf(2) call that writes. Before
+ * 5.19 the kernel does not link hooks, and the result is false. */
+static __always_inline bool in_other_program(void)
+{
+	struct task_struct *task = (void *)bpf_get_current_task();
+	struct bpf_tramp_run_ctx *hook;
+
+	if (!bpf_core_field_exists(struct bpf_tramp_run_ctx, saved_run_ctx))
+		return false;
+	hook = (void *)BPF_CORE_READ(task, bpf_ctx);
+	return BPF_CORE_READ(hook, saved_run_ctx);
+}
+
 /* context_of returns the context of the write that the current hook reports. A kprobe never runs
  * for a bpf(2) write, and raises bpf_prog_active itself. */
 static __always_inline enum context context_of(struct slot *s, bool kprobe)
@@ -79,7 +102,7 @@ static __always_inline enum context context_of(struct slot *s, bool kprobe)
 	if (kprobe)
 		return CTX_PROCESS;
 	bpf_probe_read_kernel(&active, sizeof(active), (void *)this_cpu_address(&bpf_prog_active));
-	if (!active || !in_bpf_write())
+	if (!active || !in_bpf_write() || in_other_program())
 		return CTX_PROCESS;
 	return current_process() == own_process ? CTX_OWN : CTX_SYSCALL;
 }

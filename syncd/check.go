@@ -228,8 +228,9 @@ func (r *report) observe(fexit, kprobe, syscall capture.ProbeResult) {
 		"htab_percpu_map_lookup_and_delete_elem", "htab_lru_percpu_map_lookup_and_delete_elem"), kprobed, atOnce)
 	add("array, update by a BPF program", optional(fexit, "array_map_update_elem"), optional(kprobe, "array_map_update_elem"), byScan)
 	add("array, update by bpf(2)", optional(fexit, "array_map_update_elem", "bpf_percpu_array_update"), kprobed, atOnce)
-	add("LRU map, eviction", optional(fexit, "htab_lru_map_delete_node"),
+	add("LRU map, eviction by a write of a BPF program", optional(fexit, "htab_lru_map_delete_node"),
 		optional(kprobe, "htab_lru_map_delete_node"), byScan)
+	add("LRU map, eviction by a write of bpf(2)", optional(fexit, "htab_lru_map_delete_node"), byScan, byScan)
 	add("write that the kernel hides from a hook", scanAtOnce, byScan, byScan)
 }
 

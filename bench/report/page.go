@@ -24,7 +24,8 @@ func newPage(d *data, quick bool) *page {
 	p.line("")
 	kernel, _, _ := strings.Cut(t.Kernel, "-")
 	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", d.Machine, t.CPUs, kernel, t.Go)
-	p.line("- Each table compares measurements that took turns in one run. Only their ratios are meaningful.")
+	p.line("- Only ratios within a table are meaningful. Connections per second with and without syncd, and the ways of net/rpc or gRPC,")
+	p.line("  took turns. The other measurements of a table were made one after the other.")
 	p.line("- All nodes of mapsync use mutual TLS.")
 	for _, part := range t.Parts {
 		if part.OtherLoad > 10 {

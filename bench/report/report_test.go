@@ -23,6 +23,8 @@ var results = map[string]string{
 			"costs": [{"buffer": "ring", "ns_per_event": 200}, {"buffer": "perf", "ns_per_event": 500}],
 			"overflows": [{"buffer": "ring", "events": 100, "lost": 90, "divergent": 80, "seconds": 1}]},
 		"notification": [{"name": "notification by an injector", "p50_ms": 1, "p99_ms": 2}, {"name": "scans every second", "p50_ms": 500, "p99_ms": 1000}]}`,
+	"rates-native.json": `[{"way": "off", "threads": 1, "connections_per_second": 5000, "ratio": 1}, {"way": "reports", "threads": 1,
+		"connections_per_second": 4900, "ratio": 0.98, "events": 70000, "lost": 0}]`,
 	"rates-vm.json": `[{"way": "off", "threads": 1, "connections_per_second": 500, "ratio": 1,
 		"profile": {"total_us": 900, "xdp_us": 5}}, {"way": "fexit", "threads": 1, "connections_per_second": 495, "ratio": 0.99, "syncd_cpu_percent": 3,
 		"profile": {"total_us": 1000, "syncd_us": 40, "peer_us": 30, "hooks_us": 20, "xdp_us": 6}}]`,
@@ -53,7 +55,7 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"| fexit, virtual machine | 1 | 495 | 0.990 |", "| ring | 16 | 1 | 100,000 |", "| 50.00 % |", "Recommendation: `buffer: ring`", "2.5 times as much",
 		"blocks of 8192 are 100 times as fast", "0.80 of the rate of blocks from map to map", "| notification by an injector | 1.00 | 2.00 |",
-		"| builtin |", "Goal held: all sessions", "Goal held: fexit", "quick form", "nodes of mapsync use mutual TLS",
+		"| builtin |", "Goal held: all sessions", "Goal held: fexit", "quick form", "Goal held: no event lost at the default size and the rates of this table, natively: 0 of 70,000 lost", "nodes of mapsync use mutual TLS",
 		"| ring | 4096 | 1 | 100,000 | 0 | too short to decide |", "Goal **open**: no event lost at the default size", "full speed, ring, threads: 1: 90.00 %",
 		"| off, virtual machine | 900 | 0 | 0 | 900 | 0 | 5 | 1.000 |", "| fexit, virtual machine | 1,000 | 40 | 30 | 930 | 20 | 6 | 0.900 |",
 		"An injector writes the map", "used 50 % of the CPUs",

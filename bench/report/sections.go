@@ -29,7 +29,8 @@ func (p *page) rates(d *data) {
 	p.ratesOf("virtual machine", d.RatesVM, &c)
 	p.figure(c)
 	p.line("`reports`: the machine's own kernel attaches no hooks. The load balancer runs the code of the hooks itself, so that the")
-	p.line("ratio has the cost of events and of the daemon on a real processor. The entry of a hook comes on top. In the virtual")
+	p.line("ratio has the cost of events and of the daemon on a real processor. The entry of a hook comes on top, see")
+	p.line("[return probes](../capture.md#return-probes). In the virtual")
 	p.line("machine the processor is emulated, and the hooks are real. The events are those of all rounds and clients. Both nodes, their")
 	p.line("load balancers and netperf share the two CPUs, so that the ratio also has the cost of the peer. The columns lowest and highest")
 	p.line("are the ratios of single rounds: they show how much the rate varies by itself.")
@@ -37,11 +38,22 @@ func (p *page) rates(d *data) {
 	p.profiles("natively", d.RatesNative)
 	p.profiles("virtual machine", d.RatesVM)
 	p.line("")
+	p.nativeLosses(d.RatesNative)
 	for _, r := range slices.Concat(d.RatesNative, d.RatesVM) {
 		if bound := goals[r.Way]; bound > 0 {
 			p.goal(r.Ratio >= bound, "%s with %d clients: %.3f of off, at least %.2f", r.Way, r.Threads, r.Ratio, bound)
 		}
 	}
+}
+
+// nativeLosses states whether the default buffer lost events of the native measurement.
+func (p *page) nativeLosses(list []drill.Rate) {
+	i := slices.IndexFunc(list, func(r drill.Rate) bool { return r.Events > 0 })
+	if i < 0 {
+		return
+	}
+	lost, events := float64(list[i].Lost), float64(list[i].Events)
+	p.goal(lost == 0, "no event lost at the default size and the rates of this table, natively: %s of %s lost", number(lost), number(events))
 }
 
 // profiles shows the processor time of a connection by part, and how much each part adds to that without syncd.
@@ -156,7 +168,7 @@ func (p *page) factors(t *throughput) {
 	syncd := t.EndToEnd.New.DeltasPerSecond
 	p.line("- A call for each delta waits for its answer: blocks of 8192 are %.0f times as fast with the same framework.", by["net/rpc, blocks of 8192"]/by["net/rpc, one call each"])
 	p.line("- A gRPC call has HTTP/2 frames and headers: net/rpc is %.1f times as fast a call.", by["net/rpc, one call each"]/by["gRPC unary, typed"])
-	p.line("- JSON in an `Any` is encoded and decoded twice: typed messages are %.1f times as fast.", by["gRPC unary, typed"]/by["gRPC unary, Any with JSON"])
+	p.line("- JSON in an `Any` is text inside of protobuf: typed messages are %.1f times as fast.", by["gRPC unary, typed"]/by["gRPC unary, Any with JSON"])
 	p.line("- Kernel maps at both ends: blocks from map to map have %.2f of the rate of blocks from memory to memory.", by["net/rpc, blocks of 8192 from map to map"]/by["net/rpc, blocks of 8192"])
 	p.line("- syncd has %.2f of the rate of blocks from map to map. It also makes an event for each write, keeps a record of each entry with", syncd/by["net/rpc, blocks of 8192 from map to map"])
 	p.line("  version and owner, converts time stamps, resumes after a broken connection, and encrypts.")
@@ -183,8 +195,8 @@ func (p *page) notification(list []latency) {
 }
 
 func (p *page) sessions(d *data) {
-	p.heading("50,000 sessions")
-	p.paragraph("The active load balancer is killed under this number of open connections. Published: 50,000 sessions synchronised, with tcpkali.")
+	p.heading("Sessions that survive")
+	p.paragraph("The active load balancer is killed under open connections. Published: 50,000 sessions synchronised, with tcpkali.")
 	if d.Builtin == nil && d.Tcpkali == nil {
 		p.absent("The failover")
 		return

@@ -12,7 +12,8 @@ type Coverage struct {
 	Programs bool
 	// Syscalls are updates and deletes by bpf(2), single or in batches.
 	Syscalls bool
-	// Evictions are evictions by the kernel. Only LRU maps have them.
+	// Evictions are all evictions by the kernel. Only LRU maps have them. A kprobe detects only those by writes of BPF
+	// programs.
 	Evictions bool
 }
 
@@ -33,7 +34,6 @@ func Covers(a Attach, missing []string, t ebpf.MapType) Coverage {
 		prefix += "percpu_"
 	}
 	programs := !perCPU || hooked(prefix+"map_update_elem")
-	evictions := hooked("htab_lru_map_delete_node")
 	switch a {
 	case AttachFexit:
 		calls := hooked(prefix + "map_lookup_and_delete_batch")
@@ -44,9 +44,9 @@ func Covers(a Attach, missing []string, t ebpf.MapType) Coverage {
 		if kernelAtLeast(5, 14) {
 			calls = calls && hooked(prefix+"map_lookup_and_delete_elem")
 		}
-		return Coverage{programs, calls, evictions}
+		return Coverage{programs, calls, hooked("htab_lru_map_delete_node")}
 	case AttachKprobe:
-		return Coverage{programs, hooked(BPFEntry), evictions}
+		return Coverage{Programs: programs, Syscalls: hooked(BPFEntry)}
 	case AttachSyscall:
 		return Coverage{Syscalls: true}
 	}

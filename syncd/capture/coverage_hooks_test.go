@@ -43,7 +43,7 @@ func testCoverage(t *testing.T, h *hookedCapture, typ ebpf.MapType) {
 	events := func(op table.Op) (n int) {
 		h.awaitEvents(t)
 		for _, c := range h.take(id) {
-			if c.Op == op || c.Op == capture.OpKeys && op != table.OpEvict {
+			if c.Op == op || c.Op == capture.OpKeys && op == table.OpUpdate || c.Op == capture.OpDeletedKeys && op == table.OpDelete {
 				n++
 			}
 		}

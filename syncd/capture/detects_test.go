@@ -64,7 +64,7 @@ func runWriter(t *testing.T, typ ebpf.ProgramType, m *ebpf.Map) int {
 	t.Helper()
 	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
 	control := startControl(t, m)
-	detach := attachWriter(t, typ, writerCode(m, counter, make([]byte, 8), make([]byte, 16)))
+	detach := attachWriter(t, typ, dataplane.Getppid, writerCode(m, counter, make([]byte, 8), make([]byte, 16)))
 	if typ == ebpf.Kprobe {
 		control.do(t, "system-call", 0, 10, 0)
 	} else {
@@ -80,8 +80,9 @@ func runWriter(t *testing.T, typ ebpf.ProgramType, m *ebpf.Map) int {
 	return int(writes)
 }
 
-// attachWriter attaches a program until the end of the test, or until detach is called.
-func attachWriter(t *testing.T, typ ebpf.ProgramType, code asm.Instructions) (detach func() error) {
+// attachWriter attaches a program until the end of the test, or until detach is called: a kprobe to a function, another one to a
+// tracepoint.
+func attachWriter(t *testing.T, typ ebpf.ProgramType, function string, code asm.Instructions) (detach func() error) {
 	t.Helper()
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Name: "writer", Type: typ, License: "GPL", Instructions: code})
 	if err != nil {
@@ -91,7 +92,7 @@ func attachWriter(t *testing.T, typ ebpf.ProgramType, code asm.Instructions) (de
 	var l link.Link
 	switch typ {
 	case ebpf.Kprobe:
-		l, err = link.Kprobe(dataplane.Getppid, p, nil)
+		l, err = link.Kprobe(function, p, nil)
 	case ebpf.TracePoint:
 		l, err = link.Tracepoint("task", "task_newtask", p, nil)
 	case ebpf.RawTracepoint:

@@ -13,9 +13,12 @@ const eventSize = 24
 // opKeys is the operation of an event with keys that bpf(2) may have changed: OP_KEYS in bpf/event.h.
 const opKeys = table.OpEvict + 1
 
+// opDeletedKeys is opKeys for a call that deletes: OP_DELETED_KEYS in bpf/event.h.
+const opDeletedKeys = opKeys + 1
+
 // opLookup is the operation of an event with the key of an entry that a program has looked up: OP_LOOKUP in
 // bpf/event.h.
-const opLookup = opKeys + 1
+const opLookup = opDeletedKeys + 1
 
 // event is one event from the kernel. data refers to the buffer of the source and is valid until
 // its next read.
@@ -27,8 +30,11 @@ type event struct {
 	slot    uint8
 	op      table.Op
 	context table.Context
-	data    []byte // key and value, each padded to 8 bytes; with opKeys the number of keys, and the keys
+	data    []byte // key and value, each padded to 8 bytes; of a call of bpf(2) the number of keys, and the keys
 }
+
+// ofCall reports whether the event has keys that a call of bpf(2) may have changed.
+func (e *event) ofCall() bool { return e.op == opKeys || e.op == opDeletedKeys }
 
 // parseHeader decodes the head of an event. fill checks the size of key and value, which depends on
 // the map.
@@ -73,7 +79,7 @@ func (e *event) fill(c *table.Change, keySize, valueSize int, wallOffset int64) 
 	return nil
 }
 
-// keys returns the keys of an event with opKeys, one after the other. It refers to the memory of e.
+// keys returns the keys of an event of a call, one after the other. It refers to the memory of e.
 func (e *event) keys(keySize int) ([]byte, error) {
 	if len(e.data) >= 8 {
 		n := binary.NativeEndian.Uint64(e.data)

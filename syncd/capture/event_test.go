@@ -23,7 +23,7 @@ func FuzzEvent(f *testing.F) {
 		}
 		var s sequence
 		s.missing(e.cpu, e.slot, e.seq)
-		if e.op == opKeys {
+		if e.ofCall() {
 			if keys, err := e.keys(keySize); err == nil && (len(keys)%keySize != 0 || len(keys) > len(e.data)) {
 				t.Errorf("keys of an event of %d bytes: got %d bytes, want keys of %d", len(e.data), len(keys), keySize)
 			}

@@ -10,8 +10,11 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// OpKeys is the operation of the changes that Tap reports for keys of bpf(2) calls.
-const OpKeys = opKeys
+// OpKeys and OpDeletedKeys are the operations of the changes that Tap reports for keys of bpf(2) calls.
+const (
+	OpKeys        = opKeys
+	OpDeletedKeys = opDeletedKeys
+)
 
 // OpLookup is the operation of the changes that Tap reports for lookups. LookupPause is the pause between two of
 // them for one entry.
@@ -60,7 +63,7 @@ func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
 			p.stats.Unwatched++
 			continue
 		}
-		if e.op == opKeys {
+		if e.ofCall() {
 			c.tapKeys(e, target.keySize, fn)
 			continue
 		}
@@ -74,7 +77,7 @@ func (c *Capture) tapBatch(fn func(mapID uint32, change *table.Change)) {
 	}
 }
 
-// tapKeys passes each key of an event with opKeys to fn.
+// tapKeys passes each key of an event of a call to fn.
 func (c *Capture) tapKeys(e *event, size int, fn func(mapID uint32, change *table.Change)) {
 	keys, err := e.keys(size)
 	if err != nil {
@@ -82,7 +85,7 @@ func (c *Capture) tapKeys(e *event, size int, fn func(mapID uint32, change *tabl
 		return
 	}
 	for ; len(keys) > 0; keys = keys[size:] {
-		fn(e.mapID, &table.Change{Op: opKeys, Context: e.context, Key: keys[:size]})
+		fn(e.mapID, &table.Change{Op: e.op, Context: e.context, Key: keys[:size]})
 		c.pump.stats.Events++
 		c.pump.stats.ByContext[e.context]++
 	}

@@ -53,9 +53,9 @@ func TestLookupsAreReported(t *testing.T) {
 		typ     ebpf.MapType
 		keySize int
 	}{
-		{ebpf.Hash, 12}, {ebpf.LRUHash, 100}, {ebpf.PerCPUHash, 64}, {ebpf.LRUCPUHash, 12},
+		{ebpf.Hash, 12}, {ebpf.LRUHash, 100}, {ebpf.PerCPUHash, 64}, {ebpf.PerCPUHash, 12}, {ebpf.LRUCPUHash, 64}, {ebpf.LRUCPUHash, 12},
 	} {
-		t.Run(tt.typ.String(), func(t *testing.T) { h.checkLookups(t, tt.typ, tt.keySize) })
+		t.Run(fmt.Sprintf("%s/%d", tt.typ, tt.keySize), func(t *testing.T) { h.checkLookups(t, tt.typ, tt.keySize) })
 	}
 	if st := h.Stats(); st.Skipped != 0 {
 		t.Errorf("skipped runs of the other hooks: got %d, want 0", st.Skipped)
@@ -65,6 +65,11 @@ func TestLookupsAreReported(t *testing.T) {
 
 func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int) {
 	const keys, valueSize = 100, 24
+	// Two hooked functions may call each other in one lookup. Without a common number of the entry, each reports it.
+	hooks := 1
+	if (typ == ebpf.PerCPUHash || typ == ebpf.LRUCPUHash) && keySize%8 != 0 {
+		hooks = 2
+	}
 	m, id := newHash(t, typ, keySize, valueSize, 4*keys)
 	h.watchLookups(t, id, keySize, valueSize)
 	p := openDataPlane(t, m, dataplane.Options{Capacity: keys, Endless: true})
@@ -110,7 +115,7 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 			t.Fatal(err)
 		}
 		h.awaitEvents(t)
-		pauses = 2 + int(time.Since(began)/capture.LookupPause)
+		pauses = hooks * (2 + int(time.Since(began)/capture.LookupPause))
 		times, more = make(map[string]int), 0
 		for _, c := range h.take(id) {
 			if times[c.Key]++; times[c.Key] == pauses+1 {
@@ -137,9 +142,8 @@ func (h *hookedCapture) checkLookups(t *testing.T, typ ebpf.MapType, keySize int
 		t.Fatal(err)
 	}
 	h.awaitEvents(t)
-	// Two hooked functions may call each other in one lookup.
-	if got := h.take(id); len(got) < keys*9/10 || len(got) > keys {
-		t.Errorf("events of one lookup of each key after the map is watched again: got %d, want %d to %d", len(got), keys*9/10, keys)
+	if got := h.take(id); len(got) < keys*9/10 || len(got) > hooks*keys {
+		t.Errorf("events of one lookup of each key after the map is watched again: got %d, want %d to %d", len(got), keys*9/10, hooks*keys)
 	}
 	h.Unwatch(id)
 	h.watch(t, id, keySize, valueSize)

@@ -152,7 +152,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 			p.prefetch(tx, p.run[i:min(i+table.PrefetchBatch, len(p.run))])
 		}
 		e := &p.run[i]
-		if e.op == opKeys {
+		if e.ofCall() {
 			p.requestRereads(tx, e)
 			continue
 		}
@@ -175,7 +175,7 @@ func (p *pump) applyRun(tx *table.Tx) {
 	}
 }
 
-// requestRereads makes the table reread the keys of an event with opKeys.
+// requestRereads makes the table reread the keys of an event of a call.
 func (p *pump) requestRereads(tx *table.Tx, e *event) {
 	size := p.target.keySize
 	keys, err := e.keys(size)
@@ -185,8 +185,12 @@ func (p *pump) requestRereads(tx *table.Tx, e *event) {
 	}
 	p.stats.Events += uint64(len(keys) / size)
 	p.stats.ByContext[e.context] += uint64(len(keys) / size)
+	request := tx.RequestReread
+	if e.op == opDeletedKeys {
+		request = tx.RequestRereadOfDelete
+	}
 	for ; len(keys) > 0; keys = keys[size:] {
-		tx.RequestReread(p.target.tableKey(keys[:size]))
+		request(p.target.tableKey(keys[:size]))
 	}
 }
 
@@ -203,7 +207,7 @@ func monotonic() int64 {
 func (p *pump) prefetch(tx *table.Tx, events []event) {
 	p.keys = p.keys[:0]
 	for i := range events {
-		if data := events[i].data; len(data) >= p.target.keySize && events[i].op != opKeys {
+		if data := events[i].data; len(data) >= p.target.keySize && !events[i].ofCall() {
 			p.keys = append(p.keys, data[:p.target.keySize])
 		}
 	}

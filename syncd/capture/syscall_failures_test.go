@@ -2,7 +2,9 @@ package capture_test
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
+	"os"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -33,6 +35,7 @@ var failingCalls = map[string]struct {
 		a := entryAttributes{fd: fd, key: key}
 		return bpfCall(unix.BPF_MAP_LOOKUP_AND_DELETE_ELEM, unsafe.Pointer(&a), unsafe.Sizeof(a))
 	}, unix.EFAULT, 1, 0},
+	"delete-whose-attributes-end-with-the-key": {deleteByShortAttributes, 0, 1, 0},
 	"batch-of-no-keys": {func(fd uint32, _ unsafe.Pointer) unix.Errno {
 		a := batchAttributes{fd: fd}
 		return bpfCall(unix.BPF_MAP_DELETE_BATCH, unsafe.Pointer(&a), unsafe.Sizeof(a))
@@ -71,6 +74,24 @@ type batchAttributes struct {
 	count, fd    uint32
 	elemFlags    uint64
 	flags        uint64
+}
+
+// deleteByShortAttributes deletes by attributes that end with the key, in front of memory that cannot be read.
+func deleteByShortAttributes(fd uint32, key unsafe.Pointer) unix.Errno {
+	page := os.Getpagesize()
+	memory, err := unix.Mmap(-1, 0, 2*page, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return unix.ENOMEM
+	}
+	defer unix.Munmap(memory)
+	if err := unix.Mprotect(memory[page:], unix.PROT_NONE); err != nil {
+		return unix.ENOMEM
+	}
+	attributes := memory[page-16 : page]
+	binary.NativeEndian.PutUint32(attributes, fd)
+	binary.NativeEndian.PutUint64(attributes[8:], uint64(uintptr(key)))
+	defer runtime.KeepAlive(key)
+	return bpfCall(unix.BPF_MAP_DELETE_ELEM, unsafe.Pointer(&attributes[0]), 16)
 }
 
 // batchByReadOnlyDescriptor deletes by a descriptor that is opened for reading.

@@ -47,12 +47,16 @@ func TestSyscallEvents(t *testing.T) {
 					unwatched.do(t, operation, 0, 10, 100)
 					c.do(t, operation, 0, 10, 100)
 					poll.Eventually(t, "events of "+operation, func() bool { return h.recorded(id) >= 10 })
+					op := capture.OpKeys
+					if strings.Contains(operation, "delete") {
+						op = capture.OpDeletedKeys
+					}
 					got := h.take(id)
 					slices.SortFunc(got, func(a, b change) int { return strings.Compare(a.Key, b.Key) })
 					var want []change
 					for i := range 10 {
 						key, _ := entry(8, 16, i, 0)
-						want = append(want, change{capture.OpKeys, table.ContextSyscall, string(key), ""})
+						want = append(want, change{op, table.ContextSyscall, string(key), ""})
 					}
 					compareChanges(t, got, want)
 				}

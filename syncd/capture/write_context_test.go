@@ -36,6 +36,7 @@ const (
 	processWriter
 	iteratorWriter
 	kprobeWriter
+	nestedWriter // under a kprobe inside bpf(2) calls that write, also in those of syncd
 	tracepointWriter
 	evictionWriter // a process that fills an LRU map
 	singleWriter   // bpf(2), one entry per call
@@ -45,7 +46,7 @@ const (
 )
 
 var loadWriterNames = [loadWriters]string{
-	"", "packet", "timer", "process", "iterator", "kprobe", "tracepoint", "eviction", "bpf(2)", "bpf(2) batch", "syncd",
+	"", "packet", "timer", "process", "iterator", "kprobe", "kprobe inside bpf(2)", "tracepoint", "eviction", "bpf(2)", "bpf(2) batch", "syncd",
 }
 
 // context returns the context that the events of a writer must have.
@@ -64,7 +65,7 @@ func (w loadWriter) context() table.Context {
 // detected reports whether the events of a writer have its keys and values.
 func (w loadWriter) detected(attach capture.Attach) bool {
 	switch w {
-	case kprobeWriter:
+	case kprobeWriter, nestedWriter:
 		return attach.Detects(ebpf.Kprobe)
 	case tracepointWriter:
 		return attach.Detects(ebpf.TracePoint)
@@ -118,13 +119,13 @@ func (j *contextChecker) observe(_ uint32, c *table.Change) {
 	case table.OpEvict: // of the map that one writer fills
 		writer = evictionWriter
 		j.deletes[writer].Add(1)
-	case capture.OpKeys: // whichever writer the keys belong to
+	case capture.OpKeys, capture.OpDeletedKeys: // whichever writer the keys belong to
 		j.drained.Add(1)
 		writer = batchWriter
 	default:
 		return
 	}
-	if (writer == kprobeWriter || writer == tracepointWriter) && !writer.detected(j.attach) {
+	if writer >= kprobeWriter && writer <= tracepointWriter && !writer.detected(j.attach) {
 		return // on 5.10, fexit takes it for a call of bpf(2): both raise bpf_prog_active
 	}
 	if writer.context() != c.Context {
@@ -167,7 +168,7 @@ func (j *contextChecker) least(w loadWriter) (updates, deletes uint64) {
 		return 2, 2 // each run loads a program
 	case w == tracepointWriter:
 		return 10, 0 // each needs a process
-	case w == kprobeWriter:
+	case w == kprobeWriter, w == nestedWriter:
 		return 20, 0
 	}
 	return 20, 20
@@ -221,9 +222,13 @@ func (j *contextChecker) runAllWriters(t *testing.T, h *hookedCapture, m, full *
 	control := startControl(t, m)
 	control.do(t, "pin", busyCPU, 0, 0)
 	counter, _ := newHash(t, ebpf.Array, 4, 8, 1)
-	for writer, typ := range map[loadWriter]ebpf.ProgramType{kprobeWriter: ebpf.Kprobe, tracepointWriter: ebpf.TracePoint} {
-		key, value := taggedEntry(writer, 0)
-		attachWriter(t, typ, writerCode(m, counter, key, value))
+	for _, w := range []struct {
+		writer   loadWriter
+		typ      ebpf.ProgramType
+		function string
+	}{{kprobeWriter, ebpf.Kprobe, dataplane.Getppid}, {nestedWriter, ebpf.Kprobe, "security_bpf"}, {tracepointWriter, ebpf.TracePoint, ""}} {
+		key, value := taggedEntry(w.writer, 0)
+		attachWriter(t, w.typ, w.function, writerCode(m, counter, key, value))
 	}
 	evicting := openDataPlane(t, full, dataplane.Options{Capacity: 1024, Endless: true})
 	for i := range 1024 {

@@ -116,56 +116,113 @@ func operate(m *ebpf.Map, operation string, first, n, version uint64) error {
 	return err
 }
 
-// Another process writes by bpf(2), singly and in batches. The peer's map follows at once: the next scan
-// is an hour away.
-func TestControlPlaneWrites(t *testing.T) {
+// controlMethods returns the attach methods that detect writes by bpf(2).
+func controlMethods() []capture.Attach {
 	methods := []capture.Attach{capture.AttachFexit, capture.AttachKprobe}
 	// The emulator often fails while the kernel patches the entry of all system calls.
 	if kernelName() == "" {
 		methods = append(methods, capture.AttachSyscall)
 	}
-	for _, offer := range capture.Probe(methods...) {
-		t.Run(string(offer.Attach), func(t *testing.T) {
-			if offer.Err != nil {
-				refused(t, &offer)
+	return methods
+}
+
+// Another process writes by bpf(2), singly and in batches. The peer's map follows at once: the next scan
+// is an hour away.
+func TestControlPlaneWrites(t *testing.T) {
+	for _, offer := range capture.Probe(controlMethods()...) {
+		for _, typ := range []ebpf.MapType{ebpf.Hash, ebpf.LRUHash} {
+			t.Run(fmt.Sprintf("%s/%s", offer.Attach, typ), func(t *testing.T) {
+				if offer.Err != nil {
+					refused(t, &offer)
+				}
+				testControlPlaneWrites(t, offer.Attach, typ)
+			})
+		}
+	}
+}
+
+func testControlPlaneWrites(t *testing.T, attach capture.Attach, typ ebpf.MapType) {
+	dir := pinDir(t)
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+	spec := &ebpf.MapSpec{Name: "ct", Type: typ, KeySize: 8, ValueSize: 16, MaxEntries: 100_000}
+	m2 := pinnedAs(t, two, spec)
+	pinnedAs(t, one, spec)
+	n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
+	n1.attach = attach
+	n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
+	startPair(t, n1, n2)
+	c := startControlPlane(t, one)
+	for _, step := range []struct {
+		operation         string
+		first, n, version uint64
+		want              map[uint64]uint64 // number of entries by value
+	}{
+		{"update", 0, 1000, 1, map[uint64]uint64{1: 1000}},
+		{"update", 500, 100, 2, map[uint64]uint64{1: 900, 2: 100}},
+		{"batch-update", 900, 6000, 3, map[uint64]uint64{1: 800, 2: 100, 3: 6000}},
+		{"delete", 0, 500, 0, map[uint64]uint64{1: 300, 2: 100, 3: 6000}},
+		{"batch-delete", 1000, 5000, 0, map[uint64]uint64{1: 300, 2: 100, 3: 1000}},
+		{"batch-drain", 0, 64, 0, map[uint64]uint64{}},
+		// More keys than can wait for a reread: a scan of the map follows.
+		{"batch-update", 0, 60_000, 4, map[uint64]uint64{4: 60_000}},
+	} {
+		c.do(step.operation, step.first, step.n, step.version)
+		poll.Within(t, 2*time.Minute, "the peer's map follows "+step.operation, func() bool {
+			got := make(map[uint64]uint64)
+			for _, value := range entriesOf(t, m2) {
+				got[binary.NativeEndian.Uint64(value[:])]++
 			}
-			dir := pinDir(t)
-			one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
-			m2 := pinned(t, two, 8, 16, 100_000)
-			pinned(t, one, 8, 16, 100_000)
-			n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
-			n1.attach = offer.Attach
-			n1.config.ScanInterval, n2.config.ScanInterval = time.Hour, time.Hour
-			startPair(t, n1, n2)
-			c := startControlPlane(t, one)
-			for _, step := range []struct {
-				operation         string
-				first, n, version uint64
-				want              map[uint64]uint64 // number of entries by value
-			}{
-				{"update", 0, 1000, 1, map[uint64]uint64{1: 1000}},
-				{"update", 500, 100, 2, map[uint64]uint64{1: 900, 2: 100}},
-				{"batch-update", 900, 6000, 3, map[uint64]uint64{1: 800, 2: 100, 3: 6000}},
-				{"delete", 0, 500, 0, map[uint64]uint64{1: 300, 2: 100, 3: 6000}},
-				{"batch-delete", 1000, 5000, 0, map[uint64]uint64{1: 300, 2: 100, 3: 1000}},
-				{"batch-drain", 0, 64, 0, map[uint64]uint64{}},
-				// More keys than can wait for a reread: a scan of the map follows.
-				{"batch-update", 0, 60_000, 4, map[uint64]uint64{4: 60_000}},
-			} {
-				c.do(step.operation, step.first, step.n, step.version)
-				poll.Within(t, 2*time.Minute, "the peer's map follows "+step.operation, func() bool {
-					got := make(map[uint64]uint64)
-					for _, value := range entriesOf(t, m2) {
-						got[binary.NativeEndian.Uint64(value[:])]++
-					}
-					return fmt.Sprint(got) == fmt.Sprint(step.want)
-				})
-			}
-			// A preemptible kernel skips hooks that preempt one another. A scan follows.
-			preemptible := kernelName() == "6.1/preempt=full" || kernelName() == "testing"
-			if s := n1.status().Capture; (s.Losses.Repaired != 0 || s.Losses.Open) && (!preemptible || s.Skipped == 0) {
-				t.Errorf("losses: got %+v, want none, so that no scan has found the changes", s)
-			}
+			return fmt.Sprint(got) == fmt.Sprint(step.want)
 		})
+	}
+	// A preemptible kernel skips hooks that preempt one another. A scan follows.
+	preemptible := kernelName() == "6.1/preempt=full" || kernelName() == "testing"
+	if s := n1.status().Capture; (s.Losses.Repaired != 0 || s.Losses.Open) && (!preemptible || s.Skipped == 0) {
+		t.Errorf("losses: got %+v, want none, so that no scan has found the changes", s)
+	}
+}
+
+// TestEvictionsByControlPlaneAreNoDeletes: writes by bpf(2) evict the entries of an LRU map, whose owner may still use them. Scans
+// find them gone, and the peer keeps them.
+func TestEvictionsByControlPlaneAreNoDeletes(t *testing.T) {
+	const entries, more = 200, 2000
+	for _, offer := range capture.Probe(controlMethods()...) {
+		for _, typ := range []ebpf.MapType{ebpf.LRUHash, ebpf.LRUCPUHash} {
+			t.Run(fmt.Sprintf("%s/%s", offer.Attach, typ), func(t *testing.T) {
+				if offer.Err != nil {
+					refused(t, &offer)
+				}
+				dir := pinDir(t)
+				one, two := filepath.Join(dir, "one"), filepath.Join(dir, "two")
+				spec := ebpf.MapSpec{Name: "ct", Type: typ, KeySize: 8, ValueSize: 16, MaxEntries: 2 * entries}
+				m1 := pinnedAs(t, one, &spec)
+				spec.MaxEntries = 2 * more
+				m2 := pinnedAs(t, two, &spec)
+				n1, n2 := newNode(t, 1, "ct="+one), newNode(t, 2, "ct="+two)
+				n1.attach = offer.Attach
+				n1.config.ScanInterval = 50 * time.Millisecond
+				startPair(t, n1, n2)
+				c := startControlPlane(t, one)
+				held := func(m *ebpf.Map) (n int) {
+					for i := range uint64(entries) {
+						key, _ := anyEntry(m, i, 0)
+						if value, err := m.LookupBytes(key); err == nil && value != nil {
+							n++
+						}
+					}
+					return n
+				}
+				c.do("put", 0, entries, 1)
+				poll.Eventually(t, "the peer has the entries", func() bool { return held(m2) == entries })
+				c.do("put", entries, more, 1)
+				if n := held(m1); n > entries/2 {
+					t.Fatalf("entries that stay in the full map: got %d, want at most %d", n, entries/2)
+				}
+				scans := func() uint64 { return n1.status().Maps[0].Scan.Scans }
+				last := scans()
+				poll.Eventually(t, "three more scans", func() bool { return scans() > last+3 })
+				poll.Stays(t, time.Second, "the peer keeps the entries", func() bool { return held(m2) == entries })
+			})
+		}
 	}
 }

@@ -36,8 +36,8 @@ func scanCPUs(c *config.Config) (*unix.CPUSet, error) {
 func (m *replica) newScanner(a *attachment, t *table.Table) (*kmap.Scanner, error) {
 	d := m.daemon
 	if info := a.m.Info(); d.evictionsUnseen(&info) && !d.config.EvictionDeletes {
-		m.log.Warn("evictions of map are not captured",
-			"hint", "set attach: auto; otherwise undetected deletes of own entries count as evictions")
+		m.log.Warn("not all evictions of map are captured",
+			"hint", "set attach: auto on a kernel with fexit; otherwise undetected deletes of own entries count as evictions")
 	}
 	o := scanIntervals(&d.config, m.name)
 	o.MayExtend, o.Budget, o.Now, o.Logger = d.mayExtendScans, d.scanBudget, d.clock.now, m.log

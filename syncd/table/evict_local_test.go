@@ -180,6 +180,49 @@ func TestUnseenEviction(t *testing.T) {
 	r.wantLive("k", "")
 }
 
+// TestDeleteByCallIsNoEviction: without hooks on evictions, an absent key was deleted if a call of bpf(2) has reported
+// its delete, and evicted otherwise.
+func TestDeleteByCallIsNoEviction(t *testing.T) {
+	r := newRig(t, lru(8, 8), func(o *Options) { o.EvictionsUnseen = true })
+	deleted := func(key string) {
+		r.tab.Update(func(tx *Tx) { tx.RequestRereadOfDelete(pad(key, keySize)) })
+		r.wantRereads(key)
+	}
+	r.local(Accepted, second, "update k v packet 0")
+	deleted("k")
+	r.local(Stale, second-1, "delete k - reread 0") // the read may be older than the write
+	r.wantRereads("k")
+	r.local(Accepted, 2*second, "delete k - reread 0")
+	r.want("k", "- v2000000000 a100")
+
+	// The entry of a peer is restored, as after any delete by a call.
+	r.remote(Accepted, 3*second, peer, 3_000_000_000, "p", "v")
+	r.write()
+	deleted("p")
+	r.local(Restored, 4*second, "delete p - reread 0")
+
+	// A call that did not delete the key, or that was before another reread, says nothing about its later absence.
+	r.local(Accepted, 5*second, "update l v packet 0")
+	deleted("l")
+	r.local(Unchanged, 6*second, "update l v reread 0")
+	r.local(Ignored, 7*second, "delete l - reread 0")
+	r.want("l", "v v5000000000 a100")
+
+	// A reread that began before the call says nothing either.
+	r.local(Accepted, 8*second, "update m v packet 0")
+	early := r.read(9 * second)
+	r.tab.Update(func(tx *Tx) { tx.RequestRereadOfDelete(pad("m", keySize)) })
+	early.found(Unchanged, "m", "v")
+	r.wantRereads("m")
+	r.local(Accepted, 10*second, "delete m - reread 0")
+	r.tab.Update(func(tx *Tx) {
+		tx.RequestRereadOfDelete([]byte("short"))
+		tx.RequestRereadOfDelete(pad("unknown", keySize))
+	})
+	r.wantRereads("unknown")
+	r.local(Unchanged, 11*second, "delete unknown - reread 0")
+}
+
 // CPU 1 creates an evicted entry again. By their times, the eviction came later. A reread that begins after
 // both events finds the entry: it is not evicted, so a delete by its owner deletes it from the map.
 func TestRereadFindsAnEvictedEntry(t *testing.T) {

@@ -1,9 +1,9 @@
 package table
 
-// mayBeEvicted reports whether a delete counts as an eviction. A reread cannot distinguish them. If hooks
-// report evictions, an eviction whose event is lost counts as a delete.
-func (t *Table) mayBeEvicted(c *Change) bool {
-	return c.Context == ContextReread && t.opt.EvictionsUnseen
+// mayBeEvicted reports whether a delete counts as an eviction. A reread cannot distinguish them, unless a call
+// of bpf(2) has deleted the key. If hooks report evictions, an eviction whose event is lost counts as a delete.
+func (t *Table) mayBeEvicted(c *Change, m *meta) bool {
+	return c.Context == ContextReread && t.opt.EvictionsUnseen && !m.is(flagCallDeleted)
 }
 
 // evictUnseen enters a reread that did not find a key, in an LRU map whose evictions no hook reports. The

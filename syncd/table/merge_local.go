@@ -194,6 +194,9 @@ func (m *meta) noteEvidence(c *Change) {
 	switch {
 	case c.Context == ContextReread:
 		m.flags &^= flagUncertain
+		if !m.is(flagReread) { // otherwise the reread after the delete follows
+			m.flags &^= flagCallDeleted
+		}
 		m.cpu = cpuNone // a reread is not ordered with the events of any CPU
 	case m.seen == 0 || c.Time-m.seen > timestampMargin:
 		m.cpu = c.CPU

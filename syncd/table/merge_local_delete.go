@@ -28,7 +28,7 @@ func (t *Table) localDelete(c *Change, h, s uint32) Outcome {
 		return Unchanged
 	}
 	m.flags &^= flagEntry
-	if t.mayBeEvicted(c) {
+	if t.mayBeEvicted(c, m) {
 		return t.evictUnseen(c, s)
 	}
 	switch {

@@ -16,6 +16,19 @@ func (tx *Tx) RequestReread(key []byte) {
 	t.queueUnknownReread(key)
 }
 
+// RequestRereadOfDelete is RequestReread for an event that reports a delete by bpf(2), without its order with
+// other changes. If the reread does not find the key, it was deleted: it does not count as evicted, even with
+// Options.EvictionsUnseen.
+func (tx *Tx) RequestRereadOfDelete(key []byte) {
+	tx.RequestReread(key)
+	if len(key) != tx.t.opt.KeySize {
+		return
+	}
+	if _, s := tx.t.find(key); s != 0 {
+		tx.t.meta(s).flags |= flagCallDeleted
+	}
+}
+
 // noteLateChange notes a change that arrives after a later one, and requests a reread of the key. Event
 // times are not exact enough to order the writes of two CPUs. A dirty record is not read, because the
 // writer is about to write it. It is read nevertheless if both changes have about the same time, because

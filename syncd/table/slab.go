@@ -70,6 +70,8 @@ const (
 	// flagUncounted: the map may hold a value of a peer that syncd wrote after the record's last change. Counter does
 	// not see the next change.
 	flagUncounted
+	// flagCallDeleted: a call of bpf(2) has deleted the key since the last reread. See mayBeEvicted.
+	flagCallDeleted
 
 	// flagsOfSlot are the flags that stay when a slot is released and used again.
 	flagsOfSlot = flagInRereads | flagInFailures | flagInEvicted | flagInReleased
