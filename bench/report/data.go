@@ -25,6 +25,7 @@ type throughput struct {
 	CPUs   int    `json:"cpus"`
 	Kernel string `json:"kernel"`
 	Go     string `json:"go"`
+	TLS    bool   `json:"tls"` // the nodes of all parts have mutual TLS
 	Parts  []struct {
 		Name      string  `json:"name"`
 		OtherLoad float64 `json:"other_load_percent"`

@@ -26,7 +26,12 @@ func newPage(d *data, quick bool) *page {
 	p.line("- Machine: %s, %d CPUs, kernel %s, %s.", d.Machine, t.CPUs, kernel, t.Go)
 	p.line("- Only ratios within a table are meaningful. Connections per second with and without syncd, and the ways of net/rpc or gRPC,")
 	p.line("  took turns. The other measurements of a table were made one after the other.")
-	p.line("- All nodes of mapsync use mutual TLS.")
+	if t.TLS {
+		p.line("- All nodes of mapsync use mutual TLS.")
+	} else {
+		p.line("- The nodes use mutual TLS in the measurements of connections per second, of deltas from map to map in the section on net/rpc or")
+		p.line("  gRPC, and of sessions. Those of losses, of ring buffer or perf buffer, and of notification have no TLS.")
+	}
 	for _, part := range t.Parts {
 		if part.OtherLoad > 10 {
 			p.line("- Other processes used %.0f %% of the CPUs during part `%s`.", part.OtherLoad, part.Name)

@@ -10,7 +10,7 @@ import (
 
 // results are the smallest results of each program.
 var results = map[string]string{
-	"throughput.json": `{"cpus": 2, "kernel": "6.1", "go": "go1.26", "parts": [{"name": "buffers", "other_load_percent": 50}],
+	"throughput.json": `{"cpus": 2, "kernel": "6.1", "go": "go1.26", "tls": true, "parts": [{"name": "buffers", "other_load_percent": 50}],
 		"end_to_end": {"new": {"deltas_per_second": 400000}, "updated": {"deltas_per_second": 300000}},
 		"ceiling_new": {"deltas_per_second": 1600000},
 		"alternatives": [{"name": "net/rpc, one call each", "deltas_per_second": 10000}, {"name": "net/rpc, blocks of 8192", "deltas_per_second": 1000000},

@@ -88,7 +88,7 @@ func run(ctx context.Context, o options) error {
 		return fmt.Errorf("remove the limit of locked memory: %w", err)
 	}
 	runtime.GOMAXPROCS(min(2, runtime.NumCPU()))
-	r, err := newReport(o.entries, o.rounds)
+	r, err := newReport(o.entries, o.rounds, o.tls)
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ type Report struct {
 	CPUs      int       `json:"cpus"`
 	Kernel    string    `json:"kernel"`
 	Go        string    `json:"go"`
+	TLS       bool      `json:"tls"` // all nodes have mutual TLS
 	Parts     []PartRun `json:"parts"`
 
 	EndToEnd      *EndToEnd  `json:"end_to_end,omitempty"`
@@ -67,14 +68,14 @@ type Report struct {
 	Targets       []Target   `json:"targets"`
 }
 
-func newReport(n, rounds int) (*Report, error) {
+func newReport(n, rounds int, tls bool) (*Report, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("get the kernel's release: %w", err)
 	}
 	return &Report{
 		Entries: n, KeySize: keySize, ValueSize: valueSize, Rounds: rounds,
-		CPUs: runtime.GOMAXPROCS(0), Kernel: unix.ByteSliceToString(u.Release[:]), Go: runtime.Version(),
+		CPUs: runtime.GOMAXPROCS(0), Kernel: unix.ByteSliceToString(u.Release[:]), Go: runtime.Version(), TLS: tls,
 	}, nil
 }
 

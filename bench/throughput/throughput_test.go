@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func TestExtraParts(t *testing.T) {
 	needBPF(t)
 	o := options{entries: batchEntries, rounds: 1, latency: 200 * time.Millisecond, buffers: 20 * time.Millisecond, fills: 1, quick: true, only: "buffers,notification"}
-	r, err := newReport(o.entries, o.rounds)
+	r, err := newReport(o.entries, o.rounds, o.tls)
 	if err != nil {
 		t.Fatal(err)
 	}
