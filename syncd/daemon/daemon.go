@@ -211,11 +211,13 @@ func (d *Daemon) openKernel(open func(capture.Options) (*capture.Capture, error)
 	if err != nil {
 		return err
 	}
-	d.capture, err = open(capture.Options{
+	o := capture.Options{
 		Attach: attach, Buffer: capture.Buffer(d.config.Buffer),
 		BufferSize: size, OwnWriteMarks: d.ownWriteMarks, Lookups: d.config.HooksAnyInPlace(), Tick: tick,
 		WallOffset: d.clock.offset, MeasureRing: kmap.CallCreateBuffer.Measure, Logger: d.log,
-	})
+	}
+	// The creation of the ring is one long call.
+	err = kmap.OnScanCPUs(d.scanCPUs, func() (err error) { d.capture, err = open(o); return err })
 	if err != nil {
 		return fmt.Errorf("open capture (run `syncd check` for the attach methods of this kernel): %w", err)
 	}

@@ -5,29 +5,69 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"mapsync/internal/poll"
+	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
 
 	"golang.org/x/sys/unix"
 )
 
-// TestScansRunOnScanCPUs: while syncd scans, one of its threads may use the CPUs of scan-cpus only. syncd does not
-// start if it may use none of them.
-func TestScansRunOnScanCPUs(t *testing.T) {
-	var allowed unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
-		t.Fatalf("read the CPUs of this process: %v", err)
-	}
-	last := 0
+// lastCPU returns the last CPU that the thread may use.
+func lastCPU(t *testing.T) (last int) {
+	t.Helper()
+	allowed := allowedCPUs(t)
 	for cpu := range 1024 {
 		if allowed.IsSet(cpu) {
 			last = cpu
 		}
 	}
+	return last
+}
+
+// allowedCPUs returns the CPUs that the thread may use.
+func allowedCPUs(t *testing.T) (allowed unix.CPUSet) {
+	t.Helper()
+	if err := unix.SchedGetaffinity(0, &allowed); err != nil {
+		t.Fatalf("read the CPUs of this thread: %v", err)
+	}
+	return allowed
+}
+
+// TestCaptureOpensOnScanCPUs: the creation of the ring is a long call. It runs on the CPUs of scan-cpus, and the thread then returns
+// to its own ones.
+func TestCaptureOpensOnScanCPUs(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, last := allowedCPUs(t), lastCPU(t)
+	var want, got unix.CPUSet
+	want.Set(last)
+	n := newNode(t, 1, "ct")
+	n.config.ScanCPUs = fmt.Sprint(last)
+	d, err := daemon.New(daemon.Options{Config: n.config, Logger: slog.New(slog.DiscardHandler), OpenCapture: func(o capture.Options) (*capture.Capture, error) {
+		got, o.Attach = allowedCPUs(t), capture.AttachNone
+		return capture.Open(o)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if got != want {
+		t.Errorf("CPUs while the capture opens: got %v, want %v", got, want)
+	}
+	if after := allowedCPUs(t); after != before {
+		t.Errorf("CPUs after that: got %v, want %v", after, before)
+	}
+}
+
+// TestScansRunOnScanCPUs: while syncd scans, one of its threads may use the CPUs of scan-cpus only. syncd does not
+// start if it may use none of them.
+func TestScansRunOnScanCPUs(t *testing.T) {
+	last := lastCPU(t)
 	pin := filepath.Join(pinDir(t), "ct")
 	m := pinned(t, pin, 8, 16, 20_000)
 	for i := range uint64(20_000) {

@@ -21,6 +21,13 @@ func CheckScanCPUs(cpus *unix.CPUSet) error {
 	return nil
 }
 
+// OnScanCPUs calls fn on a thread that runs on the CPUs. Nil, or CPUs that are offline: where it may run now.
+func OnScanCPUs(cpus *unix.CPUSet, fn func() error) error {
+	release, _ := pinToCPUs(cpus) // CheckScanCPUs returns the error at the start
+	defer release()
+	return fn()
+}
+
 // pinToCPUs moves the calling goroutine's thread to the CPUs until release is called. Nil: it does nothing.
 // With an error, for example because the CPUs are offline, the thread stays where it may run now.
 func pinToCPUs(cpus *unix.CPUSet) (release func(), err error) {
