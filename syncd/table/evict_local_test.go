@@ -208,6 +208,12 @@ func TestDeleteByCallIsNoEviction(t *testing.T) {
 	r.local(Ignored, 7*second, "delete l - reread 0")
 	r.want("l", "v v5000000000 a100")
 
+	// A scan has found the absence before the event of the call arrives.
+	r.local(Accepted, 7*second, "update n v packet 0")
+	r.local(Ignored, 7*second+timestampMargin, "delete n - reread 0")
+	deleted("n")
+	r.local(Accepted, 8*second, "delete n - reread 0")
+
 	// A reread that began before the call says nothing either.
 	r.local(Accepted, 8*second, "update m v packet 0")
 	early := r.read(9 * second)

@@ -28,7 +28,7 @@ func (d *Daemon) Deliver(cpu int) {
 const maxDisorder = 5 * TimestampMargin
 
 // event enters an event into the table. It ignores events of a map that is not attached any more. If
-// hooks report keys only, it requests a reread instead of an update.
+// hooks report keys only, it requests a reread instead.
 func (d *Daemon) event(e *event) {
 	d.n.world.moves++
 	if d.m == nil || e.mapID != d.m.ID {
@@ -40,6 +40,10 @@ func (d *Daemon) event(e *event) {
 	}
 	if d.n.world.keysOnly && e.op == table.OpUpdate {
 		d.tab.Update(func(tx *table.Tx) { tx.RequestReread(c.Key) })
+		return
+	}
+	if d.n.world.deletedKeys && e.op == table.OpDelete && e.ctx == table.ContextSyscall {
+		d.tab.Update(func(tx *table.Tx) { tx.RequestRereadOfDelete(c.Key) })
 		return
 	}
 	before := d.Content(e.key)

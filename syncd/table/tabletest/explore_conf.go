@@ -25,6 +25,7 @@ var exploreConfs = []exploreConf{
 	{name: "two/evict/crash", nodes: 2, home: 0, step: 10 * milli, scans: true, crash: true, evict: true, less: 1},
 	{name: "two/evict/scans", nodes: 2, home: 0, step: 10 * micro, scans: true, evict: true},
 	{name: "two/evict/unseen", nodes: 2, home: 0, step: 10 * milli, scans: true, evict: true, unseen: true, less: 1},
+	{name: "two/evict/calls", nodes: 2, home: 0, step: 10 * milli, scans: true, evict: true, unseen: true, calls: true, less: 1},
 	{name: "two/evict/shared", nodes: 2, home: -1, step: 10 * micro, evict: true},
 	{name: "two/evict/start", nodes: 2, home: 0, step: 10 * micro, start: true, evict: true},
 	{name: "two/start", nodes: 2, home: 0, step: 10 * micro, start: true, fresh: true},

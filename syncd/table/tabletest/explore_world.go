@@ -25,6 +25,7 @@ type exploreConf struct {
 	evict  bool   // maps evict the key
 	unseen bool   // no hook reports evictions
 	keys   bool   // hooks report which key was updated, without the value
+	calls  bool   // hooks report which key bpf(2) has deleted, without the order with other changes
 	fresh  bool   // the key does not exist at the beginning
 	dead   bool   // at the beginning the key is deleted, and all tables hold a compact tombstone
 	start  bool   // at the beginning the first daemon has just restarted
@@ -51,7 +52,7 @@ type exploreWorld struct {
 // The beginning depends on conf alone, so that the replay of a path gives the same world each time.
 func newExploreWorld(tb interface{ Fatal(...any) }, conf *exploreConf, tables *Tables) *exploreWorld {
 	w := &exploreWorld{World: NewWorld(tb, tables, NodeNames(conf.nodes)...), conf: conf, cpus: 1}
-	w.scans, w.tick, w.keysOnly = conf.scans, conf.tick, conf.keys
+	w.scans, w.tick, w.keysOnly, w.deletedKeys = conf.scans, conf.tick, conf.keys, conf.calls
 	w.Model = NewModel(w.World, conf.home)
 	w.Model.skewed = conf.ahead != 0
 	w.Key(padded("k"))

@@ -20,21 +20,22 @@ type World struct {
 	keys  []entryKey       // by number
 	index map[entryKey]int // the number of each key
 	// Cuts[i][j] is set while no message gets from node i to node j.
-	Cuts      [][]bool
-	tick      int64                            // granularity of all clocks in ns, if above 1 ns
-	scans     bool                             // maps are scanned before the cluster counts as idle
-	blind     bool                             // hooks are unavailable
-	keysOnly  bool                             // hooks report which key was updated, also by the daemon, without the value
-	moves     int                              // number of changes so far: the cluster is idle if it does not grow
-	mapIDs    int                              // id of the last map
-	tables    *Tables                          // creates the tables of the daemons
-	Model     *Model                           // computes the expected state; nil in scripts
-	trace     func(format string, args ...any) // receives the outcomes of changes; nil: unused
-	notes     func(format string, args ...any) // receives other events; nil: unused
-	OnReceive func(from, to *Node, key int)    // called for each record of a stream; nil: unused
-	err       error                            // the first error
-	repaired  int                              // number of records that comparisons repaired
-	compacted int                              // number of compacted tombstones
+	Cuts        [][]bool
+	tick        int64                            // granularity of all clocks in ns, if above 1 ns
+	scans       bool                             // maps are scanned before the cluster counts as idle
+	blind       bool                             // hooks are unavailable
+	deletedKeys bool                             // hooks report the key of a delete by bpf(2), which the daemon rereads
+	keysOnly    bool                             // hooks report which key was updated, also by the daemon, without the value
+	moves       int                              // number of changes so far: the cluster is idle if it does not grow
+	mapIDs      int                              // id of the last map
+	tables      *Tables                          // creates the tables of the daemons
+	Model       *Model                           // computes the expected state; nil in scripts
+	trace       func(format string, args ...any) // receives the outcomes of changes; nil: unused
+	notes       func(format string, args ...any) // receives other events; nil: unused
+	OnReceive   func(from, to *Node, key int)    // called for each record of a stream; nil: unused
+	err         error                            // the first error
+	repaired    int                              // number of records that comparisons repaired
+	compacted   int                              // number of compacted tombstones
 	// forgotten: a table that is gone had forgotten a tombstone.
 	forgotten bool
 	// Defended: an unverified owner's record did not replace another record, so the nodes must compare.
