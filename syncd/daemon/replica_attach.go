@@ -130,7 +130,10 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 		a, err := m.openDrainSums(raw, &info, s)
 		return a, s, err
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriteMarks, Keep: tableRanges(s.Local()), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{
+		OwnWriteMarks: m.daemon.ownWriteMarks, Keep: tableRanges(s.Local()), Carried: s.Carried(),
+		Maps: m.daemon.openMaps(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
+	})
 	if err != nil {
 		return nil, nil, err
 	}
