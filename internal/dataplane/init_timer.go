@@ -10,7 +10,7 @@ import (
 )
 
 // InitTimer sets up the bpf_timer at an offset of the value of an entry, like a data plane that is about to start it.
-// The key has 8 bytes. The timer is never due. HasTimers tells whether the kernel has timers.
+// The key has 8 bytes. The timer is never due. On a kernel without timers, HasTimers returns an error.
 func InitTimer(m *ebpf.Map, key []byte, offset int32) error {
 	p, err := ebpf.NewProgram(&ebpf.ProgramSpec{Type: ebpf.SocketFilter, License: "GPL", Instructions: asm.Instructions{
 		asm.LoadImm(asm.R1, int64(binary.NativeEndian.Uint64(key)), asm.DWord),
