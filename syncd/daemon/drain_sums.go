@@ -70,12 +70,12 @@ func (m *replica) openDrainSums(raw *ebpf.Map, info *kmap.Info, s *schema.Schema
 		}
 		return nil, err
 	}
-	if d.drained, err = kmap.Open(raw, kmap.Options{ScanCPUs: m.daemon.scanCPUs, Logger: m.log}); err != nil {
+	if d.drained, err = kmap.Open(raw, kmap.Options{Maps: m.daemon.openMaps(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log}); err != nil {
 		return nil, err
 	}
 	origin := d.sums.Origin()
 	a.m, err = kmap.Open(d.sums.Map(), kmap.Options{
-		OwnWriteMarks: m.daemon.ownWriteMarks, ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
+		OwnWriteMarks: m.daemon.ownWriteMarks, Maps: m.daemon.openMaps(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
 		Drained: &kmap.Drained{Source: d.drained, Origin: origin[:], Added: added, Calls: d.sums.Calls},
 	})
 	if err != nil {

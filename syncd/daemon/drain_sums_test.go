@@ -8,11 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"mapsync/internal/dataplane"
 	"mapsync/internal/poll"
 	"mapsync/syncd/capture"
 	"mapsync/syncd/daemon"
@@ -296,71 +294,5 @@ func TestUnusedSumsAreRemoved(t *testing.T) {
 	n.start()
 	if _, err := os.Stat(folder); !os.IsNotExist(err) {
 		t.Errorf("pins of a map that is not in drain-sums: got %v, want none", err)
-	}
-}
-
-// TestSumsEqualDrainedPlusPresent lets a program write a map, also in place, while a collector drains it. In the end, the
-// peer's sum of each flow is what the collector has received and what the map has.
-func TestSumsEqualDrainedPlusPresent(t *testing.T) {
-	for _, attach := range drainAttach()[:1] {
-		t.Run(string(attach), func(t *testing.T) {
-			dir := pinDir(t)
-			a, b := newFlowNode(t, dir, 1, attach), newFlowNode(t, dir, 2, attach)
-			startPair(t, a.node, b.node)
-			const flows = 100
-			entry := func(flow, version int) (key, value []byte) {
-				key = binary.NativeEndian.AppendUint64(nil, uint64(flow))
-				value = binary.NativeEndian.AppendUint64(nil, uint64(version))
-				return key, binary.NativeEndian.AppendUint64(value, uint64(7*version))
-			}
-			program, err := dataplane.Open(a.flows, dataplane.Options{Capacity: 3 * flows, RunWrites: 16})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer program.Close()
-			for i := range 3 * flows {
-				op := dataplane.InPlace
-				if i%3 == 0 {
-					op = dataplane.Update
-				}
-				key, value := entry(i/3, i)
-				program.Add(op, 0, key, value)
-			}
-			var packets, bytes [flows]uint64 // received by the collector, then with those in the map
-			receive := func(key, value []byte) {
-				flow := binary.NativeEndian.Uint64(key)
-				packets[flow] += binary.NativeEndian.Uint64(value)
-				bytes[flow] += binary.NativeEndian.Uint64(value[8:])
-			}
-			for until := time.Now().Add(2 * time.Second); time.Now().Before(until); {
-				var running sync.WaitGroup
-				running.Go(func() {
-					if _, err := program.Run(); err != nil {
-						t.Error(err)
-					}
-				})
-				keys, values := make([][8]byte, 64), make([][16]byte, 64)
-				for cursor, err := (ebpf.MapBatchCursor{}), error(nil); err == nil; {
-					var n int
-					n, err = a.flows.BatchLookupAndDelete(&cursor, keys, values, nil)
-					for i := range n {
-						receive(keys[i][:], values[i][:])
-					}
-				}
-				running.Wait()
-			}
-			var key, value []byte
-			for entries := a.flows.Iterate(); entries.Next(&key, &value); {
-				receive(key, value)
-			}
-			want := map[string]string{}
-			for i := range flows {
-				want[fmt.Sprintf("n1/%d", i)] = fmt.Sprintf("%d/%d", packets[i], bytes[i])
-			}
-			awaitSums(t, "the sums", want, a, b)
-			if s := a.status().Maps[0].DrainSums; s.Entries < flows || s.MissedCalls != 0 {
-				t.Errorf("sums: got %+v, want at least %d entries and no missed calls", s, flows)
-			}
-		})
 	}
 }

@@ -10,11 +10,12 @@ import (
 	"mapsync/internal/poll"
 
 	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
 )
 
 var mostMaps = flag.Int("maps", 256, "number of maps in TestManyMaps, at most config.MaxMaps")
 
-// TestManyMaps replicates many maps between two nodes. A node uses up to 10 descriptors for each map, and both nodes
+// TestManyMaps replicates many maps, none of them small, between two nodes. A node uses up to 10 descriptors for each map, and both nodes
 // are in one process:
 //
 //	ulimit -n 30000 && go test ./syncd/daemon -run TestManyMaps -maps 1024
@@ -27,7 +28,9 @@ func TestManyMaps(t *testing.T) {
 		var refs []string
 		for j := range count {
 			pin := filepath.Join(dir, fmt.Sprintf("%d-%d", i, j))
-			maps[i] = append(maps[i], pinnedAs(t, pin, &ebpf.MapSpec{Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 64}))
+			maps[i] = append(maps[i], pinnedAs(t, pin, &ebpf.MapSpec{
+				Type: ebpf.Hash, KeySize: 8, ValueSize: 8, MaxEntries: 8192, Flags: unix.BPF_F_NO_PREALLOC,
+			}))
 			refs = append(refs, fmt.Sprintf("m%d=%s", j, pin))
 		}
 		nodes[i] = newNode(t, i+1, refs...)

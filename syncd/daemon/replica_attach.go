@@ -56,7 +56,7 @@ func (m *replica) attach(ctx context.Context, event kmap.Event, fail context.Can
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(fmt.Errorf("%w: an array has replaced a hash map, or the reverse; restart syncd", kmap.ErrUnsupported), a.close())
 	}
-	t, err := m.tableFor(info, s)
+	t, err := m.tableFor(opened, s)
 	if err != nil {
 		m.daemon.assignments.release(event.ID, m)
 		return errors.Join(err, a.close())
@@ -122,7 +122,7 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, set := m.daemon.config.TakeoverExpiry(m.name); s.HasTimer() && !set {
+	if _, set := m.daemon.config.TakeoverExpiry(m.name); !set && s.Timers() != nil {
 		return nil, nil, fmt.Errorf("%w: its values have a bpf_timer, which is not armed on peers, so that entries stay after a takeover; "+
 			"set takeover-expiry: %[2]s=DURATION, or %[2]s=%[3]s", kmap.ErrUnsupported, m.name, config.TakeoverNever)
 	}
@@ -130,7 +130,10 @@ func (m *replica) open(raw *ebpf.Map) (*attachment, *schema.Schema, error) {
 		a, err := m.openDrainSums(raw, &info, s)
 		return a, s, err
 	}
-	opened, err := kmap.Open(raw, kmap.Options{OwnWriteMarks: m.daemon.ownWriteMarks, Keep: keptRanges(s), Carried: s.Carried(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log})
+	opened, err := kmap.Open(raw, kmap.Options{
+		OwnWriteMarks: m.daemon.ownWriteMarks, Keep: tableRanges(s.Local()), Carried: s.Carried(),
+		Maps: m.daemon.openMaps(), ScanCPUs: m.daemon.scanCPUs, Logger: m.log,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -102,9 +102,11 @@ func (m *replica) restoreOffered() {
 // tableFor returns the replica's table. Until the map is offered to peers, the table holds only the
 // entries of its kernel map, and each kernel map gets a new table. Afterwards the table stays, and
 // is converted for a kernel map of another layout.
-func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, error) {
+func (m *replica) tableFor(opened *kmap.Map, s *schema.Schema) (*table.Table, error) {
 	t, old := m.current()
+	info := opened.Info()
 	o := m.tableOptions(&info, s)
+	o.Timers = m.timers(opened, s)
 	switch {
 	case !m.wasOffered:
 		return table.New(o)
@@ -113,6 +115,21 @@ func (m *replica) tableFor(info kmap.Info, s *schema.Schema) (*table.Table, erro
 	}
 	t.Update(func(tx *table.Tx) { tx.SetMap(o) }) // the map may have another size or type
 	return t, nil
+}
+
+// timers returns the timers of a value whose entries expire after a takeover, or nil if syncd cannot read them.
+func (m *replica) timers(opened *kmap.Map, s *schema.Schema) []table.Range {
+	expiry, _ := m.daemon.config.TakeoverExpiry(m.name)
+	list := tableRanges(s.Timers())
+	if list == nil || expiry == 0 || m.daemon.config.DrainSums(m.name) { // sums have no timers
+		return nil
+	}
+	if !opened.ReadsTimers() {
+		m.log.Warn("timers of entries are unreadable, entries found at start do not expire after a takeover",
+			"hint", "grant the privilege that syncd check names; if the values also have a bpf_spin_lock, let a collector delete idle entries")
+		return nil
+	}
+	return list
 }
 
 // tableOptions returns the options of a table for a kernel map, with the schema of its entries.

@@ -22,6 +22,9 @@ func (d *Daemon) replicas() []*replica {
 	return nil
 }
 
+// openMaps returns the number of kernel maps that the replicas open at most: with drain-sums, two for one replica.
+func (d *Daemon) openMaps() int { return len(d.replicas()) + len(d.config.DrainSumsMaps) }
+
 func namesOf(list []*replica) []string {
 	names := make([]string, len(list))
 	for i, m := range list {

@@ -95,10 +95,10 @@ func sized(s *schema.Schema, info kmap.Info) (*schema.Schema, error) {
 	return s, nil
 }
 
-// keptRanges returns the ranges of a value that are local to this node's kernel map.
-func keptRanges(s *schema.Schema) []table.Range {
+// tableRanges returns ranges of a value in the type of tables.
+func tableRanges(ranges []schema.Range) []table.Range {
 	var list []table.Range
-	for _, r := range s.Local() {
+	for _, r := range ranges {
 		list = append(list, table.Range{Offset: r.Offset, Size: r.Size})
 	}
 	return list

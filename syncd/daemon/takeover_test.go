@@ -1,12 +1,15 @@
 package daemon_test
 
 import (
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"mapsync/internal/dataplane"
 	"mapsync/internal/poll"
 	"mapsync/syncd/daemon"
 
@@ -45,6 +48,17 @@ func sessions(m *ebpf.Map, from, to uint64) (n int) {
 	return n
 }
 
+// timerNode returns a node with a map of sessions, whose takeover-expiry is 3 s.
+func timerNode(t *testing.T, number int, dir string) (*node, *ebpf.Map) {
+	t.Helper()
+	pin := filepath.Join(dir, fmt.Sprint(number))
+	m := pinnedAs(t, pin, timerSpec())
+	n := newNode(t, number, "ct="+pin)
+	n.config.ScanInterval, n.config.MaxScanInterval, n.config.RefreshInterval = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
+	n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s"}
+	return n, m
+}
+
 // TestTakenOverTimersExpire: three nodes have sessions whose timers only the owner has armed. The owner leaves, and
 // one of the others goes on to use some of its sessions. Those stay, on both nodes, and the others expire.
 func TestTakenOverTimersExpire(t *testing.T) {
@@ -53,13 +67,8 @@ func TestTakenOverTimersExpire(t *testing.T) {
 	var nodes [3]*node
 	var maps [3]*ebpf.Map
 	for i := range nodes {
-		pin := filepath.Join(dir, string(rune('a'+i)))
-		maps[i] = pinnedAs(t, pin, timerSpec())
-		n := newNode(t, i+1, "ct="+pin)
-		n.config.ScanInterval, n.config.MaxScanInterval, n.config.RefreshInterval = 100*time.Millisecond, 100*time.Millisecond, 100*time.Millisecond
-		n.config.DeadTime, n.config.TakeoverExpiries = 400*time.Millisecond, []string{"ct=3s"}
-		n.start()
-		nodes[i] = n
+		nodes[i], maps[i] = timerNode(t, i+1, dir)
+		nodes[i].start()
 	}
 	poll.Eventually(t, "all nodes are ready", func() bool {
 		for _, n := range nodes {
@@ -92,6 +101,49 @@ func TestTakenOverTimersExpire(t *testing.T) {
 			t.Errorf("sessions of the live node on node %d: got %d, want %d", i+2, got, own)
 		}
 	}
+}
+
+// TestTakenOverTimersExpireAfterRestart: the owner of sessions leaves while the other node restarts. The other node finds
+// them in its map, without a timer. They expire, unless it goes on to use them. Its own sessions have timers, and stay.
+func TestTakenOverTimersExpireAfterRestart(t *testing.T) {
+	const all, used, own = 60, 20, 10
+	dir := pinDir(t)
+	n1, m1 := timerNode(t, 1, dir)
+	n2, m2 := timerNode(t, 2, dir)
+	startPair(t, n1, n2)
+	putSessions(t, m1, 0, all, 1)
+	kept := uint64(all)
+	if err := dataplane.HasTimers(); err == nil {
+		kept = all + own
+	} else if !errors.Is(err, ebpf.ErrNotSupported) {
+		t.Fatal(err)
+	}
+	putSessions(t, m2, all, kept, 1)
+	for i := uint64(all); i < kept; i++ {
+		if err := dataplane.InitTimer(m2, binary.NativeEndian.AppendUint64(nil, i), 8); err != nil {
+			t.Fatal(err)
+		}
+	}
+	poll.Eventually(t, "both nodes have all sessions", func() bool {
+		return sessions(m1, 0, kept) == int(kept) && sessions(m2, 0, kept) == int(kept)
+	})
+	n2.stop() // first: it must not see the owner leave
+	n1.stop()
+	if got := sessions(m2, 0, kept); got != int(kept) {
+		t.Fatalf("sessions before the restart: got %d, want %d", got, kept)
+	}
+	n2.start()
+	state := byte(2)
+	poll.Within(t, time.Minute, "the sessions without use expire, the others are in use", func() bool {
+		putSessions(t, m2, 0, used, state)
+		state ^= 1 // 2 and 3
+		return sessions(m2, used, all) == 0
+	}, func() any { return fmt.Sprintf("%d left", sessions(m2, used, all)) })
+	poll.Stays(t, time.Second, "used sessions and those with timers stay", func() bool {
+		putSessions(t, m2, 0, used, state)
+		state ^= 1
+		return sessions(m2, 0, used) == used && sessions(m2, all, kept) == int(kept-all)
+	})
 }
 
 // TestTimersNeedATakeoverExpiry: a map with timers is refused unless the settings have a rule for it.

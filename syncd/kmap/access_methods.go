@@ -181,5 +181,11 @@ func (k *Map) openSharedProgram(own *ebpf.Map, want objectSpec) (*sharedProgram,
 	return s, nil
 }
 
+// ReadsTimers returns true if the values that are read have the bytes of a bpf_timer or bpf_wq as they are in the kernel.
+// bpf(2) returns zeros instead, and no program can copy a value with a timer under its bpf_spin_lock.
+func (k *Map) ReadsTimers() bool {
+	return k.accessMethods.Read != ByBatch && k.accessMethods.Lookup == ByProgram
+}
+
 // AccessMethods returns the access methods of the map.
 func (k *Map) AccessMethods() AccessMethods { return k.accessMethods }

@@ -19,9 +19,11 @@ type Options struct {
 	OwnWriteMarks *ebpf.Map
 	// Logger receives one line with the selected access methods. Nil: discarded.
 	Logger *slog.Logger
-	// Burst is the maximum number of entries per write. 0: the number that fits into 4 MiB, at most
-	// 8192.
+	// Burst is the maximum number of entries per write. 0: the number that fits into 4 MiB and into the map's share of
+	// the memory of all Maps, at most 8192.
 	Burst int
+	// Maps is the number of maps that share the memory for entries, this one included. 0: one.
+	Maps int
 	// Keep are the ranges of a value that an update keeps as they are in the map. For a new entry,
 	// they are written like the rest of the value. A writing program reads them without the value's
 	// spin lock, bpf(2) reads them under it. A change in place of a kept range during the write may
@@ -39,8 +41,11 @@ type Options struct {
 
 // Limits of a burst. The limit in bytes bounds the locked memory of a map with large entries. The
 // kernel may reschedule within a burst, which is one call: calls of 1,024 writes cost a tenth of the
-// throughput. A call reads at most readEntries.
+// throughput. A call reads at most readEntries. The arrays of all maps of Options.Maps have at most allBytes together,
+// as long as the share of each map has room for runEntries in each of its three arrays. A map that was opened when
+// there were fewer keeps its larger arrays.
 const (
+	allBytes     = 256 << 20
 	burstBytes   = 4 << 20
 	burstEntries = 8192
 	readEntries  = 256
@@ -116,7 +121,10 @@ func Open(m *ebpf.Map, o Options) (*Map, error) {
 }
 
 func (k *Map) burst(o *Options) int {
-	n := min(burstEntries, burstBytes/k.layout.stride, k.info.MaxEntries)
+	share := allBytes / max(o.Maps, 1) / k.layout.stride
+	// The arrays of the lookup program and of the bucket reader have as many entries, up to these limits.
+	share = max(share-lookupSlots-readEntries, share/3)
+	n := min(burstEntries, burstBytes/k.layout.stride, k.info.MaxEntries, share)
 	if o.Burst > 0 {
 		n = min(n, o.Burst)
 	}

@@ -26,22 +26,23 @@ func (s *Schema) WithOrigin(size int) *Schema {
 // Sums returns the ranges of a value whose fields have the role sum, one for each element of an array, in ascending
 // order.
 func (s *Schema) Sums() []Range {
-	var list []Range
-	s.Value.sums(0, &list)
-	return list
+	return s.Value.elements(nil, 0, func(f *Field) bool { return f.Roles&RoleSum != 0 })
 }
 
-func (m *Message) sums(base int, list *[]Range) {
+// elements appends the ranges of the fields for which want is true, except messages: one for each element of an
+// array. The message starts at offset base.
+func (m *Message) elements(list []Range, base int, want func(*Field) bool) []Range {
 	for i := range m.Fields {
 		f := &m.Fields[i]
 		for e := range max(f.Count, 1) {
 			at := base + f.Offset + e*f.Size
 			switch {
 			case f.Kind == KindMessage:
-				f.Message.sums(at, list)
-			case f.Roles&RoleSum != 0:
-				*list = append(*list, Range{Offset: at, Size: f.Size})
+				list = f.Message.elements(list, at, want)
+			case want(f):
+				list = append(list, Range{Offset: at, Size: f.Size})
 			}
 		}
 	}
+	return list
 }

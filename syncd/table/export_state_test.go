@@ -41,7 +41,7 @@ func (Internals) Encode(t *Table, x encoder, cpus bool) {
 	x.Version(t.forgottenEarly)
 	x.Int(t.evicted.len())
 	x.Int(t.released.len())
-	x.Int(t.unknownRereads.len(t.opt.KeySize))
+	x.Int(t.unknownRereads.waiting() / t.opt.KeySize)
 	if l := t.loading; l != nil {
 		for _, at := range l.deleted {
 			x.Time(at)

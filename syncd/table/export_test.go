@@ -68,7 +68,9 @@ func (t *Table) metaOf(key []byte) (m *meta, known bool) {
 }
 
 // Rereads returns the number of keys in the queues of rereads.
-func (Internals) Rereads(t *Table) int { return t.rereads.len() + t.unknownRereads.len(t.opt.KeySize) }
+func (Internals) Rereads(t *Table) int {
+	return t.rereads.len() + t.unknownRereads.waiting()/t.opt.KeySize
+}
 
 // OwnerIDs returns the lowest id that no owner has had so far.
 func (Internals) OwnerIDs(t *Table) OwnerID { return OwnerID(len(t.owners.list)) }

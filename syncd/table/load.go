@@ -66,6 +66,9 @@ func (tx *Tx) Load(key, value []byte) Outcome {
 	m := t.meta(s)
 	m.owner = selfID
 	m.flags |= flagUnversioned | flagLoaded
+	if t.lacksTimer(value) {
+		m.flags |= flagEntry
+	}
 	t.link(unversioned, s)
 	t.stats.Unversioned++
 	if t.loading != nil {

@@ -87,17 +87,17 @@ func TestRereadOfKnownAndUnknownKeys(t *testing.T) {
 	}
 	r.wantRereads("")
 	r.tab.Update(func(tx *Tx) {
-		for range maxUnknownRereads + 2 {
+		for range maxUnknownBytes/keySize + 2 {
 			tx.RequestReread(pad("l", keySize))
 		}
 	})
 	if got := r.tab.Stats().RereadsDropped; got != 2 {
 		t.Errorf("dropped rereads: got %d, want 2", got)
 	}
-	buf := make([]byte, maxUnknownRereads*keySize)
+	buf := make([]byte, maxUnknownBytes)
 	r.tab.Update(func(tx *Tx) {
-		if n := tx.TakeRereads(buf); n != maxUnknownRereads {
-			t.Errorf("pending rereads: got %d, want %d", n, maxUnknownRereads)
+		if n := tx.TakeRereads(buf); n != maxUnknownBytes/keySize {
+			t.Errorf("pending rereads: got %d, want %d", n, maxUnknownBytes/keySize)
 		}
 	})
 	r.local(Accepted, 2*second, "update l w reread 0")

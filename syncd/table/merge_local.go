@@ -57,6 +57,8 @@ func (t *Table) local(c *Change) Outcome {
 	case t.meta(s).is(flagDirty):
 		t.requestReread(s)
 		return Ignored
+	default:
+		t.noteTimer(c, s)
 	}
 	switch c.Op {
 	case OpEvict:

@@ -32,6 +32,10 @@ func TestOptionsRefused(t *testing.T) {
 		"significant mask":         {func(o *Options) { o.Significant = make([]byte, valueSize) }, true},
 		"short significant mask":   {func(o *Options) { o.Significant = make([]byte, valueSize-1) }, false},
 		"long carried mask":        {func(o *Options) { o.Carried = make([]byte, valueSize+1) }, false},
+		"timers":                   {func(o *Options) { o.Timers = []Range{{0, 1}, {1, valueSize - 1}} }, true},
+		"timer beyond the value":   {func(o *Options) { o.Timers = []Range{{0, 1}, {1, valueSize}} }, false},
+		"timer before the value":   {func(o *Options) { o.Timers = []Range{{-1, 2}} }, false},
+		"timer of 0 bytes":         {func(o *Options) { o.Timers = []Range{{1, 0}} }, false},
 		"compared within the masks": {func(o *Options) {
 			o.Compared, o.Significant, o.Carried = []byte("\x01\x80\x00\x00\x00\x00\x00\x00"), []byte("\x03\xc0\x00\xff\xff\xff\xff\xff"), []byte("\x81\x80\x00\xff\xff\xff\xff\xff")
 		}, true},

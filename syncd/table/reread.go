@@ -93,7 +93,7 @@ func (t *Table) dropReread(m *meta) {
 
 // queueUnknownReread queues a key without a record for TakeRereads.
 func (t *Table) queueUnknownReread(key []byte) {
-	if t.unknownRereads.len(t.opt.KeySize) >= maxUnknownRereads {
+	if t.unknownRereads.waiting()+len(key) > maxUnknownBytes {
 		t.stats.RereadsDropped++
 		return
 	}

@@ -1,8 +1,11 @@
 package table
 
-// maxUnknownRereads limits the number of queued keys without a record. Further requests are counted and
-// dropped; the scan finds these keys.
-const maxUnknownRereads = 1 << 14
+// maxUnknownBytes limits the size of the queued keys without a record. Further requests are counted and dropped; the
+// scan finds these keys. A call of bpf(2) with events of the largest size has 1 MiB of keys.
+const maxUnknownBytes = 4 << 20
+
+// keptBytes is the memory that an empty keyQueue keeps at most.
+const keptBytes = 64 << 10
 
 // keyQueue is a queue of keys without a record that wait for a reread. Keys with a record have
 // flagReread instead. The lock of the table protects it.
@@ -13,8 +16,8 @@ type keyQueue struct {
 	head int
 }
 
-// len returns the number of queued keys. size is the size of a key in bytes.
-func (r *keyQueue) len(size int) int { return (len(r.keys) - r.head) / size }
+// waiting returns the size of the queued keys in bytes.
+func (r *keyQueue) waiting() int { return len(r.keys) - r.head }
 
 // push appends a copy of a key.
 func (r *keyQueue) push(key []byte) {
@@ -26,9 +29,12 @@ func (r *keyQueue) push(key []byte) {
 
 // take moves keys into buf and returns their number. size is the size of a key in bytes.
 func (r *keyQueue) take(buf []byte, size int) int {
-	n := min(len(buf)/size, r.len(size))
+	n := min(len(buf), r.waiting()) / size
 	copy(buf, r.keys[r.head:][:n*size])
 	r.head += n * size
+	if r.waiting() == 0 && cap(r.keys) > keptBytes {
+		*r = keyQueue{}
+	}
 	return n
 }
 

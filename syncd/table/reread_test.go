@@ -1,6 +1,10 @@
 package table
 
-import "testing"
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+)
 
 // TestDeleteDuringAWrite: the data plane deletes a key, and a reread then finds the value that the
 // writer wrote. The key stays deleted if the writer may have written last.
@@ -148,5 +152,37 @@ func TestReleasedEntry(t *testing.T) {
 			t.Errorf("%s: got %d released, rereads %q, want %d, and rereads %q of a deleted record",
 				name, n, keys, test.released, test.reread)
 		}
+	}
+}
+
+// TestBatchOfNewKeysIsReread: the queue has room for the keys of four calls of the largest size, each once and in order.
+// Once it is empty, it keeps little memory.
+func TestBatchOfNewKeysIsReread(t *testing.T) {
+	const size, perCall = 48, 1 << 20 / 48 // more than the 20,000 keys of a large batch
+	r := newRig(t, func(o *Options) { o.KeySize = size })
+	var want []byte
+	for i := range uint64(4 * perCall) {
+		key := binary.BigEndian.AppendUint64(make([]byte, size-8, size), i)
+		want = append(want, key...)
+		r.tab.Update(func(tx *Tx) { tx.RequestReread(key) })
+	}
+	if n := r.tab.Stats().RereadsDropped; n != 0 {
+		t.Errorf("dropped rereads of %d keys of %d bytes: got %d, want 0", 4*perCall, size, n)
+	}
+	got := make([]byte, len(want))
+	r.tab.Update(func(tx *Tx) {
+		for at := 0; at < len(got); {
+			n := tx.TakeRereads(got[at:min(len(got), at+1000*size)])
+			if n == 0 {
+				t.Fatalf("rereads: got %d, want %d", at/size, 4*perCall)
+			}
+			at += n * size
+		}
+	})
+	if !bytes.Equal(got, want) {
+		t.Error("rereads: got other keys, want each key in the order of the requests")
+	}
+	if n := r.tab.unknownRereads.bytes(); n > keptBytes {
+		t.Errorf("memory of the empty queue: got %d bytes, want at most %d", n, keptBytes)
 	}
 }

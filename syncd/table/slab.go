@@ -32,8 +32,9 @@ const (
 	// flagWritten: syncd has written the record since it was last taken for a reread. A value that was read
 	// may therefore be older than that write.
 	flagWritten
-	// flagEntry: syncd has written the live record, and nothing has removed the entry since. No later write has
-	// failed. Dirty records with this flag have an older entry in the kernel map. See inKernelMap.
+	// flagEntry: syncd has written the live record, or a load has found its entry without a timer. Nothing has
+	// removed the entry since, no later write has failed, and no later read has shown a timer. Dirty records with
+	// this flag have an older entry in the kernel map. See inKernelMap and takenOver.
 	flagEntry
 	// flagEvicted: the kernel evicted the key, which is not a delete. For a failed record: the writer
 	// removed the entry. See Displace.

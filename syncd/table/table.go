@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 )
@@ -101,6 +102,9 @@ type Options struct {
 	// TakeoverExpiry is the time after which ExpireTakenOver deletes unchanged entries without an armed timer.
 	// It must exceed the time in which a change in place is found and sent. Zero: never.
 	TakeoverExpiry time.Duration
+	// Timers are the ranges of a value with timers, as the kernel has them: zero until the data plane of this node
+	// has set a timer up. Values that are read from the map must have these bytes. Nil: they are not available.
+	Timers []Range
 	// Counter observes the values of local changes. Nil: nothing does.
 	Counter Counter
 	// EvictionsUnseen is true if no hook reports evictions by the kernel. An entry of another node that is
@@ -268,6 +272,8 @@ func New(o Options) (*Table, error) {
 			o.EvictedTTL, o.MaxEvicted, o.MaxEntries, ErrOptions)
 	case o.TombstoneGrace < 0 || o.MaxTombstones < 0:
 		return nil, fmt.Errorf("create table: negative tombstone grace %s or tombstone limit %d: %w", o.TombstoneGrace, o.MaxTombstones, ErrOptions)
+	case slices.ContainsFunc(o.Timers, func(r Range) bool { return r.Offset < 0 || r.Size <= 0 || r.Size > o.ValueSize-r.Offset }):
+		return nil, fmt.Errorf("create table: timers %v must be inside a value of %d bytes: %w", o.Timers, o.ValueSize, ErrOptions)
 	case o.TombstoneTTL < 0 || o.Refresh < 0 || o.TakeoverExpiry < 0:
 		return nil, fmt.Errorf("create table: negative tombstone lifetime %s, refresh interval %s or takeover expiry %s: %w",
 			o.TombstoneTTL, o.Refresh, o.TakeoverExpiry, ErrOptions)

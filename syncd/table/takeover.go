@@ -3,6 +3,9 @@ package table
 // A data plane may arm a bpf_timer in each entry, which deletes the entry in the end. An entry that syncd wrote
 // has no armed timer. While its owner is live, the owner's timer deletes it on all nodes. After a takeover, this
 // node deletes it instead, once it has not changed for Options.TakeoverExpiry.
+//
+// An update leaves out the bytes of a timer, and the kernel sets them to zero. They have another value once the data
+// plane has set the timer up. A load therefore finds which entries an earlier incarnation of this node has written.
 
 // takeover is the state of ExpireTakenOver. The lock of the table protects it.
 type takeover struct {
@@ -21,7 +24,7 @@ type takeover struct {
 const takeoverPasses = 8
 
 // ExpireTakenOver deletes entries without an armed timer that have not changed for Options.TakeoverExpiry. These
-// are the entries of owners that have left, and those that syncd wrote for this node's records. Only a scan shows
+// are the entries of owners that have left, and those of this node's records that syncd wrote. Only a scan shows
 // whether the data plane has changed an entry in place, so an entry waits for one that began after that time. The delete
 // replicates with a version just above that of the record: a node that has used the entry since keeps it. It
 // looks at up to limit records and returns true if there are more. now is the wall clock in nanoseconds.
@@ -86,4 +89,26 @@ func (t *Table) expireTakenOver(s uint32, now int64) {
 	t.markDirty(s)
 	t.stamp(s, v, selfID)
 	t.stats.TakeoversExpired++
+}
+
+// lacksTimer reports whether a value that was read from the map has no timer that a data plane has set up. It returns
+// false if Options.Timers is nil.
+func (t *Table) lacksTimer(value []byte) bool {
+	for _, r := range t.opt.Timers {
+		for _, b := range value[r.Offset:][:r.Size] {
+			if b != 0 {
+				return false
+			}
+		}
+	}
+	return len(t.opt.Timers) > 0
+}
+
+// noteTimer notes that a reread, or a scan, shows a timer in an entry. The data plane has set it up since syncd wrote
+// the entry, and deletes the entry by it.
+func (t *Table) noteTimer(c *Change, s uint32) {
+	m := t.meta(s)
+	if c.Op == OpUpdate && len(t.opt.Timers) > 0 && m.is(flagEntry) && !t.lacksTimer(c.Value) && !t.predatesWrite(c, s) {
+		m.flags &^= flagEntry
+	}
 }

@@ -182,3 +182,106 @@ func TestNoTakeoverExpiryByDefault(t *testing.T) {
 	}
 	r.want("k", "v v1000000000 b100")
 }
+
+// withTimer makes the second half of a value a timer, which is not replicated.
+func withTimer(o *Options) {
+	takeoverExpiry(o)
+	o.Timers = []Range{{Offset: 4, Size: 4}}
+	o.Carried = []byte("\xff\xff\xff\xff\x00\x00\x00\x00")
+	o.Significant = o.Carried
+}
+
+// armed is the value v with a timer that the data plane has set up.
+const armed = "v\x00\x00\x00\x00\x01"
+
+// scanned enters an entry that a scan has read.
+func (r *rig) scanned(want Outcome, at int64, read *Reading, key, value string) {
+	r.Helper()
+	r.do(want, func(tx *Tx) Outcome {
+		return tx.Scanned(&Change{Key: pad(key, keySize), Value: pad(value, valueSize), Time: at, Op: OpUpdate, Context: ContextReread, Read: read})
+	})
+}
+
+// TestLoadedEntriesWithoutTimerExpire: an earlier incarnation wrote the entries whose timer is not set up. They expire,
+// whether peers have sent them or not. Entries with a timer stay, and so do those of a live peer.
+func TestLoadedEntriesWithoutTimerExpire(t *testing.T) {
+	r := newRig(t, withTimer)
+	for _, key := range []string{"k", "m", "o"} {
+		r.load(Accepted, key, "v")
+	}
+	for _, key := range []string{"l", "n"} {
+		r.load(Accepted, key, armed)
+	}
+	r.remote(Accepted, second, older, Version(second), "m", "v")
+	r.remote(Accepted, second, older, Version(second), "n", "v")
+	r.remote(Accepted, second, peer, Version(second), "o", "v")
+	r.adopt()
+	r.want("k", "v v1 a100")
+	r.want("m", "v v1000000000 a90")
+	r.expireTakenOver(1000 * second)
+	r.expireTakenOver(1099 * second)
+	r.wantLive("klmno", "klmno")
+	r.expireTakenOver(1113 * second)
+	r.wantLive("klmno", "lno")
+	r.want("k", "- v2 a100 dirty")
+	// A node that was cut off has a record of k, with its version.
+	r.remote(Accepted, 1114*second, peer, Version(second), "k", "v")
+	r.wantLive("k", "k")
+	r.write()
+	r.expireTakenOver(2000 * second)
+	r.wantLive("klmno", "klno")
+	r.setGone("b", true)
+	r.expireTakenOver(3000 * second)
+	r.expireTakenOver(3113 * second)
+	r.wantLive("klmno", "ln")
+}
+
+// TestLoadedEntriesStayIfTimersAreUnreadable: without the bytes of timers, no loaded entry of this node expires.
+func TestLoadedEntriesStayIfTimersAreUnreadable(t *testing.T) {
+	r := newRig(t, withTimer, func(o *Options) { o.Timers = nil })
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.expireTakenOver(1000 * second)
+	r.expireTakenOver(2000 * second)
+	r.wantLive("k", "k")
+}
+
+// TestChangeOfLoadedEntryDelaysExpiry: a loaded entry that the data plane changes in place, without a timer, starts its
+// time anew.
+func TestChangeOfLoadedEntryDelaysExpiry(t *testing.T) {
+	r := newRig(t, withTimer)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.expireTakenOver(1000 * second)
+	r.scanned(Accepted, 1090*second, nil, "k", "w")
+	r.expireTakenOver(1113 * second)
+	r.expireTakenOver(1189 * second)
+	r.wantLive("k", "k")
+	r.expireTakenOver(1202 * second)
+	r.wantLive("k", "")
+}
+
+// TestTimerPreventsExpiry: an entry that was loaded, or written by syncd, does not expire once a scan shows a timer,
+// even if nothing else changes. A value that was read before the write of syncd does not show that.
+func TestTimerPreventsExpiry(t *testing.T) {
+	r := newRig(t, withTimer)
+	r.load(Accepted, "k", "v")
+	r.adopt()
+	r.scanned(Unchanged, 2*second, nil, "k", armed)
+	r.expireTakenOver(1000 * second)
+	r.expireTakenOver(2000 * second)
+	r.wantLive("k", "k")
+
+	r.local(Accepted, 2000*second, "update l v packet 0")
+	var read Reading
+	r.tab.Update(func(tx *Tx) { tx.Refill(); tx.BeginReading(&read) })
+	r.writer = r.tab.NewCursor(0)
+	r.write()
+	r.scanned(Unchanged, 2001*second, &read, "k", armed) // as read before the write
+	r.tab.Update(func(tx *Tx) { tx.BeginReading(&read) })
+	r.scanned(Unchanged, 2002*second, &read, "l", armed)
+	r.tab.Update(func(tx *Tx) { tx.EndReading(&read) })
+	r.expireTakenOver(3000 * second)
+	r.expireTakenOver(4000 * second)
+	r.wantLive("kl", "l")
+}

@@ -59,7 +59,7 @@ func drain(ch chan struct{}) {
 }
 
 // TestRereadsOfUnknownKeys: TakeRereads returns each key once, in order, up to the size of the buffer.
-// Stats counts the keys above maxUnknownRereads as dropped.
+// Stats counts the keys above maxUnknownBytes as dropped.
 func TestRereadsOfUnknownKeys(t *testing.T) {
 	r := newRig(t)
 	reread := func(keys ...string) {
@@ -97,15 +97,17 @@ func TestRereadsOfUnknownKeys(t *testing.T) {
 	reread("r")
 	wait(5, 2) // half was taken
 	take(5, "pqr")
-	for range maxUnknownRereads {
-		reread("q")
-	}
+	r.tab.Update(func(tx *Tx) {
+		for range maxUnknownBytes / keySize {
+			tx.RequestReread(pad("q", keySize))
+		}
+	})
 	if n := r.tab.Stats().RereadsDropped; n != 0 {
 		t.Errorf("dropped rereads below the limit: got %d, want 0", n)
 	}
 	reread("r", "s")
-	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.unknownRereads.len(keySize) != maxUnknownRereads {
-		t.Errorf("rereads: got %d dropped, %d pending, want 2 and %d", n, r.tab.unknownRereads.len(keySize), maxUnknownRereads)
+	if n := r.tab.Stats().RereadsDropped; n != 2 || r.tab.unknownRereads.waiting() != maxUnknownBytes {
+		t.Errorf("rereads: got %d dropped, %d bytes pending, want 2 and %d", n, r.tab.unknownRereads.waiting(), maxUnknownBytes)
 	}
 }
 
