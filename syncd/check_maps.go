@@ -10,8 +10,8 @@ import (
 )
 
 // scanTimesOf explains the last columns.
-const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone (replicated maps share scan-budget), on a\n" +
-	"machine that needs at most twice the processor time of the reference machine for a scan"
+const scanTimesOf = "BY SCAN and UNCHANGED: for a map that is replicated alone; replicated maps share scan-budget;\n" +
+	"for machines whose scans need at most twice the processor time of those in docs/capture.md"
 
 // printMapCoverage prints the statements about maps, and then their problems.
 func printMapCoverage(out io.Writer, list []daemon.MapCoverage) error {
